@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "broker/loop/broker_loop.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/log/log.h"
+
+namespace swiftcache::broker::loop {
+
+using membership::EngineState;
+using membership::EngineStatus;
+using membership::Removed;
+
+BrokerLoop::Counters::Counters(Metrics& metrics)
+    : registrations(metrics.Counter("swiftcache_broker_registrations_total", "Registrations accepted")),
+      deaths(metrics.Counter("swiftcache_broker_deaths_total", "Engines removed for missed heartbeats")),
+      heartbeats(metrics.Counter("swiftcache_broker_heartbeats_total", "Heartbeats accepted")),
+      dropped_watchers(
+          metrics.Counter("swiftcache_broker_watchers_dropped_total", "Watchers dropped for being too slow")),
+      watchers(metrics.Gauge("swiftcache_broker_watchers", "Streams that follow the table")) {
+  for (const EngineState state :
+       {EngineState::kStarting, EngineState::kReady, EngineState::kDraining, EngineState::kStalled}) {
+    engines[state] = &metrics.Gauge("swiftcache_broker_engines", "Engines registered, by state",
+                                    {{"state", membership::StateName(state)}});
+  }
+}
+
+absl::StatusOr<std::unique_ptr<BrokerLoop>> BrokerLoop::Create(const Options& options, const Clock& clock,
+                                                               Metrics& metrics) {
+  if (options.incarnation.empty() || options.queue_capacity < 1 || options.membership.heartbeat_misses < 1 ||
+      options.membership.heartbeat_interval <= absl::ZeroDuration() ||
+      options.membership.stall_timeout <= absl::ZeroDuration() || options.membership.max_engines < 1) {
+    return absl::InvalidArgumentError(
+        "broker options: wanted an incarnation, and heartbeat_interval, heartbeat_misses, stall_timeout, max_engines "
+        "and "
+        "queue_capacity above zero");
+  }
+  return std::make_unique<BrokerLoop>(options, clock, metrics);
+}
+
+BrokerLoop::BrokerLoop(const Options& options, const Clock& clock, Metrics& metrics)
+    : options_(options),
+      clock_(clock),
+      counters_(metrics),
+      queue_(options.queue_capacity),
+      table_(options.membership),
+      last_seen_(clock.Now()),
+      thread_([this] { Run(); }) {}
+
+BrokerLoop::~BrokerLoop() { Stop(); }
+
+void BrokerLoop::Stop() {
+  queue_.Close();
+  if (thread_.joinable()) thread_.join();
+}
+
+absl::Status BrokerLoop::Refusal() const {
+  if (queue_.closed()) return absl::UnavailableError("the broker is stopping; try again");
+  return absl::ResourceExhaustedError(
+      absl::StrCat("the broker's queue of ", options_.queue_capacity, " messages is full; try again"));
+}
+
+void BrokerLoop::Register(membership::EngineInfo info, RegisterReply reply) {
+  if (!queue_.TryPush(RegisterMessage{std::move(info), reply})) reply(Refusal(), std::nullopt);
+}
+
+void BrokerLoop::Heartbeat(std::string name, std::string instance_id, std::string incarnation,
+                           membership::EngineLoad load, Reply reply) {
+  HeartbeatMessage message{std::move(name), std::move(instance_id), std::move(incarnation), load, reply};
+  if (!queue_.TryPush(std::move(message))) reply(Refusal());
+}
+
+void BrokerLoop::Deregister(std::string name, std::string instance_id, Reply reply) {
+  if (!queue_.TryPush(DeregisterMessage{std::move(name), std::move(instance_id), reply})) reply(Refusal());
+}
+
+void BrokerLoop::Watch(std::shared_ptr<Watcher> watcher) {
+  if (!queue_.TryPush(WatchMessage{watcher})) watcher->Close(Refusal());
+}
+
+void BrokerLoop::Unwatch(std::shared_ptr<Watcher> watcher) { queue_.PushUrgent(UnwatchMessage{std::move(watcher)}); }
+
+void BrokerLoop::Run() {
+  bool closed = false;
+  while (!closed) {
+    const absl::Duration wait = UntilNextDeath();
+    planned_wake_ = last_seen_ + wait;
+    closed = queue_.closed();  // read before the last take: nothing is left inside
+    std::vector<Message> messages = queue_.TakeAll(wait);
+    for (Message& message : messages) {
+      std::visit([this](auto& m) { Handle(m); }, message);
+      PublishChanges();
+    }
+    table_.Expire(Now());
+    PublishChanges();
+    UpdateGauges();
+  }
+  for (const auto& watcher : watchers_) watcher->Close(absl::UnavailableError("the broker is stopping; watch again"));
+  watchers_.clear();
+}
+
+absl::Duration BrokerLoop::UntilNextDeath() {
+  const absl::Time now = Now();
+  const std::optional<absl::Time> death = table_.NextDeath();
+  if (!death.has_value()) return absl::InfiniteDuration();
+  return std::max(absl::Milliseconds(1), *death - now);
+}
+
+// A broker that was suspended or starved could not hear the heartbeats that were sent meanwhile: whenever the time
+// jumps while nothing was waited for, deaths are put off by the jump.
+absl::Time BrokerLoop::Now() {
+  const absl::Time now = clock_.Now();
+  if (now - std::max(last_seen_, planned_wake_) > heartbeat_interval()) {
+    LOG(WARNING) << "the broker heard nothing for " << absl::FormatDuration(now - last_seen_)
+                 << ", later than it meant to wake; deaths are put off by as much";
+    table_.Forgive(now - last_seen_);
+  }
+  last_seen_ = now;
+  planned_wake_ = absl::InfinitePast();
+  return now;
+}
+
+void BrokerLoop::Handle(RegisterMessage& message) {
+  const absl::Status status = table_.Register(message.info, Now());
+  std::optional<absl::Duration> retry_after;
+  if (status.ok()) counters_.registrations.Increment();
+  if (absl::IsAlreadyExists(status)) retry_after = table_.SilenceLeft(message.info.name, Now());
+  message.reply(status, retry_after);
+}
+
+void BrokerLoop::Handle(HeartbeatMessage& message) {
+  if (message.incarnation != options_.incarnation) {
+    message.reply(absl::NotFoundError("the broker is of another incarnation; register again"));
+    return;
+  }
+  const absl::Status status = table_.Heartbeat(message.name, message.instance_id, message.load, Now());
+  if (status.ok()) counters_.heartbeats.Increment();
+  message.reply(status);
+}
+
+void BrokerLoop::Handle(DeregisterMessage& message) {
+  table_.Deregister(message.name, message.instance_id);
+  message.reply(absl::OkStatus());
+}
+
+void BrokerLoop::Handle(WatchMessage& message) {
+  const WatchEvent snapshot{options_.incarnation, version_, table_.Snapshot()};
+  LOG(INFO) << "watcher " << message.watcher->name() << " follows from version " << version_;
+  if (!message.watcher->Offer(snapshot)) {
+    message.watcher->Close(absl::ResourceExhaustedError("the snapshot found no room; watch again"));
+    return;
+  }
+  watchers_.push_back(std::move(message.watcher));
+}
+
+void BrokerLoop::Handle(UnwatchMessage& message) { std::erase(watchers_, message.watcher); }
+
+void BrokerLoop::PublishChanges() {
+  for (const membership::Change& change : table_.TakeChanges()) Publish(change);
+}
+
+void BrokerLoop::Publish(const membership::Change& change) {
+  LogChange(change);
+  WatchEvent event{options_.incarnation, ++version_, {}};
+  if (const auto* status = std::get_if<EngineStatus>(&change)) {
+    event.what = *status;
+  } else {
+    const Removed& removed = std::get<Removed>(change);
+    event.what = WatchEvent::Gone{.name = removed.name, .died = removed.died};
+  }
+  std::erase_if(watchers_, [&](const std::shared_ptr<Watcher>& watcher) {
+    if (watcher->Offer(event)) return false;
+    LOG(WARNING) << "watcher " << watcher->name() << " is too slow and dropped at version " << version_;
+    counters_.dropped_watchers.Increment();
+    watcher->Close(absl::ResourceExhaustedError("the reader is too slow for the changes; watch again"));
+    return true;
+  });
+}
+
+void BrokerLoop::LogChange(const membership::Change& change) {
+  if (const auto* removed = std::get_if<Removed>(&change)) {
+    logged_states_.erase(removed->name);
+    if (removed->died) counters_.deaths.Increment();
+    LOG(INFO) << "engine " << removed->name << (removed->died ? " died: no heartbeat" : " took its leave");
+    return;
+  }
+  const membership::EngineInfo& info = std::get<EngineStatus>(change).info;
+  const auto [it, entered] = logged_states_.try_emplace(info.name, info.state);
+  if (!entered && it->second == info.state) return;
+  it->second = info.state;
+  LOG(INFO) << "engine " << info.name << " is " << membership::StateName(info.state) << ", model=" << info.model_name
+            << " address=" << (info.address.empty() ? "none yet" : info.address) << " instance=" << info.instance_id;
+}
+
+void BrokerLoop::UpdateGauges() {
+  for (const auto& [state, gauge] : counters_.engines) gauge->Set(static_cast<double>(table_.CountOf(state)));
+  counters_.watchers.Set(static_cast<double>(watchers_.size()));
+}
+
+}  // namespace swiftcache::broker::loop

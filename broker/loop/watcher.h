@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+// Who follows the table: first a snapshot, then every change, numbered without gaps.
+//
+//   class Printer final : public Watcher { ... };
+//   loop.Watch(std::make_shared<Printer>());
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "broker/membership/engine_status.h"
+
+namespace swiftcache::broker::loop {
+
+struct WatchEvent {
+  using Snapshot = std::vector<membership::EngineStatus>;
+  struct Gone {
+    std::string name;
+    bool died = false;  // false: it took its leave
+  };
+  std::string incarnation;
+  int64_t version = 0;  // of the table after this event; counts up by one within an incarnation
+  std::variant<Snapshot, membership::EngineStatus, Gone> what;
+};
+
+/// Thread-safety: called by the loop alone, one call at a time; must not block. Ownership: shared between loop and
+/// door, since either may end first.
+class Watcher {
+ public:
+  virtual ~Watcher() = default;
+  virtual const std::string& name() const = 0;  // for the log
+  /// False: no room, the reader is too slow. The loop then calls Close and forgets it.
+  virtual bool Offer(const WatchEvent& event) = 0;
+  /// Last call: RESOURCE_EXHAUSTED (too slow) or UNAVAILABLE (the broker stops).
+  virtual void Close(absl::Status why) = 0;
+};
+
+}  // namespace swiftcache::broker::loop

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "broker/membership/engine_status.h"
+
+#include <optional>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "common/base/name.h"
+#include "common/base/status_macros.h"
+#include "common/base/units.h"
+
+namespace swiftcache::broker::membership {
+namespace {
+
+absl::Status CheckName(const char* field, const std::string& name) {
+  if (!name.empty() && IsName(name)) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(field, " '", absl::CHexEscape(name.substr(0, kMaxNameBytes)), "': wanted 1 to ", kMaxNameBytes,
+                   " characters of letters, digits and ", kNamePunctuation, "; name it otherwise"));
+}
+
+absl::Status CheckPositive(const char* field, int64_t value) {
+  if (value > 0) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(field, " is ", value, ", wanted more than 0"));
+}
+
+std::optional<int64_t> BytesOfDtype(const std::string& dtype) {
+  if (dtype == "bf16") return 2;
+  if (dtype == "f32") return 4;
+  return std::nullopt;
+}
+
+// Bytes of a block by its parts: 2 (k, v) x layers x tokens x heads x head_dim x element.
+std::optional<int64_t> BlockBytes(const KvGeometry& kv, int64_t element_bytes) {
+  std::optional<int64_t> bytes = 2 * element_bytes;
+  for (const int64_t factor : {kv.num_layers, kv.block_tokens, kv.num_kv_heads, kv.head_dim}) {
+    if (bytes.has_value()) bytes = CheckedMul(*bytes, factor);
+  }
+  return bytes;
+}
+
+absl::Status CheckGeometry(const KvGeometry& kv) {
+  RETURN_IF_ERROR(CheckPositive("kv.num_layers", kv.num_layers));
+  RETURN_IF_ERROR(CheckPositive("kv.num_kv_heads", kv.num_kv_heads));
+  RETURN_IF_ERROR(CheckPositive("kv.head_dim", kv.head_dim));
+  RETURN_IF_ERROR(CheckPositive("kv.block_tokens", kv.block_tokens));
+  const std::optional<int64_t> element_bytes = BytesOfDtype(kv.kv_cache_dtype);
+  if (!element_bytes.has_value()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("kv.kv_cache_dtype is '", absl::CHexEscape(kv.kv_cache_dtype), "', wanted bf16 or f32"));
+  }
+  const std::optional<int64_t> wanted = BlockBytes(kv, *element_bytes);
+  if (wanted != kv.block_bytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("kv.block_bytes is ", kv.block_bytes, ", wanted ",
+                     wanted.has_value() ? absl::StrCat(*wanted) : std::string("a product within 64 bits"),
+                     " (2 x num_layers x block_tokens x num_kv_heads x head_dim x ", *element_bytes, ")"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+const char* StateName(EngineState state) {
+  switch (state) {
+    case EngineState::kStarting:
+      return "starting";
+    case EngineState::kReady:
+      return "ready";
+    case EngineState::kDraining:
+      return "draining";
+    case EngineState::kStalled:
+      return "stalled";
+  }
+  return "unknown";
+}
+
+absl::Status Validate(const EngineInfo& info) {
+  RETURN_IF_ERROR(CheckName("name", info.name));
+  RETURN_IF_ERROR(CheckName("instance_id", info.instance_id));
+  RETURN_IF_ERROR(CheckName("model_name", info.model_name));
+  RETURN_IF_ERROR(CheckGeometry(info.kv));
+  RETURN_IF_ERROR(CheckPositive("max_model_len_tokens", info.max_model_len_tokens));
+  if (info.state == EngineState::kStarting) return absl::OkStatus();
+  if (info.state == EngineState::kStalled) {
+    return absl::InvalidArgumentError(
+        "state is STALLED, wanted STARTING, READY or DRAINING: stalled is the broker's verdict");
+  }
+  RETURN_IF_ERROR(CheckName("address", info.address));
+  return CheckPositive("kv.num_blocks", info.kv.num_blocks);
+}
+
+}  // namespace swiftcache::broker::membership

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the broker knows of one engine: the plain twins of proto EngineInfo, EngineLoad and EngineStatus, where the
+// meaning is written down.
+//
+//   RETURN_IF_ERROR(Validate(info));
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+
+namespace swiftcache::broker::membership {
+
+struct KvGeometry {
+  int64_t num_layers = 0, num_kv_heads = 0, head_dim = 0;
+  std::string kv_cache_dtype;
+  int64_t block_tokens = 0, block_bytes = 0, num_blocks = 0;
+  friend bool operator==(const KvGeometry&, const KvGeometry&) = default;
+};
+
+enum class EngineState { kStarting, kReady, kDraining, kStalled };
+
+/// Lower case, for metrics and logs.
+const char* StateName(EngineState state);
+
+struct EngineInfo {
+  std::string name, instance_id, model_name, address;
+  KvGeometry kv;
+  int64_t max_model_len_tokens = 0;
+  std::string model_card_hash;
+  EngineState state = EngineState::kStarting;
+  friend bool operator==(const EngineInfo&, const EngineInfo&) = default;
+};
+
+struct EngineLoad {
+  int64_t running_requests = 0, waiting_requests = 0, kv_blocks_used = 0, kv_blocks_cached = 0;
+  int64_t steps_total = 0, progress = 0;
+  friend bool operator==(const EngineLoad&, const EngineLoad&) = default;
+};
+
+struct EngineStatus {
+  EngineInfo info;
+  EngineLoad load;
+  friend bool operator==(const EngineStatus&, const EngineStatus&) = default;
+};
+
+/// What an engine may say of itself. INVALID_ARGUMENT names field, value found and wanted: names of other characters
+/// than letters, digits and "._:/@+-[]"; geometry whose block_bytes disagree with its parts; no address once it is
+/// ready.
+absl::Status Validate(const EngineInfo& info);
+
+}  // namespace swiftcache::broker::membership

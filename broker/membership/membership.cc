@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "broker/membership/membership.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
+
+namespace swiftcache::broker::membership {
+
+EngineStatus Membership::StatusOf(const Record& record) {
+  EngineStatus status{.info = record.info, .load = record.load};
+  if (record.stalled && status.info.state == EngineState::kReady) status.info.state = EngineState::kStalled;
+  return status;
+}
+
+void Membership::TellIfChanged(const EngineStatus& before, const Record& record) {
+  EngineStatus after = StatusOf(record);
+  if (after != before) changes_.push_back(std::move(after));
+}
+
+absl::Status Membership::Register(const EngineInfo& info, absl::Time now) {
+  RETURN_IF_ERROR(Validate(info));
+  Expire(now);
+  const auto it = engines_.find(info.name);
+  if (it == engines_.end()) {
+    if (static_cast<int64_t>(engines_.size()) >= options_.max_engines) {
+      return absl::ResourceExhaustedError(
+          absl::StrCat("the broker holds ", engines_.size(), " engines, its limit; stop some"));
+    }
+    const Record& record = engines_[info.name] = {.info = info, .load = {}, .last_heard = now, .last_progress = now};
+    changes_.push_back(StatusOf(record));
+    return absl::OkStatus();
+  }
+  Record& record = it->second;
+  if (record.info.instance_id != info.instance_id) {
+    return absl::AlreadyExistsError(
+        absl::StrCat("engine name '", info.name, "' is held by live instance ", record.info.instance_id, " of model '",
+                     record.info.model_name, "'", record.info.address.empty() ? "" : " at " + record.info.address,
+                     ", last heard ", absl::FormatDuration(absl::Trunc(now - record.last_heard, absl::Milliseconds(1))),
+                     " ago; choose another --name or stop that engine"));
+  }
+  const EngineStatus before = StatusOf(record);
+  record.info = info;
+  record.last_heard = now;
+  TellIfChanged(before, record);
+  return absl::OkStatus();
+}
+
+absl::Status Membership::Heartbeat(const std::string& name, const std::string& instance_id, const EngineLoad& load,
+                                   absl::Time now) {
+  Expire(now);
+  const auto it = engines_.find(name);
+  if (it == engines_.end() || it->second.info.instance_id != instance_id) {
+    return absl::NotFoundError(absl::StrCat("engine '", absl::CHexEscape(name), "' instance '",
+                                            absl::CHexEscape(instance_id), "' is not registered; register again"));
+  }
+  Record& record = it->second;
+  const EngineStatus before = StatusOf(record);
+  const bool has_work = load.running_requests + load.waiting_requests > 0;
+  const bool moved = load.progress != record.load.progress;
+  // Work that just came starts the clock: an engine that idled for an hour does not stall with its first request.
+  const bool had_work = record.load.running_requests + record.load.waiting_requests > 0;
+  if (moved || !has_work || !had_work) record.last_progress = now;
+  record.stalled = now - record.last_progress >= options_.stall_timeout;
+  record.load = load;
+  record.last_heard = now;
+  TellIfChanged(before, record);
+  return absl::OkStatus();
+}
+
+void Membership::Deregister(const std::string& name, const std::string& instance_id) {
+  const auto it = engines_.find(name);
+  if (it == engines_.end() || it->second.info.instance_id != instance_id) return;
+  engines_.erase(it);
+  changes_.push_back(Removed{.name = name, .died = false});
+}
+
+void Membership::Expire(absl::Time now) {
+  for (auto it = engines_.begin(); it != engines_.end();) {
+    if (now - it->second.last_heard < Lifetime()) {
+      ++it;
+      continue;
+    }
+    changes_.push_back(Removed{.name = it->first, .died = true});
+    it = engines_.erase(it);
+  }
+}
+
+std::optional<absl::Time> Membership::NextDeath() const {
+  std::optional<absl::Time> next;
+  for (const auto& [name, record] : engines_) {
+    const absl::Time death = record.last_heard + Lifetime();
+    next = next.has_value() ? std::min(*next, death) : death;
+  }
+  return next;
+}
+
+std::optional<absl::Duration> Membership::SilenceLeft(const std::string& name, absl::Time now) const {
+  const auto it = engines_.find(name);
+  if (it == engines_.end()) return std::nullopt;
+  return std::max(absl::ZeroDuration(), it->second.last_heard + Lifetime() - now);
+}
+
+void Membership::Forgive(absl::Duration lateness) {
+  for (auto& [name, record] : engines_) record.last_heard += lateness;
+}
+
+std::vector<EngineStatus> Membership::Snapshot() const {
+  std::vector<EngineStatus> all;
+  for (const auto& [name, record] : engines_) all.push_back(StatusOf(record));
+  return all;
+}
+
+std::vector<Change> Membership::TakeChanges() { return std::exchange(changes_, {}); }
+
+int64_t Membership::CountOf(EngineState state) const {
+  return std::count_if(engines_.begin(), engines_.end(),
+                       [&](const auto& entry) { return StatusOf(entry.second).info.state == state; });
+}
+
+}  // namespace swiftcache::broker::membership

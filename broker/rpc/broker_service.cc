@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "broker/rpc/broker_service.h"
+
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "broker/rpc/proto_convert.h"
+#include "broker/rpc/watch_stream.h"
+#include "common/rpc/status.h"
+
+namespace swiftcache::broker::rpc {
+namespace {
+
+void SetDuration(absl::Duration duration, google::protobuf::Duration* proto) {
+  proto->set_seconds(absl::IDivDuration(duration, absl::Seconds(1), &duration));
+  proto->set_nanos(static_cast<int32_t>(absl::ToInt64Nanoseconds(duration)));
+}
+
+}  // namespace
+
+grpc::ServerUnaryReactor* BrokerDoor::Register(grpc::CallbackServerContext* context, const v1::RegisterRequest* request,
+                                               v1::RegisterResponse* response) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  response->set_incarnation(loop_.incarnation());
+  SetDuration(loop_.heartbeat_interval(), response->mutable_heartbeat_interval());
+  loop_.Register(FromProto(request->engine()),
+                 [reactor](absl::Status status, std::optional<absl::Duration> retry_after) {
+                   if (retry_after.has_value()) status = WithRetryDelay(std::move(status), *retry_after);
+                   reactor->Finish(ToGrpc(status));
+                 });
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* BrokerDoor::Heartbeat(grpc::CallbackServerContext* context,
+                                                const v1::HeartbeatRequest* request, v1::HeartbeatResponse* response) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  response->set_incarnation(loop_.incarnation());
+  loop_.Heartbeat(request->name(), request->instance_id(), request->incarnation(), FromProto(request->load()),
+                  [reactor](absl::Status status) { reactor->Finish(ToGrpc(status)); });
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* BrokerDoor::Deregister(grpc::CallbackServerContext* context,
+                                                 const v1::DeregisterRequest* request,
+                                                 v1::DeregisterResponse* response) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  loop_.Deregister(request->name(), request->instance_id(),
+                   [reactor](absl::Status status) { reactor->Finish(ToGrpc(status)); });
+  return reactor;
+}
+
+grpc::ServerWriteReactor<v1::WatchResponse>* BrokerDoor::Watch(grpc::CallbackServerContext* context,
+                                                               const v1::WatchRequest* request) {
+  auto stream = std::make_shared<WatchStream>(request->watcher().empty() ? context->peer() : request->watcher(),
+                                              options_.max_pending_watch_events, loop_);
+  stream->Start();
+  return stream.get();
+}
+
+}  // namespace swiftcache::broker::rpc

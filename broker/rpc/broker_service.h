@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+// The broker's door: translates, calls the loop, translates back.
+//
+//   BrokerDoor door(*loop, {});
+//   ASSIGN_OR_RETURN(auto server, RpcServer::Create({.listen = "127.0.0.1:50050"}, {&door}));
+#pragma once
+
+#include "broker/loop/broker_loop.h"
+#include "swiftcache/v1/broker.grpc.pb.h"
+
+namespace swiftcache::broker::rpc {
+
+struct DoorOptions {
+  size_t max_pending_watch_events = 1024;  // of one watcher; beyond, it is dropped as too slow
+};
+
+/// Thread-safety: safe. Ownership: borrows the loop, which outlives the server that runs this door.
+/// Errors: as in broker.proto; an ALREADY_EXISTS carries RetryInfo: when the holder of the name will be dead if it is
+/// silent.
+class BrokerDoor final : public v1::BrokerService::CallbackService {
+ public:
+  BrokerDoor(loop::BrokerLoop& loop, const DoorOptions& options) : loop_(loop), options_(options) {}
+
+  grpc::ServerUnaryReactor* Register(grpc::CallbackServerContext* context, const v1::RegisterRequest* request,
+                                     v1::RegisterResponse* response) override;
+  grpc::ServerUnaryReactor* Heartbeat(grpc::CallbackServerContext* context, const v1::HeartbeatRequest* request,
+                                      v1::HeartbeatResponse* response) override;
+  grpc::ServerUnaryReactor* Deregister(grpc::CallbackServerContext* context, const v1::DeregisterRequest* request,
+                                       v1::DeregisterResponse* response) override;
+  grpc::ServerWriteReactor<v1::WatchResponse>* Watch(grpc::CallbackServerContext* context,
+                                                     const v1::WatchRequest* request) override;
+
+ private:
+  loop::BrokerLoop& loop_;
+  const DoorOptions options_;
+};
+
+}  // namespace swiftcache::broker::rpc

@@ -1,0 +1,26 @@
+# SPDX-License-Identifier: Apache-2.0
+# Everything that SwiftCache takes from Debian; deploy/install-deps.sh installs it.
+find_package(Threads REQUIRED)
+find_package(Protobuf REQUIRED)  # module mode: Debian ships no CMake config
+find_package(absl REQUIRED CONFIG)
+find_package(gRPC REQUIRED CONFIG)
+find_package(glog REQUIRED CONFIG)
+find_package(prometheus-cpp REQUIRED CONFIG)
+find_package(nlohmann_json REQUIRED CONFIG)
+find_package(hwy REQUIRED CONFIG)
+find_package(Boost 1.74 REQUIRED)
+find_package(OpenSSL REQUIRED)
+find_package(PkgConfig REQUIRED)
+pkg_check_modules(pcre2 REQUIRED IMPORTED_TARGET libpcre2-8)
+pkg_check_modules(utf8proc REQUIRED IMPORTED_TARGET libutf8proc)
+find_path(CLI11_INCLUDE_DIR CLI/CLI.hpp REQUIRED)
+# oneDNN's own CMake config wants OpenCL headers, so it is found by hand.
+find_path(DNNL_INCLUDE_DIR dnnl.hpp REQUIRED)
+find_library(DNNL_LIBRARY dnnl REQUIRED)
+add_library(dnnl INTERFACE)
+target_include_directories(dnnl INTERFACE ${DNNL_INCLUDE_DIR})
+target_link_libraries(dnnl INTERFACE ${DNNL_LIBRARY})
+if(BUILD_TESTING)
+  find_package(GTest REQUIRED CONFIG)
+  find_package(benchmark REQUIRED CONFIG)
+endif()

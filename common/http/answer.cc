@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "common/http/answer.h"
+
+#include <string_view>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/http/wire_format.h"
+
+namespace swiftcache::http {
+namespace {
+
+HttpHeaders WithType(std::string content_type, HttpHeaders headers, bool keep_alive) {
+  headers.insert(headers.begin(), {"Content-Type", std::move(content_type)});
+  if (!keep_alive) headers.emplace_back("Connection", "close");
+  return headers;
+}
+
+}  // namespace
+
+Answer::~Answer() { Fail(); }
+
+void Answer::Fail() {
+  Phase phase;
+  {
+    absl::MutexLock lock(&mutex_);
+    phase = phase_;
+  }
+  if (phase == Phase::kNew) Send(500, "application/json", FormatError(500, "the server dropped this request"), {});
+  if (phase == Phase::kStreaming) outlet_->Cut();
+}
+
+bool Answer::Advance(Phase from, Phase to) {
+  std::function<void()> dropped;  // destroyed after the lock: it may own the last reference to anything
+  absl::MutexLock lock(&mutex_);
+  if (phase_ != from) return false;
+  phase_ = to;
+  if (to == Phase::kComplete) dropped = std::exchange(on_disconnect_, nullptr);
+  return true;
+}
+
+void Answer::Send(int status, std::string content_type, std::string body, HttpHeaders headers) {
+  if (!Advance(Phase::kNew, Phase::kComplete)) return;
+  headers = WithType(std::move(content_type), std::move(headers), form_.keep_alive);
+  headers.emplace_back("Content-Length", absl::StrCat(body.size()));
+  std::string bytes = FormatHead(status, headers);
+  if (!form_.head_only) bytes += body;
+  outlet_->Queue(std::move(bytes), true);
+}
+
+void Answer::StartStream(int status, std::string content_type, HttpHeaders headers) {
+  if (!Advance(Phase::kNew, Phase::kStreaming)) return;
+  headers = WithType(std::move(content_type), std::move(headers), form_.keep_alive);
+  if (form_.chunked) headers.emplace_back("Transfer-Encoding", "chunked");
+  outlet_->Queue(FormatHead(status, headers), false);
+}
+
+bool Answer::Write(std::string chunk) {
+  {
+    absl::MutexLock lock(&mutex_);
+    if (gone_ || phase_ != Phase::kStreaming) return false;
+  }
+  if (chunk.empty() || form_.head_only) return true;  // an empty chunk would end the body
+  if (!outlet_->HasRoom(static_cast<int64_t>(chunk.size()))) {
+    outlet_->Cut();
+    return false;
+  }
+  return outlet_->Queue(form_.chunked ? FormatChunk(chunk) : std::move(chunk), false);
+}
+
+void Answer::Finish() {
+  if (Advance(Phase::kStreaming, Phase::kComplete)) {
+    outlet_->Queue(std::string(form_.chunked && !form_.head_only ? kLastChunk : std::string_view()), true);
+  } else {
+    Fail();
+  }
+}
+
+void Answer::OnDisconnect(std::function<void()> callback) {
+  {
+    absl::MutexLock lock(&mutex_);
+    if (phase_ == Phase::kComplete) return;
+    if (!gone_) {
+      on_disconnect_ = std::move(callback);
+      return;
+    }
+  }
+  callback();
+}
+
+void Answer::ClientGone() {
+  std::function<void()> callback;
+  {
+    absl::MutexLock lock(&mutex_);
+    gone_ = true;
+    callback = std::exchange(on_disconnect_, nullptr);
+  }
+  if (callback) callback();
+}
+
+}  // namespace swiftcache::http

@@ -1,0 +1,388 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "common/http/connection.h"
+
+#include <algorithm>
+#include <boost/asio/buffer.hpp>
+#include <boost/asio/post.hpp>
+#include <boost/asio/strand.hpp>
+#include <boost/beast/http/error.hpp>
+#include <exception>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "common/http/wire_format.h"
+#include "common/log/log.h"
+
+namespace swiftcache::http {
+namespace {
+
+namespace net = boost::asio;
+namespace beast_http = boost::beast::http;
+
+constexpr size_t kMaxWaiting = 8;  // pipelined requests
+constexpr uint32_t kMaxHeaderBytes = 64 << 10;
+constexpr int64_t kBodyStepBytes = 64 << 10;  // what a long body must bring within each stall_timeout
+constexpr absl::Duration kLinger = absl::Seconds(2);
+
+std::string ToString(boost::beast::string_view text) { return std::string(text.data(), text.size()); }
+
+/// Path and query of origin-form ("/a?b") and absolute-form ("http://host/a?b") targets.
+void SplitTarget(std::string target, HttpRequest& request) {
+  if (absl::StartsWith(target, "http://")) {
+    const size_t slash = target.find('/', 7);
+    target = slash == std::string::npos ? "/" : target.substr(slash);
+  }
+  const size_t question = target.find('?');
+  request.path = target.substr(0, question);
+  if (question != std::string::npos) request.query = target.substr(question + 1);
+}
+
+HttpRequest ToRequest(beast_http::request<beast_http::string_body>&& message) {
+  HttpRequest request;
+  request.method = ToString(message.method_string());
+  SplitTarget(ToString(message.target()), request);
+  for (const auto& field : message) {
+    std::string& value = request.headers[absl::AsciiStrToLower(ToString(field.name_string()))];
+    absl::StrAppend(&value, value.empty() ? "" : ", ", ToString(field.value()));
+  }
+  request.body = std::move(message.body());
+  return request;
+}
+
+}  // namespace
+
+Connection::Connection(std::shared_ptr<net::io_context> context, Socket socket, const HttpServer::Options& options,
+                       const Router& router, std::function<void(Connection*)> on_closed)
+    : context_(std::move(context)),
+      options_(options),
+      max_unsent_bytes_(options.max_unsent_bytes),
+      router_(router),
+      on_closed_(std::move(on_closed)),
+      socket_(std::move(socket)),
+      read_timer_(socket_.get_executor()),
+      write_timer_(socket_.get_executor()) {}
+
+// Posting under the lock makes sure that nothing is posted after Close, so that the server's threads can run out.
+bool Connection::Post(std::function<void()> task) {
+  absl::MutexLock lock(&mutex_);
+  if (open_) net::post(socket_.get_executor(), std::move(task));
+  return open_;
+}
+
+void Connection::Start() {
+  Post([self = shared_from_this()] {
+    ErrorCode ignored;
+    self->socket_.set_option(net::ip::tcp::no_delay(true), ignored);
+    self->WatchReading();
+    self->ReadMore();
+  });
+}
+
+void Connection::StartRefusing(int status, std::string message) {
+  Post([self = shared_from_this(), status, message = std::move(message)]() mutable {
+    self->Refuse(status, std::move(message));
+    self->Serve();
+  });
+}
+
+void Connection::Drain() {
+  Post([self = shared_from_this()] {
+    self->draining_ = self->discarding_ = true;
+    self->end_when_flushed_ = self->end_when_flushed_ || !self->busy_;
+    if (!self->busy_ && !self->writing_) self->Close();
+  });
+}
+
+void Connection::Cut() {
+  Post([self = shared_from_this()] { self->Close(); });
+}
+
+bool Connection::HasRoom(int64_t bytes) const { return unsent_bytes_ + bytes <= max_unsent_bytes_; }
+
+bool Connection::Queue(std::string bytes, bool last) {
+  unsent_bytes_ += static_cast<int64_t>(bytes.size());
+  return Post([self = shared_from_this(), bytes = std::move(bytes), last]() mutable {
+    self->OnQueued(std::move(bytes), last);
+  });
+}
+
+// ---- reading
+
+// One body's worth may wait behind the answer under way, counting what has come of the next request.
+bool Connection::Full() const {
+  if (waiting_.empty()) return false;
+  const int64_t begun_bytes = parser_ ? static_cast<int64_t>(parser_->get().body().size()) : 0;
+  return waiting_.size() >= kMaxWaiting || waiting_bytes_ + begun_bytes >= options_.max_body_bytes;
+}
+
+void Connection::ReadMore() {
+  if (closed_ || reading_ || peer_closed_ || Full()) return;
+  reading_ = true;
+  socket_.async_read_some(net::buffer(block_),
+                          [self = shared_from_this()](ErrorCode error, size_t size) { self->OnRead(error, size); });
+}
+
+void Connection::OnRead(ErrorCode error, size_t size) {
+  reading_ = false;
+  if (closed_) return;
+  if (error) return OnReadEnd(error == net::error::eof);
+  buffer_.commit(net::buffer_copy(buffer_.prepare(size), net::buffer(block_.data(), size)));
+  Parse();
+  ReadMore();
+}
+
+void Connection::OnReadEnd(bool clean) {
+  peer_closed_ = true;
+  if (!clean || busy_ || (!writing_ && outgoing_.empty())) return Close();
+  discarding_ = end_when_flushed_ = true;  // complete answers are still delivered to a client that only stopped sending
+}
+
+void Connection::Parse() {
+  while (!closed_ && !discarding_ && buffer_.size() > 0 && !Full() && ParseSome()) {
+  }
+  if (discarding_) buffer_.clear();
+  Serve();
+}
+
+// One step of the parser; false: it wants more bytes, or nothing more will be parsed.
+bool Connection::ParseSome() {
+  if (!parser_) {
+    for (; buffer_.size() > 0; buffer_.consume(1)) {  // empty lines before a request are allowed
+      const char first = *static_cast<const char*>(buffer_.data().data());
+      if (first != '\r' && first != '\n') break;
+    }
+    if (buffer_.size() == 0) return false;
+    parser_.emplace();
+    parser_->eager(true);
+    parser_->header_limit(kMaxHeaderBytes);
+    parser_->body_limit(static_cast<uint64_t>(options_.max_body_bytes));
+    continue_sent_ = false;
+    body_bytes_ = 0;
+  }
+  ErrorCode error;
+  const bool in_body = parser_->is_header_done();
+  const size_t used = parser_->put(buffer_.data(), error);
+  buffer_.consume(used);
+  if (in_body) body_bytes_ += static_cast<int64_t>(used);
+  if (error && error != beast_http::error::need_more) {
+    RefuseMalformed(error);
+    return false;
+  }
+  if (parser_->is_done()) {
+    TakeRequest();
+    return true;
+  }
+  ContinueIfExpected();
+  return used > 0;
+}
+
+void Connection::ContinueIfExpected() {
+  if (!parser_ || !parser_->is_header_done() || busy_ || !waiting_.empty() || continue_sent_) return;
+  continue_sent_ = true;
+  if (!boost::beast::iequals(parser_->get()[beast_http::field::expect], "100-continue")) return;
+  const std::string bytes = FormatHead(100, {});
+  unsent_bytes_ += static_cast<int64_t>(bytes.size());
+  outgoing_ += bytes;
+  Flush();
+}
+
+void Connection::TakeRequest() {
+  auto message = parser_->release();
+  parser_.reset();
+  Waiting next;
+  next.form = {.head_only = message.method() == beast_http::verb::head,
+               .chunked = message.version() >= 11,
+               .keep_alive = message.version() >= 11 && message.keep_alive()};
+  discarding_ = !next.form.keep_alive;
+  next.request = ToRequest(std::move(message));
+  waiting_bytes_ += static_cast<int64_t>(next.request.body.size());
+  waiting_.push_back(std::move(next));
+}
+
+void Connection::Refuse(int status, std::string message) {
+  Waiting refusal;
+  refusal.form.keep_alive = false;
+  refusal.refusal_status = status;
+  refusal.refusal = std::move(message);
+  parser_.reset();
+  discarding_ = true;
+  waiting_.push_back(std::move(refusal));
+}
+
+void Connection::RefuseMalformed(ErrorCode error) {
+  if (error == beast_http::error::body_limit) {
+    return Refuse(413, absl::StrCat("the body is larger than the limit of ", options_.max_body_bytes, " bytes"));
+  }
+  if (error == beast_http::error::header_limit) {
+    return Refuse(431, absl::StrCat("the headers are larger than the limit of ", kMaxHeaderBytes, " bytes"));
+  }
+  Refuse(400, absl::StrCat("not an HTTP/1.1 request: ", error.message()));
+}
+
+// ---- answering
+
+void Connection::Serve() {
+  if (!closed_ && !busy_ && !draining_ && !waiting_.empty() && HasRoom(0)) {
+    Waiting next = std::move(waiting_.front());
+    waiting_.pop_front();
+    waiting_bytes_ -= static_cast<int64_t>(next.request.body.size());
+    busy_ = true;
+    keep_alive_ = next.form.keep_alive;
+    auto answer = std::make_shared<Answer>(shared_from_this(), next.form);
+    current_ = answer;
+    if (next.refusal_status != 0) {
+      answer->Send(next.refusal_status, "application/json", FormatError(next.refusal_status, next.refusal), {});
+    } else {
+      router_.Handle(std::move(next.request), std::move(answer));
+    }
+  }
+  WatchReading();
+}
+
+void Connection::OnQueued(std::string bytes, bool last) {
+  if (closed_) return;
+  if (outgoing_.empty()) {
+    outgoing_ = std::move(bytes);
+  } else {
+    outgoing_ += bytes;
+  }
+  if (last) {
+    busy_ = false;
+    current_.reset();
+    end_when_flushed_ = end_when_flushed_ || !keep_alive_ || draining_;
+  }
+  Flush();
+  if (!last || closed_ || end_when_flushed_) return;
+  ContinueIfExpected();
+  Parse();
+  ReadMore();
+}
+
+// ---- writing
+
+void Connection::Flush() {
+  if (closed_ || writing_) return;
+  if (outgoing_.empty()) return OnFlushed();
+  sending_ = std::exchange(outgoing_, {});
+  sent_ = 0;
+  writing_ = true;
+  WriteSome();
+}
+
+void Connection::WriteSome() {
+  ArmWriteTimer(options_.stall_timeout);
+  socket_.async_write_some(net::buffer(sending_.data() + sent_, sending_.size() - sent_),
+                           [self = shared_from_this()](ErrorCode error, size_t size) { self->OnWritten(error, size); });
+}
+
+void Connection::OnWritten(ErrorCode error, size_t size) {
+  if (closed_) return;
+  if (error) return Close();
+  sent_ += size;
+  unsent_bytes_ -= static_cast<int64_t>(size);
+  if (sent_ < sending_.size()) return WriteSome();
+  writing_ = false;
+  ArmWriteTimer(absl::InfiniteDuration());
+  Flush();
+}
+
+void Connection::OnFlushed() {
+  if (end_when_flushed_) return Linger();
+  if (!busy_) Serve();  // a pipelined request that waited for the client to read
+}
+
+// Closing with unread bytes would send a reset that can overtake the answer, so the rest is read and dropped first.
+void Connection::Linger() {
+  if (peer_closed_) return Close();
+  ErrorCode ignored;
+  socket_.shutdown(Socket::shutdown_send, ignored);
+  discarding_ = true;
+  waiting_.clear();
+  waiting_bytes_ = 0;
+  phase_ = ReadPhase::kNone;
+  ArmWriteTimer(kLinger);
+  ReadMore();
+}
+
+// ---- time and the end
+
+// Which wait the reading side is in, and how long it may last. While an answer is under way the client may be silent.
+void Connection::WatchReading() {
+  if (closed_ || end_when_flushed_) return;
+  const ReadPhase before = phase_;
+  if (busy_ || !waiting_.empty()) {
+    phase_ = ReadPhase::kNone;
+  } else if (!parser_) {
+    phase_ = ReadPhase::kIdle;
+  } else {
+    phase_ = parser_->is_header_done() ? ReadPhase::kBody : ReadPhase::kHeader;
+  }
+  if (phase_ == ReadPhase::kBody) {
+    if (before != phase_) body_bytes_ = 0;
+    if (before == phase_ && body_bytes_ < kBodyStepBytes) return;
+    body_bytes_ = 0;
+    return ArmReadTimer(options_.stall_timeout);
+  }
+  if (before == phase_) return;
+  if (phase_ == ReadPhase::kNone) ArmReadTimer(absl::InfiniteDuration());
+  if (phase_ == ReadPhase::kIdle) ArmReadTimer(options_.idle_timeout);
+  if (phase_ == ReadPhase::kHeader) ArmReadTimer(options_.header_timeout);
+}
+
+void Connection::ArmReadTimer(absl::Duration timeout) {
+  if (timeout == absl::InfiniteDuration()) {
+    read_timer_.expires_at(net::steady_timer::time_point::max());
+    return;
+  }
+  read_timer_.expires_after(absl::ToChronoNanoseconds(timeout));
+  read_timer_.async_wait([self = shared_from_this()](ErrorCode error) {
+    const bool expired = self->read_timer_.expiry() <= net::steady_timer::clock_type::now();
+    if (!error && expired && !self->closed_) self->OnReadTimeout();
+  });
+}
+
+void Connection::OnReadTimeout() {
+  if (phase_ == ReadPhase::kNone) return;
+  if (phase_ == ReadPhase::kIdle) return Close();
+  Refuse(408, phase_ == ReadPhase::kHeader ? "the headers came too slowly" : "the body came too slowly");
+  buffer_.clear();
+  Serve();
+}
+
+void Connection::ArmWriteTimer(absl::Duration timeout) {
+  if (timeout == absl::InfiniteDuration()) {
+    write_timer_.expires_at(net::steady_timer::time_point::max());
+    return;
+  }
+  write_timer_.expires_after(absl::ToChronoNanoseconds(timeout));
+  write_timer_.async_wait([self = shared_from_this()](ErrorCode error) {
+    const bool expired = self->write_timer_.expiry() <= net::steady_timer::clock_type::now();
+    if (!error && expired) self->Close();
+  });
+}
+
+void Connection::Close() {
+  if (closed_) return;
+  closed_ = true;
+  {
+    absl::MutexLock lock(&mutex_);
+    open_ = false;
+  }
+  ErrorCode ignored;
+  read_timer_.cancel(ignored);
+  write_timer_.cancel(ignored);
+  socket_.close(ignored);
+  waiting_.clear();
+  if (std::shared_ptr<Answer> answer = current_.lock()) {
+    try {
+      answer->ClientGone();
+    } catch (const std::exception& error) {
+      LOG(ERROR) << "a handler's OnDisconnect threw: " << error.what();
+    }
+  }
+  on_closed_(this);
+}
+
+}  // namespace swiftcache::http

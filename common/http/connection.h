@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+// One client's connection: reads requests as they come, has them answered one after another, writes the answers in
+// order.
+//
+//   auto connection = std::make_shared<Connection>(context, std::move(socket), options, router, on_closed);
+//   connection->Start();
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <boost/beast/core/flat_buffer.hpp>
+#include <boost/beast/http/parser.hpp>
+#include <boost/beast/http/string_body.hpp>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "common/http/answer.h"
+#include "common/http/http_server.h"
+#include "common/http/router.h"
+
+namespace swiftcache::http {
+
+/// A read is always outstanding, so that a client's going is seen while its answer is being made; only not while as
+/// many pipelined requests wait behind that answer as a connection may hold: one body's worth (max_body_bytes).
+/// Thread-safety: public methods are safe; everything else runs on the socket's strand. Ownership: kept alive by its
+/// pending operations and by unfinished answers. Errors: none leave; whatever goes wrong ends this connection only.
+class Connection final : public AnswerOutlet, public std::enable_shared_from_this<Connection> {
+ public:
+  using Socket = boost::asio::ip::tcp::socket;
+  /// `options`, `router` must live until `on_closed` was called, which happens once.
+  Connection(std::shared_ptr<boost::asio::io_context> context, Socket socket, const HttpServer::Options& options,
+             const Router& router, std::function<void(Connection*)> on_closed);
+
+  void Start();
+  /// In place of Start: says why the client is not served, and ends.
+  void StartRefusing(int status, std::string message);
+  /// Ends when the answer under way is complete; at once where there is none.
+  void Drain();
+
+  bool Queue(std::string bytes, bool last) override ABSL_LOCKS_EXCLUDED(mutex_);
+  bool HasRoom(int64_t bytes) const override;
+  void Cut() override;
+
+ private:
+  using ErrorCode = boost::system::error_code;
+  using Parser = boost::beast::http::request_parser<boost::beast::http::string_body>;
+  struct Waiting {
+    HttpRequest request;
+    AnswerForm form;
+    int refusal_status = 0;  // not 0: answered by the connection itself
+    std::string refusal;
+  };
+  enum class ReadPhase { kNone, kIdle, kHeader, kBody };
+
+  bool Post(std::function<void()> task) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Reading.
+  void ReadMore();
+  void OnRead(ErrorCode error, size_t size);
+  void OnReadEnd(bool clean);
+  void Parse();
+  bool ParseSome();
+  bool Full() const;
+  void TakeRequest();
+  void Refuse(int status, std::string message);
+  void RefuseMalformed(ErrorCode error);
+  void ContinueIfExpected();
+  // Answering.
+  void Serve();
+  void OnQueued(std::string bytes, bool last);
+  // Writing.
+  void Flush();
+  void WriteSome();
+  void OnWritten(ErrorCode error, size_t size);
+  void OnFlushed();
+  void Linger();
+  // Time and the end.
+  void WatchReading();
+  void ArmReadTimer(absl::Duration timeout);
+  void ArmWriteTimer(absl::Duration timeout);
+  void OnReadTimeout();
+  void Close();
+
+  const std::shared_ptr<boost::asio::io_context> context_;  // the socket's; also of answers that outlive the server
+  const HttpServer::Options& options_;
+  const int64_t max_unsent_bytes_;  // a copy: answers ask after the server has gone, too
+  const Router& router_;
+  const std::function<void(Connection*)> on_closed_;
+  Socket socket_;
+  boost::asio::steady_timer read_timer_, write_timer_;
+
+  mutable absl::Mutex mutex_;
+  bool open_ ABSL_GUARDED_BY(mutex_) = true;  // after it is false nothing is posted any more
+  std::atomic<int64_t> unsent_bytes_{0};
+
+  std::array<char, 16 << 10> block_;  // the outstanding read's own: parsing moves what `buffer_` holds
+  boost::beast::flat_buffer buffer_;
+  std::optional<Parser> parser_;
+  ReadPhase phase_ = ReadPhase::kNone;
+  int64_t body_bytes_ = 0;
+  bool reading_ = false;
+  bool discarding_ = false;  // no further request is taken from this client
+  bool continue_sent_ = false;
+
+  std::deque<Waiting> waiting_;
+  int64_t waiting_bytes_ = 0;  // of their bodies
+  std::weak_ptr<Answer> current_;
+  bool busy_ = false;  // an answer is under way
+  bool keep_alive_ = true;
+  bool draining_ = false;
+
+  std::string outgoing_, sending_;
+  size_t sent_ = 0;
+  bool writing_ = false;
+  bool end_when_flushed_ = false;
+  bool peer_closed_ = false;
+  bool closed_ = false;
+};
+
+}  // namespace swiftcache::http

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+// The one HTTP/1.1 server shell (Boost.Beast): /live, /health and /metrics for every process, and what doors add.
+//
+//   HttpServer::Options options{.listen = "127.0.0.1:9180"};
+//   ASSIGN_OR_RETURN(auto server, HttpServer::Create(options, {{"GET", "/v1/models", handler}}));
+//   LOG(INFO) << "http on " << server->address();
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+
+namespace swiftcache {
+
+/// A whole request. Header names are lower-case.
+struct HttpRequest {
+  std::string method;
+  std::string path;  // without the query
+  std::string query;
+  std::map<std::string, std::string> headers;
+  std::string body;
+
+  std::string_view Header(const std::string& lower_case_name) const {
+    auto it = headers.find(lower_case_name);
+    return it == headers.end() ? std::string_view() : std::string_view(it->second);
+  }
+};
+
+using HttpHeaders = std::vector<std::pair<std::string, std::string>>;
+
+/// The answer to one request: Send once, or StartStream, Write*, Finish.
+/// Thread-safety: safe; calls return at once, bytes leave in order. Ownership: shared by handler and connection, since
+/// either may end first; one that is dropped unanswered becomes a 500. Errors: after the client has gone, or was cut
+/// because it does not read (Options::max_unsent_bytes), everything is a no-op and Write returns false.
+class HttpResponder {
+ public:
+  virtual ~HttpResponder() = default;
+  virtual void Send(int status, std::string content_type, std::string body, HttpHeaders headers = {}) = 0;
+  virtual void StartStream(int status, std::string content_type, HttpHeaders headers = {}) = 0;  // chunked
+  virtual bool Write(std::string chunk) = 0;
+  virtual void Finish() = 0;
+  /// Called at most once, when the client closes before the answer is complete. At once if it already has.
+  virtual void OnDisconnect(std::function<void()> callback) = 0;
+};
+
+/// Must not block: long work answers later through the responder.
+using HttpHandler = std::function<void(HttpRequest, std::shared_ptr<HttpResponder>)>;
+
+struct HttpRoute {
+  std::string method;  // GET also answers HEAD
+  std::string path;    // exact, or a prefix where it ends in "/*"
+  HttpHandler handler;
+};
+
+/// Thread-safety: safe. Ownership: owns its threads and connections.
+/// Errors: Create: INVALID_ARGUMENT (address), UNAVAILABLE (address in use; names it and the flag). Unknown paths get
+/// 404, wrong methods 405, bodies over the limit 413, malformed requests 400, connections over the limit 503, as JSON
+/// errors; a slow sender gets 408 and is cut. A client that closes, or only its sending half, while its answer is not
+/// complete has gone: OnDisconnect runs.
+class HttpServer {
+ public:
+  struct Options {
+    std::string listen = {};  // host:port, port 0 picks one
+    int64_t max_body_bytes = 1 << 20;
+    int64_t max_connections = 1024;  // one more gets a 503
+    int threads = 1;
+    std::function<bool()> ready = {};                   // /health: 200 or 503
+    std::function<std::string()> metrics = {};          // /metrics
+    int64_t max_unsent_bytes = 4 << 20;                 // of a stream; a client that leaves more unread is cut
+    absl::Duration header_timeout = absl::Seconds(10);  // from a request's first byte to the end of its headers
+    absl::Duration idle_timeout = absl::Seconds(120);   // between two requests
+    absl::Duration stall_timeout = absl::Seconds(30);   // of a body or an answer that does not move
+  };
+  static absl::StatusOr<std::unique_ptr<HttpServer>> Create(Options options, std::vector<HttpRoute> routes);
+  virtual ~HttpServer() = default;
+  virtual std::string address() const = 0;  // host:port in use
+  /// Closes the listener, lets answers under way end until `deadline`, cuts the rest, joins.
+  virtual void Stop(absl::Time deadline) = 0;
+};
+
+}  // namespace swiftcache

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "common/http/router.h"
+
+#include <exception>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "common/http/wire_format.h"
+#include "common/log/log.h"
+
+namespace swiftcache::http {
+namespace {
+
+constexpr char kJson[] = "application/json";
+
+HttpHandler Fixed(int status, std::string body) {
+  return [status, body](HttpRequest, std::shared_ptr<HttpResponder> responder) {
+    responder->Send(status, kJson, body, {});
+  };
+}
+
+HttpHandler Health(std::function<bool()> ready) {
+  return [ready = std::move(ready)](HttpRequest, std::shared_ptr<HttpResponder> responder) {
+    const bool ok = !ready || ready();
+    responder->Send(ok ? 200 : 503, kJson, ok ? R"({"status":"ok"})" : R"({"status":"not ready"})", {});
+  };
+}
+
+HttpHandler MetricsText(std::function<std::string()> metrics) {
+  return [metrics = std::move(metrics)](HttpRequest, std::shared_ptr<HttpResponder> responder) {
+    responder->Send(200, "text/plain; version=0.0.4", metrics ? metrics() : std::string(), {});
+  };
+}
+
+void SendError(HttpResponder& responder, int status, const std::string& message, HttpHeaders headers = {}) {
+  responder.Send(status, kJson, FormatError(status, message), std::move(headers));
+}
+
+}  // namespace
+
+Router::Router(const HttpServer::Options& options, std::vector<HttpRoute> routes) {
+  exact_["/live"]["GET"] = Fixed(200, R"({"status":"alive"})");
+  exact_["/health"]["GET"] = Health(options.ready);
+  exact_["/metrics"]["GET"] = MetricsText(options.metrics);
+  for (HttpRoute& route : routes) {
+    const bool is_prefix = absl::EndsWith(route.path, "/*");
+    if (is_prefix) route.path.pop_back();
+    (is_prefix ? prefixes_ : exact_)[route.path][route.method] = std::move(route.handler);
+  }
+}
+
+const Router::Methods* Router::Find(const std::string& path) const {
+  if (auto it = exact_.find(path); it != exact_.end()) return &it->second;
+  for (auto it = prefixes_.rbegin(); it != prefixes_.rend(); ++it) {  // of two that fit, the longer sorts later
+    if (absl::StartsWith(path, it->first)) return &it->second;
+  }
+  return nullptr;
+}
+
+void Router::Handle(HttpRequest request, std::shared_ptr<HttpResponder> responder) const {
+  const Methods* methods = Find(request.path);
+  if (methods == nullptr) {
+    return SendError(*responder, 404, absl::StrCat("no such path: ", request.method, " ", request.path));
+  }
+  auto handler = methods->find(request.method == "HEAD" ? "GET" : request.method);
+  if (handler == methods->end()) {
+    const std::string allowed = absl::StrJoin(*methods, ", ", [](std::string* out, const auto& method) {
+      absl::StrAppend(out, method.first, method.first == "GET" ? ", HEAD" : "");
+    });
+    return SendError(*responder, 405, absl::StrCat(request.path, " allows ", allowed, ", found ", request.method),
+                     {{"Allow", allowed}});
+  }
+  try {
+    handler->second(std::move(request), responder);
+  } catch (const std::exception& error) {
+    LOG(ERROR) << "an HTTP handler threw: " << error.what();
+    SendError(*responder, 500, "internal error");
+  }
+}
+
+}  // namespace swiftcache::http

@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which handler answers a request: the doors' routes and the built-in /live, /health and /metrics.
+//
+//   Router router(options, {{"GET", "/v1/models", handler}});
+//   router.Handle(std::move(request), responder);
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "common/http/http_server.h"
+
+namespace swiftcache::http {
+
+/// Thread-safety: immutable. Ownership: owns the handlers.
+/// Errors: unknown path 404, wrong method 405 (names the ones allowed), a handler that throws 500; nothing escapes.
+class Router {
+ public:
+  Router(const HttpServer::Options& options, std::vector<HttpRoute> routes);
+  void Handle(HttpRequest request, std::shared_ptr<HttpResponder> responder) const;
+
+ private:
+  using Methods = std::map<std::string, HttpHandler>;
+  const Methods* Find(const std::string& path) const;
+
+  std::map<std::string, Methods> exact_;
+  std::map<std::string, Methods> prefixes_;
+};
+
+}  // namespace swiftcache::http

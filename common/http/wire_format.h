@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+// The text of an answer on the wire: status line, headers, chunks, and the JSON of an error.
+//
+//   std::string bytes = FormatHead(200, {{"Content-Type", "text/plain"}, {"Content-Length", "2"}}) + "ok";
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "common/http/http_server.h"
+
+namespace swiftcache::http {
+
+/// Status line and headers with the empty line. Control characters in values become spaces, so that a value which a
+/// client sent cannot begin another header.
+std::string FormatHead(int status, const HttpHeaders& headers);
+
+/// One piece of a chunked body; `data` is not empty.
+std::string FormatChunk(std::string_view data);
+inline constexpr std::string_view kLastChunk = "0\r\n\r\n";
+
+/// `{"error":{"message","type","param":null,"code"}}`; bytes that are not UTF-8 become U+FFFD.
+std::string FormatError(int status, std::string_view message);
+
+}  // namespace swiftcache::http

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+// One Prometheus registry per process and the bucket borders that CLIENTS of this kind of server expect.
+//
+//   Metrics metrics({{"model_name", "smollm2-chat"}, {"engine", "smollm2-chat"}});
+//   auto& ttft = metrics.Histogram("swiftcache_time_to_first_token_seconds", "...", kTtftBuckets);
+//   ttft.Observe(0.02);
+#pragma once
+
+#include <prometheus/counter.h>
+#include <prometheus/gauge.h>
+#include <prometheus/histogram.h>
+#include <prometheus/registry.h>
+
+#include <map>
+#include <string>
+#include <vector>
+
+namespace swiftcache {
+
+// vLLM's borders with finer ones below and between. Units: seconds.
+extern const std::vector<double> kTtftBuckets;
+extern const std::vector<double> kInterTokenBuckets;
+extern const std::vector<double> kRequestBuckets;  // queue time and end-to-end latency
+
+/// Names and values of one process. The same name and labels give the same metric.
+/// Thread-safety: safe. Ownership: owns every metric; references live as long as this object.
+/// Errors: a name that Prometheus does not allow, or one name with two types, is a programmer's error (throws).
+class Metrics {
+ public:
+  using Labels = std::map<std::string, std::string>;
+  /// `labels` are put on every metric.
+  explicit Metrics(Labels labels = {}) : labels_(std::move(labels)) {}
+
+  prometheus::Counter& Counter(const std::string& name, const std::string& help, const Labels& labels = {});
+  prometheus::Gauge& Gauge(const std::string& name, const std::string& help, const Labels& labels = {});
+  prometheus::Histogram& Histogram(const std::string& name, const std::string& help, const std::vector<double>& buckets,
+                                   const Labels& labels = {});
+
+  /// The text exposition format 0.0.4.
+  std::string Serialize() const;
+
+ private:
+  Labels Merged(const Labels& labels) const;
+
+  const Labels labels_;
+  prometheus::Registry registry_{prometheus::Registry::InsertBehavior::Merge};
+};
+
+}  // namespace swiftcache

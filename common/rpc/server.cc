@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "common/rpc/server.h"
+
+#include <grpcpp/ext/proto_server_reflection_plugin.h>
+#include <grpcpp/health_check_service_interface.h>
+#include <grpcpp/impl/server_builder_option.h>
+#include <grpcpp/impl/server_builder_plugin.h>
+#include <grpcpp/impl/server_initializer.h>
+#include <grpcpp/security/server_credentials.h>
+#include <grpcpp/server.h>
+#include <grpcpp/server_builder.h>
+#include <netdb.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <mutex>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "common/base/status_macros.h"
+#include "common/rpc/address.h"
+
+namespace swiftcache {
+namespace {
+
+/// Learns the full names of the services while the server is built: grpc::Service does not tell them.
+class ServiceNames final : public grpc::ServerBuilderPlugin {
+ public:
+  explicit ServiceNames(std::vector<std::string>* names) : names_(names) {}
+  std::string name() override { return "service_names"; }
+  void InitServer(grpc::ServerInitializer*) override {}
+  void Finish(grpc::ServerInitializer* server) override { *names_ = *server->GetServiceList(); }
+  void ChangeArguments(const std::string&, void*) override {}
+
+ private:
+  std::vector<std::string>* const names_;
+};
+
+class ServiceNamesOption final : public grpc::ServerBuilderOption {
+ public:
+  explicit ServiceNamesOption(std::vector<std::string>* names) : names_(names) {}
+  void UpdateArguments(grpc::ChannelArguments*) override {}
+  void UpdatePlugins(std::vector<std::unique_ptr<grpc::ServerBuilderPlugin>>* plugins) override {
+    plugins->push_back(std::make_unique<ServiceNames>(names_));
+  }
+
+ private:
+  std::vector<std::string>* const names_;
+};
+
+class GrpcServer final : public RpcServer {
+ public:
+  GrpcServer(std::unique_ptr<grpc::Server> server, std::vector<std::string> services, HostPort where)
+      : server_(std::move(server)), services_(std::move(services)), address_(where.ToString()) {
+    services_.push_back("");
+    SetServing(false);
+  }
+  ~GrpcServer() override { Stop(absl::InfinitePast()); }
+
+  std::string address() const override { return address_; }
+
+  void SetServing(bool serving) override {
+    for (const std::string& service : services_) server_->GetHealthCheckService()->SetServingStatus(service, serving);
+  }
+
+  void Stop(absl::Time deadline) override {
+    std::call_once(stopped_, [&] {
+      SetServing(false);
+      server_->Shutdown(absl::ToChronoTime(std::max(deadline, absl::UnixEpoch())));
+      server_->Wait();
+    });
+  }
+
+ private:
+  const std::unique_ptr<grpc::Server> server_;
+  std::vector<std::string> services_;
+  const std::string address_;
+  std::once_flag stopped_;
+};
+
+// gRPC does not say why it could not listen: ask the kernel the same question.
+std::string WhyNot(const HostPort& where) {
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = AI_PASSIVE;
+  addrinfo* found = nullptr;
+  if (const int rc = getaddrinfo(where.host.c_str(), std::to_string(where.port).c_str(), &hints, &found); rc != 0) {
+    return gai_strerror(rc);
+  }
+  std::string why = "refused by gRPC";
+  for (const addrinfo* a = found; a != nullptr; a = a->ai_next) {
+    const int fd = socket(a->ai_family, a->ai_socktype, a->ai_protocol);
+    if (fd < 0) continue;
+    const int one = 1;
+    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
+    if (bind(fd, a->ai_addr, a->ai_addrlen) != 0 || listen(fd, 1) != 0) why = std::strerror(errno);
+    close(fd);
+  }
+  freeaddrinfo(found);
+  return why;
+}
+
+void Configure(const RpcServer::Options& options, grpc::ServerBuilder& builder) {
+  builder.SetMaxReceiveMessageSize(options.max_message_bytes);
+  builder.SetMaxSendMessageSize(options.max_message_bytes);
+  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);  // else a taken port would be shared in silence
+  // Clients may ping as often as CreateRpcChannel does; a client whose host vanished is noticed and its calls
+  // cancelled.
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 500);
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, 20000);
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 10000);
+}
+
+// Process-wide switches of gRPC that must be set before the first server is built.
+void EnableHealthAndReflection() {
+  static std::once_flag once;
+  std::call_once(once, [] {
+    grpc::EnableDefaultHealthCheckService(true);
+    grpc::reflection::InitProtoReflectionServerBuilderPlugin();
+  });
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<RpcServer>> RpcServer::Create(const Options& options,
+                                                             const std::vector<grpc::Service*>& services) {
+  ASSIGN_OR_RETURN(HostPort where, HostPort::Parse(options.listen));
+  EnableHealthAndReflection();
+  int port = 0;
+  std::vector<std::string> names;
+  grpc::ServerBuilder builder;
+  Configure(options, builder);
+  builder.SetOption(std::make_unique<ServiceNamesOption>(&names));
+  builder.AddListeningPort(where.ToString(), grpc::InsecureServerCredentials(), &port);
+  for (grpc::Service* service : services) builder.RegisterService(service);
+  std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
+  if (server == nullptr || port == 0) {
+    return absl::UnavailableError(absl::StrCat("cannot listen on ", where.ToString(), " (--listen): ", WhyNot(where),
+                                               "; stop what holds the address, or name another with --listen"));
+  }
+  where.port = port;
+  return std::make_unique<GrpcServer>(std::move(server), std::move(names), where);
+}
+
+}  // namespace swiftcache

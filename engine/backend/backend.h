@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+// The arithmetic of a decoder, on one device: what models need and no more. A second backend is another implementation.
+//
+//   ASSIGN_OR_RETURN(auto qkv_weight, backend.PackMatrix({&q, 1}));
+//   RETURN_IF_ERROR(backend.BeginStep(step));
+//   RETURN_IF_ERROR(backend.Embed(*table, ids, *x));
+//   RETURN_IF_ERROR(backend.Linear({.in = x.get(), .rows = n, .prologue = Prologue::kRmsNorm, .norm = norm.get(),
+//   ...})); RETURN_IF_ERROR(backend.RopeAndStoreKv({.layer = 0, .qkv = qkv.get()}));
+//   RETURN_IF_ERROR(backend.Attention(0, *qkv, *attended));
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "engine/backend/kv_layout.h"
+
+namespace swiftcache::engine::backend {
+
+/// How weights lie in memory and what enters a product. kBf16: bf16 weights; activations are rounded to bf16 where the
+/// device multiplies bf16, and stay f32 elsewhere. kF32: f32 both. Sums are f32 always.
+enum class Precision { kBf16, kF32 };
+
+/// Rows of a matrix to be packed. `read_row(r, out)` writes f32 [cols]; called from several threads at once.
+struct RowSource {
+  int64_t rows = 0;
+  int64_t cols = 0;
+  std::function<void(int64_t row, float* out)> read_row;
+};
+
+/// A weight matrix [rows = outputs][cols = inputs] in the backend's own layout. Immutable.
+class Matrix {
+ public:
+  virtual ~Matrix() = default;
+  virtual int64_t rows() const = 0;
+  virtual int64_t cols() const = 0;
+  virtual int64_t bytes() const = 0;  // that one product reads
+};
+
+/// Activations, or a small weight vector: f32 [rows][cols] on the device.
+class Buffer {
+ public:
+  virtual ~Buffer() = default;
+  virtual int64_t rows() const = 0;
+  virtual int64_t cols() const = 0;
+};
+
+/// Heads of one layer; the same for all layers of a model.
+struct AttentionShape {
+  int64_t num_heads = 0;
+  int64_t num_kv_heads = 0;  // divides num_heads
+  int64_t head_dim = 0;      // even
+};
+
+/// The rows of one sequence in a step (models::SequenceRows, without the model).
+struct StepSequence {
+  int64_t num_rows = 0;
+  int64_t context_tokens = 0;
+  std::span<std::byte* const> blocks;  // layer-0 slice of each block
+};
+
+/// What is done to a row of the input before the product.
+enum class Prologue {
+  kNone,     // in: [rows][weight.cols]
+  kRmsNorm,  // in / sqrt(mean(in^2) + eps) * norm
+  kSiluMul,  // in: [rows][2 * weight.cols] = gate, up; silu(gate) * up
+};
+
+/// out[r] (=|+=) prologue(in[r]) * weight^T + bias. Pointers are borrowed for the call.
+struct LinearOp {
+  const Buffer* in = nullptr;
+  int64_t rows = 0;
+  std::span<const int32_t> in_rows = {};  // if not empty: row i of `out` comes from row in_rows[i] of `in`
+  Prologue prologue = Prologue::kNone;
+  const Buffer* norm = nullptr;  // [1][weight.cols], for kRmsNorm
+  float eps = 0;
+  const Matrix* weight = nullptr;
+  const Buffer* bias = nullptr;  // [1][weight.rows] or nothing
+  bool add = false;              // residual: add to `out`
+  Buffer* out = nullptr;         // [>= rows][weight.rows]
+};
+
+/// q and k of every row of the step are normed (if norms are given) and rotated; k and v go to the KV blocks.
+struct RopeOp {
+  int64_t layer = 0;
+  Buffer* qkv = nullptr;           // [rows][(num_heads + 2 * num_kv_heads) * head_dim] = q, k, v; q is changed in place
+  const Buffer* q_norm = nullptr;  // [1][head_dim] or nothing
+  const Buffer* k_norm = nullptr;
+  float eps = 0;
+};
+
+/// One device and the memory that a model has there. A row's result depends on that row's own input, and for attention
+/// on its own sequence's KV as stored, alone: never on the other rows, their number, the threads or block_tokens.
+/// Thread-safety: none; one step loop calls it. Ownership: Matrix and Buffer objects must not outlive the backend and
+/// belong to no other. Errors: RESOURCE_EXHAUSTED names the bytes wanted; device failures INTERNAL. Shapes that do not
+/// fit are the caller's bug and checked. Units: elements, rows.
+class Backend {
+ public:
+  virtual ~Backend() = default;
+  virtual std::string name() const = 0;  // "cpu/avx512_bf16"
+
+  /// The sources' rows, stacked. All have the same number of columns.
+  virtual absl::StatusOr<std::unique_ptr<Matrix>> PackMatrix(std::span<const RowSource> stacked) = 0;
+  /// Zeroes.
+  virtual absl::StatusOr<std::unique_ptr<Buffer>> Allocate(int64_t rows, int64_t cols) = 0;
+  virtual absl::StatusOr<std::unique_ptr<Buffer>> UploadVector(std::span<const float> values) = 0;
+  /// The first `rows` rows as f32 [rows][cols] without gaps, valid until the buffer is next written. The buffer's
+  /// contents are unspecified afterwards.
+  virtual absl::StatusOr<std::span<const float>> Download(Buffer& buffer, int64_t rows) = 0;
+
+  /// Fixes the rows of the ops that follow: positions for rope, blocks for KV. `sequences` is borrowed until the next
+  /// one.
+  virtual absl::Status BeginStep(std::span<const StepSequence> sequences) = 0;
+  /// out[i] = row ids[i] of table.
+  virtual absl::Status Embed(const Matrix& table, std::span<const int32_t> ids, Buffer& out) = 0;
+  virtual absl::Status Linear(const LinearOp& op) = 0;
+  virtual absl::Status RopeAndStoreKv(const RopeOp& op) = 0;
+  /// out: [rows][num_heads * head_dim]. Causal: a row sees the positions up to its own.
+  virtual absl::Status Attention(int64_t layer, const Buffer& qkv, Buffer& out) = 0;
+};
+
+}  // namespace swiftcache::engine::backend

@@ -1,0 +1,260 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/backend/cpu/attention.h"
+
+#include <glog/logging.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <utility>
+
+#include "common/base/status_macros.h"
+#include "common/base/units.h"
+
+namespace swiftcache::engine::backend::cpu {
+namespace {
+
+constexpr int64_t kQueriesPerItem = 96;  // enough to repay the loading of a tile, few enough to stay in L1 and L2
+constexpr int64_t kSerialRows = 4;       // whose rope is done before a second thread would have woken
+
+}  // namespace
+
+PagedAttention::PagedAttention(Options options, const Kernels& kernels, ThreadPool& pool)
+    : options_(std::move(options)),
+      kernels_(kernels),
+      pool_(pool),
+      bf16_products_(options_.precision == Precision::kBf16 && options_.kv.dtype == KvDtype::kBf16 &&
+                     kernels.gemm_bf16 != nullptr),
+      item_rows_(std::max<int64_t>(1, kQueriesPerItem / group())) {}
+
+int64_t PagedAttention::ScratchFloats() const {
+  const int64_t of_query = 2 * dims() + kTileTokens + (dims() + kTileTokens) / 2 + 2;
+  return queries() * of_query + kTileTokens * (options_.shape.head_dim + dims());
+}
+
+absl::Status PagedAttention::Reserve() {
+  const int64_t head_dim = options_.shape.head_dim;
+  ASSIGN_OR_RETURN(scratch_, HostMemory::Allocate(pool_.threads() * PadToPanel(ScratchFloats()) * int64_t{4}));
+  ASSIGN_OR_RETURN(rotations_, HostMemory::Allocate(options_.max_rows * head_dim * int64_t{4}));
+  return absl::OkStatus();
+}
+
+PagedAttention::Scratch PagedAttention::ScratchOf(int worker) const {
+  Scratch s;
+  float* at = scratch_.as<float>() + worker * PadToPanel(ScratchFloats());
+  const auto take = [&at](int64_t floats) { return std::exchange(at, at + floats); };
+  s.k = take(options_.shape.head_dim * kTileTokens);
+  s.v = take(kTileTokens * dims());
+  s.q = take(queries() * dims());
+  s.out = take(queries() * dims());
+  s.scores = take(queries() * kTileTokens);
+  s.q_bf16 = reinterpret_cast<Bf16*>(take(queries() * dims() / 2));
+  s.p_bf16 = reinterpret_cast<Bf16*>(take(queries() * kTileTokens / 2));
+  s.max = take(queries());
+  s.sum = take(queries());
+  return s;
+}
+
+void PagedAttention::BeginStep(std::span<const StepSequence> sequences) {
+  sequences_ = sequences;
+  first_rows_.clear();
+  places_.clear();
+  items_.clear();
+  for (int64_t i = 0; i < static_cast<int64_t>(sequences.size()); ++i) {
+    const StepSequence& sequence = sequences[i];
+    CHECK_GE(static_cast<int64_t>(sequence.blocks.size()) * options_.kv.block_tokens,
+             sequence.context_tokens + sequence.num_rows);
+    first_rows_.push_back(places_.size());
+    for (int64_t r = 0; r < sequence.num_rows; ++r) places_.push_back({i, sequence.context_tokens + r});
+    for (int64_t r = 0; r < sequence.num_rows; r += item_rows_) {
+      for (int64_t head = 0; head < options_.shape.num_kv_heads; ++head) {
+        items_.push_back({i, r, std::min(item_rows_, sequence.num_rows - r), head});
+      }
+    }
+  }
+  CHECK_LE(static_cast<int64_t>(places_.size()), options_.max_rows);
+  const int64_t half = options_.shape.head_dim / 2;
+  pool_.ParallelFor(CeilDiv(places_.size(), 16), [&](int64_t item, int worker) {
+    for (int64_t row = item * 16; row < std::min<int64_t>(places_.size(), item * 16 + 16); ++row) {
+      float* out = rotations_.as<float>() + row * 2 * half;
+      for (int64_t i = 0; i < half; ++i) {
+        // The angle is an f32 product, as in the models' reference implementation.
+        const double angle = static_cast<float>(places_[row].position) * options_.inverse_frequencies[i];
+        out[i] = static_cast<float>(std::cos(angle));
+        out[half + i] = static_cast<float>(std::sin(angle));
+      }
+    }
+  });
+}
+
+std::byte* PagedAttention::KvAddress(const StepSequence& sequence, int64_t layer, int64_t position, int64_t kv_head,
+                                     bool value) const {
+  const KvLayout& kv = options_.kv;
+  const int64_t token = position % kv.block_tokens + (value ? kv.block_tokens : 0);
+  return sequence.blocks[position / kv.block_tokens] + layer * kv.slice_bytes() + token * kv.row_bytes() +
+         kv_head * kv.head_dim * BytesOf(kv.dtype);
+}
+
+void PagedAttention::RopeAndStoreKv(const RopeOp& op) {
+  const int64_t rows = places_.size();
+  const int64_t chunk = rows <= kSerialRows ? rows : 8;
+  pool_.ParallelFor(CeilDiv(rows, std::max<int64_t>(1, chunk)), [&](int64_t item, int worker) {
+    for (int64_t row = item * chunk; row < std::min(rows, (item + 1) * chunk); ++row) {
+      RopeRow(op, row, worker);
+      StoreKvRow(op, row);
+    }
+  });
+}
+
+void PagedAttention::RopeRow(const RopeOp& op, int64_t row, int worker) {
+  const AttentionShape& shape = options_.shape;
+  float* normed = ScratchOf(worker).q;
+  float* head = AsHost(*op.qkv).row(row);
+  for (int64_t h = 0; h < shape.num_heads + shape.num_kv_heads; ++h, head += shape.head_dim) {
+    const Buffer* norm = h < shape.num_heads ? op.q_norm : op.k_norm;
+    if (norm != nullptr) {
+      kernels_.rms_norm(head, AsHost(*norm).row(0), shape.head_dim, op.eps, normed);
+      std::memcpy(head, normed, shape.head_dim * sizeof(float));
+    }
+    RopeHead(head, row);
+  }
+}
+
+// The first half of a head's dimensions is rotated against the second.
+void PagedAttention::RopeHead(float* head, int64_t row) const {
+  const int64_t half = options_.shape.head_dim / 2;
+  const float* cosine = rotations_.as<float>() + row * 2 * half;
+  const float* sine = cosine + half;
+  for (int64_t i = 0; i < half; ++i) {
+    const float x = head[i], y = head[half + i];
+    head[i] = x * cosine[i] - y * sine[i];
+    head[half + i] = y * cosine[i] + x * sine[i];
+  }
+}
+
+void PagedAttention::StoreKvRow(const RopeOp& op, int64_t row) const {
+  const AttentionShape& shape = options_.shape;
+  const RowPlace& place = places_[row];
+  const int64_t width = shape.num_kv_heads * shape.head_dim;
+  const float* in = AsHost(*op.qkv).row(row) + shape.num_heads * shape.head_dim;
+  for (const bool value : {false, true}) {
+    std::byte* out = KvAddress(sequences_[place.sequence], op.layer, place.position, 0, value);
+    if (options_.kv.dtype == KvDtype::kF32) {
+      std::memcpy(out, in, width * sizeof(float));
+    } else {
+      for (int64_t i = 0; i < width; ++i) reinterpret_cast<Bf16*>(out)[i] = ToBf16(in[i]);
+    }
+    in += width;
+  }
+}
+
+void PagedAttention::Attend(int64_t layer, const HostBuffer& qkv, const HostBuffer& out) {
+  pool_.ParallelFor(items_.size(),
+                    [&](int64_t i, int worker) { AttendItem(layer, items_[i], qkv, out, ScratchOf(worker)); });
+}
+
+void PagedAttention::AttendItem(int64_t layer, const Item& item, const HostBuffer& qkv, const HostBuffer& out,
+                                const Scratch& s) {
+  const int64_t queries = item.num_rows * group();
+  LoadQueries(item, qkv, s);
+  std::fill_n(s.out, queries * dims(), 0.0f);
+  std::fill_n(s.max, queries, -std::numeric_limits<float>::infinity());
+  std::fill_n(s.sum, queries, 0.0f);
+  const int64_t end = sequences_[item.sequence].context_tokens + item.first_row + item.num_rows;
+  for (int64_t first = 0; first < end; first += kTileTokens) {
+    LoadTile(layer, item, first, std::min(kTileTokens, end - first), s);
+    AttendTile(item, first, s);
+  }
+  StoreOutput(item, out, s);
+}
+
+// Query i of an item is head i % group() of row i / group(), scaled.
+void PagedAttention::LoadQueries(const Item& item, const HostBuffer& qkv, const Scratch& s) const {
+  const int64_t head_dim = options_.shape.head_dim;
+  const float scale = 1.0f / std::sqrt(static_cast<float>(head_dim));
+  float* q = s.q;
+  for (int64_t r = 0; r < item.num_rows; ++r) {
+    const float* in = qkv.row(first_rows_[item.sequence] + item.first_row + r) + item.kv_head * group() * head_dim;
+    for (int64_t g = 0; g < group(); ++g, in += head_dim, q += dims()) {
+      for (int64_t d = 0; d < head_dim; ++d) q[d] = in[d] * scale;
+    }
+  }
+  // Whole rows at once: the padding between them is zero.
+  if (bf16_products_) kernels_.to_bf16(s.q, item.num_rows * group() * dims(), s.q_bf16);
+}
+
+void PagedAttention::LoadTile(int64_t layer, const Item& item, int64_t first, int64_t count, const Scratch& s) const {
+  const StepSequence& sequence = sequences_[item.sequence];
+  const bool bf16 = options_.kv.dtype == KvDtype::kBf16;
+  const auto load_k = bf16_products_ ? kernels_.load_k_bf16_pairs : bf16 ? kernels_.load_k_bf16 : kernels_.load_k_f32;
+  const auto load_v = bf16_products_ ? kernels_.load_v_bf16_pairs : bf16 ? kernels_.load_v_bf16 : kernels_.load_v_f32;
+  const void* rows[kTileTokens] = {};
+  for (int64_t t = 0; t < count; ++t) rows[t] = KvAddress(sequence, layer, first + t, item.kv_head, false);
+  load_k(rows, count, options_.shape.head_dim, s.k);
+  for (int64_t t = 0; t < count; ++t) rows[t] = KvAddress(sequence, layer, first + t, item.kv_head, true);
+  load_v(rows, count, options_.shape.head_dim, s.v);
+}
+
+void PagedAttention::AttendTile(const Item& item, int64_t first, const Scratch& s) const {
+  const int64_t queries = item.num_rows * group();
+  Scores(queries, s);
+  const int64_t position = sequences_[item.sequence].context_tokens + item.first_row;
+  for (int64_t i = 0; i < queries; ++i) {
+    const int64_t valid = std::clamp<int64_t>(position + i / group() + 1 - first, 0, kTileTokens);
+    kernels_.softmax_tile({.scores = s.scores + i * kTileTokens,
+                           .valid = valid,
+                           .out = s.out + i * dims(),
+                           .out_cols = dims(),
+                           .max = s.max + i,
+                           .sum = s.sum + i});
+  }
+  if (bf16_products_) kernels_.to_bf16(s.scores, queries * kTileTokens, s.p_bf16);
+  WeightedSums(queries, s);
+}
+
+// scores = q * K^T
+void PagedAttention::Scores(int64_t queries, const Scratch& s) const {
+  PanelGemm gemm;
+  gemm.a = bf16_products_ ? static_cast<const void*>(s.q_bf16) : s.q;
+  gemm.lda = dims();
+  gemm.ldb = kPanelCols;
+  gemm.k = bf16_products_ ? options_.shape.head_dim / 2 : options_.shape.head_dim;
+  gemm.ldc = kTileTokens;
+  gemm.rows = queries;
+  for (int64_t panel = 0; panel < kTileTokens / kPanelCols; ++panel) {
+    gemm.b = s.k + panel * gemm.k * kPanelCols;
+    gemm.c = s.scores + panel * kPanelCols;
+    (bf16_products_ ? kernels_.gemm_bf16 : kernels_.gemm_f32)(gemm);
+  }
+}
+
+// out += p * V
+void PagedAttention::WeightedSums(int64_t queries, const Scratch& s) const {
+  PanelGemm gemm;
+  gemm.a = bf16_products_ ? static_cast<const void*>(s.p_bf16) : s.scores;
+  gemm.lda = kTileTokens;
+  gemm.ldb = kPanelCols;
+  gemm.k = bf16_products_ ? kTileTokens / 2 : kTileTokens;
+  gemm.ldc = dims();
+  gemm.rows = queries;
+  gemm.add = true;
+  for (int64_t panel = 0; panel < dims() / kPanelCols; ++panel) {
+    gemm.b = s.v + panel * gemm.k * kPanelCols;
+    gemm.c = s.out + panel * kPanelCols;
+    (bf16_products_ ? kernels_.gemm_bf16 : kernels_.gemm_f32)(gemm);
+  }
+}
+
+void PagedAttention::StoreOutput(const Item& item, const HostBuffer& out, const Scratch& s) const {
+  const int64_t head_dim = options_.shape.head_dim;
+  const float* in = s.out;
+  for (int64_t i = 0; i < item.num_rows * group(); ++i, in += dims()) {
+    const int64_t row = first_rows_[item.sequence] + item.first_row + i / group();
+    float* to = out.row(row) + (item.kv_head * group() + i % group()) * head_dim;
+    const float scale = 1.0f / s.sum[i];
+    for (int64_t d = 0; d < head_dim; ++d) to[d] = in[d] * scale;
+  }
+}
+
+}  // namespace swiftcache::engine::backend::cpu

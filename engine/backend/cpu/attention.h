@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+// Rope, the way into the KV blocks, and causal attention over them, for the rows of one step.
+//
+//   attention.BeginStep(sequences);
+//   attention.RopeAndStoreKv(rope);
+//   attention.Attend(layer, qkv, out);
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "engine/backend/backend.h"
+#include "engine/backend/cpu/host_buffer.h"
+#include "engine/backend/cpu/kernels.h"
+#include "engine/backend/cpu/memory.h"
+#include "engine/backend/cpu/thread_pool.h"
+
+namespace swiftcache::engine::backend::cpu {
+
+/// Online softmax over tiles of kTileTokens positions cut at absolute multiples, K and V read as stored in the blocks;
+/// so a row's arithmetic depends on its position and its sequence's KV alone. Sums are f32. Where the machine
+/// multiplies bf16, precision is kBf16 and KV is bf16, queries and probabilities are rounded to bf16 too.
+/// Thread-safety: none. Ownership: borrows the pool; owns scratch. Errors: RESOURCE_EXHAUSTED.
+class PagedAttention {
+ public:
+  struct Options {
+    AttentionShape shape;
+    KvLayout kv;
+    std::vector<float> inverse_frequencies;  // [head_dim / 2], rope
+    int64_t max_rows = 0;
+    Precision precision = Precision::kBf16;
+  };
+  PagedAttention(Options options, const Kernels& kernels, ThreadPool& pool);
+  absl::Status Reserve();
+
+  void BeginStep(std::span<const StepSequence> sequences);
+  void RopeAndStoreKv(const RopeOp& op);
+  void Attend(int64_t layer, const HostBuffer& qkv, const HostBuffer& out);
+
+ private:
+  // Rows of one sequence and one KV head that share the tiles of K and V.
+  struct Item {
+    int64_t sequence, first_row, num_rows, kv_head;  // first_row: within the sequence
+  };
+  struct RowPlace {
+    int64_t sequence, position;
+  };
+  // One worker's memory; `dims` = PadToPanel(head_dim), `queries` = rows of an item times the group.
+  struct Scratch {
+    float *q, *out;  // [queries][dims]
+    float* scores;   // [queries][kTileTokens]
+    Bf16* q_bf16;    // as q
+    Bf16* p_bf16;    // as scores
+    float* k;        // a tile as panels (Kernels::LoadTile), f32 or pairs of bf16
+    float* v;
+    float *max, *sum;  // [queries]
+  };
+
+  int64_t group() const { return options_.shape.num_heads / options_.shape.num_kv_heads; }
+  int64_t dims() const { return PadToPanel(options_.shape.head_dim); }
+  int64_t queries() const { return item_rows_ * group(); }
+  int64_t ScratchFloats() const;
+  Scratch ScratchOf(int worker) const;
+  std::byte* KvAddress(const StepSequence& sequence, int64_t layer, int64_t position, int64_t kv_head,
+                       bool value) const;
+  void RopeRow(const RopeOp& op, int64_t row, int worker);
+  void RopeHead(float* head, int64_t row) const;
+  void StoreKvRow(const RopeOp& op, int64_t row) const;
+  void AttendItem(int64_t layer, const Item& item, const HostBuffer& qkv, const HostBuffer& out, const Scratch& s);
+  void LoadQueries(const Item& item, const HostBuffer& qkv, const Scratch& s) const;
+  void LoadTile(int64_t layer, const Item& item, int64_t first, int64_t count, const Scratch& s) const;
+  void AttendTile(const Item& item, int64_t first, const Scratch& s) const;
+  void Scores(int64_t queries, const Scratch& s) const;
+  void WeightedSums(int64_t queries, const Scratch& s) const;
+  void StoreOutput(const Item& item, const HostBuffer& out, const Scratch& s) const;
+
+  const Options options_;
+  const Kernels kernels_;
+  ThreadPool& pool_;
+  const bool bf16_products_;
+  const int64_t item_rows_;
+  HostMemory scratch_;    // [threads][ScratchFloats()]
+  HostMemory rotations_;  // f32 [max_rows][head_dim]: cosines, then sines
+  std::span<const StepSequence> sequences_;
+  std::vector<int64_t> first_rows_;  // of each sequence, within the step
+  std::vector<RowPlace> places_;     // of each row
+  std::vector<Item> items_;
+};
+
+}  // namespace swiftcache::engine::backend::cpu

@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0
+// What attention does beside its two products: tiles of K and V out of the blocks, and online softmax.
+#include "engine/backend/cpu/kernels.h"
+
+// Highway wants this order.
+// clang-format off
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "engine/backend/cpu/attention_kernels.cc"
+#include "engine/backend/cpu/highway_targets.h"
+#include "hwy/foreach_target.h"
+#include "hwy/contrib/math/math-inl.h"
+#include "hwy/highway.h"
+// clang-format on
+
+#if HWY_TARGET != HWY_SCALAR
+HWY_BEFORE_NAMESPACE();
+namespace swiftcache::engine::backend::cpu {
+namespace HWY_NAMESPACE {
+
+namespace hn = hwy::HWY_NAMESPACE;
+using F32 = hn::ScalableTag<float>;
+using F32x4 = hn::FixedTag<float, 4>;
+
+constexpr int64_t kLanes = HWY_MAX_BYTES / 4;
+
+// Four elements, widened.
+HWY_INLINE hn::VFromD<F32x4> Load4(const float* p) { return hn::LoadU(F32x4(), p); }
+HWY_INLINE hn::VFromD<F32x4> Load4(const Bf16* p) {
+  const hn::FixedTag<uint16_t, 4> d16;
+  const hn::FixedTag<uint32_t, 4> d32;
+  return hn::BitCast(F32x4(), hn::ShiftLeft<16>(hn::PromoteTo(d32, hn::LoadU(d16, p))));
+}
+HWY_INLINE float Load1(const float* p) { return *p; }
+HWY_INLINE float Load1(const Bf16* p) { return FromBf16(*p); }
+
+// out[i][0..4) = rows[0..4)[d + i], rows of `out` being kPanelCols apart.
+template <typename T>
+HWY_INLINE void Transpose4x4(const T* const* rows, int64_t d, float* out) {
+  const F32x4 d4;
+  const hn::FixedTag<double, 2> d2;
+  const auto r0 = Load4(rows[0] + d), r1 = Load4(rows[1] + d), r2 = Load4(rows[2] + d), r3 = Load4(rows[3] + d);
+  const auto a = hn::BitCast(d2, hn::InterleaveLower(d4, r0, r1)), b = hn::BitCast(d2, hn::InterleaveLower(d4, r2, r3));
+  const auto e = hn::BitCast(d2, hn::InterleaveUpper(d4, r0, r1)), f = hn::BitCast(d2, hn::InterleaveUpper(d4, r2, r3));
+  hn::StoreU(hn::BitCast(d4, hn::InterleaveLower(d2, a, b)), d4, out);
+  hn::StoreU(hn::BitCast(d4, hn::InterleaveUpper(d2, a, b)), d4, out + kPanelCols);
+  hn::StoreU(hn::BitCast(d4, hn::InterleaveLower(d2, e, f)), d4, out + 2 * kPanelCols);
+  hn::StoreU(hn::BitCast(d4, hn::InterleaveUpper(d2, e, f)), d4, out + 3 * kPanelCols);
+}
+
+template <typename T>
+HWY_INLINE void LoadK(const void* const* rows, int64_t count, int64_t dims, float* out) {
+  const T* const* typed = reinterpret_cast<const T* const*>(rows);
+  const int64_t whole_dims = dims / 4 * 4;
+  for (int64_t t = 0; t < kTileTokens; t += 4) {
+    float* to = out + t / kPanelCols * dims * kPanelCols + t % kPanelCols;
+    const bool whole = t + 4 <= count;
+    for (int64_t d = 0; whole && d < whole_dims; d += 4) Transpose4x4(typed + t, d, to + d * kPanelCols);
+    for (int64_t d = whole ? whole_dims : 0; d < dims; ++d) {
+      for (int64_t i = 0; i < 4; ++i) to[d * kPanelCols + i] = t + i < count ? Load1(typed[t + i] + d) : 0.0f;
+    }
+  }
+}
+
+template <typename T>
+HWY_INLINE void LoadV(const void* const* rows, int64_t count, int64_t head_dim, float* out) {
+  for (int64_t first = 0; first < head_dim; first += kPanelCols) {
+    const int64_t dims = head_dim - first < kPanelCols ? head_dim - first : kPanelCols;
+    for (int64_t t = 0; t < kTileTokens; ++t, out += kPanelCols) {
+      int64_t d = 0;
+      if (t < count) {
+        const T* row = static_cast<const T*>(rows[t]) + first;
+        for (; d + 4 <= dims; d += 4) hn::StoreU(Load4(row + d), F32x4(), out + d);
+        for (; d < dims; ++d) out[d] = Load1(row + d);
+      }
+      for (; d < kPanelCols; ++d) out[d] = 0;
+    }
+  }
+}
+
+// Rows t and t + 1 of a panel, interleaved. `dims` <= kPanelCols elements are there.
+HWY_INLINE void PairRows(const Bf16* even, const Bf16* odd, int64_t dims, Bf16* out) {
+  const hn::FixedTag<uint16_t, 8> d8;
+  int64_t d = 0;
+  for (; d + 8 <= dims; d += 8) {
+    const auto a = hn::LoadU(d8, even + d), b = hn::LoadU(d8, odd + d);
+    hn::StoreU(hn::InterleaveLower(d8, a, b), d8, out + 2 * d);
+    hn::StoreU(hn::InterleaveUpper(d8, a, b), d8, out + 2 * d + 8);
+  }
+  for (; d < dims; ++d) {
+    out[2 * d] = even[d];
+    out[2 * d + 1] = odd[d];
+  }
+  for (; d < kPanelCols; ++d) out[2 * d] = out[2 * d + 1] = 0;
+}
+
+void LoadVBf16Pairs(const void* const* rows, int64_t count, int64_t head_dim, void* out) {
+  static constexpr Bf16 kZeroes[kPanelCols] = {};
+  Bf16* to = static_cast<Bf16*>(out);
+  for (int64_t first = 0; first < head_dim; first += kPanelCols) {
+    const int64_t dims = head_dim - first < kPanelCols ? head_dim - first : kPanelCols;
+    for (int64_t t = 0; t < kTileTokens; t += 2, to += 2 * kPanelCols) {
+      const Bf16* even = t < count ? static_cast<const Bf16*>(rows[t]) + first : kZeroes;
+      const Bf16* odd = t + 1 < count ? static_cast<const Bf16*>(rows[t + 1]) + first : kZeroes;
+      PairRows(even, odd, dims, to);
+    }
+  }
+}
+
+void LoadKF32(const void* const* rows, int64_t count, int64_t head_dim, void* out) {
+  LoadK<float>(rows, count, head_dim, static_cast<float*>(out));
+}
+void LoadKBf16(const void* const* rows, int64_t count, int64_t head_dim, void* out) {
+  LoadK<Bf16>(rows, count, head_dim, static_cast<float*>(out));
+}
+// A pair moves as one 32-bit word; the moves keep every bit pattern.
+void LoadKBf16Pairs(const void* const* rows, int64_t count, int64_t head_dim, void* out) {
+  LoadK<float>(rows, count, head_dim / 2, static_cast<float*>(out));
+}
+void LoadVF32(const void* const* rows, int64_t count, int64_t head_dim, void* out) {
+  LoadV<float>(rows, count, head_dim, static_cast<float*>(out));
+}
+void LoadVBf16(const void* const* rows, int64_t count, int64_t head_dim, void* out) {
+  LoadV<Bf16>(rows, count, head_dim, static_cast<float*>(out));
+}
+
+void Softmax(const SoftmaxTile& tile) {
+  const F32 d;
+  const auto lowest = hn::Set(d, -3.0e38f);
+  auto maxima = lowest;
+  const auto limit = hn::Set(d, static_cast<float>(tile.valid));
+  const auto lane = hn::Iota(d, 0.0f);
+  for (int64_t i = 0; i < kTileTokens; i += kLanes) {
+    const auto seen = hn::Lt(hn::Add(lane, hn::Set(d, static_cast<float>(i))), limit);
+    maxima = hn::Max(maxima, hn::IfThenElse(seen, hn::LoadU(d, tile.scores + i), lowest));
+  }
+  const float old_max = *tile.max;
+  const auto max = hn::Max(hn::MaxOfLanes(d, maxima), hn::Set(d, old_max));
+  auto sums = hn::Zero(d);
+  for (int64_t i = 0; i < kTileTokens; i += kLanes) {
+    const auto seen = hn::Lt(hn::Add(lane, hn::Set(d, static_cast<float>(i))), limit);
+    const auto p = hn::IfThenElseZero(seen, hn::Exp(d, hn::Sub(hn::LoadU(d, tile.scores + i), max)));
+    hn::StoreU(p, d, tile.scores + i);
+    sums = hn::Add(sums, p);
+  }
+  const auto alpha = hn::Exp(d, hn::Sub(hn::Set(d, old_max), max));
+  *tile.max = hn::GetLane(max);
+  *tile.sum = *tile.sum * hn::GetLane(alpha) + hn::GetLane(hn::SumOfLanes(d, sums));
+  for (int64_t i = 0; i < tile.out_cols; i += kLanes) {
+    hn::StoreU(hn::Mul(hn::LoadU(d, tile.out + i), alpha), d, tile.out + i);
+  }
+}
+
+void SetAttention(Kernels& kernels) {
+  kernels.softmax_tile = Softmax;
+  kernels.load_k_f32 = LoadKF32;
+  kernels.load_k_bf16 = LoadKBf16;
+  kernels.load_k_bf16_pairs = LoadKBf16Pairs;
+  kernels.load_v_f32 = LoadVF32;
+  kernels.load_v_bf16 = LoadVBf16;
+  kernels.load_v_bf16_pairs = LoadVBf16Pairs;
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace swiftcache::engine::backend::cpu
+HWY_AFTER_NAMESPACE();
+#endif
+
+#if HWY_ONCE
+namespace swiftcache::engine::backend::cpu {
+void SetAttentionKernels(Isa isa, Kernels& kernels) { SWIFTCACHE_DISPATCH(isa, SetAttention, kernels); }
+}  // namespace swiftcache::engine::backend::cpu
+#endif

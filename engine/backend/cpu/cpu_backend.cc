@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/backend/cpu/cpu_backend.h"
+
+#include <glog/logging.h>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
+#include "common/base/units.h"
+#include "engine/backend/cpu/attention.h"
+#include "engine/backend/cpu/host_buffer.h"
+#include "engine/backend/cpu/kernels.h"
+#include "engine/backend/cpu/linear.h"
+#include "engine/backend/cpu/memory.h"
+#include "engine/backend/cpu/packed_matrix.h"
+#include "engine/backend/cpu/thread_pool.h"
+
+namespace swiftcache::engine::backend::cpu {
+namespace {
+
+class CpuBackend final : public Backend {
+ public:
+  explicit CpuBackend(const CpuBackendOptions& options)
+      : isa_(BestIsa(options.max_isa)),
+        precision_(options.precision),
+        max_rows_(options.max_rows),
+        pool_(options.threads),
+        linear_(KernelsFor(isa_), precision_, pool_),
+        attention_({options.attention, options.kv, options.inverse_frequencies, options.max_rows, options.precision},
+                   KernelsFor(isa_), pool_) {}
+
+  absl::Status Reserve() { return attention_.Reserve(); }
+
+  std::string name() const override {
+    return absl::StrCat("cpu/", IsaName(isa_), precision_ == Precision::kF32 ? "/f32" : "/bf16");
+  }
+
+  absl::StatusOr<std::unique_ptr<Matrix>> PackMatrix(std::span<const RowSource> stacked) override {
+    ASSIGN_OR_RETURN(auto matrix, PackedMatrix::Pack(stacked, precision_, arena_, pool_));
+    RETURN_IF_ERROR(linear_.Reserve(max_rows_, matrix->cols()));
+    return std::unique_ptr<Matrix>(std::move(matrix));
+  }
+
+  absl::StatusOr<std::unique_ptr<Buffer>> Allocate(int64_t rows, int64_t cols) override {
+    ASSIGN_OR_RETURN(auto buffer, HostBuffer::Allocate(rows, cols));
+    return std::unique_ptr<Buffer>(std::move(buffer));
+  }
+
+  absl::StatusOr<std::unique_ptr<Buffer>> UploadVector(std::span<const float> values) override {
+    ASSIGN_OR_RETURN(auto buffer, HostBuffer::Allocate(1, values.size()));
+    std::copy(values.begin(), values.end(), buffer->row(0));
+    return std::unique_ptr<Buffer>(std::move(buffer));
+  }
+
+  absl::StatusOr<std::span<const float>> Download(Buffer& buffer, int64_t rows) override {
+    const HostBuffer& host = AsHost(buffer);
+    CHECK_LE(rows, host.rows());
+    for (int64_t r = 1; r < rows && host.stride() != host.cols(); ++r) {
+      std::memmove(host.row(0) + r * host.cols(), host.row(r), host.cols() * sizeof(float));
+    }
+    return std::span<const float>(host.row(0), rows * host.cols());
+  }
+
+  absl::Status BeginStep(std::span<const StepSequence> sequences) override {
+    attention_.BeginStep(sequences);
+    return absl::OkStatus();
+  }
+
+  absl::Status Embed(const Matrix& table, std::span<const int32_t> ids, Buffer& out) override {
+    const auto& matrix = static_cast<const PackedMatrix&>(table);
+    const HostBuffer& host = AsHost(out);
+    CHECK_EQ(matrix.cols(), host.cols());
+    CHECK_LE(static_cast<int64_t>(ids.size()), host.rows());
+    pool_.ParallelFor(ids.size(), [&](int64_t i, int worker) { matrix.ReadRow(ids[i], host.row(i)); });
+    return absl::OkStatus();
+  }
+
+  absl::Status Linear(const LinearOp& op) override {
+    linear_.Run(op);
+    return absl::OkStatus();
+  }
+
+  absl::Status RopeAndStoreKv(const RopeOp& op) override {
+    attention_.RopeAndStoreKv(op);
+    return absl::OkStatus();
+  }
+
+  absl::Status Attention(int64_t layer, const Buffer& qkv, Buffer& out) override {
+    attention_.Attend(layer, AsHost(qkv), AsHost(out));
+    return absl::OkStatus();
+  }
+
+ private:
+  const Isa isa_;
+  const Precision precision_;
+  const int64_t max_rows_;
+  ThreadPool pool_;
+  WeightArena arena_;
+  cpu::Linear linear_;
+  PagedAttention attention_;
+};
+
+absl::Status Check(const CpuBackendOptions& o) {
+  const AttentionShape& shape = o.attention;
+  if (o.threads < 1) {
+    return absl::InvalidArgumentError(absl::StrCat("threads is ", o.threads, ", wanted at least 1"));
+  }
+  if (o.max_rows < 1) {
+    return absl::InvalidArgumentError(absl::StrCat("max_rows is ", o.max_rows, ", wanted at least 1"));
+  }
+  if (shape.num_kv_heads < 1 || shape.num_heads < 1 || shape.num_heads % shape.num_kv_heads != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("num_heads is ", shape.num_heads, ", wanted a multiple of the ", shape.num_kv_heads, " KV heads"));
+  }
+  if (shape.head_dim < 2 || shape.head_dim % 2 != 0) {
+    return absl::InvalidArgumentError(absl::StrCat("head_dim is ", shape.head_dim, ", wanted an even number"));
+  }
+  if (o.kv.num_kv_heads != shape.num_kv_heads || o.kv.head_dim != shape.head_dim || o.kv.block_tokens < 1) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "KV layout of ", o.kv.num_kv_heads, " heads of ", o.kv.head_dim, " with blocks of ", o.kv.block_tokens,
+        " tokens, wanted ", shape.num_kv_heads, " heads of ", shape.head_dim, " and at least one token a block"));
+  }
+  if (static_cast<int64_t>(o.inverse_frequencies.size()) != shape.head_dim / 2) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(o.inverse_frequencies.size(), " rope frequencies, wanted ", shape.head_dim / 2));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Backend>> CreateCpuBackend(const CpuBackendOptions& options) {
+  RETURN_IF_ERROR(Check(options));
+  auto backend = std::make_unique<CpuBackend>(options);
+  RETURN_IF_ERROR(backend->Reserve());
+  return std::unique_ptr<Backend>(std::move(backend));
+}
+
+}  // namespace swiftcache::engine::backend::cpu

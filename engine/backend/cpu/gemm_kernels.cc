@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+// Products with f32 activations, for f32 and for widened bf16 weights.
+#include "engine/backend/cpu/kernels.h"
+
+// Highway wants this order.
+// clang-format off
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "engine/backend/cpu/gemm_kernels.cc"
+#include "engine/backend/cpu/highway_targets.h"
+#include "hwy/foreach_target.h"
+#include "hwy/highway.h"
+// clang-format on
+
+#if HWY_TARGET != HWY_SCALAR
+HWY_BEFORE_NAMESPACE();
+namespace swiftcache::engine::backend::cpu {
+namespace HWY_NAMESPACE {
+
+namespace hn = hwy::HWY_NAMESPACE;
+using F32 = hn::ScalableTag<float>;
+using U32 = hn::ScalableTag<uint32_t>;
+
+constexpr int kLanes = HWY_MAX_BYTES / 4;
+// Rows of a register tile beside two vectors of columns: 24 or 12 accumulators of 32 or 16 registers.
+constexpr int kTileRows = HWY_MAX_BYTES == 64 ? 12 : 6;
+constexpr int kTileVectors = 2;
+// Few rows take twice the columns, to have enough sums in flight.
+constexpr int kThinRows = kTileRows / 4;
+constexpr int kThinVectors = kPanelCols / kLanes < 4 ? kPanelCols / kLanes : 4;
+
+template <int kRows, int kVectors>
+HWY_INLINE void StoreTile(const PanelGemm& g, int64_t row, int64_t col, hn::VFromD<F32> (&acc)[kRows][kVectors]) {
+  const F32 d;
+#pragma GCC unroll 16
+  for (int m = 0; m < kRows; ++m) {
+#pragma GCC unroll 16
+    for (int v = 0; v < kVectors; ++v) {
+      float* c = g.c + (row + m) * g.ldc + col + v * kLanes;
+      auto value = acc[m][v];
+      if (g.bias != nullptr) value = hn::Add(value, hn::LoadU(d, g.bias + col + v * kLanes));
+      if (g.add) value = hn::Add(value, hn::LoadU(d, c));
+      hn::StoreU(value, d, c);
+    }
+  }
+}
+
+template <int kRows, int kVectors>
+HWY_INLINE void TileF32(const PanelGemm& g, int64_t row, int64_t col) {
+  const F32 d;
+  const float* a = static_cast<const float*>(g.a) + row * g.lda;
+  const float* b = static_cast<const float*>(g.b) + col;
+  hn::VFromD<F32> acc[kRows][kVectors];
+#pragma GCC unroll 16
+  for (int m = 0; m < kRows; ++m) {
+#pragma GCC unroll 16
+    for (int v = 0; v < kVectors; ++v) acc[m][v] = hn::Zero(d);
+  }
+  for (int64_t k = 0; k < g.k; ++k, b += g.ldb) {
+    hn::VFromD<F32> bv[kVectors];
+#pragma GCC unroll 16
+    for (int v = 0; v < kVectors; ++v) bv[v] = hn::LoadU(d, b + v * kLanes);
+#pragma GCC unroll 16
+    for (int m = 0; m < kRows; ++m) {
+      const auto av = hn::Set(d, a[m * g.lda + k]);
+#pragma GCC unroll 16
+      for (int v = 0; v < kVectors; ++v) acc[m][v] = hn::MulAdd(av, bv[v], acc[m][v]);
+    }
+  }
+  StoreTile<kRows, kVectors>(g, row, col, acc);
+}
+
+template <int kRows, int kVectors>
+HWY_INLINE void TileBf16Weights(const PanelGemm& g, int64_t row, int64_t col) {
+  const F32 d;
+  const U32 du;
+  const float* a = static_cast<const float*>(g.a) + row * g.lda;
+  const uint32_t* b = static_cast<const uint32_t*>(g.b) + col;  // pairs
+  const auto high_half = hn::Set(du, 0xffff0000u);
+  hn::VFromD<F32> acc[kRows][kVectors];
+#pragma GCC unroll 16
+  for (int m = 0; m < kRows; ++m) {
+#pragma GCC unroll 16
+    for (int v = 0; v < kVectors; ++v) acc[m][v] = hn::Zero(d);
+  }
+  for (int64_t k = 0; k < g.k; ++k, b += kPanelCols) {
+#pragma GCC unroll 16
+    for (int odd = 0; odd < 2; ++odd) {
+      hn::VFromD<F32> bv[kVectors];
+#pragma GCC unroll 16
+      for (int v = 0; v < kVectors; ++v) {
+        const auto pair = hn::LoadU(du, b + v * kLanes);
+        bv[v] = hn::BitCast(d, odd ? hn::And(pair, high_half) : hn::ShiftLeft<16>(pair));
+      }
+#pragma GCC unroll 16
+      for (int m = 0; m < kRows; ++m) {
+        const auto av = hn::Set(d, a[m * g.lda + 2 * k + odd]);
+#pragma GCC unroll 16
+        for (int v = 0; v < kVectors; ++v) acc[m][v] = hn::MulAdd(av, bv[v], acc[m][v]);
+      }
+    }
+  }
+  StoreTile<kRows, kVectors>(g, row, col, acc);
+}
+
+struct F32Tiles {
+  template <int kRows, int kVectors>
+  static HWY_INLINE void Tile(const PanelGemm& g, int64_t row, int64_t col) {
+    TileF32<kRows, kVectors>(g, row, col);
+  }
+};
+struct Bf16WeightTiles {
+  template <int kRows, int kVectors>
+  static HWY_INLINE void Tile(const PanelGemm& g, int64_t row, int64_t col) {
+    TileBf16Weights<kRows, kVectors>(g, row, col);
+  }
+};
+
+template <class Tiles, int kRows, int kVectors>
+HWY_NOINLINE void Columns(const PanelGemm& g, int64_t row) {
+  for (int64_t col = 0; col < kPanelCols; col += kVectors * kLanes) Tiles::template Tile<kRows, kVectors>(g, row, col);
+}
+
+// A row's sums are the same chain of products whatever the tile that computes it.
+template <class Tiles>
+HWY_INLINE void Panel(const PanelGemm& g) {
+  int64_t row = 0;
+  for (; g.rows - row >= kTileRows; row += kTileRows) Columns<Tiles, kTileRows, kTileVectors>(g, row);
+  for (; g.rows - row >= kTileRows / 2; row += kTileRows / 2) Columns<Tiles, kTileRows / 2, kTileVectors>(g, row);
+  if constexpr (kThinRows > 1) {
+    for (; g.rows - row >= kThinRows; row += kThinRows) Columns<Tiles, kThinRows, kThinVectors>(g, row);
+  }
+  for (; row < g.rows; ++row) Columns<Tiles, 1, kThinVectors>(g, row);
+}
+
+void GemmF32(const PanelGemm& g) { Panel<F32Tiles>(g); }
+void GemmBf16Weights(const PanelGemm& g) { Panel<Bf16WeightTiles>(g); }
+
+void SetGemm(Kernels& kernels) {
+  kernels.gemm_f32 = GemmF32;
+  kernels.gemm_bf16_weights = GemmBf16Weights;
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace swiftcache::engine::backend::cpu
+HWY_AFTER_NAMESPACE();
+#endif
+
+#if HWY_ONCE
+namespace swiftcache::engine::backend::cpu {
+void SetGemmKernels(Isa isa, Kernels& kernels) { SWIFTCACHE_DISPATCH(isa, SetGemm, kernels); }
+}  // namespace swiftcache::engine::backend::cpu
+#endif

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+// The inner loops, one set for each instruction set, as plain functions on rows and panels.
+//
+//   Kernels kernels = KernelsFor(BestIsa(Isa::kAvx512Bf16));
+//   kernels.gemm_f32({.a = a, .lda = k, .b = panel, .ldb = 32, .k = k, .c = c, .ldc = n, .rows = m});
+#pragma once
+
+#include <cstdint>
+
+#include "engine/backend/cpu/bf16.h"
+#include "engine/backend/cpu/isa.h"
+
+namespace swiftcache::engine::backend::cpu {
+
+/// Outputs that a panel of packed weights holds; rows of every Buffer are padded to a multiple of it.
+inline constexpr int64_t kPanelCols = 32;
+/// Positions of an attention tile; tiles begin at multiples of it.
+inline constexpr int64_t kTileTokens = 64;
+
+constexpr int64_t PadToPanel(int64_t n) { return (n + kPanelCols - 1) / kPanelCols * kPanelCols; }
+
+/// c[m][0..32) = sum over k of a[m][k] * b[k][0..32), in ascending k, from zero; then + bias, then + c if `add`.
+struct PanelGemm {
+  const void* a = nullptr;  // f32 [rows][lda], or bf16 [rows][lda]
+  int64_t lda = 0;          // elements
+  const void* b = nullptr;  // f32 [k][ldb], or bf16 [k][32][2]: pairs of consecutive inputs
+  int64_t ldb = 0;          // elements; f32 only
+  int64_t k = 0;            // f32: inputs; bf16: pairs of inputs
+  float* c = nullptr;       // f32 [rows][ldc]
+  int64_t ldc = 0;
+  int64_t rows = 0;
+  const float* bias = nullptr;  // f32 [32] or nothing
+  bool add = false;
+};
+
+/// A tile of scores becomes probabilities. Arrays are f32.
+struct SoftmaxTile {
+  float* scores = nullptr;  // [kTileTokens], in: scores; out: exp(score - new max), zero from `valid` on
+  int64_t valid = 0;        // positions of the tile that the row may see, <= kTileTokens
+  float* out = nullptr;     // [out_cols], scaled by exp(old max - new max)
+  int64_t out_cols = 0;     // a multiple of kPanelCols
+  float* max = nullptr;     // running maximum
+  float* sum = nullptr;     // running sum
+};
+
+/// Rows are f32 [n] unless named otherwise. Rows that are written are written up to n rounded up to kPanelCols, with
+/// zeroes beyond n; rows that are read must be readable that far.
+struct Kernels {
+  void (*gemm_f32)(const PanelGemm&) = nullptr;           // f32 a, f32 b
+  void (*gemm_bf16_weights)(const PanelGemm&) = nullptr;  // f32 a, bf16 b, widened
+  void (*gemm_bf16)(const PanelGemm&) = nullptr;          // bf16 a and b; none below kAvx512Bf16
+  void (*rms_norm)(const float* x, const float* weight, int64_t n, float eps, float* out) = nullptr;
+  void (*silu_mul)(const float* gate, const float* up, int64_t n, float* out) = nullptr;
+  void (*to_bf16)(const float* x, int64_t n, Bf16* out) = nullptr;
+  void (*softmax_tile)(const SoftmaxTile&) = nullptr;
+  /// A tile of K, transposed, and of V, as panels for the products: rows are `count` addresses of [head_dim] elements
+  /// as stored; what lies beyond `count` or head_dim is zero.
+  ///   K: [2 panels][head_dim][32 positions] f32, or [2][head_dim / 2][32][2] bf16
+  ///   V: [PadToPanel(head_dim) / 32 panels][kTileTokens][32] f32, or [..][kTileTokens / 2][32][2] bf16
+  using LoadTile = void (*)(const void* const* rows, int64_t count, int64_t head_dim, void* out);
+  LoadTile load_k_f32 = nullptr;         // f32 as stored
+  LoadTile load_k_bf16 = nullptr;        // bf16 widened to f32
+  LoadTile load_k_bf16_pairs = nullptr;  // bf16 as stored
+  LoadTile load_v_f32 = nullptr;
+  LoadTile load_v_bf16 = nullptr;
+  LoadTile load_v_bf16_pairs = nullptr;
+};
+
+/// The fixed table of ISA to kernels. REQUIRES: the machine has `isa`.
+Kernels KernelsFor(Isa isa);
+
+// Parts of the table, each set by the file of that name.
+void SetGemmKernels(Isa isa, Kernels& kernels);
+void SetRowKernels(Isa isa, Kernels& kernels);
+void SetAttentionKernels(Isa isa, Kernels& kernels);
+void GemmAvx512Bf16(const PanelGemm& gemm);
+
+}  // namespace swiftcache::engine::backend::cpu

@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/backend/cpu/linear.h"
+
+#include <glog/logging.h>
+
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
+#include "common/base/status_macros.h"
+#include "common/base/units.h"
+#include "engine/backend/cpu/host_buffer.h"
+
+namespace swiftcache::engine::backend::cpu {
+namespace {
+
+// Copies a row and zeroes the padding.
+void CopyRow(const float* x, int64_t n, float* out) {
+  std::memcpy(out, x, n * sizeof(float));
+  std::fill(out + n, out + PadToPanel(n), 0.0f);
+}
+
+}  // namespace
+
+Linear::Linear(const Kernels& kernels, Precision precision, ThreadPool& pool)
+    : kernels_(kernels), bf16_rows_(precision == Precision::kBf16 && kernels.gemm_bf16 != nullptr), pool_(pool) {}
+
+int64_t Linear::PreparedRowBytes(int64_t cols) const {
+  return PadToPanel(cols) * static_cast<int64_t>(bf16_rows_ ? sizeof(Bf16) : sizeof(float));
+}
+
+absl::Status Linear::Reserve(int64_t rows, int64_t cols) {
+  if (rows <= max_rows_ && cols <= max_cols_) return absl::OkStatus();
+  rows = std::max(rows, max_rows_);
+  cols = std::max(cols, max_cols_);
+  ASSIGN_OR_RETURN(shared_, HostMemory::Allocate(rows * PreparedRowBytes(cols)));
+  ASSIGN_OR_RETURN(private_, HostMemory::Allocate(pool_.threads() * kPrivateRows * PreparedRowBytes(cols)));
+  ASSIGN_OR_RETURN(row_, HostMemory::Allocate(pool_.threads() * PadToPanel(cols) * int64_t{sizeof(float)}));
+  max_rows_ = rows;
+  max_cols_ = cols;
+  return absl::OkStatus();
+}
+
+void Linear::Run(const LinearOp& op) {
+  const int64_t in_cols = op.weight->cols() * (op.prologue == Prologue::kSiluMul ? 2 : 1);
+  CHECK_EQ(op.in->cols(), in_cols);
+  CHECK_EQ(op.out->cols(), op.weight->rows());
+  CHECK_LE(op.rows, op.out->rows());
+  CHECK_LE(op.rows, max_rows_);
+  CHECK_LE(op.weight->cols(), max_cols_);
+  CHECK(op.in_rows.empty() || static_cast<int64_t>(op.in_rows.size()) == op.rows);
+  if (op.rows == 0) return;
+  if (op.rows <= kPrivateRows) {
+    RunPrivate(op);
+  } else {
+    RunShared(op);
+  }
+}
+
+void Linear::Prepare(const LinearOp& op, int64_t row, int worker, std::byte* out) const {
+  const int64_t cols = op.weight->cols();
+  const HostBuffer& in = AsHost(*op.in);
+  const float* x = in.row(op.in_rows.empty() ? row : op.in_rows[row]);
+  float* f32 = bf16_rows_ ? row_.as<float>() + worker * PadToPanel(max_cols_) : reinterpret_cast<float*>(out);
+  switch (op.prologue) {
+    case Prologue::kNone:
+      CopyRow(x, cols, f32);
+      break;
+    case Prologue::kRmsNorm:
+      kernels_.rms_norm(x, AsHost(*op.norm).row(0), cols, op.eps, f32);
+      break;
+    case Prologue::kSiluMul:
+      kernels_.silu_mul(x, x + cols, cols, f32);
+      break;
+  }
+  if (bf16_rows_) kernels_.to_bf16(f32, cols, reinterpret_cast<Bf16*>(out));
+}
+
+void Linear::Panel(const LinearOp& op, const std::byte* prepared, int64_t panel, int64_t row, int64_t rows) const {
+  const auto& weight = static_cast<const PackedMatrix&>(*op.weight);
+  const HostBuffer& out = AsHost(*op.out);
+  PanelGemm gemm;
+  gemm.a = prepared;
+  gemm.lda = PadToPanel(weight.cols());
+  gemm.b = weight.panel(panel);
+  gemm.ldb = kPanelCols;
+  gemm.k = weight.steps();
+  gemm.c = out.row(row) + panel * kPanelCols;
+  gemm.ldc = out.stride();
+  gemm.rows = rows;
+  gemm.bias = op.bias == nullptr ? nullptr : AsHost(*op.bias).row(0) + panel * kPanelCols;
+  gemm.add = op.add;
+  if (weight.precision() == Precision::kF32) {
+    kernels_.gemm_f32(gemm);
+  } else if (bf16_rows_) {
+    kernels_.gemm_bf16(gemm);
+  } else {
+    kernels_.gemm_bf16_weights(gemm);
+  }
+}
+
+void Linear::RunPrivate(const LinearOp& op) {
+  const int64_t panels = static_cast<const PackedMatrix&>(*op.weight).panels();
+  const int64_t row_bytes = PreparedRowBytes(op.weight->cols());
+  const int64_t chunk = std::max<int64_t>(1, panels / (8 * pool_.threads()));
+  std::vector<char> prepared(pool_.threads(), 0);
+  pool_.ParallelFor(CeilDiv(panels, chunk), [&](int64_t item, int worker) {
+    std::byte* rows = private_.data() + worker * kPrivateRows * PreparedRowBytes(max_cols_);
+    if (!prepared[worker]) {
+      for (int64_t r = 0; r < op.rows; ++r) Prepare(op, r, worker, rows + r * row_bytes);
+      prepared[worker] = 1;
+    }
+    for (int64_t p = item * chunk; p < std::min(panels, (item + 1) * chunk); ++p) Panel(op, rows, p, 0, op.rows);
+  });
+}
+
+void Linear::RunShared(const LinearOp& op) {
+  constexpr int64_t kPrepareRows = 8;
+  const int64_t panels = static_cast<const PackedMatrix&>(*op.weight).panels();
+  const int64_t row_bytes = PreparedRowBytes(op.weight->cols());
+  pool_.ParallelFor(CeilDiv(op.rows, kPrepareRows), [&](int64_t item, int worker) {
+    const int64_t end = std::min(op.rows, (item + 1) * kPrepareRows);
+    for (int64_t r = item * kPrepareRows; r < end; ++r) Prepare(op, r, worker, shared_.data() + r * row_bytes);
+  });
+  pool_.ParallelFor(CeilDiv(op.rows, kRowBlock) * panels, [&](int64_t item, int worker) {
+    const int64_t row = item / panels * kRowBlock;
+    Panel(op, shared_.data() + row * row_bytes, item % panels, row, std::min(kRowBlock, op.rows - row));
+  });
+}
+
+}  // namespace swiftcache::engine::backend::cpu

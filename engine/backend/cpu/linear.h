@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+// Matrix products over packed weights: prologue of the rows, product panel by panel, both spread over the pool.
+//
+//   Linear linear(kernels, precision, pool);
+//   RETURN_IF_ERROR(linear.Reserve(max_rows, weight.cols()));
+//   linear.Run(op);
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "engine/backend/backend.h"
+#include "engine/backend/cpu/kernels.h"
+#include "engine/backend/cpu/memory.h"
+#include "engine/backend/cpu/packed_matrix.h"
+#include "engine/backend/cpu/thread_pool.h"
+
+namespace swiftcache::engine::backend::cpu {
+
+/// Which kernel runs depends on ISA and precision alone; every output is one chain of products over all inputs, so how
+/// rows and panels are cut is free.
+/// Thread-safety: none. Ownership: borrows the pool, owns the prepared rows. Errors: RESOURCE_EXHAUSTED.
+class Linear {
+ public:
+  Linear(const Kernels& kernels, Precision precision, ThreadPool& pool);
+
+  /// Makes room for products of `rows` rows with `cols` inputs. Grows only.
+  absl::Status Reserve(int64_t rows, int64_t cols);
+  void Run(const LinearOp& op);
+
+ private:
+  // Few rows: each worker prepares them for itself, which costs less than a barrier.
+  static constexpr int64_t kPrivateRows = 3;
+  static constexpr int64_t kRowBlock = 192;  // rows whose prepared inputs stay in L2 beside a panel
+
+  void RunPrivate(const LinearOp& op);
+  void RunShared(const LinearOp& op);
+  void Prepare(const LinearOp& op, int64_t row, int worker, std::byte* out) const;
+  void Panel(const LinearOp& op, const std::byte* prepared, int64_t panel, int64_t row, int64_t rows) const;
+  int64_t PreparedRowBytes(int64_t cols) const;
+
+  const Kernels kernels_;
+  const bool bf16_rows_;  // prepared rows are bf16
+  ThreadPool& pool_;
+  int64_t max_rows_ = 0, max_cols_ = 0;
+  HostMemory shared_;   // [max_rows][PadToPanel(max_cols)]
+  HostMemory private_;  // [threads][kPrivateRows][PadToPanel(max_cols)]
+  HostMemory row_;      // f32 [threads][PadToPanel(max_cols)]
+};
+
+}  // namespace swiftcache::engine::backend::cpu

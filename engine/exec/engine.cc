@@ -1,0 +1,236 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/exec/engine.h"
+
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <variant>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_set.h"
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "common/base/status_macros.h"
+#include "common/log/log.h"
+#include "common/sync/bounded_queue.h"
+#include "engine/exec/engine_metrics.h"
+#include "engine/exec/live_request.h"
+#include "engine/exec/request_check.h"
+#include "engine/exec/step_loop.h"
+#include "engine/kv/arena.h"
+
+namespace swiftcache::engine::exec {
+namespace {
+
+struct CancelMessage {
+  std::string request_id;
+};
+struct DrainMessage {};  // end when nothing is left
+struct StopMessage {};   // end now
+using Message = std::variant<std::unique_ptr<LiveRequest>, CancelMessage, DrainMessage, StopMessage>;
+
+// The face of the loop: who is live, what the load is, and the queue through which the loop hears of everything.
+class EngineImpl final : public Engine, private LoopObserver {
+ public:
+  EngineImpl(const EngineOptions& options, const backend::KvLayout& layout, const RequestLimits& limits,
+             std::unique_ptr<models::Model> model, kv::Arena arena, const Clock& clock, Metrics& metrics)
+      : options_(options),
+        layout_(layout),
+        limits_(limits),
+        clock_(clock),
+        metrics_(metrics, {.block_tokens = options.block_tokens, .num_blocks = arena.num_blocks()}),
+        queue_(options.max_waiting_requests),
+        loop_(options, std::move(model), std::move(arena), clock, &metrics_, this) {}
+  ~EngineImpl() override { Drain(absl::InfinitePast()); }
+
+  void Start() override {
+    absl::MutexLock lock(&thread_mutex_);
+    thread_ = std::thread([this] { Run(); });
+  }
+  absl::Status Submit(Request request, std::unique_ptr<ResponseSink> sink) override;
+  void Cancel(const std::string& request_id) override { queue_.PushUrgent(CancelMessage{request_id}); }
+  EngineLoad Load() const override {
+    absl::MutexLock lock(&mutex_);
+    EngineLoad load = LoadLocked();
+    load.progress = loop_.progress();
+    return load;
+  }
+  const backend::KvLayout& kv_layout() const override { return layout_; }
+  int64_t max_model_len_tokens() const override { return limits_.max_model_len_tokens; }
+  void Drain(absl::Time deadline) override;
+
+ private:
+  void Run();
+  void Handle(Message message);
+  absl::Status EnqueueLocked(std::unique_ptr<LiveRequest> request) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  EngineLoad LoadLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  void OnStarted(const LiveRequest& request) override;
+  void OnEnded(const LiveRequest& request) override;
+  void OnLoad(const EngineLoad& load) override;
+
+  const EngineOptions options_;
+  const backend::KvLayout layout_;
+  const RequestLimits limits_;
+  const Clock& clock_;
+  EngineMetrics metrics_;
+  BoundedQueue<Message> queue_;
+
+  mutable absl::Mutex mutex_;
+  absl::flat_hash_set<std::string> live_ids_ ABSL_GUARDED_BY(mutex_);
+  int64_t not_started_ ABSL_GUARDED_BY(mutex_) = 0;
+  EngineLoad load_ ABSL_GUARDED_BY(mutex_);
+  bool draining_ ABSL_GUARDED_BY(mutex_) = false;
+  bool loop_ended_ ABSL_GUARDED_BY(mutex_) = false;
+
+  // Of the loop's thread alone (constructed before it, destroyed after it).
+  StepLoop loop_;
+  bool ends_when_idle_ = false;
+  bool ends_now_ = false;
+
+  absl::Mutex thread_mutex_;  // before mutex_; held while Drain waits and joins
+  std::thread thread_ ABSL_GUARDED_BY(thread_mutex_);
+};
+
+// Enqueued under the lock, so that nothing can arrive behind the message that ends the loop.
+absl::Status EngineImpl::Submit(Request request, std::unique_ptr<ResponseSink> sink) {
+  RETURN_IF_ERROR(CheckRequest(request, limits_));
+  auto live = std::make_unique<LiveRequest>();
+  live->max_total_tokens = MaxTotalTokens(request, limits_);
+  live->arrival_time = clock_.Now();
+  live->request = std::move(request);
+  live->sink = std::move(sink);
+  absl::MutexLock lock(&mutex_);
+  return EnqueueLocked(std::move(live));
+}
+
+absl::Status EngineImpl::EnqueueLocked(std::unique_ptr<LiveRequest> request) {
+  const std::string id = request->request.request_id;
+  if (draining_) return absl::UnavailableError("the engine is draining: send the request to another engine");
+  if (live_ids_.contains(id)) {
+    return absl::AlreadyExistsError(absl::StrCat("request_id \"", id, "\" is that of a live request: use a new one"));
+  }
+  if (not_started_ >= options_.max_waiting_requests || !queue_.TryPush(std::move(request))) {
+    return absl::ResourceExhaustedError(absl::StrCat(not_started_, " requests wait already; at most ",
+                                                     options_.max_waiting_requests, " may: try again later"));
+  }
+  live_ids_.insert(id);
+  ++not_started_;
+  metrics_.SetLoad(LoadLocked());
+  return absl::OkStatus();
+}
+
+// Requests in the queue are live and wait, although the loop has not seen them yet.
+EngineLoad EngineImpl::LoadLocked() const {
+  EngineLoad load = load_;
+  load.waiting_requests = std::max<int64_t>(0, static_cast<int64_t>(live_ids_.size()) - load.running_requests);
+  return load;
+}
+
+void EngineImpl::OnStarted(const LiveRequest& request) {
+  absl::MutexLock lock(&mutex_);
+  --not_started_;
+}
+
+void EngineImpl::OnEnded(const LiveRequest& request) {
+  absl::MutexLock lock(&mutex_);
+  live_ids_.erase(request.request.request_id);
+  if (!request.start_time) --not_started_;
+}
+
+void EngineImpl::OnLoad(const EngineLoad& load) {
+  absl::MutexLock lock(&mutex_);
+  load_ = load;
+  metrics_.SetLoad(LoadLocked());
+}
+
+void EngineImpl::Run() {
+  while (!ends_now_ && !(ends_when_idle_ && !loop_.has_work())) {
+    const absl::Duration patience = loop_.has_work() ? absl::ZeroDuration() : absl::InfiniteDuration();
+    for (Message& message : queue_.TakeAll(patience)) Handle(std::move(message));
+    if (!ends_now_ && loop_.has_work()) loop_.Step();
+  }
+  loop_.EndAll();
+  absl::MutexLock lock(&mutex_);
+  loop_ended_ = true;
+}
+
+void EngineImpl::Handle(Message message) {
+  if (auto* request = std::get_if<std::unique_ptr<LiveRequest>>(&message)) {
+    loop_.Accept(std::move(*request));
+  } else if (auto* cancel = std::get_if<CancelMessage>(&message)) {
+    loop_.Cancel(cancel->request_id);
+  } else {
+    ends_when_idle_ = true;
+    ends_now_ = ends_now_ || std::holds_alternative<StopMessage>(message);
+  }
+}
+
+// An engine that never started ends its requests on the caller's thread.
+void EngineImpl::Drain(absl::Time deadline) {
+  absl::MutexLock thread_lock(&thread_mutex_);
+  {
+    absl::MutexLock lock(&mutex_);
+    draining_ = true;
+    if (loop_ended_ && !thread_.joinable()) return;
+  }
+  if (thread_.joinable()) {
+    queue_.PushUrgent(DrainMessage{});
+    absl::MutexLock lock(&mutex_);
+    mutex_.AwaitWithTimeout(absl::Condition(&loop_ended_), deadline - clock_.Now());
+  }
+  queue_.PushUrgent(StopMessage{});
+  if (thread_.joinable()) {
+    thread_.join();
+  } else {
+    Run();
+  }
+}
+
+backend::KvLayout LayoutOf(const EngineOptions& options, const models::ModelGeometry& geometry) {
+  return {.num_layers = geometry.num_layers,
+          .num_kv_heads = geometry.num_kv_heads,
+          .head_dim = geometry.head_dim,
+          .block_tokens = options.block_tokens,
+          .dtype = options.kv_cache_dtype};
+}
+
+int64_t WantedModelLen(const EngineOptions& options, const models::ModelGeometry& geometry) {
+  if (options.max_model_len_tokens == 0) return geometry.max_context_tokens;
+  return std::min(geometry.max_context_tokens, options.max_model_len_tokens);
+}
+
+}  // namespace
+
+absl::StatusOr<Reservation> Engine::Reserve(const EngineOptions& options, const models::ModelGeometry& geometry) {
+  RETURN_IF_ERROR(CheckOptions(options, geometry));
+  const backend::KvLayout layout = LayoutOf(options, geometry);
+  ASSIGN_OR_RETURN(kv::Arena arena,
+                   kv::Arena::Create({.bytes = options.kv_cache_bytes, .block_bytes = layout.block_bytes()}));
+  // One sequence must always fit into the arena alone: that is what progress rests on (Scheduler).
+  const int64_t length = std::min(WantedModelLen(options, geometry), arena.num_blocks() * options.block_tokens);
+  return Reservation{.arena = std::move(arena), .layout = layout, .max_model_len_tokens = length};
+}
+
+std::unique_ptr<Engine> Engine::Create(const EngineOptions& options, Reservation reservation,
+                                       std::unique_ptr<models::Model> model, const Clock& clock, Metrics& metrics) {
+  const RequestLimits limits{.vocab_size = model->geometry().vocab_size,
+                             .max_model_len_tokens = reservation.max_model_len_tokens};
+  if (const int64_t wanted = WantedModelLen(options, model->geometry()); wanted > limits.max_model_len_tokens) {
+    LOG(WARNING) << "max_model_len is lowered from " << wanted << " to the " << limits.max_model_len_tokens
+                 << " tokens that --kv_cache_bytes holds";
+  }
+  return std::make_unique<EngineImpl>(options, reservation.layout, limits, std::move(model),
+                                      std::move(reservation.arena), clock, metrics);
+}
+
+absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& options,
+                                                       std::unique_ptr<models::Model> model, const Clock& clock,
+                                                       Metrics& metrics) {
+  ASSIGN_OR_RETURN(Reservation reservation, Reserve(options, model->geometry()));
+  return Create(options, std::move(reservation), std::move(model), clock, metrics);
+}
+
+}  // namespace swiftcache::engine::exec

@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+// The engine without its doors: requests of token ids in, token events out, one loop thread that owns scheduler, block
+// tables, prefix tree and sequences.
+//
+//   ASSIGN_OR_RETURN(auto engine, Engine::Create(options, std::move(model), clock, metrics));
+//   engine->Start();
+//   RETURN_IF_ERROR(engine->Submit(std::move(request), std::move(sink)));
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "common/base/clock.h"
+#include "common/metrics/metrics.h"
+#include "engine/backend/kv_layout.h"
+#include "engine/kv/arena.h"
+#include "engine/models/model.h"
+#include "engine/sample/sampling_params.h"
+
+namespace swiftcache::engine::exec {
+
+struct EngineOptions {
+  int64_t kv_cache_bytes = 0;
+  backend::KvDtype kv_cache_dtype = backend::KvDtype::kBf16;
+  int64_t block_tokens = 16;
+  int64_t max_num_seqs = 64;
+  int64_t max_num_batched_tokens = 512;
+  int64_t max_model_len_tokens = 0;  // 0: what the model allows
+  int64_t max_waiting_requests = 1024;
+  bool enable_prefix_caching = true;
+  std::vector<int32_t> eos_ids = {};
+};
+
+struct Request {
+  std::string request_id;  // unique among live requests
+  std::string traceparent;
+  std::vector<int32_t> prompt;
+  sample::SamplingParams sampling;
+  std::optional<int64_t> max_tokens;  // none: what max_model_len leaves
+  std::vector<int32_t> stop_token_ids;
+  bool ignore_eos = false;
+  int32_t n = 1;
+  std::string cache_salt;
+  int32_t priority = 0;
+};
+
+struct TokenLogprob {
+  int32_t token_id = 0;
+  float logprob = 0;
+  std::vector<std::pair<int32_t, float>> top;
+};
+
+enum class FinishReason { kStop, kLength, kCancelled };
+
+struct Usage {
+  int64_t prompt_tokens = 0, completion_tokens = 0;
+  int64_t cached_local_tokens = 0;  // prompt tokens whose KV came from the prefix cache; donor and host come later
+  absl::Duration time_to_first_token = {}, queue_time = {};
+};
+
+/// New tokens of one continuation; the last one of an index has finish, the first and the last have usage.
+struct TokenEvent {
+  int32_t index = 0;
+  std::vector<int32_t> token_ids = {};
+  std::vector<TokenLogprob> logprobs = {};
+  std::optional<FinishReason> finish = {};
+  std::optional<Usage> usage = {};
+};
+
+/// Where a request's events go. Called by the loop thread: must not block. Destroyed after the last event.
+class ResponseSink {
+ public:
+  virtual ~ResponseSink() = default;
+  virtual void OnTokens(TokenEvent event) = 0;
+  /// After the last OnTokens, exactly once: OK, CANCELLED, or what went wrong. The request's blocks are free by then,
+  /// and its id may be used again.
+  virtual void OnDone(absl::Status status) = 0;
+};
+
+/// A snapshot for heartbeats, metrics and tests. Units: as named.
+/// Every block is used (held by a sequence), cached (held by the prefix cache alone, given away on demand) or free.
+struct EngineLoad {
+  int64_t running_requests = 0, waiting_requests = 0;
+  int64_t kv_blocks_total = 0, kv_blocks_used = 0, kv_blocks_cached = 0, kv_blocks_free = 0;
+  int64_t steps_total = 0, preemptions_total = 0, evicted_blocks_total = 0;
+  int64_t progress = 0;  // counts up with every step and every layer of it, also within a step
+};
+
+/// An engine's memory and limits, before there is a model. Ownership: owns the arena. Units: tokens.
+struct Reservation {
+  kv::Arena arena;
+  backend::KvLayout layout;
+  int64_t max_model_len_tokens = 0;  // what model, option and arena allow
+};
+
+/// Thread-safety: Submit, Cancel, Load, Drain from any thread. Ownership: owns model, arena, loop thread.
+/// Errors: as documented per function; a request's own failure reaches its sink.
+class Engine {
+ public:
+  /// RESOURCE_EXHAUSTED: kv_cache_bytes is not to be had (reserved here, so never a SIGBUS later). INVALID_ARGUMENT: an
+  /// option out of range, an arena smaller than one block; names the flag and the remedy.
+  static absl::StatusOr<std::unique_ptr<Engine>> Create(const EngineOptions& options,
+                                                        std::unique_ptr<models::Model> model, const Clock& clock,
+                                                        Metrics& metrics);
+
+  /// What of Create can fail, before there is a model: a server that does this first fails before it opens a port.
+  static absl::StatusOr<Reservation> Reserve(const EngineOptions& options, const models::ModelGeometry& geometry);
+  /// REQUIRES: reserved with the same options, for the geometry of this model.
+  static std::unique_ptr<Engine> Create(const EngineOptions& options, Reservation reservation,
+                                        std::unique_ptr<models::Model> model, const Clock& clock, Metrics& metrics);
+  virtual ~Engine() = default;
+
+  /// Starts the loop thread. Called once.
+  virtual void Start() = 0;
+  /// INVALID_ARGUMENT, OUT_OF_RANGE (prompt longer than max_model_len or the arena), RESOURCE_EXHAUSTED (queue full),
+  /// UNAVAILABLE (draining), ALREADY_EXISTS (a live request of that id). On error the sink is never called.
+  virtual absl::Status Submit(Request request, std::unique_ptr<ResponseSink> sink) = 0;
+  /// Ends a request within one step; its sink gets CANCELLED. Unknown ids are ignored.
+  virtual void Cancel(const std::string& request_id) = 0;
+  virtual EngineLoad Load() const = 0;
+  virtual const backend::KvLayout& kv_layout() const = 0;
+  virtual int64_t max_model_len_tokens() const = 0;
+  /// Refuses new requests, lets live ones finish until `deadline` (of the clock), ends the rest and joins the loop:
+  /// those with a token get FinishReason::kCancelled and OK, the others UNAVAILABLE. Not to be called by a sink.
+  virtual void Drain(absl::Time deadline) = 0;
+};
+
+}  // namespace swiftcache::engine::exec

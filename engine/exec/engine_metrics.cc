@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/exec/engine_metrics.h"
+
+#include <string>
+
+#include "absl/strings/str_cat.h"
+
+namespace swiftcache::engine::exec {
+namespace {
+
+const char kBlocksHelp[] = "Blocks of the KV arena; those that only the prefix cache holds count as free";
+const char kSourceHelp[] = "Prompt tokens by where their KV came from";
+const char kSource[] = "swiftcache_prompt_tokens_by_source_total";
+
+}  // namespace
+
+EngineMetrics::EngineMetrics(Metrics& m, const Geometry& geometry)
+    : registry_(m),
+      time_to_first_token_{
+          m.Histogram("swiftcache_time_to_first_token_seconds", "From arrival to the first token", kTtftBuckets),
+          m.Histogram("vllm:time_to_first_token_seconds", "From arrival to the first token", kTtftBuckets)},
+      inter_token_latency_{m.Histogram("swiftcache_inter_token_latency_seconds", "Between tokens", kInterTokenBuckets),
+                           m.Histogram("vllm:inter_token_latency_seconds", "Between tokens", kInterTokenBuckets)},
+      queue_time_{
+          m.Histogram("swiftcache_request_queue_time_seconds", "From arrival to the first step", kRequestBuckets),
+          m.Histogram("vllm:request_queue_time_seconds", "From arrival to the first step", kRequestBuckets)},
+      e2e_latency_(
+          m.Histogram("swiftcache_e2e_request_latency_seconds", "From arrival to the last token", kRequestBuckets)),
+      prompt_tokens_{m.Counter("swiftcache_prompt_tokens_total", "Prompt tokens of continuations that got a token"),
+                     m.Counter("vllm:prompt_tokens_total", "Prompt tokens of continuations that got a token")},
+      generation_tokens_{m.Counter("swiftcache_generation_tokens_total", "Tokens generated"),
+                         m.Counter("vllm:generation_tokens_total", "Tokens generated")},
+      preemptions_{m.Counter("swiftcache_preemptions_total", "Sequences that lost their blocks for another",
+                             {{"action", "recompute"}}),
+                   m.Counter("vllm:num_preemptions_total", "Sequences that lost their blocks for another")},
+      computed_tokens_(m.Counter(kSource, kSourceHelp, {{"source", "computed"}})),
+      local_tokens_(m.Counter(kSource, kSourceHelp, {{"source", "local"}})),
+      cache_queries_(m.Counter("vllm:prefix_cache_queries_total", "Prompt tokens looked up in the prefix cache")),
+      cache_hits_(m.Counter("vllm:prefix_cache_hits_total", "Prompt tokens found in the prefix cache")),
+      steps_(m.Counter("swiftcache_steps_total", "Steps of the loop")),
+      evictions_(m.Counter("swiftcache_kv_blocks_evicted_total", "Cached blocks given up for their room")),
+      running_{m.Gauge("swiftcache_running_requests", "Requests with a sequence in the step"),
+               m.Gauge("vllm:num_requests_running", "Requests with a sequence in the step")},
+      waiting_{m.Gauge("swiftcache_waiting_requests", "Requests that wait for their turn"),
+               m.Gauge("vllm:num_requests_waiting", "Requests that wait for their turn")},
+      free_blocks_(m.Gauge("swiftcache_kv_blocks", kBlocksHelp, {{"state", "free"}})),
+      used_blocks_(m.Gauge("swiftcache_kv_blocks", kBlocksHelp, {{"state", "used"}})),
+      cached_blocks_(
+          m.Gauge("swiftcache_kv_cached_blocks", "Free blocks that the prefix cache holds until they are needed")),
+      cache_usage_(m.Gauge("vllm:kv_cache_usage_perc", "Used share of the KV blocks, 0 to 1")) {
+  m.Gauge("vllm:cache_config_info", "Geometry of the KV cache, in its labels",
+          {{"block_size", absl::StrCat(geometry.block_tokens)}, {"num_gpu_blocks", absl::StrCat(geometry.num_blocks)}})
+      .Set(1);
+}
+
+void EngineMetrics::Started(absl::Duration queue_time) { queue_time_.Observe(queue_time); }
+
+void EngineMetrics::FirstToken(absl::Duration since_arrival) { time_to_first_token_.Observe(since_arrival); }
+
+void EngineMetrics::NextToken(absl::Duration since_last) { inter_token_latency_.Observe(since_last); }
+
+void EngineMetrics::Generated(int64_t tokens) { generation_tokens_.Increment(tokens); }
+
+void EngineMetrics::Prompt(int64_t prompt_tokens, int64_t cached_tokens) {
+  prompt_tokens_.Increment(prompt_tokens);
+  local_tokens_.Increment(cached_tokens);
+  computed_tokens_.Increment(prompt_tokens - cached_tokens);
+  cache_queries_.Increment(prompt_tokens);
+  cache_hits_.Increment(cached_tokens);
+}
+
+void EngineMetrics::Ended(const absl::Status& status, absl::Duration since_arrival) {
+  if (status.ok()) e2e_latency_.Observe(absl::ToDoubleSeconds(since_arrival));
+  registry_
+      .Counter("swiftcache_requests_total", "Requests that ended, by how",
+               {{"status", absl::StatusCodeToString(status.code())}})
+      .Increment();
+}
+
+void EngineMetrics::Stepped(int64_t preemptions) {
+  steps_.Increment();
+  if (preemptions > 0) preemptions_.Increment(preemptions);
+}
+
+void EngineMetrics::SetLoad(const EngineLoad& load) {
+  running_.Set(load.running_requests);
+  waiting_.Set(load.waiting_requests);
+  free_blocks_.Set(load.kv_blocks_free + load.kv_blocks_cached);
+  used_blocks_.Set(load.kv_blocks_used);
+  cached_blocks_.Set(load.kv_blocks_cached);
+  cache_usage_.Set(static_cast<double>(load.kv_blocks_used) / static_cast<double>(load.kv_blocks_total));
+  const double evicted = load.evicted_blocks_total - evictions_.Value();
+  if (evicted > 0) evictions_.Increment(evicted);
+}
+
+}  // namespace swiftcache::engine::exec

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+// The engine's metrics, each under our name and, where routers and dashboards scrape one, under vLLM's.
+//
+//   EngineMetrics metrics(registry, {.block_tokens = 16, .num_blocks = 1000});
+//   metrics.FirstToken(absl::Milliseconds(20));
+#pragma once
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "common/metrics/metrics.h"
+#include "engine/exec/engine.h"
+
+namespace swiftcache::engine::exec {
+
+/// swiftcache_kv_blocks has the states `used` (held by a sequence) and `free` (everything else, so that the two add up
+/// to the arena): blocks that only the prefix cache holds are free, since they are given away on demand;
+/// swiftcache_kv_cached_blocks says how many those are.
+/// Thread-safety: safe. Ownership: borrows the registry, which must outlive it. Errors: none. Units: seconds, tokens,
+/// blocks.
+class EngineMetrics {
+ public:
+  struct Geometry {
+    int64_t block_tokens = 0;
+    int64_t num_blocks = 0;
+  };
+  EngineMetrics(Metrics& registry, const Geometry& geometry);
+
+  void Started(absl::Duration queue_time);
+  void FirstToken(absl::Duration since_arrival);
+  void NextToken(absl::Duration since_last);
+  void Generated(int64_t tokens);
+  /// The prompt of one continuation and how much of it the prefix cache had.
+  void Prompt(int64_t prompt_tokens, int64_t cached_tokens);
+  void Ended(const absl::Status& status, absl::Duration since_arrival);
+  void Stepped(int64_t preemptions);
+  /// Gauges, and the counter of evictions.
+  void SetLoad(const EngineLoad& load);
+
+ private:
+  struct CounterPair {
+    prometheus::Counter& ours;
+    prometheus::Counter& vllm;
+    void Increment(double by) {
+      ours.Increment(by);
+      vllm.Increment(by);
+    }
+  };
+  struct GaugePair {
+    prometheus::Gauge& ours;
+    prometheus::Gauge& vllm;
+    void Set(double value) {
+      ours.Set(value);
+      vllm.Set(value);
+    }
+  };
+  struct HistogramPair {
+    prometheus::Histogram& ours;
+    prometheus::Histogram& vllm;
+    void Observe(absl::Duration value) {
+      ours.Observe(absl::ToDoubleSeconds(value));
+      vllm.Observe(absl::ToDoubleSeconds(value));
+    }
+  };
+
+  Metrics& registry_;
+  HistogramPair time_to_first_token_, inter_token_latency_, queue_time_;
+  prometheus::Histogram& e2e_latency_;
+  CounterPair prompt_tokens_, generation_tokens_, preemptions_;
+  prometheus::Counter &computed_tokens_, &local_tokens_, &cache_queries_, &cache_hits_, &steps_, &evictions_;
+  GaugePair running_, waiting_;
+  prometheus::Gauge &free_blocks_, &used_blocks_, &cached_blocks_, &cache_usage_;
+};
+
+}  // namespace swiftcache::engine::exec

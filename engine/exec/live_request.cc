@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/exec/live_request.h"
+
+namespace swiftcache::engine::exec {
+
+Continuation::Continuation(LiveRequest* request, int32_t index, sched::SequenceId id)
+    : request(request), index(index), sampling(request->request.sampling, index, request->request.prompt) {
+  this->id = id;
+  priority = request->request.priority;
+  cache_salt = request->request.cache_salt;
+  tokens = request->request.prompt;
+  prompt_tokens = static_cast<int64_t>(tokens.size());
+}
+
+Continuation* LiveRequest::Begin() {
+  const auto index = static_cast<int32_t>(continuations.size());
+  const sched::SequenceId id(first_sequence.value() + index);
+  return continuations.emplace_back(std::make_unique<Continuation>(this, index, id)).get();
+}
+
+std::optional<FinishReason> LiveRequest::FinishAfter(const Continuation& continuation, int32_t token) const {
+  if (stop_ids.contains(token)) return FinishReason::kStop;
+  if (static_cast<int64_t>(continuation.tokens.size()) >= max_total_tokens) return FinishReason::kLength;
+  return std::nullopt;
+}
+
+Usage LiveRequest::UsageOf(const Continuation& continuation) const {
+  Usage usage{.prompt_tokens = continuation.prompt_tokens,
+              .completion_tokens = continuation.output_tokens(),
+              .cached_local_tokens = continuation.cached_tokens.value_or(0)};
+  if (continuation.first_token_time) usage.time_to_first_token = *continuation.first_token_time - arrival_time;
+  if (start_time) usage.queue_time = *start_time - arrival_time;
+  return usage;
+}
+
+int64_t LiveRequest::output_tokens() const {
+  int64_t total = 0;
+  for (const auto& continuation : continuations) total += continuation->output_tokens();
+  return total;
+}
+
+}  // namespace swiftcache::engine::exec

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+// A request inside the loop: what was asked, its continuations, where its events go.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "absl/container/flat_hash_set.h"
+#include "absl/time/time.h"
+#include "engine/exec/engine.h"
+#include "engine/sample/sampling_state.h"
+#include "engine/sched/sequence.h"
+
+namespace swiftcache::engine::exec {
+
+struct LiveRequest;
+
+/// One of the n continuations of a request. Every Sequence that the loop gives to its scheduler is one of these.
+/// Thread-safety: none. Ownership: by its LiveRequest.
+struct Continuation : sched::Sequence {
+  Continuation(LiveRequest* request, int32_t index, sched::SequenceId id);
+
+  LiveRequest* const request;
+  const int32_t index;
+  sample::SamplingState sampling;
+  std::optional<absl::Time> first_token_time;
+  absl::Time last_token_time;
+  bool done = false;
+
+  int64_t output_tokens() const { return static_cast<int64_t>(tokens.size()) - prompt_tokens; }
+};
+
+/// Thread-safety: none; handed to the loop whole. Ownership: owns sink and continuations.
+struct LiveRequest {
+  Request request;
+  std::unique_ptr<ResponseSink> sink;
+  absl::Time arrival_time;
+  int64_t max_total_tokens = 0;  // prompt and output of one continuation
+
+  std::optional<absl::Time> start_time;  // when its first continuation first ran
+  std::vector<std::unique_ptr<Continuation>>
+      continuations;                 // by index; those after the first begin once it has its prompt
+  sched::SequenceId first_sequence;  // continuation i is first_sequence + i
+  absl::flat_hash_set<int32_t> stop_ids;
+  int64_t num_done = 0;
+
+  /// Adds the next continuation.
+  Continuation* Begin();
+  /// The reason to end after `token`, the last of `continuation`.
+  std::optional<FinishReason> FinishAfter(const Continuation& continuation, int32_t token) const;
+  Usage UsageOf(const Continuation& continuation) const;
+  int64_t output_tokens() const;
+};
+
+}  // namespace swiftcache::engine::exec

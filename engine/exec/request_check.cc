@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/exec/request_check.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
+#include "common/base/units.h"
+
+namespace swiftcache::engine::exec {
+namespace {
+
+constexpr int64_t kMaxBlockTokens = 4096;
+constexpr int64_t kMaxContinuations = 128;
+
+absl::Status CheckRange(const char* name, int64_t value, int64_t low, int64_t high) {
+  if (value >= low && value <= high) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(name, " is ", value, "; want ", low, " to ", high));
+}
+
+}  // namespace
+
+absl::Status CheckOptions(const EngineOptions& options, const models::ModelGeometry& geometry) {
+  constexpr int64_t kAny = std::numeric_limits<int32_t>::max();
+  RETURN_IF_ERROR(CheckRange("--block_tokens", options.block_tokens, 1, kMaxBlockTokens));
+  RETURN_IF_ERROR(CheckRange("--max_num_seqs", options.max_num_seqs, 1, kAny));
+  RETURN_IF_ERROR(CheckRange("--max_num_batched_tokens", options.max_num_batched_tokens, 1, kAny));
+  RETURN_IF_ERROR(CheckRange("--max_waiting_requests", options.max_waiting_requests, 1, kAny));
+  if (options.max_model_len_tokens < 0 || options.max_model_len_tokens > geometry.max_context_tokens) {
+    return absl::InvalidArgumentError(absl::StrCat("--max_model_len is ", options.max_model_len_tokens,
+                                                   "; want 1 to the model's ", geometry.max_context_tokens,
+                                                   " tokens, or 0 for all of them"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckRequest(const Request& request, const RequestLimits& limits) {
+  RETURN_IF_ERROR(request.sampling.Validate());
+  RETURN_IF_ERROR(CheckRange("n", request.n, 1, kMaxContinuations));
+  if (request.max_tokens && *request.max_tokens < 1) {
+    return absl::InvalidArgumentError(absl::StrCat("max_tokens is ", *request.max_tokens, "; want at least 1"));
+  }
+  if (request.prompt.empty()) return absl::InvalidArgumentError("the prompt has no tokens; want at least one");
+  if (const auto length = static_cast<int64_t>(request.prompt.size()); length >= limits.max_model_len_tokens) {
+    return absl::OutOfRangeError(absl::StrCat("the prompt has ", length, " tokens; this engine holds ",
+                                              limits.max_model_len_tokens,
+                                              " for prompt and output together: shorten the prompt"));
+  }
+  for (size_t i = 0; i < request.prompt.size(); ++i) {
+    if (request.prompt[i] >= 0 && request.prompt[i] < limits.vocab_size) continue;
+    return absl::InvalidArgumentError(absl::StrCat("prompt token ", i, " is id ", request.prompt[i],
+                                                   "; the vocabulary has ids 0 to ", limits.vocab_size - 1));
+  }
+  return absl::OkStatus();
+}
+
+int64_t MaxTotalTokens(const Request& request, const RequestLimits& limits) {
+  if (!request.max_tokens) return limits.max_model_len_tokens;
+  const auto wanted = CheckedAdd(static_cast<int64_t>(request.prompt.size()), *request.max_tokens);
+  return std::min(wanted.value_or(limits.max_model_len_tokens), limits.max_model_len_tokens);
+}
+
+}  // namespace swiftcache::engine::exec

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+// The step loop's state and its one verb: a step is plan, forward, commit and sample, publish.
+//
+//   loop.Accept(std::move(request));
+//   while (loop.has_work()) loop.Step();
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "common/base/clock.h"
+#include "engine/exec/engine.h"
+#include "engine/exec/engine_metrics.h"
+#include "engine/exec/forward.h"
+#include "engine/exec/live_request.h"
+#include "engine/exec/outbox.h"
+#include "engine/kv/arena.h"
+#include "engine/kv/regular_cache.h"
+#include "engine/models/model.h"
+#include "engine/sample/sampler.h"
+#include "engine/sched/scheduler.h"
+
+namespace swiftcache::engine::exec {
+
+/// Hears of changes before the sinks of the requests concerned do. Called by the loop's thread; must not block.
+class LoopObserver {
+ public:
+  virtual ~LoopObserver() = default;
+  virtual void OnStarted(const LiveRequest& request) = 0;  // runs for the first time
+  virtual void OnEnded(const LiveRequest& request) = 0;    // its blocks are free already
+  virtual void OnLoad(const EngineLoad& load) = 0;
+};
+
+/// Owns scheduler, block tables, prefix tree and sequences. When a sink hears OnDone, the request's blocks are free,
+/// the load that says so is published and its id may be used again. Thread-safety: none; one thread calls it.
+/// Ownership: owns model, arena and requests; borrows clock, metrics, observer. Errors: a failing model fails the
+/// requests of that step (INTERNAL) and nothing else.
+class StepLoop {
+ public:
+  StepLoop(const EngineOptions& options, std::unique_ptr<models::Model> model, kv::Arena arena, const Clock& clock,
+           EngineMetrics* metrics, LoopObserver* observer);
+
+  /// REQUIRES: checked (request_check.h), and no live request has its id.
+  void Accept(std::unique_ptr<LiveRequest> request);
+  /// Ends the request with CANCELLED; unknown ids are ignored.
+  void Cancel(const std::string& request_id);
+  /// Ends everything: what has a token with FinishReason::kCancelled, the rest with UNAVAILABLE.
+  void EndAll();
+  bool has_work() const { return scheduler_.has_work(); }
+  /// REQUIRES: has_work().
+  void Step();
+
+  EngineLoad load() const;
+  /// Of the forward pass; may be read by any thread.
+  int64_t progress() const { return forward_.progress(); }
+  /// Recounts blocks, sequences and requests. INTERNAL says what does not add up.
+  absl::Status CheckInvariants() const;
+
+ private:
+  static Continuation& AsContinuation(sched::Sequence* sequence) { return *static_cast<Continuation*>(sequence); }
+
+  void NoteStarts(const sched::StepPlan& plan);
+  void SampleAll(const sched::StepPlan& plan, std::span<const float> logits);
+  void Append(Continuation& continuation, sample::SampledToken token);
+  void NoteTime(Continuation& continuation);
+  void BeginSiblings(LiveRequest& request);
+  void Finish(Continuation& continuation);
+  void FailStep(const sched::StepPlan& plan, const absl::Status& status);
+  void Close(LiveRequest& request, const absl::Status& status);
+  void Publish();
+
+  const std::vector<int32_t> eos_ids_;
+  const std::unique_ptr<models::Model> model_;
+  const kv::Arena arena_;
+  const Clock& clock_;
+  EngineMetrics* const metrics_;
+  LoopObserver* const observer_;
+
+  kv::RegularCache cache_;
+  sched::Scheduler scheduler_;
+  Forward forward_;
+  sample::Sampler sampler_;
+  absl::flat_hash_map<std::string, std::unique_ptr<LiveRequest>> live_;  // after cache_: holds its blocks
+  Outbox outbox_;
+  int64_t next_sequence_ = 0;
+  int64_t steps_ = 0;
+  int64_t preemptions_ = 0;
+};
+
+}  // namespace swiftcache::engine::exec

@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which blocks hold the KV of which tokens: a radix tree whose edges are whole blocks of token ids, one tree a salt.
+//
+//   PrefixTree::Match match = tree.Find(salt, tokens, /*max_blocks=*/(prompt_tokens - 1) / block_tokens);
+//   tree.Extend(match.pin, next_block_of_tokens, block);   // after the step that computed it
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <set>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "engine/kv/block_allocator.h"
+
+namespace swiftcache::engine::kv {
+
+/// Token ids are compared, all of them: a hash only finds the bucket, so a collision is never wrong KV. A path from a
+/// root is a prompt's prefix. Whoever pins a node holds every block on the way to it (Find and Extend see to that), so
+/// a block that only the tree holds can always be evicted, sooner or later, from the leaves. Thread-safety: none.
+/// Ownership: holds its blocks as Holder::kCache; the allocator and all pins: the allocator outlives the tree, the tree
+/// outlives the pins. Errors: none. Units: blocks, tokens.
+class PrefixTree {
+ private:
+  struct Node;
+
+ public:
+  /// Keeps a node and its ancestors from eviction. Thread-safety: none. Ownership: move-only. Errors: none.
+  class Pin {
+   public:
+    Pin() = default;
+    Pin(Pin&& other) noexcept { *this = std::move(other); }
+    Pin& operator=(Pin&& other) noexcept;
+    ~Pin() { Reset(); }
+    void Reset();
+    explicit operator bool() const { return node_ != nullptr; }
+
+   private:
+    friend class PrefixTree;
+    Pin(PrefixTree* tree, Node* node);
+    PrefixTree* tree_ = nullptr;
+    Node* node_ = nullptr;
+  };
+
+  struct Match {
+    std::vector<BlockRef> blocks;  // holds of Holder::kSequence
+    Pin pin;                       // the last matched node, or the salt's root
+  };
+  /// How long a match would be, and how many of its blocks nobody but the tree holds.
+  struct Length {
+    int64_t blocks = 0;
+    int64_t idle_blocks = 0;
+  };
+
+  explicit PrefixTree(int64_t block_tokens) : block_tokens_(block_tokens) {}
+  PrefixTree(const PrefixTree&) = delete;
+  PrefixTree& operator=(const PrefixTree&) = delete;
+  ~PrefixTree();
+
+  /// The longest prefix of `tokens` in whole blocks, at most `max_blocks`; counts as use.
+  Match Find(const std::string& salt, std::span<const int32_t> tokens, int64_t max_blocks);
+  /// The same without using it.
+  Length Measure(const std::string& salt, std::span<const int32_t> tokens, int64_t max_blocks) const;
+
+  /// Adds `block`, whose KV is that of `tokens` after the pinned node, and moves the pin to it. If the tree has those
+  /// tokens already, `block` becomes a hold on the tree's block instead. REQUIRES: tokens.size() == block_tokens.
+  void Extend(Pin& pin, std::span<const int32_t> tokens, BlockRef& block);
+
+  /// Drops up to `count` blocks, least recently used leaves first; returns how many.
+  int64_t Evict(int64_t count);
+
+  int64_t num_blocks() const { return num_blocks_; }
+  /// INTERNAL says what does not add up.
+  absl::Status CheckInvariants() const;
+
+ private:
+  // A view of the token ids' bytes; equal bytes are equal ids.
+  using Key = absl::string_view;
+  struct Node {
+    Node* parent = nullptr;  // none: a root
+    std::string salt;        // of a root
+    std::vector<int32_t> tokens;
+    BlockRef block;
+    absl::flat_hash_map<Key, std::unique_ptr<Node>> children;  // keys view the child's tokens
+    int64_t pins = 0;
+    uint64_t last_use = 0;
+  };
+  using Evictable = std::set<std::pair<uint64_t, Node*>>;  // unpinned leaves by last use, which is unique
+
+  static Key KeyOf(std::span<const int32_t> tokens);
+  static bool IsEvictable(const Node& node) {
+    return node.parent != nullptr && node.pins == 0 && node.children.empty();
+  }
+  Node* RootOf(const std::string& salt);
+  const Node* ChildOf(const Node& node, std::span<const int32_t> tokens, int64_t index) const;
+  Node* Insert(Node& parent, std::span<const int32_t> tokens, const BlockRef& block);
+  void Touch(Node& node);
+  void AddPin(Node& node);
+  void DropPin(Node& node);
+  void RemoveLeaf(Node& leaf);
+  void Settle(Node& node);
+  absl::Status CheckSubtree(const Node& root, int64_t& blocks, size_t& evictable) const;
+
+  const int64_t block_tokens_;
+  absl::flat_hash_map<std::string, std::unique_ptr<Node>> roots_;
+  Evictable evictable_;
+  uint64_t uses_ = 0;
+  int64_t num_blocks_ = 0;
+};
+
+}  // namespace swiftcache::engine::kv

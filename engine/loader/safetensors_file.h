@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+// The structure of a safetensors file: its header, checked, and views of its tensors.
+//
+//   ASSIGN_OR_RETURN(auto tensors, ParseSafetensors(mapped.bytes(), path));
+//
+//   0 header length N u64 | 8 header: N bytes of JSON | 8 + N tensor data, data_offsets count from here
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "engine/loader/weights.h"
+
+namespace swiftcache::engine::loader {
+
+/// `type` is empty for element types that weights never have (integers, booleans, 8-bit floats): `dtype` names them.
+struct SafetensorsTensor {
+  std::optional<TensorType> type;
+  std::string dtype;
+  std::vector<int64_t> shape;
+  std::span<const std::byte> data;
+};
+
+/// By name. The views borrow `bytes`. Bytes that belong to no tensor are let be.
+/// Errors: INVALID_ARGUMENT names file, tensor or offset, found and wanted.
+absl::StatusOr<std::map<std::string, SafetensorsTensor>> ParseSafetensors(std::span<const std::byte> bytes,
+                                                                          const std::string& file);
+
+}  // namespace swiftcache::engine::loader

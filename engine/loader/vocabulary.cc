@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/loader/vocabulary.h"
+
+#include "absl/strings/ascii.h"
+#include "engine/loader/errors.h"
+
+namespace swiftcache::engine::loader {
+
+TokenIds::TokenIds(const std::vector<std::string>& tokens) {
+  ids_.reserve(tokens.size());
+  for (size_t i = 0; i < tokens.size(); ++i) ids_.emplace(tokens[i], static_cast<int32_t>(i));
+}
+
+std::optional<int32_t> TokenIds::Find(std::string_view token) const {
+  const auto it = ids_.find(token);
+  if (it == ids_.end()) return std::nullopt;
+  return it->second;
+}
+
+absl::StatusOr<std::pair<int32_t, int32_t>> TokenIds::Merge(const std::string& file, int64_t index,
+                                                            std::string_view left, std::string_view right) const {
+  const std::optional<int32_t> left_id = Find(left), right_id = Find(right);
+  if (!left_id || !right_id) {
+    return Malformed(file, "merge ", index, ": part ", Quoted(left_id ? right : left),
+                     " is not in the vocabulary, want two tokens");
+  }
+  const std::string whole = std::string(left) + std::string(right);
+  if (!Find(whole)) {
+    return Malformed(file, "merge ", index, " of ", Quoted(left), " and ", Quoted(right), ": the result ",
+                     Quoted(whole), " is not in the vocabulary, want a token");
+  }
+  return std::pair(*left_id, *right_id);
+}
+
+std::optional<std::pair<std::string_view, std::string_view>> SplitMerge(std::string_view merge) {
+  const size_t space = merge.find(' ');
+  if (space == std::string_view::npos || space == 0 || space + 1 == merge.size()) return std::nullopt;
+  if (merge.find(' ', space + 1) != std::string_view::npos) return std::nullopt;
+  return std::pair(merge.substr(0, space), merge.substr(space + 1));
+}
+
+bool IsByteToken(std::string_view token) {
+  return token.size() == 6 && token.substr(0, 3) == "<0x" &&
+         absl::ascii_isxdigit(static_cast<unsigned char>(token[3])) &&
+         absl::ascii_isxdigit(static_cast<unsigned char>(token[4])) && token[5] == '>';
+}
+
+}  // namespace swiftcache::engine::loader

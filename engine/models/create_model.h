@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+// From a checkpoint to a model that runs on a backend.
+//
+//   ASSIGN_OR_RETURN(auto model, CreateModel(checkpoint.config, *checkpoint.weights, options));
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "engine/backend/cpu/isa.h"
+#include "engine/backend/kv_layout.h"
+#include "engine/loader/model_config.h"
+#include "engine/loader/weights.h"
+#include "engine/models/model.h"
+
+namespace swiftcache::engine::models {
+
+/// Precision of weights in memory and of matrix products. kAuto: bf16 where the machine has AVX-512 BF16; elsewhere
+/// bf16 weights with f32 arithmetic.
+enum class ComputeDtype { kAuto, kBf16, kF32 };
+
+struct ModelOptions {
+  backend::KvLayout kv;  // layers, heads and head_dim must be the config's
+  int64_t max_batch_rows = 512;
+  int64_t max_logit_rows = 1;  // room for so many from the start; more grow it during a step
+  int threads = 1;
+  ComputeDtype dtype = ComputeDtype::kAuto;
+  backend::cpu::Isa max_isa = backend::cpu::Isa::kAvx512Bf16;  // lower ones are for tests
+};
+
+/// Bytes that the packed weights will take, to be compared with the memory there is before CreateModel begins.
+int64_t PackedWeightBytes(const loader::Weights& weights, ComputeDtype dtype);
+
+/// Bytes of activations and logits, from CreateModel on.
+int64_t ActivationBytes(const loader::ModelConfig& config, const ModelOptions& options);
+
+/// Converts and packs the weights (the slow part of start-up); `weights` is not needed afterwards.
+/// Errors: INVALID_ARGUMENT (options that do not fit the config), RESOURCE_EXHAUSTED (memory; names the bytes wanted).
+absl::StatusOr<std::unique_ptr<Model>> CreateModel(const loader::ModelConfig& config, const loader::Weights& weights,
+                                                   const ModelOptions& options);
+
+}  // namespace swiftcache::engine::models

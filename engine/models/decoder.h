@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+// The one decoder of Llama, Qwen2 and Qwen3: pre-norm attention and a gated MLP around a residual stream, written in
+// the operations of a backend.
+//
+//   ASSIGN_OR_RETURN(auto model, Decoder::Create(config, weights, {.max_batch_rows = 512}, std::move(backend)));
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "engine/backend/backend.h"
+#include "engine/loader/model_config.h"
+#include "engine/loader/weights.h"
+#include "engine/models/layer_weights.h"
+#include "engine/models/model.h"
+
+namespace swiftcache::engine::models {
+
+/// Thread-safety, errors: Model's. Ownership: owns the backend and everything on it.
+class Decoder final : public Model {
+ public:
+  /// Of one step. Logits have room for `max_logit_rows` from the start; a step that wants more grows it.
+  struct Rows {
+    int64_t max_batch_rows = 1;
+    int64_t max_logit_rows = 1;
+  };
+  static absl::StatusOr<std::unique_ptr<Decoder>> Create(const loader::ModelConfig& config,
+                                                         const loader::Weights& weights, const Rows& rows,
+                                                         std::unique_ptr<backend::Backend> backend);
+
+  const ModelGeometry& geometry() const override { return geometry_; }
+  absl::Status Begin(const ForwardBatch& batch) override;
+  absl::Status RunLayer(int64_t layer) override;
+  absl::StatusOr<std::span<const float>> Finish() override;
+
+  /// Row r of the residual stream as it stands: f32 [hidden]. For tests that compare layer by layer; spends the step,
+  /// the next call must be Begin.
+  absl::StatusOr<std::vector<float>> ResidualRow(int64_t row);
+  /// Bytes of weights that a step of one row reads.
+  int64_t weight_bytes() const;
+  /// Rows of logits there is room for.
+  int64_t logit_rows() const { return logits_->rows(); }
+  const backend::Backend& backend() const { return *backend_; }
+
+ private:
+  Decoder(const loader::ModelConfig& config, const Rows& rows, std::unique_ptr<backend::Backend> backend);
+  absl::Status Load(const loader::Weights& weights);
+  absl::Status AllocateActivations();
+  absl::Status EnsureLogits(int64_t rows);
+  const backend::Matrix& head() const { return outer_.lm_head ? *outer_.lm_head : *outer_.embedding; }
+
+  const loader::ModelConfig config_;
+  const Rows max_;
+  ModelGeometry geometry_;
+  std::unique_ptr<backend::Backend> backend_;  // outlives what lies on it: declared before
+  std::vector<LayerWeights> layers_;
+  OuterWeights outer_;
+  std::unique_ptr<backend::Buffer> residual_;  // [max_batch_rows][hidden]
+  std::unique_ptr<backend::Buffer> qkv_;       // [max_batch_rows][(heads + 2 kv_heads) * head_dim]
+  std::unique_ptr<backend::Buffer> attended_;  // [max_batch_rows][heads * head_dim]
+  std::unique_ptr<backend::Buffer> gate_up_;   // [max_batch_rows][2 * intermediate]
+  std::unique_ptr<backend::Buffer> logits_;    // [max_logit_rows, or the most asked for so far][vocab]
+
+  // The step under way.
+  std::vector<backend::StepSequence> sequences_;
+  std::vector<int32_t> logit_rows_;
+  int64_t num_rows_ = 0;
+  int64_t next_layer_ = -1;  // that RunLayer may be called with; -1: no step
+};
+
+}  // namespace swiftcache::engine::models

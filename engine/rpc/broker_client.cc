@@ -1,0 +1,275 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/rpc/broker_client.h"
+
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "common/log/log.h"
+#include "common/rpc/channel.h"
+#include "common/rpc/status.h"
+#include "swiftcache/v1/broker.grpc.pb.h"
+
+namespace swiftcache::engine::rpc {
+namespace {
+
+constexpr int kMaxSuffix = 999;
+constexpr absl::Duration kPatience = absl::Milliseconds(50);   // beyond the moment at which a dead holder is gone
+constexpr absl::Duration kUnknownLifetime = absl::Seconds(2);  // of a holder, where the broker does not say
+
+/// No broker: names are free, nobody is told.
+class LoneClient final : public BrokerClient {
+ public:
+  absl::StatusOr<std::string> Reserve(const EngineDescription& description, NameChoice) override {
+    return description.name;
+  }
+  void Start() override {}
+  void Ready(const std::string&, std::function<exec::EngineLoad()>) override {}
+  void Draining() override {}
+  void Leave() override {}
+};
+
+v1::EngineInfo InfoOf(const EngineDescription& description, const std::string& instance_id) {
+  v1::EngineInfo info;
+  info.set_name(description.name);
+  info.set_instance_id(instance_id);
+  info.set_model_name(description.model_name);
+  v1::KvGeometry& kv = *info.mutable_kv();
+  kv.set_num_layers(description.kv.num_layers);
+  kv.set_num_kv_heads(description.kv.num_kv_heads);
+  kv.set_head_dim(description.kv.head_dim);
+  kv.set_kv_cache_dtype(description.kv.dtype == backend::KvDtype::kBf16 ? "bf16" : "f32");
+  kv.set_block_tokens(description.kv.block_tokens);
+  kv.set_block_bytes(description.kv.block_bytes());
+  kv.set_num_blocks(description.num_blocks);
+  info.set_max_model_len_tokens(description.max_model_len_tokens);
+  info.set_model_card_hash(description.model_card_hash);
+  info.set_state(v1::STARTING);
+  return info;
+}
+
+bool BrokerIsAway(const absl::Status& status) {
+  return absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status);
+}
+
+class GrpcBrokerClient final : public BrokerClient {
+ public:
+  explicit GrpcBrokerClient(const Options& options)
+      : options_(options),
+        stub_(v1::BrokerService::NewStub(
+            CreateRpcChannel(options.broker, {.max_reconnect_backoff = options.max_reconnect_backoff}))) {}
+  ~GrpcBrokerClient() override { Leave(); }
+
+  absl::StatusOr<std::string> Reserve(const EngineDescription& description, NameChoice choice) override;
+  void Start() override;
+  void Ready(const std::string& address, std::function<exec::EngineLoad()> load) override;
+  void Draining() override;
+  void Leave() override;
+
+ private:
+  absl::Status RegisterPatiently();
+  absl::Status Register() ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Status Heartbeat() ABSL_LOCKS_EXCLUDED(mutex_);
+  void Deregister() ABSL_LOCKS_EXCLUDED(mutex_);
+  void Run();
+  absl::Status Beat() ABSL_LOCKS_EXCLUDED(mutex_);
+  void LogIfNew(const absl::Status& status);
+  void NextName() ABSL_LOCKS_EXCLUDED(mutex_);
+  /// True when stopped; returns early for `changed_`.
+  bool WaitStopped(absl::Duration timeout) ABSL_LOCKS_EXCLUDED(mutex_);
+  bool WakeLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return stopped_ || changed_; }
+
+  const Options options_;
+  const std::unique_ptr<v1::BrokerService::Stub> stub_;
+
+  absl::Mutex mutex_;
+  v1::EngineInfo info_ ABSL_GUARDED_BY(mutex_);
+  std::function<exec::EngineLoad()> load_ ABSL_GUARDED_BY(mutex_);
+  bool changed_ ABSL_GUARDED_BY(mutex_) = false;  // info_ is news to the broker
+  bool stopped_ ABSL_GUARDED_BY(mutex_) = false;
+
+  // Used by Reserve, then by the thread, then by Leave: never by two at once.
+  std::string base_name_;
+  NameChoice choice_ = NameChoice::kExactly;
+  int suffix_ = 1;
+  bool registered_ = false;
+  std::string incarnation_;
+  absl::Duration interval_ = absl::Milliseconds(500);
+  absl::StatusCode logged_ = absl::StatusCode::kUnknown;
+
+  std::thread thread_;  // last: it uses everything above
+};
+
+absl::StatusOr<std::string> GrpcBrokerClient::Reserve(const EngineDescription& description, NameChoice choice) {
+  base_name_ = description.name;
+  choice_ = choice;
+  {
+    absl::MutexLock lock(&mutex_);
+    info_ = InfoOf(description, options_.instance_id);
+  }
+  absl::Status status = RegisterPatiently();
+  while (absl::IsAlreadyExists(status) && choice == NameChoice::kWithSuffix && suffix_ < kMaxSuffix) {
+    NextName();
+    status = Register();
+  }
+  if (!status.ok() && !BrokerIsAway(status)) return status;
+  absl::MutexLock lock(&mutex_);
+  return info_.name();
+}
+
+// An instance that was killed holds its name until the broker calls it dead; a live one speaks before that and keeps
+// it.
+absl::Status GrpcBrokerClient::RegisterPatiently() {
+  absl::Status status = Register();
+  if (!absl::IsAlreadyExists(status) || choice_ == NameChoice::kWithSuffix) return status;
+  const absl::Duration lifetime = RetryDelayOf(status).value_or(kUnknownLifetime);
+  if (WaitStopped(lifetime + kPatience)) return status;
+  return Register();
+}
+
+void GrpcBrokerClient::NextName() {
+  absl::MutexLock lock(&mutex_);
+  info_.set_name(absl::StrCat(base_name_, "-", ++suffix_));
+}
+
+absl::Status GrpcBrokerClient::Register() {
+  v1::RegisterRequest request;
+  {
+    absl::MutexLock lock(&mutex_);
+    *request.mutable_engine() = info_;
+    changed_ = false;
+  }
+  grpc::ClientContext context;
+  SetTimeout(context, options_.rpc_timeout);
+  context.set_wait_for_ready(true);
+  v1::RegisterResponse response;
+  const absl::Status status = FromGrpc(stub_->Register(&context, request, &response));
+  registered_ = status.ok();
+  if (!status.ok()) return status;
+  incarnation_ = response.incarnation();
+  const absl::Duration interval =
+      absl::Seconds(response.heartbeat_interval().seconds()) + absl::Nanoseconds(response.heartbeat_interval().nanos());
+  if (interval > absl::ZeroDuration()) interval_ = interval;
+  return status;
+}
+
+absl::Status GrpcBrokerClient::Heartbeat() {
+  v1::HeartbeatRequest request;
+  std::function<exec::EngineLoad()> read_load;
+  {
+    absl::MutexLock lock(&mutex_);
+    request.set_name(info_.name());
+    read_load = load_;
+  }
+  request.set_instance_id(options_.instance_id);
+  request.set_incarnation(incarnation_);
+  const exec::EngineLoad load = read_load ? read_load() : exec::EngineLoad();
+  request.mutable_load()->set_running_requests(load.running_requests);
+  request.mutable_load()->set_waiting_requests(load.waiting_requests);
+  request.mutable_load()->set_kv_blocks_used(load.kv_blocks_used);
+  request.mutable_load()->set_kv_blocks_cached(load.kv_blocks_cached);
+  request.mutable_load()->set_steps_total(load.steps_total);
+  request.mutable_load()->set_progress(load.progress);
+  grpc::ClientContext context;
+  SetTimeout(context, options_.rpc_timeout);
+  context.set_wait_for_ready(true);  // leaves the moment the broker is back
+  v1::HeartbeatResponse response;
+  return FromGrpc(stub_->Heartbeat(&context, request, &response));
+}
+
+void GrpcBrokerClient::Deregister() {
+  v1::DeregisterRequest request;
+  {
+    absl::MutexLock lock(&mutex_);
+    request.set_name(info_.name());
+  }
+  request.set_instance_id(options_.instance_id);
+  grpc::ClientContext context;
+  SetTimeout(context, options_.rpc_timeout);
+  v1::DeregisterResponse response;
+  const absl::Status status = FromGrpc(stub_->Deregister(&context, request, &response));
+  if (!status.ok()) LOG(INFO) << "the broker was not told of the leave: " << status.message();
+}
+
+void GrpcBrokerClient::Start() {
+  thread_ = std::thread([this] { Run(); });
+}
+
+void GrpcBrokerClient::Run() {
+  // A call that ran into its deadline has waited enough: the next one leaves at once, and reaches a broker that comes
+  // back without delay.
+  absl::Duration wait = registered_ ? interval_ : absl::ZeroDuration();
+  while (!WaitStopped(wait)) {
+    const absl::Status status = Beat();
+    LogIfNew(status);
+    wait = absl::IsDeadlineExceeded(status) ? absl::ZeroDuration() : interval_;
+  }
+}
+
+absl::Status GrpcBrokerClient::Beat() {
+  bool changed = false;
+  {
+    absl::MutexLock lock(&mutex_);
+    changed = changed_;
+  }
+  if (registered_ && !changed) {
+    const absl::Status status = Heartbeat();
+    if (!absl::IsNotFound(status)) return status;
+    LOG(INFO) << "the broker does not know this engine (any more): registering again";
+  }
+  const absl::Status status = Register();
+  if (absl::IsAlreadyExists(status) && choice_ == NameChoice::kWithSuffix && suffix_ < kMaxSuffix) NextName();
+  return status;
+}
+
+void GrpcBrokerClient::LogIfNew(const absl::Status& status) {
+  const absl::StatusCode code = BrokerIsAway(status) ? absl::StatusCode::kUnavailable : status.code();
+  if (std::exchange(logged_, code) == code) return;
+  if (status.ok()) {
+    LOG(INFO) << "registered at the broker " << options_.broker;
+  } else if (BrokerIsAway(status)) {
+    LOG(WARNING) << "the broker " << options_.broker << " does not answer; serving goes on: " << status.message();
+  } else {
+    LOG(ERROR) << "the broker " << options_.broker << " refuses this engine, trying again: " << status.message();
+  }
+}
+
+bool GrpcBrokerClient::WaitStopped(absl::Duration timeout) {
+  absl::MutexLock lock(&mutex_);
+  mutex_.AwaitWithTimeout(absl::Condition(this, &GrpcBrokerClient::WakeLocked), timeout);
+  return stopped_;
+}
+
+void GrpcBrokerClient::Ready(const std::string& address, std::function<exec::EngineLoad()> load) {
+  absl::MutexLock lock(&mutex_);
+  info_.set_state(v1::READY);
+  info_.set_address(address);
+  load_ = std::move(load);
+  changed_ = true;
+}
+
+void GrpcBrokerClient::Draining() {
+  absl::MutexLock lock(&mutex_);
+  if (info_.state() != v1::READY) return;
+  info_.set_state(v1::DRAINING);
+  changed_ = true;
+}
+
+void GrpcBrokerClient::Leave() {
+  {
+    absl::MutexLock lock(&mutex_);
+    if (std::exchange(stopped_, true)) return;
+  }
+  if (thread_.joinable()) thread_.join();
+  if (registered_) Deregister();
+}
+
+}  // namespace
+
+std::unique_ptr<BrokerClient> BrokerClient::Create(const Options& options) {
+  if (options.broker.empty()) return std::make_unique<LoneClient>();
+  return std::make_unique<GrpcBrokerClient>(options);
+}
+
+}  // namespace swiftcache::engine::rpc

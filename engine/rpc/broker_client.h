@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+// The engine's side of the broker: reserves a name, keeps it by heartbeats, comes back after a broker's restart,
+// leaves.
+//
+//   ASSIGN_OR_RETURN(auto broker, BrokerClient::Create({.broker = "127.0.0.1:50050", .instance_id = id}));
+//   ASSIGN_OR_RETURN(std::string name, broker->Reserve(description, BrokerClient::NameChoice::kExactly));
+//   broker->Start();
+//   broker->Ready(address, [&] { return engine->Load(); });
+//   ... broker->Draining(); ... broker->Leave();
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "engine/backend/kv_layout.h"
+#include "engine/exec/engine.h"
+
+namespace swiftcache::engine::rpc {
+
+/// What an engine says of itself before it is ready.
+struct EngineDescription {
+  std::string name, model_name;
+  backend::KvLayout kv;
+  int64_t num_blocks = 0;
+  int64_t max_model_len_tokens = 0;
+  std::string model_card_hash;
+};
+
+/// An engine serves whether or not the broker is there: a broker that is down, or was never there, is tried again until
+/// it answers. Order: Reserve, Start, Ready, Draining, Leave; each at most once, Leave from any state. Thread-safety:
+/// safe. Ownership: owns its thread and connection. Errors: Reserve's only, which logs nothing; later ones are logged.
+class BrokerClient {
+ public:
+  struct Options {
+    std::string broker;       // host:port; "": this engine is alone
+    std::string instance_id;  // unique per process
+    absl::Duration rpc_timeout = absl::Seconds(1);
+    absl::Duration max_reconnect_backoff = absl::Milliseconds(200);  // below half a heartbeat
+  };
+  enum class NameChoice {
+    kExactly,     // the name, or an error
+    kWithSuffix,  // the name, or with -2, -3, ... the first that is free
+  };
+  static std::unique_ptr<BrokerClient> Create(const Options& options);
+  virtual ~BrokerClient() = default;
+
+  /// Holds a name (state STARTING) and returns it. Waits once for an instance of that name that was just killed to be
+  /// called dead. ALREADY_EXISTS: a live engine has it. INVALID_ARGUMENT: the broker refuses the description. A broker
+  /// that does not answer is no error: the name is registered when it comes.
+  virtual absl::StatusOr<std::string> Reserve(const EngineDescription& description, NameChoice choice) = 0;
+  /// Starts the heartbeats, without which the name is lost again.
+  virtual void Start() = 0;
+  /// `load` is called by the heartbeat thread until Leave.
+  virtual void Ready(const std::string& address, std::function<exec::EngineLoad()> load) = 0;
+  virtual void Draining() = 0;
+  /// Takes the engine out of the broker's table and ends the heartbeats.
+  virtual void Leave() = 0;
+};
+
+}  // namespace swiftcache::engine::rpc

@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/rpc/generate_request.h"
+
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "common/base/status_macros.h"
+
+namespace swiftcache::engine::rpc {
+namespace {
+
+absl::Status CheckLength(const char* field, const std::string& value, int64_t max_bytes) {
+  if (static_cast<int64_t>(value.size()) <= max_bytes) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(field, " has ", value.size(), " bytes, the limit is ", max_bytes, "; send a shorter one"));
+}
+
+absl::Status CheckIds(const char* field, const google::protobuf::RepeatedField<int32_t>& ids, int64_t vocab_size) {
+  for (int i = 0; i < ids.size(); ++i) {
+    if (ids[i] >= 0 && ids[i] < vocab_size) continue;
+    return absl::InvalidArgumentError(absl::StrCat(field, "[", i, "] is ", ids[i], ", the vocabulary has ids 0 to ",
+                                                   vocab_size - 1, "; tokenize with this model's tokenizer"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckSampling(const v1::Sampling& sampling, const RequestLimits& limits) {
+  if (sampling.has_max_tokens() && sampling.max_tokens() < 1) {
+    return absl::InvalidArgumentError(absl::StrCat("max_tokens is ", sampling.max_tokens(),
+                                                   ", wanted 1 or more; leave it out for what the model allows"));
+  }
+  if (sampling.has_n() && (sampling.n() < 1 || sampling.n() > limits.max_n)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("n is ", sampling.n(), ", wanted 1 to ", limits.max_n, "; send several requests for more"));
+  }
+  if (sampling.stop_token_ids_size() > limits.max_stop_token_ids) {
+    return absl::InvalidArgumentError(absl::StrCat("stop_token_ids has ", sampling.stop_token_ids_size(),
+                                                   " ids, the limit is ", limits.max_stop_token_ids, "; send fewer"));
+  }
+  return CheckIds("stop_token_ids", sampling.stop_token_ids(), limits.vocab_size);
+}
+
+sample::SamplingParams ToParams(const v1::Sampling& sampling, const std::function<uint64_t()>& random) {
+  sample::SamplingParams params;
+  if (sampling.has_temperature()) params.temperature = sampling.temperature();
+  if (sampling.has_top_p()) params.top_p = sampling.top_p();
+  if (sampling.has_top_k()) params.top_k = sampling.top_k() == -1 ? 0 : sampling.top_k();
+  if (sampling.has_min_p()) params.min_p = sampling.min_p();
+  params.seed = sampling.has_seed() ? sampling.seed() : random();
+  if (sampling.has_repetition_penalty()) params.repetition_penalty = sampling.repetition_penalty();
+  if (sampling.has_presence_penalty()) params.presence_penalty = sampling.presence_penalty();
+  if (sampling.has_frequency_penalty()) params.frequency_penalty = sampling.frequency_penalty();
+  if (sampling.has_logprobs()) params.logprobs = sampling.logprobs();
+  return params;
+}
+
+void SetDuration(absl::Duration duration, google::protobuf::Duration* proto) {
+  proto->set_seconds(absl::IDivDuration(duration, absl::Seconds(1), &duration));
+  proto->set_nanos(static_cast<int32_t>(absl::ToInt64Nanoseconds(duration)));
+}
+
+void AddLogprob(const exec::TokenLogprob& logprob, v1::EngineGenerateResponse& response) {
+  v1::TokenLogprob& proto = *response.add_logprobs();
+  proto.set_token_id(logprob.token_id);
+  proto.set_logprob(logprob.logprob);
+  for (const auto& [id, value] : logprob.top) {
+    v1::TokenLogprob& top = *proto.add_top();
+    top.set_token_id(id);
+    top.set_logprob(value);
+  }
+}
+
+void SetUsage(const exec::Usage& usage, v1::Usage& proto) {
+  proto.set_prompt_tokens(usage.prompt_tokens);
+  proto.set_completion_tokens(usage.completion_tokens);
+  proto.mutable_cached_tokens()->set_local(usage.cached_local_tokens);
+  SetDuration(usage.time_to_first_token, proto.mutable_time_to_first_token());
+  SetDuration(usage.queue_time, proto.mutable_queue_time());
+}
+
+v1::FinishReason ToProto(exec::FinishReason reason) {
+  switch (reason) {
+    case exec::FinishReason::kStop:
+      return v1::STOP;
+    case exec::FinishReason::kLength:
+      return v1::LENGTH;
+    case exec::FinishReason::kCancelled:
+      return v1::CANCELLED;
+  }
+  return v1::FINISH_REASON_UNSPECIFIED;
+}
+
+}  // namespace
+
+absl::StatusOr<exec::Request> ToRequest(const v1::EngineGenerateRequest& proto, const RequestLimits& limits,
+                                        const std::function<uint64_t()>& random) {
+  RETURN_IF_ERROR(CheckLength("request_id", proto.request_id(), limits.max_request_id_bytes));
+  RETURN_IF_ERROR(CheckLength("cache_salt", proto.cache_salt(), limits.max_cache_salt_bytes));
+  if (proto.token_ids().empty())
+    return absl::InvalidArgumentError("token_ids is empty, wanted at least one id; send a prompt");
+  RETURN_IF_ERROR(CheckIds("token_ids", proto.token_ids(), limits.vocab_size));
+  RETURN_IF_ERROR(CheckSampling(proto.sampling(), limits));
+  exec::Request request;
+  request.sampling = ToParams(proto.sampling(), random);
+  RETURN_IF_ERROR(request.sampling.Validate());
+  request.request_id = proto.request_id().empty() ? absl::StrFormat("engine-%016x", random()) : proto.request_id();
+  request.prompt.assign(proto.token_ids().begin(), proto.token_ids().end());
+  if (proto.sampling().has_max_tokens()) request.max_tokens = proto.sampling().max_tokens();
+  request.stop_token_ids.assign(proto.sampling().stop_token_ids().begin(), proto.sampling().stop_token_ids().end());
+  request.ignore_eos = proto.sampling().ignore_eos();
+  request.n = proto.sampling().has_n() ? proto.sampling().n() : 1;
+  request.cache_salt = proto.cache_salt();
+  request.priority = proto.priority();
+  return request;
+}
+
+void Append(const exec::TokenEvent& event, v1::EngineGenerateResponse& response) {
+  response.mutable_token_ids()->Add(event.token_ids.begin(), event.token_ids.end());
+  for (const exec::TokenLogprob& logprob : event.logprobs) AddLogprob(logprob, response);
+  if (event.finish.has_value()) response.set_finish_reason(ToProto(*event.finish));
+  if (event.usage.has_value()) SetUsage(*event.usage, *response.mutable_usage());
+}
+
+v1::EngineGenerateResponse ToProto(const exec::TokenEvent& event) {
+  v1::EngineGenerateResponse response;
+  response.set_index(event.index);
+  Append(event, response);
+  return response;
+}
+
+}  // namespace swiftcache::engine::rpc

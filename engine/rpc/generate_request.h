@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+// A request from the wire, checked and made plain.
+//
+//   ASSIGN_OR_RETURN(exec::Request request, ToRequest(proto, {.vocab_size = 49152}, new_seed));
+#pragma once
+
+#include <cstdint>
+#include <functional>
+
+#include "absl/status/statusor.h"
+#include "engine/exec/engine.h"
+#include "swiftcache/v1/engine.pb.h"
+
+namespace swiftcache::engine::rpc {
+
+struct RequestLimits {
+  int64_t vocab_size = 0;
+  int64_t max_request_id_bytes = 512;  // 256 of a client's, and what makes it unique
+  int64_t max_cache_salt_bytes = 1024;
+  int64_t max_stop_token_ids = 1024;
+  int64_t max_n = 128;
+};
+
+/// `random` gives the seed where the request has none, and its id where it has none.
+/// INVALID_ARGUMENT names field, value, limit and remedy. What only the engine knows (lengths against its memory) it
+/// checks itself.
+absl::StatusOr<exec::Request> ToRequest(const v1::EngineGenerateRequest& proto, const RequestLimits& limits,
+                                        const std::function<uint64_t()>& random);
+
+v1::EngineGenerateResponse ToProto(const exec::TokenEvent& event);
+
+/// Appends the news of `event` to a response of the same index that is not sent yet.
+void Append(const exec::TokenEvent& event, v1::EngineGenerateResponse& response);
+
+}  // namespace swiftcache::engine::rpc

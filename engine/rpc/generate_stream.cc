@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/rpc/generate_stream.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/escaping.h"
+#include "common/rpc/status.h"
+#include "engine/rpc/generate_request.h"
+
+namespace swiftcache::engine::rpc {
+namespace {
+
+constexpr absl::Duration kRetryDelay = absl::Seconds(1);  // what a full queue asks of clients
+
+class StreamSink final : public exec::ResponseSink {
+ public:
+  explicit StreamSink(std::shared_ptr<GenerateStream> stream) : stream_(std::move(stream)) {}
+  void OnTokens(exec::TokenEvent event) override { stream_->OnTokens(event); }
+  void OnDone(absl::Status status) override { stream_->End(std::move(status)); }
+
+ private:
+  const std::shared_ptr<GenerateStream> stream_;
+};
+
+}  // namespace
+
+void LogRefusal(const RequestTag& tag, const absl::Status& status) {
+  LOG(INFO) << tag << "refused " << absl::StatusCodeToString(status.code()) << ": "
+            << absl::CHexEscape(status.message());
+}
+
+void GenerateStream::Start(exec::Request request) {
+  self_ = shared_from_this();
+  request_id_ = request.request_id;
+  traceparent_ = request.traceparent;
+  {
+    absl::MutexLock lock(&mutex_);
+    submitted_ = true;  // before Submit: the sink may be called before it returns
+  }
+  absl::Status status = engine_.Submit(std::move(request), std::make_unique<StreamSink>(self_));
+  if (absl::IsResourceExhausted(status)) status = WithRetryDelay(std::move(status), kRetryDelay);
+  if (status.ok()) return;
+  LogRefusal({request_id_, traceparent_}, status);
+  End(std::move(status));
+}
+
+void GenerateStream::OnTokens(const exec::TokenEvent& event) {
+  {
+    absl::MutexLock lock(&mutex_);
+    if (end_.has_value()) return;  // the reader is gone
+    const auto same =
+        std::find_if(pending_.begin(), pending_.end(), [&](const auto& p) { return p.index() == event.index; });
+    if (same == pending_.end()) {
+      pending_.push_back(ToProto(event));
+    } else {
+      Append(event, *same);
+    }
+  }
+  Advance();
+}
+
+void GenerateStream::End(absl::Status status) {
+  {
+    absl::MutexLock lock(&mutex_);
+    submitted_ = false;
+    if (!end_.has_value()) end_ = std::move(status);
+  }
+  Advance();
+}
+
+void GenerateStream::Advance() {
+  std::optional<absl::Status> finish;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (writing_ || finished_) return;
+    if (!pending_.empty()) {
+      writing_ = true;
+      current_ = std::move(pending_.front());
+      pending_.pop_front();
+    } else if (end_.has_value()) {
+      finished_ = true;
+      finish = end_;
+    } else {
+      return;
+    }
+  }
+  // Outside the lock; `writing_` and `finished_` let only one thread come here.
+  if (finish.has_value()) {
+    Finish(ToGrpc(*finish));
+  } else {
+    StartWrite(&current_);
+  }
+}
+
+void GenerateStream::OnWriteDone(bool ok) {
+  {
+    absl::MutexLock lock(&mutex_);
+    writing_ = false;
+  }
+  if (ok) {
+    Advance();
+  } else {
+    OnCancel();
+  }
+}
+
+void GenerateStream::OnCancel() {
+  bool cancel = false;
+  {
+    absl::MutexLock lock(&mutex_);
+    pending_.clear();
+    if (!end_.has_value()) end_ = absl::CancelledError("the client cancelled, or is gone");
+    cancel = std::exchange(submitted_, false);
+  }
+  if (cancel) engine_.Cancel(request_id_);
+  Advance();
+}
+
+void GenerateStream::OnDone() { self_.reset(); }  // may delete this
+
+}  // namespace swiftcache::engine::rpc

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+// One continuation as the scheduler sees it: tokens, how far they are computed, the blocks that hold their KV.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/base/strong_id.h"
+#include "engine/kv/regular_cache.h"
+
+namespace swiftcache::engine::sched {
+
+/// Unique in the life of an engine; of two, the earlier has the smaller.
+using SequenceId = StrongId<struct SequenceIdTag, int64_t>;
+
+/// Thread-safety: none. Ownership: a value; must not outlive the cache that `blocks` came from. Units: tokens.
+struct Sequence {
+  // Set by whoever makes it; tokens grow by one after each step that sampled.
+  SequenceId id;
+  int32_t priority = 0;  // larger is more urgent
+  std::string cache_salt;
+  std::vector<int32_t> tokens;  // prompt, then output
+  int64_t prompt_tokens = 0;
+
+  // Kept by the scheduler.
+  kv::BlockTable blocks;
+  int64_t computed_tokens = 0;           // leading tokens whose KV is in the blocks
+  std::optional<int64_t> cached_tokens;  // found in the prefix cache when it first ran; none: has not run yet
+
+  int64_t remaining_tokens() const { return static_cast<int64_t>(tokens.size()) - computed_tokens; }
+};
+
+/// The order in which sequences are served: larger priority, then arrival.
+struct ServedBefore {
+  bool operator()(const Sequence* a, const Sequence* b) const {
+    return a->priority != b->priority ? a->priority > b->priority : a->id < b->id;
+  }
+};
+
+}  // namespace swiftcache::engine::sched

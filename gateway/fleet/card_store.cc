@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "gateway/fleet/card_store.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
+#include "common/log/log.h"
+
+namespace swiftcache::gateway::fleet {
+namespace {
+
+// A card is its hash: what cannot be understood now cannot be understood later.
+bool IsFinal(const absl::Status& status) {
+  return status.ok() || absl::IsInvalidArgument(status) || absl::IsUnimplemented(status);
+}
+
+void LogOutcome(const EngineLink& engine, const absl::StatusOr<std::shared_ptr<const ModelText>>& text) {
+  const RequestTag tag{{}, {}, engine.model_name()};
+  if (!text.ok()) {
+    LOG(ERROR) << tag << "model card of engine " << engine.name() << ": " << text.status();
+    return;
+  }
+  LOG(INFO) << tag << "model card ready, from engine " << engine.name() << ", vocabulary " << (*text)->vocab_size();
+  if (!(*text)->chat_status().ok()) {
+    LOG(ERROR) << tag << "chat requests will be refused, completions work: " << (*text)->chat_status().message();
+  }
+}
+
+}  // namespace
+
+CardStore::CardStore(const Options& options, const Clock& clock) : options_(options), clock_(clock) {
+  for (int i = 0; i < options_.threads; ++i) threads_.emplace_back([this] { Work(); });
+}
+
+CardStore::~CardStore() {
+  {
+    absl::MutexLock lock(&mutex_);
+    stopping_ = true;
+    changed_.SignalAll();
+  }
+  for (std::thread& thread : threads_) thread.join();
+}
+
+void CardStore::SetWanted(Wanted wanted) {
+  absl::MutexLock lock(&mutex_);
+  for (auto& [hash, slot] : slots_) slot.engines.clear();
+  for (auto& [hash, engines] : wanted) slots_[hash].engines = std::move(engines);
+  DropUnused();
+  changed_.SignalAll();
+}
+
+void CardStore::DropUnused() {
+  int64_t unused = std::count_if(slots_.begin(), slots_.end(), [](const auto& s) { return s.second.engines.empty(); });
+  for (auto it = slots_.begin(); it != slots_.end();) {
+    const Slot& slot = it->second;
+    bool useless = !slot.text.ok() || unused > options_.kept_unused;
+    if (slot.engines.empty() && !slot.loading && useless) {
+      it = slots_.erase(it);
+      --unused;
+    } else {
+      ++it;
+    }
+  }
+}
+
+absl::StatusOr<std::shared_ptr<const ModelText>> CardStore::Text(const std::string& hash) const {
+  absl::MutexLock lock(&mutex_);
+  auto it = slots_.find(hash);
+  if (it == slots_.end()) return absl::UnavailableError("no engine offers the model's card yet");
+  return it->second.text;
+}
+
+void CardStore::Work() {
+  while (std::optional<Job> job = NextJob()) Keep(*job, Load(*job));
+}
+
+std::optional<CardStore::Job> CardStore::NextJob() {
+  absl::MutexLock lock(&mutex_);
+  while (!stopping_) {
+    absl::Time next = absl::InfiniteFuture();
+    const absl::Time now = clock_.Now();
+    if (std::optional<Job> job = DueJob(now, next)) return job;
+    changed_.WaitWithTimeout(&mutex_, next - now);
+  }
+  return std::nullopt;
+}
+
+// The first slot that is due, marked as loading; otherwise `next` says when one will be.
+std::optional<CardStore::Job> CardStore::DueJob(absl::Time now, absl::Time& next) {
+  for (auto& [hash, slot] : slots_) {
+    if (slot.text.ok() || slot.loading || slot.engines.empty()) continue;
+    if (slot.next_attempt > now) {
+      next = std::min(next, slot.next_attempt);
+      continue;
+    }
+    slot.loading = true;
+    return Job{hash, slot.engines[slot.attempts % slot.engines.size()]};
+  }
+  return std::nullopt;
+}
+
+absl::StatusOr<std::shared_ptr<const ModelText>> CardStore::Load(const Job& job) const {
+  ASSIGN_OR_RETURN(ModelCard card, job.engine->client().FetchModelCard(options_.card_timeout));
+  return ModelText::Create(std::move(card));
+}
+
+void CardStore::Keep(const Job& job, absl::StatusOr<std::shared_ptr<const ModelText>> text) {
+  LogOutcome(*job.engine, text);
+  absl::MutexLock lock(&mutex_);
+  Slot& slot = slots_[job.hash];
+  slot.loading = false;
+  const bool final = IsFinal(text.status());
+  slot.next_attempt = final ? absl::InfiniteFuture() : clock_.Now() + Backoff(slot.attempts++);
+  slot.text = std::move(text);
+  DropUnused();
+  changed_.SignalAll();
+}
+
+absl::Duration CardStore::Backoff(int64_t attempts) const {
+  return std::min(options_.max_backoff, options_.min_backoff * (int64_t{1} << std::min<int64_t>(attempts, 20)));
+}
+
+}  // namespace swiftcache::gateway::fleet

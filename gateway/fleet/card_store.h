@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+// Fetches each model card once, on its own threads, and keeps what was built from it by the card's hash.
+//
+//   store.SetWanted({{"ab12...", {link}}});
+//   absl::StatusOr<std::shared_ptr<const ModelText>> text = store.Text("ab12...");
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "common/base/clock.h"
+#include "gateway/fleet/engine_link.h"
+#include "gateway/fleet/model_text.h"
+
+namespace swiftcache::gateway::fleet {
+
+/// Thread-safety: safe. Ownership: owns its threads, shares links and texts. Borrows the clock.
+/// Errors: a failed fetch is tried again, on the model's engines in turn, with growing pauses; a card that cannot be
+/// understood is not. The destructor waits for a fetch under way (at most `card_timeout`).
+class CardStore {
+ public:
+  struct Options {
+    absl::Duration card_timeout = absl::Seconds(5);
+    absl::Duration min_backoff = absl::Milliseconds(100);
+    absl::Duration max_backoff = absl::Seconds(10);
+    int threads = 2;
+    int64_t kept_unused = 8;  // cards that no engine has any more
+  };
+  /// By card hash: the engines that have the card.
+  using Wanted = std::map<std::string, std::vector<std::shared_ptr<EngineLink>>>;
+
+  CardStore(const Options& options, const Clock& clock);
+  ~CardStore();
+
+  void SetWanted(Wanted wanted) ABSL_LOCKS_EXCLUDED(mutex_);
+  /// UNAVAILABLE while it is being fetched (with the last error), or why the card cannot be used.
+  absl::StatusOr<std::shared_ptr<const ModelText>> Text(const std::string& hash) const ABSL_LOCKS_EXCLUDED(mutex_);
+
+ private:
+  struct Slot {
+    std::vector<std::shared_ptr<EngineLink>> engines;
+    absl::StatusOr<std::shared_ptr<const ModelText>> text = absl::UnavailableError("not fetched yet");
+    bool loading = false;
+    int64_t attempts = 0;
+    absl::Time next_attempt = absl::InfinitePast();
+  };
+  struct Job {
+    std::string hash;
+    std::shared_ptr<EngineLink> engine;
+  };
+
+  void Work();
+  std::optional<Job> NextJob() ABSL_LOCKS_EXCLUDED(mutex_);
+  std::optional<Job> DueJob(absl::Time now, absl::Time& next) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::StatusOr<std::shared_ptr<const ModelText>> Load(const Job& job) const;
+  void Keep(const Job& job, absl::StatusOr<std::shared_ptr<const ModelText>> text) ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Duration Backoff(int64_t attempts) const;
+  void DropUnused() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  const Options options_;
+  const Clock& clock_;
+  mutable absl::Mutex mutex_;
+  absl::CondVar changed_;
+  std::map<std::string, Slot> slots_ ABSL_GUARDED_BY(mutex_);
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace swiftcache::gateway::fleet

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+// The gateway's way to one engine process, the requests under way there, and how these hear that the engine is lost.
+//
+//   EngineLink::Ticket ticket(link, attempt);  // under way until destroyed
+//   link->client().Generate(request, attempt);
+//   ...
+//   link->Lose(absl::UnavailableError("it died"));  // attempt->OnLost
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
+#include "gateway/fleet/engine_client.h"
+
+namespace swiftcache::gateway::fleet {
+
+/// A request under way on an engine. Called from any thread, with no lock held, perhaps more than once; must not block.
+class LossObserver {
+ public:
+  virtual ~LossObserver() = default;
+  virtual void OnLost(const absl::Status& why) = 0;
+};
+
+/// Thread-safety: safe. Ownership: owns the client; shared by the table and by requests under way, which may outlive
+/// the engine's place in the table. Errors: none. Units: requests.
+class EngineLink {
+ public:
+  EngineLink(std::string name, std::string model_name, std::unique_ptr<EngineClient> client)
+      : name_(std::move(name)), model_name_(std::move(model_name)), client_(std::move(client)) {}
+  EngineLink(const EngineLink&) = delete;
+  EngineLink& operator=(const EngineLink&) = delete;
+
+  const std::string& name() const { return name_; }
+  const std::string& model_name() const { return model_name_; }
+  EngineClient& client() const { return *client_; }
+  int64_t in_flight() const ABSL_LOCKS_EXCLUDED(mutex_);
+
+  /// Tells every request under way that its engine does not answer any more, and each one that comes until Restore:
+  /// who picked the engine just before must not wait for ever.
+  void Lose(absl::Status why) ABSL_LOCKS_EXCLUDED(mutex_);
+  void Restore() ABSL_LOCKS_EXCLUDED(mutex_);
+
+  /// One request under way; ends with its destruction.
+  class Ticket {
+   public:
+    Ticket() = default;
+    /// `observer` hears of a loss, at once where the link is lost already.
+    explicit Ticket(std::shared_ptr<EngineLink> link, const std::weak_ptr<LossObserver>& observer = {})
+        : link_(std::move(link)), id_(link_->Enter(observer)) {}
+    Ticket(Ticket&&) = default;
+    Ticket& operator=(Ticket&& other) noexcept {
+      Release();
+      link_ = std::move(other.link_);
+      id_ = other.id_;
+      return *this;
+    }
+    ~Ticket() { Release(); }
+    void Release() {
+      if (link_ != nullptr) link_->Leave(id_);
+      link_.reset();
+    }
+
+   private:
+    std::shared_ptr<EngineLink> link_;
+    int64_t id_ = 0;
+  };
+
+ private:
+  int64_t Enter(const std::weak_ptr<LossObserver>& observer) ABSL_LOCKS_EXCLUDED(mutex_);
+  void Leave(int64_t id) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  const std::string name_;
+  const std::string model_name_;
+  const std::unique_ptr<EngineClient> client_;
+  mutable absl::Mutex mutex_;
+  std::map<int64_t, std::weak_ptr<LossObserver>> under_way_ ABSL_GUARDED_BY(mutex_);
+  int64_t next_id_ ABSL_GUARDED_BY(mutex_) = 0;
+  absl::Status lost_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace swiftcache::gateway::fleet

@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "gateway/fleet/fleet.h"
+
+#include <algorithm>
+#include <iterator>
+#include <set>
+#include <utility>
+
+#include "common/log/log.h"
+
+namespace swiftcache::gateway::fleet {
+
+namespace {
+
+void LoseStalled(const std::shared_ptr<EngineLink>& link) {
+  if (link != nullptr) link->Lose(absl::UnavailableError("it stands still: its work makes no progress"));
+}
+
+}  // namespace
+
+const char* Name(EngineState state) {
+  switch (state) {
+    case EngineState::kUnspecified:
+      return "UNSPECIFIED";
+    case EngineState::kStarting:
+      return "STARTING";
+    case EngineState::kReady:
+      return "READY";
+    case EngineState::kDraining:
+      return "DRAINING";
+    case EngineState::kStalled:
+      return "STALLED";
+  }
+  return "UNSPECIFIED";
+}
+
+int64_t ModelView::max_model_len_tokens() const {
+  int64_t longest = 0;
+  for (const EngineView& engine : engines) longest = std::max(longest, engine.max_model_len_tokens);
+  return longest;
+}
+
+absl::StatusOr<std::unique_ptr<Fleet>> Fleet::Create(const Options& options, ClientFactory make_client,
+                                                     const Clock& clock) {
+  if (make_client == nullptr) return absl::InvalidArgumentError("fleet: make_client is null, wants a client factory");
+  return std::unique_ptr<Fleet>(new Fleet(options, std::move(make_client), clock));
+}
+
+Fleet::Fleet(const Options& options, ClientFactory make_client, const Clock& clock)
+    : options_(options), make_client_(std::move(make_client)), clock_(clock), cards_(options.cards, clock) {}
+
+void Fleet::OnSnapshot(const std::string& incarnation, std::vector<EngineStatus> engines) {
+  std::vector<std::shared_ptr<EngineLink>> stalled;
+  {
+    absl::MutexLock lock(&mutex_);
+    Replace(incarnation, std::move(engines), stalled);
+  }
+  for (const auto& link : stalled) LoseStalled(link);
+}
+
+void Fleet::Replace(const std::string& incarnation, std::vector<EngineStatus> engines,
+                    std::vector<std::shared_ptr<EngineLink>>& stalled) {
+  const bool new_broker = incarnation_.has_value() && *incarnation_ != incarnation;
+  LOG(INFO) << (new_broker ? "restarted broker " : "broker ") << incarnation << ": snapshot of " << engines.size()
+            << " engines";
+  DropAbsent(engines, new_broker);
+  for (EngineStatus& engine : engines) stalled.push_back(Put(std::move(engine)));
+  incarnation_ = incarnation;
+  WantCards();
+}
+
+// Takes out what the snapshot lacks; what only a restarted broker lacks may stay a while.
+void Fleet::DropAbsent(const std::vector<EngineStatus>& engines, bool new_broker) {
+  std::set<std::string> present;
+  for (const EngineStatus& engine : engines) present.insert(engine.info.name);
+  const absl::Time now = clock_.Now();
+  for (auto it = engines_.begin(); it != engines_.end();) {
+    absl::Time& keep_until = it->second.keep_until;
+    const bool absent = !present.contains(it->first);
+    if (absent && new_broker) keep_until = std::min(keep_until, now + options_.restart_grace);
+    const bool in_grace = keep_until != absl::InfiniteFuture() && keep_until > now;
+    it = absent && !in_grace ? engines_.erase(it) : std::next(it);
+  }
+}
+
+void Fleet::OnUpdate(EngineStatus engine) {
+  std::shared_ptr<EngineLink> stalled;
+  {
+    absl::MutexLock lock(&mutex_);
+    auto it = engines_.find(engine.info.name);
+    const bool changed = it == engines_.end() || it->second.status.info != engine.info;
+    stalled = Put(std::move(engine));
+    if (changed) WantCards();
+  }
+  LoseStalled(stalled);
+}
+
+void Fleet::OnRemoved(const std::string& engine_name, bool died) {
+  std::shared_ptr<EngineLink> link;
+  {
+    absl::MutexLock lock(&mutex_);
+    const auto it = engines_.find(engine_name);
+    if (it == engines_.end()) return;
+    LOG(INFO) << "engine " << engine_name << (died ? " died" : " left");
+    link = std::move(it->second.link);
+    engines_.erase(it);
+    WantCards();
+  }
+  if (died && link != nullptr) link->Lose(absl::UnavailableError("it died: the broker hears no heartbeat"));
+}
+
+// Keeps the link while it leads to the same process, so that its count of requests under way stays right.
+std::shared_ptr<EngineLink> Fleet::Put(EngineStatus engine) {
+  Entry& entry = engines_[engine.info.name];
+  const EngineInfo& old = entry.status.info;
+  const bool same_way = entry.link != nullptr && old.instance_id == engine.info.instance_id &&
+                        old.address == engine.info.address && old.model_card_hash == engine.info.model_card_hash &&
+                        old.model_name == engine.info.model_name;
+  const bool stalled = engine.info.state == EngineState::kStalled;
+  const bool changed = stalled != (old.state == EngineState::kStalled);
+  if (old != engine.info) {
+    LOG(INFO) << RequestTag{{}, {}, engine.info.model_name} << "engine " << engine.info.name << " is "
+              << Name(engine.info.state) << " at " << engine.info.address;
+  }
+  if (engine.info.address.empty()) {
+    entry.link.reset();
+  } else if (!same_way) {
+    entry.link = std::make_shared<EngineLink>(engine.info.name, engine.info.model_name, make_client_(engine.info));
+  }
+  entry.status = std::move(engine);
+  entry.keep_until = absl::InfiniteFuture();
+  if (!changed || entry.link == nullptr) return nullptr;
+  if (stalled) return entry.link;
+  entry.link->Restore();
+  return nullptr;
+}
+
+void Fleet::WantCards() {
+  CardStore::Wanted wanted;
+  for (const auto& [name, entry] : engines_) {
+    const EngineInfo& info = entry.status.info;
+    const bool answers = entry.link != nullptr && info.state != EngineState::kStarting;
+    if (answers && !info.model_card_hash.empty()) wanted[info.model_card_hash].push_back(entry.link);
+  }
+  cards_.SetWanted(std::move(wanted));
+}
+
+bool Fleet::has_snapshot() const {
+  absl::MutexLock lock(&mutex_);
+  return incarnation_.has_value();
+}
+
+std::optional<ModelView> Fleet::Find(const std::string& model_name) const {
+  absl::MutexLock lock(&mutex_);
+  ModelView view = View(model_name);
+  if (view.engines.empty()) return std::nullopt;
+  return view;
+}
+
+std::vector<ModelView> Fleet::Models() const {
+  absl::MutexLock lock(&mutex_);
+  std::set<std::string> names;
+  for (const auto& [name, entry] : engines_) names.insert(entry.status.info.model_name);
+  std::vector<ModelView> models;
+  for (const std::string& name : names) {
+    ModelView view = View(name);
+    if (!view.engines.empty()) models.push_back(std::move(view));
+  }
+  return models;
+}
+
+// Engines of one model may be served from different files: the first card that is there decides whose ids are meant.
+ModelView Fleet::View(const std::string& model_name) const {
+  ModelView view;
+  view.name = model_name;
+  std::vector<std::pair<std::string, EngineView>> by_card;
+  std::string card;
+  const absl::Time now = clock_.Now();
+  for (const auto& [name, entry] : engines_) {
+    const EngineInfo& info = entry.status.info;
+    if (info.model_name != model_name || entry.keep_until <= now) continue;
+    by_card.emplace_back(info.model_card_hash,
+                         EngineView{entry.link, info.state, info.max_model_len_tokens, entry.status.load});
+    if (view.text.ok()) continue;
+    view.text = cards_.Text(info.model_card_hash);
+    if (view.text.ok()) card = info.model_card_hash;
+  }
+  for (auto& [hash, engine] : by_card) {
+    if (!view.text.ok() || hash == card) view.engines.push_back(std::move(engine));
+  }
+  return view;
+}
+
+}  // namespace swiftcache::gateway::fleet

@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "gateway/openai/door.h"
+
+#include <utility>
+#include <variant>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
+#include "common/base/traceparent.h"
+#include "common/log/log.h"
+#include "gateway/openai/api_error.h"
+#include "gateway/openai/exchange.h"
+#include "gateway/openai/response.h"
+
+namespace swiftcache::gateway::openai {
+namespace {
+
+constexpr char kJson[] = "application/json";
+constexpr char kModelPath[] = "/v1/models/";
+
+void SendError(HttpResponder& responder, const absl::Status& status, HttpHeaders headers = {}) {
+  for (auto& header : ErrorHeaders(status)) headers.push_back(std::move(header));
+  responder.Send(HttpStatusOf(status), kJson, ErrorBody(status), std::move(headers));
+}
+
+/// "%2F" -> "/"; anything else stays.
+std::string PercentDecoded(const std::string& text) {
+  std::string out;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const bool escaped =
+        text[i] == '%' && i + 2 < text.size() && absl::ascii_isxdigit(text[i + 1]) && absl::ascii_isxdigit(text[i + 2]);
+    out += escaped ? absl::HexStringToBytes(text.substr(i + 1, 2)) : std::string(1, text[i]);
+    if (escaped) i += 2;
+  }
+  return out;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Door>> Door::Create(Options options, relay::Relay& relay, const Clock& clock) {
+  if (options.id_prefix.empty()) return absl::InvalidArgumentError("openai: id_prefix is empty, wants a unique prefix");
+  if (options.request_timeout <= absl::ZeroDuration()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "openai: request_timeout is ", absl::FormatDuration(options.request_timeout), ", wants more than 0"));
+  }
+  return std::unique_ptr<Door>(new Door(std::move(options), relay, clock));
+}
+
+Door::Door(Options options, relay::Relay& relay, const Clock& clock)
+    : options_(std::move(options)), relay_(relay), clock_(clock), started_s_(absl::ToUnixSeconds(clock.Now())) {}
+
+std::vector<HttpRoute> Door::Routes() {
+  auto generate = [this](Endpoint endpoint) {
+    return [this, endpoint](HttpRequest http, std::shared_ptr<HttpResponder> responder) {
+      Generate(endpoint, http, std::move(responder));
+    };
+  };
+  return {
+      {"GET", "/v1/models", [this](HttpRequest, std::shared_ptr<HttpResponder> responder) { ListModels(*responder); }},
+      {"GET", absl::StrCat(kModelPath, "*"),
+       [this](HttpRequest http, std::shared_ptr<HttpResponder> responder) { GetModel(http, *responder); }},
+      {"POST", "/v1/completions", generate(Endpoint::kCompletions)},
+      {"POST", "/v1/chat/completions", generate(Endpoint::kChat)}};
+}
+
+void Door::ListModels(HttpResponder& responder) {
+  responder.Send(200, kJson, ModelList(relay_.ListModels(), started_s_), {});
+}
+
+void Door::GetModel(const HttpRequest& http, HttpResponder& responder) {
+  const std::string name = PercentDecoded(http.path.substr(std::string(kModelPath).size()));
+  for (const relay::ModelInfo& model : relay_.ListModels()) {
+    if (model.name == name) return responder.Send(200, kJson, ModelEntry(model, started_s_), {});
+  }
+  SendError(responder,
+            AboutField(absl::NotFoundError(absl::StrCat("model '", absl::CHexEscape(name),
+                                                        "' is not served: GET /v1/models lists those that are")),
+                       "model"));
+}
+
+void Door::Generate(Endpoint endpoint, const HttpRequest& http, std::shared_ptr<HttpResponder> responder) {
+  std::string request_id(http.Header("x-request-id"));
+  if (request_id.empty()) request_id = absl::StrCat(options_.id_prefix, "-", next_id_.fetch_add(1));
+  absl::StatusOr<ParsedRequest> parsed = Parse(endpoint, http, request_id);
+  absl::StatusOr<std::vector<std::string>> echoes = parsed.ok() ? Echoes(*parsed) : parsed.status();
+  if (!echoes.ok()) {
+    LOG(INFO) << RequestTag{request_id, ParseTraceparent(http.Header("traceparent"))}
+              << "refused by the HTTP door: " << absl::CHexEscape(echoes.status().message());
+    return SendError(*responder, echoes.status(), {{"X-Request-Id", request_id}});
+  }
+  std::make_shared<Exchange>(parsed->answer, request_id, absl::ToUnixSeconds(clock_.Now()), *std::move(echoes),
+                             std::move(responder))
+      ->Run(relay_, std::move(parsed->prompts));
+}
+
+absl::StatusOr<ParsedRequest> Door::Parse(Endpoint endpoint, const HttpRequest& http,
+                                          const std::string& request_id) const {
+  ASSIGN_OR_RETURN(ParsedRequest parsed, ParseRequest(endpoint, http.body, options_.limits));
+  ReadHeaders(http, request_id, parsed);
+  for (relay::GenerateRequest& request : parsed.prompts) request.deadline = clock_.Now() + options_.request_timeout;
+  return parsed;
+}
+
+// The text of each prompt, where the client wants it back.
+absl::StatusOr<std::vector<std::string>> Door::Echoes(const ParsedRequest& parsed) {
+  std::vector<std::string> echoes;
+  if (!parsed.answer.echo) return echoes;
+  for (const relay::GenerateRequest& request : parsed.prompts) {
+    if (const auto* ids = std::get_if<std::vector<int32_t>>(&request.input)) {
+      ASSIGN_OR_RETURN(std::string text, relay_.Detokenize(request.model, *ids));
+      echoes.push_back(std::move(text));
+    } else {
+      echoes.push_back(std::get<std::string>(request.input));
+    }
+  }
+  return echoes;
+}
+
+}  // namespace swiftcache::gateway::openai

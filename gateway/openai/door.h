@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+// The OpenAI HTTP door of the gateway: GET /v1/models, POST /v1/completions, POST /v1/chat/completions.
+//
+//   ASSIGN_OR_RETURN(auto door, Door::Create({.id_prefix = "gw1-http"}, relay, clock));
+//   ASSIGN_OR_RETURN(auto server, HttpServer::Create(http_options, door->Routes()));
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "common/base/clock.h"
+#include "common/http/http_server.h"
+#include "gateway/openai/parse_request.h"
+#include "gateway/relay/relay.h"
+
+namespace swiftcache::gateway::openai {
+
+/// Validates, calls the relay, translates.
+/// Thread-safety: safe. Ownership: borrows relay and clock; must outlive the server that has its routes.
+/// Errors: go to clients as {"error":{"message","type","param","code"}}. A client that leaves cancels its request.
+class Door {
+ public:
+  struct Options {
+    std::string id_prefix = "http";  // of request ids that the door makes where X-Request-Id is absent
+    absl::Duration request_timeout = absl::InfiniteDuration();
+    RequestLimits limits = {};
+  };
+  /// Errors: INVALID_ARGUMENT (empty prefix, a timeout that is not positive).
+  static absl::StatusOr<std::unique_ptr<Door>> Create(Options options, relay::Relay& relay, const Clock& clock);
+
+  std::vector<HttpRoute> Routes();
+
+ private:
+  Door(Options options, relay::Relay& relay, const Clock& clock);
+
+  void ListModels(HttpResponder& responder);
+  void GetModel(const HttpRequest& http, HttpResponder& responder);
+  void Generate(Endpoint endpoint, const HttpRequest& http, std::shared_ptr<HttpResponder> responder);
+  absl::StatusOr<ParsedRequest> Parse(Endpoint endpoint, const HttpRequest& http, const std::string& request_id) const;
+  absl::StatusOr<std::vector<std::string>> Echoes(const ParsedRequest& parsed);
+
+  const Options options_;
+  relay::Relay& relay_;
+  const Clock& clock_;
+  const int64_t started_s_;
+  std::atomic<int64_t> next_id_{1};
+};
+
+}  // namespace swiftcache::gateway::openai

@@ -1,0 +1,283 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "gateway/openai/exchange.h"
+
+#include "absl/strings/str_cat.h"
+#include "gateway/openai/api_error.h"
+
+namespace swiftcache::gateway::openai {
+namespace {
+
+constexpr char kJson[] = "application/json";
+constexpr char kEvents[] = "text/event-stream; charset=utf-8";
+
+std::string AnswerId(Endpoint endpoint, const std::string& request_id) {
+  return (endpoint == Endpoint::kChat ? "chatcmpl-" : "cmpl-") + request_id;
+}
+
+absl::Status WithParam(absl::Status status, Endpoint endpoint) {
+  if (absl::IsNotFound(status)) return AboutField(std::move(status), "model");
+  if (absl::IsOutOfRange(status))
+    return AboutField(std::move(status), endpoint == Endpoint::kChat ? "messages" : "prompt");
+  return status;
+}
+
+int64_t Cached(const UsageTotals& usage) { return usage.cached_local + usage.cached_donor + usage.cached_host; }
+
+}  // namespace
+
+/// The relay's end of one prompt.
+class Exchange::Sink final : public relay::GenerateSink {
+ public:
+  Sink(std::shared_ptr<Exchange> exchange, size_t prompt) : exchange_(std::move(exchange)), prompt_(prompt) {}
+  void OnEvent(relay::GenerateEvent event) override { exchange_->OnNews(prompt_, std::move(event)); }
+  void OnDone(absl::Status status) override { exchange_->OnNews(prompt_, std::move(status)); }
+
+ private:
+  const std::shared_ptr<Exchange> exchange_;
+  const size_t prompt_;
+};
+
+Exchange::Exchange(AnswerOptions options, const std::string& request_id, int64_t created_s,
+                   std::vector<std::string> echoes, std::shared_ptr<HttpResponder> responder)
+    : options_(std::move(options)),
+      request_id_(request_id),
+      writer_(options_, AnswerId(options_.endpoint, request_id), created_s),
+      echoes_(std::move(echoes)),
+      responder_(std::move(responder)) {}
+
+void Exchange::Run(relay::Relay& relay, std::vector<relay::GenerateRequest> prompts) {
+  {
+    absl::MutexLock lock(&mutex_);
+    prompts_.resize(prompts.size());
+    answers_.resize(prompts.size() * static_cast<size_t>(options_.n));
+    prompts_left_ = prompts.size();
+  }
+  responder_->OnDisconnect([weak = weak_from_this()] {
+    if (auto self = weak.lock()) self->OnClientGone();
+  });
+  for (size_t i = 0; i < prompts.size(); ++i) {
+    if (!Start(relay, std::move(prompts[i]), i)) return;
+  }
+  Ready();
+}
+
+bool Exchange::Start(relay::Relay& relay, relay::GenerateRequest request, size_t prompt) {
+  auto call = relay.Generate(std::move(request), std::make_shared<Sink>(shared_from_this(), prompt));
+  if (!call.ok()) {
+    Fail(call.status());
+    return false;
+  }
+  {
+    absl::MutexLock lock(&mutex_);
+    if (phase_ != Phase::kOver) {
+      prompts_[prompt].tokens = static_cast<int64_t>((*call)->prompt_ids().size());
+      calls_.push_back(*std::move(call));
+      return true;
+    }
+  }
+  (*call)->Cancel();
+  return false;
+}
+
+void Exchange::Ready() {
+  {
+    absl::MutexLock lock(&mutex_);
+    if (phase_ == Phase::kStarting) phase_ = Phase::kRunning;
+    for (auto& [prompt, news] : std::exchange(early_, {})) Handle(prompt, std::move(news));
+  }
+  Deliver();
+}
+
+void Exchange::OnNews(size_t prompt, News news) {
+  {
+    absl::MutexLock lock(&mutex_);
+    if (phase_ == Phase::kStarting) {
+      early_.emplace_back(prompt, std::move(news));
+    } else {
+      Handle(prompt, std::move(news));
+    }
+  }
+  Deliver();
+}
+
+void Exchange::OnClientGone() {
+  {
+    absl::MutexLock lock(&mutex_);
+    phase_ = Phase::kOver;
+  }
+  CancelIfOver();
+}
+
+void Exchange::Fail(const absl::Status& status) {
+  {
+    absl::MutexLock lock(&mutex_);
+    EndWith(status);
+  }
+  Deliver();
+}
+
+void Exchange::Deliver() {
+  for (std::vector<Output> outputs = TakeOutputs(); !outputs.empty(); outputs = TakeOutputs()) {
+    bool client_is_there = true;
+    for (const Output& output : outputs) client_is_there = output(*responder_) && client_is_there;
+    Delivered(client_is_there);
+  }
+  CancelIfOver();
+}
+
+// Whoever puts something in while another thread delivers leaves it to that thread, which looks again.
+std::vector<Exchange::Output> Exchange::TakeOutputs() {
+  absl::MutexLock lock(&mutex_);
+  if (delivering_ || outbox_.empty()) return {};
+  delivering_ = true;
+  return std::exchange(outbox_, {});
+}
+
+void Exchange::Delivered(bool client_is_there) {
+  absl::MutexLock lock(&mutex_);
+  delivering_ = false;
+  if (!client_is_there) phase_ = Phase::kOver;
+}
+
+// Calls that have ended take a Cancel without harm.
+void Exchange::CancelIfOver() {
+  Calls ended;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (phase_ == Phase::kOver) ended = std::exchange(calls_, {});
+  }
+  for (const auto& call : ended) call->Cancel();
+}
+
+void Exchange::Handle(size_t prompt, News news) {
+  if (phase_ == Phase::kOver) return;
+  if (auto* event = std::get_if<relay::GenerateEvent>(&news)) {
+    HandleEvent(prompt, std::move(*event));
+  } else {
+    HandleDone(std::get<absl::Status>(news));
+  }
+}
+
+void Exchange::HandleEvent(size_t prompt, relay::GenerateEvent event) {
+  if (event.index < 0 || event.index >= options_.n) {
+    return EndWith(
+        absl::InternalError(absl::StrCat("an answer of index ", event.index, " came, wants 0..", options_.n - 1)));
+  }
+  Count(prompt, event);
+  Choice news{std::move(event.text), std::move(event.logprobs), event.finish};
+  options_.stream ? Stream(prompt, event.index, std::move(news)) : Append(prompt, event.index, std::move(news));
+}
+
+void Exchange::Count(size_t prompt, const relay::GenerateEvent& event) {
+  completion_tokens_ += static_cast<int64_t>(event.token_ids.size());
+  if (!event.usage) return;
+  Prompt& counted = prompts_[prompt];
+  counted.tokens = event.usage->prompt_tokens;
+  const UsageTotals cached{.cached_local = event.usage->cached_local_tokens,
+                           .cached_donor = event.usage->cached_donor_tokens,
+                           .cached_host = event.usage->cached_host_tokens};
+  if (Cached(cached) > Cached(counted.cached)) counted.cached = cached;
+}
+
+void Exchange::Open(std::string& out, size_t prompt, int32_t index) {
+  if (options_.endpoint == Endpoint::kChat) out += writer_.RoleChunk(index);
+  if (!echoes_.empty())
+    out += writer_.Chunk(index, {.text = echoes_[prompt], .logprobs = {}, .finish = {}}, 0, nullptr);
+}
+
+void Exchange::Stream(size_t prompt, int32_t index, Choice news) {
+  const auto place = static_cast<int32_t>(prompt) * options_.n + index;
+  Progress& progress = answers_[place];
+  std::string out;
+  if (!std::exchange(progress.opened, true)) Open(out, prompt, place);
+  const UsageTotals usage = Usage();
+  const bool silent = news.text.empty() && news.logprobs.empty() && !news.finish && !options_.usage_on_chunks;
+  if (!silent)
+    out += writer_.Chunk(place, news, progress.offset_characters, options_.usage_on_chunks ? &usage : nullptr);
+  for (const relay::TokenLogprob& token : news.logprobs) progress.offset_characters += CountCharacters(token.token);
+  if (out.empty()) return;
+  if (!std::exchange(begun_, true)) PutBegin({{"Cache-Control", "no-cache"}});
+  PutWrite(std::move(out));
+}
+
+void Exchange::Append(size_t prompt, int32_t index, Choice news) {
+  Progress& progress = answers_[prompt * static_cast<size_t>(options_.n) + static_cast<size_t>(index)];
+  if (!std::exchange(progress.opened, true) && !echoes_.empty()) progress.choice.text = echoes_[prompt];
+  progress.choice.text += news.text;
+  for (relay::TokenLogprob& token : news.logprobs) progress.choice.logprobs.push_back(std::move(token));
+  if (news.finish) progress.choice.finish = news.finish;
+}
+
+void Exchange::HandleDone(const absl::Status& status) {
+  if (!status.ok()) return EndWith(status);
+  if (--prompts_left_ == 0) End();
+}
+
+void Exchange::End() {
+  phase_ = Phase::kOver;
+  if (!options_.stream) {
+    std::vector<Choice> choices;
+    for (Progress& progress : answers_) choices.push_back(std::move(progress.choice));
+    return PutSend(200, writer_.Whole(choices, Usage()), {});
+  }
+  if (!begun_) PutBegin({});
+  std::string out;
+  if (options_.usage_at_end) out = writer_.UsageChunk(Usage());
+  PutWrite(out += kDone);
+  PutFinish();
+}
+
+void Exchange::EndWith(const absl::Status& error) {
+  if (phase_ == Phase::kOver) return;
+  phase_ = Phase::kOver;
+  const absl::Status status = WithParam(error, options_.endpoint);
+  if (!begun_) return PutSend(HttpStatusOf(status), ErrorBody(status), ErrorHeaders(status));
+  PutWrite(absl::StrCat("data: ", ErrorBody(status), "\n\n"));
+  PutFinish();
+}
+
+void Exchange::PutBegin(HttpHeaders more) {
+  outbox_.emplace_back([headers = Headers(std::move(more))](HttpResponder& responder) {
+    responder.StartStream(200, kEvents, headers);
+    return true;
+  });
+}
+
+void Exchange::PutSend(int status, std::string body, HttpHeaders more) {
+  outbox_.emplace_back(
+      [status, body = std::move(body), headers = Headers(std::move(more))](HttpResponder& responder) mutable {
+        responder.Send(status, kJson, std::move(body), std::move(headers));
+        return true;
+      });
+}
+
+void Exchange::PutWrite(std::string bytes) {
+  outbox_.emplace_back(
+      [bytes = std::move(bytes)](HttpResponder& responder) mutable { return responder.Write(std::move(bytes)); });
+}
+
+void Exchange::PutFinish() {
+  outbox_.emplace_back([](HttpResponder& responder) {
+    responder.Finish();
+    return true;
+  });
+}
+
+UsageTotals Exchange::Usage() const {
+  UsageTotals sum;
+  sum.completion = completion_tokens_;
+  for (const Prompt& prompt : prompts_) {
+    sum.prompt += prompt.tokens;
+    sum.cached_local += prompt.cached.cached_local;
+    sum.cached_donor += prompt.cached.cached_donor;
+    sum.cached_host += prompt.cached.cached_host;
+  }
+  return sum;
+}
+
+HttpHeaders Exchange::Headers(HttpHeaders more) const {
+  more.emplace_back("X-Request-Id", request_id_);
+  return more;
+}
+
+}  // namespace swiftcache::gateway::openai

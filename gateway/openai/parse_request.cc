@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "gateway/openai/parse_request.h"
+
+#include <limits>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
+#include "common/base/traceparent.h"
+#include "gateway/openai/json_parse.h"
+
+namespace swiftcache::gateway::openai {
+namespace {
+
+using nlohmann::json;
+
+constexpr int32_t kDefaultCompletionTokens = 16;  // as in OpenAI's API
+constexpr int64_t kMaxInt = std::numeric_limits<int32_t>::max();
+constexpr int64_t kMaxLogprobs = 20;
+constexpr int64_t kMaxContinuations = 128;
+
+std::optional<int32_t> Narrow(std::optional<int64_t> value) {
+  return value ? std::optional<int32_t>(static_cast<int32_t>(*value)) : std::nullopt;
+}
+
+void ReadSampling(Fields& fields, const RequestLimits& limits, fleet::Sampling& sampling) {
+  sampling.temperature = fields.Number<float>("temperature", {.low = 0, .high = 2});
+  sampling.top_p = fields.Number<float>("top_p", {.low = 0, .high = 1, .low_is_open = true});
+  sampling.top_k = Narrow(fields.Integer("top_k", -1, kMaxInt));
+  sampling.min_p = fields.Number<float>("min_p", {.low = 0, .high = 1});
+  sampling.seed = fields.Seed("seed");
+  sampling.presence_penalty = fields.Number<float>("presence_penalty", {.low = -2, .high = 2});
+  sampling.frequency_penalty = fields.Number<float>("frequency_penalty", {.low = -2, .high = 2});
+  sampling.repetition_penalty = fields.Number<float>("repetition_penalty", {.low = 0, .high = 10, .low_is_open = true});
+  sampling.stop = fields.Texts("stop", limits.max_stop_strings, limits.max_stop_bytes);
+  sampling.stop_token_ids = fields.Ids("stop_token_ids", limits.max_stop_token_ids);
+  sampling.ignore_eos = fields.Bool("ignore_eos").value_or(false);
+  sampling.n = Narrow(fields.Integer("n", 1, kMaxContinuations));
+  const std::optional<int64_t> best_of = fields.Integer("best_of", 1, kMaxContinuations);
+  if (best_of && *best_of != sampling.n.value_or(1)) {
+    fields.Fail("best_of", absl::StrCat("is ", *best_of, ", wants the value of n (", sampling.n.value_or(1),
+                                        "): choosing among more is not supported"));
+  }
+}
+
+void ReadCompletionOptions(Fields& fields, fleet::Sampling& sampling, AnswerOptions& answer) {
+  sampling.max_tokens = Narrow(fields.Integer("max_tokens", 1, kMaxInt)).value_or(kDefaultCompletionTokens);
+  sampling.logprobs = Narrow(fields.Integer("logprobs", 0, kMaxLogprobs));
+  answer.logprobs = sampling.logprobs.has_value();
+  answer.echo = fields.Bool("echo").value_or(false);
+  if (answer.echo && answer.logprobs) {
+    fields.Fail("echo", "is true together with logprobs, which a prompt does not have here: send one of the two");
+  }
+}
+
+void ReadChatOptions(Fields& fields, fleet::Sampling& sampling, AnswerOptions& answer) {
+  const std::optional<int32_t> max_tokens = Narrow(fields.Integer("max_tokens", 1, kMaxInt));
+  sampling.max_tokens = Narrow(fields.Integer("max_completion_tokens", 1, kMaxInt));  // the newer name wins
+  if (!sampling.max_tokens) sampling.max_tokens = max_tokens;
+  answer.logprobs = fields.Bool("logprobs").value_or(false);
+  const std::optional<int32_t> top = Narrow(fields.Integer("top_logprobs", 0, kMaxLogprobs));
+  if (top && *top > 0 && !answer.logprobs) fields.Fail("top_logprobs", "is set, wants logprobs to be true as well");
+  if (answer.logprobs) sampling.logprobs = top.value_or(0);
+}
+
+void ReadStreamOptions(Fields& fields, AnswerOptions& answer) {
+  answer.stream = fields.Bool("stream").value_or(false);
+  const json* options = fields.Find("stream_options");
+  if (options == nullptr) return;
+  Fields stream(*options, "stream_options.");
+  answer.usage_at_end = stream.Bool("include_usage").value_or(false);
+  answer.usage_on_chunks = stream.Bool("continuous_usage_stats").value_or(false);
+  fields.Adopt(stream.status());
+}
+
+void ReadLabels(Fields& fields, const RequestLimits& limits, relay::GenerateRequest& request) {
+  request.model = fields.Text("model", limits.max_label_bytes).value_or("");
+  if (request.model.empty()) fields.Fail("model", "is missing, wants the name of a model: GET /v1/models lists them");
+  request.cache_salt = fields.Text("cache_salt", limits.max_label_bytes).value_or("");
+  request.conversation_id = fields.Text("conversation_id", limits.max_label_bytes).value_or("");
+  fields.Text("user", limits.max_label_bytes);
+  request.priority = Narrow(fields.Integer("priority", -kMaxInt - 1, kMaxInt)).value_or(0);
+}
+
+}  // namespace
+
+absl::StatusOr<ParsedRequest> ParseRequest(Endpoint endpoint, const std::string& body, const RequestLimits& limits) {
+  ASSIGN_OR_RETURN(const json object, ParseJson(body));
+  Fields fields(object);
+  ParsedRequest parsed;
+  AnswerOptions& answer = parsed.answer;
+  answer.endpoint = endpoint;
+  relay::GenerateRequest shared;
+  ReadLabels(fields, limits, shared);
+  ReadSampling(fields, limits, shared.sampling);
+  ReadStreamOptions(fields, answer);
+  std::vector<std::variant<std::string, std::vector<int32_t>, relay::Chat>> inputs;
+  if (endpoint == Endpoint::kChat) {
+    ReadChatOptions(fields, shared.sampling, answer);
+    inputs.emplace_back(ParseChat(fields, limits));
+  } else {
+    ReadCompletionOptions(fields, shared.sampling, answer);
+    inputs = ParsePrompts(fields, limits);
+  }
+  answer.model = shared.model;
+  answer.n = shared.sampling.n.value_or(1);
+  if (const int64_t answers = answer.n * static_cast<int64_t>(inputs.size()); answers > limits.max_answers) {
+    fields.Fail("n", absl::StrCat("times the prompts is ", answers, ", wants at most ", limits.max_answers));
+  }
+  RETURN_IF_ERROR(fields.status());
+  for (auto& input : inputs) {
+    parsed.prompts.push_back(shared);
+    parsed.prompts.back().input = std::move(input);
+  }
+  return parsed;
+}
+
+void ReadHeaders(const HttpRequest& http, const std::string& request_id, ParsedRequest& parsed) {
+  const std::string traceparent = ParseTraceparent(http.Header("traceparent"));
+  std::string_view conversation;
+  for (const char* name : {"x-session-id", "x-correlation-id", "x-user-id"}) {
+    if (conversation.empty()) conversation = http.Header(name);
+  }
+  for (size_t i = 0; i < parsed.prompts.size(); ++i) {
+    relay::GenerateRequest& request = parsed.prompts[i];
+    request.request_id = parsed.prompts.size() > 1 ? absl::StrCat(request_id, "-", i) : request_id;
+    request.traceparent = traceparent;
+    if (request.conversation_id.empty()) request.conversation_id = conversation;
+  }
+}
+
+}  // namespace swiftcache::gateway::openai

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+// From the JSON of POST /v1/completions or /v1/chat/completions to what the relay understands. Pure.
+//
+//   ASSIGN_OR_RETURN(ParsedRequest parsed, ParseRequest(Endpoint::kChat, http.body));
+//   ReadHeaders(http, request_id, parsed);
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/http/http_server.h"
+#include "gateway/openai/fields.h"
+#include "gateway/openai/request.h"
+
+namespace swiftcache::gateway::openai {
+
+/// All inclusive.
+struct RequestLimits {
+  int64_t max_prompts = 256;
+  int64_t max_answers = 1024;  // prompts x n
+  int64_t max_messages = 4096;
+  int64_t max_prompt_bytes = int64_t{16} << 20;
+  int64_t max_label_bytes = 256;  // model, cache_salt, conversation_id, user
+  int64_t max_stop_strings = 16;
+  int64_t max_stop_bytes = 1024;
+  int64_t max_stop_token_ids = 128;
+};
+
+/// Unknown fields are ignored. Errors: INVALID_ARGUMENT naming field, value and limit.
+absl::StatusOr<ParsedRequest> ParseRequest(Endpoint endpoint, const std::string& body,
+                                           const RequestLimits& limits = {});
+
+/// The request's id (numbered where there are several prompts) and what headers say: traceparent, and hints where a
+/// conversation lives (the body's conversation_id wins).
+void ReadHeaders(const HttpRequest& http, const std::string& request_id, ParsedRequest& parsed);
+
+/// "prompt": a string, a list of strings, token ids, or a list of lists of token ids. Errors go to `fields`.
+std::vector<std::variant<std::string, std::vector<int32_t>, relay::Chat>> ParsePrompts(Fields& fields,
+                                                                                       const RequestLimits& limits);
+
+/// "messages" with content as a string or as a list of text parts. Errors go to `fields`.
+relay::Chat ParseChat(Fields& fields, const RequestLimits& limits);
+
+}  // namespace swiftcache::gateway::openai

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+// A request of OpenAI's API, understood: what to generate, and how the answer is to look.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "gateway/relay/relay.h"
+
+namespace swiftcache::gateway::openai {
+
+enum class Endpoint { kCompletions, kChat };
+
+/// How the answer is to look. Thread-safety: a value.
+struct AnswerOptions {
+  Endpoint endpoint = Endpoint::kCompletions;
+  std::string model;
+  int32_t n = 1;  // continuations of each prompt
+  bool stream = false;
+  bool usage_at_end = false;     // stream_options.include_usage
+  bool usage_on_chunks = false;  // stream_options.continuous_usage_stats
+  bool echo = false;             // completions: the prompt's text comes first
+  bool logprobs = false;
+};
+
+/// One relay request for each prompt; all share the sampling.
+struct ParsedRequest {
+  std::vector<relay::GenerateRequest> prompts;
+  AnswerOptions answer;
+};
+
+}  // namespace swiftcache::gateway::openai

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+// The JSON of answers: whole ones and the chunks of a stream. Pure.
+//
+//   ResponseWriter writer(options, "chatcmpl-7", created);
+//   out = writer.RoleChunk(0) + writer.Chunk(0, event, offset, nullptr) + kDone;
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "gateway/openai/request.h"
+#include "gateway/relay/relay.h"
+
+namespace swiftcache::gateway::openai {
+
+/// Units: tokens.
+struct UsageTotals {
+  int64_t prompt = 0, completion = 0;
+  int64_t cached_local = 0, cached_donor = 0, cached_host = 0;
+};
+
+/// One continuation as far as it has come.
+struct Choice {
+  std::string text;
+  std::vector<relay::TokenLogprob> logprobs;
+  std::optional<fleet::FinishReason> finish;
+};
+
+inline constexpr std::string_view kDone = "data: [DONE]\n\n";
+
+/// Every method returns whole server-sent events ("data: ...\n\n"), except Whole.
+/// Thread-safety: immutable. Errors: none; bytes that are not UTF-8 become U+FFFD, logarithms of zero -9999.
+class ResponseWriter {
+ public:
+  ResponseWriter(AnswerOptions options, std::string id, int64_t created_s)
+      : options_(std::move(options)), id_(std::move(id)), created_s_(created_s) {}
+
+  /// Opens a chat choice.
+  std::string RoleChunk(int32_t index) const;
+  /// New text of a choice. `text_offset`: characters of this choice before it. `usage`: on this chunk, may be null.
+  std::string Chunk(int32_t index, const Choice& news, int64_t text_offset, const UsageTotals* usage) const;
+  std::string UsageChunk(const UsageTotals& usage) const;
+  /// The whole answer, not streamed; index = place in `choices`.
+  std::string Whole(const std::vector<Choice>& choices, const UsageTotals& usage) const;
+
+ private:
+  const AnswerOptions options_;
+  const std::string id_;
+  const int64_t created_s_;
+};
+
+/// GET /v1/models, and one of its entries.
+std::string ModelList(const std::vector<relay::ModelInfo>& models, int64_t created_s);
+std::string ModelEntry(const relay::ModelInfo& model, int64_t created_s);
+
+/// Characters (code points) of UTF-8 text.
+int64_t CountCharacters(std::string_view text);
+
+}  // namespace swiftcache::gateway::openai

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "gateway/relay/continuation.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <optional>
+#include <utility>
+
+namespace swiftcache::gateway::relay {
+
+using fleet::FinishReason;
+
+Continuation::Continuation(const fleet::ModelText& text, const fleet::Sampling& sampling, int64_t prompt_tokens)
+    : tokenizer_(text.tokenizer()), sampling_(sampling), detokenizer_(text.tokenizer(), sampling.stop) {
+  usage_.prompt_tokens = prompt_tokens;
+}
+
+GenerateEvent Continuation::Take(fleet::EngineEvent event, absl::Duration time_to_first_token) {
+  if (event.usage.has_value()) {
+    const int64_t relayed = usage_.completion_tokens;
+    usage_ = *event.usage;
+    usage_.completion_tokens = relayed;
+  }
+  GenerateEvent out;
+  out.index = event.index;
+  const bool engine_stopped = event.finish == FinishReason::kStop;
+  for (size_t i = 0; i < event.token_ids.size() && !detokenizer_.stopped(); ++i) {
+    const int32_t id = event.token_ids[i];
+    const bool last = i + 1 == event.token_ids.size();
+    out.token_ids.push_back(id);
+    if (i < event.logprobs.size()) out.logprobs.push_back(Named(event.logprobs[i]));
+    if (!(engine_stopped && last && IsStopToken(id))) out.text += detokenizer_.Push(id);
+  }
+  usage_.completion_tokens += static_cast<int64_t>(out.token_ids.size());
+  if (!detokenizer_.stopped() && event.finish.has_value()) out.text += detokenizer_.Flush();
+  out.finish = detokenizer_.stopped() ? FinishReason::kStop : event.finish;
+  if (out.finish.has_value()) {
+    ended_ = true;
+    usage_.time_to_first_token = time_to_first_token;
+    out.usage = usage_;
+  }
+  return out;
+}
+
+// The text of a stop token, as that of a stop string, is not part of the answer.
+bool Continuation::IsStopToken(int32_t id) const {
+  return std::find(sampling_.stop_token_ids.begin(), sampling_.stop_token_ids.end(), id) !=
+         sampling_.stop_token_ids.end();
+}
+
+TokenLogprob Continuation::Named(int32_t id, float logprob) const {
+  return {.token_id = id, .logprob = logprob, .token = tokenizer_.TokenBytes(id), .top = {}};
+}
+
+TokenLogprob Continuation::Named(const fleet::TokenLogprob& logprob) const {
+  TokenLogprob named = Named(logprob.token_id, logprob.logprob);
+  for (const auto& [id, value] : logprob.top) named.top.push_back(Named(id, value));
+  return named;
+}
+
+}  // namespace swiftcache::gateway::relay

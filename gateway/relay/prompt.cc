@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "gateway/relay/prompt.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
+#include "gateway/relay/validate.h"
+
+namespace swiftcache::gateway::relay {
+namespace {
+
+constexpr text::EncodeOptions kPlain{.add_special = false, .parse_special = false};
+constexpr text::EncodeOptions kWithSpecial{.add_special = false, .parse_special = true};
+
+// The model has no template, or one that is not understood: its clients can send something else.
+absl::Status Unusable(const absl::Status& status) {
+  return absl::InvalidArgumentError(
+      absl::StrCat("chat.messages cannot be used with this model: ", status.message(), "; prompts and token ids can"));
+}
+
+absl::Status RenderError(const absl::Status& status) {
+  return absl::InvalidArgumentError(absl::StrCat("chat.messages: ", status.message()));
+}
+
+bool LooksSpecial(const text::Tokenizer& tokenizer, const std::string& text) {
+  return tokenizer.Encode(text, kPlain) != tokenizer.Encode(text, kWithSpecial);
+}
+
+// A role is not message text for the template, so it may not smuggle in what plain_content keeps out.
+absl::Status CheckRoles(const text::Tokenizer& tokenizer, const Chat& chat) {
+  for (size_t i = 0; i < chat.messages.size(); ++i) {
+    if (!LooksSpecial(tokenizer, chat.messages[i].role)) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("chat.messages[", i, "].role looks like a special token, which plain_content forbids"));
+  }
+  return absl::OkStatus();
+}
+
+std::vector<text::RenderedPiece> Joined(std::vector<text::RenderedPiece> pieces) {
+  std::vector<text::RenderedPiece> joined;
+  for (text::RenderedPiece& piece : pieces) {
+    if (!joined.empty() && joined.back().from_message == piece.from_message) {
+      joined.back().text += piece.text;
+    } else {
+      joined.push_back(std::move(piece));
+    }
+  }
+  return joined;
+}
+
+// Cut only where a message really holds special-looking text: otherwise the ids are those of the whole text.
+absl::StatusOr<std::vector<int32_t>> PlainContentIds(const fleet::ModelText& text, const Chat& chat) {
+  const text::Tokenizer& tokenizer = text.tokenizer();
+  RETURN_IF_ERROR(CheckRoles(tokenizer, chat));
+  auto rendered = text.chat().RenderPieces(chat.messages, chat.add_generation_prompt);
+  if (!rendered.ok()) return RenderError(rendered.status());
+  const std::vector<text::RenderedPiece> pieces = Joined(*std::move(rendered));
+  std::string whole;
+  bool special = false;
+  for (const text::RenderedPiece& piece : pieces) {
+    whole += piece.text;
+    special = special || (piece.from_message && LooksSpecial(tokenizer, piece.text));
+  }
+  if (!special) return tokenizer.Encode(whole, kWithSpecial);
+  std::vector<int32_t> ids;
+  for (const text::RenderedPiece& piece : pieces) {
+    std::vector<int32_t> part = tokenizer.Encode(piece.text, piece.from_message ? kPlain : kWithSpecial);
+    ids.insert(ids.end(), part.begin(), part.end());
+  }
+  return ids;
+}
+
+absl::Status TooLong(absl::string_view found, int64_t max_model_len_tokens) {
+  return absl::OutOfRangeError(absl::StrCat("prompt has ", found, " tokens, wants at most ", max_model_len_tokens - 1,
+                                            " (max_model_len is ", max_model_len_tokens,
+                                            " tokens, one of them for the answer): shorten it"));
+}
+
+int64_t ContentBytes(const Chat& chat) {
+  int64_t bytes = 0;
+  for (const text::ChatMessage& message : chat.messages) bytes += static_cast<int64_t>(message.content.size());
+  return bytes;
+}
+
+// Refuses without rendering or tokenising what cannot fit, however well it is tokenised.
+absl::Status CheckBytes(const fleet::ModelText& text, int64_t bytes, int64_t max_model_len_tokens) {
+  if (text.max_token_bytes() == 0) return absl::OkStatus();
+  const int64_t at_least = bytes / text.max_token_bytes();
+  return at_least < max_model_len_tokens ? absl::OkStatus()
+                                         : TooLong(absl::StrCat("at least ", at_least), max_model_len_tokens);
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<int32_t>> ChatIds(const fleet::ModelText& text, const Chat& chat) {
+  if (!text.chat_status().ok()) return Unusable(text.chat_status());
+  if (chat.plain_content) return PlainContentIds(text, chat);
+  auto rendered = text.chat().Render(chat.messages, chat.add_generation_prompt);
+  if (!rendered.ok()) return RenderError(rendered.status());
+  return text.tokenizer().Encode(*rendered, kWithSpecial);
+}
+
+absl::StatusOr<std::vector<int32_t>> PromptIds(const fleet::ModelText& text,
+                                               const std::variant<std::string, std::vector<int32_t>, Chat>& input,
+                                               int64_t max_model_len_tokens) {
+  std::vector<int32_t> ids;
+  if (const auto* prompt = std::get_if<std::string>(&input)) {
+    RETURN_IF_ERROR(CheckBytes(text, static_cast<int64_t>(prompt->size()), max_model_len_tokens));
+    ids = text.tokenizer().Encode(*prompt, {.add_special = true, .parse_special = false});
+  } else if (const auto* chat = std::get_if<Chat>(&input)) {
+    RETURN_IF_ERROR(CheckBytes(text, ContentBytes(*chat), max_model_len_tokens));
+    ASSIGN_OR_RETURN(ids, ChatIds(text, *chat));
+  } else {
+    ids = std::get<std::vector<int32_t>>(input);
+    RETURN_IF_ERROR(CheckIds("token_ids", ids, text.vocab_size()));
+  }
+  if (ids.empty()) return absl::InvalidArgumentError("prompt has no tokens, wants at least one: send some text");
+  if (static_cast<int64_t>(ids.size()) >= max_model_len_tokens) {
+    return TooLong(absl::StrCat(ids.size()), max_model_len_tokens);
+  }
+  return ids;
+}
+
+}  // namespace swiftcache::gateway::relay

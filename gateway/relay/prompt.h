@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+// Turns what a client sent into the token ids that an engine gets.
+//
+//   ASSIGN_OR_RETURN(std::vector<int32_t> ids, PromptIds(*text, input, max_model_len));
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "gateway/fleet/model_text.h"
+#include "gateway/relay/relay.h"
+
+namespace swiftcache::gateway::relay {
+
+/// Ids of a prompt. REQUIRES: the input passed CheckRequest.
+/// Errors: INVALID_ARGUMENT (id outside the vocabulary; what the chat template says; the model has no usable chat
+/// template), OUT_OF_RANGE (no room for one new token in `max_model_len_tokens`).
+absl::StatusOr<std::vector<int32_t>> PromptIds(const fleet::ModelText& text,
+                                               const std::variant<std::string, std::vector<int32_t>, Chat>& input,
+                                               int64_t max_model_len_tokens);
+
+/// Messages to ids: the template's own markers are special tokens, and so is text of messages that looks like them,
+/// unless chat.plain_content.
+absl::StatusOr<std::vector<int32_t>> ChatIds(const fleet::ModelText& text, const Chat& chat);
+
+}  // namespace swiftcache::gateway::relay

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+// Carries one request from a door to an engine and its tokens back as text. Both doors (gRPC and OpenAI's HTTP) stand
+// on it. Retries on another engine of the model while no token has been sent; otherwise an engine's death is one clear
+// error.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "gateway/fleet/engine_client.h"
+#include "gateway/text/chat_template.h"
+
+namespace swiftcache::gateway::relay {
+
+struct Chat {
+  std::vector<text::ChatMessage> messages;
+  bool add_generation_prompt = true;
+  bool plain_content = false;
+};
+
+struct GenerateRequest {
+  std::string request_id;  // the client's, for its eyes and logs, need not be unique; made if empty
+  std::string traceparent;
+  std::string model;
+  std::variant<std::string, std::vector<int32_t>, Chat> input;
+  fleet::Sampling sampling;
+  std::string cache_salt;
+  std::string conversation_id;
+  int32_t priority = 0;
+  absl::Time deadline = absl::InfiniteFuture();
+};
+
+struct TokenLogprob {
+  int32_t token_id = 0;
+  float logprob = 0;
+  std::string token;  // bytes
+  std::vector<TokenLogprob> top;
+};
+
+/// One message of the stream; meaning as proto GenerateResponse.
+struct GenerateEvent {
+  int32_t index = 0;
+  std::string text;
+  std::vector<int32_t> token_ids;
+  std::vector<TokenLogprob> logprobs;
+  std::optional<fleet::FinishReason> finish;  // kStop or kLength: what the server cut off ends with UNAVAILABLE
+  std::optional<fleet::Usage> usage;
+};
+
+/// A door's end of a request. Called from any thread, one call at a time; must not block.
+class GenerateSink {
+ public:
+  virtual ~GenerateSink() = default;
+  virtual void OnEvent(GenerateEvent event) = 0;
+  virtual void OnDone(absl::Status status) = 0;  // last call, exactly once
+};
+
+/// A request under way; Cancel at any time, from any thread.
+class GenerateCall {
+ public:
+  virtual ~GenerateCall() = default;
+  virtual const std::string& request_id() const = 0;
+  virtual const std::vector<int32_t>& prompt_ids() const = 0;
+  virtual void Cancel() = 0;
+};
+
+struct ModelInfo {
+  std::string name;
+  int64_t max_model_len_tokens = 0;
+  int32_t engines = 0;
+};
+
+/// Thread-safety: safe. Ownership: shares sinks until OnDone. Errors: Generate returns what is wrong with the request
+/// before anything is sent (the sink is then never called); later errors reach OnDone.
+class Relay {
+ public:
+  virtual ~Relay() = default;
+  virtual absl::StatusOr<std::shared_ptr<GenerateCall>> Generate(GenerateRequest request,
+                                                                 std::shared_ptr<GenerateSink> sink) = 0;
+  virtual absl::StatusOr<std::vector<int32_t>> Tokenize(const std::string& model,
+                                                        const std::variant<std::string, Chat>& input,
+                                                        bool parse_special) = 0;
+  /// Models with at least one live engine, by name.
+  virtual std::vector<ModelInfo> ListModels() = 0;
+  virtual absl::StatusOr<std::string> Detokenize(const std::string& model, const std::vector<int32_t>& ids) = 0;
+};
+
+}  // namespace swiftcache::gateway::relay

@@ -1,0 +1,263 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "gateway/relay/relay_call.h"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
+#include "common/log/log.h"
+#include "gateway/route/route.h"
+
+namespace swiftcache::gateway::relay {
+
+// Hands one engine's events to the call; a new one per attempt, so that an earlier engine cannot speak up later.
+class RelayCall::Attempt final : public fleet::EngineObserver, public fleet::LossObserver {
+ public:
+  Attempt(std::shared_ptr<RelayCall> call, int number) : call_(std::move(call)), weak_call_(call_), number_(number) {}
+  void OnEvent(fleet::EngineEvent event) override { call_->OnEngineEvent(std::move(event)); }
+  void OnDone(absl::Status status) override { std::exchange(call_, nullptr)->OnEngineDone(status); }
+  void OnLost(const absl::Status& why) override {
+    if (const std::shared_ptr<RelayCall> call = weak_call_.lock()) call->Lose(number_, why);
+  }
+
+ private:
+  std::shared_ptr<RelayCall> call_;  // of the engine's events alone, until the last
+  const std::weak_ptr<RelayCall> weak_call_;
+  const int number_;
+};
+
+namespace {
+
+fleet::EngineRequest ForEngine(const GenerateRequest& request, std::vector<int32_t> prompt) {
+  return {.request_id = {},  // of each attempt
+          .traceparent = request.traceparent,
+          .token_ids = std::move(prompt),
+          .sampling = request.sampling,
+          .cache_salt = request.cache_salt,
+          .priority = request.priority,
+          .deadline = request.deadline};
+}
+
+absl::Status WithMessage(const absl::Status& status, const std::string& message) {
+  return absl::Status(status.code(), message);
+}
+
+}  // namespace
+
+RelayCall::RelayCall(Parts parts, const RelayEnv& env, std::function<void(RelayCall*)> on_end)
+    : request_(std::move(parts.request)),
+      env_(env),
+      on_end_(std::move(on_end)),
+      arrived_(parts.arrived),
+      engine_id_(std::move(parts.engine_id)),
+      engine_request_(ForEngine(request_, std::move(parts.prompt))),
+      model_(std::move(parts.model)),
+      text_(*model_.text),
+      sink_(std::move(parts.sink)) {
+  const int32_t n = request_.sampling.n.value_or(1);
+  const auto prompt_tokens = static_cast<int64_t>(engine_request_.token_ids.size());
+  for (int32_t i = 0; i < n; ++i) answers_.emplace_back(*text_, request_.sampling, prompt_tokens);
+}
+
+absl::Status RelayCall::Start() {
+  env_.metrics.Started();
+  absl::Status status = StartAttempt();
+  if (!status.ok()) {
+    Log(status);
+    env_.metrics.Ended(model_.name, status, env_.clock.Now() - arrived_);
+  }
+  return status;
+}
+
+// After the engine's Generate the next attempt may already run: only what is local or locked is touched then.
+absl::Status RelayCall::StartAttempt() {
+  if (env_.clock.Now() >= request_.deadline) return absl::DeadlineExceededError("the deadline passed");
+  ASSIGN_OR_RETURN(size_t chosen, route::PickEngine(model_, engine_request_.token_ids.size(), tried_));
+  const std::shared_ptr<fleet::EngineLink> engine = model_.engines[chosen].link;
+  engine_name_ = engine->name();
+  tried_.insert(engine_name_);
+  const int number = ++attempts_;
+  BeginAttempt(number);
+  cut_off_ = false;
+  engine_request_.request_id = absl::StrCat(engine_id_, ".", number);
+  auto attempt = std::make_shared<Attempt>(shared_from_this(), number);
+  ticket_ = fleet::EngineLink::Ticket(engine, attempt);
+  Adopt(number, engine->client().Generate(engine_request_, std::move(attempt)));
+  return absl::OkStatus();
+}
+
+void RelayCall::BeginAttempt(int attempt) {
+  absl::MutexLock lock(&mutex_);
+  under_way_ = attempt;
+  loss_ = absl::OkStatus();
+}
+
+void RelayCall::Adopt(int attempt, std::shared_ptr<fleet::EngineCall> handle) {
+  bool cancel = false;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (ended_ || attempt < handle_attempt_) return;
+    handle_attempt_ = attempt;
+    handle_ = handle;
+    cancel = cancel_engine_ || (attempt == under_way_ && !loss_.ok());
+  }
+  if (cancel) handle->Cancel();
+}
+
+void RelayCall::CancelEngine() {
+  std::shared_ptr<fleet::EngineCall> handle;
+  {
+    absl::MutexLock lock(&mutex_);
+    cancel_engine_ = true;
+    handle = handle_;
+  }
+  if (handle != nullptr) handle->Cancel();
+}
+
+// The engine will not answer: its call is cancelled, whose OnDone then brings the loss to a verdict. So a request hears
+// of its end from one source alone, whatever the engine still says.
+void RelayCall::Lose(int attempt, const absl::Status& why) {
+  std::shared_ptr<fleet::EngineCall> handle;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (attempt != under_way_ || !loss_.ok()) return;
+    loss_ = why;
+    if (attempt == handle_attempt_) handle = handle_;
+  }
+  if (handle != nullptr) handle->Cancel();
+}
+
+// How the attempt under way ended; a loss comes before what the cancelled call says.
+absl::Status RelayCall::EndAttempt(const absl::Status& status) {
+  absl::MutexLock lock(&mutex_);
+  under_way_ = 0;
+  return loss_.ok() ? status : std::exchange(loss_, absl::OkStatus());
+}
+
+void RelayCall::Abort(absl::Status reason) {
+  {
+    absl::MutexLock lock(&mutex_);
+    if (ended_ || !abort_reason_.ok()) return;
+    abort_reason_ = std::move(reason);
+  }
+  CancelEngine();
+}
+
+bool RelayCall::aborted() const {
+  absl::MutexLock lock(&mutex_);
+  return !abort_reason_.ok();
+}
+
+bool RelayCall::lost() const {
+  absl::MutexLock lock(&mutex_);
+  return !loss_.ok();
+}
+
+void RelayCall::OnEngineEvent(fleet::EngineEvent event) {
+  if (event.index < 0 || event.index >= static_cast<int64_t>(answers_.size())) {
+    return Abort(absl::InternalError(
+        absl::StrCat("engine ", engine_name_, " sent index ", event.index, ", wants 0..", answers_.size() - 1)));
+  }
+  Continuation& answer = answers_[event.index];
+  if (answer.ended() || aborted() || lost()) return;
+  if (event.finish == fleet::FinishReason::kCancelled) {  // nobody here asked for it: not an end, an answer cut off
+    cut_off_ = true;
+    event.finish.reset();
+  }
+  const bool has_tokens = !event.token_ids.empty();
+  const bool engine_ends = event.finish.has_value();
+  if (has_tokens && time_to_first_token_ == absl::ZeroDuration()) {
+    time_to_first_token_ = env_.clock.Now() - arrived_;
+    env_.metrics.FirstToken(model_.name, time_to_first_token_);
+  }
+  GenerateEvent out = answer.Take(std::move(event), time_to_first_token_);
+  if (!has_tokens && !engine_ends) return;
+  sent_ = true;
+  sink_->OnEvent(std::move(out));
+  if (answer.ended()) ++answers_ended_;
+  if (answers_ended_ == answers_.size() && !engine_ends) CancelEngine();
+}
+
+void RelayCall::OnEngineDone(const absl::Status& status) {
+  ticket_.Release();
+  absl::Status verdict = Verdict(EndAttempt(status));
+  if (!aborted() && route::ShouldRetry(verdict, sent_)) {
+    verdict = Retry(verdict);
+    if (verdict.ok()) return;
+  }
+  End(verdict);
+}
+
+// What the end of one attempt means for the request.
+absl::Status RelayCall::Verdict(const absl::Status& status) {
+  if (answers_ended_ == answers_.size()) return absl::OkStatus();
+  {
+    absl::MutexLock lock(&mutex_);
+    if (!abort_reason_.ok()) return abort_reason_;
+  }
+  if (status.ok() && cut_off_) return Lost("it drained and stopped before the answer was complete");
+  if (status.ok()) {
+    return absl::InternalError(absl::StrCat("engine ", engine_name_, " closed the stream after ", relayed_tokens(),
+                                            " tokens without a finish reason; send the request again"));
+  }
+  if (absl::IsDeadlineExceeded(status)) {
+    return WithMessage(status, absl::StrCat("the deadline passed after ", relayed_tokens(), " tokens"));
+  }
+  if (!absl::IsUnavailable(status) && !absl::IsCancelled(status)) return status;
+  // CANCELLED that nobody here asked for: the engine ends what is left while draining.
+  return Lost(status.message());
+}
+
+absl::Status RelayCall::Lost(absl::string_view why) const {
+  if (!sent_) return absl::UnavailableError(absl::StrCat("engine ", engine_name_, ": ", why));
+  return absl::UnavailableError(absl::StrCat("engine ", engine_name_, " was lost after ", relayed_tokens(),
+                                             " tokens were sent (", why, "); send the request again"));
+}
+
+// Another engine of the model, by the table of now, as long as it means the same ids. OK: an attempt is under way.
+absl::Status RelayCall::Retry(const absl::Status& cause) {
+  if (std::optional<fleet::ModelView> now = env_.fleet.Find(model_.name)) {
+    if (now->text.ok() && *now->text == text_) model_ = *std::move(now);
+  }
+  LOG(WARNING) << RequestTag{request_.request_id, request_.traceparent, model_.name}
+               << "trying another engine: " << cause;
+  env_.metrics.Retried(model_.name);
+  absl::Status started = StartAttempt();
+  if (!absl::IsUnavailable(started)) return started;
+  return absl::UnavailableError(absl::StrCat(started.message(), "; last: ", cause.message()));
+}
+
+void RelayCall::End(const absl::Status& status) {
+  {
+    absl::MutexLock lock(&mutex_);
+    ended_ = true;
+    handle_.reset();
+  }
+  Log(status);
+  env_.metrics.Ended(model_.name, status, env_.clock.Now() - arrived_);
+  std::exchange(sink_, nullptr)->OnDone(status);
+  on_end_(this);
+}
+
+void RelayCall::Log(const absl::Status& status) const {
+  int64_t cached = 0;
+  for (const Continuation& answer : answers_) cached = std::max(cached, answer.cached_tokens());
+  LOG(INFO) << RequestTag{request_.request_id, request_.traceparent, model_.name}
+            << "code=" << absl::StatusCodeToString(status.code()) << " served_by=" << engine_name_
+            << " attempts=" << attempts_ << " prompt_tokens=" << engine_request_.token_ids.size()
+            << " cached_tokens=" << cached << " completion_tokens=" << relayed_tokens()
+            << " ttft_ms=" << absl::ToDoubleMilliseconds(time_to_first_token_)
+            << " e2e_ms=" << absl::ToDoubleMilliseconds(env_.clock.Now() - arrived_)
+            << (status.ok() ? std::string() : absl::StrCat(" error=\"", absl::CHexEscape(status.message()), "\""));
+}
+
+int64_t RelayCall::relayed_tokens() const {
+  int64_t tokens = 0;
+  for (const Continuation& answer : answers_) tokens += answer.completion_tokens();
+  return tokens;
+}
+
+}  // namespace swiftcache::gateway::relay

@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+// One request under way: its attempts on engines, its answers, its end.
+//
+//   auto call = std::make_shared<RelayCall>(std::move(parts), env, on_end);
+//   RETURN_IF_ERROR(call->Start());
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "common/base/clock.h"
+#include "gateway/fleet/fleet.h"
+#include "gateway/relay/continuation.h"
+#include "gateway/relay/relay.h"
+#include "gateway/relay/relay_metrics.h"
+
+namespace swiftcache::gateway::relay {
+
+/// What all calls share. Borrowed; outlives every call.
+struct RelayEnv {
+  fleet::Fleet& fleet;
+  const Clock& clock;
+  RelayMetrics& metrics;
+};
+
+/// Thread-safety: Cancel and Abort at any time; engine events come one at a time. Ownership: shared by the door, the
+/// relay and the attempt under way; lives until all have let go. Errors: Start: as route::PickEngine; later ones reach
+/// the sink. No lock is held while a sink or an engine is called.
+class RelayCall final : public GenerateCall, public std::enable_shared_from_this<RelayCall> {
+ public:
+  struct Parts {
+    GenerateRequest request;
+    std::string engine_id;   // unique among all requests of all gateways, which the client's own id need not be
+    fleet::ModelView model;  // with its text
+    std::vector<int32_t> prompt;
+    std::shared_ptr<GenerateSink> sink;
+    absl::Time arrived;
+  };
+  RelayCall(Parts parts, const RelayEnv& env, std::function<void(RelayCall*)> on_end);
+
+  /// The first attempt. On error nothing was or will be called.
+  absl::Status Start();
+  /// Ends the request with `reason` unless it ends by itself first.
+  void Abort(absl::Status reason) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  const std::string& request_id() const override { return request_.request_id; }
+  const std::vector<int32_t>& prompt_ids() const override { return engine_request_.token_ids; }
+  void Cancel() override { Abort(absl::CancelledError("cancelled by the client")); }
+
+ private:
+  class Attempt;
+
+  absl::Status StartAttempt();
+  void BeginAttempt(int attempt) ABSL_LOCKS_EXCLUDED(mutex_);
+  void Adopt(int attempt, std::shared_ptr<fleet::EngineCall> handle) ABSL_LOCKS_EXCLUDED(mutex_);
+  void CancelEngine() ABSL_LOCKS_EXCLUDED(mutex_);
+  void Lose(int attempt, const absl::Status& why) ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Status EndAttempt(const absl::Status& status) ABSL_LOCKS_EXCLUDED(mutex_);
+  void OnEngineEvent(fleet::EngineEvent event);
+  void OnEngineDone(const absl::Status& status);
+  absl::Status Verdict(const absl::Status& status) ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Status Lost(absl::string_view why) const;
+  absl::Status Retry(const absl::Status& cause);
+  void End(const absl::Status& status) ABSL_LOCKS_EXCLUDED(mutex_);
+  void Log(const absl::Status& status) const;
+  bool aborted() const ABSL_LOCKS_EXCLUDED(mutex_);
+  bool lost() const ABSL_LOCKS_EXCLUDED(mutex_);
+  int64_t relayed_tokens() const;
+
+  const GenerateRequest request_;
+  const RelayEnv env_;
+  const std::function<void(RelayCall*)> on_end_;
+  const absl::Time arrived_;
+  const std::string engine_id_;
+  fleet::EngineRequest engine_request_;
+
+  // Touched by Start and then by one engine event at a time.
+  fleet::ModelView model_;
+  const std::shared_ptr<const fleet::ModelText> text_;
+  std::shared_ptr<GenerateSink> sink_;
+  std::deque<Continuation> answers_;  // by index; a deque never moves them
+  size_t answers_ended_ = 0;
+  bool sent_ = false;
+  bool cut_off_ = false;  // by the engine, which says so in place of an end
+  absl::Duration time_to_first_token_ = absl::ZeroDuration();
+  std::set<std::string> tried_;
+  std::string engine_name_;
+  fleet::EngineLink::Ticket ticket_;
+  int attempts_ = 0;
+
+  mutable absl::Mutex mutex_;
+  std::shared_ptr<fleet::EngineCall> handle_ ABSL_GUARDED_BY(mutex_);
+  int handle_attempt_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool cancel_engine_ ABSL_GUARDED_BY(mutex_) = false;
+  bool ended_ ABSL_GUARDED_BY(mutex_) = false;
+  absl::Status abort_reason_ ABSL_GUARDED_BY(mutex_);
+  int under_way_ ABSL_GUARDED_BY(mutex_) = 0;  // the attempt, 0 between two
+  absl::Status loss_ ABSL_GUARDED_BY(mutex_);  // of the attempt under way
+};
+
+}  // namespace swiftcache::gateway::relay

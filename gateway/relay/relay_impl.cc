@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "gateway/relay/relay_impl.h"
+
+#include <optional>
+#include <utility>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
+#include "common/log/log.h"
+#include "gateway/relay/prompt.h"
+#include "gateway/route/route.h"
+
+namespace swiftcache::gateway::relay {
+
+absl::StatusOr<std::unique_ptr<RelayImpl>> RelayImpl::Create(const Options& options, fleet::Fleet& fleet,
+                                                             const Clock& clock, Metrics& metrics) {
+  if (options.id_prefix.empty()) return absl::InvalidArgumentError("relay: id_prefix is empty, wants a unique prefix");
+  return std::unique_ptr<RelayImpl>(new RelayImpl(options, fleet, clock, metrics));
+}
+
+RelayImpl::RelayImpl(const Options& options, fleet::Fleet& fleet, const Clock& clock, Metrics& metrics)
+    : options_(options), fleet_(fleet), clock_(clock), metrics_(metrics) {}
+
+RelayImpl::~RelayImpl() { Stop(clock_.Now()); }
+
+absl::StatusOr<std::shared_ptr<GenerateCall>> RelayImpl::Generate(GenerateRequest request,
+                                                                  std::shared_ptr<GenerateSink> sink) {
+  const absl::Time arrived = clock_.Now();
+  absl::StatusOr<RelayCall::Parts> parts = Prepare(request);
+  if (!parts.ok()) {
+    Refuse(request, parts.status());
+    return parts.status();
+  }
+  const std::string own_id = absl::StrCat(options_.id_prefix, "-", next_id_.fetch_add(1));
+  if (request.request_id.empty()) request.request_id = own_id;
+  parts->engine_id = absl::StrCat(request.request_id, "~", own_id);
+  parts->request = std::move(request);
+  parts->sink = std::move(sink);
+  parts->arrived = arrived;
+  auto call = std::make_shared<RelayCall>(*std::move(parts), RelayEnv{fleet_, clock_, metrics_},
+                                          [this](RelayCall* ended) { Forget(ended); });
+  Register(call);
+  absl::Status started = call->Start();
+  if (!started.ok()) {
+    Forget(call.get());
+    return started;
+  }
+  return call;
+}
+
+absl::StatusOr<RelayCall::Parts> RelayImpl::Prepare(GenerateRequest& request) const {
+  if (draining_) return absl::UnavailableError("the gateway is draining: send the request to another gateway");
+  ASSIGN_OR_RETURN(fleet::ModelView model, FindModel(request.model));
+  RETURN_IF_ERROR(CheckRequest(request, options_.limits));
+  RETURN_IF_ERROR(CheckIds("sampling.stop_token_ids", request.sampling.stop_token_ids, (*model.text)->vocab_size()));
+  ASSIGN_OR_RETURN(std::vector<int32_t> prompt, PromptIds(**model.text, request.input, model.max_model_len_tokens()));
+  return RelayCall::Parts{.request = {},
+                          .engine_id = {},
+                          .model = std::move(model),
+                          .prompt = std::move(prompt),
+                          .sink = {},
+                          .arrived = {}};
+}
+
+absl::StatusOr<fleet::ModelView> RelayImpl::FindModel(const std::string& name) const {
+  std::optional<fleet::ModelView> model = fleet_.Find(name);
+  if (!model.has_value()) {
+    if (!fleet_.has_snapshot()) {
+      return absl::UnavailableError("the gateway has not heard of the broker yet: try again shortly, check --broker");
+    }
+    return route::UnknownModel(name, fleet_.Models());
+  }
+  if (model->text.ok()) return *std::move(model);
+  const absl::Status& why = model->text.status();
+  if (!absl::IsInvalidArgument(why) && !absl::IsUnimplemented(why)) {
+    return absl::UnavailableError(absl::StrCat("model ", name, " is not ready: its card is being fetched (",
+                                               why.message(), "); try again shortly"));
+  }
+  return absl::InvalidArgumentError(absl::StrCat("model ", name, " cannot be used: ", why.message()));
+}
+
+void RelayImpl::Refuse(const GenerateRequest& request, const absl::Status& status) {
+  const bool known = fleet_.Find(request.model).has_value();
+  metrics_.Refused(known ? request.model : std::string(), status);
+  LOG(INFO) << RequestTag{request.request_id, request.traceparent, known ? request.model : std::string()}
+            << "refused code=" << absl::StatusCodeToString(status.code()) << " error=\""
+            << absl::CHexEscape(status.message()) << "\"";
+}
+
+absl::StatusOr<std::vector<int32_t>> RelayImpl::Tokenize(const std::string& model_name,
+                                                         const std::variant<std::string, Chat>& input,
+                                                         bool parse_special) {
+  ASSIGN_OR_RETURN(fleet::ModelView model, FindModel(model_name));
+  const fleet::ModelText& text = **model.text;
+  if (const auto* chat = std::get_if<Chat>(&input)) {
+    RETURN_IF_ERROR(CheckChat(*chat, options_.limits));
+    return ChatIds(text, *chat);
+  }
+  const auto& prompt = std::get<std::string>(input);
+  if (prompt.empty()) return std::vector<int32_t>{};
+  RETURN_IF_ERROR(CheckPrompt(prompt, options_.limits));
+  return text.tokenizer().Encode(prompt, {.add_special = true, .parse_special = parse_special});
+}
+
+absl::StatusOr<std::string> RelayImpl::Detokenize(const std::string& model_name, const std::vector<int32_t>& ids) {
+  ASSIGN_OR_RETURN(fleet::ModelView model, FindModel(model_name));
+  RETURN_IF_ERROR(CheckIds("token_ids", ids, (*model.text)->vocab_size()));
+  return (*model.text)->tokenizer().Decode(ids, /*skip_special=*/false);
+}
+
+std::vector<ModelInfo> RelayImpl::ListModels() {
+  std::vector<ModelInfo> models;
+  for (const fleet::ModelView& model : fleet_.Models()) {
+    if (!route::IsServed(model)) continue;
+    models.push_back({model.name, model.max_model_len_tokens(), static_cast<int32_t>(model.engines.size())});
+  }
+  return models;
+}
+
+void RelayImpl::Register(const std::shared_ptr<RelayCall>& call) {
+  absl::MutexLock lock(&mutex_);
+  calls_[call.get()] = call;
+}
+
+void RelayImpl::Forget(RelayCall* call) {
+  absl::MutexLock lock(&mutex_);
+  calls_.erase(call);
+}
+
+void RelayImpl::Stop(absl::Time deadline) {
+  Drain();
+  std::vector<std::shared_ptr<RelayCall>> late;
+  {
+    absl::MutexLock lock(&mutex_);
+    mutex_.AwaitWithTimeout(absl::Condition(this, &RelayImpl::Idle), deadline - clock_.Now());
+    for (const auto& [call, weak] : calls_) {
+      if (std::shared_ptr<RelayCall> alive = weak.lock()) late.push_back(std::move(alive));
+    }
+  }
+  for (const auto& call : late) {
+    call->Abort(absl::UnavailableError("the gateway was stopped before the answer was complete; send it to another"));
+  }
+  absl::MutexLock lock(&mutex_);
+  mutex_.Await(absl::Condition(this, &RelayImpl::Idle));
+}
+
+}  // namespace swiftcache::gateway::relay

@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "gateway/relay/validate.h"
+
+#include <cmath>
+#include <cstddef>
+#include <limits>
+#include <optional>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
+
+namespace swiftcache::gateway::relay {
+namespace {
+
+absl::string_view Absl(std::string_view text) { return absl::string_view(text.data(), text.size()); }
+
+// The length of the well-formed UTF-8 sequence at `p`, 0 if there is none (Unicode table 3-7).
+size_t SequenceLength(const unsigned char* p, size_t left) {
+  const auto tail = [&](size_t i, unsigned char low = 0x80, unsigned char high = 0xBF) {
+    return i < left && p[i] >= low && p[i] <= high;
+  };
+  const unsigned char c = p[0];
+  if (c < 0x80) return 1;
+  if (c >= 0xC2 && c <= 0xDF) return tail(1) ? 2 : 0;
+  if (c >= 0xE0 && c <= 0xEF) {
+    const bool second = tail(1, c == 0xE0 ? 0xA0 : 0x80, c == 0xED ? 0x9F : 0xBF);
+    return second && tail(2) ? 3 : 0;
+  }
+  if (c >= 0xF0 && c <= 0xF4) {
+    const bool second = tail(1, c == 0xF0 ? 0x90 : 0x80, c == 0xF4 ? 0x8F : 0xBF);
+    return second && tail(2) && tail(3) ? 4 : 0;
+  }
+  return 0;
+}
+
+absl::Status CheckUtf8(std::string_view field, std::string_view text) {
+  const auto* bytes = reinterpret_cast<const unsigned char*>(text.data());
+  for (size_t i = 0; i < text.size();) {
+    const size_t length = SequenceLength(bytes + i, text.size() - i);
+    if (length == 0) {
+      return absl::InvalidArgumentError(absl::StrCat(Absl(field), " is not valid UTF-8: byte 0x",
+                                                     absl::Hex(bytes[i], absl::kZeroPad2), " at offset ", i,
+                                                     "; send text encoded as UTF-8"));
+    }
+    i += length;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckSize(std::string_view field, int64_t size, int64_t limit, std::string_view unit) {
+  if (size <= limit) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(Absl(field), " has ", size, " ", Absl(unit), ", wants at most ", limit, ": shorten it"));
+}
+
+struct Range {
+  double low, high;
+  bool low_is_open = false;
+};
+
+absl::Status CheckNumber(std::string_view field, std::optional<double> value, Range range) {
+  if (!value.has_value()) return absl::OkStatus();
+  const bool above = range.low_is_open ? *value > range.low : *value >= range.low;
+  if (above && *value <= range.high) return absl::OkStatus();  // false for NaN
+  const std::string high = std::isfinite(range.high) ? absl::StrCat(range.high, "]") : "unbounded)";
+  return absl::InvalidArgumentError(absl::StrCat("sampling.", Absl(field), " is ", *value, ", wants a number in ",
+                                                 range.low_is_open ? "(" : "[", range.low, ", ", high,
+                                                 ": correct it or leave it out"));
+}
+
+template <typename T>
+std::optional<double> Wide(const std::optional<T>& value) {
+  return value.has_value() ? std::optional<double>(*value) : std::nullopt;
+}
+
+absl::Status CheckStop(const std::vector<std::string>& stop, const Limits& limits) {
+  RETURN_IF_ERROR(CheckSize("sampling.stop", stop.size(), limits.max_stop_strings, "strings"));
+  for (size_t i = 0; i < stop.size(); ++i) {
+    const std::string field = absl::StrCat("sampling.stop[", i, "]");
+    if (stop[i].empty()) return absl::InvalidArgumentError(field + " is empty, wants text: leave it out");
+    RETURN_IF_ERROR(CheckSize(field, stop[i].size(), limits.max_stop_bytes, "bytes"));
+    RETURN_IF_ERROR(CheckUtf8(field, stop[i]));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckRequestId(const std::string& id, const Limits& limits) {
+  RETURN_IF_ERROR(CheckSize("request_id", id.size(), limits.max_request_id_bytes, "bytes"));
+  for (size_t i = 0; i < id.size(); ++i) {
+    if (id[i] >= 0x21 && id[i] <= 0x7E) continue;
+    return absl::InvalidArgumentError(absl::StrCat("request_id has byte 0x",
+                                                   absl::Hex(static_cast<unsigned char>(id[i]), absl::kZeroPad2),
+                                                   " at offset ", i, ", wants printable ASCII without spaces"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status CheckSampling(const fleet::Sampling& s, const Limits& limits) {
+  constexpr double kMax = std::numeric_limits<float>::max();
+  constexpr double kInt = std::numeric_limits<int32_t>::max();
+  RETURN_IF_ERROR(CheckNumber("max_tokens", Wide(s.max_tokens), {1, kInt}));
+  RETURN_IF_ERROR(CheckNumber("temperature", Wide(s.temperature), {0, kMax}));
+  RETURN_IF_ERROR(CheckNumber("top_p", Wide(s.top_p), {0, 1, true}));
+  RETURN_IF_ERROR(CheckNumber("top_k", Wide(s.top_k), {-1, kInt}));
+  RETURN_IF_ERROR(CheckNumber("min_p", Wide(s.min_p), {0, 1}));
+  RETURN_IF_ERROR(CheckNumber("repetition_penalty", Wide(s.repetition_penalty), {0, 10, true}));
+  RETURN_IF_ERROR(CheckNumber("presence_penalty", Wide(s.presence_penalty), {-2, 2}));
+  RETURN_IF_ERROR(CheckNumber("frequency_penalty", Wide(s.frequency_penalty), {-2, 2}));
+  RETURN_IF_ERROR(CheckNumber("logprobs", Wide(s.logprobs), {0, 20}));
+  RETURN_IF_ERROR(CheckNumber("n", Wide(s.n), {1, 128}));
+  RETURN_IF_ERROR(CheckStop(s.stop, limits));
+  return CheckSize("sampling.stop_token_ids", s.stop_token_ids.size(), limits.max_stop_token_ids, "ids");
+}
+
+absl::Status CheckChat(const Chat& chat, const Limits& limits) {
+  if (chat.messages.empty()) {
+    return absl::InvalidArgumentError("chat.messages is empty, wants at least one message: add one with role \"user\"");
+  }
+  RETURN_IF_ERROR(CheckSize("chat.messages", chat.messages.size(), limits.max_messages, "messages"));
+  int64_t bytes = 0;
+  for (size_t i = 0; i < chat.messages.size(); ++i) {
+    const text::ChatMessage& message = chat.messages[i];
+    const std::string field = absl::StrCat("chat.messages[", i, "]");
+    if (message.role.empty()) {
+      return absl::InvalidArgumentError(field + ".role is empty, wants a role such as \"user\": set it");
+    }
+    RETURN_IF_ERROR(CheckSize(field + ".role", message.role.size(), limits.max_role_bytes, "bytes"));
+    RETURN_IF_ERROR(CheckUtf8(field + ".role", message.role));
+    RETURN_IF_ERROR(CheckUtf8(field + ".content", message.content));
+    bytes += message.content.size();
+  }
+  return CheckSize("chat.messages", bytes, limits.max_prompt_bytes, "bytes");
+}
+
+absl::Status CheckPrompt(std::string_view prompt, const Limits& limits) {
+  if (prompt.empty()) return absl::InvalidArgumentError("prompt is empty, wants text: send at least one character");
+  RETURN_IF_ERROR(CheckSize("prompt", prompt.size(), limits.max_prompt_bytes, "bytes"));
+  return CheckUtf8("prompt", prompt);
+}
+
+absl::Status CheckIds(std::string_view field, const std::vector<int32_t>& ids, int64_t vocab_size) {
+  for (size_t i = 0; i < ids.size(); ++i) {
+    if (ids[i] >= 0 && ids[i] < vocab_size) continue;
+    return absl::InvalidArgumentError(absl::StrCat(Absl(field), "[", i, "] is ", ids[i], ", wants 0..", vocab_size - 1,
+                                                   ", the model's vocabulary: tokenise with this model"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckRequest(const GenerateRequest& request, const Limits& limits) {
+  RETURN_IF_ERROR(CheckRequestId(request.request_id, limits));
+  RETURN_IF_ERROR(CheckSize("cache_salt", request.cache_salt.size(), limits.max_label_bytes, "bytes"));
+  RETURN_IF_ERROR(CheckSize("conversation_id", request.conversation_id.size(), limits.max_label_bytes, "bytes"));
+  if (const auto* prompt = std::get_if<std::string>(&request.input)) RETURN_IF_ERROR(CheckPrompt(*prompt, limits));
+  if (const auto* chat = std::get_if<Chat>(&request.input)) RETURN_IF_ERROR(CheckChat(*chat, limits));
+  if (const auto* ids = std::get_if<std::vector<int32_t>>(&request.input); ids != nullptr && ids->empty()) {
+    return absl::InvalidArgumentError("token_ids is empty, wants at least one id");
+  }
+  return CheckSampling(request.sampling, limits);
+}
+
+}  // namespace swiftcache::gateway::relay

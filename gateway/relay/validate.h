@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+// What may be asked for. Each message names the field, the value found, the limit and the remedy.
+//
+//   RETURN_IF_ERROR(CheckRequest(request, limits));            // what needs no model
+//   RETURN_IF_ERROR(CheckIds("token_ids", ids, vocab_size));   // what does
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "gateway/relay/relay.h"
+
+namespace swiftcache::gateway::relay {
+
+/// Units: as named. All inclusive.
+struct Limits {
+  int64_t max_prompt_bytes = int64_t{16} << 20;
+  int64_t max_messages = 4096;
+  int64_t max_role_bytes = 64;
+  int64_t max_request_id_bytes = 256;
+  int64_t max_label_bytes = 256;  // cache_salt, conversation_id
+  int64_t max_stop_strings = 16;
+  int64_t max_stop_bytes = 1024;
+  int64_t max_stop_token_ids = 128;
+};
+
+/// Everything about a request that needs no model. Errors: INVALID_ARGUMENT.
+absl::Status CheckRequest(const GenerateRequest& request, const Limits& limits);
+
+/// Ranges as in proto Sampling; NaN and infinity are out of every range. Errors: INVALID_ARGUMENT.
+absl::Status CheckSampling(const fleet::Sampling& sampling, const Limits& limits);
+
+/// Messages, roles and sizes of a chat. Errors: INVALID_ARGUMENT.
+absl::Status CheckChat(const Chat& chat, const Limits& limits);
+
+/// Not empty, not too long, valid UTF-8. Errors: INVALID_ARGUMENT.
+absl::Status CheckPrompt(std::string_view prompt, const Limits& limits);
+
+/// Each in 0..vocab_size-1. Errors: INVALID_ARGUMENT.
+absl::Status CheckIds(std::string_view field, const std::vector<int32_t>& ids, int64_t vocab_size);
+
+}  // namespace swiftcache::gateway::relay

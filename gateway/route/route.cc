@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "gateway/route/route.h"
+
+#include <algorithm>
+#include <map>
+#include <optional>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+
+namespace swiftcache::gateway::route {
+namespace {
+
+using fleet::EngineState;
+using fleet::EngineView;
+using fleet::ModelView;
+
+constexpr size_t kShownNameBytes = 100;
+
+// What the engine reported lags behind and includes ours: the larger of both would miss other gateways, so both count.
+int64_t Load(const EngineView& engine) {
+  return engine.link->in_flight() + engine.load.running_requests + engine.load.waiting_requests;
+}
+
+bool Usable(const EngineView& engine, int64_t prompt_tokens, const std::set<std::string>& tried) {
+  return engine.link != nullptr && engine.state == EngineState::kReady && !tried.contains(engine.link->name()) &&
+         engine.max_model_len_tokens > prompt_tokens;
+}
+
+// "2 READY (tried), 1 STARTING"
+std::string Found(const ModelView& model) {
+  std::map<std::string, int> count;
+  for (const EngineView& engine : model.engines) ++count[fleet::Name(engine.state)];
+  return absl::StrJoin(count, ", ",
+                       [](std::string* out, const auto& item) { absl::StrAppend(out, item.second, " ", item.first); });
+}
+
+}  // namespace
+
+absl::StatusOr<size_t> PickEngine(const ModelView& model, int64_t prompt_tokens, const std::set<std::string>& tried) {
+  std::optional<size_t> best;
+  for (size_t i = 0; i < model.engines.size(); ++i) {
+    if (!Usable(model.engines[i], prompt_tokens, tried)) continue;
+    if (!best.has_value() || Load(model.engines[i]) < Load(model.engines[*best])) best = i;
+  }
+  if (best.has_value()) return *best;
+  return absl::UnavailableError(absl::StrCat("model ", model.name, ": no engine can take the request (", Found(model),
+                                             tried.empty() ? "" : "; tried and failed: ", absl::StrJoin(tried, ", "),
+                                             "); try again shortly"));
+}
+
+bool ShouldRetry(const absl::Status& status, bool anything_sent) {
+  return !anything_sent && absl::IsUnavailable(status);
+}
+
+bool IsServed(const ModelView& model) {
+  return model.text.ok() && std::any_of(model.engines.begin(), model.engines.end(), [](const EngineView& engine) {
+           return engine.link != nullptr && engine.state != EngineState::kStarting;
+         });
+}
+
+absl::Status UnknownModel(const std::string& model_name, const std::vector<ModelView>& models) {
+  std::vector<std::string> served;
+  for (const ModelView& model : models) {
+    if (IsServed(model)) served.push_back(model.name);
+  }
+  const std::string list = served.empty() ? "no model yet" : absl::StrJoin(served, ", ");
+  return absl::NotFoundError(absl::StrCat("model \"", absl::CHexEscape(model_name.substr(0, kShownNameBytes)),
+                                          model_name.size() > kShownNameBytes ? "..." : "",
+                                          "\" is not served here; served: ", list));
+}
+
+}  // namespace swiftcache::gateway::route

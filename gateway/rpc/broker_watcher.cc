@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "gateway/rpc/broker_watcher.h"
+
+#include <grpcpp/client_context.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/synchronization/notification.h"
+#include "common/base/status_macros.h"
+#include "common/log/log.h"
+#include "common/rpc/channel.h"
+#include "common/rpc/status.h"
+#include "gateway/rpc/convert.h"
+#include "swiftcache/v1/broker.grpc.pb.h"
+
+namespace swiftcache::gateway::rpc {
+namespace {
+
+std::vector<fleet::EngineStatus> ToPlain(const v1::WatchResponse::Snapshot& snapshot) {
+  std::vector<fleet::EngineStatus> engines;
+  for (const v1::EngineStatus& engine : snapshot.engines()) engines.push_back(rpc::ToPlain(engine));
+  return engines;
+}
+
+// One stream's order: a snapshot first, then versions that count up by one.
+class Order {
+ public:
+  absl::Status Check(const v1::WatchResponse& news) {
+    if (news.event_case() == v1::WatchResponse::kSnapshot) {
+      incarnation_ = news.incarnation();
+    } else if (news.incarnation() != incarnation_ || news.version() != version_ + 1) {
+      return absl::DataLossError(absl::StrCat("news ", news.incarnation(), "/", news.version(), " after ", incarnation_,
+                                              "/", version_, ", wants the next version or a snapshot"));
+    }
+    version_ = news.version();
+    return absl::OkStatus();
+  }
+
+ private:
+  std::string incarnation_;
+  int64_t version_ = 0;
+};
+
+class Watcher final : public BrokerWatcher {
+ public:
+  Watcher(const Options& options, fleet::ClusterSink& sink)
+      : options_(options),
+        sink_(sink),
+        stub_(v1::BrokerService::NewStub(CreateRpcChannel(options.address, {}))),
+        thread_([this] { Work(); }) {}
+
+  ~Watcher() override {
+    stop_.Notify();
+    {
+      absl::MutexLock lock(&mutex_);
+      if (context_ != nullptr) context_->TryCancel();
+    }
+    thread_.join();
+  }
+
+ private:
+  void Work() {
+    absl::Duration backoff = options_.min_backoff;
+    bool was_away = false;
+    while (!stop_.HasBeenNotified()) {
+      bool heard = false;
+      const absl::Status status = Follow(heard);
+      if (stop_.HasBeenNotified()) return;
+      if (heard || !was_away)
+        LOG(WARNING) << "broker " << options_.address << " is away, the last table stays: " << status;
+      was_away = true;
+      backoff = heard ? options_.min_backoff : std::min(backoff * 2, options_.max_backoff);
+      stop_.WaitForNotificationWithTimeout(backoff);
+    }
+  }
+
+  // One stream from its snapshot to its end.
+  absl::Status Follow(bool& heard) ABSL_LOCKS_EXCLUDED(mutex_) {
+    grpc::ClientContext context;
+    Share(&context);
+    v1::WatchRequest request;
+    request.set_watcher(options_.watcher);
+    auto reader = stub_->Watch(&context, request);
+    absl::Status status;
+    v1::WatchResponse news;
+    Order order;
+    while (status.ok() && reader->Read(&news)) {
+      heard = true;
+      status = order.Check(news);
+      if (status.ok()) Tell(news);
+    }
+    if (!status.ok()) context.TryCancel();
+    const grpc::Status end = reader->Finish();
+    Share(nullptr);
+    return status.ok() ? FromGrpc(end) : status;
+  }
+
+  void Share(grpc::ClientContext* context) ABSL_LOCKS_EXCLUDED(mutex_) {
+    absl::MutexLock lock(&mutex_);
+    context_ = context;
+    if (context != nullptr && stop_.HasBeenNotified()) context->TryCancel();
+  }
+
+  void Tell(const v1::WatchResponse& news) {
+    switch (news.event_case()) {
+      case v1::WatchResponse::kSnapshot:
+        return sink_.OnSnapshot(news.incarnation(), ToPlain(news.snapshot()));
+      case v1::WatchResponse::kUpdated:
+        return sink_.OnUpdate(rpc::ToPlain(news.updated()));
+      case v1::WatchResponse::kRemoved:
+        return sink_.OnRemoved(news.removed(), news.removed_died());
+      case v1::WatchResponse::EVENT_NOT_SET:
+        return;
+    }
+  }
+
+  const Options options_;
+  fleet::ClusterSink& sink_;
+  const std::unique_ptr<v1::BrokerService::Stub> stub_;
+  absl::Notification stop_;
+  absl::Mutex mutex_;
+  grpc::ClientContext* context_ ABSL_GUARDED_BY(mutex_) = nullptr;
+  std::thread thread_;
+};
+
+}  // namespace
+
+std::unique_ptr<BrokerWatcher> BrokerWatcher::Create(const Options& options, fleet::ClusterSink& sink) {
+  return std::make_unique<Watcher>(options, sink);
+}
+
+}  // namespace swiftcache::gateway::rpc

@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+// The serialised ModelCard of an engine to the plain one. A card is as foreign as any bytes from the network.
+//
+//   ASSIGN_OR_RETURN(fleet::ModelCard card, ParseModelCard(bytes, expected_hash));
+#pragma once
+
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "gateway/fleet/engine_client.h"
+
+namespace swiftcache::gateway::rpc {
+
+/// `hash` is the card's lower-case hex SHA-256.
+/// DATA_LOSS: the bytes have another hash. INVALID_ARGUMENT: not a ModelCard, merges of odd length.
+absl::StatusOr<fleet::ModelCard> ParseModelCard(const std::string& bytes, const std::string& hash);
+
+/// Lower-case hex SHA-256.
+std::string Sha256Hex(const std::string& bytes);
+
+}  // namespace swiftcache::gateway::rpc

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "gateway/rpc/generate_door.h"
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "common/base/status_macros.h"
+#include "common/base/traceparent.h"
+#include "common/rpc/server.h"
+#include "common/rpc/status.h"
+#include "gateway/rpc/convert.h"
+
+namespace swiftcache::gateway::rpc {
+namespace {
+
+absl::Time DeadlineOf(const grpc::CallbackServerContext& context) {
+  const std::chrono::system_clock::time_point deadline = context.deadline();
+  return deadline == std::chrono::system_clock::time_point::max() ? absl::InfiniteFuture() : absl::FromChrono(deadline);
+}
+
+grpc::ServerUnaryReactor* Done(grpc::CallbackServerContext* context, const absl::Status& status) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  reactor->Finish(ToGrpc(status));
+  return reactor;
+}
+
+absl::StatusOr<std::variant<std::string, relay::Chat>> InputOf(const v1::TokenizeRequest& request) {
+  switch (request.input_case()) {
+    case v1::TokenizeRequest::kText:
+      return request.text();
+    case v1::TokenizeRequest::kChat:
+      return ToPlain(request.chat());
+    case v1::TokenizeRequest::INPUT_NOT_SET:
+      break;
+  }
+  return absl::InvalidArgumentError("input is missing, wants one of text, chat: set one");
+}
+
+absl::StatusOr<std::vector<int32_t>> Tokens(relay::Relay& relay, const v1::TokenizeRequest& request) {
+  ASSIGN_OR_RETURN(auto input, InputOf(request));
+  return relay.Tokenize(request.model(), input, request.parse_special());
+}
+
+}  // namespace
+
+grpc::ServerWriteReactor<v1::GenerateResponse>* GenerateDoor::Generate(grpc::CallbackServerContext* context,
+                                                                       const v1::GenerateRequest* request) {
+  absl::StatusOr<relay::GenerateRequest> plain = ToPlain(*request);
+  if (plain.ok()) {
+    plain->traceparent = ParseTraceparent(ClientMetadata(*context, "traceparent"));
+    plain->deadline = DeadlineOf(*context);
+  }
+  return GenerateStream::Start(relay_, std::move(plain), options_);
+}
+
+grpc::ServerUnaryReactor* GenerateDoor::ListModels(grpc::CallbackServerContext* context,
+                                                   const v1::ListModelsRequest* request,
+                                                   v1::ListModelsResponse* response) {
+  for (const relay::ModelInfo& info : relay_.ListModels()) {
+    v1::ModelInfo& model = *response->add_models();
+    model.set_name(info.name);
+    model.set_max_model_len_tokens(info.max_model_len_tokens);
+    model.set_engines(info.engines);
+  }
+  return Done(context, absl::OkStatus());
+}
+
+grpc::ServerUnaryReactor* GenerateDoor::Tokenize(grpc::CallbackServerContext* context,
+                                                 const v1::TokenizeRequest* request, v1::TokenizeResponse* response) {
+  absl::StatusOr<std::vector<int32_t>> ids = Tokens(relay_, *request);
+  if (ids.ok()) response->mutable_token_ids()->Assign(ids->begin(), ids->end());
+  return Done(context, ids.status());
+}
+
+grpc::ServerUnaryReactor* GenerateDoor::Detokenize(grpc::CallbackServerContext* context,
+                                                   const v1::DetokenizeRequest* request,
+                                                   v1::DetokenizeResponse* response) {
+  absl::StatusOr<std::string> text =
+      relay_.Detokenize(request->model(), {request->token_ids().begin(), request->token_ids().end()});
+  if (text.ok()) response->set_text(*std::move(text));
+  return Done(context, text.status());
+}
+
+}  // namespace swiftcache::gateway::rpc

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+// GenerateService: validate, call the relay, translate. The wire is described in generate.proto.
+//
+//   GenerateDoor door(*relay, {});
+//   ASSIGN_OR_RETURN(auto server, RpcServer::Create({.listen = "127.0.0.1:50051"}, {&door}));
+#pragma once
+
+#include "gateway/relay/relay.h"
+#include "gateway/rpc/generate_stream.h"
+#include "swiftcache/v1/generate.grpc.pb.h"
+
+namespace swiftcache::gateway::rpc {
+
+/// Thread-safety: safe. Ownership: borrows the relay. Errors: as generate.proto says, per call.
+class GenerateDoor final : public v1::GenerateService::CallbackService {
+ public:
+  GenerateDoor(relay::Relay& relay, const GenerateStream::Options& options) : relay_(relay), options_(options) {}
+
+  grpc::ServerWriteReactor<v1::GenerateResponse>* Generate(grpc::CallbackServerContext* context,
+                                                           const v1::GenerateRequest* request) override;
+  grpc::ServerUnaryReactor* ListModels(grpc::CallbackServerContext* context, const v1::ListModelsRequest* request,
+                                       v1::ListModelsResponse* response) override;
+  grpc::ServerUnaryReactor* Tokenize(grpc::CallbackServerContext* context, const v1::TokenizeRequest* request,
+                                     v1::TokenizeResponse* response) override;
+  grpc::ServerUnaryReactor* Detokenize(grpc::CallbackServerContext* context, const v1::DetokenizeRequest* request,
+                                       v1::DetokenizeResponse* response) override;
+
+ private:
+  relay::Relay& relay_;
+  const GenerateStream::Options options_;
+};
+
+}  // namespace swiftcache::gateway::rpc

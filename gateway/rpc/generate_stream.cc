@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "gateway/rpc/generate_stream.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/rpc/status.h"
+#include "gateway/rpc/convert.h"
+
+namespace swiftcache::gateway::rpc {
+namespace {
+
+constexpr absl::Duration kRetryDelay = absl::Seconds(1);
+
+// RESOURCE_EXHAUSTED always says when to come back.
+absl::Status WithRetryInfo(absl::Status status) {
+  if (!absl::IsResourceExhausted(status) || RetryDelayOf(status).has_value()) return status;
+  return WithRetryDelay(std::move(status), kRetryDelay);
+}
+
+}  // namespace
+
+grpc::ServerWriteReactor<v1::GenerateResponse>* GenerateStream::Start(relay::Relay& relay,
+                                                                      absl::StatusOr<relay::GenerateRequest> request,
+                                                                      const Options& options) {
+  auto stream = std::make_shared<GenerateStream>(options);
+  stream->self_ = stream;
+  if (!request.ok()) {
+    stream->OnDone(request.status());
+    return stream.get();
+  }
+  absl::StatusOr<std::shared_ptr<relay::GenerateCall>> call = relay.Generate(*std::move(request), stream);
+  if (call.ok()) {
+    stream->Attach(*std::move(call));
+  } else {
+    stream->OnDone(call.status());
+  }
+  return stream.get();
+}
+
+// Events that came before are sent now that the request's id is known.
+void GenerateStream::Attach(std::shared_ptr<relay::GenerateCall> call) {
+  bool cancel = false;
+  {
+    absl::MutexLock lock(&mutex_);
+    cancel = given_up_;
+    if (!end_.has_value() || !unread_.empty()) call_ = call;
+  }
+  if (cancel) call->Cancel();
+  Next();
+}
+
+void GenerateStream::OnEvent(relay::GenerateEvent event) {
+  v1::GenerateResponse response = ToProto(event);
+  const auto bytes = static_cast<int64_t>(response.ByteSizeLong());
+  bool too_slow = false;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (given_up_) return;
+    unread_.push_back(std::move(response));
+    unread_bytes_ += bytes;
+    too_slow = unread_bytes_ > options_.max_unread_bytes;
+  }
+  if (too_slow) {
+    GiveUp(absl::ResourceExhaustedError(absl::StrCat("the client left more than ", options_.max_unread_bytes,
+                                                     " bytes of the answer unread; read faster or ask for less")));
+  }
+  Next();
+}
+
+void GenerateStream::OnDone(absl::Status status) {
+  {
+    absl::MutexLock lock(&mutex_);
+    if (!end_.has_value()) end_ = WithRetryInfo(std::move(status));
+  }
+  Next();
+}
+
+// Drops what is unread and ends the request; the first reason stays.
+void GenerateStream::GiveUp(absl::Status status) {
+  std::shared_ptr<relay::GenerateCall> call;
+  {
+    absl::MutexLock lock(&mutex_);
+    given_up_ = true;
+    unread_.clear();
+    unread_bytes_ = 0;
+    if (!end_.has_value()) end_ = WithRetryInfo(std::move(status));
+    call = call_;
+  }
+  if (call != nullptr) call->Cancel();
+}
+
+// gRPC is called without the lock: whoever set writing_ or finished_ is the only one to call.
+void GenerateStream::Next() {
+  switch (Decide()) {
+    case Action::kNone:
+      return;
+    case Action::kWrite:
+      return StartWrite(&current_);
+    case Action::kFinish:
+      return Finish(ToGrpc(end_status_));
+  }
+}
+
+GenerateStream::Action GenerateStream::Decide() {
+  absl::MutexLock lock(&mutex_);
+  if (writing_ || finished_) return Action::kNone;
+  if (!unread_.empty()) {
+    if (call_ == nullptr) return Action::kNone;
+    current_ = std::move(unread_.front());
+    unread_.pop_front();
+    unread_bytes_ -= static_cast<int64_t>(current_.ByteSizeLong());
+    current_.set_request_id(call_->request_id());
+    writing_ = true;
+    return Action::kWrite;
+  }
+  if (!end_.has_value()) return Action::kNone;
+  finished_ = true;
+  end_status_ = *end_;
+  call_.reset();
+  return Action::kFinish;
+}
+
+void GenerateStream::OnWriteDone(bool ok) {
+  {
+    absl::MutexLock lock(&mutex_);
+    writing_ = false;
+  }
+  if (!ok) GiveUp(absl::CancelledError("the client has gone"));
+  Next();
+}
+
+void GenerateStream::OnCancel() {
+  GiveUp(absl::CancelledError("the client cancelled"));
+  Next();
+}
+
+void GenerateStream::OnDone() { self_.reset(); }
+
+}  // namespace swiftcache::gateway::rpc

@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "gateway/rpc/grpc_engine_client.h"
+
+#include <grpcpp/client_context.h>
+#include <grpcpp/support/client_callback.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/traceparent.h"
+#include "common/rpc/channel.h"
+#include "common/rpc/status.h"
+#include "gateway/rpc/card_convert.h"
+#include "gateway/rpc/convert.h"
+#include "swiftcache/v1/engine.grpc.pb.h"
+
+namespace swiftcache::gateway::rpc {
+namespace {
+
+constexpr int64_t kMaxCardBytes = int64_t{1} << 30;
+
+void SetDeadline(grpc::ClientContext& context, absl::Time deadline) {
+  if (deadline != absl::InfiniteFuture()) context.set_deadline(absl::ToChronoTime(deadline));
+}
+
+// One Generate call. Owns itself until gRPC's OnDone; handles share it, so that a late Cancel finds a context.
+class Stream final : public grpc::ClientReadReactor<v1::EngineGenerateResponse> {
+ public:
+  Stream(const fleet::EngineRequest& request, std::shared_ptr<fleet::EngineObserver> observer)
+      : request_(ToProto(request)), observer_(std::move(observer)) {
+    // gRPC ends the process over metadata it does not like, so nothing unchecked goes there.
+    const std::string traceparent = ParseTraceparent(request.traceparent);
+    if (!traceparent.empty()) context_.AddMetadata("traceparent", traceparent);
+    SetDeadline(context_, request.deadline);
+  }
+
+  static void Start(const std::shared_ptr<Stream>& stream, v1::EngineService::Stub& stub) {
+    stream->self_ = stream;
+    stub.async()->Generate(&stream->context_, &stream->request_, stream.get());
+    stream->StartRead(&stream->response_);
+    stream->StartCall();
+  }
+
+  void OnReadDone(bool ok) override {
+    if (!ok) return;
+    observer_->OnEvent(ToPlain(response_));
+    StartRead(&response_);
+  }
+
+  void OnDone(const grpc::Status& status) override {
+    const std::shared_ptr<Stream> self = std::move(self_);
+    std::exchange(observer_, nullptr)->OnDone(FromGrpc(status));
+  }
+
+  void Cancel() { context_.TryCancel(); }
+
+ private:
+  std::shared_ptr<Stream> self_;
+  grpc::ClientContext context_;
+  const v1::EngineGenerateRequest request_;
+  v1::EngineGenerateResponse response_;
+  std::shared_ptr<fleet::EngineObserver> observer_;
+};
+
+class Handle final : public fleet::EngineCall {
+ public:
+  explicit Handle(std::shared_ptr<Stream> stream) : stream_(std::move(stream)) {}
+  void Cancel() override { stream_->Cancel(); }
+
+ private:
+  const std::shared_ptr<Stream> stream_;
+};
+
+class Client final : public GrpcEngineClient {
+ public:
+  explicit Client(const Options& options)
+      : options_(options),
+        channel_(CreateRpcChannel(options.address, {.keepalive = options.keepalive})),
+        stub_(v1::EngineService::NewStub(channel_)) {
+    channel_->GetState(/*try_to_connect=*/true);
+  }
+
+  std::unique_ptr<fleet::EngineCall> Generate(const fleet::EngineRequest& request,
+                                              std::shared_ptr<fleet::EngineObserver> observer) override {
+    auto stream = std::make_shared<Stream>(request, std::move(observer));
+    Stream::Start(stream, *stub_);
+    return std::make_unique<Handle>(std::move(stream));
+  }
+
+  absl::StatusOr<fleet::ModelCard> FetchModelCard(absl::Duration timeout) override;
+
+ private:
+  const Options options_;
+  const std::shared_ptr<grpc::Channel> channel_;
+  const std::unique_ptr<v1::EngineService::Stub> stub_;
+};
+
+absl::StatusOr<fleet::ModelCard> Client::FetchModelCard(absl::Duration timeout) {
+  grpc::ClientContext context;
+  context.set_deadline(absl::ToChronoTime(absl::Now() + timeout));
+  auto reader = stub_->GetModelCard(&context, v1::GetModelCardRequest());
+  v1::GetModelCardResponse chunk;
+  std::string bytes;
+  while (reader->Read(&chunk)) {
+    bytes += chunk.data();
+    if (static_cast<int64_t>(bytes.size()) > std::min(chunk.total_bytes(), kMaxCardBytes)) {
+      context.TryCancel();
+      return absl::DataLossError(absl::StrCat("model card from ", options_.address, ": more than the ",
+                                              chunk.total_bytes(), " bytes announced, wants at most ", kMaxCardBytes));
+    }
+  }
+  if (grpc::Status status = reader->Finish(); !status.ok()) return FromGrpc(status);
+  return ParseModelCard(bytes, options_.card_hash);
+}
+
+}  // namespace
+
+std::unique_ptr<GrpcEngineClient> GrpcEngineClient::Create(const Options& options) {
+  return std::make_unique<Client>(options);
+}
+
+}  // namespace swiftcache::gateway::rpc

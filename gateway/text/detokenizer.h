@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+// Streams text out of token ids: never half a character, and nothing of a stop string.
+//
+//   Detokenizer out(*tokenizer, {"\n\n"});
+//   for (int32_t id : ids) { send(out.Push(id)); if (out.stopped()) break; }
+//   send(out.Flush());
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "gateway/text/stop_matcher.h"
+#include "gateway/text/tokenizer.h"
+
+namespace swiftcache::gateway::text {
+
+/// Holds back bytes that may yet complete a character or a stop string.
+/// The texts returned, put together, equal Tokenizer::Decode(ids, skip_special = true) cut before the first stop
+/// string: the one that is complete first, of several that are complete at once the longest. Empty stop strings never
+/// match. Linear in the text and in the summed length of the stop strings. Thread-safety: none, one per continuation.
+/// Ownership: borrows the tokenizer. Errors: none.
+class Detokenizer {
+ public:
+  Detokenizer(const Tokenizer& tokenizer, const std::vector<std::string>& stop);
+  /// The text that became certain with this token; "" once stopped.
+  std::string Push(int32_t id);
+  /// What is still held back, at the end of the stream.
+  std::string Flush();
+  bool stopped() const { return stopped_; }
+
+ private:
+  std::string Release(bool at_end);
+  std::string ReleaseBeforeStop(const std::string& text);
+  std::string TakeHeld(size_t end);
+
+  const Tokenizer& tokenizer_;
+  StopMatcher stop_;
+  std::string bytes_;  // an unfinished character
+  std::string held_;   // from held_begin_: text that may begin a stop string
+  size_t held_begin_ = 0;
+  bool drop_space_;  // the text has not begun, and loses a leading space
+  bool stopped_ = false;
+};
+
+}  // namespace swiftcache::gateway::text

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+// A compiled template of Jinja's language as chat templates use it: rendered as transformers renders it, in a sandbox.
+//
+//   ASSIGN_OR_RETURN(auto greeting, Template::Compile("Hello {{ name | trim }}!"));
+//   ASSIGN_OR_RETURN(Rendered out, greeting->Render({{"name", Value::String(FreeText(" you ", /*marked=*/true))}}, {},
+//   clock));
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/base/clock.h"
+#include "gateway/text/jinja/interpreter.h"
+#include "gateway/text/jinja/syntax.h"
+
+namespace swiftcache::gateway::text::jinja {
+
+struct Rendered {
+  std::string text;
+  std::vector<Mark> marks;  // what of it came out of marked inputs
+};
+
+/// Thread-safety: immutable after Compile. Ownership: owns the syntax tree.
+/// Errors: Compile: as Parse (parser.h). Render: as Interpreter (interpreter.h).
+class Template {
+ public:
+  static absl::StatusOr<std::unique_ptr<Template>> Compile(std::string_view source);
+  absl::StatusOr<Rendered> Render(const Context& context, const Limits& limits, const Clock& clock) const;
+
+ private:
+  explicit Template(Block body) : body_(std::move(body)) {}
+
+  const Block body_;
+};
+
+}  // namespace swiftcache::gateway::text::jinja

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a tokenizer is built from; the plain twin of proto TokenizerSpec, where the meaning of each field is written
+// down.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace swiftcache::gateway::text {
+
+enum class TokenizerKind { kByteLevelBpe, kSentencePieceBpe };
+enum class TokenType { kNormal, kUnknown, kControl, kUserDefined, kUnused, kByte };
+enum class Normalizer { kNone, kNfc };
+
+struct PreTokenizerStep {
+  enum class Kind { kSplitRegex, kIndividualDigits };
+  Kind kind = Kind::kSplitRegex;
+  std::string regex;
+};
+
+struct AddedToken {
+  int32_t id = 0;
+  bool special = false, lstrip = false, rstrip = false, single_word = false, normalized = false;
+};
+
+struct TokenizerSpec {
+  TokenizerKind kind = TokenizerKind::kByteLevelBpe;
+  std::vector<std::string> tokens;
+  std::vector<TokenType> token_types;
+  std::vector<float> scores;
+  std::vector<std::pair<int32_t, int32_t>> merges;
+  std::vector<PreTokenizerStep> pre_tokenizer;
+  Normalizer normalizer = Normalizer::kNone;
+  std::vector<AddedToken> added_tokens;
+  bool add_space_prefix = false, byte_fallback = false, ignore_merges = false, add_bos = false, add_eos = false;
+  std::optional<int32_t> bos_id, eos_id, unk_id, pad_id;
+  bool fuse_unk = false, remove_extra_whitespaces = false, escape_whitespaces = false, space_prefix_first_only = false;
+};
+
+}  // namespace swiftcache::gateway::text

@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "services/ctl/client.h"
+
+#include <grpcpp/client_context.h>
+
+#include <algorithm>
+#include <optional>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/synchronization/notification.h"
+#include "common/base/status_macros.h"
+#include "common/rpc/channel.h"
+#include "common/rpc/status.h"
+
+namespace swiftcache::services::ctl {
+namespace {
+
+constexpr absl::Duration kPoll = absl::Milliseconds(50);
+
+int64_t Cached(const v1::Usage& usage) {
+  return usage.cached_tokens().local() + usage.cached_tokens().donor() + usage.cached_tokens().host();
+}
+
+// Adds one message of the stream that came `since_start` after the request went out.
+void Count(const v1::GenerateResponse& response, absl::Duration since_start, absl::Duration& last, Turn& turn) {
+  if (response.index() == 0) turn.text += response.text();
+  if (response.has_usage()) {
+    turn.prompt_tokens = response.usage().prompt_tokens();
+    turn.cached_tokens = std::max(turn.cached_tokens, Cached(response.usage()));
+  }
+  if (response.token_ids().empty()) return;
+  if (turn.tokens == 0) {
+    turn.time_to_first_token = since_start;
+  } else {
+    turn.gaps.push_back(since_start - last);
+  }
+  last = since_start;
+  turn.tokens += response.token_ids_size();
+}
+
+}  // namespace
+
+double Turn::tokens_per_second() const {
+  const double seconds = absl::ToDoubleSeconds(total - time_to_first_token);
+  return tokens > 1 && seconds > 0 ? static_cast<double>(tokens - 1) / seconds : 0;
+}
+
+std::string Turn::Summary() const {
+  return absl::StrFormat("ttft %.1f ms, %.1f tokens/s, %d tokens; prompt %d tokens, %d from the cache",
+                         absl::ToDoubleMilliseconds(time_to_first_token), tokens_per_second(), tokens, prompt_tokens,
+                         cached_tokens);
+}
+
+Client::Client(const std::string& gateway)
+    : address_(gateway), stub_(v1::GenerateService::NewStub(CreateRpcChannel(gateway, {}))) {}
+
+absl::Status Client::Explain(const grpc::Status& status) const {
+  const absl::Status plain = FromGrpc(status);
+  const bool nobody =
+      absl::IsUnavailable(plain) && plain.message().find("failed to connect") != absl::string_view::npos;
+  if (!nobody) return plain;
+  return absl::UnavailableError(absl::StrCat("no gateway answers at ", address_, "; start one or set --gateway"));
+}
+
+absl::StatusOr<std::vector<std::string>> Client::Models() {
+  grpc::ClientContext context;
+  v1::ListModelsResponse response;
+  const grpc::Status status = stub_->ListModels(&context, v1::ListModelsRequest(), &response);
+  if (!status.ok()) return Explain(status);
+  std::vector<std::string> names;
+  for (const v1::ModelInfo& model : response.models()) names.push_back(model.name());
+  return names;
+}
+
+absl::StatusOr<std::string> Client::ResolveModel(const std::string& model, absl::Duration wait) {
+  const absl::Time deadline = clock_.Now() + wait;
+  const absl::Notification never;
+  while (true) {
+    ASSIGN_OR_RETURN(const std::vector<std::string> served, Models());
+    const bool found = model.empty() ? served.size() == 1 : std::count(served.begin(), served.end(), model) > 0;
+    if (found) return model.empty() ? served[0] : model;
+    if (clock_.Now() >= deadline || (model.empty() && served.size() > 1)) {
+      const std::string list = served.empty() ? "no model" : absl::StrJoin(served, ", ");
+      return model.empty() ? absl::InvalidArgumentError(absl::StrCat("--model is missing, wants one of: ", list))
+                           : absl::NotFoundError(absl::StrCat("model \"", model, "\" is not served; served: ", list));
+    }
+    never.WaitForNotificationWithTimeout(kPoll);
+  }
+}
+
+absl::StatusOr<Turn> Client::Generate(const v1::GenerateRequest& request, const OnResponse& on_response) {
+  grpc::ClientContext context;
+  const absl::Time start = clock_.Now();
+  auto reader = stub_->Generate(&context, request);
+  v1::GenerateResponse response;
+  Turn turn;
+  absl::Duration last;
+  while (reader->Read(&response)) {
+    Count(response, clock_.Now() - start, last, turn);
+    on_response(response);
+  }
+  turn.total = clock_.Now() - start;
+  const grpc::Status status = reader->Finish();
+  if (!status.ok()) return Explain(status);
+  return turn;
+}
+
+absl::StatusOr<v1::TokenizeResponse> Client::Tokenize(const v1::TokenizeRequest& request) {
+  grpc::ClientContext context;
+  v1::TokenizeResponse response;
+  const grpc::Status status = stub_->Tokenize(&context, request, &response);
+  if (!status.ok()) return Explain(status);
+  return response;
+}
+
+absl::StatusOr<v1::DetokenizeResponse> Client::Detokenize(const v1::DetokenizeRequest& request) {
+  grpc::ClientContext context;
+  v1::DetokenizeResponse response;
+  const grpc::Status status = stub_->Detokenize(&context, request, &response);
+  if (!status.ok()) return Explain(status);
+  return response;
+}
+
+}  // namespace swiftcache::services::ctl

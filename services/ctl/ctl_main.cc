@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+// swiftcachectl: looks at a cluster and talks to its models. Exit codes: 0 done, 1 the cluster said no, 2 wrong usage.
+#include <CLI/CLI.hpp>
+#include <iostream>
+#include <string>
+#include <vector>
+
+#include "common/base/version.h"
+#include "services/ctl/commands.h"
+
+namespace {
+
+constexpr char kProgram[] = "swiftcachectl";
+constexpr int kRefused = 1, kUsageError = 2;
+
+int Complain(const CLI::App& app, const CLI::ParseError& error) {
+  if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version
+  std::string what = error.what();
+  const std::vector<std::string> unknown = app.remaining(/*recurse=*/true);
+  if (!unknown.empty()) what = "unknown flag or argument: " + CLI::detail::join(unknown, " ");
+  std::cerr << kProgram << ": " << what << "; " << kProgram << " --help lists commands and flags" << std::endl;
+  return kUsageError;
+}
+
+int Report(const absl::Status& status) {
+  if (status.ok()) return 0;
+  std::cout.flush();
+  std::cerr << kProgram << ": " << absl::StatusCodeToString(status.code()) << ": " << status.message() << std::endl;
+  return kRefused;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  using namespace swiftcache::services::ctl;
+  CLI::App app("Looks at a SwiftCache cluster and talks to its models.", kProgram);
+  app.set_version_flag("--version", std::string(kProgram) + " " + swiftcache::kVersion);
+  app.require_subcommand(1);
+  Doors doors;
+  Command chosen;
+  app.add_option("--gateway", doors.gateway, "the gateway's gRPC address")
+      ->envname("SWIFTCACHE_GATEWAY")
+      ->capture_default_str();
+  app.add_option("--broker", doors.broker, "the broker's gRPC address")
+      ->envname("SWIFTCACHE_BROKER")
+      ->capture_default_str();
+  AddStatus(app, doors, chosen);
+  AddChat(app, doors, chosen);
+  AddGenerate(app, doors, chosen);
+  AddTokenize(app, doors, chosen);
+  AddDetokenize(app, doors, chosen);
+  AddBench(app, doors, chosen);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return Complain(app, error);
+  }
+  return Report(chosen());
+}

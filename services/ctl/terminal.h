@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+// Standard output, for people at a terminal and for programs behind a pipe.
+//
+//   Show(response.text());                  // at once
+//   std::cout << Faint("ttft 12 ms") << std::endl;
+#pragma once
+
+#include <string>
+
+namespace swiftcache::services::ctl {
+
+/// Whether standard output is a terminal.
+bool OnTerminal();
+
+/// Writes and flushes a model's text. On a terminal control characters become '?', so that no model commands it.
+void Show(const std::string& text);
+
+/// Paler on a terminal.
+std::string Faint(const std::string& text);
+/// Bolder on a terminal.
+std::string Strong(const std::string& text);
+
+/// Control characters other than line feed and tab become '?'.
+std::string WithoutControls(std::string text);
+
+}  // namespace swiftcache::services::ctl

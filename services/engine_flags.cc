@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "services/engine_flags.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <limits>
+#include <thread>
+
+#include "common/base/units.h"
+#include "services/flags.h"
+
+namespace swiftcache::services {
+namespace {
+
+constexpr int64_t kAnyCount = std::numeric_limits<int32_t>::max();
+
+// The file without .gguf, or the folder: what a user would call it.
+std::string NameOfModel(const std::string& path) {
+  std::filesystem::path p(path);
+  if (!p.has_filename()) p = p.parent_path();
+  return p.extension() == ".gguf" ? p.stem().string() : p.filename().string();
+}
+
+}  // namespace
+
+std::optional<int> EngineFlags::Parse(int argc, char** argv) {
+  Flags flags("swiftcache-engine", "Serves one model: token ids in, token ids out.");
+  engine.kv_cache_bytes = kGiB;
+  flags.Required("model", &model, "GGUF file, or Hugging Face folder");
+  flags.Name("model_name", &model_name, "what clients call the model; default: the file's or folder's name");
+  flags.Name("name", &name, "of this engine in the cluster; default: model_name, then model_name-2, -3, ...");
+  flags.Choice("backend", &backend, {"auto", "cpu"}, "what computes");
+  flags.Choice("dtype", &dtype, {"auto", "bf16", "f32"}, "precision of weights and products");
+  flags.Integer("threads", &threads, 0, 1024, "threads that compute; 0: one per core");
+  flags.Bytes("kv_cache_bytes", &engine.kv_cache_bytes, 1, int64_t{1} << 50, "memory for KV, taken at the start");
+  flags.Choice("kv_cache_dtype", &kv_cache_dtype, {"bf16", "f32"}, "element of the KV cache");
+  flags.Integer("block_tokens", &engine.block_tokens, 1, 4096, "tokens of a KV block");
+  flags.Switch("enable_prefix_caching", &engine.enable_prefix_caching,
+               "keep KV of ended requests for prompts that begin alike");
+  flags.Integer("max_num_seqs", &engine.max_num_seqs, 1, kAnyCount, "sequences in one step");
+  flags.Integer("max_num_batched_tokens", &engine.max_num_batched_tokens, 1, 1 << 20, "tokens in one step");
+  flags.Integer("max_model_len", &engine.max_model_len_tokens, 0, kAnyCount,
+                "prompt and output together; 0: what the model allows");
+  flags.Integer("max_waiting_requests", &engine.max_waiting_requests, 1, kAnyCount, "beyond, requests are refused");
+  flags.Address("broker", &broker, "gRPC address of the broker; empty: alone", true);
+  flags.Address("listen", &listen, "gRPC address; port 0 picks one");
+  flags.Address("http_listen", &http_listen, "HTTP address of /live, /health and /metrics; port 0 picks one");
+  flags.Address("advertise", &advertise, "gRPC address that others dial, where it differs from --listen", true);
+  flags.Duration("drain_timeout", &drain_timeout, absl::ZeroDuration(), absl::Hours(24),
+                 "after SIGTERM running requests may finish this long");
+  if (const std::optional<int> exit_code = flags.Parse(argc, argv)) return exit_code;
+  if (model_name.empty()) model_name = NameOfModel(model);
+  if (threads == 0) threads = std::max<int64_t>(1, std::thread::hardware_concurrency());
+  engine.kv_cache_dtype = kv_cache_dtype == "f32" ? engine::backend::KvDtype::kF32 : engine::backend::KvDtype::kBf16;
+  return std::nullopt;
+}
+
+engine::models::ComputeDtype EngineFlags::compute_dtype() const {
+  using engine::models::ComputeDtype;
+  return dtype == "f32" ? ComputeDtype::kF32 : dtype == "bf16" ? ComputeDtype::kBf16 : ComputeDtype::kAuto;
+}
+
+}  // namespace swiftcache::services

@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0
+// swiftcache-engine: serves one model. What can fail fails before a port is open: flags, checkpoint, memory, name.
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <memory>
+#include <optional>
+#include <random>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/clock.h"
+#include "common/base/status_macros.h"
+#include "common/base/version.h"
+#include "common/http/http_server.h"
+#include "common/log/log.h"
+#include "common/metrics/metrics.h"
+#include "common/rpc/address.h"
+#include "common/rpc/server.h"
+#include "engine/exec/engine.h"
+#include "engine/kv/memory_limits.h"
+#include "engine/loader/checkpoint.h"
+#include "engine/models/create_model.h"
+#include "engine/rpc/broker_client.h"
+#include "engine/rpc/engine_service.h"
+#include "services/engine_flags.h"
+#include "services/server_shell.h"
+
+namespace swiftcache {
+namespace {
+
+namespace exec = engine::exec;
+namespace loader = engine::loader;
+namespace models = engine::models;
+namespace rpc = engine::rpc;
+
+constexpr char kProgram[] = "swiftcache-engine";
+constexpr absl::Duration kStopTimeout = absl::Seconds(2);  // for calls that are done but not yet read
+
+models::ModelGeometry GeometryOf(const loader::ModelConfig& config) {
+  return {.num_layers = config.num_layers,
+          .num_kv_heads = config.num_kv_heads,
+          .head_dim = config.head_dim,
+          .vocab_size = config.vocab_size,
+          .max_context_tokens = config.max_position};
+}
+
+// The arena is taken already; a machine that cannot hold the weights beside it shall say so now.
+absl::Status CheckModelFits(const loader::Checkpoint& checkpoint, const models::ModelOptions& options) {
+  const int64_t wanted = models::PackedWeightBytes(*checkpoint.weights, options.dtype) +
+                         models::ActivationBytes(checkpoint.config, options);
+  const engine::kv::MemoryHeadroom room = engine::kv::ReadMemoryHeadroom({});
+  if (wanted <= room.bytes) return absl::OkStatus();
+  return absl::ResourceExhaustedError(
+      absl::StrCat("--model: its weights and activations take ", wanted, " bytes of memory; ", room.bytes,
+                   " are available (", room.limited_by, ") beside --kv_cache_bytes: lower that, or free memory"));
+}
+
+// What others dial. A wildcard is no address: there it is the machine's name.
+std::string DialAddress(const services::EngineFlags& flags, const std::string& listening) {
+  if (!flags.advertise.empty()) return flags.advertise;
+  absl::StatusOr<HostPort> where = HostPort::Parse(listening);
+  char hostname[256] = "";
+  if (!where.ok() || (where->host != "0.0.0.0" && where->host != "::")) return listening;
+  if (gethostname(hostname, sizeof(hostname) - 1) != 0) return listening;
+  where->host = hostname;
+  return where->ToString();
+}
+
+// Threads started from here on compute: they give way to those that move tokens and answer pings.
+void GiveWay() { setpriority(PRIO_PROCESS, 0, 10); }
+
+uint64_t RandomNumber() {
+  thread_local std::mt19937_64 generator{std::random_device{}()};
+  return generator();
+}
+
+// Everything that needs no port.
+struct Prepared {
+  loader::Checkpoint checkpoint;
+  exec::EngineOptions options;
+  std::optional<exec::Reservation> reservation;
+  models::ModelOptions model;
+  rpc::SerializedCard card;
+  std::unique_ptr<rpc::BrokerClient> broker;
+  std::string name;
+};
+
+absl::StatusOr<Prepared> Prepare(const services::EngineFlags& flags) {
+  Prepared p;
+  p.options = flags.engine;
+  ASSIGN_OR_RETURN(p.checkpoint, loader::OpenCheckpoint(flags.model));
+  p.options.eos_ids = p.checkpoint.config.eos_ids;
+  ASSIGN_OR_RETURN(p.reservation, exec::Engine::Reserve(p.options, GeometryOf(p.checkpoint.config)));
+  p.model = {.kv = p.reservation->layout,
+             .max_batch_rows = p.options.max_num_batched_tokens,
+             .max_logit_rows = p.options.max_num_seqs,  // one each, at most
+             .threads = static_cast<int>(flags.threads),
+             .dtype = flags.compute_dtype()};
+  RETURN_IF_ERROR(CheckModelFits(p.checkpoint, p.model));
+  ASSIGN_OR_RETURN(p.card, rpc::SerializeModelCard(p.checkpoint.card));
+  p.broker = rpc::BrokerClient::Create({.broker = flags.broker, .instance_id = services::RandomId()});
+  const rpc::EngineDescription description{.name = flags.name.empty() ? flags.model_name : flags.name,
+                                           .model_name = flags.model_name,
+                                           .kv = p.reservation->layout,
+                                           .num_blocks = p.reservation->arena.num_blocks(),
+                                           .max_model_len_tokens = p.reservation->max_model_len_tokens,
+                                           .model_card_hash = p.card.hash};
+  using NameChoice = rpc::BrokerClient::NameChoice;
+  ASSIGN_OR_RETURN(p.name,
+                   p.broker->Reserve(description, flags.name.empty() ? NameChoice::kWithSuffix : NameChoice::kExactly));
+  NameEngine(p.name);
+  return p;
+}
+
+absl::StatusOr<std::unique_ptr<exec::Engine>> Load(Prepared& p, const Clock& clock, Metrics& metrics) {
+  GiveWay();
+  ASSIGN_OR_RETURN(auto model, models::CreateModel(p.checkpoint.config, *p.checkpoint.weights, p.model));
+  p.checkpoint.weights.reset();
+  return exec::Engine::Create(p.options, *std::move(p.reservation), std::move(model), clock, metrics);
+}
+
+absl::Status Serve(const services::EngineFlags& flags, services::ShutdownSignals& signals) {
+  const RealClock clock;
+  ASSIGN_OR_RETURN(Prepared p, Prepare(flags));
+  Metrics metrics({{"model_name", flags.model_name}, {"engine", p.name}});
+  std::unique_ptr<exec::Engine> engine;  // before the doors, which borrow it
+  std::atomic<bool> ready = false;
+  rpc::EngineDoor door({.vocab_size = p.checkpoint.config.vocab_size}, p.card, RandomNumber);
+  HttpServer::Options http_options{.listen = flags.http_listen};
+  http_options.ready = [&] { return ready.load(); };
+  http_options.metrics = [&] { return metrics.Serialize(); };
+  ASSIGN_OR_RETURN(auto http, HttpServer::Create(http_options, {}));
+  ASSIGN_OR_RETURN(auto server, RpcServer::Create({.listen = flags.listen}, {&door}));
+  services::PrintListening(server->address(), http->address());
+  p.broker->Start();
+
+  ASSIGN_OR_RETURN(engine, Load(p, clock, metrics));
+  engine->Start();
+  door.Open(*engine);
+  server->SetServing(true);
+  ready = true;
+  p.broker->Ready(DialAddress(flags, server->address()), [&] { return engine->Load(); });
+  LOG(INFO) << kProgram << " " << kVersion << " serves " << flags.model_name << " as " << p.name << " with "
+            << flags.threads << " threads, max_model_len=" << engine->max_model_len_tokens();
+
+  LOG(INFO) << "signal " << signals.Wait() << ": draining";
+  ready = false;
+  server->SetServing(false);
+  p.broker->Draining();
+  engine->Drain(clock.Now() + flags.drain_timeout);
+  p.broker->Leave();
+  const absl::Time stopped = clock.Now() + kStopTimeout;
+  server->Stop(stopped);
+  http->Stop(stopped);
+  return absl::OkStatus();
+}
+
+}  // namespace
+}  // namespace swiftcache
+
+int main(int argc, char** argv) {
+  swiftcache::services::ShutdownSignals signals;
+  swiftcache::services::EngineFlags flags;
+  if (const std::optional<int> exit_code = flags.Parse(argc, argv)) return *exit_code;
+  const std::string engine = flags.name.empty() ? flags.model_name : flags.name;
+  swiftcache::services::StartLogging({.program = argv[0], .engine = engine, .model = flags.model_name});
+  const absl::Status status = swiftcache::Serve(flags, signals);
+  return status.ok() ? 0 : swiftcache::services::Fail(swiftcache::kProgram, status);
+}

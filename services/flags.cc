@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "services/flags.h"
+
+#include <iostream>
+#include <memory>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "common/base/status_macros.h"
+#include "common/base/version.h"
+#include "common/rpc/address.h"
+#include "services/flag_values.h"
+
+namespace swiftcache::services {
+namespace {
+
+constexpr int kUsageError = 2;
+
+// A value in [min, max], or an error that shows the range as the user would write it.
+template <typename T, typename Format>
+absl::Status SetInRange(absl::StatusOr<T> parsed, T min, T max, Format format, T* value) {
+  if (!parsed.ok()) return parsed.status();
+  if (*parsed < min || *parsed > max) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("found ", format(*parsed), ", wanted ", format(min), " to ", format(max)));
+  }
+  *value = *parsed;
+  return absl::OkStatus();
+}
+
+// Without the program's name, in reverse (CLI11 wants a stack); --name= becomes --name and "", which CLI11 would not
+// do.
+std::vector<std::string> Arguments(int argc, const char* const* argv) {
+  std::vector<std::string> stack;
+  for (int i = argc - 1; i > 0; --i) {
+    std::string argument = argv[i];
+    if (absl::StartsWith(argument, "--") && argument.find('=') == argument.size() - 1) {
+      stack.push_back("");
+      argument.pop_back();
+    }
+    stack.push_back(std::move(argument));
+  }
+  return stack;
+}
+
+std::string ShowInteger(int64_t n) { return absl::StrCat(n); }
+
+}  // namespace
+
+Flags::Flags(const std::string& program, const std::string& description)
+    : program_(program), app_(description, program) {
+  app_.set_version_flag("--version", program + " " + kVersion);
+  app_.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+}
+
+CLI::Option* Flags::Add(const std::string& name, const std::string& shown_default, const std::string& help,
+                        Setter set) {
+  const CLI::callback_t callback = [name, set = std::move(set)](const CLI::results_t& values) {
+    const absl::Status status = set(values.back());
+    if (!status.ok()) throw CLI::ValidationError("--" + name, std::string(status.message()));
+    return true;
+  };
+  CLI::Option* option = app_.add_option("--" + name, callback, help);
+  option->envname("SWIFTCACHE_" + absl::AsciiStrToUpper(name))->type_name("");
+  if (!shown_default.empty()) option->default_str(shown_default);
+  return option;
+}
+
+void Flags::Text(const std::string& name, std::string* value, const std::string& help) {
+  Add(name, *value, help, [value](const std::string& text) {
+    *value = text;
+    return absl::OkStatus();
+  });
+}
+
+void Flags::Name(const std::string& name, std::string* value, const std::string& help) {
+  Add(name, *value, help, [value](const std::string& text) {
+    ASSIGN_OR_RETURN(*value, ParseName(text));
+    return absl::OkStatus();
+  });
+}
+
+void Flags::Required(const std::string& name, std::string* value, const std::string& help) {
+  Text(name, value, help);
+  app_.get_option("--" + name)->required();
+}
+
+void Flags::Choice(const std::string& name, std::string* value, std::vector<std::string> choices,
+                   const std::string& help) {
+  const std::string shown = absl::StrJoin(choices, "|");
+  Add(name, *value, help + " (" + shown + ")", [=, choices = std::move(choices)](const std::string& text) {
+    for (const std::string& choice : choices) {
+      if (choice != text) continue;
+      *value = text;
+      return absl::OkStatus();
+    }
+    return absl::InvalidArgumentError(absl::StrCat("found '", absl::CHexEscape(text), "', wanted one of ", shown));
+  });
+}
+
+void Flags::Address(const std::string& name, std::string* value, const std::string& help, bool may_be_empty) {
+  Add(name, *value, help, [=](const std::string& text) -> absl::Status {
+    if (!text.empty() || !may_be_empty) RETURN_IF_ERROR(HostPort::Parse(text).status());
+    *value = text;
+    return absl::OkStatus();
+  });
+}
+
+void Flags::Integer(const std::string& name, int64_t* value, int64_t min, int64_t max, const std::string& help) {
+  Add(name, ShowInteger(*value), help,
+      [=](const std::string& text) { return SetInRange(ParseInteger(text), min, max, ShowInteger, value); });
+}
+
+void Flags::Bytes(const std::string& name, int64_t* value, int64_t min, int64_t max, const std::string& help) {
+  Add(name, FormatBytes(*value), help,
+      [=](const std::string& text) { return SetInRange(ParseBytes(text), min, max, FormatBytes, value); });
+}
+
+void Flags::Duration(const std::string& name, absl::Duration* value, absl::Duration min, absl::Duration max,
+                     const std::string& help) {
+  Add(name, absl::FormatDuration(*value), help,
+      [=](const std::string& text) { return SetInRange(ParseDuration(text), min, max, absl::FormatDuration, value); });
+}
+
+void Flags::Switch(const std::string& name, bool* value, const std::string& help) {
+  const auto set = [value](const std::string& text) -> absl::Status {
+    ASSIGN_OR_RETURN(*value, text.empty() ? absl::StatusOr<bool>(true) : ParseSwitch(text));
+    return absl::OkStatus();
+  };
+  Add(name, *value ? "true" : "false", help, set)->expected(0, 1);
+}
+
+int Flags::Complain(const CLI::ParseError& error) const {
+  std::string what = error.what();
+  if (dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr) {
+    std::string extras;
+    for (const std::string& extra : app_.remaining(true)) absl::StrAppend(&extras, " ", absl::CHexEscape(extra));
+    what = absl::StrCat("unknown flag or argument:", extras);
+  }
+  std::cerr << program_ << ": " << what << "; " << program_ << " --help lists the flags" << std::endl;
+  return kUsageError;
+}
+
+std::optional<int> Flags::Parse(int argc, const char* const* argv) {
+  try {
+    app_.parse(Arguments(argc, argv));
+    return std::nullopt;
+  } catch (const CLI::ParseError& error) {
+    // Success is CLI11's way to say that --help or --version was asked for.
+    return error.get_exit_code() == 0 ? app_.exit(error) : Complain(error);
+  }
+}
+
+}  // namespace swiftcache::services

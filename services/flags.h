@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+// A process's flags: each is also the environment variable SWIFTCACHE_<FLAG>, has a checked range, and fails with one
+// line that names flag, value found, value wanted and remedy. The command line wins over the environment.
+//
+//   Flags flags("swiftcache-broker", "Knows which engines are there.");
+//   flags.Address("listen", &options.listen, "gRPC address");
+//   flags.Duration("heartbeat_interval", &interval, absl::Milliseconds(10), absl::Hours(1), "how often engines
+//   report"); if (std::optional<int> exit_code = flags.Parse(argc, argv)) return *exit_code;
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+
+namespace swiftcache::services {
+
+/// Thread-safety: none. Ownership: borrows the variables, which hold the defaults beforehand and the values after
+/// Parse. Errors: Parse prints them. Ranges include both ends.
+class Flags {
+ public:
+  Flags(const std::string& program, const std::string& description);
+
+  void Text(const std::string& name, std::string* value, const std::string& help);
+  /// Up to 128 letters, digits and punctuation that is safe in labels and logs, as the broker wants it; "" keeps the
+  /// default.
+  void Name(const std::string& name, std::string* value, const std::string& help);
+  void Required(const std::string& name, std::string* value, const std::string& help);
+  void Choice(const std::string& name, std::string* value, std::vector<std::string> choices, const std::string& help);
+  /// host:port; `may_be_empty`: "" says that there is none.
+  void Address(const std::string& name, std::string* value, const std::string& help, bool may_be_empty = false);
+  void Integer(const std::string& name, int64_t* value, int64_t min, int64_t max, const std::string& help);
+  void Bytes(const std::string& name, int64_t* value, int64_t min, int64_t max, const std::string& help);
+  void Duration(const std::string& name, absl::Duration* value, absl::Duration min, absl::Duration max,
+                const std::string& help);
+  /// --name, --name=true, --name=false.
+  void Switch(const std::string& name, bool* value, const std::string& help);
+
+  /// An exit code where the process shall end now: 0 after --help and --version, 2 after one line on standard error.
+  std::optional<int> Parse(int argc, const char* const* argv);
+
+  /// For what this class does not cover (subcommands, positionals).
+  CLI::App& app() { return app_; }
+
+ private:
+  using Setter = std::function<absl::Status(const std::string&)>;
+  CLI::Option* Add(const std::string& name, const std::string& shown_default, const std::string& help, Setter set);
+  int Complain(const CLI::ParseError& error) const;
+
+  const std::string program_;
+  CLI::App app_;
+};
+
+}  // namespace swiftcache::services

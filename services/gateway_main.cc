@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+// swiftcache-gateway: takes requests as text, finds an engine, relays the tokens.
+#include <atomic>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/base/clock.h"
+#include "common/base/status_macros.h"
+#include "common/base/version.h"
+#include "common/http/http_server.h"
+#include "common/log/log.h"
+#include "common/metrics/metrics.h"
+#include "common/rpc/server.h"
+#include "gateway/fleet/fleet.h"
+#include "gateway/openai/door.h"
+#include "gateway/relay/relay_impl.h"
+#include "gateway/rpc/broker_watcher.h"
+#include "gateway/rpc/generate_door.h"
+#include "gateway/rpc/grpc_engine_client.h"
+#include "services/flags.h"
+#include "services/server_shell.h"
+
+namespace swiftcache {
+namespace {
+
+using gateway::fleet::EngineInfo;
+using gateway::fleet::Fleet;
+
+constexpr char kProgram[] = "swiftcache-gateway";
+constexpr absl::Duration kFlushTimeout = absl::Seconds(1);  // for the last bytes of answers that have ended
+constexpr int kHttpThreads = 4;                             // a long prompt that one of them tokenises stops no stream
+constexpr int64_t kBodyRoomBytes = int64_t{4} << 20;        // of a body, beyond the text of the longest prompt
+
+struct GatewayFlags {
+  std::string listen = "127.0.0.1:50051", http_listen = "127.0.0.1:8000", advertise, broker = "127.0.0.1:50050";
+  absl::Duration drain_timeout = absl::Seconds(30);
+  gateway::relay::Limits limits;
+
+  std::optional<int> Parse(int argc, char** argv) {
+    services::Flags flags(kProgram, "Takes requests as text, finds an engine, relays the tokens.");
+    flags.Address("listen", &listen, "gRPC address; port 0 picks one");
+    flags.Address("http_listen", &http_listen,
+                  "HTTP address of the OpenAI API, /live, /health, /metrics; port 0 picks one");
+    flags.Address("advertise", &advertise,
+                  "gRPC address that clients dial, where it differs from --listen: logged, for operators", true);
+    flags.Address("broker", &broker, "the broker's gRPC address");
+    flags.Duration("drain_timeout", &drain_timeout, absl::ZeroDuration(), absl::Hours(24),
+                   "requests under way at SIGTERM may take this long");
+    flags.Bytes("max_prompt_bytes", &limits.max_prompt_bytes, 1, int64_t{60} << 20,
+                "longer prompts are refused unread");
+    return flags.Parse(argc, argv);
+  }
+};
+
+// The fleet's sink, which also opens the doors at the first news: until then no model is known.
+class Opener final : public gateway::fleet::ClusterSink {
+ public:
+  Opener(Fleet& fleet, RpcServer& server) : fleet_(fleet), server_(server) {}
+  void OnSnapshot(const std::string& incarnation, std::vector<gateway::fleet::EngineStatus> engines) override {
+    fleet_.OnSnapshot(incarnation, std::move(engines));
+    server_.SetServing(true);
+  }
+  void OnUpdate(gateway::fleet::EngineStatus engine) override { fleet_.OnUpdate(std::move(engine)); }
+  void OnRemoved(const std::string& engine_name, bool died) override { fleet_.OnRemoved(engine_name, died); }
+
+ private:
+  Fleet& fleet_;
+  RpcServer& server_;
+};
+
+std::unique_ptr<gateway::fleet::EngineClient> Dial(const EngineInfo& engine) {
+  return gateway::rpc::GrpcEngineClient::Create({.address = engine.address, .card_hash = engine.model_card_hash});
+}
+
+absl::Status Serve(const GatewayFlags& flags, services::ShutdownSignals& signals) {
+  const RealClock clock;
+  Metrics metrics;
+  std::atomic<bool> draining = false;
+  const std::string instance = services::RandomId();
+  ASSIGN_OR_RETURN(auto fleet, Fleet::Create({}, Dial, clock));
+  ASSIGN_OR_RETURN(auto relay, gateway::relay::RelayImpl::Create({.limits = flags.limits, .id_prefix = instance},
+                                                                 *fleet, clock, metrics));
+  gateway::rpc::GenerateDoor door(*relay, {});
+  ASSIGN_OR_RETURN(auto openai, gateway::openai::Door::Create({.id_prefix = instance + "-http"}, *relay, clock));
+  HttpServer::Options http_options{.listen = flags.http_listen,
+                                   .max_body_bytes = flags.limits.max_prompt_bytes + kBodyRoomBytes,
+                                   .threads = kHttpThreads};
+  http_options.ready = [&] { return fleet->has_snapshot() && !draining; };
+  http_options.metrics = [&] { return metrics.Serialize(); };
+  ASSIGN_OR_RETURN(auto http, HttpServer::Create(http_options, openai->Routes()));
+  ASSIGN_OR_RETURN(auto server, RpcServer::Create({.listen = flags.listen}, {&door}));
+  Opener opener(*fleet, *server);
+  auto watcher = gateway::rpc::BrokerWatcher::Create({.address = flags.broker}, opener);
+  services::PrintListening(server->address(), http->address());
+  LOG(INFO) << kProgram << " " << kVersion << " broker=" << flags.broker
+            << " dial=" << (flags.advertise.empty() ? server->address() : flags.advertise);
+
+  const int signal = signals.Wait();
+  LOG(INFO) << "signal " << signal << ": draining for at most " << flags.drain_timeout;
+  draining = true;
+  watcher.reset();  // a late snapshot must not undo SetServing(false)
+  server->SetServing(false);
+  relay->Stop(clock.Now() + flags.drain_timeout);
+  // No request is left: whoever still holds a stream (a health Watch, say) holds up nothing but the flush.
+  const absl::Time flushed = clock.Now() + kFlushTimeout;
+  server->Stop(flushed);
+  http->Stop(flushed);
+  return absl::OkStatus();
+}
+
+}  // namespace
+}  // namespace swiftcache
+
+int main(int argc, char** argv) {
+  swiftcache::services::ShutdownSignals signals;
+  swiftcache::GatewayFlags flags;
+  if (const std::optional<int> exit_code = flags.Parse(argc, argv)) return *exit_code;
+  swiftcache::services::StartLogging({.program = argv[0], .engine = "", .model = ""});
+  const absl::Status status = swiftcache::Serve(flags, signals);
+  return status.ok() ? 0 : swiftcache::services::Fail(swiftcache::kProgram, status);
+}

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "services/server_shell.h"
+
+#include <grpc/support/log.h>
+#include <signal.h>
+
+#include <iostream>
+#include <random>
+
+#include "absl/strings/str_format.h"
+
+namespace swiftcache::services {
+namespace {
+
+sigset_t Signals() {
+  sigset_t set;
+  sigemptyset(&set);
+  sigaddset(&set, SIGTERM);
+  sigaddset(&set, SIGINT);
+  return set;
+}
+
+void LogOfGrpc(gpr_log_func_args* args) {
+  if (!VLOG_IS_ON(1)) return;
+  google::LogMessage(args->file, args->line, google::GLOG_INFO).stream() << "grpc: " << args->message;
+}
+
+}  // namespace
+
+ShutdownSignals::ShutdownSignals() {
+  const sigset_t set = Signals();
+  pthread_sigmask(SIG_BLOCK, &set, nullptr);
+  signal(SIGPIPE, SIG_IGN);
+}
+
+int ShutdownSignals::Wait() {
+  const sigset_t set = Signals();
+  int received = 0;
+  while (sigwait(&set, &received) != 0) {
+  }
+  return received;
+}
+
+bool ShutdownSignals::Pending() const {
+  sigset_t pending;
+  sigpending(&pending);
+  return sigismember(&pending, SIGTERM) == 1 || sigismember(&pending, SIGINT) == 1;
+}
+
+void StartLogging(const LogOptions& options) {
+  InitLogging(options);
+  gpr_set_log_function(LogOfGrpc);
+}
+
+void PrintListening(const std::string& grpc_address, const std::string& http_address) {
+  std::cout << "listening grpc=" << grpc_address << " http=" << http_address << std::endl;
+}
+
+std::string RandomId() {
+  std::random_device device;
+  return absl::StrFormat("%08x%08x", device(), device());
+}
+
+int Fail(const std::string& program, const absl::Status& status) {
+  std::string line(status.message());
+  for (char& c : line) c = static_cast<unsigned char>(c) < ' ' ? ' ' : c;
+  std::cerr << program << ": " << line << std::endl;
+  return 2;
+}
+
+}  // namespace swiftcache::services

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+// What every server's main does alike: signals, the line that says where it listens, the line that says why it ends.
+//
+//   ShutdownSignals signals;                      // first: before any thread
+//   if (std::optional<int> code = flags.Parse(argc, argv)) return *code;
+//   StartLogging({.program = argv[0]});
+//   ...                                           // Create
+//   if (!server.ok()) return Fail("swiftcache-broker", server.status());
+//   PrintListening((*server)->address(), (*http)->address());
+//   signals.Wait();
+//   ...                                           // drain
+#pragma once
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "common/log/log.h"
+
+namespace swiftcache::services {
+
+/// Blocks SIGTERM and SIGINT in this thread and all that it will start, so that only Wait receives them. SIGPIPE is
+/// ignored. Thread-safety: none; lives in main. REQUIRES: made before any thread exists.
+class ShutdownSignals {
+ public:
+  ShutdownSignals();
+  /// Sleeps until one of them comes, and returns it.
+  int Wait();
+  /// Whether one has come that nobody waited for.
+  bool Pending() const;
+};
+
+/// InitLogging, and gRPC's own log goes through glog at verbose level. REQUIRES: no thread of ours exists.
+void StartLogging(const LogOptions& options);
+
+/// `listening grpc=HOST:PORT http=HOST:PORT` on standard output: scripts read it.
+void PrintListening(const std::string& grpc_address, const std::string& http_address);
+
+/// 16 random hexadecimal digits: names this process among those before it.
+std::string RandomId();
+
+/// `program: message` as one line on standard error; returns the exit code 2.
+int Fail(const std::string& program, const absl::Status& status);
+
+}  // namespace swiftcache::services

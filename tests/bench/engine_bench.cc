@@ -1,0 +1,256 @@
+// SPDX-License-Identifier: Apache-2.0
+// How far the engine's arithmetic is from what the machine can do, in two ratios:
+//   prefill: GFLOP/s of the products of a 512-token prompt over the whole prefill's time, against oneDNN's GFLOP/s on
+//   the
+//            same products alone;
+//   decode:  tokens/s of one sequence, against reading every weight once per token at the memory bandwidth measured.
+// Engine, library and bandwidth loop take turns, since shared machines change their speed from minute to minute.
+//
+//   swiftcache-engine-bench [--model PATH] [--threads N] [--isa avx512_bf16|avx512|avx2|baseline] [--f32]
+//                           [--prompt N] [--context N] [--repeats N]
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/time/clock.h"
+#include "engine/backend/cpu/isa.h"
+#include "engine/backend/cpu/memory.h"
+#include "engine/backend/cpu/thread_pool.h"
+#include "engine/loader/checkpoint.h"
+#include "engine/models/create_model.h"
+#include "engine/models/decoder.h"
+#include "tests/bench/library_gemm.h"
+#include "tests/fakes/synthetic_weights.h"
+
+namespace swiftcache {
+namespace {
+
+using engine::backend::cpu::BestIsa;
+using engine::backend::cpu::HostMemory;
+using engine::backend::cpu::Isa;
+using engine::backend::cpu::IsaName;
+using engine::loader::ModelConfig;
+
+struct Flags {
+  std::string model;
+  int threads = static_cast<int>(std::thread::hardware_concurrency());
+  Isa isa = Isa::kAvx512Bf16;
+  bool f32 = false;
+  int64_t prompt = 512;
+  int64_t context = 64;
+  int repeats = 7;
+};
+
+[[noreturn]] void Fail(const std::string& message) {
+  std::fprintf(stderr, "swiftcache-engine-bench: %s\n", message.c_str());
+  std::exit(2);
+}
+
+Isa ParseIsa(const std::string& name) {
+  for (const Isa isa : {Isa::kBaseline, Isa::kAvx2, Isa::kAvx512, Isa::kAvx512Bf16}) {
+    if (name == IsaName(isa)) return isa;
+  }
+  Fail("--isa is " + name + ", wanted avx512_bf16, avx512, avx2 or baseline");
+}
+
+Flags Parse(int argc, char** argv) {
+  Flags flags;
+  for (int i = 1; i < argc; ++i) {
+    const std::string name = argv[i];
+    if (name == "--f32") {
+      flags.f32 = true;
+      continue;
+    }
+    if (i + 1 >= argc) Fail(name + " wants a value");
+    const std::string value = argv[++i];
+    if (name == "--model")
+      flags.model = value;
+    else if (name == "--threads")
+      flags.threads = std::atoi(value.c_str());
+    else if (name == "--isa")
+      flags.isa = ParseIsa(value);
+    else if (name == "--prompt")
+      flags.prompt = std::atoll(value.c_str());
+    else if (name == "--context")
+      flags.context = std::atoll(value.c_str());
+    else if (name == "--repeats")
+      flags.repeats = std::atoi(value.c_str());
+    else
+      Fail("unknown flag " + name);
+  }
+  if (flags.threads < 1 || flags.prompt < 1 || flags.context < 1 || flags.repeats < 1) Fail("a number below 1");
+  return flags;
+}
+
+double Seconds(absl::Duration duration) { return absl::ToDoubleSeconds(duration); }
+
+template <typename Work>
+double Time(const Work& work) {
+  const absl::Time begin = absl::Now();
+  work();
+  return Seconds(absl::Now() - begin);
+}
+
+double Median(std::vector<double> values) {
+  std::nth_element(values.begin(), values.begin() + values.size() / 2, values.end());
+  return values[values.size() / 2];
+}
+
+std::string CpuName() {
+  std::ifstream file("/proc/cpuinfo");
+  for (std::string line; std::getline(file, line);) {
+    if (line.rfind("model name", 0) == 0) return line.substr(line.find(':') + 2);
+  }
+  return "unknown CPU";
+}
+
+// One sequence of its own on a model.
+class Runner {
+ public:
+  Runner(const ModelConfig& config, const engine::loader::Weights& weights, const Flags& flags)
+      : vocab_(config.vocab_size) {
+    const int64_t tokens = std::max(flags.prompt, flags.context + 64);
+    engine::models::ModelOptions options;
+    options.kv = {config.num_layers, config.num_kv_heads, config.head_dim, 16,
+                  flags.f32 ? engine::backend::KvDtype::kF32 : engine::backend::KvDtype::kBf16};
+    options.max_batch_rows = tokens;
+    options.threads = flags.threads;
+    options.dtype = flags.f32 ? engine::models::ComputeDtype::kF32 : engine::models::ComputeDtype::kAuto;
+    options.max_isa = flags.isa;
+    const absl::Time begin = absl::Now();
+    auto model = engine::models::CreateModel(config, weights, options);
+    if (!model.ok()) Fail(std::string(model.status().message()));
+    load_seconds_ = Seconds(absl::Now() - begin);
+    model_ = *std::move(model);
+    const int64_t blocks = (tokens + 15) / 16;
+    arena_ = *HostMemory::Allocate(blocks * options.kv.block_bytes());
+    for (int64_t b = 0; b < blocks; ++b) blocks_.push_back(arena_.data() + b * options.kv.block_bytes());
+  }
+  void Step(int64_t context, int64_t rows) {
+    std::vector<int32_t> ids(rows);
+    for (int64_t i = 0; i < rows; ++i) ids[i] = static_cast<int32_t>((context + i) * 7919 % vocab_);
+    const engine::models::SequenceRows sequence{rows, context, blocks_};
+    const int32_t last = static_cast<int32_t>(rows - 1);
+    bool ok = model_->Begin({ids, {&sequence, 1}, {&last, 1}}).ok();
+    for (int64_t l = 0; l < model_->geometry().num_layers; ++l) ok = ok && model_->RunLayer(l).ok();
+    if (!ok || !model_->Finish().ok()) Fail("a step failed");
+  }
+  double load_seconds() const { return load_seconds_; }
+  const engine::models::Decoder& decoder() const { return static_cast<engine::models::Decoder&>(*model_); }
+
+ private:
+  int64_t vocab_;
+  double load_seconds_ = 0;
+  std::unique_ptr<engine::models::Model> model_;
+  HostMemory arena_;
+  std::vector<std::byte*> blocks_;
+};
+
+// The products of a prompt: `layers` times the four of a layer, with the library.
+class LibraryRunner {
+ public:
+  LibraryRunner(const ModelConfig& c, int64_t rows, bool bf16) : layers_(c.num_layers) {
+    const int64_t q = c.num_heads * c.head_dim, qkv = q + 2 * c.num_kv_heads * c.head_dim;
+    products_.emplace_back(rows, c.hidden_size, qkv, bf16);
+    products_.emplace_back(rows, q, c.hidden_size, bf16);
+    products_.emplace_back(rows, c.hidden_size, 2 * c.intermediate_size, bf16);
+    products_.emplace_back(rows, c.intermediate_size, c.hidden_size, bf16);
+    for (const LibraryGemm& product : products_) flops_ += layers_ * product.flops();
+  }
+  void Run() {
+    for (int64_t l = 0; l < layers_; ++l) {
+      for (LibraryGemm& product : products_) product.Run();
+    }
+  }
+  double flops() const { return flops_; }
+
+ private:
+  int64_t layers_;
+  std::vector<LibraryGemm> products_;
+  double flops_ = 0;
+};
+
+// Reads `bytes` once with all threads.
+class BandwidthLoop {
+ public:
+  BandwidthLoop(int64_t bytes, int threads) : memory_(*HostMemory::Allocate(bytes)), pool_(threads) {
+    std::memset(memory_.data(), 1, bytes);
+  }
+  void Run() {
+    constexpr int64_t kPiece = 1 << 20;
+    pool_.ParallelFor(memory_.bytes() / kPiece, [&](int64_t piece, int worker) {
+      const uint64_t* at = reinterpret_cast<const uint64_t*>(memory_.data() + piece * kPiece);
+      uint64_t sums[32] = {};
+      for (int64_t i = 0; i < kPiece / 8; i += 32) {
+        for (int j = 0; j < 32; ++j) sums[j] += at[i + j];
+      }
+      for (const uint64_t sum : sums) sink_.fetch_add(sum, std::memory_order_relaxed);
+    });
+  }
+
+ private:
+  HostMemory memory_;
+  engine::backend::cpu::ThreadPool pool_;
+  std::atomic<uint64_t> sink_{0};
+};
+
+void RestFromLibrary() { absl::SleepFor(absl::Milliseconds(30)); }  // its OpenMP threads spin on for a while
+
+void Measure(const ModelConfig& config, const engine::loader::Weights& weights, const Flags& flags) {
+  constexpr int kDecodeTokens = 24;
+  Runner runner(config, weights, flags);
+  const int64_t weight_bytes = runner.decoder().weight_bytes();
+  const bool library_bf16 = !flags.f32 && BestIsa(flags.isa) == Isa::kAvx512Bf16;
+  LibraryRunner library(config, flags.prompt, library_bf16);
+  BandwidthLoop bandwidth(weight_bytes, flags.threads);
+  std::printf("machine   %s, %d threads\nengine    %s, weights %.1f MB, loaded and packed in %.2f s\n",
+              CpuName().c_str(), flags.threads, runner.decoder().backend().name().c_str(), weight_bytes * 1e-6,
+              runner.load_seconds());
+  runner.Step(0, flags.prompt);
+  std::vector<double> prefill, gemm, decode, read, prefill_ratio, decode_ratio;
+  for (int repeat = 0; repeat < flags.repeats; ++repeat) {
+    gemm.push_back(Time([&] { library.Run(); }));
+    RestFromLibrary();
+    prefill.push_back(Time([&] { runner.Step(0, flags.prompt); }));
+    read.push_back(Time([&] { bandwidth.Run(); }));
+    decode.push_back(Time([&] {
+                       for (int i = 0; i < kDecodeTokens; ++i) runner.Step(flags.context + i, 1);
+                     }) /
+                     kDecodeTokens);
+    read.back() = std::min(read.back(), Time([&] { bandwidth.Run(); }));  // before and after: the better one
+    prefill_ratio.push_back(gemm.back() / prefill.back());
+    decode_ratio.push_back(read.back() / decode.back());
+  }
+  std::printf("prefill   %ld tokens: %.1f ms, %.0f tokens/s, %.1f GFLOP/s; oneDNN %s %.1f GFLOP/s; ratio %.2f\n",
+              flags.prompt, Median(prefill) * 1e3, flags.prompt / Median(prefill),
+              library.flops() / Median(prefill) * 1e-9, library_bf16 ? "bf16" : "f32",
+              library.flops() / Median(gemm) * 1e-9, Median(prefill_ratio));
+  std::printf("decode    at %ld tokens: %.2f ms, %.1f tokens/s; memory reads %.1f GB/s = %.2f ms; ratio %.2f\n",
+              flags.context, Median(decode) * 1e3, 1 / Median(decode), weight_bytes / Median(read) * 1e-9,
+              Median(read) * 1e3, Median(decode_ratio));
+}
+
+}  // namespace
+}  // namespace swiftcache
+
+int main(int argc, char** argv) {
+  using namespace swiftcache;
+  const Flags flags = Parse(argc, argv);
+  if (flags.isa < Isa::kAvx512) LimitLibraryToAvx2();
+  if (flags.model.empty()) {
+    std::printf("model     random weights of SmolLM2-135M's shape\n");
+    const ModelConfig config = SmolLm2Config();
+    Measure(config, SyntheticWeights(config), flags);
+    return 0;
+  }
+  auto checkpoint = engine::loader::OpenCheckpoint(flags.model);
+  if (!checkpoint.ok()) Fail(std::string(checkpoint.status().message()));
+  std::printf("model     %s\n", flags.model.c_str());
+  Measure(checkpoint->config, *checkpoint->weights, flags);
+}

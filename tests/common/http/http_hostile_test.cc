@@ -1,0 +1,254 @@
+// SPDX-License-Identifier: Apache-2.0
+// Clients that are slow, broken or greedy.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstring>
+#include <thread>
+
+#include "common/http/http_server.h"
+#include "tests/common/http/http_fixture.h"
+
+namespace swiftcache {
+namespace {
+
+using fakes::RawHttpClient;
+using ::testing::HasSubstr;
+
+class HttpHostileTest : public HttpFixture {};
+
+TEST_F(HttpHostileTest, UnknownPathsAndMethodsAreJsonErrors) {
+  StartServer();
+  RawHttpClient client(server_->address());
+  client.SendRequest("GET", "/nowhere");
+  const auto unknown = client.ReadResponse();
+  EXPECT_EQ(unknown->status, 404);
+  EXPECT_THAT(unknown->body, HasSubstr("\"message\":\"no such path: GET /nowhere\""));
+  client.SendRequest("DELETE", "/echo");
+  const auto wrong = client.ReadResponse();
+  EXPECT_EQ(wrong->status, 405);
+  EXPECT_EQ(wrong->headers.at("allow"), "GET, HEAD, POST");
+}
+
+TEST_F(HttpHostileTest, MalformedRequestsGetA400AndTheEnd) {
+  StartServer();
+  for (const char* bytes : {"hello\r\n\r\n", "GET /live HTTP/9.9\r\n\r\n", "GET /live HTTP/1.1\r\nno colon\r\n\r\n",
+                            "POST /echo HTTP/1.1\r\nContent-Length: -1\r\n\r\n",
+                            "POST /echo HTTP/1.1\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n",
+                            "POST /echo HTTP/1.1\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\nabc",
+                            "POST /echo HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+                            "\x16\x03\x01\x02"
+                            "\r\n\r\n"}) {
+    RawHttpClient client(server_->address());
+    client.Send(bytes);
+    const auto response = client.ReadResponse();
+    ASSERT_TRUE(response) << bytes;
+    EXPECT_EQ(response->status, 400) << bytes;
+    EXPECT_EQ(response->headers.at("connection"), "close");
+    EXPECT_TRUE(client.ReadsEnd());
+  }
+}
+
+TEST_F(HttpHostileTest, ABodyOverTheLimitIsRefusedAndTheClientReadsWhy) {
+  StartServer({.max_body_bytes = 1000});
+  RawHttpClient announced(server_->address());
+  announced.SendRequest("POST", "/echo", std::string(2 << 20, 'x'));  // keeps sending although it is refused
+  const auto response = announced.ReadResponse();
+  ASSERT_TRUE(response);
+  EXPECT_EQ(response->status, 413);
+  EXPECT_THAT(response->body, HasSubstr("1000 bytes"));
+  RawHttpClient chunked(server_->address());
+  chunked.Send("POST /echo HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n800\r\n" + std::string(0x800, 'x') + "\r\n");
+  EXPECT_EQ(chunked.ReadResponse()->status, 413);
+}
+
+TEST_F(HttpHostileTest, ABodyAtTheLimitIsTaken) {
+  StartServer({.max_body_bytes = 10 << 20});
+  RawHttpClient client(server_->address());
+  client.SendRequest("POST", "/echo", std::string(10 << 20, 'x'));
+  EXPECT_EQ(client.ReadResponse()->body.size(), std::string("POST /echo  ").size() + (10 << 20));
+}
+
+TEST_F(HttpHostileTest, PipelinedBodiesWaitOutsideOnceOneBodysWorthIsHeld) {
+  constexpr int64_t kBody = 8 << 20;
+  constexpr int kRequests = 8;
+  StartServer({.max_body_bytes = kBody});
+  RawHttpClient client(server_->address());
+  client.SendRequest("POST", "/held");
+  auto first = held_.Get(0);
+  ASSERT_TRUE(first);
+  std::atomic<int64_t> sent = 0;
+  std::thread sender([&] {
+    const std::string piece(64 << 10, 'x');
+    for (int i = 0; i < kRequests; ++i) {
+      client.Send("POST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: " + std::to_string(kBody) + "\r\n\r\n");
+      for (int64_t left = kBody; left > 0; left -= piece.size()) sent += client.Send(piece) ? piece.size() : 0;
+    }
+  });
+  for (int64_t before = -1; before != sent;) {  // until nothing more is taken
+    before = sent;
+    absl::SleepFor(absl::Milliseconds(500));
+  }
+  EXPECT_GT(sent, kBody / 2);
+  EXPECT_LT(sent, 4 * kBody) << "wants one body held, and what the sockets' buffers take";
+  first->Send(200, "text/plain", "first", {});
+  EXPECT_EQ(client.ReadResponse()->body, "first");
+  for (int i = 0; i < kRequests; ++i) EXPECT_EQ(client.ReadResponse()->body.size(), kBody + strlen("POST /echo  "));
+  sender.join();
+}
+
+TEST_F(HttpHostileTest, AConnectionTooManyIsToldSoAndTheOthersAreServed) {
+  StartServer({.max_connections = 2});
+  RawHttpClient first(server_->address()), second(server_->address());
+  for (RawHttpClient* client : {&first, &second}) {
+    client->SendRequest("GET", "/live");
+    EXPECT_EQ(client->ReadResponse()->status, 200);
+  }
+  {
+    RawHttpClient third(server_->address());
+    third.SendRequest("GET", "/live");
+    const auto response = third.ReadResponse();
+    ASSERT_TRUE(response);
+    EXPECT_EQ(response->status, 503);
+    EXPECT_EQ(response->headers.at("connection"), "close");
+    EXPECT_THAT(response->body, HasSubstr("all 2 connections"));
+    EXPECT_TRUE(third.ReadsEnd());
+  }
+  second.SendRequest("GET", "/live");
+  EXPECT_EQ(second.ReadResponse()->status, 200);
+  first.Send("GET /live HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
+  EXPECT_EQ(first.ReadResponse()->status, 200);
+  EXPECT_TRUE(first.ReadsEnd());
+  first.Close();
+  int status = 503;  // until the server has seen that the first has gone
+  for (int i = 0; i < 200 && status == 503; ++i) {
+    RawHttpClient later(server_->address());
+    later.SendRequest("GET", "/live");
+    const auto response = later.ReadResponse();
+    status = response ? response->status : 503;
+  }
+  EXPECT_EQ(status, 200);
+}
+
+TEST_F(HttpHostileTest, EndlessHeadersAreRefused) {
+  StartServer();
+  RawHttpClient client(server_->address());
+  client.Send("GET /live HTTP/1.1\r\nX: " + std::string(200 << 10, 'x'));
+  EXPECT_EQ(client.ReadResponse()->status, 431);
+}
+
+TEST_F(HttpHostileTest, SlowHeadersAndSlowBodiesAreCut) {
+  StartServer({.header_timeout = absl::Milliseconds(100), .stall_timeout = absl::Milliseconds(100)});
+  RawHttpClient header(server_->address()), body(server_->address());
+  header.Send("GET /live HTTP/1.1\r\nHos");
+  body.Send("POST /echo HTTP/1.1\r\nContent-Length: 10\r\n\r\nabc");
+  EXPECT_EQ(header.ReadResponse()->status, 408);
+  EXPECT_TRUE(header.ReadsEnd());
+  EXPECT_EQ(body.ReadResponse()->status, 408);
+  EXPECT_TRUE(body.ReadsEnd());
+}
+
+TEST_F(HttpHostileTest, ASenderOfSingleBytesIsCutAlthoughItNeverPauses) {
+  StartServer({.header_timeout = absl::Milliseconds(200)});
+  RawHttpClient client(server_->address());
+  const absl::Time start = absl::Now();
+  client.Send("GET /live HTTP/1.1\r\nX: ");
+  while (client.Send("x") && absl::Now() < start + absl::Seconds(10)) absl::SleepFor(absl::Milliseconds(5));
+  EXPECT_LT(absl::Now() - start, absl::Seconds(10));
+}
+
+TEST_F(HttpHostileTest, IdleConnectionsAreClosedWithoutAWord) {
+  StartServer({.idle_timeout = absl::Milliseconds(50)});
+  RawHttpClient client(server_->address());
+  EXPECT_TRUE(client.ReadsEnd());
+}
+
+TEST_F(HttpHostileTest, ALongAnswerIsNoIdleTime) {
+  StartServer({.header_timeout = absl::Milliseconds(20),
+               .idle_timeout = absl::Milliseconds(20),
+               .stall_timeout = absl::Milliseconds(20)});
+  RawHttpClient client(server_->address());
+  client.SendRequest("POST", "/held");
+  auto answer = held_.Get(0);
+  ASSERT_TRUE(answer);
+  absl::SleepFor(absl::Milliseconds(200));
+  answer->Send(200, "text/plain", "at last", {});
+  EXPECT_EQ(client.ReadResponse()->body, "at last");
+}
+
+TEST_F(HttpHostileTest, AClientThatDoesNotReadItsStreamIsCut) {
+  StartServer({.max_unsent_bytes = 1 << 20});
+  RawHttpClient client(server_->address());
+  client.SendRequest("POST", "/held");
+  auto answer = held_.Get(0);
+  ASSERT_TRUE(answer);
+  absl::Notification gone;
+  answer->OnDisconnect([&] { gone.Notify(); });
+  answer->StartStream(200, "text/event-stream", {});
+  int64_t accepted_bytes = 0;
+  const std::string chunk(64 << 10, 'x');
+  while (answer->Write(chunk) && accepted_bytes < (int64_t{1} << 30)) accepted_bytes += chunk.size();
+  EXPECT_LT(accepted_bytes, int64_t{64} << 20);  // the limit and what the kernel's buffers take
+  EXPECT_TRUE(Happens(gone));
+  EXPECT_FALSE(answer->Write("x"));
+}
+
+TEST_F(HttpHostileTest, AClientThatReadsNothingOfALargeAnswerIsCut) {
+  StartServer({.stall_timeout = absl::Milliseconds(200)});
+  RawHttpClient client(server_->address());
+  client.SendRequest("POST", "/held");
+  auto answer = held_.Get(0);
+  ASSERT_TRUE(answer);
+  answer->Send(200, "text/plain", std::string(64 << 20, 'x'), {});
+  absl::SleepFor(absl::Seconds(1));
+  EXPECT_LT(client.ReadAll().size(), size_t{64} << 20);
+}
+
+TEST_F(HttpHostileTest, ExpectContinueIsAnsweredBeforeTheBodyIsSent) {
+  StartServer();
+  RawHttpClient client(server_->address());
+  client.Send("POST /echo HTTP/1.1\r\nContent-Length: 3\r\nExpect: 100-continue\r\n\r\n");
+  EXPECT_EQ(client.ReadResponse()->status, 100);
+  client.Send("abc");
+  EXPECT_EQ(client.ReadResponse()->body, "POST /echo  abc");
+}
+
+TEST_F(HttpHostileTest, ExpectContinueBehindASlowAnswerWaitsItsTurn) {
+  StartServer();
+  RawHttpClient client(server_->address());
+  client.SendRequest("POST", "/held");
+  client.Send("POST /echo HTTP/1.1\r\nContent-Length: 3\r\nExpect: 100-continue\r\n\r\n");
+  auto answer = held_.Get(0);
+  ASSERT_TRUE(answer);
+  answer->Send(200, "text/plain", "first", {});
+  EXPECT_EQ(client.ReadResponse()->body, "first");
+  EXPECT_EQ(client.ReadResponse()->status, 100);
+  client.Send("abc");
+  EXPECT_EQ(client.ReadResponse()->body, "POST /echo  abc");
+}
+
+TEST_F(HttpHostileTest, AClientThatOnlyStopsSendingStillGetsAnAnswerThatIsComplete) {
+  StartServer();
+  RawHttpClient client(server_->address());
+  client.Send("GET /live HTTP/1.1\r\nHost: t\r\n\r\n");
+  client.StopSending();
+  EXPECT_EQ(client.ReadResponse()->status, 200);
+  EXPECT_TRUE(client.ReadsEnd());
+}
+
+TEST_F(HttpHostileTest, ConnectionsCutAnywhereLeaveTheServerServing) {
+  StartServer();
+  const std::string request = "POST /echo HTTP/1.1\r\nHost: t\r\nContent-Length: 5\r\n\r\nabcde";
+  for (size_t cut = 0; cut <= request.size(); ++cut) {
+    RawHttpClient client(server_->address());
+    client.Send(request.substr(0, cut));
+    cut % 2 ? client.Close() : client.Reset();
+  }
+  RawHttpClient client(server_->address());
+  client.SendRequest("GET", "/live");
+  EXPECT_EQ(client.ReadResponse()->status, 200);
+}
+
+}  // namespace
+}  // namespace swiftcache

@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "common/http/wire_format.h"
+
+#include <gtest/gtest.h>
+
+namespace swiftcache::http {
+namespace {
+
+TEST(WireFormat, HeaderValuesCannotBeginAnotherHeader) {
+  EXPECT_EQ(FormatHead(200, {{"X-Request-Id", "a\r\nSet-Cookie: b"}}),
+            "HTTP/1.1 200 OK\r\nX-Request-Id: a  Set-Cookie: b\r\n\r\n");
+}
+
+TEST(WireFormat, ChunksCarryTheirSizeInHexadecimal) {
+  EXPECT_EQ(FormatChunk(std::string(26, 'x')), "1a\r\n" + std::string(26, 'x') + "\r\n");
+}
+
+TEST(WireFormat, ErrorsAreJsonWhateverTheMessageHolds) {
+  EXPECT_EQ(FormatError(404, "no \"x\"\n\xff"),
+            "{\"error\":{\"code\":404,\"message\":\"no \\\"x\\\"\\n\xEF\xBF\xBD\",\"param\":null,"
+            "\"type\":\"invalid_request_error\"}}");
+  EXPECT_NE(FormatError(503, "later").find("server_error"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace swiftcache::http

@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "common/rpc/server.h"
+
+#include <gmock/gmock.h>
+#include <grpcpp/client_context.h>
+#include <grpcpp/generic/generic_stub.h>
+#include <gtest/gtest.h>
+
+#include <future>
+#include <thread>
+
+#include "absl/synchronization/notification.h"
+#include "absl/time/clock.h"
+#include "common/rpc/channel.h"
+#include "common/rpc/status.h"
+#include "swiftcache/v1/broker.grpc.pb.h"
+
+namespace swiftcache {
+namespace {
+
+using ::testing::HasSubstr;
+
+// Answers Deregister when it is told to, and says what metadata it saw.
+class SlowBroker final : public v1::BrokerService::CallbackService {
+ public:
+  grpc::ServerUnaryReactor* Deregister(grpc::CallbackServerContext* context, const v1::DeregisterRequest*,
+                                       v1::DeregisterResponse*) override {
+    traceparent = ClientMetadata(*context, "traceparent");
+    auto* reactor = context->DefaultReactor();
+    pending.set_value(reactor);
+    return reactor;
+  }
+  std::string traceparent;
+  std::promise<grpc::ServerUnaryReactor*> pending;
+};
+
+std::unique_ptr<RpcServer> Serve(grpc::Service& service, const std::string& listen = "127.0.0.1:0") {
+  absl::StatusOr<std::unique_ptr<RpcServer>> server = RpcServer::Create({.listen = listen}, {&service});
+  EXPECT_TRUE(server.ok()) << server.status();
+  return server.ok() ? *std::move(server) : nullptr;
+}
+
+grpc::Status Deregister(const std::string& address, grpc::ClientContext& context) {
+  auto stub = v1::BrokerService::NewStub(CreateRpcChannel(address, {}));
+  context.set_deadline(absl::ToChronoTime(absl::Now() + absl::Seconds(20)));
+  v1::DeregisterResponse response;
+  return stub->Deregister(&context, v1::DeregisterRequest(), &response);
+}
+
+// Calls grpc.health.v1.Health/Check in wire bytes, as a client that knows nothing of our build would.
+int HealthOf(const std::string& address, const std::string& service) {
+  grpc::GenericStub stub(CreateRpcChannel(address, {}));
+  grpc::ClientContext context;
+  std::string bytes;
+  if (!service.empty()) bytes = std::string("\x0a") + static_cast<char>(service.size()) + service;
+  const grpc::Slice slice(bytes);
+  const grpc::ByteBuffer request(&slice, 1);
+  grpc::ByteBuffer response;
+  absl::Notification done;
+  grpc::Status status;
+  stub.UnaryCall(&context, "/grpc.health.v1.Health/Check", grpc::StubOptions(), &request, &response,
+                 [&](grpc::Status s) {
+                   status = s;
+                   done.Notify();
+                 });
+  done.WaitForNotification();
+  if (!status.ok()) return -status.error_code();
+  grpc::Slice out;
+  EXPECT_TRUE(response.TrySingleSlice(&out).ok());
+  return out.size() == 2 ? out.begin()[1] : 0;
+}
+
+constexpr int kServing = 1, kNotServing = 2;
+
+TEST(RpcServerTest, HealthIsNotServingUntilToldAndKnowsEveryService) {
+  SlowBroker broker;
+  auto server = Serve(broker);
+  ASSERT_NE(server, nullptr);
+  for (const char* name : {"", "swiftcache.v1.BrokerService"})
+    EXPECT_EQ(HealthOf(server->address(), name), kNotServing);
+  server->SetServing(true);
+  for (const char* name : {"", "swiftcache.v1.BrokerService"}) EXPECT_EQ(HealthOf(server->address(), name), kServing);
+  EXPECT_EQ(HealthOf(server->address(), "no.such.Service"), -grpc::StatusCode::NOT_FOUND);
+}
+
+TEST(RpcServerTest, TakenAddressIsOneErrorThatNamesAddressAndFlag) {
+  SlowBroker broker, other;
+  auto server = Serve(broker);
+  ASSERT_NE(server, nullptr);
+  const absl::Status status = RpcServer::Create({.listen = server->address()}, {&other}).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(status.message()), HasSubstr(server->address()));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("--listen"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("Address already in use"));
+}
+
+TEST(RpcServerTest, BadAddressIsRefused) {
+  SlowBroker broker;
+  EXPECT_EQ(RpcServer::Create({.listen = "nonsense"}, {&broker}).status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST(RpcServerTest, StopLetsACallFinishAndRefusesNewOnes) {
+  SlowBroker broker;
+  auto server = Serve(broker);
+  ASSERT_NE(server, nullptr);
+  const std::string address = server->address();
+  grpc::ClientContext context;
+  context.AddMetadata("traceparent", "00-aa-bb-01");
+  std::future<grpc::Status> call = std::async(std::launch::async, [&] { return Deregister(address, context); });
+  grpc::ServerUnaryReactor* reactor = broker.pending.get_future().get();
+  EXPECT_EQ(broker.traceparent, "00-aa-bb-01");
+
+  std::thread stopper([&] { server->Stop(absl::Now() + absl::Seconds(60)); });
+  grpc::ClientContext late;
+  while (Deregister(address, late).ok()) ADD_FAILURE() << "a call was taken while draining";
+  reactor->Finish(grpc::Status::OK);
+  EXPECT_TRUE(call.get().ok());
+  stopper.join();
+}
+
+TEST(RpcServerTest, StopCancelsWhatIsStillThereAtTheDeadline) {
+  SlowBroker broker;
+  auto server = Serve(broker);
+  ASSERT_NE(server, nullptr);
+  grpc::ClientContext context;
+  const std::string address = server->address();
+  std::future<grpc::Status> call = std::async(std::launch::async, [&] { return Deregister(address, context); });
+  grpc::ServerUnaryReactor* reactor = broker.pending.get_future().get();
+  std::thread stopper([&] { server->Stop(absl::Now()); });
+  const grpc::Status status = call.get();
+  EXPECT_TRUE(status.error_code() == grpc::StatusCode::CANCELLED ||
+              status.error_code() == grpc::StatusCode::UNAVAILABLE)
+      << status.error_code() << status.error_message();
+  reactor->Finish(grpc::Status::CANCELLED);
+  stopper.join();
+}
+
+TEST(RpcChannelTest, FindsAServerThatCameBackWithinTheBackoff) {
+  SlowBroker first;
+  auto server = Serve(first);
+  ASSERT_NE(server, nullptr);
+  const std::string address = server->address();
+  auto channel = CreateRpcChannel(address, {.max_reconnect_backoff = absl::Milliseconds(200)});
+  ASSERT_TRUE(channel->WaitForConnected(absl::ToChronoTime(absl::Now() + absl::Seconds(20))));
+  server.reset();
+  // Time enough for a backoff that is not bounded to have grown.
+  channel->GetState(true);
+  EXPECT_FALSE(channel->WaitForConnected(absl::ToChronoTime(absl::Now() + absl::Seconds(2))));
+  SlowBroker second;
+  server = Serve(second, address);
+  ASSERT_NE(server, nullptr);
+  const absl::Time back = absl::Now();
+  ASSERT_TRUE(channel->WaitForConnected(absl::ToChronoTime(absl::Now() + absl::Seconds(20))));
+  EXPECT_LT(absl::Now() - back, absl::Seconds(1));
+}
+
+}  // namespace
+}  // namespace swiftcache

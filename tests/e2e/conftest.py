@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Real processes on loopback, port 0 everywhere, tiny models: what the end-to-end tests stand on."""
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+TINY = ROOT / "tests" / "data" / "tiny"
+SHARED = pathlib.Path(os.environ.get("SWIFTCACHE_SHARED", ROOT.parent / "shared"))
+
+
+def pytest_addoption(parser):
+    parser.addoption("--bin", default="build/release/bin", help="folder of the binaries under test")
+    parser.addoption("--small", action="store_true", help="smaller loads (sanitizers)")
+    parser.addoption("--long", action="store_true", help="full lengths")
+
+
+@pytest.fixture(scope="session")
+def binaries(request):
+    return (ROOT / request.config.getoption("--bin")).resolve()
+
+
+def wait_until(condition, seconds, what):
+    """Poll until condition() is true; fail with `what` after `seconds`."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        value = condition()
+        if value:
+            return value
+        time.sleep(0.02)
+    pytest.fail(f"not within {seconds} s: {what}")
+
+
+class Process:
+    """One server: its addresses (from its first line on standard output), its log, its end."""
+
+    def __init__(self, argv, log):
+        self.log = log
+        with open(log, "w") as out:
+            self.child = subprocess.Popen([str(a) for a in argv], stdout=subprocess.PIPE, stderr=out, text=True)
+        line = self.child.stdout.readline()
+        found = re.search(r"listening grpc=(\S+) http=(\S+)", line)
+        if not found:
+            self.child.wait(60)
+            pytest.fail(f"{argv[0]} printed {line!r}, exit code {self.child.returncode}, log: {self.text()[-2000:]}")
+        self.grpc, self.http = found.groups()
+
+    def text(self):
+        return pathlib.Path(self.log).read_text()
+
+    def get(self, path, timeout=10):
+        """(status, body) of an HTTP GET."""
+        try:
+            with urllib.request.urlopen(f"http://{self.http}{path}", timeout=timeout) as reply:
+                return reply.status, reply.read().decode()
+        except urllib.error.HTTPError as error:
+            return error.code, error.read().decode()
+
+    def metrics(self):
+        """{'name{labels}': value} of /metrics."""
+        lines = [line for line in self.get("/metrics")[1].splitlines() if line and not line.startswith("#")]
+        return {line.rsplit(" ", 1)[0]: float(line.rsplit(" ", 1)[1]) for line in lines}
+
+    def metric(self, name):
+        """Sum of a metric over its labels."""
+        values = [v for k, v in self.metrics().items() if re.split(r"[{ ]", k)[0] == name]
+        assert values, f"{name} is not exported"
+        return sum(values)
+
+    def wait_healthy(self, seconds=60):
+        def healthy():
+            if self.child.poll() is not None:
+                pytest.fail(f"ended with {self.child.returncode}: {self.text()[-2000:]}")
+            return self.get("/health")[0] == 200
+
+        wait_until(healthy, seconds, f"{self.child.args[0]} healthy")
+        return self
+
+    def kill(self):
+        self.child.kill()
+        self.child.wait()
+
+    def stop(self, seconds=30):
+        """SIGTERM; the exit code."""
+        if self.child.poll() is None:
+            self.child.send_signal(signal.SIGTERM)
+        try:
+            return self.child.wait(seconds)
+        except subprocess.TimeoutExpired:
+            self.child.kill()
+            pytest.fail(f"{self.child.args} did not end within {seconds} s of SIGTERM; log: {self.text()[-3000:]}")
+
+
+class Cluster:
+    """A broker, a gateway and engines; everything is stopped at the end and must end with 0."""
+
+    def __init__(self, binaries, folder):
+        self.binaries, self.folder, self.all = binaries, folder, []
+        self.broker = self.gateway = None
+
+    def spawn(self, binary, *flags, listen="127.0.0.1:0", http="127.0.0.1:0"):
+        argv = [self.binaries / binary, f"--listen={listen}", f"--http_listen={http}", *flags]
+        process = Process(argv, self.folder / f"{len(self.all)}-{binary}.log")
+        self.all.append(process)
+        return process
+
+    def start_broker(self, *flags, **where):
+        self.broker = self.spawn("swiftcache-broker", *flags, **where)
+        return self.broker.wait_healthy()
+
+    def start_gateway(self):
+        self.gateway = self.spawn("swiftcache-gateway", f"--broker={self.broker.grpc}", "--drain_timeout=10s")
+        return self.gateway
+
+    def start_engine(self, model=TINY / "tiny-llama-a", name="tiny", *flags, wait=True):
+        engine = self.spawn("swiftcache-engine", f"--model={model}", f"--model_name={name}",
+                            f"--broker={self.broker.grpc}", "--kv_cache_bytes=16MiB", "--threads=1",
+                            "--drain_timeout=10s", *flags)
+        return engine.wait_healthy() if wait else engine
+
+    def start(self, *flags):
+        self.start_broker()
+        self.start_gateway()
+        engine = self.start_engine(TINY / "tiny-llama-a", "tiny", *flags)
+        self.wait_models("tiny")
+        return engine
+
+    def wait_models(self, *names):
+        wait_until(lambda: all(f'"{n}"' in self.gateway.get("/v1/models")[1] for n in names), 30, f"{names} served")
+
+    def ctl(self, *args, check=True, timeout=60):
+        run = subprocess.run([self.binaries / "swiftcachectl", *args], capture_output=True, text=True, timeout=timeout,
+                             env={**os.environ, "SWIFTCACHE_GATEWAY": self.gateway.grpc if self.gateway else "",
+                                  "SWIFTCACHE_BROKER": self.broker.grpc})
+        assert not check or run.returncode == 0, run.stderr
+        return run
+
+    def stop(self):
+        codes = [(p.child.args[0], p.stop()) for p in reversed(self.all) if p.child.poll() is None]
+        assert all(code == 0 for _, code in codes), codes
+
+
+@pytest.fixture
+def cluster(binaries, tmp_path):
+    made = Cluster(binaries, tmp_path)
+    yield made
+    made.stop()
+
+
+@pytest.fixture
+def tiny(cluster):
+    """A cluster that serves the model `tiny`."""
+    cluster.engine = cluster.start()
+    return cluster
+
+
+@pytest.fixture(scope="session")
+def stubs(tmp_path_factory):
+    """Python stubs made from the proto files alone."""
+    out = tmp_path_factory.mktemp("stubs")
+    protos = sorted(str(p.relative_to(ROOT / "proto")) for p in (ROOT / "proto" / "swiftcache").rglob("*.proto"))
+    subprocess.run([sys.executable, "-m", "grpc_tools.protoc", f"-I{ROOT / 'proto'}", f"--python_out={out}",
+                    f"--grpc_python_out={out}", *protos], check=True)
+    sys.path.insert(0, str(out))
+    from swiftcache.v1 import generate_pb2, generate_pb2_grpc
+    return generate_pb2, generate_pb2_grpc

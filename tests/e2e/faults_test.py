@@ -1,0 +1,202 @@
+# SPDX-License-Identifier: Apache-2.0
+"""kill -9, SIGSTOP, SIGTERM and restarts under load."""
+import json
+import signal
+import threading
+import time
+import urllib.request
+
+import grpc
+import pytest
+from conftest import TINY, wait_until
+
+TOKENS = 1500  # long enough to be under way when the fault strikes
+
+
+class Streams:
+    """`count` greedy streams at once, each in a thread of its own; ids and error code of each."""
+
+    def __init__(self, address, stubs, count, tokens=TOKENS):
+        self.pb, self.rpc = stubs
+        self.tokens = tokens
+        self.ids = [[] for _ in range(count)]
+        self.errors = [None] * count
+        self.ended_at = [None] * count
+        self.channel = grpc.insecure_channel(address)
+        self.stub = self.rpc.GenerateServiceStub(self.channel)
+        self.threads = [threading.Thread(target=self._run, args=(i,)) for i in range(count)]
+        for thread in self.threads:
+            thread.start()
+
+    def _run(self, i):
+        request = self.pb.GenerateRequest(model="tiny", token_ids=self.pb.TokenIds(ids=[5 + i, 9, 11]),
+                                          sampling=self.pb.Sampling(temperature=0, max_tokens=self.tokens,
+                                                                    ignore_eos=True))
+        try:
+            for message in self.stub.Generate(request, timeout=120):
+                self.ids[i] += message.token_ids
+        except grpc.RpcError as error:
+            self.errors[i] = (error.code(), error.details())
+        self.ended_at[i] = time.monotonic()
+
+    def all_begun(self):
+        return all(self.ids)
+
+    def any_running(self):
+        return any(thread.is_alive() for thread in self.threads)
+
+    def join(self):
+        for thread in self.threads:
+            thread.join(120)
+            assert not thread.is_alive()
+        self.channel.close()
+        return self
+
+
+def test_killing_the_broker_loses_no_request_and_the_table_comes_back(tiny, stubs):
+    streams = Streams(tiny.gateway.grpc, stubs, 8)
+    wait_until(streams.all_begun, 60, "all streams begun")
+    where = {"listen": tiny.broker.grpc, "http": tiny.broker.http}
+    tiny.broker.kill()
+    assert streams.any_running()
+    late = Streams(tiny.gateway.grpc, stubs, 4, tokens=10).join()  # while there is no broker
+    assert late.errors == [None] * 4
+    assert [len(ids) for ids in late.ids] == [10] * 4
+    tiny.start_broker(**where)
+    restarted = time.monotonic()
+    wait_until(lambda: "READY" in tiny.ctl("status", check=False).stdout, 10, "the engine is in the new broker's table")
+    print(f"re-registered {time.monotonic() - restarted:.2f} s after the broker's restart")
+    streams.join()
+    assert streams.errors == [None] * 8
+    assert [len(ids) for ids in streams.ids] == [TOKENS] * 8
+
+
+def test_killing_one_of_two_engines_loses_only_what_had_begun_there(tiny, stubs):
+    second = tiny.start_engine(name="tiny")
+    wait_until(lambda: tiny.ctl("status").stdout.count("READY") == 2, 30, "two engines ready")
+    streams = Streams(tiny.gateway.grpc, stubs, 16, tokens=1500)
+    wait_until(streams.all_begun, 60, "all streams begun")
+    second.kill()
+    assert streams.any_running()
+    late = Streams(tiny.gateway.grpc, stubs, 8, tokens=10).join()
+    assert late.errors == [None] * 8
+    streams.join()
+    lost = [error for error in streams.errors if error]
+    assert 0 < len(lost) < 16
+    assert {code for code, _ in lost} == {grpc.StatusCode.UNAVAILABLE}
+    kept = [ids for ids, error in zip(streams.ids, streams.errors) if not error]
+    assert [len(ids) for ids in kept] == [1500] * len(kept)
+
+
+def test_freezing_one_of_two_engines_moves_what_had_not_begun_and_ends_the_rest_with_one_error(tiny, stubs):
+    second = tiny.start_engine(name="tiny")
+    wait_until(lambda: tiny.ctl("status").stdout.count("READY") == 2, 30, "two engines ready")
+    streams = Streams(tiny.gateway.grpc, stubs, 16)
+    wait_until(streams.all_begun, 60, "all streams begun")
+    second.child.send_signal(signal.SIGSTOP)  # its sockets stay open: only its heartbeats end
+    frozen_at = time.monotonic()
+    try:
+        assert streams.any_running()
+        late = Streams(tiny.gateway.grpc, stubs, 8, tokens=10).join()  # some go to the frozen engine
+        assert late.errors == [None] * 8
+        assert [len(ids) for ids in late.ids] == [10] * 8
+        assert tiny.gateway.metric("swiftcache_gateway_retries_total") > 0
+        streams.join()
+    finally:
+        second.child.send_signal(signal.SIGCONT)
+    lost = [i for i, error in enumerate(streams.errors) if error]
+    assert 0 < len(lost) < 16
+    assert {streams.errors[i][0] for i in lost} == {grpc.StatusCode.UNAVAILABLE}
+    assert all("was lost after" in streams.errors[i][1] for i in lost)
+    slowest = max(streams.ended_at[i] for i in lost) - frozen_at
+    print(f"the last of {len(lost)} lost streams heard of it {slowest:.2f} s after the freeze")
+    assert slowest < 5
+    assert [len(ids) for ids, error in zip(streams.ids, streams.errors) if not error] == [TOKENS] * (16 - len(lost))
+    wait_until(lambda: tiny.ctl("status").stdout.count("READY") == 2, 20, "the thawed engine is back")
+    ended = "swiftcache_e2e_request_latency_seconds_count"  # of requests that ended well
+    before = second.metric(ended)
+
+    def second_served():
+        assert Streams(tiny.gateway.grpc, stubs, 4, tokens=4).join().errors == [None] * 4
+        return second.metric(ended) > before
+
+    wait_until(second_served, 20, "the thawed engine serves again")
+
+
+def test_an_engine_killed_and_restarted_under_its_name_serves_again(tiny, stubs):
+    tiny.engine.kill()
+    tiny.engine = tiny.start_engine(name="tiny")
+    wait_until(lambda: Streams(tiny.gateway.grpc, stubs, 1, tokens=4).join().errors == [None], 20, "served again")
+
+
+def test_sigterm_lets_running_requests_finish_and_refuses_new_ones(tiny, stubs):
+    streams = Streams(tiny.gateway.grpc, stubs, 4, tokens=1500)
+    wait_until(streams.all_begun, 60, "all streams begun")
+    tiny.gateway.child.send_signal(signal.SIGTERM)
+    wait_until(lambda: "drain" in tiny.gateway.text().lower(), 10, "the gateway drains")
+    refused = Streams(tiny.gateway.grpc, stubs, 1, tokens=4).join()
+    assert streams.any_running()
+    code, details = refused.errors[0]
+    assert code == grpc.StatusCode.UNAVAILABLE and "drain" in details
+    assert tiny.gateway.stop() == 0
+    streams.join()
+    assert streams.errors == [None] * 4
+    assert [len(ids) for ids in streams.ids] == [1500] * 4
+
+
+def test_a_draining_engine_finishes_its_requests(tiny, stubs):
+    streams = Streams(tiny.gateway.grpc, stubs, 4, tokens=1500)
+    wait_until(streams.all_begun, 60, "all streams begun")
+    assert tiny.engine.stop() == 0
+    streams.join()
+    assert streams.errors == [None] * 4
+
+
+def test_what_a_draining_engine_cannot_finish_is_unavailable_at_both_doors(cluster, stubs):
+    cluster.start_broker()
+    cluster.start_gateway()
+    engine = cluster.spawn("swiftcache-engine", f"--model={TINY / 'tiny-llama-a'}", "--model_name=tiny",
+                           f"--broker={cluster.broker.grpc}", "--kv_cache_bytes=16MiB", "--threads=1",
+                           "--drain_timeout=1ms").wait_healthy()
+    cluster.wait_models("tiny")
+    streams = Streams(cluster.gateway.grpc, stubs, 4, tokens=1800)
+    body = {"model": "tiny", "prompt": "x", "max_tokens": 1800, "ignore_eos": True, "stream": True}
+    http = urllib.request.Request(f"http://{cluster.gateway.http}/v1/completions", data=json.dumps(body).encode())
+    with urllib.request.urlopen(http, timeout=60) as reply:
+        assert reply.readline().startswith(b"data: ")
+        wait_until(streams.all_begun, 60, "all streams begun")
+        assert engine.stop() == 0
+        events = [line for line in reply.read().decode().splitlines() if line]
+    assert "[DONE]" not in events[-1] and "drained" in events[-1], events[-1]
+    streams.join()
+    assert {error and error[0] for error in streams.errors} == {grpc.StatusCode.UNAVAILABLE}
+    assert all("drained" in details for _, details in streams.errors)
+
+
+def test_a_second_engine_of_the_same_name_is_refused_before_it_opens_a_port(tiny, binaries):
+    import subprocess
+    run = subprocess.run([binaries / "swiftcache-engine", f"--model={TINY / 'tiny-llama-a'}", "--model_name=tiny",
+                          "--name=tiny", f"--broker={tiny.broker.grpc}", "--kv_cache_bytes=16MiB",
+                          "--listen=127.0.0.1:0", "--http_listen=127.0.0.1:0"],
+                         capture_output=True, text=True, timeout=60)
+    assert run.returncode == 2
+    assert "listening" not in run.stdout
+    assert "tiny" in run.stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize("which", ["broker", "gateway", "engine"])
+def test_a_client_that_holds_a_health_watch_does_not_hold_up_the_end(tiny, which):
+    process = getattr(tiny, which)
+    with grpc.insecure_channel(process.grpc) as channel:
+        watch = channel.unary_stream("/grpc.health.v1.Health/Watch")(b"")  # an empty HealthCheckRequest: the server
+        next(watch)
+        began = time.monotonic()
+        assert process.stop() == 0
+        took = time.monotonic() - began
+        watch.cancel()
+    assert took < 3, f"{which} took {took:.1f} s of its 10 s to drain"
+
+
+@pytest.mark.parametrize("which", ["broker", "gateway", "engine"])
+def test_sigterm_ends_an_idle_process_with_0(tiny, which):
+    assert getattr(tiny, which).stop(15) == 0

@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Many streams with random cancellations and disconnects: nothing lost, nothing leaked."""
+import asyncio
+import json
+import pathlib
+import random
+
+import grpc
+from conftest import wait_until
+
+
+def rss_mib(process):
+    with open(f"/proc/{process.child.pid}/status") as status:
+        return next(int(line.split()[1]) for line in status if line.startswith("VmRSS")) / 1024
+
+
+class Load:
+    """`streams` clients at once for `seconds`: gRPC and HTTP, some cancelled, some cut off."""
+
+    def __init__(self, cluster, stubs, streams, seconds, seed):
+        self.cluster, self.stubs, self.streams, self.seconds = cluster, stubs, streams, seconds
+        self.random = random.Random(seed)
+        self.done = self.cancelled = 0
+        self.errors = []
+
+    def run(self):
+        asyncio.run(self._all())
+        print(f"load: {self.done} finished, {self.cancelled} cancelled, {len(self.errors)} errors")
+        return self
+
+    async def _all(self):
+        until = asyncio.get_running_loop().time() + self.seconds
+        async with grpc.aio.insecure_channel(self.cluster.gateway.grpc) as channel:
+            stub = self.stubs[1].GenerateServiceStub(channel)
+            await asyncio.gather(*(self._client(stub, until) for _ in range(self.streams)))
+
+    async def _client(self, stub, until):
+        while asyncio.get_running_loop().time() < until:
+            ids = [self.random.randrange(20, 500) for _ in range(self.random.randrange(1, 120))]
+            tokens = self.random.randrange(1, 60)
+            stop_after = self.random.randrange(0, tokens) if self.random.random() < 0.3 else None
+            try:
+                one = self._http if self.random.random() < 0.3 else self._grpc
+                if await one(stub, ids, tokens, stop_after):
+                    self.done += 1
+                else:
+                    self.cancelled += 1
+            except (grpc.RpcError, OSError, EOFError, AssertionError) as error:
+                self.errors.append(repr(error)[:300])
+
+    async def _grpc(self, stub, ids, tokens, stop_after):
+        pb = self.stubs[0]
+        request = pb.GenerateRequest(model="tiny", token_ids=pb.TokenIds(ids=ids),
+                                     sampling=pb.Sampling(max_tokens=tokens, ignore_eos=True, seed=1))
+        call, got = stub.Generate(request), 0
+        async for message in call:
+            got += len(message.token_ids)
+            if stop_after is not None and got >= stop_after:
+                call.cancel()
+                return False
+        assert got == tokens, (got, tokens)
+        return True
+
+    async def _http(self, _, ids, tokens, stop_after):
+        host, port = self.cluster.gateway.http.rsplit(":", 1)
+        reader, writer = await asyncio.open_connection(host, int(port))
+        try:
+            body = json.dumps({"model": "tiny", "prompt": ids, "max_tokens": tokens, "ignore_eos": True, "stream": True,
+                               "stream_options": {"include_usage": True}}).encode()
+            writer.write(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+                         b"Connection: close\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+            seen, used = 0, None
+            while line := await reader.readline():
+                if line.startswith(b"data: {"):
+                    event = json.loads(line[6:])
+                    assert "error" not in event, event
+                    seen += 1
+                    used = event.get("usage") or used
+                    if stop_after is not None and seen > stop_after:
+                        return False  # a disconnect in the middle
+            assert used and used["completion_tokens"] == tokens, (used, tokens)
+            return True
+        finally:
+            writer.close()
+
+
+def test_streams_with_cancellations_leak_no_block_and_no_memory(cluster, stubs, request):
+    small, long = request.config.getoption("--small"), request.config.getoption("--long")
+    streams = 8 if small else 64
+    seconds = 10 if small else 180 if long else 20
+    engine = cluster.start("--max_num_seqs=16", "--kv_cache_bytes=512KiB")
+    warm = Load(cluster, stubs, streams, max(4, seconds / 4), seed=1).run()
+    memory = {p: rss_mib(p) for p in (engine, cluster.gateway, cluster.broker)}
+    load = Load(cluster, stubs, streams, seconds, seed=2).run()
+    assert warm.errors + load.errors == []
+    assert load.done > streams and load.cancelled > 0
+    wait_until(lambda: engine.metric("vllm:num_requests_running") == 0, 10, "everything ended")
+    blocks = {k: v for k, v in engine.metrics().items() if k.startswith("swiftcache_kv_blocks")}
+    assert sum(v for k, v in blocks.items() if 'state="used"' in k) == 0, blocks
+    grown = {pathlib.Path(p.child.args[0]).name: rss_mib(p) - before for p, before in memory.items()}
+    print(f"memory grown by (MiB): {grown}")
+    if not small:  # the sanitizers keep freed memory in quarantine
+        assert max(grown.values()) < 16, grown

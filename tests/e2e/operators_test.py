@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What operators see: health, metrics, logs, swiftcachectl, idle cost, the cost of the gateway."""
+import os
+import statistics
+import time
+
+import grpc
+import pytest
+from conftest import TINY, wait_until
+
+METRICS = ["swiftcache_time_to_first_token_seconds_count", "swiftcache_inter_token_latency_seconds_count",
+           "swiftcache_request_queue_time_seconds_count", "swiftcache_e2e_request_latency_seconds_count",
+           "swiftcache_prompt_tokens_by_source_total", "swiftcache_kv_blocks", "swiftcache_preemptions_total",
+           "vllm:num_requests_waiting", "vllm:num_requests_running", "vllm:kv_cache_usage_perc", "vllm:cache_config_info",
+           "vllm:time_to_first_token_seconds_count", "vllm:inter_token_latency_seconds_count",
+           "vllm:request_queue_time_seconds_count", "vllm:prefix_cache_queries_total", "vllm:prefix_cache_hits_total",
+           "vllm:num_preemptions_total", "vllm:prompt_tokens_total", "vllm:generation_tokens_total"]
+
+
+def test_live_comes_first_then_health(cluster):
+    cluster.start_broker()
+    engine = cluster.start_engine(wait=False)
+    assert engine.get("/live")[0] == 200
+    engine.wait_healthy()
+
+
+def test_engine_metrics_have_the_names_that_scrapers_want(tiny):
+    tiny.ctl("generate", "--model=tiny", "--prompt=one two three", "--max_tokens=8", "--temperature=0")
+    for name in METRICS:
+        tiny.engine.metric(name)
+    metrics = tiny.engine.metrics()
+    assert any('model_name="tiny"' in key and 'engine="tiny"' in key for key in metrics)
+    assert tiny.engine.metric("swiftcache_time_to_first_token_seconds_count") == 1
+    assert tiny.engine.metric("vllm:generation_tokens_total") == 8
+    for process in (tiny.broker, tiny.gateway):
+        assert any(name.startswith("swiftcache_") for name in process.metrics())
+
+
+def test_ctl_tokenizes_and_detokenizes(tiny):
+    ids = tiny.ctl("tokenize", "--model=tiny", "--text=the cat sat").stdout.split()
+    assert ids
+    assert tiny.ctl("detokenize", "--model=tiny", *ids).stdout.strip() == "the cat sat"
+
+
+def test_ctl_bench_prints_percentiles(tiny):
+    out = tiny.ctl("bench", "--model=tiny", "--conversations=4", "--rounds=2", "--max_tokens=8").stdout
+    assert "p99" in out and "ttft" in out.lower()
+
+
+def test_ctl_chat_holds_a_conversation_and_reports_cached_tokens(tiny):
+    out = tiny.ctl("chat", "--model=tiny", "--message=one two three four five six seven eight nine ten",
+                   "--message=and again", "--max_tokens=8", "--temperature=0").stdout
+    assert out.lower().count("ttft") == 2
+    wait_until(lambda: tiny.engine.metric("vllm:prefix_cache_hits_total") > 0, 5, "the second turn hit the cache")
+
+
+def test_traceparent_and_request_id_are_in_every_log(tiny, stubs):
+    pb, rpc = stubs
+    trace = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+    with grpc.insecure_channel(tiny.gateway.grpc) as channel:
+        request = pb.GenerateRequest(request_id="trace-me", model="tiny", prompt="x", sampling={"max_tokens": 2})
+        list(rpc.GenerateServiceStub(channel).Generate(request, metadata=[("traceparent", trace)]))
+    for process in (tiny.gateway, tiny.engine):
+        wait_until(lambda: any("trace-me" in line and trace.split("-")[1] in line
+                               for line in process.text().splitlines()), 5, "the log has id and trace")
+
+
+def cpu_seconds(pid):
+    with open(f"/proc/{pid}/stat") as stat:
+        fields = stat.read().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def test_an_idle_cluster_of_five_uses_under_one_percent_of_a_core(cluster):
+    cluster.start()
+    cluster.start_engine(TINY / "tiny-llama-b", "b")
+    cluster.start_engine(TINY / "tiny-qwen2", "c")
+    cluster.ctl("generate", "--model=b", "--prompt=one", "--max_tokens=4")
+    pids = [p.child.pid for p in cluster.all]
+    assert len(pids) == 5
+    time.sleep(2)  # start-up work settles; what follows is a measurement over a fixed window
+    before, begin = [cpu_seconds(p) for p in pids], time.monotonic()
+    time.sleep(20)
+    used = sum(cpu_seconds(p) for p in pids) - sum(before)
+    share = used / (time.monotonic() - begin)
+    print(f"idle: {100 * share:.2f} % of a core")
+    assert share < 0.01
+
+
+def first_token_ms(stub, request):
+    begin = time.perf_counter()
+    call = stub.Generate(request)
+    for message in call:
+        if message.token_ids:
+            break
+    elapsed = 1000 * (time.perf_counter() - begin)
+    call.cancel()
+    return elapsed
+
+
+def test_the_gateway_adds_at_most_two_milliseconds_to_the_first_token(tiny, stubs):
+    pb, rpc = stubs
+    from swiftcache.v1 import engine_pb2, engine_pb2_grpc
+    sampling = pb.Sampling(temperature=0, max_tokens=1, ignore_eos=True)
+    with grpc.insecure_channel(tiny.gateway.grpc) as one, grpc.insecure_channel(tiny.engine.grpc) as two:
+        gateway, engine = rpc.GenerateServiceStub(one), engine_pb2_grpc.EngineServiceStub(two)
+        through, direct = [], []
+        for i in range(200):  # interleaved
+            ids = [(7 * i + k) % 500 + 10 for k in range(10)]
+            through.append(first_token_ms(gateway, pb.GenerateRequest(model="tiny", token_ids=pb.TokenIds(ids=ids),
+                                                                      sampling=sampling, cache_salt=f"g{i}")))
+            direct.append(first_token_ms(engine, engine_pb2.EngineGenerateRequest(
+                request_id=f"d{i}", token_ids=ids, sampling=sampling, cache_salt=f"e{i}")))
+    added = statistics.median(through) - statistics.median(direct)
+    print(f"first token: through the gateway {statistics.median(through):.2f} ms, at the engine "
+          f"{statistics.median(direct):.2f} ms, added {added:.2f} ms")
+    assert added < 2.0

@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""deploy/quickstart.sh: talks and ends, serves until it is told to stop, leaves nothing, says what is wrong in one line."""
+import os
+import pathlib
+import re
+import signal
+import socket
+import subprocess
+import time
+
+import pytest
+from conftest import ROOT, TINY, wait_until
+
+SCRIPT = ROOT / "deploy" / "quickstart.sh"
+
+
+def leftovers(folder):
+    """Processes of ours, shared memory and temporary files."""
+    commands = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True).stdout.splitlines()
+    ours = [c for c in commands if "bin/swiftcache-" in c and ":5005" in c]
+    return ours, sorted(os.listdir("/dev/shm")), sorted(p.name for p in pathlib.Path(folder).iterdir())
+
+
+@pytest.fixture
+def environment(binaries, tmp_path):
+    if binaries != ROOT / "build" / "release" / "bin":
+        pytest.skip("quickstart.sh runs the release binaries")
+    folder = tmp_path / "tmp"
+    folder.mkdir()
+    return {**os.environ, "TMPDIR": str(folder)}
+
+
+def quickstart(environment, *args, cwd=ROOT, timeout=600):
+    return subprocess.run([SCRIPT, *args], capture_output=True, text=True, env=environment, cwd=cwd, timeout=timeout)
+
+
+def test_it_talks_for_three_turns_and_leaves_nothing(environment):
+    before = leftovers(environment["TMPDIR"])
+    begin = time.monotonic()
+    run = quickstart(environment)
+    print(f"quickstart took {time.monotonic() - begin:.1f} s")
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.count("[ttft") == 3 and run.stderr.count("[ttft") == 2  # chat and generate
+    cached = [int(n) for n in re.findall(r"(\d+) from the cache", run.stdout)]
+    assert cached[1] > 0 and cached[2] > cached[1]
+    assert run.stdout.count(" READY ") == 3
+    assert leftovers(environment["TMPDIR"]) == before
+
+
+def test_a_relative_model_path_is_the_callers(environment):
+    run = quickstart(environment, "--model", "tiny-llama-a", cwd=TINY)
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.count(" READY ") == 3
+
+
+def test_a_taken_port_is_one_clear_line(environment):
+    with socket.socket() as taken:
+        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        taken.bind(("127.0.0.1", 50062))
+        taken.listen()
+        run = quickstart(environment)
+    assert run.returncode == 2
+    assert run.stderr.splitlines()[-1].startswith("quickstart: port 50062 is taken")
+
+
+def test_serve_serves_until_it_is_told_to_stop(environment):
+    before = leftovers(environment["TMPDIR"])
+    child = subprocess.Popen([SCRIPT, "--serve", "--model", TINY / "tiny-llama-a"], stdout=subprocess.PIPE, text=True,
+                             env=environment, start_new_session=True)
+    line = ""
+    while "stops everything" not in line:
+        line = child.stdout.readline()
+        assert line, "ended early"
+    os.killpg(child.pid, signal.SIGINT)  # as a terminal does
+    child.stdout.read()
+    assert child.wait(30) == 130
+    wait_until(lambda: leftovers(environment["TMPDIR"]) == before, 5, "nothing is left")

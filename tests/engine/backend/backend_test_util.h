@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+// Random numbers, backends of each ISA, and buffers as plain vectors, for the backend's tests.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <memory>
+#include <random>
+#include <span>
+#include <vector>
+
+#include "engine/backend/cpu/bf16.h"
+#include "engine/backend/cpu/cpu_backend.h"
+#include "engine/backend/cpu/host_buffer.h"
+
+namespace swiftcache::engine::backend::cpu {
+
+inline constexpr Isa kAllIsas[] = {Isa::kBaseline, Isa::kAvx2, Isa::kAvx512, Isa::kAvx512Bf16};
+
+inline std::vector<float> RandomVector(int64_t n, uint32_t seed, float scale = 1.0f) {
+  std::mt19937 random(seed);
+  std::normal_distribution<float> normal(0.0f, scale);
+  std::vector<float> out(n);
+  for (float& x : out) x = normal(random);
+  return out;
+}
+
+inline RowSource SourceOf(const std::vector<float>& values, int64_t rows, int64_t cols) {
+  return {rows, cols,
+          [&values, cols](int64_t r, float* out) { std::memcpy(out, values.data() + r * cols, cols * sizeof(float)); }};
+}
+
+inline std::unique_ptr<Backend> MakeBackend(CpuBackendOptions options) {
+  if (options.attention.num_heads == 0) options.attention = {2, 1, 4};
+  options.kv.num_kv_heads = options.attention.num_kv_heads;
+  options.kv.head_dim = options.attention.head_dim;
+  if (options.kv.num_layers == 0) options.kv.num_layers = 1;
+  if (options.kv.block_tokens == 0) options.kv.block_tokens = 16;
+  if (options.inverse_frequencies.empty()) options.inverse_frequencies.assign(options.attention.head_dim / 2, 0.1f);
+  auto backend = CreateCpuBackend(options);
+  EXPECT_TRUE(backend.ok()) << backend.status();
+  return *std::move(backend);
+}
+
+inline std::unique_ptr<Buffer> MakeBuffer(Backend& backend, const std::vector<float>& values, int64_t cols) {
+  auto buffer = *backend.Allocate(values.size() / cols, cols);
+  for (int64_t r = 0; r < buffer->rows(); ++r) {
+    std::memcpy(AsHost(*buffer).row(r), values.data() + r * cols, cols * sizeof(float));
+  }
+  return buffer;
+}
+
+inline std::vector<float> Values(const Buffer& buffer, int64_t rows) {
+  std::vector<float> out;
+  for (int64_t r = 0; r < rows; ++r) {
+    out.insert(out.end(), AsHost(buffer).row(r), AsHost(buffer).row(r) + buffer.cols());
+  }
+  return out;
+}
+
+inline bool SameBits(std::span<const float> a, std::span<const float> b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size_bytes()) == 0;
+}
+
+inline double RoundToBf16(double x) { return FromBf16(ToBf16(static_cast<float>(x))); }
+
+}  // namespace swiftcache::engine::backend::cpu

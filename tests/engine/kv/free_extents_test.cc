@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/kv/free_extents.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <random>
+#include <set>
+
+namespace swiftcache::engine::kv {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::Pair;
+
+std::vector<int32_t> Values(const std::vector<BlockId>& ids) {
+  std::vector<int32_t> values;
+  for (BlockId id : ids) values.push_back(id.value());
+  return values;
+}
+
+TEST(FreeExtentsTest, LowAddressesGoFirst) {
+  FreeExtents free(10);
+  EXPECT_THAT(Values(free.Take(3, std::nullopt)), ElementsAre(0, 1, 2));
+  free.Give(BlockId(1));
+  EXPECT_THAT(Values(free.Take(1, std::nullopt)), ElementsAre(1));
+}
+
+TEST(FreeExtentsTest, AGroupGoesToTheLowestRunThatHoldsItWhole) {
+  FreeExtents free(10);
+  (void)free.Take(6, std::nullopt);
+  for (int32_t id : {0, 2, 3}) free.Give(BlockId(id));
+  EXPECT_THAT(Values(free.Take(2, std::nullopt)), ElementsAre(2, 3));
+}
+
+TEST(FreeExtentsTest, WithoutALongRunTheLowestPiecesAreTaken) {
+  FreeExtents free(5);
+  (void)free.Take(5, std::nullopt);
+  for (int32_t id : {0, 2, 4}) free.Give(BlockId(id));
+  EXPECT_THAT(Values(free.Take(3, std::nullopt)), ElementsAre(0, 2, 4));
+  EXPECT_EQ(free.size(), 0);
+}
+
+TEST(FreeExtentsTest, AGrowingTableContinuesWhereItEnded) {
+  FreeExtents free(10);
+  (void)free.Take(5, std::nullopt);
+  free.Give(BlockId(0));
+  EXPECT_THAT(Values(free.Take(2, BlockId(4))), ElementsAre(5, 6));
+  EXPECT_THAT(Values(free.Take(1, BlockId(3))), ElementsAre(0));
+}
+
+TEST(FreeExtentsTest, NeighboursMerge) {
+  FreeExtents free(4);
+  (void)free.Take(4, std::nullopt);
+  for (int32_t id : {0, 2, 3, 1}) free.Give(BlockId(id));
+  EXPECT_THAT(free.extents(), ElementsAre(Pair(0, 4)));
+}
+
+TEST(FreeExtentsDeathTest, AFreeBlockCannotBeGivenBack) {
+  FreeExtents free(4);
+  EXPECT_DEATH(free.Give(BlockId(2)), "free already");
+}
+
+TEST(FreeExtentsTest, RandomUseAgreesWithASet) {
+  std::mt19937 rng(1);
+  FreeExtents free(64);
+  std::set<int32_t> expected;
+  for (int32_t i = 0; i < 64; ++i) expected.insert(i);
+  std::vector<int32_t> taken;
+  for (int round = 0; round < 20000; ++round) {
+    if (rng() % 2 == 0 && !expected.empty()) {
+      std::optional<BlockId> after;
+      if (rng() % 2) after = BlockId(static_cast<int32_t>(rng() % 64));
+      const auto ids = Values(free.Take(rng() % std::min<size_t>(expected.size(), 6) + 1, after));
+      for (int32_t id : ids) ASSERT_EQ(expected.erase(id), 1u);
+      taken.insert(taken.end(), ids.begin(), ids.end());
+    } else if (!taken.empty()) {
+      std::swap(taken[rng() % taken.size()], taken.back());
+      free.Give(BlockId(taken.back()));
+      expected.insert(taken.back());
+      taken.pop_back();
+    }
+    std::set<int32_t> listed;
+    int32_t last_end = -1;
+    for (auto [start, length] : free.extents()) {
+      ASSERT_GT(start, last_end) << "adjacent extents were not merged";
+      for (int32_t i = start; i < start + length; ++i) listed.insert(i);
+      last_end = start + length;
+    }
+    ASSERT_EQ(listed, expected);
+    ASSERT_EQ(free.size(), static_cast<int64_t>(expected.size()));
+  }
+}
+
+}  // namespace
+}  // namespace swiftcache::engine::kv

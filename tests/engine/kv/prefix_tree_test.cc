@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/kv/prefix_tree.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <list>
+#include <map>
+#include <random>
+
+namespace swiftcache::engine::kv {
+namespace {
+
+using Tokens = std::vector<int32_t>;
+constexpr int64_t kBlockTokens = 2;
+
+// A sequence as the tree sees it: what it matched, then what it added.
+struct Path {
+  std::string salt;
+  Tokens tokens;
+  std::vector<BlockRef> blocks;
+  PrefixTree::Pin pin;
+};
+
+class PrefixTreeTest : public ::testing::Test {
+ protected:
+  Path Start(const std::string& salt, const Tokens& tokens) {
+    PrefixTree::Match match = tree_.Find(salt, tokens, static_cast<int64_t>(tokens.size()) / kBlockTokens);
+    return {salt, tokens, std::move(match.blocks), std::move(match.pin)};
+  }
+  void Compute(Path& path) {
+    for (size_t i = path.blocks.size(); (i + 1) * kBlockTokens <= path.tokens.size(); ++i) {
+      auto block = allocator_.Allocate(1, std::nullopt);
+      ASSERT_TRUE(block.has_value());
+      path.blocks.push_back(std::move(block->front()));
+      tree_.Extend(path.pin, std::span(path.tokens).subspan(i * kBlockTokens, kBlockTokens), path.blocks.back());
+    }
+  }
+  void Cache(const std::string& salt, const Tokens& tokens) {
+    Path path = Start(salt, tokens);
+    Compute(path);
+  }
+  int64_t Found(const std::string& salt, const Tokens& tokens) { return tree_.Measure(salt, tokens, 1000).blocks; }
+
+  BlockAllocator allocator_{200};
+  PrefixTree tree_{kBlockTokens};
+};
+
+TEST_F(PrefixTreeTest, MatchesTheLongestPrefixInWholeBlocks) {
+  Cache("", {1, 2, 3, 4, 5, 6});
+  EXPECT_EQ(Found("", {1, 2, 3, 4, 9, 9}), 2);
+  EXPECT_EQ(Found("", {1, 2, 3}), 1);
+  EXPECT_EQ(Found("", {2, 2, 3, 4}), 0);
+  EXPECT_EQ(tree_.Measure("", Tokens{1, 2, 3, 4, 5, 6}, 2).blocks, 2) << "the limit holds";
+}
+
+TEST_F(PrefixTreeTest, SaltsShareNothing) {
+  Cache("a", {1, 2});
+  EXPECT_EQ(Found("a", {1, 2}), 1);
+  EXPECT_EQ(Found("b", {1, 2}), 0);
+  EXPECT_EQ(Found("", {1, 2}), 0);
+}
+
+TEST_F(PrefixTreeTest, TheSecondToComputeTheSameTokensGetsTheFirstOnesBlock) {
+  Path first = Start("", {1, 2, 3, 4}), second = Start("", {1, 2, 3, 4});
+  Compute(first);
+  Compute(second);
+  EXPECT_EQ(first.blocks[1].id(), second.blocks[1].id());
+  EXPECT_EQ(allocator_.num_used(), 2) << "the duplicates were given back";
+}
+
+TEST_F(PrefixTreeTest, EvictTakesTheLeastRecentlyUsedLeaf) {
+  Cache("", {1, 2, 3, 4});
+  Cache("", {5, 6});
+  Cache("", {7, 8});
+  (void)Start("", {1, 2, 3, 4});
+  EXPECT_EQ(tree_.Evict(1), 1);
+  EXPECT_EQ(Found("", {5, 6}), 0);
+  EXPECT_EQ(tree_.Evict(2), 2);
+  EXPECT_EQ(Found("", {7, 8}), 0);
+  EXPECT_EQ(Found("", {1, 2, 3, 4}), 1) << "leaves go before what leads to them";
+}
+
+TEST_F(PrefixTreeTest, EvictSkipsPinnedNodesAndTheirAncestors) {
+  Path running = Start("", {1, 2, 3, 4});
+  Compute(running);
+  Cache("", {1, 2, 9, 9});
+  EXPECT_EQ(tree_.Evict(10), 1);
+  EXPECT_EQ(Found("", {1, 2, 3, 4}), 2);
+  running = Path();
+  EXPECT_EQ(tree_.Evict(10), 2);
+  EXPECT_EQ(allocator_.num_free(), allocator_.num_blocks());
+}
+
+TEST_F(PrefixTreeTest, AVeryLongPathIsTornDownWithoutRecursion) {
+  BlockAllocator allocator(200000);
+  PrefixTree tree(1);
+  PrefixTree::Match match = tree.Find("", {}, 0);
+  for (int32_t i = 0; i < 200000; ++i) {
+    auto block = allocator.Allocate(1, std::nullopt);
+    tree.Extend(match.pin, std::span(&i, 1), block->front());
+  }
+  EXPECT_EQ(tree.num_blocks(), 200000);
+  match.pin.Reset();
+}
+
+// The naive model: every cached prefix by its tokens, the time of its last use, and nothing clever.
+struct NaiveTree {
+  struct Entry {
+    int64_t last_use = 0;
+    int64_t holders = 0;
+  };
+  std::map<std::pair<std::string, Tokens>, Entry> entries;
+  int64_t now = 0;
+
+  void Use(const std::string& salt, const Tokens& path, int64_t hold) {
+    ++now;
+    for (size_t n = kBlockTokens; n <= path.size(); n += kBlockTokens) {
+      Entry& entry = entries[{salt, Tokens(path.begin(), path.begin() + n)}];
+      entry.last_use = now;
+      entry.holders += hold;
+    }
+  }
+  int64_t Longest(const std::string& salt, const Tokens& tokens) const {
+    int64_t blocks = 0;
+    for (size_t n = kBlockTokens; n <= tokens.size(); n += kBlockTokens) {
+      if (!entries.contains({salt, Tokens(tokens.begin(), tokens.begin() + n)})) break;
+      ++blocks;
+    }
+    return blocks;
+  }
+  bool IsLeaf(const std::pair<std::string, Tokens>& key) const {
+    return std::none_of(entries.begin(), entries.end(), [&](const auto& other) {
+      return other.first.first == key.first && other.first.second.size() > key.second.size() &&
+             std::equal(key.second.begin(), key.second.end(), other.first.second.begin());
+    });
+  }
+  bool Evict() {
+    auto victim = entries.end();
+    for (auto it = entries.begin(); it != entries.end(); ++it) {
+      if (it->second.holders > 0 || !IsLeaf(it->first)) continue;
+      if (victim == entries.end() || it->second.last_use < victim->second.last_use) victim = it;
+    }
+    if (victim == entries.end()) return false;
+    entries.erase(victim);
+    return true;
+  }
+};
+
+TEST_F(PrefixTreeTest, RandomUseAgreesWithTheNaiveModel) {
+  std::mt19937 rng(11);
+  NaiveTree naive;
+  std::list<Path> running;
+  int evictions = 0, hits = 0;
+  const auto random_tokens = [&rng] {
+    Tokens tokens(rng() % 5 * kBlockTokens);
+    for (int32_t& t : tokens) t = rng() % 2;
+    return tokens;
+  };
+  for (int round = 0; round < 6000; ++round) {
+    switch (rng() % 4) {
+      case 0: {  // a sequence starts, computes what it did not find, and goes on running
+        if (running.size() == 8) break;
+        const Tokens tokens = random_tokens();
+        const std::string salt = rng() % 2 ? "x" : "";
+        const int64_t expected = naive.Longest(salt, tokens);
+        running.push_back(Start(salt, tokens));
+        ASSERT_EQ(static_cast<int64_t>(running.back().blocks.size()), expected);
+        hits += expected > 0;
+        Compute(running.back());
+        naive.Use(salt, tokens, +1);
+        break;
+      }
+      case 1: {  // one ends
+        if (running.empty()) break;
+        auto path = std::next(running.begin(), rng() % running.size());
+        naive.Use(path->salt, path->tokens, -1);
+        running.erase(path);
+        break;
+      }
+      case 2: {
+        const bool evicted = naive.Evict();
+        ASSERT_EQ(tree_.Evict(1), evicted ? 1 : 0);
+        evictions += evicted;
+        break;
+      }
+      default: {
+        const Tokens tokens = random_tokens();
+        ASSERT_EQ(Found("x", tokens), naive.Longest("x", tokens));
+      }
+    }
+    ASSERT_EQ(tree_.num_blocks(), static_cast<int64_t>(naive.entries.size()));
+    for (const auto& [key, entry] : naive.entries) {
+      ASSERT_EQ(Found(key.first, key.second) * kBlockTokens, static_cast<int64_t>(key.second.size()));
+    }
+    ASSERT_TRUE(tree_.CheckInvariants().ok()) << tree_.CheckInvariants();
+    ASSERT_TRUE(allocator_.CheckInvariants().ok()) << allocator_.CheckInvariants();
+  }
+  EXPECT_GT(evictions, 100);
+  EXPECT_GT(hits, 100);
+}
+
+}  // namespace
+}  // namespace swiftcache::engine::kv

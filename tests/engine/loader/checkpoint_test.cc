@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+// Whole models: the tiny golden ones, and folders put together by hand.
+#include "engine/loader/checkpoint.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "tests/engine/loader/temp_folder.h"
+#include "tests/engine/loader/test_files.h"
+
+namespace swiftcache::engine::loader {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+Checkpoint Open(const std::string& path) {
+  absl::StatusOr<Checkpoint> model = OpenCheckpoint(path);
+  EXPECT_TRUE(model.ok()) << model.status();
+  return model.ok() ? *std::move(model) : Checkpoint();
+}
+
+void ExpectError(const std::string& path, absl::StatusCode code, const std::string& words) {
+  const absl::Status status = OpenCheckpoint(path).status();
+  EXPECT_EQ(status.code(), code) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr(words));
+}
+
+TEST(CheckpointTest, TinyModelsHaveTheirConfigurations) {
+  const Checkpoint llama = Open(DataPath("tiny/tiny-llama-b"));
+  EXPECT_EQ(llama.config.rope_scaling.kind, RopeScaling::Kind::kLlama3);
+  EXPECT_EQ(llama.config.rope_scaling.original_max_position, 64);
+  EXPECT_EQ(llama.config.vocab_size, 601);
+  EXPECT_TRUE(llama.card.tokenizer.add_bos && llama.card.tokenizer.ignore_merges);
+  EXPECT_EQ(llama.card.tokenizer.bos_id, 0);
+  const Checkpoint qwen2 = Open(DataPath("tiny/tiny-qwen2"));
+  EXPECT_TRUE(qwen2.config.qkv_bias);
+  EXPECT_EQ(qwen2.config.head_dim, 16);
+  EXPECT_EQ(qwen2.card.tokenizer.normalizer, Normalizer::kNfc);
+  const Checkpoint qwen3 = Open(DataPath("tiny/tiny-qwen3"));
+  EXPECT_TRUE(qwen3.config.qk_norm && qwen3.config.tied_embeddings);
+  EXPECT_EQ(qwen3.config.head_dim, 32);
+  EXPECT_EQ(qwen3.card.tokenizer.tokens.size(), 693);
+  EXPECT_EQ(qwen3.card.vocab_size, 704);
+  EXPECT_EQ(qwen3.weights->Find("lm_head.weight").status().code(), absl::StatusCode::kNotFound);
+}
+
+// bf16 values up to 2^-14 are exact in f16; smaller ones lose bits.
+TEST(CheckpointTest, GgufAndFolderOfOneModelHoldTheSameRowsInTheSameOrder) {
+  const Checkpoint folder = Open(DataPath("tiny/tiny-llama-a")),
+                   gguf = Open(DataPath("tiny-gguf/tiny-llama-a.f16.gguf"));
+  ASSERT_EQ(folder.weights->tensors().size(), 39);
+  for (const auto& [name, want] : folder.weights->tensors()) {
+    const absl::StatusOr<const TensorView*> got = gguf.weights->Find(name);
+    ASSERT_TRUE(got.ok()) << got.status();
+    ASSERT_EQ((*got)->rows, want.rows) << name;
+    std::vector<float> a(want.cols), b(want.cols);
+    for (int64_t r = 0; r < want.rows; ++r) {
+      want.DequantizeRow(r, a.data());
+      (*got)->DequantizeRow(r, b.data());
+      for (int64_t c = 0; c < want.cols; ++c) ASSERT_NEAR(a[c], b[c], 4e-8) << name << " row " << r;
+    }
+  }
+}
+
+TEST(CheckpointTest, GgufAndFolderOfOneModelHaveTheSameTokenizer) {
+  const Checkpoint folder = Open(DataPath("tiny/tiny-llama-a")),
+                   gguf = Open(DataPath("tiny-gguf/tiny-llama-a.q4_1.gguf"));
+  const TokenizerSpec &a = folder.card.tokenizer, &b = gguf.card.tokenizer;
+  EXPECT_EQ(a.kind, b.kind);
+  EXPECT_EQ(a.merges, b.merges);
+  EXPECT_EQ(a.pre_tokenizer.size(), b.pre_tokenizer.size());
+  EXPECT_EQ(a.pre_tokenizer.front().regex, b.pre_tokenizer.front().regex);
+  EXPECT_EQ(a.eos_id, b.eos_id);
+  EXPECT_EQ(a.added_tokens.size(), b.added_tokens.size());
+  ASSERT_LE(a.tokens.size(), b.tokens.size());
+  for (size_t i = 0; i < a.tokens.size(); ++i) EXPECT_EQ(a.tokens[i], b.tokens[i]);
+  EXPECT_EQ(folder.card.chat_template, gguf.card.chat_template);
+  EXPECT_EQ(folder.config.rms_eps, 1e-5);
+}
+
+TEST(CheckpointTest, TwoEndOfSequenceIdsAreKept) {
+  EXPECT_THAT(Open(DataPath("ok/hf-config-new")).config.eos_ids, ElementsAre(2, 0));
+}
+
+TEST(CheckpointTest, ChatTemplateFileBesideCountsMore) {
+  const TempFolder folder;
+  folder.CopyFrom(DataPath("ok/hf-base"));
+  folder.Write("chat_template.jinja", "{{ 'file' }}");
+  EXPECT_EQ(Open(folder.path()).card.chat_template, "{{ 'file' }}");
+  folder.Write("chat_template.jinja", "\xff");
+  ExpectError(folder.path(), absl::StatusCode::kInvalidArgument, "chat_template.jinja: not UTF-8");
+}
+
+TEST(CheckpointTest, TokenizerConfigMayBeMissing) {
+  const TempFolder folder;
+  folder.CopyFrom(DataPath("ok/hf-base"));
+  std::filesystem::remove(folder.path() + "/tokenizer_config.json");
+  const Checkpoint model = Open(folder.path());
+  EXPECT_EQ(model.card.chat_template, "");
+  EXPECT_EQ(model.card.tokenizer.eos_id, 2) << "config.json's";
+}
+
+// As in Hugging Face's cache, where files are links into another folder.
+TEST(CheckpointTest, LinkedFilesAreFollowed) {
+  const TempFolder store, folder;
+  store.CopyFrom(DataPath("ok/hf-sharded"));
+  for (const auto& entry : std::filesystem::directory_iterator(store.path())) {
+    std::filesystem::create_symlink(entry.path(), std::filesystem::path(folder.path()) / entry.path().filename());
+  }
+  EXPECT_EQ(Open(folder.path()).config.hidden_size, 8);
+}
+
+TEST(CheckpointTest, ShardsMustKeepTheIndexsPromise) {
+  const TempFolder folder;
+  folder.CopyFrom(DataPath("ok/hf-sharded"));
+  const std::string index = folder.path() + "/model.safetensors.index.json";
+  nlohmann::json json = nlohmann::json::parse(ReadFile(index));
+  json["weight_map"]["model.norm.weight"] = "model-00001-of-00002.safetensors";
+  folder.Write("model.safetensors.index.json", json.dump());
+  ExpectError(folder.path(), absl::StatusCode::kInvalidArgument,
+              "tensor \"model.norm.weight\" is missing, the index says");
+}
+
+TEST(CheckpointTest, WeightsWithoutAPlaceAreRefused) {
+  const TempFolder folder;
+  folder.CopyFrom(DataPath("tiny/tiny-qwen2"));
+  nlohmann::json config = nlohmann::json::parse(ReadFile(folder.path() + "/config.json"));
+  config["architectures"] = {"LlamaForCausalLM"};
+  folder.Write("config.json", config.dump());
+  ExpectError(folder.path(), absl::StatusCode::kUnimplemented, "k_proj.bias\" has no place");
+}
+
+TEST(CheckpointTest, PathsThatAreNoModelsAreExplained) {
+  const TempFolder folder;
+  ExpectError(folder.path() + "/none", absl::StatusCode::kNotFound, "no such file or folder");
+  ExpectError(folder.path(), absl::StatusCode::kNotFound, "config.json");
+  ExpectError(folder.Write("model.bin", "PK\x03\x04 something"), absl::StatusCode::kInvalidArgument, "want \"GGUF\"");
+  ExpectError("/dev/null", absl::StatusCode::kInvalidArgument, "not a regular file");
+}
+
+}  // namespace
+}  // namespace swiftcache::engine::loader

@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a step must not depend on, and what CreateModel refuses.
+#include "engine/models/decoder.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <map>
+#include <random>
+#include <utility>
+
+#include "tests/engine/models/sequence_runner.h"
+#include "tests/fakes/synthetic_weights.h"
+
+namespace swiftcache::engine::models {
+namespace {
+
+loader::ModelConfig TinyConfig() {
+  loader::ModelConfig config;
+  config.architecture = loader::Architecture::kQwen3;
+  config.num_layers = 3;
+  config.hidden_size = 72;
+  config.intermediate_size = 100;
+  config.num_heads = 6;
+  config.num_kv_heads = 2;
+  config.head_dim = 20;
+  config.vocab_size = 131;
+  config.max_position = 2048;
+  config.rms_eps = 1e-6;
+  config.rope_theta = 10000;
+  config.qkv_bias = true;
+  config.qk_norm = true;
+  return config;
+}
+
+std::vector<int32_t> RandomIds(int64_t n, uint32_t seed) {
+  std::minstd_rand random(seed);
+  std::vector<int32_t> ids;
+  for (int64_t i = 0; i < n; ++i) ids.push_back(static_cast<int32_t>(random() % 131));
+  return ids;
+}
+
+bool SameBits(std::span<const float> a, std::span<const float> b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size_bytes()) == 0;
+}
+
+TEST(DecoderTest, ChunksBlocksAndThreadsChangeNoBitOfTheLogits) {
+  const loader::ModelConfig config = TinyConfig();
+  const SyntheticWeights weights(config);
+  const std::vector<int32_t> ids = RandomIds(600, 1);
+  for (const Precision& precision : AllPrecisions()) {
+    SequenceRunner::Options options{.dtype = precision.dtype,
+                                    .kv_dtype = precision.kv_dtype,
+                                    .max_isa = precision.max_isa,
+                                    .block_tokens = 16,
+                                    .chunk = 600,
+                                    .threads = 1};
+    const std::vector<float> wanted = SequenceRunner(config, weights, options).Logits(ids, 0);
+    ASSERT_EQ(wanted.size(), 600u * 131u);
+    for (const int64_t chunk : {1, 7, 64, 512}) {
+      options.chunk = chunk;
+      options.threads = 2 + chunk % 2;
+      options.block_tokens = chunk == 64 ? 5 : 32;
+      EXPECT_TRUE(SameBits(SequenceRunner(config, weights, options).Logits(ids, 0), wanted))
+          << precision.name << " chunk " << chunk;
+    }
+  }
+}
+
+// Sequences of different lengths, each cut at random, mixed in random order.
+TEST(DecoderTest, NeighboursInTheBatchChangeNoBitOfTheLogits) {
+  const loader::ModelConfig config = TinyConfig();
+  const SyntheticWeights weights(config);
+  constexpr int kSequences = 8;
+  for (const Precision& precision : AllPrecisions()) {
+    SequenceRunner runner(config, weights,
+                          {.dtype = precision.dtype,
+                           .kv_dtype = precision.kv_dtype,
+                           .max_isa = precision.max_isa,
+                           .block_tokens = 4,
+                           .chunk = 256});
+    std::vector<std::vector<int32_t>> ids;
+    std::vector<std::vector<float>> alone;
+    std::vector<SequenceBlocks> blocks;
+    for (int s = 0; s < kSequences; ++s) {
+      ids.push_back(RandomIds(20 + 23 * s, 10 + s));
+      alone.push_back(runner.Logits(ids.back(), 0));
+      blocks.emplace_back(runner.kv(), ids.back().size());
+    }
+    std::minstd_rand random(5);
+    std::vector<int64_t> done(kSequences, 0);
+    int64_t rows_compared = 0;
+    while (true) {
+      std::vector<int32_t> step_ids, logit_rows;
+      std::vector<SequenceRows> sequences;
+      std::vector<std::span<const float>> wanted;
+      for (int s = 0; s < kSequences; ++s) {
+        const int64_t left = ids[s].size() - done[s];
+        const int64_t rows = std::min<int64_t>(left, random() % 3 == 0 ? random() % 30 : random() % 2);
+        if (rows == 0) continue;
+        sequences.push_back({rows, done[s], blocks[s].addresses()});
+        step_ids.insert(step_ids.end(), ids[s].begin() + done[s], ids[s].begin() + done[s] + rows);
+        logit_rows.push_back(static_cast<int32_t>(step_ids.size()) - 1);
+        done[s] += rows;
+        wanted.push_back(std::span(alone[s]).subspan((done[s] - 1) * 131, 131));
+      }
+      if (step_ids.empty()) {
+        int64_t left = 0;
+        for (int s = 0; s < kSequences; ++s) left += ids[s].size() - done[s];
+        if (left == 0) break;
+        continue;
+      }
+      const std::vector<float> found = runner.Step(step_ids, sequences, logit_rows);
+      for (size_t i = 0; i < wanted.size(); ++i, ++rows_compared) {
+        ASSERT_TRUE(SameBits(std::span(found).subspan(i * 131, 131), wanted[i])) << precision.name;
+      }
+    }
+    EXPECT_GT(rows_compared, 50);
+  }
+}
+
+TEST(DecoderTest, AStepWithoutLogitsGivesNone) {
+  const loader::ModelConfig config = TinyConfig();
+  SequenceRunner runner(config, SyntheticWeights(config), {});
+  SequenceBlocks blocks(runner.kv(), 3);
+  EXPECT_TRUE(runner.Step({1, 2, 3}, {{3, 0, blocks.addresses()}}, {}).empty());
+}
+
+TEST(CreateModelTest, TheLogitsOfAFullStepHaveRoomFromTheStart) {
+  const loader::ModelConfig config = TinyConfig();
+  const SyntheticWeights weights(config);
+  ModelOptions options{.kv = {config.num_layers, config.num_kv_heads, config.head_dim, 16, backend::KvDtype::kBf16},
+                       .max_batch_rows = 8};
+  for (const auto& [wanted, room] : {std::pair<int64_t, int64_t>{1, 1}, {5, 5}, {64, 8}}) {
+    options.max_logit_rows = wanted;
+    const auto model = CreateModel(config, weights, options);
+    ASSERT_TRUE(model.ok()) << model.status();
+    EXPECT_EQ(static_cast<const Decoder&>(**model).logit_rows(), room);
+  }
+}
+
+TEST(CreateModelTest, ActivationsAreWhatAStepWorksIn) {
+  ModelOptions options;
+  options.max_batch_rows = 8, options.max_logit_rows = 3;
+  // hidden 72; 6 heads and twice 2 of 20, and 6 attended; twice 100; 3 rows of 131 logits
+  EXPECT_EQ(ActivationBytes(TinyConfig(), options), 4 * (8 * (72 + 200 + 120 + 200) + 3 * 131));
+  options.max_logit_rows = 64;
+  EXPECT_EQ(ActivationBytes(TinyConfig(), options), 4 * (8 * (72 + 200 + 120 + 200) + 8 * 131));
+}
+
+TEST(CreateModelTest, RefusesAKvLayoutThatIsNotTheModels) {
+  const loader::ModelConfig config = TinyConfig();
+  const SyntheticWeights weights(config);
+  const backend::KvLayout right{3, 2, 20, 16, backend::KvDtype::kBf16};
+  ASSERT_TRUE(CreateModel(config, weights, {.kv = right}).ok());
+  for (const backend::KvLayout& wrong : {backend::KvLayout{4, 2, 20, 16}, backend::KvLayout{3, 1, 20, 16},
+                                         backend::KvLayout{3, 2, 24, 16}, backend::KvLayout{3, 2, 20, 0}}) {
+    EXPECT_EQ(CreateModel(config, weights, {.kv = wrong}).status().code(), absl::StatusCode::kInvalidArgument);
+  }
+}
+
+TEST(CreateModelTest, AMissingTensorIsNamed) {
+  loader::ModelConfig config = TinyConfig();
+  const SyntheticWeights weights(config);
+  config.num_layers = 4;
+  const absl::Status status = CreateModel(config, weights, {.kv = {4, 2, 20, 16}}).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(std::string(status.message()), testing::HasSubstr("model.layers.3."));
+}
+
+TEST(CreateModelTest, ATensorOfTheWrongShapeIsNamedWithFoundAndWanted) {
+  loader::ModelConfig config = TinyConfig();
+  const SyntheticWeights weights(config);
+  config.intermediate_size = 101;
+  const absl::Status status = CreateModel(config, weights, {.kv = {3, 2, 20, 16}}).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(
+      std::string(status.message()),
+      testing::AllOf(testing::HasSubstr("gate_proj"), testing::HasSubstr("100 x 72"), testing::HasSubstr("101 x 72")));
+}
+
+}  // namespace
+}  // namespace swiftcache::engine::models

@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/rpc/broker_client.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "broker/rpc/broker_service.h"
+#include "common/rpc/server.h"
+
+namespace swiftcache::engine::rpc {
+namespace {
+
+using broker::loop::BrokerLoop;
+using broker::loop::WatchEvent;
+using broker::membership::EngineState;
+using broker::membership::EngineStatus;
+using ::testing::HasSubstr;
+using NameChoice = BrokerClient::NameChoice;
+
+constexpr absl::Duration kHeartbeat = absl::Milliseconds(100);
+
+// Follows a broker's table from inside the process.
+class Table final : public broker::loop::Watcher {
+ public:
+  const std::string& name() const override { return name_; }
+  bool Offer(const WatchEvent& event) override {
+    absl::MutexLock lock(&mutex_);
+    if (const auto* snapshot = std::get_if<WatchEvent::Snapshot>(&event.what)) {
+      for (const EngineStatus& status : *snapshot) engines_[status.info.name] = status;
+    } else if (const auto* updated = std::get_if<EngineStatus>(&event.what)) {
+      engines_[updated->info.name] = *updated;
+    } else {
+      engines_.erase(std::get<WatchEvent::Gone>(event.what).name);
+    }
+    return true;
+  }
+  void Close(absl::Status) override {}
+  template <typename Predicate>
+  bool WaitUntil(Predicate predicate) {
+    absl::MutexLock lock(&mutex_);
+    const auto holds = [&] { return predicate(engines_); };
+    return mutex_.AwaitWithTimeout(absl::Condition(&holds), absl::Seconds(30));
+  }
+
+ private:
+  const std::string name_ = "test";
+  absl::Mutex mutex_;
+  std::map<std::string, EngineStatus> engines_;
+};
+
+// A whole broker in this process.
+struct Broker {
+  explicit Broker(const std::string& incarnation, const std::string& listen = "127.0.0.1:0") {
+    broker::loop::Options options{.membership = {.heartbeat_interval = kHeartbeat}, .incarnation = incarnation};
+    loop = *BrokerLoop::Create(options, clock, metrics);
+    door = std::make_unique<broker::rpc::BrokerDoor>(*loop, broker::rpc::DoorOptions());
+    auto created = RpcServer::Create({.listen = listen}, {door.get()});
+    if (!created.ok()) ADD_FAILURE() << created.status();
+    server = *std::move(created);
+    loop->Watch(table);
+  }
+  ~Broker() {
+    loop->Stop();
+    server->Stop(clock.Now());
+  }
+  bool WaitForState(const std::string& name, EngineState state) {
+    return table->WaitUntil([&](auto& engines) { return engines.contains(name) && engines[name].info.state == state; });
+  }
+  bool WaitForGone(const std::string& name) {
+    return table->WaitUntil([&](auto& engines) { return !engines.contains(name); });
+  }
+
+  RealClock clock;
+  Metrics metrics;
+  std::shared_ptr<Table> table = std::make_shared<Table>();
+  std::unique_ptr<BrokerLoop> loop;
+  std::unique_ptr<broker::rpc::BrokerDoor> door;
+  std::unique_ptr<RpcServer> server;
+};
+
+EngineDescription Description(const std::string& name) {
+  return {
+      .name = name,
+      .model_name = "model",
+      .kv = {.num_layers = 2, .num_kv_heads = 2, .head_dim = 8, .block_tokens = 16, .dtype = backend::KvDtype::kBf16},
+      .num_blocks = 10,
+      .max_model_len_tokens = 128,
+      .model_card_hash = "cafe"};
+}
+
+std::unique_ptr<BrokerClient> ClientOf(const std::string& broker, const std::string& instance_id) {
+  return BrokerClient::Create(
+      {.broker = broker, .instance_id = instance_id, .max_reconnect_backoff = absl::Milliseconds(50)});
+}
+
+exec::EngineLoad NoLoad() { return {}; }
+
+TEST(BrokerClientTest, AnEngineStartsServesDrainsAndLeaves) {
+  Broker broker("inc-1");
+  auto client = ClientOf(broker.server->address(), "i1");
+  EXPECT_EQ(*client->Reserve(Description("a"), NameChoice::kExactly), "a");
+  EXPECT_TRUE(broker.WaitForState("a", EngineState::kStarting));
+  client->Start();
+  client->Ready("127.0.0.1:1",
+                [] { return exec::EngineLoad{.running_requests = 3, .steps_total = 9, .progress = 27}; });
+  EXPECT_TRUE(broker.table->WaitUntil([](auto& engines) {
+    return engines["a"].info.state == EngineState::kReady && engines["a"].info.address == "127.0.0.1:1" &&
+           engines["a"].info.kv.num_blocks == 10 && engines["a"].load.steps_total == 9 &&
+           engines["a"].load.progress == 27;
+  }));
+  client->Draining();
+  EXPECT_TRUE(broker.WaitForState("a", EngineState::kDraining));
+  client->Leave();
+  EXPECT_TRUE(broker.WaitForGone("a"));
+}
+
+TEST(BrokerClientTest, ANameHeldByALiveEngineIsRefusedWithTheBrokersMessage) {
+  Broker broker("inc-1");
+  auto holder = ClientOf(broker.server->address(), "i1");
+  ASSERT_TRUE(holder->Reserve(Description("a"), NameChoice::kExactly).ok());
+  holder->Start();
+  auto second = ClientOf(broker.server->address(), "i2");
+  const absl::Status status = second->Reserve(Description("a"), NameChoice::kExactly).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kAlreadyExists);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("held by live instance i1"));
+}
+
+TEST(BrokerClientTest, ANameWithoutAWishGetsASuffix) {
+  Broker broker("inc-1");
+  std::vector<std::unique_ptr<BrokerClient>> clients;
+  for (const char* wanted : {"a", "a-2", "a-3"}) {
+    clients.push_back(ClientOf(broker.server->address(), absl::StrCat("i", clients.size())));
+    EXPECT_EQ(*clients.back()->Reserve(Description("a"), NameChoice::kWithSuffix), wanted);
+    clients.back()->Start();
+  }
+}
+
+TEST(BrokerClientTest, ARestartedEngineWaitsForItsKilledPredecessorToBeCalledDead) {
+  Broker broker("inc-1");
+  auto killed = ClientOf(broker.server->address(), "i1");
+  ASSERT_TRUE(killed->Reserve(Description("a"), NameChoice::kExactly).ok());  // and never speaks again
+  auto restarted = ClientOf(broker.server->address(), "i2");
+  absl::StatusOr<std::string> name = restarted->Reserve(Description("a"), NameChoice::kExactly);
+  ASSERT_TRUE(name.ok()) << name.status();
+  EXPECT_EQ(*name, "a");
+}
+
+TEST(BrokerClientTest, ARestartedBrokerKnowsTheEngineWithinTwoHeartbeats) {
+  auto first = std::make_unique<Broker>("inc-1");
+  const std::string address = first->server->address();
+  auto client = ClientOf(address, "i1");
+  ASSERT_TRUE(client->Reserve(Description("a"), NameChoice::kExactly).ok());
+  client->Start();
+  client->Ready("127.0.0.1:1", NoLoad);
+  ASSERT_TRUE(first->WaitForState("a", EngineState::kReady));
+  first.reset();
+  Broker second("inc-2", address);
+  const absl::Time up = second.clock.Now();
+  ASSERT_TRUE(second.WaitForState("a", EngineState::kReady));
+  EXPECT_LE(second.clock.Now() - up, 2 * kHeartbeat);
+}
+
+TEST(BrokerClientTest, AnEngineThatWasThereBeforeTheBrokerRegistersWhenItComes) {
+  std::string address;
+  { address = Broker("inc-0").server->address(); }
+  auto client = ClientOf(address, "i1");
+  EXPECT_EQ(*client->Reserve(Description("a"), NameChoice::kExactly), "a");
+  client->Start();
+  client->Ready("127.0.0.1:1", NoLoad);
+  Broker broker("inc-1", address);
+  EXPECT_TRUE(broker.WaitForState("a", EngineState::kReady));
+}
+
+TEST(BrokerClientTest, AClashFoundLateIsSolvedByTheNextName) {
+  std::string address;
+  { address = Broker("inc-0").server->address(); }
+  std::vector<std::unique_ptr<BrokerClient>> clients;
+  for (const char* instance : {"i1", "i2"}) {
+    clients.push_back(ClientOf(address, instance));
+    EXPECT_EQ(*clients.back()->Reserve(Description("a"), NameChoice::kWithSuffix), "a");
+    clients.back()->Start();
+    clients.back()->Ready("127.0.0.1:1", NoLoad);
+  }
+  Broker broker("inc-1", address);
+  EXPECT_TRUE(broker.WaitForState("a", EngineState::kReady));
+  EXPECT_TRUE(broker.WaitForState("a-2", EngineState::kReady));
+}
+
+TEST(BrokerClientTest, ADescriptionTheBrokerRefusesIsAnErrorAtTheStart) {
+  Broker broker("inc-1");
+  auto client = ClientOf(broker.server->address(), "i1");
+  EXPECT_EQ(client->Reserve(Description("a b"), NameChoice::kExactly).status().code(),
+            absl::StatusCode::kInvalidArgument);
+}
+
+TEST(BrokerClientTest, WithoutABrokerTheNameIsFree) {
+  auto client = BrokerClient::Create({.broker = "", .instance_id = "i1"});
+  EXPECT_EQ(*client->Reserve(Description("a"), NameChoice::kExactly), "a");
+  client->Start();
+  client->Ready("127.0.0.1:1", NoLoad);
+  client->Draining();
+  client->Leave();
+}
+
+}  // namespace
+}  // namespace swiftcache::engine::rpc

@@ -1,0 +1,273 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/rpc/engine_service.h"
+
+#include <glog/logging.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "absl/synchronization/mutex.h"
+#include "absl/time/clock.h"
+#include "common/rpc/channel.h"
+#include "common/rpc/server.h"
+#include "common/rpc/status.h"
+#include "tests/engine/rpc/cards.h"
+#include "tests/fakes/fake_engine.h"
+
+namespace swiftcache::engine::rpc {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+exec::TokenEvent Tokens(int32_t index, std::vector<int32_t> ids) {
+  exec::TokenEvent event;
+  event.index = index;
+  event.token_ids = std::move(ids);
+  return event;
+}
+
+v1::EngineGenerateRequest Prompt(const std::string& id) {
+  v1::EngineGenerateRequest request;
+  request.set_request_id(id);
+  request.add_token_ids(1);
+  return request;
+}
+
+// What is logged while it lives.
+class LogLines final : public google::LogSink {
+ public:
+  LogLines() { google::AddLogSink(this); }
+  ~LogLines() override { google::RemoveLogSink(this); }
+  void send(google::LogSeverity, const char*, const char*, int, const struct ::tm*, const char* message,
+            size_t length) override {
+    absl::MutexLock lock(&mutex_);
+    lines_.emplace_back(message, length);
+  }
+  std::vector<std::string> Take() {
+    absl::MutexLock lock(&mutex_);
+    return std::move(lines_);
+  }
+
+ private:
+  absl::Mutex mutex_;
+  std::vector<std::string> lines_ ABSL_GUARDED_BY(mutex_);
+};
+
+class EngineDoorTest : public ::testing::Test {
+ protected:
+  void SetUp() override { Serve(*SerializeModelCard(SomeCard())); }
+  void TearDown() override {
+    if (server_ != nullptr) server_->Stop(absl::Now());
+  }
+
+  void Serve(SerializedCard card) {
+    card_ = card;
+    door_ = std::make_unique<EngineDoor>(RequestLimits{.vocab_size = 8}, std::move(card), [] { return uint64_t{7}; });
+    auto server = RpcServer::Create({.listen = "127.0.0.1:0"}, {door_.get()});
+    ASSERT_TRUE(server.ok()) << server.status();
+    server_ = *std::move(server);
+    stub_ = v1::EngineService::NewStub(CreateRpcChannel(server_->address(), {}));
+  }
+  // The status of a call that is refused.
+  absl::Status StatusOf(const v1::EngineGenerateRequest& request) {
+    grpc::ClientContext context;
+    auto reader = stub_->Generate(&context, request);
+    v1::EngineGenerateResponse response;
+    EXPECT_FALSE(reader->Read(&response));
+    return FromGrpc(reader->Finish());
+  }
+  absl::StatusOr<std::string> FetchCard(const std::string& known_hash, int* messages) {
+    grpc::ClientContext context;
+    v1::GetModelCardRequest request;
+    request.set_known_hash(known_hash);
+    auto reader = stub_->GetModelCard(&context, request);
+    v1::GetModelCardResponse response;
+    std::string bytes;
+    for (*messages = 0; reader->Read(&response); ++*messages) {
+      EXPECT_EQ(response.hash(), card_.hash);
+      EXPECT_EQ(response.total_bytes(), static_cast<int64_t>(card_.bytes.size()));
+      EXPECT_LE(response.data().size(), size_t{1} << 20);
+      bytes += response.data();
+    }
+    const absl::Status status = FromGrpc(reader->Finish());
+    if (!status.ok()) return status;
+    return bytes;
+  }
+
+  FakeEngine engine_;
+  SerializedCard card_;
+  std::unique_ptr<EngineDoor> door_;
+  std::unique_ptr<RpcServer> server_;
+  std::unique_ptr<v1::EngineService::Stub> stub_;
+};
+
+TEST_F(EngineDoorTest, UnavailableUntilTheEngineIsThere) {
+  EXPECT_EQ(StatusOf(Prompt("r1")).code(), absl::StatusCode::kUnavailable);
+  int messages = 0;
+  EXPECT_TRUE(FetchCard("", &messages).ok());
+}
+
+TEST_F(EngineDoorTest, ARefusalIsOneLineWithTheRequestsId) {
+  LogLines lines;
+  EXPECT_EQ(StatusOf(Prompt("early")).code(), absl::StatusCode::kUnavailable);
+  door_->Open(engine_);
+  v1::EngineGenerateRequest empty;
+  empty.set_request_id("no\nprompt");
+  EXPECT_EQ(StatusOf(empty).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(StatusOf(Prompt(std::string(100'000, 'x'))).code(), absl::StatusCode::kInvalidArgument);
+  const std::vector<std::string> taken = lines.Take();
+  ASSERT_EQ(taken.size(), 3u);
+  EXPECT_THAT(taken[0], AllOf(HasSubstr("request_id=early "), HasSubstr("refused UNAVAILABLE")));
+  EXPECT_THAT(taken[1], AllOf(HasSubstr("request_id=no\\nprompt "), HasSubstr("refused INVALID_ARGUMENT: token_ids")));
+  EXPECT_LT(taken[2].size(), 1000u);
+}
+
+TEST_F(EngineDoorTest, StreamsEventsAndEndsWithTheEnginesStatus) {
+  door_->Open(engine_);
+  grpc::ClientContext context;
+  context.AddMetadata("traceparent", "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01");
+  auto reader = stub_->Generate(&context, Prompt("r1"));
+  FakeEngine::Live* live = engine_.WaitForRequest("r1");
+  ASSERT_NE(live, nullptr);
+  EXPECT_EQ(live->request.traceparent, "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01");
+  live->sink->OnTokens(Tokens(0, {3}));
+  v1::EngineGenerateResponse response;
+  ASSERT_TRUE(reader->Read(&response));
+  EXPECT_THAT(response.token_ids(), ElementsAre(3));
+  EXPECT_FALSE(response.has_finish_reason());
+  exec::TokenEvent last = Tokens(0, {4});
+  last.finish = exec::FinishReason::kStop;
+  last.usage.emplace().prompt_tokens = 1;
+  live->sink->OnTokens(last);
+  ASSERT_TRUE(reader->Read(&response));
+  EXPECT_EQ(response.finish_reason(), v1::STOP);
+  EXPECT_EQ(response.usage().prompt_tokens(), 1);
+  engine_.End("r1", absl::OkStatus());
+  EXPECT_FALSE(reader->Read(&response));
+  EXPECT_TRUE(reader->Finish().ok());
+}
+
+TEST_F(EngineDoorTest, ASlowReaderGetsEveryTokenInOrderPerIndex) {
+  door_->Open(engine_);
+  grpc::ClientContext context;
+  auto reader = stub_->Generate(&context, Prompt("r1"));
+  FakeEngine::Live* live = engine_.WaitForRequest("r1");
+  ASSERT_NE(live, nullptr);
+  constexpr int kTokens = 20'000;
+  for (int i = 0; i < kTokens; ++i) live->sink->OnTokens(Tokens(i % 3, {i}));
+  engine_.End("r1", absl::OkStatus());
+  std::map<int32_t, std::vector<int32_t>> got;
+  v1::EngineGenerateResponse response;
+  int messages = 0;
+  for (; reader->Read(&response); ++messages) {
+    auto& of_index = got[response.index()];
+    of_index.insert(of_index.end(), response.token_ids().begin(), response.token_ids().end());
+  }
+  EXPECT_TRUE(reader->Finish().ok());
+  for (int32_t index = 0; index < 3; ++index) {
+    std::vector<int32_t> wanted;
+    for (int i = index; i < kTokens; i += 3) wanted.push_back(i);
+    EXPECT_EQ(got[index], wanted) << "index " << index;
+  }
+  EXPECT_LT(messages, kTokens);
+}
+
+TEST_F(EngineDoorTest, AnErrorAfterTokensReachesTheClientBehindThem) {
+  door_->Open(engine_);
+  grpc::ClientContext context;
+  auto reader = stub_->Generate(&context, Prompt("r1"));
+  FakeEngine::Live* live = engine_.WaitForRequest("r1");
+  ASSERT_NE(live, nullptr);
+  live->sink->OnTokens(Tokens(0, {3}));
+  engine_.End("r1", absl::InternalError("the device fell over"));
+  v1::EngineGenerateResponse response;
+  EXPECT_TRUE(reader->Read(&response));
+  EXPECT_FALSE(reader->Read(&response));
+  EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::INTERNAL);
+}
+
+TEST_F(EngineDoorTest, AClientThatCancelsCancelsTheRequestAtOnce) {
+  door_->Open(engine_);
+  grpc::ClientContext context;
+  auto reader = stub_->Generate(&context, Prompt("r1"));
+  ASSERT_NE(engine_.WaitForRequest("r1"), nullptr);
+  context.TryCancel();
+  EXPECT_TRUE(engine_.WaitForCancel("r1"));
+  EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::CANCELLED);
+  EXPECT_EQ(engine_.live(), 0u);
+}
+
+TEST_F(EngineDoorTest, AClientWhoseConnectionIsGoneCancelsItsRequest) {
+  door_->Open(engine_);
+  {
+    auto stub = v1::EngineService::NewStub(CreateRpcChannel(server_->address(), {}));
+    grpc::ClientContext context;
+    auto reader = stub->Generate(&context, Prompt("r1"));
+    ASSERT_NE(engine_.WaitForRequest("r1"), nullptr);
+  }  // reader, context and channel are gone without a word
+  EXPECT_TRUE(engine_.WaitForCancel("r1"));
+}
+
+TEST_F(EngineDoorTest, ADeadlineCancelsTheRequest) {
+  door_->Open(engine_);
+  grpc::ClientContext context;
+  SetTimeout(context, absl::Milliseconds(200));
+  auto reader = stub_->Generate(&context, Prompt("r1"));
+  v1::EngineGenerateResponse response;
+  EXPECT_FALSE(reader->Read(&response));
+  EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
+  EXPECT_TRUE(engine_.WaitForCancel("r1"));
+}
+
+TEST_F(EngineDoorTest, ARefusedRequestCancelsNothing) {
+  door_->Open(engine_);
+  grpc::ClientContext context;
+  auto reader = stub_->Generate(&context, Prompt("r1"));
+  ASSERT_NE(engine_.WaitForRequest("r1"), nullptr);
+  EXPECT_EQ(StatusOf(Prompt("r1")).code(), absl::StatusCode::kAlreadyExists);
+  EXPECT_EQ(engine_.live(), 1u);
+  engine_.End("r1", absl::OkStatus());
+  EXPECT_TRUE(reader->Finish().ok());
+}
+
+TEST_F(EngineDoorTest, AFullQueueSaysWhenToRetry) {
+  door_->Open(engine_);
+  engine_.refuse_with(absl::ResourceExhaustedError("queue full"));
+  const absl::Status status = StatusOf(Prompt("r1"));
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(RetryDelayOf(status), absl::Seconds(1));
+}
+
+TEST_F(EngineDoorTest, BadRequestsAreRefusedBeforeTheEngine) {
+  door_->Open(engine_);
+  v1::EngineGenerateRequest request = Prompt("r1");
+  request.add_token_ids(8);
+  const absl::Status status = StatusOf(request);
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("token_ids[1] is 8"));
+  EXPECT_EQ(engine_.live(), 0u);
+}
+
+TEST_F(EngineDoorTest, TheCardComesInChunksAndOnlyWhenItIsNews) {
+  TearDown();
+  loader::ModelCard big = SomeCard();
+  big.tokenizer.tokens.assign(300'000, "0123456789");
+  Serve(*SerializeModelCard(big));
+  int messages = 0;
+  absl::StatusOr<std::string> bytes = FetchCard("", &messages);
+  ASSERT_TRUE(bytes.ok()) << bytes.status();
+  EXPECT_EQ(*bytes, card_.bytes);
+  EXPECT_EQ(messages, static_cast<int>((card_.bytes.size() + (1 << 20) - 1) >> 20));
+  EXPECT_GT(messages, 2);
+  bytes = FetchCard("another", &messages);
+  ASSERT_TRUE(bytes.ok());
+  EXPECT_EQ(*bytes, card_.bytes);
+  bytes = FetchCard(card_.hash, &messages);
+  ASSERT_TRUE(bytes.ok());
+  EXPECT_EQ(*bytes, "");
+  EXPECT_EQ(messages, 1);
+}
+
+}  // namespace
+}  // namespace swiftcache::engine::rpc

@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/rpc/generate_request.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+namespace swiftcache::engine::rpc {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+const RequestLimits kLimits{.vocab_size = 100};
+
+uint64_t Seven() { return 7; }
+
+v1::EngineGenerateRequest Prompt(std::vector<int32_t> ids) {
+  v1::EngineGenerateRequest request;
+  request.mutable_token_ids()->Add(ids.begin(), ids.end());
+  return request;
+}
+
+TEST(GenerateRequestTest, AbsentFieldsMeanTheirDefaults) {
+  absl::StatusOr<exec::Request> request = ToRequest(Prompt({1, 2}), kLimits, Seven);
+  ASSERT_TRUE(request.ok()) << request.status();
+  EXPECT_THAT(request->prompt, ElementsAre(1, 2));
+  EXPECT_EQ(request->sampling.temperature, 1.0f);
+  EXPECT_EQ(request->sampling.top_p, 1.0f);
+  EXPECT_EQ(request->sampling.top_k, 0);
+  EXPECT_EQ(request->sampling.seed, 7u);
+  EXPECT_EQ(request->sampling.logprobs, std::nullopt);
+  EXPECT_EQ(request->max_tokens, std::nullopt);
+  EXPECT_EQ(request->n, 1);
+  EXPECT_EQ(request->request_id, "engine-0000000000000007");
+}
+
+TEST(GenerateRequestTest, EveryFieldIsTaken) {
+  v1::EngineGenerateRequest proto = Prompt({99});
+  proto.set_request_id("r1");
+  proto.set_cache_salt("salt");
+  proto.set_priority(-3);
+  v1::Sampling& s = *proto.mutable_sampling();
+  s.set_max_tokens(5);
+  s.set_temperature(0);
+  s.set_top_p(0.5f);
+  s.set_top_k(-1);
+  s.set_min_p(0.1f);
+  s.set_seed(0);
+  s.add_stop_token_ids(4);
+  s.set_ignore_eos(true);
+  s.set_repetition_penalty(1.5f);
+  s.set_presence_penalty(-2);
+  s.set_frequency_penalty(2);
+  s.set_logprobs(0);
+  s.set_n(128);
+  absl::StatusOr<exec::Request> request = ToRequest(proto, kLimits, Seven);
+  ASSERT_TRUE(request.ok()) << request.status();
+  EXPECT_EQ(request->request_id, "r1");
+  EXPECT_EQ(request->cache_salt, "salt");
+  EXPECT_EQ(request->priority, -3);
+  EXPECT_EQ(request->max_tokens, 5);
+  EXPECT_EQ(request->sampling.temperature, 0.0f);
+  EXPECT_EQ(request->sampling.top_p, 0.5f);
+  EXPECT_EQ(request->sampling.top_k, 0);
+  EXPECT_EQ(request->sampling.min_p, 0.1f);
+  EXPECT_EQ(request->sampling.seed, 0u);
+  EXPECT_THAT(request->stop_token_ids, ElementsAre(4));
+  EXPECT_TRUE(request->ignore_eos);
+  EXPECT_EQ(request->sampling.repetition_penalty, 1.5f);
+  EXPECT_EQ(request->sampling.presence_penalty, -2.0f);
+  EXPECT_EQ(request->sampling.frequency_penalty, 2.0f);
+  EXPECT_EQ(request->sampling.logprobs, 0);
+  EXPECT_EQ(request->n, 128);
+}
+
+template <typename Spoil>
+void ExpectRefused(Spoil spoil, const std::string& part) {
+  v1::EngineGenerateRequest proto = Prompt({1});
+  spoil(proto);
+  const absl::Status status = ToRequest(proto, kLimits, Seven).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << part;
+  EXPECT_THAT(std::string(status.message()), HasSubstr(part));
+}
+
+TEST(GenerateRequestTest, BadPromptsNameTheIdAndTheVocabulary) {
+  ExpectRefused([](auto& r) { r.clear_token_ids(); }, "token_ids is empty");
+  ExpectRefused([](auto& r) { r.add_token_ids(100); }, "token_ids[1] is 100, the vocabulary has ids 0 to 99");
+  ExpectRefused([](auto& r) { r.add_token_ids(-1); }, "token_ids[1] is -1");
+  ExpectRefused([](auto& r) { r.add_token_ids(std::numeric_limits<int32_t>::min()); }, "token_ids[1]");
+  ExpectRefused([](auto& r) { r.mutable_sampling()->add_stop_token_ids(100); }, "stop_token_ids[0] is 100");
+}
+
+TEST(GenerateRequestTest, NumbersOutOfRangeAreRefusedAndSoIsNan) {
+  const float nan = std::numeric_limits<float>::quiet_NaN(), inf = std::numeric_limits<float>::infinity();
+  for (const float bad : {nan, inf, -inf, -0.5f}) {
+    ExpectRefused([&](auto& r) { r.mutable_sampling()->set_temperature(bad); }, "temperature");
+  }
+  for (const float bad : {nan, 0.0f, 7.0f}) {
+    ExpectRefused([&](auto& r) { r.mutable_sampling()->set_top_p(bad); }, "top_p");
+  }
+  for (const float bad : {nan, -0.1f, 1.1f}) {
+    ExpectRefused([&](auto& r) { r.mutable_sampling()->set_min_p(bad); }, "min_p");
+  }
+  for (const float bad : {nan, 0.0f, 11.0f}) {
+    ExpectRefused([&](auto& r) { r.mutable_sampling()->set_repetition_penalty(bad); }, "repetition_penalty");
+  }
+  for (const float bad : {nan, -3.0f, 3.0f}) {
+    ExpectRefused([&](auto& r) { r.mutable_sampling()->set_presence_penalty(bad); }, "presence_penalty");
+    ExpectRefused([&](auto& r) { r.mutable_sampling()->set_frequency_penalty(bad); }, "frequency_penalty");
+  }
+  ExpectRefused([](auto& r) { r.mutable_sampling()->set_top_k(-2); }, "top_k");
+  ExpectRefused([](auto& r) { r.mutable_sampling()->set_max_tokens(0); }, "max_tokens is 0");
+  ExpectRefused([](auto& r) { r.mutable_sampling()->set_logprobs(21); }, "logprobs");
+  for (const int32_t bad : {0, -1, 129}) {
+    ExpectRefused([&](auto& r) { r.mutable_sampling()->set_n(bad); }, "n is");
+  }
+}
+
+TEST(GenerateRequestTest, LongTextsAndListsAreRefusedByTheirLimit) {
+  ExpectRefused([](auto& r) { r.set_request_id(std::string(513, 'r')); }, "request_id has 513 bytes, the limit is 512");
+  ExpectRefused([](auto& r) { r.set_cache_salt(std::string(1025, 's')); }, "cache_salt has 1025 bytes");
+  ExpectRefused(
+      [](auto& r) {
+        for (int i = 0; i < 1025; ++i) r.mutable_sampling()->add_stop_token_ids(1);
+      },
+      "stop_token_ids has 1025 ids, the limit is 1024");
+}
+
+TEST(GenerateRequestTest, EventsOfOneIndexAppend) {
+  exec::TokenEvent first, last;
+  first.index = last.index = 2;
+  first.token_ids = {5};
+  first.logprobs = {{.token_id = 5, .logprob = -0.5f, .top = {{5, -0.5f}, {6, -1.5f}}}};
+  last.token_ids = {7, 8};
+  last.finish = exec::FinishReason::kLength;
+  last.usage = exec::Usage{.prompt_tokens = 3,
+                           .completion_tokens = 3,
+                           .cached_local_tokens = 2,
+                           .time_to_first_token = absl::Milliseconds(1500),
+                           .queue_time = absl::Milliseconds(2)};
+  v1::EngineGenerateResponse response = ToProto(first);
+  EXPECT_FALSE(response.has_finish_reason());
+  Append(last, response);
+  EXPECT_EQ(response.index(), 2);
+  EXPECT_THAT(response.token_ids(), ElementsAre(5, 7, 8));
+  EXPECT_EQ(response.logprobs(0).top(1).token_id(), 6);
+  EXPECT_EQ(response.finish_reason(), v1::LENGTH);
+  EXPECT_EQ(response.usage().cached_tokens().local(), 2);
+  EXPECT_EQ(response.usage().time_to_first_token().seconds(), 1);
+  EXPECT_EQ(response.usage().time_to_first_token().nanos(), 500'000'000);
+}
+
+}  // namespace
+}  // namespace swiftcache::engine::rpc

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+// An engine whose tokens the test makes up: it keeps what was submitted and hands out the sinks.
+//
+//   FakeEngine engine;
+//   ... a request arrives through a door ...
+//   engine.WaitForRequest("r1")->sink->OnTokens(event);
+//   engine.End("r1", absl::OkStatus());
+#pragma once
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/synchronization/mutex.h"
+#include "engine/exec/engine.h"
+
+namespace swiftcache::engine {
+
+/// Thread-safety: safe, but a sink is called by the test alone.
+class FakeEngine final : public exec::Engine {
+ public:
+  struct Live {
+    exec::Request request;
+    std::unique_ptr<exec::ResponseSink> sink;
+  };
+
+  void Start() override {}
+  absl::Status Submit(exec::Request request, std::unique_ptr<exec::ResponseSink> sink) override {
+    absl::MutexLock lock(&mutex_);
+    if (!refuse_with_.ok()) return refuse_with_;
+    std::string id = request.request_id;
+    if (live_.contains(id)) return absl::AlreadyExistsError("request " + id + " is live");
+    live_[std::move(id)] = {std::move(request), std::move(sink)};
+    return absl::OkStatus();
+  }
+  void Cancel(const std::string& request_id) override {
+    End(request_id, absl::CancelledError("cancelled"));
+    absl::MutexLock lock(&mutex_);
+    cancelled_.push_back(request_id);  // last: who waits for it finds the request gone
+  }
+  exec::EngineLoad Load() const override {
+    absl::MutexLock lock(&mutex_);
+    return load_;
+  }
+  const backend::KvLayout& kv_layout() const override { return layout_; }
+  int64_t max_model_len_tokens() const override { return 2048; }
+  void Drain(absl::Time) override {}
+
+  /// The live request; nullptr after 30 s without one.
+  Live* WaitForRequest(const std::string& id) {
+    absl::MutexLock lock(&mutex_);
+    const auto there = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return live_.contains(id); };
+    return mutex_.AwaitWithTimeout(absl::Condition(&there), absl::Seconds(30)) ? &live_[id] : nullptr;
+  }
+  /// Ends a live request and forgets it; unknown ids are ignored.
+  void End(const std::string& id, absl::Status status) {
+    std::unique_ptr<exec::ResponseSink> sink;
+    {
+      absl::MutexLock lock(&mutex_);
+      const auto it = live_.find(id);
+      if (it == live_.end()) return;
+      sink = std::move(it->second.sink);
+      live_.erase(it);
+    }
+    sink->OnDone(std::move(status));
+  }
+  /// True when `id` was cancelled within 30 s.
+  bool WaitForCancel(const std::string& id) {
+    absl::MutexLock lock(&mutex_);
+    const auto there = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+      return std::find(cancelled_.begin(), cancelled_.end(), id) != cancelled_.end();
+    };
+    return mutex_.AwaitWithTimeout(absl::Condition(&there), absl::Seconds(30));
+  }
+  size_t live() const {
+    absl::MutexLock lock(&mutex_);
+    return live_.size();
+  }
+  void set_load(const exec::EngineLoad& load) {
+    absl::MutexLock lock(&mutex_);
+    load_ = load;
+  }
+  void refuse_with(absl::Status status) {
+    absl::MutexLock lock(&mutex_);
+    refuse_with_ = std::move(status);
+  }
+
+ private:
+  const backend::KvLayout layout_{
+      .num_layers = 2, .num_kv_heads = 2, .head_dim = 8, .block_tokens = 16, .dtype = backend::KvDtype::kBf16};
+  mutable absl::Mutex mutex_;
+  std::map<std::string, Live> live_ ABSL_GUARDED_BY(mutex_);
+  std::vector<std::string> cancelled_ ABSL_GUARDED_BY(mutex_);
+  exec::EngineLoad load_ ABSL_GUARDED_BY(mutex_);
+  absl::Status refuse_with_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace swiftcache::engine

@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "gateway/fleet/fleet.h"
+
+#include <gmock/gmock.h>
+
+#include "tests/fakes/fake_clock.h"
+#include "tests/gateway/fleet/relay_fixture.h"
+
+namespace swiftcache::gateway {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+class FleetTest : public ::testing::Test {
+ protected:
+  FleetTest() {
+    fleet_ = *fleet::Fleet::Create(
+        {.cards = {.min_backoff = absl::Milliseconds(1)}},
+        [this](const fleet::EngineInfo& info) {
+          ++clients_made_;
+          return engine_.NewClient();
+        },
+        clock_);
+  }
+  static fleet::EngineStatus Engine(const std::string& name, const std::string& hash = "h",
+                                    fleet::EngineState state = fleet::EngineState::kReady) {
+    return {.info = {.name = name,
+                     .instance_id = name + "-1",
+                     .model_name = "m",
+                     .address = "memory:1",
+                     .max_model_len_tokens = 100,
+                     .model_card_hash = hash,
+                     .state = state},
+            .load = {}};
+  }
+  std::vector<std::string> Names() const {
+    std::vector<std::string> names;
+    if (auto model = fleet_->Find("m")) {
+      for (const fleet::EngineView& engine : model->engines) names.push_back(engine.link->name());
+    }
+    return names;
+  }
+  // Moves the fake clock past any pause until the outcome of a fetch is `wanted`.
+  void WaitForText(absl::StatusCode wanted) {
+    while (fleet_->Find("m")->text.status().code() != wanted) {
+      clock_.Advance(absl::Milliseconds(10));
+      std::this_thread::yield();
+    }
+  }
+
+  FakeClock clock_;
+  fakes::FakeEngine engine_;
+  int clients_made_ = 0;
+  std::unique_ptr<fleet::Fleet> fleet_;
+};
+
+TEST_F(FleetTest, KnowsNothingBeforeTheFirstSnapshot) {
+  EXPECT_FALSE(fleet_->has_snapshot());
+  EXPECT_FALSE(fleet_->Find("m").has_value());
+  fleet_->OnSnapshot("b1", {});
+  EXPECT_TRUE(fleet_->has_snapshot());
+  EXPECT_THAT(fleet_->Models(), IsEmpty());
+}
+
+TEST_F(FleetTest, FollowsUpdatesAndRemovals) {
+  fleet_->OnSnapshot("b1", {Engine("a")});
+  fleet_->OnUpdate(Engine("b"));
+  EXPECT_THAT(Names(), ElementsAre("a", "b"));
+  fleet_->OnRemoved("a", /*died=*/false);
+  EXPECT_THAT(Names(), ElementsAre("b"));
+}
+
+TEST_F(FleetTest, ASnapshotOfTheSameBrokerReplacesTheTable) {
+  fleet_->OnSnapshot("b1", {Engine("a"), Engine("b")});
+  fleet_->OnSnapshot("b1", {Engine("b")});
+  EXPECT_THAT(Names(), ElementsAre("b"));
+}
+
+TEST_F(FleetTest, EnginesThatARestartedBrokerHasNotMetYetStayForAWhile) {
+  fleet_->OnSnapshot("b1", {Engine("a"), Engine("b")});
+  fleet_->OnSnapshot("b2", {});
+  EXPECT_THAT(Names(), ElementsAre("a", "b"));
+  fleet_->OnUpdate(Engine("a"));
+  fleet_->OnSnapshot("b2", {Engine("a")});
+  EXPECT_THAT(Names(), ElementsAre("a", "b"));
+  clock_.Advance(absl::Seconds(11));
+  EXPECT_THAT(Names(), ElementsAre("a"));
+}
+
+TEST_F(FleetTest, KeepsTheLinkOfAnEngineUntilAnotherProcessTakesItsName) {
+  fleet_->OnSnapshot("b1", {Engine("a")});
+  auto before = fleet_->Find("m")->engines[0].link;
+  fleet::EngineStatus same = Engine("a");
+  same.load.running_requests = 5;
+  fleet_->OnUpdate(same);
+  EXPECT_EQ(fleet_->Find("m")->engines[0].link, before);
+  EXPECT_EQ(fleet_->Find("m")->engines[0].load.running_requests, 5);
+  fleet::EngineStatus other = Engine("a");
+  other.info.instance_id = "a-2";
+  fleet_->OnUpdate(other);
+  EXPECT_NE(fleet_->Find("m")->engines[0].link, before);
+  EXPECT_EQ(clients_made_, 2);
+}
+
+TEST_F(FleetTest, FetchesACardOnceForAllEnginesThatShareIt) {
+  fleet_->OnSnapshot("b1", {Engine("a"), Engine("b")});
+  WaitForText(absl::StatusCode::kOk);
+  fleet_->OnUpdate(Engine("c"));
+  fleet_->OnRemoved("a", /*died=*/false);
+  EXPECT_TRUE(fleet_->Find("m")->text.ok());
+  EXPECT_EQ(engine_.card_fetches(), 1);
+}
+
+TEST_F(FleetTest, DoesNotAskAStartingEngineForItsCard) {
+  fleet_->OnSnapshot("b1", {Engine("a", "h", fleet::EngineState::kStarting)});
+  EXPECT_EQ(fleet_->Find("m")->text.status().code(), absl::StatusCode::kUnavailable);
+  fleet_->OnUpdate(Engine("a"));
+  WaitForText(absl::StatusCode::kOk);
+  EXPECT_EQ(engine_.card_fetches(), 1);
+}
+
+TEST_F(FleetTest, TriesAgainWhenACardCannotBeFetched) {
+  engine_.SetCard(fakes::ByteModelCard(""), {absl::UnavailableError("starting"), absl::DataLossError("hash")});
+  fleet_->OnSnapshot("b1", {Engine("a")});
+  WaitForText(absl::StatusCode::kOk);
+  EXPECT_EQ(engine_.card_fetches(), 3);
+}
+
+TEST_F(FleetTest, DoesNotTryAgainWhatCannotBeUnderstood) {
+  fleet::ModelCard card = fakes::ByteModelCard("");
+  card.tokenizer.merges = {{0, 100000}};
+  engine_.SetCard(card);
+  fleet_->OnSnapshot("b1", {Engine("a")});
+  WaitForText(absl::StatusCode::kInvalidArgument);
+  clock_.Advance(absl::Hours(1));
+  fleet_->OnUpdate(Engine("b"));
+  EXPECT_EQ(fleet_->Find("m")->text.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(engine_.card_fetches(), 1);
+}
+
+TEST_F(FleetTest, AModelsEnginesAreThoseThatShareTheCard) {
+  fleet_->OnSnapshot("b1", {Engine("a")});
+  WaitForText(absl::StatusCode::kOk);
+  fleet_->OnUpdate(Engine("b", "another"));
+  EXPECT_THAT(Names(), ElementsAre("a"));
+}
+
+TEST_F(FleetTest, AnUnusableTemplateLeavesTheTokenizerUsable) {
+  engine_.SetCard(fakes::ByteModelCard("{% macro x() %}{% endmacro %}{{ 5 | no_such_filter }}"));
+  fleet_->OnSnapshot("b1", {Engine("a")});
+  WaitForText(absl::StatusCode::kOk);
+  const fleet::ModelText& text = **fleet_->Find("m")->text;
+  EXPECT_FALSE(text.chat_status().ok());
+  EXPECT_THAT(text.tokenizer().Encode("hi", {}), ElementsAre('h', 'i'));
+}
+
+TEST_F(FleetTest, WantsAClientFactory) {
+  auto fleet = fleet::Fleet::Create({}, nullptr, clock_);
+  EXPECT_EQ(fleet.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(fleet.status().message()), HasSubstr("make_client"));
+}
+
+}  // namespace
+}  // namespace swiftcache::gateway

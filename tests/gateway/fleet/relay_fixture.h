@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+// A relay over engines in memory, and a sink that remembers what it got.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/base/clock.h"
+#include "gateway/fleet/fleet.h"
+#include "gateway/relay/relay_impl.h"
+#include "tests/fakes/fake_engine_client.h"
+
+namespace swiftcache::gateway {
+
+/// Remembers events; Wait returns the status once it has ended.
+class CollectingSink final : public relay::GenerateSink {
+ public:
+  void OnEvent(relay::GenerateEvent event) override {
+    absl::MutexLock lock(&mutex_);
+    EXPECT_FALSE(done_.has_value()) << "event after the end";
+    events_.push_back(std::move(event));
+  }
+  void OnDone(absl::Status status) override {
+    absl::MutexLock lock(&mutex_);
+    EXPECT_FALSE(done_.has_value()) << "a second end";
+    done_ = std::move(status);
+  }
+  absl::Status Wait() {
+    absl::MutexLock lock(&mutex_);
+    mutex_.Await(absl::Condition(this, &CollectingSink::DoneLocked));
+    return *done_;
+  }
+  void WaitEvents(size_t count) {
+    absl::MutexLock lock(&mutex_);
+    wanted_ = count;
+    mutex_.Await(absl::Condition(this, &CollectingSink::EnoughLocked));
+  }
+  std::vector<relay::GenerateEvent> events() const {
+    absl::MutexLock lock(&mutex_);
+    return events_;
+  }
+  std::string Text(int32_t index = 0) const {
+    std::string text;
+    for (const relay::GenerateEvent& event : events()) {
+      if (event.index == index) text += event.text;
+    }
+    return text;
+  }
+  std::optional<relay::GenerateEvent> Last(int32_t index = 0) const {
+    std::optional<relay::GenerateEvent> last;
+    for (relay::GenerateEvent& event : events()) {
+      if (event.index == index) last = std::move(event);
+    }
+    return last;
+  }
+
+ private:
+  bool DoneLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return done_.has_value(); }
+  bool EnoughLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return events_.size() >= wanted_; }
+
+  mutable absl::Mutex mutex_;
+  std::vector<relay::GenerateEvent> events_ ABSL_GUARDED_BY(mutex_);
+  size_t wanted_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::optional<absl::Status> done_ ABSL_GUARDED_BY(mutex_);
+};
+
+class RelayFixture : public ::testing::Test {
+ protected:
+  RelayFixture() {
+    fleet_ = *fleet::Fleet::Create(
+        {.cards = {.min_backoff = absl::Milliseconds(1)}},
+        [this](const fleet::EngineInfo& info) { return engines_[info.name].NewClient(); }, clock_);
+    relay_ = *relay::RelayImpl::Create({.limits = {}, .id_prefix = "test"}, *fleet_, clock_, metrics_);
+  }
+
+  static fleet::EngineStatus Ready(const std::string& engine, const std::string& model = "m") {
+    return {.info = {.name = engine,
+                     .instance_id = engine + "-1",
+                     .model_name = model,
+                     .address = "memory:" + engine,
+                     .max_model_len_tokens = 100,
+                     .model_card_hash = "hash-of-" + model,
+                     .state = fleet::EngineState::kReady},
+            .load = {}};
+  }
+
+  /// Enters READY engines of the model "m" and waits until its card is there.
+  void Serve(const std::vector<std::string>& engines) {
+    std::vector<fleet::EngineStatus> table;
+    for (const std::string& engine : engines) table.push_back(Ready(engine));
+    fleet_->OnSnapshot("broker-1", table);
+    WaitForText("m");
+  }
+
+  void WaitForText(const std::string& model) {
+    while (!fleet_->Find(model)->text.ok()) std::this_thread::yield();
+  }
+
+  static relay::GenerateRequest Prompt(const std::string& text) {
+    relay::GenerateRequest request;
+    request.model = "m";
+    request.input = text;
+    return request;
+  }
+
+  /// Runs a request to its end.
+  absl::Status Run(relay::GenerateRequest request) {
+    sink_ = std::make_shared<CollectingSink>();
+    auto call = relay_->Generate(std::move(request), sink_);
+    return call.ok() ? sink_->Wait() : call.status();
+  }
+
+  const RealClock clock_;
+  Metrics metrics_;
+  std::map<std::string, fakes::FakeEngine> engines_;
+  std::unique_ptr<fleet::Fleet> fleet_;
+  std::unique_ptr<relay::RelayImpl> relay_;
+  std::shared_ptr<CollectingSink> sink_;
+};
+
+}  // namespace swiftcache::gateway

@@ -1,0 +1,227 @@
+// SPDX-License-Identifier: Apache-2.0
+// What requests under way hear when the broker says that their engine died, stands still or took its leave. The engines
+// here stay silent and close no socket: without the broker's word each of these requests would wait for ever.
+#include <gmock/gmock.h>
+
+#include <atomic>
+#include <thread>
+
+#include "absl/synchronization/notification.h"
+#include "tests/gateway/fleet/relay_fixture.h"
+
+namespace swiftcache::gateway {
+namespace {
+
+using fakes::FakeCall;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+// Sends `tokens` letters and is then silent until it is cancelled.
+std::function<void(FakeCall&)> FreezeAfter(int tokens) {
+  return [tokens](FakeCall& call) {
+    for (int i = 0; i < tokens; ++i) call.SendText("x");
+    call.WaitCancelled();
+  };
+}
+
+class RelayLossTest : public RelayFixture {
+ protected:
+  static fleet::EngineStatus In(fleet::EngineState state, const std::string& engine) {
+    fleet::EngineStatus status = Ready(engine);
+    status.info.state = state;
+    return status;
+  }
+  void Stall(const std::string& engine) { fleet_->OnUpdate(In(fleet::EngineState::kStalled, engine)); }
+
+  // A request that engine a, by its name the first choice, has taken.
+  std::shared_ptr<CollectingSink> StartOnA() {
+    auto sink = std::make_shared<CollectingSink>();
+    const int before = engines_["a"].calls();
+    calls_.push_back(*relay_->Generate(Prompt("x"), sink));
+    EXPECT_EQ(engines_["a"].calls(), before + 1);
+    return sink;
+  }
+
+  std::vector<std::shared_ptr<relay::GenerateCall>> calls_;
+};
+
+TEST_F(RelayLossTest, ARequestWithoutATokenMovesFromAStalledEngineToAnother) {
+  Serve({"a", "b"});
+  engines_["a"].SetScript(fakes::NeverAnswer);
+  const auto sink = StartOnA();
+  Stall("a");
+  EXPECT_EQ(sink->Wait(), absl::OkStatus());
+  EXPECT_EQ(sink->Text(), "hello");
+  EXPECT_EQ(engines_["b"].calls(), 1);
+  EXPECT_THAT(metrics_.Serialize(), HasSubstr("swiftcache_gateway_retries_total{model_name=\"m\"} 1"));
+}
+
+TEST_F(RelayLossTest, ARequestWithoutATokenMovesFromADeadEngineToAnother) {
+  Serve({"a", "b"});
+  engines_["a"].SetScript(fakes::NeverAnswer);
+  const auto sink = StartOnA();
+  fleet_->OnRemoved("a", /*died=*/true);
+  EXPECT_EQ(sink->Wait(), absl::OkStatus());
+  EXPECT_EQ(sink->Text(), "hello");
+}
+
+TEST_F(RelayLossTest, ARequestThatHadBegunEndsWithOneClearError) {
+  Serve({"a", "b"});
+  engines_["a"].SetScript(FreezeAfter(2));
+  const auto sink = StartOnA();
+  sink->WaitEvents(2);
+  Stall("a");
+  const absl::Status status = sink->Wait();
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(status.message()),
+              AllOf(HasSubstr("engine a was lost after 2 tokens"), HasSubstr("stands still")));
+  fleet_->OnRemoved("a", /*died=*/true);  // a second loss of the same engine: the sink would report a second end
+  EXPECT_EQ(sink->Text(), "xx");
+  EXPECT_EQ(engines_["b"].calls(), 0);
+}
+
+TEST_F(RelayLossTest, WithoutAnotherEngineTheErrorSaysWhy) {
+  Serve({"a"});
+  engines_["a"].SetScript(fakes::NeverAnswer);
+  const auto sink = StartOnA();
+  fleet_->OnRemoved("a", /*died=*/true);
+  const absl::Status status = sink->Wait();
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(status.message()), AllOf(HasSubstr("tried and failed: a"), HasSubstr("it died")));
+}
+
+TEST_F(RelayLossTest, WhatALostEngineStillSaysIsNotHeard) {
+  Serve({"a", "b"});
+  engines_["a"].SetScript([](FakeCall& call) {
+    call.WaitCancelled();
+    call.SendText("late");
+    call.SendFinish(fleet::FinishReason::kStop);
+    call.End(absl::OkStatus());
+  });
+  const auto sink = StartOnA();
+  Stall("a");
+  EXPECT_EQ(sink->Wait(), absl::OkStatus());
+  EXPECT_EQ(sink->Text(), "hello");
+}
+
+TEST_F(RelayLossTest, AnEngineThatTookItsLeaveFinishesItsRequests) {
+  Serve({"a", "b"});
+  absl::Notification left;
+  engines_["a"].SetScript([&left](FakeCall& call) {
+    left.WaitForNotification();
+    fakes::SayHello(call);
+  });
+  const auto sink = StartOnA();
+  fleet_->OnUpdate(In(fleet::EngineState::kDraining, "a"));
+  fleet_->OnRemoved("a", /*died=*/false);
+  left.Notify();
+  EXPECT_EQ(sink->Wait(), absl::OkStatus());
+  EXPECT_EQ(sink->Text(), "hello");
+  EXPECT_EQ(engines_["b"].calls(), 0);
+}
+
+TEST_F(RelayLossTest, ARestartedBrokerThatKnowsNoEngineYetLosesNothing) {
+  Serve({"a", "b"});
+  absl::Notification back;
+  engines_["a"].SetScript([&back](FakeCall& call) {
+    back.WaitForNotification();
+    fakes::SayHello(call);
+  });
+  const auto sink = StartOnA();
+  fleet_->OnSnapshot("broker-2", {});
+  fleet_->OnUpdate(Ready("a"));
+  back.Notify();
+  EXPECT_EQ(sink->Wait(), absl::OkStatus());
+  EXPECT_EQ(engines_["b"].calls(), 0);
+}
+
+TEST_F(RelayLossTest, ASnapshotTooMaySayThatAnEngineStandsStill) {
+  Serve({"a", "b"});
+  engines_["a"].SetScript(fakes::NeverAnswer);
+  const auto sink = StartOnA();
+  fleet_->OnSnapshot("broker-1", {In(fleet::EngineState::kStalled, "a"), Ready("b")});
+  EXPECT_EQ(sink->Wait(), absl::OkStatus());
+  EXPECT_EQ(engines_["b"].calls(), 1);
+}
+
+TEST_F(RelayLossTest, AnEngineThatMovesAgainServesAgain) {
+  Serve({"a"});
+  Stall("a");
+  EXPECT_EQ(Run(Prompt("x")).code(), absl::StatusCode::kUnavailable);
+  fleet_->OnUpdate(Ready("a"));
+  EXPECT_EQ(Run(Prompt("x")), absl::OkStatus());
+}
+
+class CountingObserver final : public fleet::LossObserver {
+ public:
+  void OnLost(const absl::Status& why) override {
+    ++losses;
+    last = why;
+  }
+  int losses = 0;
+  absl::Status last;
+};
+
+TEST(EngineLinkTest, WhoComesToALostLinkHearsItAtOnce) {
+  fakes::FakeEngine engine;
+  const auto link = std::make_shared<fleet::EngineLink>("a", "m", engine.NewClient());
+  link->Lose(absl::UnavailableError("gone"));
+  const auto observer = std::make_shared<CountingObserver>();
+  fleet::EngineLink::Ticket ticket(link, observer);
+  EXPECT_EQ(observer->losses, 1);
+  EXPECT_EQ(observer->last, absl::UnavailableError("gone"));
+  EXPECT_EQ(link->in_flight(), 1);
+}
+
+TEST(EngineLinkTest, WhoLeftOrCameAfterTheRestoreHearsNothing) {
+  fakes::FakeEngine engine;
+  const auto link = std::make_shared<fleet::EngineLink>("a", "m", engine.NewClient());
+  const auto gone = std::make_shared<CountingObserver>();
+  { fleet::EngineLink::Ticket ticket(link, gone); }
+  link->Lose(absl::UnavailableError("gone"));
+  link->Restore();
+  const auto late = std::make_shared<CountingObserver>();
+  fleet::EngineLink::Ticket ticket(link, late);
+  EXPECT_EQ(gone->losses, 0);
+  EXPECT_EQ(late->losses, 0);
+}
+
+// Engines die and stall while requests begin, stream, end and are cancelled: each request ends exactly once.
+TEST_F(RelayLossTest, EveryRequestEndsOnceWhileEnginesComeAndGo) {
+  Serve({"a", "b"});
+  std::atomic<int> turn = 0;
+  const auto unreliable = [&turn](FakeCall& call) {
+    const int now = turn++;
+    return now % 2 == 0 ? FreezeAfter(now % 3)(call) : fakes::SayHello(call);
+  };
+  engines_["a"].SetScript(unreliable);
+  engines_["b"].SetScript(unreliable);
+  std::atomic<int> busy = 3;
+  std::vector<std::thread> clients;
+  for (int client = 0; client < 3; ++client) {
+    clients.emplace_back([this, client, &busy] {
+      for (int i = 0; i < 40; ++i) {
+        auto sink = std::make_shared<CollectingSink>();
+        auto call = relay_->Generate(Prompt("x"), sink);
+        if (!call.ok()) continue;
+        if (i % 5 == client) (*call)->Cancel();
+        const absl::Status status = sink->Wait();
+        EXPECT_TRUE(status.ok() || absl::IsUnavailable(status) || absl::IsCancelled(status)) << status;
+      }
+      --busy;
+    });
+  }
+  for (int i = 0; busy > 0; ++i) {
+    const std::string engine = i % 2 == 0 ? "a" : "b";
+    if (i % 3 == 0) fleet_->OnRemoved(engine, /*died=*/true);
+    if (i % 3 != 0) Stall(engine);
+    fleet_->OnUpdate(Ready(engine));
+    std::this_thread::yield();
+  }
+  for (std::thread& client : clients) client.join();
+  relay_->Stop(clock_.Now() + absl::Seconds(60));
+  EXPECT_THAT(metrics_.Serialize(), HasSubstr("swiftcache_gateway_running_requests 0"));
+}
+
+}  // namespace
+}  // namespace swiftcache::gateway

@@ -1,0 +1,218 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <gmock/gmock.h>
+
+#include <atomic>
+#include <thread>
+
+#include "absl/synchronization/notification.h"
+#include "tests/gateway/fleet/relay_fixture.h"
+
+namespace swiftcache::gateway {
+namespace {
+
+using fakes::DieAfter;
+using fakes::FakeCall;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::SizeIs;
+
+class RelayRetryTest : public RelayFixture {};
+
+TEST_F(RelayRetryTest, AnEngineThatDiesBeforeTheFirstTokenIsReplacedUnseen) {
+  Serve({"a", "b"});
+  engines_["a"].SetScript(DieAfter(0));
+  ASSERT_EQ(Run(Prompt("x")), absl::OkStatus());
+  EXPECT_EQ(sink_->Text(), "hello");
+  EXPECT_EQ(engines_["a"].calls(), 1);
+  EXPECT_EQ(engines_["b"].calls(), 1);
+  EXPECT_THAT(metrics_.Serialize(), HasSubstr("swiftcache_gateway_retries_total{model_name=\"m\"} 1"));
+}
+
+// The engine that seems gone may still hold the first attempt when its second comes by another way.
+TEST_F(RelayRetryTest, EachAttemptHasAnIdOfItsOwn) {
+  Serve({"a", "b"});
+  std::vector<std::string> seen;
+  engines_["a"].SetScript([&](FakeCall& call) {
+    seen.push_back(call.request().request_id);
+    call.End(absl::UnavailableError("gone"));
+  });
+  engines_["b"].SetScript([&](FakeCall& call) {
+    seen.push_back(call.request().request_id);
+    fakes::SayHello(call);
+  });
+  relay::GenerateRequest request = Prompt("x");
+  request.request_id = "mine";
+  ASSERT_EQ(Run(request), absl::OkStatus());
+  ASSERT_THAT(seen, SizeIs(2));
+  EXPECT_THAT(seen, ::testing::Each(::testing::StartsWith("mine~test-")));
+  EXPECT_NE(seen[0], seen[1]);
+}
+
+TEST_F(RelayRetryTest, AnEngineThatDiesAfterATokenIsOneClearError) {
+  Serve({"a", "b"});
+  engines_["a"].SetScript(DieAfter(2));
+  const absl::Status status = Run(Prompt("x"));
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(status.message()),
+              AllOf(HasSubstr("engine a was lost after 2 tokens"), HasSubstr("Socket closed")));
+  EXPECT_EQ(sink_->Text(), "xx");
+  EXPECT_EQ(engines_["b"].calls(), 0);
+}
+
+TEST_F(RelayRetryTest, WhenEveryEngineFailsTheErrorNamesThem) {
+  Serve({"a", "b"});
+  engines_["a"].SetScript(DieAfter(0));
+  engines_["b"].SetScript(DieAfter(0));
+  const absl::Status status = Run(Prompt("x"));
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(status.message()), AllOf(HasSubstr("tried and failed: a, b"), HasSubstr("Socket closed")));
+}
+
+TEST_F(RelayRetryTest, AnEngineThatCameMeanwhileTakesTheRetry) {
+  Serve({"a"});
+  engines_["a"].SetScript([this](FakeCall& call) {
+    fleet_->OnUpdate(Ready("z"));
+    call.End(absl::UnavailableError("draining"));
+  });
+  ASSERT_EQ(Run(Prompt("x")), absl::OkStatus());
+  EXPECT_EQ(engines_["z"].calls(), 1);
+}
+
+TEST_F(RelayRetryTest, OtherErrorsAreTheClientsToSee) {
+  Serve({"a", "b"});
+  for (const absl::Status& error :
+       {absl::ResourceExhaustedError("queue full"), absl::InvalidArgumentError("bad"), absl::InternalError("bug")}) {
+    engines_["a"].SetScript([&](FakeCall& call) { call.End(error); });
+    EXPECT_EQ(Run(Prompt("x")), error);
+  }
+  EXPECT_EQ(engines_["b"].calls(), 0);
+}
+
+TEST_F(RelayRetryTest, AnEngineThatCancelsByItselfIsUnavailableAndReplaced) {
+  Serve({"a", "b"});
+  engines_["a"].SetScript([](FakeCall& call) { call.End(absl::CancelledError("draining")); });
+  EXPECT_EQ(Run(Prompt("x")), absl::OkStatus());
+  EXPECT_EQ(engines_["b"].calls(), 1);
+}
+
+TEST_F(RelayRetryTest, AnAnswerThatAnEngineCutsOffIsUnavailableAfterItsTokens) {
+  Serve({"a", "b"});
+  engines_["a"].SetScript([](FakeCall& call) {
+    call.SendText("x");
+    call.SendFinish(fleet::FinishReason::kCancelled, 0, fakes::Bytes("y"));
+    call.End(absl::OkStatus());
+  });
+  const absl::Status status = Run(Prompt("x"));
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(status.message()),
+              AllOf(HasSubstr("after 2 tokens"), HasSubstr("before the answer was complete")));
+  EXPECT_EQ(sink_->Text(), "xy");
+  EXPECT_FALSE(sink_->Last()->finish.has_value());
+  EXPECT_EQ(engines_["b"].calls(), 0);
+}
+
+TEST_F(RelayRetryTest, AnAnswerCutOffBeforeItsFirstTokenIsTriedElsewhere) {
+  Serve({"a", "b"});
+  engines_["a"].SetScript([](FakeCall& call) {
+    call.SendFinish(fleet::FinishReason::kCancelled);
+    call.End(absl::OkStatus());
+  });
+  EXPECT_EQ(Run(Prompt("x")), absl::OkStatus());
+  EXPECT_EQ(sink_->Text(), "hello");
+  EXPECT_EQ(engines_["b"].calls(), 1);
+}
+
+TEST_F(RelayRetryTest, AStreamThatClosesWithoutAFinishReasonIsAnError) {
+  Serve({"a"});
+  engines_["a"].SetScript([](FakeCall& call) {
+    call.SendText("x");
+    call.End(absl::OkStatus());
+  });
+  EXPECT_EQ(Run(Prompt("x")).code(), absl::StatusCode::kInternal);
+}
+
+TEST_F(RelayRetryTest, AnIndexThatWasNotAskedForIsAnError) {
+  Serve({"a"});
+  engines_["a"].SetScript([](FakeCall& call) {
+    call.SendText("x", 7);
+    call.WaitCancelled();
+  });
+  const absl::Status status = Run(Prompt("x"));
+  EXPECT_EQ(status.code(), absl::StatusCode::kInternal);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("index 7"));
+  EXPECT_THAT(sink_->events(), SizeIs(0));
+}
+
+TEST_F(RelayRetryTest, ACancelledRequestIsNotTriedAgain) {
+  Serve({"a", "b"});
+  absl::Notification asked;
+  engines_["a"].SetScript([&](FakeCall& call) {
+    asked.Notify();
+    call.WaitCancelled();
+    call.End(absl::UnavailableError("died while it was cancelled"));
+  });
+  auto sink = std::make_shared<CollectingSink>();
+  auto call = relay_->Generate(Prompt("x"), sink);
+  asked.WaitForNotification();
+  (*call)->Cancel();
+  EXPECT_EQ(sink->Wait().code(), absl::StatusCode::kCancelled);
+  EXPECT_EQ(engines_["b"].calls(), 0);
+}
+
+TEST_F(RelayRetryTest, LoadSpreadsOverTheEnginesOfAModel) {
+  Serve({"a", "b"});
+  engines_["a"].SetScript(fakes::NeverAnswer);
+  engines_["b"].SetScript(fakes::NeverAnswer);
+  std::vector<std::shared_ptr<relay::GenerateCall>> calls;
+  std::vector<std::shared_ptr<CollectingSink>> sinks;
+  for (int i = 0; i < 6; ++i) {
+    sinks.push_back(std::make_shared<CollectingSink>());
+    calls.push_back(*relay_->Generate(Prompt("x"), sinks.back()));
+  }
+  EXPECT_EQ(engines_["a"].calls(), 3);
+  EXPECT_EQ(engines_["b"].calls(), 3);
+  for (const auto& call : calls) call->Cancel();
+  for (const auto& sink : sinks) EXPECT_EQ(sink->Wait().code(), absl::StatusCode::kCancelled);
+}
+
+// Requests, cancellations, dying engines and news of the cluster at the same time: each request ends exactly once.
+TEST_F(RelayRetryTest, EveryRequestEndsOnceWhateverHappensAtTheSameTime) {
+  Serve({"a", "b"});
+  std::atomic<int> turn = 0;
+  const auto unreliable = [&turn](FakeCall& call) {
+    switch (turn++ % 3) {
+      case 0:
+        return DieAfter(0)(call);
+      case 1:
+        return fakes::SayHello(call);
+      default:
+        return DieAfter(1)(call);
+    }
+  };
+  engines_["a"].SetScript(unreliable);
+  engines_["b"].SetScript(unreliable);
+  std::vector<std::thread> clients;
+  for (int client = 0; client < 4; ++client) {
+    clients.emplace_back([this, client] {
+      for (int i = 0; i < 50; ++i) {
+        auto sink = std::make_shared<CollectingSink>();
+        auto call = relay_->Generate(Prompt("x"), sink);
+        if (!call.ok()) continue;
+        if (i % 5 == client) (*call)->Cancel();
+        const absl::Status status = sink->Wait();
+        EXPECT_TRUE(status.ok() || absl::IsUnavailable(status) || absl::IsCancelled(status)) << status;
+      }
+    });
+  }
+  for (int i = 0; i < 200; ++i) {
+    fleet::EngineStatus news = Ready("b");
+    news.load.running_requests = i % 3;
+    fleet_->OnUpdate(news);
+  }
+  for (std::thread& client : clients) client.join();
+  relay_->Stop(clock_.Now() + absl::Seconds(60));
+  EXPECT_THAT(metrics_.Serialize(), HasSubstr("swiftcache_gateway_running_requests 0"));
+}
+
+}  // namespace
+}  // namespace swiftcache::gateway

@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "gateway/route/route.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/fakes/fake_engine_client.h"
+
+namespace swiftcache::gateway::route {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+class RouteTest : public ::testing::Test {
+ protected:
+  RouteTest() { model_.name = "m"; }
+
+  void Add(const std::string& name, int64_t reported, fleet::EngineState state = fleet::EngineState::kReady,
+           int64_t max_len = 100) {
+    fleet::EngineView engine;
+    engine.link = std::make_shared<fleet::EngineLink>(name, "m", backend_.NewClient());
+    engine.state = state;
+    engine.max_model_len_tokens = max_len;
+    engine.load.running_requests = reported;
+    model_.engines.push_back(std::move(engine));
+  }
+  std::string Pick(const std::set<std::string>& tried = {}, int64_t prompt_tokens = 10) {
+    auto picked = PickEngine(model_, prompt_tokens, tried);
+    return picked.ok() ? model_.engines[*picked].link->name() : picked.status().ToString();
+  }
+
+  fakes::FakeEngine backend_;
+  fleet::ModelView model_;
+};
+
+TEST_F(RouteTest, PicksTheLeastLoadedAndTheFirstAmongEquals) {
+  Add("a", 3);
+  Add("b", 1);
+  Add("c", 1);
+  EXPECT_EQ(Pick(), "b");
+}
+
+TEST_F(RouteTest, CountsOwnRequestsUnderWayBeforeTheyAreReported) {
+  Add("a", 0);
+  Add("b", 1);
+  const fleet::EngineLink::Ticket one(model_.engines[0].link), two(model_.engines[0].link);
+  EXPECT_EQ(Pick(), "b");
+}
+
+TEST_F(RouteTest, SkipsWhatWasTriedIsNotReadyOrIsTooSmall) {
+  Add("a", 0);
+  Add("b", 0, fleet::EngineState::kDraining);
+  Add("c", 0, fleet::EngineState::kStalled);
+  Add("d", 0, fleet::EngineState::kReady, 10);
+  Add("e", 9);
+  EXPECT_EQ(Pick({"a"}), "e");
+}
+
+TEST_F(RouteTest, SaysWhatItFoundWhenNobodyCanTakeTheRequest) {
+  Add("a", 0);
+  Add("b", 0, fleet::EngineState::kStarting);
+  const absl::Status status = PickEngine(model_, 10, {"a"}).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(status.message()), AllOf(HasSubstr("1 READY, 1 STARTING"), HasSubstr("tried and failed: a")));
+}
+
+TEST_F(RouteTest, RetriesOnlyALostEngineAndOnlyBeforeAnythingWasSent) {
+  EXPECT_TRUE(ShouldRetry(absl::UnavailableError("gone"), false));
+  EXPECT_FALSE(ShouldRetry(absl::UnavailableError("gone"), true));
+  EXPECT_FALSE(ShouldRetry(absl::ResourceExhaustedError("full"), false));
+  EXPECT_FALSE(ShouldRetry(absl::InvalidArgumentError("bad"), false));
+  EXPECT_FALSE(ShouldRetry(absl::OkStatus(), false));
+}
+
+TEST_F(RouteTest, NotFoundListsWhatIsServedAndShowsNoControlCharacters) {
+  Add("a", 0);
+  model_.text = std::shared_ptr<const fleet::ModelText>();
+  fleet::ModelView loading;
+  loading.name = "loading";
+  const absl::Status status = UnknownModel("x\nforged" + std::string(500, 'y'), {model_, loading});
+  EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(std::string(status.message()),
+              AllOf(HasSubstr("x\\nforged"), HasSubstr("served: m"), Not(HasSubstr("\n")), Not(HasSubstr("loading"))));
+  EXPECT_LT(status.message().size(), 250);
+}
+
+}  // namespace
+}  // namespace swiftcache::gateway::route

@@ -1,0 +1,254 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "gateway/openai/parse_request.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "absl/strings/str_cat.h"
+#include "gateway/openai/api_error.h"
+
+namespace swiftcache::gateway::openai {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::SizeIs;
+
+ParsedRequest Completion(const std::string& fields) {
+  auto parsed = ParseRequest(Endpoint::kCompletions, "{\"model\":\"m\"," + fields + "}");
+  EXPECT_TRUE(parsed.ok()) << fields << ": " << parsed.status();
+  return parsed.ok() ? *std::move(parsed) : ParsedRequest{.prompts = {{}}, .answer = {}};
+}
+
+ParsedRequest Chat(const std::string& fields) {
+  auto parsed = ParseRequest(Endpoint::kChat, "{\"model\":\"m\"," + fields + "}");
+  EXPECT_TRUE(parsed.ok()) << fields << ": " << parsed.status();
+  if (parsed.ok()) return *std::move(parsed);
+  ParsedRequest nothing{.prompts = {{}}, .answer = {}};
+  nothing.prompts[0].input = relay::Chat{};
+  return nothing;
+}
+
+// "param: message" of a body that must be refused.
+std::string Refusal(Endpoint endpoint, const std::string& body) {
+  const auto parsed = ParseRequest(endpoint, body);
+  EXPECT_EQ(parsed.status().code(), absl::StatusCode::kInvalidArgument) << body.substr(0, 200);
+  if (parsed.ok()) return "";
+  const auto error = nlohmann::json::parse(ErrorBody(parsed.status()))["error"];
+  return absl::StrCat(error["param"].is_null() ? "-" : error["param"].get<std::string>(), ": ",
+                      error["message"].get<std::string>());
+}
+std::string RefusedField(const std::string& field) {
+  return Refusal(Endpoint::kCompletions, "{\"model\":\"m\",\"prompt\":\"p\"," + field + "}");
+}
+
+constexpr char kHello[] = R"("messages":[{"role":"user","content":"hello"}])";
+
+TEST(ParseCompletion, PromptMayBeTextTextsIdsOrListsOfIds) {
+  EXPECT_EQ(std::get<std::string>(Completion(R"("prompt":"hi")").prompts[0].input), "hi");
+  const auto texts = Completion(R"("prompt":["a","b"])").prompts;
+  ASSERT_THAT(texts, SizeIs(2));
+  EXPECT_EQ(std::get<std::string>(texts[1].input), "b");
+  const auto ids = Completion(R"("prompt":[1,2,3])").prompts;
+  ASSERT_THAT(ids, SizeIs(1));
+  EXPECT_THAT(std::get<std::vector<int32_t>>(ids[0].input), ElementsAre(1, 2, 3));
+  const auto lists = Completion(R"("prompt":[[1],[2,3]])").prompts;
+  ASSERT_THAT(lists, SizeIs(2));
+  EXPECT_THAT(std::get<std::vector<int32_t>>(lists[1].input), ElementsAre(2, 3));
+}
+
+TEST(ParseCompletion, DefaultsAreThoseOfOpenAi) {
+  const auto parsed = Completion(R"("prompt":"p")");
+  const fleet::Sampling& sampling = parsed.prompts[0].sampling;
+  EXPECT_EQ(sampling.max_tokens, 16);
+  EXPECT_FALSE(sampling.temperature.has_value());
+  EXPECT_FALSE(sampling.logprobs.has_value());
+  EXPECT_FALSE(parsed.answer.stream || parsed.answer.echo || parsed.answer.logprobs || parsed.answer.usage_at_end);
+  EXPECT_EQ(parsed.answer.n, 1);
+}
+
+TEST(ParseCompletion, EveryFieldReachesTheRelay) {
+  const auto parsed = Completion(R"("prompt":"p","max_tokens":5,"temperature":0,"top_p":0.5,"top_k":-1,"min_p":0.1,
+      "seed":-7,"n":3,"best_of":3,"stop":["x","y"],"stop_token_ids":[1,2],"ignore_eos":true,"presence_penalty":-2,
+      "frequency_penalty":2,"repetition_penalty":1.5,"logprobs":4,"cache_salt":"s","priority":-3,"user":"u",
+      "conversation_id":"c","stream":true,"stream_options":{"include_usage":true,"continuous_usage_stats":true})");
+  const relay::GenerateRequest& request = parsed.prompts[0];
+  const fleet::Sampling& sampling = request.sampling;
+  EXPECT_EQ(sampling.max_tokens, 5);
+  EXPECT_EQ(sampling.temperature, 0.0f);
+  EXPECT_EQ(sampling.top_p, 0.5f);
+  EXPECT_EQ(sampling.top_k, -1);
+  EXPECT_EQ(sampling.min_p, 0.1f);
+  EXPECT_EQ(sampling.seed, static_cast<uint64_t>(-7));
+  EXPECT_EQ(sampling.n, 3);
+  EXPECT_THAT(sampling.stop, ElementsAre("x", "y"));
+  EXPECT_THAT(sampling.stop_token_ids, ElementsAre(1, 2));
+  EXPECT_TRUE(sampling.ignore_eos);
+  EXPECT_EQ(sampling.presence_penalty, -2.0f);
+  EXPECT_EQ(sampling.frequency_penalty, 2.0f);
+  EXPECT_EQ(sampling.repetition_penalty, 1.5f);
+  EXPECT_EQ(sampling.logprobs, 4);
+  EXPECT_EQ(request.cache_salt, "s");
+  EXPECT_EQ(request.conversation_id, "c");
+  EXPECT_EQ(request.priority, -3);
+  EXPECT_TRUE(parsed.answer.stream && parsed.answer.usage_at_end && parsed.answer.usage_on_chunks);
+}
+
+TEST(ParseCompletion, NullIsAbsentUnknownFieldsAreIgnoredAndWholeFloatsAreWhole) {
+  const auto parsed = Completion(
+      R"("prompt":"p","temperature":null,"stop":null,"stream_options":null,"logit_bias":{"1":2},"x":[[]],"max_tokens":8.0)");
+  EXPECT_FALSE(parsed.prompts[0].sampling.temperature.has_value());
+  EXPECT_EQ(parsed.prompts[0].sampling.max_tokens, 8);
+  EXPECT_THAT(Completion(R"("prompt":"p","stop":"one")").prompts[0].sampling.stop, ElementsAre("one"));
+  EXPECT_EQ(Completion(R"("prompt":"p","seed":18446744073709551615)").prompts[0].sampling.seed, ~uint64_t{0});
+}
+
+TEST(ParseChat, ContentMayBeTextOrTextParts) {
+  const auto parsed = Chat(R"("messages":[{"role":"developer","content":"be brief"},
+      {"role":"user","content":[{"type":"text","text":"a"},{"type":"text","text":"b"}]},
+      {"role":"assistant","content":null}])");
+  const auto& chat = std::get<relay::Chat>(parsed.prompts[0].input);
+  ASSERT_THAT(chat.messages, SizeIs(3));
+  EXPECT_EQ(chat.messages[0].role, "system");
+  EXPECT_EQ(chat.messages[1].content, "a\nb");
+  EXPECT_EQ(chat.messages[2].content, "");
+  EXPECT_TRUE(chat.add_generation_prompt);
+}
+
+TEST(ParseChat, BothNamesOfTheTokenLimitWorkAndTheNewerWins) {
+  EXPECT_FALSE(Chat(kHello).prompts[0].sampling.max_tokens.has_value());
+  EXPECT_EQ(Chat(absl::StrCat(kHello, R"(,"max_tokens":3)")).prompts[0].sampling.max_tokens, 3);
+  EXPECT_EQ(Chat(absl::StrCat(kHello, R"(,"max_tokens":3,"max_completion_tokens":4)")).prompts[0].sampling.max_tokens,
+            4);
+}
+
+TEST(ParseChat, LogprobsAreASwitchAndACount) {
+  const auto parsed = Chat(absl::StrCat(kHello, R"(,"logprobs":true,"top_logprobs":5)"));
+  EXPECT_TRUE(parsed.answer.logprobs);
+  EXPECT_EQ(parsed.prompts[0].sampling.logprobs, 5);
+  EXPECT_EQ(Chat(absl::StrCat(kHello, R"(,"logprobs":true)")).prompts[0].sampling.logprobs, 0);
+  EXPECT_FALSE(Chat(absl::StrCat(kHello, R"(,"logprobs":false)")).prompts[0].sampling.logprobs.has_value());
+}
+
+TEST(ParseRequest, RangesAndTypesAreRefusedByNameValueAndLimit) {
+  EXPECT_EQ(RefusedField(R"("top_p":7)"), "top_p: top_p is 7, wants a number in (0, 1]");
+  EXPECT_EQ(RefusedField(R"("n":0)"), "n: n is 0, wants a whole number in [1, 128]");
+  EXPECT_EQ(RefusedField(R"("stream":1)"), "stream: stream is 1, wants true or false");
+  EXPECT_EQ(RefusedField(R"("stream_options":{"include_usage":"y"})"),
+            "stream_options.include_usage: stream_options.include_usage is \"y\", wants true or false");
+  EXPECT_EQ(RefusedField(R"("stream_options":[])"),
+            "stream_options: stream_options is a list of 0, wants a JSON object");
+  for (const char* field : {R"("temperature":-0.1)",
+                            R"("temperature":2.1)",
+                            R"("temperature":"1")",
+                            R"("top_p":0)",
+                            R"("top_k":-2)",
+                            R"("top_k":1.5)",
+                            R"("min_p":1.1)",
+                            R"("max_tokens":0)",
+                            R"("max_tokens":3000000000)",
+                            R"("max_tokens":true)",
+                            R"("n":129)",
+                            R"("n":1e30)",
+                            R"("presence_penalty":2.1)",
+                            R"("frequency_penalty":-2.1)",
+                            R"("repetition_penalty":0)",
+                            R"("logprobs":21)",
+                            R"("logprobs":true)",
+                            R"("seed":"a")",
+                            R"("seed":1.5)",
+                            R"("seed":1e300)",
+                            R"("stop":5)",
+                            R"("stop":[""])",
+                            R"("stop":["a",1])",
+                            R"("stop_token_ids":[-1])",
+                            R"("stop_token_ids":7)",
+                            R"("cache_salt":1)",
+                            R"("priority":"high")",
+                            R"("user":{})",
+                            R"("echo":"yes")",
+                            R"("best_of":2)",
+                            R"("ignore_eos":"true")"}) {
+    const std::string name = std::string(field).substr(1, std::string(field).find('"', 1) - 1);
+    EXPECT_THAT(RefusedField(field), ::testing::StartsWith(name)) << field;
+  }
+}
+
+TEST(ParseRequest, PromptsAndMessagesOfTheWrongShapeAreRefused) {
+  for (const char* prompt : {"5", "true", "{}", "[]", "[[]]", "\"\"", "[\"\"]", "[1,\"a\"]", "[\"a\",1]", "[1,-1]",
+                             "[1.5]", "[3000000000]", "[[1],[\"a\"]]", "[{}]", "[null]", "[[[1]]]"}) {
+    EXPECT_THAT(Refusal(Endpoint::kCompletions, absl::StrCat(R"({"model":"m","prompt":)", prompt, "}")),
+                ::testing::StartsWith("prompt"))
+        << prompt;
+  }
+  for (const char* messages :
+       {"5", "[]", "{}", "[5]", "[{}]", R"([{"role":5}])", R"([{"role":""}])", R"([{"role":"user","content":5}])",
+        R"([{"role":"user","content":["a"]}])", R"([{"role":"user","content":[{"type":"image_url","image_url":{}}]}])",
+        R"([{"role":"user","content":[{"type":"text"}]}])"}) {
+    EXPECT_THAT(Refusal(Endpoint::kChat, absl::StrCat(R"({"model":"m","messages":)", messages, "}")),
+                ::testing::StartsWith("messages"))
+        << messages;
+  }
+  EXPECT_THAT(Refusal(Endpoint::kCompletions, R"({"model":"m"})"), HasSubstr("prompt is missing"));
+  EXPECT_THAT(Refusal(Endpoint::kChat, R"({"model":"m"})"), HasSubstr("messages is missing"));
+  EXPECT_THAT(Refusal(Endpoint::kChat, R"({"messages":[]})"), HasSubstr("model is missing"));
+  EXPECT_THAT(Refusal(Endpoint::kChat, R"([1])"), HasSubstr("the body is a list of 1, wants a JSON object"));
+}
+
+TEST(ParseRequest, LimitsHoldForWhatIsTooMuch) {
+  std::string stops = "\"stop\":[\"s\"";
+  for (int i = 1; i < 100000; ++i) stops += ",\"s\"";
+  EXPECT_EQ(RefusedField(stops + "]"), "stop: stop has 100000 strings, wants at most 16");
+  EXPECT_THAT(RefusedField("\"stop\":\"" + std::string(1025, 's') + "\""),
+              HasSubstr("has 1025 bytes, wants at most 1024"));
+  EXPECT_THAT(Refusal(Endpoint::kCompletions, R"({"prompt":"p","model":")" + std::string(257, 'm') + "\"}"),
+              HasSubstr("model has 257 bytes, wants at most 256"));
+  EXPECT_THAT(Refusal(Endpoint::kCompletions, R"({"model":"m","prompt":")" + std::string(17 << 20, 'p') + "\"}"),
+              HasSubstr("wants at most 16777216"));
+  std::string prompts = "[\"p\"";
+  for (int i = 1; i < 257; ++i) prompts += ",\"p\"";
+  EXPECT_THAT(Refusal(Endpoint::kCompletions, absl::StrCat(R"({"model":"m","prompt":)", prompts, "]}")),
+              HasSubstr("prompt has 257 prompts, wants at most 256"));
+  EXPECT_THAT(
+      Refusal(Endpoint::kCompletions, R"({"model":"m","n":128,"prompt":["1","2","3","4","5","6","7","8","9"]})"),
+      HasSubstr("wants at most 1024"));
+}
+
+TEST(ParseRequest, EchoTogetherWithLogprobsIsRefused) {
+  EXPECT_THAT(RefusedField(R"("echo":true,"logprobs":0)"), HasSubstr("echo is true together with logprobs"));
+  EXPECT_TRUE(Completion(R"("prompt":"p","echo":true)").answer.echo);
+}
+
+TEST(ParseRequest, ATenMegabytePromptIsTaken) {
+  EXPECT_EQ(
+      std::get<std::string>(Completion("\"prompt\":\"" + std::string(10 << 20, 'p') + "\"").prompts[0].input).size(),
+      size_t{10} << 20);
+}
+
+TEST(ReadHeaders, HintsComeInTheirOrderAndTheBodyWins) {
+  HttpRequest http;
+  http.headers = {{"x-user-id", "user"}, {"traceparent", "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"}};
+  auto parsed = Completion(R"("prompt":["a","b"])");
+  ReadHeaders(http, "id", parsed);
+  EXPECT_EQ(parsed.prompts[0].conversation_id, "user");
+  EXPECT_EQ(parsed.prompts[0].traceparent, "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01");
+  EXPECT_EQ(parsed.prompts[0].request_id, "id-0");
+  EXPECT_EQ(parsed.prompts[1].request_id, "id-1");
+  http.headers["x-correlation-id"] = "correlation";
+  parsed = Completion(R"("prompt":"a")");
+  ReadHeaders(http, "id", parsed);
+  EXPECT_EQ(parsed.prompts[0].conversation_id, "correlation");
+  EXPECT_EQ(parsed.prompts[0].request_id, "id");
+  http.headers["traceparent"] = "00-\t-01";
+  http.headers["x-session-id"] = "session";
+  parsed = Completion(R"("prompt":"a","conversation_id":"body")");
+  ReadHeaders(http, "id", parsed);
+  EXPECT_EQ(parsed.prompts[0].traceparent, "");
+  EXPECT_EQ(parsed.prompts[0].conversation_id, "body");
+  parsed = Completion(R"("prompt":"a")");
+  ReadHeaders(http, "id", parsed);
+  EXPECT_EQ(parsed.prompts[0].conversation_id, "session");
+}
+
+}  // namespace
+}  // namespace swiftcache::gateway::openai

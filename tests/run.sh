@@ -1,0 +1,92 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Runs every test of SwiftCache on a machine that needs to have nothing but Debian 12: installs, builds and fetches what
+# is missing. Says what the machine did not allow. The last line is `N passed, N failed`.
+#   tests/run.sh           everything, bounded for two cores
+#   tests/run.sh --long    and repetitions, soaks, minutes of fuzzing
+set -uo pipefail
+cd "$(dirname "$0")/.."
+
+long=false
+case "${1:-}" in
+  '') ;;
+  --long) long=true ;;
+  *) echo "tests/run.sh: unknown argument '$1'; wanted: nothing, or --long" >&2; exit 2 ;;
+esac
+
+results=$PWD/build/test-results
+rm -rf "$results"
+mkdir -p "$results"
+cache="${XDG_CACHE_HOME:-$HOME/.cache}/swiftcache"
+export SWIFTCACHE_SHARED="${SWIFTCACHE_SHARED:-$PWD/../shared}"
+export SWIFTCACHE_TEST_VOCABS="${SWIFTCACHE_TEST_VOCABS:-$cache/test-vocabs}"
+export CCACHE_BASEDIR=$PWD CCACHE_NOHASHDIR=1  # checkouts in other folders share the compiler cache
+[ "${CI:-}" = true ] && export NINJA_STATUS='[%f/%t %es] '
+venv=$cache/test-venv
+started=$SECONDS
+
+# stage NAME COMMAND...: runs it with its output in a log of its own and records whether it passed.
+stage() {
+  local name=$1 begin=$SECONDS; shift
+  printf '%-58s' "$name"
+  if "$@" >"$results/$name.log" 2>&1; then
+    echo "ok    $((SECONDS - begin)) s"
+    echo pass >"$results/$name.stage"
+  else
+    echo "FAIL  $((SECONDS - begin)) s"
+    grep -nE -A8 'FAILED|error:|ERROR: |Error|WARNING: ThreadSanitizer' "$results/$name.log" | tail -60
+    echo "--- end of its log:"; tail -25 "$results/$name.log"
+    echo fail >"$results/$name.stage"
+    return 1
+  fi
+}
+skip() {  # skip NAME WHY
+  printf '%-58sskipped: %s\n' "$1" "$2"
+}
+finish() {
+  python3 tests/tally.py "$results"
+  local code=$?
+  exit $code
+}
+# built PRESET TARGET...
+built() { cmake --preset "$1" && cmake --build --preset "$1" --target "${@:2}"; }
+# unit PRESET CTEST_ARGS...: GoogleTest leaves one JSON a binary.
+unit() {
+  local preset=$1; shift
+  GTEST_OUTPUT="json:$results/$preset-gtest/" ctest --preset "$preset" -j2 "$@"
+}
+python_env() {
+  local ready; ready=$venv/.ready-$(sha256sum tests/requirements.txt | cut -c1-16)
+  [ -e "$ready" ] && return 0
+  rm -rf "$venv"
+  python3 -m venv "$venv" && "$venv/bin/pip" install -q --disable-pip-version-check -r tests/requirements.txt && touch "$ready"
+}
+
+stage dependencies deploy/install-deps.sh --tests || finish
+stage model deploy/fetch-model.sh
+stage vocabularies tests/fetch-vocabs.sh
+stage python-clients python_env
+export SWIFTCACHE_TEST_MODEL="$cache/models/SmolLM2-135M-Instruct.Q4_1.gguf"
+export PATH="$venv/bin:$PATH"  # python3 with jinja2, for the reference renderings
+[ -d "$SWIFTCACHE_SHARED/golden" ] || skip "shared reference data" "$SWIFTCACHE_SHARED is absent; the small cases in tests/data are used alone"
+
+stage build-release built release binaries unit_tests || finish
+stage headers-compile-alone cmake --build --preset release --target all_verify_interface_header_sets
+stage unit-release unit release
+stage end-to-end "$venv/bin/python" -m pytest -q tests/e2e --bin build/release/bin --junit-xml "$results/e2e.junit.xml" \
+  $($long && echo --long)
+stage build-asan built asan binaries asan_tests &&
+  stage unit-asan unit asan -L asan &&
+  stage end-to-end-asan "$venv/bin/python" -m pytest -q tests/e2e/load_test.py --bin build/asan/bin --small \
+    --junit-xml "$results/e2e-asan.junit.xml"
+stage build-tsan built tsan tsan_tests && stage unit-tsan unit tsan -L tsan
+if stage build-fuzz built fuzz fuzzers; then
+  for fuzzer in build/fuzz/tests/fuzz_*; do
+    name=$(basename "$fuzzer")
+    stage "$name" tests/fuzz/run-one.sh "$fuzzer" "$($long && echo 300 || echo 5)"
+  done
+fi
+stage format tests/check-format.sh
+if ! grep -q avx512_bf16 /proc/cpuinfo; then skip "AVX-512 BF16 kernels" "this processor has no avx512_bf16"; fi
+echo "took $((SECONDS - started)) s"
+finish

@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "services/flags.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <stdlib.h>
+
+namespace swiftcache::services {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+// A small set of flags, parsed from a command line.
+struct Parsed {
+  std::string listen = "127.0.0.1:50050", broker = "127.0.0.1:50050", model, backend = "auto";
+  int64_t seqs = 64, bytes = 1 << 20;
+  absl::Duration interval = absl::Milliseconds(500);
+  bool prefix = true;
+  std::optional<int> exit_code;
+  std::string error, output;
+
+  explicit Parsed(std::vector<const char*> args) {
+    Flags flags("swiftcache-test", "A test.");
+    flags.Address("listen", &listen, "where");
+    flags.Address("broker", &broker, "who", true);
+    flags.Required("model", &model, "what");
+    flags.Choice("backend", &backend, {"auto", "cpu"}, "how");
+    flags.Integer("max_num_seqs", &seqs, 1, 4096, "how many");
+    flags.Bytes("kv_cache_bytes", &bytes, 4096, int64_t{1} << 40, "how much");
+    flags.Duration("heartbeat_interval", &interval, absl::Milliseconds(10), absl::Hours(1), "how often");
+    flags.Switch("enable_prefix_caching", &prefix, "whether");
+    args.insert(args.begin(), "swiftcache-test");
+    testing::internal::CaptureStderr();
+    testing::internal::CaptureStdout();
+    exit_code = flags.Parse(static_cast<int>(args.size()), args.data());
+    error = testing::internal::GetCapturedStderr();
+    output = testing::internal::GetCapturedStdout();
+  }
+};
+
+// One line on standard error, exit code 2.
+void ExpectOneLine(const Parsed& parsed, const std::string& part) {
+  EXPECT_EQ(parsed.exit_code, 2);
+  EXPECT_THAT(parsed.error, HasSubstr(part));
+  EXPECT_EQ(std::count(parsed.error.begin(), parsed.error.end(), '\n'), 1) << parsed.error;
+  EXPECT_EQ(parsed.error.back(), '\n');
+}
+
+TEST(FlagsTest, DefaultsStayWhereNothingIsSaid) {
+  Parsed parsed({"--model", "m"});
+  EXPECT_EQ(parsed.exit_code, std::nullopt) << parsed.error;
+  EXPECT_EQ(parsed.listen, "127.0.0.1:50050");
+  EXPECT_EQ(parsed.seqs, 64);
+  EXPECT_EQ(parsed.bytes, 1 << 20);
+  EXPECT_EQ(parsed.interval, absl::Milliseconds(500));
+  EXPECT_TRUE(parsed.prefix);
+}
+
+TEST(FlagsTest, CommandLineSetsEveryKind) {
+  Parsed parsed({"--model=m", "--listen=[::1]:0", "--broker=", "--backend", "cpu", "--max_num_seqs=8",
+                 "--kv_cache_bytes=64MiB", "--heartbeat_interval=2s", "--enable_prefix_caching=false"});
+  EXPECT_EQ(parsed.exit_code, std::nullopt) << parsed.error;
+  EXPECT_EQ(parsed.listen, "[::1]:0");
+  EXPECT_EQ(parsed.broker, "");
+  EXPECT_EQ(parsed.backend, "cpu");
+  EXPECT_EQ(parsed.seqs, 8);
+  EXPECT_EQ(parsed.bytes, 64 << 20);
+  EXPECT_EQ(parsed.interval, absl::Seconds(2));
+  EXPECT_FALSE(parsed.prefix);
+}
+
+TEST(FlagsTest, SwitchNeedsNoValue) {
+  Parsed parsed({"--enable_prefix_caching", "--model=m"});
+  EXPECT_EQ(parsed.exit_code, std::nullopt) << parsed.error;
+  EXPECT_TRUE(parsed.prefix);
+}
+
+TEST(FlagsTest, EnvironmentSpeaksWhereTheCommandLineDoesNot) {
+  setenv("SWIFTCACHE_MAX_NUM_SEQS", "3", 1);
+  setenv("SWIFTCACHE_ENABLE_PREFIX_CACHING", "false", 1);
+  Parsed parsed({"--model=m"});
+  Parsed overruled({"--model=m", "--max_num_seqs=5"});
+  setenv("SWIFTCACHE_MAX_NUM_SEQS", "many", 1);
+  Parsed wrong({"--model=m"});
+  unsetenv("SWIFTCACHE_MAX_NUM_SEQS");
+  unsetenv("SWIFTCACHE_ENABLE_PREFIX_CACHING");
+  EXPECT_EQ(parsed.seqs, 3);
+  EXPECT_FALSE(parsed.prefix);
+  EXPECT_EQ(overruled.seqs, 5);
+  ExpectOneLine(wrong, "--max_num_seqs: found 'many', wanted a whole number");
+}
+
+TEST(FlagsTest, WrongValuesAreOneLineThatNamesFlagFoundAndWanted) {
+  ExpectOneLine(Parsed({"--model=m", "--max_num_seqs=0"}), "--max_num_seqs: found 0, wanted 1 to 4096");
+  ExpectOneLine(Parsed({"--model=m", "--kv_cache_bytes=1KiB"}), "--kv_cache_bytes: found 1KiB, wanted 4KiB to 1024GiB");
+  ExpectOneLine(Parsed({"--model=m", "--heartbeat_interval=1ms"}),
+                "--heartbeat_interval: found 1ms, wanted 10ms to 1h");
+  ExpectOneLine(Parsed({"--model=m", "--backend=tpu"}), "--backend: found 'tpu', wanted one of auto|cpu");
+  ExpectOneLine(Parsed({"--model=m", "--listen=nowhere"}), "--listen: address 'nowhere'");
+  ExpectOneLine(Parsed({"--model=m", "--listen="}), "--listen: address ''");
+  ExpectOneLine(Parsed({"--model=m", "--backend=a\nb"}), "found 'a\\nb'");
+}
+
+TEST(FlagsTest, UnknownFlagsAndMissingOnesAreOneLine) {
+  ExpectOneLine(Parsed({"--model=m", "--no_such_flag=1"}), "unknown flag or argument: --no_such_flag=1");
+  ExpectOneLine(Parsed({"--model=m", "stray\nword"}), "unknown flag or argument: stray\\nword");
+  ExpectOneLine(Parsed({}), "--model");
+  ExpectOneLine(Parsed({"--model"}), "--model");
+}
+
+TEST(FlagsTest, VersionAndHelpEndWithZero) {
+  Parsed version({"--version"});
+  EXPECT_EQ(version.exit_code, 0);
+  EXPECT_THAT(version.output, HasSubstr("swiftcache-test "));
+  Parsed help({"--help"});
+  EXPECT_EQ(help.exit_code, 0);
+  EXPECT_THAT(help.output, HasSubstr("SWIFTCACHE_KV_CACHE_BYTES"));
+  EXPECT_THAT(help.output, HasSubstr("1MiB"));
+}
+
+}  // namespace
+}  // namespace swiftcache::services
