@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The table of engines as a pure value: who is registered, who died, who stands still. Time is handed in.
 //
-//   Membership table({.heartbeat_interval = absl::Milliseconds(500)});
+//   Membership table({.heartbeat_interval = absl::Seconds(1)});
 //   RETURN_IF_ERROR(table.Register(info, clock.Now()));
 //   table.Expire(clock.Now());
 //   for (const Change& change : table.TakeChanges()) Tell(change);
@@ -21,7 +21,7 @@
 namespace swiftcache::broker::membership {
 
 struct Options {
-  absl::Duration heartbeat_interval = absl::Milliseconds(500);
+  absl::Duration heartbeat_interval = absl::Seconds(1);
   int64_t heartbeat_misses = 3;                      // an engine is dead after this many intervals of silence
   absl::Duration stall_timeout = absl::Seconds(30);  // of progress that stands still while there is work
   int64_t max_engines = 4096;

@@ -95,7 +95,7 @@ class GrpcBrokerClient final : public BrokerClient {
   int suffix_ = 1;
   bool registered_ = false;
   std::string incarnation_;
-  absl::Duration interval_ = absl::Milliseconds(500);
+  absl::Duration interval_ = absl::Seconds(1);
   absl::StatusCode logged_ = absl::StatusCode::kUnknown;
 
   std::thread thread_;  // last: it uses everything above

@@ -110,7 +110,7 @@ def test_freezing_one_of_two_engines_moves_what_had_not_begun_and_ends_the_rest_
     assert all("was lost after" in streams.errors[i][1] for i in lost)
     slowest = max(streams.ended_at[i] for i in lost) - frozen_at
     print(f"the last of {len(lost)} lost streams heard of it {slowest:.2f} s after the freeze")
-    assert slowest < 5
+    assert slowest < 8  # three missed heartbeats, and the retry
     assert [len(ids) for ids, error in zip(streams.ids, streams.errors) if not error] == [TOKENS] * (16 - len(lost))
     wait_until(lambda: tiny.ctl("status").stdout.count("READY") == 2, 20, "the thawed engine is back")
     ended = "swiftcache_e2e_request_latency_seconds_count"  # of requests that ended well
