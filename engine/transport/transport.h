@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+// Moves byte ranges between an engine's own memory and its leases, and hands granted memory to borrowers. A mover: who
+// may borrow, when to revoke and what to do about a loss is decided elsewhere (engine/lease, engine/exec).
+//
+//   donor:     ASSIGN_OR_RETURN(Epoch epoch, transport.Grant({.lease = id, .offset_bytes = ..., .bytes = ...}));
+//              ... transport.Fence(id);                        // the memory is the owner's again
+//   borrower:  transport.Open({.lease = id, .channel = path, .epoch = epoch, ...});     // -> OnOpened(id, view)
+//              Ticket stored = transport.Store(id, offset, block, bytes);               // -> OnStored(stored, status)
+//              Ticket load = transport.Load(pieces); ... for (LeaseId lost : transport.Await(load)) ...
+//
+// Only the owner writes its arena (DESIGN section 3): a borrower reads granted memory where it is mapped; what it
+// stores waits in its own staging memory until the donor's transport has copied it in. Other transports fit behind this
+// interface: CUDA IPC maps peer memory (view.base is a device address, Store is a pull by the donor's copy engine, the
+// generation word lies in pinned host memory), NCCL maps nothing (view.base is null, so there is no reading in place;
+// Store and Load are sends and receives in the order of the peer's one control message a step).
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "common/base/strong_id.h"
+#include "engine/kv/lease_id.h"
+
+namespace swiftcache::engine::transport {
+
+/// A transfer under way; unique in the life of a transport, counting up.
+using Ticket = StrongId<struct TicketTag, int64_t>;
+
+/// A lease as its borrower sees it: memory of the donor, mapped read-only, and the word that says whether it still is
+/// what was granted. Thread-safety: safe. Ownership: borrows; valid until the lease is closed. Units: bytes.
+struct LeaseView {
+  const std::byte* base = nullptr;  // [bytes], or null where the transport maps nothing
+  int64_t bytes = 0;
+  const std::atomic<uint64_t>* generation = nullptr;
+  kv::Epoch epoch;
+
+  /// True: everything read from `base` before this call was what the lease promises. A sequence lock: the donor changes
+  /// the word before it, or anybody after it, writes the memory; the fence keeps the reads above from passing the load
+  /// below. Hence a reader that saw one new byte sees the new word.
+  bool Holds() const {
+    std::atomic_thread_fence(std::memory_order_acquire);
+    return generation->load(std::memory_order_relaxed) == epoch.value();
+  }
+};
+
+/// What a donor hands out.
+struct GrantSpec {
+  kv::LeaseId lease;
+  int64_t offset_bytes = 0;  // in the own arena; a multiple of the page
+  int64_t bytes = 0;         // likewise
+  std::string borrower_instance;
+  std::string capability;  // who shows it, and is that instance, gets the memory
+};
+
+/// What a borrower asks a donor for.
+struct OpenSpec {
+  kv::LeaseId lease;
+  std::string channel;  // the donor's socket
+  std::string capability;
+  int64_t bytes = 0;
+  kv::Epoch epoch;
+  int64_t store_bytes = 0;  // of the largest Store: staging memory has room for a few of them
+};
+
+/// One copy of a Load: `bytes` at `offset_bytes` of a lease go to `to`.
+struct LoadPiece {
+  kv::LeaseId lease;
+  int64_t offset_bytes = 0;
+  int64_t bytes = 0;
+  std::byte* to = nullptr;
+};
+
+/// Hears what happens. Called by the transport's threads, one call at a time per thread; must not block and must not
+/// call the transport back from within.
+class TransportEvents {
+ public:
+  virtual ~TransportEvents() = default;
+  // To a donor.
+  virtual void OnBorrowerOpened(kv::LeaseId lease) = 0;
+  virtual void OnRenewal(kv::LeaseId lease) = 0;
+  virtual void OnReleased(kv::LeaseId lease) = 0;      // the borrower gives it back: it reads and stores no more
+  virtual void OnBorrowerGone(kv::LeaseId lease) = 0;  // its end of the channel closed without a release
+  // To a borrower.
+  virtual void OnOpened(kv::LeaseId lease, absl::StatusOr<LeaseView> view) = 0;
+  virtual void OnRenewed(kv::LeaseId lease) = 0;
+  virtual void OnRevoked(kv::LeaseId lease, absl::Duration time_left) = 0;
+  virtual void OnDonorGone(kv::LeaseId lease) = 0;  // its end of the channel closed; also after Fence
+  /// OK: the bytes lie in the donor's memory and can be read there. FAILED_PRECONDITION: the lease was fenced;
+  /// UNAVAILABLE: the channel closed before the donor answered. Never called after Close(lease) has returned.
+  virtual void OnStored(Ticket ticket, absl::Status status) = 0;
+};
+
+/// Totals since the start. Units: as named.
+struct TransportStats {
+  int64_t stored_bytes = 0, loaded_bytes = 0;  // as a borrower
+  int64_t received_bytes = 0;                  // as a donor
+  absl::Duration store_time, load_time;        // that copying took, throttle included
+};
+
+/// Asynchronous; transfers of one lease keep their order; each copy is bounded (kMaxCopyBytes), so that Fence waits for
+/// at most one. Thread-safety: safe. Ownership: owns sockets, mappings and threads; borrows the arena and `events`.
+/// Errors: as named; foreign bytes (a hostile peer) close that peer's channel and do nothing else.
+class Transport {
+ public:
+  static constexpr int64_t kMaxCopyBytes = 1 << 20;
+  virtual ~Transport() = default;
+
+  /// What peers dial: the path of the channel's socket.
+  virtual std::string channel() const = 0;
+
+  // Donor.
+  /// Gives the range a new generation, which is the epoch, and lets the named borrower in. RESOURCE_EXHAUSTED: more
+  /// leases than there are generation words.
+  virtual absl::StatusOr<kv::Epoch> Grant(const GrantSpec& spec) = 0;
+  virtual void SendRevoke(kv::LeaseId lease, absl::Duration time_left) = 0;
+  virtual void SendRenewed(kv::LeaseId lease) = 0;
+  /// Ends a grant, whatever the borrower does: changes the generation, waits for at most one copy of our own thread,
+  /// refuses later stores, closes the channel. When it returns the memory is the owner's. Unknown leases: nothing.
+  virtual void Fence(kv::LeaseId lease) = 0;
+
+  // Borrower.
+  virtual void Open(const OpenSpec& spec) = 0;  // -> OnOpened
+  virtual void SendRenewal(kv::LeaseId lease) = 0;
+  /// Gives the lease back. REQUIRES: no Load or read of it is under way, no Store will follow.
+  virtual void SendRelease(kv::LeaseId lease) = 0;
+  /// Unmaps and closes. REQUIRES: nobody reads the view any more. Unfinished stores are forgotten.
+  virtual void Close(kv::LeaseId lease) = 0;
+  /// Copies `bytes` at `from` into the lease. `from` must not change until OnStored.
+  virtual Ticket Store(kv::LeaseId lease, int64_t offset_bytes, const std::byte* from, int64_t bytes) = 0;
+  /// Copies pieces of leases into local memory. `to` belongs to the transport until Await has returned.
+  virtual Ticket Load(std::vector<LoadPiece> pieces) = 0;
+  /// Waits for a Load. Returns the leases whose memory changed hands while it was copied: those pieces are worthless,
+  /// all others are good for ever, whatever happens to their leases later.
+  virtual std::vector<kv::LeaseId> Await(Ticket load) = 0;
+
+  virtual TransportStats stats() const = 0;
+};
+
+}  // namespace swiftcache::engine::transport
