@@ -117,6 +117,7 @@ class Watcher final : public BrokerWatcher {
         return sink_.OnUpdate(rpc::ToPlain(news.updated()));
       case v1::WatchResponse::kRemoved:
         return sink_.OnRemoved(news.removed(), news.removed_died());
+      case v1::WatchResponse::kLease:  // the engines' and the broker's business
       case v1::WatchResponse::EVENT_NOT_SET:
         return;
     }
