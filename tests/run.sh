@@ -71,20 +71,23 @@ export PATH="$venv/bin:$PATH"  # python3 with jinja2, for the reference renderin
 [ -d "$SWIFTCACHE_SHARED/golden" ] || skip "shared reference data" "$SWIFTCACHE_SHARED is absent; the small cases in tests/data are used alone"
 
 stage build-release built release binaries unit_tests || finish
-stage headers-compile-alone cmake --build --preset release --target all_verify_interface_header_sets
 stage unit-release unit release
 stage end-to-end "$venv/bin/python" -m pytest -q tests/e2e --bin build/release/bin --junit-xml "$results/e2e.junit.xml" \
   $($long && echo --long)
-stage build-asan built asan binaries asan_tests &&
-  stage unit-asan unit asan -L asan &&
-  stage end-to-end-asan "$venv/bin/python" -m pytest -q tests/e2e/load_test.py --bin build/asan/bin --small \
+# The fuzz preset is AddressSanitizer and UBSan with libFuzzer's coverage: one build serves tests and fuzzers.
+if stage build-fuzz built fuzz binaries asan_tests fuzzers; then
+  stage unit-fuzz unit fuzz -L asan
+  stage end-to-end-asan "$venv/bin/python" -m pytest -q tests/e2e/load_test.py --bin build/fuzz/bin --small \
     --junit-xml "$results/e2e-asan.junit.xml"
-stage build-tsan built tsan tsan_tests && stage unit-tsan unit tsan -L tsan
-if stage build-fuzz built fuzz fuzzers; then
   for fuzzer in build/fuzz/tests/fuzz_*; do
     name=$(basename "$fuzzer")
     stage "$name" tests/fuzz/run-one.sh "$fuzzer" "$($long && echo 300 || echo 5)"
   done
+fi
+stage build-tsan built tsan tsan_tests && stage unit-tsan unit tsan -L tsan
+if $long; then  # every source includes its own header first, so short runs know already
+  stage headers-compile-alone cmake --build --preset release --target all_verify_interface_header_sets
+  stage build-dev-warnings-are-errors built dev binaries unit_tests
 fi
 stage format tests/check-format.sh
 if ! grep -q avx512_bf16 /proc/cpuinfo; then skip "AVX-512 BF16 kernels" "this processor has no avx512_bf16"; fi
