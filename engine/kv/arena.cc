@@ -4,6 +4,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <limits>
@@ -12,14 +13,14 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
+#include "common/base/units.h"
 #include "glog/logging.h"
-
-#ifndef MADV_POPULATE_WRITE
-#define MADV_POPULATE_WRITE 23  // Linux 5.14; Debian 12's headers have it, older ones may not
-#endif
 
 namespace swiftcache::engine::kv {
 namespace {
+
+constexpr int64_t kChunkUnit = 2 * kMiB;          // a huge page
+constexpr int64_t kMostBytes = int64_t{1} << 62;  // room to round up
 
 absl::Status CheckSize(const Arena::Options& options) {
   CHECK_GT(options.block_bytes, 0);
@@ -41,44 +42,59 @@ absl::Status Exhausted(int64_t wanted, const std::string& found) {
                                                    ": lower --kv_cache_bytes or free memory"));
 }
 
-// Faults every page in. Falls back to touching where the kernel cannot do it in one call.
-absl::Status Populate(std::byte* base, int64_t bytes) {
-  if (madvise(base, bytes, MADV_POPULATE_WRITE) == 0) return absl::OkStatus();
-  if (errno != EINVAL) return Exhausted(bytes, absl::StrCat("the kernel refused them (", std::strerror(errno), ")"));
-  const int64_t page = sysconf(_SC_PAGESIZE);
-  for (int64_t offset = 0; offset < bytes; offset += page)
-    *static_cast<volatile std::byte*>(base + offset) = std::byte{0};
-  return absl::OkStatus();
+// One message for whatever the kernel refuses.
+absl::Status Explain(const absl::Status& refused, int64_t wanted) {
+  if (refused.code() != absl::StatusCode::kResourceExhausted) return refused;
+  return Exhausted(wanted, std::string(refused.message()));
+}
+
+absl::StatusOr<Mapping> MapPrivate(int64_t bytes) {
+  void* const base = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (base == MAP_FAILED) {
+    return absl::ResourceExhaustedError(absl::StrCat("the kernel refused the mapping (", std::strerror(errno), ")"));
+  }
+  Mapping mapping(static_cast<std::byte*>(base), bytes);
+  (void)madvise(base, bytes, MADV_HUGEPAGE);  // a wish: without huge pages everything works, more slowly
+  RETURN_IF_ERROR(Populate(mapping.base(), bytes));
+  return mapping;
+}
+
+int64_t RoundUp(int64_t bytes, int64_t unit) { return CeilDiv(bytes, unit) * unit; }
+
+// As asked, or as large as the limit on their number demands.
+int64_t ChunkBytes(const Arena::Options& options, int64_t mapped_bytes) {
+  const int64_t least = RoundUp(CeilDiv(mapped_bytes, Arena::kMaxChunks), kChunkUnit);
+  return mapped_bytes > Arena::kMaxChunks * options.chunk_bytes ? least : options.chunk_bytes;
 }
 
 }  // namespace
 
 absl::StatusOr<Arena> Arena::Create(const Options& options) {
   RETURN_IF_ERROR(CheckSize(options));
-  const int64_t bytes = options.bytes / options.block_bytes * options.block_bytes;
+  const int64_t page = sysconf(_SC_PAGESIZE);
+  CHECK_EQ(options.chunk_bytes % page, 0);
+  const int64_t num_blocks = options.bytes / options.block_bytes;
+  const int64_t bytes = RoundUp(std::min(num_blocks * options.block_bytes, kMostBytes), page);
   const MemoryHeadroom room = ReadMemoryHeadroom(options.memory);
   if (bytes > room.bytes) return Exhausted(bytes, absl::StrCat(room.bytes, " are available (", room.limited_by, ")"));
-  void* base = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (base == MAP_FAILED) {
-    return Exhausted(bytes, absl::StrCat("the kernel refused the mapping (", std::strerror(errno), ")"));
+  absl::StatusOr<Mapping> memory = options.shared ? Mapping::Reserve(bytes) : MapPrivate(bytes);
+  if (!memory.ok()) return Explain(memory.status(), bytes);
+  Arena arena(*std::move(memory), options.block_bytes, num_blocks);
+  if (!options.shared) return arena;
+  const int64_t chunk_bytes = ChunkBytes(options, bytes);
+  for (int64_t offset = 0; offset < bytes; offset += chunk_bytes) {
+    const absl::Status added = arena.AddChunk(std::min(chunk_bytes, bytes - offset));
+    if (!added.ok()) return Explain(added, bytes);
   }
-  Arena arena(static_cast<std::byte*>(base), bytes, options.block_bytes);
-  (void)madvise(base, bytes, MADV_HUGEPAGE);  // a wish: without huge pages everything works, more slowly
-  RETURN_IF_ERROR(Populate(arena.base_, bytes));
   return arena;
 }
 
-Arena::Arena(Arena&& other) noexcept { *this = std::move(other); }
-
-Arena& Arena::operator=(Arena&& other) noexcept {
-  std::swap(base_, other.base_);
-  std::swap(mapped_bytes_, other.mapped_bytes_);
-  std::swap(block_bytes_, other.block_bytes_);
-  return *this;
-}
-
-Arena::~Arena() {
-  if (base_ != nullptr) munmap(base_, mapped_bytes_);
+absl::Status Arena::AddChunk(int64_t bytes) {
+  const int64_t offset = chunks_.empty() ? 0 : chunks_.back().offset + chunks_.back().bytes;
+  ASSIGN_OR_RETURN(UniqueFd fd, CreateSealedMemory("swiftcache-kv", base() + offset, bytes));
+  chunks_.push_back({.fd = fd.get(), .offset = offset, .bytes = bytes});
+  fds_.push_back(std::move(fd));
+  return absl::OkStatus();
 }
 
 }  // namespace swiftcache::engine::kv

@@ -1,50 +1,71 @@
 // SPDX-License-Identifier: Apache-2.0
-// An engine's KV memory: one mapping, cut into blocks, reserved and touched before the first request.
+// An engine's KV memory: one run of addresses, cut into blocks, reserved and touched before the first request.
 //
-//   ASSIGN_OR_RETURN(Arena arena, Arena::Create({.bytes = options.kv_cache_bytes, .block_bytes =
-//   layout.block_bytes()})); std::byte* layer0 = arena.Address(block);
+//   ASSIGN_OR_RETURN(Arena arena, Arena::Create({.bytes = options.kv_cache_bytes, .block_bytes = layout.block_bytes(),
+//                                                .shared = true}));
+//   std::byte* layer0 = arena.Address(block);
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <utility>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "engine/kv/block.h"
 #include "engine/kv/memory_limits.h"
+#include "engine/kv/sealed_memory.h"
 
 namespace swiftcache::engine::kv {
 
+/// A part of a shared arena: what lies at [offset, offset + bytes) is the whole of `fd`, which is read-only for good.
+struct ArenaChunk {
+  int fd = -1;  // the arena's
+  int64_t offset = 0;
+  int64_t bytes = 0;
+};
+
 /// Block i lies at [i * block_bytes, (i + 1) * block_bytes): inside it, KvLayout rules. Pages are huge where the kernel
-/// gives them. Zeroed at the start.
+/// gives them. Zeroed at the start. A shared arena lies in sealed memory of its own making, chunk after chunk; a block
+/// may straddle two chunks, since their addresses are adjacent.
 /// Thread-safety: addresses are immutable, bytes are the users' business. Ownership: move-only, owns the mapping.
 /// Errors: Create only; afterwards every page is there, so neither SIGBUS nor a failing fault can come. Units: bytes.
 class Arena {
  public:
+  /// At most so many chunks: their descriptors, and one more, fit into one message over a Unix socket.
+  static constexpr int64_t kMaxChunks = 240;
   struct Options {
     int64_t bytes = 0;        // whole blocks of it are used
     int64_t block_bytes = 0;  // > 0
     MemorySources memory = {};
+    bool shared = false;               // may be lent
+    int64_t chunk_bytes = 16ll << 20;  // at least; a multiple of the page
   };
   /// INVALID_ARGUMENT: less than one block, or more blocks than a BlockId can name. RESOURCE_EXHAUSTED: more than is to
-  /// be had. Both name --kv_cache_bytes, wanted and found.
+  /// be had. Both name --kv_cache_bytes, wanted and found. FAILED_PRECONDITION: shared, on a kernel that cannot seal.
   static absl::StatusOr<Arena> Create(const Options& options);
 
-  Arena(Arena&& other) noexcept;
-  Arena& operator=(Arena&& other) noexcept;
-  ~Arena();
-
-  int64_t num_blocks() const { return mapped_bytes_ / block_bytes_; }
+  int64_t num_blocks() const { return num_blocks_; }
   int64_t block_bytes() const { return block_bytes_; }
   /// REQUIRES: 0 <= id < num_blocks().
-  std::byte* Address(BlockId id) const { return base_ + id.value() * block_bytes_; }
+  std::byte* Address(BlockId id) const { return base() + id.value() * block_bytes_; }
+
+  std::byte* base() const { return memory_.base(); }
+  /// What is mapped: the blocks and the rest of the last page.
+  int64_t mapped_bytes() const { return memory_.bytes(); }
+  /// In order of their offsets, without gaps, all of one size but the last; none where the arena is not shared.
+  const std::vector<ArenaChunk>& chunks() const { return chunks_; }
 
  private:
-  Arena(std::byte* base, int64_t mapped_bytes, int64_t block_bytes)
-      : base_(base), mapped_bytes_(mapped_bytes), block_bytes_(block_bytes) {}
+  Arena(Mapping memory, int64_t block_bytes, int64_t num_blocks)
+      : memory_(std::move(memory)), block_bytes_(block_bytes), num_blocks_(num_blocks) {}
+  absl::Status AddChunk(int64_t bytes);
 
-  std::byte* base_ = nullptr;
-  int64_t mapped_bytes_ = 0;
-  int64_t block_bytes_ = 1;
+  Mapping memory_;
+  std::vector<UniqueFd> fds_;
+  std::vector<ArenaChunk> chunks_;
+  int64_t block_bytes_;
+  int64_t num_blocks_;
 };
 
 }  // namespace swiftcache::engine::kv

@@ -1,12 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/kv/arena.h"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <csignal>
+#include <cstring>
+#include <filesystem>
 #include <string>
 #include <utility>
 #include <vector>
@@ -71,6 +76,87 @@ TEST(ArenaTest, MoreThanTheKernelMapsIsRefused) {
 TEST(ArenaTest, MoreBlocksThanCanBeNamedAreRefused) {
   const absl::Status status = Arena::Create({.bytes = int64_t{1} << 40, .block_bytes = 1}).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST(SharedArenaTest, ChunksCoverItWithoutGapsAndShowItsBytes) {
+  const int64_t page = sysconf(_SC_PAGESIZE);
+  auto arena = Arena::Create({.bytes = 10 * 13824, .block_bytes = 13824, .shared = true, .chunk_bytes = 4 * page});
+  ASSERT_TRUE(arena.ok()) << arena.status();
+  for (int i = 0; i < 10; ++i) std::memset(arena->Address(BlockId(i)), i + 1, 13824);
+  std::string seen;
+  for (const ArenaChunk& chunk : arena->chunks()) {
+    ASSERT_EQ(chunk.offset, static_cast<int64_t>(seen.size()));
+    void* const view = mmap(nullptr, chunk.bytes, PROT_READ, MAP_SHARED, chunk.fd, 0);
+    ASSERT_NE(view, MAP_FAILED);
+    seen.append(static_cast<char*>(view), chunk.bytes);
+    munmap(view, chunk.bytes);
+  }
+  EXPECT_EQ(arena->chunks().size(), 9);  // of 34 pages
+  EXPECT_EQ(static_cast<int64_t>(seen.size()), arena->mapped_bytes());
+  EXPECT_EQ(arena->mapped_bytes(), 34 * page);
+  for (int i = 0; i < 10; ++i) EXPECT_EQ(seen.substr(i * 13824, 13824), std::string(13824, i + 1)) << i;
+}
+
+TEST(SharedArenaTest, NobodyElseCanWriteShrinkOrPunchAChunk) {
+  auto arena = Arena::Create({.bytes = kMiB, .block_bytes = 4096, .shared = true});
+  ASSERT_TRUE(arena.ok()) << arena.status();
+  const int fd = arena->chunks()[0].fd;
+  EXPECT_EQ(mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0), MAP_FAILED);
+  void* const view = mmap(nullptr, 4096, PROT_READ, MAP_SHARED, fd, 0);
+  ASSERT_NE(view, MAP_FAILED);
+  EXPECT_NE(mprotect(view, 4096, PROT_READ | PROT_WRITE), 0);
+  munmap(view, 4096);
+  // The file's owner may open it for writing again; the seal stands.
+  const UniqueFd writable(open(("/proc/self/fd/" + std::to_string(fd)).c_str(), O_RDWR | O_CLOEXEC));
+  ASSERT_TRUE(writable.ok());
+  EXPECT_EQ(mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, writable.get(), 0), MAP_FAILED);
+  EXPECT_EQ(write(writable.get(), "x", 1), -1);
+  EXPECT_NE(ftruncate(writable.get(), 0), 0);
+  EXPECT_NE(fallocate(writable.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, 4096), 0);
+}
+
+TEST(SharedArenaTest, EveryPageIsResidentFromTheStart) {
+  const int64_t bytes = 8 * kMiB, page = sysconf(_SC_PAGESIZE);
+  auto arena = Arena::Create({.bytes = bytes, .block_bytes = 4096, .shared = true, .chunk_bytes = kMiB});
+  ASSERT_TRUE(arena.ok()) << arena.status();
+  std::vector<unsigned char> resident(bytes / page);
+  ASSERT_EQ(mincore(arena->base(), bytes, resident.data()), 0);
+  EXPECT_EQ(std::count_if(resident.begin(), resident.end(), [](unsigned char r) { return r & 1; }), bytes / page);
+}
+
+TEST(SharedArenaTest, ChunksGrowWhereThereWouldBeTooManyOfThem) {
+  const int64_t page = sysconf(_SC_PAGESIZE);
+  auto arena = Arena::Create({.bytes = 8 * kMiB, .block_bytes = 4096, .shared = true, .chunk_bytes = page});
+  ASSERT_TRUE(arena.ok()) << arena.status();
+  EXPECT_LE(static_cast<int64_t>(arena->chunks().size()), Arena::kMaxChunks);
+  EXPECT_EQ(arena->chunks().back().offset + arena->chunks().back().bytes, 8 * kMiB);
+}
+
+// The kernel refuses while memory is taken, as it does where a control group or a file system is full.
+TEST(SharedArenaTest, WhatTheKernelRefusesIsAnErrorWithTheRemedy) {
+  rlimit before = {};
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
+  const auto handler = std::signal(SIGXFSZ, SIG_IGN);
+  const rlimit small = {kMiB, before.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &small), 0);
+  const absl::Status status = Arena::Create({.bytes = 4 * kMiB, .block_bytes = 4096, .shared = true}).status();
+  setrlimit(RLIMIT_FSIZE, &before);
+  std::signal(SIGXFSZ, handler);
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("--kv_cache_bytes wants 4194304 bytes"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("lower --kv_cache_bytes"));
+}
+
+TEST(SharedArenaTest, MoreThanThereIsIsRefusedBeforeItIsTaken) {
+  const absl::Status status = Arena::Create({.bytes = int64_t{1} << 50, .block_bytes = kMiB, .shared = true}).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+}
+
+TEST(SharedArenaTest, NothingIsLeftOfIt) {
+  const auto descriptors = [] { return std::distance(std::filesystem::directory_iterator("/proc/self/fd"), {}); };
+  const auto before = descriptors();
+  { auto arena = Arena::Create({.bytes = 8 * kMiB, .block_bytes = 4096, .shared = true, .chunk_bytes = kMiB}); }
+  EXPECT_EQ(descriptors(), before);
 }
 
 }  // namespace
