@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/lease/borrower.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+
+namespace swiftcache::engine::lease {
+
+Borrower::Entry* Borrower::Find(kv::LeaseId id, std::initializer_list<Phase> phases) {
+  auto it = leases_.find(id);
+  const bool expected =
+      it != leases_.end() && std::find(phases.begin(), phases.end(), it->second.phase) != phases.end();
+  if (!expected) ++ignored_;
+  return expected ? &it->second : nullptr;
+}
+
+void Borrower::Granted(const Lease& lease, absl::Time now) {
+  if (lease.borrower_instance != options_.instance_id || leases_.contains(lease.id) || ended_.Contains(lease.id)) {
+    ++ignored_;
+    return;
+  }
+  Entry& entry = leases_[lease.id];
+  entry.lease = lease;
+  entry.lease.state = State::kGranted;
+  entry.give_up = now + options_.ttl;
+  actions_.push_back(Open{entry.lease});
+}
+
+void Borrower::Opened(kv::LeaseId id, bool ok, absl::Time now) {
+  Entry* entry = Find(id, {Phase::kOpening});
+  if (entry == nullptr) return;
+  if (!ok) {
+    TellLost(*entry, "it could not be opened");
+    return End(*entry);
+  }
+  entry->phase = Phase::kActive;
+  entry->lease.state = State::kActive;
+  entry->give_up = now + options_.ttl;
+  entry->next_renewal = now + options_.ttl / 3;
+  actions_.push_back(ReportActive{id});
+  actions_.push_back(Use{entry->lease});
+}
+
+void Borrower::Renewed(kv::LeaseId id, absl::Time now) {
+  if (Entry* entry = Find(id, {Phase::kActive})) entry->give_up = now + options_.ttl;
+}
+
+void Borrower::Revoked(kv::LeaseId id, absl::Duration time_left, absl::Time now) {
+  Entry* entry = Find(id, {Phase::kOpening, Phase::kActive});
+  if (entry == nullptr) return;
+  if (entry->phase == Phase::kOpening) return End(*entry);
+  StartDrain(*entry, now + std::clamp(time_left, absl::ZeroDuration(), options_.ttl));
+}
+
+void Borrower::GiveBack(kv::LeaseId id, absl::Time now) { Revoked(id, options_.drain, now); }
+
+void Borrower::Drained(kv::LeaseId id, absl::Time) {
+  Entry* entry = Find(id, {Phase::kDraining, Phase::kLosing});
+  if (entry == nullptr) return;
+  if (entry->phase == Phase::kDraining) actions_.push_back(SendRelease{id});
+  End(*entry);
+}
+
+void Borrower::Dropped(kv::LeaseId id, absl::Time) {
+  if (Entry* entry = Find(id, {Phase::kLosing})) End(*entry);
+}
+
+void Borrower::DonorGone(kv::LeaseId id, absl::Time) {
+  Entry* entry = Find(id, {Phase::kOpening, Phase::kActive, Phase::kDraining});
+  if (entry == nullptr) return;
+  TellLost(*entry, "its donor is gone");
+  LoseOrEnd(*entry);
+}
+
+void Borrower::GenerationChanged(kv::LeaseId id, absl::Time) {
+  Entry* entry = Find(id, {Phase::kActive, Phase::kDraining});
+  if (entry == nullptr) return;
+  TellLost(*entry, "its generation changed");
+  StartLose(*entry);
+}
+
+void Borrower::EndedByBroker(kv::LeaseId id, absl::Time) {
+  Entry* entry = Find(id, {Phase::kOpening, Phase::kActive, Phase::kDraining});
+  if (entry != nullptr) LoseOrEnd(*entry);
+}
+
+void Borrower::Tick(absl::Time now) {
+  for (auto it = leases_.begin(); it != leases_.end();) {
+    Entry& entry = (it++)->second;  // it may end here
+    if (entry.give_up <= now) {
+      GiveUp(entry, now);
+    } else if (entry.next_renewal <= now) {
+      entry.next_renewal = now + options_.ttl / 3;
+      actions_.push_back(SendRenewal{entry.lease.id});
+    }
+  }
+}
+
+void Borrower::GiveUp(Entry& entry, absl::Time now) {
+  switch (entry.phase) {
+    case Phase::kOpening:
+      TellLost(entry, "its donor did not answer the opening");
+      return End(entry);
+    case Phase::kActive:
+      TellLost(entry, "its donor does not answer renewals");
+      return StartDrain(entry, now + options_.drain);
+    case Phase::kDraining:
+      TellLost(entry, "it was not drained in time");
+      return StartLose(entry);
+    case Phase::kLosing:
+      return;
+  }
+}
+
+absl::Time Borrower::NextDeadline() const {
+  absl::Time next = absl::InfiniteFuture();
+  for (const auto& [id, entry] : leases_) next = std::min({next, entry.give_up, entry.next_renewal});
+  return next;
+}
+
+void Borrower::StartDrain(Entry& entry, absl::Time until) {
+  entry.phase = Phase::kDraining;
+  entry.lease.state = State::kRevoking;
+  entry.give_up = until;
+  entry.next_renewal = absl::InfiniteFuture();
+  actions_.push_back(Drain{entry.lease.id, until});
+}
+
+void Borrower::LoseOrEnd(Entry& entry) {
+  if (entry.phase == Phase::kOpening) return End(entry);
+  StartLose(entry);
+}
+
+void Borrower::StartLose(Entry& entry) {
+  entry.phase = Phase::kLosing;
+  entry.give_up = entry.next_renewal = absl::InfiniteFuture();
+  actions_.push_back(Lose{entry.lease.id});
+}
+
+void Borrower::TellLost(Entry& entry, const std::string& why) {
+  if (std::exchange(entry.told_lost, true)) return;
+  actions_.push_back(ReportLost{entry.lease.id, why});
+}
+
+void Borrower::End(Entry& entry) {
+  const kv::LeaseId id = entry.lease.id;
+  actions_.push_back(Close{id});
+  ended_.Add(id);
+  leases_.erase(id);
+}
+
+std::vector<Borrower::Action> Borrower::TakeActions() { return std::exchange(actions_, {}); }
+
+std::vector<Lease> Borrower::Held() const {
+  std::vector<Lease> held;
+  for (const auto& [id, entry] : leases_) {
+    if (entry.phase != Phase::kLosing) held.push_back(entry.lease);
+  }
+  return held;
+}
+
+absl::Status Borrower::CheckInvariants() const {
+  for (const auto& [id, entry] : leases_) {
+    const bool waits = entry.phase != Phase::kLosing;
+    if (waits != (entry.give_up < absl::InfiniteFuture()) ||
+        (entry.phase == Phase::kActive) != (entry.next_renewal < absl::InfiniteFuture())) {
+      return absl::InternalError(absl::StrCat("lease ", id.value(), " in phase ", static_cast<int>(entry.phase),
+                                              ": gives up at ", absl::FormatTime(entry.give_up), ", renews at ",
+                                              absl::FormatTime(entry.next_renewal)));
+    }
+    if (ended_.Contains(id)) return absl::InternalError(absl::StrCat("lease ", id.value(), " lives and has ended"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace swiftcache::engine::lease

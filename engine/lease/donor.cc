@@ -1,0 +1,249 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/lease/donor.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+
+namespace swiftcache::engine::lease {
+
+Donor::Entry* Donor::Find(kv::LeaseId id, std::initializer_list<Phase> phases) {
+  auto it = leases_.find(id);
+  const bool expected =
+      it != leases_.end() && std::find(phases.begin(), phases.end(), it->second.phase) != phases.end();
+  if (!expected) ++ignored_;
+  return expected ? &it->second : nullptr;
+}
+
+void Donor::Offered(const Lease& lease, absl::Time) {
+  if (lease.donor_instance != options_.instance_id || leases_.contains(lease.id) || ended_.Contains(lease.id)) {
+    ++ignored_;
+    return;
+  }
+  if (const std::string why = WhyNot(lease); !why.empty()) {
+    actions_.push_back(ReportDeclined{lease.id, why});
+    ended_.Add(lease.id);
+    return;
+  }
+  Entry& entry = leases_[lease.id];
+  entry.lease = lease;
+  entry.lease.state = State::kOffered;
+  actions_.push_back(ClearExtent{entry.lease});
+}
+
+std::string Donor::WhyNot(const Lease& lease) const {
+  if (!lends_) return "the donor is draining and lends no more";
+  if (!IsWellFormed(lease.extent)) {
+    return absl::StrCat("an extent of ", lease.extent.num_blocks, " blocks from ", lease.extent.first_block,
+                        " on is none; wanted: one block or more, from 0 on");
+  }
+  for (const auto& [id, held] : leases_) {
+    if (Overlap(held.lease.extent, lease.extent)) return absl::StrCat("the extent overlaps that of lease ", id.value());
+  }
+  return "";
+}
+
+void Donor::Cleared(kv::LeaseId id, bool ok, absl::Time now) {
+  Entry* entry = Find(id, {Phase::kClearing});
+  if (entry == nullptr) return;
+  if (!ok) return EndUngranted(*entry, /*cleared=*/false, "its own KV needs the extent", now);
+  if (entry->wanted_back) return EndUngranted(*entry, /*cleared=*/true, entry->why, now);
+  entry->phase = Phase::kGranting;
+  actions_.push_back(Grant{entry->lease});
+}
+
+void Donor::Granted(kv::LeaseId id, kv::Epoch epoch, absl::Time now) {
+  Entry* entry = Find(id, {Phase::kGranting});
+  if (entry == nullptr) return;
+  if (entry->wanted_back) {
+    actions_.push_back(Fence{id});
+    return EndUngranted(*entry, /*cleared=*/true, entry->why, now);
+  }
+  entry->phase = Phase::kGranted;
+  entry->lease.epoch = epoch;
+  entry->lease.state = State::kGranted;
+  entry->deadline = now + options_.ttl;
+  Tell(*entry, ReportAccepted{id, epoch});
+}
+
+void Donor::GrantFailed(kv::LeaseId id, const std::string& why, absl::Time now) {
+  if (Entry* entry = Find(id, {Phase::kGranting})) EndUngranted(*entry, /*cleared=*/true, why, now);
+}
+
+void Donor::BorrowerOpened(kv::LeaseId id, absl::Time now) {
+  Entry* entry = Find(id, {Phase::kGranted});
+  if (entry == nullptr) return;
+  entry->phase = Phase::kActive;
+  entry->lease.state = State::kActive;
+  entry->deadline = now + options_.ttl;
+}
+
+void Donor::Renewal(kv::LeaseId id, absl::Time now) {
+  Entry* entry = Find(id, {Phase::kActive});
+  if (entry == nullptr) return;
+  entry->deadline = now + options_.ttl;
+  actions_.push_back(SendRenewed{id});
+}
+
+void Donor::BorrowerReleased(kv::LeaseId id, absl::Time now) {
+  if (Entry* entry = Find(id, {Phase::kGranted, Phase::kActive, Phase::kRevoking})) End(*entry, false, "", now);
+}
+
+void Donor::BorrowerGone(kv::LeaseId id, absl::Time now) {
+  if (Entry* entry = Find(id, {Phase::kGranted, Phase::kActive, Phase::kRevoking})) {
+    End(*entry, true, "its borrower is gone", now);
+  }
+}
+
+void Donor::Revoke(kv::LeaseId id, const std::string& why, absl::Time now) {
+  Entry* entry = Find(id, {Phase::kClearing, Phase::kGranting, Phase::kGranted, Phase::kActive});
+  if (entry != nullptr) WantBack(*entry, why, now);
+}
+
+int64_t Donor::NeedBack(int64_t blocks, absl::Time now) {
+  int64_t coming = 0;
+  std::vector<Entry*> mine;
+  for (auto& [id, entry] : leases_) {
+    if (entry.wanted_back || entry.phase == Phase::kRevoking) {
+      coming += entry.lease.extent.num_blocks;
+    } else {
+      mine.push_back(&entry);
+    }
+  }
+  std::sort(mine.begin(), mine.end(),
+            [](const Entry* a, const Entry* b) { return a->lease.extent.first_block < b->lease.extent.first_block; });
+  for (Entry* entry : mine) {
+    if (coming >= blocks) break;
+    coming += entry->lease.extent.num_blocks;
+    WantBack(*entry, "the donor needs its memory", now);
+  }
+  return coming;
+}
+
+void Donor::RevokeAll(const std::string& why, absl::Time now) {
+  lends_ = false;
+  for (auto it = leases_.begin(); it != leases_.end();) {
+    Entry& entry = (it++)->second;  // it may end here
+    if (!entry.wanted_back && entry.phase != Phase::kRevoking) WantBack(entry, why, now);
+  }
+}
+
+void Donor::BrokerForgot(kv::LeaseId id, absl::Time now) {
+  auto it = leases_.find(id);
+  if (it == leases_.end() || !it->second.reported) {
+    ++ignored_;
+    return;
+  }
+  Entry& entry = it->second;
+  entry.reported = false;
+  if (!entry.wanted_back && entry.phase != Phase::kRevoking) WantBack(entry, "the broker does not know it", now);
+}
+
+void Donor::WantBack(Entry& entry, const std::string& why, absl::Time now) {
+  entry.why = why;
+  entry.revoked_at = now;
+  switch (entry.phase) {
+    case Phase::kClearing:
+    case Phase::kGranting:
+      entry.wanted_back = true;
+      return;
+    case Phase::kGranted:
+      return End(entry, true, why, now);
+    case Phase::kActive:
+      entry.phase = Phase::kRevoking;
+      entry.lease.state = State::kRevoking;
+      entry.deadline = now + options_.revoke_deadline;
+      actions_.push_back(SendRevoke{entry.lease.id, options_.revoke_deadline});
+      Tell(entry, ReportRevoking{entry.lease.id, why});
+      return;
+    case Phase::kRevoking:
+      return;
+  }
+}
+
+void Donor::Tick(absl::Time now) {
+  for (auto it = leases_.begin(); it != leases_.end();) {
+    Entry& entry = (it++)->second;  // it may end here
+    if (entry.deadline > now) continue;
+    const bool revoked = entry.phase == Phase::kRevoking;
+    const bool opened = entry.phase != Phase::kGranted;
+    End(entry, true,
+        revoked  ? entry.why
+        : opened ? "its borrower stopped renewing"
+                 : "its borrower never opened it",
+        now);
+  }
+}
+
+absl::Time Donor::NextDeadline() const {
+  absl::Time next = absl::InfiniteFuture();
+  for (const auto& [id, entry] : leases_) next = std::min(next, entry.deadline);
+  return next;
+}
+
+void Donor::EndUngranted(Entry& entry, bool cleared, const std::string& why, absl::Time now) {
+  if (cleared) GiveToKv(entry, false, now);
+  Tell(entry, ReportDeclined{entry.lease.id, entry.wanted_back ? entry.why : why});
+  Forget(entry.lease.id);
+}
+
+void Donor::End(Entry& entry, bool fenced, const std::string& why, absl::Time now) {
+  const kv::LeaseId id = entry.lease.id;
+  actions_.push_back(Fence{id});
+  GiveToKv(entry, fenced, now);
+  if (fenced) {
+    Tell(entry, ReportFenced{id, why});
+  } else {
+    Tell(entry, ReportReleased{id});
+  }
+  Forget(id);
+}
+
+void Donor::GiveToKv(const Entry& entry, bool fenced, absl::Time now) {
+  const absl::Duration waited = std::max(absl::ZeroDuration(), now - entry.revoked_at);
+  actions_.push_back(TakeBack{entry.lease.id, entry.lease.extent, fenced, waited});
+}
+
+void Donor::Forget(kv::LeaseId id) {
+  ended_.Add(id);
+  leases_.erase(id);
+}
+
+std::vector<Donor::Action> Donor::TakeActions() { return std::exchange(actions_, {}); }
+
+std::vector<Lease> Donor::Held() const {
+  std::vector<Lease> held;
+  for (const auto& [id, entry] : leases_) held.push_back(entry.lease);
+  return held;
+}
+
+int64_t Donor::blocks_on_loan() const {
+  int64_t blocks = 0;
+  for (const auto& [id, entry] : leases_) blocks += entry.lease.extent.num_blocks;
+  return blocks;
+}
+
+absl::Status Donor::CheckInvariants() const {
+  std::vector<const Entry*> by_block;
+  for (const auto& [id, entry] : leases_) {
+    by_block.push_back(&entry);
+    const bool granted = entry.phase != Phase::kClearing && entry.phase != Phase::kGranting;
+    if (granted != (entry.lease.state != State::kOffered) || granted != (entry.deadline < absl::InfiniteFuture())) {
+      return absl::InternalError(absl::StrCat("lease ", id.value(), ": state ", StateName(entry.lease.state),
+                                              " in phase ", static_cast<int>(entry.phase), ", deadline ",
+                                              absl::FormatTime(entry.deadline)));
+    }
+    if (ended_.Contains(id)) return absl::InternalError(absl::StrCat("lease ", id.value(), " lives and has ended"));
+  }
+  std::sort(by_block.begin(), by_block.end(),
+            [](const Entry* a, const Entry* b) { return a->lease.extent.first_block < b->lease.extent.first_block; });
+  for (size_t i = 1; i < by_block.size(); ++i) {
+    if (Overlap(by_block[i - 1]->lease.extent, by_block[i]->lease.extent)) {
+      return absl::InternalError(absl::StrCat("leases ", by_block[i - 1]->lease.id.value(), " and ",
+                                              by_block[i]->lease.id.value(), " share a block"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace swiftcache::engine::lease

@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: Apache-2.0
+// The donor's half of all leases that an engine gives: what to clear, to grant, to revoke, to fence. A decider: it
+// hears of things and says what is to be done; kv, transport and broker client do it.
+//
+//   Donor donor({.instance_id = instance});
+//   donor.Offered(lease, clock.Now());
+//   for (Donor::Action& action : donor.TakeActions()) Do(action);  // ClearExtent; then donor.Cleared(id, true, now)
+//   ... if (clock.Now() >= donor.NextDeadline()) donor.Tick(clock.Now());
+//
+// What an input does in which state. A dash: ignored and counted. An input for an unknown or ended lease is ignored and
+// counted too. "End" stands for Fence, TakeBack and the report named; what was not granted is not fenced.
+//
+//   input            | clearing          | granting          | granted        | active          | revoking
+//   -----------------+-------------------+-------------------+----------------+-----------------+----------------
+//   Offered (same)   | -                 | -                 | -              | -               | -
+//   Cleared ok       | Grant -> granting | -                 | -              | -               | -
+//     if wanted back | End DECLINED      |                   |                |                 |
+//   Cleared not ok   | DECLINED          | -                 | -              | -               | -
+//   Granted          | -                 | ACCEPTED->granted | -              | -               | -
+//     if wanted back |                   | End DECLINED      |                |                 |
+//   GrantFailed      | -                 | End DECLINED      | -              | -               | -
+//   BorrowerOpened   | -                 | -                 | -> active      | -               | -
+//   Renewal          | -                 | -                 | -              | SendRenewed     | - (it drains)
+//   BorrowerReleased | -                 | -                 | End RELEASED   | End RELEASED    | End RELEASED
+//   BorrowerGone     | -                 | -                 | End FENCED     | End FENCED      | End FENCED
+//   Revoke, NeedBack,| wanted back       | wanted back       | End FENCED     | SendRevoke,     | -
+//     RevokeAll      |                   |                   | (nobody reads) | REVOKING        |
+//   BrokerForgot     | as Revoke; from here on nothing about the lease is reported
+//   Tick             | -                 | -                 | after ttl      | ttl after last  | at the deadline
+//                    |                   |                   | End FENCED     | renewal: FENCED | End FENCED
+//
+// Offers for another instance are ignored; ill-formed ones, ones that overlap a lease held here, and all of them after
+// RevokeAll are DECLINED. Two leases of one extent cannot both be granted, whatever the broker says.
+#pragma once
+
+#include <cstdint>
+#include <initializer_list>
+#include <map>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "engine/lease/lease.h"
+#include "engine/lease/recent_ids.h"
+
+namespace swiftcache::engine::lease {
+
+/// Every lease that is cleared is taken back exactly once, and is reported to have ended exactly once; memory that was
+/// granted is fenced before it is taken back. The time between revocation and TakeBack is at most revoke_deadline plus
+/// the lateness of Tick: it waits for nobody. Thread-safety: none. Ownership: a value. Errors: none: foreign, late and
+/// repeated messages are ignored and counted. Time: never goes back; the donor's own clock, nobody else's matters.
+class Donor {
+ public:
+  struct Options {
+    std::string instance_id;  // of this process: offers to others are not ours
+    absl::Duration revoke_deadline = absl::Milliseconds(50);
+    absl::Duration ttl = absl::Seconds(10);  // without a renewal
+  };
+
+  // What is to be done, in this order.
+  struct ClearExtent {  // kv: own blocks out of the extent, and no new ones in; then Cleared
+    Lease lease;
+  };
+  struct Grant {  // transport: Grant; then Granted or GrantFailed
+    Lease lease;
+  };
+  struct SendRenewed {
+    kv::LeaseId id;
+  };
+  struct SendRevoke {
+    kv::LeaseId id;
+    absl::Duration time_left;
+  };
+  struct Fence {  // transport: ends the grant; when it returns there is no foreign reader or writer to fear
+    kv::LeaseId id;
+  };
+  struct TakeBack {  // kv: the extent is ours again; always after its Fence, if it was granted
+    kv::LeaseId id;
+    Extent extent;
+    bool fenced = false;          // false: the borrower gave it back, or never had it
+    absl::Duration after_revoke;  // zero where nobody revoked it
+  };
+  // Broker: ReportLease. NOT_FOUND in the broker's present incarnation: BrokerForgot. FAILED_PRECONDITION to an
+  // ACCEPTED: Revoke.
+  struct ReportAccepted {
+    kv::LeaseId id;
+    kv::Epoch epoch;
+  };
+  struct ReportDeclined {
+    kv::LeaseId id;
+    std::string why;
+  };
+  struct ReportRevoking {
+    kv::LeaseId id;
+    std::string why;
+  };
+  struct ReportReleased {
+    kv::LeaseId id;
+  };
+  struct ReportFenced {
+    kv::LeaseId id;
+    std::string why;
+  };
+  using Action = std::variant<ClearExtent, Grant, SendRenewed, SendRevoke, Fence, TakeBack, ReportAccepted,
+                              ReportDeclined, ReportRevoking, ReportReleased, ReportFenced>;
+
+  explicit Donor(const Options& options) : options_(options) {}
+
+  // From the broker's Watch.
+  void Offered(const Lease& lease, absl::Time now);
+  // From kv: it has taken the extent out of local use, or cannot.
+  void Cleared(kv::LeaseId id, bool ok, absl::Time now);
+  // From the transport, as the answer to Grant.
+  void Granted(kv::LeaseId id, kv::Epoch epoch, absl::Time now);
+  void GrantFailed(kv::LeaseId id, const std::string& why, absl::Time now);
+  // From the transport, of the borrower.
+  void BorrowerOpened(kv::LeaseId id, absl::Time now);
+  void Renewal(kv::LeaseId id, absl::Time now);
+  void BorrowerReleased(kv::LeaseId id, absl::Time now);
+  void BorrowerGone(kv::LeaseId id, absl::Time now);
+
+  /// Wants the lease back: the broker's answer to ScaleUp, an operator's REVOKING.
+  void Revoke(kv::LeaseId id, const std::string& why, absl::Time now);
+  /// Wants `blocks` back without the broker's advice: revokes innermost leases (lowest first block) until those that
+  /// are on their way back, older revocations included, make up the need. Returns what is on its way.
+  int64_t NeedBack(int64_t blocks, absl::Time now);
+  /// Wants everything back, and lends no more.
+  void RevokeAll(const std::string& why, absl::Time now);
+  /// The broker does not know this lease: it may lend the extent again, so this lease must end.
+  void BrokerForgot(kv::LeaseId id, absl::Time now);
+
+  /// Ends what is past its deadline. Hand in messages that wait before it: a renewal in the queue is one in time.
+  void Tick(absl::Time now);
+  /// When Tick has something to do at the earliest; infinite future: never.
+  absl::Time NextDeadline() const;
+
+  /// What is to be done since the last call, in order.
+  std::vector<Action> TakeActions();
+
+  /// Leases that have not ended, by id: what Register tells the broker.
+  std::vector<Lease> Held() const;
+  int64_t blocks_on_loan() const;  // taken out of local use, or about to be
+  int64_t ignored() const { return ignored_; }
+  /// INTERNAL says what does not add up: extents that overlap, states that disagree, deadlines that are missing.
+  absl::Status CheckInvariants() const;
+
+ private:
+  enum class Phase { kClearing, kGranting, kGranted, kActive, kRevoking };
+  struct Entry {
+    Lease lease;
+    Phase phase = Phase::kClearing;
+    absl::Time deadline = absl::InfiniteFuture();
+    bool wanted_back = false;  // before it was granted
+    bool reported = true;      // false: the broker knows nothing of it and hears nothing
+    absl::Time revoked_at = absl::InfiniteFuture();
+    std::string why;
+  };
+  using Leases = std::map<kv::LeaseId, Entry>;
+
+  Entry* Find(kv::LeaseId id, std::initializer_list<Phase> phases);
+  std::string WhyNot(const Lease& lease) const;
+  void Decline(kv::LeaseId id, const std::string& why);
+  void EndUngranted(Entry& entry, bool cleared, const std::string& why, absl::Time now);
+  void End(Entry& entry, bool fenced, const std::string& why, absl::Time now);
+  void WantBack(Entry& entry, const std::string& why, absl::Time now);
+  void GiveToKv(const Entry& entry, bool fenced, absl::Time now);
+  void Forget(kv::LeaseId id);
+  template <typename Report>
+  void Tell(const Entry& entry, Report report) {
+    if (entry.reported) actions_.push_back(std::move(report));
+  }
+
+  static constexpr size_t kRemembered = 1024;  // ended leases
+  const Options options_;
+  Leases leases_;
+  RecentIds ended_{kRemembered};
+  std::vector<Action> actions_;
+  bool lends_ = true;
+  int64_t ignored_ = 0;
+};
+
+}  // namespace swiftcache::engine::lease

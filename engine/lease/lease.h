@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+// A lease as the two engines of it see it: the plain twin of proto Lease, where the meaning of the fields is written
+// down.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "engine/kv/lease_id.h"
+
+namespace swiftcache::engine::lease {
+
+/// A run of adjacent blocks of its owner's arena.
+struct Extent {
+  int64_t first_block = 0, num_blocks = 0;
+  friend bool operator==(const Extent&, const Extent&) = default;
+};
+
+/// True where the extents share a block. REQUIRES: both are well formed.
+bool Overlap(const Extent& a, const Extent& b);
+
+/// What a foreign extent must at least be: blocks of number 0 and up, one or more, that an int64 can count.
+bool IsWellFormed(const Extent& extent);
+
+/// offered -> granted -> active -> revoking -> released | fenced. The last two are ends.
+enum class State { kOffered, kGranted, kActive, kRevoking, kReleased, kFenced };
+
+/// Lower case, for metrics and logs.
+const char* StateName(State state);
+
+/// Thread-safety: a value. Units: `extent` in the donor's blocks.
+struct Lease {
+  kv::LeaseId id;
+  std::string donor, donor_instance, borrower, borrower_instance;
+  Extent extent;
+  int64_t num_bytes = 0;
+  int64_t borrower_blocks = 0;  // whole blocks of the borrower, from the extent's first byte on
+  kv::Epoch epoch;              // from GRANTED on
+  State state = State::kOffered;
+  std::string channel, capability;
+  friend bool operator==(const Lease&, const Lease&) = default;
+};
+
+}  // namespace swiftcache::engine::lease
