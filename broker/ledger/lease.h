@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+// A lease as the broker knows it, and what it knows of the engines that lend and borrow: the plain twins of proto Lease
+// and of the parts of EngineInfo that matter here.
+//
+//   Lease lease{.id = LeaseId(7), .donor = {"code", "i1"}, .borrower = {"chat", "i2"}, .extent = {40, 8}};
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "broker/ledger/lease_state.h"
+#include "common/base/strong_id.h"
+
+namespace swiftcache::broker::ledger {
+
+/// Unique over restarts of the broker.
+using LeaseId = StrongId<struct LeaseIdTag, int64_t>;
+/// The generation of an extent at its grant; set by the donor.
+using Epoch = StrongId<struct EpochTag, uint64_t>;
+
+/// One process of an engine.
+struct Party {
+  std::string name, instance_id;
+  friend auto operator<=>(const Party&, const Party&) = default;
+};
+
+/// Adjacent blocks of a donor's arena.
+struct Extent {
+  int64_t first_block = 0, num_blocks = 0;
+  int64_t end() const { return first_block + num_blocks; }
+  bool Overlaps(const Extent& other) const { return first_block < other.end() && other.first_block < end(); }
+  friend bool operator==(const Extent&, const Extent&) = default;
+};
+
+struct Lease {
+  LeaseId id;
+  Party donor, borrower;
+  Extent extent;  // in the donor's blocks
+  int64_t num_bytes = 0;
+  int64_t borrower_blocks = 0;  // whole ones, from the extent's first byte on
+  std::optional<Epoch> epoch;   // once the donor has accepted
+  LeaseState state = LeaseState::kOffered;
+  std::string channel;     // the donor's
+  std::string capability;  // for donor and borrower alone
+  friend bool operator==(const Lease&, const Lease&) = default;
+};
+
+/// An engine as a lender and borrower.
+struct Engine {
+  Party party;
+  std::string model_name;
+  std::string node_id;  // memory is shared within a node
+  std::string channel;  // "": shares nothing
+  int64_t page_bytes = 0;
+  int64_t block_bytes = 0, block_tokens = 0, num_blocks = 0;
+  bool ready = false;  // others are not: they get no new offers
+};
+
+/// A lease that is new or has changed.
+struct Change {
+  Lease lease;
+  std::optional<LeaseState> before;  // none: it is new to the table, or only its end is told
+};
+
+}  // namespace swiftcache::broker::ledger

@@ -1,0 +1,345 @@
+// SPDX-License-Identifier: Apache-2.0
+// Ledger, the part that decides whose memory goes to whom.
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "broker/elastic/fair_share.h"
+#include "broker/ledger/carve.h"
+#include "broker/ledger/ledger.h"
+#include "common/base/status_macros.h"
+#include "common/base/units.h"
+
+namespace swiftcache::broker::ledger {
+namespace {
+
+absl::Status CheckRequest(const LeaseRequest& request) {
+  if (request.key.empty()) return absl::InvalidArgumentError("request_key is empty, wanted one per request");
+  if (request.want_bytes < 1) {
+    return absl::InvalidArgumentError(absl::StrCat("want_bytes is ", request.want_bytes, ", wanted more than 0"));
+  }
+  if (request.waiting_tokens < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("waiting_tokens is ", request.waiting_tokens, ", wanted at least 0"));
+  }
+  return absl::OkStatus();
+}
+
+bool MaySharePair(const Engine& donor, const Engine& borrower) {
+  return donor.party.name != borrower.party.name && donor.node_id == borrower.node_id && donor.ready &&
+         !donor.channel.empty() && !borrower.channel.empty() && donor.num_blocks > 0 && donor.page_bytes > 0;
+}
+
+absl::StatusOr<elastic::ElasticUnit> UnitOf(const Engine& donor, const Engine& borrower) {
+  return elastic::ComputeUnit({.donor_block_bytes = donor.block_bytes,
+                               .borrower_block_bytes = borrower.block_bytes,
+                               .page_bytes = std::lcm(donor.page_bytes, std::max<int64_t>(1, borrower.page_bytes)),
+                               .donor_arena_bytes = donor.num_blocks * donor.block_bytes});
+}
+
+// A borrower's leases that may be taken back.
+struct Holding {
+  int64_t bytes = 0, weight = 1;
+  std::deque<const Lease*> leases;  // innermost first
+  // Has more for its weight; where they have alike, reaches further in.
+  bool Above(const Holding& other) const {
+    const __int128 mine = static_cast<__int128>(bytes) * other.weight;
+    const __int128 others = static_cast<__int128>(other.bytes) * weight;
+    if (mine != others) return mine > others;
+    return leases.front()->extent.first_block < other.leases.front()->extent.first_block;
+  }
+};
+
+}  // namespace
+
+int64_t Ledger::Sources::free_bytes() const {
+  int64_t bytes = 0;
+  for (const Source& source : list) bytes += source.free_bytes();
+  return bytes;
+}
+
+bool Ledger::Sources::Has(const Party& donor) const {
+  return std::any_of(list.begin(), list.end(),
+                     [&](const Source& source) { return source.donor->engine.party == donor; });
+}
+
+absl::StatusOr<Answer> Ledger::RequestLease(const Party& who, const LeaseRequest& request, absl::Time now) {
+  ASSIGN_OR_RETURN(Member * member, FindMember(who));
+  RETURN_IF_ERROR(CheckRequest(request));
+  Tick(now);
+  Sources sources = SourcesFor(*member, now);
+  if (const auto it = member->requests.find(request.key); it != member->requests.end()) {
+    const int64_t lendable = std::min(sources.free_bytes(), QuotaLeft(member->engine.model_name));
+    Answer again{.leases = Alive(it->second), .shortage = "", .lendable_bytes = lendable};
+    if (again.leases.size() < it->second.size()) again.shortage = "leases of this request have ended since";
+    return again;
+  }
+  const int64_t quota = QuotaLeft(member->engine.model_name);
+  const int64_t want = std::min(request.want_bytes, quota);
+  member->waiting_tokens = request.waiting_tokens;
+  member->wanted_at = now;
+  std::map<Party, int64_t> shares;
+  const int64_t share = ShareOf(*member, want, sources, now, &shares);
+  const int64_t held = HeldBytes(who, sources);
+  const int64_t due = std::min(want, std::max<int64_t>(0, share - held));
+
+  const std::vector<LeaseId> ids = Offer(*member, due, quota, sources, now);
+  Answer answer{.leases = Alive(ids), .shortage = "", .lendable_bytes = 0};
+  int64_t got = 0;
+  for (const Lease& lease : answer.leases) got += lease.num_bytes;
+  member->unmet_bytes = std::max<int64_t>(0, want - got);
+  const bool starved = held + got < share / 4 * 3;
+  const int64_t coming = starved ? Rebalance(*member, due - got, sources, shares, now) : 0;
+  answer.lendable_bytes = std::min(sources.free_bytes(), QuotaLeft(member->engine.model_name));
+  Remember(*member, request.key, ids);
+  if (got >= request.want_bytes) return answer;
+
+  if (member->engine.channel.empty()) {
+    answer.shortage = "this engine shares no memory: it has no lease channel";
+  } else if (quota < request.want_bytes && got + answer.lendable_bytes >= quota) {
+    answer.shortage = absl::StrCat("the limit on model '", member->engine.model_name, "' leaves ", quota, " bytes");
+  } else if (sources.list.empty()) {
+    answer.shortage = absl::StrCat("no other engine of node '", member->engine.node_id, "' lends memory");
+  } else if (share - held < want) {
+    answer.shortage = absl::StrCat("others lack memory too or donors have no more: the share of ", who.name, " is ",
+                                   share, " bytes, it held ", held, "; ", coming, " are being taken back for it");
+  } else {
+    answer.shortage = "donors have no more to lend now";
+  }
+  if (!sources.refusals.empty()) absl::StrAppend(&answer.shortage, "; ", sources.refusals);
+  return answer;
+}
+
+Ledger::Sources Ledger::SourcesFor(const Member& borrower, absl::Time now) {
+  Sources sources;
+  for (auto& [name, donor] : members_) {
+    if (donor.policy == nullptr || !MaySharePair(donor.engine, borrower.engine)) continue;
+    const absl::StatusOr<elastic::ElasticUnit> unit = UnitOf(donor.engine, borrower.engine);
+    if (!unit.ok()) {
+      absl::StrAppend(&sources.refusals, sources.refusals.empty() ? "" : "; ", name, ": ", unit.status().message());
+      continue;
+    }
+    const Party& party = donor.engine.party;
+    const int64_t lent = table_.LentBlocks(party);
+    const int64_t lendable =
+        donor.policy->LendableBlocks(lent, {.worker = unit->donor_blocks, .master = unit->borrower_blocks}, now);
+    Source source{.donor = &donor, .unit = *unit, .taken = table_.ExtentsOf(party)};
+    source.region = {.first_block = donor.engine.num_blocks - lendable, .num_blocks = lendable};
+    source.free_units = std::max<int64_t>(0, lendable - lent) / unit->donor_blocks;
+    for (const Backoff& backoff : backoffs_) {
+      if (backoff.donor == party) source.taken.push_back(backoff.extent);
+    }
+    sources.list.push_back(std::move(source));
+  }
+  return sources;
+}
+
+int64_t Ledger::HeldBytes(const Party& borrower, const Sources& sources) const {
+  int64_t bytes = 0;
+  for (const auto& [id, record] : table_.all()) {
+    const Lease& lease = record.lease;
+    const bool counts = lease.borrower == borrower && lease.state != LeaseState::kRevoking;
+    if (counts && sources.Has(lease.donor)) bytes += lease.num_bytes;
+  }
+  return bytes;
+}
+
+int64_t Ledger::WeightOf(const Party& borrower, absl::Time now) const {
+  const auto it = members_.find(borrower.name);
+  if (it == members_.end() || it->second.engine.party != borrower) return 1;
+  const bool waits = now - it->second.wanted_at < options_.want_ttl;
+  return CheckedAdd(elastic::kBaseWeightTokens, waits ? it->second.waiting_tokens : 0).value_or(INT64_MAX);
+}
+
+// Weighted max-min over all who hold or want memory of these sources: what each may hold in all.
+int64_t Ledger::ShareOf(const Member& borrower, int64_t want_bytes, const Sources& sources, absl::Time now,
+                        std::map<Party, int64_t>* shares) {
+  int64_t pool = sources.free_bytes();
+  for (const auto& [id, record] : table_.all()) {
+    if (sources.Has(record.lease.donor)) pool += record.lease.num_bytes;
+  }
+  std::vector<Party> parties;
+  std::vector<elastic::ShareClaim> claims;
+  for (const auto& [name, member] : members_) {
+    if (member.engine.node_id != borrower.engine.node_id) continue;
+    const Party& party = member.engine.party;
+    const bool asks = &member == &borrower;
+    const bool waits = now - member.wanted_at < options_.want_ttl;
+    const int64_t unmet = asks ? want_bytes : waits ? member.unmet_bytes : 0;
+    const int64_t wanted = CheckedAdd(HeldBytes(party, sources), unmet).value_or(INT64_MAX);
+    if (wanted == 0) continue;
+    parties.push_back(party);
+    // Weights of 2^40 tokens leave room for their sum.
+    claims.push_back({.weight = std::min(WeightOf(party, now), int64_t{1} << 40), .wanted_bytes = wanted});
+  }
+  const std::vector<int64_t> parts = elastic::FairShares(pool, claims);
+  for (size_t i = 0; i < parties.size(); ++i) (*shares)[parties[i]] = parts[i];
+  return (*shares)[borrower.engine.party];
+}
+
+int64_t Ledger::QuotaLeft(const std::string& model_name) const {
+  const auto it = limits_.find(model_name);
+  if (it == limits_.end()) return INT64_MAX;
+  return std::max<int64_t>(0, it->second - BorrowedBytes(model_name));
+}
+
+std::vector<LeaseId> Ledger::Offer(const Member& borrower, int64_t want_bytes, int64_t quota_bytes, Sources& sources,
+                                   absl::Time now) {
+  std::vector<LeaseId> ids;
+  int64_t got = 0;
+  while (got < want_bytes) {
+    const auto source = std::max_element(sources.list.begin(), sources.list.end(),
+                                         [](const auto& a, const auto& b) { return a.free_bytes() < b.free_bytes(); });
+    if (source == sources.list.end() || source->free_units < 1) break;
+    const int64_t unit_bytes = source->unit.bytes;
+    const int64_t units =
+        std::min({CeilDiv(want_bytes - got, unit_bytes), source->free_units,
+                  std::max<int64_t>(1, options_.max_lease_bytes / unit_bytes), (quota_bytes - got) / unit_bytes});
+    const std::optional<LeaseId> id = units < 1 ? std::nullopt : OfferFrom(*source, borrower, units, now);
+    if (!id.has_value()) {
+      source->free_units = 0;
+      continue;
+    }
+    got += table_.Find(*id)->lease.num_bytes;
+    ids.push_back(*id);
+  }
+  return ids;
+}
+
+std::optional<LeaseId> Ledger::OfferFrom(Source& source, const Member& borrower, int64_t max_units, absl::Time now) {
+  const Engine& donor = source.donor->engine;
+  const std::optional<Extent> extent =
+      CarveFromTail(source.region, source.taken,
+                    {.unit_blocks = source.unit.donor_blocks,
+                     .step_blocks = elastic::PageStepBlocks(donor.block_bytes, donor.page_bytes),
+                     .max_units = max_units});
+  if (!extent.has_value()) return std::nullopt;
+  const int64_t num_bytes = extent->num_blocks * donor.block_bytes;
+  const Lease lease{.id = NewId(),
+                    .donor = donor.party,
+                    .borrower = borrower.engine.party,
+                    .extent = *extent,
+                    .num_bytes = num_bytes,
+                    .borrower_blocks = num_bytes / borrower.engine.block_bytes,
+                    .epoch = std::nullopt,
+                    .state = LeaseState::kOffered,
+                    .channel = donor.channel,
+                    .capability = new_capability_()};
+  table_.Insert({.lease = lease, .entered = now, .answer_by = now + options_.offer_timeout});
+  source.taken.push_back(*extent);
+  source.free_units -= extent->num_blocks / source.unit.donor_blocks;
+  return lease.id;
+}
+
+LeaseId Ledger::NewId() {
+  LeaseId id;
+  do {
+    id = LeaseId(int64_t{options_.id_prefix & 0x7fffffff} << 32 | ++last_id_);
+  } while (table_.Find(id) != nullptr);
+  return id;
+}
+
+// Takes back for `borrower` what others hold above their shares; returns what is on its way.
+int64_t Ledger::Rebalance(const Member& borrower, int64_t lacking_bytes, const Sources& sources,
+                          const std::map<Party, int64_t>& shares, absl::Time now) {
+  int64_t coming = 0;
+  std::map<Party, Holding> above;
+  for (const auto& [id, record] : table_.all()) {
+    const Lease& lease = record.lease;
+    if (lease.borrower == borrower.engine.party || !sources.Has(lease.donor)) continue;
+    if (lease.state == LeaseState::kRevoking) coming += lease.num_bytes;
+    const bool ripe = lease.epoch.has_value() && now - record.entered >= options_.min_hold;
+    if (lease.state != LeaseState::kRevoking && ripe) above[lease.borrower].leases.push_back(&lease);
+  }
+  for (auto& [party, holding] : above) {
+    const auto share = shares.find(party);
+    holding.bytes = HeldBytes(party, sources) - (share == shares.end() ? 0 : share->second);
+    std::sort(holding.leases.begin(), holding.leases.end(),
+              [](const Lease* a, const Lease* b) { return a->extent.first_block < b->extent.first_block; });
+  }
+  while (coming < lacking_bytes) {
+    Holding* most = nullptr;
+    for (auto& [party, holding] : above) {
+      const bool may = !holding.leases.empty() && holding.leases.front()->num_bytes <= holding.bytes;
+      if (may && (most == nullptr || holding.bytes > most->bytes)) most = &holding;
+    }
+    if (most == nullptr) break;
+    const Lease& victim = *most->leases.front();
+    most->leases.pop_front();
+    most->bytes -= victim.num_bytes;
+    coming += victim.num_bytes;
+    BeginRevoking(victim.id);
+  }
+  return coming;
+}
+
+absl::StatusOr<std::vector<LeaseId>> Ledger::ScaleUp(const Party& who, int64_t need_blocks, absl::Time now) {
+  ASSIGN_OR_RETURN(Member * member, FindMember(who));
+  if (need_blocks < 1) {
+    return absl::InvalidArgumentError(absl::StrCat("need_blocks is ", need_blocks, ", wanted more than 0"));
+  }
+  std::vector<const Lease*> lent;  // innermost first
+  for (const auto& [id, record] : table_.all()) {
+    if (record.lease.donor == who && record.lease.state != LeaseState::kOffered) lent.push_back(&record.lease);
+  }
+  if (lent.empty() || member->policy == nullptr) return std::vector<LeaseId>();
+  std::sort(lent.begin(), lent.end(),
+            [](const Lease* a, const Lease* b) { return a->extent.first_block < b->extent.first_block; });
+  int64_t lent_blocks = 0;
+  for (const Lease* lease : lent) lent_blocks += lease->extent.num_blocks;
+  elastic::UnitBlocks unit;
+  const auto borrower = members_.find(lent.front()->borrower.name);
+  if (borrower != members_.end()) {
+    const auto pair = UnitOf(member->engine, borrower->second.engine);
+    if (pair.ok()) unit = {.worker = pair->donor_blocks, .master = std::max<int64_t>(1, pair->borrower_blocks)};
+  }
+  const int64_t target = member->policy->TakeBackBlocks(need_blocks, lent_blocks, unit, now);
+
+  std::vector<LeaseId> order;
+  int64_t taken = 0;
+  std::map<Party, Holding> holdings;
+  for (const Lease* lease : lent) {
+    if (lease->state == LeaseState::kRevoking) {
+      order.push_back(lease->id);
+      taken += lease->extent.num_blocks;
+      continue;
+    }
+    Holding& holding = holdings[lease->borrower];
+    holding.weight = WeightOf(lease->borrower, now);
+    holding.bytes += lease->num_bytes;
+    holding.leases.push_back(lease);
+  }
+  while (taken < target) {
+    Holding* most = nullptr;
+    for (auto& [party, holding] : holdings) {
+      if (!holding.leases.empty() && (most == nullptr || holding.Above(*most))) most = &holding;
+    }
+    if (most == nullptr) break;
+    const Lease& next = *most->leases.front();
+    most->leases.pop_front();
+    most->bytes -= next.num_bytes;
+    taken += next.extent.num_blocks;
+    order.push_back(next.id);
+  }
+  return order;
+}
+
+void Ledger::Remember(Member& member, const std::string& key, std::vector<LeaseId> ids) {
+  member.requests[key] = std::move(ids);
+  member.request_order.push_back(key);
+  while (member.request_order.size() > options_.max_remembered_requests) {
+    member.requests.erase(member.request_order.front());
+    member.request_order.pop_front();
+  }
+}
+
+std::vector<Lease> Ledger::Alive(const std::vector<LeaseId>& ids) {
+  std::vector<Lease> leases;
+  for (const LeaseId id : ids) {
+    if (const Record* record = table_.Find(id)) leases.push_back(record->lease);
+  }
+  return leases;
+}
+
+}  // namespace swiftcache::broker::ledger
