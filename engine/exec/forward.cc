@@ -29,7 +29,9 @@ void Forward::Gather(const sched::StepPlan& plan) {
     const auto first = sequence.tokens.begin() + sequence.computed_tokens;
     token_ids_.insert(token_ids_.end(), first, first + chunk.num_tokens);
     std::byte* const* const begin = blocks_.data() + blocks_.size();
-    for (int64_t i = 0; i < sequence.blocks.size(); ++i) blocks_.push_back(arena_->Address(sequence.blocks[i]));
+    for (int64_t i = 0; i < sequence.blocks.size(); ++i) {
+      blocks_.push_back(arena_->Address(kv::BlockId(cache_->place(sequence.blocks[i]).index)));
+    }
     sequences_.push_back({.num_rows = chunk.num_tokens,
                           .context_tokens = sequence.computed_tokens,
                           .blocks = std::span(begin, sequence.blocks.size())});

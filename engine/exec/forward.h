@@ -12,6 +12,7 @@
 
 #include "absl/status/statusor.h"
 #include "engine/kv/arena.h"
+#include "engine/kv/kv_cache.h"
 #include "engine/models/model.h"
 #include "engine/sched/scheduler.h"
 
@@ -21,7 +22,8 @@ namespace swiftcache::engine::exec {
 /// scratch. Errors: the model's.
 class Forward {
  public:
-  Forward(models::Model* model, const kv::Arena* arena) : model_(model), arena_(arena) {}
+  Forward(models::Model* model, const kv::Arena* arena, const kv::KvCache* cache)
+      : model_(model), arena_(arena), cache_(cache) {}
 
   /// Logits [number of chunks that sample][vocab_size], in the order of the chunks; valid until the next Run.
   absl::StatusOr<std::span<const float>> Run(const sched::StepPlan& plan);
@@ -33,6 +35,7 @@ class Forward {
 
   models::Model* const model_;
   const kv::Arena* const arena_;
+  const kv::KvCache* const cache_;
   std::vector<int32_t> token_ids_;  // [rows]
   std::vector<std::byte*> blocks_;  // of all sequences, one after the other
   std::vector<models::SequenceRows> sequences_;

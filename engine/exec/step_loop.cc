@@ -32,10 +32,11 @@ StepLoop::StepLoop(const EngineOptions& options, std::unique_ptr<models::Model> 
       observer_(observer),
       cache_({.num_blocks = arena_.num_blocks(),
               .block_tokens = options.block_tokens,
-              .enable_prefix_caching = options.enable_prefix_caching}),
+              .enable_prefix_caching = options.enable_prefix_caching,
+              .max_chunk_tokens = options.max_num_batched_tokens}),
       scheduler_({.max_num_seqs = options.max_num_seqs, .max_num_batched_tokens = options.max_num_batched_tokens},
                  &cache_),
-      forward_(model_.get(), &arena_) {
+      forward_(model_.get(), &arena_, &cache_) {
   observer_->OnLoad(load());
 }
 
@@ -200,10 +201,11 @@ void StepLoop::Publish() {
 }
 
 EngineLoad StepLoop::load() const {
-  EngineLoad load{.kv_blocks_total = cache_.num_blocks(),
-                  .kv_blocks_used = cache_.num_used(),
-                  .kv_blocks_cached = cache_.num_cached(),
-                  .kv_blocks_free = cache_.num_free(),
+  const kv::PlaceCounts kv_blocks = cache_.local();
+  EngineLoad load{.kv_blocks_total = kv_blocks.total,
+                  .kv_blocks_used = kv_blocks.used,
+                  .kv_blocks_cached = kv_blocks.cached,
+                  .kv_blocks_free = kv_blocks.free,
                   .steps_total = steps_,
                   .preemptions_total = preemptions_,
                   .evicted_blocks_total = cache_.evicted_total()};

@@ -20,7 +20,7 @@
 #include "engine/exec/live_request.h"
 #include "engine/exec/outbox.h"
 #include "engine/kv/arena.h"
-#include "engine/kv/regular_cache.h"
+#include "engine/kv/kv_cache.h"
 #include "engine/models/model.h"
 #include "engine/sample/sampler.h"
 #include "engine/sched/scheduler.h"
@@ -81,7 +81,7 @@ class StepLoop {
   EngineMetrics* const metrics_;
   LoopObserver* const observer_;
 
-  kv::RegularCache cache_;
+  kv::KvCache cache_;
   sched::Scheduler scheduler_;
   Forward forward_;
   sample::Sampler sampler_;

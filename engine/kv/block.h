@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The name of a block in an arena, and the two kinds of hands that may hold it.
+// The name of a block, and the kinds of hands that may hold it.
 #pragma once
 
 #include <cstdint>
@@ -8,10 +8,11 @@
 
 namespace swiftcache::engine::kv {
 
-/// Index of a block in its arena, from 0.
+/// A logical block: what block tables and the prefix tree name. Where its bytes lie is its Place, which may change.
 using BlockId = StrongId<struct BlockIdTag, int32_t>;
 
-/// A block held by a sequence is in use; one held by the cache alone is kept only until somebody needs the room.
-enum class Holder { kSequence, kCache };
+/// A block held by a sequence is in use; one held by the cache alone is kept only until somebody needs the room. What a
+/// kLocalSequence holds stays in the own arena: it is not moved to a lease.
+enum class Holder { kSequence, kLocalSequence, kCache };
 
 }  // namespace swiftcache::engine::kv

@@ -14,17 +14,19 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
-#include "engine/kv/block_allocator.h"
+#include "engine/kv/block_pool.h"
 
 namespace swiftcache::engine::kv {
 
 /// Token ids are compared, all of them: a hash only finds the bucket, so a collision is never wrong KV. A path from a
 /// root is a prompt's prefix. Whoever pins a node holds every block on the way to it (Find and Extend see to that), so
-/// a block that only the tree holds can always be evicted, sooner or later, from the leaves. Thread-safety: none.
-/// Ownership: holds its blocks as Holder::kCache; the allocator and all pins: the allocator outlives the tree, the tree
-/// outlives the pins. Errors: none. Units: blocks, tokens.
+/// a block that only the tree holds can always be evicted, sooner or later, from the leaves. Blocks that move are left
+/// alone until their move ends.
+/// Thread-safety: none. Ownership: holds its blocks as Holder::kCache; the pool outlives the tree, the tree outlives
+/// the pins. Errors: none. Units: blocks, tokens.
 class PrefixTree {
  private:
   struct Node;
@@ -48,13 +50,19 @@ class PrefixTree {
   };
 
   struct Match {
-    std::vector<BlockRef> blocks;  // holds of Holder::kSequence
-    Pin pin;                       // the last matched node, or the salt's root
+    std::vector<BlockRef> blocks;
+    Pin pin;  // the last matched node, or the salt's root
   };
-  /// How long a match would be, and how many of its blocks nobody but the tree holds.
+  /// How long a match would be, how many of its blocks nobody but the tree holds, how many lie in leases.
   struct Length {
     int64_t blocks = 0;
     int64_t idle_blocks = 0;
+    int64_t leased_blocks = 0;
+  };
+  /// A block and when it was last used; the time is another after the next use.
+  struct Cold {
+    BlockId id;
+    uint64_t last_use = 0;
   };
 
   explicit PrefixTree(int64_t block_tokens) : block_tokens_(block_tokens) {}
@@ -62,17 +70,35 @@ class PrefixTree {
   PrefixTree& operator=(const PrefixTree&) = delete;
   ~PrefixTree();
 
-  /// The longest prefix of `tokens` in whole blocks, at most `max_blocks`; counts as use.
-  Match Find(const std::string& salt, std::span<const int32_t> tokens, int64_t max_blocks);
+  /// The longest prefix of `tokens` in whole blocks that a `holder` may attach (BlockPool::MayAttach), at most
+  /// `max_blocks`; counts as use. The blocks are held as `holder`.
+  Match Find(const std::string& salt, std::span<const int32_t> tokens, int64_t max_blocks,
+             Holder holder = Holder::kSequence);
   /// The same without using it.
-  Length Measure(const std::string& salt, std::span<const int32_t> tokens, int64_t max_blocks) const;
+  Length Measure(const std::string& salt, std::span<const int32_t> tokens, int64_t max_blocks,
+                 Holder holder = Holder::kSequence) const;
 
   /// Adds `block`, whose KV is that of `tokens` after the pinned node, and moves the pin to it. If the tree has those
-  /// tokens already, `block` becomes a hold on the tree's block instead. REQUIRES: tokens.size() == block_tokens.
-  void Extend(Pin& pin, std::span<const int32_t> tokens, BlockRef& block);
+  /// tokens already, `block` becomes a hold on the tree's block instead; where that one lies in a lease and `block` does
+  /// not, they change places first. False: the tree's block is on its way from a lease; nothing was changed, try again
+  /// later. REQUIRES: tokens.size() == block_tokens.
+  bool Extend(Pin& pin, std::span<const int32_t> tokens, BlockRef& block);
 
   /// Drops up to `count` blocks, least recently used leaves first; returns how many.
   int64_t Evict(int64_t count);
+  /// Drops the least recently used leaf, if it was used before `before`.
+  bool EvictOne(uint64_t before = UINT64_MAX);
+  /// Drops a block and all that follow from it; returns how many. REQUIRES: Contains(id), nobody pins any of them.
+  int64_t Drop(BlockId id);
+
+  bool Contains(BlockId id) const { return NodeOf(id) != nullptr; }
+  /// REQUIRES: Contains(id).
+  uint64_t last_use(BlockId id) const { return NodeOf(id)->last_use; }
+  /// Up to `count` of the blocks that are `wanted`: idle ones before those in use, then by last use.
+  std::vector<Cold> ColdestFirst(int64_t count, absl::FunctionRef<bool(BlockId)> wanted) const;
+  /// All that are `wanted`: those in use before idle ones, then by last use, the latest first; but what leads to a block
+  /// comes before it, since without that it is worth nothing.
+  std::vector<BlockId> HottestFirst(absl::FunctionRef<bool(BlockId)> wanted) const;
 
   int64_t num_blocks() const { return num_blocks_; }
   /// INTERNAL says what does not add up.
@@ -96,8 +122,11 @@ class PrefixTree {
   static bool IsEvictable(const Node& node) {
     return node.parent != nullptr && node.pins == 0 && node.children.empty();
   }
+  Node* NodeOf(BlockId id) const {
+    return static_cast<size_t>(id.value()) < node_of_.size() ? node_of_[id.value()] : nullptr;
+  }
   Node* RootOf(const std::string& salt);
-  const Node* ChildOf(const Node& node, std::span<const int32_t> tokens, int64_t index) const;
+  const Node* ChildOf(const Node& node, std::span<const int32_t> tokens, int64_t index, Holder holder) const;
   Node* Insert(Node& parent, std::span<const int32_t> tokens, const BlockRef& block);
   void Touch(Node& node);
   void AddPin(Node& node);
@@ -109,6 +138,7 @@ class PrefixTree {
   const int64_t block_tokens_;
   absl::flat_hash_map<std::string, std::unique_ptr<Node>> roots_;
   Evictable evictable_;
+  std::vector<Node*> node_of_;  // by block id
   uint64_t uses_ = 0;
   int64_t num_blocks_ = 0;
 };

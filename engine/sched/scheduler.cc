@@ -9,22 +9,47 @@
 #include "glog/logging.h"
 
 namespace swiftcache::engine::sched {
+namespace {
+
+Scheduler::Options Consistent(Scheduler::Options options) {
+  options.max_num_seqs = std::min(options.max_num_seqs, options.max_num_batched_tokens);
+  return options;
+}
+
+// What is longer than own memory needs a block there beside the one that is spilled.
+bool FitsInto(int64_t blocks, const kv::KvCache& cache, int64_t capacity_blocks) {
+  const int64_t local = cache.num_usable_local();
+  return blocks <= local || (local >= 2 && blocks <= capacity_blocks);
+}
+
+}  // namespace
 
 struct Scheduler::Step {
   StepPlan plan;
   int64_t budget_tokens = 0;
+  int64_t used_tokens = 0;
+  const Sequence* without_room = nullptr;  // asked already, has to wait
+
+  // No more than `max_tokens` in the whole step.
+  void Limit(int64_t max_tokens) { budget_tokens = std::min(budget_tokens, max_tokens - used_tokens); }
+  void Spend(int64_t tokens) {
+    budget_tokens -= tokens;
+    used_tokens += tokens;
+  }
 };
 
 // A step has a token for each running sequence: more of them than tokens in a step would only hold blocks and wait.
-Scheduler::Scheduler(const Options& options, kv::RegularCache* cache)
-    : options_{std::min(options.max_num_seqs, options.max_num_batched_tokens), options.max_num_batched_tokens},
-      cache_(cache) {
+Scheduler::Scheduler(const Options& options, kv::KvCache* cache) : options_(Consistent(options)), cache_(cache) {
   CHECK_GT(options_.max_num_seqs, 0);
+}
+
+bool Scheduler::CanEverFit(int64_t tokens) const {
+  return FitsInto(cache_->BlocksFor(tokens), *cache_, cache_->num_potential());
 }
 
 void Scheduler::Add(Sequence* sequence) {
   CHECK(!sequence->tokens.empty());
-  CHECK_LE(cache_->BlocksFor(static_cast<int64_t>(sequence->tokens.size())), cache_->num_blocks());
+  CHECK(CanEverFit(static_cast<int64_t>(sequence->tokens.size())));
   CHECK(waiting_.insert(sequence).second);
 }
 
@@ -34,90 +59,160 @@ void Scheduler::Remove(Sequence* sequence) {
   sequence->computed_tokens = 0;
 }
 
+void Scheduler::Reset(Sequence* sequence) {
+  ++sequence->losses;
+  Remove(sequence);
+  sequence->owned_only = false;
+  CHECK(waiting_.insert(sequence).second);
+}
+
 StepPlan Scheduler::Plan() {
   Step step{.plan = {}, .budget_tokens = options_.max_num_batched_tokens};
+  if (cache_->has_tiers()) BeginAcrossTiers(step);
   PlanDecodes(step);
   PlanPrefills(step);
-  if (step.plan.preempted.empty()) Admit(step);
-  CHECK(!step.plan.chunks.empty() || !has_work()) << "the sequence served first does not advance";
+  if (step.plan.preempted.empty() || running_.empty()) Admit(step);
+  CHECK(!step.plan.chunks.empty() || step.plan.waits || !has_work()) << "the sequence served first does not advance";
   return std::move(step.plan);
 }
 
 void Scheduler::Commit(const StepPlan& plan) {
   for (const Chunk& chunk : plan.chunks) {
     Sequence& sequence = *chunk.sequence;
+    if (sequence.blocks.size() == 0) continue;  // reset
     sequence.computed_tokens += chunk.num_tokens;
     cache_->Commit(sequence.blocks, sequence.tokens, sequence.computed_tokens);
   }
 }
 
+// Room that comes free while others wait for theirs must reach the sequence served first, so that one asks first.
+void Scheduler::BeginAcrossTiers(Step& step) {
+  const auto touches = [this](const Sequence* sequence) { return cache_->LeasedBlocks(sequence->blocks) > 0; };
+  if (options_.max_tokens_touching_regions > 0 && std::any_of(running_.begin(), running_.end(), touches)) {
+    step.Limit(std::max(options_.max_tokens_touching_regions, num_running()));
+  }
+  if (running_.empty()) return;
+  Sequence* first = running_.front();
+  if (!MakeRoomFor(step, first)) step.without_room = first;
+}
+
 // One token is left for the sequence served first where that one is still in its prefill.
 void Scheduler::PlanDecodes(Step& step) {
   const int64_t kept = !running_.empty() && running_.front()->remaining_tokens() > 1 ? 1 : 0;
-  for (size_t i = 0; i < running_.size() && step.budget_tokens > kept; ++i) {
+  for (size_t i = 0; i < running_.size() && step.budget_tokens > kept;) {
     Sequence* sequence = running_[i];
-    if (sequence->remaining_tokens() != 1) continue;
-    if (MakeRoomFor(step, sequence, sequence->computed_tokens + 1)) AddChunk(step, sequence, 1);
+    if (sequence->remaining_tokens() == 1 && MakeRoomFor(step, sequence)) AddChunk(step, sequence, 1);
+    i += i < running_.size() && running_[i] == sequence;  // it may have given up
   }
 }
 
 // A chunk is cut to the blocks that are left; others give way only where not even one token fits.
 void Scheduler::PlanPrefills(Step& step) {
-  for (size_t i = 0; i < running_.size() && step.budget_tokens > 0; ++i) {
+  for (size_t i = 0; i < running_.size() && step.budget_tokens > 0;) {
     Sequence* sequence = running_[i];
-    if (sequence->remaining_tokens() <= 1) continue;
-    if (!MakeRoomFor(step, sequence, sequence->computed_tokens + 1)) continue;
-    AddChunk(step, sequence, std::min({sequence->remaining_tokens(), step.budget_tokens, Fitting(*sequence)}));
+    if (sequence->remaining_tokens() > 1 && MakeRoomFor(step, sequence)) {
+      AddChunk(step, sequence, Fitting(*sequence, Wanted(step, *sequence)));
+    }
+    i += i < running_.size() && running_[i] == sequence;
   }
 }
 
 void Scheduler::Admit(Step& step) {
-  while (step.budget_tokens > 0 && !waiting_.empty()) {
-    Sequence* sequence = *waiting_.begin();
+  while (step.budget_tokens > 0) {
+    Sequence* sequence = FirstThatFits(step);
+    if (sequence == nullptr) return;
     if (!HasPlaceFor(*sequence)) {
       if (!MayDisplaceFor(*sequence)) return;
-      PreemptLast(step);
-      continue;
+      GiveWay(step, running_.back());
+    } else if (!LimitFor(step, *sequence) || !Start(step, sequence)) {
+      return;
     }
-    waiting_.erase(waiting_.begin());
-    running_.insert(std::upper_bound(running_.begin(), running_.end(), sequence, ServedBefore()), sequence);
-    sequence->computed_tokens = cache_->Attach(sequence->blocks, sequence->cache_salt, sequence->tokens);
-    if (!sequence->cached_tokens) {
-      sequence->cached_tokens = sequence->computed_tokens;
-      step.plan.admitted.push_back(sequence);
-    }
-    AddChunk(step, sequence, std::min({sequence->remaining_tokens(), step.budget_tokens, Fitting(*sequence)}));
   }
+}
+
+// Those before it need more than there is at present.
+Sequence* Scheduler::FirstThatFits(Step& step) const {
+  for (Sequence* sequence : waiting_) {
+    if (Fits(*sequence)) return sequence;
+    step.plan.waits = true;
+    cache_->NoteNeed(BlocksOf(*sequence));
+  }
+  return nullptr;
+}
+
+// False: what it finds in the cache lies in leases, and the step has all the tokens that may go beside that.
+bool Scheduler::LimitFor(Step& step, const Sequence& sequence) const {
+  if (options_.max_tokens_touching_regions == 0 || !cache_->has_tiers()) return true;
+  if (cache_->Measure(sequence.cache_salt, sequence.tokens, RunsFromOwned(sequence)).leased_blocks == 0) return true;
+  step.Limit(std::max(options_.max_tokens_touching_regions, num_running() + 1));
+  return step.budget_tokens > 0;
+}
+
+// False: it runs, and waits for room.
+bool Scheduler::Start(Step& step, Sequence* sequence) {
+  waiting_.erase(sequence);
+  running_.insert(std::upper_bound(running_.begin(), running_.end(), sequence, ServedBefore()), sequence);
+  sequence->owned_only = RunsFromOwned(*sequence);
+  const kv::KvCache::Attached cached =
+      cache_->Attach(sequence->blocks, sequence->cache_salt, sequence->tokens, sequence->owned_only);
+  sequence->computed_tokens = cached.tokens;
+  if (!sequence->cached_tokens) {
+    sequence->cached_tokens = cached.tokens;
+    sequence->cached_leased_tokens = cached.leased_tokens;
+    step.plan.admitted.push_back(sequence);
+  }
+  const int64_t num_tokens = Fitting(*sequence, Wanted(step, *sequence));
+  if (num_tokens > 0) {
+    AddChunk(step, sequence, num_tokens);
+  } else {
+    step.plan.waits = true;
+  }
+  return num_tokens > 0;
 }
 
 void Scheduler::AddChunk(Step& step, Sequence* sequence, int64_t num_tokens) {
   CHECK_GT(num_tokens, 0);
-  CHECK(cache_->Grow(sequence->blocks, sequence->computed_tokens + num_tokens));
+  CHECK(cache_->Grow(sequence->blocks, sequence->computed_tokens + num_tokens) == kv::Growth::kDone);
   step.plan.chunks.push_back({sequence, num_tokens, num_tokens == sequence->remaining_tokens()});
-  step.budget_tokens -= num_tokens;
+  step.Spend(num_tokens);
 }
 
-// Makes the sequence's blocks cover `tokens`; those served after it give way. False: it has to wait for those before
-// it.
-bool Scheduler::MakeRoomFor(Step& step, Sequence* sequence, int64_t tokens) {
-  while (!cache_->Grow(sequence->blocks, tokens)) {
+// Makes the sequence's blocks cover a token more; those served after it give way. False: it has to wait for those
+// before it, for room on its way, or for memory.
+bool Scheduler::MakeRoomFor(Step& step, Sequence* sequence) {
+  if (sequence == step.without_room) return false;
+  const int64_t computed = sequence->computed_tokens;
+  for (;;) {
+    switch (cache_->Grow(sequence->blocks, computed + 1, computed + Wanted(step, *sequence))) {
+      case kv::Growth::kDone:
+        return true;
+      case kv::Growth::kWait:
+        step.plan.waits = true;
+        return false;
+      case kv::Growth::kNoRoom:
+        break;
+    }
+    if (!Fits(*sequence) || num_running() == 1) {
+      GiveWay(step, sequence);
+      step.plan.waits = true;
+      return false;
+    }
     if (running_.back() == sequence) return false;
-    PreemptLast(step);
+    GiveWay(step, running_.back());
   }
-  return true;
 }
 
 // The victim may already have a part in this step, or have been admitted by it.
-void Scheduler::PreemptLast(Step& step) {
-  Sequence* victim = running_.back();
-  running_.pop_back();
+void Scheduler::GiveWay(Step& step, Sequence* victim) {
+  std::erase(running_, victim);
   std::erase_if(step.plan.chunks, [&](const Chunk& chunk) {
     if (chunk.sequence != victim) return false;
-    step.budget_tokens += chunk.num_tokens;
+    step.Spend(-chunk.num_tokens);
     return true;
   });
   cache_->Release(victim->blocks);
   victim->computed_tokens = 0;
+  victim->owned_only = false;
   waiting_.insert(victim);
   step.plan.preempted.push_back(victim);
 }
@@ -127,24 +222,56 @@ void Scheduler::PreemptLast(Step& step) {
 bool Scheduler::HasPlaceFor(const Sequence& sequence) const {
   if (num_running() >= options_.max_num_seqs) return false;
   if (running_.empty()) return true;
-  const kv::PrefixTree::Length cached = cache_->Measure(sequence.cache_salt, sequence.tokens);
+  const bool owned = RunsFromOwned(sequence);
+  if (owned && !HasOwnedPlaceFor(sequence)) return false;
+  const kv::PrefixTree::Length cached = cache_->Measure(sequence.cache_salt, sequence.tokens, owned);
   int64_t needed = MissingBlocks(sequence) - cached.blocks + cached.idle_blocks + 1;
   for (const Sequence* other : running_) needed += MissingBlocks(*other);
   return needed <= cache_->num_available();
+}
+
+bool Scheduler::HasOwnedPlaceFor(const Sequence& sequence) const {
+  int64_t needed = BlocksOf(sequence) + 1;
+  for (const Sequence* other : running_) needed += other->owned_only ? BlocksOf(*other) : 0;
+  return needed <= cache_->num_usable_local();
+}
+
+bool Scheduler::RunsFromOwned(const Sequence& sequence) const {
+  return sequence.losses >= kMaxLosses && BlocksOf(sequence) <= cache_->num_usable_local();
+}
+
+// Alone, at present.
+bool Scheduler::Fits(const Sequence& sequence) const {
+  const int64_t blocks = BlocksOf(sequence);
+  return FitsInto(blocks, *cache_, sequence.owned_only ? cache_->num_usable_local() : cache_->num_usable());
+}
+
+// Of the budget, what the sequence would take.
+int64_t Scheduler::Wanted(const Step& step, const Sequence& sequence) const {
+  const bool careful = sequence.losses >= kMaxLosses && !sequence.owned_only;
+  const int64_t most = careful ? std::min(step.budget_tokens, kCarefulTokens) : step.budget_tokens;
+  return std::min(sequence.remaining_tokens(), most);
 }
 
 bool Scheduler::MayDisplaceFor(const Sequence& sequence) const {
   return !running_.empty() && running_.back()->priority < sequence.priority;
 }
 
-// Tokens after computed_tokens for which there are blocks.
-int64_t Scheduler::Fitting(const Sequence& sequence) const {
-  return (sequence.blocks.size() + cache_->num_available()) * cache_->block_tokens() - sequence.computed_tokens;
+// Of the next `num_tokens` tokens, those for which there are blocks, or can be at once.
+int64_t Scheduler::Fitting(const Sequence& sequence, int64_t num_tokens) const {
+  const int64_t held = sequence.blocks.size();
+  const int64_t missing = cache_->BlocksFor(sequence.computed_tokens + num_tokens) - held;
+  if (missing <= 0) return num_tokens;
+  const int64_t blocks = held + cache_->Obtain(missing);
+  return std::min(num_tokens, blocks * cache_->block_tokens() - sequence.computed_tokens);
+}
+
+int64_t Scheduler::BlocksOf(const Sequence& sequence) const {
+  return cache_->BlocksFor(static_cast<int64_t>(sequence.tokens.size()));
 }
 
 int64_t Scheduler::MissingBlocks(const Sequence& sequence) const {
-  const int64_t wanted = cache_->BlocksFor(static_cast<int64_t>(sequence.tokens.size()));
-  return std::max<int64_t>(0, wanted - sequence.blocks.size());
+  return std::max<int64_t>(0, BlocksOf(sequence) - sequence.blocks.size());
 }
 
 bool Scheduler::is_running(const Sequence* sequence) const {
@@ -161,7 +288,7 @@ absl::Status Scheduler::CheckInvariants() const {
     }
   }
   for (const Sequence* sequence : waiting_) {
-    if (sequence->blocks.size() != 0 || sequence->computed_tokens != 0) {
+    if (sequence->blocks.size() != 0 || sequence->computed_tokens != 0 || sequence->owned_only) {
       return absl::InternalError(absl::StrCat("sequence ", sequence->id.value(), " waits and holds blocks"));
     }
   }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Decides what the next step computes: who runs, how many tokens of each, who gives way when the arena is full.
+// Decides what the next step computes: who runs, how many tokens of each, who gives way when memory is full.
 //
 //   scheduler.Add(&sequence);
 //   StepPlan plan = scheduler.Plan();
-//   ...compute the rows of plan.chunks...
+//   ...if plan.chunks is empty, wait for a message; else compute their rows...
 //   scheduler.Commit(plan);       // then append the sampled tokens
 //   scheduler.Remove(&sequence);  // finished or cancelled
 #pragma once
@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "engine/kv/regular_cache.h"
+#include "engine/kv/kv_cache.h"
 #include "engine/sched/sequence.h"
 
 namespace swiftcache::engine::sched {
@@ -30,62 +30,93 @@ struct StepPlan {
   std::vector<Chunk> chunks;
   std::vector<Sequence*> admitted;   // run for the first time
   std::vector<Sequence*> preempted;  // lost their blocks and wait again
+  bool waits = false;                // somebody got no tokens, because room for them is on its way or has to be leased
 };
 
 /// Continuous batching with chunked prefill, first come first served within a priority.
 ///
 /// A step takes decodes first, then prefills under way, then admits; all within max_num_batched_tokens and
 /// max_num_seqs. A waiting sequence is admitted when its tokens fit beside what the running ones still need for theirs;
-/// nobody overtakes it. Where blocks run out, cached ones that nobody uses go first (least recently used), then the
-/// running sequence that would be served last is preempted, for one that is served before it: its blocks are released
-/// (full ones stay cached until evicted) and it waits in its old place in the order. A waiting sequence of larger
-/// priority preempts running ones of smaller priority.
+/// nobody overtakes it, unless it needs more than own memory and leases come to at present. Where blocks run out, the
+/// cache finds room in its own ways (kv::KvCache), for which a sequence may have to wait: it gets no tokens in this
+/// step, others do. Where it finds none, the running sequence that would be served last is preempted, for one that is
+/// served before it: its blocks are released (full ones stay cached until evicted) and it waits in its old place in the
+/// order. A waiting sequence of larger priority preempts running ones of smaller priority.
 ///
-/// Progress: the running sequence served first always gets a token or more, since everybody else can be made to give
-/// way and it fits alone (REQUIRES of Add). By the same order no waiting sequence is served before a running one of its
-/// priority, so each gets there.
+/// A sequence whose blocks a lease took along is Reset. After kMaxLosses of these it runs from owned memory: it attaches
+/// nothing that lies in a lease and its blocks are not spilled; if it is too long for that, it runs on in chunks of at
+/// most kCarefulTokens, so that a loss costs little.
+///
+/// Progress: the running sequence served first is offered room before anybody else in each plan. Either it gets a token
+/// or more; or it waits for room on its way, which comes: a move ends, lent memory is fenced by its deadline; or
+/// everybody else has given way and own memory and leases, less than when it was admitted, cannot hold it: then it
+/// gives its blocks back and waits, while others run, until they can. Alone it fits, if it fits at all: all of its
+/// blocks but the last can be spilled, all idle ones evicted. Who fits into owned memory alone loses blocks at most
+/// kMaxLosses times, so it ends whatever becomes of the leases. By the same order no waiting sequence that fits is
+/// served before a running one of its priority, so each gets there.
 ///
 /// Thread-safety: none; the step loop owns it. Ownership: borrows sequences (until Remove) and the cache. Errors: none.
 class Scheduler {
  public:
+  static constexpr int64_t kMaxLosses = 2;
+  static constexpr int64_t kCarefulTokens = 16;
   struct Options {
     int64_t max_num_seqs = 64;
     int64_t max_num_batched_tokens = 512;
+    /// Of a step in which somebody's blocks lie in leases, so that a layer of it is short; but always enough for a
+    /// token of each. 0: no such limit.
+    int64_t max_tokens_touching_regions = 0;
   };
-  Scheduler(const Options& options, kv::RegularCache* cache);
+  Scheduler(const Options& options, kv::KvCache* cache);
 
-  /// REQUIRES: not added yet, at least one token, and it never grows past the tokens that the whole cache holds (plus
-  /// the last sampled one, whose KV is not needed).
+  /// True where the sequence could run with all the leases that there may ever be.
+  bool CanEverFit(int64_t tokens) const;
+  /// REQUIRES: not added yet, at least one token, and CanEverFit all the tokens that it grows to (less the last sampled
+  /// one, whose KV is not needed).
   void Add(Sequence* sequence);
   /// Takes the sequence out, wherever it is, and frees its blocks. REQUIRES: no plan that names it is under way.
   void Remove(Sequence* sequence);
-  /// Decides a step and takes the blocks it needs. Empty only if nothing was added.
+  /// Decides a step and takes the blocks it needs. No chunks: nothing was added, or all wait.
   StepPlan Plan();
-  /// The step's KV is in the blocks: counts it, and offers full blocks to other sequences.
+  /// The step's KV is in the blocks: counts it, and offers full blocks to other sequences. A sequence of the plan that
+  /// was Reset since is left out.
   void Commit(const StepPlan& plan);
+  /// A lease took blocks of the sequence along: it releases all, and waits in its old place to be computed again.
+  void Reset(Sequence* sequence);
 
   bool has_work() const { return !running_.empty() || !waiting_.empty(); }
   int64_t num_running() const { return static_cast<int64_t>(running_.size()); }
   int64_t num_waiting() const { return static_cast<int64_t>(waiting_.size()); }
+  /// In the order of service.
+  std::span<Sequence* const> running() const { return running_; }
   bool is_running(const Sequence* sequence) const;
   /// Recounts blocks and order. INTERNAL says what does not add up.
   absl::Status CheckInvariants() const;
 
  private:
   struct Step;  // a plan in the making
+  void BeginAcrossTiers(Step& step);
   void PlanDecodes(Step& step);
   void PlanPrefills(Step& step);
   void Admit(Step& step);
+  Sequence* FirstThatFits(Step& step) const;
+  bool LimitFor(Step& step, const Sequence& sequence) const;
+  bool Start(Step& step, Sequence* sequence);
   void AddChunk(Step& step, Sequence* sequence, int64_t num_tokens);
-  void PreemptLast(Step& step);
-  bool MakeRoomFor(Step& step, Sequence* sequence, int64_t tokens);
+  bool MakeRoomFor(Step& step, Sequence* sequence);
+  void GiveWay(Step& step, Sequence* victim);
   bool HasPlaceFor(const Sequence& sequence) const;
+  bool HasOwnedPlaceFor(const Sequence& sequence) const;
   bool MayDisplaceFor(const Sequence& sequence) const;
-  int64_t Fitting(const Sequence& sequence) const;
+  bool RunsFromOwned(const Sequence& sequence) const;
+  bool Fits(const Sequence& sequence) const;
+  int64_t Wanted(const Step& step, const Sequence& sequence) const;
+  int64_t Fitting(const Sequence& sequence, int64_t num_tokens) const;
+  int64_t BlocksOf(const Sequence& sequence) const;
   int64_t MissingBlocks(const Sequence& sequence) const;
 
   const Options options_;
-  kv::RegularCache* const cache_;
+  kv::KvCache* const cache_;
   std::vector<Sequence*> running_;  // in the order of service
   std::set<Sequence*, ServedBefore> waiting_;
 };

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "common/base/strong_id.h"
-#include "engine/kv/regular_cache.h"
+#include "engine/kv/kv_cache.h"
 
 namespace swiftcache::engine::sched {
 
@@ -28,6 +28,9 @@ struct Sequence {
   kv::BlockTable blocks;
   int64_t computed_tokens = 0;           // leading tokens whose KV is in the blocks
   std::optional<int64_t> cached_tokens;  // found in the prefix cache when it first ran; none: has not run yet
+  int64_t cached_leased_tokens = 0;      // of these, in leases
+  int64_t losses = 0;                    // how often a lease took blocks of it along
+  bool owned_only = false;               // runs from memory that the engine owns
 
   int64_t remaining_tokens() const { return static_cast<int64_t>(tokens.size()) - computed_tokens; }
 };

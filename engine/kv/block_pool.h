@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0
+// Hands out blocks, knows where each lies and counts who holds it.
+//
+//   auto blocks = pool.Allocate(3, std::nullopt);         // in the own arena; nothing where fewer than 3 are free there
+//   BlockRef again = blocks->front().Share(Holder::kCache);
+//   RegionId lease = pool.AddRegion(100);
+//   std::optional<Move> move = pool.BeginMove(again.id(), lease);
+//   ...copy the bytes of move->from to move->to...
+//   pool.FinishMove(*move);                               // the block lies in the lease now, its old place is free
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "engine/kv/block.h"
+#include "engine/kv/extent_set.h"
+#include "engine/kv/place.h"
+
+namespace swiftcache::engine::kv {
+
+class BlockPool;
+
+/// One hold on a block; the block is free again when the last hold ends.
+/// Thread-safety: none. Ownership: move-only; must not outlive its pool. Errors: none.
+class BlockRef {
+ public:
+  BlockRef() = default;
+  BlockRef(BlockRef&& other) noexcept { *this = std::move(other); }
+  BlockRef& operator=(BlockRef&& other) noexcept;
+  ~BlockRef() { Reset(); }
+
+  BlockId id() const { return id_; }
+  Holder holder() const { return holder_; }
+  /// REQUIRES: holds a block. A block has at most one hold by the cache.
+  BlockRef Share(Holder holder) const;
+  /// True where only the cache holds the block.
+  bool idle() const;
+  /// REQUIRES: holds a block.
+  const BlockPool& pool() const { return *pool_; }
+  /// Becomes a hold on `other`'s block, which holds the same bytes. If that lies in a lease and this one does not, they
+  /// change places first; false where that one moves, or this one does: nothing was changed. REQUIRES: of one pool.
+  bool GiveWayTo(const BlockRef& other);
+
+ private:
+  friend class BlockPool;
+  BlockRef(BlockPool* pool, BlockId id, Holder holder) : pool_(pool), id_(id), holder_(holder) {}
+  void Reset();
+
+  BlockPool* pool_ = nullptr;
+  BlockId id_;
+  Holder holder_ = Holder::kSequence;
+};
+
+/// The places of one region, or of several: the rest of `total` is lent, reserved, or an end of a move (its second
+/// place, or both where the block was given up meanwhile).
+struct PlaceCounts {
+  int64_t total = 0;
+  int64_t free = 0;
+  int64_t used = 0;    // held by a sequence, perhaps by the cache too
+  int64_t cached = 0;  // held by the cache alone
+};
+
+/// Blocks are allocated in the own arena only; leases add regions that blocks can be moved to. The arena's owner may
+/// lend runs of its free places to others: an owner in a table changes, whatever the run's length.
+///
+/// A block that is given up while it moves keeps both places until the move ends. A move to a lease ends where it began
+/// if the region drains by then, or a kLocalSequence took hold of the block.
+///
+/// Thread-safety: none. Ownership: owns the counts, not the bytes. Errors: wrong use is checked. Units: blocks.
+class BlockPool {
+ public:
+  explicit BlockPool(int64_t num_local_blocks);
+  BlockPool(const BlockPool&) = delete;
+  BlockPool& operator=(const BlockPool&) = delete;
+
+  /// All or nothing; placed behind `after` where possible, else as low and as adjacent as possible.
+  std::optional<std::vector<BlockRef>> Allocate(int64_t count, std::optional<BlockId> after,
+                                                Holder holder = Holder::kSequence);
+  Place place(BlockId id) const { return blocks_[id.value()].place; }
+  bool moving(BlockId id) const { return blocks_[id.value()].to.has_value(); }
+  /// May be moved to a lease: local, committed, and nobody wants it to stay.
+  bool spillable(BlockId id) const { return IsSpillable(blocks_[id.value()]); }
+  /// Readable by a new holder of this kind: not in a region that drains, and in none for a kLocalSequence.
+  bool MayAttach(BlockId id, Holder holder) const;
+  int32_t sequence_holds(BlockId id) const;
+  bool cache_holds(BlockId id) const { return blocks_[id.value()].cache; }
+  /// Past the largest id in use.
+  int64_t id_limit() const { return static_cast<int64_t>(blocks_.size()); }
+
+  RegionId AddRegion(int64_t num_blocks);
+  /// REQUIRES: no block lies there and no move begins or ends there.
+  void RemoveRegion(RegionId id);
+  /// From now on nothing is placed there. REQUIRES: not the own arena.
+  void SetDraining(RegionId id);
+  bool draining(RegionId id) const { return region(id).draining; }
+  bool has_regions() const { return !leased_.empty(); }
+  /// The oldest lease, other than `but`, that does not drain and has a free place.
+  std::optional<RegionId> RegionWithRoom(std::optional<RegionId> but = std::nullopt) const;
+  /// Who lies, or arrives, on each place of a region.
+  const std::vector<std::optional<BlockId>>& occupants(RegionId id) const { return region(id).occupants; }
+
+  /// Nothing where the region is full or drains. REQUIRES: the block is held and not moving.
+  std::optional<Move> BeginMove(BlockId id, RegionId to);
+  /// The bytes have arrived. True: the block lies at `to` now. REQUIRES: BeginMove's, not ended yet.
+  bool FinishMove(const Move& move);
+  /// They have not: the block stays at `from`. REQUIRES: as for FinishMove.
+  void AbortMove(const Move& move);
+  /// The blocks, which hold the same bytes, change places. REQUIRES: both held, neither moving.
+  void SwapPlaces(BlockId a, BlockId b);
+  int64_t num_moves() const { return num_moves_; }
+  /// Moves that free a local place, and moves that begin or end in a region.
+  int64_t num_outbound_moves() const { return num_outbound_; }
+  int64_t num_moves_of(RegionId id) const { return region(id).moves; }
+
+  /// Takes a run of the arena out of use. False: it is not wholly free; nothing was changed.
+  bool Lend(int32_t first, int32_t count);
+  /// The run is free again, and dirty: it holds another's bytes. REQUIRES: all of it is lent.
+  void TakeBack(int32_t first, int32_t count);
+  /// The dirty places that Allocate gave out since the last call, for whoever scrubs.
+  std::vector<int32_t> TakeDirty();
+
+  /// Takes the lowest free places out of use. REQUIRES: count <= local().free.
+  std::vector<int32_t> Reserve(int64_t count);
+  void Unreserve(int32_t index);
+
+  PlaceCounts local() const { return CountsOf(local_); }
+  PlaceCounts counts(RegionId id) const { return CountsOf(region(id)); }
+  /// All leases; `live` leaves out those that drain.
+  PlaceCounts leased() const;
+  PlaceCounts live() const;
+  int64_t num_free_below(int32_t index) const { return local_.free.CountBelow(index); }
+  int64_t num_lent() const { return lent_.size(); }
+  int64_t num_reserved() const { return num_reserved_; }
+  int64_t num_spillable() const { return num_spillable_; }
+
+  /// INTERNAL says what does not add up.
+  absl::Status CheckInvariants() const;
+
+ private:
+  friend class BlockRef;
+  struct Block {
+    Place place;
+    std::optional<Place> to;  // moving
+    int32_t sequences = 0;    // holds of kSequence
+    int32_t local_sequences = 0;
+    bool cache = false;
+
+    bool used() const { return sequences + local_sequences > 0; }
+    bool idle() const { return cache && !used(); }
+    bool held() const { return cache || used(); }
+  };
+  struct Region {
+    explicit Region(int64_t num_blocks) : free(num_blocks), occupants(num_blocks) {}
+    ExtentSet free;
+    std::vector<std::optional<BlockId>> occupants;
+    int64_t used = 0, cached = 0;
+    int64_t moves = 0;  // that begin or end here
+    bool draining = false;
+  };
+
+  static PlaceCounts CountsOf(const Region& region);
+  static bool IsSpillable(const Block& block) {
+    return block.cache && block.local_sequences == 0 && !block.to && block.place.local();
+  }
+  Region& region(RegionId id) { return id == kLocalRegion ? local_ : leased_.at(id); }
+  const Region& region(RegionId id) const { return id == kLocalRegion ? local_ : leased_.at(id); }
+  void Hold(BlockId id, Holder holder);
+  void Drop(BlockId id, Holder holder);
+  void Count(const Block& block, int64_t sign);
+  void CountMove(const Move& move, int64_t sign);
+  bool EndMove(const Move& move, bool arrived);
+  void Occupy(Place place, BlockId id);
+  void Vacate(Place place);
+  void GrowIds();
+  void NoteDirty(int32_t index);
+  absl::Status CheckBlocks() const;
+  absl::Status CheckPlaces(RegionId id, const Region& region) const;
+
+  std::vector<Block> blocks_;
+  std::vector<int32_t> free_ids_;
+  Region local_;
+  std::map<RegionId, Region> leased_;  // ascending: the oldest first
+  int32_t next_region_ = 1;
+  ExtentSet lent_, dirty_;
+  std::vector<int32_t> dirty_taken_;
+  int64_t num_reserved_ = 0, num_spillable_ = 0, num_moves_ = 0, num_outbound_ = 0;
+};
+
+}  // namespace swiftcache::engine::kv

@@ -1,0 +1,243 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/kv/kv_cache.h"
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
+#include "glog/logging.h"
+
+namespace swiftcache::engine::kv {
+namespace {
+
+Holder HolderFor(bool local_only) { return local_only ? Holder::kLocalSequence : Holder::kSequence; }
+
+}  // namespace
+
+KvCache::KvCache(const Options& options)
+    : options_(options), pool_(options.num_blocks), tree_(options.block_tokens), planner_(&pool_, &tree_) {}
+
+int64_t KvCache::MatchLimit(std::span<const int32_t> tokens) const {
+  return std::max<int64_t>(0, static_cast<int64_t>(tokens.size()) - 1) / options_.block_tokens;
+}
+
+PrefixTree::Length KvCache::Measure(const std::string& salt, std::span<const int32_t> tokens, bool local_only) const {
+  if (!options_.enable_prefix_caching) return {};
+  return tree_.Measure(salt, tokens, MatchLimit(tokens), HolderFor(local_only));
+}
+
+KvCache::Attached KvCache::Attach(BlockTable& table, const std::string& salt, std::span<const int32_t> tokens,
+                                  bool local_only) {
+  CHECK_EQ(table.size(), 0);
+  table.holder_ = HolderFor(local_only);
+  if (!options_.enable_prefix_caching) return {};
+  PrefixTree::Match match = tree_.Find(salt, tokens, MatchLimit(tokens), table.holder_);
+  table.blocks_ = std::move(match.blocks);
+  table.pin_ = std::move(match.pin);
+  table.committed_ = table.size();
+  return {table.size() * options_.block_tokens, LeasedBlocks(table) * options_.block_tokens};
+}
+
+Growth KvCache::Grow(BlockTable& table, int64_t tokens, int64_t wish_tokens) {
+  const int64_t count = BlocksFor(tokens) - table.size();
+  if (count <= 0) return Growth::kDone;
+  const Growth room = MakeFree(count, std::max(count, BlocksFor(wish_tokens) - table.size()));
+  if (room != Growth::kDone) return room;
+  std::optional<BlockId> last;
+  if (table.size() > 0) last = table.blocks_.back().id();
+  std::optional<std::vector<BlockRef>> blocks = pool_.Allocate(count, last, table.holder_);
+  CHECK(blocks.has_value()) << "cached blocks could not be evicted";  // PrefixTree: idle blocks are always evictable
+  std::move(blocks->begin(), blocks->end(), std::back_inserter(table.blocks_));
+  return Growth::kDone;
+}
+
+int64_t KvCache::Obtain(int64_t blocks) {
+  if (!has_tiers()) return std::min(blocks, num_available());
+  MakeFree(blocks, blocks);
+  return std::min(blocks, pool_.local().free);
+}
+
+Growth KvCache::MakeFree(int64_t count, int64_t wish) {
+  const int64_t free = pool_.local().free;
+  if (count <= free) return Growth::kDone;
+  if (pool_.num_lent() > 0) {
+    reclaim_wish_ += wish - free;
+    return Growth::kWait;
+  }
+  return pool_.has_regions() ? MakeFreeAcrossTiers(count, wish) : EvictLocal(count);
+}
+
+Growth KvCache::EvictLocal(int64_t count) {
+  const PlaceCounts local = pool_.local();
+  if (count > local.free + local.cached) return Growth::kNoRoom;
+  CountEvicted(tree_.Evict(count - local.free));
+  return Growth::kDone;
+}
+
+// While leases have more room than there is to spill, evicting gains nothing.
+Growth KvCache::MakeFreeAcrossTiers(int64_t count, int64_t wish) {
+  int64_t coming = 0;
+  for (;;) {
+    const int64_t room = pool_.live().free;
+    coming = pool_.local().free + pool_.num_outbound_moves() + std::min(room, pool_.num_spillable());
+    if (coming >= wish || room >= pool_.num_spillable() || !tree_.EvictOne()) break;
+    CountEvicted(1);
+  }
+  const int64_t free = pool_.local().free;
+  if (count <= free) return Growth::kDone;
+  if (coming < count && pool_.num_moves() == 0) return Growth::kNoRoom;
+  spill_wish_ += wish - free;
+  return Growth::kWait;
+}
+
+void KvCache::CountEvicted(int64_t blocks) {
+  evicted_total_ += blocks;
+  recently_evicted_ += blocks;
+}
+
+void KvCache::Commit(BlockTable& table, std::span<const int32_t> tokens, int64_t computed_tokens) {
+  if (!table.pin_) return;
+  const int64_t full = computed_tokens / options_.block_tokens;
+  for (int64_t& i = table.committed_; i < full; ++i) {
+    const auto block_tokens = tokens.subspan(i * options_.block_tokens, options_.block_tokens);
+    if (!tree_.Extend(table.pin_, block_tokens, table.blocks_[i])) return;
+  }
+}
+
+void KvCache::Release(BlockTable& table) { table = BlockTable(); }
+
+int64_t KvCache::LeasedBlocks(const BlockTable& table) const {
+  if (!pool_.has_regions()) return 0;
+  return std::count_if(table.blocks_.begin(), table.blocks_.end(),
+                       [this](const BlockRef& block) { return !pool_.place(block.id()).local(); });
+}
+
+bool KvCache::Touches(const BlockTable& table, RegionId region) const {
+  return std::any_of(table.blocks_.begin(), table.blocks_.end(),
+                     [&](const BlockRef& block) { return pool_.place(block.id()).region == region; });
+}
+
+std::vector<Move> KvCache::TakeMoves(int64_t max) {
+  if (!pool_.has_regions()) return {};
+  std::vector<Move> moves;
+  if (const int64_t spills = std::min(max, SpillsWanted()); spills > 0) {
+    moves = planner_.Spill(spills);
+  } else if (const int64_t promotions = std::min(max, PromotionsWanted()); promotions > 0) {
+    moves = planner_.Promote(promotions);
+  }
+  spill_wish_ = 0;
+  return moves;
+}
+
+int64_t KvCache::SpillsWanted() const {
+  if (pool_.num_lent() > 0 && spill_wish_ == 0) return 0;  // own memory comes back before any is used up elsewhere
+  return std::max(watermark() - pool_.local().free, spill_wish_) - pool_.num_outbound_moves();
+}
+
+// Half a watermark above the one that spills, so that blocks do not go to and fro.
+int64_t KvCache::PromotionsWanted() const {
+  if (spill_wish_ > 0 || pool_.num_lent() > 0 || pool_.live().used == 0) return 0;
+  return pool_.local().free - watermark() * 3 / 2;
+}
+
+std::vector<Move> KvCache::PlanDrain(RegionId region, int64_t max) {
+  std::vector<Move> moves = planner_.Drain(region, max, watermark());
+  CountEvicted(planner_.TakeEvicted());
+  return moves;
+}
+
+int64_t KvCache::DropRegion(RegionId region) {
+  CHECK_EQ(pool_.num_moves_of(region), 0) << "moves of region " << region << " are under way";
+  int64_t lost = 0;
+  const std::vector<std::optional<BlockId>>& occupants = pool_.occupants(region);
+  for (size_t i = 0; i < occupants.size(); ++i) {
+    if (!occupants[i]) continue;
+    CHECK(tree_.Contains(*occupants[i])) << "a block table touches region " << region;
+    lost += tree_.Drop(*occupants[i]);
+  }
+  pool_.RemoveRegion(region);
+  return lost;
+}
+
+int64_t KvCache::TakeLeaseWish() {
+  const int64_t evicted = std::exchange(recently_evicted_, 0);
+  const int64_t beyond = std::exchange(needed_, 0) - num_usable();
+  if (!options_.may_borrow) return 0;
+  const int64_t short_of = watermark() - pool_.local().free - pool_.live().free;
+  int64_t wish = 0;
+  if (pool_.num_lent() == 0 && (evicted > 0 || short_of > 0)) wish = std::max<int64_t>(0, short_of) + evicted;
+  return std::max(wish, beyond);
+}
+
+std::optional<std::vector<Move>> KvCache::ClearForLending(int32_t first, int32_t count, int64_t max_moves) {
+  std::optional<std::vector<Move>> moves = planner_.Clear(first, count, max_moves);
+  CountEvicted(planner_.TakeEvicted());
+  return moves;
+}
+
+int64_t KvCache::TakeReclaimWish() { return std::min(std::exchange(reclaim_wish_, 0), pool_.num_lent()); }
+
+Growth KvCache::ReserveLocal(int64_t blocks) {
+  const Growth room = MakeFree(blocks, blocks);
+  if (room != Growth::kDone) return room;
+  const std::vector<int32_t> places = pool_.Reserve(blocks);
+  reserved_.insert(reserved_.end(), places.begin(), places.end());
+  return Growth::kDone;
+}
+
+void KvCache::ReleaseReserved(int64_t blocks) {
+  CHECK_LE(blocks, static_cast<int64_t>(reserved_.size()));
+  for (; blocks > 0; --blocks) {
+    pool_.Unreserve(reserved_.back());
+    reserved_.pop_back();
+  }
+}
+
+int64_t KvCache::num_potential() const {
+  return num_usable_local() + std::max(pool_.live().total, potential_region_blocks_);
+}
+
+int64_t KvCache::num_available() const {
+  const PlaceCounts local = pool_.local();
+  if (!has_tiers()) return local.free + local.cached;
+  const PlaceCounts leased = pool_.live();
+  return local.free + local.cached + pool_.num_lent() + leased.free + leased.cached;
+}
+
+int64_t KvCache::watermark() const {
+  const int64_t usable = num_usable_local();
+  const int64_t wanted = options_.watermark_blocks > 0
+                             ? options_.watermark_blocks
+                             : std::max(2 * BlocksFor(options_.max_chunk_tokens), usable / 8);
+  return std::min(wanted, usable / 2);
+}
+
+absl::Status KvCache::CheckInvariants(std::span<const BlockTable* const> tables) const {
+  RETURN_IF_ERROR(pool_.CheckInvariants());
+  RETURN_IF_ERROR(tree_.CheckInvariants());
+  std::vector<int32_t> holds(pool_.id_limit(), 0);
+  for (const BlockTable* table : tables) {
+    for (const BlockRef& block : table->blocks_) {
+      ++holds[block.id().value()];
+      if (table->holder_ == Holder::kLocalSequence && !pool_.place(block.id()).local()) {
+        return absl::InternalError(
+            absl::StrCat("block ", block.id().value(), " lies in a lease, its sequence runs from own memory"));
+      }
+    }
+  }
+  int64_t in_cache = 0;
+  for (int64_t i = 0; i < pool_.id_limit(); ++i) {
+    const BlockId id(static_cast<int32_t>(i));
+    in_cache += pool_.cache_holds(id);
+    if (holds[i] != pool_.sequence_holds(id)) {
+      return absl::InternalError(absl::StrCat("block ", i, " is in ", holds[i], " block tables and held ",
+                                              pool_.sequence_holds(id), " times"));
+    }
+  }
+  if (in_cache == tree_.num_blocks()) return absl::OkStatus();
+  return absl::InternalError(absl::StrCat("the prefix tree has ", tree_.num_blocks(), " blocks and holds ", in_cache));
+}
+
+}  // namespace swiftcache::engine::kv

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+// Chooses the blocks that change places: spilled to leases, promoted to the own arena, saved from a lease that ends,
+// cleared from a run that is to be lent.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "engine/kv/block_pool.h"
+#include "engine/kv/prefix_tree.h"
+
+namespace swiftcache::engine::kv {
+
+/// The moves it returns have begun (BlockPool::BeginMove). Only blocks of the prefix tree move, whose bytes never change
+/// again; Clear alone moves others too. A block that moves already is never chosen.
+/// Thread-safety: none. Ownership: borrows pool and tree. Errors: none. Units: blocks.
+class MovePlanner {
+ public:
+  MovePlanner(BlockPool* pool, PrefixTree* tree) : pool_(*pool), tree_(*tree) {}
+
+  /// Up to `count` local blocks to leases, the coldest first, idle ones before those in use. Fewer only where no lease
+  /// has room or no block may be spilled.
+  std::vector<Move> Spill(int64_t count);
+  /// Up to `count` blocks in use from leases to the own arena, the hottest first.
+  std::vector<Move> Promote(int64_t count);
+  /// Up to `count` blocks out of a region, most worthwhile first. Those in use go to the own arena, else to another
+  /// lease; idle ones to another lease, else to the own arena while more than `keep_free` places are free there. Where
+  /// nothing is free, blocks that were used less recently are evicted. REQUIRES: the region drains.
+  std::vector<Move> Drain(RegionId region, int64_t count, int64_t keep_free);
+  /// Empties a run of the own arena: idle blocks there are dropped with all that follow from them, at most `max_moves`
+  /// that are held move below the run; coldest idle blocks there make way. Nothing: a place of it is lent or reserved,
+  /// a block there is moving, or there is no room; nothing was changed.
+  std::optional<std::vector<Move>> Clear(int32_t first, int32_t count, int64_t max_moves);
+
+  /// Blocks that Drain, Clear evicted since the last call.
+  int64_t TakeEvicted() { return std::exchange(evicted_, 0); }
+
+ private:
+  std::optional<BlockId> NextCold();
+  std::optional<RegionId> RoomFor(BlockId id, RegionId leaving, int64_t keep_free) const;
+  bool Leave(BlockId id, RegionId leaving, int64_t keep_free, std::vector<Move>& moves);
+  int64_t MakeRoomBelow(int32_t first, int64_t count);
+
+  BlockPool& pool_;
+  PrefixTree& tree_;
+  std::vector<PrefixTree::Cold> cold_;  // what Spill takes next, the coldest last; entries may be out of date
+  int64_t evicted_ = 0;
+};
+
+}  // namespace swiftcache::engine::kv
