@@ -89,7 +89,8 @@ void ExtentSet::Remove(int32_t first, int32_t count) {
   const auto run = Holding(first);
   const auto [start, length] = *run;
   auto behind = extents_.erase(run);
-  if (first + count < start + length) behind = extents_.emplace_hint(behind, first + count, start + length - first - count);
+  if (first + count < start + length)
+    behind = extents_.emplace_hint(behind, first + count, start + length - first - count);
   if (start < first) extents_.emplace_hint(behind, start, first - start);
   size_ -= count;
 }

@@ -208,9 +208,8 @@ int64_t KvCache::num_available() const {
 
 int64_t KvCache::watermark() const {
   const int64_t usable = num_usable_local();
-  const int64_t wanted = options_.watermark_blocks > 0
-                             ? options_.watermark_blocks
-                             : std::max(2 * BlocksFor(options_.max_chunk_tokens), usable / 8);
+  const int64_t wanted = options_.watermark_blocks > 0 ? options_.watermark_blocks
+                                                       : std::max(2 * BlocksFor(options_.max_chunk_tokens), usable / 8);
   return std::min(wanted, usable / 2);
 }
 

@@ -5,9 +5,8 @@
 //   KvCache::Attached cached = cache.Attach(table, salt, tokens);
 //   if (cache.Grow(table, computed + chunk) == Growth::kNoRoom) ...   // somebody must give way
 //   for (int32_t place : cache.TakeDirty()) ...                       // scrub, before the step writes
-//   for (const Move& move : cache.TakeMoves(8)) ...                   // start the copy; between steps, when it is done:
-//   cache.FinishMove(move);
-//   cache.Commit(table, tokens, computed);                            // after the step
+//   for (const Move& move : cache.TakeMoves(8)) ...                   // start the copy; between steps, when it is
+//   done: cache.FinishMove(move); cache.Commit(table, tokens, computed);                            // after the step
 //   cache.Release(table);
 #pragma once
 
@@ -37,9 +36,9 @@ class BlockTable {
  private:
   friend class KvCache;
   std::vector<BlockRef> blocks_;
-  int64_t committed_ = 0;               // leading blocks that are in the prefix tree
-  Holder holder_ = Holder::kSequence;   // of its blocks
-  PrefixTree::Pin pin_;                 // at block committed_ - 1; declared last: unpinned before the holds end
+  int64_t committed_ = 0;              // leading blocks that are in the prefix tree
+  Holder holder_ = Holder::kSequence;  // of its blocks
+  PrefixTree::Pin pin_;                // at block committed_ - 1; declared last: unpinned before the holds end
 };
 
 /// kWait: room is on its way, because moves that free it are under way, or TakeMoves or TakeReclaimWish will name what
@@ -60,9 +59,9 @@ class KvCache {
     int64_t num_blocks = 0;  // of the own arena
     int64_t block_tokens = 0;
     bool enable_prefix_caching = true;
-    bool may_borrow = false;        // TakeLeaseWish ever wishes
-    int64_t max_chunk_tokens = 0;   // of a step
-    int64_t watermark_blocks = 0;   // local places that spilling keeps free; 0: see watermark()
+    bool may_borrow = false;       // TakeLeaseWish ever wishes
+    int64_t max_chunk_tokens = 0;  // of a step
+    int64_t watermark_blocks = 0;  // local places that spilling keeps free; 0: see watermark()
   };
   explicit KvCache(const Options& options);
 
@@ -79,8 +78,8 @@ class KvCache {
   /// one's logits have to be computed. local_only: none that lie in a lease, and until Release the table's blocks stay
   /// in the own arena.
   Attached Attach(BlockTable& table, const std::string& salt, std::span<const int32_t> tokens, bool local_only = false);
-  /// Makes the table cover `tokens`, all or nothing. `wish_tokens`: how many it would cover if there were room: if it has
-  /// to wait, then room for so many is made.
+  /// Makes the table cover `tokens`, all or nothing. `wish_tokens`: how many it would cover if there were room: if it
+  /// has to wait, then room for so many is made.
   Growth Grow(BlockTable& table, int64_t tokens, int64_t wish_tokens = 0);
   /// How many of `blocks` more a Grow right after this one gives without waiting; makes room for the rest.
   int64_t Obtain(int64_t blocks);
@@ -112,8 +111,8 @@ class KvCache {
   /// Up to `max` moves out of it, most worthwhile first: blocks of running sequences, then the most recently used; less
   /// recently used blocks elsewhere are evicted for them. REQUIRES: it drains.
   std::vector<Move> PlanDrain(RegionId region, int64_t max);
-  /// Forgets the region, its blocks and all that follow from them; returns how many blocks were lost. REQUIRES: no table
-  /// touches it, and no move begins or ends there.
+  /// Forgets the region, its blocks and all that follow from them; returns how many blocks were lost. REQUIRES: no
+  /// table touches it, and no move begins or ends there.
   int64_t DropRegion(RegionId region);
   /// Blocks that it would like to lease beyond what it has: evictions are near or happened since the last call, or a
   /// sequence waits for more than there is. A level, not an increment.
@@ -124,8 +123,8 @@ class KvCache {
   void NoteNeed(int64_t blocks) { needed_ = std::max(needed_, blocks); }
 
   // For a donor.
-  /// Empties a run of the own arena so that Lend can have it: see MovePlanner::Clear. The moves are from local to local:
-  /// copy and finish them, and Lend, before the next plan. Nothing: it cannot be had now.
+  /// Empties a run of the own arena so that Lend can have it: see MovePlanner::Clear. The moves are from local to
+  /// local: copy and finish them, and Lend, before the next plan. Nothing: it cannot be had now.
   std::optional<std::vector<Move>> ClearForLending(int32_t first, int32_t count, int64_t max_moves);
   /// Takes the run out of use, at once whatever its length. False: it is not wholly free.
   bool Lend(int32_t first, int32_t count) { return pool_.Lend(first, count); }

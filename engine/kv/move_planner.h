@@ -13,9 +13,9 @@
 
 namespace swiftcache::engine::kv {
 
-/// The moves it returns have begun (BlockPool::BeginMove). Only blocks of the prefix tree move, whose bytes never change
-/// again; Clear alone moves others too. A block that moves already is never chosen.
-/// Thread-safety: none. Ownership: borrows pool and tree. Errors: none. Units: blocks.
+/// The moves it returns have begun (BlockPool::BeginMove). Only blocks of the prefix tree move, whose bytes never
+/// change again; Clear alone moves others too. A block that moves already is never chosen. Thread-safety: none.
+/// Ownership: borrows pool and tree. Errors: none. Units: blocks.
 class MovePlanner {
  public:
   MovePlanner(BlockPool* pool, PrefixTree* tree) : pool_(*pool), tree_(*tree) {}

@@ -43,8 +43,8 @@ PrefixTree::Match PrefixTree::Find(const std::string& salt, std::span<const int3
   return match;
 }
 
-PrefixTree::Length PrefixTree::Measure(const std::string& salt, std::span<const int32_t> tokens,
-                                       int64_t max_blocks, Holder holder) const {
+PrefixTree::Length PrefixTree::Measure(const std::string& salt, std::span<const int32_t> tokens, int64_t max_blocks,
+                                       Holder holder) const {
   Length length;
   const auto root = roots_.find(salt);
   const Node* node = root == roots_.end() ? nullptr : root->second.get();

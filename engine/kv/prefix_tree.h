@@ -79,9 +79,9 @@ class PrefixTree {
                  Holder holder = Holder::kSequence) const;
 
   /// Adds `block`, whose KV is that of `tokens` after the pinned node, and moves the pin to it. If the tree has those
-  /// tokens already, `block` becomes a hold on the tree's block instead; where that one lies in a lease and `block` does
-  /// not, they change places first. False: the tree's block is on its way from a lease; nothing was changed, try again
-  /// later. REQUIRES: tokens.size() == block_tokens.
+  /// tokens already, `block` becomes a hold on the tree's block instead; where that one lies in a lease and `block`
+  /// does not, they change places first. False: the tree's block is on its way from a lease; nothing was changed, try
+  /// again later. REQUIRES: tokens.size() == block_tokens.
   bool Extend(Pin& pin, std::span<const int32_t> tokens, BlockRef& block);
 
   /// Drops up to `count` blocks, least recently used leaves first; returns how many.
@@ -96,8 +96,8 @@ class PrefixTree {
   uint64_t last_use(BlockId id) const { return NodeOf(id)->last_use; }
   /// Up to `count` of the blocks that are `wanted`: idle ones before those in use, then by last use.
   std::vector<Cold> ColdestFirst(int64_t count, absl::FunctionRef<bool(BlockId)> wanted) const;
-  /// All that are `wanted`: those in use before idle ones, then by last use, the latest first; but what leads to a block
-  /// comes before it, since without that it is worth nothing.
+  /// All that are `wanted`: those in use before idle ones, then by last use, the latest first; but what leads to a
+  /// block comes before it, since without that it is worth nothing.
   std::vector<BlockId> HottestFirst(absl::FunctionRef<bool(BlockId)> wanted) const;
 
   int64_t num_blocks() const { return num_blocks_; }

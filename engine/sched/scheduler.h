@@ -43,9 +43,9 @@ struct StepPlan {
 /// served before it: its blocks are released (full ones stay cached until evicted) and it waits in its old place in the
 /// order. A waiting sequence of larger priority preempts running ones of smaller priority.
 ///
-/// A sequence whose blocks a lease took along is Reset. After kMaxLosses of these it runs from owned memory: it attaches
-/// nothing that lies in a lease and its blocks are not spilled; if it is too long for that, it runs on in chunks of at
-/// most kCarefulTokens, so that a loss costs little.
+/// A sequence whose blocks a lease took along is Reset. After kMaxLosses of these it runs from owned memory: it
+/// attaches nothing that lies in a lease and its blocks are not spilled; if it is too long for that, it runs on in
+/// chunks of at most kCarefulTokens, so that a loss costs little.
 ///
 /// Progress: the running sequence served first is offered room before anybody else in each plan. Either it gets a token
 /// or more; or it waits for room on its way, which comes: a move ends, lent memory is fenced by its deadline; or

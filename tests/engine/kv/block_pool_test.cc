@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "engine/kv/block_allocator.h"
+#include "engine/kv/block_pool.h"
 
 #include <gtest/gtest.h>
 
@@ -8,56 +8,56 @@
 namespace swiftcache::engine::kv {
 namespace {
 
-TEST(BlockAllocatorTest, AllocatesAllOrNothing) {
-  BlockAllocator allocator(4);
-  auto three = allocator.Allocate(3, std::nullopt);
+TEST(BlockPoolTest, AllocatesAllOrNothing) {
+  BlockPool pool(4);
+  auto three = pool.Allocate(3, std::nullopt);
   ASSERT_TRUE(three.has_value());
-  EXPECT_FALSE(allocator.Allocate(2, std::nullopt).has_value());
-  EXPECT_EQ(allocator.num_free(), 1);
-  EXPECT_EQ(allocator.num_used(), 3);
+  EXPECT_FALSE(pool.Allocate(2, std::nullopt).has_value());
+  EXPECT_EQ(pool.local().free, 1);
+  EXPECT_EQ(pool.local().used, 3);
 }
 
-TEST(BlockAllocatorTest, ABlockIsUsedThenCachedThenFree) {
-  BlockAllocator allocator(2);
-  auto blocks = allocator.Allocate(1, std::nullopt);
+TEST(BlockPoolTest, ABlockIsUsedThenCachedThenFree) {
+  BlockPool pool(2);
+  auto blocks = pool.Allocate(1, std::nullopt);
   BlockRef sequence = std::move(blocks->front());
   BlockRef cache = sequence.Share(Holder::kCache);
-  EXPECT_EQ(allocator.num_used(), 1);
+  EXPECT_EQ(pool.local().used, 1);
   EXPECT_FALSE(cache.idle());
   sequence = BlockRef();
-  EXPECT_EQ(allocator.num_used(), 0);
-  EXPECT_EQ(allocator.num_cached(), 1);
+  EXPECT_EQ(pool.local().used, 0);
+  EXPECT_EQ(pool.local().cached, 1);
   EXPECT_TRUE(cache.idle());
-  EXPECT_TRUE(allocator.CheckInvariants().ok());
+  EXPECT_TRUE(pool.CheckInvariants().ok());
   cache = BlockRef();
-  EXPECT_EQ(allocator.num_free(), 2);
-  EXPECT_TRUE(allocator.CheckInvariants().ok());
+  EXPECT_EQ(pool.local().free, 2);
+  EXPECT_TRUE(pool.CheckInvariants().ok());
 }
 
-TEST(BlockAllocatorTest, TwoSequencesShareOneBlock) {
-  BlockAllocator allocator(2);
-  auto blocks = allocator.Allocate(1, std::nullopt);
+TEST(BlockPoolTest, TwoSequencesShareOneBlock) {
+  BlockPool pool(2);
+  auto blocks = pool.Allocate(1, std::nullopt);
   BlockRef second = blocks->front().Share(Holder::kSequence);
   blocks.reset();
-  EXPECT_EQ(allocator.num_used(), 1);
-  EXPECT_EQ(allocator.sequence_holds(second.id()), 1);
+  EXPECT_EQ(pool.local().used, 1);
+  EXPECT_EQ(pool.sequence_holds(second.id()), 1);
 }
 
-TEST(BlockAllocatorTest, MovingAHoldDoesNotEndIt) {
-  BlockAllocator allocator(1);
-  auto blocks = allocator.Allocate(1, std::nullopt);
+TEST(BlockPoolTest, MovingAHoldDoesNotEndIt) {
+  BlockPool pool(1);
+  auto blocks = pool.Allocate(1, std::nullopt);
   BlockRef a = std::move(blocks->front());
   BlockRef b = std::move(a);
   blocks.reset();
-  EXPECT_EQ(allocator.num_used(), 1);
+  EXPECT_EQ(pool.local().used, 1);
   BlockRef& same = b;
   b = std::move(same);
-  EXPECT_EQ(allocator.num_used(), 1);
+  EXPECT_EQ(pool.local().used, 1);
 }
 
-TEST(BlockAllocatorDeathTest, TheCacheHoldsABlockOnce) {
-  BlockAllocator allocator(1);
-  auto blocks = allocator.Allocate(1, std::nullopt);
+TEST(BlockPoolDeathTest, TheCacheHoldsABlockOnce) {
+  BlockPool pool(1);
+  auto blocks = pool.Allocate(1, std::nullopt);
   BlockRef cache = blocks->front().Share(Holder::kCache);
   EXPECT_DEATH((void)cache.Share(Holder::kCache), "in the cache already");
 }

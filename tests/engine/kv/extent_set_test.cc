@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "engine/kv/free_extents.h"
+#include "engine/kv/extent_set.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -14,70 +14,64 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::Pair;
 
-std::vector<int32_t> Values(const std::vector<BlockId>& ids) {
-  std::vector<int32_t> values;
-  for (BlockId id : ids) values.push_back(id.value());
-  return values;
+TEST(ExtentSetTest, LowAddressesGoFirst) {
+  ExtentSet free(10);
+  EXPECT_THAT(free.Take(3, std::nullopt), ElementsAre(0, 1, 2));
+  free.Insert(1);
+  EXPECT_THAT(free.Take(1, std::nullopt), ElementsAre(1));
 }
 
-TEST(FreeExtentsTest, LowAddressesGoFirst) {
-  FreeExtents free(10);
-  EXPECT_THAT(Values(free.Take(3, std::nullopt)), ElementsAre(0, 1, 2));
-  free.Give(BlockId(1));
-  EXPECT_THAT(Values(free.Take(1, std::nullopt)), ElementsAre(1));
-}
-
-TEST(FreeExtentsTest, AGroupGoesToTheLowestRunThatHoldsItWhole) {
-  FreeExtents free(10);
+TEST(ExtentSetTest, AGroupGoesToTheLowestRunThatHoldsItWhole) {
+  ExtentSet free(10);
   (void)free.Take(6, std::nullopt);
-  for (int32_t id : {0, 2, 3}) free.Give(BlockId(id));
-  EXPECT_THAT(Values(free.Take(2, std::nullopt)), ElementsAre(2, 3));
+  for (int32_t id : {0, 2, 3}) free.Insert(id);
+  EXPECT_THAT(free.Take(2, std::nullopt), ElementsAre(2, 3));
 }
 
-TEST(FreeExtentsTest, WithoutALongRunTheLowestPiecesAreTaken) {
-  FreeExtents free(5);
+TEST(ExtentSetTest, WithoutALongRunTheLowestPiecesAreTaken) {
+  ExtentSet free(5);
   (void)free.Take(5, std::nullopt);
-  for (int32_t id : {0, 2, 4}) free.Give(BlockId(id));
-  EXPECT_THAT(Values(free.Take(3, std::nullopt)), ElementsAre(0, 2, 4));
+  for (int32_t id : {0, 2, 4}) free.Insert(id);
+  EXPECT_THAT(free.Take(3, std::nullopt), ElementsAre(0, 2, 4));
   EXPECT_EQ(free.size(), 0);
 }
 
-TEST(FreeExtentsTest, AGrowingTableContinuesWhereItEnded) {
-  FreeExtents free(10);
+TEST(ExtentSetTest, AGrowingTableContinuesWhereItEnded) {
+  ExtentSet free(10);
   (void)free.Take(5, std::nullopt);
-  free.Give(BlockId(0));
-  EXPECT_THAT(Values(free.Take(2, BlockId(4))), ElementsAre(5, 6));
-  EXPECT_THAT(Values(free.Take(1, BlockId(3))), ElementsAre(0));
+  free.Insert(0);
+  EXPECT_THAT(free.Take(2, 4), ElementsAre(5, 6));
+  EXPECT_THAT(free.Take(1, 3), ElementsAre(0));
 }
 
-TEST(FreeExtentsTest, NeighboursMerge) {
-  FreeExtents free(4);
+TEST(ExtentSetTest, NeighboursMerge) {
+  ExtentSet free(4);
   (void)free.Take(4, std::nullopt);
-  for (int32_t id : {0, 2, 3, 1}) free.Give(BlockId(id));
+  for (int32_t id : {0, 2, 3, 1}) free.Insert(id);
   EXPECT_THAT(free.extents(), ElementsAre(Pair(0, 4)));
 }
 
-TEST(FreeExtentsDeathTest, AFreeBlockCannotBeGivenBack) {
-  FreeExtents free(4);
-  EXPECT_DEATH(free.Give(BlockId(2)), "free already");
+TEST(ExtentSetDeathTest, APlaceIsInsertedOnce) {
+  ExtentSet free(4);
+  EXPECT_DEATH(free.Insert(2), "in the set already");
 }
 
-TEST(FreeExtentsTest, RandomUseAgreesWithASet) {
+TEST(ExtentSetTest, RandomUseAgreesWithASet) {
   std::mt19937 rng(1);
-  FreeExtents free(64);
+  ExtentSet free(64);
   std::set<int32_t> expected;
   for (int32_t i = 0; i < 64; ++i) expected.insert(i);
   std::vector<int32_t> taken;
   for (int round = 0; round < 20000; ++round) {
     if (rng() % 2 == 0 && !expected.empty()) {
-      std::optional<BlockId> after;
-      if (rng() % 2) after = BlockId(static_cast<int32_t>(rng() % 64));
-      const auto ids = Values(free.Take(rng() % std::min<size_t>(expected.size(), 6) + 1, after));
+      std::optional<int32_t> after;
+      if (rng() % 2) after = static_cast<int32_t>(rng() % 64);
+      const auto ids = free.Take(rng() % std::min<size_t>(expected.size(), 6) + 1, after);
       for (int32_t id : ids) ASSERT_EQ(expected.erase(id), 1u);
       taken.insert(taken.end(), ids.begin(), ids.end());
     } else if (!taken.empty()) {
       std::swap(taken[rng() % taken.size()], taken.back());
-      free.Give(BlockId(taken.back()));
+      free.Insert(taken.back());
       expected.insert(taken.back());
       taken.pop_back();
     }

@@ -30,7 +30,7 @@ class PrefixTreeTest : public ::testing::Test {
   }
   void Compute(Path& path) {
     for (size_t i = path.blocks.size(); (i + 1) * kBlockTokens <= path.tokens.size(); ++i) {
-      auto block = allocator_.Allocate(1, std::nullopt);
+      auto block = pool_.Allocate(1, std::nullopt);
       ASSERT_TRUE(block.has_value());
       path.blocks.push_back(std::move(block->front()));
       tree_.Extend(path.pin, std::span(path.tokens).subspan(i * kBlockTokens, kBlockTokens), path.blocks.back());
@@ -42,7 +42,7 @@ class PrefixTreeTest : public ::testing::Test {
   }
   int64_t Found(const std::string& salt, const Tokens& tokens) { return tree_.Measure(salt, tokens, 1000).blocks; }
 
-  BlockAllocator allocator_{200};
+  BlockPool pool_{200};
   PrefixTree tree_{kBlockTokens};
 };
 
@@ -66,7 +66,7 @@ TEST_F(PrefixTreeTest, TheSecondToComputeTheSameTokensGetsTheFirstOnesBlock) {
   Compute(first);
   Compute(second);
   EXPECT_EQ(first.blocks[1].id(), second.blocks[1].id());
-  EXPECT_EQ(allocator_.num_used(), 2) << "the duplicates were given back";
+  EXPECT_EQ(pool_.local().used, 2) << "the duplicates were given back";
 }
 
 TEST_F(PrefixTreeTest, EvictTakesTheLeastRecentlyUsedLeaf) {
@@ -89,15 +89,15 @@ TEST_F(PrefixTreeTest, EvictSkipsPinnedNodesAndTheirAncestors) {
   EXPECT_EQ(Found("", {1, 2, 3, 4}), 2);
   running = Path();
   EXPECT_EQ(tree_.Evict(10), 2);
-  EXPECT_EQ(allocator_.num_free(), allocator_.num_blocks());
+  EXPECT_EQ(pool_.local().free, pool_.local().total);
 }
 
 TEST_F(PrefixTreeTest, AVeryLongPathIsTornDownWithoutRecursion) {
-  BlockAllocator allocator(200000);
+  BlockPool pool(200000);
   PrefixTree tree(1);
   PrefixTree::Match match = tree.Find("", {}, 0);
   for (int32_t i = 0; i < 200000; ++i) {
-    auto block = allocator.Allocate(1, std::nullopt);
+    auto block = pool.Allocate(1, std::nullopt);
     tree.Extend(match.pin, std::span(&i, 1), block->front());
   }
   EXPECT_EQ(tree.num_blocks(), 200000);
@@ -194,7 +194,7 @@ TEST_F(PrefixTreeTest, RandomUseAgreesWithTheNaiveModel) {
       ASSERT_EQ(Found(key.first, key.second) * kBlockTokens, static_cast<int64_t>(key.second.size()));
     }
     ASSERT_TRUE(tree_.CheckInvariants().ok()) << tree_.CheckInvariants();
-    ASSERT_TRUE(allocator_.CheckInvariants().ok()) << allocator_.CheckInvariants();
+    ASSERT_TRUE(pool_.CheckInvariants().ok()) << pool_.CheckInvariants();
   }
   EXPECT_GT(evictions, 100);
   EXPECT_GT(hits, 100);

@@ -22,7 +22,7 @@ class SchedulerTest : public ::testing::Test {
  protected:
   void Create(int64_t num_blocks, int64_t max_seqs, int64_t max_tokens, bool caching = true) {
     sequences_.clear();  // before the cache that they hold blocks of
-    cache_ = std::make_unique<kv::RegularCache>(kv::RegularCache::Options{num_blocks, kBlockTokens, caching});
+    cache_ = std::make_unique<kv::KvCache>(kv::KvCache::Options{num_blocks, kBlockTokens, caching});
     scheduler_ = std::make_unique<Scheduler>(Scheduler::Options{max_seqs, max_tokens}, cache_.get());
   }
   // Its tokens are its own unless `first_token` is another's.
@@ -49,7 +49,7 @@ class SchedulerTest : public ::testing::Test {
     return chunks;
   }
 
-  std::unique_ptr<kv::RegularCache> cache_;
+  std::unique_ptr<kv::KvCache> cache_;
   std::list<Sequence> sequences_;  // destroyed before the cache
   std::unique_ptr<Scheduler> scheduler_;
   StepPlan plan_;
@@ -121,7 +121,7 @@ TEST_F(SchedulerTest, CachedBlocksGoBeforeASequenceIsPreempted) {
   Add(16);
   Step();
   scheduler_->Remove(&sequences_.front());
-  EXPECT_EQ(cache_->num_cached(), 4);
+  EXPECT_EQ(cache_->local().cached, 4);
   Add(27);
   Step();
   EXPECT_EQ(cache_->evicted_total(), 3);
@@ -151,7 +151,7 @@ TEST_F(SchedulerTest, APreemptedSequenceFindsItsOwnBlocksWhereTheyWereNotNeeded)
   Step();
   while (young->blocks.size() > 0) Step();
   scheduler_->Remove(old);
-  EXPECT_GT(cache_->num_cached(), 0);
+  EXPECT_GT(cache_->local().cached, 0);
   const auto chunks = Step();
   ASSERT_EQ(chunks.size(), 1u);
   EXPECT_LT(chunks[0].second, static_cast<int64_t>(young->tokens.size()));
@@ -187,7 +187,7 @@ TEST_F(SchedulerTest, RemoveWorksWhereverTheSequenceIs) {
   scheduler_->Remove(waiting);
   scheduler_->Remove(running);
   EXPECT_FALSE(scheduler_->has_work());
-  EXPECT_EQ(cache_->num_used(), 0);
+  EXPECT_EQ(cache_->local().used, 0);
 }
 
 // Every sequence ends, in the order of service among those that were there from the start and alike, within a bound.
@@ -223,7 +223,7 @@ TEST_F(SchedulerTest, RandomWorkAlwaysAdvancesTheOneServedFirst) {
       }
       ASSERT_FALSE(HasFailure());
     }
-    EXPECT_EQ(cache_->num_used(), 0);
+    EXPECT_EQ(cache_->local().used, 0);
   }
 }
 
