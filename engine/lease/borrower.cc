@@ -15,6 +15,13 @@ Borrower::Entry* Borrower::Find(kv::LeaseId id, std::initializer_list<Phase> pha
   return expected ? &it->second : nullptr;
 }
 
+void Borrower::Told(const Lease& lease, absl::Time now) {
+  if (lease.borrower_instance != options_.instance_id) return;
+  if (lease.state == State::kGranted) return Granted(lease, now);
+  const bool ended = lease.state == State::kReleased || lease.state == State::kFenced;
+  if (ended && leases_.contains(lease.id)) EndedByBroker(lease.id, now);
+}
+
 void Borrower::Granted(const Lease& lease, absl::Time now) {
   if (lease.borrower_instance != options_.instance_id || leases_.contains(lease.id) || ended_.Contains(lease.id)) {
     ++ignored_;
@@ -24,7 +31,7 @@ void Borrower::Granted(const Lease& lease, absl::Time now) {
   entry.lease = lease;
   entry.lease.state = State::kGranted;
   entry.give_up = now + options_.ttl;
-  actions_.push_back(Open{entry.lease});
+  actions_.emplace_back(Open{entry.lease});
 }
 
 void Borrower::Opened(kv::LeaseId id, bool ok, absl::Time now) {
@@ -38,8 +45,8 @@ void Borrower::Opened(kv::LeaseId id, bool ok, absl::Time now) {
   entry->lease.state = State::kActive;
   entry->give_up = now + options_.ttl;
   entry->next_renewal = now + options_.ttl / 3;
-  actions_.push_back(ReportActive{id});
-  actions_.push_back(Use{entry->lease});
+  actions_.emplace_back(ReportActive{id});
+  actions_.emplace_back(Use{entry->lease});
 }
 
 void Borrower::Renewed(kv::LeaseId id, absl::Time now) {
@@ -58,7 +65,7 @@ void Borrower::GiveBack(kv::LeaseId id, absl::Time now) { Revoked(id, options_.d
 void Borrower::Drained(kv::LeaseId id, absl::Time) {
   Entry* entry = Find(id, {Phase::kDraining, Phase::kLosing});
   if (entry == nullptr) return;
-  if (entry->phase == Phase::kDraining) actions_.push_back(SendRelease{id});
+  if (entry->phase == Phase::kDraining) actions_.emplace_back(SendRelease{id});
   End(*entry);
 }
 
@@ -92,7 +99,7 @@ void Borrower::Tick(absl::Time now) {
       GiveUp(entry, now);
     } else if (entry.next_renewal <= now) {
       entry.next_renewal = now + options_.ttl / 3;
-      actions_.push_back(SendRenewal{entry.lease.id});
+      actions_.emplace_back(SendRenewal{entry.lease.id});
     }
   }
 }
@@ -124,7 +131,7 @@ void Borrower::StartDrain(Entry& entry, absl::Time until) {
   entry.lease.state = State::kRevoking;
   entry.give_up = until;
   entry.next_renewal = absl::InfiniteFuture();
-  actions_.push_back(Drain{entry.lease.id, until});
+  actions_.emplace_back(Drain{entry.lease.id, until});
 }
 
 void Borrower::LoseOrEnd(Entry& entry) {
@@ -135,17 +142,17 @@ void Borrower::LoseOrEnd(Entry& entry) {
 void Borrower::StartLose(Entry& entry) {
   entry.phase = Phase::kLosing;
   entry.give_up = entry.next_renewal = absl::InfiniteFuture();
-  actions_.push_back(Lose{entry.lease.id});
+  actions_.emplace_back(Lose{entry.lease.id});
 }
 
 void Borrower::TellLost(Entry& entry, const std::string& why) {
   if (std::exchange(entry.told_lost, true)) return;
-  actions_.push_back(ReportLost{entry.lease.id, why});
+  actions_.emplace_back(ReportLost{entry.lease.id, why});
 }
 
 void Borrower::End(Entry& entry) {
   const kv::LeaseId id = entry.lease.id;
-  actions_.push_back(Close{id});
+  actions_.emplace_back(Close{id});
   ended_.Add(id);
   leases_.erase(id);
 }

@@ -94,7 +94,10 @@ class Borrower {
 
   explicit Borrower(const Options& options) : options_(options) {}
 
-  // From the broker's Watch: a lease in state GRANTED, with its epoch; its end (RELEASED, FENCED).
+  // From the broker's Watch.
+  /// Any word about any lease. Of those that this instance takes: GRANTED: Granted. RELEASED and FENCED, while it is
+  /// held: EndedByBroker. Of a revocation the donor tells.
+  void Told(const Lease& lease, absl::Time now);
   void Granted(const Lease& lease, absl::Time now);
   void EndedByBroker(kv::LeaseId id, absl::Time now);
   // From the transport.
@@ -148,7 +151,7 @@ class Borrower {
   void End(Entry& entry);
 
   static constexpr size_t kRemembered = 1024;  // ended leases
-  const Options options_;
+  Options options_;
   Leases leases_;
   RecentIds ended_{kRemembered};
   std::vector<Action> actions_;

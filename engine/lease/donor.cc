@@ -15,20 +15,41 @@ Donor::Entry* Donor::Find(kv::LeaseId id, std::initializer_list<Phase> phases) {
   return expected ? &it->second : nullptr;
 }
 
+void Donor::Told(const Lease& lease, absl::Time now) {
+  if (lease.donor_instance != options_.instance_id) return;
+  const bool held = leases_.contains(lease.id);
+  switch (lease.state) {
+    case State::kOffered:
+      return Offered(lease, now);
+    case State::kGranted:
+    case State::kActive:
+      if (!held) actions_.emplace_back(ReportReleased{lease.id});
+      return;
+    case State::kRevoking:
+      if (held) return Revoke(lease.id, "the broker wants it revoked", now);
+      actions_.emplace_back(ReportReleased{lease.id});
+      return;
+    case State::kReleased:
+    case State::kFenced:
+      if (held) BrokerForgot(lease.id, now);
+      return;
+  }
+}
+
 void Donor::Offered(const Lease& lease, absl::Time) {
   if (lease.donor_instance != options_.instance_id || leases_.contains(lease.id) || ended_.Contains(lease.id)) {
     ++ignored_;
     return;
   }
   if (const std::string why = WhyNot(lease); !why.empty()) {
-    actions_.push_back(ReportDeclined{lease.id, why});
+    actions_.emplace_back(ReportDeclined{lease.id, why});
     ended_.Add(lease.id);
     return;
   }
   Entry& entry = leases_[lease.id];
   entry.lease = lease;
   entry.lease.state = State::kOffered;
-  actions_.push_back(ClearExtent{entry.lease});
+  actions_.emplace_back(ClearExtent{entry.lease});
 }
 
 std::string Donor::WhyNot(const Lease& lease) const {
@@ -49,14 +70,14 @@ void Donor::Cleared(kv::LeaseId id, bool ok, absl::Time now) {
   if (!ok) return EndUngranted(*entry, /*cleared=*/false, "its own KV needs the extent", now);
   if (entry->wanted_back) return EndUngranted(*entry, /*cleared=*/true, entry->why, now);
   entry->phase = Phase::kGranting;
-  actions_.push_back(Grant{entry->lease});
+  actions_.emplace_back(Grant{entry->lease});
 }
 
 void Donor::Granted(kv::LeaseId id, kv::Epoch epoch, absl::Time now) {
   Entry* entry = Find(id, {Phase::kGranting});
   if (entry == nullptr) return;
   if (entry->wanted_back) {
-    actions_.push_back(Fence{id});
+    actions_.emplace_back(Fence{id});
     return EndUngranted(*entry, /*cleared=*/true, entry->why, now);
   }
   entry->phase = Phase::kGranted;
@@ -82,7 +103,7 @@ void Donor::Renewal(kv::LeaseId id, absl::Time now) {
   Entry* entry = Find(id, {Phase::kActive});
   if (entry == nullptr) return;
   entry->deadline = now + options_.ttl;
-  actions_.push_back(SendRenewed{id});
+  actions_.emplace_back(SendRenewed{id});
 }
 
 void Donor::BorrowerReleased(kv::LeaseId id, absl::Time now) {
@@ -97,7 +118,12 @@ void Donor::BorrowerGone(kv::LeaseId id, absl::Time now) {
 
 void Donor::Revoke(kv::LeaseId id, const std::string& why, absl::Time now) {
   Entry* entry = Find(id, {Phase::kClearing, Phase::kGranting, Phase::kGranted, Phase::kActive});
-  if (entry != nullptr) WantBack(*entry, why, now);
+  if (entry == nullptr) return;
+  if (entry->wanted_back) {
+    ++ignored_;
+    return;
+  }
+  WantBack(*entry, why, now);
 }
 
 int64_t Donor::NeedBack(int64_t blocks, absl::Time now) {
@@ -153,7 +179,7 @@ void Donor::WantBack(Entry& entry, const std::string& why, absl::Time now) {
       entry.phase = Phase::kRevoking;
       entry.lease.state = State::kRevoking;
       entry.deadline = now + options_.revoke_deadline;
-      actions_.push_back(SendRevoke{entry.lease.id, options_.revoke_deadline});
+      actions_.emplace_back(SendRevoke{entry.lease.id, options_.revoke_deadline});
       Tell(entry, ReportRevoking{entry.lease.id, why});
       return;
     case Phase::kRevoking:
@@ -189,7 +215,7 @@ void Donor::EndUngranted(Entry& entry, bool cleared, const std::string& why, abs
 
 void Donor::End(Entry& entry, bool fenced, const std::string& why, absl::Time now) {
   const kv::LeaseId id = entry.lease.id;
-  actions_.push_back(Fence{id});
+  actions_.emplace_back(Fence{id});
   GiveToKv(entry, fenced, now);
   if (fenced) {
     Tell(entry, ReportFenced{id, why});
@@ -201,7 +227,7 @@ void Donor::End(Entry& entry, bool fenced, const std::string& why, absl::Time no
 
 void Donor::GiveToKv(const Entry& entry, bool fenced, absl::Time now) {
   const absl::Duration waited = std::max(absl::ZeroDuration(), now - entry.revoked_at);
-  actions_.push_back(TakeBack{entry.lease.id, entry.lease.extent, fenced, waited});
+  actions_.emplace_back(TakeBack{entry.lease.id, entry.lease.extent, fenced, waited});
 }
 
 void Donor::Forget(kv::LeaseId id) {

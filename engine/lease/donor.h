@@ -110,6 +110,10 @@ class Donor {
   explicit Donor(const Options& options) : options_(options) {}
 
   // From the broker's Watch.
+  /// Any word about any lease. Of those that this instance gives: OFFERED: Offered. REVOKING: Revoke. RELEASED and
+  /// FENCED, while it is held: BrokerForgot. GRANTED, ACTIVE or REVOKING, while it is not held: RELEASED is reported
+  /// again, since the broker knows no better (a late copy of a Register told it so) and would keep it for ever.
+  void Told(const Lease& lease, absl::Time now);
   void Offered(const Lease& lease, absl::Time now);
   // From kv: it has taken the extent out of local use, or cannot.
   void Cleared(kv::LeaseId id, bool ok, absl::Time now);
@@ -170,11 +174,11 @@ class Donor {
   void Forget(kv::LeaseId id);
   template <typename Report>
   void Tell(const Entry& entry, Report report) {
-    if (entry.reported) actions_.push_back(std::move(report));
+    if (entry.reported) actions_.emplace_back(std::move(report));
   }
 
   static constexpr size_t kRemembered = 1024;  // ended leases
-  const Options options_;
+  Options options_;
   Leases leases_;
   RecentIds ended_{kRemembered};
   std::vector<Action> actions_;

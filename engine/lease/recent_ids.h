@@ -30,7 +30,7 @@ class RecentIds {
   bool Contains(kv::LeaseId id) const { return ids_.contains(id); }
 
  private:
-  const size_t capacity_;
+  size_t capacity_;
   std::deque<kv::LeaseId> order_;
   std::set<kv::LeaseId> ids_;
 };

@@ -217,6 +217,24 @@ TEST(BorrowerTest, ALateGrantDoesNotBringALeaseBack) {
   EXPECT_THAT(Take(borrower), IsEmpty());
 }
 
+TEST(BorrowerTest, WatchOpensWhatIsGrantedAndLosesWhatHasEnded) {
+  Borrower borrower = NewBorrower();
+  Lease lease = MakeLease(1);
+  for (State state : {State::kOffered, State::kGranted}) {
+    lease.state = state;
+    borrower.Told(lease, kStart);
+  }
+  EXPECT_THAT(Take(borrower), ElementsAre("open 1"));
+  for (State state : {State::kReleased, State::kFenced}) {
+    Borrower active = ActiveBorrower();
+    for (State earlier : {State::kActive, State::kRevoking, state, state}) {
+      lease.state = earlier;
+      active.Told(lease, kStart);
+    }
+    EXPECT_THAT(Take(active), ElementsAre("lose 1"));
+  }
+}
+
 /// What the actions for one lease must be: a grammar that holds whatever comes in.
 class Monitor {
  public:

@@ -291,6 +291,48 @@ TEST(DonorTest, ALateOfferDoesNotBringALeaseBack) {
   EXPECT_THAT(Take(donor), IsEmpty());
 }
 
+Lease ToldAs(State state) {
+  Lease lease = MakeLease(1);
+  lease.state = state;
+  return lease;
+}
+
+TEST(DonorTest, WatchLeadsThroughTheLifeOfALease) {
+  Donor donor = NewDonor();
+  donor.Told(ToldAs(State::kOffered), kStart);
+  EXPECT_THAT(Take(donor), ElementsAre("clear 1"));
+  donor = ActiveDonor();
+  donor.Told(ToldAs(State::kGranted), kStart);
+  donor.Told(ToldAs(State::kActive), kStart);
+  EXPECT_THAT(Take(donor), IsEmpty());
+  donor.Told(ToldAs(State::kRevoking), kStart);
+  EXPECT_THAT(Take(donor), ElementsAre("revoke 1 in 50ms", "REVOKING 1"));
+}
+
+TEST(DonorTest, ALeaseThatTheBrokerEndedIsRevokedUnreported) {
+  for (State state : {State::kReleased, State::kFenced}) {
+    Donor donor = ActiveDonor();
+    donor.Told(ToldAs(state), kStart);
+    EXPECT_THAT(Take(donor), ElementsAre("revoke 1 in 50ms"));
+  }
+}
+
+TEST(DonorTest, ALeaseThatOnlyTheBrokerBelievesInIsReportedReleased) {
+  for (State state : {State::kGranted, State::kActive, State::kRevoking}) {
+    Donor donor = NewDonor();
+    donor.Told(ToldAs(state), kStart);
+    EXPECT_THAT(Take(donor), ElementsAre("RELEASED 1"));
+  }
+}
+
+TEST(DonorTest, LeasesOfOthersInWatchAreNotOurs) {
+  Donor donor = NewDonor();
+  Lease lease = ToldAs(State::kRevoking);
+  lease.donor_instance = "summer-0";
+  donor.Told(lease, kStart);
+  EXPECT_THAT(Take(donor), IsEmpty());
+}
+
 /// What the actions for one lease must be: a grammar that holds whatever comes in.
 class Monitor {
  public:
