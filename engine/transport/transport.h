@@ -85,8 +85,9 @@ class TransportEvents {
   // To a donor.
   virtual void OnBorrowerOpened(kv::LeaseId lease) = 0;
   virtual void OnRenewal(kv::LeaseId lease) = 0;
-  virtual void OnReleased(kv::LeaseId lease) = 0;      // the borrower gives it back: it reads and stores no more
-  virtual void OnBorrowerGone(kv::LeaseId lease) = 0;  // its end of the channel closed without a release
+  virtual void OnReleased(kv::LeaseId lease) = 0;  // the borrower gave it back: it is fenced already
+  virtual void OnBorrowerGone(
+      kv::LeaseId lease) = 0;  // its end of the channel closed; the grant stands, and may be opened
   // To a borrower.
   virtual void OnOpened(kv::LeaseId lease, absl::StatusOr<LeaseView> view) = 0;
   virtual void OnRenewed(kv::LeaseId lease) = 0;
@@ -104,9 +105,11 @@ struct TransportStats {
   absl::Duration store_time, load_time;        // that copying took, throttle included
 };
 
-/// Asynchronous; transfers of one lease keep their order; each copy is bounded (kMaxCopyBytes), so that Fence waits for
-/// at most one. Thread-safety: safe. Ownership: owns sockets, mappings and threads; borrows the arena and `events`.
-/// Errors: as named; foreign bytes (a hostile peer) close that peer's channel and do nothing else.
+/// Asynchronous; stores of one lease keep their order, and a Load sees a store once OnStored said OK; each copy is
+/// bounded (kMaxCopyBytes), so that Fence waits for at most one. Thread-safety: safe. Ownership: owns sockets, mappings
+/// and threads; borrows the arena and `events`. Errors: as named; foreign bytes (a hostile peer) close that peer's
+/// channel and do nothing else. The end of a transport fences its grants, closes its leases and joins its threads: no
+/// event comes after it.
 class Transport {
  public:
   static constexpr int64_t kMaxCopyBytes = 1 << 20;
@@ -126,18 +129,21 @@ class Transport {
   virtual void Fence(kv::LeaseId lease) = 0;
 
   // Borrower.
-  virtual void Open(const OpenSpec& spec) = 0;  // -> OnOpened
+  /// -> OnOpened, however long the donor takes; Close ends the wait. REQUIRES: the lease is not open; Close it before
+  /// it is opened again, also after OnOpened told an error or OnDonorGone.
+  virtual void Open(const OpenSpec& spec) = 0;
   virtual void SendRenewal(kv::LeaseId lease) = 0;
   /// Gives the lease back. REQUIRES: no Load or read of it is under way, no Store will follow.
   virtual void SendRelease(kv::LeaseId lease) = 0;
   /// Unmaps and closes. REQUIRES: nobody reads the view any more. Unfinished stores are forgotten.
   virtual void Close(kv::LeaseId lease) = 0;
-  /// Copies `bytes` at `from` into the lease. `from` must not change until OnStored.
+  /// Copies `bytes` at `from` into the lease. `from` must not change until OnStored. REQUIRES: 0 < bytes <=
+  /// store_bytes, inside the lease.
   virtual Ticket Store(kv::LeaseId lease, int64_t offset_bytes, const std::byte* from, int64_t bytes) = 0;
   /// Copies pieces of leases into local memory. `to` belongs to the transport until Await has returned.
   virtual Ticket Load(std::vector<LoadPiece> pieces) = 0;
-  /// Waits for a Load. Returns the leases whose memory changed hands while it was copied: those pieces are worthless,
-  /// all others are good for ever, whatever happens to their leases later.
+  /// Waits for a Load, once. Returns the leases whose memory changed hands while it was copied: those pieces are
+  /// worthless, all others are good for ever, whatever happens to their leases later.
   virtual std::vector<kv::LeaseId> Await(Ticket load) = 0;
 
   virtual TransportStats stats() const = 0;

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+// The borrower's half of the shared-memory transport, but for loads: opens leases, carries stores to their donors
+// through staging memory, tells what comes back. Transport documents the calls.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <variant>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "common/base/clock.h"
+#include "engine/transport/shm_lease.h"
+#include "engine/transport/shm_loop.h"
+#include "engine/transport/shm_throttle.h"
+#include "engine/transport/transport.h"
+
+namespace swiftcache::engine::transport {
+
+/// Thread-safety: safe. Ownership: owns leases and the thread that opens them and copies; borrows clock, events, loop.
+class ShmBorrower {
+ public:
+  struct Options {
+    std::string instance_id;
+    ShmThrottle::Options link;
+  };
+  ShmBorrower(const Options& options, const Clock& clock, TransportEvents& events);
+  ~ShmBorrower() { Stop(); }
+  /// Starts. REQUIRES: before any other call; `loop` outlives this.
+  void Start(ShmLoop& loop);
+
+  void Open(const OpenSpec& spec) ABSL_LOCKS_EXCLUDED(mutex_);
+  void SendRenewal(kv::LeaseId lease) ABSL_LOCKS_EXCLUDED(mutex_);
+  void SendRelease(kv::LeaseId lease) ABSL_LOCKS_EXCLUDED(mutex_);
+  void Close(kv::LeaseId lease) ABSL_LOCKS_EXCLUDED(mutex_);
+  void Store(Ticket ticket, kv::LeaseId lease, int64_t offset_bytes, const std::byte* from, int64_t bytes)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  /// The lease, where it is open: its view stays mapped as long as somebody holds this.
+  std::shared_ptr<const ShmLease> Find(kv::LeaseId lease) const ABSL_LOCKS_EXCLUDED(mutex_);
+  void AddStats(TransportStats& stats) const ABSL_LOCKS_EXCLUDED(mutex_);
+  /// Joins; unfinished stores are forgotten. REQUIRES: the loop has stopped.
+  void Stop() ABSL_LOCKS_EXCLUDED(mutex_);
+
+ private:
+  class Channel;
+  using LeasePtr = std::shared_ptr<ShmLease>;
+
+  // What the thread does next.
+  struct OpenJob {
+    LeasePtr lease;
+  };
+  struct CopyJob {
+    LeasePtr lease;
+    ShmLease::StoreJob store;
+    int64_t staging_offset;
+  };
+  struct SendJob {  // a store whose bytes have crossed the link
+    absl::Time due;
+    LeasePtr lease;
+    ShmStore message;
+  };
+  struct RefuseJob {
+    Ticket ticket;
+    absl::Status why;
+  };
+  using Job = std::variant<std::monostate, OpenJob, CopyJob, SendJob, RefuseJob>;
+
+  void Run() ABSL_LOCKS_EXCLUDED(mutex_);
+  Job NextJob() ABSL_LOCKS_EXCLUDED(mutex_);
+  std::optional<CopyJob> TakeCopyJob() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool HasWork() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool CanStore(const ShmLease& lease) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Do(const OpenJob& job) ABSL_LOCKS_EXCLUDED(mutex_);
+  void Do(const CopyJob& job) ABSL_LOCKS_EXCLUDED(mutex_);
+  void Do(const SendJob& job);
+  void Do(const RefuseJob& job) { events_.OnStored(job.ticket, job.why); }
+  void Do(std::monostate) {}
+  absl::Status Connect(const LeasePtr& lease) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // What the loop's thread hears.
+  absl::Status OnGrant(ShmLease& lease, const ShmGrantMessage& message, const std::vector<kv::UniqueFd>& fds)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Status OnStored(ShmLease& lease, Ticket ticket) ABSL_LOCKS_EXCLUDED(mutex_);
+  void OnEnd(ShmLease& lease, const absl::Status& why) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  std::shared_ptr<ShmSocket> SocketOf(kv::LeaseId lease) const ABSL_LOCKS_EXCLUDED(mutex_);
+  /// Calls event() unless the lease is closed; Close waits for its end.
+  template <typename Event>
+  void Tell(ShmLease& lease, Event event) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  const Options options_;
+  const Clock& clock_;
+  TransportEvents& events_;
+  ShmLoop* loop_ = nullptr;
+  mutable absl::Mutex mutex_;
+  absl::flat_hash_map<kv::LeaseId, LeasePtr> leases_ ABSL_GUARDED_BY(mutex_);
+  std::deque<LeasePtr> to_open_ ABSL_GUARDED_BY(mutex_);
+  std::deque<RefuseJob> to_refuse_ ABSL_GUARDED_BY(mutex_);
+  std::deque<SendJob> to_send_ ABSL_GUARDED_BY(mutex_);    // by the time they are due
+  std::deque<LeasePtr> to_store_ ABSL_GUARDED_BY(mutex_);  // each once, in turn
+  ShmThrottle link_ ABSL_GUARDED_BY(mutex_);
+  absl::Time last_stored_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
+  TransportStats stats_ ABSL_GUARDED_BY(mutex_);
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  std::thread thread_;  // last: it uses everything above
+};
+
+}  // namespace swiftcache::engine::transport

@@ -1,0 +1,340 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/transport/shm_donor.h"
+
+#include <algorithm>
+#include <cstring>
+#include <string_view>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
+#include "engine/transport/shm_foreign_memory.h"
+#include "glog/logging.h"
+
+namespace swiftcache::engine::transport {
+namespace {
+
+// Connections that have not shown a capability. A borrower shows his with his first words, so that the oldest of these
+// is the one to give up.
+constexpr size_t kMaxStrangers = 64;
+
+// In the time that equal texts take, whatever differs.
+bool SameSecret(std::string_view a, std::string_view b) {
+  unsigned char difference = a.size() != b.size();
+  for (size_t i = 0; i < a.size() && i < b.size(); ++i) difference |= static_cast<unsigned char>(a[i] ^ b[i]);
+  return difference == 0;
+}
+
+}  // namespace
+
+/// A connection: a stranger until its HELLO is taken, then the borrower of one lease.
+class ShmDonor::Channel final : public ShmPeer, public std::enable_shared_from_this<Channel> {
+ public:
+  Channel(ShmDonor& donor, std::shared_ptr<ShmSocket> socket) : donor_(donor), socket_(std::move(socket)) {}
+  ShmSocket& socket() override { return *socket_; }
+  const std::shared_ptr<ShmSocket>& shared_socket() const { return socket_; }
+  const kv::Mapping& staging() const { return staging_; }
+
+  absl::Status OnMessage(ShmMessage message, std::vector<kv::UniqueFd> fds) override {
+    if (const auto* hello = std::get_if<ShmHello>(&message)) return OnHello(*hello, fds);
+    if (grant_ == nullptr) return absl::InvalidArgumentError("a peer's first message is not HELLO");
+    if (!fds.empty()) return absl::InvalidArgumentError("a borrower sent descriptors after his HELLO");
+    const kv::LeaseId lease = grant_->spec.lease;
+    if (const auto* store = std::get_if<ShmStore>(&message)) return donor_.Enqueue(grant_, *this, *store);
+    if (std::holds_alternative<ShmRenew>(message)) {
+      donor_.events_.OnRenewal(lease);
+      return absl::OkStatus();
+    }
+    if (!std::holds_alternative<ShmRelease>(message)) {
+      return absl::InvalidArgumentError("a borrower sent a message that only donors send");
+    }
+    grant_ = nullptr;  // over: its end will be no news
+    donor_.Fence(lease);
+    donor_.events_.OnReleased(lease);
+    return absl::OkStatus();
+  }
+
+  void OnClosed() override {
+    std::erase(donor_.strangers_, this);
+    if (grant_ != nullptr) donor_.Detach(std::exchange(grant_, nullptr));
+  }
+
+ private:
+  absl::Status OnHello(const ShmHello& hello, const std::vector<kv::UniqueFd>& fds) {
+    if (met_) return absl::InvalidArgumentError("a peer sent HELLO twice");
+    met_ = true;
+    std::erase(donor_.strangers_, this);
+    if (fds.size() != 1) {
+      return absl::InvalidArgumentError(absl::StrCat("HELLO brings ", fds.size(), " descriptors; 1 is wanted"));
+    }
+    if (hello.staging_bytes % sysconf(_SC_PAGESIZE) != 0) {
+      return absl::InvalidArgumentError(absl::StrCat("staging memory of ", hello.staging_bytes, " bytes is not pages"));
+    }
+    ASSIGN_OR_RETURN(GrantPtr grant, Admit(hello));
+    // Not before it is known who he is: mapping costs us something.
+    grant_ = std::move(grant);
+    ASSIGN_OR_RETURN(staging_, kv::Mapping::Reserve(hello.staging_bytes));
+    RETURN_IF_ERROR(MapForeignMemory(fds[0].get(), 0, hello.staging_bytes, staging_.base()));
+    donor_.SendGrant(*grant_, *socket_);
+    donor_.Attach(grant_, shared_from_this());
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<GrantPtr> Admit(const ShmHello& hello) {
+    absl::StatusOr<GrantPtr> grant = donor_.Admit(hello);
+    if (!grant.ok()) {
+      const bool open = grant.status().code() == absl::StatusCode::kAlreadyExists;
+      socket_->Send(EncodeShmMessage(ShmRefuse{open ? ShmRefusal::kAlreadyOpen : ShmRefusal::kNotGranted}));
+    }
+    return grant;
+  }
+
+  ShmDonor& donor_;
+  const std::shared_ptr<ShmSocket> socket_;
+  bool met_ = false;
+  GrantPtr grant_;
+  kv::Mapping staging_;  // read-only; not changed once a copy may be under way
+};
+
+absl::StatusOr<std::unique_ptr<ShmDonor>> ShmDonor::Create(kv::Arena& arena, const Clock& clock,
+                                                           TransportEvents& events) {
+  ASSIGN_OR_RETURN(ShmGenerations generations, ShmGenerations::Create());
+  return std::unique_ptr<ShmDonor>(new ShmDonor(arena, clock, events, std::move(generations)));
+}
+
+ShmDonor::ShmDonor(kv::Arena& arena, const Clock& clock, TransportEvents& events, ShmGenerations generations)
+    : arena_(arena), clock_(clock), events_(events), generations_(std::move(generations)) {
+  thread_ = std::thread([this] { Copy(); });
+}
+
+void ShmDonor::Stop() {
+  if (!thread_.joinable()) return;
+  std::vector<kv::LeaseId> leases;
+  {
+    absl::MutexLock lock(&mutex_);
+    for (const auto& [lease, grant] : grants_) leases.push_back(lease);
+  }
+  for (const kv::LeaseId lease : leases) Fence(lease);
+  {
+    absl::MutexLock lock(&mutex_);
+    stopping_ = true;
+  }
+  thread_.join();
+}
+
+absl::Status ShmDonor::CheckSpec(const GrantSpec& spec) const {
+  const int64_t page = sysconf(_SC_PAGESIZE);
+  if (arena_.chunks().empty())
+    return absl::FailedPreconditionError("this engine's arena is not shared: it cannot lend");
+  if (spec.offset_bytes < 0 || spec.bytes <= 0 || spec.offset_bytes % page != 0 || spec.bytes % page != 0 ||
+      spec.bytes > arena_.mapped_bytes() || spec.offset_bytes > arena_.mapped_bytes() - spec.bytes) {
+    return absl::InvalidArgumentError(absl::StrCat("lease ", spec.lease.value(), " is of ", spec.bytes, " bytes at ",
+                                                   spec.offset_bytes, "; whole pages of ", page, " inside the arena's ",
+                                                   arena_.mapped_bytes(), " bytes are wanted"));
+  }
+  if (static_cast<int64_t>(std::max(spec.capability.size(), spec.borrower_instance.size())) > kMaxShmText ||
+      spec.capability.empty()) {
+    return absl::InvalidArgumentError(absl::StrCat("lease ", spec.lease.value(), " wants a capability, and that and ",
+                                                   "the borrower's instance of at most ", kMaxShmText, " bytes"));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<kv::Epoch> ShmDonor::Grant(const GrantSpec& spec) {
+  RETURN_IF_ERROR(CheckSpec(spec));
+  absl::MutexLock lock(&mutex_);
+  if (Find(spec.lease) != nullptr) {
+    return absl::AlreadyExistsError(absl::StrCat("lease ", spec.lease.value(), " is granted already"));
+  }
+  const std::optional<int32_t> word = generations_.Take();
+  if (!word) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("all ", ShmGenerations::kWords, " generation words are in use:", " lease fewer, larger extents"));
+  }
+  auto grant = std::make_shared<GrantState>();
+  grant->spec = spec;
+  grant->word = *word;
+  grant->epoch = generations_.Advance(*word);
+  grants_[spec.lease] = grant;
+  return grant->epoch;
+}
+
+ShmDonor::GrantPtr ShmDonor::Find(kv::LeaseId lease) {
+  auto it = grants_.find(lease);
+  return it == grants_.end() ? nullptr : it->second;
+}
+
+std::shared_ptr<ShmSocket> ShmDonor::SocketOf(kv::LeaseId lease) {
+  absl::MutexLock lock(&mutex_);
+  const GrantPtr grant = Find(lease);
+  return grant == nullptr || grant->channel == nullptr ? nullptr : grant->channel->shared_socket();
+}
+
+void ShmDonor::SendRevoke(kv::LeaseId lease, absl::Duration time_left) {
+  time_left = std::clamp(time_left, absl::ZeroDuration(), absl::Hours(24));
+  {
+    absl::MutexLock lock(&mutex_);
+    if (const GrantPtr grant = Find(lease)) grant->leave_by = clock_.Now() + time_left;
+  }
+  if (const auto socket = SocketOf(lease)) {
+    socket->Send(EncodeShmMessage(ShmRevoke{absl::ToInt64Nanoseconds(time_left)}));
+  }
+}
+
+void ShmDonor::SendRenewed(kv::LeaseId lease) {
+  if (const auto socket = SocketOf(lease)) socket->Send(EncodeShmMessage(ShmRenewed{}));
+}
+
+// The word changes before the wait: a piece that is being copied lands in memory that no borrower believes any more.
+void ShmDonor::Fence(kv::LeaseId lease) {
+  std::shared_ptr<ShmSocket> socket;
+  {
+    absl::MutexLock lock(&mutex_);
+    const GrantPtr grant = Find(lease);
+    if (grant == nullptr) return;
+    const bool first = !std::exchange(grant->fenced, true);
+    if (first) (void)generations_.Advance(grant->word);
+    grant->stores.clear();
+    mutex_.Await(absl::Condition(
+        +[](GrantState* g) { return !g->copying; }, grant.get()));
+    if (!first) return;
+    generations_.Return(grant->word);
+    grants_.erase(lease);
+    if (grant->channel != nullptr) socket = std::exchange(grant->channel, nullptr)->shared_socket();
+  }
+  if (socket != nullptr) socket->Shutdown();
+}
+
+int64_t ShmDonor::received_bytes() const {
+  absl::MutexLock lock(&mutex_);
+  return received_bytes_;
+}
+
+std::shared_ptr<ShmPeer> ShmDonor::Meet(std::shared_ptr<ShmSocket> socket) {
+  if (strangers_.size() >= kMaxStrangers) {
+    strangers_.front()->socket().Shutdown();  // the loop sees its end
+    strangers_.erase(strangers_.begin());
+  }
+  auto channel = std::make_shared<Channel>(*this, std::move(socket));
+  strangers_.push_back(channel.get());
+  return channel;
+}
+
+absl::StatusOr<ShmDonor::GrantPtr> ShmDonor::Admit(const ShmHello& hello) {
+  absl::MutexLock lock(&mutex_);
+  const GrantPtr grant = Find(kv::LeaseId(hello.lease));
+  if (grant == nullptr || grant->fenced || !SameSecret(grant->spec.capability, ShmText(hello.capability)) ||
+      grant->spec.borrower_instance != ShmText(hello.instance)) {
+    return absl::PermissionDeniedError(absl::StrCat("lease ", hello.lease, " is not granted to who asks for it"));
+  }
+  if (std::exchange(grant->taken, true)) {
+    return absl::AlreadyExistsError(absl::StrCat("lease ", hello.lease, " has an open channel already"));
+  }
+  return grant;
+}
+
+void ShmDonor::SendGrant(const GrantState& grant, ShmSocket& socket) const {
+  std::vector<int> fds;
+  {
+    absl::MutexLock lock(&mutex_);
+    fds.push_back(generations_.fd());
+  }
+  std::vector<ShmPiece> pieces;
+  const int64_t begin = grant.spec.offset_bytes, end = begin + grant.spec.bytes;
+  for (const kv::ArenaChunk& chunk : arena_.chunks()) {
+    const int64_t from = std::max(begin, chunk.offset), to = std::min(end, chunk.offset + chunk.bytes);
+    if (from >= to) continue;
+    pieces.push_back({.offset = from - chunk.offset, .bytes = to - from});
+    fds.push_back(chunk.fd);
+  }
+  const ShmGrant body = {.epoch = grant.epoch.value(),
+                         .bytes = grant.spec.bytes,
+                         .word = grant.word,
+                         .num_pieces = static_cast<int32_t>(pieces.size())};
+  socket.Send(EncodeShmMessage(body, pieces), fds);
+}
+
+// From here on the borrower hears of revocations, after his GRANT.
+void ShmDonor::Attach(const GrantPtr& grant, std::shared_ptr<Channel> channel) {
+  const std::shared_ptr<ShmSocket> socket = channel->shared_socket();
+  std::optional<absl::Time> leave_by;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (grant->fenced) return socket->Shutdown();
+    grant->channel = std::move(channel);
+    leave_by = grant->leave_by;
+  }
+  if (leave_by) {
+    const absl::Duration time_left = std::max(*leave_by - clock_.Now(), absl::ZeroDuration());
+    socket->Send(EncodeShmMessage(ShmRevoke{absl::ToInt64Nanoseconds(time_left)}));
+  }
+  events_.OnBorrowerOpened(grant->spec.lease);
+}
+
+absl::Status ShmDonor::Enqueue(const GrantPtr& grant, const Channel& channel, const ShmStore& store) {
+  RETURN_IF_ERROR(CheckShmStore(store, grant->spec.bytes, channel.staging().bytes()));
+  absl::MutexLock lock(&mutex_);
+  if (grant->fenced) return absl::OkStatus();  // too late; the end of the channel tells him
+  if (grant->stores.size() >= kMaxUnanswered) {
+    return absl::InvalidArgumentError(absl::StrCat("a borrower has over ", kMaxUnanswered, " stores unanswered"));
+  }
+  if (grant->stores.empty()) with_stores_.push_back(grant);
+  grant->stores.push_back(store);
+  return absl::OkStatus();
+}
+
+void ShmDonor::Detach(const GrantPtr& grant) {
+  {
+    absl::MutexLock lock(&mutex_);
+    if (grant->fenced) return;
+    grant->taken = false;
+    grant->stores.clear();
+    if (std::exchange(grant->channel, nullptr) == nullptr) return;  // nobody heard of him yet
+  }
+  events_.OnBorrowerGone(grant->spec.lease);
+}
+
+// One store of each lease in turn.
+void ShmDonor::Copy() {
+  for (;;) {
+    GrantPtr grant;
+    std::shared_ptr<Channel> channel;
+    ShmStore store = {};
+    {
+      absl::MutexLock lock(&mutex_);
+      mutex_.Await(absl::Condition(this, &ShmDonor::HasWork));
+      if (stopping_) return;
+      grant = with_stores_.front();
+      with_stores_.pop_front();
+      if (grant->stores.empty()) continue;  // fenced, or its borrower has gone
+      store = grant->stores.front();
+      grant->stores.pop_front();
+      if (!grant->stores.empty()) with_stores_.push_back(grant);
+      channel = grant->channel;
+    }
+    if (channel != nullptr) CopyIn(grant, channel, store);
+  }
+}
+
+bool ShmDonor::Begin(const GrantPtr& grant, const std::shared_ptr<Channel>& channel) {
+  absl::MutexLock lock(&mutex_);
+  if (grant->fenced || grant->channel != channel) return false;
+  grant->copying = true;
+  return true;
+}
+
+void ShmDonor::CopyIn(const GrantPtr& grant, const std::shared_ptr<Channel>& channel, const ShmStore& store) {
+  std::byte* const to = arena_.base() + grant->spec.offset_bytes + store.offset;
+  const std::byte* const from = channel->staging().base() + store.staging_offset;
+  for (int64_t done = 0; done < store.bytes; done += Transport::kMaxCopyBytes) {
+    const int64_t bytes = std::min(Transport::kMaxCopyBytes, store.bytes - done);
+    if (!Begin(grant, channel)) return;
+    std::memcpy(to + done, from + done, bytes);
+    absl::MutexLock lock(&mutex_);
+    grant->copying = false;
+    received_bytes_ += bytes;
+  }
+  channel->shared_socket()->Send(EncodeShmMessage(ShmStored{store.ticket}));
+}
+
+}  // namespace swiftcache::engine::transport

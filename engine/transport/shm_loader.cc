@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/transport/shm_loader.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "glog/logging.h"
+
+namespace swiftcache::engine::transport {
+namespace {
+
+// Whether `next` continues `run` at both ends.
+bool Continues(const LoadPiece& run, const LoadPiece& next) {
+  return next.lease == run.lease && next.offset_bytes == run.offset_bytes + run.bytes && next.to == run.to + run.bytes;
+}
+
+// False: the lease changed hands. What was copied before is good all the same, but nobody asks for half a run.
+bool CopyRun(const ShmLease& lease, const LoadPiece& run) {
+  const LeaseView& view = lease.view;
+  CHECK(run.bytes >= 0 && run.offset_bytes >= 0 && run.bytes <= view.bytes &&
+        run.offset_bytes <= view.bytes - run.bytes)
+      << "load of " << run.bytes << " bytes at " << run.offset_bytes << " of lease " << run.lease;
+  bool holds = view.Holds();
+  for (int64_t done = 0; holds && done < run.bytes; done += Transport::kMaxCopyBytes) {
+    const int64_t bytes = std::min(Transport::kMaxCopyBytes, run.bytes - done);
+    std::memcpy(run.to + done, view.base + run.offset_bytes + done, bytes);
+    holds = view.Holds();
+  }
+  return holds;
+}
+
+}  // namespace
+
+ShmLoader::ShmLoader(const ShmBorrower& leases, const ShmThrottle::Options& link, const Clock& clock)
+    : leases_(leases), clock_(clock), link_(link) {
+  thread_ = std::thread([this] { Run(); });
+}
+
+void ShmLoader::Stop() {
+  if (!thread_.joinable()) return;
+  {
+    absl::MutexLock lock(&mutex_);
+    stopping_ = true;
+  }
+  thread_.join();
+}
+
+void ShmLoader::Load(Ticket ticket, std::vector<LoadPiece> pieces) {
+  auto job = std::make_shared<Job>();
+  job->ticket = ticket;
+  for (const LoadPiece& piece : pieces) job->bytes += piece.bytes;
+  job->pieces = std::move(pieces);
+  absl::MutexLock lock(&mutex_);
+  job->began = clock_.Now();
+  job->due = link_.Carry(job->bytes, job->began);
+  loads_[ticket] = job;
+  to_copy_.push_back(std::move(job));
+}
+
+std::vector<kv::LeaseId> ShmLoader::Await(Ticket ticket) {
+  absl::MutexLock lock(&mutex_);
+  auto it = loads_.find(ticket);
+  CHECK(it != loads_.end()) << "load " << ticket << " is unknown, or was awaited already";
+  const JobPtr job = std::move(it->second);
+  loads_.erase(it);
+  mutex_.Await(absl::Condition(&job->copied));
+  while (!stopping_) {
+    const absl::Duration wait = job->due - clock_.Now();
+    if (wait <= absl::ZeroDuration()) break;
+    mutex_.AwaitWithTimeout(absl::Condition(&stopping_), wait);
+  }
+  return std::move(job->lost);
+}
+
+void ShmLoader::AddStats(TransportStats& stats) const {
+  absl::MutexLock lock(&mutex_);
+  stats.loaded_bytes += stats_.loaded_bytes;
+  stats.load_time += stats_.load_time;
+}
+
+void ShmLoader::Run() {
+  for (;;) {
+    JobPtr job;
+    bool stopping = false;
+    {
+      absl::MutexLock lock(&mutex_);
+      mutex_.Await(absl::Condition(this, &ShmLoader::HasWork));
+      if (to_copy_.empty()) return;
+      job = std::move(to_copy_.front());
+      to_copy_.pop_front();
+      stopping = stopping_;
+    }
+    std::vector<kv::LeaseId> lost;
+    if (stopping) {
+      for (const LoadPiece& piece : job->pieces) lost.push_back(piece.lease);
+    } else {
+      lost = Copy(job->pieces);
+    }
+    absl::MutexLock lock(&mutex_);
+    const absl::Time end = std::max(clock_.Now(), job->due);
+    stats_.loaded_bytes += job->bytes;
+    stats_.load_time += std::max(end - std::max(job->began, last_loaded_), absl::ZeroDuration());
+    last_loaded_ = std::max(last_loaded_, end);
+    job->lost = std::move(lost);
+    job->copied = true;
+  }
+}
+
+std::vector<kv::LeaseId> ShmLoader::Copy(const std::vector<LoadPiece>& pieces) const {
+  absl::flat_hash_map<kv::LeaseId, std::shared_ptr<const ShmLease>> leases;
+  std::vector<kv::LeaseId> lost;
+  for (size_t i = 0; i < pieces.size();) {
+    LoadPiece run = pieces[i++];
+    while (i < pieces.size() && Continues(run, pieces[i])) run.bytes += pieces[i++].bytes;
+    auto [it, is_new] = leases.try_emplace(run.lease);
+    if (is_new) it->second = leases_.Find(run.lease);
+    if (it->second != nullptr && CopyRun(*it->second, run)) continue;
+    if (std::find(lost.begin(), lost.end(), run.lease) == lost.end()) lost.push_back(run.lease);
+    it->second = nullptr;  // one word decides about all of a lease
+  }
+  return lost;
+}
+
+}  // namespace swiftcache::engine::transport

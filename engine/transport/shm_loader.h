@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copies pieces of leases into local memory, and knows which of them can be trusted. Transport documents Load and
+// Await.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "common/base/clock.h"
+#include "engine/transport/shm_borrower.h"
+#include "engine/transport/shm_throttle.h"
+#include "engine/transport/transport.h"
+
+namespace swiftcache::engine::transport {
+
+/// Thread-safety: safe. Ownership: owns the thread that copies; borrows the leases and the clock.
+class ShmLoader {
+ public:
+  ShmLoader(const ShmBorrower& leases, const ShmThrottle::Options& link, const Clock& clock);
+  ~ShmLoader() { Stop(); }
+
+  void Load(Ticket ticket, std::vector<LoadPiece> pieces) ABSL_LOCKS_EXCLUDED(mutex_);
+  std::vector<kv::LeaseId> Await(Ticket ticket) ABSL_LOCKS_EXCLUDED(mutex_);
+  void AddStats(TransportStats& stats) const ABSL_LOCKS_EXCLUDED(mutex_);
+  /// Joins; loads that have not begun lose all their leases.
+  void Stop() ABSL_LOCKS_EXCLUDED(mutex_);
+
+ private:
+  struct Job {
+    Ticket ticket;
+    std::vector<LoadPiece> pieces;
+    int64_t bytes = 0;
+    absl::Time began;
+    absl::Time due;  // when the bytes have crossed the link
+    bool copied = false;
+    std::vector<kv::LeaseId> lost;
+  };
+  using JobPtr = std::shared_ptr<Job>;
+
+  void Run() ABSL_LOCKS_EXCLUDED(mutex_);
+  std::vector<kv::LeaseId> Copy(const std::vector<LoadPiece>& pieces) const;
+  bool HasWork() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return stopping_ || !to_copy_.empty(); }
+
+  const ShmBorrower& leases_;
+  const Clock& clock_;
+  mutable absl::Mutex mutex_;
+  std::deque<JobPtr> to_copy_ ABSL_GUARDED_BY(mutex_);
+  absl::flat_hash_map<Ticket, JobPtr> loads_ ABSL_GUARDED_BY(mutex_);  // not awaited yet
+  ShmThrottle link_ ABSL_GUARDED_BY(mutex_);
+  absl::Time last_loaded_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
+  TransportStats stats_ ABSL_GUARDED_BY(mutex_);
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  std::thread thread_;  // last: it uses everything above
+};
+
+}  // namespace swiftcache::engine::transport

@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/transport/shm_loop.h"
+
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
+#include "glog/logging.h"
+
+namespace swiftcache::engine::transport {
+namespace {
+
+constexpr uint64_t kWake = 0, kListener = 1;
+constexpr int kEventsARound = 64, kAcceptsARound = 16;
+constexpr int kNoRoomPauseMs = 100;  // before asking again whether there are descriptors
+
+absl::Status Watch(int epoll, int operation, int fd, uint64_t id) {
+  epoll_event event = {.events = EPOLLIN, .data = {.u64 = id}};
+  if (epoll_ctl(epoll, operation, fd, &event) == 0) return absl::OkStatus();
+  return absl::ResourceExhaustedError(
+      absl::StrCat("the kernel refused to watch a socket (", std::strerror(errno), ")"));
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<ShmLoop>> ShmLoop::Create(ShmListener& listener, Meet meet) {
+  kv::UniqueFd epoll(epoll_create1(EPOLL_CLOEXEC)), wake(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!epoll.ok() || !wake.ok()) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("no descriptors are left (", std::strerror(errno), "): raise the limit on open files"));
+  }
+  RETURN_IF_ERROR(Watch(epoll.get(), EPOLL_CTL_ADD, wake.get(), kWake));
+  RETURN_IF_ERROR(Watch(epoll.get(), EPOLL_CTL_ADD, listener.fd(), kListener));
+  return std::unique_ptr<ShmLoop>(new ShmLoop(listener, std::move(meet), std::move(epoll), std::move(wake)));
+}
+
+ShmLoop::ShmLoop(ShmListener& listener, Meet meet, kv::UniqueFd epoll, kv::UniqueFd wake)
+    : listener_(listener), meet_(std::move(meet)), epoll_(std::move(epoll)), wake_(std::move(wake)) {
+  thread_ = std::thread([this] { Run(); });
+}
+
+absl::Status ShmLoop::Add(std::shared_ptr<ShmPeer> peer) {
+  const int fd = peer->socket().fd();
+  uint64_t id = 0;
+  {
+    absl::MutexLock lock(&mutex_);
+    id = next_id_++;
+    peers_[id] = std::move(peer);
+  }
+  const absl::Status watched = Watch(epoll_.get(), EPOLL_CTL_ADD, fd, id);
+  if (watched.ok()) return watched;
+  absl::MutexLock lock(&mutex_);
+  peers_.erase(id);
+  return watched;
+}
+
+void ShmLoop::Stop() {
+  if (!thread_.joinable()) return;
+  stopping_ = true;
+  (void)eventfd_write(wake_.get(), 1);
+  thread_.join();
+  absl::MutexLock lock(&mutex_);
+  peers_.clear();
+}
+
+void ShmLoop::Run() {
+  epoll_event events[kEventsARound];
+  while (!stopping_) {
+    const int count = epoll_wait(epoll_.get(), events, kEventsARound, listening_ ? -1 : kNoRoomPauseMs);
+    if (!listening_) Listen(true);
+    for (int i = 0; i < count && !stopping_; ++i) Handle(events[i].data.u64);
+  }
+}
+
+void ShmLoop::Handle(uint64_t id) {
+  if (id == kWake) return;
+  if (id == kListener) return AcceptSome();
+  std::shared_ptr<ShmPeer> peer;
+  {
+    absl::MutexLock lock(&mutex_);
+    auto it = peers_.find(id);
+    if (it != peers_.end()) peer = it->second;
+  }
+  if (peer != nullptr) Serve(id, *peer);
+}
+
+void ShmLoop::AcceptSome() {
+  for (int i = 0; i < kAcceptsARound; ++i) {
+    std::shared_ptr<ShmSocket> socket;
+    const ShmListener::Got got = listener_.Accept(socket);
+    if (got == ShmListener::Got::kNoRoom) return Listen(false);
+    if (got == ShmListener::Got::kNothing) return;
+    std::shared_ptr<ShmPeer> peer = meet_(std::move(socket));
+    if (!Add(peer).ok()) peer->OnClosed();
+  }
+}
+
+// Off where accepting failed for want of descriptors: the listener would wake us without end.
+void ShmLoop::Listen(bool on) {
+  listening_ = on;
+  const absl::Status done = Watch(epoll_.get(), on ? EPOLL_CTL_ADD : EPOLL_CTL_DEL, listener_.fd(), kListener);
+  LOG_IF(ERROR, !done.ok()) << done.message();
+  if (on) return;
+  LOG_EVERY_T(WARNING, 1) << "no descriptors are left for further borrowers: raise the limit on open files";
+}
+
+void ShmLoop::Serve(uint64_t id, ShmPeer& peer) {
+  ShmDatagram datagram;
+  const ShmSocket::Got got = peer.socket().Receive(datagram);
+  if (got == ShmSocket::Got::kNothing) return;
+  if (got == ShmSocket::Got::kEnd) return Drop(id, peer);
+  absl::Status status = absl::InvalidArgumentError("a message is longer, or brings more descriptors, than any may");
+  if (got == ShmSocket::Got::kDatagram) {
+    absl::StatusOr<ShmMessage> message = ParseShmMessage(datagram.bytes);
+    status = message.ok() ? peer.OnMessage(*std::move(message), std::move(datagram.fds)) : message.status();
+  }
+  if (status.ok()) return;
+  LOG_EVERY_T(WARNING, 0.1) << "a lease's channel is closed: " << status.message();
+  Drop(id, peer);
+}
+
+void ShmLoop::Drop(uint64_t id, ShmPeer& peer) {
+  (void)epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, peer.socket().fd(), nullptr);
+  peer.socket().Shutdown();
+  peer.OnClosed();
+  absl::MutexLock lock(&mutex_);
+  peers_.erase(id);
+}
+
+}  // namespace swiftcache::engine::transport

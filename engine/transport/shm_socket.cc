@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/transport/shm_socket.h"
+
+#include <sys/socket.h>
+#include <sys/un.h>
+
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
+#include "engine/transport/shm_address.h"
+#include "engine/transport/shm_message.h"
+#include "glog/logging.h"
+
+namespace swiftcache::engine::transport {
+namespace {
+
+constexpr size_t kMaxFds = 253;  // the kernel's SCM_MAX_FD
+
+// Every descriptor that came, wanted or not: what is not taken out of here is closed.
+std::vector<kv::UniqueFd> TakeFds(msghdr& header) {
+  std::vector<kv::UniqueFd> fds;
+  for (cmsghdr* part = CMSG_FIRSTHDR(&header); part != nullptr; part = CMSG_NXTHDR(&header, part)) {
+    if (part->cmsg_level != SOL_SOCKET || part->cmsg_type != SCM_RIGHTS) continue;
+    const size_t count = (part->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+    for (size_t i = 0; i < count; ++i) {
+      int fd = -1;
+      std::memcpy(&fd, CMSG_DATA(part) + i * sizeof(int), sizeof(int));
+      fds.emplace_back(fd);
+    }
+  }
+  return fds;
+}
+
+}  // namespace
+
+absl::StatusOr<std::shared_ptr<ShmSocket>> ShmSocket::Connect(const std::string& path) {
+  ASSIGN_OR_RETURN(const sockaddr_un address, ShmAddress(path));
+  kv::UniqueFd fd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!fd.ok() || connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) {
+    return absl::UnavailableError(absl::StrCat("no donor answers at ", path, " (", std::strerror(errno), ")"));
+  }
+  return std::make_shared<ShmSocket>(std::move(fd));
+}
+
+bool ShmSocket::Send(std::span<const std::byte> bytes, std::span<const int> fds) {
+  CHECK_LE(fds.size(), kMaxFds);
+  iovec part = {const_cast<std::byte*>(bytes.data()), bytes.size()};
+  alignas(cmsghdr) char control[CMSG_SPACE(kMaxFds * sizeof(int))] = {};
+  msghdr header = {};
+  header.msg_iov = &part;
+  header.msg_iovlen = 1;
+  if (!fds.empty()) {
+    header.msg_control = control;
+    header.msg_controllen = CMSG_SPACE(fds.size_bytes());
+    cmsghdr* const rights = CMSG_FIRSTHDR(&header);
+    rights->cmsg_level = SOL_SOCKET;
+    rights->cmsg_type = SCM_RIGHTS;
+    rights->cmsg_len = CMSG_LEN(fds.size_bytes());
+    std::memcpy(CMSG_DATA(rights), fds.data(), fds.size_bytes());
+  }
+  ssize_t sent = 0;
+  do {
+    sent = sendmsg(fd_.get(), &header, MSG_NOSIGNAL | MSG_DONTWAIT);
+  } while (sent < 0 && errno == EINTR);
+  if (sent == static_cast<ssize_t>(bytes.size())) return true;
+  Shutdown();
+  return false;
+}
+
+ShmSocket::Got ShmSocket::Receive(ShmDatagram& datagram) {
+  alignas(cmsghdr) char control[CMSG_SPACE(kMaxFds * sizeof(int))];
+  datagram.bytes.resize(kMaxShmMessageBytes);
+  iovec part = {datagram.bytes.data(), datagram.bytes.size()};
+  msghdr header = {};
+  ssize_t received = 0;
+  do {  // ECONNRESET comes once, before what the peer sent and its end: it left something of ours unread
+    header = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control};
+    received = recvmsg(fd_.get(), &header, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+  } while (received < 0 && (errno == EINTR || errno == ECONNRESET));
+  if (received < 0) return errno == EAGAIN ? Got::kNothing : Got::kEnd;
+  datagram.fds = TakeFds(header);
+  if (received == 0) return Got::kEnd;
+  datagram.bytes.resize(received);
+  return (header.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0 ? Got::kTooLong : Got::kDatagram;
+}
+
+void ShmSocket::Shutdown() { (void)shutdown(fd_.get(), SHUT_RDWR); }
+
+}  // namespace swiftcache::engine::transport

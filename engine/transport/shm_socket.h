@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+// One end of a lease's channel: datagrams, with descriptors beside them, over a connected Unix SEQPACKET socket.
+//
+//   ASSIGN_OR_RETURN(auto socket, ShmSocket::Connect(path));
+//   if (!socket->Send(EncodeShmMessage(hello), fds)) ...
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "engine/kv/sealed_memory.h"
+
+namespace swiftcache::engine::transport {
+
+/// What one Receive got.
+struct ShmDatagram {
+  std::vector<std::byte> bytes;
+  std::vector<kv::UniqueFd> fds;
+};
+
+/// Thread-safety: safe. Ownership: owns the descriptor. Shared: the loop reads while other threads send, and whoever is
+/// last closes. Errors: a channel that failed is shut down and ends as if the peer had closed it.
+class ShmSocket {
+ public:
+  explicit ShmSocket(kv::UniqueFd fd) : fd_(std::move(fd)) {}
+  /// Never waits. UNAVAILABLE: nobody listens there; INVALID_ARGUMENT: the path cannot be a socket's.
+  static absl::StatusOr<std::shared_ptr<ShmSocket>> Connect(const std::string& path);
+
+  /// Sends one datagram. Never waits: a peer that leaves so much unread that nothing more fits is given up. False: the
+  /// channel is, or now is, at its end.
+  bool Send(std::span<const std::byte> bytes, std::span<const int> fds = {});
+  enum class Got { kDatagram, kNothing, kEnd, kTooLong };
+  Got Receive(ShmDatagram& datagram);
+  /// Ends the channel at both sides; what was sent before can still be read.
+  void Shutdown();
+  int fd() const { return fd_.get(); }
+
+ private:
+  const kv::UniqueFd fd_;
+};
+
+}  // namespace swiftcache::engine::transport

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/transport/shm_transport.h"
+
+#include <cmath>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
+
+namespace swiftcache::engine::transport {
+namespace {
+
+ShmThrottle::Options Link(const ShmTransport::Options& options) {
+  return {.gbps = options.link_gbps, .latency = options.link_latency};
+}
+
+absl::Status Check(const ShmTransport::Options& options) {
+  if (!std::isfinite(options.link_gbps) || options.link_gbps < 0 || options.link_latency < absl::ZeroDuration() ||
+      options.link_latency > absl::Minutes(1)) {
+    return absl::InvalidArgumentError(absl::StrCat("--link_gbps is ", options.link_gbps, " and --link_latency ",
+                                                   absl::FormatDuration(options.link_latency),
+                                                   "; at least 0, and 0 to 1m, are wanted"));
+  }
+  if (static_cast<int64_t>(options.instance_id.size()) > kMaxShmText) {
+    return absl::InvalidArgumentError(absl::StrCat("the engine's instance has ", options.instance_id.size(),
+                                                   " bytes; at most ", kMaxShmText, " are allowed"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<ShmTransport>> ShmTransport::Create(const Options& options, kv::Arena& arena,
+                                                                   const Clock& clock, TransportEvents& events) {
+  RETURN_IF_ERROR(Check(options));
+  ASSIGN_OR_RETURN(ShmListener listener, ShmListener::Create(options.shm_dir, options.name));
+  ASSIGN_OR_RETURN(std::unique_ptr<ShmDonor> donor, ShmDonor::Create(arena, clock, events));
+  std::unique_ptr<ShmTransport> transport(
+      new ShmTransport(options, clock, events, std::move(listener), std::move(donor)));
+  RETURN_IF_ERROR(transport->Start());
+  return transport;
+}
+
+ShmTransport::ShmTransport(const Options& options, const Clock& clock, TransportEvents& events, ShmListener listener,
+                           std::unique_ptr<ShmDonor> donor)
+    : listener_(std::move(listener)),
+      donor_(std::move(donor)),
+      borrower_({.instance_id = options.instance_id, .link = Link(options)}, clock, events),
+      loader_(borrower_, Link(options), clock) {}
+
+absl::Status ShmTransport::Start() {
+  const auto meet = [this](std::shared_ptr<ShmSocket> socket) { return donor_->Meet(std::move(socket)); };
+  ASSIGN_OR_RETURN(loop_, ShmLoop::Create(listener_, meet));
+  borrower_.Start(*loop_);
+  return absl::OkStatus();
+}
+
+// The loop first: it calls into all others.
+void ShmTransport::Stop() {
+  if (loop_ != nullptr) loop_->Stop();
+  loader_.Stop();
+  borrower_.Stop();
+  donor_->Stop();
+}
+
+Ticket ShmTransport::Store(kv::LeaseId lease, int64_t offset_bytes, const std::byte* from, int64_t bytes) {
+  const Ticket ticket(next_ticket_++);
+  borrower_.Store(ticket, lease, offset_bytes, from, bytes);
+  return ticket;
+}
+
+Ticket ShmTransport::Load(std::vector<LoadPiece> pieces) {
+  const Ticket ticket(next_ticket_++);
+  loader_.Load(ticket, std::move(pieces));
+  return ticket;
+}
+
+TransportStats ShmTransport::stats() const {
+  TransportStats stats = {.received_bytes = donor_->received_bytes()};
+  borrower_.AddStats(stats);
+  loader_.AddStats(stats);
+  return stats;
+}
+
+}  // namespace swiftcache::engine::transport

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+// The transport between engines on one machine: granted memory is mapped read-only by its borrower, stores cross his
+// staging memory, messages go over a Unix socket per lease (shm_message.h).
+//
+//   ShmTransport::Options options = {.shm_dir = DefaultShmDir(getenv("XDG_RUNTIME_DIR")), .name = "chat",
+//                                    .instance_id = instance};
+//   ASSIGN_OR_RETURN(std::unique_ptr<Transport> transport, ShmTransport::Create(options, arena, clock, events));
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "common/base/clock.h"
+#include "engine/kv/arena.h"
+#include "engine/transport/shm_address.h"
+#include "engine/transport/shm_borrower.h"
+#include "engine/transport/shm_donor.h"
+#include "engine/transport/shm_listener.h"
+#include "engine/transport/shm_loader.h"
+#include "engine/transport/shm_loop.h"
+#include "engine/transport/transport.h"
+
+namespace swiftcache::engine::transport {
+
+/// Four threads, all asleep while there is nothing to move: one hears the sockets, one copies foreign stores in, one
+/// sends stores, one loads.
+/// Thread-safety: safe. Ownership: see Transport; arena, clock and events outlive it. Errors: Create: those of
+/// ShmListener (--shm_dir, --name), RESOURCE_EXHAUSTED (memory, descriptors), FAILED_PRECONDITION (a kernel that cannot
+/// seal), INVALID_ARGUMENT (a link that cannot be).
+class ShmTransport final : public Transport {
+ public:
+  struct Options {
+    std::string shm_dir;      // one for all engines that share; made where it is missing
+    std::string name;         // of the engine, unique in shm_dir
+    std::string instance_id;  // what grants to this engine name
+    double link_gbps = 0;     // Gbit/s each way, as if stores and loads crossed such a link; 0: as fast as memory
+    absl::Duration link_latency;
+  };
+  static absl::StatusOr<std::unique_ptr<ShmTransport>> Create(const Options& options, kv::Arena& arena,
+                                                              const Clock& clock, TransportEvents& events);
+  ~ShmTransport() override { Stop(); }
+  /// Fences all grants, closes all leases and joins: no event comes any more. REQUIRES: nobody is in Await, nobody
+  /// reads a view, no Store or Load follows. The socket goes with this object.
+  void Stop();
+
+  std::string channel() const override { return listener_.path(); }
+  absl::StatusOr<kv::Epoch> Grant(const GrantSpec& spec) override { return donor_->Grant(spec); }
+  void SendRevoke(kv::LeaseId lease, absl::Duration time_left) override { donor_->SendRevoke(lease, time_left); }
+  void SendRenewed(kv::LeaseId lease) override { donor_->SendRenewed(lease); }
+  void Fence(kv::LeaseId lease) override { donor_->Fence(lease); }
+
+  void Open(const OpenSpec& spec) override { borrower_.Open(spec); }
+  void SendRenewal(kv::LeaseId lease) override { borrower_.SendRenewal(lease); }
+  void SendRelease(kv::LeaseId lease) override { borrower_.SendRelease(lease); }
+  void Close(kv::LeaseId lease) override { borrower_.Close(lease); }
+  Ticket Store(kv::LeaseId lease, int64_t offset_bytes, const std::byte* from, int64_t bytes) override;
+  Ticket Load(std::vector<LoadPiece> pieces) override;
+  std::vector<kv::LeaseId> Await(Ticket load) override { return loader_.Await(load); }
+  TransportStats stats() const override;
+
+ private:
+  ShmTransport(const Options& options, const Clock& clock, TransportEvents& events, ShmListener listener,
+               std::unique_ptr<ShmDonor> donor);
+  absl::Status Start();
+
+  std::atomic<int64_t> next_ticket_ = 1;
+  ShmListener listener_;
+  std::unique_ptr<ShmDonor> donor_;
+  ShmBorrower borrower_;
+  ShmLoader loader_;
+  std::unique_ptr<ShmLoop> loop_;
+};
+
+}  // namespace swiftcache::engine::transport

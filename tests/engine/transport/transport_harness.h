@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+// Engines' ends of a shared-memory transport in a folder of their own.
+//
+//   ShmFolder folder;
+//   Node donor(folder, {.name = "donor"}), borrower(folder, {.name = "borrower"});
+//   const LeaseView view = Lend(donor, borrower, kv::LeaseId(1), 0, bytes, store_bytes);
+#pragma once
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <iterator>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "common/base/clock.h"
+#include "common/base/status_macros.h"
+#include "common/base/units.h"
+#include "engine/kv/arena.h"
+#include "engine/transport/shm_transport.h"
+#include "tests/fakes/recording_transport_events.h"
+
+namespace swiftcache::engine::transport {
+
+/// A --shm_dir that goes at the end.
+class ShmFolder {
+ public:
+  ShmFolder() {
+    char path[] = "/tmp/swiftcache-shm-XXXXXX";
+    path_ = mkdtemp(path);
+  }
+  ~ShmFolder() { std::filesystem::remove_all(path_); }
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+inline constexpr int64_t kArenaBytes = 8 * kMiB;
+inline constexpr int64_t kBlockBytes = 48 * kKiB;
+
+/// One engine: its arena, what it heard, its transport.
+struct Node {
+  struct Options {
+    std::string name;
+    double link_gbps = 0;
+    absl::Duration link_latency;
+    int64_t arena_bytes = kArenaBytes;
+    int64_t chunk_bytes = kMiB;  // small, so that extents straddle chunks
+  };
+  Node(const ShmFolder& folder, const Options& options)
+      : instance(options.name + "-instance"),
+        arena(kv::Arena::Create({.bytes = options.arena_bytes,
+                                 .block_bytes = kBlockBytes,
+                                 .shared = true,
+                                 .chunk_bytes = options.chunk_bytes})
+                  .value()) {
+    auto created = ShmTransport::Create({.shm_dir = folder.path(),
+                                         .name = options.name,
+                                         .instance_id = instance,
+                                         .link_gbps = options.link_gbps,
+                                         .link_latency = options.link_latency},
+                                        arena, clock, events);
+    EXPECT_TRUE(created.ok()) << created.status();
+    transport = std::move(created).value();
+  }
+
+  std::string instance;
+  RealClock clock;
+  kv::Arena arena;
+  RecordingTransportEvents events;
+  std::unique_ptr<ShmTransport> transport;  // last: it uses all others
+};
+
+inline constexpr char kCapability[] = "c0ffee";
+
+/// What a borrower asks for when `donor` has granted him the range.
+inline OpenSpec Granted(Node& donor, const Node& borrower, kv::LeaseId lease, int64_t offset, int64_t bytes,
+                        int64_t store_bytes) {
+  auto epoch = donor.transport->Grant({.lease = lease,
+                                       .offset_bytes = offset,
+                                       .bytes = bytes,
+                                       .borrower_instance = borrower.instance,
+                                       .capability = kCapability});
+  EXPECT_TRUE(epoch.ok()) << epoch.status();
+  return {.lease = lease,
+          .channel = donor.transport->channel(),
+          .capability = kCapability,
+          .bytes = bytes,
+          .epoch = epoch.value_or(kv::Epoch()),
+          .store_bytes = store_bytes};
+}
+
+/// Opens a lease and waits for the answer.
+inline absl::StatusOr<LeaseView> OpenNow(Node& borrower, const OpenSpec& spec) {
+  borrower.transport->Open(spec);
+  return borrower.events.Opening(spec.lease);
+}
+
+inline LeaseView Lend(Node& donor, Node& borrower, kv::LeaseId lease, int64_t offset, int64_t bytes,
+                      int64_t store_bytes) {
+  auto view = OpenNow(borrower, Granted(donor, borrower, lease, offset, bytes, store_bytes));
+  EXPECT_TRUE(view.ok()) << view.status();
+  return view.value_or(LeaseView());
+}
+
+inline int64_t OpenDescriptors() { return std::distance(std::filesystem::directory_iterator("/proc/self/fd"), {}); }
+
+}  // namespace swiftcache::engine::transport
