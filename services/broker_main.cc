@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// swiftcache-broker: knows which engines are there and tells whoever watches.
+// swiftcache-broker: knows which engines are there and whose KV memory is on lease to whom, and tells whoever watches.
 #include <atomic>
+#include <cstdint>
 #include <memory>
 #include <optional>
+#include <random>
 #include <string>
 
 #include "absl/time/clock.h"
@@ -27,9 +29,13 @@ constexpr absl::Duration kStopTimeout = absl::Seconds(2);  // for calls under wa
 struct BrokerFlags {
   std::string listen = "127.0.0.1:50050", http_listen = "127.0.0.1:9180", advertise;
   broker::membership::Options membership;
+  broker::ledger::Options ledger;
+  std::string elastic_policy = "default";
+  absl::Duration lease_ttl = absl::Seconds(10);
 
   std::optional<int> Parse(int argc, char** argv) {
-    services::Flags flags(kProgram, "Knows which engines are there, and tells whoever watches.");
+    services::Flags flags(kProgram,
+                          "Knows which engines are there and who lends KV memory to whom, and tells whoever watches.");
     flags.Address("listen", &listen, "gRPC address; port 0 picks one");
     flags.Address("http_listen", &http_listen, "HTTP address of /live, /health and /metrics; port 0 picks one");
     flags.Address("advertise", &advertise,
@@ -40,16 +46,49 @@ struct BrokerFlags {
                   "an engine is dead after so many silent intervals");
     flags.Duration("stall_timeout", &membership.stall_timeout, absl::Milliseconds(100), absl::Hours(24),
                    "an engine whose steps stand still this long while requests wait is routed around");
-    return flags.Parse(argc, argv);
+    ParseLeases(flags);
+    const std::optional<int> exit_code = flags.Parse(argc, argv);
+    ledger.elastic.kind =
+        elastic_policy == "paper" ? broker::elastic::PolicyKind::kPaper : broker::elastic::PolicyKind::kDefault;
+    ledger.confirm_timeout = 2 * membership.heartbeat_interval;
+    return exit_code;
+  }
+
+  void ParseLeases(services::Flags& flags) {
+    flags.Choice("elastic_policy", &elastic_policy, {"default", "paper"},
+                 "who lends how much: default counts all running and waiting tokens, paper is Algorithm 1 as printed");
+    flags.Duration("scale_down_window", &ledger.elastic.window, absl::Milliseconds(10), absl::Hours(24),
+                   "what an engine needed this long ago or later it does not lend");
+    flags.Integer("lease_headroom", &ledger.elastic.headroom_percent, 0, 100,
+                  "percent of its KV memory that an engine keeps beyond what it needs (default policy)");
+    flags.Bytes("max_lease_bytes", &ledger.max_lease_bytes, 1, int64_t{1} << 50,
+                "largest single lease, at least one elastic unit: small leases are revoked one by one");
+    flags.Duration("lease_ttl", &lease_ttl, absl::Milliseconds(10), absl::Hours(1),
+                   "an engine takes back a lease that its borrower has not renewed for so long");
   }
 };
+
+// What only donor and borrower know: from the system's source, which cannot be guessed.
+std::string NewCapability() {
+  std::random_device device;
+  std::string capability;
+  for (int i = 0; i < 4; ++i) {
+    const uint32_t word = device();
+    capability.append(reinterpret_cast<const char*>(&word), sizeof word);
+  }
+  return capability;
+}
 
 absl::Status Serve(const BrokerFlags& flags, services::ShutdownSignals& signals) {
   const RealClock clock;
   Metrics metrics;
-  ASSIGN_OR_RETURN(
-      auto loop, broker::loop::BrokerLoop::Create({.membership = flags.membership, .incarnation = services::RandomId()},
-                                                  clock, metrics));
+  broker::loop::Options options{.membership = flags.membership,
+                                .ledger = flags.ledger,
+                                .new_capability = NewCapability,
+                                .lease_ttl = flags.lease_ttl,
+                                .incarnation = services::RandomId()};
+  options.ledger.id_prefix = std::random_device()() & 0x7fffffff;
+  ASSIGN_OR_RETURN(auto loop, broker::loop::BrokerLoop::Create(options, clock, metrics));
   broker::rpc::BrokerDoor door(*loop, {});
   std::atomic<bool> ready = false;
   HttpServer::Options http_options{.listen = flags.http_listen};

@@ -44,10 +44,17 @@ struct LeaseRequest {
   int64_t waiting_tokens = 0;
 };
 
+/// How memory moves between a donor and the borrower that asked; an error: it cannot, and why.
+struct PairUnit {
+  std::string donor;
+  absl::StatusOr<elastic::ElasticUnit> unit;
+};
+
 struct Answer {
-  std::vector<Lease> leases;   // as they are now; of a retried call those that have not ended
-  std::string shortage;        // why fewer than wanted; empty: it is all there
-  int64_t lendable_bytes = 0;  // that donors could still lend to this engine
+  std::vector<Lease> leases;    // as they are now; of a retried call those that have not ended
+  std::string shortage;         // why fewer than wanted; empty: it is all there
+  int64_t lendable_bytes = 0;   // that donors could still lend to this engine
+  std::vector<PairUnit> units;  // with every donor that might lend
 };
 
 /// What an engine says became of a lease.
@@ -88,7 +95,7 @@ class Ledger {
   // What engines ask.
   /// Returns what it may lend, lent blocks included. INVALID_ARGUMENT: negative numbers, more used than there is.
   absl::StatusOr<int64_t> ReportWindow(const Party& who, const elastic::Demand& demand, absl::Time now);
-  /// INVALID_ARGUMENT: want_bytes < 1, negative waiting_tokens, no key.
+  /// INVALID_ARGUMENT: want_bytes < 1, negative waiting_tokens, no key or one above 128 bytes.
   absl::StatusOr<Answer> RequestLease(const Party& who, const LeaseRequest& request, absl::Time now);
   /// Which leases the donor revokes to get need_blocks, in order: those already under way, then the innermost of the
   /// borrower that is most above its share by weight, and so on. INVALID_ARGUMENT: need_blocks < 1. Changes nothing.
@@ -141,7 +148,7 @@ class Ledger {
   };
   struct Sources {
     std::vector<Source> list;
-    std::string refusals;  // of pairs without an elastic unit
+    std::vector<PairUnit> units;  // refused pairs are here alone
     int64_t free_bytes() const;
     bool Has(const Party& donor) const;
   };

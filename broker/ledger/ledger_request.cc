@@ -14,8 +14,13 @@
 namespace swiftcache::broker::ledger {
 namespace {
 
+constexpr size_t kMaxKeyBytes = 128;
+
 absl::Status CheckRequest(const LeaseRequest& request) {
-  if (request.key.empty()) return absl::InvalidArgumentError("request_key is empty, wanted one per request");
+  if (request.key.empty() || request.key.size() > kMaxKeyBytes) {
+    return absl::InvalidArgumentError(absl::StrCat("request_key has ", request.key.size(), " bytes, wanted 1 to ",
+                                                   kMaxKeyBytes, ", another for every request"));
+  }
   if (request.want_bytes < 1) {
     return absl::InvalidArgumentError(absl::StrCat("want_bytes is ", request.want_bytes, ", wanted more than 0"));
   }
@@ -71,7 +76,7 @@ absl::StatusOr<Answer> Ledger::RequestLease(const Party& who, const LeaseRequest
   Sources sources = SourcesFor(*member, now);
   if (const auto it = member->requests.find(request.key); it != member->requests.end()) {
     const int64_t lendable = std::min(sources.free_bytes(), QuotaLeft(member->engine.model_name));
-    Answer again{.leases = Alive(it->second), .shortage = "", .lendable_bytes = lendable};
+    Answer again{.leases = Alive(it->second), .shortage = "", .lendable_bytes = lendable, .units = {}};
     if (again.leases.size() < it->second.size()) again.shortage = "leases of this request have ended since";
     return again;
   }
@@ -85,7 +90,7 @@ absl::StatusOr<Answer> Ledger::RequestLease(const Party& who, const LeaseRequest
   const int64_t due = std::min(want, std::max<int64_t>(0, share - held));
 
   const std::vector<LeaseId> ids = Offer(*member, due, quota, sources, now);
-  Answer answer{.leases = Alive(ids), .shortage = "", .lendable_bytes = 0};
+  Answer answer{.leases = Alive(ids), .shortage = "", .lendable_bytes = 0, .units = std::move(sources.units)};
   int64_t got = 0;
   for (const Lease& lease : answer.leases) got += lease.num_bytes;
   member->unmet_bytes = std::max<int64_t>(0, want - got);
@@ -107,7 +112,9 @@ absl::StatusOr<Answer> Ledger::RequestLease(const Party& who, const LeaseRequest
   } else {
     answer.shortage = "donors have no more to lend now";
   }
-  if (!sources.refusals.empty()) absl::StrAppend(&answer.shortage, "; ", sources.refusals);
+  for (const PairUnit& pair : answer.units) {
+    if (!pair.unit.ok()) absl::StrAppend(&answer.shortage, "; ", pair.donor, ": ", pair.unit.status().message());
+  }
   return answer;
 }
 
@@ -116,10 +123,8 @@ Ledger::Sources Ledger::SourcesFor(const Member& borrower, absl::Time now) {
   for (auto& [name, donor] : members_) {
     if (donor.policy == nullptr || !MaySharePair(donor.engine, borrower.engine)) continue;
     const absl::StatusOr<elastic::ElasticUnit> unit = UnitOf(donor.engine, borrower.engine);
-    if (!unit.ok()) {
-      absl::StrAppend(&sources.refusals, sources.refusals.empty() ? "" : "; ", name, ": ", unit.status().message());
-      continue;
-    }
+    sources.units.push_back({.donor = name, .unit = unit});
+    if (!unit.ok()) continue;
     const Party& party = donor.engine.party;
     const int64_t lent = table_.LentBlocks(party);
     const int64_t lendable =

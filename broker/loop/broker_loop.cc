@@ -29,13 +29,17 @@ BrokerLoop::Counters::Counters(Metrics& metrics)
 
 absl::StatusOr<std::unique_ptr<BrokerLoop>> BrokerLoop::Create(const Options& options, const Clock& clock,
                                                                Metrics& metrics) {
-  if (options.incarnation.empty() || options.queue_capacity < 1 || options.membership.heartbeat_misses < 1 ||
+  if (options.incarnation.empty() || !options.new_capability || options.ledger.max_lease_bytes < 1 ||
+      options.ledger.elastic.window <= absl::ZeroDuration() || options.ledger.elastic.headroom_percent < 0 ||
+      options.ledger.elastic.headroom_percent > 100 || options.lease_ttl <= absl::ZeroDuration() ||
+      options.queue_capacity < 1 || options.membership.heartbeat_misses < 1 ||
       options.membership.heartbeat_interval <= absl::ZeroDuration() ||
       options.membership.stall_timeout <= absl::ZeroDuration() || options.membership.max_engines < 1) {
     return absl::InvalidArgumentError(
-        "broker options: wanted an incarnation, and heartbeat_interval, heartbeat_misses, stall_timeout, max_engines "
-        "and "
-        "queue_capacity above zero");
+        "broker options: wanted an incarnation, a source of capabilities, a headroom of 0 to 100 percent, and "
+        "heartbeat_interval, heartbeat_misses, stall_timeout, max_engines, queue_capacity, max_lease_bytes, the "
+        "elastic "
+        "window and lease_ttl above zero");
   }
   return std::make_unique<BrokerLoop>(options, clock, metrics);
 }
@@ -46,6 +50,8 @@ BrokerLoop::BrokerLoop(const Options& options, const Clock& clock, Metrics& metr
       counters_(metrics),
       queue_(options.queue_capacity),
       table_(options.membership),
+      ledger_(options.ledger, options.new_capability),
+      lease_metrics_(metrics),
       last_seen_(clock.Now()),
       thread_([this] { Run(); }) {}
 
@@ -62,8 +68,8 @@ absl::Status BrokerLoop::Refusal() const {
       absl::StrCat("the broker's queue of ", options_.queue_capacity, " messages is full; try again"));
 }
 
-void BrokerLoop::Register(membership::EngineInfo info, RegisterReply reply) {
-  if (!queue_.TryPush(RegisterMessage{std::move(info), reply})) reply(Refusal(), std::nullopt);
+void BrokerLoop::Register(membership::EngineInfo info, std::vector<ledger::Lease> held, RegisterReply reply) {
+  if (!queue_.TryPush(RegisterMessage{std::move(info), std::move(held), reply})) reply(Refusal(), std::nullopt);
 }
 
 void BrokerLoop::Heartbeat(std::string name, std::string instance_id, std::string incarnation,
@@ -85,7 +91,7 @@ void BrokerLoop::Unwatch(std::shared_ptr<Watcher> watcher) { queue_.PushUrgent(U
 void BrokerLoop::Run() {
   bool closed = false;
   while (!closed) {
-    const absl::Duration wait = UntilNextDeath();
+    const absl::Duration wait = UntilNextDeadline();
     planned_wake_ = last_seen_ + wait;
     closed = queue_.closed();  // read before the last take: nothing is left inside
     std::vector<Message> messages = queue_.TakeAll(wait);
@@ -94,6 +100,7 @@ void BrokerLoop::Run() {
       PublishChanges();
     }
     table_.Expire(Now());
+    ledger_.Tick(Now());
     PublishChanges();
     UpdateGauges();
   }
@@ -101,11 +108,12 @@ void BrokerLoop::Run() {
   watchers_.clear();
 }
 
-absl::Duration BrokerLoop::UntilNextDeath() {
+absl::Duration BrokerLoop::UntilNextDeadline() {
   const absl::Time now = Now();
-  const std::optional<absl::Time> death = table_.NextDeath();
-  if (!death.has_value()) return absl::InfiniteDuration();
-  return std::max(absl::Milliseconds(1), *death - now);
+  const absl::Time next = std::min(table_.NextDeath().value_or(absl::InfiniteFuture()),
+                                   ledger_.NextDeadline().value_or(absl::InfiniteFuture()));
+  if (next == absl::InfiniteFuture()) return absl::InfiniteDuration();
+  return std::max(absl::Milliseconds(1), next - now);
 }
 
 // A broker that was suspended or starved could not hear the heartbeats that were sent meanwhile: whenever the time
@@ -116,6 +124,7 @@ absl::Time BrokerLoop::Now() {
     LOG(WARNING) << "the broker heard nothing for " << absl::FormatDuration(now - last_seen_)
                  << ", later than it meant to wake; deaths are put off by as much";
     table_.Forgive(now - last_seen_);
+    ledger_.Forgive(now - last_seen_);
   }
   last_seen_ = now;
   planned_wake_ = absl::InfinitePast();
@@ -125,19 +134,25 @@ absl::Time BrokerLoop::Now() {
 void BrokerLoop::Handle(RegisterMessage& message) {
   const absl::Status status = table_.Register(message.info, Now());
   std::optional<absl::Duration> retry_after;
-  if (status.ok()) counters_.registrations.Increment();
+  if (status.ok()) {
+    counters_.registrations.Increment();
+    PublishChanges();  // the ledger hears first of those who died
+    EnterLedger(message.info, message.held);
+  }
   if (absl::IsAlreadyExists(status)) retry_after = table_.SilenceLeft(message.info.name, Now());
   message.reply(status, retry_after);
 }
 
 void BrokerLoop::Handle(HeartbeatMessage& message) {
-  if (message.incarnation != options_.incarnation) {
-    message.reply(absl::NotFoundError("the broker is of another incarnation; register again"));
-    return;
-  }
+  if (const absl::Status status = CheckIncarnation(message.incarnation); !status.ok()) return message.reply(status);
   const absl::Status status = table_.Heartbeat(message.name, message.instance_id, message.load, Now());
   if (status.ok()) counters_.heartbeats.Increment();
   message.reply(status);
+}
+
+absl::Status BrokerLoop::CheckIncarnation(const std::string& incarnation) const {
+  if (incarnation == options_.incarnation) return absl::OkStatus();
+  return absl::NotFoundError("the broker is of another incarnation; register again");
 }
 
 void BrokerLoop::Handle(DeregisterMessage& message) {
@@ -146,7 +161,8 @@ void BrokerLoop::Handle(DeregisterMessage& message) {
 }
 
 void BrokerLoop::Handle(WatchMessage& message) {
-  const WatchEvent snapshot{options_.incarnation, version_, table_.Snapshot()};
+  const WatchEvent snapshot{options_.incarnation, version_,
+                            WatchEvent::Snapshot{table_.Snapshot(), ledger_.Snapshot()}};
   LOG(INFO) << "watcher " << message.watcher->name() << " follows from version " << version_;
   if (!message.watcher->Offer(snapshot)) {
     message.watcher->Close(absl::ResourceExhaustedError("the snapshot found no room; watch again"));
@@ -158,18 +174,36 @@ void BrokerLoop::Handle(WatchMessage& message) {
 void BrokerLoop::Handle(UnwatchMessage& message) { std::erase(watchers_, message.watcher); }
 
 void BrokerLoop::PublishChanges() {
-  for (const membership::Change& change : table_.TakeChanges()) Publish(change);
+  for (const membership::Change& change : table_.TakeChanges()) {
+    PublishEngine(change);
+    TellLedger(change);
+  }
+  const std::vector<ledger::Change> changes = ledger_.TakeChanges();
+  if (changes.empty()) return;
+  for (const ledger::Change& change : changes) {
+    lease_metrics_.Note(change);
+    WatchEvent event;
+    event.what = change.lease;
+    Publish(std::move(event));
+  }
+  lease_metrics_.SetLeased(ledger_.Snapshot());
 }
 
-void BrokerLoop::Publish(const membership::Change& change) {
+void BrokerLoop::PublishEngine(const membership::Change& change) {
   LogChange(change);
-  WatchEvent event{options_.incarnation, ++version_, {}};
+  WatchEvent event;
   if (const auto* status = std::get_if<EngineStatus>(&change)) {
     event.what = *status;
   } else {
     const Removed& removed = std::get<Removed>(change);
     event.what = WatchEvent::Gone{.name = removed.name, .died = removed.died};
   }
+  Publish(std::move(event));
+}
+
+void BrokerLoop::Publish(WatchEvent event) {
+  event.incarnation = options_.incarnation;
+  event.version = ++version_;
   std::erase_if(watchers_, [&](const std::shared_ptr<Watcher>& watcher) {
     if (watcher->Offer(event)) return false;
     LOG(WARNING) << "watcher " << watcher->name() << " is too slow and dropped at version " << version_;

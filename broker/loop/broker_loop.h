@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The one thread that owns the broker's table. Doors send it plain messages and get answers through callbacks.
+// The one thread that owns the broker's tables: who is there, and whose memory is whose. Doors send it plain messages
+// and get answers through callbacks.
 //
 //   ASSIGN_OR_RETURN(auto loop, BrokerLoop::Create({.incarnation = "7f3a"}, clock, metrics));
 //   loop->Heartbeat(name, instance_id, incarnation, load, [](absl::Status status) { ... });
@@ -18,6 +19,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "broker/ledger/ledger.h"
+#include "broker/loop/lease_metrics.h"
 #include "broker/loop/watcher.h"
 #include "broker/membership/membership.h"
 #include "common/base/clock.h"
@@ -28,17 +31,29 @@ namespace swiftcache::broker::loop {
 
 struct Options {
   membership::Options membership = {};
-  std::string incarnation = {};  // of this process: random
+  ledger::Options ledger = {};
+  ledger::Ledger::NewCapability new_capability = {};  // 16 random bytes; called by the loop's thread
+  absl::Duration lease_ttl = absl::Seconds(10);       // the engines': told to them when they register
+  std::string incarnation = {};                       // of this process: random
   size_t queue_capacity = 4096;
 };
 
-/// Thread-safety: safe. Ownership: owns the thread and the table, shares the watchers; borrows clock and metrics.
-/// Errors: reach the callback: those of Membership, RESOURCE_EXHAUSTED (queue full), UNAVAILABLE (stopping). Callbacks
-/// run on the loop's thread, or on the caller's when the queue refuses, exactly once; they must not block.
+/// Who speaks, and to which incarnation of the broker.
+struct Caller {
+  std::string name, instance_id, incarnation;
+};
+
+/// Thread-safety: safe. Ownership: owns the thread and the tables, shares the watchers; borrows clock and metrics.
+/// Errors: reach the callback: those of Membership and Ledger, NOT_FOUND for another incarnation, RESOURCE_EXHAUSTED
+/// (queue full), UNAVAILABLE (stopping). Callbacks run on the loop's thread, or on the caller's when the queue refuses,
+/// exactly once; they must not block.
 class BrokerLoop {
  public:
   using Reply = std::function<void(absl::Status)>;
   /// `retry_after`: with ALREADY_EXISTS, how long the holder of the name has to live unless it speaks.
+  using WindowReply = std::function<void(absl::StatusOr<int64_t> lendable_blocks)>;
+  using RequestReply = std::function<void(absl::StatusOr<ledger::Answer>)>;
+  using ScaleUpReply = std::function<void(absl::StatusOr<std::vector<ledger::LeaseId>>)>;
   using RegisterReply = std::function<void(absl::Status, std::optional<absl::Duration> retry_after)>;
 
   /// INVALID_ARGUMENT: an option out of range.
@@ -50,11 +65,22 @@ class BrokerLoop {
   const std::string& incarnation() const { return options_.incarnation; }
   absl::Duration heartbeat_interval() const { return options_.membership.heartbeat_interval; }
 
-  void Register(membership::EngineInfo info, RegisterReply reply);
-  /// NOT_FOUND also for another incarnation than this one's.
+  absl::Duration lease_ttl() const { return options_.lease_ttl; }
+  absl::Duration scale_down_window() const { return options_.ledger.elastic.window; }
+
+  /// `held`: the leases that the engine holds, as donor or borrower.
+  void Register(membership::EngineInfo info, std::vector<ledger::Lease> held, RegisterReply reply);
   void Heartbeat(std::string name, std::string instance_id, std::string incarnation, membership::EngineLoad load,
                  Reply reply);
   void Deregister(std::string name, std::string instance_id, Reply reply);
+
+  // As in broker.proto. `reason` is for the log.
+  void ReportWindow(Caller caller, elastic::Demand demand, WindowReply reply);
+  void RequestLease(Caller caller, ledger::LeaseRequest request, RequestReply reply);
+  void ScaleUp(Caller caller, int64_t need_blocks, ScaleUpReply reply);
+  void ReportLease(Caller caller, ledger::LeaseReport report, std::string reason, Reply reply);
+  void LimitLease(std::string model_name, std::optional<int64_t> max_borrowed_bytes, Reply reply);
+  void RevokeLease(ledger::LeaseId lease, Reply reply);
 
   /// Sends the watcher a snapshot, then every change. UNAVAILABLE or RESOURCE_EXHAUSTED reach its Close.
   void Watch(std::shared_ptr<Watcher> watcher);
@@ -66,6 +92,7 @@ class BrokerLoop {
  private:
   struct RegisterMessage {
     membership::EngineInfo info;
+    std::vector<ledger::Lease> held;
     RegisterReply reply;
   };
   struct HeartbeatMessage {
@@ -83,7 +110,39 @@ class BrokerLoop {
   struct UnwatchMessage {
     std::shared_ptr<Watcher> watcher;
   };
-  using Message = std::variant<RegisterMessage, HeartbeatMessage, DeregisterMessage, WatchMessage, UnwatchMessage>;
+  struct WindowMessage {
+    Caller caller;
+    elastic::Demand demand;
+    WindowReply reply;
+  };
+  struct RequestMessage {
+    Caller caller;
+    ledger::LeaseRequest request;
+    RequestReply reply;
+  };
+  struct ScaleUpMessage {
+    Caller caller;
+    int64_t need_blocks = 0;
+    ScaleUpReply reply;
+  };
+  struct ReportMessage {
+    Caller caller;
+    ledger::LeaseReport report;
+    std::string reason;
+    Reply reply;
+  };
+  struct LimitMessage {
+    std::string model_name;
+    std::optional<int64_t> max_borrowed_bytes;
+    Reply reply;
+  };
+  struct RevokeMessage {
+    ledger::LeaseId lease;
+    Reply reply;
+  };
+  using Message =
+      std::variant<RegisterMessage, HeartbeatMessage, DeregisterMessage, WatchMessage, UnwatchMessage, WindowMessage,
+                   RequestMessage, ScaleUpMessage, ReportMessage, LimitMessage, RevokeMessage>;
 
   struct Counters {
     explicit Counters(Metrics& metrics);
@@ -94,17 +153,29 @@ class BrokerLoop {
 
   absl::Status Refusal() const;
   void Run();
-  absl::Duration UntilNextDeath();
+  absl::Duration UntilNextDeadline();
   absl::Time Now();
   void Handle(RegisterMessage& message);
   void Handle(HeartbeatMessage& message);
   void Handle(DeregisterMessage& message);
   void Handle(WatchMessage& message);
   void Handle(UnwatchMessage& message);
+  absl::Status CheckIncarnation(const std::string& incarnation) const;
   void PublishChanges();
-  void Publish(const membership::Change& change);
+  void PublishEngine(const membership::Change& change);
+  void Publish(WatchEvent event);
   void LogChange(const membership::Change& change);
   void UpdateGauges();
+
+  // lease_handlers.cc
+  void Handle(WindowMessage& message);
+  void Handle(RequestMessage& message);
+  void Handle(ScaleUpMessage& message);
+  void Handle(ReportMessage& message);
+  void Handle(LimitMessage& message);
+  void Handle(RevokeMessage& message);
+  void EnterLedger(const membership::EngineInfo& info, const std::vector<ledger::Lease>& held);
+  void TellLedger(const membership::Change& change);
 
   const Options options_;
   const Clock& clock_;
@@ -113,6 +184,8 @@ class BrokerLoop {
 
   // Owned by the loop thread.
   membership::Membership table_;
+  ledger::Ledger ledger_;
+  LeaseMetrics lease_metrics_;
   absl::Time last_seen_, planned_wake_ = absl::InfinitePast();
   int64_t version_ = 0;
   std::vector<std::shared_ptr<Watcher>> watchers_;

@@ -11,19 +11,23 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "broker/ledger/lease.h"
 #include "broker/membership/engine_status.h"
 
 namespace swiftcache::broker::loop {
 
 struct WatchEvent {
-  using Snapshot = std::vector<membership::EngineStatus>;
+  struct Snapshot {
+    std::vector<membership::EngineStatus> engines;
+    std::vector<ledger::Lease> leases;  // those that have not ended
+  };
   struct Gone {
     std::string name;
     bool died = false;  // false: it took its leave
   };
   std::string incarnation;
   int64_t version = 0;  // of the table after this event; counts up by one within an incarnation
-  std::variant<Snapshot, membership::EngineStatus, Gone> what;
+  std::variant<Snapshot, membership::EngineStatus, Gone, ledger::Lease> what;
 };
 
 /// Thread-safety: called by the loop alone, one call at a time; must not block. Ownership: shared between loop and

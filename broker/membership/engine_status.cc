@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "broker/membership/engine_status.h"
 
+#include <algorithm>
 #include <optional>
 
 #include "absl/strings/escaping.h"
@@ -59,6 +60,25 @@ absl::Status CheckGeometry(const KvGeometry& kv) {
   return absl::OkStatus();
 }
 
+// The longest path of a Unix socket.
+constexpr size_t kMaxChannelBytes = 107;
+constexpr int64_t kMaxPageBytes = kGiB;
+
+absl::Status CheckSharing(const EngineInfo& info) {
+  if (info.lease_channel.empty()) return absl::OkStatus();
+  const bool printable =
+      std::all_of(info.lease_channel.begin(), info.lease_channel.end(), [](char c) { return c >= ' ' && c <= '~'; });
+  if (!printable || info.lease_channel.size() > kMaxChannelBytes) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "lease_channel '", absl::CHexEscape(info.lease_channel.substr(0, kMaxNameBytes)),
+        "': wanted a path of at most ", kMaxChannelBytes, " printable characters; choose another --shm_dir"));
+  }
+  RETURN_IF_ERROR(CheckName("node_id", info.node_id));
+  if (info.page_bytes >= 1 && info.page_bytes <= kMaxPageBytes) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("page_bytes is ", info.page_bytes, ", wanted 1 to ", kMaxPageBytes, " with a lease_channel"));
+}
+
 }  // namespace
 
 const char* StateName(EngineState state) {
@@ -81,6 +101,7 @@ absl::Status Validate(const EngineInfo& info) {
   RETURN_IF_ERROR(CheckName("model_name", info.model_name));
   RETURN_IF_ERROR(CheckGeometry(info.kv));
   RETURN_IF_ERROR(CheckPositive("max_model_len_tokens", info.max_model_len_tokens));
+  RETURN_IF_ERROR(CheckSharing(info));
   if (info.state == EngineState::kStarting) return absl::OkStatus();
   if (info.state == EngineState::kStalled) {
     return absl::InvalidArgumentError(

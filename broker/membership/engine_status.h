@@ -30,6 +30,9 @@ struct EngineInfo {
   int64_t max_model_len_tokens = 0;
   std::string model_card_hash;
   EngineState state = EngineState::kStarting;
+  // Of sharing; empty where the engine does not share.
+  std::string lease_channel, node_id;
+  int64_t page_bytes = 0;
   friend bool operator==(const EngineInfo&, const EngineInfo&) = default;
 };
 
@@ -47,7 +50,7 @@ struct EngineStatus {
 
 /// What an engine may say of itself. INVALID_ARGUMENT names field, value found and wanted: names of other characters
 /// than letters, digits and "._:/@+-[]"; geometry whose block_bytes disagree with its parts; no address once it is
-/// ready.
+/// ready; a lease channel without node and page, or with control characters.
 absl::Status Validate(const EngineInfo& info);
 
 }  // namespace swiftcache::broker::membership

@@ -108,6 +108,12 @@ void Membership::Forgive(absl::Duration lateness) {
   for (auto& [name, record] : engines_) record.last_heard += lateness;
 }
 
+std::optional<EngineStatus> Membership::Find(const std::string& name) const {
+  const auto it = engines_.find(name);
+  if (it == engines_.end()) return std::nullopt;
+  return StatusOf(it->second);
+}
+
 std::vector<EngineStatus> Membership::Snapshot() const {
   std::vector<EngineStatus> all;
   for (const auto& [name, record] : engines_) all.push_back(StatusOf(record));

@@ -61,6 +61,8 @@ class Membership {
   /// Puts every death off: for a broker that itself slept and could not hear.
   void Forgive(absl::Duration lateness);
 
+  /// As others see it.
+  std::optional<EngineStatus> Find(const std::string& name) const;
   /// All engines, by name.
   std::vector<EngineStatus> Snapshot() const;
   /// What changed since the last call, in order.

@@ -4,6 +4,7 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "broker/rpc/proto_convert.h"
 #include "broker/rpc/watch_stream.h"
@@ -24,7 +25,11 @@ grpc::ServerUnaryReactor* BrokerDoor::Register(grpc::CallbackServerContext* cont
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   response->set_incarnation(loop_.incarnation());
   SetDuration(loop_.heartbeat_interval(), response->mutable_heartbeat_interval());
-  loop_.Register(FromProto(request->engine()),
+  SetDuration(loop_.lease_ttl(), response->mutable_lease_ttl());
+  SetDuration(loop_.scale_down_window(), response->mutable_scale_down_window());
+  std::vector<ledger::Lease> held;
+  for (const v1::Lease& lease : request->leases()) held.push_back(FromProto(lease));
+  loop_.Register(FromProto(request->engine()), std::move(held),
                  [reactor](absl::Status status, std::optional<absl::Duration> retry_after) {
                    if (retry_after.has_value()) status = WithRetryDelay(std::move(status), *retry_after);
                    reactor->Finish(ToGrpc(status));
@@ -53,7 +58,7 @@ grpc::ServerUnaryReactor* BrokerDoor::Deregister(grpc::CallbackServerContext* co
 grpc::ServerWriteReactor<v1::WatchResponse>* BrokerDoor::Watch(grpc::CallbackServerContext* context,
                                                                const v1::WatchRequest* request) {
   auto stream = std::make_shared<WatchStream>(request->watcher().empty() ? context->peer() : request->watcher(),
-                                              options_.max_pending_watch_events, loop_);
+                                              request->instance_id(), options_.max_pending_watch_events, loop_);
   stream->Start();
   return stream.get();
 }

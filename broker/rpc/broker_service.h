@@ -27,6 +27,21 @@ class BrokerDoor final : public v1::BrokerService::CallbackService {
                                       v1::HeartbeatResponse* response) override;
   grpc::ServerUnaryReactor* Deregister(grpc::CallbackServerContext* context, const v1::DeregisterRequest* request,
                                        v1::DeregisterResponse* response) override;
+
+  // lease_rpcs.cc
+  grpc::ServerUnaryReactor* ReportWindow(grpc::CallbackServerContext* context, const v1::ReportWindowRequest* request,
+                                         v1::ReportWindowResponse* response) override;
+  grpc::ServerUnaryReactor* RequestLease(grpc::CallbackServerContext* context, const v1::RequestLeaseRequest* request,
+                                         v1::RequestLeaseResponse* response) override;
+  grpc::ServerUnaryReactor* ScaleUp(grpc::CallbackServerContext* context, const v1::ScaleUpRequest* request,
+                                    v1::ScaleUpResponse* response) override;
+  grpc::ServerUnaryReactor* ReportLease(grpc::CallbackServerContext* context, const v1::ReportLeaseRequest* request,
+                                        v1::ReportLeaseResponse* response) override;
+  grpc::ServerUnaryReactor* LimitLease(grpc::CallbackServerContext* context, const v1::LimitLeaseRequest* request,
+                                       v1::LimitLeaseResponse* response) override;
+  grpc::ServerUnaryReactor* RevokeLease(grpc::CallbackServerContext* context, const v1::RevokeLeaseRequest* request,
+                                        v1::RevokeLeaseResponse* response) override;
+
   grpc::ServerWriteReactor<v1::WatchResponse>* Watch(grpc::CallbackServerContext* context,
                                                      const v1::WatchRequest* request) override;
 

@@ -6,6 +6,7 @@
 namespace swiftcache::broker::rpc {
 namespace {
 
+using ledger::LeaseState;
 using membership::EngineState;
 
 EngineState StateOf(v1::EngineState state) {
@@ -35,6 +36,48 @@ v1::EngineState StateOf(EngineState state) {
   return v1::ENGINE_STATE_UNSPECIFIED;
 }
 
+LeaseState StateOf(v1::LeaseState state) {
+  switch (state) {
+    case v1::GRANTED:
+      return LeaseState::kGranted;
+    case v1::ACTIVE:
+      return LeaseState::kActive;
+    case v1::REVOKING:
+      return LeaseState::kRevoking;
+    case v1::RELEASED:
+      return LeaseState::kReleased;
+    case v1::FENCED:
+      return LeaseState::kFenced;
+    default:
+      return LeaseState::kOffered;
+  }
+}
+
+v1::LeaseState StateOf(LeaseState state) {
+  switch (state) {
+    case LeaseState::kOffered:
+      return v1::OFFERED;
+    case LeaseState::kGranted:
+      return v1::GRANTED;
+    case LeaseState::kActive:
+      return v1::ACTIVE;
+    case LeaseState::kRevoking:
+      return v1::REVOKING;
+    case LeaseState::kReleased:
+      return v1::RELEASED;
+    case LeaseState::kFenced:
+      return v1::FENCED;
+  }
+  return v1::LEASE_STATE_UNSPECIFIED;
+}
+
+v1::Lease ForWatcher(const ledger::Lease& lease, const std::string& instance_id) {
+  v1::Lease proto = ToProto(lease);
+  const bool own = instance_id == lease.donor.instance_id || instance_id == lease.borrower.instance_id;
+  if (!own || instance_id.empty()) proto.clear_capability();
+  return proto;
+}
+
 v1::EngineInfo ToProto(const membership::EngineInfo& info) {
   v1::EngineInfo proto;
   proto.set_name(info.name);
@@ -52,6 +95,9 @@ v1::EngineInfo ToProto(const membership::EngineInfo& info) {
   proto.set_max_model_len_tokens(info.max_model_len_tokens);
   proto.set_model_card_hash(info.model_card_hash);
   proto.set_state(StateOf(info.state));
+  proto.set_lease_channel(info.lease_channel);
+  proto.set_node_id(info.node_id);
+  proto.set_page_bytes(info.page_bytes);
   return proto;
 }
 
@@ -82,7 +128,10 @@ membership::EngineInfo FromProto(const v1::EngineInfo& proto) {
                  .num_blocks = proto.kv().num_blocks()},
           .max_model_len_tokens = proto.max_model_len_tokens(),
           .model_card_hash = proto.model_card_hash(),
-          .state = StateOf(proto.state())};
+          .state = StateOf(proto.state()),
+          .lease_channel = proto.lease_channel(),
+          .node_id = proto.node_id(),
+          .page_bytes = proto.page_bytes()};
 }
 
 membership::EngineLoad FromProto(const v1::EngineLoad& proto) {
@@ -101,15 +150,71 @@ v1::EngineStatus ToProto(const membership::EngineStatus& status) {
   return proto;
 }
 
-v1::WatchResponse ToProto(const loop::WatchEvent& event) {
+ledger::Lease FromProto(const v1::Lease& proto) {
+  const LeaseState state = StateOf(proto.state());
+  return {.id = ledger::LeaseId(proto.lease_id()),
+          .donor = {proto.donor(), proto.donor_instance()},
+          .borrower = {proto.borrower(), proto.borrower_instance()},
+          .extent = {.first_block = proto.extent().first_block(), .num_blocks = proto.extent().num_blocks()},
+          .num_bytes = proto.num_bytes(),
+          .borrower_blocks = proto.borrower_blocks(),
+          .epoch = state == LeaseState::kOffered ? std::nullopt : std::optional(ledger::Epoch(proto.epoch())),
+          .state = state,
+          .channel = proto.channel(),
+          .capability = proto.capability()};
+}
+
+v1::Lease ToProto(const ledger::Lease& lease) {
+  v1::Lease proto;
+  proto.set_lease_id(lease.id.value());
+  proto.set_donor(lease.donor.name);
+  proto.set_donor_instance(lease.donor.instance_id);
+  proto.set_borrower(lease.borrower.name);
+  proto.set_borrower_instance(lease.borrower.instance_id);
+  proto.mutable_extent()->set_first_block(lease.extent.first_block);
+  proto.mutable_extent()->set_num_blocks(lease.extent.num_blocks);
+  proto.set_num_bytes(lease.num_bytes);
+  proto.set_borrower_blocks(lease.borrower_blocks);
+  if (lease.epoch.has_value()) proto.set_epoch(lease.epoch->value());
+  proto.set_state(StateOf(lease.state));
+  proto.set_channel(lease.channel);
+  proto.set_capability(lease.capability);
+  return proto;
+}
+
+std::optional<ledger::ReportKind> FromProto(v1::LeaseReport report) {
+  switch (report) {
+    case v1::REPORT_ACCEPTED:
+      return ledger::ReportKind::kAccepted;
+    case v1::REPORT_DECLINED:
+      return ledger::ReportKind::kDeclined;
+    case v1::REPORT_ACTIVE:
+      return ledger::ReportKind::kActive;
+    case v1::REPORT_REVOKING:
+      return ledger::ReportKind::kRevoking;
+    case v1::REPORT_RELEASED:
+      return ledger::ReportKind::kReleased;
+    case v1::REPORT_FENCED:
+      return ledger::ReportKind::kFenced;
+    case v1::REPORT_LOST:
+      return ledger::ReportKind::kLost;
+    default:
+      return std::nullopt;
+  }
+}
+
+v1::WatchResponse ToProto(const loop::WatchEvent& event, const std::string& instance_id) {
   v1::WatchResponse proto;
   proto.set_incarnation(event.incarnation);
   proto.set_version(event.version);
   if (const auto* snapshot = std::get_if<loop::WatchEvent::Snapshot>(&event.what)) {
-    proto.mutable_snapshot();  // present even when there are no engines
-    for (const membership::EngineStatus& status : *snapshot) *proto.mutable_snapshot()->add_engines() = ToProto(status);
+    v1::WatchResponse::Snapshot& all = *proto.mutable_snapshot();  // present even when there are no engines
+    for (const membership::EngineStatus& status : snapshot->engines) *all.add_engines() = ToProto(status);
+    for (const ledger::Lease& lease : snapshot->leases) *all.add_leases() = ForWatcher(lease, instance_id);
   } else if (const auto* updated = std::get_if<membership::EngineStatus>(&event.what)) {
     *proto.mutable_updated() = ToProto(*updated);
+  } else if (const auto* lease = std::get_if<ledger::Lease>(&event.what)) {
+    *proto.mutable_lease() = ForWatcher(*lease, instance_id);
   } else {
     const auto& gone = std::get<loop::WatchEvent::Gone>(event.what);
     proto.set_removed(gone.name);

@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// The broker's plain structs <-> protobuf. Nothing is checked here: Membership does.
+// The broker's plain structs <-> protobuf. Nothing is checked here: Membership and Ledger do.
 //
 //   EngineInfo info = FromProto(request.engine());
 #pragma once
 
+#include <optional>
+#include <string>
+
+#include "broker/ledger/ledger.h"
 #include "broker/loop/watcher.h"
 #include "broker/membership/engine_status.h"
 #include "swiftcache/v1/broker.pb.h"
@@ -13,6 +17,13 @@ namespace swiftcache::broker::rpc {
 membership::EngineInfo FromProto(const v1::EngineInfo& proto);
 membership::EngineLoad FromProto(const v1::EngineLoad& proto);
 v1::EngineStatus ToProto(const membership::EngineStatus& status);
-v1::WatchResponse ToProto(const loop::WatchEvent& event);
+/// Capabilities are left out, except those of the leases of `instance_id`.
+v1::WatchResponse ToProto(const loop::WatchEvent& event, const std::string& instance_id);
+
+/// An epoch is one where the lease's state says that it was accepted.
+ledger::Lease FromProto(const v1::Lease& proto);
+v1::Lease ToProto(const ledger::Lease& lease);
+/// None: LEASE_REPORT_UNSPECIFIED, or one that this broker does not know.
+std::optional<ledger::ReportKind> FromProto(v1::LeaseReport report);
 
 }  // namespace swiftcache::broker::rpc

@@ -18,7 +18,7 @@ bool WatchStream::Offer(const loop::WatchEvent& event) {
     absl::MutexLock lock(&mutex_);
     if (finished_ || close_.has_value()) return true;  // on its way out: Unwatch follows
     if (pending_.size() >= capacity_) return false;
-    pending_.push_back(ToProto(event));
+    pending_.push_back(ToProto(event, instance_id_));
   }
   Advance();
   return true;

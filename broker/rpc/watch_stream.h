@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // One Watch stream: a bounded queue between the loop and a reader who may be slow.
 //
-//   auto stream = std::make_shared<WatchStream>(name, 1024, loop);
+//   auto stream = std::make_shared<WatchStream>(name, instance_id, 1024, loop);
 //   stream->Start();       // it lives until the call is over
 //   return stream.get();
 #pragma once
@@ -27,8 +27,9 @@ class WatchStream final : public grpc::ServerWriteReactor<v1::WatchResponse>,
                           public loop::Watcher,
                           public std::enable_shared_from_this<WatchStream> {
  public:
-  WatchStream(std::string name, size_t capacity, loop::BrokerLoop& loop)
-      : name_(std::move(name)), capacity_(capacity), loop_(loop) {}
+  /// `instance_id`: of the engine that watches, which gets the capabilities of its leases; may be empty.
+  WatchStream(std::string name, std::string instance_id, size_t capacity, loop::BrokerLoop& loop)
+      : name_(std::move(name)), instance_id_(std::move(instance_id)), capacity_(capacity), loop_(loop) {}
 
   /// Enters the loop. Called once.
   void Start();
@@ -47,7 +48,7 @@ class WatchStream final : public grpc::ServerWriteReactor<v1::WatchResponse>,
   /// Writes the next message or ends the call, where no write is under way.
   void Advance() ABSL_LOCKS_EXCLUDED(mutex_);
 
-  const std::string name_;
+  const std::string name_, instance_id_;
   const size_t capacity_;
   loop::BrokerLoop& loop_;
   std::shared_ptr<WatchStream> self_;

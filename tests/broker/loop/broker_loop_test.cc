@@ -12,6 +12,7 @@
 namespace swiftcache::broker::loop {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
@@ -56,13 +57,16 @@ class BrokerLoopTest : public ::testing::Test {
 
   void Start(const Clock& clock, membership::Options membership) {
     Options options{.membership = membership, .incarnation = "inc-1"};
+    options.new_capability = [] { return "capability"; };
+    options.ledger.elastic.headroom_percent = 0;
+    options.ledger.offer_timeout = offer_timeout_;
     auto loop = BrokerLoop::Create(options, clock, metrics_);
     ASSERT_TRUE(loop.ok()) << loop.status();
     loop_ = *std::move(loop);
   }
-  absl::Status Register(const membership::EngineInfo& info) {
+  absl::Status Register(const membership::EngineInfo& info, const std::vector<ledger::Lease>& held = {}) {
     std::promise<absl::Status> result;
-    loop_->Register(info, [&](absl::Status status, std::optional<absl::Duration> retry_after) {
+    loop_->Register(info, held, [&](absl::Status status, std::optional<absl::Duration> retry_after) {
       retry_after_ = retry_after;
       result.set_value(status);
     });
@@ -85,6 +89,7 @@ class BrokerLoopTest : public ::testing::Test {
   Metrics metrics_;
   std::unique_ptr<BrokerLoop> loop_;
   std::optional<absl::Duration> retry_after_;
+  absl::Duration offer_timeout_ = absl::Seconds(3);
 };
 
 TEST_F(BrokerLoopTest, WatcherGetsSnapshotThenEveryChangeWithVersionsThatCountByOne) {
@@ -96,7 +101,7 @@ TEST_F(BrokerLoopTest, WatcherGetsSnapshotThenEveryChangeWithVersionsThatCountBy
   ASSERT_TRUE(Deregister("a").ok());
   const std::vector<WatchEvent> events = watcher->WaitFor(4);
   ASSERT_THAT(events, SizeIs(4));
-  EXPECT_THAT(std::get<WatchEvent::Snapshot>(events[0].what), SizeIs(1));
+  EXPECT_THAT(std::get<WatchEvent::Snapshot>(events[0].what).engines, SizeIs(1));
   EXPECT_EQ(std::get<membership::EngineStatus>(events[1].what).info.name, "b");
   EXPECT_EQ(std::get<membership::EngineStatus>(events[2].what).load.running_requests, 3);
   EXPECT_EQ(std::get<WatchEvent::Gone>(events[3].what).name, "a");
@@ -190,14 +195,220 @@ TEST_F(BrokerLoopTest, MetricsCountEnginesByState) {
   }
 }
 
+// Leases.
+
+class BrokerLoopLeaseTest : public BrokerLoopTest {
+ protected:
+  static membership::EngineInfo Sharing(const std::string& name) {
+    membership::EngineInfo info = EngineNamed(name);
+    info.lease_channel = "/run/" + name;
+    info.node_id = "node";
+    info.page_bytes = 4096;
+    return info;
+  }
+  // A call's answer, waited for.
+  template <typename T, typename Call>
+  T Await(const Call& call) {
+    std::promise<T> result;
+    call([&](T value) { result.set_value(std::move(value)); });
+    return result.get_future().get();
+  }
+  static Caller CallerNamed(const std::string& name, const std::string& incarnation = "inc-1") {
+    return {.name = name, .instance_id = "i1", .incarnation = incarnation};
+  }
+  absl::StatusOr<int64_t> Window(const Caller& caller, int64_t used_blocks) {
+    return Await<absl::StatusOr<int64_t>>(
+        [&](auto reply) { loop_->ReportWindow(caller, {.used_blocks = used_blocks}, reply); });
+  }
+  absl::StatusOr<ledger::Answer> Request(const Caller& caller, int64_t blocks) {
+    const ledger::LeaseRequest request{.key = "k" + std::to_string(++keys_), .want_bytes = blocks * 368'640};
+    return Await<absl::StatusOr<ledger::Answer>>([&](auto reply) { loop_->RequestLease(caller, request, reply); });
+  }
+  absl::StatusOr<std::vector<ledger::LeaseId>> ScaleUp(const Caller& caller, int64_t blocks) {
+    return Await<absl::StatusOr<std::vector<ledger::LeaseId>>>(
+        [&](auto reply) { loop_->ScaleUp(caller, blocks, reply); });
+  }
+  absl::Status Report(const Caller& caller, ledger::LeaseId id, ledger::ReportKind kind) {
+    return Await<absl::Status>([&](auto reply) {
+      loop_->ReportLease(caller, {.lease = id, .kind = kind, .epoch = ledger::Epoch(3)}, "because", reply);
+    });
+  }
+  // "chat" borrows from "code".
+  void RegisterPair() {
+    ASSERT_TRUE(Register(Sharing("chat")).ok());
+    ASSERT_TRUE(Register(Sharing("code")).ok());
+    ASSERT_EQ(*Window(CallerNamed("chat"), 100), 0);
+    ASSERT_EQ(*Window(CallerNamed("code"), 20), 80);
+  }
+  ledger::Lease Active(int64_t blocks) {
+    const auto answer = Request(CallerNamed("chat"), blocks);
+    EXPECT_TRUE(answer.ok() && answer->leases.size() == 1) << answer.status();
+    const ledger::Lease lease = answer->leases.at(0);
+    EXPECT_TRUE(Report(CallerNamed("code"), lease.id, ledger::ReportKind::kAccepted).ok());
+    EXPECT_TRUE(Report(CallerNamed("chat"), lease.id, ledger::ReportKind::kActive).ok());
+    return lease;
+  }
+  static std::vector<ledger::LeaseState> StatesIn(const std::vector<WatchEvent>& events) {
+    std::vector<ledger::LeaseState> states;
+    for (const WatchEvent& event : events) {
+      if (const auto* lease = std::get_if<ledger::Lease>(&event.what)) states.push_back(lease->state);
+    }
+    return states;
+  }
+  int keys_ = 0;
+};
+
+TEST_F(BrokerLoopLeaseTest, EveryStepOfALeaseIsToldWithVersionsThatCountByOne) {
+  RegisterPair();
+  auto watcher = std::make_shared<KeepingWatcher>();
+  loop_->Watch(watcher);
+  const ledger::Lease lease = Active(5);
+  ASSERT_TRUE(Report(CallerNamed("code"), lease.id, ledger::ReportKind::kRevoking).ok());
+  ASSERT_TRUE(Report(CallerNamed("code"), lease.id, ledger::ReportKind::kReleased).ok());
+  const std::vector<WatchEvent> events = watcher->WaitFor(6);
+  using S = ledger::LeaseState;
+  EXPECT_THAT(StatesIn(events), ElementsAre(S::kOffered, S::kGranted, S::kActive, S::kRevoking, S::kReleased));
+  for (size_t i = 1; i < events.size(); ++i) EXPECT_EQ(events[i].version, events[i - 1].version + 1);
+  EXPECT_EQ(std::get<ledger::Lease>(events[1].what).capability, "capability");
+  EXPECT_EQ(std::get<ledger::Lease>(events[2].what).epoch, ledger::Epoch(3));
+}
+
+TEST_F(BrokerLoopLeaseTest, ASnapshotHoldsTheLeasesThatHaveNotEnded) {
+  RegisterPair();
+  const ledger::Lease lease = Active(5);
+  auto watcher = std::make_shared<KeepingWatcher>();
+  loop_->Watch(watcher);
+  const auto snapshot = std::get<WatchEvent::Snapshot>(watcher->WaitFor(1)[0].what);
+  ASSERT_THAT(snapshot.leases, SizeIs(1));
+  EXPECT_EQ(snapshot.leases[0].id, lease.id);
+  EXPECT_EQ(snapshot.leases[0].state, ledger::LeaseState::kActive);
+}
+
+TEST_F(BrokerLoopLeaseTest, AnotherIncarnationIsNotFoundWhateverIsCalled) {
+  RegisterPair();
+  const Caller old = CallerNamed("chat", "inc-0");
+  const auto kNotFound = absl::StatusCode::kNotFound;
+  EXPECT_EQ(Window(old, 1).status().code(), kNotFound);
+  EXPECT_EQ(Request(old, 1).status().code(), kNotFound);
+  EXPECT_EQ(ScaleUp(old, 1).status().code(), kNotFound);
+  EXPECT_EQ(Report(old, ledger::LeaseId(1), ledger::ReportKind::kActive).code(), kNotFound);
+  EXPECT_EQ(Request(CallerNamed("stranger"), 1).status().code(), kNotFound);
+}
+
+TEST_F(BrokerLoopLeaseTest, TheDeathOfADonorEndsItsLeasesAndThatOfABorrowerRevokesThem) {
+  RegisterPair();
+  const ledger::Lease lease = Active(5);
+  auto watcher = std::make_shared<KeepingWatcher>();
+  loop_->Watch(watcher);
+  ASSERT_TRUE(Deregister("chat").ok());
+  using S = ledger::LeaseState;
+  EXPECT_THAT(StatesIn(watcher->WaitFor(3)), ElementsAre(S::kRevoking));
+  ASSERT_TRUE(Deregister("code").ok());
+  EXPECT_THAT(StatesIn(watcher->WaitFor(5)), ElementsAre(S::kRevoking, S::kReleased));
+}
+
+TEST_F(BrokerLoopLeaseTest, AnInstanceThatTakesADeadOnesNameHasNoneOfItsLeases) {
+  RegisterPair();
+  Active(5);
+  for (int i = 0; i < 5; ++i) {  // "code" falls silent
+    clock_.Advance(absl::Milliseconds(900));
+    ASSERT_TRUE(Heartbeat("chat", {}).ok());
+  }
+  auto watcher = std::make_shared<KeepingWatcher>();
+  loop_->Watch(watcher);
+  membership::EngineInfo next = Sharing("code");
+  next.instance_id = "i2";
+  ASSERT_TRUE(Register(next).ok());
+  EXPECT_THAT(std::get<WatchEvent::Snapshot>(watcher->WaitFor(1)[0].what).leases, IsEmpty());
+}
+
+TEST_F(BrokerLoopLeaseTest, AStalledOrDrainingDonorGetsNoOffers) {
+  RegisterPair();
+  membership::EngineInfo draining = Sharing("code");
+  draining.state = membership::EngineState::kDraining;
+  ASSERT_TRUE(Register(draining).ok());
+  EXPECT_THAT(Request(CallerNamed("chat"), 5)->leases, IsEmpty());
+  ASSERT_TRUE(Register(Sharing("code")).ok());
+  EXPECT_THAT(Request(CallerNamed("chat"), 5)->leases, SizeIs(1));
+}
+
+TEST_F(BrokerLoopLeaseTest, AnOfferThatNobodyAnswersEndsWithoutAnyMessageToWakeTheLoop) {
+  loop_.reset();
+  offer_timeout_ = absl::Milliseconds(30);
+  Start(real_clock_, {.heartbeat_interval = absl::Seconds(20)});
+  RegisterPair();
+  auto watcher = std::make_shared<KeepingWatcher>();
+  loop_->Watch(watcher);
+  ASSERT_TRUE(Request(CallerNamed("chat"), 5).ok());
+  using S = ledger::LeaseState;
+  EXPECT_THAT(StatesIn(watcher->WaitFor(3)), ElementsAre(S::kOffered, S::kReleased));
+}
+
+TEST_F(BrokerLoopLeaseTest, ARestartedBrokerKnowsTheLeasesThatEnginesHold) {
+  RegisterPair();
+  ledger::Lease lease = Active(5);
+  lease.state = ledger::LeaseState::kActive;
+  lease.epoch = ledger::Epoch(3);
+  loop_.reset();
+  Start(clock_, {});
+  ASSERT_TRUE(Register(Sharing("chat"), {lease}).ok());
+  ASSERT_TRUE(Register(Sharing("code"), {lease}).ok());
+  auto watcher = std::make_shared<KeepingWatcher>();
+  loop_->Watch(watcher);
+  EXPECT_THAT(std::get<WatchEvent::Snapshot>(watcher->WaitFor(1)[0].what).leases, ElementsAre(lease));
+}
+
+TEST_F(BrokerLoopLeaseTest, OperatorsLimitAndRevoke) {
+  RegisterPair();
+  const ledger::Lease lease = Active(5);
+  const auto revoke = [&](ledger::LeaseId id) {
+    return Await<absl::Status>([&](auto reply) { loop_->RevokeLease(id, reply); });
+  };
+  EXPECT_TRUE(revoke(lease.id).ok());
+  EXPECT_EQ(revoke(ledger::LeaseId(1)).code(), absl::StatusCode::kNotFound);
+  EXPECT_TRUE(Await<absl::Status>([&](auto reply) { loop_->LimitLease("model", 0, reply); }).ok());
+  EXPECT_THAT(Request(CallerNamed("chat"), 5)->shortage, HasSubstr("limit on model"));
+}
+
+TEST_F(BrokerLoopLeaseTest, MetricsCountStepsAndBytes) {
+  RegisterPair();
+  const ledger::Lease lease = Active(5);
+  EXPECT_THAT(*ScaleUp(CallerNamed("code"), 1), ElementsAre(lease.id));
+  ASSERT_TRUE(Report(CallerNamed("code"), lease.id, ledger::ReportKind::kRevoking).ok());
+  const ledger::Lease kept = Active(7);
+  ASSERT_TRUE(Report(CallerNamed("code"), lease.id, ledger::ReportKind::kFenced).ok());
+  ASSERT_TRUE(Heartbeat("chat", {}).ok());  // the message before is done
+  const std::string text = metrics_.Serialize();
+  for (const std::string line :
+       {"lease_granted_total{borrower=\"chat\",donor=\"code\"} 2",
+        "lease_revoked_total{borrower=\"chat\",donor=\"code\"} 1",
+        "lease_fenced_total{borrower=\"chat\",donor=\"code\"} 1", "swiftcache_scale_up_total 1",
+        "swiftcache_scale_down_total 2", "leased_bytes{direction=\"in\",engine=\"chat\"} 2580480",
+        "leased_bytes{direction=\"out\",engine=\"code\"} 2580480",
+        "elastic_unit_bytes{borrower=\"chat\",donor=\"code\"} 368640",
+        "elastic_unit_wasted_bytes{borrower=\"chat\",donor=\"code\"} 0"}) {
+    EXPECT_THAT(text, HasSubstr(line));
+  }
+}
+
 TEST(BrokerLoopOptionsTest, OptionsOutOfRangeAreRefused) {
   RealClock clock;
   Metrics metrics;
   EXPECT_EQ(BrokerLoop::Create({.incarnation = ""}, clock, metrics).status().code(),
             absl::StatusCode::kInvalidArgument);
-  Options options{.incarnation = "x"};
-  options.membership.heartbeat_misses = 0;
-  EXPECT_EQ(BrokerLoop::Create(options, clock, metrics).status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(BrokerLoop::Create({.incarnation = "x"}, clock, metrics).status().code(),
+            absl::StatusCode::kInvalidArgument);
+  const auto expect_refused = [&](auto spoil) {
+    Options options{.new_capability = [] { return "c"; }, .incarnation = "x"};
+    EXPECT_TRUE(BrokerLoop::Create(options, clock, metrics).ok());
+    spoil(options);
+    EXPECT_EQ(BrokerLoop::Create(options, clock, metrics).status().code(), absl::StatusCode::kInvalidArgument);
+  };
+  expect_refused([](Options& options) { options.membership.heartbeat_misses = 0; });
+  expect_refused([](Options& options) { options.ledger.max_lease_bytes = 0; });
+  expect_refused([](Options& options) { options.ledger.elastic.headroom_percent = 101; });
+  expect_refused([](Options& options) { options.ledger.elastic.window = absl::ZeroDuration(); });
+  expect_refused([](Options& options) { options.lease_ttl = absl::ZeroDuration(); });
 }
 
 }  // namespace

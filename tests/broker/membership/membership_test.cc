@@ -228,6 +228,11 @@ TEST_F(MembershipTest, WhatAnEngineSaysOfItselfIsChecked) {
   expect_refused([](EngineInfo& i) { i.kv.num_layers = i.kv.head_dim = int64_t{1} << 40; }, "within 64 bits");
   expect_refused([](EngineInfo& i) { i.kv.num_blocks = 0; }, "kv.num_blocks is 0");
   expect_refused([](EngineInfo& i) { i.max_model_len_tokens = 0; }, "max_model_len_tokens");
+  const auto shares = [](EngineInfo& i) { i.lease_channel = "/run/a", i.node_id = "node", i.page_bytes = 4096; };
+  expect_refused([&](EngineInfo& i) { shares(i), i.lease_channel = "/run/\n"; }, "lease_channel '/run/\\n'");
+  expect_refused([&](EngineInfo& i) { shares(i), i.lease_channel = std::string(108, 'a'); }, "at most 107");
+  expect_refused([&](EngineInfo& i) { shares(i), i.node_id = ""; }, "node_id");
+  expect_refused([&](EngineInfo& i) { shares(i), i.page_bytes = 0; }, "page_bytes is 0");
   EXPECT_THAT(table_.Snapshot(), IsEmpty());
 }
 

@@ -32,6 +32,8 @@ class BrokerDoorTest : public ::testing::Test {
   void Start(const DoorOptions& door_options) {
     loop::Options options{.membership = {.heartbeat_interval = absl::Milliseconds(750), .heartbeat_misses = 100},
                           .incarnation = "inc-1"};
+    options.new_capability = [] { return "sixteen bytes..."; };
+    options.ledger.elastic.headroom_percent = 0;
     auto loop = loop::BrokerLoop::Create(options, clock_, metrics_);
     ASSERT_TRUE(loop.ok()) << loop.status();
     loop_ = *std::move(loop);
@@ -106,13 +108,17 @@ TEST_F(BrokerDoorTest, BadGeometryIsInvalidArgument) {
 }
 
 TEST_F(BrokerDoorTest, EveryFieldOfAnEngineSurvivesTheWay) {
-  ASSERT_TRUE(Register(EngineNamed("a")).ok());
+  membership::EngineInfo info = EngineNamed("a");
+  info.lease_channel = "/run/a";
+  info.node_id = "node";
+  info.page_bytes = 4096;
+  ASSERT_TRUE(Register(info).ok());
   grpc::ClientContext context;
   auto reader = stub_->Watch(&context, v1::WatchRequest());
   v1::WatchResponse response;
   ASSERT_TRUE(reader->Read(&response));
   ASSERT_EQ(response.snapshot().engines_size(), 1);
-  EXPECT_EQ(FromProto(response.snapshot().engines(0).info()), EngineNamed("a"));
+  EXPECT_EQ(FromProto(response.snapshot().engines(0).info()), info);
   context.TryCancel();
   EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::CANCELLED);
 }
@@ -198,6 +204,196 @@ TEST_F(BrokerDoorTest, AWatcherThatLeavesIsForgotten) {
     reader->Finish();
   }
   WaitForMetric("swiftcache_broker_watchers 0");
+}
+
+// Leases.
+
+class BrokerDoorLeaseTest : public BrokerDoorTest {
+ protected:
+  void SetUp() override {
+    BrokerDoorTest::SetUp();
+    for (const char* name : {"chat", "code"}) {
+      ASSERT_TRUE(Register(Sharing(name)).ok());
+      v1::ReportWindowRequest window = From<v1::ReportWindowRequest>(name);
+      window.set_used_blocks(20);
+      v1::ReportWindowResponse response;
+      ASSERT_TRUE(Call(&v1::BrokerService::Stub::ReportWindow, window, &response).ok());
+      EXPECT_EQ(response.lendable_blocks(), 80);
+    }
+  }
+  static membership::EngineInfo Sharing(const std::string& name) {
+    membership::EngineInfo info = EngineNamed(name, "i-" + name);
+    info.lease_channel = "/run/swiftcache/" + name + ".sock";
+    info.node_id = "node-1";
+    info.page_bytes = 4096;
+    return info;
+  }
+  template <typename Request>
+  static Request From(const std::string& name) {
+    Request request;
+    request.set_name(name);
+    request.set_instance_id("i-" + name);
+    request.set_incarnation("inc-1");
+    return request;
+  }
+  template <typename Method, typename Request, typename Response>
+  absl::Status Call(Method method, const Request& request, Response* response) {
+    grpc::ClientContext context;
+    return FromGrpc(((*stub_).*method)(&context, request, response));
+  }
+  v1::RequestLeaseRequest WantBlocks(int64_t blocks, const std::string& key = "k1") {
+    auto request = From<v1::RequestLeaseRequest>("chat");
+    request.set_request_key(key);
+    request.set_want_bytes(blocks * 368'640);
+    return request;
+  }
+  v1::Lease Offered(int64_t blocks) {
+    v1::RequestLeaseResponse response;
+    EXPECT_EQ(Call(&v1::BrokerService::Stub::RequestLease, WantBlocks(blocks), &response), absl::OkStatus());
+    EXPECT_EQ(response.leases_size(), 1) << response.shortage();
+    return response.leases_size() > 0 ? response.leases(0) : v1::Lease();
+  }
+  absl::Status Report(const std::string& name, int64_t lease_id, v1::LeaseReport report, uint64_t epoch = 9) {
+    auto request = From<v1::ReportLeaseRequest>(name);
+    request.set_lease_id(lease_id);
+    request.set_report(report);
+    request.set_epoch(epoch);
+    v1::ReportLeaseResponse response;
+    return Call(&v1::BrokerService::Stub::ReportLease, request, &response);
+  }
+  // A snapshot as the watcher of that instance sees it.
+  v1::WatchResponse::Snapshot SnapshotFor(const std::string& instance_id) {
+    grpc::ClientContext context;
+    v1::WatchRequest request;
+    request.set_instance_id(instance_id);
+    auto reader = stub_->Watch(&context, request);
+    v1::WatchResponse response;
+    EXPECT_TRUE(reader->Read(&response));
+    context.TryCancel();
+    return response.snapshot();
+  }
+};
+
+TEST_F(BrokerDoorLeaseTest, RegisterTellsTheTermsOfLeases) {
+  EXPECT_EQ(registered_.lease_ttl().seconds(), 10);
+  EXPECT_EQ(registered_.scale_down_window().seconds(), 60);
+}
+
+TEST_F(BrokerDoorLeaseTest, ALeaseGoesFromRequestToReleaseOverTheWire) {
+  const v1::Lease offer = Offered(5);
+  EXPECT_EQ(offer.donor(), "code");
+  EXPECT_EQ(offer.donor_instance(), "i-code");
+  EXPECT_EQ(offer.borrower(), "chat");
+  EXPECT_EQ(offer.borrower_instance(), "i-chat");
+  EXPECT_EQ(offer.extent().first_block(), 95);
+  EXPECT_EQ(offer.extent().num_blocks(), 5);
+  EXPECT_EQ(offer.num_bytes(), 5 * 368'640);
+  EXPECT_EQ(offer.borrower_blocks(), 5);
+  EXPECT_EQ(offer.state(), v1::OFFERED);
+  EXPECT_EQ(offer.channel(), "/run/swiftcache/code.sock");
+  EXPECT_EQ(offer.capability(), "sixteen bytes...");
+
+  EXPECT_EQ(Report("code", offer.lease_id(), v1::REPORT_ACCEPTED), absl::OkStatus());
+  EXPECT_EQ(Report("chat", offer.lease_id(), v1::REPORT_ACTIVE), absl::OkStatus());
+  EXPECT_EQ(SnapshotFor("").leases(0).epoch(), 9);
+  EXPECT_EQ(SnapshotFor("").leases(0).state(), v1::ACTIVE);
+  v1::ScaleUpResponse order;
+  auto need = From<v1::ScaleUpRequest>("code");
+  need.set_need_blocks(1);
+  EXPECT_EQ(Call(&v1::BrokerService::Stub::ScaleUp, need, &order), absl::OkStatus());
+  EXPECT_THAT(order.lease_ids(), testing::ElementsAre(offer.lease_id()));
+  EXPECT_EQ(Report("code", offer.lease_id(), v1::REPORT_REVOKING), absl::OkStatus());
+  EXPECT_EQ(Report("chat", offer.lease_id(), v1::REPORT_LOST), absl::OkStatus());
+  EXPECT_EQ(Report("code", offer.lease_id(), v1::REPORT_RELEASED), absl::OkStatus());
+  EXPECT_EQ(Report("code", offer.lease_id(), v1::REPORT_FENCED).code(), absl::StatusCode::kNotFound);
+}
+
+TEST_F(BrokerDoorLeaseTest, ARetriedRequestGetsTheSameLeases) {
+  const v1::Lease offer = Offered(5);
+  EXPECT_EQ(Offered(5).lease_id(), offer.lease_id());
+  EXPECT_EQ(SnapshotFor("").leases_size(), 1);
+}
+
+TEST_F(BrokerDoorLeaseTest, ACapabilityGoesToDonorAndBorrowerAlone) {
+  Offered(5);
+  EXPECT_EQ(SnapshotFor("i-chat").leases(0).capability(), "sixteen bytes...");
+  EXPECT_EQ(SnapshotFor("i-code").leases(0).capability(), "sixteen bytes...");
+  EXPECT_EQ(SnapshotFor("i-other").leases(0).capability(), "");
+  EXPECT_EQ(SnapshotFor("").leases(0).capability(), "");
+
+  grpc::ClientContext context;
+  auto reader = stub_->Watch(&context, v1::WatchRequest());
+  v1::WatchResponse response;
+  ASSERT_TRUE(reader->Read(&response));
+  const int64_t id = response.snapshot().leases(0).lease_id();
+  ASSERT_TRUE(Report("code", id, v1::REPORT_ACCEPTED).ok());
+  ASSERT_TRUE(reader->Read(&response));
+  EXPECT_EQ(response.lease().state(), v1::GRANTED);
+  EXPECT_EQ(response.lease().capability(), "");
+  context.TryCancel();
+}
+
+TEST_F(BrokerDoorLeaseTest, RefusalsHaveTheCodesOfTheContract) {
+  const v1::Lease offer = Offered(5);
+  EXPECT_EQ(Report("chat", offer.lease_id(), v1::REPORT_ACTIVE).code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(Report("chat", offer.lease_id(), v1::REPORT_FENCED).code(), absl::StatusCode::kPermissionDenied);
+  EXPECT_EQ(Report("code", 1, v1::REPORT_ACCEPTED).code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(Report("code", offer.lease_id(), v1::LEASE_REPORT_UNSPECIFIED).code(), absl::StatusCode::kInvalidArgument);
+  v1::RequestLeaseResponse response;
+  EXPECT_EQ(Call(&v1::BrokerService::Stub::RequestLease, WantBlocks(0, "k2"), &response).code(),
+            absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(Call(&v1::BrokerService::Stub::RequestLease, WantBlocks(1, std::string(129, 'k')), &response).code(),
+            absl::StatusCode::kInvalidArgument);
+  auto stale = WantBlocks(1, "k3");
+  stale.set_incarnation("inc-0");
+  EXPECT_EQ(Call(&v1::BrokerService::Stub::RequestLease, stale, &response).code(), absl::StatusCode::kNotFound);
+  v1::ReportWindowResponse window;
+  auto negative = From<v1::ReportWindowRequest>("chat");
+  negative.set_waiting_blocks(-1);
+  EXPECT_EQ(Call(&v1::BrokerService::Stub::ReportWindow, negative, &window).code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST_F(BrokerDoorLeaseTest, OperatorsLimitAModelAndRevokeALease) {
+  const v1::Lease offer = Offered(5);
+  v1::RevokeLeaseRequest revoke;
+  v1::RevokeLeaseResponse revoked;
+  EXPECT_EQ(Call(&v1::BrokerService::Stub::RevokeLease, revoke, &revoked).code(), absl::StatusCode::kNotFound);
+  revoke.set_lease_id(offer.lease_id());
+  EXPECT_EQ(Call(&v1::BrokerService::Stub::RevokeLease, revoke, &revoked), absl::OkStatus());
+  EXPECT_EQ(SnapshotFor("").leases(0).state(), v1::REVOKING);
+
+  v1::LimitLeaseRequest limit;
+  v1::LimitLeaseResponse limited;
+  limit.set_max_borrowed_bytes(0);
+  const auto code_of_limit = [&] { return Call(&v1::BrokerService::Stub::LimitLease, limit, &limited).code(); };
+  EXPECT_EQ(code_of_limit(), absl::StatusCode::kInvalidArgument);  // of no model
+  limit.set_model_name("model");
+  EXPECT_EQ(code_of_limit(), absl::StatusCode::kOk);
+  v1::RequestLeaseResponse response;
+  EXPECT_EQ(Call(&v1::BrokerService::Stub::RequestLease, WantBlocks(1, "k2"), &response), absl::OkStatus());
+  EXPECT_EQ(response.leases_size(), 0);
+  EXPECT_THAT(response.shortage(), HasSubstr("limit on model 'model'"));
+  limit.clear_max_borrowed_bytes();
+  EXPECT_EQ(code_of_limit(), absl::StatusCode::kOk);
+  EXPECT_EQ(Call(&v1::BrokerService::Stub::RequestLease, WantBlocks(1, "k3"), &response), absl::OkStatus());
+  EXPECT_EQ(response.leases_size(), 1);
+}
+
+TEST_F(BrokerDoorLeaseTest, ARestartedBrokerTakesTheLeasesFromRegistrations) {
+  const v1::Lease offer = Offered(5);
+  ASSERT_TRUE(Report("code", offer.lease_id(), v1::REPORT_ACCEPTED).ok());
+  const v1::Lease held = SnapshotFor("i-code").leases(0);
+  StopBroker();
+  Start({});
+  for (const char* name : {"chat", "code"}) {
+    v1::RegisterRequest request = RegisterRequestFor(Sharing(name));
+    *request.add_leases() = held;
+    v1::RegisterResponse response;
+    ASSERT_TRUE(Call(&v1::BrokerService::Stub::Register, request, &response).ok());
+  }
+  const v1::WatchResponse::Snapshot snapshot = SnapshotFor("i-code");
+  ASSERT_EQ(snapshot.leases_size(), 1);
+  EXPECT_EQ(snapshot.leases(0).SerializeAsString(), held.SerializeAsString());
 }
 
 }  // namespace

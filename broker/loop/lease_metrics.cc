@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "broker/loop/lease_metrics.h"
+
+#include "absl/strings/str_cat.h"
+#include "common/log/log.h"
+
+namespace swiftcache::broker::loop {
+namespace {
+
+using ledger::LeaseState;
+
+// The counter that a step belongs to, or null.
+const char* CounterOf(LeaseState state) {
+  switch (state) {
+    case LeaseState::kGranted:
+      return "swiftcache_lease_granted_total";
+    case LeaseState::kRevoking:
+      return "swiftcache_lease_revoked_total";
+    case LeaseState::kFenced:
+      return "swiftcache_lease_fenced_total";
+    default:
+      return nullptr;
+  }
+}
+
+std::string Describe(const absl::StatusOr<elastic::ElasticUnit>& unit) {
+  if (!unit.ok()) return absl::StrCat("cannot share memory: ", unit.status().message());
+  if (!unit->padded()) return absl::StrCat("exact elastic unit of ", unit->bytes, " bytes");
+  return absl::StrCat("padded elastic unit of ", unit->bytes, " bytes, ", unit->wasted_bytes, " of them wasted");
+}
+
+}  // namespace
+
+LeaseMetrics::LeaseMetrics(Metrics& metrics)
+    : metrics_(metrics),
+      scale_up_(metrics.Counter("swiftcache_scale_up_total", "Donors told which leases to take back")),
+      scale_down_(metrics.Counter("swiftcache_scale_down_total", "Requests of borrowers that were offered memory")) {}
+
+void LeaseMetrics::Note(const ledger::Change& change) {
+  const ledger::Lease& lease = change.lease;
+  LOG(INFO) << "lease " << lease.id << " " << (change.before.has_value() ? ledger::StateName(*change.before) : "new")
+            << " -> " << ledger::StateName(lease.state) << " donor=" << lease.donor.name
+            << " borrower=" << lease.borrower.name << " blocks=" << lease.extent.first_block << "+"
+            << lease.extent.num_blocks << " bytes=" << lease.num_bytes;
+  if (!change.before.has_value() || *change.before == lease.state) return;
+  if (const char* name = CounterOf(lease.state)) {
+    metrics_
+        .Counter(name, "Leases that took this step", {{"donor", lease.donor.name}, {"borrower", lease.borrower.name}})
+        .Increment();
+  }
+}
+
+void LeaseMetrics::NoteRequest(const std::string& borrower, const ledger::Answer& answer) {
+  if (!answer.leases.empty() && !answer.units.empty()) scale_down_.Increment();
+  for (const ledger::PairUnit& pair : answer.units) {
+    const std::string description = Describe(pair.unit);
+    std::string& told = told_units_[{pair.donor, borrower}];
+    if (told == description) continue;
+    told = description;
+    LOG(INFO) << "donor " << pair.donor << " and borrower " << borrower << ": " << description;
+    const Metrics::Labels labels = {{"donor", pair.donor}, {"borrower", borrower}};
+    const elastic::ElasticUnit unit = pair.unit.ok() ? *pair.unit : elastic::ElasticUnit{};
+    metrics_.Gauge("swiftcache_elastic_unit_bytes", "Bytes of one elastic unit; 0: the pair has none", labels)
+        .Set(static_cast<double>(unit.bytes));
+    metrics_.Gauge("swiftcache_elastic_unit_wasted_bytes", "Bytes of one elastic unit that padding wastes", labels)
+        .Set(static_cast<double>(unit.wasted_bytes));
+  }
+}
+
+void LeaseMetrics::NoteScaleUp(size_t leases) {
+  if (leases > 0) scale_up_.Increment();
+}
+
+void LeaseMetrics::SetLeased(const std::vector<ledger::Lease>& leases) {
+  std::map<Direction, int64_t> bytes;
+  for (const Direction& direction : seen_) bytes[direction] = 0;
+  static constexpr const char *kOut = "out", *kIn = "in";
+  for (const ledger::Lease& lease : leases) {
+    bytes[{lease.donor.name, kOut}] += lease.num_bytes;
+    bytes[{lease.borrower.name, kIn}] += lease.num_bytes;
+  }
+  for (const auto& [direction, sum] : bytes) {
+    seen_.insert(direction);
+    metrics_
+        .Gauge("swiftcache_leased_bytes", "Bytes on lease that have not ended, by donor (out) and borrower (in)",
+               {{"engine", direction.first}, {"direction", direction.second}})
+        .Set(static_cast<double>(sum));
+  }
+}
+
+}  // namespace swiftcache::broker::loop

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+// What operators see of leases: counters, gauges and one line of log for every step.
+//
+//   LeaseMetrics lease_metrics(metrics);
+//   for (const ledger::Change& change : changes) lease_metrics.Note(change);
+#pragma once
+
+#include <map>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "broker/ledger/ledger.h"
+#include "common/metrics/metrics.h"
+
+namespace swiftcache::broker::loop {
+
+/// Thread-safety: none; the loop's. Ownership: borrows the metrics. Errors: none.
+class LeaseMetrics {
+ public:
+  explicit LeaseMetrics(Metrics& metrics);
+
+  /// A lease took a step.
+  void Note(const ledger::Change& change);
+  /// A borrower was answered: counts where memory moved, and says once for each pair that its unit is padded or that
+  /// there is none.
+  void NoteRequest(const std::string& borrower, const ledger::Answer& answer);
+  /// A donor was told what to take back.
+  void NoteScaleUp(size_t leases);
+  /// Sets the bytes on lease of every engine that has or had any.
+  void SetLeased(const std::vector<ledger::Lease>& leases);
+
+ private:
+  Metrics& metrics_;
+  prometheus::Counter &scale_up_, &scale_down_;
+  using Direction = std::pair<std::string, const char*>;  // engine, "out" or "in"
+  std::set<Direction> seen_;
+  std::map<std::pair<std::string, std::string>, std::string> told_units_;  // by donor and borrower
+};
+
+}  // namespace swiftcache::broker::loop
