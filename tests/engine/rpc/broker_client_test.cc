@@ -28,11 +28,11 @@ class Table final : public broker::loop::Watcher {
   bool Offer(const WatchEvent& event) override {
     absl::MutexLock lock(&mutex_);
     if (const auto* snapshot = std::get_if<WatchEvent::Snapshot>(&event.what)) {
-      for (const EngineStatus& status : *snapshot) engines_[status.info.name] = status;
+      for (const EngineStatus& status : snapshot->engines) engines_[status.info.name] = status;
     } else if (const auto* updated = std::get_if<EngineStatus>(&event.what)) {
       engines_[updated->info.name] = *updated;
-    } else {
-      engines_.erase(std::get<WatchEvent::Gone>(event.what).name);
+    } else if (const auto* gone = std::get_if<WatchEvent::Gone>(&event.what)) {
+      engines_.erase(gone->name);
     }
     return true;
   }
@@ -54,6 +54,7 @@ class Table final : public broker::loop::Watcher {
 struct Broker {
   explicit Broker(const std::string& incarnation, const std::string& listen = "127.0.0.1:0") {
     broker::loop::Options options{.membership = {.heartbeat_interval = kHeartbeat}, .incarnation = incarnation};
+    options.new_capability = [] { return "capability"; };
     loop = *BrokerLoop::Create(options, clock, metrics);
     door = std::make_unique<broker::rpc::BrokerDoor>(*loop, broker::rpc::DoorOptions());
     auto created = RpcServer::Create({.listen = listen}, {door.get()});
