@@ -51,7 +51,7 @@ class ShmBorrower {
   void Stop() ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
-  class Channel;
+  friend class ShmBorrowerChannel;  // a lease's channel, on the loop's thread
   using LeasePtr = std::shared_ptr<ShmLease>;
 
   // What the thread does next.
@@ -61,7 +61,6 @@ class ShmBorrower {
   struct CopyJob {
     LeasePtr lease;
     ShmLease::StoreJob store;
-    int64_t staging_offset;
   };
   struct SendJob {  // a store whose bytes have crossed the link
     absl::Time due;
@@ -84,6 +83,7 @@ class ShmBorrower {
   void Do(const SendJob& job);
   void Do(const RefuseJob& job) { events_.OnStored(job.ticket, job.why); }
   void Do(std::monostate) {}
+  absl::StatusOr<std::shared_ptr<ShmStaging>> StagingFor(const OpenSpec& spec) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status Connect(const LeasePtr& lease) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // What the loop's thread hears.
@@ -93,9 +93,18 @@ class ShmBorrower {
   void OnEnd(ShmLease& lease, const absl::Status& why) ABSL_LOCKS_EXCLUDED(mutex_);
 
   std::shared_ptr<ShmSocket> SocketOf(kv::LeaseId lease) const ABSL_LOCKS_EXCLUDED(mutex_);
-  /// Calls event() unless the lease is closed; Close waits for its end.
+  /// Calls event(events) unless the lease is closed; Close waits for its end.
   template <typename Event>
-  void Tell(ShmLease& lease, Event event) ABSL_LOCKS_EXCLUDED(mutex_);
+  void Tell(ShmLease& lease, Event event) ABSL_LOCKS_EXCLUDED(mutex_) {
+    {
+      absl::MutexLock lock(&mutex_);
+      if (lease.closed) return;
+      ++lease.telling;
+    }
+    event(events_);
+    absl::MutexLock lock(&mutex_);
+    --lease.telling;
+  }
 
   const Options options_;
   const Clock& clock_;
@@ -103,6 +112,7 @@ class ShmBorrower {
   ShmLoop* loop_ = nullptr;
   mutable absl::Mutex mutex_;
   absl::flat_hash_map<kv::LeaseId, LeasePtr> leases_ ABSL_GUARDED_BY(mutex_);
+  absl::flat_hash_map<std::string, std::weak_ptr<ShmStaging>> stagings_;  // by donor's channel; the thread only
   std::deque<LeasePtr> to_open_ ABSL_GUARDED_BY(mutex_);
   std::deque<RefuseJob> to_refuse_ ABSL_GUARDED_BY(mutex_);
   std::deque<SendJob> to_send_ ABSL_GUARDED_BY(mutex_);    // by the time they are due

@@ -8,7 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
-#include "engine/transport/shm_foreign_memory.h"
+#include "engine/transport/shm_donor_channel.h"
 #include "glog/logging.h"
 
 namespace swiftcache::engine::transport {
@@ -26,75 +26,6 @@ bool SameSecret(std::string_view a, std::string_view b) {
 }
 
 }  // namespace
-
-/// A connection: a stranger until its HELLO is taken, then the borrower of one lease.
-class ShmDonor::Channel final : public ShmPeer, public std::enable_shared_from_this<Channel> {
- public:
-  Channel(ShmDonor& donor, std::shared_ptr<ShmSocket> socket) : donor_(donor), socket_(std::move(socket)) {}
-  ShmSocket& socket() override { return *socket_; }
-  const std::shared_ptr<ShmSocket>& shared_socket() const { return socket_; }
-  const kv::Mapping& staging() const { return staging_; }
-
-  absl::Status OnMessage(ShmMessage message, std::vector<kv::UniqueFd> fds) override {
-    if (const auto* hello = std::get_if<ShmHello>(&message)) return OnHello(*hello, fds);
-    if (grant_ == nullptr) return absl::InvalidArgumentError("a peer's first message is not HELLO");
-    if (!fds.empty()) return absl::InvalidArgumentError("a borrower sent descriptors after his HELLO");
-    const kv::LeaseId lease = grant_->spec.lease;
-    if (const auto* store = std::get_if<ShmStore>(&message)) return donor_.Enqueue(grant_, *this, *store);
-    if (std::holds_alternative<ShmRenew>(message)) {
-      donor_.events_.OnRenewal(lease);
-      return absl::OkStatus();
-    }
-    if (!std::holds_alternative<ShmRelease>(message)) {
-      return absl::InvalidArgumentError("a borrower sent a message that only donors send");
-    }
-    grant_ = nullptr;  // over: its end will be no news
-    donor_.Fence(lease);
-    donor_.events_.OnReleased(lease);
-    return absl::OkStatus();
-  }
-
-  void OnClosed() override {
-    std::erase(donor_.strangers_, this);
-    if (grant_ != nullptr) donor_.Detach(std::exchange(grant_, nullptr));
-  }
-
- private:
-  absl::Status OnHello(const ShmHello& hello, const std::vector<kv::UniqueFd>& fds) {
-    if (met_) return absl::InvalidArgumentError("a peer sent HELLO twice");
-    met_ = true;
-    std::erase(donor_.strangers_, this);
-    if (fds.size() != 1) {
-      return absl::InvalidArgumentError(absl::StrCat("HELLO brings ", fds.size(), " descriptors; 1 is wanted"));
-    }
-    if (hello.staging_bytes % sysconf(_SC_PAGESIZE) != 0) {
-      return absl::InvalidArgumentError(absl::StrCat("staging memory of ", hello.staging_bytes, " bytes is not pages"));
-    }
-    ASSIGN_OR_RETURN(GrantPtr grant, Admit(hello));
-    // Not before it is known who he is: mapping costs us something.
-    grant_ = std::move(grant);
-    ASSIGN_OR_RETURN(staging_, kv::Mapping::Reserve(hello.staging_bytes));
-    RETURN_IF_ERROR(MapForeignMemory(fds[0].get(), 0, hello.staging_bytes, staging_.base()));
-    donor_.SendGrant(*grant_, *socket_);
-    donor_.Attach(grant_, shared_from_this());
-    return absl::OkStatus();
-  }
-
-  absl::StatusOr<GrantPtr> Admit(const ShmHello& hello) {
-    absl::StatusOr<GrantPtr> grant = donor_.Admit(hello);
-    if (!grant.ok()) {
-      const bool open = grant.status().code() == absl::StatusCode::kAlreadyExists;
-      socket_->Send(EncodeShmMessage(ShmRefuse{open ? ShmRefusal::kAlreadyOpen : ShmRefusal::kNotGranted}));
-    }
-    return grant;
-  }
-
-  ShmDonor& donor_;
-  const std::shared_ptr<ShmSocket> socket_;
-  bool met_ = false;
-  GrantPtr grant_;
-  kv::Mapping staging_;  // read-only; not changed once a copy may be under way
-};
 
 absl::StatusOr<std::unique_ptr<ShmDonor>> ShmDonor::Create(kv::Arena& arena, const Clock& clock,
                                                            TransportEvents& events) {
@@ -215,7 +146,7 @@ std::shared_ptr<ShmPeer> ShmDonor::Meet(std::shared_ptr<ShmSocket> socket) {
     strangers_.front()->socket().Shutdown();  // the loop sees its end
     strangers_.erase(strangers_.begin());
   }
-  auto channel = std::make_shared<Channel>(*this, std::move(socket));
+  auto channel = std::make_shared<ShmDonorChannel>(*this, std::move(socket));
   strangers_.push_back(channel.get());
   return channel;
 }
@@ -255,7 +186,7 @@ void ShmDonor::SendGrant(const GrantState& grant, ShmSocket& socket) const {
 }
 
 // From here on the borrower hears of revocations, after his GRANT.
-void ShmDonor::Attach(const GrantPtr& grant, std::shared_ptr<Channel> channel) {
+void ShmDonor::Attach(const GrantPtr& grant, std::shared_ptr<ShmDonorChannel> channel) {
   const std::shared_ptr<ShmSocket> socket = channel->shared_socket();
   std::optional<absl::Time> leave_by;
   {
@@ -271,7 +202,7 @@ void ShmDonor::Attach(const GrantPtr& grant, std::shared_ptr<Channel> channel) {
   events_.OnBorrowerOpened(grant->spec.lease);
 }
 
-absl::Status ShmDonor::Enqueue(const GrantPtr& grant, const Channel& channel, const ShmStore& store) {
+absl::Status ShmDonor::Enqueue(const GrantPtr& grant, const ShmDonorChannel& channel, const ShmStore& store) {
   RETURN_IF_ERROR(CheckShmStore(store, grant->spec.bytes, channel.staging().bytes()));
   absl::MutexLock lock(&mutex_);
   if (grant->fenced) return absl::OkStatus();  // too late; the end of the channel tells him
@@ -298,7 +229,7 @@ void ShmDonor::Detach(const GrantPtr& grant) {
 void ShmDonor::Copy() {
   for (;;) {
     GrantPtr grant;
-    std::shared_ptr<Channel> channel;
+    std::shared_ptr<ShmDonorChannel> channel;
     ShmStore store = {};
     {
       absl::MutexLock lock(&mutex_);
@@ -316,14 +247,14 @@ void ShmDonor::Copy() {
   }
 }
 
-bool ShmDonor::Begin(const GrantPtr& grant, const std::shared_ptr<Channel>& channel) {
+bool ShmDonor::Begin(const GrantPtr& grant, const std::shared_ptr<ShmDonorChannel>& channel) {
   absl::MutexLock lock(&mutex_);
   if (grant->fenced || grant->channel != channel) return false;
   grant->copying = true;
   return true;
 }
 
-void ShmDonor::CopyIn(const GrantPtr& grant, const std::shared_ptr<Channel>& channel, const ShmStore& store) {
+void ShmDonor::CopyIn(const GrantPtr& grant, const std::shared_ptr<ShmDonorChannel>& channel, const ShmStore& store) {
   std::byte* const to = arena_.base() + grant->spec.offset_bytes + store.offset;
   const std::byte* const from = channel->staging().base() + store.staging_offset;
   for (int64_t done = 0; done < store.bytes; done += Transport::kMaxCopyBytes) {

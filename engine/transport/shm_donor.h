@@ -25,6 +25,8 @@
 
 namespace swiftcache::engine::transport {
 
+class ShmDonorChannel;
+
 /// Thread-safety: safe. Ownership: owns the generation words and the thread that copies; borrows arena, clock, events.
 class ShmDonor {
  public:
@@ -44,7 +46,7 @@ class ShmDonor {
   void Stop() ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
-  class Channel;
+  friend class ShmDonorChannel;  // a connection, on the loop's thread
 
   /// Shared: the thread that copies holds on to a grant that is fenced meanwhile.
   struct GrantState {
@@ -52,11 +54,11 @@ class ShmDonor {
     int32_t word = 0;
     kv::Epoch epoch;
     bool fenced = false;
-    bool taken = false;                  // a borrower showed the capability; one at a time
-    bool copying = false;                // into this lease's memory, one bounded piece
-    std::shared_ptr<Channel> channel;    // his, once GRANT is sent
-    std::optional<absl::Time> leave_by;  // of a revocation that no channel could carry yet
-    std::deque<ShmStore> stores;         // not begun
+    bool taken = false;                        // a borrower showed the capability; one at a time
+    bool copying = false;                      // into this lease's memory, one bounded piece
+    std::shared_ptr<ShmDonorChannel> channel;  // his, once GRANT is sent
+    std::optional<absl::Time> leave_by;        // of a revocation that no channel could carry yet
+    std::deque<ShmStore> stores;               // not begun
   };
   using GrantPtr = std::shared_ptr<GrantState>;
 
@@ -69,22 +71,22 @@ class ShmDonor {
   // What channels ask for, all on the loop's thread.
   absl::StatusOr<GrantPtr> Admit(const ShmHello& hello) ABSL_LOCKS_EXCLUDED(mutex_);
   void SendGrant(const GrantState& grant, ShmSocket& socket) const;
-  void Attach(const GrantPtr& grant, std::shared_ptr<Channel> channel) ABSL_LOCKS_EXCLUDED(mutex_);
-  absl::Status Enqueue(const GrantPtr& grant, const Channel& channel, const ShmStore& store)
+  void Attach(const GrantPtr& grant, std::shared_ptr<ShmDonorChannel> channel) ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Status Enqueue(const GrantPtr& grant, const ShmDonorChannel& channel, const ShmStore& store)
       ABSL_LOCKS_EXCLUDED(mutex_);
   void Detach(const GrantPtr& grant) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // The thread that copies.
   void Copy() ABSL_LOCKS_EXCLUDED(mutex_);
-  void CopyIn(const GrantPtr& grant, const std::shared_ptr<Channel>& channel, const ShmStore& store)
+  void CopyIn(const GrantPtr& grant, const std::shared_ptr<ShmDonorChannel>& channel, const ShmStore& store)
       ABSL_LOCKS_EXCLUDED(mutex_);
-  bool Begin(const GrantPtr& grant, const std::shared_ptr<Channel>& channel) ABSL_LOCKS_EXCLUDED(mutex_);
+  bool Begin(const GrantPtr& grant, const std::shared_ptr<ShmDonorChannel>& channel) ABSL_LOCKS_EXCLUDED(mutex_);
   bool HasWork() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return stopping_ || !with_stores_.empty(); }
 
   kv::Arena& arena_;
   const Clock& clock_;
   TransportEvents& events_;
-  std::vector<Channel*> strangers_;  // the loop's thread only; oldest first
+  std::vector<ShmDonorChannel*> strangers_;  // the loop's thread only; oldest first
   mutable absl::Mutex mutex_;
   ShmGenerations generations_ ABSL_GUARDED_BY(mutex_);
   absl::flat_hash_map<kv::LeaseId, GrantPtr> grants_ ABSL_GUARDED_BY(mutex_);

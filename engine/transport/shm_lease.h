@@ -7,26 +7,41 @@
 #include <deque>
 #include <memory>
 #include <utility>
+#include <vector>
 
+#include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "engine/kv/sealed_memory.h"
+#include "engine/transport/shm_message.h"
 #include "engine/transport/shm_socket.h"
-#include "engine/transport/shm_staging_ring.h"
+#include "engine/transport/shm_staging.h"
 #include "engine/transport/transport.h"
 
 namespace swiftcache::engine::transport {
 
-/// Thread-safety: guarded by the lock of the ShmBorrower that made it, but for `spec`, and for `view` and what it shows
-/// once the lease is open: they do not change until the end. Ownership: owns its mappings. Shared: by the table, the
-/// channel and a thread that copies; the last of them unmaps.
+/// A donor's memory, mapped. Thread-safety: a value. Ownership: owns the mappings that the view shows.
+struct ShmMapped {
+  kv::Mapping memory, generation;  // read-only
+  LeaseView view;                  // base is null until the lease is open
+};
+
+/// Maps what a GRANT brought. INVALID_ARGUMENT: it is not what `wanted` says, or cannot be trusted to stay;
+/// RESOURCE_EXHAUSTED: the kernel refuses.
+absl::StatusOr<ShmMapped> MapGrant(const OpenSpec& wanted, const ShmGrantMessage& message,
+                                   const std::vector<kv::UniqueFd>& fds);
+
+/// Thread-safety: guarded by the lock of the ShmBorrower that made it, but for `spec`, and for `mapped` once the lease
+/// is open: they do not change until the end. Shared: by the table, the channel and a thread that copies; the last of
+/// them unmaps.
 struct ShmLease {
   struct StoreJob {
     Ticket ticket;
     int64_t offset = 0;  // in the lease
     const std::byte* from = nullptr;
     int64_t bytes = 0;
-    absl::Time began;  // to cross the link
-    absl::Time due;    // at the other end of it
+    int64_t staging_offset = 0;  // once it is in the ring
+    absl::Time began;            // to cross the link
+    absl::Time due;              // at the other end of it
   };
   enum class State { kOpening, kOpen, kEnded };  // ended: the channel is closed
 
@@ -40,11 +55,8 @@ struct ShmLease {
   int telling = 0;        // events under way
 
   std::shared_ptr<ShmSocket> socket;
-  kv::Mapping staging;
-  ShmStagingRing ring;
-  kv::Mapping memory, generation;  // the donor's, read-only
-  LeaseView view;                  // base is null until open
-
+  std::shared_ptr<ShmStaging> staging;
+  ShmMapped mapped;
   std::deque<StoreJob> waiting;     // for room in the ring
   std::deque<StoreJob> unanswered;  // in the ring
 };

@@ -17,7 +17,7 @@ bool Continues(const LoadPiece& run, const LoadPiece& next) {
 
 // False: the lease changed hands. What was copied before is good all the same, but nobody asks for half a run.
 bool CopyRun(const ShmLease& lease, const LoadPiece& run) {
-  const LeaseView& view = lease.view;
+  const LeaseView& view = lease.mapped.view;
   CHECK(run.bytes >= 0 && run.offset_bytes >= 0 && run.bytes <= view.bytes &&
         run.offset_bytes <= view.bytes - run.bytes)
       << "load of " << run.bytes << " bytes at " << run.offset_bytes << " of lease " << run.lease;

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/transport/shm_borrower_channel.h"
+
+#include "absl/strings/str_cat.h"
+
+namespace swiftcache::engine::transport {
+namespace {
+
+absl::Status Refused(kv::LeaseId lease, ShmRefusal reason) {
+  return absl::PermissionDeniedError(absl::StrCat("the donor of lease ", lease.value(), " refuses it: ",
+                                                  reason == ShmRefusal::kAlreadyOpen
+                                                      ? "its channel is open already"
+                                                      : "it is not granted, or not to this engine's instance"));
+}
+
+}  // namespace
+
+absl::Status ShmBorrowerChannel::OnMessage(ShmMessage message, std::vector<kv::UniqueFd> fds) {
+  const absl::Status status = granted_ ? Hear(message, fds) : HearFirst(message, fds);
+  if (!status.ok()) why_ = status;
+  return status;
+}
+
+absl::Status ShmBorrowerChannel::HearFirst(const ShmMessage& message, const std::vector<kv::UniqueFd>& fds) {
+  if (const auto* refuse = std::get_if<ShmRefuse>(&message)) return Refused(lease_->spec.lease, refuse->reason);
+  const auto* grant = std::get_if<ShmGrantMessage>(&message);
+  if (grant == nullptr) return absl::InvalidArgumentError("a donor's first message is neither GRANT nor REFUSE");
+  granted_ = true;
+  return borrower_.OnGrant(*lease_, *grant, fds);
+}
+
+absl::Status ShmBorrowerChannel::Hear(const ShmMessage& message, const std::vector<kv::UniqueFd>& fds) {
+  if (!fds.empty()) return absl::InvalidArgumentError("a donor sent descriptors after its GRANT");
+  if (const auto* stored = std::get_if<ShmStored>(&message)) {
+    return borrower_.OnStored(*lease_, Ticket(stored->ticket));
+  }
+  if (!chatter_.Allow(borrower_.clock_.Now())) return absl::InvalidArgumentError("a donor floods its channel");
+  const kv::LeaseId lease = lease_->spec.lease;
+  if (const auto* revoke = std::get_if<ShmRevoke>(&message)) {
+    const absl::Duration time_left = absl::Nanoseconds(revoke->time_left_ns);
+    borrower_.Tell(*lease_, [&](TransportEvents& events) { events.OnRevoked(lease, time_left); });
+    return absl::OkStatus();
+  }
+  if (!std::holds_alternative<ShmRenewed>(message)) {
+    return absl::InvalidArgumentError("a donor sent a message that only borrowers send");
+  }
+  borrower_.Tell(*lease_, [&](TransportEvents& events) { events.OnRenewed(lease); });
+  return absl::OkStatus();
+}
+
+}  // namespace swiftcache::engine::transport

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+// A lease's channel, seen from its borrower: hears what the donor says, and that it may be said.
+#pragma once
+
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "engine/transport/shm_borrower.h"
+#include "engine/transport/shm_chatter.h"
+#include "engine/transport/shm_lease.h"
+#include "engine/transport/shm_loop.h"
+
+namespace swiftcache::engine::transport {
+
+/// Thread-safety: the loop's thread only. Ownership: shares lease and socket; borrows the borrower.
+class ShmBorrowerChannel final : public ShmPeer {
+ public:
+  ShmBorrowerChannel(ShmBorrower& borrower, std::shared_ptr<ShmLease> lease, std::shared_ptr<ShmSocket> socket)
+      : borrower_(borrower), lease_(std::move(lease)), socket_(std::move(socket)) {}
+  ShmSocket& socket() override { return *socket_; }
+  absl::Status OnMessage(ShmMessage message, std::vector<kv::UniqueFd> fds) override;
+  void OnClosed() override { borrower_.OnEnd(*lease_, why_); }
+
+ private:
+  absl::Status HearFirst(const ShmMessage& message, const std::vector<kv::UniqueFd>& fds);
+  absl::Status Hear(const ShmMessage& message, const std::vector<kv::UniqueFd>& fds);
+
+  ShmBorrower& borrower_;
+  const std::shared_ptr<ShmLease> lease_;
+  const std::shared_ptr<ShmSocket> socket_;
+  ShmChatter chatter_;
+  bool granted_ = false;
+  absl::Status why_ = absl::UnavailableError("the donor closed the lease's channel");
+};
+
+}  // namespace swiftcache::engine::transport

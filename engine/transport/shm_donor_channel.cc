@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/transport/shm_donor_channel.h"
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
+#include "engine/transport/shm_foreign_memory.h"
+
+namespace swiftcache::engine::transport {
+
+absl::Status ShmDonorChannel::OnMessage(ShmMessage message, std::vector<kv::UniqueFd> fds) {
+  if (const auto* hello = std::get_if<ShmHello>(&message)) return OnHello(*hello, fds);
+  if (grant_ == nullptr) return absl::InvalidArgumentError("a peer speaks before its HELLO, or after its RELEASE");
+  if (!fds.empty()) return absl::InvalidArgumentError("a borrower sent descriptors after its HELLO");
+  if (const auto* store = std::get_if<ShmStore>(&message)) return donor_.Enqueue(grant_, *this, *store);
+  if (std::holds_alternative<ShmRenew>(message)) return OnRenew();
+  if (std::holds_alternative<ShmRelease>(message)) return OnRelease();
+  return absl::InvalidArgumentError("a borrower sent a message that only donors send");
+}
+
+void ShmDonorChannel::OnClosed() {
+  std::erase(donor_.strangers_, this);
+  if (grant_ != nullptr) donor_.Detach(std::exchange(grant_, nullptr));
+}
+
+// Memory is mapped only for who has shown that it may come in.
+absl::Status ShmDonorChannel::OnHello(const ShmHello& hello, const std::vector<kv::UniqueFd>& fds) {
+  if (std::exchange(met_, true)) return absl::InvalidArgumentError("a peer sent HELLO twice");
+  std::erase(donor_.strangers_, this);
+  if (fds.size() != 1 || hello.staging_bytes % sysconf(_SC_PAGESIZE) != 0) {
+    return absl::InvalidArgumentError(absl::StrCat("HELLO brings ", fds.size(), " descriptors and ",
+                                                   hello.staging_bytes,
+                                                   " bytes of staging memory; 1 and whole pages are wanted"));
+  }
+  ASSIGN_OR_RETURN(grant_, Admit(hello));
+  ASSIGN_OR_RETURN(staging_, kv::Mapping::Reserve(hello.staging_bytes));
+  RETURN_IF_ERROR(MapForeignMemory(fds[0].get(), 0, hello.staging_bytes, staging_.base()));
+  donor_.SendGrant(*grant_, *socket_);
+  donor_.Attach(grant_, shared_from_this());
+  return absl::OkStatus();
+}
+
+absl::StatusOr<ShmDonor::GrantPtr> ShmDonorChannel::Admit(const ShmHello& hello) {
+  absl::StatusOr<ShmDonor::GrantPtr> grant = donor_.Admit(hello);
+  if (grant.ok()) return grant;
+  const bool open = grant.status().code() == absl::StatusCode::kAlreadyExists;
+  socket_->Send(EncodeShmMessage(ShmRefuse{open ? ShmRefusal::kAlreadyOpen : ShmRefusal::kNotGranted}));
+  return grant;
+}
+
+absl::Status ShmDonorChannel::OnRenew() {
+  if (!chatter_.Allow(donor_.clock_.Now())) return absl::InvalidArgumentError("a borrower floods its channel");
+  donor_.events_.OnRenewal(grant_->spec.lease);
+  return absl::OkStatus();
+}
+
+absl::Status ShmDonorChannel::OnRelease() {
+  const kv::LeaseId lease = std::exchange(grant_, nullptr)->spec.lease;  // from here on its end is no news
+  donor_.Fence(lease);
+  donor_.events_.OnReleased(lease);
+  return absl::OkStatus();
+}
+
+}  // namespace swiftcache::engine::transport

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+// A connection to a donor: a stranger until its HELLO is taken, then the borrower of one lease.
+#pragma once
+
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "engine/kv/sealed_memory.h"
+#include "engine/transport/shm_chatter.h"
+#include "engine/transport/shm_donor.h"
+#include "engine/transport/shm_loop.h"
+
+namespace swiftcache::engine::transport {
+
+/// Thread-safety: the loop's thread only; `staging` and the socket do not change once the donor has it as a grant's
+/// channel. Ownership: owns its view of the borrower's staging memory; borrows the donor.
+class ShmDonorChannel final : public ShmPeer, public std::enable_shared_from_this<ShmDonorChannel> {
+ public:
+  ShmDonorChannel(ShmDonor& donor, std::shared_ptr<ShmSocket> socket) : donor_(donor), socket_(std::move(socket)) {}
+  ShmSocket& socket() override { return *socket_; }
+  absl::Status OnMessage(ShmMessage message, std::vector<kv::UniqueFd> fds) override;
+  void OnClosed() override;
+
+  const std::shared_ptr<ShmSocket>& shared_socket() const { return socket_; }
+  const kv::Mapping& staging() const { return staging_; }
+
+ private:
+  absl::Status OnHello(const ShmHello& hello, const std::vector<kv::UniqueFd>& fds);
+  absl::Status OnRenew();
+  absl::Status OnRelease();
+  absl::StatusOr<ShmDonor::GrantPtr> Admit(const ShmHello& hello);
+
+  ShmDonor& donor_;
+  const std::shared_ptr<ShmSocket> socket_;
+  ShmChatter chatter_;
+  bool met_ = false;          // HELLO came
+  ShmDonor::GrantPtr grant_;  // since it was taken, until the lease is released
+  kv::Mapping staging_;       // read-only
+};
+
+}  // namespace swiftcache::engine::transport

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/transport/shm_lease.h"
+
+#include <atomic>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
+#include "engine/transport/shm_foreign_memory.h"
+
+namespace swiftcache::engine::transport {
+namespace {
+
+absl::StatusOr<kv::Mapping> MapPieces(const OpenSpec& wanted, const std::vector<ShmPiece>& pieces,
+                                      const std::vector<kv::UniqueFd>& fds) {
+  ASSIGN_OR_RETURN(kv::Mapping memory, kv::Mapping::Reserve(wanted.bytes));
+  std::byte* at = memory.base();
+  for (size_t i = 0; i < pieces.size(); ++i) {
+    RETURN_IF_ERROR(MapForeignMemory(fds[i + 1].get(), pieces[i].offset, pieces[i].bytes, at));
+    at += pieces[i].bytes;
+  }
+  return memory;
+}
+
+}  // namespace
+
+absl::StatusOr<ShmMapped> MapGrant(const OpenSpec& wanted, const ShmGrantMessage& message,
+                                   const std::vector<kv::UniqueFd>& fds) {
+  const int64_t page = sysconf(_SC_PAGESIZE), word_offset = message.grant.word * int64_t{sizeof(uint64_t)};
+  RETURN_IF_ERROR(CheckShmGrant(message, wanted.bytes, page));
+  if (fds.size() != message.pieces.size() + 1 || message.grant.epoch != wanted.epoch.value()) {
+    return absl::InvalidArgumentError(absl::StrCat("GRANT of lease ", wanted.lease.value(), " at epoch ",
+                                                   message.grant.epoch, " brings ", fds.size(), " descriptors for ",
+                                                   message.pieces.size(), " pieces; epoch ", wanted.epoch.value(),
+                                                   " and one more are wanted"));
+  }
+  ASSIGN_OR_RETURN(kv::Mapping generation, kv::Mapping::Reserve(page));
+  RETURN_IF_ERROR(MapForeignMemory(fds[0].get(), word_offset / page * page, page, generation.base()));
+  ASSIGN_OR_RETURN(kv::Mapping memory, MapPieces(wanted, message.pieces, fds));
+  const auto* word = reinterpret_cast<const std::atomic<uint64_t>*>(generation.base() + word_offset % page);
+  const LeaseView view = {.base = memory.base(), .bytes = wanted.bytes, .generation = word, .epoch = wanted.epoch};
+  return ShmMapped{std::move(memory), std::move(generation), view};
+}
+
+}  // namespace swiftcache::engine::transport
