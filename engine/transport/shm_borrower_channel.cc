@@ -16,9 +16,7 @@ absl::Status Refused(kv::LeaseId lease, ShmRefusal reason) {
 }  // namespace
 
 absl::Status ShmBorrowerChannel::OnMessage(ShmMessage message, std::vector<kv::UniqueFd> fds) {
-  const absl::Status status = granted_ ? Hear(message, fds) : HearFirst(message, fds);
-  if (!status.ok()) why_ = status;
-  return status;
+  return granted_ ? Hear(message, fds) : HearFirst(message, fds);
 }
 
 absl::Status ShmBorrowerChannel::HearFirst(const ShmMessage& message, const std::vector<kv::UniqueFd>& fds) {

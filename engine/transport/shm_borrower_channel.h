@@ -21,7 +21,7 @@ class ShmBorrowerChannel final : public ShmPeer {
       : borrower_(borrower), lease_(std::move(lease)), socket_(std::move(socket)) {}
   ShmSocket& socket() override { return *socket_; }
   absl::Status OnMessage(ShmMessage message, std::vector<kv::UniqueFd> fds) override;
-  void OnClosed() override { borrower_.OnEnd(*lease_, why_); }
+  void OnClosed(const absl::Status& why) override { borrower_.OnEnd(*lease_, why); }
 
  private:
   absl::Status HearFirst(const ShmMessage& message, const std::vector<kv::UniqueFd>& fds);
@@ -32,7 +32,6 @@ class ShmBorrowerChannel final : public ShmPeer {
   const std::shared_ptr<ShmSocket> socket_;
   ShmChatter chatter_;
   bool granted_ = false;
-  absl::Status why_ = absl::UnavailableError("the donor closed the lease's channel");
 };
 
 }  // namespace swiftcache::engine::transport

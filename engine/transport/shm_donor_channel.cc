@@ -17,7 +17,7 @@ absl::Status ShmDonorChannel::OnMessage(ShmMessage message, std::vector<kv::Uniq
   return absl::InvalidArgumentError("a borrower sent a message that only donors send");
 }
 
-void ShmDonorChannel::OnClosed() {
+void ShmDonorChannel::OnClosed(const absl::Status&) {
   std::erase(donor_.strangers_, this);
   if (grant_ != nullptr) donor_.Detach(std::exchange(grant_, nullptr));
 }

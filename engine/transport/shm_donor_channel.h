@@ -22,7 +22,7 @@ class ShmDonorChannel final : public ShmPeer, public std::enable_shared_from_thi
   ShmDonorChannel(ShmDonor& donor, std::shared_ptr<ShmSocket> socket) : donor_(donor), socket_(std::move(socket)) {}
   ShmSocket& socket() override { return *socket_; }
   absl::Status OnMessage(ShmMessage message, std::vector<kv::UniqueFd> fds) override;
-  void OnClosed() override;
+  void OnClosed(const absl::Status& why) override;
 
   const std::shared_ptr<ShmSocket>& shared_socket() const { return socket_; }
   const kv::Mapping& staging() const { return staging_; }

@@ -97,7 +97,8 @@ void ShmLoop::AcceptSome() {
     if (got == ShmListener::Got::kNoRoom) return Listen(false);
     if (got == ShmListener::Got::kNothing) return;
     std::shared_ptr<ShmPeer> peer = meet_(std::move(socket));
-    if (!Add(peer).ok()) peer->OnClosed();
+    const absl::Status added = Add(peer);
+    if (!added.ok()) peer->OnClosed(added);
   }
 }
 
@@ -114,7 +115,7 @@ void ShmLoop::Serve(uint64_t id, ShmPeer& peer) {
   ShmDatagram datagram;
   const ShmSocket::Got got = peer.socket().Receive(datagram);
   if (got == ShmSocket::Got::kNothing) return;
-  if (got == ShmSocket::Got::kEnd) return Drop(id, peer);
+  if (got == ShmSocket::Got::kEnd) return Drop(id, peer, absl::UnavailableError("the channel was closed"));
   absl::Status status = absl::InvalidArgumentError("a message is longer, or brings more descriptors, than any may");
   if (got == ShmSocket::Got::kDatagram) {
     absl::StatusOr<ShmMessage> message = ParseShmMessage(datagram.bytes);
@@ -122,13 +123,13 @@ void ShmLoop::Serve(uint64_t id, ShmPeer& peer) {
   }
   if (status.ok()) return;
   LOG_EVERY_T(WARNING, 0.1) << "a lease's channel is closed: " << status.message();
-  Drop(id, peer);
+  Drop(id, peer, status);
 }
 
-void ShmLoop::Drop(uint64_t id, ShmPeer& peer) {
+void ShmLoop::Drop(uint64_t id, ShmPeer& peer, const absl::Status& why) {
   (void)epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, peer.socket().fd(), nullptr);
   peer.socket().Shutdown();
-  peer.OnClosed();
+  peer.OnClosed(why);
   absl::MutexLock lock(&mutex_);
   peers_.erase(id);
 }

@@ -30,8 +30,9 @@ class ShmPeer {
   virtual ShmSocket& socket() = 0;
   /// Not OK: the peer said what it must not; the channel is closed, one line is logged.
   virtual absl::Status OnMessage(ShmMessage message, std::vector<kv::UniqueFd> fds) = 0;
-  /// The last call: the channel is at its end, whoever closed it.
-  virtual void OnClosed() = 0;
+  /// The last call: the channel is at its end. `why`: UNAVAILABLE where the peer closed it, or we did; else what it
+  /// said that it must not.
+  virtual void OnClosed(const absl::Status& why) = 0;
 };
 
 /// Thread-safety: safe. Ownership: shares peers until their channels close; borrows the listener.
@@ -55,7 +56,7 @@ class ShmLoop {
   void AcceptSome();
   void Listen(bool on);
   void Serve(uint64_t id, ShmPeer& peer);
-  void Drop(uint64_t id, ShmPeer& peer) ABSL_LOCKS_EXCLUDED(mutex_);
+  void Drop(uint64_t id, ShmPeer& peer, const absl::Status& why) ABSL_LOCKS_EXCLUDED(mutex_);
 
   ShmListener& listener_;
   const Meet meet_;

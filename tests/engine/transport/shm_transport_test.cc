@@ -252,7 +252,7 @@ TEST(ShmTransportTest, WhatHoldsIsNeverWrongWhileDonorsFence) {
     std::fill(block.begin(), block.end(), mine);
     const Ticket stored = borrower.transport->Store(lease, 0, block.data(), kBytes);
     std::atomic<bool> go = false;
-    const uint64_t delay = random() % 60000;  // about a store, a few reads and a load
+    const uint64_t delay = random() % 300000;  // about a store, a few reads and a load
     std::thread owner([&] {
       while (!go) std::this_thread::yield();
       for (uint64_t i = 0; i < delay; ++i) std::atomic_signal_fence(std::memory_order_seq_cst);

@@ -39,7 +39,7 @@ class ShmFolder {
   std::string path_;
 };
 
-inline constexpr int64_t kArenaBytes = 8 * kMiB;
+inline constexpr int64_t kArenaBytes = 8160 * kKiB;  // 170 blocks, whole pages
 inline constexpr int64_t kBlockBytes = 48 * kKiB;
 
 /// One engine: its arena, what it heard, its transport.

@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/transport/shm_listener.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+
+#include <filesystem>
+#include <fstream>
+#include <optional>
+
+#include "engine/transport/shm_address.h"
+#include "tests/engine/transport/transport_harness.h"
+
+namespace swiftcache::engine::transport {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+std::string Message(const absl::Status& status) { return std::string(status.message()); }
+
+TEST(ShmAddressTest, TheDefaultFolderIsTheUsersOwn) {
+  EXPECT_EQ(DefaultShmDir("/run/user/7"), "/run/user/7/swiftcache");
+  EXPECT_EQ(DefaultShmDir(""), "/tmp/swiftcache-" + std::to_string(geteuid()));
+  EXPECT_EQ(DefaultShmDir(nullptr), DefaultShmDir(""));
+}
+
+TEST(ShmAddressTest, NamesOfEnginesBecomeNamesOfFiles) {
+  EXPECT_EQ(ShmSocketPath("/d", "a/b%-2"), "/d/a%2Fb%25-2.sock");
+  EXPECT_EQ(ShmAddress(std::string(108, 'x')).status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_TRUE(ShmAddress(std::string(107, 'x')).ok());
+}
+
+TEST(ShmListenerTest, ALivingEnginesSocketIsNotTaken) {
+  ShmFolder folder;
+  auto first = ShmListener::Create(folder.path(), "chat");
+  ASSERT_TRUE(first.ok()) << first.status();
+  const absl::Status second = ShmListener::Create(folder.path(), "chat").status();
+  EXPECT_EQ(second.code(), absl::StatusCode::kAlreadyExists);
+  EXPECT_THAT(Message(second), AllOf(HasSubstr("--name"), HasSubstr("--shm_dir"), HasSubstr(first->path())));
+  EXPECT_TRUE(ShmListener::Create(folder.path(), "chat-2").ok());
+}
+
+TEST(ShmListenerTest, ADeadEnginesSocketIsReplaced) {
+  ShmFolder folder;
+  const std::string path = ShmSocketPath(folder.path(), "chat");
+  {
+    const kv::UniqueFd dead(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+    const sockaddr_un address = ShmAddress(path).value();
+    ASSERT_EQ(bind(dead.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address), 0);
+  }
+  ASSERT_TRUE(std::filesystem::is_socket(path));
+  const auto listener = ShmListener::Create(folder.path(), "chat");
+  ASSERT_TRUE(listener.ok()) << listener.status();
+  EXPECT_TRUE(ShmSocket::Connect(path).ok());
+}
+
+TEST(ShmListenerTest, AtTheEndOnlyItsOwnSocketIsRemoved) {
+  ShmFolder folder;
+  const std::string path = ShmSocketPath(folder.path(), "chat");
+  { ASSERT_TRUE(ShmListener::Create(folder.path(), "chat").ok()); }
+  EXPECT_FALSE(std::filesystem::exists(path));
+  auto first = std::make_unique<ShmListener>(ShmListener::Create(folder.path(), "chat").value());
+  std::filesystem::rename(path, path + ".moved");  // so that the new one is another file
+  auto second = ShmListener::Create(folder.path(), "chat");
+  ASSERT_TRUE(second.ok()) << second.status();
+  first.reset();
+  EXPECT_TRUE(std::filesystem::exists(path));
+}
+
+TEST(ShmListenerTest, AFolderIsMadeForThisUserOnly) {
+  ShmFolder folder;
+  const std::string made = folder.path() + "/made";
+  ASSERT_TRUE(ShmListener::Create(made, "chat").ok());
+  struct stat file = {};
+  ASSERT_EQ(stat(made.c_str(), &file), 0);
+  EXPECT_EQ(file.st_mode & 0777, 0700);
+}
+
+TEST(ShmListenerTest, WhatIsNoFolderOrNoSocketIsNamed) {
+  ShmFolder folder;
+  const std::string file = folder.path() + "/file.sock";
+  std::ofstream(file) << "x";
+  const absl::Status no_folder = ShmListener::Create(file, "chat").status();
+  EXPECT_EQ(no_folder.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(Message(no_folder), AllOf(HasSubstr("--shm_dir"), HasSubstr(file)));
+  const absl::Status no_socket = ShmListener::Create(folder.path(), "file").status();
+  EXPECT_EQ(no_socket.code(), absl::StatusCode::kAlreadyExists);
+  EXPECT_TRUE(std::filesystem::exists(file));
+  const absl::Status long_name = ShmListener::Create(folder.path(), std::string(110, 'n')).status();
+  EXPECT_EQ(long_name.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(Message(long_name), HasSubstr("--shm_dir"));
+}
+
+TEST(ShmListenerTest, AnotherUsersFolderIsRefused) {
+  if (geteuid() != 0) GTEST_SKIP() << "only root can give a folder away";
+  ShmFolder folder;
+  ASSERT_EQ(chown(folder.path().c_str(), 12345, 12345), 0);
+  const absl::Status status = ShmListener::Create(folder.path(), "chat").status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kPermissionDenied);
+  EXPECT_THAT(Message(status), HasSubstr("12345"));
+}
+
+}  // namespace
+}  // namespace swiftcache::engine::transport

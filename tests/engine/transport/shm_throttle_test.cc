@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/transport/shm_throttle.h"
+
+#include <gtest/gtest.h>
+
+#include "engine/transport/shm_chatter.h"
+
+namespace swiftcache::engine::transport {
+namespace {
+
+constexpr absl::Time kNow = absl::FromUnixSeconds(1000);
+
+TEST(ShmThrottleTest, BytesFollowEachOtherAtTheLinksRate) {
+  ShmThrottle link({.gbps = 8, .latency = absl::Microseconds(5)});  // a byte a nanosecond
+  EXPECT_EQ(link.Carry(1000, kNow), kNow + absl::Microseconds(6));
+  EXPECT_EQ(link.Carry(2000, kNow), kNow + absl::Microseconds(8));
+  EXPECT_EQ(link.Carry(1000, kNow + absl::Seconds(1)), kNow + absl::Seconds(1) + absl::Microseconds(6));
+}
+
+TEST(ShmThrottleTest, WithoutARateOnlyTheLatencyIsLeft) {
+  ShmThrottle link({.gbps = 0, .latency = absl::Microseconds(5)});
+  EXPECT_EQ(link.Carry(1 << 30, kNow), kNow + absl::Microseconds(5));
+  EXPECT_EQ(ShmThrottle({}).Carry(1 << 30, kNow), kNow);
+}
+
+TEST(ShmChatterTest, AFloodIsOneSecondsTalkTooMany) {
+  ShmChatter chatter;
+  for (int i = 0; i < ShmChatter::kMostASecond; ++i) EXPECT_TRUE(chatter.Allow(kNow + absl::Milliseconds(i)));
+  EXPECT_FALSE(chatter.Allow(kNow + absl::Milliseconds(999)));
+  EXPECT_TRUE(chatter.Allow(kNow + absl::Seconds(1)));
+}
+
+}  // namespace
+}  // namespace swiftcache::engine::transport
