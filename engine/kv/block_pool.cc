@@ -175,9 +175,15 @@ std::optional<Move> BlockPool::BeginMove(BlockId id, RegionId to) {
 
 void BlockPool::CountMove(const Move& move, int64_t sign) {
   num_moves_ += sign;
-  if (move.from.local() && !move.to.local()) num_outbound_ += sign;
   region(move.from.region).moves += sign;
   region(move.to.region).moves += sign;
+  if (move.from.local()) region(move.to.region).inbound += sign;
+}
+
+int64_t BlockPool::num_outbound_moves() const {
+  int64_t outbound = 0;
+  for (const auto& [id, region] : leased_) outbound += region.draining ? 0 : region.inbound;
+  return outbound;
 }
 
 bool BlockPool::FinishMove(const Move& move) {
@@ -291,7 +297,7 @@ absl::Status BlockPool::CheckInvariants() const {
 absl::Status BlockPool::CheckBlocks() const {
   std::vector<bool> listed(blocks_.size(), false);
   for (int32_t id : free_ids_) listed[id] = true;
-  int64_t spillable = 0, moves = 0, outbound = 0;
+  int64_t spillable = 0, moves = 0;
   for (size_t i = 0; i < blocks_.size(); ++i) {
     const Block& block = blocks_[i];
     const bool exists = block.held() || block.to;
@@ -302,7 +308,6 @@ absl::Status BlockPool::CheckBlocks() const {
     }
     spillable += IsSpillable(block);
     moves += block.to.has_value();
-    outbound += block.to && block.place.local() && !block.to->local();
     for (const std::optional<Place>& end : {exists ? std::optional(block.place) : std::nullopt, block.to}) {
       if (end && region(end->region).occupants[end->index] != BlockId(static_cast<int32_t>(i))) {
         return absl::InternalError(
@@ -310,15 +315,14 @@ absl::Status BlockPool::CheckBlocks() const {
       }
     }
   }
-  if (spillable == num_spillable_ && moves == num_moves_ && outbound == num_outbound_) return absl::OkStatus();
+  if (spillable == num_spillable_ && moves == num_moves_) return absl::OkStatus();
   return absl::InternalError(absl::StrCat("blocks that may be spilled: found ", spillable, ", counted ", num_spillable_,
-                                          "; moves: found ", moves, ", counted ", num_moves_, "; outbound: found ",
-                                          outbound, ", counted ", num_outbound_));
+                                          "; moves: found ", moves, ", counted ", num_moves_));
 }
 
 // Every place is one of: free, taken by a block or its move, and in the own arena lent or reserved.
 absl::Status BlockPool::CheckPlaces(RegionId id, const Region& region) const {
-  int64_t used = 0, cached = 0, taken = 0, moves = 0;
+  int64_t used = 0, cached = 0, taken = 0, moves = 0, inbound = 0;
   for (size_t i = 0; i < region.occupants.size(); ++i) {
     const std::optional<BlockId> occupant = region.occupants[i];
     const auto index = static_cast<int32_t>(i);
@@ -334,11 +338,12 @@ absl::Status BlockPool::CheckPlaces(RegionId id, const Region& region) const {
     }
     ++taken;
     if (block.to) moves += (block.place.region == id) + (block.to->region == id && block.place.region != id);
+    inbound += block.to == place && block.place.local();
     if (block.place == place) used += block.used(), cached += block.idle();
   }
   int64_t rest = static_cast<int64_t>(region.occupants.size()) - region.free.size() - taken;
   if (id == kLocalRegion) rest -= lent_.size() + num_reserved_;
-  const bool moves_add_up = id == kLocalRegion || moves == region.moves;
+  const bool moves_add_up = id == kLocalRegion || (moves == region.moves && inbound == region.inbound);
   if (rest == 0 && used == region.used && cached == region.cached && moves_add_up) return absl::OkStatus();
   return absl::InternalError(absl::StrCat("region ", id.value(), ": ", rest, " places are nobody's; used: found ", used,
                                           ", counted ", region.used, "; cached: found ", cached, ", counted ",

@@ -110,8 +110,9 @@ class BlockPool {
   /// The blocks, which hold the same bytes, change places. REQUIRES: both held, neither moving.
   void SwapPlaces(BlockId a, BlockId b);
   int64_t num_moves() const { return num_moves_; }
-  /// Moves that free a local place, and moves that begin or end in a region.
-  int64_t num_outbound_moves() const { return num_outbound_; }
+  /// Moves that will free a local place, unless they are aborted or their lease drains.
+  int64_t num_outbound_moves() const;
+  /// Moves that begin or end in a region.
   int64_t num_moves_of(RegionId id) const { return region(id).moves; }
 
   /// Takes a run of the arena out of use. False: it is not wholly free; nothing was changed.
@@ -156,7 +157,8 @@ class BlockPool {
     ExtentSet free;
     std::vector<std::optional<BlockId>> occupants;
     int64_t used = 0, cached = 0;
-    int64_t moves = 0;  // that begin or end here
+    int64_t moves = 0;    // that begin or end here
+    int64_t inbound = 0;  // that end here and begin in the own arena
     bool draining = false;
   };
 
@@ -185,7 +187,7 @@ class BlockPool {
   int32_t next_region_ = 1;
   ExtentSet lent_, dirty_;
   std::vector<int32_t> dirty_taken_;
-  int64_t num_reserved_ = 0, num_spillable_ = 0, num_moves_ = 0, num_outbound_ = 0;
+  int64_t num_reserved_ = 0, num_spillable_ = 0, num_moves_ = 0;
 };
 
 }  // namespace swiftcache::engine::kv
