@@ -68,9 +68,7 @@ void Scheduler::Reset(Sequence* sequence) {
 
 StepPlan Scheduler::Plan() {
   Step step{.plan = {}, .budget_tokens = options_.max_num_batched_tokens};
-  if (cache_->has_tiers()) BeginAcrossTiers(step);
-  PlanDecodes(step);
-  PlanPrefills(step);
+  PlanRunning(step);
   if (step.plan.preempted.empty() || running_.empty()) Admit(step);
   CHECK(!step.plan.chunks.empty() || step.plan.waits || !has_work()) << "the sequence served first does not advance";
   return std::move(step.plan);
@@ -83,6 +81,18 @@ void Scheduler::Commit(const StepPlan& plan) {
     sequence.computed_tokens += chunk.num_tokens;
     cache_->Commit(sequence.blocks, sequence.tokens, sequence.computed_tokens);
   }
+}
+
+// Where the last to be asked gave its blocks back for want of memory, those asked before it can have them in this step.
+void Scheduler::PlanRunning(Step& step) {
+  size_t gave_way = 0;
+  do {
+    gave_way = step.plan.preempted.size();
+    step.without_room = nullptr;
+    if (cache_->has_tiers()) BeginAcrossTiers(step);
+    PlanDecodes(step);
+    PlanPrefills(step);
+  } while (step.plan.chunks.empty() && step.plan.preempted.size() > gave_way);
 }
 
 // Room that comes free while others wait for theirs must reach the sequence served first, so that one asks first.

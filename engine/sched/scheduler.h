@@ -95,6 +95,7 @@ class Scheduler {
 
  private:
   struct Step;  // a plan in the making
+  void PlanRunning(Step& step);
   void BeginAcrossTiers(Step& step);
   void PlanDecodes(Step& step);
   void PlanPrefills(Step& step);
