@@ -87,5 +87,66 @@ TEST(ExtentSetTest, RandomUseAgreesWithASet) {
   }
 }
 
+TEST(ExtentSetTest, ARunLeavesTheMiddleOfAnother) {
+  ExtentSet set(10);
+  set.Remove(3, 4);
+  EXPECT_THAT(set.extents(), ElementsAre(Pair(0, 3), Pair(7, 3)));
+  EXPECT_TRUE(set.Covers(7, 3));
+  EXPECT_FALSE(set.Covers(2, 2));
+  EXPECT_FALSE(set.Covers(8, 3));
+  EXPECT_EQ(set.CountBelow(8), 4);
+  set.Insert(3, 4);
+  EXPECT_THAT(set.extents(), ElementsAre(Pair(0, 10)));
+}
+
+TEST(ExtentSetTest, UniteTakesInWhateverIsThere) {
+  ExtentSet set;
+  for (int32_t first : {0, 4, 8, 14}) set.Insert(first, 2);
+  set.Unite(5, 6);
+  EXPECT_THAT(set.extents(), ElementsAre(Pair(0, 2), Pair(4, 7), Pair(14, 2)));
+  EXPECT_EQ(set.size(), 11);
+  set.Unite(2, 2);
+  EXPECT_THAT(set.extents(), ElementsAre(Pair(0, 11), Pair(14, 2)));
+}
+
+TEST(ExtentSetDeathTest, ARunThatIsNotWhollyThereCannotBeRemoved) {
+  ExtentSet set(4);
+  EXPECT_DEATH(set.Remove(2, 3), "not all in the set");
+  EXPECT_DEATH(set.Insert(3, 3), "in the set already");
+}
+
+TEST(ExtentSetTest, RandomRunsAgreeWithASet) {
+  std::mt19937 rng(5);
+  ExtentSet set;
+  std::set<int32_t> expected;
+  for (int round = 0; round < 20000; ++round) {
+    const int32_t first = static_cast<int32_t>(rng() % 60), count = static_cast<int32_t>(rng() % 8) + 1;
+    int32_t there = 0;
+    for (int32_t i = first; i < first + count; ++i) there += expected.contains(i);
+    ASSERT_EQ(set.Covers(first, count), there == count);
+    ASSERT_EQ(set.CountBelow(first), std::distance(expected.begin(), expected.lower_bound(first)));
+    if (there == count && rng() % 2) {
+      set.Remove(first, count);
+      for (int32_t i = first; i < first + count; ++i) expected.erase(i);
+    } else if (there == 0 || rng() % 8 == 0) {
+      if (there == 0) {
+        set.Insert(first, count);
+      } else {
+        set.Unite(first, count);
+      }
+      for (int32_t i = first; i < first + count; ++i) expected.insert(i);
+    }
+    std::set<int32_t> listed;
+    int32_t last_end = -1;
+    for (auto [start, length] : set.extents()) {
+      ASSERT_GT(start, last_end) << "adjacent extents were not merged";
+      for (int32_t i = start; i < start + length; ++i) listed.insert(i);
+      last_end = start + length;
+    }
+    ASSERT_EQ(listed, expected);
+    ASSERT_EQ(set.size(), static_cast<int64_t>(expected.size()));
+  }
+}
+
 }  // namespace
 }  // namespace swiftcache::engine::kv

@@ -3,8 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdio>
 #include <list>
 #include <map>
+#include <memory>
 #include <numeric>
 #include <random>
 #include <set>

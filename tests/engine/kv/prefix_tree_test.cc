@@ -92,6 +92,38 @@ TEST_F(PrefixTreeTest, EvictSkipsPinnedNodesAndTheirAncestors) {
   EXPECT_EQ(pool_.local().free, pool_.local().total);
 }
 
+TEST_F(PrefixTreeTest, DropTakesABlockWithAllThatFollows) {
+  Cache("", {1, 2, 3, 4, 5, 6});
+  Cache("", {1, 2, 3, 4, 7, 8});
+  Cache("", {1, 2, 9, 9});
+  Path path = Start("", {1, 2, 3, 4});
+  const BlockId id = path.blocks[1].id();
+  path = Path();
+  EXPECT_EQ(tree_.Drop(id), 3);
+  EXPECT_FALSE(tree_.Contains(id));
+  EXPECT_EQ(Found("", {1, 2, 9, 9}), 2);
+  EXPECT_TRUE(tree_.CheckInvariants().ok());
+}
+
+TEST_F(PrefixTreeTest, ColdestAndHottestPutThoseInUseLastAndFirst) {
+  const auto all = [](BlockId) { return true; };
+  Path running = Start("", {1, 2, 3, 4});
+  Compute(running);
+  Path idle = Start("", {5, 6, 7, 8});
+  Compute(idle);
+  const std::vector<BlockId> used = {running.blocks[0].id(), running.blocks[1].id()};
+  const std::vector<BlockId> cold = {idle.blocks[0].id(), idle.blocks[1].id()};
+  idle = Path();
+  std::vector<BlockId> coldest;
+  for (const auto& [id, last_use] : tree_.ColdestFirst(2, all)) coldest.push_back(id);
+  EXPECT_EQ(coldest, cold);
+  EXPECT_EQ(tree_.ColdestFirst(100, all).size(), 4u);
+  EXPECT_EQ(tree_.HottestFirst(all), (std::vector<BlockId>{used[0], used[1], cold[0], cold[1]}))
+      << "what leads to a block comes before it";
+  EXPECT_EQ(tree_.HottestFirst([&](BlockId id) { return id == cold[1] || id == used[1]; }),
+            (std::vector<BlockId>{used[1], cold[1]}));
+}
+
 TEST_F(PrefixTreeTest, AVeryLongPathIsTornDownWithoutRecursion) {
   BlockPool pool(200000);
   PrefixTree tree(1);
