@@ -109,6 +109,11 @@ v1::EngineLoad ToProto(const membership::EngineLoad& load) {
   proto.set_kv_blocks_cached(load.kv_blocks_cached);
   proto.set_steps_total(load.steps_total);
   proto.set_progress(load.progress);
+  proto.set_prompt_tokens_computed(load.prompt_tokens_computed);
+  proto.set_prompt_tokens_local(load.prompt_tokens_local);
+  proto.set_prompt_tokens_donor(load.prompt_tokens_donor);
+  proto.set_reclaims(load.reclaims);
+  proto.set_last_reclaim_micros(load.last_reclaim_micros);
   return proto;
 }
 
@@ -140,7 +145,12 @@ membership::EngineLoad FromProto(const v1::EngineLoad& proto) {
           .kv_blocks_used = proto.kv_blocks_used(),
           .kv_blocks_cached = proto.kv_blocks_cached(),
           .steps_total = proto.steps_total(),
-          .progress = proto.progress()};
+          .progress = proto.progress(),
+          .prompt_tokens_computed = proto.prompt_tokens_computed(),
+          .prompt_tokens_local = proto.prompt_tokens_local(),
+          .prompt_tokens_donor = proto.prompt_tokens_donor(),
+          .reclaims = proto.reclaims(),
+          .last_reclaim_micros = proto.last_reclaim_micros()};
 }
 
 v1::EngineStatus ToProto(const membership::EngineStatus& status) {

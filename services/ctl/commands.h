@@ -26,6 +26,8 @@ using Command = std::function<absl::Status()>;
 
 // `doors` and `chosen` are borrowed and outlive the app.
 void AddStatus(CLI::App& app, const Doors& doors, Command& chosen);
+void AddTop(CLI::App& app, const Doors& doors, Command& chosen);
+void AddLease(CLI::App& app, const Doors& doors, Command& chosen);
 void AddChat(CLI::App& app, const Doors& doors, Command& chosen);
 void AddGenerate(CLI::App& app, const Doors& doors, Command& chosen);
 void AddTokenize(CLI::App& app, const Doors& doors, Command& chosen);

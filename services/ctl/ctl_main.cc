@@ -45,6 +45,8 @@ int main(int argc, char** argv) {
       ->envname("SWIFTCACHE_BROKER")
       ->capture_default_str();
   AddStatus(app, doors, chosen);
+  AddTop(app, doors, chosen);
+  AddLease(app, doors, chosen);
   AddChat(app, doors, chosen);
   AddGenerate(app, doors, chosen);
   AddTokenize(app, doors, chosen);

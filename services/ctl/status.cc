@@ -1,46 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 // swiftcachectl status: the broker's table of engines.
-#include "common/rpc/status.h"
-
-#include <grpcpp/client_context.h>
-
 #include <iostream>
 #include <set>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/time.h"
-#include "common/base/clock.h"
 #include "common/base/status_macros.h"
-#include "common/rpc/channel.h"
+#include "services/ctl/broker_door.h"
 #include "services/ctl/commands.h"
 #include "services/ctl/table.h"
 #include "services/ctl/terminal.h"
-#include "swiftcache/v1/broker.grpc.pb.h"
 
 namespace swiftcache::services::ctl {
 namespace {
-
-constexpr absl::Duration kTimeout = absl::Seconds(5);
-
-// The first message of a Watch, which is the snapshot.
-absl::StatusOr<v1::WatchResponse> Snapshot(const std::string& broker) {
-  auto stub = v1::BrokerService::NewStub(CreateRpcChannel(broker, {}));
-  grpc::ClientContext context;
-  context.set_deadline(absl::ToChronoTime(RealClock().Now() + kTimeout));
-  v1::WatchRequest request;
-  request.set_watcher("swiftcachectl");
-  auto reader = stub->Watch(&context, request);
-  v1::WatchResponse first;
-  const bool got = reader->Read(&first);
-  context.TryCancel();
-  const grpc::Status end = reader->Finish();
-  if (got && first.has_snapshot()) return first;
-  if (got) return absl::InternalError(absl::StrCat("broker ", broker, " began with news, wants a snapshot"));
-  return absl::Status(FromGrpc(end).code(), absl::StrCat("no broker answers at ", broker, " (", end.error_message(),
-                                                         "); start one or set --broker"));
-}
 
 std::vector<std::string> Row(const v1::EngineStatus& engine) {
   const v1::EngineInfo& info = engine.info();
@@ -60,7 +33,7 @@ std::vector<std::string> Row(const v1::EngineStatus& engine) {
 }
 
 absl::Status RunStatus(const Doors& doors) {
-  ASSIGN_OR_RETURN(const v1::WatchResponse first, Snapshot(doors.broker));
+  ASSIGN_OR_RETURN(const v1::WatchResponse first, BrokerDoor(doors.broker).Snapshot());
   Table table({{"ENGINE"},
                {"MODEL"},
                {"STATE"},

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "services/ctl/broker_door.h"
+
+#include <grpcpp/client_context.h>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "common/base/clock.h"
+#include "common/rpc/channel.h"
+#include "common/rpc/status.h"
+
+namespace swiftcache::services::ctl {
+namespace {
+
+constexpr absl::Duration kTimeout = absl::Seconds(5);
+
+void SetDeadline(grpc::ClientContext& context) {
+  context.set_deadline(absl::ToChronoTime(RealClock().Now() + kTimeout));
+}
+
+}  // namespace
+
+BrokerDoor::BrokerDoor(const std::string& broker)
+    : address_(broker), stub_(v1::BrokerService::NewStub(CreateRpcChannel(broker, {}))) {}
+
+absl::Status BrokerDoor::Explain(const grpc::Status& status) const {
+  const absl::Status plain = FromGrpc(status);
+  if (!absl::IsUnavailable(plain) && !absl::IsDeadlineExceeded(plain)) return plain;
+  return absl::Status(plain.code(), absl::StrCat("no broker answers at ", address_, " (", status.error_message(),
+                                                 "); start one or set --broker"));
+}
+
+absl::StatusOr<v1::WatchResponse> BrokerDoor::Snapshot() {
+  grpc::ClientContext context;
+  SetDeadline(context);
+  v1::WatchRequest request;
+  request.set_watcher("swiftcachectl");
+  auto reader = stub_->Watch(&context, request);
+  v1::WatchResponse first;
+  const bool got = reader->Read(&first);
+  context.TryCancel();
+  const grpc::Status end = reader->Finish();
+  if (got && first.has_snapshot()) return first;
+  if (got) return absl::InternalError(absl::StrCat("broker ", address_, " began with news, wants a snapshot"));
+  return Explain(end);
+}
+
+absl::Status BrokerDoor::Follow(grpc::ClientContext& context,
+                                const std::function<void(const v1::WatchResponse&)>& on_news) {
+  v1::WatchRequest request;
+  request.set_watcher("swiftcachectl");
+  auto reader = stub_->Watch(&context, request);
+  v1::WatchResponse news;
+  while (reader->Read(&news)) on_news(news);
+  return Explain(reader->Finish());
+}
+
+absl::Status BrokerDoor::LimitLease(const std::string& model_name, std::optional<int64_t> max_borrowed_bytes) {
+  grpc::ClientContext context;
+  SetDeadline(context);
+  v1::LimitLeaseRequest request;
+  request.set_model_name(model_name);
+  if (max_borrowed_bytes.has_value()) request.set_max_borrowed_bytes(*max_borrowed_bytes);
+  v1::LimitLeaseResponse response;
+  return Explain(stub_->LimitLease(&context, request, &response));
+}
+
+absl::Status BrokerDoor::RevokeLease(int64_t lease_id) {
+  grpc::ClientContext context;
+  SetDeadline(context);
+  v1::RevokeLeaseRequest request;
+  request.set_lease_id(lease_id);
+  v1::RevokeLeaseResponse response;
+  return Explain(stub_->RevokeLease(&context, request, &response));
+}
+
+}  // namespace swiftcache::services::ctl

@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "services/ctl/cluster_table.h"
+
+#include <algorithm>
+#include <tuple>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "services/ctl/table.h"
+
+namespace swiftcache::services::ctl {
+namespace {
+
+std::string Percent(int64_t part, int64_t whole) {
+  if (whole == 0) return "-";
+  return absl::StrFormat("%.0f%%", 100.0 * static_cast<double>(part) / static_cast<double>(whole));
+}
+
+std::vector<std::string> EngineRow(const v1::EngineStatus& engine, int64_t lent_bytes, int64_t borrowed_bytes) {
+  const v1::EngineInfo& info = engine.info();
+  const v1::EngineLoad& load = engine.load();
+  const int64_t block = info.kv().block_bytes();
+  const int64_t prompts = load.prompt_tokens_computed() + load.prompt_tokens_local() + load.prompt_tokens_donor();
+  return {info.name(),
+          v1::EngineState_Name(info.state()),
+          absl::StrCat(load.running_requests()),
+          absl::StrCat(load.waiting_requests()),
+          ShowBytes(info.kv().num_blocks() * block),
+          ShowBytes(load.kv_blocks_used() * block),
+          ShowBytes(load.kv_blocks_cached() * block),
+          ShowBytes(lent_bytes),
+          ShowBytes(borrowed_bytes),
+          Percent(load.prompt_tokens_local(), prompts),
+          Percent(load.prompt_tokens_donor(), prompts),
+          absl::StrCat(load.reclaims()),
+          load.reclaims() == 0 ? "-" : absl::StrFormat("%.1f ms", 1e-3 * load.last_reclaim_micros())};
+}
+
+}  // namespace
+
+void ClusterTable::Apply(const v1::WatchResponse& news) {
+  if (news.has_snapshot()) {
+    engines_.clear();
+    leases_.clear();
+    for (const v1::EngineStatus& engine : news.snapshot().engines()) engines_[engine.info().name()] = engine;
+    for (const v1::Lease& lease : news.snapshot().leases()) leases_[lease.lease_id()] = lease;
+  } else if (news.has_updated()) {
+    engines_[news.updated().info().name()] = news.updated();
+  } else if (news.has_lease()) {
+    const v1::LeaseState state = news.lease().state();
+    leases_[news.lease().lease_id()] = news.lease();
+    if (state == v1::RELEASED || state == v1::FENCED) leases_.erase(news.lease().lease_id());
+  } else if (!news.removed().empty()) {
+    engines_.erase(news.removed());
+  }
+}
+
+std::string ClusterTable::ShowEngines() const {
+  std::map<std::string, int64_t> lent, borrowed;
+  for (const auto& [id, lease] : leases_) {
+    lent[lease.donor()] += lease.num_bytes();
+    borrowed[lease.borrower()] += lease.num_bytes();
+  }
+  Table table({{"ENGINE"},
+               {"STATE"},
+               {"RUNNING", Table::kRight},
+               {"WAITING", Table::kRight},
+               {"OWN", Table::kRight},
+               {"USED", Table::kRight},
+               {"CACHED", Table::kRight},
+               {"LENT", Table::kRight},
+               {"BORROWED", Table::kRight},
+               {"HIT LOCAL", Table::kRight},
+               {"HIT DONOR", Table::kRight},
+               {"RECLAIMS", Table::kRight},
+               {"LAST", Table::kRight}});
+  for (const auto& [name, engine] : engines_) table.Add(EngineRow(engine, lent[name], borrowed[name]));
+  return table.ToString();
+}
+
+std::string ClusterTable::ShowLeases() const {
+  std::vector<const v1::Lease*> order;
+  for (const auto& [id, lease] : leases_) order.push_back(&lease);
+  std::sort(order.begin(), order.end(), [](const v1::Lease* a, const v1::Lease* b) {
+    return std::make_tuple(a->donor(), a->extent().first_block(), a->lease_id()) <
+           std::make_tuple(b->donor(), b->extent().first_block(), b->lease_id());
+  });
+  Table table({{"LEASE", Table::kRight},
+               {"STATE"},
+               {"DONOR"},
+               {"BORROWER"},
+               {"BLOCKS"},
+               {"BYTES", Table::kRight},
+               {"BORROWER BLOCKS", Table::kRight},
+               {"EPOCH", Table::kRight}});
+  for (const v1::Lease* lease : order) {
+    const int64_t first = lease->extent().first_block(), last = first + lease->extent().num_blocks() - 1;
+    table.Add({absl::StrCat(lease->lease_id()), v1::LeaseState_Name(lease->state()), lease->donor(), lease->borrower(),
+               absl::StrCat(first, "-", last), ShowBytes(lease->num_bytes()), absl::StrCat(lease->borrower_blocks()),
+               lease->state() == v1::OFFERED ? "-" : absl::StrCat(lease->epoch())});
+  }
+  return table.ToString();
+}
+
+std::string ClusterTable::Summary() const {
+  int64_t bytes = 0;
+  for (const auto& [id, lease] : leases_) bytes += lease.num_bytes();
+  return absl::StrCat(engines_.size(), engines_.size() == 1 ? " engine, " : " engines, ", leases_.size(),
+                      leases_.size() == 1 ? " lease of " : " leases of ", ShowBytes(bytes));
+}
+
+}  // namespace swiftcache::services::ctl

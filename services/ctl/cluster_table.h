@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+// A command's replica of the broker's tables, and how people see them.
+//
+//   ClusterTable cluster;
+//   cluster.Apply(news);
+//   std::cout << cluster.ShowEngines() << cluster.ShowLeases();
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+
+#include "swiftcache/v1/broker.pb.h"
+
+namespace swiftcache::services::ctl {
+
+/// Thread-safety: none. Errors: none; the order of news is the caller's business.
+class ClusterTable {
+ public:
+  /// A snapshot replaces everything; leases that have ended go.
+  void Apply(const v1::WatchResponse& news);
+
+  const std::map<std::string, v1::EngineStatus>& engines() const { return engines_; }
+  const std::map<int64_t, v1::Lease>& leases() const { return leases_; }
+
+  /// An engine a line: its memory, what it lends and borrows, where prompts were found, how fast memory came back.
+  std::string ShowEngines() const;
+  /// A lease a line, by donor and place.
+  std::string ShowLeases() const;
+  /// "3 engines, 2 leases of 24 MiB"
+  std::string Summary() const;
+
+ private:
+  std::map<std::string, v1::EngineStatus> engines_;
+  std::map<int64_t, v1::Lease> leases_;
+};
+
+}  // namespace swiftcache::services::ctl

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+// swiftcachectl lease: what is on lease, a limit for a model, and the end of a lease.
+#include <cstdint>
+#include <iostream>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
+#include "services/ctl/broker_door.h"
+#include "services/ctl/cluster_table.h"
+#include "services/ctl/commands.h"
+#include "services/ctl/table.h"
+#include "services/ctl/terminal.h"
+#include "services/flag_values.h"
+
+namespace swiftcache::services::ctl {
+namespace {
+
+constexpr char kNoLimit[] = "none";
+
+absl::Status RunList(const Doors& doors) {
+  ASSIGN_OR_RETURN(const v1::WatchResponse first, BrokerDoor(doors.broker).Snapshot());
+  ClusterTable cluster;
+  cluster.Apply(first);
+  std::cout << Strong(absl::StrCat("broker ", doors.broker)) << ": " << cluster.Summary() << "\n";
+  if (!cluster.leases().empty()) std::cout << WithoutControls(cluster.ShowLeases());
+  std::cout << std::flush;
+  return absl::OkStatus();
+}
+
+absl::Status RunLimit(const Doors& doors, const std::string& model, const std::string& limit) {
+  std::optional<int64_t> bytes;
+  if (limit != kNoLimit) {
+    ASSIGN_OR_RETURN(bytes, ParseBytes(limit));
+  }
+  RETURN_IF_ERROR(BrokerDoor(doors.broker).LimitLease(model, bytes));
+  std::cout << "model " << model << " may borrow "
+            << (bytes.has_value() ? absl::StrCat("at most ", ShowBytes(*bytes)) : std::string("without limit"))
+            << ", until the broker restarts" << std::endl;
+  return absl::OkStatus();
+}
+
+absl::Status RunRevoke(const Doors& doors, const std::vector<int64_t>& leases) {
+  BrokerDoor broker(doors.broker);
+  for (const int64_t lease : leases) {
+    RETURN_IF_ERROR(broker.RevokeLease(lease));
+    std::cout << "lease " << lease << " is being revoked by its donor" << std::endl;
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+void AddLease(CLI::App& app, const Doors& doors, Command& chosen) {
+  CLI::App* lease = app.add_subcommand("lease", "Lists, limits and revokes leases of KV memory")->fallthrough();
+  lease->require_subcommand(1);
+
+  CLI::App* list = lease->add_subcommand("ls", "Lists the leases: who lends which blocks to whom")->fallthrough();
+  list->callback([&] { chosen = [&] { return RunList(doors); }; });
+
+  CLI::App* limit = lease->add_subcommand("limit", "Limits what a model may borrow; leases over it are revoked");
+  limit->fallthrough();
+  auto model = std::make_shared<std::string>(), bytes = std::make_shared<std::string>();
+  limit->add_option("model", *model, "name of the model")->required();
+  limit->add_option("bytes", *bytes, "for example 512MiB, 0, or none for no limit")->required();
+  limit->callback(
+      [&doors, &chosen, model, bytes] { chosen = [&doors, model, bytes] { return RunLimit(doors, *model, *bytes); }; });
+
+  CLI::App* revoke = lease->add_subcommand("revoke", "Asks the donors of leases to take them back")->fallthrough();
+  auto ids = std::make_shared<std::vector<int64_t>>();
+  revoke->add_option("lease", *ids, "ids, as lease ls shows them")->required();
+  revoke->callback([&doors, &chosen, ids] { chosen = [&doors, ids] { return RunRevoke(doors, *ids); }; });
+}
+
+}  // namespace swiftcache::services::ctl

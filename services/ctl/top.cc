@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+// swiftcachectl top: the cluster as it changes: memory, leases, hits.
+#include <grpcpp/client_context.h>
+
+#include <iostream>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "common/base/status_macros.h"
+#include "services/ctl/broker_door.h"
+#include "services/ctl/cluster_table.h"
+#include "services/ctl/commands.h"
+#include "services/ctl/terminal.h"
+
+namespace swiftcache::services::ctl {
+namespace {
+
+constexpr absl::Duration kFrame = absl::Milliseconds(250);  // no faster than people read
+constexpr char kClearScreen[] = "\033[H\033[2J";
+
+struct TopFlags {
+  bool leases = false;
+  int64_t frames = 0;  // 0: until interrupted
+};
+
+void Draw(const std::string& broker, const ClusterTable& cluster, const TopFlags& flags) {
+  if (OnTerminal()) std::cout << kClearScreen;
+  std::cout << Strong(absl::StrCat("broker ", broker)) << ": " << cluster.Summary() << "\n";
+  std::cout << WithoutControls(cluster.ShowEngines());
+  if (flags.leases && !cluster.leases().empty()) std::cout << "\n" << WithoutControls(cluster.ShowLeases());
+  std::cout << std::flush;
+}
+
+// Follows the broker in a thread of its own. Thread-safety: safe.
+class Follower {
+ public:
+  explicit Follower(const std::string& broker) : door_(broker), thread_([this] { Work(); }) {}
+  ~Follower() {
+    context_.TryCancel();
+    thread_.join();
+  }
+  // The tables, once they have changed since the last call; the stream's end where it has ended.
+  absl::StatusOr<ClusterTable> Next() ABSL_LOCKS_EXCLUDED(mutex_) {
+    absl::MutexLock lock(&mutex_);
+    mutex_.Await(absl::Condition(this, &Follower::ReadyLocked));
+    if (!changed_) return *end_;
+    changed_ = false;
+    return cluster_;
+  }
+  // Until the stream ends, at most so long.
+  void Pause(absl::Duration length) ABSL_LOCKS_EXCLUDED(mutex_) {
+    absl::MutexLock lock(&mutex_);
+    mutex_.AwaitWithTimeout(absl::Condition(this, &Follower::EndedLocked), length);
+  }
+
+ private:
+  void Work() ABSL_LOCKS_EXCLUDED(mutex_) {
+    const absl::Status end = door_.Follow(context_, [this](const v1::WatchResponse& news) {
+      absl::MutexLock lock(&mutex_);
+      cluster_.Apply(news);
+      changed_ = true;
+    });
+    absl::MutexLock lock(&mutex_);
+    end_ = end;
+  }
+  bool EndedLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return end_.has_value(); }
+  bool ReadyLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return changed_ || EndedLocked(); }
+
+  BrokerDoor door_;
+  grpc::ClientContext context_;
+  absl::Mutex mutex_;
+  ClusterTable cluster_ ABSL_GUARDED_BY(mutex_);
+  bool changed_ ABSL_GUARDED_BY(mutex_) = false;
+  std::optional<absl::Status> end_ ABSL_GUARDED_BY(mutex_);
+  std::thread thread_;  // last: it uses everything above
+};
+
+absl::Status RunTop(const Doors& doors, const TopFlags& flags) {
+  Follower follower(doors.broker);
+  for (int64_t drawn = 1;; ++drawn) {
+    ASSIGN_OR_RETURN(const ClusterTable cluster, follower.Next());
+    Draw(doors.broker, cluster, flags);
+    if (drawn == flags.frames) return absl::OkStatus();
+    follower.Pause(kFrame);
+  }
+}
+
+}  // namespace
+
+void AddTop(CLI::App& app, const Doors& doors, Command& chosen) {
+  CLI::App* command =
+      app.add_subcommand("top", "Shows memory, leases and hits of all engines as they change")->fallthrough();
+  auto flags = std::make_shared<TopFlags>();
+  command->add_flag("--leases", flags->leases, "a line for every lease too");
+  command->add_option("--frames", flags->frames, "ends after so many tables; 0: until interrupted")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  command->callback([&doors, &chosen, flags] { chosen = [&doors, flags] { return RunTop(doors, *flags); }; });
+}
+
+}  // namespace swiftcache::services::ctl

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "services/ctl/cluster_table.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace swiftcache::services::ctl {
+namespace {
+
+v1::EngineStatus EngineNamed(const std::string& name) {
+  v1::EngineStatus engine;
+  engine.mutable_info()->set_name(name);
+  engine.mutable_info()->set_state(v1::READY);
+  engine.mutable_info()->mutable_kv()->set_block_bytes(1 << 20);
+  engine.mutable_info()->mutable_kv()->set_num_blocks(64);
+  engine.mutable_load()->set_kv_blocks_used(3);
+  return engine;
+}
+
+v1::WatchResponse LeaseNews(int64_t id, v1::LeaseState state, int64_t first_block = 60) {
+  v1::WatchResponse news;
+  v1::Lease& lease = *news.mutable_lease();
+  lease.set_lease_id(id);
+  lease.set_state(state);
+  lease.set_donor("code");
+  lease.set_borrower("chat");
+  lease.mutable_extent()->set_first_block(first_block);
+  lease.mutable_extent()->set_num_blocks(4);
+  lease.set_num_bytes(4 << 20);
+  lease.set_borrower_blocks(8);
+  lease.set_epoch(77);
+  return news;
+}
+
+class ClusterTableTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    v1::WatchResponse snapshot;
+    for (const char* name : {"chat", "code"}) *snapshot.mutable_snapshot()->add_engines() = EngineNamed(name);
+    cluster_.Apply(snapshot);
+  }
+  ClusterTable cluster_;
+};
+
+TEST_F(ClusterTableTest, FollowsSnapshotAndNews) {
+  EXPECT_EQ(cluster_.Summary(), "2 engines, 0 leases of 0 B");
+  cluster_.Apply(LeaseNews(5, v1::OFFERED));
+  cluster_.Apply(LeaseNews(5, v1::ACTIVE));
+  cluster_.Apply(LeaseNews(6, v1::GRANTED, 56));
+  EXPECT_EQ(cluster_.Summary(), "2 engines, 2 leases of 8 MiB");
+  cluster_.Apply(LeaseNews(5, v1::RELEASED));
+  cluster_.Apply(LeaseNews(6, v1::FENCED));
+  v1::WatchResponse gone;
+  gone.set_removed("chat");
+  cluster_.Apply(gone);
+  EXPECT_EQ(cluster_.Summary(), "1 engine, 0 leases of 0 B");
+}
+
+TEST_F(ClusterTableTest, AnEnginesLineShowsWhatItLendsAndBorrowsAndWhereItsHitsWere) {
+  cluster_.Apply(LeaseNews(5, v1::ACTIVE));
+  v1::WatchResponse news;
+  *news.mutable_updated() = EngineNamed("chat");
+  v1::EngineLoad& load = *news.mutable_updated()->mutable_load();
+  load.set_prompt_tokens_computed(50);
+  load.set_prompt_tokens_local(30);
+  load.set_prompt_tokens_donor(20);
+  load.set_reclaims(2);
+  load.set_last_reclaim_micros(1234);
+  cluster_.Apply(news);
+  EXPECT_EQ(cluster_.ShowEngines(),
+            "ENGINE  STATE  RUNNING  WAITING     OWN   USED  CACHED   LENT  BORROWED  HIT LOCAL  HIT DONOR  RECLAIMS   "
+            " LAST\n"
+            "chat    READY        0        0  64 MiB  3 MiB     0 B    0 B     4 MiB        30%        20%         2  "
+            "1.2 ms\n"
+            "code    READY        0        0  64 MiB  3 MiB     0 B  4 MiB       0 B          -          -         0   "
+            "    -\n");
+}
+
+TEST_F(ClusterTableTest, ALeasesLineNamesTheDonorsBlocks) {
+  cluster_.Apply(LeaseNews(5, v1::ACTIVE));
+  cluster_.Apply(LeaseNews(6, v1::OFFERED, 56));
+  EXPECT_EQ(cluster_.ShowLeases(),
+            "LEASE  STATE    DONOR  BORROWER  BLOCKS  BYTES  BORROWER BLOCKS  EPOCH\n"
+            "    6  OFFERED  code   chat      56-59   4 MiB                8      -\n"
+            "    5  ACTIVE   code   chat      60-63   4 MiB                8     77\n");
+}
+
+}  // namespace
+}  // namespace swiftcache::services::ctl
