@@ -18,6 +18,7 @@ namespace swiftcache::engine::transport {
 namespace {
 
 constexpr int64_t kStoresInStaging = 4;
+constexpr int64_t kLeastStagingBytes = kMiB;  // so that small stores are on their way by the dozen
 
 // What a lease that is at its end has in the ring, which is free again: a donor who still copies it copies for nobody.
 std::deque<ShmLease::StoreJob> TakeUnanswered(ShmLease& lease) {
@@ -197,7 +198,8 @@ absl::StatusOr<std::shared_ptr<ShmStaging>> ShmBorrower::StagingFor(const OpenSp
   std::shared_ptr<ShmStaging> staging = known.lock();
   if (staging != nullptr && staging->memory.bytes() >= spec.store_bytes) return staging;
   absl::erase_if(stagings_, [](const auto& entry) { return entry.second.expired(); });
-  ASSIGN_OR_RETURN(staging, ShmStaging::Create(CeilDiv(kStoresInStaging * spec.store_bytes, page) * page));
+  ASSIGN_OR_RETURN(staging, ShmStaging::Create(std::max(CeilDiv(kStoresInStaging * spec.store_bytes, page) * page,
+                                                        kLeastStagingBytes)));
   stagings_[spec.channel] = staging;
   return staging;
 }
