@@ -152,6 +152,12 @@ class Ledger {
     int64_t free_bytes() const;
     bool Has(const Party& donor) const;
   };
+  // One request on its way to an answer. Units: bytes.
+  struct Deal {
+    int64_t asked = 0, quota = 0;  // what the borrower wants; what its model's limit leaves
+    int64_t share = 0, held = 0;   // what it may hold in all; what it held before
+    int64_t got = 0, coming = 0;   // offered now; being taken back from others
+  };
   struct Backoff {
     Party donor;
     Extent extent;
@@ -179,6 +185,8 @@ class Ledger {
   bool ClaimIsSound(const Lease& claim) const;
 
   // ledger_request.cc
+  std::vector<LeaseId> Strike(Deal& deal, Member& member, int64_t waiting_tokens, Sources& sources, absl::Time now);
+  static std::string Shortage(const Deal& deal, const Engine& borrower, const Sources& sources);
   Sources SourcesFor(const Member& borrower, absl::Time now);
   int64_t ShareOf(const Member& borrower, int64_t want_bytes, const Sources& sources, absl::Time now,
                   std::map<Party, int64_t>* shares);
@@ -193,6 +201,11 @@ class Ledger {
   void Remember(Member& member, const std::string& key, std::vector<LeaseId> ids);
   std::vector<Lease> Alive(const std::vector<LeaseId>& ids);
   LeaseId NewId();
+
+  // ledger_scale_up.cc
+  elastic::UnitBlocks UnitBlocksOf(const Member& donor, const Lease& lease) const;
+  std::vector<LeaseId> TakeBackOrder(const std::vector<const Lease*>& lent, int64_t target_blocks,
+                                     absl::Time now) const;
 
   const Options options_;
   const NewCapability new_capability_;

@@ -7,7 +7,9 @@
 #include "absl/strings/str_cat.h"
 #include "broker/elastic/fair_share.h"
 #include "broker/ledger/carve.h"
+#include "broker/ledger/holding.h"
 #include "broker/ledger/ledger.h"
+#include "broker/ledger/pairing.h"
 #include "common/base/status_macros.h"
 #include "common/base/units.h"
 
@@ -31,31 +33,6 @@ absl::Status CheckRequest(const LeaseRequest& request) {
   return absl::OkStatus();
 }
 
-bool MaySharePair(const Engine& donor, const Engine& borrower) {
-  return donor.party.name != borrower.party.name && donor.node_id == borrower.node_id && donor.ready &&
-         !donor.channel.empty() && !borrower.channel.empty() && donor.num_blocks > 0 && donor.page_bytes > 0;
-}
-
-absl::StatusOr<elastic::ElasticUnit> UnitOf(const Engine& donor, const Engine& borrower) {
-  return elastic::ComputeUnit({.donor_block_bytes = donor.block_bytes,
-                               .borrower_block_bytes = borrower.block_bytes,
-                               .page_bytes = std::lcm(donor.page_bytes, std::max<int64_t>(1, borrower.page_bytes)),
-                               .donor_arena_bytes = donor.num_blocks * donor.block_bytes});
-}
-
-// A borrower's leases that may be taken back.
-struct Holding {
-  int64_t bytes = 0, weight = 1;
-  std::deque<const Lease*> leases;  // innermost first
-  // Has more for its weight; where they have alike, reaches further in.
-  bool Above(const Holding& other) const {
-    const __int128 mine = static_cast<__int128>(bytes) * other.weight;
-    const __int128 others = static_cast<__int128>(other.bytes) * weight;
-    if (mine != others) return mine > others;
-    return leases.front()->extent.first_block < other.leases.front()->extent.first_block;
-  }
-};
-
 }  // namespace
 
 int64_t Ledger::Sources::free_bytes() const {
@@ -75,53 +52,62 @@ absl::StatusOr<Answer> Ledger::RequestLease(const Party& who, const LeaseRequest
   Tick(now);
   Sources sources = SourcesFor(*member, now);
   if (const auto it = member->requests.find(request.key); it != member->requests.end()) {
-    const int64_t lendable = std::min(sources.free_bytes(), QuotaLeft(member->engine.model_name));
-    Answer again{.leases = Alive(it->second), .shortage = "", .lendable_bytes = lendable, .units = {}};
+    Answer again{.leases = Alive(it->second), .shortage = "", .lendable_bytes = 0, .units = {}};
+    again.lendable_bytes = std::min(sources.free_bytes(), QuotaLeft(member->engine.model_name));
     if (again.leases.size() < it->second.size()) again.shortage = "leases of this request have ended since";
     return again;
   }
-  const int64_t quota = QuotaLeft(member->engine.model_name);
-  const int64_t want = std::min(request.want_bytes, quota);
-  member->waiting_tokens = request.waiting_tokens;
-  member->wanted_at = now;
-  std::map<Party, int64_t> shares;
-  const int64_t share = ShareOf(*member, want, sources, now, &shares);
-  const int64_t held = HeldBytes(who, sources);
-  const int64_t due = std::min(want, std::max<int64_t>(0, share - held));
-
-  const std::vector<LeaseId> ids = Offer(*member, due, quota, sources, now);
-  Answer answer{.leases = Alive(ids), .shortage = "", .lendable_bytes = 0, .units = std::move(sources.units)};
-  int64_t got = 0;
-  for (const Lease& lease : answer.leases) got += lease.num_bytes;
-  member->unmet_bytes = std::max<int64_t>(0, want - got);
-  const bool starved = held + got < share / 4 * 3;
-  const int64_t coming = starved ? Rebalance(*member, due - got, sources, shares, now) : 0;
-  answer.lendable_bytes = std::min(sources.free_bytes(), QuotaLeft(member->engine.model_name));
+  Deal deal{.asked = request.want_bytes, .quota = QuotaLeft(member->engine.model_name)};
+  const std::vector<LeaseId> ids = Strike(deal, *member, request.waiting_tokens, sources, now);
   Remember(*member, request.key, ids);
-  if (got >= request.want_bytes) return answer;
+  const int64_t quota_left = QuotaLeft(member->engine.model_name);
+  return Answer{.leases = Alive(ids),
+                .shortage = Shortage(deal, member->engine, sources),
+                .lendable_bytes = std::min(sources.free_bytes(), quota_left),
+                .units = std::move(sources.units)};
+}
 
-  if (member->engine.channel.empty()) {
-    answer.shortage = "this engine shares no memory: it has no lease channel";
-  } else if (quota < request.want_bytes && got + answer.lendable_bytes >= quota) {
-    answer.shortage = absl::StrCat("the limit on model '", member->engine.model_name, "' leaves ", quota, " bytes");
+// Offers what is due to the borrower, and takes back for it what others have of that.
+std::vector<LeaseId> Ledger::Strike(Deal& deal, Member& member, int64_t waiting_tokens, Sources& sources,
+                                    absl::Time now) {
+  const int64_t want = std::min(deal.asked, deal.quota);
+  member.waiting_tokens = waiting_tokens;
+  member.wanted_at = now;
+  std::map<Party, int64_t> shares;
+  deal.share = ShareOf(member, want, sources, now, &shares);
+  deal.held = HeldBytes(member.engine.party, sources);
+  const int64_t due = std::min(want, std::max<int64_t>(0, deal.share - deal.held));
+  const std::vector<LeaseId> ids = Offer(member, due, deal.quota, sources, now);
+  for (const LeaseId id : ids) deal.got += table_.Find(id)->lease.num_bytes;
+  member.unmet_bytes = std::max<int64_t>(0, want - deal.got);
+  const bool starved = deal.held + deal.got < deal.share / 4 * 3;
+  if (starved) deal.coming = Rebalance(member, due - deal.got, sources, shares, now);
+  return ids;
+}
+
+std::string Ledger::Shortage(const Deal& deal, const Engine& borrower, const Sources& sources) {
+  if (deal.got >= deal.asked) return "";
+  std::string why = "donors have no more to lend now";
+  if (borrower.channel.empty()) {
+    why = "this engine shares no memory: it has no lease channel";
+  } else if (deal.quota < deal.asked && deal.quota <= deal.share - deal.held) {
+    why = absl::StrCat("the limit on model '", borrower.model_name, "' leaves ", deal.quota, " bytes");
   } else if (sources.list.empty()) {
-    answer.shortage = absl::StrCat("no other engine of node '", member->engine.node_id, "' lends memory");
-  } else if (share - held < want) {
-    answer.shortage = absl::StrCat("others lack memory too or donors have no more: the share of ", who.name, " is ",
-                                   share, " bytes, it held ", held, "; ", coming, " are being taken back for it");
-  } else {
-    answer.shortage = "donors have no more to lend now";
+    why = absl::StrCat("no other engine of node '", borrower.node_id, "' lends memory");
+  } else if (deal.share - deal.held < deal.asked) {
+    why = absl::StrCat("donors have no more, or others lack memory too: the share of ", borrower.party.name, " is ",
+                       deal.share, " bytes, it held ", deal.held, "; ", deal.coming, " are being taken back for it");
   }
-  for (const PairUnit& pair : answer.units) {
-    if (!pair.unit.ok()) absl::StrAppend(&answer.shortage, "; ", pair.donor, ": ", pair.unit.status().message());
+  for (const PairUnit& pair : sources.units) {
+    if (!pair.unit.ok()) absl::StrAppend(&why, "; ", pair.donor, ": ", pair.unit.status().message());
   }
-  return answer;
+  return why;
 }
 
 Ledger::Sources Ledger::SourcesFor(const Member& borrower, absl::Time now) {
   Sources sources;
   for (auto& [name, donor] : members_) {
-    if (donor.policy == nullptr || !MaySharePair(donor.engine, borrower.engine)) continue;
+    if (donor.policy == nullptr || !MayShare(donor.engine, borrower.engine)) continue;
     const absl::StatusOr<elastic::ElasticUnit> unit = UnitOf(donor.engine, borrower.engine);
     sources.units.push_back({.donor = name, .unit = unit});
     if (!unit.ok()) continue;
@@ -260,74 +246,19 @@ int64_t Ledger::Rebalance(const Member& borrower, int64_t lacking_bytes, const S
   for (auto& [party, holding] : above) {
     const auto share = shares.find(party);
     holding.bytes = HeldBytes(party, sources) - (share == shares.end() ? 0 : share->second);
-    std::sort(holding.leases.begin(), holding.leases.end(),
-              [](const Lease* a, const Lease* b) { return a->extent.first_block < b->extent.first_block; });
+    std::sort(holding.leases.begin(), holding.leases.end(), Innermost);
   }
+  const auto may = [](const Holding& holding) {  // and is not below its share afterwards
+    return !holding.leases.empty() && holding.leases.front()->num_bytes <= holding.bytes;
+  };
   while (coming < lacking_bytes) {
-    Holding* most = nullptr;
-    for (auto& [party, holding] : above) {
-      const bool may = !holding.leases.empty() && holding.leases.front()->num_bytes <= holding.bytes;
-      if (may && (most == nullptr || holding.bytes > most->bytes)) most = &holding;
-    }
+    Holding* most = MostAbove(above, may);
     if (most == nullptr) break;
-    const Lease& victim = *most->leases.front();
-    most->leases.pop_front();
-    most->bytes -= victim.num_bytes;
+    const Lease& victim = most->Pop();
     coming += victim.num_bytes;
     BeginRevoking(victim.id);
   }
   return coming;
-}
-
-absl::StatusOr<std::vector<LeaseId>> Ledger::ScaleUp(const Party& who, int64_t need_blocks, absl::Time now) {
-  ASSIGN_OR_RETURN(Member * member, FindMember(who));
-  if (need_blocks < 1) {
-    return absl::InvalidArgumentError(absl::StrCat("need_blocks is ", need_blocks, ", wanted more than 0"));
-  }
-  std::vector<const Lease*> lent;  // innermost first
-  for (const auto& [id, record] : table_.all()) {
-    if (record.lease.donor == who && record.lease.state != LeaseState::kOffered) lent.push_back(&record.lease);
-  }
-  if (lent.empty() || member->policy == nullptr) return std::vector<LeaseId>();
-  std::sort(lent.begin(), lent.end(),
-            [](const Lease* a, const Lease* b) { return a->extent.first_block < b->extent.first_block; });
-  int64_t lent_blocks = 0;
-  for (const Lease* lease : lent) lent_blocks += lease->extent.num_blocks;
-  elastic::UnitBlocks unit;
-  const auto borrower = members_.find(lent.front()->borrower.name);
-  if (borrower != members_.end()) {
-    const auto pair = UnitOf(member->engine, borrower->second.engine);
-    if (pair.ok()) unit = {.worker = pair->donor_blocks, .master = std::max<int64_t>(1, pair->borrower_blocks)};
-  }
-  const int64_t target = member->policy->TakeBackBlocks(need_blocks, lent_blocks, unit, now);
-
-  std::vector<LeaseId> order;
-  int64_t taken = 0;
-  std::map<Party, Holding> holdings;
-  for (const Lease* lease : lent) {
-    if (lease->state == LeaseState::kRevoking) {
-      order.push_back(lease->id);
-      taken += lease->extent.num_blocks;
-      continue;
-    }
-    Holding& holding = holdings[lease->borrower];
-    holding.weight = WeightOf(lease->borrower, now);
-    holding.bytes += lease->num_bytes;
-    holding.leases.push_back(lease);
-  }
-  while (taken < target) {
-    Holding* most = nullptr;
-    for (auto& [party, holding] : holdings) {
-      if (!holding.leases.empty() && (most == nullptr || holding.Above(*most))) most = &holding;
-    }
-    if (most == nullptr) break;
-    const Lease& next = *most->leases.front();
-    most->leases.pop_front();
-    most->bytes -= next.num_bytes;
-    taken += next.extent.num_blocks;
-    order.push_back(next.id);
-  }
-  return order;
 }
 
 void Ledger::Remember(Member& member, const std::string& key, std::vector<LeaseId> ids) {

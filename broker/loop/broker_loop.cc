@@ -49,8 +49,10 @@ BrokerLoop::BrokerLoop(const Options& options, const Clock& clock, Metrics& metr
       clock_(clock),
       counters_(metrics),
       queue_(options.queue_capacity),
-      table_(options.membership),
-      ledger_(options.ledger, options.new_capability),
+      tables_({.membership = options.membership,
+               .ledger = options.ledger,
+               .incarnation = options.incarnation,
+               .new_capability = options.new_capability}),
       lease_metrics_(metrics),
       last_seen_(clock.Now()),
       thread_([this] { Run(); }) {}
@@ -74,7 +76,7 @@ void BrokerLoop::Register(membership::EngineInfo info, std::vector<ledger::Lease
 
 void BrokerLoop::Heartbeat(std::string name, std::string instance_id, std::string incarnation,
                            membership::EngineLoad load, Reply reply) {
-  HeartbeatMessage message{std::move(name), std::move(instance_id), std::move(incarnation), load, reply};
+  HeartbeatMessage message{{std::move(name), std::move(instance_id), std::move(incarnation)}, load, reply};
   if (!queue_.TryPush(std::move(message))) reply(Refusal());
 }
 
@@ -97,11 +99,10 @@ void BrokerLoop::Run() {
     std::vector<Message> messages = queue_.TakeAll(wait);
     for (Message& message : messages) {
       std::visit([this](auto& m) { Handle(m); }, message);
-      PublishChanges();
+      PublishNews();
     }
-    table_.Expire(Now());
-    ledger_.Tick(Now());
-    PublishChanges();
+    tables_.Tick(Now());
+    PublishNews();
     UpdateGauges();
   }
   for (const auto& watcher : watchers_) watcher->Close(absl::UnavailableError("the broker is stopping; watch again"));
@@ -110,8 +111,7 @@ void BrokerLoop::Run() {
 
 absl::Duration BrokerLoop::UntilNextDeadline() {
   const absl::Time now = Now();
-  const absl::Time next = std::min(table_.NextDeath().value_or(absl::InfiniteFuture()),
-                                   ledger_.NextDeadline().value_or(absl::InfiniteFuture()));
+  const absl::Time next = tables_.NextDeadline();
   if (next == absl::InfiniteFuture()) return absl::InfiniteDuration();
   return std::max(absl::Milliseconds(1), next - now);
 }
@@ -123,8 +123,7 @@ absl::Time BrokerLoop::Now() {
   if (now - std::max(last_seen_, planned_wake_) > heartbeat_interval()) {
     LOG(WARNING) << "the broker heard nothing for " << absl::FormatDuration(now - last_seen_)
                  << ", later than it meant to wake; deaths are put off by as much";
-    table_.Forgive(now - last_seen_);
-    ledger_.Forgive(now - last_seen_);
+    tables_.Forgive(now - last_seen_);
   }
   last_seen_ = now;
   planned_wake_ = absl::InfinitePast();
@@ -132,38 +131,27 @@ absl::Time BrokerLoop::Now() {
 }
 
 void BrokerLoop::Handle(RegisterMessage& message) {
-  const absl::Status status = table_.Register(message.info, Now());
+  const absl::Status status = tables_.Register(message.info, message.held, Now());
   std::optional<absl::Duration> retry_after;
-  if (status.ok()) {
-    counters_.registrations.Increment();
-    PublishChanges();  // the ledger hears first of those who died
-    EnterLedger(message.info, message.held);
-  }
-  if (absl::IsAlreadyExists(status)) retry_after = table_.SilenceLeft(message.info.name, Now());
+  if (status.ok()) counters_.registrations.Increment();
+  if (absl::IsAlreadyExists(status)) retry_after = tables_.engines().SilenceLeft(message.info.name, Now());
   message.reply(status, retry_after);
 }
 
 void BrokerLoop::Handle(HeartbeatMessage& message) {
-  if (const absl::Status status = CheckIncarnation(message.incarnation); !status.ok()) return message.reply(status);
-  const absl::Status status = table_.Heartbeat(message.name, message.instance_id, message.load, Now());
+  const absl::Status status = tables_.Heartbeat(message.caller, message.load, Now());
   if (status.ok()) counters_.heartbeats.Increment();
   message.reply(status);
 }
 
-absl::Status BrokerLoop::CheckIncarnation(const std::string& incarnation) const {
-  if (incarnation == options_.incarnation) return absl::OkStatus();
-  return absl::NotFoundError("the broker is of another incarnation; register again");
-}
-
 void BrokerLoop::Handle(DeregisterMessage& message) {
-  table_.Deregister(message.name, message.instance_id);
+  tables_.Deregister(message.name, message.instance_id, Now());
   message.reply(absl::OkStatus());
 }
 
 void BrokerLoop::Handle(WatchMessage& message) {
-  const WatchEvent snapshot{options_.incarnation, version_,
-                            WatchEvent::Snapshot{table_.Snapshot(), ledger_.Snapshot()}};
-  LOG(INFO) << "watcher " << message.watcher->name() << " follows from version " << version_;
+  const WatchEvent snapshot = tables_.Snapshot();
+  LOG(INFO) << "watcher " << message.watcher->name() << " follows from version " << snapshot.version;
   if (!message.watcher->Offer(snapshot)) {
     message.watcher->Close(absl::ResourceExhaustedError("the snapshot found no room; watch again"));
     return;
@@ -173,40 +161,24 @@ void BrokerLoop::Handle(WatchMessage& message) {
 
 void BrokerLoop::Handle(UnwatchMessage& message) { std::erase(watchers_, message.watcher); }
 
-void BrokerLoop::PublishChanges() {
-  for (const membership::Change& change : table_.TakeChanges()) {
-    PublishEngine(change);
-    TellLedger(change);
+void BrokerLoop::PublishNews() {
+  bool leases_changed = false;
+  for (const News& news : tables_.TakeNews()) {
+    if (const auto* change = std::get_if<ledger::Change>(&news.change)) {
+      lease_metrics_.Note(*change);
+      leases_changed = true;
+    } else {
+      LogChange(std::get<membership::Change>(news.change));
+    }
+    Publish(news.event);
   }
-  const std::vector<ledger::Change> changes = ledger_.TakeChanges();
-  if (changes.empty()) return;
-  for (const ledger::Change& change : changes) {
-    lease_metrics_.Note(change);
-    WatchEvent event;
-    event.what = change.lease;
-    Publish(std::move(event));
-  }
-  lease_metrics_.SetLeased(ledger_.Snapshot());
+  if (leases_changed) lease_metrics_.SetLeased(tables_.leases().Snapshot());
 }
 
-void BrokerLoop::PublishEngine(const membership::Change& change) {
-  LogChange(change);
-  WatchEvent event;
-  if (const auto* status = std::get_if<EngineStatus>(&change)) {
-    event.what = *status;
-  } else {
-    const Removed& removed = std::get<Removed>(change);
-    event.what = WatchEvent::Gone{.name = removed.name, .died = removed.died};
-  }
-  Publish(std::move(event));
-}
-
-void BrokerLoop::Publish(WatchEvent event) {
-  event.incarnation = options_.incarnation;
-  event.version = ++version_;
+void BrokerLoop::Publish(const WatchEvent& event) {
   std::erase_if(watchers_, [&](const std::shared_ptr<Watcher>& watcher) {
     if (watcher->Offer(event)) return false;
-    LOG(WARNING) << "watcher " << watcher->name() << " is too slow and dropped at version " << version_;
+    LOG(WARNING) << "watcher " << watcher->name() << " is too slow and dropped at version " << event.version;
     counters_.dropped_watchers.Increment();
     watcher->Close(absl::ResourceExhaustedError("the reader is too slow for the changes; watch again"));
     return true;
@@ -229,7 +201,8 @@ void BrokerLoop::LogChange(const membership::Change& change) {
 }
 
 void BrokerLoop::UpdateGauges() {
-  for (const auto& [state, gauge] : counters_.engines) gauge->Set(static_cast<double>(table_.CountOf(state)));
+  for (const auto& [state, gauge] : counters_.engines)
+    gauge->Set(static_cast<double>(tables_.engines().CountOf(state)));
   counters_.watchers.Set(static_cast<double>(watchers_.size()));
 }
 

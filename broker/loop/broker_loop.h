@@ -21,6 +21,7 @@
 #include "absl/time/time.h"
 #include "broker/ledger/ledger.h"
 #include "broker/loop/lease_metrics.h"
+#include "broker/loop/tables.h"
 #include "broker/loop/watcher.h"
 #include "broker/membership/membership.h"
 #include "common/base/clock.h"
@@ -38,13 +39,8 @@ struct Options {
   size_t queue_capacity = 4096;
 };
 
-/// Who speaks, and to which incarnation of the broker.
-struct Caller {
-  std::string name, instance_id, incarnation;
-};
-
 /// Thread-safety: safe. Ownership: owns the thread and the tables, shares the watchers; borrows clock and metrics.
-/// Errors: reach the callback: those of Membership and Ledger, NOT_FOUND for another incarnation, RESOURCE_EXHAUSTED
+/// Errors: reach the callback: those of Tables, RESOURCE_EXHAUSTED
 /// (queue full), UNAVAILABLE (stopping). Callbacks run on the loop's thread, or on the caller's when the queue refuses,
 /// exactly once; they must not block.
 class BrokerLoop {
@@ -96,7 +92,7 @@ class BrokerLoop {
     RegisterReply reply;
   };
   struct HeartbeatMessage {
-    std::string name, instance_id, incarnation;
+    Caller caller;
     membership::EngineLoad load;
     Reply reply;
   };
@@ -160,10 +156,8 @@ class BrokerLoop {
   void Handle(DeregisterMessage& message);
   void Handle(WatchMessage& message);
   void Handle(UnwatchMessage& message);
-  absl::Status CheckIncarnation(const std::string& incarnation) const;
-  void PublishChanges();
-  void PublishEngine(const membership::Change& change);
-  void Publish(WatchEvent event);
+  void PublishNews();
+  void Publish(const WatchEvent& event);
   void LogChange(const membership::Change& change);
   void UpdateGauges();
 
@@ -174,8 +168,6 @@ class BrokerLoop {
   void Handle(ReportMessage& message);
   void Handle(LimitMessage& message);
   void Handle(RevokeMessage& message);
-  void EnterLedger(const membership::EngineInfo& info, const std::vector<ledger::Lease>& held);
-  void TellLedger(const membership::Change& change);
 
   const Options options_;
   const Clock& clock_;
@@ -183,11 +175,9 @@ class BrokerLoop {
   BoundedQueue<Message> queue_;
 
   // Owned by the loop thread.
-  membership::Membership table_;
-  ledger::Ledger ledger_;
+  Tables tables_;
   LeaseMetrics lease_metrics_;
   absl::Time last_seen_, planned_wake_ = absl::InfinitePast();
-  int64_t version_ = 0;
   std::vector<std::shared_ptr<Watcher>> watchers_;
   std::map<std::string, membership::EngineState> logged_states_;
 

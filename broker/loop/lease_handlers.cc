@@ -8,15 +8,6 @@
 
 namespace swiftcache::broker::loop {
 
-using membership::EngineState;
-using membership::EngineStatus;
-
-namespace {
-
-ledger::Party PartyOf(const Caller& caller) { return {caller.name, caller.instance_id}; }
-
-}  // namespace
-
 void BrokerLoop::ReportWindow(Caller caller, elastic::Demand demand, WindowReply reply) {
   if (!queue_.TryPush(WindowMessage{std::move(caller), demand, reply})) reply(Refusal());
 }
@@ -42,35 +33,23 @@ void BrokerLoop::RevokeLease(ledger::LeaseId lease, Reply reply) {
 }
 
 void BrokerLoop::Handle(WindowMessage& message) {
-  if (const absl::Status status = CheckIncarnation(message.caller.incarnation); !status.ok()) {
-    return message.reply(status);
-  }
-  message.reply(ledger_.ReportWindow(PartyOf(message.caller), message.demand, Now()));
+  message.reply(tables_.ReportWindow(message.caller, message.demand, Now()));
 }
 
 void BrokerLoop::Handle(RequestMessage& message) {
-  if (const absl::Status status = CheckIncarnation(message.caller.incarnation); !status.ok()) {
-    return message.reply(status);
-  }
-  const absl::StatusOr<ledger::Answer> answer = ledger_.RequestLease(PartyOf(message.caller), message.request, Now());
+  const absl::StatusOr<ledger::Answer> answer = tables_.RequestLease(message.caller, message.request, Now());
   if (answer.ok()) lease_metrics_.NoteRequest(message.caller.name, *answer);
   message.reply(answer);
 }
 
 void BrokerLoop::Handle(ScaleUpMessage& message) {
-  if (const absl::Status status = CheckIncarnation(message.caller.incarnation); !status.ok()) {
-    return message.reply(status);
-  }
-  const auto leases = ledger_.ScaleUp(PartyOf(message.caller), message.need_blocks, Now());
+  const auto leases = tables_.ScaleUp(message.caller, message.need_blocks, Now());
   if (leases.ok()) lease_metrics_.NoteScaleUp(leases->size());
   message.reply(leases);
 }
 
 void BrokerLoop::Handle(ReportMessage& message) {
-  if (const absl::Status status = CheckIncarnation(message.caller.incarnation); !status.ok()) {
-    return message.reply(status);
-  }
-  const absl::Status status = ledger_.ReportLease(PartyOf(message.caller), message.report, Now());
+  const absl::Status status = tables_.ReportLease(message.caller, message.report, Now());
   if (!status.ok() || !message.reason.empty()) {
     LOG(INFO) << "lease " << message.report.lease << ", " << message.caller.name
               << " says: " << (message.reason.empty() ? "no reason" : message.reason) << "; " << status;
@@ -79,7 +58,7 @@ void BrokerLoop::Handle(ReportMessage& message) {
 }
 
 void BrokerLoop::Handle(LimitMessage& message) {
-  const absl::Status status = ledger_.LimitLease(message.model_name, message.max_borrowed_bytes, Now());
+  const absl::Status status = tables_.LimitLease(message.model_name, message.max_borrowed_bytes, Now());
   if (status.ok()) {
     LOG(INFO) << "limit on what model " << message.model_name << " borrows: "
               << (message.max_borrowed_bytes.has_value() ? absl::StrCat(*message.max_borrowed_bytes, " bytes")
@@ -88,29 +67,6 @@ void BrokerLoop::Handle(LimitMessage& message) {
   message.reply(status);
 }
 
-void BrokerLoop::Handle(RevokeMessage& message) { message.reply(ledger_.RevokeLease(message.lease, Now())); }
-
-// What the ledger hears of an engine that registered.
-void BrokerLoop::EnterLedger(const membership::EngineInfo& info, const std::vector<ledger::Lease>& held) {
-  const std::optional<EngineStatus> status = table_.Find(info.name);
-  ledger_.Enter({.party = {info.name, info.instance_id},
-                 .model_name = info.model_name,
-                 .node_id = info.node_id,
-                 .channel = info.lease_channel,
-                 .page_bytes = info.page_bytes,
-                 .block_bytes = info.kv.block_bytes,
-                 .block_tokens = info.kv.block_tokens,
-                 .num_blocks = info.kv.num_blocks,
-                 .ready = status.has_value() && status->info.state == EngineState::kReady},
-                held, Now());
-}
-
-void BrokerLoop::TellLedger(const membership::Change& change) {
-  if (const auto* status = std::get_if<EngineStatus>(&change)) {
-    ledger_.SetReady(status->info.name, status->info.state == EngineState::kReady);
-  } else {
-    ledger_.Leave(std::get<membership::Removed>(change).name, Now());
-  }
-}
+void BrokerLoop::Handle(RevokeMessage& message) { message.reply(tables_.RevokeLease(message.lease, Now())); }
 
 }  // namespace swiftcache::broker::loop

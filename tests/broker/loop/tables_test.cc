@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "broker/loop/tables.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/broker/engines.h"
+
+namespace swiftcache::broker::loop {
+namespace {
+
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+class TablesTest : public ::testing::Test {
+ protected:
+  static membership::EngineInfo Sharing(const std::string& name, const std::string& instance_id = "i1") {
+    membership::EngineInfo info = EngineNamed(name, instance_id);
+    info.lease_channel = "/run/" + name;
+    info.node_id = "node";
+    info.page_bytes = 4096;
+    return info;
+  }
+  static Caller CallerNamed(const std::string& name, const std::string& incarnation = "inc-1") {
+    return {.name = name, .instance_id = "i1", .incarnation = incarnation};
+  }
+  // "chat" has a lease of "code".
+  ledger::LeaseId Borrow() {
+    for (const char* name : {"chat", "code"}) EXPECT_TRUE(tables_.Register(Sharing(name), {}, now_).ok());
+    EXPECT_TRUE(tables_.ReportWindow(CallerNamed("code"), {}, now_).ok());
+    const auto answer = tables_.RequestLease(CallerNamed("chat"), {.key = "k", .want_bytes = 1}, now_);
+    EXPECT_TRUE(answer.ok() && answer->leases.size() == 1) << answer.status();
+    const ledger::LeaseId id = answer->leases.at(0).id;
+    EXPECT_TRUE(tables_.ReportLease(CallerNamed("code"), {.lease = id, .epoch = ledger::Epoch(3)}, now_).ok());
+    return id;
+  }
+
+  Tables tables_{{.membership = {.heartbeat_interval = absl::Seconds(1), .heartbeat_misses = 3},
+                  .incarnation = "inc-1",
+                  .new_capability = [] { return "capability"; }}};
+  absl::Time now_ = absl::UnixEpoch();
+};
+
+TEST_F(TablesTest, NewsContinuesTheSnapshotWithVersionsThatCountByOne) {
+  tables_.TakeNews();
+  int64_t version = tables_.Snapshot().version;
+  Borrow();
+  const std::vector<News> all = tables_.TakeNews();
+  EXPECT_THAT(all, SizeIs(4));  // two engines, the offer, the grant
+  for (const News& news : all) {
+    EXPECT_EQ(news.event.version, ++version);
+    EXPECT_EQ(news.event.incarnation, "inc-1");
+  }
+  EXPECT_EQ(tables_.Snapshot().version, version);
+  EXPECT_THAT(tables_.TakeNews(), IsEmpty());
+}
+
+TEST_F(TablesTest, WhoDiesLeavesBothTables) {
+  Borrow();
+  now_ += absl::Seconds(2);
+  ASSERT_TRUE(tables_.Heartbeat(CallerNamed("chat"), {}, now_).ok());
+  now_ += absl::Seconds(1);
+  EXPECT_LE(tables_.NextDeadline(), now_);
+  tables_.Tick(now_);
+  EXPECT_THAT(tables_.engines().Snapshot(), SizeIs(1));
+  EXPECT_THAT(tables_.leases().Snapshot(), IsEmpty());
+}
+
+TEST_F(TablesTest, ANewInstanceEntersAfterTheDeathOfTheOldOneWasTold) {
+  Borrow();
+  tables_.TakeNews();
+  now_ += absl::Seconds(3);
+  ASSERT_TRUE(tables_.Register(Sharing("code", "i2"), {}, now_).ok());
+  bool ended = false;
+  for (const News& news : tables_.TakeNews()) {
+    if (const auto* lease = std::get_if<ledger::Lease>(&news.event.what)) {
+      ended = ended || (lease->donor.instance_id == "i1" && lease->state == ledger::LeaseState::kReleased);
+    }
+  }
+  EXPECT_TRUE(ended);
+  EXPECT_THAT(tables_.leases().Snapshot(), IsEmpty());
+}
+
+TEST_F(TablesTest, ARefusedRegistrationEntersNeitherTable) {
+  membership::EngineInfo bad = Sharing("code");
+  bad.kv.block_bytes = 1;
+  EXPECT_EQ(tables_.Register(bad, {}, now_).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(tables_.ReportWindow(CallerNamed("code"), {}, now_).status().code(), absl::StatusCode::kNotFound);
+  ASSERT_TRUE(tables_.Register(Sharing("code"), {}, now_).ok());
+  EXPECT_EQ(tables_.Register(Sharing("code", "i2"), {}, now_).code(), absl::StatusCode::kAlreadyExists);
+  EXPECT_TRUE(tables_.ReportWindow(CallerNamed("code"), {}, now_).ok());
+}
+
+TEST_F(TablesTest, AnotherIncarnationIsNotFound) {
+  const ledger::LeaseId id = Borrow();
+  const auto kNotFound = absl::StatusCode::kNotFound;
+  const Caller old = CallerNamed("code", "inc-0");
+  EXPECT_EQ(tables_.Heartbeat(old, {}, now_).code(), kNotFound);
+  EXPECT_EQ(tables_.ReportWindow(old, {}, now_).status().code(), kNotFound);
+  EXPECT_EQ(tables_.RequestLease(old, {.key = "k", .want_bytes = 1}, now_).status().code(), kNotFound);
+  EXPECT_EQ(tables_.ScaleUp(old, 1, now_).status().code(), kNotFound);
+  EXPECT_EQ(tables_.ReportLease(old, {.lease = id, .kind = ledger::ReportKind::kFenced}, now_).code(), kNotFound);
+  EXPECT_THAT(tables_.leases().Snapshot(), SizeIs(1));
+}
+
+TEST_F(TablesTest, ABrokerThatSleptForgivesAll) {
+  Borrow();
+  tables_.Forgive(absl::Hours(1));
+  now_ += absl::Hours(1);
+  tables_.Tick(now_);
+  EXPECT_THAT(tables_.engines().Snapshot(), SizeIs(2));
+  EXPECT_THAT(tables_.leases().Snapshot(), SizeIs(1));
+}
+
+}  // namespace
+}  // namespace swiftcache::broker::loop
