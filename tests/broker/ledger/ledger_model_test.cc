@@ -71,6 +71,10 @@ class LedgerModelTest : public LedgerTest {
     for (const Lease& lease : before_) {
       const bool mine = lease.donor == Living(name) || lease.borrower == Living(name);
       if (mine && lease.epoch.has_value() && Draw(0, 9) > 0) held.push_back(lease);
+      if (mine && lease.epoch.has_value() && Draw(0, 9) == 0) {  // a mad donor claims it twice
+        held.push_back(lease);
+        held.back().id = LeaseId(1'000'000 + ++twins_);
+      }
     }
     return held;
   }
@@ -164,6 +168,7 @@ class LedgerModelTest : public LedgerTest {
   std::vector<Lease> before_;
   std::map<absl::StatusCode, int64_t> outcomes_;
   uint32_t prefix_ = 1;
+  int64_t twins_ = 0;
 };
 
 TEST_F(LedgerModelTest, OneOwnerPerBlockAndReplicasThatAgreeUnderAnySequenceOfCalls) {

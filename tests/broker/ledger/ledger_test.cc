@@ -492,6 +492,17 @@ TEST_F(LedgerRestartTest, ALeaseThatOnlyTheDonorKnowsIsRevokedAfterTwoHeartbeats
   EXPECT_THAT(Told(lease_.id), ElementsAre(LeaseState::kRevoking));
 }
 
+TEST_F(LedgerRestartTest, ABorrowerThatReportsALeaseActiveHasConfirmedIt) {
+  ledger_->Enter(EngineOf("chat"), {}, now_);
+  Lease granted = lease_;
+  granted.state = LeaseState::kGranted;
+  ledger_->Enter(EngineOf("code"), {granted}, now_);
+  ASSERT_TRUE(Report("chat", lease_.id, ReportKind::kActive).ok());
+  now_ += absl::Hours(1);
+  ledger_->Tick(now_);
+  EXPECT_EQ(Current(lease_.id).state, LeaseState::kActive);
+}
+
 TEST_F(LedgerRestartTest, ALeaseInUseThatItsBorrowerDoesNotClaimIsRevokedAtOnce) {
   ledger_->Enter(EngineOf("code"), {lease_}, now_);
   ledger_->Enter(EngineOf("chat"), {}, now_);
