@@ -74,6 +74,7 @@ class LedgerModelTest : public LedgerTest {
       if (mine && lease.epoch.has_value() && Draw(0, 9) == 0) {  // a mad donor claims it twice
         held.push_back(lease);
         held.back().id = LeaseId(1'000'000 + ++twins_);
+        held.back().epoch = Epoch(held.back().id.value());  // as ReportSomething has it
       }
     }
     return held;
