@@ -1,0 +1,220 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/sim/cluster.h"
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace swiftcache::sim {
+
+using engine::lease::Lease;
+using engine::lease::State;
+
+namespace {
+
+constexpr Micros kMillisecond = 1'000;
+constexpr Micros kTrouble = 3'000 * kMillisecond;   // faults until then
+constexpr Micros kWishes = 3'500 * kMillisecond;    // new wishes until then
+constexpr Micros kPeace = 5'600 * kMillisecond;     // everybody agrees then
+constexpr Micros kReturned = 6'600 * kMillisecond;  // nothing is left then
+
+}  // namespace
+
+Cluster::Cluster(const Options& options, Tally& tally)
+    : options_(options), tally_(tally), sim_(options.seed), network_(sim_) {
+  sim_.traced = options.traced;
+  Random& random = sim_.random;
+  network_.copies = random.Chance(0.3) ? 0.0 : 0.05;
+  network_.slow = random.Chance(0.3) ? 0.0 : 0.05;
+  StartBroker();
+  const int num_engines = static_cast<int>(random.Between(2, 4));
+  for (int i = 1; i <= num_engines; ++i) {
+    const bool both = random.Chance(0.3);
+    const int64_t cells_per_block = random.Between(1, 3);
+    engines_.push_back(
+        std::make_unique<SimEngine>(sim_, network_, directory_, address_, tally_,
+                                    SimEngine::Options{.endpoint = i,
+                                                       .name = absl::StrCat("e", i),
+                                                       .num_blocks = random.Between(96, 144) / cells_per_block / 2,
+                                                       .cells_per_block = cells_per_block,
+                                                       .lends = both || i % 2 == 0,
+                                                       .borrows = both || i % 2 == 1,
+                                                       .bug = options.bug}));
+    engines_.back()->Start();
+  }
+}
+
+std::string Cluster::Run() {
+  PlanFaults();
+  RunUntil(kTrouble);
+  Heal();
+  RunUntil(kWishes);
+  for (const auto& engine : engines_) engine->Quiesce();
+  RunUntil(kPeace);
+  if (!sim_.failed()) CheckAgreement();
+  for (const auto& engine : engines_) engine->ReturnAll();
+  RunUntil(kReturned);
+  if (!sim_.failed()) CheckNothingIsLeft();
+  ++tally_.runs;
+  tally_.events += sim_.num_events();
+  return sim_.failure();
+}
+
+void Cluster::RunUntil(Micros when) {
+  while (sim_.RunNext(when)) {
+  }
+}
+
+SimEngine& Cluster::AnyEngine() { return *engines_[sim_.random.Below(static_cast<int64_t>(engines_.size()))]; }
+
+void Cluster::PlanFaults() {
+  for (int64_t i = sim_.random.Between(2, 16); i > 0; --i) {
+    sim_.At(sim_.random.Between(300 * kMillisecond, kTrouble - kMillisecond), [this] { OneFault(); });
+  }
+}
+
+void Cluster::OneFault() {
+  SimEngine& engine = AnyEngine();
+  if (sim_.failed() || !engine.process().alive()) return;
+  const Micros length = sim_.random.Chance(0.5) ? sim_.random.Between(1, 60) * kMillisecond
+                                                : sim_.random.Between(60, 1'200) * kMillisecond;
+  switch (sim_.random.Below(9)) {
+    case 0:
+      return CrashEngine(engine);
+    case 1:
+      return CrashBroker();
+    case 2:
+      return ReplaceBroker();
+    case 3:
+      ++tally_.stops;
+      sim_.Trace([&] { return absl::StrCat(engine.instance(), " is stopped for ", length, " us"); });
+      engine.StopProcess();
+      return sim_.At(sim_.now() + length, [&engine] { engine.ContinueProcess(); });
+    case 4:
+      ++tally_.hangs;
+      sim_.Trace([&] { return absl::StrCat(engine.instance(), "'s loop hangs for ", length, " us"); });
+      return engine.HangLoop(length);
+    case 5:
+    case 6:
+      return CutALink();
+    case 7:
+      return engine.process().Run([&] { engine.Need(sim_.random.Between(1, 40)); });
+    default:
+      if (address_.broker == nullptr) return;
+      return address_.broker->process().Run([this] { address_.broker->RevokeOne(); });
+  }
+}
+
+void Cluster::CrashEngine(SimEngine& engine) {
+  ++tally_.engine_crashes;
+  engine.Die();
+  for (const auto& broker : brokers_) broker->BreakStream(engine.endpoint());
+  sim_.At(sim_.now() + sim_.random.Between(1, 900) * kMillisecond, [&engine] {
+    if (!engine.process().alive()) engine.Start();
+  });
+}
+
+void Cluster::StartBroker() {
+  brokers_.push_back(std::make_unique<SimBroker>(sim_, network_, options_.bug));
+  brokers_.back()->Start();
+  address_.broker = brokers_.back().get();
+  sim_.Trace([&] { return absl::StrCat(address_.broker->incarnation(), " starts"); });
+}
+
+void Cluster::CrashBroker() {
+  if (address_.broker == nullptr) return;
+  ++tally_.broker_restarts;
+  sim_.Trace([&] { return absl::StrCat(address_.broker->incarnation(), " dies"); });
+  std::exchange(address_.broker, nullptr)->Die();
+  for (const auto& engine : engines_) {
+    if (engine->process().alive()) engine->WatchBroke();
+  }
+  sim_.At(sim_.now() + sim_.random.Below(700 * kMillisecond), [this] {
+    if (address_.broker == nullptr) StartBroker();
+  });
+}
+
+// The old one is not dead yet: whoever watches it hears it until it is.
+void Cluster::ReplaceBroker() {
+  if (address_.broker == nullptr) return;
+  ++tally_.broker_replacements;
+  SimBroker* const old = address_.broker;
+  sim_.Trace([&] { return absl::StrCat(old->incarnation(), " is replaced"); });
+  StartBroker();
+  sim_.At(sim_.now() + sim_.random.Between(100, 900) * kMillisecond, [old] { old->Die(); });
+}
+
+void Cluster::CutALink() {
+  ++tally_.cuts;
+  const int a = static_cast<int>(sim_.random.Below(static_cast<int64_t>(engines_.size()) + 1));
+  const int b = static_cast<int>(sim_.random.Between(1, static_cast<int64_t>(engines_.size())));
+  if (a == b) return;
+  const Micros length = sim_.random.Between(5, 1'000) * kMillisecond;
+  sim_.Trace([&] { return absl::StrCat("the link of ", a, " and ", b, " is cut for ", length, " us"); });
+  network_.Cut(a, b, sim_.now() + length);
+  if (a != SimBroker::kEndpoint || !sim_.random.Chance(0.5)) return;
+  for (const auto& broker : brokers_) broker->BreakStream(b);  // else it only stalls
+  if (engines_[b - 1]->process().alive()) engines_[b - 1]->WatchBroke();
+}
+
+void Cluster::Heal() {
+  if (sim_.failed()) return;
+  sim_.Trace([] { return "peace"; });
+  network_.HealAll();
+  network_.copies = 0;
+  if (address_.broker == nullptr) StartBroker();
+  for (const auto& engine : engines_) {
+    if (!engine->process().alive()) engine->Start();
+    if (engine->process().stopped()) engine->ContinueProcess();
+  }
+}
+
+// The broker's table is what the engines hold, lease by lease, and all of it is in use.
+void Cluster::CheckAgreement() {
+  std::map<LeaseId, Lease> table;
+  for (const auto& lease : address_.broker->ledger().Snapshot()) {
+    table[LeaseId(lease.id.value())] = ToEngineLease(lease);
+  }
+  const auto disagree = [&](const SimEngine& engine, LeaseId id, const char* what) {
+    sim_.Fail(
+        absl::StrCat("in peace ", engine.instance(), " and the broker disagree about lease ", id.value(), ": ", what));
+  };
+  size_t lent = 0, borrowed = 0;
+  for (const auto& engine : engines_) {
+    for (const Lease& lease : engine->lent()) {
+      const auto it = table.find(lease.id);
+      if (it == table.end()) return disagree(*engine, lease.id, "the broker does not know it");
+      if (!(it->second == lease)) return disagree(*engine, lease.id, "not as the donor knows it");
+      if (lease.state != State::kActive) return disagree(*engine, lease.id, StateName(lease.state));
+      ++lent;
+    }
+    for (const Lease& lease : engine->borrowed()) {
+      if (!table.contains(lease.id)) return disagree(*engine, lease.id, "only its borrower knows it");
+      ++borrowed;
+    }
+  }
+  if (table.size() != lent || lent != borrowed) {
+    for (const auto& [id, lease] : table) {
+      sim_.Trace([&, id = id] { return absl::StrCat("table: ", id.value(), " ", StateName(lease.state)); });
+    }
+    sim_.Fail(
+        absl::StrCat("in peace the broker knows ", table.size(), " leases, donors ", lent, ", borrowers ", borrowed));
+  }
+  tally_.agreed_leases += static_cast<int64_t>(lent);
+}
+
+void Cluster::CheckNothingIsLeft() {
+  for (const auto& engine : engines_) {
+    if (const std::string found = engine->Leftovers(); !found.empty()) {
+      return sim_.Fail(absl::StrCat("after all was returned ", engine->instance(), " has left: ", found));
+    }
+    tally_.stray_messages += engine->ignored();
+  }
+  if (const size_t leases = address_.broker->ledger().Snapshot().size(); leases > 0) {
+    sim_.Fail(absl::StrCat("after all was returned the broker still has ", leases, " leases"));
+  }
+}
+
+}  // namespace swiftcache::sim

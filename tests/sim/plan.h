@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a run of the simulation is asked to do, and what happened in it.
+#pragma once
+
+#include <cstdint>
+
+namespace swiftcache::sim {
+
+/// Bugs that a run may be given, to show that it would notice them. They live here and nowhere in the product.
+enum class PlantedBug {
+  kNone,
+  kNoGenerationCheck,     // a reader believes whatever it read
+  kReleaseBeforeDrain,    // a borrower gives back what its loop still uses
+  kLeaseTwice,            // broker, donor and kv all forget that an extent is on lease
+  kBrokerLeasesTwice,     // the broker alone does; donor and kv hold the line
+  kAcceptOldIncarnation,  // an engine believes a broker that has been replaced
+};
+
+/// What happened, added up over runs: a simulation in which nothing happens proves nothing.
+struct Tally {
+  int64_t runs = 0, events = 0;
+  int64_t grants = 0, released = 0, fenced = 0, declined = 0, lost = 0, renewals = 0;
+  int64_t stores = 0, refused_stores = 0, remote_reads = 0, remote_reads_failed = 0, local_reads = 0, moved_back = 0;
+  int64_t engine_crashes = 0, broker_restarts = 0, broker_replacements = 0, stops = 0, hangs = 0, cuts = 0;
+  int64_t own_needs = 0, leases_rebuilt = 0, agreed_leases = 0, stray_messages = 0;
+};
+
+}  // namespace swiftcache::sim

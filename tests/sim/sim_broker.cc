@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/sim/sim_broker.h"
+
+#include <algorithm>
+#include <utility>
+#include <variant>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
+
+namespace swiftcache::sim {
+
+namespace ledger = broker::ledger;
+namespace membership = broker::membership;
+using engine::lease::Lease;
+
+Lease ToEngineLease(const ledger::Lease& lease) {
+  return {.id = engine::kv::LeaseId(lease.id.value()),
+          .donor = lease.donor.name,
+          .donor_instance = lease.donor.instance_id,
+          .borrower = lease.borrower.name,
+          .borrower_instance = lease.borrower.instance_id,
+          .extent = {lease.extent.first_block, lease.extent.num_blocks},
+          .num_bytes = lease.num_bytes,
+          .borrower_blocks = lease.borrower_blocks,
+          .epoch = engine::kv::Epoch(lease.epoch.value_or(ledger::Epoch(0)).value()),
+          .state = static_cast<engine::lease::State>(lease.state),
+          .channel = lease.channel,
+          .capability = lease.capability};
+}
+
+ledger::Lease ToBrokerLease(const Lease& lease) {
+  ledger::Lease result{.id = ledger::LeaseId(lease.id.value()),
+                       .donor = {lease.donor, lease.donor_instance},
+                       .borrower = {lease.borrower, lease.borrower_instance},
+                       .extent = {lease.extent.first_block, lease.extent.num_blocks},
+                       .num_bytes = lease.num_bytes,
+                       .borrower_blocks = lease.borrower_blocks,
+                       .epoch = std::nullopt,
+                       .state = static_cast<ledger::LeaseState>(lease.state),
+                       .channel = lease.channel,
+                       .capability = lease.capability};
+  if (lease.state != engine::lease::State::kOffered) result.epoch = ledger::Epoch(lease.epoch.value());
+  return result;
+}
+
+SimBroker::SimBroker(Simulator& sim, Network& network, PlantedBug bug)
+    : sim_(sim), network_(network), bug_(bug), process_(sim) {
+  process_.after_each = [this] { AfterEach(); };
+}
+
+void SimBroker::Start() {
+  process_.Start();
+  incarnation_ = absl::StrCat("broker-", sim_.random.Next());
+  members_.emplace(membership::Options{.heartbeat_interval = kHeartbeat, .heartbeat_misses = 3});
+  const ledger::Options options{.elastic = {.window = absl::Milliseconds(300)},
+                                .id_prefix = static_cast<uint32_t>(sim_.random.Next() >> 33),
+                                .max_lease_bytes = 12 * 4096,
+                                .offer_timeout = kHeartbeat * 3,
+                                .decline_backoff = kHeartbeat * 2,
+                                .confirm_timeout = kHeartbeat * 2,
+                                .want_ttl = kHeartbeat * 5,
+                                .min_hold = kHeartbeat * 2};
+  ledger_.emplace(options, [this] { return absl::StrCat("capability-", ++last_capability_, sim_.random.Next()); });
+  planned_tick_ = 0;
+}
+
+void SimBroker::Die() {
+  process_.Kill();
+  streams_.clear();
+  told_.clear();
+}
+
+absl::Status SimBroker::CheckIncarnation(const std::string& incarnation) const {
+  if (incarnation == incarnation_) return absl::OkStatus();
+  return absl::NotFoundError(absl::StrCat("this is ", incarnation_, ", found ", incarnation, "; register again"));
+}
+
+absl::Status SimBroker::Register(const membership::EngineInfo& info, const ledger::Engine& engine,
+                                 const std::vector<Lease>& held) {
+  const absl::Time now = process_.LocalNow();
+  RETURN_IF_ERROR(members_->Register(info, now));
+  std::vector<ledger::Lease> claims;
+  for (const Lease& lease : held) claims.push_back(ToBrokerLease(lease));
+  ledger_->Enter(engine, claims, now);
+  return absl::OkStatus();
+}
+
+absl::Status SimBroker::Heartbeat(const ledger::Party& who, const std::string& incarnation) {
+  RETURN_IF_ERROR(CheckIncarnation(incarnation));
+  return members_->Heartbeat(who.name, who.instance_id, {}, process_.LocalNow());
+}
+
+absl::Status SimBroker::ReportWindow(const ledger::Party& who, const std::string& incarnation,
+                                     const broker::elastic::Demand& demand) {
+  RETURN_IF_ERROR(CheckIncarnation(incarnation));
+  return ledger_->ReportWindow(who, demand, process_.LocalNow()).status();
+}
+
+absl::Status SimBroker::RequestLease(const ledger::Party& who, const std::string& incarnation,
+                                     const ledger::LeaseRequest& request) {
+  RETURN_IF_ERROR(CheckIncarnation(incarnation));
+  return ledger_->RequestLease(who, request, process_.LocalNow()).status();
+}
+
+absl::StatusOr<std::vector<ledger::LeaseId>> SimBroker::ScaleUp(const ledger::Party& who,
+                                                                const std::string& incarnation, int64_t need_blocks) {
+  RETURN_IF_ERROR(CheckIncarnation(incarnation));
+  return ledger_->ScaleUp(who, need_blocks, process_.LocalNow());
+}
+
+absl::Status SimBroker::ReportLease(const ledger::Party& who, const std::string& incarnation,
+                                    const ledger::LeaseReport& report) {
+  RETURN_IF_ERROR(CheckIncarnation(incarnation));
+  return ledger_->ReportLease(who, report, process_.LocalNow());
+}
+
+void SimBroker::RevokeOne() {
+  const std::vector<ledger::Lease> leases = ledger_->Snapshot();
+  if (leases.empty()) return;
+  const ledger::LeaseId id = leases[sim_.random.Below(static_cast<int64_t>(leases.size()))].id;
+  const absl::Status status = ledger_->RevokeLease(id, process_.LocalNow());
+  if (!status.ok()) sim_.Fail(absl::StrCat("the operator's revocation: ", status.ToString()));
+}
+
+void SimBroker::Watch(int endpoint, int64_t number, Process& to, OnWord on_word) {
+  const auto it = streams_.find(endpoint);
+  if (it != streams_.end() && it->second.life == to.life() && it->second.number > number) return;
+  streams_[endpoint] = {.pipe = {}, .number = number, .to = &to, .life = to.life(), .on_word = std::move(on_word)};
+  WatchWord snapshot{.incarnation = incarnation_, .leases = {}};
+  for (const ledger::Lease& lease : ledger_->Snapshot()) {
+    const auto told = told_.find(LeaseId(lease.id.value()));
+    snapshot.leases.push_back(told == told_.end() ? ToEngineLease(lease) : told->second);
+  }
+  Tell(endpoint, std::move(snapshot));
+}
+
+void SimBroker::Tell(int endpoint, WatchWord word) {
+  Stream& stream = streams_.at(endpoint);
+  if (stream.life != stream.to->life()) return;
+  network_.SendInOrder(
+      stream.pipe, kEndpoint, endpoint, *stream.to,
+      [on_word = stream.on_word, word = std::move(word)] { on_word(word); }, /*may_repeat=*/false);
+}
+
+void SimBroker::AfterEach() {
+  const absl::Time now = process_.LocalNow();
+  members_->Expire(now);
+  ledger_->Tick(now);
+  for (const membership::Change& change : members_->TakeChanges()) {
+    if (const auto* removed = std::get_if<membership::Removed>(&change)) ledger_->Leave(removed->name, now);
+  }
+  for (const ledger::Change& change : ledger_->TakeChanges()) Publish(change);
+  if (const absl::Status status = ledger_->CheckInvariants(); !status.ok()) sim_.Fail(status.ToString());
+  PlanTick();
+}
+
+void SimBroker::Publish(const ledger::Change& change) {
+  Lease lease = ToEngineLease(change.lease);
+  const bool leases_twice = bug_ == PlantedBug::kLeaseTwice || bug_ == PlantedBug::kBrokerLeasesTwice;
+  if (const auto it = told_.find(lease.id); it != told_.end()) lease.extent = it->second.extent;
+  if (leases_twice && lease.state == engine::lease::State::kOffered) {
+    for (const auto& [id, other] : told_) {
+      const bool same_shape =
+          other.donor_instance == lease.donor_instance && other.extent.num_blocks == lease.extent.num_blocks;
+      if (same_shape && other.state == engine::lease::State::kActive) lease.extent = other.extent;
+    }
+  }
+  sim_.Trace([&] {
+    return absl::StrCat("broker: lease ", lease.id.value(), " ", lease.donor_instance, " -> ", lease.borrower_instance,
+                        " blocks ", lease.extent.first_block, "+", lease.extent.num_blocks, " ",
+                        StateName(lease.state));
+  });
+  if (ledger::HasEnded(change.lease.state)) {
+    told_.erase(lease.id);
+  } else {
+    if (!leases_twice) CheckToldLease(lease);
+    told_[lease.id] = lease;
+  }
+  for (const auto& [endpoint, stream] : streams_) Tell(endpoint, {.incarnation = incarnation_, .leases = {lease}});
+}
+
+// One owner per extent, in the broker's word.
+void SimBroker::CheckToldLease(const Lease& lease) {
+  for (const auto& [id, other] : told_) {
+    if (id != lease.id && other.donor_instance == lease.donor_instance && Overlap(other.extent, lease.extent)) {
+      sim_.Fail(absl::StrCat("the broker leases an extent twice: ", id.value(), " and ", lease.id.value()));
+    }
+  }
+}
+
+void SimBroker::PlanTick() {
+  const absl::Time next = std::min(members_->NextDeath().value_or(absl::InfiniteFuture()),
+                                   ledger_->NextDeadline().value_or(absl::InfiniteFuture()));
+  if (next == absl::InfiniteFuture()) return;
+  const Micros when = process_.WhenLocal(next);
+  if (planned_tick_ > sim_.now() && planned_tick_ <= when) return;
+  planned_tick_ = when;
+  process_.At(when, [] {});  // AfterEach does the rest
+}
+
+}  // namespace swiftcache::sim

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+// A broker process of the simulation: the real membership and ledger, fed as broker/loop feeds them.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "broker/ledger/ledger.h"
+#include "broker/membership/membership.h"
+#include "engine/lease/lease.h"
+#include "tests/sim/memory.h"
+#include "tests/sim/network.h"
+#include "tests/sim/plan.h"
+
+namespace swiftcache::sim {
+
+inline constexpr absl::Duration kHeartbeat = absl::Milliseconds(100);
+
+/// As broker/rpc's and engine/rpc's translations of proto Lease, without the proto between them.
+engine::lease::Lease ToEngineLease(const broker::ledger::Lease& lease);
+broker::ledger::Lease ToBrokerLease(const engine::lease::Lease& lease);
+
+/// What Watch sends. `leases`: all that live (a snapshot), or the one that changed.
+struct WatchWord {
+  std::string incarnation;
+  std::vector<engine::lease::Lease> leases;
+};
+
+/// Thread-safety: none. Ownership: borrows all that it is given. Errors: those of the ledger; NOT_FOUND for another
+/// incarnation than its own.
+class SimBroker {
+ public:
+  static constexpr int kEndpoint = 0;
+  using OnWord = std::function<void(const WatchWord&)>;
+
+  SimBroker(Simulator& sim, Network& network, PlantedBug bug);
+
+  void Start();
+  void Die();
+  /// Others take its place; it lives on a while and is heard by those who watch it already.
+  Process& process() { return process_; }
+  const std::string& incarnation() const { return incarnation_; }
+  broker::ledger::Ledger& ledger() { return *ledger_; }
+
+  // What its door calls.
+  absl::Status Register(const broker::membership::EngineInfo& info, const broker::ledger::Engine& engine,
+                        const std::vector<engine::lease::Lease>& held);
+  absl::Status Heartbeat(const broker::ledger::Party& who, const std::string& incarnation);
+  absl::Status ReportWindow(const broker::ledger::Party& who, const std::string& incarnation,
+                            const broker::elastic::Demand& demand);
+  absl::Status RequestLease(const broker::ledger::Party& who, const std::string& incarnation,
+                            const broker::ledger::LeaseRequest& request);
+  absl::StatusOr<std::vector<broker::ledger::LeaseId>> ScaleUp(const broker::ledger::Party& who,
+                                                               const std::string& incarnation, int64_t need_blocks);
+  absl::Status ReportLease(const broker::ledger::Party& who, const std::string& incarnation,
+                           const broker::ledger::LeaseReport& report);
+  void RevokeOne();
+
+  /// A stream to an engine: a snapshot, then every change, until it breaks or a newer one (of larger number) comes.
+  void Watch(int endpoint, int64_t number, Process& to, OnWord on_word);
+  /// The connection broke: what was not delivered is lost.
+  void BreakStream(int endpoint) { streams_.erase(endpoint); }
+
+ private:
+  struct Stream {
+    Pipe pipe;
+    int64_t number = 0;
+    Process* to = nullptr;
+    int64_t life = 0;
+    OnWord on_word;
+  };
+
+  absl::Status CheckIncarnation(const std::string& incarnation) const;
+  void AfterEach();
+  void Tell(int endpoint, WatchWord word);
+  void Publish(const broker::ledger::Change& change);
+  void CheckToldLease(const engine::lease::Lease& lease);
+  void PlanTick();
+
+  Simulator& sim_;
+  Network& network_;
+  const PlantedBug bug_;
+  Process process_;
+  std::string incarnation_;
+  std::optional<broker::membership::Membership> members_;
+  std::optional<broker::ledger::Ledger> ledger_;
+  std::map<int, Stream> streams_;
+  std::map<LeaseId, engine::lease::Lease> told_;  // that live, as Watch told of them
+  Micros planned_tick_ = 0;
+  int64_t last_capability_ = 0;
+};
+
+}  // namespace swiftcache::sim

@@ -1,0 +1,498 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/sim/sim_engine.h"
+
+#include <algorithm>
+#include <utility>
+#include <variant>
+
+#include "absl/strings/str_cat.h"
+
+namespace swiftcache::sim {
+
+namespace ledger = broker::ledger;
+using engine::kv::Epoch;
+using engine::lease::Borrower;
+using engine::lease::Donor;
+using engine::lease::Lease;
+using ledger::ReportKind;
+
+namespace {
+
+constexpr Micros kBeat = 100'000, kWindow = 150'000;
+
+bool IsEnd(ReportKind kind) {
+  return kind == ReportKind::kDeclined || kind == ReportKind::kReleased || kind == ReportKind::kFenced ||
+         kind == ReportKind::kLost;
+}
+
+bool IsBorrowers(ReportKind kind) { return kind == ReportKind::kActive || kind == ReportKind::kLost; }
+
+// What the blinded donor sees instead of an extent: one that overlaps no other.
+int64_t BlindOffset(LeaseId id) { return (id.value() & 0xffff) * 1'000'000; }
+
+}  // namespace
+
+SimEngine::SimEngine(Simulator& sim, Network& network, LeaseChannels::Directory& directory, BrokerAddress& broker,
+                     Tally& tally, const Options& options)
+    : sim_(sim),
+      network_(network),
+      broker_(broker),
+      tally_(tally),
+      options_(options),
+      process_(sim),
+      channels_(sim, network, directory, tally, process_, options.endpoint, *this) {
+  process_.after_each = [this] { AfterEach(); };
+}
+
+void SimEngine::Start() {
+  process_.Start();
+  instance_ = absl::StrCat(options_.name, "-", process_.life());
+  incarnation_.clear();
+  donor_.emplace(Donor::Options{.instance_id = instance_, .revoke_deadline = kRevokeDeadline, .ttl = kTtl});
+  borrower_.emplace(Borrower::Options{.instance_id = instance_, .ttl = kTtl, .drain = kRevokeDeadline});
+  channels_.Start(instance_, options_.num_blocks * options_.cells_per_block);
+  const uint64_t life = static_cast<uint64_t>(options_.endpoint) * 1000 + static_cast<uint64_t>(process_.life());
+  loop_.emplace(sim_, process_, channels_, tally_, *this,
+                StepLoop::Options{.engine_life = life,
+                                  .num_blocks = options_.num_blocks,
+                                  .cells_per_block = options_.cells_per_block,
+                                  .bug = options_.bug});
+  reports_.clear();
+  reporting_ = registering_ = quiet_ = false;
+  last_fenced_.reset();
+  planned_tick_ = next_request_ = next_need_ = 0;
+  sim_.Trace([&] { return absl::StrCat(instance_, " starts"); });
+  loop_->SetTarget(options_.borrows ? options_.num_blocks * 2 : options_.num_blocks / 4);
+  loop_->Start();
+  Register();
+  KeepBeating();
+  KeepReporting();
+}
+
+void SimEngine::Die() {
+  sim_.Trace([&] { return absl::StrCat(instance_, " dies"); });
+  tally_.stray_messages += ignored();
+  process_.Kill();
+  channels_.Die();
+}
+
+void SimEngine::ContinueProcess() {
+  continued_at_ = process_.LocalNow();
+  process_.Continue();
+}
+
+void SimEngine::Quiesce() {
+  quiet_ = true;
+  loop_->SetTarget(std::min(loop_->target(), loop_->used_blocks()));
+}
+
+void SimEngine::ReturnAll() {
+  process_.Run([this] {
+    donor_->RevokeAll("drain", process_.LocalNow());
+    for (const Lease& lease : borrower_->Held()) borrower_->GiveBack(lease.id, process_.LocalNow());
+  });
+}
+
+std::vector<Lease> SimEngine::lent() const {
+  std::vector<Lease> leases = donor_->Held();
+  for (Lease& lease : leases) lease = Seen(lease);
+  return leases;
+}
+
+std::string SimEngine::Leftovers() const {
+  std::string found;
+  const auto count = [&](const char* what, int64_t number) {
+    if (number > 0) absl::StrAppend(&found, found.empty() ? "" : ", ", number, " ", what);
+  };
+  count("leases given", static_cast<int64_t>(donor_->Held().size()));
+  count("leases taken", borrower_->num_leases());
+  count("grants", channels_.num_grants());
+  count("channels", channels_.num_open());
+  count("regions", loop_->num_regions());
+  count("reports", static_cast<int64_t>(reports_.size()));
+  count("blocks away", std::count_if(loop_->away().begin(), loop_->away().end(), [](int64_t id) { return id != 0; }));
+  return found;
+}
+
+// ---- The coordinator's ears.
+
+void SimEngine::OnBorrowerOpened(LeaseId id) { donor_->BorrowerOpened(id, process_.LocalNow()); }
+void SimEngine::OnRenewal(LeaseId id) { donor_->Renewal(id, process_.LocalNow()); }
+void SimEngine::OnReleased(LeaseId id) { donor_->BorrowerReleased(id, process_.LocalNow()); }
+void SimEngine::OnBorrowerGone(LeaseId id) { donor_->BorrowerGone(id, process_.LocalNow()); }
+void SimEngine::OnOpened(LeaseId id, bool ok) { borrower_->Opened(id, ok, process_.LocalNow()); }
+void SimEngine::OnRenewed(LeaseId id) { borrower_->Renewed(id, process_.LocalNow()); }
+void SimEngine::OnRevoked(LeaseId id, absl::Duration left) { borrower_->Revoked(id, left, process_.LocalNow()); }
+void SimEngine::OnDonorGone(LeaseId id) { borrower_->DonorGone(id, process_.LocalNow()); }
+void SimEngine::OnStored(int64_t ticket, bool ok) { loop_->Stored(ticket, ok); }
+
+void SimEngine::OnCleared(LeaseId id, bool ok) {
+  process_.After(50, [this, id, ok] { donor_->Cleared(id, ok, process_.LocalNow()); });
+}
+void SimEngine::OnDrained(LeaseId id) {
+  process_.After(50, [this, id] { borrower_->Drained(id, process_.LocalNow()); });
+}
+void SimEngine::OnDropped(LeaseId id) {
+  process_.After(50, [this, id] { borrower_->Dropped(id, process_.LocalNow()); });
+}
+void SimEngine::OnGenerationChanged(LeaseId id) {
+  process_.After(50, [this, id] { borrower_->GenerationChanged(id, process_.LocalNow()); });
+}
+void SimEngine::OnWantsMemory(int64_t blocks) {
+  if (options_.borrows) process_.After(50, [this, blocks] { RequestMemory(blocks); });
+}
+void SimEngine::OnNeedsOwn(int64_t blocks) {
+  process_.After(50, [this, blocks] { Need(blocks); });
+}
+
+// ---- The coordinator's hands.
+
+struct SimEngine::Doer {
+  SimEngine& e;
+  absl::Time now() const { return e.process_.LocalNow(); }
+
+  void operator()(const Donor::ClearExtent& a) { e.loop_->Clear(e.Seen(a.lease)); }
+  void operator()(const Donor::Grant& a) {
+    const Lease lease = e.Seen(a.lease);
+    const int64_t per_block = e.options_.cells_per_block;
+    for (int64_t i = 0; i < lease.extent.num_blocks; ++i) {
+      if (e.loop_->away()[lease.extent.first_block + i] != lease.id.value()) {
+        e.sim_.Fail(absl::StrCat(e.instance_, " grants lease ", lease.id.value(), " memory that kv has not given up"));
+      }
+    }
+    const uint64_t epoch =
+        e.channels_.Grant(lease, lease.extent.first_block * per_block, lease.extent.num_blocks * per_block);
+    e.donor_->Granted(lease.id, Epoch(epoch), now());
+  }
+  void operator()(const Donor::SendRenewed& a) { e.channels_.SendRenewed(a.id); }
+  void operator()(const Donor::SendRevoke& a) { e.channels_.SendRevoke(a.id, a.time_left); }
+  void operator()(const Donor::Fence& a) {
+    e.channels_.Fence(a.id);
+    e.last_fenced_ = a.id;
+  }
+  void operator()(const Donor::TakeBack& a) { e.TookBack(a); }
+  void operator()(const Donor::ReportAccepted& a) { e.Tell(a.id, ReportKind::kAccepted, a.epoch); }
+  void operator()(const Donor::ReportDeclined& a) {
+    ++e.tally_.declined;
+    e.Tell(a.id, ReportKind::kDeclined);
+  }
+  void operator()(const Donor::ReportRevoking& a) { e.Tell(a.id, ReportKind::kRevoking); }
+  void operator()(const Donor::ReportReleased& a) {
+    ++e.tally_.released;
+    e.Tell(a.id, ReportKind::kReleased);
+  }
+  void operator()(const Donor::ReportFenced& a) {
+    ++e.tally_.fenced;
+    e.Tell(a.id, ReportKind::kFenced);
+  }
+
+  void operator()(const Borrower::Open& a) { e.channels_.Open(a.lease); }
+  void operator()(const Borrower::Use& a) { e.loop_->Use(a.lease); }
+  void operator()(const Borrower::SendRenewal& a) {
+    ++e.tally_.renewals;
+    e.channels_.SendRenewal(a.id);
+  }
+  void operator()(const Borrower::Drain& a) {
+    e.loop_->Drain(a.id);
+    if (e.options_.bug == PlantedBug::kReleaseBeforeDrain) e.borrower_->Drained(a.id, now());
+  }
+  void operator()(const Borrower::SendRelease& a) { e.channels_.SendRelease(a.id); }
+  void operator()(const Borrower::Lose& a) { e.loop_->Lose(a.id); }
+  void operator()(const Borrower::Close& a) { e.channels_.Close(a.id); }
+  void operator()(const Borrower::ReportActive& a) { e.Tell(a.id, ReportKind::kActive); }
+  void operator()(const Borrower::ReportLost& a) {
+    ++e.tally_.lost;
+    e.sim_.Trace([&] { return absl::StrCat(e.instance_, ": lost lease ", a.id.value(), ": ", a.why); });
+    e.Tell(a.id, ReportKind::kLost);
+  }
+};
+
+void SimEngine::TookBack(const Donor::TakeBack& action) {
+  const int64_t id = action.id.value();
+  if (channels_.granted(action.id)) {
+    sim_.Fail(absl::StrCat(instance_, " takes lease ", id, " back before it is fenced"));
+  }
+  const bool was_granted = last_fenced_ == action.id;
+  const bool was_stopped = continued_at_ == process_.LocalNow();
+  if (was_granted && !was_stopped && action.after_revoke > kRevokeDeadline + kTimerSlack) {
+    sim_.Fail(absl::StrCat(instance_, " has lease ", id, " back ", absl::FormatDuration(action.after_revoke),
+                           " after it wanted it; the deadline is ", absl::FormatDuration(kRevokeDeadline)));
+  }
+  sim_.Trace([&] {
+    return absl::StrCat(instance_, ": takes back lease ", id, action.fenced ? " (fenced)" : "", " after ",
+                        absl::FormatDuration(action.after_revoke));
+  });
+  engine::lease::Extent extent = action.extent;
+  if (options_.bug == PlantedBug::kLeaseTwice) extent.first_block -= BlindOffset(action.id);
+  loop_->TakeBack(action.id, extent);
+}
+
+// A donor that must not notice that an extent is offered twice sees other extents.
+Lease SimEngine::Blinded(Lease lease) const {
+  if (options_.bug == PlantedBug::kLeaseTwice) lease.extent.first_block += BlindOffset(lease.id);
+  return lease;
+}
+Lease SimEngine::Seen(Lease lease) const {
+  if (options_.bug == PlantedBug::kLeaseTwice) lease.extent.first_block -= BlindOffset(lease.id);
+  return lease;
+}
+
+void SimEngine::AfterEach() {
+  DoAll();
+  if (const absl::Status status = donor_->CheckInvariants(); !status.ok()) sim_.Fail(status.ToString());
+  if (const absl::Status status = borrower_->CheckInvariants(); !status.ok()) sim_.Fail(status.ToString());
+  PlanTick();
+}
+
+void SimEngine::DoAll() {
+  for (;;) {
+    const std::vector<Donor::Action> donors = donor_->TakeActions();
+    const std::vector<Borrower::Action> borrowers = borrower_->TakeActions();
+    if (donors.empty() && borrowers.empty()) return;
+    for (const Donor::Action& action : donors) std::visit(Doer{*this}, action);
+    for (const Borrower::Action& action : borrowers) std::visit(Doer{*this}, action);
+  }
+}
+
+void SimEngine::PlanTick() {
+  const absl::Time next = std::min(donor_->NextDeadline(), borrower_->NextDeadline());
+  if (next == absl::InfiniteFuture()) return;
+  const Micros when = process_.WhenLocal(next);
+  if (planned_tick_ > sim_.now() && planned_tick_ <= when) return;
+  planned_tick_ = when;
+  process_.At(when, [this] {
+    donor_->Tick(process_.LocalNow());
+    borrower_->Tick(process_.LocalNow());
+  });
+}
+
+void SimEngine::Need(int64_t blocks) {
+  if (quiet_ || sim_.now() < next_need_ || donor_->blocks_on_loan() == 0) return;
+  next_need_ = sim_.now() + 30'000;
+  ++tally_.own_needs;
+  const auto take_innermost = [this, blocks] { donor_->NeedBack(blocks, process_.LocalNow()); };
+  Call(
+      [this, who = party(), incarnation = incarnation_, blocks, take_innermost](SimBroker& broker) {
+        const auto advice = broker.ScaleUp(who, incarnation, blocks);
+        return std::function<void()>([this, advice, take_innermost] {
+          if (!advice.ok() || advice->empty()) return take_innermost();
+          for (const ledger::LeaseId id : *advice) {
+            donor_->Revoke(LeaseId(id.value()), "the donor needs its memory", process_.LocalNow());
+          }
+        });
+      },
+      take_innermost, /*timeout=*/3'000);
+}
+
+// ---- The broker's client.
+
+void SimEngine::Call(Serve serve, std::function<void()> on_timeout, Micros timeout, bool may_repeat) {
+  const auto done = std::make_shared<bool>(false);  // by the first answer, or too late
+  process_.After(timeout, [done, on_timeout = std::move(on_timeout)] {
+    if (!std::exchange(*done, true)) on_timeout();
+  });
+  const int endpoint = options_.endpoint;
+  if (network_.IsCut(endpoint, SimBroker::kEndpoint)) return;
+  const auto arrive = [this, done, endpoint, life = process_.life(), serve = std::move(serve)] {
+    SimBroker* const broker = broker_.broker;
+    if (broker == nullptr) return;
+    broker->process().Run([=, this] {
+      const std::function<void()> answer = serve(*broker);
+      if (network_.IsCut(endpoint, SimBroker::kEndpoint) || process_.life() != life) return;
+      process_.After(network_.Delay(), [done, answer] {
+        if (!std::exchange(*done, true)) answer();
+      });
+    });
+  };
+  sim_.At(sim_.now() + network_.Delay(), arrive);
+  if (may_repeat && sim_.random.Chance(network_.copies)) {
+    sim_.At(sim_.now() + network_.Delay() + sim_.random.Below(network_.latest_copy), arrive);
+  }
+}
+
+ledger::Engine SimEngine::Description() const {
+  return {.party = party(),
+          .model_name = absl::StrCat("model-", options_.endpoint % 3),
+          .node_id = "node",
+          .channel = instance_,
+          .page_bytes = kCellBytes,
+          .block_bytes = options_.cells_per_block * kCellBytes,
+          .block_tokens = 16,
+          .num_blocks = options_.num_blocks,
+          .ready = true};
+}
+
+broker::membership::EngineInfo SimEngine::Info() const {
+  return {.name = options_.name,
+          .instance_id = instance_,
+          .model_name = absl::StrCat("model-", options_.endpoint % 3),
+          .address = "localhost:1",
+          .kv = {.num_layers = 1,
+                 .num_kv_heads = 1,
+                 .head_dim = 32 * options_.cells_per_block,
+                 .kv_cache_dtype = "f32",
+                 .block_tokens = 16,
+                 .block_bytes = options_.cells_per_block * kCellBytes,
+                 .num_blocks = options_.num_blocks},
+          .max_model_len_tokens = 1024,
+          .model_card_hash = "",
+          .state = broker::membership::EngineState::kReady};
+}
+
+// Before every watch: what it holds and what the broker believes are then the same.
+void SimEngine::Register() {
+  if (std::exchange(registering_, true)) return;
+  std::vector<Lease> held = lent();
+  for (Lease& lease : borrower_->Held()) held.push_back(std::move(lease));
+  Call(
+      [this, info = Info(), description = Description(), held](SimBroker& broker) {
+        const absl::Status status = broker.Register(info, description, held);
+        return std::function<void()>([this, status, incarnation = broker.incarnation()] {
+          registering_ = false;
+          if (absl::IsAlreadyExists(status)) return process_.After(kBeat, [this] { Register(); });
+          if (!status.ok()) return sim_.Fail(absl::StrCat("registration of ", instance_, ": ", status.ToString()));
+          sim_.Trace([&] { return absl::StrCat(instance_, " is registered with ", incarnation); });
+          incarnation_ = incarnation;
+          OpenWatch();
+          SendReports();
+        });
+      },
+      [this] {
+        registering_ = false;
+        Register();
+      });
+}
+
+void SimEngine::OpenWatch() {
+  const int64_t stream = ++stream_;
+  Call(
+      [this, stream, life = process_.life()](SimBroker& broker) {
+        if (process_.life() == life) {
+          broker.Watch(options_.endpoint, stream, process_,
+                       [this, stream](const WatchWord& word) { Hear(word, stream); });
+        }
+        return std::function<void()>([] {});
+      },
+      [this] { Register(); }, /*timeout=*/250'000, /*may_repeat=*/false);
+}
+
+void SimEngine::WatchBroke() {
+  const int64_t stream = stream_;
+  process_.After(sim_.random.Between(1'000, 200'000), [this, stream] {
+    if (stream == stream_) Register();
+  });
+}
+
+void SimEngine::Hear(const WatchWord& word, int64_t stream) {
+  const bool is_current = stream == stream_ && word.incarnation == incarnation_;
+  if (!is_current && options_.bug != PlantedBug::kAcceptOldIncarnation) return;
+  for (const Lease& lease : word.leases) {
+    donor_->Told(Blinded(lease), process_.LocalNow());
+    borrower_->Told(lease, process_.LocalNow());
+  }
+  if (sim_.random.Chance(network_.copies)) {
+    process_.After(sim_.random.Below(network_.latest_copy), [this, word, stream] { Hear(word, stream); });
+  }
+}
+
+void SimEngine::HeartbeatNow(std::function<void(bool known)> then, std::function<void()> on_timeout) {
+  Call(
+      [who = party(), incarnation = incarnation_, then = std::move(then)](SimBroker& broker) {
+        const bool known = broker.Heartbeat(who, incarnation).ok();
+        return std::function<void()>([then, known] { then(known); });
+      },
+      std::move(on_timeout));
+}
+
+void SimEngine::KeepBeating() {
+  if (!incarnation_.empty() && !registering_) {
+    HeartbeatNow(
+        [this](bool known) {
+          if (!known) Register();
+        },
+        [] {});
+  }
+  process_.After(kBeat, [this] { KeepBeating(); });
+}
+
+void SimEngine::KeepReporting() {
+  const int64_t used = options_.lends ? loop_->used_blocks() : options_.num_blocks;
+  const broker::elastic::Demand demand{
+      .used_blocks = used, .waiting_blocks = 0, .window_max_request_tokens = 16, .window_peak_blocks = used};
+  Call(
+      [who = party(), incarnation = incarnation_, demand](SimBroker& broker) {
+        (void)broker.ReportWindow(who, incarnation, demand);  // the next one comes soon
+        return std::function<void()>([] {});
+      },
+      [] {});
+  process_.After(kWindow, [this] { KeepReporting(); });
+}
+
+void SimEngine::RequestMemory(int64_t blocks) {
+  if (quiet_ || sim_.now() < next_request_ || incarnation_.empty()) return;
+  next_request_ = sim_.now() + 60'000;
+  const ledger::LeaseRequest request{.key = absl::StrCat(instance_, "/", ++last_request_),
+                                     .want_bytes = blocks * options_.cells_per_block * kCellBytes,
+                                     .waiting_tokens = blocks * 16};
+  Call(
+      [who = party(), incarnation = incarnation_, request](SimBroker& broker) {
+        (void)broker.RequestLease(who, incarnation, request);  // Watch tells what comes of it
+        return std::function<void()>([] {});
+      },
+      [] {});
+}
+
+void SimEngine::Tell(LeaseId id, ReportKind kind, Epoch epoch) {
+  reports_.push_back({id, kind, epoch});
+  SendReports();
+}
+
+// One at a time, in order; each until it is answered.
+void SimEngine::SendReports() {
+  if (reporting_ || reports_.empty() || incarnation_.empty()) return;
+  reporting_ = true;
+  const Report& report = reports_.front();
+  const ledger::LeaseReport wire{.lease = ledger::LeaseId(report.lease.value()),
+                                 .kind = report.kind,
+                                 .epoch = ledger::Epoch(report.epoch.value())};
+  Call(
+      [this, who = party(), incarnation = incarnation_, wire](SimBroker& broker) {
+        const absl::Status status = broker.ReportLease(who, incarnation, wire);
+        return std::function<void()>([this, status] { Reported(status); });
+      },
+      [this] {
+        reporting_ = false;
+        SendReports();
+      });
+}
+
+void SimEngine::Reported(const absl::Status& status) {
+  const Report& report = reports_.front();
+  if (!absl::IsNotFound(status) || IsEnd(report.kind)) {
+    const bool refused = absl::IsFailedPrecondition(status) && report.kind == ReportKind::kAccepted;
+    return DropReport(/*forgotten=*/refused);
+  }
+  // No such lease, or no such engine, or another broker: a heartbeat tells which.
+  const auto again = [this] {
+    reporting_ = false;
+    SendReports();
+  };
+  HeartbeatNow(
+      [this](bool known) {
+        if (known) return DropReport(/*forgotten=*/true);
+        reporting_ = false;
+        Register();  // which sends it again
+      },
+      again);
+}
+
+void SimEngine::DropReport(bool forgotten) {
+  const Report report = reports_.front();
+  reports_.pop_front();
+  reporting_ = false;
+  if (forgotten && IsBorrowers(report.kind)) borrower_->EndedByBroker(report.lease, process_.LocalNow());
+  if (forgotten && !IsBorrowers(report.kind)) donor_->BrokerForgot(report.lease, process_.LocalNow());
+  SendReports();
+}
+
+}  // namespace swiftcache::sim

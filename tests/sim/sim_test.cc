@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+// The whole control plane of leases, simulated: thousands of runs, each of its own seed, with every fault there is.
+//
+//   SIM_SEEDS=1000000 sim_test     more runs than the usual
+//   SIM_SEED=1234 sim_test         one run again, with its trace
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <iostream>
+#include <optional>
+#include <string>
+
+#include "tests/sim/cluster.h"
+
+namespace swiftcache::sim {
+namespace {
+
+std::optional<uint64_t> FromEnvironment(const char* name) {
+  const char* value = std::getenv(name);
+  if (value == nullptr) return std::nullopt;
+  return std::strtoull(value, nullptr, 10);
+}
+
+std::string RunOne(uint64_t seed, PlantedBug bug, Tally& tally, bool traced = false) {
+  return Cluster({.seed = seed, .bug = bug, .traced = traced}, tally).Run();
+}
+
+TEST(SimTest, NoSeedBreaksAnInvariant) {
+  Tally tally;
+  if (const auto seed = FromEnvironment("SIM_SEED")) {
+    ASSERT_EQ(RunOne(*seed, PlantedBug::kNone, tally, /*traced=*/true), "") << "seed " << *seed;
+    return;
+  }
+  const uint64_t num_seeds = FromEnvironment("SIM_SEEDS").value_or(10'000);
+  const uint64_t first = FromEnvironment("SIM_FIRST_SEED").value_or(1);
+  for (uint64_t seed = first; seed < first + num_seeds; ++seed) {
+    const std::string failure = RunOne(seed, PlantedBug::kNone, tally);
+    ASSERT_EQ(failure, "") << "seed " << seed << "; again with its trace: SIM_SEED=" << seed;
+  }
+  std::cout << tally.runs << " runs, " << tally.events << " events; leases: " << tally.grants << " granted, "
+            << tally.released << " released, " << tally.fenced << " fenced, " << tally.declined << " declined, "
+            << tally.lost << " lost, " << tally.agreed_leases << " alive in peace, " << tally.renewals
+            << " renewals; KV: " << tally.stores << " stores (" << tally.refused_stores << " refused), "
+            << tally.local_reads << " local reads, " << tally.remote_reads << " remote reads ("
+            << tally.remote_reads_failed << " lost), " << tally.moved_back
+            << " moved back; faults: " << tally.engine_crashes << " engine crashes, " << tally.broker_restarts
+            << " broker restarts, " << tally.broker_replacements << " replacements, " << tally.stops << " stops, "
+            << tally.hangs << " hangs, " << tally.cuts << " cuts, " << tally.own_needs << " own needs; "
+            << tally.stray_messages << " late or repeated messages ignored\n";
+  for (int64_t happened : {tally.grants, tally.released, tally.fenced, tally.declined, tally.lost, tally.agreed_leases,
+                           tally.renewals, tally.refused_stores, tally.remote_reads, tally.remote_reads_failed,
+                           tally.moved_back, tally.engine_crashes, tally.broker_restarts, tally.broker_replacements,
+                           tally.stops, tally.hangs, tally.cuts, tally.own_needs, tally.stray_messages}) {
+    EXPECT_GT(happened, tally.runs / 100) << "something hardly ever happened";
+  }
+}
+
+TEST(SimTest, ARunIsTheSameAgain) {
+  for (uint64_t seed = 1; seed <= 20; ++seed) {
+    Tally first, second;
+    EXPECT_EQ(RunOne(seed, PlantedBug::kNone, first), RunOne(seed, PlantedBug::kNone, second));
+    EXPECT_EQ(first.events, second.events) << "seed " << seed;
+    EXPECT_EQ(first.remote_reads, second.remote_reads) << "seed " << seed;
+  }
+}
+
+/// The first seed whose run notices the bug, and what it says.
+std::optional<std::string> Notice(PlantedBug bug, uint64_t num_seeds) {
+  Tally tally;
+  for (uint64_t seed = 1; seed <= num_seeds; ++seed) {
+    const std::string failure = RunOne(seed, bug, tally);
+    if (failure.empty()) continue;
+    std::cout << "noticed by seed " << seed << ": " << failure << "\n";
+    return failure;
+  }
+  return std::nullopt;
+}
+
+TEST(SimTest, AReaderThatIgnoresTheGenerationIsNoticed) {
+  const auto failure = Notice(PlantedBug::kNoGenerationCheck, 999);
+  ASSERT_TRUE(failure.has_value());
+  EXPECT_NE(failure->find("wrong KV"), std::string::npos) << *failure;
+}
+
+TEST(SimTest, AReleaseBeforeTheDrainIsNoticed) {
+  const auto failure = Notice(PlantedBug::kReleaseBeforeDrain, 999);
+  ASSERT_TRUE(failure.has_value());
+  EXPECT_NE(failure->find("still uses it"), std::string::npos) << *failure;
+}
+
+TEST(SimTest, AnExtentThatIsLeasedTwiceIsNoticed) {
+  const auto failure = Notice(PlantedBug::kLeaseTwice, 999);
+  ASSERT_TRUE(failure.has_value());
+  EXPECT_NE(failure->find("to lease"), std::string::npos) << *failure;
+}
+
+TEST(SimTest, AnOldIncarnationThatIsBelievedIsNoticed) {
+  ASSERT_TRUE(Notice(PlantedBug::kAcceptOldIncarnation, 999).has_value());
+}
+
+}  // namespace
+}  // namespace swiftcache::sim
