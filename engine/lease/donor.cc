@@ -84,7 +84,7 @@ void Donor::Granted(kv::LeaseId id, kv::Epoch epoch, absl::Time now) {
   entry->lease.epoch = epoch;
   entry->lease.state = State::kGranted;
   entry->deadline = now + options_.ttl;
-  Tell(*entry, ReportAccepted{id, epoch});
+  actions_.emplace_back(ReportAccepted{id, epoch});
 }
 
 void Donor::GrantFailed(kv::LeaseId id, const std::string& why, absl::Time now) {
@@ -154,16 +154,7 @@ void Donor::RevokeAll(const std::string& why, absl::Time now) {
   }
 }
 
-void Donor::BrokerForgot(kv::LeaseId id, absl::Time now) {
-  auto it = leases_.find(id);
-  if (it == leases_.end() || !it->second.reported) {
-    ++ignored_;
-    return;
-  }
-  Entry& entry = it->second;
-  entry.reported = false;
-  if (!entry.wanted_back && entry.phase != Phase::kRevoking) WantBack(entry, "the broker does not know it", now);
-}
+void Donor::BrokerForgot(kv::LeaseId id, absl::Time now) { Revoke(id, "the broker does not know it", now); }
 
 void Donor::WantBack(Entry& entry, const std::string& why, absl::Time now) {
   entry.why = why;
@@ -180,7 +171,7 @@ void Donor::WantBack(Entry& entry, const std::string& why, absl::Time now) {
       entry.lease.state = State::kRevoking;
       entry.deadline = now + options_.revoke_deadline;
       actions_.emplace_back(SendRevoke{entry.lease.id, options_.revoke_deadline});
-      Tell(entry, ReportRevoking{entry.lease.id, why});
+      actions_.emplace_back(ReportRevoking{entry.lease.id, why});
       return;
     case Phase::kRevoking:
       return;
@@ -209,7 +200,7 @@ absl::Time Donor::NextDeadline() const {
 
 void Donor::EndUngranted(Entry& entry, bool cleared, const std::string& why, absl::Time now) {
   if (cleared) GiveToKv(entry, false, now);
-  Tell(entry, ReportDeclined{entry.lease.id, entry.wanted_back ? entry.why : why});
+  actions_.emplace_back(ReportDeclined{entry.lease.id, entry.wanted_back ? entry.why : why});
   Forget(entry.lease.id);
 }
 
@@ -218,9 +209,9 @@ void Donor::End(Entry& entry, bool fenced, const std::string& why, absl::Time no
   actions_.emplace_back(Fence{id});
   GiveToKv(entry, fenced, now);
   if (fenced) {
-    Tell(entry, ReportFenced{id, why});
+    actions_.emplace_back(ReportFenced{id, why});
   } else {
-    Tell(entry, ReportReleased{id});
+    actions_.emplace_back(ReportReleased{id});
   }
   Forget(id);
 }

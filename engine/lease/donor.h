@@ -25,7 +25,7 @@
 //   BorrowerGone     | -                 | -                 | End FENCED     | End FENCED      | End FENCED
 //   Revoke, NeedBack,| wanted back       | wanted back       | End FENCED     | SendRevoke,     | -
 //     RevokeAll      |                   |                   | (nobody reads) | REVOKING        |
-//   BrokerForgot     | as Revoke; from here on nothing about the lease is reported
+//   BrokerForgot     | as Revoke: it is reported all the same, since a Register may have told the broker again
 //   Tick             | -                 | -                 | after ttl      | ttl after last  | at the deadline
 //                    |                   |                   | End FENCED     | renewal: FENCED | End FENCED
 //
@@ -158,7 +158,6 @@ class Donor {
     Phase phase = Phase::kClearing;
     absl::Time deadline = absl::InfiniteFuture();
     bool wanted_back = false;  // before it was granted
-    bool reported = true;      // false: the broker knows nothing of it and hears nothing
     absl::Time revoked_at = absl::InfiniteFuture();
     std::string why;
   };
@@ -172,10 +171,6 @@ class Donor {
   void WantBack(Entry& entry, const std::string& why, absl::Time now);
   void GiveToKv(const Entry& entry, bool fenced, absl::Time now);
   void Forget(kv::LeaseId id);
-  template <typename Report>
-  void Tell(const Entry& entry, Report report) {
-    if (entry.reported) actions_.emplace_back(std::move(report));
-  }
 
   static constexpr size_t kRemembered = 1024;  // ended leases
   Options options_;

@@ -26,8 +26,9 @@ Cluster::Cluster(const Options& options, Tally& tally)
     : options_(options), tally_(tally), sim_(options.seed), network_(sim_) {
   sim_.traced = options.traced;
   Random& random = sim_.random;
-  network_.copies = random.Chance(0.3) ? 0.0 : 0.05;
-  network_.slow = random.Chance(0.3) ? 0.0 : 0.05;
+  const bool all = options.faults == Faults::kAll;
+  network_.copies = !all || random.Chance(0.3) ? 0.0 : 0.05;
+  network_.slow = !all || random.Chance(0.3) ? 0.0 : 0.05;
   StartBroker();
   const int num_engines = static_cast<int>(random.Between(2, 4));
   for (int i = 1; i <= num_engines; ++i) {
@@ -41,12 +42,14 @@ Cluster::Cluster(const Options& options, Tally& tally)
                                                        .cells_per_block = cells_per_block,
                                                        .lends = both || i % 2 == 0,
                                                        .borrows = both || i % 2 == 1,
+                                                       .calm = !all,
                                                        .bug = options.bug}));
     engines_.back()->Start();
   }
 }
 
 std::string Cluster::Run() {
+  const int64_t lost_before = tally_.lost_in_use;
   PlanFaults();
   RunUntil(kTrouble);
   Heal();
@@ -54,6 +57,9 @@ std::string Cluster::Run() {
   for (const auto& engine : engines_) engine->Quiesce();
   RunUntil(kPeace);
   if (!sim_.failed()) CheckAgreement();
+  if (options_.faults == Faults::kBrokerOnly && tally_.lost_in_use > lost_before) {
+    sim_.Fail("only brokers came and went, and that cost a borrower a lease that it used");
+  }
   for (const auto& engine : engines_) engine->ReturnAll();
   RunUntil(kReturned);
   if (!sim_.failed()) CheckNothingIsLeft();
@@ -70,6 +76,12 @@ void Cluster::RunUntil(Micros when) {
 SimEngine& Cluster::AnyEngine() { return *engines_[sim_.random.Below(static_cast<int64_t>(engines_.size()))]; }
 
 void Cluster::PlanFaults() {
+  if (options_.faults == Faults::kBrokerOnly) {
+    for (Micros when = 400 * kMillisecond; when < kTrouble; when += sim_.random.Between(1'000, 1'500) * kMillisecond) {
+      sim_.At(when, [this] { OneFault(); });
+    }
+    return;
+  }
   for (int64_t i = sim_.random.Between(2, 16); i > 0; --i) {
     sim_.At(sim_.random.Between(300 * kMillisecond, kTrouble - kMillisecond), [this] { OneFault(); });
   }
@@ -80,6 +92,7 @@ void Cluster::OneFault() {
   if (sim_.failed() || !engine.process().alive()) return;
   const Micros length = sim_.random.Chance(0.5) ? sim_.random.Between(1, 60) * kMillisecond
                                                 : sim_.random.Between(60, 1'200) * kMillisecond;
+  if (options_.faults == Faults::kBrokerOnly) return sim_.random.Chance(0.5) ? CrashBroker() : ReplaceBroker();
   switch (sim_.random.Below(9)) {
     case 0:
       return CrashEngine(engine);

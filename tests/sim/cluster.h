@@ -24,6 +24,7 @@ class Cluster {
   struct Options {
     uint64_t seed = 1;
     PlantedBug bug = PlantedBug::kNone;
+    Faults faults = Faults::kAll;
     bool traced = false;
   };
   Cluster(const Options& options, Tally& tally);

@@ -22,8 +22,6 @@
 
 namespace swiftcache::sim {
 
-
-
 class ChannelEvents {
  public:
   virtual ~ChannelEvents() = default;

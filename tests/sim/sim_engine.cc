@@ -18,7 +18,7 @@ using ledger::ReportKind;
 
 namespace {
 
-constexpr Micros kBeat = 100'000, kWindow = 150'000;
+constexpr Micros kBeat = 100'000, kWindow = 150'000, kBackoff = 20'000;
 
 bool IsEnd(ReportKind kind) {
   return kind == ReportKind::kDeclined || kind == ReportKind::kReleased || kind == ReportKind::kFenced ||
@@ -56,13 +56,15 @@ void SimEngine::Start() {
                 StepLoop::Options{.engine_life = life,
                                   .num_blocks = options_.num_blocks,
                                   .cells_per_block = options_.cells_per_block,
+                                  .least_wanted = options_.borrows ? options_.num_blocks : options_.num_blocks / 8,
+                                  .most_wanted = options_.num_blocks * (options_.borrows ? 16 : 7) / 8,
+                                  .long_steps = !options_.calm,
                                   .bug = options_.bug});
   reports_.clear();
   reporting_ = registering_ = quiet_ = false;
   last_fenced_.reset();
   planned_tick_ = next_request_ = next_need_ = 0;
   sim_.Trace([&] { return absl::StrCat(instance_, " starts"); });
-  loop_->SetTarget(options_.borrows ? options_.num_blocks * 2 : options_.num_blocks / 4);
   loop_->Start();
   Register();
   KeepBeating();
@@ -83,7 +85,7 @@ void SimEngine::ContinueProcess() {
 
 void SimEngine::Quiesce() {
   quiet_ = true;
-  loop_->SetTarget(std::min(loop_->target(), loop_->used_blocks()));
+  loop_->Quiesce();
 }
 
 void SimEngine::ReturnAll() {
@@ -197,7 +199,11 @@ struct SimEngine::Doer {
     if (e.options_.bug == PlantedBug::kReleaseBeforeDrain) e.borrower_->Drained(a.id, now());
   }
   void operator()(const Borrower::SendRelease& a) { e.channels_.SendRelease(a.id); }
-  void operator()(const Borrower::Lose& a) { e.loop_->Lose(a.id); }
+  void operator()(const Borrower::Lose& a) {
+    ++e.tally_.lost_in_use;
+    e.sim_.Trace([&] { return absl::StrCat(e.instance_, ": loses lease ", a.id.value(), ", which it uses"); });
+    e.loop_->Lose(a.id);
+  }
   void operator()(const Borrower::Close& a) { e.channels_.Close(a.id); }
   void operator()(const Borrower::ReportActive& a) { e.Tell(a.id, ReportKind::kActive); }
   void operator()(const Borrower::ReportLost& a) {
@@ -267,7 +273,7 @@ void SimEngine::PlanTick() {
 }
 
 void SimEngine::Need(int64_t blocks) {
-  if (quiet_ || sim_.now() < next_need_ || donor_->blocks_on_loan() == 0) return;
+  if (quiet_ || options_.calm || sim_.now() < next_need_ || donor_->blocks_on_loan() == 0) return;
   next_need_ = sim_.now() + 30'000;
   ++tally_.own_needs;
   const auto take_innermost = [this, blocks] { donor_->NeedBack(blocks, process_.LocalNow()); };
@@ -288,14 +294,18 @@ void SimEngine::Need(int64_t blocks) {
 
 void SimEngine::Call(Serve serve, std::function<void()> on_timeout, Micros timeout, bool may_repeat) {
   const auto done = std::make_shared<bool>(false);  // by the first answer, or too late
-  process_.After(timeout, [done, on_timeout = std::move(on_timeout)] {
+  const auto fail = [done, on_timeout = std::move(on_timeout)] {
     if (!std::exchange(*done, true)) on_timeout();
-  });
+  };
+  process_.After(timeout, fail);
   const int endpoint = options_.endpoint;
   if (network_.IsCut(endpoint, SimBroker::kEndpoint)) return;
-  const auto arrive = [this, done, endpoint, life = process_.life(), serve = std::move(serve)] {
+  const auto arrive = [this, done, fail, endpoint, life = process_.life(), serve = std::move(serve)] {
     SimBroker* const broker = broker_.broker;
-    if (broker == nullptr) return;
+    if (broker == nullptr) {
+      if (process_.life() == life) process_.After(network_.Delay() + kBackoff, fail);
+      return;
+    }
     broker->process().Run([=, this] {
       const std::function<void()> answer = serve(*broker);
       if (network_.IsCut(endpoint, SimBroker::kEndpoint) || process_.life() != life) return;
@@ -373,7 +383,7 @@ void SimEngine::OpenWatch() {
         }
         return std::function<void()>([] {});
       },
-      [this] { Register(); }, /*timeout=*/250'000, /*may_repeat=*/false);
+      [this] { Register(); }, kRpcTimeout, /*may_repeat=*/false);
 }
 
 void SimEngine::WatchBroke() {

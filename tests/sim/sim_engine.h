@@ -19,6 +19,7 @@
 
 namespace swiftcache::sim {
 
+inline constexpr Micros kRpcTimeout = 100'000;
 inline constexpr absl::Duration kTtl = absl::Milliseconds(600), kRevokeDeadline = absl::Milliseconds(30);
 /// Local timers fire on a microsecond; clocks of other rates round.
 inline constexpr absl::Duration kTimerSlack = absl::Microseconds(10);
@@ -36,6 +37,7 @@ class SimEngine final : public ChannelEvents, public LoopEvents {
     std::string name;
     int64_t num_blocks = 0, cells_per_block = 1;
     bool lends = true, borrows = true;
+    bool calm = false;  // its steps are short, and it does not want back what it has lent
     PlantedBug bug = PlantedBug::kNone;
   };
   SimEngine(Simulator& sim, Network& network, LeaseChannels::Directory& directory, BrokerAddress& broker, Tally& tally,
@@ -93,7 +95,9 @@ class SimEngine final : public ChannelEvents, public LoopEvents {
 
   // The broker's client.
   using Serve = std::function<std::function<void()>(SimBroker&)>;
-  void Call(Serve serve, std::function<void()> on_timeout, Micros timeout = 250'000, bool may_repeat = true);
+  /// Calls whoever has the broker's address when it arrives; where nobody has, it fails at once, as a refused
+  /// connection does.
+  void Call(Serve serve, std::function<void()> on_timeout, Micros timeout = kRpcTimeout, bool may_repeat = true);
   void Register();
   void OpenWatch();
   void HeartbeatNow(std::function<void(bool known)> then, std::function<void()> on_timeout);

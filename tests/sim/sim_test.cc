@@ -21,14 +21,15 @@ std::optional<uint64_t> FromEnvironment(const char* name) {
   return std::strtoull(value, nullptr, 10);
 }
 
-std::string RunOne(uint64_t seed, PlantedBug bug, Tally& tally, bool traced = false) {
-  return Cluster({.seed = seed, .bug = bug, .traced = traced}, tally).Run();
+std::string RunOne(uint64_t seed, PlantedBug bug, Tally& tally) {
+  return Cluster({.seed = seed, .bug = bug}, tally).Run();
 }
 
 TEST(SimTest, NoSeedBreaksAnInvariant) {
   Tally tally;
   if (const auto seed = FromEnvironment("SIM_SEED")) {
-    ASSERT_EQ(RunOne(*seed, PlantedBug::kNone, tally, /*traced=*/true), "") << "seed " << *seed;
+    const Faults faults = std::getenv("SIM_BROKER_ONLY") != nullptr ? Faults::kBrokerOnly : Faults::kAll;
+    ASSERT_EQ(Cluster({.seed = *seed, .faults = faults, .traced = true}, tally).Run(), "") << "seed " << *seed;
     return;
   }
   const uint64_t num_seeds = FromEnvironment("SIM_SEEDS").value_or(10'000);
@@ -65,10 +66,10 @@ TEST(SimTest, ARunIsTheSameAgain) {
 }
 
 /// The first seed whose run notices the bug, and what it says.
-std::optional<std::string> Notice(PlantedBug bug, uint64_t num_seeds) {
+std::optional<std::string> Notice(PlantedBug bug, Faults faults = Faults::kAll, uint64_t num_seeds = 999) {
   Tally tally;
   for (uint64_t seed = 1; seed <= num_seeds; ++seed) {
-    const std::string failure = RunOne(seed, bug, tally);
+    const std::string failure = Cluster({.seed = seed, .bug = bug, .faults = faults}, tally).Run();
     if (failure.empty()) continue;
     std::cout << "noticed by seed " << seed << ": " << failure << "\n";
     return failure;
@@ -77,25 +78,46 @@ std::optional<std::string> Notice(PlantedBug bug, uint64_t num_seeds) {
 }
 
 TEST(SimTest, AReaderThatIgnoresTheGenerationIsNoticed) {
-  const auto failure = Notice(PlantedBug::kNoGenerationCheck, 999);
-  ASSERT_TRUE(failure.has_value());
-  EXPECT_NE(failure->find("wrong KV"), std::string::npos) << *failure;
+  for (PlantedBug bug : {PlantedBug::kNoGenerationCheck, PlantedBug::kOnlyFirstCheck, PlantedBug::kMovesUnchecked}) {
+    const auto failure = Notice(bug);
+    ASSERT_TRUE(failure.has_value());
+    EXPECT_NE(failure->find("wrong KV"), std::string::npos) << *failure;
+  }
 }
 
 TEST(SimTest, AReleaseBeforeTheDrainIsNoticed) {
-  const auto failure = Notice(PlantedBug::kReleaseBeforeDrain, 999);
+  const auto failure = Notice(PlantedBug::kReleaseBeforeDrain);
   ASSERT_TRUE(failure.has_value());
   EXPECT_NE(failure->find("still uses it"), std::string::npos) << *failure;
 }
 
 TEST(SimTest, AnExtentThatIsLeasedTwiceIsNoticed) {
-  const auto failure = Notice(PlantedBug::kLeaseTwice, 999);
+  const auto failure = Notice(PlantedBug::kLeaseTwice);
   ASSERT_TRUE(failure.has_value());
   EXPECT_NE(failure->find("to lease"), std::string::npos) << *failure;
 }
 
 TEST(SimTest, AnOldIncarnationThatIsBelievedIsNoticed) {
-  ASSERT_TRUE(Notice(PlantedBug::kAcceptOldIncarnation, 999).has_value());
+  const auto failure = Notice(PlantedBug::kAcceptOldIncarnation, Faults::kBrokerOnly);
+  ASSERT_TRUE(failure.has_value());
+  EXPECT_NE(failure->find("cost a borrower a lease"), std::string::npos) << *failure;
+}
+
+TEST(SimTest, TheDonorHoldsTheLineAgainstABrokerThatLeasesTwice) {
+  Tally tally;
+  for (uint64_t seed = 1; seed <= 300; ++seed) {
+    ASSERT_EQ(RunOne(seed, PlantedBug::kBrokerLeasesTwice, tally), "") << "seed " << seed;
+  }
+  EXPECT_GT(tally.declined, 700);  // hundreds more than without the bug
+}
+
+TEST(SimTest, ABrokerThatDiesOrIsReplacedCostsNoLease) {
+  Tally tally;
+  for (uint64_t seed = 1; seed <= 300; ++seed) {
+    ASSERT_EQ(Cluster({.seed = seed, .faults = Faults::kBrokerOnly}, tally).Run(), "") << "seed " << seed;
+  }
+  EXPECT_GT(tally.broker_restarts + tally.broker_replacements, 600);
+  EXPECT_GT(tally.agreed_leases, 1000);
 }
 
 }  // namespace

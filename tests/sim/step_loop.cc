@@ -23,6 +23,7 @@ StepLoop::StepLoop(Simulator& sim, Process& process, LeaseChannels& channels, Ta
       in_use_(options.num_blocks) {}
 
 void StepLoop::Start() {
+  ChooseTarget();
   process_.After(sim_.random.Below(2'000), [this] { BeginStep(); });
 }
 
@@ -54,7 +55,8 @@ void StepLoop::BeginStep() {
   HandleMessages();
   Work();
   BeginReading();
-  const Micros step = sim_.random.Between(1'000, 8'000) + std::exchange(hang_, 0);
+  const Micros longer = options_.long_steps && sim_.random.Chance(0.02) ? sim_.random.Below(80'000) : 0;
+  const Micros step = sim_.random.Between(1'000, 8'000) + longer + std::exchange(hang_, 0);
   if (!readings_.empty()) {
     process_.After(step / 2, [this] {
       for (Reading& reading : readings_) ReadCells(reading, 0, (options_.cells_per_block + 1) / 2);
@@ -73,7 +75,15 @@ void StepLoop::HandleMessages() {
   FinishDrains();
 }
 
+void StepLoop::ChooseTarget() { target_blocks_ = sim_.random.Between(options_.least_wanted, options_.most_wanted); }
+
+void StepLoop::Quiesce() {
+  quiet_ = true;
+  target_blocks_ = std::min(target_blocks_, used_blocks());
+}
+
 void StepLoop::Work() {
+  if (!quiet_ && sim_.random.Chance(0.015)) ChooseTarget();
   Recompute();
   while (total_blocks() > target_blocks_) EndOneSequence();
   if (sim_.random.Chance(0.05)) EndOneSequence();
@@ -192,7 +202,7 @@ StepLoop::Sequence* StepLoop::FindSequence(int64_t id) {
 
 void StepLoop::BeginReading() {
   if (sequences_.empty()) return;
-  for (int64_t i = sim_.random.Between(1, 3); i > 0; --i) {
+  for (int64_t i = sim_.random.Between(0, 2); i > 0; --i) {
     Sequence& sequence = sequences_[sim_.random.Below(static_cast<int64_t>(sequences_.size()))];
     for (size_t b = 0; b < sequence.blocks.size(); ++b) {
       const Block& block = sequence.blocks[b];
@@ -229,7 +239,8 @@ void StepLoop::FinishReading() {
     ReadCells(reading, (options_.cells_per_block + 1) / 2, options_.cells_per_block);
     if (sim_.failed()) return;
     if (reading.slot.has_value()) {
-      const bool held = reading.held && channels_.Find(reading.slot->lease)->Holds();
+      const bool looks_again = options_.bug != PlantedBug::kOnlyFirstCheck;
+      const bool held = reading.held && (!looks_again || channels_.Find(reading.slot->lease)->Holds());
       ++(held ? tally_.remote_reads : tally_.remote_reads_failed);
       if (!held) events_.OnGenerationChanged(reading.slot->lease);
       if (!held && options_.bug != PlantedBug::kNoGenerationCheck) continue;  // it is computed again
@@ -299,7 +310,7 @@ void StepLoop::MoveOut(Region& region) {
       for (int64_t c = 0; c < options_.cells_per_block; ++c) {
         values.push_back(view->Read(from.index * options_.cells_per_block + c));
       }
-      if (!view->Holds() && options_.bug != PlantedBug::kNoGenerationCheck) {
+      if (!view->Holds() && options_.bug != PlantedBug::kMovesUnchecked) {
         in_use_[*local] = false;
         continue;
       }

@@ -35,6 +35,8 @@ class StepLoop {
   struct Options {
     uint64_t engine_life = 0;  // unique in a run
     int64_t num_blocks = 0, cells_per_block = 1;
+    int64_t least_wanted = 0, most_wanted = 0;  // blocks that it tries to hold: now and then another number
+    bool long_steps = true;                     // now and then
     PlantedBug bug = PlantedBug::kNone;
   };
   StepLoop(Simulator& sim, Process& process, LeaseChannels& channels, Tally& tally, LoopEvents& events,
@@ -43,9 +45,8 @@ class StepLoop {
   void Start();
   /// Its next step lasts at least this much longer.
   void Hang(Micros extra) { hang_ += extra; }
-  /// How many blocks it shall try to hold from now on.
-  void SetTarget(int64_t blocks) { target_blocks_ = blocks; }
-  int64_t target() const { return target_blocks_; }
+  /// From now on it wants no more than what it has at home.
+  void Quiesce();
 
   // Messages.
   void Clear(const engine::lease::Lease& lease);
@@ -98,6 +99,7 @@ class StepLoop {
   void EndStep();
   void HandleMessages();
   void Work();
+  void ChooseTarget();
   void Grow();
   void Recompute();
   void Spill();
@@ -137,6 +139,7 @@ class StepLoop {
   std::map<int64_t, Transfer> transfers_;  // by ticket
   std::vector<Reading> readings_;
   int64_t last_sequence_ = 0, target_blocks_ = 0;
+  bool quiet_ = false;
   Micros hang_ = 0;
 };
 
