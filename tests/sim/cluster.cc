@@ -93,7 +93,7 @@ void Cluster::OneFault() {
   const Micros length = sim_.random.Chance(0.5) ? sim_.random.Between(1, 60) * kMillisecond
                                                 : sim_.random.Between(60, 1'200) * kMillisecond;
   if (options_.faults == Faults::kBrokerOnly) return sim_.random.Chance(0.5) ? CrashBroker() : ReplaceBroker();
-  switch (sim_.random.Below(9)) {
+  switch (sim_.random.Below(12)) {
     case 0:
       return CrashEngine(engine);
     case 1:
@@ -112,11 +112,17 @@ void Cluster::OneFault() {
     case 5:
     case 6:
       return CutALink();
+    case 8:
+      return LeaveAndReturn(engine);
+    case 9:
+      return StopBroker(length);
+    case 10:
+      return LimitAModel(length);
     case 7:
-      return engine.process().Run([&] { engine.Need(sim_.random.Between(1, 40)); });
+      return engine.process().Run([this, &engine] { engine.Need(sim_.random.Between(1, 40)); });
     default:
       if (address_.broker == nullptr) return;
-      return address_.broker->process().Run([this] { address_.broker->RevokeOne(); });
+      return address_.broker->process().Run([broker = address_.broker] { broker->RevokeOne(); });
   }
 }
 
@@ -127,6 +133,38 @@ void Cluster::CrashEngine(SimEngine& engine) {
   sim_.At(sim_.now() + sim_.random.Between(1, 900) * kMillisecond, [&engine] {
     if (!engine.process().alive()) engine.Start();
   });
+}
+
+void Cluster::LeaveAndReturn(SimEngine& engine) {
+  ++tally_.departures;
+  sim_.Trace([&] { return absl::StrCat(engine.instance(), " leaves"); });
+  engine.Leave();
+  const int64_t life = engine.process().life();
+  sim_.At(sim_.now() + 150 * kMillisecond, [this, &engine, life] {
+    if (engine.process().alive() && engine.process().life() == life) CrashEngine(engine);
+  });
+}
+
+void Cluster::StopBroker(Micros length) {
+  if (address_.broker == nullptr) return;
+  ++tally_.broker_stops;
+  SimBroker* const broker = address_.broker;
+  sim_.Trace([&] { return absl::StrCat(broker->incarnation(), " is stopped for ", length, " us"); });
+  broker->Stop();
+  sim_.At(sim_.now() + length, [broker] { broker->Continue(); });
+}
+
+void Cluster::LimitAModel(Micros length) {
+  const std::string model = absl::StrCat("model-", sim_.random.Below(3));
+  const int64_t bytes = sim_.random.Below(20) * kCellBytes;
+  const auto limit = [this, model](std::optional<int64_t> most) {
+    if (address_.broker == nullptr) return;
+    address_.broker->process().Run([broker = address_.broker, model, most] {
+      (void)broker->tables().LimitLease(model, most, broker->Now());  // no limit is below 0
+    });
+  };
+  limit(bytes);
+  sim_.At(sim_.now() + length, [limit] { limit(std::nullopt); });
 }
 
 void Cluster::StartBroker() {
@@ -178,7 +216,9 @@ void Cluster::Heal() {
   network_.HealAll();
   network_.copies = 0;
   if (address_.broker == nullptr) StartBroker();
+  address_.broker->Continue();
   for (const auto& engine : engines_) {
+    if (engine->leaving()) CrashEngine(*engine);
     if (!engine->process().alive()) engine->Start();
     if (engine->process().stopped()) engine->ContinueProcess();
   }
@@ -187,7 +227,7 @@ void Cluster::Heal() {
 // The broker's table is what the engines hold, lease by lease, and all of it is in use.
 void Cluster::CheckAgreement() {
   std::map<LeaseId, Lease> table;
-  for (const auto& lease : address_.broker->ledger().Snapshot()) {
+  for (const auto& lease : address_.broker->tables().leases().Snapshot()) {
     table[LeaseId(lease.id.value())] = ToEngineLease(lease);
   }
   const auto disagree = [&](const SimEngine& engine, LeaseId id, const char* what) {
@@ -225,7 +265,7 @@ void Cluster::CheckNothingIsLeft() {
     }
     tally_.stray_messages += engine->ignored();
   }
-  if (const size_t leases = address_.broker->ledger().Snapshot().size(); leases > 0) {
+  if (const size_t leases = address_.broker->tables().leases().Snapshot().size(); leases > 0) {
     sim_.Fail(absl::StrCat("after all was returned the broker still has ", leases, " leases"));
   }
 }

@@ -36,6 +36,9 @@ class Cluster {
   void PlanFaults();
   void OneFault();
   void CrashEngine(SimEngine& engine);
+  void LeaveAndReturn(SimEngine& engine);
+  void StopBroker(Micros length);
+  void LimitAModel(Micros length);
   void CrashBroker();
   void ReplaceBroker();
   void StartBroker();

@@ -1,17 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/sim/sim_broker.h"
 
-#include <algorithm>
 #include <utility>
 #include <variant>
 
 #include "absl/strings/str_cat.h"
-#include "common/base/status_macros.h"
 
 namespace swiftcache::sim {
 
 namespace ledger = broker::ledger;
-namespace membership = broker::membership;
 using engine::lease::Lease;
 
 Lease ToEngineLease(const ledger::Lease& lease) {
@@ -52,7 +49,6 @@ SimBroker::SimBroker(Simulator& sim, Network& network, PlantedBug bug)
 void SimBroker::Start() {
   process_.Start();
   incarnation_ = absl::StrCat("broker-", sim_.random.Next());
-  members_.emplace(membership::Options{.heartbeat_interval = kHeartbeat, .heartbeat_misses = 3});
   const ledger::Options options{.elastic = {.window = absl::Milliseconds(300)},
                                 .id_prefix = static_cast<uint32_t>(sim_.random.Next() >> 33),
                                 .max_lease_bytes = 12 * 4096,
@@ -61,7 +57,11 @@ void SimBroker::Start() {
                                 .confirm_timeout = kHeartbeat * 2,
                                 .want_ttl = kHeartbeat * 5,
                                 .min_hold = kHeartbeat * 2};
-  ledger_.emplace(options, [this] { return absl::StrCat("capability-", ++last_capability_, sim_.random.Next()); });
+  tables_.emplace(broker::loop::Tables::Options{
+      .membership = {.heartbeat_interval = kHeartbeat, .heartbeat_misses = 3},
+      .ledger = options,
+      .incarnation = incarnation_,
+      .new_capability = [this] { return absl::StrCat("capability-", ++last_capability_, sim_.random.Next()); }});
   planned_tick_ = 0;
 }
 
@@ -71,55 +71,18 @@ void SimBroker::Die() {
   told_.clear();
 }
 
-absl::Status SimBroker::CheckIncarnation(const std::string& incarnation) const {
-  if (incarnation == incarnation_) return absl::OkStatus();
-  return absl::NotFoundError(absl::StrCat("this is ", incarnation_, ", found ", incarnation, "; register again"));
-}
-
-absl::Status SimBroker::Register(const membership::EngineInfo& info, const ledger::Engine& engine,
-                                 const std::vector<Lease>& held) {
-  const absl::Time now = process_.LocalNow();
-  RETURN_IF_ERROR(members_->Register(info, now));
-  std::vector<ledger::Lease> claims;
-  for (const Lease& lease : held) claims.push_back(ToBrokerLease(lease));
-  ledger_->Enter(engine, claims, now);
-  return absl::OkStatus();
-}
-
-absl::Status SimBroker::Heartbeat(const ledger::Party& who, const std::string& incarnation) {
-  RETURN_IF_ERROR(CheckIncarnation(incarnation));
-  return members_->Heartbeat(who.name, who.instance_id, {}, process_.LocalNow());
-}
-
-absl::Status SimBroker::ReportWindow(const ledger::Party& who, const std::string& incarnation,
-                                     const broker::elastic::Demand& demand) {
-  RETURN_IF_ERROR(CheckIncarnation(incarnation));
-  return ledger_->ReportWindow(who, demand, process_.LocalNow()).status();
-}
-
-absl::Status SimBroker::RequestLease(const ledger::Party& who, const std::string& incarnation,
-                                     const ledger::LeaseRequest& request) {
-  RETURN_IF_ERROR(CheckIncarnation(incarnation));
-  return ledger_->RequestLease(who, request, process_.LocalNow()).status();
-}
-
-absl::StatusOr<std::vector<ledger::LeaseId>> SimBroker::ScaleUp(const ledger::Party& who,
-                                                                const std::string& incarnation, int64_t need_blocks) {
-  RETURN_IF_ERROR(CheckIncarnation(incarnation));
-  return ledger_->ScaleUp(who, need_blocks, process_.LocalNow());
-}
-
-absl::Status SimBroker::ReportLease(const ledger::Party& who, const std::string& incarnation,
-                                    const ledger::LeaseReport& report) {
-  RETURN_IF_ERROR(CheckIncarnation(incarnation));
-  return ledger_->ReportLease(who, report, process_.LocalNow());
+// As the loop does after a sleep in which it could not hear.
+void SimBroker::Continue() {
+  if (!process_.stopped()) return;
+  tables_->Forgive(Now() - last_awake_);
+  process_.Continue();
 }
 
 void SimBroker::RevokeOne() {
-  const std::vector<ledger::Lease> leases = ledger_->Snapshot();
+  const std::vector<ledger::Lease> leases = tables_->leases().Snapshot();
   if (leases.empty()) return;
   const ledger::LeaseId id = leases[sim_.random.Below(static_cast<int64_t>(leases.size()))].id;
-  const absl::Status status = ledger_->RevokeLease(id, process_.LocalNow());
+  const absl::Status status = tables_->RevokeLease(id, Now());
   if (!status.ok()) sim_.Fail(absl::StrCat("the operator's revocation: ", status.ToString()));
 }
 
@@ -128,7 +91,7 @@ void SimBroker::Watch(int endpoint, int64_t number, Process& to, OnWord on_word)
   if (it != streams_.end() && it->second.life == to.life() && it->second.number > number) return;
   streams_[endpoint] = {.pipe = {}, .number = number, .to = &to, .life = to.life(), .on_word = std::move(on_word)};
   WatchWord snapshot{.incarnation = incarnation_, .leases = {}};
-  for (const ledger::Lease& lease : ledger_->Snapshot()) {
+  for (const ledger::Lease& lease : tables_->leases().Snapshot()) {
     const auto told = told_.find(LeaseId(lease.id.value()));
     snapshot.leases.push_back(told == told_.end() ? ToEngineLease(lease) : told->second);
   }
@@ -144,19 +107,17 @@ void SimBroker::Tell(int endpoint, WatchWord word) {
 }
 
 void SimBroker::AfterEach() {
-  const absl::Time now = process_.LocalNow();
-  members_->Expire(now);
-  ledger_->Tick(now);
-  for (const membership::Change& change : members_->TakeChanges()) {
-    if (const auto* removed = std::get_if<membership::Removed>(&change)) ledger_->Leave(removed->name, now);
-  }
-  for (const ledger::Change& change : ledger_->TakeChanges()) Publish(change);
-  if (const absl::Status status = ledger_->CheckInvariants(); !status.ok()) sim_.Fail(status.ToString());
+  last_awake_ = Now();
+  tables_->Tick(last_awake_);
+  for (const broker::loop::News& news : tables_->TakeNews()) Publish(news);
+  if (const absl::Status status = tables_->leases().CheckInvariants(); !status.ok()) sim_.Fail(status.ToString());
   PlanTick();
 }
 
-void SimBroker::Publish(const ledger::Change& change) {
-  Lease lease = ToEngineLease(change.lease);
+void SimBroker::Publish(const broker::loop::News& news) {
+  const auto* told = std::get_if<ledger::Lease>(&news.event.what);
+  if (told == nullptr) return;  // of engines
+  Lease lease = ToEngineLease(*told);
   const bool leases_twice = bug_ == PlantedBug::kLeaseTwice || bug_ == PlantedBug::kBrokerLeasesTwice;
   if (const auto it = told_.find(lease.id); it != told_.end()) lease.extent = it->second.extent;
   if (leases_twice && lease.state == engine::lease::State::kOffered) {
@@ -171,7 +132,7 @@ void SimBroker::Publish(const ledger::Change& change) {
                         " blocks ", lease.extent.first_block, "+", lease.extent.num_blocks, " ",
                         StateName(lease.state));
   });
-  if (ledger::HasEnded(change.lease.state)) {
+  if (ledger::HasEnded(told->state)) {
     told_.erase(lease.id);
   } else {
     if (!leases_twice) CheckToldLease(lease);
@@ -190,8 +151,7 @@ void SimBroker::CheckToldLease(const Lease& lease) {
 }
 
 void SimBroker::PlanTick() {
-  const absl::Time next = std::min(members_->NextDeath().value_or(absl::InfiniteFuture()),
-                                   ledger_->NextDeadline().value_or(absl::InfiniteFuture()));
+  const absl::Time next = tables_->NextDeadline();
   if (next == absl::InfiniteFuture()) return;
   const Micros when = process_.WhenLocal(next);
   if (planned_tick_ > sim_.now() && planned_tick_ <= when) return;

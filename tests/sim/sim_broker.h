@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A broker process of the simulation: the real membership and ledger, fed as broker/loop feeds them.
+// A broker process of the simulation: the real tables, fed as broker/loop feeds them.
 #pragma once
 
 #include <cstdint>
@@ -10,8 +10,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "broker/ledger/ledger.h"
-#include "broker/membership/membership.h"
+#include "broker/loop/tables.h"
 #include "engine/lease/lease.h"
 #include "tests/sim/memory.h"
 #include "tests/sim/network.h"
@@ -31,8 +30,7 @@ struct WatchWord {
   std::vector<engine::lease::Lease> leases;
 };
 
-/// Thread-safety: none. Ownership: borrows all that it is given. Errors: those of the ledger; NOT_FOUND for another
-/// incarnation than its own.
+/// Thread-safety: none. Ownership: borrows all that it is given.
 class SimBroker {
  public:
   static constexpr int kEndpoint = 0;
@@ -42,23 +40,13 @@ class SimBroker {
 
   void Start();
   void Die();
-  /// Others take its place; it lives on a while and is heard by those who watch it already.
+  void Stop() { process_.Stop(); }
+  void Continue();
   Process& process() { return process_; }
   const std::string& incarnation() const { return incarnation_; }
-  broker::ledger::Ledger& ledger() { return *ledger_; }
-
-  // What its door calls.
-  absl::Status Register(const broker::membership::EngineInfo& info, const broker::ledger::Engine& engine,
-                        const std::vector<engine::lease::Lease>& held);
-  absl::Status Heartbeat(const broker::ledger::Party& who, const std::string& incarnation);
-  absl::Status ReportWindow(const broker::ledger::Party& who, const std::string& incarnation,
-                            const broker::elastic::Demand& demand);
-  absl::Status RequestLease(const broker::ledger::Party& who, const std::string& incarnation,
-                            const broker::ledger::LeaseRequest& request);
-  absl::StatusOr<std::vector<broker::ledger::LeaseId>> ScaleUp(const broker::ledger::Party& who,
-                                                               const std::string& incarnation, int64_t need_blocks);
-  absl::Status ReportLease(const broker::ledger::Party& who, const std::string& incarnation,
-                           const broker::ledger::LeaseReport& report);
+  /// What its door calls.
+  broker::loop::Tables& tables() { return *tables_; }
+  absl::Time Now() const { return process_.LocalNow(); }
   void RevokeOne();
 
   /// A stream to an engine: a snapshot, then every change, until it breaks or a newer one (of larger number) comes.
@@ -75,10 +63,9 @@ class SimBroker {
     OnWord on_word;
   };
 
-  absl::Status CheckIncarnation(const std::string& incarnation) const;
   void AfterEach();
   void Tell(int endpoint, WatchWord word);
-  void Publish(const broker::ledger::Change& change);
+  void Publish(const broker::loop::News& news);
   void CheckToldLease(const engine::lease::Lease& lease);
   void PlanTick();
 
@@ -87,8 +74,8 @@ class SimBroker {
   const PlantedBug bug_;
   Process process_;
   std::string incarnation_;
-  std::optional<broker::membership::Membership> members_;
-  std::optional<broker::ledger::Ledger> ledger_;
+  std::optional<broker::loop::Tables> tables_;
+  absl::Time last_awake_;
   std::map<int, Stream> streams_;
   std::map<LeaseId, engine::lease::Lease> told_;  // that live, as Watch told of them
   Micros planned_tick_ = 0;

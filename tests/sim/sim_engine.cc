@@ -61,7 +61,7 @@ void SimEngine::Start() {
                                   .long_steps = !options_.calm,
                                   .bug = options_.bug});
   reports_.clear();
-  reporting_ = registering_ = quiet_ = false;
+  reporting_ = registering_ = quiet_ = leaving_ = false;
   last_fenced_.reset();
   planned_tick_ = next_request_ = next_need_ = 0;
   sim_.Trace([&] { return absl::StrCat(instance_, " starts"); });
@@ -92,6 +92,20 @@ void SimEngine::ReturnAll() {
   process_.Run([this] {
     donor_->RevokeAll("drain", process_.LocalNow());
     for (const Lease& lease : borrower_->Held()) borrower_->GiveBack(lease.id, process_.LocalNow());
+  });
+}
+
+// As on SIGTERM: gives and takes everything back, signs off, and is gone.
+void SimEngine::Leave() {
+  leaving_ = true;
+  ReturnAll();
+  process_.After(100'000, [this] {
+    Call(
+        [name = options_.name, instance = instance_](SimBroker& broker) {
+          broker.tables().Deregister(name, instance, broker.Now());
+          return std::function<void()>([] {});
+        },
+        [] {});
   });
 }
 
@@ -278,8 +292,8 @@ void SimEngine::Need(int64_t blocks) {
   ++tally_.own_needs;
   const auto take_innermost = [this, blocks] { donor_->NeedBack(blocks, process_.LocalNow()); };
   Call(
-      [this, who = party(), incarnation = incarnation_, blocks, take_innermost](SimBroker& broker) {
-        const auto advice = broker.ScaleUp(who, incarnation, blocks);
+      [this, who = caller(), blocks, take_innermost](SimBroker& broker) {
+        const auto advice = broker.tables().ScaleUp(who, blocks, broker.Now());
         return std::function<void()>([this, advice, take_innermost] {
           if (!advice.ok() || advice->empty()) return take_innermost();
           for (const ledger::LeaseId id : *advice) {
@@ -320,18 +334,6 @@ void SimEngine::Call(Serve serve, std::function<void()> on_timeout, Micros timeo
   }
 }
 
-ledger::Engine SimEngine::Description() const {
-  return {.party = party(),
-          .model_name = absl::StrCat("model-", options_.endpoint % 3),
-          .node_id = "node",
-          .channel = instance_,
-          .page_bytes = kCellBytes,
-          .block_bytes = options_.cells_per_block * kCellBytes,
-          .block_tokens = 16,
-          .num_blocks = options_.num_blocks,
-          .ready = true};
-}
-
 broker::membership::EngineInfo SimEngine::Info() const {
   return {.name = options_.name,
           .instance_id = instance_,
@@ -346,17 +348,21 @@ broker::membership::EngineInfo SimEngine::Info() const {
                  .num_blocks = options_.num_blocks},
           .max_model_len_tokens = 1024,
           .model_card_hash = "",
-          .state = broker::membership::EngineState::kReady};
+          .state = broker::membership::EngineState::kReady,
+          .lease_channel = instance_,
+          .node_id = "node",
+          .page_bytes = kCellBytes};
 }
 
 // Before every watch: what it holds and what the broker believes are then the same.
 void SimEngine::Register() {
   if (std::exchange(registering_, true)) return;
-  std::vector<Lease> held = lent();
-  for (Lease& lease : borrower_->Held()) held.push_back(std::move(lease));
+  std::vector<ledger::Lease> held;
+  for (const Lease& lease : lent()) held.push_back(ToBrokerLease(lease));
+  for (const Lease& lease : borrower_->Held()) held.push_back(ToBrokerLease(lease));
   Call(
-      [this, info = Info(), description = Description(), held](SimBroker& broker) {
-        const absl::Status status = broker.Register(info, description, held);
+      [this, info = Info(), held](SimBroker& broker) {
+        const absl::Status status = broker.tables().Register(info, held, broker.Now());
         return std::function<void()>([this, status, incarnation = broker.incarnation()] {
           registering_ = false;
           if (absl::IsAlreadyExists(status)) return process_.After(kBeat, [this] { Register(); });
@@ -407,8 +413,8 @@ void SimEngine::Hear(const WatchWord& word, int64_t stream) {
 
 void SimEngine::HeartbeatNow(std::function<void(bool known)> then, std::function<void()> on_timeout) {
   Call(
-      [who = party(), incarnation = incarnation_, then = std::move(then)](SimBroker& broker) {
-        const bool known = broker.Heartbeat(who, incarnation).ok();
+      [who = caller(), then = std::move(then)](SimBroker& broker) {
+        const bool known = broker.tables().Heartbeat(who, {}, broker.Now()).ok();
         return std::function<void()>([then, known] { then(known); });
       },
       std::move(on_timeout));
@@ -430,8 +436,8 @@ void SimEngine::KeepReporting() {
   const broker::elastic::Demand demand{
       .used_blocks = used, .waiting_blocks = 0, .window_max_request_tokens = 16, .window_peak_blocks = used};
   Call(
-      [who = party(), incarnation = incarnation_, demand](SimBroker& broker) {
-        (void)broker.ReportWindow(who, incarnation, demand);  // the next one comes soon
+      [who = caller(), demand](SimBroker& broker) {
+        (void)broker.tables().ReportWindow(who, demand, broker.Now());  // the next one comes soon
         return std::function<void()>([] {});
       },
       [] {});
@@ -445,8 +451,8 @@ void SimEngine::RequestMemory(int64_t blocks) {
                                      .want_bytes = blocks * options_.cells_per_block * kCellBytes,
                                      .waiting_tokens = blocks * 16};
   Call(
-      [who = party(), incarnation = incarnation_, request](SimBroker& broker) {
-        (void)broker.RequestLease(who, incarnation, request);  // Watch tells what comes of it
+      [who = caller(), request](SimBroker& broker) {
+        (void)broker.tables().RequestLease(who, request, broker.Now());  // Watch tells what comes of it
         return std::function<void()>([] {});
       },
       [] {});
@@ -466,8 +472,8 @@ void SimEngine::SendReports() {
                                  .kind = report.kind,
                                  .epoch = ledger::Epoch(report.epoch.value())};
   Call(
-      [this, who = party(), incarnation = incarnation_, wire](SimBroker& broker) {
-        const absl::Status status = broker.ReportLease(who, incarnation, wire);
+      [this, who = caller(), wire](SimBroker& broker) {
+        const absl::Status status = broker.tables().ReportLease(who, wire, broker.Now());
         return std::function<void()>([this, status] { Reported(status); });
       },
       [this] {

@@ -48,6 +48,9 @@ class SimEngine final : public ChannelEvents, public LoopEvents {
   void StopProcess() { process_.Stop(); }
   void ContinueProcess();
   void HangLoop(Micros extra) { loop_->Hang(extra); }
+  /// Returns everything and signs off; a moment later it may be killed.
+  void Leave();
+  bool leaving() const { return process_.alive() && leaving_; }
   /// Its watch stream broke; it notices after a while.
   void WatchBroke();
   /// Wants memory that it has lent.
@@ -109,8 +112,7 @@ class SimEngine final : public ChannelEvents, public LoopEvents {
   void Reported(const absl::Status& status);
   void DropReport(bool forgotten);
   void RequestMemory(int64_t blocks);
-  broker::ledger::Party party() const { return {options_.name, instance_}; }
-  broker::ledger::Engine Description() const;
+  broker::loop::Caller caller() const { return {options_.name, instance_, incarnation_}; }
   broker::membership::EngineInfo Info() const;
 
   void AfterEach();
@@ -136,7 +138,7 @@ class SimEngine final : public ChannelEvents, public LoopEvents {
   std::optional<engine::lease::Borrower> borrower_;
   std::optional<StepLoop> loop_;
   std::deque<Report> reports_;
-  bool reporting_ = false, registering_ = false, quiet_ = false;
+  bool reporting_ = false, registering_ = false, quiet_ = false, leaving_ = false;
   int64_t stream_ = 0, last_request_ = 0;
   std::optional<LeaseId> last_fenced_;
   absl::Time continued_at_ = absl::InfinitePast();

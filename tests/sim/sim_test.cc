@@ -45,13 +45,31 @@ TEST(SimTest, NoSeedBreaksAnInvariant) {
             << tally.local_reads << " local reads, " << tally.remote_reads << " remote reads ("
             << tally.remote_reads_failed << " lost), " << tally.moved_back
             << " moved back; faults: " << tally.engine_crashes << " engine crashes, " << tally.broker_restarts
-            << " broker restarts, " << tally.broker_replacements << " replacements, " << tally.stops << " stops, "
-            << tally.hangs << " hangs, " << tally.cuts << " cuts, " << tally.own_needs << " own needs; "
-            << tally.stray_messages << " late or repeated messages ignored\n";
-  for (int64_t happened : {tally.grants, tally.released, tally.fenced, tally.declined, tally.lost, tally.agreed_leases,
-                           tally.renewals, tally.refused_stores, tally.remote_reads, tally.remote_reads_failed,
-                           tally.moved_back, tally.engine_crashes, tally.broker_restarts, tally.broker_replacements,
-                           tally.stops, tally.hangs, tally.cuts, tally.own_needs, tally.stray_messages}) {
+            << " broker restarts, " << tally.broker_replacements << " replacements, " << tally.broker_stops
+            << " broker stops, " << tally.departures << " departures, " << tally.stops << " stops, " << tally.hangs
+            << " hangs, " << tally.cuts << " cuts, " << tally.own_needs << " own needs; " << tally.stray_messages
+            << " late or repeated messages ignored\n";
+  for (int64_t happened : {tally.grants,
+                           tally.released,
+                           tally.fenced,
+                           tally.declined,
+                           tally.lost,
+                           tally.agreed_leases,
+                           tally.renewals,
+                           tally.refused_stores,
+                           tally.remote_reads,
+                           tally.remote_reads_failed,
+                           tally.moved_back,
+                           tally.engine_crashes,
+                           tally.broker_restarts,
+                           tally.broker_replacements,
+                           tally.broker_stops,
+                           tally.departures,
+                           tally.stops,
+                           tally.hangs,
+                           tally.cuts,
+                           tally.own_needs,
+                           tally.stray_messages}) {
     EXPECT_GT(happened, tally.runs / 100) << "something hardly ever happened";
   }
 }

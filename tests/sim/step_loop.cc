@@ -33,7 +33,9 @@ void StepLoop::Clear(const Lease& lease) {
 void StepLoop::TakeBack(LeaseId id, const Extent& extent) {
   inbox_.push_back([this, id, extent] {
     for (int64_t block = extent.first_block; block < extent.first_block + extent.num_blocks; ++block) {
-      if (away_[block] == id.value()) away_[block] = 0;
+      if (away_[block] != id.value()) continue;
+      away_[block] = 0;
+      Write(block, [](int64_t) { return 0; });  // scrubbed
     }
   });
 }
@@ -114,13 +116,18 @@ uint64_t StepLoop::Expected(int64_t sequence, int64_t block, int64_t cell) const
 
 // New KV is written where it is computed: in own memory.
 void StepLoop::WriteLocal(int64_t local, int64_t sequence, int64_t block) {
+  Write(local, [&](int64_t cell) { return Expected(sequence, block, cell); });
+}
+
+template <typename ValueOf>
+void StepLoop::Write(int64_t local, const ValueOf& value_of) {
   for (int64_t i = 0; i < options_.cells_per_block; ++i) {
     const int64_t cell = local * options_.cells_per_block + i;
     if (const int64_t lease = channels_.grant_of(cell); lease != 0) {
       sim_.Fail(absl::StrCat("engine life ", options_.engine_life, " writes own KV into cell ", cell,
                              ", which it has granted to lease ", lease));
     }
-    channels_.memory().cells[cell] = Expected(sequence, block, i);
+    channels_.memory().cells[cell] = value_of(i);
   }
 }
 
@@ -203,7 +210,7 @@ StepLoop::Sequence* StepLoop::FindSequence(int64_t id) {
 void StepLoop::BeginReading() {
   if (sequences_.empty()) return;
   for (int64_t i = sim_.random.Between(0, 2); i > 0; --i) {
-    Sequence& sequence = sequences_[sim_.random.Below(static_cast<int64_t>(sequences_.size()))];
+    const Sequence& sequence = sequences_[sim_.random.Below(static_cast<int64_t>(sequences_.size()))];
     for (size_t b = 0; b < sequence.blocks.size(); ++b) {
       const Block& block = sequence.blocks[b];
       if (!block.local.has_value() && !block.remote.has_value()) continue;

@@ -116,6 +116,8 @@ class StepLoop {
   void ForgetBlocksOf(LeaseId id);
 
   std::optional<int64_t> TakeLocal();
+  template <typename ValueOf>
+  void Write(int64_t local, const ValueOf& value_of);
   void WriteLocal(int64_t local, int64_t sequence, int64_t block);
   void FreeBlock(Block& block);
   void FreeSlot(const Slot& slot);
