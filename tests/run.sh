@@ -87,6 +87,7 @@ fi
 stage build-tsan built tsan tsan_tests && stage unit-tsan unit tsan -L tsan
 if $long; then  # every source includes its own header first, so short runs know already
   stage headers-compile-alone cmake --build --preset release --target all_verify_interface_header_sets
+  stage simulation-of-other-seeds env SIM_FIRST_SEED=10001 SIM_SEEDS=200000 build/release/tests/sim_test --gtest_filter='*NoSeed*'
   stage build-dev-warnings-are-errors built dev binaries unit_tests
 fi
 stage format tests/check-format.sh

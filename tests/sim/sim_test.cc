@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The whole control plane of leases, simulated: thousands of runs, each of its own seed, with every fault there is.
 //
-//   SIM_SEEDS=1000000 sim_test     more runs than the usual
-//   SIM_SEED=1234 sim_test         one run again, with its trace
+//   SIM_SEEDS=1000000 sim_test     more runs than the usual 10,000; SIM_FIRST_SEED says where they begin
+//   SIM_SEED=1234 sim_test         one run again, with its trace; SIM_BROKER_ONLY=1: where only brokers come and go
 #include <gtest/gtest.h>
 
 #include <cstdlib>
