@@ -7,6 +7,7 @@
 #include <random>
 #include <string>
 
+#include "absl/strings/escaping.h"
 #include "absl/time/clock.h"
 #include "broker/loop/broker_loop.h"
 #include "broker/rpc/broker_service.h"
@@ -68,7 +69,7 @@ struct BrokerFlags {
   }
 };
 
-// What only donor and borrower know: from the system's source, which cannot be guessed.
+// What only donor and borrower know: from the system's source, which cannot be guessed. Text, as channels want it.
 std::string NewCapability() {
   std::random_device device;
   std::string capability;
@@ -76,7 +77,7 @@ std::string NewCapability() {
     const uint32_t word = device();
     capability.append(reinterpret_cast<const char*>(&word), sizeof word);
   }
-  return capability;
+  return absl::BytesToHexString(capability);
 }
 
 absl::Status Serve(const BrokerFlags& flags, services::ShutdownSignals& signals) {

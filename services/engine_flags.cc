@@ -2,11 +2,13 @@
 #include "services/engine_flags.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <filesystem>
 #include <limits>
 #include <thread>
 
 #include "common/base/units.h"
+#include "engine/transport/shm_address.h"
 #include "services/flags.h"
 
 namespace swiftcache::services {
@@ -22,6 +24,24 @@ std::string NameOfModel(const std::string& path) {
 }
 
 }  // namespace
+
+void EngineFlags::ParseSharing(Flags& flags) {
+  shm_dir = engine::transport::DefaultShmDir(std::getenv("XDG_RUNTIME_DIR"));
+  flags.Choice(
+      "transport", &transport, {"auto", "none", "shm"},
+      "how KV memory is lent to and leased from other engines; auto: shm, where there is a broker and a prefix "
+      "cache; none: not at all");
+  flags.Choice("stream", &stream, {"auto", "lsc", "in_place"},
+               "how leased KV is read: layer by layer through local slots, or where it is mapped; auto: in place");
+  flags.Text("shm_dir", &shm_dir, "folder of the lease sockets, the same for all engines that share");
+  flags.Duration("revoke_deadline", &revoke_deadline, absl::Milliseconds(1), absl::Minutes(1),
+                 "what is lent is back so long after it was asked back, at the latest");
+  flags.Switch("scrub_on_return", &engine.scrub_on_return, "zero KV memory when it changes hands");
+  flags.Integer("link_gbps", &link_gbps, 0, 1 << 20,
+                "Gbit/s to which transfers are throttled, as if they crossed such a link; 0: as fast as memory");
+  flags.Duration("link_latency", &link_latency, absl::ZeroDuration(), absl::Seconds(10),
+                 "of each transfer, as if it crossed such a link");
+}
 
 std::optional<int> EngineFlags::Parse(int argc, char** argv) {
   Flags flags("swiftcache-engine", "Serves one model: token ids in, token ids out.");
@@ -48,10 +68,14 @@ std::optional<int> EngineFlags::Parse(int argc, char** argv) {
   flags.Address("advertise", &advertise, "gRPC address that others dial, where it differs from --listen", true);
   flags.Duration("drain_timeout", &drain_timeout, absl::ZeroDuration(), absl::Hours(24),
                  "after SIGTERM running requests may finish this long");
+  ParseSharing(flags);
   if (const std::optional<int> exit_code = flags.Parse(argc, argv)) return exit_code;
   if (model_name.empty()) model_name = NameOfModel(model);
   if (threads == 0) threads = std::max<int64_t>(1, std::thread::hardware_concurrency());
   engine.kv_cache_dtype = kv_cache_dtype == "f32" ? engine::backend::KvDtype::kF32 : engine::backend::KvDtype::kBf16;
+  engine.share = transport == "shm" || (transport == "auto" && !broker.empty() && engine.enable_prefix_caching);
+  using engine::exec::StreamMode;
+  engine.stream = stream == "lsc" ? StreamMode::kLsc : stream == "in_place" ? StreamMode::kInPlace : StreamMode::kAuto;
   return std::nullopt;
 }
 

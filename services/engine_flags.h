@@ -12,6 +12,7 @@
 #include "absl/time/time.h"
 #include "engine/exec/engine.h"
 #include "engine/models/create_model.h"
+#include "services/flags.h"
 
 namespace swiftcache::services {
 
@@ -22,10 +23,17 @@ struct EngineFlags {
   int64_t threads = 0;  // 0: one per core
   absl::Duration drain_timeout = absl::Seconds(30);
   engine::exec::EngineOptions engine;
+  // Sharing of KV memory.
+  std::string transport = "auto", stream = "auto", shm_dir;
+  absl::Duration revoke_deadline = absl::Milliseconds(50), link_latency;
+  int64_t link_gbps = 0;
 
   /// As Flags::Parse. Afterwards model_name is set, and threads is at least 1.
   std::optional<int> Parse(int argc, char** argv);
   engine::models::ComputeDtype compute_dtype() const;
+
+ private:
+  void ParseSharing(Flags& flags);
 };
 
 }  // namespace swiftcache::services

@@ -8,6 +8,7 @@
 #include <optional>
 #include <random>
 #include <string>
+#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -26,6 +27,7 @@
 #include "engine/rpc/broker_client.h"
 #include "engine/rpc/engine_service.h"
 #include "services/engine_flags.h"
+#include "services/engine_sharing.h"
 #include "services/server_shell.h"
 
 namespace swiftcache {
@@ -69,8 +71,14 @@ std::string DialAddress(const services::EngineFlags& flags, const std::string& l
   return where->ToString();
 }
 
-// Threads started from here on compute: they give way to those that move tokens and answer pings.
-void GiveWay() { setpriority(PRIO_PROCESS, 0, 10); }
+// Threads that `work` starts compute: they give way to those that move tokens, answer pings and fence leases.
+template <typename Work>
+void AtLowPriority(const Work& work) {
+  std::thread([&] {
+    setpriority(PRIO_PROCESS, 0, 10);  // of this thread, and of those that it starts
+    work();
+  }).join();
+}
 
 uint64_t RandomNumber() {
   thread_local std::mt19937_64 generator{std::random_device{}()};
@@ -85,7 +93,7 @@ struct Prepared {
   models::ModelOptions model;
   rpc::SerializedCard card;
   std::unique_ptr<rpc::BrokerClient> broker;
-  std::string name;
+  std::string name, instance_id;
 };
 
 absl::StatusOr<Prepared> Prepare(const services::EngineFlags& flags) {
@@ -101,22 +109,23 @@ absl::StatusOr<Prepared> Prepare(const services::EngineFlags& flags) {
              .dtype = flags.compute_dtype()};
   RETURN_IF_ERROR(CheckModelFits(p.checkpoint, p.model));
   ASSIGN_OR_RETURN(p.card, rpc::SerializeModelCard(p.checkpoint.card));
-  p.broker = rpc::BrokerClient::Create({.broker = flags.broker, .instance_id = services::RandomId()});
+  p.instance_id = services::RandomId();
+  p.broker = rpc::BrokerClient::Create({.broker = flags.broker, .instance_id = p.instance_id});
   const rpc::EngineDescription description{.name = flags.name.empty() ? flags.model_name : flags.name,
                                            .model_name = flags.model_name,
                                            .kv = p.reservation->layout,
-                                           .num_blocks = p.reservation->arena.num_blocks(),
+                                           .num_blocks = p.reservation->arena->num_blocks(),
                                            .max_model_len_tokens = p.reservation->max_model_len_tokens,
                                            .model_card_hash = p.card.hash};
   using NameChoice = rpc::BrokerClient::NameChoice;
   ASSIGN_OR_RETURN(p.name,
                    p.broker->Reserve(description, flags.name.empty() ? NameChoice::kWithSuffix : NameChoice::kExactly));
   NameEngine(p.name);
+  p.options.scale_down_window = p.broker->terms().scale_down_window;
   return p;
 }
 
 absl::StatusOr<std::unique_ptr<exec::Engine>> Load(Prepared& p, const Clock& clock, Metrics& metrics) {
-  GiveWay();
   ASSIGN_OR_RETURN(auto model, models::CreateModel(p.checkpoint.config, *p.checkpoint.weights, p.model));
   p.checkpoint.weights.reset();
   return exec::Engine::Create(p.options, *std::move(p.reservation), std::move(model), clock, metrics);
@@ -126,6 +135,12 @@ absl::Status Serve(const services::EngineFlags& flags, services::ShutdownSignals
   const RealClock clock;
   ASSIGN_OR_RETURN(Prepared p, Prepare(flags));
   Metrics metrics({{"model_name", flags.model_name}, {"engine", p.name}});
+  std::unique_ptr<services::EngineSharing> sharing;  // before the engine, which borrows it
+  if (p.options.share) {
+    ASSIGN_OR_RETURN(sharing,
+                     services::EngineSharing::Create({.name = p.name, .instance_id = p.instance_id, .flags = &flags},
+                                                     *p.reservation->arena, *p.broker, clock, metrics));
+  }
   std::unique_ptr<exec::Engine> engine;  // before the doors, which borrow it
   std::atomic<bool> ready = false;
   rpc::EngineDoor door({.vocab_size = p.checkpoint.config.vocab_size}, p.card, RandomNumber);
@@ -137,12 +152,27 @@ absl::Status Serve(const services::EngineFlags& flags, services::ShutdownSignals
   services::PrintListening(server->address(), http->address());
   p.broker->Start();
 
-  ASSIGN_OR_RETURN(engine, Load(p, clock, metrics));
-  engine->Start();
+  absl::Status loaded;
+  AtLowPriority([&] {
+    auto created = Load(p, clock, metrics);
+    loaded = created.status();
+    if (created.ok()) engine = *std::move(created);
+  });
+  RETURN_IF_ERROR(loaded);
+  if (sharing) engine->Share(sharing->transport(), sharing->coordinator());
+  AtLowPriority([&] { engine->Start(); });
+  if (sharing) sharing->Start(engine->lease_port());
   door.Open(*engine);
   server->SetServing(true);
   ready = true;
-  p.broker->Ready(DialAddress(flags, server->address()), [&] { return engine->Load(); });
+  const auto load = [&] {
+    exec::EngineLoad load = engine->Load();
+    if (sharing) load.reclaims = sharing->coordinator().reclaims().count;
+    if (sharing) load.last_reclaim = sharing->coordinator().reclaims().last;
+    return load;
+  };
+  p.broker->Ready(DialAddress(flags, server->address()), load,
+                  sharing ? sharing->Describe() : rpc::SharingDescription());
   LOG(INFO) << kProgram << " " << kVersion << " serves " << flags.model_name << " as " << p.name << " with "
             << flags.threads << " threads, max_model_len=" << engine->max_model_len_tokens();
 
@@ -152,6 +182,7 @@ absl::Status Serve(const services::EngineFlags& flags, services::ShutdownSignals
   p.broker->Draining();
   engine->Drain(clock.Now() + flags.drain_timeout);
   p.broker->Leave();
+  if (sharing) sharing->Stop();
   const absl::Time stopped = clock.Now() + kStopTimeout;
   server->Stop(stopped);
   http->Stop(stopped);

@@ -16,10 +16,13 @@
 #include "common/log/log.h"
 #include "common/sync/bounded_queue.h"
 #include "engine/exec/engine_metrics.h"
+#include "engine/exec/lease_messages.h"
 #include "engine/exec/live_request.h"
 #include "engine/exec/request_check.h"
 #include "engine/exec/step_loop.h"
+#include "engine/exec/urgency.h"
 #include "engine/kv/arena.h"
+#include "glog/logging.h"
 
 namespace swiftcache::engine::exec {
 namespace {
@@ -27,23 +30,61 @@ namespace {
 struct CancelMessage {
   std::string request_id;
 };
-struct DrainMessage {};  // end when nothing is left
-struct StopMessage {};   // end now
-using Message = std::variant<std::unique_ptr<LiveRequest>, CancelMessage, DrainMessage, StopMessage>;
+struct FinishMessage {};  // end when nothing is left
+struct StopMessage {};    // end now
+using Message = std::variant<std::unique_ptr<LiveRequest>, CancelMessage, LeaseMessage, FinishMessage, StopMessage>;
+
+// Nothing wakes a loop whose plan was empty because memory is on its way, if that way ends in silence.
+constexpr absl::Duration kPatience = absl::Milliseconds(20);
+
+// The coordinator's words as messages of the loop's queue; a step under way hears at once what concerns it.
+class LeasePort final : public coordinator::LoopPort {
+ public:
+  LeasePort(BoundedQueue<Message>* queue, Urgency* urgency) : queue_(*queue), urgency_(*urgency) {}
+  void Clear(kv::LeaseId id, const lease::Extent& extent) override { Push(ClearMessage{id, extent}); }
+  void TakeBack(kv::LeaseId id, const lease::Extent& extent) override { Push(TakeBackMessage{id, extent}); }
+  void Use(kv::LeaseId id, int64_t num_blocks, const transport::LeaseView& view) override {
+    Push(UseMessage{id, num_blocks, view});
+  }
+  void Drain(kv::LeaseId id, absl::Time until) override {
+    urgency_.Set(id, until);
+    Push(DrainMessage{id, until});
+  }
+  void Lose(kv::LeaseId id) override {
+    urgency_.Set(id, absl::InfinitePast());
+    Push(LoseMessage{id});
+  }
+  void Stored(transport::Ticket ticket, const absl::Status& status) override { Push(StoredMessage{ticket, status}); }
+  void Lendable(int64_t bytes) override { Push(LendableMessage{bytes}); }
+
+ private:
+  void Push(LeaseMessage message) { queue_.PushUrgent(std::move(message)); }
+
+  BoundedQueue<Message>& queue_;
+  Urgency& urgency_;
+};
 
 // The face of the loop: who is live, what the load is, and the queue through which the loop hears of everything.
 class EngineImpl final : public Engine, private LoopObserver {
  public:
   EngineImpl(const EngineOptions& options, const backend::KvLayout& layout, const RequestLimits& limits,
-             std::unique_ptr<models::Model> model, kv::Arena arena, const Clock& clock, Metrics& metrics)
+             std::unique_ptr<models::Model> model, std::unique_ptr<kv::Arena> arena, const Clock& clock,
+             Metrics& metrics)
       : options_(options),
         layout_(layout),
         limits_(limits),
         clock_(clock),
-        metrics_(metrics, {.block_tokens = options.block_tokens, .num_blocks = arena.num_blocks()}),
+        metrics_(metrics, {.block_tokens = options.block_tokens, .num_blocks = arena->num_blocks()}),
         queue_(options.max_waiting_requests),
+        lease_port_(&queue_, &urgency_),
         loop_(options, std::move(model), std::move(arena), clock, &metrics_, this) {}
   ~EngineImpl() override { Drain(absl::InfinitePast()); }
+
+  void Share(transport::Transport& transport, coordinator::Coordinator& coordinator) override {
+    CHECK(options_.share);
+    loop_.Share({.transport = &transport, .coordinator = &coordinator, .urgency = &urgency_});
+  }
+  coordinator::LoopPort& lease_port() override { return lease_port_; }
 
   void Start() override {
     absl::MutexLock lock(&thread_mutex_);
@@ -63,6 +104,7 @@ class EngineImpl final : public Engine, private LoopObserver {
 
  private:
   void Run();
+  absl::Duration Patience() const;
   void Handle(Message message);
   absl::Status EnqueueLocked(std::unique_ptr<LiveRequest> request) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   EngineLoad LoadLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -77,6 +119,8 @@ class EngineImpl final : public Engine, private LoopObserver {
   const Clock& clock_;
   EngineMetrics metrics_;
   BoundedQueue<Message> queue_;
+  Urgency urgency_;
+  LeasePort lease_port_;
 
   mutable absl::Mutex mutex_;
   absl::flat_hash_set<std::string> live_ids_ ABSL_GUARDED_BY(mutex_);
@@ -147,14 +191,21 @@ void EngineImpl::OnLoad(const EngineLoad& load) {
 }
 
 void EngineImpl::Run() {
+  bool computing = true;
   while (!ends_now_ && !(ends_when_idle_ && !loop_.has_work())) {
-    const absl::Duration patience = loop_.has_work() ? absl::ZeroDuration() : absl::InfiniteDuration();
-    for (Message& message : queue_.TakeAll(patience)) Handle(std::move(message));
-    if (!ends_now_ && loop_.has_work()) loop_.Step();
+    for (Message& message : queue_.TakeAll(computing ? absl::ZeroDuration() : Patience())) Handle(std::move(message));
+    if (ends_now_) break;
+    computing = loop_.has_work() && loop_.Step();
+    if (!computing) loop_.Attend();
   }
   loop_.EndAll();
   absl::MutexLock lock(&mutex_);
   loop_ended_ = true;
+}
+
+absl::Duration EngineImpl::Patience() const {
+  const absl::Duration duty = loop_.NextDuty() - clock_.Now();
+  return std::max(absl::ZeroDuration(), loop_.has_work() ? std::min(duty, kPatience) : duty);
 }
 
 void EngineImpl::Handle(Message message) {
@@ -162,6 +213,8 @@ void EngineImpl::Handle(Message message) {
     loop_.Accept(std::move(*request));
   } else if (auto* cancel = std::get_if<CancelMessage>(&message)) {
     loop_.Cancel(cancel->request_id);
+  } else if (auto* lease = std::get_if<LeaseMessage>(&message)) {
+    loop_.Handle(*lease);
   } else {
     ends_when_idle_ = true;
     ends_now_ = ends_now_ || std::holds_alternative<StopMessage>(message);
@@ -177,7 +230,7 @@ void EngineImpl::Drain(absl::Time deadline) {
     if (loop_ended_ && !thread_.joinable()) return;
   }
   if (thread_.joinable()) {
-    queue_.PushUrgent(DrainMessage{});
+    queue_.PushUrgent(FinishMessage{});
     absl::MutexLock lock(&mutex_);
     mutex_.AwaitWithTimeout(absl::Condition(&loop_ended_), deadline - clock_.Now());
   }
@@ -207,11 +260,15 @@ int64_t WantedModelLen(const EngineOptions& options, const models::ModelGeometry
 absl::StatusOr<Reservation> Engine::Reserve(const EngineOptions& options, const models::ModelGeometry& geometry) {
   RETURN_IF_ERROR(CheckOptions(options, geometry));
   const backend::KvLayout layout = LayoutOf(options, geometry);
-  ASSIGN_OR_RETURN(kv::Arena arena,
-                   kv::Arena::Create({.bytes = options.kv_cache_bytes, .block_bytes = layout.block_bytes()}));
-  // One sequence must always fit into the arena alone: that is what progress rests on (Scheduler).
-  const int64_t length = std::min(WantedModelLen(options, geometry), arena.num_blocks() * options.block_tokens);
-  return Reservation{.arena = std::move(arena), .layout = layout, .max_model_len_tokens = length};
+  ASSIGN_OR_RETURN(kv::Arena arena, kv::Arena::Create({.bytes = options.kv_cache_bytes,
+                                                       .block_bytes = layout.block_bytes(),
+                                                       .shared = options.share}));
+  // Alone, one sequence must always fit into the arena: that is what progress rests on (Scheduler). Who shares may
+  // lease what is missing.
+  int64_t length = WantedModelLen(options, geometry);
+  if (!options.share) length = std::min(length, arena.num_blocks() * options.block_tokens);
+  return Reservation{
+      .arena = std::make_unique<kv::Arena>(std::move(arena)), .layout = layout, .max_model_len_tokens = length};
 }
 
 std::unique_ptr<Engine> Engine::Create(const EngineOptions& options, Reservation reservation,

@@ -19,11 +19,18 @@
 #include "common/base/clock.h"
 #include "common/metrics/metrics.h"
 #include "engine/backend/kv_layout.h"
+#include "engine/coordinator/coordinator.h"
+#include "engine/coordinator/loop_port.h"
 #include "engine/kv/arena.h"
 #include "engine/models/model.h"
 #include "engine/sample/sampling_params.h"
+#include "engine/transport/transport.h"
 
 namespace swiftcache::engine::exec {
+
+/// How blocks in leases are read: streamed through local slots layer by layer, or where they are mapped. kAuto: in
+/// place.
+enum class StreamMode { kAuto, kLsc, kInPlace };
 
 struct EngineOptions {
   int64_t kv_cache_bytes = 0;
@@ -35,6 +42,13 @@ struct EngineOptions {
   int64_t max_waiting_requests = 1024;
   bool enable_prefix_caching = true;
   std::vector<int32_t> eos_ids = {};
+  // Sharing of KV memory with other engines.
+  bool share = false;
+  StreamMode stream = StreamMode::kAuto;
+  bool scrub_on_return = true;
+  int64_t max_tokens_on_leases = 256;                    // of a step that reads leases: keeps a layer of it short
+  absl::Duration scale_down_window = absl::Seconds(60);  // Algorithm 1's t
+  absl::Duration lease_patience = absl::Seconds(10);     // of a request that own and leased memory cannot hold yet
 };
 
 struct Request {
@@ -60,7 +74,7 @@ enum class FinishReason { kStop, kLength, kCancelled };
 
 struct Usage {
   int64_t prompt_tokens = 0, completion_tokens = 0;
-  int64_t cached_local_tokens = 0;  // prompt tokens whose KV came from the prefix cache; donor and host come later
+  int64_t cached_local_tokens = 0, cached_donor_tokens = 0;  // prompt tokens whose KV came from the prefix cache
   absl::Duration time_to_first_token = {}, queue_time = {};
 };
 
@@ -87,14 +101,20 @@ class ResponseSink {
 /// Every block is used (held by a sequence), cached (held by the prefix cache alone, given away on demand) or free.
 struct EngineLoad {
   int64_t running_requests = 0, waiting_requests = 0;
-  int64_t kv_blocks_total = 0, kv_blocks_used = 0, kv_blocks_cached = 0, kv_blocks_free = 0;
+  int64_t kv_blocks_total = 0, kv_blocks_used = 0, kv_blocks_cached = 0, kv_blocks_free = 0;  // of the own arena
+  int64_t kv_blocks_leased_out = 0;                               // lent to others: in none of the other three
+  int64_t kv_blocks_leased_in = 0, kv_blocks_leased_in_used = 0;  // of others; used: by sequences or the prefix cache
   int64_t steps_total = 0, preemptions_total = 0, evicted_blocks_total = 0;
+  int64_t prompt_tokens_computed = 0, prompt_tokens_local = 0, prompt_tokens_donor = 0;  // since the start, by source
+  int64_t reclaims = 0;  // leases taken back in need, and how long the last took
+  absl::Duration last_reclaim;
   int64_t progress = 0;  // counts up with every step and every layer of it, also within a step
 };
 
-/// An engine's memory and limits, before there is a model. Ownership: owns the arena. Units: tokens.
+/// An engine's memory and limits, before there is a model. Ownership: owns the arena, which keeps its address. Units:
+/// tokens.
 struct Reservation {
-  kv::Arena arena;
+  std::unique_ptr<kv::Arena> arena;
   backend::KvLayout layout;
   int64_t max_model_len_tokens = 0;  // what model, option and arena allow
 };
@@ -116,6 +136,11 @@ class Engine {
                                         std::unique_ptr<models::Model> model, const Clock& clock, Metrics& metrics);
   virtual ~Engine() = default;
 
+  /// Makes the engine lend and lease memory. REQUIRES: options.share; called before Start. What is handed in outlives
+  /// the engine's Drain.
+  virtual void Share(transport::Transport& transport, coordinator::Coordinator& coordinator) = 0;
+  /// Where the coordinator tells the loop what to do. Valid from the engine's creation to its end.
+  virtual coordinator::LoopPort& lease_port() = 0;
   /// Starts the loop thread. Called once.
   virtual void Start() = 0;
   /// INVALID_ARGUMENT, OUT_OF_RANGE (prompt longer than max_model_len or the arena), RESOURCE_EXHAUSTED (queue full),

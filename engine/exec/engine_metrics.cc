@@ -8,7 +8,9 @@
 namespace swiftcache::engine::exec {
 namespace {
 
-const char kBlocksHelp[] = "Blocks of the KV arena; those that only the prefix cache holds count as free";
+const char kBlocksHelp[] =
+    "Blocks of KV: of the own arena free, used or leased_out, of others' arenas leased_in; those that only the prefix "
+    "cache holds count as free";
 const char kSourceHelp[] = "Prompt tokens by where their KV came from";
 const char kSource[] = "swiftcache_prompt_tokens_by_source_total";
 
@@ -35,6 +37,7 @@ EngineMetrics::EngineMetrics(Metrics& m, const Geometry& geometry)
                    m.Counter("vllm:num_preemptions_total", "Sequences that lost their blocks for another")},
       computed_tokens_(m.Counter(kSource, kSourceHelp, {{"source", "computed"}})),
       local_tokens_(m.Counter(kSource, kSourceHelp, {{"source", "local"}})),
+      donor_tokens_(m.Counter(kSource, kSourceHelp, {{"source", "donor"}})),
       cache_queries_(m.Counter("vllm:prefix_cache_queries_total", "Prompt tokens looked up in the prefix cache")),
       cache_hits_(m.Counter("vllm:prefix_cache_hits_total", "Prompt tokens found in the prefix cache")),
       steps_(m.Counter("swiftcache_steps_total", "Steps of the loop")),
@@ -45,6 +48,9 @@ EngineMetrics::EngineMetrics(Metrics& m, const Geometry& geometry)
                m.Gauge("vllm:num_requests_waiting", "Requests that wait for their turn")},
       free_blocks_(m.Gauge("swiftcache_kv_blocks", kBlocksHelp, {{"state", "free"}})),
       used_blocks_(m.Gauge("swiftcache_kv_blocks", kBlocksHelp, {{"state", "used"}})),
+      leased_out_blocks_(m.Gauge("swiftcache_kv_blocks", kBlocksHelp, {{"state", "leased_out"}})),
+      leased_in_blocks_(m.Gauge("swiftcache_kv_blocks", kBlocksHelp, {{"state", "leased_in"}})),
+      leased_in_used_blocks_(m.Gauge("swiftcache_kv_leased_in_used_blocks", "Leased blocks that hold KV")),
       cached_blocks_(
           m.Gauge("swiftcache_kv_cached_blocks", "Free blocks that the prefix cache holds until they are needed")),
       cache_usage_(m.Gauge("vllm:kv_cache_usage_perc", "Used share of the KV blocks, 0 to 1")) {
@@ -61,9 +67,10 @@ void EngineMetrics::NextToken(absl::Duration since_last) { inter_token_latency_.
 
 void EngineMetrics::Generated(int64_t tokens) { generation_tokens_.Increment(tokens); }
 
-void EngineMetrics::Prompt(int64_t prompt_tokens, int64_t cached_tokens) {
+void EngineMetrics::Prompt(int64_t prompt_tokens, int64_t cached_tokens, int64_t leased_tokens) {
   prompt_tokens_.Increment(prompt_tokens);
-  local_tokens_.Increment(cached_tokens);
+  local_tokens_.Increment(cached_tokens - leased_tokens);
+  donor_tokens_.Increment(leased_tokens);
   computed_tokens_.Increment(prompt_tokens - cached_tokens);
   cache_queries_.Increment(prompt_tokens);
   cache_hits_.Increment(cached_tokens);
@@ -87,6 +94,9 @@ void EngineMetrics::SetLoad(const EngineLoad& load) {
   waiting_.Set(load.waiting_requests);
   free_blocks_.Set(load.kv_blocks_free + load.kv_blocks_cached);
   used_blocks_.Set(load.kv_blocks_used);
+  leased_out_blocks_.Set(load.kv_blocks_leased_out);
+  leased_in_blocks_.Set(load.kv_blocks_leased_in);
+  leased_in_used_blocks_.Set(load.kv_blocks_leased_in_used);
   cached_blocks_.Set(load.kv_blocks_cached);
   cache_usage_.Set(static_cast<double>(load.kv_blocks_used) / static_cast<double>(load.kv_blocks_total));
   const double evicted = load.evicted_blocks_total - evictions_.Value();

@@ -32,7 +32,8 @@ class EngineMetrics {
   void NextToken(absl::Duration since_last);
   void Generated(int64_t tokens);
   /// The prompt of one continuation and how much of it the prefix cache had.
-  void Prompt(int64_t prompt_tokens, int64_t cached_tokens);
+  /// `cached_tokens` of the prompt came from the prefix cache, `leased_tokens` of those from leases.
+  void Prompt(int64_t prompt_tokens, int64_t cached_tokens, int64_t leased_tokens);
   void Ended(const absl::Status& status, absl::Duration since_arrival);
   void Stepped(int64_t preemptions);
   /// Gauges, and the counter of evictions.
@@ -68,9 +69,11 @@ class EngineMetrics {
   HistogramPair time_to_first_token_, inter_token_latency_, queue_time_;
   prometheus::Histogram& e2e_latency_;
   CounterPair prompt_tokens_, generation_tokens_, preemptions_;
-  prometheus::Counter &computed_tokens_, &local_tokens_, &cache_queries_, &cache_hits_, &steps_, &evictions_;
+  prometheus::Counter &computed_tokens_, &local_tokens_, &donor_tokens_, &cache_queries_, &cache_hits_, &steps_,
+      &evictions_;
   GaugePair running_, waiting_;
-  prometheus::Gauge &free_blocks_, &used_blocks_, &cached_blocks_, &cache_usage_;
+  prometheus::Gauge &free_blocks_, &used_blocks_, &leased_out_blocks_, &leased_in_blocks_, &leased_in_used_blocks_,
+      &cached_blocks_, &cache_usage_;
 };
 
 }  // namespace swiftcache::engine::exec

@@ -1,19 +1,50 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/exec/forward.h"
 
+#include <algorithm>
+
 #include "common/base/status_macros.h"
 
 namespace swiftcache::engine::exec {
+namespace {
 
-absl::StatusOr<std::span<const float>> Forward::Run(const sched::StepPlan& plan) {
+void AddOnce(kv::LeaseId id, std::vector<kv::LeaseId>& ids) {
+  if (std::find(ids.begin(), ids.end(), id) == ids.end()) ids.push_back(id);
+}
+
+}  // namespace
+
+absl::StatusOr<Forward::Outcome> Forward::Run(const sched::StepPlan& plan, bool may_cut_short) {
   Gather(plan);
   progress_.fetch_add(1, std::memory_order_relaxed);
   RETURN_IF_ERROR(model_->Begin({.token_ids = token_ids_, .sequences = sequences_, .logit_rows = logit_rows_}));
+  Outcome outcome;
+  RETURN_IF_ERROR(RunLayers(may_cut_short, outcome));
+  if (outcome.cut_short) return outcome;
+  ASSIGN_OR_RETURN(outcome.logits, model_->Finish());
+  return outcome;
+}
+
+absl::Status Forward::RunLayers(bool may_cut_short, Outcome& outcome) {
+  const bool reads_leases = !lease_ids_.empty();
+  const absl::Time begin = reads_leases ? leases_->clock->Now() : absl::InfinitePast();
   for (int64_t layer = 0; layer < model_->geometry().num_layers; ++layer) {
+    if (!streamed_.empty()) {
+      NoteLost(leases_->streamer->Arrive(layer), outcome);
+      PointAt(layer);
+      leases_->streamer->Prefetch(layer + 1);
+    }
     RETURN_IF_ERROR(model_->RunLayer(layer));
     progress_.fetch_add(1, std::memory_order_relaxed);
+    if (!reads_leases) continue;
+    CheckInPlace(outcome);
+    if (may_cut_short && TooLate(begin, layer + 1)) {
+      outcome.cut_short = true;
+      if (!streamed_.empty() && layer + 1 < model_->geometry().num_layers) leases_->streamer->Arrive(layer + 1);
+      return absl::OkStatus();
+    }
   }
-  return model_->Finish();
+  return absl::OkStatus();
 }
 
 void Forward::Gather(const sched::StepPlan& plan) {
@@ -21,6 +52,11 @@ void Forward::Gather(const sched::StepPlan& plan) {
   blocks_.clear();
   sequences_.clear();
   logit_rows_.clear();
+  lease_ids_.clear();
+  in_place_.clear();
+  in_place_ids_.clear();
+  streamed_.clear();
+  if (leases_ && leases_->streamer != nullptr) leases_->streamer->Begin();
   int64_t num_blocks = 0;
   for (const sched::Chunk& chunk : plan.chunks) num_blocks += chunk.sequence->blocks.size();
   blocks_.reserve(num_blocks);  // the spans below must not move
@@ -29,14 +65,62 @@ void Forward::Gather(const sched::StepPlan& plan) {
     const auto first = sequence.tokens.begin() + sequence.computed_tokens;
     token_ids_.insert(token_ids_.end(), first, first + chunk.num_tokens);
     std::byte* const* const begin = blocks_.data() + blocks_.size();
-    for (int64_t i = 0; i < sequence.blocks.size(); ++i) {
-      blocks_.push_back(arena_->Address(kv::BlockId(cache_->place(sequence.blocks[i]).index)));
-    }
+    for (int64_t i = 0; i < sequence.blocks.size(); ++i) blocks_.push_back(AddressOf(sequence.blocks[i]));
     sequences_.push_back({.num_rows = chunk.num_tokens,
                           .context_tokens = sequence.computed_tokens,
                           .blocks = std::span(begin, sequence.blocks.size())});
     if (chunk.samples) logit_rows_.push_back(static_cast<int32_t>(token_ids_.size()) - 1);
   }
+  if (!streamed_.empty()) leases_->streamer->Prefetch(0);
+}
+
+std::byte* Forward::AddressOf(kv::BlockId id) {
+  const kv::Place place = cache_->place(id);
+  return place.local() ? arena_->Address(place.index) : LeasedAddress(id, place);
+}
+
+// In the slots while there are some, else where it lies.
+std::byte* Forward::LeasedAddress(kv::BlockId id, kv::Place place) {
+  const LeasedRegion& region = leases_->sharing->RegionOf(place.region);
+  AddOnce(region.lease, lease_ids_);
+  if (leases_->streamer != nullptr) {
+    const int64_t offset = place.index * arena_->block_bytes();
+    if (const auto stream = leases_->streamer->Add(id, region.lease, offset)) {
+      streamed_.push_back({blocks_.size(), *stream});
+      return nullptr;  // PointAt says where, layer by layer
+    }
+  }
+  if (std::find(in_place_ids_.begin(), in_place_ids_.end(), region.lease) == in_place_ids_.end()) {
+    in_place_ids_.push_back(region.lease);
+    in_place_.push_back(region.view);
+  }
+  return leases_->sharing->Address(place);
+}
+
+// The model adds layer * slice_bytes to a block's address.
+void Forward::PointAt(int64_t layer) {
+  for (const Streamed& s : streamed_) {
+    blocks_[s.block] = leases_->streamer->Slice(s.stream, layer) - layer * leases_->streamer->slice_bytes();
+  }
+}
+
+void Forward::NoteLost(std::span<const kv::LeaseId> leases, Outcome& outcome) const {
+  for (const kv::LeaseId lease : leases) AddOnce(lease, outcome.lost);
+}
+
+void Forward::CheckInPlace(Outcome& outcome) const {
+  for (size_t i = 0; i < in_place_.size(); ++i) {
+    if (!in_place_[i].Holds()) AddOnce(in_place_ids_[i], outcome.lost);
+  }
+}
+
+// True where a lease that is read is due before the rest of the step will be done, at the pace so far.
+bool Forward::TooLate(absl::Time begin, int64_t layers_done) const {
+  const absl::Time due = leases_->urgency->Earliest(lease_ids_);
+  if (due == absl::InfiniteFuture()) return false;
+  const absl::Time now = leases_->clock->Now();
+  const int64_t layers_left = model_->geometry().num_layers - layers_done;
+  return now + (now - begin) / layers_done * layers_left > due - (due - begin) / 4;
 }
 
 }  // namespace swiftcache::engine::exec

@@ -1,16 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs a planned step through the model: rows in, logits out.
+// Runs a planned step through the model: rows in, logits out. Blocks in leases are read where they are mapped, or
+// streamed layer by layer.
 //
-//   ASSIGN_OR_RETURN(std::span<const float> logits, forward.Run(plan));
+//   ASSIGN_OR_RETURN(Forward::Outcome outcome, forward.Run(plan));
+//   ...outcome.lost: sequences that read these leases are to be computed again; outcome.cut_short: nothing is computed
 #pragma once
 
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "common/base/clock.h"
+#include "engine/exec/layer_streamer.h"
+#include "engine/exec/sharing.h"
+#include "engine/exec/urgency.h"
 #include "engine/kv/arena.h"
 #include "engine/kv/kv_cache.h"
 #include "engine/models/model.h"
@@ -18,28 +26,64 @@
 
 namespace swiftcache::engine::exec {
 
-/// Thread-safety: none, but progress() may be read by any thread. Ownership: borrows model and arena, owns the batch's
-/// scratch. Errors: the model's.
+/// What is read of a lease is good if its generation word is unchanged after the last read (LeaseView::Holds has the
+/// argument): in place that is after the last layer, asked after every layer so that a step of lost sequences ends
+/// early; what is streamed is checked around each copy, and stays good. Garbage is read meanwhile and does no harm: it
+/// is numbers in the rows of its own sequence, whose results are thrown away. Thread-safety: none, but progress() may
+/// be read by any thread. Ownership: borrows what is handed in, owns the batch's scratch. Errors: the model's.
 class Forward {
  public:
+  struct Outcome {
+    std::span<const float> logits;  // [chunks that sample][vocab_size], in their order; valid until the next Run
+    std::vector<kv::LeaseId> lost;  // memory that changed hands while this step read it
+    bool cut_short = false;         // a lease is wanted back before this step could have ended: no logits
+  };
+  /// Of an engine that shares.
+  struct Leases {
+    const Sharing* sharing;
+    const Urgency* urgency;
+    LayerStreamer* streamer;  // null: all reading is in place
+    const Clock* clock;
+  };
+
   Forward(models::Model* model, const kv::Arena* arena, const kv::KvCache* cache)
       : model_(model), arena_(arena), cache_(cache) {}
+  void SetLeases(const Leases& leases) { leases_ = leases; }
 
-  /// Logits [number of chunks that sample][vocab_size], in the order of the chunks; valid until the next Run.
-  absl::StatusOr<std::span<const float>> Run(const sched::StepPlan& plan);
+  /// `may_cut_short`: give up at the next layer where a lease is wanted back sooner than the step would end.
+  absl::StatusOr<Outcome> Run(const sched::StepPlan& plan, bool may_cut_short = false);
   /// Counts up with every Run and every layer of it: a long step is not a loop that stands still.
   int64_t progress() const { return progress_.load(std::memory_order_relaxed); }
+  /// Leases that the step read in place or streamed.
+  std::span<const kv::LeaseId> leases_read() const { return lease_ids_; }
 
  private:
+  struct Streamed {
+    size_t block = 0;  // index in blocks_
+    int64_t stream = 0;
+  };
+
   void Gather(const sched::StepPlan& plan);
+  std::byte* AddressOf(kv::BlockId id);
+  std::byte* LeasedAddress(kv::BlockId id, kv::Place place);
+  void PointAt(int64_t layer);
+  void NoteLost(std::span<const kv::LeaseId> leases, Outcome& outcome) const;
+  void CheckInPlace(Outcome& outcome) const;
+  bool TooLate(absl::Time begin, int64_t layers_done) const;
+  absl::Status RunLayers(bool may_cut_short, Outcome& outcome);
 
   models::Model* const model_;
   const kv::Arena* const arena_;
   const kv::KvCache* const cache_;
+  std::optional<Leases> leases_;
   std::vector<int32_t> token_ids_;  // [rows]
   std::vector<std::byte*> blocks_;  // of all sequences, one after the other
   std::vector<models::SequenceRows> sequences_;
   std::vector<int32_t> logit_rows_;
+  std::vector<kv::LeaseId> lease_ids_;          // read by this step
+  std::vector<transport::LeaseView> in_place_;  // views read in place, beside in_place_ids_
+  std::vector<kv::LeaseId> in_place_ids_;
+  std::vector<Streamed> streamed_;
   std::atomic<int64_t> progress_{0};
 };
 

@@ -27,7 +27,8 @@ std::optional<FinishReason> LiveRequest::FinishAfter(const Continuation& continu
 Usage LiveRequest::UsageOf(const Continuation& continuation) const {
   Usage usage{.prompt_tokens = continuation.prompt_tokens,
               .completion_tokens = continuation.output_tokens(),
-              .cached_local_tokens = continuation.cached_tokens.value_or(0)};
+              .cached_local_tokens = continuation.cached_tokens.value_or(0) - continuation.cached_leased_tokens,
+              .cached_donor_tokens = continuation.cached_leased_tokens};
   if (continuation.first_token_time) usage.time_to_first_token = *continuation.first_token_time - arrival_time;
   if (start_time) usage.queue_time = *start_time - arrival_time;
   return usage;

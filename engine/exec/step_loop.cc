@@ -15,39 +15,107 @@ void LogEnd(const LiveRequest& request, const absl::Status& status, absl::Durati
   const Usage usage = request.UsageOf(*request.continuations.front());
   LOG(INFO) << RequestTag{request.request.request_id, request.request.traceparent}
             << "ended status=" << absl::StatusCodeToString(status.code()) << " prompt_tokens=" << usage.prompt_tokens
-            << " cached_tokens=" << usage.cached_local_tokens << " output_tokens=" << request.output_tokens()
-            << " queue_time=" << usage.queue_time << " time_to_first_token=" << usage.time_to_first_token
-            << " time=" << since_arrival << (status.ok() ? "" : " error=") << status.message();
+            << " cached_tokens=" << usage.cached_local_tokens + usage.cached_donor_tokens
+            << " output_tokens=" << request.output_tokens() << " queue_time=" << usage.queue_time
+            << " time_to_first_token=" << usage.time_to_first_token << " time=" << since_arrival
+            << (status.ok() ? "" : " error=") << status.message();
 }
 
 }  // namespace
 
-StepLoop::StepLoop(const EngineOptions& options, std::unique_ptr<models::Model> model, kv::Arena arena,
+StepLoop::StepLoop(const EngineOptions& options, std::unique_ptr<models::Model> model, std::unique_ptr<kv::Arena> arena,
                    const Clock& clock, EngineMetrics* metrics, LoopObserver* observer)
-    : eos_ids_(options.eos_ids),
+    : options_(options),
       model_(std::move(model)),
       arena_(std::move(arena)),
       clock_(clock),
       metrics_(metrics),
       observer_(observer),
-      cache_({.num_blocks = arena_.num_blocks(),
+      cache_({.num_blocks = arena_->num_blocks(),
               .block_tokens = options.block_tokens,
               .enable_prefix_caching = options.enable_prefix_caching,
+              .may_borrow = options.share,
               .max_chunk_tokens = options.max_num_batched_tokens}),
-      scheduler_({.max_num_seqs = options.max_num_seqs, .max_num_batched_tokens = options.max_num_batched_tokens},
+      scheduler_({.max_num_seqs = options.max_num_seqs,
+                  .max_num_batched_tokens = options.max_num_batched_tokens,
+                  .max_tokens_touching_regions = options.max_tokens_on_leases},
                  &cache_),
-      forward_(model_.get(), &arena_, &cache_) {
+      forward_(model_.get(), arena_.get(), &cache_) {
   observer_->OnLoad(load());
+}
+
+void StepLoop::Share(const LoopSharing& sharing) {
+  sharing_.emplace(Sharing::Options{.block_tokens = options_.block_tokens,
+                                    .scrub_on_return = options_.scrub_on_return,
+                                    .scale_down_window = options_.scale_down_window},
+                   Sharing::Parts{.arena = arena_.get(),
+                                  .cache = &cache_,
+                                  .scheduler = &scheduler_,
+                                  .transport = sharing.transport,
+                                  .coordinator = sharing.coordinator,
+                                  .urgency = sharing.urgency,
+                                  .clock = &clock_});
+  if (options_.stream == StreamMode::kLsc) {
+    const models::ModelGeometry& geometry = model_->geometry();
+    streamer_.emplace(backend::KvLayout{.num_layers = geometry.num_layers,
+                                        .num_kv_heads = geometry.num_kv_heads,
+                                        .head_dim = geometry.head_dim,
+                                        .block_tokens = options_.block_tokens,
+                                        .dtype = options_.kv_cache_dtype},
+                      arena_.get(), sharing.transport, &clock_);
+  }
+  forward_.SetLeases({.sharing = &*sharing_,
+                      .urgency = sharing.urgency,
+                      .streamer = streamer_ ? &*streamer_ : nullptr,
+                      .clock = &clock_});
 }
 
 void StepLoop::Accept(std::unique_ptr<LiveRequest> request) {
   LiveRequest& accepted = *request;
   accepted.stop_ids.insert(accepted.request.stop_token_ids.begin(), accepted.request.stop_token_ids.end());
-  if (!accepted.request.ignore_eos) accepted.stop_ids.insert(eos_ids_.begin(), eos_ids_.end());
+  if (!accepted.request.ignore_eos) accepted.stop_ids.insert(options_.eos_ids.begin(), options_.eos_ids.end());
   accepted.first_sequence = sched::SequenceId(next_sequence_);
   next_sequence_ += accepted.request.n;
   live_.emplace(accepted.request.request_id, std::move(request));
-  scheduler_.Add(accepted.Begin());
+  if (!accepted.request.max_tokens) {  // nobody asked for more than there is at present
+    accepted.max_total_tokens =
+        std::clamp(cache_.num_potential() * options_.block_tokens,
+                   static_cast<int64_t>(accepted.request.prompt.size()) + 1, accepted.max_total_tokens);
+  }
+  Continuation* first = accepted.Begin();
+  if (scheduler_.CanEverFit(accepted.max_total_tokens - 1)) {
+    scheduler_.Add(first);
+  } else {
+    Park(&accepted);
+  }
+}
+
+// Donors may have what it takes: they are asked, and for a while it waits for their answer.
+void StepLoop::Park(LiveRequest* request) {
+  const int64_t blocks = cache_.BlocksFor(request->max_total_tokens - 1);
+  parked_.push_back({request->request.request_id, blocks, clock_.Now() + options_.lease_patience});
+  cache_.NoteNeed(blocks);
+}
+
+void StepLoop::AdmitParked() {
+  const absl::Time now = clock_.Now();
+  for (const Parked& parked : std::exchange(parked_, {})) {
+    const auto live = live_.find(parked.request_id);
+    if (live == live_.end()) continue;
+    LiveRequest& request = *live->second;
+    if (scheduler_.CanEverFit(request.max_total_tokens - 1)) {
+      scheduler_.Add(request.continuations.front().get());
+    } else if (now < parked.give_up) {
+      cache_.NoteNeed(parked.blocks);
+      parked_.push_back(parked);
+    } else {
+      Close(request, absl::OutOfRangeError(absl::StrCat(
+                         "the request may grow to ", request.max_total_tokens,
+                         " tokens; this engine's own memory holds ", cache_.num_usable_local() * options_.block_tokens,
+                         ", with all that others lend at present ", cache_.num_potential() * options_.block_tokens,
+                         ": shorten the prompt, lower max_tokens, or raise --kv_cache_bytes")));
+    }
+  }
 }
 
 void StepLoop::Cancel(const std::string& request_id) {
@@ -77,17 +145,89 @@ void StepLoop::EndAll() {
   Publish();
 }
 
-void StepLoop::Step() {
+bool StepLoop::Step() {
   const sched::StepPlan plan = scheduler_.Plan();
   NoteStarts(plan);
-  const absl::StatusOr<std::span<const float>> logits = forward_.Run(plan);
-  if (logits.ok()) {
-    scheduler_.Commit(plan);
-    SampleAll(plan, *logits);
-  } else {
-    FailStep(plan, logits.status());
-  }
+  if (sharing_) sharing_->Advance(TokensNotRunning(), LongestRequestTokens());
+  const bool computes = !plan.chunks.empty();
+  if (computes) RunStep(plan);
   Publish();
+  return computes;
+}
+
+// Two steps in a row may be cut short for leases that are wanted back; the next one runs to its end, so that there is
+// progress whatever donors do.
+constexpr int64_t kMaxCutShortInARow = 2;
+
+bool StepLoop::RunStep(const sched::StepPlan& plan) {
+  const bool may_cut = sharing_.has_value() && cut_short_in_a_row_ < kMaxCutShortInARow;
+  const absl::StatusOr<Forward::Outcome> outcome = forward_.Run(plan, may_cut);
+  if (!outcome.ok()) {
+    FailStep(plan, outcome.status());
+    return false;
+  }
+  if (!outcome->lost.empty()) sharing_->NoteLost(outcome->lost);  // resets the sequences that read them
+  cut_short_in_a_row_ = outcome->cut_short ? cut_short_in_a_row_ + 1 : 0;
+  if (outcome->cut_short) return false;
+  scheduler_.Commit(plan);
+  SampleAll(plan, outcome->logits);
+  return true;
+}
+
+void StepLoop::Handle(const LeaseMessage& message) {
+  if (!sharing_) return;
+  sharing_->Handle(message);
+  if (std::holds_alternative<UseMessage>(message) || std::holds_alternative<DrainMessage>(message) ||
+      std::holds_alternative<LoseMessage>(message)) {
+    SizeLayerStream();
+  }
+  AdmitParked();
+}
+
+void StepLoop::Attend() {
+  if (!sharing_) return;
+  if (!parked_.empty()) AdmitParked();
+  sharing_->Advance(TokensNotRunning(), LongestRequestTokens());
+  Publish();
+}
+
+absl::Time StepLoop::NextDuty() const {
+  if (!sharing_) return absl::InfiniteFuture();
+  absl::Time next = sharing_->NextAdvance();
+  for (const Parked& parked : parked_) next = std::min(next, parked.give_up);
+  return next;
+}
+
+int64_t StepLoop::TokensNotRunning() const {
+  int64_t tokens = 0;
+  for (const auto& [id, request] : live_) {
+    for (const auto& continuation : request->continuations) {
+      if (!continuation->done && !scheduler_.is_running(continuation.get())) tokens += continuation->tokens.size();
+    }
+  }
+  return tokens;
+}
+
+int64_t StepLoop::LongestRequestTokens() const {
+  int64_t longest = 0;
+  for (const auto& [id, request] : live_) {
+    for (const auto& continuation : request->continuations) {
+      longest = std::max<int64_t>(longest, continuation->tokens.size());
+    }
+  }
+  return longest;
+}
+
+// Slots for what the leases hold (eq. 4), in at most half of the own arena: blocks beyond those are read in place.
+void StepLoop::SizeLayerStream() {
+  if (!streamer_) return;
+  const int64_t layers = model_->geometry().num_layers;
+  const int64_t most = arena_->num_blocks() / 2;
+  const int64_t wanted = std::min(most, kv::StreamBlocksFor(cache_.leased_in().total, layers));
+  const auto reserved = static_cast<int64_t>(cache_.reserved().size());
+  if (wanted > reserved) (void)cache_.ReserveLocal(wanted - reserved);  // no room now: a later lease asks again
+  if (wanted < reserved) cache_.ReleaseReserved(reserved - wanted);
+  streamer_->SetSlots(cache_.reserved());
 }
 
 void StepLoop::NoteStarts(const sched::StepPlan& plan) {
@@ -112,7 +252,7 @@ void StepLoop::SampleAll(const sched::StepPlan& plan, std::span<const float> log
     if (!chunk.samples) continue;
     Continuation& continuation = AsContinuation(chunk.sequence);
     const auto row_logits = logits.subspan(row++ * vocab_size, vocab_size);
-    if (continuation.done) continue;
+    if (continuation.done || continuation.remaining_tokens() != 0) continue;  // ended, or reset: computed again
     const auto position = static_cast<int64_t>(continuation.tokens.size());
     absl::StatusOr<sample::SampledToken> token = sampler_.Sample(row_logits, continuation.sampling, position);
     if (token.ok()) {
@@ -148,7 +288,11 @@ void StepLoop::NoteTime(Continuation& continuation) {
     metrics_->NextToken(now - continuation.last_token_time);
   } else {
     continuation.first_token_time = now;
-    metrics_->Prompt(continuation.prompt_tokens, continuation.cached_tokens.value_or(0));
+    const int64_t cached = continuation.cached_tokens.value_or(0);
+    prompt_computed_ += continuation.prompt_tokens - cached;
+    prompt_local_ += cached - continuation.cached_leased_tokens;
+    prompt_donor_ += continuation.cached_leased_tokens;
+    metrics_->Prompt(continuation.prompt_tokens, cached, continuation.cached_leased_tokens);
     if (continuation.index == 0) metrics_->FirstToken(now - continuation.request->arrival_time);
   }
   continuation.last_token_time = now;
@@ -201,14 +345,20 @@ void StepLoop::Publish() {
 }
 
 EngineLoad StepLoop::load() const {
-  const kv::PlaceCounts kv_blocks = cache_.local();
-  EngineLoad load{.kv_blocks_total = kv_blocks.total,
-                  .kv_blocks_used = kv_blocks.used,
-                  .kv_blocks_cached = kv_blocks.cached,
-                  .kv_blocks_free = kv_blocks.free,
+  const kv::PlaceCounts local = cache_.local(), leased = cache_.leased_in();
+  EngineLoad load{.kv_blocks_total = local.total,
+                  .kv_blocks_used = local.used,
+                  .kv_blocks_cached = local.cached,
+                  .kv_blocks_free = local.free,
+                  .kv_blocks_leased_out = cache_.num_leased_out(),
+                  .kv_blocks_leased_in = leased.total,
+                  .kv_blocks_leased_in_used = leased.used + leased.cached,
                   .steps_total = steps_,
                   .preemptions_total = preemptions_,
-                  .evicted_blocks_total = cache_.evicted_total()};
+                  .evicted_blocks_total = cache_.evicted_total(),
+                  .prompt_tokens_computed = prompt_computed_,
+                  .prompt_tokens_local = prompt_local_,
+                  .prompt_tokens_donor = prompt_donor_};
   for (const auto& [id, request] : live_) {
     const bool runs = std::any_of(request->continuations.begin(), request->continuations.end(),
                                   [this](const auto& c) { return !c->done && scheduler_.is_running(c.get()); });
@@ -228,6 +378,7 @@ absl::Status StepLoop::CheckInvariants() const {
     }
     sequences += static_cast<int64_t>(request->continuations.size()) - done;
   }
+  sequences -= static_cast<int64_t>(parked_.size());
   if (sequences != scheduler_.num_running() + scheduler_.num_waiting()) {
     return absl::InternalError(absl::StrCat(sequences, " sequences are live, the scheduler has ",
                                             scheduler_.num_running(), " running and ", scheduler_.num_waiting(),

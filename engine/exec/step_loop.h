@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -17,8 +18,12 @@
 #include "engine/exec/engine.h"
 #include "engine/exec/engine_metrics.h"
 #include "engine/exec/forward.h"
+#include "engine/exec/layer_streamer.h"
+#include "engine/exec/lease_messages.h"
 #include "engine/exec/live_request.h"
 #include "engine/exec/outbox.h"
+#include "engine/exec/sharing.h"
+#include "engine/exec/urgency.h"
 #include "engine/kv/arena.h"
 #include "engine/kv/kv_cache.h"
 #include "engine/models/model.h"
@@ -26,6 +31,13 @@
 #include "engine/sched/scheduler.h"
 
 namespace swiftcache::engine::exec {
+
+/// What an engine that shares its memory adds to a loop. Ownership: borrows; outlives the loop's steps.
+struct LoopSharing {
+  transport::Transport* transport = nullptr;
+  coordinator::Coordinator* coordinator = nullptr;
+  Urgency* urgency = nullptr;
+};
 
 /// Hears of changes before the sinks of the requests concerned do. Called by the loop's thread; must not block.
 class LoopObserver {
@@ -42,8 +54,8 @@ class LoopObserver {
 /// requests of that step (INTERNAL) and nothing else.
 class StepLoop {
  public:
-  StepLoop(const EngineOptions& options, std::unique_ptr<models::Model> model, kv::Arena arena, const Clock& clock,
-           EngineMetrics* metrics, LoopObserver* observer);
+  StepLoop(const EngineOptions& options, std::unique_ptr<models::Model> model, std::unique_ptr<kv::Arena> arena,
+           const Clock& clock, EngineMetrics* metrics, LoopObserver* observer);
 
   /// REQUIRES: checked (request_check.h), and no live request has its id.
   void Accept(std::unique_ptr<LiveRequest> request);
@@ -51,9 +63,16 @@ class StepLoop {
   void Cancel(const std::string& request_id);
   /// Ends everything: what has a token with FinishReason::kCancelled, the rest with UNAVAILABLE.
   void EndAll();
-  bool has_work() const { return scheduler_.has_work(); }
-  /// REQUIRES: has_work().
-  void Step();
+  bool has_work() const { return scheduler_.has_work() || !parked_.empty(); }
+  /// REQUIRES: has_work(). False: everybody waits for memory that is on its way; nothing was computed.
+  bool Step();
+
+  /// From now on memory is lent and leased. Called once, before the first request.
+  void Share(const LoopSharing& sharing);
+  void Handle(const LeaseMessage& message);
+  /// Sets going what can be done without a step. To be called when messages were handled, and at NextDuty.
+  void Attend();
+  absl::Time NextDuty() const;
 
   EngineLoad load() const;
   /// Of the forward pass; may be read by any thread.
@@ -65,7 +84,13 @@ class StepLoop {
   static Continuation& AsContinuation(sched::Sequence* sequence) { return *static_cast<Continuation*>(sequence); }
 
   void NoteStarts(const sched::StepPlan& plan);
+  bool RunStep(const sched::StepPlan& plan);
   void SampleAll(const sched::StepPlan& plan, std::span<const float> logits);
+  void AdmitParked();
+  void Park(LiveRequest* request);
+  int64_t TokensNotRunning() const;
+  int64_t LongestRequestTokens() const;
+  void SizeLayerStream();
   void Append(Continuation& continuation, sample::SampledToken token);
   void NoteTime(Continuation& continuation);
   void BeginSiblings(LiveRequest& request);
@@ -74,9 +99,9 @@ class StepLoop {
   void Close(LiveRequest& request, const absl::Status& status);
   void Publish();
 
-  const std::vector<int32_t> eos_ids_;
+  const EngineOptions options_;
   const std::unique_ptr<models::Model> model_;
-  const kv::Arena arena_;
+  const std::unique_ptr<kv::Arena> arena_;
   const Clock& clock_;
   EngineMetrics* const metrics_;
   LoopObserver* const observer_;
@@ -84,12 +109,23 @@ class StepLoop {
   kv::KvCache cache_;
   sched::Scheduler scheduler_;
   Forward forward_;
+  std::optional<Sharing> sharing_;
+  std::optional<LayerStreamer> streamer_;
   sample::Sampler sampler_;
   absl::flat_hash_map<std::string, std::unique_ptr<LiveRequest>> live_;  // after cache_: holds its blocks
+  // Requests that neither own memory nor what may be leased can hold at present.
+  struct Parked {
+    std::string request_id;
+    int64_t blocks = 0;
+    absl::Time give_up;
+  };
+  std::vector<Parked> parked_;
+  int64_t cut_short_in_a_row_ = 0;
   Outbox outbox_;
   int64_t next_sequence_ = 0;
   int64_t steps_ = 0;
   int64_t preemptions_ = 0;
+  int64_t prompt_computed_ = 0, prompt_local_ = 0, prompt_donor_ = 0;  // tokens, by where their KV came from
 };
 
 }  // namespace swiftcache::engine::exec

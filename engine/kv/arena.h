@@ -3,7 +3,7 @@
 //
 //   ASSIGN_OR_RETURN(Arena arena, Arena::Create({.bytes = options.kv_cache_bytes, .block_bytes = layout.block_bytes(),
 //                                                .shared = true}));
-//   std::byte* layer0 = arena.Address(block);
+//   std::byte* layer0 = arena.Address(place.index);
 #pragma once
 
 #include <cstddef>
@@ -47,8 +47,8 @@ class Arena {
 
   int64_t num_blocks() const { return num_blocks_; }
   int64_t block_bytes() const { return block_bytes_; }
-  /// REQUIRES: 0 <= id < num_blocks().
-  std::byte* Address(BlockId id) const { return base() + id.value() * block_bytes_; }
+  /// Of the arena's block `index`. REQUIRES: 0 <= index < num_blocks().
+  std::byte* Address(int64_t index) const { return base() + index * block_bytes_; }
 
   std::byte* base() const { return memory_.base(); }
   /// What is mapped: the blocks and the rest of the last page.

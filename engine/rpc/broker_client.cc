@@ -9,6 +9,7 @@
 #include "common/log/log.h"
 #include "common/rpc/channel.h"
 #include "common/rpc/status.h"
+#include "engine/rpc/lease_convert.h"
 #include "swiftcache/v1/broker.grpc.pb.h"
 
 namespace swiftcache::engine::rpc {
@@ -21,11 +22,13 @@ constexpr absl::Duration kUnknownLifetime = absl::Seconds(2);  // of a holder, w
 /// No broker: names are free, nobody is told.
 class LoneClient final : public BrokerClient {
  public:
+  LeaseClient::Identity identity() const override { return {}; }
+  SharingTerms terms() const override { return {}; }
   absl::StatusOr<std::string> Reserve(const EngineDescription& description, NameChoice) override {
     return description.name;
   }
   void Start() override {}
-  void Ready(const std::string&, std::function<exec::EngineLoad()>) override {}
+  void Ready(const std::string&, std::function<exec::EngineLoad()>, const SharingDescription&) override {}
   void Draining() override {}
   void Leave() override {}
 };
@@ -49,6 +52,10 @@ v1::EngineInfo InfoOf(const EngineDescription& description, const std::string& i
   return info;
 }
 
+absl::Duration FromProto(const google::protobuf::Duration& proto) {
+  return absl::Seconds(proto.seconds()) + absl::Nanoseconds(proto.nanos());
+}
+
 bool BrokerIsAway(const absl::Status& status) {
   return absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status);
 }
@@ -61,9 +68,18 @@ class GrpcBrokerClient final : public BrokerClient {
             CreateRpcChannel(options.broker, {.max_reconnect_backoff = options.max_reconnect_backoff}))) {}
   ~GrpcBrokerClient() override { Leave(); }
 
+  LeaseClient::Identity identity() const override ABSL_LOCKS_EXCLUDED(mutex_) {
+    absl::MutexLock lock(&mutex_);
+    return {info_.name(), incarnation_};
+  }
+  SharingTerms terms() const override ABSL_LOCKS_EXCLUDED(mutex_) {
+    absl::MutexLock lock(&mutex_);
+    return terms_;
+  }
   absl::StatusOr<std::string> Reserve(const EngineDescription& description, NameChoice choice) override;
   void Start() override;
-  void Ready(const std::string& address, std::function<exec::EngineLoad()> load) override;
+  void Ready(const std::string& address, std::function<exec::EngineLoad()> load,
+             const SharingDescription& sharing) override;
   void Draining() override;
   void Leave() override;
 
@@ -83,8 +99,11 @@ class GrpcBrokerClient final : public BrokerClient {
   const Options options_;
   const std::unique_ptr<v1::BrokerService::Stub> stub_;
 
-  absl::Mutex mutex_;
+  mutable absl::Mutex mutex_;
+  std::string incarnation_ ABSL_GUARDED_BY(mutex_);  // of the broker that this engine is registered at
+  SharingTerms terms_ ABSL_GUARDED_BY(mutex_);
   v1::EngineInfo info_ ABSL_GUARDED_BY(mutex_);
+  std::function<std::vector<lease::Lease>()> held_ ABSL_GUARDED_BY(mutex_);
   std::function<exec::EngineLoad()> load_ ABSL_GUARDED_BY(mutex_);
   bool changed_ ABSL_GUARDED_BY(mutex_) = false;  // info_ is news to the broker
   bool stopped_ ABSL_GUARDED_BY(mutex_) = false;
@@ -94,7 +113,6 @@ class GrpcBrokerClient final : public BrokerClient {
   NameChoice choice_ = NameChoice::kExactly;
   int suffix_ = 1;
   bool registered_ = false;
-  std::string incarnation_;
   absl::Duration interval_ = absl::Seconds(1);
   absl::StatusCode logged_ = absl::StatusCode::kUnknown;
 
@@ -135,10 +153,15 @@ void GrpcBrokerClient::NextName() {
 
 absl::Status GrpcBrokerClient::Register() {
   v1::RegisterRequest request;
+  std::function<std::vector<lease::Lease>()> held;
   {
     absl::MutexLock lock(&mutex_);
     *request.mutable_engine() = info_;
+    held = held_;
     changed_ = false;
+  }
+  if (held) {
+    for (const lease::Lease& lease : held()) *request.add_leases() = ToProto(lease);
   }
   grpc::ClientContext context;
   SetTimeout(context, options_.rpc_timeout);
@@ -146,10 +169,14 @@ absl::Status GrpcBrokerClient::Register() {
   v1::RegisterResponse response;
   const absl::Status status = FromGrpc(stub_->Register(&context, request, &response));
   registered_ = status.ok();
+  {
+    absl::MutexLock lock(&mutex_);
+    incarnation_ = response.incarnation();  // "" where it failed
+    if (response.has_lease_ttl()) terms_.lease_ttl = FromProto(response.lease_ttl());
+    if (response.has_scale_down_window()) terms_.scale_down_window = FromProto(response.scale_down_window());
+  }
   if (!status.ok()) return status;
-  incarnation_ = response.incarnation();
-  const absl::Duration interval =
-      absl::Seconds(response.heartbeat_interval().seconds()) + absl::Nanoseconds(response.heartbeat_interval().nanos());
+  const absl::Duration interval = FromProto(response.heartbeat_interval());
   if (interval > absl::ZeroDuration()) interval_ = interval;
   return status;
 }
@@ -160,10 +187,10 @@ absl::Status GrpcBrokerClient::Heartbeat() {
   {
     absl::MutexLock lock(&mutex_);
     request.set_name(info_.name());
+    request.set_incarnation(incarnation_);
     read_load = load_;
   }
   request.set_instance_id(options_.instance_id);
-  request.set_incarnation(incarnation_);
   const exec::EngineLoad load = read_load ? read_load() : exec::EngineLoad();
   request.mutable_load()->set_running_requests(load.running_requests);
   request.mutable_load()->set_waiting_requests(load.waiting_requests);
@@ -171,6 +198,11 @@ absl::Status GrpcBrokerClient::Heartbeat() {
   request.mutable_load()->set_kv_blocks_cached(load.kv_blocks_cached);
   request.mutable_load()->set_steps_total(load.steps_total);
   request.mutable_load()->set_progress(load.progress);
+  request.mutable_load()->set_prompt_tokens_computed(load.prompt_tokens_computed);
+  request.mutable_load()->set_prompt_tokens_local(load.prompt_tokens_local);
+  request.mutable_load()->set_prompt_tokens_donor(load.prompt_tokens_donor);
+  request.mutable_load()->set_reclaims(load.reclaims);
+  request.mutable_load()->set_last_reclaim_micros(absl::ToInt64Microseconds(load.last_reclaim));
   grpc::ClientContext context;
   SetTimeout(context, options_.rpc_timeout);
   context.set_wait_for_ready(true);  // leaves the moment the broker is back
@@ -241,8 +273,13 @@ bool GrpcBrokerClient::WaitStopped(absl::Duration timeout) {
   return stopped_;
 }
 
-void GrpcBrokerClient::Ready(const std::string& address, std::function<exec::EngineLoad()> load) {
+void GrpcBrokerClient::Ready(const std::string& address, std::function<exec::EngineLoad()> load,
+                             const SharingDescription& sharing) {
   absl::MutexLock lock(&mutex_);
+  info_.set_lease_channel(sharing.lease_channel);
+  info_.set_node_id(sharing.node_id);
+  info_.set_page_bytes(sharing.page_bytes);
+  held_ = sharing.held;
   info_.set_state(v1::READY);
   info_.set_address(address);
   load_ = std::move(load);

@@ -13,11 +13,14 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "engine/backend/kv_layout.h"
 #include "engine/exec/engine.h"
+#include "engine/lease/lease.h"
+#include "engine/rpc/lease_client.h"
 
 namespace swiftcache::engine::rpc {
 
@@ -28,6 +31,18 @@ struct EngineDescription {
   int64_t num_blocks = 0;
   int64_t max_model_len_tokens = 0;
   std::string model_card_hash;
+};
+
+/// What an engine that shares its KV memory adds, once it is ready.
+struct SharingDescription {
+  std::string lease_channel, node_id;
+  int64_t page_bytes = 0;
+  std::function<std::vector<lease::Lease>()> held;  // leases that it gives and takes: told with each registration
+};
+
+/// What the broker says of leases; these hold where there is no broker yet. Units: as named.
+struct SharingTerms {
+  absl::Duration lease_ttl = absl::Seconds(10), scale_down_window = absl::Seconds(60);
 };
 
 /// An engine serves whether or not the broker is there: a broker that is down, or was never there, is tried again until
@@ -52,10 +67,15 @@ class BrokerClient {
   /// called dead. ALREADY_EXISTS: a live engine has it. INVALID_ARGUMENT: the broker refuses the description. A broker
   /// that does not answer is no error: the name is registered when it comes.
   virtual absl::StatusOr<std::string> Reserve(const EngineDescription& description, NameChoice choice) = 0;
+  /// Name and broker's incarnation ("": not registered now), as the lease RPCs want them.
+  virtual LeaseClient::Identity identity() const = 0;
+  /// As of the last registration.
+  virtual SharingTerms terms() const = 0;
   /// Starts the heartbeats, without which the name is lost again.
   virtual void Start() = 0;
   /// `load` is called by the heartbeat thread until Leave.
-  virtual void Ready(const std::string& address, std::function<exec::EngineLoad()> load) = 0;
+  virtual void Ready(const std::string& address, std::function<exec::EngineLoad()> load,
+                     const SharingDescription& sharing = {}) = 0;
   virtual void Draining() = 0;
   /// Takes the engine out of the broker's table and ends the heartbeats.
   virtual void Leave() = 0;

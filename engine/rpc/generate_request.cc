@@ -76,6 +76,7 @@ void SetUsage(const exec::Usage& usage, v1::Usage& proto) {
   proto.set_prompt_tokens(usage.prompt_tokens);
   proto.set_completion_tokens(usage.completion_tokens);
   proto.mutable_cached_tokens()->set_local(usage.cached_local_tokens);
+  proto.mutable_cached_tokens()->set_donor(usage.cached_donor_tokens);
   SetDuration(usage.time_to_first_token, proto.mutable_time_to_first_token());
   SetDuration(usage.queue_time, proto.mutable_queue_time());
 }

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "absl/synchronization/mutex.h"
+#include "common/log/log.h"
 #include "engine/exec/engine.h"
 
 namespace swiftcache::engine {
@@ -28,6 +29,8 @@ class FakeEngine final : public exec::Engine {
   };
 
   void Start() override {}
+  void Share(transport::Transport&, coordinator::Coordinator&) override {}
+  coordinator::LoopPort& lease_port() override { LOG(FATAL) << "a fake shares no memory"; }
   absl::Status Submit(exec::Request request, std::unique_ptr<exec::ResponseSink> sink) override {
     absl::MutexLock lock(&mutex_);
     if (!refuse_with_.ok()) return refuse_with_;

@@ -39,8 +39,9 @@ class LoopHarness : private LoopObserver {
     const int64_t block_bytes = options.model.layout().block_bytes();
     auto arena = kv::Arena::Create({.bytes = options.num_blocks * block_bytes, .block_bytes = block_bytes});
     EXPECT_TRUE(arena.ok()) << arena.status();
-    loop_ = std::make_unique<StepLoop>(engine, std::make_unique<FakeModel>(options.model), *std::move(arena), clock_,
-                                       &metrics_, static_cast<LoopObserver*>(this));
+    loop_ = std::make_unique<StepLoop>(engine, std::make_unique<FakeModel>(options.model),
+                                       std::make_unique<kv::Arena>(*std::move(arena)), clock_, &metrics_,
+                                       static_cast<LoopObserver*>(this));
   }
 
   std::shared_ptr<Recording> Add(Request request) {

@@ -27,8 +27,8 @@ TEST(ArenaTest, BlocksAreAdjacentWholeAndZero) {
   auto arena = Arena::Create({.bytes = 1000, .block_bytes = 300});
   ASSERT_TRUE(arena.ok()) << arena.status();
   EXPECT_EQ(arena->num_blocks(), 3);
-  EXPECT_EQ(arena->Address(BlockId(2)) - arena->Address(BlockId(0)), 600);
-  EXPECT_TRUE(std::all_of(arena->Address(BlockId(0)), arena->Address(BlockId(0)) + 900,
+  EXPECT_EQ(arena->Address(2) - arena->Address(0), 600);
+  EXPECT_TRUE(std::all_of(arena->Address(0), arena->Address(0) + 900,
                           [](std::byte b) { return b == std::byte{0}; }));
 }
 
@@ -37,16 +37,16 @@ TEST(ArenaTest, EveryPageIsResidentFromTheStart) {
   auto arena = Arena::Create({.bytes = bytes, .block_bytes = 4096});
   ASSERT_TRUE(arena.ok()) << arena.status();
   std::vector<unsigned char> resident(bytes / page);
-  ASSERT_EQ(mincore(arena->Address(BlockId(0)), bytes, resident.data()), 0);
+  ASSERT_EQ(mincore(arena->Address(0), bytes, resident.data()), 0);
   EXPECT_EQ(std::count_if(resident.begin(), resident.end(), [](unsigned char r) { return r & 1; }), bytes / page);
 }
 
 TEST(ArenaTest, MovingKeepsTheAddresses) {
   auto arena = Arena::Create({.bytes = 4096, .block_bytes = 64});
   ASSERT_TRUE(arena.ok());
-  std::byte* const address = arena->Address(BlockId(5));
+  std::byte* const address = arena->Address(5);
   const Arena moved = std::move(*arena);
-  EXPECT_EQ(moved.Address(BlockId(5)), address);
+  EXPECT_EQ(moved.Address(5), address);
 }
 
 TEST(ArenaTest, LessThanABlockIsRefusedWithTheRemedy) {
@@ -82,7 +82,7 @@ TEST(SharedArenaTest, ChunksCoverItWithoutGapsAndShowItsBytes) {
   const int64_t page = sysconf(_SC_PAGESIZE);
   auto arena = Arena::Create({.bytes = 10 * 13824, .block_bytes = 13824, .shared = true, .chunk_bytes = 4 * page});
   ASSERT_TRUE(arena.ok()) << arena.status();
-  for (int i = 0; i < 10; ++i) std::memset(arena->Address(BlockId(i)), i + 1, 13824);
+  for (int i = 0; i < 10; ++i) std::memset(arena->Address(i), i + 1, 13824);
   std::string seen;
   for (const ArenaChunk& chunk : arena->chunks()) {
     ASSERT_EQ(chunk.offset, static_cast<int64_t>(seen.size()));

@@ -1,0 +1,331 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/coordinator/coordinator.h"
+
+#include <algorithm>
+#include <utility>
+#include <variant>
+
+#include "absl/strings/str_cat.h"
+#include "common/log/log.h"
+
+namespace swiftcache::engine::coordinator {
+
+using kv::LeaseId;
+using lease::Borrower;
+using lease::Donor;
+using lease::Lease;
+
+namespace {
+
+constexpr size_t kQueueCapacity = 1 << 16;  // a bound on paper: peers are few and their messages are bounded
+
+}  // namespace
+
+Coordinator::Counters::Counters(Metrics& metrics)
+    : granted(metrics.Counter("swiftcache_lease_granted_total", "Leases of own memory that were granted")),
+      revoked(metrics.Counter("swiftcache_lease_revoked_total", "Leases of own memory that were asked back")),
+      fenced(metrics.Counter("swiftcache_lease_fenced_total", "Leases of own memory taken back without the borrower")),
+      borrowed(metrics.Counter("swiftcache_lease_borrowed_total", "Leases of others' memory that came into use")),
+      lost(metrics.Counter("swiftcache_lease_lost_total", "Leases of others' memory lost with what they held")),
+      scale_up(metrics.Counter("swiftcache_scale_up_total", "Times that own lent memory was needed back")),
+      scale_down(metrics.Counter("swiftcache_scale_down_total", "Extents of own memory given away on lease")),
+      reclaim_seconds(metrics.Histogram(
+          "swiftcache_reclaim_seconds", "From the revocation of a lease to its end",
+          {1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 0.01, 0.02, 0.03, 0.05, 0.06, 0.08, 0.1, 0.25, 0.5, 1})) {}
+
+Coordinator::Coordinator(const Options& options, const Clock& clock, Metrics& metrics)
+    : options_(options),
+      clock_(clock),
+      counters_(metrics),
+      queue_(kQueueCapacity),
+      donor_({.instance_id = options.instance_id, .revoke_deadline = options.revoke_deadline, .ttl = options.ttl}),
+      borrower_({.instance_id = options.instance_id, .ttl = options.ttl, .drain = options.revoke_deadline}),
+      request_interval_(options.min_request_interval) {}
+
+Coordinator::~Coordinator() { Stop(absl::InfinitePast()); }
+
+void Coordinator::Start(transport::Transport* transport, LeaseBroker* broker, LoopPort* loop) {
+  transport_ = transport;
+  broker_ = broker;
+  loop_ = loop;
+  thread_ = std::thread([this] { Run(); });
+}
+
+void Coordinator::Stop(absl::Time deadline) {
+  if (!thread_.joinable()) return;
+  Post([this](absl::Time now) {
+    wanted_bytes_ = 0;
+    donor_.RevokeAll("the engine ends", now);
+    for (const Lease& lease : borrower_.Held()) borrower_.GiveBack(lease.id, now);
+  });
+  {
+    absl::MutexLock lock(&mutex_);
+    mutex_.AwaitWithTimeout(absl::Condition(this, &Coordinator::AllEndedLocked), deadline - clock_.Now());
+  }
+  queue_.Close();
+  thread_.join();
+}
+
+void Coordinator::Run() {
+  bool closed = false;
+  while (!closed) {
+    closed = queue_.closed();  // read before the last take: nothing is left inside
+    const absl::Duration wait = std::max(absl::ZeroDuration(), NextDeadline() - clock_.Now());
+    for (Message& message : queue_.TakeAll(wait)) {
+      message(clock_.Now());
+      Act(clock_.Now());
+    }
+    Tick(clock_.Now());
+    Act(clock_.Now());
+    Publish();
+  }
+  for (const Lease& lease : donor_.Held()) transport_->Fence(lease.id);
+  absl::MutexLock lock(&mutex_);
+  ended_ = true;
+}
+
+absl::Time Coordinator::NextDeadline() const {
+  absl::Time next = std::min({donor_.NextDeadline(), borrower_.NextDeadline(), advice_deadline_});
+  if (wanted_bytes_ > 0 && !request_under_way_) next = std::min(next, next_request_);
+  return next;
+}
+
+void Coordinator::Tick(absl::Time now) {
+  donor_.Tick(now);
+  borrower_.Tick(now);
+  if (now >= advice_deadline_) AskBack(now);
+  MaybeRequest(now);
+}
+
+// --- what others say
+
+void Coordinator::Cleared(LeaseId id, bool ok) {
+  Post([=, this](absl::Time now) { donor_.Cleared(id, ok, now); });
+}
+void Coordinator::Drained(LeaseId id) {
+  Post([=, this](absl::Time now) { borrower_.Drained(id, now); });
+}
+void Coordinator::Dropped(LeaseId id) {
+  Post([=, this](absl::Time now) { borrower_.Dropped(id, now); });
+}
+void Coordinator::GenerationChanged(LeaseId id) {
+  Post([=, this](absl::Time now) { borrower_.GenerationChanged(id, now); });
+}
+void Coordinator::OnBorrowerOpened(LeaseId id) {
+  Post([=, this](absl::Time now) { donor_.BorrowerOpened(id, now); });
+}
+void Coordinator::OnRenewal(LeaseId id) {
+  Post([=, this](absl::Time now) { donor_.Renewal(id, now); });
+}
+void Coordinator::OnReleased(LeaseId id) {
+  Post([=, this](absl::Time now) { donor_.BorrowerReleased(id, now); });
+}
+void Coordinator::OnBorrowerGone(LeaseId id) {
+  Post([=, this](absl::Time now) { donor_.BorrowerGone(id, now); });
+}
+void Coordinator::OnRenewed(LeaseId id) {
+  Post([=, this](absl::Time now) { borrower_.Renewed(id, now); });
+}
+void Coordinator::OnRevoked(LeaseId id, absl::Duration time_left) {
+  const absl::Time heard = clock_.Now();
+  Post([=, this](absl::Time now) { borrower_.Revoked(id, time_left - (now - heard), now); });
+}
+void Coordinator::OnDonorGone(LeaseId id) {
+  Post([=, this](absl::Time now) { borrower_.DonorGone(id, now); });
+}
+void Coordinator::OnOpened(LeaseId id, absl::StatusOr<transport::LeaseView> view) {
+  Post([=, this](absl::Time now) { HandleOpened(id, view, now); });
+}
+void Coordinator::OnLease(const Lease& lease) {
+  Post([=, this](absl::Time now) {
+    donor_.Told(lease, now);
+    borrower_.Told(lease, now);
+  });
+}
+void Coordinator::OnAnswer(absl::StatusOr<LeaseAnswer> answer) {
+  Post([=, this](absl::Time now) { HandleAnswer(answer, now); });
+}
+void Coordinator::OnScaleUp(absl::StatusOr<std::vector<LeaseId>> leases) {
+  Post([=, this](absl::Time now) {
+    if (leases.ok()) HandleScaleUp(*leases, now);
+  });
+}
+void Coordinator::OnReportRefused(const LeaseNews& news, const absl::Status& why) {
+  Post([=, this](absl::Time now) {
+    LOG(INFO) << "the broker refuses a report on lease " << news.id << ": " << why.message();
+    if (absl::IsNotFound(why)) {
+      donor_.BrokerForgot(news.id, now);
+      borrower_.EndedByBroker(news.id, now);
+    } else if (news.what == LeaseNews::What::kAccepted) {
+      donor_.Revoke(news.id, std::string(why.message()), now);
+    }
+  });
+}
+void Coordinator::ReportWindow(const Window& window) {
+  Post([=, this](absl::Time) { broker_->ReportWindow(window); });
+}
+
+void Coordinator::HandleOpened(LeaseId id, absl::StatusOr<transport::LeaseView> view, absl::Time now) {
+  if (view.ok()) {
+    views_[id] = *view;
+  } else {
+    LOG(WARNING) << "lease " << id << " could not be opened: " << view.status();
+  }
+  borrower_.Opened(id, view.ok(), now);
+}
+
+// --- memory of our own that is needed back
+
+void Coordinator::NeedBack(int64_t blocks) {
+  Post([=, this](absl::Time now) {
+    counters_.scale_up.Increment();
+    needed_blocks_ = std::max(needed_blocks_, blocks);
+    if (advice_deadline_ != absl::InfiniteFuture()) return;  // asked already
+    advice_deadline_ = now + options_.broker_patience;
+    broker_->AskScaleUp(needed_blocks_);
+  });
+}
+
+void Coordinator::HandleScaleUp(const std::vector<LeaseId>& leases, absl::Time now) {
+  if (advice_deadline_ == absl::InfiniteFuture()) return;  // too late
+  for (const LeaseId id : leases) donor_.Revoke(id, "its donor needs the memory", now);
+  AskBack(now);
+}
+
+// What the broker's advice does not cover is taken without it: a donor's need does not wait.
+void Coordinator::AskBack(absl::Time now) {
+  advice_deadline_ = absl::InfiniteFuture();
+  donor_.NeedBack(std::exchange(needed_blocks_, 0), now);
+}
+
+// --- memory of others that would be of use
+
+void Coordinator::WantMemory(int64_t bytes, int64_t waiting_tokens) {
+  Post([=, this](absl::Time now) {
+    wanted_bytes_ = bytes;
+    waiting_tokens_ = waiting_tokens;
+    MaybeRequest(now);
+  });
+}
+
+void Coordinator::MaybeRequest(absl::Time now) {
+  if (wanted_bytes_ <= 0 || request_under_way_ || now < next_request_) return;
+  request_under_way_ = true;
+  next_request_ = now + request_interval_;
+  broker_->RequestLease(absl::StrCat(++requests_), std::exchange(wanted_bytes_, 0), waiting_tokens_);
+}
+
+void Coordinator::HandleAnswer(const absl::StatusOr<LeaseAnswer>& answer, absl::Time now) {
+  request_under_way_ = false;
+  const bool short_of = !answer.ok() || !answer->shortage.empty();
+  request_interval_ =
+      short_of ? std::min(2 * request_interval_, options_.max_request_interval) : options_.min_request_interval;
+  next_request_ = now + request_interval_;
+  if (answer.ok()) loop_->Lendable(answer->lendable_bytes + answer->offered_bytes);
+}
+
+// --- what is to be done
+
+void Coordinator::Act(absl::Time now) {
+  for (bool done = false; !done;) {
+    done = true;
+    for (const Donor::Action& action : donor_.TakeActions()) {
+      std::visit([this](const auto& a) { Do(a); }, action);
+      done = false;
+    }
+    for (const Borrower::Action& action : borrower_.TakeActions()) {
+      std::visit([this](const auto& a) { Do(a); }, action);
+      done = false;
+    }
+  }
+}
+
+void Coordinator::Publish() {
+  std::vector<Lease> held = donor_.Held();
+  std::vector<Lease> taken = borrower_.Held();
+  held.insert(held.end(), std::make_move_iterator(taken.begin()), std::make_move_iterator(taken.end()));
+  absl::MutexLock lock(&mutex_);
+  held_ = std::move(held);
+}
+
+std::vector<Lease> Coordinator::Held() const {
+  absl::MutexLock lock(&mutex_);
+  return held_;
+}
+
+void Coordinator::Report(LeaseId id, LeaseNews::What what, const std::string& why, kv::Epoch epoch) {
+  broker_->Report({.id = id, .what = what, .epoch = epoch, .reason = why});
+}
+
+void Coordinator::Do(const Donor::ClearExtent& a) { loop_->Clear(a.lease.id, a.lease.extent); }
+
+// The answer comes at once: there is no peer in it.
+void Coordinator::Do(const Donor::Grant& a) {
+  const absl::StatusOr<kv::Epoch> epoch =
+      transport_->Grant({.lease = a.lease.id,
+                         .offset_bytes = a.lease.extent.first_block * options_.block_bytes,
+                         .bytes = a.lease.num_bytes,
+                         .borrower_instance = a.lease.borrower_instance,
+                         .capability = a.lease.capability});
+  if (epoch.ok()) {
+    donor_.Granted(a.lease.id, *epoch, clock_.Now());
+  } else {
+    donor_.GrantFailed(a.lease.id, std::string(epoch.status().message()), clock_.Now());
+  }
+}
+
+void Coordinator::Do(const Donor::SendRevoke& a) {
+  counters_.revoked.Increment();
+  transport_->SendRevoke(a.id, a.time_left);
+}
+
+void Coordinator::Do(const Donor::TakeBack& a) {
+  if (a.after_revoke > absl::ZeroDuration()) {
+    counters_.reclaim_seconds.Observe(absl::ToDoubleSeconds(a.after_revoke));
+    absl::MutexLock lock(&mutex_);
+    reclaims_ = {reclaims_.count + 1, a.after_revoke};
+  }
+  LOG(INFO) << "lease " << a.id << (a.fenced ? " was fenced" : " came back") << ": " << a.extent.num_blocks
+            << " blocks from " << a.extent.first_block << ", " << a.after_revoke << " after it was asked back";
+  loop_->TakeBack(a.id, a.extent);
+}
+
+void Coordinator::Do(const Donor::ReportAccepted& a) {
+  counters_.granted.Increment();
+  counters_.scale_down.Increment();
+  Report(a.id, LeaseNews::What::kAccepted, "", a.epoch);
+}
+
+void Coordinator::Do(const Donor::ReportFenced& a) {
+  counters_.fenced.Increment();
+  Report(a.id, LeaseNews::What::kFenced, a.why);
+}
+
+void Coordinator::Do(const Borrower::Open& a) {
+  transport_->Open({.lease = a.lease.id,
+                    .channel = a.lease.channel,
+                    .capability = a.lease.capability,
+                    .bytes = a.lease.num_bytes,
+                    .epoch = a.lease.epoch,
+                    .store_bytes = options_.block_bytes});
+}
+
+void Coordinator::Do(const Borrower::Use& a) {
+  counters_.borrowed.Increment();
+  LOG(INFO) << "lease " << a.lease.id << " of " << a.lease.borrower_blocks << " blocks from " << a.lease.donor
+            << " is in use";
+  loop_->Use(a.lease.id, a.lease.borrower_blocks, views_.at(a.lease.id));
+}
+
+void Coordinator::Do(const Borrower::Lose& a) {
+  counters_.lost.Increment();
+  LOG(WARNING) << "lease " << a.id << " is lost";
+  loop_->Lose(a.id);
+}
+
+void Coordinator::Do(const Borrower::Close& a) {
+  views_.erase(a.id);
+  transport_->Close(a.id);
+}
+
+}  // namespace swiftcache::engine::coordinator

@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+// The coordinator of an engine (paper, section 3.5): the thread that drives both halves of its leases, between broker,
+// transport and step loop. It lives beside the loop, so that a memory that is due is fenced in time while a step, or a
+// loop that hangs, goes on.
+//
+//   Coordinator coordinator(options, &transport, &broker, &loop, clock, metrics);
+//   coordinator.Start();
+//   coordinator.WantMemory(64 << 20, waiting_tokens);   // -> LoopPort::Use, some time
+//   coordinator.NeedBack(12);                           // -> LoopPort::TakeBack, within revoke_deadline
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "common/base/clock.h"
+#include "common/metrics/metrics.h"
+#include "common/sync/bounded_queue.h"
+#include "engine/coordinator/lease_broker.h"
+#include "engine/coordinator/loop_port.h"
+#include "engine/lease/borrower.h"
+#include "engine/lease/donor.h"
+#include "engine/transport/transport.h"
+
+namespace swiftcache::engine::coordinator {
+
+/// Thread-safety: safe; nothing blocks but Stop. Ownership: borrows transport, broker, loop port, clock and metrics,
+/// which outlive it; owns its thread. Errors: none: what fails is a lease less. Units: as named.
+class Coordinator final : public transport::TransportEvents, public LeaseBrokerEvents {
+ public:
+  struct Options {
+    std::string instance_id;
+    absl::Duration revoke_deadline = absl::Milliseconds(50);
+    absl::Duration ttl = absl::Seconds(10);
+    absl::Duration broker_patience = absl::Milliseconds(5);  // for its advice on whose lease to revoke
+    int64_t block_bytes = 0;                                 // of this engine
+    absl::Duration min_request_interval = absl::Milliseconds(200);
+    absl::Duration max_request_interval = absl::Seconds(5);  // while there is a shortage
+  };
+  Coordinator(const Options& options, const Clock& clock, Metrics& metrics);
+  ~Coordinator() override;
+
+  /// Called once. What is said before it waits for it.
+  void Start(transport::Transport* transport, LeaseBroker* broker, LoopPort* loop);
+  /// Takes back and gives back everything, as far as peers answer until `deadline`, then fences, and joins. The loop
+  /// goes on answering meanwhile.
+  void Stop(absl::Time deadline) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // From the step loop.
+  void Cleared(kv::LeaseId id, bool ok);
+  void Drained(kv::LeaseId id);
+  void Dropped(kv::LeaseId id);
+  void GenerationChanged(kv::LeaseId id);
+  /// Own memory is needed: revokes leases for at least `blocks` of it.
+  void NeedBack(int64_t blocks);
+  /// More memory would be of use; `waiting_tokens` is the weight among borrowers. Repeated wishes are one.
+  void WantMemory(int64_t bytes, int64_t waiting_tokens);
+  void ReportWindow(const Window& window);
+
+  struct Reclaims {
+    int64_t count = 0;
+    absl::Duration last;  // from the revocation to the memory
+  };
+  Reclaims reclaims() const ABSL_LOCKS_EXCLUDED(mutex_) {
+    absl::MutexLock lock(&mutex_);
+    return reclaims_;
+  }
+  /// Leases that this engine gives and takes, for registration.
+  std::vector<lease::Lease> Held() const ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // From the broker.
+  void OnLease(const lease::Lease& lease) override;
+  void OnAnswer(absl::StatusOr<LeaseAnswer> answer) override;
+  void OnScaleUp(absl::StatusOr<std::vector<kv::LeaseId>> leases) override;
+  void OnReportRefused(const LeaseNews& news, const absl::Status& why) override;
+
+  // From the transport.
+  void OnBorrowerOpened(kv::LeaseId lease) override;
+  void OnRenewal(kv::LeaseId lease) override;
+  void OnReleased(kv::LeaseId lease) override;
+  void OnBorrowerGone(kv::LeaseId lease) override;
+  void OnOpened(kv::LeaseId lease, absl::StatusOr<transport::LeaseView> view) override;
+  void OnRenewed(kv::LeaseId lease) override;
+  void OnRevoked(kv::LeaseId lease, absl::Duration time_left) override;
+  void OnDonorGone(kv::LeaseId lease) override;
+  void OnStored(transport::Ticket ticket, absl::Status status) override { loop_->Stored(ticket, status); }
+
+ private:
+  using Message = std::function<void(absl::Time now)>;  // run by the thread
+  struct Counters {
+    explicit Counters(Metrics& metrics);
+    prometheus::Counter &granted, &revoked, &fenced, &borrowed, &lost, &scale_up, &scale_down;
+    prometheus::Histogram& reclaim_seconds;
+  };
+
+  void Post(Message message) { queue_.PushUrgent(std::move(message)); }
+  void Run();
+  absl::Time NextDeadline() const;
+  void Tick(absl::Time now);
+  void HandleOpened(kv::LeaseId id, absl::StatusOr<transport::LeaseView> view, absl::Time now);
+  void HandleAnswer(const absl::StatusOr<LeaseAnswer>& answer, absl::Time now);
+  void HandleScaleUp(const std::vector<kv::LeaseId>& leases, absl::Time now);
+  void AskBack(absl::Time now);
+  void MaybeRequest(absl::Time now);
+  void Act(absl::Time now);
+  void Publish() ABSL_LOCKS_EXCLUDED(mutex_);
+  bool AllEndedLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return held_.empty() || ended_; }
+  void Report(kv::LeaseId id, LeaseNews::What what, const std::string& why = {}, kv::Epoch epoch = {});
+
+  // Actions.
+  void Do(const lease::Donor::ClearExtent& a);
+  void Do(const lease::Donor::Grant& a);
+  void Do(const lease::Donor::SendRenewed& a) { transport_->SendRenewed(a.id); }
+  void Do(const lease::Donor::SendRevoke& a);
+  void Do(const lease::Donor::Fence& a) { transport_->Fence(a.id); }
+  void Do(const lease::Donor::TakeBack& a);
+  void Do(const lease::Donor::ReportAccepted& a);
+  void Do(const lease::Donor::ReportDeclined& a) { Report(a.id, LeaseNews::What::kDeclined, a.why); }
+  void Do(const lease::Donor::ReportRevoking& a) { Report(a.id, LeaseNews::What::kRevoking, a.why); }
+  void Do(const lease::Donor::ReportReleased& a) { Report(a.id, LeaseNews::What::kReleased); }
+  void Do(const lease::Donor::ReportFenced& a);
+  void Do(const lease::Borrower::Open& a);
+  void Do(const lease::Borrower::Use& a);
+  void Do(const lease::Borrower::SendRenewal& a) { transport_->SendRenewal(a.id); }
+  void Do(const lease::Borrower::Drain& a) { loop_->Drain(a.id, a.until); }
+  void Do(const lease::Borrower::SendRelease& a) { transport_->SendRelease(a.id); }
+  void Do(const lease::Borrower::Lose& a);
+  void Do(const lease::Borrower::Close& a);
+  void Do(const lease::Borrower::ReportActive& a) { Report(a.id, LeaseNews::What::kActive); }
+  void Do(const lease::Borrower::ReportLost& a) { Report(a.id, LeaseNews::What::kLost, a.why); }
+
+  const Options options_;
+  const Clock& clock_;
+  Counters counters_;
+  transport::Transport* transport_ = nullptr;
+  LeaseBroker* broker_ = nullptr;
+  LoopPort* loop_ = nullptr;
+  BoundedQueue<Message> queue_;
+
+  // Owned by the thread.
+  lease::Donor donor_;
+  lease::Borrower borrower_;
+  std::map<kv::LeaseId, transport::LeaseView> views_;  // opened, not yet handed to the loop
+  int64_t needed_blocks_ = 0;                          // that the broker was asked about
+  absl::Time advice_deadline_ = absl::InfiniteFuture();
+  int64_t wanted_bytes_ = 0, waiting_tokens_ = 0;
+  bool request_under_way_ = false;
+  absl::Time next_request_ = absl::InfinitePast();
+  absl::Duration request_interval_;
+  int64_t requests_ = 0;
+
+  mutable absl::Mutex mutex_;
+  std::vector<lease::Lease> held_ ABSL_GUARDED_BY(mutex_);
+  bool ended_ ABSL_GUARDED_BY(mutex_) = false;
+  Reclaims reclaims_ ABSL_GUARDED_BY(mutex_);
+
+  std::thread thread_;  // last: it uses everything above
+};
+
+}  // namespace swiftcache::engine::coordinator

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+// The broker as a coordinator sees it. engine/rpc implements it over gRPC, tests in memory.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "engine/kv/lease_id.h"
+#include "engine/lease/lease.h"
+
+namespace swiftcache::engine::coordinator {
+
+/// What became of a lease, as proto LeaseReport says.
+struct LeaseNews {
+  enum class What { kAccepted, kDeclined, kActive, kRevoking, kReleased, kFenced, kLost };
+  kv::LeaseId id;
+  What what = What::kAccepted;
+  kv::Epoch epoch = {};     // with kAccepted
+  std::string reason = {};  // for the broker's log
+};
+
+/// What an engine needed of its own arena lately (scale-down's input). Units: as named.
+struct Window {
+  int64_t used_blocks = 0, waiting_blocks = 0;
+  int64_t max_request_tokens = 0, peak_blocks = 0;  // within the window
+  friend bool operator==(const Window&, const Window&) = default;
+};
+
+/// The answer to RequestLease. The leases themselves come with the news, when their donors have accepted them.
+struct LeaseAnswer {
+  int64_t offered_bytes = 0;
+  int64_t lendable_bytes = 0;  // that donors could lend beyond those
+  std::string shortage;        // why it is less than was wanted
+};
+
+/// Hears of the broker. Called by its threads; must not block.
+class LeaseBrokerEvents {
+ public:
+  virtual ~LeaseBrokerEvents() = default;
+  /// A lease that this engine gives or takes is new or has changed; of a snapshot, each one.
+  virtual void OnLease(const lease::Lease& lease) = 0;
+  virtual void OnAnswer(absl::StatusOr<LeaseAnswer> answer) = 0;
+  /// Which leases to revoke, in order; not OK: no answer in time.
+  virtual void OnScaleUp(absl::StatusOr<std::vector<kv::LeaseId>> leases) = 0;
+  /// The broker refuses a report: NOT_FOUND (it does not know the lease), FAILED_PRECONDITION.
+  virtual void OnReportRefused(const LeaseNews& news, const absl::Status& why) = 0;
+};
+
+/// Thread-safety: safe; nothing blocks. Ownership: borrows the events. Errors: through the events; a broker that is
+/// away is no error: reports wait for it, in order, and questions are answered with UNAVAILABLE.
+class LeaseBroker {
+ public:
+  virtual ~LeaseBroker() = default;
+  virtual void RequestLease(const std::string& request_key, int64_t want_bytes, int64_t waiting_tokens) = 0;
+  virtual void AskScaleUp(int64_t need_blocks) = 0;
+  virtual void Report(const LeaseNews& news) = 0;
+  virtual void ReportWindow(const Window& window) = 0;
+};
+
+}  // namespace swiftcache::engine::coordinator

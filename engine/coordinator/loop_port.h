@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+// The step loop as a coordinator sees it: who owns the KV state and does to it what a lease demands.
+#pragma once
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "engine/kv/lease_id.h"
+#include "engine/lease/lease.h"
+#include "engine/transport/transport.h"
+
+namespace swiftcache::engine::coordinator {
+
+/// Called by the coordinator's and the transport's threads; must not block. Answers go to the coordinator's functions.
+class LoopPort {
+ public:
+  virtual ~LoopPort() = default;
+  // As a donor.
+  /// Own blocks out of the extent, and no new ones in -> Coordinator::Cleared.
+  virtual void Clear(kv::LeaseId id, const lease::Extent& extent) = 0;
+  /// The extent is ours again.
+  virtual void TakeBack(kv::LeaseId id, const lease::Extent& extent) = 0;
+  // As a borrower.
+  virtual void Use(kv::LeaseId id, int64_t num_blocks, const transport::LeaseView& view) = 0;
+  /// No new use; move or drop what lies there -> Coordinator::Drained. A step that reads the lease is cut short.
+  virtual void Drain(kv::LeaseId id, absl::Time until) = 0;
+  /// Its blocks are lost -> Coordinator::Dropped. A step that reads the lease is cut short.
+  virtual void Lose(kv::LeaseId id) = 0;
+  virtual void Stored(transport::Ticket ticket, const absl::Status& status) = 0;
+  /// What donors can still lend, as far as the broker knows.
+  virtual void Lendable(int64_t bytes) = 0;
+};
+
+}  // namespace swiftcache::engine::coordinator

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+// What an engine needed of its arena lately: the input of scale-down (Algorithm 1, line 22).
+//
+//   tracker.Note(now, used_blocks, waiting_blocks, longest_request_tokens);
+//   if (std::optional<Window> window = tracker.TakeNews(now)) coordinator.ReportWindow(*window);
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <optional>
+
+#include "absl/time/time.h"
+#include "engine/coordinator/lease_broker.h"
+
+namespace swiftcache::engine::coordinator {
+
+/// The window is cut into slices, so that its memory is bounded and idle time ages what was seen.
+/// Thread-safety: none. Ownership: a value. Errors: none. Units: blocks, tokens.
+class WindowTracker {
+ public:
+  struct Options {
+    absl::Duration window = absl::Seconds(10);
+    absl::Duration slice = absl::Seconds(1);
+    absl::Duration min_interval = absl::Milliseconds(200);  // between reports
+  };
+  explicit WindowTracker(const Options& options) : options_(options) {}
+
+  void Note(absl::Time now, int64_t used_blocks, int64_t waiting_blocks, int64_t request_tokens);
+  /// What is to be reported: nothing where it is what was reported last, or that was a moment ago.
+  std::optional<Window> TakeNews(absl::Time now);
+  /// When TakeNews may have something although nothing was noted; infinite future: never.
+  absl::Time NextNews() const;
+
+ private:
+  struct Slice {
+    absl::Time begin;
+    int64_t max_request_tokens = 0, peak_blocks = 0;
+  };
+  Window At(absl::Time now);
+
+  const Options options_;
+  std::deque<Slice> slices_;
+  int64_t used_blocks_ = 0, waiting_blocks_ = 0;
+  std::optional<Window> reported_;
+  absl::Time reported_at_ = absl::InfinitePast();
+  bool pending_ = true;
+};
+
+}  // namespace swiftcache::engine::coordinator

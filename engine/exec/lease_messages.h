@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the coordinator and the transport tell the step loop, as messages of its queue.
+#pragma once
+
+#include <cstdint>
+#include <variant>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "engine/kv/lease_id.h"
+#include "engine/lease/lease.h"
+#include "engine/transport/transport.h"
+
+namespace swiftcache::engine::exec {
+
+// Meaning: coordinator::LoopPort's functions of these names.
+struct ClearMessage {
+  kv::LeaseId id;
+  lease::Extent extent;
+};
+struct TakeBackMessage {
+  kv::LeaseId id;
+  lease::Extent extent;
+};
+struct UseMessage {
+  kv::LeaseId id;
+  int64_t num_blocks = 0;
+  transport::LeaseView view;
+};
+struct DrainMessage {
+  kv::LeaseId id;
+  absl::Time until;
+};
+struct LoseMessage {
+  kv::LeaseId id;
+};
+struct StoredMessage {
+  transport::Ticket ticket;
+  absl::Status status;
+};
+struct LendableMessage {
+  int64_t bytes = 0;
+};
+using LeaseMessage =
+    std::variant<ClearMessage, TakeBackMessage, UseMessage, DrainMessage, LoseMessage, StoredMessage, LendableMessage>;
+
+}  // namespace swiftcache::engine::exec

@@ -1,0 +1,230 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/exec/sharing.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "common/log/log.h"
+
+namespace swiftcache::engine::exec {
+
+using kv::Move;
+
+namespace {
+
+constexpr int64_t kMovesAtOnce = 64;   // copies under way: enough to keep the transport busy
+constexpr int64_t kMovesToClear = 64;  // own blocks that a loan may push aside
+constexpr int kDrainShare = 2;         // of the time left, what copies of a drain may take
+constexpr int64_t kWishShare = 4;      // of own and of leased memory, the least that is asked for
+constexpr int64_t kDrainBatch = 8;     // moves planned before the clock is read again
+
+}  // namespace
+
+Sharing::Sharing(const Options& options, const Parts& parts)
+    : options_(options), parts_(parts), window_({.window = options.scale_down_window}) {}
+
+void Sharing::Handle(const LeaseMessage& message) {
+  std::visit([this](const auto& m) { Do(m); }, message);
+  FinishRegions();
+}
+
+std::byte* Sharing::Address(kv::Place place) const {
+  if (place.local()) return parts_.arena->Address(place.index);
+  // Read-only memory: a block in a lease is full and committed, and is never written again.
+  return const_cast<std::byte*>(regions_.at(place.region).view.base) + place.index * parts_.arena->block_bytes();
+}
+
+LeasedRegion* Sharing::Find(kv::LeaseId lease) {
+  const auto it = std::find_if(regions_.begin(), regions_.end(), [&](auto& r) { return r.second.lease == lease; });
+  return it == regions_.end() ? nullptr : &it->second;
+}
+
+// --- as a donor
+
+// Another tenant's bytes leave the memory before it is lent; what comes back is scrubbed when it is next used.
+void Sharing::Do(const ClearMessage& message) {
+  const auto first = static_cast<int32_t>(message.extent.first_block);
+  const auto count = static_cast<int32_t>(message.extent.num_blocks);
+  const std::optional<std::vector<Move>> moves = parts_.cache->ClearForLending(first, count, kMovesToClear);
+  bool ok = moves.has_value();
+  if (ok) {
+    for (const Move& move : *moves) CopyHere(move);
+    ok = parts_.cache->Lend(first, count);
+  }
+  if (ok && options_.scrub_on_return) std::memset(parts_.arena->Address(first), 0, count * parts_.arena->block_bytes());
+  parts_.coordinator->Cleared(message.id, ok);
+}
+
+void Sharing::Do(const TakeBackMessage& message) {
+  parts_.cache->TakeBack(static_cast<int32_t>(message.extent.first_block),
+                         static_cast<int32_t>(message.extent.num_blocks));
+}
+
+void Sharing::Scrub() {
+  const std::vector<int32_t> dirty = parts_.cache->TakeDirty();
+  if (!options_.scrub_on_return) return;
+  for (const int32_t place : dirty) std::memset(parts_.arena->Address(place), 0, parts_.arena->block_bytes());
+}
+
+// --- as a borrower
+
+void Sharing::Do(const UseMessage& message) {
+  const kv::RegionId region = parts_.cache->AddRegion(message.num_blocks);
+  regions_.emplace(region, LeasedRegion{.lease = message.id, .region = region, .view = message.view});
+  UpdatePotential();
+}
+
+void Sharing::Do(const LendableMessage& message) {
+  lendable_blocks_ = message.bytes / parts_.arena->block_bytes();
+  UpdatePotential();
+}
+
+void Sharing::UpdatePotential() {
+  parts_.cache->SetPotentialRegionBlocks(parts_.cache->leased_in().total + lendable_blocks_);
+}
+
+// What its running sequences read goes where there is room, as far as the time suffices; then they are computed again
+// without it.
+void Sharing::Do(const DrainMessage& message) {
+  LeasedRegion* region = Find(message.id);
+  if (region == nullptr) {
+    parts_.urgency->Forget(message.id);
+    parts_.coordinator->Drained(message.id);
+    return;
+  }
+  if (region->phase != LeasedRegion::Phase::kInUse) return;
+  region->phase = LeasedRegion::Phase::kDraining;
+  region->drain_until = message.until;
+  parts_.cache->RegionDraining(region->region);
+  Drain(*region);
+  ResetReaders(*region);
+}
+
+void Sharing::Drain(LeasedRegion& region) {
+  const absl::Time begin = parts_.clock->Now();
+  const absl::Time used_deadline = begin + (region.drain_until - begin) / kDrainShare;
+  const absl::Time idle_deadline = std::min(used_deadline, begin + options_.idle_move_budget);
+  for (;;) {
+    const bool in_use = parts_.cache->region(region.region).used > 0;
+    if (parts_.clock->Now() >= (in_use ? used_deadline : idle_deadline)) return;
+    const std::vector<Move> moves = parts_.cache->PlanDrain(region.region, kDrainBatch);
+    if (moves.empty()) return;
+    for (const Move& move : moves) Start(move);
+  }
+}
+
+void Sharing::Do(const LoseMessage& message) {
+  LeasedRegion* region = Find(message.id);
+  if (region == nullptr) {  // dropped already, when a step found it lost
+    parts_.urgency->Forget(message.id);
+    parts_.coordinator->Dropped(message.id);
+    return;
+  }
+  region->phase = LeasedRegion::Phase::kLost;
+  parts_.cache->RegionDraining(region->region);
+  ResetReaders(*region);
+}
+
+void Sharing::NoteLost(const std::vector<kv::LeaseId>& leases) {
+  for (const kv::LeaseId lease : leases) {
+    Do(LoseMessage{lease});
+    parts_.coordinator->GenerationChanged(lease);
+  }
+}
+
+void Sharing::ResetReaders(const LeasedRegion& region) {
+  std::vector<sched::Sequence*> readers;
+  for (sched::Sequence* sequence : parts_.scheduler->running()) {
+    if (parts_.cache->Touches(sequence->blocks, region.region)) readers.push_back(sequence);
+  }
+  for (sched::Sequence* sequence : readers) parts_.scheduler->Reset(sequence);
+}
+
+// A region goes when its last copy has ended, and the lease half hears that nothing reads it any more.
+void Sharing::FinishRegions() {
+  for (auto it = regions_.begin(); it != regions_.end();) {
+    const LeasedRegion& region = it->second;
+    if (region.phase == LeasedRegion::Phase::kInUse || parts_.cache->num_moves_of(region.region) > 0) {
+      ++it;
+      continue;
+    }
+    const int64_t dropped = parts_.cache->DropRegion(region.region);
+    LOG(INFO) << "lease " << region.lease << " is out of use with " << dropped << " blocks";
+    parts_.urgency->Forget(region.lease);
+    if (region.phase == LeasedRegion::Phase::kLost) {
+      parts_.coordinator->Dropped(region.lease);
+    } else {
+      parts_.coordinator->Drained(region.lease);
+    }
+    it = regions_.erase(it);
+    UpdatePotential();
+  }
+}
+
+// --- copies
+
+void Sharing::StartMoves() {
+  const int64_t room = kMovesAtOnce - static_cast<int64_t>(copies_.size());
+  if (room <= 0) return;
+  for (const Move& move : parts_.cache->TakeMoves(room)) Start(move);
+}
+
+void Sharing::Start(const Move& move) {
+  if (move.to.local()) return CopyHere(move);
+  const int64_t bytes = parts_.arena->block_bytes();
+  const transport::Ticket ticket =
+      parts_.transport->Store(regions_.at(move.to.region).lease, move.to.index * bytes, Address(move.from), bytes);
+  copies_.emplace(ticket, move);
+}
+
+// Into the own arena, at once. What comes from a lease is good if the lease still holds after the copy.
+void Sharing::CopyHere(const Move& move) {
+  std::memcpy(Address(move.to), Address(move.from), parts_.arena->block_bytes());
+  if (move.from.local() || regions_.at(move.from.region).view.Holds()) {
+    parts_.cache->FinishMove(move);
+  } else {
+    parts_.cache->AbortMove(move);
+  }
+}
+
+void Sharing::Do(const StoredMessage& message) {
+  const auto it = copies_.find(message.ticket);
+  if (it == copies_.end()) return;
+  const Move move = it->second;
+  copies_.erase(it);
+  const bool good = message.status.ok() && (move.from.local() || regions_.at(move.from.region).view.Holds());
+  if (good) {
+    parts_.cache->FinishMove(move);
+    return;
+  }
+  parts_.cache->AbortMove(move);
+  // The donor refuses: whatever becomes of the lease, nothing more goes there.
+  LeasedRegion& to = regions_.at(move.to.region);
+  if (!message.status.ok() && to.phase == LeasedRegion::Phase::kInUse) {
+    parts_.cache->RegionDraining(to.region);
+    parts_.coordinator->GenerationChanged(to.lease);
+  }
+}
+
+// --- wishes
+
+void Sharing::Advance(int64_t waiting_tokens, int64_t longest_request_tokens) {
+  Scrub();
+  StartMoves();
+  if (const int64_t blocks = parts_.cache->TakeReclaimWish(); blocks > 0) parts_.coordinator->NeedBack(blocks);
+  AskForMemory(waiting_tokens);
+  const absl::Time now = parts_.clock->Now();
+  window_.Note(now, parts_.cache->local().used, parts_.cache->BlocksFor(waiting_tokens), longest_request_tokens);
+  if (const auto window = window_.TakeNews(now)) parts_.coordinator->ReportWindow(*window);
+}
+
+void Sharing::AskForMemory(int64_t waiting_tokens) {
+  int64_t blocks = parts_.cache->TakeLeaseWish();
+  if (blocks == 0) return;
+  // Who needs a little will need more: leases grow by steps, so that they stay few.
+  blocks = std::max({blocks, parts_.arena->num_blocks() / kWishShare, parts_.cache->leased_in().total / kWishShare});
+  parts_.coordinator->WantMemory(blocks * parts_.arena->block_bytes(), waiting_tokens);
+}
+
+}  // namespace swiftcache::engine::exec

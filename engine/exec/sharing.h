@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+// The step loop's side of leases: what lies in which lease, copies under way, what a revocation or a loss does to the
+// sequences. Carries out what kv::KvCache and the lease halves decide.
+//
+//   sharing.Handle(message);            // from the coordinator, between steps
+//   StepPlan plan = scheduler.Plan();
+//   sharing.Advance(plan);              // scrubs, starts copies, asks for memory
+//   for (...) address = sharing.Address(place);
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "common/base/clock.h"
+#include "engine/coordinator/coordinator.h"
+#include "engine/coordinator/window_tracker.h"
+#include "engine/exec/lease_messages.h"
+#include "engine/exec/urgency.h"
+#include "engine/kv/arena.h"
+#include "engine/kv/kv_cache.h"
+#include "engine/sched/scheduler.h"
+#include "engine/transport/transport.h"
+
+namespace swiftcache::engine::exec {
+
+/// A lease that blocks may lie in.
+struct LeasedRegion {
+  kv::LeaseId lease;
+  kv::RegionId region;
+  transport::LeaseView view;
+  enum class Phase { kInUse, kDraining, kLost } phase = Phase::kInUse;
+  absl::Time drain_until = absl::InfiniteFuture();
+};
+
+/// Thread-safety: none; the step loop owns it. Ownership: borrows everything handed in. Errors: none: a copy that fails
+/// is a block that stays where it was, a lease that is lost is a cache miss.
+class Sharing {
+ public:
+  struct Options {
+    int64_t block_tokens = 0;
+    bool scrub_on_return = true;
+    absl::Duration scale_down_window = absl::Seconds(60);
+    absl::Duration idle_move_budget = absl::Milliseconds(2);  // for blocks that nobody runs on, of a drain
+  };
+  struct Parts {
+    kv::Arena* arena;
+    kv::KvCache* cache;
+    sched::Scheduler* scheduler;
+    transport::Transport* transport;
+    coordinator::Coordinator* coordinator;
+    Urgency* urgency;
+    const Clock* clock;
+  };
+  Sharing(const Options& options, const Parts& parts);
+
+  void Handle(const LeaseMessage& message);
+  /// After each plan, and whenever a message was handled: what cache and scheduler wish for is set going.
+  /// `waiting_tokens`: of requests that do not run yet.
+  void Advance(int64_t waiting_tokens, int64_t longest_request_tokens);
+  /// When Advance has something to do without a message.
+  absl::Time NextAdvance() const { return window_.NextNews(); }
+
+  /// Where the bytes of a place are. Those of a lease must not be written.
+  std::byte* Address(kv::Place place) const;
+  const LeasedRegion& RegionOf(kv::RegionId region) const { return regions_.at(region); }
+  /// A step found the memory of these leases changed: the sequences that touch them are reset.
+  void NoteLost(const std::vector<kv::LeaseId>& leases);
+
+ private:
+  struct Copy {
+    kv::Move move;
+    kv::LeaseId from_lease;  // of a copy out of a lease: the source must still hold when it is done
+    bool from_leased = false;
+  };
+
+  void Do(const ClearMessage& message);
+  void Do(const TakeBackMessage& message);
+  void Do(const UseMessage& message);
+  void Do(const DrainMessage& message);
+  void Do(const LoseMessage& message);
+  void Do(const StoredMessage& message);
+  void Do(const LendableMessage& message);
+
+  LeasedRegion* Find(kv::LeaseId lease);
+  void Scrub();
+  void StartMoves();
+  void Start(const kv::Move& move);
+  void CopyHere(const kv::Move& move);
+  void Drain(LeasedRegion& region);
+  void ResetReaders(const LeasedRegion& region);
+  void FinishRegions();
+  void AskForMemory(int64_t waiting_tokens);
+  void UpdatePotential();
+
+  const Options options_;
+  const Parts parts_;
+  std::map<kv::RegionId, LeasedRegion> regions_;
+  std::map<transport::Ticket, kv::Move> copies_;
+  coordinator::WindowTracker window_;
+  int64_t lendable_blocks_ = 0;
+};
+
+}  // namespace swiftcache::engine::exec

@@ -1,0 +1,284 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/rpc/lease_client.h"
+
+#include <deque>
+#include <optional>
+#include <thread>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "common/log/log.h"
+#include "common/rpc/channel.h"
+#include "common/rpc/status.h"
+#include "engine/rpc/lease_convert.h"
+#include "swiftcache/v1/broker.grpc.pb.h"
+
+namespace swiftcache::engine::rpc {
+namespace {
+
+using coordinator::LeaseAnswer;
+using coordinator::LeaseNews;
+using coordinator::Window;
+
+struct Wish {
+  std::string request_key;
+  int64_t want_bytes = 0, waiting_tokens = 0;
+};
+using Errand = std::variant<LeaseNews, Wish, Window>;
+
+v1::LeaseReport ToProto(LeaseNews::What what) {
+  switch (what) {
+    case LeaseNews::What::kAccepted:
+      return v1::REPORT_ACCEPTED;
+    case LeaseNews::What::kDeclined:
+      return v1::REPORT_DECLINED;
+    case LeaseNews::What::kActive:
+      return v1::REPORT_ACTIVE;
+    case LeaseNews::What::kRevoking:
+      return v1::REPORT_REVOKING;
+    case LeaseNews::What::kReleased:
+      return v1::REPORT_RELEASED;
+    case LeaseNews::What::kFenced:
+      return v1::REPORT_FENCED;
+    case LeaseNews::What::kLost:
+      return v1::REPORT_LOST;
+  }
+  return v1::LEASE_REPORT_UNSPECIFIED;
+}
+
+bool BrokerIsAway(const absl::Status& status) {
+  return absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status) || absl::IsResourceExhausted(status);
+}
+
+// A question about a scale-up. Owns itself until gRPC has answered.
+struct Advice {
+  grpc::ClientContext context;
+  v1::ScaleUpRequest request;
+  v1::ScaleUpResponse response;
+};
+
+class GrpcLeaseClient final : public LeaseClient {
+ public:
+  GrpcLeaseClient(const Options& options, coordinator::LeaseBrokerEvents& events)
+      : options_(options),
+        events_(events),
+        stub_(v1::BrokerService::NewStub(CreateRpcChannel(options.broker, {}))),
+        sender_([this] { Send(); }),
+        watcher_([this] { Watch(); }) {}
+
+  ~GrpcLeaseClient() override {
+    {
+      absl::MutexLock lock(&mutex_);
+      stopped_ = true;
+      if (watch_ != nullptr) watch_->TryCancel();
+    }
+    sender_.join();
+    watcher_.join();
+    absl::MutexLock lock(&mutex_);
+    mutex_.Await(absl::Condition(this, &GrpcLeaseClient::NoAdviceLocked));
+  }
+
+  void RequestLease(const std::string& request_key, int64_t want_bytes, int64_t waiting_tokens) override {
+    Push(Wish{request_key, want_bytes, waiting_tokens});
+  }
+  void Report(const LeaseNews& news) override { Push(news); }
+  void ReportWindow(const Window& window) override { Push(window); }
+  void AskScaleUp(int64_t need_blocks) override ABSL_LOCKS_EXCLUDED(mutex_);
+
+ private:
+  void Push(Errand errand) ABSL_LOCKS_EXCLUDED(mutex_) {
+    absl::MutexLock lock(&mutex_);
+    if (std::holds_alternative<Window>(errand)) {  // the last one counts
+      std::erase_if(errands_, [](const Errand& e) { return std::holds_alternative<Window>(e); });
+    }
+    errands_.push_back(std::move(errand));
+  }
+  bool HasErrandLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return stopped_ || !errands_.empty(); }
+  bool StoppedLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return stopped_; }
+  bool NoAdviceLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return advices_ == 0; }
+  std::optional<Errand> Next() ABSL_LOCKS_EXCLUDED(mutex_);
+  bool WaitStopped(absl::Duration timeout) ABSL_LOCKS_EXCLUDED(mutex_);
+  void Send();
+  absl::Status Do(const LeaseNews& news);
+  absl::Status Do(const Wish& wish);
+  absl::Status Do(const Window& window);
+  void Watch();
+  bool Follow();
+  void Share(grpc::ClientContext* context) ABSL_LOCKS_EXCLUDED(mutex_);
+  void Tell(const v1::Lease& lease);
+
+  template <typename Request>
+  void Introduce(Request& request) const {
+    const Identity identity = options_.identity();
+    request.set_name(identity.name);
+    request.set_instance_id(options_.instance_id);
+    request.set_incarnation(identity.incarnation);
+  }
+  // Calls `method`, which is UNAVAILABLE while this engine is not registered.
+  template <typename Request, typename Response>
+  absl::Status Call(grpc::Status (v1::BrokerService::Stub::*method)(grpc::ClientContext*, const Request&, Response*),
+                    Request request, Response& response) {
+    Introduce(request);
+    if (request.incarnation().empty()) return absl::UnavailableError("not registered at the broker");
+    grpc::ClientContext context;
+    SetTimeout(context, options_.rpc_timeout);
+    const absl::Status status = FromGrpc((stub_.get()->*method)(&context, request, &response));
+    // Not this engine's place in the table, but the table itself is new: the heartbeat registers again.
+    if (absl::IsNotFound(status) && options_.identity().incarnation != request.incarnation()) {
+      return absl::UnavailableError("the broker restarted");
+    }
+    return status;
+  }
+
+  const Options options_;
+  coordinator::LeaseBrokerEvents& events_;
+  const std::unique_ptr<v1::BrokerService::Stub> stub_;
+
+  absl::Mutex mutex_;
+  std::deque<Errand> errands_ ABSL_GUARDED_BY(mutex_);
+  bool stopped_ ABSL_GUARDED_BY(mutex_) = false;
+  grpc::ClientContext* watch_ ABSL_GUARDED_BY(mutex_) = nullptr;
+  int64_t advices_ ABSL_GUARDED_BY(mutex_) = 0;
+
+  std::thread sender_, watcher_;  // last: they use everything above
+};
+
+bool GrpcLeaseClient::WaitStopped(absl::Duration timeout) {
+  absl::MutexLock lock(&mutex_);
+  return mutex_.AwaitWithTimeout(absl::Condition(this, &GrpcLeaseClient::StoppedLocked), timeout);
+}
+
+std::optional<Errand> GrpcLeaseClient::Next() {
+  absl::MutexLock lock(&mutex_);
+  mutex_.Await(absl::Condition(this, &GrpcLeaseClient::HasErrandLocked));
+  if (stopped_) return std::nullopt;
+  Errand errand = std::move(errands_.front());
+  errands_.pop_front();
+  return errand;
+}
+
+// A report is tried until it is answered: those behind it say what came later. A wish and a window are not worth it.
+void GrpcLeaseClient::Send() {
+  while (std::optional<Errand> errand = Next()) {
+    absl::Status status = std::visit([this](const auto& e) { return Do(e); }, *errand);
+    while (BrokerIsAway(status) && std::holds_alternative<LeaseNews>(*errand)) {
+      if (WaitStopped(options_.retry_interval)) return;
+      status = Do(std::get<LeaseNews>(*errand));
+    }
+  }
+}
+
+absl::Status GrpcLeaseClient::Do(const LeaseNews& news) {
+  v1::ReportLeaseRequest request;
+  request.set_lease_id(news.id.value());
+  request.set_report(ToProto(news.what));
+  request.set_epoch(news.epoch.value());
+  request.set_reason(news.reason);
+  v1::ReportLeaseResponse response;
+  const absl::Status status = Call(&v1::BrokerService::Stub::ReportLease, request, response);
+  if (!status.ok() && !BrokerIsAway(status)) events_.OnReportRefused(news, status);
+  return status;
+}
+
+absl::Status GrpcLeaseClient::Do(const Wish& wish) {
+  v1::RequestLeaseRequest request;
+  request.set_request_key(wish.request_key);
+  request.set_want_bytes(wish.want_bytes);
+  request.set_waiting_tokens(wish.waiting_tokens);
+  v1::RequestLeaseResponse response;
+  const absl::Status status = Call(&v1::BrokerService::Stub::RequestLease, request, response);
+  if (!status.ok()) {
+    events_.OnAnswer(status);
+    return status;
+  }
+  LeaseAnswer answer{.lendable_bytes = response.lendable_bytes(), .shortage = response.shortage()};
+  for (const v1::Lease& lease : response.leases()) answer.offered_bytes += lease.num_bytes();
+  events_.OnAnswer(std::move(answer));
+  return status;
+}
+
+absl::Status GrpcLeaseClient::Do(const Window& window) {
+  v1::ReportWindowRequest request;
+  request.set_used_blocks(window.used_blocks);
+  request.set_waiting_blocks(window.waiting_blocks);
+  request.set_window_max_request_tokens(window.max_request_tokens);
+  request.set_window_peak_blocks(window.peak_blocks);
+  v1::ReportWindowResponse response;
+  return Call(&v1::BrokerService::Stub::ReportWindow, request, response);
+}
+
+void GrpcLeaseClient::AskScaleUp(int64_t need_blocks) {
+  auto* advice = new Advice;  // deleted by its callback
+  Introduce(advice->request);
+  advice->request.set_need_blocks(need_blocks);
+  SetTimeout(advice->context, options_.advice_timeout);
+  {
+    absl::MutexLock lock(&mutex_);
+    ++advices_;
+  }
+  stub_->async()->ScaleUp(&advice->context, &advice->request, &advice->response, [this, advice](grpc::Status status) {
+    const std::unique_ptr<Advice> owned(advice);
+    std::vector<kv::LeaseId> leases;
+    for (const int64_t id : owned->response.lease_ids()) leases.emplace_back(id);
+    if (status.ok()) {
+      events_.OnScaleUp(std::move(leases));
+    } else {
+      events_.OnScaleUp(FromGrpc(status));
+    }
+    absl::MutexLock lock(&mutex_);
+    --advices_;
+  });
+}
+
+void GrpcLeaseClient::Watch() {
+  do {
+    if (Follow()) LOG(INFO) << "the broker's news of leases ended; leases live on, watching again";
+  } while (!WaitStopped(options_.retry_interval));
+}
+
+// One stream from its snapshot to its end; a gap ends it too. True: something was heard.
+bool GrpcLeaseClient::Follow() {
+  grpc::ClientContext context;
+  Share(&context);
+  v1::WatchRequest request;
+  request.set_watcher(options_.identity().name);
+  request.set_instance_id(options_.instance_id);
+  auto reader = stub_->Watch(&context, request);
+  v1::WatchResponse news;
+  int64_t version = -1;
+  while (reader->Read(&news)) {
+    const bool snapshot = news.event_case() == v1::WatchResponse::kSnapshot;
+    if (!snapshot && news.version() != version + 1) {
+      context.TryCancel();
+      break;
+    }
+    version = news.version();
+    for (const v1::Lease& lease : news.snapshot().leases()) Tell(lease);
+    if (news.event_case() == v1::WatchResponse::kLease) Tell(news.lease());
+  }
+  reader->Finish();
+  Share(nullptr);
+  return version >= 0;
+}
+
+void GrpcLeaseClient::Tell(const v1::Lease& lease) {
+  if (lease.donor_instance() != options_.instance_id && lease.borrower_instance() != options_.instance_id) return;
+  events_.OnLease(FromProto(lease));
+}
+
+void GrpcLeaseClient::Share(grpc::ClientContext* context) {
+  absl::MutexLock lock(&mutex_);
+  watch_ = context;
+  if (context != nullptr && stopped_) context->TryCancel();
+}
+
+}  // namespace
+
+std::unique_ptr<LeaseClient> LeaseClient::Create(const Options& options, coordinator::LeaseBrokerEvents& events) {
+  return std::make_unique<GrpcLeaseClient>(options, events);
+}
+
+}  // namespace swiftcache::engine::rpc

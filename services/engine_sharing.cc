@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "services/engine_sharing.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <fstream>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
+
+namespace swiftcache::services {
+namespace {
+
+// Engines share memory if they run on one kernel and meet in one folder, whatever each calls it.
+std::string NodeId(const std::string& shm_dir) {
+  std::string boot_id;
+  std::ifstream("/proc/sys/kernel/random/boot_id") >> boot_id;
+  struct stat folder {};
+  stat(shm_dir.c_str(), &folder);
+  return absl::StrCat(boot_id, ":", folder.st_dev, ":", folder.st_ino);
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<EngineSharing>> EngineSharing::Create(const Options& options, engine::kv::Arena& arena,
+                                                                     engine::rpc::BrokerClient& broker,
+                                                                     const Clock& clock, Metrics& metrics) {
+  auto sharing = std::unique_ptr<EngineSharing>(new EngineSharing(options, broker));
+  const EngineFlags& flags = *options.flags;
+  sharing->coordinator_ = std::make_unique<engine::coordinator::Coordinator>(
+      engine::coordinator::Coordinator::Options{.instance_id = options.instance_id,
+                                                .revoke_deadline = flags.revoke_deadline,
+                                                .ttl = broker.terms().lease_ttl,
+                                                .block_bytes = arena.block_bytes()},
+      clock, metrics);
+  ASSIGN_OR_RETURN(sharing->transport_,
+                   engine::transport::ShmTransport::Create({.shm_dir = flags.shm_dir,
+                                                            .name = options.name,
+                                                            .instance_id = options.instance_id,
+                                                            .link_gbps = static_cast<double>(flags.link_gbps),
+                                                            .link_latency = flags.link_latency},
+                                                           arena, clock, *sharing->coordinator_));
+  return sharing;
+}
+
+void EngineSharing::Start(engine::coordinator::LoopPort& loop) {
+  leases_ = engine::rpc::LeaseClient::Create({.broker = options_.flags->broker,
+                                              .instance_id = options_.instance_id,
+                                              .identity = [this] { return broker_.identity(); }},
+                                             *coordinator_);
+  coordinator_->Start(transport_.get(), leases_.get(), &loop);
+}
+
+engine::rpc::SharingDescription EngineSharing::Describe() const {
+  return {.lease_channel = transport_->channel(),
+          .node_id = NodeId(options_.flags->shm_dir),
+          .page_bytes = sysconf(_SC_PAGESIZE),
+          .held = [this] { return coordinator_->Held(); }};
+}
+
+void EngineSharing::Stop() {
+  if (leases_ == nullptr) return;
+  coordinator_->Stop(absl::InfinitePast());
+  leases_.reset();
+  transport_->Stop();
+}
+
+}  // namespace swiftcache::services

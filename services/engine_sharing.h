@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+// What an engine needs to lend and lease KV memory, put together.
+//
+//   ASSIGN_OR_RETURN(auto sharing, EngineSharing::Create(options, arena, broker_client, clock, metrics));  // no port
+//   yet engine->Share(sharing->transport(), sharing->coordinator()); sharing->Start(engine->lease_port());
+//   broker.Ready(address, load, sharing->Describe());
+//   ... engine->Drain(deadline); sharing->Stop();
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "common/base/clock.h"
+#include "common/metrics/metrics.h"
+#include "engine/coordinator/coordinator.h"
+#include "engine/kv/arena.h"
+#include "engine/rpc/broker_client.h"
+#include "engine/rpc/lease_client.h"
+#include "engine/transport/shm_transport.h"
+#include "services/engine_flags.h"
+
+namespace swiftcache::services {
+
+/// Thread-safety: none. Ownership: owns coordinator, transport and the broker's lease RPCs; borrows what is handed in.
+class EngineSharing {
+ public:
+  struct Options {
+    std::string name, instance_id;
+    const EngineFlags* flags;
+  };
+  /// Those of ShmTransport::Create.
+  static absl::StatusOr<std::unique_ptr<EngineSharing>> Create(const Options& options, engine::kv::Arena& arena,
+                                                               engine::rpc::BrokerClient& broker, const Clock& clock,
+                                                               Metrics& metrics);
+  ~EngineSharing() { Stop(); }
+
+  engine::transport::Transport& transport() { return *transport_; }
+  engine::coordinator::Coordinator& coordinator() { return *coordinator_; }
+  void Start(engine::coordinator::LoopPort& loop);
+  engine::rpc::SharingDescription Describe() const;
+  /// Fences what is lent and gives up what is leased. REQUIRES: the engine has drained.
+  void Stop();
+
+ private:
+  EngineSharing(const Options& options, engine::rpc::BrokerClient& broker) : options_(options), broker_(broker) {}
+
+  const Options options_;
+  engine::rpc::BrokerClient& broker_;
+  std::unique_ptr<engine::coordinator::Coordinator> coordinator_;
+  std::unique_ptr<engine::transport::ShmTransport> transport_;
+  std::unique_ptr<engine::rpc::LeaseClient> leases_;
+};
+
+}  // namespace swiftcache::services
