@@ -256,6 +256,8 @@ bool GrpcLeaseClient::Follow() {
       break;
     }
     version = news.version();
+    // A broker that this engine is not registered at, its predecessor for one, has nothing to say about its leases.
+    if (news.incarnation() != options_.identity().incarnation) continue;
     for (const v1::Lease& lease : news.snapshot().leases()) Tell(lease);
     if (news.event_case() == v1::WatchResponse::kLease) Tell(news.lease());
   }
