@@ -99,8 +99,9 @@ absl::Status Serve(const GatewayFlags& flags, services::ShutdownSignals& signals
             << " dial=" << (flags.advertise.empty() ? server->address() : flags.advertise);
 
   const int signal = signals.Wait();
-  LOG(INFO) << "signal " << signal << ": draining for at most " << flags.drain_timeout;
   draining = true;
+  relay->Drain();  // before the line, so that whoever reads it is refused
+  LOG(INFO) << "signal " << signal << ": draining for at most " << flags.drain_timeout;
   watcher.reset();  // a late snapshot must not undo SetServing(false)
   server->SetServing(false);
   relay->Stop(clock.Now() + flags.drain_timeout);

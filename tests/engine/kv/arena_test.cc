@@ -28,8 +28,7 @@ TEST(ArenaTest, BlocksAreAdjacentWholeAndZero) {
   ASSERT_TRUE(arena.ok()) << arena.status();
   EXPECT_EQ(arena->num_blocks(), 3);
   EXPECT_EQ(arena->Address(2) - arena->Address(0), 600);
-  EXPECT_TRUE(std::all_of(arena->Address(0), arena->Address(0) + 900,
-                          [](std::byte b) { return b == std::byte{0}; }));
+  EXPECT_TRUE(std::all_of(arena->Address(0), arena->Address(0) + 900, [](std::byte b) { return b == std::byte{0}; }));
 }
 
 TEST(ArenaTest, EveryPageIsResidentFromTheStart) {

@@ -151,7 +151,9 @@ TEST(DonorTest, IllFormedExtentsAreDeclined) {
   constexpr int64_t kMax = std::numeric_limits<int64_t>::max();
   int64_t id = 0;
   for (Extent extent : {Extent{-1, 5}, Extent{0, 0}, Extent{0, -5}, Extent{kMax, 1}, Extent{5, kMax}}) {
-    donor.Offered(MakeLease(++id, extent.first_block, extent.num_blocks), kStart);
+    Lease lease = MakeLease(++id);
+    lease.extent = extent;
+    donor.Offered(lease, kStart);
     EXPECT_THAT(Take(donor), ElementsAre(absl::StrCat("DECLINED ", id)));
   }
 }
