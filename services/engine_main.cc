@@ -146,7 +146,10 @@ absl::Status Serve(const services::EngineFlags& flags, services::ShutdownSignals
   rpc::EngineDoor door({.vocab_size = p.checkpoint.config.vocab_size}, p.card, RandomNumber);
   HttpServer::Options http_options{.listen = flags.http_listen};
   http_options.ready = [&] { return ready.load(); };
-  http_options.metrics = [&] { return metrics.Serialize(); };
+  http_options.metrics = [&] {
+    if (sharing) sharing->UpdateMetrics();
+    return metrics.Serialize();
+  };
   ASSIGN_OR_RETURN(auto http, HttpServer::Create(http_options, {}));
   ASSIGN_OR_RETURN(auto server, RpcServer::Create({.listen = flags.listen}, {&door}));
   services::PrintListening(server->address(), http->address());

@@ -41,6 +41,7 @@ absl::StatusOr<std::unique_ptr<EngineSharing>> EngineSharing::Create(const Optio
                                                             .link_gbps = static_cast<double>(flags.link_gbps),
                                                             .link_latency = flags.link_latency},
                                                            arena, clock, *sharing->coordinator_));
+  sharing->transport_metrics_ = std::make_unique<engine::transport::TransportMetrics>(metrics, *sharing->transport_);
   return sharing;
 }
 

@@ -18,6 +18,7 @@
 #include "engine/rpc/broker_client.h"
 #include "engine/rpc/lease_client.h"
 #include "engine/transport/shm_transport.h"
+#include "engine/transport/transport_metrics.h"
 #include "services/engine_flags.h"
 
 namespace swiftcache::services {
@@ -39,6 +40,8 @@ class EngineSharing {
   engine::coordinator::Coordinator& coordinator() { return *coordinator_; }
   void Start(engine::coordinator::LoopPort& loop);
   engine::rpc::SharingDescription Describe() const;
+  /// Before a scrape; from any thread.
+  void UpdateMetrics() { transport_metrics_->Update(); }
   /// Fences what is lent and gives up what is leased. REQUIRES: the engine has drained.
   void Stop();
 
@@ -49,6 +52,7 @@ class EngineSharing {
   engine::rpc::BrokerClient& broker_;
   std::unique_ptr<engine::coordinator::Coordinator> coordinator_;
   std::unique_ptr<engine::transport::ShmTransport> transport_;
+  std::unique_ptr<engine::transport::TransportMetrics> transport_metrics_;
   std::unique_ptr<engine::rpc::LeaseClient> leases_;
 };
 

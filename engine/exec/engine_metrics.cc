@@ -2,6 +2,7 @@
 #include "engine/exec/engine_metrics.h"
 
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 
@@ -12,7 +13,15 @@ const char kBlocksHelp[] =
     "Blocks of KV: of the own arena free, used or leased_out, of others' arenas leased_in; those that only the prefix "
     "cache holds count as free";
 const char kSourceHelp[] = "Prompt tokens by where their KV came from";
+const char kPrefillHelp[] =
+    "Time from arrival to first token by phase: queue and execute, and load and store as the transport took beside "
+    "them";
+const char kPrefill[] = "swiftcache_prefill_phase_seconds";
 const char kSource[] = "swiftcache_prompt_tokens_by_source_total";
+
+// Finer below than those of latencies: what is measured is hidden, or nearly.
+const std::vector<double> kKvBuckets = {1e-5, 2.5e-5, 5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 0.01, 0.025,
+                                        0.05, 0.1,    0.25, 0.5,  1,      2.5,  5,    10,     25,   50,   100};
 
 }  // namespace
 
@@ -28,6 +37,12 @@ EngineMetrics::EngineMetrics(Metrics& m, const Geometry& geometry)
           m.Histogram("vllm:request_queue_time_seconds", "From arrival to the first step", kRequestBuckets)},
       e2e_latency_(
           m.Histogram("swiftcache_e2e_request_latency_seconds", "From arrival to the last token", kRequestBuckets)),
+      kv_stall_(m.Histogram("swiftcache_kv_stall_seconds",
+                            "Time that a step stood still for KV of leases that it streams", kKvBuckets)),
+      prefill_queue_(m.Histogram(kPrefill, kPrefillHelp, kKvBuckets, {{"phase", "queue"}})),
+      prefill_load_(m.Histogram(kPrefill, kPrefillHelp, kKvBuckets, {{"phase", "load"}})),
+      prefill_execute_(m.Histogram(kPrefill, kPrefillHelp, kKvBuckets, {{"phase", "execute"}})),
+      prefill_store_(m.Histogram(kPrefill, kPrefillHelp, kKvBuckets, {{"phase", "store"}})),
       prompt_tokens_{m.Counter("swiftcache_prompt_tokens_total", "Prompt tokens of continuations that got a token"),
                      m.Counter("vllm:prompt_tokens_total", "Prompt tokens of continuations that got a token")},
       generation_tokens_{m.Counter("swiftcache_generation_tokens_total", "Tokens generated"),
@@ -42,6 +57,8 @@ EngineMetrics::EngineMetrics(Metrics& m, const Geometry& geometry)
       cache_hits_(m.Counter("vllm:prefix_cache_hits_total", "Prompt tokens found in the prefix cache")),
       steps_(m.Counter("swiftcache_steps_total", "Steps of the loop")),
       evictions_(m.Counter("swiftcache_kv_blocks_evicted_total", "Cached blocks given up for their room")),
+      read_in_place_(
+          m.Counter("swiftcache_kv_read_in_place_bytes_total", "KV of leases that steps read where it lies")),
       running_{m.Gauge("swiftcache_running_requests", "Requests with a sequence in the step"),
                m.Gauge("vllm:num_requests_running", "Requests with a sequence in the step")},
       waiting_{m.Gauge("swiftcache_waiting_requests", "Requests that wait for their turn"),
@@ -75,6 +92,17 @@ void EngineMetrics::Prompt(int64_t prompt_tokens, int64_t cached_tokens, int64_t
   cache_queries_.Increment(prompt_tokens);
   cache_hits_.Increment(cached_tokens);
 }
+
+void EngineMetrics::Prefilled(const PrefillTimes& times) {
+  prefill_queue_.Observe(absl::ToDoubleSeconds(times.queue));
+  prefill_load_.Observe(absl::ToDoubleSeconds(times.load));
+  prefill_execute_.Observe(absl::ToDoubleSeconds(times.execute));
+  prefill_store_.Observe(absl::ToDoubleSeconds(times.store));
+}
+
+void EngineMetrics::Stalled(absl::Duration stall) { kv_stall_.Observe(absl::ToDoubleSeconds(stall)); }
+
+void EngineMetrics::ReadInPlace(int64_t bytes) { read_in_place_.Increment(static_cast<double>(bytes)); }
 
 void EngineMetrics::Ended(const absl::Status& status, absl::Duration since_arrival) {
   if (status.ok()) e2e_latency_.Observe(absl::ToDoubleSeconds(since_arrival));

@@ -11,6 +11,7 @@
 #include "absl/time/time.h"
 #include "common/metrics/metrics.h"
 #include "engine/exec/engine.h"
+#include "engine/exec/prefill_times.h"
 
 namespace swiftcache::engine::exec {
 
@@ -34,6 +35,12 @@ class EngineMetrics {
   /// The prompt of one continuation and how much of it the prefix cache had.
   /// `cached_tokens` of the prompt came from the prefix cache, `leased_tokens` of those from leases.
   void Prompt(int64_t prompt_tokens, int64_t cached_tokens, int64_t leased_tokens);
+  /// Of a request that got its first token.
+  void Prefilled(const PrefillTimes& times);
+  /// A step streamed KV of leases through local slots, and stood still for it that long.
+  void Stalled(absl::Duration stall);
+  /// A step read KV of leases where it lies.
+  void ReadInPlace(int64_t bytes);
   void Ended(const absl::Status& status, absl::Duration since_arrival);
   void Stepped(int64_t preemptions);
   /// Gauges, and the counter of evictions.
@@ -67,10 +74,10 @@ class EngineMetrics {
 
   Metrics& registry_;
   HistogramPair time_to_first_token_, inter_token_latency_, queue_time_;
-  prometheus::Histogram& e2e_latency_;
+  prometheus::Histogram &e2e_latency_, &kv_stall_, &prefill_queue_, &prefill_load_, &prefill_execute_, &prefill_store_;
   CounterPair prompt_tokens_, generation_tokens_, preemptions_;
   prometheus::Counter &computed_tokens_, &local_tokens_, &donor_tokens_, &cache_queries_, &cache_hits_, &steps_,
-      &evictions_;
+      &evictions_, &read_in_place_;
   GaugePair running_, waiting_;
   prometheus::Gauge &free_blocks_, &used_blocks_, &leased_out_blocks_, &leased_in_blocks_, &leased_in_used_blocks_,
       &cached_blocks_, &cache_usage_;

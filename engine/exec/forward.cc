@@ -56,6 +56,7 @@ void Forward::Gather(const sched::StepPlan& plan) {
   in_place_.clear();
   in_place_ids_.clear();
   streamed_.clear();
+  in_place_blocks_ = 0;
   if (leases_ && leases_->streamer != nullptr) leases_->streamer->Begin();
   int64_t num_blocks = 0;
   for (const sched::Chunk& chunk : plan.chunks) num_blocks += chunk.sequence->blocks.size();
@@ -90,6 +91,7 @@ std::byte* Forward::LeasedAddress(kv::BlockId id, kv::Place place) {
       return nullptr;  // PointAt says where, layer by layer
     }
   }
+  ++in_place_blocks_;
   if (std::find(in_place_ids_.begin(), in_place_ids_.end(), region.lease) == in_place_ids_.end()) {
     in_place_ids_.push_back(region.lease);
     in_place_.push_back(region.view);

@@ -56,6 +56,8 @@ class Forward {
   int64_t progress() const { return progress_.load(std::memory_order_relaxed); }
   /// Leases that the step read in place or streamed.
   std::span<const kv::LeaseId> leases_read() const { return lease_ids_; }
+  /// KV of leases that the step read where it lies.
+  int64_t in_place_bytes() const { return in_place_blocks_ * arena_->block_bytes(); }
 
  private:
   struct Streamed {
@@ -84,6 +86,7 @@ class Forward {
   std::vector<transport::LeaseView> in_place_;  // views read in place, beside in_place_ids_
   std::vector<kv::LeaseId> in_place_ids_;
   std::vector<Streamed> streamed_;
+  int64_t in_place_blocks_ = 0;
   std::atomic<int64_t> progress_{0};
 };
 

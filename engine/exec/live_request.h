@@ -10,6 +10,7 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/time/time.h"
 #include "engine/exec/engine.h"
+#include "engine/exec/prefill_times.h"
 #include "engine/sample/sampling_state.h"
 #include "engine/sched/sequence.h"
 
@@ -27,6 +28,8 @@ struct Continuation : sched::Sequence {
   sample::SamplingState sampling;
   std::optional<absl::Time> first_token_time;
   absl::Time last_token_time;
+  PrefillTimes prefill;     // until the first token; queue is known only then
+  absl::Duration in_steps;  // likewise
   bool done = false;
 
   int64_t output_tokens() const { return static_cast<int64_t>(tokens.size()) - prompt_tokens; }

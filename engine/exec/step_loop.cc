@@ -40,7 +40,8 @@ StepLoop::StepLoop(const EngineOptions& options, std::unique_ptr<models::Model> 
                   .max_num_batched_tokens = options.max_num_batched_tokens,
                   .max_tokens_touching_regions = options.max_tokens_on_leases},
                  &cache_),
-      forward_(model_.get(), arena_.get(), &cache_) {
+      forward_(model_.get(), arena_.get(), &cache_),
+      meter_(clock, metrics) {
   observer_->OnLoad(load());
 }
 
@@ -68,6 +69,7 @@ void StepLoop::Share(const LoopSharing& sharing) {
                       .urgency = sharing.urgency,
                       .streamer = streamer_ ? &*streamer_ : nullptr,
                       .clock = &clock_});
+  meter_.Share(sharing.transport, streamer_ ? &*streamer_ : nullptr);
 }
 
 void StepLoop::Accept(std::unique_ptr<LiveRequest> request) {
@@ -146,6 +148,7 @@ void StepLoop::EndAll() {
 }
 
 bool StepLoop::Step() {
+  meter_.Begin();
   const sched::StepPlan plan = scheduler_.Plan();
   NoteStarts(plan);
   if (sharing_) sharing_->Advance(TokensNotRunning(), LongestRequestTokens());
@@ -166,6 +169,7 @@ bool StepLoop::RunStep(const sched::StepPlan& plan) {
     FailStep(plan, outcome.status());
     return false;
   }
+  meter_.Computed(plan, {.in_place_bytes = forward_.in_place_bytes()});
   if (!outcome->lost.empty()) sharing_->NoteLost(outcome->lost);  // resets the sequences that read them
   cut_short_in_a_row_ = outcome->cut_short ? cut_short_in_a_row_ + 1 : 0;
   if (outcome->cut_short) return false;
@@ -293,7 +297,10 @@ void StepLoop::NoteTime(Continuation& continuation) {
     prompt_local_ += cached - continuation.cached_leased_tokens;
     prompt_donor_ += continuation.cached_leased_tokens;
     metrics_->Prompt(continuation.prompt_tokens, cached, continuation.cached_leased_tokens);
-    if (continuation.index == 0) metrics_->FirstToken(now - continuation.request->arrival_time);
+    if (continuation.index == 0) {
+      metrics_->FirstToken(now - continuation.request->arrival_time);
+      meter_.FirstToken(continuation);
+    }
   }
   continuation.last_token_time = now;
 }

@@ -23,6 +23,7 @@
 #include "engine/exec/live_request.h"
 #include "engine/exec/outbox.h"
 #include "engine/exec/sharing.h"
+#include "engine/exec/step_meter.h"
 #include "engine/exec/urgency.h"
 #include "engine/kv/arena.h"
 #include "engine/kv/kv_cache.h"
@@ -111,6 +112,7 @@ class StepLoop {
   Forward forward_;
   std::optional<Sharing> sharing_;
   std::optional<LayerStreamer> streamer_;
+  StepMeter meter_;
   sample::Sampler sampler_;
   absl::flat_hash_map<std::string, std::unique_ptr<LiveRequest>> live_;  // after cache_: holds its blocks
   // Requests that neither own memory nor what may be leased can hold at present.

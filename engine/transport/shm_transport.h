@@ -47,6 +47,7 @@ class ShmTransport final : public Transport {
   /// reads a view, no Store or Load follows. The socket goes with this object.
   void Stop();
 
+  const char* kind() const override { return "shm"; }
   std::string channel() const override { return listener_.path(); }
   absl::StatusOr<kv::Epoch> Grant(const GrantSpec& spec) override { return donor_->Grant(spec); }
   void SendRevoke(kv::LeaseId lease, absl::Duration time_left) override { donor_->SendRevoke(lease, time_left); }

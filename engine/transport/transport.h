@@ -115,6 +115,8 @@ class Transport {
   static constexpr int64_t kMaxCopyBytes = 1 << 20;
   virtual ~Transport() = default;
 
+  /// The value of the label `transport`, as in --transport: "shm".
+  virtual const char* kind() const = 0;
   /// What peers dial: the path of the channel's socket.
   virtual std::string channel() const = 0;
 

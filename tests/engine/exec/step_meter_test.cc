@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/exec/step_meter.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "tests/engine/exec/loop_harness.h"
+#include "tests/fakes/fake_transport.h"
+
+namespace swiftcache::engine::exec {
+namespace {
+
+constexpr int64_t kBlockTokens = 4;
+const kv::LeaseId kLease(7);
+
+// The value of a line of a scrape; -1 where there is none.
+double ValueOf(const std::string& scrape, const std::string& name) {
+  const std::string text = "\n" + scrape;
+  const size_t at = text.find("\n" + name + " ");
+  return at == std::string::npos ? -1 : std::stod(text.substr(at + name.size() + 2));
+}
+
+double Phase(const std::string& scrape, const std::string& phase) {
+  return ValueOf(scrape, "swiftcache_prefill_phase_seconds_sum{phase=\"" + phase + "\"}");
+}
+
+// Every step takes 10 ms by the loop's clock.
+class SlowSteps {
+ public:
+  explicit SlowSteps(HarnessOptions options) : harness_(WithSteps(std::move(options))) {}
+  LoopHarness& harness() { return harness_; }
+
+ private:
+  HarnessOptions WithSteps(HarnessOptions options) {
+    options.model.on_step = [this](const FakeStep&) {
+      harness_.clock().Advance(absl::Milliseconds(10));
+      return absl::OkStatus();
+    };
+    return options;
+  }
+  LoopHarness harness_;
+};
+
+TEST(StepMeterTest, APrefillsTimeIsItsStepsAndTheRestIsTheQueue) {
+  HarnessOptions options;
+  options.engine.max_num_seqs = 1;
+  options.engine.max_num_batched_tokens = 8;
+  SlowSteps slow(options);
+  std::mt19937 rng(1);
+  (void)slow.harness().Add(Greedy(RandomTokens(rng, 20, 64), 2));  // three steps to its first token, one to its end
+  (void)slow.harness().Add(Greedy(RandomTokens(rng, 8, 64), 1));   // waits for four, and takes one
+  slow.harness().RunAll();
+  const std::string scrape = slow.harness().Scrape();
+  EXPECT_EQ(ValueOf(scrape, "swiftcache_prefill_phase_seconds_count{phase=\"execute\"}"), 2);
+  EXPECT_NEAR(Phase(scrape, "execute"), 0.03 + 0.01, 1e-9);
+  EXPECT_NEAR(Phase(scrape, "queue"), 0.04, 1e-9);
+  EXPECT_NEAR(Phase(scrape, "load"), 0, 1e-9);
+  EXPECT_NEAR(Phase(scrape, "store"), 0, 1e-9);
+  EXPECT_NEAR(ValueOf(scrape, "swiftcache_time_to_first_token_seconds_sum"), 0.08, 1e-9);
+  EXPECT_EQ(ValueOf(scrape, "swiftcache_kv_stall_seconds_count"), 0) << "nothing was streamed";
+}
+
+// A step of one chunk that streams a block of a lease; the load takes 3 ms, of which 2 are not hidden.
+class StreamedStepTest : public testing::Test {
+ protected:
+  StreamedStepTest()
+      : layout_{.num_layers = 2,
+                .num_kv_heads = 1,
+                .head_dim = 4,
+                .block_tokens = kBlockTokens,
+                .dtype = backend::KvDtype::kBf16},
+        arena_(*kv::Arena::Create({.bytes = 64 * layout_.block_bytes(), .block_bytes = layout_.block_bytes()})),
+        streamer_(layout_, &arena_, &transport_, &clock_),
+        metrics_(registry_, {kBlockTokens, 64}),
+        meter_(clock_, &metrics_) {
+    transport_.AddLease(kLease, layout_.block_bytes(), kv::Epoch(1));
+    const int32_t slots[] = {0, 1, 2, 3};
+    streamer_.SetSlots(slots);
+    meter_.Share(&transport_, &streamer_);
+    request_.arrival_time = clock_.Now();
+    request_.request.prompt = {1, 2, 3};
+    continuation_ = request_.Begin();
+    plan_.chunks = {{.sequence = continuation_, .num_tokens = 3, .samples = true}};
+  }
+
+  // `streams`: reads the lease, in a step of 10 ms and the stall.
+  void Step(bool streams) {
+    meter_.Begin();
+    streamer_.Begin();
+    if (streams) {
+      EXPECT_EQ(streamer_.Add(kv::BlockId(9), kLease, 0), 0);
+    }
+    streamer_.Prefetch(0);
+    transport_.on_await = [this] { clock_.Advance(absl::Milliseconds(1)); };
+    for (int64_t layer = 0; layer < 2; ++layer) {
+      EXPECT_TRUE(streamer_.Arrive(layer).empty());
+      streamer_.Prefetch(layer + 1);
+      clock_.Advance(absl::Milliseconds(5));
+    }
+    transport::TransportStats stats = transport_.stats();
+    stats.load_time += streams ? absl::Milliseconds(3) : absl::ZeroDuration();
+    stats.store_time += absl::Milliseconds(4);
+    transport_.SetStats(stats);
+    meter_.Computed(plan_, {.in_place_bytes = 100});
+  }
+
+  const backend::KvLayout layout_;
+  FakeClock clock_;
+  kv::Arena arena_;
+  transport::FakeTransport transport_;
+  LayerStreamer streamer_;
+  Metrics registry_;
+  EngineMetrics metrics_;
+  StepMeter meter_;
+  LiveRequest request_;
+  Continuation* continuation_;
+  sched::StepPlan plan_;
+};
+
+TEST_F(StreamedStepTest, LoadsAndStoresAreWhatTheTransportTookAndTheStallIsNoExecution) {
+  clock_.Advance(absl::Milliseconds(6));  // the queue
+  Step(true);
+  clock_.Advance(absl::Milliseconds(1));  // sampling
+  continuation_->first_token_time = clock_.Now();
+  meter_.FirstToken(*continuation_);
+  const std::string scrape = registry_.Serialize();
+  EXPECT_NEAR(Phase(scrape, "queue"), 0.006, 1e-9);
+  EXPECT_NEAR(Phase(scrape, "execute"), 0.011, 1e-9);
+  EXPECT_NEAR(Phase(scrape, "load"), 0.003, 1e-9);
+  EXPECT_NEAR(Phase(scrape, "store"), 0.004, 1e-9);
+  EXPECT_NEAR(ValueOf(scrape, "swiftcache_kv_stall_seconds_sum"), 0.002, 1e-9);
+  EXPECT_EQ(ValueOf(scrape, "swiftcache_kv_read_in_place_bytes_total"), 100);
+}
+
+TEST_F(StreamedStepTest, TimeBetweenItsStepsIsQueueToo) {
+  clock_.Advance(absl::Milliseconds(6));
+  Step(false);
+  clock_.Advance(absl::Milliseconds(30));  // steps of others
+  Step(false);
+  continuation_->first_token_time = clock_.Now();
+  meter_.FirstToken(*continuation_);
+  EXPECT_NEAR(Phase(registry_.Serialize(), "queue"), 0.036, 1e-9);
+  EXPECT_NEAR(Phase(registry_.Serialize(), "execute"), 0.020, 1e-9);
+}
+
+TEST_F(StreamedStepTest, AStepThatStreamsNothingIsNoStallOfZero) {
+  Step(true);
+  Step(false);
+  EXPECT_EQ(ValueOf(registry_.Serialize(), "swiftcache_kv_stall_seconds_count"), 1);
+}
+
+TEST_F(StreamedStepTest, WhatMovesAfterTheFirstTokenIsNotChargedToThePrefill) {
+  Step(true);
+  continuation_->first_token_time = clock_.Now();
+  meter_.FirstToken(*continuation_);
+  Step(true);
+  const std::string scrape = registry_.Serialize();
+  EXPECT_EQ(ValueOf(scrape, "swiftcache_prefill_phase_seconds_count{phase=\"load\"}"), 1);
+  EXPECT_NEAR(absl::ToDoubleSeconds(continuation_->prefill.load), 0.003, 1e-9);
+}
+
+}  // namespace
+}  // namespace swiftcache::engine::exec
