@@ -1,18 +1,20 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# From nothing to a conversation: installs, builds, fetches a model, starts a broker, a gateway and three engines on
-# loopback, talks to them, shows the cluster and takes everything down again.
+# From nothing to a conversation that outgrows its memory: installs, builds, fetches a model, starts a broker, a gateway
+# and three engines on loopback, talks to them, shows who leases memory to whom and takes everything down again.
 #   deploy/quickstart.sh                 talk and end
 #   deploy/quickstart.sh --serve         keep serving until Ctrl-C
-#   deploy/quickstart.sh --model PATH    serve another GGUF file or Hugging Face folder
+#   deploy/quickstart.sh --model PATH    serve another GGUF file or Hugging Face folder; a plain conversation
 set -euo pipefail
 here=$PWD
 cd "$(dirname "$0")/.."
 
 die() { echo "quickstart: $*" >&2; exit 2; }
-bold='' plain=''
-if [ -t 1 ]; then bold=$'\033[1m' plain=$'\033[0m'; fi
-say() { printf '\n%s== %s%s\n' "$bold" "$*" "$plain"; }
+bold='' faint='' plain=''
+if [ -t 1 ]; then bold=$'\033[1m' faint=$'\033[2m' plain=$'\033[0m'; fi
+gap=$'\n'  # before a headline; an answer brings its own
+say() { printf '%s%s== %s%s\n' "$gap" "$bold" "$*" "$plain"; gap=$'\n'; }
+explain() { printf '%s%s%s\n' "$faint" "$*" "$plain"; }
 
 serve=false model=
 while [ $# -gt 0 ]; do
@@ -44,28 +46,30 @@ NINJA_STATUS='[%f/%t %es] ' cmake --build --preset release --target binaries 2>&
   else awk -F'[[/ ]' '/^\[/ && $2 % 10 == 0 { print $0; fflush() }'; fi ||
   { grep -A12 -m1 -E 'FAILED|error|No space' "$log" >&2 || tail -15 "$log" >&2; die "the build failed (above; all of it in $log)"; }
 
-[ -n "$model" ] || model=$(deploy/fetch-model.sh)
+leases=false  # another model's tokens take other room: what follows about leases is measured out for this one
+[ -n "$model" ] || { model=$(deploy/fetch-model.sh); leases=true; }
 
 for port in 50050 50051 50061 50062 50063 8000 9180 9181 9182 9183; do
   ! (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null || die "port $port is taken (another quickstart --serve?); stop what listens there"
 done
 
 # Start --------------------------------------------------------------------------------------------------------------
-run=$(mktemp -d "${TMPDIR:-/tmp}/swiftcache-quickstart.XXXXXX") || die "cannot make a folder in ${TMPDIR:-/tmp}; is the disk full?"
-pids=()
+run='' shm='' pids=() clients=()
 finish() {
   local code=$?
   trap - EXIT INT TERM
-  [ ${#pids[@]} -eq 0 ] || kill "${pids[@]}" 2>/dev/null || true
-  for pid in "${pids[@]}"; do  # a drain is bounded by --drain_timeout, so this ends
+  kill "${clients[@]}" "${pids[@]}" 2>/dev/null || true
+  for pid in "${clients[@]}" "${pids[@]}"; do  # a drain is bounded by --drain_timeout, so this ends
     wait "$pid" 2>/dev/null || true
   done
-  rm -rf "$run"
+  rm -rf "$run" "$shm"
   exit $code
 }
 trap finish EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
+run=$(mktemp -d "${TMPDIR:-/tmp}/swiftcache-quickstart.XXXXXX") || die "cannot make a folder in ${TMPDIR:-/tmp}; is the disk full?"
+shm=$(mktemp -d /tmp/swiftcache-shm.XXXXXX) || die "cannot make a folder in /tmp"  # sockets: their paths must be short
 
 start() {  # start NAME HTTP_PORT BINARY FLAGS...
   local name=$1 http=$2; shift 2
@@ -83,34 +87,84 @@ healthy() {  # healthy NAME HTTP_PORT
 }
 engine() {  # engine MODEL_NAME NUMBER FLAGS...
   start "$1" $((9180 + $2)) swiftcache-engine --model="$model" --model_name="$1" --listen=127.0.0.1:$((50060 + $2)) \
-    --broker=127.0.0.1:50050 --drain_timeout=5s "${@:3}"
+    --broker=127.0.0.1:50050 --drain_timeout=5s --shm_dir="$shm" "${@:3}"
 }
 
+# Of SmolLM2-135M 16 tokens take 360 KiB in bf16, twice that in f32.
+memory=(128MiB 128MiB 128MiB)
+! $leases || memory=(10MiB 40MiB 48MiB)
 say "starting a broker, a gateway and three engines"
-start broker 9180 swiftcache-broker --listen=127.0.0.1:50050
+start broker 9180 swiftcache-broker --listen=127.0.0.1:50050 --scale_down_window=1s --max_lease_bytes=8MiB
 healthy broker 9180
 start gateway 8000 swiftcache-gateway --listen=127.0.0.1:50051 --broker=127.0.0.1:50050 --drain_timeout=5s
-engine smollm2-chat 1 --kv_cache_bytes=128MiB --kv_cache_dtype=bf16
-engine smollm2-summary 2 --kv_cache_bytes=128MiB --kv_cache_dtype=f32
-engine smollm2-complete 3 --kv_cache_bytes=128MiB --kv_cache_dtype=bf16 --block_tokens=32
+engine smollm2-chat 1 --kv_cache_bytes="${memory[0]}" --kv_cache_dtype=bf16
+engine smollm2-summary 2 --kv_cache_bytes="${memory[1]}" --kv_cache_dtype=f32
+engine smollm2-complete 3 --kv_cache_bytes="${memory[2]}" --kv_cache_dtype=bf16 --block_tokens=32
 healthy gateway 8000
 healthy smollm2-chat 9181
 healthy smollm2-summary 9182
 healthy smollm2-complete 9183
 ctl=$bin/swiftcachectl
 
+# Tools --------------------------------------------------------------------------------------------------------------
+wait_for() {  # wait_for WHAT COMMAND...: slow machines take their time
+  local what=$1 deadline=$((SECONDS + 300)); shift
+  until "$@"; do
+    [ $SECONDS -lt $deadline ] || die "waited 300 s for $what"
+    sleep 0.05
+  done
+}
+metric() {  # metric HTTP_PORT NAME [LABEL="VALUE"]: its sum
+  curl -fs "http://127.0.0.1:$1/metrics" |
+    awk -v name="$2" -v label="${3:-}" 'index($0, name "{") == 1 && index($0, label) { sum += $NF } END { printf "%g\n", sum }'
+}
+leased() {  # leased DONOR: blocks of smollm2-chat that lie there
+  "$ctl" lease ls | awk -v donor="$1" '$2 == "ACTIVE" && $3 == donor && $4 == "smollm2-chat" { sum += $(NF - 1) } END { print sum + 0 }'
+}
+lines() { grep -c -- "$1" "$2" || true; }
+
+# One conversation, a line at a time. What is printed is also kept, to see where it stands.
+turns=0
+open_chat() {
+  mkfifo "$run/say"
+  : >"$run/chat"
+  "$ctl" chat --model=smollm2-chat --temperature=0 --max_tokens=64 <"$run/say" > >(tee "$run/chat") 2>&1 &
+  clients+=($!) pid_chat=$!
+  exec 4>"$run/say"
+}
+answered() { [ "$(lines '^\[ttft' "$run/chat")" -ge "$turns" ] || ! kill -0 "$pid_chat" 2>/dev/null; }
+turn() {  # turn MESSAGE [SHOWN]
+  echo "${bold}you>$plain ${2:-$1}"
+  echo "$1" >&4
+  turns=$((turns + 1))
+  wait_for "an answer from smollm2-chat" answered
+  [ "$(lines '^\[ttft' "$run/chat")" -eq $turns ] || die "smollm2-chat did not answer (above)"
+  gap=''
+}
+close_chat() {
+  exec 4>&-
+  wait "$pid_chat" || die "the conversation failed (above)"
+}
+
 # Talk ---------------------------------------------------------------------------------------------------------------
-say "three turns with smollm2-chat (ready after $((SECONDS - started)) s)"
-"$ctl" chat --model=smollm2-chat --temperature=0 --max_tokens=96 \
-  --message="Hello! What is a good name for a small robot that waters plants?" \
-  --message="Nice. Write two sentences about its first day at work." \
-  --message="Now say that again as if you were a pirate."
-say "one request to smollm2-summary"
+say "one request each to smollm2-summary and smollm2-complete (ready after $((SECONDS - started)) s)"
 "$ctl" generate --model=smollm2-summary --temperature=0 --max_tokens=32 --prompt="In one sentence, photosynthesis is"
-say "one request to smollm2-complete"
 "$ctl" generate --model=smollm2-complete --temperature=0 --max_tokens=32 --prompt="def fibonacci(n):"
+
+say "a conversation with smollm2-chat"
+open_chat
+turn "Hello! What is a good name for a small robot that waters plants?"
+if ! $leases; then
+  turn "Nice. Write two sentences about its first day at work."
+  turn "Now say that again as if you were a pirate."
+  close_chat
+else
+  . deploy/quickstart-leases.sh
+fi
+quiet() { "$ctl" top --frames=1 | awk 'NR > 2 && $3 + $4 > 0 { busy = 1 } END { exit busy }'; }
+wait_for "the engines to report that they are idle" quiet
 say "the cluster"
-"$ctl" status
+"$ctl" top --frames=1
 
 if $serve; then
   say "serving until Ctrl-C; try, in another terminal:"

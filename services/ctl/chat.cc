@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// swiftcachectl chat: holds a conversation, from --message flags or from the terminal.
+// swiftcachectl chat: holds a conversation, from --message flags, the terminal or a file.
+#include <unistd.h>
+
 #include <iostream>
 #include <memory>
 #include <optional>
@@ -70,27 +72,30 @@ class Conversation {
   v1::GenerateRequest request_;
 };
 
+// A person types, who wants to be asked, and told of errors; otherwise a file or a program does.
+bool Typed() { return isatty(STDIN_FILENO) == 1; }
+
 // The next line of the user, or nothing at the end.
 std::optional<std::string> Ask() {
-  std::cout << Strong("you> ") << std::flush;
+  if (Typed()) std::cout << Strong("you> ") << std::flush;
   std::string line;
-  if (!std::getline(std::cin, line)) {
-    std::cout << std::endl;
-    return std::nullopt;
-  }
-  return line;
+  if (std::getline(std::cin, line)) return line;
+  if (Typed()) std::cout << std::endl;
+  return std::nullopt;
 }
 
-// An error ends the turn, not the conversation.
+// Where a person types an error ends the turn, not the conversation.
 absl::Status Talk(Conversation& conversation) {
-  std::cout << Faint("Ctrl-D ends, /reset forgets the conversation.") << "\n";
+  if (Typed()) std::cout << Faint("Ctrl-D ends, /reset forgets the conversation.") << "\n";
   while (std::optional<std::string> line = Ask()) {
     if (line->empty()) continue;
     if (*line == "/reset") {
       conversation.Reset();
       continue;
     }
-    if (absl::Status status = conversation.Say(*line); !status.ok()) {
+    const absl::Status status = conversation.Say(*line);
+    if (!status.ok() && !Typed()) return status;
+    if (!status.ok()) {
       std::cout << absl::StatusCodeToString(status.code()) << ": " << status.message() << "\n" << std::endl;
     }
   }
@@ -113,7 +118,9 @@ absl::Status RunChat(const Doors& doors, const ChatFlags& flags) {
 
 void AddChat(CLI::App& app, const Doors& doors, Command& chosen) {
   auto flags = std::make_shared<ChatFlags>();  // shared by the parser and the command
-  CLI::App* command = app.add_subcommand("chat", "Talks to a model; interactive without --message")->fallthrough();
+  CLI::App* command =
+      app.add_subcommand("chat", "Talks to a model; without --message a line of standard input is a turn")
+          ->fallthrough();
   flags->model.AddTo(*command);
   flags->sampling.AddTo(*command, 512);
   command

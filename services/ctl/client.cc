@@ -29,6 +29,7 @@ void Count(const v1::GenerateResponse& response, absl::Duration since_start, abs
   if (response.has_usage()) {
     turn.prompt_tokens = response.usage().prompt_tokens();
     turn.cached_tokens = std::max(turn.cached_tokens, Cached(response.usage()));
+    turn.leased_tokens = std::max<int64_t>(turn.leased_tokens, response.usage().cached_tokens().donor());
   }
   if (response.token_ids().empty()) return;
   if (turn.tokens == 0) {
@@ -48,9 +49,10 @@ double Turn::tokens_per_second() const {
 }
 
 std::string Turn::Summary() const {
-  return absl::StrFormat("ttft %.1f ms, %.1f tokens/s, %d tokens; prompt %d tokens, %d from the cache",
+  const std::string leased = leased_tokens > 0 ? absl::StrCat(", ", leased_tokens, " of them in leased memory") : "";
+  return absl::StrFormat("ttft %.1f ms, %.1f tokens/s, %d tokens; prompt %d tokens, %d from the cache%s",
                          absl::ToDoubleMilliseconds(time_to_first_token), tokens_per_second(), tokens, prompt_tokens,
-                         cached_tokens);
+                         cached_tokens, leased);
 }
 
 Client::Client(const std::string& gateway)

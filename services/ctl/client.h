@@ -23,13 +23,15 @@ namespace swiftcache::services::ctl {
 struct Turn {
   std::string text;    // of index 0
   int64_t tokens = 0;  // of all indices
-  int64_t prompt_tokens = 0, cached_tokens = 0;
+  int64_t prompt_tokens = 0;
+  int64_t cached_tokens = 0, leased_tokens = 0;  // of the prompt; leased: of the cached ones, those in leased memory
   absl::Duration time_to_first_token, total;
   std::vector<absl::Duration> gaps;  // between messages with tokens
 
   /// Of the tokens after the first; 0 where there are none.
   double tokens_per_second() const;
-  /// "ttft 12.3 ms, 54.2 tokens/s, 96 tokens; prompt 41 tokens, 12 from the cache"
+  /// "ttft 12.3 ms, 54.2 tokens/s, 96 tokens; prompt 41 tokens, 12 from the cache", and where there are any
+  /// ", 8 of them in leased memory".
   std::string Summary() const;
 };
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""deploy/quickstart.sh: talks and ends, serves until it is told to stop, leaves nothing, says what is wrong in one line."""
+"""deploy/quickstart.sh: talks, leases and ends, serves until it is told to stop, leaves nothing, says what is wrong in one line."""
+import glob
 import os
 import pathlib
 import re
@@ -18,7 +19,8 @@ def leftovers(folder):
     """Processes of ours, shared memory and temporary files."""
     commands = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True).stdout.splitlines()
     ours = [c for c in commands if "bin/swiftcache-" in c and ":5005" in c]
-    return ours, sorted(os.listdir("/dev/shm")), sorted(p.name for p in pathlib.Path(folder).iterdir())
+    sockets = sorted(glob.glob("/tmp/swiftcache-shm.*"))
+    return ours, sorted(os.listdir("/dev/shm")), sockets, sorted(p.name for p in pathlib.Path(folder).iterdir())
 
 
 @pytest.fixture
@@ -34,22 +36,51 @@ def quickstart(environment, *args, cwd=ROOT, timeout=600):
     return subprocess.run([SCRIPT, *args], capture_output=True, text=True, env=environment, cwd=cwd, timeout=timeout)
 
 
-def test_it_talks_for_three_turns_and_leaves_nothing(environment):
+def blocks(output, pattern):
+    """{donor: the last number of its row}."""
+    return {donor: int(number) for donor, number in re.findall(pattern, output)}
+
+
+def test_a_conversation_outgrows_its_memory_and_goes_on_while_a_neighbour_takes_memory_back(environment):
     before = leftovers(environment["TMPDIR"])
     begin = time.monotonic()
     run = quickstart(environment)
+    print(run.stdout)
     print(f"quickstart took {time.monotonic() - begin:.1f} s")
     assert run.returncode == 0, run.stderr
-    assert run.stdout.count("[ttft") == 3 and run.stderr.count("[ttft") == 2  # chat and generate
+    assert run.stdout.count("[ttft") == 4 and run.stderr.count("[ttft") == 2  # chat and generate
     cached = [int(n) for n in re.findall(r"(\d+) from the cache", run.stdout)]
     assert cached[1] > 0 and cached[2] > cached[1]
+
+    leased = blocks(run.stdout, r"leased from (smollm2-\w+) +(\d+) ")
+    assert set(leased) == {"smollm2-summary", "smollm2-complete"}
+    assert all(number > 0 for number in leased.values()), leased
+    assert int(re.search(r"(\d+) found in leased memory", run.stdout).group(1)) > 0
+    burst = re.search(r"from smollm2-summary +(\d+) +(\d+)\n", run.stdout.split("== a burst")[1])
+    assert int(burst.group(1)) == leased["smollm2-summary"]
+    taken_back = re.search(r"leases it took back: (\d+), after ([\d.]+) ms", run.stdout)
+    assert int(taken_back.group(1)) > 0 and float(taken_back.group(2)) > 0
     assert run.stdout.count(" READY ") == 3
     assert leftovers(environment["TMPDIR"]) == before
+
+
+def test_ctrl_c_in_the_middle_leaves_nothing(environment):
+    before = leftovers(environment["TMPDIR"])
+    child = subprocess.Popen([SCRIPT], stdout=subprocess.PIPE, text=True, env=environment, start_new_session=True)
+    line = ""
+    while "== a burst" not in line:
+        line = child.stdout.readline()
+        assert line, "ended early"
+    os.killpg(child.pid, signal.SIGINT)  # as a terminal does
+    child.stdout.read()
+    assert child.wait(30) == 130
+    wait_until(lambda: leftovers(environment["TMPDIR"]) == before, 5, "nothing is left")
 
 
 def test_a_relative_model_path_is_the_callers(environment):
     run = quickstart(environment, "--model", "tiny-llama-a", cwd=TINY)
     assert run.returncode == 0, run.stderr
+    assert run.stdout.count("[ttft") == 3
     assert run.stdout.count(" READY ") == 3
 
 

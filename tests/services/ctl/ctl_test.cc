@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "services/ctl/client.h"
@@ -46,6 +47,8 @@ TEST(TurnTest, SpeedCountsTheTokensAfterTheFirst) {
   turn.cached_tokens = 5;
   EXPECT_DOUBLE_EQ(turn.tokens_per_second(), 5);
   EXPECT_EQ(turn.Summary(), "ttft 1000.0 ms, 5.0 tokens/s, 11 tokens; prompt 7 tokens, 5 from the cache");
+  turn.leased_tokens = 3;
+  EXPECT_THAT(turn.Summary(), testing::EndsWith("prompt 7 tokens, 5 from the cache, 3 of them in leased memory"));
   turn.tokens = 1;
   EXPECT_DOUBLE_EQ(turn.tokens_per_second(), 0);
 }
