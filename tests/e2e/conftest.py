@@ -162,13 +162,16 @@ def tiny(cluster):
     return cluster
 
 
-@pytest.fixture(scope="session")
-def stubs(tmp_path_factory):
-    """Python stubs made from the proto files alone."""
-    out = tmp_path_factory.mktemp("stubs")
+def python_stubs(out):
+    """Python stubs made from the proto files alone, into the folder `out`."""
     protos = sorted(str(p.relative_to(ROOT / "proto")) for p in (ROOT / "proto" / "swiftcache").rglob("*.proto"))
     subprocess.run([sys.executable, "-m", "grpc_tools.protoc", f"-I{ROOT / 'proto'}", f"--python_out={out}",
                     f"--grpc_python_out={out}", *protos], check=True)
     sys.path.insert(0, str(out))
     from swiftcache.v1 import generate_pb2, generate_pb2_grpc
     return generate_pb2, generate_pb2_grpc
+
+
+@pytest.fixture(scope="session")
+def stubs(tmp_path_factory):
+    return python_stubs(tmp_path_factory.mktemp("stubs"))

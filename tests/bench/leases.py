@@ -1,0 +1,343 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""What leases are worth, and what they cost: real processes, a real model, each figure beside its bound or its peer.
+
+  tests/bench/leases.py ttft                 turns 2 and later, with leases, without, and with all memory local
+  tests/bench/leases.py reclaim              a donor needs 64 MiB back: borrower idle, and mid-step
+  tests/bench/leases.py longest              a prompt many times longer than the engine's own memory
+  tests/bench/leases.py stall                what layer streaming does not hide, at several link speeds
+  tests/bench/leases.py interference         a donor's TTFT and TPOT while its borrower reads and writes
+
+Needs the binaries (--bin) and the model of deploy/fetch-model.sh (--model); run it with the Python of tests/run.sh
+(~/.cache/swiftcache/test-venv/bin/python) on a machine that does nothing else. Sides of a comparison are interleaved:
+ratios hold on a noisy machine, absolute times do not.
+"""
+import argparse
+import concurrent.futures
+import os
+import pathlib
+import platform
+import random
+import statistics
+import sys
+import tempfile
+import threading
+import time
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "e2e"))
+import grpc  # noqa: E402
+from conftest import ROOT, Cluster, python_stubs, wait_until  # noqa: E402
+
+CACHE = pathlib.Path(os.environ.get("XDG_CACHE_HOME", pathlib.Path.home() / ".cache")) / "swiftcache"
+MODEL = CACHE / "models" / "SmolLM2-135M-Instruct.Q4_1.gguf"
+TOKEN_BYTES = 30 * 2 * 3 * 64 * 2  # bf16 KV of a SmolLM2 token: layers, K and V, KV heads, head size, bytes
+VOCABULARY = (100, 40000)
+
+
+def percentile(values, p):
+    values = sorted(values)
+    return values[min(len(values) - 1, int(len(values) * p / 100))]
+
+
+def interval(values, rng, rounds=2000):
+    """95 % bootstrap interval of the median."""
+    medians = sorted(statistics.median(rng.choices(values, k=len(values))) for _ in range(rounds))
+    return medians[int(rounds * 0.025)], medians[int(rounds * 0.975)]
+
+
+class Answer:
+    """One greedy answer: ids, time to the first token, gaps between tokens, tokens found in caches."""
+
+    def __init__(self, stub, pb, prompt, tokens, model="chat"):
+        request = pb.GenerateRequest(model=model, token_ids=pb.TokenIds(ids=prompt),
+                                     sampling=pb.Sampling(temperature=0, max_tokens=tokens, ignore_eos=True))
+        self.ids, times, begun = [], [], time.monotonic()
+        for message in stub.Generate(request, timeout=600):
+            self.ids += message.token_ids
+            if message.token_ids:
+                times.append(time.monotonic())
+            if message.HasField("usage"):
+                self.usage = message.usage
+        self.ttft, self.seconds = times[0] - begun, times[-1] - begun
+        self.tpot = (times[-1] - times[0]) / max(1, len(self.ids) - 1)
+
+
+class Side:
+    """One cluster of a comparison: the chat engine with `own` tokens of memory, and a donor for each of `donors`."""
+
+    def __init__(self, bench, name, own, donors=(), chat_flags=(), donor_flags=()):
+        self.name, self.bench = name, bench
+        self.folder = pathlib.Path(tempfile.mkdtemp(prefix=f"{name}-", dir=bench.folder))
+        self.cluster = Cluster(bench.binaries, self.folder)
+        self.cluster.start_broker("--scale_down_window=1s")
+        self.cluster.start_gateway()
+        common = (f"--shm_dir={self.folder}", f"--threads={bench.args.threads}")
+        self.donors = [self.cluster.start_engine(bench.args.model, f"donor{i}", *common, f"--kv_cache_bytes={tokens * TOKEN_BYTES}",
+                                                 *donor_flags) for i, tokens in enumerate(donors)]
+        self.chat = self.cluster.start_engine(bench.args.model, "chat", *common, f"--kv_cache_bytes={own * TOKEN_BYTES}",
+                                              *chat_flags)
+        self.cluster.wait_models("chat", *(f"donor{i}" for i in range(len(donors))))
+        self.stub = bench.rpc.GenerateServiceStub(grpc.insecure_channel(self.cluster.gateway.grpc))
+
+    def ask(self, prompt, tokens, model="chat"):
+        return Answer(self.stub, self.bench.pb, prompt, tokens, model)
+
+    def sum(self, process, name):
+        return process.metric(name)
+
+
+class Bench:
+    def __init__(self, args):
+        self.args, self.binaries = args, pathlib.Path(args.bin).resolve()
+        self.rng = random.Random(args.seed)
+        self.sides = []
+
+    def __enter__(self):
+        self.temporary = tempfile.TemporaryDirectory(prefix="swiftcache-bench-")
+        self.folder = pathlib.Path(self.temporary.name)
+        (self.folder / "stubs").mkdir()
+        self.pb, self.rpc = python_stubs(self.folder / "stubs")
+        return self
+
+    def __exit__(self, *_):
+        for side in self.sides:
+            side.cluster.stop()
+        self.temporary.cleanup()
+
+    def side(self, *args, **kwargs):
+        self.sides.append(Side(self, *args, **kwargs))
+        return self.sides[-1]
+
+    def tokens(self, count):
+        return [self.rng.randrange(*VOCABULARY) for _ in range(count)]
+
+
+class Conversations:
+    """Endless talks, `active` at a time, one of which takes its next turn; the same for every side."""
+
+    FIRST, TURN, ANSWER, TURNS = 512, 48, 16, 9
+
+    def __init__(self, bench, active):
+        self.bench = bench
+        self.active = [self._fresh() for _ in range(active)]
+
+    def _fresh(self):
+        return {"prompt": self.bench.tokens(self.FIRST), "turn": 1}
+
+    def next(self):
+        slot = self.bench.rng.randrange(len(self.active))
+        return slot, self.active[slot]
+
+    def answered(self, slot, ids):
+        talk = self.active[slot]
+        if talk["turn"] == self.TURNS:
+            self.active[slot] = self._fresh()
+        else:
+            talk["prompt"] = talk["prompt"] + ids + self.bench.tokens(self.TURN)
+            talk["turn"] += 1
+
+
+def ttft_sides(bench):
+    own, working_set = 2048, 3 * 2048
+    donors = (working_set, working_set // 2)
+    return [bench.side("without", own, chat_flags=("--transport=none",)),
+            bench.side("in_place", own, donors, ("--stream=in_place",)),
+            bench.side("lsc_200gbps", own, donors, ("--stream=lsc", "--link_gbps=200")),
+            bench.side("all_local", 3 * working_set, chat_flags=("--transport=none",))]
+
+
+def print_ttft(title, samples, sides):
+    print(f"\n{title}: TTFT of turns 2 and later, ms")
+    print(f"{'side':14}{'samples':>8}{'p50':>9}{'p90':>9}{'p99':>9}{'p99 / without':>15}{'p99 / all local':>17}{'p50 / all local':>17}")
+    p99 = {side.name: percentile(samples[side.name], 99) for side in sides}
+    p50 = {side.name: percentile(samples[side.name], 50) for side in sides}
+    for side in sides:
+        values = samples[side.name]
+        print(f"{side.name:14}{len(values):8}{p50[side.name] * 1e3:9.1f}{percentile(values, 90) * 1e3:9.1f}"
+              f"{p99[side.name] * 1e3:9.1f}{p99[side.name] / p99['without']:15.3f}{p99[side.name] / p99['all_local']:17.3f}"
+              f"{p50[side.name] / p50['all_local']:17.3f}")
+
+
+def print_sources(side):
+    m = side.chat.metrics()
+    parts = {k: v for k, v in m.items() if "prefix_cache" in k or "prompt_tokens" in k or "lease_borrowed" in k or "lease_lost" in k}
+    print(f"  {side.name}: " + ", ".join(f"{k} {v:.0f}" for k, v in sorted(parts.items())))
+
+
+def ttft(bench):
+    sides = ttft_sides(bench)
+    talks = Conversations(bench, active=8)  # of 768 tokens on average: three times the arena
+    samples, service = {s.name: [] for s in sides}, {s.name: [] for s in sides}
+    wrong, counted = 0, 0
+    warm_up = 24
+    while counted < warm_up + bench.args.samples:
+        slot, talk = talks.next()
+        answers = {}
+        for side in bench.rng.sample(sides, len(sides)):
+            answers[side.name] = side.ask(talk["prompt"], talks.ANSWER)
+        ids = answers["all_local"].ids
+        wrong += sum(a.ids != ids for a in answers.values())
+        if talk["turn"] > 1:
+            counted += 1
+            if counted > warm_up:
+                for name, answer in answers.items():
+                    samples[name].append(answer.ttft)
+                    service[name].append(answer.seconds)
+        talks.answered(slot, ids)
+    print_ttft("Closed loop, one client", samples, sides)
+    print(f"answers that differ between the sides: {wrong}")
+    for side in sides:
+        print_sources(side)
+
+    # Poisson arrivals; a side has the machine for a window, then the next side has the same arrivals.
+    rate = 0.6 / statistics.mean(service["without"])
+    samples = {s.name: [] for s in sides}
+    pool = concurrent.futures.ThreadPoolExecutor(64)
+    while min(len(v) for v in samples.values()) < bench.args.samples:
+        plan, at, slots = [], 0.0, set()
+        while len(slots) < len(talks.active):  # every conversation at most once in a window
+            at += bench.rng.expovariate(rate)
+            slot = bench.rng.choice([s for s in range(len(talks.active)) if s not in slots])
+            slots.add(slot)
+            plan.append((at, slot, talks.active[slot]["prompt"], talks.active[slot]["turn"]))
+        for side in bench.rng.sample(sides, len(sides)):
+            begun, futures = time.monotonic(), []
+            for at, slot, prompt, turn in plan:
+                time.sleep(max(0.0, begun + at - time.monotonic()))
+                futures.append((slot, turn, pool.submit(side.ask, prompt, talks.ANSWER)))
+            done = [(slot, turn, future.result()) for slot, turn, future in futures]
+            samples[side.name] += [answer.ttft for _, turn, answer in done if turn > 1]
+            if side.name == "all_local":
+                answered = [(slot, answer.ids) for slot, _, answer in done]
+        for slot, ids in answered:
+            talks.answered(slot, ids)
+    print_ttft(f"Poisson arrivals, {rate:.2f}/s (60 % of what the side without leases can serve)", samples, sides)
+
+
+def longest(bench):
+    own, prompt = 1024, bench.tokens(8000)
+    sides = [bench.side(name, own, (4096, 4096), (f"--stream={name}",)) for name in ("in_place", "lsc")]
+    full = bench.side("all_local", 9000, chat_flags=("--transport=none",))
+    alone = bench.side("alone", own, chat_flags=("--transport=none",))
+    try:
+        alone.ask(prompt, 1)
+        print("alone: served?!")
+    except grpc.RpcError as error:
+        print(f"alone, {own} tokens of memory: {error.code().name}: {error.details()}")
+    answers = {}
+    for _ in range(bench.args.rounds):
+        for side in (*sides, full):
+            answers.setdefault(side.name, []).append(side.ask(prompt, 48))
+        prompt = bench.tokens(8000)
+    print(f"\nprompt of 8000 tokens, own memory of {own}: ratio {8000 / own:.2f}")
+    print(f"{'side':12}{'TTFT s':>9}{'tokens/s':>10}{'/ bound':>9}{'same tokens':>13}")
+    bound = statistics.median(a.tpot for a in answers["all_local"])
+    for name, those in answers.items():
+        same = all(a.ids == b.ids for a, b in zip(those, answers["all_local"]))
+        tpot = statistics.median(a.tpot for a in those)
+        print(f"{name:12}{statistics.median(a.ttft for a in those):9.2f}{1 / tpot:10.1f}{bound / tpot:9.3f}{str(same):>13}")
+
+
+def reclaim(bench):
+    """The donor's own load grows to its whole memory again and again; the borrower is idle, or in the middle of a step."""
+    need = (64 << 20) // TOKEN_BYTES  # tokens
+    side = bench.side("reclaim", 1024, (need + 1024,), ("--stream=in_place",))
+    donor = side.donors[0]
+    lease_bytes = 'swiftcache_lease_bytes{direction="lent"}'
+    for busy in (False, True):
+        before = donor.metrics()
+        for _ in range(bench.args.rounds):
+            side.ask(bench.tokens(4000), 1)  # fills what it can lease
+            stop = threading.Event()
+
+            def load():
+                while not stop.is_set():
+                    side.ask(bench.tokens(900), 8)
+
+            thread = threading.Thread(target=load)
+            if busy:
+                thread.start()
+                time.sleep(0.3)
+            side.ask(bench.tokens(need), 1, model="donor0")
+            stop.set()
+            if busy:
+                thread.join()
+        after = donor.metrics()
+        count = after["swiftcache_reclaim_seconds_count"] - before["swiftcache_reclaim_seconds_count"]
+        total = after["swiftcache_reclaim_seconds_sum"] - before["swiftcache_reclaim_seconds_sum"]
+        print(f"borrower {'mid-step' if busy else 'idle'}: {count:.0f} leases back, mean {total / max(1, count) * 1e3:.2f} ms; at most:")
+        for name, value in after.items():
+            if name.startswith("swiftcache_reclaim_seconds_bucket"):
+                print(f"    {name.split('le=')[1].strip('}')}: {value - before.get(name, 0):.0f}")
+        print("    " + ", ".join(f"{k} {v}" for k, v in after.items() if lease_bytes in k))
+
+
+def stall(bench):
+    for gbps in bench.args.gbps:
+        bench_side = bench.side(f"link_{gbps}", 1024, (6144,), ("--stream=lsc", f"--link_gbps={gbps}"))
+        prompts = [bench.tokens(900) for _ in range(4)]
+        for turn in range(bench.args.rounds):
+            for prompt in prompts:
+                bench_side.ask(prompt, 4)
+                prompt += bench.tokens(64)
+        metrics = bench_side.chat.metrics()
+        print(f"\nlink of {gbps} Gbit/s")
+        for name, value in sorted(metrics.items()):
+            if any(part in name for part in ("kv_stall", "kv_transfer", "prefill", "phase")) and "bucket" not in name:
+                print(f"    {name} {value:.6g}")
+
+
+def interference(bench):
+    """Pairs of windows: the donor beside a borrower on its leases, and beside the same borrower with all memory local."""
+    flags = ("--stream=in_place",)
+    leased = bench.side("leased", 1024, (8192,), flags)
+    local = bench.side("local", 8192, (8192,), ("--transport=none",), ("--transport=none",))
+    prompts = {side.name: [bench.tokens(800) for _ in range(6)] for side in (leased, local)}
+    ratios = {"TTFT": [], "TPOT": []}
+    for _ in range(bench.args.rounds):
+        seen = {}
+        for side in bench.rng.sample((leased, local), 2):
+            stop = threading.Event()
+
+            def load():
+                i = 0
+                while not stop.is_set():
+                    prompt = prompts[side.name][i % 6]
+                    side.ask(prompt, 16)
+                    i += 1
+
+            thread = threading.Thread(target=load)
+            thread.start()
+            time.sleep(0.5)
+            answers = [side.ask(bench.tokens(128), 24, model="donor0") for _ in range(6)]
+            stop.set()
+            thread.join()
+            seen[side.name] = (statistics.median(a.ttft for a in answers), statistics.median(a.tpot for a in answers))
+        for i, name in enumerate(ratios):
+            ratios[name].append(seen["leased"][i] / seen["local"][i])
+    print_sources(leased)
+    for name, values in ratios.items():
+        low, high = interval(values, bench.rng)
+        print(f"donor's {name} beside leases / beside the same borrower with local memory: median "
+              f"{statistics.median(values):.3f}, 95 % interval {low:.3f} to {high:.3f}, {len(values)} pairs")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=["ttft", "reclaim", "longest", "stall", "interference"])
+    parser.add_argument("--bin", default=ROOT / "build/release/bin")
+    parser.add_argument("--model", default=MODEL)
+    parser.add_argument("--threads", type=int, default=os.cpu_count())
+    parser.add_argument("--samples", type=int, default=300)
+    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--gbps", type=lambda s: [int(v) for v in s.split(",")], default=[200, 20, 5])
+    parser.add_argument("--seed", type=int, default=1)
+    args = parser.parse_args()
+    cpu = next((line.split(":")[1].strip() for line in open("/proc/cpuinfo") if "model name" in line), platform.processor())
+    print(f"machine: {cpu}, {os.cpu_count()} cores; model: {pathlib.Path(args.model).name}, KV bf16; command: {' '.join(sys.argv)}")
+    with Bench(args) as bench:
+        globals()[args.what](bench)
+
+
+if __name__ == "__main__":
+    main()
