@@ -30,6 +30,7 @@ struct Continuation : sched::Sequence {
   absl::Time last_token_time;
   PrefillTimes prefill;     // until the first token; queue is known only then
   absl::Duration in_steps;  // likewise
+  absl::Time starved_since = absl::InfiniteFuture();  // own memory and leases have been too small for it so long
   bool done = false;
 
   int64_t output_tokens() const { return static_cast<int64_t>(tokens.size()) - prompt_tokens; }
@@ -41,6 +42,7 @@ struct LiveRequest {
   std::unique_ptr<ResponseSink> sink;
   absl::Time arrival_time;
   int64_t max_total_tokens = 0;  // prompt and output of one continuation
+  bool parked = false;           // not with the scheduler: nobody has so much memory at present
 
   std::optional<absl::Time> start_time;  // when its first continuation first ran
   std::vector<std::unique_ptr<Continuation>>

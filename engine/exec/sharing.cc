@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "common/log/log.h"
+#include "engine/kv/layer_stream.h"
 
 namespace swiftcache::engine::exec {
 
@@ -72,6 +73,7 @@ void Sharing::Scrub() {
 void Sharing::Do(const UseMessage& message) {
   const kv::RegionId region = parts_.cache->AddRegion(message.num_blocks);
   regions_.emplace(region, LeasedRegion{.lease = message.id, .region = region, .view = message.view});
+  lendable_blocks_ = std::max<int64_t>(0, lendable_blocks_ - message.num_blocks);  // it was offered
   UpdatePotential();
 }
 
@@ -80,8 +82,17 @@ void Sharing::Do(const LendableMessage& message) {
   UpdatePotential();
 }
 
+// Each block more on lease takes some of the own memory for the slots through which it is streamed.
 void Sharing::UpdatePotential() {
-  parts_.cache->SetPotentialRegionBlocks(parts_.cache->leased_in().total + lendable_blocks_);
+  const int64_t leased = parts_.cache->leased_in().total + lendable_blocks_;
+  const auto reserved = static_cast<int64_t>(parts_.cache->reserved().size());
+  const int64_t more_reserved = std::max<int64_t>(0, StreamBlocks(leased) - reserved);
+  parts_.cache->SetPotentialRegionBlocks(std::max<int64_t>(0, leased - more_reserved));
+}
+
+int64_t Sharing::StreamBlocks(int64_t leased_blocks) const {
+  if (options_.streamed_layers == 0) return 0;
+  return std::min(parts_.arena->num_blocks() / 2, kv::StreamBlocksFor(leased_blocks, options_.streamed_layers));
 }
 
 // What its running sequences read goes where there is room, as far as the time suffices; then they are computed again

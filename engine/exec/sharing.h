@@ -42,6 +42,7 @@ class Sharing {
   struct Options {
     int64_t block_tokens = 0;
     bool scrub_on_return = true;
+    int64_t streamed_layers = 0;  // of the model, where leased blocks are streamed layer by layer; 0: read in place
     absl::Duration scale_down_window = absl::Seconds(60);
     absl::Duration idle_move_budget = absl::Milliseconds(2);  // for blocks that nobody runs on, of a drain
   };
@@ -66,6 +67,9 @@ class Sharing {
   /// Where the bytes of a place are. Those of a lease must not be written.
   std::byte* Address(kv::Place place) const;
   const LeasedRegion& RegionOf(kv::RegionId region) const { return regions_.at(region); }
+  /// Own blocks that hold the slots (eq. 4) of so many leased ones: at most half of the arena. Blocks beyond are read
+  /// in place.
+  int64_t StreamBlocks(int64_t leased_blocks) const;
   /// A step found the memory of these leases changed: the sequences that touch them are reset.
   void NoteLost(const std::vector<kv::LeaseId>& leases);
 

@@ -46,16 +46,18 @@ StepLoop::StepLoop(const EngineOptions& options, std::unique_ptr<models::Model> 
 }
 
 void StepLoop::Share(const LoopSharing& sharing) {
-  sharing_.emplace(Sharing::Options{.block_tokens = options_.block_tokens,
-                                    .scrub_on_return = options_.scrub_on_return,
-                                    .scale_down_window = options_.scale_down_window},
-                   Sharing::Parts{.arena = arena_.get(),
-                                  .cache = &cache_,
-                                  .scheduler = &scheduler_,
-                                  .transport = sharing.transport,
-                                  .coordinator = sharing.coordinator,
-                                  .urgency = sharing.urgency,
-                                  .clock = &clock_});
+  sharing_.emplace(
+      Sharing::Options{.block_tokens = options_.block_tokens,
+                       .scrub_on_return = options_.scrub_on_return,
+                       .streamed_layers = options_.stream == StreamMode::kLsc ? model_->geometry().num_layers : 0,
+                       .scale_down_window = options_.scale_down_window},
+      Sharing::Parts{.arena = arena_.get(),
+                     .cache = &cache_,
+                     .scheduler = &scheduler_,
+                     .transport = sharing.transport,
+                     .coordinator = sharing.coordinator,
+                     .urgency = sharing.urgency,
+                     .clock = &clock_});
   if (options_.stream == StreamMode::kLsc) {
     const models::ModelGeometry& geometry = model_->geometry();
     streamer_.emplace(backend::KvLayout{.num_layers = geometry.num_layers,
@@ -94,29 +96,51 @@ void StepLoop::Accept(std::unique_ptr<LiveRequest> request) {
 
 // Donors may have what it takes: they are asked, and for a while it waits for their answer.
 void StepLoop::Park(LiveRequest* request) {
-  const int64_t blocks = cache_.BlocksFor(request->max_total_tokens - 1);
-  parked_.push_back({request->request.request_id, blocks, clock_.Now() + options_.lease_patience});
-  cache_.NoteNeed(blocks);
+  request->parked = true;
+  parked_.push_back(request->request.request_id);
+  cache_.NoteNeed(cache_.BlocksFor(request->max_total_tokens - 1));
 }
 
 void StepLoop::AdmitParked() {
-  const absl::Time now = clock_.Now();
-  for (const Parked& parked : std::exchange(parked_, {})) {
-    const auto live = live_.find(parked.request_id);
-    if (live == live_.end()) continue;
+  for (const std::string& id : std::exchange(parked_, {})) {
+    const auto live = live_.find(id);
+    if (live == live_.end() || !live->second->parked) continue;  // cancelled; its id may be another's now
     LiveRequest& request = *live->second;
     if (scheduler_.CanEverFit(request.max_total_tokens - 1)) {
+      request.parked = false;
       scheduler_.Add(request.continuations.front().get());
-    } else if (now < parked.give_up) {
-      cache_.NoteNeed(parked.blocks);
-      parked_.push_back(parked);
     } else {
-      Close(request, absl::OutOfRangeError(absl::StrCat(
-                         "the request may grow to ", request.max_total_tokens,
-                         " tokens; this engine's own memory holds ", cache_.num_usable_local() * options_.block_tokens,
-                         ", with all that others lend at present ", cache_.num_potential() * options_.block_tokens,
-                         ": shorten the prompt, lower max_tokens, or raise --kv_cache_bytes")));
+      Park(&request);
     }
+  }
+}
+
+// What others do not lend, or lent and took back, does not hold up a client for ever.
+void StepLoop::EndStarved() {
+  const absl::Time now = clock_.Now();
+  next_starved_ = absl::InfiniteFuture();
+  std::vector<LiveRequest*> starved;
+  for (const auto& [id, request] : live_) {
+    absl::Time since = absl::InfiniteFuture();
+    for (const auto& continuation : request->continuations) {
+      absl::Time& its = continuation->starved_since;
+      const bool waits = !continuation->done && (request->parked || !scheduler_.Fits(*continuation));
+      its = waits ? std::min(its, now) : absl::InfiniteFuture();
+      since = std::min(since, its);
+    }
+    const absl::Time end = since + options_.lease_patience;
+    if (end <= now) {
+      starved.push_back(request.get());
+    } else {
+      next_starved_ = std::min(next_starved_, end);
+    }
+  }
+  for (LiveRequest* request : starved) {
+    Close(*request, absl::OutOfRangeError(absl::StrCat(
+                        "the request may grow to ", request->max_total_tokens,
+                        " tokens; this engine's own memory holds ", cache_.num_usable_local() * options_.block_tokens,
+                        ", with what others lend at present ", cache_.num_usable() * options_.block_tokens,
+                        ": shorten the prompt, lower max_tokens, or raise --kv_cache_bytes")));
   }
 }
 
@@ -148,6 +172,7 @@ void StepLoop::EndAll() {
 }
 
 bool StepLoop::Step() {
+  if (sharing_) EndStarved();
   meter_.Begin();
   const sched::StepPlan plan = scheduler_.Plan();
   NoteStarts(plan);
@@ -191,15 +216,14 @@ void StepLoop::Handle(const LeaseMessage& message) {
 void StepLoop::Attend() {
   if (!sharing_) return;
   if (!parked_.empty()) AdmitParked();
+  EndStarved();
   sharing_->Advance(TokensNotRunning(), LongestRequestTokens());
   Publish();
 }
 
 absl::Time StepLoop::NextDuty() const {
   if (!sharing_) return absl::InfiniteFuture();
-  absl::Time next = sharing_->NextAdvance();
-  for (const Parked& parked : parked_) next = std::min(next, parked.give_up);
-  return next;
+  return std::min(sharing_->NextAdvance(), next_starved_);
 }
 
 int64_t StepLoop::TokensNotRunning() const {
@@ -222,12 +246,9 @@ int64_t StepLoop::LongestRequestTokens() const {
   return longest;
 }
 
-// Slots for what the leases hold (eq. 4), in at most half of the own arena: blocks beyond those are read in place.
 void StepLoop::SizeLayerStream() {
   if (!streamer_) return;
-  const int64_t layers = model_->geometry().num_layers;
-  const int64_t most = arena_->num_blocks() / 2;
-  const int64_t wanted = std::min(most, kv::StreamBlocksFor(cache_.leased_in().total, layers));
+  const int64_t wanted = sharing_->StreamBlocks(cache_.leased_in().total);
   const auto reserved = static_cast<int64_t>(cache_.reserved().size());
   if (wanted > reserved) (void)cache_.ReserveLocal(wanted - reserved);  // no room now: a later lease asks again
   if (wanted < reserved) cache_.ReleaseReserved(reserved - wanted);

@@ -88,6 +88,7 @@ class StepLoop {
   bool RunStep(const sched::StepPlan& plan);
   void SampleAll(const sched::StepPlan& plan, std::span<const float> logits);
   void AdmitParked();
+  void EndStarved();
   void Park(LiveRequest* request);
   int64_t TokensNotRunning() const;
   int64_t LongestRequestTokens() const;
@@ -115,13 +116,8 @@ class StepLoop {
   StepMeter meter_;
   sample::Sampler sampler_;
   absl::flat_hash_map<std::string, std::unique_ptr<LiveRequest>> live_;  // after cache_: holds its blocks
-  // Requests that neither own memory nor what may be leased can hold at present.
-  struct Parked {
-    std::string request_id;
-    int64_t blocks = 0;
-    absl::Time give_up;
-  };
-  std::vector<Parked> parked_;
+  std::vector<std::string> parked_;  // ids of requests that neither own memory nor what may be leased can hold
+  absl::Time next_starved_ = absl::InfiniteFuture();  // when patience with the first of them ends
   int64_t cut_short_in_a_row_ = 0;
   Outbox outbox_;
   int64_t next_sequence_ = 0;

@@ -71,6 +71,8 @@ class Scheduler {
 
   /// True where the sequence could run with all the leases that there may ever be.
   bool CanEverFit(int64_t tokens) const;
+  /// True where it could run now, if it were alone. A running one that does not gives way, and waits until it does.
+  bool Fits(const Sequence& sequence) const;
   /// REQUIRES: not added yet, at least one token, and CanEverFit all the tokens that it grows to (less the last sampled
   /// one, whose KV is not needed).
   void Add(Sequence* sequence);
@@ -110,7 +112,6 @@ class Scheduler {
   bool HasOwnedPlaceFor(const Sequence& sequence) const;
   bool MayDisplaceFor(const Sequence& sequence) const;
   bool RunsFromOwned(const Sequence& sequence) const;
-  bool Fits(const Sequence& sequence) const;
   int64_t Wanted(const Step& step, const Sequence& sequence) const;
   int64_t Fitting(const Sequence& sequence, int64_t num_tokens) const;
   int64_t BlocksOf(const Sequence& sequence) const;

@@ -18,6 +18,7 @@ import os
 import pathlib
 import platform
 import random
+import re
 import statistics
 import sys
 import tempfile
@@ -216,7 +217,7 @@ def ttft(bench):
 
 def longest(bench):
     own, prompt = 1024, bench.tokens(8000)
-    sides = [bench.side(name, own, (4096, 4096), (f"--stream={name}",)) for name in ("in_place", "lsc")]
+    sides = [bench.side(name, own, (4608, 4608), (f"--stream={name}",)) for name in ("in_place", "lsc")]
     full = bench.side("all_local", 9000, chat_flags=("--transport=none",))
     alone = bench.side("alone", own, chat_flags=("--transport=none",))
     try:
@@ -239,37 +240,39 @@ def longest(bench):
 
 
 def reclaim(bench):
-    """The donor's own load grows to its whole memory again and again; the borrower is idle, or in the middle of a step."""
-    need = (64 << 20) // TOKEN_BYTES  # tokens
-    side = bench.side("reclaim", 1024, (need + 1024,), ("--stream=in_place",))
+    """A donor takes 64 MiB and more back at once, as the log tells; the borrower is idle, or in the middle of a step."""
+    tokens = (64 << 20) // (2 * TOKEN_BYTES) + 64  # in f32, beyond the borrower's own
+    f32 = ("--kv_cache_dtype=f32",)
+    side = bench.side("reclaim", 2 * 600, (2 * 2 * tokens,), ("--stream=in_place", *f32), f32)
     donor = side.donors[0]
-    lease_bytes = 'swiftcache_lease_bytes{direction="lent"}'
     for busy in (False, True):
-        before = donor.metrics()
+        times, fenced, freed = [], 0, []
         for _ in range(bench.args.rounds):
-            side.ask(bench.tokens(4000), 1)  # fills what it can lease
-            stop = threading.Event()
-
-            def load():
-                while not stop.is_set():
-                    side.ask(bench.tokens(900), 8)
-
-            thread = threading.Thread(target=load)
+            prompt = bench.tokens(600 + tokens)
+            side.ask(prompt, 1)
+            running = threading.Thread(target=side.ask, args=(prompt + bench.tokens(256), 1))
+            seen = len(donor.text())
             if busy:
-                thread.start()
-                time.sleep(0.3)
-            side.ask(bench.tokens(need), 1, model="donor0")
-            stop.set()
+                running.start()
+                time.sleep(bench.rng.uniform(0.05, 0.3))
+            side.cluster.ctl("lease", "limit", "chat", "0")
+            wait_until(lambda: "no leases" in side.cluster.ctl("lease", "ls").stdout or
+                       "0 leases" in side.cluster.ctl("lease", "ls").stdout, 30, "all is back")
+            news = re.findall(r"lease \d+ (came back|was fenced): (\d+) blocks from \d+, (\S+) after", donor.text()[seen:])
+            side.cluster.ctl("lease", "limit", "chat", "none")
             if busy:
-                thread.join()
-        after = donor.metrics()
-        count = after["swiftcache_reclaim_seconds_count"] - before["swiftcache_reclaim_seconds_count"]
-        total = after["swiftcache_reclaim_seconds_sum"] - before["swiftcache_reclaim_seconds_sum"]
-        print(f"borrower {'mid-step' if busy else 'idle'}: {count:.0f} leases back, mean {total / max(1, count) * 1e3:.2f} ms; at most:")
-        for name, value in after.items():
-            if name.startswith("swiftcache_reclaim_seconds_bucket"):
-                print(f"    {name.split('le=')[1].strip('}')}: {value - before.get(name, 0):.0f}")
-        print("    " + ", ".join(f"{k} {v}" for k, v in after.items() if lease_bytes in k))
+                running.join()
+            times.append(max(go_duration(t) for _, _, t in news))
+            fenced += sum(how == "was fenced" for how, _, _ in news)
+            freed.append(sum(int(n) for _, n, _ in news) * 16 * 2 * TOKEN_BYTES / 2**20)
+        print(f"borrower {'in a step' if busy else 'idle':10}: {len(times)} reclaims of {min(freed):.0f} MiB and more: "
+              f"median {statistics.median(times) * 1e3:.2f} ms, p99 {percentile(times, 99) * 1e3:.2f} ms, "
+              f"longest {max(times) * 1e3:.2f} ms; {fenced} leases fenced at the deadline of 50 ms")
+
+
+def go_duration(text):
+    """Seconds of absl's notation: 1.5ms, 20us, 1s."""
+    return sum(float(n) * {"s": 1, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}[u] for n, u in re.findall(r"([\d.]+)(ms|us|ns|s)", text))
 
 
 def stall(bench):

@@ -35,12 +35,13 @@ struct NodeOptions {
   backend::KvDtype kv_dtype = backend::KvDtype::kBf16;
   StreamMode stream = StreamMode::kInPlace;
   bool lends = false, shares = true;
+  absl::Duration lease_patience = absl::Seconds(60);
 };
 
 // One engine with all that sharing needs.
 class Node {
  public:
-  Node(const NodeOptions& node, const std::string& shm_dir, LeaseHub& hub) {
+  Node(const NodeOptions& node, const std::string& shm_dir, LeaseHub& hub) : name_(node.name), hub_(hub) {
     auto checkpoint = loader::OpenCheckpoint(std::string(SWIFTCACHE_SOURCE_DIR "/tests/data/tiny/") + node.model);
     EXPECT_TRUE(checkpoint.ok()) << checkpoint.status();
     const loader::ModelConfig& config = checkpoint->config;
@@ -54,7 +55,7 @@ class Node {
                                 .max_num_batched_tokens = 64,
                                 .share = node.shares,
                                 .stream = node.stream,
-                                .lease_patience = absl::Seconds(60)};
+                                .lease_patience = node.lease_patience};
     auto reservation = Engine::Reserve(options, (*model)->geometry());
     EXPECT_TRUE(reservation.ok()) << reservation.status();
     kv::Arena& arena = *reservation->arena;
@@ -87,11 +88,14 @@ class Node {
     if (!coordinator_) return;
     coordinator_->Stop(absl::InfinitePast());
     transport_->Stop();
+    hub_.Leave(name_);
   }
 
   Engine& engine() { return *engine_; }
 
  private:
+  const std::string name_;
+  LeaseHub& hub_;
   RealClock clock_;
   Metrics metrics_;
   std::unique_ptr<coordinator::Coordinator> coordinator_;
@@ -198,6 +202,24 @@ TEST_F(LeaseTest, TokensAreTheSameWhileLeasesAreRevokedAllTheTime) {
     std::printf("%ld revocations, %ld leases ended, %ld prompt tokens came from donors\n",
                 static_cast<long>(revocations), static_cast<long>(hub_.ended()), static_cast<long>(got.donor_tokens));
   }
+}
+
+TEST_F(LeaseTest, ARequestWhoseLeasesAreGoneForGoodEndsAndOthersGoOn) {
+  Node chat({.name = "chat", .num_blocks = 72, .lease_patience = absl::Milliseconds(300)}, shm_dir_, hub_);
+  auto donor = std::make_unique<Node>(NodeOptions{.name = "near", .num_blocks = 512, .lends = true}, shm_dir_, hub_);
+  const auto submit = [&](const std::string& id, int64_t prompt_tokens, int64_t output_tokens) {
+    Request request{.request_id = id, .prompt = std::vector<int32_t>(prompt_tokens, 7), .max_tokens = output_tokens};
+    request.ignore_eos = true;
+    auto recording = std::make_shared<Recording>();
+    EXPECT_TRUE(chat.engine().Submit(std::move(request), std::make_unique<RecordingSink>(recording)).ok());
+    return recording;
+  };
+  const auto wide = submit("wide", 72 * 4 + 40, 100'000);  // more than the own 72 blocks of 4 tokens
+  while (chat.engine().Load().kv_blocks_leased_in_used == 0) absl::SleepFor(absl::Milliseconds(1));
+  donor.reset();
+  EXPECT_EQ(wide->Wait().code(), absl::StatusCode::kOutOfRange);
+  EXPECT_EQ(submit("narrow", 20, 4)->Wait(), absl::OkStatus());
+  EXPECT_EQ(chat.engine().Load().kv_blocks_used, 0);
 }
 
 }  // namespace

@@ -37,6 +37,15 @@ class LeaseHub {
     absl::MutexLock lock(&mutex_);
     members_[member.name] = {member, std::make_unique<Broker>(*this, member.name), member.num_blocks};
   }
+  /// Called last: nothing reaches its events any more.
+  void Leave(const std::string& name) {
+    absl::MutexLock lock(&mutex_);
+    Entry& entry = members_.at(name);
+    entry.member.lends = false;
+    entry.member.events = nullptr;
+    mutex_.Await(absl::Condition(
+        +[](Entry* leaver) { return leaver->deliveries == 0; }, &entry));
+  }
   coordinator::LeaseBroker& BrokerOf(const std::string& name) {
     absl::MutexLock lock(&mutex_);
     return *members_.at(name).broker;
@@ -50,7 +59,7 @@ class LeaseHub {
       lease = std::next(leases_.begin(), which % leases_.size())->second;
       lease.state = lease::State::kRevoking;
     }
-    EventsOf(lease.donor).OnLease(lease);
+    Tell(lease, lease.donor);
     return true;
   }
   int64_t num_leases() const {
@@ -66,7 +75,9 @@ class LeaseHub {
   struct Broker final : coordinator::LeaseBroker {
     Broker(LeaseHub& hub, std::string name) : hub(hub), name(std::move(name)) {}
     void RequestLease(const std::string&, int64_t want_bytes, int64_t) override { hub.Request(name, want_bytes); }
-    void AskScaleUp(int64_t) override { hub.EventsOf(name).OnScaleUp(absl::UnavailableError("no advice")); }
+    void AskScaleUp(int64_t) override {
+      hub.Deliver(name, [](auto& events) { events.OnScaleUp(absl::UnavailableError("no advice")); });
+    }
     void Report(const coordinator::LeaseNews& news) override { hub.Report(news); }
     void ReportWindow(const coordinator::Window&) override {}
     LeaseHub& hub;
@@ -76,11 +87,26 @@ class LeaseHub {
     Member member;
     std::unique_ptr<Broker> broker;
     int64_t edge = 0;  // lowest block that was lent; falls, and starts again at the end
+    int64_t deliveries = 0;
   };
 
-  coordinator::LeaseBrokerEvents& EventsOf(const std::string& name) {
+  template <typename Event>
+  void Deliver(const std::string& name, Event event) {
+    Entry* entry = nullptr;
+    coordinator::LeaseBrokerEvents* events = nullptr;
+    {
+      absl::MutexLock lock(&mutex_);
+      entry = &members_.at(name);
+      events = entry->member.events;
+      if (events == nullptr) return;
+      ++entry->deliveries;
+    }
+    event(*events);
     absl::MutexLock lock(&mutex_);
-    return *members_.at(name).member.events;
+    --entry->deliveries;
+  }
+  void Tell(const lease::Lease& lease, const std::string& to) {
+    Deliver(to, [&](coordinator::LeaseBrokerEvents& events) { events.OnLease(lease); });
   }
 
   void Request(const std::string& borrower, int64_t want_bytes) {
@@ -92,9 +118,10 @@ class LeaseHub {
         if (name != borrower && donor.member.lends) Offer(donor, borrower, own_bytes, want_bytes, offers);
       }
     }
-    for (const lease::Lease& lease : offers) EventsOf(lease.donor).OnLease(lease);
-    EventsOf(borrower).OnAnswer(coordinator::LeaseAnswer{
-        .offered_bytes = 0, .lendable_bytes = int64_t{1} << 30, .shortage = offers.empty() ? "all is lent" : ""});
+    for (const lease::Lease& lease : offers) Tell(lease, lease.donor);
+    const coordinator::LeaseAnswer answer{
+        .offered_bytes = 0, .lendable_bytes = int64_t{1} << 30, .shortage = offers.empty() ? "all is lent" : ""};
+    Deliver(borrower, [&](coordinator::LeaseBrokerEvents& events) { events.OnAnswer(answer); });
   }
 
   // One extent of the donor, of about the bytes that are wanted, at the next aligned place below the last one.
@@ -146,7 +173,7 @@ class LeaseHub {
       it->second.epoch = news.epoch;
       granted = it->second;
     }
-    EventsOf(granted.borrower).OnLease(granted);
+    Tell(granted, granted.borrower);
   }
 
   mutable absl::Mutex mutex_;
