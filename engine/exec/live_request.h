@@ -28,8 +28,8 @@ struct Continuation : sched::Sequence {
   sample::SamplingState sampling;
   std::optional<absl::Time> first_token_time;
   absl::Time last_token_time;
-  PrefillTimes prefill;     // until the first token; queue is known only then
-  absl::Duration in_steps;  // likewise
+  PrefillTimes prefill;                               // until the first token; queue is known only then
+  absl::Duration in_steps;                            // likewise
   absl::Time starved_since = absl::InfiniteFuture();  // own memory and leases have been too small for it so long
   bool done = false;
 
