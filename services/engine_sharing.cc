@@ -57,7 +57,8 @@ engine::rpc::SharingDescription EngineSharing::Describe() const {
   return {.lease_channel = transport_->channel(),
           .node_id = NodeId(options_.flags->shm_dir),
           .page_bytes = sysconf(_SC_PAGESIZE),
-          .held = [this] { return coordinator_->Held(); }};
+          .held = [this] { return coordinator_->Held(); },
+          .registered = [this] { leases_->Registered(); }};
 }
 
 void EngineSharing::Stop() {

@@ -321,6 +321,7 @@ void Coordinator::Do(const Borrower::Lose& a) {
   counters_.lost.Increment();
   LOG(WARNING) << "lease " << a.id << " is lost";
   loop_->Lose(a.id);
+  transport_->Abandon(a.id);  // a donor that stands still would never answer
 }
 
 void Coordinator::Do(const Borrower::Close& a) {

@@ -104,6 +104,7 @@ class GrpcBrokerClient final : public BrokerClient {
   SharingTerms terms_ ABSL_GUARDED_BY(mutex_);
   v1::EngineInfo info_ ABSL_GUARDED_BY(mutex_);
   std::function<std::vector<lease::Lease>()> held_ ABSL_GUARDED_BY(mutex_);
+  std::function<void()> on_registered_ ABSL_GUARDED_BY(mutex_);
   std::function<exec::EngineLoad()> load_ ABSL_GUARDED_BY(mutex_);
   bool changed_ ABSL_GUARDED_BY(mutex_) = false;  // info_ is news to the broker
   bool stopped_ ABSL_GUARDED_BY(mutex_) = false;
@@ -154,10 +155,12 @@ void GrpcBrokerClient::NextName() {
 absl::Status GrpcBrokerClient::Register() {
   v1::RegisterRequest request;
   std::function<std::vector<lease::Lease>()> held;
+  std::function<void()> registered;
   {
     absl::MutexLock lock(&mutex_);
     *request.mutable_engine() = info_;
     held = held_;
+    registered = on_registered_;
     changed_ = false;
   }
   if (held) {
@@ -176,6 +179,7 @@ absl::Status GrpcBrokerClient::Register() {
     if (response.has_scale_down_window()) terms_.scale_down_window = FromProto(response.scale_down_window());
   }
   if (!status.ok()) return status;
+  if (registered) registered();
   const absl::Duration interval = FromProto(response.heartbeat_interval());
   if (interval > absl::ZeroDuration()) interval_ = interval;
   return status;
@@ -280,6 +284,7 @@ void GrpcBrokerClient::Ready(const std::string& address, std::function<exec::Eng
   info_.set_node_id(sharing.node_id);
   info_.set_page_bytes(sharing.page_bytes);
   held_ = sharing.held;
+  on_registered_ = sharing.registered;
   info_.set_state(v1::READY);
   info_.set_address(address);
   load_ = std::move(load);

@@ -38,6 +38,7 @@ struct SharingDescription {
   std::string lease_channel, node_id;
   int64_t page_bytes = 0;
   std::function<std::vector<lease::Lease>()> held;  // leases that it gives and takes: told with each registration
+  std::function<void()> registered;                 // called after each registration
 };
 
 /// What the broker says of leases; these hold where there is no broker yet. Units: as named.

@@ -85,7 +85,21 @@ class GrpcLeaseClient final : public LeaseClient {
     Push(Wish{request_key, want_bytes, waiting_tokens});
   }
   void Report(const LeaseNews& news) override { Push(news); }
-  void ReportWindow(const Window& window) override { Push(window); }
+  void ReportWindow(const Window& window) override ABSL_LOCKS_EXCLUDED(mutex_) {
+    {
+      absl::MutexLock lock(&mutex_);
+      window_ = window;
+    }
+    Push(window);
+  }
+  void Registered() override ABSL_LOCKS_EXCLUDED(mutex_) {
+    std::optional<Window> window;
+    {
+      absl::MutexLock lock(&mutex_);
+      window = window_;
+    }
+    if (window) Push(*window);
+  }
   void AskScaleUp(int64_t need_blocks) override ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
@@ -139,6 +153,7 @@ class GrpcLeaseClient final : public LeaseClient {
 
   absl::Mutex mutex_;
   std::deque<Errand> errands_ ABSL_GUARDED_BY(mutex_);
+  std::optional<Window> window_ ABSL_GUARDED_BY(mutex_);  // the last one
   bool stopped_ ABSL_GUARDED_BY(mutex_) = false;
   grpc::ClientContext* watch_ ABSL_GUARDED_BY(mutex_) = nullptr;
   int64_t advices_ ABSL_GUARDED_BY(mutex_) = 0;
@@ -160,13 +175,15 @@ std::optional<Errand> GrpcLeaseClient::Next() {
   return errand;
 }
 
-// A report is tried until it is answered: those behind it say what came later. A wish and a window are not worth it.
+// A report is tried until it is answered: those behind it say what came later. A window too: an engine that needs
+// nothing has no other, and lends only what it reported. A wish is not worth it.
 void GrpcLeaseClient::Send() {
+  const auto do_errand = [this](const auto& errand) { return Do(errand); };
   while (std::optional<Errand> errand = Next()) {
-    absl::Status status = std::visit([this](const auto& e) { return Do(e); }, *errand);
-    while (BrokerIsAway(status) && std::holds_alternative<LeaseNews>(*errand)) {
+    absl::Status status = std::visit(do_errand, *errand);
+    while (BrokerIsAway(status) && !std::holds_alternative<Wish>(*errand)) {
       if (WaitStopped(options_.retry_interval)) return;
-      status = Do(std::get<LeaseNews>(*errand));
+      status = std::visit(do_errand, *errand);
     }
   }
 }

@@ -31,6 +31,8 @@ class LeaseClient : public coordinator::LeaseBroker {
     absl::Duration advice_timeout = absl::Milliseconds(5);
     absl::Duration retry_interval = absl::Milliseconds(300);  // while the broker is away
   };
+  /// The broker has entered this engine, perhaps as a new one: it hears the last window again.
+  virtual void Registered() = 0;
   static std::unique_ptr<LeaseClient> Create(const Options& options, coordinator::LeaseBrokerEvents& events);
 };
 

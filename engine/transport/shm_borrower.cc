@@ -84,6 +84,17 @@ void ShmBorrower::SendRelease(kv::LeaseId lease) {
   socket->Send(EncodeShmMessage(ShmRelease{}));
 }
 
+void ShmBorrower::Abandon(kv::LeaseId id) {
+  LeasePtr lease;
+  {
+    absl::MutexLock lock(&mutex_);
+    auto it = leases_.find(id);
+    if (it == leases_.end()) return;
+    lease = it->second;
+  }
+  EndStores(*lease);
+}
+
 void ShmBorrower::Close(kv::LeaseId id) {
   std::shared_ptr<ShmSocket> socket;
   {
@@ -267,7 +278,7 @@ absl::Status ShmBorrower::OnGrant(ShmLease& lease, const ShmGrantMessage& messag
 absl::Status ShmBorrower::OnStored(ShmLease& lease, Ticket ticket) {
   {
     absl::MutexLock lock(&mutex_);
-    if (lease.closed) return absl::OkStatus();
+    if (lease.closed || lease.state == ShmLease::State::kEnded) return absl::OkStatus();
     if (lease.unanswered.empty() || lease.unanswered.front().ticket != ticket) {
       return absl::InvalidArgumentError(
           absl::StrCat("a donor says that he stored ", ticket.value(), ", which is not the oldest unanswered store"));
@@ -284,25 +295,34 @@ absl::Status ShmBorrower::OnStored(ShmLease& lease, Ticket ticket) {
   return absl::OkStatus();
 }
 
-void ShmBorrower::OnEnd(ShmLease& lease, const absl::Status& why) {
+// Nothing is stored any more, and what was not answered is answered here.
+void ShmBorrower::EndStores(ShmLease& lease) {
   std::deque<ShmLease::StoreJob> unfinished;
   absl::Status fate = absl::UnavailableError("the lease's channel closed before the donor answered");
-  bool opening = false, silent = false;
   {
     absl::MutexLock lock(&mutex_);
-    opening = lease.state == ShmLease::State::kOpening;
+    const bool opened = lease.state != ShmLease::State::kOpening;
     lease.state = ShmLease::State::kEnded;
-    silent = lease.released;
     mutex_.Await(absl::Condition(
         +[](ShmLease* l) { return !l->copying; }, &lease));
     unfinished = TakeUnanswered(lease);
     std::move(lease.waiting.begin(), lease.waiting.end(), std::back_inserter(unfinished));
     lease.waiting.clear();
-    if (!opening && !lease.mapped.view.Holds()) fate = absl::FailedPreconditionError("the donor fenced the lease");
+    if (opened && !lease.mapped.view.Holds()) fate = absl::FailedPreconditionError("the donor fenced the lease");
   }
   for (const ShmLease::StoreJob& store : unfinished) {
     Tell(lease, [&](TransportEvents& events) { events.OnStored(store.ticket, fate); });
   }
+}
+
+void ShmBorrower::OnEnd(ShmLease& lease, const absl::Status& why) {
+  bool opening = false, silent = false;
+  {
+    absl::MutexLock lock(&mutex_);
+    opening = lease.state == ShmLease::State::kOpening;
+    silent = lease.released;
+  }
+  EndStores(lease);
   if (opening) {
     Tell(lease, [&](TransportEvents& events) { events.OnOpened(lease.spec.lease, why); });
   } else if (!silent) {

@@ -41,6 +41,7 @@ class ShmBorrower {
   void Open(const OpenSpec& spec) ABSL_LOCKS_EXCLUDED(mutex_);
   void SendRenewal(kv::LeaseId lease) ABSL_LOCKS_EXCLUDED(mutex_);
   void SendRelease(kv::LeaseId lease) ABSL_LOCKS_EXCLUDED(mutex_);
+  void Abandon(kv::LeaseId lease) ABSL_LOCKS_EXCLUDED(mutex_);
   void Close(kv::LeaseId lease) ABSL_LOCKS_EXCLUDED(mutex_);
   void Store(Ticket ticket, kv::LeaseId lease, int64_t offset_bytes, const std::byte* from, int64_t bytes)
       ABSL_LOCKS_EXCLUDED(mutex_);
@@ -90,6 +91,7 @@ class ShmBorrower {
   absl::Status OnGrant(ShmLease& lease, const ShmGrantMessage& message, const std::vector<kv::UniqueFd>& fds)
       ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status OnStored(ShmLease& lease, Ticket ticket) ABSL_LOCKS_EXCLUDED(mutex_);
+  void EndStores(ShmLease& lease) ABSL_LOCKS_EXCLUDED(mutex_);
   void OnEnd(ShmLease& lease, const absl::Status& why) ABSL_LOCKS_EXCLUDED(mutex_);
 
   std::shared_ptr<ShmSocket> SocketOf(kv::LeaseId lease) const ABSL_LOCKS_EXCLUDED(mutex_);

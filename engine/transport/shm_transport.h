@@ -57,6 +57,7 @@ class ShmTransport final : public Transport {
   void Open(const OpenSpec& spec) override { borrower_.Open(spec); }
   void SendRenewal(kv::LeaseId lease) override { borrower_.SendRenewal(lease); }
   void SendRelease(kv::LeaseId lease) override { borrower_.SendRelease(lease); }
+  void Abandon(kv::LeaseId lease) override { borrower_.Abandon(lease); }
   void Close(kv::LeaseId lease) override { borrower_.Close(lease); }
   Ticket Store(kv::LeaseId lease, int64_t offset_bytes, const std::byte* from, int64_t bytes) override;
   Ticket Load(std::vector<LoadPiece> pieces) override;

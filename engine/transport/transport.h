@@ -137,6 +137,9 @@ class Transport {
   virtual void SendRenewal(kv::LeaseId lease) = 0;
   /// Gives the lease back. REQUIRES: no Load or read of it is under way, no Store will follow.
   virtual void SendRelease(kv::LeaseId lease) = 0;
+  /// For a lease that is lost: unfinished stores, and later ones, are answered with an error though the donor may never
+  /// answer; after each OnStored `from` is its owner's. What is mapped stays mapped. Unknown leases: nothing.
+  virtual void Abandon(kv::LeaseId lease) = 0;
   /// Unmaps and closes. REQUIRES: nobody reads the view any more. Unfinished stores are forgotten.
   virtual void Close(kv::LeaseId lease) = 0;
   /// Copies `bytes` at `from` into the lease. `from` must not change until OnStored. REQUIRES: 0 < bytes <=

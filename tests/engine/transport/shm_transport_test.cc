@@ -236,6 +236,27 @@ TEST(ShmTransportTest, ClosingForgetsStoresAndTellsNothingMore) {
   }
 }
 
+// Of a donor that stands still: its answers come in a minute.
+TEST(ShmTransportTest, AbandoningAnswersStoresWithoutTheDonorAndWhatIsMappedStays) {
+  ShmFolder folder;
+  Node donor(folder, {.name = "donor"});
+  Node borrower(folder, {.name = "borrower", .link_latency = absl::Minutes(1)});
+  const LeaseView view = Lend(donor, borrower, kLease, 0, kMiB, kMiB);
+  std::vector<std::byte> block(kMiB, std::byte{1});
+  const Ticket in_ring = borrower.transport->Store(kLease, 0, block.data(), kMiB);
+  Ticket waiting;
+  for (int n = 0; n < 8; ++n) waiting = borrower.transport->Store(kLease, 0, block.data(), kMiB);
+  borrower.transport->Abandon(kLease);
+  EXPECT_EQ(borrower.events.Fate(in_ring).code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(borrower.events.Fate(waiting).code(), absl::StatusCode::kUnavailable);
+  const Ticket late = borrower.transport->Store(kLease, 0, block.data(), kMiB);
+  EXPECT_EQ(borrower.events.Fate(late).code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(view.base[0], std::byte{0});
+  EXPECT_TRUE(view.Holds());
+  borrower.transport->Close(kLease);
+  EXPECT_TRUE(donor.events.WaitFor([&] { return donor.events.borrower_gone.contains(kLease); }));
+}
+
 // A donor takes its memory back and writes other things there, again and again, while it is stored to, loaded and read
 // in place: whatever a reader believes is what the lease's borrower stored.
 TEST(ShmTransportTest, WhatHoldsIsNeverWrongWhileDonorsFence) {
