@@ -1,0 +1,597 @@
+# SPDX-License-Identifier: Apache-2.0
+"""KV memory on lease between real engines: the same tokens whatever donors, borrowers and the broker do.
+
+The oracle is the same model served alone with enough memory: ids and log-probabilities, bit for bit. With --long every
+fault strikes 20 times, each time at another moment."""
+import os
+import pathlib
+import random
+import re
+import shutil
+import signal
+import socket
+import tempfile
+import threading
+import time
+
+import grpc
+import pytest
+from conftest import TINY, Cluster, wait_until
+
+MODEL = TINY / "tiny-llama-a"  # blocks of 16 tokens have 16 KiB in bf16
+BLOCK_TOKENS = 16
+ARENA = "--kv_cache_bytes=768KiB"  # 48 blocks: about four conversations of twelve
+DONOR = "--kv_cache_bytes=4MiB"
+WAIT = 60  # seconds for what takes one or two
+LONG_TALK = 700  # tokens of an answer that is under way when the fault strikes
+
+
+def pytest_generate_tests(metafunc):
+    if "seed" in metafunc.fixturenames:
+        seeds = range(1, 21) if metafunc.config.getoption("--long") else [1]
+        metafunc.parametrize("seed", seeds, ids=[f"seed{seed}" for seed in seeds])
+
+
+class Talks:
+    """Conversations of several turns: what the users say, and what the oracle answers."""
+
+    def __init__(self, seed, conversations, turns, user_tokens=(16, 48), answer_tokens=12):
+        rng = random.Random(seed)
+        self.answer_tokens = answer_tokens
+        self.turns = range(turns)
+        self.conversations = range(conversations)
+        self.users = [[[rng.randrange(20, 700) for _ in range(rng.randrange(*user_tokens))] for _ in self.turns]
+                      for _ in self.conversations]
+        self.long_prompt = [rng.randrange(20, 700) for _ in range(1900)]
+        self.answers = [[] for _ in self.conversations]  # [conversation][turn]: (ids, log-probabilities)
+
+    def prompt(self, conversation, turn):
+        """The history before, as the oracle told it, and what the user says now."""
+        before = zip(self.users[conversation][:turn], self.answers[conversation])
+        return [i for user, (ids, _) in before for i in user + ids] + self.users[conversation][turn]
+
+    def learn(self, client, model):
+        for conversation in self.conversations:
+            for turn in self.turns:
+                self.answers[conversation].append(client.ask(model, self.prompt(conversation, turn), self.answer_tokens))
+        self.long_answers = [client.ask(model, users[0], LONG_TALK) for users in self.users[:4]]
+        self.long_prompt_answer = client.ask(model, self.long_prompt, self.answer_tokens)
+        return self
+
+
+class Client:
+    def __init__(self, address, stubs):
+        self.pb, rpc = stubs
+        self.channel = grpc.insecure_channel(address)
+        self.stub = rpc.GenerateServiceStub(self.channel)
+
+    def stream(self, model, prompt, tokens, salt=""):
+        sampling = self.pb.Sampling(temperature=0, max_tokens=tokens, ignore_eos=True, logprobs=0)
+        return self.stub.Generate(self.pb.GenerateRequest(model=model, token_ids=self.pb.TokenIds(ids=prompt),
+                                                          sampling=sampling, cache_salt=salt), timeout=120)
+
+    def ask(self, model, prompt, tokens, salt="", begun=None):
+        """(ids, log-probabilities) of a greedy answer; raises grpc.RpcError."""
+        ids, logprobs = [], []
+        for message in self.stream(model, prompt, tokens, salt):
+            ids += message.token_ids
+            logprobs += [entry.logprob for entry in message.logprobs]
+            if begun and ids:
+                begun()
+        assert len(ids) == len(logprobs) == tokens, (len(ids), len(logprobs), tokens)
+        return ids, logprobs
+
+    def close(self):
+        self.channel.close()
+
+
+class Load:
+    """Clients that hold all conversations turn by turn, again under another salt until `stop`."""
+
+    def __init__(self, cluster, stubs, talks, *models, clients=3):
+        self.talks, self.asked, self.wrong, self.errors = talks, 0, [], []
+        self.ending, self.lock = threading.Event(), threading.Lock()
+        jobs = [(cluster.gateway.grpc, stubs, model, first, clients) for model in models for first in range(clients)]
+        self.threads = [threading.Thread(target=self._client, args=job) for job in jobs]
+        for thread in self.threads:
+            thread.start()
+
+    def _client(self, address, stubs, model, first, step):
+        client = Client(address, stubs)
+        salt = 0
+        while not self.ending.is_set():
+            for turn in self.talks.turns:
+                for conversation in self.talks.conversations[first::step]:
+                    if not self.ending.is_set():
+                        self._turn(client, model, conversation, turn, f"{salt}")
+            salt += 1
+        client.close()
+
+    def _turn(self, client, model, conversation, turn, salt):
+        try:
+            got = client.ask(model, self.talks.prompt(conversation, turn), self.talks.answer_tokens, salt)
+        except Exception as error:  # an answer of the wrong length is one too
+            got = None
+            with self.lock:
+                self.errors.append((model, conversation, turn, repr(error)))
+        with self.lock:
+            self.asked += 1
+            if got is not None and got != self.talks.answers[conversation][turn]:
+                self.wrong.append((model, conversation, turn, salt, got, self.talks.answers[conversation][turn]))
+
+    def until(self, condition, what):
+        wait_until(lambda: self.errors or condition(), WAIT, f"{what}, after {self.asked} answers")
+        assert self.errors == []
+        return self
+
+    def answered(self, requests):
+        """Until so many more have been answered."""
+        wanted = self.asked + requests
+        return self.until(lambda: self.asked >= wanted, f"{requests} more answers")
+
+    def stop(self):
+        """Without errors, and with the oracle's answers."""
+        self.end()
+        assert self.errors == []
+        assert self.wrong == [], f"{len(self.wrong)} of {self.asked} answers differ, the first: {self.wrong[0]}"
+
+    def end(self):
+        self.ending.set()
+        for thread in self.threads:
+            thread.join(150)
+            assert not thread.is_alive(), "a client does not end"
+
+
+class Wire:
+    """A TCP proxy that can be cut: then nothing passes, in silence, and nothing is lost."""
+
+    def __init__(self, address):
+        host, port = address.rsplit(":", 1)
+        self.to = (host, int(port))
+        self.whole = threading.Event()
+        self.whole.set()
+        self.door = socket.create_server(("127.0.0.1", 0))
+        self.address = f"127.0.0.1:{self.door.getsockname()[1]}"
+        self.sockets = []
+        threading.Thread(target=self._listen, daemon=True).start()
+
+    def _listen(self):
+        while True:
+            try:
+                here, _ = self.door.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._connect, args=(here,), daemon=True).start()
+
+    def _connect(self, here):
+        self.whole.wait()
+        try:
+            there = socket.create_connection(self.to)
+        except OSError:
+            return here.close()
+        self.sockets += [here, there]
+        threading.Thread(target=self._pass, args=(here, there), daemon=True).start()
+        self._pass(there, here)
+
+    def _pass(self, source, sink):
+        try:
+            while data := source.recv(65536):
+                self.whole.wait()
+                sink.sendall(data)
+            self.whole.wait()
+            sink.shutdown(socket.SHUT_WR)
+        except OSError:
+            pass
+
+    def cut(self):
+        self.whole.clear()
+
+    def mend(self):
+        self.whole.set()
+
+    def close(self):
+        self.mend()
+        for end in [self.door, *self.sockets]:
+            end.close()
+
+
+class Leasing(Cluster):
+    """A cluster whose engines meet in a folder of their own."""
+
+    def __init__(self, binaries, folder):
+        super().__init__(binaries, folder)
+        self.shm_dir = tempfile.mkdtemp(prefix="scl")  # short: a socket's path has at most 107 characters
+        self.engines, self.wires, self.loads = {}, [], []
+
+    def begin(self, *broker_flags):
+        self.broker_flags = ("--scale_down_window=500ms", "--heartbeat_interval=250ms", *broker_flags)
+        self.start_broker(*self.broker_flags)
+        self.start_gateway()
+        return self
+
+    def engine(self, name, *flags, model_name=None):
+        self.engines[name] = self.start_engine(MODEL, model_name or name, f"--name={name}", f"--shm_dir={self.shm_dir}",
+                                               *flags, wait=False)
+        return self.engines[name]
+
+    def wire(self):
+        """The flag of an engine whose way to the broker can be cut."""
+        self.wires.append(Wire(self.broker.grpc))
+        return f"--broker={self.wires[-1].address}"
+
+    def ready(self, *models):
+        for engine in self.engines.values():
+            engine.wait_healthy()
+        self.wait_models(*models)
+        return self
+
+    def load(self, stubs, talks, *models, clients=3):
+        self.loads.append(Load(self, stubs, talks, *models, clients=clients))
+        return self.loads[-1]
+
+    def leases(self):
+        """[(id, state, donor, borrower)] as the broker has them."""
+        rows = [line.split() for line in self.ctl("lease", "ls").stdout.splitlines()]
+        return [(row[0], row[1].lower(), *row[2:4]) for row in rows if row and row[0].isdigit()]
+
+    def count(self, name, metric, **labels):
+        values = [value for key, value in self.engines[name].metrics().items()
+                  if re.split(r"[{ ]", key)[0] == metric and all(f'{k}="{v}"' in key for k, v in labels.items())]
+        assert values, f"{metric} {labels} is not exported"
+        return sum(values)
+
+    def from_donors(self, name):
+        """Prompt tokens that it found in leases."""
+        return self.count(name, "swiftcache_prompt_tokens_by_source_total", source="donor")
+
+    def computed(self, name):
+        return self.count(name, "swiftcache_prompt_tokens_by_source_total", source="computed")
+
+    def blocks(self, name, state):
+        return self.count(name, "swiftcache_kv_blocks", state=state)
+
+    def foreign_mappings(self, name):
+        """Chunks of others' arenas in its address space: only those are mapped read-only."""
+        maps = pathlib.Path(f"/proc/{self.engines[name].child.pid}/maps").read_text().splitlines()
+        return sum("swiftcache-kv" in line and " r--s " in line for line in maps)
+
+    def finish(self):
+        """Leases end with their borrowers, and everything ends in order and leaves nothing behind."""
+        alive = [name for name, engine in self.engines.items() if engine.child.poll() is None]
+        wait_until(lambda: not any(self.blocks(name, "used") for name in alive), WAIT, "no block is used")
+        last = "donor" if "donor" in alive else alive[-1]
+        for name in alive:
+            assert name == last or self.engines[name].stop() == 0
+        wait_until(lambda: self.blocks(last, "leased_out") == self.blocks(last, "leased_in") == 0, WAIT,
+                   f"{last} neither lends nor borrows")
+        wait_until(lambda: self.leases() == [], WAIT, f"no lease is left: {self.leases()}")
+        self.stop()
+        assert os.listdir(self.shm_dir) == []
+
+    def cleanup(self):
+        for load in self.loads:
+            load.ending.set()
+        for wire in self.wires:
+            wire.close()
+        for process in self.all:
+            if process.child.poll() is None:
+                process.child.send_signal(signal.SIGCONT)
+                process.kill()
+        shutil.rmtree(self.shm_dir, ignore_errors=True)
+
+
+@pytest.fixture
+def leasing(binaries, tmp_path):
+    made = Leasing(binaries, tmp_path)
+    yield made
+    made.cleanup()
+
+
+@pytest.fixture(scope="module")
+def talks(binaries, tmp_path_factory, stubs):
+    """Conversations, and what the model says alone with enough memory."""
+    alone = Leasing(binaries, tmp_path_factory.mktemp("alone"))
+    alone.begin()
+    alone.engine("chat", "--transport=none", "--kv_cache_bytes=64MiB")
+    alone.ready("chat")
+    client = Client(alone.gateway.grpc, stubs)
+    learnt = Talks(seed=11, conversations=12, turns=4).learn(client, "chat")
+    client.close()
+    alone.finish()
+    alone.cleanup()
+    return learnt
+
+
+def hits(cluster, *names, tokens=500):
+    """The condition that each of these finds so many more prompt tokens in leases."""
+    wanted = {name: cluster.from_donors(name) + tokens for name in names}
+    return lambda: all(cluster.from_donors(name) >= least for name, least in wanted.items())
+
+
+def test_tokens_are_those_of_enough_memory(leasing, stubs, talks):
+    """In place, layer by layer, over a slow link; of two donors whose blocks have other sizes."""
+    leasing.begin()
+    leasing.engine("donor", DONOR, "--kv_cache_dtype=f32")
+    leasing.engine("donor2", DONOR, "--block_tokens=24")
+    leasing.engine("in_place", ARENA, "--stream=in_place")
+    leasing.engine("lsc", ARENA, "--stream=lsc")
+    leasing.engine("throttled", ARENA, "--stream=lsc", "--link_gbps=4", "--link_latency=100us")
+    borrowers = "in_place", "lsc", "throttled"
+    leasing.ready(*borrowers)
+    load = leasing.load(stubs, talks, *borrowers, clients=2).until(hits(leasing, *borrowers), "hits in leases")
+    load.until(lambda: {(donor, name) for _, _, donor, name in leasing.leases()} >=
+               {(donor, name) for donor in ("donor", "donor2") for name in borrowers}, "everybody leases of both")
+    load.until(hits(leasing, *borrowers), "more hits").stop()
+    leasing.finish()
+
+
+def storm(leasing, seed, ending, revoked):
+    """An operator who revokes some lease ten times a second."""
+    rng = random.Random(seed)
+    while not ending.wait(0.1):
+        if ids := [lease[0] for lease in leasing.leases() if lease[1] == "active"]:
+            run = leasing.ctl("lease", "revoke", rng.choice(ids), check=False)  # it may have ended meanwhile
+            revoked.append(run.returncode == 0)
+
+
+def test_tokens_are_the_same_in_a_storm_of_revocations(leasing, stubs, talks, seed):
+    """Two borrowers of two donors, one of which is at work too and wants memory back for itself."""
+    leasing.begin()
+    leasing.engine("donor", DONOR)
+    leasing.engine("donor2", "--kv_cache_bytes=2MiB")
+    leasing.engine("in_place", ARENA, "--stream=in_place")
+    leasing.engine("lsc", ARENA, "--stream=lsc")
+    leasing.ready("donor2", "in_place", "lsc")
+    load = leasing.load(stubs, talks, "donor2", "in_place", "lsc", clients=2)
+    load.until(hits(leasing, "in_place", "lsc"), "hits in leases")
+    ending, revoked = threading.Event(), []
+    operator = threading.Thread(target=storm, args=(leasing, seed, ending, revoked))
+    operator.start()
+    try:
+        enough = hits(leasing, "in_place", "lsc", tokens=1000)
+        load.until(lambda: sum(revoked) >= 10 and enough(), "revocations, and hits all the same")
+    finally:
+        ending.set()
+        operator.join()
+    load.stop()
+    asked_back = [leasing.count(name, "swiftcache_lease_revoked_total") for name in ("donor", "donor2")]
+    print(f"{load.asked} answers, {sum(revoked)} revocations by the operator, {asked_back} by the donors in all")
+    assert asked_back[0] > 0 and leasing.count("donor2", "swiftcache_scale_up_total") > 0
+    leasing.finish()
+
+
+def lease_all(leasing, stubs, talks, name):
+    """All conversations' last turns twice: then `name` finds nearly all of them, and most of it in leases."""
+    client, turn = Client(leasing.gateway.grpc, stubs), talks.turns[-1]
+
+    def all_found():
+        before, prompts = leasing.computed(name), 0
+        for conversation in talks.conversations:
+            prompts += len(talks.prompt(conversation, turn))
+            assert client.ask(name, talks.prompt(conversation, turn), talks.answer_tokens) == \
+                talks.answers[conversation][turn]
+        return leasing.computed(name) - before <= prompts // 4
+    wait_until(all_found, WAIT, f"{name} has all conversations")
+    client.close()
+
+
+def ask_again(leasing, stubs, talks, name):
+    """The same once more; how many of the prompts' tokens had to be computed."""
+    client, before = Client(leasing.gateway.grpc, stubs), leasing.computed(name)
+    for conversation in talks.conversations:
+        assert client.ask(name, talks.prompt(conversation, talks.turns[-1]), talks.answer_tokens) == \
+            talks.answers[conversation][talks.turns[-1]]
+    client.close()
+    return leasing.computed(name) - before
+
+
+def test_what_a_killed_donor_held_is_computed_again(leasing, stubs, talks):
+    leasing.begin()
+    donor = leasing.engine("donor", DONOR)
+    leasing.engine("chat", ARENA)
+    leasing.ready("chat")
+    lease_all(leasing, stubs, talks, "chat")
+    held = leasing.count("chat", "swiftcache_kv_leased_in_used_blocks")
+    before = leasing.from_donors("chat")
+    few = ask_again(leasing, stubs, talks, "chat")
+    assert leasing.from_donors("chat") > before
+    assert leasing.foreign_mappings("chat") > 0
+    donor.kill()
+    wait_until(lambda: leasing.blocks("chat", "leased_in") == 0, WAIT, "the lost leases are out of use")
+    wait_until(lambda: leasing.foreign_mappings("chat") == 0, WAIT, "its memory is unmapped")
+    many = ask_again(leasing, stubs, talks, "chat")
+    print(f"computed {few:.0f} tokens with the donor, {many:.0f} after its death; it held {held:.0f} blocks")
+    assert held > 48 and many > few + held * BLOCK_TOKENS // 2
+    assert leasing.count("chat", "swiftcache_lease_lost_total") > 0
+    leasing.engine("donor", DONOR).wait_healthy()
+    lease_all(leasing, stubs, talks, "chat")
+    assert leasing.blocks("donor", "leased_out") > 0
+    leasing.finish()
+
+
+def test_a_donor_is_killed_and_another_is_restarted_under_its_name(leasing, stubs, talks, seed):
+    rng = random.Random(seed)
+    leasing.begin()
+    for name in ("donor", "donor2"):
+        leasing.engine(name, DONOR)
+    leasing.engine("chat", ARENA, "--stream=" + rng.choice(["in_place", "lsc"]))
+    leasing.ready("chat")
+    load = leasing.load(stubs, talks, "chat").until(hits(leasing, "chat"), "hits in leases")
+    load.until(lambda: {donor for _, _, donor, _ in leasing.leases()} == {"donor", "donor2"}, "leases of both donors")
+    for victim, kill in zip(rng.sample(["donor", "donor2"], 2), rng.sample([True, False], 2)):
+        load.answered(rng.randrange(1, 30))
+        print(f"{victim} is {'killed' if kill else 'ended'} after {load.asked} answers")
+        if kill:
+            leasing.engines[victim].kill()
+        else:
+            assert leasing.engines[victim].stop() == 0
+        load.answered(20)
+        leasing.engine(victim, DONOR).wait_healthy()
+        load.until(lambda: leasing.blocks(victim, "leased_out") > 0, f"the new {victim} lends")
+        load.until(hits(leasing, "chat"), "hits in leases again")
+    load.stop()
+    leasing.finish()
+
+
+def test_the_broker_is_killed_and_comes_back(leasing, stubs, talks, seed):
+    rng = random.Random(seed)
+    leasing.begin()
+    leasing.engine("donor", DONOR)
+    leasing.engine("chat", ARENA)
+    leasing.ready("chat")
+    load = leasing.load(stubs, talks, "chat").until(hits(leasing, "chat"), "hits in leases").answered(rng.randrange(30))
+    where = {"listen": leasing.broker.grpc, "http": leasing.broker.http}
+    print(f"the broker is killed after {load.asked} answers")
+    leasing.broker.kill()
+    lost = leasing.count("chat", "swiftcache_lease_lost_total")
+    load.until(hits(leasing, "chat"), "hits in leases without a broker")
+    assert leasing.count("chat", "swiftcache_lease_lost_total") == lost
+    assert leasing.blocks("chat", "leased_in") > 0
+    leasing.start_broker(*leasing.broker_flags, **where)
+
+    def known():
+        return {lease[0] for lease in leasing.leases() if lease[1] == "active"}
+
+    load.until(known, "the new broker knows the leases that live")
+    leasing.ctl("lease", "revoke", *(old := known()))
+    load.until(lambda: known() - old, "there are new leases")
+    load.until(hits(leasing, "chat"), "hits in leases again").stop()
+    leasing.finish()
+
+
+def test_a_donor_stands_still_past_every_deadline(leasing, stubs, talks, seed):
+    rng = random.Random(seed)
+    leasing.begin("--lease_ttl=1s")
+    donor = leasing.engine("donor", DONOR)
+    leasing.engine("chat", ARENA, "--stream=" + rng.choice(["in_place", "lsc"]))
+    leasing.ready("chat")
+    load = leasing.load(stubs, talks, "chat").until(hits(leasing, "chat"), "hits in leases").answered(rng.randrange(30))
+    print(f"the donor stands still after {load.asked} answers")
+    donor.child.send_signal(signal.SIGSTOP)
+    load.until(lambda: leasing.blocks("chat", "leased_in") == 0, "its leases count as lost")
+    load.until(lambda: leasing.leases() == [], "the broker has given them up")
+    load.answered(rng.randrange(10, 30))
+    donor.child.send_signal(signal.SIGCONT)
+    load.until(hits(leasing, "chat"), "hits in leases again").stop()
+    assert leasing.count("chat", "swiftcache_lease_lost_total") > 0
+    leasing.finish()
+
+
+PATIENT = "--heartbeat_misses=240"  # a broker that takes nobody for dead within a minute
+
+
+def test_a_donor_has_its_memory_back_though_the_borrower_stands_still(leasing, stubs, talks, seed):
+    rng = random.Random(seed)
+    leasing.begin("--lease_ttl=2s", PATIENT)
+    leasing.engine("donor", DONOR)
+    chat = leasing.engine("chat", ARENA, "--stream=" + rng.choice(["in_place", "lsc"]))
+    leasing.ready("chat")
+    load = leasing.load(stubs, talks, "chat").until(hits(leasing, "chat"), "hits in leases").answered(rng.randrange(30))
+    load.until(lambda: len(leasing.leases()) > 1, "several leases")
+    print(f"the borrower stands still after {load.asked} answers")
+    chat.child.send_signal(signal.SIGSTOP)
+    lent, fenced = leasing.blocks("donor", "leased_out"), leasing.count("donor", "swiftcache_lease_fenced_total")
+    leasing.ctl("lease", "revoke", leasing.leases()[0][0])
+    wait_until(lambda: leasing.blocks("donor", "leased_out") < lent, WAIT, "what was revoked is back")
+    wait_until(lambda: leasing.blocks("donor", "leased_out") == 0, WAIT, "what was not renewed is back")
+    assert leasing.count("donor", "swiftcache_lease_fenced_total") > fenced
+    chat.child.send_signal(signal.SIGCONT)
+    load.until(hits(leasing, "chat"), "hits in leases again").stop()
+    leasing.finish()
+
+
+def test_the_broker_and_the_donor_cannot_reach_each_other(leasing, stubs, talks, seed):
+    rng = random.Random(seed)
+    leasing.begin()
+    leasing.engine("donor", DONOR, leasing.wire())
+    leasing.engine("chat", ARENA)
+    leasing.ready("chat")
+    load = leasing.load(stubs, talks, "chat").until(hits(leasing, "chat"), "hits in leases").answered(rng.randrange(30))
+    print(f"the donor's wire is cut after {load.asked} answers")
+    leasing.wires[0].cut()
+    load.until(lambda: leasing.leases() == [], "the broker takes the donor for dead")
+    load.answered(rng.randrange(10, 30))
+    leasing.wires[0].mend()
+    load.until(lambda: any(lease[1] == "active" for lease in leasing.leases()), "there are leases again")
+    load.until(hits(leasing, "chat"), "hits in leases again").stop()
+    leasing.finish()
+
+
+def test_the_broker_and_the_borrower_cannot_reach_each_other(leasing, stubs, talks, seed):
+    rng = random.Random(seed)
+    leasing.begin(PATIENT)
+    leasing.engine("donor", DONOR)
+    leasing.engine("chat", ARENA, leasing.wire())
+    leasing.ready("chat")
+    load = leasing.load(stubs, talks, "chat").until(hits(leasing, "chat"), "hits in leases").answered(rng.randrange(30))
+    print(f"the borrower's wire is cut after {load.asked} answers")
+    leasing.wires[0].cut()
+    load.until(hits(leasing, "chat"), "hits in leases without the broker")
+    for lease in (old := leasing.leases()):
+        leasing.ctl("lease", "revoke", lease[0], check=False)
+    load.until(lambda: leasing.blocks("donor", "leased_out") == 0, "the donor has all that was revoked")
+    load.answered(rng.randrange(10, 30))
+    leasing.wires[0].mend()
+    load.until(lambda: {lease[0] for lease in leasing.leases() if lease[1] == "active"} - {lease[0] for lease in old},
+               "there are new leases")
+    load.until(hits(leasing, "chat"), "hits in leases again").stop()
+    leasing.finish()
+
+
+def test_clients_of_a_killed_borrower_see_one_error_and_their_second_try_the_same_tokens(leasing, stubs, talks, seed):
+    rng = random.Random(seed)
+    leasing.begin()
+    leasing.engine("donor", DONOR)
+    for name in ("chat1", "chat2"):
+        leasing.engine(name, ARENA, model_name="chat")
+    leasing.ready("chat")
+    client = Client(leasing.gateway.grpc, stubs)
+    begun, answers, errors = set(), {}, {}
+    victim = rng.choice(["chat1", "chat2"])
+
+    def ask(number):
+        for _ in range(2):
+            try:
+                answers[number] = client.ask("chat", talks.users[number][0], LONG_TALK, begun=lambda: begun.add(number))
+                return
+            except grpc.RpcError as error:
+                errors.setdefault(number, []).append((error.code(), error.details()))
+
+    threads = [threading.Thread(target=ask, args=(number,)) for number in range(len(talks.long_answers))]
+    for thread in threads:
+        thread.start()
+    wait_until(lambda: len(begun) == len(threads), WAIT, "all answers have begun")
+    leasing.engines[victim].kill()
+    for thread in threads:
+        thread.join(150)
+    print(errors)
+    client.close()
+    assert 0 < len(errors) < len(threads)
+    for (code, details), *more in errors.values():
+        assert code == grpc.StatusCode.UNAVAILABLE and "was lost after" in details and more == []
+    assert answers == dict(enumerate(talks.long_answers))
+    wait_until(lambda: not any(lease[3] == victim for lease in leasing.leases()), WAIT, "its leases end")
+    leasing.engine(victim, ARENA, model_name="chat").wait_healthy()  # and its socket is replaced
+    leasing.finish()
+
+
+@pytest.mark.parametrize("stream", ["in_place", "lsc"])
+def test_a_prompt_of_seven_times_the_own_arena_is_served_with_donors_and_refused_without(leasing, stubs, talks, stream):
+    prompt = talks.long_prompt
+    small = "--kv_cache_bytes=256KiB"  # 16 blocks, 256 tokens
+    assert len(prompt) >= 7 * 16 * BLOCK_TOKENS
+    leasing.begin()
+    leasing.engine("donor", DONOR)
+    leasing.engine("alone", small, "--transport=none")
+    leasing.engine("chat", small, f"--stream={stream}")
+    leasing.ready("alone", "chat")
+    client = Client(leasing.gateway.grpc, stubs)
+    assert client.ask("chat", prompt, talks.answer_tokens) == talks.long_prompt_answer
+    assert leasing.blocks("chat", "leased_in") * BLOCK_TOKENS >= 6 * 16 * BLOCK_TOKENS
+    with pytest.raises(grpc.RpcError) as refused:
+        client.ask("alone", prompt, talks.answer_tokens)
+    assert refused.value.code() == grpc.StatusCode.OUT_OF_RANGE
+    print(refused.value.details())
+    assert "tokens" in refused.value.details()
+    client.close()
+    leasing.finish()
