@@ -71,15 +71,15 @@ trap 'exit 143' TERM
 run=$(mktemp -d "${TMPDIR:-/tmp}/swiftcache-quickstart.XXXXXX") || die "cannot make a folder in ${TMPDIR:-/tmp}; is the disk full?"
 shm=$(mktemp -d /tmp/swiftcache-shm.XXXXXX) || die "cannot make a folder in /tmp"  # sockets: their paths must be short
 
-start() {  # start NAME HTTP_PORT BINARY FLAGS...
+start() {  # start NAME HTTP_PORT BINARY FLAGS...; Ctrl-C is for this script alone, which then stops them in order
   local name=$1 http=$2; shift 2
-  "$bin/$1" "${@:2}" --http_listen="127.0.0.1:$http" >"$run/$name.log" 2>&1 &
+  setsid "$bin/$1" "${@:2}" --http_listen="127.0.0.1:$http" >"$run/$name.log" 2>&1 &
   pids+=($!)
   eval "pid_${name//-/_}=$!"
 }
 healthy() {  # healthy NAME HTTP_PORT
   local pid_name=pid_${1//-/_} deadline=$((SECONDS + 120))
-  until grep -q '^listening' "$run/$1.log" && curl -fs -o "$run/health" "http://127.0.0.1:$2/health"; do
+  until grep -qs '^listening' "$run/$1.log" && curl -fs -o "$run/health" "http://127.0.0.1:$2/health"; do
     kill -0 "${!pid_name}" 2>/dev/null || die "$1 ended: $(tail -1 "$run/$1.log")"
     [ $SECONDS -lt $deadline ] || die "$1 is not healthy after 120 s: $(tail -1 "$run/$1.log")"
     sleep 0.05
