@@ -19,6 +19,7 @@ constexpr int64_t kMovesToClear = 64;  // own blocks that a loan may push aside
 constexpr int kDrainShare = 2;         // of the time left, what copies of a drain may take
 constexpr int64_t kWishShare = 4;      // of own and of leased memory, the least that is asked for
 constexpr int64_t kDrainBatch = 8;     // moves planned before the clock is read again
+constexpr absl::Duration kBetweenDrains = absl::Milliseconds(50);  // of one need
 
 }  // namespace
 
@@ -115,7 +116,9 @@ void Sharing::Do(const DrainMessage& message) {
 void Sharing::Drain(LeasedRegion& region) {
   const absl::Time begin = parts_.clock->Now();
   const absl::Time used_deadline = begin + (region.drain_until - begin) / kDrainShare;
-  const absl::Time idle_deadline = std::min(used_deadline, begin + options_.idle_move_budget);
+  // A donor in need revokes many leases at once, and waits for the last of them.
+  if (begin - idle_moves_until_ > kBetweenDrains) idle_moves_until_ = begin + options_.idle_move_budget;
+  const absl::Time idle_deadline = std::min(used_deadline, idle_moves_until_);
   for (;;) {
     const bool in_use = parts_.cache->region(region.region).used > 0;
     if (parts_.clock->Now() >= (in_use ? used_deadline : idle_deadline)) return;

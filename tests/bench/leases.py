@@ -243,7 +243,7 @@ def reclaim(bench):
     """A donor takes 64 MiB and more back at once, as the log tells; the borrower is idle, or in the middle of a step."""
     tokens = (64 << 20) // (2 * TOKEN_BYTES) + 64  # in f32, beyond the borrower's own
     f32 = ("--kv_cache_dtype=f32",)
-    side = bench.side("reclaim", 2 * 600, (2 * 2 * tokens,), ("--stream=in_place", *f32), f32)
+    side = bench.side("reclaim", 2 * 600, (2 * (tokens + 900),), ("--stream=in_place", *f32), f32)
     donor = side.donors[0]
     for busy in (False, True):
         times, fenced, freed = [], 0, []
