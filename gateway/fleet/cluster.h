@@ -47,7 +47,7 @@ class ClusterSink {
   /// The whole table as the broker process `incarnation` knows it.
   virtual void OnSnapshot(const std::string& incarnation, std::vector<EngineStatus> engines) = 0;
   virtual void OnUpdate(EngineStatus engine) = 0;
-  /// `died`: it fell silent and what it had under way is lost; otherwise it took its leave and may still end its work.
+  /// `died`: the broker hears nothing of it any more; otherwise it took its leave and may still end its work.
   virtual void OnRemoved(const std::string& engine_name, bool died) = 0;
 };
 

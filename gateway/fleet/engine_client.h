@@ -95,6 +95,9 @@ class EngineClient {
                                                std::shared_ptr<EngineObserver> observer) = 0;
   /// Blocks up to `timeout`. NOT_FOUND, UNAVAILABLE, DATA_LOSS (hash does not match).
   virtual absl::StatusOr<ModelCard> FetchModelCard(absl::Duration timeout) = 0;
+  /// OK where an engine of the same model answers. Blocks up to `timeout`. NOT_FOUND (another model answers),
+  /// UNAVAILABLE, DEADLINE_EXCEEDED.
+  virtual absl::Status Ping(absl::Duration timeout) = 0;
 };
 
 }  // namespace swiftcache::gateway::fleet

@@ -47,7 +47,11 @@ absl::StatusOr<std::unique_ptr<Fleet>> Fleet::Create(const Options& options, Cli
 }
 
 Fleet::Fleet(const Options& options, ClientFactory make_client, const Clock& clock)
-    : options_(options), make_client_(std::move(make_client)), clock_(clock), cards_(options.cards, clock) {}
+    : options_(options),
+      make_client_(std::move(make_client)),
+      clock_(clock),
+      cards_(options.cards, clock),
+      roll_call_(options.roll_call, clock, [this](const auto& link, const absl::Status& why) { GiveUp(link, why); }) {}
 
 void Fleet::OnSnapshot(const std::string& incarnation, std::vector<EngineStatus> engines) {
   std::vector<std::shared_ptr<EngineLink>> stalled;
@@ -69,18 +73,41 @@ void Fleet::Replace(const std::string& incarnation, std::vector<EngineStatus> en
   WantCards();
 }
 
-// Takes out what the snapshot lacks; what only a restarted broker lacks may stay a while.
+// What the snapshot lacks is asked whether it is there; what only a restarted broker lacks, after a while.
 void Fleet::DropAbsent(const std::vector<EngineStatus>& engines, bool new_broker) {
   std::set<std::string> present;
   for (const EngineStatus& engine : engines) present.insert(engine.info.name);
-  const absl::Time now = clock_.Now();
+  const absl::Time ask_at = clock_.Now() + (new_broker ? options_.restart_grace : absl::ZeroDuration());
   for (auto it = engines_.begin(); it != engines_.end();) {
-    absl::Time& keep_until = it->second.keep_until;
+    Entry& entry = it->second;
     const bool absent = !present.contains(it->first);
-    if (absent && new_broker) keep_until = std::min(keep_until, now + options_.restart_grace);
-    const bool in_grace = keep_until != absl::InfiniteFuture() && keep_until > now;
-    it = absent && !in_grace ? engines_.erase(it) : std::next(it);
+    if (absent && entry.link == nullptr) {
+      it = engines_.erase(it);
+      continue;
+    }
+    if (absent && !entry.in_doubt) Doubt(entry, ask_at);
+    ++it;
   }
+}
+
+void Fleet::Doubt(Entry& entry, absl::Time ask_at) {
+  entry.in_doubt = true;
+  roll_call_.Ask(entry.link, ask_at);
+}
+
+// Of the roll call. The broker may have heard of it, or another process may have taken its name, at this very moment.
+void Fleet::GiveUp(const std::shared_ptr<EngineLink>& link, const absl::Status& why) {
+  {
+    absl::MutexLock lock(&mutex_);
+    const auto it = engines_.find(link->name());
+    if (it != engines_.end() && it->second.link == link) {
+      if (!it->second.in_doubt) return;
+      LOG(INFO) << "engine " << link->name() << " is given up: " << why;
+      engines_.erase(it);
+      WantCards();
+    }
+  }
+  link->Lose(absl::UnavailableError("it died: neither the broker nor the gateway hears anything of it"));
 }
 
 void Fleet::OnUpdate(EngineStatus engine) {
@@ -96,17 +123,15 @@ void Fleet::OnUpdate(EngineStatus engine) {
 }
 
 void Fleet::OnRemoved(const std::string& engine_name, bool died) {
-  std::shared_ptr<EngineLink> link;
-  {
-    absl::MutexLock lock(&mutex_);
-    const auto it = engines_.find(engine_name);
-    if (it == engines_.end()) return;
-    LOG(INFO) << "engine " << engine_name << (died ? " died" : " left");
-    link = std::move(it->second.link);
-    engines_.erase(it);
-    WantCards();
-  }
-  if (died && link != nullptr) link->Lose(absl::UnavailableError("it died: the broker hears no heartbeat"));
+  absl::MutexLock lock(&mutex_);
+  const auto it = engines_.find(engine_name);
+  if (it == engines_.end()) return;
+  Entry& entry = it->second;
+  LOG(INFO) << "engine " << engine_name << (died ? " died, says the broker" : " left");
+  if (died && entry.link != nullptr) return Doubt(entry, clock_.Now());
+  if (entry.link != nullptr) roll_call_.Trust(*entry.link);
+  engines_.erase(it);
+  WantCards();
 }
 
 // Keeps the link while it leads to the same process, so that its count of requests under way stays right.
@@ -122,13 +147,14 @@ std::shared_ptr<EngineLink> Fleet::Put(EngineStatus engine) {
     LOG(INFO) << RequestTag{{}, {}, engine.info.model_name} << "engine " << engine.info.name << " is "
               << Name(engine.info.state) << " at " << engine.info.address;
   }
+  if (same_way && entry.in_doubt) roll_call_.Trust(*entry.link);
   if (engine.info.address.empty()) {
     entry.link.reset();
   } else if (!same_way) {
     entry.link = std::make_shared<EngineLink>(engine.info.name, engine.info.model_name, make_client_(engine.info));
   }
   entry.status = std::move(engine);
-  entry.keep_until = absl::InfiniteFuture();
+  entry.in_doubt = false;
   if (!changed || entry.link == nullptr) return nullptr;
   if (stalled) return entry.link;
   entry.link->Restore();
@@ -175,10 +201,9 @@ ModelView Fleet::View(const std::string& model_name) const {
   view.name = model_name;
   std::vector<std::pair<std::string, EngineView>> by_card;
   std::string card;
-  const absl::Time now = clock_.Now();
   for (const auto& [name, entry] : engines_) {
     const EngineInfo& info = entry.status.info;
-    if (info.model_name != model_name || entry.keep_until <= now) continue;
+    if (info.model_name != model_name) continue;
     by_card.emplace_back(info.model_card_hash,
                          EngineView{entry.link, info.state, info.max_model_len_tokens, entry.status.load});
     if (view.text.ok()) continue;

@@ -23,6 +23,7 @@
 #include "gateway/fleet/cluster.h"
 #include "gateway/fleet/engine_link.h"
 #include "gateway/fleet/model_text.h"
+#include "gateway/fleet/roll_call.h"
 
 namespace swiftcache::gateway::fleet {
 
@@ -45,16 +46,18 @@ struct ModelView {
   int64_t max_model_len_tokens() const;
 };
 
-/// Engines that die or stand still lose what is under way on them (EngineLink::Lose); one that takes its leave does
-/// not, nor does any for the broker's absence or restart. Thread-safety: safe. Ownership: owns clients (through links)
-/// and the card store; borrows the clock. Errors: Create: INVALID_ARGUMENT (no client factory). Nothing else fails:
-/// what is unknown is absent.
+/// An engine that stands still loses what is under way on it (EngineLink::Lose), and so does one of which neither the
+/// broker hears nor we: one that the broker has lost is asked by the gateway itself, and serves on as long as it
+/// answers. One that takes its leave loses nothing, nor does any for the broker's absence or restart. Thread-safety:
+/// safe. Ownership: owns clients (through links) and the card store; borrows the clock. Errors: Create:
+/// INVALID_ARGUMENT (no client factory). Nothing else fails: what is unknown is absent.
 class Fleet final : public ClusterSink {
  public:
   struct Options {
     CardStore::Options cards;
+    RollCall::Options roll_call;
     /// A restarted broker learns of engines only from their next heartbeats: for this long, engines that its first
-    /// snapshot lacks stay in the table.
+    /// snapshot lacks are not asked whether they are there.
     absl::Duration restart_grace = absl::Seconds(10);
   };
   using ClientFactory = std::function<std::unique_ptr<EngineClient>(const EngineInfo&)>;
@@ -76,7 +79,7 @@ class Fleet final : public ClusterSink {
   struct Entry {
     EngineStatus status;
     std::shared_ptr<EngineLink> link;
-    absl::Time keep_until = absl::InfiniteFuture();
+    bool in_doubt = false;  // the broker has lost it; the roll call asks
   };
   Fleet(const Options& options, ClientFactory make_client, const Clock& clock);
   /// The link to an engine that begins to stand still with this, whose users must be told without the lock.
@@ -84,16 +87,19 @@ class Fleet final : public ClusterSink {
   void Replace(const std::string& incarnation, std::vector<EngineStatus> engines,
                std::vector<std::shared_ptr<EngineLink>>& stalled) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void DropAbsent(const std::vector<EngineStatus>& engines, bool new_broker) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Doubt(Entry& entry, absl::Time ask_at) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void GiveUp(const std::shared_ptr<EngineLink>& link, const absl::Status& why) ABSL_LOCKS_EXCLUDED(mutex_);
   void WantCards() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   ModelView View(const std::string& model_name) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const Options options_;
   const ClientFactory make_client_;
   const Clock& clock_;
-  mutable absl::Mutex mutex_;  // before the card store's and the links'
+  mutable absl::Mutex mutex_;  // before the card store's, the roll call's and the links'
   std::map<std::string, Entry> engines_ ABSL_GUARDED_BY(mutex_);
   std::optional<std::string> incarnation_ ABSL_GUARDED_BY(mutex_);
   CardStore cards_;
+  RollCall roll_call_;  // last: it calls GiveUp
 };
 
 }  // namespace swiftcache::gateway::fleet

@@ -89,6 +89,7 @@ class Client final : public GrpcEngineClient {
   }
 
   absl::StatusOr<fleet::ModelCard> FetchModelCard(absl::Duration timeout) override;
+  absl::Status Ping(absl::Duration timeout) override;
 
  private:
   const Options options_;
@@ -112,6 +113,25 @@ absl::StatusOr<fleet::ModelCard> Client::FetchModelCard(absl::Duration timeout) 
   }
   if (grpc::Status status = reader->Finish(); !status.ok()) return FromGrpc(status);
   return ParseModelCard(bytes, options_.card_hash);
+}
+
+// A card that is known already is one short message.
+absl::Status Client::Ping(absl::Duration timeout) {
+  grpc::ClientContext context;
+  SetTimeout(context, timeout);
+  v1::GetModelCardRequest request;
+  request.set_known_hash(options_.card_hash);
+  auto reader = stub_->GetModelCard(&context, request);
+  v1::GetModelCardResponse response;
+  if (!reader->Read(&response)) {
+    const grpc::Status end = reader->Finish();
+    return end.ok() ? absl::UnavailableError("its answer is empty, wanted its model card's hash") : FromGrpc(end);
+  }
+  context.TryCancel();
+  reader->Finish();
+  if (response.hash() == options_.card_hash) return absl::OkStatus();
+  return absl::NotFoundError(absl::StrCat("engine at ", options_.address, ": its model card is ", response.hash(),
+                                          ", wanted ", options_.card_hash, ": another model is there now"));
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 """kill -9, SIGSTOP, SIGTERM and restarts under load."""
 import json
 import signal
+import socket
 import threading
 import time
 import urllib.request
@@ -121,6 +122,98 @@ def test_freezing_one_of_two_engines_moves_what_had_not_begun_and_ends_the_rest_
         return second.metric(ended) > before
 
     wait_until(second_served, 20, "the thawed engine serves again")
+
+
+class Link:
+    """A TCP link to `target` that can be cut: connections break, new ones are refused."""
+
+    def __init__(self, target):
+        host, port = target.rsplit(":", 1)
+        self.target = (host, int(port))
+        self.lock = threading.Lock()
+        self.sockets = set()
+        self.whole = True
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.address = "127.0.0.1:%d" % self.listener.getsockname()[1]
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self):
+        while True:
+            try:
+                near = self.listener.accept()[0]
+            except OSError:
+                return
+            with self.lock:
+                if not self.whole:
+                    near.close()
+                    continue
+                far = socket.create_connection(self.target)
+                self.sockets |= {near, far}
+            for pair in ((near, far), (far, near)):
+                threading.Thread(target=self._pump, args=pair, daemon=True).start()
+
+    def _pump(self, source, sink):
+        try:
+            while data := source.recv(1 << 16):
+                sink.sendall(data)
+        except OSError:
+            pass
+        self._close({source, sink})
+
+    def _close(self, sockets):
+        for each in sockets:
+            try:
+                each.shutdown(socket.SHUT_RDWR)  # wakes who reads it
+            except OSError:
+                pass
+            each.close()
+
+    def cut(self):
+        with self.lock:
+            self.whole = False
+            sockets, self.sockets = self.sockets, set()
+        self._close(sockets)
+
+    def mend(self):
+        with self.lock:
+            self.whole = True
+
+    def end(self):
+        self.listener.close()
+        self.cut()
+
+
+@pytest.fixture
+def link_to_broker(cluster):
+    cluster.start_broker("--heartbeat_interval=200ms")
+    link = Link(cluster.broker.grpc)
+    yield link
+    link.end()
+
+
+def test_a_broker_that_is_cut_off_from_an_engine_costs_its_clients_nothing(cluster, link_to_broker, stubs):
+    cluster.start_gateway()
+    engine = cluster.spawn("swiftcache-engine", f"--model={TINY / 'tiny-llama-a'}", "--model_name=tiny",
+                           f"--broker={link_to_broker.address}", "--kv_cache_bytes=16MiB", "--threads=1",
+                           "--drain_timeout=10s").wait_healthy()
+    cluster.wait_models("tiny")
+    streams = Streams(cluster.gateway.grpc, stubs, 16)
+    wait_until(streams.all_begun, 60, "all streams begun")
+    link_to_broker.cut()
+    wait_until(lambda: "answers, though the broker hears nothing" in cluster.gateway.text(), 20, "the gateway asked")
+    assert "READY" not in cluster.ctl("status").stdout
+    assert streams.any_running()
+    late = Streams(cluster.gateway.grpc, stubs, 4, tokens=10).join()
+    assert late.errors == [None] * 4
+    streams.join()
+    assert streams.errors == [None] * 16
+    assert [len(ids) for ids in streams.ids] == [TOKENS] * 16
+    link_to_broker.mend()
+    wait_until(lambda: "READY" in cluster.ctl("status").stdout, 20, "the broker hears of the engine again")
+    assert Streams(cluster.gateway.grpc, stubs, 4, tokens=10).join().errors == [None] * 4
+    link_to_broker.cut()
+    engine.kill()
+    wait_until(lambda: '"tiny"' not in cluster.gateway.get("/v1/models")[1], 20, "an engine that is gone is given up")
 
 
 def test_an_engine_killed_and_restarted_under_its_name_serves_again(tiny, stubs):

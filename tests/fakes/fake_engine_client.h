@@ -102,6 +102,16 @@ class FakeEngine {
     card_ = std::move(card);
     card_failures_ = std::move(failures);
   }
+  /// Whether it answers when it is asked.
+  void SetAnswers(bool answers) ABSL_LOCKS_EXCLUDED(mutex_) {
+    absl::MutexLock lock(&mutex_);
+    answers_ = answers;
+  }
+  /// How often it was asked.
+  int pings() const ABSL_LOCKS_EXCLUDED(mutex_) {
+    absl::MutexLock lock(&mutex_);
+    return pings_;
+  }
   int card_fetches() const ABSL_LOCKS_EXCLUDED(mutex_) {
     absl::MutexLock lock(&mutex_);
     return card_fetches_;
@@ -134,6 +144,7 @@ class FakeEngine {
     absl::StatusOr<gateway::fleet::ModelCard> FetchModelCard(absl::Duration timeout) override {
       return engine_.FetchModelCard();
     }
+    absl::Status Ping(absl::Duration) override { return engine_.Ping(); }
 
    private:
     FakeEngine& engine_;
@@ -159,6 +170,12 @@ class FakeEngine {
     return failure;
   }
 
+  absl::Status Ping() ABSL_LOCKS_EXCLUDED(mutex_) {
+    absl::MutexLock lock(&mutex_);
+    ++pings_;
+    return answers_ ? absl::OkStatus() : absl::DeadlineExceededError("no answer");
+  }
+
   std::vector<std::thread> TakeThreads() ABSL_LOCKS_EXCLUDED(mutex_) {
     absl::MutexLock lock(&mutex_);
     return std::exchange(threads_, {});
@@ -170,6 +187,8 @@ class FakeEngine {
   std::deque<absl::Status> card_failures_ ABSL_GUARDED_BY(mutex_);
   int card_fetches_ ABSL_GUARDED_BY(mutex_) = 0;
   int calls_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool answers_ ABSL_GUARDED_BY(mutex_) = true;
+  int pings_ ABSL_GUARDED_BY(mutex_) = 0;
   std::vector<std::thread> threads_ ABSL_GUARDED_BY(mutex_);
 };
 

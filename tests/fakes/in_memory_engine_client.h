@@ -25,6 +25,7 @@ class InMemoryEngineClient final : public gateway::fleet::EngineClient {
     return std::make_unique<Call>(engine_, request.request_id);
   }
   absl::StatusOr<gateway::fleet::ModelCard> FetchModelCard(absl::Duration) override { return card_; }
+  absl::Status Ping(absl::Duration) override { return absl::OkStatus(); }
 
  private:
   class Sink final : public engine::exec::ResponseSink {

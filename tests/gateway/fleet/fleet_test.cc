@@ -3,6 +3,10 @@
 
 #include <gmock/gmock.h>
 
+#include <atomic>
+#include <thread>
+
+#include "absl/synchronization/notification.h"
 #include "tests/fakes/fake_clock.h"
 #include "tests/gateway/fleet/relay_fixture.h"
 
@@ -13,11 +17,19 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
+class Losses final : public fleet::LossObserver {
+ public:
+  void OnLost(const absl::Status&) override { ++count; }
+  std::atomic<int> count = 0;
+};
+
 class FleetTest : public ::testing::Test {
  protected:
   FleetTest() {
     fleet_ = *fleet::Fleet::Create(
-        {.cards = {.min_backoff = absl::Milliseconds(1)}},
+        {.cards = {.min_backoff = absl::Milliseconds(1)},
+         .roll_call = {.interval = absl::Milliseconds(1)},
+         .restart_grace = absl::Milliseconds(5)},
         [this](const fleet::EngineInfo& info) {
           ++clients_made_;
           return engine_.NewClient();
@@ -41,6 +53,17 @@ class FleetTest : public ::testing::Test {
       for (const fleet::EngineView& engine : model->engines) names.push_back(engine.link->name());
     }
     return names;
+  }
+  // Moves the fake clock until the engine was asked so often.
+  void WaitForPings(int pings) {
+    while (engine_.pings() < pings) {
+      clock_.Advance(absl::Milliseconds(1));
+      std::this_thread::yield();
+    }
+  }
+  // Until the roll call has given up whom it must.
+  void WaitForNames(const std::vector<std::string>& names) {
+    while (Names() != names) std::this_thread::yield();
   }
   // Moves the fake clock past any pause until the outcome of a fetch is `wanted`.
   void WaitForText(absl::StatusCode wanted) {
@@ -74,8 +97,60 @@ TEST_F(FleetTest, FollowsUpdatesAndRemovals) {
 
 TEST_F(FleetTest, ASnapshotOfTheSameBrokerReplacesTheTable) {
   fleet_->OnSnapshot("b1", {Engine("a"), Engine("b")});
+  engine_.SetAnswers(false);
   fleet_->OnSnapshot("b1", {Engine("b")});
+  WaitForNames({"b"});
+  EXPECT_EQ(engine_.pings(), 1);
+}
+
+TEST_F(FleetTest, AnEngineThatTheBrokerHasLostStaysWhileItAnswers) {
+  fleet_->OnSnapshot("b1", {Engine("a"), Engine("b")});
+  const auto link = fleet_->Find("m")->engines[0].link;
+  fleet_->OnRemoved("a", /*died=*/true);
+  WaitForPings(3);
+  EXPECT_THAT(Names(), ElementsAre("a", "b"));
+  EXPECT_EQ(fleet_->Find("m")->engines[0].link, link);
+  engine_.SetAnswers(false);
+  while (Names().size() == 2) clock_.Advance(absl::Milliseconds(1));
   EXPECT_THAT(Names(), ElementsAre("b"));
+}
+
+TEST_F(FleetTest, AnEngineThatASnapshotLacksStaysWhileItAnswers) {
+  fleet_->OnSnapshot("b1", {Engine("a"), Engine("b")});
+  fleet_->OnSnapshot("b1", {Engine("b")});
+  WaitForPings(2);
+  EXPECT_THAT(Names(), ElementsAre("a", "b"));
+}
+
+TEST_F(FleetTest, AnEngineOfWhichTheBrokerHearsAgainIsNotAsked) {
+  fleet_->OnSnapshot("b1", {Engine("a")});
+  const auto link = fleet_->Find("m")->engines[0].link;
+  fleet_->OnRemoved("a", /*died=*/true);
+  WaitForPings(1);
+  fleet_->OnUpdate(Engine("a"));
+  engine_.SetAnswers(false);
+  const int pings = engine_.pings() + 1;  // one may have been under way
+  for (int i = 0; i < 20; ++i) {
+    clock_.Advance(absl::Milliseconds(1));
+    absl::Notification().WaitForNotificationWithTimeout(absl::Milliseconds(1));
+  }
+  EXPECT_LE(engine_.pings(), pings);
+  EXPECT_EQ(fleet_->Find("m")->engines[0].link, link);
+}
+
+TEST_F(FleetTest, WhoTookTheNameOfAnEngineInDoubtIsNotInDoubt) {
+  fleet_->OnSnapshot("b1", {Engine("a")});
+  const auto old = fleet_->Find("m")->engines[0].link;  // held, as by a request under way
+  fleet_->OnRemoved("a", /*died=*/true);
+  WaitForPings(1);
+  fleet::EngineStatus other = Engine("a");
+  other.info.instance_id = "a-2";
+  fleet_->OnUpdate(other);
+  engine_.SetAnswers(false);
+  const auto lost = std::make_shared<Losses>();
+  const fleet::EngineLink::Ticket ticket(old, lost);
+  while (lost->count == 0) clock_.Advance(absl::Milliseconds(1));
+  EXPECT_THAT(Names(), ElementsAre("a"));
 }
 
 TEST_F(FleetTest, EnginesThatARestartedBrokerHasNotMetYetStayForAWhile) {
@@ -85,8 +160,10 @@ TEST_F(FleetTest, EnginesThatARestartedBrokerHasNotMetYetStayForAWhile) {
   fleet_->OnUpdate(Engine("a"));
   fleet_->OnSnapshot("b2", {Engine("a")});
   EXPECT_THAT(Names(), ElementsAre("a", "b"));
-  clock_.Advance(absl::Seconds(11));
-  EXPECT_THAT(Names(), ElementsAre("a"));
+  EXPECT_EQ(engine_.pings(), 0);
+  engine_.SetAnswers(false);
+  clock_.Advance(absl::Milliseconds(6));
+  WaitForNames({"a"});
 }
 
 TEST_F(FleetTest, KeepsTheLinkOfAnEngineUntilAnotherProcessTakesItsName) {

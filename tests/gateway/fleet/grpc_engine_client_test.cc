@@ -216,5 +216,28 @@ TEST(ParseModelCardTest, RefusesMergesThatAreNotPairs) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("merges"));
 }
 
+TEST_F(GrpcEngineClientTest, AnEngineOfTheSameCardAnswersAPing) {
+  SetCard({});
+  Serve();
+  EXPECT_EQ(client_->Ping(absl::Seconds(30)), absl::OkStatus());
+}
+
+TEST_F(GrpcEngineClientTest, AnotherModelAtTheAddressIsNoAnswer) {
+  v1::ModelCard card;
+  card.set_chat_template("x");
+  SetCard(card);
+  expected_hash_ = "another";
+  Serve();
+  EXPECT_EQ(client_->Ping(absl::Seconds(30)).code(), absl::StatusCode::kNotFound);
+}
+
+TEST_F(GrpcEngineClientTest, NobodyAnswersAPingWhereNobodyListens) {
+  SetCard({});
+  Serve();
+  server_->Stop(absl::Now());
+  const absl::Status status = client_->Ping(absl::Milliseconds(200));
+  EXPECT_TRUE(absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status)) << status;
+}
+
 }  // namespace
 }  // namespace swiftcache::gateway::rpc

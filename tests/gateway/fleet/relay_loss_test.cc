@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What requests under way hear when the broker says that their engine died, stands still or took its leave. The engines
-// here stay silent and close no socket: without the broker's word each of these requests would wait for ever.
+// here stay silent and close no socket: without that word, and none of the engine, each of these requests would wait
+// for ever.
 #include <gmock/gmock.h>
 
 #include <atomic>
@@ -31,6 +32,11 @@ class RelayLossTest : public RelayFixture {
     status.info.state = state;
     return status;
   }
+  // What a process that is gone looks like.
+  void Die(const std::string& engine) {
+    engines_[engine].SetAnswers(false);
+    fleet_->OnRemoved(engine, /*died=*/true);
+  }
   void Stall(const std::string& engine) { fleet_->OnUpdate(In(fleet::EngineState::kStalled, engine)); }
 
   // A request that engine a, by its name the first choice, has taken.
@@ -60,7 +66,7 @@ TEST_F(RelayLossTest, ARequestWithoutATokenMovesFromADeadEngineToAnother) {
   Serve({"a", "b"});
   engines_["a"].SetScript(fakes::NeverAnswer);
   const auto sink = StartOnA();
-  fleet_->OnRemoved("a", /*died=*/true);
+  Die("a");
   EXPECT_EQ(sink->Wait(), absl::OkStatus());
   EXPECT_EQ(sink->Text(), "hello");
 }
@@ -75,7 +81,7 @@ TEST_F(RelayLossTest, ARequestThatHadBegunEndsWithOneClearError) {
   EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
   EXPECT_THAT(std::string(status.message()),
               AllOf(HasSubstr("engine a was lost after 2 tokens"), HasSubstr("stands still")));
-  fleet_->OnRemoved("a", /*died=*/true);  // a second loss of the same engine: the sink would report a second end
+  Die("a");  // a second loss of the same engine: the sink would report a second end
   EXPECT_EQ(sink->Text(), "xx");
   EXPECT_EQ(engines_["b"].calls(), 0);
 }
@@ -84,7 +90,7 @@ TEST_F(RelayLossTest, WithoutAnotherEngineTheErrorSaysWhy) {
   Serve({"a"});
   engines_["a"].SetScript(fakes::NeverAnswer);
   const auto sink = StartOnA();
-  fleet_->OnRemoved("a", /*died=*/true);
+  Die("a");
   const absl::Status status = sink->Wait();
   EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
   EXPECT_THAT(std::string(status.message()), AllOf(HasSubstr("tried and failed: a"), HasSubstr("it died")));
@@ -102,6 +108,40 @@ TEST_F(RelayLossTest, WhatALostEngineStillSaysIsNotHeard) {
   Stall("a");
   EXPECT_EQ(sink->Wait(), absl::OkStatus());
   EXPECT_EQ(sink->Text(), "hello");
+}
+
+TEST_F(RelayLossTest, ABrokerThatIsCutOffFromAnEngineThatAnswersCostsNothing) {
+  Serve({"a"});
+  absl::Notification go_on;
+  engines_["a"].SetScript([&go_on](FakeCall& call) {
+    call.SendText("h");
+    go_on.WaitForNotification();
+    call.SendText("ello");
+    call.SendFinish(fleet::FinishReason::kStop, 0, {fakes::kEos});
+    call.End(absl::OkStatus());
+  });
+  const auto sink = StartOnA();
+  sink->WaitEvents(1);
+  fleet_->OnRemoved("a", /*died=*/true);
+  while (engines_["a"].pings() < 3) std::this_thread::yield();
+  go_on.Notify();
+  EXPECT_EQ(sink->Wait(), absl::OkStatus());
+  EXPECT_EQ(sink->Text(), "hello");
+  EXPECT_EQ(Run(Prompt("x")), absl::OkStatus());
+}
+
+TEST_F(RelayLossTest, AnEngineThatAnswersNoMoreIsLostThen) {
+  Serve({"a"});
+  engines_["a"].SetScript(FreezeAfter(2));
+  const auto sink = StartOnA();
+  sink->WaitEvents(2);
+  fleet_->OnRemoved("a", /*died=*/true);
+  while (engines_["a"].pings() < 3) std::this_thread::yield();
+  engines_["a"].SetAnswers(false);
+  const absl::Status status = sink->Wait();
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(status.message()),
+              AllOf(HasSubstr("engine a was lost after 2 tokens"), HasSubstr("it died")));
 }
 
 TEST_F(RelayLossTest, AnEngineThatTookItsLeaveFinishesItsRequests) {
@@ -213,7 +253,7 @@ TEST_F(RelayLossTest, EveryRequestEndsOnceWhileEnginesComeAndGo) {
   }
   for (int i = 0; busy > 0; ++i) {
     const std::string engine = i % 2 == 0 ? "a" : "b";
-    if (i % 3 == 0) fleet_->OnRemoved(engine, /*died=*/true);
+    if (i % 3 == 0) Die(engine);
     if (i % 3 != 0) Stall(engine);
     fleet_->OnUpdate(Ready(engine));
     std::this_thread::yield();
