@@ -107,6 +107,7 @@ class FakeTransport final : public Transport {
   void Open(const OpenSpec& spec) override { Note(absl::StrCat("Open ", spec.lease.value())); }
   void SendRenewal(kv::LeaseId lease) override { Note(absl::StrCat("SendRenewal ", lease.value())); }
   void SendRelease(kv::LeaseId lease) override { Note(absl::StrCat("SendRelease ", lease.value())); }
+  void Abandon(kv::LeaseId lease) override { Note(absl::StrCat("Abandon ", lease.value())); }
   void Close(kv::LeaseId lease) override { Note(absl::StrCat("Close ", lease.value())); }
   Ticket Store(kv::LeaseId lease, int64_t offset_bytes, const std::byte* from, int64_t bytes) override {
     absl::MutexLock lock(&mutex_);
