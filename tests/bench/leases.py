@@ -6,6 +6,7 @@
   tests/bench/leases.py reclaim              a donor needs 64 MiB back: borrower idle, and mid-step
   tests/bench/leases.py longest              a prompt many times longer than the engine's own memory
   tests/bench/leases.py stall                what layer streaming does not hide, at several link speeds
+  tests/bench/leases.py unused               what sharing costs an engine that nobody lends to (needs valgrind)
   tests/bench/leases.py interference         a donor's TTFT and TPOT while its borrower reads and writes
 
 Needs the binaries (--bin) and the model of deploy/fetch-model.sh (--model); run it with the Python of tests/run.sh
@@ -27,7 +28,7 @@ import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "e2e"))
 import grpc  # noqa: E402
-from conftest import ROOT, Cluster, python_stubs, wait_until  # noqa: E402
+from conftest import ROOT, Cluster, Process, python_stubs, wait_until  # noqa: E402
 
 CACHE = pathlib.Path(os.environ.get("XDG_CACHE_HOME", pathlib.Path.home() / ".cache")) / "swiftcache"
 MODEL = CACHE / "models" / "SmolLM2-135M-Instruct.Q4_1.gguf"
@@ -325,9 +326,37 @@ def interference(bench):
               f"{statistics.median(values):.3f}, 95 % interval {low:.3f} to {high:.3f}, {len(values)} pairs")
 
 
+def unused(bench):
+    """Instructions of a step with sharing configured and nobody lending, against no broker at all (callgrind)."""
+    from swiftcache.v1 import engine_pb2, engine_pb2_grpc
+    cluster = Cluster(bench.binaries, bench.folder)
+    cluster.start_broker()
+    tokens, counts = 64, {}
+    for name, flags in (("alone", ("--broker=",)), ("sharing", (f"--broker={cluster.broker.grpc}",))):
+        out = bench.folder / f"callgrind.{name}"
+        engine = Process(["valgrind", "--tool=callgrind", f"--callgrind-out-file={out}",
+                          "--toggle-collect=swiftcache::engine::exec::StepLoop::Step()", bench.binaries / "swiftcache-engine",
+                          f"--model={bench.args.model}", "--model_name=chat", "--threads=1", "--kv_cache_bytes=64MiB",
+                          f"--shm_dir={bench.folder}", "--listen=127.0.0.1:0", "--http_listen=127.0.0.1:0", *flags],
+                         bench.folder / f"{name}.log")
+        engine.wait_healthy(600)
+        stub = engine_pb2_grpc.EngineServiceStub(grpc.insecure_channel(engine.grpc))
+        request = engine_pb2.EngineGenerateRequest(
+            request_id="1", token_ids=[5, 9, 11], sampling=bench.pb.Sampling(temperature=0, max_tokens=tokens, ignore_eos=True))
+        begun = time.monotonic()
+        got = sum(len(message.token_ids) for message in stub.Generate(request, timeout=3000))
+        assert got == tokens, got
+        seconds = time.monotonic() - begun
+        engine.stop(120)
+        counts[name] = int(re.search(r"^(?:summary|totals): (\d+)", out.read_text(), re.M).group(1)) / tokens
+        print(f"{name:8}: {counts[name]:14,.0f} instructions a step of one token ({tokens} steps; {seconds:.1f} s under callgrind)")
+    cluster.stop()
+    print(f"sharing / alone: {counts['sharing'] / counts['alone']:.5f}")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["ttft", "reclaim", "longest", "stall", "interference"])
+    parser.add_argument("what", choices=["ttft", "reclaim", "longest", "stall", "interference", "unused"])
     parser.add_argument("--bin", default=ROOT / "build/release/bin")
     parser.add_argument("--model", default=MODEL)
     parser.add_argument("--threads", type=int, default=os.cpu_count())
