@@ -21,6 +21,7 @@ from conftest import TINY, Cluster, wait_until
 MODEL = TINY / "tiny-llama-a"  # blocks of 16 tokens have 16 KiB in bf16
 BLOCK_TOKENS = 16
 ARENA = "--kv_cache_bytes=768KiB"  # 48 blocks: about four conversations of twelve
+SMALL, SMALL_BLOCKS = "--kv_cache_bytes=256KiB", 16
 DONOR = "--kv_cache_bytes=4MiB"
 WAIT = 60  # seconds for what takes one or two
 LONG_TALK = 700  # tokens of an answer that is under way when the fault strikes
@@ -302,6 +303,33 @@ def talks(binaries, tmp_path_factory, stubs):
     return learnt
 
 
+@pytest.fixture(scope="module", autouse=True)
+def starving(binaries, tmp_path_factory, stubs, talks):
+    """A cluster without donors, and the refusals of the long prompt, by model: the one that may lease waits for leases
+    ten seconds, while other tests run."""
+    cluster, refusals = Leasing(binaries, tmp_path_factory.mktemp("starving")), {}
+    cluster.begin()
+    cluster.engine("lone", SMALL, "--transport=none")
+    cluster.engine("chat", SMALL)
+    cluster.ready("lone", "chat")
+    client = Client(cluster.gateway.grpc, stubs)
+
+    def ask(model):
+        try:
+            refusals[model] = (grpc.StatusCode.OK, f"{client.ask(model, talks.long_prompt, talks.answer_tokens)}")
+        except grpc.RpcError as error:
+            refusals[model] = (error.code(), error.details())
+
+    threads = [threading.Thread(target=ask, args=(model,)) for model in ("lone", "chat")]
+    for thread in threads:
+        thread.start()
+    yield cluster, refusals
+    cluster.cleanup()
+    for thread in threads:
+        thread.join(150)
+    client.close()
+
+
 def hits(cluster, *names, tokens=500):
     """The condition that each of these finds so many more prompt tokens in leases."""
     wanted = {name: cluster.from_donors(name) + tokens for name in names}
@@ -453,7 +481,8 @@ def test_the_broker_is_killed_and_comes_back(leasing, stubs, talks, seed):
         return {lease[0] for lease in leasing.leases() if lease[1] == "active"}
 
     load.until(known, "the new broker knows the leases that live")
-    leasing.ctl("lease", "revoke", *(old := known()))
+    for lease in (old := known()):
+        leasing.ctl("lease", "revoke", lease, check=False)  # it may have ended meanwhile
     load.until(lambda: known() - old, "there are new leases")
     load.until(hits(leasing, "chat"), "hits in leases again").stop()
     leasing.finish()
@@ -491,7 +520,8 @@ def test_a_donor_has_its_memory_back_though_the_borrower_stands_still(leasing, s
     print(f"the borrower stands still after {load.asked} answers")
     chat.child.send_signal(signal.SIGSTOP)
     lent, fenced = leasing.blocks("donor", "leased_out"), leasing.count("donor", "swiftcache_lease_fenced_total")
-    leasing.ctl("lease", "revoke", leasing.leases()[0][0])
+    for lease in leasing.leases()[:1]:
+        leasing.ctl("lease", "revoke", lease[0], check=False)  # it may have ended meanwhile
     wait_until(lambda: leasing.blocks("donor", "leased_out") < lent, WAIT, "what was revoked is back")
     wait_until(lambda: leasing.blocks("donor", "leased_out") == 0, WAIT, "what was not renewed is back")
     assert leasing.count("donor", "swiftcache_lease_fenced_total") > fenced
@@ -519,23 +549,49 @@ def test_the_broker_and_the_donor_cannot_reach_each_other(leasing, stubs, talks,
 
 def test_the_broker_and_the_borrower_cannot_reach_each_other(leasing, stubs, talks, seed):
     rng = random.Random(seed)
-    leasing.begin(PATIENT)
+    leasing.begin()
     leasing.engine("donor", DONOR)
     leasing.engine("chat", ARENA, leasing.wire())
     leasing.ready("chat")
     load = leasing.load(stubs, talks, "chat").until(hits(leasing, "chat"), "hits in leases").answered(rng.randrange(30))
     print(f"the borrower's wire is cut after {load.asked} answers")
     leasing.wires[0].cut()
-    load.until(hits(leasing, "chat"), "hits in leases without the broker")
-    for lease in (old := leasing.leases()):
-        leasing.ctl("lease", "revoke", lease[0], check=False)
-    load.until(lambda: leasing.blocks("donor", "leased_out") == 0, "the donor has all that was revoked")
+    load.until(lambda: leasing.leases() == [], "the broker takes the borrower for dead, the gateway does not")
+    load.until(lambda: leasing.blocks("donor", "leased_out") == 0, "the donor has its memory back")
     load.answered(rng.randrange(10, 30))
     leasing.wires[0].mend()
-    load.until(lambda: {lease[0] for lease in leasing.leases() if lease[1] == "active"} - {lease[0] for lease in old},
-               "there are new leases")
+    load.until(lambda: any(lease[1] == "active" for lease in leasing.leases()), "there are leases again")
     load.until(hits(leasing, "chat"), "hits in leases again").stop()
     leasing.finish()
+
+
+class LongAnswers:
+    """Answers under way at once, each asked for a second time if the first ends with an error."""
+
+    def __init__(self, cluster, stubs, talks):
+        self.client = Client(cluster.gateway.grpc, stubs)
+        self.begun, self.answers, self.errors = set(), {}, {}
+        self.threads = [threading.Thread(target=self._ask, args=(number, talks.users[number][0]))
+                        for number in range(len(talks.long_answers))]
+        for thread in self.threads:
+            thread.start()
+        wait_until(lambda: len(self.begun) == len(self.threads), WAIT, "all answers have begun")
+
+    def _ask(self, number, prompt):
+        for _ in range(2):
+            try:
+                self.answers[number] = self.client.ask("chat", prompt, LONG_TALK, begun=lambda: self.begun.add(number))
+                return
+            except grpc.RpcError as error:
+                self.errors.setdefault(number, []).append((error.code(), error.details()))
+
+    def join(self):
+        for thread in self.threads:
+            thread.join(150)
+            assert not thread.is_alive(), "an answer does not end"
+        self.client.close()
+        print(self.errors)
+        return self
 
 
 def test_clients_of_a_killed_borrower_see_one_error_and_their_second_try_the_same_tokens(leasing, stubs, talks, seed):
@@ -545,53 +601,43 @@ def test_clients_of_a_killed_borrower_see_one_error_and_their_second_try_the_sam
     for name in ("chat1", "chat2"):
         leasing.engine(name, ARENA, model_name="chat")
     leasing.ready("chat")
-    client = Client(leasing.gateway.grpc, stubs)
-    begun, answers, errors = set(), {}, {}
-    victim = rng.choice(["chat1", "chat2"])
 
-    def ask(number):
-        for _ in range(2):
-            try:
-                answers[number] = client.ask("chat", talks.users[number][0], LONG_TALK, begun=lambda: begun.add(number))
-                return
-            except grpc.RpcError as error:
-                errors.setdefault(number, []).append((error.code(), error.details()))
+    def errors_of_a_kill():
+        victim = rng.choice(["chat1", "chat2"])
+        long_answers = LongAnswers(leasing, stubs, talks)
+        leasing.engines[victim].kill()
+        long_answers.join()
+        for (code, details), *more in long_answers.errors.values():
+            assert code == grpc.StatusCode.UNAVAILABLE and "was lost after" in details and more == []
+        assert long_answers.answers == dict(enumerate(talks.long_answers))
+        wait_until(lambda: not any(lease[3] == victim for lease in leasing.leases()), WAIT, "its leases end")
+        leasing.engine(victim, ARENA, model_name="chat").wait_healthy()  # its socket is replaced
+        return long_answers.errors
 
-    threads = [threading.Thread(target=ask, args=(number,)) for number in range(len(talks.long_answers))]
-    for thread in threads:
-        thread.start()
-    wait_until(lambda: len(begun) == len(threads), WAIT, "all answers have begun")
-    leasing.engines[victim].kill()
-    for thread in threads:
-        thread.join(150)
-    print(errors)
-    client.close()
-    assert 0 < len(errors) < len(threads)
-    for (code, details), *more in errors.values():
-        assert code == grpc.StatusCode.UNAVAILABLE and "was lost after" in details and more == []
-    assert answers == dict(enumerate(talks.long_answers))
-    wait_until(lambda: not any(lease[3] == victim for lease in leasing.leases()), WAIT, "its leases end")
-    leasing.engine(victim, ARENA, model_name="chat").wait_healthy()  # and its socket is replaced
+    wait_until(errors_of_a_kill, WAIT, "the victim was still at work when it was killed")
+    leasing.load(stubs, talks, "chat").until(hits(leasing, "chat1", "chat2"), "hits of both in leases").stop()
     leasing.finish()
 
 
 @pytest.mark.parametrize("stream", ["in_place", "lsc"])
-def test_a_prompt_of_seven_times_the_own_arena_is_served_with_donors_and_refused_without(leasing, stubs, talks, stream):
-    prompt = talks.long_prompt
-    small = "--kv_cache_bytes=256KiB"  # 16 blocks, 256 tokens
-    assert len(prompt) >= 7 * 16 * BLOCK_TOKENS
+def test_a_prompt_of_seven_times_the_own_arena_is_served_with_donors(leasing, stubs, talks, stream):
+    assert len(talks.long_prompt) >= 7 * SMALL_BLOCKS * BLOCK_TOKENS
     leasing.begin()
     leasing.engine("donor", DONOR)
-    leasing.engine("alone", small, "--transport=none")
-    leasing.engine("chat", small, f"--stream={stream}")
-    leasing.ready("alone", "chat")
+    leasing.engine("chat", SMALL, f"--stream={stream}")
+    leasing.ready("chat")
     client = Client(leasing.gateway.grpc, stubs)
-    assert client.ask("chat", prompt, talks.answer_tokens) == talks.long_prompt_answer
-    assert leasing.blocks("chat", "leased_in") * BLOCK_TOKENS >= 6 * 16 * BLOCK_TOKENS
-    with pytest.raises(grpc.RpcError) as refused:
-        client.ask("alone", prompt, talks.answer_tokens)
-    assert refused.value.code() == grpc.StatusCode.OUT_OF_RANGE
-    print(refused.value.details())
-    assert "tokens" in refused.value.details()
+    assert client.ask("chat", talks.long_prompt, talks.answer_tokens) == talks.long_prompt_answer
+    assert leasing.blocks("chat", "leased_in") >= 6 * SMALL_BLOCKS
     client.close()
     leasing.finish()
+
+
+@pytest.mark.parametrize("model, why", [("lone", "max_model_len is 256 tokens"), ("chat", "raise --kv_cache_bytes")])
+def test_it_is_refused_without_donors(starving, model, why):
+    cluster, refusals = starving
+    wait_until(lambda: model in refusals, WAIT, f"{model} refuses")
+    code, details = refusals[model]
+    print(details)
+    assert code == grpc.StatusCode.OUT_OF_RANGE and why in details
+    assert cluster.blocks(model, "used") == 0
