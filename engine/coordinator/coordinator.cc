@@ -212,11 +212,12 @@ void Coordinator::MaybeRequest(absl::Time now) {
   if (wanted_bytes_ <= 0 || request_under_way_ || now < next_request_) return;
   request_under_way_ = true;
   next_request_ = now + request_interval_;
-  broker_->RequestLease(absl::StrCat(++requests_), std::exchange(wanted_bytes_, 0), waiting_tokens_);
+  broker_->RequestLease(absl::StrCat(answered_ + 1), std::exchange(wanted_bytes_, 0), waiting_tokens_);
 }
 
 void Coordinator::HandleAnswer(const absl::StatusOr<LeaseAnswer>& answer, absl::Time now) {
   request_under_way_ = false;
+  if (answer.ok()) ++answered_;  // else the broker may have granted it: the next attempt is the same request
   const bool short_of = !answer.ok() || !answer->shortage.empty();
   request_interval_ =
       short_of ? std::min(2 * request_interval_, options_.max_request_interval) : options_.min_request_interval;

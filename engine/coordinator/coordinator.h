@@ -155,7 +155,7 @@ class Coordinator final : public transport::TransportEvents, public LeaseBrokerE
   bool request_under_way_ = false;
   absl::Time next_request_ = absl::InfinitePast();
   absl::Duration request_interval_;
-  int64_t requests_ = 0;
+  int64_t answered_ = 0;  // requests; the next one's key follows from it
 
   mutable absl::Mutex mutex_;
   std::vector<lease::Lease> held_ ABSL_GUARDED_BY(mutex_);

@@ -39,7 +39,7 @@ std::optional<Window> WindowTracker::TakeNews(absl::Time now) {
 absl::Time WindowTracker::NextNews() const {
   if (pending_) return reported_at_ + options_.min_interval;
   if (slices_.empty()) return absl::InfiniteFuture();
-  return slices_.front().begin + options_.window;
+  return std::max(slices_.front().begin + options_.window, reported_at_ + options_.min_interval);
 }
 
 }  // namespace swiftcache::engine::coordinator

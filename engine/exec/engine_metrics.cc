@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/exec/engine_metrics.h"
 
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -13,6 +14,11 @@ const char kBlocksHelp[] =
     "Blocks of KV: of the own arena free, used or leased_out, of others' arenas leased_in; those that only the prefix "
     "cache holds count as free";
 const char kSourceHelp[] = "Prompt tokens by where their KV came from";
+const char kInterferenceHelp[] =
+    "Latency without lease traffic over latency under it, 1 is none; NaN without enough steps of both kinds";
+const char kInterference[] = "swiftcache_interference_ratio";
+const char kComparisonsHelp[] = "Steps under lease traffic that interference_ratio rests upon, or would";
+const char kComparisons[] = "swiftcache_interference_comparisons";
 const char kPrefillHelp[] =
     "Time from arrival to first token by phase: queue and execute, and load and store as the transport took beside "
     "them";
@@ -70,7 +76,12 @@ EngineMetrics::EngineMetrics(Metrics& m, const Geometry& geometry)
       leased_in_used_blocks_(m.Gauge("swiftcache_kv_leased_in_used_blocks", "Leased blocks that hold KV")),
       cached_blocks_(
           m.Gauge("swiftcache_kv_cached_blocks", "Free blocks that the prefix cache holds until they are needed")),
-      cache_usage_(m.Gauge("vllm:kv_cache_usage_perc", "Used share of the KV blocks, 0 to 1")) {
+      cache_usage_(m.Gauge("vllm:kv_cache_usage_perc", "Used share of the KV blocks, 0 to 1")),
+      prefill_interference_(m.Gauge(kInterference, kInterferenceHelp, {{"phase", "prefill"}})),
+      decode_interference_(m.Gauge(kInterference, kInterferenceHelp, {{"phase", "decode"}})),
+      prefill_comparisons_(m.Gauge(kComparisons, kComparisonsHelp, {{"phase", "prefill"}})),
+      decode_comparisons_(m.Gauge(kComparisons, kComparisonsHelp, {{"phase", "decode"}})) {
+  SetInterference({}, {});
   m.Gauge("vllm:cache_config_info", "Geometry of the KV cache, in its labels",
           {{"block_size", absl::StrCat(geometry.block_tokens)}, {"num_gpu_blocks", absl::StrCat(geometry.num_blocks)}})
       .Set(1);
@@ -103,6 +114,14 @@ void EngineMetrics::Prefilled(const PrefillTimes& times) {
 void EngineMetrics::Stalled(absl::Duration stall) { kv_stall_.Observe(absl::ToDoubleSeconds(stall)); }
 
 void EngineMetrics::ReadInPlace(int64_t bytes) { read_in_place_.Increment(static_cast<double>(bytes)); }
+
+void EngineMetrics::SetInterference(const meter::InterferenceMeter::Estimate& prefill,
+                                    const meter::InterferenceMeter::Estimate& decode) {
+  prefill_interference_.Set(prefill.ratio.value_or(std::numeric_limits<double>::quiet_NaN()));
+  decode_interference_.Set(decode.ratio.value_or(std::numeric_limits<double>::quiet_NaN()));
+  prefill_comparisons_.Set(static_cast<double>(prefill.comparisons));
+  decode_comparisons_.Set(static_cast<double>(decode.comparisons));
+}
 
 void EngineMetrics::Ended(const absl::Status& status, absl::Duration since_arrival) {
   if (status.ok()) e2e_latency_.Observe(absl::ToDoubleSeconds(since_arrival));

@@ -12,6 +12,7 @@
 #include "common/metrics/metrics.h"
 #include "engine/exec/engine.h"
 #include "engine/exec/prefill_times.h"
+#include "engine/meter/interference_meter.h"
 
 namespace swiftcache::engine::exec {
 
@@ -41,6 +42,9 @@ class EngineMetrics {
   void Stalled(absl::Duration stall);
   /// A step read KV of leases where it lies.
   void ReadInPlace(int64_t bytes);
+  /// What borrowers cost this engine: swiftcache_interference_ratio, NaN where there is no ratio.
+  void SetInterference(const meter::InterferenceMeter::Estimate& prefill,
+                       const meter::InterferenceMeter::Estimate& decode);
   void Ended(const absl::Status& status, absl::Duration since_arrival);
   void Stepped(int64_t preemptions);
   /// Gauges, and the counter of evictions.
@@ -80,7 +84,8 @@ class EngineMetrics {
       &evictions_, &read_in_place_;
   GaugePair running_, waiting_;
   prometheus::Gauge &free_blocks_, &used_blocks_, &leased_out_blocks_, &leased_in_blocks_, &leased_in_used_blocks_,
-      &cached_blocks_, &cache_usage_;
+      &cached_blocks_, &cache_usage_, &prefill_interference_, &decode_interference_, &prefill_comparisons_,
+      &decode_comparisons_;
 };
 
 }  // namespace swiftcache::engine::exec

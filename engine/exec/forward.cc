@@ -54,9 +54,7 @@ void Forward::Gather(const sched::StepPlan& plan) {
   logit_rows_.clear();
   lease_ids_.clear();
   in_place_.clear();
-  in_place_ids_.clear();
   streamed_.clear();
-  in_place_blocks_ = 0;
   if (leases_ && leases_->streamer != nullptr) leases_->streamer->Begin();
   int64_t num_blocks = 0;
   for (const sched::Chunk& chunk : plan.chunks) num_blocks += chunk.sequence->blocks.size();
@@ -91,11 +89,9 @@ std::byte* Forward::LeasedAddress(kv::BlockId id, kv::Place place) {
       return nullptr;  // PointAt says where, layer by layer
     }
   }
-  ++in_place_blocks_;
-  if (std::find(in_place_ids_.begin(), in_place_ids_.end(), region.lease) == in_place_ids_.end()) {
-    in_place_ids_.push_back(region.lease);
-    in_place_.push_back(region.view);
-  }
+  auto in_place = std::find_if(in_place_.begin(), in_place_.end(), [&](auto& e) { return e.lease == region.lease; });
+  if (in_place == in_place_.end()) in_place = in_place_.insert(in_place, {region.lease, region.view});
+  ++in_place->num_blocks;
   return leases_->sharing->Address(place);
 }
 
@@ -106,13 +102,20 @@ void Forward::PointAt(int64_t layer) {
   }
 }
 
+int64_t Forward::in_place_bytes() const {
+  int64_t blocks = 0;
+  for (const InPlace& read : in_place_) blocks += read.num_blocks;
+  return blocks * arena_->block_bytes();
+}
+
 void Forward::NoteLost(std::span<const kv::LeaseId> leases, Outcome& outcome) const {
   for (const kv::LeaseId lease : leases) AddOnce(lease, outcome.lost);
 }
 
 void Forward::CheckInPlace(Outcome& outcome) const {
-  for (size_t i = 0; i < in_place_.size(); ++i) {
-    if (!in_place_[i].Holds()) AddOnce(in_place_ids_[i], outcome.lost);
+  for (const InPlace& read : in_place_) {
+    read.view.NoteRead(read.num_blocks * arena_->block_bytes() / model_->geometry().num_layers);
+    if (!read.view.Holds()) AddOnce(read.lease, outcome.lost);
   }
 }
 

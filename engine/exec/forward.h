@@ -57,9 +57,14 @@ class Forward {
   /// Leases that the step read in place or streamed.
   std::span<const kv::LeaseId> leases_read() const { return lease_ids_; }
   /// KV of leases that the step read where it lies.
-  int64_t in_place_bytes() const { return in_place_blocks_ * arena_->block_bytes(); }
+  int64_t in_place_bytes() const;
 
  private:
+  struct InPlace {  // a lease that is read where it lies
+    kv::LeaseId lease;
+    transport::LeaseView view;
+    int64_t num_blocks = 0;
+  };
   struct Streamed {
     size_t block = 0;  // index in blocks_
     int64_t stream = 0;
@@ -82,11 +87,9 @@ class Forward {
   std::vector<std::byte*> blocks_;  // of all sequences, one after the other
   std::vector<models::SequenceRows> sequences_;
   std::vector<int32_t> logit_rows_;
-  std::vector<kv::LeaseId> lease_ids_;          // read by this step
-  std::vector<transport::LeaseView> in_place_;  // views read in place, beside in_place_ids_
-  std::vector<kv::LeaseId> in_place_ids_;
+  std::vector<kv::LeaseId> lease_ids_;  // read by this step
+  std::vector<InPlace> in_place_;
   std::vector<Streamed> streamed_;
-  int64_t in_place_blocks_ = 0;
   std::atomic<int64_t> progress_{0};
 };
 

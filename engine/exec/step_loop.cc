@@ -194,7 +194,7 @@ bool StepLoop::RunStep(const sched::StepPlan& plan) {
     FailStep(plan, outcome.status());
     return false;
   }
-  meter_.Computed(plan, {.in_place_bytes = forward_.in_place_bytes()});
+  meter_.Computed(plan, {.in_place_bytes = forward_.in_place_bytes(), .whole = !outcome->cut_short});
   if (!outcome->lost.empty()) sharing_->NoteLost(outcome->lost);  // resets the sequences that read them
   cut_short_in_a_row_ = outcome->cut_short ? cut_short_in_a_row_ + 1 : 0;
   if (outcome->cut_short) return false;

@@ -15,17 +15,23 @@
 #include "engine/exec/engine_metrics.h"
 #include "engine/exec/layer_streamer.h"
 #include "engine/exec/live_request.h"
+#include "engine/meter/interference_meter.h"
 #include "engine/sched/scheduler.h"
 #include "engine/transport/transport.h"
 
 namespace swiftcache::engine::exec {
 
-/// Thread-safety: none; the step loop owns it. Ownership: borrows what is handed in. Errors: none. Cost: under a
-/// microsecond a step, and a few per sequence in it.
+/// A step is under lease traffic where, between its begin and the end of its forward pass, a borrower's store was
+/// copied into the own arena or a borrower told that he had read (TransportStats: received_bytes, borrowers_read); how
+/// much does not matter. Readers tell after each layer and after each copy, so that a step shorter than a borrower's
+/// layer may be taken for a quiet one. Steps that themselves read leases, store to them or were cut short say nothing
+/// about interference and are left out. Thread-safety: none; the step loop owns it. Ownership: borrows what is handed
+/// in. Errors: none. Cost: a few microseconds a step.
 class StepMeter {
  public:
   struct Outcome {
     int64_t in_place_bytes = 0;  // of leases, read where they lie
+    bool whole = true;           // not cut short
   };
   StepMeter(const Clock& clock, EngineMetrics* metrics) : clock_(clock), metrics_(*metrics) {}
 
@@ -43,6 +49,8 @@ class StepMeter {
     absl::Duration stall;
   };
   Moved ReadMoved() const;
+  void ChargePrefills(const sched::StepPlan& plan, const Moved& after);
+  void NoteInterference(const sched::StepPlan& plan, const Moved& after);
 
   const Clock& clock_;
   EngineMetrics& metrics_;
@@ -50,6 +58,8 @@ class StepMeter {
   const LayerStreamer* streamer_ = nullptr;
   absl::Time begin_, computed_;
   Moved before_;
+  meter::InterferenceMeter interference_;
+  absl::Time published_ = absl::InfinitePast();
 };
 
 }  // namespace swiftcache::engine::exec

@@ -274,7 +274,12 @@ bool GrpcLeaseClient::Follow() {
     }
     version = news.version();
     // A broker that this engine is not registered at, its predecessor for one, has nothing to say about its leases.
-    if (news.incarnation() != options_.identity().incarnation) continue;
+    // Once it is registered a new stream begins with all of them: nothing that was told meanwhile is missed.
+    if (news.incarnation() != options_.identity().incarnation) {
+      context.TryCancel();
+      version = -1;
+      break;
+    }
     for (const v1::Lease& lease : news.snapshot().leases()) Tell(lease);
     if (news.event_case() == v1::WatchResponse::kLease) Tell(news.lease());
   }

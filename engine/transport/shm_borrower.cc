@@ -207,7 +207,7 @@ absl::StatusOr<std::shared_ptr<ShmStaging>> ShmBorrower::StagingFor(const OpenSp
   }
   std::weak_ptr<ShmStaging>& known = stagings_[spec.channel];
   std::shared_ptr<ShmStaging> staging = known.lock();
-  if (staging != nullptr && staging->memory.bytes() >= spec.store_bytes) return staging;
+  if (staging != nullptr && staging->ring_bytes >= spec.store_bytes) return staging;
   absl::erase_if(stagings_, [](const auto& entry) { return entry.second.expired(); });
   ASSIGN_OR_RETURN(staging, ShmStaging::Create(std::max(CeilDiv(kStoresInStaging * spec.store_bytes, page) * page,
                                                         kLeastStagingBytes)));
@@ -265,9 +265,11 @@ void ShmBorrower::Do(const SendJob& job) { job.lease->socket->Send(EncodeShmMess
 absl::Status ShmBorrower::OnGrant(ShmLease& lease, const ShmGrantMessage& message,
                                   const std::vector<kv::UniqueFd>& fds) {
   ASSIGN_OR_RETURN(ShmMapped mapped, MapGrant(lease.spec, message, fds));
-  const LeaseView view = mapped.view;
+  LeaseView view;
   {
     absl::MutexLock lock(&mutex_);
+    mapped.view.reads = lease.staging->reads();
+    view = mapped.view;
     lease.mapped = std::move(mapped);
     lease.state = ShmLease::State::kOpen;
   }

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "engine/transport/shm_donor_channel.h"
+#include "engine/transport/shm_staging.h"
 #include "glog/logging.h"
 
 namespace swiftcache::engine::transport {
@@ -136,9 +137,16 @@ void ShmDonor::Fence(kv::LeaseId lease) {
   if (socket != nullptr) socket->Shutdown();
 }
 
-int64_t ShmDonor::received_bytes() const {
+// Borrowers' words are foreign bytes, and those of several leases may be one; whether their sum has changed is all that
+// is asked.
+void ShmDonor::AddStats(TransportStats& stats) const {
   absl::MutexLock lock(&mutex_);
-  return received_bytes_;
+  stats.received_bytes += received_bytes_;
+  for (const auto& [lease, grant] : grants_) {
+    if (grant->channel == nullptr) continue;
+    const kv::Mapping& staging = grant->channel->staging();
+    stats.borrowers_read += ShmReadsWord(staging.base(), staging.bytes())->load(std::memory_order_relaxed);
+  }
 }
 
 std::shared_ptr<ShmPeer> ShmDonor::Meet(std::shared_ptr<ShmSocket> socket) {

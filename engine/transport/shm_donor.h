@@ -38,7 +38,7 @@ class ShmDonor {
   void SendRevoke(kv::LeaseId lease, absl::Duration time_left) ABSL_LOCKS_EXCLUDED(mutex_);
   void SendRenewed(kv::LeaseId lease) ABSL_LOCKS_EXCLUDED(mutex_);
   void Fence(kv::LeaseId lease) ABSL_LOCKS_EXCLUDED(mutex_);
-  int64_t received_bytes() const ABSL_LOCKS_EXCLUDED(mutex_);
+  void AddStats(TransportStats& stats) const ABSL_LOCKS_EXCLUDED(mutex_);
 
   /// A connection came in. Called by the loop's thread.
   std::shared_ptr<ShmPeer> Meet(std::shared_ptr<ShmSocket> socket);

@@ -25,6 +25,7 @@ bool CopyRun(const ShmLease& lease, const LoadPiece& run) {
   for (int64_t done = 0; holds && done < run.bytes; done += Transport::kMaxCopyBytes) {
     const int64_t bytes = std::min(Transport::kMaxCopyBytes, run.bytes - done);
     std::memcpy(run.to + done, view.base + run.offset_bytes + done, bytes);
+    view.NoteRead(bytes);
     holds = view.Holds();
   }
   return holds;

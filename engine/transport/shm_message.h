@@ -20,8 +20,8 @@
 //   STORED   8 i64 ticket
 //   RENEW, RENEWED, RELEASE: nothing
 //
-// Text is filled up with zeros. A GRANT carries 1 + pieces descriptors: the generation page, and the memory of piece 0,
-// 1,
+// shm_staging.h has the layout of the staging memory. Text is filled up with zeros. A GRANT carries 1 + pieces
+// descriptors: the generation page, and the memory of piece 0, 1,
 // ...; the lease is the pieces, one after the other. A HELLO carries one descriptor, all others none.
 #pragma once
 

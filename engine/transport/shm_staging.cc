@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/transport/shm_staging.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 
 #include "common/base/status_macros.h"
@@ -27,10 +29,12 @@ std::optional<int64_t> ShmStagingRing::Find(int64_t bytes) const {
   return std::nullopt;
 }
 
-absl::StatusOr<std::shared_ptr<ShmStaging>> ShmStaging::Create(int64_t bytes) {
+absl::StatusOr<std::shared_ptr<ShmStaging>> ShmStaging::Create(int64_t ring_bytes) {
+  const int64_t bytes = ring_bytes + sysconf(_SC_PAGESIZE);
   ASSIGN_OR_RETURN(kv::Mapping memory, kv::Mapping::Reserve(bytes));
   ASSIGN_OR_RETURN(kv::UniqueFd fd, kv::CreateSealedMemory("swiftcache-staging", memory.base(), bytes));
-  return std::make_shared<ShmStaging>(ShmStaging{std::move(memory), std::move(fd), ShmStagingRing(bytes)});
+  return std::make_shared<ShmStaging>(
+      ShmStaging{std::move(memory), std::move(fd), ShmStagingRing(ring_bytes), ring_bytes});
 }
 
 }  // namespace swiftcache::engine::transport

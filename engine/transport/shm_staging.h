@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// A borrower's staging memory: where stores to one donor wait until he has copied them. A ring of runs.
+// A borrower's staging memory: where stores to one donor wait until he has copied them. A ring of runs, and behind it
+// the word that tells the donor how much was read of what he lends.
 //
 //   if (auto offset = staging->Push(bytes)) std::memcpy(staging->base() + *offset, from, bytes);
 //   ... staging->Free(*offset);
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -39,15 +41,26 @@ class ShmStagingRing {
   std::deque<Run> runs_;  // oldest first
 };
 
-/// Thread-safety: none, but for base, bytes and fd, which do not change. Ownership: owns the memory. Shared: by the
-/// leases of one donor, the last of which frees it.
+// Layout of the memory, n bytes of pages:  0 the ring, n - one page long    n - 8 u64 bytes read, counting up; what
+// lies between them is nothing.
+
+/// The word of a staging memory of `bytes`. Foreign where it is a peer's: any number, at any time.
+inline std::atomic<uint64_t>* ShmReadsWord(std::byte* base, int64_t bytes) {
+  static_assert(sizeof(std::atomic<uint64_t>) == 8 && std::atomic<uint64_t>::is_always_lock_free);
+  return reinterpret_cast<std::atomic<uint64_t>*>(base + bytes - 8);
+}
+
+/// Thread-safety: none, but for base, bytes and fd, which do not change, and the word. Ownership: owns the memory.
+/// Shared: by the leases of one donor, the last of which frees it.
 struct ShmStaging {
-  /// RESOURCE_EXHAUSTED, FAILED_PRECONDITION: as kv::CreateSealedMemory says. REQUIRES: `bytes` are pages.
-  static absl::StatusOr<std::shared_ptr<ShmStaging>> Create(int64_t bytes);
+  /// RESOURCE_EXHAUSTED, FAILED_PRECONDITION: as kv::CreateSealedMemory says. REQUIRES: `ring_bytes` are pages.
+  static absl::StatusOr<std::shared_ptr<ShmStaging>> Create(int64_t ring_bytes);
+  std::atomic<uint64_t>* reads() const { return ShmReadsWord(memory.base(), memory.bytes()); }
 
   kv::Mapping memory;
   kv::UniqueFd fd;  // read-only
   ShmStagingRing ring;
+  int64_t ring_bytes = 0;
 };
 
 }  // namespace swiftcache::engine::transport

@@ -76,7 +76,8 @@ Ticket ShmTransport::Load(std::vector<LoadPiece> pieces) {
 }
 
 TransportStats ShmTransport::stats() const {
-  TransportStats stats = {.received_bytes = donor_->received_bytes()};
+  TransportStats stats;
+  donor_->AddStats(stats);
   borrower_.AddStats(stats);
   loader_.AddStats(stats);
   return stats;

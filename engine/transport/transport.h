@@ -40,7 +40,12 @@ struct LeaseView {
   int64_t bytes = 0;
   const std::atomic<uint64_t>* generation = nullptr;
   kv::Epoch epoch;
+  std::atomic<uint64_t>* reads = nullptr;  // bytes read, as far as the donor is told; null where he cannot be
 
+  /// So that the donor knows when his memory is at work for others. Called while reading goes on, layer by layer.
+  void NoteRead(int64_t bytes) const {
+    if (reads != nullptr) reads->fetch_add(static_cast<uint64_t>(bytes), std::memory_order_relaxed);
+  }
   /// True: everything read from `base` before this call was what the lease promises. A sequence lock: the donor changes
   /// the word before it, or anybody after it, writes the memory; the fence keeps the reads above from passing the load
   /// below. Hence a reader that saw one new byte sees the new word.
@@ -103,6 +108,7 @@ struct TransportStats {
   int64_t stored_bytes = 0, loaded_bytes = 0;  // as a borrower
   int64_t received_bytes = 0;                  // as a donor
   absl::Duration store_time, load_time;        // that copying took, throttle included
+  uint64_t borrowers_read = 0;  // as a donor: another number when a borrower has read since; means nothing else
 };
 
 /// Asynchronous; stores of one lease keep their order, and a Load sees a store once OnStored said OK; each copy is

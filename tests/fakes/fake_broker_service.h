@@ -1,18 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
-// BrokerService whose Watch streams play scripts, one per stream, over real gRPC.
+// BrokerService whose Watch streams play scripts, one per stream, and whose lease RPCs answer as they are told, over
+// real gRPC.
 //
 //   FakeBrokerService broker;
 //   broker.Play({Snapshot("b1", 5, {"a"}), Removed("b1", 6, "a")});  // the next stream
+//   broker.on_report = [](const v1::ReportLeaseRequest&) { return grpc::Status::OK; };
+//   ASSERT_TRUE(broker.log().WaitFor("ReportLease 7"));
 #pragma once
 
 #include <deque>
+#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "swiftcache/v1/broker.grpc.pb.h"
+#include "tests/fakes/call_log.h"
 
 namespace swiftcache::fakes {
 
@@ -35,9 +41,16 @@ inline v1::WatchResponse Removed(const std::string& incarnation, int64_t version
 }
 
 /// A stream without a script ends with UNAVAILABLE; one with a script stays open after it until the client leaves or
-/// Stop. Thread-safety: safe.
+/// Stop. Lease RPCs without a function are answered OK with nothing. Thread-safety: safe; functions are set before the
+/// first call.
 class FakeBrokerService final : public v1::BrokerService::Service {
  public:
+  std::function<grpc::Status(const v1::ReportLeaseRequest&)> on_report;
+  std::function<grpc::Status(const v1::RequestLeaseRequest&, v1::RequestLeaseResponse&)> on_request;
+  std::function<grpc::Status(const v1::ScaleUpRequest&, v1::ScaleUpResponse&)> on_scale_up;
+  /// "ReportLease 7", "RequestLease KEY", "ScaleUp 12", "ReportWindow 5".
+  const CallLog& log() const { return log_; }
+
   void Play(std::vector<v1::WatchResponse> script, bool stay_open = true) ABSL_LOCKS_EXCLUDED(mutex_) {
     absl::MutexLock lock(&mutex_);
     scripts_.emplace_back(std::move(script), stay_open);
@@ -51,6 +64,26 @@ class FakeBrokerService final : public v1::BrokerService::Service {
     return streams_;
   }
 
+  grpc::Status ReportLease(grpc::ServerContext*, const v1::ReportLeaseRequest* request,
+                           v1::ReportLeaseResponse*) override {
+    log_.Add(absl::StrCat("ReportLease ", request->lease_id()));
+    return on_report ? on_report(*request) : grpc::Status::OK;
+  }
+  grpc::Status RequestLease(grpc::ServerContext*, const v1::RequestLeaseRequest* request,
+                            v1::RequestLeaseResponse* response) override {
+    log_.Add(absl::StrCat("RequestLease ", request->request_key()));
+    return on_request ? on_request(*request, *response) : grpc::Status::OK;
+  }
+  grpc::Status ScaleUp(grpc::ServerContext*, const v1::ScaleUpRequest* request,
+                       v1::ScaleUpResponse* response) override {
+    log_.Add(absl::StrCat("ScaleUp ", request->need_blocks()));
+    return on_scale_up ? on_scale_up(*request, *response) : grpc::Status::OK;
+  }
+  grpc::Status ReportWindow(grpc::ServerContext*, const v1::ReportWindowRequest* request,
+                            v1::ReportWindowResponse*) override {
+    log_.Add(absl::StrCat("ReportWindow ", request->used_blocks()));
+    return grpc::Status::OK;
+  }
   grpc::Status Watch(grpc::ServerContext* context, const v1::WatchRequest* request,
                      grpc::ServerWriter<v1::WatchResponse>* writer) override ABSL_LOCKS_EXCLUDED(mutex_) {
     std::pair<std::vector<v1::WatchResponse>, bool> script;
@@ -71,6 +104,7 @@ class FakeBrokerService final : public v1::BrokerService::Service {
   }
 
  private:
+  CallLog log_;
   mutable absl::Mutex mutex_;
   std::deque<std::pair<std::vector<v1::WatchResponse>, bool>> scripts_ ABSL_GUARDED_BY(mutex_);
   int streams_ ABSL_GUARDED_BY(mutex_) = 0;

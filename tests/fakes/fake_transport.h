@@ -4,7 +4,7 @@
 //
 //   FakeTransport transport;
 //   LeaseView view = transport.AddLease(lease, bytes, epoch);     // memory of a donor
-//   ASSERT_TRUE(transport.WaitFor("Fence 7"));                    // what somebody else's thread asks for
+//   ASSERT_TRUE(transport.log().WaitFor("Fence 7"));              // what somebody else's thread asks for
 //   transport.Land(transport.stores().back());                    // the donor copies it in; the test says OnStored
 #pragma once
 
@@ -23,13 +23,13 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "engine/transport/transport.h"
+#include "tests/fakes/call_log.h"
 
 namespace swiftcache::engine::transport {
 
 /// Loads are copied when they are awaited: as late as can be. Thread-safety: safe; hooks are set before the first call.
 class FakeTransport final : public Transport {
  public:
-  static constexpr absl::Duration kPatience = absl::Seconds(20);
   struct PendingStore {
     Ticket ticket;
     kv::LeaseId lease;
@@ -57,7 +57,7 @@ class FakeTransport final : public Transport {
   }
   /// What its donor does when he fences it; garbage is there from now on.
   void Fence(kv::LeaseId lease) override {
-    Note(absl::StrCat("Fence ", lease.value()));
+    log_.Add(absl::StrCat("Fence ", lease.value()));
     absl::MutexLock lock(&mutex_);
     const auto it = leases_.find(lease);
     if (it == leases_.end()) return;
@@ -72,43 +72,26 @@ class FakeTransport final : public Transport {
     stats_ = stats;
   }
 
-  std::vector<std::string> calls() const {
-    absl::MutexLock lock(&mutex_);
-    return calls_;
-  }
+  const CallLog& log() const { return log_; }
   std::vector<PendingStore> stores() const {
     absl::MutexLock lock(&mutex_);
     return stores_;
   }
-  int64_t Count(const std::string& call) const {
-    absl::MutexLock lock(&mutex_);
-    return std::count(calls_.begin(), calls_.end(), call);
-  }
-  /// False: it was not asked for `call` that often in good time.
-  bool WaitFor(const std::string& call, int64_t times = 1) const {
-    const auto asked = [&] {
-      mutex_.AssertHeld();
-      return std::count(calls_.begin(), calls_.end(), call) >= times;
-    };
-    absl::MutexLock lock(&mutex_);
-    return mutex_.AwaitWithTimeout(absl::Condition(&asked), kPatience);
-  }
-
   const char* kind() const override { return "fake"; }
   std::string channel() const override { return "fake-channel"; }
   absl::StatusOr<kv::Epoch> Grant(const GrantSpec& spec) override {
-    Note(absl::StrCat("Grant ", spec.lease.value()));
+    log_.Add(absl::StrCat("Grant ", spec.lease.value()));
     if (const absl::Status status = on_grant ? on_grant(spec) : absl::OkStatus(); !status.ok()) return status;
     absl::MutexLock lock(&mutex_);
     return kv::Epoch(++last_epoch_);
   }
-  void SendRevoke(kv::LeaseId lease, absl::Duration) override { Note(absl::StrCat("SendRevoke ", lease.value())); }
-  void SendRenewed(kv::LeaseId lease) override { Note(absl::StrCat("SendRenewed ", lease.value())); }
-  void Open(const OpenSpec& spec) override { Note(absl::StrCat("Open ", spec.lease.value())); }
-  void SendRenewal(kv::LeaseId lease) override { Note(absl::StrCat("SendRenewal ", lease.value())); }
-  void SendRelease(kv::LeaseId lease) override { Note(absl::StrCat("SendRelease ", lease.value())); }
-  void Abandon(kv::LeaseId lease) override { Note(absl::StrCat("Abandon ", lease.value())); }
-  void Close(kv::LeaseId lease) override { Note(absl::StrCat("Close ", lease.value())); }
+  void SendRevoke(kv::LeaseId lease, absl::Duration) override { log_.Add(absl::StrCat("SendRevoke ", lease.value())); }
+  void SendRenewed(kv::LeaseId lease) override { log_.Add(absl::StrCat("SendRenewed ", lease.value())); }
+  void Open(const OpenSpec& spec) override { log_.Add(absl::StrCat("Open ", spec.lease.value())); }
+  void SendRenewal(kv::LeaseId lease) override { log_.Add(absl::StrCat("SendRenewal ", lease.value())); }
+  void SendRelease(kv::LeaseId lease) override { log_.Add(absl::StrCat("SendRelease ", lease.value())); }
+  void Abandon(kv::LeaseId lease) override { log_.Add(absl::StrCat("Abandon ", lease.value())); }
+  void Close(kv::LeaseId lease) override { log_.Add(absl::StrCat("Close ", lease.value())); }
   Ticket Store(kv::LeaseId lease, int64_t offset_bytes, const std::byte* from, int64_t bytes) override {
     absl::MutexLock lock(&mutex_);
     stores_.push_back({Ticket(++last_ticket_), lease, offset_bytes, from, bytes});
@@ -144,16 +127,11 @@ class FakeTransport final : public Transport {
     std::atomic<uint64_t> generation{0};
     kv::Epoch epoch;
   };
-  void Note(std::string call) {
-    absl::MutexLock lock(&mutex_);
-    calls_.push_back(std::move(call));
-  }
-
+  CallLog log_;
   mutable absl::Mutex mutex_;
   std::map<kv::LeaseId, std::unique_ptr<Far>> leases_ ABSL_GUARDED_BY(mutex_);
   std::map<Ticket, std::vector<LoadPiece>> loads_ ABSL_GUARDED_BY(mutex_);
   std::vector<PendingStore> stores_ ABSL_GUARDED_BY(mutex_);
-  std::vector<std::string> calls_ ABSL_GUARDED_BY(mutex_);
   TransportStats stats_ ABSL_GUARDED_BY(mutex_);
   int64_t last_ticket_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t last_epoch_ ABSL_GUARDED_BY(mutex_) = 0;

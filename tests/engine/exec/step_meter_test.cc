@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <string>
 #include <vector>
 
@@ -159,6 +160,59 @@ TEST_F(StreamedStepTest, WhatMovesAfterTheFirstTokenIsNotChargedToThePrefill) {
   const std::string scrape = registry_.Serialize();
   EXPECT_EQ(ValueOf(scrape, "swiftcache_prefill_phase_seconds_count{phase=\"load\"}"), 1);
   EXPECT_NEAR(absl::ToDoubleSeconds(continuation_->prefill.load), 0.003, 1e-9);
+}
+
+// A donor that decodes, ten milliseconds a step, eleven while a borrower is at its memory.
+class DonorStepTest : public StreamedStepTest {
+ protected:
+  enum class Traffic { kNone, kStore, kRead, kOwnStore };
+  void SetUp() override {
+    continuation_->first_token_time = clock_.Now();
+    plan_.chunks = {{.sequence = continuation_, .num_tokens = 1, .samples = true}};
+  }
+  void Decode(int steps, Traffic traffic, bool whole = true) {
+    for (int i = 0; i < steps; ++i) {
+      streamer_.Begin();
+      meter_.Begin();
+      transport::TransportStats stats = transport_.stats();
+      if (traffic == Traffic::kStore) stats.received_bytes += 100;
+      if (traffic == Traffic::kRead) stats.borrowers_read += 100;
+      if (traffic == Traffic::kOwnStore) stats.stored_bytes += 100;
+      transport_.SetStats(stats);
+      clock_.Advance(absl::Milliseconds(traffic == Traffic::kNone ? 10 : 11));
+      meter_.Computed(plan_, {.whole = whole});
+    }
+  }
+  double Ratio(const std::string& phase) const {
+    return ValueOf(registry_.Serialize(), "swiftcache_interference_ratio{phase=\"" + phase + "\"}");
+  }
+  double Comparisons() const {
+    return ValueOf(registry_.Serialize(), "swiftcache_interference_comparisons{phase=\"decode\"}");
+  }
+};
+
+TEST_F(DonorStepTest, StoresAndReadsOfBorrowersAreTraffic) {
+  for (const Traffic traffic : {Traffic::kStore, Traffic::kRead}) {
+    Decode(300, Traffic::kNone);
+    Decode(300, traffic);
+    EXPECT_NEAR(Ratio("decode"), 10.0 / 11, 1e-3);
+    EXPECT_TRUE(std::isnan(Ratio("prefill"))) << "nothing was prefilled";
+  }
+}
+
+TEST_F(DonorStepTest, WithoutTrafficThereIsNoRatio) {
+  EXPECT_TRUE(std::isnan(Ratio("decode"))) << "before the first step";
+  Decode(500, Traffic::kNone);
+  EXPECT_TRUE(std::isnan(Ratio("decode")));
+  EXPECT_EQ(Comparisons(), 0);
+}
+
+TEST_F(DonorStepTest, StepsThatBorrowThemselvesOrAreCutShortSayNothing) {
+  Decode(300, Traffic::kNone);
+  Decode(300, Traffic::kOwnStore);
+  Decode(300, Traffic::kRead, /*whole=*/false);
+  EXPECT_EQ(Comparisons(), 0);
+  EXPECT_TRUE(std::isnan(Ratio("decode")));
 }
 
 }  // namespace

@@ -1,120 +1,281 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/rpc/lease_client.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <memory>
 #include <string>
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
+#include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/synchronization/notification.h"
+#include "absl/time/clock.h"
 #include "common/rpc/server.h"
-#include "engine/rpc/broker_client.h"
-#include "swiftcache/v1/broker.grpc.pb.h"
+#include "tests/fakes/call_log.h"
+#include "tests/fakes/fake_broker_service.h"
 
 namespace swiftcache::engine::rpc {
 namespace {
 
-// A broker that can be told to forget the engine, as it does when it takes it for dead.
-class Broker final : public v1::BrokerService::Service {
- public:
-  grpc::Status Register(grpc::ServerContext*, const v1::RegisterRequest*, v1::RegisterResponse* response) override {
-    absl::MutexLock lock(&mutex_);
-    if (closed_) return {grpc::StatusCode::UNAVAILABLE, "not yet"};
-    known_ = true;
-    response->set_incarnation("inc-1");
-    response->mutable_heartbeat_interval()->set_nanos(20'000'000);
-    return grpc::Status::OK;
-  }
-  grpc::Status Heartbeat(grpc::ServerContext*, const v1::HeartbeatRequest*, v1::HeartbeatResponse*) override {
-    absl::MutexLock lock(&mutex_);
-    return known_ ? grpc::Status::OK : grpc::Status(grpc::StatusCode::NOT_FOUND, "register again");
-  }
-  grpc::Status ReportWindow(grpc::ServerContext*, const v1::ReportWindowRequest* request,
-                            v1::ReportWindowResponse*) override {
-    absl::MutexLock lock(&mutex_);
-    if (!known_) return {grpc::StatusCode::NOT_FOUND, "register again"};
-    windows_.push_back(request->used_blocks());
-    return grpc::Status::OK;
-  }
+using coordinator::LeaseAnswer;
+using coordinator::LeaseNews;
+using ::testing::ElementsAre;
+using What = LeaseNews::What;
 
-  void Close(bool closed) {
-    absl::MutexLock lock(&mutex_);
-    closed_ = closed;
+// What the coordinator would hear, in words.
+class Listener final : public coordinator::LeaseBrokerEvents {
+ public:
+  const CallLog& log() const { return log_; }
+  void OnLease(const lease::Lease& lease) override {
+    log_.Add(absl::StrCat("lease ", lease.id.value(), " ", lease::StateName(lease.state)));
   }
-  void ForgetAll() {
-    absl::MutexLock lock(&mutex_);
-    known_ = false;
-    windows_.clear();
+  void OnAnswer(absl::StatusOr<LeaseAnswer> answer) override {
+    log_.Add(answer.ok() ? absl::StrCat("answer ", answer->offered_bytes, " ", answer->lendable_bytes, answer->shortage)
+                         : absl::StrCat("answer ", absl::StatusCodeToString(answer.status().code())));
   }
-  bool WaitForWindow(int64_t used_blocks) {
-    absl::MutexLock lock(&mutex_);
-    const auto heard = [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
-      return !windows_.empty() && windows_.back() == used_blocks;
-    };
-    return mutex_.AwaitWithTimeout(absl::Condition(&heard), absl::Seconds(30));
+  void OnScaleUp(absl::StatusOr<std::vector<kv::LeaseId>> leases) override {
+    std::string text = "advice";
+    if (!leases.ok()) absl::StrAppend(&text, " ", absl::StatusCodeToString(leases.status().code()));
+    if (leases.ok()) {
+      for (const kv::LeaseId id : *leases) absl::StrAppend(&text, " ", id.value());
+    }
+    log_.Add(text);
+  }
+  void OnReportRefused(const LeaseNews& news, const absl::Status& why) override {
+    log_.Add(absl::StrCat("refused ", news.id.value(), " ", absl::StatusCodeToString(why.code())));
   }
 
  private:
-  absl::Mutex mutex_;
-  bool closed_ ABSL_GUARDED_BY(mutex_) = false, known_ ABSL_GUARDED_BY(mutex_) = false;
-  std::vector<int64_t> windows_ ABSL_GUARDED_BY(mutex_);
-};
-
-struct NoEvents final : coordinator::LeaseBrokerEvents {
-  void OnLease(const lease::Lease&) override {}
-  void OnAnswer(absl::StatusOr<coordinator::LeaseAnswer>) override {}
-  void OnScaleUp(absl::StatusOr<std::vector<kv::LeaseId>>) override {}
-  void OnReportRefused(const coordinator::LeaseNews&, const absl::Status&) override {}
+  CallLog log_;
 };
 
 class LeaseClientTest : public testing::Test {
  protected:
-  LeaseClientTest()
-      : server_(*RpcServer::Create({.listen = "127.0.0.1:0"}, {&broker_})),
-        client_(BrokerClient::Create(
-            {.broker = server_->address(), .instance_id = "i1", .max_reconnect_backoff = absl::Milliseconds(50)})),
-        leases_(LeaseClient::Create({.broker = server_->address(),
-                                     .instance_id = "i1",
-                                     .identity = [this] { return client_->identity(); },
-                                     .retry_interval = absl::Milliseconds(20)},
-                                    events_)) {}
-  ~LeaseClientTest() override {
-    client_->Leave();
-    leases_.reset();
-    server_->Stop(absl::Now());
+  LeaseClientTest() {
+    auto server = RpcServer::Create({.listen = "127.0.0.1:0"}, {&broker_});
+    EXPECT_TRUE(server.ok()) << server.status();
+    server_ = *std::move(server);
   }
-  void Start() {
-    client_->Start();
-    client_->Ready("127.0.0.1:1", [] { return exec::EngineLoad(); }, {.registered = [this] { leases_->Registered(); }});
+  ~LeaseClientTest() override {
+    client_.reset();
+    broker_.Stop();
+    server_->Stop(absl::InfinitePast());
+  }
+  LeaseClient& Start(absl::Duration advice_timeout = absl::Seconds(10)) {
+    client_ = LeaseClient::Create({.broker = server_->address(),
+                                   .instance_id = "me",
+                                   .identity =
+                                       [this] {
+                                         absl::MutexLock lock(&mutex_);
+                                         return LeaseClient::Identity{"chat", incarnation_};
+                                       },
+                                   .rpc_timeout = absl::Seconds(10),
+                                   .advice_timeout = advice_timeout,
+                                   .retry_interval = absl::Milliseconds(5)},
+                                  events_);
+    return *client_;
+  }
+  void SetIncarnation(const std::string& incarnation) {
+    absl::MutexLock lock(&mutex_);
+    incarnation_ = incarnation;
+  }
+  static v1::Lease Lease(int64_t id, v1::LeaseState state, const std::string& donor_instance = "me") {
+    v1::Lease lease;
+    lease.set_lease_id(id);
+    lease.set_state(state);
+    lease.set_donor_instance(donor_instance);
+    lease.set_borrower_instance("other");
+    return lease;
+  }
+  static v1::WatchResponse News(int64_t version, const v1::Lease& lease) {
+    v1::WatchResponse news;
+    news.set_incarnation("b1");
+    news.set_version(version);
+    *news.mutable_lease() = lease;
+    return news;
+  }
+  static v1::WatchResponse Whole(int64_t version, const std::vector<v1::Lease>& leases) {
+    v1::WatchResponse news = fakes::Snapshot("b1", version, {});
+    for (const v1::Lease& lease : leases) *news.mutable_snapshot()->add_leases() = lease;
+    return news;
   }
 
-  Broker broker_;
-  NoEvents events_;
+  fakes::FakeBrokerService broker_;
   std::unique_ptr<RpcServer> server_;
-  std::unique_ptr<BrokerClient> client_;
-  std::unique_ptr<LeaseClient> leases_;
+  Listener events_;
+  absl::Mutex mutex_;
+  std::string incarnation_ ABSL_GUARDED_BY(mutex_) = "b1";
+  std::unique_ptr<LeaseClient> client_;
 };
 
-TEST_F(LeaseClientTest, AWindowFromBeforeTheRegistrationIsHeardAfterIt) {
-  broker_.Close(true);
-  EXPECT_TRUE(client_->Reserve({.name = "a", .model_name = "model"}, BrokerClient::NameChoice::kExactly).ok());
-  leases_->ReportWindow({.used_blocks = 7});
-  Start();
-  broker_.Close(false);
-  EXPECT_TRUE(broker_.WaitForWindow(7));
+TEST_F(LeaseClientTest, AReportSaysWhoWhatAndAtWhichEpoch) {
+  v1::ReportLeaseRequest seen;
+  broker_.on_report = [&](const v1::ReportLeaseRequest& request) {
+    seen = request;
+    return grpc::Status::OK;
+  };
+  Start().Report({.id = kv::LeaseId(7), .what = What::kAccepted, .epoch = kv::Epoch(12), .reason = "why not"});
+  Start().Report({.id = kv::LeaseId(8), .what = What::kFenced});  // a client that ends ends cleanly
+  ASSERT_TRUE(broker_.log().WaitFor("ReportLease 8"));
+  client_.reset();
+  broker_.on_report = nullptr;
+  EXPECT_EQ(seen.lease_id(), 8);
+  EXPECT_EQ(seen.report(), v1::REPORT_FENCED);
+  EXPECT_EQ(seen.name(), "chat");
+  EXPECT_EQ(seen.instance_id(), "me");
+  EXPECT_EQ(seen.incarnation(), "b1");
 }
 
-// An idle donor reports no other window: without this one it would never lend again.
-TEST_F(LeaseClientTest, ABrokerThatForgotTheEngineHearsTheLastWindowAgain) {
-  EXPECT_TRUE(client_->Reserve({.name = "a", .model_name = "model"}, BrokerClient::NameChoice::kExactly).ok());
+TEST_F(LeaseClientTest, ReportsWaitForABrokerThatIsAwayAndKeepTheirOrder) {
+  std::atomic<int> failures = 3;
+  broker_.on_report = [&](const v1::ReportLeaseRequest&) {
+    return failures-- > 0 ? grpc::Status(grpc::StatusCode::UNAVAILABLE, "away") : grpc::Status::OK;
+  };
   Start();
-  leases_->ReportWindow({.used_blocks = 7});
-  leases_->ReportWindow({.used_blocks = 8});
-  EXPECT_TRUE(broker_.WaitForWindow(8));
-  broker_.ForgetAll();
-  EXPECT_TRUE(broker_.WaitForWindow(8));
+  for (int64_t id : {1, 2, 3}) client_->Report({.id = kv::LeaseId(id), .what = What::kReleased});
+  ASSERT_TRUE(broker_.log().WaitFor("ReportLease 3"));
+  EXPECT_THAT(broker_.log().calls(), ElementsAre("ReportLease 1", "ReportLease 1", "ReportLease 1", "ReportLease 1",
+                                                 "ReportLease 2", "ReportLease 3"));
+  EXPECT_TRUE(events_.log().calls().empty()) << "a broker that is away refuses nothing";
+}
+
+TEST_F(LeaseClientTest, ReportsWaitForTheRegistration) {
+  SetIncarnation("");
+  Start().Report({.id = kv::LeaseId(1), .what = What::kReleased});
+  client_->RequestLease("1", 100, 5);  // behind it
+  absl::Notification asked;
+  EXPECT_FALSE(asked.WaitForNotificationWithTimeout(absl::Milliseconds(30)));
+  EXPECT_TRUE(broker_.log().calls().empty());
+  SetIncarnation("b1");
+  ASSERT_TRUE(broker_.log().WaitFor("RequestLease 1"));
+  EXPECT_THAT(broker_.log().calls(), ElementsAre("ReportLease 1", "RequestLease 1"));
+}
+
+TEST_F(LeaseClientTest, AReportThatIsRefusedIsToldAndNotRepeated) {
+  broker_.on_report = [](const v1::ReportLeaseRequest& request) {
+    return request.lease_id() == 1 ? grpc::Status(grpc::StatusCode::NOT_FOUND, "no such lease") : grpc::Status::OK;
+  };
+  Start().Report({.id = kv::LeaseId(1), .what = What::kActive});
+  client_->Report({.id = kv::LeaseId(2), .what = What::kActive});
+  ASSERT_TRUE(broker_.log().WaitFor("ReportLease 2"));
+  EXPECT_THAT(events_.log().calls(), ElementsAre("refused 1 NOT_FOUND"));
+  EXPECT_EQ(broker_.log().Count("ReportLease 1"), 1);
+}
+
+TEST_F(LeaseClientTest, NotFoundOfABrokerThatRestartedMeanwhileIsNoRefusal) {
+  broker_.on_report = [this](const v1::ReportLeaseRequest& request) {
+    if (request.incarnation() == "b2") return grpc::Status::OK;
+    SetIncarnation("b2");  // the heartbeat was quicker
+    return grpc::Status(grpc::StatusCode::NOT_FOUND, "another incarnation");
+  };
+  Start().Report({.id = kv::LeaseId(1), .what = What::kAccepted});
+  ASSERT_TRUE(broker_.log().WaitFor("ReportLease 1", 2));
+  client_->RequestLease("1", 100, 5);
+  ASSERT_TRUE(broker_.log().WaitFor("RequestLease 1"));
+  EXPECT_EQ(events_.log().Count("refused 1 NOT_FOUND"), 0);
+}
+
+TEST_F(LeaseClientTest, AWishIsAnsweredAndItsKeyIsTheOneGiven) {
+  broker_.on_request = [](const v1::RequestLeaseRequest& request, v1::RequestLeaseResponse& response) {
+    EXPECT_EQ(request.want_bytes(), 100);
+    EXPECT_EQ(request.waiting_tokens(), 5);
+    response.add_leases()->set_num_bytes(30);
+    response.add_leases()->set_num_bytes(40);
+    response.set_lendable_bytes(500);
+    response.set_shortage("!");
+    return grpc::Status::OK;
+  };
+  Start().RequestLease("17", 100, 5);
+  ASSERT_TRUE(events_.log().WaitFor("answer 70 500!"));
+  EXPECT_EQ(broker_.log().Count("RequestLease 17"), 1);
+}
+
+TEST_F(LeaseClientTest, AWishThatFindsNoBrokerIsAnsweredAndNotRepeatedByItself) {
+  broker_.on_request = [](const v1::RequestLeaseRequest&, v1::RequestLeaseResponse&) {
+    return grpc::Status(grpc::StatusCode::UNAVAILABLE, "away");
+  };
+  Start().RequestLease("17", 100, 5);
+  ASSERT_TRUE(events_.log().WaitFor("answer UNAVAILABLE"));
+  client_->ReportWindow({.used_blocks = 5});
+  ASSERT_TRUE(broker_.log().WaitFor("ReportWindow 5"));
+  EXPECT_EQ(broker_.log().Count("RequestLease 17"), 1);
+}
+
+TEST_F(LeaseClientTest, OfWindowsThatWaitTheLastIsSent) {
+  absl::Notification first_is_there, go_on;
+  broker_.on_report = [&](const v1::ReportLeaseRequest&) {
+    first_is_there.Notify();
+    go_on.WaitForNotification();
+    return grpc::Status::OK;
+  };
+  Start().Report({.id = kv::LeaseId(1), .what = What::kActive});
+  first_is_there.WaitForNotification();
+  for (int64_t used : {1, 2, 3}) client_->ReportWindow({.used_blocks = used});
+  go_on.Notify();
+  ASSERT_TRUE(broker_.log().WaitFor("ReportWindow 3"));
+  EXPECT_THAT(broker_.log().calls(), ElementsAre("ReportLease 1", "ReportWindow 3"));
+}
+
+TEST_F(LeaseClientTest, AdviceOvertakesReportsThatWait) {
+  absl::Notification first_is_there, go_on;
+  broker_.on_report = [&](const v1::ReportLeaseRequest&) {
+    first_is_there.Notify();
+    go_on.WaitForNotification();
+    return grpc::Status::OK;
+  };
+  broker_.on_scale_up = [](const v1::ScaleUpRequest&, v1::ScaleUpResponse& response) {
+    response.add_lease_ids(4);
+    response.add_lease_ids(2);
+    return grpc::Status::OK;
+  };
+  Start().Report({.id = kv::LeaseId(1), .what = What::kActive});
+  first_is_there.WaitForNotification();
+  client_->AskScaleUp(12);
+  EXPECT_TRUE(events_.log().WaitFor("advice 4 2"));
+  go_on.Notify();
+}
+
+TEST_F(LeaseClientTest, AdviceThatTakesTooLongIsNone) {
+  absl::Notification asked, ended;
+  broker_.on_scale_up = [&](const v1::ScaleUpRequest&, v1::ScaleUpResponse&) {
+    asked.Notify();
+    ended.WaitForNotification();
+    return grpc::Status::OK;
+  };
+  Start(/*advice_timeout=*/absl::Seconds(1)).AskScaleUp(12);
+  asked.WaitForNotification();
+  EXPECT_TRUE(events_.log().WaitFor("advice DEADLINE_EXCEEDED"));
+  ended.Notify();
+}
+
+TEST_F(LeaseClientTest, WatchTellsOfOwnLeasesAndOfNoOthers) {
+  broker_.Play({Whole(5, {Lease(1, v1::ACTIVE), Lease(2, v1::ACTIVE, "somebody")}), News(6, Lease(3, v1::OFFERED)),
+                News(7, Lease(4, v1::OFFERED, "somebody")), News(8, Lease(1, v1::RELEASED))});
+  Start();
+  ASSERT_TRUE(events_.log().WaitFor("lease 1 released"));
+  EXPECT_THAT(events_.log().calls(), ElementsAre("lease 1 active", "lease 3 offered", "lease 1 released"));
+}
+
+TEST_F(LeaseClientTest, AGapInTheNewsStartsANewStream) {
+  broker_.Play({Whole(5, {}), News(7, Lease(3, v1::OFFERED))});  // 6 was lost
+  broker_.Play({Whole(7, {Lease(2, v1::REVOKING), Lease(3, v1::OFFERED)})});
+  Start();
+  ASSERT_TRUE(events_.log().WaitFor("lease 3 offered"));
+  EXPECT_THAT(events_.log().calls(), ElementsAre("lease 2 revoking", "lease 3 offered"));
+  EXPECT_EQ(broker_.streams(), 2);
+}
+
+TEST_F(LeaseClientTest, WhatWasToldBeforeTheRegistrationIsToldAgainAfterIt) {
+  SetIncarnation("");
+  for (int i = 0; i < 1000; ++i) broker_.Play({Whole(5, {Lease(1, v1::RELEASED)})});
+  Start();
+  while (broker_.streams() < 3) absl::SleepFor(absl::Milliseconds(1));
+  EXPECT_TRUE(events_.log().calls().empty()) << "of a broker that does not know this engine";
+  SetIncarnation("b1");
+  ASSERT_TRUE(events_.log().WaitFor("lease 1 released"));
 }
 
 }  // namespace

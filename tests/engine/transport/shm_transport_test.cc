@@ -55,6 +55,27 @@ TEST(ShmTransportTest, WhatIsStoredIsReadInPlaceAndLoadedAndLiesInTheDonorsArena
   EXPECT_EQ(donor.transport->stats().received_bytes, 300000);
 }
 
+TEST(ShmTransportTest, ADonorKnowsThatHisMemoryWasReadInPlaceOrLoaded) {
+  ShmFolder folder;
+  Node donor(folder, {.name = "donor"}), borrower(folder, {.name = "borrower"});
+  const LeaseView view = Lend(donor, borrower, kLease, kLeaseOffset, kLeaseBytes, 4096);
+  const uint64_t before = donor.transport->stats().borrowers_read;
+  EXPECT_EQ(donor.transport->stats().borrowers_read, before) << "nobody reads";
+  view.NoteRead(1000);
+  const uint64_t noted = donor.transport->stats().borrowers_read;
+  EXPECT_NE(noted, before);
+  std::vector<std::byte> loaded(4096);
+  EXPECT_TRUE(borrower.transport->Await(borrower.transport->Load({{kLease, 0, 4096, loaded.data()}})).empty());
+  EXPECT_NE(donor.transport->stats().borrowers_read, noted);
+  // Staging memory is full of other bytes; the word is none of the ring's.
+  const std::vector<std::byte> block = Pattern(4096, 3);
+  const uint64_t loads = donor.transport->stats().borrowers_read;
+  for (int i = 0; i < 600; ++i) {  // more than once around
+    ASSERT_EQ(borrower.events.Fate(borrower.transport->Store(kLease, 0, block.data(), 4096)), absl::OkStatus());
+  }
+  EXPECT_EQ(donor.transport->stats().borrowers_read, loads);
+}
+
 TEST(ShmTransportTest, OnlyWhoTheGrantNamesAndShowsTheCapabilityIsLetIn) {
   ShmFolder folder;
   Node donor(folder, {.name = "donor"}), borrower(folder, {.name = "borrower"}), other(folder, {.name = "other"});

@@ -1,0 +1,221 @@
+// SPDX-License-Identifier: Apache-2.0
+// A StepLoop that shares its memory: real loop, cache and coordinator between a fake transport and a broker that only
+// writes down; the test plays donor, borrower and broker.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "engine/exec/step_loop.h"
+#include "tests/engine/exec/loop_harness.h"
+#include "tests/fakes/fake_transport.h"
+#include "tests/fakes/recording_lease_broker.h"
+
+namespace swiftcache::engine::exec {
+
+struct SharingOptions {
+  FakeModelOptions model = {.block_tokens = 4};
+  int64_t num_blocks = 16;
+  StreamMode stream = StreamMode::kInPlace;
+  bool scrub_on_return = true;
+};
+
+/// The loop is stepped by the test's thread; the coordinator has its own.
+class SharingHarness : private LoopObserver, private coordinator::LoopPort {
+ public:
+  explicit SharingHarness(const SharingOptions& options)
+      : model_(options.model),
+        block_bytes_(options.model.layout().block_bytes()),
+        metrics_(registry_, {options.model.block_tokens, options.num_blocks}),
+        coordinator_({.instance_id = "me", .block_bytes = block_bytes_}, clock_, registry_) {
+    EngineOptions engine;
+    engine.block_tokens = options.model.block_tokens;
+    engine.share = true;
+    engine.stream = options.stream;
+    engine.scrub_on_return = options.scrub_on_return;
+    auto arena = kv::Arena::Create({.bytes = options.num_blocks * block_bytes_, .block_bytes = block_bytes_});
+    EXPECT_TRUE(arena.ok()) << arena.status();
+    auto owned = std::make_unique<kv::Arena>(*std::move(arena));
+    arena_ = owned.get();
+    FakeModelOptions model = options.model;
+    model.on_step = [this](const FakeStep&) {
+      if (during_step) during_step();
+      return absl::OkStatus();
+    };
+    loop_ = std::make_unique<StepLoop>(engine, std::make_unique<FakeModel>(model), std::move(owned), clock_, &metrics_,
+                                       static_cast<LoopObserver*>(this));
+    loop_->Share({.transport = &transport_, .coordinator = &coordinator_, .urgency = &urgency_});
+    coordinator_.Start(&transport_, &broker_, this);
+  }
+  ~SharingHarness() override { coordinator_.Stop(absl::InfinitePast()); }
+
+  /// Called when the model has its batch and has read nothing yet.
+  std::function<void()> during_step;
+
+  /// A donor lends so many blocks.
+  void Borrow(int64_t id, int64_t blocks) {
+    lease::Lease lease{.id = kv::LeaseId(id),
+                       .donor_instance = "other",
+                       .borrower_instance = "me",
+                       .extent = {0, blocks},
+                       .num_bytes = blocks * block_bytes_,
+                       .borrower_blocks = blocks,
+                       .epoch = kv::Epoch(1),
+                       .state = lease::State::kGranted};
+    coordinator_.OnLease(lease);
+    ASSERT_TRUE(transport_.log().WaitFor(absl::StrCat("Open ", id)));
+    coordinator_.OnOpened(lease.id, transport_.AddLease(lease.id, lease.num_bytes, lease.epoch));
+    ASSERT_TRUE(heard_.WaitFor(absl::StrCat("Use ", id)));
+    Pump();
+  }
+  /// Another engine asks for an extent of this one; up to the answer.
+  void OfferAway(int64_t id, lease::Extent extent) {
+    coordinator_.OnLease({.id = kv::LeaseId(id),
+                          .donor_instance = "me",
+                          .borrower_instance = "other",
+                          .extent = extent,
+                          .num_bytes = extent.num_blocks * block_bytes_});
+    ASSERT_TRUE(heard_.WaitFor(absl::StrCat("Clear ", id)));
+    Pump();
+  }
+
+  std::shared_ptr<Recording> Add(std::vector<int32_t> prompt, int64_t max_tokens) {
+    auto recording = std::make_shared<Recording>();
+    auto live = std::make_unique<LiveRequest>();
+    live->arrival_time = clock_.Now();
+    live->request = Greedy(std::move(prompt), max_tokens);
+    live->request.request_id = absl::StrCat("r", next_request_++);
+    live->max_total_tokens = static_cast<int64_t>(live->request.prompt.size()) + max_tokens;
+    live->sink = std::make_unique<RecordingSink>(recording);
+    loop_->Accept(std::move(live));
+    return recording;
+  }
+  /// Hands the loop what it was told.
+  void Pump() {
+    std::vector<LeaseMessage> messages;
+    {
+      absl::MutexLock lock(&mutex_);
+      messages = std::exchange(messages_, {});
+    }
+    for (const LeaseMessage& message : messages) loop_->Handle(message);
+  }
+  /// Donors copy in what was stored, and say so.
+  void LandStores() {
+    const auto stores = transport_.stores();
+    for (; landed_ < stores.size(); ++landed_) {
+      const absl::Status answer = store_answer;
+      if (answer.ok()) transport_.Land(stores[landed_]);
+      coordinator_.OnStored(stores[landed_].ticket, answer);
+    }
+    Pump();
+  }
+  absl::Status store_answer;
+
+  void RunAll() {
+    for (int rounds = 0; loop_->has_work(); ++rounds) {
+      ASSERT_LT(rounds, 5000) << "no progress";
+      Pump();
+      if (!loop_->Step()) WaitForWord();
+      LandStores();
+      loop_->Attend();
+      const absl::Status status = loop_->CheckInvariants();
+      ASSERT_TRUE(status.ok()) << status;
+    }
+    Settle();
+  }
+  /// Spills that the last step left wishing for.
+  void Settle() {
+    for (int i = 0; i < 3; ++i) {
+      loop_->Attend();
+      LandStores();
+    }
+  }
+  /// False: `condition` did not become true, whatever the coordinator said.
+  bool PumpUntil(const std::function<bool()>& condition) {
+    const absl::Time give_up = absl::Now() + CallLog::kPatience;
+    while (!condition()) {
+      if (absl::Now() > give_up) return false;
+      WaitForWord();
+      Pump();
+      LandStores();
+    }
+    return true;
+  }
+
+  StepLoop& loop() { return *loop_; }
+  kv::Arena& arena() { return *arena_; }
+  FakeClock& clock() { return clock_; }
+  transport::FakeTransport& transport() { return transport_; }
+  coordinator::Coordinator& coordinator() { return coordinator_; }
+  const coordinator::RecordingLeaseBroker& broker() const { return broker_; }
+  const CallLog& heard() const { return heard_; }
+  EngineLoad load() const { return loop_->load(); }
+  const FakeModelOptions& model() const { return model_; }
+  int64_t block_bytes() const { return block_bytes_; }
+
+ private:
+  void OnStarted(const LiveRequest&) override {}
+  void OnEnded(const LiveRequest&) override {}
+  void OnLoad(const EngineLoad&) override {}
+
+  void Clear(kv::LeaseId id, const lease::Extent& extent) override { Push("Clear", id, ClearMessage{id, extent}); }
+  void TakeBack(kv::LeaseId id, const lease::Extent& extent) override {
+    Push("TakeBack", id, TakeBackMessage{id, extent});
+  }
+  void Use(kv::LeaseId id, int64_t num_blocks, const transport::LeaseView& view) override {
+    Push("Use", id, UseMessage{id, num_blocks, view});
+  }
+  void Drain(kv::LeaseId id, absl::Time until) override {
+    urgency_.Set(id, until);
+    Push("Drain", id, DrainMessage{id, until});
+  }
+  void Lose(kv::LeaseId id) override {
+    urgency_.Set(id, absl::InfinitePast());
+    Push("Lose", id, LoseMessage{id});
+  }
+  void Stored(transport::Ticket ticket, const absl::Status& status) override {
+    Push("Stored", kv::LeaseId(ticket.value()), StoredMessage{ticket, status});
+  }
+  void Lendable(int64_t bytes) override { Push("Lendable", kv::LeaseId(bytes), LendableMessage{bytes}); }
+  void Push(const char* what, kv::LeaseId id, LeaseMessage message) {
+    {
+      absl::MutexLock lock(&mutex_);
+      messages_.push_back(std::move(message));
+    }
+    heard_.Add(absl::StrCat(what, " ", id.value()));
+  }
+  // A moment, or less if the coordinator says something.
+  void WaitForWord() {
+    const auto spoken = [this] {
+      mutex_.AssertHeld();
+      return !messages_.empty();
+    };
+    absl::MutexLock lock(&mutex_);
+    mutex_.AwaitWithTimeout(absl::Condition(&spoken), absl::Milliseconds(5));
+  }
+
+  const FakeModelOptions model_;
+  const int64_t block_bytes_;
+  FakeClock clock_;
+  Metrics registry_;
+  EngineMetrics metrics_;
+  transport::FakeTransport transport_;
+  coordinator::RecordingLeaseBroker broker_;
+  CallLog heard_;
+  Urgency urgency_;
+  absl::Mutex mutex_;
+  std::vector<LeaseMessage> messages_ ABSL_GUARDED_BY(mutex_);
+  coordinator::Coordinator coordinator_;
+  kv::Arena* arena_ = nullptr;
+  std::unique_ptr<StepLoop> loop_;
+  size_t landed_ = 0;
+  int64_t next_request_ = 0;
+};
+
+}  // namespace swiftcache::engine::exec

@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/exec/sharing.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <random>
+#include <string>
+#include <vector>
+
+#include "tests/engine/exec/sharing_harness.h"
+
+namespace swiftcache::engine::exec {
+namespace {
+
+constexpr int64_t kLease = 7;
+constexpr int64_t kPromptTokens = 24, kOutputTokens = 8;
+
+std::vector<int32_t> Prompt(unsigned seed) {
+  std::mt19937 rng(seed);
+  return RandomTokens(rng, kPromptTokens, 64);
+}
+
+// Conversations that own memory has room for two of, and a lease for all.
+class SharingTest : public testing::TestWithParam<StreamMode> {
+ protected:
+  SharingOptions Options() const { return {.num_blocks = 20, .stream = GetParam()}; }
+
+  // Several conversations, so that the first ones' blocks lie in the lease. The number of their tokens found there.
+  static void Fill(SharingHarness& harness) {
+    for (unsigned seed = 1; seed <= 4; ++seed) {
+      const auto recording = harness.Add(Prompt(seed), kOutputTokens);
+      harness.RunAll();
+      EXPECT_EQ(recording->tokens(), FakeGreedy(harness.model(), Prompt(seed), kOutputTokens)) << seed;
+    }
+    ASSERT_GT(harness.load().kv_blocks_leased_in_used, 0);
+  }
+  // The first conversation goes on.
+  static std::shared_ptr<Recording> GoOn(SharingHarness& harness) { return harness.Add(Again(), kOutputTokens); }
+  static std::vector<int32_t> Again() {
+    std::vector<int32_t> prompt = Prompt(1);
+    prompt.push_back(5);
+    return prompt;
+  }
+  static void ExpectRight(SharingHarness& harness, const Recording& recording, const std::string& what) {
+    EXPECT_TRUE(recording.Wait().ok()) << what << recording.Wait();
+    EXPECT_EQ(recording.tokens(), FakeGreedy(harness.model(), Again(), kOutputTokens)) << what;
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(BothWays, SharingTest, testing::Values(StreamMode::kInPlace, StreamMode::kLsc),
+                         [](const auto& info) { return info.param == StreamMode::kLsc ? "Streamed" : "InPlace"; });
+
+TEST_P(SharingTest, ColdBlocksGoToTheLeaseAndAreReadFromThere) {
+  SharingHarness harness(Options());
+  harness.Borrow(kLease, 64);
+  Fill(harness);
+  const auto recording = GoOn(harness);
+  harness.RunAll();
+  ExpectRight(harness, *recording, "");
+  EXPECT_GT(recording->output().usage->cached_donor_tokens, 0);
+}
+
+// At each step of the conversation, when the batch is made and nothing is read: the worst moment to lose the memory.
+TEST_P(SharingTest, WhateverTheStepNothingOfALostLeaseReachesAToken) {
+  for (int64_t fatal = 0; fatal < kOutputTokens; ++fatal) {
+    SharingHarness harness(Options());
+    harness.Borrow(kLease, 64);
+    Fill(harness);
+    const auto recording = GoOn(harness);
+    int64_t step = 0;
+    harness.during_step = [&] {
+      if (step++ == fatal) harness.transport().Fence(kv::LeaseId(kLease));
+    };
+    harness.RunAll();
+    ExpectRight(harness, *recording, absl::StrCat("fenced in step ", fatal));
+    EXPECT_TRUE(harness.PumpUntil([&] { return harness.load().kv_blocks_leased_in == 0; }));
+    EXPECT_TRUE(harness.broker().log().WaitFor("LOST 7"));
+    EXPECT_TRUE(harness.transport().log().WaitFor("Close 7"));
+  }
+}
+
+TEST(SharingStreamTest, WhateverTheLayerNothingOfALostLeaseReachesAToken) {
+  for (int64_t fatal = 0; fatal < 8; ++fatal) {
+    SharingHarness harness(
+        {.model = {.num_layers = 4, .block_tokens = 4}, .num_blocks = 24, .stream = StreamMode::kLsc});
+    harness.Borrow(kLease, 16);
+    for (unsigned seed = 1; seed <= 4; ++seed) {
+      (void)harness.Add(Prompt(seed), kOutputTokens);
+      harness.RunAll();
+    }
+    const auto recording = harness.Add(Prompt(1), kOutputTokens);
+    int64_t loads = 0;
+    harness.transport().on_await = [&] {
+      if (loads++ == fatal) harness.transport().Fence(kv::LeaseId(kLease));
+    };
+    harness.RunAll();
+    EXPECT_GT(loads, 0) << "something was streamed";
+    EXPECT_EQ(recording->tokens(), FakeGreedy(harness.model(), Prompt(1), kOutputTokens)) << "fenced in load " << fatal;
+  }
+}
+
+TEST_P(SharingTest, ARevokedLeaseIsDrainedAndGivenBackInTheMidstOfAConversation) {
+  SharingHarness harness(Options());
+  harness.Borrow(kLease, 64);
+  Fill(harness);
+  const auto recording = GoOn(harness);
+  int64_t step = 0;
+  harness.during_step = [&] {
+    if (step++ == 2) harness.coordinator().OnRevoked(kv::LeaseId(kLease), absl::Milliseconds(50));
+  };
+  harness.RunAll();
+  ExpectRight(harness, *recording, "");
+  EXPECT_TRUE(harness.PumpUntil([&] { return harness.load().kv_blocks_leased_in == 0; }));
+  EXPECT_TRUE(harness.transport().log().WaitFor("SendRelease 7"));
+  EXPECT_EQ(harness.broker().log().Count("LOST 7"), 0);
+}
+
+TEST_P(SharingTest, AStoreThatIsRefusedLeavesTheBlockWhereItWas) {
+  SharingHarness harness(Options());
+  harness.Borrow(kLease, 64);
+  harness.store_answer = absl::FailedPreconditionError("fenced");
+  for (unsigned seed = 1; seed <= 4; ++seed) {
+    const auto recording = harness.Add(Prompt(seed), kOutputTokens);
+    harness.RunAll();
+    EXPECT_EQ(recording->tokens(), FakeGreedy(harness.model(), Prompt(seed), kOutputTokens)) << seed;
+  }
+  EXPECT_FALSE(harness.transport().stores().empty());
+  EXPECT_TRUE(harness.broker().log().WaitFor("LOST 7")) << "nothing more goes there";
+  EXPECT_TRUE(harness.PumpUntil([&] { return harness.load().kv_blocks_leased_in == 0; }));
+}
+
+TEST_P(SharingTest, MemoryThatRunsShortIsAskedFor) {
+  SharingHarness harness(Options());
+  for (unsigned seed = 1; seed <= 4; ++seed) {
+    (void)harness.Add(Prompt(seed), kOutputTokens);
+    harness.RunAll();
+  }
+  bool asked = false;
+  ASSERT_TRUE(harness.PumpUntil([&] {
+    for (const std::string& call : harness.broker().log().calls()) asked = asked || call.starts_with("Request 1 of ");
+    return asked;
+  }));
+}
+
+// --- as a donor
+
+TEST_P(SharingTest, AnExtentIsClearedOfItsBlocksAndOfTheirBytesBeforeItIsLent) {
+  SharingHarness harness(Options());
+  (void)harness.Add(Prompt(1), kOutputTokens);
+  harness.RunAll();
+  harness.OfferAway(3, {0, 10});  // where the first blocks of an empty arena lie
+  ASSERT_TRUE(harness.transport().log().WaitFor("Grant 3"));
+  EXPECT_EQ(harness.load().kv_blocks_leased_out, 10);
+  for (int64_t i = 0; i < 10 * harness.block_bytes(); ++i) {
+    ASSERT_EQ(harness.arena().Address(0)[i], std::byte{0}) << i << ": another tenant's byte";
+  }
+  const auto recording = GoOn(harness);
+  harness.RunAll();
+  ExpectRight(harness, *recording, "");
+}
+
+TEST_P(SharingTest, ARunningSequencesBlocksMoveAsideForALoan) {
+  SharingHarness harness(Options());
+  (void)harness.Add(Prompt(2), kOutputTokens);
+  harness.RunAll();  // its blocks, idle now, are the first of the arena
+  const auto recording = GoOn(harness);
+  for (int i = 0; i < 3; ++i) ASSERT_TRUE(harness.loop().Step());
+  harness.OfferAway(3, {8, 12});
+  EXPECT_EQ(harness.load().kv_blocks_leased_out, 12);
+  EXPECT_GT(harness.load().evicted_blocks_total, 0) << "the idle ones made way";
+  harness.RunAll();
+  ExpectRight(harness, *recording, "");
+}
+
+TEST_P(SharingTest, ARequestThatNeedsWhatIsLentGetsItBack) {
+  SharingHarness harness(Options());
+  harness.OfferAway(3, {8, 12});
+  ASSERT_TRUE(harness.broker().log().WaitFor("ACCEPTED 3"));
+  harness.coordinator().OnBorrowerOpened(kv::LeaseId(3));
+  std::mt19937 rng(9);
+  const std::vector<int32_t> prompt = RandomTokens(rng, 48, 64);  // twelve blocks, where eight are left
+  const auto recording = harness.Add(prompt, kOutputTokens);
+  const auto has = [](const CallLog& log, const std::string& what) {
+    for (const std::string& call : log.calls()) {
+      if (call.starts_with(what)) return true;
+    }
+    return false;
+  };
+  ASSERT_TRUE(harness.PumpUntil([&] {
+    harness.loop().Step();
+    return has(harness.broker().log(), "ScaleUp ");
+  }));
+  harness.coordinator().OnScaleUp(std::vector<kv::LeaseId>{kv::LeaseId(3)});
+  ASSERT_TRUE(harness.transport().log().WaitFor("SendRevoke 3"));
+  EXPECT_FALSE(recording->done());
+  harness.coordinator().OnReleased(kv::LeaseId(3));
+  ASSERT_TRUE(harness.heard().WaitFor("TakeBack 3"));
+  harness.RunAll();
+  EXPECT_EQ(harness.load().kv_blocks_leased_out, 0);
+  EXPECT_EQ(recording->tokens(), FakeGreedy(harness.model(), prompt, kOutputTokens));
+}
+
+}  // namespace
+}  // namespace swiftcache::engine::exec
