@@ -5,6 +5,8 @@ namespace swiftcache::engine::exec {
 namespace {
 
 constexpr absl::Duration kPublishEvery = absl::Seconds(1);
+constexpr absl::Duration kGroup = absl::Milliseconds(20);  // of steps
+constexpr int64_t kDecodesOfGroup = 4;
 
 // A chunk of one token is a decode, be it the last of a prompt: it costs the same.
 meter::StepShape ShapeOf(const sched::StepPlan& plan) {
@@ -60,9 +62,23 @@ void StepMeter::ChargePrefills(const sched::StepPlan& plan, const Moved& after) 
 }
 
 void StepMeter::NoteInterference(const sched::StepPlan& plan, const Moved& after) {
-  const bool traffic = after.transport.received_bytes != before_.transport.received_bytes ||
-                       after.transport.borrowers_read != before_.transport.borrowers_read;
-  interference_.Note(computed_, ShapeOf(plan), computed_ - begin_, traffic);
+  if (!group_.steps.empty() && begin_ - group_.begin >= kGroup) JudgeGroup();
+  if (group_.steps.empty()) {
+    group_.begin = begin_;
+    group_.at_begin = before_.transport;
+  }
+  group_.at_end = after.transport;
+  const meter::StepShape shape = ShapeOf(plan);
+  if (shape.prefill_tokens == 0 && ++group_.decodes > kDecodesOfGroup) return;
+  group_.steps.push_back({computed_, shape, computed_ - begin_});
+}
+
+void StepMeter::JudgeGroup() {
+  const bool traffic = group_.at_end.received_bytes != group_.at_begin.received_bytes ||
+                       group_.at_end.borrowers_read != group_.at_begin.borrowers_read;
+  for (const Measured& step : group_.steps) interference_.Note(step.end, step.shape, step.time, traffic);
+  group_.steps.clear();
+  group_.decodes = 0;
   if (computed_ - published_ < kPublishEvery) return;
   published_ = computed_;
   metrics_.SetInterference(interference_.At(meter::Phase::kPrefill, computed_),

@@ -25,7 +25,8 @@
 //
 // What it cannot tell apart: what goes on together with lease traffic. On a CPU, borrowers compute on the same cores
 // and the same memory bus while they store and read, so the ratio includes contention for both; it also includes
-// foreign work that happens to come with the traffic.
+// foreign work that happens to come with the traffic. Foreign work that keeps borrowers from their traffic does the
+// opposite: then quiet steps are the slow ones, and the ratio exceeds 1.
 #pragma once
 
 #include <array>

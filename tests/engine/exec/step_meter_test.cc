@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -194,7 +195,10 @@ class DonorStepTest : public StreamedStepTest {
 TEST_F(DonorStepTest, StoresAndReadsOfBorrowersAreTraffic) {
   for (const Traffic traffic : {Traffic::kStore, Traffic::kRead}) {
     Decode(300, Traffic::kNone);
+    clock_.Advance(absl::Milliseconds(20));  // a new group
     Decode(300, traffic);
+    clock_.Advance(absl::Milliseconds(20));
+    Decode(1, Traffic::kNone);  // which closes the one before it
     EXPECT_NEAR(Ratio("decode"), 10.0 / 11, 1e-3);
     EXPECT_TRUE(std::isnan(Ratio("prefill"))) << "nothing was prefilled";
   }
@@ -205,6 +209,28 @@ TEST_F(DonorStepTest, WithoutTrafficThereIsNoRatio) {
   Decode(500, Traffic::kNone);
   EXPECT_TRUE(std::isnan(Ratio("decode")));
   EXPECT_EQ(Comparisons(), 0);
+}
+
+// Traffic comes when it comes, every fifth step is ten times as long as the others, and neither has to do with the
+// other. The steps that see traffic are mostly long ones.
+TEST_F(DonorStepTest, ThatLongStepsSeeMoreTrafficIsNoInterference) {
+  for (unsigned seed = 1; seed <= 5; ++seed) {
+    SCOPED_TRACE(seed);
+    std::mt19937 rng(seed);
+    std::exponential_distribution<double> gap(20);  // a second
+    absl::Time next_traffic = clock_.Now();
+    for (int i = 0; i < 20000; ++i) {
+      streamer_.Begin();
+      meter_.Begin();
+      clock_.Advance(absl::Microseconds(rng() % 5 == 0 ? 10000 : 950 + rng() % 100));
+      transport::TransportStats stats = transport_.stats();
+      for (; next_traffic < clock_.Now(); next_traffic += absl::Seconds(gap(rng))) stats.received_bytes += 100;
+      transport_.SetStats(stats);
+      meter_.Computed(plan_, {});
+    }
+    EXPECT_GT(Comparisons(), 500);
+    EXPECT_NEAR(Ratio("decode"), 1, 0.03);
+  }
 }
 
 TEST_F(DonorStepTest, StepsThatBorrowThemselvesOrAreCutShortSayNothing) {
