@@ -205,11 +205,9 @@ bool StepLoop::RunStep(const sched::StepPlan& plan) {
 
 void StepLoop::Handle(const LeaseMessage& message) {
   if (!sharing_) return;
+  const int64_t leased_blocks = cache_.leased_in().total;
   sharing_->Handle(message);
-  if (std::holds_alternative<UseMessage>(message) || std::holds_alternative<DrainMessage>(message) ||
-      std::holds_alternative<LoseMessage>(message)) {
-    SizeLayerStream();
-  }
+  if (cache_.leased_in().total != leased_blocks) SizeLayerStream();  // any message may be a lease's last
   AdmitParked();
 }
 

@@ -143,6 +143,27 @@ TEST_P(SharingTest, MemoryThatRunsShortIsAskedFor) {
   }));
 }
 
+// A store under way keeps a lease beyond its drain.
+TEST(SharingStreamTest, OwnMemoryIsWholeAgainWhenTheLastLeaseEndsWithAStore) {
+  SharingHarness harness({.num_blocks = 20, .stream = StreamMode::kLsc});
+  harness.Borrow(kLease, 64);
+  (void)harness.Add(Prompt(1), kOutputTokens);
+  while (harness.transport().stores().empty()) ASSERT_TRUE(harness.loop().Step());
+  harness.coordinator().OnRevoked(kv::LeaseId(kLease), absl::Milliseconds(50));
+  ASSERT_TRUE(harness.heard().WaitFor(absl::StrCat("Drain ", kLease)));
+  harness.Pump();
+  ASSERT_EQ(harness.load().kv_blocks_leased_in, 64);
+  harness.LandStores();
+  ASSERT_TRUE(harness.PumpUntil([&] { return harness.load().kv_blocks_leased_in == 0; }));
+  const EngineLoad load = harness.load();
+  EXPECT_EQ(load.kv_blocks_free + load.kv_blocks_used + load.kv_blocks_cached, load.kv_blocks_total);
+  std::mt19937 rng(9);
+  const std::vector<int32_t> long_prompt = RandomTokens(rng, 60, 64);  // 15 blocks, of which streaming had 10
+  const auto recording = harness.Add(long_prompt, kOutputTokens);
+  harness.RunAll();
+  EXPECT_EQ(recording->tokens(), FakeGreedy(harness.model(), long_prompt, kOutputTokens));
+}
+
 // --- as a donor
 
 TEST_P(SharingTest, AnExtentIsClearedOfItsBlocksAndOfTheirBytesBeforeItIsLent) {
