@@ -346,6 +346,7 @@ TEST_F(CoordinatorTest, ADonorsDeathIsALossOnce) {
   coordinator_->OnDonorGone(kv::LeaseId(9));
   coordinator_->GenerationChanged(kv::LeaseId(9));
   ASSERT_TRUE(loop_.log().WaitFor("Lose 9"));
+  ASSERT_TRUE(transport_.log().WaitFor("Abandon 9"));  // while the loop may wait for its stores
   coordinator_->Dropped(kv::LeaseId(9));
   ASSERT_TRUE(transport_.log().WaitFor("Close 9"));
   EXPECT_EQ(loop_.log().Count("Lose 9"), 1);
