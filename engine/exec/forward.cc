@@ -17,6 +17,12 @@ void AddOnce(kv::LeaseId id, std::vector<kv::LeaseId>& ids) {
 absl::StatusOr<Forward::Outcome> Forward::Run(const sched::StepPlan& plan, bool may_cut_short) {
   Gather(plan);
   progress_.fetch_add(1, std::memory_order_relaxed);
+  absl::StatusOr<Outcome> outcome = RunModel(may_cut_short);
+  if (!streamed_.empty()) leases_->streamer->End();  // a step may fail, or be cut short, with a layer on its way
+  return outcome;
+}
+
+absl::StatusOr<Forward::Outcome> Forward::RunModel(bool may_cut_short) {
   RETURN_IF_ERROR(model_->Begin({.token_ids = token_ids_, .sequences = sequences_, .logit_rows = logit_rows_}));
   Outcome outcome;
   RETURN_IF_ERROR(RunLayers(may_cut_short, outcome));
@@ -40,7 +46,6 @@ absl::Status Forward::RunLayers(bool may_cut_short, Outcome& outcome) {
     CheckInPlace(outcome);
     if (may_cut_short && TooLate(begin, layer + 1)) {
       outcome.cut_short = true;
-      if (!streamed_.empty() && layer + 1 < model_->geometry().num_layers) leases_->streamer->Arrive(layer + 1);
       return absl::OkStatus();
     }
   }

@@ -77,6 +77,7 @@ class Forward {
   void NoteLost(std::span<const kv::LeaseId> leases, Outcome& outcome) const;
   void CheckInPlace(Outcome& outcome) const;
   bool TooLate(absl::Time begin, int64_t layers_done) const;
+  absl::StatusOr<Outcome> RunModel(bool may_cut_short);
   absl::Status RunLayers(bool may_cut_short, Outcome& outcome);
 
   models::Model* const model_;

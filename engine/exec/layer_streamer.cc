@@ -32,9 +32,13 @@ void LayerStreamer::Prefetch(int64_t layer) {
 std::vector<kv::LeaseId> LayerStreamer::Arrive(int64_t layer) {
   if (empty()) return {};
   const absl::Time begin = clock_->Now();
-  std::vector<kv::LeaseId> lost = transport_->Await(under_way_);
+  std::vector<kv::LeaseId> lost = transport_->Await(*std::exchange(under_way_, std::nullopt));
   stall_ += clock_->Now() - begin;
   return lost;
+}
+
+void LayerStreamer::End() {
+  if (under_way_) (void)transport_->Await(*std::exchange(under_way_, std::nullopt));
 }
 
 std::byte* LayerStreamer::Slice(int64_t stream, int64_t layer) const {

@@ -5,6 +5,7 @@
 //   ...streamer.Add(block, lease, offset_bytes) for each leased block of the step: its stream, or nothing...
 //   streamer.Prefetch(0);
 //   for each layer l: lost = streamer.Arrive(l); streamer.Prefetch(l + 1); ...run layer l on streamer.Slice(stream, l)
+//   streamer.End();   // also where the step ended before its last layer
 #pragma once
 
 #include <cstddef>
@@ -43,6 +44,8 @@ class LayerStreamer {
   void Prefetch(int64_t layer);
   /// Waits for the layer; returns the leases whose memory changed hands while it was copied.
   std::vector<kv::LeaseId> Arrive(int64_t layer);
+  /// Waits for what is still on its way: from here on nobody writes to the slots.
+  void End();
   std::byte* Slice(int64_t stream, int64_t layer) const;
   int64_t slice_bytes() const { return layout_.slice_bytes(); }
 
@@ -60,7 +63,7 @@ class LayerStreamer {
   const Clock* const clock_;
   std::optional<kv::LayerSlots> slots_;  // always there; set anew
   std::vector<Source> sources_;          // by stream
-  transport::Ticket under_way_;
+  std::optional<transport::Ticket> under_way_;
   absl::Duration stall_;
 };
 

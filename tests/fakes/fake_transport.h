@@ -77,6 +77,10 @@ class FakeTransport final : public Transport {
     absl::MutexLock lock(&mutex_);
     return stores_;
   }
+  int64_t loads_under_way() const {
+    absl::MutexLock lock(&mutex_);
+    return static_cast<int64_t>(loads_.size());
+  }
   const char* kind() const override { return "fake"; }
   std::string channel() const override { return "fake-channel"; }
   absl::StatusOr<kv::Epoch> Grant(const GrantSpec& spec) override {

@@ -46,7 +46,7 @@ class SharingHarness : private LoopObserver, private coordinator::LoopPort {
     FakeModelOptions model = options.model;
     model.on_step = [this](const FakeStep&) {
       if (during_step) during_step();
-      return absl::OkStatus();
+      return step_status;
     };
     loop_ = std::make_unique<StepLoop>(engine, std::make_unique<FakeModel>(model), std::move(owned), clock_, &metrics_,
                                        static_cast<LoopObserver*>(this));
@@ -57,6 +57,8 @@ class SharingHarness : private LoopObserver, private coordinator::LoopPort {
 
   /// Called when the model has its batch and has read nothing yet.
   std::function<void()> during_step;
+  /// What the model says of it.
+  absl::Status step_status;
 
   /// A donor lends so many blocks.
   void Borrow(int64_t id, int64_t blocks) {

@@ -143,6 +143,24 @@ TEST_P(SharingTest, MemoryThatRunsShortIsAskedFor) {
   }));
 }
 
+// Else it would be written to memory that has another use meanwhile.
+TEST(SharingStreamTest, AStepThatFailsLeavesNoLoadUnderWay) {
+  SharingHarness harness({.num_blocks = 20, .stream = StreamMode::kLsc});
+  harness.Borrow(kLease, 64);
+  for (unsigned seed = 1; seed <= 4; ++seed) {
+    (void)harness.Add(Prompt(seed), kOutputTokens);
+    harness.RunAll();
+  }
+  const auto recording = harness.Add(Prompt(1), kOutputTokens);
+  bool streamed = false;
+  harness.during_step = [&] { streamed = harness.transport().loads_under_way() > 0; };
+  harness.step_status = absl::InternalError("the device is gone");
+  harness.loop().Step();
+  EXPECT_TRUE(streamed);
+  EXPECT_EQ(recording->Wait().code(), absl::StatusCode::kInternal);
+  EXPECT_EQ(harness.transport().loads_under_way(), 0);
+}
+
 // A store under way keeps a lease beyond its drain.
 TEST(SharingStreamTest, OwnMemoryIsWholeAgainWhenTheLastLeaseEndsWithAStore) {
   SharingHarness harness({.num_blocks = 20, .stream = StreamMode::kLsc});
