@@ -32,6 +32,7 @@ absl::StatusOr<std::unique_ptr<EngineSharing>> EngineSharing::Create(const Optio
       engine::coordinator::Coordinator::Options{.instance_id = options.instance_id,
                                                 .revoke_deadline = flags.revoke_deadline,
                                                 .ttl = broker.terms().lease_ttl,
+                                                .num_blocks = arena.num_blocks(),
                                                 .block_bytes = arena.block_bytes()},
       clock, metrics);
   ASSIGN_OR_RETURN(sharing->transport_,

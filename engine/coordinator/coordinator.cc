@@ -38,8 +38,15 @@ Coordinator::Coordinator(const Options& options, const Clock& clock, Metrics& me
       clock_(clock),
       counters_(metrics),
       queue_(kQueueCapacity),
-      donor_({.instance_id = options.instance_id, .revoke_deadline = options.revoke_deadline, .ttl = options.ttl}),
-      borrower_({.instance_id = options.instance_id, .ttl = options.ttl, .drain = options.revoke_deadline}),
+      donor_({.instance_id = options.instance_id,
+              .num_blocks = options.num_blocks,
+              .block_bytes = options.block_bytes,
+              .revoke_deadline = options.revoke_deadline,
+              .ttl = options.ttl}),
+      borrower_({.instance_id = options.instance_id,
+                 .block_bytes = options.block_bytes,
+                 .ttl = options.ttl,
+                 .drain = options.revoke_deadline}),
       request_interval_(options.min_request_interval) {}
 
 Coordinator::~Coordinator() { Stop(absl::InfinitePast()); }
@@ -167,7 +174,7 @@ void Coordinator::ReportWindow(const Window& window) {
 
 void Coordinator::HandleOpened(LeaseId id, absl::StatusOr<transport::LeaseView> view, absl::Time now) {
   if (view.ok()) {
-    views_[id] = *view;
+    opened_ = *view;
   } else {
     LOG(WARNING) << "lease " << id << " could not be opened: " << view.status();
   }
@@ -315,7 +322,7 @@ void Coordinator::Do(const Borrower::Use& a) {
   counters_.borrowed.Increment();
   LOG(INFO) << "lease " << a.lease.id << " of " << a.lease.borrower_blocks << " blocks from " << a.lease.donor
             << " is in use";
-  loop_->Use(a.lease.id, a.lease.borrower_blocks, views_.at(a.lease.id));
+  loop_->Use(a.lease.id, a.lease.borrower_blocks, opened_);
 }
 
 void Coordinator::Do(const Borrower::Lose& a) {
@@ -323,11 +330,6 @@ void Coordinator::Do(const Borrower::Lose& a) {
   LOG(WARNING) << "lease " << a.id << " is lost";
   loop_->Lose(a.id);
   transport_->Abandon(a.id);  // a donor that stands still would never answer
-}
-
-void Coordinator::Do(const Borrower::Close& a) {
-  views_.erase(a.id);
-  transport_->Close(a.id);
 }
 
 }  // namespace swiftcache::engine::coordinator

@@ -41,7 +41,7 @@ class Coordinator final : public transport::TransportEvents, public LeaseBrokerE
     absl::Duration revoke_deadline = absl::Milliseconds(50);
     absl::Duration ttl = absl::Seconds(10);
     absl::Duration broker_patience = absl::Milliseconds(5);  // for its advice on whose lease to revoke
-    int64_t block_bytes = 0;                                 // of this engine
+    int64_t num_blocks = 0, block_bytes = 0;                 // of this engine's arena
     absl::Duration min_request_interval = absl::Milliseconds(200);
     absl::Duration max_request_interval = absl::Seconds(5);  // while there is a shortage
   };
@@ -133,7 +133,7 @@ class Coordinator final : public transport::TransportEvents, public LeaseBrokerE
   void Do(const lease::Borrower::Drain& a) { loop_->Drain(a.id, a.until); }
   void Do(const lease::Borrower::SendRelease& a) { transport_->SendRelease(a.id); }
   void Do(const lease::Borrower::Lose& a);
-  void Do(const lease::Borrower::Close& a);
+  void Do(const lease::Borrower::Close& a) { transport_->Close(a.id); }
   void Do(const lease::Borrower::ReportActive& a) { Report(a.id, LeaseNews::What::kActive); }
   void Do(const lease::Borrower::ReportLost& a) { Report(a.id, LeaseNews::What::kLost, a.why); }
 
@@ -148,8 +148,8 @@ class Coordinator final : public transport::TransportEvents, public LeaseBrokerE
   // Owned by the thread.
   lease::Donor donor_;
   lease::Borrower borrower_;
-  std::map<kv::LeaseId, transport::LeaseView> views_;  // opened, not yet handed to the loop
-  int64_t needed_blocks_ = 0;                          // that the broker was asked about
+  transport::LeaseView opened_;  // of the message under way: what its Use is about
+  int64_t needed_blocks_ = 0;    // that the broker was asked about
   absl::Time advice_deadline_ = absl::InfiniteFuture();
   int64_t wanted_bytes_ = 0, waiting_tokens_ = 0;
   bool request_under_way_ = false;

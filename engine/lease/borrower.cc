@@ -27,6 +27,12 @@ void Borrower::Granted(const Lease& lease, absl::Time now) {
     ++ignored_;
     return;
   }
+  if (lease.borrower_blocks < 1 || lease.borrower_blocks > lease.num_bytes / options_.block_bytes) {
+    actions_.emplace_back(
+        ReportLost{lease.id, absl::StrCat(lease.num_bytes, " bytes do not hold its ", lease.borrower_blocks,
+                                          " blocks of ", options_.block_bytes, "; at least one is wanted")});
+    return ended_.Add(lease.id);
+  }
   Entry& entry = leases_[lease.id];
   entry.lease = lease;
   entry.lease.state = State::kGranted;

@@ -2,7 +2,7 @@
 // The borrower's half of all leases that an engine takes: when to open, to renew, to drain, to count as lost. A
 // decider: it hears of things and says what is to be done; kv, transport and broker client do it.
 //
-//   Borrower borrower({.instance_id = instance});
+//   Borrower borrower({.instance_id = instance, .block_bytes = 4096});
 //   borrower.Granted(lease, clock.Now());
 //   for (Borrower::Action& action : borrower.TakeActions()) Do(action);  // Open; then borrower.Opened(id, true, now)
 //   ... if (clock.Now() >= borrower.NextDeadline()) borrower.Tick(clock.Now());
@@ -29,8 +29,9 @@
 //                     |                    | without an answer:  |                     |
 //                     |                    | LOST, Drain         |                     |
 //
-// LOST is reported once a lease at most. A lease is lost by the donor's word or by its generation, never because the
-// broker is away; a loss is only ever a cache miss.
+// A grant with fewer bytes than its blocks here would take is LOST at once. LOST is reported once a lease at most. A
+// lease is lost by the donor's word or by its generation, never because the broker is away; a loss is only ever a cache
+// miss.
 #pragma once
 
 #include <cstdint>
@@ -55,6 +56,7 @@ class Borrower {
  public:
   struct Options {
     std::string instance_id;                        // of this process: leases of others are not ours
+    int64_t block_bytes = 0;                        // of this engine; > 0
     absl::Duration ttl = absl::Seconds(10);         // without an answer of the donor; a third of it between renewals
     absl::Duration drain = absl::Milliseconds(50);  // for drains that nobody else bounds
   };

@@ -54,9 +54,11 @@ void Donor::Offered(const Lease& lease, absl::Time) {
 
 std::string Donor::WhyNot(const Lease& lease) const {
   if (!lends_) return "the donor is draining and lends no more";
-  if (!IsWellFormed(lease.extent)) {
-    return absl::StrCat("an extent of ", lease.extent.num_blocks, " blocks from ", lease.extent.first_block,
-                        " on is none; wanted: one block or more, from 0 on");
+  const Extent& extent = lease.extent;
+  if (!LiesIn(extent, options_.num_blocks) || lease.num_bytes != extent.num_blocks * options_.block_bytes) {
+    return absl::StrCat("an extent of ", extent.num_blocks, " blocks from ", extent.first_block, " on, and of ",
+                        lease.num_bytes, " bytes, is none of the ", options_.num_blocks, " blocks of ",
+                        options_.block_bytes, " bytes here; let this engine register again");
   }
   for (const auto& [id, held] : leases_) {
     if (Overlap(held.lease.extent, lease.extent)) return absl::StrCat("the extent overlaps that of lease ", id.value());

@@ -2,7 +2,7 @@
 // The donor's half of all leases that an engine gives: what to clear, to grant, to revoke, to fence. A decider: it
 // hears of things and says what is to be done; kv, transport and broker client do it.
 //
-//   Donor donor({.instance_id = instance});
+//   Donor donor({.instance_id = instance, .num_blocks = 1000, .block_bytes = 4096});
 //   donor.Offered(lease, clock.Now());
 //   for (Donor::Action& action : donor.TakeActions()) Do(action);  // ClearExtent; then donor.Cleared(id, true, now)
 //   ... if (clock.Now() >= donor.NextDeadline()) donor.Tick(clock.Now());
@@ -29,8 +29,9 @@
 //   Tick             | -                 | -                 | after ttl      | ttl after last  | at the deadline
 //                    |                   |                   | End FENCED     | renewal: FENCED | End FENCED
 //
-// Offers for another instance are ignored; ill-formed ones, ones that overlap a lease held here, and all of them after
-// RevokeAll are DECLINED. Two leases of one extent cannot both be granted, whatever the broker says.
+// Offers for another instance are ignored; those of anything but whole blocks of this arena, ones that overlap a lease
+// held here, and all of them after RevokeAll are DECLINED. Two leases of one extent cannot both be granted, whatever
+// the broker says.
 #pragma once
 
 #include <cstdint>
@@ -55,7 +56,8 @@ namespace swiftcache::engine::lease {
 class Donor {
  public:
   struct Options {
-    std::string instance_id;  // of this process: offers to others are not ours
+    std::string instance_id;                  // of this process: offers to others are not ours
+    int64_t num_blocks = 0, block_bytes = 0;  // of the own arena
     absl::Duration revoke_deadline = absl::Milliseconds(50);
     absl::Duration ttl = absl::Seconds(10);  // without a renewal
   };

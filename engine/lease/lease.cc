@@ -1,17 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/lease/lease.h"
 
-#include <limits>
-
 namespace swiftcache::engine::lease {
 
 bool Overlap(const Extent& a, const Extent& b) {
   return a.first_block < b.first_block + b.num_blocks && b.first_block < a.first_block + a.num_blocks;
 }
 
-bool IsWellFormed(const Extent& extent) {
-  return extent.first_block >= 0 && extent.num_blocks >= 1 &&
-         extent.num_blocks <= std::numeric_limits<int64_t>::max() - extent.first_block;
+bool LiesIn(const Extent& extent, int64_t num_blocks) {
+  return extent.first_block >= 0 && extent.num_blocks >= 1 && extent.num_blocks <= num_blocks &&
+         extent.first_block <= num_blocks - extent.num_blocks;
 }
 
 const char* StateName(State state) {

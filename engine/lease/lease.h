@@ -19,8 +19,8 @@ struct Extent {
 /// True where the extents share a block. REQUIRES: both are well formed.
 bool Overlap(const Extent& a, const Extent& b);
 
-/// What a foreign extent must at least be: blocks of number 0 and up, one or more, that an int64 can count.
-bool IsWellFormed(const Extent& extent);
+/// Whether the extent is one block or more of an arena of `num_blocks`.
+bool LiesIn(const Extent& extent, int64_t num_blocks);
 
 /// offered -> granted -> active -> revoking -> released | fenced. The last two are ends.
 enum class State { kOffered, kGranted, kActive, kRevoking, kReleased, kFenced };

@@ -63,6 +63,7 @@ class Node {
     if (node.shares) {
       coordinator_ = std::make_unique<coordinator::Coordinator>(
           coordinator::Coordinator::Options{.instance_id = node.name,
+                                            .num_blocks = node.num_blocks,
                                             .block_bytes = layout.block_bytes(),
                                             .min_request_interval = absl::Milliseconds(1),
                                             .max_request_interval = absl::Milliseconds(20)},

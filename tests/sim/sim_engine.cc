@@ -2,6 +2,7 @@
 #include "tests/sim/sim_engine.h"
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 #include <variant>
 
@@ -48,8 +49,15 @@ void SimEngine::Start() {
   process_.Start();
   instance_ = absl::StrCat(options_.name, "-", process_.life());
   incarnation_.clear();
-  donor_.emplace(Donor::Options{.instance_id = instance_, .revoke_deadline = kRevokeDeadline, .ttl = kTtl});
-  borrower_.emplace(Borrower::Options{.instance_id = instance_, .ttl = kTtl, .drain = kRevokeDeadline});
+  const int64_t block_bytes = options_.cells_per_block * kCellBytes;
+  const bool blind = options_.bug == PlantedBug::kLeaseTwice;  // its extents are moved out of the arena
+  donor_.emplace(Donor::Options{.instance_id = instance_,
+                                .num_blocks = blind ? std::numeric_limits<int64_t>::max() : options_.num_blocks,
+                                .block_bytes = block_bytes,
+                                .revoke_deadline = kRevokeDeadline,
+                                .ttl = kTtl});
+  borrower_.emplace(
+      Borrower::Options{.instance_id = instance_, .block_bytes = block_bytes, .ttl = kTtl, .drain = kRevokeDeadline});
   channels_.Start(instance_, options_.num_blocks * options_.cells_per_block);
   const uint64_t life = static_cast<uint64_t>(options_.endpoint) * 1000 + static_cast<uint64_t>(process_.life());
   loop_.emplace(sim_, process_, channels_, tally_, *this,

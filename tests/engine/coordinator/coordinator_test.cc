@@ -29,6 +29,7 @@ class CoordinatorTest : public testing::Test {
 
   Coordinator& Start(Coordinator::Options options = {}) {
     options.instance_id = kMe;
+    options.num_blocks = 1000;
     options.block_bytes = kBlockBytes;
     coordinator_ = std::make_unique<Coordinator>(options, clock_, registry_);
     coordinator_->Start(&transport_, &broker_, &loop_);
@@ -42,7 +43,7 @@ class CoordinatorTest : public testing::Test {
     return {.id = kv::LeaseId(id),
             .extent = {.first_block = 10 * id, .num_blocks = 2},
             .num_bytes = 2 * kBlockBytes,
-            .borrower_blocks = 4,
+            .borrower_blocks = 2,
             .epoch = kv::Epoch(1),
             .state = state,
             .channel = "donor-channel",
@@ -74,7 +75,7 @@ class CoordinatorTest : public testing::Test {
     coordinator_->OnLease(Taken(id));
     ASSERT_TRUE(transport_.log().WaitFor(absl::StrCat("Open ", id)));
     coordinator_->OnOpened(kv::LeaseId(id), transport_.AddLease(kv::LeaseId(id), 2 * kBlockBytes, kv::Epoch(1)));
-    ASSERT_TRUE(loop_.log().WaitFor(absl::StrCat("Use ", id, " of 4")));
+    ASSERT_TRUE(loop_.log().WaitFor(absl::StrCat("Use ", id, " of 2")));
   }
   // The thread has handled everything that was said before, by the present time.
   void Settle() {
@@ -290,7 +291,7 @@ TEST_F(CoordinatorTest, ALeaseThatCannotBeOpenedNeverReachesTheLoop) {
   coordinator_->OnOpened(kv::LeaseId(9), absl::PermissionDeniedError("not granted"));
   ASSERT_TRUE(broker_.log().WaitFor("LOST 9"));
   ASSERT_TRUE(transport_.log().WaitFor("Close 9"));
-  EXPECT_EQ(loop_.log().Count("Use 9 of 4"), 0);
+  EXPECT_EQ(loop_.log().Count("Use 9 of 2"), 0);
 }
 
 TEST_F(CoordinatorTest, RenewalsGoOutEachThirdOfTheTtlForAsLongAsTheyAreAnswered) {

@@ -33,7 +33,8 @@ class SharingHarness : private LoopObserver, private coordinator::LoopPort {
       : model_(options.model),
         block_bytes_(options.model.layout().block_bytes()),
         metrics_(registry_, {options.model.block_tokens, options.num_blocks}),
-        coordinator_({.instance_id = "me", .block_bytes = block_bytes_}, clock_, registry_) {
+        coordinator_({.instance_id = "me", .num_blocks = options.num_blocks, .block_bytes = block_bytes_}, clock_,
+                     registry_) {
     EngineOptions engine;
     engine.block_tokens = options.model.block_tokens;
     engine.share = true;

@@ -55,7 +55,9 @@ std::vector<std::string> Take(Borrower& borrower) {
   return words;
 }
 
-Borrower NewBorrower() { return Borrower({.instance_id = "chat-1", .ttl = kTtl, .drain = kDrain}); }
+Borrower NewBorrower() {
+  return Borrower({.instance_id = "chat-1", .block_bytes = 8192, .ttl = kTtl, .drain = kDrain});
+}
 Borrower OpeningBorrower() {
   Borrower borrower = NewBorrower();
   borrower.Granted(MakeLease(1), kStart);
@@ -79,6 +81,20 @@ Borrower LosingBorrower() {
   borrower.DonorGone(kId, kStart);
   EXPECT_THAT(Take(borrower), ElementsAre("LOST 1", "lose 1"));
   return borrower;
+}
+
+TEST(BorrowerTest, AGrantWithFewerBytesThanItsBlocksTakeIsLost) {
+  Borrower borrower = NewBorrower();
+  int64_t id = 0;
+  for (const auto& [num_bytes, blocks] : std::vector<std::pair<int64_t, int64_t>>{
+           {40960, 6}, {40960, 0}, {40960, -1}, {0, 5}, {-40960, 5}, {40960, int64_t{1} << 62}}) {
+    Lease lease = MakeLease(++id);
+    lease.num_bytes = num_bytes;
+    lease.borrower_blocks = blocks;
+    borrower.Granted(lease, kStart);
+    EXPECT_THAT(Take(borrower), ElementsAre(absl::StrCat("LOST ", id))) << num_bytes << " for " << blocks;
+  }
+  EXPECT_THAT(borrower.Held(), IsEmpty());
 }
 
 TEST(BorrowerTest, AGrantedLeaseIsOpenedReportedAndUsed) {

@@ -64,7 +64,14 @@ std::vector<std::string> Take(Donor& donor) {
 
 constexpr kv::LeaseId kId(1);
 
-Donor NewDonor() { return Donor({.instance_id = "summer-1", .revoke_deadline = kDeadline, .ttl = kTtl}); }
+constexpr int64_t kArenaBlocks = 100;
+Donor NewDonor() {
+  return Donor({.instance_id = "summer-1",
+                .num_blocks = kArenaBlocks,
+                .block_bytes = 4096,
+                .revoke_deadline = kDeadline,
+                .ttl = kTtl});
+}
 Donor ClearingDonor() {
   Donor donor = NewDonor();
   donor.Offered(MakeLease(1), kStart);
@@ -146,15 +153,29 @@ TEST(DonorTest, AnExtentIsNotLentTwice) {
   EXPECT_THAT(Take(donor), ElementsAre("clear 3"));
 }
 
-TEST(DonorTest, IllFormedExtentsAreDeclined) {
+TEST(DonorTest, ExtentsThatAreNotItsOwnAreDeclined) {
   Donor donor = NewDonor();
   constexpr int64_t kMax = std::numeric_limits<int64_t>::max();
   int64_t id = 0;
-  for (Extent extent : {Extent{-1, 5}, Extent{0, 0}, Extent{0, -5}, Extent{kMax, 1}, Extent{5, kMax}}) {
+  for (Extent extent :
+       {Extent{-1, 5}, Extent{0, 0}, Extent{0, -5}, Extent{kMax, 1}, Extent{5, kMax}, Extent{kMax, kMax},
+        Extent{kArenaBlocks, 1}, Extent{0, kArenaBlocks + 1}, Extent{(int64_t{1} << 32) + 5, 5}}) {
     Lease lease = MakeLease(++id);
     lease.extent = extent;
     donor.Offered(lease, kStart);
     EXPECT_THAT(Take(donor), ElementsAre(absl::StrCat("DECLINED ", id)));
+  }
+}
+
+// The transport would grant them: to the borrower, and over what was never cleared.
+TEST(DonorTest, AnOfferOfMoreOrFewerBytesThanItsBlocksHaveIsDeclined) {
+  Donor donor = NewDonor();
+  int64_t id = 0;
+  for (int64_t num_bytes : {0, -4096, 9 * 4096, 11 * 4096, 10 * 4096 + 1}) {
+    Lease lease = MakeLease(++id);
+    lease.num_bytes = num_bytes;
+    donor.Offered(lease, kStart);
+    EXPECT_THAT(Take(donor), ElementsAre(absl::StrCat("DECLINED ", id))) << num_bytes;
   }
 }
 
