@@ -80,7 +80,11 @@ absl::StatusOr<int64_t> Ledger::ReportWindow(const Party& who, const elastic::De
                                                    ", wanted at most ", there, ", its own and those it borrows"));
   }
   if (member->policy == nullptr) return 0;
-  member->policy->Report(demand, now);
+  // Who needs more than its arena lends nothing, however much more it is: no sum of foreign numbers may wrap.
+  elastic::Demand counted = demand;
+  counted.waiting_blocks = std::min(demand.waiting_blocks, member->engine.num_blocks);
+  counted.window_peak_blocks = std::min(demand.window_peak_blocks, member->engine.num_blocks);
+  member->policy->Report(counted, now);
   return member->policy->LendableBlocks(table_.LentBlocks(who), {}, now);
 }
 

@@ -65,7 +65,10 @@ void Ledger::ClaimAsDonor(const Lease& claim, absl::Time now) {
 bool Ledger::ClaimIsSound(const Lease& claim) const {
   const Engine& donor = members_.at(claim.donor.name).engine;
   if (donor.page_bytes < 1 || claim.borrower.name == claim.donor.name || claim.borrower.name.empty()) return false;
-  if (!claim.epoch.has_value() || claim.capability.empty() || claim.borrower_blocks < 0) return false;
+  if (!claim.epoch.has_value() || claim.capability.empty() || claim.borrower_blocks < 0 ||
+      claim.borrower_blocks > claim.num_bytes) {
+    return false;
+  }
   const Extent& extent = claim.extent;
   if (extent.first_block < 0 || extent.num_blocks < 1 || extent.first_block > donor.num_blocks ||
       extent.num_blocks > donor.num_blocks - extent.first_block) {

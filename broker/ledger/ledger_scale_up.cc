@@ -27,7 +27,8 @@ absl::StatusOr<std::vector<LeaseId>> Ledger::ScaleUp(const Party& who, int64_t n
   if (lent.empty() || member->policy == nullptr) return std::vector<LeaseId>();
   std::sort(lent.begin(), lent.end(), Innermost);
   const elastic::UnitBlocks unit = UnitBlocksOf(*member, *lent.front());
-  return TakeBackOrder(lent, member->policy->TakeBackBlocks(need_blocks, lent_blocks, unit, now), now);
+  const int64_t needed = std::min(need_blocks, member->engine.num_blocks);
+  return TakeBackOrder(lent, member->policy->TakeBackBlocks(needed, lent_blocks, unit, now), now);
 }
 
 // MEU_i and MEU_m of a lease's pair; {1, 1} where its borrower is gone.

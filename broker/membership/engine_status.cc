@@ -101,6 +101,11 @@ absl::Status Validate(const EngineInfo& info) {
   RETURN_IF_ERROR(CheckName("model_name", info.model_name));
   RETURN_IF_ERROR(CheckGeometry(info.kv));
   RETURN_IF_ERROR(CheckPositive("max_model_len_tokens", info.max_model_len_tokens));
+  if (!CheckedMul(info.kv.num_blocks, info.kv.block_bytes).has_value()) {
+    return absl::InvalidArgumentError(absl::StrCat("kv.num_blocks is ", info.kv.num_blocks, ", of ",
+                                                   info.kv.block_bytes,
+                                                   " bytes each; wanted a product within 64 bits"));
+  }
   RETURN_IF_ERROR(CheckSharing(info));
   if (info.state == EngineState::kStarting) return absl::OkStatus();
   if (info.state == EngineState::kStalled) {

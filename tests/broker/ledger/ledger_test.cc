@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "broker/ledger/ledger.h"
 
+#include <limits>
 #include <set>
 
 #include "tests/broker/ledger/ledger_fixture.h"
@@ -250,6 +251,31 @@ TEST_F(LedgerTest, BadRequestsAreInvalid) {
   EXPECT_EQ(ledger_->ReportWindow(PartyOf("x"), {}, now_).status().code(), absl::StatusCode::kNotFound);
   EXPECT_EQ(ledger_->ScaleUp(PartyOf("x"), 1, now_).status().code(), absl::StatusCode::kNotFound);
   EXPECT_EQ(ledger_->ScaleUp(PartyOf("chat"), 0, now_).status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST_F(LedgerTest, NumbersOfAnyMagnitudeAreCounted) {
+  constexpr int64_t kMax = std::numeric_limits<int64_t>::max();
+  for (const elastic::PolicyKind kind : {elastic::PolicyKind::kDefault, elastic::PolicyKind::kPaper}) {
+    Options options = TestOptions();
+    options.elastic.kind = kind;
+    Restart(1, options);
+    Enter(EngineOf("code"));
+    Enter(EngineOf("chat"));
+    Lease lease = Active("chat", 10);
+    const auto order = ledger_->ScaleUp(PartyOf("code"), kMax, now_);
+    ASSERT_TRUE(order.ok()) << order.status();
+    EXPECT_THAT(*order, ::testing::ElementsAre(lease.id));
+    const auto lendable = ledger_->ReportWindow(
+        PartyOf("code"),
+        {.used_blocks = 10, .waiting_blocks = kMax, .window_max_request_tokens = kMax, .window_peak_blocks = kMax},
+        now_);
+    ASSERT_TRUE(lendable.ok()) << lendable.status();
+    EXPECT_LE(*lendable, 10) << "no more than what is lent";
+    lease.borrower_blocks = kMax;
+    Restart(2, options);  // and the donor claims it at the next broker
+    ledger_->Enter(EngineOf("code"), {lease}, now_);
+    EXPECT_TRUE(ledger_->Snapshot().empty());
+  }
 }
 
 TEST_F(LedgerTest, WhoBorrowsMayUseMoreThanItOwns) {

@@ -227,6 +227,7 @@ TEST_F(MembershipTest, WhatAnEngineSaysOfItselfIsChecked) {
   expect_refused([](EngineInfo& i) { i.kv.block_bytes += 1; }, "kv.block_bytes is 368641, wanted 368640");
   expect_refused([](EngineInfo& i) { i.kv.num_layers = i.kv.head_dim = int64_t{1} << 40; }, "within 64 bits");
   expect_refused([](EngineInfo& i) { i.kv.num_blocks = 0; }, "kv.num_blocks is 0");
+  expect_refused([](EngineInfo& i) { i.kv.num_blocks = int64_t{1} << 60; }, "kv.num_blocks is 1152921504606846976");
   expect_refused([](EngineInfo& i) { i.max_model_len_tokens = 0; }, "max_model_len_tokens");
   const auto shares = [](EngineInfo& i) { i.lease_channel = "/run/a", i.node_id = "node", i.page_bytes = 4096; };
   expect_refused([&](EngineInfo& i) { shares(i), i.lease_channel = "/run/\n"; }, "lease_channel '/run/\\n'");
