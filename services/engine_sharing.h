@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // What an engine needs to lend and lease KV memory, put together.
 //
-//   ASSIGN_OR_RETURN(auto sharing, EngineSharing::Create(options, arena, broker_client, clock, metrics));  // no port
-//   yet engine->Share(sharing->transport(), sharing->coordinator()); sharing->Start(engine->lease_port());
+//   ASSIGN_OR_RETURN(auto sharing, EngineSharing::Create(options, arena, broker_client, clock, metrics));
+//   engine->Share(sharing->transport(), sharing->coordinator());
+//   sharing->Start(engine->lease_port());
 //   broker.Ready(address, load, sharing->Describe());
 //   ... engine->Drain(deadline); sharing->Stop();
 #pragma once

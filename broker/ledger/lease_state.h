@@ -19,13 +19,13 @@ const char* StateName(LeaseState state);
 /// released or fenced.
 bool HasEnded(LeaseState state);
 
-/// | from     | to                                   | whose step |
-/// |----------|--------------------------------------|-----------------------------------------------------------------|
-/// | offered  | granted, released                    | donor accepts; declines, or says nothing in time | | offered  |
-/// revoking                             | operator, limit, dead borrower; the donor may have accepted     | | granted
-/// | active                               | borrower has mapped it                                          | |
-/// granted, | revoking, released, fenced           | donor's need; borrower gives back or lost it; donor alone       |
-/// | active   |                                      | | | revoking | released, fenced                     | donor |
+/// | from            | to                          | whose step                                                      |
+/// |-----------------|-----------------------------|-----------------------------------------------------------------|
+/// | offered         | granted, released           | donor accepts; declines, or says nothing in time                |
+/// | offered         | revoking                    | operator, limit, dead borrower; the donor may have accepted     |
+/// | granted         | active                      | borrower has mapped it                                          |
+/// | granted, active | revoking, released, fenced  | donor's need; borrower gives back or lost it; donor alone       |
+/// | revoking        | released, fenced            | donor                                                           |
 bool MayStep(LeaseState from, LeaseState to);
 
 /// FAILED_PRECONDITION naming lease and both states where MayStep says no.

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // The broker's book of leases: who may borrow what from whom, as a pure value. Time and random bytes are handed in.
 //
-//   Ledger ledger({.id_prefix = random31, .elastic = {.window = absl::Seconds(60)}}, [&] { return SixteenRandomBytes();
-//   }); ledger.Enter(engine, leases_it_holds, now); ASSIGN_OR_RETURN(Answer answer, ledger.RequestLease(chat, {.key =
-//   "r1", .want_bytes = 64 << 20}, now)); for (const Change& change : ledger.TakeChanges()) Tell(change);
+//   Ledger ledger({.id_prefix = random31}, [&] { return SixteenRandomBytes(); });
+//   ledger.Enter(engine, leases_it_holds, now);
+//   ASSIGN_OR_RETURN(Answer answer, ledger.RequestLease(chat, {.key = "r1", .want_bytes = 64 << 20}, now));
+//   for (const Change& change : ledger.TakeChanges()) Tell(change);
 #pragma once
 
 #include <cstdint>

@@ -54,8 +54,6 @@ class Forward {
   absl::StatusOr<Outcome> Run(const sched::StepPlan& plan, bool may_cut_short = false);
   /// Counts up with every Run and every layer of it: a long step is not a loop that stands still.
   int64_t progress() const { return progress_.load(std::memory_order_relaxed); }
-  /// Leases that the step read in place or streamed.
-  std::span<const kv::LeaseId> leases_read() const { return lease_ids_; }
   /// KV of leases that the step read where it lies.
   int64_t in_place_bytes() const;
 

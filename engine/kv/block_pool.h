@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Hands out blocks, knows where each lies and counts who holds it.
 //
-//   auto blocks = pool.Allocate(3, std::nullopt);         // in the own arena; nothing where fewer than 3 are free
-//   there BlockRef again = blocks->front().Share(Holder::kCache); RegionId lease = pool.AddRegion(100);
+//   auto blocks = pool.Allocate(3, std::nullopt);         // in the own arena; nothing where fewer are free there
+//   BlockRef again = blocks->front().Share(Holder::kCache);
+//   RegionId lease = pool.AddRegion(100);
 //   std::optional<Move> move = pool.BeginMove(again.id(), lease);
 //   ...copy the bytes of move->from to move->to...
 //   pool.FinishMove(*move);                               // the block lies in the lease now, its old place is free

@@ -5,8 +5,9 @@
 //   KvCache::Attached cached = cache.Attach(table, salt, tokens);
 //   if (cache.Grow(table, computed + chunk) == Growth::kNoRoom) ...   // somebody must give way
 //   for (int32_t place : cache.TakeDirty()) ...                       // scrub, before the step writes
-//   for (const Move& move : cache.TakeMoves(8)) ...                   // start the copy; between steps, when it is
-//   done: cache.FinishMove(move); cache.Commit(table, tokens, computed);                            // after the step
+//   for (const Move& move : cache.TakeMoves(8)) ...                   // start the copy
+//   cache.FinishMove(move);                                           // when it is done, between steps
+//   cache.Commit(table, tokens, computed);                            // after the step
 //   cache.Release(table);
 #pragma once
 

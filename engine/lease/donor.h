@@ -167,7 +167,6 @@ class Donor {
 
   Entry* Find(kv::LeaseId id, std::initializer_list<Phase> phases);
   std::string WhyNot(const Lease& lease) const;
-  void Decline(kv::LeaseId id, const std::string& why);
   void EndUngranted(Entry& entry, bool cleared, const std::string& why, absl::Time now);
   void End(Entry& entry, bool fenced, const std::string& why, absl::Time now);
   void WantBack(Entry& entry, const std::string& why, absl::Time now);

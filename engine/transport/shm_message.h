@@ -21,8 +21,8 @@
 //   RENEW, RENEWED, RELEASE: nothing
 //
 // shm_staging.h has the layout of the staging memory. Text is filled up with zeros. A GRANT carries 1 + pieces
-// descriptors: the generation page, and the memory of piece 0, 1,
-// ...; the lease is the pieces, one after the other. A HELLO carries one descriptor, all others none.
+// descriptors: the generation page, and the memory of each piece; the lease is the pieces, one after the other. A HELLO
+// carries one descriptor, all others none.
 #pragma once
 
 #include <cstddef>
