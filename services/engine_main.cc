@@ -75,7 +75,7 @@ std::string DialAddress(const services::EngineFlags& flags, const std::string& l
 template <typename Work>
 void AtLowPriority(const Work& work) {
   std::thread([&] {
-    setpriority(PRIO_PROCESS, 0, 10);  // of this thread, and of those that it starts
+    setpriority(PRIO_PROCESS, 0, 5);  // of this thread, and of those that it starts
     work();
   }).join();
 }
