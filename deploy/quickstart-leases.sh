@@ -55,7 +55,8 @@ done
 [ "$(reclaims)" -gt 0 ] || die "smollm2-summary took no memory back in $round bursts"
 row "blocks leased" before now
 for donor in "${donors[@]}"; do row "from $donor" "${before[$donor]}" "${now[$donor]}"; done
-explain "Meanwhile the conversation goes on: what had lain there moved, or is computed again."
+explain "Meanwhile the conversation goes on. Blocks behind a lost one are of no use until that is computed again," \
+  "here beside the burst and on the same cores: the next first token is late."
 turn "Tell me about the lighthouse."
 wait "$pid_burst" || die "a request of the burst failed: $(tail -1 "$run/burst")"
 close_chat

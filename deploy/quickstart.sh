@@ -21,6 +21,7 @@ while [ $# -gt 0 ]; do
   case "$1" in
     --serve) serve=true ;;
     --model) [ $# -ge 2 ] || die "--model wants a path"; model=$2; shift ;;
+    --model=?*) model=${1#*=} ;;
     -h|--help) sed -n '3,7s/^# \{0,1\}//p' "$0"; exit 0 ;;
     *) die "unknown argument '$1'; wanted --serve or --model PATH" ;;
   esac
@@ -54,10 +55,12 @@ for port in 50050 50051 50061 50062 50063 8000 9180 9181 9182 9183; do
 done
 
 # Start --------------------------------------------------------------------------------------------------------------
-run='' shm='' pids=() clients=()
+run='' shm='' pids=() names=() clients=()  # names: by process id
 finish() {
   local code=$?
-  trap - EXIT INT TERM
+  trap '' INT TERM PIPE  # neither a second Ctrl-C nor a reader that has gone cuts this short
+  trap - EXIT
+  [ ${#pids[@]} -eq 0 ] || echo "quickstart: stopping (at most 10 s)" >&2 || true
   kill "${clients[@]}" "${pids[@]}" 2>/dev/null || true
   for pid in "${clients[@]}" "${pids[@]}"; do  # a drain is bounded by --drain_timeout, so this ends
     wait "$pid" 2>/dev/null || true
@@ -75,13 +78,19 @@ start() {  # start NAME HTTP_PORT BINARY FLAGS...; Ctrl-C is for this script alo
   local name=$1 http=$2; shift 2
   setsid "$bin/$1" "${@:2}" --http_listen="127.0.0.1:$http" >"$run/$name.log" 2>&1 &
   pids+=($!)
+  names[$!]=$name
   eval "pid_${name//-/_}=$!"
+}
+die_of() {  # die_of NAME WHAT: its logs outlive the run
+  local kept=build/quickstart-logs
+  mkdir -p $kept && cp "$run"/*.log $kept/
+  die "$1 $2; its log ends: $(tail -n 1 "$run/$1.log"); all logs are in $PWD/$kept"
 }
 healthy() {  # healthy NAME HTTP_PORT
   local pid_name=pid_${1//-/_} deadline=$((SECONDS + 120))
   until grep -qs '^listening' "$run/$1.log" && curl -fs -o "$run/health" "http://127.0.0.1:$2/health"; do
-    kill -0 "${!pid_name}" 2>/dev/null || die "$1 ended: $(tail -1 "$run/$1.log")"
-    [ $SECONDS -lt $deadline ] || die "$1 is not healthy after 120 s: $(tail -1 "$run/$1.log")"
+    kill -0 "${!pid_name}" 2>/dev/null || die_of "$1" "ended by itself"
+    [ $SECONDS -lt $deadline ] || die_of "$1" "is not healthy after 120 s"
     sleep 0.05
   done
 }
@@ -169,10 +178,13 @@ say "the cluster"
 if $serve; then
   say "serving until Ctrl-C; try, in another terminal:"
   echo "  $PWD/$bin/swiftcachectl chat --model smollm2-chat"
-  echo "  curl -s http://127.0.0.1:8000/v1/chat/completions -d '{\"model\":\"smollm2-chat\",\"messages\":[{\"role\":\"user\",\"content\":\"Hello\"}]}'"
+  body='{"model":"smollm2-chat","max_tokens":100,"stream":true,"messages":[{"role":"user","content":"Hello"}]}'
+  echo "  curl -sN http://127.0.0.1:8000/v1/chat/completions -d '$body'"
   echo "  curl -s http://127.0.0.1:9181/metrics | grep swiftcache_"
   echo "  $PWD/$bin/swiftcachectl status"
+  echo "  tail -n 3 $run/*.log"
   echo "  kill $$    # stops everything, as Ctrl-C does here"
-  wait -n "${pids[@]}" || true
-  die "one of the processes ended by itself: $(tail -qn1 "$run"/*.log | grep -m1 -E '^[EF]' || echo 'no error in its log')"
+  ended='' code=0
+  wait -n -p ended "${pids[@]}" || code=$?
+  die_of "${names[$ended]}" "ended by itself (exit code $code)"
 fi

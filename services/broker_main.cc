@@ -103,9 +103,10 @@ absl::Status Serve(const BrokerFlags& flags, services::ShutdownSignals& signals)
   LOG(INFO) << kProgram << " " << kVersion << " incarnation=" << loop->incarnation()
             << " dial=" << (flags.advertise.empty() ? server->address() : flags.advertise);
 
-  LOG(INFO) << "signal " << signals.Wait() << ": stopping";
+  const int signal = signals.Wait();
   ready = false;
   server->SetServing(false);
+  LOG(INFO) << "signal " << signal << ": stopping";
   loop->Stop();
   const absl::Time stopped = clock.Now() + kStopTimeout;
   server->Stop(stopped);

@@ -179,9 +179,10 @@ absl::Status Serve(const services::EngineFlags& flags, services::ShutdownSignals
   LOG(INFO) << kProgram << " " << kVersion << " serves " << flags.model_name << " as " << p.name << " with "
             << flags.threads << " threads, max_model_len=" << engine->max_model_len_tokens();
 
-  LOG(INFO) << "signal " << signals.Wait() << ": draining";
+  const int signal = signals.Wait();
   ready = false;
   server->SetServing(false);
+  LOG(INFO) << "signal " << signal << ": draining for at most " << flags.drain_timeout;
   p.broker->Draining();
   engine->Drain(clock.Now() + flags.drain_timeout);
   p.broker->Leave();

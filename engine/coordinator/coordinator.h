@@ -7,6 +7,26 @@
 //   coordinator.Start();
 //   coordinator.WantMemory(64 << 20, waiting_tokens);   // -> LoopPort::Use, some time
 //   coordinator.NeedBack(12);                           // -> LoopPort::TakeBack, within revoke_deadline
+//
+// A lease's life; on the left the donor's process, on the right the borrower's:
+//
+//   broker: OnLease(OFFERED)
+//   Donor::ClearExtent -> LoopPort::Clear
+//   Cleared -> Donor::Grant -> Transport::Grant
+//   ReportAccepted ------------- broker -------------> OnLease(GRANTED)
+//                                                      Borrower::Open -> Transport::Open
+//   OnBorrowerOpened <--------- transport -----------> OnOpened
+//                                                      ReportActive; Borrower::Use -> LoopPort::Use
+//   OnRenewal, SendRenewed <--- transport -----------> SendRenewal, OnRenewed: each third of the ttl
+//   NeedBack -> broker: AskScaleUp -> OnScaleUp, or after broker_patience without it
+//   SendRevoke, ReportRevoking - transport ----------> OnRevoked
+//                                                      Borrower::Drain -> LoopPort::Drain
+//                                                      Drained -> SendRelease, Close
+//   OnReleased <--------------- transport ------------
+//   Donor::TakeBack -> LoopPort::TakeBack; ReportReleased
+//
+// A donor waits for nobody: what is not released by revoke_deadline ends with Donor::Fence, TakeBack and ReportFenced,
+// and over there with Borrower::Lose -> LoopPort::Lose -> Dropped -> Close.
 #pragma once
 
 #include <cstdint>

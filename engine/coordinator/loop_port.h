@@ -17,7 +17,7 @@ class LoopPort {
  public:
   virtual ~LoopPort() = default;
   // As a donor.
-  /// Own blocks out of the extent, and no new ones in -> Coordinator::Cleared.
+  /// Move our own blocks out of the extent and place no new ones there -> Coordinator::Cleared.
   virtual void Clear(kv::LeaseId id, const lease::Extent& extent) = 0;
   /// The extent is ours again.
   virtual void TakeBack(kv::LeaseId id, const lease::Extent& extent) = 0;

@@ -16,10 +16,10 @@ namespace {
 
 constexpr int64_t kMovesAtOnce = 64;   // copies under way: enough to keep the transport busy
 constexpr int64_t kMovesToClear = 64;  // own blocks that a loan may push aside
-constexpr int kDrainShare = 2;         // of the time left, what copies of a drain may take
-constexpr int64_t kWishShare = 4;      // of own and of leased memory, the least that is asked for
+constexpr int kDrainDivisor = 2;       // copies of a drain may take this part of the time left
+constexpr int64_t kWishDivisor = 4;    // at least this part of own and of leased memory is asked for
 constexpr int64_t kDrainBatch = 8;     // moves planned before the clock is read again
-constexpr absl::Duration kBetweenDrains = absl::Milliseconds(50);  // of one need
+constexpr absl::Duration kBetweenDrains = absl::Milliseconds(50);  // drains closer than this are of one need
 
 }  // namespace
 
@@ -115,7 +115,7 @@ void Sharing::Do(const DrainMessage& message) {
 
 void Sharing::Drain(LeasedRegion& region) {
   const absl::Time begin = parts_.clock->Now();
-  const absl::Time used_deadline = begin + (region.drain_until - begin) / kDrainShare;
+  const absl::Time used_deadline = begin + (region.drain_until - begin) / kDrainDivisor;
   // A donor in need revokes many leases at once, and waits for the last of them.
   if (begin - idle_moves_until_ > kBetweenDrains) idle_moves_until_ = begin + options_.idle_move_budget;
   const absl::Time idle_deadline = std::min(used_deadline, idle_moves_until_);
@@ -237,7 +237,8 @@ void Sharing::AskForMemory(int64_t waiting_tokens) {
   int64_t blocks = parts_.cache->TakeLeaseWish();
   if (blocks == 0) return;
   // Who needs a little will need more: leases grow by steps, so that they stay few.
-  blocks = std::max({blocks, parts_.arena->num_blocks() / kWishShare, parts_.cache->leased_in().total / kWishShare});
+  blocks =
+      std::max({blocks, parts_.arena->num_blocks() / kWishDivisor, parts_.cache->leased_in().total / kWishDivisor});
   parts_.coordinator->WantMemory(blocks * parts_.arena->block_bytes(), waiting_tokens);
 }
 

@@ -4,7 +4,7 @@
 //
 //   sharing.Handle(message);            // from the coordinator, between steps
 //   StepPlan plan = scheduler.Plan();
-//   sharing.Advance(plan);              // scrubs, starts copies, asks for memory
+//   sharing.Advance(waiting_tokens, longest_request_tokens);  // scrubs, starts copies, asks for memory
 //   for (...) address = sharing.Address(place);
 #pragma once
 
@@ -44,7 +44,7 @@ class Sharing {
     bool scrub_on_return = true;
     int64_t streamed_layers = 0;  // of the model, where leased blocks are streamed layer by layer; 0: read in place
     absl::Duration scale_down_window = absl::Seconds(60);
-    absl::Duration idle_move_budget = absl::Milliseconds(2);  // for blocks that nobody runs on, of drains in a row
+    absl::Duration idle_move_budget = absl::Milliseconds(2);  // for blocks that nobody runs on; of drains in a row
   };
   struct Parts {
     kv::Arena* arena;
@@ -74,12 +74,6 @@ class Sharing {
   void NoteLost(const std::vector<kv::LeaseId>& leases);
 
  private:
-  struct Copy {
-    kv::Move move;
-    kv::LeaseId from_lease;  // of a copy out of a lease: the source must still hold when it is done
-    bool from_leased = false;
-  };
-
   void Do(const ClearMessage& message);
   void Do(const TakeBackMessage& message);
   void Do(const UseMessage& message);
@@ -93,6 +87,7 @@ class Sharing {
   void StartMoves();
   void Start(const kv::Move& move);
   void CopyHere(const kv::Move& move);
+  // The time for moves of idle blocks is shared by drains less than kBetweenDrains apart.
   void Drain(LeasedRegion& region);
   void ResetReaders(const LeasedRegion& region);
   void FinishRegions();
@@ -105,7 +100,7 @@ class Sharing {
   std::map<transport::Ticket, kv::Move> copies_;
   coordinator::WindowTracker window_;
   int64_t lendable_blocks_ = 0;
-  absl::Time idle_moves_until_ = absl::InfinitePast();  // of the drains in a row
+  absl::Time idle_moves_until_ = absl::InfinitePast();  // shared by the drains in a row
 };
 
 }  // namespace swiftcache::engine::exec

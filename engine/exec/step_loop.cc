@@ -136,11 +136,12 @@ void StepLoop::EndStarved() {
     }
   }
   for (LiveRequest* request : starved) {
-    Close(*request, absl::OutOfRangeError(absl::StrCat(
-                        "the request may grow to ", request->max_total_tokens,
-                        " tokens; this engine's own memory holds ", cache_.num_usable_local() * options_.block_tokens,
-                        ", with what others lend at present ", cache_.num_usable() * options_.block_tokens,
-                        ": shorten the prompt, lower max_tokens, or raise --kv_cache_bytes")));
+    Close(*request,
+          absl::OutOfRangeError(absl::StrCat(
+              "the request may grow to ", request->max_total_tokens, " tokens; this engine's own memory holds ",
+              cache_.num_usable_local() * options_.block_tokens, ", with what others lend at present ",
+              cache_.num_usable() * options_.block_tokens, " (waited ", absl::FormatDuration(options_.lease_patience),
+              " for more): shorten the prompt, lower max_tokens, or raise --kv_cache_bytes")));
   }
 }
 

@@ -94,15 +94,41 @@ def test_a_taken_port_is_one_clear_line(environment):
     assert run.stderr.splitlines()[-1].startswith("quickstart: port 50062 is taken")
 
 
-def test_serve_serves_until_it_is_told_to_stop(environment):
-    before = leftovers(environment["TMPDIR"])
-    child = subprocess.Popen([SCRIPT, "--serve", "--model", TINY / "tiny-llama-a"], stdout=subprocess.PIPE, text=True,
-                             env=environment, start_new_session=True)
+def serve(environment):
+    child = subprocess.Popen([SCRIPT, "--serve", f"--model={TINY / 'tiny-llama-a'}"], stdout=subprocess.PIPE,
+                             stderr=subprocess.PIPE, text=True, env=environment, start_new_session=True)
     line = ""
     while "stops everything" not in line:
         line = child.stdout.readline()
         assert line, "ended early"
+    return child
+
+
+def test_serve_serves_until_it_is_told_to_stop_and_a_second_ctrl_c_does_not_cut_that_short(environment):
+    before = leftovers(environment["TMPDIR"])
+    child = serve(environment)
     os.killpg(child.pid, signal.SIGINT)  # as a terminal does
+    line = ""
+    while "quickstart: stopping" not in line:
+        line = child.stderr.readline()
+        assert line, "ended without a word"
+    os.killpg(child.pid, signal.SIGINT)
     child.stdout.read()
     assert child.wait(30) == 130
+    assert "quickstart: stopping" not in child.stderr.read()
+    wait_until(lambda: leftovers(environment["TMPDIR"]) == before, 5, "nothing is left")
+
+
+def test_a_process_that_dies_under_serve_is_named_and_its_log_is_kept(environment):
+    before = leftovers(environment["TMPDIR"])
+    child = serve(environment)
+    processes = subprocess.run(["ps", "-ewwo", "pid,args"], capture_output=True, text=True).stdout.splitlines()
+    victim, = [p for p in processes if "--listen=127.0.0.1:50062" in p]
+    os.kill(int(victim.split()[0]), signal.SIGKILL)
+    child.stdout.read()
+    error = child.stderr.read()
+    assert child.wait(30) == 2
+    assert "quickstart: smollm2-summary ended by itself (exit code 137)" in error
+    folder = pathlib.Path(re.search(r"all logs are in (\S+)", error).group(1))
+    assert "serves smollm2-summary" in (folder / "smollm2-summary.log").read_text()
     wait_until(lambda: leftovers(environment["TMPDIR"]) == before, 5, "nothing is left")
