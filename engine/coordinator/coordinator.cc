@@ -85,6 +85,8 @@ void Coordinator::Run() {
     Tick(clock_.Now());
     Act(clock_.Now());
     Publish();
+    // After Publish: a registration between a report and what it tells of would leave the lease out.
+    for (const LeaseNews& news : std::exchange(news_, {})) broker_->Report(news);
   }
   for (const Lease& lease : donor_.Held()) transport_->Fence(lease.id);
   absl::MutexLock lock(&mutex_);
@@ -262,7 +264,7 @@ std::vector<Lease> Coordinator::Held() const {
 }
 
 void Coordinator::Report(LeaseId id, LeaseNews::What what, const std::string& why, kv::Epoch epoch) {
-  broker_->Report({.id = id, .what = what, .epoch = epoch, .reason = why});
+  news_.push_back({.id = id, .what = what, .epoch = epoch, .reason = why});
 }
 
 void Coordinator::Do(const Donor::ClearExtent& a) { loop_->Clear(a.lease.id, a.lease.extent); }
