@@ -71,11 +71,14 @@ std::string DialAddress(const services::EngineFlags& flags, const std::string& l
   return where->ToString();
 }
 
+constexpr int kComputeNiceness = 5;  // a third of the share of others on the same core
+
 // Threads that `work` starts compute: they give way to those that move tokens, answer pings and fence leases.
 template <typename Work>
 void AtLowPriority(const Work& work) {
   std::thread([&] {
-    setpriority(PRIO_PROCESS, 0, 5);  // of this thread, and of those that it starts
+    // Of this thread, and of those that it starts.
+    setpriority(PRIO_PROCESS, 0, getpriority(PRIO_PROCESS, 0) + kComputeNiceness);
     work();
   }).join();
 }
