@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "services/flags.h"
 
+#include <algorithm>
 #include <iostream>
 #include <memory>
 #include <utility>
@@ -48,6 +49,11 @@ std::vector<std::string> Arguments(int argc, const char* const* argv) {
 }
 
 std::string ShowInteger(int64_t n) { return absl::StrCat(n); }
+
+// The one argument that belongs to no flag, or "".
+std::string LoneValue(const std::vector<std::string>& extras) {
+  return extras.size() == 1 && !absl::StartsWith(extras[0], "-") ? extras[0] : "";
+}
 
 }  // namespace
 
@@ -140,9 +146,23 @@ int Flags::Complain(const CLI::ParseError& error) const {
     std::string extras;
     for (const std::string& extra : app_.remaining(true)) absl::StrAppend(&extras, " ", absl::CHexEscape(extra));
     what = absl::StrCat("unknown flag or argument:", extras);
+    for (const std::string& extra : app_.remaining(true)) what += SuggestFlag(app_, extra);
+  } else if (const std::string value = LoneValue(app_.remaining(true));
+             dynamic_cast<const CLI::RequiredError*>(&error) != nullptr && !value.empty()) {
+    absl::StrAppend(&what, " (did you mean ", what.substr(0, what.find(' ')), "=", absl::CHexEscape(value), "?)");
   }
   std::cerr << program_ << ": " << what << "; " << program_ << " --help lists the flags" << std::endl;
   return kUsageError;
+}
+
+std::string SuggestFlag(const CLI::App& app, const std::string& argument) {
+  if (!absl::StartsWith(argument, "--")) return "";
+  std::string name = argument.substr(2, argument.find('=') - 2);
+  std::replace(name.begin(), name.end(), '-', '_');
+  for (const CLI::App* at = &app; at != nullptr; at = at->get_parent()) {
+    if (at->get_option_no_throw("--" + name) != nullptr) return absl::StrCat(" (did you mean --", name, "?)");
+  }
+  return "";
 }
 
 std::optional<int> Flags::Parse(int argc, const char* const* argv) {

@@ -56,4 +56,7 @@ class Flags {
   CLI::App app_;
 };
 
+/// " (did you mean --max_tokens?)" for --max-tokens=5, where `app` or one above it has such a flag; else "".
+std::string SuggestFlag(const CLI::App& app, const std::string& argument);
+
 }  // namespace swiftcache::services

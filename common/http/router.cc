@@ -59,10 +59,18 @@ const Router::Methods* Router::Find(const std::string& path) const {
   return nullptr;
 }
 
+std::string Router::Paths() const {
+  std::vector<std::string> paths;
+  for (const auto& [path, methods] : exact_) paths.push_back(path);
+  for (const auto& [path, methods] : prefixes_) paths.push_back(path + "*");
+  return absl::StrJoin(paths, ", ");
+}
+
 void Router::Handle(HttpRequest request, std::shared_ptr<HttpResponder> responder) const {
   const Methods* methods = Find(request.path);
   if (methods == nullptr) {
-    return SendError(*responder, 404, absl::StrCat("no such path: ", request.method, " ", request.path));
+    return SendError(*responder, 404,
+                     absl::StrCat("no such path: ", request.method, " ", request.path, "; there are ", Paths()));
   }
   auto handler = methods->find(request.method == "HEAD" ? "GET" : request.method);
   if (handler == methods->end()) {

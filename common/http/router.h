@@ -15,7 +15,8 @@
 namespace swiftcache::http {
 
 /// Thread-safety: immutable. Ownership: owns the handlers.
-/// Errors: unknown path 404, wrong method 405 (names the ones allowed), a handler that throws 500; nothing escapes.
+/// Errors: unknown path 404 (names those there are), wrong method 405 (names the ones allowed), a handler that throws
+/// 500; nothing escapes.
 class Router {
  public:
   Router(const HttpServer::Options& options, std::vector<HttpRoute> routes);
@@ -24,6 +25,7 @@ class Router {
  private:
   using Methods = std::map<std::string, HttpHandler>;
   const Methods* Find(const std::string& path) const;
+  std::string Paths() const;
 
   std::map<std::string, Methods> exact_;
   std::map<std::string, Methods> prefixes_;

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "gateway/openai/api_error.h"
 
 namespace swiftcache::gateway::openai {
@@ -16,7 +17,7 @@ using nlohmann::json;
 constexpr size_t kShownBytes = 60;
 
 std::string Describe(const NumberRange& range) {
-  return absl::StrCat("wants a number in ", range.low_is_open ? "(" : "[", range.low, ", ", range.high, "]");
+  return absl::StrFormat("wants a number in %s%.10g, %.10g]", range.low_is_open ? "(" : "[", range.low, range.high);
 }
 
 }  // namespace

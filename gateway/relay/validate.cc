@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "common/base/status_macros.h"
 
 namespace swiftcache::gateway::relay {
@@ -62,7 +63,7 @@ absl::Status CheckNumber(std::string_view field, std::optional<double> value, Ra
   if (!value.has_value()) return absl::OkStatus();
   const bool above = range.low_is_open ? *value > range.low : *value >= range.low;
   if (above && *value <= range.high) return absl::OkStatus();  // false for NaN
-  const std::string high = std::isfinite(range.high) ? absl::StrCat(range.high, "]") : "unbounded)";
+  const std::string high = std::isfinite(range.high) ? absl::StrFormat("%.10g]", range.high) : "unbounded)";
   return absl::InvalidArgumentError(absl::StrCat("sampling.", Absl(field), " is ", *value, ", wants a number in ",
                                                  range.low_is_open ? "(" : "[", range.low, ", ", high,
                                                  ": correct it or leave it out"));

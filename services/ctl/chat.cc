@@ -2,6 +2,7 @@
 // swiftcachectl chat: holds a conversation, from --message flags, the terminal or a file.
 #include <unistd.h>
 
+#include <csignal>
 #include <iostream>
 #include <memory>
 #include <optional>
@@ -84,8 +85,18 @@ std::optional<std::string> Ask() {
   return std::nullopt;
 }
 
+// The shell's prompt begins its own line after ^C, which then ends the process as it would have.
+void EndLineAtInterrupt() {
+  std::signal(SIGINT, [](int signal) {
+    (void)!write(STDOUT_FILENO, "\n", 1);
+    std::signal(signal, SIG_DFL);
+    std::raise(signal);
+  });
+}
+
 // Where a person types an error ends the turn, not the conversation.
 absl::Status Talk(Conversation& conversation) {
+  if (Typed()) EndLineAtInterrupt();
   if (Typed()) std::cout << Faint("Ctrl-D ends, /reset forgets the conversation.") << "\n";
   while (std::optional<std::string> line = Ask()) {
     if (line->empty()) continue;

@@ -18,6 +18,7 @@ namespace swiftcache::services::ctl {
 namespace {
 
 constexpr absl::Duration kPoll = absl::Milliseconds(50);
+constexpr absl::Duration kShortestSpeed = absl::Milliseconds(50);  // tokens over less time are no speed
 
 int64_t Cached(const v1::Usage& usage) {
   return usage.cached_tokens().local() + usage.cached_tokens().donor() + usage.cached_tokens().host();
@@ -49,10 +50,12 @@ double Turn::tokens_per_second() const {
 }
 
 std::string Turn::Summary() const {
+  const bool has_speed = tokens > 1 && total - time_to_first_token >= kShortestSpeed;
+  const std::string speed = has_speed ? absl::StrFormat(", %.1f tokens/s", tokens_per_second()) : "";
   const std::string leased = leased_tokens > 0 ? absl::StrCat(", ", leased_tokens, " of them in leased memory") : "";
-  return absl::StrFormat("ttft %.1f ms, %.1f tokens/s, %d tokens; prompt %d tokens, %d from the cache%s",
-                         absl::ToDoubleMilliseconds(time_to_first_token), tokens_per_second(), tokens, prompt_tokens,
-                         cached_tokens, leased);
+  return absl::StrFormat("ttft %.1f ms%s, %d tokens; prompt %d tokens, %d from the cache%s",
+                         absl::ToDoubleMilliseconds(time_to_first_token), speed, tokens, prompt_tokens, cached_tokens,
+                         leased);
 }
 
 Client::Client(const std::string& gateway)
@@ -66,10 +69,19 @@ absl::Status Client::Explain(const grpc::Status& status) const {
   return absl::UnavailableError(absl::StrCat("no gateway answers at ", address_, "; start one or set --gateway"));
 }
 
+absl::Status Client::NoGateway(absl::StatusCode code) const {
+  return absl::Status(code, absl::StrCat("--gateway=", address_,
+                                         ": what answers there is no gateway; wanted the gRPC address of one, as in "
+                                         "127.0.0.1:50051"));
+}
+
 absl::StatusOr<std::vector<std::string>> Client::Models() {
   grpc::ClientContext context;
   v1::ListModelsResponse response;
   const grpc::Status status = stub_->ListModels(&context, v1::ListModelsRequest(), &response);
+  const absl::Status plain = FromGrpc(status);
+  // A gateway has no reason to cancel this; what speaks another protocol looks so.
+  if (absl::IsUnimplemented(plain) || absl::IsCancelled(plain)) return NoGateway(plain.code());
   if (!status.ok()) return Explain(status);
   std::vector<std::string> names;
   for (const v1::ModelInfo& model : response.models()) names.push_back(model.name());

@@ -31,7 +31,7 @@ struct Turn {
   /// Of the tokens after the first; 0 where there are none.
   double tokens_per_second() const;
   /// "ttft 12.3 ms, 54.2 tokens/s, 96 tokens; prompt 41 tokens, 12 from the cache", and where there are any
-  /// ", 8 of them in leased memory".
+  /// ", 8 of them in leased memory". Without the speed where it was measured over too short a time to say much.
   std::string Summary() const;
 };
 
@@ -53,6 +53,7 @@ class Client {
  private:
   absl::StatusOr<std::vector<std::string>> Models();
   absl::Status Explain(const grpc::Status& status) const;
+  absl::Status NoGateway(absl::StatusCode code) const;
 
   const std::string address_;
   const RealClock clock_;

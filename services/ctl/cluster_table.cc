@@ -74,7 +74,7 @@ std::string ClusterTable::ShowEngines() const {
                {"HIT LOCAL", Table::kRight},
                {"HIT DONOR", Table::kRight},
                {"RECLAIMS", Table::kRight},
-               {"LAST", Table::kRight}});
+               {"LAST RECLAIM", Table::kRight}});
   for (const auto& [name, engine] : engines_) table.Add(EngineRow(engine, lent[name], borrowed[name]));
   return table.ToString();
 }

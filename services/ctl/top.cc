@@ -100,7 +100,7 @@ void AddTop(CLI::App& app, const Doors& doors, Command& chosen) {
   auto flags = std::make_shared<TopFlags>();
   command->add_flag("--leases", flags->leases, "a line for every lease too");
   command->add_option("--frames", flags->frames, "ends after so many tables; 0: until interrupted")
-      ->check(CLI::NonNegativeNumber)
+      ->check(CLI::Range(int64_t{0}, int64_t{1'000'000}))
       ->capture_default_str();
   command->callback([&doors, &chosen, flags] { chosen = [&doors, flags] { return RunTop(doors, *flags); }; });
 }

@@ -47,6 +47,20 @@ def test_ctl_bench_prints_percentiles(tiny):
     assert "p99" in out and "ttft" in out.lower()
 
 
+def test_ctl_says_what_is_no_broker_and_which_flag_was_meant(tiny):
+    def complaint(*args):
+        run = tiny.ctl(*args, check=False)
+        assert run.returncode != 0 and run.stdout == "" and run.stderr.count("\n") == 1
+        return run.stderr
+    assert f"--broker={tiny.gateway.grpc}: what answers there is no broker" in complaint(
+        f"--broker={tiny.gateway.grpc}", "lease", "ls")
+    assert f"--gateway={tiny.broker.grpc}: what answers there is no gateway" in complaint(
+        f"--gateway={tiny.broker.grpc}", "generate", "--prompt=x")
+    assert "--broker: address 'nowhere': has no port" in complaint("--broker=nowhere", "status")
+    assert "did you mean --max_tokens?); swiftcachectl generate --help" in complaint("generate", "--max-tokens=5")
+    assert "wants a number in [1, 2147483647]" in complaint("generate", "--model=tiny", "--prompt=x", "--max_tokens=0")
+
+
 def test_ctl_chat_holds_a_conversation_and_reports_cached_tokens(tiny):
     out = tiny.ctl("chat", "--model=tiny", "--message=one two three four five six seven eight nine ten",
                    "--message=and again", "--max_tokens=8", "--temperature=0").stdout

@@ -106,6 +106,9 @@ TEST(FlagsTest, UnknownFlagsAndMissingOnesAreOneLine) {
   ExpectOneLine(Parsed({"--model=m", "--no_such_flag=1"}), "unknown flag or argument: --no_such_flag=1");
   ExpectOneLine(Parsed({"--model=m", "stray\nword"}), "unknown flag or argument: stray\\nword");
   ExpectOneLine(Parsed({}), "--model");
+  ExpectOneLine(Parsed({"--model=m", "--max-num-seqs=3"}), "--max-num-seqs=3 (did you mean --max_num_seqs?)");
+  EXPECT_THAT(Parsed({"--model=m", "--no-such-flag"}).error, Not(HasSubstr("did you mean")));
+  ExpectOneLine(Parsed({"model.gguf"}), "--model is required (did you mean --model=model.gguf?)");
   ExpectOneLine(Parsed({"--model"}), "--model");
 }
 

@@ -68,12 +68,12 @@ TEST_F(ClusterTableTest, AnEnginesLineShowsWhatItLendsAndBorrowsAndWhereItsHitsW
   load.set_last_reclaim_micros(1234);
   cluster_.Apply(news);
   EXPECT_EQ(cluster_.ShowEngines(),
-            "ENGINE  STATE  RUNNING  WAITING     OWN   USED  CACHED   LENT  BORROWED  HIT LOCAL  HIT DONOR  RECLAIMS   "
-            " LAST\n"
+            "ENGINE  STATE  RUNNING  WAITING     OWN   USED  CACHED   LENT  BORROWED  HIT LOCAL  HIT DONOR  RECLAIMS  "
+            "LAST RECLAIM\n"
             "chat    READY        0        0  64 MiB  3 MiB     0 B    0 B     4 MiB        30%        20%         2  "
-            "1.2 ms\n"
-            "code    READY        0        0  64 MiB  3 MiB     0 B  4 MiB       0 B          -          -         0   "
-            "    -\n");
+            "      1.2 ms\n"
+            "code    READY        0        0  64 MiB  3 MiB     0 B  4 MiB       0 B          -          -         0  "
+            "           -\n");
 }
 
 TEST_F(ClusterTableTest, ALeasesLineNamesTheDonorsBlocks) {

@@ -49,6 +49,8 @@ TEST(TurnTest, SpeedCountsTheTokensAfterTheFirst) {
   EXPECT_EQ(turn.Summary(), "ttft 1000.0 ms, 5.0 tokens/s, 11 tokens; prompt 7 tokens, 5 from the cache");
   turn.leased_tokens = 3;
   EXPECT_THAT(turn.Summary(), testing::EndsWith("prompt 7 tokens, 5 from the cache, 3 of them in leased memory"));
+  turn.total = turn.time_to_first_token + absl::Milliseconds(49);
+  EXPECT_THAT(turn.Summary(), testing::StartsWith("ttft 1000.0 ms, 11 tokens; "));
   turn.tokens = 1;
   EXPECT_DOUBLE_EQ(turn.tokens_per_second(), 0);
 }
