@@ -119,6 +119,17 @@ def test_serve_serves_until_it_is_told_to_stop_and_a_second_ctrl_c_does_not_cut_
     wait_until(lambda: leftovers(environment["TMPDIR"]) == before, 5, "nothing is left")
 
 
+def test_a_reader_that_goes_away_leaves_nothing(environment):
+    before = leftovers(environment["TMPDIR"])
+    child = subprocess.Popen([SCRIPT, "--serve", f"--model={TINY / 'tiny-llama-a'}"], stdout=subprocess.PIPE,
+                             stderr=subprocess.STDOUT, text=True, env=environment)
+    while "== starting" not in child.stdout.readline():
+        assert child.poll() is None
+    child.stdout.close()
+    assert child.wait(60) != 0
+    wait_until(lambda: leftovers(environment["TMPDIR"]) == before, 5, "nothing is left")
+
+
 def test_a_process_that_dies_under_serve_is_named_and_its_log_is_kept(environment):
     before = leftovers(environment["TMPDIR"])
     child = serve(environment)
