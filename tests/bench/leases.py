@@ -3,6 +3,7 @@
 """What leases are worth, and what they cost: real processes, a real model, each figure beside its bound or its peer.
 
   tests/bench/leases.py ttft                 turns 2 and later, with leases, without, and with all memory local
+  tests/bench/leases.py ttft_open            the same under Poisson arrivals
   tests/bench/leases.py reclaim              a donor needs 64 MiB back: borrower idle, and mid-step
   tests/bench/leases.py longest              a prompt many times longer than the engine's own memory
   tests/bench/leases.py stall                what layer streaming does not hide, at several link speeds
@@ -169,7 +170,7 @@ def print_sources(side):
 def ttft(bench):
     sides = ttft_sides(bench)
     talks = Conversations(bench, active=8)  # of 768 tokens on average: three times the arena
-    samples, service = {s.name: [] for s in sides}, {s.name: [] for s in sides}
+    samples = {s.name: [] for s in sides}
     wrong, counted = 0, 0
     warm_up = 24
     while counted < warm_up + bench.args.samples:
@@ -184,15 +185,24 @@ def ttft(bench):
             if counted > warm_up:
                 for name, answer in answers.items():
                     samples[name].append(answer.ttft)
-                    service[name].append(answer.seconds)
         talks.answered(slot, ids)
     print_ttft("Closed loop, one client", samples, sides)
     print(f"answers that differ between the sides: {wrong}")
     for side in sides:
         print_sources(side)
 
-    # Poisson arrivals; a side has the machine for a window, then the next side has the same arrivals.
-    rate = 0.6 / statistics.mean(service["without"])
+
+def ttft_open(bench):
+    """Poisson arrivals; a side has the machine for a window, then the next side has the same arrivals."""
+    sides = ttft_sides(bench)
+    talks = Conversations(bench, active=8)
+    service = []
+    for _ in range(48):  # warm-up, and what the side without leases can serve
+        slot, talk = talks.next()
+        answers = [side.ask(talk["prompt"], talks.ANSWER) for side in sides]
+        service.append(answers[0].seconds)
+        talks.answered(slot, answers[-1].ids)
+    rate = 0.6 / statistics.mean(service[16:])
     samples = {s.name: [] for s in sides}
     pool = concurrent.futures.ThreadPoolExecutor(64)
     while min(len(v) for v in samples.values()) < bench.args.samples:
@@ -356,7 +366,7 @@ def unused(bench):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["ttft", "reclaim", "longest", "stall", "interference", "unused"])
+    parser.add_argument("what", choices=["ttft", "ttft_open", "reclaim", "longest", "stall", "interference", "unused"])
     parser.add_argument("--bin", default=ROOT / "build/release/bin")
     parser.add_argument("--model", default=MODEL)
     parser.add_argument("--threads", type=int, default=os.cpu_count())
