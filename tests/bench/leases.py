@@ -288,18 +288,25 @@ def go_duration(text):
 
 
 def stall(bench):
+    """Prefills of 64 new tokens behind about 1,000 that lie on lease, streamed; seconds as in the paper's figure 10."""
+    print(f"{'link':>9}{'queue':>8}{'load':>8}{'execute':>9}{'store':>8}{'stall':>9}{'stall / prefill':>17}")
     for gbps in bench.args.gbps:
-        bench_side = bench.side(f"link_{gbps}", 1024, (6144,), ("--stream=lsc", f"--link_gbps={gbps}"))
+        side = bench.side(f"link_{gbps}", 1024, (6144,), ("--stream=lsc", f"--link_gbps={gbps}"))
         prompts = [bench.tokens(900) for _ in range(4)]
-        for turn in range(bench.args.rounds):
+        for prompt in prompts:
+            side.ask(prompt, 1)
+        before = side.chat.metrics()
+        for _ in range(bench.args.rounds):
             for prompt in prompts:
-                bench_side.ask(prompt, 4)
                 prompt += bench.tokens(64)
-        metrics = bench_side.chat.metrics()
-        print(f"\nlink of {gbps} Gbit/s")
-        for name, value in sorted(metrics.items()):
-            if any(part in name for part in ("kv_stall", "kv_transfer", "prefill", "phase")) and "bucket" not in name:
-                print(f"    {name} {value:.6g}")
+                side.ask(prompt, 1)
+        after = side.chat.metrics()
+        spent = {k: v - before[k] for k, v in after.items() if "_sum" in k}
+        phase = {p: next(v for k, v in spent.items() if "prefill_phase" in k and f'phase="{p}"' in k)
+                 for p in ("queue", "load", "execute", "store")}
+        stalled = next(v for k, v in spent.items() if "kv_stall_seconds" in k)
+        print(f"{gbps:4} Gb/s{phase['queue']:8.3f}{phase['load']:8.3f}{phase['execute']:9.3f}{phase['store']:8.3f}{stalled:9.4f}"
+              f"{stalled / (phase['execute'] + stalled):16.2%}")
 
 
 def interference(bench):
