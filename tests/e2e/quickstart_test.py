@@ -32,6 +32,11 @@ def environment(binaries, tmp_path):
     return {**os.environ, "TMPDIR": str(folder)}
 
 
+def interruptible():
+    """In a child: whoever runs these tests in the background may have had Ctrl-C ignored."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def quickstart(environment, *args, cwd=ROOT, timeout=600):
     return subprocess.run([SCRIPT, *args], capture_output=True, text=True, env=environment, cwd=cwd, timeout=timeout)
 
@@ -66,7 +71,8 @@ def test_a_conversation_outgrows_its_memory_and_goes_on_while_a_neighbour_takes_
 
 def test_ctrl_c_in_the_middle_leaves_nothing(environment):
     before = leftovers(environment["TMPDIR"])
-    child = subprocess.Popen([SCRIPT], stdout=subprocess.PIPE, text=True, env=environment, start_new_session=True)
+    child = subprocess.Popen([SCRIPT], stdout=subprocess.PIPE, text=True, env=environment, start_new_session=True,
+                             preexec_fn=interruptible)
     line = ""
     while "== a burst" not in line:
         line = child.stdout.readline()
@@ -96,7 +102,8 @@ def test_a_taken_port_is_one_clear_line(environment):
 
 def serve(environment):
     child = subprocess.Popen([SCRIPT, "--serve", f"--model={TINY / 'tiny-llama-a'}"], stdout=subprocess.PIPE,
-                             stderr=subprocess.PIPE, text=True, env=environment, start_new_session=True)
+                             stderr=subprocess.PIPE, text=True, env=environment, start_new_session=True,
+                             preexec_fn=interruptible)
     line = ""
     while "stops everything" not in line:
         line = child.stdout.readline()
