@@ -205,10 +205,10 @@ TEST_F(LeaseClientTest, AWishThatFindsNoBrokerIsAnsweredAndNotRepeatedByItself) 
 }
 
 TEST_F(LeaseClientTest, OfWindowsThatWaitTheLastIsSent) {
-  absl::Notification first_is_there, go_on;
-  broker_.on_report = [&](const v1::ReportLeaseRequest&) {
-    first_is_there.Notify();
-    go_on.WaitForNotification();
+  const auto first_is_there = std::make_shared<absl::Notification>(), go_on = std::make_shared<absl::Notification>();
+  broker_.on_report = [=](const v1::ReportLeaseRequest&) {  // may outlive this function
+    if (!first_is_there->HasBeenNotified()) first_is_there->Notify();
+    go_on->WaitForNotification();
     return grpc::Status::OK;
   };
   Start().Report({.id = kv::LeaseId(1), .what = What::kActive});
@@ -220,10 +220,10 @@ TEST_F(LeaseClientTest, OfWindowsThatWaitTheLastIsSent) {
 }
 
 TEST_F(LeaseClientTest, AdviceOvertakesReportsThatWait) {
-  absl::Notification first_is_there, go_on;
-  broker_.on_report = [&](const v1::ReportLeaseRequest&) {
-    first_is_there.Notify();
-    go_on.WaitForNotification();
+  const auto first_is_there = std::make_shared<absl::Notification>(), go_on = std::make_shared<absl::Notification>();
+  broker_.on_report = [=](const v1::ReportLeaseRequest&) {  // may outlive this function
+    if (!first_is_there->HasBeenNotified()) first_is_there->Notify();
+    go_on->WaitForNotification();
     return grpc::Status::OK;
   };
   broker_.on_scale_up = [](const v1::ScaleUpRequest&, v1::ScaleUpResponse& response) {
@@ -232,23 +232,23 @@ TEST_F(LeaseClientTest, AdviceOvertakesReportsThatWait) {
     return grpc::Status::OK;
   };
   Start().Report({.id = kv::LeaseId(1), .what = What::kActive});
-  first_is_there.WaitForNotification();
+  first_is_there->WaitForNotification();
   client_->AskScaleUp(12);
   EXPECT_TRUE(events_.log().WaitFor("advice 4 2"));
-  go_on.Notify();
+  go_on->Notify();
 }
 
 TEST_F(LeaseClientTest, AdviceThatTakesTooLongIsNone) {
-  absl::Notification asked, ended;
-  broker_.on_scale_up = [&](const v1::ScaleUpRequest&, v1::ScaleUpResponse&) {
-    asked.Notify();
-    ended.WaitForNotification();
+  const auto asked = std::make_shared<absl::Notification>(), ended = std::make_shared<absl::Notification>();
+  broker_.on_scale_up = [=](const v1::ScaleUpRequest&, v1::ScaleUpResponse&) {  // may outlive this function
+    asked->Notify();
+    ended->WaitForNotification();
     return grpc::Status::OK;
   };
   Start(/*advice_timeout=*/absl::Seconds(1)).AskScaleUp(12);
-  asked.WaitForNotification();
+  asked->WaitForNotification();
   EXPECT_TRUE(events_.log().WaitFor("advice DEADLINE_EXCEEDED"));
-  ended.Notify();
+  ended->Notify();
 }
 
 TEST_F(LeaseClientTest, WatchTellsOfOwnLeasesAndOfNoOthers) {
