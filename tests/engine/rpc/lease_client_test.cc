@@ -212,9 +212,9 @@ TEST_F(LeaseClientTest, OfWindowsThatWaitTheLastIsSent) {
     return grpc::Status::OK;
   };
   Start().Report({.id = kv::LeaseId(1), .what = What::kActive});
-  first_is_there.WaitForNotification();
+  first_is_there->WaitForNotification();
   for (int64_t used : {1, 2, 3}) client_->ReportWindow({.used_blocks = used});
-  go_on.Notify();
+  go_on->Notify();
   ASSERT_TRUE(broker_.log().WaitFor("ReportWindow 3"));
   EXPECT_THAT(broker_.log().calls(), ElementsAre("ReportLease 1", "ReportWindow 3"));
 }
