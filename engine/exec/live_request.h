@@ -42,7 +42,6 @@ struct LiveRequest {
   std::unique_ptr<ResponseSink> sink;
   absl::Time arrival_time;
   int64_t max_total_tokens = 0;  // prompt and output of one continuation
-  bool parked = false;           // not with the scheduler: nobody has so much memory at present
 
   std::optional<absl::Time> start_time;  // when its first continuation first ran
   std::vector<std::unique_ptr<Continuation>>

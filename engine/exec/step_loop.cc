@@ -96,21 +96,16 @@ void StepLoop::Accept(std::unique_ptr<LiveRequest> request) {
 
 // Donors may have what it takes: they are asked, and for a while it waits for their answer.
 void StepLoop::Park(LiveRequest* request) {
-  request->parked = true;
-  parked_.push_back(request->request.request_id);
+  parked_.push_back(request);
   cache_.NoteNeed(cache_.BlocksFor(request->max_total_tokens - 1));
 }
 
 void StepLoop::AdmitParked() {
-  for (const std::string& id : std::exchange(parked_, {})) {
-    const auto live = live_.find(id);
-    if (live == live_.end() || !live->second->parked) continue;  // cancelled; its id may be another's now
-    LiveRequest& request = *live->second;
-    if (scheduler_.CanEverFit(request.max_total_tokens - 1)) {
-      request.parked = false;
-      scheduler_.Add(request.continuations.front().get());
+  for (LiveRequest* request : std::exchange(parked_, {})) {
+    if (scheduler_.CanEverFit(request->max_total_tokens - 1)) {
+      scheduler_.Add(request->continuations.front().get());
     } else {
-      Park(&request);
+      Park(request);
     }
   }
 }
@@ -121,10 +116,11 @@ void StepLoop::EndStarved() {
   next_starved_ = absl::InfiniteFuture();
   std::vector<LiveRequest*> starved;
   for (const auto& [id, request] : live_) {
+    const bool parked = std::find(parked_.begin(), parked_.end(), request.get()) != parked_.end();
     absl::Time since = absl::InfiniteFuture();
     for (const auto& continuation : request->continuations) {
       absl::Time& its = continuation->starved_since;
-      const bool waits = !continuation->done && (request->parked || !scheduler_.Fits(*continuation));
+      const bool waits = !continuation->done && (parked || !scheduler_.Fits(*continuation));
       its = waits ? std::min(its, now) : absl::InfiniteFuture();
       since = std::min(since, its);
     }
@@ -354,6 +350,7 @@ void StepLoop::Close(LiveRequest& request, const absl::Status& status) {
     scheduler_.Remove(continuation.get());
     continuation->done = true;
   }
+  std::erase(parked_, &request);
   const auto live = live_.find(request.request.request_id);
   std::unique_ptr<LiveRequest> closed = std::move(live->second);
   live_.erase(live);

@@ -116,7 +116,7 @@ class StepLoop {
   StepMeter meter_;
   sample::Sampler sampler_;
   absl::flat_hash_map<std::string, std::unique_ptr<LiveRequest>> live_;  // after cache_: holds its blocks
-  std::vector<std::string> parked_;  // ids of requests that neither own memory nor what may be leased can hold
+  std::vector<LiveRequest*> parked_;  // not with the scheduler: neither own memory nor what may be leased holds them
   absl::Time next_starved_ = absl::InfiniteFuture();  // when patience with the first of them ends
   int64_t cut_short_in_a_row_ = 0;
   Outbox outbox_;

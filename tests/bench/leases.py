@@ -85,9 +85,6 @@ class Side:
     def ask(self, prompt, tokens, model="chat"):
         return Answer(self.stub, self.bench.pb, prompt, tokens, model)
 
-    def sum(self, process, name):
-        return process.metric(name)
-
 
 class Bench:
     def __init__(self, args):

@@ -14,6 +14,19 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::Pair;
 
+// The set has these places, in merged extents.
+void ExpectHolds(const ExtentSet& set, const std::set<int32_t>& expected) {
+  std::set<int32_t> listed;
+  int32_t last_end = -1;
+  for (auto [start, length] : set.extents()) {
+    ASSERT_GT(start, last_end) << "adjacent extents were not merged";
+    for (int32_t i = start; i < start + length; ++i) listed.insert(i);
+    last_end = start + length;
+  }
+  ASSERT_EQ(listed, expected);
+  ASSERT_EQ(set.size(), static_cast<int64_t>(expected.size()));
+}
+
 TEST(ExtentSetTest, LowAddressesGoFirst) {
   ExtentSet free(10);
   EXPECT_THAT(free.Take(3, std::nullopt), ElementsAre(0, 1, 2));
@@ -75,15 +88,7 @@ TEST(ExtentSetTest, RandomUseAgreesWithASet) {
       expected.insert(taken.back());
       taken.pop_back();
     }
-    std::set<int32_t> listed;
-    int32_t last_end = -1;
-    for (auto [start, length] : free.extents()) {
-      ASSERT_GT(start, last_end) << "adjacent extents were not merged";
-      for (int32_t i = start; i < start + length; ++i) listed.insert(i);
-      last_end = start + length;
-    }
-    ASSERT_EQ(listed, expected);
-    ASSERT_EQ(free.size(), static_cast<int64_t>(expected.size()));
+    ASSERT_NO_FATAL_FAILURE(ExpectHolds(free, expected));
   }
 }
 
@@ -136,15 +141,7 @@ TEST(ExtentSetTest, RandomRunsAgreeWithASet) {
       }
       for (int32_t i = first; i < first + count; ++i) expected.insert(i);
     }
-    std::set<int32_t> listed;
-    int32_t last_end = -1;
-    for (auto [start, length] : set.extents()) {
-      ASSERT_GT(start, last_end) << "adjacent extents were not merged";
-      for (int32_t i = start; i < start + length; ++i) listed.insert(i);
-      last_end = start + length;
-    }
-    ASSERT_EQ(listed, expected);
-    ASSERT_EQ(set.size(), static_cast<int64_t>(expected.size()));
+    ASSERT_NO_FATAL_FAILURE(ExpectHolds(set, expected));
   }
 }
 
