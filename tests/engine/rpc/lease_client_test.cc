@@ -60,9 +60,16 @@ class LeaseClientTest : public testing::Test {
     server_ = *std::move(server);
   }
   ~LeaseClientTest() override {
+    if (!go_on_.HasBeenNotified()) go_on_.Notify();
     client_.reset();
     broker_.Stop();
     server_->Stop(absl::InfinitePast());
+  }
+  // In the broker: an answer that waits for go_on_, and the test's end.
+  grpc::Status Hold() {
+    if (!held_.HasBeenNotified()) held_.Notify();
+    go_on_.WaitForNotification();
+    return grpc::Status::OK;
   }
   LeaseClient& Start(absl::Duration advice_timeout = absl::Seconds(10)) {
     client_ = LeaseClient::Create({.broker = server_->address(),
@@ -103,6 +110,7 @@ class LeaseClientTest : public testing::Test {
     return news;
   }
 
+  absl::Notification held_, go_on_;  // outlive the server below
   fakes::FakeBrokerService broker_;
   std::unique_ptr<RpcServer> server_;
   Listener events_;
@@ -205,50 +213,33 @@ TEST_F(LeaseClientTest, AWishThatFindsNoBrokerIsAnsweredAndNotRepeatedByItself) 
 }
 
 TEST_F(LeaseClientTest, OfWindowsThatWaitTheLastIsSent) {
-  const auto first_is_there = std::make_shared<absl::Notification>(), go_on = std::make_shared<absl::Notification>();
-  broker_.on_report = [=](const v1::ReportLeaseRequest&) {  // may outlive this function
-    if (!first_is_there->HasBeenNotified()) first_is_there->Notify();
-    go_on->WaitForNotification();
-    return grpc::Status::OK;
-  };
+  broker_.on_report = [this](const v1::ReportLeaseRequest&) { return Hold(); };
   Start().Report({.id = kv::LeaseId(1), .what = What::kActive});
-  first_is_there->WaitForNotification();
+  held_.WaitForNotification();
   for (int64_t used : {1, 2, 3}) client_->ReportWindow({.used_blocks = used});
-  go_on->Notify();
+  go_on_.Notify();
   ASSERT_TRUE(broker_.log().WaitFor("ReportWindow 3"));
   EXPECT_THAT(broker_.log().calls(), ElementsAre("ReportLease 1", "ReportWindow 3"));
 }
 
 TEST_F(LeaseClientTest, AdviceOvertakesReportsThatWait) {
-  const auto first_is_there = std::make_shared<absl::Notification>(), go_on = std::make_shared<absl::Notification>();
-  broker_.on_report = [=](const v1::ReportLeaseRequest&) {  // may outlive this function
-    if (!first_is_there->HasBeenNotified()) first_is_there->Notify();
-    go_on->WaitForNotification();
-    return grpc::Status::OK;
-  };
+  broker_.on_report = [this](const v1::ReportLeaseRequest&) { return Hold(); };
   broker_.on_scale_up = [](const v1::ScaleUpRequest&, v1::ScaleUpResponse& response) {
     response.add_lease_ids(4);
     response.add_lease_ids(2);
     return grpc::Status::OK;
   };
   Start().Report({.id = kv::LeaseId(1), .what = What::kActive});
-  first_is_there->WaitForNotification();
+  held_.WaitForNotification();
   client_->AskScaleUp(12);
   EXPECT_TRUE(events_.log().WaitFor("advice 4 2"));
-  go_on->Notify();
 }
 
 TEST_F(LeaseClientTest, AdviceThatTakesTooLongIsNone) {
-  const auto asked = std::make_shared<absl::Notification>(), ended = std::make_shared<absl::Notification>();
-  broker_.on_scale_up = [=](const v1::ScaleUpRequest&, v1::ScaleUpResponse&) {  // may outlive this function
-    asked->Notify();
-    ended->WaitForNotification();
-    return grpc::Status::OK;
-  };
+  broker_.on_scale_up = [this](const v1::ScaleUpRequest&, v1::ScaleUpResponse&) { return Hold(); };
   Start(/*advice_timeout=*/absl::Seconds(1)).AskScaleUp(12);
-  asked->WaitForNotification();
+  held_.WaitForNotification();
   EXPECT_TRUE(events_.log().WaitFor("advice DEADLINE_EXCEEDED"));
-  ended->Notify();
 }
 
 TEST_F(LeaseClientTest, WatchTellsOfOwnLeasesAndOfNoOthers) {
