@@ -143,8 +143,8 @@ TEST(RpcChannelTest, FindsAServerThatCameBackWithinTheBackoff) {
   auto channel = CreateRpcChannel(address, {.max_reconnect_backoff = absl::Milliseconds(200)});
   ASSERT_TRUE(channel->WaitForConnected(absl::ToChronoTime(absl::Now() + absl::Seconds(20))));
   server.reset();
+  ASSERT_TRUE(channel->WaitForStateChange(GRPC_CHANNEL_READY, absl::ToChronoTime(absl::Now() + absl::Seconds(20))));
   // Time enough for a backoff that is not bounded to have grown.
-  channel->GetState(true);
   EXPECT_FALSE(channel->WaitForConnected(absl::ToChronoTime(absl::Now() + absl::Seconds(2))));
   SlowBroker second;
   server = Serve(second, address);
