@@ -2,7 +2,8 @@
 // The leases of one borrower that may be taken back, for choosing among borrowers.
 //
 //   std::map<Party, Holding> holdings;
-//   while (Holding* most = MostAbove(holdings)) Take(most->Pop());
+//   const auto has_leases = [](const Holding& holding) { return !holding.leases.empty(); };
+//   while (Holding* most = MostAbove(holdings, has_leases)) Take(most->Pop());
 #pragma once
 
 #include <algorithm>

@@ -46,10 +46,10 @@ struct Options {
 class BrokerLoop {
  public:
   using Reply = std::function<void(absl::Status)>;
-  /// `retry_after`: with ALREADY_EXISTS, how long the holder of the name has to live unless it speaks.
   using WindowReply = std::function<void(absl::StatusOr<int64_t> lendable_blocks)>;
   using RequestReply = std::function<void(absl::StatusOr<ledger::Answer>)>;
   using ScaleUpReply = std::function<void(absl::StatusOr<std::vector<ledger::LeaseId>>)>;
+  /// `retry_after`: with ALREADY_EXISTS, how long the holder of the name has to live unless it speaks.
   using RegisterReply = std::function<void(absl::Status, std::optional<absl::Duration> retry_after)>;
 
   /// INVALID_ARGUMENT: an option out of range.

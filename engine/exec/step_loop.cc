@@ -156,7 +156,6 @@ void StepLoop::EndAll() {
             absl::UnavailableError("the engine stopped before the first token: send the request to another engine"));
       continue;
     }
-    if (static_cast<int64_t>(request.continuations.size()) < request.request.n) BeginSiblings(request);
     for (const auto& continuation : request.continuations) {
       if (continuation->done) continue;
       outbox_.Add(

@@ -4,7 +4,7 @@
 //
 //   meter.Begin();
 //   ...plan, forward...
-//   meter.Computed(plan, {.computed = true, .in_place_bytes = 4096});
+//   meter.Computed(plan, {.in_place_bytes = 4096, .whole = true});
 //   ...sample... meter.FirstToken(continuation);
 #pragma once
 
