@@ -119,7 +119,7 @@ void Sharing::Drain(LeasedRegion& region) {
   // A donor in need revokes many leases at once, and waits for the last of them.
   if (begin - idle_moves_until_ > kBetweenDrains) idle_moves_until_ = begin + options_.idle_move_budget;
   const absl::Time idle_deadline = std::min(used_deadline, idle_moves_until_);
-  for (;;) {
+  while (region.view.Holds()) {
     const bool in_use = parts_.cache->region(region.region).used > 0;
     if (parts_.clock->Now() >= (in_use ? used_deadline : idle_deadline)) return;
     const std::vector<Move> moves = parts_.cache->PlanDrain(region.region, kDrainBatch);

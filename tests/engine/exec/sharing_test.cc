@@ -21,31 +21,32 @@ std::vector<int32_t> Prompt(unsigned seed) {
   return RandomTokens(rng, kPromptTokens, 64);
 }
 
+// Several conversations, so that the first ones' blocks lie in the lease.
+void Fill(SharingHarness& harness) {
+  for (unsigned seed = 1; seed <= 4; ++seed) {
+    const auto recording = harness.Add(Prompt(seed), kOutputTokens);
+    harness.RunAll();
+    EXPECT_EQ(recording->tokens(), FakeGreedy(harness.model(), Prompt(seed), kOutputTokens)) << seed;
+  }
+  ASSERT_GT(harness.load().kv_blocks_leased_in_used, 0);
+}
+
+// The first conversation goes on.
+std::vector<int32_t> Again() {
+  std::vector<int32_t> prompt = Prompt(1);
+  prompt.push_back(5);
+  return prompt;
+}
+std::shared_ptr<Recording> GoOn(SharingHarness& harness) { return harness.Add(Again(), kOutputTokens); }
+void ExpectRight(SharingHarness& harness, const Recording& recording, const std::string& what) {
+  EXPECT_TRUE(recording.Wait().ok()) << what << recording.Wait();
+  EXPECT_EQ(recording.tokens(), FakeGreedy(harness.model(), Again(), kOutputTokens)) << what;
+}
+
 // Conversations that own memory has room for two of, and a lease for all.
 class SharingTest : public testing::TestWithParam<StreamMode> {
  protected:
   SharingOptions Options() const { return {.num_blocks = 20, .stream = GetParam()}; }
-
-  // Several conversations, so that the first ones' blocks lie in the lease. The number of their tokens found there.
-  static void Fill(SharingHarness& harness) {
-    for (unsigned seed = 1; seed <= 4; ++seed) {
-      const auto recording = harness.Add(Prompt(seed), kOutputTokens);
-      harness.RunAll();
-      EXPECT_EQ(recording->tokens(), FakeGreedy(harness.model(), Prompt(seed), kOutputTokens)) << seed;
-    }
-    ASSERT_GT(harness.load().kv_blocks_leased_in_used, 0);
-  }
-  // The first conversation goes on.
-  static std::shared_ptr<Recording> GoOn(SharingHarness& harness) { return harness.Add(Again(), kOutputTokens); }
-  static std::vector<int32_t> Again() {
-    std::vector<int32_t> prompt = Prompt(1);
-    prompt.push_back(5);
-    return prompt;
-  }
-  static void ExpectRight(SharingHarness& harness, const Recording& recording, const std::string& what) {
-    EXPECT_TRUE(recording.Wait().ok()) << what << recording.Wait();
-    EXPECT_EQ(recording.tokens(), FakeGreedy(harness.model(), Again(), kOutputTokens)) << what;
-  }
 };
 
 INSTANTIATE_TEST_SUITE_P(BothWays, SharingTest, testing::Values(StreamMode::kInPlace, StreamMode::kLsc),
@@ -114,6 +115,63 @@ TEST_P(SharingTest, ARevokedLeaseIsDrainedAndGivenBackInTheMidstOfAConversation)
   EXPECT_TRUE(harness.PumpUntil([&] { return harness.load().kv_blocks_leased_in == 0; }));
   EXPECT_TRUE(harness.transport().log().WaitFor("SendRelease 7"));
   EXPECT_EQ(harness.broker().log().Count("LOST 7"), 0);
+}
+
+// Blocks in use go home while there is much room. The loop does not know yet that their lease is fenced.
+TEST(SharingMovesTest, NothingOfALostLeaseIsPromoted) {
+  for (const bool fenced : {false, true}) {
+    SharingHarness harness({.num_blocks = 40, .stream = StreamMode::kInPlace});
+    harness.Borrow(kLease, 64);
+    Fill(harness);
+    harness.OfferAway(3, {0, 40});  // drops what is idle in own memory
+    ASSERT_TRUE(harness.broker().log().WaitFor("ACCEPTED 3"));
+    harness.coordinator().OnReleased(kv::LeaseId(3));
+    ASSERT_TRUE(harness.heard().WaitFor("TakeBack 3"));
+    harness.Pump();
+    const int64_t away = harness.load().kv_blocks_leased_in_used;
+    const auto recording = GoOn(harness);
+    if (fenced) harness.transport().Fence(kv::LeaseId(kLease));
+    harness.loop().Step();
+    if (!fenced) ASSERT_LT(harness.load().kv_blocks_leased_in_used, away) << "some are at home";
+    harness.RunAll();
+    ExpectRight(harness, *recording, fenced ? "fenced" : "not fenced");
+  }
+}
+
+// The donor fences it before what it copies to the other lease is on its way; that one is sound, and so is the store.
+TEST_P(SharingTest, NothingOfALostLeaseIsFoundInTheLeaseItWasStoredTo) {
+  SharingHarness harness(Options());
+  harness.Borrow(kLease, 64);
+  Fill(harness);
+  harness.Borrow(kLease + 1, 64);
+  const size_t stored = harness.transport().stores().size();
+  harness.coordinator().OnRevoked(kv::LeaseId(kLease), absl::Milliseconds(50));
+  ASSERT_TRUE(harness.heard().WaitFor(absl::StrCat("Drain ", kLease)));
+  harness.Pump();
+  ASSERT_GT(harness.transport().stores().size(), stored) << "idle blocks go to the other lease";
+  harness.transport().Fence(kv::LeaseId(kLease));
+  harness.LandStores();
+  ASSERT_TRUE(harness.PumpUntil([&] { return harness.load().kv_blocks_leased_in == 64; }));
+  const auto recording = GoOn(harness);
+  harness.RunAll();
+  ExpectRight(harness, *recording, "");
+  EXPECT_EQ(recording->output().usage->cached_donor_tokens, 0);
+}
+
+// The donor fenced it before its word reached the loop; the first conversation reads it.
+TEST_P(SharingTest, NothingOfALostLeaseIsSavedByItsDrain) {
+  SharingHarness harness(Options());
+  harness.Borrow(kLease, 64);
+  Fill(harness);
+  const auto recording = GoOn(harness);
+  ASSERT_TRUE(harness.loop().Step());
+  harness.transport().Fence(kv::LeaseId(kLease));
+  harness.coordinator().OnRevoked(kv::LeaseId(kLease), absl::Milliseconds(50));
+  ASSERT_TRUE(harness.heard().WaitFor(absl::StrCat("Drain ", kLease)));
+  harness.Pump();
+  EXPECT_EQ(harness.load().kv_blocks_leased_in, 0);
+  harness.RunAll();
+  ExpectRight(harness, *recording, "");
 }
 
 TEST_P(SharingTest, AStoreThatIsRefusedLeavesTheBlockWhereItWas) {
