@@ -188,6 +188,7 @@ absl::Status Serve(const services::EngineFlags& flags, services::ShutdownSignals
   LOG(INFO) << "signal " << signal << ": draining for at most " << flags.drain_timeout;
   p.broker->Draining();
   engine->Drain(clock.Now() + flags.drain_timeout);
+  if (sharing) sharing->EndLeases();  // before the broker ends them: then their borrowers would lose what is in them
   p.broker->Leave();
   if (sharing) sharing->Stop();
   const absl::Time stopped = clock.Now() + kStopTimeout;

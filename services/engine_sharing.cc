@@ -26,7 +26,7 @@ std::string NodeId(const std::string& shm_dir) {
 absl::StatusOr<std::unique_ptr<EngineSharing>> EngineSharing::Create(const Options& options, engine::kv::Arena& arena,
                                                                      engine::rpc::BrokerClient& broker,
                                                                      const Clock& clock, Metrics& metrics) {
-  auto sharing = std::unique_ptr<EngineSharing>(new EngineSharing(options, broker));
+  auto sharing = std::unique_ptr<EngineSharing>(new EngineSharing(options, broker, clock));
   const EngineFlags& flags = *options.flags;
   sharing->coordinator_ = std::make_unique<engine::coordinator::Coordinator>(
       engine::coordinator::Coordinator::Options{.instance_id = options.instance_id,
@@ -61,6 +61,8 @@ engine::rpc::SharingDescription EngineSharing::Describe() const {
           .held = [this] { return coordinator_->Held(); },
           .registered = [this] { leases_->Registered(); }};
 }
+
+void EngineSharing::EndLeases() { coordinator_->Stop(clock_.Now() + options_.flags->revoke_deadline); }
 
 void EngineSharing::Stop() {
   if (leases_ == nullptr) return;

@@ -43,14 +43,18 @@ class EngineSharing {
   engine::rpc::SharingDescription Describe() const;
   /// Before a scrape; from any thread.
   void UpdateMetrics() { transport_metrics_->Update(); }
-  /// Fences what is lent and gives up what is leased. REQUIRES: the engine has drained.
+  /// Takes back what is lent, borrowers rescuing what is in it, and gives up what is leased: within revoke_deadline.
+  /// REQUIRES: the engine has drained.
+  void EndLeases();
   void Stop();
 
  private:
-  EngineSharing(const Options& options, engine::rpc::BrokerClient& broker) : options_(options), broker_(broker) {}
+  EngineSharing(const Options& options, engine::rpc::BrokerClient& broker, const Clock& clock)
+      : options_(options), broker_(broker), clock_(clock) {}
 
   const Options options_;
   engine::rpc::BrokerClient& broker_;
+  const Clock& clock_;
   std::unique_ptr<engine::coordinator::Coordinator> coordinator_;
   std::unique_ptr<engine::transport::ShmTransport> transport_;
   std::unique_ptr<engine::transport::TransportMetrics> transport_metrics_;

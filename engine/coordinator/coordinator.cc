@@ -155,9 +155,7 @@ void Coordinator::OnAnswer(absl::StatusOr<LeaseAnswer> answer) {
   Post([=, this](absl::Time now) { HandleAnswer(answer, now); });
 }
 void Coordinator::OnScaleUp(absl::StatusOr<std::vector<LeaseId>> leases) {
-  Post([=, this](absl::Time now) {
-    if (leases.ok()) HandleScaleUp(*leases, now);
-  });
+  Post([=, this](absl::Time now) { HandleScaleUp(leases.ok() ? *leases : std::vector<LeaseId>(), now); });
 }
 void Coordinator::OnReportRefused(const LeaseNews& news, const absl::Status& why) {
   Post([=, this](absl::Time now) {
@@ -187,9 +185,10 @@ void Coordinator::HandleOpened(LeaseId id, absl::StatusOr<transport::LeaseView> 
 
 void Coordinator::NeedBack(int64_t blocks) {
   Post([=, this](absl::Time now) {
-    counters_.scale_up.Increment();
+    if (donor_.blocks_coming_back() >= blocks) return;
     needed_blocks_ = std::max(needed_blocks_, blocks);
     if (advice_deadline_ != absl::InfiniteFuture()) return;  // asked already
+    counters_.scale_up.Increment();
     advice_deadline_ = now + options_.broker_patience;
     broker_->AskScaleUp(needed_blocks_);
   });
@@ -197,7 +196,9 @@ void Coordinator::NeedBack(int64_t blocks) {
 
 void Coordinator::HandleScaleUp(const std::vector<LeaseId>& leases, absl::Time now) {
   if (advice_deadline_ == absl::InfiniteFuture()) return;  // too late
-  for (const LeaseId id : leases) donor_.Revoke(id, "its donor needs the memory", now);
+  for (const LeaseId id : leases) {
+    if (donor_.blocks_coming_back() < needed_blocks_) donor_.Revoke(id, "its donor needs the memory", now);
+  }
   AskBack(now);
 }
 
@@ -297,6 +298,7 @@ void Coordinator::Do(const Donor::TakeBack& a) {
   }
   LOG(INFO) << "lease " << a.id << (a.fenced ? " was fenced" : " came back") << ": " << a.extent.num_blocks
             << " blocks from " << a.extent.first_block << ", " << a.after_revoke << " after it was asked back";
+  needed_blocks_ = std::max<int64_t>(0, needed_blocks_ - a.extent.num_blocks);
   loop_->TakeBack(a.id, a.extent);
 }
 

@@ -18,7 +18,7 @@
 //   OnBorrowerOpened <--------- transport -----------> OnOpened
 //                                                      ReportActive; Borrower::Use -> LoopPort::Use
 //   OnRenewal, SendRenewed <--- transport -----------> SendRenewal, OnRenewed: each third of the ttl
-//   NeedBack -> broker: AskScaleUp -> OnScaleUp, or after broker_patience without it
+//   NeedBack -> broker: AskScaleUp -> OnScaleUp; without it if the broker fails or is silent for broker_patience
 //   SendRevoke, ReportRevoking - transport ----------> OnRevoked
 //                                                      Borrower::Drain -> LoopPort::Drain
 //                                                      Drained -> SendRelease, Close
@@ -79,7 +79,7 @@ class Coordinator final : public transport::TransportEvents, public LeaseBrokerE
   void Drained(kv::LeaseId id);
   void Dropped(kv::LeaseId id);
   void GenerationChanged(kv::LeaseId id);
-  /// Own memory is needed: revokes leases for at least `blocks` of it.
+  /// Own memory is needed: revokes leases until at least `blocks` of it are on their way back. Repeated needs are one.
   void NeedBack(int64_t blocks);
   /// More memory would be of use; `waiting_tokens` is the weight among borrowers. Repeated wishes are one.
   void WantMemory(int64_t bytes, int64_t waiting_tokens);
@@ -170,7 +170,7 @@ class Coordinator final : public transport::TransportEvents, public LeaseBrokerE
   lease::Borrower borrower_;
   transport::LeaseView opened_;  // of the message under way: what its Use is about
   std::vector<LeaseNews> news_;  // not yet reported
-  int64_t needed_blocks_ = 0;    // that the broker was asked about
+  int64_t needed_blocks_ = 0;    // that the broker was asked about, less those that came back since
   absl::Time advice_deadline_ = absl::InfiniteFuture();
   int64_t wanted_bytes_ = 0, waiting_tokens_ = 0;
   bool request_under_way_ = false;

@@ -263,10 +263,10 @@ absl::StatusOr<Reservation> Engine::Reserve(const EngineOptions& options, const 
   ASSIGN_OR_RETURN(kv::Arena arena, kv::Arena::Create({.bytes = options.kv_cache_bytes,
                                                        .block_bytes = layout.block_bytes(),
                                                        .shared = options.share}));
-  // Alone, one sequence must always fit into the arena: that is what progress rests on (Scheduler). Who shares may
+  // Alone, one sequence must always fit into the arena: that is what progress rests on (Scheduler). Who borrows may
   // lease what is missing.
   int64_t length = WantedModelLen(options, geometry);
-  if (!options.share) length = std::min(length, arena.num_blocks() * options.block_tokens);
+  if (!options.may_borrow()) length = std::min(length, arena.num_blocks() * options.block_tokens);
   return Reservation{
       .arena = std::make_unique<kv::Arena>(std::move(arena)), .layout = layout, .max_model_len_tokens = length};
 }

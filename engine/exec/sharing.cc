@@ -5,6 +5,7 @@
 #include <cstring>
 #include <utility>
 
+#include "common/base/units.h"
 #include "common/log/log.h"
 #include "engine/kv/layer_stream.h"
 
@@ -18,7 +19,8 @@ constexpr int64_t kMovesAtOnce = 64;   // copies under way: enough to keep the t
 constexpr int64_t kMovesToClear = 64;  // own blocks that a loan may push aside
 constexpr int kDrainDivisor = 2;       // copies of a drain may take this part of the time left
 constexpr int64_t kWishDivisor = 4;    // at least this part of own and of leased memory is asked for
-constexpr int64_t kDrainBatch = 8;     // moves planned before the clock is read again
+constexpr int64_t kDrainBatch = 8;     // moves planned before the clock is read again, and
+constexpr int64_t kDrainBatchBytes = kMiB;
 constexpr absl::Duration kBetweenDrains = absl::Milliseconds(50);  // drains closer than this are of one need
 
 }  // namespace
@@ -119,10 +121,11 @@ void Sharing::Drain(LeasedRegion& region) {
   // A donor in need revokes many leases at once, and waits for the last of them.
   if (begin - idle_moves_until_ > kBetweenDrains) idle_moves_until_ = begin + options_.idle_move_budget;
   const absl::Time idle_deadline = std::min(used_deadline, idle_moves_until_);
+  const int64_t batch = std::clamp<int64_t>(kDrainBatchBytes / parts_.arena->block_bytes(), 1, kDrainBatch);
   while (region.view.Holds()) {
     const bool in_use = parts_.cache->region(region.region).used > 0;
     if (parts_.clock->Now() >= (in_use ? used_deadline : idle_deadline)) return;
-    const std::vector<Move> moves = parts_.cache->PlanDrain(region.region, kDrainBatch);
+    const std::vector<Move> moves = parts_.cache->PlanDrain(region.region, batch);
     if (moves.empty()) return;
     for (const Move& move : moves) Start(move);
   }

@@ -87,7 +87,6 @@ class Sharing {
   void StartMoves();
   void Start(const kv::Move& move);
   void CopyHere(const kv::Move& move);
-  // The time for moves of idle blocks is shared by drains less than kBetweenDrains apart.
   void Drain(LeasedRegion& region);
   void ResetReaders(const LeasedRegion& region);
   void FinishRegions();
@@ -100,7 +99,7 @@ class Sharing {
   std::map<transport::Ticket, kv::Move> copies_;
   coordinator::WindowTracker window_;
   int64_t lendable_blocks_ = 0;
-  absl::Time idle_moves_until_ = absl::InfinitePast();  // shared by the drains in a row
+  absl::Time idle_moves_until_ = absl::InfinitePast();  // of all drains for one need
 };
 
 }  // namespace swiftcache::engine::exec

@@ -34,7 +34,7 @@ StepLoop::StepLoop(const EngineOptions& options, std::unique_ptr<models::Model> 
       cache_({.num_blocks = arena_->num_blocks(),
               .block_tokens = options.block_tokens,
               .enable_prefix_caching = options.enable_prefix_caching,
-              .may_borrow = options.share,
+              .may_borrow = options.may_borrow(),
               .max_chunk_tokens = options.max_num_batched_tokens}),
       scheduler_({.max_num_seqs = options.max_num_seqs,
                   .max_num_batched_tokens = options.max_num_batched_tokens,

@@ -128,31 +128,26 @@ void Donor::Revoke(kv::LeaseId id, const std::string& why, absl::Time now) {
   WantBack(*entry, why, now);
 }
 
-int64_t Donor::NeedBack(int64_t blocks, absl::Time now) {
-  int64_t coming = 0;
+void Donor::NeedBack(int64_t blocks, absl::Time now) {
   std::vector<Entry*> mine;
   for (auto& [id, entry] : leases_) {
-    if (entry.wanted_back || entry.phase == Phase::kRevoking) {
-      coming += entry.lease.extent.num_blocks;
-    } else {
-      mine.push_back(&entry);
-    }
+    if (!entry.comes_back()) mine.push_back(&entry);
   }
   std::sort(mine.begin(), mine.end(),
             [](const Entry* a, const Entry* b) { return a->lease.extent.first_block < b->lease.extent.first_block; });
+  int64_t coming = blocks_coming_back();
   for (Entry* entry : mine) {
     if (coming >= blocks) break;
     coming += entry->lease.extent.num_blocks;
     WantBack(*entry, "the donor needs its memory", now);
   }
-  return coming;
 }
 
 void Donor::RevokeAll(const std::string& why, absl::Time now) {
   lends_ = false;
   for (auto it = leases_.begin(); it != leases_.end();) {
     Entry& entry = (it++)->second;  // it may end here
-    if (!entry.wanted_back && entry.phase != Phase::kRevoking) WantBack(entry, why, now);
+    if (!entry.comes_back()) WantBack(entry, why, now);
   }
 }
 
@@ -239,6 +234,12 @@ std::vector<Lease> Donor::Held() const {
 int64_t Donor::blocks_on_loan() const {
   int64_t blocks = 0;
   for (const auto& [id, entry] : leases_) blocks += entry.lease.extent.num_blocks;
+  return blocks;
+}
+
+int64_t Donor::blocks_coming_back() const {
+  int64_t blocks = 0;
+  for (const auto& [id, entry] : leases_) blocks += entry.comes_back() ? entry.lease.extent.num_blocks : 0;
   return blocks;
 }
 

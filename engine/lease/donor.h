@@ -131,8 +131,8 @@ class Donor {
   /// Wants the lease back: the broker's answer to ScaleUp, an operator's REVOKING.
   void Revoke(kv::LeaseId id, const std::string& why, absl::Time now);
   /// Wants `blocks` back without the broker's advice: revokes innermost leases (lowest first block) until those that
-  /// are on their way back, older revocations included, make up the need. Returns what is on its way.
-  int64_t NeedBack(int64_t blocks, absl::Time now);
+  /// are on their way back, older revocations included, make up the need.
+  void NeedBack(int64_t blocks, absl::Time now);
   /// Wants everything back, and lends no more.
   void RevokeAll(const std::string& why, absl::Time now);
   /// The broker does not know this lease: it may lend the extent again, so this lease must end.
@@ -148,7 +148,8 @@ class Donor {
 
   /// Leases that have not ended, by id: what Register tells the broker.
   std::vector<Lease> Held() const;
-  int64_t blocks_on_loan() const;  // taken out of local use, or about to be
+  int64_t blocks_on_loan() const;      // taken out of local use, or about to be
+  int64_t blocks_coming_back() const;  // of these: wanted back
   int64_t ignored() const { return ignored_; }
   /// INTERNAL says what does not add up: extents that overlap, states that disagree, deadlines that are missing.
   absl::Status CheckInvariants() const;
@@ -162,6 +163,8 @@ class Donor {
     bool wanted_back = false;  // before it was granted
     absl::Time revoked_at = absl::InfiniteFuture();
     std::string why;
+
+    bool comes_back() const { return wanted_back || phase == Phase::kRevoking; }
   };
   using Leases = std::map<kv::LeaseId, Entry>;
 

@@ -253,6 +253,8 @@ def reclaim(bench):
     f32 = ("--kv_cache_dtype=f32",)
     side = bench.side("reclaim", 2 * 600, (2 * (tokens + 1400),), ("--stream=in_place", *f32), f32)
     donor = side.donors[0]
+    from swiftcache.v1 import broker_pb2, broker_pb2_grpc  # swiftcachectl's start and end would compete for processors
+    broker = broker_pb2_grpc.BrokerServiceStub(grpc.insecure_channel(side.cluster.broker.grpc))
     for busy in (False, True):
         times, fenced, freed = [], 0, []
         for _ in range(bench.args.rounds):
@@ -263,12 +265,12 @@ def reclaim(bench):
             if busy:
                 running.start()
                 time.sleep(bench.rng.uniform(0.05, 0.3))
-            side.cluster.ctl("lease", "limit", "chat", "0")
+            broker.LimitLease(broker_pb2.LimitLeaseRequest(model_name="chat", max_borrowed_bytes=0))
             time.sleep(0.1)  # in which nothing else wants the processor
             wait_until(lambda: "no leases" in side.cluster.ctl("lease", "ls").stdout or
                        "0 leases" in side.cluster.ctl("lease", "ls").stdout, 30, "all is back")
             news = re.findall(r"lease \d+ (came back|was fenced): (\d+) blocks from \d+, (\S+) after", donor.text()[seen:])
-            side.cluster.ctl("lease", "limit", "chat", "none")
+            broker.LimitLease(broker_pb2.LimitLeaseRequest(model_name="chat"))
             if busy:
                 running.join()
             times.append(max(go_duration(t) for _, _, t in news))

@@ -270,9 +270,33 @@ TEST_F(CoordinatorTest, ABrokerThatIsAwayIsNotWaitedForEither) {
   coordinator_->NeedBack(1);
   ASSERT_TRUE(broker_.log().WaitFor("ScaleUp 1"));
   coordinator_->OnScaleUp(absl::UnavailableError("nobody there"));
-  fake_clock_.Advance(absl::Seconds(5));
+  ASSERT_TRUE(transport_.log().WaitFor("SendRevoke 1"));
+}
+
+TEST_F(CoordinatorTest, ANeedThatIsMetMeanwhileTakesNothingMore) {
+  Start({.broker_patience = absl::Hours(1)});
+  Lend(1), Lend(2), Lend(3);
+  coordinator_->NeedBack(2);
+  ASSERT_TRUE(broker_.log().WaitFor("ScaleUp 2"));
+  coordinator_->OnReleased(kv::LeaseId(1));
+  ASSERT_TRUE(loop_.log().WaitFor("TakeBack 1"));
+  coordinator_->OnScaleUp(std::vector<kv::LeaseId>{kv::LeaseId(3)});
   Settle();
-  EXPECT_EQ(transport_.log().Count("SendRevoke 1"), 1);
+  EXPECT_EQ(transport_.log().Count("SendRevoke 2") + transport_.log().Count("SendRevoke 3"), 0);
+}
+
+TEST_F(CoordinatorTest, ANeedThatIsRepeatedWhileItsMemoryIsOnItsWayIsOne) {
+  Start({.broker_patience = absl::Hours(1)});
+  Lend(1), Lend(2);
+  coordinator_->NeedBack(2);
+  ASSERT_TRUE(broker_.log().WaitFor("ScaleUp 2"));
+  coordinator_->OnScaleUp(std::vector<kv::LeaseId>{kv::LeaseId(2)});
+  ASSERT_TRUE(transport_.log().WaitFor("SendRevoke 2"));
+  coordinator_->NeedBack(2);
+  Settle();
+  EXPECT_EQ(broker_.log().Count("ScaleUp 2"), 1);
+  EXPECT_EQ(transport_.log().Count("SendRevoke 1"), 0);
+  EXPECT_EQ(Metric("swiftcache_scale_up_total"), 1);
 }
 
 // --- as a borrower

@@ -149,6 +149,11 @@ TEST_F(EngineTest, APromptLongerThanTheArenaIsOutOfRange) {
   EXPECT_EQ(recording->output().finish, FinishReason::kLength);
 }
 
+TEST_F(EngineTest, WithoutAPrefixCacheThereIsNothingToSpillAndLengthIsLimitedByTheArena) {
+  Create({.kv_cache_bytes = 10 * kModel.layout().block_bytes(), .enable_prefix_caching = false, .share = true});
+  EXPECT_EQ(engine_->max_model_len_tokens(), 40);
+}
+
 TEST_F(EngineTest, ALiveIdIsRefusedAndAFinishedOneMayBeUsedAgain) {
   CreateGated();
   engine_->Start();

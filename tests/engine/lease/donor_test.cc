@@ -266,7 +266,8 @@ TEST(DonorTest, NeedTakesTheInnermostLeasesFirst) {
   Lend(donor, MakeLease(1, 90));
   Lend(donor, MakeLease(2, 70));
   Lend(donor, MakeLease(3, 80));
-  EXPECT_EQ(donor.NeedBack(11, kStart), 20);
+  donor.NeedBack(11, kStart);
+  EXPECT_EQ(donor.blocks_coming_back(), 20);
   EXPECT_THAT(Take(donor), ElementsAre("revoke 2 in 50ms", "REVOKING 2", "revoke 3 in 50ms", "REVOKING 3"));
 }
 
@@ -274,11 +275,14 @@ TEST(DonorTest, WhatIsOnItsWayBackCountsForTheNeed) {
   Donor donor = NewDonor();
   Lend(donor, MakeLease(1, 90));
   Lend(donor, MakeLease(2, 70));
-  EXPECT_EQ(donor.NeedBack(10, kStart), 10);
+  donor.NeedBack(10, kStart);
+  EXPECT_EQ(donor.blocks_coming_back(), 10);
   donor.TakeActions();
-  EXPECT_EQ(donor.NeedBack(10, kStart), 10);
+  donor.NeedBack(10, kStart);
+  EXPECT_EQ(donor.blocks_coming_back(), 10);
   EXPECT_THAT(Take(donor), IsEmpty());
-  EXPECT_EQ(donor.NeedBack(100, kStart), 20);
+  donor.NeedBack(100, kStart);
+  EXPECT_EQ(donor.blocks_coming_back(), 20);
   EXPECT_THAT(Take(donor), ElementsAre("revoke 1 in 50ms", "REVOKING 1"));
 }
 
