@@ -116,8 +116,8 @@ class Cluster:
         self.broker = self.spawn("swiftcache-broker", *flags, **where)
         return self.broker.wait_healthy()
 
-    def start_gateway(self):
-        self.gateway = self.spawn("swiftcache-gateway", f"--broker={self.broker.grpc}", "--drain_timeout=10s")
+    def start_gateway(self, **where):
+        self.gateway = self.spawn("swiftcache-gateway", f"--broker={self.broker.grpc}", "--drain_timeout=10s", **where)
         return self.gateway
 
     def start_engine(self, model=TINY / "tiny-llama-a", name="tiny", *flags, wait=True):
