@@ -49,8 +49,9 @@ Ledger::Ledger(const Options& options, NewCapability new_capability)
 absl::StatusOr<Ledger::Member*> Ledger::FindMember(const Party& who) {
   const auto it = members_.find(who.name);
   if (it != members_.end() && it->second.engine.party == who) return &it->second;
-  return absl::NotFoundError(absl::StrCat("engine '", absl::CHexEscape(who.name), "' instance '",
-                                          absl::CHexEscape(who.instance_id), "' is not registered; register again"));
+  return absl::UnavailableError(absl::StrCat("engine '", absl::CHexEscape(who.name), "' instance '",
+                                             absl::CHexEscape(who.instance_id),
+                                             "' is not registered; register, then ask again"));
 }
 
 std::string Ledger::ModelOf(const std::string& engine_name) const {

@@ -75,7 +75,7 @@ struct LeaseReport {
 /// a borrower that has less than 3/4 of its share makes the broker revoke leases, older than min_hold, of those above
 /// theirs. A model's quota bounds the bytes on lease to its engines.
 ///
-/// Thread-safety: none; one loop owns it. Ownership: a value. Errors: as named; NOT_FOUND everywhere for an engine that
+/// Thread-safety: none; one loop owns it. Ownership: a value. Errors: as named; UNAVAILABLE everywhere for an engine that
 /// is not entered as that instance ("register again"). REQUIRES of all `now`: it does not go back.
 class Ledger {
  public:

@@ -36,7 +36,7 @@ Tables::Tables(const Options& options)
 
 absl::Status Tables::CheckIncarnation(const Caller& caller) const {
   if (caller.incarnation == incarnation_) return absl::OkStatus();
-  return absl::NotFoundError("the broker is of another incarnation; register again");
+  return absl::UnavailableError("the broker is of another incarnation; register again, then ask again");
 }
 
 absl::Status Tables::Register(const membership::EngineInfo& info, const std::vector<ledger::Lease>& held,
@@ -54,7 +54,7 @@ void Tables::Enter(const membership::EngineInfo& info, const std::vector<ledger:
 }
 
 absl::Status Tables::Heartbeat(const Caller& caller, const membership::EngineLoad& load, absl::Time now) {
-  RETURN_IF_ERROR(CheckIncarnation(caller));
+  if (const absl::Status status = CheckIncarnation(caller); !status.ok()) return absl::NotFoundError(status.message());
   const absl::Status status = engines_.Heartbeat(caller.name, caller.instance_id, load, now);
   Settle(now);
   return status;

@@ -34,7 +34,7 @@ struct News {
 };
 
 /// Keeps engines and leases in step: whoever registers enters both, whoever dies leaves both. Thread-safety: none.
-/// Ownership: a value. Errors: those of Membership and Ledger, and NOT_FOUND for another incarnation. REQUIRES of all
+/// Ownership: a value. Errors: those of Membership and Ledger, and UNAVAILABLE for another incarnation. REQUIRES of all
 /// `now`: it does not go back.
 class Tables {
  public:

@@ -139,12 +139,7 @@ class GrpcLeaseClient final : public LeaseClient {
     if (request.incarnation().empty()) return absl::UnavailableError("not registered at the broker");
     grpc::ClientContext context;
     SetTimeout(context, options_.rpc_timeout);
-    const absl::Status status = FromGrpc((stub_.get()->*method)(&context, request, &response));
-    // Not this engine's place in the table, but the table itself is new: the heartbeat registers again.
-    if (absl::IsNotFound(status) && options_.identity().incarnation != request.incarnation()) {
-      return absl::UnavailableError("the broker restarted");
-    }
-    return status;
+    return FromGrpc((stub_.get()->*method)(&context, request, &response));
   }
 
   const Options options_;

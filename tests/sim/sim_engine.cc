@@ -21,11 +21,6 @@ namespace {
 
 constexpr Micros kBeat = 100'000, kWindow = 150'000, kBackoff = 20'000;
 
-bool IsEnd(ReportKind kind) {
-  return kind == ReportKind::kDeclined || kind == ReportKind::kReleased || kind == ReportKind::kFenced ||
-         kind == ReportKind::kLost;
-}
-
 bool IsBorrowers(ReportKind kind) { return kind == ReportKind::kActive || kind == ReportKind::kLost; }
 
 // What the blinded donor sees instead of an extent: one that overlaps no other.
@@ -419,20 +414,14 @@ void SimEngine::Hear(const WatchWord& word, int64_t stream) {
   }
 }
 
-void SimEngine::HeartbeatNow(std::function<void(bool known)> then, std::function<void()> on_timeout) {
-  Call(
-      [who = caller(), then = std::move(then)](SimBroker& broker) {
-        const bool known = broker.tables().Heartbeat(who, {}, broker.Now()).ok();
-        return std::function<void()>([then, known] { then(known); });
-      },
-      std::move(on_timeout));
-}
-
 void SimEngine::KeepBeating() {
   if (!incarnation_.empty() && !registering_) {
-    HeartbeatNow(
-        [this](bool known) {
-          if (!known) Register();
+    Call(
+        [this, who = caller()](SimBroker& broker) {
+          const bool known = broker.tables().Heartbeat(who, {}, broker.Now()).ok();
+          return std::function<void()>([this, known] {
+            if (!known) Register();
+          });
         },
         [] {});
   }
@@ -491,23 +480,12 @@ void SimEngine::SendReports() {
 }
 
 void SimEngine::Reported(const absl::Status& status) {
-  const Report& report = reports_.front();
-  if (!absl::IsNotFound(status) || IsEnd(report.kind)) {
-    const bool refused = absl::IsFailedPrecondition(status) && report.kind == ReportKind::kAccepted;
-    return DropReport(/*forgotten=*/refused);
-  }
-  // No such lease, or no such engine, or another broker: a heartbeat tells which.
-  const auto again = [this] {
+  if (absl::IsUnavailable(status)) {  // not registered there: the heartbeat sees to it
     reporting_ = false;
-    SendReports();
-  };
-  HeartbeatNow(
-      [this](bool known) {
-        if (known) return DropReport(/*forgotten=*/true);
-        reporting_ = false;
-        Register();  // which sends it again
-      },
-      again);
+    return process_.After(kBackoff, [this] { SendReports(); });
+  }
+  const bool refused = absl::IsFailedPrecondition(status) && reports_.front().kind == ReportKind::kAccepted;
+  DropReport(/*forgotten=*/refused || absl::IsNotFound(status));
 }
 
 void SimEngine::DropReport(bool forgotten) {

@@ -103,7 +103,6 @@ class SimEngine final : public ChannelEvents, public LoopEvents {
   void Call(Serve serve, std::function<void()> on_timeout, Micros timeout = kRpcTimeout, bool may_repeat = true);
   void Register();
   void OpenWatch();
-  void HeartbeatNow(std::function<void(bool known)> then, std::function<void()> on_timeout);
   void KeepBeating();
   void KeepReporting();
   void Hear(const WatchWord& word, int64_t stream);

@@ -116,8 +116,8 @@ TEST_F(LedgerTest, OnlyTheRightSideReports) {
   EXPECT_EQ(Report("chat", id, ReportKind::kAccepted).code(), absl::StatusCode::kPermissionDenied);
   EXPECT_EQ(Report("other", id, ReportKind::kReleased).code(), absl::StatusCode::kPermissionDenied);
   EXPECT_EQ(Report("code", id, ReportKind::kActive).code(), absl::StatusCode::kPermissionDenied);
-  EXPECT_EQ(Report("nobody", id, ReportKind::kAccepted).code(), absl::StatusCode::kNotFound);
-  EXPECT_EQ(ledger_->ReportLease(PartyOf("code", "i2"), {.lease = id}, now_).code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(Report("nobody", id, ReportKind::kAccepted).code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(ledger_->ReportLease(PartyOf("code", "i2"), {.lease = id}, now_).code(), absl::StatusCode::kUnavailable);
 }
 
 TEST_F(LedgerTest, ARetriedRequestNeverLeasesTwice) {
@@ -240,7 +240,7 @@ TEST_F(LedgerTest, BadRequestsAreInvalid) {
   EXPECT_EQ(code_of({.key = "", .want_bytes = 1}), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(code_of({.key = "k", .want_bytes = 1, .waiting_tokens = -1}), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(ledger_->RequestLease(PartyOf("chat", "i2"), {.key = "k", .want_bytes = 1}, now_).status().code(),
-            absl::StatusCode::kNotFound);
+            absl::StatusCode::kUnavailable);
   const auto window = [&](const elastic::Demand& demand) {
     return ledger_->ReportWindow(PartyOf("chat"), demand, now_).status().code();
   };
@@ -248,8 +248,8 @@ TEST_F(LedgerTest, BadRequestsAreInvalid) {
   EXPECT_EQ(window({.window_peak_blocks = -1}), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(window({.used_blocks = kBlocks + 1}), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(window({.used_blocks = kBlocks, .waiting_blocks = 10 * kBlocks}), absl::StatusCode::kOk);
-  EXPECT_EQ(ledger_->ReportWindow(PartyOf("x"), {}, now_).status().code(), absl::StatusCode::kNotFound);
-  EXPECT_EQ(ledger_->ScaleUp(PartyOf("x"), 1, now_).status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(ledger_->ReportWindow(PartyOf("x"), {}, now_).status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(ledger_->ScaleUp(PartyOf("x"), 1, now_).status().code(), absl::StatusCode::kUnavailable);
   EXPECT_EQ(ledger_->ScaleUp(PartyOf("chat"), 0, now_).status().code(), absl::StatusCode::kInvalidArgument);
 }
 

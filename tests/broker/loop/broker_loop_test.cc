@@ -284,15 +284,15 @@ TEST_F(BrokerLoopLeaseTest, ASnapshotHoldsTheLeasesThatHaveNotEnded) {
   EXPECT_EQ(snapshot.leases[0].state, ledger::LeaseState::kActive);
 }
 
-TEST_F(BrokerLoopLeaseTest, AnotherIncarnationIsNotFoundWhateverIsCalled) {
+TEST_F(BrokerLoopLeaseTest, AnotherIncarnationIsToRegisterAgainWhateverIsCalled) {
   RegisterPair();
   const Caller old = CallerNamed("chat", "inc-0");
-  const auto kNotFound = absl::StatusCode::kNotFound;
-  EXPECT_EQ(Window(old, 1).status().code(), kNotFound);
-  EXPECT_EQ(Request(old, 1).status().code(), kNotFound);
-  EXPECT_EQ(ScaleUp(old, 1).status().code(), kNotFound);
-  EXPECT_EQ(Report(old, ledger::LeaseId(1), ledger::ReportKind::kActive).code(), kNotFound);
-  EXPECT_EQ(Request(CallerNamed("stranger"), 1).status().code(), kNotFound);
+  const auto kUnavailable = absl::StatusCode::kUnavailable;
+  EXPECT_EQ(Window(old, 1).status().code(), kUnavailable);
+  EXPECT_EQ(Request(old, 1).status().code(), kUnavailable);
+  EXPECT_EQ(ScaleUp(old, 1).status().code(), kUnavailable);
+  EXPECT_EQ(Report(old, ledger::LeaseId(1), ledger::ReportKind::kActive).code(), kUnavailable);
+  EXPECT_EQ(Request(CallerNamed("stranger"), 1).status().code(), kUnavailable);
 }
 
 TEST_F(BrokerLoopLeaseTest, TheDeathOfADonorEndsItsLeasesAndThatOfABorrowerRevokesThem) {

@@ -85,21 +85,21 @@ TEST_F(TablesTest, ARefusedRegistrationEntersNeitherTable) {
   membership::EngineInfo bad = Sharing("code");
   bad.kv.block_bytes = 1;
   EXPECT_EQ(tables_.Register(bad, {}, now_).code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(tables_.ReportWindow(CallerNamed("code"), {}, now_).status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(tables_.ReportWindow(CallerNamed("code"), {}, now_).status().code(), absl::StatusCode::kUnavailable);
   ASSERT_TRUE(tables_.Register(Sharing("code"), {}, now_).ok());
   EXPECT_EQ(tables_.Register(Sharing("code", "i2"), {}, now_).code(), absl::StatusCode::kAlreadyExists);
   EXPECT_TRUE(tables_.ReportWindow(CallerNamed("code"), {}, now_).ok());
 }
 
-TEST_F(TablesTest, AnotherIncarnationIsNotFound) {
+TEST_F(TablesTest, AnotherIncarnationIsToRegisterAgain) {
   const ledger::LeaseId id = Borrow();
-  const auto kNotFound = absl::StatusCode::kNotFound;
+  const auto kUnavailable = absl::StatusCode::kUnavailable;
   const Caller old = CallerNamed("code", "inc-0");
-  EXPECT_EQ(tables_.Heartbeat(old, {}, now_).code(), kNotFound);
-  EXPECT_EQ(tables_.ReportWindow(old, {}, now_).status().code(), kNotFound);
-  EXPECT_EQ(tables_.RequestLease(old, {.key = "k", .want_bytes = 1}, now_).status().code(), kNotFound);
-  EXPECT_EQ(tables_.ScaleUp(old, 1, now_).status().code(), kNotFound);
-  EXPECT_EQ(tables_.ReportLease(old, {.lease = id, .kind = ledger::ReportKind::kFenced}, now_).code(), kNotFound);
+  EXPECT_EQ(tables_.Heartbeat(old, {}, now_).code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(tables_.ReportWindow(old, {}, now_).status().code(), kUnavailable);
+  EXPECT_EQ(tables_.RequestLease(old, {.key = "k", .want_bytes = 1}, now_).status().code(), kUnavailable);
+  EXPECT_EQ(tables_.ScaleUp(old, 1, now_).status().code(), kUnavailable);
+  EXPECT_EQ(tables_.ReportLease(old, {.lease = id, .kind = ledger::ReportKind::kFenced}, now_).code(), kUnavailable);
   EXPECT_THAT(tables_.leases().Snapshot(), SizeIs(1));
 }
 

@@ -346,7 +346,7 @@ TEST_F(BrokerDoorLeaseTest, RefusalsHaveTheCodesOfTheContract) {
             absl::StatusCode::kInvalidArgument);
   auto stale = WantBlocks(1, "k3");
   stale.set_incarnation("inc-0");
-  EXPECT_EQ(Call(&v1::BrokerService::Stub::RequestLease, stale, &response).code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(Call(&v1::BrokerService::Stub::RequestLease, stale, &response).code(), absl::StatusCode::kUnavailable);
   v1::ReportWindowResponse window;
   auto negative = From<v1::ReportWindowRequest>("chat");
   negative.set_waiting_blocks(-1);
