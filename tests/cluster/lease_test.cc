@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Engines of one process that lend each other memory over the real transport: greedy tokens of conversations that
-// outgrow the borrower's arena are those of an engine with enough memory, in place and streamed, in quiet and while
-// leases are revoked all the time.
+// outgrow the borrower's arena are those of an engine with enough memory, in place and streamed, in quiet, while leases
+// are revoked all the time and while step loops hang.
 #include <gtest/gtest.h>
 #include <stdlib.h>
 
-#include <atomic>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <random>
 #include <string>
@@ -19,13 +19,15 @@
 #include "engine/models/create_model.h"
 #include "engine/transport/shm_transport.h"
 #include "tests/engine/exec/recording_sink.h"
+#include "tests/fakes/gated_model.h"
 #include "tests/fakes/lease_hub.h"
 
 namespace swiftcache::engine::exec {
 namespace {
 
-constexpr int kConversations = 12, kTurns = 4;
+constexpr int kConversations = 12, kTurns = 5, kQuietTurns = 2;
 constexpr int64_t kTurnTokens = 20, kOutputTokens = 12;
+constexpr absl::Duration kRevokeDeadline = absl::Milliseconds(50);
 
 struct NodeOptions {
   std::string name;
@@ -36,6 +38,7 @@ struct NodeOptions {
   StreamMode stream = StreamMode::kInPlace;
   bool lends = false, shares = true;
   absl::Duration lease_patience = absl::Seconds(60);
+  Gate* gate = nullptr;  // of its steps
 };
 
 // One engine with all that sharing needs.
@@ -49,6 +52,7 @@ class Node {
                                    node.kv_dtype};
     auto model = models::CreateModel(config, *checkpoint->weights, {.kv = layout, .max_batch_rows = 64, .threads = 1});
     EXPECT_TRUE(model.ok()) << model.status();
+    if (node.gate != nullptr) model = std::make_unique<GatedModel>(*std::move(model), *node.gate);
     const EngineOptions options{.kv_cache_bytes = node.num_blocks * layout.block_bytes(),
                                 .kv_cache_dtype = node.kv_dtype,
                                 .block_tokens = node.block_tokens,
@@ -63,6 +67,7 @@ class Node {
     if (node.shares) {
       coordinator_ = std::make_unique<coordinator::Coordinator>(
           coordinator::Coordinator::Options{.instance_id = node.name,
+                                            .revoke_deadline = kRevokeDeadline,
                                             .num_blocks = node.num_blocks,
                                             .block_bytes = layout.block_bytes(),
                                             .min_request_interval = absl::Milliseconds(1),
@@ -93,6 +98,7 @@ class Node {
   }
 
   Engine& engine() { return *engine_; }
+  coordinator::Coordinator::Reclaims reclaims() const { return coordinator_->reclaims(); }
 
  private:
   const std::string name_;
@@ -107,34 +113,93 @@ class Node {
 struct Talk {
   std::vector<std::vector<int32_t>> histories;  // by conversation, after the last turn
   int64_t donor_tokens = 0;                     // of the prompts, found in leases
+  int64_t computed_tokens = 0;                  // of the prompts, found nowhere
 };
 
+std::shared_ptr<Recording> Ask(Engine& engine, const std::string& id, std::vector<int32_t> prompt,
+                               int64_t output_tokens) {
+  Request request{.request_id = id, .prompt = std::move(prompt), .max_tokens = output_tokens};
+  request.sampling.temperature = 0;
+  request.ignore_eos = true;
+  auto recording = std::make_shared<Recording>();
+  EXPECT_TRUE(engine.Submit(std::move(request), std::make_unique<RecordingSink>(recording)).ok());
+  return recording;
+}
+
+std::vector<int32_t> SomeTokens(std::mt19937& rng, int64_t count) {
+  std::vector<int32_t> tokens(count);
+  for (int32_t& token : tokens) token = static_cast<int32_t>(rng() % 500);
+  return tokens;
+}
+
 // All conversations take their turns side by side; the next prompt is the whole history and something new.
-Talk Converse(Engine& engine) {
+Talk Converse(Engine& engine, const std::function<void(int turn)>& before_turn = nullptr) {
   std::mt19937 rng(7);
   Talk talk;
   talk.histories.resize(kConversations);
   for (int turn = 0; turn < kTurns; ++turn) {
+    if (before_turn) before_turn(turn);
     std::vector<std::shared_ptr<Recording>> recordings;
     for (int c = 0; c < kConversations; ++c) {
       std::vector<int32_t>& history = talk.histories[c];
-      for (int64_t i = 0; i < kTurnTokens; ++i) history.push_back(static_cast<int32_t>(rng() % 500));
-      Request request{.request_id = absl::StrCat(c, "/", turn), .prompt = history, .max_tokens = kOutputTokens};
-      request.sampling.temperature = 0;
-      request.ignore_eos = true;
-      recordings.push_back(std::make_shared<Recording>());
-      EXPECT_TRUE(engine.Submit(std::move(request), std::make_unique<RecordingSink>(recordings.back())).ok());
+      const std::vector<int32_t> more = SomeTokens(rng, kTurnTokens);
+      history.insert(history.end(), more.begin(), more.end());
+      recordings.push_back(Ask(engine, absl::StrCat(c, "/", turn), history, kOutputTokens));
     }
     for (int c = 0; c < kConversations; ++c) {
       const absl::Status status = recordings[c]->Wait();
       EXPECT_TRUE(status.ok()) << status;
       const Recording::Output output = recordings[c]->output();
       talk.histories[c].insert(talk.histories[c].end(), output.tokens.begin(), output.tokens.end());
-      talk.donor_tokens += output.usage->cached_donor_tokens;
+      const Usage& usage = *output.usage;
+      talk.donor_tokens += usage.cached_donor_tokens;
+      talk.computed_tokens += usage.prompt_tokens - usage.cached_local_tokens - usage.cached_donor_tokens;
     }
   }
   return talk;
 }
+
+// What own memory has no room for after the first turn is in leases by the second; trouble comes while nobody runs.
+Talk ConverseOnLeases(Engine& borrower, const std::function<void()>& trouble) {
+  return Converse(borrower, [&](int turn) {
+    const absl::Time give_up = absl::Now() + absl::Seconds(30);
+    while (turn == 1 && borrower.Load().kv_blocks_leased_in_used == 0 && absl::Now() < give_up) {
+      absl::SleepFor(absl::Milliseconds(1));
+    }
+    if (turn == kQuietTurns && trouble) trouble();
+  });
+}
+
+// Revokes some lease every 3 ms; to begin with all of them. Ownership: borrows the hub.
+class Storm {
+ public:
+  explicit Storm(LeaseHub& hub) : hub_(hub) {}
+
+  void Begin() {
+    hub_.SetLends(false);
+    EXPECT_GT(hub_.num_leases(), 0);
+    const absl::Time give_up = absl::Now() + absl::Seconds(30);
+    while (hub_.num_leases() > 0 && absl::Now() < give_up) Blow(absl::Milliseconds(1));
+    EXPECT_EQ(hub_.num_leases(), 0) << "revoked leases that did not end";
+    hub_.SetLends(true);
+    thread_ = std::jthread([this](const std::stop_token& stop) {
+      while (!stop.stop_requested()) Blow(absl::Milliseconds(3));
+    });
+  }
+  void End() { thread_ = {}; }
+  int64_t revocations() const { return revocations_; }
+
+ private:
+  void Blow(absl::Duration lull) {
+    if (hub_.Revoke(rng_())) ++revocations_;
+    absl::SleepFor(lull);
+  }
+
+  LeaseHub& hub_;
+  std::mt19937_64 rng_{11};
+  int64_t revocations_ = 0;
+  std::jthread thread_;
+};
 
 class LeaseTest : public testing::Test {
  protected:
@@ -154,23 +219,12 @@ class LeaseTest : public testing::Test {
   }
 
   // A borrower with room for two conversations, and two donors of other block bytes.
-  Talk Sharing(StreamMode stream, absl::Duration between_revocations, int64_t* revocations = nullptr) {
+  Talk Sharing(StreamMode stream, const std::function<void()>& trouble = nullptr) {
     Node near({.name = "near", .num_blocks = 512, .block_tokens = 8, .lends = true}, shm_dir_, hub_);
     Node far({.name = "far", .num_blocks = 512, .kv_dtype = backend::KvDtype::kF32, .lends = true}, shm_dir_, hub_);
     Node chat({.name = "chat", .num_blocks = 72, .stream = stream}, shm_dir_, hub_);
-    std::atomic<bool> done = false;
-    std::thread storm([&] {
-      std::mt19937_64 rng(11);
-      while (!done && between_revocations < absl::InfiniteDuration()) {
-        if (hub_.Revoke(rng()) && revocations != nullptr) ++*revocations;
-        absl::SleepFor(between_revocations);
-      }
-    });
-    const Talk talk = Converse(chat.engine());
-    done = true;
-    storm.join();
-    const EngineLoad load = chat.engine().Load();
-    EXPECT_EQ(load.kv_blocks_used, 0);
+    const Talk talk = ConverseOnLeases(chat.engine(), trouble);
+    EXPECT_EQ(chat.engine().Load().kv_blocks_used, 0);
     return talk;
   }
 
@@ -180,7 +234,7 @@ class LeaseTest : public testing::Test {
 
 TEST_F(LeaseTest, TokensAreTheSameWithBlocksReadInPlace) {
   const Talk wanted = Alone();
-  const Talk got = Sharing(StreamMode::kInPlace, absl::InfiniteDuration());
+  const Talk got = Sharing(StreamMode::kInPlace);
   EXPECT_EQ(got.histories, wanted.histories);
   EXPECT_GT(got.donor_tokens, 0);
   std::printf("%ld prompt tokens came from donors\n", static_cast<long>(got.donor_tokens));
@@ -188,7 +242,7 @@ TEST_F(LeaseTest, TokensAreTheSameWithBlocksReadInPlace) {
 
 TEST_F(LeaseTest, TokensAreTheSameWithBlocksStreamedLayerByLayer) {
   const Talk wanted = Alone();
-  const Talk got = Sharing(StreamMode::kLsc, absl::InfiniteDuration());
+  const Talk got = Sharing(StreamMode::kLsc);
   EXPECT_EQ(got.histories, wanted.histories);
   EXPECT_GT(got.donor_tokens, 0);
 }
@@ -196,30 +250,110 @@ TEST_F(LeaseTest, TokensAreTheSameWithBlocksStreamedLayerByLayer) {
 TEST_F(LeaseTest, TokensAreTheSameWhileLeasesAreRevokedAllTheTime) {
   const Talk wanted = Alone();
   for (const StreamMode stream : {StreamMode::kInPlace, StreamMode::kLsc}) {
-    int64_t revocations = 0;
-    const Talk got = Sharing(stream, absl::Milliseconds(3), &revocations);
+    Storm storm(hub_);
+    const Talk got = Sharing(stream, [&] { storm.Begin(); });
+    storm.End();
     EXPECT_EQ(got.histories, wanted.histories);
-    EXPECT_GT(revocations, 0);
-    std::printf("%ld revocations, %ld leases ended, %ld prompt tokens came from donors\n",
-                static_cast<long>(revocations), static_cast<long>(hub_.ended()), static_cast<long>(got.donor_tokens));
+    EXPECT_GT(got.donor_tokens, 0);
+    EXPECT_GT(storm.revocations(), 0);
+    EXPECT_GT(got.computed_tokens, wanted.computed_tokens) << "own memory cannot hold what all the leases did";
+    std::printf("%ld revocations, %ld leases ended, %ld prompt tokens came from donors, %ld were computed, of %ld\n",
+                static_cast<long>(storm.revocations()), static_cast<long>(hub_.ended()),
+                static_cast<long>(got.donor_tokens), static_cast<long>(got.computed_tokens),
+                static_cast<long>(wanted.computed_tokens));
   }
+}
+
+// A donor of 160 blocks and a borrower whose step loops hang when the test says so.
+class HangTest : public LeaseTest, public testing::WithParamInterface<StreamMode> {
+ protected:
+  static constexpr int64_t kDonorBlocks = 160, kDonorBlockTokens = 8;
+  static constexpr absl::Duration kSlack = absl::Milliseconds(500);  // of a loaded machine
+
+  NodeOptions Donor() {
+    return {.name = "near",
+            .num_blocks = kDonorBlocks,
+            .block_tokens = kDonorBlockTokens,
+            .lends = true,
+            .gate = &donors_gate_};
+  }
+  NodeOptions Borrower() { return {.name = "chat", .num_blocks = 72, .stream = GetParam(), .gate = &borrowers_gate_}; }
+  static std::shared_ptr<Recording> AskDonor(Engine& engine, int64_t prompt_tokens) {
+    std::mt19937 rng(5);
+    return Ask(engine, "the donor's client", SomeTokens(rng, prompt_tokens), kOutputTokens);
+  }
+  std::vector<int32_t> WantedOfDonor(int64_t prompt_tokens) {
+    Node node({.name = "alone", .num_blocks = 4096, .shares = false}, shm_dir_, hub_);
+    const auto recording = AskDonor(node.engine(), prompt_tokens);
+    EXPECT_EQ(recording->Wait(), absl::OkStatus());
+    return recording->tokens();
+  }
+  // Leases came back at their deadline: their borrower said nothing.
+  static void ExpectFencedInTime(const Node& donor) {
+    const absl::Time give_up = absl::Now() + absl::Seconds(30);
+    while (donor.reclaims().count == 0 && absl::Now() < give_up) absl::SleepFor(absl::Milliseconds(1));
+    EXPECT_GT(donor.reclaims().count, 0);
+    EXPECT_GE(donor.reclaims().last, kRevokeDeadline);
+    EXPECT_LE(donor.reclaims().last, kRevokeDeadline + kSlack);
+  }
+
+  Gate donors_gate_, borrowers_gate_;
+};
+
+INSTANTIATE_TEST_SUITE_P(BothWays, HangTest, testing::Values(StreamMode::kInPlace, StreamMode::kLsc),
+                         [](const auto& info) { return info.param == StreamMode::kLsc ? "Streamed" : "InPlace"; });
+
+TEST_P(HangTest, ADonorHasItsMemoryByTheDeadlineWhileItsBorrowersLoopHangs) {
+  const Talk wanted = Alone();
+  const int64_t all_tokens = (kDonorBlocks - 1) * kDonorBlockTokens - kOutputTokens;  // wants all that is lent
+  Node near(Donor(), shm_dir_, hub_), chat(Borrower(), shm_dir_, hub_);
+  Talk got;
+  std::jthread client([&] { got = ConverseOnLeases(chat.engine(), [&] { borrowers_gate_.Close(); }); });
+  EXPECT_TRUE(borrowers_gate_.WaitForAStep());
+  EXPECT_GT(chat.engine().Load().kv_blocks_leased_in_used, 0);
+  const auto answer = AskDonor(near.engine(), all_tokens);
+  EXPECT_EQ(answer->Wait(), absl::OkStatus()) << "the borrower hangs all the while";
+  ExpectFencedInTime(near);
+  borrowers_gate_.Open();
+  client.join();
+  EXPECT_EQ(answer->tokens(), WantedOfDonor(all_tokens));
+  EXPECT_EQ(got.histories, wanted.histories);
+}
+
+TEST_P(HangTest, TheDeadlineFencesWhileTheLoopsOfBothHang) {
+  const Talk wanted = Alone();
+  constexpr int64_t kFewTokens = 100;
+  Node near(Donor(), shm_dir_, hub_), chat(Borrower(), shm_dir_, hub_);
+  std::shared_ptr<Recording> answer;
+  Talk got;
+  std::jthread client([&] {
+    got = ConverseOnLeases(chat.engine(), [&] {
+      donors_gate_.Close();
+      answer = AskDonor(near.engine(), kFewTokens);
+      EXPECT_TRUE(donors_gate_.WaitForAStep());
+      borrowers_gate_.Close();
+    });
+  });
+  EXPECT_TRUE(borrowers_gate_.WaitForAStep());
+  for (int64_t i = 0; i < hub_.num_leases(); ++i) EXPECT_TRUE(hub_.Revoke(i));
+  ExpectFencedInTime(near);
+  borrowers_gate_.Open();
+  donors_gate_.Open();
+  client.join();
+  EXPECT_EQ(answer->Wait(), absl::OkStatus());
+  EXPECT_EQ(answer->tokens(), WantedOfDonor(kFewTokens));
+  EXPECT_EQ(got.histories, wanted.histories);
 }
 
 TEST_F(LeaseTest, ARequestWhoseLeasesAreGoneForGoodEndsAndOthersGoOn) {
   Node chat({.name = "chat", .num_blocks = 72, .lease_patience = absl::Milliseconds(300)}, shm_dir_, hub_);
   auto donor = std::make_unique<Node>(NodeOptions{.name = "near", .num_blocks = 512, .lends = true}, shm_dir_, hub_);
-  const auto submit = [&](const std::string& id, int64_t prompt_tokens, int64_t output_tokens) {
-    Request request{.request_id = id, .prompt = std::vector<int32_t>(prompt_tokens, 7), .max_tokens = output_tokens};
-    request.ignore_eos = true;
-    auto recording = std::make_shared<Recording>();
-    EXPECT_TRUE(chat.engine().Submit(std::move(request), std::make_unique<RecordingSink>(recording)).ok());
-    return recording;
-  };
-  const auto wide = submit("wide", 72 * 4 + 40, 100'000);  // more than the own 72 blocks of 4 tokens
+  const std::vector<int32_t> wide_prompt(72 * 4 + 40, 7);  // more than the own 72 blocks of 4 tokens
+  const auto wide = Ask(chat.engine(), "wide", wide_prompt, 100'000);
   while (chat.engine().Load().kv_blocks_leased_in_used == 0) absl::SleepFor(absl::Milliseconds(1));
   donor.reset();
   EXPECT_EQ(wide->Wait().code(), absl::StatusCode::kOutOfRange);
-  EXPECT_EQ(submit("narrow", 20, 4)->Wait(), absl::OkStatus());
+  EXPECT_EQ(Ask(chat.engine(), "narrow", std::vector<int32_t>(20, 7), 4)->Wait(), absl::OkStatus());
   EXPECT_EQ(chat.engine().Load().kv_blocks_used, 0);
 }
 

@@ -62,6 +62,11 @@ class LeaseHub {
     Tell(lease, lease.donor);
     return true;
   }
+  /// While it does not lend nobody is offered anything; what is lent stays so.
+  void SetLends(bool lends) {
+    absl::MutexLock lock(&mutex_);
+    lends_ = lends;
+  }
   int64_t num_leases() const {
     absl::MutexLock lock(&mutex_);
     return static_cast<int64_t>(leases_.size());
@@ -115,7 +120,7 @@ class LeaseHub {
       absl::MutexLock lock(&mutex_);
       const int64_t own_bytes = members_.at(borrower).member.block_bytes;
       for (auto& [name, donor] : members_) {
-        if (name != borrower && donor.member.lends) Offer(donor, borrower, own_bytes, want_bytes, offers);
+        if (lends_ && name != borrower && donor.member.lends) Offer(donor, borrower, own_bytes, want_bytes, offers);
       }
     }
     for (const lease::Lease& lease : offers) Tell(lease, lease.donor);
@@ -179,6 +184,7 @@ class LeaseHub {
   mutable absl::Mutex mutex_;
   std::map<std::string, Entry> members_ ABSL_GUARDED_BY(mutex_);
   std::map<kv::LeaseId, lease::Lease> leases_ ABSL_GUARDED_BY(mutex_);
+  bool lends_ ABSL_GUARDED_BY(mutex_) = true;
   int64_t last_id_ ABSL_GUARDED_BY(mutex_) = 0;
   int64_t ended_ ABSL_GUARDED_BY(mutex_) = 0;
 };

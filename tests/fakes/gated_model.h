@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+// A model whose steps hang while its gate is closed, in the midst of a batch: between two layers.
+//
+//   Gate gate;
+//   auto model = std::make_unique<GatedModel>(std::move(real_model), gate);
+//   gate.Close();
+//   EXPECT_TRUE(gate.WaitForAStep());  // the loop hangs now
+//   gate.Open();
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "engine/models/model.h"
+
+namespace swiftcache {
+
+/// Thread-safety: safe.
+class Gate {
+ public:
+  void Close() { SetOpen(false); }
+  void Open() { SetOpen(true); }
+  /// False: no step came to hang here.
+  bool WaitForAStep() const {
+    absl::MutexLock lock(&mutex_);
+    return mutex_.AwaitWithTimeout(absl::Condition(&holds_), absl::Seconds(30));
+  }
+  void Pass() {
+    absl::MutexLock lock(&mutex_);
+    holds_ = !open_;
+    mutex_.Await(absl::Condition(&open_));
+    holds_ = false;
+  }
+
+ private:
+  void SetOpen(bool open) {
+    absl::MutexLock lock(&mutex_);
+    open_ = open;
+  }
+
+  mutable absl::Mutex mutex_;
+  bool open_ ABSL_GUARDED_BY(mutex_) = true, holds_ ABSL_GUARDED_BY(mutex_) = false;
+};
+
+/// Thread-safety: none. Ownership: owns the model, borrows the gate. Errors: the model's.
+class GatedModel final : public engine::models::Model {
+ public:
+  GatedModel(std::unique_ptr<engine::models::Model> model, Gate& gate) : model_(std::move(model)), gate_(gate) {}
+
+  const engine::models::ModelGeometry& geometry() const override { return model_->geometry(); }
+  absl::Status Begin(const engine::models::ForwardBatch& batch) override { return model_->Begin(batch); }
+  absl::Status RunLayer(int64_t layer) override {
+    if (layer > 0) gate_.Pass();
+    return model_->RunLayer(layer);
+  }
+  absl::StatusOr<std::span<const float>> Finish() override { return model_->Finish(); }
+
+ private:
+  const std::unique_ptr<engine::models::Model> model_;
+  Gate& gate_;
+};
+
+}  // namespace swiftcache
