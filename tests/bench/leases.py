@@ -348,7 +348,7 @@ def unused(bench):
     from swiftcache.v1 import engine_pb2, engine_pb2_grpc
     cluster = Cluster(bench.binaries, bench.folder)
     cluster.start_broker()
-    tokens, counts = 64, {}
+    tokens, counts = 16, {}
     for name, flags in (("alone", ("--broker=",)), ("sharing", (f"--broker={cluster.broker.grpc}",))):
         out = bench.folder / f"callgrind.{name}"
         engine = Process(["valgrind", "--tool=callgrind", f"--callgrind-out-file={out}",
@@ -356,7 +356,7 @@ def unused(bench):
                           f"--model={bench.args.model}", "--model_name=chat", "--threads=1", "--kv_cache_bytes=64MiB",
                           f"--shm_dir={bench.folder}", "--listen=127.0.0.1:0", "--http_listen=127.0.0.1:0", *flags],
                          bench.folder / f"{name}.log")
-        engine.wait_healthy(600)
+        engine.wait_healthy(3600)  # callgrind counts the loading too
         stub = engine_pb2_grpc.EngineServiceStub(grpc.insecure_channel(engine.grpc))
         request = engine_pb2.EngineGenerateRequest(
             request_id="1", token_ids=[5, 9, 11], sampling=bench.pb.Sampling(temperature=0, max_tokens=tokens, ignore_eos=True))
