@@ -1,6 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // An engine process of the simulation: the real halves of its leases, with a coordinator, a broker client, a loop and a
 // transport around them.
+//
+// What is around them is made for the simulation. Besides what it leaves out, it does three things otherwise than
+// engine/coordinator and engine/rpc; what depends on them is proved by their own tests and by those of processes:
+//   - Whenever its Watch has ended it registers before it watches again. In production the stream alone comes again; an
+//     engine registers when a heartbeat tells that the broker does not know it.
+//   - It revokes all that a ScaleUp advises, and chooses by itself only where there is no advice. Coordinator stops where
+//     the need is covered, and adds of its own what the advice lacks.
+//   - Each wish for memory is a request of a new key. Coordinator repeats the key of one that was not answered.
 #pragma once
 
 #include <cstdint>

@@ -129,7 +129,8 @@ TEST(SimTest, TheDonorHoldsTheLineAgainstABrokerThatLeasesTwice) {
   EXPECT_GT(tally.declined, 700);  // hundreds more than without the bug
 }
 
-TEST(SimTest, ABrokerThatDiesOrIsReplacedCostsNoLease) {
+// Of engines that want nothing back, on a network that is prompt; they register before they watch again.
+TEST(SimTest, ABrokerThatDiesOrIsReplacedCostsNoBorrowerALeaseThatItUses) {
   Tally tally;
   for (uint64_t seed = 1; seed <= 300; ++seed) {
     ASSERT_EQ(Cluster({.seed = seed, .faults = Faults::kBrokerOnly}, tally).Run(), "") << "seed " << seed;
