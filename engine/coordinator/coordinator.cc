@@ -85,7 +85,9 @@ void Coordinator::Run() {
     Tick(clock_.Now());
     Act(clock_.Now());
     Publish();
-    // After Publish: a registration between a report and what it tells of would leave the lease out.
+    // After Publish: a registration between a report and what it tells of would leave the lease out. And after what is
+    // on its way back: what everybody is told of it would compete with it for processors.
+    if (donor_.blocks_coming_back() > 0 && !closed) continue;
     for (const LeaseNews& news : std::exchange(news_, {})) broker_->Report(news);
   }
   for (const Lease& lease : donor_.Held()) transport_->Fence(lease.id);

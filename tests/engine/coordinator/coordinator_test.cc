@@ -276,6 +276,19 @@ TEST_F(CoordinatorTest, ABrokerThatIsAwayIsNotWaitedForEither) {
   ASSERT_TRUE(transport_.log().WaitFor("SendRevoke 1"));
 }
 
+TEST_F(CoordinatorTest, TheBrokerHearsOfARevocationOnceTheMemoryIsBack) {
+  Start({.broker_patience = absl::Hours(1)});
+  Lend(1);
+  coordinator_->NeedBack(2);
+  coordinator_->OnScaleUp(std::vector<kv::LeaseId>{kv::LeaseId(1)});
+  ASSERT_TRUE(transport_.log().WaitFor("SendRevoke 1"));
+  Settle();
+  EXPECT_EQ(broker_.log().Count("REVOKING 1"), 0);
+  coordinator_->OnReleased(kv::LeaseId(1));
+  ASSERT_TRUE(broker_.log().WaitFor("REVOKING 1"));
+  ASSERT_TRUE(broker_.log().WaitFor("RELEASED 1"));
+}
+
 TEST_F(CoordinatorTest, ANeedThatIsMetMeanwhileTakesNothingMore) {
   Start({.broker_patience = absl::Hours(1)});
   Lend(1), Lend(2), Lend(3);
