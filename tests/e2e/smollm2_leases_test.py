@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The same tokens of SmolLM2 itself, whose chat engine has memory for two conversations and leases the rest.
+
+The oracle is the same binary alone with enough memory: ids and log-probabilities, bit for bit. With --long 24
+conversations of 6 turns in every case; else 4 of 3 turns in the case that has it all at once."""
+import collections
+import itertools
+import os
+import pathlib
+import threading
+import time
+
+import pytest
+from leases_test import BLOCK_TOKENS, Client, Leasing, Talks, storm
+
+CACHE = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") / "swiftcache"
+MODEL = pathlib.Path(os.environ.get("SWIFTCACHE_TEST_MODEL") or CACHE / "models/SmolLM2-135M-Instruct.Q4_1.gguf")
+TOKEN_KIB = 22.5  # of KV in bf16
+BOUND = 240  # seconds for a case, of which it takes 10 to 50
+AGAIN = 50  # tokens that a storm makes a borrower compute again, at the least: without one there are none
+
+Case = collections.namedtuple("Case", "donors borrowers stormy", defaults=[False])
+EQUAL, OTHER = ((), ()), (("--kv_cache_dtype=f32",), ("--block_tokens=24",))  # donors' blocks beside the borrowers'
+IN_PLACE, LSC = ("--stream=in_place",), ("--stream=lsc",)
+SLOW = (*LSC, "--link_gbps=4", "--link_latency=100us")
+CASES = {
+    "lsc": Case(EQUAL[:1], [LSC]),
+    "in_place": Case(EQUAL[:1], [IN_PLACE]),
+    "donors_of_other_block_bytes": Case(OTHER, [IN_PLACE]),
+    "two_borrowers": Case(EQUAL, [IN_PLACE, LSC]),
+    "storm": Case(EQUAL, [IN_PLACE, LSC], stormy=True),
+    "slow_link": Case(EQUAL[:1], [SLOW]),
+    "all_at_once": Case(OTHER, [IN_PLACE, SLOW], stormy=True),
+}
+
+
+def pytest_generate_tests(metafunc):
+    if "case" in metafunc.fixturenames:
+        metafunc.parametrize("case", CASES if metafunc.config.getoption("--long") else ["all_at_once"])
+
+
+@pytest.fixture(scope="module")
+def talks(binaries, tmp_path_factory, stubs, request):
+    """Conversations, and what the model says alone with enough memory."""
+    if not MODEL.exists():
+        pytest.skip(f"no model at {MODEL}; deploy/fetch-model.sh fetches it, SWIFTCACHE_TEST_MODEL names it")
+    many, turns = (24, 6) if request.config.getoption("--long") else (4, 3)
+    alone = Leasing(binaries, tmp_path_factory.mktemp("alone"), MODEL)
+    alone.begin()
+    alone.engine("chat", "--transport=none", "--kv_cache_bytes=256MiB")
+    alone.ready("chat")
+    client = Client(alone.gateway.grpc, stubs)
+    learnt = Talks(seed=7, conversations=many, turns=turns, user_tokens=(16, 40), answer_tokens=8,
+                   ids=(100, 40000)).learn(client, "chat")
+    client.close()
+    alone.finish()
+    alone.cleanup()
+    return learnt
+
+
+def memory(talks, conversations):
+    """The flag for room for so many conversations at their end."""
+    tokens = max(len(talks.prompt(each, talks.turns[-1])) + talks.answer_tokens for each in talks.conversations)
+    return f"--kv_cache_bytes={conversations * -(-tokens // BLOCK_TOKENS) * BLOCK_TOKENS * TOKEN_KIB:.0f}KiB"
+
+
+@pytest.fixture
+def leasing(binaries, tmp_path):
+    made = Leasing(binaries, tmp_path, MODEL)
+    yield made
+    made.cleanup()
+
+
+def test_tokens_are_those_of_enough_memory(leasing, stubs, talks, case):
+    donors = {f"donor{n}": flags for n, flags in enumerate(CASES[case].donors)}
+    borrowers = {f"chat{n}": flags for n, flags in enumerate(CASES[case].borrowers)}
+    leasing.begin()
+    for name, flags in donors.items():
+        leasing.engine(name, memory(talks, 3 * len(talks.conversations)), *flags)
+    for name, flags in borrowers.items():
+        leasing.engine(name, memory(talks, 2), *flags)
+    leasing.ready(*donors, *borrowers)
+    begin = time.monotonic()
+    load = leasing.load(stubs, talks, *borrowers)
+    if CASES[case].stormy:
+        talk_in_a_storm(leasing, load, borrowers)
+    else:
+        load.until(lambda: min(load.rounds.values()) > 0, "all turns of all conversations", BOUND)
+    load.until(lambda: {lease[2:] for lease in leasing.leases()} >= set(itertools.product(donors, borrowers)),
+               "everybody leases of all donors").stop()
+    found = {name: leasing.from_donors(name) for name in borrowers}
+    print(f"{time.monotonic() - begin:.1f} s, {load.asked} answers; tokens found in leases: {found}, "
+          f"computed again: {load.computed_again}")
+    for name in borrowers:
+        if CASES[case].stormy:
+            assert found[name] > 0 and load.computed_again[name] >= AGAIN
+        else:  # what it has no memory for lies in leases
+            assert found[name] > 0 and load.computed_again[name] <= found[name] / 10
+    leasing.finish()
+
+
+def talk_in_a_storm(leasing, load, borrowers):
+    """All turns, and on until revocations have made every borrower compute again what it had."""
+    ending, revoked = threading.Event(), []
+    operator = threading.Thread(target=storm, args=(leasing, 1, ending, revoked))
+    operator.start()
+    try:
+        load.until(lambda: min(load.rounds.values()) > 0 and sum(revoked) >= 10 and
+                   min(load.computed_again.values()) >= AGAIN, "all turns in a storm", BOUND)
+    finally:
+        ending.set()
+        operator.join()
+    lost = [leasing.count(name, "swiftcache_lease_lost_total") for name in borrowers]
+    print(f"{sum(revoked)} revocations by the operator; leases lost with what they held: {lost}")
