@@ -90,6 +90,15 @@ stage build-tsan built tsan tsan_tests && stage unit-tsan unit tsan -L tsan
 if $long; then  # every source includes its own header first, so short runs know already
   stage headers-compile-alone cmake --build --preset release --target all_verify_interface_header_sets
   stage simulation-of-other-seeds env SIM_FIRST_SEED=10001 SIM_SEEDS=200000 build/release/tests/sim_test --gtest_filter='*NoSeed*'
+  leases_bench() {
+    local code=0 what
+    for what in 'longest --rounds 1' 'reclaim --rounds 20' 'stall --rounds 5'; do
+      # shellcheck disable=SC2086  # a name and its flags
+      "$venv/bin/python" tests/bench/leases.py $what --bin build/release/bin --model "$SWIFTCACHE_TEST_MODEL" || code=1
+    done
+    return $code
+  }
+  stage bench-of-leases leases_bench
   stage build-dev-warnings-are-errors built dev binaries unit_tests
 fi
 stage format tests/check-format.sh

@@ -12,7 +12,7 @@
 
 Needs the binaries (--bin) and the model of deploy/fetch-model.sh (--model); run it with the Python of tests/run.sh
 (~/.cache/swiftcache/test-venv/bin/python) on a machine that does nothing else. Sides of a comparison are interleaved:
-ratios hold on a noisy machine, absolute times do not.
+ratios hold on a noisy machine, absolute times do not. Ends with 1 if a figure misses what was asked of it.
 """
 import argparse
 import concurrent.futures
@@ -91,6 +91,14 @@ class Bench:
         self.args, self.binaries = args, pathlib.Path(args.bin).resolve()
         self.rng = random.Random(args.seed)
         self.sides = []
+        self.missed = 0
+
+    def asked(self, what, value, limit, least=False):
+        """One figure beside what was asked of it: `limit` at most, or at the least; True where it is a yes or no."""
+        good = value >= limit if least else value <= limit if limit is not True else value
+        bound = "" if limit is True else f", asked: {'at least' if least else 'at most'} {limit:g}"
+        print(f"{'ok' if good else 'MISSED':8}{what}: {value if limit is True else f'{value:.4g}'}{bound}")
+        self.missed += not good
 
     def __enter__(self):
         self.temporary = tempfile.TemporaryDirectory(prefix="swiftcache-bench-")
@@ -146,7 +154,7 @@ def ttft_sides(bench):
             bench.side("all_local", 3 * working_set, chat_flags=("--transport=none",))]
 
 
-def print_ttft(title, samples, sides):
+def print_ttft(bench, title, samples, sides):
     print(f"\n{title}: TTFT of turns 2 and later, ms")
     print(f"{'side':14}{'samples':>8}{'p50':>9}{'p90':>9}{'p99':>9}{'p99 / without':>15}{'p99 / all local':>17}{'p50 / all local':>17}")
     p99 = {side.name: percentile(samples[side.name], 99) for side in sides}
@@ -156,6 +164,9 @@ def print_ttft(title, samples, sides):
         print(f"{side.name:14}{len(values):8}{p50[side.name] * 1e3:9.1f}{percentile(values, 90) * 1e3:9.1f}"
               f"{p99[side.name] * 1e3:9.1f}{p99[side.name] / p99['without']:15.3f}{p99[side.name] / p99['all_local']:17.3f}"
               f"{p50[side.name] / p50['all_local']:17.3f}")
+    for side in ("in_place", "lsc_200gbps"):
+        bench.asked(f"p99 of {side} / p99 without leases", p99[side] / p99["without"], 0.31)
+        bench.asked(f"p99 of {side} / p99 with all memory local", p99[side] / p99["all_local"], 1.15)
 
 
 def print_sources(side):
@@ -183,8 +194,8 @@ def ttft(bench):
                 for name, answer in answers.items():
                     samples[name].append(answer.ttft)
         talks.answered(slot, ids)
-    print_ttft("Closed loop, one client", samples, sides)
-    print(f"answers that differ between the sides: {wrong}")
+    print_ttft(bench, "Closed loop, one client", samples, sides)
+    bench.asked("answers that differ between the sides", wrong, 0)
     for side in sides:
         print_sources(side)
 
@@ -220,7 +231,7 @@ def ttft_open(bench):
                 answered = [(slot, answer.ids) for slot, _, answer in done]
         for slot, ids in answered:
             talks.answered(slot, ids)
-    print_ttft(f"Poisson arrivals, {rate:.2f}/s (60 % of what the side without leases can serve)", samples, sides)
+    print_ttft(bench, f"Poisson arrivals, {rate:.2f}/s (60 % of what the side without leases can serve)", samples, sides)
 
 
 def longest(bench):
@@ -230,9 +241,12 @@ def longest(bench):
     alone = bench.side("alone", own, chat_flags=("--transport=none",))
     try:
         alone.ask(prompt, 1)
-        print("alone: served?!")
+        refusal = "served"
     except grpc.RpcError as error:
-        print(f"alone, {own} tokens of memory: {error.code().name}: {error.details()}")
+        refusal = f"{error.code().name}: {error.details()}"
+    print(f"alone, {own} tokens of memory: {refusal}")
+    bench.asked(f"alone it is refused as OUT_OF_RANGE, and told of {own}",
+                refusal.startswith("OUT_OF_RANGE") and re.search(rf"\b{own}\b", refusal) is not None, True)
     answers = {}
     for _ in range(bench.args.rounds):
         for side in (*sides, full):
@@ -245,6 +259,9 @@ def longest(bench):
         same = all(a.ids == b.ids for a, b in zip(those, answers["all_local"]))
         tpot = statistics.median(a.tpot for a in those)
         print(f"{name:12}{statistics.median(a.ttft for a in those):9.2f}{1 / tpot:10.1f}{bound / tpot:9.3f}{str(same):>13}")
+        if name != "all_local":
+            bench.asked(f"{name}: the tokens are those of enough memory", same, True)
+    bench.asked("prompt / own memory", 8000 / own, 7, least=True)
 
 
 def reclaim(bench):
@@ -306,6 +323,8 @@ def stall(bench):
         stalled = next(v for k, v in spent.items() if "kv_stall_seconds" in k)
         print(f"{gbps:4} Gb/s{phase['queue']:8.3f}{phase['load']:8.3f}{phase['execute']:9.3f}{phase['store']:8.3f}{stalled:9.4f}"
               f"{stalled / (phase['execute'] + stalled):16.2%}")
+        if gbps >= 20:  # below, a layer's transfer takes more than half of its products' time
+            bench.asked(f"stall / prefill at {gbps} Gbit/s", stalled / (phase["execute"] + stalled), 0.01)
 
 
 def interference(bench):
@@ -341,6 +360,7 @@ def interference(bench):
         low, high = interval(values, bench.rng)
         print(f"donor's {name} beside leases / beside the same borrower with local memory: median "
               f"{statistics.median(values):.3f}, 95 % interval {low:.3f} to {high:.3f}, {len(values)} pairs")
+        bench.asked(f"lower end of the slow-down of {name}", low - 1, {"TTFT": 0.05, "TPOT": 0.03}[name])
 
 
 def unused(bench):
@@ -368,7 +388,7 @@ def unused(bench):
         counts[name] = int(re.search(r"^(?:summary|totals): (\d+)", out.read_text(), re.M).group(1)) / tokens
         print(f"{name:8}: {counts[name]:14,.0f} instructions a step of one token ({tokens} steps; {seconds:.1f} s under callgrind)")
     cluster.stop()
-    print(f"sharing / alone: {counts['sharing'] / counts['alone']:.5f}")
+    bench.asked("instructions with sharing / alone", counts["sharing"] / counts["alone"], 1.01)
 
 
 def main():
@@ -379,13 +399,14 @@ def main():
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--samples", type=int, default=300)
     parser.add_argument("--rounds", type=int, default=20)
-    parser.add_argument("--gbps", type=lambda s: [int(v) for v in s.split(",")], default=[200, 20, 5])
+    parser.add_argument("--gbps", type=lambda s: [int(v) for v in s.split(",")], default=[200, 50, 20, 5])
     parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args()
     cpu = next((line.split(":")[1].strip() for line in open("/proc/cpuinfo") if "model name" in line), platform.processor())
     print(f"machine: {cpu}, {os.cpu_count()} cores; model: {pathlib.Path(args.model).name}, KV bf16; command: {' '.join(sys.argv)}")
     with Bench(args) as bench:
         globals()[args.what](bench)
+    sys.exit(bench.missed > 0)
 
 
 if __name__ == "__main__":
