@@ -465,6 +465,20 @@ def test_what_a_killed_donor_held_is_unmapped_in_a_second_and_computed_again(lea
     leasing.finish()
 
 
+def test_a_donor_that_ends_in_order_has_its_leases_given_back(leasing, stubs, talks):
+    leasing.begin()
+    donor = leasing.engine("donor", DONOR, "--revoke_deadline=5s")  # for a loaded machine too
+    leasing.engine("chat", ARENA)
+    leasing.ready("chat")
+    lease_all(leasing, stubs, talks, "chat")
+    assert donor.stop() == 0
+    wait_until(lambda: leasing.blocks("chat", "leased_in") == 0, WAIT, "nothing is on lease")
+    assert leasing.count("chat", "swiftcache_lease_lost_total") == 0
+    assert "was fenced" not in donor.text()
+    ask_again(leasing, stubs, talks, "chat")
+    leasing.finish()
+
+
 def test_a_donor_is_killed_and_another_is_restarted_under_its_name(leasing, stubs, talks, seed):
     rng = random.Random(seed)
     leasing.begin()
