@@ -23,6 +23,7 @@ namespace swiftcache::services::ctl {
 namespace {
 
 constexpr absl::Duration kFrame = absl::Milliseconds(250);  // no faster than people read
+constexpr absl::Duration kIdleFrame = absl::Seconds(1);     // at least so often, though nothing has changed
 constexpr char kClearScreen[] = "\033[H\033[2J";
 
 struct TopFlags {
@@ -46,11 +47,13 @@ class Follower {
     context_.TryCancel();
     thread_.join();
   }
-  // The tables, once they have changed since the last call; the stream's end where it has ended.
-  absl::StatusOr<ClusterTable> Next() ABSL_LOCKS_EXCLUDED(mutex_) {
+  // The tables, once they have changed since the last call or `patience` is over; the first time once there are some.
+  // Where the stream has ended: why.
+  absl::StatusOr<ClusterTable> Next(absl::Duration patience) ABSL_LOCKS_EXCLUDED(mutex_) {
     absl::MutexLock lock(&mutex_);
-    mutex_.Await(absl::Condition(this, &Follower::ReadyLocked));
-    if (!changed_) return *end_;
+    mutex_.AwaitWithTimeout(absl::Condition(this, &Follower::ReadyLocked),
+                            has_tables_ ? patience : absl::InfiniteDuration());
+    if (!changed_ && end_.has_value()) return *end_;
     changed_ = false;
     return cluster_;
   }
@@ -65,7 +68,7 @@ class Follower {
     const absl::Status end = door_.Follow(context_, [this](const v1::WatchResponse& news) {
       absl::MutexLock lock(&mutex_);
       cluster_.Apply(news);
-      changed_ = true;
+      changed_ = has_tables_ = true;
     });
     absl::MutexLock lock(&mutex_);
     end_ = end;
@@ -77,7 +80,8 @@ class Follower {
   grpc::ClientContext context_;
   absl::Mutex mutex_;
   ClusterTable cluster_ ABSL_GUARDED_BY(mutex_);
-  bool changed_ ABSL_GUARDED_BY(mutex_) = false;
+  bool changed_ ABSL_GUARDED_BY(mutex_) = false;     // since the last Next()
+  bool has_tables_ ABSL_GUARDED_BY(mutex_) = false;  // the snapshot has come
   std::optional<absl::Status> end_ ABSL_GUARDED_BY(mutex_);
   std::thread thread_;  // last: it uses everything above
 };
@@ -85,7 +89,7 @@ class Follower {
 absl::Status RunTop(const Doors& doors, const TopFlags& flags) {
   Follower follower(doors.broker);
   for (int64_t drawn = 1;; ++drawn) {
-    ASSIGN_OR_RETURN(const ClusterTable cluster, follower.Next());
+    ASSIGN_OR_RETURN(const ClusterTable cluster, follower.Next(kIdleFrame - kFrame));
     Draw(doors.broker, cluster, flags);
     if (drawn == flags.frames) return absl::OkStatus();
     follower.Pause(kFrame);

@@ -47,6 +47,14 @@ def test_ctl_bench_prints_percentiles(tiny):
     assert "p99" in out and "ttft" in out.lower()
 
 
+def test_ctl_top_draws_its_frames_though_nothing_happens(cluster):
+    cluster.start_broker()
+    begin = time.monotonic()
+    out = cluster.ctl("top", "--frames=3", timeout=20).stdout
+    assert out.count(": 0 engines, 0 leases of 0 B\n") == 3
+    assert 1.5 < time.monotonic() - begin < 10  # a second each after the first
+
+
 def test_ctl_says_what_is_no_broker_and_which_flag_was_meant(tiny):
     def complaint(*args):
         run = tiny.ctl(*args, check=False)
