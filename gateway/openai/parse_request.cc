@@ -73,6 +73,26 @@ void ReadStreamOptions(Fields& fields, AnswerOptions& answer) {
   fields.Adopt(stream.status());
 }
 
+// What would change the answer's form, and so must not be passed over in silence.
+void RefuseUnsupported(Fields& fields) {
+  if (const json* tools = fields.Find("tools"); tools != nullptr && *tools != json::array()) {
+    fields.Fail("tools", absl::StrCat("is ", Shown(*tools), ", wants to be left out: calling tools is not supported"));
+  }
+  const json* choice = fields.Find("tool_choice");
+  if (choice != nullptr && *choice != "none" && *choice != "auto") {
+    fields.Fail("tool_choice",
+                absl::StrCat("is ", Shown(*choice), ", wants \"none\" or \"auto\": calling tools is not supported"));
+  }
+  const json* format = fields.Find("response_format");
+  if (format == nullptr) return;
+  Fields inside(*format, "response_format.");
+  const json* type = inside.Find("type");
+  if (type != nullptr && *type != "text") {
+    inside.Fail("type", absl::StrCat("is ", Shown(*type), ", wants \"text\": other formats are not supported"));
+  }
+  fields.Adopt(inside.status());
+}
+
 void ReadLabels(Fields& fields, const RequestLimits& limits, relay::GenerateRequest& request) {
   request.model = fields.Text("model", limits.max_label_bytes).value_or("");
   if (request.model.empty()) fields.Fail("model", "is missing, wants the name of a model: GET /v1/models lists them");
@@ -94,6 +114,7 @@ absl::StatusOr<ParsedRequest> ParseRequest(Endpoint endpoint, const std::string&
   ReadLabels(fields, limits, shared);
   ReadSampling(fields, limits, shared.sampling);
   ReadStreamOptions(fields, answer);
+  RefuseUnsupported(fields);
   std::vector<std::variant<std::string, std::vector<int32_t>, relay::Chat>> inputs;
   if (endpoint == Endpoint::kChat) {
     ReadChatOptions(fields, shared.sampling, answer);

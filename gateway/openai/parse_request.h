@@ -29,7 +29,8 @@ struct RequestLimits {
   int64_t max_stop_token_ids = 128;
 };
 
-/// Unknown fields are ignored. Errors: INVALID_ARGUMENT naming field, value and limit.
+/// Unknown fields are ignored; tools and response formats other than text are refused. Errors: INVALID_ARGUMENT naming
+/// field, value and limit.
 absl::StatusOr<ParsedRequest> ParseRequest(Endpoint endpoint, const std::string& body,
                                            const RequestLimits& limits = {});
 

@@ -219,6 +219,25 @@ TEST(ParseRequest, EchoTogetherWithLogprobsIsRefused) {
   EXPECT_TRUE(Completion(R"("prompt":"p","echo":true)").answer.echo);
 }
 
+TEST(ParseRequest, ToolsAndFormatsOtherThanTextAreRefusedByName) {
+  EXPECT_EQ(RefusedField(R"("tools":[{"type":"function"}])"),
+            "tools: tools is a list of 1, wants to be left out: calling tools is not supported");
+  EXPECT_THAT(RefusedField(R"("tools":{})"), HasSubstr("tools: tools is an object"));
+  EXPECT_EQ(RefusedField(R"("tool_choice":"required")"),
+            "tool_choice: tool_choice is \"required\", wants \"none\" or \"auto\": calling tools is not supported");
+  EXPECT_THAT(RefusedField(R"("tool_choice":{"type":"function"})"), HasSubstr("tool_choice is an object"));
+  EXPECT_EQ(RefusedField(R"("response_format":{"type":"json_object"})"),
+            "response_format.type: response_format.type is \"json_object\", wants \"text\": other formats are not "
+            "supported");
+  EXPECT_THAT(RefusedField(R"("response_format":"json")"), HasSubstr("wants a JSON object"));
+  for (const char* field : {R"("tools":[])", R"("tools":null)", R"("tool_choice":"auto","tools":[])",
+                            R"("tool_choice":"none")", R"("response_format":{"type":"text"})"}) {
+    EXPECT_EQ(Chat(absl::StrCat(kHello, ",", field)).prompts.size(), 1u) << field;
+  }
+  EXPECT_THAT(Refusal(Endpoint::kChat, absl::StrCat(R"({"model":"m",)", kHello, R"(,"tools":[{}]})")),
+              HasSubstr("calling tools is not supported"));
+}
+
 TEST(ParseRequest, ATenMegabytePromptIsTaken) {
   EXPECT_EQ(
       std::get<std::string>(Completion("\"prompt\":\"" + std::string(10 << 20, 'p') + "\"").prompts[0].input).size(),
