@@ -8,45 +8,38 @@
 namespace swiftcache::http {
 namespace {
 
-const char* Reason(int status) {
-  switch (status) {
-    case 100:
-      return "Continue";
-    case 200:
-      return "OK";
-    case 204:
-      return "No Content";
-    case 400:
-      return "Bad Request";
-    case 401:
-      return "Unauthorized";
-    case 403:
-      return "Forbidden";
-    case 404:
-      return "Not Found";
-    case 405:
-      return "Method Not Allowed";
-    case 408:
-      return "Request Timeout";
-    case 413:
-      return "Payload Too Large";
-    case 429:
-      return "Too Many Requests";
-    case 431:
-      return "Request Header Fields Too Large";
-    case 499:
-      return "Client Closed Request";
-    case 500:
-      return "Internal Server Error";
-    case 501:
-      return "Not Implemented";
-    case 503:
-      return "Service Unavailable";
-    case 504:
-      return "Gateway Timeout";
-    default:
-      return "Status";
+// What people and programs call a status. The codes are those that OpenAI's clients see from the doors behind us.
+struct Status {
+  int number;
+  const char* reason;
+  const char* code;
+};
+
+constexpr Status kStatuses[] = {
+    {100, "Continue", "continue"},
+    {200, "OK", "ok"},
+    {204, "No Content", "no_content"},
+    {400, "Bad Request", "bad_request"},
+    {401, "Unauthorized", "invalid_api_key"},
+    {403, "Forbidden", "permission_denied"},
+    {404, "Not Found", "not_found"},
+    {405, "Method Not Allowed", "method_not_allowed"},
+    {408, "Request Timeout", "request_timeout"},
+    {413, "Payload Too Large", "payload_too_large"},
+    {429, "Too Many Requests", "rate_limit_exceeded"},
+    {431, "Request Header Fields Too Large", "headers_too_large"},
+    {499, "Client Closed Request", "cancelled"},
+    {500, "Internal Server Error", "internal_error"},
+    {501, "Not Implemented", "not_implemented"},
+    {503, "Service Unavailable", "unavailable"},
+    {504, "Gateway Timeout", "deadline_exceeded"},
+};
+
+Status Find(int number) {
+  for (const Status& status : kStatuses) {
+    if (status.number == number) return status;
   }
+  return {number, "Status", "error"};
 }
 
 void AppendPrintable(std::string& out, std::string_view text) {
@@ -56,7 +49,7 @@ void AppendPrintable(std::string& out, std::string_view text) {
 }  // namespace
 
 std::string FormatHead(int status, const HttpHeaders& headers) {
-  std::string out = absl::StrCat("HTTP/1.1 ", status, " ", Reason(status), "\r\n");
+  std::string out = absl::StrCat("HTTP/1.1 ", status, " ", Find(status).reason, "\r\n");
   for (const auto& [name, value] : headers) {
     AppendPrintable(out, name);
     out += ": ";
@@ -77,7 +70,7 @@ std::string FormatError(int status, std::string_view message) {
   nlohmann::json error = {{"message", std::string(message)},
                           {"type", status < 500 ? "invalid_request_error" : "server_error"},
                           {"param", nullptr},
-                          {"code", status}};
+                          {"code", Find(status).code}};
   return nlohmann::json{{"error", std::move(error)}}.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 

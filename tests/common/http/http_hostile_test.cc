@@ -30,6 +30,8 @@ TEST_F(HttpHostileTest, UnknownPathsAndMethodsAreJsonErrors) {
   const auto wrong = client.ReadResponse();
   EXPECT_EQ(wrong->status, 405);
   EXPECT_EQ(wrong->headers.at("allow"), "GET, HEAD, POST");
+  EXPECT_THAT(unknown->body, HasSubstr(R"("code":"not_found")"));
+  EXPECT_THAT(wrong->body, HasSubstr(R"("code":"method_not_allowed")"));
 }
 
 TEST_F(HttpHostileTest, MalformedRequestsGetA400AndTheEnd) {

@@ -3,6 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <string>
+#include <utility>
+
 namespace swiftcache::http {
 namespace {
 
@@ -17,9 +20,20 @@ TEST(WireFormat, ChunksCarryTheirSizeInHexadecimal) {
 
 TEST(WireFormat, ErrorsAreJsonWhateverTheMessageHolds) {
   EXPECT_EQ(FormatError(404, "no \"x\"\n\xff"),
-            "{\"error\":{\"code\":404,\"message\":\"no \\\"x\\\"\\n\xEF\xBF\xBD\",\"param\":null,"
+            "{\"error\":{\"code\":\"not_found\",\"message\":\"no \\\"x\\\"\\n\xEF\xBF\xBD\",\"param\":null,"
             "\"type\":\"invalid_request_error\"}}");
   EXPECT_NE(FormatError(503, "later").find("server_error"), std::string::npos);
+}
+
+TEST(WireFormat, CodesOfErrorsAreWords) {
+  for (const auto& [status, code] : {std::pair(400, "bad_request"),
+                                     {405, "method_not_allowed"},
+                                     {413, "payload_too_large"},
+                                     {500, "internal_error"},
+                                     {503, "unavailable"},
+                                     {418, "error"}}) {
+    EXPECT_NE(FormatError(status, "").find("\"code\":\"" + std::string(code) + "\""), std::string::npos) << status;
+  }
 }
 
 }  // namespace
