@@ -4,10 +4,12 @@
 #include <iostream>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "common/base/status_macros.h"
 #include "services/ctl/broker_door.h"
 #include "services/ctl/cluster_table.h"
@@ -31,15 +33,28 @@ absl::Status RunList(const Doors& doors) {
   return absl::OkStatus();
 }
 
+// A limit may come before its model does; a misspelt name should not go unseen.
+void WarnOfUnserved(const std::string& model, const v1::WatchResponse::Snapshot& snapshot) {
+  std::set<std::string> served;
+  for (const v1::EngineStatus& engine : snapshot.engines()) served.insert(engine.info().model_name());
+  if (served.count(model) > 0) return;
+  std::cerr << WithoutControls(absl::StrCat("warning: no engine serves model ", model, " at present; served: ",
+                                            served.empty() ? "no model" : absl::StrJoin(served, ", ")))
+            << std::endl;
+}
+
 absl::Status RunLimit(const Doors& doors, const std::string& model, const std::string& limit) {
   std::optional<int64_t> bytes;
   if (limit != kNoLimit) {
     ASSIGN_OR_RETURN(bytes, ParseBytes(limit));
   }
-  RETURN_IF_ERROR(BrokerDoor(doors.broker).LimitLease(model, bytes));
+  BrokerDoor broker(doors.broker);
+  RETURN_IF_ERROR(broker.LimitLease(model, bytes));
   std::cout << "model " << model << " may borrow "
             << (bytes.has_value() ? absl::StrCat("at most ", ShowBytes(*bytes)) : std::string("without limit"))
             << ", until the broker restarts" << std::endl;
+  const absl::StatusOr<v1::WatchResponse> first = broker.Snapshot();
+  if (first.ok()) WarnOfUnserved(model, first->snapshot());  // the limit stands even if nobody can say
   return absl::OkStatus();
 }
 

@@ -55,6 +55,13 @@ def test_ctl_top_draws_its_frames_though_nothing_happens(cluster):
     assert 1.5 < time.monotonic() - begin < 10  # a second each after the first
 
 
+def test_ctl_lease_limit_warns_of_a_model_that_no_engine_serves(tiny):
+    run = tiny.ctl("lease", "limit", "nosuch", "1MiB")
+    assert run.stdout == "model nosuch may borrow at most 1 MiB, until the broker restarts\n"
+    assert run.stderr == "warning: no engine serves model nosuch at present; served: tiny\n"
+    assert tiny.ctl("lease", "limit", "tiny", "none").stderr == ""
+
+
 def test_ctl_says_what_is_no_broker_and_which_flag_was_meant(tiny):
     def complaint(*args):
         run = tiny.ctl(*args, check=False)
