@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// swiftcachectl: looks at a cluster and talks to its models. Exit codes: 0 done, 1 the cluster said no, 2 wrong usage.
+// swiftcachectl: looks at a cluster and talks to its models. Exit codes: 0 done, 1 the cluster said no, 2 wrong usage
+// (INVALID_ARGUMENT, whoever found it).
 #include <CLI/CLI.hpp>
 #include <iostream>
 #include <string>
@@ -50,7 +51,7 @@ int Report(const absl::Status& status) {
   if (status.ok()) return 0;
   std::cout.flush();
   std::cerr << kProgram << ": " << absl::StatusCodeToString(status.code()) << ": " << status.message() << std::endl;
-  return kRefused;
+  return absl::IsInvalidArgument(status) ? kUsageError : kRefused;
 }
 
 }  // namespace

@@ -67,6 +67,13 @@ absl::Status RunRevoke(const Doors& doors, const std::vector<int64_t>& leases) {
   return absl::OkStatus();
 }
 
+// Of `lease revoke`.
+std::string CheckLease(const std::string& text) {
+  const absl::Status status = ParseInteger(text).status();
+  if (status.ok()) return "";
+  return absl::StrCat("found '", text, "', wanted the number of a lease, as swiftcachectl lease ls shows them");
+}
+
 }  // namespace
 
 void AddLease(CLI::App& app, const Doors& doors, Command& chosen) {
@@ -86,7 +93,7 @@ void AddLease(CLI::App& app, const Doors& doors, Command& chosen) {
 
   CLI::App* revoke = lease->add_subcommand("revoke", "Asks the donors of leases to take them back")->fallthrough();
   auto ids = std::make_shared<std::vector<int64_t>>();
-  revoke->add_option("lease", *ids, "ids, as lease ls shows them")->required();
+  revoke->add_option("lease", *ids, "numbers, as lease ls shows them")->required()->check(CheckLease);
   revoke->callback([&doors, &chosen, ids] { chosen = [&doors, ids] { return RunRevoke(doors, *ids); }; });
 }
 

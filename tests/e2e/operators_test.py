@@ -63,17 +63,24 @@ def test_ctl_lease_limit_warns_of_a_model_that_no_engine_serves(tiny):
 
 
 def test_ctl_says_what_is_no_broker_and_which_flag_was_meant(tiny):
-    def complaint(*args):
+    def complaint(*args, code=2):
         run = tiny.ctl(*args, check=False)
-        assert run.returncode != 0 and run.stdout == "" and run.stderr.count("\n") == 1
+        assert run.returncode == code and run.stdout == "" and run.stderr.count("\n") == 1
         return run.stderr
     assert f"--broker={tiny.gateway.grpc}: what answers there is no broker" in complaint(
-        f"--broker={tiny.gateway.grpc}", "lease", "ls")
+        f"--broker={tiny.gateway.grpc}", "lease", "ls", code=1)
     assert f"--gateway={tiny.broker.grpc}: what answers there is no gateway" in complaint(
-        f"--gateway={tiny.broker.grpc}", "generate", "--prompt=x")
+        f"--gateway={tiny.broker.grpc}", "generate", "--prompt=x", code=1)
     assert "--broker: address 'nowhere': has no port" in complaint("--broker=nowhere", "status")
     assert "did you mean --max_tokens?); swiftcachectl generate --help" in complaint("generate", "--max-tokens=5")
     assert "wants a number in [1, 2147483647]" in complaint("generate", "--model=tiny", "--prompt=x", "--max_tokens=0")
+    assert "model \"b\" is not served; served: tiny" in complaint("tokenize", "--model=b", "--wait=0", "--text=x", code=1)
+    assert "found '1XB', wanted a size such as 64MiB" in complaint("lease", "limit", "tiny", "1XB")
+    assert "found 'bogus', wanted the number of a lease, as swiftcachectl lease ls shows" in complaint(
+        "lease", "revoke", "bogus")
+    tiny.start_engine(TINY / "tiny-llama-b", "b")
+    tiny.wait_models("b")
+    assert "--model is missing, wants one of: b, tiny" in complaint("generate", "--prompt=x")
 
 
 def test_ctl_chat_holds_a_conversation_and_reports_cached_tokens(tiny):
