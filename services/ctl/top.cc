@@ -26,6 +26,16 @@ constexpr absl::Duration kFrame = absl::Milliseconds(250);  // no faster than pe
 constexpr absl::Duration kIdleFrame = absl::Seconds(1);     // at least so often, though nothing has changed
 constexpr char kClearScreen[] = "\033[H\033[2J";
 
+constexpr char kColumns[] =
+    "Columns:\n"
+    "  OWN           KV memory of the engine: USED, CACHED, LENT and free together\n"
+    "  USED, CACHED  of OWN: held by requests now; held by the prefix cache alone, free on demand\n"
+    "  LENT          of OWN: on lease to other engines, offered leases and those being taken back included\n"
+    "  BORROWED      on lease from other engines, beside OWN\n"
+    "  HIT           share of all prompt tokens since the engine's start that were found in OWN (LOCAL), BORROWED "
+    "(DONOR)\n"
+    "  RECLAIMS      leases taken back in need since the engine's start; LAST: from the need to the memory";
+
 struct TopFlags {
   bool leases = false;
   int64_t frames = 0;  // 0: until interrupted
@@ -101,6 +111,7 @@ absl::Status RunTop(const Doors& doors, const TopFlags& flags) {
 void AddTop(CLI::App& app, const Doors& doors, Command& chosen) {
   CLI::App* command =
       app.add_subcommand("top", "Shows memory, leases and hits of all engines as they change")->fallthrough();
+  command->footer(kColumns);
   auto flags = std::make_shared<TopFlags>();
   command->add_flag("--leases", flags->leases, "a line for every lease too");
   command->add_option("--frames", flags->frames, "ends after so many tables; 0: until interrupted")

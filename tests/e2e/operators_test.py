@@ -53,6 +53,9 @@ def test_ctl_top_draws_its_frames_though_nothing_happens(cluster):
     out = cluster.ctl("top", "--frames=3", timeout=20).stdout
     assert out.count(": 0 engines, 0 leases of 0 B\n") == 3
     assert 1.5 < time.monotonic() - begin < 10  # a second each after the first
+    explained = cluster.ctl("top", "--help").stdout.split("Columns:")[1]
+    for column in out.splitlines()[1].split()[2:]:  # all but the engine's name and state
+        assert column in explained or column in ("RUNNING", "WAITING")
 
 
 def test_ctl_lease_limit_warns_of_a_model_that_no_engine_serves(tiny):
