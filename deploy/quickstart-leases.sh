@@ -54,9 +54,13 @@ for round in 1 2 3 4 5; do  # more than one only where a burst was over before m
 done
 [ "$(reclaims)" -gt 0 ] || die "smollm2-summary took no memory back in $round bursts"
 row "blocks leased" before now
-for donor in "${donors[@]}"; do row "from $donor" "${before[$donor]}" "${now[$donor]}"; done
-explain "Meanwhile the conversation goes on. Blocks behind a lost one are of no use until that is computed again," \
-  "here beside the burst and on the same cores: the next first token is late."
+lost=0
+for donor in "${donors[@]}"; do
+  row "from $donor" "${before[$donor]}" "${now[$donor]}"
+  [ "${now[$donor]}" -ge "${before[$donor]}" ] || lost=$((lost + before[$donor] - now[$donor]))
+done
+explain "Meanwhile the conversation goes on. It has lost $lost blocks and computes its text again from the first of them" \
+  "on, beside the burst and on the same cores: its next first token is late."
 turn "Tell me about the lighthouse."
 wait "$pid_burst" || die "a request of the burst failed: $(tail -1 "$run/burst")"
 close_chat
