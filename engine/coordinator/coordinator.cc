@@ -153,6 +153,12 @@ void Coordinator::OnLease(const Lease& lease) {
     borrower_.Told(lease, now);
   });
 }
+void Coordinator::OnLeases(const std::vector<Lease>& leases) {
+  Post([=, this](absl::Time now) {
+    donor_.ToldAll(leases, now);
+    borrower_.ToldAll(leases, now);
+  });
+}
 void Coordinator::OnAnswer(absl::StatusOr<LeaseAnswer> answer) {
   Post([=, this](absl::Time now) { HandleAnswer(answer, now); });
 }

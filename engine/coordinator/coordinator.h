@@ -98,6 +98,7 @@ class Coordinator final : public transport::TransportEvents, public LeaseBrokerE
 
   // From the broker.
   void OnLease(const lease::Lease& lease) override;
+  void OnLeases(const std::vector<lease::Lease>& leases) override;
   void OnAnswer(absl::StatusOr<LeaseAnswer> answer) override;
   void OnScaleUp(absl::StatusOr<std::vector<kv::LeaseId>> leases) override;
   void OnReportRefused(const LeaseNews& news, const absl::Status& why) override;

@@ -40,8 +40,10 @@ struct LeaseAnswer {
 class LeaseBrokerEvents {
  public:
   virtual ~LeaseBrokerEvents() = default;
-  /// A lease that this engine gives or takes is new or has changed; of a snapshot, each one.
+  /// A lease that this engine gives or takes is new or has changed.
   virtual void OnLease(const lease::Lease& lease) = 0;
+  /// All that this engine gives or takes, as the broker knows them: what it holds beyond has ended.
+  virtual void OnLeases(const std::vector<lease::Lease>& leases) = 0;
   virtual void OnAnswer(absl::StatusOr<LeaseAnswer> answer) = 0;
   /// Which leases to revoke, in order; not OK: no answer in time.
   virtual void OnScaleUp(absl::StatusOr<std::vector<kv::LeaseId>> leases) = 0;

@@ -2,6 +2,7 @@
 #include "engine/lease/donor.h"
 
 #include <algorithm>
+#include <set>
 
 #include "absl/strings/str_cat.h"
 
@@ -33,6 +34,17 @@ void Donor::Told(const Lease& lease, absl::Time now) {
     case State::kFenced:
       if (held) BrokerForgot(lease.id, now);
       return;
+  }
+}
+
+void Donor::ToldAll(const std::vector<Lease>& leases, absl::Time now) {
+  std::set<kv::LeaseId> known;
+  for (const Lease& lease : leases) {
+    known.insert(lease.id);
+    Told(lease, now);
+  }
+  for (const Lease& lease : Held()) {
+    if (!known.contains(lease.id)) BrokerForgot(lease.id, now);
   }
 }
 

@@ -122,7 +122,8 @@ class GrpcLeaseClient final : public LeaseClient {
   void Watch();
   bool Follow();
   void Share(grpc::ClientContext* context) ABSL_LOCKS_EXCLUDED(mutex_);
-  void Tell(const v1::Lease& lease);
+  bool IsOurs(const v1::Lease& lease) const;
+  void TellAll(const v1::WatchResponse::Snapshot& snapshot);
 
   template <typename Request>
   void Introduce(Request& request) const {
@@ -275,17 +276,24 @@ bool GrpcLeaseClient::Follow() {
       version = -1;
       break;
     }
-    for (const v1::Lease& lease : news.snapshot().leases()) Tell(lease);
-    if (news.event_case() == v1::WatchResponse::kLease) Tell(news.lease());
+    if (snapshot) TellAll(news.snapshot());
+    if (news.event_case() == v1::WatchResponse::kLease && IsOurs(news.lease())) events_.OnLease(FromProto(news.lease()));
   }
   reader->Finish();
   Share(nullptr);
   return version >= 0;
 }
 
-void GrpcLeaseClient::Tell(const v1::Lease& lease) {
-  if (lease.donor_instance() != options_.instance_id && lease.borrower_instance() != options_.instance_id) return;
-  events_.OnLease(FromProto(lease));
+bool GrpcLeaseClient::IsOurs(const v1::Lease& lease) const {
+  return lease.donor_instance() == options_.instance_id || lease.borrower_instance() == options_.instance_id;
+}
+
+void GrpcLeaseClient::TellAll(const v1::WatchResponse::Snapshot& snapshot) {
+  std::vector<lease::Lease> ours;
+  for (const v1::Lease& lease : snapshot.leases()) {
+    if (IsOurs(lease)) ours.push_back(FromProto(lease));
+  }
+  events_.OnLeases(ours);
 }
 
 void GrpcLeaseClient::Share(grpc::ClientContext* context) {

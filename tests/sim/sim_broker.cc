@@ -90,7 +90,7 @@ void SimBroker::Watch(int endpoint, int64_t number, Process& to, OnWord on_word)
   const auto it = streams_.find(endpoint);
   if (it != streams_.end() && it->second.life == to.life() && it->second.number > number) return;
   streams_[endpoint] = {.pipe = {}, .number = number, .to = &to, .life = to.life(), .on_word = std::move(on_word)};
-  WatchWord snapshot{.incarnation = incarnation_, .leases = {}};
+  WatchWord snapshot{.incarnation = incarnation_, .snapshot = true, .leases = {}};
   for (const ledger::Lease& lease : tables_->leases().Snapshot()) {
     const auto told = told_.find(LeaseId(lease.id.value()));
     snapshot.leases.push_back(told == told_.end() ? ToEngineLease(lease) : told->second);

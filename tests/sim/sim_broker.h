@@ -27,6 +27,7 @@ broker::ledger::Lease ToBrokerLease(const engine::lease::Lease& lease);
 /// What Watch sends. `leases`: all that live (a snapshot), or the one that changed.
 struct WatchWord {
   std::string incarnation;
+  bool snapshot = false;
   std::vector<engine::lease::Lease> leases;
 };
 

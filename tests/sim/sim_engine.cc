@@ -405,12 +405,20 @@ void SimEngine::WatchBroke() {
 void SimEngine::Hear(const WatchWord& word, int64_t stream) {
   const bool is_current = stream == stream_ && word.incarnation == incarnation_;
   if (!is_current && options_.bug != PlantedBug::kAcceptOldIncarnation) return;
-  for (const Lease& lease : word.leases) {
-    donor_->Told(Blinded(lease), process_.LocalNow());
-    borrower_->Told(lease, process_.LocalNow());
+  const absl::Time now = process_.LocalNow();
+  std::vector<Lease> blinded;
+  for (const Lease& lease : word.leases) blinded.push_back(Blinded(lease));
+  if (word.snapshot && is_current) {
+    donor_->ToldAll(blinded, now);
+    borrower_->ToldAll(word.leases, now);
+  } else {
+    for (const Lease& lease : blinded) donor_->Told(lease, now);
+    for (const Lease& lease : word.leases) borrower_->Told(lease, now);
   }
   if (sim_.random.Chance(network_.copies)) {
-    process_.After(sim_.random.Below(network_.latest_copy), [this, word, stream] { Hear(word, stream); });
+    WatchWord copy = word;
+    copy.snapshot = false;  // of what it does not name newer words may have told
+    process_.After(sim_.random.Below(network_.latest_copy), [this, copy, stream] { Hear(copy, stream); });
   }
 }
 

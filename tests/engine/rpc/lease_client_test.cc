@@ -35,6 +35,11 @@ class Listener final : public coordinator::LeaseBrokerEvents {
   void OnLease(const lease::Lease& lease) override {
     log_.Add(absl::StrCat("lease ", lease.id.value(), " ", lease::StateName(lease.state)));
   }
+  void OnLeases(const std::vector<lease::Lease>& leases) override {
+    for (const lease::Lease& lease : leases) {
+      log_.Add(absl::StrCat("knows ", lease.id.value(), " ", lease::StateName(lease.state)));
+    }
+  }
   void OnAnswer(absl::StatusOr<LeaseAnswer> answer) override {
     log_.Add(answer.ok() ? absl::StrCat("answer ", answer->offered_bytes, " ", answer->lendable_bytes, answer->shortage)
                          : absl::StrCat("answer ", absl::StatusCodeToString(answer.status().code())));
@@ -250,15 +255,15 @@ TEST_F(LeaseClientTest, WatchTellsOfOwnLeasesAndOfNoOthers) {
                 News(7, Lease(4, v1::OFFERED, "somebody")), News(8, Lease(1, v1::RELEASED))});
   Start();
   ASSERT_TRUE(events_.log().WaitFor("lease 1 released"));
-  EXPECT_THAT(events_.log().calls(), ElementsAre("lease 1 active", "lease 3 offered", "lease 1 released"));
+  EXPECT_THAT(events_.log().calls(), ElementsAre("knows 1 active", "lease 3 offered", "lease 1 released"));
 }
 
 TEST_F(LeaseClientTest, AGapInTheNewsStartsANewStream) {
   broker_.Play({Whole(5, {}), News(7, Lease(3, v1::OFFERED))});  // 6 was lost
   broker_.Play({Whole(7, {Lease(2, v1::REVOKING), Lease(3, v1::OFFERED)})});
   Start();
-  ASSERT_TRUE(events_.log().WaitFor("lease 3 offered"));
-  EXPECT_THAT(events_.log().calls(), ElementsAre("lease 2 revoking", "lease 3 offered"));
+  ASSERT_TRUE(events_.log().WaitFor("knows 3 offered"));
+  EXPECT_THAT(events_.log().calls(), ElementsAre("knows 2 revoking", "knows 3 offered"));
   EXPECT_EQ(broker_.streams(), 2);
 }
 
@@ -269,7 +274,7 @@ TEST_F(LeaseClientTest, WhatWasToldBeforeTheRegistrationIsToldAgainAfterIt) {
   while (broker_.streams() < 3) absl::SleepFor(absl::Milliseconds(1));
   EXPECT_TRUE(events_.log().calls().empty()) << "of a broker that does not know this engine";
   SetIncarnation("b1");
-  ASSERT_TRUE(events_.log().WaitFor("lease 1 released"));
+  ASSERT_TRUE(events_.log().WaitFor("knows 1 released"));
 }
 
 }  // namespace
