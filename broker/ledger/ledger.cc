@@ -80,6 +80,7 @@ absl::StatusOr<int64_t> Ledger::ReportWindow(const Party& who, const elastic::De
     return absl::InvalidArgumentError(absl::StrCat("window of ", who.name, ": used_blocks is ", demand.used_blocks,
                                                    ", wanted at most ", there, ", its own and those it borrows"));
   }
+  member->idle = demand.used_blocks == 0 && demand.waiting_blocks == 0;
   if (member->policy == nullptr) return 0;
   // Who needs more than its arena lends nothing, however much more it is: no sum of foreign numbers may wrap.
   elastic::Demand counted = demand;

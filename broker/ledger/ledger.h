@@ -73,7 +73,8 @@ struct LeaseReport {
 /// arenas, in leases of at most max_lease_bytes. Borrowers of one node share what their donors lend by weighted max-min
 /// fairness over waiting tokens (elastic/fair_share.h), so who comes first holds all only while nobody else wants any:
 /// a borrower that has less than 3/4 of its share makes the broker revoke leases, older than min_hold, of those above
-/// theirs. A model's quota bounds the bytes on lease to its engines.
+/// theirs. Against tokens that wait, and a donor's need, what an idle borrower has cached counts for next to nothing. A
+/// model's quota bounds the bytes on lease to its engines.
 ///
 /// Thread-safety: none; one loop owns it. Ownership: a value. Errors: as named; UNAVAILABLE everywhere for an engine that
 /// is not entered as that instance ("register again"). REQUIRES of all `now`: it does not go back.
@@ -135,6 +136,7 @@ class Ledger {
     // As a borrower: what it lacked at its last request.
     int64_t unmet_bytes = 0, waiting_tokens = 0;
     absl::Time wanted_at = absl::InfinitePast();
+    bool idle = false;                                     // by its last window: nothing runs, nothing waits
     std::map<std::string, std::vector<LeaseId>> requests;  // by key: what a retry gets
     std::deque<std::string> request_order;                 // oldest first
   };
@@ -192,7 +194,7 @@ class Ledger {
   int64_t ShareOf(const Member& borrower, int64_t want_bytes, const Sources& sources, absl::Time now,
                   std::map<Party, int64_t>* shares);
   int64_t HeldBytes(const Party& borrower, const Sources& sources) const;
-  int64_t WeightOf(const Party& borrower, absl::Time now) const;
+  int64_t WeightOf(const Party& borrower, bool against_need, absl::Time now) const;
   int64_t QuotaLeft(const std::string& model_name) const;
   std::vector<LeaseId> Offer(const Member& borrower, int64_t want_bytes, int64_t quota_bytes, Sources& sources,
                              absl::Time now);

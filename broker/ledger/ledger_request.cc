@@ -80,8 +80,7 @@ std::vector<LeaseId> Ledger::Strike(Deal& deal, Member& member, int64_t waiting_
   const std::vector<LeaseId> ids = Offer(member, due, deal.quota, sources, now);
   for (const LeaseId id : ids) deal.got += table_.Find(id)->lease.num_bytes;
   member.unmet_bytes = std::max<int64_t>(0, want - deal.got);
-  const bool starved = deal.held + deal.got < deal.share / 4 * 3;
-  if (starved) deal.coming = Rebalance(member, due - deal.got, sources, shares, now);
+  deal.coming = Rebalance(member, due - deal.got, sources, shares, now);
   return ids;
 }
 
@@ -136,10 +135,11 @@ int64_t Ledger::HeldBytes(const Party& borrower, const Sources& sources) const {
   return bytes;
 }
 
-int64_t Ledger::WeightOf(const Party& borrower, absl::Time now) const {
+int64_t Ledger::WeightOf(const Party& borrower, bool against_need, absl::Time now) const {
   const auto it = members_.find(borrower.name);
   if (it == members_.end() || it->second.engine.party != borrower) return 1;
   const bool waits = now - it->second.wanted_at < options_.want_ttl;
+  if (against_need && it->second.idle && !waits) return 1;
   return CheckedAdd(elastic::kBaseWeightTokens, waits ? it->second.waiting_tokens : 0).value_or(INT64_MAX);
 }
 
@@ -162,7 +162,8 @@ int64_t Ledger::ShareOf(const Member& borrower, int64_t want_bytes, const Source
     if (wanted == 0) continue;
     parties.push_back(party);
     // Weights of 2^40 tokens leave room for their sum.
-    claims.push_back({.weight = std::min(WeightOf(party, now), int64_t{1} << 40), .wanted_bytes = wanted});
+    const int64_t weight = WeightOf(party, /*against_need=*/borrower.waiting_tokens > 0, now);
+    claims.push_back({.weight = std::min(weight, int64_t{1} << 40), .wanted_bytes = wanted});
   }
   const std::vector<int64_t> parts = elastic::FairShares(pool, claims);
   for (size_t i = 0; i < parties.size(); ++i) (*shares)[parties[i]] = parts[i];
@@ -231,9 +232,11 @@ LeaseId Ledger::NewId() {
   return id;
 }
 
-// Takes back for `borrower` what others hold above their shares; returns what is on its way.
+// Takes back for `borrower` what others hold above their shares; returns what is on its way. For the sake of peace a
+// borrower near its share gets only what idle ones have cached, and only for tokens that wait.
 int64_t Ledger::Rebalance(const Member& borrower, int64_t lacking_bytes, const Sources& sources,
                           const std::map<Party, int64_t>& shares, absl::Time now) {
+  const bool starved = HeldBytes(borrower.engine.party, sources) < shares.at(borrower.engine.party) / 4 * 3;
   int64_t coming = 0;
   std::map<Party, Holding> above;
   for (const auto& [id, record] : table_.all()) {
@@ -241,7 +244,9 @@ int64_t Ledger::Rebalance(const Member& borrower, int64_t lacking_bytes, const S
     if (lease.borrower == borrower.engine.party || !sources.Has(lease.donor)) continue;
     if (lease.state == LeaseState::kRevoking) coming += lease.num_bytes;
     const bool ripe = lease.epoch.has_value() && now - record.entered >= options_.min_hold;
-    if (lease.state != LeaseState::kRevoking && ripe) above[lease.borrower].leases.push_back(&lease);
+    const bool yields = borrower.waiting_tokens > 0 && WeightOf(lease.borrower, /*against_need=*/true, now) == 1;
+    if (lease.state != LeaseState::kRevoking && ripe && (starved || yields))
+      above[lease.borrower].leases.push_back(&lease);
   }
   for (auto& [party, holding] : above) {
     const auto share = shares.find(party);

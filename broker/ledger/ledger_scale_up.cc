@@ -56,7 +56,7 @@ std::vector<LeaseId> Ledger::TakeBackOrder(const std::vector<const Lease*>& lent
       continue;
     }
     Holding& holding = holdings[lease->borrower];
-    holding.weight = WeightOf(lease->borrower, now);
+    holding.weight = WeightOf(lease->borrower, /*against_need=*/true, now);
     holding.bytes += lease->num_bytes;
     holding.leases.push_back(lease);
   }

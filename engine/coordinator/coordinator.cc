@@ -156,7 +156,7 @@ void Coordinator::OnLease(const Lease& lease) {
 void Coordinator::OnLeases(const std::vector<Lease>& leases) {
   Post([=, this](absl::Time now) {
     donor_.ToldAll(leases, now);
-    borrower_.ToldAll(leases, now);
+    for (const Lease& lease : leases) borrower_.Told(lease, now);
   });
 }
 void Coordinator::OnAnswer(absl::StatusOr<LeaseAnswer> answer) {

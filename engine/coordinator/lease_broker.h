@@ -42,7 +42,7 @@ class LeaseBrokerEvents {
   virtual ~LeaseBrokerEvents() = default;
   /// A lease that this engine gives or takes is new or has changed.
   virtual void OnLease(const lease::Lease& lease) = 0;
-  /// All that this engine gives or takes, as the broker knows them: what it holds beyond has ended.
+  /// All that this engine gives or takes, as the broker knows them: what it gives beyond has ended.
   virtual void OnLeases(const std::vector<lease::Lease>& leases) = 0;
   virtual void OnAnswer(absl::StatusOr<LeaseAnswer> answer) = 0;
   /// Which leases to revoke, in order; not OK: no answer in time.

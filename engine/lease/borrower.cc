@@ -2,7 +2,6 @@
 #include "engine/lease/borrower.h"
 
 #include <algorithm>
-#include <set>
 
 #include "absl/strings/str_cat.h"
 
@@ -21,17 +20,6 @@ void Borrower::Told(const Lease& lease, absl::Time now) {
   if (lease.state == State::kGranted) return Granted(lease, now);
   const bool ended = lease.state == State::kReleased || lease.state == State::kFenced;
   if (ended && leases_.contains(lease.id)) EndedByBroker(lease.id, now);
-}
-
-void Borrower::ToldAll(const std::vector<Lease>& leases, absl::Time now) {
-  std::set<kv::LeaseId> known;
-  for (const Lease& lease : leases) {
-    known.insert(lease.id);
-    Told(lease, now);
-  }
-  for (const Lease& lease : Held()) {
-    if (!known.contains(lease.id)) EndedByBroker(lease.id, now);
-  }
 }
 
 void Borrower::Granted(const Lease& lease, absl::Time now) {

@@ -100,8 +100,6 @@ class Borrower {
   /// Any word about any lease. Of those that this instance takes: GRANTED: Granted. RELEASED and FENCED, while it is
   /// held: EndedByBroker. Of a revocation the donor tells.
   void Told(const Lease& lease, absl::Time now);
-  /// A snapshot: Told of each, and EndedByBroker of what is held and not in it.
-  void ToldAll(const std::vector<Lease>& leases, absl::Time now);
   void Granted(const Lease& lease, absl::Time now);
   void EndedByBroker(kv::LeaseId id, absl::Time now);
   // From the transport.

@@ -414,6 +414,22 @@ TEST_F(LedgerTest, YoungLeasesAndSmallDifferencesStayForPeaceSake) {
   EXPECT_EQ(BlocksOf("first"), 90) << "the second has 70 of its share of 80";
 }
 
+TEST_F(LedgerTest, WhatAnIdleBorrowerHasCachedYieldsToTokensThatWait) {
+  Enter(EngineOf("idle"), {}, kBlocks);
+  Enter(EngineOf("busy"), {}, kBlocks);
+  Enter(EngineOf("code"));
+  Activate(Request("idle", 40).leases);
+  Activate(Request("busy", 120, 4000).leases);
+  now_ += absl::Hours(1);
+  Request("busy", 40, 4000);
+  EXPECT_EQ(BlocksOf("idle"), 40) << "something runs on it, and the other has 3/4 of its share";
+  ASSERT_TRUE(ledger_->ReportWindow(PartyOf("idle"), {.window_peak_blocks = kBlocks}, now_).ok());
+  Request("busy", 40, 0);
+  EXPECT_EQ(BlocksOf("idle"), 40) << "the other would only cache more";
+  Request("busy", 30, 4000);
+  EXPECT_EQ(BlocksOf("idle"), 10);
+}
+
 // Death and departure.
 
 TEST_F(LedgerTest, LeasesOfADeadDonorEnd) {

@@ -211,14 +211,6 @@ TEST(BorrowerTest, WhatTheBrokerEndedIsLostWithoutTellingItSo) {
   EXPECT_THAT(Take(borrower), ElementsAre("close 1"));
 }
 
-TEST(BorrowerTest, WhatASnapshotDoesNotNameHasEnded) {
-  Borrower borrower = ActiveBorrower();
-  borrower.ToldAll(borrower.Held(), kStart);
-  EXPECT_THAT(Take(borrower), IsEmpty());
-  borrower.ToldAll({}, kStart);
-  EXPECT_THAT(Take(borrower), ElementsAre("lose 1"));
-}
-
 TEST(BorrowerTest, AnOpeningThatIsRevokedIsClosedAtOnce) {
   Borrower borrower = OpeningBorrower();
   borrower.Revoked(kId, kLeft, kStart);
