@@ -277,7 +277,8 @@ bool GrpcLeaseClient::Follow() {
       break;
     }
     if (snapshot) TellAll(news.snapshot());
-    if (news.event_case() == v1::WatchResponse::kLease && IsOurs(news.lease())) events_.OnLease(FromProto(news.lease()));
+    if (news.event_case() == v1::WatchResponse::kLease && IsOurs(news.lease()))
+      events_.OnLease(FromProto(news.lease()));
   }
   reader->Finish();
   Share(nullptr);
