@@ -44,7 +44,7 @@ class Sharing {
     bool scrub_on_return = true;
     int64_t streamed_layers = 0;  // of the model, where leased blocks are streamed layer by layer; 0: read in place
     absl::Duration scale_down_window = absl::Seconds(60);
-    absl::Duration idle_move_budget = absl::Milliseconds(1);  // for blocks that nobody runs on; of drains in a row
+    absl::Duration idle_move_budget = absl::Microseconds(500);  // for blocks that nobody runs on; of drains in a row
   };
   struct Parts {
     kv::Arena* arena;
