@@ -177,5 +177,5 @@ def test_grpc_errors_have_the_right_code_and_name_the_field(tiny, stubs):
             assert text in error.value.details(), (str(fields)[:100], error.value.details())
         with pytest.raises(grpc.RpcError) as error:
             list(stub.Generate(pb.GenerateRequest(**base, sampling={"max_tokens": 500, "ignore_eos": True}),
-                               timeout=0.05))
+                               timeout=0.005))  # some machines need 50 ms for all of it
         assert error.value.code() == code.DEADLINE_EXCEEDED
