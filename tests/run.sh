@@ -77,7 +77,7 @@ stage end-to-end-quickstart "$venv/bin/python" -m pytest -q tests/e2e/quickstart
 stage end-to-end "$venv/bin/python" -m pytest -q tests/e2e --ignore tests/e2e/quickstart_test.py --bin build/release/bin \
   --junit-xml "$results/e2e.junit.xml" $($long && echo --long)
 # The fuzz preset is AddressSanitizer and UBSan with libFuzzer's coverage: one build serves tests and fuzzers.
-if stage build-fuzz built fuzz binaries asan_tests fuzzers; then
+if stage build-fuzz built fuzz swiftcache-{broker,engine,gateway} asan_tests fuzzers; then
   stage unit-fuzz unit fuzz -L asan
   stage end-to-end-asan "$venv/bin/python" -m pytest -q tests/e2e/load_test.py --bin build/fuzz/bin --small \
     --junit-xml "$results/e2e-asan.junit.xml"
