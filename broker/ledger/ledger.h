@@ -76,8 +76,8 @@ struct LeaseReport {
 /// theirs. Against tokens that wait, and a donor's need, what an idle borrower has cached counts for next to nothing. A
 /// model's quota bounds the bytes on lease to its engines.
 ///
-/// Thread-safety: none; one loop owns it. Ownership: a value. Errors: as named; UNAVAILABLE everywhere for an engine that
-/// is not entered as that instance ("register again"). REQUIRES of all `now`: it does not go back.
+/// Thread-safety: none; one loop owns it. Ownership: a value. Errors: as named; UNAVAILABLE everywhere for an engine
+/// that is not entered as that instance ("register again"). REQUIRES of all `now`: it does not go back.
 class Ledger {
  public:
   using NewCapability = std::function<std::string()>;  // 16 random bytes
@@ -194,12 +194,15 @@ class Ledger {
   int64_t ShareOf(const Member& borrower, int64_t want_bytes, const Sources& sources, absl::Time now,
                   std::map<Party, int64_t>* shares);
   int64_t HeldBytes(const Party& borrower, const Sources& sources) const;
+  const Member* FindBorrower(const Party& borrower) const;
+  bool Wants(const Member& member, absl::Time now) const { return now - member.wanted_at < options_.want_ttl; }
+  bool OnlyCaches(const Party& borrower, absl::Time now) const;
   int64_t WeightOf(const Party& borrower, bool against_need, absl::Time now) const;
   int64_t QuotaLeft(const std::string& model_name) const;
   std::vector<LeaseId> Offer(const Member& borrower, int64_t want_bytes, int64_t quota_bytes, Sources& sources,
                              absl::Time now);
   std::optional<LeaseId> OfferFrom(Source& source, const Member& borrower, int64_t max_units, absl::Time now);
-  int64_t Rebalance(const Member& borrower, int64_t lacking_bytes, const Sources& sources,
+  int64_t Rebalance(const Member& borrower, int64_t lacking_bytes, bool starved, const Sources& sources,
                     const std::map<Party, int64_t>& shares, absl::Time now);
   void Remember(Member& member, const std::string& key, std::vector<LeaseId> ids);
   std::vector<Lease> Alive(const std::vector<LeaseId>& ids);

@@ -80,7 +80,8 @@ std::vector<LeaseId> Ledger::Strike(Deal& deal, Member& member, int64_t waiting_
   const std::vector<LeaseId> ids = Offer(member, due, deal.quota, sources, now);
   for (const LeaseId id : ids) deal.got += table_.Find(id)->lease.num_bytes;
   member.unmet_bytes = std::max<int64_t>(0, want - deal.got);
-  deal.coming = Rebalance(member, due - deal.got, sources, shares, now);
+  const bool starved = deal.held + deal.got < deal.share / 4 * 3;
+  deal.coming = Rebalance(member, due - deal.got, starved, sources, shares, now);
   return ids;
 }
 
@@ -135,12 +136,21 @@ int64_t Ledger::HeldBytes(const Party& borrower, const Sources& sources) const {
   return bytes;
 }
 
-int64_t Ledger::WeightOf(const Party& borrower, bool against_need, absl::Time now) const {
+const Ledger::Member* Ledger::FindBorrower(const Party& borrower) const {
   const auto it = members_.find(borrower.name);
-  if (it == members_.end() || it->second.engine.party != borrower) return 1;
-  const bool waits = now - it->second.wanted_at < options_.want_ttl;
-  if (against_need && it->second.idle && !waits) return 1;
-  return CheckedAdd(elastic::kBaseWeightTokens, waits ? it->second.waiting_tokens : 0).value_or(INT64_MAX);
+  return it == members_.end() || it->second.engine.party != borrower ? nullptr : &it->second;
+}
+
+// Nothing runs or waits there and it wants no more, or it is gone: nobody misses at present what it holds.
+bool Ledger::OnlyCaches(const Party& borrower, absl::Time now) const {
+  const Member* member = FindBorrower(borrower);
+  return member == nullptr || (member->idle && !Wants(*member, now));
+}
+
+int64_t Ledger::WeightOf(const Party& borrower, bool against_need, absl::Time now) const {
+  const Member* member = FindBorrower(borrower);
+  if (member == nullptr || (against_need && OnlyCaches(borrower, now))) return 1;
+  return CheckedAdd(elastic::kBaseWeightTokens, Wants(*member, now) ? member->waiting_tokens : 0).value_or(INT64_MAX);
 }
 
 // Weighted max-min over all who hold or want memory of these sources: what each may hold in all.
@@ -156,8 +166,7 @@ int64_t Ledger::ShareOf(const Member& borrower, int64_t want_bytes, const Source
     if (member.engine.node_id != borrower.engine.node_id) continue;
     const Party& party = member.engine.party;
     const bool asks = &member == &borrower;
-    const bool waits = now - member.wanted_at < options_.want_ttl;
-    const int64_t unmet = asks ? want_bytes : waits ? member.unmet_bytes : 0;
+    const int64_t unmet = asks ? want_bytes : Wants(member, now) ? member.unmet_bytes : 0;
     const int64_t wanted = CheckedAdd(HeldBytes(party, sources), unmet).value_or(INT64_MAX);
     if (wanted == 0) continue;
     parties.push_back(party);
@@ -233,10 +242,9 @@ LeaseId Ledger::NewId() {
 }
 
 // Takes back for `borrower` what others hold above their shares; returns what is on its way. For the sake of peace a
-// borrower near its share gets only what idle ones have cached, and only for tokens that wait.
-int64_t Ledger::Rebalance(const Member& borrower, int64_t lacking_bytes, const Sources& sources,
+// borrower that is not starved gets only what idle ones have cached, and only for tokens that wait.
+int64_t Ledger::Rebalance(const Member& borrower, int64_t lacking_bytes, bool starved, const Sources& sources,
                           const std::map<Party, int64_t>& shares, absl::Time now) {
-  const bool starved = HeldBytes(borrower.engine.party, sources) < shares.at(borrower.engine.party) / 4 * 3;
   int64_t coming = 0;
   std::map<Party, Holding> above;
   for (const auto& [id, record] : table_.all()) {
@@ -244,9 +252,8 @@ int64_t Ledger::Rebalance(const Member& borrower, int64_t lacking_bytes, const S
     if (lease.borrower == borrower.engine.party || !sources.Has(lease.donor)) continue;
     if (lease.state == LeaseState::kRevoking) coming += lease.num_bytes;
     const bool ripe = lease.epoch.has_value() && now - record.entered >= options_.min_hold;
-    const bool yields = borrower.waiting_tokens > 0 && WeightOf(lease.borrower, /*against_need=*/true, now) == 1;
-    if (lease.state != LeaseState::kRevoking && ripe && (starved || yields))
-      above[lease.borrower].leases.push_back(&lease);
+    const bool yields = starved || (borrower.waiting_tokens > 0 && OnlyCaches(lease.borrower, now));
+    if (lease.state != LeaseState::kRevoking && ripe && yields) above[lease.borrower].leases.push_back(&lease);
   }
   for (auto& [party, holding] : above) {
     const auto share = shares.find(party);

@@ -116,8 +116,8 @@ class Donor {
   /// FENCED, while it is held: BrokerForgot. GRANTED, ACTIVE or REVOKING, while it is not held: RELEASED is reported
   /// again, since the broker knows no better (a late copy of a Register told it so) and would keep it for ever.
   void Told(const Lease& lease, absl::Time now);
-  /// A snapshot: Told of each, and BrokerForgot of what is held and not in it. (The borrower's half has no such rule: the
-  /// broker keeps what a borrower alone has claimed out of the table until its donor is there.)
+  /// A snapshot: Told of each, and BrokerForgot of what is held and not in it. (The borrower's half has no such rule:
+  /// the broker keeps what a borrower alone has claimed out of the table until its donor is there.)
   void ToldAll(const std::vector<Lease>& leases, absl::Time now);
   void Offered(const Lease& lease, absl::Time now);
   // From kv: it has taken the extent out of local use, or cannot.

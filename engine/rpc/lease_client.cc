@@ -277,8 +277,8 @@ bool GrpcLeaseClient::Follow() {
       break;
     }
     if (snapshot) TellAll(news.snapshot());
-    if (news.event_case() == v1::WatchResponse::kLease && IsOurs(news.lease()))
-      events_.OnLease(FromProto(news.lease()));
+    const bool is_lease = news.event_case() == v1::WatchResponse::kLease;
+    if (is_lease && IsOurs(news.lease())) events_.OnLease(FromProto(news.lease()));
   }
   reader->Finish();
   Share(nullptr);

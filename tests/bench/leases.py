@@ -29,10 +29,8 @@ import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "e2e"))
 import grpc  # noqa: E402
-from conftest import ROOT, Cluster, Process, python_stubs, wait_until  # noqa: E402
+from conftest import ROOT, SMOLLM2, Cluster, Process, python_stubs, wait_until  # noqa: E402
 
-CACHE = pathlib.Path(os.environ.get("XDG_CACHE_HOME", pathlib.Path.home() / ".cache")) / "swiftcache"
-MODEL = CACHE / "models" / "SmolLM2-135M-Instruct.Q4_1.gguf"
 TOKEN_BYTES = 30 * 2 * 3 * 64 * 2  # bf16 KV of a SmolLM2 token: layers, K and V, KV heads, head size, bytes
 VOCABULARY = (100, 40000)
 
@@ -325,10 +323,11 @@ def stall(bench):
         phase = {p: next(v for k, v in spent.items() if "prefill_phase" in k and f'phase="{p}"' in k)
                  for p in ("queue", "load", "execute", "store")}
         stalled = next(v for k, v in spent.items() if "kv_stall_seconds" in k)
+        share = stalled / (phase["execute"] + stalled)
         print(f"{gbps:4} Gb/s{phase['queue']:8.3f}{phase['load']:8.3f}{phase['execute']:9.3f}{phase['store']:8.3f}{stalled:9.4f}"
-              f"{stalled / (phase['execute'] + stalled):16.2%}")
+              f"{share:16.2%}")
         if gbps >= 20:  # below, a layer's transfer takes more than half of its products' time
-            bench.asked(f"stall / prefill at {gbps} Gbit/s", stalled / (phase["execute"] + stalled), 0.01)
+            bench.asked(f"stall / prefill at {gbps} Gbit/s", share, 0.01)
 
 
 def interference(bench):
@@ -399,7 +398,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=["ttft", "ttft_open", "reclaim", "longest", "stall", "interference", "unused"])
     parser.add_argument("--bin", default=ROOT / "build/release/bin")
-    parser.add_argument("--model", default=MODEL)
+    parser.add_argument("--model", default=SMOLLM2)
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--samples", type=int, default=300)
     parser.add_argument("--rounds", type=int, default=20)

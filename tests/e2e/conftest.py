@@ -14,6 +14,8 @@ import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 TINY = ROOT / "tests" / "data" / "tiny"
+CACHE = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") / "swiftcache"
+SMOLLM2 = pathlib.Path(os.environ.get("SWIFTCACHE_TEST_MODEL") or CACHE / "models" / "SmolLM2-135M-Instruct.Q4_1.gguf")
 SHARED = pathlib.Path(os.environ.get("SWIFTCACHE_SHARED", ROOT.parent / "shared"))
 
 

@@ -3,6 +3,7 @@
 
 The oracle is the same model served alone with enough memory: ids and log-probabilities, bit for bit. With --long every
 fault strikes 20 times, each time at another moment."""
+import contextlib
 import os
 import pathlib
 import random
@@ -308,19 +309,25 @@ def leasing(binaries, tmp_path):
     made.cleanup()
 
 
+@contextlib.contextmanager
+def alone(binaries, folder, stubs, arena, model=MODEL):
+    """A client of the chat engine alone, with enough memory: the oracle."""
+    cluster = Leasing(binaries, folder, model)
+    try:
+        cluster.begin().engine("chat", "--transport=none", f"--kv_cache_bytes={arena}")
+        client = Client(cluster.ready("chat").gateway.grpc, stubs)
+        yield client
+        client.close()
+        cluster.finish()
+    finally:
+        cluster.cleanup()
+
+
 @pytest.fixture(scope="module")
 def talks(binaries, tmp_path_factory, stubs):
     """Conversations, and what the model says alone with enough memory."""
-    alone = Leasing(binaries, tmp_path_factory.mktemp("alone"))
-    alone.begin()
-    alone.engine("chat", "--transport=none", "--kv_cache_bytes=64MiB")
-    alone.ready("chat")
-    client = Client(alone.gateway.grpc, stubs)
-    learnt = Talks(seed=11, conversations=12, turns=4).learn(client, "chat").learn_long(client, "chat")
-    client.close()
-    alone.finish()
-    alone.cleanup()
-    return learnt
+    with alone(binaries, tmp_path_factory.mktemp("alone"), stubs, "64MiB") as client:
+        return Talks(seed=11, conversations=12, turns=4).learn(client, "chat").learn_long(client, "chat")
 
 
 @pytest.fixture(scope="module", autouse=True)

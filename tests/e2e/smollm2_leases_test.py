@@ -5,16 +5,13 @@ The oracle is the same binary alone with enough memory: ids and log-probabilitie
 conversations of 6 turns in every case; else 4 of 3 turns in the case that has it all at once."""
 import collections
 import itertools
-import os
-import pathlib
 import threading
 import time
 
 import pytest
-from leases_test import BLOCK_TOKENS, Client, Leasing, Talks, storm
+from conftest import SMOLLM2
+from leases_test import BLOCK_TOKENS, Leasing, Talks, alone, storm
 
-CACHE = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") / "swiftcache"
-MODEL = pathlib.Path(os.environ.get("SWIFTCACHE_TEST_MODEL") or CACHE / "models/SmolLM2-135M-Instruct.Q4_1.gguf")
 TOKEN_KIB = 22.5  # of KV in bf16
 BOUND = 240  # seconds for a case, of which it takes 10 to 50
 AGAIN = 50  # tokens that a storm makes a borrower compute again, at the least: without one there are none
@@ -42,20 +39,12 @@ def pytest_generate_tests(metafunc):
 @pytest.fixture(scope="module")
 def talks(binaries, tmp_path_factory, stubs, request):
     """Conversations, and what the model says alone with enough memory."""
-    if not MODEL.exists():
-        pytest.skip(f"no model at {MODEL}; deploy/fetch-model.sh fetches it, SWIFTCACHE_TEST_MODEL names it")
+    if not SMOLLM2.exists():
+        pytest.skip(f"no model at {SMOLLM2}; deploy/fetch-model.sh fetches it, SWIFTCACHE_TEST_MODEL names it")
     many, turns = (24, 6) if request.config.getoption("--long") else (4, 3)
-    alone = Leasing(binaries, tmp_path_factory.mktemp("alone"), MODEL)
-    alone.begin()
-    alone.engine("chat", "--transport=none", "--kv_cache_bytes=256MiB")
-    alone.ready("chat")
-    client = Client(alone.gateway.grpc, stubs)
-    learnt = Talks(seed=7, conversations=many, turns=turns, user_tokens=(16, 40), answer_tokens=8,
-                   ids=(100, 40000)).learn(client, "chat")
-    client.close()
-    alone.finish()
-    alone.cleanup()
-    return learnt
+    with alone(binaries, tmp_path_factory.mktemp("alone"), stubs, "256MiB", SMOLLM2) as client:
+        return Talks(seed=7, conversations=many, turns=turns, user_tokens=(16, 40), answer_tokens=8,
+                     ids=(100, 40000)).learn(client, "chat")
 
 
 def memory(talks, conversations):
@@ -66,7 +55,7 @@ def memory(talks, conversations):
 
 @pytest.fixture
 def leasing(binaries, tmp_path):
-    made = Leasing(binaries, tmp_path, MODEL)
+    made = Leasing(binaries, tmp_path, SMOLLM2)
     yield made
     made.cleanup()
 

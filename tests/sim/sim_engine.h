@@ -6,8 +6,8 @@
 // engine/coordinator and engine/rpc; what depends on them is proved by their own tests and by those of processes:
 //   - Whenever its Watch has ended it registers before it watches again. In production the stream alone comes again; an
 //     engine registers when a heartbeat tells that the broker does not know it.
-//   - It revokes all that a ScaleUp advises, and chooses by itself only where there is no advice. Coordinator stops where
-//     the need is covered, and adds of its own what the advice lacks.
+//   - It revokes all that a ScaleUp advises, and chooses by itself only where there is no advice. Coordinator stops
+//     where the need is covered, and adds of its own what the advice lacks.
 //   - Each wish for memory is a request of a new key. Coordinator repeats the key of one that was not answered.
 #pragma once
 
