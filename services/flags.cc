@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "services/flags.h"
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <iostream>
 #include <memory>
@@ -58,10 +59,12 @@ std::string LoneValue(const std::vector<std::string>& extras) {
 }  // namespace
 
 Flags::Flags(const std::string& program, const std::string& description)
-    : program_(program), app_(description, program) {
-  app_.set_version_flag("--version", program + " " + kVersion);
-  app_.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+    : program_(program), app_(std::make_unique<CLI::App>(description, program)) {
+  app_->set_version_flag("--version", program + " " + kVersion);
+  app_->option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
 }
+
+Flags::~Flags() = default;
 
 CLI::Option* Flags::Add(const std::string& name, const std::string& shown_default, const std::string& help,
                         Setter set) {
@@ -70,7 +73,7 @@ CLI::Option* Flags::Add(const std::string& name, const std::string& shown_defaul
     if (!status.ok()) throw CLI::ValidationError("--" + name, std::string(status.message()));
     return true;
   };
-  CLI::Option* option = app_.add_option("--" + name, callback, help);
+  CLI::Option* option = app_->add_option("--" + name, callback, help);
   option->envname("SWIFTCACHE_" + absl::AsciiStrToUpper(name))->type_name("");
   if (!shown_default.empty()) option->default_str(shown_default);
   return option;
@@ -92,7 +95,7 @@ void Flags::Name(const std::string& name, std::string* value, const std::string&
 
 void Flags::Required(const std::string& name, std::string* value, const std::string& help) {
   Text(name, value, help);
-  app_.get_option("--" + name)->required();
+  app_->get_option("--" + name)->required();
 }
 
 void Flags::Choice(const std::string& name, std::string* value, std::vector<std::string> choices,
@@ -144,10 +147,10 @@ int Flags::Complain(const CLI::ParseError& error) const {
   std::string what = error.what();
   if (dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr) {
     std::string extras;
-    for (const std::string& extra : app_.remaining(true)) absl::StrAppend(&extras, " ", absl::CHexEscape(extra));
+    for (const std::string& extra : app_->remaining(true)) absl::StrAppend(&extras, " ", absl::CHexEscape(extra));
     what = absl::StrCat("unknown flag or argument:", extras);
-    for (const std::string& extra : app_.remaining(true)) what += SuggestFlag(app_, extra);
-  } else if (const std::string value = LoneValue(app_.remaining(true));
+    for (const std::string& extra : app_->remaining(true)) what += SuggestFlag(*app_, extra);
+  } else if (const std::string value = LoneValue(app_->remaining(true));
              dynamic_cast<const CLI::RequiredError*>(&error) != nullptr && !value.empty()) {
     absl::StrAppend(&what, " (did you mean ", what.substr(0, what.find(' ')), "=", absl::CHexEscape(value), "?)");
   }
@@ -167,11 +170,11 @@ std::string SuggestFlag(const CLI::App& app, const std::string& argument) {
 
 std::optional<int> Flags::Parse(int argc, const char* const* argv) {
   try {
-    app_.parse(Arguments(argc, argv));
+    app_->parse(Arguments(argc, argv));
     return std::nullopt;
   } catch (const CLI::ParseError& error) {
     // Success is CLI11's way to say that --help or --version was asked for.
-    return error.get_exit_code() == 0 ? app_.exit(error) : Complain(error);
+    return error.get_exit_code() == 0 ? app_->exit(error) : Complain(error);
   }
 }
 

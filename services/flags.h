@@ -8,15 +8,21 @@
 //   report"); if (std::optional<int> exit_code = flags.Parse(argc, argv)) return *exit_code;
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+
+namespace CLI {
+class App;
+class Option;
+class ParseError;
+}  // namespace CLI
 
 namespace swiftcache::services {
 
@@ -25,6 +31,7 @@ namespace swiftcache::services {
 class Flags {
  public:
   Flags(const std::string& program, const std::string& description);
+  ~Flags();
 
   void Text(const std::string& name, std::string* value, const std::string& help);
   /// Up to 128 letters, digits and punctuation that is safe in labels and logs, as the broker wants it; "" keeps the
@@ -44,16 +51,13 @@ class Flags {
   /// An exit code where the process shall end now: 0 after --help and --version, 2 after one line on standard error.
   std::optional<int> Parse(int argc, const char* const* argv);
 
-  /// For what this class does not cover (subcommands, positionals).
-  CLI::App& app() { return app_; }
-
  private:
   using Setter = std::function<absl::Status(const std::string&)>;
   CLI::Option* Add(const std::string& name, const std::string& shown_default, const std::string& help, Setter set);
   int Complain(const CLI::ParseError& error) const;
 
   const std::string program_;
-  CLI::App app_;
+  const std::unique_ptr<CLI::App> app_;
 };
 
 /// " (did you mean --max_tokens?)" for --max-tokens=5, where `app` or one above it has such a flag; else "".

@@ -2,7 +2,6 @@
 #include "engine/loader/hf_model_card.h"
 
 #include <algorithm>
-#include <filesystem>
 #include <optional>
 #include <utility>
 
@@ -16,11 +15,6 @@ namespace swiftcache::engine::loader {
 namespace {
 
 using nlohmann::json;
-
-bool Exists(const std::string& path) {
-  std::error_code ignored;
-  return std::filesystem::exists(path, ignored);
-}
 
 // A special token is written as its text or as an object with `content`. Its id is looked for among all tokens.
 absl::Status ReadSpecialToken(const JsonObject& root, const std::string& key, const TokenizerSpec& spec,
@@ -91,7 +85,7 @@ absl::Status ReadChatTemplate(const JsonObject& root, std::string& chat_template
 }
 
 absl::Status AddTemplateFile(const std::string& path, ModelCard& card) {
-  if (!Exists(path)) return absl::OkStatus();
+  if (!FileExists(path)) return absl::OkStatus();
   ASSIGN_OR_RETURN(const MappedFile file, MappedFile::Open(path));
   if (!IsValidUtf8(file.text())) return Malformed(path, "not UTF-8");
   card.chat_template = std::string(file.text());
@@ -115,7 +109,7 @@ absl::StatusOr<ModelCard> ReadHfModelCard(const std::string& folder, const Model
   ASSIGN_OR_RETURN(const MappedFile tokenizer, MappedFile::Open(tokenizer_path));
   ASSIGN_OR_RETURN(card.tokenizer, ParseHfTokenizer(tokenizer.text(), tokenizer_path, config.vocab_size));
   const std::string config_path = folder + "/tokenizer_config.json";
-  if (Exists(config_path)) {
+  if (FileExists(config_path)) {
     ASSIGN_OR_RETURN(const MappedFile file, MappedFile::Open(config_path));
     RETURN_IF_ERROR(AddTokenizerConfig(file.text(), config_path, card));
   }

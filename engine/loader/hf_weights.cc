@@ -25,11 +25,6 @@ struct StoredTensor {
   std::string file;
 };
 
-bool Exists(const std::string& path) {
-  std::error_code ignored;
-  return std::filesystem::exists(path, ignored);
-}
-
 bool IsPlainFileName(const std::string& name) {
   return !name.empty() && name != "." && name != ".." && name.find('/') == std::string::npos &&
          name.find('\0') == std::string::npos;
@@ -65,8 +60,8 @@ class HfWeights final : public Weights {
  private:
   absl::Status OpenFiles(const std::string& folder) {
     const std::string single = folder + "/model.safetensors", index = single + ".index.json";
-    if (Exists(single)) return OpenFile(single, {});
-    if (!Exists(index)) {
+    if (FileExists(single)) return OpenFile(single, {});
+    if (!FileExists(index)) {
       return absl::NotFoundError(absl::StrCat(folder, ": no model.safetensors and no model.safetensors.index.json"));
     }
     ASSIGN_OR_RETURN(const auto shards, ReadIndex(index));

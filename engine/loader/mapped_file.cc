@@ -8,6 +8,8 @@
 
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
+#include <system_error>
 
 #include "engine/loader/errors.h"
 
@@ -30,6 +32,11 @@ class Descriptor {
 };
 
 }  // namespace
+
+bool FileExists(const std::string& path) {
+  std::error_code ignored;
+  return std::filesystem::exists(path, ignored);
+}
 
 absl::StatusOr<MappedFile> MappedFile::Open(const std::string& path) {
   // Non-blocking, so that a named pipe is refused below instead of waited for.

@@ -14,6 +14,9 @@
 
 namespace swiftcache::engine::loader {
 
+/// False also where it cannot be known.
+bool FileExists(const std::string& path);
+
 /// Thread-safety: immutable. Ownership: move-only, unmaps at the end. The file must not be cut while it is mapped.
 /// Errors: NOT_FOUND, PERMISSION_DENIED, INVALID_ARGUMENT (not a regular file), INTERNAL (mmap; says why).
 class MappedFile {

@@ -52,7 +52,7 @@ v1::EngineInfo InfoOf(const EngineDescription& description, const std::string& i
   return info;
 }
 
-absl::Duration FromProto(const google::protobuf::Duration& proto) {
+absl::Duration ToDuration(const google::protobuf::Duration& proto) {
   return absl::Seconds(proto.seconds()) + absl::Nanoseconds(proto.nanos());
 }
 
@@ -175,12 +175,12 @@ absl::Status GrpcBrokerClient::Register() {
   {
     absl::MutexLock lock(&mutex_);
     incarnation_ = response.incarnation();  // "" where it failed
-    if (response.has_lease_ttl()) terms_.lease_ttl = FromProto(response.lease_ttl());
-    if (response.has_scale_down_window()) terms_.scale_down_window = FromProto(response.scale_down_window());
+    if (response.has_lease_ttl()) terms_.lease_ttl = ToDuration(response.lease_ttl());
+    if (response.has_scale_down_window()) terms_.scale_down_window = ToDuration(response.scale_down_window());
   }
   if (!status.ok()) return status;
   if (registered) registered();
-  const absl::Duration interval = FromProto(response.heartbeat_interval());
+  const absl::Duration interval = ToDuration(response.heartbeat_interval());
   if (interval > absl::ZeroDuration()) interval_ = interval;
   return status;
 }

@@ -49,7 +49,7 @@ v1::LeaseReport ToProto(LeaseNews::What what) {
   return v1::LEASE_REPORT_UNSPECIFIED;
 }
 
-bool BrokerIsAway(const absl::Status& status) {
+bool MayPassLater(const absl::Status& status) {
   return absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status) || absl::IsResourceExhausted(status);
 }
 
@@ -177,7 +177,7 @@ void GrpcLeaseClient::Send() {
   const auto do_errand = [this](const auto& errand) { return Do(errand); };
   while (std::optional<Errand> errand = Next()) {
     absl::Status status = std::visit(do_errand, *errand);
-    while (BrokerIsAway(status) && !std::holds_alternative<Wish>(*errand)) {
+    while (MayPassLater(status) && !std::holds_alternative<Wish>(*errand)) {
       if (WaitStopped(options_.retry_interval)) return;
       status = std::visit(do_errand, *errand);
     }
@@ -192,7 +192,7 @@ absl::Status GrpcLeaseClient::Do(const LeaseNews& news) {
   request.set_reason(news.reason);
   v1::ReportLeaseResponse response;
   const absl::Status status = Call(&v1::BrokerService::Stub::ReportLease, request, response);
-  if (!status.ok() && !BrokerIsAway(status)) events_.OnReportRefused(news, status);
+  if (!status.ok() && !MayPassLater(status)) events_.OnReportRefused(news, status);
   return status;
 }
 

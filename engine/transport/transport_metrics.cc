@@ -6,7 +6,7 @@
 namespace swiftcache::engine::transport {
 namespace {
 
-prometheus::Counter& Bytes(Metrics& registry, const Transport& transport, const char* direction) {
+prometheus::Counter& BytesCounter(Metrics& registry, const Transport& transport, const char* direction) {
   return registry.Counter("swiftcache_kv_transfer_bytes_total",
                           "KV that the transport moved: as a borrower store and load, as a donor receive",
                           {{"direction", direction}, {"transport", transport.kind()}});
@@ -22,9 +22,9 @@ prometheus::Counter& Seconds(Metrics& registry, const Transport& transport, cons
 
 TransportMetrics::TransportMetrics(Metrics& registry, const Transport& transport)
     : transport_(transport),
-      stored_(Bytes(registry, transport, "store")),
-      loaded_(Bytes(registry, transport, "load")),
-      received_(Bytes(registry, transport, "receive")),
+      stored_(BytesCounter(registry, transport, "store")),
+      loaded_(BytesCounter(registry, transport, "load")),
+      received_(BytesCounter(registry, transport, "receive")),
       store_seconds_(Seconds(registry, transport, "store")),
       load_seconds_(Seconds(registry, transport, "load")) {}
 

@@ -2,7 +2,7 @@
 // Errors as OpenAI's clients read them: an HTTP status and {"error":{"message","type","param","code"}}.
 //
 //   return FieldError("top_p", "top_p is 7, wants a number in (0, 1]");
-//   responder.Send(HttpStatusOf(status), "application/json", ErrorBody(status), ErrorHeaders(status));
+//   responder.Send(HttpStatusOf(status), kJson, ErrorBody(status), ErrorHeaders(status));
 #pragma once
 
 #include <string>
@@ -12,6 +12,8 @@
 #include "common/http/http_server.h"
 
 namespace swiftcache::gateway::openai {
+
+inline constexpr char kJson[] = "application/json";
 
 /// INVALID_ARGUMENT that remembers which field it is about.
 absl::Status FieldError(std::string_view param, std::string_view message);

@@ -17,7 +17,6 @@
 namespace swiftcache::gateway::openai {
 namespace {
 
-constexpr char kJson[] = "application/json";
 constexpr char kModelPath[] = "/v1/models/";
 
 void SendError(HttpResponder& responder, const absl::Status& status, HttpHeaders headers = {}) {

@@ -7,7 +7,6 @@
 namespace swiftcache::gateway::openai {
 namespace {
 
-constexpr char kJson[] = "application/json";
 constexpr char kEvents[] = "text/event-stream; charset=utf-8";
 
 std::string AnswerId(Endpoint endpoint, const std::string& request_id) {

@@ -8,22 +8,22 @@
 namespace swiftcache::gateway::openai {
 namespace {
 
-using json = nlohmann::ordered_json;
+using Json = nlohmann::ordered_json;
 
 constexpr double kLogOfZero = -9999;  // JSON has no infinity
 
-std::string Dump(const json& value) { return value.dump(-1, ' ', false, json::error_handler_t::replace); }
+std::string Dump(const Json& value) { return value.dump(-1, ' ', false, Json::error_handler_t::replace); }
 
-std::string Event(const json& value) { return "data: " + Dump(value) + "\n\n"; }
+std::string Event(const Json& value) { return "data: " + Dump(value) + "\n\n"; }
 
 double Finite(float logprob) { return std::max<double>(logprob, kLogOfZero); }
 
-json FinishJson(const std::optional<fleet::FinishReason>& finish) {
+Json FinishJson(const std::optional<fleet::FinishReason>& finish) {
   if (!finish) return nullptr;
   return *finish == fleet::FinishReason::kLength ? "length" : "stop";
 }
 
-json UsageJson(const UsageTotals& usage) {
+Json UsageJson(const UsageTotals& usage) {
   const int64_t cached = usage.cached_local + usage.cached_donor + usage.cached_host;
   return {{"prompt_tokens", usage.prompt},
           {"completion_tokens", usage.completion},
@@ -34,29 +34,29 @@ json UsageJson(const UsageTotals& usage) {
              {{"local", usage.cached_local}, {"donor", usage.cached_donor}, {"host", usage.cached_host}}}}}};
 }
 
-json ChatToken(const relay::TokenLogprob& token) {
-  json bytes = json::array();
+Json ChatToken(const relay::TokenLogprob& token) {
+  Json bytes = Json::array();
   for (const char c : token.token) bytes.push_back(static_cast<unsigned char>(c));
   return {{"token", token.token}, {"logprob", Finite(token.logprob)}, {"bytes", std::move(bytes)}};
 }
 
-json ChatLogprobs(const std::vector<relay::TokenLogprob>& tokens) {
-  json content = json::array();
+Json ChatLogprobs(const std::vector<relay::TokenLogprob>& tokens) {
+  Json content = Json::array();
   for (const relay::TokenLogprob& token : tokens) {
-    json entry = ChatToken(token);
-    entry["top_logprobs"] = json::array();
+    Json entry = ChatToken(token);
+    entry["top_logprobs"] = Json::array();
     for (const relay::TokenLogprob& other : token.top) entry["top_logprobs"].push_back(ChatToken(other));
     content.push_back(std::move(entry));
   }
   return {{"content", std::move(content)}};
 }
 
-json CompletionLogprobs(const std::vector<relay::TokenLogprob>& tokens, int64_t text_offset) {
-  json names = json::array(), values = json::array(), tops = json::array(), offsets = json::array();
+Json CompletionLogprobs(const std::vector<relay::TokenLogprob>& tokens, int64_t text_offset) {
+  Json names = Json::array(), values = Json::array(), tops = Json::array(), offsets = Json::array();
   for (const relay::TokenLogprob& token : tokens) {
     names.push_back(token.token);
     values.push_back(Finite(token.logprob));
-    json top = json::object();
+    Json top = Json::object();
     for (const relay::TokenLogprob& other : token.top) top[other.token] = Finite(other.logprob);
     tops.push_back(std::move(top));
     offsets.push_back(text_offset);
@@ -68,14 +68,14 @@ json CompletionLogprobs(const std::vector<relay::TokenLogprob>& tokens, int64_t 
           {"text_offset", std::move(offsets)}};
 }
 
-json Logprobs(const AnswerOptions& options, const Choice& choice, int64_t text_offset) {
+Json Logprobs(const AnswerOptions& options, const Choice& choice, int64_t text_offset) {
   if (!options.logprobs) return nullptr;
   return options.endpoint == Endpoint::kChat ? ChatLogprobs(choice.logprobs)
                                              : CompletionLogprobs(choice.logprobs, text_offset);
 }
 
 // Everything around the choices.
-json Envelope(const AnswerOptions& options, const std::string& id, int64_t created_s, json choices) {
+Json Envelope(const AnswerOptions& options, const std::string& id, int64_t created_s, Json choices) {
   const char* chat = options.stream ? "chat.completion.chunk" : "chat.completion";
   return {{"id", id},
           {"object", options.endpoint == Endpoint::kChat ? chat : "text_completion"},
@@ -84,18 +84,18 @@ json Envelope(const AnswerOptions& options, const std::string& id, int64_t creat
           {"choices", std::move(choices)}};
 }
 
-json ChunkChoice(int32_t index, json delta, json logprobs, json finish) {
+Json ChunkChoice(int32_t index, Json delta, Json logprobs, Json finish) {
   return {{"index", index},
           {"delta", std::move(delta)},
           {"logprobs", std::move(logprobs)},
           {"finish_reason", std::move(finish)}};
 }
 
-json TextChoice(int32_t index, const std::string& text, json logprobs, json finish) {
+Json TextChoice(int32_t index, const std::string& text, Json logprobs, Json finish) {
   return {{"index", index}, {"text", text}, {"logprobs", std::move(logprobs)}, {"finish_reason", std::move(finish)}};
 }
 
-json ModelJson(const relay::ModelInfo& model, int64_t created_s) {
+Json ModelJson(const relay::ModelInfo& model, int64_t created_s) {
   return {{"id", model.name},
           {"object", "model"},
           {"created", created_s},
@@ -106,38 +106,38 @@ json ModelJson(const relay::ModelInfo& model, int64_t created_s) {
 }  // namespace
 
 std::string ResponseWriter::RoleChunk(int32_t index) const {
-  const json delta = {{"role", "assistant"}, {"content", ""}};
-  return Event(Envelope(options_, id_, created_s_, json::array({ChunkChoice(index, delta, nullptr, nullptr)})));
+  const Json delta = {{"role", "assistant"}, {"content", ""}};
+  return Event(Envelope(options_, id_, created_s_, Json::array({ChunkChoice(index, delta, nullptr, nullptr)})));
 }
 
 std::string ResponseWriter::Chunk(int32_t index, const Choice& news, int64_t text_offset,
                                   const UsageTotals* usage) const {
-  json logprobs = Logprobs(options_, news, text_offset);
-  json finish = FinishJson(news.finish);
-  json choice;
+  Json logprobs = Logprobs(options_, news, text_offset);
+  Json finish = FinishJson(news.finish);
+  Json choice;
   if (options_.endpoint == Endpoint::kChat) {
-    json delta = json::object();
+    Json delta = Json::object();
     if (!news.text.empty()) delta["content"] = news.text;
     choice = ChunkChoice(index, std::move(delta), std::move(logprobs), std::move(finish));
   } else {
     choice = TextChoice(index, news.text, std::move(logprobs), std::move(finish));
   }
-  json chunk = Envelope(options_, id_, created_s_, json::array({std::move(choice)}));
+  Json chunk = Envelope(options_, id_, created_s_, Json::array({std::move(choice)}));
   if (usage != nullptr) chunk["usage"] = UsageJson(*usage);
   return Event(chunk);
 }
 
 std::string ResponseWriter::UsageChunk(const UsageTotals& usage) const {
-  json chunk = Envelope(options_, id_, created_s_, json::array());
+  Json chunk = Envelope(options_, id_, created_s_, Json::array());
   chunk["usage"] = UsageJson(usage);
   return Event(chunk);
 }
 
 std::string ResponseWriter::Whole(const std::vector<Choice>& choices, const UsageTotals& usage) const {
-  json list = json::array();
+  Json list = Json::array();
   for (size_t i = 0; i < choices.size(); ++i) {
-    json logprobs = Logprobs(options_, choices[i], 0);
-    json finish = FinishJson(choices[i].finish);
+    Json logprobs = Logprobs(options_, choices[i], 0);
+    Json finish = FinishJson(choices[i].finish);
     if (options_.endpoint == Endpoint::kChat) {
       list.push_back({{"index", i},
                       {"message", {{"role", "assistant"}, {"content", choices[i].text}}},
@@ -147,13 +147,13 @@ std::string ResponseWriter::Whole(const std::vector<Choice>& choices, const Usag
       list.push_back(TextChoice(static_cast<int32_t>(i), choices[i].text, std::move(logprobs), std::move(finish)));
     }
   }
-  json whole = Envelope(options_, id_, created_s_, std::move(list));
+  Json whole = Envelope(options_, id_, created_s_, std::move(list));
   whole["usage"] = UsageJson(usage);
   return Dump(whole);
 }
 
 std::string ModelList(const std::vector<relay::ModelInfo>& models, int64_t created_s) {
-  json data = json::array();
+  Json data = Json::array();
   for (const relay::ModelInfo& model : models) data.push_back(ModelJson(model, created_s));
   return Dump({{"object", "list"}, {"data", std::move(data)}});
 }

@@ -24,7 +24,7 @@
 namespace swiftcache::gateway::rpc {
 namespace {
 
-std::vector<fleet::EngineStatus> ToPlain(const v1::WatchResponse::Snapshot& snapshot) {
+std::vector<fleet::EngineStatus> EnginesOf(const v1::WatchResponse::Snapshot& snapshot) {
   std::vector<fleet::EngineStatus> engines;
   for (const v1::EngineStatus& engine : snapshot.engines()) engines.push_back(rpc::ToPlain(engine));
   return engines;
@@ -112,7 +112,7 @@ class Watcher final : public BrokerWatcher {
   void Tell(const v1::WatchResponse& news) {
     switch (news.event_case()) {
       case v1::WatchResponse::kSnapshot:
-        return sink_.OnSnapshot(news.incarnation(), ToPlain(news.snapshot()));
+        return sink_.OnSnapshot(news.incarnation(), EnginesOf(news.snapshot()));
       case v1::WatchResponse::kUpdated:
         return sink_.OnUpdate(rpc::ToPlain(news.updated()));
       case v1::WatchResponse::kRemoved:

@@ -13,7 +13,7 @@
 namespace swiftcache::gateway::rpc {
 namespace {
 
-text::TokenType ToPlain(v1::TokenizerSpec::TokenType type) {
+text::TokenType TypeOf(v1::TokenizerSpec::TokenType type) {
   switch (type) {
     case v1::TokenizerSpec::UNKNOWN:
       return text::TokenType::kUnknown;
@@ -30,14 +30,14 @@ text::TokenType ToPlain(v1::TokenizerSpec::TokenType type) {
   }
 }
 
-text::PreTokenizerStep ToPlain(const v1::TokenizerSpec::PreTokenizerStep& in) {
+text::PreTokenizerStep StepOf(const v1::TokenizerSpec::PreTokenizerStep& in) {
   if (in.step_case() == v1::TokenizerSpec::PreTokenizerStep::kSplitRegex) {
     return {.kind = text::PreTokenizerStep::Kind::kSplitRegex, .regex = in.split_regex()};
   }
   return {.kind = text::PreTokenizerStep::Kind::kIndividualDigits, .regex = {}};
 }
 
-text::AddedToken ToPlain(const v1::TokenizerSpec::AddedToken& in) {
+text::AddedToken AddedTokenOf(const v1::TokenizerSpec::AddedToken& in) {
   return {.id = in.id(),
           .special = in.special(),
           .lstrip = in.lstrip(),
@@ -65,15 +65,15 @@ absl::Status CheckKnown(const v1::TokenizerSpec& in) {
 void FillTables(v1::TokenizerSpec& in, text::TokenizerSpec& out) {
   out.tokens.reserve(in.tokens_size());
   for (std::string& token : *in.mutable_tokens()) out.tokens.push_back(std::move(token));
-  for (int type : in.token_types()) out.token_types.push_back(ToPlain(static_cast<v1::TokenizerSpec::TokenType>(type)));
+  for (int type : in.token_types()) out.token_types.push_back(TypeOf(static_cast<v1::TokenizerSpec::TokenType>(type)));
   out.scores.assign(in.scores().begin(), in.scores().end());
   out.merges.reserve(in.merges_size() / 2);
   for (int i = 0; i < in.merges_size(); i += 2) out.merges.emplace_back(in.merges(i), in.merges(i + 1));
-  for (const auto& step : in.pre_tokenizer()) out.pre_tokenizer.push_back(ToPlain(step));
-  for (const auto& added : in.added_tokens()) out.added_tokens.push_back(ToPlain(added));
+  for (const auto& step : in.pre_tokenizer()) out.pre_tokenizer.push_back(StepOf(step));
+  for (const auto& added : in.added_tokens()) out.added_tokens.push_back(AddedTokenOf(added));
 }
 
-text::TokenizerSpec ToPlain(v1::TokenizerSpec& in) {
+text::TokenizerSpec SpecOf(v1::TokenizerSpec& in) {
   text::TokenizerSpec out;
   FillTables(in, out);
   out.kind = in.kind() == v1::TokenizerSpec::SENTENCEPIECE_BPE ? text::TokenizerKind::kSentencePieceBpe
@@ -114,7 +114,7 @@ absl::StatusOr<fleet::ModelCard> ParseModelCard(const std::string& bytes, const 
     return absl::InvalidArgumentError(absl::StrCat("model card: ", bytes.size(), " bytes are not a ModelCard message"));
   }
   RETURN_IF_ERROR(CheckKnown(card.tokenizer()));
-  return fleet::ModelCard{.tokenizer = ToPlain(*card.mutable_tokenizer()),
+  return fleet::ModelCard{.tokenizer = SpecOf(*card.mutable_tokenizer()),
                           .chat_template = card.chat_template(),
                           .vocab_size = card.vocab_size()};
 }

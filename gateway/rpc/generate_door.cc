@@ -34,7 +34,7 @@ absl::StatusOr<std::variant<std::string, relay::Chat>> InputOf(const v1::Tokeniz
     case v1::TokenizeRequest::kText:
       return request.text();
     case v1::TokenizeRequest::kChat:
-      return ToPlain(request.chat());
+      return rpc::ToPlain(request.chat());
     case v1::TokenizeRequest::INPUT_NOT_SET:
       break;
   }
@@ -50,7 +50,7 @@ absl::StatusOr<std::vector<int32_t>> Tokens(relay::Relay& relay, const v1::Token
 
 grpc::ServerWriteReactor<v1::GenerateResponse>* GenerateDoor::Generate(grpc::CallbackServerContext* context,
                                                                        const v1::GenerateRequest* request) {
-  absl::StatusOr<relay::GenerateRequest> plain = ToPlain(*request);
+  absl::StatusOr<relay::GenerateRequest> plain = rpc::ToPlain(*request);
   if (plain.ok()) {
     plain->traceparent = ParseTraceparent(ClientMetadata(*context, "traceparent"));
     plain->deadline = DeadlineOf(*context);

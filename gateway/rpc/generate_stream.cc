@@ -51,7 +51,7 @@ void GenerateStream::Attach(std::shared_ptr<relay::GenerateCall> call) {
 }
 
 void GenerateStream::OnEvent(relay::GenerateEvent event) {
-  v1::GenerateResponse response = ToProto(event);
+  v1::GenerateResponse response = rpc::ToProto(event);
   const auto bytes = static_cast<int64_t>(response.ByteSizeLong());
   bool too_slow = false;
   {

@@ -28,7 +28,7 @@ void SetDeadline(grpc::ClientContext& context, absl::Time deadline) {
 class Stream final : public grpc::ClientReadReactor<v1::EngineGenerateResponse> {
  public:
   Stream(const fleet::EngineRequest& request, std::shared_ptr<fleet::EngineObserver> observer)
-      : request_(ToProto(request)), observer_(std::move(observer)) {
+      : request_(rpc::ToProto(request)), observer_(std::move(observer)) {
     // gRPC ends the process over metadata it does not like, so nothing unchecked goes there.
     const std::string traceparent = ParseTraceparent(request.traceparent);
     if (!traceparent.empty()) context_.AddMetadata("traceparent", traceparent);
@@ -44,7 +44,7 @@ class Stream final : public grpc::ClientReadReactor<v1::EngineGenerateResponse> 
 
   void OnReadDone(bool ok) override {
     if (!ok) return;
-    observer_->OnEvent(ToPlain(response_));
+    observer_->OnEvent(rpc::ToPlain(response_));
     StartRead(&response_);
   }
 

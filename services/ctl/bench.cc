@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // swiftcachectl bench: conversations of several turns at a time; prints percentiles.
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <atomic>
 #include <iostream>

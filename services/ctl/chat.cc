@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // swiftcachectl chat: holds a conversation, from --message flags, the terminal or a file.
 #include <unistd.h>
+#include <CLI/CLI.hpp>
 
 #include <csignal>
 #include <iostream>

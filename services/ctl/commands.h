@@ -7,11 +7,14 @@
 //   absl::Status status = chosen();
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <functional>
 #include <string>
 
 #include "absl/status/status.h"
+
+namespace CLI {
+class App;
+}  // namespace CLI
 
 namespace swiftcache::services::ctl {
 

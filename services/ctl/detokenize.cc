@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // swiftcachectl detokenize: token ids to text.
+#include <CLI/CLI.hpp>
 #include <iostream>
 #include <memory>
 #include <string>

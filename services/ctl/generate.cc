@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // swiftcachectl generate: continues a prompt. The text goes to standard output, what it cost to standard error.
+#include <CLI/CLI.hpp>
 #include <iostream>
 #include <iterator>
 #include <map>

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "services/ctl/sampling_flags.h"
 
+#include <CLI/CLI.hpp>
+
 namespace swiftcache::services::ctl {
 
 void ModelFlags::AddTo(CLI::App& command) {

@@ -6,7 +6,6 @@
 //   *request.mutable_sampling() = flags->ToProto();
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -14,6 +13,10 @@
 
 #include "absl/time/time.h"
 #include "swiftcache/v1/generate.pb.h"
+
+namespace CLI {
+class App;
+}  // namespace CLI
 
 namespace swiftcache::services::ctl {
 

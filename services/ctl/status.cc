@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // swiftcachectl status: the broker's table of engines.
+#include <CLI/CLI.hpp>
 #include <iostream>
 #include <set>
 #include <string>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // swiftcachectl tokenize: text to token ids, on one line.
+#include <CLI/CLI.hpp>
 #include <iostream>
 #include <memory>
 #include <string>

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // swiftcachectl top: the cluster as it changes: memory, leases, hits.
 #include <grpcpp/client_context.h>
+#include <CLI/CLI.hpp>
 
 #include <iostream>
 #include <memory>

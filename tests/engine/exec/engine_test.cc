@@ -17,7 +17,7 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::SizeIs;
 
-const FakeModelOptions kModel = {.vocab_size = 40, .max_context_tokens = 400, .block_tokens = 4};
+const FakeModelOptions kLongModel = {.vocab_size = 40, .max_context_tokens = 400, .block_tokens = 4};
 
 // Holds the model's next steps until opened.
 class Gate {
@@ -45,7 +45,7 @@ class Gate {
 
 class EngineTest : public ::testing::Test {
  protected:
-  void Create(EngineOptions options = {}, FakeModelOptions model = kModel) {
+  void Create(EngineOptions options = {}, FakeModelOptions model = kLongModel) {
     options.block_tokens = model.block_tokens;
     if (options.kv_cache_bytes == 0) options.kv_cache_bytes = 200 * model.layout().block_bytes();
     auto engine = Engine::Create(options, std::make_unique<FakeModel>(model), clock_, metrics_);
@@ -53,7 +53,7 @@ class EngineTest : public ::testing::Test {
     engine_ = *std::move(engine);
   }
   void CreateGated(const EngineOptions& options = {}) {
-    FakeModelOptions model = kModel;
+    FakeModelOptions model = kLongModel;
     model.on_step = [this](const FakeStep&) { return gate_.Pass(); };
     Create(options, model);
   }
@@ -85,12 +85,12 @@ TEST_F(EngineTest, ServesARequest) {
   ASSERT_TRUE(Submit(Greedy({1, 2, 3}, 10), &recording).ok());
   EXPECT_TRUE(recording->Wait().ok());
   const std::vector<int32_t> prompt = {1, 2, 3};
-  EXPECT_EQ(recording->tokens(), FakeGreedy(kModel, prompt, 10));
+  EXPECT_EQ(recording->tokens(), FakeGreedy(kLongModel, prompt, 10));
   const EngineLoad load = engine_->Load();
   EXPECT_EQ(load.kv_blocks_used, 0) << "free before OnDone";
   EXPECT_EQ(load.running_requests + load.waiting_requests, 0);
   EXPECT_EQ(load.steps_total, 10);
-  EXPECT_EQ(load.progress, 10 * (1 + kModel.num_layers)) << "moves with each layer too";
+  EXPECT_EQ(load.progress, 10 * (1 + kLongModel.num_layers)) << "moves with each layer too";
 }
 
 TEST_F(EngineTest, RefusesOptionsOutOfRangeByTheNameOfTheFlag) {
@@ -107,7 +107,7 @@ TEST_F(EngineTest, RefusesOptionsOutOfRangeByTheNameOfTheFlag) {
   cases[5].flag = "--kv_cache_bytes", cases[5].options.kv_cache_bytes = 100;
   cases[6].flag = "--block_tokens", cases[6].options.block_tokens = int64_t{1} << 40;
   for (const Case& c : cases) {
-    const auto engine = Engine::Create(c.options, std::make_unique<FakeModel>(kModel), clock_, metrics_);
+    const auto engine = Engine::Create(c.options, std::make_unique<FakeModel>(kLongModel), clock_, metrics_);
     EXPECT_EQ(engine.status().code(), absl::StatusCode::kInvalidArgument) << c.flag;
     EXPECT_THAT(std::string(engine.status().message()), HasSubstr(c.flag));
   }
@@ -115,7 +115,7 @@ TEST_F(EngineTest, RefusesOptionsOutOfRangeByTheNameOfTheFlag) {
 
 TEST_F(EngineTest, RefusesMemoryThatIsNotThere) {
   const EngineOptions options{.kv_cache_bytes = int64_t{1} << 50, .block_tokens = 4096};
-  FakeModelOptions wide = kModel;
+  FakeModelOptions wide = kLongModel;
   wide.head_dim = 1024;
   const auto engine = Engine::Create(options, std::make_unique<FakeModel>(wide), clock_, metrics_);
   EXPECT_EQ(engine.status().code(), absl::StatusCode::kResourceExhausted);
@@ -138,7 +138,7 @@ TEST_F(EngineTest, RefusesBadRequestsWithTheirCode) {
 }
 
 TEST_F(EngineTest, APromptLongerThanTheArenaIsOutOfRange) {
-  Create({.kv_cache_bytes = 10 * kModel.layout().block_bytes()});
+  Create({.kv_cache_bytes = 10 * kLongModel.layout().block_bytes()});
   EXPECT_EQ(engine_->max_model_len_tokens(), 40);
   engine_->Start();
   EXPECT_EQ(Submit(Greedy(std::vector<int32_t>(40, 1), 1)).code(), absl::StatusCode::kOutOfRange);
@@ -150,7 +150,7 @@ TEST_F(EngineTest, APromptLongerThanTheArenaIsOutOfRange) {
 }
 
 TEST_F(EngineTest, WithoutAPrefixCacheThereIsNothingToSpillAndLengthIsLimitedByTheArena) {
-  Create({.kv_cache_bytes = 10 * kModel.layout().block_bytes(), .enable_prefix_caching = false, .share = true});
+  Create({.kv_cache_bytes = 10 * kLongModel.layout().block_bytes(), .enable_prefix_caching = false, .share = true});
   EXPECT_EQ(engine_->max_model_len_tokens(), 40);
 }
 
@@ -251,7 +251,7 @@ TEST_F(EngineTest, AnEngineThatNeverStartedStillAnswers) {
 }
 
 TEST_F(EngineTest, ManyThreadsSubmitAndCancel) {
-  Create({.kv_cache_bytes = 40 * kModel.layout().block_bytes(), .max_num_seqs = 6, .max_waiting_requests = 10000});
+  Create({.kv_cache_bytes = 40 * kLongModel.layout().block_bytes(), .max_num_seqs = 6, .max_waiting_requests = 10000});
   engine_->Start();
   std::vector<std::thread> threads;
   std::atomic<int> wrong = 0, cancelled = 0;
@@ -259,7 +259,7 @@ TEST_F(EngineTest, ManyThreadsSubmitAndCancel) {
     threads.emplace_back([this, t, &wrong, &cancelled] {
       std::mt19937 rng(t);
       for (int i = 0; i < 40; ++i) {
-        Request request = Greedy(RandomTokens(rng, 1 + rng() % 50, kModel.vocab_size), 1 + rng() % 30);
+        Request request = Greedy(RandomTokens(rng, 1 + rng() % 50, kLongModel.vocab_size), 1 + rng() % 30);
         request.request_id = std::to_string(t) + "-" + std::to_string(i);
         const Request asked = request;
         auto recording = std::make_shared<Recording>();
@@ -267,7 +267,7 @@ TEST_F(EngineTest, ManyThreadsSubmitAndCancel) {
         if (rng() % 3 == 0) engine_->Cancel(asked.request_id);
         const absl::Status status = recording->Wait();
         cancelled += status.code() == absl::StatusCode::kCancelled;
-        if (status.ok()) wrong += recording->tokens() != FakeGreedy(kModel, asked.prompt, *asked.max_tokens);
+        if (status.ok()) wrong += recording->tokens() != FakeGreedy(kLongModel, asked.prompt, *asked.max_tokens);
       }
     });
   }

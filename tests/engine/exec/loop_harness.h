@@ -21,6 +21,8 @@
 
 namespace swiftcache::engine::exec {
 
+inline const FakeModelOptions kSmallModel = {.vocab_size = 40, .block_tokens = 4};
+
 struct HarnessOptions {
   FakeModelOptions model = {.block_tokens = 4};
   int64_t num_blocks = 1000;

@@ -14,17 +14,16 @@ namespace swiftcache::engine::exec {
 namespace {
 
 constexpr int64_t kOutputTokens = 24;
-const FakeModelOptions kModel = {.vocab_size = 40, .block_tokens = 4};
 
 // Random lengths, prefixes shared by some, three salts.
 std::vector<Request> Prompts() {
   std::mt19937 rng(32);
   std::vector<std::vector<int32_t>> prefixes;
-  for (int64_t length : {0, 7, 16, 33, 48}) prefixes.push_back(RandomTokens(rng, length, kModel.vocab_size));
+  for (int64_t length : {0, 7, 16, 33, 48}) prefixes.push_back(RandomTokens(rng, length, kSmallModel.vocab_size));
   std::vector<Request> requests;
   for (int i = 0; i < 32; ++i) {
     std::vector<int32_t> prompt = prefixes[rng() % prefixes.size()];
-    const std::vector<int32_t> own = RandomTokens(rng, 1 + rng() % 60, kModel.vocab_size);
+    const std::vector<int32_t> own = RandomTokens(rng, 1 + rng() % 60, kSmallModel.vocab_size);
     prompt.insert(prompt.end(), own.begin(), own.end());
     requests.push_back(Greedy(prompt, kOutputTokens));
     requests.back().cache_salt = std::string(i % 3, 's');
@@ -66,7 +65,7 @@ class SameTokensTest : public ::testing::Test {
   static void SetUpTestSuite() {
     expected_ = new std::vector<std::vector<int32_t>>;
     for (const Request& request : Prompts()) {
-      expected_->push_back(FakeGreedy(kModel, request.prompt, kOutputTokens));
+      expected_->push_back(FakeGreedy(kSmallModel, request.prompt, kOutputTokens));
     }
   }
   static void TearDownTestSuite() { delete expected_; }
@@ -77,7 +76,7 @@ std::vector<std::vector<int32_t>>* SameTokensTest::expected_ = nullptr;
 TEST_F(SameTokensTest, AloneTheEngineGeneratesWhatTheOracleSays) {
   const std::vector<Request> requests = Prompts();
   for (size_t i = 0; i < requests.size(); ++i) {
-    LoopHarness harness({.model = kModel});
+    LoopHarness harness({.model = kSmallModel});
     const auto recording = harness.Add(requests[i]);
     harness.RunAll();
     ASSERT_EQ(recording->tokens(), (*expected_)[i]) << "prompt " << i;
@@ -87,7 +86,7 @@ TEST_F(SameTokensTest, AloneTheEngineGeneratesWhatTheOracleSays) {
 TEST_F(SameTokensTest, ChunkBatchAndCacheChangeNothing) {
   for (bool caching : {false, true}) {
     for (int64_t chunk : {1, 7, 64, 512}) {
-      HarnessOptions options{.model = kModel};
+      HarnessOptions options{.model = kSmallModel};
       options.engine.max_num_batched_tokens = chunk;
       options.engine.enable_prefix_caching = caching;
       const Outcome outcome = RunBatched(options, chunk);
@@ -102,7 +101,7 @@ TEST_F(SameTokensTest, PreemptionAndEvictionChangeNothing) {
   for (bool caching : {false, true}) {
     for (int64_t chunk : {7, 64, 512}) {
       // The longest sequence is 48 + 60 + 24 tokens, 33 blocks: three or four of them fill 60.
-      HarnessOptions options{.model = kModel, .num_blocks = 60};
+      HarnessOptions options{.model = kSmallModel, .num_blocks = 60};
       options.engine.max_num_batched_tokens = chunk;
       options.engine.enable_prefix_caching = caching;
       const Outcome outcome = RunBatched(options, chunk);
@@ -114,7 +113,7 @@ TEST_F(SameTokensTest, PreemptionAndEvictionChangeNothing) {
 }
 
 TEST_F(SameTokensTest, AnArenaForOneSequenceOnlyIsEnough) {
-  HarnessOptions options{.model = kModel, .num_blocks = 33};
+  HarnessOptions options{.model = kSmallModel, .num_blocks = 33};
   const Outcome outcome = RunBatched(options, 5);
   EXPECT_EQ(outcome.tokens, *expected_);
   EXPECT_GT(outcome.load.evicted_blocks_total, 0);
@@ -122,7 +121,7 @@ TEST_F(SameTokensTest, AnArenaForOneSequenceOnlyIsEnough) {
 
 TEST_F(SameTokensTest, OtherBlockSizesLayersAndTypesChangeNothing) {
   for (int64_t block_tokens : {1, 3, 16, 64}) {
-    HarnessOptions options{.model = kModel, .num_blocks = 200 / block_tokens + 4};
+    HarnessOptions options{.model = kSmallModel, .num_blocks = 200 / block_tokens + 4};
     options.model.block_tokens = block_tokens;
     options.model.dtype = backend::KvDtype::kF32;
     options.engine.max_num_batched_tokens = 50;
@@ -133,7 +132,7 @@ TEST_F(SameTokensTest, OtherBlockSizesLayersAndTypesChangeNothing) {
 TEST_F(SameTokensTest, CancellationsAtRandomPointsChangeNothingForTheOthers) {
   for (unsigned seed = 0; seed < 12; ++seed) {
     std::mt19937 rng(seed);
-    HarnessOptions options{.model = kModel, .num_blocks = 70};
+    HarnessOptions options{.model = kSmallModel, .num_blocks = 70};
     options.engine.max_num_batched_tokens = 40;
     LoopHarness harness(options);
     const std::vector<Request> requests = Prompts();

@@ -16,11 +16,9 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::SizeIs;
 
-const FakeModelOptions kModel = {.vocab_size = 40, .block_tokens = 4};
-
 std::vector<int32_t> Prompt(int64_t length, unsigned seed = 1) {
   std::mt19937 rng(seed);
-  return RandomTokens(rng, length, kModel.vocab_size);
+  return RandomTokens(rng, length, kSmallModel.vocab_size);
 }
 
 Request Random(std::vector<int32_t> prompt, int64_t max_tokens, uint64_t seed) {
@@ -32,7 +30,7 @@ Request Random(std::vector<int32_t> prompt, int64_t max_tokens, uint64_t seed) {
 }
 
 TEST(StepLoopTest, MaxTokensEndsWithLength) {
-  LoopHarness harness({.model = kModel});
+  LoopHarness harness({.model = kSmallModel});
   const auto recording = harness.Add(Greedy(Prompt(9), 5));
   harness.RunAll();
   EXPECT_TRUE(recording->Wait().ok());
@@ -41,7 +39,7 @@ TEST(StepLoopTest, MaxTokensEndsWithLength) {
 }
 
 TEST(StepLoopTest, WithoutMaxTokensTheArenaIsTheLimit) {
-  LoopHarness harness({.model = kModel, .num_blocks = 10});
+  LoopHarness harness({.model = kSmallModel, .num_blocks = 10});
   Request request = Greedy(Prompt(9), 1);
   request.max_tokens.reset();
   const auto recording = harness.Add(request);
@@ -51,8 +49,8 @@ TEST(StepLoopTest, WithoutMaxTokensTheArenaIsTheLimit) {
 }
 
 TEST(StepLoopTest, AStopIdEndsAndIsAmongTheTokens) {
-  const std::vector<int32_t> expected = FakeGreedy(kModel, Prompt(9), 20);
-  LoopHarness harness({.model = kModel});
+  const std::vector<int32_t> expected = FakeGreedy(kSmallModel, Prompt(9), 20);
+  LoopHarness harness({.model = kSmallModel});
   Request request = Greedy(Prompt(9), 20);
   request.stop_token_ids = {expected[6]};
   const auto recording = harness.Add(request);
@@ -63,8 +61,8 @@ TEST(StepLoopTest, AStopIdEndsAndIsAmongTheTokens) {
 }
 
 TEST(StepLoopTest, EosEndsUnlessItIsIgnored) {
-  const std::vector<int32_t> expected = FakeGreedy(kModel, Prompt(9), 20);
-  HarnessOptions options{.model = kModel};
+  const std::vector<int32_t> expected = FakeGreedy(kSmallModel, Prompt(9), 20);
+  HarnessOptions options{.model = kSmallModel};
   options.engine.eos_ids = {expected[0]};
   LoopHarness harness(options);
   Request request = Greedy(Prompt(9), 20);
@@ -78,11 +76,11 @@ TEST(StepLoopTest, EosEndsUnlessItIsIgnored) {
 }
 
 TEST(StepLoopTest, TheSameSeedGivesTheSameTokensWhateverElseRuns) {
-  LoopHarness alone({.model = kModel});
+  LoopHarness alone({.model = kSmallModel});
   const auto expected = alone.Add(Random(Prompt(30), 25, 4242));
   alone.RunAll();
 
-  HarnessOptions small{.model = kModel, .num_blocks = 34};
+  HarnessOptions small{.model = kSmallModel, .num_blocks = 34};
   small.engine.max_num_batched_tokens = 13;
   LoopHarness busy(small);
   std::vector<std::shared_ptr<Recording>> others;
@@ -97,7 +95,7 @@ TEST(StepLoopTest, TheSameSeedGivesTheSameTokensWhateverElseRuns) {
 
 TEST(StepLoopTest, ContinuationsShareThePromptAndDiffer) {
   for (bool caching : {true, false}) {
-    HarnessOptions options{.model = kModel};
+    HarnessOptions options{.model = kSmallModel};
     options.engine.enable_prefix_caching = caching;
     LoopHarness harness(options);
     Request request = Random(Prompt(41), 12, 7);
@@ -118,7 +116,7 @@ TEST(StepLoopTest, ContinuationsAreTheSameWithAndWithoutCacheAndMemory) {
   std::vector<std::vector<std::vector<int32_t>>> outcomes;
   for (int64_t num_blocks : {1000, 20}) {
     for (bool caching : {true, false}) {
-      HarnessOptions options{.model = kModel, .num_blocks = num_blocks};
+      HarnessOptions options{.model = kSmallModel, .num_blocks = num_blocks};
       options.engine.enable_prefix_caching = caching;
       LoopHarness harness(options);
       Request request = Random(Prompt(41), 12, 7);
@@ -133,7 +131,7 @@ TEST(StepLoopTest, ContinuationsAreTheSameWithAndWithoutCacheAndMemory) {
 }
 
 TEST(StepLoopTest, AFirstContinuationThatEndsAtOnceStillStartsItsSiblings) {
-  LoopHarness harness({.model = kModel});
+  LoopHarness harness({.model = kSmallModel});
   Request request = Greedy(Prompt(8), 1);
   request.n = 3;
   const auto recording = harness.Add(request);
@@ -144,7 +142,7 @@ TEST(StepLoopTest, AFirstContinuationThatEndsAtOnceStillStartsItsSiblings) {
 }
 
 TEST(StepLoopTest, SaltsShareNothing) {
-  LoopHarness harness({.model = kModel});
+  LoopHarness harness({.model = kSmallModel});
   const auto cached = [&harness](const std::string& salt) {
     Request request = Greedy(Prompt(33), 2);
     request.cache_salt = salt;
@@ -161,7 +159,7 @@ TEST(StepLoopTest, SaltsShareNothing) {
 }
 
 TEST(StepLoopTest, AConversationFindsItsOwnOutput) {
-  LoopHarness harness({.model = kModel});
+  LoopHarness harness({.model = kSmallModel});
   const auto first = harness.Add(Greedy(Prompt(10), 8));
   harness.RunAll();
   std::vector<int32_t> next = Prompt(10);
@@ -171,11 +169,11 @@ TEST(StepLoopTest, AConversationFindsItsOwnOutput) {
   harness.RunAll();
   // 10 + 8 tokens, of which the last was never computed: 17 tokens are 4 full blocks.
   EXPECT_EQ(second->output().usage->cached_local_tokens, 16);
-  EXPECT_EQ(second->tokens(), FakeGreedy(kModel, next, 3));
+  EXPECT_EQ(second->tokens(), FakeGreedy(kSmallModel, next, 3));
 }
 
 TEST(StepLoopTest, UsageTellsTimesByTheClock) {
-  HarnessOptions options{.model = kModel};
+  HarnessOptions options{.model = kSmallModel};
   options.engine.max_num_seqs = 1;
   FakeClock* clock = nullptr;
   options.model.on_step = [&clock](const FakeStep&) {
@@ -195,14 +193,14 @@ TEST(StepLoopTest, UsageTellsTimesByTheClock) {
 }
 
 TEST(StepLoopTest, LogprobsComeWithTheTokensAskedFor) {
-  LoopHarness harness({.model = kModel});
+  LoopHarness harness({.model = kSmallModel});
   Request request = Greedy(Prompt(9), 4);
   request.sampling.logprobs = 3;
   const auto with = harness.Add(request);
   const auto without = harness.Add(Greedy(Prompt(9), 4));
   harness.RunAll();
   ASSERT_THAT(with->output().logprobs, SizeIs(4));
-  FakeOracle oracle(kModel);
+  FakeOracle oracle(kSmallModel);
   std::vector<float> logits;
   for (int32_t token : Prompt(9)) logits = oracle.Next(token);
   double sum = 0;
@@ -216,7 +214,7 @@ TEST(StepLoopTest, LogprobsComeWithTheTokensAskedFor) {
 }
 
 TEST(StepLoopTest, AFailingStepFailsItsRequestsAndNoOthers) {
-  HarnessOptions options{.model = kModel};
+  HarnessOptions options{.model = kSmallModel};
   options.engine.max_num_seqs = 2;
   options.model.on_step = [](const FakeStep& step) {
     return step.number == 3 ? absl::ResourceExhaustedError("scratch is gone") : absl::OkStatus();
@@ -232,11 +230,11 @@ TEST(StepLoopTest, AFailingStepFailsItsRequestsAndNoOthers) {
     EXPECT_THAT(failed->tokens(), SizeIs(3));
   }
   EXPECT_TRUE(waiting->Wait().ok());
-  EXPECT_EQ(waiting->tokens(), FakeGreedy(kModel, Prompt(7, 3), 10));
+  EXPECT_EQ(waiting->tokens(), FakeGreedy(kSmallModel, Prompt(7, 3), 10));
 }
 
 TEST(StepLoopTest, KvOfAFailedStepIsNeverFoundByOthers) {
-  HarnessOptions options{.model = kModel};
+  HarnessOptions options{.model = kSmallModel};
   options.model.on_step = [](const FakeStep& step) {
     return step.number == 0 ? absl::InternalError("lost") : absl::OkStatus();
   };
@@ -247,11 +245,11 @@ TEST(StepLoopTest, KvOfAFailedStepIsNeverFoundByOthers) {
   const auto again = harness.Add(Greedy(Prompt(40), 2));
   harness.RunAll();
   EXPECT_EQ(again->output().usage->cached_local_tokens, 0);
-  EXPECT_EQ(again->tokens(), FakeGreedy(kModel, Prompt(40), 2));
+  EXPECT_EQ(again->tokens(), FakeGreedy(kSmallModel, Prompt(40), 2));
 }
 
 TEST(StepLoopTest, ARowWithoutANumberFailsItsRequestAlone) {
-  HarnessOptions options{.model = kModel};
+  HarnessOptions options{.model = kSmallModel};
   options.model.on_logits = [](std::span<float> logits) {
     if (logits.size() < 80) return;
     for (float& x : logits.first(40)) x = std::numeric_limits<float>::quiet_NaN();
@@ -263,11 +261,11 @@ TEST(StepLoopTest, ARowWithoutANumberFailsItsRequestAlone) {
   const auto other = harness.Add(Greedy(Prompt(6), 4));
   harness.RunAll();
   EXPECT_EQ(broken->Wait().code(), absl::StatusCode::kInternal);
-  EXPECT_EQ(other->tokens(), FakeGreedy(kModel, Prompt(6), 4));
+  EXPECT_EQ(other->tokens(), FakeGreedy(kSmallModel, Prompt(6), 4));
 }
 
 TEST(StepLoopTest, CancelFreesTheBlocksOfRunningAndWaitingRequests) {
-  HarnessOptions options{.model = kModel};
+  HarnessOptions options{.model = kSmallModel};
   options.engine.max_num_seqs = 1;
   options.engine.enable_prefix_caching = false;
   LoopHarness harness(options);
@@ -292,7 +290,7 @@ TEST(StepLoopTest, CancelFreesTheBlocksOfRunningAndWaitingRequests) {
 }
 
 TEST(StepLoopTest, EndAllTellsWhoHasATokenFromWhoHasNone) {
-  HarnessOptions options{.model = kModel};
+  HarnessOptions options{.model = kSmallModel};
   options.engine.max_num_seqs = 1;
   LoopHarness harness(options);
   Request request = Greedy(Prompt(5), 50);
@@ -309,7 +307,7 @@ TEST(StepLoopTest, EndAllTellsWhoHasATokenFromWhoHasNone) {
 }
 
 TEST(StepLoopTest, EndAllSendsElsewhereWhatHasBegunAndHasNoToken) {
-  HarnessOptions options{.model = kModel};
+  HarnessOptions options{.model = kSmallModel};
   options.engine.max_num_batched_tokens = 4;
   LoopHarness harness(options);
   const auto prefilling = harness.Add(Greedy(Prompt(20), 50));
@@ -322,7 +320,7 @@ TEST(StepLoopTest, EndAllSendsElsewhereWhatHasBegunAndHasNoToken) {
 }
 
 TEST(StepLoopTest, LargerPriorityGoesFirstAndPreempts) {
-  HarnessOptions options{.model = kModel};
+  HarnessOptions options{.model = kSmallModel};
   options.engine.max_num_seqs = 1;
   LoopHarness harness(options);
   Request low = Greedy(Prompt(5, 1), 20), mid = Greedy(Prompt(6, 2), 5), high = Greedy(Prompt(7, 3), 5);
@@ -335,11 +333,11 @@ TEST(StepLoopTest, LargerPriorityGoesFirstAndPreempts) {
   harness.RunAll();
   EXPECT_THAT(harness.ended(), ElementsAre("high", "mid", "low"));
   EXPECT_EQ(harness.load().preemptions_total, 1);
-  EXPECT_EQ(low_recording->tokens(), FakeGreedy(kModel, low.prompt, 20)) << "preempted unnoticed";
+  EXPECT_EQ(low_recording->tokens(), FakeGreedy(kSmallModel, low.prompt, 20)) << "preempted unnoticed";
 }
 
 TEST(StepLoopTest, MetricsAddUp) {
-  HarnessOptions options{.model = kModel};
+  HarnessOptions options{.model = kSmallModel};
   LoopHarness harness(options);
   (void)harness.Add(Greedy(Prompt(33), 4));
   harness.RunAll();

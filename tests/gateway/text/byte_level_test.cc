@@ -13,8 +13,6 @@ namespace {
 
 using ::testing::ElementsAre;
 
-PreTokenizerStep Regex(const std::string& regex) { return {PreTokenizerStep::Kind::kSplitRegex, regex}; }
-
 const std::vector<std::string> kMerges = {"h e",    "l l",     "he ll", "Ġ w", "o r",  "hell o", "Ġw or",
                                           "Ġwor l", "Ġworl d", "Ã ©",   "c a", "ca f", "a a",    "aa aa"};
 

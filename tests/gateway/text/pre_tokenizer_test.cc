@@ -14,7 +14,6 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-PreTokenizerStep Regex(const std::string& regex) { return {PreTokenizerStep::Kind::kSplitRegex, regex}; }
 const PreTokenizerStep kDigits = {PreTokenizerStep::Kind::kIndividualDigits, ""};
 
 std::vector<std::string> Split(const std::vector<PreTokenizerStep>& steps, std::string_view text) {

@@ -24,6 +24,8 @@ inline constexpr char kGpt2Regex[] = R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}
 inline constexpr char kLlama3Regex[] =
     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 
+inline PreTokenizerStep Regex(const std::string& regex) { return {PreTokenizerStep::Kind::kSplitRegex, regex}; }
+
 inline std::unique_ptr<Tokenizer> Build(TokenizerSpec spec) {
   auto tokenizer = Tokenizer::Create(std::move(spec));
   EXPECT_TRUE(tokenizer.ok()) << tokenizer.status();
