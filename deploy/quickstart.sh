@@ -30,6 +30,10 @@ done
 [[ -z $model || $model = /* ]] || model=$here/$model
 [ -z "$model" ] || [ -r "$model" ] || die "--model $model cannot be read; wanted: a GGUF file or a Hugging Face folder"
 
+for port in 50050 50051 50061 50062 50063 8000 9180 9181 9182 9183; do
+  ! (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null || die "port $port is taken (another quickstart --serve?); stop what listens there"
+done
+
 # Build --------------------------------------------------------------------------------------------------------------
 bin=build/release/bin
 started=$SECONDS
@@ -49,10 +53,6 @@ NINJA_STATUS='[%f/%t %es] ' cmake --build --preset release --target binaries 2>&
 
 leases=false  # another model's tokens take other room: what follows about leases is measured out for this one
 [ -n "$model" ] || { model=$(deploy/fetch-model.sh); leases=true; }
-
-for port in 50050 50051 50061 50062 50063 8000 9180 9181 9182 9183; do
-  ! (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null || die "port $port is taken (another quickstart --serve?); stop what listens there"
-done
 
 # Start --------------------------------------------------------------------------------------------------------------
 run='' shm='' pids=() names=() clients=()  # names: by process id
@@ -173,6 +173,7 @@ fi
 quiet() { "$ctl" top --frames=1 | awk 'NR > 2 && $3 + $4 > 0 { busy = 1 } END { exit busy }'; }
 wait_for "the engines to report that they are idle" quiet
 say "the cluster"
+"$ctl" status
 "$ctl" top --frames=1
 
 if $serve; then

@@ -159,11 +159,16 @@ absl::Status Serve(const services::EngineFlags& flags, services::ShutdownSignals
   p.broker->Start();
 
   absl::Status loaded;
+  p.model.unwanted = [&signals] { return signals.Pending(); };
   AtLowPriority([&] {
     auto created = Load(p, clock, metrics);
     loaded = created.status();
     if (created.ok()) engine = *std::move(created);
   });
+  if (signals.Pending()) {
+    LOG(INFO) << "a signal came while the model was loading: nothing to drain";
+    return absl::OkStatus();
+  }
   RETURN_IF_ERROR(loaded);
   if (sharing) engine->Share(sharing->transport(), sharing->coordinator());
   AtLowPriority([&] { engine->Start(); });

@@ -6,16 +6,11 @@
 //   return stream.get();
 #pragma once
 
-#include <grpcpp/support/server_callback.h>
-
-#include <deque>
 #include <memory>
-#include <optional>
 #include <string>
 
-#include "absl/base/thread_annotations.h"
-#include "absl/synchronization/mutex.h"
 #include "broker/loop/broker_loop.h"
+#include "common/rpc/stream_writer.h"
 #include "swiftcache/v1/broker.pb.h"
 
 namespace swiftcache::broker::rpc {
@@ -23,7 +18,7 @@ namespace swiftcache::broker::rpc {
 /// Thread-safety: safe: loop and gRPC threads meet here. Ownership: shared by the loop (as its watcher) and by the call
 /// under way (`self_`, until OnDone). Errors: a full queue is told to the loop; Close's status ends the call after the
 /// write under way.
-class WatchStream final : public grpc::ServerWriteReactor<v1::WatchResponse>,
+class WatchStream final : public StreamWriter<v1::WatchResponse>,
                           public loop::Watcher,
                           public std::enable_shared_from_this<WatchStream> {
  public:
@@ -39,26 +34,15 @@ class WatchStream final : public grpc::ServerWriteReactor<v1::WatchResponse>,
   bool Offer(const loop::WatchEvent& event) override ABSL_LOCKS_EXCLUDED(mutex_);
   void Close(absl::Status why) override ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Reactor
-  void OnWriteDone(bool ok) override ABSL_LOCKS_EXCLUDED(mutex_);
-  void OnCancel() override;
   void OnDone() override;
 
  private:
-  /// Writes the next message or ends the call, where no write is under way.
-  void Advance() ABSL_LOCKS_EXCLUDED(mutex_);
+  void OnGone() override;
 
   const std::string name_, instance_id_;
   const size_t capacity_;
   loop::BrokerLoop& loop_;
   std::shared_ptr<WatchStream> self_;
-
-  absl::Mutex mutex_;
-  std::deque<v1::WatchResponse> pending_ ABSL_GUARDED_BY(mutex_);
-  std::optional<absl::Status> close_ ABSL_GUARDED_BY(mutex_);
-  bool writing_ ABSL_GUARDED_BY(mutex_) = false;
-  bool finished_ ABSL_GUARDED_BY(mutex_) = false;
-  v1::WatchResponse current_;  // what the write under way reads
 };
 
 }  // namespace swiftcache::broker::rpc

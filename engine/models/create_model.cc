@@ -48,7 +48,7 @@ absl::StatusOr<std::unique_ptr<Model>> CreateModel(const loader::ModelConfig& co
   cpu.max_rows = options.max_batch_rows;
   ASSIGN_OR_RETURN(auto backend, backend::cpu::CreateCpuBackend(cpu));
   ASSIGN_OR_RETURN(auto decoder, Decoder::Create(config, weights, {options.max_batch_rows, options.max_logit_rows},
-                                                 std::move(backend)));
+                                                 std::move(backend), options.unwanted));
   return std::unique_ptr<Model>(std::move(decoder));
 }
 

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 
 #include "absl/status/statusor.h"
@@ -27,6 +28,7 @@ struct ModelOptions {
   int threads = 1;
   ComputeDtype dtype = ComputeDtype::kAuto;
   backend::cpu::Isa max_isa = backend::cpu::Isa::kAvx512Bf16;  // lower ones are for tests
+  std::function<bool()> unwanted = nullptr;                    // asked before each layer: true ends loading
 };
 
 /// Bytes that the packed weights will take, to be compared with the memory there is before CreateModel begins.
@@ -36,7 +38,8 @@ int64_t PackedWeightBytes(const loader::Weights& weights, ComputeDtype dtype);
 int64_t ActivationBytes(const loader::ModelConfig& config, const ModelOptions& options);
 
 /// Converts and packs the weights (the slow part of start-up); `weights` is not needed afterwards.
-/// Errors: INVALID_ARGUMENT (options that do not fit the config), RESOURCE_EXHAUSTED (memory; names the bytes wanted).
+/// Errors: INVALID_ARGUMENT (options that do not fit the config), RESOURCE_EXHAUSTED (memory; names the bytes wanted),
+/// CANCELLED (unwanted).
 absl::StatusOr<std::unique_ptr<Model>> CreateModel(const loader::ModelConfig& config, const loader::Weights& weights,
                                                    const ModelOptions& options);
 

@@ -20,16 +20,18 @@ Decoder::Decoder(const loader::ModelConfig& config, const Rows& rows, std::uniqu
 
 absl::StatusOr<std::unique_ptr<Decoder>> Decoder::Create(const loader::ModelConfig& config,
                                                          const loader::Weights& weights, const Rows& rows,
-                                                         std::unique_ptr<backend::Backend> backend) {
+                                                         std::unique_ptr<backend::Backend> backend,
+                                                         const std::function<bool()>& unwanted) {
   auto decoder = std::unique_ptr<Decoder>(new Decoder(config, rows, std::move(backend)));
-  RETURN_IF_ERROR(decoder->Load(weights));
+  RETURN_IF_ERROR(decoder->Load(weights, unwanted));
   RETURN_IF_ERROR(decoder->AllocateActivations());
   return decoder;
 }
 
-absl::Status Decoder::Load(const loader::Weights& weights) {
+absl::Status Decoder::Load(const loader::Weights& weights, const std::function<bool()>& unwanted) {
   ASSIGN_OR_RETURN(outer_, LoadOuter(config_, weights, *backend_));
   for (int64_t l = 0; l < config_.num_layers; ++l) {
+    if (unwanted && unwanted()) return absl::CancelledError("the model is not wanted any more");
     ASSIGN_OR_RETURN(LayerWeights layer, LoadLayer(config_, weights, l, *backend_));
     layers_.push_back(std::move(layer));
   }

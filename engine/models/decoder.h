@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -29,7 +30,8 @@ class Decoder final : public Model {
   };
   static absl::StatusOr<std::unique_ptr<Decoder>> Create(const loader::ModelConfig& config,
                                                          const loader::Weights& weights, const Rows& rows,
-                                                         std::unique_ptr<backend::Backend> backend);
+                                                         std::unique_ptr<backend::Backend> backend,
+                                                         const std::function<bool()>& unwanted = nullptr);
 
   const ModelGeometry& geometry() const override { return geometry_; }
   absl::Status Begin(const ForwardBatch& batch) override;
@@ -47,7 +49,7 @@ class Decoder final : public Model {
 
  private:
   Decoder(const loader::ModelConfig& config, const Rows& rows, std::unique_ptr<backend::Backend> backend);
-  absl::Status Load(const loader::Weights& weights);
+  absl::Status Load(const loader::Weights& weights, const std::function<bool()>& unwanted);
   absl::Status AllocateActivations();
   absl::Status EnsureLogits(int64_t rows);
   const backend::Matrix& head() const { return outer_.lm_head ? *outer_.lm_head : *outer_.embedding; }

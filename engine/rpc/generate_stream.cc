@@ -69,52 +69,14 @@ void GenerateStream::End(absl::Status status) {
   Advance();
 }
 
-void GenerateStream::Advance() {
-  std::optional<absl::Status> finish;
-  {
-    absl::MutexLock lock(&mutex_);
-    if (writing_ || finished_) return;
-    if (!pending_.empty()) {
-      writing_ = true;
-      current_ = std::move(pending_.front());
-      pending_.pop_front();
-    } else if (end_.has_value()) {
-      finished_ = true;
-      finish = end_;
-    } else {
-      return;
-    }
-  }
-  // Outside the lock; `writing_` and `finished_` let only one thread come here.
-  if (finish.has_value()) {
-    Finish(ToGrpc(*finish));
-  } else {
-    StartWrite(&current_);
-  }
-}
-
-void GenerateStream::OnWriteDone(bool ok) {
-  {
-    absl::MutexLock lock(&mutex_);
-    writing_ = false;
-  }
-  if (ok) {
-    Advance();
-  } else {
-    OnCancel();
-  }
-}
-
-void GenerateStream::OnCancel() {
+void GenerateStream::OnGone() {
+  Drop(absl::CancelledError("the client cancelled, or is gone"));
   bool cancel = false;
   {
     absl::MutexLock lock(&mutex_);
-    pending_.clear();
-    if (!end_.has_value()) end_ = absl::CancelledError("the client cancelled, or is gone");
     cancel = std::exchange(submitted_, false);
   }
   if (cancel) engine_.Cancel(request_id_);
-  Advance();
 }
 
 void GenerateStream::OnDone() { self_.reset(); }  // may delete this

@@ -6,17 +6,13 @@
 //   return stream.get();                // it lives until the call is over
 #pragma once
 
-#include <grpcpp/support/server_callback.h>
-
-#include <deque>
 #include <memory>
-#include <optional>
 #include <string>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
-#include "absl/synchronization/mutex.h"
 #include "common/log/log.h"
+#include "common/rpc/stream_writer.h"
 #include "engine/exec/engine.h"
 #include "swiftcache/v1/engine.pb.h"
 
@@ -27,10 +23,10 @@ void LogRefusal(const RequestTag& tag, const absl::Status& status);
 
 /// Events of an index that the reader has not taken yet are put together into one message, so a slow reader costs no
 /// more than its tokens. Thread-safety: safe: step loop and gRPC threads meet here. Ownership: shared by the engine's
-/// sink and by the call under way
-/// (`self_`, until OnDone); borrows the engine. Errors: what Submit refuses and what the sink is told ends the call;
-/// RESOURCE_EXHAUSTED carries RetryInfo. A client that cancels or goes away cancels the request at once.
-class GenerateStream final : public grpc::ServerWriteReactor<v1::EngineGenerateResponse>,
+/// sink and by the call under way (`self_`, until OnDone); borrows the engine. Errors: what Submit refuses and what the
+/// sink is told ends the call; RESOURCE_EXHAUSTED carries RetryInfo. A client that cancels or goes away cancels the
+/// request at once.
+class GenerateStream final : public StreamWriter<v1::EngineGenerateResponse>,
                              public std::enable_shared_from_this<GenerateStream> {
  public:
   explicit GenerateStream(exec::Engine& engine) : engine_(engine) {}
@@ -42,26 +38,15 @@ class GenerateStream final : public grpc::ServerWriteReactor<v1::EngineGenerateR
   void OnTokens(const exec::TokenEvent& event) ABSL_LOCKS_EXCLUDED(mutex_);
   void End(absl::Status status) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Reactor
-  void OnWriteDone(bool ok) override ABSL_LOCKS_EXCLUDED(mutex_);
-  void OnCancel() override ABSL_LOCKS_EXCLUDED(mutex_);
   void OnDone() override;
 
  private:
-  /// Writes the next message or ends the call, where no write is under way.
-  void Advance() ABSL_LOCKS_EXCLUDED(mutex_);
+  void OnGone() override ABSL_LOCKS_EXCLUDED(mutex_);
 
   exec::Engine& engine_;
   std::string request_id_, traceparent_;  // set by Start, then constant
   std::shared_ptr<GenerateStream> self_;
-
-  absl::Mutex mutex_;
-  std::deque<v1::EngineGenerateResponse> pending_ ABSL_GUARDED_BY(mutex_);
-  std::optional<absl::Status> end_ ABSL_GUARDED_BY(mutex_);
   bool submitted_ ABSL_GUARDED_BY(mutex_) = false;  // the engine has it, and has not ended it
-  bool writing_ ABSL_GUARDED_BY(mutex_) = false;
-  bool finished_ ABSL_GUARDED_BY(mutex_) = false;
-  v1::EngineGenerateResponse current_;  // what the write under way reads
 };
 
 }  // namespace swiftcache::engine::rpc

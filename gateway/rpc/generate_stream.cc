@@ -44,10 +44,10 @@ void GenerateStream::Attach(std::shared_ptr<relay::GenerateCall> call) {
   {
     absl::MutexLock lock(&mutex_);
     cancel = given_up_;
-    if (!end_.has_value() || !unread_.empty()) call_ = call;
+    if (!end_.has_value() || !pending_.empty()) call_ = call;
   }
   if (cancel) call->Cancel();
-  Next();
+  Advance();
 }
 
 void GenerateStream::OnEvent(relay::GenerateEvent event) {
@@ -57,7 +57,7 @@ void GenerateStream::OnEvent(relay::GenerateEvent event) {
   {
     absl::MutexLock lock(&mutex_);
     if (given_up_) return;
-    unread_.push_back(std::move(response));
+    pending_.push_back(std::move(response));
     unread_bytes_ += bytes;
     too_slow = unread_bytes_ > options_.max_unread_bytes;
   }
@@ -65,7 +65,7 @@ void GenerateStream::OnEvent(relay::GenerateEvent event) {
     GiveUp(absl::ResourceExhaustedError(absl::StrCat("the client left more than ", options_.max_unread_bytes,
                                                      " bytes of the answer unread; read faster or ask for less")));
   }
-  Next();
+  Advance();
 }
 
 void GenerateStream::OnDone(absl::Status status) {
@@ -73,7 +73,7 @@ void GenerateStream::OnDone(absl::Status status) {
     absl::MutexLock lock(&mutex_);
     if (!end_.has_value()) end_ = WithRetryInfo(std::move(status));
   }
-  Next();
+  Advance();
 }
 
 // Drops what is unread and ends the request; the first reason stays.
@@ -82,7 +82,7 @@ void GenerateStream::GiveUp(absl::Status status) {
   {
     absl::MutexLock lock(&mutex_);
     given_up_ = true;
-    unread_.clear();
+    pending_.clear();
     unread_bytes_ = 0;
     if (!end_.has_value()) end_ = WithRetryInfo(std::move(status));
     call = call_;
@@ -90,51 +90,17 @@ void GenerateStream::GiveUp(absl::Status status) {
   if (call != nullptr) call->Cancel();
 }
 
-// gRPC is called without the lock: whoever set writing_ or finished_ is the only one to call.
-void GenerateStream::Next() {
-  switch (Decide()) {
-    case Action::kNone:
-      return;
-    case Action::kWrite:
-      return StartWrite(&current_);
-    case Action::kFinish:
-      return Finish(ToGrpc(end_status_));
-  }
+void GenerateStream::OnNext(v1::GenerateResponse& response) {
+  unread_bytes_ -= static_cast<int64_t>(response.ByteSizeLong());
+  response.set_request_id(call_->request_id());
 }
 
-GenerateStream::Action GenerateStream::Decide() {
-  absl::MutexLock lock(&mutex_);
-  if (writing_ || finished_) return Action::kNone;
-  if (!unread_.empty()) {
-    if (call_ == nullptr) return Action::kNone;
-    current_ = std::move(unread_.front());
-    unread_.pop_front();
-    unread_bytes_ -= static_cast<int64_t>(current_.ByteSizeLong());
-    current_.set_request_id(call_->request_id());
-    writing_ = true;
-    return Action::kWrite;
-  }
-  if (!end_.has_value()) return Action::kNone;
-  finished_ = true;
-  end_status_ = *end_;
-  call_.reset();
-  return Action::kFinish;
-}
-
-void GenerateStream::OnWriteDone(bool ok) {
+void GenerateStream::OnDone() {
   {
     absl::MutexLock lock(&mutex_);
-    writing_ = false;
+    call_.reset();
   }
-  if (!ok) GiveUp(absl::CancelledError("the client has gone"));
-  Next();
+  self_.reset();  // may delete this
 }
-
-void GenerateStream::OnCancel() {
-  GiveUp(absl::CancelledError("the client cancelled"));
-  Next();
-}
-
-void GenerateStream::OnDone() { self_.reset(); }
 
 }  // namespace swiftcache::gateway::rpc

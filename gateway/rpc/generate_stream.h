@@ -4,17 +4,13 @@
 //   return GenerateStream::Start(relay, *context, std::move(request), {});
 #pragma once
 
-#include <grpcpp/support/server_callback.h>
-
 #include <cstdint>
-#include <deque>
 #include <memory>
-#include <optional>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/synchronization/mutex.h"
+#include "common/rpc/stream_writer.h"
 #include "gateway/relay/relay.h"
 #include "swiftcache/v1/generate.pb.h"
 
@@ -23,7 +19,7 @@ namespace swiftcache::gateway::rpc {
 /// Thread-safety: safe. Ownership: owns itself until gRPC's OnDone; the relay shares it until its OnDone.
 /// Errors: a client that leaves more than max_unread_bytes unread has its request cancelled and gets
 /// RESOURCE_EXHAUSTED.
-class GenerateStream final : public grpc::ServerWriteReactor<v1::GenerateResponse>,
+class GenerateStream final : public StreamWriter<v1::GenerateResponse>,
                              public relay::GenerateSink,
                              public std::enable_shared_from_this<GenerateStream> {
  public:
@@ -39,31 +35,21 @@ class GenerateStream final : public grpc::ServerWriteReactor<v1::GenerateRespons
   void OnEvent(relay::GenerateEvent event) override ABSL_LOCKS_EXCLUDED(mutex_);
   void OnDone(absl::Status status) override ABSL_LOCKS_EXCLUDED(mutex_);
 
-  void OnWriteDone(bool ok) override ABSL_LOCKS_EXCLUDED(mutex_);
-  void OnCancel() override ABSL_LOCKS_EXCLUDED(mutex_);
   void OnDone() override;
 
  private:
-  enum class Action { kNone, kWrite, kFinish };
-
   void Attach(std::shared_ptr<relay::GenerateCall> call) ABSL_LOCKS_EXCLUDED(mutex_);
-  void Next() ABSL_LOCKS_EXCLUDED(mutex_);
-  Action Decide() ABSL_LOCKS_EXCLUDED(mutex_);
   void GiveUp(absl::Status status) ABSL_LOCKS_EXCLUDED(mutex_);
+  void OnGone() override { GiveUp(absl::CancelledError("the client cancelled, or is gone")); }
+  bool MayWrite() const override ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return call_ != nullptr; }
+  void OnNext(v1::GenerateResponse& response) override ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const Options options_;
   std::shared_ptr<GenerateStream> self_;  // gRPC's share, given back in OnDone
-  v1::GenerateResponse current_;          // the message under way: touched only by who set writing_
-  absl::Status end_status_;               // likewise, by who set finished_
 
-  absl::Mutex mutex_;
   std::shared_ptr<relay::GenerateCall> call_ ABSL_GUARDED_BY(mutex_);
-  std::deque<v1::GenerateResponse> unread_ ABSL_GUARDED_BY(mutex_);
-  int64_t unread_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
-  bool writing_ ABSL_GUARDED_BY(mutex_) = false;
+  int64_t unread_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // in `pending_`
   bool given_up_ ABSL_GUARDED_BY(mutex_) = false;
-  bool finished_ ABSL_GUARDED_BY(mutex_) = false;
-  std::optional<absl::Status> end_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace swiftcache::gateway::rpc

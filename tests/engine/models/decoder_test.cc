@@ -160,6 +160,16 @@ TEST(CreateModelTest, RefusesAKvLayoutThatIsNotTheModels) {
   }
 }
 
+TEST(CreateModelTest, LoadingEndsBeforeTheNextLayerWhereTheModelIsNotWantedAnyMore) {
+  const loader::ModelConfig config = TinyConfig();
+  const SyntheticWeights weights(config);
+  int asked = 0;
+  const auto status =
+      CreateModel(config, weights, {.kv = {3, 2, 20, 16}, .unwanted = [&] { return ++asked == 2; }}).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kCancelled);
+  EXPECT_EQ(asked, 2);
+}
+
 TEST(CreateModelTest, AMissingTensorIsNamed) {
   loader::ModelConfig config = TinyConfig();
   const SyntheticWeights weights(config);
