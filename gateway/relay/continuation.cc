@@ -10,8 +10,11 @@ namespace swiftcache::gateway::relay {
 
 using fleet::FinishReason;
 
+// An answer, in a chat too, says what its tokens say: only so is the prompt's text and the answer's that of all tokens.
 Continuation::Continuation(const fleet::ModelText& text, const fleet::Sampling& sampling, int64_t prompt_tokens)
-    : tokenizer_(text.tokenizer()), sampling_(sampling), detokenizer_(text.tokenizer(), sampling.stop) {
+    : tokenizer_(text.tokenizer()),
+      sampling_(sampling),
+      detokenizer_(text.tokenizer(), sampling.stop, text::TextStart::kContinuesPrompt) {
   usage_.prompt_tokens = prompt_tokens;
 }
 

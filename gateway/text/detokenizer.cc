@@ -8,8 +8,10 @@
 
 namespace swiftcache::gateway::text {
 
-Detokenizer::Detokenizer(const Tokenizer& tokenizer, const std::vector<std::string>& stop)
-    : tokenizer_(tokenizer), stop_(stop), drop_space_(DropsLeadingSpace(tokenizer.spec())) {}
+Detokenizer::Detokenizer(const Tokenizer& tokenizer, const std::vector<std::string>& stop, TextStart start)
+    : tokenizer_(tokenizer),
+      stop_(stop),
+      drop_space_(start == TextStart::kBeginsText && DropsLeadingSpace(tokenizer.spec())) {}
 
 std::string Detokenizer::Push(int32_t id) {
   if (stopped_ || tokenizer_.IsSpecial(id)) return "";

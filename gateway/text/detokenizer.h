@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Streams text out of token ids: never half a character, and nothing of a stop string.
 //
-//   Detokenizer out(*tokenizer, {"\n\n"});
+//   Detokenizer out(*tokenizer, {"\n\n"}, TextStart::kContinuesPrompt);
 //   for (int32_t id : ids) { send(out.Push(id)); if (out.stopped()) break; }
 //   send(out.Flush());
 #pragma once
@@ -15,14 +15,19 @@
 
 namespace swiftcache::gateway::text {
 
+/// What the ids stand behind, which decides about the space that SentencePiece puts before a text: Decode drops it at
+/// the beginning of the whole text, and only there.
+enum class TextStart { kBeginsText, kContinuesPrompt };
+
 /// Holds back bytes that may yet complete a character or a stop string.
-/// The texts returned, put together, equal Tokenizer::Decode(ids, skip_special = true) cut before the first stop
-/// string: the one that is complete first, of several that are complete at once the longest. Empty stop strings never
-/// match. Linear in the text and in the summed length of the stop strings. Thread-safety: none, one per continuation.
-/// Ownership: borrows the tokenizer. Errors: none.
+/// The texts returned, put together, equal Tokenizer::Decode(ids, skip_special = true) (for kContinuesPrompt: what the
+/// ids add to the decoded prompt) cut before the first stop string: the one that is complete first, of several that are
+/// complete at once the longest. Empty stop strings never match. Linear in the text and in the summed length of the
+/// stop strings. Thread-safety: none, one per continuation. Ownership: borrows the tokenizer. Errors: none.
 class Detokenizer {
  public:
-  Detokenizer(const Tokenizer& tokenizer, const std::vector<std::string>& stop);
+  Detokenizer(const Tokenizer& tokenizer, const std::vector<std::string>& stop,
+              TextStart start = TextStart::kBeginsText);
   /// The text that became certain with this token; "" once stopped.
   std::string Push(int32_t id);
   /// What is still held back, at the end of the stream.
@@ -39,7 +44,7 @@ class Detokenizer {
   std::string bytes_;  // an unfinished character
   std::string held_;   // from held_begin_: text that may begin a stop string
   size_t held_begin_ = 0;
-  bool drop_space_;  // the text has not begun, and loses a leading space
+  bool drop_space_;  // the whole text has not begun, and loses a leading space
   bool stopped_ = false;
 };
 

@@ -5,6 +5,7 @@
 
 #include "absl/synchronization/notification.h"
 #include "tests/gateway/fleet/relay_fixture.h"
+#include "tests/gateway/text/specs.h"
 
 namespace swiftcache::gateway {
 namespace {
@@ -184,6 +185,31 @@ TEST_F(RelayTest, TheTextOfAStopTokenIsNotPartOfTheAnswer) {
   ASSERT_EQ(Run(request), absl::OkStatus());
   EXPECT_EQ(sink_->Text(), "ab");
   EXPECT_EQ(sink_->Last()->token_ids, Bytes("!"));
+}
+
+TEST_F(RelayTest, PromptAndAnswerOfSentencePieceAreTheTextOfAllTheirTokens) {
+  fleet::ModelCard card;
+  card.tokenizer = text::ScoredSpec({"▁hello", "▁world", "▁"});
+  card.vocab_size = static_cast<int64_t>(card.tokenizer.tokens.size());
+  const std::vector<int32_t> answer = {text::IdOf(card.tokenizer, "▁world"), text::IdOf(card.tokenizer, "▁hello")};
+  engines_["a"].SetCard(card);
+  Serve({"a"});
+  std::vector<int32_t> prompt;
+  engines_["a"].SetScript([&](FakeCall& call) {
+    prompt = call.request().token_ids;
+    for (const int32_t id : answer) {
+      fleet::EngineEvent event;
+      event.token_ids = {id};
+      call.Send(std::move(event));
+    }
+    call.SendFinish(FinishReason::kLength);
+    call.End(absl::OkStatus());
+  });
+  ASSERT_EQ(Run(Prompt("hello")), absl::OkStatus());
+  EXPECT_EQ(sink_->Text(), " world hello");
+  std::vector<int32_t> all = prompt;
+  all.insert(all.end(), answer.begin(), answer.end());
+  EXPECT_EQ(*relay_->Detokenize("m", prompt) + sink_->Text(), *relay_->Detokenize("m", all));
 }
 
 TEST_F(RelayTest, NeverSendsHalfACharacter) {

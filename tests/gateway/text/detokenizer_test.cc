@@ -103,6 +103,20 @@ TEST(Detokenizer, DropsTheLeadingSpaceOfSentencePiece) {
   EXPECT_EQ(out.Push(IdOf(tokenizer->spec(), "▁a")), " a");
 }
 
+TEST(Detokenizer, KeepsTheSpaceOfWhatContinuesAPrompt) {
+  const auto tokenizer = Build(ScoredSpec({"▁a", "▁", "b", "a"}));
+  const std::vector<int32_t> prompt = tokenizer->Encode("a b", {});
+  const std::vector<int32_t> answer = {IdOf(tokenizer->spec(), "▁a"), IdOf(tokenizer->spec(), "b")};
+  Detokenizer out(*tokenizer, {}, TextStart::kContinuesPrompt);
+  std::string text;
+  for (const int32_t id : answer) text += out.Push(id);
+  text += out.Flush();
+  EXPECT_EQ(text, " ab");
+  std::vector<int32_t> whole = prompt;
+  whole.insert(whole.end(), answer.begin(), answer.end());
+  EXPECT_EQ(tokenizer->Decode(prompt, true) + text, tokenizer->Decode(whole, true));
+}
+
 // Streaming equals decoding the whole, cut by the definition, for random bytes, special tokens and stop strings.
 TEST(Detokenizer, EqualsDecodingTheWhole) {
   const auto tokenizer = Bytes();
