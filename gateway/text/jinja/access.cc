@@ -15,13 +15,19 @@
 namespace swiftcache::gateway::text::jinja {
 namespace {
 
+constexpr int64_t kMaxNamePoints = 100;
+
+/// A missing value keeps these words for as long as it lives, so a name that the template computed is cut short.
 Value MissingAttribute(const Value& value, std::string_view name) {
-  return Value::Missing(
-      absl::StrCat("'", std::string(TypeName(value)), " object' has no attribute '", std::string(name), "'"));
+  const bool cut = CountPoints(name) > kMaxNamePoints;
+  if (cut) name = name.substr(0, static_cast<size_t>(PointOffset(name, kMaxNamePoints)));
+  return Value::Missing(absl::StrCat("'", std::string(TypeName(value)), " object' has no attribute '",
+                                     std::string(name), cut ? "...'" : "'"));
 }
 
 /// What Python's getattr finds; nothing where it raises AttributeError.
 absl::StatusOr<std::optional<Value>> PythonAttribute(Budget& budget, const Value& value, std::string_view name) {
+  RETURN_IF_ERROR(budget.SpendBytes(static_cast<int64_t>(name.size())));
   if (auto* space = std::get_if<Namespace*>(&value.rep())) {
     auto found = (*space)->attributes.find(name);
     if (found == (*space)->attributes.end()) return std::optional<Value>();
@@ -61,7 +67,7 @@ bool IsIndexable(const List& list) {
 /// value[key] as Python does it; nothing where it raises LookupError or TypeError.
 absl::StatusOr<std::optional<Value>> PythonItem(Budget& budget, const Value& value, const Value& key) {
   if (auto* dict = value.AsDict()) {
-    auto hash = DictKey(key);
+    ASSIGN_OR_RETURN(auto hash, DictKey(budget, key));
     auto found = hash ? dict->index.find(*hash) : dict->index.end();
     return found == dict->index.end() ? std::optional<Value>()
                                       : std::optional<Value>(dict->items[found->second].second);

@@ -35,8 +35,13 @@ class Budget {
     }
     return TooManySteps();
   }
-  /// Steps for reading or writing `bytes` bytes.
-  absl::Status SpendBytes(int64_t bytes) { return Spend(bytes / 256); }
+  /// Steps for reading or writing `bytes` bytes; many small ones count as much as one large.
+  absl::Status SpendBytes(int64_t bytes) {
+    unspent_bytes_ += bytes % kBytesPerStep;
+    const int64_t carried = unspent_bytes_ / kBytesPerStep;
+    unspent_bytes_ %= kBytesPerStep;
+    return Spend(bytes / kBytesPerStep + carried);
+  }
   absl::Status Enter();
   void Leave() { --depth_; }
 
@@ -44,11 +49,13 @@ class Budget {
 
  private:
   friend class Charge;
+  static constexpr int64_t kBytesPerStep = 256;
   absl::Status TooManySteps() const;
   absl::Status Reserve(int64_t bytes);
 
   const Limits limits_;
   int64_t steps_ = 0;
+  int64_t unspent_bytes_ = 0;  // less than a step
   int64_t memory_bytes_ = 0;
   int depth_ = 0;
 };
@@ -63,6 +70,8 @@ class Charge {
   Charge& operator=(Charge&& other) noexcept;
   ~Charge();
   absl::Status Grow(int64_t bytes);
+  /// Steps of the budget that the memory comes from.
+  absl::Status Spend(int64_t steps) { return budget_ == nullptr ? absl::OkStatus() : budget_->Spend(steps); }
 
  private:
   Budget* budget_ = nullptr;

@@ -50,8 +50,11 @@ DictBuilder::DictBuilder(Budget& budget) : budget_(budget), dict_(std::make_shar
 
 bool DictBuilder::Add(Value key, Value value) {
   std::optional<std::string> hash;
-  if (status_.ok()) status_ = budget_.Spend(1);
-  if (status_.ok()) hash = DictKey(key);
+  if (status_.ok()) {
+    auto made = DictKey(budget_, key);
+    status_ = made.status();
+    if (made.ok()) hash = *std::move(made);
+  }
   if (status_.ok() && !hash) {
     status_ = absl::InvalidArgumentError(absl::StrCat("unhashable type: '", std::string(TypeName(key)), "'"));
   }

@@ -101,6 +101,7 @@ class JsonWriter {
   absl::Status WriteList(const List& list, int64_t level) {
     out_.Append("[");
     for (size_t i = 0; i < list.items.size(); ++i) {
+      out_.Step();
       if (i > 0) out_.Append(item_separator_);
       NewLine(level + 1);
       RETURN_IF_ERROR(Write(list.items[i], level + 1));
@@ -116,6 +117,7 @@ class JsonWriter {
     if (format_.sort_keys) RETURN_IF_ERROR(SortByKey(entries));
     out_.Append("{");
     for (size_t i = 0; i < entries.size(); ++i) {
+      out_.Step();
       if (i > 0) out_.Append(item_separator_);
       NewLine(level + 1);
       RETURN_IF_ERROR(WriteKey(entries[i]->first));

@@ -56,7 +56,7 @@ absl::StatusOr<Value> CallDictMethod(Budget& budget, const Dict& dict, const std
   }
   ASSIGN_OR_RETURN(Bound args, Bind("get", arguments, {"key", "default"}));
   if (!args[0] || !arguments.named.empty()) return absl::InvalidArgumentError("get wants a key and perhaps a default");
-  auto key = DictKey(*args[0]);
+  ASSIGN_OR_RETURN(auto key, DictKey(budget, *args[0]));
   if (!key) return absl::InvalidArgumentError(absl::StrCat("unhashable type: '", std::string(TypeName(*args[0])), "'"));
   auto found = dict.index.find(*key);
   if (found != dict.index.end()) return dict.items[found->second].second;

@@ -147,6 +147,7 @@ absl::StatusOr<bool> EqualLists(Budget& budget, const List& a, const List& b) {
 absl::StatusOr<bool> EqualDicts(Budget& budget, const Dict& a, const Dict& b) {
   if (a.items.size() != b.items.size()) return false;
   for (const auto& [key, position] : a.index) {
+    RETURN_IF_ERROR(budget.SpendBytes(static_cast<int64_t>(key.size())));
     auto other = b.index.find(key);
     if (other == b.index.end()) return false;
     ASSIGN_OR_RETURN(bool equal, Equal(budget, a.items[position].second, b.items[other->second].second));
@@ -228,7 +229,7 @@ absl::StatusOr<bool> Contains(Budget& budget, const Value& container, const Valu
     return at >= 0;
   }
   if (auto* dict = container.AsDict()) {
-    auto key = DictKey(item);
+    ASSIGN_OR_RETURN(auto key, DictKey(budget, item));
     if (!key) return BadOperands(Op::kIn, item, container);
     return dict->index.contains(*key);
   }

@@ -93,7 +93,7 @@ absl::StatusOr<Value> Unique(const FilterCall& call) {
   std::set<std::string> seen;
   for (const Value& item : items->items) {
     ASSIGN_OR_RETURN(Value key, Key(call.budget, item, args[1], FlagArgument(args[0], false)));
-    auto hash = DictKey(key);
+    ASSIGN_OR_RETURN(auto hash, DictKey(call.budget, key));
     if (!hash)
       return absl::InvalidArgumentError(absl::StrCat("unique: unhashable type: '", std::string(TypeName(key)), "'"));
     RETURN_IF_ERROR(charge.Grow(64 + static_cast<int64_t>(hash->size())));

@@ -44,6 +44,7 @@ void AppendQuoted(const Text& text, TextBuilder& out) {
 
 absl::Status AppendItems(const List& list, TextBuilder& out) {
   for (size_t i = 0; i < list.items.size(); ++i) {
+    out.Step();
     if (i > 0) out.Append(", ");
     RETURN_IF_ERROR(AppendRepr(list.items[i], out));
   }
@@ -90,6 +91,7 @@ absl::Status AppendList(const Value& value, const List& list, TextBuilder& out) 
 absl::Status AppendDict(const Dict& dict, TextBuilder& out) {
   out.Append("{");
   for (size_t i = 0; i < dict.items.size(); ++i) {
+    out.Step();
     if (i > 0) out.Append(", ");
     RETURN_IF_ERROR(AppendRepr(dict.items[i].first, out));
     out.Append(": ");

@@ -56,6 +56,7 @@ absl::StatusOr<Value> SplitLinesCall(const Call& call) {
 
 absl::StatusOr<bool> HasAffix(const Call& call, const Value& affix) {
   ASSIGN_OR_RETURN(const Text* wanted, TextArgument(call.name, affix));
+  RETURN_IF_ERROR(call.budget.SpendBytes(std::min(wanted->size(), call.text.size())));
   return call.name == "startswith" ? call.text.bytes.starts_with(wanted->bytes)
                                    : call.text.bytes.ends_with(wanted->bytes);
 }
@@ -80,6 +81,7 @@ absl::StatusOr<Value> RemoveAffixCall(const Call& call) {
   ASSIGN_OR_RETURN(Bound args, Bind(call.name, call.arguments, {"affix"}));
   if (!args[0]) return absl::InvalidArgumentError(absl::StrCat(std::string(call.name), " wants a string"));
   ASSIGN_OR_RETURN(const Text* affix, TextArgument(call.name, *args[0]));
+  RETURN_IF_ERROR(call.budget.SpendBytes(std::min(affix->size(), call.text.size())));
   int64_t begin = 0, end = call.text.size();
   if (call.name == "removeprefix" && call.text.bytes.starts_with(affix->bytes)) begin = affix->size();
   if (call.name == "removesuffix" && call.text.bytes.ends_with(affix->bytes)) end -= affix->size();

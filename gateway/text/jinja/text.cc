@@ -40,6 +40,10 @@ void TextBuilder::Reserve(int64_t bytes) {
   if (ok() && bytes > reserved_ && Grow(bytes)) reserved_ = bytes;
 }
 
+void TextBuilder::Step() {
+  if (absl::Status status = charge_.Spend(1); !status.ok()) Fail(std::move(status));
+}
+
 void TextBuilder::Fail(absl::Status status) {
   if (ok()) status_ = std::move(status);
 }

@@ -68,6 +68,8 @@ class TextBuilder {
   void Append(const Text& text, int64_t begin, int64_t end);
   /// Makes room for `bytes` more, so that a large result fails before it is built.
   void Reserve(int64_t bytes);
+  /// Pays for one more value that is written, however short it is.
+  void Step();
   void Fail(absl::Status status);
   void MarkAll() { mark_all_ = true; }
   void SetSafe(bool safe) { safe_ = safe; }

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "common/base/status_macros.h"
 #include "gateway/text/jinja/print.h"
 
 namespace swiftcache::gateway::text::jinja {
@@ -29,15 +30,57 @@ std::string_view ListTypeName(ListKind kind) {
   return "list";
 }
 
-std::optional<std::string> TupleKey(const List& list) {
-  std::string key = "(";
-  for (const Value& item : list.items) {
-    std::optional<std::string> part = DictKey(item);
-    if (!part) return std::nullopt;
-    key += std::to_string(part->size()) + ":" + *part;
+/// Writes the key of one value. The memory is paid for while it is written: what is kept of it, its keeper pays for.
+class KeyWriter {
+ public:
+  explicit KeyWriter(Budget& budget) : budget_(budget), charge_(budget) {}
+
+  /// Whether Python can hash the value.
+  absl::StatusOr<bool> Write(const Value& value) {
+    RETURN_IF_ERROR(budget_.Spend(1));
+    if (auto* list = value.AsList(); list != nullptr && list->kind == ListKind::kTuple) return WriteTuple(*list);
+    if (auto* text = value.AsText()) {
+      RETURN_IF_ERROR(charge_.Grow(text->size() + 1));
+      key_ += 's';
+      key_ += text->bytes;
+      return true;
+    }
+    std::string scalar = ScalarKey(value);
+    RETURN_IF_ERROR(charge_.Grow(static_cast<int64_t>(scalar.size())));
+    key_ += scalar;
+    return !scalar.empty();
   }
-  return key;
-}
+  std::string Take() { return std::move(key_); }
+
+ private:
+  /// Each item behind its length, so that ("a", "b") and ("ab",) differ.
+  absl::StatusOr<bool> WriteTuple(const List& list) {
+    key_ += '(';
+    for (const Value& item : list.items) {
+      const size_t begin = key_.size();
+      ASSIGN_OR_RETURN(bool hashable, Write(item));
+      if (!hashable) return false;
+      const std::string length = std::to_string(key_.size() - begin) + ":";
+      RETURN_IF_ERROR(charge_.Grow(static_cast<int64_t>(length.size())));
+      RETURN_IF_ERROR(budget_.SpendBytes(static_cast<int64_t>(key_.size() - begin)));
+      key_.insert(begin, length);
+    }
+    return true;
+  }
+
+  static std::string ScalarKey(const Value& value) {
+    if (auto integer = value.AsInteger()) return "i" + std::to_string(*integer);
+    if (auto* d = value.AsFloat()) {
+      bool whole = std::trunc(*d) == *d && std::abs(*d) < 9e18;
+      return whole ? "i" + std::to_string(static_cast<int64_t>(*d)) : "f" + FloatRepr(*d);
+    }
+    return value.IsNone() ? "n" : value.IsUndefined() ? "u" : "";
+  }
+
+  Budget& budget_;
+  Charge charge_;
+  std::string key_;
+};
 
 }  // namespace
 
@@ -129,17 +172,10 @@ std::string UndefinedMessage(const Value& value) {
   return undefined == nullptr || undefined->what == nullptr ? "an undefined value is used" : *undefined->what;
 }
 
-std::optional<std::string> DictKey(const Value& value) {
-  if (auto* text = value.AsText()) return "s" + text->bytes;
-  if (auto integer = value.AsInteger()) return "i" + std::to_string(*integer);
-  if (auto* d = value.AsFloat()) {
-    bool whole = std::trunc(*d) == *d && std::abs(*d) < 9e18;
-    return whole ? "i" + std::to_string(static_cast<int64_t>(*d)) : "f" + FloatRepr(*d);
-  }
-  if (value.IsNone()) return "n";
-  if (value.IsUndefined()) return "u";
-  if (auto* list = value.AsList(); list != nullptr && list->kind == ListKind::kTuple) return TupleKey(*list);
-  return std::nullopt;
+absl::StatusOr<std::optional<std::string>> DictKey(Budget& budget, const Value& value) {
+  KeyWriter writer(budget);
+  ASSIGN_OR_RETURN(bool hashable, writer.Write(value));
+  return hashable ? std::optional<std::string>(writer.Take()) : std::nullopt;
 }
 
 }  // namespace swiftcache::gateway::text::jinja

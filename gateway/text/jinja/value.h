@@ -15,6 +15,7 @@
 #include <variant>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "gateway/text/jinja/budget.h"
 #include "gateway/text/jinja/text.h"
 
@@ -111,7 +112,8 @@ bool IsTruthy(const Value& value);
 /// The message of an undefined value's error.
 std::string UndefinedMessage(const Value& value);
 
-/// Equal keys (1 == 1.0 == true) give equal strings; nothing for what Python cannot hash.
-std::optional<std::string> DictKey(const Value& value);
+/// Equal keys (1 == 1.0 == true) give equal strings; nothing for what Python cannot hash. Every value within is paid
+/// for: tuples may share their items, and then are far larger than the memory that they take.
+absl::StatusOr<std::optional<std::string>> DictKey(Budget& budget, const Value& value);
 
 }  // namespace swiftcache::gateway::text::jinja

@@ -102,6 +102,7 @@ TEST(JinjaErrorsTest, EveryWayToUseTooMuchEndsInAClearError) {
       "{{ ('a' * 100000000).split('a') }}",
       "{{ ('a\n' * 1000000)|indent(1000000000) }}",
       "{{ ('a' * 10000000)|list }}",
+      "{% for i in range(99999) %}{{ ('a' * 9999)|upper|length }}{% endfor %}",
   };
   for (const std::string& source : sources) {
     absl::Time start = absl::Now();
@@ -145,6 +146,39 @@ TEST(JinjaErrorsTest, TheLimitsAreTheOptions) {
   EXPECT_EQ(CodeUnder("{{ 'x' * 100 }}", 1000, 99), absl::StatusCode::kResourceExhausted);
   EXPECT_EQ(CodeUnder("{{ 'x' * 100 }}", 1000, 100), absl::StatusCode::kOk);
   EXPECT_EQ(CodeUnder("{% for i in range(10) %}{% endfor %}", 10, 100), absl::StatusCode::kResourceExhausted);
+}
+
+// Two names for one tuple in a tuple, ninety times: 90 tuples in memory, 2^90 for who follows every name.
+TEST(JinjaErrorsTest, WhoFollowsSharedValuesPaysForEachPath) {
+  const std::string tuple =
+      "{% set ns = namespace(t=(), u=()) %}{% for i in range(90) %}{% set ns.t = (ns.t, ns.t) %}"
+      "{% set ns.u = (ns.u, ns.u) %}{% endfor %}";
+  for (const char* use :
+       {"{{ ns.t in {} }}", "{{ {}[ns.t] }}", "{{ {ns.t: 1} }}", "{{ {}.get(ns.t) }}", "{{ [ns.t]|unique|list }}",
+        "{{ ns.t == ns.u }}", "{{ ns.t < ns.u }}", "{{ [ns.t, ns.u]|sort }}", "{{ [ns.t, ns.u]|max }}",
+        "{{ ns.t in [ns.u] }}", "{{ ns.t|string|length }}", "{{ ns.t|tojson|length }}", "{{ (ns.t ~ '')|length }}"}) {
+    const absl::Time start = absl::Now();
+    ExpectStatus(RenderError(tuple + use), absl::StatusCode::kResourceExhausted, "the template");
+    EXPECT_LT(absl::Now() - start, absl::Seconds(5)) << use;
+  }
+}
+
+TEST(JinjaErrorsTest, TextThatIsReadInSmallPiecesOrComparedIsPaidFor) {
+  const std::string s = "{% set s = 'x' * 1000000 %}";  // 3906 steps, as is every reading of it
+  for (const char* use : {"{{ s.startswith(s) }}", "{{ s.endswith(('y', s)) }}", "{{ s.removeprefix(s) }}",
+                          "{{ s|upper|length }}", "{{ s|tojson|length }}", "{{ namespace()[s] }}"}) {
+    EXPECT_EQ(CodeUnder(s + use, 7000, 100), absl::StatusCode::kResourceExhausted) << use;
+    EXPECT_EQ(CodeUnder(s + use, 20000, 100), absl::StatusCode::kOk) << use;
+  }
+  const std::string dicts = s + "{% set a = {s: 1} %}{% set b = {s: 1} %}";  // each key is made, then kept
+  EXPECT_EQ(CodeUnder(dicts, 21000, 100), absl::StatusCode::kOk);
+  EXPECT_EQ(CodeUnder(dicts + "{{ a == b }}", 21000, 100), absl::StatusCode::kResourceExhausted);
+}
+
+TEST(JinjaErrorsTest, ALongNameThatIsNotThereIsCutShort) {
+  const absl::Status status = RenderError("{{ {}['\u00e9' * 1000000].y }}");
+  ExpectStatus(status, absl::StatusCode::kInvalidArgument, "has no attribute '\u00e9\u00e9");
+  EXPECT_LT(status.message().size(), 400u);
 }
 
 TEST(JinjaErrorsTest, LongConversationsFit) {
