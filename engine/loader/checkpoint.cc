@@ -14,6 +14,7 @@
 #include "engine/loader/hf_model_card.h"
 #include "engine/loader/hf_weights.h"
 #include "engine/loader/mapped_file.h"
+#include "engine/loader/vocabulary.h"
 
 namespace swiftcache::engine::loader {
 namespace {
@@ -82,7 +83,10 @@ absl::StatusOr<Checkpoint> OpenCheckpoint(const std::string& path) {
         absl::StrCat(path, ": no such file or folder, want a GGUF file or a Hugging Face folder"));
   }
   if (error) return absl::ErrnoToStatus(error.value(), absl::StrCat(path, ": cannot be examined"));
-  return info.type() == std::filesystem::file_type::directory ? OpenFolder(path) : OpenGguf(path);
+  ASSIGN_OR_RETURN(Checkpoint model,
+                   info.type() == std::filesystem::file_type::directory ? OpenFolder(path) : OpenGguf(path));
+  MarkEndOfSequence(model.config.eos_ids, model.card.tokenizer);
+  return model;
 }
 
 }  // namespace swiftcache::engine::loader

@@ -1,10 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/loader/vocabulary.h"
 
+#include <algorithm>
+
 #include "absl/strings/ascii.h"
 #include "engine/loader/errors.h"
 
 namespace swiftcache::engine::loader {
+namespace {
+
+int64_t CountCharacters(std::string_view text) {
+  return std::count_if(text.begin(), text.end(), [](char c) { return (static_cast<uint8_t>(c) & 0xC0) != 0x80; });
+}
+
+void MarkSpecial(int32_t id, TokenizerSpec& spec) {
+  spec.token_types[static_cast<size_t>(id)] = TokenType::kControl;
+  bool listed = false;
+  for (AddedToken& token : spec.added_tokens) {
+    if (token.id != id) continue;
+    token.special = listed = true;
+  }
+  if (!listed) spec.added_tokens.push_back({.id = id, .special = true});
+}
+
+}  // namespace
 
 TokenIds::TokenIds(const std::vector<std::string>& tokens) {
   ids_.reserve(tokens.size());
@@ -43,6 +62,16 @@ bool IsByteToken(std::string_view token) {
   return token.size() == 6 && token.substr(0, 3) == "<0x" &&
          absl::ascii_isxdigit(static_cast<unsigned char>(token[3])) &&
          absl::ascii_isxdigit(static_cast<unsigned char>(token[4])) && token[5] == '>';
+}
+
+void MarkEndOfSequence(const std::vector<int32_t>& eos_ids, TokenizerSpec& spec) {
+  for (const int32_t id : eos_ids) {
+    const auto at = static_cast<size_t>(id);
+    if (at >= spec.tokens.size() || CountCharacters(spec.tokens[at]) < 2) continue;  // the embedding may have more rows
+    const TokenType type = spec.token_types[at];
+    if (type == TokenType::kControl || type == TokenType::kUnknown || type == TokenType::kByte) continue;
+    MarkSpecial(id, spec);
+  }
 }
 
 }  // namespace swiftcache::engine::loader

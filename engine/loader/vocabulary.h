@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Token ids by spelling, and ranked merges by ids: what both tokenizer readers need.
+// Token ids by spelling, ranked merges by ids, the tokens that end an answer: what both tokenizer readers need.
 //
 //   const TokenIds ids(spec.tokens);
 //   ASSIGN_OR_RETURN(spec.merges[i], ids.Merge(file, "Ġ", "t"));
@@ -37,5 +37,10 @@ std::optional<std::pair<std::string_view, std::string_view>> SplitMerge(std::str
 
 /// Whether a BYTE token is spelled "<0xNN>".
 bool IsByteToken(std::string_view token);
+
+/// Makes the tokens that end an answer control tokens, whatever the files call them (older conversions say normal or
+/// user-defined, and llama.cpp overrides them too): their spelling is never text of an answer. Bytes and single
+/// characters stay as they are: a prompt needs them, even if the model ends at a new line.
+void MarkEndOfSequence(const std::vector<int32_t>& eos_ids, TokenizerSpec& spec);
 
 }  // namespace swiftcache::engine::loader

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/engine/loader/gguf_builder.h"
 #include "tests/engine/loader/temp_folder.h"
 #include "tests/engine/loader/test_files.h"
 
@@ -86,6 +87,42 @@ TEST(CheckpointTest, GgufAndFolderOfOneModelHaveTheSameTokenizer) {
 
 TEST(CheckpointTest, TwoEndOfSequenceIdsAreKept) {
   EXPECT_THAT(Open(DataPath("ok/hf-config-new")).config.eos_ids, ElementsAre(2, 0));
+}
+
+// Older conversions: the end of a sequence is typed normal (1), that of a turn user-defined (4).
+TEST(CheckpointTest, TokensThatEndAnAnswerAreControlTokensWhateverTheFileSays) {
+  GgufBuilder builder = TinyGguf("llama");
+  builder.SetStrings("tokenizer.ggml.tokens", {"</s>", "a", "b", "<|eot|>", "ab", "<|x|>"});
+  builder.SetArray<int32_t>("tokenizer.ggml.token_type", 5, {1, 1, 1, 4, 1, 4});
+  builder.SetStrings("tokenizer.ggml.merges", {"a b"});
+  builder.Set("tokenizer.ggml.eot_token_id", uint32_t{3});
+  const TempFolder folder;
+  const TokenizerSpec spec = Open(folder.Write("old.gguf", builder.Bytes())).card.tokenizer;
+  EXPECT_THAT(spec.token_types, ElementsAre(TokenType::kControl, TokenType::kNormal, TokenType::kNormal,
+                                            TokenType::kControl, TokenType::kNormal, TokenType::kUserDefined));
+  ASSERT_EQ(spec.added_tokens.size(), 3);
+  for (const AddedToken& token : spec.added_tokens) EXPECT_EQ(token.special, token.id != 5) << token.id;
+}
+
+TEST(CheckpointTest, ALetterThatEndsAnAnswerStaysALetter) {
+  GgufBuilder builder = TinyGguf("llama");
+  builder.Set("tokenizer.ggml.eos_token_id", uint32_t{2});
+  const TempFolder folder;
+  const Checkpoint model = Open(folder.Write("letter.gguf", builder.Bytes()));
+  EXPECT_THAT(model.config.eos_ids, ElementsAre(2));
+  EXPECT_EQ(model.card.tokenizer.token_types[2], TokenType::kNormal);
+}
+
+TEST(CheckpointTest, AnAddedTokenThatEndsAnAnswerIsSpecial) {
+  const TempFolder folder;
+  folder.CopyFrom(DataPath("ok/hf-base"));
+  nlohmann::json tokenizer = nlohmann::json::parse(ReadFile(folder.path() + "/tokenizer.json"));
+  for (nlohmann::json& token : tokenizer["added_tokens"]) token["special"] = false;
+  folder.Write("tokenizer.json", tokenizer.dump());
+  const Checkpoint model = Open(folder.path());
+  ASSERT_THAT(model.config.eos_ids, ElementsAre(2));
+  EXPECT_EQ(model.card.tokenizer.token_types[2], TokenType::kControl);
+  for (const AddedToken& token : model.card.tokenizer.added_tokens) EXPECT_EQ(token.special, token.id == 2);
 }
 
 TEST(CheckpointTest, ChatTemplateFileBesideCountsMore) {
