@@ -2,7 +2,6 @@
 #include "gateway/openai/door.h"
 
 #include <utility>
-#include <variant>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
@@ -83,14 +82,12 @@ void Door::Generate(Endpoint endpoint, const HttpRequest& http, std::shared_ptr<
   std::string request_id(http.Header("x-request-id"));
   if (request_id.empty()) request_id = absl::StrCat(options_.id_prefix, "-", next_id_.fetch_add(1));
   absl::StatusOr<ParsedRequest> parsed = Parse(endpoint, http, request_id);
-  absl::StatusOr<std::vector<std::string>> echoes = parsed.ok() ? Echoes(*parsed) : parsed.status();
-  if (!echoes.ok()) {
+  if (!parsed.ok()) {
     LOG(INFO) << RequestTag{request_id, ParseTraceparent(http.Header("traceparent"))}
-              << "refused by the HTTP door: " << absl::CHexEscape(echoes.status().message());
-    return SendError(*responder, echoes.status(), {{"X-Request-Id", request_id}});
+              << "refused by the HTTP door: " << absl::CHexEscape(parsed.status().message());
+    return SendError(*responder, parsed.status(), {{"X-Request-Id", request_id}});
   }
-  std::make_shared<Exchange>(parsed->answer, request_id, absl::ToUnixSeconds(clock_.Now()), *std::move(echoes),
-                             std::move(responder))
+  std::make_shared<Exchange>(parsed->answer, request_id, absl::ToUnixSeconds(clock_.Now()), std::move(responder))
       ->Run(relay_, std::move(parsed->prompts));
 }
 
@@ -100,21 +97,6 @@ absl::StatusOr<ParsedRequest> Door::Parse(Endpoint endpoint, const HttpRequest& 
   ReadHeaders(http, request_id, parsed);
   for (relay::GenerateRequest& request : parsed.prompts) request.deadline = clock_.Now() + options_.request_timeout;
   return parsed;
-}
-
-// The text of each prompt, where the client wants it back.
-absl::StatusOr<std::vector<std::string>> Door::Echoes(const ParsedRequest& parsed) {
-  std::vector<std::string> echoes;
-  if (!parsed.answer.echo) return echoes;
-  for (const relay::GenerateRequest& request : parsed.prompts) {
-    if (const auto* ids = std::get_if<std::vector<int32_t>>(&request.input)) {
-      ASSIGN_OR_RETURN(std::string text, relay_.Detokenize(request.model, *ids));
-      echoes.push_back(std::move(text));
-    } else {
-      echoes.push_back(std::get<std::string>(request.input));
-    }
-  }
-  return echoes;
 }
 
 }  // namespace swiftcache::gateway::openai

@@ -42,7 +42,6 @@ class Door {
   void GetModel(const HttpRequest& http, HttpResponder& responder);
   void Generate(Endpoint endpoint, const HttpRequest& http, std::shared_ptr<HttpResponder> responder);
   absl::StatusOr<ParsedRequest> Parse(Endpoint endpoint, const HttpRequest& http, const std::string& request_id) const;
-  absl::StatusOr<std::vector<std::string>> Echoes(const ParsedRequest& parsed);
 
   const Options options_;
   relay::Relay& relay_;

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "gateway/openai/exchange.h"
 
+#include <optional>
+
 #include "absl/strings/str_cat.h"
 #include "gateway/openai/api_error.h"
 
@@ -20,6 +22,12 @@ absl::Status WithParam(absl::Status status, Endpoint endpoint) {
   return status;
 }
 
+// What the client sent as text and wants back.
+std::optional<std::string> TextToEcho(const AnswerOptions& options, const relay::GenerateRequest& request) {
+  const auto* text = std::get_if<std::string>(&request.input);
+  return options.echo && text != nullptr ? std::optional<std::string>(*text) : std::nullopt;
+}
+
 int64_t Cached(const UsageTotals& usage) { return usage.cached_local + usage.cached_donor + usage.cached_host; }
 
 }  // namespace
@@ -37,11 +45,10 @@ class Exchange::Sink final : public relay::GenerateSink {
 };
 
 Exchange::Exchange(AnswerOptions options, const std::string& request_id, int64_t created_s,
-                   std::vector<std::string> echoes, std::shared_ptr<HttpResponder> responder)
+                   std::shared_ptr<HttpResponder> responder)
     : options_(std::move(options)),
       request_id_(request_id),
       writer_(options_, AnswerId(options_.endpoint, request_id), created_s),
-      echoes_(std::move(echoes)),
       responder_(std::move(responder)) {}
 
 void Exchange::Run(relay::Relay& relay, std::vector<relay::GenerateRequest> prompts) {
@@ -61,21 +68,38 @@ void Exchange::Run(relay::Relay& relay, std::vector<relay::GenerateRequest> prom
 }
 
 bool Exchange::Start(relay::Relay& relay, relay::GenerateRequest request, size_t prompt) {
+  std::optional<std::string> text = TextToEcho(options_, request);
   auto call = relay.Generate(std::move(request), std::make_shared<Sink>(shared_from_this(), prompt));
   if (!call.ok()) {
     Fail(call.status());
     return false;
   }
-  {
-    absl::MutexLock lock(&mutex_);
-    if (phase_ != Phase::kOver) {
-      prompts_[prompt].tokens = static_cast<int64_t>((*call)->prompt_ids().size());
-      calls_.push_back(*std::move(call));
-      return true;
-    }
+  if (!Adopt(*call, prompt)) {
+    (*call)->Cancel();
+    return false;
   }
-  (*call)->Cancel();
-  return false;
+  if (!options_.echo) return true;
+  // Ids become text only here: the relay has found that they are not too many.
+  return Echo(text ? *std::move(text) : relay.Detokenize(options_.model, (*call)->prompt_ids()), prompt);
+}
+
+// False: the answer is over already.
+bool Exchange::Adopt(const std::shared_ptr<relay::GenerateCall>& call, size_t prompt) {
+  absl::MutexLock lock(&mutex_);
+  if (phase_ == Phase::kOver) return false;
+  prompts_[prompt].tokens = static_cast<int64_t>(call->prompt_ids().size());
+  calls_.push_back(call);
+  return true;
+}
+
+bool Exchange::Echo(absl::StatusOr<std::string> text, size_t prompt) {
+  if (!text.ok()) {
+    Fail(text.status());
+    return false;
+  }
+  absl::MutexLock lock(&mutex_);
+  prompts_[prompt].echo = *std::move(text);
+  return true;
 }
 
 void Exchange::Ready() {
@@ -180,8 +204,8 @@ void Exchange::Count(size_t prompt, const relay::GenerateEvent& event) {
 
 void Exchange::Open(std::string& out, size_t prompt, int32_t index) {
   if (options_.endpoint == Endpoint::kChat) out += writer_.RoleChunk(index);
-  if (!echoes_.empty())
-    out += writer_.Chunk(index, {.text = echoes_[prompt], .logprobs = {}, .finish = {}}, 0, nullptr);
+  if (options_.echo)
+    out += writer_.Chunk(index, {.text = prompts_[prompt].echo, .logprobs = {}, .finish = {}}, 0, nullptr);
 }
 
 void Exchange::Stream(size_t prompt, int32_t index, Choice news) {
@@ -201,7 +225,7 @@ void Exchange::Stream(size_t prompt, int32_t index, Choice news) {
 
 void Exchange::Append(size_t prompt, int32_t index, Choice news) {
   Progress& progress = answers_[prompt * static_cast<size_t>(options_.n) + static_cast<size_t>(index)];
-  if (!std::exchange(progress.opened, true) && !echoes_.empty()) progress.choice.text = echoes_[prompt];
+  if (!std::exchange(progress.opened, true) && options_.echo) progress.choice.text = prompts_[prompt].echo;
   progress.choice.text += news.text;
   for (relay::TokenLogprob& token : news.logprobs) progress.choice.logprobs.push_back(std::move(token));
   if (news.finish) progress.choice.finish = news.finish;

@@ -2,7 +2,7 @@
 // One HTTP request on its way through the relay: starts a call for each prompt, puts their events together into one
 // answer.
 //
-//   auto exchange = std::make_shared<Exchange>(options, request_id, created_s, std::move(echoes), responder);
+//   auto exchange = std::make_shared<Exchange>(options, request_id, created_s, responder);
 //   exchange->Run(relay, std::move(prompts));
 #pragma once
 
@@ -16,6 +16,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "common/http/http_server.h"
 #include "gateway/openai/request.h"
@@ -29,8 +30,7 @@ namespace swiftcache::gateway::openai {
 /// alive by its calls' sinks. Errors: go to the client.
 class Exchange : public std::enable_shared_from_this<Exchange> {
  public:
-  /// `echoes`: text that goes before the answer to each prompt; empty where nothing is echoed.
-  Exchange(AnswerOptions options, const std::string& request_id, int64_t created_s, std::vector<std::string> echoes,
+  Exchange(AnswerOptions options, const std::string& request_id, int64_t created_s,
            std::shared_ptr<HttpResponder> responder);
 
   /// Called once.
@@ -45,6 +45,7 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
   struct Prompt {
     int64_t tokens = 0;
     UsageTotals cached;  // of the continuation that reused most
+    std::string echo;    // goes before the answers, where the client wants the prompt back
   };
   struct Progress {
     bool opened = false;
@@ -53,6 +54,8 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
   };
 
   bool Start(relay::Relay& relay, relay::GenerateRequest request, size_t prompt) ABSL_LOCKS_EXCLUDED(mutex_);
+  bool Adopt(const std::shared_ptr<relay::GenerateCall>& call, size_t prompt) ABSL_LOCKS_EXCLUDED(mutex_);
+  bool Echo(absl::StatusOr<std::string> text, size_t prompt) ABSL_LOCKS_EXCLUDED(mutex_);
   void OnNews(size_t prompt, News news) ABSL_LOCKS_EXCLUDED(mutex_);
   void OnClientGone() ABSL_LOCKS_EXCLUDED(mutex_);
   void Fail(const absl::Status& status) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -85,7 +88,6 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
   const AnswerOptions options_;
   const std::string request_id_;
   const ResponseWriter writer_;
-  const std::vector<std::string> echoes_;
   const std::shared_ptr<HttpResponder> responder_;
 
   absl::Mutex mutex_;

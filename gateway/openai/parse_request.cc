@@ -93,6 +93,19 @@ void RefuseUnsupported(Fields& fields) {
   fields.Adopt(inside.status());
 }
 
+using Inputs = std::vector<std::variant<std::string, std::vector<int32_t>, relay::Chat>>;
+
+// Each id may stand for a long text, so that a body within its limit could want gigabytes back.
+void CheckEcho(Fields& fields, const RequestLimits& limits, const Inputs& inputs) {
+  int64_t count = 0;
+  for (const auto& input : inputs) {
+    if (const auto* ids = std::get_if<std::vector<int32_t>>(&input)) count += static_cast<int64_t>(ids->size());
+  }
+  if (count <= limits.max_echo_ids) return;
+  fields.Fail("echo", absl::StrCat("is true with ", count, " token ids, wants at most ", limits.max_echo_ids,
+                                   ": send fewer, or leave it out"));
+}
+
 void ReadLabels(Fields& fields, const RequestLimits& limits, relay::GenerateRequest& request) {
   request.model = fields.Text("model", limits.max_label_bytes).value_or("");
   if (request.model.empty()) fields.Fail("model", "is missing, wants the name of a model: GET /v1/models lists them");
@@ -115,13 +128,14 @@ absl::StatusOr<ParsedRequest> ParseRequest(Endpoint endpoint, const std::string&
   ReadSampling(fields, limits, shared.sampling);
   ReadStreamOptions(fields, answer);
   RefuseUnsupported(fields);
-  std::vector<std::variant<std::string, std::vector<int32_t>, relay::Chat>> inputs;
+  Inputs inputs;
   if (endpoint == Endpoint::kChat) {
     ReadChatOptions(fields, shared.sampling, answer);
     inputs.emplace_back(ParseChat(fields, limits));
   } else {
     ReadCompletionOptions(fields, shared.sampling, answer);
     inputs = ParsePrompts(fields, limits);
+    if (answer.echo) CheckEcho(fields, limits, inputs);
   }
   answer.model = shared.model;
   answer.n = shared.sampling.n.value_or(1);

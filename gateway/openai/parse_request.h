@@ -27,6 +27,7 @@ struct RequestLimits {
   int64_t max_stop_strings = 16;
   int64_t max_stop_bytes = 1024;
   int64_t max_stop_token_ids = 128;
+  int64_t max_echo_ids = int64_t{1} << 20;  // of all prompts that are to be echoed as text
 };
 
 /// Unknown fields are ignored; tools and response formats other than text are refused. Errors: INVALID_ARGUMENT naming

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <variant>
 #include <vector>
@@ -89,7 +90,7 @@ class Relay {
                                                         bool parse_special) = 0;
   /// Models with at least one live engine, by name.
   virtual std::vector<ModelInfo> ListModels() = 0;
-  virtual absl::StatusOr<std::string> Detokenize(const std::string& model, const std::vector<int32_t>& ids) = 0;
+  virtual absl::StatusOr<std::string> Detokenize(const std::string& model, std::span<const int32_t> ids) = 0;
 };
 
 }  // namespace swiftcache::gateway::relay

@@ -103,8 +103,9 @@ absl::StatusOr<std::vector<int32_t>> RelayImpl::Tokenize(const std::string& mode
   return text.tokenizer().Encode(prompt, {.add_special = true, .parse_special = parse_special});
 }
 
-absl::StatusOr<std::string> RelayImpl::Detokenize(const std::string& model_name, const std::vector<int32_t>& ids) {
+absl::StatusOr<std::string> RelayImpl::Detokenize(const std::string& model_name, std::span<const int32_t> ids) {
   ASSIGN_OR_RETURN(fleet::ModelView model, FindModel(model_name));
+  RETURN_IF_ERROR(CheckIdCount(ids, options_.limits));
   RETURN_IF_ERROR(CheckIds("token_ids", ids, (*model.text)->vocab_size()));
   return (*model.text)->tokenizer().Decode(ids, /*skip_special=*/false);
 }

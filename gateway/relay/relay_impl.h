@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
 #include <variant>
 #include <vector>
@@ -48,7 +49,7 @@ class RelayImpl final : public Relay {
   absl::StatusOr<std::vector<int32_t>> Tokenize(const std::string& model, const std::variant<std::string, Chat>& input,
                                                 bool parse_special) override;
   std::vector<ModelInfo> ListModels() override;
-  absl::StatusOr<std::string> Detokenize(const std::string& model, const std::vector<int32_t>& ids) override;
+  absl::StatusOr<std::string> Detokenize(const std::string& model, std::span<const int32_t> ids) override;
 
   /// From now on new requests get UNAVAILABLE; those under way go on.
   void Drain() { draining_ = true; }

@@ -141,13 +141,17 @@ absl::Status CheckPrompt(std::string_view prompt, const Limits& limits) {
   return CheckUtf8("prompt", prompt);
 }
 
-absl::Status CheckIds(std::string_view field, const std::vector<int32_t>& ids, int64_t vocab_size) {
+absl::Status CheckIds(std::string_view field, std::span<const int32_t> ids, int64_t vocab_size) {
   for (size_t i = 0; i < ids.size(); ++i) {
     if (ids[i] >= 0 && ids[i] < vocab_size) continue;
     return absl::InvalidArgumentError(absl::StrCat(Absl(field), "[", i, "] is ", ids[i], ", wants 0..", vocab_size - 1,
                                                    ", the model's vocabulary: tokenise with this model"));
   }
   return absl::OkStatus();
+}
+
+absl::Status CheckIdCount(std::span<const int32_t> ids, const Limits& limits) {
+  return CheckSize("token_ids", static_cast<int64_t>(ids.size()), limits.max_detokenize_ids, "ids");
 }
 
 absl::Status CheckRequest(const GenerateRequest& request, const Limits& limits) {

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -25,6 +26,7 @@ struct Limits {
   int64_t max_stop_strings = 16;
   int64_t max_stop_bytes = 1024;
   int64_t max_stop_token_ids = 128;
+  int64_t max_detokenize_ids = int64_t{1} << 20;  // of one Detokenize: each id may stand for a long text
 };
 
 /// Everything about a request that needs no model. Errors: INVALID_ARGUMENT.
@@ -40,6 +42,9 @@ absl::Status CheckChat(const Chat& chat, const Limits& limits);
 absl::Status CheckPrompt(std::string_view prompt, const Limits& limits);
 
 /// Each in 0..vocab_size-1. Errors: INVALID_ARGUMENT.
-absl::Status CheckIds(std::string_view field, const std::vector<int32_t>& ids, int64_t vocab_size);
+absl::Status CheckIds(std::string_view field, std::span<const int32_t> ids, int64_t vocab_size);
+
+/// Not more ids than one Detokenize takes. Errors: INVALID_ARGUMENT.
+absl::Status CheckIdCount(std::span<const int32_t> ids, const Limits& limits);
 
 }  // namespace swiftcache::gateway::relay

@@ -80,8 +80,8 @@ grpc::ServerUnaryReactor* GenerateDoor::Tokenize(grpc::CallbackServerContext* co
 grpc::ServerUnaryReactor* GenerateDoor::Detokenize(grpc::CallbackServerContext* context,
                                                    const v1::DetokenizeRequest* request,
                                                    v1::DetokenizeResponse* response) {
-  absl::StatusOr<std::string> text =
-      relay_.Detokenize(request->model(), {request->token_ids().begin(), request->token_ids().end()});
+  const auto& ids = request->token_ids();
+  absl::StatusOr<std::string> text = relay_.Detokenize(request->model(), {ids.data(), static_cast<size_t>(ids.size())});
   if (text.ok()) response->set_text(*std::move(text));
   return Done(context, text.status());
 }

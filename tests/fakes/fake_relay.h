@@ -7,8 +7,10 @@
 //   call->Emit({.index = 0, .text = "Hello"});
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <utility>
 #include <variant>
@@ -123,7 +125,8 @@ class FakeRelay final : public gateway::relay::Relay {
     return absl::UnimplementedError("no door asks for it");
   }
   std::vector<gateway::relay::ModelInfo> ListModels() override { return models; }
-  absl::StatusOr<std::string> Detokenize(const std::string&, const std::vector<int32_t>& ids) override {
+  absl::StatusOr<std::string> Detokenize(const std::string&, std::span<const int32_t> ids) override {
+    ++detokenized;
     std::string text;
     for (const int32_t id : ids) text += static_cast<char>('a' + id % 26);
     return text;
@@ -141,6 +144,7 @@ class FakeRelay final : public gateway::relay::Relay {
     return calls_.size();
   }
 
+  std::atomic<int> detokenized = 0;  // how often ids were turned into text
   // Set before the first request.
   std::function<absl::Status(const gateway::relay::GenerateRequest&)> check;
   std::function<void(std::shared_ptr<FakeCall>)> on_generate;

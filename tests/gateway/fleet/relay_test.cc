@@ -107,6 +107,15 @@ TEST_F(RelayTest, ChatFollowsTheTemplateAndPlainContentKeepsMessagesText) {
   EXPECT_EQ(relay_->Tokenize("m", chat, false).status().code(), absl::StatusCode::kInvalidArgument);
 }
 
+TEST_F(RelayTest, MoreIdsThanTheLimitAreNotTurnedIntoText) {
+  Serve({"a"});
+  const std::vector<int32_t> ids((size_t{1} << 20) + 1, 'x');
+  const absl::Status status = relay_->Detokenize("m", ids).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(status.message(), "token_ids has 1048577 ids, wants at most 1048576: shorten it");
+  EXPECT_EQ(relay_->Detokenize("m", std::span(ids).subspan(1))->size(), size_t{1} << 20);
+}
+
 TEST_F(RelayTest, AModelWithoutTemplateRefusesChatAndServesPrompts) {
   engines_["a"].SetCard(fakes::ByteModelCard(""));
   Serve({"a"});

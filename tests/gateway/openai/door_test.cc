@@ -81,6 +81,14 @@ TEST_F(DoorTest, EchoPutsThePromptsTextFirst) {
   EXPECT_EQ(PostForJson(kCompletionsPath, ids)["choices"][0]["text"], "abc world");
 }
 
+TEST_F(DoorTest, IdsOfAPromptThatTheRelayRefusesAreNotEchoed) {
+  relay_.check = [](const relay::GenerateRequest&) { return absl::OutOfRangeError("prompt has 3 tokens"); };
+  const auto refused = Post(kCompletionsPath, CompletionBody({{"echo", true}, {"prompt", {0, 1, 2}}}));
+  EXPECT_EQ(refused.status, 400);
+  EXPECT_EQ(json::parse(refused.body)["error"]["code"], "context_length_exceeded");
+  EXPECT_EQ(relay_.detokenized, 0);
+}
+
 TEST_F(DoorTest, CompletionLogprobsHaveTokensValuesTopsAndOffsets) {
   relay_.on_generate = [](std::shared_ptr<FakeCall> call) { call->Say({"é", "b"}); };
   const json logprobs = PostForJson(kCompletionsPath, CompletionBody({{"logprobs", 2}}))["choices"][0]["logprobs"];

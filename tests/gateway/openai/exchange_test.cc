@@ -65,7 +65,7 @@ class ExchangeTest : public ::testing::Test {
     options.endpoint = Endpoint::kCompletions;
     options.model = "m";
     options.stream = true;
-    auto exchange = std::make_shared<Exchange>(options, "r", 0, std::vector<std::string>{}, responder_);
+    auto exchange = std::make_shared<Exchange>(options, "r", 0, responder_);
     exchange->Run(relay_, std::vector<relay::GenerateRequest>(prompts));
   }
 

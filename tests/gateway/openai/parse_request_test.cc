@@ -219,6 +219,14 @@ TEST(ParseRequest, EchoTogetherWithLogprobsIsRefused) {
   EXPECT_TRUE(Completion(R"("prompt":"p","echo":true)").answer.echo);
 }
 
+TEST(ParseRequest, MoreIdsThanTheLimitAreNotEchoedHoweverTheyAreSplit) {
+  const std::string body = R"({"model":"m","prompt":[[1,2],[3,4]],"echo":true})";
+  const auto refused = ParseRequest(Endpoint::kCompletions, body, {.max_echo_ids = 3});
+  EXPECT_EQ(refused.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(refused.status().message()), HasSubstr("echo is true with 4 token ids, wants at most 3"));
+  EXPECT_TRUE(ParseRequest(Endpoint::kCompletions, body, {.max_echo_ids = 4}).ok());
+}
+
 TEST(ParseRequest, ToolsAndFormatsOtherThanTextAreRefusedByName) {
   EXPECT_EQ(RefusedField(R"("tools":[{"type":"function"}])"),
             "tools: tools is a list of 1, wants to be left out: calling tools is not supported");
