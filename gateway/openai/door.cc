@@ -94,7 +94,7 @@ void Door::Generate(Endpoint endpoint, const HttpRequest& http, std::shared_ptr<
 absl::StatusOr<ParsedRequest> Door::Parse(Endpoint endpoint, const HttpRequest& http,
                                           const std::string& request_id) const {
   ASSIGN_OR_RETURN(ParsedRequest parsed, ParseRequest(endpoint, http.body, options_.limits));
-  ReadHeaders(http, request_id, parsed);
+  ReadHeaders(http, request_id, parsed, options_.limits);
   for (relay::GenerateRequest& request : parsed.prompts) request.deadline = clock_.Now() + options_.request_timeout;
   return parsed;
 }

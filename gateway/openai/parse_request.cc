@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "gateway/openai/parse_request.h"
 
+#include <algorithm>
 #include <limits>
 #include <utility>
 
@@ -106,6 +107,14 @@ void CheckEcho(Fields& fields, const RequestLimits& limits, const Inputs& inputs
                                    ": send fewer, or leave it out"));
 }
 
+// One that is too long stays so, for the relay to refuse.
+std::string Numbered(const std::string& id, size_t number, const RequestLimits& limits) {
+  const std::string suffix = absl::StrCat("-", number);
+  const auto limit = static_cast<size_t>(limits.max_request_id_bytes);
+  if (id.size() > limit) return id + suffix;
+  return id.substr(0, std::min(id.size(), limit - suffix.size())) + suffix;
+}
+
 void ReadLabels(Fields& fields, const RequestLimits& limits, relay::GenerateRequest& request) {
   request.model = fields.Text("model", limits.max_label_bytes).value_or("");
   if (request.model.empty()) fields.Fail("model", "is missing, wants the name of a model: GET /v1/models lists them");
@@ -150,7 +159,8 @@ absl::StatusOr<ParsedRequest> ParseRequest(Endpoint endpoint, const std::string&
   return parsed;
 }
 
-void ReadHeaders(const HttpRequest& http, const std::string& request_id, ParsedRequest& parsed) {
+void ReadHeaders(const HttpRequest& http, const std::string& request_id, ParsedRequest& parsed,
+                 const RequestLimits& limits) {
   const std::string traceparent = ParseTraceparent(http.Header("traceparent"));
   std::string_view conversation;
   for (const char* name : {"x-session-id", "x-correlation-id", "x-user-id"}) {
@@ -158,7 +168,7 @@ void ReadHeaders(const HttpRequest& http, const std::string& request_id, ParsedR
   }
   for (size_t i = 0; i < parsed.prompts.size(); ++i) {
     relay::GenerateRequest& request = parsed.prompts[i];
-    request.request_id = parsed.prompts.size() > 1 ? absl::StrCat(request_id, "-", i) : request_id;
+    request.request_id = parsed.prompts.size() > 1 ? Numbered(request_id, i, limits) : request_id;
     request.traceparent = traceparent;
     if (request.conversation_id.empty()) request.conversation_id = conversation;
   }

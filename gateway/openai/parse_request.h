@@ -23,6 +23,7 @@ struct RequestLimits {
   int64_t max_answers = 1024;  // prompts x n
   int64_t max_messages = 4096;
   int64_t max_prompt_bytes = int64_t{16} << 20;
+  int64_t max_request_id_bytes = 256;
   int64_t max_label_bytes = 256;  // model, cache_salt, conversation_id, user
   int64_t max_stop_strings = 16;
   int64_t max_stop_bytes = 1024;
@@ -35,9 +36,11 @@ struct RequestLimits {
 absl::StatusOr<ParsedRequest> ParseRequest(Endpoint endpoint, const std::string& body,
                                            const RequestLimits& limits = {});
 
-/// The request's id (numbered where there are several prompts) and what headers say: traceparent, and hints where a
-/// conversation lives (the body's conversation_id wins).
-void ReadHeaders(const HttpRequest& http, const std::string& request_id, ParsedRequest& parsed);
+/// The request's id and what headers say: traceparent, and hints where a conversation lives (the body's conversation_id
+/// wins). Where there are several prompts the id is numbered, and its end makes room for the number: an id that is good
+/// for one prompt is good for many.
+void ReadHeaders(const HttpRequest& http, const std::string& request_id, ParsedRequest& parsed,
+                 const RequestLimits& limits = {});
 
 /// "prompt": a string, a list of strings, token ids, or a list of lists of token ids. Errors go to `fields`.
 std::vector<std::variant<std::string, std::vector<int32_t>, relay::Chat>> ParsePrompts(Fields& fields,

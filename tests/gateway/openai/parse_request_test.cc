@@ -277,5 +277,17 @@ TEST(ReadHeaders, HintsComeInTheirOrderAndTheBodyWins) {
   EXPECT_EQ(parsed.prompts[0].conversation_id, "session");
 }
 
+TEST(ReadHeaders, ANumberedIdStaysWithinTheLimitOfAnIdThatIsItself) {
+  auto parsed = Completion(R"("prompt":["a","b","c","d","e","f","g","h","i","j","k"])");
+  for (const size_t length : {253, 254, 255, 256}) {
+    const std::string id(length, 'r');
+    ReadHeaders({}, id, parsed);
+    EXPECT_EQ(parsed.prompts[9].request_id, id.substr(0, 254) + "-9");
+    EXPECT_EQ(parsed.prompts[10].request_id, id.substr(0, 253) + "-10");
+  }
+  ReadHeaders({}, std::string(257, 'r'), parsed);
+  EXPECT_GT(parsed.prompts[0].request_id.size(), 256u) << "the relay is to refuse it, as it does for one prompt";
+}
+
 }  // namespace
 }  // namespace swiftcache::gateway::openai
