@@ -218,16 +218,21 @@ absl::Status RelayCall::Lost(absl::string_view why) const {
 }
 
 // Another engine of the model, by the table of now, as long as it means the same ids. OK: an attempt is under way.
+// Where none is left a client hears of a full engine rather than of a lost one: it was told when to come back.
 absl::Status RelayCall::Retry(const absl::Status& cause) {
   if (std::optional<fleet::ModelView> now = env_.fleet.Find(model_.name)) {
     if (now->text.ok() && *now->text == text_) model_ = *std::move(now);
   }
+  if (absl::IsResourceExhausted(cause)) full_ = cause;
+  const absl::Status none = route::PickEngine(model_, engine_request_.token_ids.size(), tried_).status();
+  if (!none.ok()) {
+    if (!full_.ok()) return full_;
+    return absl::UnavailableError(absl::StrCat(none.message(), "; last: ", cause.message()));
+  }
   LOG(WARNING) << RequestTag{request_.request_id, request_.traceparent, model_.name}
                << "trying another engine: " << cause;
   env_.metrics.Retried(model_.name);
-  absl::Status started = StartAttempt();
-  if (!absl::IsUnavailable(started)) return started;
-  return absl::UnavailableError(absl::StrCat(started.message(), "; last: ", cause.message()));
+  return StartAttempt();
 }
 
 void RelayCall::End(const absl::Status& status) {

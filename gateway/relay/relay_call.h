@@ -95,6 +95,7 @@ class RelayCall final : public GenerateCall, public std::enable_shared_from_this
   bool cut_off_ = false;  // by the engine, which says so in place of an end
   absl::Duration time_to_first_token_ = absl::ZeroDuration();
   std::set<std::string> tried_;
+  absl::Status full_;  // what the last full engine said
   std::string engine_name_;
   fleet::EngineLink::Ticket ticket_;
   int attempts_ = 0;

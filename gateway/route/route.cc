@@ -51,7 +51,7 @@ absl::StatusOr<size_t> PickEngine(const ModelView& model, int64_t prompt_tokens,
 }
 
 bool ShouldRetry(const absl::Status& status, bool anything_sent) {
-  return !anything_sent && absl::IsUnavailable(status);
+  return !anything_sent && (absl::IsUnavailable(status) || absl::IsResourceExhausted(status));
 }
 
 bool IsServed(const ModelView& model) {

@@ -26,7 +26,8 @@ namespace swiftcache::gateway::route {
 absl::StatusOr<size_t> PickEngine(const fleet::ModelView& model, int64_t prompt_tokens,
                                   const std::set<std::string>& tried);
 
-/// Only a dead, draining or starting engine is worth another try, and only while the client has seen nothing.
+/// Only where an engine is dead, draining, starting or full is another worth a try, and only while the client has seen
+/// nothing.
 bool ShouldRetry(const absl::Status& status, bool anything_sent);
 
 /// May be asked for: has its text and an engine that lives.

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <thread>
 
+#include "absl/strings/cord.h"
 #include "absl/synchronization/notification.h"
 #include "tests/gateway/fleet/relay_fixture.h"
 
@@ -80,12 +81,44 @@ TEST_F(RelayRetryTest, AnEngineThatCameMeanwhileTakesTheRetry) {
 
 TEST_F(RelayRetryTest, OtherErrorsAreTheClientsToSee) {
   Serve({"a", "b"});
-  for (const absl::Status& error :
-       {absl::ResourceExhaustedError("queue full"), absl::InvalidArgumentError("bad"), absl::InternalError("bug")}) {
+  for (const absl::Status& error : {absl::InvalidArgumentError("bad"), absl::InternalError("bug")}) {
     engines_["a"].SetScript([&](FakeCall& call) { call.End(error); });
     EXPECT_EQ(Run(Prompt("x")), error);
   }
   EXPECT_EQ(engines_["b"].calls(), 0);
+}
+
+// As the engine's door says it, with a payload that must reach the client.
+absl::Status Full(const std::string& engine) {
+  absl::Status status = absl::ResourceExhaustedError(engine + ": 8 requests wait already");
+  status.SetPayload("type.googleapis.com/google.rpc.RetryInfo", absl::Cord("in a second"));
+  return status;
+}
+
+TEST_F(RelayRetryTest, AFullEngineIsNoAnswerWhereAnotherHasRoom) {
+  Serve({"a", "b"});
+  engines_["a"].SetScript([](FakeCall& call) { call.End(Full("a")); });
+  ASSERT_EQ(Run(Prompt("x")), absl::OkStatus());
+  EXPECT_EQ(sink_->Text(), "hello");
+  EXPECT_EQ(engines_["a"].calls(), 1);
+  EXPECT_EQ(engines_["b"].calls(), 1);
+}
+
+TEST_F(RelayRetryTest, WhenEveryEngineIsFullTheClientHearsWhenToComeBack) {
+  Serve({"a", "b", "c"});
+  for (const char* name : {"a", "b", "c"}) {
+    engines_[name].SetScript([name](FakeCall& call) { call.End(Full(name)); });
+  }
+  EXPECT_EQ(Run(Prompt("x")), Full("c"));
+  for (const char* name : {"a", "b", "c"}) EXPECT_EQ(engines_[name].calls(), 1) << name;
+  EXPECT_THAT(metrics_.Serialize(), HasSubstr("swiftcache_gateway_retries_total{model_name=\"m\"} 2"));
+}
+
+TEST_F(RelayRetryTest, AFullEngineIsHeardOfEvenIfTheNextIsLost) {
+  Serve({"a", "b"});
+  engines_["a"].SetScript([](FakeCall& call) { call.End(Full("a")); });
+  engines_["b"].SetScript(DieAfter(0));
+  EXPECT_EQ(Run(Prompt("x")), Full("a"));
 }
 
 TEST_F(RelayRetryTest, AnEngineThatCancelsByItselfIsUnavailableAndReplaced) {

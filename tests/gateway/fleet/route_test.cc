@@ -66,10 +66,11 @@ TEST_F(RouteTest, SaysWhatItFoundWhenNobodyCanTakeTheRequest) {
   EXPECT_THAT(std::string(status.message()), AllOf(HasSubstr("1 READY, 1 STARTING"), HasSubstr("tried and failed: a")));
 }
 
-TEST_F(RouteTest, RetriesOnlyALostEngineAndOnlyBeforeAnythingWasSent) {
+TEST_F(RouteTest, RetriesOnlyALostOrFullEngineAndOnlyBeforeAnythingWasSent) {
   EXPECT_TRUE(ShouldRetry(absl::UnavailableError("gone"), false));
   EXPECT_FALSE(ShouldRetry(absl::UnavailableError("gone"), true));
-  EXPECT_FALSE(ShouldRetry(absl::ResourceExhaustedError("full"), false));
+  EXPECT_TRUE(ShouldRetry(absl::ResourceExhaustedError("full"), false));
+  EXPECT_FALSE(ShouldRetry(absl::ResourceExhaustedError("full"), true));
   EXPECT_FALSE(ShouldRetry(absl::InvalidArgumentError("bad"), false));
   EXPECT_FALSE(ShouldRetry(absl::OkStatus(), false));
 }
