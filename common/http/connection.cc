@@ -24,6 +24,7 @@ namespace beast_http = boost::beast::http;
 constexpr size_t kMaxWaiting = 8;  // pipelined requests
 constexpr uint32_t kMaxHeaderBytes = 64 << 10;
 constexpr int64_t kBodyStepBytes = 64 << 10;  // what a long body must bring within each stall_timeout
+constexpr char kRetryAfterSeconds[] = "1";
 constexpr absl::Duration kLinger = absl::Seconds(2);
 
 std::string ToString(boost::beast::string_view text) { return std::string(text.data(), text.size()); }
@@ -54,11 +55,12 @@ HttpRequest ToRequest(beast_http::request<beast_http::string_body>&& message) {
 }  // namespace
 
 Connection::Connection(std::shared_ptr<net::io_context> context, Socket socket, const HttpServer::Options& options,
-                       const Router& router, std::function<void(Connection*)> on_closed)
+                       const Router& router, BodyBudget& bodies, std::function<void(Connection*)> on_closed)
     : context_(std::move(context)),
       options_(options),
       max_unsent_bytes_(options.max_unsent_bytes),
       router_(router),
+      bodies_(bodies),
       on_closed_(std::move(on_closed)),
       socket_(std::move(socket)),
       read_timer_(socket_.get_executor()),
@@ -158,6 +160,7 @@ bool Connection::ParseSome() {
     parser_->eager(true);
     parser_->header_limit(kMaxHeaderBytes);
     parser_->body_limit(static_cast<uint64_t>(options_.max_body_bytes));
+    begun_ = BodyShare(bodies_);
     continue_sent_ = false;
     body_bytes_ = 0;
   }
@@ -170,6 +173,11 @@ bool Connection::ParseSome() {
     RefuseMalformed(error);
     return false;
   }
+  if (!HoldBody()) {
+    Refuse(503, absl::StrCat("the server holds as many bytes of request bodies as it may (", bodies_.limit_bytes(),
+                             "): try again later"));
+    return false;
+  }
   if (parser_->is_done()) {
     TakeRequest();
     return true;
@@ -177,6 +185,9 @@ bool Connection::ParseSome() {
   ContinueIfExpected();
   return used > 0;
 }
+
+// Counts what has come, not what was announced: a client takes room from others only by sending.
+bool Connection::HoldBody() { return begun_.Grow(static_cast<int64_t>(parser_->get().body().size()) - begun_.bytes()); }
 
 void Connection::ContinueIfExpected() {
   if (!parser_ || !parser_->is_header_done() || busy_ || !waiting_.empty() || continue_sent_) return;
@@ -197,6 +208,7 @@ void Connection::TakeRequest() {
                .keep_alive = message.version() >= 11 && message.keep_alive()};
   discarding_ = !next.form.keep_alive;
   next.request = ToRequest(std::move(message));
+  next.share = std::move(begun_);
   waiting_bytes_ += static_cast<int64_t>(next.request.body.size());
   waiting_.push_back(std::move(next));
 }
@@ -207,6 +219,7 @@ void Connection::Refuse(int status, std::string message) {
   refusal.refusal_status = status;
   refusal.refusal = std::move(message);
   parser_.reset();
+  begun_.Reset();
   discarding_ = true;
   waiting_.push_back(std::move(refusal));
 }
@@ -230,10 +243,13 @@ void Connection::Serve() {
     waiting_bytes_ -= static_cast<int64_t>(next.request.body.size());
     busy_ = true;
     keep_alive_ = next.form.keep_alive;
+    answering_ = std::move(next.share);
     auto answer = std::make_shared<Answer>(shared_from_this(), next.form);
     current_ = answer;
     if (next.refusal_status != 0) {
-      answer->Send(next.refusal_status, "application/json", FormatError(next.refusal_status, next.refusal), {});
+      HttpHeaders headers;
+      if (next.refusal_status == 503) headers = {{"Retry-After", kRetryAfterSeconds}};
+      answer->Send(next.refusal_status, "application/json", FormatError(next.refusal_status, next.refusal), headers);
     } else {
       router_.Handle(std::move(next.request), std::move(answer));
     }
@@ -250,6 +266,7 @@ void Connection::OnQueued(std::string bytes, bool last) {
   }
   if (last) {
     busy_ = false;
+    answering_.Reset();
     current_.reset();
     end_when_flushed_ = end_when_flushed_ || !keep_alive_ || draining_;
   }
@@ -375,6 +392,8 @@ void Connection::Close() {
   write_timer_.cancel(ignored);
   socket_.close(ignored);
   waiting_.clear();
+  begun_.Reset();
+  answering_.Reset();
   if (std::shared_ptr<Answer> answer = current_.lock()) {
     try {
       answer->ClientGone();

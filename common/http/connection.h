@@ -2,7 +2,7 @@
 // One client's connection: reads requests as they come, has them answered one after another, writes the answers in
 // order.
 //
-//   auto connection = std::make_shared<Connection>(context, std::move(socket), options, router, on_closed);
+//   auto connection = std::make_shared<Connection>(context, std::move(socket), options, router, bodies, on_closed);
 //   connection->Start();
 #pragma once
 
@@ -23,6 +23,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "common/http/answer.h"
+#include "common/http/body_budget.h"
 #include "common/http/http_server.h"
 #include "common/http/router.h"
 
@@ -35,9 +36,9 @@ namespace swiftcache::http {
 class Connection final : public AnswerOutlet, public std::enable_shared_from_this<Connection> {
  public:
   using Socket = boost::asio::ip::tcp::socket;
-  /// `options`, `router` must live until `on_closed` was called, which happens once.
+  /// `options`, `router`, `bodies` must live until `on_closed` was called, which happens once.
   Connection(std::shared_ptr<boost::asio::io_context> context, Socket socket, const HttpServer::Options& options,
-             const Router& router, std::function<void(Connection*)> on_closed);
+             const Router& router, BodyBudget& bodies, std::function<void(Connection*)> on_closed);
 
   void Start();
   /// In place of Start: says why the client is not served, and ends.
@@ -55,6 +56,7 @@ class Connection final : public AnswerOutlet, public std::enable_shared_from_thi
   struct Waiting {
     HttpRequest request;
     AnswerForm form;
+    BodyShare share;
     int refusal_status = 0;  // not 0: answered by the connection itself
     std::string refusal;
   };
@@ -68,6 +70,7 @@ class Connection final : public AnswerOutlet, public std::enable_shared_from_thi
   void Parse();
   bool ParseSome();
   bool Full() const;
+  bool HoldBody();
   void TakeRequest();
   void Refuse(int status, std::string message);
   void RefuseMalformed(ErrorCode error);
@@ -92,6 +95,7 @@ class Connection final : public AnswerOutlet, public std::enable_shared_from_thi
   const HttpServer::Options& options_;
   const int64_t max_unsent_bytes_;  // a copy: answers ask after the server has gone, too
   const Router& router_;
+  BodyBudget& bodies_;
   const std::function<void(Connection*)> on_closed_;
   Socket socket_;
   boost::asio::steady_timer read_timer_, write_timer_;
@@ -103,6 +107,7 @@ class Connection final : public AnswerOutlet, public std::enable_shared_from_thi
   std::array<char, 16 << 10> block_;  // the outstanding read's own: parsing moves what `buffer_` holds
   boost::beast::flat_buffer buffer_;
   std::optional<Parser> parser_;
+  BodyShare begun_;  // of the body that is coming
   ReadPhase phase_ = ReadPhase::kNone;
   int64_t body_bytes_ = 0;
   bool reading_ = false;
@@ -112,7 +117,8 @@ class Connection final : public AnswerOutlet, public std::enable_shared_from_thi
   std::deque<Waiting> waiting_;
   int64_t waiting_bytes_ = 0;  // of their bodies
   std::weak_ptr<Answer> current_;
-  bool busy_ = false;  // an answer is under way
+  BodyShare answering_;  // of the request under way, which its handler may keep
+  bool busy_ = false;    // an answer is under way
   bool keep_alive_ = true;
   bool draining_ = false;
 

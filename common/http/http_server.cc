@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "common/http/http_server.h"
 
+#include <algorithm>
 #include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
@@ -17,6 +18,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "common/base/status_macros.h"
+#include "common/http/body_budget.h"
 #include "common/http/connection.h"
 #include "common/http/router.h"
 #include "common/log/log.h"
@@ -72,7 +74,9 @@ absl::Status Listen(tcp::acceptor& acceptor, const tcp::endpoint& endpoint, cons
 class ServerImpl final : public HttpServer {
  public:
   ServerImpl(Options options, std::vector<HttpRoute> routes)
-      : options_(std::move(options)), router_(options_, std::move(routes)) {}
+      : options_(std::move(options)),
+        router_(options_, std::move(routes)),
+        bodies_(std::max(options_.max_held_body_bytes, options_.max_body_bytes)) {}
   ~ServerImpl() override { Stop(absl::InfinitePast()); }
 
   absl::Status Start();
@@ -92,6 +96,7 @@ class ServerImpl final : public HttpServer {
 
   const Options options_;
   const http::Router router_;
+  http::BodyBudget bodies_;
   // Shared: an answer may outlive the server, and its socket needs the context until then.
   const std::shared_ptr<net::io_context> context_ = std::make_shared<net::io_context>();
   net::executor_work_guard<net::io_context::executor_type> work_{context_->get_executor()};
@@ -148,7 +153,7 @@ void ServerImpl::OnAccept(ErrorCode error, tcp::socket socket) {
 
 // Beyond max_connections a client is told so; beyond kMaxRefused of those it only sees the end.
 void ServerImpl::Welcome(tcp::socket socket) {
-  auto connection = std::make_shared<http::Connection>(context_, std::move(socket), options_, router_,
+  auto connection = std::make_shared<http::Connection>(context_, std::move(socket), options_, router_, bodies_,
                                                        [this](http::Connection* closed) { Forget(closed); });
   bool full;
   {

@@ -62,15 +62,16 @@ struct HttpRoute {
 
 /// Thread-safety: safe. Ownership: owns its threads and connections.
 /// Errors: Create: INVALID_ARGUMENT (address), UNAVAILABLE (address in use; names it and the flag). Unknown paths get
-/// 404, wrong methods 405, bodies over the limit 413, malformed requests 400, connections over the limit 503, as JSON
-/// errors; a slow sender gets 408 and is cut. A client that closes, or only its sending half, while its answer is not
-/// complete has gone: OnDisconnect runs.
+/// 404, wrong methods 405, bodies over the limit 413, malformed requests 400, connections over the limit and bodies
+/// that are too much together 503 with Retry-After, as JSON errors; a slow sender gets 408 and is cut. A client that
+/// closes, or only its sending half, while its answer is not complete has gone: OnDisconnect runs.
 class HttpServer {
  public:
   struct Options {
     std::string listen = {};  // host:port, port 0 picks one
     int64_t max_body_bytes = 1 << 20;
-    int64_t max_connections = 1024;  // one more gets a 503
+    int64_t max_held_body_bytes = 256 << 20;  // of all connections, until answered; beyond it 503; never less than one
+    int64_t max_connections = 1024;           // one more gets a 503
     int threads = 1;
     std::function<bool()> ready = {};                   // /health: 200 or 503
     std::function<std::string()> metrics = {};          // /metrics

@@ -6,6 +6,7 @@
 #include <grpcpp/impl/server_builder_option.h>
 #include <grpcpp/impl/server_builder_plugin.h>
 #include <grpcpp/impl/server_initializer.h>
+#include <grpcpp/resource_quota.h>
 #include <grpcpp/security/server_credentials.h>
 #include <grpcpp/server.h>
 #include <grpcpp/server_builder.h>
@@ -106,6 +107,8 @@ std::string WhyNot(const HostPort& where) {
 void Configure(const RpcServer::Options& options, grpc::ServerBuilder& builder) {
   builder.SetMaxReceiveMessageSize(options.max_message_bytes);
   builder.SetMaxSendMessageSize(options.max_message_bytes);
+  builder.SetResourceQuota(grpc::ResourceQuota("rpc_server").Resize(static_cast<size_t>(options.max_memory_bytes)));
+  builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, options.max_streams_per_connection);
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);  // else a taken port would be shared in silence
   // Clients may ping as often as CreateRpcChannel does; a client whose host vanished is noticed and its calls
   // cancelled.

@@ -7,6 +7,7 @@
 
 #include <grpcpp/impl/service_type.h>
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -23,6 +24,9 @@ class RpcServer {
   struct Options {
     std::string listen;  // host:port, port 0 picks one
     int max_message_bytes = 64 << 20;
+    // Of the server's transports together: beyond it gRPC reads no further, then ends streams with RESOURCE_EXHAUSTED.
+    int64_t max_memory_bytes = 512 << 20;
+    int max_streams_per_connection = 4096;  // a client's further calls wait at the client
   };
   static absl::StatusOr<std::unique_ptr<RpcServer>> Create(const Options& options,
                                                            const std::vector<grpc::Service*>& services);

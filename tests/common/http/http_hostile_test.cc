@@ -101,6 +101,65 @@ TEST_F(HttpHostileTest, PipelinedBodiesWaitOutsideOnceOneBodysWorthIsHeld) {
   sender.join();
 }
 
+TEST_F(HttpHostileTest, BodiesOfAllConnectionsTogetherAreBoundedUntilTheyAreAnswered) {
+  const std::string body(600 << 10, 'x');
+  StartServer({.max_body_bytes = 1 << 20, .max_held_body_bytes = 1 << 20});
+  RawHttpClient first(server_->address()), other(server_->address());
+  first.SendRequest("POST", "/held", body);
+  auto answer = held_.Get(0);
+  ASSERT_TRUE(answer);
+  {
+    RawHttpClient second(server_->address());
+    second.SendRequest("POST", "/echo", body);
+    const auto refused = second.ReadResponse();
+    ASSERT_TRUE(refused);
+    EXPECT_EQ(refused->status, 503);
+    EXPECT_EQ(refused->headers.at("retry-after"), "1");
+    EXPECT_EQ(refused->headers.at("connection"), "close");
+    EXPECT_THAT(refused->body, HasSubstr("as many bytes of request bodies as it may (1048576)"));
+    EXPECT_THAT(refused->body, HasSubstr(R"("code":"unavailable")"));
+    EXPECT_TRUE(second.ReadsEnd());
+  }
+  other.SendRequest("GET", "/live");
+  EXPECT_EQ(other.ReadResponse()->status, 200) << "what has no body is served";
+  other.SendRequest("POST", "/echo", std::string(100 << 10, 'x'));
+  EXPECT_EQ(other.ReadResponse()->status, 200) << "what has room is served";
+  answer->Send(200, "text/plain", "first", {});
+  EXPECT_EQ(first.ReadResponse()->body, "first");
+  for (int i = 0; i < 3; ++i) {
+    other.SendRequest("POST", "/echo", std::string(1 << 20, 'x'));
+    EXPECT_EQ(other.ReadResponse()->status, 200) << "an answered body is held no more";
+  }
+}
+
+TEST_F(HttpHostileTest, AConnectionThatEndsGivesItsBodiesBack) {
+  const std::string body(600 << 10, 'x');
+  StartServer({.max_body_bytes = 1 << 20, .max_held_body_bytes = 1 << 20});
+  for (size_t i = 0; i < 3; ++i) {
+    RawHttpClient client(server_->address());
+    client.SendRequest("POST", "/held", body);
+    auto answer = held_.Get(i);
+    ASSERT_TRUE(answer);
+    absl::Notification gone;
+    answer->OnDisconnect([&] { gone.Notify(); });
+    client.Close();
+    EXPECT_TRUE(Happens(gone));
+  }
+  for (const bool reset : {true, false}) {
+    RawHttpClient half(server_->address());
+    half.Send("POST /held HTTP/1.1\r\nHost: a\r\nContent-Length: 700000\r\n\r\n" + body);
+    reset ? half.Reset() : half.Close();
+  }
+  int status = 503;  // until the server has seen that they have gone
+  for (int i = 0; i < 200 && status == 503; ++i) {
+    RawHttpClient later(server_->address());
+    later.SendRequest("POST", "/echo", std::string(1 << 20, 'x'));
+    const auto response = later.ReadResponse();
+    status = response ? response->status : 503;
+  }
+  EXPECT_EQ(status, 200);
+}
+
 TEST_F(HttpHostileTest, AConnectionTooManyIsToldSoAndTheOthersAreServed) {
   StartServer({.max_connections = 2});
   RawHttpClient first(server_->address()), second(server_->address());

@@ -99,6 +99,29 @@ TEST(RpcServerTest, BadAddressIsRefused) {
   EXPECT_EQ(RpcServer::Create({.listen = "nonsense"}, {&broker}).status().code(), absl::StatusCode::kInvalidArgument);
 }
 
+TEST(RpcServerTest, CallsOverTheLimitOfOneConnectionWaitAtTheClient) {
+  SlowBroker broker;
+  auto server = RpcServer::Create({.listen = "127.0.0.1:0", .max_streams_per_connection = 1}, {&broker});
+  ASSERT_TRUE(server.ok()) << server.status();
+  auto stub = v1::BrokerService::NewStub(CreateRpcChannel((*server)->address(), {}));
+  grpc::ClientContext context;
+  std::future<grpc::Status> first = std::async(std::launch::async, [&] {
+    v1::DeregisterResponse response;
+    return stub->Deregister(&context, v1::DeregisterRequest(), &response);
+  });
+  grpc::ServerUnaryReactor* reactor = broker.pending.get_future().get();
+  const auto second = [&](absl::Duration timeout) {
+    grpc::ClientContext late;
+    SetTimeout(late, timeout);
+    v1::HeartbeatResponse response;
+    return stub->Heartbeat(&late, v1::HeartbeatRequest(), &response).error_code();
+  };
+  EXPECT_EQ(second(absl::Milliseconds(200)), grpc::StatusCode::DEADLINE_EXCEEDED);
+  reactor->Finish(grpc::Status::OK);
+  EXPECT_TRUE(first.get().ok());
+  EXPECT_EQ(second(absl::Seconds(20)), grpc::StatusCode::UNIMPLEMENTED) << "it reached the server";
+}
+
 TEST(RpcServerTest, StopLetsACallFinishAndRefusesNewOnes) {
   SlowBroker broker;
   auto server = Serve(broker);
