@@ -37,6 +37,9 @@ struct RelayEnv {
 /// Thread-safety: Cancel and Abort at any time; engine events come one at a time. Ownership: shared by the door, the
 /// relay and the attempt under way; lives until all have let go. Errors: Start: as route::PickEngine; later ones reach
 /// the sink. No lock is held while a sink or an engine is called.
+/// Known limit: with n > 1 an answer that a stop string ended here goes on at the engine, unheard, until all have end:
+/// engines cancel whole requests only. It costs at most what is left of max_tokens, for that answer; usage counts none
+/// of it.
 class RelayCall final : public GenerateCall, public std::enable_shared_from_this<RelayCall> {
  public:
   struct Parts {
