@@ -52,6 +52,30 @@ class ServiceNamesOption final : public grpc::ServerBuilderOption {
   std::vector<std::string>* const names_;
 };
 
+/// gRPC answers a request that it cannot parse with UNIMPLEMENTED and no word, which no method of ours does.
+class ParseErrors final : public grpc::experimental::Interceptor {
+ public:
+  void Intercept(grpc::experimental::InterceptorBatchMethods* methods) override {
+    if (methods->QueryInterceptionHookPoint(grpc::experimental::InterceptionHookPoints::PRE_SEND_STATUS)) {
+      const grpc::Status status = methods->GetSendStatus();
+      if (status.error_code() == grpc::StatusCode::UNIMPLEMENTED && status.error_message().empty()) {
+        methods->ModifySendStatus({grpc::StatusCode::INVALID_ARGUMENT,
+                                   "the request cannot be parsed: wanted the method's message, with text in UTF-8"});
+      }
+    }
+    methods->Proceed();
+  }
+};
+
+class ParseErrorsFactory final : public grpc::experimental::ServerInterceptorFactoryInterface {
+ public:
+  grpc::experimental::Interceptor* CreateServerInterceptor(grpc::experimental::ServerRpcInfo* info) override {
+    using Type = grpc::experimental::ServerRpcInfo::Type;
+    // Methods that we have not are of this type for gRPC, and rightly unimplemented. What is made is gRPC's from here.
+    return info->type() == Type::BIDI_STREAMING ? nullptr : new ParseErrors;
+  }
+};
+
 class GrpcServer final : public RpcServer {
  public:
   GrpcServer(std::unique_ptr<grpc::Server> server, std::vector<std::string> services, HostPort where)
@@ -141,6 +165,9 @@ absl::StatusOr<std::unique_ptr<RpcServer>> RpcServer::Create(const Options& opti
   builder.SetOption(std::make_unique<ServiceNamesOption>(&names));
   builder.AddListeningPort(where.ToString(), grpc::InsecureServerCredentials(), &port);
   for (grpc::Service* service : services) builder.RegisterService(service);
+  std::vector<std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>> interceptors;
+  interceptors.push_back(std::make_unique<ParseErrorsFactory>());
+  builder.experimental().SetInterceptorCreators(std::move(interceptors));
   std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
   if (server == nullptr || port == 0) {
     return absl::UnavailableError(absl::StrCat("cannot listen on ", where.ToString(), " (--listen): ", WhyNot(where),
