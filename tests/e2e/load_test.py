@@ -4,9 +4,13 @@ import asyncio
 import json
 import pathlib
 import random
+import re
+import threading
+import time
 
 import grpc
-from conftest import wait_until
+import pytest
+from conftest import TINY, wait_until
 
 
 def rss_mib(process):
@@ -101,3 +105,33 @@ def test_streams_with_cancellations_leak_no_block_and_no_memory(cluster, stubs, 
     print(f"memory grown by (MiB): {grown}")
     if not small:  # the sanitizers keep freed memory in quarantine
         assert max(grown.values()) < 16, grown
+
+
+def test_kills_in_the_middle_cost_only_what_had_begun_on_the_killed_engine(cluster, stubs, request):
+    """The broker, which comes back after a while; then one of two engines, which does not."""
+    if request.config.getoption("--small"):
+        pytest.skip("the sanitized cluster has one engine: a second would take its processors")
+    streams, seconds = 64, 180 if request.config.getoption("--long") else 12
+    flags = ("--max_num_seqs=16", "--kv_cache_bytes=512KiB")
+    kept = cluster.start(*flags)
+    killed = cluster.start_engine(TINY / "tiny-llama-a", "tiny", *flags)
+    wait_until(lambda: cluster.ctl("status").stdout.count("READY") == 2, 30, "two engines ready")
+    load = Load(cluster, stubs, streams, seconds, seed=3)
+    running = threading.Thread(target=load.run)
+    running.start()
+    time.sleep(seconds / 4)
+    where = {"listen": cluster.broker.grpc, "http": cluster.broker.http}
+    cluster.broker.kill()
+    time.sleep(seconds / 4)
+    cluster.start_broker(**where)
+    wait_until(lambda: cluster.ctl("status", check=False).stdout.count("READY") == 2, 10, "both are in the new table")
+    assert load.errors == []
+    killed.kill()
+    running.join()
+    assert 0 < len(load.errors) < streams
+    for error in load.errors:
+        assert re.search(r"engine tiny-2 was lost after [1-9]\d* tokens were sent", error), error
+        assert "StatusCode.UNAVAILABLE" in error or "'code': 'unavailable'" in error, error
+    wait_until(lambda: kept.metric("vllm:num_requests_running") == 0, 10, "everything ended")
+    used = [v for k, v in kept.metrics().items() if k.startswith("swiftcache_kv_blocks") and 'state="used"' in k]
+    assert sum(used) == 0 and used
