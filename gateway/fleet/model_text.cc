@@ -2,7 +2,6 @@
 #include "gateway/fleet/model_text.h"
 
 #include <algorithm>
-#include <bitset>
 #include <string>
 #include <utility>
 
@@ -25,29 +24,11 @@ absl::StatusOr<std::unique_ptr<text::ChatTemplate>> MakeChat(const std::string& 
                                              .eos_token = SpecialText(tokenizer, tokenizer.eos_id())});
 }
 
-bool FallsBackToEveryByte(const text::Tokenizer& tokenizer) {
-  const text::TokenizerSpec& spec = tokenizer.spec();
-  std::bitset<256> spelled;
-  for (int32_t id = 0; id < tokenizer.vocab_size(); ++id) {
-    if (spec.token_types[static_cast<size_t>(id)] != text::TokenType::kByte) continue;
-    const std::string bytes = tokenizer.TokenBytes(id);
-    if (bytes.size() == 1) spelled.set(static_cast<uint8_t>(bytes[0]));
-  }
-  return spec.byte_fallback && spelled.all();
-}
-
-// Whether any number of unknown characters may cost one token or none. Bytes in GPT-2's alphabet are never unknown.
-bool DropsUnknownText(const text::Tokenizer& tokenizer) {
-  const text::TokenizerSpec& spec = tokenizer.spec();
-  return spec.kind == text::TokenizerKind::kSentencePieceBpe && (spec.fuse_unk || !spec.unk_id.has_value()) &&
-         !FallsBackToEveryByte(tokenizer);
-}
-
 // A spelling is never shorter than the bytes it stands for, but NFC may shrink text (at most threefold) and some
 // tokenizers drop white space or what they do not know, where no bound holds.
 int64_t MaxTokenBytes(const text::Tokenizer& tokenizer) {
   const text::TokenizerSpec& spec = tokenizer.spec();
-  bool drops = spec.remove_extra_whitespaces || DropsUnknownText(tokenizer);
+  bool drops = spec.remove_extra_whitespaces || tokenizer.DropsUnknownText();
   for (const text::AddedToken& added : spec.added_tokens) drops = drops || added.lstrip || added.rstrip;
   if (drops) return 0;
   int64_t longest = 4;

@@ -14,21 +14,24 @@
 #include "common/http/http_server.h"
 #include "gateway/openai/fields.h"
 #include "gateway/openai/request.h"
+#include "gateway/relay/validate.h"
 
 namespace swiftcache::gateway::openai {
 
-/// All inclusive.
+inline constexpr relay::Limits kRelayLimits;
+
+/// All inclusive. What the relay bounds too, it bounds alike: here a client is told of the field.
 struct RequestLimits {
   int64_t max_prompts = 256;
   int64_t max_answers = 1024;  // prompts x n
-  int64_t max_messages = 4096;
-  int64_t max_prompt_bytes = int64_t{16} << 20;
-  int64_t max_request_id_bytes = 256;
-  int64_t max_label_bytes = 256;  // model, cache_salt, conversation_id, user
-  int64_t max_stop_strings = 16;
-  int64_t max_stop_bytes = 1024;
-  int64_t max_stop_token_ids = 128;
-  int64_t max_echo_ids = int64_t{1} << 20;  // of all prompts that are to be echoed as text
+  int64_t max_messages = kRelayLimits.max_messages;
+  int64_t max_prompt_bytes = kRelayLimits.max_prompt_bytes;
+  int64_t max_request_id_bytes = kRelayLimits.max_request_id_bytes;
+  int64_t max_label_bytes = kRelayLimits.max_label_bytes;  // model, cache_salt, conversation_id, user
+  int64_t max_stop_strings = kRelayLimits.max_stop_strings;
+  int64_t max_stop_bytes = kRelayLimits.max_stop_bytes;
+  int64_t max_stop_token_ids = kRelayLimits.max_stop_token_ids;
+  int64_t max_echo_ids = kRelayLimits.max_detokenize_ids;  // of all prompts that are to be echoed as text
 };
 
 /// Unknown fields are ignored; tools and response formats other than text are refused. Errors: INVALID_ARGUMENT naming

@@ -40,13 +40,13 @@ grpc::ServerWriteReactor<v1::GenerateResponse>* GenerateStream::Start(relay::Rel
 
 // Events that came before are sent now that the request's id is known.
 void GenerateStream::Attach(std::shared_ptr<relay::GenerateCall> call) {
-  bool cancel = false;
+  bool over = false;
   {
     absl::MutexLock lock(&mutex_);
-    cancel = given_up_;
-    if (!end_.has_value() || !pending_.empty()) call_ = call;
+    over = end_.has_value() && pending_.empty();
+    if (!over) call_ = call;
   }
-  if (cancel) call->Cancel();
+  if (over) call->Cancel();
   Advance();
 }
 
@@ -56,7 +56,7 @@ void GenerateStream::OnEvent(relay::GenerateEvent event) {
   bool too_slow = false;
   {
     absl::MutexLock lock(&mutex_);
-    if (given_up_) return;
+    if (end_.has_value()) return;  // given up
     pending_.push_back(std::move(response));
     unread_bytes_ += bytes;
     too_slow = unread_bytes_ > options_.max_unread_bytes;
@@ -78,13 +78,11 @@ void GenerateStream::OnDone(absl::Status status) {
 
 // Drops what is unread and ends the request; the first reason stays.
 void GenerateStream::GiveUp(absl::Status status) {
+  Drop(WithRetryInfo(std::move(status)));
   std::shared_ptr<relay::GenerateCall> call;
   {
     absl::MutexLock lock(&mutex_);
-    given_up_ = true;
-    pending_.clear();
     unread_bytes_ = 0;
-    if (!end_.has_value()) end_ = WithRetryInfo(std::move(status));
     call = call_;
   }
   if (call != nullptr) call->Cancel();

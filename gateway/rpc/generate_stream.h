@@ -49,7 +49,6 @@ class GenerateStream final : public StreamWriter<v1::GenerateResponse>,
 
   std::shared_ptr<relay::GenerateCall> call_ ABSL_GUARDED_BY(mutex_);
   int64_t unread_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // in `pending_`
-  bool given_up_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace swiftcache::gateway::rpc

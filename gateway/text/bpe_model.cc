@@ -162,6 +162,12 @@ void BpeModel::AppendUnknown(char32_t character, Scratch* scratch, std::vector<i
   scratch->last_was_unknown = true;
 }
 
+bool BpeModel::DropsUnknownText() const {
+  const bool spells_every_byte =
+      byte_fallback_ && std::find(byte_ids_.begin(), byte_ids_.end(), kNoToken) == byte_ids_.end();
+  return !byte_level_ && (fuse_unk_ || !unk_id_.has_value()) && !spells_every_byte;
+}
+
 void BpeModel::EncodeByMerges(std::string_view piece, Scratch* scratch, std::vector<int32_t>* out) const {
   Symbolize(piece, &scratch->symbols);
   merges_.Run(&scratch->symbols, &scratch->merges);

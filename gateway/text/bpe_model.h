@@ -40,6 +40,9 @@ class BpeModel {
   /// Appends to `out`. REQUIRES: `piece` is valid UTF-8, fewer than 2^31 bytes.
   void Encode(std::string_view piece, Scratch* scratch, std::vector<int32_t>* out) const;
 
+  /// As Tokenizer says it. Bytes in GPT-2's alphabet are never unknown.
+  bool DropsUnknownText() const;
+
  private:
   explicit BpeModel(const TokenizerSpec& spec);
   absl::Status AddRankedMerges(const TokenizerSpec& spec);

@@ -86,6 +86,7 @@ class BpeTokenizer final : public Tokenizer {
 
   std::string TokenBytes(int32_t id) const override { return Contains(id) ? table_.bytes()[id] : ""; }
   bool IsSpecial(int32_t id) const override { return table_.IsSpecial(id); }
+  bool DropsUnknownText() const override { return model_.DropsUnknownText(); }
   int64_t vocab_size() const override { return static_cast<int64_t>(spec_.tokens.size()); }
   std::optional<int32_t> bos_id() const override { return spec_.bos_id; }
   std::optional<int32_t> eos_id() const override { return spec_.eos_id; }

@@ -38,6 +38,8 @@ class Tokenizer {
   /// The raw bytes of one token (may be a part of a character); "" for ids outside the vocabulary.
   virtual std::string TokenBytes(int32_t id) const = 0;
   virtual bool IsSpecial(int32_t id) const = 0;
+  /// Whether any number of unknown characters may cost one token or none.
+  virtual bool DropsUnknownText() const = 0;
   virtual int64_t vocab_size() const = 0;
   virtual std::optional<int32_t> bos_id() const = 0;
   virtual std::optional<int32_t> eos_id() const = 0;

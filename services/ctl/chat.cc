@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // swiftcachectl chat: holds a conversation, from --message flags, the terminal or a file.
 #include <unistd.h>
-#include <CLI/CLI.hpp>
 
+#include <CLI/CLI.hpp>
 #include <csignal>
 #include <iostream>
 #include <memory>

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // swiftcachectl top: the cluster as it changes: memory, leases, hits.
 #include <grpcpp/client_context.h>
-#include <CLI/CLI.hpp>
 
+#include <CLI/CLI.hpp>
 #include <iostream>
 #include <memory>
 #include <optional>
