@@ -55,6 +55,10 @@ unit() {
   local preset=$1; shift
   GTEST_OUTPUT="json:$results/$preset-gtest/" ctest --preset "$preset" -j2 "$@"
 }
+# e2e NAME PYTEST_ARGS...: what the processes wrote stays with the results.
+e2e() {
+  "$venv/bin/python" -m pytest -q --basetemp "$results/$1" --junit-xml "$results/$1.junit.xml" "${@:2}"
+}
 python_env() {
   local ready; ready=$venv/.ready-$(sha256sum tests/requirements.txt | cut -c1-16)
   [ -e "$ready" ] && return 0
@@ -73,14 +77,12 @@ export PATH="$venv/bin:$PATH"  # python3 with jinja2, for the reference renderin
 stage build-release built release binaries unit_tests || finish
 stage unit-release unit release
 # First and alone: its fixed ports lie where the system takes local ports for the connections of other tests.
-stage end-to-end-quickstart "$venv/bin/python" -m pytest -q tests/e2e/quickstart_test.py --junit-xml "$results/e2e-quickstart.junit.xml"
-stage end-to-end "$venv/bin/python" -m pytest -q tests/e2e --ignore tests/e2e/quickstart_test.py --bin build/release/bin \
-  --junit-xml "$results/e2e.junit.xml" $($long && echo --long)
+stage end-to-end-quickstart e2e e2e-quickstart tests/e2e/quickstart_test.py
+stage end-to-end e2e e2e tests/e2e --ignore tests/e2e/quickstart_test.py --bin build/release/bin $($long && echo --long)
 # The fuzz preset is AddressSanitizer and UBSan with libFuzzer's coverage: one build serves tests and fuzzers.
 if stage build-fuzz built fuzz swiftcache-{broker,engine,gateway} asan_tests fuzzers; then
   stage unit-fuzz unit fuzz -L asan
-  stage end-to-end-asan "$venv/bin/python" -m pytest -q tests/e2e/load_test.py --bin build/fuzz/bin --small \
-    --junit-xml "$results/e2e-asan.junit.xml"
+  stage end-to-end-asan e2e e2e-asan tests/e2e/load_test.py --bin build/fuzz/bin --small
   for fuzzer in build/fuzz/tests/fuzz_*; do
     name=$(basename "$fuzzer")
     stage "$name" tests/fuzz/run-one.sh "$fuzzer" "$($long && echo 300 || echo 5)"

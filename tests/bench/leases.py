@@ -72,10 +72,10 @@ class Side:
         self.cluster = Cluster(bench.binaries, self.folder)
         self.cluster.start_broker("--scale_down_window=1s")
         self.cluster.start_gateway()
-        common = (f"--shm_dir={self.folder}", f"--threads={bench.args.threads}")
-        self.donors = [self.cluster.start_engine(bench.args.model, f"donor{i}", *common, f"--kv_cache_bytes={tokens * TOKEN_BYTES}",
+        threads = f"--threads={bench.args.threads}"
+        self.donors = [self.cluster.start_engine(bench.args.model, f"donor{i}", threads, f"--kv_cache_bytes={tokens * TOKEN_BYTES}",
                                                  *donor_flags) for i, tokens in enumerate(donors)]
-        self.chat = self.cluster.start_engine(bench.args.model, "chat", *common, f"--kv_cache_bytes={own * TOKEN_BYTES}",
+        self.chat = self.cluster.start_engine(bench.args.model, "chat", threads, f"--kv_cache_bytes={own * TOKEN_BYTES}",
                                               *chat_flags)
         self.cluster.wait_models("chat", *(f"donor{i}" for i in range(len(donors))))
         self.stub = bench.rpc.GenerateServiceStub(grpc.insecure_channel(self.cluster.gateway.grpc))
@@ -108,6 +108,7 @@ class Bench:
     def __exit__(self, *_):
         for side in self.sides:
             side.cluster.stop()
+            side.cluster.cleanup()
         self.temporary.cleanup()
 
     def side(self, *args, **kwargs):
@@ -377,7 +378,7 @@ def unused(bench):
         engine = Process(["valgrind", "--tool=callgrind", f"--callgrind-out-file={out}",
                           "--toggle-collect=swiftcache::engine::exec::StepLoop::Step()", bench.binaries / "swiftcache-engine",
                           f"--model={bench.args.model}", "--model_name=chat", "--threads=1", "--kv_cache_bytes=64MiB",
-                          f"--shm_dir={bench.folder}", "--listen=127.0.0.1:0", "--http_listen=127.0.0.1:0", *flags],
+                          f"--shm_dir={cluster.shm_dir}", "--listen=127.0.0.1:0", "--http_listen=127.0.0.1:0", *flags],
                          bench.folder / f"{name}.log")
         engine.wait_healthy(3600)  # callgrind counts the loading too
         stub = engine_pb2_grpc.EngineServiceStub(grpc.insecure_channel(engine.grpc))
@@ -391,6 +392,7 @@ def unused(bench):
         counts[name] = int(re.search(r"^(?:summary|totals): (\d+)", out.read_text(), re.M).group(1)) / tokens
         print(f"{name:8}: {counts[name]:14,.0f} instructions a step of one token ({tokens} steps; {seconds:.1f} s under callgrind)")
     cluster.stop()
+    cluster.cleanup()
     bench.asked("instructions with sharing / alone", counts["sharing"] / counts["alone"], 1.01)
 
 

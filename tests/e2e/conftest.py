@@ -6,6 +6,7 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.error
 import urllib.request
@@ -102,10 +103,13 @@ class Process:
 
 
 class Cluster:
-    """A broker, a gateway and engines; everything is stopped at the end and must end with 0."""
+    """A broker, a gateway and engines, which meet in a folder of their own; everything is stopped at the end and must end
+    with 0."""
 
     def __init__(self, binaries, folder):
         self.binaries, self.folder, self.all = binaries, folder, []
+        self.sockets = tempfile.TemporaryDirectory(prefix="sc")  # short: a socket's path has at most 107 characters
+        self.shm_dir = self.sockets.name
         self.broker = self.gateway = None
 
     def spawn(self, binary, *flags, listen="127.0.0.1:0", http="127.0.0.1:0"):
@@ -124,8 +128,8 @@ class Cluster:
 
     def start_engine(self, model=TINY / "tiny-llama-a", name="tiny", *flags, wait=True):
         engine = self.spawn("swiftcache-engine", f"--model={model}", f"--model_name={name}",
-                            f"--broker={self.broker.grpc}", "--kv_cache_bytes=16MiB", "--threads=1",
-                            "--drain_timeout=10s", *flags)
+                            f"--broker={self.broker.grpc}", f"--shm_dir={self.shm_dir}", "--kv_cache_bytes=16MiB",
+                            "--threads=1", "--drain_timeout=10s", *flags)
         return engine.wait_healthy() if wait else engine
 
     def start(self, *flags):
@@ -149,12 +153,23 @@ class Cluster:
         codes = [(p.child.args[0], p.stop()) for p in reversed(self.all) if p.child.poll() is None]
         assert all(code == 0 for _, code in codes), codes
 
+    def cleanup(self):
+        """Leaves nothing behind, however the test ended."""
+        for process in self.all:
+            if process.child.poll() is None:
+                process.child.send_signal(signal.SIGCONT)
+                process.kill()
+        self.sockets.cleanup()
+
 
 @pytest.fixture
 def cluster(binaries, tmp_path):
     made = Cluster(binaries, tmp_path)
-    yield made
-    made.stop()
+    try:
+        yield made
+        made.stop()
+    finally:
+        made.cleanup()
 
 
 @pytest.fixture

@@ -193,9 +193,7 @@ def link_to_broker(cluster):
 
 def test_a_broker_that_is_cut_off_from_an_engine_costs_its_clients_nothing(cluster, link_to_broker, stubs):
     cluster.start_gateway()
-    engine = cluster.spawn("swiftcache-engine", f"--model={TINY / 'tiny-llama-a'}", "--model_name=tiny",
-                           f"--broker={link_to_broker.address}", "--kv_cache_bytes=16MiB", "--threads=1",
-                           "--drain_timeout=10s").wait_healthy()
+    engine = cluster.start_engine(TINY / "tiny-llama-a", "tiny", f"--broker={link_to_broker.address}")
     cluster.wait_models("tiny")
     streams = Streams(cluster.gateway.grpc, stubs, 16)
     wait_until(streams.all_begun, 60, "all streams begun")
@@ -248,9 +246,7 @@ def test_a_draining_engine_finishes_its_requests(tiny, stubs):
 def test_what_a_draining_engine_cannot_finish_is_unavailable_at_both_doors(cluster, stubs):
     cluster.start_broker()
     cluster.start_gateway()
-    engine = cluster.spawn("swiftcache-engine", f"--model={TINY / 'tiny-llama-a'}", "--model_name=tiny",
-                           f"--broker={cluster.broker.grpc}", "--kv_cache_bytes=16MiB", "--threads=1",
-                           "--drain_timeout=1ms").wait_healthy()
+    engine = cluster.start_engine(TINY / "tiny-llama-a", "tiny", "--drain_timeout=1ms")
     cluster.wait_models("tiny")
     streams = Streams(cluster.gateway.grpc, stubs, 4, tokens=1800)
     body = {"model": "tiny", "prompt": "x", "max_tokens": 1800, "ignore_eos": True, "stream": True}
@@ -269,8 +265,8 @@ def test_what_a_draining_engine_cannot_finish_is_unavailable_at_both_doors(clust
 def test_a_second_engine_of_the_same_name_is_refused_before_it_opens_a_port(tiny, binaries):
     import subprocess
     run = subprocess.run([binaries / "swiftcache-engine", f"--model={TINY / 'tiny-llama-a'}", "--model_name=tiny",
-                          "--name=tiny", f"--broker={tiny.broker.grpc}", "--kv_cache_bytes=16MiB",
-                          "--listen=127.0.0.1:0", "--http_listen=127.0.0.1:0"],
+                          "--name=tiny", f"--broker={tiny.broker.grpc}", f"--shm_dir={tiny.shm_dir}",
+                          "--kv_cache_bytes=16MiB", "--listen=127.0.0.1:0", "--http_listen=127.0.0.1:0"],
                          capture_output=True, text=True, timeout=60)
     assert run.returncode == 2
     assert "listening" not in run.stdout

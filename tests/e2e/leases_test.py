@@ -8,10 +8,8 @@ import os
 import pathlib
 import random
 import re
-import shutil
 import signal
 import socket
-import tempfile
 import threading
 import time
 
@@ -217,12 +215,11 @@ class Wire:
 
 
 class Leasing(Cluster):
-    """A cluster whose engines meet in a folder of their own."""
+    """A cluster whose engines lend and borrow."""
 
     def __init__(self, binaries, folder, model=MODEL):
         super().__init__(binaries, folder)
         self.model = model
-        self.shm_dir = tempfile.mkdtemp(prefix="scl")  # short: a socket's path has at most 107 characters
         self.engines, self.wires, self.loads = {}, [], []
 
     def begin(self, *broker_flags):
@@ -232,8 +229,7 @@ class Leasing(Cluster):
         return self
 
     def engine(self, name, *flags, model_name=None):
-        self.engines[name] = self.start_engine(self.model, model_name or name, f"--name={name}", f"--shm_dir={self.shm_dir}",
-                                               *flags, wait=False)
+        self.engines[name] = self.start_engine(self.model, model_name or name, f"--name={name}", *flags, wait=False)
         return self.engines[name]
 
     def wire(self):
@@ -295,11 +291,7 @@ class Leasing(Cluster):
             load.ending.set()
         for wire in self.wires:
             wire.close()
-        for process in self.all:
-            if process.child.poll() is None:
-                process.child.send_signal(signal.SIGCONT)
-                process.kill()
-        shutil.rmtree(self.shm_dir, ignore_errors=True)
+        super().cleanup()
 
 
 @pytest.fixture
