@@ -221,20 +221,21 @@ void EngineImpl::Handle(Message message) {
   }
 }
 
-// An engine that never started ends its requests on the caller's thread.
+// The loop is told under the lock: whoever is refused from here on comes after that. An engine that never started ends
+// its requests on the caller's thread.
 void EngineImpl::Drain(absl::Time deadline) {
   absl::MutexLock thread_lock(&thread_mutex_);
   {
     absl::MutexLock lock(&mutex_);
     draining_ = true;
     if (loop_ended_ && !thread_.joinable()) return;
+    if (const absl::Duration patience = deadline - clock_.Now();
+        thread_.joinable() && patience > absl::ZeroDuration()) {
+      queue_.PushUrgent(FinishMessage{});
+      mutex_.AwaitWithTimeout(absl::Condition(&loop_ended_), patience);
+    }
+    queue_.PushUrgent(StopMessage{});
   }
-  if (thread_.joinable()) {
-    queue_.PushUrgent(FinishMessage{});
-    absl::MutexLock lock(&mutex_);
-    mutex_.AwaitWithTimeout(absl::Condition(&loop_ended_), deadline - clock_.Now());
-  }
-  queue_.PushUrgent(StopMessage{});
   if (thread_.joinable()) {
     thread_.join();
   } else {

@@ -15,6 +15,9 @@
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23  // Linux 5.14; Debian 12's headers have it, older ones may not
 #endif
+#ifndef MADV_COLLAPSE
+#define MADV_COLLAPSE 25  // Linux 6.1
+#endif
 #ifndef F_SEAL_FUTURE_WRITE
 #define F_SEAL_FUTURE_WRITE 0x0010  // Linux 5.1
 #endif
@@ -28,12 +31,21 @@ absl::Status Refused(const char* what, int error) {
   return absl::ResourceExhaustedError(absl::StrCat("the kernel refused ", what, " (", std::strerror(error), ")"));
 }
 
-// Pages of a mapping may be huge where the machine allows that for shared memory, those of fallocate never are: hence
-// the mapping is touched first, and fallocate then says whether everything is there. madvise reports a full file system
-// as an error, so that no signal can come.
-absl::Status TakePages(int fd, std::byte* at, int64_t bytes) {
+// Many machines give shared memory huge pages on demand alone: a small page of each is taken, then made huge. A wish:
+// without them everything works, more slowly.
+void TakeHugePages(std::byte* at, int64_t bytes) {
   (void)madvise(at, bytes, MADV_HUGEPAGE);
+  for (int64_t offset = 0; offset + kHugePage <= bytes; offset += kHugePage) {
+    if (madvise(at + offset, sysconf(_SC_PAGESIZE), MADV_POPULATE_WRITE) != 0) break;
+    if (madvise(at + offset, kHugePage, MADV_COLLAPSE) != 0) break;
+  }
   (void)madvise(at, bytes, MADV_POPULATE_WRITE);
+}
+
+// Pages of a mapping may be huge, those of fallocate never are: hence they are taken first, and fallocate then says
+// whether everything is there. madvise reports a full file system as an error, so that no signal can come.
+absl::Status TakePages(int fd, std::byte* at, int64_t bytes) {
+  TakeHugePages(at, bytes);
   int result = 0;
   do {
     result = fallocate(fd, 0, 0, bytes);
@@ -60,12 +72,13 @@ absl::StatusOr<UniqueFd> ReopenReadOnly(int fd) {
 
 }  // namespace
 
-absl::StatusOr<Mapping> Mapping::Reserve(int64_t bytes) {
+absl::StatusOr<Mapping> Mapping::Reserve(int64_t bytes, int64_t past_border) {
   const int64_t wide = bytes + kHugePage;
   void* const start = mmap(nullptr, wide, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (start == MAP_FAILED) return Refused("the addresses", errno);
   std::byte* const first = static_cast<std::byte*>(start);
-  const int64_t skip = (kHugePage - reinterpret_cast<uintptr_t>(first) % kHugePage) % kHugePage;
+  const auto at = static_cast<int64_t>(reinterpret_cast<uintptr_t>(first) % kHugePage);
+  const int64_t skip = (past_border % kHugePage + kHugePage - at) % kHugePage;
   if (skip > 0) munmap(first, skip);
   if (wide - skip > bytes) munmap(first + skip + bytes, wide - skip - bytes);
   return Mapping(first + skip, bytes);

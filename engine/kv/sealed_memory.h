@@ -42,8 +42,9 @@ class Mapping {
   Mapping() = default;
   /// Takes over a range that mmap returned.
   Mapping(std::byte* base, int64_t bytes) : base_(base), bytes_(bytes) {}
-  /// Addresses without memory, aligned to a huge page; files are mapped over them. RESOURCE_EXHAUSTED.
-  static absl::StatusOr<Mapping> Reserve(int64_t bytes);
+  /// Addresses without memory; files are mapped over them. They begin `past_border` bytes past the border of a huge
+  /// page: what lies so in its file can be mapped by huge pages. RESOURCE_EXHAUSTED.
+  static absl::StatusOr<Mapping> Reserve(int64_t bytes, int64_t past_border = 0);
   Mapping(Mapping&& other) noexcept { *this = std::move(other); }
   Mapping& operator=(Mapping&& other) noexcept {
     std::swap(base_, other.base_);

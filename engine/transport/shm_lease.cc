@@ -12,7 +12,7 @@ namespace {
 
 absl::StatusOr<kv::Mapping> MapPieces(const OpenSpec& wanted, const std::vector<ShmPiece>& pieces,
                                       const std::vector<kv::UniqueFd>& fds) {
-  ASSIGN_OR_RETURN(kv::Mapping memory, kv::Mapping::Reserve(wanted.bytes));
+  ASSIGN_OR_RETURN(kv::Mapping memory, kv::Mapping::Reserve(wanted.bytes, pieces.front().offset));
   std::byte* at = memory.base();
   for (size_t i = 0; i < pieces.size(); ++i) {
     RETURN_IF_ERROR(MapForeignMemory(fds[i + 1].get(), pieces[i].offset, pieces[i].bytes, at));
