@@ -87,7 +87,7 @@ void Coordinator::Run() {
     Publish();
     // After Publish: a registration between a report and what it tells of would leave the lease out. And after what is
     // on its way back: what everybody is told of it would compete with it for processors.
-    if (donor_.blocks_coming_back() > 0 && !closed) continue;
+    if (donor_.revoking() && !closed) continue;
     for (const LeaseNews& news : std::exchange(news_, {})) broker_->Report(news);
   }
   for (const Lease& lease : donor_.Held()) transport_->Fence(lease.id);
@@ -191,10 +191,12 @@ void Coordinator::HandleOpened(LeaseId id, absl::StatusOr<transport::LeaseView> 
 
 // --- memory of our own that is needed back
 
-void Coordinator::NeedBack(int64_t blocks) {
+void Coordinator::NeedBack(int64_t blocks, int64_t blocks_lent) {
   Post([=, this](absl::Time now) {
-    if (donor_.blocks_coming_back() >= blocks) return;
-    needed_blocks_ = std::max(needed_blocks_, blocks);
+    const int64_t back_unheard = std::max<int64_t>(0, blocks_lent - donor_.blocks_on_loan());
+    const int64_t needed = blocks - back_unheard;
+    if (donor_.blocks_coming_back() >= needed) return;
+    needed_blocks_ = std::max(needed_blocks_, needed);
     if (advice_deadline_ != absl::InfiniteFuture()) return;  // asked already
     counters_.scale_up.Increment();
     advice_deadline_ = now + options_.broker_patience;
@@ -334,7 +336,7 @@ void Coordinator::Do(const Borrower::Use& a) {
   counters_.borrowed.Increment();
   LOG(INFO) << "lease " << a.lease.id << " of " << a.lease.borrower_blocks << " blocks from " << a.lease.donor
             << " is in use";
-  loop_->Use(a.lease.id, a.lease.borrower_blocks, opened_);
+  loop_->Use(a.lease.id, a.lease.borrower_blocks, a.lease.donor, opened_);
 }
 
 void Coordinator::Do(const Borrower::Lose& a) {

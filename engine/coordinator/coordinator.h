@@ -80,7 +80,8 @@ class Coordinator final : public transport::TransportEvents, public LeaseBrokerE
   void Dropped(kv::LeaseId id);
   void GenerationChanged(kv::LeaseId id);
   /// Own memory is needed: revokes leases until at least `blocks` of it are on their way back. Repeated needs are one.
-  void NeedBack(int64_t blocks);
+  /// `blocks_lent`, as the loop counts them: what came back and it has not heard of is not asked for again.
+  void NeedBack(int64_t blocks, int64_t blocks_lent = 0);
   /// More memory would be of use; `waiting_tokens` is the weight among borrowers. Repeated wishes are one.
   void WantMemory(int64_t bytes, int64_t waiting_tokens);
   void ReportWindow(const Window& window);

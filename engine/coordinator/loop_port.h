@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
@@ -22,7 +23,7 @@ class LoopPort {
   /// The extent is ours again.
   virtual void TakeBack(kv::LeaseId id, const lease::Extent& extent) = 0;
   // As a borrower.
-  virtual void Use(kv::LeaseId id, int64_t num_blocks, const transport::LeaseView& view) = 0;
+  virtual void Use(kv::LeaseId id, int64_t num_blocks, const std::string& donor, const transport::LeaseView& view) = 0;
   /// No new use; move or drop what lies there -> Coordinator::Drained. A step that reads the lease is cut short.
   virtual void Drain(kv::LeaseId id, absl::Time until) = 0;
   /// Its blocks are lost -> Coordinator::Dropped. A step that reads the lease is cut short.

@@ -43,8 +43,8 @@ class LeasePort final : public coordinator::LoopPort {
   LeasePort(BoundedQueue<Message>* queue, Urgency* urgency) : queue_(*queue), urgency_(*urgency) {}
   void Clear(kv::LeaseId id, const lease::Extent& extent) override { Push(ClearMessage{id, extent}); }
   void TakeBack(kv::LeaseId id, const lease::Extent& extent) override { Push(TakeBackMessage{id, extent}); }
-  void Use(kv::LeaseId id, int64_t num_blocks, const transport::LeaseView& view) override {
-    Push(UseMessage{id, num_blocks, view});
+  void Use(kv::LeaseId id, int64_t num_blocks, const std::string& donor, const transport::LeaseView& view) override {
+    Push(UseMessage{id, num_blocks, donor, view});
   }
   void Drain(kv::LeaseId id, absl::Time until) override {
     urgency_.Set(id, until);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <variant>
 
 #include "absl/status/status.h"
@@ -25,6 +26,7 @@ struct TakeBackMessage {
 struct UseMessage {
   kv::LeaseId id;
   int64_t num_blocks = 0;
+  std::string donor;
   transport::LeaseView view;
 };
 struct DrainMessage {

@@ -74,7 +74,7 @@ void Sharing::Scrub() {
 // --- as a borrower
 
 void Sharing::Do(const UseMessage& message) {
-  const kv::RegionId region = parts_.cache->AddRegion(message.num_blocks);
+  const kv::RegionId region = parts_.cache->AddRegion(message.num_blocks, message.donor);
   regions_.emplace(region, LeasedRegion{.lease = message.id, .region = region, .view = message.view});
   lendable_blocks_ = std::max<int64_t>(0, lendable_blocks_ - message.num_blocks);  // it was offered
   UpdatePotential();
@@ -229,7 +229,9 @@ void Sharing::Do(const StoredMessage& message) {
 void Sharing::Advance(int64_t waiting_tokens, int64_t longest_request_tokens) {
   Scrub();
   StartMoves();
-  if (const int64_t blocks = parts_.cache->TakeReclaimWish(); blocks > 0) parts_.coordinator->NeedBack(blocks);
+  if (const int64_t blocks = parts_.cache->TakeReclaimWish(); blocks > 0) {
+    parts_.coordinator->NeedBack(blocks, parts_.cache->num_leased_out());
+  }
   AskForMemory(waiting_tokens);
   const absl::Time now = parts_.clock->Now();
   window_.Note(now, parts_.cache->local().used, parts_.cache->BlocksFor(waiting_tokens), longest_request_tokens);

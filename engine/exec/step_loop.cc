@@ -172,7 +172,10 @@ bool StepLoop::Step() {
   meter_.Begin();
   const sched::StepPlan plan = scheduler_.Plan();
   NoteStarts(plan);
-  if (sharing_) sharing_->Advance(TokensNotRunning(), LongestRequestTokens());
+  if (sharing_) {
+    SizeLayerStream();
+    sharing_->Advance(TokensNotRunning(), LongestRequestTokens());
+  }
   const bool computes = !plan.chunks.empty();
   if (computes) RunStep(plan);
   Publish();
@@ -244,9 +247,11 @@ void StepLoop::SizeLayerStream() {
   if (!streamer_) return;
   const int64_t wanted = sharing_->StreamBlocks(cache_.leased_in().total);
   const auto reserved = static_cast<int64_t>(cache_.reserved().size());
-  if (wanted > reserved) (void)cache_.ReserveLocal(wanted - reserved);  // no room now: a later lease asks again
   if (wanted < reserved) cache_.ReleaseReserved(reserved - wanted);
-  streamer_->SetSlots(cache_.reserved());
+  // The rest as spilling makes room; until then some leased blocks are read where they lie.
+  const int64_t more = std::min(wanted - reserved, cache_.local().free / 2);
+  if (more > 0) (void)cache_.ReserveLocal(more);
+  if (static_cast<int64_t>(cache_.reserved().size()) != reserved) streamer_->SetSlots(cache_.reserved());
 }
 
 void StepLoop::NoteStarts(const sched::StepPlan& plan) {

@@ -133,9 +133,9 @@ void BlockPool::Vacate(Place place) {
   at.free.Insert(place.index);
 }
 
-RegionId BlockPool::AddRegion(int64_t num_blocks) {
+RegionId BlockPool::AddRegion(int64_t num_blocks, std::string lender) {
   const RegionId id(next_region_++);
-  leased_.emplace(id, Region(num_blocks));
+  leased_.emplace(id, Region(num_blocks, std::move(lender)));
   GrowIds();
   return id;
 }
@@ -152,11 +152,17 @@ void BlockPool::SetDraining(RegionId id) {
   region(id).draining = true;
 }
 
-std::optional<RegionId> BlockPool::RegionWithRoom(std::optional<RegionId> but) const {
+std::optional<RegionId> BlockPool::RegionWithRoom(std::optional<RegionId> leaving) const {
+  const Region& from = leaving ? region(*leaving) : local_;
   for (const auto& [id, region] : leased_) {
-    if (!region.draining && !region.free.empty() && id != but) return id;
+    if (TakesIn(region, from) && !region.free.empty()) return id;
   }
   return std::nullopt;
+}
+
+bool BlockPool::HasRefuge(RegionId leaving) const {
+  return std::any_of(leased_.begin(), leased_.end(),
+                     [&](const auto& entry) { return TakesIn(entry.second, region(leaving)); });
 }
 
 std::optional<Move> BlockPool::BeginMove(BlockId id, RegionId to) {

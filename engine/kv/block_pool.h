@@ -90,15 +90,19 @@ class BlockPool {
   /// Past the largest id in use.
   int64_t id_limit() const { return static_cast<int64_t>(blocks_.size()); }
 
-  RegionId AddRegion(int64_t num_blocks);
+  /// `lender`: whose memory it is; nothing: nobody's who lends more.
+  RegionId AddRegion(int64_t num_blocks, std::string lender = {});
   /// REQUIRES: no block lies there and no move begins or ends there.
   void RemoveRegion(RegionId id);
   /// From now on nothing is placed there. REQUIRES: not the own arena.
   void SetDraining(RegionId id);
   bool draining(RegionId id) const { return region(id).draining; }
   bool has_regions() const { return !leased_.empty(); }
-  /// The oldest lease, other than `but`, that does not drain and has a free place.
-  std::optional<RegionId> RegionWithRoom(std::optional<RegionId> but = std::nullopt) const;
+  /// The oldest lease that does not drain and has a free place; for what leaves a lease, one of another lender, since
+  /// this one may want the next lease back too.
+  std::optional<RegionId> RegionWithRoom(std::optional<RegionId> leaving = std::nullopt) const;
+  /// Whether there is one where `leaving` could go, were there room.
+  bool HasRefuge(RegionId leaving) const;
   /// Who lies, or arrives, on each place of a region.
   const std::vector<std::optional<BlockId>>& occupants(RegionId id) const { return region(id).occupants; }
 
@@ -154,7 +158,9 @@ class BlockPool {
     bool held() const { return cache || used(); }
   };
   struct Region {
-    explicit Region(int64_t num_blocks) : free(num_blocks), occupants(num_blocks) {}
+    explicit Region(int64_t num_blocks, std::string lender = {})
+        : lender(std::move(lender)), free(num_blocks), occupants(num_blocks) {}
+    std::string lender;
     ExtentSet free;
     std::vector<std::optional<BlockId>> occupants;
     int64_t used = 0, cached = 0;
@@ -164,6 +170,9 @@ class BlockPool {
   };
 
   static PlaceCounts CountsOf(const Region& region);
+  static bool TakesIn(const Region& region, const Region& leaving) {
+    return &region != &leaving && !region.draining && (region.lender.empty() || region.lender != leaving.lender);
+  }
   static bool IsSpillable(const Block& block) {
     return block.cache && block.local_sequences == 0 && !block.to && block.place.local();
   }

@@ -106,7 +106,9 @@ class KvCache {
   std::vector<int32_t> TakeDirty() { return pool_.TakeDirty(); }
 
   // For a borrower.
-  RegionId AddRegion(int64_t num_blocks) { return pool_.AddRegion(num_blocks); }
+  RegionId AddRegion(int64_t num_blocks, std::string lender = {}) {
+    return pool_.AddRegion(num_blocks, std::move(lender));
+  }
   /// Nothing is placed there, and nobody attaches what lies there, any more. Moves to it that finish stay at home.
   void RegionDraining(RegionId region) { pool_.SetDraining(region); }
   /// Up to `max` moves out of it, most worthwhile first: blocks of running sequences, then the most recently used; less

@@ -68,12 +68,14 @@ std::vector<Move> MovePlanner::Drain(RegionId region, int64_t count, int64_t kee
   return moves;
 }
 
-// False: nowhere to go, nor for those that are colder.
+// False: nowhere to go, nor for those that are colder. Idle blocks evict others only where that can give them room.
 bool MovePlanner::Leave(BlockId id, RegionId leaving, int64_t keep_free, std::vector<Move>& moves) {
-  const uint64_t before = pool_.sequence_holds(id) > 0 ? UINT64_MAX : tree_.last_use(id);
+  const bool in_use = pool_.sequence_holds(id) > 0;
+  const uint64_t before = in_use ? UINT64_MAX : tree_.last_use(id);
+  const bool may_evict = in_use || pool_.HasRefuge(leaving);
   std::optional<RegionId> to = RoomFor(id, leaving, keep_free);
   for (; !to; to = RoomFor(id, leaving, keep_free)) {
-    if (!tree_.EvictOne(before)) return false;
+    if (!may_evict || !tree_.EvictOne(before)) return false;
     ++evicted_;
   }
   moves.push_back(*pool_.BeginMove(id, *to));

@@ -255,6 +255,11 @@ int64_t Donor::blocks_coming_back() const {
   return blocks;
 }
 
+bool Donor::revoking() const {
+  return std::any_of(leases_.begin(), leases_.end(),
+                     [](const auto& lease) { return lease.second.phase == Phase::kRevoking; });
+}
+
 absl::Status Donor::CheckInvariants() const {
   std::vector<const Entry*> by_block;
   for (const auto& [id, entry] : leases_) {

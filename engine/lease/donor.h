@@ -153,6 +153,7 @@ class Donor {
   std::vector<Lease> Held() const;
   int64_t blocks_on_loan() const;      // taken out of local use, or about to be
   int64_t blocks_coming_back() const;  // of these: wanted back
+  bool revoking() const;               // a borrower drains: for revoke_deadline at most
   int64_t ignored() const { return ignored_; }
   /// INTERNAL says what does not add up: extents that overlap, states that disagree, deadlines that are missing.
   absl::Status CheckInvariants() const;

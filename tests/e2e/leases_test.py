@@ -369,6 +369,8 @@ def test_tokens_are_those_of_enough_memory(leasing, stubs, talks):
     load.until(lambda: {(donor, name) for _, _, donor, name in leasing.leases()} >=
                {(donor, name) for donor in ("donor", "donor2") for name in borrowers}, "everybody leases of both")
     load.until(hits(leasing, *borrowers), "more hits").stop()
+    loaded = {name: leasing.count(name, "swiftcache_kv_transfer_bytes_total", direction="load") for name in borrowers}
+    assert loaded["in_place"] == 0 < min(loaded["lsc"], loaded["throttled"]), loaded
     leasing.finish()
 
 

@@ -19,7 +19,7 @@ class RecordingLoopPort final : public LoopPort {
 
   void Clear(kv::LeaseId id, const lease::Extent&) override { log_.Add(absl::StrCat("Clear ", id.value())); }
   void TakeBack(kv::LeaseId id, const lease::Extent&) override { log_.Add(absl::StrCat("TakeBack ", id.value())); }
-  void Use(kv::LeaseId id, int64_t num_blocks, const transport::LeaseView&) override {
+  void Use(kv::LeaseId id, int64_t num_blocks, const std::string&, const transport::LeaseView&) override {
     log_.Add(absl::StrCat("Use ", id.value(), " of ", num_blocks));
   }
   void Drain(kv::LeaseId id, absl::Time) override { log_.Add(absl::StrCat("Drain ", id.value())); }

@@ -301,6 +301,17 @@ TEST_F(CoordinatorTest, ANeedThatIsMetMeanwhileTakesNothingMore) {
   EXPECT_EQ(transport_.log().Count("SendRevoke 2") + transport_.log().Count("SendRevoke 3"), 0);
 }
 
+TEST_F(CoordinatorTest, MemoryThatIsBackAndThatTheLoopHasNotHeardOfIsNotTakenTwice) {
+  Start({.broker_patience = absl::Hours(1)});
+  Lend(1), Lend(2), Lend(3);
+  coordinator_->OnReleased(kv::LeaseId(1));
+  coordinator_->NeedBack(2, /*blocks_lent=*/6);  // the loop has not handled TakeBack yet
+  Settle();
+  EXPECT_EQ(Metric("swiftcache_scale_up_total"), 0);
+  coordinator_->NeedBack(2, /*blocks_lent=*/4);
+  EXPECT_TRUE(broker_.log().WaitFor("ScaleUp 2"));
+}
+
 TEST_F(CoordinatorTest, ANeedThatIsRepeatedWhileItsMemoryIsOnItsWayIsOne) {
   Start({.broker_patience = absl::Hours(1)});
   Lend(1), Lend(2);

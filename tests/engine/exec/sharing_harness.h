@@ -171,8 +171,8 @@ class SharingHarness : private LoopObserver, private coordinator::LoopPort {
   void TakeBack(kv::LeaseId id, const lease::Extent& extent) override {
     Push("TakeBack", id, TakeBackMessage{id, extent});
   }
-  void Use(kv::LeaseId id, int64_t num_blocks, const transport::LeaseView& view) override {
-    Push("Use", id, UseMessage{id, num_blocks, view});
+  void Use(kv::LeaseId id, int64_t num_blocks, const std::string& donor, const transport::LeaseView& view) override {
+    Push("Use", id, UseMessage{id, num_blocks, donor, view});
   }
   void Drain(kv::LeaseId id, absl::Time until) override {
     urgency_.Set(id, until);

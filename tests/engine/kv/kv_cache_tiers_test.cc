@@ -317,6 +317,27 @@ TEST_F(KvCacheTiersTest, DrainingSavesBlocksInUseThenThoseLastUsed) {
   Check({&running});
 }
 
+TEST_F(KvCacheTiersTest, IdleBlocksDoNotFleeToTheSameLender) {
+  Create(4, 4);
+  const RegionId lease = cache_->AddRegion(4, "donor");
+  Cache(Count(4));
+  Cache(Count(4, 50));
+  while (Spill() > 0) {
+  }
+  ASSERT_GT(cache_->region(lease).cached, 0);
+  const RegionId next = cache_->AddRegion(4, "donor");
+  cache_->RegionDraining(lease);
+  EXPECT_THAT(cache_->PlanDrain(lease, 4), SizeIs(0)) << "it may want the other lease back too";
+  EXPECT_EQ(cache_->evicted_total(), 0) << "which would help nobody";
+  EXPECT_EQ(cache_->region(next).free, 4);
+  const RegionId other = cache_->AddRegion(1, "another");
+  const std::vector<Move> moves = cache_->PlanDrain(lease, 4);
+  ASSERT_THAT(moves, SizeIs(1));
+  EXPECT_EQ(moves[0].to.region, other);
+  EXPECT_TRUE(cache_->FinishMove(moves[0]));
+  Check({});
+}
+
 TEST_F(KvCacheTiersTest, ALostLeaseTakesWhatFollowsFromItsBlocksAlong) {
   Create(6, 1);
   const RegionId lease = cache_->AddRegion(1);
