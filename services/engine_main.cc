@@ -20,6 +20,7 @@
 #include "common/metrics/metrics.h"
 #include "common/rpc/address.h"
 #include "common/rpc/server.h"
+#include "common/sync/slices.h"
 #include "engine/exec/engine.h"
 #include "engine/kv/memory_limits.h"
 #include "engine/loader/checkpoint.h"
@@ -79,6 +80,7 @@ void AtLowPriority(const Work& work) {
   std::thread([&] {
     // Of this thread, and of those that it starts.
     setpriority(PRIO_PROCESS, 0, getpriority(PRIO_PROCESS, 0) + kComputeNiceness);
+    AskForSlices(Slices::kUsual);
     work();
   }).join();
 }
@@ -206,6 +208,7 @@ absl::Status Serve(const services::EngineFlags& flags, services::ShutdownSignals
 }  // namespace swiftcache
 
 int main(int argc, char** argv) {
+  swiftcache::AskForSlices(swiftcache::Slices::kShort);
   swiftcache::services::ShutdownSignals signals;
   swiftcache::services::EngineFlags flags;
   if (const std::optional<int> exit_code = flags.Parse(argc, argv)) return *exit_code;

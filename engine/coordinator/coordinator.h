@@ -6,7 +6,7 @@
 //   Coordinator coordinator(options, &transport, &broker, &loop, clock, metrics);
 //   coordinator.Start();
 //   coordinator.WantMemory(64 << 20, waiting_tokens);   // -> LoopPort::Use, some time
-//   coordinator.NeedBack(12);                           // -> LoopPort::TakeBack, within revoke_deadline
+//   coordinator.NeedBack(12, blocks_lent);              // -> LoopPort::TakeBack, within revoke_deadline
 //
 // A lease's life; on the left the donor's process, on the right the borrower's:
 //
@@ -81,7 +81,7 @@ class Coordinator final : public transport::TransportEvents, public LeaseBrokerE
   void GenerationChanged(kv::LeaseId id);
   /// Own memory is needed: revokes leases until at least `blocks` of it are on their way back. Repeated needs are one.
   /// `blocks_lent`, as the loop counts them: what came back and it has not heard of is not asked for again.
-  void NeedBack(int64_t blocks, int64_t blocks_lent = 0);
+  void NeedBack(int64_t blocks, int64_t blocks_lent);
   /// More memory would be of use; `waiting_tokens` is the weight among borrowers. Repeated wishes are one.
   void WantMemory(int64_t bytes, int64_t waiting_tokens);
   void ReportWindow(const Window& window);

@@ -23,10 +23,11 @@ class LoopPort {
   /// The extent is ours again.
   virtual void TakeBack(kv::LeaseId id, const lease::Extent& extent) = 0;
   // As a borrower.
+  /// The lease may be used. `donor`: whose memory it is; several leases may be one donor's.
   virtual void Use(kv::LeaseId id, int64_t num_blocks, const std::string& donor, const transport::LeaseView& view) = 0;
   /// No new use; move or drop what lies there -> Coordinator::Drained. A step that reads the lease is cut short.
   virtual void Drain(kv::LeaseId id, absl::Time until) = 0;
-  /// Its blocks are lost -> Coordinator::Dropped. A step that reads the lease is cut short.
+  /// Its blocks are lost -> Coordinator::Dropped, within a second.
   virtual void Lose(kv::LeaseId id) = 0;
   virtual void Stored(transport::Ticket ticket, const absl::Status& status) = 0;
   /// What donors can still lend, as far as the broker knows.

@@ -37,12 +37,18 @@ using Message = std::variant<std::unique_ptr<LiveRequest>, CancelMessage, LeaseM
 // Nothing wakes a loop whose plan was empty because memory is on its way, if that way ends in silence.
 constexpr absl::Duration kPatience = absl::Milliseconds(20);
 
+// A step that reads what is lost may end, or not: its donor, if it died, is owed an end of the mapping within a second.
+constexpr absl::Duration kUnmapWithin = absl::Milliseconds(500);
+
 // The coordinator's words as messages of the loop's queue; a step under way hears at once what concerns it.
 class LeasePort final : public coordinator::LoopPort {
  public:
-  LeasePort(BoundedQueue<Message>* queue, Urgency* urgency) : queue_(*queue), urgency_(*urgency) {}
+  LeasePort(BoundedQueue<Message>* queue, Urgency* urgency, const Clock* clock)
+      : queue_(*queue), urgency_(*urgency), clock_(*clock) {}
   void Clear(kv::LeaseId id, const lease::Extent& extent) override { Push(ClearMessage{id, extent}); }
-  void TakeBack(kv::LeaseId id, const lease::Extent& extent) override { Push(TakeBackMessage{id, extent}); }
+  void TakeBack(kv::LeaseId id, const lease::Extent& extent) override {
+    Push(TakeBackMessage{id, extent, clock_.Now()});
+  }
   void Use(kv::LeaseId id, int64_t num_blocks, const std::string& donor, const transport::LeaseView& view) override {
     Push(UseMessage{id, num_blocks, donor, view});
   }
@@ -51,7 +57,7 @@ class LeasePort final : public coordinator::LoopPort {
     Push(DrainMessage{id, until});
   }
   void Lose(kv::LeaseId id) override {
-    urgency_.Set(id, absl::InfinitePast());
+    urgency_.Set(id, clock_.Now() + kUnmapWithin);
     Push(LoseMessage{id});
   }
   void Stored(transport::Ticket ticket, const absl::Status& status) override { Push(StoredMessage{ticket, status}); }
@@ -62,6 +68,7 @@ class LeasePort final : public coordinator::LoopPort {
 
   BoundedQueue<Message>& queue_;
   Urgency& urgency_;
+  const Clock& clock_;
 };
 
 // The face of the loop: who is live, what the load is, and the queue through which the loop hears of everything.
@@ -76,7 +83,7 @@ class EngineImpl final : public Engine, private LoopObserver {
         clock_(clock),
         metrics_(metrics, {.block_tokens = options.block_tokens, .num_blocks = arena->num_blocks()}),
         queue_(options.max_waiting_requests),
-        lease_port_(&queue_, &urgency_),
+        lease_port_(&queue_, &urgency_, &clock_),
         loop_(options, std::move(model), std::move(arena), clock, &metrics_, this) {}
   ~EngineImpl() override { Drain(absl::InfinitePast()); }
 

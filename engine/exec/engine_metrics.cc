@@ -45,6 +45,8 @@ EngineMetrics::EngineMetrics(Metrics& m, const Geometry& geometry)
           m.Histogram("swiftcache_e2e_request_latency_seconds", "From arrival to the last token", kRequestBuckets)),
       kv_stall_(m.Histogram("swiftcache_kv_stall_seconds",
                             "Time that a step stood still for KV of leases that it streams", kKvBuckets)),
+      reclaim_wait_(m.Histogram("swiftcache_reclaim_wait_seconds", "From the need of memory that is lent to its return",
+                                kKvBuckets)),
       prefill_queue_(m.Histogram(kPrefill, kPrefillHelp, kKvBuckets, {{"phase", "queue"}})),
       prefill_load_(m.Histogram(kPrefill, kPrefillHelp, kKvBuckets, {{"phase", "load"}})),
       prefill_execute_(m.Histogram(kPrefill, kPrefillHelp, kKvBuckets, {{"phase", "execute"}})),
@@ -109,6 +111,10 @@ void EngineMetrics::Prefilled(const PrefillTimes& times) {
   prefill_load_.Observe(absl::ToDoubleSeconds(times.load));
   prefill_execute_.Observe(absl::ToDoubleSeconds(times.execute));
   prefill_store_.Observe(absl::ToDoubleSeconds(times.store));
+}
+
+void EngineMetrics::Reclaimed(absl::Duration since_needed) {
+  reclaim_wait_.Observe(absl::ToDoubleSeconds(since_needed));
 }
 
 void EngineMetrics::Stalled(absl::Duration stall) { kv_stall_.Observe(absl::ToDoubleSeconds(stall)); }

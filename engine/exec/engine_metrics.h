@@ -40,6 +40,8 @@ class EngineMetrics {
   void Prefilled(const PrefillTimes& times);
   /// A step streamed KV of leases through local slots, and stood still for it that long.
   void Stalled(absl::Duration stall);
+  /// What was lent was the owner's again so long after a sequence needed it.
+  void Reclaimed(absl::Duration since_needed);
   /// A step read KV of leases where it lies.
   void ReadInPlace(int64_t bytes);
   /// What borrowers cost this engine: swiftcache_interference_ratio, NaN where there is no ratio.
@@ -78,7 +80,8 @@ class EngineMetrics {
 
   Metrics& registry_;
   HistogramPair time_to_first_token_, inter_token_latency_, queue_time_;
-  prometheus::Histogram &e2e_latency_, &kv_stall_, &prefill_queue_, &prefill_load_, &prefill_execute_, &prefill_store_;
+  prometheus::Histogram &e2e_latency_, &kv_stall_, &reclaim_wait_, &prefill_queue_, &prefill_load_, &prefill_execute_,
+      &prefill_store_;
   CounterPair prompt_tokens_, generation_tokens_, preemptions_;
   prometheus::Counter &computed_tokens_, &local_tokens_, &donor_tokens_, &cache_queries_, &cache_hits_, &steps_,
       &evictions_, &read_in_place_;

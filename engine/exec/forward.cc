@@ -8,8 +8,9 @@
 namespace swiftcache::engine::exec {
 namespace {
 
-void AddOnce(kv::LeaseId id, std::vector<kv::LeaseId>& ids) {
-  if (std::find(ids.begin(), ids.end(), id) == ids.end()) ids.push_back(id);
+template <typename T>
+void AddOnce(const T& value, std::vector<T>& values) {
+  if (std::find(values.begin(), values.end(), value) == values.end()) values.push_back(value);
 }
 
 }  // namespace
@@ -44,7 +45,7 @@ absl::Status Forward::RunLayers(bool may_cut_short, Outcome& outcome) {
     progress_.fetch_add(1, std::memory_order_relaxed);
     if (!reads_leases) continue;
     CheckInPlace(outcome);
-    if (may_cut_short && TooLate(begin, layer + 1)) {
+    if ((may_cut_short && TooLate(begin, layer + 1)) || AllLost(outcome)) {
       outcome.cut_short = true;
       return absl::OkStatus();
     }
@@ -58,6 +59,7 @@ void Forward::Gather(const sched::StepPlan& plan) {
   sequences_.clear();
   logit_rows_.clear();
   lease_ids_.clear();
+  readings_.clear();
   in_place_.clear();
   streamed_.clear();
   if (leases_ && leases_->streamer != nullptr) leases_->streamer->Begin();
@@ -87,6 +89,8 @@ std::byte* Forward::AddressOf(kv::BlockId id) {
 std::byte* Forward::LeasedAddress(kv::BlockId id, kv::Place place) {
   const LeasedRegion& region = leases_->sharing->RegionOf(place.region);
   AddOnce(region.lease, lease_ids_);
+  const Reading reading{sequences_.size(), region.lease};
+  if (readings_.empty() || readings_.back() != reading) readings_.push_back(reading);
   if (leases_->streamer != nullptr) {
     const int64_t offset = place.index * arena_->block_bytes();
     if (const auto stream = leases_->streamer->Add(id, region.lease, offset)) {
@@ -122,6 +126,16 @@ void Forward::CheckInPlace(Outcome& outcome) const {
     read.view.NoteRead(read.num_blocks * arena_->block_bytes() / model_->geometry().num_layers);
     if (!read.view.Holds()) AddOnce(read.lease, outcome.lost);
   }
+}
+
+bool Forward::AllLost(const Outcome& outcome) const {
+  if (outcome.lost.empty()) return false;
+  std::vector<size_t> lost;
+  for (const Reading& reading : readings_) {
+    const bool is_lost = std::find(outcome.lost.begin(), outcome.lost.end(), reading.lease) != outcome.lost.end();
+    if (is_lost) AddOnce(reading.sequence, lost);
+  }
+  return lost.size() == sequences_.size();
 }
 
 // True where a lease that is read is due before the rest of the step will be done, at the pace so far.

@@ -27,16 +27,18 @@
 namespace swiftcache::engine::exec {
 
 /// What is read of a lease is good if its generation word is unchanged after the last read (LeaseView::Holds has the
-/// argument): in place that is after the last layer, asked after every layer so that a step of lost sequences ends
-/// early; what is streamed is checked around each copy, and stays good. Garbage is read meanwhile and does no harm: it
-/// is numbers in the rows of its own sequence, whose results are thrown away. Thread-safety: none, but progress() may
-/// be read by any thread. Ownership: borrows what is handed in, owns the batch's scratch. Errors: the model's.
+/// argument): in place that is after the last layer, asked after every layer so that a step of none but lost sequences
+/// ends early; what is streamed is checked around each copy, and stays good. Garbage is read meanwhile and does no
+/// harm: it is numbers in the rows of its own sequence, whose results are thrown away. Thread-safety: none, but
+/// progress() may be read by any thread. Ownership: borrows what is handed in, owns the batch's scratch. Errors: the
+/// model's.
 class Forward {
  public:
   struct Outcome {
     std::span<const float> logits;  // [chunks that sample][vocab_size], in their order; valid until the next Run
     std::vector<kv::LeaseId> lost;  // memory that changed hands while this step read it
-    bool cut_short = false;         // a lease is wanted back before this step could have ended: no logits
+    // No logits: a lease is wanted back before this step could have ended, or every sequence read lost ones.
+    bool cut_short = false;
   };
   /// Of an engine that shares.
   struct Leases {
@@ -63,6 +65,11 @@ class Forward {
     transport::LeaseView view;
     int64_t num_blocks = 0;
   };
+  struct Reading {
+    size_t sequence = 0;  // index in sequences_
+    kv::LeaseId lease;
+    friend bool operator==(const Reading&, const Reading&) = default;
+  };
   struct Streamed {
     size_t block = 0;  // index in blocks_
     int64_t stream = 0;
@@ -75,6 +82,7 @@ class Forward {
   void NoteLost(std::span<const kv::LeaseId> leases, Outcome& outcome) const;
   void CheckInPlace(Outcome& outcome) const;
   bool TooLate(absl::Time begin, int64_t layers_done) const;
+  bool AllLost(const Outcome& outcome) const;
   absl::StatusOr<Outcome> RunModel(bool may_cut_short);
   absl::Status RunLayers(bool may_cut_short, Outcome& outcome);
 
@@ -87,6 +95,7 @@ class Forward {
   std::vector<models::SequenceRows> sequences_;
   std::vector<int32_t> logit_rows_;
   std::vector<kv::LeaseId> lease_ids_;  // read by this step
+  std::vector<Reading> readings_;       // likewise, in the order of the sequences
   std::vector<InPlace> in_place_;
   std::vector<Streamed> streamed_;
   std::atomic<int64_t> progress_{0};

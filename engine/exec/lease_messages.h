@@ -22,6 +22,7 @@ struct ClearMessage {
 struct TakeBackMessage {
   kv::LeaseId id;
   lease::Extent extent;
+  absl::Time returned_at;
 };
 struct UseMessage {
   kv::LeaseId id;

@@ -15,11 +15,12 @@ using kv::Move;
 
 namespace {
 
-constexpr int64_t kMovesAtOnce = 64;   // copies under way: enough to keep the transport busy
-constexpr int64_t kMovesToClear = 64;  // own blocks that a loan may push aside
-constexpr int kDrainDivisor = 2;       // copies of a drain may take this part of the time left
-constexpr int64_t kWishDivisor = 4;    // at least this part of own and of leased memory is asked for
-constexpr int64_t kDrainBatch = 8;     // moves planned before the clock is read again, and
+constexpr int64_t kStoresAtOnce = 64;      // under way: enough to keep the transport busy
+constexpr int64_t kFetchBytes = 4 * kMiB;  // of a fetch: a drain, and the first layer's load, wait for it
+constexpr int64_t kMovesToClear = 64;      // own blocks that a loan may push aside
+constexpr int kDrainDivisor = 2;           // copies of a drain may take this part of the time left
+constexpr int64_t kWishDivisor = 4;        // at least this part of own and of leased memory is asked for
+constexpr int64_t kDrainBatch = 8;         // moves planned before the clock is read again, and
 constexpr int64_t kDrainBatchBytes = kMiB;
 constexpr absl::Duration kBetweenDrains = absl::Milliseconds(50);  // drains closer than this are of one need
 
@@ -29,6 +30,7 @@ Sharing::Sharing(const Options& options, const Parts& parts)
     : options_(options), parts_(parts), window_({.window = options.scale_down_window}) {}
 
 void Sharing::Handle(const LeaseMessage& message) {
+  FinishFetch();
   std::visit([this](const auto& m) { Do(m); }, message);
   FinishRegions();
 }
@@ -53,7 +55,10 @@ void Sharing::Do(const ClearMessage& message) {
   const std::optional<std::vector<Move>> moves = parts_.cache->ClearForLending(first, count, kMovesToClear);
   bool ok = moves.has_value();
   if (ok) {
-    for (const Move& move : *moves) CopyHere(move);
+    for (const Move& move : *moves) {
+      std::memcpy(Address(move.to), Address(move.from), parts_.arena->block_bytes());
+      parts_.cache->FinishMove(move);
+    }
     ok = parts_.cache->Lend(first, count);
   }
   if (ok && options_.scrub_on_return) std::memset(parts_.arena->Address(first), 0, count * parts_.arena->block_bytes());
@@ -63,6 +68,21 @@ void Sharing::Do(const ClearMessage& message) {
 void Sharing::Do(const TakeBackMessage& message) {
   parts_.cache->TakeBack(static_cast<int32_t>(message.extent.first_block),
                          static_cast<int32_t>(message.extent.num_blocks));
+  const int64_t free = parts_.cache->local().free;
+  if (!need_ || (free < need_->free_blocks && parts_.cache->num_leased_out() > 0)) return;
+  const absl::Duration waited = std::max(absl::ZeroDuration(), message.returned_at - need_->since);
+  parts_.metrics->Reclaimed(waited);
+  LOG(INFO) << "what was lent is back " << waited << " after it was needed: " << free << " blocks are free, "
+            << need_->free_blocks << " were to be";
+  need_.reset();
+}
+
+void Sharing::AskBack() {
+  const int64_t blocks = parts_.cache->TakeReclaimWish();
+  if (blocks == 0) return need_.reset();
+  if (!need_) need_ = {.since = parts_.clock->Now()};
+  need_->free_blocks = parts_.cache->local().free + blocks;
+  parts_.coordinator->NeedBack(blocks, parts_.cache->num_leased_out());
 }
 
 void Sharing::Scrub() {
@@ -90,7 +110,7 @@ void Sharing::UpdatePotential() {
   const int64_t leased = parts_.cache->leased_in().total + lendable_blocks_;
   const auto reserved = static_cast<int64_t>(parts_.cache->reserved().size());
   const int64_t more_reserved = std::max<int64_t>(0, StreamBlocks(leased) - reserved);
-  parts_.cache->SetPotentialRegionBlocks(std::max<int64_t>(0, leased - more_reserved));
+  parts_.cache->SetPotentialRegionBlocks(std::max<int64_t>(0, leased - more_reserved), lendable_blocks_);
 }
 
 int64_t Sharing::StreamBlocks(int64_t leased_blocks) const {
@@ -127,7 +147,8 @@ void Sharing::Drain(LeasedRegion& region) {
     if (parts_.clock->Now() >= (in_use ? used_deadline : idle_deadline)) return;
     const std::vector<Move> moves = parts_.cache->PlanDrain(region.region, batch);
     if (moves.empty()) return;
-    for (const Move& move : moves) Start(move);
+    Start(moves);
+    FinishFetch();
   }
 }
 
@@ -182,34 +203,46 @@ void Sharing::FinishRegions() {
 // --- copies
 
 void Sharing::StartMoves() {
-  const int64_t room = kMovesAtOnce - static_cast<int64_t>(copies_.size());
-  if (room <= 0) return;
-  for (const Move& move : parts_.cache->TakeMoves(room)) Start(move);
+  const int64_t stores = std::max<int64_t>(0, kStoresAtOnce - static_cast<int64_t>(stores_.size()));
+  Start(parts_.cache->TakeMoves(stores, std::max<int64_t>(1, kFetchBytes / parts_.arena->block_bytes())));
 }
 
-void Sharing::Start(const Move& move) {
-  if (move.to.local()) return CopyHere(move);
+// What comes home is read by the next step there, by this one where it was: the copy and the step do not disturb each
+// other, since neither place is written.
+void Sharing::Start(const std::vector<Move>& moves) {
   const int64_t bytes = parts_.arena->block_bytes();
-  const transport::Ticket ticket =
-      parts_.transport->Store(regions_.at(move.to.region).lease, move.to.index * bytes, Address(move.from), bytes);
-  copies_.emplace(ticket, move);
+  std::vector<transport::LoadPiece> pieces;
+  std::vector<Move> home;
+  for (const Move& move : moves) {
+    if (move.to.local()) {
+      pieces.push_back({regions_.at(move.from.region).lease, move.from.index * bytes, bytes, Address(move.to)});
+      home.push_back(move);
+    } else {
+      const kv::LeaseId lease = regions_.at(move.to.region).lease;
+      stores_.emplace(parts_.transport->Store(lease, move.to.index * bytes, Address(move.from), bytes), move);
+    }
+  }
+  if (!pieces.empty()) fetch_ = Fetch{parts_.transport->Load(std::move(pieces)), std::move(home)};
 }
 
-// Into the own arena, at once. What comes from a lease is good if the lease still holds after the copy.
-void Sharing::CopyHere(const Move& move) {
-  std::memcpy(Address(move.to), Address(move.from), parts_.arena->block_bytes());
-  if (move.from.local() || regions_.at(move.from.region).view.Holds()) {
-    parts_.cache->FinishMove(move);
-  } else {
-    parts_.cache->AbortMove(move);
+void Sharing::FinishFetch() {
+  if (!fetch_) return;
+  const Fetch fetch = *std::exchange(fetch_, std::nullopt);
+  const std::vector<kv::LeaseId> lost = parts_.transport->Await(fetch.load);
+  for (const Move& move : fetch.moves) {
+    if (std::find(lost.begin(), lost.end(), regions_.at(move.from.region).lease) == lost.end()) {
+      parts_.cache->FinishMove(move);
+    } else {
+      parts_.cache->AbortMove(move);
+    }
   }
 }
 
 void Sharing::Do(const StoredMessage& message) {
-  const auto it = copies_.find(message.ticket);
-  if (it == copies_.end()) return;
+  const auto it = stores_.find(message.ticket);
+  if (it == stores_.end()) return;
   const Move move = it->second;
-  copies_.erase(it);
+  stores_.erase(it);
   const bool good = message.status.ok() && (move.from.local() || regions_.at(move.from.region).view.Holds());
   if (good) {
     parts_.cache->FinishMove(move);
@@ -227,11 +260,10 @@ void Sharing::Do(const StoredMessage& message) {
 // --- wishes
 
 void Sharing::Advance(int64_t waiting_tokens, int64_t longest_request_tokens) {
+  FinishFetch();
+  if (!parts_.scheduler->has_work()) need_.reset();  // cancelled
   Scrub();
   StartMoves();
-  if (const int64_t blocks = parts_.cache->TakeReclaimWish(); blocks > 0) {
-    parts_.coordinator->NeedBack(blocks, parts_.cache->num_leased_out());
-  }
   AskForMemory(waiting_tokens);
   const absl::Time now = parts_.clock->Now();
   window_.Note(now, parts_.cache->local().used, parts_.cache->BlocksFor(waiting_tokens), longest_request_tokens);

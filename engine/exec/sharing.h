@@ -17,6 +17,7 @@
 #include "common/base/clock.h"
 #include "engine/coordinator/coordinator.h"
 #include "engine/coordinator/window_tracker.h"
+#include "engine/exec/engine_metrics.h"
 #include "engine/exec/lease_messages.h"
 #include "engine/exec/urgency.h"
 #include "engine/kv/arena.h"
@@ -54,11 +55,16 @@ class Sharing {
     coordinator::Coordinator* coordinator;
     Urgency* urgency;
     const Clock* clock;
+    EngineMetrics* metrics;
   };
   Sharing(const Options& options, const Parts& parts);
 
   void Handle(const LeaseMessage& message);
-  /// After each plan, and whenever a message was handled: what cache and scheduler wish for is set going.
+  /// Before each plan: blocks that came home while the last step ran are there.
+  void FinishFetch();
+  /// After each plan: what is lent and was needed is asked back.
+  void AskBack();
+  /// After each plan, and whenever a message was handled: what else cache and scheduler wish for is set going.
   /// `waiting_tokens`: of requests that do not run yet.
   void Advance(int64_t waiting_tokens, int64_t longest_request_tokens);
   /// When Advance has something to do without a message.
@@ -85,8 +91,7 @@ class Sharing {
   LeasedRegion* Find(kv::LeaseId lease);
   void Scrub();
   void StartMoves();
-  void Start(const kv::Move& move);
-  void CopyHere(const kv::Move& move);
+  void Start(const std::vector<kv::Move>& moves);
   void Drain(LeasedRegion& region);
   void ResetReaders(const LeasedRegion& region);
   void FinishRegions();
@@ -96,7 +101,17 @@ class Sharing {
   const Options options_;
   const Parts parts_;
   std::map<kv::RegionId, LeasedRegion> regions_;
-  std::map<transport::Ticket, kv::Move> copies_;
+  std::map<transport::Ticket, kv::Move> stores_;
+  struct Fetch {
+    transport::Ticket load;
+    std::vector<kv::Move> moves;  // to the own arena
+  };
+  std::optional<Fetch> fetch_;  // at most one at a time
+  struct Need {
+    absl::Time since;
+    int64_t free_blocks = 0;  // what would do
+  };
+  std::optional<Need> need_;  // of what is lent
   coordinator::WindowTracker window_;
   int64_t lendable_blocks_ = 0;
   absl::Time idle_moves_until_ = absl::InfinitePast();  // of all drains for one need

@@ -35,7 +35,7 @@ StepLoop::StepLoop(const EngineOptions& options, std::unique_ptr<models::Model> 
               .block_tokens = options.block_tokens,
               .enable_prefix_caching = options.enable_prefix_caching,
               .may_borrow = options.may_borrow(),
-              .max_chunk_tokens = options.max_num_batched_tokens}),
+              .max_chunk_tokens = std::min(options.max_num_batched_tokens, options.max_tokens_on_leases)}),
       scheduler_({.max_num_seqs = options.max_num_seqs,
                   .max_num_batched_tokens = options.max_num_batched_tokens,
                   .max_tokens_touching_regions = options.max_tokens_on_leases},
@@ -57,7 +57,8 @@ void StepLoop::Share(const LoopSharing& sharing) {
                      .transport = sharing.transport,
                      .coordinator = sharing.coordinator,
                      .urgency = sharing.urgency,
-                     .clock = &clock_});
+                     .clock = &clock_,
+                     .metrics = metrics_});
   if (options_.stream == StreamMode::kLsc) {
     const models::ModelGeometry& geometry = model_->geometry();
     streamer_.emplace(backend::KvLayout{.num_layers = geometry.num_layers,
@@ -168,12 +169,16 @@ void StepLoop::EndAll() {
 }
 
 bool StepLoop::Step() {
-  if (sharing_) EndStarved();
   meter_.Begin();
+  if (sharing_) {
+    sharing_->FinishFetch();
+    EndStarved();
+  }
   const sched::StepPlan plan = scheduler_.Plan();
   NoteStarts(plan);
   if (sharing_) {
     SizeLayerStream();
+    sharing_->AskBack();
     sharing_->Advance(TokensNotRunning(), LongestRequestTokens());
   }
   const bool computes = !plan.chunks.empty();

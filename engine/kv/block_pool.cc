@@ -204,6 +204,8 @@ bool BlockPool::EndMove(const Move& move, bool arrived) {
   Block& block = blocks_[move.id.value()];
   CHECK(block.place == move.from && block.to == move.to) << "block " << move.id << " is on no such move";
   CountMove(move, -1);
+  // What came in part, from a lease that was lost meanwhile, may be anybody's.
+  if (!arrived && move.to.local()) dirty_.Unite(move.to.index, 1);
   if (!block.held()) {
     Vacate(move.from);
     Vacate(move.to);
@@ -264,6 +266,7 @@ void BlockPool::Unreserve(int32_t index) {
   CHECK_GT(num_reserved_, 0);
   --num_reserved_;
   local_.free.Insert(index);
+  dirty_.Unite(index, 1);
 }
 
 PlaceCounts BlockPool::CountsOf(const Region& region) {

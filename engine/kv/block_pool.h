@@ -129,6 +129,7 @@ class BlockPool {
 
   /// Takes the lowest free places out of use. REQUIRES: count <= local().free.
   std::vector<int32_t> Reserve(int64_t count);
+  /// It is dirty: what was streamed through it may be of a lease that was lost.
   void Unreserve(int32_t index);
 
   PlaceCounts local() const { return CountsOf(local_); }

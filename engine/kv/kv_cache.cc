@@ -119,21 +119,33 @@ bool KvCache::Touches(const BlockTable& table, RegionId region) const {
                      [&](const BlockRef& block) { return pool_.place(block.id()).region == region; });
 }
 
-std::vector<Move> KvCache::TakeMoves(int64_t max) {
+std::vector<Move> KvCache::TakeMoves(int64_t max_spills, int64_t max_promotions) {
   if (!pool_.has_regions()) return {};
+  MakeRoomInLeases();
   std::vector<Move> moves;
-  if (const int64_t spills = std::min(max, SpillsWanted()); spills > 0) {
+  if (const int64_t spills = std::min(max_spills, SpillsWanted(watermark())); spills > 0) {
     moves = planner_.Spill(spills);
-  } else if (const int64_t promotions = std::min(max, PromotionsWanted()); promotions > 0) {
+  } else if (const int64_t promotions = std::min(max_promotions, PromotionsWanted()); promotions > 0) {
     moves = planner_.Promote(promotions);
   }
   spill_wish_ = 0;
   return moves;
 }
 
-int64_t KvCache::SpillsWanted() const {
+// Where leases are full, and no more are to be had, the coldest of all go before anybody waits for the room (for who
+// waits already, Grow has seen to it). For no more places than leases add: an engine never caches less with them than
+// without.
+void KvCache::MakeRoomInLeases() {
+  if (spill_wish_ > 0 || leasable_blocks_ > 0) return;
+  const int64_t keep_free = std::min(watermark(), pool_.live().total - pool_.num_reserved());
+  while (std::min(SpillsWanted(keep_free), pool_.num_spillable()) > pool_.live().free && tree_.EvictOne()) {
+    CountEvicted(1);
+  }
+}
+
+int64_t KvCache::SpillsWanted(int64_t keep_free) const {
   if (pool_.num_lent() > 0 && spill_wish_ == 0) return 0;  // own memory comes back before any is used up elsewhere
-  return std::max(watermark() - pool_.local().free, spill_wish_) - pool_.num_outbound_moves();
+  return std::max(keep_free - pool_.local().free, spill_wish_) - pool_.num_outbound_moves();
 }
 
 // Half a watermark above the one that spills, so that blocks do not go to and fro.

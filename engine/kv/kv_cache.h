@@ -5,7 +5,7 @@
 //   KvCache::Attached cached = cache.Attach(table, salt, tokens);
 //   if (cache.Grow(table, computed + chunk) == Growth::kNoRoom) ...   // somebody must give way
 //   for (int32_t place : cache.TakeDirty()) ...                       // scrub, before the step writes
-//   for (const Move& move : cache.TakeMoves(8)) ...                   // start the copy
+//   for (const Move& move : cache.TakeMoves(8, 8)) ...                // start the copy
 //   cache.FinishMove(move);                                           // when it is done, between steps
 //   cache.Commit(table, tokens, computed);                            // after the step
 //   cache.Release(table);
@@ -61,7 +61,7 @@ class KvCache {
     int64_t block_tokens = 0;
     bool enable_prefix_caching = true;
     bool may_borrow = false;       // TakeLeaseWish ever wishes
-    int64_t max_chunk_tokens = 0;  // of a step
+    int64_t max_chunk_tokens = 0;  // of a step that reads leases
     int64_t watermark_blocks = 0;  // local places that spilling keeps free; 0: see watermark()
   };
   explicit KvCache(const Options& options);
@@ -94,10 +94,11 @@ class KvCache {
   bool Touches(const BlockTable& table, RegionId region) const;
 
   // For the loop, between steps.
-  /// Up to `max` moves to start now: spills that somebody waits for or that keep the watermark free, and promotions of
-  /// blocks in use where local room is plentiful. Each must be ended, by FinishMove or AbortMove; the source's bytes do
-  /// not change until then. If copies to a region fail, call RegionDraining before the next TakeMoves.
-  std::vector<Move> TakeMoves(int64_t max);
+  /// Moves to start now: spills that somebody waits for or that keep the watermark free (full leases evict for that),
+  /// or promotions of blocks in use where local room is plentiful. Each must be ended, by FinishMove or AbortMove; the
+  /// source's bytes do not change until then. If copies to a region fail, call RegionDraining before the next
+  /// TakeMoves.
+  std::vector<Move> TakeMoves(int64_t max_spills, int64_t max_promotions);
   /// The bytes have arrived (and, from a lease, they were good). False: the block stayed where it was.
   bool FinishMove(const Move& move) { return pool_.FinishMove(move); }
   void AbortMove(const Move& move) { pool_.AbortMove(move); }
@@ -120,8 +121,12 @@ class KvCache {
   /// Blocks that it would like to lease beyond what it has: evictions are near or happened since the last call, or a
   /// sequence waits for more than there is. A level, not an increment.
   int64_t TakeLeaseWish();
-  /// How many blocks leases may come to, in all; what does not fit into these and the own arena can never run.
-  void SetPotentialRegionBlocks(int64_t blocks) { potential_region_blocks_ = blocks; }
+  /// How many blocks leases may come to, in all: what does not fit into these and the own arena can never run. And how
+  /// many more may be leased: while there are some, none is evicted ahead of the need.
+  void SetPotentialRegionBlocks(int64_t blocks, int64_t leasable) {
+    potential_region_blocks_ = blocks;
+    leasable_blocks_ = leasable;
+  }
   /// A sequence waits until the cache has this many blocks.
   void NoteNeed(int64_t blocks) { needed_ = std::max(needed_, blocks); }
 
@@ -159,7 +164,7 @@ class KvCache {
   int64_t num_potential() const;
   /// Blocks that Grow can still give, now or after a wait.
   int64_t num_available() const;
-  /// max(two largest chunks, 1/8 of the usable local blocks) or watermark_blocks, and at most half of them.
+  /// max(two such chunks, 1/8 of the usable local blocks) or watermark_blocks, and at most half of them.
   int64_t watermark() const;
   int64_t evicted_total() const { return evicted_total_; }
 
@@ -171,7 +176,8 @@ class KvCache {
   Growth MakeFree(int64_t count, int64_t wish);
   Growth EvictLocal(int64_t count);
   Growth MakeFreeAcrossTiers(int64_t count, int64_t wish);
-  int64_t SpillsWanted() const;
+  void MakeRoomInLeases();
+  int64_t SpillsWanted(int64_t keep_free) const;
   int64_t PromotionsWanted() const;
   void CountEvicted(int64_t blocks);
 
@@ -180,7 +186,7 @@ class KvCache {
   PrefixTree tree_;
   MovePlanner planner_;
   std::vector<int32_t> reserved_;
-  int64_t potential_region_blocks_ = 0;
+  int64_t potential_region_blocks_ = 0, leasable_blocks_ = 0;
   // Since they were last taken.
   int64_t reclaim_wish_ = 0, spill_wish_ = 0, needed_ = 0, recently_evicted_ = 0;
   int64_t evicted_total_ = 0;

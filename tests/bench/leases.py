@@ -66,11 +66,11 @@ class Answer:
 class Side:
     """One cluster of a comparison: the chat engine with `own` tokens of memory, and a donor for each of `donors`."""
 
-    def __init__(self, bench, name, own, donors=(), chat_flags=(), donor_flags=()):
+    def __init__(self, bench, name, own, donors=(), chat_flags=(), donor_flags=(), window="1s"):
         self.name, self.bench = name, bench
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix=f"{name}-", dir=bench.folder))
         self.cluster = Cluster(bench.binaries, self.folder)
-        self.cluster.start_broker("--scale_down_window=1s")
+        self.cluster.start_broker(f"--scale_down_window={window}")
         self.cluster.start_gateway()
         threads = f"--threads={bench.args.threads}"
         self.donors = [self.cluster.start_engine(bench.args.model, f"donor{i}", threads, f"--kv_cache_bytes={tokens * TOKEN_BYTES}",
@@ -264,40 +264,49 @@ def longest(bench):
 
 
 def reclaim(bench):
-    """A donor takes 64 MiB and more back at once, as the log tells; the borrower is idle, or in the middle of a step."""
-    tokens = (48 << 20) // (2 * TOKEN_BYTES)  # in f32, beyond the borrower's own; it leases some more than it needs
+    """A donor's prompt needs 64 MiB and more of what it has lent: from the need to memory that its next plan can use, as
+    its log tells. The borrower is idle, or in the middle of a step; the donor waits, its own memory being full of what it has
+    cached, or computes with what is free meanwhile, on the same cores."""
+    block = 16 * 2 * TOKEN_BYTES  # in f32
+    own, prompt_blocks = 170, 162  # of the donor
     f32 = ("--kv_cache_dtype=f32",)
-    side = bench.side("reclaim", 2 * 600, (2 * (tokens + 1400),), ("--stream=in_place", *f32), f32)
-    donor = side.donors[0]
-    from swiftcache.v1 import broker_pb2, broker_pb2_grpc  # swiftcachectl's start and end would compete for processors
-    broker = broker_pb2_grpc.BrokerServiceStub(grpc.insecure_channel(side.cluster.broker.grpc))
-    for busy in (False, True):
-        times, fenced, freed = [], 0, []
-        for _ in range(bench.args.rounds):
-            prompt = bench.tokens(600 + tokens)
+    side = bench.side("reclaim", 2 * 600, (2 * 16 * own,), ("--stream=in_place", *f32),
+                      ("--max_num_batched_tokens=2600", *f32), window="100ms")  # soon it lends again
+    donor, name = side.donors[0], "donor0"
+
+    def lent():
+        return next(int(v) for k, v in donor.metrics().items() if k.startswith("swiftcache_kv_blocks{") and "leased_out" in k)
+
+    for busy, full in ((False, True), (False, False), (True, True)):
+        times, needed = [], []
+        for _ in range(3 * bench.args.rounds):
+            if len(times) == bench.args.rounds:
+                break
+            prompt = bench.tokens(2250)  # of which its own memory holds 600
             side.ask(prompt, 1)
-            running = threading.Thread(target=side.ask, args=(prompt + bench.tokens(256), 1))
-            seen = len(donor.text())
+            if full:
+                side.ask(bench.tokens(16 * (own - lent())), 1, name)
+            running = threading.Thread(target=side.ask, args=(prompt + bench.tokens(64), 1))
+            blocks, seen = lent(), len(donor.text())
             if busy:
                 running.start()
                 time.sleep(bench.rng.uniform(0.05, 0.3))
-            broker.LimitLease(broker_pb2.LimitLeaseRequest(model_name="chat", max_borrowed_bytes=0))
-            time.sleep(0.1)  # in which nothing else wants the processor
-            wait_until(lambda: "no leases" in side.cluster.ctl("lease", "ls").stdout or
-                       "0 leases" in side.cluster.ctl("lease", "ls").stdout, 30, "all is back")
-            news = re.findall(r"lease \d+ (came back|was fenced): (\d+) blocks from \d+, (\S+) after", donor.text()[seen:])
-            broker.LimitLease(broker_pb2.LimitLeaseRequest(model_name="chat"))
+            side.ask(bench.tokens(16 * prompt_blocks - 1), 1, name)
             if busy:
                 running.join()
-            times.append(max(go_duration(t) for _, _, t in news))
-            fenced += sum(how == "was fenced" for how, _, _ in news)
-            freed.append(sum(int(n) for _, n, _ in news) * 16 * 2 * TOKEN_BYTES / 2**20)
-        print(f"borrower {'in a step' if busy else 'idle':10}: {len(times)} reclaims of {min(freed):.0f} MiB and more: "
-              f"median {statistics.median(times) * 1e3:.2f} ms, p99 {percentile(times, 99) * 1e3:.2f} ms, "
-              f"longest {max(times) * 1e3:.2f} ms; {fenced} leases fenced at the deadline of 50 ms")
+            back = re.search(r"what was lent is back (\S+) after it was needed", donor.text()[seen:])
+            mib = (prompt_blocks - own + blocks) * block / 2**20
+            if mib < 64:
+                continue  # it had lent too little
+            assert back is not None, "what was needed did not come back"
+            times.append(go_duration(back[1]))
+            needed.append(mib)
+        print(f"borrower {'in a step' if busy else 'idle':10} donor {'waits' if full else 'computes':9}: {len(times)} needs of "
+              f"{min(needed):.0f} MiB and more: median {statistics.median(times) * 1e3:.2f} ms, "
+              f"p99 {percentile(times, 99) * 1e3:.2f} ms, longest {max(times) * 1e3:.2f} ms")
         if busy:
             bench.asked("longest reclaim in a step, ms (deadline and 2)", max(times) * 1e3, 52)
-        else:
+        elif full:
             bench.asked("p99 of reclaims from an idle borrower, ms", percentile(times, 99) * 1e3, 5)
 
 

@@ -233,7 +233,7 @@ TEST_F(CoordinatorTest, AnAcceptanceThatIsRefusedIsTakenBack) {
 TEST_F(CoordinatorTest, ANeedRevokesWhatTheBrokerAdvises) {
   Start({.broker_patience = absl::Hours(1)});
   Lend(1), Lend(2), Lend(3);
-  coordinator_->NeedBack(2);
+  coordinator_->NeedBack(2, /*blocks_lent=*/0);
   ASSERT_TRUE(broker_.log().WaitFor("ScaleUp 2"));
   Settle();
   EXPECT_EQ(transport_.log().Count("SendRevoke 1"), 0) << "it waits for the advice";
@@ -246,7 +246,7 @@ TEST_F(CoordinatorTest, ANeedRevokesWhatTheBrokerAdvises) {
 TEST_F(CoordinatorTest, AdviceThatIsTooLittleIsMadeUpFromTheInnermost) {
   Start({.broker_patience = absl::Hours(1)});
   Lend(1), Lend(2), Lend(3);
-  coordinator_->NeedBack(4);
+  coordinator_->NeedBack(4, /*blocks_lent=*/0);
   ASSERT_TRUE(broker_.log().WaitFor("ScaleUp 4"));
   coordinator_->OnScaleUp(std::vector<kv::LeaseId>{kv::LeaseId(3)});
   ASSERT_TRUE(transport_.log().WaitFor("SendRevoke 3"));
@@ -258,7 +258,7 @@ TEST_F(CoordinatorTest, AdviceThatIsTooLittleIsMadeUpFromTheInnermost) {
 TEST_F(CoordinatorInRealTimeTest, ANeedDoesNotWaitForABrokerThatIsSilent) {
   Start({.revoke_deadline = absl::Seconds(60), .broker_patience = absl::Milliseconds(5)});
   Lend(1), Lend(2);
-  coordinator_->NeedBack(2);
+  coordinator_->NeedBack(2, /*blocks_lent=*/0);
   ASSERT_TRUE(transport_.log().WaitFor("SendRevoke 1"));
   Settle();
   EXPECT_EQ(transport_.log().Count("SendRevoke 2"), 0);
@@ -270,7 +270,7 @@ TEST_F(CoordinatorInRealTimeTest, ANeedDoesNotWaitForABrokerThatIsSilent) {
 TEST_F(CoordinatorTest, ABrokerThatIsAwayIsNotWaitedForEither) {
   Start({.broker_patience = absl::Seconds(5)});
   Lend(1);
-  coordinator_->NeedBack(1);
+  coordinator_->NeedBack(1, /*blocks_lent=*/0);
   ASSERT_TRUE(broker_.log().WaitFor("ScaleUp 1"));
   coordinator_->OnScaleUp(absl::UnavailableError("nobody there"));
   ASSERT_TRUE(transport_.log().WaitFor("SendRevoke 1"));
@@ -279,7 +279,7 @@ TEST_F(CoordinatorTest, ABrokerThatIsAwayIsNotWaitedForEither) {
 TEST_F(CoordinatorTest, TheBrokerHearsOfARevocationOnceTheMemoryIsBack) {
   Start({.broker_patience = absl::Hours(1)});
   Lend(1);
-  coordinator_->NeedBack(2);
+  coordinator_->NeedBack(2, /*blocks_lent=*/0);
   coordinator_->OnScaleUp(std::vector<kv::LeaseId>{kv::LeaseId(1)});
   ASSERT_TRUE(transport_.log().WaitFor("SendRevoke 1"));
   Settle();
@@ -292,7 +292,7 @@ TEST_F(CoordinatorTest, TheBrokerHearsOfARevocationOnceTheMemoryIsBack) {
 TEST_F(CoordinatorTest, ANeedThatIsMetMeanwhileTakesNothingMore) {
   Start({.broker_patience = absl::Hours(1)});
   Lend(1), Lend(2), Lend(3);
-  coordinator_->NeedBack(2);
+  coordinator_->NeedBack(2, /*blocks_lent=*/0);
   ASSERT_TRUE(broker_.log().WaitFor("ScaleUp 2"));
   coordinator_->OnReleased(kv::LeaseId(1));
   ASSERT_TRUE(loop_.log().WaitFor("TakeBack 1"));
@@ -315,11 +315,11 @@ TEST_F(CoordinatorTest, MemoryThatIsBackAndThatTheLoopHasNotHeardOfIsNotTakenTwi
 TEST_F(CoordinatorTest, ANeedThatIsRepeatedWhileItsMemoryIsOnItsWayIsOne) {
   Start({.broker_patience = absl::Hours(1)});
   Lend(1), Lend(2);
-  coordinator_->NeedBack(2);
+  coordinator_->NeedBack(2, /*blocks_lent=*/0);
   ASSERT_TRUE(broker_.log().WaitFor("ScaleUp 2"));
   coordinator_->OnScaleUp(std::vector<kv::LeaseId>{kv::LeaseId(2)});
   ASSERT_TRUE(transport_.log().WaitFor("SendRevoke 2"));
-  coordinator_->NeedBack(2);
+  coordinator_->NeedBack(2, /*blocks_lent=*/0);
   Settle();
   EXPECT_EQ(broker_.log().Count("ScaleUp 2"), 1);
   EXPECT_EQ(transport_.log().Count("SendRevoke 1"), 0);

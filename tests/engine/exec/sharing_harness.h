@@ -159,6 +159,7 @@ class SharingHarness : private LoopObserver, private coordinator::LoopPort {
   const coordinator::RecordingLeaseBroker& broker() const { return broker_; }
   const CallLog& heard() const { return heard_; }
   EngineLoad load() const { return loop_->load(); }
+  std::string scrape() const { return registry_.Serialize(); }
   const FakeModelOptions& model() const { return model_; }
   int64_t block_bytes() const { return block_bytes_; }
 
@@ -169,7 +170,7 @@ class SharingHarness : private LoopObserver, private coordinator::LoopPort {
 
   void Clear(kv::LeaseId id, const lease::Extent& extent) override { Push("Clear", id, ClearMessage{id, extent}); }
   void TakeBack(kv::LeaseId id, const lease::Extent& extent) override {
-    Push("TakeBack", id, TakeBackMessage{id, extent});
+    Push("TakeBack", id, TakeBackMessage{id, extent, clock_.Now()});
   }
   void Use(kv::LeaseId id, int64_t num_blocks, const std::string& donor, const transport::LeaseView& view) override {
     Push("Use", id, UseMessage{id, num_blocks, donor, view});
@@ -178,10 +179,7 @@ class SharingHarness : private LoopObserver, private coordinator::LoopPort {
     urgency_.Set(id, until);
     Push("Drain", id, DrainMessage{id, until});
   }
-  void Lose(kv::LeaseId id) override {
-    urgency_.Set(id, absl::InfinitePast());
-    Push("Lose", id, LoseMessage{id});
-  }
+  void Lose(kv::LeaseId id) override { Push("Lose", id, LoseMessage{id}); }
   void Stored(transport::Ticket ticket, const absl::Status& status) override {
     Push("Stored", kv::LeaseId(ticket.value()), StoredMessage{ticket, status});
   }

@@ -13,6 +13,8 @@
 namespace swiftcache::engine::exec {
 namespace {
 
+using ::testing::HasSubstr;
+
 constexpr int64_t kLease = 7;
 constexpr int64_t kPromptTokens = 24, kOutputTokens = 8;
 
@@ -81,6 +83,42 @@ TEST_P(SharingTest, WhateverTheStepNothingOfALostLeaseReachesAToken) {
   }
 }
 
+// Another conversation, all of whose blocks are at home, is in the same steps.
+TEST_P(SharingTest, WhoTouchesNoLostLeaseKeepsWhatTheStepComputed) {
+  const bool streamed = GetParam() == StreamMode::kLsc;  // half of own memory is for the slots then
+  SharingHarness harness({.num_blocks = streamed ? 80 : 40, .stream = GetParam()});
+  harness.Borrow(kLease, 64);
+  Fill(harness);
+  const auto reader = GoOn(harness);
+  const auto other = harness.Add(Prompt(9), kOutputTokens);
+  while (other->tokens().size() < 3) ASSERT_TRUE(harness.loop().Step());
+  ASSERT_FALSE(reader->done());
+  const size_t before = other->tokens().size(), read = reader->tokens().size();
+  harness.during_step = [&] { harness.transport().Fence(kv::LeaseId(kLease)); };
+  ASSERT_TRUE(harness.loop().Step());
+  harness.during_step = nullptr;
+  EXPECT_EQ(other->tokens().size(), before + 1);
+  EXPECT_EQ(reader->tokens().size(), read) << "lost";
+  harness.RunAll();
+  ExpectRight(harness, *reader, "");
+  EXPECT_EQ(other->tokens(), FakeGreedy(harness.model(), Prompt(9), kOutputTokens));
+}
+
+TEST_P(SharingTest, AStepOfNoneButLostSequencesEndsEarly) {
+  SharingHarness harness(Options());
+  harness.Borrow(kLease, 64);
+  Fill(harness);
+  const auto recording = GoOn(harness);
+  ASSERT_TRUE(harness.loop().Step());
+  harness.during_step = [&] { harness.transport().Fence(kv::LeaseId(kLease)); };
+  const int64_t progress = harness.loop().progress();
+  ASSERT_TRUE(harness.loop().Step());
+  harness.during_step = nullptr;
+  EXPECT_LT(harness.loop().progress() - progress, 1 + harness.model().num_layers);
+  harness.RunAll();
+  ExpectRight(harness, *recording, "");
+}
+
 TEST(SharingStreamTest, WhateverTheLayerNothingOfALostLeaseReachesAToken) {
   for (int64_t fatal = 0; fatal < 8; ++fatal) {
     SharingHarness harness(
@@ -132,7 +170,12 @@ TEST(SharingMovesTest, NothingOfALostLeaseIsPromoted) {
     const auto recording = GoOn(harness);
     if (fenced) harness.transport().Fence(kv::LeaseId(kLease));
     harness.loop().Step();
-    if (!fenced) ASSERT_LT(harness.load().kv_blocks_leased_in_used, away) << "some are at home";
+    EXPECT_GT(harness.transport().loads_under_way(), 0) << "until the next one";
+    harness.loop().Attend();
+    EXPECT_EQ(harness.transport().loads_under_way(), 0);
+    if (!fenced) {
+      ASSERT_LT(harness.load().kv_blocks_leased_in_used, away) << "some are at home";
+    }
     harness.RunAll();
     ExpectRight(harness, *recording, fenced ? "fenced" : "not fenced");
   }
@@ -291,10 +334,13 @@ TEST_P(SharingTest, ARequestThatNeedsWhatIsLentGetsItBack) {
   harness.coordinator().OnScaleUp(std::vector<kv::LeaseId>{kv::LeaseId(3)});
   ASSERT_TRUE(harness.transport().log().WaitFor("SendRevoke 3"));
   EXPECT_FALSE(recording->done());
+  harness.clock().Advance(absl::Milliseconds(3));
   harness.coordinator().OnReleased(kv::LeaseId(3));
   ASSERT_TRUE(harness.heard().WaitFor("TakeBack 3"));
+  harness.clock().Advance(absl::Seconds(1));  // of a step, say
   harness.RunAll();
   EXPECT_EQ(harness.load().kv_blocks_leased_out, 0);
+  EXPECT_THAT(harness.scrape(), HasSubstr("swiftcache_reclaim_wait_seconds_sum 0.003"));
   EXPECT_EQ(recording->tokens(), FakeGreedy(harness.model(), prompt, kOutputTokens));
 }
 

@@ -52,7 +52,7 @@ class KvCacheTiersTest : public ::testing::Test {
   }
   // Moves that all arrive.
   int64_t Spill(int64_t max = 100) {
-    const std::vector<Move> moves = cache_->TakeMoves(max);
+    const std::vector<Move> moves = cache_->TakeMoves(max, max);
     for (const Move& move : moves) EXPECT_TRUE(cache_->FinishMove(move));
     return static_cast<int64_t>(moves.size());
   }
@@ -75,12 +75,12 @@ TEST_F(KvCacheTiersTest, ColdBlocksGoToALeaseInsteadOfBeingEvicted) {
   Cache(Count(8));
   BlockTable table;
   EXPECT_EQ(cache_->Grow(table, 4), Growth::kWait);
-  const std::vector<Move> moves = cache_->TakeMoves(100);
+  const std::vector<Move> moves = cache_->TakeMoves(100, 100);
   ASSERT_THAT(moves, SizeIs(2));
   EXPECT_EQ(moves[0].from, (Place{kLocalRegion, 0})) << "the least recently used first";
   EXPECT_EQ(moves[0].to, (Place{lease, 0}));
   EXPECT_EQ(cache_->Grow(table, 4), Growth::kWait) << "until they have arrived";
-  EXPECT_THAT(cache_->TakeMoves(100), IsEmpty()) << "which is enough";
+  EXPECT_THAT(cache_->TakeMoves(100, 100), IsEmpty()) << "which is enough";
   for (const Move& move : moves) EXPECT_TRUE(cache_->FinishMove(move));
   EXPECT_EQ(cache_->Grow(table, 4), Growth::kDone);
   EXPECT_EQ(cache_->evicted_total(), 0);
@@ -100,8 +100,8 @@ TEST_F(KvCacheTiersTest, AWatermarkStaysFreeAheadOfTheNeed) {
   cache_->AddRegion(2);
   Cache(Count(12));
   EXPECT_EQ(cache_->local().free, 2);
-  EXPECT_THAT(cache_->TakeMoves(100), SizeIs(1));
-  EXPECT_THAT(cache_->TakeMoves(100), IsEmpty()) << "one is on its way";
+  EXPECT_THAT(cache_->TakeMoves(100, 100), SizeIs(1));
+  EXPECT_THAT(cache_->TakeMoves(100, 100), IsEmpty()) << "one is on its way";
   Create(8, 100);
   EXPECT_EQ(cache_->watermark(), 4) << "at most half";
   cache_ = std::make_unique<KvCache>(
@@ -138,6 +138,48 @@ TEST_F(KvCacheTiersTest, WithFullLeasesTheLeastRecentlyUsedLeafGoesWhereverItLie
   EXPECT_EQ(cache_->Grow(table, 4), Growth::kDone);
   EXPECT_EQ(cache_->Grow(table, 6), Growth::kNoRoom) << "nothing that may be spilled is left";
   EXPECT_EQ(Found(Count(3, 50)), 1) << "so nothing is evicted either";
+}
+
+// Nobody should have to wait for a spill then.
+TEST_F(KvCacheTiersTest, FullLeasesKeepTheWatermarkFreeByEvictions) {
+  Create(8, 3);
+  cache_->AddRegion(3);
+  Cache(Count(6));
+  Cache(Count(10, 50));
+  EXPECT_EQ(Spill(), 3) << "the older three";
+  Cache(Count(4, 90));
+  cache_->SetPotentialRegionBlocks(5, /*leasable=*/2);
+  EXPECT_EQ(Spill(), 0);
+  EXPECT_EQ(cache_->evicted_total(), 0) << "more may be leased: nothing is given up";
+  cache_->SetPotentialRegionBlocks(3, /*leasable=*/0);
+  EXPECT_EQ(Spill(), 2);
+  EXPECT_EQ(cache_->evicted_total(), 2);
+  EXPECT_EQ(Found(Count(7)), 1) << "the coldest leaves made room in the lease";
+  EXPECT_EQ(Found(Count(11, 50)), 5) << "for the next";
+  EXPECT_EQ(cache_->local().free, 3);
+}
+
+TEST_F(KvCacheTiersTest, NothingIsEvictedForSpillsThatCannotBe) {
+  Create(4, 2);
+  cache_->AddRegion(2);
+  Cache(Count(4));
+  BlockTable table;
+  Run(table, Count(4, 50), /*local_only=*/true);
+  EXPECT_EQ(Spill(), 2);
+  ASSERT_EQ(cache_->Grow(table, 8), Growth::kDone);
+  EXPECT_EQ(Spill(), 0);
+  EXPECT_EQ(Found(Count(5)), 2) << "what is in own memory stays there, so nothing makes way for it";
+  Check({&table});
+}
+
+TEST_F(KvCacheTiersTest, WithLeasesItCachesNoLessThanWithout) {
+  Create(8, 4);
+  cache_->AddRegion(1);
+  Cache(Count(16));
+  EXPECT_EQ(Spill(), 1);
+  EXPECT_EQ(Found(Count(17)), 8);
+  EXPECT_EQ(Spill(), 0) << "one place is free, and no more for the sake of a lease of one";
+  EXPECT_EQ(Found(Count(17)), 8);
 }
 
 TEST_F(KvCacheTiersTest, ObtainCountsWhatIsThereAndMakesRoomForTheRest) {
@@ -214,7 +256,7 @@ TEST_F(KvCacheTiersTest, ABlockGivenUpOnItsWayKeepsBothPlacesUntilTheMoveEnds) {
     Create(2, 1);
     const RegionId lease = cache_->AddRegion(2);
     Cache(Count(4));
-    const std::vector<Move> moves = cache_->TakeMoves(1);
+    const std::vector<Move> moves = cache_->TakeMoves(1, 1);
     ASSERT_THAT(moves, SizeIs(1));
     ASSERT_EQ(cache_->DropRegion(cache_->AddRegion(1)), 0) << "another's moves do not keep it";
     cache_->RegionDraining(lease);
@@ -259,7 +301,7 @@ TEST_F(KvCacheTiersTest, ABlockOnItsWayStaysForWhoRunsFromOwnedMemory) {
   Create(2, 1);
   cache_->AddRegion(2);
   Cache(Count(4));
-  const std::vector<Move> moves = cache_->TakeMoves(1);
+  const std::vector<Move> moves = cache_->TakeMoves(1, 1);
   BlockTable table;
   EXPECT_EQ(cache_->Attach(table, "", Count(5), /*local_only=*/true).tokens, 4);
   EXPECT_FALSE(cache_->FinishMove(moves[0]));
@@ -370,9 +412,9 @@ TEST_F(KvCacheTiersTest, BlocksInUseComeHomeWhereThereIsPlenty) {
   Run(table, Count(8));
   while (cache_->Grow(filler, 14) == Growth::kWait) Spill();
   EXPECT_EQ(cache_->LeasedBlocks(table), 3);
-  EXPECT_THAT(cache_->TakeMoves(100), SizeIs(1)) << "for the watermark: " << cache_->local().free;
+  EXPECT_THAT(cache_->TakeMoves(100, 100), SizeIs(1)) << "for the watermark: " << cache_->local().free;
   cache_->Release(filler);
-  const std::vector<Move> home = cache_->TakeMoves(2);
+  const std::vector<Move> home = cache_->TakeMoves(2, 2);
   ASSERT_THAT(home, SizeIs(2));
   for (const Move& move : home) EXPECT_TRUE(move.to.local() && cache_->FinishMove(move));
   Check({&table});
@@ -471,7 +513,7 @@ class TieredWorld {
         EndSomeMove();
         break;
       case 10:
-        Begin(cache_.TakeMoves(1 + rng_() % 4));
+        Begin(cache_.TakeMoves(1 + rng_() % 4, 1 + rng_() % 4));
         break;
       case 11:
         Reserve();
@@ -561,7 +603,7 @@ class TieredWorld {
 
   void ExpectSomethingOnItsWay() {
     const int64_t wish = cache_.TakeReclaimWish();
-    const std::vector<Move> moves = cache_.TakeMoves(100);
+    const std::vector<Move> moves = cache_.TakeMoves(100, 100);
     Begin(moves);
     totals_.reclaimed += wish;
     EXPECT_TRUE(wish > 0 || !moves_.empty()) << "it waits for nothing";
@@ -575,12 +617,18 @@ class TieredWorld {
     }
   }
 
+  // What came home in part is another's by now.
+  void Abort(const Move& move) {
+    if (move.to.local()) memory_[move.to] = {"foreign", {}};
+    cache_.AbortMove(move);
+  }
+
   void EndSomeMove() {
     if (moves_.empty()) return;
     const auto copy = std::next(moves_.begin(), rng_() % moves_.size());
     EXPECT_EQ(memory_[copy->move.from], copy->content) << "the source changed under the copy";
     if (rng_() % 4 == 0) {
-      cache_.AbortMove(copy->move);
+      Abort(copy->move);
       ++totals_.aborted;
     } else {
       const bool arrived = cache_.FinishMove(copy->move);
@@ -606,7 +654,7 @@ class TieredWorld {
         ++copy;
         continue;
       }
-      cache_.AbortMove(copy->move);
+      Abort(copy->move);
       copy = moves_.erase(copy);
     }
     for (Sequence& s : running_) {
@@ -656,7 +704,9 @@ class TieredWorld {
   void Reserve() {
     const auto reserved = static_cast<int64_t>(cache_.reserved().size());
     if (reserved > 0 && rng_() % 2) {
-      cache_.ReleaseReserved(1 + rng_() % reserved);
+      const auto released = static_cast<int64_t>(1 + rng_() % reserved);
+      for (const int32_t place : cache_.reserved().last(released)) memory_[{kLocalRegion, place}] = {"foreign", {}};
+      cache_.ReleaseReserved(released);
     } else if (reserved < 3) {
       cache_.ReserveLocal(1);
     }

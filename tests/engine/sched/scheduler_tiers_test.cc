@@ -28,7 +28,7 @@ class SchedulerTiersTest : public ::testing::Test {
     sequences_.clear();  // before the cache that they hold blocks of
     cache_ = std::make_unique<kv::KvCache>(kv::KvCache::Options{
         .num_blocks = num_blocks, .block_tokens = kBlockTokens, .watermark_blocks = watermark_blocks});
-    cache_->SetPotentialRegionBlocks(potential);
+    cache_->SetPotentialRegionBlocks(potential, /*leasable=*/0);
     scheduler_ = std::make_unique<Scheduler>(options, cache_.get());
     moves_.clear();
   }
@@ -54,7 +54,7 @@ class SchedulerTiersTest : public ::testing::Test {
     return chunks;
   }
   void StartMoves() {
-    const std::vector<kv::Move> moves = cache_->TakeMoves(100);
+    const std::vector<kv::Move> moves = cache_->TakeMoves(100, 100);
     moves_.insert(moves_.end(), moves.begin(), moves.end());
   }
   void FinishMoves() {
