@@ -3,8 +3,10 @@
 // sequences. Carries out what kv::KvCache and the lease halves decide.
 //
 //   sharing.Handle(message);            // from the coordinator, between steps
+//   sharing.FinishFetch();
 //   StepPlan plan = scheduler.Plan();
-//   sharing.Advance(waiting_tokens, longest_request_tokens);  // scrubs, starts copies, asks for memory
+//   sharing.AskBack();
+//   sharing.Advance(waiting_tokens, longest_request_tokens);  // scrubs, starts copies, asks to lease
 //   for (...) address = sharing.Address(place);
 #pragma once
 

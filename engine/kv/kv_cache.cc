@@ -76,15 +76,19 @@ Growth KvCache::EvictLocal(int64_t count) {
   return Growth::kDone;
 }
 
-// While leases have more room than there is to spill, evicting gains nothing.
-Growth KvCache::MakeFreeAcrossTiers(int64_t count, int64_t wish) {
-  int64_t coming = 0;
+// Evicts, wherever it lies, until so many local places are free, about to be, or can be had by spilling; returns how
+// many those are. While leases have more room than there is to spill, evicting gains nothing.
+int64_t KvCache::EvictForSpills(int64_t places) {
   for (;;) {
     const int64_t room = pool_.live().free;
-    coming = pool_.local().free + pool_.num_outbound_moves() + std::min(room, pool_.num_spillable());
-    if (coming >= wish || room >= pool_.num_spillable() || !tree_.EvictOne()) break;
+    const int64_t coming = pool_.local().free + pool_.num_outbound_moves() + std::min(room, pool_.num_spillable());
+    if (coming >= places || room >= pool_.num_spillable() || !tree_.EvictOne()) return coming;
     CountEvicted(1);
   }
+}
+
+Growth KvCache::MakeFreeAcrossTiers(int64_t count, int64_t wish) {
+  const int64_t coming = EvictForSpills(wish);
   const int64_t free = pool_.local().free;
   if (count <= free) return Growth::kDone;
   if (coming < count && pool_.num_moves() == 0) return Growth::kNoRoom;
@@ -121,9 +125,9 @@ bool KvCache::Touches(const BlockTable& table, RegionId region) const {
 
 std::vector<Move> KvCache::TakeMoves(int64_t max_spills, int64_t max_promotions) {
   if (!pool_.has_regions()) return {};
-  MakeRoomInLeases();
+  EvictForWatermark();
   std::vector<Move> moves;
-  if (const int64_t spills = std::min(max_spills, SpillsWanted(watermark())); spills > 0) {
+  if (const int64_t spills = std::min(max_spills, SpillsWanted()); spills > 0) {
     moves = planner_.Spill(spills);
   } else if (const int64_t promotions = std::min(max_promotions, PromotionsWanted()); promotions > 0) {
     moves = planner_.Promote(promotions);
@@ -135,17 +139,14 @@ std::vector<Move> KvCache::TakeMoves(int64_t max_spills, int64_t max_promotions)
 // Where leases are full, and no more are to be had, the coldest of all go before anybody waits for the room (for who
 // waits already, Grow has seen to it). For no more places than leases add: an engine never caches less with them than
 // without.
-void KvCache::MakeRoomInLeases() {
-  if (spill_wish_ > 0 || leasable_blocks_ > 0) return;
-  const int64_t keep_free = std::min(watermark(), pool_.live().total - pool_.num_reserved());
-  while (std::min(SpillsWanted(keep_free), pool_.num_spillable()) > pool_.live().free && tree_.EvictOne()) {
-    CountEvicted(1);
-  }
+void KvCache::EvictForWatermark() {
+  if (spill_wish_ > 0 || pool_.num_lent() > 0 || leasable_blocks_ > 0) return;
+  EvictForSpills(std::min(watermark(), pool_.live().total - pool_.num_reserved()));
 }
 
-int64_t KvCache::SpillsWanted(int64_t keep_free) const {
+int64_t KvCache::SpillsWanted() const {
   if (pool_.num_lent() > 0 && spill_wish_ == 0) return 0;  // own memory comes back before any is used up elsewhere
-  return std::max(keep_free - pool_.local().free, spill_wish_) - pool_.num_outbound_moves();
+  return std::max(watermark() - pool_.local().free, spill_wish_) - pool_.num_outbound_moves();
 }
 
 // Half a watermark above the one that spills, so that blocks do not go to and fro.

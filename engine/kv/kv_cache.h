@@ -164,7 +164,7 @@ class KvCache {
   int64_t num_potential() const;
   /// Blocks that Grow can still give, now or after a wait.
   int64_t num_available() const;
-  /// max(two such chunks, 1/8 of the usable local blocks) or watermark_blocks, and at most half of them.
+  /// max(two chunks of max_chunk_tokens, 1/8 of the usable local blocks) or watermark_blocks, and at most half of them.
   int64_t watermark() const;
   int64_t evicted_total() const { return evicted_total_; }
 
@@ -176,8 +176,9 @@ class KvCache {
   Growth MakeFree(int64_t count, int64_t wish);
   Growth EvictLocal(int64_t count);
   Growth MakeFreeAcrossTiers(int64_t count, int64_t wish);
-  void MakeRoomInLeases();
-  int64_t SpillsWanted(int64_t keep_free) const;
+  int64_t EvictForSpills(int64_t places);
+  void EvictForWatermark();
+  int64_t SpillsWanted() const;
   int64_t PromotionsWanted() const;
   void CountEvicted(int64_t blocks);
 

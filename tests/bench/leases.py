@@ -29,7 +29,7 @@ import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "e2e"))
 import grpc  # noqa: E402
-from conftest import ROOT, SMOLLM2, Cluster, Process, python_stubs, wait_until  # noqa: E402
+from conftest import ROOT, SMOLLM2, Cluster, Process, python_stubs  # noqa: E402
 
 TOKEN_BYTES = 30 * 2 * 3 * 64 * 2  # bf16 KV of a SmolLM2 token: layers, K and V, KV heads, head size, bytes
 VOCABULARY = (100, 40000)
@@ -275,7 +275,7 @@ def reclaim(bench):
     donor, name = side.donors[0], "donor0"
 
     def lent():
-        return next(int(v) for k, v in donor.metrics().items() if k.startswith("swiftcache_kv_blocks{") and "leased_out" in k)
+        return int(donor.metric("swiftcache_kv_blocks", state="leased_out"))
 
     for busy, full in ((False, True), (False, False), (True, True)):
         times, needed = [], []
@@ -301,6 +301,9 @@ def reclaim(bench):
             assert back is not None, "what was needed did not come back"
             times.append(go_duration(back[1]))
             needed.append(mib)
+        bench.asked("needs of 64 MiB and more", len(times), bench.args.rounds, least=True)
+        if not times:
+            continue
         print(f"borrower {'in a step' if busy else 'idle':10} donor {'waits' if full else 'computes':9}: {len(times)} needs of "
               f"{min(needed):.0f} MiB and more: median {statistics.median(times) * 1e3:.2f} ms, "
               f"p99 {percentile(times, 99) * 1e3:.2f} ms, longest {max(times) * 1e3:.2f} ms")

@@ -72,10 +72,11 @@ class Process:
         lines = [line for line in self.get("/metrics")[1].splitlines() if line and not line.startswith("#")]
         return {line.rsplit(" ", 1)[0]: float(line.rsplit(" ", 1)[1]) for line in lines}
 
-    def metric(self, name):
-        """Sum of a metric over its labels."""
-        values = [v for k, v in self.metrics().items() if re.split(r"[{ ]", k)[0] == name]
-        assert values, f"{name} is not exported"
+    def metric(self, name, **labels):
+        """Sum of a metric over what has these labels."""
+        values = [v for k, v in self.metrics().items()
+                  if re.split(r"[{ ]", k)[0] == name and all(f'{label}="{value}"' in k for label, value in labels.items())]
+        assert values, f"{name} {labels} is not exported"
         return sum(values)
 
     def wait_healthy(self, seconds=60):

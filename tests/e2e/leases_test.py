@@ -7,7 +7,6 @@ import contextlib
 import os
 import pathlib
 import random
-import re
 import signal
 import socket
 import threading
@@ -253,10 +252,7 @@ class Leasing(Cluster):
         return [(row[0], row[1].lower(), *row[2:4]) for row in rows if row and row[0].isdigit()]
 
     def count(self, name, metric, **labels):
-        values = [value for key, value in self.engines[name].metrics().items()
-                  if re.split(r"[{ ]", key)[0] == metric and all(f'{k}="{v}"' in key for k, v in labels.items())]
-        assert values, f"{metric} {labels} is not exported"
-        return sum(values)
+        return self.engines[name].metric(metric, **labels)
 
     def from_donors(self, name):
         """Prompt tokens that it found in leases."""
