@@ -23,6 +23,7 @@
 #include "absl/time/clock.h"
 #include "common/base/status_macros.h"
 #include "common/rpc/address.h"
+#include "common/rpc/callback_pulse.h"
 
 namespace swiftcache {
 namespace {
@@ -79,7 +80,10 @@ class ParseErrorsFactory final : public grpc::experimental::ServerInterceptorFac
 class GrpcServer final : public RpcServer {
  public:
   GrpcServer(std::unique_ptr<grpc::Server> server, std::vector<std::string> services, HostPort where)
-      : server_(std::move(server)), services_(std::move(services)), address_(where.ToString()) {
+      : server_(std::move(server)),
+        services_(std::move(services)),
+        address_(where.ToString()),
+        pulse_(std::make_unique<CallbackPulse>(server_->InProcessChannel({}))) {
     services_.push_back("");
     SetServing(false);
   }
@@ -94,6 +98,7 @@ class GrpcServer final : public RpcServer {
   void Stop(absl::Time deadline) override {
     std::call_once(stopped_, [&] {
       SetServing(false);
+      pulse_.reset();
       server_->Shutdown(absl::ToChronoTime(std::max(deadline, absl::UnixEpoch())));
       server_->Wait();
     });
@@ -103,6 +108,7 @@ class GrpcServer final : public RpcServer {
   const std::unique_ptr<grpc::Server> server_;
   std::vector<std::string> services_;
   const std::string address_;
+  std::unique_ptr<CallbackPulse> pulse_;
   std::once_flag stopped_;
 };
 

@@ -6,8 +6,10 @@
 #include <grpcpp/generic/generic_stub.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <future>
 #include <thread>
+#include <vector>
 
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
@@ -130,6 +132,25 @@ TEST(RpcServerTest, TakenAddressIsOneErrorThatNamesAddressAndFlag) {
 TEST(RpcServerTest, BadAddressIsRefused) {
   SlowBroker broker;
   EXPECT_EQ(RpcServer::Create({.listen = "nonsense"}, {&broker}).status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST(RpcServerTest, CallsToAServerThatWasIdleDoNotWaitForItsThreads) {
+  SlowBroker service;
+  auto server = Serve(service);
+  ASSERT_NE(server, nullptr);
+  auto stub = v1::BrokerService::NewStub(CreateRpcChannel(server->address(), {}));
+  std::vector<absl::Duration> took;
+  for (int i = 0; i < 4; ++i) {
+    absl::SleepFor(
+        absl::Milliseconds(1050));  // what gRPC's threads wait for before they sleep, and half of their sleep
+    grpc::ClientContext context;
+    v1::HeartbeatResponse response;
+    const absl::Time begun = absl::Now();
+    ASSERT_TRUE(stub->Heartbeat(&context, v1::HeartbeatRequest(), &response).ok());
+    took.push_back(absl::Now() - begun);
+  }
+  std::sort(took.begin(), took.end());
+  EXPECT_LT(took[took.size() / 2], absl::Milliseconds(25));
 }
 
 TEST(RpcServerTest, CallsOverTheLimitOfOneConnectionWaitAtTheClient) {
