@@ -194,11 +194,12 @@ void Coordinator::HandleOpened(LeaseId id, absl::StatusOr<transport::LeaseView> 
 void Coordinator::NeedBack(int64_t blocks, int64_t blocks_lent) {
   Post([=, this](absl::Time now) {
     const int64_t back_unheard = std::max<int64_t>(0, blocks_lent - donor_.blocks_on_loan());
-    const int64_t needed = blocks - back_unheard;
+    const int64_t needed = std::min(blocks - back_unheard, donor_.blocks_on_loan());
     if (donor_.blocks_coming_back() >= needed) return;
     needed_blocks_ = std::max(needed_blocks_, needed);
     if (advice_deadline_ != absl::InfiniteFuture()) return;  // asked already
     counters_.scale_up.Increment();
+    if (!donor_.HasChoice(needed_blocks_)) return AskBack(now);
     advice_deadline_ = now + options_.broker_patience;
     broker_->AskScaleUp(needed_blocks_);
   });

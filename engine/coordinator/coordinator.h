@@ -18,7 +18,8 @@
 //   OnBorrowerOpened <--------- transport -----------> OnOpened
 //                                                      ReportActive; Borrower::Use -> LoopPort::Use
 //   OnRenewal, SendRenewed <--- transport -----------> SendRenewal, OnRenewed: each third of the ttl
-//   NeedBack -> broker: AskScaleUp -> OnScaleUp; without it if the broker fails or is silent for broker_patience
+//   NeedBack -> broker: AskScaleUp -> OnScaleUp; without it where there is no choice whose lease to revoke, and if the
+//     broker fails or is silent for broker_patience
 //   SendRevoke, ReportRevoking - transport ----------> OnRevoked
 //                                                      Borrower::Drain -> LoopPort::Drain
 //                                                      Drained -> SendRelease, Close

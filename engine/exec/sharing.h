@@ -66,11 +66,15 @@ class Sharing {
   void FinishFetch();
   /// After each plan: what is lent and was needed is asked back.
   void AskBack();
+  /// Then: the plan is not worth beginning yet. It was cut for want of what was asked back, which most borrowers give
+  /// back within kReclaimPatience of the need, and nobody waits for a token of it: one whole prefill takes less than
+  /// two parts, and does not compete with borrowers for processors.
+  bool WorthWaiting(const sched::StepPlan& plan) const;
   /// After each plan, and whenever a message was handled: what else cache and scheduler wish for is set going.
   /// `waiting_tokens`: of requests that do not run yet.
   void Advance(int64_t waiting_tokens, int64_t longest_request_tokens);
-  /// When Advance has something to do without a message.
-  absl::Time NextAdvance() const { return window_.NextNews(); }
+  /// When Advance has something to do, or a plan is worth beginning, without a message.
+  absl::Time NextAdvance() const;
 
   /// Where the bytes of a place are. Those of a lease must not be written.
   std::byte* Address(kv::Place place) const;

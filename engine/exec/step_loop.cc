@@ -181,7 +181,7 @@ bool StepLoop::Step() {
     sharing_->AskBack();
     sharing_->Advance(TokensNotRunning(), LongestRequestTokens());
   }
-  const bool computes = !plan.chunks.empty();
+  const bool computes = !plan.chunks.empty() && !(sharing_ && sharing_->WorthWaiting(plan));
   if (computes) RunStep(plan);
   Publish();
   return computes;

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <set>
+#include <string>
 
 #include "absl/strings/str_cat.h"
 
@@ -153,6 +154,15 @@ void Donor::NeedBack(int64_t blocks, absl::Time now) {
     coming += entry->lease.extent.num_blocks;
     WantBack(*entry, "the donor needs its memory", now);
   }
+}
+
+bool Donor::HasChoice(int64_t blocks) const {
+  if (blocks >= blocks_on_loan()) return false;
+  std::set<std::string> borrowers;
+  for (const auto& [id, entry] : leases_) {
+    if (!entry.comes_back()) borrowers.insert(entry.lease.borrower_instance);
+  }
+  return borrowers.size() > 1;
 }
 
 void Donor::RevokeAll(const std::string& why, absl::Time now) {

@@ -136,6 +136,9 @@ class Donor {
   /// Wants `blocks` back without the broker's advice: revokes innermost leases (lowest first block) until those that
   /// are on their way back, older revocations included, make up the need.
   void NeedBack(int64_t blocks, absl::Time now);
+  /// Whether it matters whose lease gives them: what is not on its way back is of several borrowers, and not all of it
+  /// is needed.
+  bool HasChoice(int64_t blocks) const;
   /// Wants everything back, and lends no more.
   void RevokeAll(const std::string& why, absl::Time now);
   /// The broker does not know this lease: it may lend the extent again, so this lease must end.

@@ -53,7 +53,7 @@ class CoordinatorTest : public testing::Test {
   static lease::Lease Given(int64_t id, lease::State state = lease::State::kOffered) {
     lease::Lease lease = Lease(id, state);
     lease.donor_instance = kMe;
-    lease.borrower_instance = "other";
+    lease.borrower_instance = absl::StrCat("borrower of ", id);
     return lease;
   }
   // This engine takes it of another.
@@ -114,7 +114,7 @@ TEST_F(CoordinatorTest, AnOfferIsClearedGrantedAndReportedWithItsEpoch) {
   transport_.on_grant = [](const transport::GrantSpec& spec) {
     EXPECT_EQ(spec.offset_bytes, 70 * kBlockBytes);
     EXPECT_EQ(spec.bytes, 2 * kBlockBytes);
-    EXPECT_EQ(spec.borrower_instance, "other");
+    EXPECT_EQ(spec.borrower_instance, "borrower of 7");
     EXPECT_EQ(spec.capability, "secret");
     return absl::OkStatus();
   };
@@ -243,6 +243,18 @@ TEST_F(CoordinatorTest, ANeedRevokesWhatTheBrokerAdvises) {
   EXPECT_EQ(transport_.log().Count("SendRevoke 1") + transport_.log().Count("SendRevoke 2"), 0) << "that is enough";
 }
 
+TEST_F(CoordinatorTest, ANeedForAllThatIsLentAsksNobody) {
+  Start({.broker_patience = absl::Hours(1)});
+  Lend(1), Lend(2);
+  coordinator_->NeedBack(4, /*blocks_lent=*/0);
+  ASSERT_TRUE(transport_.log().WaitFor("SendRevoke 1"));
+  ASSERT_TRUE(transport_.log().WaitFor("SendRevoke 2"));
+  coordinator_->NeedBack(9, /*blocks_lent=*/0);
+  Settle();
+  EXPECT_EQ(broker_.log().Count("ScaleUp 4") + broker_.log().Count("ScaleUp 9"), 0);
+  EXPECT_EQ(Metric("swiftcache_scale_up_total"), 1);
+}
+
 TEST_F(CoordinatorTest, AdviceThatIsTooLittleIsMadeUpFromTheInnermost) {
   Start({.broker_patience = absl::Hours(1)});
   Lend(1), Lend(2), Lend(3);
@@ -269,7 +281,7 @@ TEST_F(CoordinatorInRealTimeTest, ANeedDoesNotWaitForABrokerThatIsSilent) {
 
 TEST_F(CoordinatorTest, ABrokerThatIsAwayIsNotWaitedForEither) {
   Start({.broker_patience = absl::Seconds(5)});
-  Lend(1);
+  Lend(1), Lend(2);
   coordinator_->NeedBack(1, /*blocks_lent=*/0);
   ASSERT_TRUE(broker_.log().WaitFor("ScaleUp 1"));
   coordinator_->OnScaleUp(absl::UnavailableError("nobody there"));
@@ -280,7 +292,6 @@ TEST_F(CoordinatorTest, TheBrokerHearsOfARevocationOnceTheMemoryIsBack) {
   Start({.broker_patience = absl::Hours(1)});
   Lend(1);
   coordinator_->NeedBack(2, /*blocks_lent=*/0);
-  coordinator_->OnScaleUp(std::vector<kv::LeaseId>{kv::LeaseId(1)});
   ASSERT_TRUE(transport_.log().WaitFor("SendRevoke 1"));
   Settle();
   EXPECT_EQ(broker_.log().Count("REVOKING 1"), 0);

@@ -271,6 +271,22 @@ TEST(DonorTest, NeedTakesTheInnermostLeasesFirst) {
   EXPECT_THAT(Take(donor), ElementsAre("revoke 2 in 50ms", "REVOKING 2", "revoke 3 in 50ms", "REVOKING 3"));
 }
 
+TEST(DonorTest, ThereIsAChoiceWhereSeveralBorrowersHoldMoreThanIsNeeded) {
+  Donor donor = NewDonor();
+  EXPECT_FALSE(donor.HasChoice(1));
+  Lend(donor, MakeLease(1, 90));
+  Lend(donor, MakeLease(2, 80));
+  EXPECT_FALSE(donor.HasChoice(1)) << "they are of one borrower";
+  Lease other = MakeLease(3, 70);
+  other.borrower_instance = "another";
+  Lend(donor, other);
+  EXPECT_TRUE(donor.HasChoice(1));
+  EXPECT_TRUE(donor.HasChoice(29));
+  EXPECT_FALSE(donor.HasChoice(30)) << "all of it is needed";
+  donor.Revoke(kv::LeaseId(3), "own need", kStart);
+  EXPECT_FALSE(donor.HasChoice(11)) << "what is not on its way back is of one borrower";
+}
+
 TEST(DonorTest, WhatIsOnItsWayBackCountsForTheNeed) {
   Donor donor = NewDonor();
   Lend(donor, MakeLease(1, 90));
