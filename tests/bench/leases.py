@@ -16,6 +16,7 @@ ratios hold on a noisy machine, absolute times do not. Ends with 1 if a figure m
 """
 import argparse
 import concurrent.futures
+import math
 import os
 import pathlib
 import platform
@@ -36,8 +37,8 @@ VOCABULARY = (100, 40000)
 
 
 def percentile(values, p):
-    values = sorted(values)
-    return values[min(len(values) - 1, int(len(values) * p / 100))]
+    """Nearest rank: the least of them that p % are not above."""
+    return sorted(values)[max(0, math.ceil(len(values) * p / 100) - 1)]
 
 
 def interval(values, rng, rounds=2000):
@@ -284,6 +285,7 @@ def reclaim(bench):
                 break
             prompt = bench.tokens(2250)  # of which its own memory holds 600
             side.ask(prompt, 1)
+            time.sleep(0.3)  # until the last of it is stored
             running = threading.Thread(target=side.ask, args=(prompt + bench.tokens(64), 1))
             blocks, seen = lent(), len(donor.text())
             if busy:
