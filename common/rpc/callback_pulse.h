@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Keeps the threads awake that gRPC runs callbacks on. gRPC 1.51 has two or more of them for all callback servers and
-// clients of a process, each of which, when it has had nothing to do for a second, sleeps for 100 ms whatever arrives
-// (completion_queue_cc.cc): of the calls that reach an idle process one in ten waited for up to that long. A thread
-// that had an event in the last second does not sleep, so one call every 400 ms is enough.
+// Keeps one of the threads awake that gRPC runs callbacks on. gRPC 1.51 has two or more of them for all callback
+// servers and clients of a process, each of which, when it has had nothing to do for a second, sleeps for 100 ms
+// whatever arrives (completion_queue_cc.cc): of the calls that reach an idle process one in ten waited for up to that
+// long. A thread that had an event in the last second does not sleep, so one call every 400 ms is enough.
 #pragma once
 
 #include <grpcpp/channel.h>

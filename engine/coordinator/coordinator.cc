@@ -197,18 +197,19 @@ void Coordinator::NeedBack(int64_t blocks, int64_t blocks_lent) {
     const int64_t needed = std::min(blocks - back_unheard, donor_.blocks_on_loan());
     if (donor_.blocks_coming_back() >= needed) return;
     needed_blocks_ = std::max(needed_blocks_, needed);
-    if (advice_deadline_ != absl::InfiniteFuture()) return;  // asked already
-    counters_.scale_up.Increment();
-    if (!donor_.HasChoice(needed_blocks_)) return AskBack(now);
-    advice_deadline_ = now + options_.broker_patience;
-    broker_->AskScaleUp(needed_blocks_);
+    if (advice_deadline_ == absl::InfiniteFuture()) {
+      counters_.scale_up.Increment();
+      advice_deadline_ = now + options_.broker_patience;
+      broker_->AskScaleUp(needed_blocks_);
+    }
+    if (!donor_.HasChoice(needed_blocks_)) donor_.NeedBack(needed_blocks_, now);
   });
 }
 
 void Coordinator::HandleScaleUp(const std::vector<LeaseId>& leases, absl::Time now) {
   if (advice_deadline_ == absl::InfiniteFuture()) return;  // too late
-  for (const LeaseId id : leases) {
-    if (donor_.blocks_coming_back() < needed_blocks_) donor_.Revoke(id, "its donor needs the memory", now);
+  if (needed_blocks_ > 0) {                                // else it is back already
+    for (const LeaseId id : leases) donor_.Revoke(id, "its donor needs the memory", now);
   }
   AskBack(now);
 }

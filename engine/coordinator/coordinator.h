@@ -18,8 +18,8 @@
 //   OnBorrowerOpened <--------- transport -----------> OnOpened
 //                                                      ReportActive; Borrower::Use -> LoopPort::Use
 //   OnRenewal, SendRenewed <--- transport -----------> SendRenewal, OnRenewed: each third of the ttl
-//   NeedBack -> broker: AskScaleUp -> OnScaleUp; without it where there is no choice whose lease to revoke, and if the
-//     broker fails or is silent for broker_patience
+//   NeedBack -> broker: AskScaleUp -> OnScaleUp: how much, and whose. Where there is no choice whose, what is needed
+//     does not wait for it; nor does it longer than broker_patience, or if the broker fails
 //   SendRevoke, ReportRevoking - transport ----------> OnRevoked
 //                                                      Borrower::Drain -> LoopPort::Drain
 //                                                      Drained -> SendRelease, Close
@@ -61,7 +61,7 @@ class Coordinator final : public transport::TransportEvents, public LeaseBrokerE
     std::string instance_id;
     absl::Duration revoke_deadline = absl::Milliseconds(50);
     absl::Duration ttl = absl::Seconds(10);
-    absl::Duration broker_patience = absl::Milliseconds(5);  // for its advice on whose lease to revoke
+    absl::Duration broker_patience = absl::Milliseconds(3);  // for its advice on whose lease to revoke
     int64_t num_blocks = 0, block_bytes = 0;                 // of this engine's arena
     absl::Duration min_request_interval = absl::Milliseconds(200);
     absl::Duration max_request_interval = absl::Seconds(5);  // while there is a shortage
@@ -80,7 +80,8 @@ class Coordinator final : public transport::TransportEvents, public LeaseBrokerE
   void Drained(kv::LeaseId id);
   void Dropped(kv::LeaseId id);
   void GenerationChanged(kv::LeaseId id);
-  /// Own memory is needed: revokes leases until at least `blocks` of it are on their way back. Repeated needs are one.
+  /// Own memory is needed: revokes leases until at least `blocks` of it are on their way back, and what the broker
+  /// advises beyond that, if its advice comes before the memory does. Repeated needs are one.
   /// `blocks_lent`, as the loop counts them: what came back and it has not heard of is not asked for again.
   void NeedBack(int64_t blocks, int64_t blocks_lent);
   /// More memory would be of use; `waiting_tokens` is the weight among borrowers. Repeated wishes are one.

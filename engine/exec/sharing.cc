@@ -86,12 +86,12 @@ void Sharing::AskBack() {
   parts_.coordinator->NeedBack(blocks, parts_.cache->num_leased_out());
 }
 
-bool Sharing::WorthWaiting(const sched::StepPlan& plan) const {
+bool Sharing::ShouldDefer(const sched::StepPlan& plan) const {
   if (!need_ || parts_.clock->Now() >= need_->since + kReclaimPatience) return false;
   return std::none_of(plan.chunks.begin(), plan.chunks.end(), [](const sched::Chunk& chunk) { return chunk.samples; });
 }
 
-absl::Time Sharing::NextAdvance() const {
+absl::Time Sharing::NextDuty() const {
   const absl::Time patience_ends = need_ ? need_->since + kReclaimPatience : absl::InfiniteFuture();
   const bool over = patience_ends <= parts_.clock->Now();
   return std::min(window_.NextNews(), over ? absl::InfiniteFuture() : patience_ends);

@@ -7,6 +7,7 @@
 //   StepPlan plan = scheduler.Plan();
 //   sharing.AskBack();
 //   sharing.Advance(waiting_tokens, longest_request_tokens);  // scrubs, starts copies, asks to lease
+//   if (sharing.ShouldDefer(plan)) ...                        // wait for a message, until NextDuty
 //   for (...) address = sharing.Address(place);
 #pragma once
 
@@ -66,15 +67,15 @@ class Sharing {
   void FinishFetch();
   /// After each plan: what is lent and was needed is asked back.
   void AskBack();
-  /// Then: the plan is not worth beginning yet. It was cut for want of what was asked back, which most borrowers give
-  /// back within kReclaimPatience of the need, and nobody waits for a token of it: one whole prefill takes less than
-  /// two parts, and does not compete with borrowers for processors.
-  bool WorthWaiting(const sched::StepPlan& plan) const;
+  /// True for at most kReclaimPatience after a need arose, while the plan samples no token: the memory usually comes
+  /// within that time, and one large step of prefill is cheaper than two. (On CPUs a step would also compete with the
+  /// borrower that is to give the memory back.)
+  bool ShouldDefer(const sched::StepPlan& plan) const;
   /// After each plan, and whenever a message was handled: what else cache and scheduler wish for is set going.
   /// `waiting_tokens`: of requests that do not run yet.
   void Advance(int64_t waiting_tokens, int64_t longest_request_tokens);
-  /// When Advance has something to do, or a plan is worth beginning, without a message.
-  absl::Time NextAdvance() const;
+  /// When Advance has something to do, or a step is deferred no longer, without a message.
+  absl::Time NextDuty() const;
 
   /// Where the bytes of a place are. Those of a lease must not be written.
   std::byte* Address(kv::Place place) const;

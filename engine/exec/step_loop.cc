@@ -181,7 +181,7 @@ bool StepLoop::Step() {
     sharing_->AskBack();
     sharing_->Advance(TokensNotRunning(), LongestRequestTokens());
   }
-  const bool computes = !plan.chunks.empty() && !(sharing_ && sharing_->WorthWaiting(plan));
+  const bool computes = !plan.chunks.empty() && !(sharing_ && sharing_->ShouldDefer(plan));
   if (computes) RunStep(plan);
   Publish();
   return computes;
@@ -225,7 +225,7 @@ void StepLoop::Attend() {
 
 absl::Time StepLoop::NextDuty() const {
   if (!sharing_) return absl::InfiniteFuture();
-  return std::min(sharing_->NextAdvance(), next_starved_);
+  return std::min(sharing_->NextDuty(), next_starved_);
 }
 
 int64_t StepLoop::TokensNotRunning() const {

@@ -294,7 +294,7 @@ void SimEngine::Need(int64_t blocks) {
   next_need_ = sim_.now() + 30'000;
   ++tally_.own_needs;
   const auto take_innermost = [this, blocks] { donor_->NeedBack(blocks, process_.LocalNow()); };
-  if (!donor_->HasChoice(blocks)) return take_innermost();
+  if (!donor_->HasChoice(blocks)) take_innermost();
   Call(
       [this, who = caller(), blocks, take_innermost](SimBroker& broker) {
         const auto advice = broker.tables().ScaleUp(who, blocks, broker.Now());

@@ -134,6 +134,7 @@ TEST(RpcServerTest, BadAddressIsRefused) {
   EXPECT_EQ(RpcServer::Create({.listen = "nonsense"}, {&broker}).status().code(), absl::StatusCode::kInvalidArgument);
 }
 
+// gRPC's threads wait for a second before they sleep for 100 ms: the calls come in the middle of that.
 TEST(RpcServerTest, CallsToAServerThatWasIdleDoNotWaitForItsThreads) {
   SlowBroker service;
   auto server = Serve(service);
@@ -141,8 +142,7 @@ TEST(RpcServerTest, CallsToAServerThatWasIdleDoNotWaitForItsThreads) {
   auto stub = v1::BrokerService::NewStub(CreateRpcChannel(server->address(), {}));
   std::vector<absl::Duration> took;
   for (int i = 0; i < 4; ++i) {
-    absl::SleepFor(
-        absl::Milliseconds(1050));  // what gRPC's threads wait for before they sleep, and half of their sleep
+    absl::SleepFor(absl::Milliseconds(1050));
     grpc::ClientContext context;
     v1::HeartbeatResponse response;
     const absl::Time begun = absl::Now();
@@ -150,7 +150,7 @@ TEST(RpcServerTest, CallsToAServerThatWasIdleDoNotWaitForItsThreads) {
     took.push_back(absl::Now() - begun);
   }
   std::sort(took.begin(), took.end());
-  EXPECT_LT(took[took.size() / 2], absl::Milliseconds(25));
+  EXPECT_LT(took[1], absl::Milliseconds(25)) << "50 ms, if they waited";
 }
 
 TEST(RpcServerTest, CallsOverTheLimitOfOneConnectionWaitAtTheClient) {

@@ -353,5 +353,24 @@ TEST_P(SharingTest, ABorrowerThatTakesItsTimeDoesNotHoldUpWhatThereIsRoomFor) {
   EXPECT_EQ(recording->tokens(), FakeGreedy(harness.model(), prompt, kOutputTokens));
 }
 
+TEST_P(SharingTest, DecodesDoNotWaitForTheMemoryThatAPrefillNeeds) {
+  SharingHarness harness(Options());
+  harness.OfferAway(3, {8, 12});
+  ASSERT_TRUE(harness.broker().log().WaitFor("ACCEPTED 3"));
+  harness.coordinator().OnBorrowerOpened(kv::LeaseId(3));
+  std::mt19937 rng(9);
+  const auto decoding = harness.Add(RandomTokens(rng, 6, 64), kOutputTokens);
+  ASSERT_TRUE(harness.loop().Step());
+  const size_t tokens = decoding->tokens().size();
+  const auto recording = harness.Add(RandomTokens(rng, 40, 64), kOutputTokens);
+  EXPECT_TRUE(harness.loop().Step());
+  ASSERT_TRUE(harness.transport().log().WaitFor("SendRevoke 3"));
+  EXPECT_EQ(decoding->tokens().size(), tokens + 1);
+  EXPECT_FALSE(recording->done());
+  harness.coordinator().OnReleased(kv::LeaseId(3));
+  harness.RunAll();
+  EXPECT_TRUE(recording->done());
+}
+
 }  // namespace
 }  // namespace swiftcache::engine::exec
