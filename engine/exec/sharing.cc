@@ -22,7 +22,6 @@ constexpr int kDrainDivisor = 2;           // copies of a drain may take this pa
 constexpr int64_t kWishDivisor = 4;        // at least this part of own and of leased memory is asked for
 constexpr int64_t kDrainBatch = 8;         // moves planned before the clock is read again, and
 constexpr int64_t kDrainBatchBytes = kMiB;
-constexpr absl::Duration kReclaimPatience = absl::Milliseconds(5);
 constexpr absl::Duration kBetweenDrains = absl::Milliseconds(50);  // drains closer than this are of one need
 
 }  // namespace
@@ -87,14 +86,13 @@ void Sharing::AskBack() {
 }
 
 bool Sharing::ShouldDefer(const sched::StepPlan& plan) const {
-  if (!need_ || parts_.clock->Now() >= need_->since + kReclaimPatience) return false;
+  if (parts_.clock->Now() >= PatienceEnds()) return false;
   return std::none_of(plan.chunks.begin(), plan.chunks.end(), [](const sched::Chunk& chunk) { return chunk.samples; });
 }
 
 absl::Time Sharing::NextDuty() const {
-  const absl::Time patience_ends = need_ ? need_->since + kReclaimPatience : absl::InfiniteFuture();
-  const bool over = patience_ends <= parts_.clock->Now();
-  return std::min(window_.NextNews(), over ? absl::InfiniteFuture() : patience_ends);
+  const bool patient = parts_.clock->Now() < PatienceEnds();
+  return patient ? std::min(window_.NextNews(), PatienceEnds()) : window_.NextNews();
 }
 
 void Sharing::Scrub() {

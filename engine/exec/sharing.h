@@ -67,6 +67,7 @@ class Sharing {
   void FinishFetch();
   /// After each plan: what is lent and was needed is asked back.
   void AskBack();
+  static constexpr absl::Duration kReclaimPatience = absl::Milliseconds(5);
   /// True for at most kReclaimPatience after a need arose, while the plan samples no token: the memory usually comes
   /// within that time, and one large step of prefill is cheaper than two. (On CPUs a step would also compete with the
   /// borrower that is to give the memory back.)
@@ -118,6 +119,7 @@ class Sharing {
     absl::Time since;
     int64_t free_blocks = 0;  // what would do
   };
+  absl::Time PatienceEnds() const { return need_ ? need_->since + kReclaimPatience : absl::InfinitePast(); }
   std::optional<Need> need_;  // of what is lent
   coordinator::WindowTracker window_;
   int64_t lendable_blocks_ = 0;

@@ -287,18 +287,17 @@ def reclaim(bench):
             prompt = bench.tokens(2250)  # of which its own memory holds 600
             side.ask(prompt, 1)
             time.sleep(0.3)  # until the last of it is stored
-            running = threading.Thread(target=side.ask, args=(prompt + bench.tokens(64), 1))
-            blocks, seen = lent(), len(donor.text())
-            other = threading.Thread(target=side.ask, args=(bench.tokens(16), 100, name))
+            blocks, seen, beside = lent(), len(donor.text()), None
             if busy:
-                running.start()
-                time.sleep(bench.rng.uniform(0.05, 0.3))
-            if decodes:
-                other.start()
-                time.sleep(0.2)
+                beside = threading.Thread(target=side.ask, args=(prompt + bench.tokens(64), 1))
+            elif decodes:
+                beside = threading.Thread(target=side.ask, args=(bench.tokens(16), 100, name))
+            if beside:
+                beside.start()
+                time.sleep(0.2 if decodes else bench.rng.uniform(0.05, 0.3))
             answer = side.ask(bench.tokens(16 * prompt_blocks - 1), 1, name)
-            for thread in [running] * busy + [other] * decodes:
-                thread.join()
+            if beside:
+                beside.join()
             back = re.search(r"what was lent is back (\S+) after it was needed", donor.text()[seen:])
             mib = (prompt_blocks - own + blocks) * block / 2**20
             if mib < 64:
@@ -427,7 +426,9 @@ def main():
     parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args()
     cpu = next((line.split(":")[1].strip() for line in open("/proc/cpuinfo") if "model name" in line), platform.processor())
-    print(f"machine: {cpu}, {os.cpu_count()} cores; model: {pathlib.Path(args.model).name}, KV {'f32' if args.what == 'reclaim' else 'bf16'}; command: {' '.join(sys.argv)}")
+    dtype = "f32" if args.what == "reclaim" else "bf16"
+    print(f"machine: {cpu}, {os.cpu_count()} cores; model: {pathlib.Path(args.model).name}, KV {dtype}; "
+          f"command: {' '.join(sys.argv)}")
     with Bench(args) as bench:
         globals()[args.what](bench)
     sys.exit(bench.missed > 0)

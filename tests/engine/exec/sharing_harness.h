@@ -88,6 +88,13 @@ class SharingHarness : private LoopObserver, private coordinator::LoopPort {
     Pump();
   }
 
+  /// And has it.
+  void LendAway(int64_t id, lease::Extent extent) {
+    OfferAway(id, extent);
+    ASSERT_TRUE(broker_.log().WaitFor(absl::StrCat("ACCEPTED ", id)));
+    coordinator_.OnBorrowerOpened(kv::LeaseId(id));
+  }
+
   std::shared_ptr<Recording> Add(std::vector<int32_t> prompt, int64_t max_tokens) {
     auto recording = std::make_shared<Recording>();
     auto live = std::make_unique<LiveRequest>();

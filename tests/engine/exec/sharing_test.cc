@@ -315,9 +315,7 @@ TEST_P(SharingTest, ARunningSequencesBlocksMoveAsideForALoan) {
 
 TEST_P(SharingTest, ARequestThatNeedsWhatIsLentGetsItBack) {
   SharingHarness harness(Options());
-  harness.OfferAway(3, {8, 12});
-  ASSERT_TRUE(harness.broker().log().WaitFor("ACCEPTED 3"));
-  harness.coordinator().OnBorrowerOpened(kv::LeaseId(3));
+  harness.LendAway(3, {8, 12});
   std::mt19937 rng(9);
   const std::vector<int32_t> prompt = RandomTokens(rng, 48, 64);  // twelve blocks, where eight are left
   const auto recording = harness.Add(prompt, kOutputTokens);
@@ -336,9 +334,7 @@ TEST_P(SharingTest, ARequestThatNeedsWhatIsLentGetsItBack) {
 
 TEST_P(SharingTest, ABorrowerThatTakesItsTimeDoesNotHoldUpWhatThereIsRoomFor) {
   SharingHarness harness(Options());
-  harness.OfferAway(3, {8, 12});
-  ASSERT_TRUE(harness.broker().log().WaitFor("ACCEPTED 3"));
-  harness.coordinator().OnBorrowerOpened(kv::LeaseId(3));
+  harness.LendAway(3, {8, 12});
   std::mt19937 rng(9);
   const std::vector<int32_t> prompt = RandomTokens(rng, 48, 64);
   const auto recording = harness.Add(prompt, kOutputTokens);
@@ -355,9 +351,7 @@ TEST_P(SharingTest, ABorrowerThatTakesItsTimeDoesNotHoldUpWhatThereIsRoomFor) {
 
 TEST_P(SharingTest, DecodesDoNotWaitForTheMemoryThatAPrefillNeeds) {
   SharingHarness harness(Options());
-  harness.OfferAway(3, {8, 12});
-  ASSERT_TRUE(harness.broker().log().WaitFor("ACCEPTED 3"));
-  harness.coordinator().OnBorrowerOpened(kv::LeaseId(3));
+  harness.LendAway(3, {8, 12});
   std::mt19937 rng(9);
   const auto decoding = harness.Add(RandomTokens(rng, 6, 64), kOutputTokens);
   ASSERT_TRUE(harness.loop().Step());
