@@ -18,6 +18,7 @@ using lease::Lease;
 namespace {
 
 constexpr size_t kQueueCapacity = 1 << 16;  // a bound on paper: peers are few and their messages are bounded
+constexpr absl::Duration kReportsHeldBack = absl::Milliseconds(10);  // for memory that is on its way back
 
 }  // namespace
 
@@ -87,7 +88,7 @@ void Coordinator::Run() {
     Publish();
     // After Publish: a registration between a report and what it tells of would leave the lease out. And after what is
     // on its way back: what everybody is told of it would compete with it for processors.
-    if (donor_.revoking() && !closed) continue;
+    if (donor_.revoking() && !closed && clock_.Now() < report_by_) continue;
     for (const LeaseNews& news : std::exchange(news_, {})) broker_->Report(news);
   }
   for (const Lease& lease : donor_.Held()) transport_->Fence(lease.id);
@@ -98,6 +99,7 @@ void Coordinator::Run() {
 absl::Time Coordinator::NextDeadline() const {
   absl::Time next = std::min({donor_.NextDeadline(), borrower_.NextDeadline(), advice_deadline_});
   if (wanted_bytes_ > 0 && !request_under_way_) next = std::min(next, next_request_);
+  if (!news_.empty()) next = std::min(next, report_by_);
   return next;
 }
 
@@ -277,6 +279,7 @@ std::vector<Lease> Coordinator::Held() const {
 }
 
 void Coordinator::Report(LeaseId id, LeaseNews::What what, const std::string& why, kv::Epoch epoch) {
+  if (news_.empty()) report_by_ = clock_.Now() + kReportsHeldBack;
   news_.push_back({.id = id, .what = what, .epoch = epoch, .reason = why});
 }
 

@@ -173,7 +173,8 @@ class Coordinator final : public transport::TransportEvents, public LeaseBrokerE
   lease::Donor donor_;
   lease::Borrower borrower_;
   transport::LeaseView opened_;  // of the message under way: what its Use is about
-  std::vector<LeaseNews> news_;  // not yet reported
+  std::vector<LeaseNews> news_;  // not yet reported, and
+  absl::Time report_by_;         // the time by which they are
   int64_t needed_blocks_ = 0;    // that the broker was asked about, less those that came back since
   absl::Time advice_deadline_ = absl::InfiniteFuture();
   int64_t wanted_bytes_ = 0, waiting_tokens_ = 0;

@@ -28,7 +28,7 @@ class LeaseClient : public coordinator::LeaseBroker {
     std::string instance_id;
     std::function<Identity()> identity;  // called by the threads
     absl::Duration rpc_timeout = absl::Seconds(1);
-    absl::Duration advice_timeout = absl::Milliseconds(5);
+    absl::Duration advice_timeout = absl::Milliseconds(3);
     absl::Duration retry_interval = absl::Milliseconds(300);  // while the broker is away
   };
   /// The broker has entered this engine, perhaps as a new one: it hears the last window again.

@@ -303,7 +303,7 @@ void ShmBorrower::EndStores(ShmLease& lease) {
   absl::Status fate = absl::UnavailableError("the lease's channel closed before the donor answered");
   {
     absl::MutexLock lock(&mutex_);
-    const bool opened = lease.state != ShmLease::State::kOpening;
+    const bool opened = lease.state == ShmLease::State::kOpen;
     lease.state = ShmLease::State::kEnded;
     mutex_.Await(absl::Condition(
         +[](ShmLease* l) { return !l->copying; }, &lease));

@@ -310,6 +310,15 @@ TEST_F(CoordinatorTest, TheBrokerHearsOfARevocationOnceTheMemoryIsBack) {
   ASSERT_TRUE(broker_.log().WaitFor("RELEASED 1"));
 }
 
+TEST_F(CoordinatorTest, ABorrowerThatKeepsItsLeaseDoesNotHoldBackReportsForLong) {
+  Start({.revoke_deadline = absl::Hours(1)});
+  Lend(1);
+  coordinator_->NeedBack(2, /*blocks_lent=*/0);
+  ASSERT_TRUE(transport_.log().WaitFor("SendRevoke 1"));
+  fake_clock_.Advance(absl::Milliseconds(10));
+  EXPECT_TRUE(broker_.log().WaitFor("REVOKING 1"));
+}
+
 TEST_F(CoordinatorTest, ANeedThatIsMetMeanwhileTakesNothingMore) {
   Start({.broker_patience = absl::Hours(1)});
   Lend(1), Lend(2), Lend(3);
