@@ -37,9 +37,6 @@ using Message = std::variant<std::unique_ptr<LiveRequest>, CancelMessage, LeaseM
 // Nothing wakes a loop whose plan was empty because memory is on its way, if that way ends in silence.
 constexpr absl::Duration kPatience = absl::Milliseconds(20);
 
-// A step that reads what is lost may end, or not: its donor, if it died, is owed an end of the mapping within a second.
-constexpr absl::Duration kUnmapWithin = absl::Milliseconds(500);
-
 // The coordinator's words as messages of the loop's queue; a step under way hears at once what concerns it.
 class LeasePort final : public coordinator::LoopPort {
  public:
@@ -53,11 +50,11 @@ class LeasePort final : public coordinator::LoopPort {
     Push(UseMessage{id, num_blocks, donor, view});
   }
   void Drain(kv::LeaseId id, absl::Time until) override {
-    urgency_.Set(id, until);
+    urgency_.WantedBack(id, until);
     Push(DrainMessage{id, until});
   }
   void Lose(kv::LeaseId id) override {
-    urgency_.Set(id, clock_.Now() + kUnmapWithin);
+    urgency_.Lost(id, clock_.Now());
     Push(LoseMessage{id});
   }
   void Stored(transport::Ticket ticket, const absl::Status& status) override { Push(StoredMessage{ticket, status}); }

@@ -33,8 +33,7 @@ absl::StatusOr<Forward::Outcome> Forward::RunModel(bool may_cut_short) {
 }
 
 absl::Status Forward::RunLayers(bool may_cut_short, Outcome& outcome) {
-  const bool reads_leases = !lease_ids_.empty();
-  const absl::Time begin = reads_leases ? leases_->clock->Now() : absl::InfinitePast();
+  const absl::Time begin = may_cut_short ? leases_->clock->Now() : absl::InfinitePast();
   for (int64_t layer = 0; layer < model_->geometry().num_layers; ++layer) {
     if (!streamed_.empty()) {
       NoteLost(leases_->streamer->Arrive(layer), outcome);
@@ -43,7 +42,6 @@ absl::Status Forward::RunLayers(bool may_cut_short, Outcome& outcome) {
     }
     RETURN_IF_ERROR(model_->RunLayer(layer));
     progress_.fetch_add(1, std::memory_order_relaxed);
-    if (!reads_leases) continue;
     CheckInPlace(outcome);
     if ((may_cut_short && TooLate(begin, layer + 1)) || AllLost(outcome)) {
       outcome.cut_short = true;
@@ -138,7 +136,7 @@ bool Forward::AllLost(const Outcome& outcome) const {
   return lost.size() == sequences_.size();
 }
 
-// True where a lease that is read is due before the rest of the step will be done, at the pace so far.
+// True where a lease is due before the rest of the step will be done, at the pace so far.
 bool Forward::TooLate(absl::Time begin, int64_t layers_done) const {
   const absl::Time due = leases_->urgency->Earliest(lease_ids_);
   if (due == absl::InfiniteFuture()) return false;

@@ -37,7 +37,7 @@ class Forward {
   struct Outcome {
     std::span<const float> logits;  // [chunks that sample][vocab_size], in their order; valid until the next Run
     std::vector<kv::LeaseId> lost;  // memory that changed hands while this step read it
-    // No logits: a lease is wanted back before this step could have ended, or every sequence read lost ones.
+    // No logits: a lease is due (Urgency) before this step could have ended, or every sequence read lost ones.
     bool cut_short = false;
   };
   /// Of an engine that shares.
@@ -52,7 +52,7 @@ class Forward {
       : model_(model), arena_(arena), cache_(cache) {}
   void SetLeases(const Leases& leases) { leases_ = leases; }
 
-  /// `may_cut_short`: give up at the next layer where a lease is wanted back sooner than the step would end.
+  /// `may_cut_short`: give up at the next layer where a lease is due sooner than the step would end. REQUIRES: SetLeases.
   absl::StatusOr<Outcome> Run(const sched::StepPlan& plan, bool may_cut_short = false);
   /// Counts up with every Run and every layer of it: a long step is not a loop that stands still.
   int64_t progress() const { return progress_.load(std::memory_order_relaxed); }

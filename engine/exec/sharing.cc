@@ -15,12 +15,13 @@ using kv::Move;
 
 namespace {
 
-constexpr int64_t kStoresAtOnce = 64;      // under way: enough to keep the transport busy
-constexpr int64_t kFetchBytes = 4 * kMiB;  // of a fetch: a drain, and the first layer's load, wait for it
-constexpr int64_t kMovesToClear = 64;      // own blocks that a loan may push aside
-constexpr int kDrainDivisor = 2;           // copies of a drain may take this part of the time left
-constexpr int64_t kWishDivisor = 4;        // at least this part of own and of leased memory is asked for
-constexpr int64_t kDrainBatch = 8;         // moves planned before the clock is read again, and
+constexpr int64_t kStoresAtOnce = 64;       // under way: enough to keep the transport busy
+constexpr int64_t kFetchBytes = 4 * kMiB;   // of a fetch: a drain, and the first layer's load, wait for it
+constexpr int64_t kMovesToClear = 64;       // own blocks that a loan may push aside
+constexpr int64_t kClearBytes = 32 * kMiB;  // of loans a round
+constexpr int kDrainDivisor = 2;            // copies of a drain may take this part of the time left
+constexpr int64_t kWishDivisor = 4;         // at least this part of own and of leased memory is asked for
+constexpr int64_t kDrainBatch = 8;          // moves planned before the clock is read again, and
 constexpr int64_t kDrainBatchBytes = kMiB;
 constexpr absl::Duration kBetweenDrains = absl::Milliseconds(50);  // drains closer than this are of one need
 
@@ -48,21 +49,32 @@ LeasedRegion* Sharing::Find(kv::LeaseId lease) {
 
 // --- as a donor
 
-// Another tenant's bytes leave the memory before it is lent; what comes back is scrubbed when it is next used.
-void Sharing::Do(const ClearMessage& message) {
-  const auto first = static_cast<int32_t>(message.extent.first_block);
-  const auto count = static_cast<int32_t>(message.extent.num_blocks);
-  const std::optional<std::vector<Move>> moves = parts_.cache->ClearForLending(first, count, kMovesToClear);
-  bool ok = moves.has_value();
-  if (ok) {
-    for (const Move& move : *moves) {
-      std::memcpy(Address(move.to), Address(move.from), parts_.arena->block_bytes());
-      parts_.cache->FinishMove(move);
-    }
-    ok = parts_.cache->Lend(first, count);
+void Sharing::Do(const ClearMessage& message) { clears_.push_back(message); }
+
+// A large loan is many extents: some of them a round, so that its donor's own tokens do not wait for all.
+void Sharing::ClearSome() {
+  for (int64_t bytes = 0; !clears_.empty() && bytes < kClearBytes;) {
+    const ClearMessage next = clears_.front();
+    clears_.pop_front();
+    bytes += next.extent.num_blocks * parts_.arena->block_bytes();
+    const bool ok = !need_ && Clear(next.extent);
+    parts_.coordinator->Cleared(next.id, ok);
   }
-  if (ok && options_.scrub_on_return) std::memset(parts_.arena->Address(first), 0, count * parts_.arena->block_bytes());
-  parts_.coordinator->Cleared(message.id, ok);
+}
+
+// Another tenant's bytes leave the memory before it is lent; what comes back is scrubbed when it is next used.
+bool Sharing::Clear(const lease::Extent& extent) {
+  const auto first = static_cast<int32_t>(extent.first_block);
+  const auto count = static_cast<int32_t>(extent.num_blocks);
+  const std::optional<std::vector<Move>> moves = parts_.cache->ClearForLending(first, count, kMovesToClear);
+  if (!moves) return false;
+  for (const Move& move : *moves) {
+    std::memcpy(Address(move.to), Address(move.from), parts_.arena->block_bytes());
+    parts_.cache->FinishMove(move);
+  }
+  if (!parts_.cache->Lend(first, count)) return false;
+  if (options_.scrub_on_return) std::memset(parts_.arena->Address(first), 0, count * parts_.arena->block_bytes());
+  return true;
 }
 
 void Sharing::Do(const TakeBackMessage& message) {
@@ -91,6 +103,7 @@ bool Sharing::ShouldDefer(const sched::StepPlan& plan) const {
 }
 
 absl::Time Sharing::NextDuty() const {
+  if (!clears_.empty()) return absl::InfinitePast();
   const bool patient = parts_.clock->Now() < PatienceEnds();
   return patient ? std::min(window_.NextNews(), PatienceEnds()) : window_.NextNews();
 }
@@ -273,6 +286,7 @@ void Sharing::Advance(int64_t waiting_tokens, int64_t longest_request_tokens) {
   FinishFetch();
   if (!parts_.scheduler->has_work()) need_.reset();  // cancelled
   Scrub();
+  ClearSome();
   StartMoves();
   AskForMemory(waiting_tokens);
   const absl::Time now = parts_.clock->Now();

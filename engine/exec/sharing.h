@@ -12,6 +12,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <optional>
 #include <vector>
@@ -72,7 +73,8 @@ class Sharing {
   /// within that time, and one large step of prefill is cheaper than two. (On CPUs a step would also compete with the
   /// borrower that is to give the memory back.)
   bool ShouldDefer(const sched::StepPlan& plan) const;
-  /// After each plan, and whenever a message was handled: what else cache and scheduler wish for is set going.
+  /// After each plan, and whenever a message was handled: what else cache and scheduler wish for is set going, and
+  /// memory that others asked for is cleared.
   /// `waiting_tokens`: of requests that do not run yet.
   void Advance(int64_t waiting_tokens, int64_t longest_request_tokens);
   /// When Advance has something to do, or a step is deferred no longer, without a message.
@@ -96,6 +98,8 @@ class Sharing {
   void Do(const StoredMessage& message);
   void Do(const LendableMessage& message);
 
+  void ClearSome();
+  bool Clear(const lease::Extent& extent);
   LeasedRegion* Find(kv::LeaseId lease);
   void Scrub();
   void StartMoves();
@@ -108,6 +112,7 @@ class Sharing {
 
   const Options options_;
   const Parts parts_;
+  std::deque<ClearMessage> clears_;  // extents to be lent, in the order of their offers
   std::map<kv::RegionId, LeasedRegion> regions_;
   std::map<transport::Ticket, kv::Move> stores_;
   struct Fetch {

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Leases that a step under way should stop reading soon: written by the coordinator's thread, read between layers.
+// Leases that a step under way should not outlast: written by the coordinator's thread, read between layers.
 //
-//   urgency.Set(lease, until);                           // the coordinator
-//   if (urgency.Earliest(step_leases) < forecast) ...    // the step
-//   urgency.Forget(lease);                               // the loop, once it has dealt with the lease
+//   urgency.WantedBack(lease, until);                     // the coordinator; Lost likewise
+//   if (urgency.Earliest(leases_it_reads) < forecast) ... // the step
+//   urgency.Forget(lease);                                // the loop, once it has dealt with the lease
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <map>
 #include <span>
@@ -20,32 +21,43 @@ namespace swiftcache::engine::exec {
 /// Thread-safety: safe; where nothing is urgent a question costs one relaxed load. Ownership: a value. Errors: none.
 class Urgency {
  public:
-  void Set(kv::LeaseId lease, absl::Time until) ABSL_LOCKS_EXCLUDED(mutex_) {
-    absl::MutexLock lock(&mutex_);
-    const auto [it, entered] = until_.try_emplace(lease, until);
-    if (!entered && until < it->second) it->second = until;
-    any_.store(true, std::memory_order_relaxed);
-  }
+  static constexpr absl::Duration kUnmapWithin = absl::Milliseconds(500);
+
+  /// Concerns the steps that read the lease: one that does not is worth more than what lies there.
+  void WantedBack(kv::LeaseId lease, absl::Time until) { Set(lease, until, &Due::wanted_back); }
+  /// Concerns every step: a donor that died is owed an end of the mapping within a second.
+  void Lost(kv::LeaseId lease, absl::Time now) { Set(lease, now + kUnmapWithin, &Due::lost); }
   void Forget(kv::LeaseId lease) ABSL_LOCKS_EXCLUDED(mutex_) {
     absl::MutexLock lock(&mutex_);
-    until_.erase(lease);
-    any_.store(!until_.empty(), std::memory_order_relaxed);
+    due_.erase(lease);
+    any_.store(!due_.empty(), std::memory_order_relaxed);
   }
-  /// Of these leases; infinite future: none is urgent.
-  absl::Time Earliest(std::span<const kv::LeaseId> leases) const ABSL_LOCKS_EXCLUDED(mutex_) {
+  /// Of a step that reads these leases; infinite future: nothing is urgent.
+  absl::Time Earliest(std::span<const kv::LeaseId> read) const ABSL_LOCKS_EXCLUDED(mutex_) {
     absl::Time earliest = absl::InfiniteFuture();
     if (!any_.load(std::memory_order_relaxed)) return earliest;
     absl::MutexLock lock(&mutex_);
-    for (const kv::LeaseId lease : leases) {
-      const auto it = until_.find(lease);
-      if (it != until_.end() && it->second < earliest) earliest = it->second;
+    for (const auto& [lease, due] : due_) {
+      earliest = std::min(earliest, due.lost);
+      if (std::find(read.begin(), read.end(), lease) != read.end()) earliest = std::min(earliest, due.wanted_back);
     }
     return earliest;
   }
 
  private:
+  struct Due {
+    absl::Time wanted_back = absl::InfiniteFuture();
+    absl::Time lost = absl::InfiniteFuture();
+  };
+  void Set(kv::LeaseId lease, absl::Time until, absl::Time Due::*of) ABSL_LOCKS_EXCLUDED(mutex_) {
+    absl::MutexLock lock(&mutex_);
+    absl::Time& due = due_[lease].*of;
+    due = std::min(due, until);
+    any_.store(true, std::memory_order_relaxed);
+  }
+
   mutable absl::Mutex mutex_;
-  std::map<kv::LeaseId, absl::Time> until_ ABSL_GUARDED_BY(mutex_);
+  std::map<kv::LeaseId, Due> due_ ABSL_GUARDED_BY(mutex_);
   std::atomic<bool> any_{false};
 };
 

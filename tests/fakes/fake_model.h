@@ -40,6 +40,8 @@ struct FakeModelOptions {
   engine::backend::KvDtype dtype = engine::backend::KvDtype::kBf16;
   /// Called in Begin; its error is the step's. May block.
   std::function<absl::Status(const FakeStep&)> on_step = {};
+  /// Called before each layer is computed. May block.
+  std::function<void(int64_t layer)> on_layer = {};
   /// Called on the logits of a step before they are handed out.
   std::function<void(std::span<float>)> on_logits = {};
 
@@ -128,6 +130,7 @@ class FakeModel final : public engine::models::Model {
 
   absl::Status RunLayer(int64_t layer) override {
     CHECK_EQ(layer, next_layer_++);
+    if (options_.on_layer) options_.on_layer(layer);
     size_t row = 0;
     for (const auto& sequence : batch_.sequences) {
       for (int64_t i = 0; i < sequence.num_rows; ++i, ++row) {

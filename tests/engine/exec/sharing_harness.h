@@ -49,6 +49,9 @@ class SharingHarness : private LoopObserver, private coordinator::LoopPort {
       if (during_step) during_step();
       return step_status;
     };
+    model.on_layer = [this](int64_t layer) {
+      if (during_layer) during_layer(layer);
+    };
     loop_ = std::make_unique<StepLoop>(engine, std::make_unique<FakeModel>(model), std::move(owned), clock_, &metrics_,
                                        static_cast<LoopObserver*>(this));
     loop_->Share({.transport = &transport_, .coordinator = &coordinator_, .urgency = &urgency_});
@@ -58,6 +61,8 @@ class SharingHarness : private LoopObserver, private coordinator::LoopPort {
 
   /// Called when the model has its batch and has read nothing yet.
   std::function<void()> during_step;
+  /// Called when a layer of it is to be computed.
+  std::function<void(int64_t layer)> during_layer;
   /// What the model says of it.
   absl::Status step_status;
 
@@ -77,15 +82,20 @@ class SharingHarness : private LoopObserver, private coordinator::LoopPort {
     ASSERT_TRUE(heard_.WaitFor(absl::StrCat("Use ", id)));
     Pump();
   }
-  /// Another engine asks for an extent of this one; up to the answer.
-  void OfferAway(int64_t id, lease::Extent extent) {
+  /// Another engine asks for an extent of this one.
+  void Offer(int64_t id, lease::Extent extent) {
     coordinator_.OnLease({.id = kv::LeaseId(id),
                           .donor_instance = "me",
                           .borrower_instance = "other",
                           .extent = extent,
                           .num_bytes = extent.num_blocks * block_bytes_});
     ASSERT_TRUE(heard_.WaitFor(absl::StrCat("Clear ", id)));
+  }
+  /// And is answered.
+  void OfferAway(int64_t id, lease::Extent extent) {
+    Offer(id, extent);
     Pump();
+    loop_->Attend();
   }
 
   /// And has it.
@@ -183,10 +193,13 @@ class SharingHarness : private LoopObserver, private coordinator::LoopPort {
     Push("Use", id, UseMessage{id, num_blocks, donor, view});
   }
   void Drain(kv::LeaseId id, absl::Time until) override {
-    urgency_.Set(id, until);
+    urgency_.WantedBack(id, until);
     Push("Drain", id, DrainMessage{id, until});
   }
-  void Lose(kv::LeaseId id) override { Push("Lose", id, LoseMessage{id}); }
+  void Lose(kv::LeaseId id) override {
+    urgency_.Lost(id, clock_.Now());
+    Push("Lose", id, LoseMessage{id});
+  }
   void Stored(transport::Ticket ticket, const absl::Status& status) override {
     Push("Stored", kv::LeaseId(ticket.value()), StoredMessage{ticket, status});
   }

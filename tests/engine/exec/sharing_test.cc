@@ -300,6 +300,22 @@ TEST_P(SharingTest, AnExtentIsClearedOfItsBlocksAndOfTheirBytesBeforeItIsLent) {
   ExpectRight(harness, *recording, "");
 }
 
+// Blocks of 2 MiB; the extents, 16 MiB each, were asked for at once.
+TEST(SharingLoanTest, ALargeLoanIsClearedOverSeveralRounds) {
+  SharingHarness harness({.model = {.head_dim = 1 << 16, .block_tokens = 4}, .num_blocks = 24});
+  harness.Offer(1, {0, 8});
+  harness.Offer(2, {8, 8});
+  harness.Offer(3, {16, 8});
+  harness.Pump();
+  EXPECT_EQ(harness.load().kv_blocks_leased_out, 0);
+  harness.loop().Attend();
+  EXPECT_EQ(harness.load().kv_blocks_leased_out, 16);
+  EXPECT_LE(harness.loop().NextDuty(), harness.clock().Now()) << "at once";
+  harness.loop().Attend();
+  EXPECT_EQ(harness.load().kv_blocks_leased_out, 24);
+  EXPECT_GT(harness.loop().NextDuty(), harness.clock().Now());
+}
+
 TEST_P(SharingTest, ARunningSequencesBlocksMoveAsideForALoan) {
   SharingHarness harness(Options());
   (void)harness.Add(Prompt(2), kOutputTokens);

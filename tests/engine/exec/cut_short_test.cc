@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+// Steps that end early for leases that are wanted back, and those that do not.
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <memory>
+#include <random>
+#include <utility>
+#include <vector>
+
+#include "tests/engine/exec/sharing_harness.h"
+
+namespace swiftcache::engine::exec {
+namespace {
+
+constexpr int64_t kId = 7;
+constexpr int64_t kDeepLayers = 10;
+constexpr int64_t kTokens = 8;  // of output
+
+// An engine whose layers take `layer_time`, with blocks of its first conversation in a lease.
+class CutShortTest : public testing::Test {
+ protected:
+  CutShortTest() : harness_({.model = {.num_layers = kDeepLayers, .block_tokens = 4}, .num_blocks = 20}) {
+    harness_.Borrow(kId, 64);
+    for (unsigned seed = 1; seed <= 4; ++seed) {
+      (void)harness_.Add(Prompt(seed), kTokens);
+      harness_.RunAll();
+    }
+  }
+  static std::vector<int32_t> Prompt(unsigned seed) {
+    std::mt19937 rng(seed);
+    return RandomTokens(rng, 24, 64);
+  }
+  /// Has its first token; those after it read the lease.
+  std::shared_ptr<Recording> StartReader() {
+    reader_prompt_ = Prompt(1);
+    reader_prompt_.push_back(5);
+    auto reader = harness_.Add(reader_prompt_, kTokens);
+    EXPECT_TRUE(harness_.loop().Step());
+    return reader;
+  }
+  /// One step. `event` comes after its third layer.
+  int64_t LayersRun(absl::Duration layer_time, const std::function<void()>& event) {
+    int64_t layers = 0;
+    harness_.during_layer = [&](int64_t layer) {
+      layers = layer + 1;
+      harness_.clock().Advance(layer_time);
+      if (layer == 2) event();
+    };
+    EXPECT_TRUE(harness_.loop().Step());
+    harness_.during_layer = nullptr;
+    return layers;
+  }
+  void Revoke(absl::Duration time_left) {
+    harness_.coordinator().OnRevoked(kv::LeaseId(kId), time_left);
+    ASSERT_TRUE(harness_.heard().WaitFor("Drain 7"));
+  }
+  void LoseDonor() {
+    harness_.coordinator().OnDonorGone(kv::LeaseId(kId));
+    ASSERT_TRUE(harness_.heard().WaitFor("Lose 7"));
+  }
+  void ExpectRight(const Recording& recording, const std::vector<int32_t>& prompt) {
+    EXPECT_TRUE(recording.Wait().ok()) << recording.Wait();
+    EXPECT_EQ(recording.tokens(), FakeGreedy(harness_.model(), prompt, kTokens));
+  }
+
+  SharingHarness harness_;
+  std::vector<int32_t> reader_prompt_;
+};
+
+TEST_F(CutShortTest, AStepThatWouldOutlastTheRevocationOfALeaseThatItReadsIsCutAtTheNextLayer) {
+  const auto reader = StartReader();
+  EXPECT_EQ(LayersRun(absl::Milliseconds(2), [&] { Revoke(absl::Milliseconds(12)); }), 3);
+  EXPECT_EQ(reader->tokens().size(), 1) << "nothing of it is sampled";
+  harness_.RunAll();
+  ExpectRight(*reader, reader_prompt_);
+  EXPECT_EQ(harness_.broker().log().Count("LOST 7"), 0) << "it was given back in time";
+}
+
+TEST_F(CutShortTest, AStepThatEndsInTimeIsNotCut) {
+  const auto reader = StartReader();
+  EXPECT_EQ(LayersRun(absl::Milliseconds(2), [&] { Revoke(absl::Milliseconds(50)); }), kDeepLayers);
+  EXPECT_EQ(reader->tokens().size(), 2);
+  harness_.RunAll();
+  ExpectRight(*reader, reader_prompt_);
+}
+
+TEST_F(CutShortTest, TheThirdStepInARowRunsToItsEnd) {
+  const auto reader = StartReader();
+  Revoke(absl::Milliseconds(1));  // and the loop hears of it only when the test pumps
+  const auto nothing = [] {};
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_EQ(LayersRun(absl::Milliseconds(2), nothing), 1) << i;
+    EXPECT_EQ(reader->tokens().size(), 1) << i;
+  }
+  EXPECT_EQ(LayersRun(absl::Milliseconds(2), nothing), kDeepLayers);
+  EXPECT_EQ(reader->tokens().size(), 2) << "there is progress, whatever donors do";
+  EXPECT_EQ(LayersRun(absl::Milliseconds(2), nothing), 1) << "and its donor's turn again";
+  harness_.RunAll();
+  ExpectRight(*reader, reader_prompt_);
+}
+
+TEST_F(CutShortTest, AStepThatReadsNoLeaseIsNotCutForARevocation) {
+  const auto other = harness_.Add(Prompt(9), kTokens);
+  EXPECT_EQ(LayersRun(absl::Milliseconds(200), [&] { Revoke(absl::Milliseconds(50)); }), kDeepLayers);
+  EXPECT_EQ(other->tokens().size(), 1);
+  harness_.RunAll();
+  ExpectRight(*other, Prompt(9));
+}
+
+// Its pages stay mapped until the step ends.
+TEST_F(CutShortTest, ALongStepThatReadsNoLeaseIsCutForADonorThatIsGone) {
+  const auto other = harness_.Add(Prompt(9), kTokens);
+  absl::Time lost;
+  EXPECT_EQ(LayersRun(absl::Milliseconds(200),
+                      [&] {
+                        lost = harness_.clock().Now();
+                        LoseDonor();
+                      }),
+            3);
+  EXPECT_TRUE(harness_.PumpUntil([&] { return harness_.transport().log().Count("Close 7") == 1; }));
+  EXPECT_LT(harness_.clock().Now() - lost, absl::Seconds(1));
+  harness_.RunAll();
+  ExpectRight(*other, Prompt(9));
+}
+
+TEST_F(CutShortTest, AShortStepThatReadsNoLeaseIsNotCutForADonorThatIsGone) {
+  const auto other = harness_.Add(Prompt(9), kTokens);
+  EXPECT_EQ(LayersRun(absl::Milliseconds(20), [&] { LoseDonor(); }), kDeepLayers);
+  EXPECT_EQ(other->tokens().size(), 1);
+  harness_.RunAll();
+  ExpectRight(*other, Prompt(9));
+}
+
+}  // namespace
+}  // namespace swiftcache::engine::exec
