@@ -214,6 +214,7 @@ int main(int argc, char** argv) {
   if (const std::optional<int> exit_code = flags.Parse(argc, argv)) return *exit_code;
   const std::string engine = flags.name.empty() ? flags.model_name : flags.name;
   swiftcache::services::StartLogging({.program = argv[0], .engine = engine, .model = flags.model_name});
+  swiftcache::services::RaiseFileLimit();
   const absl::Status status = swiftcache::Serve(flags, signals);
   return status.ok() ? 0 : swiftcache::services::Fail(swiftcache::kProgram, status);
 }

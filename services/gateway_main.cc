@@ -122,6 +122,7 @@ int main(int argc, char** argv) {
   swiftcache::GatewayFlags flags;
   if (const std::optional<int> exit_code = flags.Parse(argc, argv)) return *exit_code;
   swiftcache::services::StartLogging({.program = argv[0], .engine = "", .model = ""});
+  swiftcache::services::RaiseFileLimit();
   const absl::Status status = swiftcache::Serve(flags, signals);
   return status.ok() ? 0 : swiftcache::services::Fail(swiftcache::kProgram, status);
 }

@@ -3,6 +3,7 @@
 
 #include <grpc/support/log.h>
 #include <signal.h>
+#include <sys/resource.h>
 
 #include <iostream>
 #include <random>
@@ -50,6 +51,13 @@ bool ShutdownSignals::Pending() const {
 void StartLogging(const LogOptions& options) {
   InitLogging(options);
   gpr_set_log_function(LogOfGrpc);
+}
+
+void RaiseFileLimit() {
+  rlimit files{};
+  if (getrlimit(RLIMIT_NOFILE, &files) != 0) return;
+  files.rlim_cur = files.rlim_max;
+  if (setrlimit(RLIMIT_NOFILE, &files) != 0) PLOG(WARNING) << "the limit of open files stays";
 }
 
 void PrintListening(const std::string& grpc_address, const std::string& http_address) {

@@ -4,6 +4,7 @@
 //   ShutdownSignals signals;                      // first: before any thread
 //   if (std::optional<int> code = flags.Parse(argc, argv)) return *code;
 //   StartLogging({.program = argv[0]});
+//   RaiseFileLimit();
 //   ...                                           // Create
 //   if (!server.ok()) return Fail("swiftcache-broker", server.status());
 //   PrintListening((*server)->address(), (*http)->address());
@@ -31,6 +32,10 @@ class ShutdownSignals {
 
 /// InitLogging, and gRPC's own log goes through glog at verbose level. REQUIRES: no thread of ours exists.
 void StartLogging(const LogOptions& options);
+
+/// Lets this process open as many files as its hard limit allows: a client takes one, and so does a lease; the usual
+/// soft limit of 1,024 is there for programs that call select(2). Where it cannot be raised it stays.
+void RaiseFileLimit();
 
 /// `listening grpc=HOST:PORT http=HOST:PORT` on standard output: scripts read it.
 void PrintListening(const std::string& grpc_address, const std::string& http_address);

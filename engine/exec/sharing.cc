@@ -56,8 +56,8 @@ void Sharing::ClearSome() {
   for (int64_t bytes = 0; !clears_.empty() && bytes < kClearBytes;) {
     const ClearMessage next = clears_.front();
     clears_.pop_front();
-    bytes += next.extent.num_blocks * parts_.arena->block_bytes();
     const bool ok = !need_ && Clear(next.extent);
+    if (ok) bytes += next.extent.num_blocks * parts_.arena->block_bytes();
     parts_.coordinator->Cleared(next.id, ok);
   }
 }

@@ -144,7 +144,7 @@ void Donor::Revoke(kv::LeaseId id, const std::string& why, absl::Time now) {
 void Donor::NeedBack(int64_t blocks, absl::Time now) {
   std::vector<Entry*> mine;
   for (auto& [id, entry] : leases_) {
-    if (!entry.comes_back()) mine.push_back(&entry);
+    if (entry.taken() && !entry.comes_back()) mine.push_back(&entry);
   }
   std::sort(mine.begin(), mine.end(),
             [](const Entry* a, const Entry* b) { return a->lease.extent.first_block < b->lease.extent.first_block; });
@@ -160,7 +160,7 @@ bool Donor::HasChoice(int64_t blocks) const {
   if (blocks >= blocks_on_loan()) return false;
   std::set<std::string> borrowers;
   for (const auto& [id, entry] : leases_) {
-    if (!entry.comes_back()) borrowers.insert(entry.lease.borrower_instance);
+    if (entry.taken() && !entry.comes_back()) borrowers.insert(entry.lease.borrower_instance);
   }
   return borrowers.size() > 1;
 }
@@ -255,13 +255,15 @@ std::vector<Lease> Donor::Held() const {
 
 int64_t Donor::blocks_on_loan() const {
   int64_t blocks = 0;
-  for (const auto& [id, entry] : leases_) blocks += entry.lease.extent.num_blocks;
+  for (const auto& [id, entry] : leases_) blocks += entry.taken() ? entry.lease.extent.num_blocks : 0;
   return blocks;
 }
 
 int64_t Donor::blocks_coming_back() const {
   int64_t blocks = 0;
-  for (const auto& [id, entry] : leases_) blocks += entry.comes_back() ? entry.lease.extent.num_blocks : 0;
+  for (const auto& [id, entry] : leases_) {
+    blocks += entry.taken() && entry.comes_back() ? entry.lease.extent.num_blocks : 0;
+  }
   return blocks;
 }
 

@@ -134,7 +134,8 @@ class Donor {
   /// Wants the lease back: the broker's answer to ScaleUp, an operator's REVOKING.
   void Revoke(kv::LeaseId id, const std::string& why, absl::Time now);
   /// Wants `blocks` back without the broker's advice: revokes innermost leases (lowest first block) until those that
-  /// are on their way back, older revocations included, make up the need.
+  /// are on their way back, older revocations included, make up the need. (What is not cleared yet brings nothing back:
+  /// that its own KV needs the extent is for kv to say.)
   void NeedBack(int64_t blocks, absl::Time now);
   /// Whether it matters whose lease gives them: what is not on its way back is of several borrowers, and not all of it
   /// is needed.
@@ -154,7 +155,7 @@ class Donor {
 
   /// Leases that have not ended, by id: what Register tells the broker.
   std::vector<Lease> Held() const;
-  int64_t blocks_on_loan() const;      // taken out of local use, or about to be
+  int64_t blocks_on_loan() const;      // taken out of local use
   int64_t blocks_coming_back() const;  // of these: wanted back
   bool revoking() const;               // a borrower drains: for revoke_deadline at most
   int64_t ignored() const { return ignored_; }
@@ -171,6 +172,7 @@ class Donor {
     absl::Time revoked_at = absl::InfiniteFuture();
     std::string why;
 
+    bool taken() const { return phase != Phase::kClearing; }  // out of local use
     bool comes_back() const { return wanted_back || phase == Phase::kRevoking; }
   };
   using Leases = std::map<kv::LeaseId, Entry>;

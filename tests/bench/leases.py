@@ -5,6 +5,7 @@
   tests/bench/leases.py ttft                 turns 2 and later, with leases, without, and with all memory local
   tests/bench/leases.py ttft_open            the same under Poisson arrivals
   tests/bench/leases.py reclaim              a donor needs 64 MiB back: borrower idle, and mid-step
+  tests/bench/leases.py lend                 a loan of 1 GiB: what its donor feels of it, and of the scrub
   tests/bench/leases.py longest              a prompt many times longer than the engine's own memory
   tests/bench/leases.py stall                what layer streaming does not hide, at several link speeds
   tests/bench/leases.py unused               what sharing costs an engine that nobody lends to (needs valgrind)
@@ -62,16 +63,17 @@ class Answer:
                 self.usage = message.usage
         self.ttft, self.seconds = times[0] - begun, times[-1] - begun
         self.tpot = (times[-1] - times[0]) / max(1, len(self.ids) - 1)
+        self.longest_gap = max((b - a for a, b in zip(times, times[1:])), default=0)
 
 
 class Side:
     """One cluster of a comparison: the chat engine with `own` tokens of memory, and a donor for each of `donors`."""
 
-    def __init__(self, bench, name, own, donors=(), chat_flags=(), donor_flags=(), window="1s"):
+    def __init__(self, bench, name, own, donors=(), chat_flags=(), donor_flags=(), window="1s", broker_flags=()):
         self.name, self.bench = name, bench
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix=f"{name}-", dir=bench.folder))
         self.cluster = Cluster(bench.binaries, self.folder)
-        self.cluster.start_broker(f"--scale_down_window={window}")
+        self.cluster.start_broker(f"--scale_down_window={window}", *broker_flags)
         self.cluster.start_gateway()
         threads = f"--threads={bench.args.threads}"
         self.donors = [self.cluster.start_engine(bench.args.model, f"donor{i}", threads, f"--kv_cache_bytes={tokens * TOKEN_BYTES}",
@@ -319,6 +321,76 @@ def reclaim(bench):
             bench.asked("p99 of reclaims from an idle borrower, ms", percentile(times, 99) * 1e3, 5)
 
 
+class Asker:
+    """Registers as an engine beside the one of a side, and only asks for memory: what it is granted it never maps."""
+
+    def __init__(self, side, number):
+        from swiftcache.v1 import broker_pb2, broker_pb2_grpc
+        self.pb, self.side = broker_pb2, side
+        self.broker = broker_pb2_grpc.BrokerServiceStub(grpc.insecure_channel(side.cluster.broker.grpc))
+        watch = self.broker.Watch(broker_pb2.WatchRequest(watcher="asker"))
+        info = next(watch).snapshot.engines[0].info
+        watch.cancel()
+        info.name = info.model_name = "asker"
+        info.instance_id, info.state, info.address = f"asker-{number}", broker_pb2.STARTING, ""
+        self.me = {"name": info.name, "instance_id": info.instance_id}
+        self.me["incarnation"] = self.broker.Register(broker_pb2.RegisterRequest(engine=info)).incarnation
+
+    def lent(self):
+        """Bytes."""
+        donor = self.side.chat
+        return donor.metric("swiftcache_kv_blocks", state="leased_out") * 16 * TOKEN_BYTES
+
+    def borrow(self, want):
+        """Seconds until all of it was granted."""
+        begun = time.monotonic()
+        answer = self.broker.RequestLease(self.pb.RequestLeaseRequest(**self.me, request_key="1", want_bytes=want, waiting_tokens=1))
+        got = sum(lease.num_bytes for lease in answer.leases)
+        assert got >= want, f"{got} of {want} bytes: {answer.shortage}"
+        while self.lent() < want:
+            time.sleep(0.002)
+        return time.monotonic() - begun, answer.leases
+
+    def give_back(self, leases):
+        for lease in leases:
+            try:
+                self.broker.RevokeLease(self.pb.RevokeLeaseRequest(lease_id=lease.lease_id))
+            except grpc.RpcError as error:
+                assert error.code() is grpc.StatusCode.NOT_FOUND, error  # it has ended: an asker keeps nothing alive
+        while self.lent() > 0:
+            time.sleep(0.01)
+        self.broker.Deregister(self.pb.DeregisterRequest(name=self.me["name"], instance_id=self.me["instance_id"]))
+
+
+def lend(bench):
+    """A donor that decodes is asked for 1 GiB at once, nearly all it has; then it computes prompts on what came back. With
+    --scrub_on_return and without, interleaved."""
+    want, tokens = 2**30, 100
+    sides = [bench.side(f"scrub_{on}", 1.05 * want // TOKEN_BYTES, chat_flags=(f"--scrub_on_return={on}",), window="100ms",
+                        broker_flags=("--lease_headroom=0",)) for on in ("true", "false")]
+    seen = {side.name: {"quiet": [], "lending": [], "grant": [], "ttft": []} for side in sides}
+    for number in range(bench.args.rounds):
+        for side in bench.rng.sample(sides, 2):
+            figures = seen[side.name]
+            figures["quiet"].append(side.ask(bench.tokens(16), tokens).longest_gap)
+            asker = Asker(side, number)
+            with concurrent.futures.ThreadPoolExecutor() as pool:
+                decodes = pool.submit(side.ask, bench.tokens(16), tokens)
+                time.sleep(0.2)
+                seconds, leases = asker.borrow(want)
+                figures["grant"].append(seconds)
+                figures["lending"].append(decodes.result().longest_gap)
+            asker.give_back(leases)
+            figures["ttft"].append(side.ask(bench.tokens(1024), 1).ttft)
+    print("medians; ms        longest gap, quiet   and lending 1 GiB   until granted   TTFT of 1024 tokens after it")
+    for name, figures in seen.items():
+        quiet, lending, grant, ttft = (statistics.median(figures[k]) * 1e3 for k in ("quiet", "lending", "grant", "ttft"))
+        print(f"{name:12}{quiet:26.1f}{lending:20.1f}{grant:16.1f}{ttft:31.1f}")
+    ratio = [a / b for a, b in zip(seen["scrub_true"]["ttft"], seen["scrub_false"]["ttft"])]
+    low, high = interval(ratio, bench.rng)
+    print(f"TTFT on memory that came back, scrubbed / not: median {statistics.median(ratio):.3f}, 95 % interval {low:.3f} to {high:.3f}")
+
+
 def go_duration(text):
     """Seconds of absl's notation: 1.5ms, 20us, 1s."""
     return sum(float(n) * {"s": 1, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}[u] for n, u in re.findall(r"([\d.]+)(ms|us|ns|s)", text))
@@ -416,7 +488,7 @@ def unused(bench):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["ttft", "ttft_open", "reclaim", "longest", "stall", "interference", "unused"])
+    parser.add_argument("what", choices=["ttft", "ttft_open", "reclaim", "lend", "longest", "stall", "interference", "unused"])
     parser.add_argument("--bin", default=ROOT / "build/release/bin")
     parser.add_argument("--model", default=SMOLLM2)
     parser.add_argument("--threads", type=int, default=os.cpu_count())

@@ -287,6 +287,17 @@ TEST(DonorTest, ThereIsAChoiceWhereSeveralBorrowersHoldMoreThanIsNeeded) {
   EXPECT_FALSE(donor.HasChoice(11)) << "what is not on its way back is of one borrower";
 }
 
+TEST(DonorTest, WhatIsNotClearedYetBringsNothingBack) {
+  Donor donor = NewDonor();
+  Lend(donor, MakeLease(1, 90));
+  donor.Offered(MakeLease(2, 70), kStart);
+  donor.TakeActions();
+  EXPECT_EQ(donor.blocks_on_loan(), 10);
+  donor.NeedBack(10, kStart);
+  EXPECT_EQ(donor.blocks_coming_back(), 10);
+  EXPECT_THAT(Take(donor), ElementsAre("revoke 1 in 50ms", "REVOKING 1"));
+}
+
 TEST(DonorTest, WhatIsOnItsWayBackCountsForTheNeed) {
   Donor donor = NewDonor();
   Lend(donor, MakeLease(1, 90));
