@@ -315,6 +315,7 @@ TEST_F(CoordinatorTest, ABorrowerThatKeepsItsLeaseDoesNotHoldBackReportsForLong)
   Lend(1);
   coordinator_->NeedBack(2, /*blocks_lent=*/0);
   ASSERT_TRUE(transport_.log().WaitFor("SendRevoke 1"));
+  Settle();
   fake_clock_.Advance(absl::Milliseconds(10));
   EXPECT_TRUE(broker_.log().WaitFor("REVOKING 1"));
 }
