@@ -2,6 +2,7 @@
 #include "broker/ledger/lease_table.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -31,6 +32,7 @@ void LeaseTable::Insert(Record record) {
   CHECK(records_.count(id) == 0) << "lease " << id << " twice";
   record.order = next_order_++;
   changes_.push_back({.lease = record.lease, .before = std::nullopt});
+  places_[record.lease.donor].emplace(record.lease.extent.first_block, id);
   records_.emplace(id, std::move(record));
 }
 
@@ -42,8 +44,15 @@ absl::Status LeaseTable::Step(LeaseId id, LeaseState to) {
   RETURN_IF_ERROR(CheckStep(id.value(), before, to));
   lease.state = to;
   changes_.push_back({.lease = lease, .before = before});
-  if (HasEnded(to)) records_.erase(it);
+  if (HasEnded(to)) Erase(it);
   return absl::OkStatus();
+}
+
+void LeaseTable::Erase(Map::iterator it) {
+  const auto places = places_.find(it->second.lease.donor);
+  places->second.erase(it->second.lease.extent.first_block);
+  if (places->second.empty()) places_.erase(places);
+  records_.erase(it);
 }
 
 void LeaseTable::MustStep(LeaseId id, LeaseState to) {
@@ -65,10 +74,23 @@ void LeaseTable::TellEnd(Lease claim) {
 
 std::vector<Extent> LeaseTable::ExtentsOf(const Party& donor) const {
   std::vector<Extent> extents;
-  for (const auto& [id, record] : records_) {
-    if (record.lease.donor == donor) extents.push_back(record.lease.extent);
-  }
+  const auto places = places_.find(donor);
+  if (places == places_.end()) return extents;
+  for (const auto& [first_block, id] : places->second) extents.push_back(records_.at(id).lease.extent);
   return extents;
+}
+
+// Leases of one donor share no block: only the last one that begins before `extent` may reach into it.
+std::vector<LeaseId> LeaseTable::Overlapping(const Party& donor, const Extent& extent) const {
+  std::vector<LeaseId> ids;
+  const auto places = places_.find(donor);
+  if (places == places_.end()) return ids;
+  auto at = places->second.lower_bound(extent.first_block);
+  if (at != places->second.begin() && records_.at(std::prev(at)->second).lease.extent.Overlaps(extent)) --at;
+  for (; at != places->second.end() && records_.at(at->second).lease.extent.Overlaps(extent); ++at) {
+    ids.push_back(at->second);
+  }
+  return ids;
 }
 
 int64_t LeaseTable::LentBlocks(const Party& donor) const {
@@ -81,6 +103,11 @@ std::vector<Change> LeaseTable::TakeChanges() { return std::exchange(changes_, {
 
 absl::Status LeaseTable::CheckInvariants() const {
   std::map<Party, std::vector<const Lease*>> by_donor;
+  size_t places = 0;
+  for (const auto& [donor, of_donor] : places_) places += of_donor.size();
+  if (places != records_.size()) {
+    return absl::InternalError(absl::StrCat(records_.size(), " leases lie in ", places, " places"));
+  }
   for (const auto& [id, record] : records_) {
     RETURN_IF_ERROR(CheckLease(record.lease));
     by_donor[record.lease.donor].push_back(&record.lease);

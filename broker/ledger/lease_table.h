@@ -54,6 +54,8 @@ class LeaseTable {
     return ids;
   }
   std::vector<Extent> ExtentsOf(const Party& donor) const;
+  /// The donor's leases that share a block with `extent`, by place. REQUIRES: extent.num_blocks > 0.
+  std::vector<LeaseId> Overlapping(const Party& donor, const Extent& extent) const;
   int64_t LentBlocks(const Party& donor) const;
 
   std::vector<Change> TakeChanges();
@@ -62,7 +64,10 @@ class LeaseTable {
   absl::Status CheckInvariants() const;
 
  private:
+  void Erase(Map::iterator it);
+
   Map records_;
+  std::map<Party, std::map<int64_t, LeaseId>> places_;  // of the same: by donor, by first block
   std::vector<Change> changes_;
   int64_t next_order_ = 1;
 };

@@ -27,6 +27,11 @@
 
 namespace swiftcache::broker::ledger {
 
+/// One call's work is bounded, whatever an engine asks: an answer makes at most so many leases, and an engine is the
+/// donor of at most so many, and the borrower of as many.
+inline constexpr size_t kMaxLeasesPerAnswer = 256;
+inline constexpr size_t kMaxLeasesASide = 16384;
+
 struct Options {
   elastic::PolicyOptions elastic = {};
   uint32_t id_prefix = 1;  // 31 random bits of this incarnation: makes lease ids unique over restarts
@@ -53,7 +58,7 @@ struct PairUnit {
 
 struct Answer {
   std::vector<Lease> leases;    // as they are now; of a retried call those that have not ended
-  std::string shortage;         // why fewer than wanted; empty: it is all there
+  std::string shortage;         // why fewer than wanted; empty: it is all there, or kMaxLeasesPerAnswer are: ask again
   int64_t lendable_bytes = 0;   // that donors could still lend to this engine
   std::vector<PairUnit> units;  // with every donor that might lend
 };
@@ -87,7 +92,9 @@ class Ledger {
   /// Enters an engine or replaces what is known of it, with all the leases that it holds as donor or borrower. The
   /// donor's word counts: its claims enter the table, and what it has accepted and does not claim has ended. A claim of
   /// a borrower alone dies (RELEASED is told) once its donor is there, or was not within confirm_timeout; a claim of a
-  /// donor alone is REVOKING when its borrower has not claimed it within confirm_timeout. Idempotent.
+  /// donor alone is REVOKING when its borrower has not claimed it within confirm_timeout. Claims beyond those of
+  /// kMaxLeasesASide on either side count as not made. Idempotent. REQUIRES: num_blocks * block_bytes is at most
+  /// membership::kMaxArenaBytes, as Validate has it.
   void Enter(const Engine& engine, const std::vector<Lease>& held, absl::Time now);
   /// The engine is dead or gone: leases from it end RELEASED; leases to it become REVOKING.
   void Leave(const std::string& name, absl::Time now);
@@ -160,6 +167,8 @@ class Ledger {
     int64_t asked = 0, quota = 0;  // what the borrower wants; what its model's limit leaves
     int64_t share = 0, held = 0;   // what it may hold in all; what it held before
     int64_t got = 0, coming = 0;   // offered now; being taken back from others
+    size_t max_leases = 0;         // of this answer
+    bool full = false;             // so many are offered: there may be more
   };
   struct Backoff {
     Party donor;
@@ -199,7 +208,8 @@ class Ledger {
   bool OnlyCaches(const Party& borrower, absl::Time now) const;
   int64_t WeightOf(const Party& borrower, bool against_need, absl::Time now) const;
   int64_t QuotaLeft(const std::string& model_name) const;
-  std::vector<LeaseId> Offer(const Member& borrower, int64_t want_bytes, int64_t quota_bytes, Sources& sources,
+  size_t MaxLeases(const Party& borrower) const;
+  std::vector<LeaseId> Offer(const Member& borrower, int64_t want_bytes, const Deal& deal, Sources& sources,
                              absl::Time now);
   std::optional<LeaseId> OfferFrom(Source& source, const Member& borrower, int64_t max_units, absl::Time now);
   int64_t Rebalance(const Member& borrower, int64_t lacking_bytes, bool starved, const Sources& sources,

@@ -15,9 +15,11 @@ bool IsHeld(LeaseState state) { return state != LeaseState::kOffered && !HasEnde
 void Ledger::Enter(const Engine& engine, const std::vector<Lease>& held, absl::Time now) {
   Tick(now);
   Replace(engine, now);
+  std::erase_if(orphans_, [&](const Orphan& orphan) { return orphan.lease.borrower == engine.party; });
   std::set<LeaseId> claimed;
   for (const Lease& claim : held) {
-    if (!IsHeld(claim.state) || claim.id.value() < 1) continue;
+    if (claimed.size() == 2 * kMaxLeasesASide) break;
+    if (!IsHeld(claim.state) || claim.id.value() < 1 || claimed.count(claim.id) > 0) continue;
     if (claim.donor == engine.party) {
       ClaimAsDonor(claim, now);
     } else if (claim.borrower == engine.party) {
@@ -80,13 +82,11 @@ bool Ledger::ClaimIsSound(const Lease& claim) const {
 
 // A claim of a lease that the table does not have: an earlier broker's.
 void Ledger::EnterClaim(const Lease& claim, absl::Time now) {
-  const auto in_the_way = [&](const Record& record) {
-    return record.lease.donor == claim.donor && record.lease.extent.Overlaps(claim.extent);
-  };
-  const std::vector<LeaseId> others = table_.Where(in_the_way);
+  if (!ClaimIsSound(claim)) return table_.TellEnd(claim);
+  const std::vector<LeaseId> others = table_.Overlapping(claim.donor, claim.extent);
   const bool taken =
       std::any_of(others.begin(), others.end(), [&](LeaseId id) { return table_.Find(id)->lease.epoch.has_value(); });
-  if (taken || !ClaimIsSound(claim)) return table_.TellEnd(claim);
+  if (taken) return table_.TellEnd(claim);
   for (const LeaseId offer : others) table_.MustStep(offer, LeaseState::kReleased);  // the owner's word counts
   const auto orphan = std::find_if(orphans_.begin(), orphans_.end(), [&](const Orphan& o) {
     return o.lease.id == claim.id && o.lease.borrower == claim.borrower;
@@ -115,8 +115,6 @@ void Ledger::ClaimAsBorrower(const Lease& claim, absl::Time now) {
   if (record != nullptr || (donor != members_.end() && donor->second.engine.party == claim.donor)) {
     return table_.TellEnd(claim);
   }
-  std::erase_if(orphans_,
-                [&](const Orphan& o) { return o.lease.id == claim.id && o.lease.borrower == claim.borrower; });
   orphans_.push_back({.lease = claim, .until = now + options_.confirm_timeout});
 }
 

@@ -70,26 +70,30 @@ absl::StatusOr<Answer> Ledger::RequestLease(const Party& who, const LeaseRequest
 // Offers what is due to the borrower, and takes back for it what others have of that.
 std::vector<LeaseId> Ledger::Strike(Deal& deal, Member& member, int64_t waiting_tokens, Sources& sources,
                                     absl::Time now) {
-  const int64_t want = std::min(deal.asked, deal.quota);
+  deal.max_leases = MaxLeases(member.engine.party);
+  const int64_t want = deal.max_leases == 0 ? 0 : std::min(deal.asked, deal.quota);
   member.waiting_tokens = waiting_tokens;
   member.wanted_at = now;
   std::map<Party, int64_t> shares;
   deal.share = ShareOf(member, want, sources, now, &shares);
   deal.held = HeldBytes(member.engine.party, sources);
   const int64_t due = std::min(want, std::max<int64_t>(0, deal.share - deal.held));
-  const std::vector<LeaseId> ids = Offer(member, due, deal.quota, sources, now);
+  const std::vector<LeaseId> ids = Offer(member, due, deal, sources, now);
   for (const LeaseId id : ids) deal.got += table_.Find(id)->lease.num_bytes;
+  deal.full = !ids.empty() && ids.size() == deal.max_leases;
   member.unmet_bytes = std::max<int64_t>(0, want - deal.got);
   const bool starved = deal.held + deal.got < deal.share / 4 * 3;
-  deal.coming = Rebalance(member, due - deal.got, starved, sources, shares, now);
+  if (!deal.full) deal.coming = Rebalance(member, due - deal.got, starved, sources, shares, now);
   return ids;
 }
 
 std::string Ledger::Shortage(const Deal& deal, const Engine& borrower, const Sources& sources) {
-  if (deal.got >= deal.asked) return "";
+  if (deal.got >= deal.asked || deal.full) return "";
   std::string why = "donors have no more to lend now";
   if (borrower.channel.empty()) {
     why = "this engine shares no memory: it has no lease channel";
+  } else if (deal.max_leases == 0) {
+    why = absl::StrCat("this engine borrows on ", kMaxLeasesASide, " leases, the most; give --max_lease_bytes more");
   } else if (deal.quota < deal.asked && deal.quota <= deal.share - deal.held) {
     why = absl::StrCat("the limit on model '", borrower.model_name, "' leaves ", deal.quota, " bytes");
   } else if (sources.list.empty()) {
@@ -185,18 +189,23 @@ int64_t Ledger::QuotaLeft(const std::string& model_name) const {
   return std::max<int64_t>(0, it->second - BorrowedBytes(model_name));
 }
 
-std::vector<LeaseId> Ledger::Offer(const Member& borrower, int64_t want_bytes, int64_t quota_bytes, Sources& sources,
+size_t Ledger::MaxLeases(const Party& borrower) const {
+  const size_t held = table_.Where([&](const Record& record) { return record.lease.borrower == borrower; }).size();
+  return std::min(kMaxLeasesPerAnswer, kMaxLeasesASide - std::min(kMaxLeasesASide, held));
+}
+
+std::vector<LeaseId> Ledger::Offer(const Member& borrower, int64_t want_bytes, const Deal& deal, Sources& sources,
                                    absl::Time now) {
   std::vector<LeaseId> ids;
   int64_t got = 0;
-  while (got < want_bytes) {
+  while (got < want_bytes && ids.size() < deal.max_leases) {
     const auto source = std::max_element(sources.list.begin(), sources.list.end(),
                                          [](const auto& a, const auto& b) { return a.free_bytes() < b.free_bytes(); });
     if (source == sources.list.end() || source->free_units < 1) break;
     const int64_t unit_bytes = source->unit.bytes;
     const int64_t units =
         std::min({CeilDiv(want_bytes - got, unit_bytes), source->free_units,
-                  std::max<int64_t>(1, options_.max_lease_bytes / unit_bytes), (quota_bytes - got) / unit_bytes});
+                  std::max<int64_t>(1, options_.max_lease_bytes / unit_bytes), (deal.quota - got) / unit_bytes});
     const std::optional<LeaseId> id = units < 1 ? std::nullopt : OfferFrom(*source, borrower, units, now);
     if (!id.has_value()) {
       source->free_units = 0;
@@ -209,6 +218,7 @@ std::vector<LeaseId> Ledger::Offer(const Member& borrower, int64_t want_bytes, i
 }
 
 std::optional<LeaseId> Ledger::OfferFrom(Source& source, const Member& borrower, int64_t max_units, absl::Time now) {
+  if (source.taken.size() >= kMaxLeasesASide) return std::nullopt;
   const Engine& donor = source.donor->engine;
   const std::optional<Extent> extent =
       CarveFromTail(source.region, source.taken,

@@ -34,12 +34,14 @@ absl::StatusOr<std::unique_ptr<BrokerLoop>> BrokerLoop::Create(const Options& op
       options.ledger.elastic.headroom_percent > 100 || options.lease_ttl <= absl::ZeroDuration() ||
       options.queue_capacity < 1 || options.membership.heartbeat_misses < 1 ||
       options.membership.heartbeat_interval <= absl::ZeroDuration() ||
-      options.membership.stall_timeout <= absl::ZeroDuration() || options.membership.max_engines < 1) {
-    return absl::InvalidArgumentError(
-        "broker options: wanted an incarnation, a source of capabilities, a headroom of 0 to 100 percent, and "
-        "heartbeat_interval, heartbeat_misses, stall_timeout, max_engines, queue_capacity, max_lease_bytes, the "
-        "elastic "
-        "window and lease_ttl above zero");
+      options.membership.stall_timeout <= absl::ZeroDuration() || options.membership.max_engines < 1 ||
+      options.membership.max_engines > membership::kMaxEngines) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "broker options: wanted an incarnation, a source of capabilities, a headroom of 0 to 100 percent, max_engines "
+        "of 1 to ",
+        membership::kMaxEngines,
+        ", and heartbeat_interval, heartbeat_misses, stall_timeout, queue_capacity, max_lease_bytes, the elastic "
+        "window and lease_ttl above zero"));
   }
   return std::make_unique<BrokerLoop>(options, clock, metrics);
 }

@@ -60,6 +60,19 @@ absl::Status CheckGeometry(const KvGeometry& kv) {
   return absl::OkStatus();
 }
 
+// Of an engine that starts there may be no blocks yet; a single block is held against the limit even then.
+absl::Status CheckArena(const KvGeometry& kv) {
+  const int64_t max_blocks = kMaxArenaBytes / kv.block_bytes;
+  if (max_blocks < 1) {
+    return absl::InvalidArgumentError(absl::StrCat("kv.block_bytes is ", kv.block_bytes, ", wanted at most ",
+                                                   kMaxArenaBytes, ", the largest arena; choose fewer --block_tokens"));
+  }
+  if (kv.num_blocks >= 0 && kv.num_blocks <= max_blocks) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("kv.num_blocks is ", kv.num_blocks, ", wanted 0 to ", max_blocks,
+                                                 " blocks of ", kv.block_bytes, " bytes: an arena has at most ",
+                                                 kMaxArenaBytes, "; choose fewer --kv_cache_bytes"));
+}
+
 // The longest path of a Unix socket.
 constexpr size_t kMaxChannelBytes = 107;
 constexpr int64_t kMaxPageBytes = kGiB;
@@ -101,11 +114,7 @@ absl::Status Validate(const EngineInfo& info) {
   RETURN_IF_ERROR(CheckName("model_name", info.model_name));
   RETURN_IF_ERROR(CheckGeometry(info.kv));
   RETURN_IF_ERROR(CheckPositive("max_model_len_tokens", info.max_model_len_tokens));
-  if (!CheckedMul(info.kv.num_blocks, info.kv.block_bytes).has_value()) {
-    return absl::InvalidArgumentError(absl::StrCat("kv.num_blocks is ", info.kv.num_blocks, ", of ",
-                                                   info.kv.block_bytes,
-                                                   " bytes each; wanted a product within 64 bits"));
-  }
+  RETURN_IF_ERROR(CheckArena(info.kv));
   RETURN_IF_ERROR(CheckSharing(info));
   if (info.state == EngineState::kStarting) return absl::OkStatus();
   if (info.state == EngineState::kStalled) {

@@ -12,6 +12,9 @@
 
 namespace swiftcache::broker::membership {
 
+/// 1 PiB, more than any engine has: bytes of all arenas add up without wrapping (see kMaxEngines).
+inline constexpr int64_t kMaxArenaBytes = int64_t{1} << 50;
+
 struct KvGeometry {
   int64_t num_layers = 0, num_kv_heads = 0, head_dim = 0;
   std::string kv_cache_dtype;
@@ -51,8 +54,8 @@ struct EngineStatus {
 };
 
 /// What an engine may say of itself. INVALID_ARGUMENT names field, value found and wanted: names of other characters
-/// than letters, digits and "._:/@+-[]"; geometry whose block_bytes disagree with its parts; no address once it is
-/// ready; a lease channel without node and page, or with control characters.
+/// than letters, digits and "._:/@+-[]"; geometry whose block_bytes disagree with its parts; an arena above
+/// kMaxArenaBytes; no address once it is ready; a lease channel without node and page, or with control characters.
 absl::Status Validate(const EngineInfo& info);
 
 }  // namespace swiftcache::broker::membership

@@ -9,6 +9,11 @@
 #include "common/base/status_macros.h"
 
 namespace swiftcache::broker::membership {
+namespace {
+
+bool HasWork(const EngineLoad& load) { return load.running_requests > 0 || load.waiting_requests > 0; }
+
+}  // namespace
 
 EngineStatus Membership::StatusOf(const Record& record) {
   EngineStatus status{.info = record.info, .load = record.load};
@@ -59,10 +64,10 @@ absl::Status Membership::Heartbeat(const std::string& name, const std::string& i
   }
   Record& record = it->second;
   const EngineStatus before = StatusOf(record);
-  const bool has_work = load.running_requests + load.waiting_requests > 0;
+  const bool has_work = HasWork(load);
   const bool moved = load.progress != record.load.progress;
   // Work that just came starts the clock: an engine that idled for an hour does not stall with its first request.
-  const bool had_work = record.load.running_requests + record.load.waiting_requests > 0;
+  const bool had_work = HasWork(record.load);
   if (moved || !has_work || !had_work) record.last_progress = now;
   record.stalled = now - record.last_progress >= options_.stall_timeout;
   record.load = load;

@@ -17,14 +17,19 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "broker/membership/engine_status.h"
+#include "common/base/units.h"
 
 namespace swiftcache::broker::membership {
+
+/// The table holds no more, whatever the options: the bytes of so many arenas add up within 64 bits.
+inline constexpr int64_t kMaxEngines = 4096;
+static_assert(CheckedMul(kMaxEngines, kMaxArenaBytes).has_value());
 
 struct Options {
   absl::Duration heartbeat_interval = absl::Seconds(1);
   int64_t heartbeat_misses = 3;                      // an engine is dead after this many intervals of silence
   absl::Duration stall_timeout = absl::Seconds(30);  // of progress that stands still while there is work
-  int64_t max_engines = 4096;
+  int64_t max_engines = kMaxEngines;
 };
 
 struct Removed {

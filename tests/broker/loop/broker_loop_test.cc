@@ -405,6 +405,7 @@ TEST(BrokerLoopOptionsTest, OptionsOutOfRangeAreRefused) {
     EXPECT_EQ(BrokerLoop::Create(options, clock, metrics).status().code(), absl::StatusCode::kInvalidArgument);
   };
   expect_refused([](Options& options) { options.membership.heartbeat_misses = 0; });
+  expect_refused([](Options& options) { options.membership.max_engines = membership::kMaxEngines + 1; });
   expect_refused([](Options& options) { options.ledger.max_lease_bytes = 0; });
   expect_refused([](Options& options) { options.ledger.elastic.headroom_percent = 101; });
   expect_refused([](Options& options) { options.ledger.elastic.window = absl::ZeroDuration(); });

@@ -4,6 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <limits>
+
 #include "tests/broker/engines.h"
 
 namespace swiftcache::broker::membership {
@@ -206,6 +208,21 @@ TEST_F(MembershipTest, TheTableIsBounded) {
   EXPECT_TRUE(table.Register(EngineNamed("b"), now_).ok());
 }
 
+TEST_F(MembershipTest, TheLargestArenaIsWelcome) {
+  EngineInfo info = EngineNamed("a");
+  info.kv.num_blocks = kMaxArenaBytes / info.kv.block_bytes;
+  EXPECT_EQ(table_.Register(info, now_), absl::OkStatus());
+}
+
+TEST_F(MembershipTest, AnyNumberOfRequestsIsWork) {
+  constexpr int64_t kMax = std::numeric_limits<int64_t>::max();
+  ASSERT_TRUE(table_.Register(EngineNamed("a"), now_).ok());
+  for (int i = 0; i <= 10; ++i, now_ += absl::Seconds(1)) {
+    ASSERT_TRUE(Beat("a", {.running_requests = kMax, .waiting_requests = kMax}).ok());
+  }
+  EXPECT_EQ(StateOf("a"), EngineState::kStalled);
+}
+
 TEST_F(MembershipTest, WhatAnEngineSaysOfItselfIsChecked) {
   const auto expect_refused = [&](auto&& spoil, const char* part) {
     EngineInfo info = EngineNamed("a");
@@ -228,6 +245,12 @@ TEST_F(MembershipTest, WhatAnEngineSaysOfItselfIsChecked) {
   expect_refused([](EngineInfo& i) { i.kv.num_layers = i.kv.head_dim = int64_t{1} << 40; }, "within 64 bits");
   expect_refused([](EngineInfo& i) { i.kv.num_blocks = 0; }, "kv.num_blocks is 0");
   expect_refused([](EngineInfo& i) { i.kv.num_blocks = int64_t{1} << 60; }, "kv.num_blocks is 1152921504606846976");
+  expect_refused([](EngineInfo& i) { i.kv.num_blocks = kMaxArenaBytes / 368640 + 1; },
+                 "wanted 0 to 3054198966 blocks of 368640 bytes: an arena has at most 1125899906842624;");
+  const auto starts = [](EngineInfo& i) { i.state = EngineState::kStarting; };
+  expect_refused([&](EngineInfo& i) { starts(i), i.kv.num_blocks = -1; }, "kv.num_blocks is -1, wanted 0 to");
+  expect_refused([&](EngineInfo& i) { starts(i), i.kv.num_blocks = 0, i.kv.head_dim <<= 40, i.kv.block_bytes <<= 40; },
+                 "kv.block_bytes is 405323966463344640, wanted at most 1125899906842624");
   expect_refused([](EngineInfo& i) { i.max_model_len_tokens = 0; }, "max_model_len_tokens");
   const auto shares = [](EngineInfo& i) { i.lease_channel = "/run/a", i.node_id = "node", i.page_bytes = 4096; };
   expect_refused([&](EngineInfo& i) { shares(i), i.lease_channel = "/run/\n"; }, "lease_channel '/run/\\n'");
