@@ -67,7 +67,10 @@ Record* LeaseTable::Find(LeaseId id) {
 
 void LeaseTable::Tell(const Lease& lease) { changes_.push_back({.lease = lease, .before = lease.state}); }
 
-void LeaseTable::TellEnd(Lease claim) {
+void LeaseTable::TellEnd(Lease claim, const Party& claimant) {
+  if (records_.count(claim.id) > 0) return;
+  if (claim.donor != claimant) claim.donor = {};
+  if (claim.borrower != claimant) claim.borrower = {};
   claim.state = LeaseState::kReleased;
   changes_.push_back({.lease = std::move(claim), .before = std::nullopt});
 }

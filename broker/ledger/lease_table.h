@@ -41,8 +41,9 @@ class LeaseTable {
   const Map& all() const { return records_; }
   /// Tells of a lease in the table whose state has not changed.
   void Tell(const Lease& lease);
-  /// Tells that a lease which somebody claims has ended (RELEASED), although the table does not have it.
-  void TellEnd(Lease claim);
+  /// Tells `claimant` that the lease which it claims has ended (RELEASED). A claim proves nothing about others: what is
+  /// told names no other party, and where the table has a lease of that id, which lives, nothing is told.
+  void TellEnd(Lease claim, const Party& claimant);
 
   /// Ids of the leases for which `keep(record)` is true; by id.
   template <typename Keep>

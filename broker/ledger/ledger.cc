@@ -207,7 +207,7 @@ void Ledger::Tick(absl::Time now) {
     BeginRevoking(id);
   }
   for (const Orphan& orphan : orphans_) {
-    if (orphan.until <= now) table_.TellEnd(orphan.lease);
+    if (orphan.until <= now) table_.TellEnd(orphan.lease, orphan.lease.borrower);
   }
   std::erase_if(orphans_, [&](const Orphan& orphan) { return orphan.until <= now; });
 }

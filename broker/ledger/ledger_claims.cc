@@ -82,11 +82,11 @@ bool Ledger::ClaimIsSound(const Lease& claim) const {
 
 // A claim of a lease that the table does not have: an earlier broker's.
 void Ledger::EnterClaim(const Lease& claim, absl::Time now) {
-  if (!ClaimIsSound(claim)) return table_.TellEnd(claim);
+  if (!ClaimIsSound(claim)) return table_.TellEnd(claim, claim.donor);
   const std::vector<LeaseId> others = table_.Overlapping(claim.donor, claim.extent);
   const bool taken =
       std::any_of(others.begin(), others.end(), [&](LeaseId id) { return table_.Find(id)->lease.epoch.has_value(); });
-  if (taken) return table_.TellEnd(claim);
+  if (taken) return table_.TellEnd(claim, claim.donor);
   for (const LeaseId offer : others) table_.MustStep(offer, LeaseState::kReleased);  // the owner's word counts
   const auto orphan = std::find_if(orphans_.begin(), orphans_.end(), [&](const Orphan& o) {
     return o.lease.id == claim.id && o.lease.borrower == claim.borrower;
@@ -113,7 +113,7 @@ void Ledger::ClaimAsBorrower(const Lease& claim, absl::Time now) {
   }
   const auto donor = members_.find(claim.donor.name);
   if (record != nullptr || (donor != members_.end() && donor->second.engine.party == claim.donor)) {
-    return table_.TellEnd(claim);
+    return table_.TellEnd(claim, claim.borrower);
   }
   orphans_.push_back({.lease = claim, .until = now + options_.confirm_timeout});
 }
@@ -134,7 +134,7 @@ void Ledger::DropUnclaimed(const Party& who, const std::set<LeaseId>& claimed) {
 // The donor is there now and did not claim these.
 void Ledger::SettleOrphans(const Party& donor) {
   for (const Orphan& orphan : orphans_) {
-    if (orphan.lease.donor == donor) table_.TellEnd(orphan.lease);
+    if (orphan.lease.donor == donor) table_.TellEnd(orphan.lease, orphan.lease.borrower);
   }
   std::erase_if(orphans_, [&](const Orphan& orphan) { return orphan.lease.donor == donor; });
 }

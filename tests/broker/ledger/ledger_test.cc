@@ -633,6 +633,34 @@ TEST_F(LedgerRestartTest, ConflictingClaimsGoToTheOwner) {
   EXPECT_THAT(Told(lease_.id), ElementsAre(LeaseState::kReleased));
 }
 
+TEST_F(LedgerRestartTest, AFalseClaimOfALivingLeaseIsToldToNobody) {
+  Lease stolen = lease_;
+  stolen.borrower = PartyOf("thief");
+  ledger_->Enter(EngineOf("thief"), {stolen}, now_);  // before its owner is there
+  ledger_->Enter(EngineOf("code"), {lease_}, now_);
+  ledger_->Enter(EngineOf("chat"), {lease_}, now_);
+  ledger_->Enter(EngineOf("thief"), {stolen}, now_);  // and after
+  now_ += absl::Hours(1);
+  ledger_->Tick(now_);
+  EXPECT_THAT(Told(lease_.id), ElementsAre(LeaseState::kActive)) << "no word of its end";
+  EXPECT_EQ(Current(lease_.id), lease_);
+}
+
+TEST_F(LedgerRestartTest, TheEndOfAClaimNamesNobodyButTheClaimant) {
+  const auto ends = [&] {
+    std::vector<std::pair<Party, Party>> parties;
+    for (const Change& change : ledger_->TakeChanges()) parties.emplace_back(change.lease.donor, change.lease.borrower);
+    return parties;
+  };
+  ledger_->Enter(EngineOf("code"), {}, now_);
+  ledger_->Enter(EngineOf("chat"), {lease_}, now_);
+  EXPECT_THAT(ends(), ElementsAre(std::pair(Party(), PartyOf("chat"))));
+  Lease bad = lease_;
+  ++bad.num_bytes;
+  ledger_->Enter(EngineOf("code"), {bad}, now_);
+  EXPECT_THAT(ends(), ElementsAre(std::pair(PartyOf("code"), Party())));
+}
+
 TEST_F(LedgerRestartTest, ADonorCannotClaimOneExtentTwice) {
   Lease twin = lease_;
   twin.id = LeaseId(77);
