@@ -38,7 +38,7 @@ struct Lease {
   Party donor, borrower;
   Extent extent;  // in the donor's blocks
   int64_t num_bytes = 0;
-  int64_t borrower_blocks = 0;  // whole ones, from the extent's first byte on
+  int64_t borrower_blocks = 0;  // whole ones, from the extent's first byte on: K_i of SwiftCache eq. 2
   std::optional<Epoch> epoch;   // once the donor has accepted
   LeaseState state = LeaseState::kOffered;
   std::string channel;     // the donor's

@@ -23,6 +23,7 @@ struct KvLayout {
 
   /// Bytes of K (or V) of one token in one layer.
   constexpr int64_t row_bytes() const { return num_kv_heads * head_dim * BytesOf(dtype); }
+  /// M_block of SwiftCache eq. 1.
   constexpr int64_t slice_bytes() const { return 2 * block_tokens * row_bytes(); }
   constexpr int64_t block_bytes() const { return num_layers * slice_bytes(); }
   friend bool operator==(const KvLayout&, const KvLayout&) = default;

@@ -138,7 +138,7 @@ void Sharing::UpdatePotential() {
 
 int64_t Sharing::StreamBlocks(int64_t leased_blocks) const {
   if (options_.streamed_layers == 0) return 0;
-  return std::min(parts_.arena->num_blocks() / 2, kv::StreamBlocksFor(leased_blocks, options_.streamed_layers));
+  return kv::StreamBlocksFor(parts_.arena->num_blocks(), leased_blocks, options_.streamed_layers);
 }
 
 // What its running sequences read goes where there is room, as far as the time suffices; then they are computed again

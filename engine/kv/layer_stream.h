@@ -1,11 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// The layer stream cache (LSC): how large it is (SwiftCache 3.2, eq. 1-5) and which of its slots holds what.
+// The layer stream cache (LSC): how large it is and which of its slots holds what.
 //
-//   LayerStreamSizes sizes = SizeLayerStream(/*local_slices=*/100, {9, 8}, /*num_layers=*/10);   // 17 slots, 8 blocks
+//   int64_t reserve = StreamBlocksFor(/*own_blocks=*/100, /*leased_blocks=*/17, /*num_layers=*/10);   // 4
 //   LayerSlots slots(cache.reserved(), num_layers);
 //   slots.Clear();                                           // a step begins
 //   std::optional<int64_t> stream = slots.Assign(block);     // the same for every sequence that shares the block
 //   LayerSlots::Slot to = slots.At(*stream, layer);
+//
+// The sizes of SwiftCache 3.2 and where each is computed:
+//
+//   | eq. | what                                                   | where                                         |
+//   |-----|--------------------------------------------------------|-----------------------------------------------|
+//   | 1   | M_block, bytes of a layer's part of a block            | backend::KvLayout::slice_bytes                |
+//   | 2   | K_i, full-layer blocks that a lease's bytes hold       | the broker: borrower_blocks of a lease        |
+//   | 3   | K_master, single-layer blocks of the own memory        | Arena::num_blocks, whole blocks, x num_layers |
+//   | 4-5 | N_LSC and N_RC, what of them is slots and what remains | DivideSlices                                  |
 #pragma once
 
 #include <cstdint>
@@ -18,31 +27,20 @@
 
 namespace swiftcache::engine::kv {
 
-/// Eq. 1, M_block: bytes of one layer's part of a block, K and V.
-int64_t SliceBytes(int64_t block_tokens, int64_t kv_heads, int64_t head_dim, int64_t element_bytes);
-/// Eq. 2, K_i: full-layer blocks that `worker_bytes` of another's memory hold.
-int64_t FullLayerBlocks(int64_t worker_bytes, int64_t slice_bytes, int64_t num_layers);
-/// Eq. 3, K_master: single-layer blocks that the own memory holds.
-int64_t SingleLayerBlocks(int64_t master_bytes, int64_t slice_bytes);
-
 /// Thread-safety: a value. Units: as named.
 struct LayerStreamSizes {
   int64_t lsc_slots = 0;  // N_LSC, single-layer blocks
   int64_t rc_blocks = 0;  // N_RC, full-layer blocks
-  /// The longest sequence, in blocks.
-  int64_t max_blocks() const { return lsc_slots + rc_blocks; }
 };
-/// Eq. 4 and 5: `local_slices` is K_master, `worker_blocks` are the K_i.
-LayerStreamSizes SizeLayerStream(int64_t local_slices, std::span<const int64_t> worker_blocks, int64_t num_layers);
+/// Eq. 4 and 5: `own_slices` is K_master, `leased_blocks` the sum of the K_i. The paper has one slot a leased block.
+LayerStreamSizes DivideSlices(int64_t own_slices, int64_t leased_blocks, int64_t slots_per_block, int64_t num_layers);
 
-/// The paper has one slot a streamed block. Ours has two, so that a layer's slices arrive while the one before it is
-/// still read.
+/// Slots of ours a streamed block: a layer's slices arrive while the one before it is still read.
 inline constexpr int64_t kStreamBuffers = 2;
 
-/// Local blocks to reserve so that `leased_blocks` blocks can be streamed at once.
-int64_t StreamBlocksFor(int64_t leased_blocks, int64_t num_layers);
-/// How many leased blocks are of use where `local_blocks - keep_blocks` can be reserved. REQUIRES: num_layers > 0.
-int64_t MaxStreamedBlocks(int64_t local_blocks, int64_t keep_blocks, int64_t num_layers);
+/// Own blocks to reserve for slots so that `leased_blocks` blocks can be streamed at once: eq. 4 and 5 on one half of
+/// the own memory, since the other is kept. REQUIRES: num_layers > 0.
+int64_t StreamBlocksFor(int64_t own_blocks, int64_t leased_blocks, int64_t num_layers);
 
 /// The single-layer slots inside reserved local blocks: a block of num_layers slices is as many slots. Buffer b holds
 /// the layers with layer % kStreamBuffers == b.

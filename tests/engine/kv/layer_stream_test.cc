@@ -5,37 +5,55 @@
 
 #include <array>
 #include <set>
+#include <utility>
+#include <vector>
+
+#include "engine/backend/kv_layout.h"
 
 namespace swiftcache::engine::kv {
 namespace {
 
 TEST(LayerStreamTest, ThePapersExample) {
-  const LayerStreamSizes sizes = SizeLayerStream(100, std::array<int64_t, 2>{9, 8}, 10);
+  const LayerStreamSizes sizes = DivideSlices(/*own_slices=*/100, 9 + 8, /*slots_per_block=*/1, /*num_layers=*/10);
   EXPECT_EQ(sizes.lsc_slots, 17);
   EXPECT_EQ(sizes.rc_blocks, 8);
-  EXPECT_EQ(sizes.max_blocks(), 25);
-  const LayerStreamSizes alone = SizeLayerStream(100, {}, 10);
-  EXPECT_EQ(alone.max_blocks(), 10) << "a conventional system";
+  EXPECT_EQ(sizes.lsc_slots + sizes.rc_blocks, 25) << "blocks of the longest sequence";
+  EXPECT_EQ(DivideSlices(100, 0, 1, 10).rc_blocks, 10) << "a conventional system";
 }
 
-TEST(LayerStreamTest, WorkersWithMoreThanTheOwnMemoryStreamsLeaveNoRegularCache) {
-  const LayerStreamSizes sizes = SizeLayerStream(100, std::array<int64_t, 2>{70, 31}, 10);
+TEST(LayerStreamTest, TheSliceOfABlockHoldsKAndVOfItsTokensInOneLayer) {
+  const backend::KvLayout layout{.num_layers = 30, .num_kv_heads = 3, .head_dim = 64, .block_tokens = 16};
+  EXPECT_EQ(layout.slice_bytes(), 2 * 16 * 3 * 64 * 2);
+  EXPECT_EQ(layout.block_bytes(), 30 * layout.slice_bytes());
+}
+
+TEST(LayerStreamTest, LeasesOfMoreThanTheOwnMemoryStreamsLeaveNoRegularCache) {
+  const LayerStreamSizes sizes = DivideSlices(100, 70 + 31, 1, 10);
   EXPECT_EQ(sizes.lsc_slots, 100);
   EXPECT_EQ(sizes.rc_blocks, 0);
 }
 
-TEST(LayerStreamTest, BytesBecomeBlocksRoundedDown) {
-  const int64_t slice = SliceBytes(/*block_tokens=*/16, /*kv_heads=*/3, /*head_dim=*/64, /*element_bytes=*/2);
-  EXPECT_EQ(slice, 2 * 16 * 3 * 64 * 2);
-  EXPECT_EQ(FullLayerBlocks(30 * slice - 1, slice, 10), 2);
-  EXPECT_EQ(SingleLayerBlocks(30 * slice - 1, slice), 29);
+TEST(LayerStreamTest, ThePapersExampleWithTwoSlotsAStreamedBlock) {
+  EXPECT_EQ(StreamBlocksFor(/*own_blocks=*/10, 9 + 8, /*num_layers=*/10), 4);  // 34 slots
+  EXPECT_EQ(StreamBlocksFor(10, 25, 10), 5);
+  EXPECT_EQ(StreamBlocksFor(10, 26, 10), 5) << "half of the own memory is kept";
 }
 
-TEST(LayerStreamTest, TwoSlotsAStreamedBlock) {
-  EXPECT_EQ(StreamBlocksFor(17, 10), 4);
-  EXPECT_EQ(MaxStreamedBlocks(10, 6, 10), 20);
-  EXPECT_EQ(StreamBlocksFor(MaxStreamedBlocks(10, 6, 10), 10), 4);
-  EXPECT_EQ(MaxStreamedBlocks(4, 6, 10), 0);
+TEST(LayerStreamTest, ReservesTheFewestBlocksThroughWhichAllLeasedOnesStream) {
+  for (int64_t num_layers = 1; num_layers <= 7; ++num_layers) {
+    for (int64_t own = 0; own <= 9; ++own) {
+      for (int64_t leased = 0; leased <= 40; ++leased) {
+        const int64_t blocks = StreamBlocksFor(own, leased, num_layers);
+        const auto streams = [&](int64_t reserved) {
+          return LayerSlots(std::vector<int32_t>(reserved, 0), num_layers).capacity();
+        };
+        ASSERT_GE(blocks, 0);
+        ASSERT_LE(blocks, own / 2);
+        EXPECT_TRUE(blocks == own / 2 || streams(blocks) >= leased);
+        EXPECT_TRUE(blocks == 0 || streams(blocks - 1) < leased);
+      }
+    }
+  }
 }
 
 TEST(LayerSlotsTest, SequencesThatShareABlockShareItsStream) {
