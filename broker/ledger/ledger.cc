@@ -96,50 +96,64 @@ absl::Status Ledger::ReportLease(const Party& who, const LeaseReport& report, ab
   if (record == nullptr) {
     return absl::NotFoundError(absl::StrCat("lease ", report.lease.value(), " is unknown or has ended; forget it"));
   }
-  Lease& lease = record->lease;
-  RETURN_IF_ERROR(CheckReporter(who, lease, report.kind));
-  const bool unanswered = !lease.epoch.has_value();
+  RETURN_IF_ERROR(CheckReporter(who, record->lease, report.kind));
+  if (IsBorrowersReport(report.kind)) return HearBorrower(*record, report.kind);
+  return HearDonor(*member, record->lease, report, now);
+}
+
+absl::Status Ledger::HearDonor(Member& donor, Lease& lease, const LeaseReport& report, absl::Time now) {
   switch (report.kind) {
     case ReportKind::kAccepted:
-      if (lease.epoch == report.epoch) return absl::OkStatus();
-      if (unanswered && lease.state != LeaseState::kOffered) {  // it crossed the broker's wish to revoke
-        lease.epoch = report.epoch;
-        table_.Tell(lease);
-        return absl::OkStatus();
-      }
-      RETURN_IF_ERROR(CheckStep(lease.id.value(), lease.state, LeaseState::kGranted));
-      lease.epoch = report.epoch;
-      return table_.Step(lease.id, LeaseState::kGranted);
+      return HearAccepted(lease, report.epoch);
     case ReportKind::kDeclined:
-      if (!unanswered) {
+      if (lease.epoch.has_value()) {
         return absl::FailedPreconditionError(absl::StrCat("lease ", lease.id.value(), " is ", StateName(lease.state),
                                                           " and was accepted, it cannot be declined: revoke it"));
       }
       EndOffer(lease.id, now);
       return absl::OkStatus();
-    case ReportKind::kActive:
-      if (lease.state != LeaseState::kActive) RETURN_IF_ERROR(table_.Step(lease.id, LeaseState::kActive));
-      record->confirm_by = absl::InfiniteFuture();
-      return absl::OkStatus();
     case ReportKind::kRevoking:
       if (lease.state == LeaseState::kRevoking) return absl::OkStatus();
       RETURN_IF_ERROR(table_.Step(lease.id, LeaseState::kRevoking));
-      if (member->policy != nullptr) member->policy->TookBack(now);
+      if (donor.policy != nullptr) donor.policy->TookBack(now);
       return absl::OkStatus();
     case ReportKind::kReleased:
       return table_.Step(lease.id, LeaseState::kReleased);
     case ReportKind::kFenced:
       return table_.Step(lease.id, LeaseState::kFenced);
+    case ReportKind::kActive:
     case ReportKind::kLost:
-      if (lease.state == LeaseState::kRevoking) return absl::OkStatus();
-      if (unanswered) {
-        return absl::FailedPreconditionError(absl::StrCat("lease ", lease.id.value(), " is ", StateName(lease.state),
-                                                          ", which cannot be lost: it was never the borrower's"));
-      }
-      BeginRevoking(lease.id);
-      return absl::OkStatus();
+      break;
   }
-  return absl::InvalidArgumentError("no such report");
+  return absl::InvalidArgumentError("no such report of a donor");
+}
+
+absl::Status Ledger::HearAccepted(Lease& lease, Epoch epoch) {
+  if (lease.epoch == epoch) return absl::OkStatus();
+  if (!lease.epoch.has_value() && lease.state != LeaseState::kOffered) {  // it crossed the broker's wish to revoke
+    lease.epoch = epoch;
+    table_.Tell(lease);
+    return absl::OkStatus();
+  }
+  RETURN_IF_ERROR(CheckStep(lease.id.value(), lease.state, LeaseState::kGranted));
+  lease.epoch = epoch;
+  return table_.Step(lease.id, LeaseState::kGranted);
+}
+
+absl::Status Ledger::HearBorrower(Record& record, ReportKind kind) {
+  const Lease& lease = record.lease;
+  if (kind == ReportKind::kActive) {
+    if (lease.state != LeaseState::kActive) RETURN_IF_ERROR(table_.Step(lease.id, LeaseState::kActive));
+    record.confirm_by = absl::InfiniteFuture();
+    return absl::OkStatus();
+  }
+  if (lease.state == LeaseState::kRevoking) return absl::OkStatus();
+  if (!lease.epoch.has_value()) {
+    return absl::FailedPreconditionError(absl::StrCat("lease ", lease.id.value(), " is ", StateName(lease.state),
+                                                      ", which cannot be lost: it was never the borrower's"));
+  }
+  BeginRevoking(lease.id);
+  return absl::OkStatus();
 }
 
 absl::Status Ledger::LimitLease(const std::string& model_name, std::optional<int64_t> max_borrowed_bytes,

@@ -182,6 +182,9 @@ class Ledger {
 
   // ledger.cc
   absl::StatusOr<Member*> FindMember(const Party& who);
+  absl::Status HearDonor(Member& donor, Lease& lease, const LeaseReport& report, absl::Time now);
+  absl::Status HearAccepted(Lease& lease, Epoch epoch);
+  absl::Status HearBorrower(Record& record, ReportKind kind);
   void EndOffer(LeaseId id, absl::Time now);
   void BeginRevoking(LeaseId id);
   void EnforceLimit(const std::string& model_name, int64_t max_borrowed_bytes);
