@@ -220,10 +220,10 @@ void Ledger::Tick(absl::Time now) {
     table_.Find(id)->confirm_by = absl::InfiniteFuture();
     BeginRevoking(id);
   }
-  for (const Orphan& orphan : orphans_) {
+  for (const auto& [claim, orphan] : orphans_) {
     if (orphan.until <= now) table_.TellEnd(orphan.lease, orphan.lease.borrower);
   }
-  std::erase_if(orphans_, [&](const Orphan& orphan) { return orphan.until <= now; });
+  std::erase_if(orphans_, [&](const auto& entry) { return entry.second.until <= now; });
 }
 
 std::optional<absl::Time> Ledger::NextDeadline() const {
@@ -232,7 +232,7 @@ std::optional<absl::Time> Ledger::NextDeadline() const {
     if (!record.lease.epoch.has_value()) next = std::min(next, record.answer_by);
     next = std::min(next, record.confirm_by);
   }
-  for (const Orphan& orphan : orphans_) next = std::min(next, orphan.until);
+  for (const auto& [claim, orphan] : orphans_) next = std::min(next, orphan.until);
   if (next == absl::InfiniteFuture()) return std::nullopt;
   return next;
 }
@@ -243,7 +243,7 @@ void Ledger::Forgive(absl::Duration lateness) {
     record.answer_by += lateness;
     record.confirm_by += lateness;
   }
-  for (Orphan& orphan : orphans_) orphan.until += lateness;
+  for (auto& [claim, orphan] : orphans_) orphan.until += lateness;
 }
 
 std::vector<Lease> Ledger::Snapshot() const {

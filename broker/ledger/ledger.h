@@ -15,6 +15,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -232,7 +233,7 @@ class Ledger {
   std::map<std::string, Member> members_;
   std::map<std::string, int64_t> limits_;  // by model name
   std::vector<Backoff> backoffs_;
-  std::vector<Orphan> orphans_;
+  std::map<std::pair<LeaseId, Party>, Orphan> orphans_;  // by claimant
   int64_t last_id_ = 0;
 };
 

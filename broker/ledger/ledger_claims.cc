@@ -15,7 +15,7 @@ bool IsHeld(LeaseState state) { return state != LeaseState::kOffered && !HasEnde
 void Ledger::Enter(const Engine& engine, const std::vector<Lease>& held, absl::Time now) {
   Tick(now);
   Replace(engine, now);
-  std::erase_if(orphans_, [&](const Orphan& orphan) { return orphan.lease.borrower == engine.party; });
+  std::erase_if(orphans_, [&](const auto& entry) { return entry.second.lease.borrower == engine.party; });
   std::set<LeaseId> claimed;
   for (const Lease& claim : held) {
     if (claimed.size() == 2 * kMaxLeasesASide) break;
@@ -88,14 +88,12 @@ void Ledger::EnterClaim(const Lease& claim, absl::Time now) {
       std::any_of(others.begin(), others.end(), [&](LeaseId id) { return table_.Find(id)->lease.epoch.has_value(); });
   if (taken) return table_.TellEnd(claim, claim.donor);
   for (const LeaseId offer : others) table_.MustStep(offer, LeaseState::kReleased);  // the owner's word counts
-  const auto orphan = std::find_if(orphans_.begin(), orphans_.end(), [&](const Orphan& o) {
-    return o.lease.id == claim.id && o.lease.borrower == claim.borrower;
-  });
+  const auto orphan = orphans_.find({claim.id, claim.borrower});
   Record record{.lease = claim, .entered = now};
   if (orphan == orphans_.end()) {
     record.confirm_by = now + options_.confirm_timeout;
   } else {
-    if (orphan->lease.state == LeaseState::kActive && claim.state == LeaseState::kGranted) {
+    if (orphan->second.lease.state == LeaseState::kActive && claim.state == LeaseState::kGranted) {
       record.lease.state = LeaseState::kActive;
     }
     orphans_.erase(orphan);
@@ -115,7 +113,7 @@ void Ledger::ClaimAsBorrower(const Lease& claim, absl::Time now) {
   if (record != nullptr || (donor != members_.end() && donor->second.engine.party == claim.donor)) {
     return table_.TellEnd(claim, claim.borrower);
   }
-  orphans_.push_back({.lease = claim, .until = now + options_.confirm_timeout});
+  orphans_[{claim.id, claim.borrower}] = {.lease = claim, .until = now + options_.confirm_timeout};
 }
 
 // What an engine no longer claims although it had said that it held it.
@@ -133,10 +131,10 @@ void Ledger::DropUnclaimed(const Party& who, const std::set<LeaseId>& claimed) {
 
 // The donor is there now and did not claim these.
 void Ledger::SettleOrphans(const Party& donor) {
-  for (const Orphan& orphan : orphans_) {
+  for (const auto& [claim, orphan] : orphans_) {
     if (orphan.lease.donor == donor) table_.TellEnd(orphan.lease, orphan.lease.borrower);
   }
-  std::erase_if(orphans_, [&](const Orphan& orphan) { return orphan.lease.donor == donor; });
+  std::erase_if(orphans_, [&](const auto& entry) { return entry.second.lease.donor == donor; });
 }
 
 void Ledger::Leave(const std::string& name, absl::Time now) {
@@ -152,7 +150,7 @@ void Ledger::Leave(const std::string& name, absl::Time now) {
     BeginRevoking(id);
   }
   std::erase_if(backoffs_, [&](const Backoff& backoff) { return backoff.donor == party; });
-  std::erase_if(orphans_, [&](const Orphan& orphan) { return orphan.lease.borrower == party; });
+  std::erase_if(orphans_, [&](const auto& entry) { return entry.second.lease.borrower == party; });
 }
 
 }  // namespace swiftcache::broker::ledger

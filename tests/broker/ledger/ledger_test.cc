@@ -341,6 +341,11 @@ TEST_F(LedgerTest, NobodyLendsOrBorrowsOnMoreLeasesThanTheLimit) {
   }
   ledger_->Enter(HugeEngine("code", kBlock), claims, now_);
   EXPECT_THAT(ledger_->Snapshot(), SizeIs(2 * kMaxLeasesASide));
+  Restart(2);  // the borrower comes first now
+  Enter(EngineOf("chat"), claims, kBlocks);
+  Enter(HugeEngine("code", kBlock), claims);
+  Enter(HugeEngine("more", kBlock));
+  EXPECT_THAT(ledger_->Snapshot(), SizeIs(2 * kMaxLeasesASide));
   const Answer answer = Request("chat", 10);
   EXPECT_THAT(answer.leases, IsEmpty());
   EXPECT_THAT(answer.shortage, HasSubstr("borrows on 16384 leases, the most"));
