@@ -92,6 +92,7 @@ stage build-tsan built tsan tsan_tests && stage unit-tsan unit tsan -L tsan
 if $long; then  # every source includes its own header first, so short runs know already
   stage headers-compile-alone cmake --build --preset release --target all_verify_interface_header_sets
   stage simulation-of-other-seeds env SIM_FIRST_SEED=10001 SIM_SEEDS=200000 build/release/tests/sim_test --gtest_filter='*NoSeed*'
+  stage soak-of-other-seeds env SOAK_FIRST_SEED=1001 SOAK_SEEDS=10000 build/release/tests/engine_exec_sharing_soak_test --gtest_filter='*NoSeed*'
   leases_bench() {
     local code=0 what
     for what in 'longest --rounds 1' 'reclaim --rounds 20' 'stall --rounds 5'; do

@@ -38,9 +38,10 @@ class CallLog {
     absl::MutexLock lock(&mutex_);
     return std::count(calls_.begin(), calls_.end(), call);
   }
-  std::vector<std::string> calls() const {
+  /// From the first-th on.
+  std::vector<std::string> calls(size_t first = 0) const {
     absl::MutexLock lock(&mutex_);
-    return calls_;
+    return {calls_.begin() + static_cast<int64_t>(std::min(first, calls_.size())), calls_.end()};
   }
 
  private:

@@ -40,7 +40,7 @@ struct FakeModelOptions {
   engine::backend::KvDtype dtype = engine::backend::KvDtype::kBf16;
   /// Called in Begin; its error is the step's. May block.
   std::function<absl::Status(const FakeStep&)> on_step = {};
-  /// Called before each layer is computed. May block.
+  /// Called before a layer writes or reads anything.
   std::function<void(int64_t layer)> on_layer = {};
   /// Called on the logits of a step before they are handed out.
   std::function<void(std::span<float>)> on_logits = {};

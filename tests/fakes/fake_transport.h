@@ -6,6 +6,7 @@
 //   LeaseView view = transport.AddLease(lease, bytes, epoch);     // memory of a donor
 //   ASSERT_TRUE(transport.log().WaitFor("Fence 7"));              // what somebody else's thread asks for
 //   transport.Land(transport.stores().back());                    // the donor copies it in; the test says OnStored
+//   transport.TellReaders(false);                                 // plants a bug: a Fence goes unnoticed
 #pragma once
 
 #include <algorithm>
@@ -46,8 +47,9 @@ class FakeTransport final : public Transport {
     auto far = std::make_unique<Far>();
     far->memory.resize(bytes);
     far->generation = epoch.value();
+    far->told = epoch.value();
     far->epoch = epoch;
-    const LeaseView view{.base = far->memory.data(), .bytes = bytes, .generation = &far->generation, .epoch = epoch};
+    const LeaseView view{.base = far->memory.data(), .bytes = bytes, .generation = &far->told, .epoch = epoch};
     leases_[lease] = std::move(far);
     return view;
   }
@@ -62,7 +64,14 @@ class FakeTransport final : public Transport {
     const auto it = leases_.find(lease);
     if (it == leases_.end()) return;
     ++it->second->generation;
+    if (tells_) it->second->told = it->second->generation;
     std::fill(it->second->memory.begin(), it->second->memory.end(), std::byte{0xEE});
+  }
+  /// False, and until it is true: views and loads say of every lease that it is what was granted.
+  void TellReaders(bool tell) {
+    absl::MutexLock lock(&mutex_);
+    tells_ = tell;
+    for (auto& [id, far] : leases_) far->told = tell ? far->generation : far->epoch.value();
   }
   void Land(const PendingStore& store) {
     std::memcpy(Memory(store.lease) + store.offset_bytes, store.from, store.bytes);
@@ -76,6 +85,11 @@ class FakeTransport final : public Transport {
   std::vector<PendingStore> stores() const {
     absl::MutexLock lock(&mutex_);
     return stores_;
+  }
+  /// Those since the last call.
+  std::vector<PendingStore> TakeStores() {
+    absl::MutexLock lock(&mutex_);
+    return std::exchange(stores_, {});
   }
   int64_t loads_under_way() const {
     absl::MutexLock lock(&mutex_);
@@ -95,7 +109,13 @@ class FakeTransport final : public Transport {
   void SendRenewal(kv::LeaseId lease) override { log_.Add(absl::StrCat("SendRenewal ", lease.value())); }
   void SendRelease(kv::LeaseId lease) override { log_.Add(absl::StrCat("SendRelease ", lease.value())); }
   void Abandon(kv::LeaseId lease) override { log_.Add(absl::StrCat("Abandon ", lease.value())); }
-  void Close(kv::LeaseId lease) override { log_.Add(absl::StrCat("Close ", lease.value())); }
+  /// Who reads it from now on reads what was never written, and no generation tells him.
+  void Close(kv::LeaseId lease) override {
+    log_.Add(absl::StrCat("Close ", lease.value()));
+    absl::MutexLock lock(&mutex_);
+    const auto it = leases_.find(lease);
+    if (it != leases_.end()) std::fill(it->second->memory.begin(), it->second->memory.end(), std::byte{0xDD});
+  }
   Ticket Store(kv::LeaseId lease, int64_t offset_bytes, const std::byte* from, int64_t bytes) override {
     absl::MutexLock lock(&mutex_);
     stores_.push_back({Ticket(++last_ticket_), lease, offset_bytes, from, bytes});
@@ -114,7 +134,7 @@ class FakeTransport final : public Transport {
     std::vector<kv::LeaseId> lost;
     for (const LoadPiece& piece : pieces) {
       const auto it = leases_.find(piece.lease);
-      const bool good = it != leases_.end() && it->second->generation == it->second->epoch.value();
+      const bool good = it != leases_.end() && it->second->told == it->second->epoch.value();
       if (it != leases_.end()) std::memcpy(piece.to, it->second->memory.data() + piece.offset_bytes, piece.bytes);
       if (!good && std::find(lost.begin(), lost.end(), piece.lease) == lost.end()) lost.push_back(piece.lease);
     }
@@ -128,7 +148,8 @@ class FakeTransport final : public Transport {
  private:
   struct Far {
     std::vector<std::byte> memory;
-    std::atomic<uint64_t> generation{0};
+    uint64_t generation = 0;
+    std::atomic<uint64_t> told{0};  // as readers see it
     kv::Epoch epoch;
   };
   CallLog log_;
@@ -137,6 +158,7 @@ class FakeTransport final : public Transport {
   std::map<Ticket, std::vector<LoadPiece>> loads_ ABSL_GUARDED_BY(mutex_);
   std::vector<PendingStore> stores_ ABSL_GUARDED_BY(mutex_);
   TransportStats stats_ ABSL_GUARDED_BY(mutex_);
+  bool tells_ ABSL_GUARDED_BY(mutex_) = true;
   int64_t last_ticket_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t last_epoch_ ABSL_GUARDED_BY(mutex_) = 0;
 };

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+// An engine that shares its memory, under all that its peers may do, thousands of times: each run of its own seed.
+//
+//   SOAK_SEEDS=100000 engine_exec_sharing_soak_test     more runs than usual; SOAK_FIRST_SEED says where they begin
+#include "tests/engine/exec/sharing_soak.h"
+
+#include <glog/logging.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <iostream>
+#include <optional>
+#include <string>
+
+namespace swiftcache::engine::exec {
+namespace {
+
+std::optional<uint64_t> FromEnvironment(const char* name) {
+  const char* value = std::getenv(name);
+  if (value == nullptr) return std::nullopt;
+  return std::strtoull(value, nullptr, 10);
+}
+
+class SharingSoakTest : public testing::TestWithParam<StreamMode> {
+ protected:
+  void SetUp() override { FLAGS_minloglevel = google::GLOG_FATAL; }  // losing leases is the daily work here
+  void TearDown() override { FLAGS_minloglevel = google::GLOG_INFO; }
+
+  std::string RunOne(uint64_t seed, ReaderBug bug, SoakTally& tally) const {
+    return SharingSoak({.seed = seed, .bug = bug, .stream = GetParam()}, tally).Run();
+  }
+  void ExpectNoticed(ReaderBug bug) const {
+    SoakTally tally;
+    for (uint64_t seed = 1; seed <= 1000; ++seed) {
+      const std::string wrong = RunOne(seed, bug, tally);
+      if (wrong.empty()) continue;
+      std::cout << "noticed by seed " << seed << ": " << wrong << "\n";
+      EXPECT_NE(wrong.find("wrong token"), std::string::npos) << wrong;
+      return;
+    }
+    FAIL() << "not noticed";
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(BothWays, SharingSoakTest, testing::Values(StreamMode::kInPlace, StreamMode::kLsc),
+                         [](const auto& info) { return info.param == StreamMode::kLsc ? "Streamed" : "InPlace"; });
+
+TEST_P(SharingSoakTest, NoSeedHasAWrongTokenOrLeavesAnythingBehind) {
+  const uint64_t num_seeds = FromEnvironment("SOAK_SEEDS").value_or(300);
+  const uint64_t first = FromEnvironment("SOAK_FIRST_SEED").value_or(1);
+  SoakTally tally;
+  for (uint64_t seed = first; seed < first + num_seeds; ++seed) {
+    const std::string wrong = RunOne(seed, ReaderBug::kNone, tally);
+    ASSERT_EQ(wrong, "") << "seed " << seed << "; again: SOAK_SEEDS=1 SOAK_FIRST_SEED=" << seed;
+  }
+  std::cout << num_seeds << " runs; as a borrower: " << tally.granted << " leases, " << tally.fenced << " fenced ("
+            << tally.fenced_in_steps << " in the midst of a step), " << tally.revoked << " revoked, "
+            << tally.donors_gone << " donors gone, " << tally.released << " given back, " << tally.lost << " lost, "
+            << tally.stored << " stores, " << tally.refused_stores << " refused, " << tally.fetches
+            << " loads of blocks; as a donor: " << tally.lent << " lent, " << tally.declined << " declined, "
+            << tally.asked_back << " asked back, " << tally.taken_back << " taken back; " << tally.requests
+            << " requests, " << tally.cancelled << " cancelled, " << tally.starved << " starved, " << tally.tokens
+            << " tokens, " << tally.donor_tokens << " prompt tokens from leases, " << tally.steps << " steps, "
+            << tally.preemptions << " preemptions\n";
+  if (num_seeds < 100) return;
+  for (int64_t happened :
+       {tally.granted, tally.fenced, tally.fenced_in_steps, tally.revoked, tally.donors_gone, tally.released,
+        tally.lost, tally.stored, tally.refused_stores, tally.fetches, tally.lent, tally.declined, tally.asked_back,
+        tally.taken_back, tally.cancelled, tally.starved, tally.donor_tokens, tally.preemptions}) {
+    EXPECT_GT(happened, static_cast<int64_t>(num_seeds) / 100) << "something hardly ever happened";
+  }
+}
+
+TEST_P(SharingSoakTest, ARunIsTheSameAgain) {
+  for (uint64_t seed = 1; seed <= 20; ++seed) {
+    SoakTally first, second;
+    EXPECT_EQ(RunOne(seed, ReaderBug::kNone, first), RunOne(seed, ReaderBug::kNone, second));
+    EXPECT_EQ(first, second) << "seed " << seed;
+  }
+}
+
+TEST_P(SharingSoakTest, AReaderThatIgnoresTheGenerationIsNoticed) { ExpectNoticed(ReaderBug::kNoGenerationCheck); }
+TEST_P(SharingSoakTest, AReaderWhoseFirstCheckIsItsLastIsNoticed) { ExpectNoticed(ReaderBug::kOnlyFirstCheck); }
+TEST_P(SharingSoakTest, AMoverThatIgnoresTheGenerationIsNoticed) { ExpectNoticed(ReaderBug::kMovesUnchecked); }
+
+}  // namespace
+}  // namespace swiftcache::engine::exec
