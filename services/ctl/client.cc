@@ -59,12 +59,15 @@ std::string Turn::Summary() const {
 }
 
 Client::Client(const std::string& gateway)
-    : address_(gateway), stub_(v1::GenerateService::NewStub(CreateRpcChannel(gateway, {}))) {}
+    : address_(gateway), channel_(CreateRpcChannel(gateway, {})), stub_(v1::GenerateService::NewStub(channel_)) {}
 
+// A gateway passes on what it was told of its engines, "failed to connect" among it; who is connected has heard that
+// from the gateway.
 absl::Status Client::Explain(const grpc::Status& status) const {
   const absl::Status plain = FromGrpc(status);
-  const bool nobody =
-      absl::IsUnavailable(plain) && plain.message().find("failed to connect") != absl::string_view::npos;
+  const bool nobody = absl::IsUnavailable(plain) &&
+                      channel_->GetState(/*try_to_connect=*/false) != GRPC_CHANNEL_READY &&
+                      plain.message().find("failed to connect") != absl::string_view::npos;
   if (!nobody) return plain;
   return absl::UnavailableError(absl::StrCat("no gateway answers at ", address_, "; start one or set --gateway"));
 }

@@ -6,6 +6,8 @@
 //   ASSIGN_OR_RETURN(Turn turn, client.Generate(request, [](const auto& response) { std::cout << response.text(); }));
 #pragma once
 
+#include <grpcpp/channel.h>
+
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -57,6 +59,7 @@ class Client {
 
   const std::string address_;
   const RealClock clock_;
+  const std::shared_ptr<grpc::Channel> channel_;
   const std::unique_ptr<v1::GenerateService::Stub> stub_;
 };
 

@@ -86,6 +86,14 @@ def test_ctl_says_what_is_no_broker_and_which_flag_was_meant(tiny):
     assert "--model is missing, wants one of: b, tiny" in complaint("generate", "--prompt=x")
 
 
+def test_ctl_passes_on_what_the_gateway_says_of_a_dead_engine(tiny):
+    generate = ["generate", "--model=tiny", "--prompt=one", "--max_tokens=4", "--wait=0"]
+    tiny.ctl(*generate)
+    tiny.engine.kill()
+    run = tiny.ctl(*generate, check=False)
+    assert run.returncode == 1 and "engine tiny" in run.stderr and "no gateway" not in run.stderr
+
+
 def test_ctl_chat_holds_a_conversation_and_reports_cached_tokens(tiny):
     out = tiny.ctl("chat", "--model=tiny", "--message=one two three four five six seven eight nine ten",
                    "--message=and again", "--max_tokens=8", "--temperature=0").stdout

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "services/ctl/client.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+
+#include "common/rpc/server.h"
+#include "tests/fakes/fake_gateway_service.h"
+
+namespace swiftcache::services::ctl {
+namespace {
+
+using ::testing::HasSubstr;
+
+class ClientTest : public ::testing::Test {
+ protected:
+  void Start() {
+    auto server = RpcServer::Create({.listen = "127.0.0.1:0"}, {&gateway_});
+    ASSERT_TRUE(server.ok()) << server.status();
+    server_ = *std::move(server);
+    client_ = std::make_unique<Client>(server_->address());
+  }
+  absl::Status Generate() {
+    return client_->Generate(v1::GenerateRequest(), [](const v1::GenerateResponse&) {}).status();
+  }
+
+  fakes::FakeGatewayService gateway_;
+  std::unique_ptr<RpcServer> server_;
+  std::unique_ptr<Client> client_;
+};
+
+TEST_F(ClientTest, WhatTheGatewaySaysOfItsEnginesIsPassedOn) {
+  const std::string said = "engine chat: failed to connect to all addresses";
+  gateway_.answer = grpc::Status(grpc::StatusCode::UNAVAILABLE, said);
+  Start();
+  EXPECT_EQ(Generate(), absl::UnavailableError(said));
+}
+
+TEST_F(ClientTest, WhereNobodyAnswersTheAddressIsNamed) {
+  Start();
+  const std::string address = server_->address();
+  server_.reset();
+  const absl::Status status = Generate();
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("no gateway answers at " + address));
+}
+
+}  // namespace
+}  // namespace swiftcache::services::ctl
