@@ -42,6 +42,17 @@ void Count(const v1::GenerateResponse& response, absl::Duration since_start, abs
   turn.tokens += response.token_ids_size();
 }
 
+// `model`, or the one that is served. NOT_FOUND: it is not served, or none is.
+absl::StatusOr<std::string> Choose(const std::string& model, const absl::StatusOr<std::vector<std::string>>& served) {
+  RETURN_IF_ERROR(served.status());
+  if (model.empty() && served->size() == 1) return served->front();
+  if (!model.empty() && std::count(served->begin(), served->end(), model) > 0) return model;
+  const std::string list = served->empty() ? "no model" : absl::StrJoin(*served, ", ");
+  if (!model.empty()) return absl::NotFoundError(absl::StrCat("model \"", model, "\" is not served; served: ", list));
+  if (served->empty()) return absl::NotFoundError("the gateway serves no model; start an engine");
+  return absl::InvalidArgumentError(absl::StrCat("--model is missing, wants one of: ", list));
+}
+
 }  // namespace
 
 double Turn::tokens_per_second() const {
@@ -95,14 +106,9 @@ absl::StatusOr<std::string> Client::ResolveModel(const std::string& model, absl:
   const absl::Time deadline = clock_.Now() + wait;
   const absl::Notification never;
   while (true) {
-    ASSIGN_OR_RETURN(const std::vector<std::string> served, Models());
-    const bool found = model.empty() ? served.size() == 1 : std::count(served.begin(), served.end(), model) > 0;
-    if (found) return model.empty() ? served[0] : model;
-    if (clock_.Now() >= deadline || (model.empty() && served.size() > 1)) {
-      const std::string list = served.empty() ? "no model" : absl::StrJoin(served, ", ");
-      return model.empty() ? absl::InvalidArgumentError(absl::StrCat("--model is missing, wants one of: ", list))
-                           : absl::NotFoundError(absl::StrCat("model \"", model, "\" is not served; served: ", list));
-    }
+    const absl::StatusOr<std::string> resolved = Choose(model, Models());
+    const bool may_come = absl::IsUnavailable(resolved.status()) || absl::IsNotFound(resolved.status());
+    if (!may_come || clock_.Now() >= deadline) return resolved;
     never.WaitForNotificationWithTimeout(kPoll);
   }
 }

@@ -45,8 +45,8 @@ class Client {
 
   explicit Client(const std::string& gateway);
 
-  /// `model`, or the one model that is served where `model` is empty. Waits up to `wait` until it is served, since a
-  /// cluster that has just started tells the gateway of its engines a moment later.
+  /// `model`, or the one model that is served where `model` is empty. Waits up to `wait` until a gateway answers and
+  /// serves it: a cluster that has just started does so a moment later.
   absl::StatusOr<std::string> ResolveModel(const std::string& model, absl::Duration wait);
   absl::StatusOr<Turn> Generate(const v1::GenerateRequest& request, const OnResponse& on_response);
   absl::StatusOr<v1::TokenizeResponse> Tokenize(const v1::TokenizeRequest& request);

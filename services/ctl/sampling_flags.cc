@@ -7,7 +7,7 @@ namespace swiftcache::services::ctl {
 
 void ModelFlags::AddTo(CLI::App& command) {
   command.add_option("--model", model, "the model's name; may be left out where one model is served");
-  command.add_option("--wait", wait_seconds, "seconds to wait until the model is served")
+  command.add_option("--wait", wait_seconds, "seconds to wait until a gateway answers and serves the model")
       ->check(CLI::Range(0.0, 3600.0))
       ->capture_default_str();
 }

@@ -20,7 +20,7 @@ class App;
 
 namespace swiftcache::services::ctl {
 
-/// --model, and --wait for it to be served.
+/// --model, and --wait for a gateway that serves it.
 struct ModelFlags {
   std::string model;
   double wait_seconds = 5;

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What operators see: health, metrics, logs, swiftcachectl, idle cost, the cost of the gateway."""
 import os
+import socket
 import statistics
+import subprocess
 import time
 
 import grpc
@@ -84,6 +86,21 @@ def test_ctl_says_what_is_no_broker_and_which_flag_was_meant(tiny):
     tiny.start_engine(TINY / "tiny-llama-b", "b")
     tiny.wait_models("b")
     assert "--model is missing, wants one of: b, tiny" in complaint("generate", "--prompt=x")
+
+
+def test_ctl_waits_for_a_gateway_that_is_still_starting(cluster):
+    cluster.start_broker()
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        gateway = "127.0.0.1:%d" % held.getsockname()[1]
+    command = [cluster.binaries / "swiftcachectl", f"--gateway={gateway}", "generate", "--prompt=one", "--max_tokens=4"]
+    nobody = subprocess.run([*command, "--wait=0"], capture_output=True, text=True, timeout=20)
+    assert nobody.returncode == 1 and f"no gateway answers at {gateway}; start one" in nobody.stderr
+    early = subprocess.Popen([*command, "--wait=60"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    cluster.start_gateway(listen=gateway)
+    cluster.start_engine()
+    out, error = early.communicate(timeout=60)
+    assert early.returncode == 0 and out.strip(), error
 
 
 def test_ctl_passes_on_what_the_gateway_says_of_a_dead_engine(tiny):

@@ -26,6 +26,9 @@ class ClientTest : public ::testing::Test {
   absl::Status Generate() {
     return client_->Generate(v1::GenerateRequest(), [](const v1::GenerateResponse&) {}).status();
   }
+  absl::Status Resolve(const std::string& model, absl::Duration wait = absl::ZeroDuration()) {
+    return client_->ResolveModel(model, wait).status();
+  }
 
   fakes::FakeGatewayService gateway_;
   std::unique_ptr<RpcServer> server_;
@@ -46,6 +49,25 @@ TEST_F(ClientTest, WhereNobodyAnswersTheAddressIsNamed) {
   const absl::Status status = Generate();
   EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
   EXPECT_THAT(std::string(status.message()), HasSubstr("no gateway answers at " + address));
+}
+
+TEST_F(ClientTest, TheOneModelThatIsServedNeedsNoName) {
+  gateway_.models = {"chat"};
+  Start();
+  EXPECT_EQ(*client_->ResolveModel("", absl::ZeroDuration()), "chat");
+  EXPECT_EQ(Resolve("code"), absl::NotFoundError("model \"code\" is not served; served: chat"));
+}
+
+TEST_F(ClientTest, OneOfSeveralModelsIsToBeChosenWithoutAWait) {
+  gateway_.models = {"chat", "code"};
+  Start();
+  EXPECT_EQ(Resolve("", absl::InfiniteDuration()),
+            absl::InvalidArgumentError("--model is missing, wants one of: chat, code"));
+}
+
+TEST_F(ClientTest, AGatewayWithoutModelsWantsAnEngine) {
+  Start();
+  EXPECT_EQ(Resolve(""), absl::NotFoundError("the gateway serves no model; start an engine"));
 }
 
 }  // namespace
