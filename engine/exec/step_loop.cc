@@ -138,7 +138,8 @@ void StepLoop::EndStarved() {
               "the request may grow to ", request->max_total_tokens, " tokens; this engine's own memory holds ",
               cache_.num_usable_local() * options_.block_tokens, ", with what others lend at present ",
               cache_.num_usable() * options_.block_tokens, " (waited ", absl::FormatDuration(options_.lease_patience),
-              " for more): shorten the prompt, lower max_tokens, or raise --kv_cache_bytes")));
+              " for more): shorten the prompt, lower max_tokens, or raise --kv_cache_bytes or the model's "
+              "lease limit (swiftcachectl lease ls)")));
   }
 }
 
