@@ -46,6 +46,13 @@ struct Lease {
   friend bool operator==(const Lease&, const Lease&) = default;
 };
 
+/// What the engines of a model may borrow together at most.
+struct LeaseLimit {
+  std::string model_name;
+  std::optional<int64_t> max_borrowed_bytes;  // none: no limit any more
+  friend bool operator==(const LeaseLimit&, const LeaseLimit&) = default;
+};
+
 /// An engine as a lender and borrower.
 struct Engine {
   Party party;

@@ -172,6 +172,12 @@ absl::Status Ledger::LimitLease(const std::string& model_name, std::optional<int
   return absl::OkStatus();
 }
 
+std::vector<LeaseLimit> Ledger::limits() const {
+  std::vector<LeaseLimit> all;
+  for (const auto& [model_name, bytes] : limits_) all.push_back({model_name, bytes});
+  return all;
+}
+
 void Ledger::EnforceLimit(const std::string& model_name, int64_t max_borrowed_bytes) {
   std::vector<const Record*> held;
   int64_t bytes = 0;

@@ -130,7 +130,9 @@ class Ledger {
 
   /// The leases that have not ended, by id.
   std::vector<Lease> Snapshot() const;
-  /// What changed since the last call, in order.
+  /// Those that are set, by model name.
+  std::vector<LeaseLimit> limits() const;
+  /// What changed since the last call, in order; limits are the caller's to tell.
   std::vector<Change> TakeChanges() { return table_.TakeChanges(); }
   /// On lease to the engines of a model, those being revoked included.
   int64_t BorrowedBytes(const std::string& model_name) const;

@@ -169,8 +169,8 @@ void BrokerLoop::PublishNews() {
     if (const auto* change = std::get_if<ledger::Change>(&news.change)) {
       lease_metrics_.Note(*change);
       leases_changed = true;
-    } else {
-      LogChange(std::get<membership::Change>(news.change));
+    } else if (const auto* engine = std::get_if<membership::Change>(&news.change)) {
+      LogChange(*engine);
     }
     Publish(news.event);
   }

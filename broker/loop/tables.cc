@@ -94,6 +94,8 @@ absl::Status Tables::ReportLease(const Caller& caller, const ledger::LeaseReport
 absl::Status Tables::LimitLease(const std::string& model_name, std::optional<int64_t> max_borrowed_bytes,
                                 absl::Time now) {
   const absl::Status status = leases_.LimitLease(model_name, max_borrowed_bytes, now);
+  const ledger::LeaseLimit limit{model_name, max_borrowed_bytes};
+  if (status.ok()) Add(limit, limit);
   Settle(now);
   return status;
 }
@@ -140,7 +142,7 @@ void Tables::Add(decltype(WatchEvent::what) what, decltype(News::change) change)
 }
 
 WatchEvent Tables::Snapshot() const {
-  return {incarnation_, version_, WatchEvent::Snapshot{engines_.Snapshot(), leases_.Snapshot()}};
+  return {incarnation_, version_, WatchEvent::Snapshot{engines_.Snapshot(), leases_.Snapshot(), leases_.limits()}};
 }
 
 std::vector<News> Tables::TakeNews() { return std::exchange(news_, {}); }

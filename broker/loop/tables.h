@@ -30,7 +30,7 @@ struct Caller {
 /// One change: what watchers are told, and what changed.
 struct News {
   WatchEvent event;
-  std::variant<membership::Change, ledger::Change> change;
+  std::variant<membership::Change, ledger::Change, ledger::LeaseLimit> change;
 };
 
 /// Keeps engines and leases in step: whoever registers enters both, whoever dies leaves both. Thread-safety: none.

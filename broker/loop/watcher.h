@@ -19,7 +19,8 @@ namespace swiftcache::broker::loop {
 struct WatchEvent {
   struct Snapshot {
     std::vector<membership::EngineStatus> engines;
-    std::vector<ledger::Lease> leases;  // those that have not ended
+    std::vector<ledger::Lease> leases;       // those that have not ended
+    std::vector<ledger::LeaseLimit> limits;  // those that are set
   };
   struct Gone {
     std::string name;
@@ -27,7 +28,7 @@ struct WatchEvent {
   };
   std::string incarnation;
   int64_t version = 0;  // of the table after this event; counts up by one within an incarnation
-  std::variant<Snapshot, membership::EngineStatus, Gone, ledger::Lease> what;
+  std::variant<Snapshot, membership::EngineStatus, Gone, ledger::Lease, ledger::LeaseLimit> what;
 };
 
 /// Thread-safety: called by the loop alone, one call at a time; must not block. Ownership: shared between loop and

@@ -78,6 +78,13 @@ v1::Lease ForWatcher(const ledger::Lease& lease, const std::string& instance_id)
   return proto;
 }
 
+v1::LeaseLimit ToProto(const ledger::LeaseLimit& limit) {
+  v1::LeaseLimit proto;
+  proto.set_model_name(limit.model_name);
+  if (limit.max_borrowed_bytes.has_value()) proto.set_max_borrowed_bytes(*limit.max_borrowed_bytes);
+  return proto;
+}
+
 v1::EngineInfo ToProto(const membership::EngineInfo& info) {
   v1::EngineInfo proto;
   proto.set_name(info.name);
@@ -221,10 +228,13 @@ v1::WatchResponse ToProto(const loop::WatchEvent& event, const std::string& inst
     v1::WatchResponse::Snapshot& all = *proto.mutable_snapshot();  // present even when there are no engines
     for (const membership::EngineStatus& status : snapshot->engines) *all.add_engines() = ToProto(status);
     for (const ledger::Lease& lease : snapshot->leases) *all.add_leases() = ForWatcher(lease, instance_id);
+    for (const ledger::LeaseLimit& limit : snapshot->limits) *all.add_limits() = ToProto(limit);
   } else if (const auto* updated = std::get_if<membership::EngineStatus>(&event.what)) {
     *proto.mutable_updated() = ToProto(*updated);
   } else if (const auto* lease = std::get_if<ledger::Lease>(&event.what)) {
     *proto.mutable_lease() = ForWatcher(*lease, instance_id);
+  } else if (const auto* limit = std::get_if<ledger::LeaseLimit>(&event.what)) {
+    *proto.mutable_limit() = ToProto(*limit);
   } else {
     const auto& gone = std::get<loop::WatchEvent::Gone>(event.what);
     proto.set_removed(gone.name);

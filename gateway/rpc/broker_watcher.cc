@@ -118,6 +118,7 @@ class Watcher final : public BrokerWatcher {
       case v1::WatchResponse::kRemoved:
         return sink_.OnRemoved(news.removed(), news.removed_died());
       case v1::WatchResponse::kLease:  // the engines' and the broker's business
+      case v1::WatchResponse::kLimit:
       case v1::WatchResponse::EVENT_NOT_SET:
         return;
     }

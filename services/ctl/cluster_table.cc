@@ -17,7 +17,8 @@ std::string Percent(int64_t part, int64_t whole) {
   return absl::StrFormat("%.0f%%", 100.0 * static_cast<double>(part) / static_cast<double>(whole));
 }
 
-std::vector<std::string> EngineRow(const v1::EngineStatus& engine, int64_t lent_bytes, int64_t borrowed_bytes) {
+std::vector<std::string> EngineRow(const v1::EngineStatus& engine, int64_t lent_bytes, int64_t borrowed_bytes,
+                                   const std::string& limit) {
   const v1::EngineInfo& info = engine.info();
   const v1::EngineLoad& load = engine.load();
   const int64_t block = info.kv().block_bytes();
@@ -31,6 +32,7 @@ std::vector<std::string> EngineRow(const v1::EngineStatus& engine, int64_t lent_
           ShowBytes(load.kv_blocks_cached() * block),
           ShowBytes(lent_bytes),
           ShowBytes(borrowed_bytes),
+          limit,
           Percent(load.prompt_tokens_local(), prompts),
           Percent(load.prompt_tokens_donor(), prompts),
           absl::StrCat(load.reclaims()),
@@ -43,14 +45,20 @@ void ClusterTable::Apply(const v1::WatchResponse& news) {
   if (news.has_snapshot()) {
     engines_.clear();
     leases_.clear();
+    limits_.clear();
     for (const v1::EngineStatus& engine : news.snapshot().engines()) engines_[engine.info().name()] = engine;
     for (const v1::Lease& lease : news.snapshot().leases()) leases_[lease.lease_id()] = lease;
+    for (const v1::LeaseLimit& limit : news.snapshot().limits())
+      limits_[limit.model_name()] = limit.max_borrowed_bytes();
   } else if (news.has_updated()) {
     engines_[news.updated().info().name()] = news.updated();
   } else if (news.has_lease()) {
     const v1::LeaseState state = news.lease().state();
     leases_[news.lease().lease_id()] = news.lease();
     if (state == v1::RELEASED || state == v1::FENCED) leases_.erase(news.lease().lease_id());
+  } else if (news.has_limit()) {
+    limits_[news.limit().model_name()] = news.limit().max_borrowed_bytes();
+    if (!news.limit().has_max_borrowed_bytes()) limits_.erase(news.limit().model_name());
   } else if (!news.removed().empty()) {
     engines_.erase(news.removed());
   }
@@ -71,11 +79,15 @@ std::string ClusterTable::ShowEngines() const {
                {"CACHED", Table::kRight},
                {"LENT", Table::kRight},
                {"BORROWED", Table::kRight},
+               {"LIMIT", Table::kRight},
                {"HIT LOCAL", Table::kRight},
                {"HIT DONOR", Table::kRight},
                {"RECLAIMS", Table::kRight},
                {"LAST RECLAIM", Table::kRight}});
-  for (const auto& [name, engine] : engines_) table.Add(EngineRow(engine, lent[name], borrowed[name]));
+  for (const auto& [name, engine] : engines_) {
+    const auto limit = limits_.find(engine.info().model_name());
+    table.Add(EngineRow(engine, lent[name], borrowed[name], limit == limits_.end() ? "-" : ShowBytes(limit->second)));
+  }
   return table.ToString();
 }
 
@@ -99,6 +111,21 @@ std::string ClusterTable::ShowLeases() const {
     table.Add({absl::StrCat(lease->lease_id()), v1::LeaseState_Name(lease->state()), lease->donor(), lease->borrower(),
                absl::StrCat(first, "-", last), ShowBytes(lease->num_bytes()), absl::StrCat(lease->borrower_blocks()),
                lease->state() == v1::OFFERED ? "-" : absl::StrCat(lease->epoch())});
+  }
+  return table.ToString();
+}
+
+std::string ClusterTable::ShowLimits() const {
+  if (limits_.empty()) return "";
+  std::map<std::string, int64_t> borrowed, engines;
+  for (const auto& [name, engine] : engines_) ++engines[engine.info().model_name()];
+  for (const auto& [id, lease] : leases_) {
+    const auto borrower = engines_.find(lease.borrower());
+    if (borrower != engines_.end()) borrowed[borrower->second.info().model_name()] += lease.num_bytes();
+  }
+  Table table({{"MODEL"}, {"LIMIT", Table::kRight}, {"BORROWED", Table::kRight}, {"ENGINES", Table::kRight}});
+  for (const auto& [model, bytes] : limits_) {
+    table.Add({model, ShowBytes(bytes), ShowBytes(borrowed[model]), absl::StrCat(engines[model])});
   }
   return table.ToString();
 }

@@ -23,16 +23,19 @@ class ClusterTable {
   const std::map<std::string, v1::EngineStatus>& engines() const { return engines_; }
   const std::map<int64_t, v1::Lease>& leases() const { return leases_; }
 
-  /// An engine a line: its memory, what it lends and borrows, where prompts were found, how fast memory came back.
+  /// An engine a line: its memory, what it lends, borrows and may borrow, where prompts were found, how fast memory came back.
   std::string ShowEngines() const;
   /// A lease a line, by donor and place.
   std::string ShowLeases() const;
+  /// A model a line, of those whose leases are limited; "" where none are.
+  std::string ShowLimits() const;
   /// "3 engines, 2 leases of 24 MiB"
   std::string Summary() const;
 
  private:
   std::map<std::string, v1::EngineStatus> engines_;
   std::map<int64_t, v1::Lease> leases_;
+  std::map<std::string, int64_t> limits_;  // in bytes, by model name
 };
 
 }  // namespace swiftcache::services::ctl

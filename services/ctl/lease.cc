@@ -30,6 +30,8 @@ absl::Status RunList(const Doors& doors) {
   cluster.Apply(first);
   std::cout << Strong(absl::StrCat("broker ", doors.broker)) << ": " << cluster.Summary() << "\n";
   if (!cluster.leases().empty()) std::cout << WithoutControls(cluster.ShowLeases());
+  const std::string limits = cluster.ShowLimits();
+  if (!limits.empty()) std::cout << "\n" << WithoutControls(limits);
   std::cout << std::flush;
   return absl::OkStatus();
 }
@@ -81,7 +83,8 @@ void AddLease(CLI::App& app, const Doors& doors, Command& chosen) {
   CLI::App* lease = app.add_subcommand("lease", "Lists, limits and revokes leases of KV memory")->fallthrough();
   lease->require_subcommand(1);
 
-  CLI::App* list = lease->add_subcommand("ls", "Lists the leases: who lends which blocks to whom")->fallthrough();
+  CLI::App* list =
+      lease->add_subcommand("ls", "Lists the leases, who lends which blocks to whom, and the limits")->fallthrough();
   list->callback([&] { chosen = [&] { return RunList(doors); }; });
 
   CLI::App* limit = lease->add_subcommand("limit", "Limits what a model may borrow; leases over it are revoked");

@@ -33,6 +33,7 @@ constexpr char kColumns[] =
     "  USED, CACHED  of OWN: held by requests now; held by the prefix cache alone, free on demand\n"
     "  LENT          of OWN: on lease to other engines, offered leases and those being taken back included\n"
     "  BORROWED      on lease from other engines, beside OWN\n"
+    "  LIMIT         what all engines of its model may borrow together (lease limit); -: no limit\n"
     "  HIT           share of all prompt tokens since the engine's start that were found in OWN (LOCAL), BORROWED "
     "(DONOR)\n"
     "  RECLAIMS      leases taken back in need since the engine's start; LAST: from the need to the memory";

@@ -64,7 +64,11 @@ def test_ctl_lease_limit_warns_of_a_model_that_no_engine_serves(tiny):
     run = tiny.ctl("lease", "limit", "nosuch", "1MiB")
     assert run.stdout == "model nosuch may borrow at most 1 MiB, until the broker restarts\n"
     assert run.stderr == "warning: no engine serves model nosuch at present; served: tiny\n"
+    assert tiny.ctl("lease", "ls").stdout.splitlines()[2:] == ["MODEL   LIMIT  BORROWED  ENGINES",
+                                                               "nosuch  1 MiB       0 B        0"]
     assert tiny.ctl("lease", "limit", "tiny", "none").stderr == ""
+    tiny.ctl("lease", "limit", "nosuch", "none")
+    assert tiny.ctl("lease", "ls").stdout.count("\n") == 1
 
 
 def test_ctl_says_what_is_no_broker_and_which_flag_was_meant(tiny):

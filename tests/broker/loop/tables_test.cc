@@ -9,6 +9,7 @@
 namespace swiftcache::broker::loop {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
@@ -53,6 +54,25 @@ TEST_F(TablesTest, NewsContinuesTheSnapshotWithVersionsThatCountByOne) {
   }
   EXPECT_EQ(tables_.Snapshot().version, version);
   EXPECT_THAT(tables_.TakeNews(), IsEmpty());
+}
+
+TEST_F(TablesTest, ALimitIsNewsBeforeTheLeasesThatItEnds) {
+  const ledger::LeaseId id = Borrow();
+  tables_.TakeNews();
+  ASSERT_TRUE(tables_.LimitLease("model", 0, now_).ok());
+  const std::vector<News> set = tables_.TakeNews();
+  ASSERT_THAT(set, SizeIs(2));
+  const ledger::LeaseLimit limit{"model", 0};
+  EXPECT_EQ(std::get<ledger::LeaseLimit>(set[0].event.what), limit);
+  EXPECT_EQ(std::get<ledger::Lease>(set[1].event.what).id, id);
+  EXPECT_EQ(set[1].event.version, set[0].event.version + 1);
+  EXPECT_THAT(std::get<WatchEvent::Snapshot>(tables_.Snapshot().what).limits, ElementsAre(limit));
+
+  EXPECT_FALSE(tables_.LimitLease("model", -1, now_).ok());
+  EXPECT_THAT(tables_.TakeNews(), IsEmpty());
+  ASSERT_TRUE(tables_.LimitLease("model", std::nullopt, now_).ok());
+  EXPECT_THAT(tables_.TakeNews(), SizeIs(1));
+  EXPECT_THAT(std::get<WatchEvent::Snapshot>(tables_.Snapshot().what).limits, IsEmpty());
 }
 
 TEST_F(TablesTest, WhoDiesLeavesBothTables) {

@@ -373,8 +373,12 @@ TEST_F(BrokerDoorLeaseTest, OperatorsLimitAModelAndRevokeALease) {
   EXPECT_EQ(Call(&v1::BrokerService::Stub::RequestLease, WantBlocks(1, "k2"), &response), absl::OkStatus());
   EXPECT_EQ(response.leases_size(), 0);
   EXPECT_THAT(response.shortage(), HasSubstr("limit on model 'model'"));
+  ASSERT_EQ(SnapshotFor("").limits_size(), 1);
+  EXPECT_EQ(SnapshotFor("").limits(0).model_name(), "model");
+  EXPECT_TRUE(SnapshotFor("").limits(0).has_max_borrowed_bytes());
   limit.clear_max_borrowed_bytes();
   EXPECT_EQ(code_of_limit(), absl::StatusCode::kOk);
+  EXPECT_EQ(SnapshotFor("").limits_size(), 0);
   EXPECT_EQ(Call(&v1::BrokerService::Stub::RequestLease, WantBlocks(1, "k3"), &response), absl::OkStatus());
   EXPECT_EQ(response.leases_size(), 1);
 }

@@ -4,12 +4,17 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdint>
+#include <optional>
+#include <string>
+
 namespace swiftcache::services::ctl {
 namespace {
 
 v1::EngineStatus EngineNamed(const std::string& name) {
   v1::EngineStatus engine;
   engine.mutable_info()->set_name(name);
+  engine.mutable_info()->set_model_name(name + "-model");
   engine.mutable_info()->set_state(v1::READY);
   engine.mutable_info()->mutable_kv()->set_block_bytes(1 << 20);
   engine.mutable_info()->mutable_kv()->set_num_blocks(64);
@@ -29,6 +34,13 @@ v1::WatchResponse LeaseNews(int64_t id, v1::LeaseState state, int64_t first_bloc
   lease.set_num_bytes(4 << 20);
   lease.set_borrower_blocks(8);
   lease.set_epoch(77);
+  return news;
+}
+
+v1::WatchResponse LimitNews(const std::string& model, std::optional<int64_t> bytes) {
+  v1::WatchResponse news;
+  news.mutable_limit()->set_model_name(model);
+  if (bytes) news.mutable_limit()->set_max_borrowed_bytes(*bytes);
   return news;
 }
 
@@ -58,6 +70,7 @@ TEST_F(ClusterTableTest, FollowsSnapshotAndNews) {
 
 TEST_F(ClusterTableTest, AnEnginesLineShowsWhatItLendsAndBorrowsAndWhereItsHitsWere) {
   cluster_.Apply(LeaseNews(5, v1::ACTIVE));
+  cluster_.Apply(LimitNews("chat-model", 8 << 20));
   v1::WatchResponse news;
   *news.mutable_updated() = EngineNamed("chat");
   v1::EngineLoad& load = *news.mutable_updated()->mutable_load();
@@ -68,12 +81,12 @@ TEST_F(ClusterTableTest, AnEnginesLineShowsWhatItLendsAndBorrowsAndWhereItsHitsW
   load.set_last_reclaim_micros(1234);
   cluster_.Apply(news);
   EXPECT_EQ(cluster_.ShowEngines(),
-            "ENGINE  STATE  RUNNING  WAITING     OWN   USED  CACHED   LENT  BORROWED  HIT LOCAL  HIT DONOR  RECLAIMS  "
-            "LAST RECLAIM\n"
-            "chat    READY        0        0  64 MiB  3 MiB     0 B    0 B     4 MiB        30%        20%         2  "
-            "      1.2 ms\n"
-            "code    READY        0        0  64 MiB  3 MiB     0 B  4 MiB       0 B          -          -         0  "
-            "           -\n");
+            "ENGINE  STATE  RUNNING  WAITING     OWN   USED  CACHED   LENT  BORROWED  LIMIT  HIT LOCAL  HIT DONOR  "
+            "RECLAIMS  LAST RECLAIM\n"
+            "chat    READY        0        0  64 MiB  3 MiB     0 B    0 B     4 MiB  8 MiB        30%        20%  "
+            "       2        1.2 ms\n"
+            "code    READY        0        0  64 MiB  3 MiB     0 B  4 MiB       0 B      -          -          -  "
+            "       0             -\n");
 }
 
 TEST_F(ClusterTableTest, ALeasesLineNamesTheDonorsBlocks) {
@@ -83,6 +96,24 @@ TEST_F(ClusterTableTest, ALeasesLineNamesTheDonorsBlocks) {
             "LEASE  STATE    DONOR  BORROWER  BLOCKS  BYTES  BORROWER BLOCKS  EPOCH\n"
             "    6  OFFERED  code   chat      56-59   4 MiB                8      -\n"
             "    5  ACTIVE   code   chat      60-63   4 MiB                8     77\n");
+}
+
+TEST_F(ClusterTableTest, LimitsAreShownUntilTheyAreLiftedAlsoOfModelsThatNobodyServes) {
+  EXPECT_EQ(cluster_.ShowLimits(), "");
+  cluster_.Apply(LeaseNews(5, v1::ACTIVE));
+  cluster_.Apply(LimitNews("chat-model", 8 << 20));
+  cluster_.Apply(LimitNews("nosuch", 0));
+  EXPECT_EQ(cluster_.ShowLimits(),
+            "MODEL       LIMIT  BORROWED  ENGINES\n"
+            "chat-model  8 MiB     4 MiB        1\n"
+            "nosuch        0 B       0 B        0\n");
+  cluster_.Apply(LimitNews("nosuch", std::nullopt));
+  v1::WatchResponse snapshot;
+  *snapshot.mutable_snapshot()->add_limits() = LimitNews("code-model", 1).limit();
+  cluster_.Apply(snapshot);
+  EXPECT_EQ(cluster_.ShowLimits(),
+            "MODEL       LIMIT  BORROWED  ENGINES\n"
+            "code-model    1 B       0 B        0\n");
 }
 
 }  // namespace
