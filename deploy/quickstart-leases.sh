@@ -59,9 +59,11 @@ for donor in "${donors[@]}"; do
   row "from $donor" "${before[$donor]}" "${now[$donor]}"
   [ "${now[$donor]}" -ge "${before[$donor]}" ] || lost=$((lost + before[$donor] - now[$donor]))
 done
-explain "Meanwhile the conversation goes on. It has lost $lost blocks and computes its text again from the first of them" \
-  "on, beside the burst and on the same cores: its next first token is late."
+explain "Meanwhile the conversation goes on, beside the burst and on the same cores. $lost of its leased blocks are gone; what" \
+  "it could not move out of them, and what follows that, it computes again."
 turn "Tell me about the lighthouse."
+read -r prompt found < <(tail -n 5 "$run/chat" | sed -n 's/^\[ttft.* prompt \([0-9]*\) tokens, \([0-9]*\) from.*/\1 \2/p' | tail -n 1)
+explain "Of the $prompt tokens of this turn's prompt $found were still in its memory, own and leased; it computed $((prompt - found))."
 wait "$pid_burst" || die "a request of the burst failed: $(tail -1 "$run/burst")"
 close_chat
 mean=$(awk -v sum="$(metric 9182 swiftcache_reclaim_seconds_sum)" -v n="$(reclaims)" 'BEGIN { printf "%.1f", 1e3 * sum / n }')
