@@ -4,41 +4,20 @@
 #include <CLI/CLI.hpp>
 #include <iostream>
 #include <string>
-#include <vector>
 
 #include "common/base/version.h"
 #include "common/rpc/address.h"
 #include "services/ctl/commands.h"
-#include "services/flags.h"
+#include "services/ctl/complaint.h"
 
 namespace {
 
 constexpr char kProgram[] = "swiftcachectl";
 constexpr int kRefused = 1, kUsageError = 2;
 
-// "swiftcachectl lease ls", of which `innermost` is ls.
-std::string CommandLine(const CLI::App& app, const CLI::App*& innermost) {
-  std::string line = kProgram;
-  innermost = &app;
-  while (!innermost->get_subcommands().empty()) {
-    innermost = innermost->get_subcommands().back();
-    line += " " + innermost->get_name();
-  }
-  return line;
-}
-
 int Complain(const CLI::App& app, const CLI::ParseError& error) {
   if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version
-  const CLI::App* command = nullptr;
-  const std::string line = CommandLine(app, command);
-  std::string what = error.what();
-  const std::vector<std::string> unknown = app.remaining(/*recurse=*/true);
-  if (!unknown.empty()) {
-    what = "unknown flag or argument: " + CLI::detail::join(unknown, " ");
-    for (const std::string& each : unknown) what += swiftcache::services::SuggestFlag(*command, each);
-  }
-  std::cerr << kProgram << ": " << what << "; " << line << " --help lists "
-            << (command == &app ? "commands and flags" : "its flags") << std::endl;
+  std::cerr << swiftcache::services::ctl::Complaint(app, error) << std::endl;
   return kUsageError;
 }
 

@@ -42,14 +42,20 @@ void WarnOfUnserved(const std::string& model, const v1::WatchResponse::Snapshot&
   for (const v1::EngineStatus& engine : snapshot.engines()) served.insert(engine.info().model_name());
   if (served.count(model) > 0) return;
   std::cerr << WithoutControls(absl::StrCat("warning: no engine serves model ", model, " at present; served: ",
-                                            served.empty() ? "no model" : absl::StrJoin(served, ", ")))
+                                            served.empty() ? "no model" : absl::StrJoin(served, ", "),
+                                            "; the limit holds once one does"))
             << std::endl;
 }
 
 absl::Status RunLimit(const Doors& doors, const std::string& model, const std::string& limit) {
   std::optional<int64_t> bytes;
   if (limit != kNoLimit) {
-    ASSIGN_OR_RETURN(bytes, ParseBytes(limit));
+    const absl::StatusOr<int64_t> parsed = ParseBytes(limit);
+    if (!parsed.ok()) {
+      return absl::InvalidArgumentError(absl::StrCat("the limit of model ", model, ": ", parsed.status().message(),
+                                                     ", 0 (it borrows nothing) or none (no limit)"));
+    }
+    bytes = *parsed;
   }
   BrokerDoor broker(doors.broker);
   RETURN_IF_ERROR(broker.LimitLease(model, bytes));
@@ -91,7 +97,7 @@ void AddLease(CLI::App& app, const Doors& doors, Command& chosen) {
   limit->fallthrough();
   auto model = std::make_shared<std::string>(), bytes = std::make_shared<std::string>();
   limit->add_option("model", *model, "name of the model")->required();
-  limit->add_option("bytes", *bytes, "for example 512MiB, 0, or none for no limit")->required();
+  limit->add_option("bytes", *bytes, "for example 512MiB; 0: it borrows nothing; none: no limit")->required();
   limit->callback(
       [&doors, &chosen, model, bytes] { chosen = [&doors, model, bytes] { return RunLimit(doors, *model, *bytes); }; });
 

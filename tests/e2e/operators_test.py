@@ -63,7 +63,7 @@ def test_ctl_top_draws_its_frames_though_nothing_happens(cluster):
 def test_ctl_lease_limit_warns_of_a_model_that_no_engine_serves(tiny):
     run = tiny.ctl("lease", "limit", "nosuch", "1MiB")
     assert run.stdout == "model nosuch may borrow at most 1 MiB, until the broker restarts\n"
-    assert run.stderr == "warning: no engine serves model nosuch at present; served: tiny\n"
+    assert run.stderr == "warning: no engine serves model nosuch at present; served: tiny; the limit holds once one does\n"
     assert tiny.ctl("lease", "ls").stdout.splitlines()[2:] == ["MODEL   LIMIT  BORROWED  ENGINES",
                                                                "nosuch  1 MiB       0 B        0"]
     assert tiny.ctl("lease", "limit", "tiny", "none").stderr == ""
@@ -85,6 +85,14 @@ def test_ctl_says_what_is_no_broker_and_which_flag_was_meant(tiny):
     assert "wants a number in [1, 2147483647]" in complaint("generate", "--model=tiny", "--prompt=x", "--max_tokens=0")
     assert "model \"b\" is not served; served: tiny" in complaint("tokenize", "--model=b", "--wait=0", "--text=x", code=1)
     assert "found '1XB', wanted a size such as 64MiB" in complaint("lease", "limit", "tiny", "1XB")
+    assert "the limit of model tiny: found 'banana', wanted a size such as 64MiB or 1.5GiB, 0 (it borrows nothing)" in (
+        complaint("lease", "limit", "tiny", "banana"))
+    assert "a command is missing, wanted one of: ls, limit, revoke; swiftcachectl lease --help" in complaint("lease")
+    assert "unknown command 'lend', wanted one of: ls, limit, revoke" in complaint("lease", "lend")
+    assert "unexpected argument 'hello there' (did you mean --prompt \"hello there\"?)" in complaint(
+        "generate", "hello there")
+    assert "unknown flag --warmth; swiftcachectl generate --help" in complaint(
+        "generate", "--prompt=x", "--warmth", "0.5")
     assert "found 'bogus', wanted the number of a lease, as swiftcachectl lease ls shows" in complaint(
         "lease", "revoke", "bogus")
     tiny.start_engine(TINY / "tiny-llama-b", "b")

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "services/ctl/complaint.h"
+
+#include <CLI/CLI.hpp>
+#include <vector>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "services/flags.h"
+
+namespace swiftcache::services::ctl {
+namespace {
+
+// "swiftcachectl lease ls", of which `innermost` is ls.
+std::string CommandLine(const CLI::App& app, const CLI::App*& innermost) {
+  std::string line = app.get_name();
+  innermost = &app;
+  while (!innermost->get_subcommands().empty()) {
+    innermost = innermost->get_subcommands().back();
+    absl::StrAppend(&line, " ", innermost->get_name());
+  }
+  return line;
+}
+
+std::string Subcommands(const CLI::App& command) {
+  std::vector<std::string> names;
+  for (const CLI::App* each : command.get_subcommands([](const CLI::App*) { return true; })) {
+    names.push_back(each->get_name());
+  }
+  return absl::StrJoin(names, ", ");
+}
+
+// " (did you mean --prompt "the text"?)" for a text that stands alone, of a command that takes one by a flag; else "".
+std::string SuggestText(const CLI::App& command, const std::string& text) {
+  for (const char* flag : {"--prompt", "--message", "--text"}) {
+    const CLI::Option* option = command.get_option_no_throw(flag);
+    if (option == nullptr || option->count() > 0) continue;
+    return absl::StrCat(" (did you mean ", flag, " \"", absl::CHexEscape(text), "\"?)");
+  }
+  return "";
+}
+
+// `unknown` is not empty. The arguments after an unknown flag may be its values: nobody can say.
+std::string OfUnknown(const CLI::App& command, const std::vector<std::string>& unknown) {
+  std::string what;
+  for (const std::string& each : unknown) {
+    if (!absl::StartsWith(each, "-")) continue;
+    absl::StrAppend(&what, what.empty() ? "unknown flag " : ", ", absl::CHexEscape(each.substr(0, each.find('='))),
+                    SuggestFlag(command, each));
+  }
+  if (!what.empty()) return what;
+  const std::string found = absl::CHexEscape(unknown[0]);
+  const std::string commands = Subcommands(command);
+  if (!commands.empty()) return absl::StrCat("unknown command '", found, "', wanted one of: ", commands);
+  return absl::StrCat("unexpected argument '", found, "'", SuggestText(command, unknown[0]));
+}
+
+}  // namespace
+
+std::string Complaint(const CLI::App& app, const CLI::ParseError& error) {
+  const CLI::App* command = nullptr;
+  const std::string line = CommandLine(app, command);
+  const std::vector<std::string> unknown = app.remaining(/*recurse=*/true);
+  const std::string commands = Subcommands(*command);
+  std::string what = error.what();
+  if (!unknown.empty()) {
+    what = OfUnknown(*command, unknown);
+  } else if (!commands.empty() && dynamic_cast<const CLI::RequiredError*>(&error) != nullptr) {
+    what = absl::StrCat("a command is missing, wanted one of: ", commands);
+  }
+  return absl::StrCat(app.get_name(), ": ", what, "; ", line, " --help lists ",
+                      commands.empty() ? "its flags" : "commands and flags");
+}
+
+}  // namespace swiftcache::services::ctl

@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+// What to say of a command line that swiftcachectl does not understand.
+//
+//   catch (const CLI::ParseError& error) { std::cerr << Complaint(app, error) << std::endl; }
+#pragma once
+
+#include <string>
+
+namespace CLI {
+class App;
+class ParseError;
+}  // namespace CLI
+
+namespace swiftcache::services::ctl {
+
+/// One line without its end: what was found, what was probably meant, where the flags are listed. REQUIRES: `app` is the
+/// outermost command, and parsing it has thrown `error`.
+std::string Complaint(const CLI::App& app, const CLI::ParseError& error);
+
+}  // namespace swiftcache::services::ctl

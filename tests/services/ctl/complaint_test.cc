@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "services/ctl/complaint.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <CLI/CLI.hpp>
+#include <string>
+
+namespace swiftcache::services::ctl {
+namespace {
+
+using ::testing::HasSubstr;
+
+// What is said of a command line.
+std::string Of(const std::string& arguments) {
+  CLI::App app("", "ctl");
+  app.require_subcommand(1);
+  CLI::App* say = app.add_subcommand("say");
+  std::string prompt, warmth;
+  say->add_option("--prompt", prompt)->required();
+  say->add_option("--max_tokens", warmth);
+  CLI::App* lease = app.add_subcommand("lease")->require_subcommand(1);
+  lease->add_subcommand("ls");
+  lease->add_subcommand("limit");
+  try {
+    app.parse(arguments);
+  } catch (const CLI::ParseError& error) {
+    return Complaint(app, error);
+  }
+  return "";
+}
+
+TEST(ComplaintTest, ACommandOfCommandsNamesThem) {
+  EXPECT_EQ(Of(""), "ctl: a command is missing, wanted one of: say, lease; ctl --help lists commands and flags");
+  EXPECT_EQ(Of("lease"),
+            "ctl: a command is missing, wanted one of: ls, limit; ctl lease --help lists commands and flags");
+  EXPECT_THAT(Of("lease lend"), HasSubstr("unknown command 'lend', wanted one of: ls, limit; ctl lease --help"));
+}
+
+TEST(ComplaintTest, ATextThatStandsAloneIsOfferedItsFlag) {
+  EXPECT_THAT(Of("say \"a b\""),
+              HasSubstr("unexpected argument 'a b' (did you mean --prompt \"a b\"?); ctl say --help"));
+  EXPECT_THAT(Of("say --prompt=x more"), HasSubstr("unexpected argument 'more'; ctl say"));
+}
+
+TEST(ComplaintTest, AnUnknownFlagIsNamedWithoutWhatMayBeItsValue) {
+  EXPECT_THAT(Of("say --prompt=x --warmth 0.5"), HasSubstr("unknown flag --warmth; "));
+  EXPECT_THAT(Of("say --prompt=x --warmth=0.5 -q"), HasSubstr("unknown flag --warmth, -q; "));
+  EXPECT_THAT(Of("say --prompt=x --max-tokens=5"),
+              HasSubstr("unknown flag --max-tokens (did you mean --max_tokens?);"));
+}
+
+TEST(ComplaintTest, WhatTheParserSaysIsKeptOtherwise) {
+  EXPECT_THAT(Of("say"), HasSubstr("--prompt is required; ctl say --help lists its flags"));
+}
+
+}  // namespace
+}  // namespace swiftcache::services::ctl
