@@ -67,11 +67,31 @@ absl::Status RunLimit(const Doors& doors, const std::string& model, const std::s
   return absl::OkStatus();
 }
 
+// The model that borrows `lease`; "MODEL" where that cannot be seen.
+std::string BorrowerModel(const v1::WatchResponse::Snapshot& snapshot, int64_t lease) {
+  for (const v1::Lease& each : snapshot.leases()) {
+    if (each.lease_id() != lease) continue;
+    for (const v1::EngineStatus& engine : snapshot.engines()) {
+      if (engine.info().name() == each.borrower()) return engine.info().model_name();
+    }
+  }
+  return "MODEL";
+}
+
 absl::Status RunRevoke(const Doors& doors, const std::vector<int64_t>& leases) {
   BrokerDoor broker(doors.broker);
+  const absl::StatusOr<v1::WatchResponse> before = broker.Snapshot();
+  std::set<std::string> models;
   for (const int64_t lease : leases) {
     RETURN_IF_ERROR(broker.RevokeLease(lease));
     std::cout << "lease " << lease << " is being revoked by its donor" << std::endl;
+    models.insert(before.ok() ? BorrowerModel(before->snapshot(), lease) : "MODEL");
+  }
+  for (const std::string& model : models) {
+    std::cout << WithoutControls(
+                     absl::StrCat("the borrower leases again when it needs memory; swiftcachectl lease limit ", model,
+                                  " 0 hinders it"))
+              << std::endl;
   }
   return absl::OkStatus();
 }
@@ -101,7 +121,10 @@ void AddLease(CLI::App& app, const Doors& doors, Command& chosen) {
   limit->callback(
       [&doors, &chosen, model, bytes] { chosen = [&doors, model, bytes] { return RunLimit(doors, *model, *bytes); }; });
 
-  CLI::App* revoke = lease->add_subcommand("revoke", "Asks the donors of leases to take them back")->fallthrough();
+  CLI::App* revoke =
+      lease
+          ->add_subcommand("revoke", "Asks the donors of leases to take them back; who needs memory may lease it again")
+          ->fallthrough();
   auto ids = std::make_shared<std::vector<int64_t>>();
   revoke->add_option("lease", *ids, "numbers, as lease ls shows them")->required()->check(CheckLease);
   revoke->callback([&doors, &chosen, ids] { chosen = [&doors, ids] { return RunRevoke(doors, *ids); }; });

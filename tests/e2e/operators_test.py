@@ -123,6 +123,27 @@ def test_ctl_passes_on_what_the_gateway_says_of_a_dead_engine(tiny):
     assert run.returncode == 1 and "engine tiny" in run.stderr and "no gateway" not in run.stderr
 
 
+def test_ctl_lease_revoke_says_how_to_hinder_the_next_lease(cluster):
+    cluster.start_broker("--scale_down_window=100ms", "--heartbeat_interval=50ms")
+    cluster.start_gateway()
+    cluster.start_engine(TINY / "tiny-llama-a", "tiny", "--kv_cache_bytes=128KiB", "--enable_prefix_caching=true")
+    cluster.start_engine(TINY / "tiny-llama-b", "b")
+    cluster.wait_models("tiny", "b")
+
+    def leases():
+        for i in range(4):
+            cluster.ctl("generate", "--model=tiny", f"--prompt={i} " + "one two three " * 20, "--max_tokens=8")
+        return [line.split() for line in cluster.ctl("lease", "ls").stdout.splitlines() if " ACTIVE " in line]
+    first = wait_until(leases, 30, "tiny borrows")[0][0]
+    out = cluster.ctl("lease", "revoke", first).stdout
+    assert out == (f"lease {first} is being revoked by its donor\nthe borrower leases again when it needs memory; "
+                   "swiftcachectl lease limit tiny 0 hinders it\n")
+    cluster.ctl("lease", "limit", "tiny", "0")
+    wait_until(lambda: "leases of 0 B" in cluster.ctl("lease", "ls").stdout, 10, "all is given back")
+    row = next(line for line in cluster.ctl("top", "--frames=1").stdout.splitlines() if line.startswith("tiny "))
+    assert row.split()[-6:-4] == ["0", "B"]  # LIMIT, before the two shares of hits and two of reclaims
+
+
 def test_ctl_chat_holds_a_conversation_and_reports_cached_tokens(tiny):
     out = tiny.ctl("chat", "--model=tiny", "--message=one two three four five six seven eight nine ten",
                    "--message=and again", "--max_tokens=8", "--temperature=0").stdout
