@@ -104,12 +104,21 @@ absl::StatusOr<std::vector<std::string>> Client::Models() {
 
 absl::StatusOr<std::string> Client::ResolveModel(const std::string& model, absl::Duration wait) {
   const absl::Time deadline = clock_.Now() + wait;
-  const absl::Notification never;
   while (true) {
     const absl::StatusOr<std::string> resolved = Choose(model, Models());
     const bool may_come = absl::IsUnavailable(resolved.status()) || absl::IsNotFound(resolved.status());
     if (!may_come || clock_.Now() >= deadline) return resolved;
-    never.WaitForNotificationWithTimeout(kPoll);
+    Pause();
+  }
+}
+
+// A channel makes progress with its connection only while somebody waits on it.
+void Client::Pause() {
+  const absl::Time end = clock_.Now() + kPoll;
+  if (channel_->GetState(/*try_to_connect=*/true) != GRPC_CHANNEL_READY) {
+    channel_->WaitForConnected(absl::ToChronoTime(end));
+  } else {
+    absl::Notification().WaitForNotificationWithTimeout(kPoll);
   }
 }
 

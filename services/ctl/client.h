@@ -54,6 +54,7 @@ class Client {
 
  private:
   absl::StatusOr<std::vector<std::string>> Models();
+  void Pause();
   absl::Status Explain(const grpc::Status& status) const;
   absl::Status NoGateway(absl::StatusCode code) const;
 
