@@ -95,7 +95,8 @@ std::string Ledger::Shortage(const Deal& deal, const Engine& borrower, const Sou
   } else if (deal.max_leases == 0) {
     why = absl::StrCat("this engine borrows on ", kMaxLeasesASide, " leases, the most; give --max_lease_bytes more");
   } else if (deal.quota < deal.asked && deal.quota <= deal.share - deal.held) {
-    why = absl::StrCat("the limit on model '", borrower.model_name, "' leaves ", deal.quota, " bytes");
+    why = absl::StrCat("the limit on model '", borrower.model_name, "' leaves ", deal.quota,
+                       " bytes (swiftcachectl lease limit changes it)");
   } else if (sources.list.empty()) {
     why = absl::StrCat("no other engine of node '", borrower.node_id, "' lends memory");
   } else if (deal.share - deal.held < deal.asked) {

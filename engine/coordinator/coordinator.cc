@@ -246,7 +246,7 @@ void Coordinator::HandleAnswer(const absl::StatusOr<LeaseAnswer>& answer, absl::
   request_interval_ =
       short_of ? std::min(2 * request_interval_, options_.max_request_interval) : options_.min_request_interval;
   next_request_ = now + request_interval_;
-  if (answer.ok()) loop_->Lendable(answer->lendable_bytes + answer->offered_bytes);
+  if (answer.ok()) loop_->Lendable(answer->lendable_bytes + answer->offered_bytes, answer->shortage);
 }
 
 // --- what is to be done

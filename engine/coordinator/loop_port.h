@@ -30,8 +30,8 @@ class LoopPort {
   /// Its blocks are lost -> Coordinator::Dropped, within a second.
   virtual void Lose(kv::LeaseId id) = 0;
   virtual void Stored(transport::Ticket ticket, const absl::Status& status) = 0;
-  /// What donors can still lend, as far as the broker knows.
-  virtual void Lendable(int64_t bytes) = 0;
+  /// What donors can still lend, as far as the broker knows; `shortage`: why that is less than was wanted, or "".
+  virtual void Lendable(int64_t bytes, const std::string& shortage) = 0;
 };
 
 }  // namespace swiftcache::engine::coordinator

@@ -58,7 +58,7 @@ class LeasePort final : public coordinator::LoopPort {
     Push(LoseMessage{id});
   }
   void Stored(transport::Ticket ticket, const absl::Status& status) override { Push(StoredMessage{ticket, status}); }
-  void Lendable(int64_t bytes) override { Push(LendableMessage{bytes}); }
+  void Lendable(int64_t bytes, const std::string& shortage) override { Push(LendableMessage{bytes, shortage}); }
 
  private:
   void Push(LeaseMessage message) { queue_.PushUrgent(std::move(message)); }

@@ -43,6 +43,7 @@ struct StoredMessage {
 };
 struct LendableMessage {
   int64_t bytes = 0;
+  std::string shortage;
 };
 using LeaseMessage =
     std::variant<ClearMessage, TakeBackMessage, UseMessage, DrainMessage, LoseMessage, StoredMessage, LendableMessage>;

@@ -145,6 +145,9 @@ def test_ctl_lease_revoke_says_how_to_hinder_the_next_lease(cluster):
     wait_until(lambda: "leases of 0 B" in cluster.ctl("lease", "ls").stdout, 10, "all is given back")
     row = next(line for line in cluster.ctl("top", "--frames=1").stdout.splitlines() if line.startswith("tiny "))
     assert row.split()[-6:-4] == ["0", "B"]  # LIMIT, before the two shares of hits and two of reclaims
+    refused = cluster.ctl("generate", "--model=tiny", "--prompt=" + "one two three " * 60, "--max_tokens=8", check=False)
+    assert "the broker says: the limit on model 'tiny' leaves 0 bytes (swiftcachectl lease limit changes it)" in (
+        refused.stderr)
 
 
 def test_ctl_chat_holds_a_conversation_and_reports_cached_tokens(tiny):

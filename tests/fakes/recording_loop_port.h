@@ -27,7 +27,9 @@ class RecordingLoopPort final : public LoopPort {
   void Stored(transport::Ticket ticket, const absl::Status& status) override {
     log_.Add(absl::StrCat("Stored ", ticket.value(), " ", absl::StatusCodeToString(status.code())));
   }
-  void Lendable(int64_t bytes) override { log_.Add(absl::StrCat("Lendable ", bytes)); }
+  void Lendable(int64_t bytes, const std::string& shortage) override {
+    log_.Add(absl::StrCat("Lendable ", bytes, shortage.empty() ? "" : ": ", shortage));
+  }
 
  private:
   CallLog log_;

@@ -459,6 +459,8 @@ TEST_F(CoordinatorTest, WishesAreOneRequestAtATimeAndTheLastOneCounts) {
   fake_clock_.Advance(absl::Seconds(1));
   Settle();
   EXPECT_EQ(broker_.log().Count("Request 2 of 300 for 7"), 1);
+  coordinator_->OnAnswer(LeaseAnswer{.shortage = "nobody lends"});
+  EXPECT_TRUE(loop_.log().WaitFor("Lendable 0: nobody lends"));
 }
 
 TEST_F(CoordinatorTest, ARequestWithoutAnAnswerIsRepeatedUnderItsKey) {

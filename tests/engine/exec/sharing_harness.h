@@ -203,7 +203,9 @@ class SharingHarness : private LoopObserver, private coordinator::LoopPort {
   void Stored(transport::Ticket ticket, const absl::Status& status) override {
     Push("Stored", kv::LeaseId(ticket.value()), StoredMessage{ticket, status});
   }
-  void Lendable(int64_t bytes) override { Push("Lendable", kv::LeaseId(bytes), LendableMessage{bytes}); }
+  void Lendable(int64_t bytes, const std::string& shortage) override {
+    Push("Lendable", kv::LeaseId(bytes), LendableMessage{bytes, shortage});
+  }
   void Push(const char* what, kv::LeaseId id, LeaseMessage message) {
     {
       absl::MutexLock lock(&mutex_);
