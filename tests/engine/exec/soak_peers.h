@@ -148,7 +148,7 @@ class SoakPeers final : private coordinator::LoopPort, private coordinator::Leas
     Push(LoseMessage{id});
   }
   void Stored(transport::Ticket ticket, const absl::Status& status) override { Push(StoredMessage{ticket, status}); }
-  void Lendable(int64_t bytes) override { Push(LendableMessage{bytes}); }
+  void Lendable(int64_t bytes, const std::string& shortage) override { Push(LendableMessage{bytes, shortage}); }
   void Push(LeaseMessage message) ABSL_LOCKS_EXCLUDED(mutex_) {
     absl::MutexLock lock(&mutex_);
     messages_.push_back(std::move(message));
