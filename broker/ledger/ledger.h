@@ -93,8 +93,8 @@ class Ledger {
   /// Enters an engine or replaces what is known of it, with all the leases that it holds as donor or borrower. The
   /// donor's word counts: its claims enter the table, and what it has accepted and does not claim has ended. A claim of
   /// a borrower alone dies (RELEASED is told) once its donor is there, or was not within confirm_timeout; a claim of a
-  /// donor alone is REVOKING when its borrower has not claimed it within confirm_timeout. Claims beyond those of
-  /// kMaxLeasesASide on either side count as not made. Idempotent. REQUIRES: num_blocks * block_bytes is at most
+  /// donor alone is REVOKING when its borrower has not claimed it within confirm_timeout. Of more than
+  /// 2 * kMaxLeasesASide claims the rest count as not made. Idempotent. REQUIRES: num_blocks * block_bytes is at most
   /// membership::kMaxArenaBytes, as Validate has it.
   void Enter(const Engine& engine, const std::vector<Lease>& held, absl::Time now);
   /// The engine is dead or gone: leases from it end RELEASED; leases to it become REVOKING.

@@ -43,7 +43,9 @@ absl::Status Tables::Register(const membership::EngineInfo& info, const std::vec
                               absl::Time now) {
   const absl::Status status = engines_.Register(info, now);
   Settle(now);  // the ledger hears first of those who died
-  if (status.ok()) Enter(info, held, now);
+  const std::optional<EngineStatus> entered = engines_.Find(info.name);
+  const bool late = entered.has_value() && info.registration < entered->info.registration;
+  if (status.ok() && !late) Enter(info, held, now);
   Settle(now);
   return status;
 }

@@ -47,6 +47,7 @@ absl::Status Membership::Register(const EngineInfo& info, absl::Time now) {
                      ", last heard ", absl::FormatDuration(absl::Trunc(now - record.last_heard, absl::Milliseconds(1))),
                      " ago; choose another --name or stop that engine"));
   }
+  if (info.registration < record.info.registration) return absl::OkStatus();
   const EngineStatus before = StatusOf(record);
   record.info = info;
   record.last_heard = now;

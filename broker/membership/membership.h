@@ -47,7 +47,8 @@ class Membership {
  public:
   explicit Membership(const Options& options) : options_(options) {}
 
-  /// Enters an engine, or replaces what is known of the same instance; counts as a heartbeat.
+  /// Enters an engine, or replaces what is known of the same instance; counts as a heartbeat. A late copy of an older
+  /// registration (info.registration) changes nothing.
   /// ALREADY_EXISTS: the name is held by another live instance (names it, and how long it has to live if it is silent:
   /// see SilenceLeft). INVALID_ARGUMENT: see Validate. RESOURCE_EXHAUSTED: max_engines.
   absl::Status Register(const EngineInfo& info, absl::Time now);

@@ -105,6 +105,7 @@ v1::EngineInfo ToProto(const membership::EngineInfo& info) {
   proto.set_lease_channel(info.lease_channel);
   proto.set_node_id(info.node_id);
   proto.set_page_bytes(info.page_bytes);
+  proto.set_registration(info.registration);
   return proto;
 }
 
@@ -143,7 +144,8 @@ membership::EngineInfo FromProto(const v1::EngineInfo& proto) {
           .state = StateOf(proto.state()),
           .lease_channel = proto.lease_channel(),
           .node_id = proto.node_id(),
-          .page_bytes = proto.page_bytes()};
+          .page_bytes = proto.page_bytes(),
+          .registration = proto.registration()};
 }
 
 membership::EngineLoad FromProto(const v1::EngineLoad& proto) {

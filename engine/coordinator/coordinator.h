@@ -11,7 +11,7 @@
 // A lease's life; on the left the donor's process, on the right the borrower's:
 //
 //   broker: OnLease(OFFERED)
-//   Donor::ClearExtent -> LoopPort::Clear
+//   Donor::ClearExtent -> LoopPort::Clear, StopClearing likewise
 //   Cleared -> Donor::Grant -> Transport::Grant
 //   ReportAccepted ------------- broker -------------> OnLease(GRANTED)
 //                                                      Borrower::Open -> Transport::Open
@@ -141,6 +141,7 @@ class Coordinator final : public transport::TransportEvents, public LeaseBrokerE
 
   // Actions.
   void Do(const lease::Donor::ClearExtent& a);
+  void Do(const lease::Donor::StopClearing& a) { loop_->StopClearing(a.id); }
   void Do(const lease::Donor::Grant& a);
   void Do(const lease::Donor::SendRenewed& a) { transport_->SendRenewed(a.id); }
   void Do(const lease::Donor::SendRevoke& a);

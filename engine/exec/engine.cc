@@ -43,6 +43,7 @@ class LeasePort final : public coordinator::LoopPort {
   LeasePort(BoundedQueue<Message>* queue, Urgency* urgency, const Clock* clock)
       : queue_(*queue), urgency_(*urgency), clock_(*clock) {}
   void Clear(kv::LeaseId id, const lease::Extent& extent) override { Push(ClearMessage{id, extent}); }
+  void StopClearing(kv::LeaseId id) override { Push(StopClearingMessage{id}); }
   void TakeBack(kv::LeaseId id, const lease::Extent& extent) override {
     Push(TakeBackMessage{id, extent, clock_.Now()});
   }

@@ -17,6 +17,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "common/base/clock.h"
+#include "common/base/units.h"
 #include "common/metrics/metrics.h"
 #include "engine/backend/kv_layout.h"
 #include "engine/coordinator/coordinator.h"
@@ -48,6 +49,7 @@ struct EngineOptions {
   StreamMode stream = StreamMode::kAuto;
   bool scrub_on_return = true;
   int64_t max_tokens_on_leases = 256;                    // of a step that reads leases: keeps a layer of it short
+  int64_t clear_bytes_at_once = 32 * kMiB;               // of what is to be lent, between two steps
   absl::Duration scale_down_window = absl::Seconds(60);  // Algorithm 1's t
   absl::Duration lease_patience = absl::Seconds(10);     // of a request that own and leased memory cannot hold yet
 };

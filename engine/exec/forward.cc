@@ -136,13 +136,13 @@ bool Forward::AllLost(const Outcome& outcome) const {
   return lost.size() == sequences_.size();
 }
 
-// True where a lease is due before the rest of the step will be done, at the pace so far.
+// True where a lease is due before the rest of the step will be done, at the pace so far or half as slow again.
 bool Forward::TooLate(absl::Time begin, int64_t layers_done) const {
   const absl::Time due = leases_->urgency->Earliest(lease_ids_);
   if (due == absl::InfiniteFuture()) return false;
   const absl::Time now = leases_->clock->Now();
   const int64_t layers_left = model_->geometry().num_layers - layers_done;
-  return now + (now - begin) / layers_done * layers_left > due - (due - begin) / 4;
+  return now + (now - begin) / layers_done * layers_left * 3 / 2 > due;
 }
 
 }  // namespace swiftcache::engine::exec

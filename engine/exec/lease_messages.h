@@ -19,6 +19,9 @@ struct ClearMessage {
   kv::LeaseId id;
   lease::Extent extent;
 };
+struct StopClearingMessage {
+  kv::LeaseId id;
+};
 struct TakeBackMessage {
   kv::LeaseId id;
   lease::Extent extent;
@@ -45,7 +48,7 @@ struct LendableMessage {
   int64_t bytes = 0;
   std::string shortage;
 };
-using LeaseMessage =
-    std::variant<ClearMessage, TakeBackMessage, UseMessage, DrainMessage, LoseMessage, StoredMessage, LendableMessage>;
+using LeaseMessage = std::variant<ClearMessage, StopClearingMessage, TakeBackMessage, UseMessage, DrainMessage,
+                                  LoseMessage, StoredMessage, LendableMessage>;
 
 }  // namespace swiftcache::engine::exec

@@ -15,13 +15,12 @@ using kv::Move;
 
 namespace {
 
-constexpr int64_t kStoresAtOnce = 64;       // under way: enough to keep the transport busy
-constexpr int64_t kFetchBytes = 4 * kMiB;   // of a fetch: a drain, and the first layer's load, wait for it
-constexpr int64_t kMovesToClear = 64;       // own blocks that a loan may push aside
-constexpr int64_t kClearBytes = 32 * kMiB;  // of loans a round
-constexpr int kDrainDivisor = 2;            // copies of a drain may take this part of the time left
-constexpr int64_t kWishDivisor = 4;         // at least this part of own and of leased memory is asked for
-constexpr int64_t kDrainBatch = 8;          // moves planned before the clock is read again, and
+constexpr int64_t kStoresAtOnce = 64;      // under way: enough to keep the transport busy
+constexpr int64_t kFetchBytes = 4 * kMiB;  // of a fetch: a drain, and the first layer's load, wait for it
+constexpr int64_t kMovesToClear = 64;      // own blocks that a loan may push aside
+constexpr int kDrainDivisor = 2;           // copies of a drain may take this part of the time left
+constexpr int64_t kWishDivisor = 4;        // at least this part of own and of leased memory is asked for
+constexpr int64_t kDrainBatch = 8;         // moves planned before the clock is read again, and
 constexpr int64_t kDrainBatchBytes = kMiB;
 constexpr absl::Duration kBetweenDrains = absl::Milliseconds(50);  // drains closer than this are of one need
 
@@ -51,14 +50,19 @@ LeasedRegion* Sharing::Find(kv::LeaseId lease) {
 
 void Sharing::Do(const ClearMessage& message) { clears_.push_back(message); }
 
+void Sharing::Do(const StopClearingMessage& message) {
+  const auto cleared = [&](const ClearMessage& waiting) { return waiting.id == message.id; };
+  if (std::erase_if(clears_, cleared) > 0) parts_.coordinator->Cleared(message.id, false);
+}
+
 // A large loan is many extents: some of them a round, so that its donor's own tokens do not wait for all.
 void Sharing::ClearSome() {
-  for (int64_t bytes = 0; !clears_.empty() && bytes < kClearBytes;) {
+  int64_t bytes = options_.clear_bytes_at_once;
+  while (!clears_.empty() && bytes > 0) {
     const ClearMessage next = clears_.front();
     clears_.pop_front();
-    const bool ok = !need_ && Clear(next.extent);
-    if (ok) bytes += next.extent.num_blocks * parts_.arena->block_bytes();
-    parts_.coordinator->Cleared(next.id, ok);
+    if (!need_) bytes -= next.extent.num_blocks * parts_.arena->block_bytes();
+    parts_.coordinator->Cleared(next.id, !need_ && Clear(next.extent));
   }
 }
 

@@ -47,7 +47,8 @@ class Sharing {
   struct Options {
     int64_t block_tokens = 0;
     bool scrub_on_return = true;
-    int64_t streamed_layers = 0;  // of the model, where leased blocks are streamed layer by layer; 0: read in place
+    int64_t clear_bytes_at_once = 0;  // or an extent, if that is larger
+    int64_t streamed_layers = 0;      // of the model, where leased blocks are streamed layer by layer; 0: read in place
     absl::Duration scale_down_window = absl::Seconds(60);
     absl::Duration idle_move_budget = absl::Microseconds(500);  // for blocks that nobody runs on; of drains in a row
   };
@@ -91,6 +92,7 @@ class Sharing {
 
  private:
   void Do(const ClearMessage& message);
+  void Do(const StopClearingMessage& message);
   void Do(const TakeBackMessage& message);
   void Do(const UseMessage& message);
   void Do(const DrainMessage& message);

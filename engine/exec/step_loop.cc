@@ -49,6 +49,7 @@ void StepLoop::Share(const LoopSharing& sharing) {
   sharing_.emplace(
       Sharing::Options{.block_tokens = options_.block_tokens,
                        .scrub_on_return = options_.scrub_on_return,
+                       .clear_bytes_at_once = options_.clear_bytes_at_once,
                        .streamed_layers = options_.stream == StreamMode::kLsc ? model_->geometry().num_layers : 0,
                        .scale_down_window = options_.scale_down_window},
       Sharing::Parts{.arena = arena_.get(),

@@ -32,6 +32,7 @@ class Urgency {
     due_.erase(lease);
     any_.store(!due_.empty(), std::memory_order_relaxed);
   }
+  bool empty() const { return !any_.load(std::memory_order_relaxed); }
   /// Of a step that reads these leases; infinite future: nothing is urgent.
   absl::Time Earliest(std::span<const kv::LeaseId> read) const ABSL_LOCKS_EXCLUDED(mutex_) {
     absl::Time earliest = absl::InfiniteFuture();

@@ -180,6 +180,8 @@ void Donor::WantBack(Entry& entry, const std::string& why, absl::Time now) {
   entry.revoked_at = now;
   switch (entry.phase) {
     case Phase::kClearing:
+      actions_.emplace_back(StopClearing{entry.lease.id});
+      [[fallthrough]];
     case Phase::kGranting:
       entry.wanted_back = true;
       return;

@@ -23,8 +23,9 @@
 //   Renewal          | -                 | -                 | -              | SendRenewed     | - (it drains)
 //   BorrowerReleased | -                 | -                 | End RELEASED   | End RELEASED    | End RELEASED
 //   BorrowerGone     | -                 | -                 | End FENCED     | End FENCED      | End FENCED
-//   Revoke, NeedBack,| wanted back       | wanted back       | End FENCED     | SendRevoke,     | -
-//     RevokeAll      |                   |                   | (nobody reads) | REVOKING        |
+//   Revoke, NeedBack,| StopClearing,     | wanted back       | End FENCED     | SendRevoke,     | -
+//     RevokeAll      | wanted back       |                   | (nobody reads) | REVOKING        |
+//                    | (not NeedBack)    |                   |                |                 |
 //   BrokerForgot     | as Revoke: it is reported all the same, since a Register may have told the broker again
 //   Tick             | -                 | -                 | after ttl      | ttl after last  | at the deadline
 //                    |                   |                   | End FENCED     | renewal: FENCED | End FENCED
@@ -66,6 +67,9 @@ class Donor {
   struct ClearExtent {  // kv: own blocks out of the extent, and no new ones in; then Cleared
     Lease lease;
   };
+  struct StopClearing {  // kv: if it has not begun, then not Cleared
+    kv::LeaseId id;
+  };
   struct Grant {  // transport: Grant; then Granted or GrantFailed
     Lease lease;
   };
@@ -106,8 +110,8 @@ class Donor {
     kv::LeaseId id;
     std::string why;
   };
-  using Action = std::variant<ClearExtent, Grant, SendRenewed, SendRevoke, Fence, TakeBack, ReportAccepted,
-                              ReportDeclined, ReportRevoking, ReportReleased, ReportFenced>;
+  using Action = std::variant<ClearExtent, StopClearing, Grant, SendRenewed, SendRevoke, Fence, TakeBack,
+                              ReportAccepted, ReportDeclined, ReportRevoking, ReportReleased, ReportFenced>;
 
   explicit Donor(const Options& options) : options_(options) {}
 

@@ -158,6 +158,7 @@ absl::Status GrpcBrokerClient::Register() {
   std::function<void()> registered;
   {
     absl::MutexLock lock(&mutex_);
+    info_.set_registration(info_.registration() + 1);
     *request.mutable_engine() = info_;
     held = held_;
     registered = on_registered_;

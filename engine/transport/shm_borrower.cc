@@ -268,6 +268,7 @@ absl::Status ShmBorrower::OnGrant(ShmLease& lease, const ShmGrantMessage& messag
   LeaseView view;
   {
     absl::MutexLock lock(&mutex_);
+    if (lease.state != ShmLease::State::kOpening) return absl::OkStatus();  // abandoned meanwhile
     mapped.view.reads = lease.staging->reads();
     view = mapped.view;
     lease.mapped = std::move(mapped);

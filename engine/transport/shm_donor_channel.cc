@@ -11,7 +11,7 @@ absl::Status ShmDonorChannel::OnMessage(ShmMessage message, std::vector<kv::Uniq
   if (const auto* hello = std::get_if<ShmHello>(&message)) return OnHello(*hello, fds);
   if (grant_ == nullptr) return absl::InvalidArgumentError("a peer speaks before its HELLO, or after its RELEASE");
   if (!fds.empty()) return absl::InvalidArgumentError("a borrower sent descriptors after its HELLO");
-  if (const auto* store = std::get_if<ShmStore>(&message)) return donor_.Enqueue(grant_, *this, *store);
+  if (const auto* store = std::get_if<ShmStore>(&message)) return OnStore(*store);
   if (std::holds_alternative<ShmRenew>(message)) return OnRenew();
   if (std::holds_alternative<ShmRelease>(message)) return OnRelease();
   return absl::InvalidArgumentError("a borrower sent a message that only donors send");
@@ -45,6 +45,16 @@ absl::StatusOr<ShmDonor::GrantPtr> ShmDonorChannel::Admit(const ShmHello& hello)
   const bool open = grant.status().code() == absl::StatusCode::kAlreadyExists;
   socket_->Send(EncodeShmMessage(ShmRefuse{open ? ShmRefusal::kAlreadyOpen : ShmRefusal::kNotGranted}));
   return grant;
+}
+
+// A second copy of a store, or a late one, would bring what its staging memory holds by now: of another block.
+absl::Status ShmDonorChannel::OnStore(const ShmStore& store) {
+  if (last_store_ && store.ticket <= *last_store_) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a borrower's store ", store.ticket, " comes after its store ", *last_store_));
+  }
+  last_store_ = store.ticket;
+  return donor_.Enqueue(grant_, *this, store);
 }
 
 absl::Status ShmDonorChannel::OnRenew() {

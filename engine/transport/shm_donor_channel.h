@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -29,6 +30,7 @@ class ShmDonorChannel final : public ShmPeer, public std::enable_shared_from_thi
 
  private:
   absl::Status OnHello(const ShmHello& hello, const std::vector<kv::UniqueFd>& fds);
+  absl::Status OnStore(const ShmStore& store);
   absl::Status OnRenew();
   absl::Status OnRelease();
   absl::StatusOr<ShmDonor::GrantPtr> Admit(const ShmHello& hello);
@@ -36,9 +38,10 @@ class ShmDonorChannel final : public ShmPeer, public std::enable_shared_from_thi
   ShmDonor& donor_;
   const std::shared_ptr<ShmSocket> socket_;
   ShmChatter chatter_;
-  bool met_ = false;          // HELLO came
-  ShmDonor::GrantPtr grant_;  // since it was taken, until the lease is released
-  kv::Mapping staging_;       // read-only
+  bool met_ = false;                   // HELLO came
+  std::optional<int64_t> last_store_;  // its ticket
+  ShmDonor::GrantPtr grant_;           // since it was taken, until the lease is released
+  kv::Mapping staging_;                // read-only
 };
 
 }  // namespace swiftcache::engine::transport

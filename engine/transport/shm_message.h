@@ -22,7 +22,7 @@
 //
 // shm_staging.h has the layout of the staging memory. Text is filled up with zeros. A GRANT carries 1 + pieces
 // descriptors: the generation page, and the memory of each piece; the lease is the pieces, one after the other. A HELLO
-// carries one descriptor, all others none.
+// carries one descriptor, all others none. The tickets of a channel's STOREs rise.
 #pragma once
 
 #include <cstddef>

@@ -90,7 +90,7 @@ absl::Status RunRevoke(const Doors& doors, const std::vector<int64_t>& leases) {
   for (const std::string& model : models) {
     std::cout << WithoutControls(
                      absl::StrCat("the borrower leases again when it needs memory; swiftcachectl lease limit ", model,
-                                  " 0 hinders it"))
+                                  " 0 prevents it"))
               << std::endl;
   }
   return absl::OkStatus();

@@ -140,7 +140,7 @@ def test_ctl_lease_revoke_says_how_to_hinder_the_next_lease(cluster):
     first = wait_until(leases, 30, "tiny borrows")[0][0]
     out = cluster.ctl("lease", "revoke", first).stdout
     assert out == (f"lease {first} is being revoked by its donor\nthe borrower leases again when it needs memory; "
-                   "swiftcachectl lease limit tiny 0 hinders it\n")
+                   "swiftcachectl lease limit tiny 0 prevents it\n")
     cluster.ctl("lease", "limit", "tiny", "0")
     wait_until(lambda: "leases of 0 B" in cluster.ctl("lease", "ls").stdout, 10, "all is given back")
     row = next(line for line in cluster.ctl("top", "--frames=1").stdout.splitlines() if line.startswith("tiny "))

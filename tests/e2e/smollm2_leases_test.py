@@ -10,7 +10,7 @@ import time
 
 import pytest
 from conftest import SMOLLM2
-from leases_test import BLOCK_TOKENS, Leasing, Talks, alone, storm
+from leasing import BLOCK_TOKENS, Leasing, Talks, alone, storm
 
 TOKEN_KIB = 22.5  # of KV in bf16
 BOUND = 240  # seconds for a case, of which it takes 10 to 50

@@ -18,6 +18,7 @@ class RecordingLoopPort final : public LoopPort {
   const CallLog& log() const { return log_; }
 
   void Clear(kv::LeaseId id, const lease::Extent&) override { log_.Add(absl::StrCat("Clear ", id.value())); }
+  void StopClearing(kv::LeaseId id) override { log_.Add(absl::StrCat("StopClearing ", id.value())); }
   void TakeBack(kv::LeaseId id, const lease::Extent&) override { log_.Add(absl::StrCat("TakeBack ", id.value())); }
   void Use(kv::LeaseId id, int64_t num_blocks, const std::string&, const transport::LeaseView&) override {
     log_.Add(absl::StrCat("Use ", id.value(), " of ", num_blocks));

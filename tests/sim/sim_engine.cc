@@ -171,6 +171,7 @@ struct SimEngine::Doer {
   absl::Time now() const { return e.process_.LocalNow(); }
 
   void operator()(const Donor::ClearExtent& a) { e.loop_->Clear(e.Seen(a.lease)); }
+  void operator()(const Donor::StopClearing& a) { e.loop_->StopClearing(a.id); }
   void operator()(const Donor::Grant& a) {
     const Lease lease = e.Seen(a.lease);
     const int64_t per_block = e.options_.cells_per_block;

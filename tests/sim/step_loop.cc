@@ -280,7 +280,7 @@ void StepLoop::DoClear(const Lease& lease) {
   for (int64_t block = 0; block < options_.num_blocks; ++block) {
     if (inside(block) && away_[block] != 0 && options_.bug != PlantedBug::kLeaseTwice) ok = false;
   }
-  if (!ok) return events_.OnCleared(lease.id, false);
+  if (unwanted_.erase(lease.id) > 0 || !ok) return events_.OnCleared(lease.id, false);
   for (int64_t block = extent.first_block; block < extent.first_block + extent.num_blocks; ++block) {
     away_[block] = lease.id.value();
   }

@@ -8,6 +8,7 @@
 #include <functional>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -50,6 +51,7 @@ class StepLoop {
 
   // Messages.
   void Clear(const engine::lease::Lease& lease);
+  void StopClearing(engine::kv::LeaseId id) { unwanted_.insert(id); }
   void TakeBack(LeaseId id, const engine::lease::Extent& extent);
   void Use(const engine::lease::Lease& lease);
   void Drain(LeaseId id);
@@ -107,6 +109,7 @@ class StepLoop {
   void BeginReading();
   void ReadCells(Reading& reading, int64_t begin, int64_t end);
   void FinishReading();
+  std::set<engine::kv::LeaseId> unwanted_;  // loans
   void DoClear(const engine::lease::Lease& lease);
   void DoDrain(LeaseId id);
   void DoLose(LeaseId id);

@@ -101,6 +101,20 @@ TEST_F(TablesTest, ANewInstanceEntersAfterTheDeathOfTheOldOneWasTold) {
   EXPECT_THAT(tables_.leases().Snapshot(), IsEmpty());
 }
 
+TEST_F(TablesTest, ALateCopyOfAnOlderRegistrationChangesNothing) {
+  membership::EngineInfo donor = Sharing("code");
+  donor.registration = 7;
+  ASSERT_TRUE(tables_.Register(donor, {}, now_).ok());
+  Borrow();  // registers it as 0
+  tables_.TakeNews();
+  donor.registration = 6;
+  donor.state = membership::EngineState::kStarting;
+  EXPECT_TRUE(tables_.Register(donor, {}, now_).ok());
+  EXPECT_THAT(tables_.TakeNews(), IsEmpty());
+  EXPECT_EQ(tables_.engines().Find("code")->info.state, membership::EngineState::kReady);
+  EXPECT_THAT(tables_.leases().Snapshot(), SizeIs(1));
+}
+
 TEST_F(TablesTest, ARefusedRegistrationEntersNeitherTable) {
   membership::EngineInfo bad = Sharing("code");
   bad.kv.block_bytes = 1;

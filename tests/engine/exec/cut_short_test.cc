@@ -39,13 +39,13 @@ class CutShortTest : public testing::Test {
     EXPECT_TRUE(harness_.loop().Step());
     return reader;
   }
-  /// One step. `event` comes after its third layer.
-  int64_t LayersRun(absl::Duration layer_time, const std::function<void()>& event) {
+  /// One step. `event` comes when so many of its layers are done.
+  int64_t LayersRun(absl::Duration layer_time, const std::function<void()>& event, int64_t after = 3) {
     int64_t layers = 0;
     harness_.during_layer = [&](int64_t layer) {
       layers = layer + 1;
       harness_.clock().Advance(layer_time);
-      if (layer == 2) event();
+      if (layer == after - 1) event();
     };
     EXPECT_TRUE(harness_.loop().Step());
     harness_.during_layer = nullptr;
@@ -80,6 +80,16 @@ TEST_F(CutShortTest, AStepThatWouldOutlastTheRevocationOfALeaseThatItReadsIsCutA
 TEST_F(CutShortTest, AStepThatEndsInTimeIsNotCut) {
   const auto reader = StartReader();
   EXPECT_EQ(LayersRun(absl::Milliseconds(2), [&] { Revoke(absl::Milliseconds(50)); }), kDeepLayers);
+  EXPECT_EQ(reader->tokens().size(), 2);
+  harness_.RunAll();
+  ExpectRight(*reader, reader_prompt_);
+}
+
+TEST_F(CutShortTest, AStepThatIsNearlyDoneIsNotCut) {
+  const auto reader = StartReader();
+  EXPECT_EQ(LayersRun(
+                absl::Milliseconds(30), [&] { Revoke(absl::Milliseconds(50)); }, /*after=*/9),
+            kDeepLayers);
   EXPECT_EQ(reader->tokens().size(), 2);
   harness_.RunAll();
   ExpectRight(*reader, reader_prompt_);

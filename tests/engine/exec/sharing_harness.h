@@ -186,6 +186,7 @@ class SharingHarness : private LoopObserver, private coordinator::LoopPort {
   void OnLoad(const EngineLoad&) override {}
 
   void Clear(kv::LeaseId id, const lease::Extent& extent) override { Push("Clear", id, ClearMessage{id, extent}); }
+  void StopClearing(kv::LeaseId id) override { Push("StopClearing", id, StopClearingMessage{id}); }
   void TakeBack(kv::LeaseId id, const lease::Extent& extent) override {
     Push("TakeBack", id, TakeBackMessage{id, extent, clock_.Now()});
   }

@@ -30,6 +30,7 @@ SharingSoak::SharingSoak(const SoakOptions& options, SoakTally& tally)
   engine_.max_num_seqs = chance_.Between(1, 6);
   engine_.max_num_batched_tokens = chance_.Between(2, 40);
   engine_.max_tokens_on_leases = chance_.Between(1, chance_.OneIn(2) ? 4 : 40);  // with it the watermark
+  engine_.clear_bytes_at_once = chance_.OneIn(2) ? 1 : engine_.clear_bytes_at_once;
   engine_.share = true;
   engine_.stream = options.stream;
   engine_.scrub_on_return = !chance_.OneIn(4);
@@ -234,6 +235,7 @@ std::string SharingSoak::CheckAtRest() {
   if (load.kv_blocks_used + load.kv_blocks_leased_in + load.kv_blocks_leased_out > 0) return "blocks are left in use";
   if (load.kv_blocks_free + load.kv_blocks_cached != load.kv_blocks_total) return "own memory is not whole";
   if (peers_->transport().loads_under_way() > 0 || !peers_->AtRest()) return "something is still under way";
+  if (!peers_->urgency().empty()) return "a lease that has ended is urgent";
   if (!peers_->coordinator().Held().empty()) return "the coordinator holds a lease that has ended";
   return Check();
 }

@@ -316,6 +316,20 @@ TEST(SharingLoanTest, ALargeLoanIsClearedOverSeveralRounds) {
   EXPECT_GT(harness.loop().NextDuty(), harness.clock().Now());
 }
 
+TEST(SharingLoanTest, WhatIsNoLongerOfferedIsNotClearedAny) {
+  SharingHarness harness({.model = {.head_dim = 1 << 16, .block_tokens = 4}, .num_blocks = 24});
+  for (int64_t id = 1; id <= 3; ++id) harness.Offer(id, {8 * (id - 1), 8});
+  harness.Pump();
+  harness.loop().Attend();
+  harness.coordinator().OnLease(
+      {.id = kv::LeaseId(3), .donor_instance = "me", .borrower_instance = "other", .state = lease::State::kReleased});
+  ASSERT_TRUE(harness.heard().WaitFor("StopClearing 3"));
+  harness.Pump();
+  harness.loop().Attend();
+  EXPECT_EQ(harness.load().kv_blocks_leased_out, 16);
+  EXPECT_TRUE(harness.broker().log().WaitFor("DECLINED 3"));
+}
+
 TEST_P(SharingTest, ARunningSequencesBlocksMoveAsideForALoan) {
   SharingHarness harness(Options());
   (void)harness.Add(Prompt(2), kOutputTokens);

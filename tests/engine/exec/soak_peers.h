@@ -6,7 +6,7 @@
 //   peers.Start(arena);
 //   peers.Happen();                                        // something, somewhere; also in the midst of a step
 //   for (const exec::LeaseMessage& m : peers.TakeMessages(3)) loop.Handle(m);
-//   peers.HearLoop();                                      // what the loop said has come to be
+//   peers.LoopSpoke();                                      // what the loop said has come to be
 #pragma once
 
 #include <cstdint>
@@ -133,6 +133,7 @@ class SoakPeers final : private coordinator::LoopPort, private coordinator::Leas
 
   // The loop's port, called by the coordinator's thread and, of stores, by ours.
   void Clear(kv::LeaseId id, const lease::Extent& extent) override { Push(ClearMessage{id, extent}); }
+  void StopClearing(kv::LeaseId id) override { Push(StopClearingMessage{id}); }
   void TakeBack(kv::LeaseId id, const lease::Extent& extent) override {
     Push(TakeBackMessage{id, extent, clock_.Now()});
   }

@@ -272,6 +272,23 @@ TEST_F(ShmHostileTest, ASecondChannelForALeaseIsRefusedAndTheFirstGoesOn) {
   EXPECT_TRUE(first.Hear().has_value());
 }
 
+TEST_F(ShmHostileTest, ASecondCopyOfAStoreCutsTheChannelBeforeItIsCopied) {
+  for (const int64_t again : {5, 4}) {
+    GoodStaging staging;
+    staging.memory.base()[0] = std::byte{0x11};
+    RawPeer peer(channel());
+    peer.SayHello(staging.fd);
+    ASSERT_TRUE(peer.Hear().has_value());
+    peer.Say(ShmStore{.ticket = 5, .offset = 0, .bytes = 1, .staging_offset = 0});
+    ASSERT_TRUE(peer.Hear().has_value());
+    staging.memory.base()[0] = std::byte{0x22};  // another block's
+    peer.Say(ShmStore{.ticket = again, .offset = 0, .bytes = 1, .staging_offset = 0});
+    EXPECT_TRUE(peer.IsCut()) << again;
+    EXPECT_EQ(std::count(donor_.arena.base(), donor_.arena.base() + kArenaBytes, std::byte{0x22}),
+              std::count(before_.begin(), before_.end(), std::byte{0x22}));
+  }
+}
+
 TEST_F(ShmHostileTest, StoresAfterTheFenceChangeNothing) {
   std::mt19937 random(5);
   GoodStaging staging(2 * kMiB);
