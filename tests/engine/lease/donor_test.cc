@@ -322,8 +322,8 @@ TEST(DonorTest, ADrainingDonorWantsEverythingBackAndLendsNoMore) {
   donor.RevokeAll("drain", kStart);
   donor.Cleared(kv::LeaseId(2), true, kStart);
   donor.Offered(MakeLease(3, 50), kStart);
-  EXPECT_THAT(Take(donor), ElementsAre("revoke 1 in 50ms", "REVOKING 1", "stop clearing 2", "take 2", "DECLINED 2",
-                                       "DECLINED 3"));
+  EXPECT_THAT(Take(donor),
+              ElementsAre("revoke 1 in 50ms", "REVOKING 1", "stop clearing 2", "take 2", "DECLINED 2", "DECLINED 3"));
 }
 
 // Found by tests/sim: the broker called the donor dead and ended its leases, the donor heard of that, registered with
