@@ -11,12 +11,11 @@ import time
 import grpc
 import pytest
 from conftest import wait_until
-from leasing import (ARENA, BLOCK_TOKENS, DONOR, LONG_TALK, WAIT, Client, Leasing, hits, leasing,  # noqa: F401
+from leasing import (ARENA, BLOCK_TOKENS, DONOR, LONG_TALK, RECLAIM, WAIT, Client, Leasing, hits, leasing,  # noqa: F401
                      pytest_generate_tests, storm, talks)
 
 SMALL, SMALL_BLOCKS = "--kv_cache_bytes=256KiB", 16
 UNMAP = 2  # seconds until a dead donor's memory is unmapped: one is promised, a loaded machine may take twice that
-RECLAIM = 0.25  # seconds until revoked memory is back: the deadline of 50 ms, the rest is a loaded machine's
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -16,6 +16,7 @@ BLOCK_TOKENS = 16
 ARENA = "--kv_cache_bytes=768KiB"  # 48 blocks: about four conversations of twelve
 DONOR = "--kv_cache_bytes=4MiB"
 WAIT = 60  # seconds for what takes one or two
+RECLAIM = 0.25  # seconds until revoked memory is back: the deadline of 50 ms, the rest is a loaded machine's
 LONG_TALK = 700  # tokens of an answer that is under way when the fault strikes
 
 

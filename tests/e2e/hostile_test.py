@@ -1,0 +1,186 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A borrower that means harm, beside an honest one, on a donor that is at work: nothing that it does reaches a token, an
+error or somebody else's lease, and what was lent to it is back at the deadline.
+
+It speaks the wire of engine/transport/shm_message.h by itself."""
+import contextlib
+import fcntl
+import mmap
+import os
+import random
+import socket
+import struct
+import threading
+import time
+
+import grpc
+import pytest
+from conftest import wait_until
+from leasing import ARENA, DONOR, RECLAIM, WAIT, hits, leasing, pytest_generate_tests, talks  # noqa: F401
+
+HELLO, GRANT, RELEASE, STORE, RENEW = 1, 2, 7, 8, 4
+STAGING = 1 << 20
+F_ADD_SEALS, F_SEAL_SHRINK, F_SEAL_GROW, F_SEAL_FUTURE_WRITE = 1033, 2, 4, 16
+
+
+def message(kind, body=b""):
+    return struct.pack("HHI", kind, 1, 8 + len(body)) + body
+
+
+class Mallory:
+    """Registers as an engine, has leases granted, and misuses them one by one."""
+
+    def __init__(self, cluster, seed):
+        from swiftcache.v1 import broker_pb2, broker_pb2_grpc
+        self.pb, self.random = broker_pb2, random.Random(seed)
+        self.broker = broker_pb2_grpc.BrokerServiceStub(grpc.insecure_channel(cluster.broker.grpc))
+        with contextlib.closing(self.watch("i")) as (_, first):
+            self.info = next(e.info for e in first.snapshot.engines if e.info.name == "donor")
+        self.donor = self.info.name
+        self.info.name = self.info.model_name = "mallory"
+        self.info.instance_id, self.info.state, self.info.address = f"mallory-{seed}", broker_pb2.STARTING, ""
+        self.me = {"name": "mallory", "instance_id": self.info.instance_id}
+        self.me["incarnation"] = self.broker.Register(broker_pb2.RegisterRequest(engine=self.info)).incarnation
+        self.staging = os.memfd_create("mallory", os.MFD_ALLOW_SEALING)
+        os.posix_fallocate(self.staging, 0, STAGING)
+        with mmap.mmap(self.staging, STAGING) as memory:
+            memory[:] = b"\xbd" * STAGING
+        fcntl.fcntl(self.staging, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE)
+        self.written, self.done, self.granted, self.ending = [], [], 0, threading.Event()
+        threading.Thread(target=self.beat, daemon=True).start()
+
+    def beat(self):
+        while not self.ending.wait(0.1):
+            with contextlib.suppress(grpc.RpcError):
+                self.broker.Heartbeat(self.pb.HeartbeatRequest(**self.me))
+
+    def watch(self, instance):
+        stream = self.broker.Watch(self.pb.WatchRequest(watcher="mallory", instance_id=instance))
+        first = next(stream)
+
+        class Both(tuple):
+            def close(self):
+                stream.cancel()
+
+        return Both((stream, first))
+
+    def lease(self):
+        """(lease, its channel after GRANT, the descriptors that came) or None."""
+        with contextlib.closing(self.watch(self.info.instance_id)) as (events, _):
+            answer = self.broker.RequestLease(self.pb.RequestLeaseRequest(
+                **self.me, request_key=f"{self.random.random()}", want_bytes=256 << 10, waiting_tokens=1))
+            if not answer.leases:
+                return None
+            for event in events:
+                if event.lease.lease_id == answer.leases[0].lease_id and event.lease.state != self.pb.OFFERED:
+                    lease = event.lease
+                    break
+        if lease.state != self.pb.GRANTED:
+            return None
+        channel = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        channel.settimeout(5)
+        try:
+            channel.connect(lease.channel)
+            hello = struct.pack("qq128s128s", lease.lease_id, STAGING, lease.capability, self.info.instance_id.encode())
+            socket.send_fds(channel, [message(HELLO, hello)], [self.staging])
+            data, fds, _, _ = socket.recv_fds(channel, 65536, 256)
+        except OSError:  # it was taken back meanwhile
+            channel.close()
+            return None
+        if not data or struct.unpack_from("H", data)[0] != GRANT:
+            channel.close()
+            return None
+        self.granted += 1
+        return lease, channel, fds
+
+    def misuse(self):
+        got = self.lease()
+        if got is None:
+            return time.sleep(0.1)
+        lease, channel, fds = got
+        harm = self.random.choice([self.write, self.store_outside, self.flood, self.babble, self.ignore, self.claim_all])
+        try:
+            with contextlib.suppress(OSError):  # the donor hangs up
+                harm(lease, channel, fds)
+            self.done.append(harm.__name__)
+        finally:
+            for fd in fds:
+                os.close(fd)
+            channel.close()
+
+    def write(self, lease, channel, fds):
+        """To the donor's arena and its generation words, in every way there is."""
+        for fd in fds:
+            for opened in (fd, f"/proc/self/fd/{fd}"):
+                with contextlib.suppress(OSError):
+                    again = os.open(opened, os.O_RDWR) if isinstance(opened, str) else fd
+                    for harm in (lambda: mmap.mmap(again, 4096, prot=mmap.PROT_WRITE | mmap.PROT_READ),
+                                 lambda: os.pwrite(again, b"\xbd" * 4096, 0), lambda: os.ftruncate(again, 0)):
+                        with contextlib.suppress(OSError):
+                            harm()
+                            self.written.append(lease.lease_id)
+
+    def store(self, ticket, offset, size, staging=0):
+        return message(STORE, struct.pack("qqqq", ticket, offset, size, staging))
+
+    def store_outside(self, lease, channel, fds):
+        size = 4096
+        where = self.random.choice([(lease.num_bytes, size, 0), (-size, size, 0), (0, 1 << 62, 0), (0, size, STAGING),
+                                    (lease.num_bytes - 1, size, 0), ((1 << 63) - size, size, 0), (0, size, -1)])
+        channel.send(self.store(1, *where))
+        assert channel.recv(100) == b"", where
+
+    def flood(self, lease, channel, fds):
+        for ticket in range(100000):
+            channel.send(self.store(ticket, 0, min(lease.num_bytes, STAGING)) if ticket % 2 else message(RENEW))
+
+    def babble(self, lease, channel, fds):
+        for _ in range(1000):
+            data = bytearray(self.store(1, 0, 4096))
+            for _ in range(self.random.randrange(1, 6)):
+                data[self.random.randrange(len(data))] = self.random.randrange(256)
+            channel.send(bytes(data))
+
+    def ignore(self, lease, channel, fds):
+        """Neither releases nor stops to write when it is revoked."""
+        self.broker.RevokeLease(self.pb.RevokeLeaseRequest(lease_id=lease.lease_id))
+        for ticket in range(1, 1000000):
+            channel.send(self.store(ticket, 0, 4096))
+            channel.recv(100)
+
+    def claim_all(self, lease, channel, fds):
+        """Other people's leases, and their ends."""
+        with contextlib.closing(self.watch("i")) as (_, first):
+            others = [each for each in first.snapshot.leases if each.borrower != "mallory"]
+        for each in others:
+            for report in (self.pb.REPORT_RELEASED, self.pb.REPORT_FENCED, self.pb.REPORT_LOST, self.pb.REPORT_ACCEPTED):
+                with contextlib.suppress(grpc.RpcError):
+                    self.broker.ReportLease(self.pb.ReportLeaseRequest(**self.me, lease_id=each.lease_id, report=report, epoch=7))
+                    self.written.append(("report", each.lease_id))
+            each.borrower, each.borrower_instance = "mallory", self.info.instance_id
+        self.broker.Register(self.pb.RegisterRequest(engine=self.info, leases=others))
+
+    def stop(self):
+        self.ending.set()
+        self.broker.Deregister(self.pb.DeregisterRequest(name="mallory", instance_id=self.info.instance_id))
+        os.close(self.staging)
+
+
+def test_a_borrower_that_means_harm_does_none(leasing, stubs, talks, seed):
+    leasing.begin()
+    leasing.engine("donor", DONOR)
+    leasing.engine("chat", ARENA)
+    leasing.ready("donor", "chat")
+    load = leasing.load(stubs, talks, "donor", "chat", clients=2).until(hits(leasing, "chat"), "hits in leases")
+    mallory = Mallory(leasing, seed)
+    end = time.monotonic() + WAIT
+    while len(set(mallory.done)) < 6 and time.monotonic() < end:
+        mallory.misuse()
+    print(f"{load.asked} answers; {mallory.granted} leases misused: {mallory.done}")
+    assert len(set(mallory.done)) == 6 and mallory.written == []
+    mallory.stop()
+    wait_until(lambda: not any("mallory" in lease for lease in leasing.leases()), WAIT, "what was lent to it is back")
+    reclaims = leasing.count("donor", "swiftcache_reclaim_seconds_count")
+    assert 0 < reclaims == leasing.count("donor", "swiftcache_reclaim_seconds_bucket", le=f"{RECLAIM}")
+    load.until(hits(leasing, "chat"), "hits in leases all the same").stop()
+    leasing.finish()
