@@ -41,11 +41,10 @@ absl::Status Tables::CheckIncarnation(const Caller& caller) const {
 
 absl::Status Tables::Register(const membership::EngineInfo& info, const std::vector<ledger::Lease>& held,
                               absl::Time now) {
-  const absl::Status status = engines_.Register(info, now);
+  const bool copy = engines_.Knows(info, now);
+  const absl::Status status = copy ? absl::OkStatus() : engines_.Register(info, now);
   Settle(now);  // the ledger hears first of those who died
-  const std::optional<EngineStatus> entered = engines_.Find(info.name);
-  const bool late = entered.has_value() && info.registration < entered->info.registration;
-  if (status.ok() && !late) Enter(info, held, now);
+  if (status.ok() && !copy) Enter(info, held, now);
   Settle(now);
   return status;
 }

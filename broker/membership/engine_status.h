@@ -36,7 +36,7 @@ struct EngineInfo {
   // Of sharing; empty where the engine does not share.
   std::string lease_channel, node_id;
   int64_t page_bytes = 0;
-  int64_t registration = 0;  // rises with each Register of an instance
+  int64_t registration = 0;  // rises with each Register of an instance; 0: not numbered
   friend bool operator==(const EngineInfo&, const EngineInfo&) = default;
 };
 

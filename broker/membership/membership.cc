@@ -47,12 +47,18 @@ absl::Status Membership::Register(const EngineInfo& info, absl::Time now) {
                      ", last heard ", absl::FormatDuration(absl::Trunc(now - record.last_heard, absl::Milliseconds(1))),
                      " ago; choose another --name or stop that engine"));
   }
-  if (info.registration < record.info.registration) return absl::OkStatus();
   const EngineStatus before = StatusOf(record);
   record.info = info;
   record.last_heard = now;
   TellIfChanged(before, record);
   return absl::OkStatus();
+}
+
+bool Membership::Knows(const EngineInfo& info, absl::Time now) {
+  Expire(now);
+  const auto it = engines_.find(info.name);
+  return it != engines_.end() && it->second.info.instance_id == info.instance_id && info.registration > 0 &&
+         info.registration <= it->second.info.registration;
 }
 
 absl::Status Membership::Heartbeat(const std::string& name, const std::string& instance_id, const EngineLoad& load,

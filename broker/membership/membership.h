@@ -47,11 +47,12 @@ class Membership {
  public:
   explicit Membership(const Options& options) : options_(options) {}
 
-  /// Enters an engine, or replaces what is known of the same instance; counts as a heartbeat. A late copy of an older
-  /// registration (info.registration) changes nothing.
+  /// Enters an engine, or replaces what is known of the same instance; counts as a heartbeat.
   /// ALREADY_EXISTS: the name is held by another live instance (names it, and how long it has to live if it is silent:
   /// see SilenceLeft). INVALID_ARGUMENT: see Validate. RESOURCE_EXHAUSTED: max_engines.
   absl::Status Register(const EngineInfo& info, absl::Time now);
+  /// True: this call of Register, or a later one of the same instance, was heard (info.registration): it is a copy.
+  bool Knows(const EngineInfo& info, absl::Time now);
   /// NOT_FOUND: no such name, or another instance has it.
   absl::Status Heartbeat(const std::string& name, const std::string& instance_id, const EngineLoad& load,
                          absl::Time now);

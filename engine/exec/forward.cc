@@ -138,6 +138,7 @@ bool Forward::AllLost(const Outcome& outcome) const {
 
 // True where a lease is due before the rest of the step will be done, at the pace so far or half as slow again.
 bool Forward::TooLate(absl::Time begin, int64_t layers_done) const {
+  if (layers_done == model_->geometry().num_layers) return false;
   const absl::Time due = leases_->urgency->Earliest(lease_ids_);
   if (due == absl::InfiniteFuture()) return false;
   const absl::Time now = leases_->clock->Now();

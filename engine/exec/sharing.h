@@ -47,7 +47,7 @@ class Sharing {
   struct Options {
     int64_t block_tokens = 0;
     bool scrub_on_return = true;
-    int64_t clear_bytes_at_once = 0;  // or an extent, if that is larger
+    int64_t clear_bytes_at_once = 1;  // and at least an extent
     int64_t streamed_layers = 0;      // of the model, where leased blocks are streamed layer by layer; 0: read in place
     absl::Duration scale_down_window = absl::Seconds(60);
     absl::Duration idle_move_budget = absl::Microseconds(500);  // for blocks that nobody runs on; of drains in a row

@@ -209,7 +209,7 @@ def test_what_is_said_of_leases_may_come_twice_and_late(echoing, stubs, talks, s
     counts, wanted = echoing.echoes.counts, CALLS | {"Watch"} | set(KINDS) - {"", "REFUSE"}
     try:
         enough = hits(echoing, "in_place", "lsc", tokens=1000)
-        load.until(lambda: wanted <= set(counts) and enough(), f"echoes of {wanted}, and hits all the same: {counts}")
+        load.until(lambda: wanted <= set(counts) and enough(), f"echoes of {wanted}, and hits all the same")
     finally:
         ending.set()
         operator.join()
