@@ -103,7 +103,8 @@ class Mallory:
         try:
             with contextlib.suppress(ConnectionError):  # the donor hangs up
                 harm(lease, channel, fds)
-            self.done.append(harm.__name__)
+            if harm != self.claim_all or self.claimed:
+                self.done.append(harm.__name__)
         finally:
             for fd in fds:
                 os.close(fd)
@@ -186,7 +187,7 @@ def test_a_borrower_that_means_harm_does_none(leasing, stubs, talks, seed):
     while len(set(mallory.done)) < 6 and time.monotonic() < end:
         mallory.misuse()
     print(f"{load.asked} answers; {mallory.granted} leases misused: {mallory.done}")
-    assert len(set(mallory.done)) == 6 and mallory.claimed and mallory.written == []
+    assert mallory.written == [] and len(set(mallory.done)) == 6
     mallory.stop()
     wait_until(lambda: not any("mallory" in lease for lease in leasing.leases()), WAIT, "what was lent to it is back")
     load.until(hits(leasing, "chat"), "hits in leases all the same").stop()
