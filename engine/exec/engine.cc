@@ -37,6 +37,9 @@ using Message = std::variant<std::unique_ptr<LiveRequest>, CancelMessage, LeaseM
 // Nothing wakes a loop whose plan was empty because memory is on its way, if that way ends in silence.
 constexpr absl::Duration kPatience = absl::Milliseconds(20);
 
+// A step that reads what is wanted back may take this part of the time until then; a longer one is cut short.
+constexpr int kStepDivisor = 4;
+
 // The coordinator's words as messages of the loop's queue; a step under way hears at once what concerns it.
 class LeasePort final : public coordinator::LoopPort {
  public:
@@ -51,7 +54,8 @@ class LeasePort final : public coordinator::LoopPort {
     Push(UseMessage{id, num_blocks, donor, view});
   }
   void Drain(kv::LeaseId id, absl::Time until) override {
-    urgency_.WantedBack(id, until);
+    const absl::Time now = clock_.Now();
+    urgency_.WantedBack(id, now + (until - now) / kStepDivisor);
     Push(DrainMessage{id, until});
   }
   void Lose(kv::LeaseId id) override {
