@@ -62,6 +62,7 @@ class Answer:
             if message.HasField("usage"):
                 self.usage = message.usage
         self.ttft, self.seconds = times[0] - begun, times[-1] - begun
+        self.computed = len(prompt) - self.usage.cached_tokens.local - self.usage.cached_tokens.donor
         self.tpot = (times[-1] - times[0]) / max(1, len(self.ids) - 1)
         self.longest_gap = max((b - a for a, b in zip(times, times[1:])), default=0)
 
@@ -171,6 +172,15 @@ def print_ttft(bench, title, samples, sides):
         bench.asked(f"p99 of {side} / p99 with all memory local", p99[side] / p99["all_local"], 1.15)
 
 
+def print_slowest(answers, count=5):
+    """The slowest first tokens of each side beside the same request's on the others: [request] -> {side: Answer}."""
+    print("\nslowest first tokens, ms, and the same request on each side (tokens computed, found in leases)")
+    for name in answers[0]:
+        for request in sorted(answers, key=lambda r: -r[name].ttft)[:count]:
+            print(f"  {name:12}" + ", ".join(f"{side} {a.ttft * 1e3:.0f} ({a.computed}, {a.usage.cached_tokens.donor})"
+                                             for side, a in request.items()))
+
+
 def print_sources(side):
     m = side.chat.metrics()
     parts = {k: v for k, v in m.items() if "prefix_cache" in k or "prompt_tokens" in k or "lease_borrowed" in k or "lease_lost" in k}
@@ -213,7 +223,7 @@ def ttft_open(bench):
         service.append(answers[0].seconds)
         talks.answered(slot, answers[-1].ids)
     rate = 0.6 / statistics.mean(service[16:])
-    samples = {s.name: [] for s in sides}
+    samples, requests = {s.name: [] for s in sides}, []
     pool = concurrent.futures.ThreadPoolExecutor(64)
     while min(len(v) for v in samples.values()) < bench.args.samples:
         plan, at, slots = [], 0.0, set()
@@ -222,6 +232,7 @@ def ttft_open(bench):
             slot = bench.rng.choice([s for s in range(len(talks.active)) if s not in slots])
             slots.add(slot)
             plan.append((at, slot, talks.active[slot]["prompt"], talks.active[slot]["turn"]))
+        window = {slot: {} for slot in slots}
         for side in bench.rng.sample(sides, len(sides)):
             begun, futures = time.monotonic(), []
             for at, slot, prompt, turn in plan:
@@ -229,10 +240,14 @@ def ttft_open(bench):
                 futures.append((slot, turn, pool.submit(side.ask, prompt, talks.ANSWER)))
             done = [(slot, turn, future.result()) for slot, turn, future in futures]
             samples[side.name] += [answer.ttft for _, turn, answer in done if turn > 1]
+            for slot, turn, answer in done:
+                window[slot] |= {side.name: answer} if turn > 1 else {}
             if side.name == "all_local":
                 answered = [(slot, answer.ids) for slot, _, answer in done]
         for slot, ids in answered:
             talks.answered(slot, ids)
+        requests += [request for request in window.values() if request]
+    print_slowest(requests)
     print_ttft(bench, f"Poisson arrivals in windows of eight, {rate:.2f}/s (60 % of what the side without leases can serve)", samples, sides)
 
 

@@ -33,7 +33,7 @@ class Echoes:
 
     def again(self, what, say):
         def later():
-            with contextlib.suppress(OSError, grpc.RpcError):  # its time may be over
+            with contextlib.suppress(OSError, ValueError, grpc.RpcError):  # its time, or its channel's, may be over
                 say()
                 with self.lock:
                     self.counts[what] += 1
