@@ -17,6 +17,7 @@
 #include "common/sync/bounded_queue.h"
 #include "engine/exec/engine_metrics.h"
 #include "engine/exec/lease_messages.h"
+#include "engine/exec/lease_port.h"
 #include "engine/exec/live_request.h"
 #include "engine/exec/request_check.h"
 #include "engine/exec/step_loop.h"
@@ -37,42 +38,6 @@ using Message = std::variant<std::unique_ptr<LiveRequest>, CancelMessage, LeaseM
 // Nothing wakes a loop whose plan was empty because memory is on its way, if that way ends in silence.
 constexpr absl::Duration kPatience = absl::Milliseconds(20);
 
-// A step that reads what is wanted back may take this part of the time until then; a longer one is cut short.
-constexpr int kStepDivisor = 4;
-
-// The coordinator's words as messages of the loop's queue; a step under way hears at once what concerns it.
-class LeasePort final : public coordinator::LoopPort {
- public:
-  LeasePort(BoundedQueue<Message>* queue, Urgency* urgency, const Clock* clock)
-      : queue_(*queue), urgency_(*urgency), clock_(*clock) {}
-  void Clear(kv::LeaseId id, const lease::Extent& extent) override { Push(ClearMessage{id, extent}); }
-  void StopClearing(kv::LeaseId id) override { Push(StopClearingMessage{id}); }
-  void TakeBack(kv::LeaseId id, const lease::Extent& extent) override {
-    Push(TakeBackMessage{id, extent, clock_.Now()});
-  }
-  void Use(kv::LeaseId id, int64_t num_blocks, const std::string& donor, const transport::LeaseView& view) override {
-    Push(UseMessage{id, num_blocks, donor, view});
-  }
-  void Drain(kv::LeaseId id, absl::Time until) override {
-    const absl::Time now = clock_.Now();
-    urgency_.WantedBack(id, now + (until - now) / kStepDivisor);
-    Push(DrainMessage{id, until});
-  }
-  void Lose(kv::LeaseId id) override {
-    urgency_.Lost(id, clock_.Now());
-    Push(LoseMessage{id});
-  }
-  void Stored(transport::Ticket ticket, const absl::Status& status) override { Push(StoredMessage{ticket, status}); }
-  void Lendable(int64_t bytes, const std::string& shortage) override { Push(LendableMessage{bytes, shortage}); }
-
- private:
-  void Push(LeaseMessage message) { queue_.PushUrgent(std::move(message)); }
-
-  BoundedQueue<Message>& queue_;
-  Urgency& urgency_;
-  const Clock& clock_;
-};
-
 // The face of the loop: who is live, what the load is, and the queue through which the loop hears of everything.
 class EngineImpl final : public Engine, private LoopObserver {
  public:
@@ -85,7 +50,7 @@ class EngineImpl final : public Engine, private LoopObserver {
         clock_(clock),
         metrics_(metrics, {.block_tokens = options.block_tokens, .num_blocks = arena->num_blocks()}),
         queue_(options.max_waiting_requests),
-        lease_port_(&queue_, &urgency_, &clock_),
+        lease_port_([this](LeaseMessage message) { queue_.PushUrgent(std::move(message)); }, &urgency_, &clock_),
         loop_(options, std::move(model), std::move(arena), clock, &metrics_, this) {}
   ~EngineImpl() override { Drain(absl::InfinitePast()); }
 

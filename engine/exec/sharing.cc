@@ -129,6 +129,7 @@ void Sharing::Do(const UseMessage& message) {
 
 void Sharing::Do(const LendableMessage& message) {
   lendable_blocks_ = message.bytes / parts_.arena->block_bytes();
+  shortage_ = message.shortage;
   UpdatePotential();
 }
 

@@ -15,6 +15,7 @@
 #include <deque>
 #include <map>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "absl/time/time.h"
@@ -87,6 +88,8 @@ class Sharing {
   /// Own blocks that hold the slots (eq. 4) of so many leased ones: at most half of the arena. Blocks beyond are read
   /// in place.
   int64_t StreamBlocks(int64_t leased_blocks) const;
+  /// Why others do not lend what was wanted, as the broker said last; or "".
+  const std::string& shortage() const { return shortage_; }
   /// A step found the memory of these leases changed: the sequences that touch them are reset.
   void NoteLost(const std::vector<kv::LeaseId>& leases);
 
@@ -130,6 +133,7 @@ class Sharing {
   std::optional<Need> need_;  // of what is lent
   coordinator::WindowTracker window_;
   int64_t lendable_blocks_ = 0;
+  std::string shortage_;
   absl::Time idle_moves_until_ = absl::InfinitePast();  // of all drains for one need
 };
 

@@ -133,13 +133,14 @@ void StepLoop::EndStarved() {
       next_starved_ = std::min(next_starved_, end);
     }
   }
+  const std::string& shortage = sharing_->shortage();
   for (LiveRequest* request : starved) {
     Close(*request,
           absl::OutOfRangeError(absl::StrCat(
               "the request may grow to ", request->max_total_tokens, " tokens; this engine's own memory holds ",
               cache_.num_usable_local() * options_.block_tokens, ", with what others lend at present ",
               cache_.num_usable() * options_.block_tokens, " (waited ", absl::FormatDuration(options_.lease_patience),
-              " for more", shortage_.empty() ? "" : "; the broker says: ", shortage_,
+              " for more", shortage.empty() ? "" : "; the broker says: ", shortage,
               "): shorten the prompt, lower max_tokens, or raise --kv_cache_bytes")));
   }
 }
@@ -212,7 +213,6 @@ bool StepLoop::RunStep(const sched::StepPlan& plan) {
 void StepLoop::Handle(const LeaseMessage& message) {
   if (!sharing_) return;
   const int64_t leased_blocks = cache_.leased_in().total;
-  if (const auto* lendable = std::get_if<LendableMessage>(&message)) shortage_ = lendable->shortage;
   sharing_->Handle(message);
   if (cache_.leased_in().total != leased_blocks) SizeLayerStream();  // any message may be a lease's last
   AdmitParked();

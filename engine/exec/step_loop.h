@@ -117,7 +117,6 @@ class StepLoop {
   sample::Sampler sampler_;
   absl::flat_hash_map<std::string, std::unique_ptr<LiveRequest>> live_;  // after cache_: holds its blocks
   std::vector<LiveRequest*> parked_;  // not with the scheduler: neither own memory nor what may be leased holds them
-  std::string shortage_;              // why others do not lend what was wanted, as the broker said last; or ""
   absl::Time next_starved_ = absl::InfiniteFuture();  // when patience with the first of them ends
   int64_t cut_short_in_a_row_ = 0;
   Outbox outbox_;

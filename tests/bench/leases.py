@@ -48,6 +48,15 @@ def interval(values, rng, rounds=2000):
     return medians[int(rounds * 0.025)], medians[int(rounds * 0.975)]
 
 
+def ratio_interval(above, below, p, rng, rounds=2000):
+    """95 % bootstrap interval of the ratio of two sides' percentiles; the same request stands at the same place in both."""
+    pairs, ratios = list(zip(above, below)), []
+    for _ in range(rounds):
+        a, b = zip(*rng.choices(pairs, k=len(pairs)))
+        ratios.append(percentile(a, p) / percentile(b, p))
+    return sorted(ratios)[int(rounds * 0.025)], sorted(ratios)[int(rounds * 0.975)]
+
+
 class Answer:
     """One greedy answer: ids, time to the first token, gaps between tokens, tokens found in caches."""
 
@@ -170,6 +179,8 @@ def print_ttft(bench, title, samples, sides):
     for side in ("in_place", "lsc_200gbps"):
         bench.asked(f"p99 of {side} / p99 without leases", p99[side] / p99["without"], 0.31)
         bench.asked(f"p99 of {side} / p99 with all memory local", p99[side] / p99["all_local"], 1.15)
+        low, high = ratio_interval(samples[side], samples["all_local"], 99, bench.rng)
+        print(f"        95 % interval {low:.3f} to {high:.3f}: of so many samples few decide it")
 
 
 def print_slowest(answers, count=5):
@@ -223,9 +234,9 @@ def ttft_open(bench):
         service.append(answers[0].seconds)
         talks.answered(slot, answers[-1].ids)
     rate = 0.6 / statistics.mean(service[16:])
-    samples, requests = {s.name: [] for s in sides}, []
+    requests = []  # of turns 2 and later: {side: Answer}
     pool = concurrent.futures.ThreadPoolExecutor(64)
-    while min(len(v) for v in samples.values()) < bench.args.samples:
+    while len(requests) < bench.args.samples:
         plan, at, slots = [], 0.0, set()
         while len(slots) < len(talks.active):  # every conversation at most once in a window
             at += bench.rng.expovariate(rate)
@@ -239,7 +250,6 @@ def ttft_open(bench):
                 time.sleep(max(0.0, begun + at - time.monotonic()))
                 futures.append((slot, turn, pool.submit(side.ask, prompt, talks.ANSWER)))
             done = [(slot, turn, future.result()) for slot, turn, future in futures]
-            samples[side.name] += [answer.ttft for _, turn, answer in done if turn > 1]
             for slot, turn, answer in done:
                 window[slot] |= {side.name: answer} if turn > 1 else {}
             if side.name == "all_local":
@@ -248,6 +258,7 @@ def ttft_open(bench):
             talks.answered(slot, ids)
         requests += [request for request in window.values() if request]
     print_slowest(requests)
+    samples = {side.name: [request[side.name].ttft for request in requests] for side in sides}
     print_ttft(bench, f"Poisson arrivals in windows of eight, {rate:.2f}/s (60 % of what the side without leases can serve)", samples, sides)
 
 
@@ -480,7 +491,7 @@ def unused(bench):
     tokens, counts = 16, {}
     for name, flags in (("alone", ("--broker=",)), ("sharing", (f"--broker={cluster.broker.grpc}",))):
         out = bench.folder / f"callgrind.{name}"
-        engine = Process(["valgrind", "--tool=callgrind", f"--callgrind-out-file={out}",
+        engine = Process(["valgrind", "--tool=callgrind", "--fair-sched=yes", f"--callgrind-out-file={out}",
                           "--toggle-collect=swiftcache::engine::exec::StepLoop::Step()", bench.binaries / "swiftcache-engine",
                           f"--model={bench.args.model}", "--model_name=chat", "--threads=1", "--kv_cache_bytes=64MiB",
                           f"--shm_dir={cluster.shm_dir}", "--listen=127.0.0.1:0", "--http_listen=127.0.0.1:0", *flags],

@@ -32,7 +32,7 @@ SoakPeers::SoakPeers(const Options& options, Chance& chance, SoakTally& tally)
 
 void SoakPeers::Start(kv::Arena* arena) {
   arena_ = arena;
-  coordinator_.Start(&transport_, this, this);
+  coordinator_.Start(&transport_, this, &lease_port_);
 }
 
 void SoakPeers::Happen(bool in_step) {

@@ -19,6 +19,7 @@
 #include "absl/synchronization/mutex.h"
 #include "engine/coordinator/coordinator.h"
 #include "engine/exec/lease_messages.h"
+#include "engine/exec/lease_port.h"
 #include "engine/exec/urgency.h"
 #include "engine/kv/arena.h"
 #include "tests/fakes/fake_clock.h"
@@ -52,7 +53,7 @@ struct SoakTally {
 /// The coordinator's thread is waited for after each thing that is said to it, so that a seed is always the same run.
 /// Thread-safety: none but where it is called by the coordinator. Ownership: owns transport, clock and coordinator,
 /// borrows the arena. Errors: failure() says what an owner of memory saw that must not be.
-class SoakPeers final : private coordinator::LoopPort, private coordinator::LeaseBroker {
+class SoakPeers final : private coordinator::LeaseBroker {
  public:
   struct Options {
     int64_t num_blocks = 0, block_bytes = 0;  // of the engine's arena
@@ -131,25 +132,7 @@ class SoakPeers final : private coordinator::LoopPort, private coordinator::Leas
   std::byte* Begin(const lease::Extent& extent) const { return arena_->Address(extent.first_block); }
   void ExpectFilled(const lease::Extent& extent, std::byte with, const std::string& otherwise);
 
-  // The loop's port, called by the coordinator's thread and, of stores, by ours.
-  void Clear(kv::LeaseId id, const lease::Extent& extent) override { Push(ClearMessage{id, extent}); }
-  void StopClearing(kv::LeaseId id) override { Push(StopClearingMessage{id}); }
-  void TakeBack(kv::LeaseId id, const lease::Extent& extent) override {
-    Push(TakeBackMessage{id, extent, clock_.Now()});
-  }
-  void Use(kv::LeaseId id, int64_t num_blocks, const std::string& donor, const transport::LeaseView& view) override {
-    Push(UseMessage{id, num_blocks, donor, view});
-  }
-  void Drain(kv::LeaseId id, absl::Time until) override {
-    urgency_.WantedBack(id, until);
-    Push(DrainMessage{id, until});
-  }
-  void Lose(kv::LeaseId id) override {
-    urgency_.Lost(id, clock_.Now());
-    Push(LoseMessage{id});
-  }
-  void Stored(transport::Ticket ticket, const absl::Status& status) override { Push(StoredMessage{ticket, status}); }
-  void Lendable(int64_t bytes, const std::string& shortage) override { Push(LendableMessage{bytes, shortage}); }
+  // From the loop's port: of the coordinator's thread and, of stores, of ours.
   void Push(LeaseMessage message) ABSL_LOCKS_EXCLUDED(mutex_) {
     absl::MutexLock lock(&mutex_);
     messages_.push_back(std::move(message));
@@ -180,6 +163,7 @@ class SoakPeers final : private coordinator::LoopPort, private coordinator::Leas
   FakeClock clock_;
   Metrics registry_;
   Urgency urgency_;
+  LeasePort lease_port_{[this](LeaseMessage message) { Push(std::move(message)); }, &urgency_, &clock_};
   transport::FakeTransport transport_;
   kv::Arena* arena_ = nullptr;
   std::map<kv::LeaseId, Taken> taken_;
