@@ -93,6 +93,10 @@ absl::StatusOr<int64_t> Ledger::ReportWindow(const Party& who, const elastic::De
 absl::Status Ledger::ReportLease(const Party& who, const LeaseReport& report, absl::Time now) {
   ASSIGN_OR_RETURN(Member * member, FindMember(who));
   Record* record = table_.Find(report.lease);
+  if (record == nullptr && orphans_.contains({report.lease, who})) {
+    return absl::UnavailableError(
+        absl::StrCat("lease ", report.lease.value(), ": its donor has not come back yet; report again"));
+  }
   if (record == nullptr) {
     return absl::NotFoundError(absl::StrCat("lease ", report.lease.value(), " is unknown or has ended; forget it"));
   }

@@ -29,9 +29,10 @@
 namespace swiftcache::broker::ledger {
 
 /// One call's work is bounded, whatever an engine asks: an answer makes at most so many leases, and an engine is the
-/// donor of at most so many, and the borrower of as many.
+/// donor of at most so many, and the borrower of as many. (The shared-memory transport has a generation word for each:
+/// ShmGenerations::kWords.)
 inline constexpr size_t kMaxLeasesPerAnswer = 256;
-inline constexpr size_t kMaxLeasesASide = 16384;
+inline constexpr size_t kMaxLeasesASide = 4096;
 
 struct Options {
   elastic::PolicyOptions elastic = {};

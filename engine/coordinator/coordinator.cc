@@ -124,6 +124,12 @@ void Coordinator::Dropped(LeaseId id) {
 void Coordinator::GenerationChanged(LeaseId id) {
   Post([=, this](absl::Time now) { borrower_.GenerationChanged(id, now); });
 }
+void Coordinator::StoreFailed(LeaseId id, const absl::Status& why) {
+  Post([=, this](absl::Time now) { borrower_.StoreFailed(id, std::string(why.message()), now); });
+}
+void Coordinator::DonorSilent(LeaseId id) {
+  Post([=, this](absl::Time now) { borrower_.DonorSilent(id, now); });
+}
 void Coordinator::OnBorrowerOpened(LeaseId id) {
   Post([=, this](absl::Time now) { donor_.BorrowerOpened(id, now); });
 }

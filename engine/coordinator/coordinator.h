@@ -80,6 +80,8 @@ class Coordinator final : public transport::TransportEvents, public LeaseBrokerE
   void Drained(kv::LeaseId id);
   void Dropped(kv::LeaseId id);
   void GenerationChanged(kv::LeaseId id);
+  void StoreFailed(kv::LeaseId id, const absl::Status& why);
+  void DonorSilent(kv::LeaseId id);
   /// Own memory is needed: revokes leases until at least `blocks` of it are on their way back, and what the broker
   /// advises beyond that, if its advice comes before the memory does. Repeated needs are one.
   /// `blocks_lent`, as the loop counts them: what came back and it has not heard of is not asked for again.

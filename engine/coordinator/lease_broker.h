@@ -52,7 +52,7 @@ class LeaseBrokerEvents {
 };
 
 /// Thread-safety: safe; nothing blocks. Ownership: borrows the events. Errors: through the events; a broker that is
-/// away is no error: reports wait for it, in order, and questions are answered with UNAVAILABLE.
+/// away is no error: reports wait for it, in order, a wish behind them; else questions are answered with UNAVAILABLE.
 class LeaseBroker {
  public:
   virtual ~LeaseBroker() = default;

@@ -30,7 +30,8 @@ class LoopPort {
   virtual void Use(kv::LeaseId id, int64_t num_blocks, const std::string& donor, const transport::LeaseView& view) = 0;
   /// No new use; move or drop what lies there -> Coordinator::Drained. A step that reads the lease is cut short.
   virtual void Drain(kv::LeaseId id, absl::Time until) = 0;
-  /// Its blocks are lost -> Coordinator::Dropped, within a second. A step that would last much longer is cut short.
+  /// Its blocks are lost -> Coordinator::Dropped, within a second, or one more where a copy of them is on its way to
+  /// another donor that stands still. A step that would last much longer is cut short.
   virtual void Lose(kv::LeaseId id) = 0;
   virtual void Stored(transport::Ticket ticket, const absl::Status& status) = 0;
   /// What donors can still lend, as far as the broker knows; `shortage`: why that is less than was wanted, or "".

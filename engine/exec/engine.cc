@@ -130,10 +130,11 @@ absl::Status EngineImpl::EnqueueLocked(std::unique_ptr<LiveRequest> request) {
   if (live_ids_.contains(id)) {
     return absl::AlreadyExistsError(absl::StrCat("request_id \"", id, "\" is that of a live request: use a new one"));
   }
-  if (not_started_ >= options_.max_waiting_requests || !queue_.TryPush(std::move(request))) {
+  if (not_started_ >= options_.max_waiting_requests) {
     return absl::ResourceExhaustedError(absl::StrCat(not_started_, " requests wait already; at most ",
                                                      options_.max_waiting_requests, " may: try again later"));
   }
+  queue_.PushUrgent(std::move(request));  // within the bound above: what is said of leases takes nobody's place
   live_ids_.insert(id);
   ++not_started_;
   metrics_.SetLoad(LoadLocked());

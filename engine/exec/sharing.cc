@@ -22,6 +22,7 @@ constexpr int kDrainDivisor = 2;           // copies of a drain may take this pa
 constexpr int64_t kWishDivisor = 4;        // at least this part of own and of leased memory is asked for
 constexpr int64_t kDrainBatch = 8;         // moves planned before the clock is read again, and
 constexpr int64_t kDrainBatchBytes = kMiB;
+constexpr absl::Duration kStorePatience = absl::Seconds(1);        // with a donor behind whose stores all others wait
 constexpr absl::Duration kBetweenDrains = absl::Milliseconds(50);  // drains closer than this are of one need
 
 }  // namespace
@@ -108,8 +109,10 @@ bool Sharing::ShouldDefer(const sched::StepPlan& plan) const {
 
 absl::Time Sharing::NextDuty() const {
   if (!clears_.empty()) return absl::InfinitePast();
-  const bool patient = parts_.clock->Now() < PatienceEnds();
-  return patient ? std::min(window_.NextNews(), PatienceEnds()) : window_.NextNews();
+  absl::Time next = window_.NextNews();
+  if (parts_.clock->Now() < PatienceEnds()) next = std::min(next, PatienceEnds());
+  for (const auto& [ticket, store] : stores_) next = std::min(next, store.waits_since + kStorePatience);
+  return next;
 }
 
 void Sharing::Scrub() {
@@ -122,7 +125,8 @@ void Sharing::Scrub() {
 
 void Sharing::Do(const UseMessage& message) {
   const kv::RegionId region = parts_.cache->AddRegion(message.num_blocks, message.donor);
-  regions_.emplace(region, LeasedRegion{.lease = message.id, .region = region, .view = message.view});
+  regions_.emplace(region,
+                   LeasedRegion{.lease = message.id, .region = region, .donor = message.donor, .view = message.view});
   lendable_blocks_ = std::max<int64_t>(0, lendable_blocks_ - message.num_blocks);  // it was offered
   UpdatePotential();
 }
@@ -247,7 +251,8 @@ void Sharing::Start(const std::vector<Move>& moves) {
       home.push_back(move);
     } else {
       const kv::LeaseId lease = regions_.at(move.to.region).lease;
-      stores_.emplace(parts_.transport->Store(lease, move.to.index * bytes, Address(move.from), bytes), move);
+      const transport::Ticket ticket = parts_.transport->Store(lease, move.to.index * bytes, Address(move.from), bytes);
+      stores_.emplace(ticket, Store{move, parts_.clock->Now()});
     }
   }
   if (!pieces.empty()) fetch_ = Fetch{parts_.transport->Load(std::move(pieces)), std::move(home)};
@@ -269,8 +274,10 @@ void Sharing::FinishFetch() {
 void Sharing::Do(const StoredMessage& message) {
   const auto it = stores_.find(message.ticket);
   if (it == stores_.end()) return;
-  const Move move = it->second;
+  const Move move = it->second.move;
   stores_.erase(it);
+  LeasedRegion& to = regions_.at(move.to.region);
+  if (message.status.ok()) NoteWordOf(to.donor);
   const bool good = message.status.ok() && (move.from.local() || regions_.at(move.from.region).view.Holds());
   if (good) {
     parts_.cache->FinishMove(move);
@@ -278,10 +285,25 @@ void Sharing::Do(const StoredMessage& message) {
   }
   parts_.cache->AbortMove(move);
   // The donor refuses: whatever becomes of the lease, nothing more goes there.
-  LeasedRegion& to = regions_.at(move.to.region);
   if (!message.status.ok() && to.phase == LeasedRegion::Phase::kInUse) {
     parts_.cache->RegionDraining(to.region);
-    parts_.coordinator->GenerationChanged(to.lease);
+    parts_.coordinator->StoreFailed(to.lease, message.status);
+  }
+}
+
+void Sharing::NoteWordOf(const std::string& donor) {
+  const absl::Time now = parts_.clock->Now();
+  for (auto& [ticket, store] : stores_) {
+    if (regions_.at(store.move.to.region).donor == donor) store.waits_since = now;
+  }
+}
+
+void Sharing::LeaveSilentDonors() {
+  const absl::Time now = parts_.clock->Now();
+  for (auto& [ticket, store] : stores_) {
+    if (now - store.waits_since < kStorePatience) continue;
+    store.waits_since = absl::InfiniteFuture();  // said once
+    parts_.coordinator->DonorSilent(regions_.at(store.move.to.region).lease);
   }
 }
 
@@ -292,6 +314,7 @@ void Sharing::Advance(int64_t waiting_tokens, int64_t longest_request_tokens) {
   if (!parts_.scheduler->has_work()) need_.reset();  // cancelled
   Scrub();
   ClearSome();
+  LeaveSilentDonors();
   StartMoves();
   AskForMemory(waiting_tokens);
   const absl::Time now = parts_.clock->Now();

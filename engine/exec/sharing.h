@@ -36,6 +36,7 @@ namespace swiftcache::engine::exec {
 struct LeasedRegion {
   kv::LeaseId lease;
   kv::RegionId region;
+  std::string donor;
   transport::LeaseView view;
   enum class Phase { kInUse, kDraining, kLost } phase = Phase::kInUse;
   absl::Time drain_until = absl::InfiniteFuture();
@@ -109,6 +110,8 @@ class Sharing {
   void Scrub();
   void StartMoves();
   void Start(const std::vector<kv::Move>& moves);
+  void NoteWordOf(const std::string& donor);
+  void LeaveSilentDonors();
   void Drain(LeasedRegion& region);
   void ResetReaders(const LeasedRegion& region);
   void FinishRegions();
@@ -119,7 +122,11 @@ class Sharing {
   const Parts parts_;
   std::deque<ClearMessage> clears_;  // extents to be lent, in the order of their offers
   std::map<kv::RegionId, LeasedRegion> regions_;
-  std::map<transport::Ticket, kv::Move> stores_;
+  struct Store {
+    kv::Move move;
+    absl::Time waits_since;  // for its donor: the last word of his, if that was later than the store
+  };
+  std::map<transport::Ticket, Store> stores_;
   struct Fetch {
     transport::Ticket load;
     std::vector<kv::Move> moves;  // to the own arena

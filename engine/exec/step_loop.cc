@@ -182,10 +182,12 @@ bool StepLoop::Step() {
   if (sharing_) {
     SizeLayerStream();
     sharing_->AskBack();
-    sharing_->Advance(TokensNotRunning(), LongestRequestTokens());
   }
   const bool computes = !plan.chunks.empty() && !(sharing_ && sharing_->ShouldDefer(plan));
-  if (computes) RunStep(plan);
+  if (computes) {
+    if (sharing_) sharing_->Advance(TokensNotRunning(), LongestRequestTokens());
+    RunStep(plan);
+  }
   Publish();
   return computes;
 }

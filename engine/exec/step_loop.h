@@ -65,13 +65,14 @@ class StepLoop {
   /// Ends everything: what has a token with FinishReason::kCancelled, the rest with UNAVAILABLE.
   void EndAll();
   bool has_work() const { return scheduler_.has_work() || !parked_.empty(); }
-  /// REQUIRES: has_work(). False: everybody waits for memory that is on its way; nothing was computed.
+  /// REQUIRES: has_work(). False: everybody waits for memory that is on its way; nothing was computed, Attend is next.
   bool Step();
 
   /// From now on memory is lent and leased. Called once, before the first request.
   void Share(const LoopSharing& sharing);
   void Handle(const LeaseMessage& message);
-  /// Sets going what can be done without a step. To be called when messages were handled, and at NextDuty.
+  /// Sets going what can be done without a step. To be called after a Step that computed nothing, when messages were
+  /// handled while there is no work, and at NextDuty.
   void Attend();
   absl::Time NextDuty() const;
 

@@ -86,11 +86,29 @@ void Borrower::DonorGone(kv::LeaseId id, absl::Time) {
   LoseOrEnd(*entry);
 }
 
-void Borrower::GenerationChanged(kv::LeaseId id, absl::Time) {
+void Borrower::GenerationChanged(kv::LeaseId id, absl::Time) { Fail(id, "its generation changed"); }
+
+void Borrower::StoreFailed(kv::LeaseId id, const std::string& why, absl::Time) {
+  Fail(id, absl::StrCat("a store failed: ", why));
+}
+
+void Borrower::Fail(kv::LeaseId id, const std::string& why) {
   Entry* entry = Find(id, {Phase::kActive, Phase::kDraining});
   if (entry == nullptr) return;
-  TellLost(*entry, "its generation changed");
+  TellLost(*entry, why);
   StartLose(*entry);
+}
+
+// What lies there can still be read, for as long as a drain takes.
+void Borrower::DonorSilent(kv::LeaseId id, absl::Time now) {
+  const Entry* silent = Find(id, {Phase::kActive});
+  if (silent == nullptr) return;
+  const std::string donor = silent->lease.donor_instance;
+  for (auto& [other, entry] : leases_) {
+    if (entry.phase != Phase::kActive || entry.lease.donor_instance != donor) continue;
+    TellLost(entry, "its donor takes no stores");
+    StartDrain(entry, now + options_.drain);
+  }
 }
 
 void Borrower::EndedByBroker(kv::LeaseId id, absl::Time) {

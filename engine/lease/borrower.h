@@ -22,13 +22,17 @@
 //                     |                    |                     | ends                |
 //   Dropped           | -                  | -                   | -                   | Close; ends
 //   DonorGone         | Close, LOST; ends  | Lose, LOST          | Lose, LOST          | -
-//   GenerationChanged | -                  | Lose, LOST          | Lose, LOST          | -
+//   GenerationChanged,| -                  | Lose, LOST          | Lose, LOST          | -
+//   StoreFailed       |                    |                     |                     |
+//   DonorSilent       | -                  | LOST, Drain; as all | -                   | -
+//                     |                    | of that donor       |                     |
 //   EndedByBroker     | Close; ends        | Lose -> losing      | Lose -> losing      | -
 //   Tick              | after ttl: Close,  | each ttl/3 a        | at `until`: Lose,   | -
 //                     | LOST; ends         | SendRenewal; ttl    | LOST -> losing      |
 //                     |                    | without an answer:  |                     |
 //                     |                    | LOST, Drain         |                     |
 //
+// Lose may cross a Drained that is under way: it ends the lease as Dropped does, and the Dropped behind it is ignored.
 // A grant with fewer bytes than its blocks here would take is LOST at once. LOST is reported once a lease at most. A
 // lease is lost by the donor's word or by its generation, never because the broker is away; a loss is only ever a cache
 // miss.
@@ -112,8 +116,12 @@ class Borrower {
   void Drained(kv::LeaseId id, absl::Time now);
   /// After a Lose: likewise.
   void Dropped(kv::LeaseId id, absl::Time now);
-  /// A reader, or an unaccepted store, saw that the memory has changed hands.
+  /// A reader saw that the memory has changed hands.
   void GenerationChanged(kv::LeaseId id, absl::Time now);
+  /// The donor, or its end, left a store undone.
+  void StoreFailed(kv::LeaseId id, const std::string& why, absl::Time now);
+  /// The donor takes nothing of what is stored: whoever waits for room would wait for it.
+  void DonorSilent(kv::LeaseId id, absl::Time now);
   /// Has no more use for it (or the engine drains).
   void GiveBack(kv::LeaseId id, absl::Time now);
 
@@ -147,6 +155,7 @@ class Borrower {
   Entry* Find(kv::LeaseId id, std::initializer_list<Phase> phases);
   void StartDrain(Entry& entry, absl::Time until);
   void StartLose(Entry& entry);
+  void Fail(kv::LeaseId id, const std::string& why);
   void TellLost(Entry& entry, const std::string& why);
   void LoseOrEnd(Entry& entry);
   void GiveUp(Entry& entry, absl::Time now);

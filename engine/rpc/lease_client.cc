@@ -256,8 +256,9 @@ void GrpcLeaseClient::Watch() {
 bool GrpcLeaseClient::Follow() {
   grpc::ClientContext context;
   Share(&context);
+  const Identity identity = options_.identity();  // as the broker had it, at least, when it made the snapshot
   v1::WatchRequest request;
-  request.set_watcher(options_.identity().name);
+  request.set_watcher(identity.name);
   request.set_instance_id(options_.instance_id);
   auto reader = stub_->Watch(&context, request);
   v1::WatchResponse news;
@@ -271,7 +272,7 @@ bool GrpcLeaseClient::Follow() {
     version = news.version();
     // A broker that this engine is not registered at, its predecessor for one, has nothing to say about its leases.
     // Once it is registered a new stream begins with all of them: nothing that was told meanwhile is missed.
-    if (news.incarnation() != options_.identity().incarnation) {
+    if (news.incarnation() != identity.incarnation) {
       context.TryCancel();
       version = -1;
       break;

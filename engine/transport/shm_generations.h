@@ -26,7 +26,7 @@ static_assert(sizeof(std::atomic<uint64_t>) == 8 && std::atomic<uint64_t>::is_al
 /// kv::CreateSealedMemory.
 class ShmGenerations {
  public:
-  static constexpr int32_t kWords = 4096;  // 32 KiB
+  static constexpr int32_t kWords = 4096;  // 32 KiB; as many as the broker lets an engine lend on
   static absl::StatusOr<ShmGenerations> Create();
 
   /// A word that no grant uses, or nothing.

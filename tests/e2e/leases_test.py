@@ -15,6 +15,7 @@ from leasing import (ARENA, BLOCK_TOKENS, DONOR, LONG_TALK, RECLAIM, WAIT, Clien
                      pytest_generate_tests, storm, talks)
 
 SMALL, SMALL_BLOCKS = "--kv_cache_bytes=256KiB", 16
+PATIENT = "--heartbeat_misses=240"  # a broker that takes nobody for dead within a minute
 UNMAP = 2  # seconds until a dead donor's memory is unmapped: one is promised, a loaded machine may take twice that
 
 
@@ -230,7 +231,23 @@ def test_a_donor_stands_still_past_every_deadline(leasing, stubs, talks, seed):
     leasing.finish()
 
 
-PATIENT = "--heartbeat_misses=240"  # a broker that takes nobody for dead within a minute
+def test_a_donor_that_stands_still_does_not_hold_up_its_borrowers_clients(leasing, stubs, talks, seed):
+    """Though nobody but its borrower can tell: the broker takes nobody for dead, and leases live for a minute."""
+    rng = random.Random(seed)
+    leasing.begin("--lease_ttl=60s", PATIENT)
+    donor = leasing.engine("donor", DONOR)
+    leasing.engine("chat", ARENA, "--stream=" + rng.choice(["in_place", "lsc"]))
+    leasing.ready("chat")
+    load = leasing.load(stubs, talks, "chat").until(hits(leasing, "chat"), "hits in leases").answered(rng.randrange(30))
+    print(f"the donor stands still after {load.asked} answers")
+    donor.child.send_signal(signal.SIGSTOP)
+    stopped = time.monotonic()
+    load.until(lambda: leasing.blocks("chat", "leased_in") == 0, "its leases count as lost").answered(30)
+    took = time.monotonic() - stopped
+    donor.child.send_signal(signal.SIGCONT)
+    assert took < 20
+    load.until(hits(leasing, "chat"), "hits in leases again").stop()
+    leasing.finish()
 
 
 def test_a_donor_has_its_memory_back_though_the_borrower_stands_still(leasing, stubs, talks, seed):

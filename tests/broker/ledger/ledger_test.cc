@@ -348,7 +348,7 @@ TEST_F(LedgerTest, NobodyLendsOrBorrowsOnMoreLeasesThanTheLimit) {
   EXPECT_THAT(ledger_->Snapshot(), SizeIs(2 * kMaxLeasesASide));
   const Answer answer = Request("chat", 10);
   EXPECT_THAT(answer.leases, IsEmpty());
-  EXPECT_THAT(answer.shortage, HasSubstr("borrows on 16384 leases, the most"));
+  EXPECT_THAT(answer.shortage, HasSubstr("borrows on 4096 leases, the most"));
   Enter(EngineOf("other"), {}, kBlocks);
   for (const Lease& lease : Request("other", 10).leases) EXPECT_EQ(lease.donor, PartyOf("more"));
 }
@@ -618,6 +618,20 @@ TEST_F(LedgerRestartTest, ABorrowerThatReportsALeaseActiveHasConfirmedIt) {
   now_ += absl::Hours(1);
   ledger_->Tick(now_);
   EXPECT_EQ(Current(lease_.id).state, LeaseState::kActive);
+}
+
+TEST_F(LedgerRestartTest, ABorrowerWhoseDonorHasNotComeYetIsToReportAgain) {
+  ledger_->Enter(EngineOf("chat"), {lease_}, now_);
+  EXPECT_EQ(Report("chat", lease_.id, ReportKind::kActive).code(), absl::StatusCode::kUnavailable);
+  ledger_->Enter(EngineOf("code"), {lease_}, now_);
+  EXPECT_TRUE(Report("chat", lease_.id, ReportKind::kActive).ok());
+}
+
+TEST_F(LedgerRestartTest, ABorrowerWhoseDonorNeverComesIsToForget) {
+  ledger_->Enter(EngineOf("chat"), {lease_}, now_);
+  now_ += absl::Seconds(2);
+  ledger_->Tick(now_);
+  EXPECT_EQ(Report("chat", lease_.id, ReportKind::kActive).code(), absl::StatusCode::kNotFound);
 }
 
 TEST_F(LedgerRestartTest, ALeaseInUseThatItsBorrowerDoesNotClaimIsRevokedAtOnce) {

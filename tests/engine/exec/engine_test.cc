@@ -182,6 +182,16 @@ TEST_F(EngineTest, AFullQueueIsResourceExhaustedUntilItMoves) {
   EXPECT_TRUE(Submit(Named("w3")).ok());
 }
 
+TEST_F(EngineTest, WhatIsSaidOfLeasesTakesNoRequestsPlace) {
+  CreateGated({.max_num_seqs = 1, .max_waiting_requests = 2});
+  engine_->Start();
+  ASSERT_TRUE(Submit(Named("running")).ok());
+  gate_.WaitUntilReached();
+  for (int64_t i = 1; i <= 10; ++i) engine_->lease_port().Stored(transport::Ticket(i), absl::OkStatus());
+  EXPECT_TRUE(Submit(Named("waits")).ok());
+  gate_.Open();
+}
+
 TEST_F(EngineTest, CancelEndsARequestWithinAStep) {
   Create();
   engine_->Start();

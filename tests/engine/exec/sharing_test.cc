@@ -231,6 +231,40 @@ TEST_P(SharingTest, AStoreThatIsRefusedLeavesTheBlockWhereItWas) {
   EXPECT_TRUE(harness.PumpUntil([&] { return harness.load().kv_blocks_leased_in == 0; }));
 }
 
+// All spills wait behind what it was sent, and behind them whoever waits for room.
+TEST_P(SharingTest, ADonorThatStandsStillIsLeftAfterASecond) {
+  SharingHarness harness(Options());
+  harness.Borrow(kLease, 64);
+  std::shared_ptr<Recording> recording;
+  for (unsigned seed = 1; harness.transport().stores().size() < 2; ++seed) {
+    recording = harness.Add(Prompt(seed), kOutputTokens);
+    while (!recording->done() && harness.transport().stores().size() < 2) {
+      if (!harness.loop().Step()) harness.loop().Attend();
+    }
+  }
+  harness.clock().Advance(absl::Milliseconds(900));
+  const auto first = harness.transport().stores().front();
+  harness.transport().Land(first);
+  harness.coordinator().OnStored(first.ticket, absl::OkStatus());
+  harness.Pump();
+  harness.clock().Advance(absl::Milliseconds(900));
+  harness.loop().Attend();
+  EXPECT_GT(harness.loop().NextDuty(), harness.clock().Now()) << "it is slow, not still";
+  harness.clock().Advance(absl::Milliseconds(100));
+  EXPECT_LE(harness.loop().NextDuty(), harness.clock().Now());
+  harness.loop().Attend();
+  ASSERT_TRUE(harness.heard().WaitFor("Drain 7"));
+  EXPECT_TRUE(harness.broker().log().WaitFor("LOST 7"));
+  harness.Pump();
+  harness.clock().Advance(absl::Seconds(1));             // the drain's time is over
+  harness.coordinator().OnRenewed(kv::LeaseId(kLease));  // too late, but somebody looks at the clock
+  ASSERT_TRUE(harness.transport().log().WaitFor("Abandon 7"));
+  harness.store_answer = absl::UnavailableError("abandoned");  // what the transport says then of all stores
+  EXPECT_TRUE(harness.PumpUntil([&] { return harness.load().kv_blocks_leased_in == 0; }));
+  harness.RunAll();
+  EXPECT_TRUE(recording->Wait().ok());
+}
+
 TEST_P(SharingTest, MemoryThatRunsShortIsAskedFor) {
   SharingHarness harness(Options());
   for (unsigned seed = 1; seed <= 4; ++seed) {

@@ -200,6 +200,33 @@ TEST(BorrowerTest, AChangedGenerationIsALoss) {
   }
 }
 
+TEST(BorrowerTest, AFailedStoreIsALossForItsOwnReason) {
+  for (auto make : {ActiveBorrower, DrainingBorrower}) {
+    Borrower borrower = make();
+    borrower.StoreFailed(kId, "the channel closed", kStart);
+    const auto actions = borrower.TakeActions();
+    ASSERT_EQ(actions.size(), 2);
+    EXPECT_EQ(std::get<Borrower::ReportLost>(actions[0]).why, "a store failed: the channel closed");
+    EXPECT_EQ(std::get<Borrower::Lose>(actions[1]).id, kId);
+  }
+}
+
+TEST(BorrowerTest, ADonorThatTakesNoStoresIsLeftWithAllItsLeases) {
+  Borrower borrower = ActiveBorrower();
+  for (const auto& [id, donor] :
+       std::vector<std::pair<int64_t, std::string>>{{2, MakeLease(1).donor_instance}, {3, "x"}}) {
+    Lease lease = MakeLease(id);
+    lease.donor_instance = donor;
+    borrower.Granted(lease, kStart);
+    borrower.Opened(lease.id, true, kStart);
+  }
+  (void)Take(borrower);
+  borrower.DonorSilent(kId, kStart);
+  EXPECT_THAT(Take(borrower), ElementsAre("LOST 1", "drain 1", "LOST 2", "drain 2"));
+  borrower.DonorSilent(kId, kStart);
+  EXPECT_THAT(Take(borrower), IsEmpty());
+}
+
 TEST(BorrowerTest, WhatTheBrokerEndedIsLostWithoutTellingItSo) {
   for (auto make : {ActiveBorrower, DrainingBorrower}) {
     Borrower borrower = make();
@@ -311,6 +338,7 @@ const std::vector<Input>& Inputs() {
       {"Dropped", [](Borrower& b, absl::Time t) { b.Dropped(kId, t); }},
       {"DonorGone", [](Borrower& b, absl::Time t) { b.DonorGone(kId, t); }},
       {"GenerationChanged", [](Borrower& b, absl::Time t) { b.GenerationChanged(kId, t); }},
+      {"DonorSilent", [](Borrower& b, absl::Time t) { b.DonorSilent(kId, t); }},
       {"EndedByBroker", [](Borrower& b, absl::Time t) { b.EndedByBroker(kId, t); }},
       {"GiveBack", [](Borrower& b, absl::Time t) { b.GiveBack(kId, t); }},
       {"Tick", [](Borrower& b, absl::Time t) { b.Tick(t); }},

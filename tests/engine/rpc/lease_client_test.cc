@@ -84,7 +84,9 @@ class LeaseClientTest : public testing::Test {
                                    .instance_id = "me",
                                    .identity =
                                        [this] {
+                                         const bool watched = broker_.streams() > 0;
                                          absl::MutexLock lock(&mutex_);
+                                         if (watched && joins_once_it_watches_) incarnation_ = "b1";
                                          return LeaseClient::Identity{"chat", incarnation_};
                                        },
                                    .rpc_timeout = absl::Seconds(10),
@@ -124,6 +126,7 @@ class LeaseClientTest : public testing::Test {
   Listener events_;
   absl::Mutex mutex_;
   std::string incarnation_ ABSL_GUARDED_BY(mutex_) = "b1";
+  bool joins_once_it_watches_ = false;
   std::unique_ptr<LeaseClient> client_;
 };
 
@@ -275,6 +278,17 @@ TEST_F(LeaseClientTest, WhatWasToldBeforeTheRegistrationIsToldAgainAfterIt) {
   EXPECT_TRUE(events_.log().calls().empty()) << "of a broker that does not know this engine";
   SetIncarnation("b1");
   ASSERT_TRUE(events_.log().WaitFor("knows 1 released"));
+}
+
+// What it holds is not in that snapshot.
+TEST_F(LeaseClientTest, ASnapshotThatTheRegistrationOvertookTellsNothing) {
+  SetIncarnation("");
+  joins_once_it_watches_ = true;
+  broker_.Play({Whole(5, {Lease(1, v1::ACTIVE)})});
+  broker_.Play({Whole(6, {Lease(2, v1::ACTIVE)})});
+  Start();
+  ASSERT_TRUE(events_.log().WaitFor("knows 2 active"));
+  EXPECT_THAT(events_.log().calls(), ElementsAre("knows 2 active"));
 }
 
 }  // namespace
