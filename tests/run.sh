@@ -75,9 +75,10 @@ export PATH="$venv/bin:$PATH"  # python3 with jinja2, for the reference renderin
 [ -d "$SWIFTCACHE_SHARED/golden" ] || skip "shared reference data" "$SWIFTCACHE_SHARED is absent; the small cases in tests/data are used alone"
 
 stage build-release built release binaries unit_tests || finish
-stage unit-release unit release
-# First and alone: its fixed ports lie where the system takes local ports for the connections of other tests.
+# First and alone: its fixed ports lie where the system takes local ports for the connections of other tests, and keeps
+# them for a minute.
 stage end-to-end-quickstart e2e e2e-quickstart tests/e2e/quickstart_test.py
+stage unit-release unit release
 stage end-to-end e2e e2e tests/e2e --ignore tests/e2e/quickstart_test.py --bin build/release/bin $($long && echo --long)
 # The fuzz preset is AddressSanitizer and UBSan with libFuzzer's coverage: one build serves tests and fuzzers.
 if stage build-fuzz built fuzz swiftcache-{broker,engine,gateway} asan_tests fuzzers; then
