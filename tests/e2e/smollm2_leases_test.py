@@ -73,6 +73,7 @@ def test_tokens_are_those_of_enough_memory(leasing, stubs, talks, case):
     load = leasing.load(stubs, talks, *borrowers)
     if CASES[case].stormy:
         talk_in_a_storm(leasing, load, borrowers)
+        load.until(lambda: min(map(leasing.from_donors, borrowers)) > 0, "hits in leases, after the storm at the latest", BOUND)
     else:
         load.until(lambda: min(load.rounds.values()) > 0, "all turns of all conversations", BOUND)
     load.until(lambda: {lease[2:] for lease in leasing.leases()} >= set(itertools.product(donors, borrowers)),
