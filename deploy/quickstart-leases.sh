@@ -63,7 +63,7 @@ explain "Meanwhile the conversation goes on, beside the burst and on the same co
   "it could not move out of them, and what follows that, it computes again."
 turn "Tell me about the lighthouse."
 read -r prompt found < <(tail -n 5 "$run/chat" | sed -n 's/^\[ttft.* prompt \([0-9]*\) tokens, \([0-9]*\) from.*/\1 \2/p' | tail -n 1)
-explain "Of the $prompt tokens of this turn's prompt $found were still in its memory, own and leased; it computed $((prompt - found))."
+explain "Of the $prompt tokens of this turn's prompt $found could be reused from its memory, own and leased; it computed $((prompt - found))."
 wait "$pid_burst" || die "a request of the burst failed: $(tail -1 "$run/burst")"
 close_chat
 mean=$(awk -v sum="$(metric 9182 swiftcache_reclaim_seconds_sum)" -v n="$(reclaims)" 'BEGIN { printf "%.1f", 1e3 * sum / n }')
