@@ -63,8 +63,8 @@ def test_a_conversation_outgrows_its_memory_and_goes_on_while_a_neighbour_takes_
     assert int(re.search(r"(\d+) found in leased memory", run.stdout).group(1)) > 0
     burst = re.search(r"from smollm2-summary +(\d+) +(\d+)\n", run.stdout.split("== a burst")[1])
     assert int(burst.group(1)) == leased["smollm2-summary"]
-    still = re.search(r"Of the (\d+) tokens of this turn's prompt (\d+) were still .*; it computed (\d+)\.", run.stdout)
-    assert int(still.group(2)) == cached[3] and int(still.group(1)) == cached[3] + int(still.group(3))
+    reused = re.search(r"Of the (\d+) tokens of this turn's prompt (\d+) could be reused .*; it computed (\d+)\.", run.stdout)
+    assert int(reused.group(2)) == cached[3] and int(reused.group(1)) == cached[3] + int(reused.group(3))
     taken_back = re.search(r"leases it took back: (\d+), after ([\d.]+) ms", run.stdout)
     assert int(taken_back.group(1)) > 0 and float(taken_back.group(2)) > 0
     assert run.stdout.count(" READY ") == 6  # in the tables of status and of top
