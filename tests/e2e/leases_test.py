@@ -213,15 +213,21 @@ def test_the_broker_is_killed_and_comes_back(leasing, stubs, talks, seed):
     leasing.finish()
 
 
-def test_a_donor_stands_still_past_every_deadline(leasing, stubs, talks, seed):
-    rng = random.Random(seed)
-    leasing.begin("--lease_ttl=1s")
+def stop_a_donor(leasing, stubs, talks, rng, *flags):
+    """The only donor, and the load of the borrower that it left alone at some moment."""
+    leasing.begin(*flags)
     donor = leasing.engine("donor", DONOR)
     leasing.engine("chat", ARENA, "--stream=" + rng.choice(["in_place", "lsc"]))
     leasing.ready("chat")
     load = leasing.load(stubs, talks, "chat").until(hits(leasing, "chat"), "hits in leases").answered(rng.randrange(30))
     print(f"the donor stands still after {load.asked} answers")
     donor.child.send_signal(signal.SIGSTOP)
+    return donor, load
+
+
+def test_a_donor_stands_still_past_every_deadline(leasing, stubs, talks, seed):
+    rng = random.Random(seed)
+    donor, load = stop_a_donor(leasing, stubs, talks, rng, "--lease_ttl=1s")
     load.until(lambda: leasing.blocks("chat", "leased_in") == 0, "its leases count as lost")
     load.until(lambda: leasing.leases() == [], "the broker has given them up")
     load.answered(rng.randrange(10, 30))
@@ -233,14 +239,7 @@ def test_a_donor_stands_still_past_every_deadline(leasing, stubs, talks, seed):
 
 def test_a_donor_that_stands_still_does_not_hold_up_its_borrowers_clients(leasing, stubs, talks, seed):
     """Though nobody but its borrower can tell: the broker takes nobody for dead, and leases live for a minute."""
-    rng = random.Random(seed)
-    leasing.begin("--lease_ttl=60s", PATIENT)
-    donor = leasing.engine("donor", DONOR)
-    leasing.engine("chat", ARENA, "--stream=" + rng.choice(["in_place", "lsc"]))
-    leasing.ready("chat")
-    load = leasing.load(stubs, talks, "chat").until(hits(leasing, "chat"), "hits in leases").answered(rng.randrange(30))
-    print(f"the donor stands still after {load.asked} answers")
-    donor.child.send_signal(signal.SIGSTOP)
+    donor, load = stop_a_donor(leasing, stubs, talks, random.Random(seed), "--lease_ttl=60s", PATIENT)
     stopped = time.monotonic()
     load.until(lambda: leasing.blocks("chat", "leased_in") == 0, "its leases count as lost").answered(30)
     took = time.monotonic() - stopped
