@@ -143,16 +143,17 @@ void Flags::Switch(const std::string& name, bool* value, const std::string& help
   Add(name, *value ? "true" : "false", help, set)->expected(0, 1);
 }
 
+// A flag that does not exist is named before one that is missing: who misspelt --model lacks it too.
 int Flags::Complain(const CLI::ParseError& error) const {
   std::string what = error.what();
-  if (dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr) {
-    std::string extras;
-    for (const std::string& extra : app_->remaining(true)) absl::StrAppend(&extras, " ", absl::CHexEscape(extra));
-    what = absl::StrCat("unknown flag or argument:", extras);
-    for (const std::string& extra : app_->remaining(true)) what += SuggestFlag(*app_, extra);
-  } else if (const std::string value = LoneValue(app_->remaining(true));
-             dynamic_cast<const CLI::RequiredError*>(&error) != nullptr && !value.empty()) {
+  const std::vector<std::string> extras = app_->remaining(true);
+  const bool is_missing = dynamic_cast<const CLI::RequiredError*>(&error) != nullptr;
+  if (const std::string value = LoneValue(extras); is_missing && !value.empty()) {
     absl::StrAppend(&what, " (did you mean ", what.substr(0, what.find(' ')), "=", absl::CHexEscape(value), "?)");
+  } else if (dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr || (is_missing && !extras.empty())) {
+    what = "unknown flag or argument:";
+    for (const std::string& extra : extras) absl::StrAppend(&what, " ", absl::CHexEscape(extra));
+    for (const std::string& extra : extras) what += SuggestFlag(*app_, extra);
   }
   std::cerr << program_ << ": " << what << "; " << program_ << " --help lists the flags" << std::endl;
   return kUsageError;

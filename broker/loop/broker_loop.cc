@@ -50,7 +50,7 @@ BrokerLoop::BrokerLoop(const Options& options, const Clock& clock, Metrics& metr
     : options_(options),
       clock_(clock),
       counters_(metrics),
-      queue_(options.queue_capacity),
+      mailbox_(options.queue_capacity),
       tables_({.membership = options.membership,
                .ledger = options.ledger,
                .incarnation = options.incarnation,
@@ -62,43 +62,43 @@ BrokerLoop::BrokerLoop(const Options& options, const Clock& clock, Metrics& metr
 BrokerLoop::~BrokerLoop() { Stop(); }
 
 void BrokerLoop::Stop() {
-  queue_.Close();
+  mailbox_.Close();
   if (thread_.joinable()) thread_.join();
 }
 
 absl::Status BrokerLoop::Refusal() const {
-  if (queue_.closed()) return absl::UnavailableError("the broker is stopping; try again");
+  if (mailbox_.closed()) return absl::UnavailableError("the broker is stopping; try again");
   return absl::ResourceExhaustedError(
       absl::StrCat("the broker's queue of ", options_.queue_capacity, " messages is full; try again"));
 }
 
 void BrokerLoop::Register(membership::EngineInfo info, std::vector<ledger::Lease> held, RegisterReply reply) {
-  if (!queue_.TryPush(RegisterMessage{std::move(info), std::move(held), reply})) reply(Refusal(), std::nullopt);
+  if (!mailbox_.TryPush(RegisterMessage{std::move(info), std::move(held), reply})) reply(Refusal(), std::nullopt);
 }
 
 void BrokerLoop::Heartbeat(std::string name, std::string instance_id, std::string incarnation,
                            membership::EngineLoad load, Reply reply) {
   HeartbeatMessage message{{std::move(name), std::move(instance_id), std::move(incarnation)}, load, reply};
-  if (!queue_.TryPush(std::move(message))) reply(Refusal());
+  if (!mailbox_.TryPush(std::move(message))) reply(Refusal());
 }
 
 void BrokerLoop::Deregister(std::string name, std::string instance_id, Reply reply) {
-  if (!queue_.TryPush(DeregisterMessage{std::move(name), std::move(instance_id), reply})) reply(Refusal());
+  if (!mailbox_.TryPush(DeregisterMessage{std::move(name), std::move(instance_id), reply})) reply(Refusal());
 }
 
 void BrokerLoop::Watch(std::shared_ptr<Watcher> watcher) {
-  if (!queue_.TryPush(WatchMessage{watcher})) watcher->Close(Refusal());
+  if (!mailbox_.TryPush(WatchMessage{watcher})) watcher->Close(Refusal());
 }
 
-void BrokerLoop::Unwatch(std::shared_ptr<Watcher> watcher) { queue_.PushUrgent(UnwatchMessage{std::move(watcher)}); }
+void BrokerLoop::Unwatch(std::shared_ptr<Watcher> watcher) { mailbox_.Push(UnwatchMessage{std::move(watcher)}); }
 
 void BrokerLoop::Run() {
   bool closed = false;
   while (!closed) {
     const absl::Duration wait = UntilNextDeadline();
     planned_wake_ = last_seen_ + wait;
-    closed = queue_.closed();  // read before the last take: nothing is left inside
-    std::vector<Message> messages = queue_.TakeAll(wait);
+    closed = mailbox_.closed();  // read before the last take: nothing is left inside
+    std::vector<Message> messages = mailbox_.TakeAll(wait);
     for (Message& message : messages) {
       std::visit([this](auto& m) { Handle(m); }, message);
       PublishNews();

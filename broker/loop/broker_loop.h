@@ -26,7 +26,7 @@
 #include "broker/membership/membership.h"
 #include "common/base/clock.h"
 #include "common/metrics/metrics.h"
-#include "common/sync/bounded_queue.h"
+#include "common/sync/mailbox.h"
 
 namespace swiftcache::broker::loop {
 
@@ -172,7 +172,7 @@ class BrokerLoop {
   const Options options_;
   const Clock& clock_;
   Counters counters_;
-  BoundedQueue<Message> queue_;
+  Mailbox<Message> mailbox_;
 
   // Owned by the loop thread.
   Tables tables_;

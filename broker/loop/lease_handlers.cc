@@ -9,27 +9,27 @@
 namespace swiftcache::broker::loop {
 
 void BrokerLoop::ReportWindow(Caller caller, elastic::Demand demand, WindowReply reply) {
-  if (!queue_.TryPush(WindowMessage{std::move(caller), demand, reply})) reply(Refusal());
+  if (!mailbox_.TryPush(WindowMessage{std::move(caller), demand, reply})) reply(Refusal());
 }
 
 void BrokerLoop::RequestLease(Caller caller, ledger::LeaseRequest request, RequestReply reply) {
-  if (!queue_.TryPush(RequestMessage{std::move(caller), std::move(request), reply})) reply(Refusal());
+  if (!mailbox_.TryPush(RequestMessage{std::move(caller), std::move(request), reply})) reply(Refusal());
 }
 
 void BrokerLoop::ScaleUp(Caller caller, int64_t need_blocks, ScaleUpReply reply) {
-  if (!queue_.TryPush(ScaleUpMessage{std::move(caller), need_blocks, reply})) reply(Refusal());
+  if (!mailbox_.TryPush(ScaleUpMessage{std::move(caller), need_blocks, reply})) reply(Refusal());
 }
 
 void BrokerLoop::ReportLease(Caller caller, ledger::LeaseReport report, std::string reason, Reply reply) {
-  if (!queue_.TryPush(ReportMessage{std::move(caller), report, std::move(reason), reply})) reply(Refusal());
+  if (!mailbox_.TryPush(ReportMessage{std::move(caller), report, std::move(reason), reply})) reply(Refusal());
 }
 
 void BrokerLoop::LimitLease(std::string model_name, std::optional<int64_t> max_borrowed_bytes, Reply reply) {
-  if (!queue_.TryPush(LimitMessage{std::move(model_name), max_borrowed_bytes, reply})) reply(Refusal());
+  if (!mailbox_.TryPush(LimitMessage{std::move(model_name), max_borrowed_bytes, reply})) reply(Refusal());
 }
 
 void BrokerLoop::RevokeLease(ledger::LeaseId lease, Reply reply) {
-  if (!queue_.TryPush(RevokeMessage{lease, reply})) reply(Refusal());
+  if (!mailbox_.TryPush(RevokeMessage{lease, reply})) reply(Refusal());
 }
 
 void BrokerLoop::Handle(WindowMessage& message) {

@@ -17,7 +17,6 @@ using lease::Lease;
 
 namespace {
 
-constexpr size_t kQueueCapacity = 1 << 16;  // a bound on paper: peers are few and their messages are bounded
 constexpr absl::Duration kReportsHeldBack = absl::Milliseconds(10);  // for memory that is on its way back
 
 }  // namespace
@@ -38,7 +37,6 @@ Coordinator::Coordinator(const Options& options, const Clock& clock, Metrics& me
     : options_(options),
       clock_(clock),
       counters_(metrics),
-      queue_(kQueueCapacity),
       donor_({.instance_id = options.instance_id,
               .num_blocks = options.num_blocks,
               .block_bytes = options.block_bytes,
@@ -70,16 +68,16 @@ void Coordinator::Stop(absl::Time deadline) {
     absl::MutexLock lock(&mutex_);
     mutex_.AwaitWithTimeout(absl::Condition(this, &Coordinator::AllEndedLocked), deadline - clock_.Now());
   }
-  queue_.Close();
+  mailbox_.Close();
   thread_.join();
 }
 
 void Coordinator::Run() {
   bool closed = false;
   while (!closed) {
-    closed = queue_.closed();  // read before the last take: nothing is left inside
+    closed = mailbox_.closed();  // read before the last take: nothing is left inside
     const absl::Duration wait = std::max(absl::ZeroDuration(), NextDeadline() - clock_.Now());
-    for (Message& message : queue_.TakeAll(wait)) {
+    for (Message& message : mailbox_.TakeAll(wait)) {
       message(clock_.Now());
       Act(clock_.Now());
     }

@@ -44,7 +44,7 @@
 #include "absl/time/time.h"
 #include "common/base/clock.h"
 #include "common/metrics/metrics.h"
-#include "common/sync/bounded_queue.h"
+#include "common/sync/mailbox.h"
 #include "engine/coordinator/lease_broker.h"
 #include "engine/coordinator/loop_port.h"
 #include "engine/lease/borrower.h"
@@ -127,7 +127,7 @@ class Coordinator final : public transport::TransportEvents, public LeaseBrokerE
     prometheus::Histogram& reclaim_seconds;
   };
 
-  void Post(Message message) { queue_.PushUrgent(std::move(message)); }
+  void Post(Message message) { mailbox_.Push(std::move(message)); }
   void Run();
   absl::Time NextDeadline() const;
   void Tick(absl::Time now);
@@ -170,7 +170,7 @@ class Coordinator final : public transport::TransportEvents, public LeaseBrokerE
   transport::Transport* transport_ = nullptr;
   LeaseBroker* broker_ = nullptr;
   LoopPort* loop_ = nullptr;
-  BoundedQueue<Message> queue_;
+  Mailbox<Message> mailbox_;  // peers are few, and what each may say is bounded
 
   // Owned by the thread.
   lease::Donor donor_;

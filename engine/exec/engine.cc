@@ -14,7 +14,7 @@
 #include "absl/synchronization/mutex.h"
 #include "common/base/status_macros.h"
 #include "common/log/log.h"
-#include "common/sync/bounded_queue.h"
+#include "common/sync/mailbox.h"
 #include "engine/exec/engine_metrics.h"
 #include "engine/exec/lease_messages.h"
 #include "engine/exec/lease_port.h"
@@ -38,7 +38,7 @@ using Message = std::variant<std::unique_ptr<LiveRequest>, CancelMessage, LeaseM
 // Nothing wakes a loop whose plan was empty because memory is on its way, if that way ends in silence.
 constexpr absl::Duration kPatience = absl::Milliseconds(20);
 
-// The face of the loop: who is live, what the load is, and the queue through which the loop hears of everything.
+// The face of the loop: who is live, what the load is, and the mailbox through which the loop hears of everything.
 class EngineImpl final : public Engine, private LoopObserver {
  public:
   EngineImpl(const EngineOptions& options, const backend::KvLayout& layout, const RequestLimits& limits,
@@ -49,8 +49,7 @@ class EngineImpl final : public Engine, private LoopObserver {
         limits_(limits),
         clock_(clock),
         metrics_(metrics, {.block_tokens = options.block_tokens, .num_blocks = arena->num_blocks()}),
-        queue_(options.max_waiting_requests),
-        lease_port_([this](LeaseMessage message) { queue_.PushUrgent(std::move(message)); }, &urgency_, &clock_),
+        lease_port_([this](LeaseMessage message) { mailbox_.Push(std::move(message)); }, &urgency_, &clock_),
         loop_(options, std::move(model), std::move(arena), clock, &metrics_, this) {}
   ~EngineImpl() override { Drain(absl::InfinitePast()); }
 
@@ -65,7 +64,7 @@ class EngineImpl final : public Engine, private LoopObserver {
     thread_ = std::thread([this] { Run(); });
   }
   absl::Status Submit(Request request, std::unique_ptr<ResponseSink> sink) override;
-  void Cancel(const std::string& request_id) override { queue_.PushUrgent(CancelMessage{request_id}); }
+  void Cancel(const std::string& request_id) override { mailbox_.Push(CancelMessage{request_id}); }
   EngineLoad Load() const override {
     absl::MutexLock lock(&mutex_);
     EngineLoad load = LoadLocked();
@@ -92,7 +91,7 @@ class EngineImpl final : public Engine, private LoopObserver {
   const RequestLimits limits_;
   const Clock& clock_;
   EngineMetrics metrics_;
-  BoundedQueue<Message> queue_;
+  Mailbox<Message> mailbox_;  // requests are bounded by EnqueueLocked, words of leases by the leases
   Urgency urgency_;
   LeasePort lease_port_;
 
@@ -134,7 +133,7 @@ absl::Status EngineImpl::EnqueueLocked(std::unique_ptr<LiveRequest> request) {
     return absl::ResourceExhaustedError(absl::StrCat(not_started_, " requests wait already; at most ",
                                                      options_.max_waiting_requests, " may: try again later"));
   }
-  queue_.PushUrgent(std::move(request));  // within the bound above: what is said of leases takes nobody's place
+  mailbox_.Push(std::move(request));
   live_ids_.insert(id);
   ++not_started_;
   metrics_.SetLoad(LoadLocked());
@@ -168,7 +167,7 @@ void EngineImpl::OnLoad(const EngineLoad& load) {
 void EngineImpl::Run() {
   bool computing = true;
   while (!ends_now_ && !(ends_when_idle_ && !loop_.has_work())) {
-    for (Message& message : queue_.TakeAll(computing ? absl::ZeroDuration() : Patience())) Handle(std::move(message));
+    for (Message& message : mailbox_.TakeAll(computing ? absl::ZeroDuration() : Patience())) Handle(std::move(message));
     if (ends_now_) break;
     computing = loop_.has_work() && loop_.Step();
     if (!computing) loop_.Attend();
@@ -206,10 +205,10 @@ void EngineImpl::Drain(absl::Time deadline) {
     if (loop_ended_ && !thread_.joinable()) return;
     if (const absl::Duration patience = deadline - clock_.Now();
         thread_.joinable() && patience > absl::ZeroDuration()) {
-      queue_.PushUrgent(FinishMessage{});
+      mailbox_.Push(FinishMessage{});
       mutex_.AwaitWithTimeout(absl::Condition(&loop_ended_), patience);
     }
-    queue_.PushUrgent(StopMessage{});
+    mailbox_.Push(StopMessage{});
   }
   if (thread_.joinable()) {
     thread_.join();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the coordinator and the transport tell the step loop, as messages of its queue.
+// What the coordinator and the transport tell the step loop, as messages in its mailbox.
 #pragma once
 
 #include <cstdint>

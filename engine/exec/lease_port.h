@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The coordinator's words as messages of the loop's queue; a step under way hears at once what concerns it.
+// The coordinator's words as messages in the loop's mailbox; a step under way hears at once what concerns it.
 //
-//   LeasePort port([&queue](LeaseMessage message) { queue.PushUrgent(std::move(message)); }, &urgency, &clock);
+//   LeasePort port([&mailbox](LeaseMessage message) { mailbox.Push(std::move(message)); }, &urgency, &clock);
 //   coordinator.Start(&transport, &broker, &port);
 #pragma once
 

@@ -17,119 +17,19 @@ ratios hold on a noisy machine, absolute times do not. Ends with 1 if a figure m
 """
 import argparse
 import concurrent.futures
-import math
 import os
 import pathlib
 import platform
-import random
 import re
 import statistics
 import sys
-import tempfile
 import threading
 import time
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "e2e"))
-import grpc  # noqa: E402
-from conftest import ROOT, SMOLLM2, Cluster, Process, python_stubs  # noqa: E402
+import grpc
+from sides import TOKEN_BYTES, Asker, Bench, interval, percentile, ratio_interval
 
-TOKEN_BYTES = 30 * 2 * 3 * 64 * 2  # bf16 KV of a SmolLM2 token: layers, K and V, KV heads, head size, bytes
-VOCABULARY = (100, 40000)
-
-
-def percentile(values, p):
-    """Nearest rank: the least of them that p % are not above."""
-    return sorted(values)[max(0, math.ceil(len(values) * p / 100) - 1)]
-
-
-def interval(values, rng, rounds=2000):
-    """95 % bootstrap interval of the median."""
-    medians = sorted(statistics.median(rng.choices(values, k=len(values))) for _ in range(rounds))
-    return medians[int(rounds * 0.025)], medians[int(rounds * 0.975)]
-
-
-def ratio_interval(above, below, p, rng, rounds=2000):
-    """95 % bootstrap interval of the ratio of two sides' percentiles; the same request stands at the same place in both."""
-    pairs, ratios = list(zip(above, below)), []
-    for _ in range(rounds):
-        a, b = zip(*rng.choices(pairs, k=len(pairs)))
-        ratios.append(percentile(a, p) / percentile(b, p))
-    return sorted(ratios)[int(rounds * 0.025)], sorted(ratios)[int(rounds * 0.975)]
-
-
-class Answer:
-    """One greedy answer: ids, time to the first token, gaps between tokens, tokens found in caches."""
-
-    def __init__(self, stub, pb, prompt, tokens, model="chat"):
-        request = pb.GenerateRequest(model=model, token_ids=pb.TokenIds(ids=prompt),
-                                     sampling=pb.Sampling(temperature=0, max_tokens=tokens, ignore_eos=True))
-        self.ids, times, begun = [], [], time.monotonic()
-        for message in stub.Generate(request, timeout=600):
-            self.ids += message.token_ids
-            if message.token_ids:
-                times.append(time.monotonic())
-            if message.HasField("usage"):
-                self.usage = message.usage
-        self.ttft, self.seconds = times[0] - begun, times[-1] - begun
-        self.computed = len(prompt) - self.usage.cached_tokens.local - self.usage.cached_tokens.donor
-        self.tpot = (times[-1] - times[0]) / max(1, len(self.ids) - 1)
-        self.longest_gap = max((b - a for a, b in zip(times, times[1:])), default=0)
-
-
-class Side:
-    """One cluster of a comparison: the chat engine with `own` tokens of memory, and a donor for each of `donors`."""
-
-    def __init__(self, bench, name, own, donors=(), chat_flags=(), donor_flags=(), window="1s", broker_flags=()):
-        self.name, self.bench = name, bench
-        self.folder = pathlib.Path(tempfile.mkdtemp(prefix=f"{name}-", dir=bench.folder))
-        self.cluster = Cluster(bench.binaries, self.folder)
-        self.cluster.start_broker(f"--scale_down_window={window}", *broker_flags)
-        self.cluster.start_gateway()
-        threads = f"--threads={bench.args.threads}"
-        self.donors = [self.cluster.start_engine(bench.args.model, f"donor{i}", threads, f"--kv_cache_bytes={tokens * TOKEN_BYTES}",
-                                                 *donor_flags) for i, tokens in enumerate(donors)]
-        self.chat = self.cluster.start_engine(bench.args.model, "chat", threads, f"--kv_cache_bytes={own * TOKEN_BYTES}",
-                                              *chat_flags)
-        self.cluster.wait_models("chat", *(f"donor{i}" for i in range(len(donors))))
-        self.stub = bench.rpc.GenerateServiceStub(grpc.insecure_channel(self.cluster.gateway.grpc))
-
-    def ask(self, prompt, tokens, model="chat"):
-        return Answer(self.stub, self.bench.pb, prompt, tokens, model)
-
-
-class Bench:
-    def __init__(self, args):
-        self.args, self.binaries = args, pathlib.Path(args.bin).resolve()
-        self.rng = random.Random(args.seed)
-        self.sides = []
-        self.missed = 0
-
-    def asked(self, what, value, limit, least=False):
-        """One figure beside what was asked of it: `limit` at most, or at the least; True where it is a yes or no."""
-        good = value >= limit if least else value <= limit if limit is not True else value
-        bound = "" if limit is True else f", asked: {'at least' if least else 'at most'} {limit:g}"
-        print(f"{'ok' if good else 'MISSED':8}{what}: {value if limit is True else f'{value:.4g}'}{bound}")
-        self.missed += not good
-
-    def __enter__(self):
-        self.temporary = tempfile.TemporaryDirectory(prefix="swiftcache-bench-")
-        self.folder = pathlib.Path(self.temporary.name)
-        (self.folder / "stubs").mkdir()
-        self.pb, self.rpc = python_stubs(self.folder / "stubs")
-        return self
-
-    def __exit__(self, *_):
-        for side in self.sides:
-            side.cluster.stop()
-            side.cluster.cleanup()
-        self.temporary.cleanup()
-
-    def side(self, *args, **kwargs):
-        self.sides.append(Side(self, *args, **kwargs))
-        return self.sides[-1]
-
-    def tokens(self, count):
-        return [self.rng.randrange(*VOCABULARY) for _ in range(count)]
+from conftest import ROOT, SMOLLM2, Cluster, Process  # of tests/e2e, which sides put on the path
 
 
 class Conversations:
@@ -345,47 +245,6 @@ def reclaim(bench):
             bench.asked("longest reclaim in a step, ms (deadline and 2)", max(times) * 1e3, 52)
         elif not decodes:
             bench.asked("p99 of reclaims from an idle borrower, ms", percentile(times, 99) * 1e3, 5)
-
-
-class Asker:
-    """Registers as an engine beside the one of a side, and only asks for memory: what it is granted it never maps."""
-
-    def __init__(self, side, number):
-        from swiftcache.v1 import broker_pb2, broker_pb2_grpc
-        self.pb, self.side = broker_pb2, side
-        self.broker = broker_pb2_grpc.BrokerServiceStub(grpc.insecure_channel(side.cluster.broker.grpc))
-        watch = self.broker.Watch(broker_pb2.WatchRequest(watcher="asker"))
-        info = next(watch).snapshot.engines[0].info
-        watch.cancel()
-        info.name = info.model_name = "asker"
-        info.instance_id, info.state, info.address = f"asker-{number}", broker_pb2.STARTING, ""
-        self.me = {"name": info.name, "instance_id": info.instance_id}
-        self.me["incarnation"] = self.broker.Register(broker_pb2.RegisterRequest(engine=info)).incarnation
-
-    def lent(self):
-        """Bytes."""
-        donor = self.side.chat
-        return donor.metric("swiftcache_kv_blocks", state="leased_out") * 16 * TOKEN_BYTES
-
-    def borrow(self, want):
-        """Seconds until all of it was granted."""
-        begun = time.monotonic()
-        answer = self.broker.RequestLease(self.pb.RequestLeaseRequest(**self.me, request_key="1", want_bytes=want, waiting_tokens=1))
-        got = sum(lease.num_bytes for lease in answer.leases)
-        assert got >= want, f"{got} of {want} bytes: {answer.shortage}"
-        while self.lent() < want:
-            time.sleep(0.002)
-        return time.monotonic() - begun, answer.leases
-
-    def give_back(self, leases):
-        for lease in leases:
-            try:
-                self.broker.RevokeLease(self.pb.RevokeLeaseRequest(lease_id=lease.lease_id))
-            except grpc.RpcError as error:
-                assert error.code() is grpc.StatusCode.NOT_FOUND, error  # it has ended: an asker keeps nothing alive
-        while self.lent() > 0:
-            time.sleep(0.01)
-        self.broker.Deregister(self.pb.DeregisterRequest(name=self.me["name"], instance_id=self.me["instance_id"]))
 
 
 def lend(bench):

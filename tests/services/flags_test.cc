@@ -109,6 +109,8 @@ TEST(FlagsTest, UnknownFlagsAndMissingOnesAreOneLine) {
   ExpectOneLine(Parsed({"--model=m", "--max-num-seqs=3"}), "--max-num-seqs=3 (did you mean --max_num_seqs?)");
   EXPECT_THAT(Parsed({"--model=m", "--no-such-flag"}).error, Not(HasSubstr("did you mean")));
   ExpectOneLine(Parsed({"model.gguf"}), "--model is required (did you mean --model=model.gguf?)");
+  ExpectOneLine(Parsed({"--max_num_seqs=3"}), "--model is required;");
+  ExpectOneLine(Parsed({"--modle=m"}), "unknown flag or argument: --modle=m;");
   ExpectOneLine(Parsed({"--model"}), "--model");
 }
 

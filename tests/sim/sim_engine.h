@@ -104,7 +104,7 @@ class SimEngine final : public ChannelEvents, public LoopEvents {
   void OnWantsMemory(int64_t blocks) override;
   void OnNeedsOwn(int64_t blocks) override;
 
-  // The broker's client.
+  // The broker's client (sim_engine_client.cc).
   using Serve = std::function<std::function<void()>(SimBroker&)>;
   /// Calls whoever has the broker's address when it arrives; where nobody has, it fails at once, as a refused
   /// connection does.

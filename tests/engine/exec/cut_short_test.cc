@@ -68,9 +68,10 @@ class CutShortTest : public testing::Test {
   std::vector<int32_t> reader_prompt_;
 };
 
+// A quarter of the time until then is a step's (LeasePort::kStepDivisor), the rest is for what drains.
 TEST_F(CutShortTest, AStepThatWouldOutlastTheRevocationOfALeaseThatItReadsIsCutAtTheNextLayer) {
   const auto reader = StartReader();
-  EXPECT_EQ(LayersRun(absl::Milliseconds(2), [&] { Revoke(absl::Milliseconds(12)); }), 3);
+  EXPECT_EQ(LayersRun(absl::Milliseconds(2), [&] { Revoke(absl::Milliseconds(60)); }), 3);
   EXPECT_EQ(reader->tokens().size(), 1) << "nothing of it is sampled";
   harness_.RunAll();
   ExpectRight(*reader, reader_prompt_);
@@ -79,7 +80,7 @@ TEST_F(CutShortTest, AStepThatWouldOutlastTheRevocationOfALeaseThatItReadsIsCutA
 
 TEST_F(CutShortTest, AStepThatEndsInTimeIsNotCut) {
   const auto reader = StartReader();
-  EXPECT_EQ(LayersRun(absl::Milliseconds(2), [&] { Revoke(absl::Milliseconds(50)); }), kDeepLayers);
+  EXPECT_EQ(LayersRun(absl::Milliseconds(2), [&] { Revoke(absl::Milliseconds(100)); }), kDeepLayers);
   EXPECT_EQ(reader->tokens().size(), 2);
   harness_.RunAll();
   ExpectRight(*reader, reader_prompt_);
@@ -88,7 +89,7 @@ TEST_F(CutShortTest, AStepThatEndsInTimeIsNotCut) {
 TEST_F(CutShortTest, AStepThatIsNearlyDoneIsNotCut) {
   const auto reader = StartReader();
   EXPECT_EQ(LayersRun(
-                absl::Milliseconds(30), [&] { Revoke(absl::Milliseconds(50)); }, /*after=*/9),
+                absl::Milliseconds(30), [&] { Revoke(absl::Milliseconds(200)); }, /*after=*/9),
             kDeepLayers);
   EXPECT_EQ(reader->tokens().size(), 2);
   harness_.RunAll();

@@ -10,8 +10,10 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <variant>
 #include <vector>
 
+#include "engine/exec/lease_port.h"
 #include "engine/exec/step_loop.h"
 #include "tests/engine/exec/loop_harness.h"
 #include "tests/fakes/fake_transport.h"
@@ -27,7 +29,7 @@ struct SharingOptions {
 };
 
 /// The loop is stepped by the test's thread; the coordinator has its own.
-class SharingHarness : private LoopObserver, private coordinator::LoopPort {
+class SharingHarness : private LoopObserver {
  public:
   explicit SharingHarness(const SharingOptions& options)
       : model_(options.model),
@@ -55,7 +57,7 @@ class SharingHarness : private LoopObserver, private coordinator::LoopPort {
     loop_ = std::make_unique<StepLoop>(engine, std::make_unique<FakeModel>(model), std::move(owned), clock_, &metrics_,
                                        static_cast<LoopObserver*>(this));
     loop_->Share({.transport = &transport_, .coordinator = &coordinator_, .urgency = &urgency_});
-    coordinator_.Start(&transport_, &broker_, this);
+    coordinator_.Start(&transport_, &broker_, &port_);
   }
   ~SharingHarness() override { coordinator_.Stop(absl::InfinitePast()); }
 
@@ -185,35 +187,22 @@ class SharingHarness : private LoopObserver, private coordinator::LoopPort {
   void OnEnded(const LiveRequest&) override {}
   void OnLoad(const EngineLoad&) override {}
 
-  void Clear(kv::LeaseId id, const lease::Extent& extent) override { Push("Clear", id, ClearMessage{id, extent}); }
-  void StopClearing(kv::LeaseId id) override { Push("StopClearing", id, StopClearingMessage{id}); }
-  void TakeBack(kv::LeaseId id, const lease::Extent& extent) override {
-    Push("TakeBack", id, TakeBackMessage{id, extent, clock_.Now()});
-  }
-  void Use(kv::LeaseId id, int64_t num_blocks, const std::string& donor, const transport::LeaseView& view) override {
-    Push("Use", id, UseMessage{id, num_blocks, donor, view});
-  }
-  void Drain(kv::LeaseId id, absl::Time until) override {
-    urgency_.WantedBack(id, until);
-    Push("Drain", id, DrainMessage{id, until});
-  }
-  void Lose(kv::LeaseId id) override {
-    urgency_.Lost(id, clock_.Now());
-    Push("Lose", id, LoseMessage{id});
-  }
-  void Stored(transport::Ticket ticket, const absl::Status& status) override {
-    Push("Stored", kv::LeaseId(ticket.value()), StoredMessage{ticket, status});
-  }
-  void Lendable(int64_t bytes, const std::string& shortage) override {
-    Push("Lendable", kv::LeaseId(bytes), LendableMessage{bytes, shortage});
-  }
-  void Push(const char* what, kv::LeaseId id, LeaseMessage message) {
+  void Push(LeaseMessage message) {
+    const std::string name = std::visit([](const auto& m) { return NameOf(m); }, message);
     {
       absl::MutexLock lock(&mutex_);
       messages_.push_back(std::move(message));
     }
-    heard_.Add(absl::StrCat(what, " ", id.value()));
+    heard_.Add(name);
   }
+  static std::string NameOf(const ClearMessage& m) { return absl::StrCat("Clear ", m.id.value()); }
+  static std::string NameOf(const StopClearingMessage& m) { return absl::StrCat("StopClearing ", m.id.value()); }
+  static std::string NameOf(const TakeBackMessage& m) { return absl::StrCat("TakeBack ", m.id.value()); }
+  static std::string NameOf(const UseMessage& m) { return absl::StrCat("Use ", m.id.value()); }
+  static std::string NameOf(const DrainMessage& m) { return absl::StrCat("Drain ", m.id.value()); }
+  static std::string NameOf(const LoseMessage& m) { return absl::StrCat("Lose ", m.id.value()); }
+  static std::string NameOf(const StoredMessage& m) { return absl::StrCat("Stored ", m.ticket.value()); }
+  static std::string NameOf(const LendableMessage& m) { return absl::StrCat("Lendable ", m.bytes); }
   // A moment, or less if the coordinator says something.
   void WaitForWord() {
     const auto spoken = [this] {
@@ -235,6 +224,7 @@ class SharingHarness : private LoopObserver, private coordinator::LoopPort {
   Urgency urgency_;
   absl::Mutex mutex_;
   std::vector<LeaseMessage> messages_ ABSL_GUARDED_BY(mutex_);
+  LeasePort port_{[this](LeaseMessage message) { Push(std::move(message)); }, &urgency_, &clock_};
   coordinator::Coordinator coordinator_;
   kv::Arena* arena_ = nullptr;
   std::unique_ptr<StepLoop> loop_;
