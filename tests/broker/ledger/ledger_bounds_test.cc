@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+// The largest numbers, arenas and tables of leases.
+#include <cstdint>
+#include <limits>
+
+#include "tests/broker/ledger/ledger_fixture.h"
+
+namespace swiftcache::broker::ledger {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+TEST_F(LedgerTest, NumbersOfAnyMagnitudeAreCounted) {
+  constexpr int64_t kMax = std::numeric_limits<int64_t>::max();
+  for (const elastic::PolicyKind kind : {elastic::PolicyKind::kDefault, elastic::PolicyKind::kPaper}) {
+    Options options = TestOptions();
+    options.elastic.kind = kind;
+    Restart(1, options);
+    Enter(EngineOf("code"));
+    Enter(EngineOf("chat"));
+    Lease lease = Active("chat", 10);
+    const auto order = ledger_->ScaleUp(PartyOf("code"), kMax, now_);
+    ASSERT_TRUE(order.ok()) << order.status();
+    EXPECT_THAT(*order, ::testing::ElementsAre(lease.id));
+    const auto lendable = ledger_->ReportWindow(
+        PartyOf("code"),
+        {.used_blocks = 10, .waiting_blocks = kMax, .window_max_request_tokens = kMax, .window_peak_blocks = kMax},
+        now_);
+    ASSERT_TRUE(lendable.ok()) << lendable.status();
+    EXPECT_LE(*lendable, 10) << "no more than what is lent";
+    lease.borrower_blocks = kMax;
+    Restart(2, options);  // and the donor claims it at the next broker
+    ledger_->Enter(EngineOf("code"), {lease}, now_);
+    EXPECT_TRUE(ledger_->Snapshot().empty());
+  }
+}
+
+// The largest arena that membership lets in: 2^50 bytes.
+Engine HugeEngine(const std::string& name, int64_t block_bytes) {
+  Engine engine = EngineOf(name);
+  engine.block_bytes = block_bytes;
+  engine.num_blocks = (int64_t{1} << 50) / block_bytes;
+  return engine;
+}
+
+TEST_F(LedgerTest, ArenasOfAnySizeAddUpAndTheirHeadroomIsKept) {
+  for (const elastic::PolicyKind kind : {elastic::PolicyKind::kDefault, elastic::PolicyKind::kPaper}) {
+    Options options = TestOptions();
+    options.elastic = {.kind = kind, .headroom_percent = 100};
+    Restart(1, options);
+    Enter(HugeEngine("chat", 4), {}, HugeEngine("chat", 4).num_blocks);
+    const bool keeps_all = kind == elastic::PolicyKind::kDefault;
+    for (int64_t i = 0; i < 4; ++i) Enter(HugeEngine(absl::StrCat("donor-", i), 4));
+    const auto answer = ledger_->RequestLease(PartyOf("chat"),
+                                              {.key = "k", .want_bytes = INT64_MAX, .waiting_tokens = INT64_MAX}, now_);
+    ASSERT_TRUE(answer.ok()) << answer.status();
+    EXPECT_EQ(TotalBlocks(answer->leases) * 4 + answer->lendable_bytes, keeps_all ? 0 : int64_t{4} << 50);
+  }
+}
+
+TEST_F(LedgerTest, AnAnswerMakesABoundedNumberOfLeasesAndTheNextOneGoesOn) {
+  Enter(HugeEngine("code", kBlock));
+  Enter(EngineOf("other"), {}, kBlocks);
+  const Lease others = Active("other", 10);
+  now_ += TestOptions().min_hold;
+  Enter(HugeEngine("chat", kBlock), {}, HugeEngine("chat", kBlock).num_blocks);
+  const auto ask = [&](const char* key) {
+    const auto answer = ledger_->RequestLease(PartyOf("chat"),
+                                              {.key = key, .want_bytes = INT64_MAX, .waiting_tokens = INT64_MAX}, now_);
+    EXPECT_TRUE(answer.ok()) << answer.status();
+    return answer.value_or(Answer{});
+  };
+  const Answer first = ask("1"), again = ask("1"), second = ask("2");
+  EXPECT_THAT(first.leases, SizeIs(kMaxLeasesPerAnswer));
+  EXPECT_EQ(first.shortage, "") << "there is more, for the next question";
+  EXPECT_EQ(again.leases, first.leases);
+  EXPECT_THAT(second.leases, SizeIs(kMaxLeasesPerAnswer));
+  EXPECT_EQ(BlocksOf("chat"), 2 * 10 * static_cast<int64_t>(kMaxLeasesPerAnswer));
+  EXPECT_EQ(Current(others.id), others) << "nobody loses memory while there is free memory";
+}
+
+TEST_F(LedgerTest, NobodyLendsOrBorrowsOnMoreLeasesThanTheLimit) {
+  Enter(HugeEngine("code", kBlock));
+  Enter(HugeEngine("more", kBlock));
+  Enter(EngineOf("chat"), {}, kBlocks);
+  std::vector<Lease> claims;
+  for (int64_t i = 0; i < 3 * static_cast<int64_t>(kMaxLeasesASide); ++i) {
+    claims.push_back({.id = LeaseId(i + 1),
+                      .donor = PartyOf("code"),
+                      .borrower = PartyOf("chat"),
+                      .extent = {.first_block = i, .num_blocks = 1},
+                      .num_bytes = kBlock,
+                      .borrower_blocks = 1,
+                      .epoch = Epoch(1),
+                      .state = LeaseState::kGranted,
+                      .channel = "/run/code",
+                      .capability = "c"});
+  }
+  ledger_->Enter(HugeEngine("code", kBlock), claims, now_);
+  EXPECT_THAT(ledger_->Snapshot(), SizeIs(2 * kMaxLeasesASide));
+  Restart(2);  // the borrower comes first now
+  Enter(EngineOf("chat"), claims, kBlocks);
+  Enter(HugeEngine("code", kBlock), claims);
+  Enter(HugeEngine("more", kBlock));
+  EXPECT_THAT(ledger_->Snapshot(), SizeIs(2 * kMaxLeasesASide));
+  const Answer answer = Request("chat", 10);
+  EXPECT_THAT(answer.leases, IsEmpty());
+  EXPECT_THAT(answer.shortage, HasSubstr("borrows on 4096 leases, the most"));
+  Enter(EngineOf("other"), {}, kBlocks);
+  for (const Lease& lease : Request("other", 10).leases) EXPECT_EQ(lease.donor, PartyOf("more"));
+}
+
+}  // namespace
+}  // namespace swiftcache::broker::ledger

@@ -1,0 +1,214 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a new broker learns of leases from those who hold them, and what they may claim.
+#include <cstdint>
+
+#include "tests/broker/ledger/ledger_fixture.h"
+
+namespace swiftcache::broker::ledger {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+class LedgerRestartTest : public LedgerTest {
+ protected:
+  void SetUp() override {
+    Enter(EngineOf("chat"), {}, kBlocks);
+    Enter(EngineOf("code"));
+    lease_ = Active("chat", 10);
+    Restart(2);
+  }
+  Lease lease_;
+};
+
+TEST_F(LedgerRestartTest, TheTableIsRebuiltFromWhatBothHold) {
+  for (const bool borrower_first : {false, true}) {
+    Restart(3);
+    if (borrower_first) ledger_->Enter(EngineOf("chat"), {lease_}, now_);
+    ledger_->Enter(EngineOf("code"), {lease_}, now_);
+    if (!borrower_first) ledger_->Enter(EngineOf("chat"), {lease_}, now_);
+    now_ += absl::Hours(1);
+    ledger_->Tick(now_);
+    EXPECT_EQ(Current(lease_.id), lease_);
+  }
+}
+
+TEST_F(LedgerRestartTest, TheBorrowerKnowsWhetherItHasMappedTheLease) {
+  Lease as_donor = lease_;
+  as_donor.state = LeaseState::kGranted;
+  ledger_->Enter(EngineOf("chat"), {lease_}, now_);
+  ledger_->Enter(EngineOf("code"), {as_donor}, now_);
+  EXPECT_EQ(Current(lease_.id).state, LeaseState::kActive);
+  Restart(3);
+  ledger_->Enter(EngineOf("code"), {as_donor}, now_);
+  ledger_->Enter(EngineOf("chat"), {lease_}, now_);
+  EXPECT_EQ(Current(lease_.id).state, LeaseState::kActive);
+}
+
+TEST_F(LedgerRestartTest, ALeaseThatOnlyTheBorrowerKnowsDiesOnceTheDonorIsThere) {
+  ledger_->Enter(EngineOf("chat"), {lease_}, now_);
+  EXPECT_THAT(ledger_->TakeChanges(), IsEmpty());
+  ledger_->Enter(EngineOf("code"), {}, now_);
+  EXPECT_THAT(Told(lease_.id), ElementsAre(LeaseState::kReleased));
+  ledger_->Enter(EngineOf("chat"), {lease_}, now_);
+  EXPECT_THAT(Told(lease_.id), ElementsAre(LeaseState::kReleased));
+}
+
+TEST_F(LedgerRestartTest, ALeaseWhoseDonorNeverComesDiesAfterTwoHeartbeats) {
+  ledger_->Enter(EngineOf("chat"), {lease_}, now_);
+  EXPECT_EQ(ledger_->NextDeadline(), now_ + absl::Seconds(2));
+  now_ += absl::Seconds(2);
+  ledger_->Tick(now_);
+  EXPECT_THAT(Told(lease_.id), ElementsAre(LeaseState::kReleased));
+  EXPECT_EQ(ledger_->NextDeadline(), std::nullopt);
+}
+
+TEST_F(LedgerRestartTest, ALeaseThatOnlyTheDonorKnowsIsRevokedAfterTwoHeartbeats) {
+  ledger_->Enter(EngineOf("code"), {lease_}, now_);
+  EXPECT_THAT(Told(lease_.id), ElementsAre(LeaseState::kActive));
+  now_ += absl::Seconds(2) - absl::Milliseconds(1);
+  ledger_->Tick(now_);
+  EXPECT_THAT(Told(lease_.id), IsEmpty());
+  now_ += absl::Milliseconds(1);
+  ledger_->Tick(now_);
+  EXPECT_THAT(Told(lease_.id), ElementsAre(LeaseState::kRevoking));
+}
+
+TEST_F(LedgerRestartTest, ABorrowerThatReportsALeaseActiveHasConfirmedIt) {
+  ledger_->Enter(EngineOf("chat"), {}, now_);
+  Lease granted = lease_;
+  granted.state = LeaseState::kGranted;
+  ledger_->Enter(EngineOf("code"), {granted}, now_);
+  ASSERT_TRUE(Report("chat", lease_.id, ReportKind::kActive).ok());
+  now_ += absl::Hours(1);
+  ledger_->Tick(now_);
+  EXPECT_EQ(Current(lease_.id).state, LeaseState::kActive);
+}
+
+TEST_F(LedgerRestartTest, ABorrowerWhoseDonorHasNotComeYetIsToReportAgain) {
+  ledger_->Enter(EngineOf("chat"), {lease_}, now_);
+  EXPECT_EQ(Report("chat", lease_.id, ReportKind::kActive).code(), absl::StatusCode::kUnavailable);
+  ledger_->Enter(EngineOf("code"), {lease_}, now_);
+  EXPECT_TRUE(Report("chat", lease_.id, ReportKind::kActive).ok());
+}
+
+TEST_F(LedgerRestartTest, ABorrowerWhoseDonorNeverComesIsToForget) {
+  ledger_->Enter(EngineOf("chat"), {lease_}, now_);
+  now_ += absl::Seconds(2);
+  ledger_->Tick(now_);
+  EXPECT_EQ(Report("chat", lease_.id, ReportKind::kActive).code(), absl::StatusCode::kNotFound);
+}
+
+TEST_F(LedgerRestartTest, ALeaseInUseThatItsBorrowerDoesNotClaimIsRevokedAtOnce) {
+  ledger_->Enter(EngineOf("code"), {lease_}, now_);
+  ledger_->Enter(EngineOf("chat"), {}, now_);
+  EXPECT_THAT(Told(lease_.id), ElementsAre(LeaseState::kActive, LeaseState::kRevoking));
+}
+
+TEST_F(LedgerRestartTest, ConflictingClaimsGoToTheOwner) {
+  Lease others = lease_;
+  others.id = LeaseId(77);
+  others.borrower = PartyOf("other");
+  ledger_->Enter(EngineOf("chat"), {lease_}, now_);
+  ledger_->Enter(EngineOf("other"), {others}, now_);
+  ledger_->Enter(EngineOf("code"), {others}, now_);
+  EXPECT_TRUE(Known(others.id));
+  EXPECT_FALSE(Known(lease_.id));
+  EXPECT_THAT(Told(lease_.id), ElementsAre(LeaseState::kReleased));
+}
+
+TEST_F(LedgerRestartTest, AFalseClaimOfALivingLeaseIsToldToNobody) {
+  Lease stolen = lease_;
+  stolen.borrower = PartyOf("thief");
+  ledger_->Enter(EngineOf("thief"), {stolen}, now_);  // before its owner is there
+  ledger_->Enter(EngineOf("code"), {lease_}, now_);
+  ledger_->Enter(EngineOf("chat"), {lease_}, now_);
+  ledger_->Enter(EngineOf("thief"), {stolen}, now_);  // and after
+  now_ += absl::Hours(1);
+  ledger_->Tick(now_);
+  EXPECT_THAT(Told(lease_.id), ElementsAre(LeaseState::kActive)) << "no word of its end";
+  EXPECT_EQ(Current(lease_.id), lease_);
+}
+
+TEST_F(LedgerRestartTest, TheEndOfAClaimNamesNobodyButTheClaimant) {
+  const auto ends = [&] {
+    std::vector<std::pair<Party, Party>> parties;
+    for (const Change& change : ledger_->TakeChanges()) parties.emplace_back(change.lease.donor, change.lease.borrower);
+    return parties;
+  };
+  ledger_->Enter(EngineOf("code"), {}, now_);
+  ledger_->Enter(EngineOf("chat"), {lease_}, now_);
+  EXPECT_THAT(ends(), ElementsAre(std::pair(Party(), PartyOf("chat"))));
+  Lease bad = lease_;
+  ++bad.num_bytes;
+  ledger_->Enter(EngineOf("code"), {bad}, now_);
+  EXPECT_THAT(ends(), ElementsAre(std::pair(PartyOf("code"), Party())));
+}
+
+TEST_F(LedgerRestartTest, ADonorCannotClaimOneExtentTwice) {
+  Lease twin = lease_;
+  twin.id = LeaseId(77);
+  twin.extent.first_block -= 5;
+  ledger_->Enter(EngineOf("code"), {lease_, twin}, now_);
+  EXPECT_TRUE(Known(lease_.id));
+  EXPECT_FALSE(Known(twin.id));
+  EXPECT_THAT(Told(twin.id), ElementsAre(LeaseState::kReleased));
+}
+
+TEST_F(LedgerRestartTest, ClaimsThatCannotBeAreEnded) {
+  const auto expect_refused = [&](const char* what, auto change) {
+    Restart(3);
+    Lease bad = lease_;
+    change(bad);
+    ledger_->Enter(EngineOf("code"), {bad}, now_);
+    EXPECT_THAT(ledger_->Snapshot(), IsEmpty()) << what;
+    ExpectSound();
+  };
+  expect_refused("beyond the arena", [](Lease& l) { l.extent.first_block = kBlocks - 1; });
+  expect_refused("negative", [](Lease& l) { l.extent.first_block = -10; });
+  expect_refused("wraps", [](Lease& l) { l.extent.num_blocks = INT64_MAX; });
+  expect_refused("bytes", [](Lease& l) { ++l.num_bytes; });
+  expect_refused("no epoch", [](Lease& l) { l.epoch.reset(); });
+  expect_refused("to itself", [](Lease& l) { l.borrower = l.donor; });
+  expect_refused("no capability", [](Lease& l) { l.capability.clear(); });
+  expect_refused("an offer", [](Lease& l) { l.state = LeaseState::kOffered; });
+  expect_refused("an end", [](Lease& l) { l.state = LeaseState::kFenced; });
+  expect_refused("no id", [](Lease& l) { l.id = LeaseId(0); });
+  expect_refused("somebody else's", [](Lease& l) { l.donor = PartyOf("x"); });
+}
+
+TEST_F(LedgerRestartTest, NewIdsDifferFromThoseOfEarlierBrokers) {
+  ledger_->Enter(EngineOf("code"), {lease_}, now_);
+  Enter(EngineOf("code"), {lease_});
+  Enter(EngineOf("chat"), {lease_}, kBlocks);
+  const Lease next = Request("chat", 10).leases.at(0);
+  EXPECT_NE(next.id, lease_.id);
+  EXPECT_GT(next.id.value(), 0);
+  EXPECT_FALSE(next.extent.Overlaps(lease_.extent));
+}
+
+TEST_F(LedgerTest, AnEngineThatRegistersAgainSaysWhatItHolds) {
+  Enter(EngineOf("chat"), {}, kBlocks);
+  Enter(EngineOf("code"));
+  const Lease kept = Active("chat", 10), dropped = Active("chat", 10);
+  const LeaseId offer = Request("chat", 10).leases.at(0).id;
+  ledger_->Enter(EngineOf("code"), {kept}, now_);
+  EXPECT_EQ(Current(kept.id), kept);
+  EXPECT_FALSE(Known(dropped.id)) << "its owner does not know it";
+  EXPECT_TRUE(Known(offer)) << "it may not have heard of it yet";
+  ledger_->Enter(EngineOf("chat"), {}, now_);
+  EXPECT_EQ(Current(kept.id).state, LeaseState::kRevoking);
+}
+
+TEST_F(LedgerTest, AClaimOfALostAcceptanceIsTheAcceptance) {
+  Enter(EngineOf("chat"), {}, kBlocks);
+  Enter(EngineOf("code"));
+  Lease lease = Request("chat", 10).leases.at(0);
+  lease.state = LeaseState::kGranted;
+  lease.epoch = Epoch(3);
+  ledger_->Enter(EngineOf("code"), {lease}, now_);
+  EXPECT_EQ(Current(lease.id), lease);
+}
+
+}  // namespace
+}  // namespace swiftcache::broker::ledger

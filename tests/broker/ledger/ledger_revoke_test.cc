@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+// Whose leases are taken back: for a donor's scale-up, an operator, a limit or another's fair share.
+#include "tests/broker/ledger/ledger_fixture.h"
+
+namespace swiftcache::broker::ledger {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+// Scale-up.
+
+TEST_F(LedgerTest, ScaleUpNamesTheInnermostLeasesThatCoverTheNeed) {
+  Enter(EngineOf("chat"), {}, kBlocks);
+  Enter(EngineOf("code"));
+  const std::vector<Lease> leases = Request("chat", 50).leases;
+  Activate(leases);
+  const auto order = ledger_->ScaleUp(PartyOf("code"), 11, now_);
+  ASSERT_TRUE(order.ok());
+  EXPECT_THAT(*order, ElementsAre(leases[4].id, leases[3].id));
+  EXPECT_EQ(*ledger_->ScaleUp(PartyOf("code"), 11, now_), *order);
+  EXPECT_THAT(*ledger_->ScaleUp(PartyOf("code"), 1000, now_), SizeIs(5));
+  EXPECT_THAT(*ledger_->ScaleUp(PartyOf("chat"), 1, now_), IsEmpty());
+}
+
+TEST_F(LedgerTest, ScaleUpCountsWhatIsAlreadyUnderWay) {
+  Enter(EngineOf("chat"), {}, kBlocks);
+  Enter(EngineOf("code"));
+  const std::vector<Lease> leases = Request("chat", 50).leases;
+  Activate(leases);
+  ASSERT_TRUE(Report("code", leases[0].id, ReportKind::kRevoking).ok());
+  EXPECT_THAT(*ledger_->ScaleUp(PartyOf("code"), 11, now_), ElementsAre(leases[0].id, leases[4].id));
+}
+
+TEST_F(LedgerTest, ScaleUpTakesFromTheBorrowerThatHasMostForItsWeight) {
+  Enter(EngineOf("rich"), {}, kBlocks);
+  Enter(EngineOf("poor"), {}, kBlocks);
+  Enter(EngineOf("code"));
+  const std::vector<Lease> poors = Request("poor", 10).leases;  // outermost
+  const std::vector<Lease> riches = Request("rich", 30).leases;
+  const std::vector<Lease> innermost = Request("poor", 10).leases;
+  for (const auto& leases : {poors, riches, innermost}) Activate(leases);
+  const auto order = *ledger_->ScaleUp(PartyOf("code"), 40, now_);
+  EXPECT_THAT(order, ElementsAre(riches[2].id, innermost[0].id, riches[1].id, riches[0].id));
+}
+
+// Operators.
+
+TEST_F(LedgerTest, AnOperatorsRevokeIsAskedOfTheDonor) {
+  Enter(EngineOf("chat"), {}, kBlocks);
+  Enter(EngineOf("code"));
+  const Lease lease = Active("chat", 10);
+  ledger_->TakeChanges();
+  EXPECT_TRUE(ledger_->RevokeLease(lease.id, now_).ok());
+  EXPECT_TRUE(ledger_->RevokeLease(lease.id, now_).ok());
+  EXPECT_THAT(Told(lease.id), ElementsAre(LeaseState::kRevoking));
+  ASSERT_TRUE(Report("code", lease.id, ReportKind::kReleased).ok());
+  EXPECT_EQ(ledger_->RevokeLease(lease.id, now_).code(), absl::StatusCode::kNotFound);
+}
+
+TEST_F(LedgerTest, AnOfferThatIsRevokedWhileItsDonorAcceptsKeepsItsEpochAndEndsByTheDonorsWord) {
+  Enter(EngineOf("chat"), {}, kBlocks);
+  Enter(EngineOf("code"));
+  const LeaseId id = Request("chat", 10).leases.at(0).id;
+  ASSERT_TRUE(ledger_->RevokeLease(id, now_).ok());
+  ASSERT_TRUE(Report("code", id, ReportKind::kAccepted, 5).ok());
+  EXPECT_EQ(Current(id).state, LeaseState::kRevoking);
+  EXPECT_EQ(Current(id).epoch, Epoch(5));
+  now_ += absl::Hours(1);
+  ledger_->Tick(now_);
+  EXPECT_TRUE(Known(id)) << "the donor has granted it: only its word ends it";
+  ASSERT_TRUE(Report("code", id, ReportKind::kFenced).ok());
+}
+
+TEST_F(LedgerTest, ALimitRevokesTheNewestLeasesOverItAndBoundsNewOnes) {
+  Enter(EngineOf("chat"), {}, kBlocks);
+  Enter(EngineOf("code"));
+  const std::vector<Lease> leases = Request("chat", 30).leases;
+  Activate(leases);
+  ASSERT_TRUE(ledger_->LimitLease("chat-model", 15 * kBlock, now_).ok());
+  EXPECT_EQ(Current(leases[0].id).state, LeaseState::kActive);
+  EXPECT_EQ(Current(leases[1].id).state, LeaseState::kRevoking);
+  EXPECT_EQ(Current(leases[2].id).state, LeaseState::kRevoking);
+  const Answer refused = Request("chat", 10);
+  EXPECT_THAT(refused.leases, IsEmpty());
+  EXPECT_THAT(refused.shortage, HasSubstr("limit on model 'chat-model'"));
+  ASSERT_TRUE(Report("code", leases[1].id, ReportKind::kReleased).ok());
+  ASSERT_TRUE(Report("code", leases[2].id, ReportKind::kReleased).ok());
+  EXPECT_EQ(TotalBlocks(Request("chat", 10).leases), 5);
+  EXPECT_EQ(ledger_->LimitLease("chat-model", -1, now_).code(), absl::StatusCode::kInvalidArgument);
+  ASSERT_TRUE(ledger_->LimitLease("chat-model", std::nullopt, now_).ok());
+  EXPECT_EQ(TotalBlocks(Request("chat", 10).leases), 10);
+}
+
+// Fairness.
+
+TEST_F(LedgerTest, WhoComesSecondGetsItsShareBack) {
+  Enter(EngineOf("first"), {}, kBlocks);
+  Enter(EngineOf("second"), {}, kBlocks);
+  Enter(EngineOf("code"));
+  Activate(Request("first", 1000, 4000).leases);
+  EXPECT_EQ(BlocksOf("first"), 160);
+  now_ += absl::Seconds(2);
+  const Answer waits = Request("second", 1000, 4000);
+  EXPECT_THAT(waits.leases, IsEmpty());
+  EXPECT_THAT(waits.shortage, HasSubstr("being taken back"));
+  EXPECT_EQ(BlocksOf("first"), 80);
+  for (const Lease& lease : ledger_->Snapshot()) {
+    if (lease.state != LeaseState::kRevoking) continue;
+    ASSERT_TRUE(Report("code", lease.id, ReportKind::kReleased).ok());
+  }
+  const Answer first_again = Request("first", 1000, 4000);
+  EXPECT_THAT(first_again.leases, IsEmpty()) << "the room is the other's";
+  EXPECT_EQ(TotalBlocks(Request("second", 1000, 4000).leases), 80);
+}
+
+TEST_F(LedgerTest, MoreWaitingTokensWeighMore) {
+  Enter(EngineOf("light"), {}, kBlocks);
+  Enter(EngineOf("heavy"), {}, kBlocks);
+  Enter(EngineOf("code"));
+  Activate(Request("light", 1000, 0).leases);
+  now_ += absl::Seconds(2);
+  Request("heavy", 1000, 3 * 1024);  // weighs 4096 against 1024
+  EXPECT_THAT(BlocksOf("light"), testing::AllOf(testing::Ge(32), testing::Lt(42)));
+}
+
+TEST_F(LedgerTest, YoungLeasesAndSmallDifferencesStayForPeaceSake) {
+  Enter(EngineOf("first"), {}, kBlocks);
+  Enter(EngineOf("second"), {}, kBlocks);
+  Enter(EngineOf("code"));
+  Activate(Request("first", 90).leases);
+  Request("second", 1000);
+  EXPECT_EQ(BlocksOf("first"), 90) << "younger than min_hold";
+  now_ += absl::Seconds(2);
+  Request("second", 1000);
+  EXPECT_EQ(BlocksOf("first"), 90) << "the second has 70 of its share of 80";
+}
+
+TEST_F(LedgerTest, WhatAnIdleBorrowerHasCachedYieldsToTokensThatWait) {
+  Enter(EngineOf("idle"), {}, kBlocks);
+  Enter(EngineOf("busy"), {}, kBlocks);
+  Enter(EngineOf("code"));
+  Activate(Request("idle", 40).leases);
+  Activate(Request("busy", 120, 4000).leases);
+  now_ += absl::Hours(1);
+  Request("busy", 40, 4000);
+  EXPECT_EQ(BlocksOf("idle"), 40) << "something runs on it, and the other has 3/4 of its share";
+  ASSERT_TRUE(ledger_->ReportWindow(PartyOf("idle"), {.window_peak_blocks = kBlocks}, now_).ok());
+  Request("busy", 40, 0);
+  EXPECT_EQ(BlocksOf("idle"), 40) << "the other would only cache more";
+  Request("busy", 30, 4000);
+  EXPECT_EQ(BlocksOf("idle"), 10);
+}
+
+}  // namespace
+}  // namespace swiftcache::broker::ledger
