@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a coordinator does for leases that its engine takes, and for those that it wishes for.
+#include <gtest/gtest.h>
+
+#include "absl/strings/str_cat.h"
+#include "tests/engine/coordinator/coordinator_fixture.h"
+
+namespace swiftcache::engine::coordinator {
+namespace {
+
+TEST_F(CoordinatorTest, AGrantedLeaseIsOpenedUsedAndReported) {
+  Start();
+  Take(9);
+  ASSERT_TRUE(broker_.log().WaitFor("ACTIVE 9"));
+  EXPECT_EQ(Metric("swiftcache_lease_borrowed_total"), 1);
+}
+
+TEST_F(CoordinatorTest, ALeaseThatCannotBeOpenedNeverReachesTheLoop) {
+  Start();
+  coordinator_->OnLease(Taken(9));
+  ASSERT_TRUE(transport_.log().WaitFor("Open 9"));
+  coordinator_->OnOpened(kv::LeaseId(9), absl::PermissionDeniedError("not granted"));
+  ASSERT_TRUE(broker_.log().WaitFor("LOST 9"));
+  ASSERT_TRUE(transport_.log().WaitFor("Close 9"));
+  EXPECT_EQ(loop_.log().Count("Use 9 of 2"), 0);
+}
+
+TEST_F(CoordinatorTest, RenewalsGoOutEachThirdOfTheTtlForAsLongAsTheyAreAnswered) {
+  Start({.ttl = absl::Seconds(9)});
+  Take(9);
+  for (int i = 1; i <= 5; ++i) {
+    Settle();
+    fake_clock_.Advance(absl::Seconds(3));
+    Settle();
+    ASSERT_EQ(transport_.log().Count("SendRenewal 9"), i);
+    coordinator_->OnRenewed(kv::LeaseId(9));
+  }
+  for (int i = 0; i < 3; ++i) {  // and now no answer
+    Settle();
+    fake_clock_.Advance(absl::Seconds(3));
+  }
+  Settle();
+  EXPECT_EQ(loop_.log().Count("Drain 9"), 1);
+  EXPECT_EQ(broker_.log().Count("LOST 9"), 1);
+}
+
+TEST_F(CoordinatorTest, ARevokedLeaseIsReleasedOnlyAfterTheLoopHasDrainedIt) {
+  Start();
+  Take(9);
+  coordinator_->OnRevoked(kv::LeaseId(9), absl::Milliseconds(50));
+  ASSERT_TRUE(loop_.log().WaitFor("Drain 9"));
+  Settle();
+  EXPECT_EQ(transport_.log().Count("SendRelease 9") + transport_.log().Count("Close 9"), 0);
+  coordinator_->Drained(kv::LeaseId(9));
+  ASSERT_TRUE(transport_.log().WaitFor("Close 9"));
+  EXPECT_EQ(transport_.log().Count("SendRelease 9"), 1);
+  EXPECT_EQ(broker_.log().Count("LOST 9"), 0);
+}
+
+TEST_F(CoordinatorTest, ALoopThatDoesNotDrainInTimeLosesTheLeaseAndIsWaitedForAllTheSame) {
+  Start();
+  Take(9);
+  coordinator_->OnRevoked(kv::LeaseId(9), absl::Milliseconds(50));
+  ASSERT_TRUE(loop_.log().WaitFor("Drain 9"));
+  fake_clock_.Advance(absl::Milliseconds(60));
+  Settle();
+  EXPECT_EQ(loop_.log().Count("Lose 9"), 1);
+  EXPECT_EQ(broker_.log().Count("LOST 9"), 1);
+  EXPECT_EQ(transport_.log().Count("Close 9"), 0) << "the loop may still read what is mapped";
+  coordinator_->Dropped(kv::LeaseId(9));
+  ASSERT_TRUE(transport_.log().WaitFor("Close 9"));
+  EXPECT_EQ(transport_.log().Count("SendRelease 9"), 0) << "there is nothing to give back";
+}
+
+TEST_F(CoordinatorTest, ADonorsDeathIsALossOnce) {
+  Start();
+  Take(9);
+  coordinator_->OnDonorGone(kv::LeaseId(9));
+  coordinator_->GenerationChanged(kv::LeaseId(9));
+  ASSERT_TRUE(loop_.log().WaitFor("Lose 9"));
+  ASSERT_TRUE(transport_.log().WaitFor("Abandon 9"));  // while the loop may wait for its stores
+  coordinator_->Dropped(kv::LeaseId(9));
+  ASSERT_TRUE(transport_.log().WaitFor("Close 9"));
+  EXPECT_EQ(loop_.log().Count("Lose 9"), 1);
+  EXPECT_EQ(broker_.log().Count("LOST 9"), 1);
+  EXPECT_EQ(Metric("swiftcache_lease_lost_total"), 1);
+}
+
+TEST_F(CoordinatorTest, StoresAreAnsweredWithoutADetour) {
+  Start();
+  coordinator_->OnStored(transport::Ticket(5), absl::FailedPreconditionError("fenced"));
+  EXPECT_EQ(loop_.log().Count("Stored 5 FAILED_PRECONDITION"), 1);
+}
+
+// --- wishes
+
+TEST_F(CoordinatorTest, WishesAreOneRequestAtATimeAndTheLastOneCounts) {
+  Start({.min_request_interval = absl::Seconds(1)});
+  coordinator_->WantMemory(100, 5);
+  ASSERT_TRUE(broker_.log().WaitFor("Request 1 of 100 for 5"));
+  coordinator_->WantMemory(200, 6);
+  coordinator_->WantMemory(300, 7);
+  Settle();
+  coordinator_->OnAnswer(LeaseAnswer{.offered_bytes = 40, .lendable_bytes = 60});
+  ASSERT_TRUE(loop_.log().WaitFor("Lendable 100"));
+  Settle();
+  EXPECT_EQ(broker_.log().Count("Request 2 of 300 for 7"), 0) << "not that soon";
+  fake_clock_.Advance(absl::Seconds(1));
+  Settle();
+  EXPECT_EQ(broker_.log().Count("Request 2 of 300 for 7"), 1);
+  coordinator_->OnAnswer(LeaseAnswer{.shortage = "nobody lends"});
+  EXPECT_TRUE(loop_.log().WaitFor("Lendable 0: nobody lends"));
+}
+
+TEST_F(CoordinatorTest, ARequestWithoutAnAnswerIsRepeatedUnderItsKey) {
+  Start({.min_request_interval = absl::Seconds(1)});
+  coordinator_->WantMemory(100, 5);
+  ASSERT_TRUE(broker_.log().WaitFor("Request 1 of 100 for 5"));
+  coordinator_->OnAnswer(absl::DeadlineExceededError("the broker may have granted it"));
+  Settle();
+  fake_clock_.Advance(absl::Seconds(2));
+  coordinator_->WantMemory(100, 5);
+  Settle();
+  EXPECT_EQ(broker_.log().Count("Request 1 of 100 for 5"), 2) << "so that the broker grants it once";
+  coordinator_->OnAnswer(LeaseAnswer{});
+  Settle();
+  fake_clock_.Advance(absl::Seconds(2));
+  coordinator_->WantMemory(100, 5);
+  Settle();
+  EXPECT_EQ(broker_.log().Count("Request 2 of 100 for 5"), 1) << "a new attempt has a new key";
+}
+
+TEST_F(CoordinatorTest, AShortageIsAskedAboutLessAndLessOften) {
+  Start({.min_request_interval = absl::Seconds(1), .max_request_interval = absl::Seconds(4)});
+  int64_t requests = 0;
+  for (const double wait : {0.0, 2.0, 4.0, 4.0}) {
+    fake_clock_.Advance(absl::Seconds(wait) - absl::Milliseconds(wait > 0 ? 1 : 0));
+    coordinator_->WantMemory(100, 5);
+    Settle();
+    if (wait > 0) {
+      EXPECT_EQ(broker_.log().Count(absl::StrCat("Request ", requests + 1, " of 100 for 5")), 0) << wait;
+    }
+    fake_clock_.Advance(absl::Milliseconds(wait > 0 ? 1 : 0));
+    Settle();
+    ++requests;
+    EXPECT_EQ(broker_.log().Count(absl::StrCat("Request ", requests, " of 100 for 5")), 1) << wait;
+    coordinator_->OnAnswer(LeaseAnswer{.shortage = "all is lent"});
+    Settle();
+  }
+}
+
+}  // namespace
+}  // namespace swiftcache::engine::coordinator

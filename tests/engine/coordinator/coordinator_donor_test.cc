@@ -1,0 +1,270 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a coordinator does for leases that its engine gives.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "tests/engine/coordinator/coordinator_fixture.h"
+
+namespace swiftcache::engine::coordinator {
+namespace {
+
+using ::testing::HasSubstr;
+
+const RealClock kRealClock;
+class CoordinatorInRealTimeTest : public CoordinatorTest {
+ protected:
+  CoordinatorInRealTimeTest() : CoordinatorTest(&kRealClock) {}
+};
+
+TEST_F(CoordinatorTest, AnOfferIsClearedGrantedAndReportedWithItsEpoch) {
+  Start();
+  transport_.on_grant = [](const transport::GrantSpec& spec) {
+    EXPECT_EQ(spec.offset_bytes, 70 * kBlockBytes);
+    EXPECT_EQ(spec.bytes, 2 * kBlockBytes);
+    EXPECT_EQ(spec.borrower_instance, "borrower of 7");
+    EXPECT_EQ(spec.capability, "secret");
+    return absl::OkStatus();
+  };
+  coordinator_->OnLease(Given(7));
+  ASSERT_TRUE(loop_.log().WaitFor("Clear 7"));
+  EXPECT_EQ(transport_.log().Count("Grant 7"), 0) << "not before its own KV is out of it";
+  coordinator_->Cleared(kv::LeaseId(7), true);
+  ASSERT_TRUE(broker_.log().WaitFor("ACCEPTED 7"));
+  EXPECT_EQ(broker_.news().back().epoch, kv::Epoch(1));
+  EXPECT_EQ(Metric("swiftcache_lease_granted_total"), 1);
+}
+
+TEST_F(CoordinatorTest, AnExtentThatCannotBeClearedIsDeclined) {
+  Start();
+  coordinator_->OnLease(Given(7));
+  ASSERT_TRUE(loop_.log().WaitFor("Clear 7"));
+  coordinator_->Cleared(kv::LeaseId(7), false);
+  ASSERT_TRUE(broker_.log().WaitFor("DECLINED 7"));
+  Settle();
+  EXPECT_EQ(transport_.log().Count("Grant 7"), 0);
+  EXPECT_TRUE(coordinator_->Held().empty());
+}
+
+TEST_F(CoordinatorTest, AGrantThatFailsGivesTheMemoryBackToTheLoop) {
+  Start();
+  transport_.on_grant = [](const transport::GrantSpec&) { return absl::ResourceExhaustedError("no words left"); };
+  coordinator_->OnLease(Given(7));
+  ASSERT_TRUE(loop_.log().WaitFor("Clear 7"));
+  coordinator_->Cleared(kv::LeaseId(7), true);
+  ASSERT_TRUE(loop_.log().WaitFor("TakeBack 7"));
+  ASSERT_TRUE(broker_.log().WaitFor("DECLINED 7"));
+  EXPECT_THAT(broker_.news().back().reason, HasSubstr("no words left"));
+}
+
+TEST_F(CoordinatorTest, OffersToOtherInstancesAreNotOurs) {
+  Start();
+  lease::Lease other = Given(7);
+  other.donor_instance = "an earlier me";
+  coordinator_->OnLease(other);
+  Settle();
+  EXPECT_EQ(loop_.log().Count("Clear 7"), 0);
+}
+
+TEST_F(CoordinatorTest, ARenewalIsAnsweredAndKeepsTheLease) {
+  Start({.ttl = absl::Seconds(10)});
+  Lend(7);
+  for (int i = 1; i <= 4; ++i) {
+    fake_clock_.Advance(absl::Seconds(6));
+    coordinator_->OnRenewal(kv::LeaseId(7));
+    ASSERT_TRUE(transport_.log().WaitFor("SendRenewed 7", i));
+  }
+  EXPECT_EQ(transport_.log().Count("Fence 7"), 0);
+}
+
+TEST_F(CoordinatorTest, ABorrowerThatStopsRenewingIsFenced) {
+  Start({.ttl = absl::Seconds(10)});
+  Lend(7);
+  Settle();
+  fake_clock_.Advance(absl::Seconds(10));
+  Settle();
+  EXPECT_EQ(transport_.log().Count("Fence 7"), 1);
+  EXPECT_EQ(loop_.log().Count("TakeBack 7"), 1);
+  EXPECT_EQ(broker_.log().Count("FENCED 7"), 1);
+  EXPECT_EQ(Metric("swiftcache_lease_fenced_total"), 1);
+}
+
+TEST_F(CoordinatorTest, WhatComesBackInTimeIsReleasedAndNotFenced) {
+  Start({.revoke_deadline = absl::Milliseconds(50)});
+  Lend(7);
+  coordinator_->OnLease(Given(7, lease::State::kRevoking));
+  ASSERT_TRUE(transport_.log().WaitFor("SendRevoke 7"));
+  fake_clock_.Advance(absl::Milliseconds(20));
+  coordinator_->OnReleased(kv::LeaseId(7));
+  ASSERT_TRUE(broker_.log().WaitFor("RELEASED 7"));
+  EXPECT_EQ(broker_.log().Count("FENCED 7"), 0);
+  EXPECT_EQ(loop_.log().Count("TakeBack 7"), 1);
+  EXPECT_EQ(coordinator_->reclaims().count, 1);
+  EXPECT_EQ(coordinator_->reclaims().last, absl::Milliseconds(20));
+  fake_clock_.Advance(absl::Seconds(1));
+  Settle();
+  EXPECT_EQ(loop_.log().Count("TakeBack 7"), 1) << "once";
+}
+
+TEST_F(CoordinatorInRealTimeTest, TheDeadlineOfARevocationFencesAlone) {
+  constexpr absl::Duration kDeadline = absl::Milliseconds(30), kSlack = absl::Milliseconds(200);
+  Start({.revoke_deadline = kDeadline});
+  Lend(7);
+  const absl::Time begin = clock_.Now();
+  coordinator_->OnLease(Given(7, lease::State::kRevoking));
+  ASSERT_TRUE(transport_.log().WaitFor("Fence 7")) << "nobody said anything more";
+  EXPECT_GE(clock_.Now() - begin, kDeadline);
+  ASSERT_TRUE(loop_.log().WaitFor("TakeBack 7"));
+  EXPECT_EQ(coordinator_->reclaims().count, 1);
+  EXPECT_LE(coordinator_->reclaims().last, kDeadline + kSlack);
+  ASSERT_TRUE(broker_.log().WaitFor("FENCED 7"));
+}
+
+TEST_F(CoordinatorTest, ALeaseThatTheBrokerDoesNotKnowEnds) {
+  Start();
+  Lend(7);
+  coordinator_->OnReportRefused({.id = kv::LeaseId(7), .what = LeaseNews::What::kRevoking},
+                                absl::NotFoundError("no such lease"));
+  ASSERT_TRUE(transport_.log().WaitFor("SendRevoke 7"));
+}
+
+TEST_F(CoordinatorTest, AnAcceptanceThatIsRefusedIsTakenBack) {
+  Start();
+  coordinator_->OnLease(Given(7));
+  ASSERT_TRUE(loop_.log().WaitFor("Clear 7"));
+  coordinator_->Cleared(kv::LeaseId(7), true);
+  ASSERT_TRUE(broker_.log().WaitFor("ACCEPTED 7"));
+  coordinator_->OnReportRefused(broker_.news().back(), absl::FailedPreconditionError("it was revoked meanwhile"));
+  ASSERT_TRUE(loop_.log().WaitFor("TakeBack 7"));
+}
+
+TEST_F(CoordinatorTest, ANeedRevokesWhatTheBrokerAdvises) {
+  Start({.broker_patience = absl::Hours(1)});
+  Lend(1), Lend(2), Lend(3);
+  coordinator_->NeedBack(2, /*blocks_lent=*/0);
+  ASSERT_TRUE(broker_.log().WaitFor("ScaleUp 2"));
+  Settle();
+  EXPECT_EQ(transport_.log().Count("SendRevoke 1"), 0) << "it waits for the advice";
+  coordinator_->OnScaleUp(std::vector<kv::LeaseId>{kv::LeaseId(3)});
+  ASSERT_TRUE(transport_.log().WaitFor("SendRevoke 3"));
+  Settle();
+  EXPECT_EQ(transport_.log().Count("SendRevoke 1") + transport_.log().Count("SendRevoke 2"), 0) << "that is enough";
+}
+
+TEST_F(CoordinatorTest, MoreThanIsNeededIsRevokedIfTheBrokerAdvisesIt) {
+  Start({.broker_patience = absl::Hours(1)});
+  Lend(1), Lend(2), Lend(3);
+  coordinator_->NeedBack(2, /*blocks_lent=*/0);
+  ASSERT_TRUE(broker_.log().WaitFor("ScaleUp 2"));
+  coordinator_->OnScaleUp(std::vector<kv::LeaseId>{kv::LeaseId(3), kv::LeaseId(2)});
+  ASSERT_TRUE(transport_.log().WaitFor("SendRevoke 3"));
+  EXPECT_TRUE(transport_.log().WaitFor("SendRevoke 2"));
+}
+
+TEST_F(CoordinatorTest, ANeedForAllThatIsLentDoesNotWaitForTheAdvice) {
+  Start({.broker_patience = absl::Hours(1)});
+  Lend(1), Lend(2);
+  coordinator_->NeedBack(4, /*blocks_lent=*/0);
+  ASSERT_TRUE(transport_.log().WaitFor("SendRevoke 1"));
+  ASSERT_TRUE(transport_.log().WaitFor("SendRevoke 2"));
+  coordinator_->NeedBack(9, /*blocks_lent=*/0);
+  Settle();
+  EXPECT_EQ(broker_.log().Count("ScaleUp 4"), 1) << "it may know of more that is needed";
+  EXPECT_EQ(Metric("swiftcache_scale_up_total"), 1);
+}
+
+TEST_F(CoordinatorTest, AdviceThatIsTooLittleIsMadeUpFromTheInnermost) {
+  Start({.broker_patience = absl::Hours(1)});
+  Lend(1), Lend(2), Lend(3);
+  coordinator_->NeedBack(4, /*blocks_lent=*/0);
+  ASSERT_TRUE(broker_.log().WaitFor("ScaleUp 4"));
+  coordinator_->OnScaleUp(std::vector<kv::LeaseId>{kv::LeaseId(3)});
+  ASSERT_TRUE(transport_.log().WaitFor("SendRevoke 3"));
+  ASSERT_TRUE(transport_.log().WaitFor("SendRevoke 1"));
+  Settle();
+  EXPECT_EQ(transport_.log().Count("SendRevoke 2"), 0);
+}
+
+TEST_F(CoordinatorInRealTimeTest, ANeedDoesNotWaitForABrokerThatIsSilent) {
+  Start({.revoke_deadline = absl::Seconds(60), .broker_patience = absl::Milliseconds(5)});
+  Lend(1), Lend(2);
+  coordinator_->NeedBack(2, /*blocks_lent=*/0);
+  ASSERT_TRUE(transport_.log().WaitFor("SendRevoke 1"));
+  Settle();
+  EXPECT_EQ(transport_.log().Count("SendRevoke 2"), 0);
+  coordinator_->OnScaleUp(std::vector<kv::LeaseId>{kv::LeaseId(2)});
+  Settle();
+  EXPECT_EQ(transport_.log().Count("SendRevoke 2"), 0) << "advice that comes too late is none";
+}
+
+TEST_F(CoordinatorTest, ABrokerThatIsAwayIsNotWaitedForEither) {
+  Start({.broker_patience = absl::Seconds(5)});
+  Lend(1), Lend(2);
+  coordinator_->NeedBack(1, /*blocks_lent=*/0);
+  ASSERT_TRUE(broker_.log().WaitFor("ScaleUp 1"));
+  coordinator_->OnScaleUp(absl::UnavailableError("nobody there"));
+  ASSERT_TRUE(transport_.log().WaitFor("SendRevoke 1"));
+}
+
+TEST_F(CoordinatorTest, TheBrokerHearsOfARevocationOnceTheMemoryIsBack) {
+  Start({.broker_patience = absl::Hours(1)});
+  Lend(1);
+  coordinator_->NeedBack(2, /*blocks_lent=*/0);
+  ASSERT_TRUE(transport_.log().WaitFor("SendRevoke 1"));
+  Settle();
+  EXPECT_EQ(broker_.log().Count("REVOKING 1"), 0);
+  coordinator_->OnReleased(kv::LeaseId(1));
+  ASSERT_TRUE(broker_.log().WaitFor("REVOKING 1"));
+  ASSERT_TRUE(broker_.log().WaitFor("RELEASED 1"));
+}
+
+TEST_F(CoordinatorTest, ABorrowerThatKeepsItsLeaseDoesNotHoldBackReportsForLong) {
+  Start({.revoke_deadline = absl::Hours(1)});
+  Lend(1);
+  coordinator_->NeedBack(2, /*blocks_lent=*/0);
+  ASSERT_TRUE(transport_.log().WaitFor("SendRevoke 1"));
+  Settle();
+  fake_clock_.Advance(absl::Milliseconds(10));
+  EXPECT_TRUE(broker_.log().WaitFor("REVOKING 1"));
+}
+
+TEST_F(CoordinatorTest, ANeedThatIsMetMeanwhileTakesNothingMore) {
+  Start({.broker_patience = absl::Hours(1)});
+  Lend(1), Lend(2), Lend(3);
+  coordinator_->NeedBack(2, /*blocks_lent=*/0);
+  ASSERT_TRUE(broker_.log().WaitFor("ScaleUp 2"));
+  coordinator_->OnReleased(kv::LeaseId(1));
+  ASSERT_TRUE(loop_.log().WaitFor("TakeBack 1"));
+  coordinator_->OnScaleUp(std::vector<kv::LeaseId>{kv::LeaseId(3)});
+  Settle();
+  EXPECT_EQ(transport_.log().Count("SendRevoke 2") + transport_.log().Count("SendRevoke 3"), 0);
+}
+
+TEST_F(CoordinatorTest, MemoryThatIsBackAndThatTheLoopHasNotHeardOfIsNotTakenTwice) {
+  Start({.broker_patience = absl::Hours(1)});
+  Lend(1), Lend(2), Lend(3);
+  coordinator_->OnReleased(kv::LeaseId(1));
+  coordinator_->NeedBack(2, /*blocks_lent=*/6);  // the loop has not handled TakeBack yet
+  Settle();
+  EXPECT_EQ(Metric("swiftcache_scale_up_total"), 0);
+  coordinator_->NeedBack(2, /*blocks_lent=*/4);
+  EXPECT_TRUE(broker_.log().WaitFor("ScaleUp 2"));
+}
+
+TEST_F(CoordinatorTest, ANeedThatIsRepeatedWhileItsMemoryIsOnItsWayIsOne) {
+  Start({.broker_patience = absl::Hours(1)});
+  Lend(1), Lend(2);
+  coordinator_->NeedBack(2, /*blocks_lent=*/0);
+  ASSERT_TRUE(broker_.log().WaitFor("ScaleUp 2"));
+  coordinator_->OnScaleUp(std::vector<kv::LeaseId>{kv::LeaseId(2)});
+  ASSERT_TRUE(transport_.log().WaitFor("SendRevoke 2"));
+  coordinator_->NeedBack(2, /*blocks_lent=*/0);
+  Settle();
+  EXPECT_EQ(broker_.log().Count("ScaleUp 2"), 1);
+  EXPECT_EQ(transport_.log().Count("SendRevoke 1"), 0);
+  EXPECT_EQ(Metric("swiftcache_scale_up_total"), 1);
+}
+
+}  // namespace
+}  // namespace swiftcache::engine::coordinator

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+// Engines in processes of their own, which are killed.
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstring>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "absl/time/clock.h"
+#include "tests/engine/transport/test_lease.h"
+#include "tests/engine/transport/transport_harness.h"
+
+namespace swiftcache::engine::transport {
+namespace {
+
+using kv::LeaseId;
+
+// A second process; it ends by SIGKILL.
+class OtherProcess {
+ public:
+  template <typename Body>
+  explicit OtherProcess(Body body) : pid_(fork()) {
+    if (pid_ == 0) {
+      body();
+      for (;;) pause();
+    }
+  }
+  void Kill() {
+    kill(pid_, SIGKILL);
+    waitpid(pid_, nullptr, 0);
+  }
+
+ private:
+  pid_t pid_;
+};
+
+bool WaitForFile(const std::string& path) {
+  const absl::Time deadline = absl::Now() + RecordingTransportEvents::kPatience;
+  while (!std::filesystem::exists(path) && absl::Now() < deadline) absl::SleepFor(absl::Milliseconds(2));
+  return std::filesystem::exists(path);
+}
+
+TEST(ShmTransportProcessTest, KillingADonorIsHeardAtOnceAndItsSocketIsReplaced) {
+  ShmFolder folder;
+  const OpenSpec spec = {.lease = kLease,
+                         .channel = ShmSocketPath(folder.path(), "donor"),
+                         .capability = kCapability,
+                         .bytes = kMiB,
+                         .epoch = kv::Epoch(1),
+                         .store_bytes = 4096};
+  OtherProcess other([&] {
+    auto* donor = new Node(folder, {.name = "donor"});
+    (void)donor->transport->Grant(
+        {.lease = kLease, .bytes = kMiB, .borrower_instance = "borrower-instance", .capability = kCapability});
+    std::filesystem::create_directory(folder.path() + "/granted");
+  });
+  ASSERT_TRUE(WaitForFile(folder.path() + "/granted"));
+  Node borrower(folder, {.name = "borrower"});
+  auto view = OpenNow(borrower, spec);
+  ASSERT_TRUE(view.ok()) << view.status();
+  const std::vector<std::byte> block = Pattern(4096, 5);
+  ASSERT_EQ(borrower.events.Fate(borrower.transport->Store(kLease, 0, block.data(), 4096)), absl::OkStatus());
+  const absl::Time start = absl::Now();
+  other.Kill();
+  ASSERT_TRUE(borrower.events.WaitFor([&] { return borrower.events.donor_gone.contains(kLease); }));
+  EXPECT_LT(absl::Now() - start, absl::Seconds(1));
+  EXPECT_EQ(std::memcmp(view->base, block.data(), 4096), 0);
+  borrower.transport->Close(kLease);
+  Node donor(folder, {.name = "donor"});
+  Lend(donor, borrower, LeaseId(8), 0, kMiB, 4096);
+}
+
+TEST(ShmTransportProcessTest, KillingABorrowerIsHeardAtOnce) {
+  ShmFolder folder;
+  OtherProcess other([&] {
+    WaitForFile(folder.path() + "/granted");
+    auto* borrower = new Node(folder, {.name = "borrower"});
+    borrower->transport->Open({.lease = kLease,
+                               .channel = ShmSocketPath(folder.path(), "donor"),
+                               .capability = kCapability,
+                               .bytes = kMiB,
+                               .epoch = kv::Epoch(1),
+                               .store_bytes = 4096});
+  });
+  Node donor(folder, {.name = "donor"});
+  ASSERT_TRUE(
+      donor.transport
+          ->Grant({.lease = kLease, .bytes = kMiB, .borrower_instance = "borrower-instance", .capability = kCapability})
+          .ok());
+  std::filesystem::create_directory(folder.path() + "/granted");
+  ASSERT_TRUE(donor.events.WaitFor([&] { return donor.events.borrower_opened.contains(kLease); }));
+  const absl::Time start = absl::Now();
+  other.Kill();
+  ASSERT_TRUE(donor.events.WaitFor([&] { return donor.events.borrower_gone.contains(kLease); }));
+  EXPECT_LT(absl::Now() - start, absl::Seconds(1));
+}
+
+}  // namespace
+}  // namespace swiftcache::engine::transport
