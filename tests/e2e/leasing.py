@@ -131,7 +131,7 @@ class Load:
                 self.wrong.append((model, conversation, turn, salt, got, self.talks.answers[conversation][turn]))
 
     def until(self, condition, what, seconds=WAIT):
-        wait_until(lambda: self.errors or condition(), seconds, f"{what}, after {self.asked} answers")
+        wait_until(lambda: self.errors or condition(), seconds, what)
         assert self.errors == [], self.errors[0]
         return self
 
