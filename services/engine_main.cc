@@ -174,7 +174,7 @@ absl::Status Serve(const services::EngineFlags& flags, services::ShutdownSignals
   RETURN_IF_ERROR(loaded);
   if (sharing) engine->Share(sharing->transport(), sharing->coordinator());
   AtLowPriority([&] { engine->Start(); });
-  if (sharing) sharing->Start(engine->lease_port());
+  if (sharing) sharing->Start([&](auto message) { engine->Tell(std::move(message)); });
   door.Open(*engine);
   server->SetServing(true);
   ready = true;

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <fstream>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
@@ -46,12 +47,12 @@ absl::StatusOr<std::unique_ptr<EngineSharing>> EngineSharing::Create(const Optio
   return sharing;
 }
 
-void EngineSharing::Start(engine::coordinator::LoopPort& loop) {
+void EngineSharing::Start(std::function<void(engine::coordinator::LoopMessage)> push) {
   leases_ = engine::rpc::LeaseClient::Create({.broker = options_.flags->broker,
                                               .instance_id = options_.instance_id,
                                               .identity = [this] { return broker_.identity(); }},
                                              *coordinator_);
-  coordinator_->Start(transport_.get(), leases_.get(), &loop);
+  coordinator_->Start(transport_.get(), leases_.get(), std::move(push));
 }
 
 engine::rpc::SharingDescription EngineSharing::Describe() const {

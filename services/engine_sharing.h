@@ -3,11 +3,12 @@
 //
 //   ASSIGN_OR_RETURN(auto sharing, EngineSharing::Create(options, arena, broker_client, clock, metrics));
 //   engine->Share(sharing->transport(), sharing->coordinator());
-//   sharing->Start(engine->lease_port());
+//   sharing->Start([&](coordinator::LoopMessage message) { engine->Tell(std::move(message)); });
 //   broker.Ready(address, load, sharing->Describe());
 //   ... engine->Drain(deadline); sharing->Stop();
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -39,7 +40,8 @@ class EngineSharing {
 
   engine::transport::Transport& transport() { return *transport_; }
   engine::coordinator::Coordinator& coordinator() { return *coordinator_; }
-  void Start(engine::coordinator::LoopPort& loop);
+  /// `push`: Coordinator::Start's.
+  void Start(std::function<void(engine::coordinator::LoopMessage)> push);
   engine::rpc::SharingDescription Describe() const;
   /// Before a scrape; from any thread.
   void UpdateMetrics() { transport_metrics_->Update(); }

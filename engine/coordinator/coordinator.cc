@@ -50,10 +50,10 @@ Coordinator::Coordinator(const Options& options, const Clock& clock, Metrics& me
 
 Coordinator::~Coordinator() { Stop(absl::InfinitePast()); }
 
-void Coordinator::Start(transport::Transport* transport, LeaseBroker* broker, LoopPort* loop) {
+void Coordinator::Start(transport::Transport* transport, LeaseBroker* broker, std::function<void(LoopMessage)> push) {
   transport_ = transport;
   broker_ = broker;
-  loop_ = loop;
+  push_ = std::move(push);
   thread_ = std::thread([this] { Run(); });
 }
 
@@ -187,10 +187,10 @@ void Coordinator::ReportWindow(const Window& window) {
 }
 
 void Coordinator::HandleOpened(LeaseId id, absl::StatusOr<transport::LeaseView> view, absl::Time now) {
-  if (view.ok()) {
-    opened_ = *view;
-  } else {
+  if (!view.ok()) {
     LOG(WARNING) << "lease " << id << " could not be opened: " << view.status();
+  } else if (const auto open = views_.find(id); open != views_.end()) {  // else it was closed meanwhile
+    open->second = *view;
   }
   borrower_.Opened(id, view.ok(), now);
 }
@@ -250,7 +250,7 @@ void Coordinator::HandleAnswer(const absl::StatusOr<LeaseAnswer>& answer, absl::
   request_interval_ =
       short_of ? std::min(2 * request_interval_, options_.max_request_interval) : options_.min_request_interval;
   next_request_ = now + request_interval_;
-  if (answer.ok()) loop_->Lendable(answer->lendable_bytes + answer->offered_bytes, answer->shortage);
+  if (answer.ok()) push_(LendableMessage{answer->lendable_bytes + answer->offered_bytes, answer->shortage});
 }
 
 // --- what is to be done
@@ -287,7 +287,7 @@ void Coordinator::Report(LeaseId id, LeaseNews::What what, const std::string& wh
   news_.push_back({.id = id, .what = what, .epoch = epoch, .reason = why});
 }
 
-void Coordinator::Do(const Donor::ClearExtent& a) { loop_->Clear(a.lease.id, a.lease.extent); }
+void Coordinator::Do(const Donor::ClearExtent& a) { push_(ClearMessage{a.lease.id, a.lease.extent}); }
 
 // The answer comes at once: there is no peer in it.
 void Coordinator::Do(const Donor::Grant& a) {
@@ -318,7 +318,7 @@ void Coordinator::Do(const Donor::TakeBack& a) {
   LOG(INFO) << "lease " << a.id << (a.fenced ? " was fenced" : " came back") << ": " << a.extent.num_blocks
             << " blocks from " << a.extent.first_block << ", " << a.after_revoke << " after it was asked back";
   needed_blocks_ = std::max<int64_t>(0, needed_blocks_ - a.extent.num_blocks);
-  loop_->TakeBack(a.id, a.extent);
+  push_(TakeBackMessage{a.id, a.extent, clock_.Now()});
 }
 
 void Coordinator::Do(const Donor::ReportAccepted& a) {
@@ -333,6 +333,7 @@ void Coordinator::Do(const Donor::ReportFenced& a) {
 }
 
 void Coordinator::Do(const Borrower::Open& a) {
+  views_.emplace(a.lease.id, transport::LeaseView());
   transport_->Open({.lease = a.lease.id,
                     .channel = a.lease.channel,
                     .capability = a.lease.capability,
@@ -345,14 +346,19 @@ void Coordinator::Do(const Borrower::Use& a) {
   counters_.borrowed.Increment();
   LOG(INFO) << "lease " << a.lease.id << " of " << a.lease.borrower_blocks << " blocks from " << a.lease.donor
             << " is in use";
-  loop_->Use(a.lease.id, a.lease.borrower_blocks, a.lease.donor, opened_);
+  push_(UseMessage{a.lease.id, a.lease.borrower_blocks, a.lease.donor, views_.at(a.lease.id)});
 }
 
 void Coordinator::Do(const Borrower::Lose& a) {
   counters_.lost.Increment();
   LOG(WARNING) << "lease " << a.id << " is lost";
-  loop_->Lose(a.id);
+  push_(LoseMessage{a.id});
   transport_->Abandon(a.id);  // a donor that stands still would never answer
+}
+
+void Coordinator::Do(const Borrower::Close& a) {
+  transport_->Close(a.id);
+  views_.erase(a.id);
 }
 
 }  // namespace swiftcache::engine::coordinator

@@ -3,38 +3,40 @@
 // transport and step loop. It lives beside the loop, so that a memory that is due is fenced in time while a step, or a
 // loop that hangs, goes on.
 //
-//   Coordinator coordinator(options, &transport, &broker, &loop, clock, metrics);
-//   coordinator.Start();
-//   coordinator.WantMemory(64 << 20, waiting_tokens);   // -> LoopPort::Use, some time
-//   coordinator.NeedBack(12, blocks_lent);              // -> LoopPort::TakeBack, within revoke_deadline
+//   Coordinator coordinator(options, clock, metrics);
+//   coordinator.Start(&transport, &broker, [&mailbox](LoopMessage message) { mailbox.Push(std::move(message)); });
+//   coordinator.WantMemory(64 << 20, waiting_tokens);   // -> UseMessage, some time
+//   coordinator.NeedBack(12, blocks_lent);              // -> TakeBackMessage, within revoke_deadline
 //
 // A lease's life; on the left the donor's process, on the right the borrower's:
 //
 //   broker: OnLease(OFFERED)
-//   Donor::ClearExtent -> LoopPort::Clear, StopClearing likewise
+//   Donor::ClearExtent -> ClearMessage, StopClearing likewise
 //   Cleared -> Donor::Grant -> Transport::Grant
 //   ReportAccepted ------------- broker -------------> OnLease(GRANTED)
 //                                                      Borrower::Open -> Transport::Open
 //   OnBorrowerOpened <--------- transport -----------> OnOpened
-//                                                      ReportActive; Borrower::Use -> LoopPort::Use
+//                                                      ReportActive; Borrower::Use -> UseMessage
 //   OnRenewal, SendRenewed <--- transport -----------> SendRenewal, OnRenewed: each third of the ttl
 //   NeedBack -> broker: AskScaleUp -> OnScaleUp: how much, and whose. Where there is no choice whose, what is needed
 //     does not wait for it; nor does it longer than broker_patience, or if the broker fails
 //   SendRevoke, ReportRevoking - transport ----------> OnRevoked
-//                                                      Borrower::Drain -> LoopPort::Drain
+//                                                      Borrower::Drain -> DrainMessage
 //                                                      Drained -> SendRelease, Close
 //   OnReleased <--------------- transport ------------
-//   Donor::TakeBack -> LoopPort::TakeBack; ReportReleased
+//   Donor::TakeBack -> TakeBackMessage; ReportReleased
 //
 // A donor waits for nobody: what is not released by revoke_deadline ends with Donor::Fence, TakeBack and ReportFenced,
-// and over there with Borrower::Lose -> LoopPort::Lose -> Dropped -> Close.
+// and over there with Borrower::Lose -> LoseMessage -> Dropped -> Close.
 #pragma once
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -46,15 +48,15 @@
 #include "common/metrics/metrics.h"
 #include "common/sync/mailbox.h"
 #include "engine/coordinator/lease_broker.h"
-#include "engine/coordinator/loop_port.h"
+#include "engine/coordinator/loop_message.h"
 #include "engine/lease/borrower.h"
 #include "engine/lease/donor.h"
 #include "engine/transport/transport.h"
 
 namespace swiftcache::engine::coordinator {
 
-/// Thread-safety: safe; nothing blocks but Stop. Ownership: borrows transport, broker, loop port, clock and metrics,
-/// which outlive it; owns its thread. Errors: none: what fails is a lease less. Units: as named.
+/// Thread-safety: safe; nothing blocks but Stop. Ownership: borrows transport, broker, clock and metrics, which
+/// outlive it; owns its thread. Errors: none: what fails is a lease less. Units: as named.
 class Coordinator final : public transport::TransportEvents, public LeaseBrokerEvents {
  public:
   struct Options {
@@ -69,8 +71,9 @@ class Coordinator final : public transport::TransportEvents, public LeaseBrokerE
   Coordinator(const Options& options, const Clock& clock, Metrics& metrics);
   ~Coordinator() override;
 
-  /// Called once. What is said before it waits for it.
-  void Start(transport::Transport* transport, LeaseBroker* broker, LoopPort* loop);
+  /// Called once. What is said before it waits for it. `push`: hands the step loop a message; called by this thread and
+  /// those of the transport until both have stopped, and must not block.
+  void Start(transport::Transport* transport, LeaseBroker* broker, std::function<void(LoopMessage)> push);
   /// Takes back and gives back everything, as far as peers answer until `deadline`, then fences, and joins. The loop
   /// goes on answering meanwhile.
   void Stop(absl::Time deadline) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -117,7 +120,9 @@ class Coordinator final : public transport::TransportEvents, public LeaseBrokerE
   void OnRenewed(kv::LeaseId lease) override;
   void OnRevoked(kv::LeaseId lease, absl::Duration time_left) override;
   void OnDonorGone(kv::LeaseId lease) override;
-  void OnStored(transport::Ticket ticket, absl::Status status) override { loop_->Stored(ticket, status); }
+  void OnStored(transport::Ticket ticket, absl::Status status) override {
+    push_(StoredMessage{ticket, std::move(status)});
+  }
 
  private:
   using Message = std::function<void(absl::Time now)>;  // run by the thread
@@ -143,7 +148,7 @@ class Coordinator final : public transport::TransportEvents, public LeaseBrokerE
 
   // Actions.
   void Do(const lease::Donor::ClearExtent& a);
-  void Do(const lease::Donor::StopClearing& a) { loop_->StopClearing(a.id); }
+  void Do(const lease::Donor::StopClearing& a) { push_(StopClearingMessage{a.id}); }
   void Do(const lease::Donor::Grant& a);
   void Do(const lease::Donor::SendRenewed& a) { transport_->SendRenewed(a.id); }
   void Do(const lease::Donor::SendRevoke& a);
@@ -157,10 +162,10 @@ class Coordinator final : public transport::TransportEvents, public LeaseBrokerE
   void Do(const lease::Borrower::Open& a);
   void Do(const lease::Borrower::Use& a);
   void Do(const lease::Borrower::SendRenewal& a) { transport_->SendRenewal(a.id); }
-  void Do(const lease::Borrower::Drain& a) { loop_->Drain(a.id, a.until); }
+  void Do(const lease::Borrower::Drain& a) { push_(DrainMessage{a.id, a.until}); }
   void Do(const lease::Borrower::SendRelease& a) { transport_->SendRelease(a.id); }
   void Do(const lease::Borrower::Lose& a);
-  void Do(const lease::Borrower::Close& a) { transport_->Close(a.id); }
+  void Do(const lease::Borrower::Close& a);
   void Do(const lease::Borrower::ReportActive& a) { Report(a.id, LeaseNews::What::kActive); }
   void Do(const lease::Borrower::ReportLost& a) { Report(a.id, LeaseNews::What::kLost, a.why); }
 
@@ -169,16 +174,16 @@ class Coordinator final : public transport::TransportEvents, public LeaseBrokerE
   Counters counters_;
   transport::Transport* transport_ = nullptr;
   LeaseBroker* broker_ = nullptr;
-  LoopPort* loop_ = nullptr;
-  Mailbox<Message> mailbox_;  // peers are few, and what each may say is bounded
+  std::function<void(LoopMessage)> push_;  // to the loop
+  Mailbox<Message> mailbox_;               // peers are few, and what each may say is bounded
 
   // Owned by the thread.
   lease::Donor donor_;
   lease::Borrower borrower_;
-  transport::LeaseView opened_;  // of the message under way: what its Use is about
-  std::vector<LeaseNews> news_;  // not yet reported, and
-  absl::Time report_by_;         // the time by which they are
-  int64_t needed_blocks_ = 0;    // that the broker was asked about, less those that came back since
+  std::map<kv::LeaseId, transport::LeaseView> views_;  // of others' leases, from Open to Close; empty before OnOpened
+  std::vector<LeaseNews> news_;                        // not yet reported, and
+  absl::Time report_by_;                               // the time by which they are
+  int64_t needed_blocks_ = 0;  // that the broker was asked about, less those that came back since
   absl::Time advice_deadline_ = absl::InfiniteFuture();
   int64_t wanted_bytes_ = 0, waiting_tokens_ = 0;
   bool request_under_way_ = false;

@@ -15,9 +15,8 @@
 #include "common/base/status_macros.h"
 #include "common/log/log.h"
 #include "common/sync/mailbox.h"
+#include "engine/coordinator/loop_message.h"
 #include "engine/exec/engine_metrics.h"
-#include "engine/exec/lease_messages.h"
-#include "engine/exec/lease_port.h"
 #include "engine/exec/live_request.h"
 #include "engine/exec/request_check.h"
 #include "engine/exec/step_loop.h"
@@ -33,7 +32,8 @@ struct CancelMessage {
 };
 struct FinishMessage {};  // end when nothing is left
 struct StopMessage {};    // end now
-using Message = std::variant<std::unique_ptr<LiveRequest>, CancelMessage, LeaseMessage, FinishMessage, StopMessage>;
+using coordinator::LoopMessage;
+using Message = std::variant<std::unique_ptr<LiveRequest>, CancelMessage, LoopMessage, FinishMessage, StopMessage>;
 
 // Nothing wakes a loop whose plan was empty because memory is on its way, if that way ends in silence.
 constexpr absl::Duration kPatience = absl::Milliseconds(20);
@@ -49,7 +49,6 @@ class EngineImpl final : public Engine, private LoopObserver {
         limits_(limits),
         clock_(clock),
         metrics_(metrics, {.block_tokens = options.block_tokens, .num_blocks = arena->num_blocks()}),
-        lease_port_([this](LeaseMessage message) { mailbox_.Push(std::move(message)); }, &urgency_, &clock_),
         loop_(options, std::move(model), std::move(arena), clock, &metrics_, this) {}
   ~EngineImpl() override { Drain(absl::InfinitePast()); }
 
@@ -57,7 +56,6 @@ class EngineImpl final : public Engine, private LoopObserver {
     CHECK(options_.share);
     loop_.Share({.transport = &transport, .coordinator = &coordinator, .urgency = &urgency_});
   }
-  coordinator::LoopPort& lease_port() override { return lease_port_; }
 
   void Start() override {
     absl::MutexLock lock(&thread_mutex_);
@@ -65,6 +63,10 @@ class EngineImpl final : public Engine, private LoopObserver {
   }
   absl::Status Submit(Request request, std::unique_ptr<ResponseSink> sink) override;
   void Cancel(const std::string& request_id) override { mailbox_.Push(CancelMessage{request_id}); }
+  void Tell(LoopMessage message) override {
+    urgency_.Note(message, clock_.Now());
+    mailbox_.Push(std::move(message));
+  }
   EngineLoad Load() const override {
     absl::MutexLock lock(&mutex_);
     EngineLoad load = LoadLocked();
@@ -93,7 +95,6 @@ class EngineImpl final : public Engine, private LoopObserver {
   EngineMetrics metrics_;
   Mailbox<Message> mailbox_;  // requests are bounded by EnqueueLocked, words of leases by the leases
   Urgency urgency_;
-  LeasePort lease_port_;
 
   mutable absl::Mutex mutex_;
   absl::flat_hash_set<std::string> live_ids_ ABSL_GUARDED_BY(mutex_);
@@ -187,7 +188,7 @@ void EngineImpl::Handle(Message message) {
     loop_.Accept(std::move(*request));
   } else if (auto* cancel = std::get_if<CancelMessage>(&message)) {
     loop_.Cancel(cancel->request_id);
-  } else if (auto* lease = std::get_if<LeaseMessage>(&message)) {
+  } else if (auto* lease = std::get_if<LoopMessage>(&message)) {
     loop_.Handle(*lease);
   } else {
     ends_when_idle_ = true;

@@ -21,7 +21,7 @@
 #include "common/metrics/metrics.h"
 #include "engine/backend/kv_layout.h"
 #include "engine/coordinator/coordinator.h"
-#include "engine/coordinator/loop_port.h"
+#include "engine/coordinator/loop_message.h"
 #include "engine/kv/arena.h"
 #include "engine/models/model.h"
 #include "engine/sample/sampling_params.h"
@@ -122,7 +122,7 @@ struct Reservation {
   int64_t max_model_len_tokens = 0;  // what model, option and arena allow
 };
 
-/// Thread-safety: Submit, Cancel, Load, Drain from any thread. Ownership: owns model, arena, loop thread.
+/// Thread-safety: Submit, Cancel, Tell, Load, Drain from any thread. Ownership: owns model, arena, loop thread.
 /// Errors: as documented per function; a request's own failure reaches its sink.
 class Engine {
  public:
@@ -142,8 +142,6 @@ class Engine {
   /// Makes the engine lend and lease memory. REQUIRES: options.share; called before Start. What is handed in outlives
   /// the engine's Drain.
   virtual void Share(transport::Transport& transport, coordinator::Coordinator& coordinator) = 0;
-  /// Where the coordinator tells the loop what to do. Valid from the engine's creation to its end.
-  virtual coordinator::LoopPort& lease_port() = 0;
   /// Starts the loop thread. Called once.
   virtual void Start() = 0;
   /// INVALID_ARGUMENT, OUT_OF_RANGE (prompt longer than max_model_len or the arena), RESOURCE_EXHAUSTED (queue full),
@@ -151,6 +149,9 @@ class Engine {
   virtual absl::Status Submit(Request request, std::unique_ptr<ResponseSink> sink) = 0;
   /// Ends a request within one step; its sink gets CANCELLED. Unknown ids are ignored.
   virtual void Cancel(const std::string& request_id) = 0;
+  /// The coordinator's push function. A step under way hears at once what concerns it, the loop after the step. From the
+  /// engine's creation to its end; does not block.
+  virtual void Tell(coordinator::LoopMessage message) = 0;
   virtual EngineLoad Load() const = 0;
   virtual const backend::KvLayout& kv_layout() const = 0;
   virtual int64_t max_model_len_tokens() const = 0;

@@ -11,6 +11,14 @@
 
 namespace swiftcache::engine::exec {
 
+using coordinator::ClearMessage;
+using coordinator::DrainMessage;
+using coordinator::LendableMessage;
+using coordinator::LoseMessage;
+using coordinator::StopClearingMessage;
+using coordinator::StoredMessage;
+using coordinator::TakeBackMessage;
+using coordinator::UseMessage;
 using kv::Move;
 
 namespace {
@@ -30,7 +38,7 @@ constexpr absl::Duration kBetweenDrains = absl::Milliseconds(50);  // drains clo
 Sharing::Sharing(const Options& options, const Parts& parts)
     : options_(options), parts_(parts), window_({.window = options.scale_down_window}) {}
 
-void Sharing::Handle(const LeaseMessage& message) {
+void Sharing::Handle(const coordinator::LoopMessage& message) {
   FinishFetch();
   std::visit([this](const auto& m) { Do(m); }, message);
   FinishRegions();

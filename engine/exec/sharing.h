@@ -21,9 +21,9 @@
 #include "absl/time/time.h"
 #include "common/base/clock.h"
 #include "engine/coordinator/coordinator.h"
+#include "engine/coordinator/loop_message.h"
 #include "engine/coordinator/window_tracker.h"
 #include "engine/exec/engine_metrics.h"
-#include "engine/exec/lease_messages.h"
 #include "engine/exec/urgency.h"
 #include "engine/kv/arena.h"
 #include "engine/kv/kv_cache.h"
@@ -66,7 +66,7 @@ class Sharing {
   };
   Sharing(const Options& options, const Parts& parts);
 
-  void Handle(const LeaseMessage& message);
+  void Handle(const coordinator::LoopMessage& message);
   /// Before each plan: blocks that came home while the last step ran are there.
   void FinishFetch();
   /// After each plan: what is lent and was needed is asked back.
@@ -95,14 +95,14 @@ class Sharing {
   void NoteLost(const std::vector<kv::LeaseId>& leases);
 
  private:
-  void Do(const ClearMessage& message);
-  void Do(const StopClearingMessage& message);
-  void Do(const TakeBackMessage& message);
-  void Do(const UseMessage& message);
-  void Do(const DrainMessage& message);
-  void Do(const LoseMessage& message);
-  void Do(const StoredMessage& message);
-  void Do(const LendableMessage& message);
+  void Do(const coordinator::ClearMessage& message);
+  void Do(const coordinator::StopClearingMessage& message);
+  void Do(const coordinator::TakeBackMessage& message);
+  void Do(const coordinator::UseMessage& message);
+  void Do(const coordinator::DrainMessage& message);
+  void Do(const coordinator::LoseMessage& message);
+  void Do(const coordinator::StoredMessage& message);
+  void Do(const coordinator::LendableMessage& message);
 
   void ClearSome();
   bool Clear(const lease::Extent& extent);
@@ -120,7 +120,7 @@ class Sharing {
 
   const Options options_;
   const Parts parts_;
-  std::deque<ClearMessage> clears_;  // extents to be lent, in the order of their offers
+  std::deque<coordinator::ClearMessage> clears_;  // extents to be lent, in the order of their offers
   std::map<kv::RegionId, LeasedRegion> regions_;
   struct Store {
     kv::Move move;

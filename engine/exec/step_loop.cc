@@ -212,7 +212,7 @@ bool StepLoop::RunStep(const sched::StepPlan& plan) {
   return true;
 }
 
-void StepLoop::Handle(const LeaseMessage& message) {
+void StepLoop::Handle(const coordinator::LoopMessage& message) {
   if (!sharing_) return;
   const int64_t leased_blocks = cache_.leased_in().total;
   sharing_->Handle(message);

@@ -15,11 +15,11 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "common/base/clock.h"
+#include "engine/coordinator/loop_message.h"
 #include "engine/exec/engine.h"
 #include "engine/exec/engine_metrics.h"
 #include "engine/exec/forward.h"
 #include "engine/exec/layer_streamer.h"
-#include "engine/exec/lease_messages.h"
 #include "engine/exec/live_request.h"
 #include "engine/exec/outbox.h"
 #include "engine/exec/sharing.h"
@@ -70,7 +70,8 @@ class StepLoop {
 
   /// From now on memory is lent and leased. Called once, before the first request.
   void Share(const LoopSharing& sharing);
-  void Handle(const LeaseMessage& message);
+  /// What its Urgency has noted already. In a loop that shares nothing: ignored.
+  void Handle(const coordinator::LoopMessage& message);
   /// Sets going what can be done without a step. To be called after a Step that computed nothing, when messages were
   /// handled while there is no work, and at NextDuty.
   void Attend();

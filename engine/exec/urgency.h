@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Leases that a step under way should not outlast: written by the coordinator's thread, read between layers.
 //
-//   urgency.WantedBack(lease, until);                     // the coordinator; Lost likewise
+//   urgency.Note(message, clock.Now());                   // whoever pushes it to the loop, before that
 //   if (urgency.Earliest(leases_it_reads) < forecast) ... // the step
 //   urgency.Forget(lease);                                // the loop, once it has dealt with the lease
 #pragma once
@@ -10,10 +10,12 @@
 #include <atomic>
 #include <map>
 #include <span>
+#include <variant>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "engine/coordinator/loop_message.h"
 #include "engine/kv/lease_id.h"
 
 namespace swiftcache::engine::exec {
@@ -21,12 +23,20 @@ namespace swiftcache::engine::exec {
 /// Thread-safety: safe; where nothing is urgent a question costs one relaxed load. Ownership: a value. Errors: none.
 class Urgency {
  public:
+  /// A step that reads what is wanted back may take this part of the time until then; a longer one is cut short.
+  static constexpr int kStepDivisor = 4;
+  /// A donor that died is owed an end of the mapping within a second.
   static constexpr absl::Duration kUnmapWithin = absl::Milliseconds(500);
 
-  /// Concerns the steps that read the lease: one that does not is worth more than what lies there.
-  void WantedBack(kv::LeaseId lease, absl::Time until) { Set(lease, until, &Due::wanted_back); }
-  /// Concerns every step: a donor that died is owed an end of the mapping within a second.
-  void Lost(kv::LeaseId lease, absl::Time now) { Set(lease, now + kUnmapWithin, &Due::lost); }
+  /// Of a message on its way to the loop. A Drain concerns the steps that read the lease: one that does not is worth
+  /// more than what lies there. A Lose concerns every step. Others concern none.
+  void Note(const coordinator::LoopMessage& message, absl::Time now) {
+    if (const auto* drain = std::get_if<coordinator::DrainMessage>(&message)) {
+      Set(drain->id, now + (drain->until - now) / kStepDivisor, &Due::wanted_back);
+    } else if (const auto* lose = std::get_if<coordinator::LoseMessage>(&message)) {
+      Set(lose->id, now + kUnmapWithin, &Due::lost);
+    }
+  }
   void Forget(kv::LeaseId lease) ABSL_LOCKS_EXCLUDED(mutex_) {
     absl::MutexLock lock(&mutex_);
     due_.erase(lease);

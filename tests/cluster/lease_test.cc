@@ -11,6 +11,7 @@
 #include <random>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "engine/coordinator/coordinator.h"
@@ -84,7 +85,8 @@ class Node {
                 .lends = node.lends,
                 .events = coordinator_.get()});
       engine_->Share(*transport_, *coordinator_);
-      coordinator_->Start(transport_.get(), &hub.BrokerOf(node.name), &engine_->lease_port());
+      coordinator_->Start(transport_.get(), &hub.BrokerOf(node.name),
+                          [this](coordinator::LoopMessage message) { engine_->Tell(std::move(message)); });
     }
     engine_->Start();
   }

@@ -30,7 +30,7 @@ class FakeEngine final : public exec::Engine {
 
   void Start() override {}
   void Share(transport::Transport&, coordinator::Coordinator&) override {}
-  coordinator::LoopPort& lease_port() override { LOG(FATAL) << "a fake shares no memory"; }
+  void Tell(coordinator::LoopMessage) override { LOG(FATAL) << "a fake shares no memory"; }
   absl::Status Submit(exec::Request request, std::unique_ptr<exec::ResponseSink> sink) override {
     absl::MutexLock lock(&mutex_);
     if (!refuse_with_.ok()) return refuse_with_;

@@ -25,6 +25,30 @@ TEST_F(CoordinatorTest, ALeaseThatCannotBeOpenedNeverReachesTheLoop) {
   EXPECT_EQ(loop_.log().Count("Use 9 of 2"), 0);
 }
 
+TEST_F(CoordinatorTest, LeasesThatAreOpenedTogetherAreEachUsedWithTheirOwnView) {
+  Start();
+  coordinator_->OnLeases({Taken(8), Taken(9)});
+  ASSERT_TRUE(transport_.log().WaitFor("Open 9"));
+  for (const int64_t id : {9, 8}) {
+    const transport::LeaseView view = transport_.AddLease(kv::LeaseId(id), 2 * kBlockBytes, kv::Epoch(id));
+    coordinator_->OnOpened(kv::LeaseId(id), view);
+    ASSERT_TRUE(loop_.log().WaitFor(absl::StrCat("Use ", id, " of 2")));
+    EXPECT_EQ(loop_.ViewOf(kv::LeaseId(id)).base, view.base);
+    EXPECT_EQ(loop_.ViewOf(kv::LeaseId(id)).epoch, kv::Epoch(id));
+  }
+}
+
+TEST_F(CoordinatorTest, ALeaseThatWasRevokedBeforeItWasOpenNeverReachesTheLoop) {
+  Start();
+  coordinator_->OnLease(Taken(9));
+  ASSERT_TRUE(transport_.log().WaitFor("Open 9"));
+  coordinator_->OnRevoked(kv::LeaseId(9), absl::Milliseconds(50));
+  ASSERT_TRUE(transport_.log().WaitFor("Close 9"));
+  coordinator_->OnOpened(kv::LeaseId(9), transport_.AddLease(kv::LeaseId(9), 2 * kBlockBytes, kv::Epoch(1)));
+  Settle();
+  EXPECT_EQ(loop_.log().Count("Use 9 of 2"), 0);
+}
+
 TEST_F(CoordinatorTest, RenewalsGoOutEachThirdOfTheTtlForAsLongAsTheyAreAnswered) {
   Start({.ttl = absl::Seconds(9)});
   Take(9);

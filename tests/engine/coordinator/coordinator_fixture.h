@@ -19,7 +19,7 @@
 #include "tests/fakes/fake_clock.h"
 #include "tests/fakes/fake_transport.h"
 #include "tests/fakes/recording_lease_broker.h"
-#include "tests/fakes/recording_loop_port.h"
+#include "tests/fakes/recording_loop.h"
 
 namespace swiftcache::engine::coordinator {
 
@@ -35,7 +35,7 @@ class CoordinatorTest : public testing::Test {
     options.num_blocks = 1000;
     options.block_bytes = kBlockBytes;
     coordinator_ = std::make_unique<Coordinator>(options, clock_, registry_);
-    coordinator_->Start(&transport_, &broker_, &loop_);
+    coordinator_->Start(&transport_, &broker_, loop_.push());
     return *coordinator_;
   }
   ~CoordinatorTest() override {
@@ -99,7 +99,7 @@ class CoordinatorTest : public testing::Test {
   Metrics registry_;
   transport::FakeTransport transport_;
   RecordingLeaseBroker broker_;
-  RecordingLoopPort loop_;
+  RecordingLoop loop_;
   int64_t marks_ = 0;
   std::unique_ptr<Coordinator> coordinator_;
 };

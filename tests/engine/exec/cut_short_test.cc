@@ -68,7 +68,7 @@ class CutShortTest : public testing::Test {
   std::vector<int32_t> reader_prompt_;
 };
 
-// A quarter of the time until then is a step's (LeasePort::kStepDivisor), the rest is for what drains.
+// A quarter of the time until then is a step's (Urgency::kStepDivisor), the rest is for what drains.
 TEST_F(CutShortTest, AStepThatWouldOutlastTheRevocationOfALeaseThatItReadsIsCutAtTheNextLayer) {
   const auto reader = StartReader();
   EXPECT_EQ(LayersRun(absl::Milliseconds(2), [&] { Revoke(absl::Milliseconds(60)); }), 3);

@@ -187,7 +187,7 @@ TEST_F(EngineTest, WhatIsSaidOfLeasesTakesNoRequestsPlace) {
   engine_->Start();
   ASSERT_TRUE(Submit(Named("running")).ok());
   gate_.WaitUntilReached();
-  for (int64_t i = 1; i <= 10; ++i) engine_->lease_port().Stored(transport::Ticket(i), absl::OkStatus());
+  for (int64_t i = 1; i <= 10; ++i) engine_->Tell(coordinator::StoredMessage{transport::Ticket(i)});
   EXPECT_TRUE(Submit(Named("waits")).ok());
   gate_.Open();
 }

@@ -13,13 +13,17 @@
 #include <variant>
 #include <vector>
 
-#include "engine/exec/lease_port.h"
+#include "engine/coordinator/loop_message.h"
 #include "engine/exec/step_loop.h"
+#include "engine/exec/urgency.h"
 #include "tests/engine/exec/loop_harness.h"
 #include "tests/fakes/fake_transport.h"
 #include "tests/fakes/recording_lease_broker.h"
+#include "tests/fakes/recording_loop.h"
 
 namespace swiftcache::engine::exec {
+
+using coordinator::LoopMessage;
 
 struct SharingOptions {
   FakeModelOptions model = {.block_tokens = 4};
@@ -57,7 +61,7 @@ class SharingHarness : private LoopObserver {
     loop_ = std::make_unique<StepLoop>(engine, std::make_unique<FakeModel>(model), std::move(owned), clock_, &metrics_,
                                        static_cast<LoopObserver*>(this));
     loop_->Share({.transport = &transport_, .coordinator = &coordinator_, .urgency = &urgency_});
-    coordinator_.Start(&transport_, &broker_, &port_);
+    coordinator_.Start(&transport_, &broker_, [this](LoopMessage message) { Push(std::move(message)); });
   }
   ~SharingHarness() override { coordinator_.Stop(absl::InfinitePast()); }
 
@@ -81,7 +85,7 @@ class SharingHarness : private LoopObserver {
     coordinator_.OnLease(lease);
     ASSERT_TRUE(transport_.log().WaitFor(absl::StrCat("Open ", id)));
     coordinator_.OnOpened(lease.id, transport_.AddLease(lease.id, lease.num_bytes, lease.epoch));
-    ASSERT_TRUE(heard_.WaitFor(absl::StrCat("Use ", id)));
+    ASSERT_TRUE(heard_.WaitFor(absl::StrCat("Use ", id, " of ", blocks)));
     Pump();
   }
   /// Another engine asks for an extent of this one.
@@ -120,12 +124,12 @@ class SharingHarness : private LoopObserver {
   }
   /// Hands the loop what it was told.
   void Pump() {
-    std::vector<LeaseMessage> messages;
+    std::vector<LoopMessage> messages;
     {
       absl::MutexLock lock(&mutex_);
       messages = std::exchange(messages_, {});
     }
-    for (const LeaseMessage& message : messages) loop_->Handle(message);
+    for (const LoopMessage& message : messages) loop_->Handle(message);
   }
   /// Donors copy in what was stored, and say so.
   void LandStores() {
@@ -187,22 +191,15 @@ class SharingHarness : private LoopObserver {
   void OnEnded(const LiveRequest&) override {}
   void OnLoad(const EngineLoad&) override {}
 
-  void Push(LeaseMessage message) {
-    const std::string name = std::visit([](const auto& m) { return NameOf(m); }, message);
+  void Push(LoopMessage message) {
+    const std::string name = std::visit(coordinator::MessageNamer(), message);
+    urgency_.Note(message, clock_.Now());
     {
       absl::MutexLock lock(&mutex_);
       messages_.push_back(std::move(message));
     }
     heard_.Add(name);
   }
-  static std::string NameOf(const ClearMessage& m) { return absl::StrCat("Clear ", m.id.value()); }
-  static std::string NameOf(const StopClearingMessage& m) { return absl::StrCat("StopClearing ", m.id.value()); }
-  static std::string NameOf(const TakeBackMessage& m) { return absl::StrCat("TakeBack ", m.id.value()); }
-  static std::string NameOf(const UseMessage& m) { return absl::StrCat("Use ", m.id.value()); }
-  static std::string NameOf(const DrainMessage& m) { return absl::StrCat("Drain ", m.id.value()); }
-  static std::string NameOf(const LoseMessage& m) { return absl::StrCat("Lose ", m.id.value()); }
-  static std::string NameOf(const StoredMessage& m) { return absl::StrCat("Stored ", m.ticket.value()); }
-  static std::string NameOf(const LendableMessage& m) { return absl::StrCat("Lendable ", m.bytes); }
   // A moment, or less if the coordinator says something.
   void WaitForWord() {
     const auto spoken = [this] {
@@ -223,8 +220,7 @@ class SharingHarness : private LoopObserver {
   CallLog heard_;
   Urgency urgency_;
   absl::Mutex mutex_;
-  std::vector<LeaseMessage> messages_ ABSL_GUARDED_BY(mutex_);
-  LeasePort port_{[this](LeaseMessage message) { Push(std::move(message)); }, &urgency_, &clock_};
+  std::vector<LoopMessage> messages_ ABSL_GUARDED_BY(mutex_);
   coordinator::Coordinator coordinator_;
   kv::Arena* arena_ = nullptr;
   std::unique_ptr<StepLoop> loop_;

@@ -171,7 +171,7 @@ void SharingSoak::Attend() {
 }
 
 void SharingSoak::Hear(int64_t max_messages) {
-  for (const LeaseMessage& message : peers_->TakeMessages(max_messages)) {
+  for (const LoopMessage& message : peers_->TakeMessages(max_messages)) {
     loop_->Handle(message);
     peers_->LoopSpoke();
   }

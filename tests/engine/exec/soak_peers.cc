@@ -32,7 +32,7 @@ SoakPeers::SoakPeers(const Options& options, Chance& chance, SoakTally& tally)
 
 void SoakPeers::Start(kv::Arena* arena) {
   arena_ = arena;
-  coordinator_.Start(&transport_, this, &lease_port_);
+  coordinator_.Start(&transport_, this, [this](LoopMessage message) { Push(std::move(message)); });
 }
 
 void SoakPeers::Happen(bool in_step) {
@@ -344,12 +344,12 @@ void SoakPeers::TakeStores() {
   }
 }
 
-std::vector<LeaseMessage> SoakPeers::TakeMessages(int64_t max) {
+std::vector<LoopMessage> SoakPeers::TakeMessages(int64_t max) {
   Settle();
   ForgetDeclined();
   absl::MutexLock lock(&mutex_);
   const auto end = messages_.begin() + std::min<int64_t>(max, static_cast<int64_t>(messages_.size()));
-  std::vector<LeaseMessage> taken(std::make_move_iterator(messages_.begin()), std::make_move_iterator(end));
+  std::vector<LoopMessage> taken(std::make_move_iterator(messages_.begin()), std::make_move_iterator(end));
   messages_.erase(messages_.begin(), end);
   return taken;
 }

@@ -5,7 +5,7 @@
 //   SoakPeers peers(options, random);
 //   peers.Start(arena);
 //   peers.Happen();                                        // something, somewhere; also in the midst of a step
-//   for (const exec::LeaseMessage& m : peers.TakeMessages(3)) loop.Handle(m);
+//   for (const coordinator::LoopMessage& m : peers.TakeMessages(3)) loop.Handle(m);
 //   peers.LoopSpoke();                                      // what the loop said has come to be
 #pragma once
 
@@ -18,14 +18,15 @@
 
 #include "absl/synchronization/mutex.h"
 #include "engine/coordinator/coordinator.h"
-#include "engine/exec/lease_messages.h"
-#include "engine/exec/lease_port.h"
+#include "engine/coordinator/loop_message.h"
 #include "engine/exec/urgency.h"
 #include "engine/kv/arena.h"
 #include "tests/fakes/fake_clock.h"
 #include "tests/fakes/fake_transport.h"
 
 namespace swiftcache::engine::exec {
+
+using coordinator::LoopMessage;
 
 /// Where chance comes from, the same everywhere.
 class Chance {
@@ -67,7 +68,7 @@ class SoakPeers final : private coordinator::LeaseBroker {
   void Happen(bool in_step);
   void Advance(absl::Duration by);
   /// Up to so many messages for the loop, in order.
-  std::vector<LeaseMessage> TakeMessages(int64_t max);
+  std::vector<LoopMessage> TakeMessages(int64_t max);
   /// After each call of the loop: whoever looks next sees what came of what it said.
   void LoopSpoke() { unsettled_ = true; }
   /// From now on peers answer, and take and give no more: what is under way ends. To be called until AtRest.
@@ -132,8 +133,9 @@ class SoakPeers final : private coordinator::LeaseBroker {
   std::byte* Begin(const lease::Extent& extent) const { return arena_->Address(extent.first_block); }
   void ExpectFilled(const lease::Extent& extent, std::byte with, const std::string& otherwise);
 
-  // From the loop's port: of the coordinator's thread and, of stores, of ours.
-  void Push(LeaseMessage message) ABSL_LOCKS_EXCLUDED(mutex_) {
+  // To the loop: by the coordinator's thread and, of stores, by ours.
+  void Push(LoopMessage message) ABSL_LOCKS_EXCLUDED(mutex_) {
+    urgency_.Note(message, clock_.Now());
     absl::MutexLock lock(&mutex_);
     messages_.push_back(std::move(message));
   }
@@ -163,7 +165,6 @@ class SoakPeers final : private coordinator::LeaseBroker {
   FakeClock clock_;
   Metrics registry_;
   Urgency urgency_;
-  LeasePort lease_port_{[this](LeaseMessage message) { Push(std::move(message)); }, &urgency_, &clock_};
   transport::FakeTransport transport_;
   kv::Arena* arena_ = nullptr;
   std::map<kv::LeaseId, Taken> taken_;
@@ -175,7 +176,7 @@ class SoakPeers final : private coordinator::LeaseBroker {
   std::string failure_;
 
   mutable absl::Mutex mutex_;
-  std::vector<LeaseMessage> messages_ ABSL_GUARDED_BY(mutex_);
+  std::vector<LoopMessage> messages_ ABSL_GUARDED_BY(mutex_);
   int64_t wanted_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   std::vector<kv::LeaseId> declined_ ABSL_GUARDED_BY(mutex_);
   bool asks_scale_up_ ABSL_GUARDED_BY(mutex_) = false;

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the step loop hears of leases: it owns the KV state, and does to it what a lease demands. The coordinator and the
+// transport push these messages into its mailbox; its answers are the coordinator's functions.
+//
+//   coordinator.Start(&transport, &broker, [&mailbox](LoopMessage message) { mailbox.Push(std::move(message)); });
+//   ... std::visit([this](const auto& m) { Do(m); }, message);   // the loop, between two steps
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <variant>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "engine/kv/lease_id.h"
+#include "engine/lease/lease.h"
+#include "engine/transport/transport.h"
+
+namespace swiftcache::engine::coordinator {
+
+// To a donor.
+
+/// Move our own blocks out of the extent and place no new ones there, in the time that own tokens leave for it ->
+/// Coordinator::Cleared.
+struct ClearMessage {
+  kv::LeaseId id;
+  lease::Extent extent;
+};
+/// It is not to be lent any more: if Clear has not begun, it does not -> Coordinator::Cleared, not ok.
+struct StopClearingMessage {
+  kv::LeaseId id;
+};
+/// The extent is ours again.
+struct TakeBackMessage {
+  kv::LeaseId id;
+  lease::Extent extent;
+  absl::Time returned_at;  // now, as the coordinator reads the clock
+};
+
+// To a borrower.
+
+/// The lease may be used. `donor`: whose memory it is; several leases may be one donor's.
+struct UseMessage {
+  kv::LeaseId id;
+  int64_t num_blocks = 0;
+  std::string donor;
+  transport::LeaseView view;
+};
+/// No new use; move or drop what lies there -> Coordinator::Drained. A step that reads the lease is cut short.
+struct DrainMessage {
+  kv::LeaseId id;
+  absl::Time until;
+};
+/// Its blocks are lost -> Coordinator::Dropped, within a second, or one more where a copy of them is on its way to
+/// another donor that stands still. A step that would last much longer is cut short.
+struct LoseMessage {
+  kv::LeaseId id;
+};
+/// Of a Transport::Store.
+struct StoredMessage {
+  transport::Ticket ticket;
+  absl::Status status;
+};
+/// What donors can still lend, as far as the broker knows; `shortage`: why that is less than was wanted, or "".
+struct LendableMessage {
+  int64_t bytes = 0;
+  std::string shortage;
+};
+
+using LoopMessage = std::variant<ClearMessage, StopClearingMessage, TakeBackMessage, UseMessage, DrainMessage,
+                                 LoseMessage, StoredMessage, LendableMessage>;
+
+}  // namespace swiftcache::engine::coordinator
