@@ -130,10 +130,12 @@ absl::StatusOr<Prepared> Prepare(const services::EngineFlags& flags) {
   return p;
 }
 
-absl::StatusOr<std::unique_ptr<exec::Engine>> Load(Prepared& p, const Clock& clock, Metrics& metrics) {
+absl::StatusOr<std::unique_ptr<exec::Engine>> Load(Prepared& p, services::EngineSharing* sharing, const Clock& clock,
+                                                   Metrics& metrics) {
   ASSIGN_OR_RETURN(auto model, models::CreateModel(p.checkpoint.config, *p.checkpoint.weights, p.model));
   p.checkpoint.weights.reset();
-  return exec::Engine::Create(p.options, *std::move(p.reservation), std::move(model), clock, metrics);
+  return exec::Engine::Create(p.options, *std::move(p.reservation), std::move(model),
+                              sharing == nullptr ? std::nullopt : std::optional(sharing->parts()), clock, metrics);
 }
 
 absl::Status Serve(const services::EngineFlags& flags, services::ShutdownSignals& signals) {
@@ -163,7 +165,7 @@ absl::Status Serve(const services::EngineFlags& flags, services::ShutdownSignals
   absl::Status loaded;
   p.model.unwanted = [&signals] { return signals.Pending(); };
   AtLowPriority([&] {
-    auto created = Load(p, clock, metrics);
+    auto created = Load(p, sharing.get(), clock, metrics);
     loaded = created.status();
     if (created.ok()) engine = *std::move(created);
   });
@@ -172,7 +174,6 @@ absl::Status Serve(const services::EngineFlags& flags, services::ShutdownSignals
     return absl::OkStatus();
   }
   RETURN_IF_ERROR(loaded);
-  if (sharing) engine->Share(sharing->transport(), sharing->coordinator());
   AtLowPriority([&] { engine->Start(); });
   if (sharing) sharing->Start([&](auto message) { engine->Tell(std::move(message)); });
   door.Open(*engine);

@@ -2,7 +2,7 @@
 // What an engine needs to lend and lease KV memory, put together.
 //
 //   ASSIGN_OR_RETURN(auto sharing, EngineSharing::Create(options, arena, broker_client, clock, metrics));
-//   engine->Share(sharing->transport(), sharing->coordinator());
+//   engine = Engine::Create(..., sharing->parts(), ...);
 //   sharing->Start([&](coordinator::LoopMessage message) { engine->Tell(std::move(message)); });
 //   broker.Ready(address, load, sharing->Describe());
 //   ... engine->Drain(deadline); sharing->Stop();
@@ -16,6 +16,7 @@
 #include "common/base/clock.h"
 #include "common/metrics/metrics.h"
 #include "engine/coordinator/coordinator.h"
+#include "engine/exec/engine.h"
 #include "engine/kv/arena.h"
 #include "engine/rpc/broker_client.h"
 #include "engine/rpc/lease_client.h"
@@ -38,7 +39,7 @@ class EngineSharing {
                                                                Metrics& metrics);
   ~EngineSharing() { Stop(); }
 
-  engine::transport::Transport& transport() { return *transport_; }
+  engine::exec::SharingParts parts() { return {.transport = transport_.get(), .coordinator = coordinator_.get()}; }
   engine::coordinator::Coordinator& coordinator() { return *coordinator_; }
   /// `push`: Coordinator::Start's.
   void Start(std::function<void(engine::coordinator::LoopMessage)> push);

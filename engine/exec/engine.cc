@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -42,20 +43,15 @@ constexpr absl::Duration kPatience = absl::Milliseconds(20);
 class EngineImpl final : public Engine, private LoopObserver {
  public:
   EngineImpl(const EngineOptions& options, const backend::KvLayout& layout, const RequestLimits& limits,
-             std::unique_ptr<models::Model> model, std::unique_ptr<kv::Arena> arena, const Clock& clock,
-             Metrics& metrics)
+             std::unique_ptr<models::Model> model, std::unique_ptr<kv::Arena> arena,
+             const std::optional<SharingParts>& sharing, const Clock& clock, Metrics& metrics)
       : options_(options),
         layout_(layout),
         limits_(limits),
         clock_(clock),
         metrics_(metrics, {.block_tokens = options.block_tokens, .num_blocks = arena->num_blocks()}),
-        loop_(options, std::move(model), std::move(arena), clock, &metrics_, this) {}
+        loop_(options, std::move(model), std::move(arena), ForLoop(sharing), clock, &metrics_, this) {}
   ~EngineImpl() override { Drain(absl::InfinitePast()); }
-
-  void Share(transport::Transport& transport, coordinator::Coordinator& coordinator) override {
-    CHECK(options_.share);
-    loop_.Share({.transport = &transport, .coordinator = &coordinator, .urgency = &urgency_});
-  }
 
   void Start() override {
     absl::MutexLock lock(&thread_mutex_);
@@ -78,6 +74,10 @@ class EngineImpl final : public Engine, private LoopObserver {
   void Drain(absl::Time deadline) override;
 
  private:
+  std::optional<LoopSharing> ForLoop(const std::optional<SharingParts>& parts) {
+    if (!parts) return std::nullopt;
+    return LoopSharing{.transport = parts->transport, .coordinator = parts->coordinator, .urgency = &urgency_};
+  }
   void Run();
   absl::Duration Patience() const;
   void Handle(Message message);
@@ -248,7 +248,9 @@ absl::StatusOr<Reservation> Engine::Reserve(const EngineOptions& options, const 
 }
 
 std::unique_ptr<Engine> Engine::Create(const EngineOptions& options, Reservation reservation,
-                                       std::unique_ptr<models::Model> model, const Clock& clock, Metrics& metrics) {
+                                       std::unique_ptr<models::Model> model, const std::optional<SharingParts>& sharing,
+                                       const Clock& clock, Metrics& metrics) {
+  CHECK_EQ(options.share, sharing.has_value());
   const RequestLimits limits{.vocab_size = model->geometry().vocab_size,
                              .max_model_len_tokens = reservation.max_model_len_tokens};
   if (const int64_t wanted = WantedModelLen(options, model->geometry()); wanted > limits.max_model_len_tokens) {
@@ -256,14 +258,14 @@ std::unique_ptr<Engine> Engine::Create(const EngineOptions& options, Reservation
                  << " tokens that --kv_cache_bytes holds";
   }
   return std::make_unique<EngineImpl>(options, reservation.layout, limits, std::move(model),
-                                      std::move(reservation.arena), clock, metrics);
+                                      std::move(reservation.arena), sharing, clock, metrics);
 }
 
 absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& options,
                                                        std::unique_ptr<models::Model> model, const Clock& clock,
                                                        Metrics& metrics) {
   ASSIGN_OR_RETURN(Reservation reservation, Reserve(options, model->geometry()));
-  return Create(options, std::move(reservation), std::move(model), clock, metrics);
+  return Create(options, std::move(reservation), std::move(model), /*sharing=*/std::nullopt, clock, metrics);
 }
 
 }  // namespace swiftcache::engine::exec

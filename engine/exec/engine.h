@@ -2,7 +2,8 @@
 // The engine without its doors: requests of token ids in, token events out, one loop thread that owns scheduler, block
 // tables, prefix tree and sequences.
 //
-//   ASSIGN_OR_RETURN(auto engine, Engine::Create(options, std::move(model), clock, metrics));
+//   ASSIGN_OR_RETURN(Reservation reservation, Engine::Reserve(options, geometry));
+//   auto engine = Engine::Create(options, std::move(reservation), std::move(model), std::nullopt, clock, metrics);
 //   engine->Start();
 //   RETURN_IF_ERROR(engine->Submit(std::move(request), std::move(sink)));
 #pragma once
@@ -122,26 +123,32 @@ struct Reservation {
   int64_t max_model_len_tokens = 0;  // what model, option and arena allow
 };
 
+/// With what an engine lends and leases memory. Ownership: borrows; outlives the engine's Drain.
+struct SharingParts {
+  transport::Transport* transport = nullptr;
+  coordinator::Coordinator* coordinator = nullptr;
+};
+
 /// Thread-safety: Submit, Cancel, Tell, Load, Drain from any thread. Ownership: owns model, arena, loop thread.
 /// Errors: as documented per function; a request's own failure reaches its sink.
 class Engine {
  public:
+  /// What can fail, before there is a model: a server that does this first fails before it opens a port.
   /// RESOURCE_EXHAUSTED: kv_cache_bytes is not to be had (reserved here, so never a SIGBUS later). INVALID_ARGUMENT: an
   /// option out of range, an arena smaller than one block; names the flag and the remedy.
+  static absl::StatusOr<Reservation> Reserve(const EngineOptions& options, const models::ModelGeometry& geometry);
+  /// `sharing`: there where options.share is true, and only there. REQUIRES: reserved with the same options, for the
+  /// geometry of this model.
+  static std::unique_ptr<Engine> Create(const EngineOptions& options, Reservation reservation,
+                                        std::unique_ptr<models::Model> model,
+                                        const std::optional<SharingParts>& sharing, const Clock& clock,
+                                        Metrics& metrics);
+  /// Both, for an engine that shares nothing. Errors: Reserve's. REQUIRES: !options.share.
   static absl::StatusOr<std::unique_ptr<Engine>> Create(const EngineOptions& options,
                                                         std::unique_ptr<models::Model> model, const Clock& clock,
                                                         Metrics& metrics);
-
-  /// What of Create can fail, before there is a model: a server that does this first fails before it opens a port.
-  static absl::StatusOr<Reservation> Reserve(const EngineOptions& options, const models::ModelGeometry& geometry);
-  /// REQUIRES: reserved with the same options, for the geometry of this model.
-  static std::unique_ptr<Engine> Create(const EngineOptions& options, Reservation reservation,
-                                        std::unique_ptr<models::Model> model, const Clock& clock, Metrics& metrics);
   virtual ~Engine() = default;
 
-  /// Makes the engine lend and lease memory. REQUIRES: options.share; called before Start. What is handed in outlives
-  /// the engine's Drain.
-  virtual void Share(transport::Transport& transport, coordinator::Coordinator& coordinator) = 0;
   /// Starts the loop thread. Called once.
   virtual void Start() = 0;
   /// INVALID_ARGUMENT, OUT_OF_RANGE (prompt longer than max_model_len or the arena), RESOURCE_EXHAUSTED (queue full),

@@ -48,11 +48,11 @@ class Forward {
     const Clock* clock;
   };
 
-  Forward(models::Model* model, const kv::Arena* arena, const kv::KvCache* cache)
-      : model_(model), arena_(arena), cache_(cache) {}
-  void SetLeases(const Leases& leases) { leases_ = leases; }
+  /// `leases`: none in an engine that shares nothing.
+  Forward(models::Model* model, const kv::Arena* arena, const kv::KvCache* cache, const std::optional<Leases>& leases)
+      : model_(model), arena_(arena), cache_(cache), leases_(leases) {}
 
-  /// `may_cut_short`: give up at the next layer where a lease is due sooner than the step would end. REQUIRES: SetLeases.
+  /// `may_cut_short`: give up at the next layer where a lease is due sooner than the step would end. REQUIRES: leases.
   absl::StatusOr<Outcome> Run(const sched::StepPlan& plan, bool may_cut_short = false);
   /// Counts up with every Run and every layer of it: a long step is not a loop that stands still.
   int64_t progress() const { return progress_.load(std::memory_order_relaxed); }
@@ -89,7 +89,7 @@ class Forward {
   models::Model* const model_;
   const kv::Arena* const arena_;
   const kv::KvCache* const cache_;
-  std::optional<Leases> leases_;
+  const std::optional<Leases> leases_;
   std::vector<int32_t> token_ids_;  // [rows]
   std::vector<std::byte*> blocks_;  // of all sequences, one after the other
   std::vector<models::SequenceRows> sequences_;

@@ -24,7 +24,8 @@ void LogEnd(const LiveRequest& request, const absl::Status& status, absl::Durati
 }  // namespace
 
 StepLoop::StepLoop(const EngineOptions& options, std::unique_ptr<models::Model> model, std::unique_ptr<kv::Arena> arena,
-                   const Clock& clock, EngineMetrics* metrics, LoopObserver* observer)
+                   const std::optional<LoopSharing>& sharing, const Clock& clock, EngineMetrics* metrics,
+                   LoopObserver* observer)
     : options_(options),
       model_(std::move(model)),
       arena_(std::move(arena)),
@@ -40,13 +41,20 @@ StepLoop::StepLoop(const EngineOptions& options, std::unique_ptr<models::Model> 
                   .max_num_batched_tokens = options.max_num_batched_tokens,
                   .max_tokens_touching_regions = options.max_tokens_on_leases},
                  &cache_),
-      forward_(model_.get(), arena_.get(), &cache_),
-      meter_(clock, metrics) {
+      sharing_(sharing ? MakeSharing(*sharing) : nullptr),
+      streamer_(sharing ? MakeStreamer(*sharing) : nullptr),
+      forward_(model_.get(), arena_.get(), &cache_,
+               sharing ? std::optional(Forward::Leases{.sharing = sharing_.get(),
+                                                       .urgency = sharing->urgency,
+                                                       .streamer = streamer_.get(),
+                                                       .clock = &clock_})
+                       : std::nullopt),
+      meter_(clock, metrics, sharing ? sharing->transport : nullptr, streamer_.get()) {
   observer_->OnLoad(load());
 }
 
-void StepLoop::Share(const LoopSharing& sharing) {
-  sharing_.emplace(
+std::unique_ptr<Sharing> StepLoop::MakeSharing(const LoopSharing& parts) {
+  return std::make_unique<Sharing>(
       Sharing::Options{.block_tokens = options_.block_tokens,
                        .scrub_on_return = options_.scrub_on_return,
                        .clear_bytes_at_once = options_.clear_bytes_at_once,
@@ -55,25 +63,22 @@ void StepLoop::Share(const LoopSharing& sharing) {
       Sharing::Parts{.arena = arena_.get(),
                      .cache = &cache_,
                      .scheduler = &scheduler_,
-                     .transport = sharing.transport,
-                     .coordinator = sharing.coordinator,
-                     .urgency = sharing.urgency,
+                     .transport = parts.transport,
+                     .coordinator = parts.coordinator,
+                     .urgency = parts.urgency,
                      .clock = &clock_,
                      .metrics = metrics_});
-  if (options_.stream == StreamMode::kLsc) {
-    const models::ModelGeometry& geometry = model_->geometry();
-    streamer_.emplace(backend::KvLayout{.num_layers = geometry.num_layers,
-                                        .num_kv_heads = geometry.num_kv_heads,
-                                        .head_dim = geometry.head_dim,
-                                        .block_tokens = options_.block_tokens,
-                                        .dtype = options_.kv_cache_dtype},
-                      arena_.get(), sharing.transport, &clock_);
-  }
-  forward_.SetLeases({.sharing = &*sharing_,
-                      .urgency = sharing.urgency,
-                      .streamer = streamer_ ? &*streamer_ : nullptr,
-                      .clock = &clock_});
-  meter_.Share(sharing.transport, streamer_ ? &*streamer_ : nullptr);
+}
+
+std::unique_ptr<LayerStreamer> StepLoop::MakeStreamer(const LoopSharing& parts) const {
+  if (options_.stream != StreamMode::kLsc) return nullptr;
+  const models::ModelGeometry& geometry = model_->geometry();
+  return std::make_unique<LayerStreamer>(backend::KvLayout{.num_layers = geometry.num_layers,
+                                                           .num_kv_heads = geometry.num_kv_heads,
+                                                           .head_dim = geometry.head_dim,
+                                                           .block_tokens = options_.block_tokens,
+                                                           .dtype = options_.kv_cache_dtype},
+                                         arena_.get(), parts.transport, &clock_);
 }
 
 void StepLoop::Accept(std::unique_ptr<LiveRequest> request) {
@@ -179,17 +184,19 @@ bool StepLoop::Step() {
   }
   const sched::StepPlan plan = scheduler_.Plan();
   NoteStarts(plan);
-  if (sharing_) {
-    SizeLayerStream();
-    sharing_->AskBack();
-  }
-  const bool computes = !plan.chunks.empty() && !(sharing_ && sharing_->ShouldDefer(plan));
-  if (computes) {
-    if (sharing_) sharing_->Advance(TokensNotRunning(), LongestRequestTokens());
-    RunStep(plan);
-  }
+  const bool computes = sharing_ ? ServeLeases(plan) : !plan.chunks.empty();
+  if (computes) RunStep(plan);
   Publish();
   return computes;
+}
+
+// What leases ask for between plan and forward pass. False: nothing is to be computed before memory is back.
+bool StepLoop::ServeLeases(const sched::StepPlan& plan) {
+  SizeLayerStream();
+  sharing_->AskBack();
+  if (plan.chunks.empty() || sharing_->ShouldDefer(plan)) return false;
+  sharing_->Advance(TokensNotRunning(), LongestRequestTokens());
+  return true;
 }
 
 // Two steps in a row may be cut short for leases that are wanted back; the next one runs to its end, so that there is
@@ -197,7 +204,7 @@ bool StepLoop::Step() {
 constexpr int64_t kMaxCutShortInARow = 2;
 
 bool StepLoop::RunStep(const sched::StepPlan& plan) {
-  const bool may_cut = sharing_.has_value() && cut_short_in_a_row_ < kMaxCutShortInARow;
+  const bool may_cut = sharing_ != nullptr && cut_short_in_a_row_ < kMaxCutShortInARow;
   const absl::StatusOr<Forward::Outcome> outcome = forward_.Run(plan, may_cut);
   if (!outcome.ok()) {
     FailStep(plan, outcome.status());

@@ -33,7 +33,7 @@
 
 namespace swiftcache::engine::exec {
 
-/// What an engine that shares its memory adds to a loop. Ownership: borrows; outlives the loop's steps.
+/// What a loop that lends and leases memory works with. Ownership: borrows; outlives the loop's steps.
 struct LoopSharing {
   transport::Transport* transport = nullptr;
   coordinator::Coordinator* coordinator = nullptr;
@@ -55,8 +55,10 @@ class LoopObserver {
 /// requests of that step (INTERNAL) and nothing else.
 class StepLoop {
  public:
+  /// `sharing`: none in an engine that shares nothing.
   StepLoop(const EngineOptions& options, std::unique_ptr<models::Model> model, std::unique_ptr<kv::Arena> arena,
-           const Clock& clock, EngineMetrics* metrics, LoopObserver* observer);
+           const std::optional<LoopSharing>& sharing, const Clock& clock, EngineMetrics* metrics,
+           LoopObserver* observer);
 
   /// REQUIRES: checked (request_check.h), and no live request has its id.
   void Accept(std::unique_ptr<LiveRequest> request);
@@ -68,8 +70,6 @@ class StepLoop {
   /// REQUIRES: has_work(). False: everybody waits for memory that is on its way; nothing was computed, Attend is next.
   bool Step();
 
-  /// From now on memory is lent and leased. Called once, before the first request.
-  void Share(const LoopSharing& sharing);
   /// What its Urgency has noted already. In a loop that shares nothing: ignored.
   void Handle(const coordinator::LoopMessage& message);
   /// Sets going what can be done without a step. To be called after a Step that computed nothing, when messages were
@@ -86,7 +86,10 @@ class StepLoop {
  private:
   static Continuation& AsContinuation(sched::Sequence* sequence) { return *static_cast<Continuation*>(sequence); }
 
+  std::unique_ptr<Sharing> MakeSharing(const LoopSharing& parts);
+  std::unique_ptr<LayerStreamer> MakeStreamer(const LoopSharing& parts) const;
   void NoteStarts(const sched::StepPlan& plan);
+  bool ServeLeases(const sched::StepPlan& plan);
   bool RunStep(const sched::StepPlan& plan);
   void SampleAll(const sched::StepPlan& plan, std::span<const float> logits);
   void AdmitParked();
@@ -112,9 +115,9 @@ class StepLoop {
 
   kv::KvCache cache_;
   sched::Scheduler scheduler_;
+  const std::unique_ptr<Sharing> sharing_;         // null: nothing is lent or leased
+  const std::unique_ptr<LayerStreamer> streamer_;  // null: leases, if any, are read in place
   Forward forward_;
-  std::optional<Sharing> sharing_;
-  std::optional<LayerStreamer> streamer_;
   StepMeter meter_;
   sample::Sampler sampler_;
   absl::flat_hash_map<std::string, std::unique_ptr<LiveRequest>> live_;  // after cache_: holds its blocks

@@ -21,11 +21,6 @@ meter::StepShape ShapeOf(const sched::StepPlan& plan) {
 
 }  // namespace
 
-void StepMeter::Share(const transport::Transport* transport, const LayerStreamer* streamer) {
-  transport_ = transport;
-  streamer_ = streamer;
-}
-
 StepMeter::Moved StepMeter::ReadMoved() const {
   Moved moved;
   if (transport_ != nullptr) moved.transport = transport_->stats();

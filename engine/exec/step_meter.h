@@ -39,10 +39,11 @@ class StepMeter {
     int64_t in_place_bytes = 0;  // of leases, read where they lie
     bool whole = true;           // not cut short
   };
-  StepMeter(const Clock& clock, EngineMetrics* metrics) : clock_(clock), metrics_(*metrics) {}
+  /// `transport`: null in an engine that shares nothing; `streamer`: null where nothing is streamed.
+  StepMeter(const Clock& clock, EngineMetrics* metrics, const transport::Transport* transport,
+            const LayerStreamer* streamer)
+      : clock_(clock), metrics_(*metrics), transport_(transport), streamer_(streamer) {}
 
-  /// `streamer`: null where nothing is streamed.
-  void Share(const transport::Transport* transport, const LayerStreamer* streamer);
   void Begin();
   /// The forward pass of the plan has ended. Before its sequences change.
   void Computed(const sched::StepPlan& plan, const Outcome& outcome);
@@ -61,8 +62,8 @@ class StepMeter {
 
   const Clock& clock_;
   EngineMetrics& metrics_;
-  const transport::Transport* transport_ = nullptr;
-  const LayerStreamer* streamer_ = nullptr;
+  const transport::Transport* const transport_;
+  const LayerStreamer* const streamer_;
   absl::Time begin_, computed_;
   Moved before_;
   struct Measured {

@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <random>
 #include <string>
 #include <thread>
@@ -63,28 +64,16 @@ class Node {
                                 .lease_patience = node.lease_patience};
     auto reservation = Engine::Reserve(options, (*model)->geometry());
     EXPECT_TRUE(reservation.ok()) << reservation.status();
-    kv::Arena& arena = *reservation->arena;
-    engine_ = Engine::Create(options, *std::move(reservation), *std::move(model), clock_, metrics_);
+    std::optional<SharingParts> sharing;
+    if (node.shares) sharing = MakeParts(node, *reservation->arena, shm_dir);
+    engine_ = Engine::Create(options, *std::move(reservation), *std::move(model), sharing, clock_, metrics_);
     if (node.shares) {
-      coordinator_ = std::make_unique<coordinator::Coordinator>(
-          coordinator::Coordinator::Options{.instance_id = node.name,
-                                            .revoke_deadline = kRevokeDeadline,
-                                            .num_blocks = node.num_blocks,
-                                            .block_bytes = layout.block_bytes(),
-                                            .min_request_interval = absl::Milliseconds(1),
-                                            .max_request_interval = absl::Milliseconds(20)},
-          clock_, metrics_);
-      auto transport = transport::ShmTransport::Create(
-          {.shm_dir = shm_dir, .name = node.name, .instance_id = node.name}, arena, clock_, *coordinator_);
-      EXPECT_TRUE(transport.ok()) << transport.status();
-      transport_ = *std::move(transport);
       hub.Join({.name = node.name,
                 .channel = transport_->channel(),
                 .num_blocks = node.num_blocks,
                 .block_bytes = layout.block_bytes(),
                 .lends = node.lends,
                 .events = coordinator_.get()});
-      engine_->Share(*transport_, *coordinator_);
       coordinator_->Start(transport_.get(), &hub.BrokerOf(node.name),
                           [this](coordinator::LoopMessage message) { engine_->Tell(std::move(message)); });
     }
@@ -103,6 +92,22 @@ class Node {
   coordinator::Coordinator::Reclaims reclaims() const { return coordinator_->reclaims(); }
 
  private:
+  SharingParts MakeParts(const NodeOptions& node, kv::Arena& arena, const std::string& shm_dir) {
+    coordinator_ = std::make_unique<coordinator::Coordinator>(
+        coordinator::Coordinator::Options{.instance_id = node.name,
+                                          .revoke_deadline = kRevokeDeadline,
+                                          .num_blocks = node.num_blocks,
+                                          .block_bytes = arena.block_bytes(),
+                                          .min_request_interval = absl::Milliseconds(1),
+                                          .max_request_interval = absl::Milliseconds(20)},
+        clock_, metrics_);
+    auto transport = transport::ShmTransport::Create({.shm_dir = shm_dir, .name = node.name, .instance_id = node.name},
+                                                     arena, clock_, *coordinator_);
+    EXPECT_TRUE(transport.ok()) << transport.status();
+    transport_ = *std::move(transport);
+    return {.transport = transport_.get(), .coordinator = coordinator_.get()};
+  }
+
   const std::string name_;
   LeaseHub& hub_;
   RealClock clock_;

@@ -29,7 +29,6 @@ class FakeEngine final : public exec::Engine {
   };
 
   void Start() override {}
-  void Share(transport::Transport&, coordinator::Coordinator&) override {}
   void Tell(coordinator::LoopMessage) override { LOG(FATAL) << "a fake shares no memory"; }
   absl::Status Submit(exec::Request request, std::unique_ptr<exec::ResponseSink> sink) override {
     absl::MutexLock lock(&mutex_);

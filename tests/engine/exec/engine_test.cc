@@ -150,8 +150,13 @@ TEST_F(EngineTest, APromptLongerThanTheArenaIsOutOfRange) {
 }
 
 TEST_F(EngineTest, WithoutAPrefixCacheThereIsNothingToSpillAndLengthIsLimitedByTheArena) {
-  Create({.kv_cache_bytes = 10 * kLongModel.layout().block_bytes(), .enable_prefix_caching = false, .share = true});
-  EXPECT_EQ(engine_->max_model_len_tokens(), 40);
+  const auto reservation = Engine::Reserve({.kv_cache_bytes = 10 * kLongModel.layout().block_bytes(),
+                                            .block_tokens = kLongModel.block_tokens,
+                                            .enable_prefix_caching = false,
+                                            .share = true},
+                                           FakeModel(kLongModel).geometry());
+  ASSERT_TRUE(reservation.ok()) << reservation.status();
+  EXPECT_EQ(reservation->max_model_len_tokens, 40);
 }
 
 TEST_F(EngineTest, ALiveIdIsRefusedAndAFinishedOneMayBeUsedAgain) {

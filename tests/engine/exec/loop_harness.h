@@ -42,7 +42,7 @@ class LoopHarness : private LoopObserver {
     auto arena = kv::Arena::Create({.bytes = options.num_blocks * block_bytes, .block_bytes = block_bytes});
     EXPECT_TRUE(arena.ok()) << arena.status();
     loop_ = std::make_unique<StepLoop>(engine, std::make_unique<FakeModel>(options.model),
-                                       std::make_unique<kv::Arena>(*std::move(arena)), clock_, &metrics_,
+                                       std::make_unique<kv::Arena>(*std::move(arena)), std::nullopt, clock_, &metrics_,
                                        static_cast<LoopObserver*>(this));
   }
 

@@ -58,9 +58,9 @@ class SharingHarness : private LoopObserver {
     model.on_layer = [this](int64_t layer) {
       if (during_layer) during_layer(layer);
     };
-    loop_ = std::make_unique<StepLoop>(engine, std::make_unique<FakeModel>(model), std::move(owned), clock_, &metrics_,
+    loop_ = std::make_unique<StepLoop>(engine, std::make_unique<FakeModel>(model), std::move(owned),
+                                       LoopSharing{&transport_, &coordinator_, &urgency_}, clock_, &metrics_,
                                        static_cast<LoopObserver*>(this));
-    loop_->Share({.transport = &transport_, .coordinator = &coordinator_, .urgency = &urgency_});
     coordinator_.Start(&transport_, &broker_, [this](LoopMessage message) { Push(std::move(message)); });
   }
   ~SharingHarness() override { coordinator_.Stop(absl::InfinitePast()); }

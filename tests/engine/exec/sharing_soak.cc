@@ -48,10 +48,9 @@ SharingSoak::SharingSoak(const SoakOptions& options, SoakTally& tally)
   auto owned = std::make_unique<kv::Arena>(*std::move(arena));
   peers_->Start(owned.get());
   metrics_ = std::make_unique<EngineMetrics>(registry_, EngineMetrics::Geometry{model_.block_tokens, num_blocks_});
-  loop_ = std::make_unique<StepLoop>(engine_, std::make_unique<FakeModel>(model_), std::move(owned), peers_->clock(),
-                                     metrics_.get(), static_cast<LoopObserver*>(this));
-  loop_->Share(
-      {.transport = &peers_->transport(), .coordinator = &peers_->coordinator(), .urgency = &peers_->urgency()});
+  loop_ = std::make_unique<StepLoop>(engine_, std::make_unique<FakeModel>(model_), std::move(owned),
+                                     LoopSharing{&peers_->transport(), &peers_->coordinator(), &peers_->urgency()},
+                                     peers_->clock(), metrics_.get(), static_cast<LoopObserver*>(this));
   TellReaders();
 }
 

@@ -76,11 +76,10 @@ class StreamedStepTest : public testing::Test {
         arena_(*kv::Arena::Create({.bytes = 64 * layout_.block_bytes(), .block_bytes = layout_.block_bytes()})),
         streamer_(layout_, &arena_, &transport_, &clock_),
         metrics_(registry_, {kBlockTokens, 64}),
-        meter_(clock_, &metrics_) {
+        meter_(clock_, &metrics_, &transport_, &streamer_) {
     transport_.AddLease(kLease, layout_.block_bytes(), kv::Epoch(1));
     const int32_t slots[] = {0, 1, 2, 3};
     streamer_.SetSlots(slots);
-    meter_.Share(&transport_, &streamer_);
     request_.arrival_time = clock_.Now();
     request_.request.prompt = {1, 2, 3};
     continuation_ = request_.Begin();
