@@ -10,7 +10,7 @@
 #include <string>
 
 #include "absl/time/time.h"
-#include "engine/exec/engine.h"
+#include "engine/exec/engine_options.h"
 #include "engine/models/create_model.h"
 #include "services/flags.h"
 

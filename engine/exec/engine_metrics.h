@@ -10,7 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "common/metrics/metrics.h"
-#include "engine/exec/engine.h"
+#include "engine/exec/engine_load.h"
 #include "engine/exec/prefill_times.h"
 #include "engine/meter/interference_meter.h"
 

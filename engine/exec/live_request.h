@@ -9,8 +9,8 @@
 
 #include "absl/container/flat_hash_set.h"
 #include "absl/time/time.h"
-#include "engine/exec/engine.h"
 #include "engine/exec/prefill_times.h"
+#include "engine/exec/request.h"
 #include "engine/sample/sampling_state.h"
 #include "engine/sched/sequence.h"
 

@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "engine/exec/engine.h"
 #include "engine/exec/live_request.h"
+#include "engine/exec/request.h"
 
 namespace swiftcache::engine::exec {
 

@@ -5,7 +5,8 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
-#include "engine/exec/engine.h"
+#include "engine/exec/engine_options.h"
+#include "engine/exec/request.h"
 #include "engine/models/model.h"
 
 namespace swiftcache::engine::exec {

@@ -18,7 +18,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "engine/backend/kv_layout.h"
-#include "engine/exec/engine.h"
+#include "engine/exec/engine_load.h"
 #include "engine/lease/lease.h"
 #include "engine/rpc/lease_client.h"
 

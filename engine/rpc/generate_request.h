@@ -8,7 +8,7 @@
 #include <functional>
 
 #include "absl/status/statusor.h"
-#include "engine/exec/engine.h"
+#include "engine/exec/request.h"
 #include "swiftcache/v1/engine.pb.h"
 
 namespace swiftcache::engine::rpc {

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+// What an engine is to be: its memory, its limits, how it shares. Filled from flags, checked by CheckOptions
+// (request_check.h).
+//
+//   EngineOptions options{.kv_cache_bytes = 64 * kMiB, .max_num_seqs = 32};
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "common/base/units.h"
+#include "engine/backend/kv_layout.h"
+
+namespace swiftcache::engine::exec {
+
+/// How blocks in leases are read: streamed through local slots layer by layer, or where they are mapped. kAuto: in
+/// place.
+enum class StreamMode { kAuto, kLsc, kInPlace };
+
+struct EngineOptions {
+  int64_t kv_cache_bytes = 0;
+  backend::KvDtype kv_cache_dtype = backend::KvDtype::kBf16;
+  int64_t block_tokens = 16;
+  int64_t max_num_seqs = 64;
+  int64_t max_num_batched_tokens = 512;
+  int64_t max_model_len_tokens = 0;  // 0: what the model allows
+  int64_t max_waiting_requests = 1024;
+  bool enable_prefix_caching = true;
+  std::vector<int32_t> eos_ids = {};
+  // Sharing of KV memory with other engines.
+  bool share = false;
+  bool may_borrow() const { return share && enable_prefix_caching; }  // only what the cache knows can be spilled
+  StreamMode stream = StreamMode::kAuto;
+  bool scrub_on_return = true;
+  int64_t max_tokens_on_leases = 256;                    // of a step that reads leases: keeps a layer of it short
+  int64_t clear_bytes_at_once = 32 * kMiB;               // of what is to be lent, between two steps
+  absl::Duration scale_down_window = absl::Seconds(60);  // Algorithm 1's t
+  absl::Duration lease_patience = absl::Seconds(10);     // of a request that own and leased memory cannot hold yet
+};
+
+}  // namespace swiftcache::engine::exec
