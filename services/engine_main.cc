@@ -22,11 +22,12 @@
 #include "common/rpc/server.h"
 #include "common/sync/slices.h"
 #include "engine/exec/engine.h"
-#include "engine/kv/memory_limits.h"
 #include "engine/loader/checkpoint.h"
+#include "engine/memory/memory_limits.h"
 #include "engine/models/create_model.h"
 #include "engine/rpc/broker_client.h"
 #include "engine/rpc/engine_service.h"
+#include "services/engine_device.h"
 #include "services/engine_flags.h"
 #include "services/engine_sharing.h"
 #include "services/server_shell.h"
@@ -54,7 +55,7 @@ models::ModelGeometry GeometryOf(const loader::ModelConfig& config) {
 absl::Status CheckModelFits(const loader::Checkpoint& checkpoint, const models::ModelOptions& options) {
   const int64_t wanted = models::PackedWeightBytes(*checkpoint.weights, options.dtype) +
                          models::ActivationBytes(checkpoint.config, options);
-  const engine::kv::MemoryHeadroom room = engine::kv::ReadMemoryHeadroom({});
+  const engine::memory::MemoryHeadroom room = engine::memory::ReadMemoryHeadroom({});
   if (wanted <= room.bytes) return absl::OkStatus();
   return absl::ResourceExhaustedError(
       absl::StrCat("--model: its weights and activations take ", wanted, " bytes of memory; ", room.bytes,
@@ -93,6 +94,7 @@ uint64_t RandomNumber() {
 // Everything that needs no port.
 struct Prepared {
   loader::Checkpoint checkpoint;
+  std::unique_ptr<engine::backend::Device> device;  // outlives the engine
   exec::EngineOptions options;
   std::optional<exec::Reservation> reservation;
   models::ModelOptions model;
@@ -104,13 +106,13 @@ struct Prepared {
 absl::StatusOr<Prepared> Prepare(const services::EngineFlags& flags) {
   Prepared p;
   p.options = flags.engine;
+  ASSIGN_OR_RETURN(p.device, services::CreateDevice(flags));
   ASSIGN_OR_RETURN(p.checkpoint, loader::OpenCheckpoint(flags.model));
   p.options.eos_ids = p.checkpoint.config.eos_ids;
-  ASSIGN_OR_RETURN(p.reservation, exec::Engine::Reserve(p.options, GeometryOf(p.checkpoint.config)));
+  ASSIGN_OR_RETURN(p.reservation, exec::Engine::Reserve(p.options, GeometryOf(p.checkpoint.config), *p.device));
   p.model = {.kv = p.reservation->layout,
              .max_batch_rows = p.options.max_num_batched_tokens,
              .max_logit_rows = p.options.max_num_seqs,  // one each, at most
-             .threads = static_cast<int>(flags.threads),
              .dtype = flags.compute_dtype()};
   RETURN_IF_ERROR(CheckModelFits(p.checkpoint, p.model));
   ASSIGN_OR_RETURN(p.card, rpc::SerializeModelCard(p.checkpoint.card));
@@ -119,7 +121,7 @@ absl::StatusOr<Prepared> Prepare(const services::EngineFlags& flags) {
   const rpc::EngineDescription description{.name = flags.name.empty() ? flags.model_name : flags.name,
                                            .model_name = flags.model_name,
                                            .kv = p.reservation->layout,
-                                           .num_blocks = p.reservation->arena->num_blocks(),
+                                           .num_blocks = p.reservation->num_blocks(),
                                            .max_model_len_tokens = p.reservation->max_model_len_tokens,
                                            .model_card_hash = p.card.hash};
   using NameChoice = rpc::BrokerClient::NameChoice;
@@ -132,7 +134,7 @@ absl::StatusOr<Prepared> Prepare(const services::EngineFlags& flags) {
 
 absl::StatusOr<std::unique_ptr<exec::Engine>> Load(Prepared& p, services::EngineSharing* sharing, const Clock& clock,
                                                    Metrics& metrics) {
-  ASSIGN_OR_RETURN(auto model, models::CreateModel(p.checkpoint.config, *p.checkpoint.weights, p.model));
+  ASSIGN_OR_RETURN(auto model, models::CreateModel(p.checkpoint.config, *p.checkpoint.weights, *p.device, p.model));
   p.checkpoint.weights.reset();
   return exec::Engine::Create(p.options, *std::move(p.reservation), std::move(model),
                               sharing == nullptr ? std::nullopt : std::optional(sharing->parts()), clock, metrics);
@@ -146,7 +148,7 @@ absl::Status Serve(const services::EngineFlags& flags, services::ShutdownSignals
   if (p.options.share) {
     ASSIGN_OR_RETURN(sharing,
                      services::EngineSharing::Create({.name = p.name, .instance_id = p.instance_id, .flags = &flags},
-                                                     *p.reservation->arena, *p.broker, clock, metrics));
+                                                     *p.reservation, *p.broker, clock, metrics));
   }
   std::unique_ptr<exec::Engine> engine;  // before the doors, which borrow it
   std::atomic<bool> ready = false;

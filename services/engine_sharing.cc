@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
+#include "services/engine_device.h"
 
 namespace swiftcache::services {
 namespace {
@@ -24,7 +25,8 @@ std::string NodeId(const std::string& shm_dir) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<EngineSharing>> EngineSharing::Create(const Options& options, engine::kv::Arena& arena,
+absl::StatusOr<std::unique_ptr<EngineSharing>> EngineSharing::Create(const Options& options,
+                                                                     const engine::exec::Reservation& reservation,
                                                                      engine::rpc::BrokerClient& broker,
                                                                      const Clock& clock, Metrics& metrics) {
   auto sharing = std::unique_ptr<EngineSharing>(new EngineSharing(options, broker, clock));
@@ -33,16 +35,12 @@ absl::StatusOr<std::unique_ptr<EngineSharing>> EngineSharing::Create(const Optio
       engine::coordinator::Coordinator::Options{.instance_id = options.instance_id,
                                                 .revoke_deadline = flags.revoke_deadline,
                                                 .ttl = broker.terms().lease_ttl,
-                                                .num_blocks = arena.num_blocks(),
-                                                .block_bytes = arena.block_bytes()},
+                                                .num_blocks = reservation.num_blocks(),
+                                                .block_bytes = reservation.layout.block_bytes()},
       clock, metrics);
   ASSIGN_OR_RETURN(sharing->transport_,
-                   engine::transport::ShmTransport::Create({.shm_dir = flags.shm_dir,
-                                                            .name = options.name,
-                                                            .instance_id = options.instance_id,
-                                                            .link_gbps = static_cast<double>(flags.link_gbps),
-                                                            .link_latency = flags.link_latency},
-                                                           arena, clock, *sharing->coordinator_));
+                   CreateTransport({.name = options.name, .instance_id = options.instance_id, .flags = &flags},
+                                   *reservation.memory, clock, *sharing->coordinator_));
   sharing->transport_metrics_ = std::make_unique<engine::transport::TransportMetrics>(metrics, *sharing->transport_);
   return sharing;
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What an engine needs to lend and lease KV memory, put together.
 //
-//   ASSIGN_OR_RETURN(auto sharing, EngineSharing::Create(options, arena, broker_client, clock, metrics));
+//   ASSIGN_OR_RETURN(auto sharing, EngineSharing::Create(options, reservation, broker_client, clock, metrics));
 //   engine = Engine::Create(..., sharing->parts(), ...);
 //   sharing->Start([&](coordinator::LoopMessage message) { engine->Tell(std::move(message)); });
 //   broker.Ready(address, load, sharing->Describe());
@@ -15,9 +15,9 @@
 #include "absl/status/statusor.h"
 #include "common/base/clock.h"
 #include "common/metrics/metrics.h"
+#include "engine/backend/kv_memory.h"
 #include "engine/coordinator/coordinator.h"
 #include "engine/exec/engine.h"
-#include "engine/kv/arena.h"
 #include "engine/rpc/broker_client.h"
 #include "engine/rpc/lease_client.h"
 #include "engine/transport/shm_transport.h"
@@ -34,7 +34,8 @@ class EngineSharing {
     const EngineFlags* flags;
   };
   /// Those of ShmTransport::Create.
-  static absl::StatusOr<std::unique_ptr<EngineSharing>> Create(const Options& options, engine::kv::Arena& arena,
+  static absl::StatusOr<std::unique_ptr<EngineSharing>> Create(const Options& options,
+                                                               const engine::exec::Reservation& reservation,
                                                                engine::rpc::BrokerClient& broker, const Clock& clock,
                                                                Metrics& metrics);
   ~EngineSharing() { Stop(); }

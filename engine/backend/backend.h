@@ -15,10 +15,13 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "engine/backend/fence.h"
 #include "engine/backend/kv_layout.h"
+#include "engine/backend/step.h"
 
 namespace swiftcache::engine::backend {
 
@@ -55,13 +58,6 @@ struct AttentionShape {
   int64_t num_heads = 0;
   int64_t num_kv_heads = 0;  // divides num_heads
   int64_t head_dim = 0;      // even
-};
-
-/// The rows of one sequence in a step (models::SequenceRows, without the model).
-struct StepSequence {
-  int64_t num_rows = 0;
-  int64_t context_tokens = 0;
-  std::span<std::byte* const> blocks;  // layer-0 slice of each block
 };
 
 /// What is done to a row of the input before the product.
@@ -113,15 +109,22 @@ class Backend {
   /// contents are unspecified afterwards.
   virtual absl::StatusOr<std::span<const float>> Download(Buffer& buffer, int64_t rows) = 0;
 
-  /// Fixes the rows of the ops that follow: positions for rope, blocks for KV. `sequences` is borrowed until the next
-  /// one.
-  virtual absl::Status BeginStep(std::span<const StepSequence> sequences) = 0;
+  /// Fixes the rows of the ops that follow: positions for rope, blocks for KV. Borrowed for the call.
+  virtual absl::Status BeginStep(std::span<const StepSequence> sequences, std::span<const StreamedBlock> streamed) = 0;
   /// out[i] = row ids[i] of table.
   virtual absl::Status Embed(const Matrix& table, std::span<const int32_t> ids, Buffer& out) = 0;
   virtual absl::Status Linear(const LinearOp& op) = 0;
   virtual absl::Status RopeAndStoreKv(const RopeOp& op) = 0;
   /// out: [rows][num_heads * head_dim]. Causal: a row sees the positions up to its own.
   virtual absl::Status Attention(int64_t layer, const Buffer& qkv, Buffer& out) = 0;
+
+  /// What is submitted from now on begins after the fence.
+  virtual void WaitFor(const Fence& fence) = 0;
+  /// Passes when all that was submitted is done.
+  virtual Fence Submitted() = 0;
+  /// After the reads that were submitted before: `changed` gets the indices, ascending, of words that do not hold any
+  /// more. It, and what `checks` points at, are the backend's until a fence submitted after has passed.
+  virtual absl::Status CheckWords(std::span<const WordCheck> checks, std::vector<int32_t>& changed) = 0;
 };
 
 }  // namespace swiftcache::engine::backend

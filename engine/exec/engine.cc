@@ -22,7 +22,6 @@
 #include "engine/exec/request_check.h"
 #include "engine/exec/step_loop.h"
 #include "engine/exec/urgency.h"
-#include "engine/kv/arena.h"
 #include "glog/logging.h"
 
 namespace swiftcache::engine::exec {
@@ -43,14 +42,14 @@ constexpr absl::Duration kPatience = absl::Milliseconds(20);
 class EngineImpl final : public Engine, private LoopObserver {
  public:
   EngineImpl(const EngineOptions& options, const backend::KvLayout& layout, const RequestLimits& limits,
-             std::unique_ptr<models::Model> model, std::unique_ptr<kv::Arena> arena,
+             std::unique_ptr<models::Model> model, std::unique_ptr<backend::KvMemory> memory,
              const std::optional<SharingParts>& sharing, const Clock& clock, Metrics& metrics)
       : options_(options),
         layout_(layout),
         limits_(limits),
         clock_(clock),
-        metrics_(metrics, {.block_tokens = options.block_tokens, .num_blocks = arena->num_blocks()}),
-        loop_(options, std::move(model), std::move(arena), ForLoop(sharing), clock, &metrics_, this) {}
+        metrics_(metrics, {.block_tokens = options.block_tokens, .num_blocks = memory->bytes() / layout.block_bytes()}),
+        loop_(options, layout, std::move(model), std::move(memory), ForLoop(sharing), clock, &metrics_, this) {}
   ~EngineImpl() override { Drain(absl::InfinitePast()); }
 
   void Start() override {
@@ -233,18 +232,20 @@ int64_t WantedModelLen(const EngineOptions& options, const models::ModelGeometry
 
 }  // namespace
 
-absl::StatusOr<Reservation> Engine::Reserve(const EngineOptions& options, const models::ModelGeometry& geometry) {
+absl::StatusOr<Reservation> Engine::Reserve(const EngineOptions& options, const models::ModelGeometry& geometry,
+                                            backend::Device& device) {
   RETURN_IF_ERROR(CheckOptions(options, geometry));
   const backend::KvLayout layout = LayoutOf(options, geometry);
-  ASSIGN_OR_RETURN(kv::Arena arena, kv::Arena::Create({.bytes = options.kv_cache_bytes,
+  ASSIGN_OR_RETURN(auto memory, device.CreateKvMemory({.bytes = options.kv_cache_bytes,
                                                        .block_bytes = layout.block_bytes(),
                                                        .shared = options.share}));
-  // Alone, one sequence must always fit into the arena: that is what progress rests on (Scheduler). Who borrows may
+  Reservation reservation{.memory = std::move(memory), .layout = layout};
+  // Alone, one sequence must always fit into own memory: that is what progress rests on (Scheduler). Who borrows may
   // lease what is missing.
   int64_t length = WantedModelLen(options, geometry);
-  if (!options.may_borrow()) length = std::min(length, arena.num_blocks() * options.block_tokens);
-  return Reservation{
-      .arena = std::make_unique<kv::Arena>(std::move(arena)), .layout = layout, .max_model_len_tokens = length};
+  if (!options.may_borrow()) length = std::min(length, reservation.num_blocks() * options.block_tokens);
+  reservation.max_model_len_tokens = length;
+  return reservation;
 }
 
 std::unique_ptr<Engine> Engine::Create(const EngineOptions& options, Reservation reservation,
@@ -258,13 +259,13 @@ std::unique_ptr<Engine> Engine::Create(const EngineOptions& options, Reservation
                  << " tokens that --kv_cache_bytes holds";
   }
   return std::make_unique<EngineImpl>(options, reservation.layout, limits, std::move(model),
-                                      std::move(reservation.arena), sharing, clock, metrics);
+                                      std::move(reservation.memory), sharing, clock, metrics);
 }
 
-absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& options,
+absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& options, backend::Device& device,
                                                        std::unique_ptr<models::Model> model, const Clock& clock,
                                                        Metrics& metrics) {
-  ASSIGN_OR_RETURN(Reservation reservation, Reserve(options, model->geometry()));
+  ASSIGN_OR_RETURN(Reservation reservation, Reserve(options, model->geometry(), device));
   return Create(options, std::move(reservation), std::move(model), /*sharing=*/std::nullopt, clock, metrics);
 }
 

@@ -2,7 +2,7 @@
 // The engine without its doors: requests of token ids in, token events out, one loop thread that owns scheduler, block
 // tables, prefix tree and sequences.
 //
-//   ASSIGN_OR_RETURN(Reservation reservation, Engine::Reserve(options, geometry));
+//   ASSIGN_OR_RETURN(Reservation reservation, Engine::Reserve(options, geometry, device));
 //   auto engine = Engine::Create(options, std::move(reservation), std::move(model), std::nullopt, clock, metrics);
 //   engine->Start();
 //   RETURN_IF_ERROR(engine->Submit(std::move(request), std::move(sink)));
@@ -18,23 +18,24 @@
 #include "absl/time/time.h"
 #include "common/base/clock.h"
 #include "common/metrics/metrics.h"
+#include "engine/backend/device.h"
 #include "engine/backend/kv_layout.h"
+#include "engine/backend/kv_memory.h"
 #include "engine/coordinator/coordinator.h"
 #include "engine/coordinator/loop_message.h"
 #include "engine/exec/engine_load.h"
 #include "engine/exec/engine_options.h"
 #include "engine/exec/request.h"
-#include "engine/kv/arena.h"
 #include "engine/models/model.h"
 #include "engine/transport/transport.h"
 
 namespace swiftcache::engine::exec {
 
-/// An engine's memory and limits, before there is a model. Ownership: owns the arena, which keeps its address. Units:
-/// tokens.
+/// An engine's memory and limits, before there is a model. Ownership: owns the memory. Units: tokens.
 struct Reservation {
-  std::unique_ptr<kv::Arena> arena;
+  std::unique_ptr<backend::KvMemory> memory;
   backend::KvLayout layout;
+  int64_t num_blocks() const { return memory->bytes() / layout.block_bytes(); }
   int64_t max_model_len_tokens = 0;  // what model, option and arena allow
 };
 
@@ -44,14 +45,15 @@ struct SharingParts {
   coordinator::Coordinator* coordinator = nullptr;
 };
 
-/// Thread-safety: Submit, Cancel, Tell, Load, Drain from any thread. Ownership: owns model, arena, loop thread.
+/// Thread-safety: Submit, Cancel, Tell, Load, Drain from any thread. Ownership: owns model, KV memory, loop thread.
 /// Errors: as documented per function; a request's own failure reaches its sink.
 class Engine {
  public:
   /// What can fail, before there is a model: a server that does this first fails before it opens a port.
   /// RESOURCE_EXHAUSTED: kv_cache_bytes is not to be had (reserved here, so never a SIGBUS later). INVALID_ARGUMENT: an
   /// option out of range, an arena smaller than one block; names the flag and the remedy.
-  static absl::StatusOr<Reservation> Reserve(const EngineOptions& options, const models::ModelGeometry& geometry);
+  static absl::StatusOr<Reservation> Reserve(const EngineOptions& options, const models::ModelGeometry& geometry,
+                                             backend::Device& device);
   /// `sharing`: there where options.share is true, and only there. REQUIRES: reserved with the same options, for the
   /// geometry of this model.
   static std::unique_ptr<Engine> Create(const EngineOptions& options, Reservation reservation,
@@ -59,7 +61,7 @@ class Engine {
                                         const std::optional<SharingParts>& sharing, const Clock& clock,
                                         Metrics& metrics);
   /// Both, for an engine that shares nothing. Errors: Reserve's. REQUIRES: !options.share.
-  static absl::StatusOr<std::unique_ptr<Engine>> Create(const EngineOptions& options,
+  static absl::StatusOr<std::unique_ptr<Engine>> Create(const EngineOptions& options, backend::Device& device,
                                                         std::unique_ptr<models::Model> model, const Clock& clock,
                                                         Metrics& metrics);
   virtual ~Engine() = default;

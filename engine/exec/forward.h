@@ -7,32 +7,33 @@
 #pragma once
 
 #include <atomic>
-#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <span>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "common/base/clock.h"
+#include "engine/backend/device_address.h"
+#include "engine/backend/step.h"
 #include "engine/exec/layer_streamer.h"
 #include "engine/exec/sharing.h"
 #include "engine/exec/urgency.h"
-#include "engine/kv/arena.h"
 #include "engine/kv/kv_cache.h"
 #include "engine/models/model.h"
 #include "engine/sched/scheduler.h"
 
 namespace swiftcache::engine::exec {
 
-/// What is read of a lease is good if its generation word is unchanged after the last read (LeaseView::Holds has the
-/// argument): in place that is after the last layer, asked after every layer so that a step of none but lost sequences
-/// ends early; what is streamed is checked around each copy, and stays good. Garbage is read meanwhile and does no
-/// harm: it is numbers in the rows of its own sequence, whose results are thrown away. Thread-safety: none, but
-/// progress() may be read by any thread. Ownership: borrows what is handed in, owns the batch's scratch. Errors: the
-/// model's.
-class Forward {
+/// What is read of a lease is good if its generation word is unchanged after the last read (WordCheck::Holds has the
+/// argument). What is read in place the device checks itself, after its last read; the words are looked at between
+/// layers too, but only so that a step of none but lost sequences ends early. What is streamed is checked by the
+/// transport around each copy, and stays good. Garbage is read meanwhile and does no harm: it is numbers in the rows of
+/// its own sequence, whose results are thrown away. Thread-safety: none, but progress() may be read by any thread.
+/// Ownership: borrows what is handed in, owns the batch's scratch. Errors: the model's.
+class Forward final : private backend::LayerGate {
  public:
   struct Outcome {
     std::span<const float> logits;  // [chunks that sample][vocab_size], in their order; valid until the next Run
@@ -47,57 +48,65 @@ class Forward {
     LayerStreamer* streamer;  // null: all reading is in place
     const Clock* clock;
   };
+  /// The engine's own KV memory.
+  struct OwnMemory {
+    backend::DeviceAddress base;
+    int64_t block_bytes = 0;
+  };
 
   /// `leases`: none in an engine that shares nothing.
-  Forward(models::Model* model, const kv::Arena* arena, const kv::KvCache* cache, const std::optional<Leases>& leases)
-      : model_(model), arena_(arena), cache_(cache), leases_(leases) {}
+  Forward(models::Model* model, const OwnMemory& own, const kv::KvCache* cache, const std::optional<Leases>& leases)
+      : model_(model), own_(own), cache_(cache), leases_(leases) {}
 
   /// `may_cut_short`: give up at the next layer where a lease is due sooner than the step would end. REQUIRES: leases.
   absl::StatusOr<Outcome> Run(const sched::StepPlan& plan, bool may_cut_short = false);
   /// Counts up with every Run and every layer of it: a long step is not a loop that stands still.
   int64_t progress() const { return progress_.load(std::memory_order_relaxed); }
   /// KV of leases that the step read where it lies.
-  int64_t in_place_bytes() const;
+  int64_t in_place_bytes() const { return in_place_blocks_ * own_.block_bytes; }
 
  private:
-  struct InPlace {  // a lease that is read where it lies
+  struct LeaseRead {
     kv::LeaseId lease;
     transport::LeaseView view;
-    int64_t num_blocks = 0;
+    int64_t in_place_blocks = 0;
   };
   struct Reading {
     size_t sequence = 0;  // index in sequences_
-    kv::LeaseId lease;
+    size_t lease = 0;     // index in reads_
     friend bool operator==(const Reading&, const Reading&) = default;
-  };
-  struct Streamed {
-    size_t block = 0;  // index in blocks_
-    int64_t stream = 0;
   };
 
   void Gather(const sched::StepPlan& plan);
-  std::byte* AddressOf(kv::BlockId id);
-  std::byte* LeasedAddress(kv::BlockId id, kv::Place place);
-  void PointAt(int64_t layer);
-  void NoteLost(std::span<const kv::LeaseId> leases, Outcome& outcome) const;
-  void CheckInPlace(Outcome& outcome) const;
-  bool TooLate(absl::Time begin, int64_t layers_done) const;
-  bool AllLost(const Outcome& outcome) const;
-  absl::StatusOr<Outcome> RunModel(bool may_cut_short);
-  absl::Status RunLayers(bool may_cut_short, Outcome& outcome);
+  void GatherLeased(kv::BlockId id, kv::Place place);
+  size_t NoteReader(kv::RegionId region);
+  void GatherChecks();
+  Outcome Conclude(const models::ForwardResult& result);
+
+  // The gate.
+  backend::Fence Arrived(int64_t layer) override;
+  bool Read(int64_t layer, const backend::Fence& read) override;
+  bool IsTooLate(int64_t layer) const;
+  bool AllLost() const;
 
   models::Model* const model_;
-  const kv::Arena* const arena_;
+  const OwnMemory own_;
   const kv::KvCache* const cache_;
   const std::optional<Leases> leases_;
-  std::vector<int32_t> token_ids_;  // [rows]
-  std::vector<std::byte*> blocks_;  // of all sequences, one after the other
-  std::vector<models::SequenceRows> sequences_;
+  std::vector<int32_t> token_ids_;              // [rows]
+  std::vector<backend::DeviceAddress> blocks_;  // of all sequences, one after the other
+  std::vector<backend::StepSequence> sequences_;
+  std::vector<backend::StreamedBlock> streamed_;
   std::vector<int32_t> logit_rows_;
-  std::vector<kv::LeaseId> lease_ids_;  // read by this step
-  std::vector<Reading> readings_;       // likewise, in the order of the sequences
-  std::vector<InPlace> in_place_;
-  std::vector<Streamed> streamed_;
+  absl::flat_hash_map<kv::RegionId, size_t> read_of_;  // index in reads_
+  std::vector<LeaseRead> reads_;                       // leases that this step reads
+  std::vector<kv::LeaseId> lease_ids_;                 // the same
+  std::vector<Reading> readings_;                      // likewise, in the order of the sequences
+  std::vector<backend::WordCheck> checks_;             // of the leases that are read in place, and
+  std::vector<size_t> checked_;                        // which these are, in reads_
+  int64_t in_place_blocks_ = 0;
+  bool may_cut_short_ = false;
+  absl::Time begin_, first_read_;
   std::atomic<int64_t> progress_{0};
 };
 

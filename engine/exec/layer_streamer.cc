@@ -5,45 +5,60 @@
 
 namespace swiftcache::engine::exec {
 
+struct LayerStreamer::Waited final : backend::FenceState {
+  Waited(LayerStreamer* streamer, backend::Fence arrival) : streamer(*streamer), arrival(std::move(arrival)) {}
+  bool Passed() const override { return arrival.Passed(); }
+  void Wait() const override {
+    const absl::Time begin = streamer.clock_->Now();
+    arrival.Wait();
+    streamer.stall_ns_.fetch_add(absl::ToInt64Nanoseconds(streamer.clock_->Now() - begin), std::memory_order_relaxed);
+  }
+  LayerStreamer& streamer;
+  const backend::Fence arrival;
+};
+
 void LayerStreamer::Begin() {
   slots_->Clear();
-  sources_.clear();
+  spec_ = {.num_layers = layout_.num_layers, .slice_bytes = layout_.slice_bytes()};
 }
 
-std::optional<int64_t> LayerStreamer::Add(kv::BlockId block, kv::LeaseId lease, int64_t offset_bytes) {
+std::optional<LayerStreamer::Slots> LayerStreamer::Add(kv::BlockId block, kv::LeaseId lease, int64_t offset_bytes) {
   const std::optional<int64_t> stream = slots_->Assign(block);
-  if (stream && *stream == static_cast<int64_t>(sources_.size())) sources_.push_back({lease, offset_bytes});
-  return stream;
-}
-
-void LayerStreamer::Prefetch(int64_t layer) {
-  if (empty() || layer >= layout_.num_layers) return;
-  std::vector<transport::LoadPiece> pieces;
-  pieces.reserve(sources_.size());
-  for (size_t i = 0; i < sources_.size(); ++i) {
-    pieces.push_back({.lease = sources_[i].lease,
-                      .offset_bytes = sources_[i].offset_bytes + layer * layout_.slice_bytes(),
-                      .bytes = layout_.slice_bytes(),
-                      .to = Slice(static_cast<int64_t>(i), layer)});
+  if (!stream) return std::nullopt;
+  if (*stream == static_cast<int64_t>(spec_.sources.size())) {
+    transport::StreamSpec::Source source{.lease = lease, .offset_bytes = offset_bytes};
+    for (int64_t buffer = 0; buffer < std::min(kv::kStreamBuffers, layout_.num_layers); ++buffer) {
+      const kv::LayerSlots::Slot slot = slots_->At(*stream, buffer);
+      source.slots[buffer] = arena_ + slot.place * layout_.block_bytes() + slot.slice * layout_.slice_bytes();
+    }
+    spec_.sources.push_back(source);
   }
-  under_way_ = transport_->Load(std::move(pieces));
+  const transport::StreamSpec::Source& source = spec_.sources[*stream];
+  return Slots{source.slots[0], source.slots[1]};
 }
 
-std::vector<kv::LeaseId> LayerStreamer::Arrive(int64_t layer) {
-  if (empty()) return {};
-  const absl::Time begin = clock_->Now();
-  std::vector<kv::LeaseId> lost = transport_->Await(*std::exchange(under_way_, std::nullopt));
-  stall_ += clock_->Now() - begin;
+void LayerStreamer::Start() {
+  if (!empty()) stream_ = transport_->BeginStream(spec_);
+}
+
+backend::Fence LayerStreamer::Arrived(int64_t layer) {
+  if (stream_ == nullptr) return {};
+  return backend::Fence(std::make_shared<const Waited>(this, stream_->Arrived(layer)));
+}
+
+void LayerStreamer::Release(int64_t layer, const backend::Fence& read) {
+  if (stream_ != nullptr) stream_->Release(layer, read);
+}
+
+std::vector<kv::LeaseId> LayerStreamer::Lost() const {
+  return stream_ == nullptr ? std::vector<kv::LeaseId>() : stream_->Lost();
+}
+
+std::vector<kv::LeaseId> LayerStreamer::End() {
+  if (stream_ == nullptr) return {};
+  std::vector<kv::LeaseId> lost = stream_->End();
+  stream_.reset();
   return lost;
-}
-
-void LayerStreamer::End() {
-  if (under_way_) (void)transport_->Await(*std::exchange(under_way_, std::nullopt));
-}
-
-std::byte* LayerStreamer::Slice(int64_t stream, int64_t layer) const {
-  const kv::LayerSlots::Slot slot = slots_->At(stream, layer);
-  return arena_->Address(slot.place) + slot.slice * layout_.slice_bytes();
 }
 
 }  // namespace swiftcache::engine::exec

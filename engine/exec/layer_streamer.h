@@ -1,22 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
-// Layer streaming (SwiftCache 3.3): brings the leased slices of a step into local slots, one layer ahead of the model.
+// Layer streaming (SwiftCache 3.3): brings the leased slices of a step into local slots, up to two layers ahead of the
+// model.
 //
 //   streamer.Begin();
-//   ...streamer.Add(block, lease, offset_bytes) for each leased block of the step: its stream, or nothing...
-//   streamer.Prefetch(0);
-//   for each layer l: lost = streamer.Arrive(l); streamer.Prefetch(l + 1); ...run layer l on streamer.Slice(stream, l)
-//   streamer.End();   // also where the step ended before its last layer
+//   ...streamer.Add(block, lease, offset_bytes) for each leased block of the step: its slots, or nothing...
+//   streamer.Start();
+//   for each layer l: streamer.Arrived(l).Wait(); ...read it...; streamer.Release(l, read);
+//   std::vector<kv::LeaseId> lost = streamer.End();   // also where the step ended before its last layer
 #pragma once
 
-#include <cstddef>
+#include <array>
+#include <atomic>
 #include <cstdint>
+#include <memory>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "absl/time/time.h"
 #include "common/base/clock.h"
+#include "engine/backend/device_address.h"
+#include "engine/backend/fence.h"
 #include "engine/backend/kv_layout.h"
-#include "engine/kv/arena.h"
 #include "engine/kv/block.h"
 #include "engine/kv/layer_stream.h"
 #include "engine/transport/transport.h"
@@ -25,10 +30,14 @@ namespace swiftcache::engine::exec {
 
 /// Two buffers: layer l is read from one while layer l + 1 arrives in the other, under all of layer l (the paper has
 /// one buffer, hence FFN time only). New KV is written to the own arena and stored by whole blocks after the step, so a
-/// buffer is free as soon as its layer is done. Thread-safety: none. Ownership: borrows arena and transport.
+/// buffer is free as soon as its layer was read. Thread-safety: none, but for fences and stall(). Ownership: borrows the
+/// transport, and the memory at `arena`; outlives its fences.
 class LayerStreamer {
  public:
-  LayerStreamer(const backend::KvLayout& layout, const kv::Arena* arena, transport::Transport* transport,
+  /// Of one block: of its even layers, and of its odd ones.
+  using Slots = std::array<backend::DeviceAddress, 2>;
+
+  LayerStreamer(const backend::KvLayout& layout, backend::DeviceAddress arena, transport::Transport* transport,
                 const Clock* clock)
       : layout_(layout), arena_(arena), transport_(transport), clock_(clock) {
     SetSlots({});
@@ -38,33 +47,32 @@ class LayerStreamer {
   void SetSlots(std::span<const int32_t> places) { slots_.emplace(places, layout_.num_layers); }
 
   void Begin();
-  /// Nothing: the slots are used up.
-  std::optional<int64_t> Add(kv::BlockId block, kv::LeaseId lease, int64_t offset_bytes);
-  bool empty() const { return sources_.empty(); }
-  void Prefetch(int64_t layer);
-  /// Waits for the layer; returns the leases whose memory changed hands while it was copied.
-  std::vector<kv::LeaseId> Arrive(int64_t layer);
-  /// Waits for what is still on its way: from here on nobody writes to the slots.
-  void End();
-  std::byte* Slice(int64_t stream, int64_t layer) const;
-  int64_t slice_bytes() const { return layout_.slice_bytes(); }
+  /// Where its layers will lie; the same for every sequence that shares the block. Nothing: the slots are used up.
+  std::optional<Slots> Add(kv::BlockId block, kv::LeaseId lease, int64_t offset_bytes);
+  bool empty() const { return spec_.sources.empty(); }
+  /// Sends everything that was added on its way.
+  void Start();
+  backend::Fence Arrived(int64_t layer);
+  void Release(int64_t layer, const backend::Fence& read);
+  /// Leases that are known to have changed hands while they were copied, so far.
+  std::vector<kv::LeaseId> Lost() const;
+  /// Waits for what is still on its way: from here on nobody writes to the slots. All leases that were lost.
+  std::vector<kv::LeaseId> End();
 
-  /// Time that Arrive waited, since the start.
-  absl::Duration stall() const { return stall_; }
+  /// Time that somebody waited for a layer to arrive, since the start. Any thread.
+  absl::Duration stall() const { return absl::Nanoseconds(stall_ns_.load(std::memory_order_relaxed)); }
 
  private:
-  struct Source {
-    kv::LeaseId lease;
-    int64_t offset_bytes = 0;
-  };
+  struct Waited;  // an arrival whose waiting is measured
+
   const backend::KvLayout layout_;
-  const kv::Arena* const arena_;
+  const backend::DeviceAddress arena_;
   transport::Transport* const transport_;
   const Clock* const clock_;
   std::optional<kv::LayerSlots> slots_;  // always there; set anew
-  std::vector<Source> sources_;          // by stream
-  std::optional<transport::Ticket> under_way_;
-  absl::Duration stall_;
+  transport::StreamSpec spec_;
+  std::unique_ptr<transport::SliceStream> stream_;  // from Start to End
+  std::atomic<int64_t> stall_ns_{0};
 };
 
 }  // namespace swiftcache::engine::exec

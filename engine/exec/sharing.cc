@@ -2,7 +2,6 @@
 #include "engine/exec/sharing.h"
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 #include "common/base/units.h"
@@ -44,10 +43,9 @@ void Sharing::Handle(const coordinator::LoopMessage& message) {
   FinishRegions();
 }
 
-std::byte* Sharing::Address(kv::Place place) const {
-  if (place.local()) return parts_.arena->Address(place.index);
-  // Read-only memory: a block in a lease is full and committed, and is never written again.
-  return const_cast<std::byte*>(regions_.at(place.region).view.base) + place.index * parts_.arena->block_bytes();
+backend::DeviceAddress Sharing::Address(kv::Place place) const {
+  const backend::DeviceAddress base = place.local() ? parts_.memory->base() : regions_.at(place.region).view.base;
+  return base + place.index * options_.block_bytes;
 }
 
 LeasedRegion* Sharing::Find(kv::LeaseId lease) {
@@ -60,34 +58,87 @@ LeasedRegion* Sharing::Find(kv::LeaseId lease) {
 void Sharing::Do(const ClearMessage& message) { clears_.push_back(message); }
 
 void Sharing::Do(const StopClearingMessage& message) {
-  const auto cleared = [&](const ClearMessage& waiting) { return waiting.id == message.id; };
-  if (std::erase_if(clears_, cleared) > 0) parts_.coordinator->Cleared(message.id, false);
+  const auto is_it = [&](const auto& clear) { return clear.id == message.id; };
+  if (std::erase_if(clears_, is_it) > 0) return parts_.coordinator->Cleared(message.id, false);
+  const auto begun = std::find_if(clearing_.begin(), clearing_.end(), is_it);
+  if (begun == clearing_.end()) return;
+  StopClearing(*begun);
+  clearing_.erase(begun);
 }
 
-// A large loan is many extents: some of them a round, so that its donor's own tokens do not wait for all.
+// Some bytes a round, whatever is to be lent, so that this engine's own tokens do not wait for all of it.
 void Sharing::ClearSome() {
-  int64_t bytes = options_.clear_bytes_at_once;
-  while (!clears_.empty() && bytes > 0) {
-    const ClearMessage next = clears_.front();
-    clears_.pop_front();
-    if (!need_) bytes -= next.extent.num_blocks * parts_.arena->block_bytes();
-    parts_.coordinator->Cleared(next.id, !need_ && Clear(next.extent));
+  if (need_) (void)StopAllClearing();
+  int64_t bytes = std::max(options_.clear_bytes_at_once, options_.block_bytes);
+  while (bytes > 0 && (ZeroSome(bytes) || BeginClearing(bytes))) {
   }
+  FinishClears();
 }
 
 // Another tenant's bytes leave the memory before it is lent; what comes back is scrubbed when it is next used.
-bool Sharing::Clear(const lease::Extent& extent) {
-  const auto first = static_cast<int32_t>(extent.first_block);
-  const auto count = static_cast<int32_t>(extent.num_blocks);
-  const std::optional<std::vector<Move>> moves = parts_.cache->ClearForLending(first, count, kMovesToClear);
-  if (!moves) return false;
-  for (const Move& move : *moves) {
-    std::memcpy(Address(move.to), Address(move.from), parts_.arena->block_bytes());
-    parts_.cache->FinishMove(move);
-  }
-  if (!parts_.cache->Lend(first, count)) return false;
-  if (options_.scrub_on_return) std::memset(parts_.arena->Address(first), 0, count * parts_.arena->block_bytes());
+// False: nothing is left to zero.
+bool Sharing::ZeroSome(int64_t& bytes) {
+  const auto next =
+      std::find_if(clearing_.begin(), clearing_.end(), [](const Clearing& c) { return c.left.bytes > 0; });
+  if (next == clearing_.end()) return false;
+  const backend::ByteRange now{next->left.begin, std::min(bytes, next->left.bytes)};
+  next->left = {now.begin + now.bytes, next->left.bytes - now.bytes};
+  next->done = last_change_ = parts_.memory->Zero({&now, 1});
+  bytes -= now.bytes;
   return true;
+}
+
+// Own blocks leave the run, and it is taken out of use. False: nothing is left to begin with.
+bool Sharing::BeginClearing(int64_t& bytes) {
+  if (clears_.empty()) return false;
+  const ClearMessage clear = clears_.front();
+  clears_.pop_front();
+  const auto first = static_cast<int32_t>(clear.extent.first_block);
+  const auto count = static_cast<int32_t>(clear.extent.num_blocks);
+  const std::optional<std::vector<Move>> moves = parts_.cache->ClearForLending(first, count, kMovesToClear);
+  if (!moves) {
+    parts_.coordinator->Cleared(clear.id, false);
+    return true;
+  }
+  std::vector<backend::ByteMove> copies;
+  for (const Move& move : *moves) copies.push_back({Address(move.from), Address(move.to), options_.block_bytes});
+  if (!copies.empty()) last_change_ = parts_.memory->Copy(copies);
+  bytes -= static_cast<int64_t>(copies.size()) * options_.block_bytes;
+  for (const Move& move : *moves) parts_.cache->FinishMove(move);
+  if (!parts_.cache->Lend(first, count)) {
+    parts_.coordinator->Cleared(clear.id, false);
+    return true;
+  }
+  const int64_t to_zero = options_.scrub_on_return ? count * options_.block_bytes : 0;
+  clearing_.push_back({clear.id, clear.extent, {Address({.index = first}), to_zero}, last_change_});
+  return true;
+}
+
+// A grant must not come before the device has done what was asked of it.
+void Sharing::FinishClears() {
+  for (; !clearing_.empty() && clearing_.front().cleared(); clearing_.pop_front()) {
+    parts_.coordinator->Cleared(clearing_.front().id, true);
+  }
+}
+
+void Sharing::AwaitClears() {
+  if (!clearing_.empty()) clearing_.front().done.Wait();
+  FinishClears();
+}
+
+void Sharing::StopClearing(const Clearing& clearing) {
+  parts_.cache->TakeBack(static_cast<int32_t>(clearing.extent.first_block),
+                         static_cast<int32_t>(clearing.extent.num_blocks));
+  parts_.coordinator->Cleared(clearing.id, false);
+}
+
+// Own tokens need the memory. Returns the blocks that are free again.
+int64_t Sharing::StopAllClearing() {
+  const int64_t free = parts_.cache->local().free;
+  for (const ClearMessage& clear : std::exchange(clears_, {})) parts_.coordinator->Cleared(clear.id, false);
+  for (const Clearing& clearing : std::exchange(clearing_, {})) StopClearing(clearing);
+  asks_again_ = parts_.cache->local().free > free;
+  return parts_.cache->local().free - free;
 }
 
 void Sharing::Do(const TakeBackMessage& message) {
@@ -103,8 +154,10 @@ void Sharing::Do(const TakeBackMessage& message) {
 }
 
 void Sharing::AskBack() {
-  const int64_t blocks = parts_.cache->TakeReclaimWish();
-  if (blocks == 0) return need_.reset();
+  asks_again_ = false;
+  int64_t blocks = parts_.cache->TakeReclaimWish();
+  if (blocks > 0 && !(clears_.empty() && clearing_.empty())) blocks -= StopAllClearing();
+  if (blocks <= 0) return need_.reset();
   if (!need_) need_ = {.since = parts_.clock->Now()};
   need_->free_blocks = parts_.cache->local().free + blocks;
   parts_.coordinator->NeedBack(blocks, parts_.cache->num_leased_out());
@@ -116,7 +169,7 @@ bool Sharing::ShouldDefer(const sched::StepPlan& plan) const {
 }
 
 absl::Time Sharing::NextDuty() const {
-  if (!clears_.empty()) return absl::InfinitePast();
+  if (asks_again_ || !clears_.empty() || !clearing_.empty()) return absl::InfinitePast();
   absl::Time next = window_.NextNews();
   if (parts_.clock->Now() < PatienceEnds()) next = std::min(next, PatienceEnds());
   for (const auto& [ticket, store] : stores_) next = std::min(next, store.waits_since + kStorePatience);
@@ -125,8 +178,10 @@ absl::Time Sharing::NextDuty() const {
 
 void Sharing::Scrub() {
   const std::vector<int32_t> dirty = parts_.cache->TakeDirty();
-  if (!options_.scrub_on_return) return;
-  for (const int32_t place : dirty) std::memset(parts_.arena->Address(place), 0, parts_.arena->block_bytes());
+  if (!options_.scrub_on_return || dirty.empty()) return;
+  std::vector<backend::ByteRange> ranges;
+  for (const int32_t place : dirty) ranges.push_back({Address({.index = place}), options_.block_bytes});
+  last_change_ = parts_.memory->Zero(ranges);
 }
 
 // --- as a borrower
@@ -140,7 +195,7 @@ void Sharing::Do(const UseMessage& message) {
 }
 
 void Sharing::Do(const LendableMessage& message) {
-  lendable_blocks_ = message.bytes / parts_.arena->block_bytes();
+  lendable_blocks_ = message.bytes / options_.block_bytes;
   shortage_ = message.shortage;
   UpdatePotential();
 }
@@ -155,7 +210,7 @@ void Sharing::UpdatePotential() {
 
 int64_t Sharing::StreamBlocks(int64_t leased_blocks) const {
   if (options_.streamed_layers == 0) return 0;
-  return kv::StreamBlocksFor(parts_.arena->num_blocks(), leased_blocks, options_.streamed_layers);
+  return kv::StreamBlocksFor(options_.num_blocks, leased_blocks, options_.streamed_layers);
 }
 
 // What its running sequences read goes where there is room, as far as the time suffices; then they are computed again
@@ -181,7 +236,7 @@ void Sharing::Drain(LeasedRegion& region) {
   // A donor in need revokes many leases at once, and waits for the last of them.
   if (begin - idle_moves_until_ > kBetweenDrains) idle_moves_until_ = begin + options_.idle_move_budget;
   const absl::Time idle_deadline = std::min(used_deadline, idle_moves_until_);
-  const int64_t batch = std::clamp<int64_t>(kDrainBatchBytes / parts_.arena->block_bytes(), 1, kDrainBatch);
+  const int64_t batch = std::clamp<int64_t>(kDrainBatchBytes / options_.block_bytes, 1, kDrainBatch);
   while (region.view.Holds()) {
     const bool in_use = parts_.cache->region(region.region).used > 0;
     if (parts_.clock->Now() >= (in_use ? used_deadline : idle_deadline)) return;
@@ -244,26 +299,29 @@ void Sharing::FinishRegions() {
 
 void Sharing::StartMoves() {
   const int64_t stores = std::max<int64_t>(0, kStoresAtOnce - static_cast<int64_t>(stores_.size()));
-  Start(parts_.cache->TakeMoves(stores, std::max<int64_t>(1, kFetchBytes / parts_.arena->block_bytes())));
+  Start(parts_.cache->TakeMoves(stores, std::max<int64_t>(1, kFetchBytes / options_.block_bytes)));
 }
 
 // What comes home is read by the next step there, by this one where it was: the copy and the step do not disturb each
 // other, since neither place is written.
 void Sharing::Start(const std::vector<Move>& moves) {
-  const int64_t bytes = parts_.arena->block_bytes();
-  std::vector<transport::LoadPiece> pieces;
-  std::vector<Move> home;
+  const int64_t bytes = options_.block_bytes;
+  std::vector<transport::LoadPiece> loads;
+  std::vector<transport::StorePiece> stores;
+  std::vector<Move> home, away;
   for (const Move& move : moves) {
     if (move.to.local()) {
-      pieces.push_back({regions_.at(move.from.region).lease, move.from.index * bytes, bytes, Address(move.to)});
+      loads.push_back({regions_.at(move.from.region).lease, move.from.index * bytes, bytes, Address(move.to)});
       home.push_back(move);
     } else {
-      const kv::LeaseId lease = regions_.at(move.to.region).lease;
-      const transport::Ticket ticket = parts_.transport->Store(lease, move.to.index * bytes, Address(move.from), bytes);
-      stores_.emplace(ticket, Store{move, parts_.clock->Now()});
+      stores.push_back({regions_.at(move.to.region).lease, move.to.index * bytes, Address(move.from), bytes});
+      away.push_back(move);
     }
   }
-  if (!pieces.empty()) fetch_ = Fetch{parts_.transport->Load(std::move(pieces)), std::move(home)};
+  if (!loads.empty()) fetch_ = Fetch{parts_.transport->Load(std::move(loads)), std::move(home)};
+  if (stores.empty()) return;
+  const std::vector<transport::Ticket> tickets = parts_.transport->Store(stores, last_change_);
+  for (size_t i = 0; i < away.size(); ++i) stores_.emplace(tickets[i], Store{away[i], parts_.clock->Now()});
 }
 
 void Sharing::FinishFetch() {
@@ -334,9 +392,8 @@ void Sharing::AskForMemory(int64_t waiting_tokens) {
   int64_t blocks = parts_.cache->TakeLeaseWish();
   if (blocks == 0) return;
   // Who needs a little will need more: leases grow by steps, so that they stay few.
-  blocks =
-      std::max({blocks, parts_.arena->num_blocks() / kWishDivisor, parts_.cache->leased_in().total / kWishDivisor});
-  parts_.coordinator->WantMemory(blocks * parts_.arena->block_bytes(), waiting_tokens);
+  blocks = std::max({blocks, options_.num_blocks / kWishDivisor, parts_.cache->leased_in().total / kWishDivisor});
+  parts_.coordinator->WantMemory(blocks * options_.block_bytes, waiting_tokens);
 }
 
 }  // namespace swiftcache::engine::exec

@@ -20,12 +20,13 @@
 
 #include "absl/time/time.h"
 #include "common/base/clock.h"
+#include "engine/backend/fence.h"
+#include "engine/backend/kv_memory.h"
 #include "engine/coordinator/coordinator.h"
 #include "engine/coordinator/loop_message.h"
 #include "engine/coordinator/window_tracker.h"
 #include "engine/exec/engine_metrics.h"
 #include "engine/exec/urgency.h"
-#include "engine/kv/arena.h"
 #include "engine/kv/kv_cache.h"
 #include "engine/sched/scheduler.h"
 #include "engine/transport/transport.h"
@@ -47,15 +48,15 @@ struct LeasedRegion {
 class Sharing {
  public:
   struct Options {
-    int64_t block_tokens = 0;
+    int64_t num_blocks = 0, block_bytes = 0;  // of the own memory
     bool scrub_on_return = true;
-    int64_t clear_bytes_at_once = 1;  // and at least an extent
+    int64_t clear_bytes_at_once = 1;  // and at least a block
     int64_t streamed_layers = 0;      // of the model, where leased blocks are streamed layer by layer; 0: read in place
     absl::Duration scale_down_window = absl::Seconds(60);
     absl::Duration idle_move_budget = absl::Microseconds(500);  // for blocks that nobody runs on; of drains in a row
   };
   struct Parts {
-    kv::Arena* arena;
+    backend::KvMemory* memory;
     kv::KvCache* cache;
     sched::Scheduler* scheduler;
     transport::Transport* transport;
@@ -83,8 +84,9 @@ class Sharing {
   /// When Advance has something to do, or a step is deferred no longer, without a message.
   absl::Time NextDuty() const;
 
-  /// Where the bytes of a place are. Those of a lease must not be written.
-  std::byte* Address(kv::Place place) const;
+  /// Called where no step follows: what Advance cleared is reported to be.
+  void AwaitClears();
+
   const LeasedRegion& RegionOf(kv::RegionId region) const { return regions_.at(region); }
   /// Own blocks that hold the slots (eq. 4) of so many leased ones: at most half of the arena. Blocks beyond are read
   /// in place.
@@ -105,7 +107,12 @@ class Sharing {
   void Do(const coordinator::LendableMessage& message);
 
   void ClearSome();
-  bool Clear(const lease::Extent& extent);
+  bool ZeroSome(int64_t& bytes);
+  bool BeginClearing(int64_t& bytes);
+  void FinishClears();
+  int64_t StopAllClearing();
+  // Where the bytes of a place are. Those of a lease must not be written: a block there is full and committed.
+  backend::DeviceAddress Address(kv::Place place) const;
   LeasedRegion* Find(kv::LeaseId lease);
   void Scrub();
   void StartMoves();
@@ -121,6 +128,17 @@ class Sharing {
   const Options options_;
   const Parts parts_;
   std::deque<coordinator::ClearMessage> clears_;  // extents to be lent, in the order of their offers
+  struct Clearing {
+    kv::LeaseId id;
+    lease::Extent extent;
+    backend::ByteRange left;  // to be zeroed
+    backend::Fence done;      // of what was
+    bool cleared() const { return left.bytes == 0 && done.Passed(); }
+  };
+  void StopClearing(const Clearing& clearing);
+  bool asks_again_ = false;        // memory came free since the last plan, which had none
+  std::deque<Clearing> clearing_;  // out of use, to be lent, and not reported yet; in the order of their offers
+  backend::Fence last_change_;     // that was made to own KV memory, but by steps, which are waited for
   std::map<kv::RegionId, LeasedRegion> regions_;
   struct Store {
     kv::Move move;

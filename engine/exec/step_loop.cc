@@ -23,16 +23,17 @@ void LogEnd(const LiveRequest& request, const absl::Status& status, absl::Durati
 
 }  // namespace
 
-StepLoop::StepLoop(const EngineOptions& options, std::unique_ptr<models::Model> model, std::unique_ptr<kv::Arena> arena,
-                   const std::optional<LoopSharing>& sharing, const Clock& clock, EngineMetrics* metrics,
-                   LoopObserver* observer)
+StepLoop::StepLoop(const EngineOptions& options, const backend::KvLayout& layout, std::unique_ptr<models::Model> model,
+                   std::unique_ptr<backend::KvMemory> memory, const std::optional<LoopSharing>& sharing,
+                   const Clock& clock, EngineMetrics* metrics, LoopObserver* observer)
     : options_(options),
+      layout_(layout),
       model_(std::move(model)),
-      arena_(std::move(arena)),
+      memory_(std::move(memory)),
       clock_(clock),
       metrics_(metrics),
       observer_(observer),
-      cache_({.num_blocks = arena_->num_blocks(),
+      cache_({.num_blocks = memory_->bytes() / layout.block_bytes(),
               .block_tokens = options.block_tokens,
               .enable_prefix_caching = options.enable_prefix_caching,
               .may_borrow = options.may_borrow(),
@@ -43,7 +44,7 @@ StepLoop::StepLoop(const EngineOptions& options, std::unique_ptr<models::Model> 
                  &cache_),
       sharing_(sharing ? MakeSharing(*sharing) : nullptr),
       streamer_(sharing ? MakeStreamer(*sharing) : nullptr),
-      forward_(model_.get(), arena_.get(), &cache_,
+      forward_(model_.get(), {.base = memory_->base(), .block_bytes = layout.block_bytes()}, &cache_,
                sharing ? std::optional(Forward::Leases{.sharing = sharing_.get(),
                                                        .urgency = sharing->urgency,
                                                        .streamer = streamer_.get(),
@@ -55,12 +56,13 @@ StepLoop::StepLoop(const EngineOptions& options, std::unique_ptr<models::Model> 
 
 std::unique_ptr<Sharing> StepLoop::MakeSharing(const LoopSharing& parts) {
   return std::make_unique<Sharing>(
-      Sharing::Options{.block_tokens = options_.block_tokens,
+      Sharing::Options{.num_blocks = cache_.local().total,
+                       .block_bytes = layout_.block_bytes(),
                        .scrub_on_return = options_.scrub_on_return,
                        .clear_bytes_at_once = options_.clear_bytes_at_once,
                        .streamed_layers = options_.stream == StreamMode::kLsc ? model_->geometry().num_layers : 0,
                        .scale_down_window = options_.scale_down_window},
-      Sharing::Parts{.arena = arena_.get(),
+      Sharing::Parts{.memory = memory_.get(),
                      .cache = &cache_,
                      .scheduler = &scheduler_,
                      .transport = parts.transport,
@@ -72,13 +74,7 @@ std::unique_ptr<Sharing> StepLoop::MakeSharing(const LoopSharing& parts) {
 
 std::unique_ptr<LayerStreamer> StepLoop::MakeStreamer(const LoopSharing& parts) const {
   if (options_.stream != StreamMode::kLsc) return nullptr;
-  const models::ModelGeometry& geometry = model_->geometry();
-  return std::make_unique<LayerStreamer>(backend::KvLayout{.num_layers = geometry.num_layers,
-                                                           .num_kv_heads = geometry.num_kv_heads,
-                                                           .head_dim = geometry.head_dim,
-                                                           .block_tokens = options_.block_tokens,
-                                                           .dtype = options_.kv_cache_dtype},
-                                         arena_.get(), parts.transport, &clock_);
+  return std::make_unique<LayerStreamer>(layout_, memory_->base(), parts.transport, &clock_);
 }
 
 void StepLoop::Accept(std::unique_ptr<LiveRequest> request) {
@@ -232,6 +228,7 @@ void StepLoop::Attend() {
   if (!parked_.empty()) AdmitParked();
   EndStarved();
   sharing_->Advance(TokensNotRunning(), LongestRequestTokens());
+  sharing_->AwaitClears();
   Publish();
 }
 

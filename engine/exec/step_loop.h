@@ -15,6 +15,8 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "common/base/clock.h"
+#include "engine/backend/kv_layout.h"
+#include "engine/backend/kv_memory.h"
 #include "engine/coordinator/loop_message.h"
 #include "engine/exec/engine_load.h"
 #include "engine/exec/engine_metrics.h"
@@ -26,7 +28,6 @@
 #include "engine/exec/sharing.h"
 #include "engine/exec/step_meter.h"
 #include "engine/exec/urgency.h"
-#include "engine/kv/arena.h"
 #include "engine/kv/kv_cache.h"
 #include "engine/models/model.h"
 #include "engine/sample/sampler.h"
@@ -52,14 +53,14 @@ class LoopObserver {
 
 /// Owns scheduler, block tables, prefix tree and sequences. When a sink hears OnDone, the request's blocks are free,
 /// the load that says so is published and its id may be used again. Thread-safety: none; one thread calls it.
-/// Ownership: owns model, arena and requests; borrows clock, metrics, observer. Errors: a failing model fails the
+/// Ownership: owns model, KV memory and requests; borrows clock, metrics, observer. Errors: a failing model fails the
 /// requests of that step (INTERNAL) and nothing else.
 class StepLoop {
  public:
-  /// `sharing`: none in an engine that shares nothing.
-  StepLoop(const EngineOptions& options, std::unique_ptr<models::Model> model, std::unique_ptr<kv::Arena> arena,
-           const std::optional<LoopSharing>& sharing, const Clock& clock, EngineMetrics* metrics,
-           LoopObserver* observer);
+  /// `layout`: of the blocks that `memory` is cut into. `sharing`: none in an engine that shares nothing.
+  StepLoop(const EngineOptions& options, const backend::KvLayout& layout, std::unique_ptr<models::Model> model,
+           std::unique_ptr<backend::KvMemory> memory, const std::optional<LoopSharing>& sharing, const Clock& clock,
+           EngineMetrics* metrics, LoopObserver* observer);
 
   /// REQUIRES: checked (request_check.h), and no live request has its id.
   void Accept(std::unique_ptr<LiveRequest> request);
@@ -108,8 +109,9 @@ class StepLoop {
   void Publish();
 
   const EngineOptions options_;
+  const backend::KvLayout layout_;
   const std::unique_ptr<models::Model> model_;
-  const std::unique_ptr<kv::Arena> arena_;
+  const std::unique_ptr<backend::KvMemory> memory_;
   const Clock& clock_;
   EngineMetrics* const metrics_;
   LoopObserver* const observer_;

@@ -6,7 +6,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
-#include "engine/backend/cpu/cpu_backend.h"
 #include "engine/models/decoder.h"
 #include "engine/models/rope.h"
 
@@ -36,17 +35,15 @@ int64_t ActivationBytes(const loader::ModelConfig& config, const ModelOptions& o
 }
 
 absl::StatusOr<std::unique_ptr<Model>> CreateModel(const loader::ModelConfig& config, const loader::Weights& weights,
-                                                   const ModelOptions& options) {
+                                                   backend::Device& device, const ModelOptions& options) {
   RETURN_IF_ERROR(CheckKvLayers(config, options.kv));
-  backend::cpu::CpuBackendOptions cpu;
-  cpu.threads = options.threads;
-  cpu.precision = options.dtype == ComputeDtype::kF32 ? backend::Precision::kF32 : backend::Precision::kBf16;
-  cpu.max_isa = options.max_isa;
-  cpu.attention = {config.num_heads, config.num_kv_heads, config.head_dim};
-  cpu.kv = options.kv;
-  cpu.inverse_frequencies = InverseFrequencies(config);
-  cpu.max_rows = options.max_batch_rows;
-  ASSIGN_OR_RETURN(auto backend, backend::cpu::CreateCpuBackend(cpu));
+  ASSIGN_OR_RETURN(auto backend,
+                   device.CreateBackend({.precision = options.dtype == ComputeDtype::kF32 ? backend::Precision::kF32
+                                                                                          : backend::Precision::kBf16,
+                                         .attention = {config.num_heads, config.num_kv_heads, config.head_dim},
+                                         .kv = options.kv,
+                                         .inverse_frequencies = InverseFrequencies(config),
+                                         .max_rows = options.max_batch_rows}));
   ASSIGN_OR_RETURN(auto decoder, Decoder::Create(config, weights, {options.max_batch_rows, options.max_logit_rows},
                                                  std::move(backend), options.unwanted));
   return std::unique_ptr<Model>(std::move(decoder));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// From a checkpoint to a model that runs on a backend.
+// From a checkpoint to a model that runs on a device.
 //
-//   ASSIGN_OR_RETURN(auto model, CreateModel(checkpoint.config, *checkpoint.weights, options));
+//   ASSIGN_OR_RETURN(auto model, CreateModel(checkpoint.config, *checkpoint.weights, device, options));
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 #include <memory>
 
 #include "absl/status/statusor.h"
-#include "engine/backend/cpu/isa.h"
+#include "engine/backend/device.h"
 #include "engine/backend/kv_layout.h"
 #include "engine/loader/model_config.h"
 #include "engine/loader/weights.h"
@@ -25,10 +25,8 @@ struct ModelOptions {
   backend::KvLayout kv;  // layers, heads and head_dim must be the config's
   int64_t max_batch_rows = 512;
   int64_t max_logit_rows = 1;  // room for so many from the start; more grow it during a step
-  int threads = 1;
   ComputeDtype dtype = ComputeDtype::kAuto;
-  backend::cpu::Isa max_isa = backend::cpu::Isa::kAvx512Bf16;  // lower ones are for tests
-  std::function<bool()> unwanted = nullptr;                    // asked before each layer: true ends loading
+  std::function<bool()> unwanted = nullptr;  // asked before each layer: true ends loading
 };
 
 /// Bytes that the packed weights will take, to be compared with the memory there is before CreateModel begins.
@@ -37,10 +35,10 @@ int64_t PackedWeightBytes(const loader::Weights& weights, ComputeDtype dtype);
 /// Bytes of activations and logits, from CreateModel on.
 int64_t ActivationBytes(const loader::ModelConfig& config, const ModelOptions& options);
 
-/// Converts and packs the weights (the slow part of start-up); `weights` is not needed afterwards.
+/// Converts and packs the weights (the slow part of start-up); `weights` is not needed afterwards, the device is.
 /// Errors: INVALID_ARGUMENT (options that do not fit the config), RESOURCE_EXHAUSTED (memory; names the bytes wanted),
 /// CANCELLED (unwanted).
 absl::StatusOr<std::unique_ptr<Model>> CreateModel(const loader::ModelConfig& config, const loader::Weights& weights,
-                                                   const ModelOptions& options);
+                                                   backend::Device& device, const ModelOptions& options);
 
 }  // namespace swiftcache::engine::models

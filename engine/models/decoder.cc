@@ -54,32 +54,40 @@ absl::Status Decoder::EnsureLogits(int64_t rows) {
   return absl::OkStatus();
 }
 
-absl::Status Decoder::Begin(const ForwardBatch& batch) {
-  sequences_.clear();
-  num_rows_ = 0;
-  for (const SequenceRows& s : batch.sequences) {
+void Decoder::Check(const ForwardBatch& batch) const {
+  int64_t rows = 0;
+  for (const backend::StepSequence& s : batch.sequences) {
     CHECK_GE(s.num_rows, 0);
     CHECK_GE(s.context_tokens, 0);
-    sequences_.push_back({s.num_rows, s.context_tokens, s.blocks});
-    num_rows_ += s.num_rows;
+    rows += s.num_rows;
   }
-  CHECK_EQ(num_rows_, static_cast<int64_t>(batch.token_ids.size()));
-  CHECK_LE(num_rows_, max_.max_batch_rows);
+  CHECK_EQ(rows, static_cast<int64_t>(batch.token_ids.size()));
+  CHECK_LE(rows, max_.max_batch_rows);
   for (const int32_t id : batch.token_ids) CHECK(id >= 0 && id < config_.vocab_size) << "token id " << id;
-  logit_rows_.assign(batch.logit_rows.begin(), batch.logit_rows.end());
-  for (const int32_t row : logit_rows_) CHECK(row >= 0 && row < num_rows_) << "logit row " << row;
-  RETURN_IF_ERROR(backend_->BeginStep(sequences_));
-  RETURN_IF_ERROR(backend_->Embed(*outer_.embedding, batch.token_ids, *residual_));
-  next_layer_ = 0;
-  return absl::OkStatus();
+  for (const int32_t row : batch.logit_rows) CHECK(row >= 0 && row < rows) << "logit row " << row;
 }
 
-absl::Status Decoder::RunLayer(int64_t layer) {
-  CHECK_EQ(layer, next_layer_) << "layers run in ascending order, after Begin";
-  CHECK_LT(layer, config_.num_layers);
+backend::Fence Decoder::Run(const ForwardBatch& batch, backend::LayerGate* gate, ForwardResult& result) {
+  Check(batch);
+  result = {};
+  result.status = Submit(batch, gate, result);
+  return backend_->Submitted();
+}
+
+absl::Status Decoder::Submit(const ForwardBatch& batch, backend::LayerGate* gate, ForwardResult& result) {
+  RETURN_IF_ERROR(backend_->BeginStep(batch.sequences, batch.streamed));
+  RETURN_IF_ERROR(backend_->Embed(*outer_.embedding, batch.token_ids, *residual_));
+  const auto rows = static_cast<int64_t>(batch.token_ids.size());
+  for (int64_t layer = 0; layer < config_.num_layers && !result.cut_short; ++layer) {
+    RETURN_IF_ERROR(RunLayer(layer, rows, gate, result));
+  }
+  RETURN_IF_ERROR(backend_->CheckWords(batch.checks, result.changed));
+  return result.cut_short ? absl::OkStatus() : ComputeLogits(batch.logit_rows, result);
+}
+
+absl::Status Decoder::RunLayer(int64_t layer, int64_t rows, backend::LayerGate* gate, ForwardResult& result) {
   const LayerWeights& w = layers_[layer];
   const float eps = static_cast<float>(config_.rms_eps);
-  const int64_t rows = num_rows_;
   RETURN_IF_ERROR(backend_->Linear({.in = residual_.get(),
                                     .rows = rows,
                                     .prologue = Prologue::kRmsNorm,
@@ -90,46 +98,48 @@ absl::Status Decoder::RunLayer(int64_t layer) {
                                     .out = qkv_.get()}));
   RETURN_IF_ERROR(backend_->RopeAndStoreKv(
       {.layer = layer, .qkv = qkv_.get(), .q_norm = w.q_norm.get(), .k_norm = w.k_norm.get(), .eps = eps}));
+  if (gate != nullptr) backend_->WaitFor(gate->Arrived(layer));
   RETURN_IF_ERROR(backend_->Attention(layer, *qkv_, *attended_));
+  result.cut_short = gate != nullptr && !gate->Read(layer, backend_->Submitted());
+  return result.cut_short ? absl::OkStatus() : FeedForward(w, rows);
+}
+
+absl::Status Decoder::FeedForward(const LayerWeights& w, int64_t rows) {
   RETURN_IF_ERROR(backend_->Linear(
       {.in = attended_.get(), .rows = rows, .weight = w.o.get(), .add = true, .out = residual_.get()}));
   RETURN_IF_ERROR(backend_->Linear({.in = residual_.get(),
                                     .rows = rows,
                                     .prologue = Prologue::kRmsNorm,
                                     .norm = w.post_norm.get(),
-                                    .eps = eps,
+                                    .eps = static_cast<float>(config_.rms_eps),
                                     .weight = w.gate_up.get(),
                                     .out = gate_up_.get()}));
-  RETURN_IF_ERROR(backend_->Linear({.in = gate_up_.get(),
-                                    .rows = rows,
-                                    .prologue = Prologue::kSiluMul,
-                                    .weight = w.down.get(),
-                                    .add = true,
-                                    .out = residual_.get()}));
-  ++next_layer_;
-  return absl::OkStatus();
+  return backend_->Linear({.in = gate_up_.get(),
+                           .rows = rows,
+                           .prologue = Prologue::kSiluMul,
+                           .weight = w.down.get(),
+                           .add = true,
+                           .out = residual_.get()});
 }
 
-absl::StatusOr<std::span<const float>> Decoder::Finish() {
-  CHECK_EQ(next_layer_, config_.num_layers) << "every layer runs before Finish";
-  next_layer_ = -1;
-  const int64_t rows = logit_rows_.size();
-  if (rows == 0) return std::span<const float>();
+absl::Status Decoder::ComputeLogits(std::span<const int32_t> logit_rows, ForwardResult& result) {
+  const auto rows = static_cast<int64_t>(logit_rows.size());
+  if (rows == 0) return absl::OkStatus();
   RETURN_IF_ERROR(EnsureLogits(rows));
   RETURN_IF_ERROR(backend_->Linear({.in = residual_.get(),
                                     .rows = rows,
-                                    .in_rows = logit_rows_,
+                                    .in_rows = logit_rows,
                                     .prologue = Prologue::kRmsNorm,
                                     .norm = outer_.final_norm.get(),
                                     .eps = static_cast<float>(config_.rms_eps),
                                     .weight = &head(),
                                     .out = logits_.get()}));
-  return backend_->Download(*logits_, rows);
+  ASSIGN_OR_RETURN(result.logits, backend_->Download(*logits_, rows));
+  return absl::OkStatus();
 }
 
 absl::StatusOr<std::vector<float>> Decoder::ResidualRow(int64_t row) {
-  CHECK(row >= 0 && row < num_rows_);
-  next_layer_ = -1;
+  CHECK(row >= 0 && row < max_.max_batch_rows);
   ASSIGN_OR_RETURN(std::span<const float> all, backend_->Download(*residual_, row + 1));
   return std::vector<float>(all.end() - config_.hidden_size, all.end());
 }

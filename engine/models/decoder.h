@@ -34,12 +34,10 @@ class Decoder final : public Model {
                                                          const std::function<bool()>& unwanted = nullptr);
 
   const ModelGeometry& geometry() const override { return geometry_; }
-  absl::Status Begin(const ForwardBatch& batch) override;
-  absl::Status RunLayer(int64_t layer) override;
-  absl::StatusOr<std::span<const float>> Finish() override;
+  backend::Fence Run(const ForwardBatch& batch, backend::LayerGate* gate, ForwardResult& result) override;
 
-  /// Row r of the residual stream as it stands: f32 [hidden]. For tests that compare layer by layer; spends the step,
-  /// the next call must be Begin.
+  /// Row r of the residual stream as the last step left it: f32 [hidden]. For tests that compare layer by layer; once a
+  /// step.
   absl::StatusOr<std::vector<float>> ResidualRow(int64_t row);
   /// Bytes of weights that a step of one row reads.
   int64_t weight_bytes() const;
@@ -52,6 +50,11 @@ class Decoder final : public Model {
   absl::Status Load(const loader::Weights& weights, const std::function<bool()>& unwanted);
   absl::Status AllocateActivations();
   absl::Status EnsureLogits(int64_t rows);
+  void Check(const ForwardBatch& batch) const;
+  absl::Status Submit(const ForwardBatch& batch, backend::LayerGate* gate, ForwardResult& result);
+  absl::Status RunLayer(int64_t layer, int64_t rows, backend::LayerGate* gate, ForwardResult& result);
+  absl::Status FeedForward(const LayerWeights& weights, int64_t rows);
+  absl::Status ComputeLogits(std::span<const int32_t> logit_rows, ForwardResult& result);
   const backend::Matrix& head() const { return outer_.lm_head ? *outer_.lm_head : *outer_.embedding; }
 
   const loader::ModelConfig config_;
@@ -65,12 +68,6 @@ class Decoder final : public Model {
   std::unique_ptr<backend::Buffer> attended_;  // [max_batch_rows][heads * head_dim]
   std::unique_ptr<backend::Buffer> gate_up_;   // [max_batch_rows][2 * intermediate]
   std::unique_ptr<backend::Buffer> logits_;    // [max_logit_rows, or the most asked for so far][vocab]
-
-  // The step under way.
-  std::vector<backend::StepSequence> sequences_;
-  std::vector<int32_t> logit_rows_;
-  int64_t num_rows_ = 0;
-  int64_t next_layer_ = -1;  // that RunLayer may be called with; -1: no step
 };
 
 }  // namespace swiftcache::engine::models

@@ -1,18 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// A decoder as the step loop sees it: embed, run layer after layer, read logits. The loop drives the layers itself, so
-// that KV slices can come and go between them (DESIGN section 4, layer streaming).
+// A decoder as the step loop sees it: a step's rows in, logits out, in one call. What comes and goes between layers, KV
+// that is streamed, comes and goes through a gate (DESIGN section 4, layer streaming).
 //
-//   RETURN_IF_ERROR(model.Begin(batch));
-//   for (int64_t l = 0; l < model.geometry().num_layers; ++l) RETURN_IF_ERROR(model.RunLayer(l));
-//   ASSIGN_OR_RETURN(std::span<const float> logits, model.Finish());
+//   ForwardResult result;
+//   model.Run({.token_ids = ids, .sequences = sequences, .logit_rows = last_rows}, /*gate=*/nullptr, result).Wait();
+//   RETURN_IF_ERROR(result.status);
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "absl/status/status.h"
-#include "absl/status/statusor.h"
+#include "engine/backend/fence.h"
+#include "engine/backend/step.h"
 
 namespace swiftcache::engine::models {
 
@@ -25,37 +26,36 @@ struct ModelGeometry {
   int64_t max_context_tokens = 0;
 };
 
-/// The rows of one sequence in a step: `num_rows` new tokens at positions context_tokens, context_tokens + 1, ...
-struct SequenceRows {
-  int64_t num_rows = 0;
-  int64_t context_tokens = 0;  // tokens whose KV is already in the blocks
-  /// Where the KV lies: for each block of the sequence, the address of that block's layer-0 slice (KvLayout); covers
-  /// context_tokens + num_rows tokens. Layer l's slice is at address + l * slice_bytes().
-  std::span<std::byte* const> blocks;
-};
-
-/// One step's work. Rows of sequence i follow those of sequence i - 1.
-/// Ownership: borrowed from Begin to Finish.
+/// One step's work. Rows of sequence i follow those of sequence i - 1. Ownership: borrowed until Run's fence has passed.
 struct ForwardBatch {
   std::span<const int32_t> token_ids;  // [num_rows], ids in [0, vocab_size)
-  std::span<const SequenceRows> sequences;
-  std::span<const int32_t> logit_rows;  // rows whose logits are wanted, ascending
+  std::span<const backend::StepSequence> sequences;
+  std::span<const backend::StreamedBlock> streamed = {};  // REQUIRES where there are some: a gate
+  std::span<const backend::WordCheck> checks = {};        // of leases that are read where they lie
+  std::span<const int32_t> logit_rows = {};               // rows whose logits are wanted, ascending
+};
+
+/// What a step came to; to be read when its fence has passed.
+struct ForwardResult {
+  absl::Status status;            // where it is not OK, the rest means nothing
+  std::span<const float> logits;  // [logit_rows.size()][vocab_size], valid until the next Run; none where cut short
+  std::vector<int32_t> changed;   // the checks, by index, that did not hold after the last read
+  bool cut_short = false;         // the gate wanted no more: nothing was computed
 };
 
 /// A loaded decoder. A row's numbers depend on its own sequence alone: not on the rows beside it, not on how its prompt
 /// was cut, not on the thread count (DESIGN section 4, "Numbers do not depend ...").
-/// Thread-safety: none; one step loop calls it. Ownership: owns weights and scratch. Errors: device failures; wrong use
-/// (order of calls, ids out of range) is the caller's bug and checked.
+/// Thread-safety: none; one step loop calls it. Ownership: owns weights and scratch. Errors: device failures, in the
+/// result; wrong use (ids out of range, too many rows) is the caller's bug and checked.
 class Model {
  public:
   virtual ~Model() = default;
   virtual const ModelGeometry& geometry() const = 0;
-  /// Embeds the rows. REQUIRES: at most the `max_batch_rows` the model was created with.
-  virtual absl::Status Begin(const ForwardBatch& batch) = 0;
-  /// Runs one layer: writes the rows' K and V into the blocks, attends, feeds forward. Layers in ascending order.
-  virtual absl::Status RunLayer(int64_t layer) = 0;
-  /// Logits of batch.logit_rows: f32 [logit_rows.size()][vocab_size], valid until the next Begin.
-  virtual absl::StatusOr<std::span<const float>> Finish() = 0;
+  /// Submits a step: embeds the rows, and layer after layer writes their K and V into the blocks, attends, feeds
+  /// forward. The gate, where there is one, is asked before each layer's attention and hears when it has read. The
+  /// fence has passed when all is done; `gate` and `result` are borrowed until then. REQUIRES: at most the
+  /// `max_batch_rows` that the model was created with; the step before it is done.
+  virtual backend::Fence Run(const ForwardBatch& batch, backend::LayerGate* gate, ForwardResult& result) = 0;
 };
 
 }  // namespace swiftcache::engine::models

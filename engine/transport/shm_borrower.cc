@@ -113,7 +113,8 @@ void ShmBorrower::Close(kv::LeaseId id) {
   if (socket != nullptr) socket->Shutdown();
 }
 
-void ShmBorrower::Store(Ticket ticket, kv::LeaseId id, int64_t offset_bytes, const std::byte* from, int64_t bytes) {
+void ShmBorrower::Store(Ticket ticket, const StorePiece& piece, const backend::Fence& after) {
+  const auto& [id, offset_bytes, from, bytes] = piece;
   absl::MutexLock lock(&mutex_);
   auto it = leases_.find(id);
   if (it == leases_.end() || it->second->state == ShmLease::State::kEnded) {
@@ -124,13 +125,13 @@ void ShmBorrower::Store(Ticket ticket, kv::LeaseId id, int64_t offset_bytes, con
   CHECK(bytes > 0 && bytes <= lease.spec.store_bytes && offset_bytes >= 0 && offset_bytes <= lease.spec.bytes - bytes)
       << "store of " << bytes << " bytes at " << offset_bytes << " of lease " << id;
   if (lease.waiting.empty()) to_store_.push_back(it->second);
-  lease.waiting.push_back({.ticket = ticket, .offset = offset_bytes, .from = from, .bytes = bytes});
+  lease.waiting.push_back({.ticket = ticket, .offset = offset_bytes, .from = from, .after = after, .bytes = bytes});
 }
 
 std::shared_ptr<const ShmLease> ShmBorrower::Find(kv::LeaseId lease) const {
   absl::MutexLock lock(&mutex_);
   auto it = leases_.find(lease);
-  return it == leases_.end() || it->second->mapped.view.base == nullptr ? nullptr : it->second;
+  return it == leases_.end() || !it->second->mapped.view.base ? nullptr : it->second;
 }
 
 void ShmBorrower::AddStats(TransportStats& stats) const {
@@ -187,7 +188,6 @@ std::optional<ShmBorrower::CopyJob> ShmBorrower::TakeCopyJob() {
     job.store.staging_offset = *lease->staging->ring.Push(job.store.bytes);
     job.store.began = clock_.Now();
     job.store.due = link_.Carry(job.store.bytes, job.store.began);
-    lease->copying = true;
     return job;
   }
   return std::nullopt;
@@ -238,16 +238,34 @@ absl::Status ShmBorrower::Connect(const LeasePtr& lease) {
   return loop_->Add(std::make_shared<ShmBorrowerChannel>(*this, lease, socket));
 }
 
-// In pieces, so that Close, and the end of the channel, wait for one of them only.
+// False: the lease has ended meanwhile, and the store with it.
+bool ShmBorrower::BeginCopy(const CopyJob& job) {
+  ShmLease& lease = *job.lease;
+  absl::MutexLock lock(&mutex_);
+  if (lease.closed || lease.state != ShmLease::State::kOpen) {
+    lease.staging->ring.Free(job.store.staging_offset);
+    return false;
+  }
+  lease.copying = true;
+  return true;
+}
+
+// In pieces, so that Close, and the end of the channel, wait for one of them only; and not for what comes before it.
 void ShmBorrower::Do(const CopyJob& job) {
   ShmLease& lease = *job.lease;
+  job.store.after.Wait();
+  if (!BeginCopy(job)) {
+    const absl::Status fate = absl::UnavailableError("the lease ended before the store began");
+    return Tell(lease, [&](TransportEvents& events) { events.OnStored(job.store.ticket, fate); });
+  }
   const auto wanted = [&] {
     absl::MutexLock lock(&mutex_);
     return !lease.closed && lease.state == ShmLease::State::kOpen;
   };
   std::byte* const to = lease.staging->memory.base() + job.store.staging_offset;
+  const std::byte* const from = options_.space.Host(job.store.from);
   for (int64_t done = 0; done < job.store.bytes && wanted(); done += Transport::kMaxCopyBytes) {
-    std::memcpy(to + done, job.store.from + done, std::min(Transport::kMaxCopyBytes, job.store.bytes - done));
+    std::memcpy(to + done, from + done, std::min(Transport::kMaxCopyBytes, job.store.bytes - done));
   }
   absl::MutexLock lock(&mutex_);
   lease.copying = false;
@@ -263,8 +281,8 @@ void ShmBorrower::Do(const CopyJob& job) {
 void ShmBorrower::Do(const SendJob& job) { job.lease->socket->Send(EncodeShmMessage(job.message)); }
 
 absl::Status ShmBorrower::OnGrant(ShmLease& lease, const ShmGrantMessage& message,
-                                  const std::vector<kv::UniqueFd>& fds) {
-  ASSIGN_OR_RETURN(ShmMapped mapped, MapGrant(lease.spec, message, fds));
+                                  const std::vector<memory::UniqueFd>& fds) {
+  ASSIGN_OR_RETURN(ShmMapped mapped, MapGrant(lease.spec, message, fds, options_.space));
   LeaseView view;
   {
     absl::MutexLock lock(&mutex_);

@@ -19,6 +19,8 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "common/base/clock.h"
+#include "engine/backend/address_space.h"
+#include "engine/backend/fence.h"
 #include "engine/transport/shm_lease.h"
 #include "engine/transport/shm_loop.h"
 #include "engine/transport/shm_throttle.h"
@@ -32,6 +34,7 @@ class ShmBorrower {
   struct Options {
     std::string instance_id;
     ShmThrottle::Options link;
+    backend::AddressSpace space;
   };
   ShmBorrower(const Options& options, const Clock& clock, TransportEvents& events);
   ~ShmBorrower() { Stop(); }
@@ -43,8 +46,7 @@ class ShmBorrower {
   void SendRelease(kv::LeaseId lease) ABSL_LOCKS_EXCLUDED(mutex_);
   void Abandon(kv::LeaseId lease) ABSL_LOCKS_EXCLUDED(mutex_);
   void Close(kv::LeaseId lease) ABSL_LOCKS_EXCLUDED(mutex_);
-  void Store(Ticket ticket, kv::LeaseId lease, int64_t offset_bytes, const std::byte* from, int64_t bytes)
-      ABSL_LOCKS_EXCLUDED(mutex_);
+  void Store(Ticket ticket, const StorePiece& piece, const backend::Fence& after) ABSL_LOCKS_EXCLUDED(mutex_);
   /// The lease, where it is open: its view stays mapped as long as somebody holds this.
   std::shared_ptr<const ShmLease> Find(kv::LeaseId lease) const ABSL_LOCKS_EXCLUDED(mutex_);
   void AddStats(TransportStats& stats) const ABSL_LOCKS_EXCLUDED(mutex_);
@@ -81,6 +83,7 @@ class ShmBorrower {
   bool CanStore(const ShmLease& lease) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Do(const OpenJob& job) ABSL_LOCKS_EXCLUDED(mutex_);
   void Do(const CopyJob& job) ABSL_LOCKS_EXCLUDED(mutex_);
+  bool BeginCopy(const CopyJob& job) ABSL_LOCKS_EXCLUDED(mutex_);
   void Do(const SendJob& job);
   void Do(const RefuseJob& job) { events_.OnStored(job.ticket, job.why); }
   void Do(std::monostate) {}
@@ -88,7 +91,7 @@ class ShmBorrower {
   absl::Status Connect(const LeasePtr& lease) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // What the loop's thread hears.
-  absl::Status OnGrant(ShmLease& lease, const ShmGrantMessage& message, const std::vector<kv::UniqueFd>& fds)
+  absl::Status OnGrant(ShmLease& lease, const ShmGrantMessage& message, const std::vector<memory::UniqueFd>& fds)
       ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status OnStored(ShmLease& lease, Ticket ticket) ABSL_LOCKS_EXCLUDED(mutex_);
   void EndStores(ShmLease& lease) ABSL_LOCKS_EXCLUDED(mutex_);

@@ -20,12 +20,12 @@ class ShmBorrowerChannel final : public ShmPeer {
   ShmBorrowerChannel(ShmBorrower& borrower, std::shared_ptr<ShmLease> lease, std::shared_ptr<ShmSocket> socket)
       : borrower_(borrower), lease_(std::move(lease)), socket_(std::move(socket)) {}
   ShmSocket& socket() override { return *socket_; }
-  absl::Status OnMessage(ShmMessage message, std::vector<kv::UniqueFd> fds) override;
+  absl::Status OnMessage(ShmMessage message, std::vector<memory::UniqueFd> fds) override;
   void OnClosed(const absl::Status& why) override { borrower_.OnEnd(*lease_, why); }
 
  private:
-  absl::Status HearFirst(const ShmMessage& message, const std::vector<kv::UniqueFd>& fds);
-  absl::Status Hear(const ShmMessage& message, const std::vector<kv::UniqueFd>& fds);
+  absl::Status HearFirst(const ShmMessage& message, const std::vector<memory::UniqueFd>& fds);
+  absl::Status Hear(const ShmMessage& message, const std::vector<memory::UniqueFd>& fds);
 
   ShmBorrower& borrower_;
   const std::shared_ptr<ShmLease> lease_;

@@ -28,13 +28,13 @@ bool SameSecret(std::string_view a, std::string_view b) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<ShmDonor>> ShmDonor::Create(kv::Arena& arena, const Clock& clock,
+absl::StatusOr<std::unique_ptr<ShmDonor>> ShmDonor::Create(memory::Arena& arena, const Clock& clock,
                                                            TransportEvents& events) {
   ASSIGN_OR_RETURN(ShmGenerations generations, ShmGenerations::Create());
   return std::unique_ptr<ShmDonor>(new ShmDonor(arena, clock, events, std::move(generations)));
 }
 
-ShmDonor::ShmDonor(kv::Arena& arena, const Clock& clock, TransportEvents& events, ShmGenerations generations)
+ShmDonor::ShmDonor(memory::Arena& arena, const Clock& clock, TransportEvents& events, ShmGenerations generations)
     : arena_(arena), clock_(clock), events_(events), generations_(std::move(generations)) {
   thread_ = std::thread([this] { Copy(); });
 }
@@ -144,7 +144,7 @@ void ShmDonor::AddStats(TransportStats& stats) const {
   stats.received_bytes += received_bytes_;
   for (const auto& [lease, grant] : grants_) {
     if (grant->channel == nullptr) continue;
-    const kv::Mapping& staging = grant->channel->staging();
+    const memory::Mapping& staging = grant->channel->staging();
     stats.borrowers_read += ShmReadsWord(staging.base(), staging.bytes())->load(std::memory_order_relaxed);
   }
 }
@@ -180,7 +180,7 @@ void ShmDonor::SendGrant(const GrantState& grant, ShmSocket& socket) const {
   }
   std::vector<ShmPiece> pieces;
   const int64_t begin = grant.spec.offset_bytes, end = begin + grant.spec.bytes;
-  for (const kv::ArenaChunk& chunk : arena_.chunks()) {
+  for (const memory::ArenaChunk& chunk : arena_.chunks()) {
     const int64_t from = std::max(begin, chunk.offset), to = std::min(end, chunk.offset + chunk.bytes);
     if (from >= to) continue;
     pieces.push_back({.offset = from - chunk.offset, .bytes = to - from});

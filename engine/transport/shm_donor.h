@@ -18,7 +18,7 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "common/base/clock.h"
-#include "engine/kv/arena.h"
+#include "engine/memory/arena.h"
 #include "engine/transport/shm_generations.h"
 #include "engine/transport/shm_loop.h"
 #include "engine/transport/transport.h"
@@ -30,7 +30,7 @@ class ShmDonorChannel;
 /// Thread-safety: safe. Ownership: owns the generation words and the thread that copies; borrows arena, clock, events.
 class ShmDonor {
  public:
-  static absl::StatusOr<std::unique_ptr<ShmDonor>> Create(kv::Arena& arena, const Clock& clock,
+  static absl::StatusOr<std::unique_ptr<ShmDonor>> Create(memory::Arena& arena, const Clock& clock,
                                                           TransportEvents& events);
   ~ShmDonor() { Stop(); }
 
@@ -62,7 +62,7 @@ class ShmDonor {
   };
   using GrantPtr = std::shared_ptr<GrantState>;
 
-  ShmDonor(kv::Arena& arena, const Clock& clock, TransportEvents& events, ShmGenerations generations);
+  ShmDonor(memory::Arena& arena, const Clock& clock, TransportEvents& events, ShmGenerations generations);
 
   absl::Status CheckSpec(const GrantSpec& spec) const;
   std::shared_ptr<ShmSocket> SocketOf(kv::LeaseId lease) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -83,7 +83,7 @@ class ShmDonor {
   bool Begin(const GrantPtr& grant, const std::shared_ptr<ShmDonorChannel>& channel) ABSL_LOCKS_EXCLUDED(mutex_);
   bool HasWork() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return stopping_ || !with_stores_.empty(); }
 
-  kv::Arena& arena_;
+  memory::Arena& arena_;
   const Clock& clock_;
   TransportEvents& events_;
   std::vector<ShmDonorChannel*> strangers_;  // the loop's thread only; oldest first

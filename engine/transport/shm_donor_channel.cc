@@ -7,7 +7,7 @@
 
 namespace swiftcache::engine::transport {
 
-absl::Status ShmDonorChannel::OnMessage(ShmMessage message, std::vector<kv::UniqueFd> fds) {
+absl::Status ShmDonorChannel::OnMessage(ShmMessage message, std::vector<memory::UniqueFd> fds) {
   if (const auto* hello = std::get_if<ShmHello>(&message)) return OnHello(*hello, fds);
   if (grant_ == nullptr) return absl::InvalidArgumentError("a peer speaks before its HELLO, or after its RELEASE");
   if (!fds.empty()) return absl::InvalidArgumentError("a borrower sent descriptors after its HELLO");
@@ -23,7 +23,7 @@ void ShmDonorChannel::OnClosed(const absl::Status&) {
 }
 
 // Memory is mapped only for who has shown that it may come in.
-absl::Status ShmDonorChannel::OnHello(const ShmHello& hello, const std::vector<kv::UniqueFd>& fds) {
+absl::Status ShmDonorChannel::OnHello(const ShmHello& hello, const std::vector<memory::UniqueFd>& fds) {
   if (std::exchange(met_, true)) return absl::InvalidArgumentError("a peer sent HELLO twice");
   std::erase(donor_.strangers_, this);
   if (fds.size() != 1 || hello.staging_bytes % sysconf(_SC_PAGESIZE) != 0) {
@@ -32,7 +32,7 @@ absl::Status ShmDonorChannel::OnHello(const ShmHello& hello, const std::vector<k
                                                    " bytes of staging memory; 1 and whole pages are wanted"));
   }
   ASSIGN_OR_RETURN(grant_, Admit(hello));
-  ASSIGN_OR_RETURN(staging_, kv::Mapping::Reserve(hello.staging_bytes));
+  ASSIGN_OR_RETURN(staging_, memory::Mapping::Reserve(hello.staging_bytes));
   RETURN_IF_ERROR(MapForeignMemory(fds[0].get(), 0, hello.staging_bytes, staging_.base()));
   donor_.SendGrant(*grant_, *socket_);
   donor_.Attach(grant_, shared_from_this());

@@ -9,7 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "engine/kv/sealed_memory.h"
+#include "engine/memory/sealed_memory.h"
 #include "engine/transport/shm_chatter.h"
 #include "engine/transport/shm_donor.h"
 #include "engine/transport/shm_loop.h"
@@ -22,14 +22,14 @@ class ShmDonorChannel final : public ShmPeer, public std::enable_shared_from_thi
  public:
   ShmDonorChannel(ShmDonor& donor, std::shared_ptr<ShmSocket> socket) : donor_(donor), socket_(std::move(socket)) {}
   ShmSocket& socket() override { return *socket_; }
-  absl::Status OnMessage(ShmMessage message, std::vector<kv::UniqueFd> fds) override;
+  absl::Status OnMessage(ShmMessage message, std::vector<memory::UniqueFd> fds) override;
   void OnClosed(const absl::Status& why) override;
 
   const std::shared_ptr<ShmSocket>& shared_socket() const { return socket_; }
-  const kv::Mapping& staging() const { return staging_; }
+  const memory::Mapping& staging() const { return staging_; }
 
  private:
-  absl::Status OnHello(const ShmHello& hello, const std::vector<kv::UniqueFd>& fds);
+  absl::Status OnHello(const ShmHello& hello, const std::vector<memory::UniqueFd>& fds);
   absl::Status OnStore(const ShmStore& store);
   absl::Status OnRenew();
   absl::Status OnRelease();
@@ -41,7 +41,7 @@ class ShmDonorChannel final : public ShmPeer, public std::enable_shared_from_thi
   bool met_ = false;                   // HELLO came
   std::optional<int64_t> last_store_;  // its ticket
   ShmDonor::GrantPtr grant_;           // since it was taken, until the lease is released
-  kv::Mapping staging_;                // read-only
+  memory::Mapping staging_;            // read-only
 };
 
 }  // namespace swiftcache::engine::transport

@@ -9,12 +9,13 @@ namespace swiftcache::engine::transport {
 
 absl::StatusOr<ShmGenerations> ShmGenerations::Create() {
   constexpr int64_t kBytes = kWords * sizeof(uint64_t);
-  ASSIGN_OR_RETURN(kv::Mapping memory, kv::Mapping::Reserve(kBytes));
-  ASSIGN_OR_RETURN(kv::UniqueFd fd, kv::CreateSealedMemory("swiftcache-generations", memory.base(), kBytes));
+  ASSIGN_OR_RETURN(memory::Mapping memory, memory::Mapping::Reserve(kBytes));
+  ASSIGN_OR_RETURN(memory::UniqueFd fd, memory::CreateSealedMemory("swiftcache-generations", memory.base(), kBytes));
   return ShmGenerations(std::move(memory), std::move(fd));
 }
 
-ShmGenerations::ShmGenerations(kv::Mapping memory, kv::UniqueFd fd) : memory_(std::move(memory)), fd_(std::move(fd)) {
+ShmGenerations::ShmGenerations(memory::Mapping memory, memory::UniqueFd fd)
+    : memory_(std::move(memory)), fd_(std::move(fd)) {
   for (int32_t word = kWords - 1; word >= 0; --word) free_.push_back(word);
 }
 

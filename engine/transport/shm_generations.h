@@ -16,14 +16,14 @@
 
 #include "absl/status/statusor.h"
 #include "engine/kv/lease_id.h"
-#include "engine/kv/sealed_memory.h"
+#include "engine/memory/sealed_memory.h"
 
 namespace swiftcache::engine::transport {
 
 static_assert(sizeof(std::atomic<uint64_t>) == 8 && std::atomic<uint64_t>::is_always_lock_free);
 
 /// Thread-safety: none; borrowers' reads need none. Ownership: owns the memory. Errors: Create: those of
-/// kv::CreateSealedMemory.
+/// memory::CreateSealedMemory.
 class ShmGenerations {
  public:
   static constexpr int32_t kWords = 4096;  // 32 KiB; as many as the broker lets an engine lend on
@@ -39,10 +39,10 @@ class ShmGenerations {
   int fd() const { return fd_.get(); }
 
  private:
-  ShmGenerations(kv::Mapping memory, kv::UniqueFd fd);
+  ShmGenerations(memory::Mapping memory, memory::UniqueFd fd);
 
-  kv::Mapping memory_;
-  kv::UniqueFd fd_;
+  memory::Mapping memory_;
+  memory::UniqueFd fd_;
   std::vector<int32_t> free_;
 };
 

@@ -10,9 +10,9 @@
 namespace swiftcache::engine::transport {
 namespace {
 
-absl::StatusOr<kv::Mapping> MapPieces(const OpenSpec& wanted, const std::vector<ShmPiece>& pieces,
-                                      const std::vector<kv::UniqueFd>& fds) {
-  ASSIGN_OR_RETURN(kv::Mapping memory, kv::Mapping::Reserve(wanted.bytes, pieces.front().offset));
+absl::StatusOr<memory::Mapping> MapPieces(const OpenSpec& wanted, const std::vector<ShmPiece>& pieces,
+                                          const std::vector<memory::UniqueFd>& fds) {
+  ASSIGN_OR_RETURN(memory::Mapping memory, memory::Mapping::Reserve(wanted.bytes, pieces.front().offset));
   std::byte* at = memory.base();
   for (size_t i = 0; i < pieces.size(); ++i) {
     RETURN_IF_ERROR(MapForeignMemory(fds[i + 1].get(), pieces[i].offset, pieces[i].bytes, at));
@@ -24,7 +24,7 @@ absl::StatusOr<kv::Mapping> MapPieces(const OpenSpec& wanted, const std::vector<
 }  // namespace
 
 absl::StatusOr<ShmMapped> MapGrant(const OpenSpec& wanted, const ShmGrantMessage& message,
-                                   const std::vector<kv::UniqueFd>& fds) {
+                                   const std::vector<memory::UniqueFd>& fds, const backend::AddressSpace& space) {
   const int64_t page = sysconf(_SC_PAGESIZE), word_offset = message.grant.word * int64_t{sizeof(uint64_t)};
   RETURN_IF_ERROR(CheckShmGrant(message, wanted.bytes, page));
   if (fds.size() != message.pieces.size() + 1 || message.grant.epoch != wanted.epoch.value()) {
@@ -33,11 +33,12 @@ absl::StatusOr<ShmMapped> MapGrant(const OpenSpec& wanted, const ShmGrantMessage
                                                    message.pieces.size(), " pieces; epoch ", wanted.epoch.value(),
                                                    " and one more are wanted"));
   }
-  ASSIGN_OR_RETURN(kv::Mapping generation, kv::Mapping::Reserve(page));
+  ASSIGN_OR_RETURN(memory::Mapping generation, memory::Mapping::Reserve(page));
   RETURN_IF_ERROR(MapForeignMemory(fds[0].get(), word_offset / page * page, page, generation.base()));
-  ASSIGN_OR_RETURN(kv::Mapping memory, MapPieces(wanted, message.pieces, fds));
+  ASSIGN_OR_RETURN(memory::Mapping memory, MapPieces(wanted, message.pieces, fds));
   const auto* word = reinterpret_cast<const std::atomic<uint64_t>*>(generation.base() + word_offset % page);
-  const LeaseView view = {.base = memory.base(), .bytes = wanted.bytes, .generation = word, .epoch = wanted.epoch};
+  const LeaseView view = {
+      .base = space.Of(memory.base()), .bytes = wanted.bytes, .word = {.word = word, .granted = wanted.epoch.value()}};
   return ShmMapped{std::move(memory), std::move(generation), view};
 }
 

@@ -36,9 +36,9 @@ absl::Status CheckOwner(const std::string& dir, const struct stat& file) {
 }
 
 // The folder, made where it is missing, and locked: only one engine at a time looks for sockets and binds its own.
-absl::StatusOr<kv::UniqueFd> LockDir(const std::string& dir) {
+absl::StatusOr<memory::UniqueFd> LockDir(const std::string& dir) {
   if (mkdir(dir.c_str(), 0700) != 0 && errno != EEXIST) return BadDir(dir, std::strerror(errno));
-  kv::UniqueFd fd(open(dir.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  memory::UniqueFd fd(open(dir.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   struct stat file = {};
   if (!fd.ok() || fstat(fd.get(), &file) != 0) return BadDir(dir, std::strerror(errno));
   RETURN_IF_ERROR(CheckOwner(dir, file));
@@ -48,7 +48,7 @@ absl::StatusOr<kv::UniqueFd> LockDir(const std::string& dir) {
 
 // What connecting says about the socket's owner: 0 where he is there.
 int Probe(const sockaddr_un& address) {
-  const kv::UniqueFd fd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  const memory::UniqueFd fd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!fd.ok()) return errno;
   return connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0 ? 0 : errno;
 }
@@ -74,9 +74,9 @@ absl::Status RemoveStale(const std::string& path, const sockaddr_un& address) {
 absl::StatusOr<ShmListener> ShmListener::Create(const std::string& dir, const std::string& name) {
   const std::string path = ShmSocketPath(dir, name);
   ASSIGN_OR_RETURN(const sockaddr_un address, ShmAddress(path));
-  ASSIGN_OR_RETURN(const kv::UniqueFd lock, LockDir(dir));
+  ASSIGN_OR_RETURN(const memory::UniqueFd lock, LockDir(dir));
   RETURN_IF_ERROR(RemoveStale(path, address));
-  kv::UniqueFd fd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  memory::UniqueFd fd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   struct stat file = {};
   if (!fd.ok() || bind(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0 ||
       listen(fd.get(), kBacklog) != 0 || lstat(path.c_str(), &file) != 0) {
@@ -92,7 +92,7 @@ ShmListener::~ShmListener() {
 }
 
 ShmListener::Got ShmListener::Accept(std::shared_ptr<ShmSocket>& socket) {
-  kv::UniqueFd fd(accept4(fd_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+  memory::UniqueFd fd(accept4(fd_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
   if (fd.ok()) {
     socket = std::make_shared<ShmSocket>(std::move(fd));
     return Got::kSocket;

@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "absl/status/statusor.h"
-#include "engine/kv/sealed_memory.h"
+#include "engine/memory/sealed_memory.h"
 #include "engine/transport/shm_socket.h"
 
 namespace swiftcache::engine::transport {
@@ -35,12 +35,12 @@ class ShmListener {
   Got Accept(std::shared_ptr<ShmSocket>& socket);
 
  private:
-  ShmListener(std::string path, ino_t inode, kv::UniqueFd fd)
+  ShmListener(std::string path, ino_t inode, memory::UniqueFd fd)
       : path_(std::move(path)), inode_(inode), fd_(std::move(fd)) {}
 
   std::string path_;
   ino_t inode_;
-  kv::UniqueFd fd_;
+  memory::UniqueFd fd_;
 };
 
 }  // namespace swiftcache::engine::transport

@@ -15,26 +15,26 @@ bool Continues(const LoadPiece& run, const LoadPiece& next) {
   return next.lease == run.lease && next.offset_bytes == run.offset_bytes + run.bytes && next.to == run.to + run.bytes;
 }
 
-// False: the lease changed hands. What was copied before is good all the same, but nobody asks for half a run.
-bool CopyRun(const ShmLease& lease, const LoadPiece& run) {
-  const LeaseView& view = lease.mapped.view;
-  CHECK(run.bytes >= 0 && run.offset_bytes >= 0 && run.bytes <= view.bytes &&
-        run.offset_bytes <= view.bytes - run.bytes)
-      << "load of " << run.bytes << " bytes at " << run.offset_bytes << " of lease " << run.lease;
-  bool holds = view.Holds();
-  for (int64_t done = 0; holds && done < run.bytes; done += Transport::kMaxCopyBytes) {
-    const int64_t bytes = std::min(Transport::kMaxCopyBytes, run.bytes - done);
-    std::memcpy(run.to + done, view.base + run.offset_bytes + done, bytes);
-    view.NoteRead(bytes);
-    holds = view.Holds();
-  }
-  return holds;
-}
-
 }  // namespace
 
-ShmLoader::ShmLoader(const ShmBorrower& leases, const ShmThrottle::Options& link, const Clock& clock)
-    : leases_(leases), clock_(clock), link_(link) {
+// All but the first three are guarded by the loader's lock.
+class ShmLoader::Job {
+ public:
+  Job(std::vector<LoadPiece> what, backend::Fence fence) : pieces(std::move(what)), after(std::move(fence)) {
+    for (const LoadPiece& piece : pieces) bytes += piece.bytes;
+  }
+  const std::vector<LoadPiece> pieces;
+  const backend::Fence after;
+  int64_t bytes = 0;
+  bool sent_off = false;  // its bytes have their place on the link
+  absl::Time began;
+  absl::Time due;  // when the bytes have crossed the link
+  bool copied = false;
+  std::vector<kv::LeaseId> lost;
+};
+
+ShmLoader::ShmLoader(const ShmBorrower& leases, const Options& options, const Clock& clock)
+    : leases_(leases), space_(options.space), clock_(clock), link_(options.link) {
   thread_ = std::thread([this] { Run(); });
 }
 
@@ -47,31 +47,58 @@ void ShmLoader::Stop() {
   thread_.join();
 }
 
-void ShmLoader::Load(Ticket ticket, std::vector<LoadPiece> pieces) {
-  auto job = std::make_shared<Job>();
-  job->ticket = ticket;
-  for (const LoadPiece& piece : pieces) job->bytes += piece.bytes;
-  job->pieces = std::move(pieces);
-  absl::MutexLock lock(&mutex_);
-  job->began = clock_.Now();
-  job->due = link_.Carry(job->bytes, job->began);
-  loads_[ticket] = job;
-  to_copy_.push_back(std::move(job));
+void ShmLoader::SendOff(Job& job) {
+  job.sent_off = true;
+  job.began = clock_.Now();
+  job.due = link_.Carry(job.bytes, job.began);
 }
 
-std::vector<kv::LeaseId> ShmLoader::Await(Ticket ticket) {
+ShmLoader::JobPtr ShmLoader::Begin(std::vector<LoadPiece> pieces, const backend::Fence& after) {
+  auto job = std::make_shared<Job>(std::move(pieces), after);
+  const bool ready = after.Passed();
   absl::MutexLock lock(&mutex_);
-  auto it = loads_.find(ticket);
-  CHECK(it != loads_.end()) << "load " << ticket << " is unknown, or was awaited already";
-  const JobPtr job = std::move(it->second);
-  loads_.erase(it);
-  mutex_.Await(absl::Condition(&job->copied));
+  if (ready) SendOff(*job);
+  to_copy_.push_back(job);
+  return job;
+}
+
+bool ShmLoader::HasArrived(const Job& job) const {
+  absl::MutexLock lock(&mutex_);
+  return job.copied && (stopping_ || clock_.Now() >= job.due);
+}
+
+void ShmLoader::WaitFor(const Job& job) const {
+  absl::MutexLock lock(&mutex_);
+  mutex_.Await(absl::Condition(&job.copied));
   while (!stopping_) {
-    const absl::Duration wait = job->due - clock_.Now();
+    const absl::Duration wait = job.due - clock_.Now();
     if (wait <= absl::ZeroDuration()) break;
     mutex_.AwaitWithTimeout(absl::Condition(&stopping_), wait);
   }
-  return std::move(job->lost);
+}
+
+std::vector<kv::LeaseId> ShmLoader::LostOf(const Job& job) const {
+  absl::MutexLock lock(&mutex_);
+  return job.lost;
+}
+
+void ShmLoader::Load(Ticket ticket, std::vector<LoadPiece> pieces) {
+  JobPtr job = Begin(std::move(pieces));
+  absl::MutexLock lock(&mutex_);
+  loads_[ticket] = std::move(job);
+}
+
+std::vector<kv::LeaseId> ShmLoader::Await(Ticket ticket) {
+  JobPtr job;
+  {
+    absl::MutexLock lock(&mutex_);
+    auto it = loads_.find(ticket);
+    CHECK(it != loads_.end()) << "load " << ticket << " is unknown, or was awaited already";
+    job = std::move(it->second);
+    loads_.erase(it);
+  }
+  WaitFor(*job);
+  return LostOf(*job);
 }
 
 void ShmLoader::AddStats(TransportStats& stats) const {
@@ -92,6 +119,7 @@ void ShmLoader::Run() {
       to_copy_.pop_front();
       stopping = stopping_;
     }
+    if (!stopping) job->after.Wait();
     std::vector<kv::LeaseId> lost;
     if (stopping) {
       for (const LoadPiece& piece : job->pieces) lost.push_back(piece.lease);
@@ -99,6 +127,7 @@ void ShmLoader::Run() {
       lost = Copy(job->pieces);
     }
     absl::MutexLock lock(&mutex_);
+    if (!job->sent_off) SendOff(*job);
     const absl::Time end = std::max(clock_.Now(), job->due);
     stats_.loaded_bytes += job->bytes;
     stats_.load_time += std::max(end - std::max(job->began, last_loaded_), absl::ZeroDuration());
@@ -106,6 +135,24 @@ void ShmLoader::Run() {
     job->lost = std::move(lost);
     job->copied = true;
   }
+}
+
+// False: the lease changed hands. What was copied before is good all the same, but nobody asks for half a run.
+bool ShmLoader::CopyRun(const ShmLease& lease, const LoadPiece& run) const {
+  const LeaseView& view = lease.mapped.view;
+  CHECK(run.bytes >= 0 && run.offset_bytes >= 0 && run.bytes <= view.bytes &&
+        run.offset_bytes <= view.bytes - run.bytes)
+      << "load of " << run.bytes << " bytes at " << run.offset_bytes << " of lease " << run.lease;
+  const std::byte* const from = space_.Host(view.base) + run.offset_bytes;
+  std::byte* const to = space_.Host(run.to);
+  bool holds = view.Holds();
+  for (int64_t done = 0; holds && done < run.bytes; done += Transport::kMaxCopyBytes) {
+    const int64_t bytes = std::min(Transport::kMaxCopyBytes, run.bytes - done);
+    std::memcpy(to + done, from + done, bytes);
+    view.NoteRead(bytes);
+    holds = view.Holds();
+  }
+  return holds;
 }
 
 std::vector<kv::LeaseId> ShmLoader::Copy(const std::vector<LoadPiece>& pieces) const {

@@ -14,6 +14,8 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "common/base/clock.h"
+#include "engine/backend/address_space.h"
+#include "engine/backend/fence.h"
 #include "engine/transport/shm_borrower.h"
 #include "engine/transport/shm_throttle.h"
 #include "engine/transport/transport.h"
@@ -23,8 +25,23 @@ namespace swiftcache::engine::transport {
 /// Thread-safety: safe. Ownership: owns the thread that copies; borrows the leases and the clock.
 class ShmLoader {
  public:
-  ShmLoader(const ShmBorrower& leases, const ShmThrottle::Options& link, const Clock& clock);
+  struct Options {
+    ShmThrottle::Options link;
+    backend::AddressSpace space;
+  };
+  ShmLoader(const ShmBorrower& leases, const Options& options, const Clock& clock);
   ~ShmLoader() { Stop(); }
+
+  /// A load under way; whoever holds it may ask. Shared: by the asker and the thread that copies.
+  class Job;
+  using JobPtr = std::shared_ptr<Job>;
+  /// Begins when `after` has passed.
+  JobPtr Begin(std::vector<LoadPiece> pieces, const backend::Fence& after = {}) ABSL_LOCKS_EXCLUDED(mutex_);
+  bool HasArrived(const Job& job) const ABSL_LOCKS_EXCLUDED(mutex_);
+  /// Until the bytes are there, or lost.
+  void WaitFor(const Job& job) const ABSL_LOCKS_EXCLUDED(mutex_);
+  /// What is known to be lost of it.
+  std::vector<kv::LeaseId> LostOf(const Job& job) const ABSL_LOCKS_EXCLUDED(mutex_);
 
   void Load(Ticket ticket, std::vector<LoadPiece> pieces) ABSL_LOCKS_EXCLUDED(mutex_);
   std::vector<kv::LeaseId> Await(Ticket ticket) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -33,22 +50,14 @@ class ShmLoader {
   void Stop() ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
-  struct Job {
-    Ticket ticket;
-    std::vector<LoadPiece> pieces;
-    int64_t bytes = 0;
-    absl::Time began;
-    absl::Time due;  // when the bytes have crossed the link
-    bool copied = false;
-    std::vector<kv::LeaseId> lost;
-  };
-  using JobPtr = std::shared_ptr<Job>;
-
   void Run() ABSL_LOCKS_EXCLUDED(mutex_);
+  void SendOff(Job& job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::vector<kv::LeaseId> Copy(const std::vector<LoadPiece>& pieces) const;
+  bool CopyRun(const ShmLease& lease, const LoadPiece& run) const;
   bool HasWork() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return stopping_ || !to_copy_.empty(); }
 
   const ShmBorrower& leases_;
+  const backend::AddressSpace space_;
   const Clock& clock_;
   mutable absl::Mutex mutex_;
   std::deque<JobPtr> to_copy_ ABSL_GUARDED_BY(mutex_);

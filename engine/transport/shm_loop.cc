@@ -30,7 +30,7 @@ absl::Status Watch(int epoll, int operation, int fd, uint64_t id) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<ShmLoop>> ShmLoop::Create(ShmListener& listener, Meet meet) {
-  kv::UniqueFd epoll(epoll_create1(EPOLL_CLOEXEC)), wake(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  memory::UniqueFd epoll(epoll_create1(EPOLL_CLOEXEC)), wake(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!epoll.ok() || !wake.ok()) {
     return absl::ResourceExhaustedError(
         absl::StrCat("no descriptors are left (", std::strerror(errno), "): raise the limit on open files"));
@@ -40,7 +40,7 @@ absl::StatusOr<std::unique_ptr<ShmLoop>> ShmLoop::Create(ShmListener& listener, 
   return std::unique_ptr<ShmLoop>(new ShmLoop(listener, std::move(meet), std::move(epoll), std::move(wake)));
 }
 
-ShmLoop::ShmLoop(ShmListener& listener, Meet meet, kv::UniqueFd epoll, kv::UniqueFd wake)
+ShmLoop::ShmLoop(ShmListener& listener, Meet meet, memory::UniqueFd epoll, memory::UniqueFd wake)
     : listener_(listener), meet_(std::move(meet)), epoll_(std::move(epoll)), wake_(std::move(wake)) {
   thread_ = std::thread([this] { Run(); });
 }

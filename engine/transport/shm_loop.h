@@ -29,7 +29,7 @@ class ShmPeer {
   virtual ~ShmPeer() = default;
   virtual ShmSocket& socket() = 0;
   /// Not OK: the peer said what it must not; the channel is closed, one line is logged.
-  virtual absl::Status OnMessage(ShmMessage message, std::vector<kv::UniqueFd> fds) = 0;
+  virtual absl::Status OnMessage(ShmMessage message, std::vector<memory::UniqueFd> fds) = 0;
   /// The last call: the channel is at its end. `why`: UNAVAILABLE where the peer closed it, or we did; else what it
   /// said that it must not.
   virtual void OnClosed(const absl::Status& why) = 0;
@@ -50,7 +50,7 @@ class ShmLoop {
   void Stop();
 
  private:
-  ShmLoop(ShmListener& listener, Meet meet, kv::UniqueFd epoll, kv::UniqueFd wake);
+  ShmLoop(ShmListener& listener, Meet meet, memory::UniqueFd epoll, memory::UniqueFd wake);
   void Run();
   void Handle(uint64_t id);
   void AcceptSome();
@@ -60,7 +60,7 @@ class ShmLoop {
 
   ShmListener& listener_;
   const Meet meet_;
-  const kv::UniqueFd epoll_, wake_;
+  const memory::UniqueFd epoll_, wake_;
   std::atomic<bool> stopping_ = false;
   bool listening_ = true;  // the loop's thread only
   absl::Mutex mutex_;

@@ -20,8 +20,8 @@ namespace {
 constexpr size_t kMaxFds = 253;  // the kernel's SCM_MAX_FD
 
 // Every descriptor that came, wanted or not: what is not taken out of here is closed.
-std::vector<kv::UniqueFd> TakeFds(msghdr& header) {
-  std::vector<kv::UniqueFd> fds;
+std::vector<memory::UniqueFd> TakeFds(msghdr& header) {
+  std::vector<memory::UniqueFd> fds;
   for (cmsghdr* part = CMSG_FIRSTHDR(&header); part != nullptr; part = CMSG_NXTHDR(&header, part)) {
     if (part->cmsg_level != SOL_SOCKET || part->cmsg_type != SCM_RIGHTS) continue;
     const size_t count = (part->cmsg_len - CMSG_LEN(0)) / sizeof(int);
@@ -38,7 +38,7 @@ std::vector<kv::UniqueFd> TakeFds(msghdr& header) {
 
 absl::StatusOr<std::shared_ptr<ShmSocket>> ShmSocket::Connect(const std::string& path) {
   ASSIGN_OR_RETURN(const sockaddr_un address, ShmAddress(path));
-  kv::UniqueFd fd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  memory::UniqueFd fd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!fd.ok() || connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) {
     return absl::UnavailableError(absl::StrCat("no donor answers at ", path, " (", std::strerror(errno), ")"));
   }

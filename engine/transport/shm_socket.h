@@ -12,21 +12,21 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "engine/kv/sealed_memory.h"
+#include "engine/memory/sealed_memory.h"
 
 namespace swiftcache::engine::transport {
 
 /// What one Receive got.
 struct ShmDatagram {
   std::vector<std::byte> bytes;
-  std::vector<kv::UniqueFd> fds;
+  std::vector<memory::UniqueFd> fds;
 };
 
 /// Thread-safety: safe. Ownership: owns the descriptor. Shared: the loop reads while other threads send, and whoever is
 /// last closes. Errors: a channel that failed is shut down and ends as if the peer had closed it.
 class ShmSocket {
  public:
-  explicit ShmSocket(kv::UniqueFd fd) : fd_(std::move(fd)) {}
+  explicit ShmSocket(memory::UniqueFd fd) : fd_(std::move(fd)) {}
   /// Never waits. UNAVAILABLE: nobody listens there; INVALID_ARGUMENT: the path cannot be a socket's.
   static absl::StatusOr<std::shared_ptr<ShmSocket>> Connect(const std::string& path);
 
@@ -40,7 +40,7 @@ class ShmSocket {
   int fd() const { return fd_.get(); }
 
  private:
-  const kv::UniqueFd fd_;
+  const memory::UniqueFd fd_;
 };
 
 }  // namespace swiftcache::engine::transport

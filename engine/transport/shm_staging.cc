@@ -31,8 +31,8 @@ std::optional<int64_t> ShmStagingRing::Find(int64_t bytes) const {
 
 absl::StatusOr<std::shared_ptr<ShmStaging>> ShmStaging::Create(int64_t ring_bytes) {
   const int64_t bytes = ring_bytes + sysconf(_SC_PAGESIZE);
-  ASSIGN_OR_RETURN(kv::Mapping memory, kv::Mapping::Reserve(bytes));
-  ASSIGN_OR_RETURN(kv::UniqueFd fd, kv::CreateSealedMemory("swiftcache-staging", memory.base(), bytes));
+  ASSIGN_OR_RETURN(memory::Mapping memory, memory::Mapping::Reserve(bytes));
+  ASSIGN_OR_RETURN(memory::UniqueFd fd, memory::CreateSealedMemory("swiftcache-staging", memory.base(), bytes));
   return std::make_shared<ShmStaging>(
       ShmStaging{std::move(memory), std::move(fd), ShmStagingRing(ring_bytes), ring_bytes});
 }

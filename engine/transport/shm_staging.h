@@ -15,7 +15,7 @@
 #include <utility>
 
 #include "absl/status/statusor.h"
-#include "engine/kv/sealed_memory.h"
+#include "engine/memory/sealed_memory.h"
 
 namespace swiftcache::engine::transport {
 
@@ -53,12 +53,12 @@ inline std::atomic<uint64_t>* ShmReadsWord(std::byte* base, int64_t bytes) {
 /// Thread-safety: none, but for base, bytes and fd, which do not change, and the word. Ownership: owns the memory.
 /// Shared: by the leases of one donor, the last of which frees it.
 struct ShmStaging {
-  /// RESOURCE_EXHAUSTED, FAILED_PRECONDITION: as kv::CreateSealedMemory says. REQUIRES: `ring_bytes` are pages.
+  /// RESOURCE_EXHAUSTED, FAILED_PRECONDITION: as memory::CreateSealedMemory says. REQUIRES: `ring_bytes` are pages.
   static absl::StatusOr<std::shared_ptr<ShmStaging>> Create(int64_t ring_bytes);
   std::atomic<uint64_t>* reads() const { return ShmReadsWord(memory.base(), memory.bytes()); }
 
-  kv::Mapping memory;
-  kv::UniqueFd fd;  // read-only
+  memory::Mapping memory;
+  memory::UniqueFd fd;  // read-only
   ShmStagingRing ring;
   int64_t ring_bytes = 0;
 };

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
+#include "engine/transport/shm_slice_stream.h"
 
 namespace swiftcache::engine::transport {
 namespace {
@@ -30,7 +31,7 @@ absl::Status Check(const ShmTransport::Options& options) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<ShmTransport>> ShmTransport::Create(const Options& options, kv::Arena& arena,
+absl::StatusOr<std::unique_ptr<ShmTransport>> ShmTransport::Create(const Options& options, memory::Arena& arena,
                                                                    const Clock& clock, TransportEvents& events) {
   RETURN_IF_ERROR(Check(options));
   ASSIGN_OR_RETURN(ShmListener listener, ShmListener::Create(options.shm_dir, options.name));
@@ -45,8 +46,8 @@ ShmTransport::ShmTransport(const Options& options, const Clock& clock, Transport
                            std::unique_ptr<ShmDonor> donor)
     : listener_(std::move(listener)),
       donor_(std::move(donor)),
-      borrower_({.instance_id = options.instance_id, .link = Link(options)}, clock, events),
-      loader_(borrower_, Link(options), clock) {}
+      borrower_({.instance_id = options.instance_id, .link = Link(options), .space = options.space}, clock, events),
+      loader_(borrower_, {.link = Link(options), .space = options.space}, clock) {}
 
 absl::Status ShmTransport::Start() {
   const auto meet = [this](std::shared_ptr<ShmSocket> socket) { return donor_->Meet(std::move(socket)); };
@@ -63,10 +64,18 @@ void ShmTransport::Stop() {
   donor_->Stop();
 }
 
-Ticket ShmTransport::Store(kv::LeaseId lease, int64_t offset_bytes, const std::byte* from, int64_t bytes) {
-  const Ticket ticket(next_ticket_++);
-  borrower_.Store(ticket, lease, offset_bytes, from, bytes);
-  return ticket;
+std::vector<Ticket> ShmTransport::Store(std::span<const StorePiece> pieces, const backend::Fence& after) {
+  std::vector<Ticket> tickets;
+  tickets.reserve(pieces.size());
+  for (const StorePiece& piece : pieces) {
+    tickets.push_back(Ticket(next_ticket_++));
+    borrower_.Store(tickets.back(), piece, after);
+  }
+  return tickets;
+}
+
+std::unique_ptr<SliceStream> ShmTransport::BeginStream(StreamSpec spec) {
+  return std::make_unique<ShmSliceStream>(std::move(spec), loader_);
 }
 
 Ticket ShmTransport::Load(std::vector<LoadPiece> pieces) {

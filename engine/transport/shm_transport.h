@@ -9,13 +9,15 @@
 
 #include <atomic>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "common/base/clock.h"
-#include "engine/kv/arena.h"
+#include "engine/backend/address_space.h"
+#include "engine/memory/arena.h"
 #include "engine/transport/shm_address.h"
 #include "engine/transport/shm_borrower.h"
 #include "engine/transport/shm_donor.h"
@@ -39,8 +41,9 @@ class ShmTransport final : public Transport {
     std::string instance_id;  // what grants to this engine name
     double link_gbps = 0;     // Gbit/s each way, as if stores and loads crossed such a link; 0: as fast as memory
     absl::Duration link_latency;
+    backend::AddressSpace space = {};  // of the addresses that Store, Load and views deal in
   };
-  static absl::StatusOr<std::unique_ptr<ShmTransport>> Create(const Options& options, kv::Arena& arena,
+  static absl::StatusOr<std::unique_ptr<ShmTransport>> Create(const Options& options, memory::Arena& arena,
                                                               const Clock& clock, TransportEvents& events);
   ~ShmTransport() override { Stop(); }
   /// Fences all grants, closes all leases and joins: no event comes any more. REQUIRES: nobody is in Await, nobody
@@ -59,9 +62,10 @@ class ShmTransport final : public Transport {
   void SendRelease(kv::LeaseId lease) override { borrower_.SendRelease(lease); }
   void Abandon(kv::LeaseId lease) override { borrower_.Abandon(lease); }
   void Close(kv::LeaseId lease) override { borrower_.Close(lease); }
-  Ticket Store(kv::LeaseId lease, int64_t offset_bytes, const std::byte* from, int64_t bytes) override;
+  std::vector<Ticket> Store(std::span<const StorePiece> pieces, const backend::Fence& after) override;
   Ticket Load(std::vector<LoadPiece> pieces) override;
   std::vector<kv::LeaseId> Await(Ticket load) override { return loader_.Await(load); }
+  std::unique_ptr<SliceStream> BeginStream(StreamSpec spec) override;
   TransportStats stats() const override;
 
  private:

@@ -5,19 +5,20 @@
 //   donor:     ASSIGN_OR_RETURN(Epoch epoch, transport.Grant({.lease = id, .offset_bytes = ..., .bytes = ...}));
 //              ... transport.Fence(id);                        // the memory is the owner's again
 //   borrower:  transport.Open({.lease = id, .channel = path, .epoch = epoch, ...});     // -> OnOpened(id, view)
-//              Ticket stored = transport.Store(id, offset, block, bytes);               // -> OnStored(stored, status)
+//              std::vector<Ticket> stored = transport.Store(pieces, written);           // -> OnStored(stored[0], status)
 //              Ticket load = transport.Load(pieces); ... for (LeaseId lost : transport.Await(load)) ...
+//              auto stream = transport.BeginStream(spec); ... stream->Arrived(layer).Wait(); ... stream->End();
 //
 // Only the owner writes its arena (DESIGN section 3): a borrower reads granted memory where it is mapped; what it
 // stores waits in its own staging memory until the donor's transport has copied it in. Other transports fit behind this
-// interface: CUDA IPC maps peer memory (view.base is a device address, Store is a pull by the donor's copy engine, the
-// generation word lies in pinned host memory), NCCL maps nothing (view.base is null, so there is no reading in place;
-// Store and Load are sends and receives in the order of the peer's one control message a step).
+// interface: CUDA IPC maps peer memory (a store is a pull by the donor's copy engine, the generation word lies in pinned
+// host memory). NCCL maps nothing: view.base is the address of nothing, so there is no reading in place; a stream and a
+// batch of stores become one control message a donor, which tells the sending side all that it is to send.
 #pragma once
 
 #include <atomic>
-#include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
@@ -26,6 +27,9 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "common/base/strong_id.h"
+#include "engine/backend/device_address.h"
+#include "engine/backend/fence.h"
+#include "engine/backend/step.h"
 #include "engine/kv/lease_id.h"
 
 namespace swiftcache::engine::transport {
@@ -36,23 +40,16 @@ using Ticket = StrongId<struct TicketTag, int64_t>;
 /// A lease as its borrower sees it: memory of the donor, mapped read-only, and the word that says whether it still is
 /// what was granted. Thread-safety: safe. Ownership: borrows; valid until the lease is closed. Units: bytes.
 struct LeaseView {
-  const std::byte* base = nullptr;  // [bytes], or null where the transport maps nothing
+  backend::DeviceAddress base;  // [bytes], or of nothing where the transport maps nothing
   int64_t bytes = 0;
-  const std::atomic<uint64_t>* generation = nullptr;
-  kv::Epoch epoch;
-  std::atomic<uint64_t>* reads = nullptr;  // bytes read, as far as the donor is told; null where he cannot be
+  backend::WordCheck word;
+  std::atomic<uint64_t>* reads = nullptr;  // bytes read, as far as the donor is told; null where it cannot be
 
-  /// So that the donor knows when his memory is at work for others. Called while reading goes on, layer by layer.
+  /// So that the donor knows when its memory is at work for others. Called while reading goes on, layer by layer.
   void NoteRead(int64_t bytes) const {
     if (reads != nullptr) reads->fetch_add(static_cast<uint64_t>(bytes), std::memory_order_relaxed);
   }
-  /// True: everything read from `base` before this call was what the lease promises. A sequence lock: the donor changes
-  /// the word before it, or anybody after it, writes the memory; the fence keeps the reads above from passing the load
-  /// below. Hence a reader that saw one new byte sees the new word.
-  bool Holds() const {
-    std::atomic_thread_fence(std::memory_order_acquire);
-    return generation->load(std::memory_order_relaxed) == epoch.value();
-  }
+  bool Holds() const { return word.Holds(); }
 };
 
 /// What a donor hands out.
@@ -74,12 +71,49 @@ struct OpenSpec {
   int64_t store_bytes = 0;  // of the largest Store: staging memory has room for a few of them
 };
 
+/// One copy of a Store: `bytes` at `from` go to `offset_bytes` of a lease.
+struct StorePiece {
+  kv::LeaseId lease;
+  int64_t offset_bytes = 0;
+  backend::DeviceAddress from;
+  int64_t bytes = 0;
+};
+
 /// One copy of a Load: `bytes` at `offset_bytes` of a lease go to `to`.
 struct LoadPiece {
   kv::LeaseId lease;
   int64_t offset_bytes = 0;
   int64_t bytes = 0;
-  std::byte* to = nullptr;
+  backend::DeviceAddress to;
+};
+
+/// What one step streams: of each source the slices of all layers, layer l's from offset_bytes + l * slice_bytes of its
+/// lease to slots[l % 2].
+struct StreamSpec {
+  struct Source {
+    kv::LeaseId lease;
+    int64_t offset_bytes = 0;
+    backend::DeviceAddress slots[2];
+  };
+  std::vector<Source> sources;
+  int64_t num_layers = 0;
+  int64_t slice_bytes = 0;
+};
+
+/// A step's streaming under way. Thread-safety: Arrived and Release by one thread, in the order of layers; the fences
+/// are anybody's. Ownership: borrows the slots until End, or its own end. Errors: none; what could not be had is lost.
+class SliceStream {
+ public:
+  virtual ~SliceStream() = default;
+  /// Passes when the layer's slices are in their slots, or are lost.
+  virtual backend::Fence Arrived(int64_t layer) = 0;
+  /// Once `read` has passed, the layer's slots may be written again.
+  virtual void Release(int64_t layer, const backend::Fence& read) = 0;
+  /// Leases that are known to have changed hands, so far.
+  virtual std::vector<kv::LeaseId> Lost() const = 0;
+  /// Waits for what is under way: nobody writes to the slots any more. Returns the leases whose memory changed hands
+  /// while it was copied: what was streamed of them is worthless; of all others it was good. Called once.
+  virtual std::vector<kv::LeaseId> End() = 0;
 };
 
 /// Hears what happens. Called by the transport's threads, one call at a time per thread; must not block and must not
@@ -148,14 +182,17 @@ class Transport {
   virtual void Abandon(kv::LeaseId lease) = 0;
   /// Unmaps and closes. REQUIRES: nobody reads the view any more. Unfinished stores are forgotten.
   virtual void Close(kv::LeaseId lease) = 0;
-  /// Copies `bytes` at `from` into the lease. `from` must not change until OnStored. REQUIRES: 0 < bytes <=
-  /// store_bytes, inside the lease.
-  virtual Ticket Store(kv::LeaseId lease, int64_t offset_bytes, const std::byte* from, int64_t bytes) = 0;
+  /// Begins when `after` has passed. What lies at `from` must not change until OnStored. REQUIRES: of each piece, 0 <
+  /// bytes <= store_bytes, inside the lease.
+  virtual std::vector<Ticket> Store(std::span<const StorePiece> pieces, const backend::Fence& after) = 0;
   /// Copies pieces of leases into local memory. `to` belongs to the transport until Await has returned.
   virtual Ticket Load(std::vector<LoadPiece> pieces) = 0;
   /// Waits for a Load, once. Returns the leases whose memory changed hands while it was copied: those pieces are
   /// worthless, all others are good for ever, whatever happens to their leases later.
   virtual std::vector<kv::LeaseId> Await(Ticket load) = 0;
+  /// Declares all that a step streams, at once: layers 0 and 1 are on their way when it returns, others as slots are
+  /// released. One stream at a time; it ends before the transport does.
+  virtual std::unique_ptr<SliceStream> BeginStream(StreamSpec spec) = 0;
 
   virtual TransportStats stats() const = 0;
 };

@@ -19,6 +19,8 @@
 #include <vector>
 
 #include "absl/time/clock.h"
+#include "engine/backend/address_space.h"
+#include "engine/backend/cpu/cpu_device.h"
 #include "engine/backend/cpu/isa.h"
 #include "engine/backend/cpu/memory.h"
 #include "engine/backend/cpu/thread_pool.h"
@@ -114,42 +116,42 @@ std::string CpuName() {
 class Runner {
  public:
   Runner(const ModelConfig& config, const engine::loader::Weights& weights, const Flags& flags)
-      : vocab_(config.vocab_size) {
+      : vocab_(config.vocab_size), device_({.threads = flags.threads, .max_isa = flags.isa}) {
     const int64_t tokens = std::max(flags.prompt, flags.context + 64);
     engine::models::ModelOptions options;
     options.kv = {config.num_layers, config.num_kv_heads, config.head_dim, 16,
                   flags.f32 ? engine::backend::KvDtype::kF32 : engine::backend::KvDtype::kBf16};
     options.max_batch_rows = tokens;
-    options.threads = flags.threads;
     options.dtype = flags.f32 ? engine::models::ComputeDtype::kF32 : engine::models::ComputeDtype::kAuto;
-    options.max_isa = flags.isa;
     const absl::Time begin = absl::Now();
-    auto model = engine::models::CreateModel(config, weights, options);
+    auto model = engine::models::CreateModel(config, weights, device_, options);
     if (!model.ok()) Fail(std::string(model.status().message()));
     load_seconds_ = Seconds(absl::Now() - begin);
     model_ = *std::move(model);
     const int64_t blocks = (tokens + 15) / 16;
     arena_ = *HostMemory::Allocate(blocks * options.kv.block_bytes());
-    for (int64_t b = 0; b < blocks; ++b) blocks_.push_back(arena_.data() + b * options.kv.block_bytes());
+    const engine::backend::DeviceAddress base = engine::backend::AddressSpace().Of(arena_.data());
+    for (int64_t b = 0; b < blocks; ++b) blocks_.push_back(base + b * options.kv.block_bytes());
   }
   void Step(int64_t context, int64_t rows) {
     std::vector<int32_t> ids(rows);
     for (int64_t i = 0; i < rows; ++i) ids[i] = static_cast<int32_t>((context + i) * 7919 % vocab_);
-    const engine::models::SequenceRows sequence{rows, context, blocks_};
+    const engine::backend::StepSequence sequence{rows, context, blocks_};
     const int32_t last = static_cast<int32_t>(rows - 1);
-    bool ok = model_->Begin({ids, {&sequence, 1}, {&last, 1}}).ok();
-    for (int64_t l = 0; l < model_->geometry().num_layers; ++l) ok = ok && model_->RunLayer(l).ok();
-    if (!ok || !model_->Finish().ok()) Fail("a step failed");
+    engine::models::ForwardResult result;
+    model_->Run({.token_ids = ids, .sequences = {&sequence, 1}, .logit_rows = {&last, 1}}, nullptr, result).Wait();
+    if (!result.status.ok()) Fail("a step failed");
   }
   double load_seconds() const { return load_seconds_; }
   const engine::models::Decoder& decoder() const { return static_cast<engine::models::Decoder&>(*model_); }
 
  private:
   int64_t vocab_;
+  engine::backend::cpu::CpuDevice device_;
   double load_seconds_ = 0;
   std::unique_ptr<engine::models::Model> model_;
   HostMemory arena_;
-  std::vector<std::byte*> blocks_;
+  std::vector<engine::backend::DeviceAddress> blocks_;
 };
 
 // The products of a prompt: `layers` times the four of a layer, with the library.

@@ -17,7 +17,8 @@
 
 #include "common/base/clock.h"
 #include "common/base/units.h"
-#include "engine/kv/arena.h"
+#include "engine/backend/address_space.h"
+#include "engine/memory/arena.h"
 #include "engine/transport/shm_transport.h"
 #include "tests/fakes/recording_transport_events.h"
 
@@ -31,14 +32,16 @@ T Value(absl::StatusOr<T> value) {
   std::exit(1);
 }
 
+constexpr backend::AddressSpace kSpace;
+
 struct Engine {
   Engine(const std::string& folder, const std::string& name, int64_t bytes, int64_t block_bytes)
-      : arena(Value(kv::Arena::Create({.bytes = bytes, .block_bytes = block_bytes, .shared = true}))),
+      : arena(Value(memory::Arena::Create({.bytes = bytes, .block_bytes = block_bytes, .shared = true}))),
         transport(
             Value(ShmTransport::Create({.shm_dir = folder, .name = name, .instance_id = name}, arena, clock, events))) {
   }
   RealClock clock;
-  kv::Arena arena;
+  memory::Arena arena;
   RecordingTransportEvents events;
   std::unique_ptr<ShmTransport> transport;
 };
@@ -73,22 +76,23 @@ struct Bench {
     return static_cast<double>(bytes()) / absl::ToDoubleNanoseconds(borrower.clock.Now() - start);
   }
 
+  void StoreBlock(int64_t i) {
+    const StorePiece piece{lease(), i * block_bytes, kSpace.Of(borrower.arena.base() + i * block_bytes), block_bytes};
+    (void)borrower.transport->Store({&piece, 1}, {});
+  }
   void Store() {
     borrower.events.ForgetStored();
-    for (int64_t i = 0; i < num_blocks; ++i) {
-      borrower.transport->Store(lease(), i * block_bytes, borrower.arena.base() + i * block_bytes, block_bytes);
-    }
+    for (int64_t i = 0; i < num_blocks; ++i) StoreBlock(i);
     (void)borrower.events.WaitFor([&] { return borrower.events.stored.size() == static_cast<size_t>(num_blocks); });
   }
   void Load() {
-    (void)borrower.transport->Await(borrower.transport->Load({{lease(), 0, bytes(), borrower.arena.base()}}));
+    (void)borrower.transport->Await(
+        borrower.transport->Load({{lease(), 0, bytes(), kSpace.Of(borrower.arena.base())}}));
   }
   // One fence, in nanoseconds, with `stores` on their way.
   double Fence(int64_t stores) {
     Lend();
-    for (int64_t i = 0; i < stores; ++i) {
-      borrower.transport->Store(lease(), i * block_bytes, borrower.arena.base() + i * block_bytes, block_bytes);
-    }
+    for (int64_t i = 0; i < stores; ++i) StoreBlock(i);
     const int64_t before = donor.transport->stats().received_bytes;
     while (stores > 0 && donor.transport->stats().received_bytes == before) {
     }
@@ -125,7 +129,7 @@ void Rates(Bench& bench, int rounds) {
     store.push_back(bench.Gbps([&] { bench.Store(); }));
     load.push_back(bench.Gbps([&] { bench.Load(); }));
     read_local.push_back(bench.Gbps([&] { sum += Sum(local, bench.bytes()); }));
-    read_lease.push_back(bench.Gbps([&] { sum -= Sum(view.base, bench.bytes()); }));
+    read_lease.push_back(bench.Gbps([&] { sum -= Sum(kSpace.Host(view.base), bench.bytes()); }));
     if (round == 0) copy.clear(), store.clear(), load.clear(), read_local.clear(), read_lease.clear();
   }
   std::printf(

@@ -9,6 +9,7 @@
 
 #include "absl/synchronization/mutex.h"
 #include "absl/synchronization/notification.h"
+#include "engine/backend/cpu/cpu_device.h"
 #include "engine/exec/engine.h"
 #include "engine/loader/checkpoint.h"
 #include "engine/models/create_model.h"
@@ -98,9 +99,8 @@ class InMemoryCluster : public ::testing::Test {
     const auto& config = checkpoint->config;
     engine::models::ModelOptions model_options{
         .kv = {config.num_layers, config.num_kv_heads, config.head_dim, 8, engine::backend::KvDtype::kBf16},
-        .max_batch_rows = 64,
-        .threads = 2};
-    auto model = engine::models::CreateModel(config, *checkpoint->weights, model_options);
+        .max_batch_rows = 64};
+    auto model = engine::models::CreateModel(config, *checkpoint->weights, device_, model_options);
     ASSERT_TRUE(model.ok()) << model.status();
     engine::exec::EngineOptions options{.kv_cache_bytes = 256 << 10,
                                         .block_tokens = 8,
@@ -108,7 +108,7 @@ class InMemoryCluster : public ::testing::Test {
                                         .max_num_batched_tokens = 64,
                                         .max_model_len_tokens = 200};
     Running running{.name = name, .metrics = std::make_unique<Metrics>(), .engine = nullptr};
-    auto engine = engine::exec::Engine::Create(options, *std::move(model), clock_, *running.metrics);
+    auto engine = engine::exec::Engine::Create(options, device_, *std::move(model), clock_, *running.metrics);
     ASSERT_TRUE(engine.ok()) << engine.status();
     running.engine = *std::move(engine);
     running.engine->Start();
@@ -134,6 +134,7 @@ class InMemoryCluster : public ::testing::Test {
   }
 
   RealClock clock_;
+  engine::backend::cpu::CpuDevice device_{{.threads = 2}};
   Metrics gateway_metrics_;
   fleet::ModelCard card_;
   std::vector<Running> engines_;

@@ -15,6 +15,8 @@
 #include <utility>
 #include <vector>
 
+#include "engine/backend/cpu/cpu_device.h"
+#include "engine/backend/cpu/cpu_kv_memory.h"
 #include "engine/coordinator/coordinator.h"
 #include "engine/exec/engine.h"
 #include "engine/loader/checkpoint.h"
@@ -52,7 +54,7 @@ class Node {
     const loader::ModelConfig& config = checkpoint->config;
     const backend::KvLayout layout{config.num_layers, config.num_kv_heads, config.head_dim, node.block_tokens,
                                    node.kv_dtype};
-    auto model = models::CreateModel(config, *checkpoint->weights, {.kv = layout, .max_batch_rows = 64, .threads = 1});
+    auto model = models::CreateModel(config, *checkpoint->weights, device_, {.kv = layout, .max_batch_rows = 64});
     EXPECT_TRUE(model.ok()) << model.status();
     if (node.gate != nullptr) model = std::make_unique<GatedModel>(*std::move(model), *node.gate);
     const EngineOptions options{.kv_cache_bytes = node.num_blocks * layout.block_bytes(),
@@ -62,10 +64,11 @@ class Node {
                                 .share = node.shares,
                                 .stream = node.stream,
                                 .lease_patience = node.lease_patience};
-    auto reservation = Engine::Reserve(options, (*model)->geometry());
+    auto reservation = Engine::Reserve(options, (*model)->geometry(), device_);
     EXPECT_TRUE(reservation.ok()) << reservation.status();
     std::optional<SharingParts> sharing;
-    if (node.shares) sharing = MakeParts(node, *reservation->arena, shm_dir);
+    memory::Arena& arena = static_cast<backend::cpu::CpuKvMemory&>(*reservation->memory).arena();
+    if (node.shares) sharing = MakeParts(node, arena, shm_dir);
     engine_ = Engine::Create(options, *std::move(reservation), *std::move(model), sharing, clock_, metrics_);
     if (node.shares) {
       hub.Join({.name = node.name,
@@ -92,7 +95,7 @@ class Node {
   coordinator::Coordinator::Reclaims reclaims() const { return coordinator_->reclaims(); }
 
  private:
-  SharingParts MakeParts(const NodeOptions& node, kv::Arena& arena, const std::string& shm_dir) {
+  SharingParts MakeParts(const NodeOptions& node, memory::Arena& arena, const std::string& shm_dir) {
     coordinator_ = std::make_unique<coordinator::Coordinator>(
         coordinator::Coordinator::Options{.instance_id = node.name,
                                           .revoke_deadline = kRevokeDeadline,
@@ -112,6 +115,7 @@ class Node {
   LeaseHub& hub_;
   RealClock clock_;
   Metrics metrics_;
+  backend::cpu::CpuDevice device_{{}};
   std::unique_ptr<coordinator::Coordinator> coordinator_;
   std::unique_ptr<transport::ShmTransport> transport_;
   std::unique_ptr<Engine> engine_;

@@ -15,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/backend/cpu/cpu_device.h"
 #include "engine/exec/engine.h"
 #include "engine/loader/checkpoint.h"
 #include "engine/models/create_model.h"
@@ -30,9 +31,10 @@ class LentModel final : public models::Model {
  public:
   explicit LentModel(models::Model* model) : model_(model) {}
   const models::ModelGeometry& geometry() const override { return model_->geometry(); }
-  absl::Status Begin(const models::ForwardBatch& batch) override { return model_->Begin(batch); }
-  absl::Status RunLayer(int64_t layer) override { return model_->RunLayer(layer); }
-  absl::StatusOr<std::span<const float>> Finish() override { return model_->Finish(); }
+  backend::Fence Run(const models::ForwardBatch& batch, backend::LayerGate* gate,
+                     models::ForwardResult& result) override {
+    return model_->Run(batch, gate, result);
+  }
 
  private:
   models::Model* const model_;
@@ -82,13 +84,12 @@ struct Outcome {
 
 class Runner {
  public:
-  explicit Runner(const Subject& subject) : subject_(subject) {
+  explicit Runner(const Subject& subject) : subject_(subject), device_({.threads = 2, .max_isa = subject.max_isa}) {
     auto checkpoint = loader::OpenCheckpoint(subject.path);
     EXPECT_TRUE(checkpoint.ok()) << checkpoint.status();
     const loader::ModelConfig& config = checkpoint->config;
     layout_ = {config.num_layers, config.num_kv_heads, config.head_dim, subject.block_tokens, subject.kv_dtype};
-    auto model = models::CreateModel(config, *checkpoint->weights,
-                                     {.kv = layout_, .threads = 2, .dtype = subject.dtype, .max_isa = subject.max_isa});
+    auto model = models::CreateModel(config, *checkpoint->weights, device_, {.kv = layout_, .dtype = subject.dtype});
     EXPECT_TRUE(model.ok()) << model.status();
     model_ = *std::move(model);
   }
@@ -100,7 +101,7 @@ class Runner {
     options.kv_cache_bytes = num_blocks * layout_.block_bytes();
     RealClock clock;
     Metrics metrics;
-    auto engine = Engine::Create(options, std::make_unique<LentModel>(model_.get()), clock, metrics);
+    auto engine = Engine::Create(options, device_, std::make_unique<LentModel>(model_.get()), clock, metrics);
     EXPECT_TRUE(engine.ok()) << engine.status();
     const std::vector<Request> requests = Prompts(subject_, model_->geometry().vocab_size);
     std::vector<size_t> order(requests.size());
@@ -131,6 +132,7 @@ class Runner {
   }
 
   const Subject subject_;
+  backend::cpu::CpuDevice device_;
   backend::KvLayout layout_;
   std::unique_ptr<models::Model> model_;
 };

@@ -19,8 +19,10 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "engine/backend/address_space.h"
 #include "engine/backend/kv_layout.h"
 #include "engine/models/model.h"
+#include "tests/fakes/late_queue.h"
 
 namespace swiftcache {
 
@@ -38,12 +40,15 @@ struct FakeModelOptions {
   int64_t max_context_tokens = 4096;
   int64_t block_tokens = 16;
   engine::backend::KvDtype dtype = engine::backend::KvDtype::kBf16;
-  /// Called in Begin; its error is the step's. May block.
+  /// Called before a step computes anything; its error is the step's. May block.
   std::function<absl::Status(const FakeStep&)> on_step = {};
   /// Called before a layer writes or reads anything.
   std::function<void(int64_t layer)> on_layer = {};
   /// Called on the logits of a step before they are handed out.
   std::function<void(std::span<float>)> on_logits = {};
+  /// Where its device does what it is given, and what its addresses mean; null: at once, on the caller's thread.
+  LateQueue* queue = nullptr;
+  engine::backend::AddressSpace space = {};
 
   engine::backend::KvLayout layout() const { return {num_layers, num_kv_heads, head_dim, block_tokens, dtype}; }
 };
@@ -113,59 +118,99 @@ class FakeModel final : public engine::models::Model {
 
   const engine::models::ModelGeometry& geometry() const override { return geometry_; }
 
-  absl::Status Begin(const engine::models::ForwardBatch& batch) override {
+  engine::backend::Fence Run(const engine::models::ForwardBatch& batch, engine::backend::LayerGate* gate,
+                             engine::models::ForwardResult& result) override {
+    result = {};
+    queue().Submit([this, &batch, &result] { Begin(batch, result.status); });
+    for (int64_t layer = 0; layer < options_.num_layers && !result.cut_short; ++layer) {
+      queue().Submit([this, &result, layer] { Write(layer, result.status); });
+      if (gate != nullptr) queue().Submit([fence = gate->Arrived(layer)] { fence.Wait(); });
+      queue().Submit([this, &result, layer] { Attend(layer, result.status); });
+      if (gate != nullptr) result.cut_short = !gate->Read(layer, queue().Submitted());
+    }
+    queue().Submit([&batch, &result] {
+      for (size_t i = 0; i < batch.checks.size(); ++i) {
+        if (!batch.checks[i].Holds()) result.changed.push_back(static_cast<int32_t>(i));
+      }
+    });
+    if (!result.cut_short) queue().Submit([this, &result] { Finish(result); });
+    return queue().Submitted();
+  }
+
+ private:
+  using Sequence = engine::backend::StepSequence;
+  engine::backend::KvLayout layout() const { return options_.layout(); }
+  LateQueue& queue() { return options_.queue != nullptr ? *options_.queue : at_once_; }
+
+  void Begin(const engine::models::ForwardBatch& batch, absl::Status& status) {
     batch_ = batch;
     states_.clear();
-    next_layer_ = 0;
+    Point();
     CheckBatch();
-    for (const auto& sequence : batch_.sequences) {
+    for (const Sequence& sequence : batch_.sequences) {
       for (int64_t i = 0; i < sequence.num_rows; ++i) {
         states_.push_back(FakeEmbed(batch_.token_ids[states_.size()], sequence.context_tokens + i));
       }
     }
     CHECK_EQ(states_.size(), batch_.token_ids.size());
     const FakeStep step{steps_++, static_cast<int64_t>(states_.size())};
-    return options_.on_step ? options_.on_step(step) : absl::OkStatus();
+    if (options_.on_step) status = options_.on_step(step);
   }
 
-  absl::Status RunLayer(int64_t layer) override {
-    CHECK_EQ(layer, next_layer_++);
-    if (options_.on_layer) options_.on_layer(layer);
+  template <typename Visit>
+  void ForEachRow(Visit visit) const {
     size_t row = 0;
-    for (const auto& sequence : batch_.sequences) {
-      for (int64_t i = 0; i < sequence.num_rows; ++i, ++row) {
-        const int64_t position = sequence.context_tokens + i;
-        WriteRow(KeyAddress(sequence, layer, position), FakeKey(states_[row], layer));
-        WriteRow(ValueAddress(sequence, layer, position), FakeValue(states_[row], layer));
-        for (int64_t q = 0; q <= position; ++q) {
-          const uint64_t key = ReadRow(KeyAddress(sequence, layer, q));
-          states_[row] = FakeAttend(states_[row], key, ReadRow(ValueAddress(sequence, layer, q)));
-        }
-      }
+    int64_t first_block = 0;
+    for (const Sequence& sequence : batch_.sequences) {
+      for (int64_t i = 0; i < sequence.num_rows; ++i, ++row) visit(row, first_block, sequence.context_tokens + i);
+      first_block += static_cast<int64_t>(sequence.blocks.size());
     }
-    return absl::OkStatus();
   }
-
-  absl::StatusOr<std::span<const float>> Finish() override {
-    CHECK_EQ(next_layer_, options_.num_layers);
+  void Write(int64_t layer, const absl::Status& status) {
+    if (!status.ok()) return;
+    if (options_.on_layer) options_.on_layer(layer);
+    ForEachRow(
+        [&](size_t row, int64_t first_block, int64_t position) { WriteState(layer, row, first_block, position); });
+  }
+  // A row reads the keys and values of rows beside it, which are those of the states before the layer.
+  void Attend(int64_t layer, const absl::Status& status) {
+    if (!status.ok()) return;
+    ForEachRow([&](size_t row, int64_t first_block, int64_t position) {
+      for (int64_t q = 0; q <= position; ++q) {
+        const uint64_t key = ReadRow(KeyAddress(first_block, layer, q));
+        states_[row] = FakeAttend(states_[row], key, ReadRow(ValueAddress(first_block, layer, q)));
+      }
+    });
+  }
+  void WriteState(int64_t layer, size_t row, int64_t first_block, int64_t position) const {
+    WriteRow(KeyAddress(first_block, layer, position), FakeKey(states_[row], layer));
+    WriteRow(ValueAddress(first_block, layer, position), FakeValue(states_[row], layer));
+  }
+  void Finish(engine::models::ForwardResult& result) {
+    if (!result.status.ok()) return;
     logits_.clear();
     for (int32_t row : batch_.logit_rows) {
       for (int64_t id = 0; id < options_.vocab_size; ++id) logits_.push_back(FakeLogit(states_[row], id));
     }
     if (options_.on_logits) options_.on_logits(std::span(logits_));
-    return std::span<const float>(logits_);
+    result.logits = logits_;
   }
 
- private:
-  using Rows = engine::models::SequenceRows;
-  engine::backend::KvLayout layout() const { return options_.layout(); }
-
-  std::byte* KeyAddress(const Rows& sequence, int64_t layer, int64_t position) const {
-    const int64_t bt = options_.block_tokens;
-    return sequence.blocks[position / bt] + layer * layout().slice_bytes() + position % bt * layout().row_bytes();
+  void Point() {
+    blocks_.clear();
+    for (const Sequence& sequence : batch_.sequences) {
+      for (const engine::backend::DeviceAddress block : sequence.blocks) blocks_.push_back({block, nullptr});
+    }
+    for (const engine::backend::StreamedBlock& streamed : batch_.streamed) blocks_[streamed.block].slots = &streamed;
   }
-  std::byte* ValueAddress(const Rows& sequence, int64_t layer, int64_t position) const {
-    return KeyAddress(sequence, layer, position) + layout().slice_bytes() / 2;
+  std::byte* KeyAddress(int64_t first_block, int64_t layer, int64_t position) const {
+    const Block& block = blocks_[first_block + position / options_.block_tokens];
+    const engine::backend::DeviceAddress slice =
+        block.slots != nullptr ? block.slots->slots[layer % 2] : block.layer_0 + layer * layout().slice_bytes();
+    return options_.space.Host(slice + position % options_.block_tokens * layout().row_bytes());
+  }
+  std::byte* ValueAddress(int64_t first_block, int64_t layer, int64_t position) const {
+    return KeyAddress(first_block, layer, position) + layout().slice_bytes() / 2;
   }
 
   // The word, then words made from it; whatever is not as written reads as another word.
@@ -190,22 +235,27 @@ class FakeModel final : public engine::models::Model {
     CHECK(std::is_sorted(batch_.logit_rows.begin(), batch_.logit_rows.end()));
     for (int32_t id : batch_.token_ids) CHECK(id >= 0 && id < options_.vocab_size) << id;
     std::set<const std::byte*> written;
-    for (const Rows& sequence : batch_.sequences) {
+    for (const Sequence& sequence : batch_.sequences) {
       CHECK_GT(sequence.num_rows, 0);
       const int64_t end = sequence.context_tokens + sequence.num_rows;
       CHECK_LE(end, static_cast<int64_t>(sequence.blocks.size()) * options_.block_tokens);
-      for (int64_t p = sequence.context_tokens; p < end; ++p) {
-        CHECK(written.insert(KeyAddress(sequence, 0, p)).second) << "two rows of a step go to one place";
-      }
     }
+    ForEachRow([&](size_t, int64_t first_block, int64_t position) {
+      CHECK(written.insert(KeyAddress(first_block, 0, position)).second) << "two rows of a step go to one place";
+    });
   }
 
   const FakeModelOptions options_;
   const engine::models::ModelGeometry geometry_;
+  struct Block {
+    engine::backend::DeviceAddress layer_0;
+    const engine::backend::StreamedBlock* slots;  // null: not streamed
+  };
+  LateQueue at_once_{{}};
   engine::models::ForwardBatch batch_;
+  std::vector<Block> blocks_;     // of all sequences, one after the other
   std::vector<uint64_t> states_;  // one a row
   std::vector<float> logits_;
-  int64_t next_layer_ = 0;
   int64_t steps_ = 0;
 };
 

@@ -23,6 +23,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
+#include "engine/backend/address_space.h"
 #include "engine/transport/transport.h"
 #include "tests/fakes/call_log.h"
 
@@ -35,12 +36,17 @@ class FakeTransport final : public Transport {
     Ticket ticket;
     kv::LeaseId lease;
     int64_t offset_bytes = 0;
-    const std::byte* from = nullptr;
+    backend::DeviceAddress from;
     int64_t bytes = 0;
+    backend::Fence after;
   };
 
+  /// What its addresses mean. Set before the first call.
+  backend::AddressSpace space = {};
   std::function<absl::Status(const GrantSpec&)> on_grant;
   std::function<void()> on_await;
+  /// Plants a bug: slots are written again before their reader is done.
+  bool early_slots = false;
 
   LeaseView AddLease(kv::LeaseId lease, int64_t bytes, kv::Epoch epoch) {
     absl::MutexLock lock(&mutex_);
@@ -49,7 +55,8 @@ class FakeTransport final : public Transport {
     far->generation = epoch.value();
     far->told = epoch.value();
     far->epoch = epoch;
-    const LeaseView view{.base = far->memory.data(), .bytes = bytes, .generation = &far->told, .epoch = epoch};
+    const LeaseView view{
+        .base = space.Of(far->memory.data()), .bytes = bytes, .word = {.word = &far->told, .granted = epoch.value()}};
     leases_[lease] = std::move(far);
     return view;
   }
@@ -74,7 +81,8 @@ class FakeTransport final : public Transport {
     for (auto& [id, far] : leases_) far->told = tell ? far->generation : far->epoch.value();
   }
   void Land(const PendingStore& store) {
-    std::memcpy(Memory(store.lease) + store.offset_bytes, store.from, store.bytes);
+    store.after.Wait();
+    std::memcpy(Memory(store.lease) + store.offset_bytes, space.Host(store.from), store.bytes);
   }
   void SetStats(const TransportStats& stats) {
     absl::MutexLock lock(&mutex_);
@@ -93,7 +101,7 @@ class FakeTransport final : public Transport {
   }
   int64_t loads_under_way() const {
     absl::MutexLock lock(&mutex_);
-    return static_cast<int64_t>(loads_.size());
+    return static_cast<int64_t>(loads_.size()) + streams_;
   }
   const char* kind() const override { return "fake"; }
   std::string channel() const override { return "fake-channel"; }
@@ -116,10 +124,14 @@ class FakeTransport final : public Transport {
     const auto it = leases_.find(lease);
     if (it != leases_.end()) std::fill(it->second->memory.begin(), it->second->memory.end(), std::byte{0xDD});
   }
-  Ticket Store(kv::LeaseId lease, int64_t offset_bytes, const std::byte* from, int64_t bytes) override {
+  std::vector<Ticket> Store(std::span<const StorePiece> pieces, const backend::Fence& after) override {
     absl::MutexLock lock(&mutex_);
-    stores_.push_back({Ticket(++last_ticket_), lease, offset_bytes, from, bytes});
-    return stores_.back().ticket;
+    std::vector<Ticket> tickets;
+    for (const StorePiece& piece : pieces) {
+      stores_.push_back({Ticket(++last_ticket_), piece.lease, piece.offset_bytes, piece.from, piece.bytes, after});
+      tickets.push_back(stores_.back().ticket);
+    }
+    return tickets;
   }
   Ticket Load(std::vector<LoadPiece> pieces) override {
     absl::MutexLock lock(&mutex_);
@@ -129,16 +141,15 @@ class FakeTransport final : public Transport {
   }
   std::vector<kv::LeaseId> Await(Ticket ticket) override {
     if (on_await) on_await();
-    absl::MutexLock lock(&mutex_);
-    const std::vector<LoadPiece> pieces = std::move(loads_.extract(ticket).mapped());
-    std::vector<kv::LeaseId> lost;
-    for (const LoadPiece& piece : pieces) {
-      const auto it = leases_.find(piece.lease);
-      const bool good = it != leases_.end() && it->second->told == it->second->epoch.value();
-      if (it != leases_.end()) std::memcpy(piece.to, it->second->memory.data() + piece.offset_bytes, piece.bytes);
-      if (!good && std::find(lost.begin(), lost.end(), piece.lease) == lost.end()) lost.push_back(piece.lease);
+    std::vector<LoadPiece> pieces;
+    {
+      absl::MutexLock lock(&mutex_);
+      pieces = std::move(loads_.extract(ticket).mapped());
     }
-    return lost;
+    return Copy(pieces);
+  }
+  std::unique_ptr<SliceStream> BeginStream(StreamSpec spec) override {
+    return std::make_unique<Stream>(*this, std::move(spec));
   }
   TransportStats stats() const override {
     absl::MutexLock lock(&mutex_);
@@ -146,6 +157,68 @@ class FakeTransport final : public Transport {
   }
 
  private:
+  // A layer is copied when somebody waits for it, or, at the latest, when its slots are to be written again.
+  class Stream final : public SliceStream {
+   public:
+    Stream(FakeTransport& transport, StreamSpec spec) : state_(std::make_shared<State>(transport, std::move(spec))) {
+      ++state_->transport.streams_;
+    }
+    ~Stream() override {
+      (void)End();
+      --state_->transport.streams_;
+    }
+    backend::Fence Arrived(int64_t layer) override { return backend::Fence(std::make_shared<Arrival>(state_, layer)); }
+    void Release(int64_t layer, const backend::Fence& read) override { state_->read[layer] = read; }
+    std::vector<kv::LeaseId> Lost() const override { return state_->lost; }
+    std::vector<kv::LeaseId> End() override { return state_->lost; }
+
+   private:
+    struct State {
+      State(FakeTransport& transport, StreamSpec spec) : transport(transport), spec(std::move(spec)) {}
+      void Arrive(int64_t layer) {
+        if (layer < arrived) return;
+        arrived = layer + 1;
+        if (transport.on_await) transport.on_await();
+        if (layer >= 2 && !transport.early_slots) read.at(layer - 2).Wait();
+        std::vector<LoadPiece> pieces;
+        for (const StreamSpec::Source& source : spec.sources) {
+          pieces.push_back({source.lease, source.offset_bytes + layer * spec.slice_bytes, spec.slice_bytes,
+                            source.slots[layer % 2]});
+        }
+        for (const kv::LeaseId lease : transport.Copy(pieces)) {
+          if (std::find(lost.begin(), lost.end(), lease) == lost.end()) lost.push_back(lease);
+        }
+      }
+      FakeTransport& transport;
+      const StreamSpec spec;
+      int64_t arrived = 0;  // layers
+      std::map<int64_t, backend::Fence> read;
+      std::vector<kv::LeaseId> lost;
+    };
+    struct Arrival final : backend::FenceState {
+      Arrival(std::shared_ptr<State> state, int64_t layer) : state(std::move(state)), layer(layer) {}
+      bool Passed() const override { return layer < state->arrived; }
+      void Wait() const override { state->Arrive(layer); }
+      const std::shared_ptr<State> state;
+      const int64_t layer;
+    };
+    const std::shared_ptr<State> state_;
+  };
+
+  std::vector<kv::LeaseId> Copy(const std::vector<LoadPiece>& pieces) {
+    absl::MutexLock lock(&mutex_);
+    std::vector<kv::LeaseId> lost;
+    for (const LoadPiece& piece : pieces) {
+      const auto it = leases_.find(piece.lease);
+      const bool good = it != leases_.end() && it->second->told == it->second->epoch.value();
+      if (it != leases_.end()) {
+        std::memcpy(space.Host(piece.to), it->second->memory.data() + piece.offset_bytes, piece.bytes);
+      }
+      if (!good && std::find(lost.begin(), lost.end(), piece.lease) == lost.end()) lost.push_back(piece.lease);
+    }
+    return lost;
+  }
+
   struct Far {
     std::vector<std::byte> memory;
     uint64_t generation = 0;
@@ -158,6 +231,7 @@ class FakeTransport final : public Transport {
   std::map<Ticket, std::vector<LoadPiece>> loads_ ABSL_GUARDED_BY(mutex_);
   std::vector<PendingStore> stores_ ABSL_GUARDED_BY(mutex_);
   TransportStats stats_ ABSL_GUARDED_BY(mutex_);
+  int64_t streams_ = 0;  // of the loop's thread
   bool tells_ ABSL_GUARDED_BY(mutex_) = true;
   int64_t last_ticket_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t last_epoch_ ABSL_GUARDED_BY(mutex_) = 0;

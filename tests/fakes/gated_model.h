@@ -10,7 +10,6 @@
 
 #include <cstdint>
 #include <memory>
-#include <span>
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
@@ -53,14 +52,27 @@ class GatedModel final : public engine::models::Model {
   GatedModel(std::unique_ptr<engine::models::Model> model, Gate& gate) : model_(std::move(model)), gate_(gate) {}
 
   const engine::models::ModelGeometry& geometry() const override { return model_->geometry(); }
-  absl::Status Begin(const engine::models::ForwardBatch& batch) override { return model_->Begin(batch); }
-  absl::Status RunLayer(int64_t layer) override {
-    if (layer > 0) gate_.Pass();
-    return model_->RunLayer(layer);
+  engine::backend::Fence Run(const engine::models::ForwardBatch& batch, engine::backend::LayerGate* gate,
+                             engine::models::ForwardResult& result) override {
+    Hanging hanging{gate_, gate};
+    return model_->Run(batch, &hanging, result);
   }
-  absl::StatusOr<std::span<const float>> Finish() override { return model_->Finish(); }
 
  private:
+  // REQUIRES: a model that computes at once, since it asks within Run.
+  struct Hanging final : engine::backend::LayerGate {
+    Hanging(Gate& hangs, engine::backend::LayerGate* gate) : hangs(hangs), gate(gate) {}
+    engine::backend::Fence Arrived(int64_t layer) override {
+      if (layer > 0) hangs.Pass();
+      return gate != nullptr ? gate->Arrived(layer) : engine::backend::Fence();
+    }
+    bool Read(int64_t layer, const engine::backend::Fence& read) override {
+      return gate == nullptr || gate->Read(layer, read);
+    }
+    Gate& hangs;
+    engine::backend::LayerGate* const gate;
+  };
+
   const std::unique_ptr<engine::models::Model> model_;
   Gate& gate_;
 };

@@ -56,24 +56,33 @@ PagedAttention::Scratch PagedAttention::ScratchOf(int worker) const {
   return s;
 }
 
-void PagedAttention::BeginStep(std::span<const StepSequence> sequences) {
-  sequences_ = sequences;
-  first_rows_.clear();
+void PagedAttention::BeginStep(std::span<const StepSequence> sequences, std::span<const StreamedBlock> streamed) {
+  sequences_.clear();
+  blocks_.clear();
+  streamed_.clear();
   places_.clear();
   items_.clear();
-  for (int64_t i = 0; i < static_cast<int64_t>(sequences.size()); ++i) {
-    const StepSequence& sequence = sequences[i];
-    CHECK_GE(static_cast<int64_t>(sequence.blocks.size()) * options_.kv.block_tokens,
-             sequence.context_tokens + sequence.num_rows);
-    first_rows_.push_back(places_.size());
-    for (int64_t r = 0; r < sequence.num_rows; ++r) places_.push_back({i, sequence.context_tokens + r});
-    for (int64_t r = 0; r < sequence.num_rows; r += item_rows_) {
+  for (const StepSequence& s : sequences) {
+    CHECK_GE(static_cast<int64_t>(s.blocks.size()) * options_.kv.block_tokens, s.context_tokens + s.num_rows);
+    const auto index = static_cast<int64_t>(sequences_.size());
+    sequences_.push_back(
+        {s.num_rows, s.context_tokens, static_cast<int64_t>(places_.size()), static_cast<int64_t>(blocks_.size())});
+    for (const DeviceAddress block : s.blocks) blocks_.push_back(options_.space.Number(block));
+    for (int64_t r = 0; r < s.num_rows; ++r) places_.push_back({index, s.context_tokens + r});
+    for (int64_t r = 0; r < s.num_rows; r += item_rows_) {
       for (int64_t head = 0; head < options_.shape.num_kv_heads; ++head) {
-        items_.push_back({i, r, std::min(item_rows_, sequence.num_rows - r), head});
+        items_.push_back({index, r, std::min(item_rows_, s.num_rows - r), head});
       }
     }
   }
+  for (const StreamedBlock& s : streamed) {
+    streamed_.push_back({s.block, {options_.space.Number(s.slots[0]), options_.space.Number(s.slots[1])}});
+  }
   CHECK_LE(static_cast<int64_t>(places_.size()), options_.max_rows);
+  PrepareRotations();
+}
+
+void PagedAttention::PrepareRotations() {
   const int64_t half = options_.shape.head_dim / 2;
   pool_.ParallelFor(CeilDiv(places_.size(), 16), [&](int64_t item, int worker) {
     for (int64_t row = item * 16; row < std::min<int64_t>(places_.size(), item * 16 + 16); ++row) {
@@ -88,12 +97,17 @@ void PagedAttention::BeginStep(std::span<const StepSequence> sequences) {
   });
 }
 
-std::byte* PagedAttention::KvAddress(const StepSequence& sequence, int64_t layer, int64_t position, int64_t kv_head,
+void PagedAttention::PointStreamedAt(int64_t layer) {
+  for (const Streamed& s : streamed_) blocks_[s.block] = s.slots[layer % 2] - layer * options_.kv.slice_bytes();
+}
+
+std::byte* PagedAttention::KvAddress(const Sequence& sequence, int64_t layer, int64_t position, int64_t kv_head,
                                      bool value) const {
   const KvLayout& kv = options_.kv;
   const int64_t token = position % kv.block_tokens + (value ? kv.block_tokens : 0);
-  return sequence.blocks[position / kv.block_tokens] + layer * kv.slice_bytes() + token * kv.row_bytes() +
-         kv_head * kv.head_dim * BytesOf(kv.dtype);
+  return reinterpret_cast<std::byte*>(blocks_[sequence.first_block + position / kv.block_tokens] +
+                                      layer * kv.slice_bytes() + token * kv.row_bytes() +
+                                      kv_head * kv.head_dim * BytesOf(kv.dtype));
 }
 
 void PagedAttention::RopeAndStoreKv(const RopeOp& op) {
@@ -150,6 +164,7 @@ void PagedAttention::StoreKvRow(const RopeOp& op, int64_t row) const {
 }
 
 void PagedAttention::Attend(int64_t layer, const HostBuffer& qkv, const HostBuffer& out) {
+  PointStreamedAt(layer);
   pool_.ParallelFor(items_.size(),
                     [&](int64_t i, int worker) { AttendItem(layer, items_[i], qkv, out, ScratchOf(worker)); });
 }
@@ -175,7 +190,8 @@ void PagedAttention::LoadQueries(const Item& item, const HostBuffer& qkv, const 
   const float scale = 1.0f / std::sqrt(static_cast<float>(head_dim));
   float* q = s.q;
   for (int64_t r = 0; r < item.num_rows; ++r) {
-    const float* in = qkv.row(first_rows_[item.sequence] + item.first_row + r) + item.kv_head * group() * head_dim;
+    const float* in =
+        qkv.row(sequences_[item.sequence].first_row + item.first_row + r) + item.kv_head * group() * head_dim;
     for (int64_t g = 0; g < group(); ++g, in += head_dim, q += dims()) {
       for (int64_t d = 0; d < head_dim; ++d) q[d] = in[d] * scale;
     }
@@ -185,7 +201,7 @@ void PagedAttention::LoadQueries(const Item& item, const HostBuffer& qkv, const 
 }
 
 void PagedAttention::LoadTile(int64_t layer, const Item& item, int64_t first, int64_t count, const Scratch& s) const {
-  const StepSequence& sequence = sequences_[item.sequence];
+  const Sequence& sequence = sequences_[item.sequence];
   const bool bf16 = options_.kv.dtype == KvDtype::kBf16;
   const auto load_k = bf16_products_ ? kernels_.load_k_bf16_pairs : bf16 ? kernels_.load_k_bf16 : kernels_.load_k_f32;
   const auto load_v = bf16_products_ ? kernels_.load_v_bf16_pairs : bf16 ? kernels_.load_v_bf16 : kernels_.load_v_f32;
@@ -250,7 +266,7 @@ void PagedAttention::StoreOutput(const Item& item, const HostBuffer& out, const 
   const int64_t head_dim = options_.shape.head_dim;
   const float* in = s.out;
   for (int64_t i = 0; i < item.num_rows * group(); ++i, in += dims()) {
-    const int64_t row = first_rows_[item.sequence] + item.first_row + i / group();
+    const int64_t row = sequences_[item.sequence].first_row + item.first_row + i / group();
     float* to = out.row(row) + (item.kv_head * group() + i % group()) * head_dim;
     const float scale = 1.0f / s.sum[i];
     for (int64_t d = 0; d < head_dim; ++d) to[d] = in[d] * scale;

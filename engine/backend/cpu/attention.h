@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "engine/backend/address_space.h"
 #include "engine/backend/backend.h"
 #include "engine/backend/cpu/host_buffer.h"
 #include "engine/backend/cpu/kernels.h"
@@ -32,11 +33,13 @@ class PagedAttention {
     std::vector<float> inverse_frequencies;  // [head_dim / 2], rope
     int64_t max_rows = 0;
     Precision precision = Precision::kBf16;
+    AddressSpace space = {};
   };
   PagedAttention(Options options, const Kernels& kernels, ThreadPool& pool);
   absl::Status Reserve();
 
-  void BeginStep(std::span<const StepSequence> sequences);
+  /// Borrowed for the call.
+  void BeginStep(std::span<const StepSequence> sequences, std::span<const StreamedBlock> streamed);
   void RopeAndStoreKv(const RopeOp& op);
   void Attend(int64_t layer, const HostBuffer& qkv, const HostBuffer& out);
 
@@ -47,6 +50,14 @@ class PagedAttention {
   };
   struct RowPlace {
     int64_t sequence, position;
+  };
+  struct Sequence {
+    int64_t num_rows, context_tokens;
+    int64_t first_row, first_block;  // within the step
+  };
+  struct Streamed {
+    int64_t block;
+    uint64_t slots[2];
   };
   // One worker's memory; `dims` = PadToPanel(head_dim), `queries` = rows of an item times the group.
   struct Scratch {
@@ -64,8 +75,9 @@ class PagedAttention {
   int64_t queries() const { return item_rows_ * group(); }
   int64_t ScratchFloats() const;
   Scratch ScratchOf(int worker) const;
-  std::byte* KvAddress(const StepSequence& sequence, int64_t layer, int64_t position, int64_t kv_head,
-                       bool value) const;
+  void PrepareRotations();
+  void PointStreamedAt(int64_t layer);
+  std::byte* KvAddress(const Sequence& sequence, int64_t layer, int64_t position, int64_t kv_head, bool value) const;
   void RopeRow(const RopeOp& op, int64_t row, int worker);
   void RopeHead(float* head, int64_t row) const;
   void StoreKvRow(const RopeOp& op, int64_t row) const;
@@ -84,9 +96,12 @@ class PagedAttention {
   const int64_t item_rows_;
   HostMemory scratch_;    // [threads][ScratchFloats()]
   HostMemory rotations_;  // f32 [max_rows][head_dim]: cosines, then sines
-  std::span<const StepSequence> sequences_;
-  std::vector<int64_t> first_rows_;  // of each sequence, within the step
-  std::vector<RowPlace> places_;     // of each row
+  std::vector<Sequence> sequences_;
+  // Of each block of each sequence, a number that plus layer * slice_bytes() is the address of a layer's slice. Numbers,
+  // because a streamed block's slots lie anywhere, so that this one may lie before the memory that they are in.
+  std::vector<uint64_t> blocks_;
+  std::vector<Streamed> streamed_;
+  std::vector<RowPlace> places_;  // of each row
   std::vector<Item> items_;
 };
 

@@ -29,7 +29,8 @@ class CpuBackend final : public Backend {
         max_rows_(options.max_rows),
         pool_(options.threads),
         linear_(KernelsFor(isa_), precision_, pool_),
-        attention_({options.attention, options.kv, options.inverse_frequencies, options.max_rows, options.precision},
+        attention_({options.attention, options.kv, options.inverse_frequencies, options.max_rows, options.precision,
+                    options.space},
                    KernelsFor(isa_), pool_) {}
 
   absl::Status Reserve() { return attention_.Reserve(); }
@@ -64,8 +65,8 @@ class CpuBackend final : public Backend {
     return std::span<const float>(host.row(0), rows * host.cols());
   }
 
-  absl::Status BeginStep(std::span<const StepSequence> sequences) override {
-    attention_.BeginStep(sequences);
+  absl::Status BeginStep(std::span<const StepSequence> sequences, std::span<const StreamedBlock> streamed) override {
+    attention_.BeginStep(sequences, streamed);
     return absl::OkStatus();
   }
 
@@ -90,6 +91,15 @@ class CpuBackend final : public Backend {
 
   absl::Status Attention(int64_t layer, const Buffer& qkv, Buffer& out) override {
     attention_.Attend(layer, AsHost(qkv), AsHost(out));
+    return absl::OkStatus();
+  }
+
+  void WaitFor(const Fence& fence) override { fence.Wait(); }
+  Fence Submitted() override { return {}; }
+  absl::Status CheckWords(std::span<const WordCheck> checks, std::vector<int32_t>& changed) override {
+    for (size_t i = 0; i < checks.size(); ++i) {
+      if (!checks[i].Holds()) changed.push_back(static_cast<int32_t>(i));
+    }
     return absl::OkStatus();
   }
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "engine/backend/address_space.h"
 #include "engine/backend/backend.h"
 #include "engine/backend/cpu/isa.h"
 
@@ -22,6 +23,7 @@ struct CpuBackendOptions {
   KvLayout kv = {};
   std::vector<float> inverse_frequencies = {};  // of rope, [head_dim / 2]
   int64_t max_rows = 512;                       // of a step
+  AddressSpace space = {};                      // of the KV memory
 };
 
 /// Errors: INVALID_ARGUMENT (shapes that contradict each other), RESOURCE_EXHAUSTED (names the bytes).

@@ -91,10 +91,11 @@ struct Blocks {
   Blocks(const KvLayout& kv, int64_t tokens) {
     const int64_t count = (tokens + kv.block_tokens - 1) / kv.block_tokens;
     memory.resize(count * kv.block_bytes(), std::byte{0xff});
-    for (int64_t b = 0; b < count; ++b) addresses.push_back(memory.data() + (count - 1 - b) * kv.block_bytes());
+    const DeviceAddress base = AddressSpace().Of(memory.data());
+    for (int64_t b = 0; b < count; ++b) addresses.push_back(base + (count - 1 - b) * kv.block_bytes());
   }
   std::vector<std::byte> memory;
-  std::vector<std::byte*> addresses;
+  std::vector<DeviceAddress> addresses;
 };
 
 constexpr int64_t kLayer = 1, kLayers = 2;
@@ -123,7 +124,7 @@ class Engine {
     auto qkv = MakeBuffer(*backend_, rows, setup_.width());
     auto out = *backend_->Allocate(qkv->rows(), setup_.out_width());
     auto q_norm = *backend_->UploadVector(oracles[0]->q_norm), k_norm = *backend_->UploadVector(oracles[0]->k_norm);
-    EXPECT_TRUE(backend_->BeginStep(sequences).ok());
+    EXPECT_TRUE(backend_->BeginStep(sequences, {}).ok());
     EXPECT_TRUE(backend_
                     ->RopeAndStoreKv({.layer = kLayer,
                                       .qkv = qkv.get(),
@@ -227,7 +228,8 @@ TEST(AttentionTest, OtherLayersSlicesAreNotTouched) {
   const Oracle oracle = MakeOracle(setup, 8, 11);
   Blocks blocks(engine.kv(), 8);
   engine.Step({{8, 0, blocks.addresses}}, {&oracle});
-  for (std::byte* block : blocks.addresses) {
+  for (const DeviceAddress address : blocks.addresses) {
+    const std::byte* block = AddressSpace().Host(address);
     EXPECT_TRUE(
         std::all_of(block, block + engine.kv().slice_bytes(), [](std::byte b) { return b == std::byte{0xff}; }));
   }

@@ -34,7 +34,7 @@ TEST_F(CoordinatorTest, LeasesThatAreOpenedTogetherAreEachUsedWithTheirOwnView) 
     coordinator_->OnOpened(kv::LeaseId(id), view);
     ASSERT_TRUE(loop_.log().WaitFor(absl::StrCat("Use ", id, " of 2")));
     EXPECT_EQ(loop_.ViewOf(kv::LeaseId(id)).base, view.base);
-    EXPECT_EQ(loop_.ViewOf(kv::LeaseId(id)).epoch, kv::Epoch(id));
+    EXPECT_EQ(loop_.ViewOf(kv::LeaseId(id)).word.granted, static_cast<uint64_t>(id));
   }
 }
 

@@ -9,10 +9,17 @@
 #include <thread>
 
 #include "absl/synchronization/notification.h"
+#include "engine/backend/cpu/cpu_device.h"
 #include "tests/engine/exec/loop_harness.h"
 
 namespace swiftcache::engine::exec {
 namespace {
+
+// Where engines of fake models have their KV.
+backend::Device& Cpu() {
+  static backend::cpu::CpuDevice device({});
+  return device;
+}
 
 using ::testing::HasSubstr;
 using ::testing::SizeIs;
@@ -48,7 +55,7 @@ class EngineTest : public ::testing::Test {
   void Create(EngineOptions options = {}, FakeModelOptions model = kLongModel) {
     options.block_tokens = model.block_tokens;
     if (options.kv_cache_bytes == 0) options.kv_cache_bytes = 200 * model.layout().block_bytes();
-    auto engine = Engine::Create(options, std::make_unique<FakeModel>(model), clock_, metrics_);
+    auto engine = Engine::Create(options, Cpu(), std::make_unique<FakeModel>(model), clock_, metrics_);
     ASSERT_TRUE(engine.ok()) << engine.status();
     engine_ = *std::move(engine);
   }
@@ -107,7 +114,7 @@ TEST_F(EngineTest, RefusesOptionsOutOfRangeByTheNameOfTheFlag) {
   cases[5].flag = "--kv_cache_bytes", cases[5].options.kv_cache_bytes = 100;
   cases[6].flag = "--block_tokens", cases[6].options.block_tokens = int64_t{1} << 40;
   for (const Case& c : cases) {
-    const auto engine = Engine::Create(c.options, std::make_unique<FakeModel>(kLongModel), clock_, metrics_);
+    const auto engine = Engine::Create(c.options, Cpu(), std::make_unique<FakeModel>(kLongModel), clock_, metrics_);
     EXPECT_EQ(engine.status().code(), absl::StatusCode::kInvalidArgument) << c.flag;
     EXPECT_THAT(std::string(engine.status().message()), HasSubstr(c.flag));
   }
@@ -117,7 +124,7 @@ TEST_F(EngineTest, RefusesMemoryThatIsNotThere) {
   const EngineOptions options{.kv_cache_bytes = int64_t{1} << 50, .block_tokens = 4096};
   FakeModelOptions wide = kLongModel;
   wide.head_dim = 1024;
-  const auto engine = Engine::Create(options, std::make_unique<FakeModel>(wide), clock_, metrics_);
+  const auto engine = Engine::Create(options, Cpu(), std::make_unique<FakeModel>(wide), clock_, metrics_);
   EXPECT_EQ(engine.status().code(), absl::StatusCode::kResourceExhausted);
 }
 
@@ -154,7 +161,7 @@ TEST_F(EngineTest, WithoutAPrefixCacheThereIsNothingToSpillAndLengthIsLimitedByT
                                             .block_tokens = kLongModel.block_tokens,
                                             .enable_prefix_caching = false,
                                             .share = true},
-                                           FakeModel(kLongModel).geometry());
+                                           FakeModel(kLongModel).geometry(), Cpu());
   ASSERT_TRUE(reservation.ok()) << reservation.status();
   EXPECT_EQ(reservation->max_model_len_tokens, 40);
 }

@@ -18,6 +18,7 @@
 #include "tests/engine/exec/recording_sink.h"
 #include "tests/fakes/fake_clock.h"
 #include "tests/fakes/fake_model.h"
+#include "tests/fakes/late_kv_memory.h"
 
 namespace swiftcache::engine::exec {
 
@@ -39,11 +40,10 @@ class LoopHarness : private LoopObserver {
     EngineOptions engine = options.engine;
     engine.block_tokens = block_tokens_;
     const int64_t block_bytes = options.model.layout().block_bytes();
-    auto arena = kv::Arena::Create({.bytes = options.num_blocks * block_bytes, .block_bytes = block_bytes});
-    EXPECT_TRUE(arena.ok()) << arena.status();
-    loop_ = std::make_unique<StepLoop>(engine, std::make_unique<FakeModel>(options.model),
-                                       std::make_unique<kv::Arena>(*std::move(arena)), std::nullopt, clock_, &metrics_,
-                                       static_cast<LoopObserver*>(this));
+    loop_ = std::make_unique<StepLoop>(
+        engine, options.model.layout(), std::make_unique<FakeModel>(options.model),
+        std::make_unique<LateKvMemory>(options.num_blocks * block_bytes, &queue_, options.model.space), std::nullopt,
+        clock_, &metrics_, static_cast<LoopObserver*>(this));
   }
 
   std::shared_ptr<Recording> Add(Request request) {
@@ -104,6 +104,7 @@ class LoopHarness : private LoopObserver {
   EngineLoad load_;
   std::vector<std::string> ended_;
   int64_t next_id_ = 0;
+  LateQueue queue_{{}};
   std::unique_ptr<StepLoop> loop_;
 };
 

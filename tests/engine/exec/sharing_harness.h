@@ -18,6 +18,7 @@
 #include "engine/exec/urgency.h"
 #include "tests/engine/exec/loop_harness.h"
 #include "tests/fakes/fake_transport.h"
+#include "tests/fakes/late_kv_memory.h"
 #include "tests/fakes/recording_lease_broker.h"
 #include "tests/fakes/recording_loop.h"
 
@@ -46,10 +47,8 @@ class SharingHarness : private LoopObserver {
     engine.share = true;
     engine.stream = options.stream;
     engine.scrub_on_return = options.scrub_on_return;
-    auto arena = kv::Arena::Create({.bytes = options.num_blocks * block_bytes_, .block_bytes = block_bytes_});
-    EXPECT_TRUE(arena.ok()) << arena.status();
-    auto owned = std::make_unique<kv::Arena>(*std::move(arena));
-    arena_ = owned.get();
+    auto memory = std::make_unique<LateKvMemory>(options.num_blocks * block_bytes_, &queue_, options.model.space);
+    memory_ = memory.get();
     FakeModelOptions model = options.model;
     model.on_step = [this](const FakeStep&) {
       if (during_step) during_step();
@@ -58,7 +57,7 @@ class SharingHarness : private LoopObserver {
     model.on_layer = [this](int64_t layer) {
       if (during_layer) during_layer(layer);
     };
-    loop_ = std::make_unique<StepLoop>(engine, std::make_unique<FakeModel>(model), std::move(owned),
+    loop_ = std::make_unique<StepLoop>(engine, model_.layout(), std::make_unique<FakeModel>(model), std::move(memory),
                                        LoopSharing{&transport_, &coordinator_, &urgency_}, clock_, &metrics_,
                                        static_cast<LoopObserver*>(this));
     coordinator_.Start(&transport_, &broker_, [this](LoopMessage message) { Push(std::move(message)); });
@@ -175,7 +174,8 @@ class SharingHarness : private LoopObserver {
   }
 
   StepLoop& loop() { return *loop_; }
-  kv::Arena& arena() { return *arena_; }
+  /// Of the engine.
+  std::byte* own_memory() { return memory_->host(); }
   FakeClock& clock() { return clock_; }
   transport::FakeTransport& transport() { return transport_; }
   coordinator::Coordinator& coordinator() { return coordinator_; }
@@ -222,7 +222,8 @@ class SharingHarness : private LoopObserver {
   absl::Mutex mutex_;
   std::vector<LoopMessage> messages_ ABSL_GUARDED_BY(mutex_);
   coordinator::Coordinator coordinator_;
-  kv::Arena* arena_ = nullptr;
+  LateQueue queue_{{}};
+  LateKvMemory* memory_ = nullptr;
   std::unique_ptr<StepLoop> loop_;
   size_t landed_ = 0;
   int64_t next_request_ = 0;

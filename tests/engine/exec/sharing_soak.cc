@@ -17,8 +17,13 @@ constexpr int64_t kAllMessages = 1 << 20;
 }  // namespace
 
 SharingSoak::SharingSoak(const SoakOptions& options, SoakTally& tally)
-    : options_(options), tally_(tally), chance_(options.seed) {
+    : options_(options),
+      tally_(tally),
+      chance_(options.seed),
+      queue_({.pace = options.late ? LateQueue::Pace::kLockStep : LateQueue::Pace::kAtOnce}) {
   model_ = {.num_layers = chance_.Between(2, 4), .vocab_size = kVocab, .block_tokens = chance_.Between(1, 4)};
+  model_.queue = &queue_;
+  if (options.late) model_.space = backend::AddressSpace(LateKvMemory::kTurnedBits);
   model_.on_step = [this](const FakeStep&) {
     EnterLayer(kGathered);
     return absl::OkStatus();
@@ -39,16 +44,15 @@ SharingSoak::SharingSoak(const SoakOptions& options, SoakTally& tally)
   peers_ = std::make_unique<SoakPeers>(
       SoakPeers::Options{.num_blocks = num_blocks_, .block_bytes = block_bytes, .scrubbed = engine_.scrub_on_return},
       chance_, tally_);
+  peers_->transport().space = model_.space;
   peers_->transport().on_await = [this] {
     if (layer_ == kNoStep) ++tally_.fetches;
     Meanwhile();
   };
-  auto arena = kv::Arena::Create({.bytes = num_blocks_ * block_bytes, .block_bytes = block_bytes});
-  CHECK(arena.ok()) << arena.status();
-  auto owned = std::make_unique<kv::Arena>(*std::move(arena));
-  peers_->Start(owned.get());
+  auto memory = std::make_unique<LateKvMemory>(num_blocks_ * block_bytes, &queue_, model_.space);
+  peers_->Start(memory->host());
   metrics_ = std::make_unique<EngineMetrics>(registry_, EngineMetrics::Geometry{model_.block_tokens, num_blocks_});
-  loop_ = std::make_unique<StepLoop>(engine_, std::make_unique<FakeModel>(model_), std::move(owned),
+  loop_ = std::make_unique<StepLoop>(engine_, model_.layout(), std::make_unique<FakeModel>(model_), std::move(memory),
                                      LoopSharing{&peers_->transport(), &peers_->coordinator(), &peers_->urgency()},
                                      peers_->clock(), metrics_.get(), static_cast<LoopObserver*>(this));
   TellReaders();
@@ -183,6 +187,7 @@ void SharingSoak::EnterLayer(int64_t layer) {
 }
 
 void SharingSoak::Meanwhile() {
+  if (options_.late && chance_.OneIn(2)) queue_.RunSome(chance_.Between(1, 4));
   if (!chance_.OneIn(6)) return;
   peers_->LoopSpoke();
   peers_->Happen(/*in_step=*/layer_ != kNoStep);

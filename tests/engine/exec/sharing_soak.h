@@ -15,6 +15,7 @@
 #include "tests/engine/exec/recording_sink.h"
 #include "tests/engine/exec/soak_peers.h"
 #include "tests/fakes/fake_model.h"
+#include "tests/fakes/late_kv_memory.h"
 
 namespace swiftcache::engine::exec {
 
@@ -31,6 +32,7 @@ struct SoakOptions {
   ReaderBug bug = ReaderBug::kNone;
   StreamMode stream = StreamMode::kInPlace;
   int64_t actions = 200;
+  bool late = false;  // on a device that computes late, in memory that the host cannot touch
 };
 
 /// Thread-safety: none. Errors: Run's answer.
@@ -73,6 +75,7 @@ class SharingSoak : private LoopObserver {
   const SoakOptions options_;
   SoakTally& tally_;
   Chance chance_;
+  LateQueue queue_;
   FakeModelOptions model_;
   EngineOptions engine_;
   int64_t num_blocks_ = 0;

@@ -327,7 +327,7 @@ TEST_P(SharingTest, AnExtentIsClearedOfItsBlocksAndOfTheirBytesBeforeItIsLent) {
   ASSERT_TRUE(harness.transport().log().WaitFor("Grant 3"));
   EXPECT_EQ(harness.load().kv_blocks_leased_out, 10);
   for (int64_t i = 0; i < 10 * harness.block_bytes(); ++i) {
-    ASSERT_EQ(harness.arena().Address(0)[i], std::byte{0}) << i << ": another tenant's byte";
+    ASSERT_EQ(harness.own_memory()[i], std::byte{0}) << i << ": another tenant's byte";
   }
   const auto recording = GoOn(harness);
   harness.RunAll();

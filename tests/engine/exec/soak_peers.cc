@@ -30,8 +30,8 @@ SoakPeers::SoakPeers(const Options& options, Chance& chance, SoakTally& tally)
       coordinator_({.instance_id = kMe, .num_blocks = options.num_blocks, .block_bytes = options.block_bytes}, clock_,
                    registry_) {}
 
-void SoakPeers::Start(kv::Arena* arena) {
-  arena_ = arena;
+void SoakPeers::Start(std::byte* own_memory) {
+  own_memory_ = own_memory;
   coordinator_.Start(&transport_, this, [this](LoopMessage message) { Push(std::move(message)); });
 }
 

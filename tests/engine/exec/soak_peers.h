@@ -3,7 +3,7 @@
 // Between them and the loop stands the real coordinator with both lease halves.
 //
 //   SoakPeers peers(options, random);
-//   peers.Start(arena);
+//   peers.Start(own_memory);
 //   peers.Happen();                                        // something, somewhere; also in the midst of a step
 //   for (const coordinator::LoopMessage& m : peers.TakeMessages(3)) loop.Handle(m);
 //   peers.LoopSpoke();                                      // what the loop said has come to be
@@ -20,7 +20,6 @@
 #include "engine/coordinator/coordinator.h"
 #include "engine/coordinator/loop_message.h"
 #include "engine/exec/urgency.h"
-#include "engine/kv/arena.h"
 #include "tests/fakes/fake_clock.h"
 #include "tests/fakes/fake_transport.h"
 
@@ -53,7 +52,7 @@ struct SoakTally {
 
 /// The coordinator's thread is waited for after each thing that is said to it, so that a seed is always the same run.
 /// Thread-safety: none but where it is called by the coordinator. Ownership: owns transport, clock and coordinator,
-/// borrows the arena. Errors: failure() says what an owner of memory saw that must not be.
+/// borrows the engine's memory. Errors: failure() says what an owner of memory saw that must not be.
 class SoakPeers final : private coordinator::LeaseBroker {
  public:
   struct Options {
@@ -62,7 +61,7 @@ class SoakPeers final : private coordinator::LeaseBroker {
   };
   SoakPeers(const Options& options, Chance& chance, SoakTally& tally);
   ~SoakPeers() override { coordinator_.Stop(absl::InfinitePast()); }
-  void Start(kv::Arena* arena);
+  void Start(std::byte* own_memory);
 
   /// Something of what others do. `in_step`: while the engine computes.
   void Happen(bool in_step);
@@ -130,7 +129,9 @@ class SoakPeers final : private coordinator::LeaseBroker {
   void TakeStores();
   void Wait() ABSL_LOCKS_EXCLUDED(mutex_);
   bool Waited() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return heard_marks_ == marks_; }
-  std::byte* Begin(const lease::Extent& extent) const { return arena_->Address(extent.first_block); }
+  std::byte* Begin(const lease::Extent& extent) const {
+    return own_memory_ + extent.first_block * options_.block_bytes;
+  }
   void ExpectFilled(const lease::Extent& extent, std::byte with, const std::string& otherwise);
 
   // To the loop: by the coordinator's thread and, of stores, by ours.
@@ -166,7 +167,7 @@ class SoakPeers final : private coordinator::LeaseBroker {
   Metrics registry_;
   Urgency urgency_;
   transport::FakeTransport transport_;
-  kv::Arena* arena_ = nullptr;
+  std::byte* own_memory_ = nullptr;
   std::map<kv::LeaseId, Taken> taken_;
   std::map<kv::LeaseId, Given> given_;
   int64_t last_lease_ = 0;

@@ -73,8 +73,8 @@ class StreamedStepTest : public testing::Test {
                 .head_dim = 4,
                 .block_tokens = kBlockTokens,
                 .dtype = backend::KvDtype::kBf16},
-        arena_(*kv::Arena::Create({.bytes = 64 * layout_.block_bytes(), .block_bytes = layout_.block_bytes()})),
-        streamer_(layout_, &arena_, &transport_, &clock_),
+        arena_(64 * layout_.block_bytes()),
+        streamer_(layout_, transport_.space.Of(arena_.data()), &transport_, &clock_),
         metrics_(registry_, {kBlockTokens, 64}),
         meter_(clock_, &metrics_, &transport_, &streamer_) {
     transport_.AddLease(kLease, layout_.block_bytes(), kv::Epoch(1));
@@ -91,15 +91,16 @@ class StreamedStepTest : public testing::Test {
     meter_.Begin();
     streamer_.Begin();
     if (streams) {
-      EXPECT_EQ(streamer_.Add(kv::BlockId(9), kLease, 0), 0);
+      EXPECT_TRUE(streamer_.Add(kv::BlockId(9), kLease, 0).has_value());
     }
-    streamer_.Prefetch(0);
+    streamer_.Start();
     transport_.on_await = [this] { clock_.Advance(absl::Milliseconds(1)); };
     for (int64_t layer = 0; layer < 2; ++layer) {
-      EXPECT_TRUE(streamer_.Arrive(layer).empty());
-      streamer_.Prefetch(layer + 1);
+      streamer_.Arrived(layer).Wait();
+      streamer_.Release(layer, {});
       clock_.Advance(absl::Milliseconds(5));
     }
+    EXPECT_TRUE(streamer_.End().empty());
     transport::TransportStats stats = transport_.stats();
     stats.load_time += streams ? absl::Milliseconds(3) : absl::ZeroDuration();
     stats.store_time += absl::Milliseconds(4);
@@ -109,7 +110,7 @@ class StreamedStepTest : public testing::Test {
 
   const backend::KvLayout layout_;
   FakeClock clock_;
-  kv::Arena arena_;
+  std::vector<std::byte> arena_;
   transport::FakeTransport transport_;
   LayerStreamer streamer_;
   Metrics registry_;

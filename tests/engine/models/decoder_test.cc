@@ -16,6 +16,12 @@
 namespace swiftcache::engine::models {
 namespace {
 
+// For models that do not compute.
+backend::Device& Cpu() {
+  static backend::cpu::CpuDevice device({});
+  return device;
+}
+
 loader::ModelConfig TinyConfig() {
   loader::ModelConfig config;
   config.architecture = loader::Architecture::kQwen3;
@@ -93,7 +99,7 @@ TEST(DecoderTest, NeighboursInTheBatchChangeNoBitOfTheLogits) {
     int64_t rows_compared = 0;
     while (true) {
       std::vector<int32_t> step_ids, logit_rows;
-      std::vector<SequenceRows> sequences;
+      std::vector<backend::StepSequence> sequences;
       std::vector<std::span<const float>> wanted;
       for (int s = 0; s < kSequences; ++s) {
         const int64_t left = ids[s].size() - done[s];
@@ -134,7 +140,7 @@ TEST(CreateModelTest, TheLogitsOfAFullStepHaveRoomFromTheStart) {
                        .max_batch_rows = 8};
   for (const auto& [wanted, room] : {std::pair<int64_t, int64_t>{1, 1}, {5, 5}, {64, 8}}) {
     options.max_logit_rows = wanted;
-    const auto model = CreateModel(config, weights, options);
+    const auto model = CreateModel(config, weights, Cpu(), options);
     ASSERT_TRUE(model.ok()) << model.status();
     EXPECT_EQ(static_cast<const Decoder&>(**model).logit_rows(), room);
   }
@@ -153,10 +159,10 @@ TEST(CreateModelTest, RefusesAKvLayoutThatIsNotTheModels) {
   const loader::ModelConfig config = TinyConfig();
   const SyntheticWeights weights(config);
   const backend::KvLayout right{3, 2, 20, 16, backend::KvDtype::kBf16};
-  ASSERT_TRUE(CreateModel(config, weights, {.kv = right}).ok());
+  ASSERT_TRUE(CreateModel(config, weights, Cpu(), {.kv = right}).ok());
   for (const backend::KvLayout& wrong : {backend::KvLayout{4, 2, 20, 16}, backend::KvLayout{3, 1, 20, 16},
                                          backend::KvLayout{3, 2, 24, 16}, backend::KvLayout{3, 2, 20, 0}}) {
-    EXPECT_EQ(CreateModel(config, weights, {.kv = wrong}).status().code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_EQ(CreateModel(config, weights, Cpu(), {.kv = wrong}).status().code(), absl::StatusCode::kInvalidArgument);
   }
 }
 
@@ -165,7 +171,7 @@ TEST(CreateModelTest, LoadingEndsBeforeTheNextLayerWhereTheModelIsNotWantedAnyMo
   const SyntheticWeights weights(config);
   int asked = 0;
   const auto status =
-      CreateModel(config, weights, {.kv = {3, 2, 20, 16}, .unwanted = [&] { return ++asked == 2; }}).status();
+      CreateModel(config, weights, Cpu(), {.kv = {3, 2, 20, 16}, .unwanted = [&] { return ++asked == 2; }}).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kCancelled);
   EXPECT_EQ(asked, 2);
 }
@@ -174,7 +180,7 @@ TEST(CreateModelTest, AMissingTensorIsNamed) {
   loader::ModelConfig config = TinyConfig();
   const SyntheticWeights weights(config);
   config.num_layers = 4;
-  const absl::Status status = CreateModel(config, weights, {.kv = {4, 2, 20, 16}}).status();
+  const absl::Status status = CreateModel(config, weights, Cpu(), {.kv = {4, 2, 20, 16}}).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
   EXPECT_THAT(std::string(status.message()), testing::HasSubstr("model.layers.3."));
 }
@@ -183,7 +189,7 @@ TEST(CreateModelTest, ATensorOfTheWrongShapeIsNamedWithFoundAndWanted) {
   loader::ModelConfig config = TinyConfig();
   const SyntheticWeights weights(config);
   config.intermediate_size = 101;
-  const absl::Status status = CreateModel(config, weights, {.kv = {3, 2, 20, 16}}).status();
+  const absl::Status status = CreateModel(config, weights, Cpu(), {.kv = {3, 2, 20, 16}}).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(
       std::string(status.message()),

@@ -13,6 +13,8 @@
 #include <string>
 #include <vector>
 
+#include "engine/backend/address_space.h"
+#include "engine/backend/cpu/cpu_device.h"
 #include "engine/loader/model_config.h"
 #include "engine/loader/weights.h"
 #include "engine/models/create_model.h"
@@ -26,13 +28,25 @@ class SequenceBlocks {
   SequenceBlocks(const backend::KvLayout& kv, int64_t tokens) {
     const int64_t count = (tokens + kv.block_tokens - 1) / kv.block_tokens;
     memory_.resize(count * kv.block_bytes(), std::byte{0xff});
-    for (int64_t b = 0; b < count; ++b) addresses_.push_back(memory_.data() + (count - 1 - b) * kv.block_bytes());
+    const backend::DeviceAddress base = backend::AddressSpace().Of(memory_.data());
+    for (int64_t b = 0; b < count; ++b) addresses_.push_back(base + (count - 1 - b) * kv.block_bytes());
   }
-  std::span<std::byte* const> addresses() const { return addresses_; }
+  std::span<const backend::DeviceAddress> addresses() const { return addresses_; }
 
  private:
   std::vector<std::byte> memory_;
-  std::vector<std::byte*> addresses_;
+  std::vector<backend::DeviceAddress> addresses_;
+};
+
+/// Ends a step when so many layers of it are done.
+class StopAfter final : public backend::LayerGate {
+ public:
+  explicit StopAfter(int64_t layers) : layers_(layers) {}
+  backend::Fence Arrived(int64_t) override { return {}; }
+  bool Read(int64_t layer, const backend::Fence&) override { return layer < layers_; }
+
+ private:
+  const int64_t layers_;
 };
 
 class SequenceRunner {
@@ -46,12 +60,11 @@ class SequenceRunner {
     int threads = 2;
   };
   SequenceRunner(const loader::ModelConfig& config, const loader::Weights& weights, const Options& options)
-      : options_(options) {
+      : options_(options), device_({.threads = options.threads, .max_isa = options.max_isa}) {
     kv_ = {config.num_layers, config.num_kv_heads, config.head_dim, options.block_tokens, options.kv_dtype};
-    ModelOptions model{.kv = kv_, .max_batch_rows = options.chunk, .threads = options.threads};
+    ModelOptions model{.kv = kv_, .max_batch_rows = options.chunk};
     model.dtype = options.dtype;
-    model.max_isa = options.max_isa;
-    auto created = CreateModel(config, weights, model);
+    auto created = CreateModel(config, weights, device_, model);
     EXPECT_TRUE(created.ok()) << created.status();
     model_ = *std::move(created);
   }
@@ -60,13 +73,12 @@ class SequenceRunner {
   const backend::KvLayout& kv() const { return kv_; }
 
   /// One step; logits of `logit_rows`.
-  std::vector<float> Step(const std::vector<int32_t>& ids, const std::vector<SequenceRows>& sequences,
+  std::vector<float> Step(const std::vector<int32_t>& ids, const std::vector<backend::StepSequence>& sequences,
                           const std::vector<int32_t>& logit_rows) {
-    EXPECT_TRUE(model_->Begin({ids, sequences, logit_rows}).ok());
-    for (int64_t l = 0; l < model_->geometry().num_layers; ++l) EXPECT_TRUE(model_->RunLayer(l).ok());
-    const auto logits = model_->Finish();
-    EXPECT_TRUE(logits.ok()) << logits.status();
-    return {logits->begin(), logits->end()};
+    ForwardResult result;
+    model_->Run({.token_ids = ids, .sequences = sequences, .logit_rows = logit_rows}, nullptr, result).Wait();
+    EXPECT_TRUE(result.status.ok()) << result.status;
+    return {result.logits.begin(), result.logits.end()};
   }
 
   /// Logits of positions `first` to the last, [ids.size() - first][vocab], in chunks of options.chunk.
@@ -89,14 +101,17 @@ class SequenceRunner {
   std::vector<float> Residual(std::span<const int32_t> ids, int64_t layers) {
     SequenceBlocks blocks(kv_, ids.size());
     const std::vector<int32_t> all(ids.begin(), ids.end());
-    const std::vector<SequenceRows> sequences = {{static_cast<int64_t>(ids.size()), 0, blocks.addresses()}};
-    EXPECT_TRUE(model_->Begin({all, sequences, {}}).ok());
-    for (int64_t l = 0; l < layers; ++l) EXPECT_TRUE(model_->RunLayer(l).ok());
+    const std::vector<backend::StepSequence> sequences = {{static_cast<int64_t>(ids.size()), 0, blocks.addresses()}};
+    StopAfter gate(layers);
+    ForwardResult result;
+    model_->Run({.token_ids = all, .sequences = sequences}, &gate, result).Wait();
+    EXPECT_TRUE(result.status.ok()) << result.status;
     return *decoder().ResidualRow(ids.size() - 1);
   }
 
  private:
   const Options options_;
+  backend::cpu::CpuDevice device_;
   backend::KvLayout kv_;
   std::unique_ptr<Model> model_;
 };

@@ -24,7 +24,7 @@ namespace swiftcache::engine::transport {
 namespace {
 
 using kv::LeaseId;
-using kv::UniqueFd;
+using memory::UniqueFd;
 
 // A borrower that says anything.
 class RawPeer {
@@ -85,7 +85,7 @@ class ShmHostileTest : public ::testing::Test {
   // An honest lease works, and nothing but its block changed in the donor's arena.
   void ExpectUnharmed() {
     const std::vector<std::byte> block(4096, std::byte{0x77});
-    ASSERT_EQ(honest_.events.Fate(honest_.transport->Store(LeaseId(1), 8192, block.data(), 4096)), absl::OkStatus());
+    ASSERT_EQ(honest_.events.Fate(honest_.Store(LeaseId(1), 8192, block.data(), 4096)), absl::OkStatus());
     std::copy(block.begin(), block.end(), before_.begin() + 4 * kMiB + 8192);
     EXPECT_EQ(std::memcmp(before_.data(), donor_.arena.base(), kArenaBytes), 0);
   }

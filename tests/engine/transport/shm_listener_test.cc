@@ -47,7 +47,7 @@ TEST(ShmListenerTest, ADeadEnginesSocketIsReplaced) {
   ShmFolder folder;
   const std::string path = ShmSocketPath(folder.path(), "chat");
   {
-    const kv::UniqueFd dead(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+    const memory::UniqueFd dead(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
     const sockaddr_un address = ShmAddress(path).value();
     ASSERT_EQ(bind(dead.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address), 0);
   }

@@ -19,7 +19,7 @@ namespace swiftcache::engine::transport {
 namespace {
 
 using kv::LeaseId;
-using kv::UniqueFd;
+using memory::UniqueFd;
 
 // A donor that lies: the borrower hears an error or the end, and its own stores fail.
 class LyingDonor {
@@ -104,7 +104,7 @@ TEST(ShmLyingDonorTest, AnswersToStoresThatWereNotMadeEndTheLease) {
                fds);
   ASSERT_TRUE(borrower.events.Opening(kLease).ok());
   const std::vector<std::byte> block(4096);
-  const Ticket ticket = borrower.transport->Store(kLease, 0, block.data(), 4096);
+  const Ticket ticket = borrower.Store(kLease, 0, block.data(), 4096);
   socket->Send(EncodeShmMessage(ShmStored{ticket.value() + 1}));
   EXPECT_EQ(borrower.events.Fate(ticket).code(), absl::StatusCode::kUnavailable);
   EXPECT_TRUE(borrower.events.WaitFor([&] { return borrower.events.donor_gone.contains(kLease); }));

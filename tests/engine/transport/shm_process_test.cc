@@ -63,12 +63,12 @@ TEST(ShmTransportProcessTest, KillingADonorIsHeardAtOnceAndItsSocketIsReplaced) 
   auto view = OpenNow(borrower, spec);
   ASSERT_TRUE(view.ok()) << view.status();
   const std::vector<std::byte> block = Pattern(4096, 5);
-  ASSERT_EQ(borrower.events.Fate(borrower.transport->Store(kLease, 0, block.data(), 4096)), absl::OkStatus());
+  ASSERT_EQ(borrower.events.Fate(borrower.Store(kLease, 0, block.data(), 4096)), absl::OkStatus());
   const absl::Time start = absl::Now();
   other.Kill();
   ASSERT_TRUE(borrower.events.WaitFor([&] { return borrower.events.donor_gone.contains(kLease); }));
   EXPECT_LT(absl::Now() - start, absl::Seconds(1));
-  EXPECT_EQ(std::memcmp(view->base, block.data(), 4096), 0);
+  EXPECT_EQ(std::memcmp(BytesAt(view->base), block.data(), 4096), 0);
   borrower.transport->Close(kLease);
   Node donor(folder, {.name = "donor"});
   Lend(donor, borrower, LeaseId(8), 0, kMiB, 4096);

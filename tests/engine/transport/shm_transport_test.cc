@@ -30,15 +30,15 @@ TEST(ShmTransportTest, WhatIsStoredIsReadInPlaceAndLoadedAndLiesInTheDonorsArena
   Node donor(folder, {.name = "donor"}), borrower(folder, {.name = "borrower"});
   const LeaseView view = Lend(donor, borrower, kLease, kLeaseOffset, kLeaseBytes, 300000);
   const std::vector<std::byte> block = Pattern(300000, 1);
-  const Ticket ticket = borrower.transport->Store(kLease, 1000000, block.data(), 300000);
+  const Ticket ticket = borrower.Store(kLease, 1000000, block.data(), 300000);
   ASSERT_EQ(borrower.events.Fate(ticket), absl::OkStatus());
   EXPECT_EQ(std::memcmp(donor.arena.base() + kLeaseOffset + 1000000, block.data(), 300000), 0);
-  EXPECT_EQ(std::memcmp(view.base + 1000000, block.data(), 300000), 0);
+  EXPECT_EQ(std::memcmp(BytesAt(view.base + 1000000), block.data(), 300000), 0);
   EXPECT_TRUE(view.Holds());
   std::vector<std::byte> loaded(300000);
-  const Ticket load = borrower.transport->Load({{kLease, 1200000, 100000, loaded.data() + 200000},
-                                                {kLease, 1000000, 150000, loaded.data()},
-                                                {kLease, 1150000, 50000, loaded.data() + 150000}});
+  const Ticket load = borrower.transport->Load({{kLease, 1200000, 100000, At(loaded.data() + 200000)},
+                                                {kLease, 1000000, 150000, At(loaded.data())},
+                                                {kLease, 1150000, 50000, At(loaded.data() + 150000)}});
   EXPECT_TRUE(borrower.transport->Await(load).empty());
   EXPECT_EQ(loaded, block);
   EXPECT_EQ(borrower.transport->stats().stored_bytes, 300000);
@@ -59,13 +59,13 @@ TEST(ShmTransportTest, ADonorKnowsThatHisMemoryWasReadInPlaceOrLoaded) {
   const uint64_t noted = donor.transport->stats().borrowers_read;
   EXPECT_NE(noted, before);
   std::vector<std::byte> loaded(4096);
-  EXPECT_TRUE(borrower.transport->Await(borrower.transport->Load({{kLease, 0, 4096, loaded.data()}})).empty());
+  EXPECT_TRUE(borrower.transport->Await(borrower.transport->Load({{kLease, 0, 4096, At(loaded.data())}})).empty());
   EXPECT_NE(donor.transport->stats().borrowers_read, noted);
   // Staging memory is full of other bytes; the word is none of the ring's.
   const std::vector<std::byte> block = Pattern(4096, 3);
   const uint64_t loads = donor.transport->stats().borrowers_read;
   for (int i = 0; i < 600; ++i) {  // more than once around
-    ASSERT_EQ(borrower.events.Fate(borrower.transport->Store(kLease, 0, block.data(), 4096)), absl::OkStatus());
+    ASSERT_EQ(borrower.events.Fate(borrower.Store(kLease, 0, block.data(), 4096)), absl::OkStatus());
   }
   EXPECT_EQ(donor.transport->stats().borrowers_read, loads);
 }
@@ -142,10 +142,9 @@ TEST(ShmTransportTest, AFenceEndsStoresAndTellsTheBorrower) {
   EXPECT_FALSE(view.Holds());
   ASSERT_TRUE(borrower.events.WaitFor([&] { return borrower.events.donor_gone.contains(kLease); }));
   const std::vector<std::byte> block(4096, std::byte{1});
-  EXPECT_EQ(borrower.events.Fate(borrower.transport->Store(kLease, 0, block.data(), 4096)).code(),
-            absl::StatusCode::kUnavailable);
+  EXPECT_EQ(borrower.events.Fate(borrower.Store(kLease, 0, block.data(), 4096)).code(), absl::StatusCode::kUnavailable);
   std::vector<std::byte> loaded(4096);
-  const Ticket load = borrower.transport->Load({{kLease, 0, 4096, loaded.data()}});
+  const Ticket load = borrower.transport->Load({{kLease, 0, 4096, At(loaded.data())}});
   EXPECT_EQ(borrower.transport->Await(load), std::vector{kLease});
   EXPECT_EQ(donor.arena.base()[0], std::byte{0});
 }
@@ -205,7 +204,7 @@ TEST(ShmTransportTest, StoresWaitForRoomInTheRingAndKeepTheirOrder) {
   for (int i = 0; i < 400; ++i) {  // all to the same place: the last of each lease stays
     blocks.push_back(Pattern(1 + random() % 200000, i));
     const LeaseId lease = i % 3 == 0 ? LeaseId(8) : kLease;
-    const Ticket ticket = borrower.transport->Store(lease, 5000, blocks.back().data(), blocks.back().size());
+    const Ticket ticket = borrower.Store(lease, 5000, blocks.back().data(), blocks.back().size());
     wanted[lease].push_back(ticket);
     lease_of[ticket] = lease;
   }
@@ -227,8 +226,8 @@ TEST(ShmTransportTest, StoresOfAnotherLeaseDoNotWaitBehindAFullRing) {
   Lend(fast, borrower, LeaseId(2), 0, kMiB, kMiB);
   const std::vector<std::byte> block = Pattern(kMiB, 1);
   // A few find room in staging memory, the others wait.
-  for (int i = 0; i < 100; ++i) borrower.transport->Store(LeaseId(1), 0, block.data(), kMiB);
-  const Ticket quick = borrower.transport->Store(LeaseId(2), 0, block.data(), kMiB);
+  for (int i = 0; i < 100; ++i) borrower.Store(LeaseId(1), 0, block.data(), kMiB);
+  const Ticket quick = borrower.Store(LeaseId(2), 0, block.data(), kMiB);
   ASSERT_EQ(borrower.events.Fate(quick), absl::OkStatus());
   ASSERT_TRUE(borrower.events.WaitFor([&] { return borrower.events.stored.size() == 101; }));
   EXPECT_NE(borrower.events.stored.back().first, quick);
@@ -241,7 +240,7 @@ TEST(ShmTransportTest, ClosingForgetsStoresAndTellsNothingMore) {
     const LeaseId lease(100 + i);
     Lend(donor, borrower, lease, 0, kMiB, kMiB);
     std::vector<std::byte> block(kMiB, std::byte{1});
-    for (int n = 0; n < 4; ++n) borrower.transport->Store(lease, 0, block.data(), kMiB);
+    for (int n = 0; n < 4; ++n) borrower.Store(lease, 0, block.data(), kMiB);
     borrower.transport->Close(lease);
     const size_t told = borrower.events.num_stored();
     block = {};
@@ -258,15 +257,15 @@ TEST(ShmTransportTest, AbandoningAnswersStoresWithoutTheDonorAndWhatIsMappedStay
   Node borrower(folder, {.name = "borrower", .link_latency = absl::Minutes(1)});
   const LeaseView view = Lend(donor, borrower, kLease, 0, kMiB, kMiB);
   std::vector<std::byte> block(kMiB, std::byte{1});
-  const Ticket in_ring = borrower.transport->Store(kLease, 0, block.data(), kMiB);
+  const Ticket in_ring = borrower.Store(kLease, 0, block.data(), kMiB);
   Ticket waiting;
-  for (int n = 0; n < 8; ++n) waiting = borrower.transport->Store(kLease, 0, block.data(), kMiB);
+  for (int n = 0; n < 8; ++n) waiting = borrower.Store(kLease, 0, block.data(), kMiB);
   borrower.transport->Abandon(kLease);
   EXPECT_EQ(borrower.events.Fate(in_ring).code(), absl::StatusCode::kUnavailable);
   EXPECT_EQ(borrower.events.Fate(waiting).code(), absl::StatusCode::kUnavailable);
-  const Ticket late = borrower.transport->Store(kLease, 0, block.data(), kMiB);
+  const Ticket late = borrower.Store(kLease, 0, block.data(), kMiB);
   EXPECT_EQ(borrower.events.Fate(late).code(), absl::StatusCode::kUnavailable);
-  EXPECT_EQ(view.base[0], std::byte{0});
+  EXPECT_EQ(BytesAt(view.base)[0], std::byte{0});
   EXPECT_TRUE(view.Holds());
   borrower.transport->Close(kLease);
   EXPECT_TRUE(donor.events.WaitFor([&] { return donor.events.borrower_gone.contains(kLease); }));
@@ -287,7 +286,7 @@ TEST(ShmTransportTest, WhatHoldsIsNeverWrongWhileDonorsFence) {
     const LeaseView view = Lend(donor, borrower, lease, kLeaseOffset, kBytes, kBytes);
     const std::byte mine{static_cast<unsigned char>(1 + round % 250)};
     std::fill(block.begin(), block.end(), mine);
-    const Ticket stored = borrower.transport->Store(lease, 0, block.data(), kBytes);
+    const Ticket stored = borrower.Store(lease, 0, block.data(), kBytes);
     std::atomic<bool> go = false;
     const uint64_t delay = random() % 300000;  // about a store, a few reads and a load
     std::thread owner([&] {
@@ -300,7 +299,8 @@ TEST(ShmTransportTest, WhatHoldsIsNeverWrongWhileDonorsFence) {
     const absl::Status fate = borrower.events.Fate(stored);
     if (fate.ok()) {
       for (int pass = 0; pass < 4; ++pass) {
-        const bool right = std::all_of(view.base, view.base + kBytes, [&](std::byte b) { return b == mine; });
+        const bool right =
+            std::all_of(BytesAt(view.base), BytesAt(view.base) + kBytes, [&](std::byte b) { return b == mine; });
         if (!view.Holds()) {
           ++doubted;
           break;
@@ -308,7 +308,7 @@ TEST(ShmTransportTest, WhatHoldsIsNeverWrongWhileDonorsFence) {
         ASSERT_TRUE(right) << "round " << round << " pass " << pass;
         ++believed;
       }
-      const Ticket load = borrower.transport->Load({{lease, 0, kBytes, loaded.data()}});
+      const Ticket load = borrower.transport->Load({{lease, 0, kBytes, At(loaded.data())}});
       if (borrower.transport->Await(load).empty()) {
         ASSERT_EQ(loaded, block) << "round " << round;
       } else {
@@ -339,10 +339,10 @@ TEST(ShmTransportTest, ADonorsEndIsHeardAndItsMemoryStaysReadableUntilClosed) {
   {
     Node donor(folder, {.name = "donor"});
     view = Lend(donor, borrower, kLease, 0, kMiB, 4096);
-    ASSERT_EQ(borrower.events.Fate(borrower.transport->Store(kLease, 0, block.data(), 4096)), absl::OkStatus());
+    ASSERT_EQ(borrower.events.Fate(borrower.Store(kLease, 0, block.data(), 4096)), absl::OkStatus());
   }
   ASSERT_TRUE(borrower.events.WaitFor([&] { return borrower.events.donor_gone.contains(kLease); }));
-  EXPECT_EQ(std::memcmp(view.base, block.data(), 4096), 0);
+  EXPECT_EQ(std::memcmp(BytesAt(view.base), block.data(), 4096), 0);
   EXPECT_FALSE(view.Holds());
   borrower.transport->Close(kLease);
 }
@@ -372,14 +372,14 @@ TEST(ShmTransportTest, AThrottledLinkCarriesItsRate) {
   // 0.8 Gbit/s are 100 MB/s: 20 MiB take 0.21 s.
   const absl::Time start = borrower.clock.Now();
   Ticket last;
-  for (int i = 0; i < 20; ++i) last = borrower.transport->Store(kLease, 0, block.data(), kMiB);
+  for (int i = 0; i < 20; ++i) last = borrower.Store(kLease, 0, block.data(), kMiB);
   ASSERT_EQ(borrower.events.Fate(last), absl::OkStatus());
   const double store_rate = 20 * kMiB / absl::ToDoubleSeconds(borrower.clock.Now() - start);
   EXPECT_THAT(store_rate, AboutTheLink());
   std::vector<std::byte> loaded(kMiB);
   const absl::Time load_start = borrower.clock.Now();
   std::vector<Ticket> loads;
-  for (int i = 0; i < 20; ++i) loads.push_back(borrower.transport->Load({{kLease, 0, kMiB, loaded.data()}}));
+  for (int i = 0; i < 20; ++i) loads.push_back(borrower.transport->Load({{kLease, 0, kMiB, At(loaded.data())}}));
   for (const Ticket load : loads) EXPECT_TRUE(borrower.transport->Await(load).empty());
   EXPECT_THAT(20 * kMiB / absl::ToDoubleSeconds(borrower.clock.Now() - load_start), AboutTheLink());
   EXPECT_THAT(20 * kMiB / absl::ToDoubleSeconds(borrower.transport->stats().load_time), AboutTheLink());
@@ -393,7 +393,7 @@ TEST(ShmTransportTest, LatenciesOverlap) {
   std::vector<std::byte> loaded(4096);
   const absl::Time start = borrower.clock.Now();
   std::vector<Ticket> loads;
-  for (int i = 0; i < 20; ++i) loads.push_back(borrower.transport->Load({{kLease, 0, 4096, loaded.data()}}));
+  for (int i = 0; i < 20; ++i) loads.push_back(borrower.transport->Load({{kLease, 0, 4096, At(loaded.data())}}));
   for (const Ticket load : loads) EXPECT_TRUE(borrower.transport->Await(load).empty());
   EXPECT_GE(borrower.clock.Now() - start, absl::Milliseconds(50));
   EXPECT_LT(borrower.clock.Now() - start, absl::Milliseconds(500));

@@ -9,26 +9,26 @@
 #include <cstdint>
 
 #include "common/base/units.h"
-#include "engine/kv/sealed_memory.h"
+#include "engine/memory/sealed_memory.h"
 
 namespace swiftcache::engine::transport {
 
 inline constexpr int64_t kStagingBytes = 64 * kKiB;
 
 /// Memory that whoever made it can pull away.
-inline kv::UniqueFd PlainMemory(int64_t bytes) {
-  kv::UniqueFd fd(memfd_create("hostile", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+inline memory::UniqueFd PlainMemory(int64_t bytes) {
+  memory::UniqueFd fd(memfd_create("hostile", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   EXPECT_EQ(ftruncate(fd.get(), bytes), 0);
   return fd;
 }
 
 /// Staging memory as it should be.
 struct GoodStaging {
-  explicit GoodStaging(int64_t bytes = kStagingBytes) : memory(kv::Mapping::Reserve(bytes).value()) {
-    fd = kv::CreateSealedMemory("staging", memory.base(), bytes).value();
+  explicit GoodStaging(int64_t bytes = kStagingBytes) : memory(memory::Mapping::Reserve(bytes).value()) {
+    fd = memory::CreateSealedMemory("staging", memory.base(), bytes).value();
   }
-  kv::Mapping memory;
-  kv::UniqueFd fd;
+  memory::Mapping memory;
+  memory::UniqueFd fd;
 };
 
 }  // namespace swiftcache::engine::transport

@@ -19,7 +19,8 @@
 #include "common/base/clock.h"
 #include "common/base/status_macros.h"
 #include "common/base/units.h"
-#include "engine/kv/arena.h"
+#include "engine/backend/address_space.h"
+#include "engine/memory/arena.h"
 #include "engine/transport/shm_transport.h"
 #include "tests/fakes/recording_transport_events.h"
 
@@ -42,6 +43,9 @@ class ShmFolder {
 inline constexpr int64_t kArenaBytes = 8160 * kKiB;  // 170 blocks, whole pages
 inline constexpr int64_t kBlockBytes = 48 * kKiB;
 
+inline backend::DeviceAddress At(const std::byte* bytes) { return backend::AddressSpace().Of(bytes); }
+inline const std::byte* BytesAt(backend::DeviceAddress address) { return backend::AddressSpace().Host(address); }
+
 /// One engine: its arena, what it heard, its transport.
 struct Node {
   struct Options {
@@ -53,10 +57,10 @@ struct Node {
   };
   Node(const ShmFolder& folder, const Options& options)
       : instance(options.name + "-instance"),
-        arena(kv::Arena::Create({.bytes = options.arena_bytes,
-                                 .block_bytes = kBlockBytes,
-                                 .shared = true,
-                                 .chunk_bytes = options.chunk_bytes})
+        arena(memory::Arena::Create({.bytes = options.arena_bytes,
+                                     .block_bytes = kBlockBytes,
+                                     .shared = true,
+                                     .chunk_bytes = options.chunk_bytes})
                   .value()) {
     auto created = ShmTransport::Create({.shm_dir = folder.path(),
                                          .name = options.name,
@@ -68,9 +72,14 @@ struct Node {
     transport = std::move(created).value();
   }
 
+  Ticket Store(kv::LeaseId lease, int64_t offset_bytes, const std::byte* from, int64_t bytes) {
+    const StorePiece piece{lease, offset_bytes, At(from), bytes};
+    return transport->Store({&piece, 1}, {}).front();
+  }
+
   std::string instance;
   RealClock clock;
-  kv::Arena arena;
+  memory::Arena arena;
   RecordingTransportEvents events;
   std::unique_ptr<ShmTransport> transport;  // last: it uses all others
 };

@@ -12,11 +12,10 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "engine/kv/block.h"
-#include "engine/kv/memory_limits.h"
-#include "engine/kv/sealed_memory.h"
+#include "engine/memory/memory_limits.h"
+#include "engine/memory/sealed_memory.h"
 
-namespace swiftcache::engine::kv {
+namespace swiftcache::engine::memory {
 
 /// A part of a shared arena: what lies at [offset, offset + bytes) is the whole of `fd`, which is read-only for good.
 struct ArenaChunk {
@@ -68,4 +67,4 @@ class Arena {
   int64_t num_blocks_;
 };
 
-}  // namespace swiftcache::engine::kv
+}  // namespace swiftcache::engine::memory

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "engine/kv/arena.h"
+#include "engine/memory/arena.h"
 
 #include <fcntl.h>
 #include <gmock/gmock.h>
@@ -18,7 +18,7 @@
 
 #include "common/base/units.h"
 
-namespace swiftcache::engine::kv {
+namespace swiftcache::engine::memory {
 namespace {
 
 using ::testing::HasSubstr;
@@ -159,4 +159,4 @@ TEST(SharedArenaTest, NothingIsLeftOfIt) {
 }
 
 }  // namespace
-}  // namespace swiftcache::engine::kv
+}  // namespace swiftcache::engine::memory

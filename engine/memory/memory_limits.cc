@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "engine/kv/memory_limits.h"
+#include "engine/memory/memory_limits.h"
 
 #include <algorithm>
 #include <fstream>
@@ -10,7 +10,7 @@
 
 #include "common/base/units.h"
 
-namespace swiftcache::engine::kv {
+namespace swiftcache::engine::memory {
 namespace {
 
 // File names of one version of the control groups.
@@ -94,4 +94,4 @@ MemoryHeadroom ReadMemoryHeadroom(const MemorySources& sources) {
   return room;
 }
 
-}  // namespace swiftcache::engine::kv
+}  // namespace swiftcache::engine::memory

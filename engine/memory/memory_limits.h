@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <string>
 
-namespace swiftcache::engine::kv {
+namespace swiftcache::engine::memory {
 
 /// Where the kernel says it; tests hand in files of their own.
 struct MemorySources {
@@ -27,4 +27,4 @@ struct MemoryHeadroom {
 /// Thread-safety: safe. Errors: none. Units: bytes; INT64_MAX where nothing limits.
 MemoryHeadroom ReadMemoryHeadroom(const MemorySources& sources);
 
-}  // namespace swiftcache::engine::kv
+}  // namespace swiftcache::engine::memory

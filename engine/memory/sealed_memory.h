@@ -14,7 +14,7 @@
 
 #include "absl/status/statusor.h"
 
-namespace swiftcache::engine::kv {
+namespace swiftcache::engine::memory {
 
 /// A file descriptor, closed at the end. Thread-safety: a value. Ownership: move-only.
 class UniqueFd {
@@ -69,4 +69,4 @@ absl::StatusOr<UniqueFd> CreateSealedMemory(const char* name, std::byte* at, int
 /// Faults every page of a mapping in. RESOURCE_EXHAUSTED: the kernel refused.
 absl::Status Populate(std::byte* base, int64_t bytes);
 
-}  // namespace swiftcache::engine::kv
+}  // namespace swiftcache::engine::memory

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "engine/kv/memory_limits.h"
+#include "engine/memory/memory_limits.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -9,7 +9,7 @@
 #include <fstream>
 #include <limits>
 
-namespace swiftcache::engine::kv {
+namespace swiftcache::engine::memory {
 namespace {
 
 using ::testing::EndsWith;
@@ -88,4 +88,4 @@ TEST_F(MemoryLimitsTest, UsageAboveTheLimitLeavesNothing) {
 }
 
 }  // namespace
-}  // namespace swiftcache::engine::kv
+}  // namespace swiftcache::engine::memory

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "engine/kv/sealed_memory.h"
+#include "engine/memory/sealed_memory.h"
 
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -22,7 +22,7 @@
 #define F_SEAL_FUTURE_WRITE 0x0010  // Linux 5.1
 #endif
 
-namespace swiftcache::engine::kv {
+namespace swiftcache::engine::memory {
 namespace {
 
 constexpr int64_t kHugePage = 2 * kMiB;
@@ -111,4 +111,4 @@ absl::Status Populate(std::byte* base, int64_t bytes) {
   return absl::OkStatus();
 }
 
-}  // namespace swiftcache::engine::kv
+}  // namespace swiftcache::engine::memory

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "engine/kv/arena.h"
+#include "engine/memory/arena.h"
 
 #include <sys/mman.h>
 #include <unistd.h>
@@ -16,7 +16,7 @@
 #include "common/base/units.h"
 #include "glog/logging.h"
 
-namespace swiftcache::engine::kv {
+namespace swiftcache::engine::memory {
 namespace {
 
 constexpr int64_t kChunkUnit = 2 * kMiB;          // a huge page
@@ -97,4 +97,4 @@ absl::Status Arena::AddChunk(int64_t bytes) {
   return absl::OkStatus();
 }
 
-}  // namespace swiftcache::engine::kv
+}  // namespace swiftcache::engine::memory

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+// The processors of this machine as a device.
+//
+//   CpuDevice device({.threads = 2});
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "engine/backend/address_space.h"
+#include "engine/backend/cpu/isa.h"
+#include "engine/backend/device.h"
+
+namespace swiftcache::engine::backend::cpu {
+
+struct CpuDeviceOptions {
+  int threads = 1;
+  Isa max_isa = Isa::kAvx512Bf16;  // a lower one is for tests, and for comparing machines
+  AddressSpace space = {};         // of the KV memory; another is for tests
+};
+
+/// Thread-safety, ownership, errors: Device's. KV memory is a CpuKvMemory.
+class CpuDevice final : public Device {
+ public:
+  explicit CpuDevice(const CpuDeviceOptions& options) : options_(options) {}
+  std::string name() const override;
+  absl::StatusOr<std::unique_ptr<Backend>> CreateBackend(const BackendOptions& options) override;
+  absl::StatusOr<std::unique_ptr<KvMemory>> CreateKvMemory(const KvMemoryOptions& options) override;
+
+ private:
+  const CpuDeviceOptions options_;
+};
+
+}  // namespace swiftcache::engine::backend::cpu

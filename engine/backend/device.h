@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+// What computes and remembers for one engine: a CPU, or a GPU. It makes everything that lies on it.
+//
+//   ASSIGN_OR_RETURN(std::unique_ptr<Backend> backend, device.CreateBackend({.attention = {...}, .kv = layout}));
+//   ASSIGN_OR_RETURN(std::unique_ptr<KvMemory> kv, device.CreateKvMemory({.bytes = bytes, .block_bytes = block_bytes}));
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "engine/backend/backend.h"
+#include "engine/backend/kv_layout.h"
+#include "engine/backend/kv_memory.h"
+
+namespace swiftcache::engine::backend {
+
+/// What a model fixes of its backend.
+struct BackendOptions {
+  Precision precision = Precision::kBf16;
+  AttentionShape attention = {};
+  KvLayout kv = {};
+  std::vector<float> inverse_frequencies = {};  // of rope, [head_dim / 2]
+  int64_t max_rows = 512;                       // of a step
+};
+
+struct KvMemoryOptions {
+  int64_t bytes = 0;        // whole blocks of it are used
+  int64_t block_bytes = 0;  // > 0
+  bool shared = false;      // may be lent to other processes
+};
+
+/// Thread-safety: none. Ownership: outlives what it made. Errors: RESOURCE_EXHAUSTED (memory; names the flag and the
+/// bytes), INVALID_ARGUMENT (shapes that contradict each other, less memory than a block), FAILED_PRECONDITION (memory
+/// that cannot be shared here).
+class Device {
+ public:
+  virtual ~Device() = default;
+  /// For a log line: what computes, and with what.
+  virtual std::string name() const = 0;
+  virtual absl::StatusOr<std::unique_ptr<Backend>> CreateBackend(const BackendOptions& options) = 0;
+  virtual absl::StatusOr<std::unique_ptr<KvMemory>> CreateKvMemory(const KvMemoryOptions& options) = 0;
+};
+
+}  // namespace swiftcache::engine::backend

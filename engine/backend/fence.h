@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+// A point in somebody's work: a device's computing, or a transfer. Who is handed one waits for it, or asks.
+//
+//   Fence read = backend.Submitted();
+//   if (!read.Passed()) read.Wait();      // now everything submitted before it is done
+#pragma once
+
+#include <memory>
+#include <utility>
+
+namespace swiftcache::engine::backend {
+
+/// What stands behind a fence, of whoever does the work. Thread-safety: safe.
+class FenceState {
+ public:
+  virtual ~FenceState() = default;
+  virtual bool Passed() const = 0;  // once true, always true
+  virtual void Wait() const = 0;    // until Passed
+};
+
+/// A fence of nothing has passed: all fences of a device that computes at once are such. Thread-safety: a value; copies
+/// are the same fence. Ownership: shares its state, so that it may outlive the work. Errors: none; work that fails
+/// passes its fence, and says so elsewhere.
+class Fence {
+ public:
+  Fence() = default;
+  explicit Fence(std::shared_ptr<const FenceState> state) : state_(std::move(state)) {}
+  bool Passed() const { return state_ == nullptr || state_->Passed(); }
+  void Wait() const {
+    if (state_ != nullptr) state_->Wait();
+  }
+
+ private:
+  std::shared_ptr<const FenceState> state_;
+};
+
+}  // namespace swiftcache::engine::backend

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+// A step's streaming over shared memory: a load a layer, two layers ahead at most.
+//
+//   return std::make_unique<ShmSliceStream>(std::move(spec), loader);
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "engine/transport/shm_loader.h"
+#include "engine/transport/transport.h"
+
+namespace swiftcache::engine::transport {
+
+/// Thread-safety, errors: SliceStream's. Ownership: borrows the loader, which outlives it and its fences.
+class ShmSliceStream final : public SliceStream {
+ public:
+  ShmSliceStream(StreamSpec spec, ShmLoader& loader);
+  ~ShmSliceStream() override { (void)End(); }
+
+  backend::Fence Arrived(int64_t layer) override;
+  void Release(int64_t layer, const backend::Fence& read) override;
+  std::vector<kv::LeaseId> Lost() const override;
+  std::vector<kv::LeaseId> End() override;
+
+ private:
+  void Fetch(int64_t layer, const backend::Fence& after);
+
+  const StreamSpec spec_;
+  ShmLoader& loader_;
+  std::vector<ShmLoader::JobPtr> layers_;  // on their way, or there
+};
+
+}  // namespace swiftcache::engine::transport

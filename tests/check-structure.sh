@@ -1,0 +1,21 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# What the build does not refuse by itself: who touches bytes of a device, who names a backend, what is left of the
+# preprocessor. Prints each line that breaks a rule; exit code 1 where there is one.
+set -uo pipefail
+cd "$(dirname "$0")/.."
+code=0
+rule() {  # rule TEXT, with the offending lines on standard input
+  local lines; lines=$(cat)
+  [ -z "$lines" ] && return
+  printf '%s:\n%s\n' "$1" "$lines"
+  code=1
+}
+
+git grep -nE 'address_space\.h|AddressSpace' -- '*.h' '*.cc' ':!engine/backend' ':!engine/transport' ':!tests' |
+  rule 'only engine/backend and engine/transport turn a device address into a pointer'
+git grep -nE 'backend/(cpu|cuda)/|backend::(cpu|cuda)' -- '*.h' '*.cc' ':!engine/backend' ':!engine/transport' ':!services' ':!tests' |
+  rule 'above engine/backend and engine/transport only services names a backend'
+git grep -nE '^[[:space:]]*#[[:space:]]*(if|ifdef|ifndef|elif)\b' -- 'engine/*.h' 'engine/*.cc' 'broker/*.h' 'broker/*.cc' 'gateway/*.h' 'gateway/*.cc' 'services/*.h' 'services/*.cc' |
+  grep -vE 'HWY_TARGET|_ONCE$|ifndef (MADV|F_SEAL)_' | rule 'a variant is a file, not a preprocessor switch'
+exit $code

@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+// Streams of slices and stores, and the fences between them and a device.
+#include "engine/transport/shm_slice_stream.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <vector>
+
+#include "absl/synchronization/notification.h"
+#include "absl/time/clock.h"
+#include "tests/engine/transport/test_lease.h"
+#include "tests/engine/transport/transport_harness.h"
+
+namespace swiftcache::engine::transport {
+namespace {
+
+// A point in a device's work that a test decides about.
+struct Later final : backend::FenceState {
+  bool Passed() const override { return passed.HasBeenNotified(); }
+  void Wait() const override { passed.WaitForNotification(); }
+  absl::Notification passed;
+};
+
+class StreamTest : public testing::Test {
+ protected:
+  static constexpr int64_t kSlice = 4096, kLayers = 5;
+
+  StreamTest() {
+    (void)Lend(donor_, borrower_, kLease, 0, kLeaseBytes, kBlock);
+    for (const int64_t at : {0, 1})
+      EXPECT_EQ(borrower_.events.Fate(borrower_.Store(kLease, at * kBlock, Block(at), kBlock)), absl::OkStatus());
+  }
+  const std::byte* Block(int64_t i) const { return blocks_[i].data(); }
+  std::unique_ptr<SliceStream> Begin() {
+    StreamSpec spec{.num_layers = kLayers, .slice_bytes = kSlice};
+    for (const int64_t i : {0, 1}) {
+      spec.sources.push_back(
+          {kLease, i * kBlock, {At(slots_.data() + 2 * i * kSlice), At(slots_.data() + (2 * i + 1) * kSlice)}});
+    }
+    return borrower_.transport->BeginStream(std::move(spec));
+  }
+  bool IsThere(int64_t layer) const {
+    const auto same = [&](int64_t i) {
+      return std::memcmp(slots_.data() + (2 * i + layer % 2) * kSlice, Block(i) + layer * kSlice, kSlice) == 0;
+    };
+    return same(0) && same(1);
+  }
+
+  static constexpr int64_t kBlock = kLayers * kSlice;
+  ShmFolder folder_;
+  Node donor_{folder_, {.name = "donor"}}, borrower_{folder_, {.name = "borrower"}};
+  const std::vector<std::byte> blocks_[2] = {Pattern(kBlock, 1), Pattern(kBlock, 2)};
+  std::vector<std::byte> slots_ = std::vector<std::byte>(4 * kSlice);
+};
+
+TEST_F(StreamTest, LayersArriveInTheirSlotsAsThoseBeforeThemAreReleased) {
+  const auto stream = Begin();
+  for (int64_t layer = 0; layer < kLayers; ++layer) {
+    stream->Arrived(layer).Wait();
+    EXPECT_TRUE(stream->Arrived(layer).Passed());
+    EXPECT_TRUE(IsThere(layer)) << layer;
+    stream->Release(layer, {});
+  }
+  EXPECT_TRUE(stream->End().empty());
+}
+
+TEST_F(StreamTest, ASlotIsNotWrittenBeforeItsReaderIsDone) {
+  const auto stream = Begin();
+  const auto reading = std::make_shared<Later>();
+  stream->Arrived(0).Wait();
+  stream->Release(0, backend::Fence(reading));
+  stream->Arrived(1).Wait();
+  stream->Release(1, {});  // layer 3 has its slots, but comes behind layer 2
+  absl::SleepFor(absl::Milliseconds(20));
+  EXPECT_TRUE(IsThere(0));
+  EXPECT_FALSE(stream->Arrived(2).Passed());
+  reading->passed.Notify();
+  stream->Arrived(2).Wait();
+  EXPECT_TRUE(IsThere(2));
+  EXPECT_TRUE(stream->End().empty());
+}
+
+TEST_F(StreamTest, TheEndNamesALeaseThatChangedHandsWhileItWasStreamed) {
+  const auto stream = Begin();
+  stream->Arrived(1).Wait();
+  donor_.transport->Fence(kLease);
+  stream->Release(0, {});
+  EXPECT_THAT(stream->End(), testing::ElementsAre(kLease));
+}
+
+TEST_F(StreamTest, WhatHadArrivedBeforeTheFenceIsGood) {
+  const auto stream = Begin();
+  for (int64_t layer = 0; layer < kLayers; ++layer) {
+    stream->Arrived(layer).Wait();
+    stream->Release(layer, {});
+  }
+  donor_.transport->Fence(kLease);
+  EXPECT_TRUE(stream->End().empty());
+}
+
+TEST_F(StreamTest, AStoreBeginsAfterItsFence) {
+  const auto writing = std::make_shared<Later>();
+  std::vector<std::byte> block(kBlock, std::byte{1});
+  const StorePiece piece{kLease, 0, At(block.data()), kBlock};
+  const Ticket ticket = borrower_.transport->Store({&piece, 1}, backend::Fence(writing)).front();
+  absl::SleepFor(absl::Milliseconds(20));
+  std::fill(block.begin(), block.end(), std::byte{2});
+  writing->passed.Notify();
+  ASSERT_EQ(borrower_.events.Fate(ticket), absl::OkStatus());
+  EXPECT_EQ(std::memcmp(donor_.arena.base(), block.data(), kBlock), 0);
+}
+
+TEST_F(StreamTest, AStoreWhoseFenceDoesNotPassHoldsUpNobodyWhoEndsTheLease) {
+  const auto writing = std::make_shared<Later>();
+  const std::vector<std::byte> block(kBlock);
+  const StorePiece piece{kLease, 0, At(block.data()), kBlock};
+  const Ticket ticket = borrower_.transport->Store({&piece, 1}, backend::Fence(writing)).front();
+  borrower_.transport->Abandon(kLease);
+  writing->passed.Notify();
+  EXPECT_TRUE(absl::IsUnavailable(borrower_.events.Fate(ticket)));
+  borrower_.transport->Close(kLease);
+}
+
+}  // namespace
+}  // namespace swiftcache::engine::transport
