@@ -93,7 +93,7 @@ stage build-tsan built tsan tsan_tests && stage unit-tsan unit tsan -L tsan
 if $long; then  # every source includes its own header first, so short runs know already
   stage headers-compile-alone cmake --build --preset release --target all_verify_interface_header_sets
   stage simulation-of-other-seeds env SIM_FIRST_SEED=10001 SIM_SEEDS=200000 build/release/tests/sim_test --gtest_filter='*NoSeed*'
-  stage soak-of-other-seeds env SOAK_FIRST_SEED=1001 SOAK_SEEDS=10000 build/release/tests/engine_exec_sharing_soak_test --gtest_filter='*NoSeed*'
+  stage soak-of-other-seeds env SOAK_FIRST_SEED=1001 SOAK_SEEDS=20000 build/release/tests/engine_exec_sharing_soak_test --gtest_filter='*NoSeed*'
   leases_bench() {
     local code=0 what
     for what in 'longest --rounds 1' 'reclaim --rounds 20' 'stall --rounds 5'; do
@@ -105,6 +105,7 @@ if $long; then  # every source includes its own header first, so short runs know
   stage bench-of-leases leases_bench
   stage build-dev-warnings-are-errors built dev binaries unit_tests
 fi
+stage structure tests/check-structure.sh
 stage format tests/check-format.sh
 if ! grep -q avx512_bf16 /proc/cpuinfo; then skip "AVX-512 BF16 kernels" "this processor has no avx512_bf16"; fi
 echo "took $((SECONDS - started)) s"

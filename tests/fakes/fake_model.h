@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <cstring>
 #include <functional>
+#include <map>
 #include <set>
 #include <span>
 #include <vector>
@@ -49,6 +50,9 @@ struct FakeModelOptions {
   /// Where its device does what it is given, and what its addresses mean; null: at once, on the caller's thread.
   LateQueue* queue = nullptr;
   engine::backend::AddressSpace space = {};
+  /// A bug of such a device: words of leases are compared before their last read; the step's fence passes before the
+  /// last layer's KV is written; or before the logits are there.
+  enum class Bug { kNone, kChecksEarly, kWritesLate, kLogitsLate } bug = Bug::kNone;
 
   engine::backend::KvLayout layout() const { return {num_layers, num_kv_heads, head_dim, block_tokens, dtype}; }
 };
@@ -120,21 +124,26 @@ class FakeModel final : public engine::models::Model {
 
   engine::backend::Fence Run(const engine::models::ForwardBatch& batch, engine::backend::LayerGate* gate,
                              engine::models::ForwardResult& result) override {
+    using Bug = FakeModelOptions::Bug;
     result = {};
     queue().Submit([this, &batch, &result] { Begin(batch, result.status); });
+    if (options_.bug == Bug::kChecksEarly) Check(batch, result);
     for (int64_t layer = 0; layer < options_.num_layers && !result.cut_short; ++layer) {
       queue().Submit([this, &result, layer] { Write(layer, result.status); });
       if (gate != nullptr) queue().Submit([fence = gate->Arrived(layer)] { fence.Wait(); });
       queue().Submit([this, &result, layer] { Attend(layer, result.status); });
       if (gate != nullptr) result.cut_short = !gate->Read(layer, queue().Submitted());
     }
-    queue().Submit([&batch, &result] {
-      for (size_t i = 0; i < batch.checks.size(); ++i) {
-        if (!batch.checks[i].Holds()) result.changed.push_back(static_cast<int32_t>(i));
-      }
-    });
-    if (!result.cut_short) queue().Submit([this, &result] { Finish(result); });
-    return queue().Submitted();
+    if (options_.bug != Bug::kChecksEarly) Check(batch, result);
+    if (result.cut_short) return queue().Submitted();
+    logits_.resize(batch.logit_rows.size() * options_.vocab_size);
+    result.logits = logits_;
+    engine::backend::Fence done = queue().Submitted();
+    queue().Submit(
+        [this, status = &result.status, late = options_.bug == Bug::kLogitsLate] { Finish(late || status->ok()); });
+    if (options_.bug != Bug::kLogitsLate) done = queue().Submitted();
+    if (options_.bug == Bug::kWritesLate) queue().Submit([this] { WriteLate(); });
+    return done;
   }
 
  private:
@@ -144,6 +153,7 @@ class FakeModel final : public engine::models::Model {
 
   void Begin(const engine::models::ForwardBatch& batch, absl::Status& status) {
     batch_ = batch;
+    logit_rows_.assign(batch.logit_rows.begin(), batch.logit_rows.end());
     states_.clear();
     Point();
     CheckBatch();
@@ -182,18 +192,36 @@ class FakeModel final : public engine::models::Model {
       }
     });
   }
-  void WriteState(int64_t layer, size_t row, int64_t first_block, int64_t position) const {
-    WriteRow(KeyAddress(first_block, layer, position), FakeKey(states_[row], layer));
-    WriteRow(ValueAddress(first_block, layer, position), FakeValue(states_[row], layer));
+  void WriteState(int64_t layer, size_t row, int64_t first_block, int64_t position) {
+    const bool late = options_.bug == FakeModelOptions::Bug::kWritesLate && layer == options_.num_layers - 1;
+    const auto write = [&](std::byte* address, uint64_t word) {
+      if (late) {
+        unwritten_[address] = word;
+      } else {
+        WriteRow(address, word);
+      }
+    };
+    write(KeyAddress(first_block, layer, position), FakeKey(states_[row], layer));
+    write(ValueAddress(first_block, layer, position), FakeValue(states_[row], layer));
   }
-  void Finish(engine::models::ForwardResult& result) {
-    if (!result.status.ok()) return;
-    logits_.clear();
-    for (int32_t row : batch_.logit_rows) {
-      for (int64_t id = 0; id < options_.vocab_size; ++id) logits_.push_back(FakeLogit(states_[row], id));
+  void Check(const engine::models::ForwardBatch& batch, engine::models::ForwardResult& result) {
+    queue().Submit([&batch, &result] {
+      for (size_t i = 0; i < batch.checks.size(); ++i) {
+        if (!batch.checks[i].Holds()) result.changed.push_back(static_cast<int32_t>(i));
+      }
+    });
+  }
+  void Finish(bool ok) {
+    if (!ok) return;
+    auto logit = logits_.begin();
+    for (int32_t row : logit_rows_) {
+      for (int64_t id = 0; id < options_.vocab_size; ++id) *logit++ = FakeLogit(states_[row], id);
     }
     if (options_.on_logits) options_.on_logits(std::span(logits_));
-    result.logits = logits_;
+  }
+  void WriteLate() {
+    for (const auto& [address, word] : unwritten_) WriteRow(const_cast<std::byte*>(address), word);
+    unwritten_.clear();
   }
 
   void Point() {
@@ -221,6 +249,7 @@ class FakeModel final : public engine::models::Model {
     }
   }
   uint64_t ReadRow(const std::byte* row) const {
+    if (const auto unwritten = unwritten_.find(row); unwritten != unwritten_.end()) return unwritten->second;
     uint64_t word = 0, part = 0, damage = 0;
     std::memcpy(&word, row, 8);
     for (int64_t i = 1; i < layout().row_bytes() / 8; ++i) {
@@ -252,9 +281,11 @@ class FakeModel final : public engine::models::Model {
     const engine::backend::StreamedBlock* slots;  // null: not streamed
   };
   LateQueue at_once_{{}};
+  std::map<const std::byte*, uint64_t> unwritten_;  // only with Bug::kWritesLate
   engine::models::ForwardBatch batch_;
   std::vector<Block> blocks_;     // of all sequences, one after the other
   std::vector<uint64_t> states_;  // one a row
+  std::vector<int32_t> logit_rows_;
   std::vector<float> logits_;
   int64_t steps_ = 0;
 };

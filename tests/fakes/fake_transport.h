@@ -162,13 +162,17 @@ class FakeTransport final : public Transport {
    public:
     Stream(FakeTransport& transport, StreamSpec spec) : state_(std::make_shared<State>(transport, std::move(spec))) {
       ++state_->transport.streams_;
+      for (int64_t layer = 0; layer < 2 && transport.early_slots; ++layer) state_->Arrive(layer);
     }
     ~Stream() override {
       (void)End();
       --state_->transport.streams_;
     }
     backend::Fence Arrived(int64_t layer) override { return backend::Fence(std::make_shared<Arrival>(state_, layer)); }
-    void Release(int64_t layer, const backend::Fence& read) override { state_->read[layer] = read; }
+    void Release(int64_t layer, const backend::Fence& read) override {
+      state_->read[layer] = read;
+      if (state_->transport.early_slots) state_->Arrive(layer + 2);
+    }
     std::vector<kv::LeaseId> Lost() const override { return state_->lost; }
     std::vector<kv::LeaseId> End() override { return state_->lost; }
 
@@ -176,7 +180,7 @@ class FakeTransport final : public Transport {
     struct State {
       State(FakeTransport& transport, StreamSpec spec) : transport(transport), spec(std::move(spec)) {}
       void Arrive(int64_t layer) {
-        if (layer < arrived) return;
+        if (layer < arrived || layer >= spec.num_layers) return;
         arrived = layer + 1;
         if (transport.on_await) transport.on_await();
         if (layer >= 2 && !transport.early_slots) read.at(layer - 2).Wait();

@@ -25,13 +25,19 @@ class LateKvMemory final : public engine::backend::KvMemory {
 
   LateKvMemory(int64_t bytes, LateQueue* queue, engine::backend::AddressSpace space)
       : bytes_(bytes), queue_(*queue), space_(space) {}
+  ~LateKvMemory() override { queue_.Submitted().Wait(); }
 
   engine::backend::DeviceAddress base() const override { return space_.Of(bytes_.data()); }
   int64_t bytes() const override { return static_cast<int64_t>(bytes_.size()); }
   engine::backend::Fence Zero(std::span<const engine::backend::ByteRange> ranges) override {
-    queue_.Submit([this, ranges = std::vector(ranges.begin(), ranges.end())] {
+    const auto zero = [this, ranges = std::vector(ranges.begin(), ranges.end())] {
       for (const auto& range : ranges) std::memset(At(range.begin, range.bytes), 0, range.bytes);
-    });
+    };
+    if (zeroes_late) {
+      queue_.SubmitBehind(3, zero);
+    } else {
+      queue_.Submit(zero);
+    }
     return queue_.Submitted();
   }
   engine::backend::Fence Copy(std::span<const engine::backend::ByteMove> moves) override {
@@ -40,6 +46,9 @@ class LateKvMemory final : public engine::backend::KvMemory {
     });
     return queue_.Submitted();
   }
+  /// Plants a bug: a block is zeroed when its new owner has written already.
+  bool zeroes_late = false;
+
   /// For whoever plays the hardware.
   std::byte* host() { return bytes_.data(); }
 

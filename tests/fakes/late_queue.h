@@ -53,6 +53,11 @@ class LateQueue {
     ++submitted_;
     changed_.notify_all();
   }
+  /// Plants a bug, with kLockStep: what is given comes out of its order, after `others` of what is given later.
+  void SubmitBehind(int64_t others, std::function<void()> work) {
+    late_ = std::move(work);
+    late_at_ = submitted_ + others;
+  }
   engine::backend::Fence Submitted() {
     if (options_.pace == Pace::kAtOnce) return {};
     std::lock_guard lock(mutex_);
@@ -89,6 +94,7 @@ class LateQueue {
     work_.pop_front();
     running_ = true;  // what it runs may let time pass, too
     work();
+    if (late_ && done_ >= late_at_) std::exchange(late_, nullptr)();
     running_ = false;
     ++done_;
   }
@@ -115,6 +121,8 @@ class LateQueue {
   std::deque<std::function<void()>> work_;
   int64_t submitted_ = 0, done_ = 0;
   bool running_ = false, stopping_ = false;
+  std::function<void()> late_;
+  int64_t late_at_ = 0;
   std::thread thread_;
 };
 

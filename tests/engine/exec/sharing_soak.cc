@@ -24,6 +24,10 @@ SharingSoak::SharingSoak(const SoakOptions& options, SoakTally& tally)
   model_ = {.num_layers = chance_.Between(2, 4), .vocab_size = kVocab, .block_tokens = chance_.Between(1, 4)};
   model_.queue = &queue_;
   if (options.late) model_.space = backend::AddressSpace(LateKvMemory::kTurnedBits);
+  using Bug = FakeModelOptions::Bug;
+  if (options.bug == ReaderBug::kWordsComparedEarly) model_.bug = Bug::kChecksEarly;
+  if (options.bug == ReaderBug::kStoredEarly) model_.bug = Bug::kWritesLate;
+  if (options.bug == ReaderBug::kTokensReadEarly) model_.bug = Bug::kLogitsLate;
   model_.on_step = [this](const FakeStep&) {
     EnterLayer(kGathered);
     return absl::OkStatus();
@@ -45,11 +49,13 @@ SharingSoak::SharingSoak(const SoakOptions& options, SoakTally& tally)
       SoakPeers::Options{.num_blocks = num_blocks_, .block_bytes = block_bytes, .scrubbed = engine_.scrub_on_return},
       chance_, tally_);
   peers_->transport().space = model_.space;
+  peers_->transport().early_slots = options.bug == ReaderBug::kSlotsReusedEarly;
   peers_->transport().on_await = [this] {
     if (layer_ == kNoStep) ++tally_.fetches;
     Meanwhile();
   };
   auto memory = std::make_unique<LateKvMemory>(num_blocks_ * block_bytes, &queue_, model_.space);
+  memory->zeroes_late = options.bug == ReaderBug::kZeroedLate;
   peers_->Start(memory->host());
   metrics_ = std::make_unique<EngineMetrics>(registry_, EngineMetrics::Geometry{model_.block_tokens, num_blocks_});
   loop_ = std::make_unique<StepLoop>(engine_, model_.layout(), std::make_unique<FakeModel>(model_), std::move(memory),
@@ -196,7 +202,7 @@ void SharingSoak::Meanwhile() {
 void SharingSoak::TellReaders() {
   bool tell = true;
   switch (options_.bug) {
-    case ReaderBug::kNone:
+    default:
       break;
     case ReaderBug::kNoGenerationCheck:
       tell = false;

@@ -21,17 +21,23 @@ std::optional<uint64_t> FromEnvironment(const char* name) {
   return std::strtoull(value, nullptr, 10);
 }
 
-class SharingSoakTest : public testing::TestWithParam<StreamMode> {
+struct Setting {
+  const char* name;
+  StreamMode stream;
+  bool late;
+};
+
+class SharingSoakTest : public testing::TestWithParam<Setting> {
  protected:
   void SetUp() override { FLAGS_minloglevel = google::GLOG_FATAL; }  // losing leases is the daily work here
   void TearDown() override { FLAGS_minloglevel = google::GLOG_INFO; }
 
   std::string RunOne(uint64_t seed, ReaderBug bug, SoakTally& tally) const {
-    return SharingSoak({.seed = seed, .bug = bug, .stream = GetParam()}, tally).Run();
+    return SharingSoak({.seed = seed, .bug = bug, .stream = GetParam().stream, .late = GetParam().late}, tally).Run();
   }
-  void ExpectNoticed(ReaderBug bug) const {
+  void ExpectNoticed(ReaderBug bug, uint64_t num_seeds = 1000) const {
     SoakTally tally;
-    for (uint64_t seed = 1; seed <= 1000; ++seed) {
+    for (uint64_t seed = 1; seed <= num_seeds; ++seed) {
       const std::string wrong = RunOne(seed, bug, tally);
       if (wrong.empty()) continue;
       std::cout << "noticed by seed " << seed << ": " << wrong << "\n";
@@ -42,11 +48,15 @@ class SharingSoakTest : public testing::TestWithParam<StreamMode> {
   }
 };
 
-INSTANTIATE_TEST_SUITE_P(BothWays, SharingSoakTest, testing::Values(StreamMode::kInPlace, StreamMode::kLsc),
-                         [](const auto& info) { return info.param == StreamMode::kLsc ? "Streamed" : "InPlace"; });
+INSTANTIATE_TEST_SUITE_P(AllWays, SharingSoakTest,
+                         testing::Values(Setting{"InPlace", StreamMode::kInPlace, false},
+                                         Setting{"Streamed", StreamMode::kLsc, false},
+                                         Setting{"LateInPlace", StreamMode::kInPlace, true},
+                                         Setting{"LateStreamed", StreamMode::kLsc, true}),
+                         [](const auto& info) { return info.param.name; });
 
 TEST_P(SharingSoakTest, NoSeedHasAWrongTokenOrLeavesAnythingBehind) {
-  const uint64_t num_seeds = FromEnvironment("SOAK_SEEDS").value_or(300);
+  const uint64_t num_seeds = FromEnvironment("SOAK_SEEDS").value_or(GetParam().late ? 1000 : 300);
   const uint64_t first = FromEnvironment("SOAK_FIRST_SEED").value_or(1);
   SoakTally tally;
   for (uint64_t seed = first; seed < first + num_seeds; ++seed) {
@@ -82,6 +92,23 @@ TEST_P(SharingSoakTest, ARunIsTheSameAgain) {
 TEST_P(SharingSoakTest, AReaderThatIgnoresTheGenerationIsNoticed) { ExpectNoticed(ReaderBug::kNoGenerationCheck); }
 TEST_P(SharingSoakTest, AReaderWhoseFirstCheckIsItsLastIsNoticed) { ExpectNoticed(ReaderBug::kOnlyFirstCheck); }
 TEST_P(SharingSoakTest, AMoverThatIgnoresTheGenerationIsNoticed) { ExpectNoticed(ReaderBug::kMovesUnchecked); }
+
+class LateSoakTest : public SharingSoakTest {};
+INSTANTIATE_TEST_SUITE_P(InPlace, LateSoakTest, testing::Values(Setting{"InPlace", StreamMode::kInPlace, true}),
+                         [](const auto& info) { return info.param.name; });
+class LateStreamSoakTest : public SharingSoakTest {};
+INSTANTIATE_TEST_SUITE_P(Streamed, LateStreamSoakTest, testing::Values(Setting{"Streamed", StreamMode::kLsc, true}),
+                         [](const auto& info) { return info.param.name; });
+
+TEST_P(LateSoakTest, WordsThatAreComparedBeforeTheLastReadAreNoticed) {
+  ExpectNoticed(ReaderBug::kWordsComparedEarly, 300);
+}
+TEST_P(LateSoakTest, AStoreThatBeginsBeforeItsLayerWasWrittenIsNoticed) { ExpectNoticed(ReaderBug::kStoredEarly, 300); }
+TEST_P(LateStreamSoakTest, ASlotThatIsUsedAgainBeforeItsReaderIsDoneIsNoticed) {
+  ExpectNoticed(ReaderBug::kSlotsReusedEarly, 300);
+}
+TEST_P(LateSoakTest, ATokenThatIsReadBeforeItWasComputedIsNoticed) { ExpectNoticed(ReaderBug::kTokensReadEarly, 300); }
+TEST_P(LateSoakTest, ABlockThatIsZeroedAfterItsNewOwnerWroteIsNoticed) { ExpectNoticed(ReaderBug::kZeroedLate, 300); }
 
 }  // namespace
 }  // namespace swiftcache::engine::exec
