@@ -97,7 +97,10 @@ absl::StatusOr<SampledToken> Sampler::Sample(std::span<const float> logits, cons
 std::span<const float> Sampler::Penalised(std::span<const float> logits, const SamplingState& state) {
   if (!state.has_penalties()) return logits;
   penalised_.assign(logits.begin(), logits.end());
-  state.Penalise(penalised_);
+  for (const SeenToken& seen : state.seen()) {
+    if (seen.id < 0 || seen.id >= static_cast<int64_t>(logits.size())) continue;
+    penalised_[seen.id] = PenalisedLogit(logits[seen.id], seen, state.params());
+  }
   return penalised_;
 }
 

@@ -8,19 +8,13 @@
 
 #include <cstdint>
 #include <span>
-#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "engine/sample/sampled_token.h"
 #include "engine/sample/sampling_state.h"
 
 namespace swiftcache::engine::sample {
-
-struct SampledToken {
-  int32_t token_id = 0;
-  float logprob = 0;                                // set only where log-probabilities were asked for
-  std::vector<std::pair<int32_t, float>> top = {};  // id and log-probability, most probable first
-};
 
 /// Chooses tokens. Order of the rules, as in vLLM: penalties, temperature, min-p, top-k, top-p (over what top-k left).
 /// Where values tie, the lowest id comes first. Log-probabilities are those of the logits as the model gave them. NaN

@@ -1,29 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/sample/sampling_state.h"
 
+#include <algorithm>
+
 namespace swiftcache::engine::sample {
 
 SamplingState::SamplingState(const SamplingParams& params, int32_t continuation, std::span<const int32_t> prompt)
     : params_(params), continuation_(continuation) {
-  if (repeats()) seen_.insert(prompt.begin(), prompt.end());
+  if (!repeats()) return;
+  std::vector<int32_t> ids(prompt.begin(), prompt.end());
+  std::sort(ids.begin(), ids.end());
+  ids.erase(std::unique(ids.begin(), ids.end()), ids.end());
+  for (int32_t id : ids) seen_.push_back({.id = id});
 }
 
 void SamplingState::Observe(int32_t token) {
-  if (repeats()) seen_.insert(token);
-  if (counts()) ++occurrences_[token];
-}
-
-void SamplingState::Penalise(std::span<float> logits) const {
-  const auto inside = [&logits](int32_t id) { return id >= 0 && id < static_cast<int64_t>(logits.size()); };
-  for (int32_t id : seen_) {
-    if (!inside(id)) continue;
-    float& logit = logits[id];
-    logit = logit > 0 ? logit / params_.repetition_penalty : logit * params_.repetition_penalty;
-  }
-  for (const auto& [id, count] : occurrences_) {
-    if (!inside(id)) continue;
-    logits[id] -= params_.frequency_penalty * static_cast<float>(count) + params_.presence_penalty;
-  }
+  if (!has_penalties()) return;
+  auto at = std::lower_bound(seen_.begin(), seen_.end(), token,
+                             [](const SeenToken& seen, int32_t id) { return seen.id < id; });
+  if (at == seen_.end() || at->id != token) at = seen_.insert(at, {.id = token});
+  ++at->occurrences;
 }
 
 }  // namespace swiftcache::engine::sample

@@ -3,30 +3,42 @@
 //
 //   SamplingState state(params, /*continuation=*/0, prompt);
 //   state.Observe(token);
+//   for (const SeenToken& seen : state.seen()) logits[seen.id] = PenalisedLogit(logits[seen.id], seen, params);
 #pragma once
 
 #include <cstdint>
 #include <span>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
-#include "absl/container/flat_hash_set.h"
 #include "engine/sample/sampling_params.h"
 
 namespace swiftcache::engine::sample {
 
-/// Penalties are vLLM's: repetition over prompt and output (divides positive logits, multiplies negative ones),
-/// presence and frequency over the output alone (subtracted). Thread-safety: none. Ownership: a value. Errors: none;
-/// parameters were validated, ids outside the logits are ignored.
+/// A token whose logit the penalties change.
+struct SeenToken {
+  int32_t id = 0;
+  int32_t occurrences = 0;  // in the output; 0: in the prompt alone
+};
+
+/// What penalties make of the logit of a token that was seen. They are vLLM's: repetition over prompt and output
+/// (divides positive logits, multiplies negative ones), then presence and frequency over the output alone (subtracted).
+inline float PenalisedLogit(float logit, const SeenToken& seen, const SamplingParams& params) {
+  logit = logit > 0 ? logit / params.repetition_penalty : logit * params.repetition_penalty;
+  if (seen.occurrences == 0) return logit;
+  return logit - (params.frequency_penalty * static_cast<float>(seen.occurrences) + params.presence_penalty);
+}
+
+/// Thread-safety: none. Ownership: a value. Errors: none; parameters were validated.
 class SamplingState {
  public:
   SamplingState(const SamplingParams& params, int32_t continuation, std::span<const int32_t> prompt);
 
-  /// A token of the output, once each.
+  /// A token of the output, once each. Costs a search, and a move of what lies behind a token not seen before.
   void Observe(int32_t token);
 
-  /// Changes the logits of the tokens seen. logits: [vocab].
-  void Penalise(std::span<float> logits) const;
+  /// The tokens to be penalised, by ascending id, each once; ids may lie outside the logits. Valid until the next
+  /// Observe. Plain and in order, so that a device takes it by one copy and a part of the vocabulary finds its own part.
+  std::span<const SeenToken> seen() const { return seen_; }
 
   bool has_penalties() const { return repeats() || counts(); }
   const SamplingParams& params() const { return params_; }
@@ -38,8 +50,7 @@ class SamplingState {
 
   SamplingParams params_;
   int32_t continuation_;
-  absl::flat_hash_set<int32_t> seen_;                  // prompt and output; only with a repetition penalty
-  absl::flat_hash_map<int32_t, int64_t> occurrences_;  // output; only with presence or frequency penalty
+  std::vector<SeenToken> seen_;  // the prompt's only with a repetition penalty; empty without penalties
 };
 
 }  // namespace swiftcache::engine::sample
