@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <span>
 #include <string>
@@ -71,6 +72,15 @@ class LateBackend final : public engine::backend::Backend {
   absl::Status Attention(int64_t layer, const engine::backend::Buffer& qkv, engine::backend::Buffer& out) override {
     return Later([this, layer, &qkv, &out] { return backend_->Attention(layer, qkv, out); });
   }
+  absl::Status Sample(const engine::backend::Buffer& logits, std::span<const engine::backend::SampleRow> rows,
+                      std::span<engine::backend::Sampled> out) override {
+    auto wanted = std::make_shared<Wanted>();
+    wanted->rows.assign(rows.begin(), rows.end());
+    for (auto& row : wanted->rows) {
+      row.seen = wanted->seen.emplace_back(row.seen.begin(), row.seen.end());
+    }
+    return Later([this, wanted, &logits, out] { return backend_->Sample(logits, wanted->rows, out); });
+  }
   void WaitFor(const engine::backend::Fence& fence) override {
     queue_.Submit([fence] { fence.Wait(); });
   }
@@ -84,6 +94,10 @@ class LateBackend final : public engine::backend::Backend {
     std::vector<std::vector<engine::backend::DeviceAddress>> blocks;
     std::vector<engine::backend::StepSequence> sequences;
     std::vector<engine::backend::StreamedBlock> streamed;
+  };
+  struct Wanted {
+    std::vector<engine::backend::SampleRow> rows;
+    std::deque<std::vector<engine::sample::SeenToken>> seen;
   };
   engine::backend::Backend& Idle() {
     queue_.Submitted().Wait();

@@ -16,6 +16,8 @@
 #include "engine/backend/cpu/linear.h"
 #include "engine/backend/cpu/memory.h"
 #include "engine/backend/cpu/packed_matrix.h"
+#include "engine/backend/cpu/sampler.h"
+#include "engine/backend/cpu/sampling_kernels.h"
 #include "engine/backend/cpu/thread_pool.h"
 
 namespace swiftcache::engine::backend::cpu {
@@ -31,7 +33,8 @@ class CpuBackend final : public Backend {
         linear_(KernelsFor(isa_), precision_, pool_),
         attention_({options.attention, options.kv, options.inverse_frequencies, options.max_rows, options.precision,
                     options.space},
-                   KernelsFor(isa_), pool_) {}
+                   KernelsFor(isa_), pool_),
+        sampler_(SamplingKernelsFor(isa_), pool_) {}
 
   absl::Status Reserve() { return attention_.Reserve(); }
 
@@ -94,6 +97,10 @@ class CpuBackend final : public Backend {
     return absl::OkStatus();
   }
 
+  absl::Status Sample(const Buffer& logits, std::span<const SampleRow> rows, std::span<Sampled> out) override {
+    return sampler_.Sample(AsHost(logits), rows, out);
+  }
+
   void WaitFor(const Fence& fence) override { fence.Wait(); }
   Fence Submitted() override { return {}; }
   absl::Status CheckWords(std::span<const WordCheck> checks, std::vector<int32_t>& changed) override {
@@ -111,6 +118,7 @@ class CpuBackend final : public Backend {
   WeightArena arena_;
   cpu::Linear linear_;
   PagedAttention attention_;
+  Sampler sampler_;
 };
 
 absl::Status Check(const CpuBackendOptions& o) {
