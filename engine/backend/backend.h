@@ -11,7 +11,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -23,19 +22,14 @@
 #include "engine/backend/kv_layout.h"
 #include "engine/backend/sampling.h"
 #include "engine/backend/step.h"
+#include "engine/backend/weight_report.h"
+#include "engine/backend/weight_source.h"
 
 namespace swiftcache::engine::backend {
 
 /// How weights lie in memory and what enters a product. kBf16: bf16 weights; activations are rounded to bf16 where the
 /// device multiplies bf16, and stay f32 elsewhere. kF32: f32 both. Sums are f32 always.
 enum class Precision { kBf16, kF32 };
-
-/// Rows of a matrix to be packed. `read_row(r, out)` writes f32 [cols]; called from several threads at once.
-struct RowSource {
-  int64_t rows = 0;
-  int64_t cols = 0;
-  std::function<void(int64_t row, float* out)> read_row;
-};
 
 /// A weight matrix [rows = outputs][cols = inputs] in the backend's own layout. Immutable.
 class Matrix {
@@ -101,11 +95,14 @@ class Backend {
   virtual ~Backend() = default;
   virtual std::string name() const = 0;  // "cpu/avx512_bf16"
 
-  /// The sources' rows, stacked. All have the same number of columns.
-  virtual absl::StatusOr<std::unique_ptr<Matrix>> PackMatrix(std::span<const RowSource> stacked) = 0;
+  /// The sources' rows, stacked. All have the same number of columns. The sources are borrowed for the call.
+  virtual absl::StatusOr<std::unique_ptr<Matrix>> PackMatrix(std::span<const WeightSource> stacked) = 0;
+  /// Vectors [1][cols], one after the other, as f32.
+  virtual absl::StatusOr<std::unique_ptr<Buffer>> UploadVector(std::span<const WeightSource> parts) = 0;
+  /// Of every matrix packed so far.
+  virtual const WeightReport& weights() const = 0;
   /// Zeroes.
   virtual absl::StatusOr<std::unique_ptr<Buffer>> Allocate(int64_t rows, int64_t cols) = 0;
-  virtual absl::StatusOr<std::unique_ptr<Buffer>> UploadVector(std::span<const float> values) = 0;
   /// The first `rows` rows as f32 [rows][cols] without gaps, valid until the buffer is next written. The buffer's
   /// contents are unspecified afterwards.
   virtual absl::StatusOr<std::span<const float>> Download(Buffer& buffer, int64_t rows) = 0;

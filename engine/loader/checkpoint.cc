@@ -21,7 +21,7 @@ namespace {
 
 class GgufWeights final : public Weights {
  public:
-  GgufWeights(MappedFile file, std::map<std::string, TensorView> tensors) : file_(std::move(file)) {
+  GgufWeights(MappedFile file, std::map<std::string, backend::WeightSource> tensors) : file_(std::move(file)) {
     tensors_ = std::move(tensors);
   }
 

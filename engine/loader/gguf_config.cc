@@ -2,12 +2,12 @@
 #include "engine/loader/gguf_config.h"
 
 #include <algorithm>
+#include <cstring>
 #include <optional>
 #include <string>
 #include <string_view>
 
 #include "common/base/status_macros.h"
-#include "engine/loader/dequantize.h"
 #include "engine/loader/errors.h"
 
 namespace swiftcache::engine::loader {
@@ -137,12 +137,12 @@ class ConfigReader {
     if (it == gguf_.tensors().end()) return absl::OkStatus();
     const GgufTensor& tensor = it->second;
     const int64_t wanted = config_.head_dim / 2;
-    if (tensor.dims.size() != 1 || tensor.dims[0] != wanted || tensor.type != TensorType::kF32) {
-      return Malformed(metadata_.file(), "tensor rope_freqs.weight: found ", NameOf(tensor.type), " [", tensor.dims[0],
-                       tensor.dims.size() > 1 ? ", ..." : "", "], want F32 [", wanted, "]");
+    if (tensor.dims.size() != 1 || tensor.dims[0] != wanted || tensor.format != backend::WeightFormat::kF32) {
+      return Malformed(metadata_.file(), "tensor rope_freqs.weight: found ", NameOf(tensor.format), " [",
+                       tensor.dims[0], tensor.dims.size() > 1 ? ", ..." : "", "], want F32 [", wanted, "]");
     }
     config_.rope_freq_factors.resize(static_cast<size_t>(wanted));
-    DequantizeRow(tensor.type, tensor.data.data(), wanted, config_.rope_freq_factors.data());
+    std::memcpy(config_.rope_freq_factors.data(), tensor.data.data(), static_cast<size_t>(wanted) * sizeof(float));
     return absl::OkStatus();
   }
 

@@ -8,10 +8,12 @@
 
 #include "common/base/status_macros.h"
 #include "common/base/units.h"
-#include "engine/loader/dequantize.h"
 #include "engine/loader/errors.h"
 
 namespace swiftcache::engine::loader {
+
+using backend::WeightFormat;
+
 namespace {
 
 constexpr int64_t kMinInfoBytes = 8 + 4 + 8 + 4 + 8;  // name length, dims count, one dim, type, offset
@@ -20,37 +22,37 @@ constexpr int64_t kMaxAlignment = 65536;
 
 struct TensorInfo {
   std::string name;
-  TensorType type = TensorType::kF32;
+  WeightFormat format = WeightFormat::kF32;
   std::vector<int64_t> dims;
   uint64_t offset = 0;      // in the data section
   int64_t info_offset = 0;  // in the file, for messages
 };
 
 // GGML's numbers.
-std::optional<TensorType> TypeOf(uint32_t number) {
+std::optional<WeightFormat> FormatOf(uint32_t number) {
   switch (number) {
     case 0:
-      return TensorType::kF32;
+      return WeightFormat::kF32;
     case 1:
-      return TensorType::kF16;
+      return WeightFormat::kF16;
     case 2:
-      return TensorType::kQ4_0;
+      return WeightFormat::kQ4_0;
     case 3:
-      return TensorType::kQ4_1;
+      return WeightFormat::kQ4_1;
     case 6:
-      return TensorType::kQ5_0;
+      return WeightFormat::kQ5_0;
     case 7:
-      return TensorType::kQ5_1;
+      return WeightFormat::kQ5_1;
     case 8:
-      return TensorType::kQ8_0;
+      return WeightFormat::kQ8_0;
     case 12:
-      return TensorType::kQ4_K;
+      return WeightFormat::kQ4_K;
     case 13:
-      return TensorType::kQ5_K;
+      return WeightFormat::kQ5_K;
     case 14:
-      return TensorType::kQ6_K;
+      return WeightFormat::kQ6_K;
     case 30:
-      return TensorType::kBf16;
+      return WeightFormat::kBf16;
     default:
       return std::nullopt;
   }
@@ -93,23 +95,23 @@ absl::StatusOr<TensorInfo> ReadInfo(ByteReader& reader) {
   info.name = std::string(name);
   ASSIGN_OR_RETURN(info.dims, ReadDims(reader, info.name));
   ASSIGN_OR_RETURN(const uint32_t number, reader.Read<uint32_t>("tensor type"));
-  const std::optional<TensorType> type = TypeOf(number);
-  if (!type) {
+  const std::optional<WeightFormat> format = FormatOf(number);
+  if (!format) {
     return Unsupported(reader.file(), "offset ", reader.offset() - 4, ": tensor ", Quoted(info.name),
                        " has GGML type number ", number,
                        ", want F32 F16 BF16 Q8_0 Q4_0 Q4_1 Q5_0 Q5_1 Q4_K Q5_K or Q6_K");
   }
-  info.type = *type;
+  info.format = *format;
   ASSIGN_OR_RETURN(info.offset, reader.Read<uint64_t>("tensor offset"));
   return info;
 }
 
 // Bytes of the tensor's data, checked against overflow and against its type's block.
 absl::StatusOr<int64_t> DataBytes(const std::string& file, const TensorInfo& info) {
-  const BlockShape block = BlockOf(info.type);
+  const backend::WeightBlock& block = BlockOf(info.format);
   if (info.dims[0] % block.elements != 0) {
-    return Malformed(file, "offset ", info.info_offset, ": tensor ", Quoted(info.name), " of type ", NameOf(info.type),
-                     " has rows of ", info.dims[0], ", want a multiple of ", block.elements);
+    return Malformed(file, "offset ", info.info_offset, ": tensor ", Quoted(info.name), " of type ",
+                     NameOf(info.format), " has rows of ", info.dims[0], ", want a multiple of ", block.elements);
   }
   std::optional<int64_t> bytes = CheckedMul(info.dims[0] / block.elements, block.bytes);
   for (size_t i = 1; i < info.dims.size() && bytes; ++i) bytes = CheckedMul(*bytes, info.dims[i]);
@@ -131,7 +133,7 @@ absl::StatusOr<GgufTensor> Place(const std::string& file, const TensorInfo& info
     return Malformed(file, "offset ", info.info_offset, ": tensor ", Quoted(info.name), " wants ", size,
                      " bytes at data offset ", info.offset, ", found a data section of ", data.size(), " bytes");
   }
-  return GgufTensor{info.type, info.dims, data.subspan(info.offset, static_cast<size_t>(size))};
+  return GgufTensor{info.format, info.dims, data.subspan(info.offset, static_cast<size_t>(size))};
 }
 
 absl::Status CheckNoOverlap(const std::string& file, const std::map<std::string, GgufTensor, std::less<>>& tensors) {

@@ -17,14 +17,14 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "engine/backend/weight_source.h"
 #include "engine/loader/gguf_metadata.h"
-#include "engine/loader/weights.h"
 
 namespace swiftcache::engine::loader {
 
 /// A tensor's place. dims: the fastest one first ([cols, rows] of a matrix). Its bytes are inside the file.
 struct GgufTensor {
-  TensorType type = TensorType::kF32;
+  backend::WeightFormat format = backend::WeightFormat::kF32;
   std::vector<int64_t> dims;
   std::span<const std::byte> data;
 };

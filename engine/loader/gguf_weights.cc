@@ -7,24 +7,14 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_join.h"
 #include "common/base/status_macros.h"
-#include "engine/loader/dequantize.h"
 #include "engine/loader/errors.h"
 #include "engine/loader/weight_plan.h"
 
 namespace swiftcache::engine::loader {
-namespace {
 
-// llama's files store the rows of a head as rope's pairs (2i, 2i + 1); Hugging Face keeps i and i + head_dim / 2.
-std::vector<int64_t> UnpairRows(int64_t heads, int64_t head_dim) {
-  std::vector<int64_t> order;
-  order.reserve(static_cast<size_t>(heads * head_dim));
-  for (int64_t head = 0; head < heads; ++head) {
-    for (int64_t part = 0; part < 2; ++part) {
-      for (int64_t i = 0; i < head_dim / 2; ++i) order.push_back(head * head_dim + 2 * i + part);
-    }
-  }
-  return order;
-}
+using backend::WeightSource;
+
+namespace {
 
 absl::Status CheckShape(const std::string& file, const WantedTensor& wanted, const GgufTensor& tensor) {
   const std::vector<int64_t> shape =
@@ -46,8 +36,8 @@ absl::Status RefuseUnknown(const GgufFile& gguf, const std::set<std::string>& kn
 
 }  // namespace
 
-absl::StatusOr<std::map<std::string, TensorView>> ViewGgufTensors(const GgufFile& gguf, const ModelConfig& config) {
-  std::map<std::string, TensorView> views;
+absl::StatusOr<std::map<std::string, WeightSource>> ViewGgufTensors(const GgufFile& gguf, const ModelConfig& config) {
+  std::map<std::string, WeightSource> sources;
   std::set<std::string> known;
   RETURN_IF_ERROR(ForEachWanted(config, [&](const WantedTensor& wanted) -> absl::Status {
     const auto it = gguf.tensors().find(wanted.gguf_name);
@@ -57,22 +47,21 @@ absl::StatusOr<std::map<std::string, TensorView>> ViewGgufTensors(const GgufFile
     }
     const GgufTensor& tensor = it->second;
     RETURN_IF_ERROR(CheckShape(gguf.file(), wanted, tensor));
-    const BlockShape block = BlockOf(tensor.type);
-    TensorView view{.type = tensor.type,
-                    .rows = wanted.rows,
-                    .cols = wanted.cols,
-                    .row_bytes = wanted.cols / block.elements * block.bytes,
-                    .data = tensor.data.data(),
-                    .row_order = {}};
-    if (wanted.rotary_heads > 0 && config.architecture == Architecture::kLlama) {
-      view.row_order = UnpairRows(wanted.rotary_heads, config.head_dim);
+    WeightSource source{.format = tensor.format,
+                        .data = tensor.data.data(),
+                        .rows = wanted.rows,
+                        .cols = wanted.cols,
+                        .row_bytes = RowBytes(tensor.format, wanted.cols)};
+    if (wanted.rotary && config.architecture == Architecture::kLlama) {
+      source.row_order = backend::RowOrder::kRopePairs;
+      source.head_dim = config.head_dim;
     }
-    views.emplace(wanted.hf_name, std::move(view));
+    sources.emplace(wanted.hf_name, source);
     known.insert(wanted.gguf_name);
     return absl::OkStatus();
   }));
   RETURN_IF_ERROR(RefuseUnknown(gguf, known));
-  return views;
+  return sources;
 }
 
 }  // namespace swiftcache::engine::loader

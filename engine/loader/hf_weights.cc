@@ -10,7 +10,6 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_join.h"
 #include "common/base/status_macros.h"
-#include "engine/loader/dequantize.h"
 #include "engine/loader/errors.h"
 #include "engine/loader/json_document.h"
 #include "engine/loader/mapped_file.h"
@@ -18,6 +17,9 @@
 #include "engine/loader/weight_plan.h"
 
 namespace swiftcache::engine::loader {
+
+using backend::WeightSource;
+
 namespace {
 
 struct StoredTensor {
@@ -93,19 +95,18 @@ class HfWeights final : public Weights {
       return Malformed(folder, "tensor ", wanted.hf_name, " is missing, want [", absl::StrJoin(shape, ", "), "]");
     }
     const auto& [tensor, file] = it->second;
-    if (!tensor.type) {
+    if (!tensor.format) {
       return Unsupported(file, "tensor ", wanted.hf_name, " has dtype ", tensor.dtype, ", want F32, F16 or BF16");
     }
     if (tensor.shape != shape) {
       return Malformed(file, "tensor ", wanted.hf_name, " has shape [", absl::StrJoin(tensor.shape, ", "), "], want [",
                        absl::StrJoin(shape, ", "), "] (config.json)");
     }
-    tensors_.emplace(wanted.hf_name, TensorView{.type = *tensor.type,
-                                                .rows = wanted.rows,
-                                                .cols = wanted.cols,
-                                                .row_bytes = wanted.cols * BlockOf(*tensor.type).bytes,
-                                                .data = tensor.data.data(),
-                                                .row_order = {}});
+    tensors_.emplace(wanted.hf_name, WeightSource{.format = *tensor.format,
+                                                  .data = tensor.data.data(),
+                                                  .rows = wanted.rows,
+                                                  .cols = wanted.cols,
+                                                  .row_bytes = RowBytes(*tensor.format, wanted.cols)});
     return absl::OkStatus();
   }
 

@@ -11,6 +11,9 @@
 #include "engine/loader/json_document.h"
 
 namespace swiftcache::engine::loader {
+
+using backend::WeightFormat;
+
 namespace {
 
 constexpr int64_t kMaxHeaderBytes = 100'000'000;  // the format's own limit
@@ -18,15 +21,15 @@ constexpr int64_t kMaxHeaderBytes = 100'000'000;  // the format's own limit
 struct ElementType {
   const char* name;
   int64_t bytes;
-  std::optional<TensorType> type;
+  std::optional<WeightFormat> format;
 };
 
 constexpr ElementType kElementTypes[] = {
-    {"F32", 4, TensorType::kF32}, {"F16", 2, TensorType::kF16}, {"BF16", 2, TensorType::kBf16},
-    {"F64", 8, std::nullopt},     {"I64", 8, std::nullopt},     {"U64", 8, std::nullopt},
-    {"I32", 4, std::nullopt},     {"U32", 4, std::nullopt},     {"I16", 2, std::nullopt},
-    {"U16", 2, std::nullopt},     {"I8", 1, std::nullopt},      {"U8", 1, std::nullopt},
-    {"BOOL", 1, std::nullopt},    {"F8_E4M3", 1, std::nullopt}, {"F8_E5M2", 1, std::nullopt},
+    {"F32", 4, WeightFormat::kF32}, {"F16", 2, WeightFormat::kF16}, {"BF16", 2, WeightFormat::kBf16},
+    {"F64", 8, std::nullopt},       {"I64", 8, std::nullopt},       {"U64", 8, std::nullopt},
+    {"I32", 4, std::nullopt},       {"U32", 4, std::nullopt},       {"I16", 2, std::nullopt},
+    {"U16", 2, std::nullopt},       {"I8", 1, std::nullopt},        {"U8", 1, std::nullopt},
+    {"BOOL", 1, std::nullopt},      {"F8_E4M3", 1, std::nullopt},   {"F8_E5M2", 1, std::nullopt},
 };
 
 absl::StatusOr<ElementType> ReadDtype(const JsonObject& info) {
@@ -59,7 +62,7 @@ std::optional<int64_t> SizeOf(const std::vector<int64_t>& shape, int64_t element
 
 absl::StatusOr<SafetensorsTensor> ReadTensor(const JsonObject& info, std::span<const std::byte> data) {
   ASSIGN_OR_RETURN(const ElementType element, ReadDtype(info));
-  SafetensorsTensor tensor{.type = element.type, .dtype = element.name, .shape = {}, .data = {}};
+  SafetensorsTensor tensor{.format = element.format, .dtype = element.name, .shape = {}, .data = {}};
   ASSIGN_OR_RETURN(tensor.shape, ReadInts(info, "shape"));
   ASSIGN_OR_RETURN(const std::vector<int64_t> offsets, ReadInts(info, "data_offsets"));
   const auto end = static_cast<int64_t>(data.size());

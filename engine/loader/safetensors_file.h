@@ -15,13 +15,13 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "engine/loader/weights.h"
+#include "engine/backend/weight_source.h"
 
 namespace swiftcache::engine::loader {
 
-/// `type` is empty for element types that weights never have (integers, booleans, 8-bit floats): `dtype` names them.
+/// `format` is empty for element types that weights never have (integers, booleans, 8-bit floats): `dtype` names them.
 struct SafetensorsTensor {
-  std::optional<TensorType> type;
+  std::optional<backend::WeightFormat> format;
   std::string dtype;
   std::vector<int64_t> shape;
   std::span<const std::byte> data;

@@ -13,12 +13,12 @@ class LayerPlan {
   explicit LayerPlan(int64_t layer)
       : hf_(absl::StrCat("model.layers.", layer, ".")), gguf_(absl::StrCat("blk.", layer, ".")) {}
 
-  void Matrix(const char* hf, const char* gguf, int64_t rows, int64_t cols, int64_t rotary_heads = 0) {
+  void Matrix(const char* hf, const char* gguf, int64_t rows, int64_t cols, bool rotary = false) {
     tensors_.push_back(
-        {absl::StrCat(hf_, hf, ".weight"), absl::StrCat(gguf_, gguf, ".weight"), rows, cols, false, rotary_heads});
+        {absl::StrCat(hf_, hf, ".weight"), absl::StrCat(gguf_, gguf, ".weight"), rows, cols, false, rotary});
   }
   void Vector(const char* hf, const char* gguf, int64_t cols) {
-    tensors_.push_back({absl::StrCat(hf_, hf), absl::StrCat(gguf_, gguf), 1, cols, true, 0});
+    tensors_.push_back({absl::StrCat(hf_, hf), absl::StrCat(gguf_, gguf), 1, cols, true, false});
   }
   std::vector<WantedTensor> Take() && { return std::move(tensors_); }
 
@@ -30,8 +30,8 @@ class LayerPlan {
 void AddAttention(const ModelConfig& c, LayerPlan& plan) {
   const int64_t q = c.num_heads * c.head_dim, kv = c.num_kv_heads * c.head_dim;
   plan.Vector("input_layernorm.weight", "attn_norm.weight", c.hidden_size);
-  plan.Matrix("self_attn.q_proj", "attn_q", q, c.hidden_size, c.num_heads);
-  plan.Matrix("self_attn.k_proj", "attn_k", kv, c.hidden_size, c.num_kv_heads);
+  plan.Matrix("self_attn.q_proj", "attn_q", q, c.hidden_size, true);
+  plan.Matrix("self_attn.k_proj", "attn_k", kv, c.hidden_size, true);
   plan.Matrix("self_attn.v_proj", "attn_v", kv, c.hidden_size);
   plan.Matrix("self_attn.o_proj", "attn_output", c.hidden_size, q);
   if (c.qkv_bias) {
@@ -49,10 +49,10 @@ void AddAttention(const ModelConfig& c, LayerPlan& plan) {
 
 std::vector<WantedTensor> GlobalTensors(const ModelConfig& config) {
   std::vector<WantedTensor> tensors = {
-      {"model.embed_tokens.weight", "token_embd.weight", config.vocab_size, config.hidden_size, false, 0},
-      {"model.norm.weight", "output_norm.weight", 1, config.hidden_size, true, 0}};
+      {"model.embed_tokens.weight", "token_embd.weight", config.vocab_size, config.hidden_size, false, false},
+      {"model.norm.weight", "output_norm.weight", 1, config.hidden_size, true, false}};
   if (!config.tied_embeddings) {
-    tensors.push_back({"lm_head.weight", "output.weight", config.vocab_size, config.hidden_size, false, 0});
+    tensors.push_back({"lm_head.weight", "output.weight", config.vocab_size, config.hidden_size, false, false});
   }
   return tensors;
 }

@@ -22,7 +22,7 @@ struct WantedTensor {
   int64_t rows = 0;
   int64_t cols = 0;
   bool is_vector = false;
-  int64_t rotary_heads = 0;  // of q and k: heads whose rows GGUF's llama files store as pairs; else 0
+  bool rotary = false;  // q and k, whose rows GGUF's llama files store as pairs
 };
 
 /// Embedding, last norm, output.

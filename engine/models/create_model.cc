@@ -34,8 +34,8 @@ int64_t ActivationBytes(const loader::ModelConfig& config, const ModelOptions& o
   return static_cast<int64_t>(sizeof(float)) * (options.max_batch_rows * row + logits);
 }
 
-absl::StatusOr<std::unique_ptr<Model>> CreateModel(const loader::ModelConfig& config, const loader::Weights& weights,
-                                                   backend::Device& device, const ModelOptions& options) {
+absl::StatusOr<std::unique_ptr<Decoder>> CreateModel(const loader::ModelConfig& config, const loader::Weights& weights,
+                                                     backend::Device& device, const ModelOptions& options) {
   RETURN_IF_ERROR(CheckKvLayers(config, options.kv));
   ASSIGN_OR_RETURN(auto backend,
                    device.CreateBackend({.precision = options.dtype == ComputeDtype::kF32 ? backend::Precision::kF32
@@ -44,9 +44,8 @@ absl::StatusOr<std::unique_ptr<Model>> CreateModel(const loader::ModelConfig& co
                                          .kv = options.kv,
                                          .inverse_frequencies = InverseFrequencies(config),
                                          .max_rows = options.max_batch_rows}));
-  ASSIGN_OR_RETURN(auto decoder, Decoder::Create(config, weights, {options.max_batch_rows, options.max_logit_rows},
-                                                 std::move(backend), options.unwanted));
-  return std::unique_ptr<Model>(std::move(decoder));
+  return Decoder::Create(config, weights, {options.max_batch_rows, options.max_logit_rows}, std::move(backend),
+                         options.unwanted);
 }
 
 }  // namespace swiftcache::engine::models

@@ -13,7 +13,7 @@
 #include "engine/backend/kv_layout.h"
 #include "engine/loader/model_config.h"
 #include "engine/loader/weights.h"
-#include "engine/models/model.h"
+#include "engine/models/decoder.h"
 
 namespace swiftcache::engine::models {
 
@@ -38,7 +38,7 @@ int64_t ActivationBytes(const loader::ModelConfig& config, const ModelOptions& o
 /// Converts and packs the weights (the slow part of start-up); `weights` is not needed afterwards, the device is.
 /// Errors: INVALID_ARGUMENT (options that do not fit the config), RESOURCE_EXHAUSTED (memory; names the bytes wanted),
 /// CANCELLED (unwanted).
-absl::StatusOr<std::unique_ptr<Model>> CreateModel(const loader::ModelConfig& config, const loader::Weights& weights,
-                                                   backend::Device& device, const ModelOptions& options);
+absl::StatusOr<std::unique_ptr<Decoder>> CreateModel(const loader::ModelConfig& config, const loader::Weights& weights,
+                                                     backend::Device& device, const ModelOptions& options);
 
 }  // namespace swiftcache::engine::models

@@ -44,6 +44,7 @@ class Decoder final : public Model {
   /// Rows of logits there is room for.
   int64_t logit_rows() const { return logits_->rows(); }
   const backend::Backend& backend() const { return *backend_; }
+  const backend::WeightReport& weights() const { return backend_->weights(); }
 
  private:
   Decoder(const loader::ModelConfig& config, const Rows& rows, std::unique_ptr<backend::Backend> backend);

@@ -15,24 +15,30 @@ struct Wanted {
   int64_t rows, cols;
 };
 
-absl::StatusOr<const loader::TensorView*> FindShaped(const loader::Weights& weights, const Wanted& wanted) {
-  ASSIGN_OR_RETURN(const loader::TensorView* view, weights.Find(wanted.name));
-  if (view->rows != wanted.rows || view->cols != wanted.cols) {
-    return absl::InvalidArgumentError(absl::StrCat("tensor ", wanted.name, " is ", view->rows, " x ", view->cols,
+absl::StatusOr<const backend::WeightSource*> FindShaped(const loader::Weights& weights, const Wanted& wanted) {
+  ASSIGN_OR_RETURN(const backend::WeightSource* source, weights.Find(wanted.name));
+  if (source->rows != wanted.rows || source->cols != wanted.cols) {
+    return absl::InvalidArgumentError(absl::StrCat("tensor ", wanted.name, " is ", source->rows, " x ", source->cols,
                                                    ", wanted ", wanted.rows, " x ", wanted.cols,
                                                    " by the model's config"));
   }
-  return view;
+  return source;
+}
+
+absl::StatusOr<std::vector<backend::WeightSource>> FindAll(const loader::Weights& weights,
+                                                           const std::vector<Wanted>& all) {
+  std::vector<backend::WeightSource> sources;
+  for (const Wanted& wanted : all) {
+    ASSIGN_OR_RETURN(const backend::WeightSource* source, FindShaped(weights, wanted));
+    sources.push_back(*source);
+  }
+  return sources;
 }
 
 absl::StatusOr<std::unique_ptr<backend::Matrix>> LoadMatrix(const loader::Weights& weights,
                                                             const std::vector<Wanted>& stacked,
                                                             backend::Backend& backend) {
-  std::vector<backend::RowSource> sources;
-  for (const Wanted& wanted : stacked) {
-    ASSIGN_OR_RETURN(const loader::TensorView* view, FindShaped(weights, wanted));
-    sources.push_back({view->rows, view->cols, [view](int64_t row, float* out) { view->DequantizeRow(row, out); }});
-  }
+  ASSIGN_OR_RETURN(const std::vector<backend::WeightSource> sources, FindAll(weights, stacked));
   return backend.PackMatrix(sources);
 }
 
@@ -40,14 +46,8 @@ absl::StatusOr<std::unique_ptr<backend::Matrix>> LoadMatrix(const loader::Weight
 absl::StatusOr<std::unique_ptr<backend::Buffer>> LoadVector(const loader::Weights& weights,
                                                             const std::vector<Wanted>& parts,
                                                             backend::Backend& backend) {
-  std::vector<float> values;
-  for (const Wanted& wanted : parts) {
-    ASSIGN_OR_RETURN(const loader::TensorView* view, FindShaped(weights, wanted));
-    const size_t first = values.size();
-    values.resize(first + view->cols);
-    view->DequantizeRow(0, values.data() + first);
-  }
-  return backend.UploadVector(values);
+  ASSIGN_OR_RETURN(const std::vector<backend::WeightSource> sources, FindAll(weights, parts));
+  return backend.UploadVector(sources);
 }
 
 }  // namespace

@@ -31,15 +31,17 @@ class LateBackend final : public engine::backend::Backend {
 
   std::string name() const override { return "late " + backend_->name(); }
   absl::StatusOr<std::unique_ptr<engine::backend::Matrix>> PackMatrix(
-      std::span<const engine::backend::RowSource> stacked) override {
+      std::span<const engine::backend::WeightSource> stacked) override {
     return Idle().PackMatrix(stacked);
   }
   absl::StatusOr<std::unique_ptr<engine::backend::Buffer>> Allocate(int64_t rows, int64_t cols) override {
     return Idle().Allocate(rows, cols);
   }
-  absl::StatusOr<std::unique_ptr<engine::backend::Buffer>> UploadVector(std::span<const float> values) override {
-    return Idle().UploadVector(values);
+  absl::StatusOr<std::unique_ptr<engine::backend::Buffer>> UploadVector(
+      std::span<const engine::backend::WeightSource> parts) override {
+    return Idle().UploadVector(parts);
   }
+  const engine::backend::WeightReport& weights() const override { return backend_->weights(); }
   absl::StatusOr<std::span<const float>> Download(engine::backend::Buffer& buffer, int64_t rows) override {
     return Idle().Download(buffer, rows);
   }

@@ -69,13 +69,12 @@ class SyntheticWeights final : public engine::loader::Weights {
     std::uniform_real_distribution<float> uniform(-1.7f * scale, 1.7f * scale);
     auto values = std::make_unique<std::vector<float>>(rows * cols);
     for (float& value : *values) value = uniform(random_);
-    engine::loader::TensorView view;
-    view.type = engine::loader::TensorType::kF32;
-    view.rows = rows;
-    view.cols = cols;
-    view.row_bytes = cols * static_cast<int64_t>(sizeof(float));
-    view.data = reinterpret_cast<const std::byte*>(values->data());
-    tensors_[name] = view;
+    using engine::backend::WeightFormat;
+    tensors_[name] = {.format = WeightFormat::kF32,
+                      .data = reinterpret_cast<const std::byte*>(values->data()),
+                      .rows = rows,
+                      .cols = cols,
+                      .row_bytes = RowBytes(WeightFormat::kF32, cols)};
     values_.push_back(std::move(values));
   }
 

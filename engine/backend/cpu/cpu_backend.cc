@@ -11,6 +11,7 @@
 #include "common/base/status_macros.h"
 #include "common/base/units.h"
 #include "engine/backend/cpu/attention.h"
+#include "engine/backend/cpu/dequantize.h"
 #include "engine/backend/cpu/host_buffer.h"
 #include "engine/backend/cpu/kernels.h"
 #include "engine/backend/cpu/linear.h"
@@ -34,16 +35,17 @@ class CpuBackend final : public Backend {
         attention_({options.attention, options.kv, options.inverse_frequencies, options.max_rows, options.precision,
                     options.space},
                    KernelsFor(isa_), pool_),
-        sampler_(SamplingKernelsFor(isa_), pool_) {}
+        sampler_(SamplingKernelsFor(isa_), pool_) {
+    weights_.packed = PrecisionName();
+  }
 
   absl::Status Reserve() { return attention_.Reserve(); }
 
-  std::string name() const override {
-    return absl::StrCat("cpu/", IsaName(isa_), precision_ == Precision::kF32 ? "/f32" : "/bf16");
-  }
+  std::string name() const override { return absl::StrCat("cpu/", IsaName(isa_), "/", PrecisionName()); }
 
-  absl::StatusOr<std::unique_ptr<Matrix>> PackMatrix(std::span<const RowSource> stacked) override {
+  absl::StatusOr<std::unique_ptr<Matrix>> PackMatrix(std::span<const WeightSource> stacked) override {
     ASSIGN_OR_RETURN(auto matrix, PackedMatrix::Pack(stacked, precision_, arena_, pool_));
+    for (size_t i = 0; i < stacked.size(); ++i) Report(stacked[i].format, matrix->rounding()[i]);
     RETURN_IF_ERROR(linear_.Reserve(max_rows_, matrix->cols()));
     return std::unique_ptr<Matrix>(std::move(matrix));
   }
@@ -53,11 +55,20 @@ class CpuBackend final : public Backend {
     return std::unique_ptr<Buffer>(std::move(buffer));
   }
 
-  absl::StatusOr<std::unique_ptr<Buffer>> UploadVector(std::span<const float> values) override {
-    ASSIGN_OR_RETURN(auto buffer, HostBuffer::Allocate(1, values.size()));
-    std::copy(values.begin(), values.end(), buffer->row(0));
+  absl::StatusOr<std::unique_ptr<Buffer>> UploadVector(std::span<const WeightSource> parts) override {
+    int64_t cols = 0;
+    for (const WeightSource& part : parts) cols += part.cols;
+    ASSIGN_OR_RETURN(auto buffer, HostBuffer::Allocate(1, cols));
+    float* out = buffer->row(0);
+    for (const WeightSource& part : parts) {
+      CHECK_EQ(part.rows, 1);
+      DequantizeRow(part, 0, out);
+      out += part.cols;
+    }
     return std::unique_ptr<Buffer>(std::move(buffer));
   }
+
+  const WeightReport& weights() const override { return weights_; }
 
   absl::StatusOr<std::span<const float>> Download(Buffer& buffer, int64_t rows) override {
     const HostBuffer& host = AsHost(buffer);
@@ -111,11 +122,21 @@ class CpuBackend final : public Backend {
   }
 
  private:
+  const char* PrecisionName() const { return precision_ == Precision::kF32 ? "f32" : "bf16"; }
+
+  void Report(WeightFormat stored, const PackedMatrix::Rounding& rounding) {
+    ++weights_.stored[stored];
+    if (rounding.rounds) ++weights_.rounded;
+    weights_.largest_relative_error =
+        std::max<double>(weights_.largest_relative_error, rounding.largest_relative_error);
+  }
+
   const Isa isa_;
   const Precision precision_;
   const int64_t max_rows_;
   ThreadPool pool_;
   WeightArena arena_;
+  WeightReport weights_;
   cpu::Linear linear_;
   PagedAttention attention_;
   Sampler sampler_;

@@ -4,61 +4,94 @@
 #include <glog/logging.h>
 
 #include <algorithm>
-#include <vector>
+#include <cmath>
+#include <cstring>
 
 #include "common/base/status_macros.h"
+#include "engine/backend/cpu/dequantize.h"
 
 namespace swiftcache::engine::backend::cpu {
+namespace {
 
-absl::StatusOr<std::unique_ptr<PackedMatrix>> PackedMatrix::Pack(std::span<const RowSource> stacked,
+void Merge(const PackedMatrix::Rounding& from, PackedMatrix::Rounding& into) {
+  into.rounds |= from.rounds;
+  into.largest_relative_error = std::max(into.largest_relative_error, from.largest_relative_error);
+}
+
+float Error(float value, Bf16 rounded) { return std::abs(FromBf16(rounded) - value); }
+
+// Rounds a row, and adds to `rounding` what that did. Every weight of a model comes by, so the first loop only asks,
+// without a division, whether the row has a larger error than those before it: few do. Infinities and NaN have none,
+// since their comparison fails.
+void RoundRow(const float* row, int64_t cols, Bf16* out, PackedMatrix::Rounding& rounding) {
+  float& largest = rounding.largest_relative_error;
+  uint32_t larger = 0;
+  for (int64_t k = 0; k < cols; ++k) {
+    out[k] = ToBf16(row[k]);
+    larger |= Error(row[k], out[k]) > largest * std::abs(row[k]) ? 1u : 0u;
+  }
+  if (larger == 0) return;
+  rounding.rounds = true;
+  for (int64_t k = 0; k < cols; ++k) {
+    const float error = Error(row[k], out[k]) / std::abs(row[k]);
+    if (error > largest) largest = error;
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<PackedMatrix>> PackedMatrix::Pack(std::span<const WeightSource> stacked,
                                                                  Precision precision, WeightArena& arena,
                                                                  ThreadPool& pool) {
   CHECK(!stacked.empty());
   auto matrix = std::unique_ptr<PackedMatrix>(new PackedMatrix());
   matrix->precision_ = precision;
   matrix->cols_ = stacked[0].cols;
-  for (const RowSource& source : stacked) {
+  for (const WeightSource& source : stacked) {
     CHECK_EQ(source.cols, matrix->cols_);
     matrix->rows_ += source.rows;
   }
   ASSIGN_OR_RETURN(matrix->data_, arena.Allocate(matrix->bytes()));
-  const int64_t panel_floats = kPanelCols * matrix->cols_;
-  ASSIGN_OR_RETURN(HostMemory rows, HostMemory::Allocate(pool.threads() * panel_floats * int64_t{sizeof(float)}));
+  const int64_t scratch_bytes = matrix->panel_bytes() + matrix->cols_ * int64_t{sizeof(float)};
+  ASSIGN_OR_RETURN(HostMemory scratch, HostMemory::Allocate(pool.threads() * scratch_bytes));
+  std::vector<std::vector<Rounding>> rounding(pool.threads(), std::vector<Rounding>(stacked.size()));
   pool.ParallelFor(matrix->panels(), [&](int64_t panel, int worker) {
-    matrix->PackPanel(stacked, panel, rows.as<float>() + worker * panel_floats);
+    matrix->PackPanel(stacked, panel, scratch.data() + worker * scratch_bytes, rounding[worker].data());
   });
+  matrix->rounding_.resize(stacked.size());
+  for (const std::vector<Rounding>& of_worker : rounding) {
+    for (size_t i = 0; i < stacked.size(); ++i) Merge(of_worker[i], matrix->rounding_[i]);
+  }
   return matrix;
 }
 
-void PackedMatrix::PackPanel(std::span<const RowSource> stacked, int64_t panel, float* rows) {
-  std::fill_n(rows, kPanelCols * cols_, 0.0f);
+// scratch: the panel's rows one after the other, as words of a step each, [kPanelCols][steps]; behind them f32 [cols].
+// rounding: [stacked], added to.
+void PackedMatrix::PackPanel(std::span<const WeightSource> stacked, int64_t panel, std::byte* scratch,
+                             Rounding* rounding) {
+  const int64_t row_bytes = steps() * kWordBytes;
+  float* values = reinterpret_cast<float*>(scratch + panel_bytes());
+  std::memset(scratch, 0, panel_bytes());
   int64_t first = 0;  // of the source, within the stack
-  for (const RowSource& source : stacked) {
+  for (const WeightSource& source : stacked) {
     const int64_t begin = std::max(first, panel * kPanelCols);
     const int64_t end = std::min(first + source.rows, (panel + 1) * kPanelCols);
-    for (int64_t r = begin; r < end; ++r) source.read_row(r - first, rows + (r - panel * kPanelCols) * cols_);
+    for (int64_t r = begin; r < end; ++r) {
+      std::byte* row = scratch + (r - panel * kPanelCols) * row_bytes;
+      if (precision_ == Precision::kF32) {
+        DequantizeRow(source, r - first, reinterpret_cast<float*>(row));
+      } else {
+        DequantizeRow(source, r - first, values);
+        RoundRow(values, cols_, reinterpret_cast<Bf16*>(row), *rounding);
+      }
+    }
     first += source.rows;
+    ++rounding;
   }
   std::byte* out = data_ + panel * panel_bytes();
-  if (precision_ == Precision::kF32) {
-    PackPanelF32(rows, reinterpret_cast<float*>(out));
-  } else {
-    PackPanelBf16(rows, reinterpret_cast<uint32_t*>(out));
-  }
-}
-
-void PackedMatrix::PackPanelF32(const float* rows, float* out) const {
-  for (int64_t k = 0; k < cols_; ++k) {
-    for (int64_t n = 0; n < kPanelCols; ++n) *out++ = rows[n * cols_ + k];
-  }
-}
-
-void PackedMatrix::PackPanelBf16(const float* rows, uint32_t* out) const {
-  for (int64_t k = 0; k < cols_; k += 2) {
-    for (int64_t n = 0; n < kPanelCols; ++n) {
-      const float* pair = rows + n * cols_ + k;
-      const uint32_t high = k + 1 < cols_ ? ToBf16(pair[1]) : Bf16{0};
-      *out++ = high << 16 | ToBf16(pair[0]);
+  for (int64_t k = 0; k < steps(); ++k) {
+    for (int64_t n = 0; n < kPanelCols; ++n, out += kWordBytes) {
+      std::memcpy(out, scratch + n * row_bytes + k * kWordBytes, kWordBytes);
     }
   }
 }

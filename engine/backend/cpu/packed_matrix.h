@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "engine/backend/backend.h"
@@ -21,7 +22,13 @@ namespace swiftcache::engine::backend::cpu {
 /// Thread-safety: immutable after Pack. Ownership: borrows its bytes from the arena. Errors: RESOURCE_EXHAUSTED.
 class PackedMatrix final : public Matrix {
  public:
-  static absl::StatusOr<std::unique_ptr<PackedMatrix>> Pack(std::span<const RowSource> stacked, Precision precision,
+  /// What packing did to the values of one source. kF32 rounds nothing, kBf16 whatever has more than 8 significant bits.
+  struct Rounding {
+    bool rounds = false;
+    float largest_relative_error = 0;
+  };
+
+  static absl::StatusOr<std::unique_ptr<PackedMatrix>> Pack(std::span<const WeightSource> stacked, Precision precision,
                                                             WeightArena& arena, ThreadPool& pool);
   int64_t rows() const override { return rows_; }
   int64_t cols() const override { return cols_; }
@@ -31,21 +38,24 @@ class PackedMatrix final : public Matrix {
   int64_t panels() const { return PadToPanel(rows_) / kPanelCols; }
   /// Steps of a product: inputs (kF32) or pairs of inputs (kBf16).
   int64_t steps() const { return precision_ == Precision::kF32 ? cols_ : (cols_ + 1) / 2; }
-  int64_t panel_bytes() const { return steps() * kPanelCols * 4; }
+  int64_t panel_bytes() const { return steps() * kPanelCols * kWordBytes; }
   const std::byte* panel(int64_t p) const { return data_ + p * panel_bytes(); }
   /// out: f32 [cols()].
   void ReadRow(int64_t row, float* out) const;
+  /// Of each source, in the order of the stack.
+  const std::vector<Rounding>& rounding() const { return rounding_; }
 
  private:
+  static constexpr int64_t kWordBytes = 4;  // of one output and one step: an f32, or a pair of bf16
+
   PackedMatrix() = default;
-  void PackPanel(std::span<const RowSource> stacked, int64_t panel, float* rows);
-  void PackPanelF32(const float* rows, float* out) const;
-  void PackPanelBf16(const float* rows, uint32_t* out) const;
+  void PackPanel(std::span<const WeightSource> stacked, int64_t panel, std::byte* scratch, Rounding* rounding);
 
   Precision precision_ = Precision::kBf16;
   int64_t rows_ = 0;
   int64_t cols_ = 0;
   std::byte* data_ = nullptr;
+  std::vector<Rounding> rounding_;
 };
 
 }  // namespace swiftcache::engine::backend::cpu

@@ -123,7 +123,7 @@ class Engine {
     }
     auto qkv = MakeBuffer(*backend_, rows, setup_.width());
     auto out = *backend_->Allocate(qkv->rows(), setup_.out_width());
-    auto q_norm = *backend_->UploadVector(oracles[0]->q_norm), k_norm = *backend_->UploadVector(oracles[0]->k_norm);
+    auto q_norm = UploadVector(*backend_, oracles[0]->q_norm), k_norm = UploadVector(*backend_, oracles[0]->k_norm);
     EXPECT_TRUE(backend_->BeginStep(sequences, {}).ok());
     EXPECT_TRUE(backend_
                     ->RopeAndStoreKv({.layer = kLayer,

@@ -27,9 +27,17 @@ inline std::vector<float> RandomVector(int64_t n, uint32_t seed, float scale = 1
   return out;
 }
 
-inline RowSource SourceOf(const std::vector<float>& values, int64_t rows, int64_t cols) {
-  return {rows, cols,
-          [&values, cols](int64_t r, float* out) { std::memcpy(out, values.data() + r * cols, cols * sizeof(float)); }};
+inline WeightSource SourceOf(const std::vector<float>& values, int64_t rows, int64_t cols) {
+  return {.format = WeightFormat::kF32,
+          .data = reinterpret_cast<const std::byte*>(values.data()),
+          .rows = rows,
+          .cols = cols,
+          .row_bytes = RowBytes(WeightFormat::kF32, cols)};
+}
+
+inline std::unique_ptr<Buffer> UploadVector(Backend& backend, const std::vector<float>& values) {
+  const WeightSource source = SourceOf(values, 1, values.size());
+  return *backend.UploadVector({&source, 1});
 }
 
 inline std::unique_ptr<Backend> MakeBackend(CpuBackendOptions options) {

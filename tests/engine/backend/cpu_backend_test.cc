@@ -44,6 +44,42 @@ TEST(CpuBackendTest, TheNameTellsIsaAndPrecision) {
   EXPECT_EQ(MakeBackend({.precision = Precision::kF32, .max_isa = Isa::kBaseline})->name(), "cpu/baseline/f32");
 }
 
+TEST(CpuBackendTest, TellsWhichOfTheMatricesItRounded) {
+  const std::vector<float> exact(4 * 32, 0.5f), rounded(6 * 32, 1 / 3.0f), norm(32, 1 / 3.0f);
+  const std::vector<uint16_t> halves(2 * 32, 0x3555);  // f16 has 11 significant bits
+  WeightSource f16 = SourceOf(exact, 2, 32);
+  f16.format = WeightFormat::kF16;
+  f16.data = reinterpret_cast<const std::byte*>(halves.data());
+  f16.row_bytes = RowBytes(WeightFormat::kF16, 32);
+  const std::vector<WeightSource> stacked = {SourceOf(exact, 4, 32), SourceOf(rounded, 6, 32)};
+  for (const Precision precision : {Precision::kBf16, Precision::kF32}) {
+    auto backend = MakeBackend({.precision = precision});
+    EXPECT_TRUE(backend->weights().stored.empty());
+    auto first = backend->PackMatrix(stacked), second = backend->PackMatrix({&f16, 1});
+    auto vector = UploadVector(*backend, norm);
+    ASSERT_TRUE(first.ok() && second.ok());
+    EXPECT_THAT(backend->weights().stored,
+                testing::ElementsAre(testing::Pair(WeightFormat::kF32, 2), testing::Pair(WeightFormat::kF16, 1)));
+    const bool f32 = precision == Precision::kF32;
+    EXPECT_EQ(backend->weights().packed, f32 ? "f32" : "bf16");
+    EXPECT_EQ(backend->weights().rounded, f32 ? 0 : 2);
+    EXPECT_EQ(backend->weights().largest_relative_error > 0, !f32);
+  }
+}
+
+TEST(CpuBackendTest, VectorsAreF32InEveryPrecisionOneAfterTheOther) {
+  const std::vector<float> first = RandomVector(7, 1), second = RandomVector(40, 2);
+  const std::vector<WeightSource> parts = {SourceOf(first, 1, 7), SourceOf(second, 1, 40)};
+  std::vector<float> wanted = first;
+  wanted.insert(wanted.end(), second.begin(), second.end());
+  for (const Precision precision : {Precision::kBf16, Precision::kF32}) {
+    auto backend = MakeBackend({.precision = precision});
+    auto vector = backend->UploadVector(parts);
+    ASSERT_TRUE(vector.ok()) << vector.status();
+    EXPECT_TRUE(SameBits(Values(**vector, 1), wanted));
+  }
+}
+
 TEST(CpuBackendTest, Bf16RoundsToNearestEvenAndKeepsNan) {
   EXPECT_EQ(FromBf16(ToBf16(1.0f)), 1.0f);
   EXPECT_EQ(ToBf16(1.00390625f), 0x3f80);  // a tie, to even

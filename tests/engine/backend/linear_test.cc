@@ -80,11 +80,11 @@ Oracle MakeOracle(const Case& c, const Shape& s, Prologue prologue, bool bias, b
 std::vector<float> RunLinear(const Case& c, const Shape& s, const Oracle& o) {
   auto backend = MakeBackend(
       {.threads = c.threads, .precision = c.precision, .max_isa = c.isa, .max_rows = std::max<int64_t>(s.rows, 8)});
-  const RowSource source = SourceOf(o.weight, s.outputs, s.inputs);
+  const WeightSource source = SourceOf(o.weight, s.outputs, s.inputs);
   auto weight = *backend->PackMatrix({&source, 1});
   auto in = MakeBuffer(*backend, o.in, o.in.size() / s.rows);
-  auto norm = *backend->UploadVector(o.norm);
-  auto bias = o.bias.empty() ? nullptr : *backend->UploadVector(o.bias);
+  auto norm = UploadVector(*backend, o.norm);
+  auto bias = o.bias.empty() ? nullptr : UploadVector(*backend, o.bias);
   auto out = o.residual.empty() ? *backend->Allocate(s.rows, s.outputs) : MakeBuffer(*backend, o.residual, s.outputs);
   EXPECT_TRUE(backend
                   ->Linear({.in = in.get(),
@@ -152,10 +152,10 @@ TEST(LinearTest, InRowsPicksRowsOfTheInput) {
     const Oracle o = MakeOracle(c, s, Prologue::kRmsNorm, false, false);
     const std::vector<float> all = RunLinear(c, s, o);
     auto backend = MakeBackend({.threads = 2, .precision = c.precision, .max_isa = c.isa});
-    const RowSource source = SourceOf(o.weight, s.outputs, s.inputs);
+    const WeightSource source = SourceOf(o.weight, s.outputs, s.inputs);
     auto weight = *backend->PackMatrix({&source, 1});
     auto in = MakeBuffer(*backend, o.in, s.inputs);
-    auto norm = *backend->UploadVector(o.norm);
+    auto norm = UploadVector(*backend, o.norm);
     auto out = *backend->Allocate(2, s.outputs);
     const std::vector<int32_t> picked = {2, 8};
     ASSERT_TRUE(backend
@@ -178,7 +178,7 @@ TEST(LinearTest, StackedSourcesAreOneMatrixAndEmbedReadsItsRows) {
   for (const Case& c : AllCases()) {
     const std::vector<float> first = RandomVector(5 * 9, 1), second = RandomVector(30 * 9, 2);
     auto backend = MakeBackend({.threads = 2, .precision = c.precision, .max_isa = c.isa});
-    const RowSource sources[] = {SourceOf(first, 5, 9), SourceOf(second, 30, 9)};
+    const WeightSource sources[] = {SourceOf(first, 5, 9), SourceOf(second, 30, 9)};
     auto table = *backend->PackMatrix(sources);
     EXPECT_EQ(table->rows(), 35);
     EXPECT_EQ(table->cols(), 9);

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/backend/cpu/dequantize.h"
 #include "tests/engine/loader/gguf_builder.h"
 #include "tests/engine/loader/temp_folder.h"
 #include "tests/engine/loader/test_files.h"
@@ -57,13 +58,13 @@ TEST(CheckpointTest, GgufAndFolderOfOneModelHoldTheSameRowsInTheSameOrder) {
                    gguf = Open(DataPath("tiny-gguf/tiny-llama-a.f16.gguf"));
   ASSERT_EQ(folder.weights->tensors().size(), 39);
   for (const auto& [name, want] : folder.weights->tensors()) {
-    const absl::StatusOr<const TensorView*> got = gguf.weights->Find(name);
+    const absl::StatusOr<const backend::WeightSource*> got = gguf.weights->Find(name);
     ASSERT_TRUE(got.ok()) << got.status();
     ASSERT_EQ((*got)->rows, want.rows) << name;
     std::vector<float> a(want.cols), b(want.cols);
     for (int64_t r = 0; r < want.rows; ++r) {
-      want.DequantizeRow(r, a.data());
-      (*got)->DequantizeRow(r, b.data());
+      backend::cpu::DequantizeRow(want, r, a.data());
+      backend::cpu::DequantizeRow(**got, r, b.data());
       for (int64_t c = 0; c < want.cols; ++c) ASSERT_NEAR(a[c], b[c], 4e-8) << name << " row " << r;
     }
   }

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/backend/cpu/dequantize.h"
 #include "engine/loader/gguf_config.h"
 #include "engine/loader/gguf_file.h"
 #include "engine/loader/gguf_tokenizer.h"
@@ -156,10 +157,10 @@ TEST(GgufWeightsTest, LlamaRowsOfQAndKAreAddressedInHuggingFaceOrder) {
   ASSERT_TRUE(tensors.ok()) << tensors.status();
   const auto rows = [&](const std::string& name) {
     std::vector<float> first;
-    const TensorView& view = tensors->at("model.layers.0.self_attn." + name + ".weight");
-    for (int64_t r = 0; r < view.rows; ++r) {
-      std::vector<float> row(view.cols);
-      view.DequantizeRow(r, row.data());
+    const backend::WeightSource& source = tensors->at("model.layers.0.self_attn." + name + ".weight");
+    for (int64_t r = 0; r < source.rows; ++r) {
+      std::vector<float> row(source.cols);
+      backend::cpu::DequantizeRow(source, r, row.data());
       first.push_back(row[0]);
     }
     return first;
@@ -173,7 +174,7 @@ TEST(GgufWeightsTest, QwenRowsStayAsTheyAre) {
   const Parsed parsed(TinyGguf("qwen2").Bytes());
   const auto tensors = ViewGgufTensors(*parsed.gguf, *ReadGgufConfig(*parsed.gguf));
   ASSERT_TRUE(tensors.ok()) << tensors.status();
-  EXPECT_TRUE(tensors->at("model.layers.0.self_attn.q_proj.weight").row_order.empty());
+  EXPECT_EQ(tensors->at("model.layers.0.self_attn.q_proj.weight").row_order, backend::RowOrder::kPlain);
   EXPECT_TRUE(tensors->contains("model.layers.0.self_attn.q_proj.bias"));
 }
 

@@ -35,11 +35,11 @@ TEST(SafetensorsFileTest, TensorsAreViewsIntoTheFile) {
   const auto tensors = ParseSafetensors(std::as_bytes(std::span(bytes)), "m.safetensors");
   ASSERT_TRUE(tensors.ok()) << tensors.status();
   ASSERT_EQ(tensors->size(), 3);
-  EXPECT_EQ(tensors->at("a").type, TensorType::kBf16);
+  EXPECT_EQ(tensors->at("a").format, backend::WeightFormat::kBf16);
   EXPECT_THAT(tensors->at("a").shape, ElementsAre(2, 3));
   EXPECT_EQ(tensors->at("a").data.size(), 12);
   EXPECT_EQ(static_cast<const void*>(tensors->at("a").data.data()), bytes.data() + bytes.size() - 20);
-  EXPECT_FALSE(tensors->at("b").type.has_value());
+  EXPECT_FALSE(tensors->at("b").format.has_value());
   EXPECT_EQ(tensors->at("b").dtype, "I64");
 }
 

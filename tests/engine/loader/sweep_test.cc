@@ -9,6 +9,7 @@
 #include <optional>
 #include <string>
 
+#include "engine/backend/cpu/dequantize.h"
 #include "engine/loader/checkpoint.h"
 #include "tests/engine/loader/test_files.h"
 
@@ -86,13 +87,13 @@ TEST(SweepTest, UnusualButValidFilesHoldTheSameWeights) {
     const std::string path = DataPath("ok/" + row["path"].get<std::string>());
     const absl::StatusOr<Checkpoint> other = OpenCheckpoint(path);
     ASSERT_TRUE(other.ok()) << other.status();
-    for (const auto& [name, view] : base->weights->tensors()) {
-      const absl::StatusOr<const TensorView*> found = other->weights->Find(name);
+    for (const auto& [name, source] : base->weights->tensors()) {
+      const absl::StatusOr<const backend::WeightSource*> found = other->weights->Find(name);
       ASSERT_TRUE(found.ok()) << path << ": " << found.status();
-      std::vector<float> want(view.cols), got(view.cols);
-      for (int64_t r = 0; r < view.rows; ++r) {
-        view.DequantizeRow(r, want.data());
-        (*found)->DequantizeRow(r, got.data());
+      std::vector<float> want(source.cols), got(source.cols);
+      for (int64_t r = 0; r < source.rows; ++r) {
+        backend::cpu::DequantizeRow(source, r, want.data());
+        backend::cpu::DequantizeRow(**found, r, got.data());
         ASSERT_EQ(want, got) << path << " " << name << " row " << r;
       }
     }

@@ -142,7 +142,7 @@ TEST(CreateModelTest, TheLogitsOfAFullStepHaveRoomFromTheStart) {
     options.max_logit_rows = wanted;
     const auto model = CreateModel(config, weights, Cpu(), options);
     ASSERT_TRUE(model.ok()) << model.status();
-    EXPECT_EQ(static_cast<const Decoder&>(**model).logit_rows(), room);
+    EXPECT_EQ((*model)->logit_rows(), room);
   }
 }
 
@@ -153,6 +153,18 @@ TEST(CreateModelTest, ActivationsAreWhatAStepWorksIn) {
   EXPECT_EQ(ActivationBytes(TinyConfig(), options), 4 * (8 * (72 + 200 + 120 + 200) + 3 * 131));
   options.max_logit_rows = 64;
   EXPECT_EQ(ActivationBytes(TinyConfig(), options), 4 * (8 * (72 + 200 + 120 + 200) + 8 * 131));
+}
+
+TEST(CreateModelTest, TellsWhichMatricesOfTheFileItsPrecisionRounds) {
+  const loader::ModelConfig config = TinyConfig();
+  const SyntheticWeights weights(config);
+  const int64_t matrices = 1 + 7 * config.num_layers + (config.tied_embeddings ? 0 : 1);
+  for (const auto& [dtype, rounded] : {std::pair{ComputeDtype::kF32, int64_t{0}}, {ComputeDtype::kBf16, matrices}}) {
+    const auto model = CreateModel(config, weights, Cpu(), {.kv = {3, 2, 20, 16}, .dtype = dtype});
+    ASSERT_TRUE(model.ok()) << model.status();
+    EXPECT_THAT((*model)->weights().stored, testing::ElementsAre(testing::Pair(backend::WeightFormat::kF32, matrices)));
+    EXPECT_EQ((*model)->weights().rounded, rounded);
+  }
 }
 
 TEST(CreateModelTest, RefusesAKvLayoutThatIsNotTheModels) {

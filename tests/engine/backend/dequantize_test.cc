@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Decoded weights are compared bit for bit with GGML's reference: random blocks of every format, and whole models.
-#include "engine/loader/dequantize.h"
+#include "engine/backend/cpu/dequantize.h"
 
 #include <gtest/gtest.h>
 #include <openssl/sha.h>
@@ -15,12 +15,15 @@
 #include "engine/loader/mapped_file.h"
 #include "tests/engine/loader/test_files.h"
 
-namespace swiftcache::engine::loader {
+namespace swiftcache::engine::backend::cpu {
+
 namespace {
 
-constexpr TensorType kAllTypes[] = {TensorType::kF32,  TensorType::kF16,  TensorType::kBf16, TensorType::kQ8_0,
-                                    TensorType::kQ4_0, TensorType::kQ4_1, TensorType::kQ5_0, TensorType::kQ5_1,
-                                    TensorType::kQ4_K, TensorType::kQ5_K, TensorType::kQ6_K};
+using loader::DataPath;
+using loader::GgufFile;
+using loader::GgufTensor;
+using loader::MappedFile;
+using loader::ReadFile;
 
 std::vector<uint32_t> Bits(const std::vector<float>& values) {
   std::vector<uint32_t> bits;
@@ -28,7 +31,7 @@ std::vector<uint32_t> Bits(const std::vector<float>& values) {
   return bits;
 }
 
-class RandomBlocks : public testing::TestWithParam<TensorType> {};
+class RandomBlocks : public testing::TestWithParam<WeightFormat> {};
 
 TEST_P(RandomBlocks, DecodeToTheReferenceBits) {
   const std::string base = DataPath("dequant/") + NameOf(GetParam());
@@ -36,37 +39,38 @@ TEST_P(RandomBlocks, DecodeToTheReferenceBits) {
   ASSERT_EQ(truth.size(), 2048 * sizeof(float));
   std::vector<float> want(2048), got(2048);
   std::memcpy(want.data(), truth.data(), truth.size());
-  ASSERT_EQ(static_cast<int64_t>(blocks.size()), 2048 / BlockOf(GetParam()).elements * BlockOf(GetParam()).bytes);
+  ASSERT_EQ(static_cast<int64_t>(blocks.size()), RowBytes(GetParam(), 2048));
   const std::string shifted = "x" + blocks;  // an odd address: files promise no alignment
   DequantizeRow(GetParam(), reinterpret_cast<const std::byte*>(shifted.data() + 1), 2048, got.data());
   EXPECT_EQ(Bits(want), Bits(got));
 }
 
-INSTANTIATE_TEST_SUITE_P(AllFormats, RandomBlocks, testing::ValuesIn(std::begin(kAllTypes) + 1, std::end(kAllTypes)),
-                         [](const auto& info) { return NameOf(info.param); });
-
-TEST(DequantizeTest, BlocksHaveGgmlsSizes) {
-  EXPECT_EQ(BlockOf(TensorType::kQ4_K).bytes, 144);
-  EXPECT_EQ(BlockOf(TensorType::kQ5_K).bytes, 176);
-  EXPECT_EQ(BlockOf(TensorType::kQ6_K).bytes, 210);
-  for (const TensorType type : kAllTypes) EXPECT_GT(BlockOf(type).bytes, 0) << NameOf(type);
+std::vector<WeightFormat> AllButF32() {
+  std::vector<WeightFormat> formats;
+  for (const WeightBlock& block : kWeightBlocks) {
+    if (block.format != WeightFormat::kF32) formats.push_back(block.format);
+  }
+  return formats;
 }
+
+INSTANTIATE_TEST_SUITE_P(AllFormats, RandomBlocks, testing::ValuesIn(AllButF32()),
+                         [](const auto& info) { return NameOf(info.param); });
 
 TEST(DequantizeTest, HalvesKeepSubnormalsInfinitiesAndSigns) {
   const uint16_t halves[] = {0x0000, 0x8000, 0x0001, 0x83FF, 0x3C00, 0x7BFF, 0x7C00, 0xFC00};
   float out[8];
-  DequantizeRow(TensorType::kF16, reinterpret_cast<const std::byte*>(halves), 8, out);
+  DequantizeRow(WeightFormat::kF16, reinterpret_cast<const std::byte*>(halves), 8, out);
   const std::vector<float> want = {0.0f, -0.0f, 0x1p-24f, -1023 * 0x1p-24f, 1.0f, 65504.0f, INFINITY, -INFINITY};
   EXPECT_EQ(Bits(want), Bits({out, out + 8}));
 }
 
 // The tensor's values as little-endian f32, in stored row order.
 std::string HashOfValues(const GgufTensor& tensor) {
-  const int64_t cols = tensor.dims[0], row_bytes = cols / BlockOf(tensor.type).elements * BlockOf(tensor.type).bytes;
+  const int64_t cols = tensor.dims[0], row_bytes = RowBytes(tensor.format, cols);
   std::vector<float> row(cols);
   std::string values;
   for (size_t at = 0; at < tensor.data.size(); at += row_bytes) {
-    DequantizeRow(tensor.type, tensor.data.data() + at, cols, row.data());
+    DequantizeRow(tensor.format, tensor.data.data() + at, cols, row.data());
     values.append(reinterpret_cast<const char*>(row.data()), row.size() * sizeof(float));
   }
   std::string digest(SHA256_DIGEST_LENGTH, '\0');
@@ -89,7 +93,7 @@ TEST_P(WholeModel, EveryTensorHasTheReferenceHash) {
   for (const auto& row : truth) {
     const auto it = gguf->tensors().find(row["name"].get<std::string>());
     ASSERT_NE(it, gguf->tensors().end()) << row["name"];
-    EXPECT_EQ(NameOf(it->second.type), row["type"].get<std::string>()) << row["name"];
+    EXPECT_EQ(NameOf(it->second.format), row["type"].get<std::string>()) << row["name"];
     EXPECT_EQ(HashOfValues(it->second), row["sha256_f32"].get<std::string>()) << row["name"];
   }
 }
@@ -98,4 +102,4 @@ INSTANTIATE_TEST_SUITE_P(TinyLlama, WholeModel, testing::Values("f16", "q8_0", "
                          [](const auto& info) { return info.param; });
 
 }  // namespace
-}  // namespace swiftcache::engine::loader
+}  // namespace swiftcache::engine::backend::cpu

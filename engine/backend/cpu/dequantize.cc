@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "engine/loader/dequantize.h"
+#include "engine/backend/cpu/dequantize.h"
 
 #include <bit>
 #include <cstring>
 
-namespace swiftcache::engine::loader {
+namespace swiftcache::engine::backend::cpu {
 namespace {
 
 template <typename T>
@@ -134,100 +134,48 @@ void BlockQ6_K(const uint8_t* b, float* out) {
 }
 
 template <void (*kBlock)(const uint8_t*, float*)>
-void Blocks(TensorType type, const uint8_t* src, int64_t cols, float* out) {
-  const BlockShape shape = BlockOf(type);
-  for (int64_t i = 0; i < cols / shape.elements; ++i) kBlock(src + i * shape.bytes, out + i * shape.elements);
+void Blocks(WeightFormat format, const uint8_t* src, int64_t cols, float* out) {
+  const WeightBlock& block = BlockOf(format);
+  for (int64_t i = 0; i < cols / block.elements; ++i) kBlock(src + i * block.bytes, out + i * block.elements);
 }
 
 }  // namespace
 
-BlockShape BlockOf(TensorType type) {
-  switch (type) {
-    case TensorType::kF32:
-      return {1, 4};
-    case TensorType::kF16:
-      return {1, 2};
-    case TensorType::kBf16:
-      return {1, 2};
-    case TensorType::kQ8_0:
-      return {32, 34};
-    case TensorType::kQ4_0:
-      return {32, 18};
-    case TensorType::kQ4_1:
-      return {32, 20};
-    case TensorType::kQ5_0:
-      return {32, 22};
-    case TensorType::kQ5_1:
-      return {32, 24};
-    case TensorType::kQ4_K:
-      return {256, 144};
-    case TensorType::kQ5_K:
-      return {256, 176};
-    case TensorType::kQ6_K:
-      return {256, 210};
-  }
-  return {};
-}
-
-const char* NameOf(TensorType type) {
-  switch (type) {
-    case TensorType::kF32:
-      return "F32";
-    case TensorType::kF16:
-      return "F16";
-    case TensorType::kBf16:
-      return "BF16";
-    case TensorType::kQ8_0:
-      return "Q8_0";
-    case TensorType::kQ4_0:
-      return "Q4_0";
-    case TensorType::kQ4_1:
-      return "Q4_1";
-    case TensorType::kQ5_0:
-      return "Q5_0";
-    case TensorType::kQ5_1:
-      return "Q5_1";
-    case TensorType::kQ4_K:
-      return "Q4_K";
-    case TensorType::kQ5_K:
-      return "Q5_K";
-    case TensorType::kQ6_K:
-      return "Q6_K";
-  }
-  return "?";
-}
-
-void DequantizeRow(TensorType type, const std::byte* src, int64_t cols, float* out) {
+void DequantizeRow(WeightFormat format, const std::byte* src, int64_t cols, float* out) {
   const auto* b = reinterpret_cast<const uint8_t*>(src);
-  switch (type) {
-    case TensorType::kF32:
+  switch (format) {
+    case WeightFormat::kF32:
       std::memcpy(out, b, static_cast<size_t>(cols) * sizeof(float));
       return;
-    case TensorType::kF16:
+    case WeightFormat::kF16:
       for (int64_t i = 0; i < cols; ++i) out[i] = LoadHalf(b + 2 * i);
       return;
-    case TensorType::kBf16:
+    case WeightFormat::kBf16:
       for (int64_t i = 0; i < cols; ++i) {
         out[i] = std::bit_cast<float>(static_cast<uint32_t>(Load<uint16_t>(b + 2 * i)) << 16);
       }
       return;
-    case TensorType::kQ8_0:
-      return Blocks<BlockQ8_0>(type, b, cols, out);
-    case TensorType::kQ4_0:
-      return Blocks<BlockQ4_0>(type, b, cols, out);
-    case TensorType::kQ4_1:
-      return Blocks<BlockQ4_1>(type, b, cols, out);
-    case TensorType::kQ5_0:
-      return Blocks<BlockQ5_0>(type, b, cols, out);
-    case TensorType::kQ5_1:
-      return Blocks<BlockQ5_1>(type, b, cols, out);
-    case TensorType::kQ4_K:
-      return Blocks<BlockQ4_K>(type, b, cols, out);
-    case TensorType::kQ5_K:
-      return Blocks<BlockQ5_K>(type, b, cols, out);
-    case TensorType::kQ6_K:
-      return Blocks<BlockQ6_K>(type, b, cols, out);
+    case WeightFormat::kQ8_0:
+      return Blocks<BlockQ8_0>(format, b, cols, out);
+    case WeightFormat::kQ4_0:
+      return Blocks<BlockQ4_0>(format, b, cols, out);
+    case WeightFormat::kQ4_1:
+      return Blocks<BlockQ4_1>(format, b, cols, out);
+    case WeightFormat::kQ5_0:
+      return Blocks<BlockQ5_0>(format, b, cols, out);
+    case WeightFormat::kQ5_1:
+      return Blocks<BlockQ5_1>(format, b, cols, out);
+    case WeightFormat::kQ4_K:
+      return Blocks<BlockQ4_K>(format, b, cols, out);
+    case WeightFormat::kQ5_K:
+      return Blocks<BlockQ5_K>(format, b, cols, out);
+    case WeightFormat::kQ6_K:
+      return Blocks<BlockQ6_K>(format, b, cols, out);
   }
 }
 
-}  // namespace swiftcache::engine::loader
+void DequantizeRow(const WeightSource& source, int64_t row, float* out) {
+  DequantizeRow(source.format, source.Row(row), source.cols, out);
+}
+
+}  // namespace swiftcache::engine::backend::cpu
