@@ -50,7 +50,8 @@ std::optional<int> EngineFlags::Parse(int argc, char** argv) {
   flags.Name("model_name", &model_name, "what clients call the model; default: the file's or folder's name");
   flags.Name("name", &name, "of this engine in the cluster; default: model_name, then model_name-2, -3, ...");
   flags.Choice("backend", &backend, {"auto", "cpu", "cuda"}, "what computes; auto: the best that there is");
-  flags.Choice("dtype", &dtype, {"auto", "bf16", "f32"}, "precision of weights and products");
+  flags.Choice("dtype", &dtype, {"auto", "bf16", "f32"},
+               "what products read: bf16 rounds weights, f32 none of them; auto: bf16");
   flags.Integer("threads", &threads, 0, 1024, "threads that compute; 0: one per core");
   flags.Bytes("kv_cache_bytes", &engine.kv_cache_bytes, 1, int64_t{1} << 50, "memory for KV, taken at the start");
   flags.Choice("kv_cache_dtype", &kv_cache_dtype, {"bf16", "f32"}, "element of the KV cache");

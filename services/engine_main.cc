@@ -21,6 +21,7 @@
 #include "common/rpc/address.h"
 #include "common/rpc/server.h"
 #include "common/sync/slices.h"
+#include "engine/backend/weight_report.h"
 #include "engine/exec/engine.h"
 #include "engine/loader/checkpoint.h"
 #include "engine/memory/memory_limits.h"
@@ -132,10 +133,22 @@ absl::StatusOr<Prepared> Prepare(const services::EngineFlags& flags) {
   return p;
 }
 
+// What the backend made of the file's weights: whoever compares answers with another server's looks here first.
+void ReportWeights(const engine::backend::WeightReport& weights, Metrics& metrics) {
+  const bool exact = weights.rounded == 0;
+  LOG(INFO) << "weights: " << Describe(weights) << (exact ? "" : "; --dtype=f32 rounds nothing");
+  metrics
+      .Gauge("swiftcache_weights_info",
+             "Formats of the weight matrices, in its labels: in the file, and as computed with",
+             {{"stored", StoredFormats(weights)}, {"packed", weights.packed}, {"exact", exact ? "true" : "false"}})
+      .Set(1);
+}
+
 absl::StatusOr<std::unique_ptr<exec::Engine>> Load(Prepared& p, services::EngineSharing* sharing, const Clock& clock,
                                                    Metrics& metrics) {
   ASSIGN_OR_RETURN(auto model, models::CreateModel(p.checkpoint.config, *p.checkpoint.weights, *p.device, p.model));
   p.checkpoint.weights.reset();
+  ReportWeights(model->weights(), metrics);
   return exec::Engine::Create(p.options, *std::move(p.reservation), std::move(model),
                               sharing == nullptr ? std::nullopt : std::optional(sharing->parts()), clock, metrics);
 }

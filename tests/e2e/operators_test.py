@@ -38,6 +38,19 @@ def test_engine_metrics_have_the_names_that_scrapers_want(tiny):
         assert any(name.startswith("swiftcache_") for name in process.metrics())
 
 
+@pytest.mark.parametrize("model, dtype, stored, packed, exact", [
+    (TINY / "tiny-llama-a", "auto", "BF16", "bf16", "true"),
+    (TINY.parent / "tiny-gguf/tiny-llama-a.q4_1.gguf", "auto", "Q4_1+Q8_0", "bf16", "false"),
+    (TINY.parent / "tiny-gguf/tiny-llama-a.q4_1.gguf", "f32", "Q4_1+Q8_0", "f32", "true")])
+def test_an_engine_says_what_it_rounds(cluster, model, dtype, stored, packed, exact):
+    cluster.start_broker()
+    engine = cluster.start_engine(model, "tiny", f"--dtype={dtype}")
+    assert engine.metric("swiftcache_weights_info", stored=stored, packed=packed, exact=exact) == 1
+    said = [line for line in engine.text().splitlines() if "] weights: " in line]
+    assert len(said) == 1 and f"packed as {packed}, which rounds {'none' if exact == 'true' else '30'} of them" in said[0]
+    assert said[0].endswith("; --dtype=f32 rounds nothing") == (exact == "false")
+
+
 def test_ctl_tokenizes_and_detokenizes(tiny):
     ids = tiny.ctl("tokenize", "--model=tiny", "--text=the cat sat").stdout.split()
     assert ids
