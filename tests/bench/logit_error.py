@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How far the engine's logits are from exact ones: by format of the file, --dtype, --kv_cache_dtype, instruction set.
+
+The reference of each file is that file's own weights in double precision (reference_decoder.py), so that the table
+shows what the engine rounds, not what a format lost when the file was made. The reference itself is compared with the
+logits in tests/data (transformers, f32) and with the engine in f32: the tool fails if they are 2e-3 apart.
+
+F32, F16, BF16 and Q8_0 are made here from the Q4_1 file: its values, converted by the package `gguf`; vectors stay F32.
+Compared are the logits of every position of the sequences `ids_N` (N up to --longest) of tests/data.
+
+    python3 -m venv venv && venv/bin/pip install numpy gguf
+    cmake --build build/release --target swiftcache-model-logits
+    venv/bin/python tests/bench/logit_error.py [--model SmolLM2-135M-Instruct.Q4_1.gguf] > table.md
+"""
+import argparse
+import pathlib
+import struct
+import subprocess
+import sys
+import tempfile
+
+import numpy as np
+from gguf import GGMLQuantizationType, GGUFReader
+from gguf.quants import dequantize, quantize
+from reference_decoder import forward, read_model, read_safetensors
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+DATA = ROOT / "tests/data"
+FORMATS = ("F32", "F16", "BF16", "Q8_0")
+SETTINGS = (("auto", "bf16"), ("f32", "bf16"), ("f32", "f32"))  # --dtype, --kv_cache_dtype
+LIMIT = 2e-3  # largest difference of what is f32 throughout
+ALIGNMENT = 32
+
+
+def convert(source, format_name, target):
+    """The GGUF file `source` with every matrix in another format; metadata as they are, byte for byte."""
+    reader = GGUFReader(source)
+    assert reader.alignment == ALIGNMENT
+    raw = bytes(reader.data[:reader.tensors[0].field.offset])
+    infos, data = b"", bytearray()
+    for tensor in reader.tensors:
+        values = np.asarray(dequantize(tensor.data, tensor.tensor_type), np.float32)
+        kind = GGMLQuantizationType[format_name if values.ndim > 1 else "F32"]
+        stored = values if kind == GGMLQuantizationType.F32 else quantize(values, kind)
+        name, dims = tensor.name.encode(), values.shape[::-1]
+        infos += struct.pack(f"<Q{len(name)}sI{len(dims)}QIQ", len(name), name, len(dims), *dims, kind.value, len(data))
+        data += stored.tobytes()
+        data += bytes(-len(data) % ALIGNMENT)
+    head = raw + infos
+    target.write_bytes(head + bytes(-len(head) % ALIGNMENT) + data)
+    return target
+
+
+class Case:
+    """A file, the sequences that it is asked, and its reference."""
+
+    def __init__(self, name, stored, path, golden, longest, golden_is_of_this_file=True):
+        tensors = read_safetensors(golden)
+        lengths = sorted(int(key[4:]) for key in tensors if key.startswith("ids_"))
+        self.name, self.stored, self.path = name, stored, path
+        self.ids = [tensors[f"ids_{n}"] for n in lengths if n <= longest]
+        model = read_model(path)
+        parts = [forward(model, ids) for ids in self.ids]
+        self.reference = np.concatenate(parts)
+        if golden_is_of_this_file:
+            differences = [np.abs(part[-1] - tensors[f"logits_{len(part)}"]).max() for part in parts]
+            self.check(max(differences), "transformers, f32")
+
+    def check(self, largest, against):
+        print(f"{self.name} {self.stored}: reference and {against} differ by {largest:.2g} at most", file=sys.stderr)
+        if not largest < LIMIT:
+            sys.exit(f"{self.name} {self.stored}: that is too much, want less than {LIMIT}")
+
+    def error(self, binary, isa, dtype, kv, folder):
+        """Mean and largest absolute difference, and what the engine says of itself."""
+        (folder / "ids").write_text("".join(" ".join(map(str, ids)) + "\n" for ids in self.ids))
+        said = subprocess.run([binary, "--model", self.path, "--ids", folder / "ids", "--out", folder / "logits", "--isa",
+                               isa, "--dtype", dtype, "--kv", kv], check=True, stdout=subprocess.PIPE, text=True).stdout
+        found = np.fromfile(folder / "logits", "<f4").reshape(self.reference.shape)
+        difference = np.abs(found - self.reference)
+        if dtype == kv == "f32":
+            self.check(difference.max(), f"the engine in f32 ({isa})")
+        return difference.mean(), difference.max(), said.strip()
+
+
+def cases(flags, folder):
+    """One after the other, since a reference of SmolLM2 takes memory."""
+    for name, q4_1, golden in (("SmolLM2-135M", flags.model, DATA / "smollm2/logits.safetensors"),
+                               ("tiny-llama-a", DATA / "tiny-gguf/tiny-llama-a.q4_1.gguf",
+                                DATA / "tiny-gguf/tiny-llama-a.q4_1.logits.safetensors")):
+        if q4_1 is None:
+            continue
+        for stored in FORMATS:
+            path = convert(q4_1, stored, folder / f"{name}.{stored}.gguf")
+            yield Case(name, stored, path, golden, flags.longest, stored == "F32")  # F32 holds the Q4_1 file's values
+            path.unlink()
+        yield Case(name, "Q4_1", q4_1, golden, flags.longest)
+    for name in ("tiny-llama-a", "tiny-llama-b", "tiny-qwen2", "tiny-qwen3"):
+        folder = DATA / "tiny" / name
+        yield Case(name + " (folder)", "BF16", folder, folder / "logits.safetensors", flags.longest)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", type=pathlib.Path, help="SmolLM2-135M-Instruct.Q4_1.gguf; without it the tiny models only")
+    parser.add_argument("--binary", default=ROOT / "build/release/bin/swiftcache-model-logits")
+    parser.add_argument("--isa", nargs="+", default=["avx512_bf16", "avx2"])
+    parser.add_argument("--longest", type=int, default=257, help="tokens of the longest sequence compared")
+    flags = parser.parse_args()
+    columns = [f"`{dtype}`, KV {kv}: mean | largest" for dtype, kv in SETTINGS]
+    print("| model | stored | `--isa` up to | " + " | ".join(columns) + " |\n" + "|---" * (3 + 2 * len(columns)) + "|")
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        for case in cases(flags, folder):
+            for isa in flags.isa:
+                row = []
+                for dtype, kv in SETTINGS:
+                    mean, largest, said = case.error(flags.binary, isa, dtype, kv, folder)
+                    row += [f"{mean:.2g}", f"{largest:.2g}"]
+                    print(f"{case.name} {case.stored}: {said}: mean {mean:.3g}, largest {largest:.3g}", file=sys.stderr)
+                print(f"| {case.name} | {case.stored} | {isa} | " + " | ".join(row) + " |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

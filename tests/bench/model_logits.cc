@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+// The logits of a model at every position of some sequences, as raw f32: what tests/bench/logit_error.py compares.
+//
+//   echo "1 523 17" > ids.txt    # a sequence a line
+//   swiftcache-model-logits --model PATH --ids ids.txt --out logits.f32
+//                           [--dtype auto|bf16|f32] [--kv bf16|f32] [--isa avx512_bf16|avx512|avx2|baseline]
+//
+// logits.f32: [positions of all sequences, one after the other][vocab]. Prints backend, KV's element and weights.
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <map>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "engine/backend/cpu/isa.h"
+#include "engine/loader/checkpoint.h"
+#include "tests/engine/models/sequence_runner.h"
+
+namespace swiftcache {
+namespace {
+
+using engine::backend::KvDtype;
+using engine::backend::cpu::Isa;
+using engine::models::ComputeDtype;
+using engine::models::SequenceRunner;
+
+[[noreturn]] void Fail(const std::string& message) {
+  std::fprintf(stderr, "swiftcache-model-logits: %s\n", message.c_str());
+  std::exit(2);
+}
+
+// The values that a flag may have; the first one is its default.
+template <typename T>
+T Choose(const std::map<std::string, std::string>& flags, const std::string& name,
+         const std::vector<std::pair<std::string, T>>& choices) {
+  const auto found = flags.find(name);
+  if (found == flags.end()) return choices.front().second;
+  for (const auto& [text, value] : choices) {
+    if (text == found->second) return value;
+  }
+  Fail(name + " is " + found->second + ", wanted one of those that the source's head names");
+}
+
+std::map<std::string, std::string> Parse(int argc, char** argv) {
+  std::map<std::string, std::string> flags;
+  for (int i = 1; i + 1 < argc; i += 2) flags[argv[i]] = argv[i + 1];
+  for (const char* name : {"--model", "--ids", "--out"}) {
+    if (!flags.contains(name)) Fail(std::string(name) + " is missing");
+  }
+  return flags;
+}
+
+SequenceRunner::Options OptionsOf(const std::map<std::string, std::string>& flags) {
+  return {.dtype = Choose<ComputeDtype>(
+              flags, "--dtype",
+              {{"auto", ComputeDtype::kAuto}, {"bf16", ComputeDtype::kBf16}, {"f32", ComputeDtype::kF32}}),
+          .kv_dtype = Choose<KvDtype>(flags, "--kv", {{"bf16", KvDtype::kBf16}, {"f32", KvDtype::kF32}}),
+          .max_isa = Choose<Isa>(flags, "--isa",
+                                 {{"avx512_bf16", Isa::kAvx512Bf16},
+                                  {"avx512", Isa::kAvx512},
+                                  {"avx2", Isa::kAvx2},
+                                  {"baseline", Isa::kBaseline}})};
+}
+
+std::vector<std::vector<int32_t>> ReadSequences(const std::string& path, int64_t vocab_size) {
+  std::ifstream file(path);
+  std::vector<std::vector<int32_t>> sequences;
+  for (std::string line; std::getline(file, line);) {
+    std::istringstream words(line);
+    std::vector<int32_t> ids;
+    for (int32_t id = 0; words >> id;) {
+      if (id < 0 || id >= vocab_size) Fail("id " + std::to_string(id) + " is not in the vocabulary");
+      ids.push_back(id);
+    }
+    if (!ids.empty()) sequences.push_back(ids);
+  }
+  if (sequences.empty()) Fail(path + ": no ids");
+  return sequences;
+}
+
+int Run(const std::map<std::string, std::string>& flags) {
+  const auto checkpoint = engine::loader::OpenCheckpoint(flags.at("--model"));
+  if (!checkpoint.ok()) Fail(std::string(checkpoint.status().message()));
+  const SequenceRunner::Options options = OptionsOf(flags);
+  const auto sequences = ReadSequences(flags.at("--ids"), checkpoint->config.vocab_size);
+  SequenceRunner runner(checkpoint->config, *checkpoint->weights, options);
+  std::printf("%s, KV %s; %s\n", runner.decoder().backend().name().c_str(),
+              options.kv_dtype == KvDtype::kF32 ? "f32" : "bf16", Describe(runner.decoder().weights()).c_str());
+  std::ofstream out(flags.at("--out"), std::ios::binary);
+  for (const std::vector<int32_t>& ids : sequences) {
+    const std::vector<float> logits = runner.Logits(ids, 0);
+    out.write(reinterpret_cast<const char*>(logits.data()), logits.size() * sizeof(float));
+  }
+  out.close();
+  if (!out) Fail(flags.at("--out") + ": not written");
+  return 0;
+}
+
+}  // namespace
+}  // namespace swiftcache
+
+int main(int argc, char** argv) { return swiftcache::Run(swiftcache::Parse(argc, argv)); }
