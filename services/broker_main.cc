@@ -95,7 +95,7 @@ absl::Status Serve(const BrokerFlags& flags, services::ShutdownSignals& signals)
   std::atomic<bool> ready = false;
   HttpServer::Options http_options{.listen = flags.http_listen};
   http_options.ready = [&] { return ready.load(); };
-  http_options.metrics = [&] { return metrics.Serialize(); };
+  http_options.metrics = [&] { return services::Scrape(metrics); };
   ASSIGN_OR_RETURN(auto http, HttpServer::Create(http_options, {}));
   ASSIGN_OR_RETURN(auto server, RpcServer::Create({.listen = flags.listen}, {&door}));
   server->SetServing(true);

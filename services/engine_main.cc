@@ -170,7 +170,7 @@ absl::Status Serve(const services::EngineFlags& flags, services::ShutdownSignals
   http_options.ready = [&] { return ready.load(); };
   http_options.metrics = [&] {
     if (sharing) sharing->UpdateMetrics();
-    return metrics.Serialize();
+    return services::Scrape(metrics);
   };
   ASSIGN_OR_RETURN(auto http, HttpServer::Create(http_options, {}));
   ASSIGN_OR_RETURN(auto server, RpcServer::Create({.listen = flags.listen}, {&door}));

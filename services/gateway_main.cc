@@ -90,7 +90,7 @@ absl::Status Serve(const GatewayFlags& flags, services::ShutdownSignals& signals
                                    .max_body_bytes = flags.limits.max_prompt_bytes + kBodyRoomBytes,
                                    .threads = kHttpThreads};
   http_options.ready = [&] { return fleet->has_snapshot() && !draining; };
-  http_options.metrics = [&] { return metrics.Serialize(); };
+  http_options.metrics = [&] { return services::Scrape(metrics); };
   ASSIGN_OR_RETURN(auto http, HttpServer::Create(http_options, openai->Routes()));
   ASSIGN_OR_RETURN(auto server, RpcServer::Create({.listen = flags.listen}, {&door}));
   Opener opener(*fleet, *server);

@@ -8,7 +8,10 @@
 #include <iostream>
 #include <random>
 
+#include "absl/base/attributes.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/synchronization/mutex.h"
 
 namespace swiftcache::services {
 namespace {
@@ -69,10 +72,21 @@ std::string RandomId() {
   return absl::StrFormat("%08x%08x", device(), device());
 }
 
+std::string Scrape(Metrics& metrics) {
+  ABSL_CONST_INIT static absl::Mutex one_at_a_time(absl::kConstInit);
+  {
+    absl::MutexLock lock(&one_at_a_time);
+    prometheus::Counter& lost =
+        metrics.Counter("swiftcache_log_lines_lost_total", "Log lines that standard error did not take");
+    lost.Increment(static_cast<double>(LogLinesLost()) - lost.Value());
+  }
+  return metrics.Serialize();
+}
+
 int Fail(const std::string& program, const absl::Status& status) {
   std::string line(status.message());
   for (char& c : line) c = static_cast<unsigned char>(c) < ' ' ? ' ' : c;
-  std::cerr << program << ": " << line << std::endl;
+  PrintBehindLog(absl::StrCat(program, ": ", line));
   return 2;
 }
 

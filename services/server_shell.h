@@ -16,6 +16,7 @@
 
 #include "absl/status/status.h"
 #include "common/log/log.h"
+#include "common/metrics/metrics.h"
 
 namespace swiftcache::services {
 
@@ -42,6 +43,9 @@ void PrintListening(const std::string& grpc_address, const std::string& http_add
 
 /// 16 random hexadecimal digits: names this process among those before it.
 std::string RandomId();
+
+/// What /metrics answers: these, and how many lines the process's log has lost.
+std::string Scrape(Metrics& metrics);
 
 /// `program: message` as one line on standard error; returns the exit code 2.
 int Fail(const std::string& program, const absl::Status& status);

@@ -1,14 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// glog, set up one way, and the tag that every line about a request carries.
+// glog, set up one way, and the tag that every line about a request carries. Lines go to standard error through a
+// queue and a thread of their own (line_writer.h): LOG never waits for who reads them, and a process whose log nobody
+// reads, or whose disk is full, loses lines and nothing else.
 //
 //   LOG(INFO) << RequestTag{request_id, traceparent} << "finished, tokens=" << n;
 #pragma once
 
 #include <glog/logging.h>
 
+#include <cstdint>
 #include <ostream>
 #include <string>
 #include <string_view>
+
+#include "absl/time/time.h"
 
 namespace swiftcache {
 
@@ -20,8 +25,19 @@ struct LogOptions {
   bool verbose = false;
 };
 
-/// Lines go to standard error. REQUIRES: called once, before any thread exists.
+/// From here on lines go to standard error, and are flushed at exit for a second at most. A failed CHECK is printed with
+/// its stack before it ends the process, and ends it within seconds if nobody reads. REQUIRES: called once, before any
+/// thread exists.
 void InitLogging(const LogOptions& options);
+
+/// `line` as it is, behind everything that was logged, however full the queue: why a process ends.
+void PrintBehindLog(const std::string& line);
+
+/// Waits until standard error has taken what was logged. False: `patience` ended first.
+bool FlushLog(absl::Duration patience);
+
+/// Since the start, of this process: because nobody read them, or standard error failed.
+int64_t LogLinesLost();
 
 /// The engine's name, where it is known later than the rest. REQUIRES: no other thread logs yet.
 void NameEngine(const std::string& engine);

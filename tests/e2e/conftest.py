@@ -45,10 +45,11 @@ def wait_until(condition, seconds, what):
 class Process:
     """One server: its addresses (from its first line on standard output), its log, its end."""
 
-    def __init__(self, argv, log):
+    def __init__(self, argv, log, stderr=None):
+        """`stderr`: a descriptor that gets its log instead of the file."""
         self.log = log
         with open(log, "w") as out:
-            self.child = subprocess.Popen([str(a) for a in argv], stdout=subprocess.PIPE, stderr=out, text=True)
+            self.child = subprocess.Popen([str(a) for a in argv], stdout=subprocess.PIPE, stderr=stderr or out, text=True)
         line = self.child.stdout.readline()
         found = re.search(r"listening grpc=(\S+) http=(\S+)", line)
         if not found:
@@ -112,10 +113,11 @@ class Cluster:
         self.sockets = tempfile.TemporaryDirectory(prefix="sc")  # short: a socket's path has at most 107 characters
         self.shm_dir = self.sockets.name
         self.broker = self.gateway = None
+        self.stderr = None  # a descriptor for the logs of all that is spawned, instead of files
 
     def spawn(self, binary, *flags, listen="127.0.0.1:0", http="127.0.0.1:0"):
         argv = [self.binaries / binary, f"--listen={listen}", f"--http_listen={http}", *flags]
-        process = Process(argv, self.folder / f"{len(self.all)}-{binary}.log")
+        process = Process(argv, self.folder / f"{len(self.all)}-{binary}.log", self.stderr)
         self.all.append(process)
         return process
 
