@@ -76,15 +76,11 @@ std::string DialAddress(const services::EngineFlags& flags, const std::string& l
 
 constexpr int kComputeNiceness = 5;  // a third of the share of others on the same core
 
-// Threads that `work` starts compute: they give way to those that move tokens, answer pings and fence leases.
-template <typename Work>
-void AtLowPriority(const Work& work) {
-  std::thread([&] {
-    // Of this thread, and of those that it starts.
-    setpriority(PRIO_PROCESS, 0, getpriority(PRIO_PROCESS, 0) + kComputeNiceness);
-    AskForSlices(Slices::kUsual);
-    work();
-  }).join();
+// This thread, and those that it will start, compute: they give way to those that move tokens, answer pings and fence
+// leases.
+void GiveWay() {
+  setpriority(PRIO_PROCESS, 0, getpriority(PRIO_PROCESS, 0) + kComputeNiceness);
+  AskForSlices(Slices::kUsual);
 }
 
 uint64_t RandomNumber() {
@@ -107,6 +103,7 @@ struct Prepared {
 absl::StatusOr<Prepared> Prepare(const services::EngineFlags& flags) {
   Prepared p;
   p.options = flags.engine;
+  p.options.at_loop_start = GiveWay;
   ASSIGN_OR_RETURN(p.device, services::CreateDevice(flags));
   ASSIGN_OR_RETURN(p.checkpoint, loader::OpenCheckpoint(flags.model));
   p.options.eos_ids = p.checkpoint.config.eos_ids;
@@ -179,17 +176,18 @@ absl::Status Serve(const services::EngineFlags& flags, services::ShutdownSignals
 
   absl::Status loaded;
   p.model.unwanted = [&signals] { return signals.Pending(); };
-  AtLowPriority([&] {
+  std::thread([&] {
+    GiveWay();
     auto created = Load(p, sharing.get(), clock, metrics);
     loaded = created.status();
     if (created.ok()) engine = *std::move(created);
-  });
+  }).join();
   if (signals.Pending()) {
     LOG(INFO) << "a signal came while the model was loading: nothing to drain";
     return absl::OkStatus();
   }
   RETURN_IF_ERROR(loaded);
-  AtLowPriority([&] { engine->Start(); });
+  engine->Start();
   if (sharing) sharing->Start([&](auto message) { engine->Tell(std::move(message)); });
   door.Open(*engine);
   server->SetServing(true);

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/exec/engine.h"
 
+#include <pthread.h>
+
 #include <algorithm>
 #include <memory>
 #include <optional>
@@ -19,6 +21,7 @@
 #include "engine/coordinator/loop_message.h"
 #include "engine/exec/engine_metrics.h"
 #include "engine/exec/live_request.h"
+#include "engine/exec/outbound.h"
 #include "engine/exec/request_check.h"
 #include "engine/exec/step_loop.h"
 #include "engine/exec/urgency.h"
@@ -49,12 +52,18 @@ class EngineImpl final : public Engine, private LoopObserver {
         limits_(limits),
         clock_(clock),
         metrics_(metrics, {.block_tokens = options.block_tokens, .num_blocks = memory->bytes() / layout.block_bytes()}),
+        outbound_(&metrics_, [this](const LiveRequest& request) { BeforeDone(request); }),
         loop_(options, layout, std::move(model), std::move(memory), ForLoop(sharing), clock, &metrics_, this) {}
   ~EngineImpl() override { Drain(absl::InfinitePast()); }
 
   void Start() override {
     absl::MutexLock lock(&thread_mutex_);
-    thread_ = std::thread([this] { Run(); });
+    outbound_.Start();
+    thread_ = std::thread([this] {
+      pthread_setname_np(pthread_self(), "step loop");
+      if (options_.at_loop_start) options_.at_loop_start();
+      Run();
+    });
   }
   absl::Status Submit(Request request, std::unique_ptr<ResponseSink> sink) override;
   void Cancel(const std::string& request_id) override { mailbox_.Push(CancelMessage{request_id}); }
@@ -86,6 +95,8 @@ class EngineImpl final : public Engine, private LoopObserver {
   void OnStarted(const LiveRequest& request) override;
   void OnEnded(const LiveRequest& request) override;
   void OnLoad(const EngineLoad& load) override;
+  void Deliver(OutboundBatch batch) override { outbound_.Deliver(std::move(batch)); }
+  void BeforeDone(const LiveRequest& request);
 
   const EngineOptions options_;
   const backend::KvLayout layout_;
@@ -98,9 +109,12 @@ class EngineImpl final : public Engine, private LoopObserver {
   mutable absl::Mutex mutex_;
   absl::flat_hash_set<std::string> live_ids_ ABSL_GUARDED_BY(mutex_);
   int64_t not_started_ ABSL_GUARDED_BY(mutex_) = 0;
+  int64_t not_told_ ABSL_GUARDED_BY(mutex_) = 0;  // have ended, and their sinks have not heard of it
   EngineLoad load_ ABSL_GUARDED_BY(mutex_);
   bool draining_ ABSL_GUARDED_BY(mutex_) = false;
   bool loop_ended_ ABSL_GUARDED_BY(mutex_) = false;
+
+  Outbound outbound_;
 
   // Of the loop's thread alone (constructed before it, destroyed after it).
   StepLoop loop_;
@@ -133,6 +147,10 @@ absl::Status EngineImpl::EnqueueLocked(std::unique_ptr<LiveRequest> request) {
     return absl::ResourceExhaustedError(absl::StrCat(not_started_, " requests wait already; at most ",
                                                      options_.max_waiting_requests, " may: try again later"));
   }
+  if (not_told_ >= options_.max_num_seqs + options_.max_waiting_requests) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("the answers to ", not_told_, " requests are still to be sent: try again later"));
+  }
   mailbox_.Push(std::move(request));
   live_ids_.insert(id);
   ++not_started_;
@@ -140,10 +158,12 @@ absl::Status EngineImpl::EnqueueLocked(std::unique_ptr<LiveRequest> request) {
   return absl::OkStatus();
 }
 
-// Requests in the queue are live and wait, although the loop has not seen them yet.
+// Requests in the queue are live and wait, although the loop has not seen them yet; those that ended keep nothing but
+// their id.
 EngineLoad EngineImpl::LoadLocked() const {
   EngineLoad load = load_;
-  load.waiting_requests = std::max<int64_t>(0, static_cast<int64_t>(live_ids_.size()) - load.running_requests);
+  const int64_t live = static_cast<int64_t>(live_ids_.size()) - not_told_;
+  load.waiting_requests = std::max<int64_t>(0, live - load.running_requests);
   return load;
 }
 
@@ -154,8 +174,14 @@ void EngineImpl::OnStarted(const LiveRequest& request) {
 
 void EngineImpl::OnEnded(const LiveRequest& request) {
   absl::MutexLock lock(&mutex_);
-  live_ids_.erase(request.request.request_id);
+  ++not_told_;
   if (!request.start_time) --not_started_;
+}
+
+void EngineImpl::BeforeDone(const LiveRequest& request) {
+  absl::MutexLock lock(&mutex_);
+  --not_told_;
+  live_ids_.erase(request.request.request_id);
 }
 
 void EngineImpl::OnLoad(const EngineLoad& load) {
@@ -215,6 +241,7 @@ void EngineImpl::Drain(absl::Time deadline) {
   } else {
     Run();
   }
+  outbound_.Stop();
 }
 
 backend::KvLayout LayoutOf(const EngineOptions& options, const models::ModelGeometry& geometry) {

@@ -45,8 +45,8 @@ struct SharingParts {
   coordinator::Coordinator* coordinator = nullptr;
 };
 
-/// Thread-safety: Submit, Cancel, Tell, Load, Drain from any thread. Ownership: owns model, KV memory, loop thread.
-/// Errors: as documented per function; a request's own failure reaches its sink.
+/// Thread-safety: Submit, Cancel, Tell, Load, Drain from any thread. Ownership: owns model, KV memory, the loop thread
+/// and the one that calls the sinks. Errors: as documented per function; a request's own failure reaches its sink.
 class Engine {
  public:
   /// What can fail, before there is a model: a server that does this first fails before it opens a port.
@@ -66,10 +66,11 @@ class Engine {
                                                         Metrics& metrics);
   virtual ~Engine() = default;
 
-  /// Starts the loop thread. Called once.
+  /// Starts the threads. Called once.
   virtual void Start() = 0;
-  /// INVALID_ARGUMENT, OUT_OF_RANGE (prompt longer than max_model_len or the arena), RESOURCE_EXHAUSTED (queue full),
-  /// UNAVAILABLE (draining), ALREADY_EXISTS (a live request of that id). On error the sink is never called.
+  /// INVALID_ARGUMENT, OUT_OF_RANGE (prompt longer than max_model_len or the arena), RESOURCE_EXHAUSTED (queue full, or
+  /// sinks far behind), UNAVAILABLE (draining), ALREADY_EXISTS (a live request of that id). On error the sink is never
+  /// called.
   virtual absl::Status Submit(Request request, std::unique_ptr<ResponseSink> sink) = 0;
   /// Ends a request within one step; its sink gets CANCELLED. Unknown ids are ignored.
   virtual void Cancel(const std::string& request_id) = 0;
@@ -80,7 +81,8 @@ class Engine {
   virtual const backend::KvLayout& kv_layout() const = 0;
   virtual int64_t max_model_len_tokens() const = 0;
   /// Refuses new requests, lets live ones finish until `deadline` (of the clock), ends the rest and joins the loop:
-  /// those with a token get FinishReason::kCancelled and OK, the others UNAVAILABLE. Not to be called by a sink.
+  /// those with a token get FinishReason::kCancelled and OK, the others UNAVAILABLE. When it returns, every sink has
+  /// heard OnDone and is gone. Not to be called by a sink.
   virtual void Drain(absl::Time deadline) = 0;
 };
 

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "absl/time/time.h"
@@ -37,6 +38,7 @@ struct EngineOptions {
   int64_t clear_bytes_at_once = 32 * kMiB;               // of what is to be lent, between two steps
   absl::Duration scale_down_window = absl::Seconds(60);  // Algorithm 1's t
   absl::Duration lease_patience = absl::Seconds(10);     // of a request that own and leased memory cannot hold yet
+  std::function<void()> at_loop_start = {};              // the loop's thread calls it first; to lower its priority, say
 };
 
 }  // namespace swiftcache::engine::exec

@@ -53,7 +53,8 @@ struct TokenEvent {
   std::optional<Usage> usage = {};
 };
 
-/// Where a request's events go. Called by the loop thread: must not block. Destroyed after the last event.
+/// Where a request's events go. Called and destroyed by a thread that serves all sinks, and not by the loop thread: who
+/// blocks holds up the tokens of others, but no step.
 class ResponseSink {
  public:
   virtual ~ResponseSink() = default;

@@ -9,19 +9,6 @@
 #include "common/log/log.h"
 
 namespace swiftcache::engine::exec {
-namespace {
-
-void LogEnd(const LiveRequest& request, const absl::Status& status, absl::Duration since_arrival) {
-  const Usage usage = request.UsageOf(*request.continuations.front());
-  LOG(INFO) << RequestTag{request.request.request_id, request.request.traceparent}
-            << "ended status=" << absl::StatusCodeToString(status.code()) << " prompt_tokens=" << usage.prompt_tokens
-            << " cached_tokens=" << usage.cached_local_tokens + usage.cached_donor_tokens
-            << " output_tokens=" << request.output_tokens() << " queue_time=" << usage.queue_time
-            << " time_to_first_token=" << usage.time_to_first_token << " time=" << since_arrival
-            << (status.ok() ? "" : " error=") << status.message();
-}
-
-}  // namespace
 
 StepLoop::StepLoop(const EngineOptions& options, const backend::KvLayout& layout, std::unique_ptr<models::Model> model,
                    std::unique_ptr<backend::KvMemory> memory, const std::optional<LoopSharing>& sharing,
@@ -163,9 +150,10 @@ void StepLoop::EndAll() {
     }
     for (const auto& continuation : request.continuations) {
       if (continuation->done) continue;
-      outbox_.Add(
-          request,
-          {.index = continuation->index, .finish = FinishReason::kCancelled, .usage = request.UsageOf(*continuation)});
+      outbox_.Add({.sink = request.sink.get(),
+                   .index = continuation->index,
+                   .finish = FinishReason::kCancelled,
+                   .usage = request.UsageOf(*continuation)});
     }
     Close(request, absl::OkStatus());
   }
@@ -305,38 +293,34 @@ void StepLoop::Append(Continuation& continuation, sample::SampledToken token) {
   LiveRequest& request = *continuation.request;
   continuation.tokens.push_back(token.token_id);
   continuation.sampling.Observe(token.token_id);
-  NoteTime(continuation);
-  TokenEvent event{.index = continuation.index, .token_ids = {token.token_id}};
-  if (request.request.sampling.logprobs) {
-    event.logprobs.push_back({token.token_id, token.logprob, std::move(token.top)});
-  }
+  OutboundToken event{.sink = request.sink.get(), .index = continuation.index, .token_id = token.token_id};
+  event.since_last = NoteTime(continuation);
+  if (request.request.sampling.logprobs) event.logprob = {token.token_id, token.logprob, std::move(token.top)};
   event.finish = request.FinishAfter(continuation, token.token_id);
   // With the first token too: a reader may stop before the last.
   if (event.finish || continuation.output_tokens() == 1) event.usage = request.UsageOf(continuation);
   const bool finished = event.finish.has_value();
-  outbox_.Add(request, std::move(event));
+  outbox_.Add(std::move(event));
   if (continuation.index == 0 && continuation.output_tokens() == 1) BeginSiblings(request);
   if (finished) Finish(continuation);
 }
 
-void StepLoop::NoteTime(Continuation& continuation) {
+std::optional<absl::Duration> StepLoop::NoteTime(Continuation& continuation) {
   const absl::Time now = clock_.Now();
+  const absl::Time last = std::exchange(continuation.last_token_time, now);
   metrics_->Generated(1);
-  if (continuation.first_token_time) {
-    metrics_->NextToken(now - continuation.last_token_time);
-  } else {
-    continuation.first_token_time = now;
-    const int64_t cached = continuation.cached_tokens.value_or(0);
-    prompt_computed_ += continuation.prompt_tokens - cached;
-    prompt_local_ += cached - continuation.cached_leased_tokens;
-    prompt_donor_ += continuation.cached_leased_tokens;
-    metrics_->Prompt(continuation.prompt_tokens, cached, continuation.cached_leased_tokens);
-    if (continuation.index == 0) {
-      metrics_->FirstToken(now - continuation.request->arrival_time);
-      meter_.FirstToken(continuation);
-    }
+  if (continuation.first_token_time) return now - last;
+  continuation.first_token_time = now;
+  const int64_t cached = continuation.cached_tokens.value_or(0);
+  prompt_computed_ += continuation.prompt_tokens - cached;
+  prompt_local_ += cached - continuation.cached_leased_tokens;
+  prompt_donor_ += continuation.cached_leased_tokens;
+  metrics_->Prompt(continuation.prompt_tokens, cached, continuation.cached_leased_tokens);
+  if (continuation.index == 0) {
+    metrics_->FirstToken(now - continuation.request->arrival_time);
+    meter_.FirstToken(continuation);
   }
-  continuation.last_token_time = now;
+  return std::nullopt;
 }
 
 // Only now, when the first continuation's prompt is in the prefix cache for the others to find.
@@ -361,7 +345,7 @@ void StepLoop::FailStep(const sched::StepPlan& plan, const absl::Status& status)
   }
 }
 
-// Frees the blocks; the request lives on in the outbox until its sink has heard of it.
+// Frees the blocks; the request lives on until its sink has heard of it.
 void StepLoop::Close(LiveRequest& request, const absl::Status& status) {
   for (const auto& continuation : request.continuations) {
     if (continuation->done) continue;
@@ -372,18 +356,14 @@ void StepLoop::Close(LiveRequest& request, const absl::Status& status) {
   const auto live = live_.find(request.request.request_id);
   std::unique_ptr<LiveRequest> closed = std::move(live->second);
   live_.erase(live);
-  outbox_.Close(std::move(closed), status);
+  const absl::Duration since_arrival = clock_.Now() - closed->arrival_time;
+  outbox_.Close(std::move(closed), status, since_arrival);
 }
 
 void StepLoop::Publish() {
-  for (const Outbox::Closed& closed : outbox_.closed()) {
-    const absl::Duration since_arrival = clock_.Now() - closed.request->arrival_time;
-    metrics_->Ended(closed.status, since_arrival);
-    LogEnd(*closed.request, closed.status, since_arrival);
-    observer_->OnEnded(*closed.request);
-  }
+  for (const ClosedRequest& closed : outbox_.closed()) observer_->OnEnded(*closed.request);
   observer_->OnLoad(load());
-  outbox_.Send();
+  observer_->Deliver(outbox_.Take());
 }
 
 EngineLoad StepLoop::load() const {

@@ -42,17 +42,19 @@ struct LoopSharing {
   Urgency* urgency = nullptr;
 };
 
-/// Hears of changes before the sinks of the requests concerned do. Called by the loop's thread; must not block.
+/// Hears of changes before the sinks of the requests concerned do, and takes what these are to be told. Called by the
+/// loop's thread; must not block.
 class LoopObserver {
  public:
   virtual ~LoopObserver() = default;
   virtual void OnStarted(const LiveRequest& request) = 0;  // runs for the first time
   virtual void OnEnded(const LiveRequest& request) = 0;    // its blocks are free already
   virtual void OnLoad(const EngineLoad& load) = 0;
+  virtual void Deliver(OutboundBatch batch) = 0;  // once a step, perhaps empty; to be told in order (Tell)
 };
 
-/// Owns scheduler, block tables, prefix tree and sequences. When a sink hears OnDone, the request's blocks are free,
-/// the load that says so is published and its id may be used again. Thread-safety: none; one thread calls it.
+/// Owns scheduler, block tables, prefix tree and sequences. When the end of a request is delivered, its blocks are free
+/// and the load that says so is published. The loop's thread does no I/O. Thread-safety: none; one thread calls it.
 /// Ownership: owns model, KV memory and requests; borrows clock, metrics, observer. Errors: a failing model fails the
 /// requests of that step (INTERNAL) and nothing else.
 class StepLoop {
@@ -101,7 +103,7 @@ class StepLoop {
   int64_t LongestRequestTokens() const;
   void SizeLayerStream();
   void Append(Continuation& continuation, sample::SampledToken token);
-  void NoteTime(Continuation& continuation);
+  std::optional<absl::Duration> NoteTime(Continuation& continuation);
   void BeginSiblings(LiveRequest& request);
   void Finish(Continuation& continuation);
   void FailStep(const sched::StepPlan& plan, const absl::Status& status);

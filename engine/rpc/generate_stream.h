@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One Generate call: between the step loop, which must never wait, and a reader who may be slow.
+// One Generate call: between the thread that serves all sinks, which must never wait, and a reader who may be slow.
 //
 //   auto stream = std::make_shared<GenerateStream>(engine, tag);
 //   stream->Start(std::move(request));
@@ -22,7 +22,7 @@ namespace swiftcache::engine::rpc {
 void LogRefusal(const RequestTag& tag, const absl::Status& status);
 
 /// Events of an index that the reader has not taken yet are put together into one message, so a slow reader costs no
-/// more than its tokens. Thread-safety: safe: step loop and gRPC threads meet here. Ownership: shared by the engine's
+/// more than its tokens. Thread-safety: safe: the thread of the sinks and gRPC threads meet here. Ownership: shared by the engine's
 /// sink and by the call under way (`self_`, until OnDone); borrows the engine. Errors: what Submit refuses and what the
 /// sink is told ends the call; RESOURCE_EXHAUSTED carries RetryInfo. A client that cancels or goes away cancels the
 /// request at once.

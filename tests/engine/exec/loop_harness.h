@@ -95,6 +95,7 @@ class LoopHarness : private LoopObserver {
     load_ = load;
     metrics_.SetLoad(load);
   }
+  void Deliver(OutboundBatch batch) override { Tell(std::move(batch), &metrics_); }
 
   const int64_t block_tokens_;
   const RequestLimits limits_;
