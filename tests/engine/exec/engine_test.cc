@@ -9,17 +9,11 @@
 #include <thread>
 
 #include "absl/synchronization/notification.h"
-#include "engine/backend/cpu/cpu_device.h"
 #include "tests/engine/exec/loop_harness.h"
+#include "tests/fakes/cpu.h"
 
 namespace swiftcache::engine::exec {
 namespace {
-
-// Where engines of fake models have their KV.
-backend::Device& Cpu() {
-  static backend::cpu::CpuDevice device({});
-  return device;
-}
 
 using ::testing::HasSubstr;
 using ::testing::SizeIs;

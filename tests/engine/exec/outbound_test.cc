@@ -61,7 +61,7 @@ class OutboundTest : public ::testing::Test {
       loop_thread_ = std::this_thread::get_id();
       return absl::OkStatus();
     };
-    auto engine = Engine::Create(options, std::make_unique<FakeModel>(model), clock_, metrics_);
+    auto engine = Engine::Create(options, Cpu(), std::make_unique<FakeModel>(model), clock_, metrics_);
     ASSERT_TRUE(engine.ok()) << engine.status();
     engine_ = *std::move(engine);
     engine_->Start();

@@ -11,16 +11,11 @@
 #include <utility>
 
 #include "tests/engine/models/sequence_runner.h"
+#include "tests/fakes/cpu.h"
 #include "tests/fakes/synthetic_weights.h"
 
 namespace swiftcache::engine::models {
 namespace {
-
-// For models that do not compute.
-backend::Device& Cpu() {
-  static backend::cpu::CpuDevice device({});
-  return device;
-}
 
 loader::ModelConfig TinyConfig() {
   loader::ModelConfig config;
