@@ -109,7 +109,8 @@ class Backend {
 
   /// Fixes the rows of the ops that follow: positions for rope, blocks for KV. Borrowed for the call.
   virtual absl::Status BeginStep(std::span<const StepSequence> sequences, std::span<const StreamedBlock> streamed) = 0;
-  /// out[i] = row ids[i] of table.
+  /// out[i] = row ids[i] of table. An id of -1 - i is the token that row i of the last Sample chose: a device may be
+  /// given a step before the host knows what the one before it chose.
   virtual absl::Status Embed(const Matrix& table, std::span<const int32_t> ids, Buffer& out) = 0;
   virtual absl::Status Linear(const LinearOp& op) = 0;
   virtual absl::Status RopeAndStoreKv(const RopeOp& op) = 0;

@@ -2,6 +2,7 @@
 #include "engine/exec/forward.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace swiftcache::engine::exec {
 namespace {
@@ -24,17 +25,19 @@ absl::StatusOr<Forward::Outcome> Forward::Run(const sched::StepPlan& plan, bool 
              .sequences = sequences_,
              .streamed = streamed_,
              .checks = checks_,
-             .logit_rows = logit_rows_},
+             .logit_rows = logit_rows_,
+             .samples = samples_},
             this, result)
       .Wait();
-  Outcome outcome = Conclude(result);
-  if (!result.status.ok()) return result.status;
+  const absl::Status status = result.status;
+  Outcome outcome = Conclude(std::move(result));
+  if (!status.ok()) return status;
   return outcome;
 }
 
 // A step may fail, or be cut short, with a layer on its way.
-Forward::Outcome Forward::Conclude(const models::ForwardResult& result) {
-  Outcome outcome{.logits = result.logits, .cut_short = result.cut_short};
+Forward::Outcome Forward::Conclude(models::ForwardResult result) {
+  Outcome outcome{.tokens = std::move(result.tokens), .cut_short = result.cut_short};
   if (!streamed_.empty()) outcome.lost = leases_->streamer->End();
   for (const int32_t check : result.changed) {
     const kv::LeaseId lease = reads_[checked_[check]].lease;
@@ -49,6 +52,7 @@ void Forward::Gather(const sched::StepPlan& plan) {
   sequences_.clear();
   streamed_.clear();
   logit_rows_.clear();
+  samples_.clear();
   read_of_.clear();
   reads_.clear();
   lease_ids_.clear();
@@ -73,10 +77,17 @@ void Forward::Gather(const sched::StepPlan& plan) {
     sequences_.push_back({.num_rows = chunk.num_tokens,
                           .context_tokens = sequence.computed_tokens,
                           .blocks = std::span(begin, sequence.blocks.size())});
-    if (chunk.samples) logit_rows_.push_back(static_cast<int32_t>(token_ids_.size()) - 1);
+    if (chunk.samples) GatherSample(AsContinuation(*chunk.sequence));
   }
   GatherChecks();
   if (!streamed_.empty()) leases_->streamer->Start();
+}
+
+// From the last row gathered.
+void Forward::GatherSample(const Continuation& continuation) {
+  const auto position = static_cast<int64_t>(continuation.tokens.size());
+  samples_.push_back(backend::SampleRowOf(static_cast<int64_t>(logit_rows_.size()), continuation.sampling, position));
+  logit_rows_.push_back(static_cast<int32_t>(token_ids_.size()) - 1);
 }
 
 // In the slots while there are some, else where it lies.

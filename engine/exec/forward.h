@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs a planned step through the model: rows in, logits out. Blocks in leases are read where they are mapped, or
+// Runs a planned step through the model: rows in, tokens out. Blocks in leases are read where they are mapped, or
 // streamed layer by layer.
 //
 //   ASSIGN_OR_RETURN(Forward::Outcome outcome, forward.Run(plan));
@@ -17,8 +17,10 @@
 #include "absl/time/time.h"
 #include "common/base/clock.h"
 #include "engine/backend/device_address.h"
+#include "engine/backend/sampling.h"
 #include "engine/backend/step.h"
 #include "engine/exec/layer_streamer.h"
+#include "engine/exec/live_request.h"
 #include "engine/exec/sharing.h"
 #include "engine/exec/urgency.h"
 #include "engine/kv/kv_cache.h"
@@ -36,9 +38,9 @@ namespace swiftcache::engine::exec {
 class Forward final : private backend::LayerGate {
  public:
   struct Outcome {
-    std::span<const float> logits;  // [chunks that sample][vocab_size], in their order; valid until the next Run
-    std::vector<kv::LeaseId> lost;  // memory that changed hands while this step read it
-    // No logits: a lease is due (Urgency) before this step could have ended, or every sequence read lost ones.
+    std::vector<backend::Sampled> tokens;  // [chunks that sample], in their order
+    std::vector<kv::LeaseId> lost;         // memory that changed hands while this step read it
+    // No tokens: a lease is due (Urgency) before this step could have ended, or every sequence read lost ones.
     bool cut_short = false;
   };
   /// Of an engine that shares.
@@ -78,10 +80,11 @@ class Forward final : private backend::LayerGate {
   };
 
   void Gather(const sched::StepPlan& plan);
+  void GatherSample(const Continuation& continuation);
   void GatherLeased(kv::BlockId id, kv::Place place);
   size_t NoteReader(kv::RegionId region);
   void GatherChecks();
-  Outcome Conclude(const models::ForwardResult& result);
+  Outcome Conclude(models::ForwardResult result);
 
   // The gate.
   backend::Fence Arrived(int64_t layer) override;
@@ -98,6 +101,7 @@ class Forward final : private backend::LayerGate {
   std::vector<backend::StepSequence> sequences_;
   std::vector<backend::StreamedBlock> streamed_;
   std::vector<int32_t> logit_rows_;
+  std::vector<backend::SampleRow> samples_;
   absl::flat_hash_map<kv::RegionId, size_t> read_of_;  // index in reads_
   std::vector<LeaseRead> reads_;                       // leases that this step reads
   std::vector<kv::LeaseId> lease_ids_;                 // the same

@@ -36,6 +36,9 @@ struct Continuation : sched::Sequence {
   int64_t output_tokens() const { return static_cast<int64_t>(tokens.size()) - prompt_tokens; }
 };
 
+/// REQUIRES: the loop gave it to its scheduler.
+inline Continuation& AsContinuation(sched::Sequence& sequence) { return static_cast<Continuation&>(sequence); }
+
 /// Thread-safety: none; handed to the loop whole. Ownership: owns sink and continuations.
 struct LiveRequest {
   Request request;

@@ -189,7 +189,7 @@ constexpr int64_t kMaxCutShortInARow = 2;
 
 bool StepLoop::RunStep(const sched::StepPlan& plan) {
   const bool may_cut = sharing_ != nullptr && cut_short_in_a_row_ < kMaxCutShortInARow;
-  const absl::StatusOr<Forward::Outcome> outcome = forward_.Run(plan, may_cut);
+  absl::StatusOr<Forward::Outcome> outcome = forward_.Run(plan, may_cut);
   if (!outcome.ok()) {
     FailStep(plan, outcome.status());
     return false;
@@ -199,7 +199,7 @@ bool StepLoop::RunStep(const sched::StepPlan& plan) {
   cut_short_in_a_row_ = outcome->cut_short ? cut_short_in_a_row_ + 1 : 0;
   if (outcome->cut_short) return false;
   scheduler_.Commit(plan);
-  SampleAll(plan, outcome->logits);
+  TakeTokens(plan, std::move(outcome->tokens));
   return true;
 }
 
@@ -261,7 +261,7 @@ void StepLoop::NoteStarts(const sched::StepPlan& plan) {
   preemptions_ += static_cast<int64_t>(plan.preempted.size());
   metrics_->Stepped(static_cast<int64_t>(plan.preempted.size()));
   for (sched::Sequence* sequence : plan.admitted) {
-    LiveRequest& request = *AsContinuation(sequence).request;
+    LiveRequest& request = *AsContinuation(*sequence).request;
     if (request.start_time) continue;
     request.start_time = clock_.Now();
     metrics_->Started(*request.start_time - request.arrival_time);
@@ -271,16 +271,13 @@ void StepLoop::NoteStarts(const sched::StepPlan& plan) {
 }
 
 // A request that one of its continuations ended early is gone for those after it.
-void StepLoop::SampleAll(const sched::StepPlan& plan, std::span<const float> logits) {
-  const int64_t vocab_size = model_->geometry().vocab_size;
-  int64_t row = 0;
+void StepLoop::TakeTokens(const sched::StepPlan& plan, std::vector<backend::Sampled> tokens) {
+  auto next = tokens.begin();
   for (const sched::Chunk& chunk : plan.chunks) {
     if (!chunk.samples) continue;
-    Continuation& continuation = AsContinuation(chunk.sequence);
-    const auto row_logits = logits.subspan(row++ * vocab_size, vocab_size);
+    Continuation& continuation = AsContinuation(*chunk.sequence);
+    backend::Sampled token = std::move(*next++);
     if (continuation.done || continuation.remaining_tokens() != 0) continue;  // ended, or reset: computed again
-    const auto position = static_cast<int64_t>(continuation.tokens.size());
-    absl::StatusOr<sample::SampledToken> token = sampler_.Sample(row_logits, continuation.sampling, position);
     if (token.ok()) {
       Append(continuation, *std::move(token));
     } else {
@@ -340,7 +337,7 @@ void StepLoop::FailStep(const sched::StepPlan& plan, const absl::Status& status)
   const absl::Status failure = absl::InternalError(
       absl::StrCat("the model failed the step that this request was in: ", status.ToString(), "; send it again"));
   for (const sched::Chunk& chunk : plan.chunks) {
-    Continuation& continuation = AsContinuation(chunk.sequence);
+    Continuation& continuation = AsContinuation(*chunk.sequence);
     if (!continuation.done) Close(*continuation.request, failure);
   }
 }

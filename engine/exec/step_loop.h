@@ -30,7 +30,6 @@
 #include "engine/exec/urgency.h"
 #include "engine/kv/kv_cache.h"
 #include "engine/models/model.h"
-#include "engine/sample/sampler.h"
 #include "engine/sched/scheduler.h"
 
 namespace swiftcache::engine::exec {
@@ -88,14 +87,12 @@ class StepLoop {
   absl::Status CheckInvariants() const;
 
  private:
-  static Continuation& AsContinuation(sched::Sequence* sequence) { return *static_cast<Continuation*>(sequence); }
-
   std::unique_ptr<Sharing> MakeSharing(const LoopSharing& parts);
   std::unique_ptr<LayerStreamer> MakeStreamer(const LoopSharing& parts) const;
   void NoteStarts(const sched::StepPlan& plan);
   bool ServeLeases(const sched::StepPlan& plan);
   bool RunStep(const sched::StepPlan& plan);
-  void SampleAll(const sched::StepPlan& plan, std::span<const float> logits);
+  void TakeTokens(const sched::StepPlan& plan, std::vector<backend::Sampled> tokens);
   void AdmitParked();
   void EndStarved();
   void Park(LiveRequest* request);
@@ -124,7 +121,6 @@ class StepLoop {
   const std::unique_ptr<LayerStreamer> streamer_;  // null: leases, if any, are read in place
   Forward forward_;
   StepMeter meter_;
-  sample::Sampler sampler_;
   absl::flat_hash_map<std::string, std::unique_ptr<LiveRequest>> live_;  // after cache_: holds its blocks
   std::vector<LiveRequest*> parked_;  // not with the scheduler: neither own memory nor what may be leased holds them
   absl::Time next_starved_ = absl::InfiniteFuture();  // when patience with the first of them ends

@@ -47,7 +47,7 @@ void StepMeter::Computed(const sched::StepPlan& plan, const Outcome& outcome) {
 void StepMeter::ChargePrefills(const sched::StepPlan& plan, const Moved& after) {
   const absl::Duration time = computed_ - begin_;
   for (const sched::Chunk& chunk : plan.chunks) {
-    auto& continuation = *static_cast<Continuation*>(chunk.sequence);
+    Continuation& continuation = AsContinuation(*chunk.sequence);
     if (continuation.first_token_time) continue;
     continuation.in_steps += time;
     continuation.prefill.execute += time - (after.stall - before_.stall);

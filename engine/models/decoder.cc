@@ -63,8 +63,11 @@ void Decoder::Check(const ForwardBatch& batch) const {
   }
   CHECK_EQ(rows, static_cast<int64_t>(batch.token_ids.size()));
   CHECK_LE(rows, max_.max_batch_rows);
-  for (const int32_t id : batch.token_ids) CHECK(id >= 0 && id < config_.vocab_size) << "token id " << id;
+  for (const int32_t id : batch.token_ids) CHECK_LT(id, config_.vocab_size) << "token id";
   for (const int32_t row : batch.logit_rows) CHECK(row >= 0 && row < rows) << "logit row " << row;
+  for (const backend::SampleRow& sample : batch.samples) {
+    CHECK(sample.logits_row >= 0 && sample.logits_row < static_cast<int64_t>(batch.logit_rows.size()));
+  }
 }
 
 backend::Fence Decoder::Run(const ForwardBatch& batch, backend::LayerGate* gate, ForwardResult& result) {
@@ -82,7 +85,7 @@ absl::Status Decoder::Submit(const ForwardBatch& batch, backend::LayerGate* gate
     RETURN_IF_ERROR(RunLayer(layer, rows, gate, result));
   }
   RETURN_IF_ERROR(backend_->CheckWords(batch.checks, result.changed));
-  return result.cut_short ? absl::OkStatus() : ComputeLogits(batch.logit_rows, result);
+  return result.cut_short ? absl::OkStatus() : ChooseTokens(batch, result);
 }
 
 absl::Status Decoder::RunLayer(int64_t layer, int64_t rows, backend::LayerGate* gate, ForwardResult& result) {
@@ -122,20 +125,21 @@ absl::Status Decoder::FeedForward(const LayerWeights& w, int64_t rows) {
                            .out = residual_.get()});
 }
 
-absl::Status Decoder::ComputeLogits(std::span<const int32_t> logit_rows, ForwardResult& result) {
-  const auto rows = static_cast<int64_t>(logit_rows.size());
+absl::Status Decoder::ChooseTokens(const ForwardBatch& batch, ForwardResult& result) {
+  const auto rows = static_cast<int64_t>(batch.logit_rows.size());
   if (rows == 0) return absl::OkStatus();
   RETURN_IF_ERROR(EnsureLogits(rows));
   RETURN_IF_ERROR(backend_->Linear({.in = residual_.get(),
                                     .rows = rows,
-                                    .in_rows = logit_rows,
+                                    .in_rows = batch.logit_rows,
                                     .prologue = Prologue::kRmsNorm,
                                     .norm = outer_.final_norm.get(),
                                     .eps = static_cast<float>(config_.rms_eps),
                                     .weight = &head(),
                                     .out = logits_.get()}));
-  ASSIGN_OR_RETURN(result.logits, backend_->Download(*logits_, rows));
-  return absl::OkStatus();
+  if (batch.samples.empty()) return absl::OkStatus();
+  result.tokens.resize(batch.samples.size());
+  return backend_->Sample(*logits_, batch.samples, std::span(result.tokens));
 }
 
 absl::StatusOr<std::vector<float>> Decoder::ResidualRow(int64_t row) {

@@ -36,6 +36,8 @@ class Decoder final : public Model {
   const ModelGeometry& geometry() const override { return geometry_; }
   backend::Fence Run(const ForwardBatch& batch, backend::LayerGate* gate, ForwardResult& result) override;
 
+  /// Of the last step's first `rows` logit_rows: f32 [rows][vocab_size], valid until the next. For tests and tools.
+  absl::StatusOr<std::span<const float>> Logits(int64_t rows) { return backend_->Download(*logits_, rows); }
   /// Row r of the residual stream as the last step left it: f32 [hidden]. For tests that compare layer by layer; once a
   /// step.
   absl::StatusOr<std::vector<float>> ResidualRow(int64_t row);
@@ -55,7 +57,7 @@ class Decoder final : public Model {
   absl::Status Submit(const ForwardBatch& batch, backend::LayerGate* gate, ForwardResult& result);
   absl::Status RunLayer(int64_t layer, int64_t rows, backend::LayerGate* gate, ForwardResult& result);
   absl::Status FeedForward(const LayerWeights& weights, int64_t rows);
-  absl::Status ComputeLogits(std::span<const int32_t> logit_rows, ForwardResult& result);
+  absl::Status ChooseTokens(const ForwardBatch& batch, ForwardResult& result);
   const backend::Matrix& head() const { return outer_.lm_head ? *outer_.lm_head : *outer_.embedding; }
 
   const loader::ModelConfig config_;

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// A decoder as the step loop sees it: a step's rows in, logits out, in one call. What comes and goes between layers, KV
+// A decoder as the step loop sees it: a step's rows in, tokens out, in one call. What comes and goes between layers, KV
 // that is streamed, comes and goes through a gate (DESIGN section 4, layer streaming).
 //
 //   ForwardResult result;
-//   model.Run({.token_ids = ids, .sequences = sequences, .logit_rows = last_rows}, /*gate=*/nullptr, result).Wait();
+//   model.Run({.token_ids = ids, .sequences = sequences, .logit_rows = last_rows, .samples = samples},
+//             /*gate=*/nullptr, result).Wait();
 //   RETURN_IF_ERROR(result.status);
+//   ...result.tokens[i] is what samples[i] chose...
 #pragma once
 
 #include <cstdint>
@@ -13,6 +15,7 @@
 
 #include "absl/status/status.h"
 #include "engine/backend/fence.h"
+#include "engine/backend/sampling.h"
 #include "engine/backend/step.h"
 
 namespace swiftcache::engine::models {
@@ -28,19 +31,21 @@ struct ModelGeometry {
 
 /// One step's work. Rows of sequence i follow those of sequence i - 1. Ownership: borrowed until Run's fence has passed.
 struct ForwardBatch {
-  std::span<const int32_t> token_ids;  // [num_rows], ids in [0, vocab_size)
+  /// [num_rows]: ids in [0, vocab_size), or -1 - i for the token that samples[i] of the step before chose.
+  std::span<const int32_t> token_ids;
   std::span<const backend::StepSequence> sequences;
   std::span<const backend::StreamedBlock> streamed = {};  // REQUIRES where there are some: a gate
   std::span<const backend::WordCheck> checks = {};        // of leases that are read where they lie
-  std::span<const int32_t> logit_rows = {};               // rows whose logits are wanted, ascending
+  std::span<const int32_t> logit_rows = {};               // rows whose logits are wanted, ascending, and
+  std::span<const backend::SampleRow> samples = {};       // what is chosen from these; logits_row i is of logit_rows[i]
 };
 
 /// What a step came to; to be read when its fence has passed.
 struct ForwardResult {
-  absl::Status status;            // where it is not OK, the rest means nothing
-  std::span<const float> logits;  // [logit_rows.size()][vocab_size], valid until the next Run; none where cut short
-  std::vector<int32_t> changed;   // the checks, by index, that did not hold after the last read
-  bool cut_short = false;         // the gate wanted no more: nothing was computed
+  absl::Status status;                   // where it is not OK, the rest means nothing
+  std::vector<backend::Sampled> tokens;  // [samples.size()]; none where cut short
+  std::vector<int32_t> changed;          // the checks, by index, that did not hold after the last read
+  bool cut_short = false;                // the gate wanted no more: nothing was computed
 };
 
 /// A loaded decoder. A row's numbers depend on its own sequence alone: not on the rows beside it, not on how its prompt

@@ -21,6 +21,10 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "engine/backend/address_space.h"
+#include "engine/backend/cpu/host_buffer.h"
+#include "engine/backend/cpu/isa.h"
+#include "engine/backend/cpu/sampler.h"
+#include "engine/backend/cpu/thread_pool.h"
 #include "engine/backend/kv_layout.h"
 #include "engine/models/model.h"
 #include "tests/fakes/late_queue.h"
@@ -45,14 +49,14 @@ struct FakeModelOptions {
   std::function<absl::Status(const FakeStep&)> on_step = {};
   /// Called before a layer writes or reads anything.
   std::function<void(int64_t layer)> on_layer = {};
-  /// Called on the logits of a step before they are handed out.
-  std::function<void(std::span<float>)> on_logits = {};
+  /// Called on each row of logits, of so many in the step, before a token is chosen from it.
+  std::function<void(int64_t row, int64_t rows, std::span<float>)> on_logits = {};
   /// Where its device does what it is given, and what its addresses mean; null: at once, on the caller's thread.
   LateQueue* queue = nullptr;
   engine::backend::AddressSpace space = {};
   /// A bug of such a device: words of leases are compared before their last read; the step's fence passes before the
-  /// last layer's KV is written; or before the logits are there.
-  enum class Bug { kNone, kChecksEarly, kWritesLate, kLogitsLate } bug = Bug::kNone;
+  /// last layer's KV is written; or before tokens are chosen.
+  enum class Bug { kNone, kChecksEarly, kWritesLate, kTokensLate } bug = Bug::kNone;
 
   engine::backend::KvLayout layout() const { return {num_layers, num_kv_heads, head_dim, block_tokens, dtype}; }
 };
@@ -136,12 +140,9 @@ class FakeModel final : public engine::models::Model {
     }
     if (options_.bug != Bug::kChecksEarly) Check(batch, result);
     if (result.cut_short) return queue().Submitted();
-    logits_.resize(batch.logit_rows.size() * options_.vocab_size);
-    result.logits = logits_;
-    engine::backend::Fence done = queue().Submitted();
-    queue().Submit(
-        [this, status = &result.status, late = options_.bug == Bug::kLogitsLate] { Finish(late || status->ok()); });
-    if (options_.bug != Bug::kLogitsLate) done = queue().Submitted();
+    result.tokens.assign(batch.samples.size(), engine::sample::SampledToken{});
+    if (options_.bug != Bug::kTokensLate) queue().Submit([this, &result] { Choose(result); });
+    const engine::backend::Fence done = queue().Submitted();
     if (options_.bug == Bug::kWritesLate) queue().Submit([this] { WriteLate(); });
     return done;
   }
@@ -153,7 +154,6 @@ class FakeModel final : public engine::models::Model {
 
   void Begin(const engine::models::ForwardBatch& batch, absl::Status& status) {
     batch_ = batch;
-    logit_rows_.assign(batch.logit_rows.begin(), batch.logit_rows.end());
     states_.clear();
     Point();
     CheckBatch();
@@ -211,13 +211,17 @@ class FakeModel final : public engine::models::Model {
       }
     });
   }
-  void Finish(bool ok) {
-    if (!ok) return;
-    auto logit = logits_.begin();
-    for (int32_t row : logit_rows_) {
-      for (int64_t id = 0; id < options_.vocab_size; ++id) *logit++ = FakeLogit(states_[row], id);
+  void Choose(engine::models::ForwardResult& result) {
+    if (!result.status.ok() || batch_.samples.empty()) return;
+    const auto rows = static_cast<int64_t>(batch_.logit_rows.size());
+    const auto logits = *engine::backend::cpu::HostBuffer::Allocate(rows, options_.vocab_size);
+    for (int64_t r = 0; r < rows; ++r) {
+      const std::span<float> row(logits->row(r), options_.vocab_size);
+      for (int64_t id = 0; id < options_.vocab_size; ++id) row[id] = FakeLogit(states_[batch_.logit_rows[r]], id);
+      if (options_.on_logits) options_.on_logits(r, rows, row);
     }
-    if (options_.on_logits) options_.on_logits(std::span(logits_));
+    const absl::Status chosen = sampler_.Sample(*logits, batch_.samples, std::span(result.tokens));
+    CHECK(chosen.ok()) << chosen;
   }
   void WriteLate() {
     for (const auto& [address, word] : unwritten_) WriteRow(const_cast<std::byte*>(address), word);
@@ -285,8 +289,10 @@ class FakeModel final : public engine::models::Model {
   engine::models::ForwardBatch batch_;
   std::vector<Block> blocks_;     // of all sequences, one after the other
   std::vector<uint64_t> states_;  // one a row
-  std::vector<int32_t> logit_rows_;
-  std::vector<float> logits_;
+  engine::backend::cpu::ThreadPool pool_{1};
+  engine::backend::cpu::Sampler sampler_{
+      engine::backend::cpu::SamplingKernelsFor(engine::backend::cpu::BestIsa(engine::backend::cpu::Isa::kAvx512Bf16)),
+      pool_};
   int64_t steps_ = 0;
 };
 

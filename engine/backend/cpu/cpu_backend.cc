@@ -89,7 +89,9 @@ class CpuBackend final : public Backend {
     const HostBuffer& host = AsHost(out);
     CHECK_EQ(matrix.cols(), host.cols());
     CHECK_LE(static_cast<int64_t>(ids.size()), host.rows());
-    pool_.ParallelFor(ids.size(), [&](int64_t i, int worker) { matrix.ReadRow(ids[i], host.row(i)); });
+    pool_.ParallelFor(ids.size(), [&](int64_t i, int worker) {
+      matrix.ReadRow(ids[i] >= 0 ? ids[i] : sampled_.at(-1 - ids[i]), host.row(i));
+    });
     return absl::OkStatus();
   }
 
@@ -109,7 +111,11 @@ class CpuBackend final : public Backend {
   }
 
   absl::Status Sample(const Buffer& logits, std::span<const SampleRow> rows, std::span<Sampled> out) override {
-    return sampler_.Sample(AsHost(logits), rows, out);
+    RETURN_IF_ERROR(sampler_.Sample(AsHost(logits), rows, out));
+    sampled_.clear();
+    for (const Sampled& token : out)
+      sampled_.push_back(token.ok() ? token->token_id : 0);  // a row that failed is of nobody
+    return absl::OkStatus();
   }
 
   void WaitFor(const Fence& fence) override { fence.Wait(); }
@@ -140,6 +146,7 @@ class CpuBackend final : public Backend {
   cpu::Linear linear_;
   PagedAttention attention_;
   Sampler sampler_;
+  std::vector<int32_t> sampled_;  // by the last call
 };
 
 absl::Status Check(const CpuBackendOptions& o) {

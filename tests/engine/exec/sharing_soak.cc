@@ -27,7 +27,7 @@ SharingSoak::SharingSoak(const SoakOptions& options, SoakTally& tally)
   using Bug = FakeModelOptions::Bug;
   if (options.bug == ReaderBug::kWordsComparedEarly) model_.bug = Bug::kChecksEarly;
   if (options.bug == ReaderBug::kStoredEarly) model_.bug = Bug::kWritesLate;
-  if (options.bug == ReaderBug::kTokensReadEarly) model_.bug = Bug::kLogitsLate;
+  if (options.bug == ReaderBug::kTokensReadEarly) model_.bug = Bug::kTokensLate;
   model_.on_step = [this](const FakeStep&) {
     EnterLayer(kGathered);
     return absl::OkStatus();

@@ -8,8 +8,10 @@
 #include <cstring>
 #include <map>
 #include <random>
+#include <set>
 #include <utility>
 
+#include "engine/sample/sampling_state.h"
 #include "tests/engine/models/sequence_runner.h"
 #include "tests/fakes/cpu.h"
 #include "tests/fakes/synthetic_weights.h"
@@ -126,6 +128,40 @@ TEST(DecoderTest, AStepWithoutLogitsGivesNone) {
   SequenceRunner runner(config, SyntheticWeights(config), {});
   SequenceBlocks blocks(runner.kv(), 3);
   EXPECT_TRUE(runner.Step({1, 2, 3}, {{3, 0, blocks.addresses()}}, {}).empty());
+}
+
+// Greedy continuations of two sequences, with and without the host in between.
+TEST(DecoderTest, AStepMayNameTokensThatTheStepBeforeItChose) {
+  const loader::ModelConfig config = TinyConfig();
+  SequenceRunner runner(config, SyntheticWeights(config), {});
+  const sample::SamplingState greedy({.temperature = 0}, 0, {});
+  const std::vector<backend::SampleRow> samples = {backend::SampleRowOf(0, greedy, 3),
+                                                   backend::SampleRowOf(1, greedy, 2)};
+  std::vector<std::vector<int32_t>> outputs;
+  for (const bool by_name : {false, true}) {
+    SequenceBlocks a(runner.kv(), 16), b(runner.kv(), 16);
+    std::vector<int32_t> ids = {1, 2, 3, 7, 8}, rows = {2, 4}, tokens;
+    std::vector<backend::StepSequence> sequences = {{3, 0, a.addresses()}, {2, 0, b.addresses()}};
+    for (int step = 0; step < 8; ++step) {
+      ForwardResult result;
+      runner.decoder()
+          .Run({.token_ids = ids, .sequences = sequences, .logit_rows = rows, .samples = samples}, nullptr, result)
+          .Wait();
+      ASSERT_TRUE(result.status.ok()) << result.status;
+      ids.clear();
+      for (int32_t i = 0; i < 2; ++i) {
+        ASSERT_TRUE(result.tokens[i].ok());
+        tokens.push_back(result.tokens[i]->token_id);
+        ids.push_back(by_name ? -1 - i : tokens.back());
+        sequences[i].context_tokens += sequences[i].num_rows;
+        sequences[i].num_rows = 1;
+      }
+      rows = {0, 1};
+    }
+    outputs.push_back(tokens);
+  }
+  EXPECT_EQ(outputs[0], outputs[1]);
+  EXPECT_GT(std::set<int32_t>(outputs[0].begin(), outputs[0].end()).size(), 2u) << "tokens that tell steps apart";
 }
 
 TEST(CreateModelTest, TheLogitsOfAFullStepHaveRoomFromTheStart) {

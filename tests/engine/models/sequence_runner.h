@@ -78,7 +78,10 @@ class SequenceRunner {
     ForwardResult result;
     model_->Run({.token_ids = ids, .sequences = sequences, .logit_rows = logit_rows}, nullptr, result).Wait();
     EXPECT_TRUE(result.status.ok()) << result.status;
-    return {result.logits.begin(), result.logits.end()};
+    if (logit_rows.empty()) return {};
+    const auto logits = decoder().Logits(static_cast<int64_t>(logit_rows.size()));
+    EXPECT_TRUE(logits.ok()) << logits.status();
+    return {logits->begin(), logits->end()};
   }
 
   /// Logits of positions `first` to the last, [ids.size() - first][vocab], in chunks of options.chunk.
