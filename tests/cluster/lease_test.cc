@@ -24,6 +24,7 @@
 #include "engine/transport/shm_transport.h"
 #include "tests/engine/exec/recording_sink.h"
 #include "tests/fakes/gated_model.h"
+#include "tests/fakes/late_device.h"
 #include "tests/fakes/lease_hub.h"
 
 namespace swiftcache::engine::exec {
@@ -43,20 +44,23 @@ struct NodeOptions {
   bool lends = false, shares = true;
   absl::Duration lease_patience = absl::Seconds(60);
   Gate* gate = nullptr;  // of its steps
+  bool late = false;     // on a device that computes late
 };
 
 // One engine with all that sharing needs.
 class Node {
  public:
-  Node(const NodeOptions& node, const std::string& shm_dir, LeaseHub& hub) : name_(node.name), hub_(hub) {
+  Node(const NodeOptions& node, const std::string& shm_dir, LeaseHub& hub)
+      : name_(node.name), hub_(hub), device_(MakeDevice(node)) {
     auto checkpoint = loader::OpenCheckpoint(std::string(SWIFTCACHE_SOURCE_DIR "/tests/data/tiny/") + node.model);
     EXPECT_TRUE(checkpoint.ok()) << checkpoint.status();
     const loader::ModelConfig& config = checkpoint->config;
     const backend::KvLayout layout{config.num_layers, config.num_kv_heads, config.head_dim, node.block_tokens,
                                    node.kv_dtype};
-    auto model = models::CreateModel(config, *checkpoint->weights, device_, {.kv = layout, .max_batch_rows = 64});
-    EXPECT_TRUE(model.ok()) << model.status();
-    if (node.gate != nullptr) model = std::make_unique<GatedModel>(*std::move(model), *node.gate);
+    auto created = models::CreateModel(config, *checkpoint->weights, *device_, {.kv = layout, .max_batch_rows = 64});
+    EXPECT_TRUE(created.ok()) << created.status();
+    std::unique_ptr<models::Model> model = *std::move(created);
+    if (node.gate != nullptr) model = std::make_unique<GatedModel>(std::move(model), *node.gate);
     const EngineOptions options{.kv_cache_bytes = node.num_blocks * layout.block_bytes(),
                                 .kv_cache_dtype = node.kv_dtype,
                                 .block_tokens = node.block_tokens,
@@ -64,12 +68,13 @@ class Node {
                                 .share = node.shares,
                                 .stream = node.stream,
                                 .lease_patience = node.lease_patience};
-    auto reservation = Engine::Reserve(options, (*model)->geometry(), device_);
+    auto reservation = Engine::Reserve(options, model->geometry(), *device_);
     EXPECT_TRUE(reservation.ok()) << reservation.status();
     std::optional<SharingParts> sharing;
-    memory::Arena& arena = static_cast<backend::cpu::CpuKvMemory&>(*reservation->memory).arena();
+    backend::KvMemory& kv = *reservation->memory;
+    memory::Arena& arena = node.late ? LateDevice::ArenaOf(kv) : static_cast<backend::cpu::CpuKvMemory&>(kv).arena();
     if (node.shares) sharing = MakeParts(node, arena, shm_dir);
-    engine_ = Engine::Create(options, *std::move(reservation), *std::move(model), sharing, clock_, metrics_);
+    engine_ = Engine::Create(options, *std::move(reservation), std::move(model), sharing, clock_, metrics_);
     if (node.shares) {
       hub.Join({.name = node.name,
                 .channel = transport_->channel(),
@@ -95,6 +100,10 @@ class Node {
   coordinator::Coordinator::Reclaims reclaims() const { return coordinator_->reclaims(); }
 
  private:
+  std::unique_ptr<backend::Device> MakeDevice(const NodeOptions& node) {
+    if (node.late) return std::make_unique<LateDevice>(backend::cpu::CpuDeviceOptions(), &queue_);
+    return std::make_unique<backend::cpu::CpuDevice>(backend::cpu::CpuDeviceOptions());
+  }
   SharingParts MakeParts(const NodeOptions& node, memory::Arena& arena, const std::string& shm_dir) {
     coordinator_ = std::make_unique<coordinator::Coordinator>(
         coordinator::Coordinator::Options{.instance_id = node.name,
@@ -104,8 +113,9 @@ class Node {
                                           .min_request_interval = absl::Milliseconds(1),
                                           .max_request_interval = absl::Milliseconds(20)},
         clock_, metrics_);
-    auto transport = transport::ShmTransport::Create({.shm_dir = shm_dir, .name = node.name, .instance_id = node.name},
-                                                     arena, clock_, *coordinator_);
+    transport::ShmTransport::Options options{.shm_dir = shm_dir, .name = node.name, .instance_id = node.name};
+    if (node.late) options.space = LateDevice::Space();
+    auto transport = transport::ShmTransport::Create(options, arena, clock_, *coordinator_);
     EXPECT_TRUE(transport.ok()) << transport.status();
     transport_ = *std::move(transport);
     return {.transport = transport_.get(), .coordinator = coordinator_.get()};
@@ -115,7 +125,8 @@ class Node {
   LeaseHub& hub_;
   RealClock clock_;
   Metrics metrics_;
-  backend::cpu::CpuDevice device_{{}};
+  LateQueue queue_{{.pace = LateQueue::Pace::kThread}};
+  const std::unique_ptr<backend::Device> device_;
   std::unique_ptr<coordinator::Coordinator> coordinator_;
   std::unique_ptr<transport::ShmTransport> transport_;
   std::unique_ptr<Engine> engine_;
@@ -230,10 +241,11 @@ class LeaseTest : public testing::Test {
   }
 
   // A borrower with room for two conversations, and two donors of other block bytes.
-  Talk Sharing(StreamMode stream, const std::function<void()>& trouble = nullptr) {
-    Node near({.name = "near", .num_blocks = 512, .block_tokens = 8, .lends = true}, shm_dir_, hub_);
-    Node far({.name = "far", .num_blocks = 512, .kv_dtype = backend::KvDtype::kF32, .lends = true}, shm_dir_, hub_);
-    Node chat({.name = "chat", .num_blocks = 72, .stream = stream}, shm_dir_, hub_);
+  Talk Sharing(StreamMode stream, const std::function<void()>& trouble = nullptr, bool late = false) {
+    Node near({.name = "near", .num_blocks = 512, .block_tokens = 8, .lends = true, .late = late}, shm_dir_, hub_);
+    Node far({.name = "far", .num_blocks = 512, .kv_dtype = backend::KvDtype::kF32, .lends = true, .late = late},
+             shm_dir_, hub_);
+    Node chat({.name = "chat", .num_blocks = 72, .stream = stream, .late = late}, shm_dir_, hub_);
     const Talk talk = ConverseOnLeases(chat.engine(), trouble);
     EXPECT_EQ(chat.engine().Load().kv_blocks_used, 0);
     return talk;
@@ -249,6 +261,21 @@ TEST_F(LeaseTest, TokensAreTheSameWithBlocksReadInPlace) {
   EXPECT_EQ(got.histories, wanted.histories);
   EXPECT_GT(got.donor_tokens, 0);
   std::printf("%ld prompt tokens came from donors\n", static_cast<long>(got.donor_tokens));
+}
+
+TEST_F(LeaseTest, TokensAreTheSameOnDevicesThatComputeLate) {
+  const Talk wanted = Alone();
+  for (const StreamMode stream : {StreamMode::kInPlace, StreamMode::kLsc}) {
+    const Talk quiet = Sharing(stream, nullptr, /*late=*/true);
+    EXPECT_EQ(quiet.histories, wanted.histories);
+    EXPECT_GT(quiet.donor_tokens, 0);
+    Storm storm(hub_);
+    const Talk got = Sharing(
+        stream, [&] { storm.Begin(); }, /*late=*/true);
+    storm.End();
+    EXPECT_EQ(got.histories, wanted.histories);
+    EXPECT_GT(storm.revocations(), 0);
+  }
 }
 
 TEST_F(LeaseTest, TokensAreTheSameWithBlocksStreamedLayerByLayer) {

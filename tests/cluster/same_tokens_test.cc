@@ -20,6 +20,7 @@
 #include "engine/loader/checkpoint.h"
 #include "engine/models/create_model.h"
 #include "tests/engine/exec/recording_sink.h"
+#include "tests/fakes/late_device.h"
 
 namespace swiftcache::engine::exec {
 namespace {
@@ -49,6 +50,7 @@ struct Subject {
   int64_t block_tokens = 16;
   int64_t longest_prefix = 64, longest_own = 50, output_tokens = 24;
   std::vector<int64_t> chunks = {1, 7, 64, 512};
+  bool late = false;  // on a device that computes late; what is compared with is not
 };
 
 std::vector<int32_t> RandomIds(std::mt19937& rng, int64_t count, int64_t vocab_size) {
@@ -84,12 +86,13 @@ struct Outcome {
 
 class Runner {
  public:
-  explicit Runner(const Subject& subject) : subject_(subject), device_({.threads = 2, .max_isa = subject.max_isa}) {
+  explicit Runner(const Subject& subject)
+      : subject_(subject), device_(MakeDevice({.threads = 2, .max_isa = subject.max_isa})) {
     auto checkpoint = loader::OpenCheckpoint(subject.path);
     EXPECT_TRUE(checkpoint.ok()) << checkpoint.status();
     const loader::ModelConfig& config = checkpoint->config;
     layout_ = {config.num_layers, config.num_kv_heads, config.head_dim, subject.block_tokens, subject.kv_dtype};
-    auto model = models::CreateModel(config, *checkpoint->weights, device_, {.kv = layout_, .dtype = subject.dtype});
+    auto model = models::CreateModel(config, *checkpoint->weights, *device_, {.kv = layout_, .dtype = subject.dtype});
     EXPECT_TRUE(model.ok()) << model.status();
     model_ = *std::move(model);
   }
@@ -101,7 +104,7 @@ class Runner {
     options.kv_cache_bytes = num_blocks * layout_.block_bytes();
     RealClock clock;
     Metrics metrics;
-    auto engine = Engine::Create(options, device_, std::make_unique<LentModel>(model_.get()), clock, metrics);
+    auto engine = Engine::Create(options, *device_, std::make_unique<LentModel>(model_.get()), clock, metrics);
     EXPECT_TRUE(engine.ok()) << engine.status();
     const std::vector<Request> requests = Prompts(subject_, model_->geometry().vocab_size);
     std::vector<size_t> order(requests.size());
@@ -119,6 +122,10 @@ class Runner {
   }
 
  private:
+  std::unique_ptr<backend::Device> MakeDevice(const backend::cpu::CpuDeviceOptions& options) {
+    if (subject_.late) return std::make_unique<LateDevice>(options, &queue_);
+    return std::make_unique<backend::cpu::CpuDevice>(options);
+  }
   static Outcome Collect(const std::vector<std::shared_ptr<Recording>>& recordings, const EngineLoad& load) {
     Outcome outcome{.outputs = {}, .load = load};
     for (const auto& recording : recordings) {
@@ -132,7 +139,8 @@ class Runner {
   }
 
   const Subject subject_;
-  backend::cpu::CpuDevice device_;
+  LateQueue queue_{{.pace = LateQueue::Pace::kThread}};
+  const std::unique_ptr<backend::Device> device_;
   backend::KvLayout layout_;
   std::unique_ptr<models::Model> model_;
 };
@@ -163,7 +171,9 @@ void CheckSubject(const Subject& subject) {
   ASSERT_FALSE(testing::Test::HasFailure());
   const int64_t longest = subject.longest_prefix + subject.longest_own + subject.output_tokens;
   const int64_t large = kPrompts * (longest / subject.block_tokens + 1), small = longest * 2 / subject.block_tokens;
-  const Outcome alone = runner.Run({.max_num_seqs = 1, .enable_prefix_caching = false}, large, 0);
+  Subject at_once = subject;
+  at_once.late = false;
+  const Outcome alone = Runner(at_once).Run({.max_num_seqs = 1, .enable_prefix_caching = false}, large, 0);
   EXPECT_EQ(alone.cached_tokens, 0);
   int64_t compared = 0;
   for (bool caching : {false, true}) {
@@ -211,6 +221,13 @@ TEST_P(TinyModelTest, SameTokensInF32) {
   f32.dtype = models::ComputeDtype::kF32;
   f32.kv_dtype = backend::KvDtype::kF32;
   CheckSubject(f32);
+}
+
+TEST_P(TinyModelTest, SameTokensOnADeviceThatComputesLate) {
+  Subject late = subject();
+  late.max_isa = backend::cpu::BestIsa(late.max_isa);
+  late.late = true;
+  CheckSubject(late);
 }
 
 INSTANTIATE_TEST_SUITE_P(All, TinyModelTest,

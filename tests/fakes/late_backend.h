@@ -17,6 +17,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "engine/backend/backend.h"
+#include "glog/logging.h"
 #include "tests/fakes/late_queue.h"
 
 namespace swiftcache {

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+// A CPU that computes late, at addresses that are none of the host's: to who stands above it, a GPU.
+//
+//   LateQueue queue({.pace = LateQueue::Pace::kThread, .seed = 7});
+//   LateDevice device({.threads = 1}, &queue);
+//   auto model = CreateModel(config, weights, device, options);
+//   auto transport = ShmTransport::Create({..., .space = LateDevice::Space()}, LateDevice::ArenaOf(*kv), clock, events);
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "engine/backend/cpu/cpu_device.h"
+#include "engine/backend/cpu/cpu_kv_memory.h"
+#include "tests/fakes/late_backend.h"
+#include "tests/fakes/late_kv_memory.h"
+#include "tests/fakes/late_queue.h"
+
+namespace swiftcache {
+
+/// Thread-safety, errors: Device's. Ownership: borrows the queue.
+class LateDevice final : public engine::backend::Device {
+ public:
+  LateDevice(engine::backend::cpu::CpuDeviceOptions options, LateQueue* queue)
+      : cpu_((options.space = Space(), options)), queue_(queue) {}
+
+  static engine::backend::AddressSpace Space() { return engine::backend::AddressSpace(LateKvMemory::kTurnedBits); }
+  /// REQUIRES: a LateDevice made it.
+  static engine::memory::Arena& ArenaOf(engine::backend::KvMemory& memory) {
+    return static_cast<engine::backend::cpu::CpuKvMemory&>(*static_cast<Memory&>(memory).memory).arena();
+  }
+
+  std::string name() const override { return "late " + cpu_.name(); }
+  absl::StatusOr<std::unique_ptr<engine::backend::Backend>> CreateBackend(
+      const engine::backend::BackendOptions& options) override {
+    auto backend = cpu_.CreateBackend(options);
+    if (!backend.ok()) return backend.status();
+    return std::make_unique<LateBackend>(*std::move(backend), queue_);
+  }
+  absl::StatusOr<std::unique_ptr<engine::backend::KvMemory>> CreateKvMemory(
+      const engine::backend::KvMemoryOptions& options) override {
+    auto memory = cpu_.CreateKvMemory(options);
+    if (!memory.ok()) return memory.status();
+    return std::make_unique<Memory>(*std::move(memory), queue_);
+  }
+
+ private:
+  struct Memory final : engine::backend::KvMemory {
+    Memory(std::unique_ptr<engine::backend::KvMemory> memory, LateQueue* queue)
+        : memory(std::move(memory)), queue(*queue) {}
+    ~Memory() override { queue.Submitted().Wait(); }
+    engine::backend::DeviceAddress base() const override { return memory->base(); }
+    int64_t bytes() const override { return memory->bytes(); }
+    engine::backend::Fence Zero(std::span<const engine::backend::ByteRange> ranges) override {
+      queue.Submit([this, ranges = std::vector(ranges.begin(), ranges.end())] { (void)memory->Zero(ranges); });
+      return queue.Submitted();
+    }
+    engine::backend::Fence Copy(std::span<const engine::backend::ByteMove> moves) override {
+      queue.Submit([this, moves = std::vector(moves.begin(), moves.end())] { (void)memory->Copy(moves); });
+      return queue.Submitted();
+    }
+    const std::unique_ptr<engine::backend::KvMemory> memory;
+    LateQueue& queue;
+  };
+
+  engine::backend::cpu::CpuDevice cpu_;
+  LateQueue* const queue_;
+};
+
+}  // namespace swiftcache
