@@ -42,6 +42,7 @@ namespace models = engine::models;
 namespace rpc = engine::rpc;
 
 constexpr char kProgram[] = "swiftcache-engine";
+constexpr int kDeviceLost = 3;                             // exit code
 constexpr absl::Duration kStopTimeout = absl::Seconds(2);  // for calls that are done but not yet read
 
 models::ModelGeometry GeometryOf(const loader::ModelConfig& config) {
@@ -153,6 +154,11 @@ absl::StatusOr<std::unique_ptr<exec::Engine>> Load(Prepared& p, services::Engine
 absl::Status Serve(const services::EngineFlags& flags, services::ShutdownSignals& signals) {
   const RealClock clock;
   ASSIGN_OR_RETURN(Prepared p, Prepare(flags));
+  absl::Status lost;  // written before the signal that ends this process
+  p.options.on_device_lost = [&lost](const absl::Status& why) {
+    lost = why;
+    services::ShutdownSignals::Raise();
+  };
   Metrics metrics({{"model_name", flags.model_name}, {"engine", p.name}});
   std::unique_ptr<services::EngineSharing> sharing;  // before the engine, which borrows it
   if (p.options.share) {
@@ -215,7 +221,7 @@ absl::Status Serve(const services::EngineFlags& flags, services::ShutdownSignals
   const absl::Time stopped = clock.Now() + kStopTimeout;
   server->Stop(stopped);
   http->Stop(stopped);
-  return absl::OkStatus();
+  return lost;
 }
 
 }  // namespace
@@ -230,5 +236,7 @@ int main(int argc, char** argv) {
   swiftcache::services::StartLogging({.program = argv[0], .engine = engine, .model = flags.model_name});
   swiftcache::services::RaiseFileLimit();
   const absl::Status status = swiftcache::Serve(flags, signals);
-  return status.ok() ? 0 : swiftcache::services::Fail(swiftcache::kProgram, status);
+  if (status.ok()) return 0;
+  const int mistake = swiftcache::services::Fail(swiftcache::kProgram, status);
+  return swiftcache::engine::backend::IsDeviceLost(status) ? swiftcache::kDeviceLost : mistake;
 }

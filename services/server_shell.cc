@@ -4,6 +4,7 @@
 #include <grpc/support/log.h>
 #include <signal.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <iostream>
 #include <random>
@@ -44,6 +45,8 @@ int ShutdownSignals::Wait() {
   }
   return received;
 }
+
+void ShutdownSignals::Raise() { kill(getpid(), SIGTERM); }
 
 bool ShutdownSignals::Pending() const {
   sigset_t pending;

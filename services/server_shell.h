@@ -27,6 +27,8 @@ class ShutdownSignals {
   ShutdownSignals();
   /// Sleeps until one of them comes, and returns it.
   int Wait();
+  /// As if SIGTERM had come, for who finds that this process has to end. Any thread.
+  static void Raise();
   /// Whether one has come that nobody waited for.
   bool Pending() const;
 };

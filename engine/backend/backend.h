@@ -88,7 +88,7 @@ struct RopeOp {
 /// One device and the memory that a model has there. A row's result depends on that row's own input, and for attention
 /// on its own sequence's KV as stored, alone: never on the other rows, their number, the threads or block_tokens.
 /// Thread-safety: none; one step loop calls it. Ownership: Matrix and Buffer objects must not outlive the backend and
-/// belong to no other. Errors: RESOURCE_EXHAUSTED names the bytes wanted; device failures INTERNAL. Shapes that do not
+/// belong to no other. Errors: RESOURCE_EXHAUSTED names the bytes wanted; device failures INTERNAL, a lost device DATA_LOSS. Shapes that do not
 /// fit are the caller's bug and checked. Units: elements, rows.
 class Backend {
  public:

@@ -10,12 +10,16 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "engine/backend/backend.h"
 #include "engine/backend/kv_layout.h"
 #include "engine/backend/kv_memory.h"
 
 namespace swiftcache::engine::backend {
+
+/// What a backend's call, or a step, says where the device is lost: nothing works on it any more.
+inline bool IsDeviceLost(const absl::Status& status) { return absl::IsDataLoss(status); }
 
 /// What a model fixes of its backend.
 struct BackendOptions {

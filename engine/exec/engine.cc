@@ -96,6 +96,7 @@ class EngineImpl final : public Engine, private LoopObserver {
   void OnEnded(const LiveRequest& request) override;
   void OnLoad(const EngineLoad& load) override;
   void Deliver(OutboundBatch batch) override { outbound_.Deliver(std::move(batch)); }
+  void OnDeviceLost(const absl::Status& why) override;
   void BeforeDone(const LiveRequest& request);
 
   const EngineOptions options_;
@@ -113,6 +114,7 @@ class EngineImpl final : public Engine, private LoopObserver {
   EngineLoad load_ ABSL_GUARDED_BY(mutex_);
   bool draining_ ABSL_GUARDED_BY(mutex_) = false;
   bool loop_ended_ ABSL_GUARDED_BY(mutex_) = false;
+  bool device_lost_ ABSL_GUARDED_BY(mutex_) = false;
 
   Outbound outbound_;
 
@@ -140,6 +142,7 @@ absl::Status EngineImpl::Submit(Request request, std::unique_ptr<ResponseSink> s
 absl::Status EngineImpl::EnqueueLocked(std::unique_ptr<LiveRequest> request) {
   const std::string id = request->request.request_id;
   if (draining_) return absl::UnavailableError("the engine is draining: send the request to another engine");
+  if (device_lost_) return absl::UnavailableError("the engine's device is lost: send the request to another engine");
   if (live_ids_.contains(id)) {
     return absl::AlreadyExistsError(absl::StrCat("request_id \"", id, "\" is that of a live request: use a new one"));
   }
@@ -188,6 +191,15 @@ void EngineImpl::OnLoad(const EngineLoad& load) {
   absl::MutexLock lock(&mutex_);
   load_ = load;
   metrics_.SetLoad(LoadLocked());
+}
+
+void EngineImpl::OnDeviceLost(const absl::Status& why) {
+  {
+    absl::MutexLock lock(&mutex_);
+    if (std::exchange(device_lost_, true)) return;
+  }
+  LOG(ERROR) << "the device is lost: " << why.message();
+  if (options_.on_device_lost) options_.on_device_lost(why);
 }
 
 void EngineImpl::Run() {

@@ -9,6 +9,7 @@
 #include <functional>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "common/base/units.h"
 #include "engine/backend/kv_layout.h"
@@ -34,11 +35,13 @@ struct EngineOptions {
   bool may_borrow() const { return share && enable_prefix_caching; }  // only what the cache knows can be spilled
   StreamMode stream = StreamMode::kAuto;
   bool scrub_on_return = true;
-  int64_t max_tokens_on_leases = 256;                    // of a step that reads leases: keeps a layer of it short
-  int64_t clear_bytes_at_once = 32 * kMiB;               // of what is to be lent, between two steps
+  int64_t max_tokens_on_leases = 256;      // of a step that reads leases: keeps a layer of it short
+  int64_t clear_bytes_at_once = 4 * kMiB;  // of what is to be lent, between two steps: under a millisecond
   absl::Duration scale_down_window = absl::Seconds(60);  // Algorithm 1's t
   absl::Duration lease_patience = absl::Seconds(10);     // of a request that own and leased memory cannot hold yet
   std::function<void()> at_loop_start = {};              // the loop's thread calls it first; to lower its priority, say
+  /// The loop's thread calls it once, where the device is lost; must not block. Every request has been ended by then.
+  std::function<void(const absl::Status&)> on_device_lost = {};
 };
 
 }  // namespace swiftcache::engine::exec

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "common/log/log.h"
+#include "engine/backend/device.h"
 
 namespace swiftcache::engine::exec {
 
@@ -191,7 +192,11 @@ bool StepLoop::RunStep(const sched::StepPlan& plan) {
   const bool may_cut = sharing_ != nullptr && cut_short_in_a_row_ < kMaxCutShortInARow;
   absl::StatusOr<Forward::Outcome> outcome = forward_.Run(plan, may_cut);
   if (!outcome.ok()) {
-    FailStep(plan, outcome.status());
+    if (backend::IsDeviceLost(outcome.status())) {
+      LoseDevice(outcome.status());
+    } else {
+      FailStep(plan, outcome.status());
+    }
     return false;
   }
   meter_.Computed(plan, {.in_place_bytes = forward_.in_place_bytes(), .whole = !outcome->cut_short});
@@ -330,6 +335,13 @@ void StepLoop::Finish(Continuation& continuation) {
   continuation.done = true;
   LiveRequest& request = *continuation.request;
   if (++request.num_done == request.request.n) Close(request, absl::OkStatus());
+}
+
+void StepLoop::LoseDevice(const absl::Status& why) {
+  const absl::Status end = absl::UnavailableError(absl::StrCat(
+      "the engine's device is lost: ", std::string(why.message()), "; send the request to another engine"));
+  while (!live_.empty()) Close(*live_.begin()->second, end);
+  observer_->OnDeviceLost(why);
 }
 
 void StepLoop::FailStep(const sched::StepPlan& plan, const absl::Status& status) {

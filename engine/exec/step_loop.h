@@ -50,12 +50,14 @@ class LoopObserver {
   virtual void OnEnded(const LiveRequest& request) = 0;    // its blocks are free already
   virtual void OnLoad(const EngineLoad& load) = 0;
   virtual void Deliver(OutboundBatch batch) = 0;  // once a step, perhaps empty; to be told in order (Tell)
+  /// No step can be computed any more; what was asked is ended.
+  virtual void OnDeviceLost(const absl::Status& why) = 0;
 };
 
 /// Owns scheduler, block tables, prefix tree and sequences. When the end of a request is delivered, its blocks are free
 /// and the load that says so is published. The loop's thread does no I/O. Thread-safety: none; one thread calls it.
 /// Ownership: owns model, KV memory and requests; borrows clock, metrics, observer. Errors: a failing model fails the
-/// requests of that step (INTERNAL) and nothing else.
+/// requests of that step (INTERNAL) and nothing else; a lost device ends all (UNAVAILABLE).
 class StepLoop {
  public:
   /// `layout`: of the blocks that `memory` is cut into. `sharing`: none in an engine that shares nothing.
@@ -103,6 +105,7 @@ class StepLoop {
   std::optional<absl::Duration> NoteTime(Continuation& continuation);
   void BeginSiblings(LiveRequest& request);
   void Finish(Continuation& continuation);
+  void LoseDevice(const absl::Status& why);
   void FailStep(const sched::StepPlan& plan, const absl::Status& status);
   void Close(LiveRequest& request, const absl::Status& status);
   void Publish();

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 
+#include <atomic>
 #include <thread>
 
 #include "absl/synchronization/notification.h"
@@ -158,6 +159,23 @@ TEST_F(EngineTest, WithoutAPrefixCacheThereIsNothingToSpillAndLengthIsLimitedByT
                                            FakeModel(kLongModel).geometry(), Cpu());
   ASSERT_TRUE(reservation.ok()) << reservation.status();
   EXPECT_EQ(reservation->max_model_len_tokens, 40);
+}
+
+TEST_F(EngineTest, ALostDeviceIsToldOnceAndNothingIsAcceptedAnyMore) {
+  FakeModelOptions model = kLongModel;
+  model.on_step = [](const FakeStep&) { return absl::DataLossError("gone"); };
+  std::atomic<int> told = 0;
+  EngineOptions options{.kv_cache_bytes = 10 * model.layout().block_bytes(), .block_tokens = model.block_tokens};
+  options.on_device_lost = [&told](const absl::Status& why) { told += why.message() == "gone"; };
+  engine_ = *Engine::Create(options, Cpu(), std::make_unique<FakeModel>(model), clock_, metrics_);
+  engine_->Start();
+  std::shared_ptr<Recording> recording;
+  ASSERT_TRUE(Submit(Named("a"), &recording).ok());
+  EXPECT_TRUE(absl::IsUnavailable(recording->Wait()));
+  while (told == 0) std::this_thread::yield();
+  EXPECT_TRUE(absl::IsUnavailable(Submit(Named("b"))));
+  engine_->Drain(absl::InfiniteFuture());
+  EXPECT_EQ(told, 1);
 }
 
 TEST_F(EngineTest, ALiveIdIsRefusedAndAFinishedOneMayBeUsedAgain) {

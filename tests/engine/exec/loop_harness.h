@@ -96,6 +96,7 @@ class LoopHarness : private LoopObserver {
     metrics_.SetLoad(load);
   }
   void Deliver(OutboundBatch batch) override { Tell(std::move(batch), &metrics_); }
+  void OnDeviceLost(const absl::Status&) override {}
 
   const int64_t block_tokens_;
   const RequestLimits limits_;

@@ -190,6 +190,7 @@ class SharingHarness : private LoopObserver {
   void OnStarted(const LiveRequest&) override {}
   void OnEnded(const LiveRequest&) override {}
   void OnLoad(const EngineLoad&) override {}
+  void OnDeviceLost(const absl::Status&) override {}
   void Deliver(OutboundBatch batch) override { Tell(std::move(batch), &metrics_); }
 
   void Push(LoopMessage message) {

@@ -77,6 +77,7 @@ class SharingSoak : private LoopObserver {
   void OnStarted(const LiveRequest&) override {}
   void OnEnded(const LiveRequest&) override {}
   void OnLoad(const EngineLoad&) override {}
+  void OnDeviceLost(const absl::Status&) override {}
   void Deliver(OutboundBatch batch) override { Tell(std::move(batch), metrics_.get()); }
 
   const SoakOptions options_;

@@ -334,36 +334,6 @@ TEST_P(SharingTest, AnExtentIsClearedOfItsBlocksAndOfTheirBytesBeforeItIsLent) {
   ExpectRight(harness, *recording, "");
 }
 
-// Blocks of 2 MiB; the extents, 16 MiB each, were asked for at once.
-TEST(SharingLoanTest, ALargeLoanIsClearedOverSeveralRounds) {
-  SharingHarness harness({.model = {.head_dim = 1 << 16, .block_tokens = 4}, .num_blocks = 24});
-  harness.Offer(1, {0, 8});
-  harness.Offer(2, {8, 8});
-  harness.Offer(3, {16, 8});
-  harness.Pump();
-  EXPECT_EQ(harness.load().kv_blocks_leased_out, 0);
-  harness.loop().Attend();
-  EXPECT_EQ(harness.load().kv_blocks_leased_out, 16);
-  EXPECT_LE(harness.loop().NextDuty(), harness.clock().Now()) << "at once";
-  harness.loop().Attend();
-  EXPECT_EQ(harness.load().kv_blocks_leased_out, 24);
-  EXPECT_GT(harness.loop().NextDuty(), harness.clock().Now());
-}
-
-TEST(SharingLoanTest, WhatIsNoLongerOfferedIsNotClearedAny) {
-  SharingHarness harness({.model = {.head_dim = 1 << 16, .block_tokens = 4}, .num_blocks = 24});
-  for (int64_t id = 1; id <= 3; ++id) harness.Offer(id, {8 * (id - 1), 8});
-  harness.Pump();
-  harness.loop().Attend();
-  harness.coordinator().OnLease(
-      {.id = kv::LeaseId(3), .donor_instance = "me", .borrower_instance = "other", .state = lease::State::kReleased});
-  ASSERT_TRUE(harness.heard().WaitFor("StopClearing 3"));
-  harness.Pump();
-  harness.loop().Attend();
-  EXPECT_EQ(harness.load().kv_blocks_leased_out, 16);
-  EXPECT_TRUE(harness.broker().log().WaitFor("DECLINED 3"));
-}
-
 TEST_P(SharingTest, ARunningSequencesBlocksMoveAsideForALoan) {
   SharingHarness harness(Options());
   (void)harness.Add(Prompt(2), kOutputTokens);

@@ -248,6 +248,24 @@ TEST(StepLoopTest, KvOfAFailedStepIsNeverFoundByOthers) {
   EXPECT_EQ(again->tokens(), FakeGreedy(kSmallModel, Prompt(40), 2));
 }
 
+TEST(StepLoopTest, ALostDeviceEndsEveryRequestAndFreesItsBlocks) {
+  HarnessOptions options{.model = kSmallModel};
+  options.engine.max_num_seqs = 1;
+  options.engine.enable_prefix_caching = false;
+  options.model.on_step = [](const FakeStep& step) {
+    return step.number < 2 ? absl::OkStatus() : absl::DataLossError("the device fell off the bus");
+  };
+  LoopHarness harness(options);
+  const auto running = harness.Add(Greedy(Prompt(5), 10)), waiting = harness.Add(Greedy(Prompt(6), 10));
+  harness.RunAll();
+  for (const auto& request : {running, waiting}) {
+    EXPECT_TRUE(absl::IsUnavailable(request->Wait()));
+    EXPECT_THAT(std::string(request->Wait().message()), testing::HasSubstr("fell off the bus"));
+  }
+  EXPECT_EQ(running->tokens().size(), 2u);
+  EXPECT_EQ(harness.load().kv_blocks_used, 0);
+}
+
 TEST(StepLoopTest, ARowWithoutANumberFailsItsRequestAlone) {
   HarnessOptions options{.model = kSmallModel};
   options.model.on_logits = [](int64_t row, int64_t rows, std::span<float> logits) {

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+// How own memory is cleared for a loan.
+#include <gtest/gtest.h>
+
+#include <random>
+#include <vector>
+
+#include "tests/engine/exec/sharing_harness.h"
+
+namespace swiftcache::engine::exec {
+namespace {
+
+// Blocks of 2 MiB; the extents, 16 MiB each, were asked for at once, and two blocks are cleared a round.
+class SharingLoanTest : public testing::Test {
+ protected:
+  SharingLoanTest() : harness_({.model = {.head_dim = 1 << 16, .block_tokens = 4}, .num_blocks = 24}) {
+    for (int64_t id = 1; id <= 3; ++id) harness_.Offer(id, {8 * (id - 1), 8});
+    harness_.Pump();
+  }
+  void EndOffer(int64_t id) {
+    harness_.coordinator().OnLease({.id = kv::LeaseId(id),
+                                    .donor_instance = "me",
+                                    .borrower_instance = "other",
+                                    .state = lease::State::kReleased});
+    ASSERT_TRUE(harness_.heard().WaitFor(absl::StrCat("StopClearing ", id)));
+    harness_.Pump();
+  }
+  SharingHarness harness_;
+};
+
+TEST_F(SharingLoanTest, ALargeLoanIsClearedOverManyRounds) {
+  EXPECT_EQ(harness_.load().kv_blocks_leased_out, 0);
+  for (int round = 1; round <= 12; ++round) {
+    EXPECT_LE(harness_.loop().NextDuty(), harness_.clock().Now()) << "at once";
+    harness_.loop().Attend();
+    EXPECT_EQ(harness_.load().kv_blocks_leased_out, (round + 3) / 4 * 8);
+    if (round % 4 == 0) {
+      EXPECT_TRUE(harness_.transport().log().WaitFor(absl::StrCat("Grant ", round / 4)));
+    } else {
+      EXPECT_EQ(harness_.transport().log().Count(absl::StrCat("Grant ", round / 4 + 1)), 0) << "not zeroed yet";
+    }
+  }
+  EXPECT_GT(harness_.loop().NextDuty(), harness_.clock().Now());
+}
+
+TEST_F(SharingLoanTest, WhatIsNoLongerOfferedIsNotClearedAny) {
+  harness_.loop().Attend();
+  EndOffer(3);
+  EXPECT_TRUE(harness_.broker().log().WaitFor("DECLINED 3"));
+  EndOffer(1);
+  EXPECT_TRUE(harness_.broker().log().WaitFor("DECLINED 1"));
+  EXPECT_EQ(harness_.load().kv_blocks_leased_out, 0) << "its clearing had begun";
+  for (int round = 0; round < 4; ++round) harness_.loop().Attend();
+  EXPECT_TRUE(harness_.transport().log().WaitFor("Grant 2"));
+  EXPECT_EQ(harness_.load().kv_blocks_leased_out, 8);
+}
+
+TEST_F(SharingLoanTest, ANeedOfOnesOwnEndsClearingAtOnce) {
+  harness_.loop().Attend();
+  EXPECT_EQ(harness_.load().kv_blocks_leased_out, 8);
+  std::mt19937 rng(9);
+  const std::vector<int32_t> prompt = RandomTokens(rng, 80, 64);  // twenty blocks, where sixteen are left
+  const auto recording = harness_.Add(prompt, 4);
+  harness_.RunAll();
+  EXPECT_EQ(recording->tokens(), FakeGreedy(harness_.model(), prompt, 4));
+  for (int64_t id = 1; id <= 3; ++id) EXPECT_TRUE(harness_.broker().log().WaitFor(absl::StrCat("DECLINED ", id)));
+  EXPECT_EQ(harness_.transport().log().Count("Grant 1"), 0);
+  EXPECT_EQ(harness_.load().kv_blocks_leased_out, 0);
+}
+
+}  // namespace
+}  // namespace swiftcache::engine::exec
