@@ -268,8 +268,9 @@ void Sharing::NoteLost(const std::vector<kv::LeaseId>& leases) {
 
 void Sharing::ResetReaders(const LeasedRegion& region) {
   std::vector<sched::Sequence*> readers;
+  const kv::KvCache::Readers reads = parts_.cache->ReadersOf(region.region);
   for (sched::Sequence* sequence : parts_.scheduler->running()) {
-    if (parts_.cache->Touches(sequence->blocks, region.region)) readers.push_back(sequence);
+    if (reads.Has(sequence->blocks)) readers.push_back(sequence);
   }
   for (sched::Sequence* sequence : readers) parts_.scheduler->Reset(sequence);
 }

@@ -36,22 +36,33 @@ bool BlockRef::GiveWayTo(const BlockRef& other) {
   return true;
 }
 
+void BlockRef::NoteUse(uint64_t time) const {
+  pool_->Unlist(id_);
+  pool_->blocks_[id_.value()].last_use = time;
+  pool_->List(id_);
+}
+
 void BlockRef::Reset() {
   if (BlockPool* pool = std::exchange(pool_, nullptr)) pool->Drop(id_, holder_);
+}
+
+PlaceCounts& PlaceCounts::operator+=(const PlaceCounts& other) {
+  total += other.total;
+  free += other.free;
+  used += other.used;
+  cached += other.cached;
+  return *this;
 }
 
 BlockPool::BlockPool(int64_t num_local_blocks) : local_(num_local_blocks) { GrowIds(); }
 
 // Every block in use takes a place or more, so there are never more of them than places. Low ids go out first.
 void BlockPool::GrowIds() {
-  size_t places = local_.occupants.size();
-  for (const auto& [id, region] : leased_) places += region.occupants.size();
+  const size_t places = local_.occupants.size() + leased_sum_.total;
   const size_t known = blocks_.size();
   if (places <= known) return;
   blocks_.resize(places);
-  std::vector<int32_t> ids;
-  for (size_t id = places; id > known; --id) ids.push_back(static_cast<int32_t>(id - 1));
-  free_ids_.insert(free_ids_.begin(), ids.begin(), ids.end());
+  for (size_t id = known; id < places; ++id) free_ids_.push_front(static_cast<int32_t>(id));
 }
 
 std::optional<std::vector<BlockRef>> BlockPool::Allocate(int64_t count, std::optional<BlockId> after, Holder holder) {
@@ -83,7 +94,11 @@ int32_t BlockPool::sequence_holds(BlockId id) const {
 
 void BlockPool::Hold(BlockId id, Holder holder) {
   Block& block = blocks_[id.value()];
-  Count(block, -1);
+  if (holder == Holder::kSequence && block.sequences > 0) {
+    ++block.sequences;
+    return;
+  }
+  Unlist(id);
   switch (holder) {
     case Holder::kSequence:
       ++block.sequences;
@@ -95,13 +110,17 @@ void BlockPool::Hold(BlockId id, Holder holder) {
       CHECK(!block.cache) << "block " << id << " is in the cache already";
       block.cache = true;
   }
-  Count(block, +1);
+  List(id);
 }
 
 void BlockPool::Drop(BlockId id, Holder holder) {
   Block& block = blocks_[id.value()];
   CHECK(block.held());
-  Count(block, -1);
+  if (holder == Holder::kSequence && block.sequences > 1) {
+    --block.sequences;
+    return;
+  }
+  Unlist(id);
   switch (holder) {
     case Holder::kSequence:
       --block.sequences;
@@ -112,17 +131,40 @@ void BlockPool::Drop(BlockId id, Holder holder) {
     case Holder::kCache:
       block.cache = false;
   }
-  Count(block, +1);
+  List(id);
   if (block.held() || block.to) return;
   Vacate(block.place);
   free_ids_.push_back(id.value());
 }
 
-void BlockPool::Count(const Block& block, int64_t sign) {
+// Around each change of a block: out of the counts and the order it is in, and into those that it belongs to then.
+void BlockPool::Unlist(BlockId id) {
+  const Block& block = blocks_[id.value()];
   if (!block.held()) return;
   Region& at = region(block.place.region);
-  (block.used() ? at.used : at.cached) += sign;
-  if (IsSpillable(block)) num_spillable_ += sign;
+  --(block.used() ? at.used : at.cached);
+  if (!block.place.local()) CountLeased(at, {.used = -block.used(), .cached = -block.idle()});
+  if (ByUse* order = OrderOf(block)) order->erase({block.last_use, id});
+}
+
+void BlockPool::List(BlockId id) {
+  const Block& block = blocks_[id.value()];
+  if (!block.held()) return;
+  Region& at = region(block.place.region);
+  ++(block.used() ? at.used : at.cached);
+  if (!block.place.local()) CountLeased(at, {.used = block.used(), .cached = block.idle()});
+  if (ByUse* order = OrderOf(block)) order->insert({block.last_use, id});
+}
+
+const ByUse* BlockPool::OrderOf(const Block& block) const {
+  if (!block.cache || block.to || block.local_sequences > 0) return nullptr;
+  if (block.place.local()) return block.used() ? &spillable_used_ : &spillable_idle_;
+  return block.used() && !region(block.place.region).draining ? &promotable_ : nullptr;
+}
+
+void BlockPool::CountLeased(const Region& region, const PlaceCounts& change) {
+  leased_sum_ += change;
+  if (!region.draining) live_sum_ += change;
 }
 
 void BlockPool::Occupy(Place place, BlockId id) { region(place.region).occupants[place.index] = id; }
@@ -131,11 +173,28 @@ void BlockPool::Vacate(Place place) {
   Region& at = region(place.region);
   at.occupants[place.index].reset();
   at.free.Insert(place.index);
+  if (place.local()) return;
+  CountLeased(at, {.free = 1});
+  if (!at.draining && at.free.size() == 1) rooms_.SetRoom(place.region, at.lender, true);
+}
+
+int32_t BlockPool::TakePlaceIn(RegionId id) {
+  Region& from = region(id);
+  const int32_t index = from.free.Take(1, std::nullopt).front();
+  if (id == kLocalRegion) return index;
+  CountLeased(from, {.free = -1});
+  if (from.free.empty()) rooms_.SetRoom(id, from.lender, false);
+  return index;
 }
 
 RegionId BlockPool::AddRegion(int64_t num_blocks, std::string lender) {
   const RegionId id(next_region_++);
-  leased_.emplace(id, Region(num_blocks, std::move(lender)));
+  const Region& added =
+      *leased_.emplace(id, std::make_unique<Region>(num_blocks, RoomIndex::LenderOf(id, std::move(lender))))
+           .first->second;
+  CountLeased(added, CountsOf(added));
+  rooms_.Add(id, added.lender);
+  rooms_.SetRoom(id, added.lender, !added.free.empty());
   GrowIds();
   return id;
 }
@@ -144,37 +203,36 @@ void BlockPool::RemoveRegion(RegionId id) {
   const Region& gone = region(id);
   CHECK_EQ(gone.moves, 0) << "moves of region " << id << " are under way";
   CHECK_EQ(gone.free.size(), static_cast<int64_t>(gone.occupants.size())) << "blocks lie in region " << id;
+  CountLeased(gone, -CountsOf(gone));
+  if (!gone.draining) rooms_.Remove(id, gone.lender);
   leased_.erase(id);
 }
 
 void BlockPool::SetDraining(RegionId id) {
   CHECK(id != kLocalRegion);
-  region(id).draining = true;
-}
-
-std::optional<RegionId> BlockPool::RegionWithRoom(std::optional<RegionId> leaving) const {
-  const Region& from = leaving ? region(*leaving) : local_;
-  for (const auto& [id, region] : leased_) {
-    if (TakesIn(region, from) && !region.free.empty()) return id;
+  Region& drained = region(id);
+  if (drained.draining) return;
+  for (const std::optional<BlockId>& occupant : drained.occupants) {
+    if (!occupant || place(*occupant).region != id) continue;
+    const Block& block = blocks_[occupant->value()];
+    if (ByUse* order = OrderOf(block)) order->erase({block.last_use, *occupant});
   }
-  return std::nullopt;
-}
-
-bool BlockPool::HasRefuge(RegionId leaving) const {
-  return std::any_of(leased_.begin(), leased_.end(),
-                     [&](const auto& entry) { return TakesIn(entry.second, region(leaving)); });
+  live_sum_ += -CountsOf(drained);
+  num_outbound_moves_ -= drained.inbound;
+  rooms_.Remove(id, drained.lender);
+  drained.draining = true;
 }
 
 std::optional<Move> BlockPool::BeginMove(BlockId id, RegionId to) {
-  Region& target = region(to);
+  const Region& target = region(to);
   if (target.draining || target.free.empty()) return std::nullopt;
   Block& block = blocks_[id.value()];
   CHECK(block.held() && !block.to) << "block " << id << " is free, or moves already";
-  const Move move{id, block.place, {to, target.free.Take(1, std::nullopt).front()}};
+  const Move move{id, block.place, {to, TakePlaceIn(to)}};
   Occupy(move.to, id);
-  Count(block, -1);
+  Unlist(id);
   block.to = move.to;
-  Count(block, +1);
+  List(id);
   CountMove(move, +1);
   return move;
 }
@@ -183,13 +241,10 @@ void BlockPool::CountMove(const Move& move, int64_t sign) {
   num_moves_ += sign;
   region(move.from.region).moves += sign;
   region(move.to.region).moves += sign;
-  if (move.from.local()) region(move.to.region).inbound += sign;
-}
-
-int64_t BlockPool::num_outbound_moves() const {
-  int64_t outbound = 0;
-  for (const auto& [id, region] : leased_) outbound += region.draining ? 0 : region.inbound;
-  return outbound;
+  if (!move.from.local()) return;
+  Region& to = region(move.to.region);
+  to.inbound += sign;
+  if (!move.to.local() && !to.draining) num_outbound_moves_ += sign;
 }
 
 bool BlockPool::FinishMove(const Move& move) {
@@ -213,10 +268,10 @@ bool BlockPool::EndMove(const Move& move, bool arrived) {
     free_ids_.push_back(move.id.value());
     return false;
   }
-  Count(block, -1);
+  Unlist(move.id);
   block.to.reset();
   if (arrived) block.place = move.to;
-  Count(block, +1);
+  List(move.id);
   Vacate(arrived ? move.from : move.to);
   if (arrived && move.to.local() && dirty_.Covers(move.to.index, 1)) dirty_.Remove(move.to.index);
   return arrived;
@@ -225,11 +280,11 @@ bool BlockPool::EndMove(const Move& move, bool arrived) {
 void BlockPool::SwapPlaces(BlockId a, BlockId b) {
   Block &first = blocks_[a.value()], &second = blocks_[b.value()];
   CHECK(first.held() && second.held() && !first.to && !second.to);
-  Count(first, -1);
-  Count(second, -1);
+  Unlist(a);
+  Unlist(b);
   std::swap(first.place, second.place);
-  Count(first, +1);
-  Count(second, +1);
+  List(a);
+  List(b);
   Occupy(first.place, a);
   Occupy(second.place, b);
 }
@@ -273,40 +328,39 @@ PlaceCounts BlockPool::CountsOf(const Region& region) {
   return {static_cast<int64_t>(region.occupants.size()), region.free.size(), region.used, region.cached};
 }
 
-PlaceCounts BlockPool::leased() const {
-  PlaceCounts sum;
-  for (const auto& [id, region] : leased_) {
-    sum.total += static_cast<int64_t>(region.occupants.size());
-    sum.free += region.free.size();
-    sum.used += region.used;
-    sum.cached += region.cached;
-  }
-  return sum;
-}
-
-PlaceCounts BlockPool::live() const {
-  PlaceCounts sum = leased();
-  for (const auto& [id, region] : leased_) {
-    if (!region.draining) continue;
-    sum.total -= static_cast<int64_t>(region.occupants.size());
-    sum.free -= region.free.size();
-    sum.used -= region.used;
-    sum.cached -= region.cached;
-  }
-  return sum;
-}
-
 absl::Status BlockPool::CheckInvariants() const {
   RETURN_IF_ERROR(CheckBlocks());
   RETURN_IF_ERROR(CheckPlaces(kLocalRegion, local_));
-  for (const auto& [id, region] : leased_) RETURN_IF_ERROR(CheckPlaces(id, region));
-  return absl::OkStatus();
+  for (const auto& [id, region] : leased_) RETURN_IF_ERROR(CheckPlaces(id, *region));
+  return CheckSums();
+}
+
+absl::Status BlockPool::CheckSums() const {
+  PlaceCounts leased, live;
+  int64_t outbound = 0, num_live = 0;
+  for (const auto& [id, region] : leased_) {
+    leased += CountsOf(*region);
+    if (region->draining) continue;
+    ++num_live;
+    live += CountsOf(*region);
+    outbound += region->inbound;
+    if (rooms_.HasRoom(id, region->lender) == region->free.empty()) {
+      return absl::InternalError(absl::StrCat("region ", id.value(), " has ", region->free.size(),
+                                              " free places, listed: ", region->free.empty() ? 1 : 0));
+    }
+  }
+  if (leased == leased_sum_ && live == live_sum_ && outbound == num_outbound_moves_ && num_live == rooms_.size()) {
+    return absl::OkStatus();
+  }
+  return absl::InternalError(absl::StrCat("the sums over leases do not add up: ", leased.total, " places, counted ",
+                                          leased_sum_.total, "; of live ones ", live.total, ", counted ",
+                                          live_sum_.total, "; outbound ", outbound, ", counted ", num_outbound_moves_));
 }
 
 absl::Status BlockPool::CheckBlocks() const {
   std::vector<bool> listed(blocks_.size(), false);
   for (int32_t id : free_ids_) listed[id] = true;
-  int64_t spillable = 0, moves = 0;
+  int64_t in_order = 0, moves = 0;
   for (size_t i = 0; i < blocks_.size(); ++i) {
     const Block& block = blocks_[i];
     const bool exists = block.held() || block.to;
@@ -315,7 +369,9 @@ absl::Status BlockPool::CheckBlocks() const {
                                               " holds by sequences and ", block.cache ? 1 : 0,
                                               " by the cache; in the free list: ", listed[i] ? 1 : 0));
     }
-    spillable += IsSpillable(block);
+    if (const ByUse* order = OrderOf(block)) {
+      in_order += order->contains({block.last_use, BlockId(static_cast<int32_t>(i))});
+    }
     moves += block.to.has_value();
     for (const std::optional<Place>& end : {exists ? std::optional(block.place) : std::nullopt, block.to}) {
       if (end && region(end->region).occupants[end->index] != BlockId(static_cast<int32_t>(i))) {
@@ -324,8 +380,9 @@ absl::Status BlockPool::CheckBlocks() const {
       }
     }
   }
-  if (spillable == num_spillable_ && moves == num_moves_) return absl::OkStatus();
-  return absl::InternalError(absl::StrCat("blocks that may be spilled: found ", spillable, ", counted ", num_spillable_,
+  const size_t ordered = spillable_idle_.size() + spillable_used_.size() + promotable_.size();
+  if (in_order == static_cast<int64_t>(ordered) && moves == num_moves_) return absl::OkStatus();
+  return absl::InternalError(absl::StrCat("blocks in the orders of use: found ", in_order, ", listed ", ordered,
                                           "; moves: found ", moves, ", counted ", num_moves_));
 }
 

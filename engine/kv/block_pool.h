@@ -10,14 +10,20 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
+#include <deque>
+#include <memory>
 #include <optional>
+#include <string>
+#include <utility>
 #include <vector>
 
+#include "absl/container/btree_set.h"
+#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "engine/kv/block.h"
 #include "engine/kv/extent_set.h"
 #include "engine/kv/place.h"
+#include "engine/kv/room_index.h"
 
 namespace swiftcache::engine::kv {
 
@@ -38,6 +44,8 @@ class BlockRef {
   BlockRef Share(Holder holder) const;
   /// True where only the cache holds the block.
   bool idle() const;
+  /// The block was used at this time, which no other block was. REQUIRES: holds a block.
+  void NoteUse(uint64_t time) const;
   /// REQUIRES: holds a block.
   const BlockPool& pool() const { return *pool_; }
   /// Becomes a hold on `other`'s block, which holds the same bytes. If that lies in a lease and this one does not, they
@@ -61,13 +69,23 @@ struct PlaceCounts {
   int64_t free = 0;
   int64_t used = 0;    // held by a sequence, perhaps by the cache too
   int64_t cached = 0;  // held by the cache alone
+
+  PlaceCounts& operator+=(const PlaceCounts& other);
+  PlaceCounts operator-() const { return {-total, -free, -used, -cached}; }
+  friend bool operator==(const PlaceCounts&, const PlaceCounts&) = default;
 };
+
+/// Blocks by the time of their last use (BlockRef::NoteUse), the coldest first.
+using ByUse = absl::btree_set<std::pair<uint64_t, BlockId>>;
 
 /// Blocks are allocated in the own arena only; leases add regions that blocks can be moved to. The arena's owner may
 /// lend runs of its free places to others: an owner in a table changes, whatever the run's length.
 ///
 /// A block that is given up while it moves keeps both places until the move ends. A move to a lease ends where it began
 /// if the region drains by then, or a kLocalSequence took hold of the block.
+///
+/// Counts and orders are kept as blocks change hands, times and places, so that asking for them costs their answer:
+/// a change costs O(log) of what there is, whatever the number of leases.
 ///
 /// Thread-safety: none. Ownership: owns the counts, not the bytes. Errors: wrong use is checked. Units: blocks.
 class BlockPool {
@@ -81,8 +99,13 @@ class BlockPool {
                                                 Holder holder = Holder::kSequence);
   Place place(BlockId id) const { return blocks_[id.value()].place; }
   bool moving(BlockId id) const { return blocks_[id.value()].to.has_value(); }
-  /// May be moved to a lease: local, committed, and nobody wants it to stay.
-  bool spillable(BlockId id) const { return IsSpillable(blocks_[id.value()]); }
+  /// What may be moved to a lease: local, committed, and nobody wants it to stay; held by the cache alone, or in use.
+  const ByUse& spillable_idle() const { return spillable_idle_; }
+  const ByUse& spillable_used() const { return spillable_used_; }
+  /// What lies in a lease that does not drain, and is in use.
+  const ByUse& promotable() const { return promotable_; }
+  bool IsPromotable(BlockId id) const { return OrderOf(blocks_[id.value()]) == &promotable_; }
+  uint64_t last_use(BlockId id) const { return blocks_[id.value()].last_use; }
   /// Readable by a new holder of this kind: not in a region that drains, and in none for a kLocalSequence.
   bool MayAttach(BlockId id, Holder holder) const;
   int32_t sequence_holds(BlockId id) const;
@@ -100,9 +123,10 @@ class BlockPool {
   bool has_regions() const { return !leased_.empty(); }
   /// The oldest lease that does not drain and has a free place; for what leaves a lease, one of another lender, since
   /// this one may want the next lease back too.
-  std::optional<RegionId> RegionWithRoom(std::optional<RegionId> leaving = std::nullopt) const;
+  std::optional<RegionId> RegionWithRoom() const { return rooms_.Oldest(); }
+  std::optional<RegionId> RegionWithRoom(RegionId leaving) const { return rooms_.OldestBut(region(leaving).lender); }
   /// Whether there is one where `leaving` could go, were there room.
-  bool HasRefuge(RegionId leaving) const;
+  bool HasRefuge(RegionId leaving) const { return rooms_.AnyBut(region(leaving).lender); }
   /// Who lies, or arrives, on each place of a region.
   const std::vector<std::optional<BlockId>>& occupants(RegionId id) const { return region(id).occupants; }
 
@@ -116,7 +140,7 @@ class BlockPool {
   void SwapPlaces(BlockId a, BlockId b);
   int64_t num_moves() const { return num_moves_; }
   /// Moves that will free a local place, unless they are aborted or their lease drains.
-  int64_t num_outbound_moves() const;
+  int64_t num_outbound_moves() const { return num_outbound_moves_; }
   /// Moves that begin or end in a region.
   int64_t num_moves_of(RegionId id) const { return region(id).moves; }
 
@@ -135,12 +159,12 @@ class BlockPool {
   PlaceCounts local() const { return CountsOf(local_); }
   PlaceCounts counts(RegionId id) const { return CountsOf(region(id)); }
   /// All leases; `live` leaves out those that drain.
-  PlaceCounts leased() const;
-  PlaceCounts live() const;
+  const PlaceCounts& leased() const { return leased_sum_; }
+  const PlaceCounts& live() const { return live_sum_; }
   int64_t num_free_below(int32_t index) const { return local_.free.CountBelow(index); }
   int64_t num_lent() const { return lent_.size(); }
   int64_t num_reserved() const { return num_reserved_; }
-  int64_t num_spillable() const { return num_spillable_; }
+  int64_t num_spillable() const { return static_cast<int64_t>(spillable_idle_.size() + spillable_used_.size()); }
 
   /// INTERNAL says what does not add up.
   absl::Status CheckInvariants() const;
@@ -153,15 +177,16 @@ class BlockPool {
     int32_t sequences = 0;    // holds of kSequence
     int32_t local_sequences = 0;
     bool cache = false;
+    uint64_t last_use = 0;
 
     bool used() const { return sequences + local_sequences > 0; }
     bool idle() const { return cache && !used(); }
     bool held() const { return cache || used(); }
   };
   struct Region {
-    explicit Region(int64_t num_blocks, std::string lender = {})
+    explicit Region(int64_t num_blocks, RoomIndex::Lender lender = {})
         : lender(std::move(lender)), free(num_blocks), occupants(num_blocks) {}
-    std::string lender;
+    RoomIndex::Lender lender;
     ExtentSet free;
     std::vector<std::optional<BlockId>> occupants;
     int64_t used = 0, cached = 0;
@@ -171,34 +196,37 @@ class BlockPool {
   };
 
   static PlaceCounts CountsOf(const Region& region);
-  static bool TakesIn(const Region& region, const Region& leaving) {
-    return &region != &leaving && !region.draining && (region.lender.empty() || region.lender != leaving.lender);
-  }
-  static bool IsSpillable(const Block& block) {
-    return block.cache && block.local_sequences == 0 && !block.to && block.place.local();
-  }
-  Region& region(RegionId id) { return id == kLocalRegion ? local_ : leased_.at(id); }
-  const Region& region(RegionId id) const { return id == kLocalRegion ? local_ : leased_.at(id); }
+  Region& region(RegionId id) { return id == kLocalRegion ? local_ : *leased_.at(id); }
+  const Region& region(RegionId id) const { return id == kLocalRegion ? local_ : *leased_.at(id); }
+  const ByUse* OrderOf(const Block& block) const;
+  ByUse* OrderOf(const Block& block) { return const_cast<ByUse*>(std::as_const(*this).OrderOf(block)); }
   void Hold(BlockId id, Holder holder);
   void Drop(BlockId id, Holder holder);
-  void Count(const Block& block, int64_t sign);
+  void List(BlockId id);
+  void Unlist(BlockId id);
+  void CountLeased(const Region& region, const PlaceCounts& change);
   void CountMove(const Move& move, int64_t sign);
   bool EndMove(const Move& move, bool arrived);
   void Occupy(Place place, BlockId id);
   void Vacate(Place place);
+  int32_t TakePlaceIn(RegionId id);
   void GrowIds();
   void NoteDirty(int32_t index);
   absl::Status CheckBlocks() const;
   absl::Status CheckPlaces(RegionId id, const Region& region) const;
+  absl::Status CheckSums() const;
 
   std::vector<Block> blocks_;
-  std::vector<int32_t> free_ids_;
+  std::deque<int32_t> free_ids_;  // the next at the end
   Region local_;
-  std::map<RegionId, Region> leased_;  // ascending: the oldest first
+  absl::flat_hash_map<RegionId, std::unique_ptr<Region>> leased_;
   int32_t next_region_ = 1;
+  RoomIndex rooms_;                                     // of the leases that do not drain
+  ByUse spillable_idle_, spillable_used_, promotable_;  // no block that moves
+  PlaceCounts leased_sum_, live_sum_;
   ExtentSet lent_, dirty_;
   std::vector<int32_t> dirty_taken_;
-  int64_t num_reserved_ = 0, num_spillable_ = 0, num_moves_ = 0;
+  int64_t num_reserved_ = 0, num_moves_ = 0, num_outbound_moves_ = 0;
 };
 
 }  // namespace swiftcache::engine::kv

@@ -118,9 +118,26 @@ int64_t KvCache::LeasedBlocks(const BlockTable& table) const {
                        [this](const BlockRef& block) { return !pool_.place(block.id()).local(); });
 }
 
-bool KvCache::Touches(const BlockTable& table, RegionId region) const {
-  return std::any_of(table.blocks_.begin(), table.blocks_.end(),
-                     [&](const BlockRef& block) { return pool_.place(block.id()).region == region; });
+// What lies in a lease is in the prefix tree, so a table that holds it has it at its depth, with all that leads to it.
+KvCache::Readers KvCache::ReadersOf(RegionId region) const {
+  Readers readers;
+  if (pool_.counts(region).used == 0) return readers;
+  const auto in_use_there = [&](BlockId id) {
+    return pool_.place(id).region == region && pool_.sequence_holds(id) > 0;
+  };
+  for (const std::optional<BlockId>& block : pool_.occupants(region)) {
+    if (!block || !in_use_there(*block)) continue;
+    CHECK(tree_.Contains(*block)) << "block " << *block << " is in use in a lease, and nobody can find it";
+    const std::optional<BlockId> parent = tree_.ParentOf(*block);
+    if (!parent || !in_use_there(*parent)) readers.first_.emplace_back(tree_.IndexOf(*block), *block);
+  }
+  return readers;
+}
+
+bool KvCache::Readers::Has(const BlockTable& table) const {
+  return std::any_of(first_.begin(), first_.end(), [&](const auto& block) {
+    return block.first < table.size() && table[block.first] == block.second;
+  });
 }
 
 std::vector<Move> KvCache::TakeMoves(int64_t max_spills, int64_t max_promotions) {

@@ -89,9 +89,21 @@ class KvCache {
   /// Empties the table; committed blocks stay cached until their room is needed.
   void Release(BlockTable& table);
   Place place(BlockId id) const { return pool_.place(id); }
-  /// How many of its blocks lie in leases, or in this one.
+  /// How many of its blocks lie in leases.
   int64_t LeasedBlocks(const BlockTable& table) const;
-  bool Touches(const BlockTable& table, RegionId region) const;
+  /// Tells which tables have blocks in a region, until the next change: at a cost that grows with the region and not
+  /// with the tables.
+  class Readers {
+   public:
+    bool Has(const BlockTable& table) const;
+
+   private:
+    friend class KvCache;
+    // Blocks in use there, the first of each path, and their numbers in the tables that hold them.
+    std::vector<std::pair<int64_t, BlockId>> first_;
+  };
+  Readers ReadersOf(RegionId region) const;
+  bool Touches(const BlockTable& table, RegionId region) const { return ReadersOf(region).Has(table); }
 
   // For the loop, between steps.
   /// Moves to start now: spills that somebody waits for or that keep the watermark free (full leases evict for that),

@@ -7,48 +7,28 @@
 #include "glog/logging.h"
 
 namespace swiftcache::engine::kv {
-namespace {
-
-// A look at all blocks serves at least this share of the arena's, so that spilling costs little a block.
-constexpr int64_t kColdShare = 16;
-
-}  // namespace
-
 std::vector<Move> MovePlanner::Spill(int64_t count) {
   std::vector<Move> moves;
-  while (static_cast<int64_t>(moves.size()) < count) {
+  while (static_cast<int64_t>(moves.size()) < count && pool_.num_spillable() > 0) {
     const std::optional<RegionId> region = pool_.RegionWithRoom();
     if (!region) break;
-    const std::optional<BlockId> coldest = NextCold();
-    if (!coldest) break;
-    moves.push_back(*pool_.BeginMove(*coldest, *region));
+    const ByUse& from = pool_.spillable_idle().empty() ? pool_.spillable_used() : pool_.spillable_idle();
+    moves.push_back(*pool_.BeginMove(from.begin()->second, *region));
   }
   return moves;
 }
 
-// Whatever was used since it was listed is not cold any more: the time of its last use changed.
-std::optional<BlockId> MovePlanner::NextCold() {
-  const auto spillable = [this](BlockId id) { return pool_.spillable(id); };
-  if (pool_.num_spillable() == 0) return std::nullopt;
-  for (;;) {
-    while (!cold_.empty()) {
-      const auto [id, last_use] = cold_.back();
-      cold_.pop_back();
-      if (tree_.Contains(id) && tree_.last_use(id) == last_use && spillable(id)) return id;
-    }
-    cold_ = tree_.ColdestFirst(pool_.local().total / kColdShare + 1, spillable);
-    CHECK(!cold_.empty()) << pool_.num_spillable() << " blocks may be spilled, none is in the prefix tree";
-    std::reverse(cold_.begin(), cold_.end());
-  }
-}
-
 std::vector<Move> MovePlanner::Promote(int64_t count) {
+  const ByUse& promotable = pool_.promotable();
+  std::vector<BlockId> hottest;
+  for (auto use = promotable.rbegin(); use != promotable.rend() && static_cast<int64_t>(hottest.size()) < count;
+       ++use) {
+    hottest.push_back(use->second);
+  }
+  hottest = tree_.LeadingFirst(hottest, static_cast<int64_t>(promotable.size()),
+                               [this](BlockId id) { return pool_.IsPromotable(id); });
   std::vector<Move> moves;
-  const auto remote_in_use = [this](BlockId id) {
-    const Place at = pool_.place(id);
-    return !at.local() && !pool_.moving(id) && !pool_.draining(at.region) && pool_.sequence_holds(id) > 0;
-  };
-  for (BlockId id : tree_.HottestFirst(remote_in_use)) {
+  for (BlockId id : hottest) {
     if (static_cast<int64_t>(moves.size()) == count || pool_.local().free == 0) break;
     moves.push_back(*pool_.BeginMove(id, kLocalRegion));
   }
@@ -58,20 +38,44 @@ std::vector<Move> MovePlanner::Promote(int64_t count) {
 std::vector<Move> MovePlanner::Drain(RegionId region, int64_t count, int64_t keep_free) {
   CHECK(pool_.draining(region));
   std::vector<Move> moves;
-  const auto leaves = [&](BlockId id) { return pool_.place(id).region == region && !pool_.moving(id); };
-  for (BlockId id : tree_.HottestFirst(leaves)) {
-    if (static_cast<int64_t>(moves.size()) == count) break;
+  bool fresh = false;
+  while (static_cast<int64_t>(moves.size()) < count) {
+    if (ranked_.region != region || ranked_.blocks.empty()) {
+      if (fresh) break;
+      RankForDrain(region);
+      fresh = true;
+      continue;
+    }
+    const BlockId id = ranked_.blocks.back();
     // An eviction for one before it may have taken it.
-    if (!tree_.Contains(id) || !leaves(id)) continue;
-    if (!Leave(id, region, keep_free, moves)) break;
+    const bool leaves = tree_.Contains(id) && pool_.place(id).region == region && !pool_.moving(id);
+    if (leaves && !Leave(id, region, keep_free, moves)) break;
+    ranked_.blocks.pop_back();
   }
   return moves;
+}
+
+// Whatever leads to a block in use is in use, so putting that first keeps those in use before the idle ones.
+void MovePlanner::RankForDrain(RegionId region) {
+  const auto leaves = [&](BlockId id) {
+    return pool_.place(id).region == region && !pool_.moving(id) && tree_.Contains(id);
+  };
+  std::vector<BlockId> blocks;
+  for (const std::optional<BlockId>& occupant : pool_.occupants(region)) {
+    if (occupant && leaves(*occupant)) blocks.push_back(*occupant);
+  }
+  std::sort(blocks.begin(), blocks.end(), [this](BlockId a, BlockId b) {
+    return std::pair(pool_.sequence_holds(a) > 0, pool_.last_use(a)) >
+           std::pair(pool_.sequence_holds(b) > 0, pool_.last_use(b));
+  });
+  ranked_ = {region, tree_.LeadingFirst(blocks, static_cast<int64_t>(blocks.size()), leaves)};
+  std::reverse(ranked_.blocks.begin(), ranked_.blocks.end());
 }
 
 // False: nowhere to go, nor for those that are colder. Idle blocks evict others only where that can give them room.
 bool MovePlanner::Leave(BlockId id, RegionId leaving, int64_t keep_free, std::vector<Move>& moves) {
   const bool in_use = pool_.sequence_holds(id) > 0;
-  const uint64_t before = in_use ? UINT64_MAX : tree_.last_use(id);
+  const uint64_t before = in_use ? UINT64_MAX : pool_.last_use(id);
   const bool may_evict = in_use || pool_.HasRefuge(leaving);
   std::optional<RegionId> to = RoomFor(id, leaving, keep_free);
   for (; !to; to = RoomFor(id, leaving, keep_free)) {
@@ -113,15 +117,15 @@ std::optional<std::vector<Move>> MovePlanner::Clear(int32_t first, int32_t count
 
 // Returns the free places below `first`: `count` or more, or as many as there were, where that cannot be had.
 int64_t MovePlanner::MakeRoomBelow(int32_t first, int64_t count) {
-  const auto idle_below = [&](BlockId id) {
-    const Place at = pool_.place(id);
-    return at.local() && at.index < first && !pool_.moving(id) && pool_.sequence_holds(id) == 0;
-  };
   const int64_t free = pool_.num_free_below(first);
   if (free >= count) return free;
-  const std::vector<PrefixTree::Cold> cold = tree_.ColdestFirst(count - free, idle_below);
+  std::vector<BlockId> cold;
+  for (const auto& [last_use, id] : pool_.spillable_idle()) {
+    if (free + static_cast<int64_t>(cold.size()) == count) break;
+    if (pool_.place(id).index < first) cold.push_back(id);
+  }
   if (free + static_cast<int64_t>(cold.size()) < count) return free;
-  for (const auto& [id, last_use] : cold) {
+  for (BlockId id : cold) {
     if (tree_.Contains(id)) evicted_ += tree_.Drop(id);
   }
   return count;

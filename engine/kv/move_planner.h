@@ -13,6 +13,9 @@
 
 namespace swiftcache::engine::kv {
 
+/// What leads to a block is worth more than the block, since without it the block is worth nothing. A plan costs its
+/// moves, and the paths that lead to what it moves.
+///
 /// The moves it returns have begun (BlockPool::BeginMove). Only blocks of the prefix tree move, whose bytes never
 /// change again; Clear alone moves others too. A block that moves already is never chosen. Thread-safety: none.
 /// Ownership: borrows pool and tree. Errors: none. Units: blocks.
@@ -38,14 +41,18 @@ class MovePlanner {
   int64_t TakeEvicted() { return std::exchange(evicted_, 0); }
 
  private:
-  std::optional<BlockId> NextCold();
+  void RankForDrain(RegionId region);
   std::optional<RegionId> RoomFor(BlockId id, RegionId leaving, int64_t keep_free) const;
   bool Leave(BlockId id, RegionId leaving, int64_t keep_free, std::vector<Move>& moves);
   int64_t MakeRoomBelow(int32_t first, int64_t count);
 
   BlockPool& pool_;
   PrefixTree& tree_;
-  std::vector<PrefixTree::Cold> cold_;  // what Spill takes next, the coldest last; entries may be out of date
+  // What Drain takes next, the most worthwhile last: ranked once for all of its batches, so entries may be out of date.
+  struct {
+    std::optional<RegionId> region;
+    std::vector<BlockId> blocks;
+  } ranked_;
   int64_t evicted_ = 0;
 };
 

@@ -62,9 +62,13 @@ bool PrefixTree::Extend(Pin& pin, std::span<const int32_t> tokens, BlockRef& blo
   CHECK_EQ(static_cast<int64_t>(tokens.size()), block_tokens_);
   Node& parent = *pin.node_;
   const auto found = parent.children.find(KeyOf(tokens));
-  Node* child = found != parent.children.end() ? found->second.get() : Insert(parent, tokens, block);
-  if (child->block.id() != block.id() && !block.GiveWayTo(child->block)) return false;
-  Touch(*child);
+  Node* child = found != parent.children.end() ? found->second.get() : nullptr;
+  if (child == nullptr) {
+    child = Insert(parent, tokens, block);
+  } else {
+    if (child->block.id() != block.id() && !block.GiveWayTo(child->block)) return false;
+    Touch(*child);
+  }
   pin = Pin(this, child);
   return true;
 }
@@ -73,8 +77,11 @@ PrefixTree::Node* PrefixTree::Insert(Node& parent, std::span<const int32_t> toke
   auto node = std::make_unique<Node>();
   node->parent = &parent;
   node->tokens.assign(tokens.begin(), tokens.end());
+  node->depth = parent.depth + 1;
+  node->last_use = ++uses_;
+  block.NoteUse(node->last_use);
   node->block = block.Share(Holder::kCache);
-  evictable_.erase({parent.last_use, &parent});
+  if (IsEvictable(parent)) evictable_.erase({parent.last_use, &parent});
   Node* inserted = node.get();
   const auto id = static_cast<size_t>(block.id().value());
   if (id >= node_of_.size()) node_of_.resize(block.pool().id_limit());
@@ -115,46 +122,31 @@ int64_t PrefixTree::Drop(BlockId id) {
   return dropped;
 }
 
-std::vector<PrefixTree::Cold> PrefixTree::ColdestFirst(int64_t count, absl::FunctionRef<bool(BlockId)> wanted) const {
-  std::vector<const Node*> nodes;
-  for (const Node* node : node_of_) {
-    if (node != nullptr && wanted(node->block.id())) nodes.push_back(node);
-  }
-  const auto end = nodes.begin() + std::min<int64_t>(count, static_cast<int64_t>(nodes.size()));
-  std::partial_sort(nodes.begin(), end, nodes.end(), [](const Node* a, const Node* b) {
-    return std::pair(!a->block.idle(), a->last_use) < std::pair(!b->block.idle(), b->last_use);
-  });
-  std::vector<Cold> coldest;
-  for (auto node = nodes.begin(); node != end; ++node) coldest.push_back({(*node)->block.id(), (*node)->last_use});
-  return coldest;
+std::optional<BlockId> PrefixTree::ParentOf(BlockId id) const {
+  const Node& parent = *NodeOf(id)->parent;
+  return parent.parent == nullptr ? std::nullopt : std::optional(parent.block.id());
 }
 
-// Whatever leads to a block in use is in use, so putting ancestors first keeps those in use before the idle ones.
-std::vector<BlockId> PrefixTree::HottestFirst(absl::FunctionRef<bool(BlockId)> wanted) const {
-  std::vector<const Node*> nodes;
-  for (const Node* node : node_of_) {
-    if (node != nullptr && wanted(node->block.id())) nodes.push_back(node);
-  }
-  std::sort(nodes.begin(), nodes.end(), [](const Node* a, const Node* b) {
-    return std::pair(!a->block.idle(), a->last_use) > std::pair(!b->block.idle(), b->last_use);
-  });
-  std::vector<BlockId> hottest;
+std::vector<BlockId> PrefixTree::LeadingFirst(std::span<const BlockId> blocks, int64_t num_wanted,
+                                              absl::FunctionRef<bool(BlockId)> wanted) const {
+  std::vector<BlockId> ordered;
   absl::flat_hash_set<const Node*> seen;
-  for (const Node* node : nodes) {
-    const size_t path = hottest.size();
-    for (; node->parent != nullptr && seen.insert(node).second; node = node->parent) {
-      if (wanted(node->block.id())) hottest.push_back(node->block.id());
+  for (const BlockId id : blocks) {
+    const size_t path = ordered.size();
+    for (const Node* node = NodeOf(id); node->parent != nullptr; node = node->parent) {
+      if (static_cast<int64_t>(ordered.size()) == num_wanted || !seen.insert(node).second) break;
+      if (wanted(node->block.id())) ordered.push_back(node->block.id());
     }
-    std::reverse(hottest.begin() + path, hottest.end());
+    std::reverse(ordered.begin() + path, ordered.end());
   }
-  return hottest;
+  return ordered;
 }
 
 // Using a child is using its parent, so the parent inherits the later of both times.
 void PrefixTree::RemoveLeaf(Node& leaf) {
   Node& parent = *leaf.parent;
   evictable_.erase({leaf.last_use, &leaf});
-  parent.last_use = std::max(parent.last_use, leaf.last_use);
+  if (leaf.last_use > parent.last_use) SetLastUse(parent, leaf.last_use);
   node_of_[leaf.block.id().value()] = nullptr;
   parent.children.erase(parent.children.find(KeyOf(leaf.tokens)));
   --num_blocks_;
@@ -168,18 +160,24 @@ void PrefixTree::Settle(Node& node) {
 }
 
 void PrefixTree::Touch(Node& node) {
-  const bool listed = evictable_.erase({node.last_use, &node}) > 0;
-  node.last_use = ++uses_;
+  const bool listed = IsEvictable(node);
+  if (listed) evictable_.erase({node.last_use, &node});
+  SetLastUse(node, ++uses_);
   if (listed) evictable_.emplace(node.last_use, &node);
 }
 
+void PrefixTree::SetLastUse(Node& node, uint64_t time) {
+  node.last_use = time;
+  if (node.parent != nullptr) node.block.NoteUse(time);
+}
+
 void PrefixTree::AddPin(Node& node) {
-  evictable_.erase({node.last_use, &node});
+  if (IsEvictable(node)) evictable_.erase({node.last_use, &node});
   ++node.pins;
 }
 
 void PrefixTree::DropPin(Node& node) {
-  node.last_use = ++uses_;  // pinned until now, hence not listed
+  SetLastUse(node, ++uses_);  // pinned until now, hence not listed
   --node.pins;
   Settle(node);
 }
@@ -232,6 +230,10 @@ absl::Status PrefixTree::CheckSubtree(const Node& root, int64_t& blocks, size_t&
     for (const auto& [key, child] : node.children) {
       if (NodeOf(child->block.id()) != child.get()) {
         return absl::InternalError(absl::StrCat("prefix tree: block ", child->block.id().value(), " is not indexed"));
+      }
+      if (child->depth != node.depth + 1 || child->last_use != child->block.pool().last_use(child->block.id())) {
+        return absl::InternalError(absl::StrCat("prefix tree: block ", child->block.id().value(),
+                                                " is counted at another depth or has another time of its last use"));
       }
       if (child->parent != &node || key != KeyOf(child->tokens)) {
         return absl::InternalError("prefix tree: a child is filed under another parent or other tokens");

@@ -7,12 +7,13 @@
 
 #include <cstdint>
 #include <memory>
-#include <set>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/container/btree_set.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
@@ -59,12 +60,6 @@ class PrefixTree {
     int64_t idle_blocks = 0;
     int64_t leased_blocks = 0;
   };
-  /// A block and when it was last used; the time is another after the next use.
-  struct Cold {
-    BlockId id;
-    uint64_t last_use = 0;
-  };
-
   explicit PrefixTree(int64_t block_tokens) : block_tokens_(block_tokens) {}
   PrefixTree(const PrefixTree&) = delete;
   PrefixTree& operator=(const PrefixTree&) = delete;
@@ -92,13 +87,14 @@ class PrefixTree {
   int64_t Drop(BlockId id);
 
   bool Contains(BlockId id) const { return NodeOf(id) != nullptr; }
-  /// REQUIRES: Contains(id).
-  uint64_t last_use(BlockId id) const { return NodeOf(id)->last_use; }
-  /// Up to `count` of the blocks that are `wanted`: idle ones before those in use, then by last use.
-  std::vector<Cold> ColdestFirst(int64_t count, absl::FunctionRef<bool(BlockId)> wanted) const;
-  /// All that are `wanted`: those in use before idle ones, then by last use, the latest first; but what leads to a
-  /// block comes before it, since without that it is worth nothing.
-  std::vector<BlockId> HottestFirst(absl::FunctionRef<bool(BlockId)> wanted) const;
+  /// The number of the block in a table that holds it. REQUIRES: Contains(id).
+  int64_t IndexOf(BlockId id) const { return NodeOf(id)->depth - 1; }
+  /// The block that leads to this one, if it is not a prompt's first. REQUIRES: Contains(id).
+  std::optional<BlockId> ParentOf(BlockId id) const;
+  /// These blocks in their order, but what leads to a block comes before it, since without that it is worth nothing:
+  /// as far as it is `wanted`, even where it is not one of these. `num_wanted`: how many there are in all.
+  std::vector<BlockId> LeadingFirst(std::span<const BlockId> blocks, int64_t num_wanted,
+                                    absl::FunctionRef<bool(BlockId)> wanted) const;
 
   int64_t num_blocks() const { return num_blocks_; }
   /// INTERNAL says what does not add up.
@@ -113,10 +109,11 @@ class PrefixTree {
     std::vector<int32_t> tokens;
     BlockRef block;
     absl::flat_hash_map<Key, std::unique_ptr<Node>> children;  // keys view the child's tokens
+    int64_t depth = 0;                                         // of a root
     int64_t pins = 0;
-    uint64_t last_use = 0;
+    uint64_t last_use = 0;  // of a block, as the pool knows it
   };
-  using Evictable = std::set<std::pair<uint64_t, Node*>>;  // unpinned leaves by last use, which is unique
+  using Evictable = absl::btree_set<std::pair<uint64_t, Node*>>;  // unpinned leaves by last use, which is unique
 
   static Key KeyOf(std::span<const int32_t> tokens);
   static bool IsEvictable(const Node& node) {
@@ -129,6 +126,7 @@ class PrefixTree {
   const Node* ChildOf(const Node& node, std::span<const int32_t> tokens, int64_t index, Holder holder) const;
   Node* Insert(Node& parent, std::span<const int32_t> tokens, const BlockRef& block);
   void Touch(Node& node);
+  static void SetLastUse(Node& node, uint64_t time);
   void AddPin(Node& node);
   void DropPin(Node& node);
   void RemoveLeaf(Node& leaf);

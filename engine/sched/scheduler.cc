@@ -97,8 +97,8 @@ void Scheduler::PlanRunning(Step& step) {
 
 // Room that comes free while others wait for theirs must reach the sequence served first, so that one asks first.
 void Scheduler::BeginAcrossTiers(Step& step) {
-  const auto touches = [this](const Sequence* sequence) { return cache_->LeasedBlocks(sequence->blocks) > 0; };
-  if (options_.max_tokens_touching_regions > 0 && std::any_of(running_.begin(), running_.end(), touches)) {
+  // Who holds blocks, runs.
+  if (options_.max_tokens_touching_regions > 0 && cache_->leased_in().used > 0) {
     step.Limit(std::max(options_.max_tokens_touching_regions, num_running()));
   }
   if (running_.empty()) return;

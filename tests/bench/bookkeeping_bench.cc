@@ -116,8 +116,9 @@ class World {
       for (const kv::Move& move : moves) cache_.FinishMove(move);
     }
     std::vector<Sequence*> readers;
+    const kv::KvCache::Readers reads = cache_.ReadersOf(region);
     for (Sequence* sequence : scheduler_.running()) {
-      if (cache_.Touches(sequence->blocks, region)) readers.push_back(sequence);
+      if (reads.Has(sequence->blocks)) readers.push_back(sequence);
     }
     for (Sequence* sequence : readers) scheduler_.Reset(sequence);
     cache_.DropRegion(region);
@@ -219,9 +220,8 @@ void MeasureWaiting() {
     }
     const double alone = MicrosOfAStep(world, kRows);
     std::vector<int32_t> tokens = shared;
-    const std::vector<int32_t> rest = world.Fresh(own_blocks * kBlockTokens);
+    const std::vector<int32_t> rest = world.Fresh((own_blocks - 64) * kBlockTokens);
     tokens.insert(tokens.end(), rest.begin(), rest.end());
-    tokens.resize(std::min<size_t>(tokens.size(), shared.size() + own_blocks * kBlockTokens));
     world.Add(std::move(tokens));
     const double waiting = MicrosOfAStep(world, kRows);
     CHECK_EQ(world.scheduler().num_waiting(), 1);

@@ -105,8 +105,23 @@ TEST_F(PrefixTreeTest, DropTakesABlockWithAllThatFollows) {
   EXPECT_TRUE(tree_.CheckInvariants().ok());
 }
 
-TEST_F(PrefixTreeTest, ColdestAndHottestPutThoseInUseLastAndFirst) {
+TEST_F(PrefixTreeTest, WhatLeadsToABlockComesBeforeItAsFarAsItIsWanted) {
   const auto all = [](BlockId) { return true; };
+  using Ids = std::vector<BlockId>;
+  Path first = Start("", {1, 2, 3, 4, 5, 6}), second = Start("", {1, 2, 7, 8});
+  Compute(first);
+  Compute(second);
+  const BlockId root = first.blocks[0].id(), a = first.blocks[1].id(), b = first.blocks[2].id(),
+                other = second.blocks[1].id();
+  EXPECT_EQ(tree_.LeadingFirst(Ids{other, b}, 4, all), (Ids{root, other, a, b}));
+  EXPECT_EQ(tree_.LeadingFirst(Ids{b, root}, 4, all), (Ids{root, a, b}));
+  EXPECT_EQ(tree_.LeadingFirst(Ids{b, other}, 2, [&](BlockId id) { return id == b || id == other; }), (Ids{b, other}));
+  EXPECT_EQ(tree_.IndexOf(b), 2);
+  EXPECT_EQ(tree_.ParentOf(other), root);
+  EXPECT_EQ(tree_.ParentOf(root), std::nullopt);
+}
+
+TEST_F(PrefixTreeTest, ThePoolKnowsWhichBlocksAreColdestInUseAndIdle) {
   Path running = Start("", {1, 2, 3, 4});
   Compute(running);
   Path idle = Start("", {5, 6, 7, 8});
@@ -114,14 +129,18 @@ TEST_F(PrefixTreeTest, ColdestAndHottestPutThoseInUseLastAndFirst) {
   const std::vector<BlockId> used = {running.blocks[0].id(), running.blocks[1].id()};
   const std::vector<BlockId> cold = {idle.blocks[0].id(), idle.blocks[1].id()};
   idle = Path();
-  std::vector<BlockId> coldest;
-  for (const auto& [id, last_use] : tree_.ColdestFirst(2, all)) coldest.push_back(id);
-  EXPECT_EQ(coldest, cold);
-  EXPECT_EQ(tree_.ColdestFirst(100, all).size(), 4u);
-  EXPECT_EQ(tree_.HottestFirst(all), (std::vector<BlockId>{used[0], used[1], cold[0], cold[1]}))
-      << "what leads to a block comes before it";
-  EXPECT_EQ(tree_.HottestFirst([&](BlockId id) { return id == cold[1] || id == used[1]; }),
-            (std::vector<BlockId>{used[1], cold[1]}));
+  const auto ids = [](const ByUse& order) {
+    std::vector<BlockId> ids;
+    for (const auto& [last_use, id] : order) ids.push_back(id);
+    return ids;
+  };
+  EXPECT_EQ(ids(pool_.spillable_idle()), cold);
+  EXPECT_EQ(ids(pool_.spillable_used()), (std::vector<BlockId>{used[1], used[0]})) << "going on uses what leads there";
+  (void)Start("", {5, 6});
+  EXPECT_EQ(ids(pool_.spillable_idle()), (std::vector<BlockId>{cold[1], cold[0]})) << "it was used again";
+  running = Path();
+  EXPECT_EQ(pool_.spillable_used().size(), 0u);
+  EXPECT_EQ(pool_.num_spillable(), 4);
 }
 
 TEST_F(PrefixTreeTest, AVeryLongPathIsTornDownWithoutRecursion) {
