@@ -161,7 +161,10 @@ class BlockPool {
   /// All leases; `live` leaves out those that drain.
   const PlaceCounts& leased() const { return leased_sum_; }
   const PlaceCounts& live() const { return live_sum_; }
-  int64_t num_free_below(int32_t index) const { return local_.free.CountBelow(index); }
+  /// Free places of the own arena from `first` to `end` - 1; at most `enough`, where it stops counting.
+  int64_t CountFree(int32_t first, int32_t end, int64_t enough) const {
+    return local_.free.CountWithin(first, end, enough);
+  }
   int64_t num_lent() const { return lent_.size(); }
   int64_t num_reserved() const { return num_reserved_; }
   int64_t num_spillable() const { return static_cast<int64_t>(spillable_idle_.size() + spillable_used_.size()); }

@@ -15,7 +15,8 @@ namespace swiftcache::engine::kv {
 
 /// Take goes from the head: the tail of an arena stays whole, which is where extents are lent from.
 /// Thread-safety: none. Ownership: a value. Errors: inserting what is there and removing what is not is a caller's bug
-/// and checked. Units: places; each operation but Take is O(log of the number of runs), however long they are.
+/// and checked. Units: places; each operation is O(log of the number of places), however long the runs are and however
+/// many, and beside that costs its answer; CountWithin costs the runs that it counts.
 class ExtentSet {
  public:
   ExtentSet() = default;
@@ -26,7 +27,8 @@ class ExtentSet {
   bool empty() const { return size_ == 0; }
   /// True where the whole run is in the set. REQUIRES: count > 0.
   bool Covers(int32_t first, int32_t count) const;
-  int64_t CountBelow(int32_t end) const;
+  /// Of the places from `first` to `end` - 1; at most `enough`, where it stops.
+  int64_t CountWithin(int32_t first, int32_t end, int64_t enough) const;
 
   /// Takes `count` places, first those right behind `after`, then the lowest run that holds the rest, then, where no
   /// run is long enough, the lowest places. REQUIRES: count <= size().
@@ -46,8 +48,13 @@ class ExtentSet {
   void TakeFrom(Extents::iterator extent, int64_t count, std::vector<int32_t>& taken);
   Extents::iterator FirstOfLength(int64_t count);
   Extents::const_iterator Holding(int32_t index) const;
+  Extents::iterator Add(int32_t first, int32_t length);
+  Extents::iterator Erase(Extents::const_iterator run);
+  void NoteLength(int32_t first, int32_t length);
 
   Extents extents_;
+  // A binary tree over the places, the root at 1: how long the run is that begins there, or the longest below.
+  std::vector<int32_t> longest_;
   int64_t size_ = 0;
 };
 

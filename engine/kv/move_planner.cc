@@ -104,7 +104,7 @@ std::optional<std::vector<Move>> MovePlanner::Clear(int32_t first, int32_t count
     if (pool_.moving(*occupants[i])) return std::nullopt;
     (pool_.sequence_holds(*occupants[i]) > 0 ? held : idle).push_back(*occupants[i]);
   }
-  const int64_t free = pool_.num_free_below(first + count) - pool_.num_free_below(first);
+  const int64_t free = pool_.CountFree(first, first + count, count);
   const auto num_held = static_cast<int64_t>(held.size());
   if (free + taken < count || num_held > max_moves || MakeRoomBelow(first, num_held) < num_held) return std::nullopt;
   for (BlockId id : idle) {
@@ -115,10 +115,10 @@ std::optional<std::vector<Move>> MovePlanner::Clear(int32_t first, int32_t count
   return moves;
 }
 
-// Returns the free places below `first`: `count` or more, or as many as there were, where that cannot be had.
+// Returns `count`, or how many places below `first` are free where so many cannot be had.
 int64_t MovePlanner::MakeRoomBelow(int32_t first, int64_t count) {
-  const int64_t free = pool_.num_free_below(first);
-  if (free >= count) return free;
+  const int64_t free = pool_.CountFree(0, first, count);
+  if (free == count) return free;
   std::vector<BlockId> cold;
   for (const auto& [last_use, id] : pool_.spillable_idle()) {
     if (free + static_cast<int64_t>(cold.size()) == count) break;

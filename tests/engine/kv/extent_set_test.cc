@@ -92,6 +92,45 @@ TEST(ExtentSetTest, RandomUseAgreesWithASet) {
   }
 }
 
+// What Take promises, by a look at every run.
+std::vector<int32_t> NaivelyTaken(std::set<int32_t> places, size_t count, std::optional<int32_t> after) {
+  std::vector<int32_t> taken;
+  const auto take = [&](int32_t first) {
+    for (; taken.size() < count && places.erase(first) > 0; ++first) taken.push_back(first);
+  };
+  if (after && !places.contains(*after)) take(*after + 1);
+  while (taken.size() < count) {
+    int32_t lowest = *places.begin(), run = lowest, length = 0, last = lowest - 1;
+    for (const int32_t place : places) {
+      if (place != last + 1) run = place, length = 0;
+      last = place;
+      if (++length != static_cast<int32_t>(count - taken.size())) continue;
+      lowest = run;
+      break;
+    }
+    take(lowest);
+  }
+  return taken;
+}
+
+TEST(ExtentSetTest, RandomTakesGoWhereALookAtEveryRunSaysTheyGo) {
+  std::mt19937 rng(7);
+  ExtentSet free;
+  std::set<int32_t> expected;
+  for (int round = 0; round < 20000; ++round) {
+    const int32_t place = static_cast<int32_t>(rng() % 200);
+    if (rng() % 4 == 0 && !expected.empty()) {
+      const size_t count = rng() % std::min<size_t>(expected.size(), 9) + 1;
+      const std::optional<int32_t> after = rng() % 2 ? std::optional(place) : std::nullopt;
+      const std::vector<int32_t> taken = free.Take(static_cast<int64_t>(count), after);
+      ASSERT_EQ(taken, NaivelyTaken(expected, count, after));
+      for (const int32_t gone : taken) expected.erase(gone);
+    } else if (expected.insert(place).second) {
+      free.Insert(place);
+    }
+  }
+}
+
 TEST(ExtentSetTest, ARunLeavesTheMiddleOfAnother) {
   ExtentSet set(10);
   set.Remove(3, 4);
@@ -99,7 +138,8 @@ TEST(ExtentSetTest, ARunLeavesTheMiddleOfAnother) {
   EXPECT_TRUE(set.Covers(7, 3));
   EXPECT_FALSE(set.Covers(2, 2));
   EXPECT_FALSE(set.Covers(8, 3));
-  EXPECT_EQ(set.CountBelow(8), 4);
+  EXPECT_EQ(set.CountWithin(0, 8, 10), 4);
+  EXPECT_EQ(set.CountWithin(1, 8, 3), 3) << "it stops where that is enough";
   set.Insert(3, 4);
   EXPECT_THAT(set.extents(), ElementsAre(Pair(0, 10)));
 }
@@ -129,7 +169,8 @@ TEST(ExtentSetTest, RandomRunsAgreeWithASet) {
     int32_t there = 0;
     for (int32_t i = first; i < first + count; ++i) there += expected.contains(i);
     ASSERT_EQ(set.Covers(first, count), there == count);
-    ASSERT_EQ(set.CountBelow(first), std::distance(expected.begin(), expected.lower_bound(first)));
+    ASSERT_EQ(set.CountWithin(0, first, 60), std::distance(expected.begin(), expected.lower_bound(first)));
+    ASSERT_EQ(set.CountWithin(first, first + count, count), there);
     if (there == count && rng() % 2) {
       set.Remove(first, count);
       for (int32_t i = first; i < first + count; ++i) expected.erase(i);
