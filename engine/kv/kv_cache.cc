@@ -28,6 +28,11 @@ PrefixTree::Length KvCache::Measure(const std::string& salt, std::span<const int
   return tree_.Measure(salt, tokens, MatchLimit(tokens), HolderFor(local_only));
 }
 
+int64_t KvCache::BlocksInUse(PrefixTree::InUse& seen, const std::string& salt, std::span<const int32_t> tokens) const {
+  if (options_.enable_prefix_caching) tree_.Refresh(seen, salt, tokens, MatchLimit(tokens));
+  return seen.blocks();
+}
+
 KvCache::Attached KvCache::Attach(BlockTable& table, const std::string& salt, std::span<const int32_t> tokens,
                                   bool local_only) {
   CHECK_EQ(table.size(), 0);

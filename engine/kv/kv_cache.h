@@ -71,6 +71,9 @@ class KvCache {
   // For sequences.
   /// What Attach would find, without using it.
   PrefixTree::Length Measure(const std::string& salt, std::span<const int32_t> tokens, bool local_only = false) const;
+  /// How many blocks of a prompt running sequences hold, which Attach would share: looked up once, then kept up to date
+  /// in `seen`. REQUIRES: `seen` is new or of these tokens.
+  int64_t BlocksInUse(PrefixTree::InUse& seen, const std::string& salt, std::span<const int32_t> tokens) const;
   struct Attached {
     int64_t tokens = 0;         // all
     int64_t leased_tokens = 0;  // of them, in leases

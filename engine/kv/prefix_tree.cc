@@ -58,6 +58,29 @@ PrefixTree::Length PrefixTree::Measure(const std::string& salt, std::span<const 
   return length;
 }
 
+// Whatever leads to a block in use is in use. From where it was seen last: up while that is idle by now, then down. Where
+// the block is gone, so may be those above it, and the look begins at the root.
+void PrefixTree::Refresh(InUse& in_use, const std::string& salt, std::span<const int32_t> tokens,
+                         int64_t max_blocks) const {
+  const Node* node = in_use.blocks_ > 0 ? NodeOf(in_use.last_) : nullptr;
+  if (node != nullptr && node->inserted != in_use.inserted_) node = nullptr;
+  while (node != nullptr && node->parent != nullptr && node->block.idle()) node = node->parent;
+  if (node == nullptr) {
+    const auto root = roots_.find(salt);
+    in_use = InUse();
+    if (root == roots_.end()) return;
+    node = root->second.get();
+  }
+  while (node->depth < max_blocks) {
+    const Node* child = ChildOf(*node, tokens, node->depth, Holder::kSequence);
+    if (child == nullptr || child->block.idle()) break;
+    node = child;
+  }
+  in_use.blocks_ = node->depth;
+  in_use.last_ = node->block.id();
+  in_use.inserted_ = node->inserted;
+}
+
 bool PrefixTree::Extend(Pin& pin, std::span<const int32_t> tokens, BlockRef& block) {
   CHECK_EQ(static_cast<int64_t>(tokens.size()), block_tokens_);
   Node& parent = *pin.node_;
@@ -78,7 +101,7 @@ PrefixTree::Node* PrefixTree::Insert(Node& parent, std::span<const int32_t> toke
   node->parent = &parent;
   node->tokens.assign(tokens.begin(), tokens.end());
   node->depth = parent.depth + 1;
-  node->last_use = ++uses_;
+  node->last_use = node->inserted = ++uses_;
   block.NoteUse(node->last_use);
   node->block = block.Share(Holder::kCache);
   if (IsEvictable(parent)) evictable_.erase({parent.last_use, &parent});

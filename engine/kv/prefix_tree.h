@@ -60,6 +60,18 @@ class PrefixTree {
     int64_t idle_blocks = 0;
     int64_t leased_blocks = 0;
   };
+  /// How many of a prompt's first blocks are in use, and where that was seen: to look again costs what changed since.
+  class InUse {
+   public:
+    int64_t blocks() const { return blocks_; }
+
+   private:
+    friend class PrefixTree;
+    int64_t blocks_ = 0;
+    BlockId last_;           // of them
+    uint64_t inserted_ = 0;  // when that one was
+  };
+
   explicit PrefixTree(int64_t block_tokens) : block_tokens_(block_tokens) {}
   PrefixTree(const PrefixTree&) = delete;
   PrefixTree& operator=(const PrefixTree&) = delete;
@@ -72,6 +84,10 @@ class PrefixTree {
   /// The same without using it.
   Length Measure(const std::string& salt, std::span<const int32_t> tokens, int64_t max_blocks,
                  Holder holder = Holder::kSequence) const;
+
+  /// Brings `in_use` up to date: of the longest prefix of `tokens` in whole blocks, at most `max_blocks` and each of
+  /// them attachable, those that a sequence holds. REQUIRES: `in_use` is new or was brought up to date for the same.
+  void Refresh(InUse& in_use, const std::string& salt, std::span<const int32_t> tokens, int64_t max_blocks) const;
 
   /// Adds `block`, whose KV is that of `tokens` after the pinned node, and moves the pin to it. If the tree has those
   /// tokens already, `block` becomes a hold on the tree's block instead; where that one lies in a lease and `block`
@@ -110,6 +126,7 @@ class PrefixTree {
     BlockRef block;
     absl::flat_hash_map<Key, std::unique_ptr<Node>> children;  // keys view the child's tokens
     int64_t depth = 0;                                         // of a root
+    uint64_t inserted = 0;                                     // unique in the life of the tree
     int64_t pins = 0;
     uint64_t last_use = 0;  // of a block, as the pool knows it
   };

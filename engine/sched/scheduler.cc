@@ -29,6 +29,8 @@ struct Scheduler::Step {
   int64_t budget_tokens = 0;
   int64_t used_tokens = 0;
   const Sequence* without_room = nullptr;  // asked already, has to wait
+  // Of the running, while others are admitted: blocks that they lack for their tokens, and those that must be local.
+  int64_t missing_blocks = 0, owned_blocks = 0;
 
   // No more than `max_tokens` in the whole step.
   void Limit(int64_t max_tokens) { budget_tokens = std::min(budget_tokens, max_tokens - used_tokens); }
@@ -54,7 +56,10 @@ void Scheduler::Add(Sequence* sequence) {
 }
 
 void Scheduler::Remove(Sequence* sequence) {
-  if (waiting_.erase(sequence) == 0) std::erase(running_, sequence);
+  if (waiting_.erase(sequence) == 0) {
+    const auto running = std::lower_bound(running_.begin(), running_.end(), sequence, ServedBefore());
+    if (running != running_.end() && *running == sequence) running_.erase(running);
+  }
   cache_->Release(sequence->blocks);
   sequence->computed_tokens = 0;
 }
@@ -128,11 +133,14 @@ void Scheduler::PlanPrefills(Step& step) {
 }
 
 void Scheduler::Admit(Step& step) {
+  if (waiting_.empty()) return;
+  for (const Sequence* sequence : running_) CountNeeds(step, *sequence, +1);
   while (step.budget_tokens > 0) {
     Sequence* sequence = FirstThatFits(step);
     if (sequence == nullptr) return;
-    if (!HasPlaceFor(*sequence)) {
+    if (!HasPlaceFor(step, *sequence)) {
       if (!MayDisplaceFor(*sequence)) return;
+      CountNeeds(step, *running_.back(), -1);
       GiveWay(step, running_.back());
     } else if (!LimitFor(step, *sequence) || !Start(step, sequence)) {
       return;
@@ -153,8 +161,10 @@ Sequence* Scheduler::FirstThatFits(Step& step) const {
 // False: what it finds in the cache lies in leases, and the step has all the tokens that may go beside that.
 bool Scheduler::LimitFor(Step& step, const Sequence& sequence) const {
   if (options_.max_tokens_touching_regions == 0 || !cache_->has_tiers()) return true;
+  const int64_t most = std::max(options_.max_tokens_touching_regions, num_running() + 1);
+  if (most - step.used_tokens >= step.budget_tokens) return true;
   if (cache_->Measure(sequence.cache_salt, sequence.tokens, RunsFromOwned(sequence)).leased_blocks == 0) return true;
-  step.Limit(std::max(options_.max_tokens_touching_regions, num_running() + 1));
+  step.Limit(most);
   return step.budget_tokens > 0;
 }
 
@@ -177,6 +187,7 @@ bool Scheduler::Start(Step& step, Sequence* sequence) {
   } else {
     step.plan.waits = true;
   }
+  CountNeeds(step, *sequence, +1);
   return num_tokens > 0;
 }
 
@@ -229,21 +240,23 @@ void Scheduler::GiveWay(Step& step, Sequence* victim) {
 
 // One block more than its tokens need, so that its first output does not preempt somebody. Blocks that it shares with
 // running sequences cost nothing; idle ones that it would take stop being available.
-bool Scheduler::HasPlaceFor(const Sequence& sequence) const {
+bool Scheduler::HasPlaceFor(const Step& step, Sequence& sequence) const {
   if (num_running() >= options_.max_num_seqs) return false;
   if (running_.empty()) return true;
-  const bool owned = RunsFromOwned(sequence);
-  if (owned && !HasOwnedPlaceFor(sequence)) return false;
-  const kv::PrefixTree::Length cached = cache_->Measure(sequence.cache_salt, sequence.tokens, owned);
-  int64_t needed = MissingBlocks(sequence) - cached.blocks + cached.idle_blocks + 1;
-  for (const Sequence* other : running_) needed += MissingBlocks(*other);
-  return needed <= cache_->num_available();
+  int64_t shared = 0;
+  if (RunsFromOwned(sequence)) {
+    if (BlocksOf(sequence) + 1 + step.owned_blocks > cache_->num_usable_local()) return false;
+    const kv::PrefixTree::Length cached = cache_->Measure(sequence.cache_salt, sequence.tokens, /*local_only=*/true);
+    shared = cached.blocks - cached.idle_blocks;
+  } else {
+    shared = cache_->BlocksInUse(sequence.prefix_in_use, sequence.cache_salt, sequence.tokens);
+  }
+  return MissingBlocks(sequence) - shared + 1 + step.missing_blocks <= cache_->num_available();
 }
 
-bool Scheduler::HasOwnedPlaceFor(const Sequence& sequence) const {
-  int64_t needed = BlocksOf(sequence) + 1;
-  for (const Sequence* other : running_) needed += other->owned_only ? BlocksOf(*other) : 0;
-  return needed <= cache_->num_usable_local();
+void Scheduler::CountNeeds(Step& step, const Sequence& sequence, int64_t sign) const {
+  step.missing_blocks += sign * MissingBlocks(sequence);
+  if (sequence.owned_only) step.owned_blocks += sign * BlocksOf(sequence);
 }
 
 bool Scheduler::RunsFromOwned(const Sequence& sequence) const {

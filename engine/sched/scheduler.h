@@ -108,8 +108,8 @@ class Scheduler {
   void AddChunk(Step& step, Sequence* sequence, int64_t num_tokens);
   bool MakeRoomFor(Step& step, Sequence* sequence);
   void GiveWay(Step& step, Sequence* victim);
-  bool HasPlaceFor(const Sequence& sequence) const;
-  bool HasOwnedPlaceFor(const Sequence& sequence) const;
+  void CountNeeds(Step& step, const Sequence& sequence, int64_t sign) const;
+  bool HasPlaceFor(const Step& step, Sequence& sequence) const;
   bool MayDisplaceFor(const Sequence& sequence) const;
   bool RunsFromOwned(const Sequence& sequence) const;
   int64_t Wanted(const Step& step, const Sequence& sequence) const;

@@ -26,6 +26,7 @@ struct Sequence {
 
   // Kept by the scheduler.
   kv::BlockTable blocks;
+  kv::PrefixTree::InUse prefix_in_use;   // what others hold of it, while it waits
   int64_t computed_tokens = 0;           // leading tokens whose KV is in the blocks
   std::optional<int64_t> cached_tokens;  // found in the prefix cache when it first ran; none: has not run yet
   int64_t cached_leased_tokens = 0;      // of these, in leases

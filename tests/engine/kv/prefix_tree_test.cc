@@ -180,6 +180,15 @@ struct NaiveTree {
     }
     return blocks;
   }
+  int64_t InUse(const std::string& salt, const Tokens& tokens) const {
+    int64_t blocks = 0;
+    for (size_t n = kBlockTokens; n <= tokens.size(); n += kBlockTokens) {
+      const auto entry = entries.find({salt, Tokens(tokens.begin(), tokens.begin() + n)});
+      if (entry == entries.end() || entry->second.holders == 0) break;
+      ++blocks;
+    }
+    return blocks;
+  }
   bool IsLeaf(const std::pair<std::string, Tokens>& key) const {
     return std::none_of(entries.begin(), entries.end(), [&](const auto& other) {
       return other.first.first == key.first && other.first.second.size() > key.second.size() &&
@@ -202,7 +211,9 @@ TEST_F(PrefixTreeTest, RandomUseAgreesWithTheNaiveModel) {
   std::mt19937 rng(11);
   NaiveTree naive;
   std::list<Path> running;
-  int evictions = 0, hits = 0;
+  const Tokens watched = {0, 1, 1, 0, 0, 0, 1, 1};
+  PrefixTree::InUse in_use;
+  int evictions = 0, hits = 0, in_use_changes = 0;
   const auto random_tokens = [&rng] {
     Tokens tokens(rng() % 5 * kBlockTokens);
     for (int32_t& t : tokens) t = rng() % 2;
@@ -240,6 +251,12 @@ TEST_F(PrefixTreeTest, RandomUseAgreesWithTheNaiveModel) {
         ASSERT_EQ(Found("x", tokens), naive.Longest("x", tokens));
       }
     }
+    const int64_t was_in_use = in_use.blocks();
+    if (rng() % 4 == 0) {
+      tree_.Refresh(in_use, "x", watched, 4);
+      ASSERT_EQ(in_use.blocks(), naive.InUse("x", watched));
+      in_use_changes += in_use.blocks() != was_in_use;
+    }
     ASSERT_EQ(tree_.num_blocks(), static_cast<int64_t>(naive.entries.size()));
     for (const auto& [key, entry] : naive.entries) {
       ASSERT_EQ(Found(key.first, key.second) * kBlockTokens, static_cast<int64_t>(key.second.size()));
@@ -249,6 +266,7 @@ TEST_F(PrefixTreeTest, RandomUseAgreesWithTheNaiveModel) {
   }
   EXPECT_GT(evictions, 100);
   EXPECT_GT(hits, 100);
+  EXPECT_GT(in_use_changes, 100);
 }
 
 }  // namespace
