@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "glog/logging.h"
+
 namespace swiftcache::engine::exec {
 namespace {
 
@@ -100,6 +102,7 @@ void Forward::GatherLeased(kv::BlockId id, kv::Place place) {
       return blocks_.push_back({});
     }
   }
+  CHECK(read.view.base) << "a block of a lease that is not mapped has no slot";  // KvCache::SetStreamCapacity
   ++read.in_place_blocks;
   blocks_.push_back(read.view.base + offset);
 }

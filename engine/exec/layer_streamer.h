@@ -46,6 +46,9 @@ class LayerStreamer {
   /// The local blocks that slots lie in; between steps.
   void SetSlots(std::span<const int32_t> places) { slots_.emplace(places, layout_.num_layers); }
 
+  /// Blocks that a step can stream.
+  int64_t capacity() const { return slots_->capacity(); }
+
   void Begin();
   /// Where its layers will lie; the same for every sequence that shares the block. Nothing: the slots are used up.
   std::optional<Slots> Add(kv::BlockId block, kv::LeaseId lease, int64_t offset_bytes);

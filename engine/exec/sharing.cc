@@ -202,7 +202,9 @@ void Sharing::Do(const LendableMessage& message) {
 
 // Each block more on lease takes some of the own memory for the slots through which it is streamed.
 void Sharing::UpdatePotential() {
-  const int64_t leased = parts_.cache->leased_in().total + lendable_blocks_;
+  int64_t leased = parts_.cache->leased_in().total + lendable_blocks_;
+  if (!leases_are_mapped())
+    leased = std::min(leased, kv::StreamedBlocks(StreamBlocks(leased), options_.streamed_layers));
   const auto reserved = static_cast<int64_t>(parts_.cache->reserved().size());
   const int64_t more_reserved = std::max<int64_t>(0, StreamBlocks(leased) - reserved);
   parts_.cache->SetPotentialRegionBlocks(std::max<int64_t>(0, leased - more_reserved), lendable_blocks_);

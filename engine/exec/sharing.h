@@ -88,6 +88,7 @@ class Sharing {
   void AwaitClears();
 
   const LeasedRegion& RegionOf(kv::RegionId region) const { return regions_.at(region); }
+  bool leases_are_mapped() const { return parts_.transport->maps(); }
   /// Own blocks that hold the slots (eq. 4) of so many leased ones: at most half of the arena. Blocks beyond are read
   /// in place.
   int64_t StreamBlocks(int64_t leased_blocks) const;

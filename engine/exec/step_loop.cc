@@ -25,6 +25,7 @@ StepLoop::StepLoop(const EngineOptions& options, const backend::KvLayout& layout
               .block_tokens = options.block_tokens,
               .enable_prefix_caching = options.enable_prefix_caching,
               .may_borrow = options.may_borrow(),
+              .leases_are_mapped = !sharing || sharing->transport->maps(),
               .max_chunk_tokens = std::min(options.max_num_batched_tokens, options.max_tokens_on_leases)}),
       scheduler_({.max_num_seqs = options.max_num_seqs,
                   .max_num_batched_tokens = options.max_num_batched_tokens,
@@ -39,29 +40,33 @@ StepLoop::StepLoop(const EngineOptions& options, const backend::KvLayout& layout
                                                        .clock = &clock_})
                        : std::nullopt),
       meter_(clock, metrics, sharing ? sharing->transport : nullptr, streamer_.get()) {
+  if (sharing_ && !sharing_->leases_are_mapped()) cache_.SetStreamCapacity(0);
   observer_->OnLoad(load());
 }
 
 std::unique_ptr<Sharing> StepLoop::MakeSharing(const LoopSharing& parts) {
-  return std::make_unique<Sharing>(
-      Sharing::Options{.num_blocks = cache_.local().total,
-                       .block_bytes = layout_.block_bytes(),
-                       .scrub_on_return = options_.scrub_on_return,
-                       .clear_bytes_at_once = options_.clear_bytes_at_once,
-                       .streamed_layers = options_.stream == StreamMode::kLsc ? model_->geometry().num_layers : 0,
-                       .scale_down_window = options_.scale_down_window},
-      Sharing::Parts{.memory = memory_.get(),
-                     .cache = &cache_,
-                     .scheduler = &scheduler_,
-                     .transport = parts.transport,
-                     .coordinator = parts.coordinator,
-                     .urgency = parts.urgency,
-                     .clock = &clock_,
-                     .metrics = metrics_});
+  return std::make_unique<Sharing>(Sharing::Options{.num_blocks = cache_.local().total,
+                                                    .block_bytes = layout_.block_bytes(),
+                                                    .scrub_on_return = options_.scrub_on_return,
+                                                    .clear_bytes_at_once = options_.clear_bytes_at_once,
+                                                    .streamed_layers = Streams(parts) ? layout_.num_layers : 0,
+                                                    .scale_down_window = options_.scale_down_window},
+                                   Sharing::Parts{.memory = memory_.get(),
+                                                  .cache = &cache_,
+                                                  .scheduler = &scheduler_,
+                                                  .transport = parts.transport,
+                                                  .coordinator = parts.coordinator,
+                                                  .urgency = parts.urgency,
+                                                  .clock = &clock_,
+                                                  .metrics = metrics_});
+}
+
+bool StepLoop::Streams(const LoopSharing& parts) const {
+  return options_.stream == StreamMode::kLsc || !parts.transport->maps();
 }
 
 std::unique_ptr<LayerStreamer> StepLoop::MakeStreamer(const LoopSharing& parts) const {
-  if (options_.stream != StreamMode::kLsc) return nullptr;
+  if (!Streams(parts)) return nullptr;
   return std::make_unique<LayerStreamer>(layout_, memory_->base(), parts.transport, &clock_);
 }
 
@@ -255,10 +260,14 @@ void StepLoop::SizeLayerStream() {
   const int64_t wanted = sharing_->StreamBlocks(cache_.leased_in().total);
   const auto reserved = static_cast<int64_t>(cache_.reserved().size());
   if (wanted < reserved) cache_.ReleaseReserved(reserved - wanted);
-  // The rest as spilling makes room; until then some leased blocks are read where they lie.
-  const int64_t more = std::min(wanted - reserved, cache_.local().free / 2);
-  if (more > 0) (void)cache_.ReserveLocal(more);
-  if (static_cast<int64_t>(cache_.reserved().size()) != reserved) streamer_->SetSlots(cache_.reserved());
+  // The rest as memory comes free. Until then some leased blocks are read where they lie; where they are not mapped,
+  // none are put there that have no slot, and what is idle makes way.
+  const kv::PlaceCounts local = cache_.local();
+  const int64_t room = local.free + (sharing_->leases_are_mapped() ? 0 : local.cached);
+  if (const int64_t more = std::min(wanted - reserved, room / 2); more > 0) (void)cache_.ReserveLocal(more);
+  if (static_cast<int64_t>(cache_.reserved().size()) == reserved) return;
+  streamer_->SetSlots(cache_.reserved());
+  if (!sharing_->leases_are_mapped()) cache_.SetStreamCapacity(streamer_->capacity());
 }
 
 void StepLoop::NoteStarts(const sched::StepPlan& plan) {

@@ -100,6 +100,7 @@ class StepLoop {
   void Park(LiveRequest* request);
   int64_t TokensNotRunning() const;
   int64_t LongestRequestTokens() const;
+  bool Streams(const LoopSharing& parts) const;
   void SizeLayerStream();
   void Append(Continuation& continuation, sample::SampledToken token);
   std::optional<absl::Duration> NoteTime(Continuation& continuation);

@@ -17,7 +17,10 @@ Holder HolderFor(bool local_only) { return local_only ? Holder::kLocalSequence :
 }  // namespace
 
 KvCache::KvCache(const Options& options)
-    : options_(options), pool_(options.num_blocks), tree_(options.block_tokens), planner_(&pool_, &tree_) {}
+    : options_(options),
+      pool_(options.num_blocks),
+      tree_(options.block_tokens),
+      planner_(&pool_, &tree_, options.leases_are_mapped) {}
 
 int64_t KvCache::MatchLimit(std::span<const int32_t> tokens) const {
   return std::max<int64_t>(0, static_cast<int64_t>(tokens.size()) - 1) / options_.block_tokens;
@@ -81,11 +84,16 @@ Growth KvCache::EvictLocal(int64_t count) {
   return Growth::kDone;
 }
 
+int64_t KvCache::SpillRoom() const {
+  const PlaceCounts leased = pool_.leased();
+  return std::clamp<int64_t>(stream_capacity_ - (leased.total - leased.free), 0, pool_.live().free);
+}
+
 // Evicts, wherever it lies, until so many local places are free, about to be, or can be had by spilling; returns how
 // many those are. While leases have more room than there is to spill, evicting gains nothing.
 int64_t KvCache::EvictForSpills(int64_t places) {
   for (;;) {
-    const int64_t room = pool_.live().free;
+    const int64_t room = SpillRoom();
     const int64_t coming = pool_.local().free + pool_.num_outbound_moves() + std::min(room, pool_.num_spillable());
     if (coming >= places || room >= pool_.num_spillable() || !tree_.EvictOne()) return coming;
     CountEvicted(1);
@@ -149,7 +157,7 @@ std::vector<Move> KvCache::TakeMoves(int64_t max_spills, int64_t max_promotions)
   if (!pool_.has_regions()) return {};
   EvictForWatermark();
   std::vector<Move> moves;
-  if (const int64_t spills = std::min(max_spills, SpillsWanted()); spills > 0) {
+  if (const int64_t spills = std::min({max_spills, SpillsWanted(), SpillRoom()}); spills > 0) {
     moves = planner_.Spill(spills);
   } else if (const int64_t promotions = std::min(max_promotions, PromotionsWanted()); promotions > 0) {
     moves = planner_.Promote(promotions);
@@ -163,7 +171,7 @@ std::vector<Move> KvCache::TakeMoves(int64_t max_spills, int64_t max_promotions)
 // without.
 void KvCache::EvictForWatermark() {
   if (spill_wish_ > 0 || pool_.num_lent() > 0 || leasable_blocks_ > 0) return;
-  EvictForSpills(std::min(watermark(), pool_.live().total - pool_.num_reserved()));
+  EvictForSpills(std::min(watermark(), num_usable_leased() - pool_.num_reserved()));
 }
 
 int64_t KvCache::SpillsWanted() const {
@@ -231,14 +239,14 @@ void KvCache::ReleaseReserved(int64_t blocks) {
 }
 
 int64_t KvCache::num_potential() const {
-  return num_usable_local() + std::max(pool_.live().total, potential_region_blocks_);
+  return num_usable_local() + std::max(num_usable_leased(), potential_region_blocks_);
 }
 
 int64_t KvCache::num_available() const {
   const PlaceCounts local = pool_.local();
   if (!has_tiers()) return local.free + local.cached;
   const PlaceCounts leased = pool_.live();
-  return local.free + local.cached + pool_.num_lent() + leased.free + leased.cached;
+  return local.free + local.cached + pool_.num_lent() + SpillRoom() + leased.cached;
 }
 
 int64_t KvCache::watermark() const {

@@ -13,6 +13,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <span>
 #include <string>
@@ -60,9 +61,10 @@ class KvCache {
     int64_t num_blocks = 0;  // of the own arena
     int64_t block_tokens = 0;
     bool enable_prefix_caching = true;
-    bool may_borrow = false;       // TakeLeaseWish ever wishes
-    int64_t max_chunk_tokens = 0;  // of a step that reads leases
-    int64_t watermark_blocks = 0;  // local places that spilling keeps free; 0: see watermark()
+    bool may_borrow = false;        // TakeLeaseWish ever wishes
+    bool leases_are_mapped = true;  // false: only streams and loads read them, so that no block moves between leases
+    int64_t max_chunk_tokens = 0;   // of a step that reads leases
+    int64_t watermark_blocks = 0;   // local places that spilling keeps free; 0: see watermark()
   };
   explicit KvCache(const Options& options);
 
@@ -142,6 +144,8 @@ class KvCache {
     potential_region_blocks_ = blocks;
     leasable_blocks_ = leasable;
   }
+  /// How many blocks of leases a step can read; no more are put there. Without a call: any number.
+  void SetStreamCapacity(int64_t blocks) { stream_capacity_ = blocks; }
   /// A sequence waits until the cache has this many blocks.
   void NoteNeed(int64_t blocks) { needed_ = std::max(needed_, blocks); }
 
@@ -175,7 +179,7 @@ class KvCache {
   /// Local places for sequences, lent ones included: those can be had back.
   int64_t num_usable_local() const { return pool_.local().total - pool_.num_reserved(); }
   /// Places for sequences, now and if leases came to all they may.
-  int64_t num_usable() const { return num_usable_local() + pool_.live().total; }
+  int64_t num_usable() const { return num_usable_local() + num_usable_leased(); }
   int64_t num_potential() const;
   /// Blocks that Grow can still give, now or after a wait.
   int64_t num_available() const;
@@ -187,6 +191,8 @@ class KvCache {
   absl::Status CheckInvariants(std::span<const BlockTable* const> tables) const;
 
  private:
+  int64_t num_usable_leased() const { return std::min(pool_.live().total, stream_capacity_); }
+  int64_t SpillRoom() const;
   int64_t MatchLimit(std::span<const int32_t> tokens) const;
   Growth MakeFree(int64_t count, int64_t wish);
   Growth EvictLocal(int64_t count);
@@ -203,6 +209,7 @@ class KvCache {
   MovePlanner planner_;
   std::vector<int32_t> reserved_;
   int64_t potential_region_blocks_ = 0, leasable_blocks_ = 0;
+  int64_t stream_capacity_ = std::numeric_limits<int64_t>::max();
   // Since they were last taken.
   int64_t reclaim_wish_ = 0, spill_wish_ = 0, needed_ = 0, recently_evicted_ = 0;
   int64_t evicted_total_ = 0;

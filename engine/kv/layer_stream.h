@@ -41,6 +41,10 @@ inline constexpr int64_t kStreamBuffers = 2;
 /// Own blocks to reserve for slots so that `leased_blocks` blocks can be streamed at once: eq. 4 and 5 on one half of
 /// the own memory, since the other is kept. REQUIRES: num_layers > 0.
 int64_t StreamBlocksFor(int64_t own_blocks, int64_t leased_blocks, int64_t num_layers);
+/// Leased blocks that can be streamed at once through the slots in so many own ones.
+constexpr int64_t StreamedBlocks(int64_t reserved_blocks, int64_t num_layers) {
+  return reserved_blocks * num_layers / kStreamBuffers;
+}
 
 /// The single-layer slots inside reserved local blocks: a block of num_layers slices is as many slots. Buffer b holds
 /// the layers with layer % kStreamBuffers == b.
@@ -51,7 +55,7 @@ class LayerSlots {
   LayerSlots(std::span<const int32_t> places, int64_t num_layers);
 
   /// Blocks that can be streamed at once.
-  int64_t capacity() const { return static_cast<int64_t>(places_.size()) * num_layers_ / kStreamBuffers; }
+  int64_t capacity() const { return StreamedBlocks(static_cast<int64_t>(places_.size()), num_layers_); }
   int64_t size() const { return static_cast<int64_t>(streams_.size()); }
 
   /// Forgets all blocks. REQUIRES: no slot is read or written any more.

@@ -76,7 +76,7 @@ void MovePlanner::RankForDrain(RegionId region) {
 bool MovePlanner::Leave(BlockId id, RegionId leaving, int64_t keep_free, std::vector<Move>& moves) {
   const bool in_use = pool_.sequence_holds(id) > 0;
   const uint64_t before = in_use ? UINT64_MAX : pool_.last_use(id);
-  const bool may_evict = in_use || pool_.HasRefuge(leaving);
+  const bool may_evict = in_use || (between_leases_ && pool_.HasRefuge(leaving));
   std::optional<RegionId> to = RoomFor(id, leaving, keep_free);
   for (; !to; to = RoomFor(id, leaving, keep_free)) {
     if (!may_evict || !tree_.EvictOne(before)) return false;
@@ -89,7 +89,7 @@ bool MovePlanner::Leave(BlockId id, RegionId leaving, int64_t keep_free, std::ve
 std::optional<RegionId> MovePlanner::RoomFor(BlockId id, RegionId leaving, int64_t keep_free) const {
   const bool in_use = pool_.sequence_holds(id) > 0;
   const bool local = pool_.local().free > (in_use ? 0 : keep_free);
-  const std::optional<RegionId> other = pool_.RegionWithRoom(leaving);
+  const std::optional<RegionId> other = between_leases_ ? pool_.RegionWithRoom(leaving) : std::nullopt;
   if (local && (in_use || !other)) return kLocalRegion;
   return other;
 }

@@ -21,7 +21,9 @@ namespace swiftcache::engine::kv {
 /// Ownership: borrows pool and tree. Errors: none. Units: blocks.
 class MovePlanner {
  public:
-  MovePlanner(BlockPool* pool, PrefixTree* tree) : pool_(*pool), tree_(*tree) {}
+  /// `between_leases`: whether a block may move from one lease to another.
+  MovePlanner(BlockPool* pool, PrefixTree* tree, bool between_leases)
+      : pool_(*pool), tree_(*tree), between_leases_(between_leases) {}
 
   /// Up to `count` local blocks to leases, the coldest first, idle ones before those in use. Fewer only where no lease
   /// has room or no block may be spilled.
@@ -29,8 +31,8 @@ class MovePlanner {
   /// Up to `count` blocks in use from leases to the own arena, the hottest first.
   std::vector<Move> Promote(int64_t count);
   /// Up to `count` blocks out of a region, most worthwhile first. Those in use go to the own arena, else to another
-  /// lease; idle ones to another lease, else to the own arena while more than `keep_free` places are free there. Where
-  /// nothing is free, blocks that were used less recently are evicted. REQUIRES: the region drains.
+  /// lease, if it may; idle ones to another lease, else to the own arena while more than `keep_free` places are free
+  /// there. Where nothing is free, blocks that were used less recently are evicted. REQUIRES: the region drains.
   std::vector<Move> Drain(RegionId region, int64_t count, int64_t keep_free);
   /// Empties a run of the own arena: idle blocks there are dropped with all that follow from them, at most `max_moves`
   /// that are held move below the run; coldest idle blocks there make way. Nothing: a place of it is lent or reserved,
@@ -48,6 +50,7 @@ class MovePlanner {
 
   BlockPool& pool_;
   PrefixTree& tree_;
+  const bool between_leases_;
   // What Drain takes next, the most worthwhile last: ranked once for all of its batches, so entries may be out of date.
   struct {
     std::optional<RegionId> region;

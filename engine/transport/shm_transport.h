@@ -51,6 +51,7 @@ class ShmTransport final : public Transport {
   void Stop();
 
   const char* kind() const override { return "shm"; }
+  bool maps() const override { return true; }
   std::string channel() const override { return listener_.path(); }
   absl::StatusOr<kv::Epoch> Grant(const GrantSpec& spec) override { return donor_->Grant(spec); }
   void SendRevoke(kv::LeaseId lease, absl::Duration time_left) override { donor_->SendRevoke(lease, time_left); }

@@ -157,6 +157,9 @@ class Transport {
 
   /// The value of the label `transport`, as in --transport: "shm".
   virtual const char* kind() const = 0;
+  /// Whether leases are mapped: then a view has a base, and may be read and stored from where it lies. Where they are
+  /// not, Load and BeginStream alone bring what lies there.
+  virtual bool maps() const = 0;
   /// What peers dial: the path of the channel's socket.
   virtual std::string channel() const = 0;
 
@@ -178,7 +181,8 @@ class Transport {
   /// Gives the lease back. REQUIRES: no Load or read of it is under way, no Store will follow.
   virtual void SendRelease(kv::LeaseId lease) = 0;
   /// For a lease that is lost: unfinished stores, and later ones, are answered with an error though the donor may never
-  /// answer; after each OnStored `from` is its owner's. What is mapped stays mapped. Unknown leases: nothing.
+  /// answer; after each OnStored `from` is its owner's. Loads and streams wait for that donor no longer, and name the
+  /// lease as lost. What is mapped stays mapped. Unknown leases: nothing.
   virtual void Abandon(kv::LeaseId lease) = 0;
   /// Unmaps and closes. REQUIRES: nobody reads the view any more. Unfinished stores are forgotten.
   virtual void Close(kv::LeaseId lease) = 0;

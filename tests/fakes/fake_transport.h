@@ -17,6 +17,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -45,6 +46,10 @@ class FakeTransport final : public Transport {
   backend::AddressSpace space = {};
   std::function<absl::Status(const GrantSpec&)> on_grant;
   std::function<void()> on_await;
+  /// False: what lies in leases can be had by loads and streams alone. Set before the first lease.
+  bool mapped = true;
+  /// Called where a stream waits for a donor that does not answer: returns when the lease was abandoned, say.
+  std::function<void(kv::LeaseId)> on_silence;
   /// Plants a bug: slots are written again before their reader is done.
   bool early_slots = false;
 
@@ -55,8 +60,9 @@ class FakeTransport final : public Transport {
     far->generation = epoch.value();
     far->told = epoch.value();
     far->epoch = epoch;
-    const LeaseView view{
-        .base = space.Of(far->memory.data()), .bytes = bytes, .word = {.word = &far->told, .granted = epoch.value()}};
+    const LeaseView view{.base = mapped ? space.Of(far->memory.data()) : backend::DeviceAddress(),
+                         .bytes = bytes,
+                         .word = {.word = &far->told, .granted = epoch.value()}};
     leases_[lease] = std::move(far);
     return view;
   }
@@ -99,11 +105,22 @@ class FakeTransport final : public Transport {
     absl::MutexLock lock(&mutex_);
     return std::exchange(stores_, {});
   }
+  /// Told to donors by streams and stores: one a donor for each batch, whatever its size. Each lease is another donor's.
+  int64_t control_messages() const {
+    absl::MutexLock lock(&mutex_);
+    return control_messages_;
+  }
+  /// From now on the donor of this lease says nothing.
+  void Silence(kv::LeaseId lease) {
+    absl::MutexLock lock(&mutex_);
+    silent_.insert(lease);
+  }
   int64_t loads_under_way() const {
     absl::MutexLock lock(&mutex_);
     return static_cast<int64_t>(loads_.size()) + streams_;
   }
   const char* kind() const override { return "fake"; }
+  bool maps() const override { return mapped; }
   std::string channel() const override { return "fake-channel"; }
   absl::StatusOr<kv::Epoch> Grant(const GrantSpec& spec) override {
     log_.Add(absl::StrCat("Grant ", spec.lease.value()));
@@ -127,6 +144,9 @@ class FakeTransport final : public Transport {
   std::vector<Ticket> Store(std::span<const StorePiece> pieces, const backend::Fence& after) override {
     absl::MutexLock lock(&mutex_);
     std::vector<Ticket> tickets;
+    std::set<kv::LeaseId> told;
+    for (const StorePiece& piece : pieces) told.insert(piece.lease);
+    control_messages_ += static_cast<int64_t>(told.size());
     for (const StorePiece& piece : pieces) {
       stores_.push_back({Ticket(++last_ticket_), piece.lease, piece.offset_bytes, piece.from, piece.bytes, after});
       tickets.push_back(stores_.back().ticket);
@@ -161,7 +181,13 @@ class FakeTransport final : public Transport {
   class Stream final : public SliceStream {
    public:
     Stream(FakeTransport& transport, StreamSpec spec) : state_(std::make_shared<State>(transport, std::move(spec))) {
-      ++state_->transport.streams_;
+      std::set<kv::LeaseId> told;
+      for (const StreamSpec::Source& source : state_->spec.sources) told.insert(source.lease);
+      {
+        absl::MutexLock lock(&transport.mutex_);
+        transport.control_messages_ += static_cast<int64_t>(told.size());
+        ++transport.streams_;
+      }
       for (int64_t layer = 0; layer < 2 && transport.early_slots; ++layer) state_->Arrive(layer);
     }
     ~Stream() override {
@@ -210,8 +236,8 @@ class FakeTransport final : public Transport {
   };
 
   std::vector<kv::LeaseId> Copy(const std::vector<LoadPiece>& pieces) {
+    std::vector<kv::LeaseId> lost = AwaitSilent(pieces);
     absl::MutexLock lock(&mutex_);
-    std::vector<kv::LeaseId> lost;
     for (const LoadPiece& piece : pieces) {
       const auto it = leases_.find(piece.lease);
       const bool good = it != leases_.end() && it->second->told == it->second->epoch.value();
@@ -221,6 +247,20 @@ class FakeTransport final : public Transport {
       if (!good && std::find(lost.begin(), lost.end(), piece.lease) == lost.end()) lost.push_back(piece.lease);
     }
     return lost;
+  }
+
+  std::vector<kv::LeaseId> AwaitSilent(const std::vector<LoadPiece>& pieces) {
+    std::vector<kv::LeaseId> silent;
+    for (const LoadPiece& piece : pieces) {
+      {
+        absl::MutexLock lock(&mutex_);
+        if (!silent_.contains(piece.lease)) continue;
+      }
+      if (std::find(silent.begin(), silent.end(), piece.lease) != silent.end()) continue;
+      if (on_silence) on_silence(piece.lease);
+      silent.push_back(piece.lease);
+    }
+    return silent;
   }
 
   struct Far {
@@ -237,6 +277,8 @@ class FakeTransport final : public Transport {
   TransportStats stats_ ABSL_GUARDED_BY(mutex_);
   int64_t streams_ = 0;  // of the loop's thread
   bool tells_ ABSL_GUARDED_BY(mutex_) = true;
+  std::set<kv::LeaseId> silent_ ABSL_GUARDED_BY(mutex_);
+  int64_t control_messages_ ABSL_GUARDED_BY(mutex_) = 0;
   int64_t last_ticket_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t last_epoch_ ABSL_GUARDED_BY(mutex_) = 0;
 };

@@ -31,6 +31,7 @@ struct SharingOptions {
   int64_t num_blocks = 16;
   StreamMode stream = StreamMode::kInPlace;
   bool scrub_on_return = true;
+  bool mapped = true;  // what lies in leases, by the transport
 };
 
 /// The loop is stepped by the test's thread; the coordinator has its own.
@@ -47,6 +48,7 @@ class SharingHarness : private LoopObserver {
     engine.share = true;
     engine.stream = options.stream;
     engine.scrub_on_return = options.scrub_on_return;
+    transport_.mapped = options.mapped;
     auto memory = std::make_unique<LateKvMemory>(options.num_blocks * block_bytes_, &queue_, options.model.space);
     memory_ = memory.get();
     FakeModelOptions model = options.model;

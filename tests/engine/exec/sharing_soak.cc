@@ -49,6 +49,7 @@ SharingSoak::SharingSoak(const SoakOptions& options, SoakTally& tally)
       SoakPeers::Options{.num_blocks = num_blocks_, .block_bytes = block_bytes, .scrubbed = engine_.scrub_on_return},
       chance_, tally_);
   peers_->transport().space = model_.space;
+  peers_->transport().mapped = options.mapped;
   peers_->transport().early_slots = options.bug == ReaderBug::kSlotsReusedEarly;
   peers_->transport().on_await = [this] {
     if (layer_ == kNoStep) ++tally_.fetches;

@@ -25,6 +25,7 @@ struct Setting {
   const char* name;
   StreamMode stream;
   bool late;
+  bool mapped = true;
 };
 
 class SharingSoakTest : public testing::TestWithParam<Setting> {
@@ -33,7 +34,13 @@ class SharingSoakTest : public testing::TestWithParam<Setting> {
   void TearDown() override { FLAGS_minloglevel = google::GLOG_INFO; }
 
   std::string RunOne(uint64_t seed, ReaderBug bug, SoakTally& tally) const {
-    return SharingSoak({.seed = seed, .bug = bug, .stream = GetParam().stream, .late = GetParam().late}, tally).Run();
+    return SharingSoak({.seed = seed,
+                        .bug = bug,
+                        .stream = GetParam().stream,
+                        .mapped = GetParam().mapped,
+                        .late = GetParam().late},
+                       tally)
+        .Run();
   }
   void ExpectNoticed(ReaderBug bug, uint64_t num_seeds = 1000) const {
     SoakTally tally;
@@ -52,7 +59,9 @@ INSTANTIATE_TEST_SUITE_P(AllWays, SharingSoakTest,
                          testing::Values(Setting{"InPlace", StreamMode::kInPlace, false},
                                          Setting{"Streamed", StreamMode::kLsc, false},
                                          Setting{"LateInPlace", StreamMode::kInPlace, true},
-                                         Setting{"LateStreamed", StreamMode::kLsc, true}),
+                                         Setting{"LateStreamed", StreamMode::kLsc, true},
+                                         Setting{"Unmapped", StreamMode::kAuto, false, false},
+                                         Setting{"LateUnmapped", StreamMode::kAuto, true, false}),
                          [](const auto& info) { return info.param.name; });
 
 TEST_P(SharingSoakTest, NoSeedHasAWrongTokenOrLeavesAnythingBehind) {
