@@ -380,7 +380,10 @@ void Sharing::LeaveSilentDonors() {
 
 void Sharing::Advance(int64_t waiting_tokens, int64_t longest_request_tokens) {
   FinishFetch();
-  if (!parts_.scheduler->has_work()) need_.reset();  // cancelled
+  if (!parts_.scheduler->has_work()) {  // cancelled
+    need_.reset();
+    asks_again_ = false;
+  }
   Scrub();
   ClearSome();
   LeaveSilentDonors();

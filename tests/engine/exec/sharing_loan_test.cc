@@ -55,6 +55,16 @@ TEST_F(SharingLoanTest, WhatIsNoLongerOfferedIsNotClearedAny) {
   EXPECT_EQ(harness_.load().kv_blocks_leased_out, 8);
 }
 
+TEST_F(SharingLoanTest, ANeedThatIsCancelledLeavesNothingToDo) {
+  harness_.loop().Attend();
+  std::mt19937 rng(9);
+  (void)harness_.Add(RandomTokens(rng, 80, 64), 4);
+  EXPECT_TRUE(harness_.loop().Step());  // what there is room for
+  harness_.loop().Cancel("r0");
+  harness_.loop().Attend();
+  EXPECT_GT(harness_.loop().NextDuty(), harness_.clock().Now());
+}
+
 TEST_F(SharingLoanTest, ANeedOfOnesOwnEndsClearingAtOnce) {
   harness_.loop().Attend();
   EXPECT_EQ(harness_.load().kv_blocks_leased_out, 8);
