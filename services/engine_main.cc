@@ -151,7 +151,8 @@ absl::StatusOr<std::unique_ptr<exec::Engine>> Load(Prepared& p, services::Engine
                               sharing == nullptr ? std::nullopt : std::optional(sharing->parts()), clock, metrics);
 }
 
-absl::Status Serve(const services::EngineFlags& flags, services::ShutdownSignals& signals) {
+// `device_lost`: whether that is why it ends.
+absl::Status Serve(const services::EngineFlags& flags, services::ShutdownSignals& signals, bool& device_lost) {
   const RealClock clock;
   ASSIGN_OR_RETURN(Prepared p, Prepare(flags));
   absl::Status lost;  // written before the signal that ends this process
@@ -221,6 +222,7 @@ absl::Status Serve(const services::EngineFlags& flags, services::ShutdownSignals
   const absl::Time stopped = clock.Now() + kStopTimeout;
   server->Stop(stopped);
   http->Stop(stopped);
+  device_lost = !lost.ok();
   return lost;
 }
 
@@ -235,8 +237,9 @@ int main(int argc, char** argv) {
   const std::string engine = flags.name.empty() ? flags.model_name : flags.name;
   swiftcache::services::StartLogging({.program = argv[0], .engine = engine, .model = flags.model_name});
   swiftcache::services::RaiseFileLimit();
-  const absl::Status status = swiftcache::Serve(flags, signals);
+  bool device_lost = false;
+  const absl::Status status = swiftcache::Serve(flags, signals, device_lost);
   if (status.ok()) return 0;
   const int mistake = swiftcache::services::Fail(swiftcache::kProgram, status);
-  return swiftcache::engine::backend::IsDeviceLost(status) ? swiftcache::kDeviceLost : mistake;
+  return device_lost ? swiftcache::kDeviceLost : mistake;
 }

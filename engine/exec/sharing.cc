@@ -22,12 +22,13 @@ using kv::Move;
 
 namespace {
 
-constexpr int64_t kStoresAtOnce = 64;      // under way: enough to keep the transport busy
-constexpr int64_t kFetchBytes = 4 * kMiB;  // of a fetch: a drain, and the first layer's load, wait for it
-constexpr int64_t kMovesToClear = 64;      // own blocks that a loan may push aside
-constexpr int kDrainDivisor = 2;           // copies of a drain may take this part of the time left
-constexpr int64_t kWishDivisor = 4;        // at least this part of own and of leased memory is asked for
-constexpr int64_t kDrainBatch = 8;         // moves planned before the clock is read again, and
+constexpr int64_t kStoresAtOnce = 64;             // under way: enough to keep the transport busy
+constexpr int64_t kFetchBytes = 4 * kMiB;         // of a fetch: a drain, and the first layer's load, wait for it
+constexpr int64_t kMovesToClear = 64;             // own blocks that a loan may push aside
+constexpr double kClearBytesPerNanosecond = 0.2;  // of a long step: some 5 % of it, where memory is slow
+constexpr int kDrainDivisor = 2;                  // copies of a drain may take this part of the time left
+constexpr int64_t kWishDivisor = 4;               // at least this part of own and of leased memory is asked for
+constexpr int64_t kDrainBatch = 8;                // moves planned before the clock is read again, and
 constexpr int64_t kDrainBatchBytes = kMiB;
 constexpr absl::Duration kStorePatience = absl::Seconds(1);        // with a donor behind whose stores all others wait
 constexpr absl::Duration kBetweenDrains = absl::Milliseconds(50);  // drains closer than this are of one need
@@ -66,13 +67,18 @@ void Sharing::Do(const StopClearingMessage& message) {
   clearing_.erase(begun);
 }
 
-// Some bytes a round, whatever is to be lent, so that this engine's own tokens do not wait for all of it.
+// Some bytes a round, whatever is to be lent, so that this engine's own tokens do not wait for all of it; more where
+// rounds are long, so that offers do not lapse meanwhile.
 void Sharing::ClearSome() {
   if (need_) (void)StopAllClearing();
-  int64_t bytes = std::max(options_.clear_bytes_at_once, options_.block_bytes);
+  const absl::Time now = parts_.clock->Now();
+  const double earned = absl::ToDoubleNanoseconds(std::max(absl::ZeroDuration(), now - clears_wait_since_));
+  int64_t bytes = std::max(
+      {options_.clear_bytes_at_once, options_.block_bytes, static_cast<int64_t>(earned * kClearBytesPerNanosecond)});
   while (bytes > 0 && (ZeroSome(bytes) || BeginClearing(bytes))) {
   }
   FinishClears();
+  clears_wait_since_ = clears_.empty() && clearing_.empty() ? absl::InfiniteFuture() : now;
 }
 
 // Another tenant's bytes leave the memory before it is lent; what comes back is scrubbed when it is next used.
@@ -95,8 +101,10 @@ bool Sharing::BeginClearing(int64_t& bytes) {
   clears_.pop_front();
   const auto first = static_cast<int32_t>(clear.extent.first_block);
   const auto count = static_cast<int32_t>(clear.extent.num_blocks);
-  const std::optional<std::vector<Move>> moves = parts_.cache->ClearForLending(first, count, kMovesToClear);
+  const int64_t most_moves = std::clamp<int64_t>(bytes / options_.block_bytes, 1, kMovesToClear);
+  const std::optional<std::vector<Move>> moves = parts_.cache->ClearForLending(first, count, most_moves);
   if (!moves) {
+    bytes -= options_.block_bytes;  // for the attempt
     parts_.coordinator->Cleared(clear.id, false);
     return true;
   }
@@ -137,7 +145,7 @@ int64_t Sharing::StopAllClearing() {
   const int64_t free = parts_.cache->local().free;
   for (const ClearMessage& clear : std::exchange(clears_, {})) parts_.coordinator->Cleared(clear.id, false);
   for (const Clearing& clearing : std::exchange(clearing_, {})) StopClearing(clearing);
-  asks_again_ = parts_.cache->local().free > free;
+  asks_again_ |= parts_.cache->local().free > free;
   return parts_.cache->local().free - free;
 }
 

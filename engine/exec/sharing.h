@@ -137,7 +137,8 @@ class Sharing {
     bool cleared() const { return left.bytes == 0 && done.Passed(); }
   };
   void StopClearing(const Clearing& clearing);
-  bool asks_again_ = false;        // memory came free since the last plan, which had none
+  absl::Time clears_wait_since_ = absl::InfiniteFuture();  // for the next round; infinite: none waited for it
+  bool asks_again_ = false;                                // memory came free since the last plan, which had none
   std::deque<Clearing> clearing_;  // out of use, to be lent, and not reported yet; in the order of their offers
   backend::Fence last_change_;     // that was made to own KV memory, but by steps, which are waited for
   std::map<kv::RegionId, LeasedRegion> regions_;

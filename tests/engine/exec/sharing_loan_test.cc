@@ -43,6 +43,16 @@ TEST_F(SharingLoanTest, ALargeLoanIsClearedOverManyRounds) {
   EXPECT_GT(harness_.loop().NextDuty(), harness_.clock().Now());
 }
 
+// An offer lapses after three seconds, however long the steps are.
+TEST_F(SharingLoanTest, ADonorWhoseStepsAreLongClearsMoreBetweenThem) {
+  harness_.loop().Attend();
+  EXPECT_EQ(harness_.load().kv_blocks_leased_out, 8);
+  harness_.clock().Advance(absl::Seconds(1));
+  harness_.loop().Attend();
+  EXPECT_EQ(harness_.load().kv_blocks_leased_out, 24);
+  EXPECT_TRUE(harness_.transport().log().WaitFor("Grant 3"));
+}
+
 TEST_F(SharingLoanTest, WhatIsNoLongerOfferedIsNotClearedAny) {
   harness_.loop().Attend();
   EndOffer(3);
