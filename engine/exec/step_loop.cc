@@ -40,7 +40,6 @@ StepLoop::StepLoop(const EngineOptions& options, const backend::KvLayout& layout
                                                        .clock = &clock_})
                        : std::nullopt),
       meter_(clock, metrics, sharing ? sharing->transport : nullptr, streamer_.get()) {
-  if (sharing_ && !sharing_->leases_are_mapped()) cache_.SetStreamCapacity(0);
   observer_->OnLoad(load());
 }
 

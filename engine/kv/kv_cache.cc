@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <limits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -20,7 +21,8 @@ KvCache::KvCache(const Options& options)
     : options_(options),
       pool_(options.num_blocks),
       tree_(options.block_tokens),
-      planner_(&pool_, &tree_, options.leases_are_mapped) {}
+      planner_(&pool_, &tree_, options.leases_are_mapped),
+      stream_capacity_(options.leases_are_mapped ? std::numeric_limits<int64_t>::max() : 0) {}
 
 int64_t KvCache::MatchLimit(std::span<const int32_t> tokens) const {
   return std::max<int64_t>(0, static_cast<int64_t>(tokens.size()) - 1) / options_.block_tokens;

@@ -13,7 +13,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <limits>
 #include <optional>
 #include <span>
 #include <string>
@@ -144,7 +143,8 @@ class KvCache {
     potential_region_blocks_ = blocks;
     leasable_blocks_ = leasable;
   }
-  /// How many blocks of leases a step can read; no more are put there. Without a call: any number.
+  /// How many blocks of leases a step can read; no more are put there. Without a call: any number where leases are
+  /// mapped, else none.
   void SetStreamCapacity(int64_t blocks) { stream_capacity_ = blocks; }
   /// A sequence waits until the cache has this many blocks.
   void NoteNeed(int64_t blocks) { needed_ = std::max(needed_, blocks); }
@@ -209,7 +209,7 @@ class KvCache {
   MovePlanner planner_;
   std::vector<int32_t> reserved_;
   int64_t potential_region_blocks_ = 0, leasable_blocks_ = 0;
-  int64_t stream_capacity_ = std::numeric_limits<int64_t>::max();
+  int64_t stream_capacity_;
   // Since they were last taken.
   int64_t reclaim_wish_ = 0, spill_wish_ = 0, needed_ = 0, recently_evicted_ = 0;
   int64_t evicted_total_ = 0;
