@@ -27,6 +27,7 @@
 #include "engine/loader/checkpoint.h"
 #include "engine/models/create_model.h"
 #include "engine/models/decoder.h"
+#include "tests/bench/isa_flag.h"
 #include "tests/bench/library_gemm.h"
 #include "tests/fakes/synthetic_weights.h"
 
@@ -36,7 +37,6 @@ namespace {
 using engine::backend::cpu::BestIsa;
 using engine::backend::cpu::HostMemory;
 using engine::backend::cpu::Isa;
-using engine::backend::cpu::IsaName;
 using engine::loader::ModelConfig;
 
 struct Flags {
@@ -54,11 +54,10 @@ struct Flags {
   std::exit(2);
 }
 
-Isa ParseIsa(const std::string& name) {
-  for (const Isa isa : {Isa::kBaseline, Isa::kAvx2, Isa::kAvx512, Isa::kAvx512Bf16}) {
-    if (name == IsaName(isa)) return isa;
-  }
-  Fail("--isa is " + name + ", wanted avx512_bf16, avx512, avx2 or baseline");
+Isa IsaOf(const std::string& name) {
+  const std::optional<Isa> isa = ParseIsa(name);
+  if (!isa) Fail("--isa is " + name + ", wanted " + kWantedIsa);
+  return *isa;
 }
 
 Flags Parse(int argc, char** argv) {
@@ -76,7 +75,7 @@ Flags Parse(int argc, char** argv) {
     else if (name == "--threads")
       flags.threads = std::atoi(value.c_str());
     else if (name == "--isa")
-      flags.isa = ParseIsa(value);
+      flags.isa = IsaOf(value);
     else if (name == "--prompt")
       flags.prompt = std::atoll(value.c_str());
     else if (name == "--context")

@@ -23,6 +23,7 @@
 #include "engine/backend/cpu/isa.h"
 #include "engine/backend/cpu/sampler.h"
 #include "engine/backend/cpu/thread_pool.h"
+#include "tests/bench/isa_flag.h"
 
 namespace swiftcache::engine::backend::cpu {
 namespace {
@@ -43,11 +44,10 @@ struct Flags {
   std::exit(2);
 }
 
-Isa ParseIsa(const std::string& name) {
-  for (const Isa isa : {Isa::kBaseline, Isa::kAvx2, Isa::kAvx512, Isa::kAvx512Bf16}) {
-    if (name == IsaName(isa)) return isa;
-  }
-  Fail("--isa is " + name + ", wanted avx512_bf16, avx512, avx2 or baseline");
+Isa IsaOf(const std::string& name) {
+  const std::optional<Isa> isa = ParseIsa(name);
+  if (!isa) Fail("--isa is " + name + ", wanted " + kWantedIsa);
+  return *isa;
 }
 
 Flags Parse(int argc, char** argv) {
@@ -63,7 +63,7 @@ Flags Parse(int argc, char** argv) {
     else if (name == "--repeats")
       flags.repeats = std::atoi(value.c_str());
     else if (name == "--isa")
-      flags.isa = ParseIsa(value);
+      flags.isa = IsaOf(value);
     else
       Fail("unknown flag " + name);
   }
