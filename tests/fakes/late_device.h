@@ -8,14 +8,11 @@
 #pragma once
 
 #include <memory>
-#include <span>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "absl/status/statusor.h"
 #include "engine/backend/cpu/cpu_device.h"
-#include "engine/backend/cpu/cpu_kv_memory.h"
 #include "tests/fakes/late_backend.h"
 #include "tests/fakes/late_kv_memory.h"
 #include "tests/fakes/late_queue.h"
@@ -31,7 +28,7 @@ class LateDevice final : public engine::backend::Device {
   static engine::backend::AddressSpace Space() { return engine::backend::AddressSpace(LateKvMemory::kTurnedBits); }
   /// REQUIRES: a LateDevice made it.
   static engine::memory::Arena& ArenaOf(engine::backend::KvMemory& memory) {
-    return static_cast<engine::backend::cpu::CpuKvMemory&>(*static_cast<Memory&>(memory).memory).arena();
+    return static_cast<LateKvMemory&>(memory).arena();
   }
 
   std::string name() const override { return "late " + cpu_.name(); }
@@ -45,28 +42,10 @@ class LateDevice final : public engine::backend::Device {
       const engine::backend::KvMemoryOptions& options) override {
     auto memory = cpu_.CreateKvMemory(options);
     if (!memory.ok()) return memory.status();
-    return std::make_unique<Memory>(*std::move(memory), queue_);
+    return std::make_unique<LateKvMemory>(*std::move(memory), queue_);
   }
 
  private:
-  struct Memory final : engine::backend::KvMemory {
-    Memory(std::unique_ptr<engine::backend::KvMemory> memory, LateQueue* queue)
-        : memory(std::move(memory)), queue(*queue) {}
-    ~Memory() override { queue.Submitted().Wait(); }
-    engine::backend::DeviceAddress base() const override { return memory->base(); }
-    int64_t bytes() const override { return memory->bytes(); }
-    engine::backend::Fence Zero(std::span<const engine::backend::ByteRange> ranges) override {
-      queue.Submit([this, ranges = std::vector(ranges.begin(), ranges.end())] { (void)memory->Zero(ranges); });
-      return queue.Submitted();
-    }
-    engine::backend::Fence Copy(std::span<const engine::backend::ByteMove> moves) override {
-      queue.Submit([this, moves = std::vector(moves.begin(), moves.end())] { (void)memory->Copy(moves); });
-      return queue.Submitted();
-    }
-    const std::unique_ptr<engine::backend::KvMemory> memory;
-    LateQueue& queue;
-  };
-
   engine::backend::cpu::CpuDevice cpu_;
   LateQueue* const queue_;
 };

@@ -42,8 +42,9 @@ class LoopHarness : private LoopObserver {
     const int64_t block_bytes = options.model.layout().block_bytes();
     loop_ = std::make_unique<StepLoop>(
         engine, options.model.layout(), std::make_unique<FakeModel>(options.model),
-        std::make_unique<LateKvMemory>(options.num_blocks * block_bytes, &queue_, options.model.space), std::nullopt,
-        clock_, &metrics_, static_cast<LoopObserver*>(this));
+        MakeLateKvMemory({.bytes = options.num_blocks * block_bytes, .block_bytes = block_bytes}, &queue_,
+                         options.model.space),
+        std::nullopt, clock_, &metrics_, static_cast<LoopObserver*>(this));
   }
 
   std::shared_ptr<Recording> Add(Request request) {

@@ -49,7 +49,8 @@ class SharingHarness : private LoopObserver {
     engine.stream = options.stream;
     engine.scrub_on_return = options.scrub_on_return;
     transport_.mapped = options.mapped;
-    auto memory = std::make_unique<LateKvMemory>(options.num_blocks * block_bytes_, &queue_, options.model.space);
+    auto memory = MakeLateKvMemory({.bytes = options.num_blocks * block_bytes_, .block_bytes = block_bytes_}, &queue_,
+                                   options.model.space);
     memory_ = memory.get();
     FakeModelOptions model = options.model;
     model.on_step = [this](const FakeStep&) {
@@ -177,7 +178,7 @@ class SharingHarness : private LoopObserver {
 
   StepLoop& loop() { return *loop_; }
   /// Of the engine.
-  std::byte* own_memory() { return memory_->host(); }
+  std::byte* own_memory() { return memory_->arena().base(); }
   FakeClock& clock() { return clock_; }
   transport::FakeTransport& transport() { return transport_; }
   coordinator::Coordinator& coordinator() { return coordinator_; }

@@ -55,9 +55,10 @@ SharingSoak::SharingSoak(const SoakOptions& options, SoakTally& tally)
     if (layer_ == kNoStep) ++tally_.fetches;
     Meanwhile();
   };
-  auto memory = std::make_unique<LateKvMemory>(num_blocks_ * block_bytes, &queue_, model_.space);
+  auto memory =
+      MakeLateKvMemory({.bytes = num_blocks_ * block_bytes, .block_bytes = block_bytes}, &queue_, model_.space);
   memory->zeroes_late = options.bug == ReaderBug::kZeroedLate;
-  peers_->Start(memory->host());
+  peers_->Start(memory->arena().base());
   metrics_ = std::make_unique<EngineMetrics>(registry_, EngineMetrics::Geometry{model_.block_tokens, num_blocks_});
   loop_ = std::make_unique<StepLoop>(engine_, model_.layout(), std::make_unique<FakeModel>(model_), std::move(memory),
                                      LoopSharing{&peers_->transport(), &peers_->coordinator(), &peers_->urgency()},
