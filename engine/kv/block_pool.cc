@@ -54,7 +54,7 @@ PlaceCounts& PlaceCounts::operator+=(const PlaceCounts& other) {
   return *this;
 }
 
-BlockPool::BlockPool(int64_t num_local_blocks) : local_(num_local_blocks) { GrowIds(); }
+BlockPool::BlockPool(int64_t num_local_blocks) : local_(num_local_blocks), written_(num_local_blocks) { GrowIds(); }
 
 // Every block in use takes a place or more, so there are never more of them than places. Low ids go out first.
 void BlockPool::GrowIds() {
@@ -71,7 +71,7 @@ std::optional<std::vector<BlockRef>> BlockPool::Allocate(int64_t count, std::opt
   if (after && place(*after).local()) after_index = place(*after).index;
   std::vector<BlockRef> blocks;
   blocks.reserve(count);
-  for (int32_t index : local_.free.Take(count, after_index)) {
+  for (int32_t index : TakeLocal(count, after_index)) {
     const BlockId id(free_ids_.back());
     free_ids_.pop_back();
     blocks_[id.value()].place = {kLocalRegion, index};
@@ -178,10 +178,16 @@ void BlockPool::Vacate(Place place) {
   if (!at.draining && at.free.size() == 1) rooms_.SetRoom(place.region, at.lender, true);
 }
 
+std::vector<int32_t> BlockPool::TakeLocal(int64_t count, std::optional<int32_t> after) {
+  std::vector<int32_t> taken = local_.free.Take(count, after);
+  for (const int32_t index : taken) written_[index] = true;
+  return taken;
+}
+
 int32_t BlockPool::TakePlaceIn(RegionId id) {
+  if (id == kLocalRegion) return TakeLocal(1, std::nullopt).front();
   Region& from = region(id);
   const int32_t index = from.free.Take(1, std::nullopt).front();
-  if (id == kLocalRegion) return index;
   CountLeased(from, {.free = -1});
   if (from.free.empty()) rooms_.SetRoom(id, from.lender, false);
   return index;
@@ -302,6 +308,24 @@ void BlockPool::TakeBack(int32_t first, int32_t count) {
   lent_.Remove(first, count);
   local_.free.Insert(first, count);
   dirty_.Unite(first, count);
+  std::fill_n(written_.begin() + first, count, true);
+}
+
+std::vector<PlaceRun> BlockPool::WrittenIn(int32_t first, int32_t count) const {
+  std::vector<PlaceRun> runs;
+  const auto begin = written_.begin() + first, end = begin + count;
+  for (auto from = std::find(begin, end, true); from != end;) {
+    const auto to = std::find(from, end, false);
+    runs.push_back({static_cast<int32_t>(from - written_.begin()), static_cast<int32_t>(to - from)});
+    from = std::find(to, end, true);
+  }
+  return runs;
+}
+
+void BlockPool::NoteZeroed(int32_t first, int32_t count) {
+  CHECK(lent_.Covers(first, count)) << "who wrote to places " << first << " to " << first + count - 1
+                                    << " is not known";
+  std::fill_n(written_.begin() + first, count, false);
 }
 
 void BlockPool::NoteDirty(int32_t index) {
@@ -314,7 +338,7 @@ std::vector<int32_t> BlockPool::TakeDirty() { return std::exchange(dirty_taken_,
 
 std::vector<int32_t> BlockPool::Reserve(int64_t count) {
   num_reserved_ += count;
-  return local_.free.Take(count, std::nullopt);
+  return TakeLocal(count, std::nullopt);
 }
 
 void BlockPool::Unreserve(int32_t index) {
@@ -393,7 +417,11 @@ absl::Status BlockPool::CheckPlaces(RegionId id, const Region& region) const {
     const std::optional<BlockId> occupant = region.occupants[i];
     const auto index = static_cast<int32_t>(i);
     const bool lent = id == kLocalRegion && lent_.Covers(index, 1);
-    if (region.free.Covers(index, 1) + lent + occupant.has_value() > 1) {
+    const bool free = region.free.Covers(index, 1);
+    if (id == kLocalRegion && !written_[i] && !lent && (!free || dirty_.Covers(index, 1))) {
+      return absl::InternalError(absl::StrCat("place ", i, " of the own arena was used and counts as zeroed"));
+    }
+    if (free + lent + occupant.has_value() > 1) {
       return absl::InternalError(absl::StrCat("place ", i, " of region ", id.value(), " has more than one owner"));
     }
     if (!occupant) continue;

@@ -87,6 +87,9 @@ using ByUse = absl::btree_set<std::pair<uint64_t, BlockId>>;
 /// Counts and orders are kept as blocks change hands, times and places, so that asking for them costs their answer:
 /// a change costs O(log) of what there is, whatever the number of leases.
 ///
+/// The arena begins zeroed. Which of its places still are zeroed is known from who had them: a place in use is taken to
+/// have been written.
+///
 /// Thread-safety: none. Ownership: owns the counts, not the bytes. Errors: wrong use is checked. Units: blocks.
 class BlockPool {
  public:
@@ -151,6 +154,12 @@ class BlockPool {
   /// The dirty places that Allocate gave out since the last call, for whoever scrubs.
   std::vector<int32_t> TakeDirty();
 
+  /// What may hold bytes in a run of the arena, ascending and never adjacent: places that were in use, or lent and taken
+  /// back, since the beginning or their last NoteZeroed. At a cost that grows with the run. REQUIRES: it is in the arena.
+  std::vector<PlaceRun> WrittenIn(int32_t first, int32_t count) const;
+  /// The run holds zeros only, and nobody writes to it before it is granted or taken back. REQUIRES: all of it is lent.
+  void NoteZeroed(int32_t first, int32_t count);
+
   /// Takes the lowest free places out of use. REQUIRES: count <= local().free.
   std::vector<int32_t> Reserve(int64_t count);
   /// It is dirty: what was streamed through it may be of a lease that was lost.
@@ -212,6 +221,7 @@ class BlockPool {
   bool EndMove(const Move& move, bool arrived);
   void Occupy(Place place, BlockId id);
   void Vacate(Place place);
+  std::vector<int32_t> TakeLocal(int64_t count, std::optional<int32_t> after);
   int32_t TakePlaceIn(RegionId id);
   void GrowIds();
   void NoteDirty(int32_t index);
@@ -229,6 +239,7 @@ class BlockPool {
   PlaceCounts leased_sum_, live_sum_;
   ExtentSet lent_, dirty_;
   std::vector<int32_t> dirty_taken_;
+  std::vector<bool> written_;  // by place of the own arena
   int64_t num_reserved_ = 0, num_moves_ = 0, num_outbound_moves_ = 0;
 };
 

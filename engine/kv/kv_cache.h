@@ -157,6 +157,11 @@ class KvCache {
   bool Lend(int32_t first, int32_t count) { return pool_.Lend(first, count); }
   /// Ends it: the run is free, and dirty. REQUIRES: lent.
   void TakeBack(int32_t first, int32_t count) { pool_.TakeBack(first, count); }
+  /// What may hold bytes in a run of the own arena, this engine's or another tenant's, ascending and never adjacent: the
+  /// rest is zeroed. KV memory begins so.
+  std::vector<PlaceRun> WrittenIn(int32_t first, int32_t count) const { return pool_.WrittenIn(first, count); }
+  /// The run was zeroed. It counts as written again from TakeBack on. REQUIRES: lent, and granted to nobody yet.
+  void NoteZeroed(int32_t first, int32_t count) { pool_.NoteZeroed(first, count); }
   /// How many lent blocks the calls of Grow and Obtain since the last call wait for: a level, not an increment.
   int64_t TakeReclaimWish();
 

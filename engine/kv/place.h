@@ -23,6 +23,14 @@ struct Place {
   friend auto operator<=>(const Place&, const Place&) = default;
 };
 
+/// `count` adjacent places of one region.
+struct PlaceRun {
+  int32_t first = 0;
+  int32_t count = 0;
+
+  friend bool operator==(const PlaceRun&, const PlaceRun&) = default;
+};
+
 /// A block's bytes on their way. Until the move ends both places are taken and `from` is the truth.
 struct Move {
   BlockId id;

@@ -83,7 +83,7 @@ class TieredWorld {
 
   struct Totals {
     int64_t hits = 0, leased_hits = 0, spilled = 0, aborted = 0, lost = 0, saved = 0, waits = 0, refusals = 0, lent = 0,
-            cleared = 0, reclaimed = 0, dirty = 0, promoted = 0, kept = 0;
+            cleared = 0, reclaimed = 0, dirty = 0, promoted = 0, kept = 0, zeroed = 0, untouched = 0;
   };
   const Totals& totals() const { return totals_; }
   int64_t evicted() const { return cache_.evicted_total(); }
@@ -234,10 +234,27 @@ class TieredWorld {
       ++totals_.cleared;
     }
     EXPECT_TRUE(cache_.Lend(first, count));
+    Zero(first, count);
     for (int32_t i = first; i < first + count; ++i) memory_[{kLocalRegion, i}] = {"foreign", {}};
     lent_.insert(first);
     lent_counts_[first] = count;
     ++totals_.lent;
+  }
+
+  // As a lender does before it grants: all but what was never written.
+  void Zero(int32_t first, int32_t count) {
+    for (const PlaceRun& run : cache_.WrittenIn(first, count)) {
+      EXPECT_TRUE(run.first >= first && run.count > 0 && run.first + run.count <= first + count);
+      for (int32_t i = run.first; i < run.first + run.count; ++i) memory_.erase({kLocalRegion, i});
+      cache_.NoteZeroed(run.first, run.count);
+      totals_.zeroed += run.count;
+      totals_.untouched -= run.count;
+    }
+    totals_.untouched += count;
+    EXPECT_TRUE(cache_.WrittenIn(first, count).empty());
+    for (int32_t i = first; i < first + count; ++i) {
+      EXPECT_FALSE(memory_.contains({kLocalRegion, i})) << "place " << i << " is lent with another's bytes";
+    }
   }
 
   void TakeBackSome() {
@@ -294,11 +311,11 @@ TEST(KvCacheTiersRandomTest, NoOrderOfEventsMixesContentsOrLeaksABlock) {
     sum.hits += t.hits, sum.leased_hits += t.leased_hits, sum.spilled += t.spilled, sum.aborted += t.aborted;
     sum.lost += t.lost, sum.saved += t.saved, sum.waits += t.waits, sum.refusals += t.refusals, sum.lent += t.lent;
     sum.cleared += t.cleared, sum.reclaimed += t.reclaimed, sum.dirty += t.dirty, sum.promoted += t.promoted;
-    sum.kept += t.kept, evicted += world.evicted();
+    sum.kept += t.kept, sum.zeroed += t.zeroed, sum.untouched += t.untouched, evicted += world.evicted();
   }
   for (int64_t times :
        {sum.hits, sum.leased_hits, sum.spilled, sum.aborted, sum.lost, sum.saved, sum.waits, sum.refusals, sum.lent,
-        sum.cleared, sum.reclaimed, sum.dirty, sum.promoted, sum.kept, evicted}) {
+        sum.cleared, sum.reclaimed, sum.dirty, sum.promoted, sum.kept, sum.zeroed, sum.untouched, evicted}) {
     EXPECT_GT(times, 50) << "a part of the world was hardly visited";
   }
 }

@@ -80,6 +80,53 @@ TEST_F(KvCacheTiersTest, ARunIsNotClearedWithoutRoomBelow) {
   Check({&table});
 }
 
+TEST(LendingTest, WhatNobodyHadSinceItWasZeroedIsNotWritten) {
+  BlockPool pool(10);
+  EXPECT_THAT(pool.WrittenIn(0, 10), IsEmpty()) << "KV memory begins zeroed";
+  std::vector<BlockRef> allocated = *pool.Allocate(2, std::nullopt);
+  const std::vector<int32_t> reserved = pool.Reserve(1);
+  ASSERT_TRUE(pool.Lend(6, 3));
+  EXPECT_THAT(pool.WrittenIn(0, 10), ElementsAre(PlaceRun{0, 3}));
+  pool.TakeBack(6, 3);
+  allocated.clear();
+  pool.Unreserve(reserved.front());
+  EXPECT_THAT(pool.WrittenIn(0, 10), ElementsAre(PlaceRun{0, 3}, PlaceRun{6, 3})) << "free again, and not zeroed";
+  EXPECT_THAT(pool.WrittenIn(2, 5), ElementsAre(PlaceRun{2, 1}, PlaceRun{6, 1})) << "of this run only";
+  ASSERT_TRUE(pool.Lend(0, 9));
+  pool.NoteZeroed(1, 6);
+  EXPECT_THAT(pool.WrittenIn(0, 10), ElementsAre(PlaceRun{0, 1}, PlaceRun{7, 2}));
+  pool.TakeBack(0, 4);
+  EXPECT_THAT(pool.WrittenIn(0, 10), ElementsAre(PlaceRun{0, 4}, PlaceRun{7, 2})) << "its borrower may have written";
+  EXPECT_TRUE(pool.CheckInvariants().ok()) << pool.CheckInvariants();
+}
+
+TEST(LendingTest, AScrubbedPlaceIsWrittenByWhoeverItWasScrubbedFor) {
+  BlockPool pool(4);
+  ASSERT_TRUE(pool.Lend(0, 2));
+  pool.NoteZeroed(0, 2);
+  pool.TakeBack(0, 2);
+  const auto block = pool.Allocate(1, std::nullopt);
+  EXPECT_THAT(pool.TakeDirty(), ElementsAre(0));
+  EXPECT_THAT(pool.WrittenIn(0, 4), ElementsAre(PlaceRun{0, 2}));
+}
+
+TEST(LendingTest, APlaceThatABlockMovesToIsWritten) {
+  BlockPool pool(4);
+  const std::vector<BlockRef> moved = *pool.Allocate(1, std::nullopt);
+  ASSERT_TRUE(pool.FinishMove(*pool.BeginMove(moved[0].id(), pool.AddRegion(1))));
+  const std::vector<BlockRef> instead = *pool.Allocate(1, std::nullopt);
+  const std::optional<Move> home = pool.BeginMove(moved[0].id(), kLocalRegion);
+  ASSERT_EQ(home->to.index, 1);
+  EXPECT_THAT(pool.WrittenIn(0, 4), ElementsAre(PlaceRun{0, 2}));
+  pool.AbortMove(*home);
+  EXPECT_THAT(pool.WrittenIn(0, 4), ElementsAre(PlaceRun{0, 2})) << "some of it may have arrived";
+}
+
+TEST(LendingDeathTest, OnlyWhatIsLentIsNotedAsZeroed) {
+  BlockPool pool(4);
+  EXPECT_DEATH(pool.NoteZeroed(0, 1), "is not known");
+}
+
 // What the ownership change of a run costs: no work a block. The bound is issue 5's: 2 us, flat to 10,000 blocks.
 TEST(LendingTest, LendingCostsTheSameForOneBlockAndForTenThousand) {
   std::map<int32_t, absl::Duration> cost;
