@@ -26,7 +26,7 @@ struct ByteMove {
 };
 
 /// Zeroed at the start. What is asked of it happens in the order of the device's computing: after the steps submitted
-/// before, before those submitted after. Thread-safety: none but for base(), bytes(); the step loop calls it.
+/// before, before those submitted after. Thread-safety: none but for base() and bytes(); the step loop calls it.
 /// Ownership: owns the memory, borrows its arguments for the call. Errors: none; ranges outside are the caller's bug and
 /// checked. Units: bytes.
 class KvMemory {
@@ -37,6 +37,8 @@ class KvMemory {
   /// Both return the fence behind which the bytes are there for everybody, other engines included.
   virtual Fence Zero(std::span<const ByteRange> ranges) = 0;
   virtual Fence Copy(std::span<const ByteMove> moves) = 0;
+  /// How much of that is done in about a millisecond, in which nothing is computed; > 0. An estimate, it may change.
+  virtual int64_t bytes_in_a_millisecond() const = 0;
 };
 
 }  // namespace swiftcache::engine::backend

@@ -35,8 +35,7 @@ struct EngineOptions {
   bool may_borrow() const { return share && enable_prefix_caching; }  // only what the cache knows can be spilled
   StreamMode stream = StreamMode::kAuto;
   bool scrub_on_return = true;
-  int64_t max_tokens_on_leases = 256;      // of a step that reads leases: keeps a layer of it short
-  int64_t clear_bytes_at_once = 4 * kMiB;  // of what is to be lent, between two steps: under a millisecond
+  int64_t max_tokens_on_leases = 256;                    // of a step that reads leases: keeps a layer of it short
   absl::Duration scale_down_window = absl::Seconds(60);  // Algorithm 1's t
   absl::Duration lease_patience = absl::Seconds(10);     // of a request that own and leased memory cannot hold yet
   std::function<void()> at_loop_start = {};              // the loop's thread calls it first; to lower its priority, say

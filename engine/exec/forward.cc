@@ -82,7 +82,7 @@ void Forward::Gather(const sched::StepPlan& plan) {
     if (chunk.samples) GatherSample(AsContinuation(*chunk.sequence));
   }
   GatherChecks();
-  if (!streamed_.empty()) leases_->streamer->Start();
+  if (!streamed_.empty()) leases_->streamer->Start(leases_->sharing->own().last_change());
 }
 
 // From the last row gathered.
@@ -111,7 +111,7 @@ void Forward::GatherLeased(kv::BlockId id, kv::Place place) {
 size_t Forward::NoteReader(kv::RegionId region) {
   const auto [it, is_new] = read_of_.try_emplace(region, reads_.size());
   if (is_new) {
-    const LeasedRegion& leased = leases_->sharing->RegionOf(region);
+    const LeasedRegion& leased = leases_->sharing->borrowing().RegionOf(region);
     reads_.push_back({leased.lease, leased.view});
     lease_ids_.push_back(leased.lease);
   }

@@ -37,8 +37,8 @@ std::optional<LayerStreamer::Slots> LayerStreamer::Add(kv::BlockId block, kv::Le
   return Slots{source.slots[0], source.slots[1]};
 }
 
-void LayerStreamer::Start() {
-  if (!empty()) stream_ = transport_->BeginStream(spec_);
+void LayerStreamer::Start(const backend::Fence& after) {
+  if (!empty()) stream_ = transport_->BeginStream(spec_, after);
 }
 
 backend::Fence LayerStreamer::Arrived(int64_t layer) {

@@ -4,7 +4,7 @@
 //
 //   streamer.Begin();
 //   ...streamer.Add(block, lease, offset_bytes) for each leased block of the step: its slots, or nothing...
-//   streamer.Start();
+//   streamer.Start(after);
 //   for each layer l: streamer.Arrived(l).Wait(); ...read it...; streamer.Release(l, read);
 //   std::vector<kv::LeaseId> lost = streamer.End();   // also where the step ended before its last layer
 #pragma once
@@ -53,8 +53,8 @@ class LayerStreamer {
   /// Where its layers will lie; the same for every sequence that shares the block. Nothing: the slots are used up.
   std::optional<Slots> Add(kv::BlockId block, kv::LeaseId lease, int64_t offset_bytes);
   bool empty() const { return spec_.sources.empty(); }
-  /// Sends everything that was added on its way.
-  void Start();
+  /// Sends everything that was added on its way; the slots are written when `after` has passed.
+  void Start(const backend::Fence& after);
   backend::Fence Arrived(int64_t layer);
   void Release(int64_t layer, const backend::Fence& read);
   /// Leases that are known to have changed hands while they were copied, so far.

@@ -47,7 +47,6 @@ std::unique_ptr<Sharing> StepLoop::MakeSharing(const LoopSharing& parts) {
   return std::make_unique<Sharing>(Sharing::Options{.num_blocks = cache_.local().total,
                                                     .block_bytes = layout_.block_bytes(),
                                                     .scrub_on_return = options_.scrub_on_return,
-                                                    .clear_bytes_at_once = options_.clear_bytes_at_once,
                                                     .streamed_layers = Streams(parts) ? layout_.num_layers : 0,
                                                     .scale_down_window = options_.scale_down_window},
                                    Sharing::Parts{.memory = memory_.get(),
@@ -126,7 +125,7 @@ void StepLoop::EndStarved() {
       next_starved_ = std::min(next_starved_, end);
     }
   }
-  const std::string& shortage = sharing_->shortage();
+  const std::string& shortage = sharing_->borrowing().shortage();
   for (LiveRequest* request : starved) {
     Close(*request,
           absl::OutOfRangeError(absl::StrCat(
@@ -168,7 +167,7 @@ void StepLoop::EndAll() {
 bool StepLoop::Step() {
   meter_.Begin();
   if (sharing_) {
-    sharing_->FinishFetch();
+    sharing_->borrowing().FinishFetches();
     EndStarved();
   }
   const sched::StepPlan plan = scheduler_.Plan();
@@ -182,8 +181,8 @@ bool StepLoop::Step() {
 // What leases ask for between plan and forward pass. False: nothing is to be computed before memory is back.
 bool StepLoop::ServeLeases(const sched::StepPlan& plan) {
   SizeLayerStream();
-  sharing_->AskBack();
-  if (plan.chunks.empty() || sharing_->ShouldDefer(plan)) return false;
+  sharing_->lending().AskBack();
+  if (plan.chunks.empty() || sharing_->lending().ShouldDefer(plan)) return false;
   sharing_->Advance(TokensNotRunning(), LongestRequestTokens());
   return true;
 }
@@ -204,7 +203,7 @@ bool StepLoop::RunStep(const sched::StepPlan& plan) {
     return false;
   }
   meter_.Computed(plan, {.in_place_bytes = forward_.in_place_bytes(), .whole = !outcome->cut_short});
-  if (!outcome->lost.empty()) sharing_->NoteLost(outcome->lost);  // resets the sequences that read them
+  if (!outcome->lost.empty()) sharing_->borrowing().NoteLost(outcome->lost);  // resets the sequences that read them
   cut_short_in_a_row_ = outcome->cut_short ? cut_short_in_a_row_ + 1 : 0;
   if (outcome->cut_short) return false;
   scheduler_.Commit(plan);
@@ -225,7 +224,7 @@ void StepLoop::Attend() {
   if (!parked_.empty()) AdmitParked();
   EndStarved();
   sharing_->Advance(TokensNotRunning(), LongestRequestTokens());
-  sharing_->AwaitClears();
+  sharing_->lending().AwaitClears();
   Publish();
 }
 
@@ -256,17 +255,17 @@ int64_t StepLoop::LongestRequestTokens() const {
 
 void StepLoop::SizeLayerStream() {
   if (!streamer_) return;
-  const int64_t wanted = sharing_->StreamBlocks(cache_.leased_in().total);
+  const int64_t wanted = sharing_->borrowing().StreamBlocks(cache_.leased_in().total);
   const auto reserved = static_cast<int64_t>(cache_.reserved().size());
   if (wanted < reserved) cache_.ReleaseReserved(reserved - wanted);
   // The rest as memory comes free. Until then some leased blocks are read where they lie; where they are not mapped,
   // none are put there that have no slot, and what is idle makes way.
   const kv::PlaceCounts local = cache_.local();
-  const int64_t room = local.free + (sharing_->leases_are_mapped() ? 0 : local.cached);
+  const int64_t room = local.free + (sharing_->borrowing().leases_are_mapped() ? 0 : local.cached);
   if (const int64_t more = std::min(wanted - reserved, room / 2); more > 0) (void)cache_.ReserveLocal(more);
   if (static_cast<int64_t>(cache_.reserved().size()) == reserved) return;
   streamer_->SetSlots(cache_.reserved());
-  if (!sharing_->leases_are_mapped()) cache_.SetStreamCapacity(streamer_->capacity());
+  if (!sharing_->borrowing().leases_are_mapped()) cache_.SetStreamCapacity(streamer_->capacity());
 }
 
 void StepLoop::NoteStarts(const sched::StepPlan& plan) {

@@ -82,8 +82,8 @@ std::vector<kv::LeaseId> ShmLoader::LostOf(const Job& job) const {
   return job.lost;
 }
 
-void ShmLoader::Load(Ticket ticket, std::vector<LoadPiece> pieces) {
-  JobPtr job = Begin(std::move(pieces));
+void ShmLoader::Load(Ticket ticket, std::vector<LoadPiece> pieces, const backend::Fence& after) {
+  JobPtr job = Begin(std::move(pieces), after);
   absl::MutexLock lock(&mutex_);
   loads_[ticket] = std::move(job);
 }

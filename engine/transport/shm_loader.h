@@ -36,14 +36,14 @@ class ShmLoader {
   class Job;
   using JobPtr = std::shared_ptr<Job>;
   /// Begins when `after` has passed.
-  JobPtr Begin(std::vector<LoadPiece> pieces, const backend::Fence& after = {}) ABSL_LOCKS_EXCLUDED(mutex_);
+  JobPtr Begin(std::vector<LoadPiece> pieces, const backend::Fence& after) ABSL_LOCKS_EXCLUDED(mutex_);
   bool HasArrived(const Job& job) const ABSL_LOCKS_EXCLUDED(mutex_);
   /// Until the bytes are there, or lost.
   void WaitFor(const Job& job) const ABSL_LOCKS_EXCLUDED(mutex_);
   /// What is known to be lost of it.
   std::vector<kv::LeaseId> LostOf(const Job& job) const ABSL_LOCKS_EXCLUDED(mutex_);
 
-  void Load(Ticket ticket, std::vector<LoadPiece> pieces) ABSL_LOCKS_EXCLUDED(mutex_);
+  void Load(Ticket ticket, std::vector<LoadPiece> pieces, const backend::Fence& after) ABSL_LOCKS_EXCLUDED(mutex_);
   std::vector<kv::LeaseId> Await(Ticket ticket) ABSL_LOCKS_EXCLUDED(mutex_);
   void AddStats(TransportStats& stats) const ABSL_LOCKS_EXCLUDED(mutex_);
   /// Joins; loads that have not begun lose all their leases.

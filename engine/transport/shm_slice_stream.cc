@@ -23,8 +23,9 @@ class LayerArrival final : public backend::FenceState {
 
 }  // namespace
 
-ShmSliceStream::ShmSliceStream(StreamSpec spec, ShmLoader& loader) : spec_(std::move(spec)), loader_(loader) {
-  for (int64_t layer = 0; layer < 2; ++layer) Fetch(layer, {});
+ShmSliceStream::ShmSliceStream(StreamSpec spec, const backend::Fence& after, ShmLoader& loader)
+    : spec_(std::move(spec)), loader_(loader) {
+  for (int64_t layer = 0; layer < 2; ++layer) Fetch(layer, after);
 }
 
 void ShmSliceStream::Fetch(int64_t layer, const backend::Fence& after) {

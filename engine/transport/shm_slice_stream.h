@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A step's streaming over shared memory: a load a layer, two layers ahead at most.
 //
-//   return std::make_unique<ShmSliceStream>(std::move(spec), loader);
+//   return std::make_unique<ShmSliceStream>(std::move(spec), after, loader);
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@ namespace swiftcache::engine::transport {
 /// Thread-safety, errors: SliceStream's. Ownership: borrows the loader, which outlives it and its fences.
 class ShmSliceStream final : public SliceStream {
  public:
-  ShmSliceStream(StreamSpec spec, ShmLoader& loader);
+  ShmSliceStream(StreamSpec spec, const backend::Fence& after, ShmLoader& loader);
   ~ShmSliceStream() override { (void)End(); }
 
   backend::Fence Arrived(int64_t layer) override;

@@ -74,13 +74,13 @@ std::vector<Ticket> ShmTransport::Store(std::span<const StorePiece> pieces, cons
   return tickets;
 }
 
-std::unique_ptr<SliceStream> ShmTransport::BeginStream(StreamSpec spec) {
-  return std::make_unique<ShmSliceStream>(std::move(spec), loader_);
+std::unique_ptr<SliceStream> ShmTransport::BeginStream(StreamSpec spec, const backend::Fence& after) {
+  return std::make_unique<ShmSliceStream>(std::move(spec), after, loader_);
 }
 
-Ticket ShmTransport::Load(std::vector<LoadPiece> pieces) {
+Ticket ShmTransport::Load(std::vector<LoadPiece> pieces, const backend::Fence& after) {
   const Ticket ticket(next_ticket_++);
-  loader_.Load(ticket, std::move(pieces));
+  loader_.Load(ticket, std::move(pieces), after);
   return ticket;
 }
 

@@ -64,9 +64,9 @@ class ShmTransport final : public Transport {
   void Abandon(kv::LeaseId lease) override { borrower_.Abandon(lease); }
   void Close(kv::LeaseId lease) override { borrower_.Close(lease); }
   std::vector<Ticket> Store(std::span<const StorePiece> pieces, const backend::Fence& after) override;
-  Ticket Load(std::vector<LoadPiece> pieces) override;
+  Ticket Load(std::vector<LoadPiece> pieces, const backend::Fence& after) override;
   std::vector<kv::LeaseId> Await(Ticket load) override { return loader_.Await(load); }
-  std::unique_ptr<SliceStream> BeginStream(StreamSpec spec) override;
+  std::unique_ptr<SliceStream> BeginStream(StreamSpec spec, const backend::Fence& after) override;
   TransportStats stats() const override;
 
  private:

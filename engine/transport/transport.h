@@ -6,8 +6,8 @@
 //              ... transport.Fence(id);                        // the memory is the owner's again
 //   borrower:  transport.Open({.lease = id, .channel = path, .epoch = epoch, ...});     // -> OnOpened(id, view)
 //              std::vector<Ticket> stored = transport.Store(pieces, written);           // -> OnStored(stored[0], status)
-//              Ticket load = transport.Load(pieces); ... for (LeaseId lost : transport.Await(load)) ...
-//              auto stream = transport.BeginStream(spec); ... stream->Arrived(layer).Wait(); ... stream->End();
+//              Ticket load = transport.Load(pieces, written); ... for (LeaseId lost : transport.Await(load)) ...
+//              auto stream = transport.BeginStream(spec, written); ... stream->Arrived(layer).Wait(); ... stream->End();
 //
 // Only the owner writes its arena (DESIGN section 3): a borrower reads granted memory where it is mapped; what it
 // stores waits in its own staging memory until the donor's transport has copied it in. Other transports fit behind this
@@ -189,14 +189,15 @@ class Transport {
   /// Begins when `after` has passed. What lies at `from` must not change until OnStored. REQUIRES: of each piece, 0 <
   /// bytes <= store_bytes, inside the lease.
   virtual std::vector<Ticket> Store(std::span<const StorePiece> pieces, const backend::Fence& after) = 0;
-  /// Copies pieces of leases into local memory. `to` belongs to the transport until Await has returned.
-  virtual Ticket Load(std::vector<LoadPiece> pieces) = 0;
+  /// Copies pieces of leases into local memory, where it begins to write when `after` has passed. `to` belongs to the
+  /// transport until Await has returned.
+  virtual Ticket Load(std::vector<LoadPiece> pieces, const backend::Fence& after) = 0;
   /// Waits for a Load, once. Returns the leases whose memory changed hands while it was copied: those pieces are
   /// worthless, all others are good for ever, whatever happens to their leases later.
   virtual std::vector<kv::LeaseId> Await(Ticket load) = 0;
-  /// Declares all that a step streams, at once: layers 0 and 1 are on their way when it returns, others as slots are
-  /// released. One stream at a time; it ends before the transport does.
-  virtual std::unique_ptr<SliceStream> BeginStream(StreamSpec spec) = 0;
+  /// Declares all that a step streams, at once: layers 0 and 1 are on their way when it returns, and written when
+  /// `after` has passed; others follow as slots are released. One stream at a time; it ends before the transport does.
+  virtual std::unique_ptr<SliceStream> BeginStream(StreamSpec spec, const backend::Fence& after) = 0;
 
   virtual TransportStats stats() const = 0;
 };

@@ -87,7 +87,7 @@ struct Bench {
   }
   void Load() {
     (void)borrower.transport->Await(
-        borrower.transport->Load({{lease(), 0, bytes(), kSpace.Of(borrower.arena.base())}}));
+        borrower.transport->Load({{lease(), 0, bytes(), kSpace.Of(borrower.arena.base())}}, {}));
   }
   // One fence, in nanoseconds, with `stores` on their way.
   double Fence(int64_t stores) {

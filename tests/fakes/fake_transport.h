@@ -30,7 +30,7 @@
 
 namespace swiftcache::engine::transport {
 
-/// Loads are copied when they are awaited: as late as can be. Thread-safety: safe; hooks are set before the first call.
+/// Loads and streams are copied as late as can be, when somebody waits for them, or as early (is_prompt). Thread-safety: safe; hooks are set before the first call.
 class FakeTransport final : public Transport {
  public:
   struct PendingStore {
@@ -50,6 +50,8 @@ class FakeTransport final : public Transport {
   bool mapped = true;
   /// Called where a stream waits for a donor that does not answer: returns when the lease was abandoned, say.
   std::function<void(kv::LeaseId)> on_silence;
+  /// Asked at each load and each stream, where set: true: it is copied as soon as it may be, before the call returns.
+  std::function<bool()> is_prompt;
   /// Plants a bug: slots are written again before their reader is done.
   bool early_slots = false;
 
@@ -153,23 +155,26 @@ class FakeTransport final : public Transport {
     }
     return tickets;
   }
-  Ticket Load(std::vector<LoadPiece> pieces) override {
+  Ticket Load(std::vector<LoadPiece> pieces, const backend::Fence& after) override {
+    PendingLoad load{std::move(pieces), after};
+    if (is_prompt && is_prompt()) Copy(load);
     absl::MutexLock lock(&mutex_);
     const Ticket ticket(++last_ticket_);
-    loads_[ticket] = std::move(pieces);
+    loads_[ticket] = std::move(load);
     return ticket;
   }
   std::vector<kv::LeaseId> Await(Ticket ticket) override {
     if (on_await) on_await();
-    std::vector<LoadPiece> pieces;
+    PendingLoad load;
     {
       absl::MutexLock lock(&mutex_);
-      pieces = std::move(loads_.extract(ticket).mapped());
+      load = std::move(loads_.extract(ticket).mapped());
     }
-    return Copy(pieces);
+    if (!load.copied) Copy(load);
+    return load.lost;
   }
-  std::unique_ptr<SliceStream> BeginStream(StreamSpec spec) override {
-    return std::make_unique<Stream>(*this, std::move(spec));
+  std::unique_ptr<SliceStream> BeginStream(StreamSpec spec, const backend::Fence& after) override {
+    return std::make_unique<Stream>(*this, std::move(spec), after);
   }
   TransportStats stats() const override {
     absl::MutexLock lock(&mutex_);
@@ -180,7 +185,8 @@ class FakeTransport final : public Transport {
   // A layer is copied when somebody waits for it, or, at the latest, when its slots are to be written again.
   class Stream final : public SliceStream {
    public:
-    Stream(FakeTransport& transport, StreamSpec spec) : state_(std::make_shared<State>(transport, std::move(spec))) {
+    Stream(FakeTransport& transport, StreamSpec spec, const backend::Fence& after)
+        : state_(std::make_shared<State>(transport, std::move(spec), after)) {
       std::set<kv::LeaseId> told;
       for (const StreamSpec::Source& source : state_->spec.sources) told.insert(source.lease);
       {
@@ -188,7 +194,8 @@ class FakeTransport final : public Transport {
         transport.control_messages_ += static_cast<int64_t>(told.size());
         ++transport.streams_;
       }
-      for (int64_t layer = 0; layer < 2 && transport.early_slots; ++layer) state_->Arrive(layer);
+      const bool at_once = transport.early_slots || (transport.is_prompt && transport.is_prompt());
+      for (int64_t layer = 0; layer < 2 && at_once; ++layer) state_->Arrive(layer);
     }
     ~Stream() override {
       (void)End();
@@ -204,11 +211,13 @@ class FakeTransport final : public Transport {
 
    private:
     struct State {
-      State(FakeTransport& transport, StreamSpec spec) : transport(transport), spec(std::move(spec)) {}
+      State(FakeTransport& transport, StreamSpec spec, backend::Fence after)
+          : transport(transport), spec(std::move(spec)), after(std::move(after)) {}
       void Arrive(int64_t layer) {
         if (layer < arrived || layer >= spec.num_layers) return;
         arrived = layer + 1;
         if (transport.on_await) transport.on_await();
+        if (layer < 2) after.Wait();
         if (layer >= 2 && !transport.early_slots) read.at(layer - 2).Wait();
         std::vector<LoadPiece> pieces;
         for (const StreamSpec::Source& source : spec.sources) {
@@ -221,6 +230,7 @@ class FakeTransport final : public Transport {
       }
       FakeTransport& transport;
       const StreamSpec spec;
+      const backend::Fence after;
       int64_t arrived = 0;  // layers
       std::map<int64_t, backend::Fence> read;
       std::vector<kv::LeaseId> lost;
@@ -234,6 +244,18 @@ class FakeTransport final : public Transport {
     };
     const std::shared_ptr<State> state_;
   };
+
+  struct PendingLoad {
+    std::vector<LoadPiece> pieces;
+    backend::Fence after;
+    bool copied = false;
+    std::vector<kv::LeaseId> lost;
+  };
+  void Copy(PendingLoad& load) {
+    load.after.Wait();
+    load.lost = Copy(load.pieces);
+    load.copied = true;
+  }
 
   std::vector<kv::LeaseId> Copy(const std::vector<LoadPiece>& pieces) {
     std::vector<kv::LeaseId> lost = AwaitSilent(pieces);
@@ -272,7 +294,7 @@ class FakeTransport final : public Transport {
   CallLog log_;
   mutable absl::Mutex mutex_;
   std::map<kv::LeaseId, std::unique_ptr<Far>> leases_ ABSL_GUARDED_BY(mutex_);
-  std::map<Ticket, std::vector<LoadPiece>> loads_ ABSL_GUARDED_BY(mutex_);
+  std::map<Ticket, PendingLoad> loads_ ABSL_GUARDED_BY(mutex_);
   std::vector<PendingStore> stores_ ABSL_GUARDED_BY(mutex_);
   TransportStats stats_ ABSL_GUARDED_BY(mutex_);
   int64_t streams_ = 0;  // of the loop's thread

@@ -46,6 +46,8 @@ class LateKvMemory final : public engine::backend::KvMemory {
     queue_.Submit([this, moves = std::vector(moves.begin(), moves.end())] { (void)memory_->Copy(moves); });
     return queue_.Submitted();
   }
+  int64_t bytes_in_a_millisecond() const override { return pace; }
+  int64_t pace = 4 << 20;
   /// Plants a bug: a block is zeroed when its new owner has written already.
   bool zeroes_late = false;
 

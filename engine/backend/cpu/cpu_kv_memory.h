@@ -9,6 +9,8 @@
 #include <span>
 #include <utility>
 
+#include "absl/time/time.h"
+#include "common/base/units.h"
 #include "engine/backend/address_space.h"
 #include "engine/backend/kv_memory.h"
 #include "engine/memory/arena.h"
@@ -24,15 +26,19 @@ class CpuKvMemory final : public KvMemory {
   int64_t bytes() const override { return arena_.num_blocks() * arena_.block_bytes(); }
   Fence Zero(std::span<const ByteRange> ranges) override;
   Fence Copy(std::span<const ByteMove> moves) override;
+  /// As was measured of what it zeroed.
+  int64_t bytes_in_a_millisecond() const override { return bytes_in_a_millisecond_; }
 
   /// For a transport that shows it to other processes.
   memory::Arena& arena() { return arena_; }
 
  private:
   std::byte* Bytes(DeviceAddress begin, int64_t bytes) const;
+  void Measure(int64_t bytes, absl::Duration took);
 
   memory::Arena arena_;
   const AddressSpace space_;
+  int64_t bytes_in_a_millisecond_ = 4 * kMiB;  // until it is measured: slow memory
 };
 
 }  // namespace swiftcache::engine::backend::cpu

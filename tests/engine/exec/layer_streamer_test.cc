@@ -61,7 +61,7 @@ class LayerStreamerTest : public testing::Test {
 TEST_F(LayerStreamerTest, EachLayerArrivesWhileTheOneBeforeItIsStillThere) {
   const auto near = *streamer_.Add(kv::BlockId(1), kNear, Offset(5)),
              far = *streamer_.Add(kv::BlockId(2), kFar, Offset(0));
-  streamer_.Start();
+  streamer_.Start({});
   for (int64_t layer = 0; layer < kLayers; ++layer) {
     streamer_.Arrived(layer).Wait();
     EXPECT_TRUE(Same(near, layer, kNear, 5) && Same(far, layer, kFar, 0)) << layer;
@@ -77,7 +77,7 @@ TEST_F(LayerStreamerTest, SequencesThatShareABlockShareItsSlots) {
   const auto first = *streamer_.Add(kv::BlockId(1), kNear, Offset(5)),
              second = *streamer_.Add(kv::BlockId(2), kNear, Offset(6));
   EXPECT_EQ(streamer_.Add(kv::BlockId(1), kNear, Offset(5)), first);
-  streamer_.Start();
+  streamer_.Start({});
   streamer_.Arrived(0).Wait();
   EXPECT_TRUE(Same(first, 0, kNear, 5) && Same(second, 0, kNear, 6));
 }
@@ -99,7 +99,7 @@ TEST_F(LayerStreamerTest, WithoutSlotsNothingIsStreamed) {
 TEST_F(LayerStreamerTest, ALossIsToldWithTheFirstLayerThatItSpoiltAndByLease) {
   const auto near = *streamer_.Add(kv::BlockId(1), kNear, Offset(5)),
              far = *streamer_.Add(kv::BlockId(2), kFar, Offset(0));
-  streamer_.Start();
+  streamer_.Start({});
   streamer_.Arrived(0).Wait();
   const std::vector<std::byte> good(Slice(near, 0), Slice(near, 0) + layout_.slice_bytes());
   transport_.Fence(kNear);  // and its memory is somebody else's
@@ -114,7 +114,7 @@ TEST_F(LayerStreamerTest, ALossIsToldWithTheFirstLayerThatItSpoiltAndByLease) {
 TEST_F(LayerStreamerTest, StallIsTheTimeThatSomebodyWaitedForALayer) {
   transport_.on_await = [this] { clock_.Advance(absl::Milliseconds(2)); };
   ASSERT_TRUE(streamer_.Add(kv::BlockId(1), kNear, 0).has_value());
-  streamer_.Start();
+  streamer_.Start({});
   for (int64_t layer = 0; layer < kLayers; ++layer) {
     streamer_.Arrived(layer).Wait();
     streamer_.Release(layer, {});
@@ -123,7 +123,7 @@ TEST_F(LayerStreamerTest, StallIsTheTimeThatSomebodyWaitedForALayer) {
   (void)streamer_.End();
   EXPECT_EQ(streamer_.stall(), absl::Milliseconds(8));
   streamer_.Begin();
-  streamer_.Start();
+  streamer_.Start({});
   streamer_.Arrived(0).Wait();
   EXPECT_EQ(streamer_.stall(), absl::Milliseconds(8)) << "a step that streams nothing waits for nothing";
 }

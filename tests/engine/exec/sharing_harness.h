@@ -51,6 +51,7 @@ class SharingHarness : private LoopObserver {
     transport_.mapped = options.mapped;
     auto memory = MakeLateKvMemory({.bytes = options.num_blocks * block_bytes_, .block_bytes = block_bytes_}, &queue_,
                                    options.model.space);
+    memory->pace = 40 << 20;  // between two steps that follow each other, 4 MiB are cleared
     memory_ = memory.get();
     FakeModelOptions model = options.model;
     model.on_step = [this](const FakeStep&) {

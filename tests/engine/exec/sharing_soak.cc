@@ -39,7 +39,6 @@ SharingSoak::SharingSoak(const SoakOptions& options, SoakTally& tally)
   engine_.max_num_seqs = chance_.Between(1, 6);
   engine_.max_num_batched_tokens = chance_.Between(2, 40);
   engine_.max_tokens_on_leases = chance_.Between(1, chance_.OneIn(2) ? 4 : 40);  // with it the watermark
-  engine_.clear_bytes_at_once = chance_.OneIn(2) ? 1 : engine_.clear_bytes_at_once;
   engine_.share = true;
   engine_.stream = options.stream;
   engine_.scrub_on_return = !chance_.OneIn(4);
@@ -51,12 +50,14 @@ SharingSoak::SharingSoak(const SoakOptions& options, SoakTally& tally)
   peers_->transport().space = model_.space;
   peers_->transport().mapped = options.mapped;
   peers_->transport().early_slots = options.bug == ReaderBug::kSlotsReusedEarly;
+  peers_->transport().is_prompt = [this] { return chance_.OneIn(2); };
   peers_->transport().on_await = [this] {
     if (layer_ == kNoStep) ++tally_.fetches;
     Meanwhile();
   };
   auto memory =
       MakeLateKvMemory({.bytes = num_blocks_ * block_bytes, .block_bytes = block_bytes}, &queue_, model_.space);
+  if (chance_.OneIn(2)) memory->pace = 1;  // so that it is cleared block by block
   memory->zeroes_late = options.bug == ReaderBug::kZeroedLate;
   peers_->Start(memory->arena().base());
   metrics_ = std::make_unique<EngineMetrics>(registry_, EngineMetrics::Geometry{model_.block_tokens, num_blocks_});

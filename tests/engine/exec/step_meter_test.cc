@@ -93,7 +93,7 @@ class StreamedStepTest : public testing::Test {
     if (streams) {
       EXPECT_TRUE(streamer_.Add(kv::BlockId(9), kLease, 0).has_value());
     }
-    streamer_.Start();
+    streamer_.Start({});
     transport_.on_await = [this] { clock_.Advance(absl::Milliseconds(1)); };
     for (int64_t layer = 0; layer < 2; ++layer) {
       streamer_.Arrived(layer).Wait();

@@ -35,13 +35,13 @@ class StreamTest : public testing::Test {
       EXPECT_EQ(borrower_.events.Fate(borrower_.Store(kLease, at * kBlock, Block(at), kBlock)), absl::OkStatus());
   }
   const std::byte* Block(int64_t i) const { return blocks_[i].data(); }
-  std::unique_ptr<SliceStream> Begin() {
+  std::unique_ptr<SliceStream> Begin(const backend::Fence& after = {}) {
     StreamSpec spec{.num_layers = kLayers, .slice_bytes = kSlice};
     for (const int64_t i : {0, 1}) {
       spec.sources.push_back(
           {kLease, i * kBlock, {At(slots_.data() + 2 * i * kSlice), At(slots_.data() + (2 * i + 1) * kSlice)}});
     }
-    return borrower_.transport->BeginStream(std::move(spec));
+    return borrower_.transport->BeginStream(std::move(spec), after);
   }
   bool IsThere(int64_t layer) const {
     const auto same = [&](int64_t i) {
@@ -66,6 +66,30 @@ TEST_F(StreamTest, LayersArriveInTheirSlotsAsThoseBeforeThemAreReleased) {
     stream->Release(layer, {});
   }
   EXPECT_TRUE(stream->End().empty());
+}
+
+TEST_F(StreamTest, NothingIsWrittenBeforeTheFence) {
+  const auto zeroing = std::make_shared<Later>();
+  const auto stream = Begin(backend::Fence(zeroing));
+  absl::SleepFor(absl::Milliseconds(20));
+  EXPECT_FALSE(stream->Arrived(0).Passed());
+  std::fill(slots_.begin(), slots_.end(), std::byte{0});
+  zeroing->passed.Notify();
+  for (const int64_t layer : {0, 1}) {
+    stream->Arrived(layer).Wait();
+    EXPECT_TRUE(IsThere(layer)) << layer;
+  }
+}
+
+TEST_F(StreamTest, ALoadBeginsAfterItsFence) {
+  const auto zeroing = std::make_shared<Later>();
+  std::vector<std::byte> loaded(kBlock);
+  const Ticket load = borrower_.transport->Load({{kLease, 0, kBlock, At(loaded.data())}}, backend::Fence(zeroing));
+  absl::SleepFor(absl::Milliseconds(20));
+  std::fill(loaded.begin(), loaded.end(), std::byte{0});
+  zeroing->passed.Notify();
+  EXPECT_TRUE(borrower_.transport->Await(load).empty());
+  EXPECT_EQ(std::memcmp(loaded.data(), Block(0), kBlock), 0);
 }
 
 TEST_F(StreamTest, ASlotIsNotWrittenBeforeItsReaderIsDone) {

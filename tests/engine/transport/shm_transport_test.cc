@@ -38,7 +38,8 @@ TEST(ShmTransportTest, WhatIsStoredIsReadInPlaceAndLoadedAndLiesInTheDonorsArena
   std::vector<std::byte> loaded(300000);
   const Ticket load = borrower.transport->Load({{kLease, 1200000, 100000, At(loaded.data() + 200000)},
                                                 {kLease, 1000000, 150000, At(loaded.data())},
-                                                {kLease, 1150000, 50000, At(loaded.data() + 150000)}});
+                                                {kLease, 1150000, 50000, At(loaded.data() + 150000)}},
+                                               {});
   EXPECT_TRUE(borrower.transport->Await(load).empty());
   EXPECT_EQ(loaded, block);
   EXPECT_EQ(borrower.transport->stats().stored_bytes, 300000);
@@ -59,7 +60,7 @@ TEST(ShmTransportTest, ADonorKnowsThatHisMemoryWasReadInPlaceOrLoaded) {
   const uint64_t noted = donor.transport->stats().borrowers_read;
   EXPECT_NE(noted, before);
   std::vector<std::byte> loaded(4096);
-  EXPECT_TRUE(borrower.transport->Await(borrower.transport->Load({{kLease, 0, 4096, At(loaded.data())}})).empty());
+  EXPECT_TRUE(borrower.transport->Await(borrower.transport->Load({{kLease, 0, 4096, At(loaded.data())}}, {})).empty());
   EXPECT_NE(donor.transport->stats().borrowers_read, noted);
   // Staging memory is full of other bytes; the word is none of the ring's.
   const std::vector<std::byte> block = Pattern(4096, 3);
@@ -144,7 +145,7 @@ TEST(ShmTransportTest, AFenceEndsStoresAndTellsTheBorrower) {
   const std::vector<std::byte> block(4096, std::byte{1});
   EXPECT_EQ(borrower.events.Fate(borrower.Store(kLease, 0, block.data(), 4096)).code(), absl::StatusCode::kUnavailable);
   std::vector<std::byte> loaded(4096);
-  const Ticket load = borrower.transport->Load({{kLease, 0, 4096, At(loaded.data())}});
+  const Ticket load = borrower.transport->Load({{kLease, 0, 4096, At(loaded.data())}}, {});
   EXPECT_EQ(borrower.transport->Await(load), std::vector{kLease});
   EXPECT_EQ(donor.arena.base()[0], std::byte{0});
 }
@@ -308,7 +309,7 @@ TEST(ShmTransportTest, WhatHoldsIsNeverWrongWhileDonorsFence) {
         ASSERT_TRUE(right) << "round " << round << " pass " << pass;
         ++believed;
       }
-      const Ticket load = borrower.transport->Load({{lease, 0, kBytes, At(loaded.data())}});
+      const Ticket load = borrower.transport->Load({{lease, 0, kBytes, At(loaded.data())}}, {});
       if (borrower.transport->Await(load).empty()) {
         ASSERT_EQ(loaded, block) << "round " << round;
       } else {
@@ -379,7 +380,7 @@ TEST(ShmTransportTest, AThrottledLinkCarriesItsRate) {
   std::vector<std::byte> loaded(kMiB);
   const absl::Time load_start = borrower.clock.Now();
   std::vector<Ticket> loads;
-  for (int i = 0; i < 20; ++i) loads.push_back(borrower.transport->Load({{kLease, 0, kMiB, At(loaded.data())}}));
+  for (int i = 0; i < 20; ++i) loads.push_back(borrower.transport->Load({{kLease, 0, kMiB, At(loaded.data())}}, {}));
   for (const Ticket load : loads) EXPECT_TRUE(borrower.transport->Await(load).empty());
   EXPECT_THAT(20 * kMiB / absl::ToDoubleSeconds(borrower.clock.Now() - load_start), AboutTheLink());
   EXPECT_THAT(20 * kMiB / absl::ToDoubleSeconds(borrower.transport->stats().load_time), AboutTheLink());
@@ -393,7 +394,7 @@ TEST(ShmTransportTest, LatenciesOverlap) {
   std::vector<std::byte> loaded(4096);
   const absl::Time start = borrower.clock.Now();
   std::vector<Ticket> loads;
-  for (int i = 0; i < 20; ++i) loads.push_back(borrower.transport->Load({{kLease, 0, 4096, At(loaded.data())}}));
+  for (int i = 0; i < 20; ++i) loads.push_back(borrower.transport->Load({{kLease, 0, 4096, At(loaded.data())}}, {}));
   for (const Ticket load : loads) EXPECT_TRUE(borrower.transport->Await(load).empty());
   EXPECT_GE(borrower.clock.Now() - start, absl::Milliseconds(50));
   EXPECT_LT(borrower.clock.Now() - start, absl::Milliseconds(500));

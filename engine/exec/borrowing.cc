@@ -1,0 +1,262 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/exec/borrowing.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "common/base/units.h"
+#include "common/log/log.h"
+#include "engine/kv/layer_stream.h"
+
+namespace swiftcache::engine::exec {
+
+using coordinator::DrainMessage;
+using coordinator::LendableMessage;
+using coordinator::LoseMessage;
+using coordinator::StoredMessage;
+using coordinator::UseMessage;
+using kv::Move;
+
+namespace {
+
+constexpr int64_t kStoresAtOnce = 64;      // under way: enough to keep the transport busy
+constexpr int64_t kFetchBytes = 4 * kMiB;  // of a fetch: a drain, and the first layer's load, wait for it
+constexpr int kDrainDivisor = 2;           // copies of a drain may take this part of the time left
+constexpr int64_t kWishDivisor = 4;        // at least this part of own and of leased memory is asked for
+constexpr int64_t kDrainBatch = 8;         // moves planned before the clock is read again, and
+constexpr int64_t kDrainBatchBytes = kMiB;
+constexpr absl::Duration kStorePatience = absl::Seconds(1);  // with a donor behind whose stores all others wait
+constexpr absl::Duration kIdleMoves =
+    absl::Microseconds(500);  // of blocks that nobody runs on, for all drains of a need
+constexpr absl::Duration kBetweenDrains = absl::Milliseconds(50);  // drains closer than this are of one need
+
+}  // namespace
+
+backend::DeviceAddress Borrowing::Address(kv::Place place) const {
+  if (place.local()) return parts_.own->At(place.index);
+  return regions_.at(place.region).view.base + place.index * parts_.own->block_bytes();
+}
+
+LeasedRegion* Borrowing::Find(kv::LeaseId lease) {
+  const auto it = region_of_.find(lease);
+  return it == region_of_.end() ? nullptr : &regions_.at(it->second);
+}
+
+void Borrowing::Do(const UseMessage& message) {
+  const kv::RegionId region = parts_.cache->AddRegion(message.num_blocks, message.donor);
+  region_of_[message.id] = region;
+  regions_.emplace(region,
+                   LeasedRegion{.lease = message.id, .region = region, .donor = message.donor, .view = message.view});
+  lendable_blocks_ = std::max<int64_t>(0, lendable_blocks_ - message.num_blocks);  // it was offered
+  UpdatePotential();
+}
+
+void Borrowing::Do(const LendableMessage& message) {
+  lendable_blocks_ = message.bytes / parts_.own->block_bytes();
+  shortage_ = message.shortage;
+  UpdatePotential();
+}
+
+// Each block more on lease takes some of the own memory for the slots through which it is streamed.
+void Borrowing::UpdatePotential() {
+  int64_t leased = parts_.cache->leased_in().total + lendable_blocks_;
+  if (!leases_are_mapped())
+    leased = std::min(leased, kv::StreamedBlocks(StreamBlocks(leased), options_.streamed_layers));
+  const auto reserved = static_cast<int64_t>(parts_.cache->reserved().size());
+  const int64_t more_reserved = std::max<int64_t>(0, StreamBlocks(leased) - reserved);
+  parts_.cache->SetPotentialRegionBlocks(std::max<int64_t>(0, leased - more_reserved), lendable_blocks_);
+}
+
+int64_t Borrowing::StreamBlocks(int64_t leased_blocks) const {
+  if (options_.streamed_layers == 0) return 0;
+  return kv::StreamBlocksFor(options_.num_blocks, leased_blocks, options_.streamed_layers);
+}
+
+// What its running sequences read goes where there is room, as far as the time suffices; then they are computed again
+// without it.
+void Borrowing::Do(const DrainMessage& message) {
+  LeasedRegion* region = Find(message.id);
+  if (region == nullptr) {
+    parts_.urgency->Forget(message.id);
+    parts_.coordinator->Drained(message.id);
+    return;
+  }
+  if (region->phase != LeasedRegion::Phase::kInUse) return;
+  region->phase = LeasedRegion::Phase::kDraining;
+  region->drain_until = message.until;
+  ending_.insert(region->region);
+  parts_.cache->RegionDraining(region->region);
+  Drain(*region);
+  ResetReaders(*region);
+}
+
+void Borrowing::Drain(LeasedRegion& region) {
+  const absl::Time begin = parts_.clock->Now();
+  const absl::Time used_deadline = begin + (region.drain_until - begin) / kDrainDivisor;
+  // A donor in need revokes many leases at once, and waits for the last of them.
+  if (begin - idle_moves_until_ > kBetweenDrains) idle_moves_until_ = begin + kIdleMoves;
+  const absl::Time idle_deadline = std::min(used_deadline, idle_moves_until_);
+  const int64_t batch = std::clamp<int64_t>(kDrainBatchBytes / parts_.own->block_bytes(), 1, kDrainBatch);
+  while (region.view.Holds()) {
+    const bool in_use = parts_.cache->region(region.region).used > 0;
+    if (parts_.clock->Now() >= (in_use ? used_deadline : idle_deadline)) return;
+    const std::vector<Move> moves = parts_.cache->PlanDrain(region.region, batch);
+    if (moves.empty()) return;
+    Start(moves);
+    FinishFetches();
+  }
+}
+
+void Borrowing::Do(const LoseMessage& message) {
+  LeasedRegion* region = Find(message.id);
+  if (region == nullptr) {  // dropped already, when a step found it lost
+    parts_.urgency->Forget(message.id);
+    parts_.coordinator->Dropped(message.id);
+    return;
+  }
+  region->phase = LeasedRegion::Phase::kLost;
+  ending_.insert(region->region);
+  parts_.cache->RegionDraining(region->region);
+  ResetReaders(*region);
+}
+
+void Borrowing::NoteLost(const std::vector<kv::LeaseId>& leases) {
+  for (const kv::LeaseId lease : leases) {
+    Do(LoseMessage{lease});
+    parts_.coordinator->GenerationChanged(lease);
+  }
+}
+
+void Borrowing::ResetReaders(const LeasedRegion& region) {
+  std::vector<sched::Sequence*> readers;
+  const kv::KvCache::Readers reads = parts_.cache->ReadersOf(region.region);
+  for (sched::Sequence* sequence : parts_.scheduler->running()) {
+    if (reads.Has(sequence->blocks)) readers.push_back(sequence);
+  }
+  for (sched::Sequence* sequence : readers) parts_.scheduler->Reset(sequence);
+}
+
+void Borrowing::FinishRegions() {
+  for (auto it = ending_.begin(); it != ending_.end();) {
+    const LeasedRegion region = regions_.at(*it);
+    if (parts_.cache->num_moves_of(region.region) > 0) {
+      ++it;
+      continue;
+    }
+    const int64_t dropped = parts_.cache->DropRegion(region.region);
+    LOG(INFO) << "lease " << region.lease << " is out of use with " << dropped << " blocks";
+    parts_.urgency->Forget(region.lease);
+    if (region.phase == LeasedRegion::Phase::kLost) {
+      parts_.coordinator->Dropped(region.lease);
+    } else {
+      parts_.coordinator->Drained(region.lease);
+    }
+    regions_.erase(region.region);
+    region_of_.erase(region.lease);
+    it = ending_.erase(it);
+    UpdatePotential();
+  }
+}
+
+// --- copies
+
+void Borrowing::StartMoves() {
+  const int64_t stores = std::max<int64_t>(0, kStoresAtOnce - static_cast<int64_t>(stores_.size()));
+  Start(parts_.cache->TakeMoves(stores, std::max<int64_t>(1, kFetchBytes / parts_.own->block_bytes())));
+}
+
+// What comes home is read by the next step there, by this one where it was: the copy and the step do not disturb each
+// other, since neither place is written.
+void Borrowing::Start(const std::vector<Move>& moves) {
+  const int64_t bytes = parts_.own->block_bytes();
+  std::vector<transport::LoadPiece> loads;
+  std::vector<transport::StorePiece> stores;
+  std::vector<Move> home, away;
+  for (const Move& move : moves) {
+    if (move.to.local()) {
+      loads.push_back({regions_.at(move.from.region).lease, move.from.index * bytes, bytes, Address(move.to)});
+      home.push_back(move);
+    } else {
+      stores.push_back({regions_.at(move.to.region).lease, move.to.index * bytes, Address(move.from), bytes});
+      away.push_back(move);
+    }
+  }
+  const backend::Fence& after = parts_.own->last_change();
+  if (!loads.empty()) fetches_.push_back({parts_.transport->Load(std::move(loads), after), std::move(home)});
+  if (stores.empty()) return;
+  const std::vector<transport::Ticket> tickets = parts_.transport->Store(stores, after);
+  for (size_t i = 0; i < away.size(); ++i) stores_.emplace(tickets[i], Store{away[i], parts_.clock->Now()});
+}
+
+void Borrowing::FinishFetches() {
+  for (const Fetch& fetch : std::exchange(fetches_, {})) {
+    const std::vector<kv::LeaseId> lost = parts_.transport->Await(fetch.load);
+    for (const Move& move : fetch.moves) {
+      if (std::find(lost.begin(), lost.end(), regions_.at(move.from.region).lease) == lost.end()) {
+        parts_.cache->FinishMove(move);
+      } else {
+        parts_.cache->AbortMove(move);
+      }
+    }
+  }
+}
+
+void Borrowing::Do(const StoredMessage& message) {
+  const auto it = stores_.find(message.ticket);
+  if (it == stores_.end()) return;
+  const Move move = it->second.move;
+  stores_.erase(it);
+  LeasedRegion& to = regions_.at(move.to.region);
+  if (message.status.ok()) NoteWordOf(to.donor);
+  const bool good = message.status.ok() && (move.from.local() || regions_.at(move.from.region).view.Holds());
+  if (good) {
+    parts_.cache->FinishMove(move);
+    return;
+  }
+  parts_.cache->AbortMove(move);
+  // The donor refuses: whatever becomes of the lease, nothing more goes there.
+  if (!message.status.ok() && to.phase == LeasedRegion::Phase::kInUse) {
+    parts_.cache->RegionDraining(to.region);
+    parts_.coordinator->StoreFailed(to.lease, message.status);
+  }
+}
+
+void Borrowing::NoteWordOf(const std::string& donor) {
+  const absl::Time now = parts_.clock->Now();
+  for (auto& [ticket, store] : stores_) {
+    if (regions_.at(store.move.to.region).donor == donor) store.waits_since = now;
+  }
+}
+
+void Borrowing::LeaveSilentDonors() {
+  const absl::Time now = parts_.clock->Now();
+  for (auto& [ticket, store] : stores_) {
+    if (now - store.waits_since < kStorePatience) continue;
+    store.waits_since = absl::InfiniteFuture();  // said once
+    parts_.coordinator->DonorSilent(regions_.at(store.move.to.region).lease);
+  }
+}
+
+// --- wishes
+
+void Borrowing::Advance(int64_t waiting_tokens) {
+  LeaveSilentDonors();
+  StartMoves();
+  AskForMemory(waiting_tokens);
+}
+
+absl::Time Borrowing::NextDuty() const {
+  absl::Time next = absl::InfiniteFuture();
+  for (const auto& [ticket, store] : stores_) next = std::min(next, store.waits_since + kStorePatience);
+  return next;
+}
+
+void Borrowing::AskForMemory(int64_t waiting_tokens) {
+  int64_t blocks = parts_.cache->TakeLeaseWish();
+  if (blocks == 0) return;
+  // Who needs a little will need more: leases grow by steps, so that they stay few.
+  blocks = std::max({blocks, options_.num_blocks / kWishDivisor, parts_.cache->leased_in().total / kWishDivisor});
+  parts_.coordinator->WantMemory(blocks * parts_.own->block_bytes(), waiting_tokens);
+}
+
+}  // namespace swiftcache::engine::exec

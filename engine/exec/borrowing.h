@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+// The step loop's side of borrowing: what lies in which lease, copies under way, what a revocation or a loss does to the
+// sequences.
+//
+//   borrowing.Do(message);                    // from the coordinator, between steps
+//   borrowing.FinishFetches();
+//   StepPlan plan = scheduler.Plan();
+//   borrowing.Advance(waiting_tokens);        // starts copies, asks to lease
+//   borrowing.RegionOf(place.region).view ... // the step
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/time/time.h"
+#include "common/base/clock.h"
+#include "engine/backend/device_address.h"
+#include "engine/coordinator/coordinator.h"
+#include "engine/coordinator/loop_message.h"
+#include "engine/exec/own_memory.h"
+#include "engine/exec/urgency.h"
+#include "engine/kv/kv_cache.h"
+#include "engine/sched/scheduler.h"
+#include "engine/transport/transport.h"
+
+namespace swiftcache::engine::exec {
+
+/// A lease that blocks may lie in.
+struct LeasedRegion {
+  kv::LeaseId lease;
+  kv::RegionId region;
+  std::string donor;
+  transport::LeaseView view;
+  enum class Phase { kInUse, kDraining, kLost } phase = Phase::kInUse;
+  absl::Time drain_until = absl::InfiniteFuture();
+};
+
+/// Thread-safety: none; the step loop owns it. Ownership: borrows everything handed in. Errors: none: a copy that fails
+/// is a block that stays where it was, a lease that is lost is a cache miss.
+class Borrowing {
+ public:
+  struct Options {
+    int64_t num_blocks = 0;       // of the own memory
+    int64_t streamed_layers = 0;  // of the model, where leased blocks are streamed layer by layer; 0: read in place
+  };
+  struct Parts {
+    OwnMemory* own;
+    kv::KvCache* cache;
+    sched::Scheduler* scheduler;
+    transport::Transport* transport;
+    coordinator::Coordinator* coordinator;
+    Urgency* urgency;
+    const Clock* clock;
+  };
+  Borrowing(const Options& options, const Parts& parts) : options_(options), parts_(parts) {}
+
+  void Do(const coordinator::UseMessage& message);
+  void Do(const coordinator::DrainMessage& message);
+  void Do(const coordinator::LoseMessage& message);
+  void Do(const coordinator::StoredMessage& message);
+  void Do(const coordinator::LendableMessage& message);
+  /// After each message: a region goes when its last copy has ended, and the lease half hears that nothing reads it any
+  /// more.
+  void FinishRegions();
+
+  /// Before each plan, and each message: blocks that came home while the last step ran are there.
+  void FinishFetches();
+  /// After each plan, and whenever a message was handled: what else cache and scheduler wish for is set going.
+  /// `waiting_tokens`: of requests that do not run yet.
+  void Advance(int64_t waiting_tokens);
+  /// When Advance has something to do without a message.
+  absl::Time NextDuty() const;
+
+  const LeasedRegion& RegionOf(kv::RegionId region) const { return regions_.at(region); }
+  bool leases_are_mapped() const { return parts_.transport->maps(); }
+  /// Own blocks that hold the slots (eq. 4) of so many leased ones: at most half of the arena. Blocks beyond are read
+  /// in place.
+  int64_t StreamBlocks(int64_t leased_blocks) const;
+  /// Why others do not lend what was wanted, as the broker said last; or "".
+  const std::string& shortage() const { return shortage_; }
+  /// A step found the memory of these leases changed: the sequences that touch them are reset.
+  void NoteLost(const std::vector<kv::LeaseId>& leases);
+
+ private:
+  struct Store {
+    kv::Move move;
+    absl::Time waits_since;  // for its donor: its last word, if that was later than the store
+  };
+  struct Fetch {
+    transport::Ticket load;
+    std::vector<kv::Move> moves;  // to the own arena
+  };
+
+  LeasedRegion* Find(kv::LeaseId lease);
+  // Where the bytes of a place are. Those of a lease must not be written: a block there is full and committed.
+  backend::DeviceAddress Address(kv::Place place) const;
+  void StartMoves();
+  void Start(const std::vector<kv::Move>& moves);
+  void NoteWordOf(const std::string& donor);
+  void LeaveSilentDonors();
+  void Drain(LeasedRegion& region);
+  void ResetReaders(const LeasedRegion& region);
+  void AskForMemory(int64_t waiting_tokens);
+  void UpdatePotential();
+
+  const Options options_;
+  const Parts parts_;
+  std::map<kv::RegionId, LeasedRegion> regions_;
+  absl::flat_hash_map<kv::LeaseId, kv::RegionId> region_of_;
+  std::set<kv::RegionId> ending_;  // those not in use any more
+  std::map<transport::Ticket, Store> stores_;
+  std::vector<Fetch> fetches_;  // under way
+  int64_t lendable_blocks_ = 0;
+  std::string shortage_;
+  absl::Time idle_moves_until_ = absl::InfinitePast();  // of all drains for one need
+};
+
+}  // namespace swiftcache::engine::exec

@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/exec/lending.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "common/log/log.h"
+
+namespace swiftcache::engine::exec {
+
+using coordinator::ClearMessage;
+using coordinator::StopClearingMessage;
+using coordinator::TakeBackMessage;
+using kv::Move;
+
+namespace {
+
+constexpr int64_t kMovesToClear = 64;  // own blocks that a loan may push aside
+// Of the time since the last round, clearing takes this part: no token comes later by more, while an offer is granted
+// before it lapses; and never more than the longest.
+constexpr double kClearShare = 1.0 / 16;
+constexpr absl::Duration kShortestClear = absl::Microseconds(100), kLongestClear = absl::Milliseconds(1);
+
+}  // namespace
+
+void Lending::Do(const ClearMessage& message) { clears_.push_back(message); }
+
+void Lending::Do(const StopClearingMessage& message) {
+  const auto is_it = [&](const auto& clear) { return clear.id == message.id; };
+  if (std::erase_if(clears_, is_it) > 0) return parts_.coordinator->Cleared(message.id, false);
+  const auto begun = std::find_if(clearing_.begin(), clearing_.end(), is_it);
+  if (begun == clearing_.end()) return;
+  StopClearing(*begun);
+  clearing_.erase(begun);
+}
+
+void Lending::Do(const TakeBackMessage& message) {
+  parts_.cache->TakeBack(static_cast<int32_t>(message.extent.first_block),
+                         static_cast<int32_t>(message.extent.num_blocks));
+  const int64_t free = parts_.cache->local().free;
+  if (!need_ || (free < need_->free_blocks && parts_.cache->num_leased_out() > 0)) return;
+  const absl::Duration waited = std::max(absl::ZeroDuration(), message.returned_at - need_->since);
+  parts_.metrics->Reclaimed(waited);
+  LOG(INFO) << "what was lent is back " << waited << " after it was needed: " << free << " blocks are free, "
+            << need_->free_blocks << " were to be";
+  need_.reset();
+}
+
+void Lending::Advance() {
+  Scrub();
+  ClearSome();
+}
+
+void Lending::Scrub() {
+  const std::vector<int32_t> dirty = parts_.cache->TakeDirty();
+  if (!scrub_ || dirty.empty()) return;
+  std::vector<backend::ByteRange> ranges;
+  for (const int32_t place : dirty) ranges.push_back({parts_.own->At(place), parts_.own->block_bytes()});
+  (void)parts_.own->Zero(ranges);
+}
+
+// Some bytes a round, whatever is to be lent, so that this engine's own tokens do not wait for all of it.
+void Lending::ClearSome() {
+  if (need_) (void)StopAllClearing();
+  int64_t bytes = BytesThisRound();
+  while (bytes > 0 && (ZeroSome(bytes) || BeginClearing(bytes))) {
+  }
+  FinishClears();
+  clears_wait_since_ = clears_.empty() && clearing_.empty() ? absl::InfiniteFuture() : parts_.clock->Now();
+}
+
+int64_t Lending::BytesThisRound() {
+  const absl::Duration round = std::max(absl::ZeroDuration(), parts_.clock->Now() - clears_wait_since_);
+  const absl::Duration time = std::clamp(round * kClearShare, kShortestClear, kLongestClear);
+  const double bytes = absl::ToDoubleMilliseconds(time) * static_cast<double>(parts_.own->bytes_in_a_millisecond());
+  return std::max(parts_.own->block_bytes(), static_cast<int64_t>(bytes));
+}
+
+// Another tenant's bytes leave the memory before it is lent; what comes back is scrubbed when it is next used.
+// False: nothing is left to zero.
+bool Lending::ZeroSome(int64_t& bytes) {
+  const auto next = std::find_if(clearing_.begin(), clearing_.end(), [](const Clearing& c) { return !c.left.empty(); });
+  if (next == clearing_.end()) return false;
+  backend::ByteRange& left = next->left.back();
+  const backend::ByteRange now{left.begin, std::min(bytes, left.bytes)};
+  left = {now.begin + now.bytes, left.bytes - now.bytes};
+  if (left.bytes == 0) next->left.pop_back();
+  next->done = parts_.own->Zero({&now, 1});
+  bytes -= now.bytes;
+  return true;
+}
+
+// Of memory that was lent, what somebody has written to since it was zeroed.
+std::vector<backend::ByteRange> Lending::ToZero(const lease::Extent& extent) const {
+  std::vector<backend::ByteRange> ranges;
+  if (!scrub_) return ranges;
+  for (const kv::PlaceRun& run :
+       parts_.cache->WrittenIn(static_cast<int32_t>(extent.first_block), static_cast<int32_t>(extent.num_blocks))) {
+    ranges.push_back({parts_.own->At(run.first), run.count * parts_.own->block_bytes()});
+  }
+  std::reverse(ranges.begin(), ranges.end());
+  return ranges;
+}
+
+// Own blocks leave the run, and it is taken out of use. False: nothing is left to begin with.
+bool Lending::BeginClearing(int64_t& bytes) {
+  if (clears_.empty()) return false;
+  const ClearMessage clear = clears_.front();
+  clears_.pop_front();
+  const auto first = static_cast<int32_t>(clear.extent.first_block);
+  const auto count = static_cast<int32_t>(clear.extent.num_blocks);
+  const int64_t block_bytes = parts_.own->block_bytes();
+  const int64_t most_moves = std::clamp<int64_t>(bytes / block_bytes, 1, kMovesToClear);
+  const std::optional<std::vector<Move>> moves = parts_.cache->ClearForLending(first, count, most_moves);
+  if (!moves) {
+    bytes -= block_bytes;  // for the attempt
+    parts_.coordinator->Cleared(clear.id, false);
+    return true;
+  }
+  std::vector<backend::ByteMove> copies;
+  for (const Move& move : *moves) {
+    copies.push_back({parts_.own->At(move.from.index), parts_.own->At(move.to.index), block_bytes});
+  }
+  if (!copies.empty()) (void)parts_.own->Copy(copies);
+  bytes -= static_cast<int64_t>(copies.size()) * block_bytes;
+  for (const Move& move : *moves) parts_.cache->FinishMove(move);
+  if (!parts_.cache->Lend(first, count)) {
+    parts_.coordinator->Cleared(clear.id, false);
+    return true;
+  }
+  clearing_.push_back({clear.id, clear.extent, ToZero(clear.extent), parts_.own->last_change()});
+  return true;
+}
+
+// A grant must not come before the device has done what was asked of it.
+void Lending::FinishClears() {
+  for (; !clearing_.empty() && clearing_.front().cleared(); clearing_.pop_front()) {
+    const Clearing& clearing = clearing_.front();
+    if (scrub_) {
+      parts_.cache->NoteZeroed(static_cast<int32_t>(clearing.extent.first_block),
+                               static_cast<int32_t>(clearing.extent.num_blocks));
+    }
+    parts_.coordinator->Cleared(clearing.id, true);
+  }
+}
+
+void Lending::AwaitClears() {
+  if (!clearing_.empty()) clearing_.front().done.Wait();
+  FinishClears();
+}
+
+void Lending::StopClearing(const Clearing& clearing) {
+  parts_.cache->TakeBack(static_cast<int32_t>(clearing.extent.first_block),
+                         static_cast<int32_t>(clearing.extent.num_blocks));
+  parts_.coordinator->Cleared(clearing.id, false);
+}
+
+// Own tokens need the memory. Returns the blocks that are free again.
+int64_t Lending::StopAllClearing() {
+  const int64_t free = parts_.cache->local().free;
+  for (const ClearMessage& clear : std::exchange(clears_, {})) parts_.coordinator->Cleared(clear.id, false);
+  for (const Clearing& clearing : std::exchange(clearing_, {})) StopClearing(clearing);
+  asks_again_ |= parts_.cache->local().free > free;
+  return parts_.cache->local().free - free;
+}
+
+void Lending::AskBack() {
+  asks_again_ = false;
+  int64_t blocks = parts_.cache->TakeReclaimWish();
+  if (blocks > 0 && !(clears_.empty() && clearing_.empty())) blocks -= StopAllClearing();
+  if (blocks <= 0) return need_.reset();
+  if (!need_) need_ = {.since = parts_.clock->Now()};
+  need_->free_blocks = parts_.cache->local().free + blocks;
+  parts_.coordinator->NeedBack(blocks, parts_.cache->num_leased_out());
+}
+
+void Lending::ForgetNeed() {
+  need_.reset();
+  asks_again_ = false;
+}
+
+bool Lending::ShouldDefer(const sched::StepPlan& plan) const {
+  if (parts_.clock->Now() >= PatienceEnds()) return false;
+  return std::none_of(plan.chunks.begin(), plan.chunks.end(), [](const sched::Chunk& chunk) { return chunk.samples; });
+}
+
+absl::Time Lending::NextDuty() const {
+  if (asks_again_ || !clears_.empty() || !clearing_.empty()) return absl::InfinitePast();
+  return parts_.clock->Now() < PatienceEnds() ? PatienceEnds() : absl::InfiniteFuture();
+}
+
+}  // namespace swiftcache::engine::exec
