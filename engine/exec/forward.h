@@ -23,7 +23,7 @@
 #include "engine/exec/live_request.h"
 #include "engine/exec/sharing.h"
 #include "engine/exec/urgency.h"
-#include "engine/kv/kv_cache.h"
+#include "engine/kv/sequence_blocks.h"
 #include "engine/models/model.h"
 #include "engine/sched/scheduler.h"
 
@@ -57,7 +57,8 @@ class Forward final : private backend::LayerGate {
   };
 
   /// `leases`: none in an engine that shares nothing.
-  Forward(models::Model* model, const OwnMemory& own, const kv::KvCache* cache, const std::optional<Leases>& leases)
+  Forward(models::Model* model, const OwnMemory& own, const kv::SequenceBlocks* cache,
+          const std::optional<Leases>& leases)
       : model_(model), own_(own), cache_(cache), leases_(leases) {}
 
   /// `may_cut_short`: give up at the next layer where a lease is due sooner than the step would end. REQUIRES: leases.
@@ -94,7 +95,7 @@ class Forward final : private backend::LayerGate {
 
   models::Model* const model_;
   const OwnMemory own_;
-  const kv::KvCache* const cache_;
+  const kv::SequenceBlocks* const cache_;
   const std::optional<Leases> leases_;
   std::vector<int32_t> token_ids_;              // [rows]
   std::vector<backend::DeviceAddress> blocks_;  // of all sequences, one after the other

@@ -149,12 +149,6 @@ KvCache::Readers KvCache::ReadersOf(RegionId region) const {
   return readers;
 }
 
-bool KvCache::Readers::Has(const BlockTable& table) const {
-  return std::any_of(first_.begin(), first_.end(), [&](const auto& block) {
-    return block.first < table.size() && table[block.first] == block.second;
-  });
-}
-
 std::vector<Move> KvCache::TakeMoves(int64_t max_spills, int64_t max_promotions) {
   if (!pool_.has_regions()) return {};
   EvictForWatermark();

@@ -17,7 +17,7 @@ Scheduler::Options Consistent(Scheduler::Options options) {
 }
 
 // What is longer than own memory needs a block there beside the one that is spilled.
-bool FitsInto(int64_t blocks, const kv::KvCache& cache, int64_t capacity_blocks) {
+bool FitsInto(int64_t blocks, const kv::SequenceBlocks& cache, int64_t capacity_blocks) {
   const int64_t local = cache.num_usable_local();
   return blocks <= local || (local >= 2 && blocks <= capacity_blocks);
 }
@@ -41,7 +41,7 @@ struct Scheduler::Step {
 };
 
 // A step has a token for each running sequence: more of them than tokens in a step would only hold blocks and wait.
-Scheduler::Scheduler(const Options& options, kv::KvCache* cache) : options_(Consistent(options)), cache_(cache) {
+Scheduler::Scheduler(const Options& options, kv::SequenceBlocks* cache) : options_(Consistent(options)), cache_(cache) {
   CHECK_GT(options_.max_num_seqs, 0);
 }
 
@@ -173,7 +173,7 @@ bool Scheduler::Start(Step& step, Sequence* sequence) {
   waiting_.erase(sequence);
   running_.insert(std::upper_bound(running_.begin(), running_.end(), sequence, ServedBefore()), sequence);
   sequence->owned_only = RunsFromOwned(*sequence);
-  const kv::KvCache::Attached cached =
+  const kv::SequenceBlocks::Attached cached =
       cache_->Attach(sequence->blocks, sequence->cache_salt, sequence->tokens, sequence->owned_only);
   sequence->computed_tokens = cached.tokens;
   if (!sequence->cached_tokens) {
@@ -193,7 +193,8 @@ bool Scheduler::Start(Step& step, Sequence* sequence) {
 
 void Scheduler::AddChunk(Step& step, Sequence* sequence, int64_t num_tokens) {
   CHECK_GT(num_tokens, 0);
-  CHECK(cache_->Grow(sequence->blocks, sequence->computed_tokens + num_tokens) == kv::Growth::kDone);
+  const int64_t tokens = sequence->computed_tokens + num_tokens;
+  CHECK(cache_->Grow(sequence->blocks, tokens, tokens) == kv::Growth::kDone);
   step.plan.chunks.push_back({sequence, num_tokens, num_tokens == sequence->remaining_tokens()});
   step.Spend(num_tokens);
 }

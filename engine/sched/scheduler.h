@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "engine/kv/kv_cache.h"
+#include "engine/kv/sequence_blocks.h"
 #include "engine/sched/sequence.h"
 
 namespace swiftcache::engine::sched {
@@ -67,7 +67,7 @@ class Scheduler {
     /// token of each. 0: no such limit.
     int64_t max_tokens_touching_regions = 0;
   };
-  Scheduler(const Options& options, kv::KvCache* cache);
+  Scheduler(const Options& options, kv::SequenceBlocks* cache);
 
   /// True where the sequence could run with all the leases that there may ever be.
   bool CanEverFit(int64_t tokens) const;
@@ -118,7 +118,7 @@ class Scheduler {
   int64_t MissingBlocks(const Sequence& sequence) const;
 
   const Options options_;
-  kv::KvCache* const cache_;
+  kv::SequenceBlocks* const cache_;
   std::vector<Sequence*> running_;  // in the order of service
   std::set<Sequence*, ServedBefore> waiting_;
 };

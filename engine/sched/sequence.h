@@ -8,7 +8,8 @@
 #include <vector>
 
 #include "common/base/strong_id.h"
-#include "engine/kv/kv_cache.h"
+#include "engine/kv/prefix_tree.h"
+#include "engine/kv/sequence_blocks.h"
 
 namespace swiftcache::engine::sched {
 

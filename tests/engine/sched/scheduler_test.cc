@@ -9,6 +9,8 @@
 #include <numeric>
 #include <random>
 
+#include "engine/kv/kv_cache.h"
+
 namespace swiftcache::engine::sched {
 namespace {
 

@@ -9,6 +9,7 @@
 #include <numeric>
 #include <random>
 
+#include "engine/kv/kv_cache.h"
 #include "engine/sched/scheduler.h"
 
 namespace swiftcache::engine::sched {

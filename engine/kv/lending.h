@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+// The KV memory of one engine as a lender sees it: runs of the own arena that are emptied, lent and taken back. Counts
+// and names, no bytes.
+//
+//   std::optional<std::vector<Move>> moves = lending.ClearForLending(first, count, max_moves);
+//   for (const Move& move : *moves) lending.FinishMove(move);               // when the bytes are copied
+//   if (lending.Lend(first, count)) ...                                     // zero what is WrittenIn it, then grant it
+//   lending.TakeBack(first, count);
+//   for (int32_t place : lending.TakeDirty()) ...                           // scrub, before the step writes
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "engine/kv/block_pool.h"
+
+namespace swiftcache::engine::kv {
+
+/// Thread-safety: none; the step loop owns it, and calls it between steps. Ownership: KvCache is behind it. Errors:
+/// none, what cannot be had is an answer. Units: places of the own arena, a block of all layers each.
+class Lending {
+ public:
+  virtual ~Lending() = default;
+
+  /// Empties a run of the own arena so that Lend can have it: see MovePlanner::Clear. The moves are from local to
+  /// local: copy and finish them, and Lend, before the next plan. Nothing: it cannot be had now.
+  virtual std::optional<std::vector<Move>> ClearForLending(int32_t first, int32_t count, int64_t max_moves) = 0;
+  /// The bytes of one of these moves have arrived.
+  virtual bool FinishMove(const Move& move) = 0;
+  /// Takes the run out of use, at once whatever its length. False: it is not wholly free.
+  virtual bool Lend(int32_t first, int32_t count) = 0;
+  /// Ends it: the run is free, and dirty. REQUIRES: lent.
+  virtual void TakeBack(int32_t first, int32_t count) = 0;
+
+  /// What may hold bytes in a run of the own arena, this engine's or another tenant's, ascending and never adjacent: the
+  /// rest is zeroed. KV memory begins so.
+  virtual std::vector<PlaceRun> WrittenIn(int32_t first, int32_t count) const = 0;
+  /// The run was zeroed. It counts as written again from TakeBack on. REQUIRES: lent, and granted to nobody yet.
+  virtual void NoteZeroed(int32_t first, int32_t count) = 0;
+  /// Places of the own arena that hold another tenant's bytes and were allocated since the last call: to be scrubbed
+  /// before the next step.
+  virtual std::vector<int32_t> TakeDirty() = 0;
+
+  /// How many lent blocks the calls of SequenceBlocks::Grow, Obtain and Tiers::ReserveLocal since the last call wait
+  /// for: a level, not an increment.
+  virtual int64_t TakeReclaimWish() = 0;
+
+  virtual PlaceCounts local() const = 0;
+  virtual int64_t num_leased_out() const = 0;
+};
+
+}  // namespace swiftcache::engine::kv

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+// The KV memory of one engine as sequences see it, and whoever schedules or computes them: blocks for tokens, and the
+// blocks that are known already. Where else they lie than in the own arena is for Tiers, who lent what for Lending.
+//
+//   SequenceBlocks::Attached cached = blocks.Attach(table, salt, tokens, /*local_only=*/false);
+//   if (blocks.Grow(table, computed + chunk, computed + chunk) == Growth::kNoRoom) ...   // somebody must give way
+//   blocks.Commit(table, tokens, computed);                                              // after the step
+//   blocks.Release(table);
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "engine/kv/block_pool.h"
+#include "engine/kv/prefix_tree.h"
+
+namespace swiftcache::engine::kv {
+
+/// The blocks of one sequence, in order of its tokens. Thread-safety: none. Ownership: holds its blocks; must not
+/// outlive the KvCache that filled it. Errors: none.
+class BlockTable {
+ public:
+  int64_t size() const { return static_cast<int64_t>(blocks_.size()); }
+  BlockId operator[](int64_t i) const { return blocks_[i].id(); }
+
+ private:
+  friend class KvCache;
+  std::vector<BlockRef> blocks_;
+  int64_t committed_ = 0;              // leading blocks that are in the prefix tree
+  Holder holder_ = Holder::kSequence;  // of its blocks
+  PrefixTree::Pin pin_;                // at block committed_ - 1; declared last: unpinned before the holds end
+};
+
+/// kWait: room is on its way, because moves that free it are under way, or Tiers::TakeMoves or Lending::TakeReclaimWish
+/// will name what does it. The loop calls both after each plan; until something came of it, asking again gives the same
+/// answer.
+enum class Growth { kDone, kWait, kNoRoom };
+
+/// Thread-safety: none; the step loop owns it. Ownership: KvCache is behind it. Errors: none, what does not fit is an
+/// answer. Units: as named; blocks of all layers.
+class SequenceBlocks {
+ public:
+  struct Attached {
+    int64_t tokens = 0;         // all
+    int64_t leased_tokens = 0;  // of them, in leases
+  };
+
+  virtual ~SequenceBlocks() = default;
+
+  virtual int64_t block_tokens() const = 0;
+  virtual int64_t BlocksFor(int64_t tokens) const = 0;
+
+  /// What Attach would find, without using it.
+  virtual PrefixTree::Length Measure(const std::string& salt, std::span<const int32_t> tokens,
+                                     bool local_only) const = 0;
+  /// How many blocks of a prompt running sequences hold, which Attach would share: looked up once, then kept up to date
+  /// in `seen`. REQUIRES: `seen` is new or of these tokens.
+  virtual int64_t BlocksInUse(PrefixTree::InUse& seen, const std::string& salt,
+                              std::span<const int32_t> tokens) const = 0;
+  /// Gives an empty table the cached blocks of a prefix of `tokens`: whole blocks, and never all tokens, since the last
+  /// one's logits have to be computed. local_only: none that lie in a lease, and until Release the table's blocks stay
+  /// in the own arena.
+  virtual Attached Attach(BlockTable& table, const std::string& salt, std::span<const int32_t> tokens,
+                          bool local_only) = 0;
+  /// Makes the table cover `tokens`, all or nothing. `wish_tokens`: how many it would cover if there were room: if it
+  /// has to wait, then room for so many is made; fewer than `tokens` stand for `tokens`.
+  virtual Growth Grow(BlockTable& table, int64_t tokens, int64_t wish_tokens) = 0;
+  /// How many of `blocks` more a Grow right after this one gives without waiting; makes room for the rest.
+  virtual int64_t Obtain(int64_t blocks) = 0;
+  /// Puts the full blocks among the first `computed_tokens` of `tokens` into the prefix tree.
+  virtual void Commit(BlockTable& table, std::span<const int32_t> tokens, int64_t computed_tokens) = 0;
+  /// Empties the table; committed blocks stay cached until their room is needed.
+  virtual void Release(BlockTable& table) = 0;
+  /// A sequence waits until the cache has this many blocks.
+  virtual void NoteNeed(int64_t blocks) = 0;
+
+  virtual Place place(BlockId id) const = 0;
+  /// True where an answer may be kWait.
+  virtual bool has_tiers() const = 0;
+  /// The places of all leases.
+  virtual PlaceCounts leased_in() const = 0;
+  /// Local places for sequences, lent ones included: those can be had back.
+  virtual int64_t num_usable_local() const = 0;
+  /// Places for sequences, now and if leases came to all they may.
+  virtual int64_t num_usable() const = 0;
+  virtual int64_t num_potential() const = 0;
+  /// Blocks that Grow can still give, now or after a wait.
+  virtual int64_t num_available() const = 0;
+
+  /// Recounts everything; `tables` are all tables in use. INTERNAL says what does not add up.
+  virtual absl::Status CheckInvariants(std::span<const BlockTable* const> tables) const = 0;
+};
+
+}  // namespace swiftcache::engine::kv
