@@ -162,6 +162,17 @@ std::vector<Move> KvCache::TakeMoves(int64_t max_spills, int64_t max_promotions)
   return moves;
 }
 
+bool KvCache::FinishMove(const Move& move) {
+  const bool arrived = pool_.FinishMove(move);
+  tree_.NoteMove(move.id);
+  return arrived;
+}
+
+void KvCache::AbortMove(const Move& move) {
+  pool_.AbortMove(move);
+  tree_.NoteMove(move.id);
+}
+
 // Where leases are full, and no more are to be had, the coldest of all go before anybody waits for the room (for who
 // waits already, Grow has seen to it). For no more places than leases add: an engine never caches less with them than
 // without.

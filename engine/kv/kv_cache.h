@@ -78,8 +78,8 @@ class KvCache final : public SequenceBlocks, public Tiers, public Lending {
   Readers ReadersOf(RegionId region) const override;
   int64_t DropRegion(RegionId region) override;
   std::vector<Move> TakeMoves(int64_t max_spills, int64_t max_promotions) override;
-  bool FinishMove(const Move& move) override { return pool_.FinishMove(move); }
-  void AbortMove(const Move& move) override { pool_.AbortMove(move); }
+  bool FinishMove(const Move& move) override;
+  void AbortMove(const Move& move) override;
   int64_t TakeLeaseWish() override;
   void SetPotentialRegionBlocks(int64_t blocks, int64_t leasable) override {
     potential_region_blocks_ = blocks;

@@ -7,13 +7,14 @@
 #include "glog/logging.h"
 
 namespace swiftcache::engine::kv {
+
 std::vector<Move> MovePlanner::Spill(int64_t count) {
   std::vector<Move> moves;
   while (static_cast<int64_t>(moves.size()) < count && pool_.num_spillable() > 0) {
     const std::optional<RegionId> region = pool_.RegionWithRoom();
     if (!region) break;
     const ByUse& from = pool_.spillable_idle().empty() ? pool_.spillable_used() : pool_.spillable_idle();
-    moves.push_back(*pool_.BeginMove(from.begin()->second, *region));
+    Begin(from.begin()->second, *region, moves);
   }
   return moves;
 }
@@ -30,7 +31,7 @@ std::vector<Move> MovePlanner::Promote(int64_t count) {
   std::vector<Move> moves;
   for (BlockId id : hottest) {
     if (static_cast<int64_t>(moves.size()) == count || pool_.local().free == 0) break;
-    moves.push_back(*pool_.BeginMove(id, kLocalRegion));
+    Begin(id, kLocalRegion, moves);
   }
   return moves;
 }
@@ -82,7 +83,7 @@ bool MovePlanner::Leave(BlockId id, RegionId leaving, int64_t keep_free, std::ve
     if (!may_evict || !tree_.EvictOne(before)) return false;
     ++evicted_;
   }
-  moves.push_back(*pool_.BeginMove(id, *to));
+  Begin(id, *to, moves);
   return true;
 }
 
@@ -111,8 +112,14 @@ std::optional<std::vector<Move>> MovePlanner::Clear(int32_t first, int32_t count
     if (tree_.Contains(id)) evicted_ += tree_.Drop(id);
   }
   std::vector<Move> moves;
-  for (BlockId id : held) moves.push_back(*pool_.BeginMove(id, kLocalRegion));  // the lowest place: below the run
+  for (BlockId id : held) Begin(id, kLocalRegion, moves);  // to the lowest place: below the run
   return moves;
+}
+
+// REQUIRES: there is room.
+void MovePlanner::Begin(BlockId id, RegionId to, std::vector<Move>& moves) {
+  moves.push_back(*pool_.BeginMove(id, to));
+  tree_.NoteMove(id);
 }
 
 // Returns `count`, or how many places below `first` are free where so many cannot be had.

@@ -47,6 +47,7 @@ class MovePlanner {
   std::optional<RegionId> RoomFor(BlockId id, RegionId leaving, int64_t keep_free) const;
   bool Leave(BlockId id, RegionId leaving, int64_t keep_free, std::vector<Move>& moves);
   int64_t MakeRoomBelow(int32_t first, int64_t count);
+  void Begin(BlockId id, RegionId to, std::vector<Move>& moves);
 
   BlockPool& pool_;
   PrefixTree& tree_;

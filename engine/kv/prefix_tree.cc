@@ -23,11 +23,6 @@ void PrefixTree::Pin::Reset() {
   if (Node* node = std::exchange(node_, nullptr)) tree_->DropPin(*node);
 }
 
-// From the leaves, so that a long path does not unwind through as many nested destructors.
-PrefixTree::~PrefixTree() {
-  while (!evictable_.empty()) RemoveLeaf(*evictable_.begin()->second);
-}
-
 PrefixTree::Match PrefixTree::Find(const std::string& salt, std::span<const int32_t> tokens, int64_t max_blocks,
                                    Holder holder) {
   Match match;
@@ -85,7 +80,7 @@ bool PrefixTree::Extend(Pin& pin, std::span<const int32_t> tokens, BlockRef& blo
   CHECK_EQ(static_cast<int64_t>(tokens.size()), block_tokens_);
   Node& parent = *pin.node_;
   const auto found = parent.children.find(KeyOf(tokens));
-  Node* child = found != parent.children.end() ? found->second.get() : nullptr;
+  Node* child = found != parent.children.end() ? found->second : nullptr;
   if (child == nullptr) {
     child = Insert(parent, tokens, block);
   } else {
@@ -97,7 +92,10 @@ bool PrefixTree::Extend(Pin& pin, std::span<const int32_t> tokens, BlockRef& blo
 }
 
 PrefixTree::Node* PrefixTree::Insert(Node& parent, std::span<const int32_t> tokens, const BlockRef& block) {
-  auto node = std::make_unique<Node>();
+  const auto id = static_cast<size_t>(block.id().value());
+  if (id >= nodes_.size()) nodes_.resize(block.pool().id_limit());
+  if (nodes_[id] == nullptr) nodes_[id] = std::make_unique<Node>();
+  Node* const node = nodes_[id].get();
   node->parent = &parent;
   node->tokens.assign(tokens.begin(), tokens.end());
   node->depth = parent.depth + 1;
@@ -105,14 +103,10 @@ PrefixTree::Node* PrefixTree::Insert(Node& parent, std::span<const int32_t> toke
   block.NoteUse(node->last_use);
   node->block = block.Share(Holder::kCache);
   if (IsEvictable(parent)) evictable_.erase({parent.last_use, &parent});
-  Node* inserted = node.get();
-  const auto id = static_cast<size_t>(block.id().value());
-  if (id >= node_of_.size()) node_of_.resize(block.pool().id_limit());
-  node_of_[id] = inserted;
-  parent.children.emplace(KeyOf(inserted->tokens), std::move(node));
+  parent.children.emplace(KeyOf(node->tokens), node);
   ++num_blocks_;
-  Settle(*inserted);
-  return inserted;
+  Settle(*node);
+  return node;
 }
 
 int64_t PrefixTree::Evict(int64_t count) {
@@ -122,27 +116,19 @@ int64_t PrefixTree::Evict(int64_t count) {
 }
 
 bool PrefixTree::EvictOne(uint64_t before) {
-  for (const auto& [last_use, node] : evictable_) {
-    if (last_use >= before) return false;
-    if (node->block.pool().moving(node->block.id())) continue;
-    RemoveLeaf(*node);
-    return true;
-  }
-  return false;
+  if (evictable_.empty() || evictable_.begin()->first >= before) return false;
+  Remove(*evictable_.begin()->second);
+  return true;
 }
 
-// Down to a leaf, and up again to each parent as it becomes one.
-int64_t PrefixTree::Drop(BlockId id) {
-  Node* const top = NodeOf(id);
-  int64_t dropped = 0;
-  for (Node* node = top; node != nullptr; ++dropped) {
-    while (!node->children.empty()) node = node->children.begin()->second.get();
-    CHECK_EQ(node->pins, 0) << "block " << node->block.id() << " is in use";
-    Node* const next = node == top ? nullptr : node->parent;
-    RemoveLeaf(*node);
-    node = next;
+void PrefixTree::NoteMove(BlockId id) {
+  Node* const node = NodeOf(id);
+  if (node == nullptr || node->pins > 0 || !node->children.empty()) return;
+  if (IsEvictable(*node)) {
+    evictable_.emplace(node->last_use, node);
+  } else {
+    evictable_.erase({node->last_use, node});
   }
-  return dropped;
 }
 
 std::optional<BlockId> PrefixTree::ParentOf(BlockId id) const {
@@ -165,15 +151,28 @@ std::vector<BlockId> PrefixTree::LeadingFirst(std::span<const BlockId> blocks, i
   return ordered;
 }
 
-// Using a child is using its parent, so the parent inherits the later of both times.
-void PrefixTree::RemoveLeaf(Node& leaf) {
-  Node& parent = *leaf.parent;
-  evictable_.erase({leaf.last_use, &leaf});
-  if (leaf.last_use > parent.last_use) SetLastUse(parent, leaf.last_use);
-  node_of_[leaf.block.id().value()] = nullptr;
-  parent.children.erase(parent.children.find(KeyOf(leaf.tokens)));
-  --num_blocks_;
+// Using a child is using its parent, so the parent inherits the latest of their times.
+int64_t PrefixTree::Remove(Node& top) {
+  Node& parent = *top.parent;
+  parent.children.erase(parent.children.find(KeyOf(top.tokens)));
+  uint64_t last_use = 0;
+  int64_t removed = 0;
+  std::vector<Node*> open = {&top};
+  for (; !open.empty(); ++removed) {
+    Node& node = *open.back();
+    open.pop_back();
+    CHECK_EQ(node.pins, 0) << "block " << node.block.id() << " is in use";
+    if (IsEvictable(node)) evictable_.erase({node.last_use, &node});
+    last_use = std::max(last_use, node.last_use);
+    for (const auto& [key, child] : node.children) open.push_back(child);
+    node.children.clear();
+    node.parent = nullptr;
+    node.block = BlockRef();
+  }
+  num_blocks_ -= removed;
+  if (last_use > parent.last_use) SetLastUse(parent, last_use);
   Settle(parent);
+  return removed;
 }
 
 // After a node lost a pin or a child: it may be evictable now, or a root that nobody needs.
@@ -225,7 +224,7 @@ const PrefixTree::Node* PrefixTree::ChildOf(const Node& node, std::span<const in
   const auto child = node.children.find(KeyOf(tokens.subspan(index * block_tokens_, block_tokens_)));
   if (child == node.children.end()) return nullptr;
   const BlockRef& block = child->second->block;
-  return block.pool().MayAttach(block.id(), holder) ? child->second.get() : nullptr;
+  return block.pool().MayAttach(block.id(), holder) ? child->second : nullptr;
 }
 
 absl::Status PrefixTree::CheckInvariants() const {
@@ -234,7 +233,8 @@ absl::Status PrefixTree::CheckInvariants() const {
   for (const auto& [salt, root] : roots_) {
     if (absl::Status status = CheckSubtree(*root, blocks, evictable); !status.ok()) return status;
   }
-  const auto indexed = static_cast<int64_t>(node_of_.size()) - std::count(node_of_.begin(), node_of_.end(), nullptr);
+  const auto indexed = std::count_if(nodes_.begin(), nodes_.end(),
+                                     [](const auto& node) { return node != nullptr && node->parent != nullptr; });
   if (blocks == num_blocks_ && indexed == blocks && evictable == evictable_.size()) return absl::OkStatus();
   return absl::InternalError(absl::StrCat("prefix tree: found ", blocks, " blocks, counted ", num_blocks_, ", indexed ",
                                           indexed, "; found ", evictable, " evictable, listed ", evictable_.size()));
@@ -251,7 +251,7 @@ absl::Status PrefixTree::CheckSubtree(const Node& root, int64_t& blocks, size_t&
       return absl::InternalError("prefix tree: a root that nobody uses was kept");
     }
     for (const auto& [key, child] : node.children) {
-      if (NodeOf(child->block.id()) != child.get()) {
+      if (NodeOf(child->block.id()) != child) {
         return absl::InternalError(absl::StrCat("prefix tree: block ", child->block.id().value(), " is not indexed"));
       }
       if (child->depth != node.depth + 1 || child->last_use != child->block.pool().last_use(child->block.id())) {
@@ -265,7 +265,7 @@ absl::Status PrefixTree::CheckSubtree(const Node& root, int64_t& blocks, size_t&
         return absl::InternalError(absl::StrCat("prefix tree: block ", node.block.id().value(), " is idle above block ",
                                                 child->block.id().value(), ", which is in use"));
       }
-      open.push_back(child.get());
+      open.push_back(child);
     }
   }
   return absl::OkStatus();

@@ -25,7 +25,8 @@ namespace swiftcache::engine::kv {
 /// Token ids are compared, all of them: a hash only finds the bucket, so a collision is never wrong KV. A path from a
 /// root is a prompt's prefix. Whoever pins a node holds every block on the way to it (Find and Extend see to that), so
 /// a block that only the tree holds can always be evicted, sooner or later, from the leaves. Blocks that move are left
-/// alone until their move ends.
+/// alone until their move ends. A node stays, for the next block of its id: nothing is freed where blocks go, because
+/// an allocator may then tidy up what it holds of all, which is no time that a lease's end has.
 /// Thread-safety: none. Ownership: holds its blocks as Holder::kCache; the pool outlives the tree, the tree outlives
 /// the pins. Errors: none. Units: blocks, tokens.
 class PrefixTree {
@@ -75,7 +76,6 @@ class PrefixTree {
   explicit PrefixTree(int64_t block_tokens) : block_tokens_(block_tokens) {}
   PrefixTree(const PrefixTree&) = delete;
   PrefixTree& operator=(const PrefixTree&) = delete;
-  ~PrefixTree();
 
   /// The longest prefix of `tokens` in whole blocks that a `holder` may attach (BlockPool::MayAttach), at most
   /// `max_blocks`; counts as use. The blocks are held as `holder`.
@@ -100,7 +100,9 @@ class PrefixTree {
   /// Drops the least recently used leaf, if it was used before `before`.
   bool EvictOne(uint64_t before = UINT64_MAX);
   /// Drops a block and all that follow from it; returns how many. REQUIRES: Contains(id), nobody pins any of them.
-  int64_t Drop(BlockId id);
+  int64_t Drop(BlockId id) { return Remove(*NodeOf(id)); }
+  /// A move of the block began or ended just now: call it after each, of whatever block, before anything else.
+  void NoteMove(BlockId id);
 
   bool Contains(BlockId id) const { return NodeOf(id) != nullptr; }
   /// The number of the block in a table that holds it. REQUIRES: Contains(id).
@@ -120,24 +122,27 @@ class PrefixTree {
   // A view of the token ids' bytes; equal bytes are equal ids.
   using Key = absl::string_view;
   struct Node {
-    Node* parent = nullptr;  // none: a root
+    Node* parent = nullptr;  // none: a root, or not in the tree
     std::string salt;        // of a root
     std::vector<int32_t> tokens;
     BlockRef block;
-    absl::flat_hash_map<Key, std::unique_ptr<Node>> children;  // keys view the child's tokens
-    int64_t depth = 0;                                         // of a root
-    uint64_t inserted = 0;                                     // unique in the life of the tree
+    absl::flat_hash_map<Key, Node*> children;  // keys view the child's tokens
+    int64_t depth = 0;                         // of a root
+    uint64_t inserted = 0;                     // unique in the life of the tree
     int64_t pins = 0;
     uint64_t last_use = 0;  // of a block, as the pool knows it
   };
-  using Evictable = absl::btree_set<std::pair<uint64_t, Node*>>;  // unpinned leaves by last use, which is unique
+  // Unpinned leaves that do not move, by last use, which is unique.
+  using Evictable = absl::btree_set<std::pair<uint64_t, Node*>>;
 
   static Key KeyOf(std::span<const int32_t> tokens);
   static bool IsEvictable(const Node& node) {
-    return node.parent != nullptr && node.pins == 0 && node.children.empty();
+    return node.parent != nullptr && node.pins == 0 && node.children.empty() &&
+           !node.block.pool().moving(node.block.id());
   }
   Node* NodeOf(BlockId id) const {
-    return static_cast<size_t>(id.value()) < node_of_.size() ? node_of_[id.value()] : nullptr;
+    Node* const node = static_cast<size_t>(id.value()) < nodes_.size() ? nodes_[id.value()].get() : nullptr;
+    return node != nullptr && node->parent != nullptr ? node : nullptr;
   }
   Node* RootOf(const std::string& salt);
   const Node* ChildOf(const Node& node, std::span<const int32_t> tokens, int64_t index, Holder holder) const;
@@ -146,14 +151,14 @@ class PrefixTree {
   static void SetLastUse(Node& node, uint64_t time);
   void AddPin(Node& node);
   void DropPin(Node& node);
-  void RemoveLeaf(Node& leaf);
+  int64_t Remove(Node& top);
   void Settle(Node& node);
   absl::Status CheckSubtree(const Node& root, int64_t& blocks, size_t& evictable) const;
 
   const int64_t block_tokens_;
   absl::flat_hash_map<std::string, std::unique_ptr<Node>> roots_;
   Evictable evictable_;
-  std::vector<Node*> node_of_;  // by block id
+  std::vector<std::unique_ptr<Node>> nodes_;  // by block id, from its first use on
   uint64_t uses_ = 0;
   int64_t num_blocks_ = 0;
 };

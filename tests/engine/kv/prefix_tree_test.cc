@@ -105,6 +105,56 @@ TEST_F(PrefixTreeTest, DropTakesABlockWithAllThatFollows) {
   EXPECT_TRUE(tree_.CheckInvariants().ok());
 }
 
+TEST_F(PrefixTreeTest, WhatIsDroppedWasAUseOfWhatLedToIt) {
+  Path running = Start("", {1, 2, 3, 4, 5, 6});
+  Compute(running);
+  const BlockId id = running.blocks[1].id();
+  Cache("", {9, 9});
+  running = Path();
+  EXPECT_EQ(tree_.Drop(id), 2);
+  EXPECT_TRUE(tree_.EvictOne());
+  EXPECT_EQ(Found("", {1, 2}), 1);
+  EXPECT_EQ(Found("", {9, 9}), 0);
+}
+
+TEST_F(PrefixTreeTest, ABlockThatComesAgainHasNothingOfWhatItHeldBefore) {
+  Cache("", {1, 2, 3, 4});
+  Cache("", {1, 2, 5, 6});
+  Path path = Start("", {1, 2});
+  const BlockId id = path.blocks[0].id();
+  path = Path();
+  EXPECT_EQ(tree_.Drop(id), 3);
+  EXPECT_EQ(pool_.local().free, pool_.local().total);
+  Path again = Start("", {7, 8, 7, 8, 7, 8});
+  Compute(again);
+  EXPECT_TRUE(std::any_of(again.blocks.begin(), again.blocks.end(), [&](auto& block) { return block.id() == id; }));
+  EXPECT_EQ(Found("", {1, 2, 3, 4}), 0);
+  EXPECT_EQ(Found("", {7, 8, 3, 4}), 1);
+  EXPECT_EQ(Found("", {7, 8, 7, 8, 7, 8}), 3);
+  EXPECT_TRUE(tree_.CheckInvariants().ok()) << tree_.CheckInvariants();
+}
+
+TEST_F(PrefixTreeTest, ABlockThatMovesIsEvictedWhenTheMoveHasEnded) {
+  Path cold = Start("", {1, 2, 3, 4});
+  Compute(cold);
+  std::vector<Move> moves;
+  for (const BlockRef& block : cold.blocks) {
+    moves.push_back(*pool_.BeginMove(block.id(), pool_.AddRegion(1)));
+    tree_.NoteMove(block.id());
+  }
+  cold = Path();
+  Cache("", {5, 6});
+  EXPECT_EQ(tree_.Evict(10), 1) << "the one that is warmer, and stays";
+  pool_.AbortMove(moves[1]);
+  tree_.NoteMove(moves[1].id);
+  EXPECT_TRUE(tree_.CheckInvariants().ok()) << tree_.CheckInvariants();
+  EXPECT_EQ(tree_.Evict(10), 1) << "not what leads to it";
+  EXPECT_TRUE(pool_.FinishMove(moves[0]));
+  tree_.NoteMove(moves[0].id);
+  EXPECT_EQ(tree_.Evict(10), 1);
+  EXPECT_EQ(tree_.num_blocks(), 0);
+}
+
 TEST_F(PrefixTreeTest, WhatLeadsToABlockComesBeforeItAsFarAsItIsWanted) {
   const auto all = [](BlockId) { return true; };
   using Ids = std::vector<BlockId>;
