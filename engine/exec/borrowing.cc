@@ -129,7 +129,7 @@ void Borrowing::NoteLost(const std::vector<kv::LeaseId>& leases) {
 
 void Borrowing::ResetReaders(const LeasedRegion& region) {
   std::vector<sched::Sequence*> readers;
-  const kv::KvCache::Readers reads = parts_.cache->ReadersOf(region.region);
+  const kv::Tiers::Readers reads = parts_.cache->ReadersOf(region.region);
   for (sched::Sequence* sequence : parts_.scheduler->running()) {
     if (reads.Has(sequence->blocks)) readers.push_back(sequence);
   }

@@ -23,7 +23,7 @@
 #include "engine/coordinator/loop_message.h"
 #include "engine/exec/own_memory.h"
 #include "engine/exec/urgency.h"
-#include "engine/kv/kv_cache.h"
+#include "engine/kv/tiers.h"
 #include "engine/sched/scheduler.h"
 #include "engine/transport/transport.h"
 
@@ -49,7 +49,7 @@ class Borrowing {
   };
   struct Parts {
     OwnMemory* own;
-    kv::KvCache* cache;
+    kv::Tiers* cache;
     sched::Scheduler* scheduler;
     transport::Transport* transport;
     coordinator::Coordinator* coordinator;

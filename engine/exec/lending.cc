@@ -111,7 +111,8 @@ bool Lending::BeginClearing(int64_t& bytes) {
   const auto first = static_cast<int32_t>(clear.extent.first_block);
   const auto count = static_cast<int32_t>(clear.extent.num_blocks);
   const int64_t block_bytes = parts_.own->block_bytes();
-  const int64_t most_moves = std::clamp<int64_t>(bytes / block_bytes, 1, kMovesToClear);
+  const int64_t longest = parts_.own->bytes_in_a_millisecond() * (kLongestClear / absl::Milliseconds(1));
+  const int64_t most_moves = std::clamp<int64_t>(longest / block_bytes, 1, kMovesToClear);
   const std::optional<std::vector<Move>> moves = parts_.cache->ClearForLending(first, count, most_moves);
   if (!moves) {
     bytes -= block_bytes;  // for the attempt

@@ -21,7 +21,7 @@
 #include "engine/coordinator/loop_message.h"
 #include "engine/exec/engine_metrics.h"
 #include "engine/exec/own_memory.h"
-#include "engine/kv/kv_cache.h"
+#include "engine/kv/lending.h"
 #include "engine/lease/lease.h"
 #include "engine/sched/scheduler.h"
 
@@ -33,7 +33,7 @@ class Lending {
  public:
   struct Parts {
     OwnMemory* own;
-    kv::KvCache* cache;
+    kv::Lending* cache;
     coordinator::Coordinator* coordinator;
     const Clock* clock;
     EngineMetrics* metrics;
