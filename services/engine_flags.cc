@@ -7,7 +7,6 @@
 #include <limits>
 #include <thread>
 
-#include "common/base/units.h"
 #include "engine/transport/shm_address.h"
 #include "services/flags.h"
 
@@ -45,7 +44,6 @@ void EngineFlags::ParseSharing(Flags& flags) {
 
 std::optional<int> EngineFlags::Parse(int argc, char** argv) {
   Flags flags("swiftcache-engine", "Serves one model: token ids in, token ids out.");
-  engine.kv_cache_bytes = kGiB;
   flags.Required("model", &model, "GGUF file, or Hugging Face folder");
   flags.Name("model_name", &model_name, "what clients call the model; default: the file's or folder's name");
   flags.Name("name", &name, "of this engine in the cluster; default: model_name, then model_name-2, -3, ...");
@@ -53,7 +51,10 @@ std::optional<int> EngineFlags::Parse(int argc, char** argv) {
   flags.Choice("dtype", &dtype, {"auto", "bf16", "f32"},
                "what products read: bf16 rounds weights, f32 none of them; auto: bf16");
   flags.Integer("threads", &threads, 0, 1024, "threads that compute; 0: one per core");
-  flags.Bytes("kv_cache_bytes", &engine.kv_cache_bytes, 1, int64_t{1} << 50, "memory for KV, taken at the start");
+  flags.Bytes("kv_cache_bytes", &engine.kv_cache_bytes, 1, int64_t{1} << 50,
+              "memory for KV, taken at the start; default: what --gpu_memory_utilization leaves, on a CPU 1GiB");
+  flags.Fraction("gpu_memory_utilization", &engine.gpu_memory_utilization,
+                 "share of a GPU's memory that is used in all, the rest of it for KV; on a CPU it says nothing");
   flags.Choice("kv_cache_dtype", &kv_cache_dtype, {"bf16", "f32"}, "element of the KV cache");
   flags.Integer("block_tokens", &engine.block_tokens, 1, 4096, "tokens of a KV block");
   flags.Switch("enable_prefix_caching", &engine.enable_prefix_caching,

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// swiftcache-engine: serves one model. What can fail fails before a port is open: flags, checkpoint, memory, name.
+// swiftcache-engine: serves one model. What the machine can tell at once fails before a port is open: flags, checkpoint,
+// memory. Then come the weights, KV memory in what they leave, the name at the broker, and requests.
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -23,6 +24,8 @@
 #include "common/sync/slices.h"
 #include "engine/backend/weight_report.h"
 #include "engine/exec/engine.h"
+#include "engine/exec/engine_memory.h"
+#include "engine/exec/request_check.h"
 #include "engine/loader/checkpoint.h"
 #include "engine/memory/memory_limits.h"
 #include "engine/models/create_model.h"
@@ -53,17 +56,6 @@ models::ModelGeometry GeometryOf(const loader::ModelConfig& config) {
           .max_context_tokens = config.max_position};
 }
 
-// The arena is taken already; a machine that cannot hold the weights beside it shall say so now.
-absl::Status CheckModelFits(const loader::Checkpoint& checkpoint, const models::ModelOptions& options) {
-  const int64_t wanted = models::PackedWeightBytes(*checkpoint.weights, options.dtype) +
-                         models::ActivationBytes(checkpoint.config, options);
-  const engine::memory::MemoryHeadroom room = engine::memory::ReadMemoryHeadroom({});
-  if (wanted <= room.bytes) return absl::OkStatus();
-  return absl::ResourceExhaustedError(
-      absl::StrCat("--model: its weights and activations take ", wanted, " bytes of memory; ", room.bytes,
-                   " are available (", room.limited_by, ") beside --kv_cache_bytes: lower that, or free memory"));
-}
-
 // What others dial. A wildcard is no address: there it is the machine's name.
 std::string DialAddress(const services::EngineFlags& flags, const std::string& listening) {
   if (!flags.advertise.empty()) return flags.advertise;
@@ -89,17 +81,28 @@ uint64_t RandomNumber() {
   return generator();
 }
 
-// Everything that needs no port.
+// Everything that needs neither port nor weights.
 struct Prepared {
   loader::Checkpoint checkpoint;
   std::unique_ptr<engine::backend::Device> device;  // outlives the engine
   exec::EngineOptions options;
-  std::optional<exec::Reservation> reservation;
   models::ModelOptions model;
   rpc::SerializedCard card;
-  std::unique_ptr<rpc::BrokerClient> broker;
-  std::string name, instance_id;
 };
+
+// Said before time is spent on loading. What a device of its own has left shows when the weights lie there.
+absl::Status CheckMachineMemory(const Prepared& p) {
+  if (p.device->memory()) return absl::OkStatus();
+  ASSIGN_OR_RETURN(const int64_t kv_bytes, exec::KvCacheBytes(p.options, p.model.kv, *p.device));
+  const int64_t model_bytes = models::PackedWeightBytes(*p.checkpoint.weights, p.model.dtype) +
+                              models::ActivationBytes(p.checkpoint.config, p.model);
+  const engine::memory::MemoryHeadroom room = engine::memory::ReadMemoryHeadroom({});
+  if (kv_bytes + model_bytes <= room.bytes) return absl::OkStatus();
+  return absl::ResourceExhaustedError(absl::StrCat("--kv_cache_bytes wants ", kv_bytes, " bytes of memory, beside ",
+                                                   model_bytes, " for weights and activations of --model; ", room.bytes,
+                                                   " are available (", room.limited_by,
+                                                   "): lower --kv_cache_bytes, take a smaller model, or free memory"));
+}
 
 absl::StatusOr<Prepared> Prepare(const services::EngineFlags& flags) {
   Prepared p;
@@ -108,47 +111,71 @@ absl::StatusOr<Prepared> Prepare(const services::EngineFlags& flags) {
   ASSIGN_OR_RETURN(p.device, services::CreateDevice(flags));
   ASSIGN_OR_RETURN(p.checkpoint, loader::OpenCheckpoint(flags.model));
   p.options.eos_ids = p.checkpoint.config.eos_ids;
-  ASSIGN_OR_RETURN(p.reservation, exec::Engine::Reserve(p.options, GeometryOf(p.checkpoint.config), *p.device));
-  p.model = {.kv = p.reservation->layout,
+  const models::ModelGeometry geometry = GeometryOf(p.checkpoint.config);
+  RETURN_IF_ERROR(exec::CheckOptions(p.options, geometry));
+  p.model = {.kv = exec::KvLayoutOf(p.options, geometry),
              .max_batch_rows = p.options.max_num_batched_tokens,
              .max_logit_rows = p.options.max_num_seqs,  // one each, at most
              .dtype = flags.compute_dtype()};
-  RETURN_IF_ERROR(CheckModelFits(p.checkpoint, p.model));
+  RETURN_IF_ERROR(CheckMachineMemory(p));
   ASSIGN_OR_RETURN(p.card, rpc::SerializeModelCard(p.checkpoint.card));
-  p.instance_id = services::RandomId();
-  p.broker = rpc::BrokerClient::Create({.broker = flags.broker, .instance_id = p.instance_id});
-  const rpc::EngineDescription description{.name = flags.name.empty() ? flags.model_name : flags.name,
-                                           .model_name = flags.model_name,
-                                           .kv = p.reservation->layout,
-                                           .num_blocks = p.reservation->num_blocks(),
-                                           .max_model_len_tokens = p.reservation->max_model_len_tokens,
-                                           .model_card_hash = p.card.hash};
-  using NameChoice = rpc::BrokerClient::NameChoice;
-  ASSIGN_OR_RETURN(p.name,
-                   p.broker->Reserve(description, flags.name.empty() ? NameChoice::kWithSuffix : NameChoice::kExactly));
-  NameEngine(p.name);
-  p.options.scale_down_window = p.broker->terms().scale_down_window;
   return p;
 }
 
-// What the backend made of the file's weights: whoever compares answers with another server's looks here first.
-void ReportWeights(const engine::backend::WeightReport& weights, Metrics& metrics) {
+// What lies on the device.
+struct Loaded {
+  std::unique_ptr<models::Decoder> model;
+  exec::EngineMemory memory;
+};
+
+// Weights first: KV memory is what they leave. Whoever compares answers with another server's looks at the first line.
+absl::StatusOr<Loaded> Load(Prepared& p) {
+  Loaded loaded;
+  ASSIGN_OR_RETURN(loaded.model, models::CreateModel(p.checkpoint.config, *p.checkpoint.weights, *p.device, p.model));
+  p.checkpoint.weights.reset();
+  const engine::backend::WeightReport& weights = loaded.model->weights();
+  LOG(INFO) << "weights: " << Describe(weights) << (weights.rounded == 0 ? "" : "; --dtype=f32 rounds nothing");
+  ASSIGN_OR_RETURN(loaded.memory, exec::CreateEngineMemory(p.options, loaded.model->geometry(), *p.device));
+  LOG(INFO) << "KV memory: " << loaded.memory.num_blocks() << " blocks of " << p.options.block_tokens << " tokens, "
+            << loaded.memory.kv->bytes() << " bytes";
+  return loaded;
+}
+
+// On a thread of its own: the threads that the backend starts give way as it does.
+absl::StatusOr<Loaded> LoadAndGiveWay(Prepared& p) {
+  absl::StatusOr<Loaded> loaded = Loaded();
+  std::thread([&] {
+    GiveWay();
+    loaded = Load(p);
+  }).join();
+  return loaded;
+}
+
+// The name that it has from here on.
+absl::StatusOr<std::string> Register(const services::EngineFlags& flags, const Prepared& p,
+                                     const exec::EngineMemory& memory, rpc::BrokerClient& broker) {
+  const rpc::EngineDescription description{.name = flags.name.empty() ? flags.model_name : flags.name,
+                                           .model_name = flags.model_name,
+                                           .kv = memory.layout,
+                                           .num_blocks = memory.num_blocks(),
+                                           .max_model_len_tokens = memory.max_model_len_tokens,
+                                           .model_card_hash = p.card.hash};
+  using NameChoice = rpc::BrokerClient::NameChoice;
+  ASSIGN_OR_RETURN(std::string name,
+                   broker.Reserve(description, flags.name.empty() ? NameChoice::kWithSuffix : NameChoice::kExactly));
+  NameEngine(name);
+  broker.Start();
+  return name;
+}
+
+// What the backend made of the file's weights.
+void ExportWeights(const engine::backend::WeightReport& weights, Metrics& metrics) {
   const bool exact = weights.rounded == 0;
-  LOG(INFO) << "weights: " << Describe(weights) << (exact ? "" : "; --dtype=f32 rounds nothing");
   metrics
       .Gauge("swiftcache_weights_info",
              "Formats of the weight matrices, in its labels: in the file, and as computed with",
              {{"stored", StoredFormats(weights)}, {"packed", weights.packed}, {"exact", exact ? "true" : "false"}})
       .Set(1);
-}
-
-absl::StatusOr<std::unique_ptr<exec::Engine>> Load(Prepared& p, services::EngineSharing* sharing, const Clock& clock,
-                                                   Metrics& metrics) {
-  ASSIGN_OR_RETURN(auto model, models::CreateModel(p.checkpoint.config, *p.checkpoint.weights, *p.device, p.model));
-  p.checkpoint.weights.reset();
-  ReportWeights(model->weights(), metrics);
-  return exec::Engine::Create(p.options, *std::move(p.reservation), std::move(model),
-                              sharing == nullptr ? std::nullopt : std::optional(sharing->parts()), clock, metrics);
 }
 
 // `device_lost`: whether that is why it ends.
@@ -160,40 +187,43 @@ absl::Status Serve(const services::EngineFlags& flags, services::ShutdownSignals
     lost = why;
     services::ShutdownSignals::Raise();
   };
-  Metrics metrics({{"model_name", flags.model_name}, {"engine", p.name}});
+  p.model.unwanted = [&signals] { return signals.Pending(); };
+  const std::string instance_id = services::RandomId();
+  const auto broker = rpc::BrokerClient::Create({.broker = flags.broker, .instance_id = instance_id});
+  std::optional<Metrics> metrics;
   std::unique_ptr<services::EngineSharing> sharing;  // before the engine, which borrows it
-  if (p.options.share) {
-    ASSIGN_OR_RETURN(sharing,
-                     services::EngineSharing::Create({.name = p.name, .instance_id = p.instance_id, .flags = &flags},
-                                                     *p.reservation, *p.broker, clock, metrics));
-  }
-  std::unique_ptr<exec::Engine> engine;  // before the doors, which borrow it
-  std::atomic<bool> ready = false;
+  std::unique_ptr<exec::Engine> engine;              // before the doors, which borrow it
+  std::atomic<bool> measured = false, ready = false;
   rpc::EngineDoor door({.vocab_size = p.checkpoint.config.vocab_size}, p.card, RandomNumber);
   HttpServer::Options http_options{.listen = flags.http_listen};
   http_options.ready = [&] { return ready.load(); };
-  http_options.metrics = [&] {
+  http_options.metrics = [&]() -> std::string {
+    if (!measured) return "";
     if (sharing) sharing->UpdateMetrics();
-    return services::Scrape(metrics);
+    return services::Scrape(*metrics);
   };
   ASSIGN_OR_RETURN(auto http, HttpServer::Create(http_options, {}));
   ASSIGN_OR_RETURN(auto server, RpcServer::Create({.listen = flags.listen}, {&door}));
-  services::PrintListening(server->address(), http->address());
-  p.broker->Start();
 
-  absl::Status loaded;
-  p.model.unwanted = [&signals] { return signals.Pending(); };
-  std::thread([&] {
-    GiveWay();
-    auto created = Load(p, sharing.get(), clock, metrics);
-    loaded = created.status();
-    if (created.ok()) engine = *std::move(created);
-  }).join();
+  absl::StatusOr<Loaded> loaded = LoadAndGiveWay(p);
   if (signals.Pending()) {
     LOG(INFO) << "a signal came while the model was loading: nothing to drain";
     return absl::OkStatus();
   }
-  RETURN_IF_ERROR(loaded);
+  RETURN_IF_ERROR(loaded.status());
+  ASSIGN_OR_RETURN(const std::string name, Register(flags, p, loaded->memory, *broker));
+  p.options.scale_down_window = broker->terms().scale_down_window;
+  metrics.emplace(Metrics::Labels{{"model_name", flags.model_name}, {"engine", name}});
+  ExportWeights(loaded->model->weights(), *metrics);
+  if (p.options.share) {
+    ASSIGN_OR_RETURN(sharing,
+                     services::EngineSharing::Create({.name = name, .instance_id = instance_id, .flags = &flags},
+                                                     loaded->memory, *broker, clock, *metrics));
+  }
+  engine = exec::Engine::Create(p.options, std::move(loaded->memory), std::move(loaded->model),
+                                sharing ? std::optional(sharing->parts()) : std::nullopt, clock, *metrics);
+  measured = true;
+  services::PrintListening(server->address(), http->address());
   engine->Start();
   if (sharing) sharing->Start([&](auto message) { engine->Tell(std::move(message)); });
   door.Open(*engine);
@@ -205,19 +235,18 @@ absl::Status Serve(const services::EngineFlags& flags, services::ShutdownSignals
     if (sharing) load.last_reclaim = sharing->coordinator().reclaims().last;
     return load;
   };
-  p.broker->Ready(DialAddress(flags, server->address()), load,
-                  sharing ? sharing->Describe() : rpc::SharingDescription());
-  LOG(INFO) << kProgram << " " << kVersion << " serves " << flags.model_name << " as " << p.name << " with "
+  broker->Ready(DialAddress(flags, server->address()), load, sharing ? sharing->Describe() : rpc::SharingDescription());
+  LOG(INFO) << kProgram << " " << kVersion << " serves " << flags.model_name << " as " << name << " with "
             << flags.threads << " threads, max_model_len=" << engine->max_model_len_tokens();
 
   const int signal = signals.Wait();
   ready = false;
   server->SetServing(false);
   LOG(INFO) << "signal " << signal << ": draining for at most " << flags.drain_timeout;
-  p.broker->Draining();
+  broker->Draining();
   engine->Drain(clock.Now() + flags.drain_timeout);
   if (sharing) sharing->EndLeases();  // before the broker ends them: then their borrowers would lose what is in them
-  p.broker->Leave();
+  broker->Leave();
   if (sharing) sharing->Stop();
   const absl::Time stopped = clock.Now() + kStopTimeout;
   server->Stop(stopped);

@@ -26,7 +26,7 @@ std::string NodeId(const std::string& shm_dir) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<EngineSharing>> EngineSharing::Create(const Options& options,
-                                                                     const engine::exec::Reservation& reservation,
+                                                                     const engine::exec::EngineMemory& memory,
                                                                      engine::rpc::BrokerClient& broker,
                                                                      const Clock& clock, Metrics& metrics) {
   auto sharing = std::unique_ptr<EngineSharing>(new EngineSharing(options, broker, clock));
@@ -35,12 +35,12 @@ absl::StatusOr<std::unique_ptr<EngineSharing>> EngineSharing::Create(const Optio
       engine::coordinator::Coordinator::Options{.instance_id = options.instance_id,
                                                 .revoke_deadline = flags.revoke_deadline,
                                                 .ttl = broker.terms().lease_ttl,
-                                                .num_blocks = reservation.num_blocks(),
-                                                .block_bytes = reservation.layout.block_bytes()},
+                                                .num_blocks = memory.num_blocks(),
+                                                .block_bytes = memory.layout.block_bytes()},
       clock, metrics);
   ASSIGN_OR_RETURN(sharing->transport_,
                    CreateTransport({.name = options.name, .instance_id = options.instance_id, .flags = &flags},
-                                   *reservation.memory, clock, *sharing->coordinator_));
+                                   *memory.kv, clock, *sharing->coordinator_));
   sharing->transport_metrics_ = std::make_unique<engine::transport::TransportMetrics>(metrics, *sharing->transport_);
   return sharing;
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What an engine needs to lend and lease KV memory, put together.
 //
-//   ASSIGN_OR_RETURN(auto sharing, EngineSharing::Create(options, reservation, broker_client, clock, metrics));
+//   ASSIGN_OR_RETURN(auto sharing, EngineSharing::Create(options, memory, broker_client, clock, metrics));
 //   engine = Engine::Create(..., sharing->parts(), ...);
 //   sharing->Start([&](coordinator::LoopMessage message) { engine->Tell(std::move(message)); });
 //   broker.Ready(address, load, sharing->Describe());
@@ -18,6 +18,7 @@
 #include "engine/backend/kv_memory.h"
 #include "engine/coordinator/coordinator.h"
 #include "engine/exec/engine.h"
+#include "engine/exec/engine_memory.h"
 #include "engine/rpc/broker_client.h"
 #include "engine/rpc/lease_client.h"
 #include "engine/transport/shm_transport.h"
@@ -35,7 +36,7 @@ class EngineSharing {
   };
   /// Those of ShmTransport::Create.
   static absl::StatusOr<std::unique_ptr<EngineSharing>> Create(const Options& options,
-                                                               const engine::exec::Reservation& reservation,
+                                                               const engine::exec::EngineMemory& memory,
                                                                engine::rpc::BrokerClient& broker, const Clock& clock,
                                                                Metrics& metrics);
   ~EngineSharing() { Stop(); }

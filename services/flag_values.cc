@@ -54,6 +54,12 @@ absl::StatusOr<int64_t> ParseBytes(const std::string& text) {
   return Wanted(text, wanted);
 }
 
+absl::StatusOr<double> ParseFraction(const std::string& text) {
+  double value = 0;
+  if (!absl::SimpleAtod(text, &value) || !(value > 0 && value <= 1)) return Wanted(text, "a number above 0, at most 1");
+  return value;
+}
+
 absl::StatusOr<absl::Duration> ParseDuration(const std::string& text) {
   absl::Duration value;
   if (!absl::ParseDuration(text, &value)) return Wanted(text, "a duration such as 50ms, 60s or 2m");

@@ -18,6 +18,8 @@ namespace swiftcache::services {
 absl::StatusOr<int64_t> ParseInteger(const std::string& text);
 /// A number with an optional unit: B, KiB, MiB, GiB, TiB or KB, MB, GB, TB (powers of 1000).
 absl::StatusOr<int64_t> ParseBytes(const std::string& text);
+/// A number above 0, at most 1.
+absl::StatusOr<double> ParseFraction(const std::string& text);
 /// As absl::ParseDuration: 50ms, 60s, 1m30s, 0.
 absl::StatusOr<absl::Duration> ParseDuration(const std::string& text);
 /// At most 128 letters, digits and ._:/@+-[] (or nothing), as the broker wants names of engines and models.

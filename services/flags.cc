@@ -23,8 +23,8 @@ namespace {
 constexpr int kUsageError = 2;
 
 // A value in [min, max], or an error that shows the range as the user would write it.
-template <typename T, typename Format>
-absl::Status SetInRange(absl::StatusOr<T> parsed, T min, T max, Format format, T* value) {
+template <typename T, typename Format, typename Value>
+absl::Status SetInRange(absl::StatusOr<T> parsed, T min, T max, Format format, Value* value) {
   if (!parsed.ok()) return parsed.status();
   if (*parsed < min || *parsed > max) {
     return absl::InvalidArgumentError(
@@ -127,6 +127,19 @@ void Flags::Integer(const std::string& name, int64_t* value, int64_t min, int64_
 void Flags::Bytes(const std::string& name, int64_t* value, int64_t min, int64_t max, const std::string& help) {
   Add(name, FormatBytes(*value), help,
       [=](const std::string& text) { return SetInRange(ParseBytes(text), min, max, FormatBytes, value); });
+}
+
+void Flags::Bytes(const std::string& name, std::optional<int64_t>* value, int64_t min, int64_t max,
+                  const std::string& help) {
+  Add(name, "", help,
+      [=](const std::string& text) { return SetInRange(ParseBytes(text), min, max, FormatBytes, value); });
+}
+
+void Flags::Fraction(const std::string& name, double* value, const std::string& help) {
+  Add(name, absl::StrCat(*value), help, [value](const std::string& text) -> absl::Status {
+    ASSIGN_OR_RETURN(*value, ParseFraction(text));
+    return absl::OkStatus();
+  });
 }
 
 void Flags::Duration(const std::string& name, absl::Duration* value, absl::Duration min, absl::Duration max,

@@ -43,6 +43,10 @@ class Flags {
   void Address(const std::string& name, std::string* value, const std::string& help, bool may_be_empty = false);
   void Integer(const std::string& name, int64_t* value, int64_t min, int64_t max, const std::string& help);
   void Bytes(const std::string& name, int64_t* value, int64_t min, int64_t max, const std::string& help);
+  /// Stays empty where nothing is said.
+  void Bytes(const std::string& name, std::optional<int64_t>* value, int64_t min, int64_t max, const std::string& help);
+  /// Above 0, at most 1.
+  void Fraction(const std::string& name, double* value, const std::string& help);
   void Duration(const std::string& name, absl::Duration* value, absl::Duration min, absl::Duration max,
                 const std::string& help);
   /// --name, --name=true, --name=false.

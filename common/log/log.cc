@@ -9,23 +9,27 @@
 #include <cstdlib>
 #include <iostream>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "common/log/line_writer.h"
 
 namespace swiftcache {
 namespace {
 
+// glog itself is a process-wide thing.
 struct Identity {
-  std::string engine, model;
+  absl::Mutex mutex;
+  std::string engine ABSL_GUARDED_BY(mutex);
+  std::string model;  // written before there are threads
 };
 
-// Written by InitLogging and NameEngine before any other thread logs, read-only afterwards. glog itself is a
-// process-wide thing.
+// Never destroyed: threads that outlive main may log to the end.
 Identity& ProcessIdentity() {
-  static Identity identity;
-  return identity;
+  static Identity* const identity = new Identity;
+  return *identity;
 }
 
 void Part(std::ostream& out, const char* key, std::string_view value) {
@@ -73,7 +77,8 @@ void OpenStandardDescriptors() {
 }  // namespace
 
 void InitLogging(const LogOptions& options) {
-  ProcessIdentity() = {options.engine, options.model};
+  NameEngine(options.engine);
+  ProcessIdentity().model = options.model;
   OpenStandardDescriptors();
   FLAGS_v = options.verbose ? 1 : 0;
   FLAGS_logtostderr = false;
@@ -100,13 +105,20 @@ bool FlushLog(absl::Duration patience) {
 
 int64_t LogLinesLost() { return stderr_sink == nullptr ? 0 : stderr_sink->writer().lost(); }
 
-void NameEngine(const std::string& engine) { ProcessIdentity().engine = engine; }
+void NameEngine(const std::string& engine) {
+  absl::MutexLock lock(&ProcessIdentity().mutex);
+  ProcessIdentity().engine = engine;
+}
 
 std::ostream& operator<<(std::ostream& out, const RequestTag& tag) {
   Part(out, "request_id", tag.request_id);
   Part(out, "trace", tag.traceparent);
-  Part(out, "engine", ProcessIdentity().engine);
-  Part(out, "model", tag.model.empty() ? std::string_view(ProcessIdentity().model) : tag.model);
+  Identity& process = ProcessIdentity();
+  {
+    absl::MutexLock lock(&process.mutex);
+    Part(out, "engine", process.engine);
+  }
+  Part(out, "model", tag.model.empty() ? std::string_view(process.model) : tag.model);
   return out;
 }
 

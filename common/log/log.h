@@ -39,7 +39,7 @@ bool FlushLog(absl::Duration patience);
 /// Since the start, of this process: because nobody read them, or standard error failed.
 int64_t LogLinesLost();
 
-/// The engine's name, where it is known later than the rest. REQUIRES: no other thread logs yet.
+/// The engine's name, where it is known later than the rest: of lines from here on, whoever writes them.
 void NameEngine(const std::string& engine);
 
 /// Prints `request_id=... trace=... engine=... model=...: ` with the parts that are known; control characters in the id

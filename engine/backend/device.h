@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -36,6 +37,12 @@ struct KvMemoryOptions {
   bool shared = false;      // may be lent to other processes
 };
 
+/// What a device has of its own, at this moment: others may use it too.
+struct DeviceMemory {
+  int64_t total_bytes = 0;
+  int64_t free_bytes = 0;
+};
+
 /// Thread-safety: none. Ownership: outlives what it made. Errors: RESOURCE_EXHAUSTED (memory; names the flag and the
 /// bytes), INVALID_ARGUMENT (shapes that contradict each other, less memory than a block), FAILED_PRECONDITION (memory
 /// that cannot be shared here).
@@ -44,6 +51,8 @@ class Device {
   virtual ~Device() = default;
   /// For a log line: what computes, and with what.
   virtual std::string name() const = 0;
+  /// None: what it computes in is the machine's, and how much of that is an engine's nobody knows.
+  virtual std::optional<DeviceMemory> memory() const = 0;
   virtual absl::StatusOr<std::unique_ptr<Backend>> CreateBackend(const BackendOptions& options) = 0;
   virtual absl::StatusOr<std::unique_ptr<KvMemory>> CreateKvMemory(const KvMemoryOptions& options) = 0;
 };

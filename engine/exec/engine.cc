@@ -256,56 +256,23 @@ void EngineImpl::Drain(absl::Time deadline) {
   outbound_.Stop();
 }
 
-backend::KvLayout LayoutOf(const EngineOptions& options, const models::ModelGeometry& geometry) {
-  return {.num_layers = geometry.num_layers,
-          .num_kv_heads = geometry.num_kv_heads,
-          .head_dim = geometry.head_dim,
-          .block_tokens = options.block_tokens,
-          .dtype = options.kv_cache_dtype};
-}
-
-int64_t WantedModelLen(const EngineOptions& options, const models::ModelGeometry& geometry) {
-  if (options.max_model_len_tokens == 0) return geometry.max_context_tokens;
-  return std::min(geometry.max_context_tokens, options.max_model_len_tokens);
-}
-
 }  // namespace
 
-absl::StatusOr<Reservation> Engine::Reserve(const EngineOptions& options, const models::ModelGeometry& geometry,
-                                            backend::Device& device) {
-  RETURN_IF_ERROR(CheckOptions(options, geometry));
-  const backend::KvLayout layout = LayoutOf(options, geometry);
-  ASSIGN_OR_RETURN(auto memory, device.CreateKvMemory({.bytes = options.kv_cache_bytes,
-                                                       .block_bytes = layout.block_bytes(),
-                                                       .shared = options.share}));
-  Reservation reservation{.memory = std::move(memory), .layout = layout};
-  // Alone, one sequence must always fit into own memory: that is what progress rests on (Scheduler). Who borrows may
-  // lease what is missing.
-  int64_t length = WantedModelLen(options, geometry);
-  if (!options.may_borrow()) length = std::min(length, reservation.num_blocks() * options.block_tokens);
-  reservation.max_model_len_tokens = length;
-  return reservation;
-}
-
-std::unique_ptr<Engine> Engine::Create(const EngineOptions& options, Reservation reservation,
+std::unique_ptr<Engine> Engine::Create(const EngineOptions& options, EngineMemory memory,
                                        std::unique_ptr<models::Model> model, const std::optional<SharingParts>& sharing,
                                        const Clock& clock, Metrics& metrics) {
   CHECK_EQ(options.share, sharing.has_value());
   const RequestLimits limits{.vocab_size = model->geometry().vocab_size,
-                             .max_model_len_tokens = reservation.max_model_len_tokens};
-  if (const int64_t wanted = WantedModelLen(options, model->geometry()); wanted > limits.max_model_len_tokens) {
-    LOG(WARNING) << "max_model_len is lowered from " << wanted << " to the " << limits.max_model_len_tokens
-                 << " tokens that --kv_cache_bytes holds";
-  }
-  return std::make_unique<EngineImpl>(options, reservation.layout, limits, std::move(model),
-                                      std::move(reservation.memory), sharing, clock, metrics);
+                             .max_model_len_tokens = memory.max_model_len_tokens};
+  return std::make_unique<EngineImpl>(options, memory.layout, limits, std::move(model), std::move(memory.kv), sharing,
+                                      clock, metrics);
 }
 
 absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& options, backend::Device& device,
                                                        std::unique_ptr<models::Model> model, const Clock& clock,
                                                        Metrics& metrics) {
-  ASSIGN_OR_RETURN(Reservation reservation, Reserve(options, model->geometry(), device));
-  return Create(options, std::move(reservation), std::move(model), /*sharing=*/std::nullopt, clock, metrics);
+  ASSIGN_OR_RETURN(EngineMemory memory, CreateEngineMemory(options, model->geometry(), device));
+  return Create(options, std::move(memory), std::move(model), /*sharing=*/std::nullopt, clock, metrics);
 }
 
 }  // namespace swiftcache::engine::exec

@@ -2,8 +2,8 @@
 // The engine without its doors: requests of token ids in, token events out, one loop thread that owns scheduler, block
 // tables, prefix tree and sequences.
 //
-//   ASSIGN_OR_RETURN(Reservation reservation, Engine::Reserve(options, geometry, device));
-//   auto engine = Engine::Create(options, std::move(reservation), std::move(model), std::nullopt, clock, metrics);
+//   ASSIGN_OR_RETURN(EngineMemory memory, CreateEngineMemory(options, model->geometry(), device));
+//   auto engine = Engine::Create(options, std::move(memory), std::move(model), std::nullopt, clock, metrics);
 //   engine->Start();
 //   RETURN_IF_ERROR(engine->Submit(std::move(request), std::move(sink)));
 #pragma once
@@ -20,24 +20,16 @@
 #include "common/metrics/metrics.h"
 #include "engine/backend/device.h"
 #include "engine/backend/kv_layout.h"
-#include "engine/backend/kv_memory.h"
 #include "engine/coordinator/coordinator.h"
 #include "engine/coordinator/loop_message.h"
 #include "engine/exec/engine_load.h"
+#include "engine/exec/engine_memory.h"
 #include "engine/exec/engine_options.h"
 #include "engine/exec/request.h"
 #include "engine/models/model.h"
 #include "engine/transport/transport.h"
 
 namespace swiftcache::engine::exec {
-
-/// An engine's memory and limits, before there is a model. Ownership: owns the memory. Units: tokens.
-struct Reservation {
-  std::unique_ptr<backend::KvMemory> memory;
-  backend::KvLayout layout;
-  int64_t num_blocks() const { return memory->bytes() / layout.block_bytes(); }
-  int64_t max_model_len_tokens = 0;  // what model, option and arena allow
-};
 
 /// With what an engine lends and leases memory. Ownership: borrows; outlives the engine's Drain.
 struct SharingParts {
@@ -49,18 +41,13 @@ struct SharingParts {
 /// and the one that calls the sinks. Errors: as documented per function; a request's own failure reaches its sink.
 class Engine {
  public:
-  /// What can fail, before there is a model: a server that does this first fails before it opens a port.
-  /// RESOURCE_EXHAUSTED: kv_cache_bytes is not to be had (reserved here, so never a SIGBUS later). INVALID_ARGUMENT: an
-  /// option out of range, an arena smaller than one block; names the flag and the remedy.
-  static absl::StatusOr<Reservation> Reserve(const EngineOptions& options, const models::ModelGeometry& geometry,
-                                             backend::Device& device);
-  /// `sharing`: there where options.share is true, and only there. REQUIRES: reserved with the same options, for the
-  /// geometry of this model.
-  static std::unique_ptr<Engine> Create(const EngineOptions& options, Reservation reservation,
+  /// `sharing`: there where options.share is true, and only there. REQUIRES: the memory was created with the same
+  /// options, for the geometry of this model.
+  static std::unique_ptr<Engine> Create(const EngineOptions& options, EngineMemory memory,
                                         std::unique_ptr<models::Model> model,
                                         const std::optional<SharingParts>& sharing, const Clock& clock,
                                         Metrics& metrics);
-  /// Both, for an engine that shares nothing. Errors: Reserve's. REQUIRES: !options.share.
+  /// With its memory, for an engine that shares nothing. Errors: CreateEngineMemory's. REQUIRES: !options.share.
   static absl::StatusOr<std::unique_ptr<Engine>> Create(const EngineOptions& options, backend::Device& device,
                                                         std::unique_ptr<models::Model> model, const Clock& clock,
                                                         Metrics& metrics);

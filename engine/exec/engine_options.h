@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -21,7 +22,8 @@ namespace swiftcache::engine::exec {
 enum class StreamMode { kAuto, kLsc, kInPlace };
 
 struct EngineOptions {
-  int64_t kv_cache_bytes = 0;
+  std::optional<int64_t> kv_cache_bytes = std::nullopt;  // none: what the device has left (engine_memory.h)
+  double gpu_memory_utilization = 0.9;  // of the device's memory, what all that is in use there may come to
   backend::KvDtype kv_cache_dtype = backend::KvDtype::kBf16;
   int64_t block_tokens = 16;
   int64_t max_num_seqs = 64;

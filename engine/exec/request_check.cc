@@ -27,6 +27,10 @@ absl::Status CheckOptions(const EngineOptions& options, const models::ModelGeome
   RETURN_IF_ERROR(CheckRange("--max_num_seqs", options.max_num_seqs, 1, kAny));
   RETURN_IF_ERROR(CheckRange("--max_num_batched_tokens", options.max_num_batched_tokens, 1, kAny));
   RETURN_IF_ERROR(CheckRange("--max_waiting_requests", options.max_waiting_requests, 1, kAny));
+  if (!(options.gpu_memory_utilization > 0 && options.gpu_memory_utilization <= 1)) {
+    return absl::InvalidArgumentError(absl::StrCat("--gpu_memory_utilization is ", options.gpu_memory_utilization,
+                                                   "; want a number above 0, at most 1"));
+  }
   if (options.max_model_len_tokens < 0 || options.max_model_len_tokens > geometry.max_context_tokens) {
     return absl::InvalidArgumentError(absl::StrCat("--max_model_len is ", options.max_model_len_tokens,
                                                    "; want 1 to the model's ", geometry.max_context_tokens,

@@ -68,13 +68,13 @@ class Node {
                                 .share = node.shares,
                                 .stream = node.stream,
                                 .lease_patience = node.lease_patience};
-    auto reservation = Engine::Reserve(options, model->geometry(), *device_);
-    EXPECT_TRUE(reservation.ok()) << reservation.status();
+    auto memory = CreateEngineMemory(options, model->geometry(), *device_);
+    EXPECT_TRUE(memory.ok()) << memory.status();
     std::optional<SharingParts> sharing;
-    backend::KvMemory& kv = *reservation->memory;
+    backend::KvMemory& kv = *memory->kv;
     memory::Arena& arena = node.late ? LateDevice::ArenaOf(kv) : static_cast<backend::cpu::CpuKvMemory&>(kv).arena();
     if (node.shares) sharing = MakeParts(node, arena, shm_dir);
-    engine_ = Engine::Create(options, *std::move(reservation), std::move(model), sharing, clock_, metrics_);
+    engine_ = Engine::Create(options, *std::move(memory), std::move(model), sharing, clock_, metrics_);
     if (node.shares) {
       hub.Join({.name = node.name,
                 .channel = transport_->channel(),

@@ -29,6 +29,8 @@ def engine(binaries, *flags, timeout=30):
     ([f"--model={MODEL}", "--model_name=m", "--block_tokens=-4"], "block_tokens"),
     ([f"--model={MODEL}", "--model_name=m", "--kv_cache_bytes=1000"], "kv_cache_bytes"),
     ([f"--model={MODEL}", "--model_name=m", "--kv_cache_bytes=100TiB"], "kv_cache_bytes"),
+    ([f"--model={MODEL}", "--model_name=m", "--gpu_memory_utilization=0"], "gpu_memory_utilization"),
+    ([f"--model={MODEL}", "--model_name=m", "--gpu_memory_utilization=1.5"], "gpu_memory_utilization"),
     ([f"--model={MODEL}", "--model_name=a\nb"], "model_name"),
 ])
 def test_engine_refuses_bad_flags_in_one_line_with_exit_code_2(binaries, flags, wanted):

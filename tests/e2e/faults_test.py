@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """kill -9, SIGSTOP, SIGTERM and restarts under load."""
 import json
+import resource
 import signal
 import socket
+import subprocess
 import threading
 import time
 import urllib.request
@@ -263,7 +265,6 @@ def test_what_a_draining_engine_cannot_finish_is_unavailable_at_both_doors(clust
 
 
 def test_a_second_engine_of_the_same_name_is_refused_before_it_opens_a_port(tiny, binaries):
-    import subprocess
     run = subprocess.run([binaries / "swiftcache-engine", f"--model={TINY / 'tiny-llama-a'}", "--model_name=tiny",
                           "--name=tiny", f"--broker={tiny.broker.grpc}", f"--shm_dir={tiny.shm_dir}",
                           "--kv_cache_bytes=16MiB", "--listen=127.0.0.1:0", "--http_listen=127.0.0.1:0"],
@@ -271,6 +272,25 @@ def test_a_second_engine_of_the_same_name_is_refused_before_it_opens_a_port(tiny
     assert run.returncode == 2
     assert "listening" not in run.stdout
     assert "tiny" in run.stderr.splitlines()[-1]
+
+
+def test_an_engine_whose_kv_memory_cannot_be_had_was_never_registered(cluster, binaries):
+    cluster.start_broker()
+    ask = [binaries / "swiftcache-engine", f"--model={TINY / 'tiny-llama-a'}", "--model_name=greedy", f"--broker={cluster.broker.grpc}",
+           f"--shm_dir={cluster.shm_dir}", "--kv_cache_bytes=16MiB", "--listen=127.0.0.1:0", "--http_listen=127.0.0.1:0"]
+    # The machine has as much; its kernel refuses it when it is taken, as one does whose control group is full.
+    full = subprocess.run(ask, capture_output=True, text=True, timeout=60, restore_signals=False,
+                          preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20)))
+    assert full.returncode == 2 and "listening" not in full.stdout, full.stderr
+    lines = full.stderr.splitlines()
+    assert "--kv_cache_bytes wants 16777216 bytes" in lines[-1] and "lower --kv_cache_bytes" in lines[-1], full.stderr
+    assert any("] weights: " in line for line in lines[:-1]), full.stderr
+    assert "greedy" not in cluster.broker.text()
+
+    engine = cluster.start_engine(TINY / "tiny-llama-a", "greedy", "--kv_cache_bytes=16MiB")
+    text = engine.text()
+    assert text.index("] weights: ") < text.index("] KV memory: 1024 blocks of 16 tokens, 16777216 bytes") < text.index("] registered")
+    assert "greedy" in cluster.broker.text()
 
 
 @pytest.mark.parametrize("which", ["broker", "gateway", "engine"])

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -32,6 +33,7 @@ class LateDevice final : public engine::backend::Device {
   }
 
   std::string name() const override { return "late " + cpu_.name(); }
+  std::optional<engine::backend::DeviceMemory> memory() const override { return cpu_.memory(); }
   absl::StatusOr<std::unique_ptr<engine::backend::Backend>> CreateBackend(
       const engine::backend::BackendOptions& options) override {
     auto backend = cpu_.CreateBackend(options);

@@ -40,6 +40,16 @@ TEST(FlagValuesTest, IntegersAreWholeAndFit) {
   }
 }
 
+TEST(FlagValuesTest, FractionsAreAboveZeroAndAtMostOne) {
+  EXPECT_EQ(*ParseFraction("0.9"), 0.9);
+  EXPECT_EQ(*ParseFraction("1"), 1.0);
+  for (const char* text : {"", "0", "-0.5", "1.0001", "nan", "inf", "90%"}) {
+    const absl::Status status = ParseFraction(text).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << text;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("wanted a number above 0, at most 1")) << text;
+  }
+}
+
 TEST(FlagValuesTest, DurationsNeedAUnit) {
   EXPECT_EQ(*ParseDuration("50ms"), absl::Milliseconds(50));
   EXPECT_EQ(*ParseDuration("1m30s"), absl::Seconds(90));

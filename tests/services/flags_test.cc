@@ -15,6 +15,8 @@ using ::testing::Not;
 struct Parsed {
   std::string listen = "127.0.0.1:50050", broker = "127.0.0.1:50050", model, backend = "auto";
   int64_t seqs = 64, bytes = 1 << 20;
+  std::optional<int64_t> left;
+  double share = 0.9;
   absl::Duration interval = absl::Milliseconds(500);
   bool prefix = true;
   std::optional<int> exit_code;
@@ -28,6 +30,8 @@ struct Parsed {
     flags.Choice("backend", &backend, {"auto", "cpu"}, "how");
     flags.Integer("max_num_seqs", &seqs, 1, 4096, "how many");
     flags.Bytes("kv_cache_bytes", &bytes, 4096, int64_t{1} << 40, "how much");
+    flags.Bytes("left_bytes", &left, 4096, int64_t{1} << 40, "how much, if anybody knows");
+    flags.Fraction("share", &share, "which part");
     flags.Duration("heartbeat_interval", &interval, absl::Milliseconds(10), absl::Hours(1), "how often");
     flags.Switch("enable_prefix_caching", &prefix, "whether");
     args.insert(args.begin(), "swiftcache-test");
@@ -53,19 +57,24 @@ TEST(FlagsTest, DefaultsStayWhereNothingIsSaid) {
   EXPECT_EQ(parsed.listen, "127.0.0.1:50050");
   EXPECT_EQ(parsed.seqs, 64);
   EXPECT_EQ(parsed.bytes, 1 << 20);
+  EXPECT_EQ(parsed.left, std::nullopt);
+  EXPECT_EQ(parsed.share, 0.9);
   EXPECT_EQ(parsed.interval, absl::Milliseconds(500));
   EXPECT_TRUE(parsed.prefix);
 }
 
 TEST(FlagsTest, CommandLineSetsEveryKind) {
   Parsed parsed({"--model=m", "--listen=[::1]:0", "--broker=", "--backend", "cpu", "--max_num_seqs=8",
-                 "--kv_cache_bytes=64MiB", "--heartbeat_interval=2s", "--enable_prefix_caching=false"});
+                 "--kv_cache_bytes=64MiB", "--left_bytes=1MiB", "--share=0.5", "--heartbeat_interval=2s",
+                 "--enable_prefix_caching=false"});
   EXPECT_EQ(parsed.exit_code, std::nullopt) << parsed.error;
   EXPECT_EQ(parsed.listen, "[::1]:0");
   EXPECT_EQ(parsed.broker, "");
   EXPECT_EQ(parsed.backend, "cpu");
   EXPECT_EQ(parsed.seqs, 8);
   EXPECT_EQ(parsed.bytes, 64 << 20);
+  EXPECT_EQ(parsed.left, 1 << 20);
+  EXPECT_EQ(parsed.share, 0.5);
   EXPECT_EQ(parsed.interval, absl::Seconds(2));
   EXPECT_FALSE(parsed.prefix);
 }
@@ -94,6 +103,8 @@ TEST(FlagsTest, EnvironmentSpeaksWhereTheCommandLineDoesNot) {
 TEST(FlagsTest, WrongValuesAreOneLineThatNamesFlagFoundAndWanted) {
   ExpectOneLine(Parsed({"--model=m", "--max_num_seqs=0"}), "--max_num_seqs: found 0, wanted 1 to 4096");
   ExpectOneLine(Parsed({"--model=m", "--kv_cache_bytes=1KiB"}), "--kv_cache_bytes: found 1KiB, wanted 4KiB to 1024GiB");
+  ExpectOneLine(Parsed({"--model=m", "--left_bytes=1KiB"}), "--left_bytes: found 1KiB, wanted 4KiB to 1024GiB");
+  ExpectOneLine(Parsed({"--model=m", "--share=1.5"}), "--share: found '1.5', wanted a number above 0, at most 1");
   ExpectOneLine(Parsed({"--model=m", "--heartbeat_interval=1ms"}),
                 "--heartbeat_interval: found 1ms, wanted 10ms to 1h");
   ExpectOneLine(Parsed({"--model=m", "--backend=tpu"}), "--backend: found 'tpu', wanted one of auto|cpu");

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -25,6 +26,7 @@ class CpuDevice final : public Device {
  public:
   explicit CpuDevice(const CpuDeviceOptions& options) : options_(options) {}
   std::string name() const override;
+  std::optional<DeviceMemory> memory() const override { return std::nullopt; }
   absl::StatusOr<std::unique_ptr<Backend>> CreateBackend(const BackendOptions& options) override;
   absl::StatusOr<std::unique_ptr<KvMemory>> CreateKvMemory(const KvMemoryOptions& options) override;
 

@@ -49,7 +49,7 @@ class EngineTest : public ::testing::Test {
  protected:
   void Create(EngineOptions options = {}, FakeModelOptions model = kLongModel) {
     options.block_tokens = model.block_tokens;
-    if (options.kv_cache_bytes == 0) options.kv_cache_bytes = 200 * model.layout().block_bytes();
+    if (!options.kv_cache_bytes) options.kv_cache_bytes = 200 * model.layout().block_bytes();
     auto engine = Engine::Create(options, Cpu(), std::make_unique<FakeModel>(model), clock_, metrics_);
     ASSERT_TRUE(engine.ok()) << engine.status();
     engine_ = *std::move(engine);
@@ -100,7 +100,7 @@ TEST_F(EngineTest, RefusesOptionsOutOfRangeByTheNameOfTheFlag) {
     std::string flag;
     EngineOptions options;
   };
-  std::vector<Case> cases(7, {"", {.kv_cache_bytes = 1 << 20}});
+  std::vector<Case> cases(9, {"", {.kv_cache_bytes = 1 << 20}});
   cases[0].flag = "--block_tokens", cases[0].options.block_tokens = 0;
   cases[1].flag = "--max_num_seqs", cases[1].options.max_num_seqs = 0;
   cases[2].flag = "--max_num_batched_tokens", cases[2].options.max_num_batched_tokens = -1;
@@ -108,6 +108,8 @@ TEST_F(EngineTest, RefusesOptionsOutOfRangeByTheNameOfTheFlag) {
   cases[4].flag = "--max_waiting_requests", cases[4].options.max_waiting_requests = 0;
   cases[5].flag = "--kv_cache_bytes", cases[5].options.kv_cache_bytes = 100;
   cases[6].flag = "--block_tokens", cases[6].options.block_tokens = int64_t{1} << 40;
+  cases[7].flag = "--gpu_memory_utilization", cases[7].options.gpu_memory_utilization = 0;
+  cases[8].flag = "--gpu_memory_utilization", cases[8].options.gpu_memory_utilization = 1.01;
   for (const Case& c : cases) {
     const auto engine = Engine::Create(c.options, Cpu(), std::make_unique<FakeModel>(kLongModel), clock_, metrics_);
     EXPECT_EQ(engine.status().code(), absl::StatusCode::kInvalidArgument) << c.flag;
@@ -149,16 +151,6 @@ TEST_F(EngineTest, APromptLongerThanTheArenaIsOutOfRange) {
   EXPECT_TRUE(recording->Wait().ok());
   EXPECT_THAT(recording->tokens(), SizeIs(10));
   EXPECT_EQ(recording->output().finish, FinishReason::kLength);
-}
-
-TEST_F(EngineTest, WithoutAPrefixCacheThereIsNothingToSpillAndLengthIsLimitedByTheArena) {
-  const auto reservation = Engine::Reserve({.kv_cache_bytes = 10 * kLongModel.layout().block_bytes(),
-                                            .block_tokens = kLongModel.block_tokens,
-                                            .enable_prefix_caching = false,
-                                            .share = true},
-                                           FakeModel(kLongModel).geometry(), Cpu());
-  ASSERT_TRUE(reservation.ok()) << reservation.status();
-  EXPECT_EQ(reservation->max_model_len_tokens, 40);
 }
 
 TEST_F(EngineTest, ALostDeviceIsToldOnceAndNothingIsAcceptedAnyMore) {
