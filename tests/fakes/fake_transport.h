@@ -82,6 +82,18 @@ class FakeTransport final : public Transport {
     if (tells_) it->second->told = it->second->generation;
     std::fill(it->second->memory.begin(), it->second->memory.end(), std::byte{0xEE});
   }
+  /// Its donor writes into what it lent, and the word stays what it was.
+  void Scribble(kv::LeaseId lease) {
+    absl::MutexLock lock(&mutex_);
+    std::vector<std::byte>& memory = leases_.at(lease)->memory;
+    for (size_t i = 0; i < memory.size(); ++i) memory[i] = std::byte(0x5B ^ (i * 31));
+  }
+  /// Its donor, which has fenced it, shows the word that it was granted with.
+  void ShowOldWord(kv::LeaseId lease) {
+    absl::MutexLock lock(&mutex_);
+    Far& far = *leases_.at(lease);
+    far.told = far.epoch.value();
+  }
   /// False, and until it is true: views and loads say of every lease that it is what was granted.
   void TellReaders(bool tell) {
     absl::MutexLock lock(&mutex_);
@@ -117,6 +129,8 @@ class FakeTransport final : public Transport {
     absl::MutexLock lock(&mutex_);
     silent_.insert(lease);
   }
+  /// To be asked by the loop's thread.
+  int64_t streams_under_way() const { return streams_; }
   int64_t loads_under_way() const {
     absl::MutexLock lock(&mutex_);
     return static_cast<int64_t>(loads_.size()) + streams_;

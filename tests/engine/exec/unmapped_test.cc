@@ -2,6 +2,8 @@
 // Leases over a transport that maps nothing: what lies there can be had by loads and streams alone.
 #include <gtest/gtest.h>
 
+#include <functional>
+#include <limits>
 #include <memory>
 #include <random>
 #include <vector>
@@ -40,8 +42,24 @@ class UnmappedTest : public testing::Test {
     EXPECT_EQ(recording->tokens(), FakeGreedy(harness_.model(), prompt, kAnswerTokens)) << seed;
     donor_tokens_ += recording->output().usage->cached_donor_tokens;
   }
+  // Once, in the midst of a step that streams: four layers are behind it.
+  void InAStream(std::function<void()> happen) {
+    harness_.during_layer = [this, happen = std::move(happen)](int64_t layer) {
+      if (layer != 4 || happened_ || harness_.transport().streams_under_way() == 0) return;
+      happened_ = true;
+      happen();
+    };
+  }
+  // Of each lease.
+  void ForBoth(const std::function<void(kv::LeaseId)>& what) {
+    for (const int64_t id : {7, 8}) what(kv::LeaseId(id));
+  }
+  void GoOnWithAll() {
+    for (unsigned seed = 1; seed <= 6; ++seed) GoOn(seed);
+  }
   SharingHarness harness_;
   int64_t donor_tokens_ = 0;
+  bool happened_ = false;
 };
 
 TEST_F(UnmappedTest, ADonorIsToldOnceAStepWhatIsStreamedAndNeverALayer) {
@@ -68,6 +86,105 @@ TEST_F(UnmappedTest, ADonorThatFallsSilentInAStepCostsUntilItsLeaseIsGivenUp) {
   EXPECT_GE(silences, 1);
   EXPECT_LE(silences, 2 * kUnmappedLayers) << "what is given up is not waited for again";
   EXPECT_LT(harness_.load().kv_blocks_leased_in, 40);
+}
+
+TEST_F(UnmappedTest, ADonorThatEndsInTheMidstOfAStreamIsAMiss) {
+  InAStream([&] {
+    ForBoth([&](kv::LeaseId lease) {
+      harness_.transport().Silence(lease);
+      harness_.coordinator().OnDonorGone(lease);
+      EXPECT_TRUE(harness_.transport().log().WaitFor(absl::StrCat("Abandon ", lease.value())));
+      EXPECT_EQ(harness_.transport().log().Count(absl::StrCat("Close ", lease.value())), 0) << "it is being streamed";
+    });
+  });
+  GoOnWithAll();
+  EXPECT_TRUE(happened_);
+  ForBoth([&](kv::LeaseId lease) {
+    EXPECT_TRUE(harness_.transport().log().WaitFor(absl::StrCat("Close ", lease.value())));
+  });
+  EXPECT_EQ(harness_.load().kv_blocks_leased_in, 0);
+}
+
+TEST_F(UnmappedTest, GarbageUnderAChangedWordIsComputedAgain) {
+  InAStream([&] { ForBoth([&](kv::LeaseId lease) { harness_.transport().Fence(lease); }); });
+  GoOnWithAll();
+  EXPECT_TRUE(happened_);
+  EXPECT_LT(harness_.load().kv_blocks_leased_in, 40);
+}
+
+// What came while the word had changed stays lost, whatever the word is from the next layer on.
+TEST_F(UnmappedTest, AWordThatIsTheOldOneAgainVouchesForNothing) {
+  bool fenced = false, shown = false;
+  harness_.during_layer = [&](int64_t layer) {
+    if (fenced && !shown) {
+      shown = true;
+      ForBoth([&](kv::LeaseId lease) { harness_.transport().ShowOldWord(lease); });
+    } else if (layer == 4 && !fenced && harness_.transport().streams_under_way() > 0) {
+      fenced = true;
+      ForBoth([&](kv::LeaseId lease) { harness_.transport().Fence(lease); });
+    }
+  };
+  GoOnWithAll();
+  EXPECT_TRUE(shown);
+}
+
+// Bytes have no author: who reads what a donor wrote over its KV has tokens of that. Nobody else has.
+TEST_F(UnmappedTest, GarbageUnderAnUnchangedWordSpoilsNobodyButItsReaders) {
+  InAStream([&] { ForBoth([&](kv::LeaseId lease) { harness_.transport().Scribble(lease); }); });
+  std::vector<std::shared_ptr<Recording>> readers, others;
+  for (unsigned seed = 1; seed <= 6; ++seed) readers.push_back(harness_.Add(Prompt(seed), kAnswerTokens));
+  for (unsigned seed = 11; seed <= 13; ++seed) others.push_back(harness_.Add(Prompt(seed), kAnswerTokens));
+  harness_.RunAll();
+  EXPECT_TRUE(happened_);
+  for (const auto& reader : readers) {
+    EXPECT_TRUE(reader->Wait().ok()) << reader->Wait();
+    EXPECT_EQ(reader->tokens().size(), kAnswerTokens);
+  }
+  for (unsigned i = 0; i < others.size(); ++i) {
+    EXPECT_TRUE(others[i]->Wait().ok()) << others[i]->Wait();
+    EXPECT_EQ(others[i]->tokens(), FakeGreedy(harness_.model(), Prompt(11 + i), kAnswerTokens));
+  }
+}
+
+TEST_F(UnmappedTest, AnswersThatNobodyAskedForChangeNothing) {
+  coordinator::Coordinator& heard = harness_.coordinator();
+  const int64_t leased_in = harness_.load().kv_blocks_leased_in;
+  const kv::LeaseId unknown(99);
+  const auto stores = harness_.transport().stores();
+  ASSERT_FALSE(stores.empty());
+  const auto lie = [&] {
+    for (const int64_t ticket : {int64_t{0}, int64_t{-1}, std::numeric_limits<int64_t>::max()}) {
+      for (const absl::Status& status : {absl::OkStatus(), absl::UnavailableError("no")}) {
+        heard.OnStored(transport::Ticket(ticket), status);
+      }
+    }
+    for (const auto& store : stores) {  // all of them were answered
+      heard.OnStored(store.ticket, absl::OkStatus());
+      heard.OnStored(store.ticket, absl::UnavailableError("after all"));
+    }
+    heard.OnRenewed(unknown);
+    heard.OnRevoked(unknown, absl::InfiniteDuration());
+    heard.OnDonorGone(unknown);
+    heard.OnOpened(unknown, absl::UnavailableError("no"));
+    ForBoth([&](kv::LeaseId lease) { heard.OnOpened(lease, absl::UnavailableError("after all")); });
+    ForBoth([&](kv::LeaseId lease) { heard.OnOpened(lease, transport::LeaseView()); });
+  };
+  lie();
+  InAStream(lie);
+  GoOnWithAll();
+  EXPECT_TRUE(happened_);
+  EXPECT_GT(donor_tokens_, 0);
+  EXPECT_EQ(harness_.load().kv_blocks_leased_in, leased_in);
+}
+
+TEST_F(UnmappedTest, ARevocationWhoseTimeIsOverOrNeverEndsCostsTheLeaseAlone) {
+  InAStream([&] {
+    harness_.coordinator().OnRevoked(kv::LeaseId(7), -absl::InfiniteDuration());
+    harness_.coordinator().OnRevoked(kv::LeaseId(8), absl::InfiniteDuration());
+  });
+  GoOnWithAll();
+  EXPECT_TRUE(happened_);
+  EXPECT_TRUE(harness_.PumpUntil([&] { return harness_.load().kv_blocks_leased_in == 0; }));
 }
 
 TEST_F(UnmappedTest, BlocksHaveSlotsBeforeTheyAreInLeases) {
