@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Engines of one process that lend each other memory over the real transport: greedy tokens of conversations that
-// outgrow the borrower's arena are those of an engine with enough memory, in place and streamed, in quiet, while leases
-// are revoked all the time and while step loops hang.
+// outgrow the borrower's arena are those of an engine with enough memory, in place and streamed, mapped and not, in
+// quiet, while leases are revoked all the time and while step loops hang.
 #include <gtest/gtest.h>
 #include <stdlib.h>
 
@@ -26,6 +26,7 @@
 #include "tests/fakes/gated_model.h"
 #include "tests/fakes/late_device.h"
 #include "tests/fakes/lease_hub.h"
+#include "tests/fakes/unmapped_transport.h"
 
 namespace swiftcache::engine::exec {
 namespace {
@@ -34,13 +35,25 @@ constexpr int kConversations = 12, kTurns = 5, kQuietTurns = 2;
 constexpr int64_t kTurnTokens = 20, kOutputTokens = 12;
 constexpr absl::Duration kRevokeDeadline = absl::Milliseconds(50);
 
+// How what lies in leases is read.
+struct Way {
+  StreamMode stream = StreamMode::kInPlace;
+  bool mapped = true;  // by the transport
+};
+constexpr Way kWays[] = {{StreamMode::kInPlace}, {StreamMode::kLsc}, {StreamMode::kLsc, /*mapped=*/false}};
+
+std::string WayName(const testing::TestParamInfo<Way>& info) {
+  if (!info.param.mapped) return "StreamedUnmapped";
+  return info.param.stream == StreamMode::kLsc ? "Streamed" : "InPlace";
+}
+
 struct NodeOptions {
   std::string name;
   std::string model = "tiny-llama-a";
   int64_t num_blocks = 0;
   int64_t block_tokens = 4;
   backend::KvDtype kv_dtype = backend::KvDtype::kBf16;
-  StreamMode stream = StreamMode::kInPlace;
+  Way way = {};
   bool lends = false, shares = true;
   absl::Duration lease_patience = absl::Seconds(60);
   Gate* gate = nullptr;  // of its steps
@@ -66,7 +79,7 @@ class Node {
                                 .block_tokens = node.block_tokens,
                                 .max_num_batched_tokens = 64,
                                 .share = node.shares,
-                                .stream = node.stream,
+                                .stream = node.way.stream,
                                 .lease_patience = node.lease_patience};
     auto memory = CreateEngineMemory(options, model->geometry(), *device_);
     EXPECT_TRUE(memory.ok()) << memory.status();
@@ -82,7 +95,7 @@ class Node {
                 .block_bytes = layout.block_bytes(),
                 .lends = node.lends,
                 .events = coordinator_.get()});
-      coordinator_->Start(transport_.get(), &hub.BrokerOf(node.name),
+      coordinator_->Start(sharing->transport, &hub.BrokerOf(node.name),
                           [this](coordinator::LoopMessage message) { engine_->Tell(std::move(message)); });
     }
     engine_->Start();
@@ -96,8 +109,9 @@ class Node {
     hub_.Leave(name_);
   }
 
-  Engine& engine() { return *engine_; }
+  Engine& engine() const { return *engine_; }
   coordinator::Coordinator::Reclaims reclaims() const { return coordinator_->reclaims(); }
+  transport::UnmappedTransport::Counts told_donors() const { return unmapped_->counts(); }
 
  private:
   std::unique_ptr<backend::Device> MakeDevice(const NodeOptions& node) {
@@ -115,9 +129,13 @@ class Node {
         clock_, metrics_);
     transport::ShmTransport::Options options{.shm_dir = shm_dir, .name = node.name, .instance_id = node.name};
     if (node.late) options.space = LateDevice::Space();
-    auto transport = transport::ShmTransport::Create(options, arena, clock_, *coordinator_);
+    unmapped_ = std::make_unique<transport::UnmappedTransport>(*coordinator_);
+    transport::TransportEvents* const heard = coordinator_.get();
+    auto transport = transport::ShmTransport::Create(options, arena, clock_, node.way.mapped ? *heard : *unmapped_);
     EXPECT_TRUE(transport.ok()) << transport.status();
     transport_ = *std::move(transport);
+    unmapped_->Over(transport_.get());
+    if (!node.way.mapped) return {.transport = unmapped_.get(), .coordinator = coordinator_.get()};
     return {.transport = transport_.get(), .coordinator = coordinator_.get()};
   }
 
@@ -128,6 +146,7 @@ class Node {
   LateQueue queue_{{.pace = LateQueue::Pace::kThread}};
   const std::unique_ptr<backend::Device> device_;
   std::unique_ptr<coordinator::Coordinator> coordinator_;
+  std::unique_ptr<transport::UnmappedTransport> unmapped_;  // used where it is the node's way
   std::unique_ptr<transport::ShmTransport> transport_;
   std::unique_ptr<Engine> engine_;
 };
@@ -192,6 +211,19 @@ Talk ConverseOnLeases(Engine& borrower, const std::function<void()>& trouble) {
   });
 }
 
+// Tokens that are found in leases where conversations go on one by one, and the latest first. Streams have slots for a
+// few conversations at a time: where each takes its turn after all the others, they would find nothing of it.
+int64_t FoundOfTheLatest(Engine& borrower, const Talk& talk) {
+  int64_t found = 0;
+  for (int i = 0; i < 2 * kConversations; ++i) {
+    const int c = i < kConversations ? i : 2 * kConversations - 1 - i;  // there, and back again
+    const auto recording = Ask(borrower, absl::StrCat(i, "/again"), talk.histories[c], /*output_tokens=*/1);
+    EXPECT_EQ(recording->Wait(), absl::OkStatus());
+    found += recording->output().usage->cached_donor_tokens;
+  }
+  return found;
+}
+
 // Revokes some lease every 3 ms; to begin with all of them. Ownership: borrows the hub.
 class Storm {
  public:
@@ -241,69 +273,80 @@ class LeaseTest : public testing::Test {
   }
 
   // A borrower with room for two conversations, and two donors of other block bytes.
-  Talk Sharing(StreamMode stream, const std::function<void()>& trouble = nullptr, bool late = false) {
+  // The storm begins when blocks lie in leases, and ends with the conversations.
+  Talk Sharing(Way way, Storm* storm = nullptr, bool late = false) {
     Node near({.name = "near", .num_blocks = 512, .block_tokens = 8, .lends = true, .late = late}, shm_dir_, hub_);
     Node far({.name = "far", .num_blocks = 512, .kv_dtype = backend::KvDtype::kF32, .lends = true, .late = late},
              shm_dir_, hub_);
-    Node chat({.name = "chat", .num_blocks = 72, .stream = stream, .late = late}, shm_dir_, hub_);
-    const Talk talk = ConverseOnLeases(chat.engine(), trouble);
+    Node chat({.name = "chat", .num_blocks = 72, .way = way, .late = late}, shm_dir_, hub_);
+    Talk talk = ConverseOnLeases(
+        chat.engine(), storm == nullptr ? std::function<void()>() : [&] { storm->Begin(); });
+    if (storm != nullptr) storm->End();
+    talk.donor_tokens += FoundOfTheLatest(chat.engine(), talk);
     EXPECT_EQ(chat.engine().Load().kv_blocks_used, 0);
+    if (!way.mapped) ExpectOneMessageAStepAndDonor(chat, /*donors=*/2);
     return talk;
+  }
+
+  static void ExpectOneMessageAStepAndDonor(const Node& node, int64_t donors) {
+    const transport::UnmappedTransport::Counts told = node.told_donors();
+    const int64_t steps = node.engine().Load().steps_total;
+    EXPECT_GT(told.streams, 0);
+    EXPECT_LE(told.streams, steps) << "one a step";
+    EXPECT_LE(told.stream_messages, donors * told.streams) << "one a donor";
+    EXPECT_LE(told.loads, steps) << "blocks that are fetched back, and no layer by itself";
+    EXPECT_LE(told.store_messages, donors * told.store_batches);
+    std::printf(
+        "%ld steps, %ld of them streamed %ld slices by %ld control messages to %ld donors; %ld batches of stores by "
+        "%ld\n",
+        static_cast<long>(steps), static_cast<long>(told.streams), static_cast<long>(told.slices),
+        static_cast<long>(told.stream_messages), static_cast<long>(donors), static_cast<long>(told.store_batches),
+        static_cast<long>(told.store_messages));
   }
 
   LeaseHub hub_;
   std::string shm_dir_;
 };
 
-TEST_F(LeaseTest, TokensAreTheSameWithBlocksReadInPlace) {
+class TokensTest : public LeaseTest, public testing::WithParamInterface<Way> {};
+
+INSTANTIATE_TEST_SUITE_P(AllWays, TokensTest, testing::ValuesIn(kWays), WayName);
+
+TEST_P(TokensTest, AreTheSameWithBlocksInLeases) {
   const Talk wanted = Alone();
-  const Talk got = Sharing(StreamMode::kInPlace);
+  const Talk got = Sharing(GetParam());
   EXPECT_EQ(got.histories, wanted.histories);
   EXPECT_GT(got.donor_tokens, 0);
   std::printf("%ld prompt tokens came from donors\n", static_cast<long>(got.donor_tokens));
 }
 
-TEST_F(LeaseTest, TokensAreTheSameOnDevicesThatComputeLate) {
+TEST_P(TokensTest, AreTheSameOnDevicesThatComputeLate) {
   const Talk wanted = Alone();
-  for (const StreamMode stream : {StreamMode::kInPlace, StreamMode::kLsc}) {
-    const Talk quiet = Sharing(stream, nullptr, /*late=*/true);
-    EXPECT_EQ(quiet.histories, wanted.histories);
-    EXPECT_GT(quiet.donor_tokens, 0);
-    Storm storm(hub_);
-    const Talk got = Sharing(
-        stream, [&] { storm.Begin(); }, /*late=*/true);
-    storm.End();
-    EXPECT_EQ(got.histories, wanted.histories);
-    EXPECT_GT(storm.revocations(), 0);
-  }
+  const Talk quiet = Sharing(GetParam(), nullptr, /*late=*/true);
+  EXPECT_EQ(quiet.histories, wanted.histories);
+  EXPECT_GT(quiet.donor_tokens, 0);
+  Storm storm(hub_);
+  const Talk got = Sharing(GetParam(), &storm, /*late=*/true);
+  EXPECT_EQ(got.histories, wanted.histories);
+  EXPECT_GT(storm.revocations(), 0);
 }
 
-TEST_F(LeaseTest, TokensAreTheSameWithBlocksStreamedLayerByLayer) {
+TEST_P(TokensTest, AreTheSameWhileLeasesAreRevokedAllTheTime) {
   const Talk wanted = Alone();
-  const Talk got = Sharing(StreamMode::kLsc);
+  Storm storm(hub_);
+  const Talk got = Sharing(GetParam(), &storm);
   EXPECT_EQ(got.histories, wanted.histories);
   EXPECT_GT(got.donor_tokens, 0);
-}
-
-TEST_F(LeaseTest, TokensAreTheSameWhileLeasesAreRevokedAllTheTime) {
-  const Talk wanted = Alone();
-  for (const StreamMode stream : {StreamMode::kInPlace, StreamMode::kLsc}) {
-    Storm storm(hub_);
-    const Talk got = Sharing(stream, [&] { storm.Begin(); });
-    storm.End();
-    EXPECT_EQ(got.histories, wanted.histories);
-    EXPECT_GT(got.donor_tokens, 0);
-    EXPECT_GT(storm.revocations(), 0);
-    EXPECT_GT(got.computed_tokens, wanted.computed_tokens) << "own memory cannot hold what all the leases did";
-    std::printf("%ld revocations, %ld leases ended, %ld prompt tokens came from donors, %ld were computed, of %ld\n",
-                static_cast<long>(storm.revocations()), static_cast<long>(hub_.ended()),
-                static_cast<long>(got.donor_tokens), static_cast<long>(got.computed_tokens),
-                static_cast<long>(wanted.computed_tokens));
-  }
+  EXPECT_GT(storm.revocations(), 0);
+  EXPECT_GT(got.computed_tokens, wanted.computed_tokens) << "own memory cannot hold what all the leases did";
+  std::printf("%ld revocations, %ld leases ended, %ld prompt tokens came from donors, %ld were computed, of %ld\n",
+              static_cast<long>(storm.revocations()), static_cast<long>(hub_.ended()),
+              static_cast<long>(got.donor_tokens), static_cast<long>(got.computed_tokens),
+              static_cast<long>(wanted.computed_tokens));
 }
 
 // A donor of 160 blocks and a borrower whose step loops hang when the test says so.
-class HangTest : public LeaseTest, public testing::WithParamInterface<StreamMode> {
+class HangTest : public LeaseTest, public testing::WithParamInterface<Way> {
  protected:
   static constexpr int64_t kDonorBlocks = 160, kDonorBlockTokens = 8;
   static constexpr absl::Duration kSlack = absl::Milliseconds(500);  // of a loaded machine
@@ -315,7 +358,7 @@ class HangTest : public LeaseTest, public testing::WithParamInterface<StreamMode
             .lends = true,
             .gate = &donors_gate_};
   }
-  NodeOptions Borrower() { return {.name = "chat", .num_blocks = 72, .stream = GetParam(), .gate = &borrowers_gate_}; }
+  NodeOptions Borrower() { return {.name = "chat", .num_blocks = 72, .way = GetParam(), .gate = &borrowers_gate_}; }
   static std::shared_ptr<Recording> AskDonor(Engine& engine, int64_t prompt_tokens) {
     std::mt19937 rng(5);
     return Ask(engine, "the donor's client", SomeTokens(rng, prompt_tokens), kOutputTokens);
@@ -338,8 +381,7 @@ class HangTest : public LeaseTest, public testing::WithParamInterface<StreamMode
   Gate donors_gate_, borrowers_gate_;
 };
 
-INSTANTIATE_TEST_SUITE_P(BothWays, HangTest, testing::Values(StreamMode::kInPlace, StreamMode::kLsc),
-                         [](const auto& info) { return info.param == StreamMode::kLsc ? "Streamed" : "InPlace"; });
+INSTANTIATE_TEST_SUITE_P(AllWays, HangTest, testing::ValuesIn(kWays), WayName);
 
 TEST_P(HangTest, ADonorHasItsMemoryByTheDeadlineWhileItsBorrowersLoopHangs) {
   const Talk wanted = Alone();
