@@ -173,6 +173,7 @@ void Borrowing::Start(const std::vector<Move>& moves) {
   std::vector<transport::StorePiece> stores;
   std::vector<Move> home, away;
   for (const Move& move : moves) {
+    CHECK(move.kind == kv::RegionKind::kLease) << "block " << move.id << " moves by other means than a transport";
     if (move.to.local()) {
       loads.push_back({regions_.at(move.from.region).lease, move.from.index * bytes, bytes, Address(move.to)});
       home.push_back(move);

@@ -116,7 +116,7 @@ class BlockPool {
   /// Past the largest id in use.
   int64_t id_limit() const { return static_cast<int64_t>(blocks_.size()); }
 
-  /// `lender`: whose memory it is; nothing: nobody's who lends more.
+  /// A lease. `lender`: whose memory it is; nothing: nobody's who lends more.
   RegionId AddRegion(int64_t num_blocks, std::string lender = {});
   /// REQUIRES: no block lies there and no move begins or ends there.
   void RemoveRegion(RegionId id);
@@ -196,8 +196,9 @@ class BlockPool {
     bool held() const { return cache || used(); }
   };
   struct Region {
-    explicit Region(int64_t num_blocks, RoomIndex::Lender lender = {})
-        : lender(std::move(lender)), free(num_blocks), occupants(num_blocks) {}
+    Region(RegionKind kind, int64_t num_blocks, RoomIndex::Lender lender = {})
+        : kind(kind), lender(std::move(lender)), free(num_blocks), occupants(num_blocks) {}
+    RegionKind kind;
     RoomIndex::Lender lender;
     ExtentSet free;
     std::vector<std::optional<BlockId>> occupants;

@@ -70,13 +70,14 @@ absl::Status BlockPool::CheckBlocks() const {
 
 // Every place is one of: free, taken by a block or its move, and in the own arena lent or reserved.
 absl::Status BlockPool::CheckPlaces(RegionId id, const Region& region) const {
+  const bool own = region.kind == RegionKind::kOwnArena;
   int64_t used = 0, cached = 0, taken = 0, moves = 0, inbound = 0;
   for (size_t i = 0; i < region.occupants.size(); ++i) {
     const std::optional<BlockId> occupant = region.occupants[i];
     const auto index = static_cast<int32_t>(i);
-    const bool lent = id == kLocalRegion && lent_.Covers(index, 1);
+    const bool lent = own && lent_.Covers(index, 1);
     const bool free = region.free.Covers(index, 1);
-    if (id == kLocalRegion && !written_[i] && !lent && (!free || dirty_.Covers(index, 1))) {
+    if (own && !written_[i] && !lent && (!free || dirty_.Covers(index, 1))) {
       return absl::InternalError(absl::StrCat("place ", i, " of the own arena was used and counts as zeroed"));
     }
     if (free + lent + occupant.has_value() > 1) {
@@ -94,8 +95,8 @@ absl::Status BlockPool::CheckPlaces(RegionId id, const Region& region) const {
     if (block.place == place) used += block.used(), cached += block.idle();
   }
   int64_t rest = static_cast<int64_t>(region.occupants.size()) - region.free.size() - taken;
-  if (id == kLocalRegion) rest -= lent_.size() + num_reserved_;
-  const bool moves_add_up = id == kLocalRegion || (moves == region.moves && inbound == region.inbound);
+  if (own) rest -= lent_.size() + num_reserved_;
+  const bool moves_add_up = own || (moves == region.moves && inbound == region.inbound);
   if (rest == 0 && used == region.used && cached == region.cached && moves_add_up) return absl::OkStatus();
   return absl::InternalError(absl::StrCat("region ", id.value(), ": ", rest, " places are nobody's; used: found ", used,
                                           ", counted ", region.used, "; cached: found ", cached, ", counted ",
