@@ -66,22 +66,22 @@ class UnmappedTransport final : public Transport, public TransportEvents {
     }
     return beneath_->Store(pieces, after);
   }
-  Ticket Load(std::vector<LoadPiece> pieces) override {
+  Ticket Load(std::vector<LoadPiece> pieces, const backend::Fence& after) override {
     {
       absl::MutexLock lock(&mutex_);
       ++counts_.loads;
     }
-    return beneath_->Load(std::move(pieces));
+    return beneath_->Load(std::move(pieces), after);
   }
   std::vector<kv::LeaseId> Await(Ticket load) override { return beneath_->Await(load); }
-  std::unique_ptr<SliceStream> BeginStream(StreamSpec spec) override {
+  std::unique_ptr<SliceStream> BeginStream(StreamSpec spec, const backend::Fence& after) override {
     {
       absl::MutexLock lock(&mutex_);
       ++counts_.streams;
       counts_.stream_messages += DonorsOf(spec.sources);
       counts_.slices += spec.num_layers * static_cast<int64_t>(spec.sources.size());
     }
-    return beneath_->BeginStream(std::move(spec));
+    return beneath_->BeginStream(std::move(spec), after);
   }
   TransportStats stats() const override { return beneath_->stats(); }
 
