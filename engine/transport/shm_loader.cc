@@ -77,8 +77,9 @@ void ShmLoader::WaitFor(const Job& job) const {
   }
 }
 
-std::vector<kv::LeaseId> ShmLoader::LostOf(const Job& job) const {
+std::optional<std::vector<kv::LeaseId>> ShmLoader::LostOf(const Job& job) const {
   absl::MutexLock lock(&mutex_);
+  if (!job.copied) return std::nullopt;
   return job.lost;
 }
 
@@ -98,7 +99,7 @@ std::vector<kv::LeaseId> ShmLoader::Await(Ticket ticket) {
     loads_.erase(it);
   }
   WaitFor(*job);
-  return LostOf(*job);
+  return *LostOf(*job);
 }
 
 void ShmLoader::AddStats(TransportStats& stats) const {

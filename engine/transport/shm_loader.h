@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <thread>
 #include <vector>
 
@@ -40,8 +41,8 @@ class ShmLoader {
   bool HasArrived(const Job& job) const ABSL_LOCKS_EXCLUDED(mutex_);
   /// Until the bytes are there, or lost.
   void WaitFor(const Job& job) const ABSL_LOCKS_EXCLUDED(mutex_);
-  /// What is known to be lost of it.
-  std::vector<kv::LeaseId> LostOf(const Job& job) const ABSL_LOCKS_EXCLUDED(mutex_);
+  /// What is lost of it; none: it is not known yet.
+  std::optional<std::vector<kv::LeaseId>> LostOf(const Job& job) const ABSL_LOCKS_EXCLUDED(mutex_);
 
   void Load(Ticket ticket, std::vector<LoadPiece> pieces, const backend::Fence& after) ABSL_LOCKS_EXCLUDED(mutex_);
   std::vector<kv::LeaseId> Await(Ticket ticket) ABSL_LOCKS_EXCLUDED(mutex_);

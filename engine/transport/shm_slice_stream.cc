@@ -52,21 +52,21 @@ void ShmSliceStream::Release(int64_t layer, const backend::Fence& read) {
   Fetch(layer + 2, read);
 }
 
+// Each layer is asked until it knows, and never again.
 std::vector<kv::LeaseId> ShmSliceStream::Lost() const {
-  std::vector<kv::LeaseId> lost;
-  for (const ShmLoader::JobPtr& layer : layers_) {
-    for (const kv::LeaseId lease : loader_.LostOf(*layer)) {
-      if (std::find(lost.begin(), lost.end(), lease) == lost.end()) lost.push_back(lease);
+  for (; known_layers_ < layers_.size(); ++known_layers_) {
+    const auto lost = loader_.LostOf(*layers_[known_layers_]);
+    if (!lost) break;
+    for (const kv::LeaseId lease : *lost) {
+      if (std::find(lost_.begin(), lost_.end(), lease) == lost_.end()) lost_.push_back(lease);
     }
   }
-  return lost;
+  return lost_;
 }
 
 std::vector<kv::LeaseId> ShmSliceStream::End() {
   for (const ShmLoader::JobPtr& layer : layers_) loader_.WaitFor(*layer);
-  std::vector<kv::LeaseId> lost = Lost();
-  layers_.clear();
-  return lost;
+  return Lost();
 }
 
 }  // namespace swiftcache::engine::transport

@@ -29,6 +29,9 @@ class ShmSliceStream final : public SliceStream {
   const StreamSpec spec_;
   ShmLoader& loader_;
   std::vector<ShmLoader::JobPtr> layers_;  // on their way, or there
+  // What was lost of the first so many layers.
+  mutable size_t known_layers_ = 0;
+  mutable std::vector<kv::LeaseId> lost_;
 };
 
 }  // namespace swiftcache::engine::transport
