@@ -7,6 +7,7 @@ Continuation::Continuation(LiveRequest* request, int32_t index, sched::SequenceI
     : request(request), index(index), sampling(request->request.sampling, index, request->request.prompt) {
   this->id = id;
   priority = request->request.priority;
+  group = &request->group;
   cache_salt = request->request.cache_salt;
   tokens = request->request.prompt;
   prompt_tokens = static_cast<int64_t>(tokens.size());

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "common/base/status_macros.h"
 #include "common/log/log.h"
 #include "engine/backend/device.h"
 
@@ -69,52 +70,43 @@ std::unique_ptr<LayerStreamer> StepLoop::MakeStreamer(const LoopSharing& parts) 
 }
 
 void StepLoop::Accept(std::unique_ptr<LiveRequest> request) {
-  LiveRequest& accepted = *request;
+  LiveRequest& accepted = live_.Add(std::move(request));
   accepted.stop_ids.insert(accepted.request.stop_token_ids.begin(), accepted.request.stop_token_ids.end());
   if (!accepted.request.ignore_eos) accepted.stop_ids.insert(options_.eos_ids.begin(), options_.eos_ids.end());
   accepted.first_sequence = sched::SequenceId(next_sequence_);
   next_sequence_ += accepted.request.n;
-  live_.emplace(accepted.request.request_id, std::move(request));
   if (!accepted.request.max_tokens) {  // nobody asked for more than there is at present
     accepted.max_total_tokens =
         std::clamp(cache_.num_potential() * options_.block_tokens,
                    static_cast<int64_t>(accepted.request.prompt.size()) + 1, accepted.max_total_tokens);
   }
-  Continuation* first = accepted.Begin();
-  if (scheduler_.CanEverFit(accepted.max_total_tokens - 1)) {
-    scheduler_.Add(first);
-  } else {
-    Park(&accepted);
-  }
+  live_.Begin(accepted);
+  live_.Park(accepted);
+  AdmitParked();
 }
 
-// Donors may have what it takes: they are asked, and for a while it waits for their answer.
-void StepLoop::Park(LiveRequest* request) {
-  parked_.push_back(request);
-  cache_.NoteNeed(cache_.BlocksFor(request->max_total_tokens - 1));
-}
-
+// Donors may have what it takes to hold the rest: they are asked, and for a while it waits for their answer.
 void StepLoop::AdmitParked() {
-  for (LiveRequest* request : std::exchange(parked_, {})) {
-    if (scheduler_.CanEverFit(request->max_total_tokens - 1)) {
-      scheduler_.Add(request->continuations.front().get());
-    } else {
-      Park(request);
-    }
+  while (live_.any_parked() && scheduler_.CanEverFit(live_.least_parked().max_total_tokens - 1)) {
+    LiveRequest& request = live_.least_parked();
+    live_.Unpark(request);
+    scheduler_.Add(request.continuations.front().get());
   }
+  if (live_.any_parked()) cache_.NoteNeed(cache_.BlocksFor(live_.most_parked().max_total_tokens - 1));
 }
 
-// What others do not lend, or lent and took back, does not hold up a client for ever.
+// What others do not lend, or lent and took back, does not hold up a client for ever. Where nobody starves, and nobody
+// did when this was last asked, it is not asked of each.
 void StepLoop::EndStarved() {
+  const bool any_did = std::exchange(next_starved_, absl::InfiniteFuture()) != absl::InfiniteFuture();
+  if (!any_did && !live_.any_parked() && scheduler_.Fits(live_.longest_tokens())) return;
   const absl::Time now = clock_.Now();
-  next_starved_ = absl::InfiniteFuture();
   std::vector<LiveRequest*> starved;
-  for (const auto& [id, request] : live_) {
-    const bool parked = std::find(parked_.begin(), parked_.end(), request.get()) != parked_.end();
+  for (const auto& [id, request] : live_.by_id()) {
     absl::Time since = absl::InfiniteFuture();
     for (const auto& continuation : request->continuations) {
       absl::Time& its = continuation->starved_since;
-      const bool waits = !continuation->done && (parked || !scheduler_.Fits(*continuation));
+      const bool waits = !continuation->done && (request->parked || !scheduler_.Fits(*continuation));
       its = waits ? std::min(its, now) : absl::InfiniteFuture();
       since = std::min(since, its);
     }
@@ -138,15 +130,15 @@ void StepLoop::EndStarved() {
 }
 
 void StepLoop::Cancel(const std::string& request_id) {
-  const auto live = live_.find(request_id);
-  if (live == live_.end()) return;
-  Close(*live->second, absl::CancelledError("the request was cancelled"));
+  LiveRequest* request = live_.Find(request_id);
+  if (request == nullptr) return;
+  Close(*request, absl::CancelledError("the request was cancelled"));
   Publish();
 }
 
 void StepLoop::EndAll() {
   while (!live_.empty()) {
-    LiveRequest& request = *live_.begin()->second;
+    LiveRequest& request = *live_.by_id().begin()->second;
     if (request.output_tokens() == 0) {
       Close(request,
             absl::UnavailableError("the engine stopped before the first token: send the request to another engine"));
@@ -183,7 +175,7 @@ bool StepLoop::ServeLeases(const sched::StepPlan& plan) {
   SizeLayerStream();
   sharing_->lending().AskBack();
   if (plan.chunks.empty() || sharing_->lending().ShouldDefer(plan)) return false;
-  sharing_->Advance(TokensNotRunning(), LongestRequestTokens());
+  sharing_->Advance(TokensNotRunning(), live_.longest_tokens());
   return true;
 }
 
@@ -221,9 +213,9 @@ void StepLoop::Handle(const coordinator::LoopMessage& message) {
 
 void StepLoop::Attend() {
   if (!sharing_) return;
-  if (!parked_.empty()) AdmitParked();
+  AdmitParked();
   EndStarved();
-  sharing_->Advance(TokensNotRunning(), LongestRequestTokens());
+  sharing_->Advance(TokensNotRunning(), live_.longest_tokens());
   sharing_->lending().AwaitClears();
   Publish();
 }
@@ -231,26 +223,6 @@ void StepLoop::Attend() {
 absl::Time StepLoop::NextDuty() const {
   if (!sharing_) return absl::InfiniteFuture();
   return std::min(sharing_->NextDuty(), next_starved_);
-}
-
-int64_t StepLoop::TokensNotRunning() const {
-  int64_t tokens = 0;
-  for (const auto& [id, request] : live_) {
-    for (const auto& continuation : request->continuations) {
-      if (!continuation->done && !scheduler_.is_running(continuation.get())) tokens += continuation->tokens.size();
-    }
-  }
-  return tokens;
-}
-
-int64_t StepLoop::LongestRequestTokens() const {
-  int64_t longest = 0;
-  for (const auto& [id, request] : live_) {
-    for (const auto& continuation : request->continuations) {
-      longest = std::max<int64_t>(longest, continuation->tokens.size());
-    }
-  }
-  return longest;
 }
 
 void StepLoop::SizeLayerStream() {
@@ -300,7 +272,7 @@ void StepLoop::TakeTokens(const sched::StepPlan& plan, std::vector<backend::Samp
 
 void StepLoop::Append(Continuation& continuation, sample::SampledToken token) {
   LiveRequest& request = *continuation.request;
-  continuation.tokens.push_back(token.token_id);
+  live_.Append(continuation, token.token_id);
   continuation.sampling.Observe(token.token_id);
   OutboundToken event{.sink = request.sink.get(), .index = continuation.index, .token_id = token.token_id};
   event.since_last = NoteTime(continuation);
@@ -334,7 +306,7 @@ std::optional<absl::Duration> StepLoop::NoteTime(Continuation& continuation) {
 
 // Only now, when the first continuation's prompt is in the prefix cache for the others to find.
 void StepLoop::BeginSiblings(LiveRequest& request) {
-  while (static_cast<int64_t>(request.continuations.size()) < request.request.n) scheduler_.Add(request.Begin());
+  while (static_cast<int64_t>(request.continuations.size()) < request.request.n) scheduler_.Add(live_.Begin(request));
 }
 
 void StepLoop::Finish(Continuation& continuation) {
@@ -347,7 +319,7 @@ void StepLoop::Finish(Continuation& continuation) {
 void StepLoop::LoseDevice(const absl::Status& why) {
   const absl::Status end = absl::UnavailableError(absl::StrCat(
       "the engine's device is lost: ", std::string(why.message()), "; send the request to another engine"));
-  while (!live_.empty()) Close(*live_.begin()->second, end);
+  while (!live_.empty()) Close(*live_.by_id().begin()->second, end);
   observer_->OnDeviceLost(why);
 }
 
@@ -368,10 +340,7 @@ void StepLoop::Close(LiveRequest& request, const absl::Status& status) {
     scheduler_.Remove(continuation.get());
     continuation->done = true;
   }
-  std::erase(parked_, &request);
-  const auto live = live_.find(request.request.request_id);
-  std::unique_ptr<LiveRequest> closed = std::move(live->second);
-  live_.erase(live);
+  std::unique_ptr<LiveRequest> closed = live_.Take(request);
   const absl::Duration since_arrival = clock_.Now() - closed->arrival_time;
   outbox_.Close(std::move(closed), status, since_arrival);
 }
@@ -384,44 +353,40 @@ void StepLoop::Publish() {
 
 EngineLoad StepLoop::load() const {
   const kv::PlaceCounts local = cache_.local(), leased = cache_.leased_in();
-  EngineLoad load{.kv_blocks_total = local.total,
-                  .kv_blocks_used = local.used,
-                  .kv_blocks_cached = local.cached,
-                  .kv_blocks_free = local.free,
-                  .kv_blocks_leased_out = cache_.num_leased_out(),
-                  .kv_blocks_leased_in = leased.total,
-                  .kv_blocks_leased_in_used = leased.used + leased.cached,
-                  .steps_total = steps_,
-                  .preemptions_total = preemptions_,
-                  .evicted_blocks_total = cache_.evicted_total(),
-                  .prompt_tokens_computed = prompt_computed_,
-                  .prompt_tokens_local = prompt_local_,
-                  .prompt_tokens_donor = prompt_donor_};
-  for (const auto& [id, request] : live_) {
-    const bool runs = std::any_of(request->continuations.begin(), request->continuations.end(),
-                                  [this](const auto& c) { return !c->done && scheduler_.is_running(c.get()); });
-    ++(runs ? load.running_requests : load.waiting_requests);
-  }
-  return load;
+  return {.running_requests = scheduler_.num_running_groups(),
+          .waiting_requests = live_.size() - scheduler_.num_running_groups(),
+          .kv_blocks_total = local.total,
+          .kv_blocks_used = local.used,
+          .kv_blocks_cached = local.cached,
+          .kv_blocks_free = local.free,
+          .kv_blocks_leased_out = cache_.num_leased_out(),
+          .kv_blocks_leased_in = leased.total,
+          .kv_blocks_leased_in_used = leased.used + leased.cached,
+          .steps_total = steps_,
+          .preemptions_total = preemptions_,
+          .evicted_blocks_total = cache_.evicted_total(),
+          .prompt_tokens_computed = prompt_computed_,
+          .prompt_tokens_local = prompt_local_,
+          .prompt_tokens_donor = prompt_donor_};
 }
 
 absl::Status StepLoop::CheckInvariants() const {
   int64_t sequences = 0;
-  for (const auto& [id, request] : live_) {
-    int64_t done = 0;
-    for (const auto& continuation : request->continuations) done += continuation->done;
-    if (done != request->num_done) {
+  for (const auto& [id, request] : live_.by_id()) {
+    int64_t running = 0;
+    for (const auto& continuation : request->continuations) running += scheduler_.is_running(continuation.get());
+    if (running != request->group.running) {
       return absl::InternalError(
-          absl::StrCat(id, " has ", done, " finished continuations, counted ", request->num_done));
+          absl::StrCat(id, " has ", running, " running continuations, counted ", request->group.running));
     }
-    sequences += static_cast<int64_t>(request->continuations.size()) - done;
+    sequences += static_cast<int64_t>(request->continuations.size()) - request->num_done - request->parked;
   }
-  sequences -= static_cast<int64_t>(parked_.size());
   if (sequences != scheduler_.num_running() + scheduler_.num_waiting()) {
     return absl::InternalError(absl::StrCat(sequences, " sequences are live, the scheduler has ",
                                             scheduler_.num_running(), " running and ", scheduler_.num_waiting(),
                                             " waiting"));
   }
+  RETURN_IF_ERROR(live_.CheckInvariants());
   return scheduler_.CheckInvariants();
 }
 

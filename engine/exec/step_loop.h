@@ -12,7 +12,6 @@
 #include <string>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "common/base/clock.h"
 #include "engine/backend/kv_layout.h"
@@ -23,7 +22,7 @@
 #include "engine/exec/engine_options.h"
 #include "engine/exec/forward.h"
 #include "engine/exec/layer_streamer.h"
-#include "engine/exec/live_request.h"
+#include "engine/exec/live_requests.h"
 #include "engine/exec/outbox.h"
 #include "engine/exec/sharing.h"
 #include "engine/exec/step_meter.h"
@@ -71,7 +70,7 @@ class StepLoop {
   void Cancel(const std::string& request_id);
   /// Ends everything: what has a token with FinishReason::kCancelled, the rest with UNAVAILABLE.
   void EndAll();
-  bool has_work() const { return scheduler_.has_work() || !parked_.empty(); }
+  bool has_work() const { return scheduler_.has_work() || live_.any_parked(); }
   /// REQUIRES: has_work(). False: everybody waits for memory that is on its way; nothing was computed, Attend is next.
   bool Step();
 
@@ -97,9 +96,7 @@ class StepLoop {
   void TakeTokens(const sched::StepPlan& plan, std::vector<backend::Sampled> tokens);
   void AdmitParked();
   void EndStarved();
-  void Park(LiveRequest* request);
-  int64_t TokensNotRunning() const;
-  int64_t LongestRequestTokens() const;
+  int64_t TokensNotRunning() const { return scheduler_.waiting_tokens() + live_.parked_tokens(); }
   bool Streams(const LoopSharing& parts) const;
   void SizeLayerStream();
   void Append(Continuation& continuation, sample::SampledToken token);
@@ -125,9 +122,9 @@ class StepLoop {
   const std::unique_ptr<LayerStreamer> streamer_;  // null: leases, if any, are read in place
   Forward forward_;
   StepMeter meter_;
-  absl::flat_hash_map<std::string, std::unique_ptr<LiveRequest>> live_;  // after cache_: holds its blocks
-  std::vector<LiveRequest*> parked_;  // not with the scheduler: neither own memory nor what may be leased holds them
-  absl::Time next_starved_ = absl::InfiniteFuture();  // when patience with the first of them ends
+  LiveRequests live_;  // after cache_: holds its blocks
+  absl::Time next_starved_ =
+      absl::InfiniteFuture();  // when patience ends with the first whom too little memory holds up
   int64_t cut_short_in_a_row_ = 0;
   Outbox outbox_;
   int64_t next_sequence_ = 0;

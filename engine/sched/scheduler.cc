@@ -52,14 +52,36 @@ bool Scheduler::CanEverFit(int64_t tokens) const {
 void Scheduler::Add(Sequence* sequence) {
   CHECK(!sequence->tokens.empty());
   CHECK(CanEverFit(static_cast<int64_t>(sequence->tokens.size())));
+  Enqueue(sequence);
+}
+
+// A sequence that waits does not grow.
+void Scheduler::Enqueue(Sequence* sequence) {
   CHECK(waiting_.insert(sequence).second);
+  waiting_tokens_ += static_cast<int64_t>(sequence->tokens.size());
+}
+
+bool Scheduler::Dequeue(Sequence* sequence) {
+  if (waiting_.erase(sequence) == 0) return false;
+  waiting_tokens_ -= static_cast<int64_t>(sequence->tokens.size());
+  return true;
+}
+
+void Scheduler::EnterRunning(Sequence* sequence) {
+  running_.insert(std::upper_bound(running_.begin(), running_.end(), sequence, ServedBefore()), sequence);
+  num_running_groups_ += sequence->group == nullptr || sequence->group->running++ == 0;
+}
+
+// Ignores one that does not run.
+void Scheduler::LeaveRunning(Sequence* sequence) {
+  const auto running = std::lower_bound(running_.begin(), running_.end(), sequence, ServedBefore());
+  if (running == running_.end() || *running != sequence) return;
+  running_.erase(running);
+  num_running_groups_ -= sequence->group == nullptr || --sequence->group->running == 0;
 }
 
 void Scheduler::Remove(Sequence* sequence) {
-  if (waiting_.erase(sequence) == 0) {
-    const auto running = std::lower_bound(running_.begin(), running_.end(), sequence, ServedBefore());
-    if (running != running_.end() && *running == sequence) running_.erase(running);
-  }
+  if (!Dequeue(sequence)) LeaveRunning(sequence);
   cache_->Release(sequence->blocks);
   sequence->computed_tokens = 0;
 }
@@ -68,7 +90,7 @@ void Scheduler::Reset(Sequence* sequence) {
   ++sequence->losses;
   Remove(sequence);
   sequence->owned_only = false;
-  CHECK(waiting_.insert(sequence).second);
+  Enqueue(sequence);
 }
 
 StepPlan Scheduler::Plan() {
@@ -170,8 +192,8 @@ bool Scheduler::LimitFor(Step& step, const Sequence& sequence) const {
 
 // False: it runs, and waits for room.
 bool Scheduler::Start(Step& step, Sequence* sequence) {
-  waiting_.erase(sequence);
-  running_.insert(std::upper_bound(running_.begin(), running_.end(), sequence, ServedBefore()), sequence);
+  Dequeue(sequence);
+  EnterRunning(sequence);
   sequence->owned_only = RunsFromOwned(*sequence);
   const kv::SequenceBlocks::Attached cached =
       cache_->Attach(sequence->blocks, sequence->cache_salt, sequence->tokens, sequence->owned_only);
@@ -226,7 +248,7 @@ bool Scheduler::MakeRoomFor(Step& step, Sequence* sequence) {
 
 // The victim may already have a part in this step, or have been admitted by it.
 void Scheduler::GiveWay(Step& step, Sequence* victim) {
-  std::erase(running_, victim);
+  LeaveRunning(victim);
   std::erase_if(step.plan.chunks, [&](const Chunk& chunk) {
     if (chunk.sequence != victim) return false;
     step.Spend(-chunk.num_tokens);
@@ -235,7 +257,7 @@ void Scheduler::GiveWay(Step& step, Sequence* victim) {
   cache_->Release(victim->blocks);
   victim->computed_tokens = 0;
   victim->owned_only = false;
-  waiting_.insert(victim);
+  Enqueue(victim);
   step.plan.preempted.push_back(victim);
 }
 
@@ -268,6 +290,10 @@ bool Scheduler::RunsFromOwned(const Sequence& sequence) const {
 bool Scheduler::Fits(const Sequence& sequence) const {
   const int64_t blocks = BlocksOf(sequence);
   return FitsInto(blocks, *cache_, sequence.owned_only ? cache_->num_usable_local() : cache_->num_usable());
+}
+
+bool Scheduler::Fits(int64_t tokens) const {
+  return FitsInto(cache_->BlocksFor(tokens), *cache_, cache_->num_usable());
 }
 
 // Of the budget, what the sequence would take.
@@ -304,20 +330,28 @@ bool Scheduler::is_running(const Sequence* sequence) const {
 
 absl::Status Scheduler::CheckInvariants() const {
   std::vector<const kv::BlockTable*> tables;
+  std::set<const void*> groups;
+  int64_t waiting_tokens = 0;
   for (const Sequence* sequence : running_) {
     tables.push_back(&sequence->blocks);
+    groups.insert(sequence->group != nullptr ? static_cast<const void*>(sequence->group) : sequence);
     if (sequence->blocks.size() < cache_->BlocksFor(sequence->computed_tokens)) {
       return absl::InternalError(absl::StrCat("sequence ", sequence->id.value(), " has ", sequence->blocks.size(),
                                               " blocks for ", sequence->computed_tokens, " computed tokens"));
     }
   }
   for (const Sequence* sequence : waiting_) {
+    waiting_tokens += static_cast<int64_t>(sequence->tokens.size());
     if (sequence->blocks.size() != 0 || sequence->computed_tokens != 0 || sequence->owned_only) {
       return absl::InternalError(absl::StrCat("sequence ", sequence->id.value(), " waits and holds blocks"));
     }
   }
   if (!std::is_sorted(running_.begin(), running_.end(), ServedBefore())) {
     return absl::InternalError("running sequences are out of order");
+  }
+  if (waiting_tokens != waiting_tokens_ || static_cast<int64_t>(groups.size()) != num_running_groups_) {
+    return absl::InternalError(absl::StrCat(waiting_tokens, " tokens wait, counted ", waiting_tokens_, "; ",
+                                            groups.size(), " groups run, counted ", num_running_groups_));
   }
   return cache_->CheckInvariants(tables);
 }

@@ -73,6 +73,8 @@ class Scheduler {
   bool CanEverFit(int64_t tokens) const;
   /// True where it could run now, if it were alone. A running one that does not gives way, and waits until it does.
   bool Fits(const Sequence& sequence) const;
+  /// The same of any sequence of so many tokens, or fewer, that may use leases.
+  bool Fits(int64_t tokens) const;
   /// REQUIRES: not added yet, at least one token, and CanEverFit all the tokens that it grows to (less the last sampled
   /// one, whose KV is not needed).
   void Add(Sequence* sequence);
@@ -89,14 +91,22 @@ class Scheduler {
   bool has_work() const { return !running_.empty() || !waiting_.empty(); }
   int64_t num_running() const { return static_cast<int64_t>(running_.size()); }
   int64_t num_waiting() const { return static_cast<int64_t>(waiting_.size()); }
+  /// Of all that wait.
+  int64_t waiting_tokens() const { return waiting_tokens_; }
+  /// Groups of which a sequence runs.
+  int64_t num_running_groups() const { return num_running_groups_; }
   /// In the order of service.
   std::span<Sequence* const> running() const { return running_; }
   bool is_running(const Sequence* sequence) const;
-  /// Recounts blocks and order. INTERNAL says what does not add up.
+  /// Recounts blocks, order and sums. INTERNAL says what does not add up.
   absl::Status CheckInvariants() const;
 
  private:
   struct Step;  // a plan in the making
+  void Enqueue(Sequence* sequence);
+  bool Dequeue(Sequence* sequence);
+  void EnterRunning(Sequence* sequence);
+  void LeaveRunning(Sequence* sequence);
   void PlanRunning(Step& step);
   void BeginAcrossTiers(Step& step);
   void PlanDecodes(Step& step);
@@ -121,6 +131,7 @@ class Scheduler {
   kv::SequenceBlocks* const cache_;
   std::vector<Sequence*> running_;  // in the order of service
   std::set<Sequence*, ServedBefore> waiting_;
+  int64_t waiting_tokens_ = 0, num_running_groups_ = 0;
 };
 
 }  // namespace swiftcache::engine::sched

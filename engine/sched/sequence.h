@@ -16,11 +16,17 @@ namespace swiftcache::engine::sched {
 /// Unique in the life of an engine; of two, the earlier has the smaller.
 using SequenceId = StrongId<struct SequenceIdTag, int64_t>;
 
+/// Sequences that are of one request. Kept by the scheduler. Thread-safety: none. Ownership: outlives its sequences.
+struct SequenceGroup {
+  int64_t running = 0;
+};
+
 /// Thread-safety: none. Ownership: a value; must not outlive the cache that `blocks` came from. Units: tokens.
 struct Sequence {
   // Set by whoever makes it; tokens grow by one after each step that sampled.
   SequenceId id;
-  int32_t priority = 0;  // larger is more urgent
+  int32_t priority = 0;            // larger is more urgent
+  SequenceGroup* group = nullptr;  // null: one of its own
   std::string cache_salt;
   std::vector<int32_t> tokens;  // prompt, then output
   int64_t prompt_tokens = 0;

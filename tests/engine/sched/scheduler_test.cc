@@ -99,6 +99,38 @@ TEST_F(SchedulerTest, NoMoreSequencesRunThanMaxNumSeqsOrTokensOfAStep) {
   EXPECT_EQ(scheduler_->num_waiting(), 2);
 }
 
+TEST_F(SchedulerTest, TokensThatWaitAndGroupsThatRunAreCounted) {
+  Create(100, 2, 64);
+  SequenceGroup group;
+  Sequence* first = Add(10);
+  Sequence* second = Add(20);
+  Sequence* third = Add(30);
+  first->group = second->group = &group;
+  EXPECT_EQ(scheduler_->waiting_tokens(), 60);
+  EXPECT_EQ(scheduler_->num_running_groups(), 0);
+  Step();
+  EXPECT_EQ(scheduler_->waiting_tokens(), 30) << "no more than two run";
+  EXPECT_EQ(scheduler_->num_running_groups(), 1) << "two of one group";
+  scheduler_->Remove(first);
+  EXPECT_EQ(scheduler_->num_running_groups(), 1);
+  Step();
+  EXPECT_EQ(scheduler_->waiting_tokens(), 0);
+  EXPECT_EQ(scheduler_->num_running_groups(), 2);
+  scheduler_->Reset(second);
+  EXPECT_EQ(scheduler_->waiting_tokens(), 22) << "with what was sampled meanwhile";
+  EXPECT_EQ(scheduler_->num_running_groups(), 1);
+  EXPECT_EQ(group.running, 0);
+  Add(5, /*priority=*/1);
+  Step();
+  Add(6, /*priority=*/2);
+  Step();
+  EXPECT_EQ(plan_.preempted.size(), 1u);
+  EXPECT_EQ(scheduler_->num_running_groups(), 2);
+  EXPECT_EQ(scheduler_->waiting_tokens(), static_cast<int64_t>(second->tokens.size() + third->tokens.size()));
+  scheduler_->Remove(third);
+  EXPECT_EQ(scheduler_->waiting_tokens(), static_cast<int64_t>(second->tokens.size()));
+}
+
 TEST_F(SchedulerTest, NobodyOvertakesTheHeadOfTheQueue) {
   Create(10, 8, 64);
   Add(20);  // 5 blocks

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+// Requests that own memory cannot hold, while what others lend comes and goes.
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <random>
+#include <vector>
+
+#include "tests/engine/exec/sharing_harness.h"
+
+namespace swiftcache::engine::exec {
+namespace {
+
+constexpr int64_t kOwnBlocks = 16, kOwnTokens = kOwnBlocks * 4;
+
+class StarvationTest : public testing::Test {
+ protected:
+  static std::vector<int32_t> Prompt(int64_t length) {
+    std::mt19937 rng(1);
+    return RandomTokens(rng, length, 64);
+  }
+  // A round of the loop, as the engine does it.
+  void Round() {
+    harness_.Pump();
+    if (!harness_.loop().has_work() || !harness_.loop().Step()) harness_.loop().Attend();
+    harness_.LandStores();
+    ASSERT_TRUE(harness_.loop().CheckInvariants().ok()) << harness_.loop().CheckInvariants();
+  }
+  void Rounds(int64_t count) {
+    for (int64_t i = 0; i < count; ++i) ASSERT_NO_FATAL_FAILURE(Round());
+  }
+  void LoseTheLease(int64_t id) {
+    harness_.coordinator().OnDonorGone(kv::LeaseId(id));
+    ASSERT_TRUE(harness_.PumpUntil([this] { return harness_.load().kv_blocks_leased_in == 0; }));
+  }
+  SharingHarness harness_{{.num_blocks = kOwnBlocks}};
+};
+
+TEST_F(StarvationTest, WhoOutgrewOwnMemoryHasPatienceFromWhenItsLeaseIsGone) {
+  harness_.Borrow(7, 64);
+  const auto wide = harness_.Add(Prompt(40), 100);
+  ASSERT_NO_FATAL_FAILURE(Rounds(60));
+  ASSERT_GT(40 + wide->tokens().size(), static_cast<size_t>(kOwnTokens));
+  ASSERT_NO_FATAL_FAILURE(LoseTheLease(7));
+  const auto narrow = harness_.Add(Prompt(10), 4);
+  ASSERT_NO_FATAL_FAILURE(Rounds(10));
+  ASSERT_TRUE(narrow->done());
+  EXPECT_TRUE(narrow->Wait().ok()) << "it holds up nobody";
+  EXPECT_EQ(harness_.load().waiting_requests, 1);
+
+  harness_.clock().Advance(absl::Seconds(9));
+  ASSERT_NO_FATAL_FAILURE(Rounds(2));
+  EXPECT_FALSE(wide->done());
+  const size_t before = wide->tokens().size();
+  ASSERT_NO_FATAL_FAILURE(harness_.Borrow(8, 64));
+  ASSERT_NO_FATAL_FAILURE(Rounds(20));
+  EXPECT_GT(wide->tokens().size(), before) << "it goes on";
+  ASSERT_NO_FATAL_FAILURE(LoseTheLease(8));
+  ASSERT_NO_FATAL_FAILURE(Rounds(2));
+  harness_.clock().Advance(absl::Seconds(9));
+  ASSERT_NO_FATAL_FAILURE(Rounds(2));
+  EXPECT_FALSE(wide->done()) << "what it waited before does not count";
+  harness_.clock().Advance(absl::Seconds(2));
+  ASSERT_NO_FATAL_FAILURE(Rounds(2));
+  ASSERT_TRUE(wide->done());
+  EXPECT_EQ(wide->Wait().code(), absl::StatusCode::kOutOfRange);
+  EXPECT_FALSE(harness_.loop().has_work());
+}
+
+TEST_F(StarvationTest, WhatNothingCouldHoldIsParkedUntilALeaseComesOrPatienceEnds) {
+  const auto larger = harness_.Add(Prompt(40), 400);
+  const auto large = harness_.Add(Prompt(40), 60);
+  EXPECT_TRUE(harness_.loop().has_work());
+  EXPECT_EQ(harness_.load().waiting_requests, 2);
+  ASSERT_NO_FATAL_FAILURE(Rounds(2));
+  EXPECT_EQ(large->tokens().size(), 0u);
+  harness_.clock().Advance(absl::Seconds(5));
+  ASSERT_NO_FATAL_FAILURE(harness_.Borrow(7, 32));
+  ASSERT_NO_FATAL_FAILURE(Rounds(100));
+  ASSERT_TRUE(large->done());
+  EXPECT_TRUE(large->Wait().ok()) << large->Wait();
+  EXPECT_EQ(large->tokens(), FakeGreedy(harness_.model(), Prompt(40), 60));
+  EXPECT_FALSE(larger->done());
+  harness_.clock().Advance(absl::Seconds(6));
+  harness_.loop().Attend();
+  ASSERT_TRUE(larger->done());
+  EXPECT_EQ(larger->Wait().code(), absl::StatusCode::kOutOfRange);
+  EXPECT_FALSE(harness_.loop().has_work());
+}
+
+}  // namespace
+}  // namespace swiftcache::engine::exec
