@@ -4,10 +4,9 @@
 // prompt but for its end, and its oldest blocks lie in leases. One axis is varied at a time. Times are those of the
 // thread's CPU: what else the machine does is left out.
 //
-//   swiftcache-bookkeeping-bench [step | wait | drain]
+//   swiftcache-bookkeeping-bench [step | wait | drain | loop]
 #include <algorithm>
 #include <cstdio>
-#include <ctime>
 #include <list>
 #include <memory>
 #include <optional>
@@ -19,29 +18,14 @@
 #include "engine/kv/kv_cache.h"
 #include "engine/sched/scheduler.h"
 #include "glog/logging.h"
+#include "tests/bench/bookkeeping.h"
 
 namespace swiftcache::engine::sched {
 namespace {
 
-constexpr int64_t kBlockTokens = 16;
-constexpr int64_t kTailTokens = 64;   // of a prompt, shared with nobody
 constexpr int64_t kOutputRoom = 512;  // tokens that a row may grow by
 constexpr int64_t kStoresAtOnce = 64, kFetchesAtOnce = 64;
 constexpr int64_t kDrainBatch = 8;
-constexpr double kMicrosAtMost = 2e6;  // of the steps of one line
-
-double CpuMicros() {
-  timespec now;
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-  return static_cast<double>(now.tv_sec) * 1e6 + static_cast<double>(now.tv_nsec) * 1e-3;
-}
-
-struct Sizes {
-  int64_t rows = 256;
-  int64_t leases = 10;
-  int64_t blocks = 100000;  // half of them in leases, where there are any
-  int64_t prompt_tokens = 1000;
-};
 
 /// One engine's bookkeeping without the engine.
 class World {
@@ -261,6 +245,7 @@ int Main(std::string_view part) {
   if (part.empty() || part == "step") MeasureSteps();
   if (part.empty() || part == "wait") MeasureWaiting();
   if (part.empty() || part == "drain") MeasureDrains();
+  if (part.empty() || part == "loop") MeasureLoop();
   return 0;
 }
 
