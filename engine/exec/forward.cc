@@ -50,7 +50,7 @@ Forward::Outcome Forward::Conclude(models::ForwardResult result) {
 
 void Forward::Gather(const sched::StepPlan& plan) {
   token_ids_.clear();
-  blocks_.clear();
+  num_blocks_ = 0;
   sequences_.clear();
   streamed_.clear();
   logit_rows_.clear();
@@ -60,26 +60,15 @@ void Forward::Gather(const sched::StepPlan& plan) {
   lease_ids_.clear();
   readings_.clear();
   if (leases_ && leases_->streamer != nullptr) leases_->streamer->Begin();
-  int64_t num_blocks = 0;
-  for (const sched::Chunk& chunk : plan.chunks) num_blocks += chunk.sequence->blocks.size();
-  blocks_.reserve(num_blocks);  // the spans below must not move
   for (const sched::Chunk& chunk : plan.chunks) {
-    const sched::Sequence& sequence = *chunk.sequence;
-    const auto first = sequence.tokens.begin() + sequence.computed_tokens;
+    Continuation& continuation = AsContinuation(*chunk.sequence);
+    const auto first = continuation.tokens.begin() + continuation.computed_tokens;
     token_ids_.insert(token_ids_.end(), first, first + chunk.num_tokens);
-    const backend::DeviceAddress* const begin = blocks_.data() + blocks_.size();
-    for (int64_t i = 0; i < sequence.blocks.size(); ++i) {
-      const kv::Place place = cache_->place(sequence.blocks[i]);
-      if (place.local()) {
-        blocks_.push_back(own_.base + place.index * own_.block_bytes);
-      } else {
-        GatherLeased(sequence.blocks[i], place);
-      }
-    }
-    sequences_.push_back({.num_rows = chunk.num_tokens,
-                          .context_tokens = sequence.computed_tokens,
-                          .blocks = std::span(begin, sequence.blocks.size())});
-    if (chunk.samples) GatherSample(AsContinuation(*chunk.sequence));
+    const std::span<const backend::DeviceAddress> blocks = GatherBlocks(continuation);
+    num_blocks_ += static_cast<int64_t>(blocks.size());
+    sequences_.push_back(
+        {.num_rows = chunk.num_tokens, .context_tokens = continuation.computed_tokens, .blocks = blocks});
+    if (chunk.samples) GatherSample(continuation);
   }
   GatherChecks();
   if (!streamed_.empty()) leases_->streamer->Start(leases_->sharing->own().last_change());
@@ -92,32 +81,49 @@ void Forward::GatherSample(const Continuation& continuation) {
   logit_rows_.push_back(static_cast<int32_t>(token_ids_.size()) - 1);
 }
 
-// In the slots while there are some, else where it lies.
-void Forward::GatherLeased(kv::BlockId id, kv::Place place) {
-  LeaseRead& read = reads_[NoteReader(place.region)];
-  const int64_t offset = place.index * own_.block_bytes;
-  if (leases_->streamer != nullptr) {
-    if (const auto slots = leases_->streamer->Add(id, read.lease, offset)) {
-      streamed_.push_back({static_cast<int64_t>(blocks_.size()), {(*slots)[0], (*slots)[1]}});
-      return blocks_.push_back({});
-    }
-  }
-  CHECK(read.view.base) << "a block of a lease that is not mapped has no slot";  // KvCache::SetStreamCapacity
-  ++read.in_place_blocks;
-  blocks_.push_back(read.view.base + offset);
+std::span<const backend::DeviceAddress> Forward::GatherBlocks(Continuation& continuation) {
+  BlockAddresses& addresses = continuation.addresses;
+  addresses.Follow(*cache_, continuation.blocks, [this](kv::Place place) { return AddressOf(place); });
+  for (const auto& [region, blocks] : addresses.by_lease()) NoteReader(region).in_place_blocks += blocks;
+  if (leases_ && leases_->streamer != nullptr) Stream(continuation.blocks, addresses);
+  return addresses.all();
 }
 
-// The sequence being gathered reads the region; returns its index in reads_.
-size_t Forward::NoteReader(kv::RegionId region) {
+// Of nothing, where it lies in a lease that is not mapped.
+backend::DeviceAddress Forward::AddressOf(kv::Place place) const {
+  const int64_t offset = place.index * own_.block_bytes;
+  if (place.local()) return own_.base + offset;
+  const backend::DeviceAddress base = leases_->sharing->borrowing().RegionOf(place.region).view.base;
+  return base ? base + offset : base;
+}
+
+// What lies in leases is read in the slots while there are some, else where it lies.
+void Forward::Stream(const kv::BlockTable& table, BlockAddresses& addresses) {
+  int64_t left = addresses.num_leased();
+  for (int64_t i = 0; left > 0; ++i) {
+    const kv::Place place = addresses.place(i);
+    if (place.local()) continue;
+    --left;
+    LeaseRead& read = reads_[read_of_.at(place.region)];
+    const auto slots = leases_->streamer->Add(table[i], read.lease, place.index * own_.block_bytes);
+    addresses.Set(i, slots ? backend::DeviceAddress() : AddressOf(place));
+    if (slots) {
+      streamed_.push_back({num_blocks_ + i, {(*slots)[0], (*slots)[1]}});
+      --read.in_place_blocks;
+    }
+  }
+}
+
+// The sequence being gathered reads the region.
+Forward::LeaseRead& Forward::NoteReader(kv::RegionId region) {
   const auto [it, is_new] = read_of_.try_emplace(region, reads_.size());
   if (is_new) {
     const LeasedRegion& leased = leases_->sharing->borrowing().RegionOf(region);
     reads_.push_back({leased.lease, leased.view});
     lease_ids_.push_back(leased.lease);
   }
-  const Reading reading{sequences_.size(), it->second};
-  if (readings_.empty() || readings_.back() != reading) readings_.push_back(reading);
-  return it->second;
+  readings_.push_back({sequences_.size(), it->second});
+  return reads_[it->second];
 }
 
 void Forward::GatherChecks() {
@@ -126,6 +132,7 @@ void Forward::GatherChecks() {
   in_place_blocks_ = 0;
   for (size_t i = 0; i < reads_.size(); ++i) {
     if (reads_[i].in_place_blocks == 0) continue;
+    CHECK(reads_[i].view.base) << "a block of a lease that is not mapped has no slot";  // KvCache::SetStreamCapacity
     in_place_blocks_ += reads_[i].in_place_blocks;
     checks_.push_back(reads_[i].view.word);
     checked_.push_back(i);

@@ -77,13 +77,14 @@ class Forward final : private backend::LayerGate {
   struct Reading {
     size_t sequence = 0;  // index in sequences_
     size_t lease = 0;     // index in reads_
-    friend bool operator==(const Reading&, const Reading&) = default;
   };
 
   void Gather(const sched::StepPlan& plan);
   void GatherSample(const Continuation& continuation);
-  void GatherLeased(kv::BlockId id, kv::Place place);
-  size_t NoteReader(kv::RegionId region);
+  std::span<const backend::DeviceAddress> GatherBlocks(Continuation& continuation);
+  backend::DeviceAddress AddressOf(kv::Place place) const;
+  void Stream(const kv::BlockTable& table, BlockAddresses& addresses);
+  LeaseRead& NoteReader(kv::RegionId region);
   void GatherChecks();
   Outcome Conclude(models::ForwardResult result);
 
@@ -97,8 +98,8 @@ class Forward final : private backend::LayerGate {
   const OwnMemory own_;
   const kv::SequenceBlocks* const cache_;
   const std::optional<Leases> leases_;
-  std::vector<int32_t> token_ids_;              // [rows]
-  std::vector<backend::DeviceAddress> blocks_;  // of all sequences, one after the other
+  std::vector<int32_t> token_ids_;  // [rows]
+  int64_t num_blocks_ = 0;          // of the sequences gathered
   std::vector<backend::StepSequence> sequences_;
   std::vector<backend::StreamedBlock> streamed_;
   std::vector<int32_t> logit_rows_;

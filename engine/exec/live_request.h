@@ -9,6 +9,7 @@
 
 #include "absl/container/flat_hash_set.h"
 #include "absl/time/time.h"
+#include "engine/exec/block_addresses.h"
 #include "engine/exec/prefill_times.h"
 #include "engine/exec/request.h"
 #include "engine/sample/sampling_state.h"
@@ -26,6 +27,7 @@ struct Continuation : sched::Sequence {
   LiveRequest* const request;
   const int32_t index;
   sample::SamplingState sampling;
+  BlockAddresses addresses;  // of `blocks`, as of its last step
   std::optional<absl::Time> first_token_time;
   absl::Time last_token_time;
   PrefillTimes prefill;                               // until the first token; queue is known only then

@@ -30,6 +30,7 @@ bool BlockRef::GiveWayTo(const BlockRef& other) {
     if (pool_->moving(id_) || pool_->moving(other.id_)) return false;
     pool_->SwapPlaces(id_, other.id_);
   }
+  pool_->moved_.Note(other.id_);
   *this = other.Share(holder_);
   return true;
 }
@@ -280,6 +281,7 @@ bool BlockPool::EndMove(const Move& move, bool arrived) {
   Unlist(move.id);
   block.to.reset();
   if (arrived) block.place = move.to;
+  if (arrived && block.used()) moved_.Note(move.id);
   List(move.id);
   Vacate(arrived ? move.from : move.to);
   if (arrived && move.to.local() && dirty_.Covers(move.to.index, 1)) dirty_.Remove(move.to.index);
@@ -292,10 +294,11 @@ void BlockPool::SwapPlaces(BlockId a, BlockId b) {
   Unlist(a);
   Unlist(b);
   std::swap(first.place, second.place);
-  List(a);
-  List(b);
-  Occupy(first.place, a);
-  Occupy(second.place, b);
+  for (const BlockId id : {a, b}) {
+    List(id);
+    Occupy(place(id), id);
+    moved_.Note(id);
+  }
 }
 
 bool BlockPool::Lend(int32_t first, int32_t count) {

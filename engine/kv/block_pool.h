@@ -23,6 +23,7 @@
 #include "engine/kv/block.h"
 #include "engine/kv/extent_set.h"
 #include "engine/kv/place.h"
+#include "engine/kv/place_log.h"
 #include "engine/kv/room_index.h"
 
 namespace swiftcache::engine::kv {
@@ -101,6 +102,8 @@ class BlockPool {
   std::optional<std::vector<BlockRef>> Allocate(int64_t count, std::optional<BlockId> after,
                                                 Holder holder = Holder::kSequence);
   Place place(BlockId id) const { return blocks_[id.value()].place; }
+  /// Blocks that, held by a sequence, came to lie elsewhere or took another's place in its table.
+  const PlaceLog& moved() const { return moved_; }
   bool moving(BlockId id) const { return blocks_[id.value()].to.has_value(); }
   /// What may be moved to a lease: local, committed, and nobody wants it to stay; held by the cache alone, or in use.
   const ByUse& spillable_idle() const { return spillable_idle_; }
@@ -238,6 +241,7 @@ class BlockPool {
   RoomIndex rooms_;                                     // of the leases that do not drain
   ByUse spillable_idle_, spillable_used_, promotable_;  // no block that moves
   PlaceCounts leased_sum_, live_sum_;
+  PlaceLog moved_;
   ExtentSet lent_, dirty_;
   std::vector<int32_t> dirty_taken_;
   std::vector<bool> written_;  // by place of the own arena

@@ -41,6 +41,7 @@ int64_t KvCache::BlocksInUse(PrefixTree::InUse& seen, const std::string& salt, s
 KvCache::Attached KvCache::Attach(BlockTable& table, const std::string& salt, std::span<const int32_t> tokens,
                                   bool local_only) {
   CHECK_EQ(table.size(), 0);
+  table.filling_ = ++fillings_;
   table.holder_ = HolderFor(local_only);
   if (!options_.enable_prefix_caching) return {};
   PrefixTree::Match match = tree_.Find(salt, tokens, MatchLimit(tokens), table.holder_);
@@ -57,6 +58,7 @@ Growth KvCache::Grow(BlockTable& table, int64_t tokens, int64_t wish_tokens) {
   if (room != Growth::kDone) return room;
   std::optional<BlockId> last;
   if (table.size() > 0) last = table.blocks_.back().id();
+  if (table.filling_ == 0) table.filling_ = ++fillings_;
   std::optional<std::vector<BlockRef>> blocks = pool_.Allocate(count, last, table.holder_);
   CHECK(blocks.has_value()) << "cached blocks could not be evicted";  // PrefixTree: idle blocks are always evictable
   std::move(blocks->begin(), blocks->end(), std::back_inserter(table.blocks_));
@@ -126,6 +128,24 @@ void KvCache::Commit(BlockTable& table, std::span<const int32_t> tokens, int64_t
 }
 
 void KvCache::Release(BlockTable& table) { table = BlockTable(); }
+
+// A block of the tree has one number in all tables that hold it; what is not committed is looked for where it can be.
+void KvCache::FollowPlaces(const BlockTable& table, PlaceCursor& cursor,
+                           absl::FunctionRef<void(int64_t)> changed) const {
+  const PlaceLog& log = pool_.moved();
+  int64_t known = cursor.table == table.filling_ ? cursor.blocks : 0;
+  if (log.end() - cursor.changes > std::min<uint64_t>(PlaceLog::kKept, known)) known = 0;
+  int64_t rest = known;
+  for (uint64_t i = cursor.changes; known > 0 && i < log.end(); ++i) {
+    if (!tree_.Contains(log[i])) {
+      rest = std::min(rest, table.committed_);
+    } else if (const int64_t at = tree_.IndexOf(log[i]); at < known && table[at] == log[i]) {
+      changed(at);
+    }
+  }
+  for (int64_t i = rest; i < table.size(); ++i) changed(i);
+  cursor = {table.filling_, table.size(), log.end()};
+}
 
 int64_t KvCache::LeasedBlocks(const BlockTable& table) const {
   if (!pool_.has_regions()) return 0;

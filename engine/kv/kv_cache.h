@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "common/base/units.h"
 #include "engine/kv/block_pool.h"
@@ -62,6 +63,8 @@ class KvCache final : public SequenceBlocks, public Tiers, public Lending {
   void Release(BlockTable& table) override;
   void NoteNeed(int64_t blocks) override { needed_ = std::max(needed_, blocks); }
   Place place(BlockId id) const override { return pool_.place(id); }
+  void FollowPlaces(const BlockTable& table, PlaceCursor& cursor,
+                    absl::FunctionRef<void(int64_t)> changed) const override;
   bool has_tiers() const override { return pool_.has_regions() || pool_.num_lent() > 0; }
   int64_t num_usable_local() const override { return pool_.local().total - pool_.num_reserved(); }
   int64_t num_usable() const override { return num_usable_local() + num_usable_leased(); }
@@ -130,6 +133,7 @@ class KvCache final : public SequenceBlocks, public Tiers, public Lending {
   PrefixTree tree_;
   MovePlanner planner_;
   std::vector<int32_t> reserved_;
+  uint64_t fillings_ = 0;  // of tables
   int64_t potential_region_blocks_ = 0, leasable_blocks_ = 0;
   int64_t stream_capacity_;
   // Since they were last taken.

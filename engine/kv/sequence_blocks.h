@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "engine/kv/block_pool.h"
 #include "engine/kv/prefix_tree.h"
@@ -29,6 +30,7 @@ class BlockTable {
  private:
   friend class KvCache;
   std::vector<BlockRef> blocks_;
+  uint64_t filling_ = 0;               // another each time that it is filled from nothing; 0: it is empty
   int64_t committed_ = 0;              // leading blocks that are in the prefix tree
   Holder holder_ = Holder::kSequence;  // of its blocks
   PrefixTree::Pin pin_;                // at block committed_ - 1; declared last: unpinned before the holds end
@@ -78,6 +80,11 @@ class SequenceBlocks {
   virtual void NoteNeed(int64_t blocks) = 0;
 
   virtual Place place(BlockId id) const = 0;
+  /// Calls `changed` for each block of the table that is new, another or elsewhere since `cursor` was here last, and
+  /// brings that up to date. Of those that are new, in their order. Costs these, and a look at each change of a place
+  /// since then; never more than all blocks of the table.
+  virtual void FollowPlaces(const BlockTable& table, PlaceCursor& cursor,
+                            absl::FunctionRef<void(int64_t block)> changed) const = 0;
   /// True where an answer may be kWait.
   virtual bool has_tiers() const = 0;
   /// The places of all leases.

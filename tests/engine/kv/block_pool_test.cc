@@ -68,6 +68,32 @@ TEST(BlockPoolTest, AMoveIsOfTheKindOfMemoryThatItFillsOrComesHomeFrom) {
   EXPECT_EQ(kinds, (std::vector{RegionKind::kOwnArena, RegionKind::kLease, RegionKind::kLease, RegionKind::kLease}));
 }
 
+TEST(BlockPoolTest, WhoKeepsPlacesHearsOfEachBlockInUseThatChangedItsOwn) {
+  BlockPool pool(6);
+  const RegionId lease = pool.AddRegion(4);
+  auto blocks = *pool.Allocate(3, std::nullopt);
+  std::vector<BlockRef> cached;
+  for (const BlockRef& block : blocks) cached.push_back(block.Share(Holder::kCache));
+  blocks.pop_back();  // the third is idle
+  for (const BlockRef& block : cached) EXPECT_TRUE(pool.FinishMove(*pool.BeginMove(block.id(), lease)));
+  auto heard = [&pool, seen = uint64_t{0}]() mutable {
+    std::vector<BlockId> ids;
+    for (; seen < pool.moved().end(); ++seen) ids.push_back(pool.moved()[seen]);
+    return ids;
+  };
+  EXPECT_EQ(heard(), (std::vector<BlockId>{blocks[0].id(), blocks[1].id()}));
+  const Move back = *pool.BeginMove(blocks[0].id(), kLocalRegion);
+  EXPECT_TRUE(heard().empty()) << "it lies where it did";
+  pool.AbortMove(back);
+  EXPECT_TRUE(heard().empty());
+
+  auto own = *pool.Allocate(2, std::nullopt);
+  pool.SwapPlaces(own[0].id(), blocks[1].id());
+  EXPECT_EQ(heard(), (std::vector<BlockId>{own[0].id(), blocks[1].id()}));
+  EXPECT_TRUE(own[1].GiveWayTo(blocks[1]));
+  EXPECT_EQ(heard(), std::vector<BlockId>{blocks[1].id()}) << "it is another in its table";
+}
+
 TEST(BlockPoolDeathTest, TheCacheHoldsABlockOnce) {
   BlockPool pool(1);
   auto blocks = pool.Allocate(1, std::nullopt);

@@ -83,7 +83,8 @@ class TieredWorld {
 
   struct Totals {
     int64_t hits = 0, leased_hits = 0, spilled = 0, aborted = 0, lost = 0, saved = 0, waits = 0, refusals = 0, lent = 0,
-            cleared = 0, reclaimed = 0, dirty = 0, promoted = 0, kept = 0, zeroed = 0, untouched = 0;
+            cleared = 0, reclaimed = 0, dirty = 0, promoted = 0, kept = 0, zeroed = 0, untouched = 0, kept_places = 0,
+            patched_places = 0;
   };
   const Totals& totals() const { return totals_; }
   int64_t evicted() const { return cache_.evicted_total(); }
@@ -96,6 +97,8 @@ class TieredWorld {
     int64_t computed = 0;
     bool local_only = false;
     BlockTable table;
+    PlaceCursor cursor;
+    std::vector<Place> followed;
   };
   struct Copy {
     Move move;
@@ -279,12 +282,32 @@ class TieredWorld {
     std::vector<const BlockTable*> tables;
     for (Sequence& s : running_) {
       tables.push_back(&s.table);
+      if (rng_() % 4 == 0) Follow(s);
       for (int64_t b = 0; b * kBlockTokens < s.computed; ++b) {
         const int64_t end = std::min(s.computed, (b + 1) * kBlockTokens);
         ASSERT_EQ(memory_[cache_.place(s.table[b])], Content(s.salt, Tokens(s.tokens.begin(), s.tokens.begin() + end)));
       }
     }
     ASSERT_TRUE(cache_.CheckInvariants(tables).ok()) << cache_.CheckInvariants(tables);
+  }
+
+  // What is kept of a table's places is what they are, however long ago it was last looked at.
+  void Follow(Sequence& s) {
+    const int64_t known = std::min<int64_t>(s.table.size(), s.followed.size());
+    s.followed.resize(s.table.size());
+    int64_t looked_at = 0, patched = 0;
+    cache_.FollowPlaces(s.table, s.cursor, [&](int64_t i) {
+      const Place now = cache_.place(s.table[i]);
+      patched += i < known && now != s.followed[i];
+      s.followed[i] = now;
+      ++looked_at;
+    });
+    for (int64_t i = 0; i < s.table.size(); ++i) ASSERT_EQ(s.followed[i], cache_.place(s.table[i])) << "block " << i;
+    totals_.kept_places += s.table.size() - looked_at;
+    totals_.patched_places += patched;
+    int64_t again = 0;
+    cache_.FollowPlaces(s.table, s.cursor, [&](int64_t) { ++again; });
+    EXPECT_EQ(again, 0) << "nothing has changed since";
   }
 
   std::mt19937 rng_;
@@ -312,10 +335,11 @@ TEST(KvCacheTiersRandomTest, NoOrderOfEventsMixesContentsOrLeaksABlock) {
     sum.lost += t.lost, sum.saved += t.saved, sum.waits += t.waits, sum.refusals += t.refusals, sum.lent += t.lent;
     sum.cleared += t.cleared, sum.reclaimed += t.reclaimed, sum.dirty += t.dirty, sum.promoted += t.promoted;
     sum.kept += t.kept, sum.zeroed += t.zeroed, sum.untouched += t.untouched, evicted += world.evicted();
+    sum.kept_places += t.kept_places, sum.patched_places += t.patched_places;
   }
-  for (int64_t times :
-       {sum.hits, sum.leased_hits, sum.spilled, sum.aborted, sum.lost, sum.saved, sum.waits, sum.refusals, sum.lent,
-        sum.cleared, sum.reclaimed, sum.dirty, sum.promoted, sum.kept, sum.zeroed, sum.untouched, evicted}) {
+  for (int64_t times : {sum.hits, sum.leased_hits, sum.spilled, sum.aborted, sum.lost, sum.saved, sum.waits,
+                        sum.refusals, sum.lent, sum.cleared, sum.reclaimed, sum.dirty, sum.promoted, sum.kept,
+                        sum.zeroed, sum.untouched, sum.kept_places, sum.patched_places, evicted}) {
     EXPECT_GT(times, 50) << "a part of the world was hardly visited";
   }
 }
