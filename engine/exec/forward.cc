@@ -62,8 +62,7 @@ void Forward::Gather(const sched::StepPlan& plan) {
   if (leases_ && leases_->streamer != nullptr) leases_->streamer->Begin();
   for (const sched::Chunk& chunk : plan.chunks) {
     Continuation& continuation = AsContinuation(*chunk.sequence);
-    const auto first = continuation.tokens.begin() + continuation.computed_tokens;
-    token_ids_.insert(token_ids_.end(), first, first + chunk.num_tokens);
+    continuation.tokens.AppendTo(token_ids_, continuation.computed_tokens, chunk.num_tokens);
     const std::span<const backend::DeviceAddress> blocks = GatherBlocks(continuation);
     num_blocks_ += static_cast<int64_t>(blocks.size());
     sequences_.push_back(
@@ -76,7 +75,7 @@ void Forward::Gather(const sched::StepPlan& plan) {
 
 // From the last row gathered.
 void Forward::GatherSample(const Continuation& continuation) {
-  const auto position = static_cast<int64_t>(continuation.tokens.size());
+  const int64_t position = continuation.tokens.size();
   samples_.push_back(backend::SampleRowOf(static_cast<int64_t>(logit_rows_.size()), continuation.sampling, position));
   logit_rows_.push_back(static_cast<int32_t>(token_ids_.size()) - 1);
 }

@@ -2,26 +2,34 @@
 #include "engine/exec/live_request.h"
 
 namespace swiftcache::engine::exec {
+namespace {
 
-Continuation::Continuation(LiveRequest* request, int32_t index, sched::SequenceId id)
+sched::TokenList Shared(const std::vector<int32_t>& prompt, int64_t block_tokens) {
+  const auto own = prompt.end() - static_cast<int64_t>(prompt.size()) % block_tokens;
+  return {{prompt.begin(), own}, {own, prompt.end()}};
+}
+
+}  // namespace
+
+Continuation::Continuation(LiveRequest* request, int32_t index, sched::SequenceId id, int64_t block_tokens)
     : request(request), index(index), sampling(request->request.sampling, index, request->request.prompt) {
   this->id = id;
   priority = request->request.priority;
   group = &request->group;
   cache_salt = request->request.cache_salt;
-  tokens = request->request.prompt;
-  prompt_tokens = static_cast<int64_t>(tokens.size());
+  tokens = Shared(request->request.prompt, block_tokens);
+  prompt_tokens = tokens.size();
 }
 
-Continuation* LiveRequest::Begin() {
+Continuation* LiveRequest::Begin(int64_t block_tokens) {
   const auto index = static_cast<int32_t>(continuations.size());
   const sched::SequenceId id(first_sequence.value() + index);
-  return continuations.emplace_back(std::make_unique<Continuation>(this, index, id)).get();
+  return continuations.emplace_back(std::make_unique<Continuation>(this, index, id, block_tokens)).get();
 }
 
 std::optional<FinishReason> LiveRequest::FinishAfter(const Continuation& continuation, int32_t token) const {
   if (stop_ids.contains(token)) return FinishReason::kStop;
-  if (static_cast<int64_t>(continuation.tokens.size()) >= max_total_tokens) return FinishReason::kLength;
+  if (continuation.tokens.size() >= max_total_tokens) return FinishReason::kLength;
   return std::nullopt;
 }
 

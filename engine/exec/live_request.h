@@ -22,7 +22,7 @@ struct LiveRequest;
 /// One of the n continuations of a request. Every Sequence that the loop gives to its scheduler is one of these.
 /// Thread-safety: none. Ownership: by its LiveRequest.
 struct Continuation : sched::Sequence {
-  Continuation(LiveRequest* request, int32_t index, sched::SequenceId id);
+  Continuation(LiveRequest* request, int32_t index, sched::SequenceId id, int64_t block_tokens);
 
   LiveRequest* const request;
   const int32_t index;
@@ -35,7 +35,7 @@ struct Continuation : sched::Sequence {
   absl::Time starved_since = absl::InfiniteFuture();  // own memory and leases have been too small for it so long
   bool done = false;
 
-  int64_t output_tokens() const { return static_cast<int64_t>(tokens.size()) - prompt_tokens; }
+  int64_t output_tokens() const { return tokens.size() - prompt_tokens; }
 };
 
 /// REQUIRES: the loop gave it to its scheduler.
@@ -57,8 +57,8 @@ struct LiveRequest {
   absl::flat_hash_set<int32_t> stop_ids;
   int64_t num_done = 0;
 
-  /// Adds the next continuation.
-  Continuation* Begin();
+  /// Adds the next continuation. Whole blocks of the prompt are there once for all of them.
+  Continuation* Begin(int64_t block_tokens);
   /// The reason to end after `token`, the last of `continuation`.
   std::optional<FinishReason> FinishAfter(const Continuation& continuation, int32_t token) const;
   Usage UsageOf(const Continuation& continuation) const;

@@ -10,7 +10,7 @@
 namespace swiftcache::engine::exec {
 namespace {
 
-int64_t LengthOf(const Continuation& continuation) { return static_cast<int64_t>(continuation.tokens.size()); }
+int64_t LengthOf(const Continuation& continuation) { return continuation.tokens.size(); }
 
 }  // namespace
 
@@ -47,7 +47,7 @@ std::unique_ptr<LiveRequest> LiveRequests::Take(LiveRequest& request) {
 }
 
 Continuation* LiveRequests::Begin(LiveRequest& request) {
-  Continuation* continuation = request.Begin();
+  Continuation* continuation = request.Begin(block_tokens_);
   lengths_.Add(LengthOf(*continuation));
   return continuation;
 }

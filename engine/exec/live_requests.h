@@ -39,6 +39,8 @@ class LengthCounts {
 /// owns the requests. Errors: none. Units: tokens.
 class LiveRequests {
  public:
+  explicit LiveRequests(int64_t block_tokens) : block_tokens_(block_tokens) {}
+
   using ById = absl::flat_hash_map<std::string, std::unique_ptr<LiveRequest>>;
 
   /// REQUIRES: none of them has its id.
@@ -79,6 +81,7 @@ class LiveRequests {
     }
   };
 
+  const int64_t block_tokens_;
   ById by_id_;
   LengthCounts lengths_;  // of all continuations
   std::set<LiveRequest*, ByNeed> parked_;

@@ -40,7 +40,8 @@ StepLoop::StepLoop(const EngineOptions& options, const backend::KvLayout& layout
                                                        .streamer = streamer_.get(),
                                                        .clock = &clock_})
                        : std::nullopt),
-      meter_(clock, metrics, sharing ? sharing->transport : nullptr, streamer_.get()) {
+      meter_(clock, metrics, sharing ? sharing->transport : nullptr, streamer_.get()),
+      live_(options.block_tokens) {
   observer_->OnLoad(load());
 }
 

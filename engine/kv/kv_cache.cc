@@ -24,21 +24,21 @@ KvCache::KvCache(const Options& options)
       planner_(&pool_, &tree_, options.leases_are_mapped),
       stream_capacity_(options.leases_are_mapped ? std::numeric_limits<int64_t>::max() : 0) {}
 
-int64_t KvCache::MatchLimit(std::span<const int32_t> tokens) const {
-  return std::max<int64_t>(0, static_cast<int64_t>(tokens.size()) - 1) / options_.block_tokens;
+int64_t KvCache::MatchLimit(const TokenView& tokens) const {
+  return std::max<int64_t>(0, tokens.size() - 1) / options_.block_tokens;
 }
 
-PrefixTree::Length KvCache::Measure(const std::string& salt, std::span<const int32_t> tokens, bool local_only) const {
+PrefixTree::Length KvCache::Measure(const std::string& salt, const TokenView& tokens, bool local_only) const {
   if (!options_.enable_prefix_caching) return {};
   return tree_.Measure(salt, tokens, MatchLimit(tokens), HolderFor(local_only));
 }
 
-int64_t KvCache::BlocksInUse(PrefixTree::InUse& seen, const std::string& salt, std::span<const int32_t> tokens) const {
+int64_t KvCache::BlocksInUse(PrefixTree::InUse& seen, const std::string& salt, const TokenView& tokens) const {
   if (options_.enable_prefix_caching) tree_.Refresh(seen, salt, tokens, MatchLimit(tokens));
   return seen.blocks();
 }
 
-KvCache::Attached KvCache::Attach(BlockTable& table, const std::string& salt, std::span<const int32_t> tokens,
+KvCache::Attached KvCache::Attach(BlockTable& table, const std::string& salt, const TokenView& tokens,
                                   bool local_only) {
   CHECK_EQ(table.size(), 0);
   table.filling_ = ++fillings_;
@@ -118,11 +118,11 @@ void KvCache::CountEvicted(int64_t blocks) {
   recently_evicted_ += blocks;
 }
 
-void KvCache::Commit(BlockTable& table, std::span<const int32_t> tokens, int64_t computed_tokens) {
+void KvCache::Commit(BlockTable& table, const TokenView& tokens, int64_t computed_tokens) {
   if (!table.pin_) return;
   const int64_t full = computed_tokens / options_.block_tokens;
   for (int64_t& i = table.committed_; i < full; ++i) {
-    const auto block_tokens = tokens.subspan(i * options_.block_tokens, options_.block_tokens);
+    const auto block_tokens = tokens.Run(i * options_.block_tokens, options_.block_tokens);
     if (!tree_.Extend(table.pin_, block_tokens, table.blocks_[i])) return;
   }
 }

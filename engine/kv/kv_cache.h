@@ -52,14 +52,13 @@ class KvCache final : public SequenceBlocks, public Tiers, public Lending {
   // SequenceBlocks. No class derives from this one, so that defaults of arguments mean the same wherever they apply.
   int64_t block_tokens() const override { return options_.block_tokens; }
   int64_t BlocksFor(int64_t tokens) const override { return CeilDiv(tokens, options_.block_tokens); }
-  PrefixTree::Length Measure(const std::string& salt, std::span<const int32_t> tokens,
-                             bool local_only = false) const override;
-  int64_t BlocksInUse(PrefixTree::InUse& seen, const std::string& salt, std::span<const int32_t> tokens) const override;
-  Attached Attach(BlockTable& table, const std::string& salt, std::span<const int32_t> tokens,
+  PrefixTree::Length Measure(const std::string& salt, const TokenView& tokens, bool local_only = false) const override;
+  int64_t BlocksInUse(PrefixTree::InUse& seen, const std::string& salt, const TokenView& tokens) const override;
+  Attached Attach(BlockTable& table, const std::string& salt, const TokenView& tokens,
                   bool local_only = false) override;
   Growth Grow(BlockTable& table, int64_t tokens, int64_t wish_tokens = 0) override;
   int64_t Obtain(int64_t blocks) override;
-  void Commit(BlockTable& table, std::span<const int32_t> tokens, int64_t computed_tokens) override;
+  void Commit(BlockTable& table, const TokenView& tokens, int64_t computed_tokens) override;
   void Release(BlockTable& table) override;
   void NoteNeed(int64_t blocks) override { needed_ = std::max(needed_, blocks); }
   Place place(BlockId id) const override { return pool_.place(id); }
@@ -118,7 +117,7 @@ class KvCache final : public SequenceBlocks, public Tiers, public Lending {
  private:
   int64_t num_usable_leased() const { return std::min(pool_.live().total, stream_capacity_); }
   int64_t SpillRoom() const;
-  int64_t MatchLimit(std::span<const int32_t> tokens) const;
+  int64_t MatchLimit(const TokenView& tokens) const;
   Growth MakeFree(int64_t count, int64_t wish);
   Growth EvictLocal(int64_t count);
   Growth MakeFreeAcrossTiers(int64_t count, int64_t wish);

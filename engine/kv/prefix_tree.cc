@@ -23,7 +23,7 @@ void PrefixTree::Pin::Reset() {
   if (Node* node = std::exchange(node_, nullptr)) tree_->DropPin(*node);
 }
 
-PrefixTree::Match PrefixTree::Find(const std::string& salt, std::span<const int32_t> tokens, int64_t max_blocks,
+PrefixTree::Match PrefixTree::Find(const std::string& salt, const TokenView& tokens, int64_t max_blocks,
                                    Holder holder) {
   Match match;
   Node* node = RootOf(salt);
@@ -38,7 +38,7 @@ PrefixTree::Match PrefixTree::Find(const std::string& salt, std::span<const int3
   return match;
 }
 
-PrefixTree::Length PrefixTree::Measure(const std::string& salt, std::span<const int32_t> tokens, int64_t max_blocks,
+PrefixTree::Length PrefixTree::Measure(const std::string& salt, const TokenView& tokens, int64_t max_blocks,
                                        Holder holder) const {
   Length length;
   const auto root = roots_.find(salt);
@@ -55,8 +55,7 @@ PrefixTree::Length PrefixTree::Measure(const std::string& salt, std::span<const 
 
 // Whatever leads to a block in use is in use. From where it was seen last: up while that is idle by now, then down. Where
 // the block is gone, so may be those above it, and the look begins at the root.
-void PrefixTree::Refresh(InUse& in_use, const std::string& salt, std::span<const int32_t> tokens,
-                         int64_t max_blocks) const {
+void PrefixTree::Refresh(InUse& in_use, const std::string& salt, const TokenView& tokens, int64_t max_blocks) const {
   const Node* node = in_use.blocks_ > 0 ? NodeOf(in_use.last_) : nullptr;
   if (node != nullptr && node->inserted != in_use.inserted_) node = nullptr;
   while (node != nullptr && node->parent != nullptr && node->block.idle()) node = node->parent;
@@ -218,10 +217,10 @@ PrefixTree::Node* PrefixTree::RootOf(const std::string& salt) {
 }
 
 // The child for block `index` of `tokens`, if that block is whole and known, and the holder may have it.
-const PrefixTree::Node* PrefixTree::ChildOf(const Node& node, std::span<const int32_t> tokens, int64_t index,
+const PrefixTree::Node* PrefixTree::ChildOf(const Node& node, const TokenView& tokens, int64_t index,
                                             Holder holder) const {
-  if ((index + 1) * block_tokens_ > static_cast<int64_t>(tokens.size())) return nullptr;
-  const auto child = node.children.find(KeyOf(tokens.subspan(index * block_tokens_, block_tokens_)));
+  if ((index + 1) * block_tokens_ > tokens.size()) return nullptr;
+  const auto child = node.children.find(KeyOf(tokens.Run(index * block_tokens_, block_tokens_)));
   if (child == node.children.end()) return nullptr;
   const BlockRef& block = child->second->block;
   return block.pool().MayAttach(block.id(), holder) ? child->second : nullptr;

@@ -19,6 +19,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "engine/kv/block_pool.h"
+#include "engine/kv/token_view.h"
 
 namespace swiftcache::engine::kv {
 
@@ -79,15 +80,14 @@ class PrefixTree {
 
   /// The longest prefix of `tokens` in whole blocks that a `holder` may attach (BlockPool::MayAttach), at most
   /// `max_blocks`; counts as use. The blocks are held as `holder`.
-  Match Find(const std::string& salt, std::span<const int32_t> tokens, int64_t max_blocks,
-             Holder holder = Holder::kSequence);
+  Match Find(const std::string& salt, const TokenView& tokens, int64_t max_blocks, Holder holder = Holder::kSequence);
   /// The same without using it.
-  Length Measure(const std::string& salt, std::span<const int32_t> tokens, int64_t max_blocks,
+  Length Measure(const std::string& salt, const TokenView& tokens, int64_t max_blocks,
                  Holder holder = Holder::kSequence) const;
 
   /// Brings `in_use` up to date: of the longest prefix of `tokens` in whole blocks, at most `max_blocks` and each of
   /// them attachable, those that a sequence holds. REQUIRES: `in_use` is new or was brought up to date for the same.
-  void Refresh(InUse& in_use, const std::string& salt, std::span<const int32_t> tokens, int64_t max_blocks) const;
+  void Refresh(InUse& in_use, const std::string& salt, const TokenView& tokens, int64_t max_blocks) const;
 
   /// Adds `block`, whose KV is that of `tokens` after the pinned node, and moves the pin to it. If the tree has those
   /// tokens already, `block` becomes a hold on the tree's block instead; where that one lies in a lease and `block`
@@ -145,7 +145,7 @@ class PrefixTree {
     return node != nullptr && node->parent != nullptr ? node : nullptr;
   }
   Node* RootOf(const std::string& salt);
-  const Node* ChildOf(const Node& node, std::span<const int32_t> tokens, int64_t index, Holder holder) const;
+  const Node* ChildOf(const Node& node, const TokenView& tokens, int64_t index, Holder holder) const;
   Node* Insert(Node& parent, std::span<const int32_t> tokens, const BlockRef& block);
   void Touch(Node& node);
   static void SetLastUse(Node& node, uint64_t time);

@@ -56,24 +56,21 @@ class SequenceBlocks {
   virtual int64_t BlocksFor(int64_t tokens) const = 0;
 
   /// What Attach would find, without using it.
-  virtual PrefixTree::Length Measure(const std::string& salt, std::span<const int32_t> tokens,
-                                     bool local_only) const = 0;
+  virtual PrefixTree::Length Measure(const std::string& salt, const TokenView& tokens, bool local_only) const = 0;
   /// How many blocks of a prompt running sequences hold, which Attach would share: looked up once, then kept up to date
   /// in `seen`. REQUIRES: `seen` is new or of these tokens.
-  virtual int64_t BlocksInUse(PrefixTree::InUse& seen, const std::string& salt,
-                              std::span<const int32_t> tokens) const = 0;
+  virtual int64_t BlocksInUse(PrefixTree::InUse& seen, const std::string& salt, const TokenView& tokens) const = 0;
   /// Gives an empty table the cached blocks of a prefix of `tokens`: whole blocks, and never all tokens, since the last
   /// one's logits have to be computed. local_only: none that lie in a lease, and until Release the table's blocks stay
   /// in the own arena.
-  virtual Attached Attach(BlockTable& table, const std::string& salt, std::span<const int32_t> tokens,
-                          bool local_only) = 0;
+  virtual Attached Attach(BlockTable& table, const std::string& salt, const TokenView& tokens, bool local_only) = 0;
   /// Makes the table cover `tokens`, all or nothing. `wish_tokens`: how many it would cover if there were room: if it
   /// has to wait, then room for so many is made; fewer than `tokens` stand for `tokens`.
   virtual Growth Grow(BlockTable& table, int64_t tokens, int64_t wish_tokens) = 0;
   /// How many of `blocks` more a Grow right after this one gives without waiting; makes room for the rest.
   virtual int64_t Obtain(int64_t blocks) = 0;
   /// Puts the full blocks among the first `computed_tokens` of `tokens` into the prefix tree.
-  virtual void Commit(BlockTable& table, std::span<const int32_t> tokens, int64_t computed_tokens) = 0;
+  virtual void Commit(BlockTable& table, const TokenView& tokens, int64_t computed_tokens) = 0;
   /// Empties the table; committed blocks stay cached until their room is needed.
   virtual void Release(BlockTable& table) = 0;
   /// A sequence waits until the cache has this many blocks.

@@ -51,19 +51,19 @@ bool Scheduler::CanEverFit(int64_t tokens) const {
 
 void Scheduler::Add(Sequence* sequence) {
   CHECK(!sequence->tokens.empty());
-  CHECK(CanEverFit(static_cast<int64_t>(sequence->tokens.size())));
+  CHECK(CanEverFit(sequence->tokens.size()));
   Enqueue(sequence);
 }
 
 // A sequence that waits does not grow.
 void Scheduler::Enqueue(Sequence* sequence) {
   CHECK(waiting_.insert(sequence).second);
-  waiting_tokens_ += static_cast<int64_t>(sequence->tokens.size());
+  waiting_tokens_ += sequence->tokens.size();
 }
 
 bool Scheduler::Dequeue(Sequence* sequence) {
   if (waiting_.erase(sequence) == 0) return false;
-  waiting_tokens_ -= static_cast<int64_t>(sequence->tokens.size());
+  waiting_tokens_ -= sequence->tokens.size();
   return true;
 }
 
@@ -316,9 +316,7 @@ int64_t Scheduler::Fitting(const Sequence& sequence, int64_t num_tokens) const {
   return std::min(num_tokens, blocks * cache_->block_tokens() - sequence.computed_tokens);
 }
 
-int64_t Scheduler::BlocksOf(const Sequence& sequence) const {
-  return cache_->BlocksFor(static_cast<int64_t>(sequence.tokens.size()));
-}
+int64_t Scheduler::BlocksOf(const Sequence& sequence) const { return cache_->BlocksFor(sequence.tokens.size()); }
 
 int64_t Scheduler::MissingBlocks(const Sequence& sequence) const {
   return std::max<int64_t>(0, BlocksOf(sequence) - sequence.blocks.size());
@@ -341,7 +339,7 @@ absl::Status Scheduler::CheckInvariants() const {
     }
   }
   for (const Sequence* sequence : waiting_) {
-    waiting_tokens += static_cast<int64_t>(sequence->tokens.size());
+    waiting_tokens += sequence->tokens.size();
     if (sequence->blocks.size() != 0 || sequence->computed_tokens != 0 || sequence->owned_only) {
       return absl::InternalError(absl::StrCat("sequence ", sequence->id.value(), " waits and holds blocks"));
     }

@@ -5,11 +5,11 @@
 #include <cstdint>
 #include <optional>
 #include <string>
-#include <vector>
 
 #include "common/base/strong_id.h"
 #include "engine/kv/prefix_tree.h"
 #include "engine/kv/sequence_blocks.h"
+#include "engine/sched/token_list.h"
 
 namespace swiftcache::engine::sched {
 
@@ -28,7 +28,7 @@ struct Sequence {
   int32_t priority = 0;            // larger is more urgent
   SequenceGroup* group = nullptr;  // null: one of its own
   std::string cache_salt;
-  std::vector<int32_t> tokens;  // prompt, then output
+  TokenList tokens;  // prompt, then output
   int64_t prompt_tokens = 0;
 
   // Kept by the scheduler.
@@ -40,7 +40,7 @@ struct Sequence {
   int64_t losses = 0;                    // how often a lease took blocks of it along
   bool owned_only = false;               // runs from memory that the engine owns
 
-  int64_t remaining_tokens() const { return static_cast<int64_t>(tokens.size()) - computed_tokens; }
+  int64_t remaining_tokens() const { return tokens.size() - computed_tokens; }
 };
 
 /// The order in which sequences are served: larger priority, then arrival.

@@ -69,8 +69,8 @@ class World {
     Sequence& sequence = sequences_.emplace_back();
     sequence.id = SequenceId(static_cast<int64_t>(sequences_.size()));
     sequence.prompt_tokens = static_cast<int64_t>(tokens.size());
-    sequence.tokens = std::move(tokens);
-    sequence.tokens.reserve(sequence.tokens.size() + kOutputRoom);
+    tokens.reserve(tokens.size() + kOutputRoom);
+    sequence.tokens = TokenList(std::move(tokens));
     scheduler_.Add(&sequence);
     return sequence;
   }

@@ -12,6 +12,8 @@
 namespace swiftcache::engine::exec {
 namespace {
 
+constexpr int64_t kBlock = 4;
+
 std::unique_ptr<LiveRequest> MakeRequest(int64_t id, int64_t prompt_tokens, int64_t max_total_tokens, int32_t n = 1) {
   auto request = std::make_unique<LiveRequest>();
   request->request.request_id = std::to_string(id);
@@ -37,7 +39,7 @@ TEST(LengthCountsTest, TheLongestIsTheNextOnceItIsRemoved) {
 }
 
 TEST(LiveRequestsTest, AContinuationCountsUntilItsRequestIsTaken) {
-  LiveRequests requests;
+  LiveRequests requests(kBlock);
   LiveRequest& first = requests.Add(MakeRequest(1, 10, 20, /*n=*/2));
   LiveRequest& second = requests.Add(MakeRequest(2, 4, 20));
   requests.Begin(first);
@@ -56,8 +58,24 @@ TEST(LiveRequestsTest, AContinuationCountsUntilItsRequestIsTaken) {
   EXPECT_EQ(requests.size(), 1);
 }
 
+TEST(LiveRequestsTest, TheContinuationsOfARequestShareItsPromptAndHaveTheirOutputAlone) {
+  LiveRequests requests(kBlock);
+  LiveRequest& request = requests.Add(MakeRequest(1, 10, 20, /*n=*/2));
+  for (int32_t& id : request.request.prompt) id = static_cast<int32_t>(&id - request.request.prompt.data());
+  Continuation* continuations[] = {requests.Begin(request), requests.Begin(request)};
+  for (int32_t i : {0, 1}) {
+    requests.Append(*continuations[i], 50 + i);
+    const sched::TokenList& tokens = continuations[i]->tokens;
+    EXPECT_EQ(tokens.shared().data(), request.request.prompt.data());
+    EXPECT_EQ(tokens.shared().size(), 8u) << "whole blocks";
+    std::vector<int32_t> all;
+    tokens.AppendTo(all, 0, tokens.size());
+    EXPECT_EQ(all, (std::vector<int32_t>{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 50 + i}));
+  }
+}
+
 TEST(LiveRequestsTest, ParkedOnesAreInTheOrderOfTheirNeedAndThenOfArrival) {
-  LiveRequests requests;
+  LiveRequests requests(kBlock);
   for (const auto& [id, need] : std::vector<std::pair<int64_t, int64_t>>{{1, 50}, {2, 30}, {3, 90}, {4, 30}}) {
     LiveRequest& request = requests.Add(MakeRequest(id, 10 * id, need));
     requests.Begin(request);
@@ -81,7 +99,7 @@ TEST(LiveRequestsTest, ParkedOnesAreInTheOrderOfTheirNeedAndThenOfArrival) {
 }
 
 TEST(LiveRequestsTest, ATokenThatWasNotCountedIsFound) {
-  LiveRequests requests;
+  LiveRequests requests(kBlock);
   Continuation* continuation = requests.Begin(requests.Add(MakeRequest(1, 10, 20)));
   continuation->tokens.push_back(1);
   EXPECT_EQ(requests.CheckInvariants().code(), absl::StatusCode::kInternal);
@@ -90,7 +108,7 @@ TEST(LiveRequestsTest, ATokenThatWasNotCountedIsFound) {
 TEST(LiveRequestsTest, WhateverComesAndGoesTheLongestIsTheLongest) {
   for (unsigned seed = 0; seed < 20; ++seed) {
     std::mt19937 rng(seed);
-    LiveRequests requests;
+    LiveRequests requests(kBlock);
     std::vector<LiveRequest*> live;
     for (int64_t i = 0; i < 400; ++i) {
       const auto pick = [&]() -> LiveRequest& { return *live[rng() % live.size()]; };
@@ -109,13 +127,13 @@ TEST(LiveRequestsTest, WhateverComesAndGoesTheLongestIsTheLongest) {
       } else {
         requests.Append(*request.continuations[rng() % request.continuations.size()], 5);
       }
-      size_t longest = 0;
+      int64_t longest = 0;
       for (const LiveRequest* request : live) {
         for (const auto& continuation : request->continuations) {
           longest = std::max(longest, continuation->tokens.size());
         }
       }
-      ASSERT_EQ(requests.longest_tokens(), static_cast<int64_t>(longest)) << "seed " << seed << " step " << i;
+      ASSERT_EQ(requests.longest_tokens(), longest) << "seed " << seed << " step " << i;
       ASSERT_TRUE(requests.CheckInvariants().ok()) << requests.CheckInvariants() << " seed " << seed;
     }
   }

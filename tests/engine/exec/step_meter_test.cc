@@ -82,7 +82,7 @@ class StreamedStepTest : public testing::Test {
     streamer_.SetSlots(slots);
     request_.arrival_time = clock_.Now();
     request_.request.prompt = {1, 2, 3};
-    continuation_ = request_.Begin();
+    continuation_ = request_.Begin(/*block_tokens=*/1);
     plan_.chunks = {{.sequence = continuation_, .num_tokens = 3, .samples = true}};
   }
 

@@ -32,8 +32,9 @@ class SchedulerTest : public ::testing::Test {
     Sequence& sequence = sequences_.emplace_back();
     sequence.id = SequenceId(static_cast<int64_t>(sequences_.size()));
     sequence.priority = priority;
-    sequence.tokens.resize(prompt_tokens);
-    std::iota(sequence.tokens.begin(), sequence.tokens.end(), first_token.value_or(1000 * sequence.id.value()));
+    std::vector<int32_t> tokens(prompt_tokens);
+    std::iota(tokens.begin(), tokens.end(), first_token.value_or(1000 * sequence.id.value()));
+    sequence.tokens = TokenList(std::move(tokens));
     sequence.prompt_tokens = prompt_tokens;
     scheduler_->Add(&sequence);
     return &sequence;
@@ -126,9 +127,9 @@ TEST_F(SchedulerTest, TokensThatWaitAndGroupsThatRunAreCounted) {
   Step();
   EXPECT_EQ(plan_.preempted.size(), 1u);
   EXPECT_EQ(scheduler_->num_running_groups(), 2);
-  EXPECT_EQ(scheduler_->waiting_tokens(), static_cast<int64_t>(second->tokens.size() + third->tokens.size()));
+  EXPECT_EQ(scheduler_->waiting_tokens(), second->tokens.size() + third->tokens.size());
   scheduler_->Remove(third);
-  EXPECT_EQ(scheduler_->waiting_tokens(), static_cast<int64_t>(second->tokens.size()));
+  EXPECT_EQ(scheduler_->waiting_tokens(), second->tokens.size());
 }
 
 TEST_F(SchedulerTest, NobodyOvertakesTheHeadOfTheQueue) {

@@ -37,8 +37,9 @@ class SchedulerTiersTest : public ::testing::Test {
     Sequence& sequence = sequences_.emplace_back();
     sequence.id = SequenceId(static_cast<int64_t>(sequences_.size()));
     sequence.priority = priority;
-    sequence.tokens.resize(prompt_tokens);
-    std::iota(sequence.tokens.begin(), sequence.tokens.end(), static_cast<int32_t>(1000 * sequence.id.value()));
+    std::vector<int32_t> tokens(prompt_tokens);
+    std::iota(tokens.begin(), tokens.end(), static_cast<int32_t>(1000 * sequence.id.value()));
+    sequence.tokens = TokenList(std::move(tokens));
     sequence.prompt_tokens = prompt_tokens;
     scheduler_->Add(&sequence);
     return &sequence;
@@ -280,7 +281,7 @@ TEST_F(SchedulerTiersTest, AStepIsShortToo_WhereWhatIsAttachedLiesInALease) {
   Sequence& same = sequences_.emplace_back();
   same.id = SequenceId(9);
   same.tokens = first->tokens;
-  same.tokens.insert(same.tokens.end(), 20, 7);
+  for (int i = 0; i < 20; ++i) same.tokens.push_back(7);
   scheduler_->Remove(first);
   scheduler_->Add(&same);
   const Chunks chunks = StepAndSpill();
