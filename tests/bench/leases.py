@@ -249,7 +249,7 @@ def reclaim(bench):
 
 def lend(bench):
     """A donor that decodes is asked for 1 GiB at once, nearly all it has; then it computes prompts on what came back. With
-    --scrub_on_return and without, interleaved."""
+    --scrub_on_return and without, interleaved. At last its gaps between tokens, while it lends and while it does not."""
     want, tokens = 2**30, 100
     sides = [bench.side(f"scrub_{on}", 1.05 * want // TOKEN_BYTES, chat_flags=(f"--scrub_on_return={on}",), window="100ms",
                         broker_flags=("--lease_headroom=0",)) for on in ("true", "false")]
@@ -274,6 +274,54 @@ def lend(bench):
     ratio = [a / b for a, b in zip(seen["scrub_true"]["ttft"], seen["scrub_false"]["ttft"])]
     low, high = interval(ratio, bench.rng)
     print(f"TTFT on memory that came back, scrubbed / not: median {statistics.median(ratio):.3f}, 95 % interval {low:.3f} to {high:.3f}")
+    gaps_while_lending(bench, want)
+
+
+def gaps_while_lending(bench, want):
+    """Pairs of equal answers, in turn first: in the midst of one, `want` bytes are lent. The gaps between its tokens from
+    the request to the last grant, beside those between the same tokens of the other; --gaps of them, over several loans. A
+    loan is taken back before the next. The donor has no prefix cache: before it evicts of that, it takes loans back. --dirty:
+    before each pair it has sequences of so many tokens at once, so that what it lends was written since it was zeroed."""
+    side = bench.side("gaps", 1.05 * want // TOKEN_BYTES, chat_flags=("--transport=shm", "--enable_prefix_caching=false"),
+                      window="100ms", broker_flags=("--lease_headroom=0",))
+    held = (1024, 120)  # tokens of a prompt and of its answer, which lasts until the other prompts are computed
+    pool = concurrent.futures.ThreadPoolExecutor(64)
+    tokens, look_every = 600, 0.05  # who looks costs the donor something: it looks on both sides alike
+    quiet, lending, granted, outlasted = [], [], [], 0
+    while len(lending) < bench.args.gaps:
+        list(pool.map(lambda prompt: side.ask(prompt, held[1]), [bench.tokens(held[0]) for _ in range(bench.args.dirty // sum(held))]))
+        time.sleep(0.3)  # it lends what it has not needed for 0.1 s
+        prompt, answers = bench.tokens(16), {}
+        for loan in bench.rng.sample((True, False), 2):
+            asker = Asker(side, f"of-gaps-{len(granted)}") if loan else None
+            decodes = pool.submit(side.ask, prompt, tokens)
+            time.sleep(0.2)
+            if loan:
+                begun = time.monotonic()
+                seconds, leases = asker.borrow(want, look_every)
+                granted.append(seconds)
+            while not decodes.done():
+                side.chat.metrics()
+                time.sleep(look_every)
+            answers[loan] = decodes.result()
+            if loan:
+                asker.give_back(leases)
+        outlasted += answers[True].gaps[-1][1] < begun + seconds
+        for (a, b), (c, d) in zip(answers[True].gaps, answers[False].gaps):
+            if b > begun and a < begun + seconds:
+                lending.append(b - a)
+                quiet.append(d - c)
+    p99 = percentile(lending, 99) / percentile(quiet, 99)
+    low, high = ratio_interval(lending, quiet, 99, bench.rng)
+    dirt = f"after {bench.args.dirty} tokens held each" if bench.args.dirty else "of memory as it came back"
+    print(f"\n{len(granted)} loans of {want / 2**30:.2g} GiB {dirt}; granted after {statistics.median(granted):.2f} s (median); "
+          f"{outlasted} of them outlasted the answer")
+    print(f"gaps between the donor's tokens, ms{'gaps':>7}{'p50':>8}{'p90':>8}{'p99':>8}{'longest':>9}")
+    for name, gaps in (("while it lends", lending), ("without", quiet)):
+        p50, p90, most = (percentile(gaps, p) * 1e3 for p in (50, 90, 99))
+        print(f"  {name:33}{len(gaps):7}{p50:8.2f}{p90:8.2f}{most:8.2f}{max(gaps) * 1e3:9.2f}")
+    bench.asked(f"p99 of the gaps while {want / 2**30:.2g} GiB is lent / without", p99, 1.1)
+    print(f"        95 % interval {low:.3f} to {high:.3f}")
 
 
 def go_duration(text):
@@ -379,6 +427,8 @@ def main():
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--samples", type=int, default=300)
     parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--gaps", type=int, default=1000, help="lend: so many, or a few more, while it lends, and as many without")
+    parser.add_argument("--dirty", type=int, default=0, help="lend: tokens that the donor holds before each loan; 46000 write nearly all of it")
     parser.add_argument("--gbps", type=lambda s: [int(v) for v in s.split(",")], default=[200, 50, 20, 5])
     parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args()

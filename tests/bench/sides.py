@@ -6,6 +6,7 @@ import random
 import statistics
 import sys
 import tempfile
+import threading
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "e2e"))
@@ -52,7 +53,8 @@ class Answer:
         self.ttft, self.seconds = times[0] - begun, times[-1] - begun
         self.computed = len(prompt) - self.usage.cached_tokens.local - self.usage.cached_tokens.donor
         self.tpot = (times[-1] - times[0]) / max(1, len(self.ids) - 1)
-        self.longest_gap = max((b - a for a, b in zip(times, times[1:])), default=0)
+        self.gaps = list(zip(times, times[1:]))  # between tokens: (from, to)
+        self.longest_gap = max((b - a for a, b in self.gaps), default=0)
 
 
 class Side:
@@ -125,21 +127,36 @@ class Asker:
         info.instance_id, info.state, info.address = f"asker-{number}", broker_pb2.STARTING, ""
         self.me = {"name": info.name, "instance_id": info.instance_id}
         self.me["incarnation"] = self.broker.Register(broker_pb2.RegisterRequest(engine=info)).incarnation
+        self.gone = threading.Event()
+        self.heart = threading.Thread(target=self._beat, daemon=True)  # the broker ends the leases of who says nothing
+        self.heart.start()
+
+    def _beat(self):
+        while not self.gone.wait(0.5):
+            self.broker.Heartbeat(self.pb.HeartbeatRequest(**self.me))
 
     def lent(self):
         """Bytes."""
         donor = self.side.chat
         return donor.metric("swiftcache_kv_blocks", state="leased_out") * 16 * TOKEN_BYTES
 
-    def borrow(self, want):
-        """Seconds until all of it was granted."""
-        begun = time.monotonic()
-        answer = self.broker.RequestLease(self.pb.RequestLeaseRequest(**self.me, request_key="1", want_bytes=want, waiting_tokens=1))
-        got = sum(lease.num_bytes for lease in answer.leases)
-        assert got >= want, f"{got} of {want} bytes: {answer.shortage}"
-        while self.lent() < want:
-            time.sleep(0.002)
-        return time.monotonic() - begun, answer.leases
+    def borrow(self, want, look_every=0.002):
+        """Seconds until all of it was granted, and the leases."""
+        begun, leases, lent, moved, asked = time.monotonic(), [], 0, 0.0, 0
+        while lent < want:
+            now = time.monotonic()
+            assert now - begun < 60, f"{lent} of {want} bytes are lent after a minute"
+            if now - moved > 1:  # what was offered has lapsed, before so busy a donor had cleared it
+                asked, moved = asked + 1, now
+                answer = self.broker.RequestLease(self.pb.RequestLeaseRequest(
+                    **self.me, request_key=str(asked), want_bytes=int(want - lent), waiting_tokens=1))
+                got = sum(lease.num_bytes for lease in answer.leases)
+                assert asked > 1 or got >= want, f"{got} of {want} bytes: {answer.shortage}"
+                leases += answer.leases
+            time.sleep(look_every)
+            before, lent = lent, self.lent()
+            moved = now if lent != before else moved
+        return time.monotonic() - begun, leases
 
     def give_back(self, leases):
         for lease in leases:
@@ -149,4 +166,6 @@ class Asker:
                 assert error.code() is grpc.StatusCode.NOT_FOUND, error  # it has ended: an asker keeps nothing alive
         while self.lent() > 0:
             time.sleep(0.01)
+        self.gone.set()
+        self.heart.join()
         self.broker.Deregister(self.pb.DeregisterRequest(name=self.me["name"], instance_id=self.me["instance_id"]))
