@@ -70,7 +70,7 @@ void Forward::Gather(const sched::StepPlan& plan) {
     if (chunk.samples) GatherSample(continuation);
   }
   GatherChecks();
-  if (!streamed_.empty()) leases_->streamer->Start(leases_->sharing->own().last_change());
+  if (!streamed_.empty()) leases_->streamer->Start(own_->last_change());
 }
 
 // From the last row gathered.
@@ -90,10 +90,9 @@ std::span<const backend::DeviceAddress> Forward::GatherBlocks(Continuation& cont
 
 // Of nothing, where it lies in a lease that is not mapped.
 backend::DeviceAddress Forward::AddressOf(kv::Place place) const {
-  const int64_t offset = place.index * own_.block_bytes;
-  if (place.local()) return own_.base + offset;
+  if (place.local()) return own_->At(place.index);
   const backend::DeviceAddress base = leases_->sharing->borrowing().RegionOf(place.region).view.base;
-  return base ? base + offset : base;
+  return base ? base + place.index * own_->block_bytes() : base;
 }
 
 // What lies in leases is read in the slots while there are some, else where it lies.
@@ -104,7 +103,7 @@ void Forward::Stream(const kv::BlockTable& table, BlockAddresses& addresses) {
     if (place.local()) continue;
     --left;
     LeaseRead& read = reads_[read_of_.at(place.region)];
-    const auto slots = leases_->streamer->Add(table[i], read.lease, place.index * own_.block_bytes);
+    const auto slots = leases_->streamer->Add(table[i], read.lease, place.index * own_->block_bytes());
     addresses.Set(i, slots ? backend::DeviceAddress() : AddressOf(place));
     if (slots) {
       streamed_.push_back({num_blocks_ + i, {(*slots)[0], (*slots)[1]}});
@@ -147,7 +146,7 @@ bool Forward::Read(int64_t layer, const backend::Fence& read) {
   if (reads_.empty() && !may_cut_short_) return true;
   if (!streamed_.empty()) leases_->streamer->Release(layer, read);
   for (const size_t i : checked_) {
-    reads_[i].view.NoteRead(reads_[i].in_place_blocks * own_.block_bytes / model_->geometry().num_layers);
+    reads_[i].view.NoteRead(reads_[i].in_place_blocks * own_->block_bytes() / model_->geometry().num_layers);
   }
   if (layer == 0) first_read_ = leases_->clock->Now();
   return !(may_cut_short_ && IsTooLate(layer)) && !AllLost();

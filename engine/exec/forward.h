@@ -21,6 +21,7 @@
 #include "engine/backend/step.h"
 #include "engine/exec/layer_streamer.h"
 #include "engine/exec/live_request.h"
+#include "engine/exec/own_memory.h"
 #include "engine/exec/sharing.h"
 #include "engine/exec/urgency.h"
 #include "engine/kv/sequence_blocks.h"
@@ -50,14 +51,8 @@ class Forward final : private backend::LayerGate {
     LayerStreamer* streamer;  // null: all reading is in place
     const Clock* clock;
   };
-  /// The engine's own KV memory.
-  struct OwnMemory {
-    backend::DeviceAddress base;
-    int64_t block_bytes = 0;
-  };
-
   /// `leases`: none in an engine that shares nothing.
-  Forward(models::Model* model, const OwnMemory& own, const kv::SequenceBlocks* cache,
+  Forward(models::Model* model, const OwnMemory* own, const kv::SequenceBlocks* cache,
           const std::optional<Leases>& leases)
       : model_(model), own_(own), cache_(cache), leases_(leases) {}
 
@@ -66,7 +61,7 @@ class Forward final : private backend::LayerGate {
   /// Counts up with every Run and every layer of it: a long step is not a loop that stands still.
   int64_t progress() const { return progress_.load(std::memory_order_relaxed); }
   /// KV of leases that the step read where it lies.
-  int64_t in_place_bytes() const { return in_place_blocks_ * own_.block_bytes; }
+  int64_t in_place_bytes() const { return in_place_blocks_ * own_->block_bytes(); }
 
  private:
   struct LeaseRead {
@@ -95,7 +90,7 @@ class Forward final : private backend::LayerGate {
   bool AllLost() const;
 
   models::Model* const model_;
-  const OwnMemory own_;
+  const OwnMemory* const own_;
   const kv::SequenceBlocks* const cache_;
   const std::optional<Leases> leases_;
   std::vector<int32_t> token_ids_;  // [rows]

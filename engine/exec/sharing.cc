@@ -9,10 +9,10 @@ namespace swiftcache::engine::exec {
 
 Sharing::Sharing(const Options& options, const Parts& parts)
     : parts_(parts),
-      own_(parts.memory, options.block_bytes),
-      lending_({&own_, parts.cache, parts.coordinator, parts.clock, parts.metrics}, options.scrub_on_return),
-      borrowing_({.num_blocks = options.num_blocks, .streamed_layers = options.streamed_layers},
-                 {&own_, parts.cache, parts.scheduler, parts.transport, parts.coordinator, parts.urgency, parts.clock}),
+      lending_({parts.own, parts.cache, parts.coordinator, parts.clock, parts.metrics}, options.scrub_on_return),
+      borrowing_(
+          {.num_blocks = options.num_blocks, .streamed_layers = options.streamed_layers},
+          {parts.own, parts.cache, parts.scheduler, parts.transport, parts.coordinator, parts.urgency, parts.clock}),
       window_({.window = options.scale_down_window}) {}
 
 void Sharing::Handle(const coordinator::LoopMessage& message) {

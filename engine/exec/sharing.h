@@ -14,7 +14,6 @@
 
 #include "absl/time/time.h"
 #include "common/base/clock.h"
-#include "engine/backend/kv_memory.h"
 #include "engine/coordinator/coordinator.h"
 #include "engine/coordinator/loop_message.h"
 #include "engine/coordinator/window_tracker.h"
@@ -33,13 +32,13 @@ namespace swiftcache::engine::exec {
 class Sharing {
  public:
   struct Options {
-    int64_t num_blocks = 0, block_bytes = 0;  // of the own memory
+    int64_t num_blocks = 0;  // of the own memory
     bool scrub_on_return = true;
     int64_t streamed_layers = 0;  // see Borrowing
     absl::Duration scale_down_window = absl::Seconds(60);
   };
   struct Parts {
-    backend::KvMemory* memory;
+    OwnMemory* own;
     kv::KvCache* cache;
     sched::Scheduler* scheduler;
     transport::Transport* transport;
@@ -60,11 +59,9 @@ class Sharing {
   Lending& lending() { return lending_; }
   Borrowing& borrowing() { return borrowing_; }
   const Borrowing& borrowing() const { return borrowing_; }
-  const OwnMemory& own() const { return own_; }
 
  private:
   const Parts parts_;
-  OwnMemory own_;
   Lending lending_;
   Borrowing borrowing_;
   coordinator::WindowTracker window_;

@@ -24,6 +24,7 @@
 #include "engine/exec/layer_streamer.h"
 #include "engine/exec/live_requests.h"
 #include "engine/exec/outbox.h"
+#include "engine/exec/own_memory.h"
 #include "engine/exec/sharing.h"
 #include "engine/exec/step_meter.h"
 #include "engine/exec/urgency.h"
@@ -112,6 +113,7 @@ class StepLoop {
   const backend::KvLayout layout_;
   const std::unique_ptr<models::Model> model_;
   const std::unique_ptr<backend::KvMemory> memory_;
+  OwnMemory own_;
   const Clock& clock_;
   EngineMetrics* const metrics_;
   LoopObserver* const observer_;
