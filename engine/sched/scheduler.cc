@@ -163,11 +163,13 @@ void Scheduler::PlanPrefills(Step& step) {
 }
 
 void Scheduler::Admit(Step& step) {
-  if (waiting_.empty()) return;
-  for (const Sequence* sequence : running_) CountNeeds(step, *sequence, +1);
-  while (step.budget_tokens > 0) {
+  for (bool counted = false; step.budget_tokens > 0;) {
     Sequence* sequence = FirstThatFits(step);
     if (sequence == nullptr) return;
+    if (num_running() >= options_.max_num_seqs && !MayDisplaceFor(*sequence)) return;
+    if (!std::exchange(counted, true)) {
+      for (const Sequence* running : running_) CountNeeds(step, *running, +1);
+    }
     if (!HasPlaceFor(step, *sequence)) {
       if (!MayDisplaceFor(*sequence)) return;
       CountNeeds(step, *running_.back(), -1);
