@@ -19,7 +19,7 @@ namespace {
 constexpr int64_t kMovesToClear = 64;  // own blocks that a loan may push aside
 // Of the time since the last round, clearing takes this part: no token comes later by more, while an offer is granted
 // before it lapses; and never more than the longest.
-constexpr double kClearShare = 1.0 / 16;
+constexpr double kClearShare = 1.0 / 12;
 constexpr absl::Duration kShortestClear = absl::Microseconds(100), kLongestClear = absl::Milliseconds(1);
 
 }  // namespace
