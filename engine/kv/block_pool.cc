@@ -175,7 +175,11 @@ void BlockPool::Vacate(Place place) {
   Region& at = region(place.region);
   at.occupants[place.index].reset();
   at.free.Insert(place.index);
-  if (place.local()) return;
+  if (place.local()) {
+    // Nobody has written to it yet: whoever has it next may bring bytes along, which a scrub would wipe.
+    if (dirty_taken_.erase(place.index) > 0) dirty_.Unite(place.index, 1);
+    return;
+  }
   CountLeased(at, {.free = 1});
   if (!at.draining && at.free.size() == 1) rooms_.SetRoom(place.region, at.lender, true);
 }
@@ -337,10 +341,13 @@ void BlockPool::NoteZeroed(int32_t first, int32_t count) {
 void BlockPool::NoteDirty(int32_t index) {
   if (!dirty_.Covers(index, 1)) return;
   dirty_.Remove(index);
-  dirty_taken_.push_back(index);
+  dirty_taken_.insert(index);
 }
 
-std::vector<int32_t> BlockPool::TakeDirty() { return std::exchange(dirty_taken_, {}); }
+std::vector<int32_t> BlockPool::TakeDirty() {
+  const auto taken = std::exchange(dirty_taken_, {});
+  return {taken.begin(), taken.end()};
+}
 
 std::vector<int32_t> BlockPool::Reserve(int64_t count) {
   num_reserved_ += count;

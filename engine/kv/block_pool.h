@@ -154,7 +154,7 @@ class BlockPool {
   bool Lend(int32_t first, int32_t count);
   /// The run is free again, and dirty: it holds another's bytes. REQUIRES: all of it is lent.
   void TakeBack(int32_t first, int32_t count);
-  /// The dirty places that Allocate gave out since the last call, for whoever scrubs.
+  /// The dirty places that Allocate gave out since the last call, for whoever scrubs: those in use still, ascending.
   std::vector<int32_t> TakeDirty();
 
   /// What may hold bytes in a run of the arena, ascending and never adjacent: places that were in use, or lent and taken
@@ -243,7 +243,7 @@ class BlockPool {
   PlaceCounts leased_sum_, live_sum_;
   PlaceLog moved_;
   ExtentSet lent_, dirty_;
-  std::vector<int32_t> dirty_taken_;
+  absl::btree_set<int32_t> dirty_taken_;
   std::vector<bool> written_;  // by place of the own arena
   int64_t num_reserved_ = 0, num_moves_ = 0, num_outbound_moves_ = 0;
 };

@@ -110,6 +110,17 @@ TEST(LendingTest, AScrubbedPlaceIsWrittenByWhoeverItWasScrubbedFor) {
   EXPECT_THAT(pool.WrittenIn(0, 4), ElementsAre(PlaceRun{0, 2}));
 }
 
+TEST(LendingTest, APlaceThatIsGivenUpBeforeItWasScrubbedIsDirtyAgain) {
+  BlockPool pool(4);
+  ASSERT_TRUE(pool.Lend(0, 2));
+  pool.TakeBack(0, 2);
+  (void)pool.Allocate(2, std::nullopt);  // and given up at once
+  EXPECT_THAT(pool.TakeDirty(), IsEmpty()) << "a block that comes home may lie there by now";
+  const auto again = pool.Allocate(2, std::nullopt);
+  EXPECT_THAT(pool.TakeDirty(), ElementsAre(0, 1));
+  EXPECT_TRUE(pool.CheckInvariants().ok()) << pool.CheckInvariants();
+}
+
 TEST(LendingTest, APlaceThatABlockMovesToIsWritten) {
   BlockPool pool(4);
   const std::vector<BlockRef> moved = *pool.Allocate(1, std::nullopt);
