@@ -17,9 +17,11 @@ using kv::Move;
 namespace {
 
 constexpr int64_t kMovesToClear = 64;  // own blocks that a loan may push aside
-// Of the time since the last round, clearing takes this part: no token comes later by more, while an offer is granted
-// before it lapses; and never more than the longest.
-constexpr double kClearShare = 1.0 / 12;
+// To copy a byte takes as long as to zero so many: it is read, and what it overwrites is fetched first.
+constexpr int64_t kCopyCost = 3;
+// Clearing takes this part of the time since the last round, so that no token comes later by more. Where a round is so
+// short that this is next to nothing it takes the shortest, and however long a round was at most the longest.
+constexpr double kClearShare = 1.0 / 16;
 constexpr absl::Duration kShortestClear = absl::Microseconds(100), kLongestClear = absl::Milliseconds(1);
 
 }  // namespace
@@ -60,34 +62,41 @@ void Lending::Scrub() {
   (void)parts_.own->Zero(ranges);
 }
 
-// Some bytes a round, whatever is to be lent, so that this engine's own tokens do not wait for all of it.
+// Some bytes a round, whatever is to be lent, so that this engine's own tokens do not wait for all of it. What a round
+// takes beyond its part is missing from the next ones.
 void Lending::ClearSome() {
   if (need_) (void)StopAllClearing();
-  int64_t bytes = BytesThisRound();
-  while (bytes > 0 && (ZeroSome(bytes) || BeginClearing(bytes))) {
+  const int64_t bytes = std::min<int64_t>(bytes_left_, 0) + BytesThisRound();
+  bytes_left_ = bytes;
+  while (bytes_left_ > 0 && (ZeroSome() || BeginClearing(bytes_left_ == bytes))) {
   }
   FinishClears();
-  clears_wait_since_ = clears_.empty() && clearing_.empty() ? absl::InfiniteFuture() : parts_.clock->Now();
+  const bool idle = clears_.empty() && clearing_.empty();
+  clears_wait_since_ = idle ? absl::InfiniteFuture() : parts_.clock->Now();
+  if (idle) bytes_left_ = 0;
 }
 
-int64_t Lending::BytesThisRound() {
-  const absl::Duration round = std::max(absl::ZeroDuration(), parts_.clock->Now() - clears_wait_since_);
-  const absl::Duration time = std::clamp(round * kClearShare, kShortestClear, kLongestClear);
+int64_t Lending::BytesIn(absl::Duration time) const {
   const double bytes = absl::ToDoubleMilliseconds(time) * static_cast<double>(parts_.own->bytes_in_a_millisecond());
   return std::max(parts_.own->block_bytes(), static_cast<int64_t>(bytes));
 }
 
+int64_t Lending::BytesThisRound() const {
+  const absl::Duration round = std::max(absl::ZeroDuration(), parts_.clock->Now() - clears_wait_since_);
+  return BytesIn(std::clamp(round * kClearShare, kShortestClear, kLongestClear));
+}
+
 // Another tenant's bytes leave the memory before it is lent; what comes back is scrubbed when it is next used.
 // False: nothing is left to zero.
-bool Lending::ZeroSome(int64_t& bytes) {
+bool Lending::ZeroSome() {
   const auto next = std::find_if(clearing_.begin(), clearing_.end(), [](const Clearing& c) { return !c.left.empty(); });
   if (next == clearing_.end()) return false;
   backend::ByteRange& left = next->left.back();
-  const backend::ByteRange now{left.begin, std::min(bytes, left.bytes)};
+  const backend::ByteRange now{left.begin, std::min(bytes_left_, left.bytes)};
   left = {now.begin + now.bytes, left.bytes - now.bytes};
   if (left.bytes == 0) next->left.pop_back();
   next->done = parts_.own->Zero({&now, 1});
-  bytes -= now.bytes;
+  bytes_left_ -= now.bytes;
   return true;
 }
 
@@ -103,35 +112,39 @@ std::vector<backend::ByteRange> Lending::ToZero(const lease::Extent& extent) con
   return ranges;
 }
 
-// Own blocks leave the run, and it is taken out of use. False: nothing is left to begin with.
-bool Lending::BeginClearing(int64_t& bytes) {
+// Own blocks leave the run, and it is taken out of use. Where so many would have to that this round has no time for
+// them, it is a new round's. False: there is nothing to begin with in this one.
+bool Lending::BeginClearing(bool new_round) {
   if (clears_.empty()) return false;
   const ClearMessage clear = clears_.front();
-  clears_.pop_front();
   const auto first = static_cast<int32_t>(clear.extent.first_block);
   const auto count = static_cast<int32_t>(clear.extent.num_blocks);
-  const int64_t block_bytes = parts_.own->block_bytes();
-  const int64_t longest = parts_.own->bytes_in_a_millisecond() * (kLongestClear / absl::Milliseconds(1));
-  const int64_t most_moves = std::clamp<int64_t>(longest / block_bytes, 1, kMovesToClear);
+  const int64_t move_bytes = kCopyCost * parts_.own->block_bytes();
+  const int64_t most_moves =
+      new_round ? std::clamp<int64_t>(BytesIn(kLongestClear) / move_bytes, 1, kMovesToClear) : bytes_left_ / move_bytes;
   const std::optional<std::vector<Move>> moves = parts_.cache->ClearForLending(first, count, most_moves);
-  if (!moves) {
-    bytes -= block_bytes;  // for the attempt
-    parts_.coordinator->Cleared(clear.id, false);
-    return true;
-  }
-  std::vector<backend::ByteMove> copies;
-  for (const Move& move : *moves) {
-    copies.push_back({parts_.own->At(move.from.index), parts_.own->At(move.to.index), block_bytes});
-  }
-  if (!copies.empty()) (void)parts_.own->Copy(copies);
-  bytes -= static_cast<int64_t>(copies.size()) * block_bytes;
-  for (const Move& move : *moves) parts_.cache->FinishMove(move);
-  if (!parts_.cache->Lend(first, count)) {
+  if (!moves && !new_round) return false;
+  clears_.pop_front();
+  if (moves) MoveAside(*moves);
+  if (!moves || !parts_.cache->Lend(first, count)) {
+    bytes_left_ -= parts_.own->block_bytes();  // for the attempt
     parts_.coordinator->Cleared(clear.id, false);
     return true;
   }
   clearing_.push_back({clear.id, clear.extent, ToZero(clear.extent), parts_.own->last_change()});
   return true;
+}
+
+void Lending::MoveAside(const std::vector<Move>& moves) {
+  if (moves.empty()) return;
+  const int64_t block_bytes = parts_.own->block_bytes();
+  std::vector<backend::ByteMove> copies;
+  for (const Move& move : moves) {
+    copies.push_back({parts_.own->At(move.from.index), parts_.own->At(move.to.index), block_bytes});
+  }
+  (void)parts_.own->Copy(copies);
+  for (const Move& move : moves) parts_.cache->FinishMove(move);
+  bytes_left_ -= static_cast<int64_t>(moves.size()) * kCopyCost * block_bytes;
 }
 
 // A grant must not come before the device has done what was asked of it.

@@ -77,10 +77,12 @@ class Lending {
 
   void Scrub();
   void ClearSome();
-  int64_t BytesThisRound();
-  bool ZeroSome(int64_t& bytes);
+  int64_t BytesIn(absl::Duration time) const;
+  int64_t BytesThisRound() const;
+  bool ZeroSome();
   std::vector<backend::ByteRange> ToZero(const lease::Extent& extent) const;
-  bool BeginClearing(int64_t& bytes);
+  bool BeginClearing(bool new_round);
+  void MoveAside(const std::vector<kv::Move>& moves);
   void FinishClears();
   void StopClearing(const Clearing& clearing);
   int64_t StopAllClearing();
@@ -91,6 +93,7 @@ class Lending {
   std::deque<coordinator::ClearMessage> clears_;           // extents to be lent, in the order of their offers
   std::deque<Clearing> clearing_;                          // out of use, to be lent, and not reported yet; likewise
   absl::Time clears_wait_since_ = absl::InfiniteFuture();  // for the next round; infinite: none waited for it
+  int64_t bytes_left_ = 0;                                 // to be zeroed in this round; below 0: of the next one's
   bool asks_again_ = false;                                // memory came free since the last plan, which had none
   std::optional<Need> need_;                               // of what is lent
 };

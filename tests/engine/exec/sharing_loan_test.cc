@@ -70,6 +70,37 @@ TEST_F(SharingLoanTest, MemoryThatNobodyWroteToIsLentAtOnce) {
   for (int64_t id = 1; id <= 3; ++id) EXPECT_TRUE(harness.transport().log().WaitFor(absl::StrCat("Grant ", id)));
 }
 
+// To move a block takes as long as to zero three, and a round has time for two.
+TEST_F(SharingLoanTest, WhatARoundTakesBeyondItsPartIsMissingFromTheNext) {
+  SharingHarness harness({.model = {.head_dim = 1 << 16, .block_tokens = 4}, .num_blocks = 24});
+  std::mt19937 rng(9);
+  (void)harness.Add(RandomTokens(rng, 4, 64), 1);  // place 0, which comes free for what moves
+  harness.RunAll();
+  const std::vector<int32_t> prompt = RandomTokens(rng, 29, 64);
+  const auto runs = harness.Add(prompt, 8);  // places 1 to 8
+  ASSERT_TRUE(harness.loop().Step());
+  (void)harness.Add(RandomTokens(rng, 57, 64), 1);  // all others
+  ASSERT_TRUE(harness.loop().Step());
+  harness.Offer(1, {9, 7});
+  harness.Offer(2, {8, 1});
+  harness.Offer(3, {16, 8});
+  harness.Pump();
+  harness.loop().Attend();
+  EXPECT_EQ(harness.load().kv_blocks_leased_out, 7);
+  for (int round = 2; round <= 4; ++round) harness.loop().Attend();
+  EXPECT_TRUE(harness.transport().log().WaitFor("Grant 1"));
+  EXPECT_EQ(harness.load().kv_blocks_leased_out, 7) << "the fourth round had time for one block more";
+  harness.loop().Attend();
+  EXPECT_EQ(harness.load().kv_blocks_leased_out, 8) << "moved, which took a block's time from the sixth";
+  harness.loop().Attend();
+  EXPECT_TRUE(harness.transport().log().WaitFor("Grant 2"));
+  EXPECT_EQ(harness.load().kv_blocks_leased_out, 8);
+  harness.loop().Attend();
+  EXPECT_EQ(harness.load().kv_blocks_leased_out, 16);
+  harness.RunAll();
+  EXPECT_EQ(runs->tokens(), FakeGreedy(harness.model(), prompt, 8));
+}
+
 TEST_F(SharingLoanTest, WhatIsNoLongerOfferedIsNotClearedAny) {
   harness_.loop().Attend();
   EndOffer(3);
