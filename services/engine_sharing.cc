@@ -2,7 +2,6 @@
 #include "services/engine_sharing.h"
 
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <fstream>
 #include <utility>
@@ -29,7 +28,7 @@ absl::StatusOr<std::unique_ptr<EngineSharing>> EngineSharing::Create(const Optio
                                                                      const engine::exec::EngineMemory& memory,
                                                                      engine::rpc::BrokerClient& broker,
                                                                      const Clock& clock, Metrics& metrics) {
-  auto sharing = std::unique_ptr<EngineSharing>(new EngineSharing(options, broker, clock));
+  auto sharing = std::unique_ptr<EngineSharing>(new EngineSharing(options, *memory.kv, broker, clock));
   const EngineFlags& flags = *options.flags;
   sharing->coordinator_ = std::make_unique<engine::coordinator::Coordinator>(
       engine::coordinator::Coordinator::Options{.instance_id = options.instance_id,
@@ -56,7 +55,7 @@ void EngineSharing::Start(std::function<void(engine::coordinator::LoopMessage)> 
 engine::rpc::SharingDescription EngineSharing::Describe() const {
   return {.lease_channel = transport_->channel(),
           .node_id = NodeId(options_.flags->shm_dir),
-          .page_bytes = sysconf(_SC_PAGESIZE),
+          .page_bytes = kv_.page_bytes(),
           .held = [this] { return coordinator_->Held(); },
           .registered = [this] { leases_->Registered(); }};
 }

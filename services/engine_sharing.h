@@ -54,10 +54,12 @@ class EngineSharing {
   void Stop();
 
  private:
-  EngineSharing(const Options& options, engine::rpc::BrokerClient& broker, const Clock& clock)
-      : options_(options), broker_(broker), clock_(clock) {}
+  EngineSharing(const Options& options, const engine::backend::KvMemory& kv, engine::rpc::BrokerClient& broker,
+                const Clock& clock)
+      : options_(options), kv_(kv), broker_(broker), clock_(clock) {}
 
   const Options options_;
+  const engine::backend::KvMemory& kv_;
   engine::rpc::BrokerClient& broker_;
   const Clock& clock_;
   std::unique_ptr<engine::coordinator::Coordinator> coordinator_;

@@ -26,14 +26,16 @@ struct ByteMove {
 };
 
 /// Zeroed at the start. What is asked of it happens in the order of the device's computing: after the steps submitted
-/// before, before those submitted after. Thread-safety: none but for base() and bytes(); the step loop calls it.
-/// Ownership: owns the memory, borrows its arguments for the call. Errors: none; ranges outside are the caller's bug and
-/// checked. Units: bytes.
+/// before, before those submitted after. Thread-safety: none but for base(), bytes() and page_bytes(); the step loop
+/// calls it. Ownership: owns the memory, borrows its arguments for the call. Errors: none; ranges outside are the
+/// caller's bug and checked. Units: bytes.
 class KvMemory {
  public:
   virtual ~KvMemory() = default;
   virtual DeviceAddress base() const = 0;
   virtual int64_t bytes() const = 0;
+  /// What others map of it begins and ends on multiples of this from base().
+  virtual int64_t page_bytes() const = 0;
   /// Both return the fence behind which the bytes are there for everybody, other engines included.
   virtual Fence Zero(std::span<const ByteRange> ranges) = 0;
   virtual Fence Copy(std::span<const ByteMove> moves) = 0;

@@ -69,9 +69,11 @@ int64_t ChunkBytes(const Arena::Options& options, int64_t mapped_bytes) {
 
 }  // namespace
 
+int64_t Arena::page_bytes() { return sysconf(_SC_PAGESIZE); }
+
 absl::StatusOr<Arena> Arena::Create(const Options& options) {
   RETURN_IF_ERROR(CheckSize(options));
-  const int64_t page = sysconf(_SC_PAGESIZE);
+  const int64_t page = page_bytes();
   CHECK_EQ(options.chunk_bytes % page, 0);
   const int64_t num_blocks = options.bytes / options.block_bytes;
   const int64_t bytes = RoundUp(std::min(num_blocks * options.block_bytes, kMostBytes), page);

@@ -46,6 +46,7 @@ class Arena {
 
   int64_t num_blocks() const { return num_blocks_; }
   int64_t block_bytes() const { return block_bytes_; }
+  static int64_t page_bytes();
   /// Of the arena's block `index`. REQUIRES: 0 <= index < num_blocks().
   std::byte* Address(int64_t index) const { return base() + index * block_bytes_; }
 

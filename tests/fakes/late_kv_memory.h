@@ -33,6 +33,7 @@ class LateKvMemory final : public engine::backend::KvMemory {
 
   engine::backend::DeviceAddress base() const override { return memory_->base(); }
   int64_t bytes() const override { return memory_->bytes(); }
+  int64_t page_bytes() const override { return memory_->page_bytes(); }
   engine::backend::Fence Zero(std::span<const engine::backend::ByteRange> ranges) override {
     const auto zero = [this, ranges = std::vector(ranges.begin(), ranges.end())] { (void)memory_->Zero(ranges); };
     if (zeroes_late) {

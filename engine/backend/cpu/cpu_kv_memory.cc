@@ -4,7 +4,6 @@
 #include <emmintrin.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstdint>
 #include <cstring>
 
@@ -40,13 +39,13 @@ std::byte* CpuKvMemory::Bytes(DeviceAddress begin, int64_t bytes) const {
 }
 
 Fence CpuKvMemory::Zero(std::span<const ByteRange> ranges) {
-  const auto begin = std::chrono::steady_clock::now();
+  const absl::Time begin = clock_.Now();
   int64_t bytes = 0;
   for (const ByteRange& range : ranges) {
     ZeroPastCaches(Bytes(range.begin, range.bytes), range.bytes);
     bytes += range.bytes;
   }
-  Measure(bytes, absl::FromChrono(std::chrono::steady_clock::now() - begin));
+  Measure(bytes, clock_.Now() - begin);
   return {};
 }
 

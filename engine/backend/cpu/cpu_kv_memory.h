@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "absl/time/time.h"
+#include "common/base/clock.h"
 #include "common/base/units.h"
 #include "engine/backend/address_space.h"
 #include "engine/backend/kv_memory.h"
@@ -24,6 +25,7 @@ class CpuKvMemory final : public KvMemory {
 
   DeviceAddress base() const override { return space_.Of(arena_.base()); }
   int64_t bytes() const override { return arena_.num_blocks() * arena_.block_bytes(); }
+  int64_t page_bytes() const override { return arena_.page_bytes(); }
   Fence Zero(std::span<const ByteRange> ranges) override;
   Fence Copy(std::span<const ByteMove> moves) override;
   /// As was measured of what it zeroed.
@@ -38,6 +40,7 @@ class CpuKvMemory final : public KvMemory {
 
   memory::Arena arena_;
   const AddressSpace space_;
+  const RealClock clock_;                      // what is measured is the machine, whoever keeps the time above it
   int64_t bytes_in_a_millisecond_ = 4 * kMiB;  // until it is measured: slow memory
 };
 
