@@ -33,7 +33,7 @@ class BlockTable {
   uint64_t filling_ = 0;               // another each time that it is filled from nothing; 0: it is empty
   int64_t committed_ = 0;              // leading blocks that are in the prefix tree
   Holder holder_ = Holder::kSequence;  // of its blocks
-  PrefixTree::Pin pin_;                // at block committed_ - 1; declared last: unpinned before the holds end
+  PrefixTree::Pin pin_;                // at block committed_ - 1
 };
 
 /// kWait: room is on its way, because moves that free it are under way, or Tiers::TakeMoves or Lending::TakeReclaimWish
