@@ -88,8 +88,9 @@ struct RopeOp {
 /// One device and the memory that a model has there. A row's result depends on that row's own input, and for attention
 /// on its own sequence's KV as stored, alone: never on the other rows, their number, the threads or block_tokens.
 /// Thread-safety: none; one step loop calls it. Ownership: Matrix and Buffer objects must not outlive the backend and
-/// belong to no other. Errors: RESOURCE_EXHAUSTED names the bytes wanted; device failures INTERNAL, a lost device DATA_LOSS. Shapes that do not
-/// fit are the caller's bug and checked. Units: elements, rows.
+/// belong to no other. Errors: RESOURCE_EXHAUSTED names the bytes wanted; device failures INTERNAL, a lost device
+/// DATA_LOSS: at once, or, of what the device gets to later, in EndStep's status. Shapes that do not fit are the caller's
+/// bug and checked. Units: elements, rows.
 class Backend {
  public:
   virtual ~Backend() = default;
@@ -125,6 +126,9 @@ class Backend {
   virtual void WaitFor(const Fence& fence) = 0;
   /// Passes when all that was submitted is done.
   virtual Fence Submitted() = 0;
+  /// Submitted(), and how it went: `status`, the backend's until the fence has been waited for, gets the first failure
+  /// since BeginStep, if none is in it already. What was submitted after a failure is not done.
+  virtual Fence EndStep(absl::Status& status) = 0;
   /// After the reads that were submitted before: `changed` gets the indices, ascending, of words that do not hold any
   /// more. It, and what `checks` points at, are the backend's until a fence submitted after has passed.
   virtual absl::Status CheckWords(std::span<const WordCheck> checks, std::vector<int32_t>& changed) = 0;

@@ -15,12 +15,12 @@ class FenceState {
  public:
   virtual ~FenceState() = default;
   virtual bool Passed() const = 0;  // once true, always true
-  virtual void Wait() const = 0;    // until Passed
+  virtual void Wait() const = 0;    // until Passed, or until it is certain that it never will
 };
 
 /// A fence of nothing has passed: all fences of a device that computes at once are such. Thread-safety: a value; copies
-/// are the same fence. Ownership: shares its state, so that it may outlive the work. Errors: none; work that fails
-/// passes its fence, and says so elsewhere.
+/// are the same fence. Ownership: shares its state, so that it may outlive the work. Errors: the fence of work that failed
+/// does not pass, and is not waited for for ever; why it failed is said elsewhere (Backend::EndStep).
 class Fence {
  public:
   Fence() = default;

@@ -41,8 +41,9 @@ struct WordCheck {
   }
 };
 
-/// Who hears of a step layer by layer. Called by the thread that runs the step, in the order of layers; on a device that
-/// computes late that is before the layer is computed.
+/// Who hears of a step layer by layer. Called by the thread that submits the step, in the order of layers; on a device
+/// that computes late that is before the layer is computed. There a step is stopped only while it is submitted, so that
+/// whoever revokes what it reads waits for the whole step, or loses it: the tokens of a step bound how long.
 class LayerGate {
  public:
   virtual ~LayerGate() = default;

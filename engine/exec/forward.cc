@@ -22,15 +22,14 @@ absl::StatusOr<Forward::Outcome> Forward::Run(const sched::StepPlan& plan, bool 
   progress_.fetch_add(1, std::memory_order_relaxed);
   begin_ = first_read_ = leases_ ? leases_->clock->Now() : absl::InfinitePast();
   models::ForwardResult result;
-  model_
-      ->Run({.token_ids = token_ids_,
-             .sequences = sequences_,
-             .streamed = streamed_,
-             .checks = checks_,
-             .logit_rows = logit_rows_,
-             .samples = samples_},
-            this, result)
-      .Wait();
+  own_->NoteStep(model_->Run({.token_ids = token_ids_,
+                              .sequences = sequences_,
+                              .streamed = streamed_,
+                              .checks = checks_,
+                              .logit_rows = logit_rows_,
+                              .samples = samples_},
+                             this, result));
+  own_->last_change().Wait();
   const absl::Status status = result.status;
   Outcome outcome = Conclude(std::move(result));
   if (!status.ok()) return status;

@@ -52,8 +52,7 @@ class Forward final : private backend::LayerGate {
     const Clock* clock;
   };
   /// `leases`: none in an engine that shares nothing.
-  Forward(models::Model* model, const OwnMemory* own, const kv::SequenceBlocks* cache,
-          const std::optional<Leases>& leases)
+  Forward(models::Model* model, OwnMemory* own, const kv::SequenceBlocks* cache, const std::optional<Leases>& leases)
       : model_(model), own_(own), cache_(cache), leases_(leases) {}
 
   /// `may_cut_short`: give up at the next layer where a lease is due sooner than the step would end. REQUIRES: leases.
@@ -90,7 +89,7 @@ class Forward final : private backend::LayerGate {
   bool AllLost() const;
 
   models::Model* const model_;
-  const OwnMemory* const own_;
+  OwnMemory* const own_;
   const kv::SequenceBlocks* const cache_;
   const std::optional<Leases> leases_;
   std::vector<int32_t> token_ids_;  // [rows]

@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <span>
+#include <utility>
 
 #include "engine/backend/device_address.h"
 #include "engine/backend/fence.h"
@@ -26,8 +27,10 @@ class OwnMemory {
 
   backend::Fence Zero(std::span<const backend::ByteRange> ranges) { return last_change_ = memory_->Zero(ranges); }
   backend::Fence Copy(std::span<const backend::ByteMove> moves) { return last_change_ = memory_->Copy(moves); }
-  /// Behind it all that was asked here is done. (Steps are not in it: they are waited for.) Who copies from or to this
-  /// memory in another way begins after it.
+  /// A step that writes to it was submitted; `done` is behind all that was asked here before.
+  void NoteStep(backend::Fence done) { last_change_ = std::move(done); }
+  /// Behind it all is done that was asked here and that the steps write. Who copies from or to this memory in another
+  /// way begins after it.
   const backend::Fence& last_change() const { return last_change_; }
   int64_t bytes_in_a_millisecond() const { return memory_->bytes_in_a_millisecond(); }
 

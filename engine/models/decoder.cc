@@ -47,9 +47,11 @@ absl::Status Decoder::AllocateActivations() {
   return EnsureLogits(std::max<int64_t>(1, std::min(max_.max_logit_rows, rows)));
 }
 
-// A row of logits is large, so there is no room for every row of a batch: the buffer grows to what was asked for.
+// A row of logits is large, so there is no room for every row of a batch: the buffer grows to what was asked for. The
+// step before may still be reading it.
 absl::Status Decoder::EnsureLogits(int64_t rows) {
   if (logits_ != nullptr && logits_->rows() >= rows) return absl::OkStatus();
+  backend_->Submitted().Wait();
   ASSIGN_OR_RETURN(logits_, backend_->Allocate(rows, config_.vocab_size));
   return absl::OkStatus();
 }
@@ -74,7 +76,7 @@ backend::Fence Decoder::Run(const ForwardBatch& batch, backend::LayerGate* gate,
   Check(batch);
   result = {};
   result.status = Submit(batch, gate, result);
-  return backend_->Submitted();
+  return backend_->EndStep(result.status);
 }
 
 absl::Status Decoder::Submit(const ForwardBatch& batch, backend::LayerGate* gate, ForwardResult& result) {

@@ -40,9 +40,9 @@ struct ForwardBatch {
   std::span<const backend::SampleRow> samples = {};       // what is chosen from these; logits_row i is of logit_rows[i]
 };
 
-/// What a step came to; to be read when its fence has passed.
+/// What a step came to; to be read when its fence was waited for.
 struct ForwardResult {
-  absl::Status status;                   // where it is not OK, the rest means nothing
+  absl::Status status;                   // where it is not OK, the rest means nothing, and no KV that it wrote
   std::vector<backend::Sampled> tokens;  // [samples.size()]; none where cut short
   std::vector<int32_t> changed;          // the checks, by index, that did not hold after the last read
   bool cut_short = false;                // the gate wanted no more: nothing was computed
@@ -58,8 +58,9 @@ class Model {
   virtual const ModelGeometry& geometry() const = 0;
   /// Submits a step: embeds the rows, and layer after layer writes their K and V into the blocks, attends, feeds
   /// forward. The gate, where there is one, is asked before each layer's attention and hears when it has read. The
-  /// fence has passed when all is done; `gate` and `result` are borrowed until then. REQUIRES: at most the
-  /// `max_batch_rows` that the model was created with; the step before it is done.
+  /// fence has passed when all is done; `gate` and `result` are borrowed until it was waited for. Steps are done in the
+  /// order of their submission: one may be submitted before the one before it is done, and name its tokens. REQUIRES: at
+  /// most the `max_batch_rows` that the model was created with.
   virtual backend::Fence Run(const ForwardBatch& batch, backend::LayerGate* gate, ForwardResult& result) = 0;
 };
 

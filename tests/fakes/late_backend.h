@@ -22,8 +22,8 @@
 
 namespace swiftcache {
 
-/// Thread-safety: Backend's. Ownership: owns the backend that computes, borrows the queue. Errors: that one's, at once
-/// before a step; a step's are checked to be none.
+/// Thread-safety: Backend's. Ownership: owns the backend that computes, borrows the queue. Errors: that one's and
+/// FailAfter's: at once before a step; in a step when it gets there, and nothing after it is done.
 class LateBackend final : public engine::backend::Backend {
  public:
   LateBackend(std::unique_ptr<engine::backend::Backend> backend, LateQueue* queue)
@@ -88,8 +88,18 @@ class LateBackend final : public engine::backend::Backend {
     queue_.Submit([fence] { fence.Wait(); });
   }
   engine::backend::Fence Submitted() override { return queue_.Submitted(); }
+  engine::backend::Fence EndStep(absl::Status& status) override {
+    queue_.Submit([this, &status] { status.Update(std::exchange(failure_, absl::OkStatus())); });
+    return queue_.Submitted();
+  }
   absl::Status CheckWords(std::span<const engine::backend::WordCheck> checks, std::vector<int32_t>& changed) override {
     return Later([this, checks, &changed] { return backend_->CheckWords(checks, changed); });
+  }
+
+  /// The operation after the next `operations` of steps fails when the device gets to it. Before a step.
+  void FailAfter(int64_t operations, absl::Status status) {
+    operations_left_ = operations;
+    planted_ = std::move(status);
   }
 
  private:
@@ -108,15 +118,18 @@ class LateBackend final : public engine::backend::Backend {
   }
   template <typename Work>
   absl::Status Later(Work work) {
-    queue_.Submit([work = std::move(work)]() mutable {
-      const absl::Status status = work();
-      CHECK(status.ok()) << status;
+    queue_.Submit([this, work = std::move(work)]() mutable {
+      if (!planted_.ok() && operations_left_-- == 0) failure_.Update(std::exchange(planted_, absl::OkStatus()));
+      if (failure_.ok()) failure_.Update(work());
     });
     return absl::OkStatus();
   }
 
   const std::unique_ptr<engine::backend::Backend> backend_;
   LateQueue& queue_;
+  // The queue's, while it runs.
+  absl::Status planted_, failure_;
+  int64_t operations_left_ = 0;
 };
 
 }  // namespace swiftcache

@@ -38,8 +38,12 @@ class LateDevice final : public engine::backend::Device {
       const engine::backend::BackendOptions& options) override {
     auto backend = cpu_.CreateBackend(options);
     if (!backend.ok()) return backend.status();
-    return std::make_unique<LateBackend>(*std::move(backend), queue_);
+    auto late = std::make_unique<LateBackend>(*std::move(backend), queue_);
+    backend_ = late.get();
+    return late;
   }
+  /// The last one made. REQUIRES: it is there.
+  LateBackend& backend() { return *backend_; }
   absl::StatusOr<std::unique_ptr<engine::backend::KvMemory>> CreateKvMemory(
       const engine::backend::KvMemoryOptions& options) override {
     auto memory = cpu_.CreateKvMemory(options);
@@ -50,6 +54,7 @@ class LateDevice final : public engine::backend::Device {
  private:
   engine::backend::cpu::CpuDevice cpu_;
   LateQueue* const queue_;
+  LateBackend* backend_ = nullptr;
 };
 
 }  // namespace swiftcache

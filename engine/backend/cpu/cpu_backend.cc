@@ -120,6 +120,7 @@ class CpuBackend final : public Backend {
 
   void WaitFor(const Fence& fence) override { fence.Wait(); }
   Fence Submitted() override { return {}; }
+  Fence EndStep(absl::Status& status) override { return {}; }
   absl::Status CheckWords(std::span<const WordCheck> checks, std::vector<int32_t>& changed) override {
     for (size_t i = 0; i < checks.size(); ++i) {
       if (!checks[i].Holds()) changed.push_back(static_cast<int32_t>(i));

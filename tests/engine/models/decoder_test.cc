@@ -14,6 +14,7 @@
 #include "engine/sample/sampling_state.h"
 #include "tests/engine/models/sequence_runner.h"
 #include "tests/fakes/cpu.h"
+#include "tests/fakes/late_device.h"
 #include "tests/fakes/synthetic_weights.h"
 
 namespace swiftcache::engine::models {
@@ -162,6 +163,37 @@ TEST(DecoderTest, AStepMayNameTokensThatTheStepBeforeItChose) {
   }
   EXPECT_EQ(outputs[0], outputs[1]);
   EXPECT_GT(std::set<int32_t>(outputs[0].begin(), outputs[0].end()).size(), 2u) << "tokens that tell steps apart";
+}
+
+// Part of a prompt, of which nothing is sampled: nobody but the step's status could tell.
+TEST(DecoderTest, WhatFailsWhenTheDeviceGetsToItComesHomeWithItsStep) {
+  const loader::ModelConfig config = TinyConfig();
+  const SyntheticWeights weights(config);
+  LateQueue queue({.pace = LateQueue::Pace::kLockStep});
+  LateDevice device({.threads = 1}, &queue);
+  const backend::KvLayout kv{config.num_layers, config.num_kv_heads, config.head_dim, 16, backend::KvDtype::kBf16};
+  const auto model = CreateModel(config, weights, device, {.kv = kv, .max_batch_rows = 16});
+  ASSERT_TRUE(model.ok()) << model.status();
+  const auto memory = device.CreateKvMemory({.bytes = kv.block_bytes(), .block_bytes = kv.block_bytes()});
+  ASSERT_TRUE(memory.ok()) << memory.status();
+  const std::vector<backend::DeviceAddress> blocks = {(*memory)->base()};
+  const std::vector<int32_t> ids = RandomIds(16, 1);
+  const std::vector<backend::StepSequence> sequences = {{16, 0, blocks}};
+  const auto run = [&] {
+    ForwardResult result;
+    const backend::Fence done = (*model)->Run({.token_ids = ids, .sequences = sequences}, nullptr, result);
+    EXPECT_TRUE(result.status.ok()) << "nothing was computed yet";
+    done.Wait();
+    return result.status;
+  };
+  const int64_t operations = 2 + 6 * config.num_layers;  // a step's beginning, ids, six a layer; the check of words
+  for (int64_t failing = 0; failing <= operations; ++failing) {
+    device.backend().FailAfter(failing, absl::DataLossError("the device fell off the bus"));
+    EXPECT_TRUE(backend::IsDeviceLost(run())) << failing;
+    EXPECT_TRUE(run().ok()) << "told once";
+  }
+  device.backend().FailAfter(operations + 1, absl::DataLossError("not in this step"));
+  EXPECT_TRUE(run().ok());
 }
 
 TEST(CreateModelTest, TheLogitsOfAFullStepHaveRoomFromTheStart) {
