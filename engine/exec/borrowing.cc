@@ -104,6 +104,7 @@ void Borrowing::Drain(LeasedRegion& region) {
     if (moves.empty()) return;
     Start(moves);
     FinishFetches();
+    if (region.phase == LeasedRegion::Phase::kLost) return;
   }
 }
 
@@ -190,8 +191,10 @@ void Borrowing::Start(const std::vector<Move>& moves) {
 }
 
 void Borrowing::FinishFetches() {
+  std::vector<kv::LeaseId> lost_of_any;
   for (const Fetch& fetch : std::exchange(fetches_, {})) {
     const std::vector<kv::LeaseId> lost = parts_.transport->Await(fetch.load);
+    lost_of_any.insert(lost_of_any.end(), lost.begin(), lost.end());
     for (const Move& move : fetch.moves) {
       if (std::find(lost.begin(), lost.end(), regions_.at(move.from.region).lease) == lost.end()) {
         parts_.cache->FinishMove(move);
@@ -200,6 +203,7 @@ void Borrowing::FinishFetches() {
       }
     }
   }
+  NoteLost(lost_of_any);  // or they would be asked again
 }
 
 void Borrowing::Do(const StoredMessage& message) {

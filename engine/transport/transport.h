@@ -42,6 +42,8 @@ using Ticket = StrongId<struct TicketTag, int64_t>;
 struct LeaseView {
   backend::DeviceAddress base;  // [bytes], or of nothing where the transport maps nothing
   int64_t bytes = 0;
+  /// Where memory is mapped: the donor's. Elsewhere one of the transport's own, on this side, which it changes when it
+  /// hears that the lease has ended: it vouches for nothing that was read, Await and End do.
   backend::WordCheck word;
   std::atomic<uint64_t>* reads = nullptr;  // bytes read, as far as the donor is told; null where it cannot be
 
@@ -112,7 +114,8 @@ class SliceStream {
   /// Leases that are known to have changed hands, so far.
   virtual std::vector<kv::LeaseId> Lost() const = 0;
   /// Waits for what is under way: nobody writes to the slots any more. Returns the leases whose memory changed hands
-  /// while it was copied: what was streamed of them is worthless; of all others it was good. Called once.
+  /// while it was copied, or whose donor did not send it: what was streamed of them is worthless; of all others it was
+  /// good. Called once.
   virtual std::vector<kv::LeaseId> End() = 0;
 };
 
@@ -145,6 +148,9 @@ struct TransportStats {
   uint64_t borrowers_read = 0;  // as a donor: another number when a borrower has read since; means nothing else
 };
 
+/// Loads and streams end whatever a donor does: what has not come kReadPatience after it could have is lost, and so is
+/// all else that is under way from that donor.
+///
 /// Asynchronous; stores of one lease keep their order, and a Load sees a store once OnStored said OK; each copy is
 /// bounded (kMaxCopyBytes), so that Fence waits for at most one. Thread-safety: safe. Ownership: owns sockets, mappings
 /// and threads; borrows the arena and `events`. Errors: as named; foreign bytes (a hostile peer) close that peer's
@@ -153,6 +159,7 @@ struct TransportStats {
 class Transport {
  public:
   static constexpr int64_t kMaxCopyBytes = 1 << 20;
+  static constexpr absl::Duration kReadPatience = absl::Seconds(1);
   virtual ~Transport() = default;
 
   /// The value of the label `transport`, as in --transport: "shm".
@@ -192,8 +199,8 @@ class Transport {
   /// Copies pieces of leases into local memory, where it begins to write when `after` has passed. `to` belongs to the
   /// transport until Await has returned.
   virtual Ticket Load(std::vector<LoadPiece> pieces, const backend::Fence& after) = 0;
-  /// Waits for a Load, once. Returns the leases whose memory changed hands while it was copied: those pieces are
-  /// worthless, all others are good for ever, whatever happens to their leases later.
+  /// Waits for a Load, once. Returns the leases whose memory changed hands while it was copied, or whose donor did not
+  /// send it: those pieces are worthless, all others are good for ever, whatever happens to their leases later.
   virtual std::vector<kv::LeaseId> Await(Ticket load) = 0;
   /// Declares all that a step streams, at once: layers 0 and 1 are on their way when it returns, and written when
   /// `after` has passed; others follow as slots are released. One stream at a time; it ends before the transport does.

@@ -30,7 +30,8 @@
 
 namespace swiftcache::engine::transport {
 
-/// Loads and streams are copied as late as can be, when somebody waits for them, or as early (is_prompt). Thread-safety: safe; hooks are set before the first call.
+/// Loads and streams are copied as late as can be, when somebody waits for them, or as early (is_prompt).
+/// Thread-safety: safe; hooks are set before the first call.
 class FakeTransport final : public Transport {
  public:
   struct PendingStore {
@@ -48,7 +49,8 @@ class FakeTransport final : public Transport {
   std::function<void()> on_await;
   /// False: what lies in leases can be had by loads and streams alone. Set before the first lease.
   bool mapped = true;
-  /// Called where a stream waits for a donor that does not answer: returns when the lease was abandoned, say.
+  /// Called where a load or a stream waits for a donor that does not answer: returns when its patience ends, or the lease
+  /// was abandoned.
   std::function<void(kv::LeaseId)> on_silence;
   /// Asked at each load and each stream, where set: true: it is copied as soon as it may be, before the call returns.
   std::function<bool()> is_prompt;
@@ -60,11 +62,11 @@ class FakeTransport final : public Transport {
     auto far = std::make_unique<Far>();
     far->memory.resize(bytes);
     far->generation = epoch.value();
-    far->told = epoch.value();
+    far->told = far->heard = epoch.value();
     far->epoch = epoch;
     const LeaseView view{.base = mapped ? space.Of(far->memory.data()) : backend::DeviceAddress(),
                          .bytes = bytes,
-                         .word = {.word = &far->told, .granted = epoch.value()}};
+                         .word = {.word = mapped ? &far->told : &far->heard, .granted = epoch.value()}};
     leases_[lease] = std::move(far);
     return view;
   }
@@ -149,7 +151,11 @@ class FakeTransport final : public Transport {
   void Open(const OpenSpec& spec) override { log_.Add(absl::StrCat("Open ", spec.lease.value())); }
   void SendRenewal(kv::LeaseId lease) override { log_.Add(absl::StrCat("SendRenewal ", lease.value())); }
   void SendRelease(kv::LeaseId lease) override { log_.Add(absl::StrCat("SendRelease ", lease.value())); }
-  void Abandon(kv::LeaseId lease) override { log_.Add(absl::StrCat("Abandon ", lease.value())); }
+  void Abandon(kv::LeaseId lease) override {
+    log_.Add(absl::StrCat("Abandon ", lease.value()));
+    absl::MutexLock lock(&mutex_);
+    if (const auto it = leases_.find(lease); it != leases_.end()) ++it->second->heard;
+  }
   /// Who reads it from now on reads what was never written, and no generation tells him.
   void Close(kv::LeaseId lease) override {
     log_.Add(absl::StrCat("Close ", lease.value()));
@@ -235,12 +241,11 @@ class FakeTransport final : public Transport {
         if (layer >= 2 && !transport.early_slots) read.at(layer - 2).Wait();
         std::vector<LoadPiece> pieces;
         for (const StreamSpec::Source& source : spec.sources) {
+          if (std::find(lost.begin(), lost.end(), source.lease) != lost.end()) continue;
           pieces.push_back({source.lease, source.offset_bytes + layer * spec.slice_bytes, spec.slice_bytes,
                             source.slots[layer % 2]});
         }
-        for (const kv::LeaseId lease : transport.Copy(pieces)) {
-          if (std::find(lost.begin(), lost.end(), lease) == lost.end()) lost.push_back(lease);
-        }
+        for (const kv::LeaseId lease : transport.Copy(pieces)) lost.push_back(lease);
       }
       FakeTransport& transport;
       const StreamSpec spec;
@@ -302,7 +307,8 @@ class FakeTransport final : public Transport {
   struct Far {
     std::vector<std::byte> memory;
     uint64_t generation = 0;
-    std::atomic<uint64_t> told{0};  // as readers see it
+    std::atomic<uint64_t> told{0};   // as readers see it
+    std::atomic<uint64_t> heard{0};  // this side's, where nothing is mapped
     kv::Epoch epoch;
   };
   CallLog log_;

@@ -9,6 +9,7 @@
 //   EXPECT_LE(unmapped.counts().stream_messages, donors * unmapped.counts().streams);
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -56,8 +57,15 @@ class UnmappedTransport final : public Transport, public TransportEvents {
   }
   void SendRenewal(kv::LeaseId lease) override { beneath_->SendRenewal(lease); }
   void SendRelease(kv::LeaseId lease) override { beneath_->SendRelease(lease); }
-  void Abandon(kv::LeaseId lease) override { beneath_->Abandon(lease); }
-  void Close(kv::LeaseId lease) override { beneath_->Close(lease); }
+  void Abandon(kv::LeaseId lease) override {
+    NoteEnded(lease);
+    beneath_->Abandon(lease);
+  }
+  void Close(kv::LeaseId lease) override {
+    beneath_->Close(lease);
+    absl::MutexLock lock(&mutex_);
+    words_.erase(lease);
+  }
   std::vector<Ticket> Store(std::span<const StorePiece> pieces, const backend::Fence& after) override {
     {
       absl::MutexLock lock(&mutex_);
@@ -90,15 +98,26 @@ class UnmappedTransport final : public Transport, public TransportEvents {
   void OnReleased(kv::LeaseId lease) override { heard_.OnReleased(lease); }
   void OnBorrowerGone(kv::LeaseId lease) override { heard_.OnBorrowerGone(lease); }
   void OnOpened(kv::LeaseId lease, absl::StatusOr<LeaseView> view) override {
-    if (view.ok()) view->base = {};
+    if (view.ok()) {
+      absl::MutexLock lock(&mutex_);
+      view->base = {};
+      view->word.word = (words_[lease] = std::make_unique<std::atomic<uint64_t>>(view->word.granted)).get();
+    }
     heard_.OnOpened(lease, std::move(view));
   }
   void OnRenewed(kv::LeaseId lease) override { heard_.OnRenewed(lease); }
   void OnRevoked(kv::LeaseId lease, absl::Duration time_left) override { heard_.OnRevoked(lease, time_left); }
-  void OnDonorGone(kv::LeaseId lease) override { heard_.OnDonorGone(lease); }
+  void OnDonorGone(kv::LeaseId lease) override {
+    NoteEnded(lease);
+    heard_.OnDonorGone(lease);
+  }
   void OnStored(Ticket ticket, absl::Status status) override { heard_.OnStored(ticket, std::move(status)); }
 
  private:
+  void NoteEnded(kv::LeaseId lease) {
+    absl::MutexLock lock(&mutex_);
+    if (const auto it = words_.find(lease); it != words_.end()) ++*it->second;
+  }
   // How many donors have to hear of it.
   template <typename Pieces>
   int64_t DonorsOf(const Pieces& pieces) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
@@ -111,6 +130,7 @@ class UnmappedTransport final : public Transport, public TransportEvents {
   Transport* beneath_ = nullptr;
   mutable absl::Mutex mutex_;
   std::map<kv::LeaseId, std::string> donors_ ABSL_GUARDED_BY(mutex_);  // by channel
+  std::map<kv::LeaseId, std::unique_ptr<std::atomic<uint64_t>>> words_ ABSL_GUARDED_BY(mutex_);
   Counts counts_ ABSL_GUARDED_BY(mutex_);
 };
 

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Leases over a transport that maps nothing: what lies there can be had by loads and streams alone.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <functional>
 #include <limits>
 #include <memory>
 #include <random>
+#include <set>
 #include <vector>
 
 #include "tests/engine/exec/sharing_harness.h"
@@ -86,6 +88,42 @@ TEST_F(UnmappedTest, ADonorThatFallsSilentInAStepCostsUntilItsLeaseIsGivenUp) {
   EXPECT_GE(silences, 1);
   EXPECT_LE(silences, 2 * kUnmappedLayers) << "what is given up is not waited for again";
   EXPECT_LT(harness_.load().kv_blocks_leased_in, 40);
+}
+
+// Whatever else it says.
+TEST_F(UnmappedTest, ADonorThatRenewsAndSendsNothingCostsTheReadersPatienceOnce) {
+  std::vector<kv::LeaseId> waited_for;
+  harness_.transport().on_silence = [&](kv::LeaseId lease) {
+    waited_for.push_back(lease);
+    harness_.clock().Advance(transport::Transport::kReadPatience);
+    harness_.coordinator().OnRenewed(lease);
+  };
+  ForBoth([&](kv::LeaseId lease) { harness_.transport().Silence(lease); });
+  GoOnWithAll();
+  EXPECT_THAT(waited_for, testing::Contains(kv::LeaseId(7)));
+  EXPECT_EQ(std::set(waited_for.begin(), waited_for.end()).size(), waited_for.size()) << "each once";
+  for (const kv::LeaseId lease : waited_for) {
+    EXPECT_TRUE(harness_.transport().log().WaitFor(absl::StrCat("Abandon ", lease.value())));
+  }
+  EXPECT_EQ(harness_.load().kv_blocks_leased_in, 40 - 20 * static_cast<int64_t>(waited_for.size()));
+}
+
+// Not even in the time that a drain has.
+TEST_F(UnmappedTest, ADrainDoesNotAskAgainADonorThatSendsNothing) {
+  int silences = 0;
+  harness_.transport().on_silence = [&](kv::LeaseId) {
+    ++silences;
+    harness_.clock().Advance(absl::Microseconds(1));
+  };
+  ForBoth([&](kv::LeaseId lease) {
+    harness_.transport().Silence(lease);
+    harness_.coordinator().OnRevoked(lease, absl::Seconds(10));
+    EXPECT_TRUE(harness_.heard().WaitFor(absl::StrCat("Drain ", lease.value())));
+  });
+  harness_.Pump();
+  EXPECT_LE(silences, 2);
+  GoOnWithAll();
+  EXPECT_EQ(harness_.load().kv_blocks_leased_in, 0);
 }
 
 TEST_F(UnmappedTest, ADonorThatEndsInTheMidstOfAStreamIsAMiss) {
