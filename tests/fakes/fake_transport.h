@@ -131,6 +131,14 @@ class FakeTransport final : public Transport {
     absl::MutexLock lock(&mutex_);
     silent_.insert(lease);
   }
+  /// How many were asked for when what they begin after was not done.
+  struct Behind {
+    int64_t stores = 0, streams = 0;
+  };
+  Behind asked_behind() const {
+    absl::MutexLock lock(&mutex_);
+    return behind_;
+  }
   /// To be asked by the loop's thread.
   int64_t streams_under_way() const { return streams_; }
   int64_t loads_under_way() const {
@@ -164,7 +172,9 @@ class FakeTransport final : public Transport {
     if (it != leases_.end()) std::fill(it->second->memory.begin(), it->second->memory.end(), std::byte{0xDD});
   }
   std::vector<Ticket> Store(std::span<const StorePiece> pieces, const backend::Fence& after) override {
+    const bool behind = !after.Passed();
     absl::MutexLock lock(&mutex_);
+    behind_.stores += behind;
     std::vector<Ticket> tickets;
     std::set<kv::LeaseId> told;
     for (const StorePiece& piece : pieces) told.insert(piece.lease);
@@ -209,8 +219,10 @@ class FakeTransport final : public Transport {
         : state_(std::make_shared<State>(transport, std::move(spec), after)) {
       std::set<kv::LeaseId> told;
       for (const StreamSpec::Source& source : state_->spec.sources) told.insert(source.lease);
+      const bool behind = !after.Passed();
       {
         absl::MutexLock lock(&transport.mutex_);
+        transport.behind_.streams += behind;
         transport.control_messages_ += static_cast<int64_t>(told.size());
         ++transport.streams_;
       }
@@ -320,6 +332,7 @@ class FakeTransport final : public Transport {
   int64_t streams_ = 0;  // of the loop's thread
   bool tells_ ABSL_GUARDED_BY(mutex_) = true;
   std::set<kv::LeaseId> silent_ ABSL_GUARDED_BY(mutex_);
+  Behind behind_ ABSL_GUARDED_BY(mutex_);
   int64_t control_messages_ ABSL_GUARDED_BY(mutex_) = 0;
   int64_t last_ticket_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t last_epoch_ ABSL_GUARDED_BY(mutex_) = 0;

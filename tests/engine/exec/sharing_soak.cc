@@ -74,6 +74,9 @@ std::string SharingSoak::Run() {
   }
   if (const std::string wrong = Drain(); !wrong.empty()) return wrong;
   const EngineLoad load = loop_->load();
+  const transport::FakeTransport::Behind behind = peers_->transport().asked_behind();
+  tally_.stores_behind += behind.stores;
+  tally_.streams_behind += behind.streams;
   tally_.steps += load.steps_total;
   tally_.preemptions += load.preemptions_total;
   tally_.donor_tokens += load.prompt_tokens_donor;

@@ -84,6 +84,10 @@ TEST_P(SharingSoakTest, NoSeedHasAWrongTokenOrLeavesAnythingBehind) {
             << " tokens, " << tally.donor_tokens << " prompt tokens from leases, " << tally.steps << " steps, "
             << tally.preemptions << " preemptions\n";
   if (num_seeds < 100) return;
+  if (GetParam().late) {  // else no fence was handed on that anybody had to wait for (loads: it never comes to that)
+    EXPECT_GT(tally.stores_behind, 0);
+    EXPECT_EQ(tally.streams_behind > 0, GetParam().stream != StreamMode::kInPlace);
+  }
   for (int64_t happened :
        {tally.granted, tally.fenced, tally.fenced_in_steps, tally.revoked, tally.donors_gone, tally.released,
         tally.lost, tally.stored, tally.refused_stores, tally.fetches, tally.lent, tally.declined, tally.asked_back,
