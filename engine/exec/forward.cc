@@ -22,13 +22,13 @@ absl::StatusOr<Forward::Outcome> Forward::Run(const sched::StepPlan& plan, bool 
   progress_.fetch_add(1, std::memory_order_relaxed);
   begin_ = first_read_ = leases_ ? leases_->clock->Now() : absl::InfinitePast();
   models::ForwardResult result;
-  own_->NoteStep(model_->Run({.token_ids = token_ids_,
-                              .sequences = sequences_,
-                              .streamed = streamed_,
-                              .checks = checks_,
-                              .logit_rows = logit_rows_,
-                              .samples = samples_},
-                             this, result));
+  const models::ForwardBatch batch{.token_ids = token_ids_,
+                                   .sequences = sequences_,
+                                   .streamed = streamed_,
+                                   .checks = checks_,
+                                   .logit_rows = logit_rows_,
+                                   .samples = samples_};
+  own_->NoteStep(model_->Run(batch, this, result));
   own_->last_change().Wait();
   const absl::Status status = result.status;
   Outcome outcome = Conclude(std::move(result));

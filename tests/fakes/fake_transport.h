@@ -159,11 +159,7 @@ class FakeTransport final : public Transport {
   void Open(const OpenSpec& spec) override { log_.Add(absl::StrCat("Open ", spec.lease.value())); }
   void SendRenewal(kv::LeaseId lease) override { log_.Add(absl::StrCat("SendRenewal ", lease.value())); }
   void SendRelease(kv::LeaseId lease) override { log_.Add(absl::StrCat("SendRelease ", lease.value())); }
-  void Abandon(kv::LeaseId lease) override {
-    log_.Add(absl::StrCat("Abandon ", lease.value()));
-    absl::MutexLock lock(&mutex_);
-    if (const auto it = leases_.find(lease); it != leases_.end()) ++it->second->heard;
-  }
+  void Abandon(kv::LeaseId lease) override { log_.Add(absl::StrCat("Abandon ", lease.value())); }
   /// Who reads it from now on reads what was never written, and no generation tells him.
   void Close(kv::LeaseId lease) override {
     log_.Add(absl::StrCat("Close ", lease.value()));
@@ -320,7 +316,7 @@ class FakeTransport final : public Transport {
     std::vector<std::byte> memory;
     uint64_t generation = 0;
     std::atomic<uint64_t> told{0};   // as readers see it
-    std::atomic<uint64_t> heard{0};  // this side's, where nothing is mapped
+    std::atomic<uint64_t> heard{0};  // this side's, where nothing is mapped: it never hears of an end
     kv::Epoch epoch;
   };
   CallLog log_;

@@ -181,7 +181,8 @@ TEST(DecoderTest, WhatFailsWhenTheDeviceGetsToItComesHomeWithItsStep) {
   const std::vector<backend::StepSequence> sequences = {{16, 0, blocks}};
   const auto run = [&] {
     ForwardResult result;
-    const backend::Fence done = (*model)->Run({.token_ids = ids, .sequences = sequences}, nullptr, result);
+    const ForwardBatch batch{.token_ids = ids, .sequences = sequences};
+    const backend::Fence done = (*model)->Run(batch, nullptr, result);
     EXPECT_TRUE(result.status.ok()) << "nothing was computed yet";
     done.Wait();
     return result.status;
