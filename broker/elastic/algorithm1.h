@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// SwiftCache's Algorithm 1, exactly as printed (section 3.4). It looks at one request at a time: see policy.h for what
-// we do by default.
+// SwiftCache's Algorithm 1, exactly as printed (section 3.4). It looks at one request at a time; the default policy
+// (default_policy.h) looks at all of them.
 //
 //   Resize resize = ScaleUp(/*worker_blocks=*/10, /*block_tokens=*/16, /*meu_worker=*/4, /*meu_master=*/3, 200);
 //   resize == Resize{4, 3};  // 13 blocks needed, 10 there: one unit
@@ -11,7 +11,8 @@
 
 namespace swiftcache::broker::elastic {
 
-/// How many blocks change hands: so many of the worker's are so many of the master's.
+/// How many blocks change hands. The two numbers name the same memory, in blocks of the worker (the donor) and in blocks
+/// of the master (the borrower).
 struct Resize {
   int64_t worker_blocks = 0, master_blocks = 0;
   friend bool operator==(const Resize&, const Resize&) = default;

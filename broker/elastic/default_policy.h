@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Our policy: every admitted and waiting token counts, a headroom stays, and a worker that had to take memory back is
-// trusted more slowly each time.
+// The default policy: every admitted and waiting token counts, a headroom is kept, and a worker that had to take memory
+// back lends it again only after a longer quiet time.
 //
 //   DefaultPolicy policy(options, worker);
+//   policy.Report({.used_blocks = 200, .waiting_blocks = 50, .window_peak_blocks = 400}, now);
+//   int64_t blocks = policy.LendableBlocks(/*lent_blocks=*/0, {}, now);
 #pragma once
 
 #include "broker/elastic/peak_window.h"
@@ -10,21 +12,21 @@
 
 namespace swiftcache::broker::elastic {
 
-/// Where Algorithm 1 keeps the blocks of the longest single request, this keeps the highest *sum* that running and
-/// waiting requests needed at one time, and a headroom beside it.
+/// Algorithm 1 keeps enough blocks for the longest single request. This policy keeps enough for the highest *sum* that
+/// running and waiting requests needed at one time, plus a headroom.
 ///
-/// Lend slowly, shrink at once: what may be lent falls with the report that says so, and rises only when the peak has
-/// left the horizon, one window long. Each time that the worker takes memory back the horizon doubles (at most once a
-/// window, up to kMaxStrikes times), and it halves again only after kForgiveness quiet horizons. So a worker whose
-/// spikes come every P (window < P <= 2^kMaxStrikes windows) is soon remembered at its peak: after the first
-/// 1 + log2(P / window) spikes, at most one in kForgiveness costs anybody memory.
+/// The lendable amount falls at once when a report says that the worker needs more. It rises only when the peak is older
+/// than the horizon, which starts at one window. Whenever the worker takes memory back the horizon doubles (at most once
+/// per window, up to kMaxDoublings times); it halves after kQuietHorizons horizons without such an event. A worker with a
+/// spike of load every P (window < P <= 2^kMaxDoublings windows) therefore soon keeps its peak: after the first
+/// 1 + log2(P / window) spikes, at most one spike in kQuietHorizons takes memory back from borrowers.
 ///
-/// A worker in need takes back at once what all its waiting requests need, and the headroom, instead of one unit for
-/// each request that comes.
+/// A worker that needs memory takes back at once what all its waiting requests need, plus the headroom, where Algorithm 1
+/// takes back one unit per request.
 class DefaultPolicy final : public Policy {
  public:
-  static constexpr int kMaxStrikes = 4;
-  static constexpr int kForgiveness = 8;
+  static constexpr int kMaxDoublings = 4;
+  static constexpr int kQuietHorizons = 8;
 
   DefaultPolicy(const PolicyOptions& options, const Worker& worker) : options_(options), worker_(worker) {}
 
@@ -35,16 +37,16 @@ class DefaultPolicy final : public Policy {
 
  private:
   int64_t Headroom() const;
-  absl::Duration Horizon() const { return options_.window * (1 << strikes_); }
-  void Forgive(absl::Time now);
+  absl::Duration Horizon() const { return options_.window * (1 << doublings_); }
+  void ShortenHorizon(absl::Time now);
 
   const PolicyOptions options_;
   const Worker worker_;
   bool reported_ = false;
-  int64_t needed_now_ = 0, told_peak_ = 0;  // of the last report
+  int64_t needed_now_ = 0, reported_peak_ = 0;  // of the last report
   PeakWindow peaks_;
-  int strikes_ = 0;
-  absl::Time last_strike_ = absl::InfinitePast(), quiet_since_ = absl::InfinitePast();
+  int doublings_ = 0;
+  absl::Time last_doubled_ = absl::InfinitePast(), quiet_since_ = absl::InfinitePast();
 };
 
 }  // namespace swiftcache::broker::elastic

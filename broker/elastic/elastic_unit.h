@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The minimum elastic unit (MEU) of a donor and a borrower: the step in which memory moves between them.
+// The minimum elastic unit (MEU) of a donor and a borrower: memory moves between them in multiples of it.
 //
 //   ASSIGN_OR_RETURN(ElasticUnit unit, ComputeUnit({.donor_block_bytes = 13'824, .borrower_block_bytes = 368'640,
 //                                                   .page_bytes = 4096, .donor_arena_bytes = 64 << 20}));

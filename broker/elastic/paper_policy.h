@@ -8,7 +8,7 @@
 
 namespace swiftcache::broker::elastic {
 
-/// N_i is what the worker has not lent. Thread-safety: none.
+/// N_i of the algorithm is the number of blocks that the worker has not lent. Thread-safety: none.
 class PaperPolicy final : public Policy {
  public:
   explicit PaperPolicy(const Worker& worker) : worker_(worker) {}

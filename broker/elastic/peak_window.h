@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The highest value of the last while.
+// The highest of the values that were added within a sliding window of time.
 //
 //   PeakWindow peaks;
 //   peaks.Add(now, 40);
@@ -13,7 +13,7 @@
 
 namespace swiftcache::broker::elastic {
 
-/// Keeps only values that no later one exceeds: few, however many are added. Thread-safety: none.
+/// Keeps only values that no later value exceeds, which are few however many are added. Thread-safety: none.
 class PeakWindow {
  public:
   /// REQUIRES: times do not go back.

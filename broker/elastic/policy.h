@@ -26,7 +26,7 @@ struct Worker {
   int64_t block_tokens = 1;  // B_i
 };
 
-/// What a worker says that it needs; as in proto ReportWindowRequest. Units: blocks of the worker, tokens.
+/// What a worker reports that it needs; fields as in proto ReportWindowRequest. Units: blocks of the worker, tokens.
 struct Demand {
   int64_t used_blocks = 0, waiting_blocks = 0;
   int64_t window_max_request_tokens = 0;
@@ -38,18 +38,18 @@ struct UnitBlocks {
   int64_t worker = 1, master = 1;
 };
 
-/// Of one worker. Pure: time is handed in and never goes back. Thread-safety: none. Errors: none; a worker that has
-/// reported nothing lends nothing. Units: blocks of the worker.
+/// The policy for one worker. Pure: time is handed in and never goes back. Thread-safety: none. Errors: none; a worker
+/// that has reported nothing lends nothing. Units: blocks of the worker.
 class Policy {
  public:
   virtual ~Policy() = default;
-  /// The last report counts.
+  /// Replaces the previous report.
   virtual void Report(const Demand& demand, absl::Time now) = 0;
   /// The worker needed lent memory and took some back.
   virtual void TookBack(absl::Time now) = 0;
-  /// How many may be on lease, the `lent_blocks` that are included.
+  /// How many blocks may be on lease in all, including the `lent_blocks` that are on lease now.
   virtual int64_t LendableBlocks(int64_t lent_blocks, const UnitBlocks& unit, absl::Time now) = 0;
-  /// How many of the `lent_blocks` a worker takes back that needs `need_blocks` more; at most lent_blocks.
+  /// How many of the `lent_blocks` a worker that lacks `need_blocks` should take back; at most lent_blocks.
   virtual int64_t TakeBackBlocks(int64_t need_blocks, int64_t lent_blocks, const UnitBlocks& unit, absl::Time now) = 0;
 };
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The leases of one borrower that may be taken back, for choosing among borrowers.
+// The leases of one borrower that may be taken back, and the order in which borrowers have to give leases up.
 //
 //   std::map<Party, Holding> holdings;
 //   const auto has_leases = [](const Holding& holding) { return !holding.leases.empty(); };
@@ -15,7 +15,8 @@
 
 namespace swiftcache::broker::ledger {
 
-/// True where `a` lies further in than `b`: leases are given back from there.
+/// True where `a` lies further from the arena's end than `b`. Leases are taken back in this order, so that what stays on
+/// lease is one run at the arena's end.
 inline bool Innermost(const Lease* a, const Lease* b) { return a->extent.first_block < b->extent.first_block; }
 
 /// Thread-safety: none. Ownership: borrows the leases. Units: as named.
@@ -24,7 +25,7 @@ struct Holding {
   int64_t weight = 1;
   std::deque<const Lease*> leases;  // innermost first
 
-  /// Has more for its weight; where both have alike, reaches further in. REQUIRES: both have leases.
+  /// Holds more bytes per weight; among equals, has the innermost lease. REQUIRES: both have leases.
   bool Above(const Holding& other) const {
     const __int128 mine = static_cast<__int128>(bytes) * other.weight;
     const __int128 others = static_cast<__int128>(other.bytes) * weight;
@@ -39,8 +40,8 @@ struct Holding {
   }
 };
 
-/// The holding that is above all others among those for which `may(holding)`; null: there is none. REQUIRES: `may` asks
-/// for leases.
+/// The holding that is above all others among those for which `may(holding)` is true; null: there is none. REQUIRES:
+/// `may` is false for a holding without leases.
 template <typename May>
 Holding* MostAbove(std::map<Party, Holding>& holdings, const May& may) {
   Holding* most = nullptr;

@@ -61,7 +61,7 @@ struct Engine {
   std::string channel;  // "": shares nothing
   int64_t page_bytes = 0;
   int64_t block_bytes = 0, block_tokens = 0, num_blocks = 0;
-  bool ready = false;  // others are not: they get no new offers
+  bool ready = false;  // only ready engines are asked to lend
 };
 
 /// A lease that is new or has changed.

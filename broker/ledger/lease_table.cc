@@ -65,9 +65,9 @@ Record* LeaseTable::Find(LeaseId id) {
   return it == records_.end() ? nullptr : &it->second;
 }
 
-void LeaseTable::Tell(const Lease& lease) { changes_.push_back({.lease = lease, .before = lease.state}); }
+void LeaseTable::Report(const Lease& lease) { changes_.push_back({.lease = lease, .before = lease.state}); }
 
-void LeaseTable::TellEnd(Lease claim, const Party& claimant) {
+void LeaseTable::ReportEnd(Lease claim, const Party& claimant) {
   if (records_.count(claim.id) > 0) return;
   if (claim.donor != claimant) claim.donor = {};
   if (claim.borrower != claimant) claim.borrower = {};

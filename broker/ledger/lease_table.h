@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The leases that have not ended: which extent of whose arena is whose. Only legal steps, and every one is told.
+// The leases that have not ended: which extent of which arena is lent to which engine. Refuses illegal state changes and
+// records every legal one (TakeChanges).
 //
 //   table.Insert({.lease = lease, .answer_by = now + absl::Seconds(3)});
 //   RETURN_IF_ERROR(table.Step(id, LeaseState::kGranted));
@@ -16,13 +17,13 @@
 
 namespace swiftcache::broker::ledger {
 
-/// A lease and what the broker waits for.
+/// A lease, and the answers about it that the broker waits for.
 struct Record {
   Lease lease;
   int64_t order = 0;                               // counts up with entry into the table
   absl::Time entered;                              // when
-  absl::Time answer_by = absl::InfiniteFuture();   // the donor: accept or decline. Meant while there is no epoch
-  absl::Time confirm_by = absl::InfiniteFuture();  // the borrower: claim what only the donor has claimed
+  absl::Time answer_by = absl::InfiniteFuture();   // for the donor to accept or decline; ignored once it has accepted
+  absl::Time confirm_by = absl::InfiniteFuture();  // for the borrower to claim a lease that only its donor has claimed
 };
 
 /// Thread-safety: none; one loop owns it. Ownership: a value. Errors: as named.
@@ -39,11 +40,11 @@ class LeaseTable {
   /// Null: there is none, or it has ended.
   Record* Find(LeaseId id);
   const Map& all() const { return records_; }
-  /// Tells of a lease in the table whose state has not changed.
-  void Tell(const Lease& lease);
-  /// Tells `claimant` that the lease which it claims has ended (RELEASED). A claim proves nothing about others: what is
-  /// told names no other party, and where the table has a lease of that id, which lives, nothing is told.
-  void TellEnd(Lease claim, const Party& claimant);
+  /// Records a change of a lease whose state stays the same.
+  void Report(const Lease& lease);
+  /// Records that the lease which `claimant` claims has ended (RELEASED). A claim proves nothing about other engines: the
+  /// change names no other party, and nothing is recorded if the table has a live lease of that id.
+  void ReportEnd(Lease claim, const Party& claimant);
 
   /// Ids of the leases for which `keep(record)` is true; by id.
   template <typename Keep>

@@ -82,7 +82,8 @@ absl::StatusOr<int64_t> Ledger::ReportWindow(const Party& who, const elastic::De
   }
   member->idle = demand.used_blocks == 0 && demand.waiting_blocks == 0;
   if (member->policy == nullptr) return 0;
-  // Who needs more than its arena lends nothing, however much more it is: no sum of foreign numbers may wrap.
+  // An engine that needs more than its arena lends nothing, however much more it is. Capped, so that no sum of reported
+  // numbers can overflow.
   elastic::Demand counted = demand;
   counted.waiting_blocks = std::min(demand.waiting_blocks, member->engine.num_blocks);
   counted.window_peak_blocks = std::min(demand.window_peak_blocks, member->engine.num_blocks);
@@ -101,14 +102,14 @@ absl::Status Ledger::ReportLease(const Party& who, const LeaseReport& report, ab
     return absl::NotFoundError(absl::StrCat("lease ", report.lease.value(), " is unknown or has ended; forget it"));
   }
   RETURN_IF_ERROR(CheckReporter(who, record->lease, report.kind));
-  if (IsBorrowersReport(report.kind)) return HearBorrower(*record, report.kind);
-  return HearDonor(*member, record->lease, report, now);
+  if (IsBorrowersReport(report.kind)) return ApplyBorrowerReport(*record, report.kind);
+  return ApplyDonorReport(*member, record->lease, report, now);
 }
 
-absl::Status Ledger::HearDonor(Member& donor, Lease& lease, const LeaseReport& report, absl::Time now) {
+absl::Status Ledger::ApplyDonorReport(Member& donor, Lease& lease, const LeaseReport& report, absl::Time now) {
   switch (report.kind) {
     case ReportKind::kAccepted:
-      return HearAccepted(lease, report.epoch);
+      return ApplyAcceptance(lease, report.epoch);
     case ReportKind::kDeclined:
       if (lease.epoch.has_value()) {
         return absl::FailedPreconditionError(absl::StrCat("lease ", lease.id.value(), " is ", StateName(lease.state),
@@ -132,11 +133,11 @@ absl::Status Ledger::HearDonor(Member& donor, Lease& lease, const LeaseReport& r
   return absl::InvalidArgumentError("no such report of a donor");
 }
 
-absl::Status Ledger::HearAccepted(Lease& lease, Epoch epoch) {
+absl::Status Ledger::ApplyAcceptance(Lease& lease, Epoch epoch) {
   if (lease.epoch == epoch) return absl::OkStatus();
-  if (!lease.epoch.has_value() && lease.state != LeaseState::kOffered) {  // it crossed the broker's wish to revoke
+  if (!lease.epoch.has_value() && lease.state != LeaseState::kOffered) {  // it crossed the broker's request to revoke
     lease.epoch = epoch;
-    table_.Tell(lease);
+    table_.Report(lease);
     return absl::OkStatus();
   }
   RETURN_IF_ERROR(CheckStep(lease.id.value(), lease.state, LeaseState::kGranted));
@@ -144,7 +145,7 @@ absl::Status Ledger::HearAccepted(Lease& lease, Epoch epoch) {
   return table_.Step(lease.id, LeaseState::kGranted);
 }
 
-absl::Status Ledger::HearBorrower(Record& record, ReportKind kind) {
+absl::Status Ledger::ApplyBorrowerReport(Record& record, ReportKind kind) {
   const Lease& lease = record.lease;
   if (kind == ReportKind::kActive) {
     if (lease.state != LeaseState::kActive) RETURN_IF_ERROR(table_.Step(lease.id, LeaseState::kActive));
@@ -207,7 +208,7 @@ absl::Status Ledger::RevokeLease(LeaseId id, absl::Time now) {
   return absl::OkStatus();
 }
 
-// Asks the donor to revoke: Watch tells it.
+// Asks the donor to revoke: it learns of it from its Watch.
 void Ledger::BeginRevoking(LeaseId id) {
   if (table_.Find(id)->lease.state != LeaseState::kRevoking) table_.MustStep(id, LeaseState::kRevoking);
 }
@@ -231,7 +232,7 @@ void Ledger::Tick(absl::Time now) {
     BeginRevoking(id);
   }
   for (const auto& [claim, orphan] : orphans_) {
-    if (orphan.until <= now) table_.TellEnd(orphan.lease, orphan.lease.borrower);
+    if (orphan.until <= now) table_.ReportEnd(orphan.lease, orphan.lease.borrower);
   }
   std::erase_if(orphans_, [&](const auto& entry) { return entry.second.until <= now; });
 }
@@ -247,7 +248,7 @@ std::optional<absl::Time> Ledger::NextDeadline() const {
   return next;
 }
 
-void Ledger::Forgive(absl::Duration lateness) {
+void Ledger::PostponeDeadlines(absl::Duration lateness) {
   for (const LeaseId id : table_.Where([](const Record&) { return true; })) {
     Record& record = *table_.Find(id);
     record.answer_by += lateness;
@@ -289,7 +290,7 @@ absl::Status Ledger::CheckInvariants() const {
     const bool borrower_lives = borrower != members_.end() && borrower->second.engine.party == lease.borrower;
     const bool awaits = record.confirm_by != absl::InfiniteFuture();
     if (!borrower_lives && !awaits && lease.state != LeaseState::kRevoking) {
-      return broken("its borrower is gone and nobody asks for it back");
+      return broken("its borrower is gone and it is not being revoked");
     }
     if (borrower_lives && lease.borrower_blocks * borrower->second.engine.block_bytes > lease.num_bytes) {
       return broken("holds fewer bytes than its borrower's blocks");

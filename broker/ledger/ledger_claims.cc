@@ -12,13 +12,13 @@ bool IsHeld(LeaseState state) { return state != LeaseState::kOffered && !HasEnde
 
 }  // namespace
 
-void Ledger::Enter(const Engine& engine, const std::vector<Lease>& held, absl::Time now) {
+void Ledger::AddEngine(const Engine& engine, const std::vector<Lease>& held, absl::Time now) {
   Tick(now);
   Replace(engine, now);
   std::erase_if(orphans_, [&](const auto& entry) { return entry.second.lease.borrower == engine.party; });
   std::set<LeaseId> claimed;
   for (const Lease& claim : held) {
-    if (claimed.size() == 2 * kMaxLeasesASide) break;
+    if (claimed.size() == 2 * kMaxLeasesPerSide) break;
     if (!IsHeld(claim.state) || claim.id.value() < 1 || claimed.count(claim.id) > 0) continue;
     if (claim.donor == engine.party) {
       ClaimAsDonor(claim, now);
@@ -36,7 +36,7 @@ void Ledger::Enter(const Engine& engine, const std::vector<Lease>& held, absl::T
 
 void Ledger::Replace(const Engine& engine, absl::Time now) {
   const auto it = members_.find(engine.party.name);
-  if (it != members_.end() && it->second.engine.party != engine.party) Leave(engine.party.name, now);
+  if (it != members_.end() && it->second.engine.party != engine.party) RemoveEngine(engine.party.name, now);
   Member& member = members_[engine.party.name];
   const bool same_arena =
       member.engine.num_blocks == engine.num_blocks && member.engine.block_bytes == engine.block_bytes &&
@@ -82,11 +82,11 @@ bool Ledger::ClaimIsSound(const Lease& claim) const {
 
 // A claim of a lease that the table does not have: an earlier broker's.
 void Ledger::EnterClaim(const Lease& claim, absl::Time now) {
-  if (!ClaimIsSound(claim)) return table_.TellEnd(claim, claim.donor);
+  if (!ClaimIsSound(claim)) return table_.ReportEnd(claim, claim.donor);
   const std::vector<LeaseId> others = table_.Overlapping(claim.donor, claim.extent);
   const bool taken =
       std::any_of(others.begin(), others.end(), [&](LeaseId id) { return table_.Find(id)->lease.epoch.has_value(); });
-  if (taken) return table_.TellEnd(claim, claim.donor);
+  if (taken) return table_.ReportEnd(claim, claim.donor);
   for (const LeaseId offer : others) table_.MustStep(offer, LeaseState::kReleased);  // the owner's word counts
   const auto orphan = orphans_.find({claim.id, claim.borrower});
   Record record{.lease = claim, .entered = now};
@@ -111,7 +111,7 @@ void Ledger::ClaimAsBorrower(const Lease& claim, absl::Time now) {
   }
   const auto donor = members_.find(claim.donor.name);
   if (record != nullptr || (donor != members_.end() && donor->second.engine.party == claim.donor)) {
-    return table_.TellEnd(claim, claim.borrower);
+    return table_.ReportEnd(claim, claim.borrower);
   }
   orphans_[{claim.id, claim.borrower}] = {.lease = claim, .until = now + options_.confirm_timeout};
 }
@@ -132,12 +132,12 @@ void Ledger::DropUnclaimed(const Party& who, const std::set<LeaseId>& claimed) {
 // The donor is there now and did not claim these.
 void Ledger::SettleOrphans(const Party& donor) {
   for (const auto& [claim, orphan] : orphans_) {
-    if (orphan.lease.donor == donor) table_.TellEnd(orphan.lease, orphan.lease.borrower);
+    if (orphan.lease.donor == donor) table_.ReportEnd(orphan.lease, orphan.lease.borrower);
   }
   std::erase_if(orphans_, [&](const auto& entry) { return entry.second.lease.donor == donor; });
 }
 
-void Ledger::Leave(const std::string& name, absl::Time now) {
+void Ledger::RemoveEngine(const std::string& name, absl::Time now) {
   Tick(now);
   const auto it = members_.find(name);
   if (it == members_.end()) return;

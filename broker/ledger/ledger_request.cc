@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ledger, the part that decides whose memory goes to whom.
+// Ledger, the part that decides which donor's memory goes to which borrower.
 #include <algorithm>
 #include <numeric>
 #include <utility>
@@ -46,62 +46,63 @@ bool Ledger::Sources::Has(const Party& donor) const {
                      [&](const Source& source) { return source.donor->engine.party == donor; });
 }
 
-absl::StatusOr<Answer> Ledger::RequestLease(const Party& who, const LeaseRequest& request, absl::Time now) {
+absl::StatusOr<LeaseResponse> Ledger::RequestLease(const Party& who, const LeaseRequest& request, absl::Time now) {
   ASSIGN_OR_RETURN(Member * member, FindMember(who));
   RETURN_IF_ERROR(CheckRequest(request));
   Tick(now);
   Sources sources = SourcesFor(*member, now);
   if (const auto it = member->requests.find(request.key); it != member->requests.end()) {
-    Answer again{.leases = Alive(it->second), .shortage = "", .lendable_bytes = 0, .units = {}};
+    LeaseResponse again{.leases = Alive(it->second), .shortage = "", .lendable_bytes = 0, .units = {}};
     again.lendable_bytes = std::min(sources.free_bytes(), QuotaLeft(member->engine.model_name));
     if (again.leases.size() < it->second.size()) again.shortage = "leases of this request have ended since";
     return again;
   }
-  Deal deal{.asked = request.want_bytes, .quota = QuotaLeft(member->engine.model_name)};
-  const std::vector<LeaseId> ids = Strike(deal, *member, request.waiting_tokens, sources, now);
+  Allocation allocation{.asked = request.want_bytes, .quota = QuotaLeft(member->engine.model_name)};
+  const std::vector<LeaseId> ids = AllocateLeases(allocation, *member, request.waiting_tokens, sources, now);
   Remember(*member, request.key, ids);
   const int64_t quota_left = QuotaLeft(member->engine.model_name);
-  return Answer{.leases = Alive(ids),
-                .shortage = Shortage(deal, member->engine, sources),
-                .lendable_bytes = std::min(sources.free_bytes(), quota_left),
-                .units = std::move(sources.units)};
+  return LeaseResponse{.leases = Alive(ids),
+                       .shortage = ExplainShortage(allocation, member->engine, sources),
+                       .lendable_bytes = std::min(sources.free_bytes(), quota_left),
+                       .units = std::move(sources.units)};
 }
 
-// Offers what is due to the borrower, and takes back for it what others have of that.
-std::vector<LeaseId> Ledger::Strike(Deal& deal, Member& member, int64_t waiting_tokens, Sources& sources,
-                                    absl::Time now) {
-  deal.max_leases = MaxLeases(member.engine.party);
-  const int64_t want = deal.max_leases == 0 ? 0 : std::min(deal.asked, deal.quota);
+// Offers the borrower what is free of its share, and takes back for it what others hold of its share.
+std::vector<LeaseId> Ledger::AllocateLeases(Allocation& allocation, Member& member, int64_t waiting_tokens,
+                                            Sources& sources, absl::Time now) {
+  allocation.max_leases = MaxLeases(member.engine.party);
+  const int64_t want = allocation.max_leases == 0 ? 0 : std::min(allocation.asked, allocation.quota);
   member.waiting_tokens = waiting_tokens;
-  member.wanted_at = now;
+  member.requested_at = now;
   std::map<Party, int64_t> shares;
-  deal.share = ShareOf(member, want, sources, now, &shares);
-  deal.held = HeldBytes(member.engine.party, sources);
-  const int64_t due = std::min(want, std::max<int64_t>(0, deal.share - deal.held));
-  const std::vector<LeaseId> ids = Offer(member, due, deal, sources, now);
-  for (const LeaseId id : ids) deal.got += table_.Find(id)->lease.num_bytes;
-  deal.full = !ids.empty() && ids.size() == deal.max_leases;
-  member.unmet_bytes = std::max<int64_t>(0, want - deal.got);
-  const bool starved = deal.held + deal.got < deal.share / 4 * 3;
-  if (!deal.full) deal.coming = Rebalance(member, due - deal.got, starved, sources, shares, now);
+  allocation.share = ShareOf(member, want, sources, now, &shares);
+  allocation.held = HeldBytes(member.engine.party, sources);
+  const int64_t due = std::min(want, std::max<int64_t>(0, allocation.share - allocation.held));
+  const std::vector<LeaseId> ids = Offer(member, due, allocation, sources, now);
+  for (const LeaseId id : ids) allocation.got += table_.Find(id)->lease.num_bytes;
+  allocation.full = !ids.empty() && ids.size() == allocation.max_leases;
+  member.unmet_bytes = std::max<int64_t>(0, want - allocation.got);
+  const bool starved = allocation.held + allocation.got < allocation.share / 4 * 3;
+  if (!allocation.full) allocation.coming = Rebalance(member, due - allocation.got, starved, sources, shares, now);
   return ids;
 }
 
-std::string Ledger::Shortage(const Deal& deal, const Engine& borrower, const Sources& sources) {
-  if (deal.got >= deal.asked || deal.full) return "";
+std::string Ledger::ExplainShortage(const Allocation& allocation, const Engine& borrower, const Sources& sources) {
+  if (allocation.got >= allocation.asked || allocation.full) return "";
   std::string why = "donors have no more to lend now";
   if (borrower.channel.empty()) {
     why = "this engine shares no memory: it has no lease channel";
-  } else if (deal.max_leases == 0) {
-    why = absl::StrCat("this engine borrows on ", kMaxLeasesASide, " leases, the most; give --max_lease_bytes more");
-  } else if (deal.quota < deal.asked && deal.quota <= deal.share - deal.held) {
-    why = absl::StrCat("the limit on model '", borrower.model_name, "' leaves ", deal.quota,
+  } else if (allocation.max_leases == 0) {
+    why = absl::StrCat("this engine borrows on ", kMaxLeasesPerSide, " leases, the most; give --max_lease_bytes more");
+  } else if (allocation.quota < allocation.asked && allocation.quota <= allocation.share - allocation.held) {
+    why = absl::StrCat("the limit on model '", borrower.model_name, "' leaves ", allocation.quota,
                        " bytes (swiftcachectl lease limit changes it)");
   } else if (sources.list.empty()) {
     why = absl::StrCat("no other engine of node '", borrower.node_id, "' lends memory");
-  } else if (deal.share - deal.held < deal.asked) {
+  } else if (allocation.share - allocation.held < allocation.asked) {
     why = absl::StrCat("donors have no more, or others lack memory too: the share of ", borrower.party.name, " is ",
-                       deal.share, " bytes, it held ", deal.held, "; ", deal.coming, " are being taken back for it");
+                       allocation.share, " bytes, it held ", allocation.held, "; ", allocation.coming,
+                       " are being taken back for it");
   }
   for (const PairUnit& pair : sources.units) {
     if (!pair.unit.ok()) absl::StrAppend(&why, "; ", pair.donor, ": ", pair.unit.status().message());
@@ -146,19 +147,20 @@ const Ledger::Member* Ledger::FindBorrower(const Party& borrower) const {
   return it == members_.end() || it->second.engine.party != borrower ? nullptr : &it->second;
 }
 
-// Nothing runs or waits there and it wants no more, or it is gone: nobody misses at present what it holds.
+// Nothing runs or waits there and it asks for no more, or it is gone: no request needs what it holds now.
 bool Ledger::OnlyCaches(const Party& borrower, absl::Time now) const {
   const Member* member = FindBorrower(borrower);
-  return member == nullptr || (member->idle && !Wants(*member, now));
+  return member == nullptr || (member->idle && !HasOpenRequest(*member, now));
 }
 
 int64_t Ledger::WeightOf(const Party& borrower, bool against_need, absl::Time now) const {
   const Member* member = FindBorrower(borrower);
   if (member == nullptr || (against_need && OnlyCaches(borrower, now))) return 1;
-  return CheckedAdd(elastic::kBaseWeightTokens, Wants(*member, now) ? member->waiting_tokens : 0).value_or(INT64_MAX);
+  return CheckedAdd(elastic::kBaseWeightTokens, HasOpenRequest(*member, now) ? member->waiting_tokens : 0)
+      .value_or(INT64_MAX);
 }
 
-// Weighted max-min over all who hold or want memory of these sources: what each may hold in all.
+// Weighted max-min over all engines that hold or ask for memory of these sources: what each may hold in all.
 int64_t Ledger::ShareOf(const Member& borrower, int64_t want_bytes, const Sources& sources, absl::Time now,
                         std::map<Party, int64_t>* shares) {
   int64_t pool = sources.free_bytes();
@@ -171,7 +173,7 @@ int64_t Ledger::ShareOf(const Member& borrower, int64_t want_bytes, const Source
     if (member.engine.node_id != borrower.engine.node_id) continue;
     const Party& party = member.engine.party;
     const bool asks = &member == &borrower;
-    const int64_t unmet = asks ? want_bytes : Wants(member, now) ? member.unmet_bytes : 0;
+    const int64_t unmet = asks ? want_bytes : HasOpenRequest(member, now) ? member.unmet_bytes : 0;
     const int64_t wanted = CheckedAdd(HeldBytes(party, sources), unmet).value_or(INT64_MAX);
     if (wanted == 0) continue;
     parties.push_back(party);
@@ -192,21 +194,21 @@ int64_t Ledger::QuotaLeft(const std::string& model_name) const {
 
 size_t Ledger::MaxLeases(const Party& borrower) const {
   const size_t held = table_.Where([&](const Record& record) { return record.lease.borrower == borrower; }).size();
-  return std::min(kMaxLeasesPerAnswer, kMaxLeasesASide - std::min(kMaxLeasesASide, held));
+  return std::min(kMaxLeasesPerResponse, kMaxLeasesPerSide - std::min(kMaxLeasesPerSide, held));
 }
 
-std::vector<LeaseId> Ledger::Offer(const Member& borrower, int64_t want_bytes, const Deal& deal, Sources& sources,
-                                   absl::Time now) {
+std::vector<LeaseId> Ledger::Offer(const Member& borrower, int64_t want_bytes, const Allocation& allocation,
+                                   Sources& sources, absl::Time now) {
   std::vector<LeaseId> ids;
   int64_t got = 0;
-  while (got < want_bytes && ids.size() < deal.max_leases) {
+  while (got < want_bytes && ids.size() < allocation.max_leases) {
     const auto source = std::max_element(sources.list.begin(), sources.list.end(),
                                          [](const auto& a, const auto& b) { return a.free_bytes() < b.free_bytes(); });
     if (source == sources.list.end() || source->free_units < 1) break;
     const int64_t unit_bytes = source->unit.bytes;
     const int64_t units =
         std::min({CeilDiv(want_bytes - got, unit_bytes), source->free_units,
-                  std::max<int64_t>(1, options_.max_lease_bytes / unit_bytes), (deal.quota - got) / unit_bytes});
+                  std::max<int64_t>(1, options_.max_lease_bytes / unit_bytes), (allocation.quota - got) / unit_bytes});
     const std::optional<LeaseId> id = units < 1 ? std::nullopt : OfferFrom(*source, borrower, units, now);
     if (!id.has_value()) {
       source->free_units = 0;
@@ -219,7 +221,7 @@ std::vector<LeaseId> Ledger::Offer(const Member& borrower, int64_t want_bytes, c
 }
 
 std::optional<LeaseId> Ledger::OfferFrom(Source& source, const Member& borrower, int64_t max_units, absl::Time now) {
-  if (source.taken.size() >= kMaxLeasesASide) return std::nullopt;
+  if (source.taken.size() >= kMaxLeasesPerSide) return std::nullopt;
   const Engine& donor = source.donor->engine;
   const std::optional<Extent> extent =
       CarveFromTail(source.region, source.taken,
@@ -252,8 +254,8 @@ LeaseId Ledger::NewId() {
   return id;
 }
 
-// Takes back for `borrower` what others hold above their shares; returns what is on its way. For the sake of peace a
-// borrower that is not starved gets only what idle ones have cached, and only for tokens that wait.
+// Revokes for `borrower` what others hold above their shares; returns the bytes on their way back. So that leases do not
+// move to and fro, a borrower that is not starved gets only memory of idle borrowers, and only if tokens wait.
 int64_t Ledger::Rebalance(const Member& borrower, int64_t lacking_bytes, bool starved, const Sources& sources,
                           const std::map<Party, int64_t>& shares, absl::Time now) {
   int64_t coming = 0;

@@ -77,7 +77,7 @@ void BrokerLoop::Register(membership::EngineInfo info, std::vector<ledger::Lease
 }
 
 void BrokerLoop::Heartbeat(std::string name, std::string instance_id, std::string incarnation,
-                           membership::EngineLoad load, Reply reply) {
+                           membership::LoadReport load, Reply reply) {
   HeartbeatMessage message{{std::move(name), std::move(instance_id), std::move(incarnation)}, load, reply};
   if (!mailbox_.TryPush(std::move(message))) reply(Refusal());
 }
@@ -101,10 +101,10 @@ void BrokerLoop::Run() {
     std::vector<Message> messages = mailbox_.TakeAll(wait);
     for (Message& message : messages) {
       std::visit([this](auto& m) { Handle(m); }, message);
-      PublishNews();
+      PublishChanges();
     }
     tables_.Tick(Now());
-    PublishNews();
+    PublishChanges();
     UpdateGauges();
   }
   for (const auto& watcher : watchers_) watcher->Close(absl::UnavailableError("the broker is stopping; watch again"));
@@ -125,7 +125,7 @@ absl::Time BrokerLoop::Now() {
   if (now - std::max(last_seen_, planned_wake_) > heartbeat_interval()) {
     LOG(WARNING) << "the broker heard nothing for " << absl::FormatDuration(now - last_seen_)
                  << ", later than it meant to wake; deaths are put off by as much";
-    tables_.Forgive(now - last_seen_);
+    tables_.PostponeDeadlines(now - last_seen_);
   }
   last_seen_ = now;
   planned_wake_ = absl::InfinitePast();
@@ -136,7 +136,7 @@ void BrokerLoop::Handle(RegisterMessage& message) {
   const absl::Status status = tables_.Register(message.info, message.held, Now());
   std::optional<absl::Duration> retry_after;
   if (status.ok()) counters_.registrations.Increment();
-  if (absl::IsAlreadyExists(status)) retry_after = tables_.engines().SilenceLeft(message.info.name, Now());
+  if (absl::IsAlreadyExists(status)) retry_after = tables_.engines().TimeUntilExpiry(message.info.name, Now());
   message.reply(status, retry_after);
 }
 
@@ -163,16 +163,16 @@ void BrokerLoop::Handle(WatchMessage& message) {
 
 void BrokerLoop::Handle(UnwatchMessage& message) { std::erase(watchers_, message.watcher); }
 
-void BrokerLoop::PublishNews() {
+void BrokerLoop::PublishChanges() {
   bool leases_changed = false;
-  for (const News& news : tables_.TakeNews()) {
-    if (const auto* change = std::get_if<ledger::Change>(&news.change)) {
+  for (const TableChange& entry : tables_.TakeChanges()) {
+    if (const auto* change = std::get_if<ledger::Change>(&entry.change)) {
       lease_metrics_.Note(*change);
       leases_changed = true;
-    } else if (const auto* engine = std::get_if<membership::Change>(&news.change)) {
+    } else if (const auto* engine = std::get_if<membership::Change>(&entry.change)) {
       LogChange(*engine);
     }
-    Publish(news.event);
+    Publish(entry.event);
   }
   if (leases_changed) lease_metrics_.SetLeased(tables_.leases().Snapshot());
 }

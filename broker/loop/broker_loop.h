@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The one thread that owns the broker's tables: who is there, and whose memory is whose. Doors send it plain messages
-// and get answers through callbacks.
+// The one thread that owns the broker's tables of engines and leases. The doors (gRPC handlers) send it plain messages
+// and get responses through callbacks.
 //
 //   ASSIGN_OR_RETURN(auto loop, BrokerLoop::Create({.incarnation = "7f3a"}, clock, metrics));
 //   loop->Heartbeat(name, instance_id, incarnation, load, [](absl::Status status) { ... });
@@ -34,22 +34,21 @@ struct Options {
   membership::Options membership = {};
   ledger::Options ledger = {};
   ledger::Ledger::NewCapability new_capability = {};  // 16 random bytes; called by the loop's thread
-  absl::Duration lease_ttl = absl::Seconds(10);       // the engines': told to them when they register
+  absl::Duration lease_ttl = absl::Seconds(10);       // sent to engines when they register
   std::string incarnation = {};                       // of this process: random
   size_t queue_capacity = 4096;
 };
 
 /// Thread-safety: safe. Ownership: owns the thread and the tables, shares the watchers; borrows clock and metrics.
-/// Errors: reach the callback: those of Tables, RESOURCE_EXHAUSTED
-/// (queue full), UNAVAILABLE (stopping). Callbacks run on the loop's thread, or on the caller's when the queue refuses,
-/// exactly once; they must not block.
+/// Errors reach the callback: those of Tables, RESOURCE_EXHAUSTED (queue full), UNAVAILABLE (stopping). A callback runs
+/// exactly once, on the loop's thread, or on the caller's when the queue refuses; it must not block.
 class BrokerLoop {
  public:
   using Reply = std::function<void(absl::Status)>;
   using WindowReply = std::function<void(absl::StatusOr<int64_t> lendable_blocks)>;
-  using RequestReply = std::function<void(absl::StatusOr<ledger::Answer>)>;
+  using RequestReply = std::function<void(absl::StatusOr<ledger::LeaseResponse>)>;
   using ScaleUpReply = std::function<void(absl::StatusOr<std::vector<ledger::LeaseId>>)>;
-  /// `retry_after`: with ALREADY_EXISTS, how long the holder of the name has to live unless it speaks.
+  /// `retry_after`: with ALREADY_EXISTS, when the holder of the name will have expired if it sends no heartbeat.
   using RegisterReply = std::function<void(absl::Status, std::optional<absl::Duration> retry_after)>;
 
   /// INVALID_ARGUMENT: an option out of range.
@@ -66,7 +65,7 @@ class BrokerLoop {
 
   /// `held`: the leases that the engine holds, as donor or borrower.
   void Register(membership::EngineInfo info, std::vector<ledger::Lease> held, RegisterReply reply);
-  void Heartbeat(std::string name, std::string instance_id, std::string incarnation, membership::EngineLoad load,
+  void Heartbeat(std::string name, std::string instance_id, std::string incarnation, membership::LoadReport load,
                  Reply reply);
   void Deregister(std::string name, std::string instance_id, Reply reply);
 
@@ -82,7 +81,7 @@ class BrokerLoop {
   void Watch(std::shared_ptr<Watcher> watcher);
   void Unwatch(std::shared_ptr<Watcher> watcher);
 
-  /// Refuses new messages, answers those inside, closes the watchers, joins.
+  /// Refuses new messages, answers those in the queue, closes the watchers, joins.
   void Stop();
 
  private:
@@ -93,7 +92,7 @@ class BrokerLoop {
   };
   struct HeartbeatMessage {
     Caller caller;
-    membership::EngineLoad load;
+    membership::LoadReport load;
     Reply reply;
   };
   struct DeregisterMessage {
@@ -156,7 +155,7 @@ class BrokerLoop {
   void Handle(DeregisterMessage& message);
   void Handle(WatchMessage& message);
   void Handle(UnwatchMessage& message);
-  void PublishNews();
+  void PublishChanges();
   void Publish(const WatchEvent& event);
   void LogChange(const membership::Change& change);
   void UpdateGauges();

@@ -37,7 +37,7 @@ void BrokerLoop::Handle(WindowMessage& message) {
 }
 
 void BrokerLoop::Handle(RequestMessage& message) {
-  const absl::StatusOr<ledger::Answer> answer = tables_.RequestLease(message.caller, message.request, Now());
+  const absl::StatusOr<ledger::LeaseResponse> answer = tables_.RequestLease(message.caller, message.request, Now());
   if (answer.ok()) lease_metrics_.NoteRequest(message.caller.name, *answer);
   message.reply(answer);
 }

@@ -50,11 +50,11 @@ void LeaseMetrics::Note(const ledger::Change& change) {
   }
 }
 
-void LeaseMetrics::NoteRequest(const std::string& borrower, const ledger::Answer& answer) {
+void LeaseMetrics::NoteRequest(const std::string& borrower, const ledger::LeaseResponse& answer) {
   if (!answer.leases.empty() && !answer.units.empty()) scale_down_.Increment();
   for (const ledger::PairUnit& pair : answer.units) {
     const std::string description = Describe(pair.unit);
-    std::string& told = told_units_[{pair.donor, borrower}];
+    std::string& told = logged_units_[{pair.donor, borrower}];
     if (told == description) continue;
     told = description;
     LOG(INFO) << "donor " << pair.donor << " and borrower " << borrower << ": " << description;

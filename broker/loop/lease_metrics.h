@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What operators see of leases: counters, gauges and one line of log for every step.
+// What operators see of leases: counters, gauges, and one log line for every change of a lease's state.
 //
 //   LeaseMetrics lease_metrics(metrics);
 //   for (const ledger::Change& change : changes) lease_metrics.Note(change);
@@ -21,11 +21,11 @@ class LeaseMetrics {
  public:
   explicit LeaseMetrics(Metrics& metrics);
 
-  /// A lease took a step.
+  /// A lease changed its state.
   void Note(const ledger::Change& change);
-  /// A borrower was answered: counts where memory moved, and says once for each pair that its unit is padded or that
-  /// there is none.
-  void NoteRequest(const std::string& borrower, const ledger::Answer& answer);
+  /// A borrower's request was answered: counts it if memory was offered, and logs once per pair of engines that their
+  /// unit is padded or that they have none.
+  void NoteRequest(const std::string& borrower, const ledger::LeaseResponse& answer);
   /// A donor was told what to take back.
   void NoteScaleUp(size_t leases);
   /// Sets the bytes on lease of every engine that has or had any.
@@ -36,7 +36,7 @@ class LeaseMetrics {
   prometheus::Counter &scale_up_, &scale_down_;
   using Direction = std::pair<std::string, const char*>;  // engine, "out" or "in"
   std::set<Direction> seen_;
-  std::map<std::pair<std::string, std::string>, std::string> told_units_;  // by donor and borrower
+  std::map<std::pair<std::string, std::string>, std::string> logged_units_;  // by donor and borrower
 };
 
 }  // namespace swiftcache::broker::loop

@@ -41,29 +41,29 @@ absl::Status Tables::CheckIncarnation(const Caller& caller) const {
 
 absl::Status Tables::Register(const membership::EngineInfo& info, const std::vector<ledger::Lease>& held,
                               absl::Time now) {
-  const bool copy = engines_.Knows(info, now);
+  const bool copy = engines_.IsRepeatedRegistration(info, now);
   const absl::Status status = copy ? absl::OkStatus() : engines_.Register(info, now);
-  Settle(now);  // the ledger hears first of those who died
-  if (status.ok() && !copy) Enter(info, held, now);
-  Settle(now);
+  CollectChanges(now);  // the ledger removes engines that died before it adds one of the same name
+  if (status.ok() && !copy) AddToLedger(info, held, now);
+  CollectChanges(now);
   return status;
 }
 
-void Tables::Enter(const membership::EngineInfo& info, const std::vector<ledger::Lease>& held, absl::Time now) {
+void Tables::AddToLedger(const membership::EngineInfo& info, const std::vector<ledger::Lease>& held, absl::Time now) {
   const std::optional<EngineStatus> status = engines_.Find(info.name);
-  leases_.Enter(ToLedger(info, status.has_value() && status->info.state == EngineState::kReady), held, now);
+  leases_.AddEngine(ToLedger(info, status.has_value() && status->info.state == EngineState::kReady), held, now);
 }
 
-absl::Status Tables::Heartbeat(const Caller& caller, const membership::EngineLoad& load, absl::Time now) {
+absl::Status Tables::Heartbeat(const Caller& caller, const membership::LoadReport& load, absl::Time now) {
   if (const absl::Status status = CheckIncarnation(caller); !status.ok()) return absl::NotFoundError(status.message());
   const absl::Status status = engines_.Heartbeat(caller.name, caller.instance_id, load, now);
-  Settle(now);
+  CollectChanges(now);
   return status;
 }
 
 void Tables::Deregister(const std::string& name, const std::string& instance_id, absl::Time now) {
   engines_.Deregister(name, instance_id);
-  Settle(now);
+  CollectChanges(now);
 }
 
 absl::StatusOr<int64_t> Tables::ReportWindow(const Caller& caller, const elastic::Demand& demand, absl::Time now) {
@@ -71,11 +71,11 @@ absl::StatusOr<int64_t> Tables::ReportWindow(const Caller& caller, const elastic
   return leases_.ReportWindow(PartyOf(caller), demand, now);
 }
 
-absl::StatusOr<ledger::Answer> Tables::RequestLease(const Caller& caller, const ledger::LeaseRequest& request,
-                                                    absl::Time now) {
+absl::StatusOr<ledger::LeaseResponse> Tables::RequestLease(const Caller& caller, const ledger::LeaseRequest& request,
+                                                           absl::Time now) {
   RETURN_IF_ERROR(CheckIncarnation(caller));
-  absl::StatusOr<ledger::Answer> answer = leases_.RequestLease(PartyOf(caller), request, now);
-  Settle(now);
+  absl::StatusOr<ledger::LeaseResponse> answer = leases_.RequestLease(PartyOf(caller), request, now);
+  CollectChanges(now);
   return answer;
 }
 
@@ -88,7 +88,7 @@ absl::StatusOr<std::vector<ledger::LeaseId>> Tables::ScaleUp(const Caller& calle
 absl::Status Tables::ReportLease(const Caller& caller, const ledger::LeaseReport& report, absl::Time now) {
   RETURN_IF_ERROR(CheckIncarnation(caller));
   const absl::Status status = leases_.ReportLease(PartyOf(caller), report, now);
-  Settle(now);
+  CollectChanges(now);
   return status;
 }
 
@@ -96,56 +96,56 @@ absl::Status Tables::LimitLease(const std::string& model_name, std::optional<int
                                 absl::Time now) {
   const absl::Status status = leases_.LimitLease(model_name, max_borrowed_bytes, now);
   const ledger::LeaseLimit limit{model_name, max_borrowed_bytes};
-  if (status.ok()) Add(limit, limit);
-  Settle(now);
+  if (status.ok()) AddChange(limit, limit);
+  CollectChanges(now);
   return status;
 }
 
 absl::Status Tables::RevokeLease(ledger::LeaseId lease, absl::Time now) {
   const absl::Status status = leases_.RevokeLease(lease, now);
-  Settle(now);
+  CollectChanges(now);
   return status;
 }
 
 void Tables::Tick(absl::Time now) {
   engines_.Expire(now);
   leases_.Tick(now);
-  Settle(now);
+  CollectChanges(now);
 }
 
 absl::Time Tables::NextDeadline() const {
-  return std::min(engines_.NextDeath().value_or(absl::InfiniteFuture()),
+  return std::min(engines_.NextExpiry().value_or(absl::InfiniteFuture()),
                   leases_.NextDeadline().value_or(absl::InfiniteFuture()));
 }
 
-void Tables::Forgive(absl::Duration lateness) {
-  engines_.Forgive(lateness);
-  leases_.Forgive(lateness);
+void Tables::PostponeDeadlines(absl::Duration lateness) {
+  engines_.PostponeDeadlines(lateness);
+  leases_.PostponeDeadlines(lateness);
 }
 
-// Tells the ledger what the membership saw, and makes news of all.
-void Tables::Settle(absl::Time now) {
+// Tells the ledger what the membership saw, and numbers all changes for the watchers.
+void Tables::CollectChanges(absl::Time now) {
   for (const membership::Change& change : engines_.TakeChanges()) {
     if (const auto* status = std::get_if<EngineStatus>(&change)) {
       leases_.SetReady(status->info.name, status->info.state == EngineState::kReady);
-      Add(*status, *status);
+      AddChange(*status, *status);
     } else {
       const auto& removed = std::get<Removed>(change);
-      leases_.Leave(removed.name, now);
-      Add(WatchEvent::Gone{.name = removed.name, .died = removed.died}, removed);
+      leases_.RemoveEngine(removed.name, now);
+      AddChange(WatchEvent::EngineRemoved{.name = removed.name, .died = removed.died}, removed);
     }
   }
-  for (const ledger::Change& change : leases_.TakeChanges()) Add(change.lease, change);
+  for (const ledger::Change& change : leases_.TakeChanges()) AddChange(change.lease, change);
 }
 
-void Tables::Add(decltype(WatchEvent::what) what, decltype(News::change) change) {
-  news_.push_back({.event = {incarnation_, ++version_, std::move(what)}, .change = std::move(change)});
+void Tables::AddChange(decltype(WatchEvent::what) what, decltype(TableChange::change) change) {
+  changes_.push_back({.event = {incarnation_, ++version_, std::move(what)}, .change = std::move(change)});
 }
 
 WatchEvent Tables::Snapshot() const {
   return {incarnation_, version_, WatchEvent::Snapshot{engines_.Snapshot(), leases_.Snapshot(), leases_.limits()}};
 }
 
-std::vector<News> Tables::TakeNews() { return std::exchange(news_, {}); }
+std::vector<TableChange> Tables::TakeChanges() { return std::exchange(changes_, {}); }
 
 }  // namespace swiftcache::broker::loop

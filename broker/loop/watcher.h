@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who follows the table: first a snapshot, then every change, numbered without gaps.
+// A receiver of the broker's tables: first a snapshot, then every change, numbered without gaps.
 //
 //   class Printer final : public Watcher { ... };
 //   loop.Watch(std::make_shared<Printer>());
@@ -22,13 +22,13 @@ struct WatchEvent {
     std::vector<ledger::Lease> leases;       // those that have not ended
     std::vector<ledger::LeaseLimit> limits;  // those that are set
   };
-  struct Gone {
+  struct EngineRemoved {
     std::string name;
-    bool died = false;  // false: it took its leave
+    bool died = false;  // false: it deregistered
   };
   std::string incarnation;
   int64_t version = 0;  // of the table after this event; counts up by one within an incarnation
-  std::variant<Snapshot, membership::EngineStatus, Gone, ledger::Lease, ledger::LeaseLimit> what;
+  std::variant<Snapshot, membership::EngineStatus, EngineRemoved, ledger::Lease, ledger::LeaseLimit> what;
 };
 
 /// Thread-safety: called by the loop alone, one call at a time; must not block. Ownership: shared between loop and

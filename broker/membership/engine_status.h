@@ -40,23 +40,24 @@ struct EngineInfo {
   friend bool operator==(const EngineInfo&, const EngineInfo&) = default;
 };
 
-struct EngineLoad {
+struct LoadReport {
   int64_t running_requests = 0, waiting_requests = 0, kv_blocks_used = 0, kv_blocks_cached = 0;
   int64_t steps_total = 0, progress = 0;
   int64_t prompt_tokens_computed = 0, prompt_tokens_local = 0, prompt_tokens_donor = 0;
   int64_t reclaims = 0, last_reclaim_micros = 0;
-  friend bool operator==(const EngineLoad&, const EngineLoad&) = default;
+  friend bool operator==(const LoadReport&, const LoadReport&) = default;
 };
 
 struct EngineStatus {
   EngineInfo info;
-  EngineLoad load;
+  LoadReport load;
   friend bool operator==(const EngineStatus&, const EngineStatus&) = default;
 };
 
-/// What an engine may say of itself. INVALID_ARGUMENT names field, value found and wanted: names of other characters
-/// than letters, digits and "._:/@+-[]"; geometry whose block_bytes disagree with its parts; an arena above
-/// kMaxArenaBytes; no address once it is ready; a lease channel without node and page, or with control characters.
+/// Checks what an engine says of itself. INVALID_ARGUMENT, naming field, value found and value wanted: a name with other
+/// characters than letters, digits and "._:/@+-[]"; block_bytes that disagree with the rest of the geometry; an arena
+/// above kMaxArenaBytes; a READY engine without address; a lease channel without node and page size, or with control
+/// characters.
 absl::Status Validate(const EngineInfo& info);
 
 }  // namespace swiftcache::broker::membership

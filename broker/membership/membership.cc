@@ -11,7 +11,7 @@
 namespace swiftcache::broker::membership {
 namespace {
 
-bool HasWork(const EngineLoad& load) { return load.running_requests > 0 || load.waiting_requests > 0; }
+bool HasWork(const LoadReport& load) { return load.running_requests > 0 || load.waiting_requests > 0; }
 
 }  // namespace
 
@@ -21,7 +21,7 @@ EngineStatus Membership::StatusOf(const Record& record) {
   return status;
 }
 
-void Membership::TellIfChanged(const EngineStatus& before, const Record& record) {
+void Membership::RecordIfChanged(const EngineStatus& before, const Record& record) {
   EngineStatus after = StatusOf(record);
   if (after != before) changes_.push_back(std::move(after));
 }
@@ -50,18 +50,18 @@ absl::Status Membership::Register(const EngineInfo& info, absl::Time now) {
   const EngineStatus before = StatusOf(record);
   record.info = info;
   record.last_heard = now;
-  TellIfChanged(before, record);
+  RecordIfChanged(before, record);
   return absl::OkStatus();
 }
 
-bool Membership::Knows(const EngineInfo& info, absl::Time now) {
+bool Membership::IsRepeatedRegistration(const EngineInfo& info, absl::Time now) {
   Expire(now);
   const auto it = engines_.find(info.name);
   return it != engines_.end() && it->second.info.instance_id == info.instance_id && info.registration > 0 &&
          info.registration <= it->second.info.registration;
 }
 
-absl::Status Membership::Heartbeat(const std::string& name, const std::string& instance_id, const EngineLoad& load,
+absl::Status Membership::Heartbeat(const std::string& name, const std::string& instance_id, const LoadReport& load,
                                    absl::Time now) {
   Expire(now);
   const auto it = engines_.find(name);
@@ -79,7 +79,7 @@ absl::Status Membership::Heartbeat(const std::string& name, const std::string& i
   record.stalled = now - record.last_progress >= options_.stall_timeout;
   record.load = load;
   record.last_heard = now;
-  TellIfChanged(before, record);
+  RecordIfChanged(before, record);
   return absl::OkStatus();
 }
 
@@ -101,7 +101,7 @@ void Membership::Expire(absl::Time now) {
   }
 }
 
-std::optional<absl::Time> Membership::NextDeath() const {
+std::optional<absl::Time> Membership::NextExpiry() const {
   std::optional<absl::Time> next;
   for (const auto& [name, record] : engines_) {
     const absl::Time death = record.last_heard + Lifetime();
@@ -110,13 +110,13 @@ std::optional<absl::Time> Membership::NextDeath() const {
   return next;
 }
 
-std::optional<absl::Duration> Membership::SilenceLeft(const std::string& name, absl::Time now) const {
+std::optional<absl::Duration> Membership::TimeUntilExpiry(const std::string& name, absl::Time now) const {
   const auto it = engines_.find(name);
   if (it == engines_.end()) return std::nullopt;
   return std::max(absl::ZeroDuration(), it->second.last_heard + Lifetime() - now);
 }
 
-void Membership::Forgive(absl::Duration lateness) {
+void Membership::PostponeDeadlines(absl::Duration lateness) {
   for (auto& [name, record] : engines_) record.last_heard += lateness;
 }
 

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The table of engines as a pure value: who is registered, who died, who stands still. Time is handed in.
+// The table of engines as a pure value: which are registered, dead or stalled. Time is handed in.
 //
 //   Membership table({.heartbeat_interval = absl::Seconds(1)});
 //   RETURN_IF_ERROR(table.Register(info, clock.Now()));
 //   table.Expire(clock.Now());
-//   for (const Change& change : table.TakeChanges()) Tell(change);
+//   for (const Change& change : table.TakeChanges()) Publish(change);
 #pragma once
 
 #include <cstdint>
@@ -34,41 +34,41 @@ struct Options {
 
 struct Removed {
   std::string name;
-  bool died = false;  // false: it took its leave
+  bool died = false;  // false: it deregistered
 };
-/// One change of the table: an engine entered, changed, reported load, or went.
+/// One change of the table: an engine that is new, has changed or has reported load, or one that was removed.
 using Change = std::variant<EngineStatus, Removed>;
 
-/// Life of an engine: Register (STARTING, READY, DRAINING as it says) -> Heartbeat* -> Deregister, or death by silence.
-/// A heartbeat whose progress stood still for stall_timeout while requests run or wait makes a READY engine STALLED;
-/// it is READY again when the counter moves or the work is gone. Thread-safety: none; one loop owns it. Ownership: a
-/// value. Errors: as named.
+/// Life of an engine: Register (in the state that it names: STARTING, READY or DRAINING), heartbeats, then Deregister, or
+/// death after heartbeat_misses intervals without a call. A READY engine whose progress counter stands still for
+/// stall_timeout while requests run or wait is STALLED; it is READY again when the counter moves or the work is gone.
+/// Thread-safety: none; one loop owns it. Ownership: a value. Errors: as named.
 class Membership {
  public:
   explicit Membership(const Options& options) : options_(options) {}
 
-  /// Enters an engine, or replaces what is known of the same instance; counts as a heartbeat.
-  /// ALREADY_EXISTS: the name is held by another live instance (names it, and how long it has to live if it is silent:
-  /// see SilenceLeft). INVALID_ARGUMENT: see Validate. RESOURCE_EXHAUSTED: max_engines.
+  /// Adds an engine, or replaces what is known of the same instance; counts as a heartbeat.
+  /// ALREADY_EXISTS: the name is held by another live instance, which the message names (see TimeUntilExpiry).
+  /// INVALID_ARGUMENT: see Validate. RESOURCE_EXHAUSTED: max_engines.
   absl::Status Register(const EngineInfo& info, absl::Time now);
-  /// True: this call of Register, or a later one of the same instance, was heard (info.registration): it is a copy.
-  bool Knows(const EngineInfo& info, absl::Time now);
+  /// Whether this call of Register, or a later one of the same instance, was processed already (info.registration).
+  bool IsRepeatedRegistration(const EngineInfo& info, absl::Time now);
   /// NOT_FOUND: no such name, or another instance has it.
-  absl::Status Heartbeat(const std::string& name, const std::string& instance_id, const EngineLoad& load,
+  absl::Status Heartbeat(const std::string& name, const std::string& instance_id, const LoadReport& load,
                          absl::Time now);
-  /// Takes the instance out; nothing happens where it is not there.
+  /// Removes the instance; does nothing if it is not there.
   void Deregister(const std::string& name, const std::string& instance_id);
 
-  /// Removes whoever was silent too long.
+  /// Removes engines that sent nothing for too long.
   void Expire(absl::Time now);
-  /// When Expire has something to do at the earliest; none while the table is empty.
-  std::optional<absl::Time> NextDeath() const;
-  /// Time until the holder of `name` is dead unless it speaks; none where nobody holds it.
-  std::optional<absl::Duration> SilenceLeft(const std::string& name, absl::Time now) const;
-  /// Puts every death off: for a broker that itself slept and could not hear.
-  void Forgive(absl::Duration lateness);
+  /// The earliest time at which Expire may have something to do; none while the table is empty.
+  std::optional<absl::Time> NextExpiry() const;
+  /// Time until the holder of `name` expires if it sends no heartbeat; none if the name is free.
+  std::optional<absl::Duration> TimeUntilExpiry(const std::string& name, absl::Time now) const;
+  /// Moves every expiry back by `lateness`: for a broker that was itself suspended and could receive nothing.
+  void PostponeDeadlines(absl::Duration lateness);
 
-  /// As others see it.
+  /// The engine with its state as watchers see it, STALLED included.
   std::optional<EngineStatus> Find(const std::string& name) const;
   /// All engines, by name.
   std::vector<EngineStatus> Snapshot() const;
@@ -78,16 +78,16 @@ class Membership {
 
  private:
   struct Record {
-    EngineInfo info;  // state as the engine says
-    EngineLoad load;
+    EngineInfo info;  // with the state that the engine reported
+    LoadReport load;
     absl::Time last_heard, last_progress;
     bool stalled = false;
   };
 
   absl::Duration Lifetime() const { return options_.heartbeat_interval * options_.heartbeat_misses; }
   static EngineStatus StatusOf(const Record& record);
-  /// True if what others see differs from `before`: then it is told.
-  void TellIfChanged(const EngineStatus& before, const Record& record);
+  /// Adds a change if what watchers see differs from `before`.
+  void RecordIfChanged(const EngineStatus& before, const Record& record);
 
   const Options options_;
   std::map<std::string, Record> engines_;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The broker's door: translates, calls the loop, translates back.
+// The broker's gRPC service ("door"): translates a request, calls the loop, translates the response.
 //
 //   BrokerDoor door(*loop, {});
 //   ASSIGN_OR_RETURN(auto server, RpcServer::Create({.listen = "127.0.0.1:50050"}, {&door}));
@@ -15,8 +15,7 @@ struct DoorOptions {
 };
 
 /// Thread-safety: safe. Ownership: borrows the loop, which outlives the server that runs this door.
-/// Errors: as in broker.proto; an ALREADY_EXISTS carries RetryInfo: when the holder of the name will be dead if it is
-/// silent.
+/// Errors: as in broker.proto.
 class BrokerDoor final : public v1::BrokerService::CallbackService {
  public:
   BrokerDoor(loop::BrokerLoop& loop, const DoorOptions& options) : loop_(loop), options_(options) {}

@@ -49,7 +49,7 @@ grpc::ServerUnaryReactor* BrokerDoor::RequestLease(grpc::CallbackServerContext* 
   loop_.RequestLease(
       CallerOf(*request),
       {.key = request->request_key(), .want_bytes = request->want_bytes(), .waiting_tokens = request->waiting_tokens()},
-      [reactor, response](absl::StatusOr<ledger::Answer> answer) {
+      [reactor, response](absl::StatusOr<ledger::LeaseResponse> answer) {
         if (answer.ok()) {
           for (const ledger::Lease& lease : answer->leases) *response->add_leases() = ToProto(lease);
           response->set_shortage(answer->shortage);

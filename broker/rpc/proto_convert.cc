@@ -109,7 +109,7 @@ v1::EngineInfo ToProto(const membership::EngineInfo& info) {
   return proto;
 }
 
-v1::EngineLoad ToProto(const membership::EngineLoad& load) {
+v1::EngineLoad ToProto(const membership::LoadReport& load) {
   v1::EngineLoad proto;
   proto.set_running_requests(load.running_requests);
   proto.set_waiting_requests(load.waiting_requests);
@@ -148,7 +148,7 @@ membership::EngineInfo FromProto(const v1::EngineInfo& proto) {
           .registration = proto.registration()};
 }
 
-membership::EngineLoad FromProto(const v1::EngineLoad& proto) {
+membership::LoadReport FromProto(const v1::EngineLoad& proto) {
   return {.running_requests = proto.running_requests(),
           .waiting_requests = proto.waiting_requests(),
           .kv_blocks_used = proto.kv_blocks_used(),
@@ -238,7 +238,7 @@ v1::WatchResponse ToProto(const loop::WatchEvent& event, const std::string& inst
   } else if (const auto* limit = std::get_if<ledger::LeaseLimit>(&event.what)) {
     *proto.mutable_limit() = ToProto(*limit);
   } else {
-    const auto& gone = std::get<loop::WatchEvent::Gone>(event.what);
+    const auto& gone = std::get<loop::WatchEvent::EngineRemoved>(event.what);
     proto.set_removed(gone.name);
     proto.set_removed_died(gone.died);
   }

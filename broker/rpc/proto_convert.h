@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The broker's plain structs <-> protobuf. Nothing is checked here: Membership and Ledger do.
+// The broker's plain structs from and to protobuf. Nothing is checked here: Membership and Ledger do that.
 //
 //   EngineInfo info = FromProto(request.engine());
 #pragma once
@@ -15,12 +15,12 @@
 namespace swiftcache::broker::rpc {
 
 membership::EngineInfo FromProto(const v1::EngineInfo& proto);
-membership::EngineLoad FromProto(const v1::EngineLoad& proto);
+membership::LoadReport FromProto(const v1::EngineLoad& proto);
 v1::EngineStatus ToProto(const membership::EngineStatus& status);
 /// Capabilities are left out, except those of the leases of `instance_id`.
 v1::WatchResponse ToProto(const loop::WatchEvent& event, const std::string& instance_id);
 
-/// An epoch is one where the lease's state says that it was accepted.
+/// The epoch is set if the lease's state says that the donor has accepted it.
 ledger::Lease FromProto(const v1::Lease& proto);
 v1::Lease ToProto(const ledger::Lease& lease);
 /// None: LEASE_REPORT_UNSPECIFIED, or one that this broker does not know.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One Watch stream: a bounded queue between the loop and a reader who may be slow.
+// One Watch stream: a bounded queue between the loop and a reader that may be slow.
 //
 //   auto stream = std::make_shared<WatchStream>(name, instance_id, 1024, loop);
 //   stream->Start();       // it lives until the call is over
@@ -16,7 +16,7 @@
 namespace swiftcache::broker::rpc {
 
 /// Thread-safety: safe: loop and gRPC threads meet here. Ownership: shared by the loop (as its watcher) and by the call
-/// under way (`self_`, until OnDone). Errors: a full queue is told to the loop; Close's status ends the call after the
+/// under way (`self_`, until OnDone). Errors: Offer refuses when the queue is full; Close's status ends the call after the
 /// write under way.
 class WatchStream final : public StreamWriter<v1::WatchResponse>,
                           public loop::Watcher,

@@ -55,7 +55,7 @@ void SimBroker::Start() {
                                 .offer_timeout = kHeartbeat * 3,
                                 .decline_backoff = kHeartbeat * 2,
                                 .confirm_timeout = kHeartbeat * 2,
-                                .want_ttl = kHeartbeat * 5,
+                                .request_ttl = kHeartbeat * 5,
                                 .min_hold = kHeartbeat * 2};
   tables_.emplace(broker::loop::Tables::Options{
       .membership = {.heartbeat_interval = kHeartbeat, .heartbeat_misses = 3},
@@ -74,7 +74,7 @@ void SimBroker::Die() {
 // As the loop does after a sleep in which it could not hear.
 void SimBroker::Continue() {
   if (!process_.stopped()) return;
-  tables_->Forgive(Now() - last_awake_);
+  tables_->PostponeDeadlines(Now() - last_awake_);
   process_.Continue();
 }
 
@@ -109,13 +109,13 @@ void SimBroker::Tell(int endpoint, WatchWord word) {
 void SimBroker::AfterEach() {
   last_awake_ = Now();
   tables_->Tick(last_awake_);
-  for (const broker::loop::News& news : tables_->TakeNews()) Publish(news);
+  for (const broker::loop::TableChange& change : tables_->TakeChanges()) Publish(change);
   if (const absl::Status status = tables_->leases().CheckInvariants(); !status.ok()) sim_.Fail(status.ToString());
   PlanTick();
 }
 
-void SimBroker::Publish(const broker::loop::News& news) {
-  const auto* told = std::get_if<ledger::Lease>(&news.event.what);
+void SimBroker::Publish(const broker::loop::TableChange& change) {
+  const auto* told = std::get_if<ledger::Lease>(&change.event.what);
   if (told == nullptr) return;  // of engines
   Lease lease = ToEngineLease(*told);
   const bool leases_twice = bug_ == PlantedBug::kLeaseTwice || bug_ == PlantedBug::kBrokerLeasesTwice;

@@ -66,7 +66,7 @@ class SimBroker {
 
   void AfterEach();
   void Tell(int endpoint, WatchWord word);
-  void Publish(const broker::loop::News& news);
+  void Publish(const broker::loop::TableChange& change);
   void CheckToldLease(const engine::lease::Lease& lease);
   void PlanTick();
 

@@ -18,8 +18,8 @@ TEST_F(LedgerTest, NumbersOfAnyMagnitudeAreCounted) {
     Options options = TestOptions();
     options.elastic.kind = kind;
     Restart(1, options);
-    Enter(EngineOf("code"));
-    Enter(EngineOf("chat"));
+    AddEngine(EngineOf("code"));
+    AddEngine(EngineOf("chat"));
     Lease lease = Active("chat", 10);
     const auto order = ledger_->ScaleUp(PartyOf("code"), kMax, now_);
     ASSERT_TRUE(order.ok()) << order.status();
@@ -32,7 +32,7 @@ TEST_F(LedgerTest, NumbersOfAnyMagnitudeAreCounted) {
     EXPECT_LE(*lendable, 10) << "no more than what is lent";
     lease.borrower_blocks = kMax;
     Restart(2, options);  // and the donor claims it at the next broker
-    ledger_->Enter(EngineOf("code"), {lease}, now_);
+    ledger_->AddEngine(EngineOf("code"), {lease}, now_);
     EXPECT_TRUE(ledger_->Snapshot().empty());
   }
 }
@@ -50,9 +50,9 @@ TEST_F(LedgerTest, ArenasOfAnySizeAddUpAndTheirHeadroomIsKept) {
     Options options = TestOptions();
     options.elastic = {.kind = kind, .headroom_percent = 100};
     Restart(1, options);
-    Enter(HugeEngine("chat", 4), {}, HugeEngine("chat", 4).num_blocks);
+    AddEngine(HugeEngine("chat", 4), {}, HugeEngine("chat", 4).num_blocks);
     const bool keeps_all = kind == elastic::PolicyKind::kDefault;
-    for (int64_t i = 0; i < 4; ++i) Enter(HugeEngine(absl::StrCat("donor-", i), 4));
+    for (int64_t i = 0; i < 4; ++i) AddEngine(HugeEngine(absl::StrCat("donor-", i), 4));
     const auto answer = ledger_->RequestLease(PartyOf("chat"),
                                               {.key = "k", .want_bytes = INT64_MAX, .waiting_tokens = INT64_MAX}, now_);
     ASSERT_TRUE(answer.ok()) << answer.status();
@@ -61,32 +61,32 @@ TEST_F(LedgerTest, ArenasOfAnySizeAddUpAndTheirHeadroomIsKept) {
 }
 
 TEST_F(LedgerTest, AnAnswerMakesABoundedNumberOfLeasesAndTheNextOneGoesOn) {
-  Enter(HugeEngine("code", kBlock));
-  Enter(EngineOf("other"), {}, kBlocks);
+  AddEngine(HugeEngine("code", kBlock));
+  AddEngine(EngineOf("other"), {}, kBlocks);
   const Lease others = Active("other", 10);
   now_ += TestOptions().min_hold;
-  Enter(HugeEngine("chat", kBlock), {}, HugeEngine("chat", kBlock).num_blocks);
+  AddEngine(HugeEngine("chat", kBlock), {}, HugeEngine("chat", kBlock).num_blocks);
   const auto ask = [&](const char* key) {
     const auto answer = ledger_->RequestLease(PartyOf("chat"),
                                               {.key = key, .want_bytes = INT64_MAX, .waiting_tokens = INT64_MAX}, now_);
     EXPECT_TRUE(answer.ok()) << answer.status();
-    return answer.value_or(Answer{});
+    return answer.value_or(LeaseResponse{});
   };
-  const Answer first = ask("1"), again = ask("1"), second = ask("2");
-  EXPECT_THAT(first.leases, SizeIs(kMaxLeasesPerAnswer));
+  const LeaseResponse first = ask("1"), again = ask("1"), second = ask("2");
+  EXPECT_THAT(first.leases, SizeIs(kMaxLeasesPerResponse));
   EXPECT_EQ(first.shortage, "") << "there is more, for the next question";
   EXPECT_EQ(again.leases, first.leases);
-  EXPECT_THAT(second.leases, SizeIs(kMaxLeasesPerAnswer));
-  EXPECT_EQ(BlocksOf("chat"), 2 * 10 * static_cast<int64_t>(kMaxLeasesPerAnswer));
+  EXPECT_THAT(second.leases, SizeIs(kMaxLeasesPerResponse));
+  EXPECT_EQ(BlocksOf("chat"), 2 * 10 * static_cast<int64_t>(kMaxLeasesPerResponse));
   EXPECT_EQ(Current(others.id), others) << "nobody loses memory while there is free memory";
 }
 
 TEST_F(LedgerTest, NobodyLendsOrBorrowsOnMoreLeasesThanTheLimit) {
-  Enter(HugeEngine("code", kBlock));
-  Enter(HugeEngine("more", kBlock));
-  Enter(EngineOf("chat"), {}, kBlocks);
+  AddEngine(HugeEngine("code", kBlock));
+  AddEngine(HugeEngine("more", kBlock));
+  AddEngine(EngineOf("chat"), {}, kBlocks);
   std::vector<Lease> claims;
-  for (int64_t i = 0; i < 3 * static_cast<int64_t>(kMaxLeasesASide); ++i) {
+  for (int64_t i = 0; i < 3 * static_cast<int64_t>(kMaxLeasesPerSide); ++i) {
     claims.push_back({.id = LeaseId(i + 1),
                       .donor = PartyOf("code"),
                       .borrower = PartyOf("chat"),
@@ -98,17 +98,17 @@ TEST_F(LedgerTest, NobodyLendsOrBorrowsOnMoreLeasesThanTheLimit) {
                       .channel = "/run/code",
                       .capability = "c"});
   }
-  ledger_->Enter(HugeEngine("code", kBlock), claims, now_);
-  EXPECT_THAT(ledger_->Snapshot(), SizeIs(2 * kMaxLeasesASide));
+  ledger_->AddEngine(HugeEngine("code", kBlock), claims, now_);
+  EXPECT_THAT(ledger_->Snapshot(), SizeIs(2 * kMaxLeasesPerSide));
   Restart(2);  // the borrower comes first now
-  Enter(EngineOf("chat"), claims, kBlocks);
-  Enter(HugeEngine("code", kBlock), claims);
-  Enter(HugeEngine("more", kBlock));
-  EXPECT_THAT(ledger_->Snapshot(), SizeIs(2 * kMaxLeasesASide));
-  const Answer answer = Request("chat", 10);
+  AddEngine(EngineOf("chat"), claims, kBlocks);
+  AddEngine(HugeEngine("code", kBlock), claims);
+  AddEngine(HugeEngine("more", kBlock));
+  EXPECT_THAT(ledger_->Snapshot(), SizeIs(2 * kMaxLeasesPerSide));
+  const LeaseResponse answer = Request("chat", 10);
   EXPECT_THAT(answer.leases, IsEmpty());
   EXPECT_THAT(answer.shortage, HasSubstr("borrows on 4096 leases, the most"));
-  Enter(EngineOf("other"), {}, kBlocks);
+  AddEngine(EngineOf("other"), {}, kBlocks);
   for (const Lease& lease : Request("other", 10).leases) EXPECT_EQ(lease.donor, PartyOf("more"));
 }
 

@@ -52,24 +52,24 @@ class LedgerTest : public ::testing::Test {
   void ExpectSound() { EXPECT_EQ(ledger_->CheckInvariants(), absl::OkStatus()); }
 
   /// Enters an engine that needs `used` of its blocks.
-  void Enter(const Engine& engine, const std::vector<Lease>& held = {}, int64_t used = 0) {
-    ledger_->Enter(engine, held, now_);
+  void AddEngine(const Engine& engine, const std::vector<Lease>& held = {}, int64_t used = 0) {
+    ledger_->AddEngine(engine, held, now_);
     const auto lendable = ledger_->ReportWindow(engine.party, {.used_blocks = used}, now_);
     ASSERT_TRUE(lendable.ok()) << lendable.status();
   }
-  Answer Request(const std::string& borrower, int64_t blocks, int64_t waiting_tokens = 0, std::string key = "") {
+  LeaseResponse Request(const std::string& borrower, int64_t blocks, int64_t waiting_tokens = 0, std::string key = "") {
     if (key.empty()) key = absl::StrCat("key-", ++keys_);
     const auto answer = ledger_->RequestLease(
         PartyOf(borrower), {.key = key, .want_bytes = blocks * kBlock, .waiting_tokens = waiting_tokens}, now_);
     EXPECT_TRUE(answer.ok()) << answer.status();
-    return answer.ok() ? *answer : Answer{};
+    return answer.ok() ? *answer : LeaseResponse{};
   }
   absl::Status Report(const std::string& who, LeaseId id, ReportKind kind, uint64_t epoch = 7) {
     return ledger_->ReportLease(PartyOf(who), {.lease = id, .kind = kind, .epoch = Epoch(epoch)}, now_);
   }
   /// A lease of `blocks` (at most 10) from whoever lends them, in use.
   Lease Active(const std::string& borrower, int64_t blocks) {
-    const Answer answer = Request(borrower, blocks);
+    const LeaseResponse answer = Request(borrower, blocks);
     EXPECT_EQ(answer.leases.size(), 1u) << answer.shortage;
     if (answer.leases.empty()) return {};
     Activate(answer.leases);
@@ -90,7 +90,7 @@ class LedgerTest : public ::testing::Test {
   }
   bool Known(LeaseId id) { return Current(id).id == id; }
   /// The states that were told of a lease since the last call for any.
-  std::vector<LeaseState> Told(LeaseId id) {
+  std::vector<LeaseState> StatesOf(LeaseId id) {
     std::vector<LeaseState> states;
     for (const Change& change : ledger_->TakeChanges()) {
       if (change.lease.id == id) states.push_back(change.lease.state);

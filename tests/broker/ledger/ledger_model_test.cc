@@ -85,10 +85,10 @@ class LedgerModelTest : public LedgerTest {
     switch (Draw(0, 13)) {
       case 0:
         before_ = leases;
-        ledger_->Enter(EngineNow(name), Claims(name), now_);
+        ledger_->AddEngine(EngineNow(name), Claims(name), now_);
         break;
       case 1:
-        if (Draw(0, 3) == 0) ledger_->Leave(name, now_), ++instances_[name];
+        if (Draw(0, 3) == 0) ledger_->RemoveEngine(name, now_), ++instances_[name];
         break;
       case 2:
         (void)ledger_->ReportWindow(Living(name), {.used_blocks = Draw(0, kBlocks)}, now_);
@@ -159,7 +159,7 @@ class LedgerModelTest : public LedgerTest {
     Restart(++prefix_);
     model_.Clear();
     for (const std::string& name : kNames) {
-      if (Draw(0, 4) > 0) ledger_->Enter(EngineNow(name), Claims(name), now_);
+      if (Draw(0, 4) > 0) ledger_->AddEngine(EngineNow(name), Claims(name), now_);
     }
   }
 

@@ -13,8 +13,8 @@ using ::testing::IsEmpty;
 class LedgerRestartTest : public LedgerTest {
  protected:
   void SetUp() override {
-    Enter(EngineOf("chat"), {}, kBlocks);
-    Enter(EngineOf("code"));
+    AddEngine(EngineOf("chat"), {}, kBlocks);
+    AddEngine(EngineOf("code"));
     lease_ = Active("chat", 10);
     Restart(2);
   }
@@ -24,9 +24,9 @@ class LedgerRestartTest : public LedgerTest {
 TEST_F(LedgerRestartTest, TheTableIsRebuiltFromWhatBothHold) {
   for (const bool borrower_first : {false, true}) {
     Restart(3);
-    if (borrower_first) ledger_->Enter(EngineOf("chat"), {lease_}, now_);
-    ledger_->Enter(EngineOf("code"), {lease_}, now_);
-    if (!borrower_first) ledger_->Enter(EngineOf("chat"), {lease_}, now_);
+    if (borrower_first) ledger_->AddEngine(EngineOf("chat"), {lease_}, now_);
+    ledger_->AddEngine(EngineOf("code"), {lease_}, now_);
+    if (!borrower_first) ledger_->AddEngine(EngineOf("chat"), {lease_}, now_);
     now_ += absl::Hours(1);
     ledger_->Tick(now_);
     EXPECT_EQ(Current(lease_.id), lease_);
@@ -36,49 +36,49 @@ TEST_F(LedgerRestartTest, TheTableIsRebuiltFromWhatBothHold) {
 TEST_F(LedgerRestartTest, TheBorrowerKnowsWhetherItHasMappedTheLease) {
   Lease as_donor = lease_;
   as_donor.state = LeaseState::kGranted;
-  ledger_->Enter(EngineOf("chat"), {lease_}, now_);
-  ledger_->Enter(EngineOf("code"), {as_donor}, now_);
+  ledger_->AddEngine(EngineOf("chat"), {lease_}, now_);
+  ledger_->AddEngine(EngineOf("code"), {as_donor}, now_);
   EXPECT_EQ(Current(lease_.id).state, LeaseState::kActive);
   Restart(3);
-  ledger_->Enter(EngineOf("code"), {as_donor}, now_);
-  ledger_->Enter(EngineOf("chat"), {lease_}, now_);
+  ledger_->AddEngine(EngineOf("code"), {as_donor}, now_);
+  ledger_->AddEngine(EngineOf("chat"), {lease_}, now_);
   EXPECT_EQ(Current(lease_.id).state, LeaseState::kActive);
 }
 
 TEST_F(LedgerRestartTest, ALeaseThatOnlyTheBorrowerKnowsDiesOnceTheDonorIsThere) {
-  ledger_->Enter(EngineOf("chat"), {lease_}, now_);
+  ledger_->AddEngine(EngineOf("chat"), {lease_}, now_);
   EXPECT_THAT(ledger_->TakeChanges(), IsEmpty());
-  ledger_->Enter(EngineOf("code"), {}, now_);
-  EXPECT_THAT(Told(lease_.id), ElementsAre(LeaseState::kReleased));
-  ledger_->Enter(EngineOf("chat"), {lease_}, now_);
-  EXPECT_THAT(Told(lease_.id), ElementsAre(LeaseState::kReleased));
+  ledger_->AddEngine(EngineOf("code"), {}, now_);
+  EXPECT_THAT(StatesOf(lease_.id), ElementsAre(LeaseState::kReleased));
+  ledger_->AddEngine(EngineOf("chat"), {lease_}, now_);
+  EXPECT_THAT(StatesOf(lease_.id), ElementsAre(LeaseState::kReleased));
 }
 
 TEST_F(LedgerRestartTest, ALeaseWhoseDonorNeverComesDiesAfterTwoHeartbeats) {
-  ledger_->Enter(EngineOf("chat"), {lease_}, now_);
+  ledger_->AddEngine(EngineOf("chat"), {lease_}, now_);
   EXPECT_EQ(ledger_->NextDeadline(), now_ + absl::Seconds(2));
   now_ += absl::Seconds(2);
   ledger_->Tick(now_);
-  EXPECT_THAT(Told(lease_.id), ElementsAre(LeaseState::kReleased));
+  EXPECT_THAT(StatesOf(lease_.id), ElementsAre(LeaseState::kReleased));
   EXPECT_EQ(ledger_->NextDeadline(), std::nullopt);
 }
 
 TEST_F(LedgerRestartTest, ALeaseThatOnlyTheDonorKnowsIsRevokedAfterTwoHeartbeats) {
-  ledger_->Enter(EngineOf("code"), {lease_}, now_);
-  EXPECT_THAT(Told(lease_.id), ElementsAre(LeaseState::kActive));
+  ledger_->AddEngine(EngineOf("code"), {lease_}, now_);
+  EXPECT_THAT(StatesOf(lease_.id), ElementsAre(LeaseState::kActive));
   now_ += absl::Seconds(2) - absl::Milliseconds(1);
   ledger_->Tick(now_);
-  EXPECT_THAT(Told(lease_.id), IsEmpty());
+  EXPECT_THAT(StatesOf(lease_.id), IsEmpty());
   now_ += absl::Milliseconds(1);
   ledger_->Tick(now_);
-  EXPECT_THAT(Told(lease_.id), ElementsAre(LeaseState::kRevoking));
+  EXPECT_THAT(StatesOf(lease_.id), ElementsAre(LeaseState::kRevoking));
 }
 
 TEST_F(LedgerRestartTest, ABorrowerThatReportsALeaseActiveHasConfirmedIt) {
-  ledger_->Enter(EngineOf("chat"), {}, now_);
+  ledger_->AddEngine(EngineOf("chat"), {}, now_);
   Lease granted = lease_;
   granted.state = LeaseState::kGranted;
-  ledger_->Enter(EngineOf("code"), {granted}, now_);
+  ledger_->AddEngine(EngineOf("code"), {granted}, now_);
   ASSERT_TRUE(Report("chat", lease_.id, ReportKind::kActive).ok());
   now_ += absl::Hours(1);
   ledger_->Tick(now_);
@@ -86,47 +86,47 @@ TEST_F(LedgerRestartTest, ABorrowerThatReportsALeaseActiveHasConfirmedIt) {
 }
 
 TEST_F(LedgerRestartTest, ABorrowerWhoseDonorHasNotComeYetIsToReportAgain) {
-  ledger_->Enter(EngineOf("chat"), {lease_}, now_);
+  ledger_->AddEngine(EngineOf("chat"), {lease_}, now_);
   EXPECT_EQ(Report("chat", lease_.id, ReportKind::kActive).code(), absl::StatusCode::kUnavailable);
-  ledger_->Enter(EngineOf("code"), {lease_}, now_);
+  ledger_->AddEngine(EngineOf("code"), {lease_}, now_);
   EXPECT_TRUE(Report("chat", lease_.id, ReportKind::kActive).ok());
 }
 
 TEST_F(LedgerRestartTest, ABorrowerWhoseDonorNeverComesIsToForget) {
-  ledger_->Enter(EngineOf("chat"), {lease_}, now_);
+  ledger_->AddEngine(EngineOf("chat"), {lease_}, now_);
   now_ += absl::Seconds(2);
   ledger_->Tick(now_);
   EXPECT_EQ(Report("chat", lease_.id, ReportKind::kActive).code(), absl::StatusCode::kNotFound);
 }
 
 TEST_F(LedgerRestartTest, ALeaseInUseThatItsBorrowerDoesNotClaimIsRevokedAtOnce) {
-  ledger_->Enter(EngineOf("code"), {lease_}, now_);
-  ledger_->Enter(EngineOf("chat"), {}, now_);
-  EXPECT_THAT(Told(lease_.id), ElementsAre(LeaseState::kActive, LeaseState::kRevoking));
+  ledger_->AddEngine(EngineOf("code"), {lease_}, now_);
+  ledger_->AddEngine(EngineOf("chat"), {}, now_);
+  EXPECT_THAT(StatesOf(lease_.id), ElementsAre(LeaseState::kActive, LeaseState::kRevoking));
 }
 
 TEST_F(LedgerRestartTest, ConflictingClaimsGoToTheOwner) {
   Lease others = lease_;
   others.id = LeaseId(77);
   others.borrower = PartyOf("other");
-  ledger_->Enter(EngineOf("chat"), {lease_}, now_);
-  ledger_->Enter(EngineOf("other"), {others}, now_);
-  ledger_->Enter(EngineOf("code"), {others}, now_);
+  ledger_->AddEngine(EngineOf("chat"), {lease_}, now_);
+  ledger_->AddEngine(EngineOf("other"), {others}, now_);
+  ledger_->AddEngine(EngineOf("code"), {others}, now_);
   EXPECT_TRUE(Known(others.id));
   EXPECT_FALSE(Known(lease_.id));
-  EXPECT_THAT(Told(lease_.id), ElementsAre(LeaseState::kReleased));
+  EXPECT_THAT(StatesOf(lease_.id), ElementsAre(LeaseState::kReleased));
 }
 
 TEST_F(LedgerRestartTest, AFalseClaimOfALivingLeaseIsToldToNobody) {
   Lease stolen = lease_;
   stolen.borrower = PartyOf("thief");
-  ledger_->Enter(EngineOf("thief"), {stolen}, now_);  // before its owner is there
-  ledger_->Enter(EngineOf("code"), {lease_}, now_);
-  ledger_->Enter(EngineOf("chat"), {lease_}, now_);
-  ledger_->Enter(EngineOf("thief"), {stolen}, now_);  // and after
+  ledger_->AddEngine(EngineOf("thief"), {stolen}, now_);  // before its owner is there
+  ledger_->AddEngine(EngineOf("code"), {lease_}, now_);
+  ledger_->AddEngine(EngineOf("chat"), {lease_}, now_);
+  ledger_->AddEngine(EngineOf("thief"), {stolen}, now_);  // and after
   now_ += absl::Hours(1);
   ledger_->Tick(now_);
-  EXPECT_THAT(Told(lease_.id), ElementsAre(LeaseState::kActive)) << "no word of its end";
+  EXPECT_THAT(StatesOf(lease_.id), ElementsAre(LeaseState::kActive)) << "no word of its end";
   EXPECT_EQ(Current(lease_.id), lease_);
 }
 
@@ -136,12 +136,12 @@ TEST_F(LedgerRestartTest, TheEndOfAClaimNamesNobodyButTheClaimant) {
     for (const Change& change : ledger_->TakeChanges()) parties.emplace_back(change.lease.donor, change.lease.borrower);
     return parties;
   };
-  ledger_->Enter(EngineOf("code"), {}, now_);
-  ledger_->Enter(EngineOf("chat"), {lease_}, now_);
+  ledger_->AddEngine(EngineOf("code"), {}, now_);
+  ledger_->AddEngine(EngineOf("chat"), {lease_}, now_);
   EXPECT_THAT(ends(), ElementsAre(std::pair(Party(), PartyOf("chat"))));
   Lease bad = lease_;
   ++bad.num_bytes;
-  ledger_->Enter(EngineOf("code"), {bad}, now_);
+  ledger_->AddEngine(EngineOf("code"), {bad}, now_);
   EXPECT_THAT(ends(), ElementsAre(std::pair(PartyOf("code"), Party())));
 }
 
@@ -149,10 +149,10 @@ TEST_F(LedgerRestartTest, ADonorCannotClaimOneExtentTwice) {
   Lease twin = lease_;
   twin.id = LeaseId(77);
   twin.extent.first_block -= 5;
-  ledger_->Enter(EngineOf("code"), {lease_, twin}, now_);
+  ledger_->AddEngine(EngineOf("code"), {lease_, twin}, now_);
   EXPECT_TRUE(Known(lease_.id));
   EXPECT_FALSE(Known(twin.id));
-  EXPECT_THAT(Told(twin.id), ElementsAre(LeaseState::kReleased));
+  EXPECT_THAT(StatesOf(twin.id), ElementsAre(LeaseState::kReleased));
 }
 
 TEST_F(LedgerRestartTest, ClaimsThatCannotBeAreEnded) {
@@ -160,7 +160,7 @@ TEST_F(LedgerRestartTest, ClaimsThatCannotBeAreEnded) {
     Restart(3);
     Lease bad = lease_;
     change(bad);
-    ledger_->Enter(EngineOf("code"), {bad}, now_);
+    ledger_->AddEngine(EngineOf("code"), {bad}, now_);
     EXPECT_THAT(ledger_->Snapshot(), IsEmpty()) << what;
     ExpectSound();
   };
@@ -178,9 +178,9 @@ TEST_F(LedgerRestartTest, ClaimsThatCannotBeAreEnded) {
 }
 
 TEST_F(LedgerRestartTest, NewIdsDifferFromThoseOfEarlierBrokers) {
-  ledger_->Enter(EngineOf("code"), {lease_}, now_);
-  Enter(EngineOf("code"), {lease_});
-  Enter(EngineOf("chat"), {lease_}, kBlocks);
+  ledger_->AddEngine(EngineOf("code"), {lease_}, now_);
+  AddEngine(EngineOf("code"), {lease_});
+  AddEngine(EngineOf("chat"), {lease_}, kBlocks);
   const Lease next = Request("chat", 10).leases.at(0);
   EXPECT_NE(next.id, lease_.id);
   EXPECT_GT(next.id.value(), 0);
@@ -188,25 +188,25 @@ TEST_F(LedgerRestartTest, NewIdsDifferFromThoseOfEarlierBrokers) {
 }
 
 TEST_F(LedgerTest, AnEngineThatRegistersAgainSaysWhatItHolds) {
-  Enter(EngineOf("chat"), {}, kBlocks);
-  Enter(EngineOf("code"));
+  AddEngine(EngineOf("chat"), {}, kBlocks);
+  AddEngine(EngineOf("code"));
   const Lease kept = Active("chat", 10), dropped = Active("chat", 10);
   const LeaseId offer = Request("chat", 10).leases.at(0).id;
-  ledger_->Enter(EngineOf("code"), {kept}, now_);
+  ledger_->AddEngine(EngineOf("code"), {kept}, now_);
   EXPECT_EQ(Current(kept.id), kept);
   EXPECT_FALSE(Known(dropped.id)) << "its owner does not know it";
   EXPECT_TRUE(Known(offer)) << "it may not have heard of it yet";
-  ledger_->Enter(EngineOf("chat"), {}, now_);
+  ledger_->AddEngine(EngineOf("chat"), {}, now_);
   EXPECT_EQ(Current(kept.id).state, LeaseState::kRevoking);
 }
 
 TEST_F(LedgerTest, AClaimOfALostAcceptanceIsTheAcceptance) {
-  Enter(EngineOf("chat"), {}, kBlocks);
-  Enter(EngineOf("code"));
+  AddEngine(EngineOf("chat"), {}, kBlocks);
+  AddEngine(EngineOf("code"));
   Lease lease = Request("chat", 10).leases.at(0);
   lease.state = LeaseState::kGranted;
   lease.epoch = Epoch(3);
-  ledger_->Enter(EngineOf("code"), {lease}, now_);
+  ledger_->AddEngine(EngineOf("code"), {lease}, now_);
   EXPECT_EQ(Current(lease.id), lease);
 }
 

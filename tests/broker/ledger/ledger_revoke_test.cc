@@ -13,8 +13,8 @@ using ::testing::SizeIs;
 // Scale-up.
 
 TEST_F(LedgerTest, ScaleUpNamesTheInnermostLeasesThatCoverTheNeed) {
-  Enter(EngineOf("chat"), {}, kBlocks);
-  Enter(EngineOf("code"));
+  AddEngine(EngineOf("chat"), {}, kBlocks);
+  AddEngine(EngineOf("code"));
   const std::vector<Lease> leases = Request("chat", 50).leases;
   Activate(leases);
   const auto order = ledger_->ScaleUp(PartyOf("code"), 11, now_);
@@ -26,8 +26,8 @@ TEST_F(LedgerTest, ScaleUpNamesTheInnermostLeasesThatCoverTheNeed) {
 }
 
 TEST_F(LedgerTest, ScaleUpCountsWhatIsAlreadyUnderWay) {
-  Enter(EngineOf("chat"), {}, kBlocks);
-  Enter(EngineOf("code"));
+  AddEngine(EngineOf("chat"), {}, kBlocks);
+  AddEngine(EngineOf("code"));
   const std::vector<Lease> leases = Request("chat", 50).leases;
   Activate(leases);
   ASSERT_TRUE(Report("code", leases[0].id, ReportKind::kRevoking).ok());
@@ -35,9 +35,9 @@ TEST_F(LedgerTest, ScaleUpCountsWhatIsAlreadyUnderWay) {
 }
 
 TEST_F(LedgerTest, ScaleUpTakesFromTheBorrowerThatHasMostForItsWeight) {
-  Enter(EngineOf("rich"), {}, kBlocks);
-  Enter(EngineOf("poor"), {}, kBlocks);
-  Enter(EngineOf("code"));
+  AddEngine(EngineOf("rich"), {}, kBlocks);
+  AddEngine(EngineOf("poor"), {}, kBlocks);
+  AddEngine(EngineOf("code"));
   const std::vector<Lease> poors = Request("poor", 10).leases;  // outermost
   const std::vector<Lease> riches = Request("rich", 30).leases;
   const std::vector<Lease> innermost = Request("poor", 10).leases;
@@ -49,20 +49,20 @@ TEST_F(LedgerTest, ScaleUpTakesFromTheBorrowerThatHasMostForItsWeight) {
 // Operators.
 
 TEST_F(LedgerTest, AnOperatorsRevokeIsAskedOfTheDonor) {
-  Enter(EngineOf("chat"), {}, kBlocks);
-  Enter(EngineOf("code"));
+  AddEngine(EngineOf("chat"), {}, kBlocks);
+  AddEngine(EngineOf("code"));
   const Lease lease = Active("chat", 10);
   ledger_->TakeChanges();
   EXPECT_TRUE(ledger_->RevokeLease(lease.id, now_).ok());
   EXPECT_TRUE(ledger_->RevokeLease(lease.id, now_).ok());
-  EXPECT_THAT(Told(lease.id), ElementsAre(LeaseState::kRevoking));
+  EXPECT_THAT(StatesOf(lease.id), ElementsAre(LeaseState::kRevoking));
   ASSERT_TRUE(Report("code", lease.id, ReportKind::kReleased).ok());
   EXPECT_EQ(ledger_->RevokeLease(lease.id, now_).code(), absl::StatusCode::kNotFound);
 }
 
 TEST_F(LedgerTest, AnOfferThatIsRevokedWhileItsDonorAcceptsKeepsItsEpochAndEndsByTheDonorsWord) {
-  Enter(EngineOf("chat"), {}, kBlocks);
-  Enter(EngineOf("code"));
+  AddEngine(EngineOf("chat"), {}, kBlocks);
+  AddEngine(EngineOf("code"));
   const LeaseId id = Request("chat", 10).leases.at(0).id;
   ASSERT_TRUE(ledger_->RevokeLease(id, now_).ok());
   ASSERT_TRUE(Report("code", id, ReportKind::kAccepted, 5).ok());
@@ -75,15 +75,15 @@ TEST_F(LedgerTest, AnOfferThatIsRevokedWhileItsDonorAcceptsKeepsItsEpochAndEndsB
 }
 
 TEST_F(LedgerTest, ALimitRevokesTheNewestLeasesOverItAndBoundsNewOnes) {
-  Enter(EngineOf("chat"), {}, kBlocks);
-  Enter(EngineOf("code"));
+  AddEngine(EngineOf("chat"), {}, kBlocks);
+  AddEngine(EngineOf("code"));
   const std::vector<Lease> leases = Request("chat", 30).leases;
   Activate(leases);
   ASSERT_TRUE(ledger_->LimitLease("chat-model", 15 * kBlock, now_).ok());
   EXPECT_EQ(Current(leases[0].id).state, LeaseState::kActive);
   EXPECT_EQ(Current(leases[1].id).state, LeaseState::kRevoking);
   EXPECT_EQ(Current(leases[2].id).state, LeaseState::kRevoking);
-  const Answer refused = Request("chat", 10);
+  const LeaseResponse refused = Request("chat", 10);
   EXPECT_THAT(refused.leases, IsEmpty());
   EXPECT_THAT(refused.shortage, HasSubstr("limit on model 'chat-model'"));
   ASSERT_TRUE(Report("code", leases[1].id, ReportKind::kReleased).ok());
@@ -97,13 +97,13 @@ TEST_F(LedgerTest, ALimitRevokesTheNewestLeasesOverItAndBoundsNewOnes) {
 // Fairness.
 
 TEST_F(LedgerTest, WhoComesSecondGetsItsShareBack) {
-  Enter(EngineOf("first"), {}, kBlocks);
-  Enter(EngineOf("second"), {}, kBlocks);
-  Enter(EngineOf("code"));
+  AddEngine(EngineOf("first"), {}, kBlocks);
+  AddEngine(EngineOf("second"), {}, kBlocks);
+  AddEngine(EngineOf("code"));
   Activate(Request("first", 1000, 4000).leases);
   EXPECT_EQ(BlocksOf("first"), 160);
   now_ += absl::Seconds(2);
-  const Answer waits = Request("second", 1000, 4000);
+  const LeaseResponse waits = Request("second", 1000, 4000);
   EXPECT_THAT(waits.leases, IsEmpty());
   EXPECT_THAT(waits.shortage, HasSubstr("being taken back"));
   EXPECT_EQ(BlocksOf("first"), 80);
@@ -111,15 +111,15 @@ TEST_F(LedgerTest, WhoComesSecondGetsItsShareBack) {
     if (lease.state != LeaseState::kRevoking) continue;
     ASSERT_TRUE(Report("code", lease.id, ReportKind::kReleased).ok());
   }
-  const Answer first_again = Request("first", 1000, 4000);
+  const LeaseResponse first_again = Request("first", 1000, 4000);
   EXPECT_THAT(first_again.leases, IsEmpty()) << "the room is the other's";
   EXPECT_EQ(TotalBlocks(Request("second", 1000, 4000).leases), 80);
 }
 
 TEST_F(LedgerTest, MoreWaitingTokensWeighMore) {
-  Enter(EngineOf("light"), {}, kBlocks);
-  Enter(EngineOf("heavy"), {}, kBlocks);
-  Enter(EngineOf("code"));
+  AddEngine(EngineOf("light"), {}, kBlocks);
+  AddEngine(EngineOf("heavy"), {}, kBlocks);
+  AddEngine(EngineOf("code"));
   Activate(Request("light", 1000, 0).leases);
   now_ += absl::Seconds(2);
   Request("heavy", 1000, 3 * 1024);  // weighs 4096 against 1024
@@ -127,9 +127,9 @@ TEST_F(LedgerTest, MoreWaitingTokensWeighMore) {
 }
 
 TEST_F(LedgerTest, YoungLeasesAndSmallDifferencesStayForPeaceSake) {
-  Enter(EngineOf("first"), {}, kBlocks);
-  Enter(EngineOf("second"), {}, kBlocks);
-  Enter(EngineOf("code"));
+  AddEngine(EngineOf("first"), {}, kBlocks);
+  AddEngine(EngineOf("second"), {}, kBlocks);
+  AddEngine(EngineOf("code"));
   Activate(Request("first", 90).leases);
   Request("second", 1000);
   EXPECT_EQ(BlocksOf("first"), 90) << "younger than min_hold";
@@ -139,9 +139,9 @@ TEST_F(LedgerTest, YoungLeasesAndSmallDifferencesStayForPeaceSake) {
 }
 
 TEST_F(LedgerTest, WhatAnIdleBorrowerHasCachedYieldsToTokensThatWait) {
-  Enter(EngineOf("idle"), {}, kBlocks);
-  Enter(EngineOf("busy"), {}, kBlocks);
-  Enter(EngineOf("code"));
+  AddEngine(EngineOf("idle"), {}, kBlocks);
+  AddEngine(EngineOf("busy"), {}, kBlocks);
+  AddEngine(EngineOf("code"));
   Activate(Request("idle", 40).leases);
   Activate(Request("busy", 120, 4000).leases);
   now_ += absl::Hours(1);

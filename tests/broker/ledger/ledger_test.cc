@@ -14,9 +14,9 @@ using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
 TEST_F(LedgerTest, ARequestIsOfferedFromTheTailOfAnArenaInSmallLeases) {
-  Enter(EngineOf("chat"), {}, kBlocks);
-  Enter(EngineOf("code"));
-  const Answer answer = Request("chat", 25);
+  AddEngine(EngineOf("chat"), {}, kBlocks);
+  AddEngine(EngineOf("code"));
+  const LeaseResponse answer = Request("chat", 25);
   ASSERT_THAT(answer.leases, SizeIs(3));
   EXPECT_EQ(answer.leases[0].extent, (Extent{150, 10}));
   EXPECT_EQ(answer.leases[1].extent, (Extent{140, 10}));
@@ -43,11 +43,11 @@ TEST_F(LedgerTest, BlocksOfOtherBytesAreReadAsWholeUnitsOnPageBorders) {
   code.num_blocks = 1285;
   Engine chat = EngineOf("chat");
   chat.block_bytes = 368'640;
-  Enter(chat, {}, kBlocks);
-  Enter(code);
+  AddEngine(chat, {}, kBlocks);
+  AddEngine(code);
   Restart(1, {.elastic = {.headroom_percent = 0}});
-  Enter(chat, {}, kBlocks);
-  Enter(code);
+  AddEngine(chat, {}, kBlocks);
+  AddEngine(code);
   const auto answer = ledger_->RequestLease(chat.party, {.key = "k", .want_bytes = 4 * 368'640}, now_);
   ASSERT_TRUE(answer.ok());
   ASSERT_THAT(answer->leases, SizeIs(1));
@@ -57,16 +57,16 @@ TEST_F(LedgerTest, BlocksOfOtherBytesAreReadAsWholeUnitsOnPageBorders) {
 }
 
 TEST_F(LedgerTest, ALeaseLivesFromItsOfferToItsRelease) {
-  Enter(EngineOf("chat"), {}, kBlocks);
-  Enter(EngineOf("code"));
+  AddEngine(EngineOf("chat"), {}, kBlocks);
+  AddEngine(EngineOf("code"));
   const LeaseId id = Request("chat", 10).leases.at(0).id;
-  EXPECT_THAT(Told(id), ElementsAre(LeaseState::kOffered));
+  EXPECT_THAT(StatesOf(id), ElementsAre(LeaseState::kOffered));
   ASSERT_TRUE(Report("code", id, ReportKind::kAccepted, 42).ok());
   EXPECT_EQ(Current(id).epoch, Epoch(42));
   ASSERT_TRUE(Report("chat", id, ReportKind::kActive).ok());
   ASSERT_TRUE(Report("code", id, ReportKind::kRevoking).ok());
   ASSERT_TRUE(Report("code", id, ReportKind::kReleased).ok());
-  EXPECT_THAT(Told(id),
+  EXPECT_THAT(StatesOf(id),
               ElementsAre(LeaseState::kGranted, LeaseState::kActive, LeaseState::kRevoking, LeaseState::kReleased));
   EXPECT_FALSE(Known(id));
   EXPECT_EQ(Report("code", id, ReportKind::kReleased).code(), absl::StatusCode::kNotFound);
@@ -74,16 +74,16 @@ TEST_F(LedgerTest, ALeaseLivesFromItsOfferToItsRelease) {
 }
 
 TEST_F(LedgerTest, ADonorMayFenceAloneAndReportItLater) {
-  Enter(EngineOf("chat"), {}, kBlocks);
-  Enter(EngineOf("code"));
+  AddEngine(EngineOf("chat"), {}, kBlocks);
+  AddEngine(EngineOf("code"));
   const Lease lease = Active("chat", 10);
   ASSERT_TRUE(Report("code", lease.id, ReportKind::kFenced).ok());
   EXPECT_FALSE(Known(lease.id));
 }
 
 TEST_F(LedgerTest, ARepeatedReportIsOkAndAnIllegalOneNamesBothStates) {
-  Enter(EngineOf("chat"), {}, kBlocks);
-  Enter(EngineOf("code"));
+  AddEngine(EngineOf("chat"), {}, kBlocks);
+  AddEngine(EngineOf("code"));
   const LeaseId id = Request("chat", 10).leases.at(0).id;
   const auto expect_refused = [&](const char* who, ReportKind kind, const char* from, const char* to) {
     const absl::Status status = Report(who, id, kind, 9);
@@ -108,9 +108,9 @@ TEST_F(LedgerTest, ARepeatedReportIsOkAndAnIllegalOneNamesBothStates) {
 }
 
 TEST_F(LedgerTest, OnlyTheRightSideReports) {
-  Enter(EngineOf("chat"), {}, kBlocks);
-  Enter(EngineOf("code"));
-  Enter(EngineOf("other"), {}, kBlocks);
+  AddEngine(EngineOf("chat"), {}, kBlocks);
+  AddEngine(EngineOf("code"));
+  AddEngine(EngineOf("other"), {}, kBlocks);
   const LeaseId id = Request("chat", 10).leases.at(0).id;
   EXPECT_EQ(Report("chat", id, ReportKind::kAccepted).code(), absl::StatusCode::kPermissionDenied);
   EXPECT_EQ(Report("other", id, ReportKind::kReleased).code(), absl::StatusCode::kPermissionDenied);
@@ -120,60 +120,60 @@ TEST_F(LedgerTest, OnlyTheRightSideReports) {
 }
 
 TEST_F(LedgerTest, ARetriedRequestNeverLeasesTwice) {
-  Enter(EngineOf("chat"), {}, kBlocks);
-  Enter(EngineOf("code"));
-  const Answer first = Request("chat", 25, 0, "same");
-  const Answer second = Request("chat", 25, 0, "same");
+  AddEngine(EngineOf("chat"), {}, kBlocks);
+  AddEngine(EngineOf("code"));
+  const LeaseResponse first = Request("chat", 25, 0, "same");
+  const LeaseResponse second = Request("chat", 25, 0, "same");
   EXPECT_EQ(second.leases, first.leases);
   EXPECT_THAT(ledger_->Snapshot(), SizeIs(3));
   ASSERT_TRUE(Report("code", first.leases[0].id, ReportKind::kDeclined).ok());
-  const Answer third = Request("chat", 25, 0, "same");
+  const LeaseResponse third = Request("chat", 25, 0, "same");
   EXPECT_THAT(third.leases, SizeIs(2));
   EXPECT_THAT(third.shortage, HasSubstr("have ended"));
-  Enter(EngineOf("other"), {}, kBlocks);
+  AddEngine(EngineOf("other"), {}, kBlocks);
   EXPECT_THAT(Request("other", 10, 0, "same").leases, SizeIs(1));  // keys are per instance
 }
 
 TEST_F(LedgerTest, ADeclinedExtentIsNotOfferedAgainForAMoment) {
-  Enter(EngineOf("chat"), {}, kBlocks);
-  Enter(EngineOf("code"));
+  AddEngine(EngineOf("chat"), {}, kBlocks);
+  AddEngine(EngineOf("code"));
   const Lease declined = Request("chat", 10).leases.at(0);
   ASSERT_TRUE(Report("code", declined.id, ReportKind::kDeclined).ok());
-  EXPECT_THAT(Told(declined.id), ElementsAre(LeaseState::kOffered, LeaseState::kReleased));
+  EXPECT_THAT(StatesOf(declined.id), ElementsAre(LeaseState::kOffered, LeaseState::kReleased));
   EXPECT_EQ(Request("chat", 10).leases.at(0).extent, (Extent{140, 10}));
   now_ += absl::Seconds(2);
   EXPECT_EQ(Request("chat", 10).leases.at(0).extent, declined.extent);
 }
 
 TEST_F(LedgerTest, AnOfferThatIsNotAnsweredEnds) {
-  Enter(EngineOf("chat"), {}, kBlocks);
-  Enter(EngineOf("code"));
+  AddEngine(EngineOf("chat"), {}, kBlocks);
+  AddEngine(EngineOf("code"));
   const LeaseId id = Request("chat", 10).leases.at(0).id;
   EXPECT_EQ(ledger_->NextDeadline(), now_ + absl::Seconds(3));
   now_ += absl::Seconds(3);
   ledger_->Tick(now_);
-  EXPECT_THAT(Told(id), ElementsAre(LeaseState::kOffered, LeaseState::kReleased));
+  EXPECT_THAT(StatesOf(id), ElementsAre(LeaseState::kOffered, LeaseState::kReleased));
   EXPECT_EQ(Report("code", id, ReportKind::kAccepted).code(), absl::StatusCode::kNotFound);
 }
 
 TEST_F(LedgerTest, ABrokerThatSleptEndsNoOffer) {
-  Enter(EngineOf("chat"), {}, kBlocks);
-  Enter(EngineOf("code"));
+  AddEngine(EngineOf("chat"), {}, kBlocks);
+  AddEngine(EngineOf("code"));
   const LeaseId id = Request("chat", 10).leases.at(0).id;
-  ledger_->Forgive(absl::Hours(1));
+  ledger_->PostponeDeadlines(absl::Hours(1));
   now_ += absl::Hours(1);
   ledger_->Tick(now_);
   EXPECT_TRUE(Known(id));
 }
 
 TEST_F(LedgerTest, OnlyReadyEnginesOfTheSameNodeWithAChannelLend) {
-  Enter(EngineOf("chat"), {}, kBlocks);
+  AddEngine(EngineOf("chat"), {}, kBlocks);
   Engine elsewhere = EngineOf("elsewhere"), alone = EngineOf("alone"), busy = EngineOf("busy");
   elsewhere.node_id = "other";
   alone.channel = "";
   busy.ready = false;
-  for (const Engine& engine : {elsewhere, alone, busy}) Enter(engine);
-  const Answer none = Request("chat", 10);
+  for (const Engine& engine : {elsewhere, alone, busy}) AddEngine(engine);
+  const LeaseResponse none = Request("chat", 10);
   EXPECT_THAT(none.leases, IsEmpty());
   EXPECT_THAT(none.shortage, HasSubstr("no other engine of node 'node'"));
   const auto shy = ledger_->RequestLease(alone.party, {.key = "k", .want_bytes = 1}, now_);
@@ -185,28 +185,28 @@ TEST_F(LedgerTest, OnlyReadyEnginesOfTheSameNodeWithAChannelLend) {
 }
 
 TEST_F(LedgerTest, ADonorThatHasNotReportedLendsNothing) {
-  Enter(EngineOf("chat"), {}, kBlocks);
-  ledger_->Enter(EngineOf("code"), {}, now_);
+  AddEngine(EngineOf("chat"), {}, kBlocks);
+  ledger_->AddEngine(EngineOf("code"), {}, now_);
   EXPECT_THAT(Request("chat", 10).leases, IsEmpty());
 }
 
 TEST_F(LedgerTest, APairWithoutAnElasticUnitIsRefusedWithTheReason) {
   Engine coarse = EngineOf("coarse");
   coarse.block_bytes = 13'824;
-  Enter(EngineOf("chat"), {}, kBlocks);
-  Enter(coarse);
+  AddEngine(EngineOf("chat"), {}, kBlocks);
+  AddEngine(coarse);
   coarse.num_blocks = 20;
-  Enter(coarse);
-  const Answer answer = Request("chat", 10);
+  AddEngine(coarse);
+  const LeaseResponse answer = Request("chat", 10);
   EXPECT_THAT(answer.leases, IsEmpty());
   EXPECT_THAT(answer.shortage, HasSubstr("coarse: blocks of 13824"));
 }
 
 TEST_F(LedgerTest, SeveralDonorsShareTheBurden) {
-  Enter(EngineOf("chat"), {}, kBlocks);
-  Enter(EngineOf("a"), {}, kBlocks / 2);
-  Enter(EngineOf("b"));
-  const Answer answer = Request("chat", 160);
+  AddEngine(EngineOf("chat"), {}, kBlocks);
+  AddEngine(EngineOf("a"), {}, kBlocks / 2);
+  AddEngine(EngineOf("b"));
+  const LeaseResponse answer = Request("chat", 160);
   EXPECT_EQ(TotalBlocks(answer.leases), 160);
   int64_t from_a = 0;
   for (const Lease& lease : answer.leases) from_a += lease.donor.name == "a" ? lease.extent.num_blocks : 0;
@@ -214,9 +214,9 @@ TEST_F(LedgerTest, SeveralDonorsShareTheBurden) {
 }
 
 TEST_F(LedgerTest, NoMoreIsLentThanTheDonorCanMissAndTheAnswerSaysSo) {
-  Enter(EngineOf("chat"), {}, kBlocks);
-  Enter(EngineOf("code"), {}, 130);
-  const Answer answer = Request("chat", 1000);
+  AddEngine(EngineOf("chat"), {}, kBlocks);
+  AddEngine(EngineOf("code"), {}, 130);
+  const LeaseResponse answer = Request("chat", 1000);
   EXPECT_EQ(TotalBlocks(answer.leases), 30);
   EXPECT_NE(answer.shortage, "");
   EXPECT_EQ(answer.lendable_bytes, 0);
@@ -224,14 +224,14 @@ TEST_F(LedgerTest, NoMoreIsLentThanTheDonorCanMissAndTheAnswerSaysSo) {
 }
 
 TEST_F(LedgerTest, AnEngineMayLendAndBorrowAtOnce) {
-  Enter(EngineOf("a"));
-  Enter(EngineOf("b"));
+  AddEngine(EngineOf("a"));
+  AddEngine(EngineOf("b"));
   EXPECT_EQ(Active("a", 10).donor.name, "b");
   EXPECT_EQ(Active("b", 10).donor.name, "a");
 }
 
 TEST_F(LedgerTest, BadRequestsAreInvalid) {
-  Enter(EngineOf("chat"));
+  AddEngine(EngineOf("chat"));
   const auto code_of = [&](LeaseRequest request) {
     return ledger_->RequestLease(PartyOf("chat"), request, now_).status().code();
   };
@@ -253,8 +253,8 @@ TEST_F(LedgerTest, BadRequestsAreInvalid) {
 }
 
 TEST_F(LedgerTest, WhoBorrowsMayUseMoreThanItOwns) {
-  Enter(EngineOf("chat"), {}, kBlocks);
-  Enter(EngineOf("code"));
+  AddEngine(EngineOf("chat"), {}, kBlocks);
+  AddEngine(EngineOf("code"));
   Active("chat", 10);
   EXPECT_TRUE(ledger_->ReportWindow(PartyOf("chat"), {.used_blocks = kBlocks + 10}, now_).ok());
   EXPECT_FALSE(ledger_->ReportWindow(PartyOf("chat"), {.used_blocks = kBlocks + 11}, now_).ok());
@@ -263,23 +263,23 @@ TEST_F(LedgerTest, WhoBorrowsMayUseMoreThanItOwns) {
 // Death and departure.
 
 TEST_F(LedgerTest, LeasesOfADeadDonorEnd) {
-  Enter(EngineOf("chat"), {}, kBlocks);
-  Enter(EngineOf("code"));
+  AddEngine(EngineOf("chat"), {}, kBlocks);
+  AddEngine(EngineOf("code"));
   const Lease lease = Active("chat", 10);
   const LeaseId offer = Request("chat", 10).leases.at(0).id;
   ledger_->TakeChanges();
-  ledger_->Leave("code", now_);
+  ledger_->RemoveEngine("code", now_);
   EXPECT_FALSE(Known(lease.id));
   EXPECT_FALSE(Known(offer));
-  EXPECT_THAT(Told(lease.id), ElementsAre(LeaseState::kReleased));
+  EXPECT_THAT(StatesOf(lease.id), ElementsAre(LeaseState::kReleased));
 }
 
 TEST_F(LedgerTest, LeasesOfADeadBorrowerAreRevokedByTheirDonor) {
-  Enter(EngineOf("chat"), {}, kBlocks);
-  Enter(EngineOf("code"));
+  AddEngine(EngineOf("chat"), {}, kBlocks);
+  AddEngine(EngineOf("code"));
   const Lease lease = Active("chat", 10);
   const LeaseId offer = Request("chat", 10).leases.at(0).id;
-  ledger_->Leave("chat", now_);
+  ledger_->RemoveEngine("chat", now_);
   EXPECT_EQ(Current(lease.id).state, LeaseState::kRevoking);
   EXPECT_EQ(Current(offer).state, LeaseState::kRevoking);
   ASSERT_TRUE(Report("code", lease.id, ReportKind::kFenced).ok());
@@ -289,12 +289,12 @@ TEST_F(LedgerTest, LeasesOfADeadBorrowerAreRevokedByTheirDonor) {
 }
 
 TEST_F(LedgerTest, ANewInstanceOfTheSameNameHasNothingOfTheOld) {
-  Enter(EngineOf("chat"), {}, kBlocks);
-  Enter(EngineOf("code"));
+  AddEngine(EngineOf("chat"), {}, kBlocks);
+  AddEngine(EngineOf("code"));
   const Lease lease = Active("chat", 10);
-  ledger_->Enter(EngineOf("chat", "i2"), {}, now_);
+  ledger_->AddEngine(EngineOf("chat", "i2"), {}, now_);
   EXPECT_EQ(Current(lease.id).state, LeaseState::kRevoking);
-  ledger_->Enter(EngineOf("code", "i2"), {}, now_);
+  ledger_->AddEngine(EngineOf("code", "i2"), {}, now_);
   EXPECT_FALSE(Known(lease.id));
 }
 

@@ -72,7 +72,7 @@ class BrokerLoopTest : public ::testing::Test {
     });
     return result.get_future().get();
   }
-  absl::Status Heartbeat(const std::string& name, const membership::EngineLoad& load,
+  absl::Status Heartbeat(const std::string& name, const membership::LoadReport& load,
                          const std::string& incarnation = "inc-1") {
     std::promise<absl::Status> result;
     loop_->Heartbeat(name, "i1", incarnation, load, [&](absl::Status status) { result.set_value(status); });
@@ -104,8 +104,8 @@ TEST_F(BrokerLoopTest, WatcherGetsSnapshotThenEveryChangeWithVersionsThatCountBy
   EXPECT_THAT(std::get<WatchEvent::Snapshot>(events[0].what).engines, SizeIs(1));
   EXPECT_EQ(std::get<membership::EngineStatus>(events[1].what).info.name, "b");
   EXPECT_EQ(std::get<membership::EngineStatus>(events[2].what).load.running_requests, 3);
-  EXPECT_EQ(std::get<WatchEvent::Gone>(events[3].what).name, "a");
-  EXPECT_FALSE(std::get<WatchEvent::Gone>(events[3].what).died);
+  EXPECT_EQ(std::get<WatchEvent::EngineRemoved>(events[3].what).name, "a");
+  EXPECT_FALSE(std::get<WatchEvent::EngineRemoved>(events[3].what).died);
   for (size_t i = 0; i < events.size(); ++i) {
     EXPECT_EQ(events[i].version, events[0].version + static_cast<int64_t>(i));
     EXPECT_EQ(events[i].incarnation, "inc-1");
@@ -121,8 +121,8 @@ TEST_F(BrokerLoopTest, SilenceIsDeathWithoutAnyMessageToWakeTheLoop) {
   ASSERT_TRUE(Register(EngineNamed("a")).ok());
   const std::vector<WatchEvent> events = watcher->WaitFor(3);
   EXPECT_GE(real_clock_.Now() - start, absl::Milliseconds(60));
-  EXPECT_EQ(std::get<WatchEvent::Gone>(events[2].what).name, "a");
-  EXPECT_TRUE(std::get<WatchEvent::Gone>(events[2].what).died);
+  EXPECT_EQ(std::get<WatchEvent::EngineRemoved>(events[2].what).name, "a");
+  EXPECT_TRUE(std::get<WatchEvent::EngineRemoved>(events[2].what).died);
   EXPECT_THAT(metrics_.Serialize(), HasSubstr("swiftcache_broker_deaths_total 1"));
 }
 
@@ -220,9 +220,10 @@ class BrokerLoopLeaseTest : public BrokerLoopTest {
     return Await<absl::StatusOr<int64_t>>(
         [&](auto reply) { loop_->ReportWindow(caller, {.used_blocks = used_blocks}, reply); });
   }
-  absl::StatusOr<ledger::Answer> Request(const Caller& caller, int64_t blocks) {
+  absl::StatusOr<ledger::LeaseResponse> Request(const Caller& caller, int64_t blocks) {
     const ledger::LeaseRequest request{.key = "k" + std::to_string(++keys_), .want_bytes = blocks * 368'640};
-    return Await<absl::StatusOr<ledger::Answer>>([&](auto reply) { loop_->RequestLease(caller, request, reply); });
+    return Await<absl::StatusOr<ledger::LeaseResponse>>(
+        [&](auto reply) { loop_->RequestLease(caller, request, reply); });
   }
   absl::StatusOr<std::vector<ledger::LeaseId>> ScaleUp(const Caller& caller, int64_t blocks) {
     return Await<absl::StatusOr<std::vector<ledger::LeaseId>>>(

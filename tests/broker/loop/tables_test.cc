@@ -43,24 +43,24 @@ class TablesTest : public ::testing::Test {
 };
 
 TEST_F(TablesTest, NewsContinuesTheSnapshotWithVersionsThatCountByOne) {
-  tables_.TakeNews();
+  tables_.TakeChanges();
   int64_t version = tables_.Snapshot().version;
   Borrow();
-  const std::vector<News> all = tables_.TakeNews();
+  const std::vector<TableChange> all = tables_.TakeChanges();
   EXPECT_THAT(all, SizeIs(4));  // two engines, the offer, the grant
-  for (const News& news : all) {
-    EXPECT_EQ(news.event.version, ++version);
-    EXPECT_EQ(news.event.incarnation, "inc-1");
+  for (const TableChange& change : all) {
+    EXPECT_EQ(change.event.version, ++version);
+    EXPECT_EQ(change.event.incarnation, "inc-1");
   }
   EXPECT_EQ(tables_.Snapshot().version, version);
-  EXPECT_THAT(tables_.TakeNews(), IsEmpty());
+  EXPECT_THAT(tables_.TakeChanges(), IsEmpty());
 }
 
 TEST_F(TablesTest, ALimitIsNewsBeforeTheLeasesThatItEnds) {
   const ledger::LeaseId id = Borrow();
-  tables_.TakeNews();
+  tables_.TakeChanges();
   ASSERT_TRUE(tables_.LimitLease("model", 0, now_).ok());
-  const std::vector<News> set = tables_.TakeNews();
+  const std::vector<TableChange> set = tables_.TakeChanges();
   ASSERT_THAT(set, SizeIs(2));
   const ledger::LeaseLimit limit{"model", 0};
   EXPECT_EQ(std::get<ledger::LeaseLimit>(set[0].event.what), limit);
@@ -69,9 +69,9 @@ TEST_F(TablesTest, ALimitIsNewsBeforeTheLeasesThatItEnds) {
   EXPECT_THAT(std::get<WatchEvent::Snapshot>(tables_.Snapshot().what).limits, ElementsAre(limit));
 
   EXPECT_FALSE(tables_.LimitLease("model", -1, now_).ok());
-  EXPECT_THAT(tables_.TakeNews(), IsEmpty());
+  EXPECT_THAT(tables_.TakeChanges(), IsEmpty());
   ASSERT_TRUE(tables_.LimitLease("model", std::nullopt, now_).ok());
-  EXPECT_THAT(tables_.TakeNews(), SizeIs(1));
+  EXPECT_THAT(tables_.TakeChanges(), SizeIs(1));
   EXPECT_THAT(std::get<WatchEvent::Snapshot>(tables_.Snapshot().what).limits, IsEmpty());
 }
 
@@ -88,12 +88,12 @@ TEST_F(TablesTest, WhoDiesLeavesBothTables) {
 
 TEST_F(TablesTest, ANewInstanceEntersAfterTheDeathOfTheOldOneWasTold) {
   Borrow();
-  tables_.TakeNews();
+  tables_.TakeChanges();
   now_ += absl::Seconds(3);
   ASSERT_TRUE(tables_.Register(Sharing("code", "i2"), {}, now_).ok());
   bool ended = false;
-  for (const News& news : tables_.TakeNews()) {
-    if (const auto* lease = std::get_if<ledger::Lease>(&news.event.what)) {
+  for (const TableChange& change : tables_.TakeChanges()) {
+    if (const auto* lease = std::get_if<ledger::Lease>(&change.event.what)) {
       ended = ended || (lease->donor.instance_id == "i1" && lease->state == ledger::LeaseState::kReleased);
     }
   }
@@ -107,12 +107,12 @@ TEST_F(TablesTest, ACopyOfARegistrationChangesNothing) {
   donor.registration = 7;
   const std::vector<ledger::Lease> held = tables_.leases().Snapshot();
   ASSERT_TRUE(tables_.Register(donor, held, now_).ok());
-  tables_.TakeNews();
+  tables_.TakeChanges();
   donor.state = membership::EngineState::kStarting;
   for (const int64_t heard : {6, 7}) {
     donor.registration = heard;
     EXPECT_TRUE(tables_.Register(donor, {}, now_).ok());
-    EXPECT_THAT(tables_.TakeNews(), IsEmpty()) << heard;
+    EXPECT_THAT(tables_.TakeChanges(), IsEmpty()) << heard;
     EXPECT_EQ(tables_.engines().Find("code")->info.state, membership::EngineState::kReady);
     EXPECT_EQ(tables_.leases().Snapshot(), held);
   }
@@ -145,7 +145,7 @@ TEST_F(TablesTest, AnotherIncarnationIsToRegisterAgain) {
 
 TEST_F(TablesTest, ABrokerThatSleptForgivesAll) {
   Borrow();
-  tables_.Forgive(absl::Hours(1));
+  tables_.PostponeDeadlines(absl::Hours(1));
   now_ += absl::Hours(1);
   tables_.Tick(now_);
   EXPECT_THAT(tables_.engines().Snapshot(), SizeIs(2));

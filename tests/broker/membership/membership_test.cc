@@ -25,7 +25,7 @@ class MembershipTest : public ::testing::Test {
     ADD_FAILURE() << name << " is not in the table";
     return EngineState::kStarting;
   }
-  absl::Status Beat(const std::string& name, const EngineLoad& load, const std::string& instance_id = "i1") {
+  absl::Status Beat(const std::string& name, const LoadReport& load, const std::string& instance_id = "i1") {
     return table_.Heartbeat(name, instance_id, load, now_);
   }
 
@@ -72,14 +72,14 @@ TEST_F(MembershipTest, ALiveNameIsRefusedToAnotherInstanceWithTheRemedy) {
   for (const char* part : {"'a'", "i1", "127.0.0.1:50061", "400ms", "--name"}) {
     EXPECT_THAT(std::string(status.message()), HasSubstr(part));
   }
-  EXPECT_EQ(table_.SilenceLeft("a", now_), absl::Milliseconds(1100));
-  EXPECT_EQ(table_.SilenceLeft("b", now_), std::nullopt);
+  EXPECT_EQ(table_.TimeUntilExpiry("a", now_), absl::Milliseconds(1100));
+  EXPECT_EQ(table_.TimeUntilExpiry("b", now_), std::nullopt);
 }
 
 TEST_F(MembershipTest, ASilentEngineDiesAtItsDeadlineAndNotBefore) {
   ASSERT_TRUE(table_.Register(EngineNamed("a"), now_).ok());
   table_.TakeChanges();
-  EXPECT_EQ(table_.NextDeath(), now_ + absl::Milliseconds(1500));
+  EXPECT_EQ(table_.NextExpiry(), now_ + absl::Milliseconds(1500));
   table_.Expire(now_ + absl::Milliseconds(1499));
   EXPECT_THAT(table_.TakeChanges(), IsEmpty());
   table_.Expire(now_ + absl::Milliseconds(1500));
@@ -87,7 +87,7 @@ TEST_F(MembershipTest, ASilentEngineDiesAtItsDeadlineAndNotBefore) {
   ASSERT_THAT(changes, SizeIs(1));
   EXPECT_EQ(std::get<Removed>(changes[0]).name, "a");
   EXPECT_TRUE(std::get<Removed>(changes[0]).died);
-  EXPECT_EQ(table_.NextDeath(), std::nullopt);
+  EXPECT_EQ(table_.NextExpiry(), std::nullopt);
 }
 
 TEST_F(MembershipTest, HeartbeatsKeepAnEngineAlive) {
@@ -192,7 +192,7 @@ TEST_F(MembershipTest, ADrainingEngineIsNeverCalledStalled) {
 
 TEST_F(MembershipTest, ForgivenLatenessPutsDeathsOff) {
   ASSERT_TRUE(table_.Register(EngineNamed("a"), now_).ok());
-  table_.Forgive(absl::Seconds(60));
+  table_.PostponeDeadlines(absl::Seconds(60));
   table_.Expire(now_ + absl::Seconds(61));
   EXPECT_THAT(table_.Snapshot(), SizeIs(1));
   table_.Expire(now_ + absl::Milliseconds(61500));

@@ -31,7 +31,7 @@ class Table final : public broker::loop::Watcher {
       for (const EngineStatus& status : snapshot->engines) engines_[status.info.name] = status;
     } else if (const auto* updated = std::get_if<EngineStatus>(&event.what)) {
       engines_[updated->info.name] = *updated;
-    } else if (const auto* gone = std::get_if<WatchEvent::Gone>(&event.what)) {
+    } else if (const auto* gone = std::get_if<WatchEvent::EngineRemoved>(&event.what)) {
       engines_.erase(gone->name);
     }
     return true;
