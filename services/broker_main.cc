@@ -18,7 +18,7 @@
 #include "common/log/log.h"
 #include "common/metrics/metrics.h"
 #include "common/rpc/server.h"
-#include "common/sync/slices.h"
+#include "common/sync/scheduler_slice.h"
 #include "services/flags.h"
 #include "services/server_shell.h"
 
@@ -119,7 +119,7 @@ absl::Status Serve(const BrokerFlags& flags, services::ShutdownSignals& signals)
 }  // namespace swiftcache
 
 int main(int argc, char** argv) {
-  swiftcache::AskForSlices(swiftcache::Slices::kShort);
+  swiftcache::SetSchedulerSlice(swiftcache::SchedulerSlice::kShort);
   swiftcache::services::ShutdownSignals signals;
   swiftcache::BrokerFlags flags;
   if (const std::optional<int> exit_code = flags.Parse(argc, argv)) return *exit_code;

@@ -21,7 +21,7 @@
 #include "common/metrics/metrics.h"
 #include "common/rpc/address.h"
 #include "common/rpc/server.h"
-#include "common/sync/slices.h"
+#include "common/sync/scheduler_slice.h"
 #include "engine/backend/weight_report.h"
 #include "engine/exec/engine.h"
 #include "engine/exec/engine_memory.h"
@@ -73,7 +73,7 @@ constexpr int kComputeNiceness = 5;  // a third of the share of others on the sa
 // leases.
 void GiveWay() {
   setpriority(PRIO_PROCESS, 0, getpriority(PRIO_PROCESS, 0) + kComputeNiceness);
-  AskForSlices(Slices::kUsual);
+  SetSchedulerSlice(SchedulerSlice::kDefault);
 }
 
 uint64_t RandomNumber() {
@@ -259,7 +259,7 @@ absl::Status Serve(const services::EngineFlags& flags, services::ShutdownSignals
 }  // namespace swiftcache
 
 int main(int argc, char** argv) {
-  swiftcache::AskForSlices(swiftcache::Slices::kShort);
+  swiftcache::SetSchedulerSlice(swiftcache::SchedulerSlice::kShort);
   swiftcache::services::ShutdownSignals signals;
   swiftcache::services::EngineFlags flags;
   if (const std::optional<int> exit_code = flags.Parse(argc, argv)) return *exit_code;

@@ -14,7 +14,7 @@
 #include "common/log/log.h"
 #include "common/metrics/metrics.h"
 #include "common/rpc/server.h"
-#include "common/sync/slices.h"
+#include "common/sync/scheduler_slice.h"
 #include "gateway/fleet/fleet.h"
 #include "gateway/openai/door.h"
 #include "gateway/relay/relay_impl.h"
@@ -117,7 +117,7 @@ absl::Status Serve(const GatewayFlags& flags, services::ShutdownSignals& signals
 }  // namespace swiftcache
 
 int main(int argc, char** argv) {
-  swiftcache::AskForSlices(swiftcache::Slices::kShort);
+  swiftcache::SetSchedulerSlice(swiftcache::SchedulerSlice::kShort);
   swiftcache::services::ShutdownSignals signals;
   swiftcache::GatewayFlags flags;
   if (const std::optional<int> exit_code = flags.Parse(argc, argv)) return *exit_code;

@@ -28,7 +28,7 @@ void WatchStream::Close(absl::Status why) {
   Advance();
 }
 
-void WatchStream::OnGone() { Drop(absl::CancelledError("the reader is gone")); }
+void WatchStream::OnReaderGone() { Drop(absl::CancelledError("the reader is gone")); }
 
 void WatchStream::OnDone() {
   loop_.Unwatch(self_);

@@ -37,7 +37,7 @@ class WatchStream final : public StreamWriter<v1::WatchResponse>,
   void OnDone() override;
 
  private:
-  void OnGone() override;
+  void OnReaderGone() override;
 
   const std::string name_, instance_id_;
   const size_t capacity_;

@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Time as a thing that is handed in, so that tests and the simulator own it.
+// A clock that is handed in, so that tests and the simulator control the time.
+//
+//   const RealClock clock;
+//   const absl::Time deadline = clock.Now() + absl::Seconds(1);
 #pragma once
 
 #include "absl/time/time.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What names of engines and models are made of: safe in log lines, metric labels and addresses.
+// The characters that names of engines and models may have: safe in log lines, metric labels and addresses.
 //
 //   if (!IsName(flag)) return absl::InvalidArgumentError(...);
 #pragma once
@@ -12,7 +12,7 @@ namespace swiftcache {
 inline constexpr size_t kMaxNameBytes = 128;
 inline constexpr char kNamePunctuation[] = "._:/@+-[]";  // brackets: addresses of IPv6
 
-/// At most kMaxNameBytes ASCII letters, digits and kNamePunctuation; the empty name is one too.
+/// Whether `text` is at most kMaxNameBytes ASCII letters, digits and kNamePunctuation; true for the empty text.
 constexpr bool IsName(std::string_view text) {
   for (const char c : text) {
     const bool alphanumeric = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // RETURN_IF_ERROR and ASSIGN_OR_RETURN, which Debian's Abseil does not bring.
 //
-//   ASSIGN_OR_RETURN(auto file, MappedFile::Open(path));
-//   RETURN_IF_ERROR(file->Check());
+//   ASSIGN_OR_RETURN(HostPort listen, HostPort::Parse(text));
+//   RETURN_IF_ERROR(CheckSpec(spec));
 #pragma once
 
 #include <utility>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Identities that do not mix: a BlockId is not a SequenceId.
+// Identifiers of different kinds as different types: a BlockId cannot be passed where a SequenceId is wanted.
 //
 //   using BlockId = StrongId<struct BlockIdTag, int32_t>;
 #pragma once

@@ -3,7 +3,7 @@
 //
 //   BodyBudget budget(256 << 20);
 //   BodyShare share(budget);
-//   if (!share.Grow(bytes)) ...   // refuse; what the share has goes back when it is destroyed
+//   if (!share.Grow(bytes)) ...   // refuse the request; the destructor returns the share's bytes to the budget
 #pragma once
 
 #include <atomic>
@@ -37,7 +37,7 @@ class BodyBudget {
 /// or its Reset.
 class BodyShare {
  public:
-  BodyShare() = default;  // of no budget: nothing to give back
+  BodyShare() = default;  // has no budget and holds nothing
   explicit BodyShare(BodyBudget& budget) : budget_(&budget) {}
   BodyShare(BodyShare&& other) noexcept
       : budget_(std::exchange(other.budget_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}

@@ -89,9 +89,9 @@ void Connection::StartRefusing(int status, std::string message) {
   });
 }
 
-void Connection::Drain() {
+void Connection::CloseWhenIdle() {
   Post([self = shared_from_this()] {
-    self->draining_ = self->discarding_ = true;
+    self->closing_ = self->discarding_ = true;
     self->end_when_flushed_ = self->end_when_flushed_ || !self->busy_;
     if (!self->busy_ && !self->writing_) self->Close();
   });
@@ -112,7 +112,7 @@ bool Connection::Queue(std::string bytes, bool last) {
 
 // ---- reading
 
-// One body's worth may wait behind the answer under way, counting what has come of the next request.
+// As much as one body may wait behind the response under way, including what has been read of the next request.
 bool Connection::Full() const {
   if (waiting_.empty()) return false;
   const int64_t begun_bytes = parser_ ? static_cast<int64_t>(parser_->get().body().size()) : 0;
@@ -138,7 +138,7 @@ void Connection::OnRead(ErrorCode error, size_t size) {
 void Connection::OnReadEnd(bool clean) {
   peer_closed_ = true;
   if (!clean || busy_ || (!writing_ && outgoing_.empty())) return Close();
-  discarding_ = end_when_flushed_ = true;  // complete answers are still delivered to a client that only stopped sending
+  discarding_ = end_when_flushed_ = true;  // a client that only stopped sending still gets its complete responses
 }
 
 void Connection::Parse() {
@@ -237,21 +237,21 @@ void Connection::RefuseMalformed(ErrorCode error) {
 // ---- answering
 
 void Connection::Serve() {
-  if (!closed_ && !busy_ && !draining_ && !waiting_.empty() && HasRoom(0)) {
+  if (!closed_ && !busy_ && !closing_ && !waiting_.empty() && HasRoom(0)) {
     Waiting next = std::move(waiting_.front());
     waiting_.pop_front();
     waiting_bytes_ -= static_cast<int64_t>(next.request.body.size());
     busy_ = true;
     keep_alive_ = next.form.keep_alive;
     answering_ = std::move(next.share);
-    auto answer = std::make_shared<Answer>(shared_from_this(), next.form);
-    current_ = answer;
+    auto response = std::make_shared<Response>(shared_from_this(), next.form);
+    current_ = response;
     if (next.refusal_status != 0) {
       HttpHeaders headers;
       if (next.refusal_status == 503) headers = {{"Retry-After", kRetryAfterSeconds}};
-      answer->Send(next.refusal_status, "application/json", FormatError(next.refusal_status, next.refusal), headers);
+      response->Send(next.refusal_status, "application/json", FormatError(next.refusal_status, next.refusal), headers);
     } else {
-      router_.Handle(std::move(next.request), std::move(answer));
+      router_.Handle(std::move(next.request), std::move(response));
     }
   }
   WatchReading();
@@ -268,7 +268,7 @@ void Connection::OnQueued(std::string bytes, bool last) {
     busy_ = false;
     answering_.Reset();
     current_.reset();
-    end_when_flushed_ = end_when_flushed_ || !keep_alive_ || draining_;
+    end_when_flushed_ = end_when_flushed_ || !keep_alive_ || closing_;
   }
   Flush();
   if (!last || closed_ || end_when_flushed_) return;
@@ -310,7 +310,7 @@ void Connection::OnFlushed() {
   if (!busy_) Serve();  // a pipelined request that waited for the client to read
 }
 
-// Closing with unread bytes would send a reset that can overtake the answer, so the rest is read and dropped first.
+// Closing with unread bytes would send a reset that can overtake the response, so the rest is read and dropped first.
 void Connection::Linger() {
   if (peer_closed_) return Close();
   ErrorCode ignored;
@@ -325,7 +325,7 @@ void Connection::Linger() {
 
 // ---- time and the end
 
-// Which wait the reading side is in, and how long it may last. While an answer is under way the client may be silent.
+// Which wait the reading side is in, and how long it may last. While a response is under way the client may be silent.
 void Connection::WatchReading() {
   if (closed_ || end_when_flushed_) return;
   const ReadPhase before = phase_;
@@ -394,9 +394,9 @@ void Connection::Close() {
   waiting_.clear();
   begun_.Reset();
   answering_.Reset();
-  if (std::shared_ptr<Answer> answer = current_.lock()) {
+  if (std::shared_ptr<Response> response = current_.lock()) {
     try {
-      answer->ClientGone();
+      response->ClientGone();
     } catch (const std::exception& error) {
       LOG(ERROR) << "a handler's OnDisconnect threw: " << error.what();
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One client's connection: reads requests as they come, has them answered one after another, writes the answers in
+// One client's connection: reads requests as they come, has them handled one after another, writes the responses in
 // order.
 //
 //   auto connection = std::make_shared<Connection>(context, std::move(socket), options, router, bodies, on_closed);
@@ -22,18 +22,18 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
-#include "common/http/answer.h"
 #include "common/http/body_budget.h"
 #include "common/http/http_server.h"
+#include "common/http/response.h"
 #include "common/http/router.h"
 
 namespace swiftcache::http {
 
-/// A read is always outstanding, so that a client's going is seen while its answer is being made; only not while as
-/// many pipelined requests wait behind that answer as a connection may hold: one body's worth (max_body_bytes).
-/// Thread-safety: public methods are safe; everything else runs on the socket's strand. Ownership: kept alive by its
-/// pending operations and by unfinished answers. Errors: none leave; whatever goes wrong ends this connection only.
-class Connection final : public AnswerOutlet, public std::enable_shared_from_this<Connection> {
+/// A read is always pending, so that a client that goes away is noticed while its response is being made. Exception:
+/// while the pipelined requests behind that response are as large as a connection may hold (max_body_bytes), nothing is
+/// read. Thread-safety: public methods are safe; everything else runs on the socket's strand. Ownership: kept alive by
+/// its pending operations and by unfinished responses. Errors: none are returned; any error ends this connection only.
+class Connection final : public ResponseOutlet, public std::enable_shared_from_this<Connection> {
  public:
   using Socket = boost::asio::ip::tcp::socket;
   /// `options`, `router`, `bodies` must live until `on_closed` was called, which happens once.
@@ -43,8 +43,8 @@ class Connection final : public AnswerOutlet, public std::enable_shared_from_thi
   void Start();
   /// In place of Start: says why the client is not served, and ends.
   void StartRefusing(int status, std::string message);
-  /// Ends when the answer under way is complete; at once where there is none.
-  void Drain();
+  /// Closes the connection when the response under way is complete; at once if there is none.
+  void CloseWhenIdle();
 
   bool Queue(std::string bytes, bool last) override ABSL_LOCKS_EXCLUDED(mutex_);
   bool HasRoom(int64_t bytes) const override;
@@ -55,7 +55,7 @@ class Connection final : public AnswerOutlet, public std::enable_shared_from_thi
   using Parser = boost::beast::http::request_parser<boost::beast::http::string_body>;
   struct Waiting {
     HttpRequest request;
-    AnswerForm form;
+    ResponseForm form;
     BodyShare share;
     int refusal_status = 0;  // not 0: answered by the connection itself
     std::string refusal;
@@ -91,9 +91,9 @@ class Connection final : public AnswerOutlet, public std::enable_shared_from_thi
   void OnReadTimeout();
   void Close();
 
-  const std::shared_ptr<boost::asio::io_context> context_;  // the socket's; also of answers that outlive the server
+  const std::shared_ptr<boost::asio::io_context> context_;  // the socket's; also of responses that outlive the server
   const HttpServer::Options& options_;
-  const int64_t max_unsent_bytes_;  // a copy: answers ask after the server has gone, too
+  const int64_t max_unsent_bytes_;  // a copy: responses read it even after the server has gone
   const Router& router_;
   BodyBudget& bodies_;
   const std::function<void(Connection*)> on_closed_;
@@ -116,11 +116,11 @@ class Connection final : public AnswerOutlet, public std::enable_shared_from_thi
 
   std::deque<Waiting> waiting_;
   int64_t waiting_bytes_ = 0;  // of their bodies
-  std::weak_ptr<Answer> current_;
+  std::weak_ptr<Response> current_;
   BodyShare answering_;  // of the request under way, which its handler may keep
-  bool busy_ = false;    // an answer is under way
+  bool busy_ = false;    // a response is under way
   bool keep_alive_ = true;
-  bool draining_ = false;
+  bool closing_ = false;
 
   std::string outgoing_, sending_;
   size_t sent_ = 0;

@@ -198,7 +198,7 @@ void ServerImpl::Stop(absl::Time deadline) {
     acceptor_.close(ignored);
     accept_retry_.cancel(ignored);
   });
-  for (const auto& connection : Connections()) connection->Drain();
+  for (const auto& connection : Connections()) connection->CloseWhenIdle();
   {
     absl::MutexLock lock(&mutex_);
     mutex_.AwaitWithDeadline(absl::Condition(this, &ServerImpl::EmptyLocked), deadline);

@@ -36,10 +36,10 @@ struct HttpRequest {
 
 using HttpHeaders = std::vector<std::pair<std::string, std::string>>;
 
-/// The answer to one request: Send once, or StartStream, Write*, Finish.
+/// Sends the response to one request: Send once, or StartStream, Write*, Finish.
 /// Thread-safety: safe; calls return at once, bytes leave in order. Ownership: shared by handler and connection, since
-/// either may end first; one that is dropped unanswered becomes a 500. Errors: after the client has gone, or was cut
-/// because it does not read (Options::max_unsent_bytes), everything is a no-op and Write returns false.
+/// either may end first; one that is destroyed unused sends a 500. Errors: after the client has gone, or was disconnected
+/// because it does not read (Options::max_unsent_bytes), every call is a no-op and Write returns false.
 class HttpResponder {
  public:
   virtual ~HttpResponder() = default;
@@ -47,11 +47,11 @@ class HttpResponder {
   virtual void StartStream(int status, std::string content_type, HttpHeaders headers = {}) = 0;  // chunked
   virtual bool Write(std::string chunk) = 0;
   virtual void Finish() = 0;
-  /// Called at most once, when the client closes before the answer is complete. At once if it already has.
+  /// `callback` runs at most once, when the client closes before the response is complete. At once if it already has.
   virtual void OnDisconnect(std::function<void()> callback) = 0;
 };
 
-/// Must not block: long work answers later through the responder.
+/// Must not block: a handler with long work returns and uses the responder later.
 using HttpHandler = std::function<void(HttpRequest, std::shared_ptr<HttpResponder>)>;
 
 struct HttpRoute {
@@ -62,15 +62,16 @@ struct HttpRoute {
 
 /// Thread-safety: safe. Ownership: owns its threads and connections.
 /// Errors: Create: INVALID_ARGUMENT (address), UNAVAILABLE (address in use; names it and the flag). Unknown paths get
-/// 404, wrong methods 405, bodies over the limit 413, malformed requests 400, connections over the limit and bodies
-/// that are too much together 503 with Retry-After, as JSON errors; a slow sender gets 408 and is cut. A client that
-/// closes, or only its sending half, while its answer is not complete has gone: OnDisconnect runs.
+/// 404, wrong methods 405, bodies over the limit 413, malformed requests 400. Connections over max_connections, and
+/// bodies that exceed max_held_body_bytes together, get 503 with Retry-After. All are JSON errors. A slow sender gets 408
+/// and is disconnected. A client that closes the connection, or only its sending half, before its response is complete
+/// counts as gone: OnDisconnect runs.
 class HttpServer {
  public:
   struct Options {
     std::string listen = {};  // host:port, port 0 picks one
     int64_t max_body_bytes = 1 << 20;
-    int64_t max_held_body_bytes = 256 << 20;  // of all connections, until answered; beyond it 503; never less than one
+    int64_t max_held_body_bytes = 256 << 20;  // of all connections, until answered; beyond it 503; at least one body's
     int64_t max_connections = 1024;           // one more gets a 503
     int threads = 1;
     std::function<bool()> ready = {};                   // /health: 200 or 503
@@ -78,12 +79,12 @@ class HttpServer {
     int64_t max_unsent_bytes = 4 << 20;                 // of a stream; a client that leaves more unread is cut
     absl::Duration header_timeout = absl::Seconds(10);  // from a request's first byte to the end of its headers
     absl::Duration idle_timeout = absl::Seconds(120);   // between two requests
-    absl::Duration stall_timeout = absl::Seconds(30);   // of a body or an answer that does not move
+    absl::Duration stall_timeout = absl::Seconds(30);   // of a body or a response that makes no progress
   };
   static absl::StatusOr<std::unique_ptr<HttpServer>> Create(Options options, std::vector<HttpRoute> routes);
   virtual ~HttpServer() = default;
   virtual std::string address() const = 0;  // host:port in use
-  /// Closes the listener, lets answers under way end until `deadline`, cuts the rest, joins.
+  /// Closes the listener, lets responses under way end until `deadline`, ends the other connections, joins.
   virtual void Stop(absl::Time deadline) = 0;
 };
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which handler answers a request: the doors' routes and the built-in /live, /health and /metrics.
+// Passes a request to the handler for its path and method: the given routes and the built-in /live, /health, /metrics.
 //
 //   Router router(options, {{"GET", "/v1/models", handler}});
 //   router.Handle(std::move(request), responder);

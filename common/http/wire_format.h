@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The text of an answer on the wire: status line, headers, chunks, and the JSON of an error.
+// A response as HTTP/1.1 text: status line, headers, chunks, and the JSON of an error.
 //
 //   std::string bytes = FormatHead(200, {{"Content-Type", "text/plain"}, {"Content-Length", "2"}}) + "ok";
 #pragma once
@@ -11,8 +11,8 @@
 
 namespace swiftcache::http {
 
-/// Status line and headers with the empty line. Control characters in values become spaces, so that a value which a
-/// client sent cannot begin another header.
+/// Status line and headers with the empty line at the end. Control characters in values become spaces, so that a value
+/// sent by a client cannot start another header.
 std::string FormatHead(int status, const HttpHeaders& headers);
 
 /// One piece of a chunked body; `data` is not empty.

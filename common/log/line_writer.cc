@@ -63,7 +63,7 @@ class LineWriter::Queue {
     absl::MutexLock lock(&mutex_);
     return mutex_.AwaitWithDeadline(absl::Condition(this, &Queue::IdleLocked), deadline);
   }
-  /// What is inside is still written. True: within the patience that a destructor has.
+  /// What is in the queue is still written. True: within the time that a destructor waits.
   bool Close() ABSL_LOCKS_EXCLUDED(mutex_) {
     absl::MutexLock lock(&mutex_);
     closed_ = true;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Lines on their way to a descriptor that may take them slowly, or never.
+// Writes lines to a file descriptor without ever waiting for it, even if its reader is slow or stopped.
 //
 //   LineWriter writer({.fd = STDERR_FILENO});
 //   writer.Write("a line\n");                       // returns at once
@@ -15,12 +15,12 @@
 
 namespace swiftcache {
 
-/// A bounded queue and a thread that writes what is in it; only that thread ever waits for the descriptor. Lines that
-/// find the queue full, or that the descriptor refuses (its disk is full, its reader has gone), are lost and counted;
-/// where lines are missing, a line says how many, as soon as lines are taken again. Order is kept.
-/// Thread-safety: safe. Ownership: borrows the descriptor and leaves its flags alone, since other processes may share
-/// it. A thread that the descriptor holds up is left behind by the destructor, with what it has; it ends with the
-/// process, or when its reader has gone. Errors: none; lost() counts.
+/// A bounded queue and a thread that writes what is in it; only that thread ever waits for the descriptor. Lines are lost
+/// and counted when the queue is full or a write fails (disk full, reader gone). As soon as writing works again, a line
+/// says how many are missing at that place. Order is kept.
+/// Thread-safety: safe. Ownership: borrows the descriptor and does not change its flags, since other processes may share
+/// it. The destructor does not wait for a thread that is blocked on the descriptor: that thread ends with the process, or
+/// when the reader has gone. Errors: none; lost() counts.
 class LineWriter {
  public:
   struct Options {
@@ -34,7 +34,7 @@ class LineWriter {
 
   /// REQUIRES: `line` ends with a newline.
   void Write(std::string line);
-  /// However full the queue is: for the few lines that say why a process ends.
+  /// As Write, however full the queue is: for the few lines that say why a process ends.
   void WriteAnyway(std::string line);
   /// Waits until every line is written or lost. False: not before `deadline`, of the real clock.
   bool Flush(absl::Time deadline);

@@ -99,8 +99,8 @@ void PrintBehindLog(const std::string& line) {
   }
 }
 
-bool FlushLog(absl::Duration patience) {
-  return stderr_sink == nullptr || stderr_sink->writer().Flush(absl::Now() + patience);
+bool FlushLog(absl::Duration timeout) {
+  return stderr_sink == nullptr || stderr_sink->writer().Flush(absl::Now() + timeout);
 }
 
 int64_t LogLinesLost() { return stderr_sink == nullptr ? 0 : stderr_sink->writer().lost(); }

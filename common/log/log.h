@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// glog, set up one way, and the tag that every line about a request carries. Lines go to standard error through a
-// queue and a thread of their own (line_writer.h): LOG never waits for who reads them, and a process whose log nobody
-// reads, or whose disk is full, loses lines and nothing else.
+// Sets up glog, and defines the tag that every log line about a request carries. Lines go to standard error through a
+// queue with a thread of its own (line_writer.h): LOG never waits for the reader. A process whose log is not read, or
+// whose disk is full, loses log lines and nothing else.
 //
 //   LOG(INFO) << RequestTag{request_id, traceparent} << "finished, tokens=" << n;
 #pragma once
@@ -17,7 +17,7 @@
 
 namespace swiftcache {
 
-/// Who logs: set once per process, before any thread.
+/// The names that log lines carry: set once per process, before any thread exists.
 struct LogOptions {
   std::string program;  // argv[0]
   std::string engine;   // "" outside engines
@@ -25,21 +25,21 @@ struct LogOptions {
   bool verbose = false;
 };
 
-/// From here on lines go to standard error, and are flushed at exit for a second at most. A failed CHECK is printed with
-/// its stack before it ends the process, and ends it within seconds if nobody reads. REQUIRES: called once, before any
-/// thread exists.
+/// Starts logging to standard error. At exit, lines are flushed for a second at most. A failed CHECK is printed with its
+/// stack before it ends the process, which takes seconds at most, even if the log is not read. REQUIRES: called once,
+/// before any thread exists.
 void InitLogging(const LogOptions& options);
 
-/// `line` as it is, behind everything that was logged, however full the queue: why a process ends.
+/// Prints `line` unchanged, after everything that was logged, however full the queue is: says why a process ends.
 void PrintBehindLog(const std::string& line);
 
-/// Waits until standard error has taken what was logged. False: `patience` ended first.
-bool FlushLog(absl::Duration patience);
+/// Waits until standard error has taken what was logged. False: not within `timeout`.
+bool FlushLog(absl::Duration timeout);
 
-/// Since the start, of this process: because nobody read them, or standard error failed.
+/// How many lines of this process were lost since its start, because they were not read or standard error failed.
 int64_t LogLinesLost();
 
-/// The engine's name, where it is known later than the rest: of lines from here on, whoever writes them.
+/// Sets the engine's name on all later lines, for an engine that learns its name after InitLogging.
 void NameEngine(const std::string& engine);
 
 /// Prints `request_id=... trace=... engine=... model=...: ` with the parts that are known; control characters in the id

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One Prometheus registry per process and the bucket borders that CLIENTS of this kind of server expect.
+// One Prometheus registry per process and the histogram buckets that dashboards for LLM servers expect.
 //
 //   Metrics metrics({{"model_name", "smollm2-chat"}, {"engine", "smollm2-chat"}});
 //   auto& ttft = metrics.Histogram("swiftcache_time_to_first_token_seconds", "...", kTtftBuckets);
@@ -17,14 +17,14 @@
 
 namespace swiftcache {
 
-// vLLM's borders with finer ones below and between. Units: seconds.
+// vLLM's bucket bounds, with finer ones below and between. Units: seconds.
 extern const std::vector<double> kTtftBuckets;
 extern const std::vector<double> kInterTokenBuckets;
 extern const std::vector<double> kRequestBuckets;  // queue time and end-to-end latency
 
 /// Names and values of one process. The same name and labels give the same metric.
 /// Thread-safety: safe. Ownership: owns every metric; references live as long as this object.
-/// Errors: a name that Prometheus does not allow, or one name with two types, is a programmer's error (throws).
+/// Errors: a name that Prometheus does not allow, or one name with two types, is a bug of the caller (throws).
 class Metrics {
  public:
   using Labels = std::map<std::string, std::string>;

@@ -3,7 +3,7 @@
 //
 //   ASSIGN_OR_RETURN(HostPort where, HostPort::Parse("[::1]:50051"));
 //   where.port = 50061;
-//   Dial(where.ToString());
+//   auto channel = CreateRpcChannel(where.ToString(), {});
 #pragma once
 
 #include <string>

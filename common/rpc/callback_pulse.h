@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Keeps one of the threads awake that gRPC runs callbacks on. gRPC 1.51 has two or more of them for all callback
-// servers and clients of a process, each of which, when it has had nothing to do for a second, sleeps for 100 ms
-// whatever arrives (completion_queue_cc.cc): of the calls that reach an idle process one in ten waited for up to that
-// long. A thread that had an event in the last second does not sleep, so one call every 400 ms is enough.
+// Keeps one of gRPC's callback threads awake, so that calls to an idle process start at once. gRPC 1.51 has two or more
+// of these threads for all callback servers and clients of a process. A thread without an event for a second sleeps for
+// 100 ms at a time, even if an event arrives (completion_queue_cc.cc): one in ten calls to an idle process waited up to
+// 100 ms. A thread that had an event within the last second does not sleep, so one call every 400 ms is enough.
+//
+//   CallbackPulse pulse(server->InProcessChannel({}));  // until it is destroyed
 #pragma once
 
 #include <grpcpp/channel.h>
@@ -15,8 +17,8 @@
 
 namespace swiftcache {
 
-/// Thread-safety: none. Ownership: shares the channel; a call of its own is over when its destructor returns.
-/// Errors: none; a call that fails is as good.
+/// Thread-safety: none. Ownership: shares the channel; its calls are over when its destructor returns.
+/// Errors: none; a call that fails wakes the thread as well.
 class CallbackPulse {
  public:
   /// `channel`: one that answers at once, such as a server's InProcessChannel.

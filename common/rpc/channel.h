@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Client channels of one kind: a dead peer is noticed, a peer that came back is found within about a second.
+// Creates the client channels of all processes: they notice a dead peer, and reconnect within about a second when it is
+// back.
 //
 //   auto stub = v1::BrokerService::NewStub(CreateRpcChannel("127.0.0.1:50050", {}));
 #pragma once
@@ -18,8 +19,8 @@ namespace swiftcache {
 struct RpcChannelOptions {
   int max_message_bytes = 64 << 20;
   absl::Duration max_reconnect_backoff = absl::Seconds(1);
-  /// A silent connection is pinged this often, with or without calls on it, and given up when the answer stays out as
-  /// long.
+  /// A silent connection is pinged at this interval, with or without calls on it, and closed if a ping is not answered
+  /// within the same time.
   absl::Duration keepalive = absl::Seconds(10);
 };
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The one gRPC server shell: services of a door, grpc.health.v1 and reflection, port 0, drain.
+// The gRPC server of every process: its services plus grpc.health.v1 and reflection, on a given or a free port, with a
+// shutdown that lets calls finish.
 //
 //   ASSIGN_OR_RETURN(auto server, RpcServer::Create({.listen = "127.0.0.1:50051"}, {&generate_service}));
 //   server->SetServing(true);

@@ -24,7 +24,7 @@ absl::Status FromGrpc(const grpc::Status& status);
 /// The status with a google.rpc.RetryInfo. REQUIRES: !status.ok(), delay >= 0.
 absl::Status WithRetryDelay(absl::Status status, absl::Duration delay);
 
-/// What its google.rpc.RetryInfo says, where it has one.
+/// The delay in its google.rpc.RetryInfo, if it has one.
 std::optional<absl::Duration> RetryDelayOf(const absl::Status& status);
 
 }  // namespace swiftcache

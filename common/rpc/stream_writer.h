@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The server's end of a streaming call: a queue between those who produce messages, and must never wait, and a reader
-// who may be slow. Who derives from it fills the queue and lives until gRPC's OnDone:
+// The server's end of a streaming call: a queue between producers, which must never wait, and a reader that may be slow.
+// A derived class fills the queue and stays alive until gRPC's OnDone:
 //
 //   {
 //     absl::MutexLock lock(&mutex_);
@@ -23,8 +23,8 @@
 
 namespace swiftcache {
 
-/// Messages go out one by one, as fast as the reader reads. Behind the last one the call ends, once its end is known.
-/// Thread-safety: safe: producers and gRPC's threads meet here.
+/// Writes the messages of `pending_` one by one, as fast as the reader reads. When the queue is empty and `end_` is set,
+/// ends the call with that status. Thread-safety: safe: called by producers and by gRPC's threads.
 template <typename Message>
 class StreamWriter : public grpc::ServerWriteReactor<Message> {
  public:
@@ -33,30 +33,30 @@ class StreamWriter : public grpc::ServerWriteReactor<Message> {
       absl::MutexLock lock(&mutex_);
       writing_ = false;
     }
-    if (!ok) OnGone();
+    if (!ok) OnReaderGone();
     Advance();
   }
   void OnCancel() final ABSL_LOCKS_EXCLUDED(mutex_) {
-    OnGone();
+    OnReaderGone();
     Advance();
   }
 
  protected:
-  /// The reader cancelled or has gone: Drop, at the least. Perhaps more than once.
-  virtual void OnGone() = 0;
+  /// The reader cancelled or has gone. Must call Drop; may be called more than once.
+  virtual void OnReaderGone() = 0;
   /// False holds messages back, and the end behind them, until the next Advance.
   virtual bool MayWrite() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return true; }
   /// A message leaves the queue.
   virtual void OnNext(Message& message) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {}
 
-  /// What is pending is not sent any more, and the call ends with `why` unless its end is known. Advance follows.
+  /// Drops the pending messages; the call ends with `why` unless its end was set before. Takes effect with Advance.
   void Drop(absl::Status why) ABSL_LOCKS_EXCLUDED(mutex_) {
     absl::MutexLock lock(&mutex_);
     pending_.clear();
     if (!end_.has_value()) end_ = std::move(why);
   }
 
-  /// Writes the next message or ends the call, where no write is under way. The call may be over when it returns.
+  /// Writes the next message, or ends the call, unless a write is under way. The call may be over when it returns.
   void Advance() ABSL_LOCKS_EXCLUDED(mutex_) {
     std::optional<absl::Status> finish;
     {

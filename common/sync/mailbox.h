@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The way into a loop that owns its state: others put messages in, one loop takes everything at once.
+// A queue of messages to a loop that owns its state: any thread puts messages in, one loop takes all of them at once.
 //
 //   if (!mailbox.TryPush(std::move(message))) return absl::ResourceExhaustedError("mailbox full");
-//   for (Message& m : mailbox.TakeAll(patience)) Handle(m);
+//   for (Message& m : mailbox.TakeAll(timeout)) Handle(m);
 #pragma once
 
 #include <cstddef>
@@ -16,12 +16,12 @@
 
 namespace swiftcache {
 
-/// Messages in order of arrival. With a capacity, TryPush refuses what would be more and nothing is lost or overwritten.
+/// Messages in order of arrival. TryPush refuses messages beyond the capacity; none is lost or overwritten.
 /// Thread-safety: safe. Ownership: owns its messages. Errors: TryPush returns false when full or closed.
 template <typename T>
 class Mailbox {
  public:
-  /// Without a capacity it is the senders who bound what they send.
+  /// Without a capacity the senders have to bound what they send.
   explicit Mailbox(size_t capacity = std::numeric_limits<size_t>::max()) : capacity_(capacity) {}
   Mailbox(const Mailbox&) = delete;
   Mailbox& operator=(const Mailbox&) = delete;

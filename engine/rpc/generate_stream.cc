@@ -69,7 +69,7 @@ void GenerateStream::End(absl::Status status) {
   Advance();
 }
 
-void GenerateStream::OnGone() {
+void GenerateStream::OnReaderGone() {
   Drop(absl::CancelledError("the client cancelled, or is gone"));
   bool cancel = false;
   {

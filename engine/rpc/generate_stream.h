@@ -41,7 +41,7 @@ class GenerateStream final : public StreamWriter<v1::EngineGenerateResponse>,
   void OnDone() override;
 
  private:
-  void OnGone() override ABSL_LOCKS_EXCLUDED(mutex_);
+  void OnReaderGone() override ABSL_LOCKS_EXCLUDED(mutex_);
 
   exec::Engine& engine_;
   std::string request_id_, traceparent_;  // set by Start, then constant

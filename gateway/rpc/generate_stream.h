@@ -40,7 +40,7 @@ class GenerateStream final : public StreamWriter<v1::GenerateResponse>,
  private:
   void Attach(std::shared_ptr<relay::GenerateCall> call) ABSL_LOCKS_EXCLUDED(mutex_);
   void GiveUp(absl::Status status) ABSL_LOCKS_EXCLUDED(mutex_);
-  void OnGone() override { GiveUp(absl::CancelledError("the client cancelled, or is gone")); }
+  void OnReaderGone() override { GiveUp(absl::CancelledError("the client cancelled, or is gone")); }
   bool MayWrite() const override ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return call_ != nullptr; }
   void OnNext(v1::GenerateResponse& response) override ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 

@@ -59,12 +59,12 @@ class Follower {
     context_.TryCancel();
     thread_.join();
   }
-  // The tables, once they have changed since the last call or `patience` is over; the first time once there are some.
+  // The tables, as soon as they have changed since the last call, or after `timeout`; the first call waits for tables.
   // Where the stream has ended: why.
-  absl::StatusOr<ClusterTable> Next(absl::Duration patience) ABSL_LOCKS_EXCLUDED(mutex_) {
+  absl::StatusOr<ClusterTable> Next(absl::Duration timeout) ABSL_LOCKS_EXCLUDED(mutex_) {
     absl::MutexLock lock(&mutex_);
     mutex_.AwaitWithTimeout(absl::Condition(this, &Follower::ReadyLocked),
-                            has_tables_ ? patience : absl::InfiniteDuration());
+                            has_tables_ ? timeout : absl::InfiniteDuration());
     if (!changed_ && end_.has_value()) return *end_;
     changed_ = false;
     return cluster_;

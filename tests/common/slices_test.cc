@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "common/sync/slices.h"
+#include "common/sync/scheduler_slice.h"
 
 #include <gtest/gtest.h>
 #include <sched.h>
@@ -27,14 +27,14 @@ TEST(SlicesTest, AShortSliceIsAskedForAndInheritedAndNothingElseChanges) {
   std::thread([] {
     setpriority(PRIO_PROCESS, 0, getpriority(PRIO_PROCESS, 0) + 3);
     const Attributes before = OfThisThread();
-    AskForSlices(Slices::kShort);
+    SetSchedulerSlice(SchedulerSlice::kShort);
     const Attributes after = OfThisThread();
     EXPECT_EQ(after.policy, static_cast<uint32_t>(SCHED_OTHER));
     EXPECT_EQ(after.nice, before.nice);
     if (before.runtime_ns == 0) GTEST_SKIP() << "this kernel knows no slices; Linux 6.12 does";
     EXPECT_EQ(after.runtime_ns, 100'000u);
     std::thread([] { EXPECT_EQ(OfThisThread().runtime_ns, 100'000u); }).join();
-    AskForSlices(Slices::kUsual);
+    SetSchedulerSlice(SchedulerSlice::kDefault);
     EXPECT_EQ(OfThisThread().runtime_ns, before.runtime_ns);
   }).join();
 }

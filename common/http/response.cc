@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "common/http/answer.h"
+#include "common/http/response.h"
 
 #include <string_view>
 #include <utility>
@@ -18,9 +18,9 @@ HttpHeaders WithType(std::string content_type, HttpHeaders headers, bool keep_al
 
 }  // namespace
 
-Answer::~Answer() { Fail(); }
+Response::~Response() { Fail(); }
 
-void Answer::Fail() {
+void Response::Fail() {
   Phase phase;
   {
     absl::MutexLock lock(&mutex_);
@@ -30,7 +30,7 @@ void Answer::Fail() {
   if (phase == Phase::kStreaming) outlet_->Cut();
 }
 
-bool Answer::Advance(Phase from, Phase to) {
+bool Response::Advance(Phase from, Phase to) {
   std::function<void()> dropped;  // destroyed after the lock: it may own the last reference to anything
   absl::MutexLock lock(&mutex_);
   if (phase_ != from) return false;
@@ -39,7 +39,7 @@ bool Answer::Advance(Phase from, Phase to) {
   return true;
 }
 
-void Answer::Send(int status, std::string content_type, std::string body, HttpHeaders headers) {
+void Response::Send(int status, std::string content_type, std::string body, HttpHeaders headers) {
   if (!Advance(Phase::kNew, Phase::kComplete)) return;
   headers = WithType(std::move(content_type), std::move(headers), form_.keep_alive);
   headers.emplace_back("Content-Length", absl::StrCat(body.size()));
@@ -48,14 +48,14 @@ void Answer::Send(int status, std::string content_type, std::string body, HttpHe
   outlet_->Queue(std::move(bytes), true);
 }
 
-void Answer::StartStream(int status, std::string content_type, HttpHeaders headers) {
+void Response::StartStream(int status, std::string content_type, HttpHeaders headers) {
   if (!Advance(Phase::kNew, Phase::kStreaming)) return;
   headers = WithType(std::move(content_type), std::move(headers), form_.keep_alive);
   if (form_.chunked) headers.emplace_back("Transfer-Encoding", "chunked");
   outlet_->Queue(FormatHead(status, headers), false);
 }
 
-bool Answer::Write(std::string chunk) {
+bool Response::Write(std::string chunk) {
   {
     absl::MutexLock lock(&mutex_);
     if (gone_ || phase_ != Phase::kStreaming) return false;
@@ -68,7 +68,7 @@ bool Answer::Write(std::string chunk) {
   return outlet_->Queue(form_.chunked ? FormatChunk(chunk) : std::move(chunk), false);
 }
 
-void Answer::Finish() {
+void Response::Finish() {
   if (Advance(Phase::kStreaming, Phase::kComplete)) {
     outlet_->Queue(std::string(form_.chunked && !form_.head_only ? kLastChunk : std::string_view()), true);
   } else {
@@ -76,7 +76,7 @@ void Answer::Finish() {
   }
 }
 
-void Answer::OnDisconnect(std::function<void()> callback) {
+void Response::OnDisconnect(std::function<void()> callback) {
   {
     absl::MutexLock lock(&mutex_);
     if (phase_ == Phase::kComplete) return;
@@ -88,7 +88,7 @@ void Answer::OnDisconnect(std::function<void()> callback) {
   callback();
 }
 
-void Answer::ClientGone() {
+void Response::ClientGone() {
   std::function<void()> callback;
   {
     absl::MutexLock lock(&mutex_);

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The answer to one request, on its way from a handler (any thread) to the connection that the request came from.
+// The response to one request: a handler fills it on any thread, and its bytes go to the connection that the request
+// came from.
 //
-//   auto answer = std::make_shared<Answer>(connection, AnswerForm{.chunked = true, .keep_alive = true});
-//   handler(std::move(request), answer);
+//   auto response = std::make_shared<Response>(connection, ResponseForm{.chunked = true, .keep_alive = true});
+//   handler(std::move(request), response);
 #pragma once
 
 #include <cstdint>
@@ -16,11 +17,11 @@
 
 namespace swiftcache::http {
 
-/// Where bytes leave. Thread-safety: safe; no call blocks or calls back.
-class AnswerOutlet {
+/// Takes the bytes of responses; the connection implements it. Thread-safety: safe; no call blocks or calls back.
+class ResponseOutlet {
  public:
-  virtual ~AnswerOutlet() = default;
-  /// Queues bytes behind the earlier ones; `last` ends the answer. False: the client has gone.
+  virtual ~ResponseOutlet() = default;
+  /// Queues bytes behind the earlier ones; `last` ends the response. False: the client has gone.
   virtual bool Queue(std::string bytes, bool last) = 0;
   /// Whether so many more bytes stay within the limit of what a client may leave unread.
   virtual bool HasRoom(int64_t bytes) const = 0;
@@ -28,18 +29,18 @@ class AnswerOutlet {
   virtual void Cut() = 0;
 };
 
-/// How the request wants to be answered.
-struct AnswerForm {
+/// The form of response that the request calls for.
+struct ResponseForm {
   bool head_only = false;  // HEAD: everything but the body
   bool chunked = true;     // HTTP/1.0 has no chunks: the end of the connection ends the body
   bool keep_alive = true;
 };
 
 /// Thread-safety: safe. Ownership: shared with the handler; shares the outlet. Errors: see HttpResponder.
-class Answer final : public HttpResponder {
+class Response final : public HttpResponder {
  public:
-  Answer(std::shared_ptr<AnswerOutlet> outlet, AnswerForm form) : outlet_(std::move(outlet)), form_(form) {}
-  ~Answer() override;  // an answer that nobody gave: 500, or a cut where it had begun
+  Response(std::shared_ptr<ResponseOutlet> outlet, ResponseForm form) : outlet_(std::move(outlet)), form_(form) {}
+  ~Response() override;  // if the handler sent nothing: a 500; if it did not finish: ends the connection
 
   void Send(int status, std::string content_type, std::string body, HttpHeaders headers) override;
   void StartStream(int status, std::string content_type, HttpHeaders headers) override;
@@ -47,7 +48,7 @@ class Answer final : public HttpResponder {
   void Finish() override;
   void OnDisconnect(std::function<void()> callback) override;
 
-  /// From the connection: the client has gone. Runs the callback, if the answer is not complete.
+  /// Called by the connection when the client has gone. Runs the callback, if the response is not complete.
   void ClientGone();
 
  private:
@@ -55,8 +56,8 @@ class Answer final : public HttpResponder {
   bool Advance(Phase from, Phase to) ABSL_LOCKS_EXCLUDED(mutex_);
   void Fail();
 
-  const std::shared_ptr<AnswerOutlet> outlet_;
-  const AnswerForm form_;
+  const std::shared_ptr<ResponseOutlet> outlet_;
+  const ResponseForm form_;
   absl::Mutex mutex_;
   Phase phase_ ABSL_GUARDED_BY(mutex_) = Phase::kNew;
   bool gone_ ABSL_GUARDED_BY(mutex_) = false;
