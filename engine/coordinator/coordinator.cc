@@ -155,14 +155,14 @@ void Coordinator::OnOpened(LeaseId id, absl::StatusOr<transport::LeaseView> view
 }
 void Coordinator::OnLease(const Lease& lease) {
   Post([=, this](absl::Time now) {
-    donor_.Told(lease, now);
-    borrower_.Told(lease, now);
+    donor_.OnLeaseUpdate(lease, now);
+    borrower_.OnLeaseUpdate(lease, now);
   });
 }
 void Coordinator::OnLeases(const std::vector<Lease>& leases) {
   Post([=, this](absl::Time now) {
-    donor_.ToldAll(leases, now);
-    for (const Lease& lease : leases) borrower_.Told(lease, now);
+    donor_.OnLeaseSnapshot(leases, now);
+    for (const Lease& lease : leases) borrower_.OnLeaseUpdate(lease, now);
   });
 }
 void Coordinator::OnAnswer(absl::StatusOr<LeaseAnswer> answer) {

@@ -15,7 +15,7 @@ Borrower::Entry* Borrower::Find(kv::LeaseId id, std::initializer_list<Phase> pha
   return expected ? &it->second : nullptr;
 }
 
-void Borrower::Told(const Lease& lease, absl::Time now) {
+void Borrower::OnLeaseUpdate(const Lease& lease, absl::Time now) {
   if (lease.borrower_instance != options_.instance_id) return;
   if (lease.state == State::kGranted) return Granted(lease, now);
   const bool ended = lease.state == State::kReleased || lease.state == State::kFenced;
@@ -44,7 +44,7 @@ void Borrower::Opened(kv::LeaseId id, bool ok, absl::Time now) {
   Entry* entry = Find(id, {Phase::kOpening});
   if (entry == nullptr) return;
   if (!ok) {
-    TellLost(*entry, "it could not be opened");
+    ReportLossOnce(*entry, "it could not be opened");
     return End(*entry);
   }
   entry->phase = Phase::kActive;
@@ -82,7 +82,7 @@ void Borrower::Dropped(kv::LeaseId id, absl::Time) {
 void Borrower::DonorGone(kv::LeaseId id, absl::Time) {
   Entry* entry = Find(id, {Phase::kOpening, Phase::kActive, Phase::kDraining});
   if (entry == nullptr) return;
-  TellLost(*entry, "its donor is gone");
+  ReportLossOnce(*entry, "its donor is gone");
   LoseOrEnd(*entry);
 }
 
@@ -95,7 +95,7 @@ void Borrower::StoreFailed(kv::LeaseId id, const std::string& why, absl::Time) {
 void Borrower::Fail(kv::LeaseId id, const std::string& why) {
   Entry* entry = Find(id, {Phase::kActive, Phase::kDraining});
   if (entry == nullptr) return;
-  TellLost(*entry, why);
+  ReportLossOnce(*entry, why);
   StartLose(*entry);
 }
 
@@ -106,7 +106,7 @@ void Borrower::DonorSilent(kv::LeaseId id, absl::Time now) {
   const std::string donor = silent->lease.donor_instance;
   for (auto& [other, entry] : leases_) {
     if (entry.phase != Phase::kActive || entry.lease.donor_instance != donor) continue;
-    TellLost(entry, "its donor takes no stores");
+    ReportLossOnce(entry, "its donor takes no stores");
     StartDrain(entry, now + options_.drain);
   }
 }
@@ -131,13 +131,13 @@ void Borrower::Tick(absl::Time now) {
 void Borrower::GiveUp(Entry& entry, absl::Time now) {
   switch (entry.phase) {
     case Phase::kOpening:
-      TellLost(entry, "its donor did not answer the opening");
+      ReportLossOnce(entry, "its donor did not answer the opening");
       return End(entry);
     case Phase::kActive:
-      TellLost(entry, "its donor does not answer renewals");
+      ReportLossOnce(entry, "its donor does not answer renewals");
       return StartDrain(entry, now + options_.drain);
     case Phase::kDraining:
-      TellLost(entry, "it was not drained in time");
+      ReportLossOnce(entry, "it was not drained in time");
       return StartLose(entry);
     case Phase::kLosing:
       return;
@@ -169,8 +169,8 @@ void Borrower::StartLose(Entry& entry) {
   actions_.emplace_back(Lose{entry.lease.id});
 }
 
-void Borrower::TellLost(Entry& entry, const std::string& why) {
-  if (std::exchange(entry.told_lost, true)) return;
+void Borrower::ReportLossOnce(Entry& entry, const std::string& why) {
+  if (std::exchange(entry.loss_reported, true)) return;
   actions_.emplace_back(ReportLost{entry.lease.id, why});
 }
 

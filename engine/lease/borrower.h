@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// The borrower's half of all leases that an engine takes: when to open, to renew, to drain, to count as lost. A
-// decider: it hears of things and says what is to be done; kv, transport and broker client do it.
+// The borrower's side of all leases that an engine takes: decides when to open, renew, drain and give up each. It is told
+// of events and returns actions; kv, transport and broker client carry them out.
 //
 //   Borrower borrower({.instance_id = instance, .block_bytes = 4096});
 //   borrower.Granted(lease, clock.Now());
 //   for (Borrower::Action& action : borrower.TakeActions()) Do(action);  // Open; then borrower.Opened(id, true, now)
 //   ... if (clock.Now() >= borrower.NextDeadline()) borrower.Tick(clock.Now());
 //
-// What an input does in which state. A dash: ignored and counted. An input for an unknown or ended lease is ignored and
-// counted too. An `until` passes in Tick.
+// What each event does in each state. A dash: the event is ignored and counted, as is one for an unknown or ended lease.
+// The time `until` of a drain is checked by Tick.
 //
 //   input             | opening            | active              | draining            | losing
 //   ------------------+--------------------+---------------------+---------------------+-------------
@@ -32,10 +32,10 @@
 //                     |                    | without an answer:  |                     |
 //                     |                    | LOST, Drain         |                     |
 //
-// Lose may cross a Drained that is under way: it ends the lease as Dropped does, and the Dropped behind it is ignored.
-// A grant with fewer bytes than its blocks here would take is LOST at once. LOST is reported once a lease at most. A
-// lease is lost by the donor's word or by its generation, never because the broker is away; a loss is only ever a cache
-// miss.
+// Lose may cross a Drained that is under way: that Drained ends the lease as Dropped does, and the Dropped behind it is
+// ignored. A grant whose bytes do not hold its blocks is LOST at once. LOST is reported at most once per lease. A lease is
+// lost because its donor says so or its generation changed, never because the broker is away; a loss costs cache misses,
+// nothing else.
 #pragma once
 
 #include <cstdint>
@@ -59,10 +59,10 @@ namespace swiftcache::engine::lease {
 class Borrower {
  public:
   struct Options {
-    std::string instance_id;                        // of this process: leases of others are not ours
+    std::string instance_id;                        // of this process: leases of other instances are ignored
     int64_t block_bytes = 0;                        // of this engine; > 0
-    absl::Duration ttl = absl::Seconds(10);         // without an answer of the donor; a third of it between renewals
-    absl::Duration drain = absl::Milliseconds(50);  // for drains that nobody else bounds
+    absl::Duration ttl = absl::Seconds(10);         // without a response of the donor; a third of it between renewals
+    absl::Duration drain = absl::Milliseconds(50);  // for drains that the donor does not bound
   };
 
   // What is to be done, in this order.
@@ -101,9 +101,9 @@ class Borrower {
   explicit Borrower(const Options& options) : options_(options) {}
 
   // From the broker's Watch.
-  /// Any word about any lease. Of those that this instance takes: GRANTED: Granted. RELEASED and FENCED, while it is
-  /// held: EndedByBroker. Of a revocation the donor tells.
-  void Told(const Lease& lease, absl::Time now);
+  /// A lease as the broker has it now; leases of other borrowers are ignored. GRANTED: as Granted. RELEASED and FENCED, if
+  /// the lease is held: as EndedByBroker. (A revocation comes from the donor: Revoked.)
+  void OnLeaseUpdate(const Lease& lease, absl::Time now);
   void Granted(const Lease& lease, absl::Time now);
   void EndedByBroker(kv::LeaseId id, absl::Time now);
   // From the transport.
@@ -118,14 +118,15 @@ class Borrower {
   void Dropped(kv::LeaseId id, absl::Time now);
   /// A reader saw that the memory has changed hands.
   void GenerationChanged(kv::LeaseId id, absl::Time now);
-  /// The donor, or its end, left a store undone.
+  /// A store into the lease was not done, because of the donor or because it is gone.
   void StoreFailed(kv::LeaseId id, const std::string& why, absl::Time now);
-  /// The donor takes nothing of what is stored: whoever waits for room would wait for it.
+  /// The donor accepts no stores any more: a request that waits for room in its memory would wait for ever.
   void DonorSilent(kv::LeaseId id, absl::Time now);
-  /// Has no more use for it (or the engine drains).
+  /// This engine has no more use for the lease, or is shutting down.
   void GiveBack(kv::LeaseId id, absl::Time now);
 
-  /// Renews, and gives up what is past its time. Hand in messages that wait before it.
+  /// Renews leases, and gives up those that are past their deadlines. REQUIRES: messages that have arrived were handed in
+  /// before.
   void Tick(absl::Time now);
   /// When Tick has something to do at the earliest; infinite future: never.
   absl::Time NextDeadline() const;
@@ -148,7 +149,7 @@ class Borrower {
     Phase phase = Phase::kOpening;
     absl::Time give_up;  // opening, active: without an answer until then; draining: until
     absl::Time next_renewal = absl::InfiniteFuture();
-    bool told_lost = false;
+    bool loss_reported = false;
   };
   using Leases = std::map<kv::LeaseId, Entry>;
 
@@ -156,7 +157,7 @@ class Borrower {
   void StartDrain(Entry& entry, absl::Time until);
   void StartLose(Entry& entry);
   void Fail(kv::LeaseId id, const std::string& why);
-  void TellLost(Entry& entry, const std::string& why);
+  void ReportLossOnce(Entry& entry, const std::string& why);
   void LoseOrEnd(Entry& entry);
   void GiveUp(Entry& entry, absl::Time now);
   void End(Entry& entry);

@@ -17,7 +17,7 @@ Donor::Entry* Donor::Find(kv::LeaseId id, std::initializer_list<Phase> phases) {
   return expected ? &it->second : nullptr;
 }
 
-void Donor::Told(const Lease& lease, absl::Time now) {
+void Donor::OnLeaseUpdate(const Lease& lease, absl::Time now) {
   if (lease.donor_instance != options_.instance_id) return;
   const bool held = leases_.contains(lease.id);
   switch (lease.state) {
@@ -38,11 +38,11 @@ void Donor::Told(const Lease& lease, absl::Time now) {
   }
 }
 
-void Donor::ToldAll(const std::vector<Lease>& leases, absl::Time now) {
+void Donor::OnLeaseSnapshot(const std::vector<Lease>& leases, absl::Time now) {
   std::set<kv::LeaseId> known;
   for (const Lease& lease : leases) {
     known.insert(lease.id);
-    Told(lease, now);
+    OnLeaseUpdate(lease, now);
   }
   for (const Lease& lease : Held()) {
     if (!known.contains(lease.id)) BrokerForgot(lease.id, now);
@@ -54,7 +54,7 @@ void Donor::Offered(const Lease& lease, absl::Time) {
     ++ignored_;
     return;
   }
-  if (const std::string why = WhyNot(lease); !why.empty()) {
+  if (const std::string why = ReasonToDecline(lease); !why.empty()) {
     actions_.emplace_back(ReportDeclined{lease.id, why});
     ended_.Add(lease.id);
     return;
@@ -65,7 +65,7 @@ void Donor::Offered(const Lease& lease, absl::Time) {
   actions_.emplace_back(ClearExtent{entry.lease});
 }
 
-std::string Donor::WhyNot(const Lease& lease) const {
+std::string Donor::ReasonToDecline(const Lease& lease) const {
   if (!lends_) return "the donor is draining and lends no more";
   const Extent& extent = lease.extent;
   if (!LiesIn(extent, options_.num_blocks) || lease.num_bytes != extent.num_blocks * options_.block_bytes) {
@@ -220,7 +220,7 @@ absl::Time Donor::NextDeadline() const {
 }
 
 void Donor::EndUngranted(Entry& entry, bool cleared, const std::string& why, absl::Time now) {
-  if (cleared) GiveToKv(entry, false, now);
+  if (cleared) TakeBackExtent(entry, false, now);
   actions_.emplace_back(ReportDeclined{entry.lease.id, entry.wanted_back ? entry.why : why});
   Forget(entry.lease.id);
 }
@@ -228,7 +228,7 @@ void Donor::EndUngranted(Entry& entry, bool cleared, const std::string& why, abs
 void Donor::End(Entry& entry, bool fenced, const std::string& why, absl::Time now) {
   const kv::LeaseId id = entry.lease.id;
   actions_.emplace_back(Fence{id});
-  GiveToKv(entry, fenced, now);
+  TakeBackExtent(entry, fenced, now);
   if (fenced) {
     actions_.emplace_back(ReportFenced{id, why});
   } else {
@@ -237,7 +237,7 @@ void Donor::End(Entry& entry, bool fenced, const std::string& why, absl::Time no
   Forget(id);
 }
 
-void Donor::GiveToKv(const Entry& entry, bool fenced, absl::Time now) {
+void Donor::TakeBackExtent(const Entry& entry, bool fenced, absl::Time now) {
   const absl::Duration waited = std::max(absl::ZeroDuration(), now - entry.revoked_at);
   actions_.emplace_back(TakeBack{entry.lease.id, entry.lease.extent, fenced, waited});
 }

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// The donor's half of all leases that an engine gives: what to clear, to grant, to revoke, to fence. A decider: it
-// hears of things and says what is to be done; kv, transport and broker client do it.
+// The donor's side of all leases that an engine gives: decides what to clear, grant, revoke and fence. It is told of
+// events and returns actions; kv, transport and broker client carry them out.
 //
 //   Donor donor({.instance_id = instance, .num_blocks = 1000, .block_bytes = 4096});
 //   donor.Offered(lease, clock.Now());
 //   for (Donor::Action& action : donor.TakeActions()) Do(action);  // ClearExtent; then donor.Cleared(id, true, now)
 //   ... if (clock.Now() >= donor.NextDeadline()) donor.Tick(clock.Now());
 //
-// What an input does in which state. A dash: ignored and counted. An input for an unknown or ended lease is ignored and
-// counted too. "End" stands for Fence, TakeBack and the report named; what was not granted is not fenced.
+// What each event does in each state. A dash: the event is ignored and counted, as is one for an unknown or ended lease.
+// "End" stands for the actions Fence, TakeBack and the report named; a lease that was never granted is not fenced.
 //
 //   input            | clearing          | granting          | granted        | active          | revoking
 //   -----------------+-------------------+-------------------+----------------+-----------------+----------------
@@ -26,13 +26,13 @@
 //   Revoke, NeedBack,| StopClearing,     | wanted back       | End FENCED     | SendRevoke,     | -
 //     RevokeAll      | wanted back       |                   | (nobody reads) | REVOKING        |
 //                    | (not NeedBack)    |                   |                |                 |
-//   BrokerForgot     | as Revoke: it is reported all the same, since a Register may have told the broker again
+//   BrokerForgot     | as Revoke, with its reports, since a Register may have told the broker of the lease again
 //   Tick             | -                 | -                 | after ttl      | ttl after last  | at the deadline
 //                    |                   |                   | End FENCED     | renewal: FENCED | End FENCED
 //
-// Offers for another instance are ignored; those of anything but whole blocks of this arena, ones that overlap a lease
-// held here, and all of them after RevokeAll are DECLINED. Two leases of one extent cannot both be granted, whatever
-// the broker says.
+// Offers for another instance are ignored. An offer is DECLINED if its extent is not whole blocks of this arena, if it
+// overlaps a lease held here, and after RevokeAll. So two leases of one extent are never both granted, even if the broker
+// offers both.
 #pragma once
 
 #include <cstdint>
@@ -52,12 +52,12 @@ namespace swiftcache::engine::lease {
 
 /// Every lease that is cleared is taken back exactly once, and is reported to have ended exactly once; memory that was
 /// granted is fenced before it is taken back. The time between revocation and TakeBack is at most revoke_deadline plus
-/// the lateness of Tick: it waits for nobody. Thread-safety: none. Ownership: a value. Errors: none: foreign, late and
-/// repeated messages are ignored and counted. Time: never goes back; the donor's own clock, nobody else's matters.
+/// the lateness of Tick; it depends on no other process. Thread-safety: none. Ownership: a value. Errors: none: foreign,
+/// late and repeated messages are ignored and counted. Time: the donor's own clock, which never goes back.
 class Donor {
  public:
   struct Options {
-    std::string instance_id;                  // of this process: offers to others are not ours
+    std::string instance_id;                  // of this process: offers to other instances are ignored
     int64_t num_blocks = 0, block_bytes = 0;  // of the own arena
     absl::Duration revoke_deadline = absl::Milliseconds(50);
     absl::Duration ttl = absl::Seconds(10);  // without a renewal
@@ -67,7 +67,7 @@ class Donor {
   struct ClearExtent {  // kv: own blocks out of the extent, and no new ones in; then Cleared
     Lease lease;
   };
-  struct StopClearing {  // kv: if it has not begun, then not Cleared
+  struct StopClearing {  // kv: stop; then Cleared with ok = false, unless it is cleared already
     kv::LeaseId id;
   };
   struct Grant {  // transport: Grant; then Granted or GrantFailed
@@ -80,14 +80,14 @@ class Donor {
     kv::LeaseId id;
     absl::Duration time_left;
   };
-  struct Fence {  // transport: ends the grant; when it returns there is no foreign reader or writer to fear
+  struct Fence {  // transport: ends the grant; when it returns no borrower can read or write the extent any more
     kv::LeaseId id;
   };
-  struct TakeBack {  // kv: the extent is ours again; always after its Fence, if it was granted
+  struct TakeBack {  // kv: the extent is free for local use again; follows the Fence of a lease that was granted
     kv::LeaseId id;
     Extent extent;
     bool fenced = false;          // false: the borrower gave it back, or never had it
-    absl::Duration after_revoke;  // zero where nobody revoked it
+    absl::Duration after_revoke;  // since the revocation; zero if there was none
   };
   // Broker: ReportLease. NOT_FOUND in the broker's present incarnation: BrokerForgot. FAILED_PRECONDITION to an
   // ACCEPTED: Revoke.
@@ -116,13 +116,14 @@ class Donor {
   explicit Donor(const Options& options) : options_(options) {}
 
   // From the broker's Watch.
-  /// Any word about any lease. Of those that this instance gives: OFFERED: Offered. REVOKING: Revoke. RELEASED and
-  /// FENCED, while it is held: BrokerForgot. GRANTED, ACTIVE or REVOKING, while it is not held: RELEASED is reported
-  /// again, since the broker knows no better (a late copy of a Register told it so) and would keep it for ever.
-  void Told(const Lease& lease, absl::Time now);
-  /// A snapshot: Told of each, and BrokerForgot of what is held and not in it. (The borrower's half has no such rule:
-  /// the broker keeps what a borrower alone has claimed out of the table until its donor is there.)
-  void ToldAll(const std::vector<Lease>& leases, absl::Time now);
+  /// A lease as the broker has it now; leases of other donors are ignored. OFFERED: as Offered. REVOKING: as Revoke.
+  /// RELEASED and FENCED, if the lease is held: as BrokerForgot. GRANTED, ACTIVE or REVOKING, if it is not held: RELEASED
+  /// is reported again, since the broker was misinformed (by a late copy of a Register) and would keep the lease for ever.
+  void OnLeaseUpdate(const Lease& lease, absl::Time now);
+  /// All leases as the broker has them now: OnLeaseUpdate for each, and BrokerForgot for those held and not among them.
+  /// (The borrower's side has no such rule: a lease that only the borrower has claimed after a restart is missing from
+  /// the broker's snapshot until its donor registers.)
+  void OnLeaseSnapshot(const std::vector<Lease>& leases, absl::Time now);
   void Offered(const Lease& lease, absl::Time now);
   // From kv: it has taken the extent out of local use, or cannot.
   void Cleared(kv::LeaseId id, bool ok, absl::Time now);
@@ -135,21 +136,22 @@ class Donor {
   void BorrowerReleased(kv::LeaseId id, absl::Time now);
   void BorrowerGone(kv::LeaseId id, absl::Time now);
 
-  /// Wants the lease back: the broker's answer to ScaleUp, an operator's REVOKING.
+  /// Revokes one lease: because the response to ScaleUp names it, or an operator asked for it.
   void Revoke(kv::LeaseId id, const std::string& why, absl::Time now);
-  /// Wants `blocks` back without the broker's advice: revokes innermost leases (lowest first block) until those that
-  /// are on their way back, older revocations included, make up the need. (What is not cleared yet brings nothing back:
-  /// that its own KV needs the extent is for kv to say.)
+  /// Gets `blocks` back without the broker's advice: revokes innermost leases (lowest first block) until those that are on
+  /// their way back, older revocations included, add up to `blocks`. (Leases still being cleared do not count, since their
+  /// blocks are still in local use; kv refuses to clear them if it needs them.)
   void NeedBack(int64_t blocks, absl::Time now);
-  /// Whether it matters whose lease gives them: what is not on its way back is of several borrowers, and not all of it
-  /// is needed.
+  /// Whether it matters which leases give `blocks` back: leases not on their way back belong to several borrowers, and not
+  /// all of them are needed.
   bool HasChoice(int64_t blocks) const;
-  /// Wants everything back, and lends no more.
+  /// Revokes all leases, and declines all later offers.
   void RevokeAll(const std::string& why, absl::Time now);
   /// The broker does not know this lease: it may lend the extent again, so this lease must end.
   void BrokerForgot(kv::LeaseId id, absl::Time now);
 
-  /// Ends what is past its deadline. Hand in messages that wait before it: a renewal in the queue is one in time.
+  /// Ends leases that are past their deadlines. REQUIRES: messages that have arrived were handed in before, since a
+  /// renewal in the queue is in time.
   void Tick(absl::Time now);
   /// When Tick has something to do at the earliest; infinite future: never.
   absl::Time NextDeadline() const;
@@ -160,8 +162,8 @@ class Donor {
   /// Leases that have not ended, by id: what Register tells the broker.
   std::vector<Lease> Held() const;
   int64_t blocks_on_loan() const;      // taken out of local use
-  int64_t blocks_coming_back() const;  // of these: wanted back
-  bool revoking() const;               // a borrower drains: for revoke_deadline at most
+  int64_t blocks_coming_back() const;  // of these: being taken back
+  bool revoking() const;               // whether a borrower is draining a lease: for revoke_deadline at most
   int64_t ignored() const { return ignored_; }
   /// INTERNAL says what does not add up: extents that overlap, states that disagree, deadlines that are missing.
   absl::Status CheckInvariants() const;
@@ -182,11 +184,11 @@ class Donor {
   using Leases = std::map<kv::LeaseId, Entry>;
 
   Entry* Find(kv::LeaseId id, std::initializer_list<Phase> phases);
-  std::string WhyNot(const Lease& lease) const;
+  std::string ReasonToDecline(const Lease& lease) const;
   void EndUngranted(Entry& entry, bool cleared, const std::string& why, absl::Time now);
   void End(Entry& entry, bool fenced, const std::string& why, absl::Time now);
   void WantBack(Entry& entry, const std::string& why, absl::Time now);
-  void GiveToKv(const Entry& entry, bool fenced, absl::Time now);
+  void TakeBackExtent(const Entry& entry, bool fenced, absl::Time now);
   void Forget(kv::LeaseId id);
 
   static constexpr size_t kRemembered = 1024;  // ended leases

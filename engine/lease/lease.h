@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A lease as the two engines of it see it: the plain twin of proto Lease, where the meaning of the fields is written
-// down.
+// A lease as its donor and its borrower know it. A plain struct with the fields of proto Lease, where their meaning is
+// written down.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The leases that ended lately, so that a late copy of an old message does not bring one back to life.
+// The ids of the leases that ended most recently, so that a late copy of an old message does not start one again.
 //
 //   RecentIds ended(1024);
 //   ended.Add(id);
@@ -14,7 +14,7 @@
 
 namespace swiftcache::engine::lease {
 
-/// Remembers the last `capacity` ids. Forgetting one is safe: the broker answers NOT_FOUND to whoever acts on it.
+/// Remembers the last `capacity` ids. Forgetting one is safe: the broker answers NOT_FOUND to a report about its lease.
 /// Thread-safety: none. Ownership: a value. Errors: none.
 class RecentIds {
  public:

@@ -121,11 +121,11 @@ void SimEngine::Hear(const WatchWord& word, int64_t stream) {
   std::vector<Lease> blinded;
   for (const Lease& lease : word.leases) blinded.push_back(Blinded(lease));
   if (word.snapshot && is_current) {
-    donor_->ToldAll(blinded, now);
+    donor_->OnLeaseSnapshot(blinded, now);
   } else {
-    for (const Lease& lease : blinded) donor_->Told(lease, now);
+    for (const Lease& lease : blinded) donor_->OnLeaseUpdate(lease, now);
   }
-  for (const Lease& lease : word.leases) borrower_->Told(lease, now);
+  for (const Lease& lease : word.leases) borrower_->OnLeaseUpdate(lease, now);
   if (sim_.random.Chance(network_.copies)) {
     WatchWord copy = word;
     copy.snapshot = false;  // of what it does not name newer words may have told

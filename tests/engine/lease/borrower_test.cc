@@ -265,14 +265,14 @@ TEST(BorrowerTest, WatchOpensWhatIsGrantedAndLosesWhatHasEnded) {
   Lease lease = MakeLease(1);
   for (State state : {State::kOffered, State::kGranted}) {
     lease.state = state;
-    borrower.Told(lease, kStart);
+    borrower.OnLeaseUpdate(lease, kStart);
   }
   EXPECT_THAT(Take(borrower), ElementsAre("open 1"));
   for (State state : {State::kReleased, State::kFenced}) {
     Borrower active = ActiveBorrower();
     for (State earlier : {State::kActive, State::kRevoking, state, state}) {
       lease.state = earlier;
-      active.Told(lease, kStart);
+      active.OnLeaseUpdate(lease, kStart);
     }
     EXPECT_THAT(Take(active), ElementsAre("lose 1"));
   }

@@ -250,9 +250,9 @@ TEST(DonorTest, TheEndOfALeaseThatTheBrokerForgotIsReportedToo) {
 // watched it again.
 TEST(DonorTest, WhatASnapshotDoesNotNameIsForgotten) {
   Donor donor = ActiveDonor();
-  donor.ToldAll(donor.Held(), kStart);
+  donor.OnLeaseSnapshot(donor.Held(), kStart);
   EXPECT_THAT(Take(donor), IsEmpty());
-  donor.ToldAll({}, kStart);
+  donor.OnLeaseSnapshot({}, kStart);
   EXPECT_THAT(Take(donor), ElementsAre("revoke 1 in 50ms", "REVOKING 1"));
 }
 
@@ -264,7 +264,7 @@ TEST(DonorTest, ALateOfferDoesNotBringALeaseBack) {
   EXPECT_THAT(Take(donor), IsEmpty());
 }
 
-Lease ToldAs(State state) {
+Lease LeaseIn(State state) {
   Lease lease = MakeLease(1);
   lease.state = state;
   return lease;
@@ -272,20 +272,20 @@ Lease ToldAs(State state) {
 
 TEST(DonorTest, WatchLeadsThroughTheLifeOfALease) {
   Donor donor = NewDonor();
-  donor.Told(ToldAs(State::kOffered), kStart);
+  donor.OnLeaseUpdate(LeaseIn(State::kOffered), kStart);
   EXPECT_THAT(Take(donor), ElementsAre("clear 1"));
   donor = ActiveDonor();
-  donor.Told(ToldAs(State::kGranted), kStart);
-  donor.Told(ToldAs(State::kActive), kStart);
+  donor.OnLeaseUpdate(LeaseIn(State::kGranted), kStart);
+  donor.OnLeaseUpdate(LeaseIn(State::kActive), kStart);
   EXPECT_THAT(Take(donor), IsEmpty());
-  donor.Told(ToldAs(State::kRevoking), kStart);
+  donor.OnLeaseUpdate(LeaseIn(State::kRevoking), kStart);
   EXPECT_THAT(Take(donor), ElementsAre("revoke 1 in 50ms", "REVOKING 1"));
 }
 
 TEST(DonorTest, ALeaseThatTheBrokerEndedIsRevoked) {
   for (State state : {State::kReleased, State::kFenced}) {
     Donor donor = ActiveDonor();
-    donor.Told(ToldAs(state), kStart);
+    donor.OnLeaseUpdate(LeaseIn(state), kStart);
     EXPECT_THAT(Take(donor), ElementsAre("revoke 1 in 50ms", "REVOKING 1"));
   }
 }
@@ -293,16 +293,16 @@ TEST(DonorTest, ALeaseThatTheBrokerEndedIsRevoked) {
 TEST(DonorTest, ALeaseThatOnlyTheBrokerBelievesInIsReportedReleased) {
   for (State state : {State::kGranted, State::kActive, State::kRevoking}) {
     Donor donor = NewDonor();
-    donor.Told(ToldAs(state), kStart);
+    donor.OnLeaseUpdate(LeaseIn(state), kStart);
     EXPECT_THAT(Take(donor), ElementsAre("RELEASED 1"));
   }
 }
 
 TEST(DonorTest, LeasesOfOthersInWatchAreNotOurs) {
   Donor donor = NewDonor();
-  Lease lease = ToldAs(State::kRevoking);
+  Lease lease = LeaseIn(State::kRevoking);
   lease.donor_instance = "summer-0";
-  donor.Told(lease, kStart);
+  donor.OnLeaseUpdate(lease, kStart);
   EXPECT_THAT(Take(donor), IsEmpty());
 }
 
