@@ -56,10 +56,10 @@ struct GatewayFlags {
   }
 };
 
-// The fleet's sink, which also opens the doors at the first news: until then no model is known.
-class Opener final : public gateway::fleet::ClusterSink {
+// The fleet's sink, which also reports SERVING from the first snapshot on: until then no model is known.
+class ServeOnFirstSnapshot final : public gateway::fleet::ClusterSink {
  public:
-  Opener(Fleet& fleet, RpcServer& server) : fleet_(fleet), server_(server) {}
+  ServeOnFirstSnapshot(Fleet& fleet, RpcServer& server) : fleet_(fleet), server_(server) {}
   void OnSnapshot(const std::string& incarnation, std::vector<gateway::fleet::EngineStatus> engines) override {
     fleet_.OnSnapshot(incarnation, std::move(engines));
     server_.SetServing(true);
@@ -93,20 +93,20 @@ absl::Status Serve(const GatewayFlags& flags, services::ShutdownSignals& signals
   http_options.metrics = [&] { return services::Scrape(metrics); };
   ASSIGN_OR_RETURN(auto http, HttpServer::Create(http_options, openai->Routes()));
   ASSIGN_OR_RETURN(auto server, RpcServer::Create({.listen = flags.listen}, {&door}));
-  Opener opener(*fleet, *server);
-  auto watcher = gateway::rpc::BrokerWatcher::Create({.address = flags.broker}, opener);
+  ServeOnFirstSnapshot sink(*fleet, *server);
+  auto watcher = gateway::rpc::BrokerWatcher::Create({.address = flags.broker}, sink);
   services::PrintListening(server->address(), http->address());
   LOG(INFO) << kProgram << " " << kVersion << " broker=" << flags.broker
             << " dial=" << (flags.advertise.empty() ? server->address() : flags.advertise);
 
   const int signal = signals.Wait();
   draining = true;
-  relay->Drain();  // before the line, so that whoever reads it is refused
+  relay->RefuseNew();  // before the line, so that a client that reads it is refused
   LOG(INFO) << "signal " << signal << ": draining for at most " << flags.drain_timeout;
   watcher.reset();  // a late snapshot must not undo SetServing(false)
   server->SetServing(false);
   relay->Stop(clock.Now() + flags.drain_timeout);
-  // No request is left: whoever still holds a stream (a health Watch, say) holds up nothing but the flush.
+  // No request is left: a client that still holds a stream (a health Watch, say) delays nothing but the flush.
   const absl::Time flushed = clock.Now() + kFlushTimeout;
   server->Stop(flushed);
   http->Stop(flushed);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Fetches each model card once, on its own threads, and keeps what was built from it by the card's hash.
+// Fetches each model card once, on its own threads, builds tokenizer and chat template from it, and keeps these by the
+// card's hash.
 //
 //   store.SetWanted({{"ab12...", {link}}});
 //   absl::StatusOr<std::shared_ptr<const ModelText>> text = store.Text("ab12...");
@@ -25,8 +26,8 @@
 namespace swiftcache::gateway::fleet {
 
 /// Thread-safety: safe. Ownership: owns its threads, shares links and texts. Borrows the clock.
-/// Errors: a failed fetch is tried again, on the model's engines in turn, with growing pauses; a card that cannot be
-/// understood is not. The destructor waits for a fetch under way (at most `card_timeout`).
+/// Errors: a failed fetch is retried on the model's engines in turn, with exponential backoff; a card that cannot be
+/// parsed is not fetched again. The destructor waits for a fetch under way (at most `card_timeout`).
 class CardStore {
  public:
   struct Options {

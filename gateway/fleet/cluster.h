@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the broker tells the gateway about the cluster, in plain structs; the watcher in gateway/rpc calls a
-// ClusterSink.
+// What the broker tells the gateway about the cluster, in plain structs. BrokerWatcher (gateway/rpc) follows the broker
+// and calls a ClusterSink.
 //
 //   sink.OnSnapshot("broker-7f", {{.info = {.name = "chat", .model_name = "m"}}});
 //   sink.OnUpdate(status);
@@ -30,24 +30,24 @@ struct EngineInfo {
   bool operator==(const EngineInfo&) const = default;
 };
 
-struct EngineLoad {
+struct RoutingLoad {
   int64_t running_requests = 0, waiting_requests = 0;
   int64_t kv_blocks_used = 0, kv_blocks_cached = 0;
 };
 
 struct EngineStatus {
   EngineInfo info;
-  EngineLoad load;
+  RoutingLoad load;
 };
 
-/// Where news of the cluster goes, in order. Called by one thread at a time; must not block.
+/// Receives the state of the cluster and its changes, in order. Called by one thread at a time; must not block.
 class ClusterSink {
  public:
   virtual ~ClusterSink() = default;
   /// The whole table as the broker process `incarnation` knows it.
   virtual void OnSnapshot(const std::string& incarnation, std::vector<EngineStatus> engines) = 0;
   virtual void OnUpdate(EngineStatus engine) = 0;
-  /// `died`: the broker hears nothing of it any more; otherwise it took its leave and may still end its work.
+  /// `died`: it missed its heartbeats; otherwise it deregistered, and may still finish its requests.
   virtual void OnRemoved(const std::string& engine_name, bool died) = 0;
 };
 

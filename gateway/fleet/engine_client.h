@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How the gateway talks to one engine. gateway/rpc implements it over gRPC, tests over memory.
+// The interface to one engine. gateway/rpc implements it over gRPC, tests in memory.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +22,7 @@ struct Sampling {
   std::optional<int32_t> top_k;
   std::optional<float> min_p;
   std::optional<uint64_t> seed;
-  std::vector<std::string> stop;  // the gateway's own business
+  std::vector<std::string> stop;  // for the gateway; engines know no text
   std::vector<int32_t> stop_token_ids;
   bool ignore_eos = false;
   std::optional<float> repetition_penalty, presence_penalty, frequency_penalty;

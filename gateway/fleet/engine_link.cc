@@ -6,7 +6,7 @@
 namespace swiftcache::gateway::fleet {
 namespace {
 
-void Tell(const std::weak_ptr<LossObserver>& observer, const absl::Status& why) {
+void NotifyLost(const std::weak_ptr<LossObserver>& observer, const absl::Status& why) {
   if (const std::shared_ptr<LossObserver> alive = observer.lock()) alive->OnLost(why);
 }
 
@@ -17,17 +17,17 @@ int64_t EngineLink::in_flight() const {
   return static_cast<int64_t>(under_way_.size());
 }
 
-void EngineLink::Lose(absl::Status why) {
+void EngineLink::MarkLost(absl::Status why) {
   std::vector<std::weak_ptr<LossObserver>> observers;
   {
     absl::MutexLock lock(&mutex_);
     lost_ = why;
     for (const auto& [id, observer] : under_way_) observers.push_back(observer);
   }
-  for (const auto& observer : observers) Tell(observer, why);
+  for (const auto& observer : observers) NotifyLost(observer, why);
 }
 
-void EngineLink::Restore() {
+void EngineLink::ClearLost() {
   absl::MutexLock lock(&mutex_);
   lost_ = absl::OkStatus();
 }
@@ -41,7 +41,7 @@ int64_t EngineLink::Enter(const std::weak_ptr<LossObserver>& observer) {
     under_way_.emplace(id, observer);
     lost = lost_;
   }
-  if (!lost.ok()) Tell(observer, lost);
+  if (!lost.ok()) NotifyLost(observer, lost);
   return id;
 }
 

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// The gateway's way to one engine process, the requests under way there, and how these hear that the engine is lost.
+// The gateway's connection to one engine process. Knows the requests under way there, and tells them when the engine is
+// lost.
 //
 //   EngineLink::Ticket ticket(link, attempt);  // under way until destroyed
 //   link->client().Generate(request, attempt);
 //   ...
-//   link->Lose(absl::UnavailableError("it died"));  // attempt->OnLost
+//   link->MarkLost(absl::UnavailableError("it died"));  // attempt->OnLost
 #pragma once
 
 #include <cstdint>
@@ -20,7 +21,8 @@
 
 namespace swiftcache::gateway::fleet {
 
-/// A request under way on an engine. Called from any thread, with no lock held, perhaps more than once; must not block.
+/// A request under way on an engine. OnLost is called from any thread, with no lock held, perhaps more than once; it must
+/// not block.
 class LossObserver {
  public:
   virtual ~LossObserver() = default;
@@ -41,16 +43,16 @@ class EngineLink {
   EngineClient& client() const { return *client_; }
   int64_t in_flight() const ABSL_LOCKS_EXCLUDED(mutex_);
 
-  /// Tells every request under way that its engine does not answer any more, and each one that comes until Restore:
-  /// who picked the engine just before must not wait for ever.
-  void Lose(absl::Status why) ABSL_LOCKS_EXCLUDED(mutex_);
-  void Restore() ABSL_LOCKS_EXCLUDED(mutex_);
+  /// Tells every request under way that its engine does not answer any more, and each that is added before ClearLost: a
+  /// request that picked the engine a moment before must not wait for ever.
+  void MarkLost(absl::Status why) ABSL_LOCKS_EXCLUDED(mutex_);
+  void ClearLost() ABSL_LOCKS_EXCLUDED(mutex_);
 
   /// One request under way; ends with its destruction.
   class Ticket {
    public:
     Ticket() = default;
-    /// `observer` hears of a loss, at once where the link is lost already.
+    /// `observer` is told of a loss; at once if the link is lost already.
     explicit Ticket(std::shared_ptr<EngineLink> link, const std::weak_ptr<LossObserver>& observer = {})
         : link_(std::move(link)), id_(link_->Enter(observer)) {}
     Ticket(Ticket&&) = default;

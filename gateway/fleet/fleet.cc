@@ -12,8 +12,8 @@ namespace swiftcache::gateway::fleet {
 
 namespace {
 
-void LoseStalled(const std::shared_ptr<EngineLink>& link) {
-  if (link != nullptr) link->Lose(absl::UnavailableError("it stands still: its work makes no progress"));
+void MarkStalledLost(const std::shared_ptr<EngineLink>& link) {
+  if (link != nullptr) link->MarkLost(absl::UnavailableError("it stands still: its work makes no progress"));
 }
 
 }  // namespace
@@ -51,7 +51,8 @@ Fleet::Fleet(const Options& options, ClientFactory make_client, const Clock& clo
       make_client_(std::move(make_client)),
       clock_(clock),
       cards_(options.cards, clock),
-      roll_call_(options.roll_call, clock, [this](const auto& link, const absl::Status& why) { GiveUp(link, why); }) {}
+      prober_(options.prober, clock,
+              [this](const auto& link, const absl::Status& why) { RemoveUnresponsive(link, why); }) {}
 
 void Fleet::OnSnapshot(const std::string& incarnation, std::vector<EngineStatus> engines) {
   std::vector<std::shared_ptr<EngineLink>> stalled;
@@ -59,7 +60,7 @@ void Fleet::OnSnapshot(const std::string& incarnation, std::vector<EngineStatus>
     absl::MutexLock lock(&mutex_);
     Replace(incarnation, std::move(engines), stalled);
   }
-  for (const auto& link : stalled) LoseStalled(link);
+  for (const auto& link : stalled) MarkStalledLost(link);
 }
 
 void Fleet::Replace(const std::string& incarnation, std::vector<EngineStatus> engines,
@@ -70,14 +71,14 @@ void Fleet::Replace(const std::string& incarnation, std::vector<EngineStatus> en
   DropAbsent(engines, new_broker);
   for (EngineStatus& engine : engines) stalled.push_back(Put(std::move(engine)));
   incarnation_ = incarnation;
-  WantCards();
+  UpdateWantedCards();
 }
 
-// What the snapshot lacks is asked whether it is there; what only a restarted broker lacks, after a while.
+// Engines that are missing from the snapshot are pinged: at once, or after a while if the broker has restarted.
 void Fleet::DropAbsent(const std::vector<EngineStatus>& engines, bool new_broker) {
   std::set<std::string> present;
   for (const EngineStatus& engine : engines) present.insert(engine.info.name);
-  const absl::Time ask_at = clock_.Now() + (new_broker ? options_.restart_grace : absl::ZeroDuration());
+  const absl::Time first_probe = clock_.Now() + (new_broker ? options_.restart_grace : absl::ZeroDuration());
   for (auto it = engines_.begin(); it != engines_.end();) {
     Entry& entry = it->second;
     const bool absent = !present.contains(it->first);
@@ -85,29 +86,29 @@ void Fleet::DropAbsent(const std::vector<EngineStatus>& engines, bool new_broker
       it = engines_.erase(it);
       continue;
     }
-    if (absent && !entry.in_doubt) Doubt(entry, ask_at);
+    if (absent && !entry.probed) StartProbing(entry, first_probe);
     ++it;
   }
 }
 
-void Fleet::Doubt(Entry& entry, absl::Time ask_at) {
-  entry.in_doubt = true;
-  roll_call_.Ask(entry.link, ask_at);
+void Fleet::StartProbing(Entry& entry, absl::Time first_probe) {
+  entry.probed = true;
+  prober_.StartProbing(entry.link, first_probe);
 }
 
-// Of the roll call. The broker may have heard of it, or another process may have taken its name, at this very moment.
-void Fleet::GiveUp(const std::shared_ptr<EngineLink>& link, const absl::Status& why) {
+// Called by the prober. At this moment the broker may have found the engine again, or another process may have its name.
+void Fleet::RemoveUnresponsive(const std::shared_ptr<EngineLink>& link, const absl::Status& why) {
   {
     absl::MutexLock lock(&mutex_);
     const auto it = engines_.find(link->name());
     if (it != engines_.end() && it->second.link == link) {
-      if (!it->second.in_doubt) return;
+      if (!it->second.probed) return;
       LOG(INFO) << "engine " << link->name() << " is given up: " << why;
       engines_.erase(it);
-      WantCards();
+      UpdateWantedCards();
     }
   }
-  link->Lose(absl::UnavailableError("it died: neither the broker nor the gateway hears anything of it"));
+  link->MarkLost(absl::UnavailableError("it died: neither the broker nor the gateway hears anything of it"));
 }
 
 void Fleet::OnUpdate(EngineStatus engine) {
@@ -117,9 +118,9 @@ void Fleet::OnUpdate(EngineStatus engine) {
     auto it = engines_.find(engine.info.name);
     const bool changed = it == engines_.end() || it->second.status.info != engine.info;
     stalled = Put(std::move(engine));
-    if (changed) WantCards();
+    if (changed) UpdateWantedCards();
   }
-  LoseStalled(stalled);
+  MarkStalledLost(stalled);
 }
 
 void Fleet::OnRemoved(const std::string& engine_name, bool died) {
@@ -128,10 +129,10 @@ void Fleet::OnRemoved(const std::string& engine_name, bool died) {
   if (it == engines_.end()) return;
   Entry& entry = it->second;
   LOG(INFO) << "engine " << engine_name << (died ? " died, says the broker" : " left");
-  if (died && entry.link != nullptr) return Doubt(entry, clock_.Now());
-  if (entry.link != nullptr) roll_call_.Trust(*entry.link);
+  if (died && entry.link != nullptr) return StartProbing(entry, clock_.Now());
+  if (entry.link != nullptr) prober_.StopProbing(*entry.link);
   engines_.erase(it);
-  WantCards();
+  UpdateWantedCards();
 }
 
 // Keeps the link while it leads to the same process, so that its count of requests under way stays right.
@@ -147,21 +148,21 @@ std::shared_ptr<EngineLink> Fleet::Put(EngineStatus engine) {
     LOG(INFO) << RequestTag{{}, {}, engine.info.model_name} << "engine " << engine.info.name << " is "
               << Name(engine.info.state) << " at " << engine.info.address;
   }
-  if (same_way && entry.in_doubt) roll_call_.Trust(*entry.link);
+  if (same_way && entry.probed) prober_.StopProbing(*entry.link);
   if (engine.info.address.empty()) {
     entry.link.reset();
   } else if (!same_way) {
     entry.link = std::make_shared<EngineLink>(engine.info.name, engine.info.model_name, make_client_(engine.info));
   }
   entry.status = std::move(engine);
-  entry.in_doubt = false;
+  entry.probed = false;
   if (!changed || entry.link == nullptr) return nullptr;
   if (stalled) return entry.link;
-  entry.link->Restore();
+  entry.link->ClearLost();
   return nullptr;
 }
 
-void Fleet::WantCards() {
+void Fleet::UpdateWantedCards() {
   CardStore::Wanted wanted;
   for (const auto& [name, entry] : engines_) {
     const EngineInfo& info = entry.status.info;
@@ -195,7 +196,7 @@ std::vector<ModelView> Fleet::Models() const {
   return models;
 }
 
-// Engines of one model may be served from different files: the first card that is there decides whose ids are meant.
+// Engines of one model may run different files: the token ids are those of the first card that is there.
 ModelView Fleet::View(const std::string& model_name) const {
   ModelView view;
   view.name = model_name;

@@ -18,7 +18,7 @@ namespace swiftcache::gateway::fleet {
 
 /// Thread-safety: immutable. Ownership: owns tokenizer and template; shared by every request of the model.
 /// Errors: Create: INVALID_ARGUMENT where the tokenizer cannot be built. A template that cannot be used is kept as an
-/// error that chat requests get the words of: FAILED_PRECONDITION (the model has none) or ChatTemplate::Create's.
+/// error, which chat requests get: FAILED_PRECONDITION (the model has none) or ChatTemplate::Create's.
 class ModelText {
  public:
   static absl::StatusOr<std::shared_ptr<const ModelText>> Create(ModelCard card);

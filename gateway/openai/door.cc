@@ -10,7 +10,7 @@
 #include "common/base/traceparent.h"
 #include "common/log/log.h"
 #include "gateway/openai/api_error.h"
-#include "gateway/openai/exchange.h"
+#include "gateway/openai/completion_handler.h"
 #include "gateway/openai/response.h"
 
 namespace swiftcache::gateway::openai {
@@ -87,7 +87,8 @@ void Door::Generate(Endpoint endpoint, const HttpRequest& http, std::shared_ptr<
               << "refused by the HTTP door: " << absl::CHexEscape(parsed.status().message());
     return SendError(*responder, parsed.status(), {{"X-Request-Id", request_id}});
   }
-  std::make_shared<Exchange>(parsed->answer, request_id, absl::ToUnixSeconds(clock_.Now()), std::move(responder))
+  std::make_shared<CompletionHandler>(parsed->answer, request_id, absl::ToUnixSeconds(clock_.Now()),
+                                      std::move(responder))
       ->Run(relay_, std::move(parsed->prompts));
 }
 

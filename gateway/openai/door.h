@@ -28,7 +28,7 @@ class Door {
   struct Options {
     std::string id_prefix = "http";  // of request ids that the door makes where X-Request-Id is absent
     absl::Duration request_timeout = absl::InfiniteDuration();
-    RequestLimits limits = {};
+    HttpRequestLimits limits = {};
   };
   /// Errors: INVALID_ARGUMENT (empty prefix, a timeout that is not positive).
   static absl::StatusOr<std::unique_ptr<Door>> Create(Options options, relay::Relay& relay, const Clock& clock);

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Typed reads from a JSON object. The first field that is wrong is remembered, so that a parser reads straight down and
-// asks once at the end.
+// Typed reads from a JSON object. The first error is kept, so that a parser reads all fields and checks once at the end.
 //
 //   Fields fields(body);
 //   sampling.top_p = fields.Number<float>("top_p", {.low = 0, .high = 1, .low_is_open = true});
@@ -27,7 +26,7 @@ struct NumberRange {
 /// limit.
 class Fields {
  public:
-  /// `prefix` goes before names in messages, e.g. "stream_options.". An object that is not one has an error at once.
+  /// `prefix` goes before names in messages, e.g. "stream_options.". If `object` is no JSON object, that is the error.
   explicit Fields(const nlohmann::json& object, std::string prefix = "");
 
   /// nullptr where the field is absent.
@@ -61,7 +60,7 @@ class Fields {
   absl::Status status_;
 };
 
-/// The value as an error message shows it: at most some dozen characters.
+/// The value as an error message shows it, cut to a few dozen characters.
 std::string Shown(const nlohmann::json& value);
 
 /// `value` as a whole number in low..high.

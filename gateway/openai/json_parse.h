@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// JSON from strangers: bounded in depth and number of values, no duplicate keys, valid UTF-8, nothing thrown.
+// Parses untrusted JSON: bounded depth and number of values, no duplicate keys, valid UTF-8, no exceptions.
 //
 //   ASSIGN_OR_RETURN(nlohmann::json body, ParseJson(request.body));
 #pragma once

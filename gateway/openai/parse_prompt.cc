@@ -95,7 +95,7 @@ std::optional<text::ChatMessage> ParseMessage(const json& message, const std::st
 
 }  // namespace
 
-std::vector<Input> ParsePrompts(Fields& fields, const RequestLimits& limits) {
+std::vector<Input> ParsePrompts(Fields& fields, const HttpRequestLimits& limits) {
   std::vector<Input> prompts;
   const json* prompt = fields.Find(kPrompt);
   if (prompt == nullptr) {
@@ -117,7 +117,7 @@ std::vector<Input> ParsePrompts(Fields& fields, const RequestLimits& limits) {
   return prompts;
 }
 
-relay::Chat ParseChat(Fields& fields, const RequestLimits& limits) {
+relay::Chat ParseChat(Fields& fields, const HttpRequestLimits& limits) {
   relay::Chat chat;
   chat.add_generation_prompt = fields.Bool("add_generation_prompt").value_or(true);
   chat.plain_content = fields.Bool("plain_content").value_or(false);

@@ -24,7 +24,7 @@ std::optional<int32_t> Narrow(std::optional<int64_t> value) {
   return value ? std::optional<int32_t>(static_cast<int32_t>(*value)) : std::nullopt;
 }
 
-void ReadSampling(Fields& fields, const RequestLimits& limits, fleet::Sampling& sampling) {
+void ReadSampling(Fields& fields, const HttpRequestLimits& limits, fleet::Sampling& sampling) {
   sampling.temperature = fields.Number<float>("temperature", {.low = 0, .high = 2});
   sampling.top_p = fields.Number<float>("top_p", {.low = 0, .high = 1, .low_is_open = true});
   sampling.top_k = Narrow(fields.Integer("top_k", -1, kMaxInt));
@@ -44,7 +44,7 @@ void ReadSampling(Fields& fields, const RequestLimits& limits, fleet::Sampling& 
   }
 }
 
-void ReadCompletionOptions(Fields& fields, fleet::Sampling& sampling, AnswerOptions& answer) {
+void ReadCompletionOptions(Fields& fields, fleet::Sampling& sampling, ResponseOptions& answer) {
   sampling.max_tokens = Narrow(fields.Integer("max_tokens", 1, kMaxInt)).value_or(kDefaultCompletionTokens);
   sampling.logprobs = Narrow(fields.Integer("logprobs", 0, kMaxLogprobs));
   answer.logprobs = sampling.logprobs.has_value();
@@ -54,7 +54,7 @@ void ReadCompletionOptions(Fields& fields, fleet::Sampling& sampling, AnswerOpti
   }
 }
 
-void ReadChatOptions(Fields& fields, fleet::Sampling& sampling, AnswerOptions& answer) {
+void ReadChatOptions(Fields& fields, fleet::Sampling& sampling, ResponseOptions& answer) {
   const std::optional<int32_t> max_tokens = Narrow(fields.Integer("max_tokens", 1, kMaxInt));
   sampling.max_tokens = Narrow(fields.Integer("max_completion_tokens", 1, kMaxInt));  // the newer name wins
   if (!sampling.max_tokens) sampling.max_tokens = max_tokens;
@@ -64,7 +64,7 @@ void ReadChatOptions(Fields& fields, fleet::Sampling& sampling, AnswerOptions& a
   if (answer.logprobs) sampling.logprobs = top.value_or(0);
 }
 
-void ReadStreamOptions(Fields& fields, AnswerOptions& answer) {
+void ReadStreamOptions(Fields& fields, ResponseOptions& answer) {
   answer.stream = fields.Bool("stream").value_or(false);
   const json* options = fields.Find("stream_options");
   if (options == nullptr) return;
@@ -97,7 +97,7 @@ void RefuseUnsupported(Fields& fields) {
 using Inputs = std::vector<std::variant<std::string, std::vector<int32_t>, relay::Chat>>;
 
 // Each id may stand for a long text, so that a body within its limit could want gigabytes back.
-void CheckEcho(Fields& fields, const RequestLimits& limits, const Inputs& inputs) {
+void CheckEcho(Fields& fields, const HttpRequestLimits& limits, const Inputs& inputs) {
   int64_t count = 0;
   for (const auto& input : inputs) {
     if (const auto* ids = std::get_if<std::vector<int32_t>>(&input)) count += static_cast<int64_t>(ids->size());
@@ -108,14 +108,14 @@ void CheckEcho(Fields& fields, const RequestLimits& limits, const Inputs& inputs
 }
 
 // One that is too long stays so, for the relay to refuse.
-std::string Numbered(const std::string& id, size_t number, const RequestLimits& limits) {
+std::string Numbered(const std::string& id, size_t number, const HttpRequestLimits& limits) {
   const std::string suffix = absl::StrCat("-", number);
   const auto limit = static_cast<size_t>(limits.max_request_id_bytes);
   if (id.size() > limit) return id + suffix;
   return id.substr(0, std::min(id.size(), limit - suffix.size())) + suffix;
 }
 
-void ReadLabels(Fields& fields, const RequestLimits& limits, relay::GenerateRequest& request) {
+void ReadLabels(Fields& fields, const HttpRequestLimits& limits, relay::GenerateRequest& request) {
   request.model = fields.Text("model", limits.max_label_bytes).value_or("");
   if (request.model.empty()) fields.Fail("model", "is missing, wants the name of a model: GET /v1/models lists them");
   request.cache_salt = fields.Text("cache_salt", limits.max_label_bytes).value_or("");
@@ -126,11 +126,12 @@ void ReadLabels(Fields& fields, const RequestLimits& limits, relay::GenerateRequ
 
 }  // namespace
 
-absl::StatusOr<ParsedRequest> ParseRequest(Endpoint endpoint, const std::string& body, const RequestLimits& limits) {
+absl::StatusOr<ParsedRequest> ParseRequest(Endpoint endpoint, const std::string& body,
+                                           const HttpRequestLimits& limits) {
   ASSIGN_OR_RETURN(const json object, ParseJson(body));
   Fields fields(object);
   ParsedRequest parsed;
-  AnswerOptions& answer = parsed.answer;
+  ResponseOptions& answer = parsed.answer;
   answer.endpoint = endpoint;
   relay::GenerateRequest shared;
   ReadLabels(fields, limits, shared);
@@ -160,7 +161,7 @@ absl::StatusOr<ParsedRequest> ParseRequest(Endpoint endpoint, const std::string&
 }
 
 void ReadHeaders(const HttpRequest& http, const std::string& request_id, ParsedRequest& parsed,
-                 const RequestLimits& limits) {
+                 const HttpRequestLimits& limits) {
   const std::string traceparent = ParseTraceparent(http.Header("traceparent"));
   std::string_view conversation;
   for (const char* name : {"x-session-id", "x-correlation-id", "x-user-id"}) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// From the JSON of POST /v1/completions or /v1/chat/completions to what the relay understands. Pure.
+// Parses the JSON of POST /v1/completions and /v1/chat/completions into requests for the relay. Pure.
 //
 //   ASSIGN_OR_RETURN(ParsedRequest parsed, ParseRequest(Endpoint::kChat, http.body));
 //   ReadHeaders(http, request_id, parsed);
@@ -20,8 +20,8 @@ namespace swiftcache::gateway::openai {
 
 inline constexpr relay::Limits kRelayLimits;
 
-/// All inclusive. What the relay bounds too, it bounds alike: here a client is told of the field.
-struct RequestLimits {
+/// All inclusive. Where the relay has a limit too, it is the same; checked here, the error names the JSON field.
+struct HttpRequestLimits {
   int64_t max_prompts = 256;
   int64_t max_answers = 1024;  // prompts x n
   int64_t max_messages = kRelayLimits.max_messages;
@@ -37,19 +37,19 @@ struct RequestLimits {
 /// Unknown fields are ignored; tools and response formats other than text are refused. Errors: INVALID_ARGUMENT naming
 /// field, value and limit.
 absl::StatusOr<ParsedRequest> ParseRequest(Endpoint endpoint, const std::string& body,
-                                           const RequestLimits& limits = {});
+                                           const HttpRequestLimits& limits = {});
 
-/// The request's id and what headers say: traceparent, and hints where a conversation lives (the body's conversation_id
-/// wins). Where there are several prompts the id is numbered, and its end makes room for the number: an id that is good
-/// for one prompt is good for many.
+/// Sets the request's id and what the headers give: traceparent, and the conversation id that routing uses (one in the
+/// body wins). With several prompts each gets the id with a number; a long id is cut to make room for it, so that an id
+/// accepted for one prompt is accepted for many.
 void ReadHeaders(const HttpRequest& http, const std::string& request_id, ParsedRequest& parsed,
-                 const RequestLimits& limits = {});
+                 const HttpRequestLimits& limits = {});
 
 /// "prompt": a string, a list of strings, token ids, or a list of lists of token ids. Errors go to `fields`.
 std::vector<std::variant<std::string, std::vector<int32_t>, relay::Chat>> ParsePrompts(Fields& fields,
-                                                                                       const RequestLimits& limits);
+                                                                                       const HttpRequestLimits& limits);
 
 /// "messages" with content as a string or as a list of text parts. Errors go to `fields`.
-relay::Chat ParseChat(Fields& fields, const RequestLimits& limits);
+relay::Chat ParseChat(Fields& fields, const HttpRequestLimits& limits);
 
 }  // namespace swiftcache::gateway::openai

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A request of OpenAI's API, understood: what to generate, and how the answer is to look.
+// A parsed request of OpenAI's API: what to generate, and the form of the response.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +12,8 @@ namespace swiftcache::gateway::openai {
 
 enum class Endpoint { kCompletions, kChat };
 
-/// How the answer is to look. Thread-safety: a value.
-struct AnswerOptions {
+/// The form of the response. Thread-safety: a value.
+struct ResponseOptions {
   Endpoint endpoint = Endpoint::kCompletions;
   std::string model;
   int32_t n = 1;  // continuations of each prompt
@@ -27,7 +27,7 @@ struct AnswerOptions {
 /// One relay request for each prompt; all share the sampling.
 struct ParsedRequest {
   std::vector<relay::GenerateRequest> prompts;
-  AnswerOptions answer;
+  ResponseOptions answer;
 };
 
 }  // namespace swiftcache::gateway::openai

@@ -68,14 +68,14 @@ Json CompletionLogprobs(const std::vector<relay::TokenLogprob>& tokens, int64_t 
           {"text_offset", std::move(offsets)}};
 }
 
-Json Logprobs(const AnswerOptions& options, const Choice& choice, int64_t text_offset) {
+Json Logprobs(const ResponseOptions& options, const Choice& choice, int64_t text_offset) {
   if (!options.logprobs) return nullptr;
   return options.endpoint == Endpoint::kChat ? ChatLogprobs(choice.logprobs)
                                              : CompletionLogprobs(choice.logprobs, text_offset);
 }
 
 // Everything around the choices.
-Json Envelope(const AnswerOptions& options, const std::string& id, int64_t created_s, Json choices) {
+Json Envelope(const ResponseOptions& options, const std::string& id, int64_t created_s, Json choices) {
   const char* chat = options.stream ? "chat.completion.chunk" : "chat.completion";
   return {{"id", id},
           {"object", options.endpoint == Endpoint::kChat ? chat : "text_completion"},
@@ -110,17 +110,17 @@ std::string ResponseWriter::RoleChunk(int32_t index) const {
   return Event(Envelope(options_, id_, created_s_, Json::array({ChunkChoice(index, delta, nullptr, nullptr)})));
 }
 
-std::string ResponseWriter::Chunk(int32_t index, const Choice& news, int64_t text_offset,
+std::string ResponseWriter::Chunk(int32_t index, const Choice& added, int64_t text_offset,
                                   const UsageTotals* usage) const {
-  Json logprobs = Logprobs(options_, news, text_offset);
-  Json finish = FinishJson(news.finish);
+  Json logprobs = Logprobs(options_, added, text_offset);
+  Json finish = FinishJson(added.finish);
   Json choice;
   if (options_.endpoint == Endpoint::kChat) {
     Json delta = Json::object();
-    if (!news.text.empty()) delta["content"] = news.text;
+    if (!added.text.empty()) delta["content"] = added.text;
     choice = ChunkChoice(index, std::move(delta), std::move(logprobs), std::move(finish));
   } else {
-    choice = TextChoice(index, news.text, std::move(logprobs), std::move(finish));
+    choice = TextChoice(index, added.text, std::move(logprobs), std::move(finish));
   }
   Json chunk = Envelope(options_, id_, created_s_, Json::array({std::move(choice)}));
   if (usage != nullptr) chunk["usage"] = UsageJson(*usage);

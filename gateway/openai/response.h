@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The JSON of answers: whole ones and the chunks of a stream. Pure.
+// The JSON of responses: whole ones and the chunks of a stream. Pure.
 //
 //   ResponseWriter writer(options, "chatcmpl-7", created);
-//   out = writer.RoleChunk(0) + writer.Chunk(0, event, offset, nullptr) + kDone;
+//   out = writer.RoleChunk(0) + writer.Chunk(0, added, text_offset, nullptr) + std::string(kDone);
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,7 @@ struct UsageTotals {
   int64_t cached_local = 0, cached_donor = 0, cached_host = 0;
 };
 
-/// One continuation as far as it has come.
+/// One continuation so far, or a part of it.
 struct Choice {
   std::string text;
   std::vector<relay::TokenLogprob> logprobs;
@@ -36,19 +36,19 @@ inline constexpr std::string_view kDone = "data: [DONE]\n\n";
 /// Thread-safety: immutable. Errors: none; bytes that are not UTF-8 become U+FFFD, logarithms of zero -9999.
 class ResponseWriter {
  public:
-  ResponseWriter(AnswerOptions options, std::string id, int64_t created_s)
+  ResponseWriter(ResponseOptions options, std::string id, int64_t created_s)
       : options_(std::move(options)), id_(std::move(id)), created_s_(created_s) {}
 
   /// Opens a chat choice.
   std::string RoleChunk(int32_t index) const;
   /// New text of a choice. `text_offset`: characters of this choice before it. `usage`: on this chunk, may be null.
-  std::string Chunk(int32_t index, const Choice& news, int64_t text_offset, const UsageTotals* usage) const;
+  std::string Chunk(int32_t index, const Choice& added, int64_t text_offset, const UsageTotals* usage) const;
   std::string UsageChunk(const UsageTotals& usage) const;
-  /// The whole answer, not streamed; index = place in `choices`.
+  /// The whole response, not streamed; index = position in `choices`.
   std::string Whole(const std::vector<Choice>& choices, const UsageTotals& usage) const;
 
  private:
-  const AnswerOptions options_;
+  const ResponseOptions options_;
   const std::string id_;
   const int64_t created_s_;
 };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Turns what a client sent into the token ids that an engine gets.
+// Turns a client's text, chat or token ids into the token ids that an engine gets.
 //
 //   ASSIGN_OR_RETURN(std::vector<int32_t> ids, PromptIds(*text, input, max_model_len));
 #pragma once

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Carries one request from a door to an engine and its tokens back as text. Both doors (gRPC and OpenAI's HTTP) stand
-// on it. Retries on another engine of the model while no token has been sent; otherwise an engine's death is one clear
-// error.
+// Passes a request from a door (gRPC or OpenAI's HTTP) to an engine, and the engine's tokens back as text. If an engine
+// fails before the first token was sent, the request is retried on another engine of the model; after that the client
+// gets one clear error.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +27,7 @@ struct Chat {
 };
 
 struct GenerateRequest {
-  std::string request_id;  // the client's, for its eyes and logs, need not be unique; made if empty
+  std::string request_id;  // the client's, for responses and logs, need not be unique; empty: the relay makes one
   std::string traceparent;
   std::string model;
   std::variant<std::string, std::vector<int32_t>, Chat> input;
@@ -51,7 +51,7 @@ struct GenerateEvent {
   std::string text;
   std::vector<int32_t> token_ids;
   std::vector<TokenLogprob> logprobs;
-  std::optional<fleet::FinishReason> finish;  // kStop or kLength: what the server cut off ends with UNAVAILABLE
+  std::optional<fleet::FinishReason> finish;  // kStop or kLength: a request that a shutdown ends gets UNAVAILABLE
   std::optional<fleet::Usage> usage;
 };
 

@@ -13,14 +13,15 @@
 
 namespace swiftcache::gateway::relay {
 
-// Hands one engine's events to the call; a new one per attempt, so that an earlier engine cannot speak up later.
+// Passes one engine's events to the call. Each attempt has its own, so that late events of an earlier engine are told
+// apart.
 class RelayCall::Attempt final : public fleet::EngineObserver, public fleet::LossObserver {
  public:
   Attempt(std::shared_ptr<RelayCall> call, int number) : call_(std::move(call)), weak_call_(call_), number_(number) {}
   void OnEvent(fleet::EngineEvent event) override { call_->OnEngineEvent(std::move(event)); }
   void OnDone(absl::Status status) override { std::exchange(call_, nullptr)->OnEngineDone(status); }
   void OnLost(const absl::Status& why) override {
-    if (const std::shared_ptr<RelayCall> call = weak_call_.lock()) call->Lose(number_, why);
+    if (const std::shared_ptr<RelayCall> call = weak_call_.lock()) call->OnEngineLost(number_, why);
   }
 
  private:
@@ -47,19 +48,19 @@ absl::Status WithMessage(const absl::Status& status, const std::string& message)
 
 }  // namespace
 
-RelayCall::RelayCall(Parts parts, const RelayEnv& env, std::function<void(RelayCall*)> on_end)
-    : request_(std::move(parts.request)),
+RelayCall::RelayCall(Inputs inputs, const RelayEnv& env, std::function<void(RelayCall*)> on_end)
+    : request_(std::move(inputs.request)),
       env_(env),
       on_end_(std::move(on_end)),
-      arrived_(parts.arrived),
-      engine_id_(std::move(parts.engine_id)),
-      engine_request_(ForEngine(request_, std::move(parts.prompt))),
-      model_(std::move(parts.model)),
+      arrived_(inputs.arrived),
+      engine_id_(std::move(inputs.engine_id)),
+      engine_request_(ForEngine(request_, std::move(inputs.prompt))),
+      model_(std::move(inputs.model)),
       text_(*model_.text),
-      sink_(std::move(parts.sink)) {
+      sink_(std::move(inputs.sink)) {
   const int32_t n = request_.sampling.n.value_or(1);
   const auto prompt_tokens = static_cast<int64_t>(engine_request_.token_ids.size());
-  for (int32_t i = 0; i < n; ++i) answers_.emplace_back(*text_, request_.sampling, prompt_tokens);
+  for (int32_t i = 0; i < n; ++i) continuations_.emplace_back(*text_, request_.sampling, prompt_tokens);
 }
 
 absl::Status RelayCall::Start() {
@@ -85,7 +86,7 @@ absl::Status RelayCall::StartAttempt() {
   engine_request_.request_id = absl::StrCat(engine_id_, ".", number);
   auto attempt = std::make_shared<Attempt>(shared_from_this(), number);
   ticket_ = fleet::EngineLink::Ticket(engine, attempt);
-  Adopt(number, engine->client().Generate(engine_request_, std::move(attempt)));
+  StoreHandle(number, engine->client().Generate(engine_request_, std::move(attempt)));
   return absl::OkStatus();
 }
 
@@ -95,7 +96,7 @@ void RelayCall::BeginAttempt(int attempt) {
   loss_ = absl::OkStatus();
 }
 
-void RelayCall::Adopt(int attempt, std::shared_ptr<fleet::EngineCall> handle) {
+void RelayCall::StoreHandle(int attempt, std::shared_ptr<fleet::EngineCall> handle) {
   bool cancel = false;
   {
     absl::MutexLock lock(&mutex_);
@@ -117,9 +118,9 @@ void RelayCall::CancelEngine() {
   if (handle != nullptr) handle->Cancel();
 }
 
-// The engine will not answer: its call is cancelled, whose OnDone then brings the loss to a verdict. So a request hears
-// of its end from one source alone, whatever the engine still says.
-void RelayCall::Lose(int attempt, const absl::Status& why) {
+// The engine is lost: its call is cancelled, and the OnDone that follows ends the attempt with the loss. So an attempt
+// always ends by its OnDone, whatever the engine still sends.
+void RelayCall::OnEngineLost(int attempt, const absl::Status& why) {
   std::shared_ptr<fleet::EngineCall> handle;
   {
     absl::MutexLock lock(&mutex_);
@@ -130,7 +131,7 @@ void RelayCall::Lose(int attempt, const absl::Status& why) {
   if (handle != nullptr) handle->Cancel();
 }
 
-// How the attempt under way ended; a loss comes before what the cancelled call says.
+// The status with which the attempt under way ended: the loss, if there was one, not that of the cancelled call.
 absl::Status RelayCall::EndAttempt(const absl::Status& status) {
   absl::MutexLock lock(&mutex_);
   under_way_ = 0;
@@ -157,13 +158,13 @@ bool RelayCall::lost() const {
 }
 
 void RelayCall::OnEngineEvent(fleet::EngineEvent event) {
-  if (event.index < 0 || event.index >= static_cast<int64_t>(answers_.size())) {
+  if (event.index < 0 || event.index >= static_cast<int64_t>(continuations_.size())) {
     return Abort(absl::InternalError(
-        absl::StrCat("engine ", engine_name_, " sent index ", event.index, ", wants 0..", answers_.size() - 1)));
+        absl::StrCat("engine ", engine_name_, " sent index ", event.index, ", wants 0..", continuations_.size() - 1)));
   }
-  Continuation& answer = answers_[event.index];
-  if (answer.ended() || aborted() || lost()) return;
-  if (event.finish == fleet::FinishReason::kCancelled) {  // nobody here asked for it: not an end, an answer cut off
+  TextContinuation& continuation = continuations_[event.index];
+  if (continuation.ended() || aborted() || lost()) return;
+  if (event.finish == fleet::FinishReason::kCancelled) {  // not cancelled by this call: the engine cut it off
     cut_off_ = true;
     event.finish.reset();
   }
@@ -173,32 +174,32 @@ void RelayCall::OnEngineEvent(fleet::EngineEvent event) {
     time_to_first_token_ = env_.clock.Now() - arrived_;
     env_.metrics.FirstToken(model_.name, time_to_first_token_);
   }
-  GenerateEvent out = answer.Take(std::move(event), time_to_first_token_);
+  GenerateEvent out = continuation.Take(std::move(event), time_to_first_token_);
   if (!has_tokens && !engine_ends) return;
   sent_ = true;
   sink_->OnEvent(std::move(out));
-  if (answer.ended()) ++answers_ended_;
-  if (answers_ended_ == answers_.size() && !engine_ends) CancelEngine();
+  if (continuation.ended()) ++continuations_ended_;
+  if (continuations_ended_ == continuations_.size() && !engine_ends) CancelEngine();
 }
 
 void RelayCall::OnEngineDone(const absl::Status& status) {
   ticket_.Release();
-  absl::Status verdict = Verdict(EndAttempt(status));
-  if (!aborted() && route::ShouldRetry(verdict, sent_)) {
-    verdict = Retry(verdict);
-    if (verdict.ok()) return;
+  absl::Status outcome = OutcomeOf(EndAttempt(status));
+  if (!aborted() && route::ShouldRetry(outcome, sent_)) {
+    outcome = Retry(outcome);
+    if (outcome.ok()) return;
   }
-  End(verdict);
+  End(outcome);
 }
 
-// What the end of one attempt means for the request.
-absl::Status RelayCall::Verdict(const absl::Status& status) {
-  if (answers_ended_ == answers_.size()) return absl::OkStatus();
+// The status of the request if it ends with this attempt.
+absl::Status RelayCall::OutcomeOf(const absl::Status& status) {
+  if (continuations_ended_ == continuations_.size()) return absl::OkStatus();
   {
     absl::MutexLock lock(&mutex_);
     if (!abort_reason_.ok()) return abort_reason_;
   }
-  if (status.ok() && cut_off_) return Lost("it drained and stopped before the answer was complete");
+  if (status.ok() && cut_off_) return LostError("it drained and stopped before the answer was complete");
   if (status.ok()) {
     return absl::InternalError(absl::StrCat("engine ", engine_name_, " closed the stream after ", relayed_tokens(),
                                             " tokens without a finish reason; send the request again"));
@@ -207,18 +208,18 @@ absl::Status RelayCall::Verdict(const absl::Status& status) {
     return WithMessage(status, absl::StrCat("the deadline passed after ", relayed_tokens(), " tokens"));
   }
   if (!absl::IsUnavailable(status) && !absl::IsCancelled(status)) return status;
-  // CANCELLED that nobody here asked for: the engine ends what is left while draining.
-  return Lost(status.message());
+  // CANCELLED, but not by this call: the engine is shutting down and ends what is left.
+  return LostError(status.message());
 }
 
-absl::Status RelayCall::Lost(absl::string_view why) const {
+absl::Status RelayCall::LostError(absl::string_view why) const {
   if (!sent_) return absl::UnavailableError(absl::StrCat("engine ", engine_name_, ": ", why));
   return absl::UnavailableError(absl::StrCat("engine ", engine_name_, " was lost after ", relayed_tokens(),
                                              " tokens were sent (", why, "); send the request again"));
 }
 
-// Another engine of the model, by the table of now, as long as it means the same ids. OK: an attempt is under way.
-// Where none is left a client hears of a full engine rather than of a lost one: it was told when to come back.
+// Tries another engine of the model, from the present table if its token ids still mean the same. OK: an attempt is under
+// way. If none is left, the client gets a full engine's error rather than a lost one's, since that says when to retry.
 absl::Status RelayCall::Retry(const absl::Status& cause) {
   if (std::optional<fleet::ModelView> now = env_.fleet.Find(model_.name)) {
     if (now->text.ok() && *now->text == text_) model_ = *std::move(now);
@@ -249,7 +250,7 @@ void RelayCall::End(const absl::Status& status) {
 
 void RelayCall::Log(const absl::Status& status) const {
   int64_t cached = 0;
-  for (const Continuation& answer : answers_) cached = std::max(cached, answer.cached_tokens());
+  for (const TextContinuation& continuation : continuations_) cached = std::max(cached, continuation.cached_tokens());
   LOG(INFO) << RequestTag{request_.request_id, request_.traceparent, model_.name}
             << "code=" << absl::StatusCodeToString(status.code()) << " served_by=" << engine_name_
             << " attempts=" << attempts_ << " prompt_tokens=" << engine_request_.token_ids.size()
@@ -261,7 +262,7 @@ void RelayCall::Log(const absl::Status& status) const {
 
 int64_t RelayCall::relayed_tokens() const {
   int64_t tokens = 0;
-  for (const Continuation& answer : answers_) tokens += answer.completion_tokens();
+  for (const TextContinuation& continuation : continuations_) tokens += continuation.completion_tokens();
   return tokens;
 }
 

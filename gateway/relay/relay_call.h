@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// One request under way: its attempts on engines, its answers, its end.
+// One request under way: its attempts on engines, its continuations, its end.
 //
-//   auto call = std::make_shared<RelayCall>(std::move(parts), env, on_end);
+//   auto call = std::make_shared<RelayCall>(std::move(inputs), env, on_end);
 //   RETURN_IF_ERROR(call->Start());
 #pragma once
 
@@ -21,9 +21,9 @@
 #include "absl/time/time.h"
 #include "common/base/clock.h"
 #include "gateway/fleet/fleet.h"
-#include "gateway/relay/continuation.h"
 #include "gateway/relay/relay.h"
 #include "gateway/relay/relay_metrics.h"
+#include "gateway/relay/text_continuation.h"
 
 namespace swiftcache::gateway::relay {
 
@@ -35,24 +35,24 @@ struct RelayEnv {
 };
 
 /// Thread-safety: Cancel and Abort at any time; engine events come one at a time. Ownership: shared by the door, the
-/// relay and the attempt under way; lives until all have let go. Errors: Start: as route::PickEngine; later ones reach
+/// relay and the attempt under way; lives as long as one of them. Errors: Start: as route::PickEngine; later ones reach
 /// the sink. No lock is held while a sink or an engine is called.
-/// Known limit: with n > 1 an answer that a stop string ended here goes on at the engine, unheard, until all have end:
-/// engines cancel whole requests only. It costs at most what is left of max_tokens, for that answer; usage counts none
-/// of it.
+/// Known limit: with n > 1, a continuation that a stop string ends here goes on at the engine, and is dropped, until all
+/// continuations have ended, since engines cancel whole requests only. It costs at most the rest of max_tokens for that
+/// continuation; usage does not count it.
 class RelayCall final : public GenerateCall, public std::enable_shared_from_this<RelayCall> {
  public:
-  struct Parts {
+  struct Inputs {
     GenerateRequest request;
-    std::string engine_id;   // unique among all requests of all gateways, which the client's own id need not be
-    fleet::ModelView model;  // with its text
+    std::string engine_id;   // unique over all gateways; the client's own id need not be unique
+    fleet::ModelView model;  // REQUIRES: model.text.ok()
     std::vector<int32_t> prompt;
     std::shared_ptr<GenerateSink> sink;
     absl::Time arrived;
   };
-  RelayCall(Parts parts, const RelayEnv& env, std::function<void(RelayCall*)> on_end);
+  RelayCall(Inputs inputs, const RelayEnv& env, std::function<void(RelayCall*)> on_end);
 
-  /// The first attempt. On error nothing was or will be called.
+  /// Makes the first attempt. On error neither the sink nor on_end is ever called.
   absl::Status Start();
   /// Ends the request with `reason` unless it ends by itself first.
   void Abort(absl::Status reason) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -66,14 +66,14 @@ class RelayCall final : public GenerateCall, public std::enable_shared_from_this
 
   absl::Status StartAttempt();
   void BeginAttempt(int attempt) ABSL_LOCKS_EXCLUDED(mutex_);
-  void Adopt(int attempt, std::shared_ptr<fleet::EngineCall> handle) ABSL_LOCKS_EXCLUDED(mutex_);
+  void StoreHandle(int attempt, std::shared_ptr<fleet::EngineCall> handle) ABSL_LOCKS_EXCLUDED(mutex_);
   void CancelEngine() ABSL_LOCKS_EXCLUDED(mutex_);
-  void Lose(int attempt, const absl::Status& why) ABSL_LOCKS_EXCLUDED(mutex_);
+  void OnEngineLost(int attempt, const absl::Status& why) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status EndAttempt(const absl::Status& status) ABSL_LOCKS_EXCLUDED(mutex_);
   void OnEngineEvent(fleet::EngineEvent event);
   void OnEngineDone(const absl::Status& status);
-  absl::Status Verdict(const absl::Status& status) ABSL_LOCKS_EXCLUDED(mutex_);
-  absl::Status Lost(absl::string_view why) const;
+  absl::Status OutcomeOf(const absl::Status& status) ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Status LostError(absl::string_view why) const;
   absl::Status Retry(const absl::Status& cause);
   void End(const absl::Status& status) ABSL_LOCKS_EXCLUDED(mutex_);
   void Log(const absl::Status& status) const;
@@ -92,13 +92,13 @@ class RelayCall final : public GenerateCall, public std::enable_shared_from_this
   fleet::ModelView model_;
   const std::shared_ptr<const fleet::ModelText> text_;
   std::shared_ptr<GenerateSink> sink_;
-  std::deque<Continuation> answers_;  // by index; a deque never moves them
-  size_t answers_ended_ = 0;
+  std::deque<TextContinuation> continuations_;  // by index; a deque never moves them
+  size_t continuations_ended_ = 0;
   bool sent_ = false;
-  bool cut_off_ = false;  // by the engine, which says so in place of an end
+  bool cut_off_ = false;  // by the engine, which shut down before the end
   absl::Duration time_to_first_token_ = absl::ZeroDuration();
   std::set<std::string> tried_;
-  absl::Status full_;  // what the last full engine said
+  absl::Status full_;  // the last engine's RESOURCE_EXHAUSTED
   std::string engine_name_;
   fleet::EngineLink::Ticket ticket_;
   int attempts_ = 0;
@@ -109,7 +109,7 @@ class RelayCall final : public GenerateCall, public std::enable_shared_from_this
   bool cancel_engine_ ABSL_GUARDED_BY(mutex_) = false;
   bool ended_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Status abort_reason_ ABSL_GUARDED_BY(mutex_);
-  int under_way_ ABSL_GUARDED_BY(mutex_) = 0;  // the attempt, 0 between two
+  int under_way_ ABSL_GUARDED_BY(mutex_) = 0;  // number of the attempt, 0 between two
   absl::Status loss_ ABSL_GUARDED_BY(mutex_);  // of the attempt under way
 };
 

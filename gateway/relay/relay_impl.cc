@@ -27,18 +27,18 @@ RelayImpl::~RelayImpl() { Stop(clock_.Now()); }
 absl::StatusOr<std::shared_ptr<GenerateCall>> RelayImpl::Generate(GenerateRequest request,
                                                                   std::shared_ptr<GenerateSink> sink) {
   const absl::Time arrived = clock_.Now();
-  absl::StatusOr<RelayCall::Parts> parts = Prepare(request);
-  if (!parts.ok()) {
-    Refuse(request, parts.status());
-    return parts.status();
+  absl::StatusOr<RelayCall::Inputs> inputs = Prepare(request);
+  if (!inputs.ok()) {
+    Refuse(request, inputs.status());
+    return inputs.status();
   }
   const std::string own_id = absl::StrCat(options_.id_prefix, "-", next_id_.fetch_add(1));
   if (request.request_id.empty()) request.request_id = own_id;
-  parts->engine_id = absl::StrCat(request.request_id, "~", own_id);
-  parts->request = std::move(request);
-  parts->sink = std::move(sink);
-  parts->arrived = arrived;
-  auto call = std::make_shared<RelayCall>(*std::move(parts), RelayEnv{fleet_, clock_, metrics_},
+  inputs->engine_id = absl::StrCat(request.request_id, "~", own_id);
+  inputs->request = std::move(request);
+  inputs->sink = std::move(sink);
+  inputs->arrived = arrived;
+  auto call = std::make_shared<RelayCall>(*std::move(inputs), RelayEnv{fleet_, clock_, metrics_},
                                           [this](RelayCall* ended) { Forget(ended); });
   Register(call);
   absl::Status started = call->Start();
@@ -49,18 +49,18 @@ absl::StatusOr<std::shared_ptr<GenerateCall>> RelayImpl::Generate(GenerateReques
   return call;
 }
 
-absl::StatusOr<RelayCall::Parts> RelayImpl::Prepare(GenerateRequest& request) const {
-  if (draining_) return absl::UnavailableError("the gateway is draining: send the request to another gateway");
+absl::StatusOr<RelayCall::Inputs> RelayImpl::Prepare(GenerateRequest& request) const {
+  if (refusing_) return absl::UnavailableError("the gateway is draining: send the request to another gateway");
   ASSIGN_OR_RETURN(fleet::ModelView model, FindModel(request.model));
   RETURN_IF_ERROR(CheckRequest(request, options_.limits));
   RETURN_IF_ERROR(CheckIds("sampling.stop_token_ids", request.sampling.stop_token_ids, (*model.text)->vocab_size()));
   ASSIGN_OR_RETURN(std::vector<int32_t> prompt, PromptIds(**model.text, request.input, model.max_model_len_tokens()));
-  return RelayCall::Parts{.request = {},
-                          .engine_id = {},
-                          .model = std::move(model),
-                          .prompt = std::move(prompt),
-                          .sink = {},
-                          .arrived = {}};
+  return RelayCall::Inputs{.request = {},
+                           .engine_id = {},
+                           .model = std::move(model),
+                           .prompt = std::move(prompt),
+                           .sink = {},
+                           .arrived = {}};
 }
 
 absl::StatusOr<fleet::ModelView> RelayImpl::FindModel(const std::string& name) const {
@@ -130,7 +130,7 @@ void RelayImpl::Forget(RelayCall* call) {
 }
 
 void RelayImpl::Stop(absl::Time deadline) {
-  Drain();
+  RefuseNew();
   std::vector<std::shared_ptr<RelayCall>> late;
   {
     absl::MutexLock lock(&mutex_);

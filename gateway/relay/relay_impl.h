@@ -32,8 +32,7 @@ namespace swiftcache::gateway::relay {
 /// Thread-safety: safe; Generate tokenises on the caller's thread. Ownership: borrows fleet, clock and metrics; they
 /// outlive it. The destructor waits for calls under way (see Stop).
 /// Errors, in this order: UNAVAILABLE (draining), NOT_FOUND (model), UNAVAILABLE (its card is still being fetched),
-/// INVALID_ARGUMENT (its card is not understood),
-/// then those of CheckRequest, PromptIds, PickEngine.
+/// INVALID_ARGUMENT (its card cannot be used), then those of CheckRequest, PromptIds, PickEngine.
 class RelayImpl final : public Relay {
  public:
   struct Options {
@@ -52,15 +51,15 @@ class RelayImpl final : public Relay {
   absl::StatusOr<std::string> Detokenize(const std::string& model, std::span<const int32_t> ids) override;
 
   /// From now on new requests get UNAVAILABLE; those under way go on.
-  void Drain() { draining_ = true; }
-  /// Drains, waits for calls under way until `deadline`, ends the rest with UNAVAILABLE and waits for their sinks'
+  void RefuseNew() { refusing_ = true; }
+  /// RefuseNew; waits for calls under way until `deadline`, ends the rest with UNAVAILABLE and waits for their sinks'
   /// OnDone.
   void Stop(absl::Time deadline) ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
   RelayImpl(const Options& options, fleet::Fleet& fleet, const Clock& clock, Metrics& metrics);
   absl::StatusOr<fleet::ModelView> FindModel(const std::string& name) const;
-  absl::StatusOr<RelayCall::Parts> Prepare(GenerateRequest& request) const;
+  absl::StatusOr<RelayCall::Inputs> Prepare(GenerateRequest& request) const;
   void Register(const std::shared_ptr<RelayCall>& call) ABSL_LOCKS_EXCLUDED(mutex_);
   void Forget(RelayCall* call) ABSL_LOCKS_EXCLUDED(mutex_);
   void Refuse(const GenerateRequest& request, const absl::Status& status);
@@ -70,7 +69,7 @@ class RelayImpl final : public Relay {
   fleet::Fleet& fleet_;
   const Clock& clock_;
   RelayMetrics metrics_;
-  std::atomic<bool> draining_{false};
+  std::atomic<bool> refusing_{false};
   std::atomic<int64_t> next_id_{1};
   absl::Mutex mutex_;
   std::map<RelayCall*, std::weak_ptr<RelayCall>> calls_ ABSL_GUARDED_BY(mutex_);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the gateway counts about requests.
+// The gateway's metrics of requests.
 //
 //   RelayMetrics relay_metrics(metrics);
 //   relay_metrics.Ended("smollm2-chat", absl::OkStatus(), absl::Seconds(2));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What may be asked for. Each message names the field, the value found, the limit and the remedy.
+// Checks of what clients send. Each message names the field, the value found, the limit and the remedy.
 //
 //   RETURN_IF_ERROR(CheckRequest(request, limits));            // what needs no model
 //   RETURN_IF_ERROR(CheckIds("token_ids", ids, vocab_size));   // what does

@@ -18,7 +18,8 @@ using fleet::ModelView;
 
 constexpr size_t kShownNameBytes = 100;
 
-// What the engine reported lags behind and includes ours: the larger of both would miss other gateways, so both count.
+// What the engine reported is late, and includes this gateway's requests. The larger of the two would miss the requests
+// of other gateways, so both are added.
 int64_t Load(const EngineView& engine) {
   return engine.link->in_flight() + engine.load.running_requests + engine.load.waiting_requests;
 }

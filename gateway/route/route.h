@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Decides which engine of a model gets a request, and whether a failed one is tried again elsewhere. Pure: no bytes, no
+// Decides which engine of a model gets a request, and whether a failed request is retried on another. Pure: no I/O, no
 // clock, no threads.
 //
 //   std::set<std::string> tried;
@@ -20,17 +20,17 @@
 
 namespace swiftcache::gateway::route {
 
-/// The index in `model.engines` of the READY engine with the least load (our requests under way there plus what it
-/// reported) that is not in `tried` and takes prompts of `prompt_tokens`; the first by name among equals.
+/// The index in `model.engines` of the READY engine with the least load (this gateway's requests under way there plus the
+/// load that it reported) that is not in `tried` and takes prompts of `prompt_tokens`; among equals the first by name.
 /// UNAVAILABLE: there is none; says what was found instead.
 absl::StatusOr<size_t> PickEngine(const fleet::ModelView& model, int64_t prompt_tokens,
                                   const std::set<std::string>& tried);
 
-/// Only where an engine is dead, draining, starting or full is another worth a try, and only while the client has seen
-/// nothing.
+/// Whether to try another engine: only if this one is dead, draining, starting or full, and nothing has been sent to the
+/// client yet.
 bool ShouldRetry(const absl::Status& status, bool anything_sent);
 
-/// May be asked for: has its text and an engine that lives.
+/// Whether clients can use the model: its card is there, and one of its engines is alive.
 bool IsServed(const fleet::ModelView& model);
 
 /// NOT_FOUND; lists the models served.

@@ -33,14 +33,14 @@ std::vector<fleet::EngineStatus> EnginesOf(const v1::WatchResponse::Snapshot& sn
 // One stream's order: a snapshot first, then versions that count up by one.
 class Order {
  public:
-  absl::Status Check(const v1::WatchResponse& news) {
-    if (news.event_case() == v1::WatchResponse::kSnapshot) {
-      incarnation_ = news.incarnation();
-    } else if (news.incarnation() != incarnation_ || news.version() != version_ + 1) {
-      return absl::DataLossError(absl::StrCat("news ", news.incarnation(), "/", news.version(), " after ", incarnation_,
-                                              "/", version_, ", wants the next version or a snapshot"));
+  absl::Status Check(const v1::WatchResponse& update) {
+    if (update.event_case() == v1::WatchResponse::kSnapshot) {
+      incarnation_ = update.incarnation();
+    } else if (update.incarnation() != incarnation_ || update.version() != version_ + 1) {
+      return absl::DataLossError(absl::StrCat("update ", update.incarnation(), "/", update.version(), " after ",
+                                              incarnation_, "/", version_, ", wants the next version or a snapshot"));
     }
-    version_ = news.version();
+    version_ = update.version();
     return absl::OkStatus();
   }
 
@@ -71,31 +71,31 @@ class Watcher final : public BrokerWatcher {
     absl::Duration backoff = options_.min_backoff;
     bool was_away = false;
     while (!stop_.HasBeenNotified()) {
-      bool heard = false;
-      const absl::Status status = Follow(heard);
+      bool received = false;
+      const absl::Status status = Follow(received);
       if (stop_.HasBeenNotified()) return;
-      if (heard || !was_away)
+      if (received || !was_away)
         LOG(WARNING) << "broker " << options_.address << " is away, the last table stays: " << status;
       was_away = true;
-      backoff = heard ? options_.min_backoff : std::min(backoff * 2, options_.max_backoff);
+      backoff = received ? options_.min_backoff : std::min(backoff * 2, options_.max_backoff);
       stop_.WaitForNotificationWithTimeout(backoff);
     }
   }
 
   // One stream from its snapshot to its end.
-  absl::Status Follow(bool& heard) ABSL_LOCKS_EXCLUDED(mutex_) {
+  absl::Status Follow(bool& received) ABSL_LOCKS_EXCLUDED(mutex_) {
     grpc::ClientContext context;
     Share(&context);
     v1::WatchRequest request;
     request.set_watcher(options_.watcher);
     auto reader = stub_->Watch(&context, request);
     absl::Status status;
-    v1::WatchResponse news;
+    v1::WatchResponse update;
     Order order;
-    while (status.ok() && reader->Read(&news)) {
-      heard = true;
-      status = order.Check(news);
-      if (status.ok()) Tell(news);
+    while (status.ok() && reader->Read(&update)) {
+      received = true;
+      status = order.Check(update);
+      if (status.ok()) Deliver(update);
     }
     if (!status.ok()) context.TryCancel();
     const grpc::Status end = reader->Finish();
@@ -109,15 +109,15 @@ class Watcher final : public BrokerWatcher {
     if (context != nullptr && stop_.HasBeenNotified()) context->TryCancel();
   }
 
-  void Tell(const v1::WatchResponse& news) {
-    switch (news.event_case()) {
+  void Deliver(const v1::WatchResponse& update) {
+    switch (update.event_case()) {
       case v1::WatchResponse::kSnapshot:
-        return sink_.OnSnapshot(news.incarnation(), EnginesOf(news.snapshot()));
+        return sink_.OnSnapshot(update.incarnation(), EnginesOf(update.snapshot()));
       case v1::WatchResponse::kUpdated:
-        return sink_.OnUpdate(rpc::ToPlain(news.updated()));
+        return sink_.OnUpdate(rpc::ToPlain(update.updated()));
       case v1::WatchResponse::kRemoved:
-        return sink_.OnRemoved(news.removed(), news.removed_died());
-      case v1::WatchResponse::kLease:  // the engines' and the broker's business
+        return sink_.OnRemoved(update.removed(), update.removed_died());
+      case v1::WatchResponse::kLease:  // of no use to the gateway
       case v1::WatchResponse::kLimit:
       case v1::WatchResponse::EVENT_NOT_SET:
         return;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The serialised ModelCard of an engine to the plain one. A card is as foreign as any bytes from the network.
+// Parses the serialised ModelCard of an engine. The bytes come from the network and are checked like any such bytes.
 //
 //   ASSIGN_OR_RETURN(fleet::ModelCard card, ParseModelCard(bytes, expected_hash));
 #pragma once

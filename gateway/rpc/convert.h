@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Protobuf messages to plain structs and back; nothing is checked here beyond what has no plain form.
+// Protobuf messages to plain structs and back. Checks only what a plain struct cannot express.
 //
 //   ASSIGN_OR_RETURN(relay::GenerateRequest plain, ToPlain(request));
 #pragma once

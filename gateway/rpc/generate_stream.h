@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The client's end of one Generate call: events go out one by one as fast as the client reads, and no faster.
+// The response stream of one Generate call: sends events one by one, as fast as the client reads.
 //
 //   return GenerateStream::Start(relay, *context, std::move(request), {});
 #pragma once
@@ -26,7 +26,7 @@ class GenerateStream final : public StreamWriter<v1::GenerateResponse>,
   struct Options {
     int64_t max_unread_bytes = int64_t{4} << 20;
   };
-  /// Hands the request to the relay, or ends the call with what was wrong.
+  /// Passes the request to the relay, or ends the call with the error in `request`.
   static grpc::ServerWriteReactor<v1::GenerateResponse>* Start(relay::Relay& relay,
                                                                absl::StatusOr<relay::GenerateRequest> request,
                                                                const Options& options);

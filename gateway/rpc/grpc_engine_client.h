@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// An engine's door, called over gRPC.
+// The client of an engine's gRPC service.
 //
 //   auto engine = GrpcEngineClient::Create({.address = "127.0.0.1:50061", .card_hash = hash});
 //   std::unique_ptr<fleet::EngineCall> call = engine->Generate(request, observer);
@@ -20,7 +20,7 @@ class GrpcEngineClient : public fleet::EngineClient {
  public:
   struct Options {
     std::string address;    // host:port
-    std::string card_hash;  // of the card that FetchModelCard must bring
+    std::string card_hash;  // of the card that FetchModelCard must return
     absl::Duration keepalive = absl::Seconds(10);
   };
   /// Connects in the background, so that the first request finds a connection.

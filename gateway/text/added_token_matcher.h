@@ -15,7 +15,7 @@
 
 namespace swiftcache::gateway::text {
 
-/// Of the tokens that begin at a place the longest is taken; the leftmost place goes first.
+/// Takes the leftmost match, and the longest of the tokens that begin there.
 /// Costs O(text x longest token). Thread-safety: immutable once filled. Errors: none. Units: bytes.
 class AddedTokenMatcher {
  public:

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// GPT-2's byte alphabet: every byte has one printable character, in which byte-level vocabularies are spelled.
+// GPT-2's byte alphabet: one printable character for every byte. Byte-level vocabularies are spelled in it.
 //
 //   ByteToLetter(' ');              // U+0120
 //   LettersToBytes("\u0120the");    // " the"
@@ -14,7 +14,7 @@ namespace swiftcache::gateway::text {
 
 char32_t ByteToLetter(uint8_t byte);
 
-/// Nothing if a character is not of the alphabet.
+/// Nothing if a character is not in the alphabet.
 std::optional<std::string> LettersToBytes(std::string_view letters);
 
 }  // namespace swiftcache::gateway::text

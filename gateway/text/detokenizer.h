@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Streams text out of token ids: never half a character, and nothing of a stop string.
+// Turns a stream of token ids into a stream of text: whole characters only, and no part of a stop string.
 //
 //   Detokenizer out(*tokenizer, {"\n\n"}, TextStart::kContinuesPrompt);
 //   for (int32_t id : ids) { send(out.Push(id)); if (out.stopped()) break; }
@@ -15,20 +15,20 @@
 
 namespace swiftcache::gateway::text {
 
-/// What the ids stand behind, which decides about the space that SentencePiece puts before a text: Decode drops it at
-/// the beginning of the whole text, and only there.
+/// Whether the ids begin a text or continue a prompt. SentencePiece puts a space before a text; decoding drops it at the
+/// beginning of the whole text, and only there.
 enum class TextStart { kBeginsText, kContinuesPrompt };
 
-/// Holds back bytes that may yet complete a character or a stop string.
-/// The texts returned, put together, equal Tokenizer::Decode(ids, skip_special = true) (for kContinuesPrompt: what the
-/// ids add to the decoded prompt) cut before the first stop string: the one that is complete first, of several that are
-/// complete at once the longest. Empty stop strings never match. Linear in the text and in the summed length of the
-/// stop strings. Thread-safety: none, one per continuation. Ownership: borrows the tokenizer. Errors: none.
+/// Holds back bytes that may become part of a character or of a stop string.
+/// The concatenated results equal Tokenizer::Decode(ids, skip_special = true) (for kContinuesPrompt: what the ids add to
+/// the decoded prompt), cut before the first stop string: the one that is complete first; of several that are complete at
+/// once, the longest. Empty stop strings never match. Linear in the text and in the summed length of the stop strings.
+/// Thread-safety: none, one per continuation. Ownership: borrows the tokenizer. Errors: none.
 class Detokenizer {
  public:
   Detokenizer(const Tokenizer& tokenizer, const std::vector<std::string>& stop,
               TextStart start = TextStart::kBeginsText);
-  /// The text that became certain with this token; "" once stopped.
+  /// The text that this token completes; "" once stopped.
   std::string Push(int32_t id);
   /// What is still held back, at the end of the stream.
   std::string Flush();

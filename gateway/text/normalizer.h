@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is done to text before it is cut into pieces: composition (NFC), and SentencePiece's spelling of spaces.
+// Prepares text before it is split into pieces: Unicode composition (NFC), and SentencePiece's spelling of spaces.
 //
 //   Normalize(spec, " a b", /*begins_text=*/true);   // "▁▁a▁b" for Llama 2
 #pragma once

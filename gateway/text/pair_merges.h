@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Byte-pair encoding's inner loop: of all neighbours that may merge, the pair with the lowest rank goes first, of equal
-// ranks the leftmost, until none is left.
+// The inner loop of byte-pair encoding: merges the neighbouring pair with the lowest rank, the leftmost of equal ones,
+// until no pair can be merged.
 //
 //   PairMerges merges;
 //   merges.Add(h, e, /*rank=*/0, he);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whether a tokenizer spec is consistent in itself: it came over the network.
+// Checks that a tokenizer spec, which comes over the network, is consistent.
 //
 //   RETURN_IF_ERROR(CheckSpec(spec));
 #pragma once

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What each token stands for: its bytes, and whether it is special.
+// The bytes that each token stands for, and whether it is special.
 //
 //   TokenTable table(spec);
 //   table.bytes()[262];        // " the"

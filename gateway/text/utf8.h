@@ -11,8 +11,8 @@
 
 namespace swiftcache::gateway::text {
 
-/// What stands at the beginning of a byte string. kInvalid: `bytes` is the maximal subpart that one U+FFFD replaces.
-/// kIncomplete: the whole rest may yet become a character.
+/// The first character of a byte string. kInvalid: `bytes` is the length of the maximal subpart that one U+FFFD replaces.
+/// kIncomplete: the string may be the beginning of a character.
 struct Utf8Character {
   enum class Kind { kValid, kInvalid, kIncomplete };
   char32_t code_point = 0;

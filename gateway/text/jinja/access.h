@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a template looks into values: `a.b`, `a[b]`, `a[1:2]`, iteration and unpacking.
+// Access to the parts of a template's values: `a.b`, `a[b]`, `a[1:2]`, iteration and unpacking.
 //
 //   ASSIGN_OR_RETURN(Value role, GetAttribute(budget, message, "role"));
 #pragma once
@@ -13,8 +13,8 @@
 
 namespace swiftcache::gateway::text::jinja {
 
-/// Python attribute first, then item. What is not there is an undefined value; INVALID_ARGUMENT only on an undefined
-/// one.
+/// The Python attribute, or else the item, of that name; an undefined value if there is neither. INVALID_ARGUMENT: `value`
+/// itself is undefined.
 absl::StatusOr<Value> GetAttribute(Budget& budget, const Value& value, std::string_view name);
 /// Item first, then attribute.
 absl::StatusOr<Value> GetItem(Budget& budget, const Value& value, const Value& key);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The arguments of a call, and how they meet a callee's parameters.
+// The arguments of a call in a template, and their assignment to the callee's parameters.
 //
 //   ASSIGN_OR_RETURN(auto args, Bind("join", arguments, {"d", "attribute"}));
 //   if (args[0]) ...

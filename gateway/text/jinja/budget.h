@@ -4,7 +4,7 @@
 //   Budget budget({.max_steps = 2'000'000});
 //   RETURN_IF_ERROR(budget.Spend(1));
 //   Charge charge(budget);
-//   RETURN_IF_ERROR(charge.Grow(1024));  // given back when `charge` dies
+//   RETURN_IF_ERROR(charge.Grow(1024));  // returned to the budget when `charge` is destroyed
 #pragma once
 
 #include <cstdint>

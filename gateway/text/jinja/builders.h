@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Lists and dicts built within a budget; the first failure is kept and told by Finish.
+// Builds lists and dicts within a budget; the first error is kept, and Finish returns it.
 //
 //   ListBuilder out(budget);
 //   for (...) out.Add(value);

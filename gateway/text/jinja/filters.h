@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What may stand behind `|`: trim, tojson, join, selectattr, ...
+// The filters of templates (after `|`): trim, tojson, join, selectattr, ...
 //
 //   ASSIGN_OR_RETURN(Value trimmed, ApplyFilter(budget, "trim", value, {}));
 #pragma once

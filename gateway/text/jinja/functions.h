@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a template may call by name: range, namespace, dict, raise_exception, strftime_now.
+// The functions of templates: range, namespace, dict, raise_exception, strftime_now.
 //
 //   const Function* function = FindFunction("range");
 //   ASSIGN_OR_RETURN(Value list, function->call(context, arguments));
@@ -17,7 +17,7 @@
 
 namespace swiftcache::gateway::text::jinja {
 
-/// What functions reach besides their arguments.
+/// What functions use besides their arguments.
 struct FunctionContext {
   Budget& budget;
   const Clock& clock;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Template source to tokens, as jinja2 cuts it with trim_blocks and lstrip_blocks on.
+// Splits template source into tokens, as jinja2 does with trim_blocks and lstrip_blocks on.
 //
 //   ASSIGN_OR_RETURN(std::vector<Token> tokens, Lex("{% if x %}yes{% endif %}"));
 #pragma once

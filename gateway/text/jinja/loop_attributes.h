@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the `loop` variable of a for knows: loop.index, loop.last, loop.previtem, ...
+// The attributes of the `loop` variable of a for loop: loop.index, loop.last, loop.previtem, ...
+//
+//   ASSIGN_OR_RETURN(std::optional<Value> index, LoopAttribute(budget, loop, "index"));
 #pragma once
 
 #include <memory>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Template source to its syntax tree.
+// Parses template source into a syntax tree.
 //
 //   ASSIGN_OR_RETURN(Block body, Parse("{% for m in messages %}{{ m.content }}{% endfor %}"));
 #pragma once

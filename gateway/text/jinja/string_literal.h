@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What stands between the quotes of a string in a template, decoded as Python decodes it.
+// Decodes the characters between the quotes of a string in a template, as Python does.
 //
 //   DecodeStringLiteral("a\\n")  // "a", newline
 #pragma once
@@ -10,7 +10,7 @@
 
 namespace swiftcache::gateway::text::jinja {
 
-/// Nothing for a cut or impossible escape, a lone surrogate, or \N{...} (names of characters are not known here).
+/// Nothing for an incomplete or invalid escape, a lone surrogate, or \N{...} (character names are not supported).
 std::optional<std::string> DecodeStringLiteral(std::string_view source);
 
 }  // namespace swiftcache::gateway::text::jinja

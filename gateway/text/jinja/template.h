@@ -2,8 +2,8 @@
 // A compiled template of Jinja's language as chat templates use it: rendered as transformers renders it, in a sandbox.
 //
 //   ASSIGN_OR_RETURN(auto greeting, Template::Compile("Hello {{ name | trim }}!"));
-//   ASSIGN_OR_RETURN(Rendered out, greeting->Render({{"name", Value::String(FreeText(" you ", /*marked=*/true))}}, {},
-//   clock));
+//   const Context context = {{"name", Value::String(FreeText(" you ", /*marked=*/true))}};
+//   ASSIGN_OR_RETURN(Rendered out, greeting->Render(context, {}, clock));
 #pragma once
 
 #include <memory>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Finds one string in another in linear time, whatever both hold (Knuth, Morris, Pratt).
+// Finds one string in another, in linear time for all inputs (Knuth, Morris, Pratt).
 //
 //   ASSIGN_OR_RETURN(TextSearch search, TextSearch::Create(budget, "needle"));
 //   int64_t at = search.Find(haystack, 0);

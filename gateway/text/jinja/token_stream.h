@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The parser's place in the tokens.
+// The parser's position in the list of tokens.
 //
 //   if (stream.SkipOperator(",")) ...
 //   RETURN_IF_ERROR(stream.Expect(TokenKind::kBlockEnd, "%}"));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What may stand behind `is`: defined, none, string, mapping, ...
+// The tests of templates (after `is`): defined, none, string, mapping, ...
 //
 //   ASSIGN_OR_RETURN(bool yes, ApplyTest(budget, "divisibleby", value, arguments));
 #pragma once

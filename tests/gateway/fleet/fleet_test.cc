@@ -28,7 +28,7 @@ class FleetTest : public ::testing::Test {
   FleetTest() {
     fleet_ = *fleet::Fleet::Create(
         {.cards = {.min_backoff = absl::Milliseconds(1)},
-         .roll_call = {.interval = absl::Milliseconds(1)},
+         .prober = {.interval = absl::Milliseconds(1)},
          .restart_grace = absl::Milliseconds(5)},
         [this](const fleet::EngineInfo& info) {
           ++clients_made_;

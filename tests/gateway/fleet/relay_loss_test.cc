@@ -205,7 +205,7 @@ class CountingObserver final : public fleet::LossObserver {
 TEST(EngineLinkTest, WhoComesToALostLinkHearsItAtOnce) {
   fakes::FakeEngine engine;
   const auto link = std::make_shared<fleet::EngineLink>("a", "m", engine.NewClient());
-  link->Lose(absl::UnavailableError("gone"));
+  link->MarkLost(absl::UnavailableError("gone"));
   const auto observer = std::make_shared<CountingObserver>();
   fleet::EngineLink::Ticket ticket(link, observer);
   EXPECT_EQ(observer->losses, 1);
@@ -218,8 +218,8 @@ TEST(EngineLinkTest, WhoLeftOrCameAfterTheRestoreHearsNothing) {
   const auto link = std::make_shared<fleet::EngineLink>("a", "m", engine.NewClient());
   const auto gone = std::make_shared<CountingObserver>();
   { fleet::EngineLink::Ticket ticket(link, gone); }
-  link->Lose(absl::UnavailableError("gone"));
-  link->Restore();
+  link->MarkLost(absl::UnavailableError("gone"));
+  link->ClearLost();
   const auto late = std::make_shared<CountingObserver>();
   fleet::EngineLink::Ticket ticket(link, late);
   EXPECT_EQ(gone->losses, 0);

@@ -313,7 +313,7 @@ TEST_F(RelayTest, DrainingRefusesNewRequestsAndLetsRunningOnesFinish) {
   });
   auto sink = std::make_shared<CollectingSink>();
   ASSERT_TRUE(relay_->Generate(Prompt("x"), sink).ok());
-  relay_->Drain();
+  relay_->RefuseNew();
   EXPECT_EQ(Run(Prompt("y")).code(), absl::StatusCode::kUnavailable);
   go.Notify();
   relay_->Stop(clock_.Now() + absl::Seconds(60));

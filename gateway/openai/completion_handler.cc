@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "gateway/openai/exchange.h"
+#include "gateway/openai/completion_handler.h"
 
 #include <optional>
 
@@ -11,7 +11,7 @@ namespace {
 
 constexpr char kEvents[] = "text/event-stream; charset=utf-8";
 
-std::string AnswerId(Endpoint endpoint, const std::string& request_id) {
+std::string ResponseId(Endpoint endpoint, const std::string& request_id) {
   return (endpoint == Endpoint::kChat ? "chatcmpl-" : "cmpl-") + request_id;
 }
 
@@ -23,7 +23,7 @@ absl::Status WithParam(absl::Status status, Endpoint endpoint) {
 }
 
 // What the client sent as text and wants back.
-std::optional<std::string> TextToEcho(const AnswerOptions& options, const relay::GenerateRequest& request) {
+std::optional<std::string> TextToEcho(const ResponseOptions& options, const relay::GenerateRequest& request) {
   const auto* text = std::get_if<std::string>(&request.input);
   return options.echo && text != nullptr ? std::optional<std::string>(*text) : std::nullopt;
 }
@@ -33,25 +33,25 @@ int64_t Cached(const UsageTotals& usage) { return usage.cached_local + usage.cac
 }  // namespace
 
 /// The relay's end of one prompt.
-class Exchange::Sink final : public relay::GenerateSink {
+class CompletionHandler::Sink final : public relay::GenerateSink {
  public:
-  Sink(std::shared_ptr<Exchange> exchange, size_t prompt) : exchange_(std::move(exchange)), prompt_(prompt) {}
-  void OnEvent(relay::GenerateEvent event) override { exchange_->OnNews(prompt_, std::move(event)); }
-  void OnDone(absl::Status status) override { exchange_->OnNews(prompt_, std::move(status)); }
+  Sink(std::shared_ptr<CompletionHandler> handler, size_t prompt) : handler_(std::move(handler)), prompt_(prompt) {}
+  void OnEvent(relay::GenerateEvent event) override { handler_->OnUpdate(prompt_, std::move(event)); }
+  void OnDone(absl::Status status) override { handler_->OnUpdate(prompt_, std::move(status)); }
 
  private:
-  const std::shared_ptr<Exchange> exchange_;
+  const std::shared_ptr<CompletionHandler> handler_;
   const size_t prompt_;
 };
 
-Exchange::Exchange(AnswerOptions options, const std::string& request_id, int64_t created_s,
-                   std::shared_ptr<HttpResponder> responder)
+CompletionHandler::CompletionHandler(ResponseOptions options, const std::string& request_id, int64_t created_s,
+                                     std::shared_ptr<HttpResponder> responder)
     : options_(std::move(options)),
       request_id_(request_id),
-      writer_(options_, AnswerId(options_.endpoint, request_id), created_s),
+      writer_(options_, ResponseId(options_.endpoint, request_id), created_s),
       responder_(std::move(responder)) {}
 
-void Exchange::Run(relay::Relay& relay, std::vector<relay::GenerateRequest> prompts) {
+void CompletionHandler::Run(relay::Relay& relay, std::vector<relay::GenerateRequest> prompts) {
   {
     absl::MutexLock lock(&mutex_);
     prompts_.resize(prompts.size());
@@ -67,7 +67,7 @@ void Exchange::Run(relay::Relay& relay, std::vector<relay::GenerateRequest> prom
   Ready();
 }
 
-bool Exchange::Start(relay::Relay& relay, relay::GenerateRequest request, size_t prompt) {
+bool CompletionHandler::Start(relay::Relay& relay, relay::GenerateRequest request, size_t prompt) {
   std::optional<std::string> text = TextToEcho(options_, request);
   auto call = relay.Generate(std::move(request), std::make_shared<Sink>(shared_from_this(), prompt));
   if (!call.ok()) {
@@ -84,7 +84,7 @@ bool Exchange::Start(relay::Relay& relay, relay::GenerateRequest request, size_t
 }
 
 // False: the answer is over already.
-bool Exchange::Adopt(const std::shared_ptr<relay::GenerateCall>& call, size_t prompt) {
+bool CompletionHandler::Adopt(const std::shared_ptr<relay::GenerateCall>& call, size_t prompt) {
   absl::MutexLock lock(&mutex_);
   if (phase_ == Phase::kOver) return false;
   prompts_[prompt].tokens = static_cast<int64_t>(call->prompt_ids().size());
@@ -92,7 +92,7 @@ bool Exchange::Adopt(const std::shared_ptr<relay::GenerateCall>& call, size_t pr
   return true;
 }
 
-bool Exchange::Echo(absl::StatusOr<std::string> text, size_t prompt) {
+bool CompletionHandler::Echo(absl::StatusOr<std::string> text, size_t prompt) {
   if (!text.ok()) {
     Fail(text.status());
     return false;
@@ -102,28 +102,28 @@ bool Exchange::Echo(absl::StatusOr<std::string> text, size_t prompt) {
   return true;
 }
 
-void Exchange::Ready() {
+void CompletionHandler::Ready() {
   {
     absl::MutexLock lock(&mutex_);
     if (phase_ == Phase::kStarting) phase_ = Phase::kRunning;
-    for (auto& [prompt, news] : std::exchange(early_, {})) Handle(prompt, std::move(news));
+    for (auto& [prompt, update] : std::exchange(early_, {})) Handle(prompt, std::move(update));
   }
   Deliver();
 }
 
-void Exchange::OnNews(size_t prompt, News news) {
+void CompletionHandler::OnUpdate(size_t prompt, CallUpdate update) {
   {
     absl::MutexLock lock(&mutex_);
     if (phase_ == Phase::kStarting) {
-      early_.emplace_back(prompt, std::move(news));
+      early_.emplace_back(prompt, std::move(update));
     } else {
-      Handle(prompt, std::move(news));
+      Handle(prompt, std::move(update));
     }
   }
   Deliver();
 }
 
-void Exchange::OnClientGone() {
+void CompletionHandler::OnClientGone() {
   {
     absl::MutexLock lock(&mutex_);
     phase_ = Phase::kOver;
@@ -131,7 +131,7 @@ void Exchange::OnClientGone() {
   CancelIfOver();
 }
 
-void Exchange::Fail(const absl::Status& status) {
+void CompletionHandler::Fail(const absl::Status& status) {
   {
     absl::MutexLock lock(&mutex_);
     EndWith(status);
@@ -139,7 +139,7 @@ void Exchange::Fail(const absl::Status& status) {
   Deliver();
 }
 
-void Exchange::Deliver() {
+void CompletionHandler::Deliver() {
   for (std::vector<Output> outputs = TakeOutputs(); !outputs.empty(); outputs = TakeOutputs()) {
     bool client_is_there = true;
     for (const Output& output : outputs) client_is_there = output(*responder_) && client_is_there;
@@ -148,22 +148,22 @@ void Exchange::Deliver() {
   CancelIfOver();
 }
 
-// Whoever puts something in while another thread delivers leaves it to that thread, which looks again.
-std::vector<Exchange::Output> Exchange::TakeOutputs() {
+// A thread that adds output while another delivers leaves it to that other thread, which looks again.
+std::vector<CompletionHandler::Output> CompletionHandler::TakeOutputs() {
   absl::MutexLock lock(&mutex_);
   if (delivering_ || outbox_.empty()) return {};
   delivering_ = true;
   return std::exchange(outbox_, {});
 }
 
-void Exchange::Delivered(bool client_is_there) {
+void CompletionHandler::Delivered(bool client_is_there) {
   absl::MutexLock lock(&mutex_);
   delivering_ = false;
   if (!client_is_there) phase_ = Phase::kOver;
 }
 
 // Calls that have ended take a Cancel without harm.
-void Exchange::CancelIfOver() {
+void CompletionHandler::CancelIfOver() {
   Calls ended;
   {
     absl::MutexLock lock(&mutex_);
@@ -172,26 +172,26 @@ void Exchange::CancelIfOver() {
   for (const auto& call : ended) call->Cancel();
 }
 
-void Exchange::Handle(size_t prompt, News news) {
+void CompletionHandler::Handle(size_t prompt, CallUpdate update) {
   if (phase_ == Phase::kOver) return;
-  if (auto* event = std::get_if<relay::GenerateEvent>(&news)) {
+  if (auto* event = std::get_if<relay::GenerateEvent>(&update)) {
     HandleEvent(prompt, std::move(*event));
   } else {
-    HandleDone(std::get<absl::Status>(news));
+    HandleDone(std::get<absl::Status>(update));
   }
 }
 
-void Exchange::HandleEvent(size_t prompt, relay::GenerateEvent event) {
+void CompletionHandler::HandleEvent(size_t prompt, relay::GenerateEvent event) {
   if (event.index < 0 || event.index >= options_.n) {
     return EndWith(
         absl::InternalError(absl::StrCat("an answer of index ", event.index, " came, wants 0..", options_.n - 1)));
   }
   Count(prompt, event);
-  Choice news{std::move(event.text), std::move(event.logprobs), event.finish};
-  options_.stream ? Stream(prompt, event.index, std::move(news)) : Append(prompt, event.index, std::move(news));
+  Choice delta{std::move(event.text), std::move(event.logprobs), event.finish};
+  options_.stream ? Stream(prompt, event.index, std::move(delta)) : Append(prompt, event.index, std::move(delta));
 }
 
-void Exchange::Count(size_t prompt, const relay::GenerateEvent& event) {
+void CompletionHandler::Count(size_t prompt, const relay::GenerateEvent& event) {
   completion_tokens_ += static_cast<int64_t>(event.token_ids.size());
   if (!event.usage) return;
   Prompt& counted = prompts_[prompt];
@@ -202,41 +202,41 @@ void Exchange::Count(size_t prompt, const relay::GenerateEvent& event) {
   if (Cached(cached) > Cached(counted.cached)) counted.cached = cached;
 }
 
-void Exchange::Open(std::string& out, size_t prompt, int32_t index) {
+void CompletionHandler::Open(std::string& out, size_t prompt, int32_t index) {
   if (options_.endpoint == Endpoint::kChat) out += writer_.RoleChunk(index);
   if (options_.echo)
     out += writer_.Chunk(index, {.text = prompts_[prompt].echo, .logprobs = {}, .finish = {}}, 0, nullptr);
 }
 
-void Exchange::Stream(size_t prompt, int32_t index, Choice news) {
+void CompletionHandler::Stream(size_t prompt, int32_t index, Choice delta) {
   const auto place = static_cast<int32_t>(prompt) * options_.n + index;
   Progress& progress = answers_[place];
   std::string out;
   if (!std::exchange(progress.opened, true)) Open(out, prompt, place);
   const UsageTotals usage = Usage();
-  const bool silent = news.text.empty() && news.logprobs.empty() && !news.finish && !options_.usage_on_chunks;
+  const bool silent = delta.text.empty() && delta.logprobs.empty() && !delta.finish && !options_.usage_on_chunks;
   if (!silent)
-    out += writer_.Chunk(place, news, progress.offset_characters, options_.usage_on_chunks ? &usage : nullptr);
-  for (const relay::TokenLogprob& token : news.logprobs) progress.offset_characters += CountCharacters(token.token);
+    out += writer_.Chunk(place, delta, progress.offset_characters, options_.usage_on_chunks ? &usage : nullptr);
+  for (const relay::TokenLogprob& token : delta.logprobs) progress.offset_characters += CountCharacters(token.token);
   if (out.empty()) return;
   if (!std::exchange(begun_, true)) PutBegin({{"Cache-Control", "no-cache"}});
   PutWrite(std::move(out));
 }
 
-void Exchange::Append(size_t prompt, int32_t index, Choice news) {
+void CompletionHandler::Append(size_t prompt, int32_t index, Choice delta) {
   Progress& progress = answers_[prompt * static_cast<size_t>(options_.n) + static_cast<size_t>(index)];
   if (!std::exchange(progress.opened, true) && options_.echo) progress.choice.text = prompts_[prompt].echo;
-  progress.choice.text += news.text;
-  for (relay::TokenLogprob& token : news.logprobs) progress.choice.logprobs.push_back(std::move(token));
-  if (news.finish) progress.choice.finish = news.finish;
+  progress.choice.text += delta.text;
+  for (relay::TokenLogprob& token : delta.logprobs) progress.choice.logprobs.push_back(std::move(token));
+  if (delta.finish) progress.choice.finish = delta.finish;
 }
 
-void Exchange::HandleDone(const absl::Status& status) {
+void CompletionHandler::HandleDone(const absl::Status& status) {
   if (!status.ok()) return EndWith(status);
   if (--prompts_left_ == 0) End();
 }
 
-void Exchange::End() {
+void CompletionHandler::End() {
   phase_ = Phase::kOver;
   if (!options_.stream) {
     std::vector<Choice> choices;
@@ -250,7 +250,7 @@ void Exchange::End() {
   PutFinish();
 }
 
-void Exchange::EndWith(const absl::Status& error) {
+void CompletionHandler::EndWith(const absl::Status& error) {
   if (phase_ == Phase::kOver) return;
   phase_ = Phase::kOver;
   const absl::Status status = WithParam(error, options_.endpoint);
@@ -259,14 +259,14 @@ void Exchange::EndWith(const absl::Status& error) {
   PutFinish();
 }
 
-void Exchange::PutBegin(HttpHeaders more) {
+void CompletionHandler::PutBegin(HttpHeaders more) {
   outbox_.emplace_back([headers = Headers(std::move(more))](HttpResponder& responder) {
     responder.StartStream(200, kEvents, headers);
     return true;
   });
 }
 
-void Exchange::PutSend(int status, std::string body, HttpHeaders more) {
+void CompletionHandler::PutSend(int status, std::string body, HttpHeaders more) {
   outbox_.emplace_back(
       [status, body = std::move(body), headers = Headers(std::move(more))](HttpResponder& responder) mutable {
         responder.Send(status, kJson, std::move(body), std::move(headers));
@@ -274,19 +274,19 @@ void Exchange::PutSend(int status, std::string body, HttpHeaders more) {
       });
 }
 
-void Exchange::PutWrite(std::string bytes) {
+void CompletionHandler::PutWrite(std::string bytes) {
   outbox_.emplace_back(
       [bytes = std::move(bytes)](HttpResponder& responder) mutable { return responder.Write(std::move(bytes)); });
 }
 
-void Exchange::PutFinish() {
+void CompletionHandler::PutFinish() {
   outbox_.emplace_back([](HttpResponder& responder) {
     responder.Finish();
     return true;
   });
 }
 
-UsageTotals Exchange::Usage() const {
+UsageTotals CompletionHandler::Usage() const {
   UsageTotals sum;
   sum.completion = completion_tokens_;
   for (const Prompt& prompt : prompts_) {
@@ -298,7 +298,7 @@ UsageTotals Exchange::Usage() const {
   return sum;
 }
 
-HttpHeaders Exchange::Headers(HttpHeaders more) const {
+HttpHeaders CompletionHandler::Headers(HttpHeaders more) const {
   more.emplace_back("X-Request-Id", request_id_);
   return more;
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "gateway/relay/continuation.h"
+#include "gateway/relay/text_continuation.h"
 
 #include <algorithm>
 #include <cstddef>
@@ -10,15 +10,16 @@ namespace swiftcache::gateway::relay {
 
 using fleet::FinishReason;
 
-// An answer, in a chat too, says what its tokens say: only so is the prompt's text and the answer's that of all tokens.
-Continuation::Continuation(const fleet::ModelText& text, const fleet::Sampling& sampling, int64_t prompt_tokens)
+// The ids continue the prompt, in a chat too: only then do the prompt's text and the continuation's together equal the
+// text of all tokens.
+TextContinuation::TextContinuation(const fleet::ModelText& text, const fleet::Sampling& sampling, int64_t prompt_tokens)
     : tokenizer_(text.tokenizer()),
       sampling_(sampling),
       detokenizer_(text.tokenizer(), sampling.stop, text::TextStart::kContinuesPrompt) {
   usage_.prompt_tokens = prompt_tokens;
 }
 
-GenerateEvent Continuation::Take(fleet::EngineEvent event, absl::Duration time_to_first_token) {
+GenerateEvent TextContinuation::Take(fleet::EngineEvent event, absl::Duration time_to_first_token) {
   if (event.usage.has_value()) {
     const int64_t relayed = usage_.completion_tokens;
     usage_ = *event.usage;
@@ -45,17 +46,17 @@ GenerateEvent Continuation::Take(fleet::EngineEvent event, absl::Duration time_t
   return out;
 }
 
-// The text of a stop token, as that of a stop string, is not part of the answer.
-bool Continuation::IsStopToken(int32_t id) const {
+// The text of a stop token, like that of a stop string, is not part of the continuation.
+bool TextContinuation::IsStopToken(int32_t id) const {
   return std::find(sampling_.stop_token_ids.begin(), sampling_.stop_token_ids.end(), id) !=
          sampling_.stop_token_ids.end();
 }
 
-TokenLogprob Continuation::Named(int32_t id, float logprob) const {
+TokenLogprob TextContinuation::Named(int32_t id, float logprob) const {
   return {.token_id = id, .logprob = logprob, .token = tokenizer_.TokenBytes(id), .top = {}};
 }
 
-TokenLogprob Continuation::Named(const fleet::TokenLogprob& logprob) const {
+TokenLogprob TextContinuation::Named(const fleet::TokenLogprob& logprob) const {
   TokenLogprob named = Named(logprob.token_id, logprob.logprob);
   for (const auto& [id, value] : logprob.top) named.top.push_back(Named(id, value));
   return named;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// One of the n answers to a request: turns the engine's tokens into text and ends it at a stop string.
+// One of the n continuations of a request: turns the engine's tokens into text, and ends it at a stop string.
 //
-//   Continuation answer(*text, sampling, prompt_tokens);
-//   GenerateEvent event = answer.Take(std::move(engine_event));
-//   if (answer.ended()) ...
+//   TextContinuation continuation(*text, sampling, prompt_tokens);
+//   GenerateEvent event = continuation.Take(std::move(engine_event), time_to_first_token);
+//   if (continuation.ended()) ...
 #pragma once
 
 #include <cstdint>
@@ -16,11 +16,11 @@
 namespace swiftcache::gateway::relay {
 
 /// Thread-safety: none. Ownership: borrows the model's text and the sampling. Errors: none.
-class Continuation {
+class TextContinuation {
  public:
-  Continuation(const fleet::ModelText& text, const fleet::Sampling& sampling, int64_t prompt_tokens);
+  TextContinuation(const fleet::ModelText& text, const fleet::Sampling& sampling, int64_t prompt_tokens);
 
-  /// The client's event for the engine's; tokens after a stop string are dropped. REQUIRES: !ended().
+  /// Turns the engine's event into the client's; tokens after a stop string are dropped. REQUIRES: !ended().
   /// `time_to_first_token` goes into the usage.
   GenerateEvent Take(fleet::EngineEvent event, absl::Duration time_to_first_token);
   bool ended() const { return ended_; }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "gateway/openai/exchange.h"
+#include "gateway/openai/completion_handler.h"
 
 #include <gtest/gtest.h>
 
@@ -58,22 +58,22 @@ relay::GenerateEvent Text(std::string text) {
   return {.index = 0, .text = std::move(text), .token_ids = {1}, .logprobs = {}, .finish = {}, .usage = {}};
 }
 
-class ExchangeTest : public ::testing::Test {
+class CompletionHandlerTest : public ::testing::Test {
  protected:
   void Run(int prompts) {
-    AnswerOptions options;
+    ResponseOptions options;
     options.endpoint = Endpoint::kCompletions;
     options.model = "m";
     options.stream = true;
-    auto exchange = std::make_shared<Exchange>(options, "r", 0, responder_);
-    exchange->Run(relay_, std::vector<relay::GenerateRequest>(prompts));
+    auto handler = std::make_shared<CompletionHandler>(options, "r", 0, responder_);
+    handler->Run(relay_, std::vector<relay::GenerateRequest>(prompts));
   }
 
   FakeRelay relay_;
   const std::shared_ptr<CallingBackResponder> responder_ = std::make_shared<CallingBackResponder>();
 };
 
-TEST_F(ExchangeTest, AResponderMayReportTheClientsGoingFromWithinWrite) {
+TEST_F(CompletionHandlerTest, AResponderMayReportTheClientsGoingFromWithinWrite) {
   responder_->gone_in_write = true;
   Run(1);
   relay_.WaitForCall(0)->Emit(Text("a"));
@@ -82,7 +82,7 @@ TEST_F(ExchangeTest, AResponderMayReportTheClientsGoingFromWithinWrite) {
   EXPECT_EQ(responder_->finished, 0);
 }
 
-TEST_F(ExchangeTest, ChunksOfPromptsThatSpeakAtOnceLeaveOneByOneEachPromptsInOrder) {
+TEST_F(CompletionHandlerTest, ChunksOfPromptsThatSpeakAtOnceLeaveOneByOneEachPromptsInOrder) {
   constexpr int kPrompts = 4, kTokens = 500;
   Run(kPrompts);
   std::vector<std::thread> engines;

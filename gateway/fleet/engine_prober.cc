@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "gateway/fleet/engine_prober.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "common/log/log.h"
+
+namespace swiftcache::gateway::fleet {
+
+EngineProber::EngineProber(const Options& options, const Clock& clock, OnNoResponse on_no_response)
+    : options_(options), clock_(clock), on_no_response_(std::move(on_no_response)) {
+  for (int i = 0; i < options_.threads; ++i) threads_.emplace_back([this] { Work(); });
+}
+
+EngineProber::~EngineProber() {
+  {
+    absl::MutexLock lock(&mutex_);
+    stopping_ = true;
+    changed_.SignalAll();
+  }
+  for (std::thread& thread : threads_) thread.join();
+}
+
+void EngineProber::StartProbing(const std::shared_ptr<EngineLink>& link, absl::Time first) {
+  absl::MutexLock lock(&mutex_);
+  Probed& probed = probed_[link.get()];
+  probed.link = link;
+  probed.next = std::min(probed.next, first);
+  changed_.SignalAll();
+}
+
+void EngineProber::StopProbing(const EngineLink& link) {
+  absl::MutexLock lock(&mutex_);
+  probed_.erase(&link);
+}
+
+void EngineProber::Work() {
+  while (const std::shared_ptr<EngineLink> link = AwaitDueProbe()) {
+    const absl::Status response = link->client().Ping(options_.timeout);
+    if (HandleResponse(*link, response)) on_no_response_(link, response);
+  }
+}
+
+std::shared_ptr<EngineLink> EngineProber::AwaitDueProbe() {
+  absl::MutexLock lock(&mutex_);
+  while (!stopping_) {
+    absl::Time next = absl::InfiniteFuture();
+    const absl::Time now = clock_.Now();
+    if (std::shared_ptr<EngineLink> link = DueProbe(now, next)) return link;
+    changed_.WaitWithTimeout(&mutex_, next - now);
+  }
+  return nullptr;
+}
+
+// The first that is due, marked as probed; otherwise `next` says when one will be.
+std::shared_ptr<EngineLink> EngineProber::DueProbe(absl::Time now, absl::Time& next) {
+  for (auto it = probed_.begin(); it != probed_.end();) {
+    Probed& probed = it->second;
+    std::shared_ptr<EngineLink> link = probed.link.lock();
+    if (link == nullptr) {
+      it = probed_.erase(it);
+      continue;
+    }
+    ++it;
+    if (probed.under_way) continue;
+    next = std::min(next, probed.next);
+    if (probed.next > now) continue;
+    probed.under_way = true;
+    return link;
+  }
+  return nullptr;
+}
+
+bool EngineProber::HandleResponse(const EngineLink& link, const absl::Status& response) {
+  absl::MutexLock lock(&mutex_);
+  const auto it = probed_.find(&link);
+  if (it == probed_.end()) return false;
+  if (!response.ok()) {
+    probed_.erase(it);
+    return true;
+  }
+  Probed& probed = it->second;
+  if (!probed.answered) {
+    LOG(WARNING) << RequestTag{{}, {}, link.model_name()} << "engine " << link.name()
+                 << " answers, though the broker hears nothing of it: it goes on serving";
+  }
+  probed.answered = true;
+  probed.under_way = false;
+  probed.next = clock_.Now() + options_.interval;
+  changed_.SignalAll();
+  return false;
+}
+
+}  // namespace swiftcache::gateway::fleet
