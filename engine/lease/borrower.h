@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// The borrower's side of all leases that an engine takes: decides when to open, renew, drain and give up each. It is told
-// of events and returns actions; kv, transport and broker client carry them out.
+// The borrower's side of all leases that an engine takes: decides when to open, renew, drain and give up each. It is
+// told of events and returns actions; kv, transport and broker client carry them out.
 //
 //   Borrower borrower({.instance_id = instance, .block_bytes = 4096});
 //   borrower.Granted(lease, clock.Now());
 //   for (Borrower::Action& action : borrower.TakeActions()) Do(action);  // Open; then borrower.Opened(id, true, now)
 //   ... if (clock.Now() >= borrower.NextDeadline()) borrower.Tick(clock.Now());
 //
-// What each event does in each state. A dash: the event is ignored and counted, as is one for an unknown or ended lease.
-// The time `until` of a drain is checked by Tick.
+// What each event does in each state. A dash: the event is ignored and counted, as is one for an unknown or ended
+// lease. The time `until` of a drain is checked by Tick.
 //
 //   input             | opening            | active              | draining            | losing
 //   ------------------+--------------------+---------------------+---------------------+-------------
@@ -33,9 +33,9 @@
 //                     |                    | LOST, Drain         |                     |
 //
 // Lose may cross a Drained that is under way: that Drained ends the lease as Dropped does, and the Dropped behind it is
-// ignored. A grant whose bytes do not hold its blocks is LOST at once. LOST is reported at most once per lease. A lease is
-// lost because its donor says so or its generation changed, never because the broker is away; a loss costs cache misses,
-// nothing else.
+// ignored. A grant whose bytes do not hold its blocks is LOST at once. LOST is reported at most once per lease. A lease
+// is lost because its donor says so or its generation changed, never because the broker is away; a loss costs cache
+// misses, nothing else.
 #pragma once
 
 #include <cstdint>
@@ -101,8 +101,8 @@ class Borrower {
   explicit Borrower(const Options& options) : options_(options) {}
 
   // From the broker's Watch.
-  /// A lease as the broker has it now; leases of other borrowers are ignored. GRANTED: as Granted. RELEASED and FENCED, if
-  /// the lease is held: as EndedByBroker. (A revocation comes from the donor: Revoked.)
+  /// A lease as the broker has it now; leases of other borrowers are ignored. GRANTED: as Granted. RELEASED and FENCED,
+  /// if the lease is held: as EndedByBroker. (A revocation comes from the donor: Revoked.)
   void OnLeaseUpdate(const Lease& lease, absl::Time now);
   void Granted(const Lease& lease, absl::Time now);
   void EndedByBroker(kv::LeaseId id, absl::Time now);
@@ -125,8 +125,8 @@ class Borrower {
   /// This engine has no more use for the lease, or is shutting down.
   void GiveBack(kv::LeaseId id, absl::Time now);
 
-  /// Renews leases, and gives up those that are past their deadlines. REQUIRES: messages that have arrived were handed in
-  /// before.
+  /// Renews leases, and gives up those that are past their deadlines. REQUIRES: messages that have arrived were handed
+  /// in before.
   void Tick(absl::Time now);
   /// When Tick has something to do at the earliest; infinite future: never.
   absl::Time NextDeadline() const;

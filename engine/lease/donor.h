@@ -7,8 +7,9 @@
 //   for (Donor::Action& action : donor.TakeActions()) Do(action);  // ClearExtent; then donor.Cleared(id, true, now)
 //   ... if (clock.Now() >= donor.NextDeadline()) donor.Tick(clock.Now());
 //
-// What each event does in each state. A dash: the event is ignored and counted, as is one for an unknown or ended lease.
-// "End" stands for the actions Fence, TakeBack and the report named; a lease that was never granted is not fenced.
+// What each event does in each state. A dash: the event is ignored and counted, as is one for an unknown or ended
+// lease. "End" stands for the actions Fence, TakeBack and the report named; a lease that was never granted is not
+// fenced.
 //
 //   input            | clearing          | granting          | granted        | active          | revoking
 //   -----------------+-------------------+-------------------+----------------+-----------------+----------------
@@ -31,8 +32,8 @@
 //                    |                   |                   | End FENCED     | renewal: FENCED | End FENCED
 //
 // Offers for another instance are ignored. An offer is DECLINED if its extent is not whole blocks of this arena, if it
-// overlaps a lease held here, and after RevokeAll. So two leases of one extent are never both granted, even if the broker
-// offers both.
+// overlaps a lease held here, and after RevokeAll. So two leases of one extent are never both granted, even if the
+// broker offers both.
 #pragma once
 
 #include <cstdint>
@@ -52,8 +53,8 @@ namespace swiftcache::engine::lease {
 
 /// Every lease that is cleared is taken back exactly once, and is reported to have ended exactly once; memory that was
 /// granted is fenced before it is taken back. The time between revocation and TakeBack is at most revoke_deadline plus
-/// the lateness of Tick; it depends on no other process. Thread-safety: none. Ownership: a value. Errors: none: foreign,
-/// late and repeated messages are ignored and counted. Time: the donor's own clock, which never goes back.
+/// the lateness of Tick; it depends on no other process. Thread-safety: none. Ownership: a value. Errors: none:
+/// foreign, late and repeated messages are ignored and counted. Time: the donor's own clock, which never goes back.
 class Donor {
  public:
   struct Options {
@@ -117,8 +118,9 @@ class Donor {
 
   // From the broker's Watch.
   /// A lease as the broker has it now; leases of other donors are ignored. OFFERED: as Offered. REVOKING: as Revoke.
-  /// RELEASED and FENCED, if the lease is held: as BrokerForgot. GRANTED, ACTIVE or REVOKING, if it is not held: RELEASED
-  /// is reported again, since the broker was misinformed (by a late copy of a Register) and would keep the lease for ever.
+  /// RELEASED and FENCED, if the lease is held: as BrokerForgot. GRANTED, ACTIVE or REVOKING, if it is not held:
+  /// RELEASED is reported again, since the broker was misinformed (by a late copy of a Register) and would keep the
+  /// lease for ever.
   void OnLeaseUpdate(const Lease& lease, absl::Time now);
   /// All leases as the broker has them now: OnLeaseUpdate for each, and BrokerForgot for those held and not among them.
   /// (The borrower's side has no such rule: a lease that only the borrower has claimed after a restart is missing from
@@ -138,12 +140,12 @@ class Donor {
 
   /// Revokes one lease: because the response to ScaleUp names it, or an operator asked for it.
   void Revoke(kv::LeaseId id, const std::string& why, absl::Time now);
-  /// Gets `blocks` back without the broker's advice: revokes innermost leases (lowest first block) until those that are on
-  /// their way back, older revocations included, add up to `blocks`. (Leases still being cleared do not count, since their
-  /// blocks are still in local use; kv refuses to clear them if it needs them.)
+  /// Gets `blocks` back without the broker's advice: revokes innermost leases (lowest first block) until those that are
+  /// on their way back, older revocations included, add up to `blocks`. (Leases still being cleared do not count, since
+  /// their blocks are still in local use; kv refuses to clear them if it needs them.)
   void NeedBack(int64_t blocks, absl::Time now);
-  /// Whether it matters which leases give `blocks` back: leases not on their way back belong to several borrowers, and not
-  /// all of them are needed.
+  /// Whether it matters which leases give `blocks` back: leases not on their way back belong to several borrowers, and
+  /// not all of them are needed.
   bool HasChoice(int64_t blocks) const;
   /// Revokes all leases, and declines all later offers.
   void RevokeAll(const std::string& why, absl::Time now);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reads little-endian fields one after the other and never past the end.
+// Reads little-endian fields one after the other; reading past the end is an error.
 //
 //   ByteReader reader(file.bytes(), path);
 //   ASSIGN_OR_RETURN(uint32_t version, reader.Read<uint32_t>("version"));

@@ -21,7 +21,8 @@ struct Checkpoint {
   std::unique_ptr<Weights> weights;
 };
 
-/// Maps and checks everything but the numbers themselves: takes milliseconds, allocates little beside the vocabulary.
+/// Maps the files and checks everything except the values of weights: takes milliseconds, and allocates little besides
+/// the vocabulary.
 /// Thread-safety: safe. Ownership: the result owns its mappings.
 /// Errors: NOT_FOUND (no such path), INVALID_ARGUMENT (malformed; names file, offset or key, found and wanted),
 /// UNIMPLEMENTED (a known format that is not supported; names what is).

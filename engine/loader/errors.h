@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How this room reports bad files: the file first, then what was found and what was wanted, with foreign text escaped.
+// The errors of this room about bad files: the file first, then what was found and what was wanted. Text from the file
+// is escaped.
 //
 //   return Malformed(file, "key ", Quoted(key), ": found ", n, ", want 1 to 4");
 #pragma once
@@ -12,7 +13,7 @@
 
 namespace swiftcache::engine::loader {
 
-/// `text` escaped to ASCII and cut after `max_bytes`: fit for an error message whatever it holds.
+/// `text` escaped to ASCII and cut after `max_bytes`, so that any bytes are safe in an error message.
 std::string Escaped(std::string_view text, size_t max_bytes);
 /// The same, at most 80 bytes, in double quotes.
 std::string Quoted(std::string_view text);
@@ -26,7 +27,7 @@ absl::Status Malformed(const std::string& file, const Parts&... parts) {
   return absl::InvalidArgumentError(absl::StrCat(file, ": ", parts...));
 }
 
-/// A file that is in order but wants what this version does not have.
+/// A valid file that needs a feature which this version does not have.
 template <typename... Parts>
 absl::Status Unsupported(const std::string& file, const Parts&... parts) {
   return absl::UnimplementedError(absl::StrCat(file, ": ", parts...));

@@ -17,7 +17,7 @@ namespace swiftcache::engine::loader {
 /// Errors: NOT_FOUND (no tokenizer.json), INVALID_ARGUMENT, UNIMPLEMENTED; names file, key, found and wanted.
 absl::StatusOr<ModelCard> ReadHfModelCard(const std::string& folder, const ModelConfig& config);
 
-/// Adds special tokens, BOS and EOS habits and the chat template of a tokenizer_config.json.
+/// Adds special tokens, the settings for BOS and EOS, and the chat template of a tokenizer_config.json.
 /// REQUIRES: card.tokenizer is read.
 absl::Status AddTokenizerConfig(std::string_view text, const std::string& file, ModelCard& card);
 

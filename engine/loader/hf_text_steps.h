@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What stands around the BPE model in a tokenizer.json: normalizer and pre-tokeniser before it, post-processor after
-// it.
+// The steps before and after the BPE model in a tokenizer.json: normalizer, pre-tokeniser, post-processor.
 //
 //   RETURN_IF_ERROR(ReadTextSteps(root, spec));
 //   RETURN_IF_ERROR(ReadPostProcessor(root, spec));

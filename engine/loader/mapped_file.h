@@ -14,10 +14,11 @@
 
 namespace swiftcache::engine::loader {
 
-/// False also where it cannot be known.
+/// False also if that cannot be determined.
 bool FileExists(const std::string& path);
 
-/// Thread-safety: immutable. Ownership: move-only, unmaps at the end. The file must not be cut while it is mapped.
+/// Thread-safety: immutable. Ownership: move-only, unmaps in the destructor. The file must not be truncated while
+/// mapped.
 /// Errors: NOT_FOUND, PERMISSION_DENIED, INVALID_ARGUMENT (not a regular file), INTERNAL (mmap; says why).
 class MappedFile {
  public:

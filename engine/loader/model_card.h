@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The text side of a model as the engine hands it to the gateway: vocabulary, merges, pre-tokeniser, chat template. The
-// engine itself never uses it. Field by field the plain twin of proto ModelCard, where the meaning is written down.
+// What the gateway needs of a model to handle text: vocabulary, merges, pre-tokeniser, chat template. The engine sends
+// it and never uses it itself. A plain struct with the fields of proto ModelCard, where their meaning is written down.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A model's hyper-parameters, the same whether they came from config.json or from GGUF metadata.
+// A model's hyper-parameters, whether they come from config.json or from GGUF metadata.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The pre-tokenisers that are known by name (GGUF's tokenizer.ggml.pre), and a check of those that come as a regex.
+// The pre-tokenisers that GGUF files name (tokenizer.ggml.pre), and a check of those given as a regular expression.
 //
 //   const std::optional<NamedPreTokenizer> pre = FindPreTokenizer("smollm");
 #pragma once
@@ -14,7 +14,7 @@
 
 namespace swiftcache::engine::loader {
 
-/// What a name stands for. `add_bos` holds where the file does not say.
+/// What a name stands for. `add_bos` is the default for files that do not set it.
 struct NamedPreTokenizer {
   std::vector<PreTokenizerStep> steps;
   Normalizer normalizer = Normalizer::kNone;

@@ -27,7 +27,7 @@ struct SafetensorsTensor {
   std::span<const std::byte> data;
 };
 
-/// By name. The views borrow `bytes`. Bytes that belong to no tensor are let be.
+/// The tensors by name. The views borrow `bytes`. Bytes that belong to no tensor are ignored.
 /// Errors: INVALID_ARGUMENT names file, tensor or offset, found and wanted.
 absl::StatusOr<std::map<std::string, SafetensorsTensor>> ParseSafetensors(std::span<const std::byte> bytes,
                                                                           const std::string& file);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Token ids by spelling, ranked merges by ids, the tokens that end an answer: what both tokenizer readers need.
+// What both tokenizer readers need: token ids by spelling, ranked merges by ids, the end-of-sequence tokens.
 //
 //   const TokenIds ids(spec.tokens);
-//   ASSIGN_OR_RETURN(spec.merges[i], ids.Merge(file, "Ġ", "t"));
+//   ASSIGN_OR_RETURN(spec.merges[i], ids.Merge(file, i, "Ġ", "t"));
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@
 
 namespace swiftcache::engine::loader {
 
-/// Of two tokens spelled alike the first counts.
+/// If two tokens have the same spelling, the first one is found.
 /// Thread-safety: immutable. Ownership: borrows the spellings.
 class TokenIds {
  public:

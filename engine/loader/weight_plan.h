@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which tensors an architecture wants, under both naming schemes, and their shapes.
+// The tensors that an architecture needs: their names in Hugging Face and GGUF files, and their shapes.
 //
 //   for (int64_t layer = 0; layer < config.num_layers; ++layer)
-//     for (const WantedTensor& wanted : LayerTensors(config, layer)) Look(wanted.hf_name, wanted.rows, wanted.cols);
+//     for (const WantedTensor& wanted : LayerTensors(config, layer)) names.push_back(wanted.hf_name);
 #pragma once
 
 #include <cstdint>

@@ -45,9 +45,9 @@ std::optional<float> InterferenceMeter::Median(const Samples& samples, absl::Tim
 void InterferenceMeter::Note(absl::Time now, const StepShape& shape, absl::Duration time, bool under_traffic) {
   const double seconds = absl::ToDoubleSeconds(time);
   if (seconds <= 0 || shape.prefill_tokens + shape.decode_tokens <= 0) return;
-  if (const std::optional<StepCost::Parts> parts = cost_.Predict(shape)) {
-    const bool prefills = parts->prefill >= parts->decode;
-    const double own = prefills ? parts->prefill : parts->decode, other = prefills ? parts->decode : parts->prefill;
+  if (const std::optional<StepCost::PhaseSeconds> phases = cost_.Predict(shape)) {
+    const bool prefills = phases->prefill >= phases->decode;
+    const double own = prefills ? phases->prefill : phases->decode, other = prefills ? phases->decode : phases->prefill;
     const double slowness = under_traffic ? Of(prefills ? Phase::kDecode : Phase::kPrefill).slowness : 1;
     const double share = std::max(kLeastShare, (seconds - other * slowness) / own);
     const Sample sample = {.when = now, .deviation = static_cast<float>(std::log(share))};

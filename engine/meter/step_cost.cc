@@ -63,7 +63,7 @@ void StepCost::Solve() {
   }
 }
 
-std::optional<StepCost::Parts> StepCost::Predict(const StepShape& shape) const {
+std::optional<StepCost::PhaseSeconds> StepCost::Predict(const StepShape& shape) const {
   if (shape.prefill_tokens > 0 && prefills_ < kMinSteps) return std::nullopt;
   if (shape.decode_tokens > 0 && decodes_ < kMinSteps) return std::nullopt;
   const Row terms = Terms(shape);
@@ -71,10 +71,10 @@ std::optional<StepCost::Parts> StepCost::Predict(const StepShape& shape) const {
   const double prefill = std::max(0.0, line_[1] * terms[1] + line_[2] * terms[2]);
   const double decode = std::max(0.0, line_[3] * terms[3] + line_[4] * terms[4]);
   if (all <= 0) return std::nullopt;
-  if (shape.prefill_tokens == 0) return Parts{0, all};
-  if (shape.decode_tokens == 0) return Parts{all, 0};
+  if (shape.prefill_tokens == 0) return PhaseSeconds{0, all};
+  if (shape.decode_tokens == 0) return PhaseSeconds{all, 0};
   if (prefill + decode <= 0) return std::nullopt;
-  return Parts{all * prefill / (prefill + decode), all * decode / (prefill + decode)};
+  return PhaseSeconds{all * prefill / (prefill + decode), all * decode / (prefill + decode)};
 }
 
 }  // namespace swiftcache::engine::meter

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// From a checkpoint to a model that runs on a device.
+// Creates a model that runs on a device from a checkpoint.
 //
 //   ASSIGN_OR_RETURN(auto model, CreateModel(checkpoint.config, *checkpoint.weights, device, options));
 #pragma once
@@ -24,7 +24,7 @@ enum class ComputeDtype { kAuto, kBf16, kF32 };
 struct ModelOptions {
   backend::KvLayout kv;  // layers, heads and head_dim must be the config's
   int64_t max_batch_rows = 512;
-  int64_t max_logit_rows = 1;  // room for so many from the start; more grow it during a step
+  int64_t max_logit_rows = 1;  // allocated at first; a step that needs more rows allocates them
   ComputeDtype dtype = ComputeDtype::kAuto;
   std::function<bool()> unwanted = nullptr;  // asked before each layer: true ends loading
 };

@@ -23,7 +23,7 @@ namespace swiftcache::engine::models {
 /// Thread-safety, errors: Model's. Ownership: owns the backend and everything on it.
 class Decoder final : public Model {
  public:
-  /// Of one step. Logits have room for `max_logit_rows` from the start; a step that wants more grows it.
+  /// Rows of one step. Room for `max_logit_rows` rows of logits is allocated at first; a step that needs more grows it.
   struct Rows {
     int64_t max_batch_rows = 1;
     int64_t max_logit_rows = 1;

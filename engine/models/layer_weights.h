@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A decoder's weights on a backend, loaded by Hugging Face's names. Families differ here only: Qwen2 has biases on q, k
-// and v, Qwen3 norms on q and k, tied models no lm_head.
+// A decoder's weights on a backend, loaded by Hugging Face's names. The model families differ only here: Qwen2 has
+// biases on q, k and v, Qwen3 has norms on q and k, tied models have no lm_head.
 //
 //   ASSIGN_OR_RETURN(LayerWeights layer, LoadLayer(config, weights, l, backend));
 #pragma once
@@ -19,19 +19,19 @@ namespace swiftcache::engine::models {
 struct LayerWeights {
   std::unique_ptr<backend::Buffer> input_norm;      // [hidden]
   std::unique_ptr<backend::Matrix> qkv;             // q, k, v stacked
-  std::unique_ptr<backend::Buffer> qkv_bias;        // nothing but in Qwen2
-  std::unique_ptr<backend::Buffer> q_norm, k_norm;  // [head_dim], nothing but in Qwen3
+  std::unique_ptr<backend::Buffer> qkv_bias;        // null except in Qwen2
+  std::unique_ptr<backend::Buffer> q_norm, k_norm;  // [head_dim], null except in Qwen3
   std::unique_ptr<backend::Matrix> o;
   std::unique_ptr<backend::Buffer> post_norm;  // [hidden], before the MLP
   std::unique_ptr<backend::Matrix> gate_up;    // gate, up stacked
   std::unique_ptr<backend::Matrix> down;
 };
 
-/// What stands before and behind the layers.
+/// The weights before and after the layers.
 struct OuterWeights {
   std::unique_ptr<backend::Matrix> embedding;
   std::unique_ptr<backend::Buffer> final_norm;
-  std::unique_ptr<backend::Matrix> lm_head;  // nothing where tied: the embedding
+  std::unique_ptr<backend::Matrix> lm_head;  // null in tied models, which use the embedding
 };
 
 /// Errors: NOT_FOUND (names the tensor), INVALID_ARGUMENT (shape found and wanted), RESOURCE_EXHAUSTED (bytes).

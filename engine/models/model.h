@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A decoder as the step loop sees it: a step's rows in, tokens out, in one call. What comes and goes between layers, KV
-// that is streamed, comes and goes through a gate (DESIGN section 4, layer streaming).
+// The step loop's interface to a model: one call takes the rows of a step and returns the chosen tokens. KV that is
+// streamed layer by layer is made available through a gate (ARCHITECTURE.md, layer streaming).
 //
 //   ForwardResult result;
 //   model.Run({.token_ids = ids, .sequences = sequences, .logit_rows = last_rows, .samples = samples},
@@ -20,7 +20,7 @@
 
 namespace swiftcache::engine::models {
 
-/// What a model fixes. Units: tokens, elements.
+/// The dimensions of a model. Units: tokens, elements.
 struct ModelGeometry {
   int64_t num_layers = 0;
   int64_t num_kv_heads = 0;
@@ -29,7 +29,8 @@ struct ModelGeometry {
   int64_t max_context_tokens = 0;
 };
 
-/// One step's work. Rows of sequence i follow those of sequence i - 1. Ownership: borrowed until Run's fence has passed.
+/// One step's work. Rows of sequence i follow those of sequence i - 1. Ownership: borrowed until Run's fence has
+/// passed.
 struct ForwardBatch {
   /// [num_rows]: ids in [0, vocab_size), or -1 - i for the token that samples[i] of the step before chose.
   std::span<const int32_t> token_ids;
@@ -40,7 +41,7 @@ struct ForwardBatch {
   std::span<const backend::SampleRow> samples = {};       // what is chosen from these; logits_row i is of logit_rows[i]
 };
 
-/// What a step came to; to be read when its fence was waited for.
+/// The result of a step; to be read when its fence was waited for.
 struct ForwardResult {
   absl::Status status;                   // where it is not OK, the rest means nothing, and no KV that it wrote
   std::vector<backend::Sampled> tokens;  // [samples.size()]; none where cut short
@@ -48,19 +49,19 @@ struct ForwardResult {
   bool cut_short = false;                // the gate wanted no more: nothing was computed
 };
 
-/// A loaded decoder. A row's numbers depend on its own sequence alone: not on the rows beside it, not on how its prompt
-/// was cut, not on the thread count (DESIGN section 4, "Numbers do not depend ...").
+/// A loaded decoder. A row's numbers depend on its own sequence alone: not on the other rows of the batch, on how its
+/// prompt was split into steps, or on the thread count (ARCHITECTURE.md, the numeric contract).
 /// Thread-safety: none; one step loop calls it. Ownership: owns weights and scratch. Errors: device failures, in the
 /// result; wrong use (ids out of range, too many rows) is the caller's bug and checked.
 class Model {
  public:
   virtual ~Model() = default;
   virtual const ModelGeometry& geometry() const = 0;
-  /// Submits a step: embeds the rows, and layer after layer writes their K and V into the blocks, attends, feeds
-  /// forward. The gate, where there is one, is asked before each layer's attention and hears when it has read. The
-  /// fence has passed when all is done; `gate` and `result` are borrowed until it was waited for. Steps are done in the
-  /// order of their submission: one may be submitted before the one before it is done, and name its tokens. REQUIRES: at
-  /// most the `max_batch_rows` that the model was created with.
+  /// Submits a step: embeds the rows; then each layer writes their K and V into the blocks, attends, and runs its MLP.
+  /// A gate is called before each layer's attention, and again when that attention has read its KV. The fence has
+  /// passed when all is done; `gate` and `result` are borrowed until it was waited for. Steps are done in the order of
+  /// their submission: a step may be submitted before the previous one is done, and use its tokens. REQUIRES: at most
+  /// the `max_batch_rows` that the model was created with.
   virtual backend::Fence Run(const ForwardBatch& batch, backend::LayerGate* gate, ForwardResult& result) = 0;
 };
 

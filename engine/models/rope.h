@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The frequencies that rotary embeddings turn with.
+// The frequencies of rotary position embeddings (RoPE).
 //
 //   std::vector<float> frequencies = InverseFrequencies(config);
 #pragma once

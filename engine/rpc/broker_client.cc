@@ -16,11 +16,11 @@ namespace swiftcache::engine::rpc {
 namespace {
 
 constexpr int kMaxSuffix = 999;
-constexpr absl::Duration kPatience = absl::Milliseconds(50);   // beyond the moment at which a dead holder is gone
-constexpr absl::Duration kUnknownLifetime = absl::Seconds(2);  // of a holder, where the broker does not say
+constexpr absl::Duration kExpiryMargin = absl::Milliseconds(50);  // beyond the moment at which a dead holder is gone
+constexpr absl::Duration kUnknownLifetime = absl::Seconds(2);     // of a holder, where the broker does not say
 
-/// No broker: names are free, nobody is told.
-class LoneClient final : public BrokerClient {
+/// Without a broker every name is free, and nothing is reported.
+class NoBroker final : public BrokerClient {
  public:
   LeaseClient::Identity identity() const override { return {}; }
   SharingTerms terms() const override { return {}; }
@@ -84,12 +84,12 @@ class GrpcBrokerClient final : public BrokerClient {
   void Leave() override;
 
  private:
-  absl::Status RegisterPatiently();
+  absl::Status RegisterAfterExpiry();
   absl::Status Register() ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status Heartbeat() ABSL_LOCKS_EXCLUDED(mutex_);
   void Deregister() ABSL_LOCKS_EXCLUDED(mutex_);
   void Run();
-  absl::Status Beat() ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Status HeartbeatOrRegister() ABSL_LOCKS_EXCLUDED(mutex_);
   void LogIfNew(const absl::Status& status);
   void NextName() ABSL_LOCKS_EXCLUDED(mutex_);
   /// True when stopped; returns early for `changed_`.
@@ -127,7 +127,7 @@ absl::StatusOr<std::string> GrpcBrokerClient::Reserve(const EngineDescription& d
     absl::MutexLock lock(&mutex_);
     info_ = InfoOf(description, options_.instance_id);
   }
-  absl::Status status = RegisterPatiently();
+  absl::Status status = RegisterAfterExpiry();
   while (absl::IsAlreadyExists(status) && choice == NameChoice::kWithSuffix && suffix_ < kMaxSuffix) {
     NextName();
     status = Register();
@@ -137,13 +137,13 @@ absl::StatusOr<std::string> GrpcBrokerClient::Reserve(const EngineDescription& d
   return info_.name();
 }
 
-// An instance that was killed holds its name until the broker calls it dead; a live one speaks before that and keeps
-// it.
-absl::Status GrpcBrokerClient::RegisterPatiently() {
+// An instance that was killed holds its name until it expires at the broker; a live one sends a heartbeat before that
+// and keeps it.
+absl::Status GrpcBrokerClient::RegisterAfterExpiry() {
   absl::Status status = Register();
   if (!absl::IsAlreadyExists(status) || choice_ == NameChoice::kWithSuffix) return status;
   const absl::Duration lifetime = RetryDelayOf(status).value_or(kUnknownLifetime);
-  if (WaitStopped(lifetime + kPatience)) return status;
+  if (WaitStopped(lifetime + kExpiryMargin)) return status;
   return Register();
 }
 
@@ -238,13 +238,13 @@ void GrpcBrokerClient::Run() {
   // back without delay.
   absl::Duration wait = registered_ ? interval_ : absl::ZeroDuration();
   while (!WaitStopped(wait)) {
-    const absl::Status status = Beat();
+    const absl::Status status = HeartbeatOrRegister();
     LogIfNew(status);
     wait = absl::IsDeadlineExceeded(status) ? absl::ZeroDuration() : interval_;
   }
 }
 
-absl::Status GrpcBrokerClient::Beat() {
+absl::Status GrpcBrokerClient::HeartbeatOrRegister() {
   bool changed = false;
   {
     absl::MutexLock lock(&mutex_);
@@ -311,7 +311,7 @@ void GrpcBrokerClient::Leave() {
 }  // namespace
 
 std::unique_ptr<BrokerClient> BrokerClient::Create(const Options& options) {
-  if (options.broker.empty()) return std::make_unique<LoneClient>();
+  if (options.broker.empty()) return std::make_unique<NoBroker>();
   return std::make_unique<GrpcBrokerClient>(options);
 }
 

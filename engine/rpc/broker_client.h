@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// The engine's side of the broker: reserves a name, keeps it by heartbeats, comes back after a broker's restart,
-// leaves.
+// The engine's client of the broker: reserves a name, keeps it by heartbeats, registers again after a restart of the
+// broker, and deregisters.
 //
 //   ASSIGN_OR_RETURN(auto broker, BrokerClient::Create({.broker = "127.0.0.1:50050", .instance_id = id}));
 //   ASSIGN_OR_RETURN(std::string name, broker->Reserve(description, BrokerClient::NameChoice::kExactly));
 //   broker->Start();
-//   broker->Ready(address, [&] { return engine->Load(); });
+//   broker->Ready(address, [&] { return engine->Load(); }, {});
 //   ... broker->Draining(); ... broker->Leave();
 #pragma once
 
@@ -24,7 +24,7 @@
 
 namespace swiftcache::engine::rpc {
 
-/// What an engine says of itself before it is ready.
+/// What an engine registers before it is ready.
 struct EngineDescription {
   std::string name, model_name;
   backend::KvLayout kv;
@@ -37,11 +37,11 @@ struct EngineDescription {
 struct SharingDescription {
   std::string lease_channel, node_id;
   int64_t page_bytes = 0;
-  std::function<std::vector<lease::Lease>()> held;  // leases that it gives and takes: told with each registration
+  std::function<std::vector<lease::Lease>()> held;  // leases that it gives and takes: sent with each registration
   std::function<void()> registered;                 // called after each registration
 };
 
-/// What the broker says of leases; these hold where there is no broker yet. Units: as named.
+/// The terms of leases, set by the broker; the defaults hold until the engine has registered. Units: as named.
 struct SharingTerms {
   absl::Duration lease_ttl = absl::Seconds(10), scale_down_window = absl::Seconds(60);
 };
@@ -52,7 +52,7 @@ struct SharingTerms {
 class BrokerClient {
  public:
   struct Options {
-    std::string broker;       // host:port; "": this engine is alone
+    std::string broker;       // host:port; "": there is no broker
     std::string instance_id;  // unique per process
     absl::Duration rpc_timeout = absl::Seconds(1);
     absl::Duration max_reconnect_backoff = absl::Milliseconds(200);  // below half a heartbeat
@@ -64,11 +64,12 @@ class BrokerClient {
   static std::unique_ptr<BrokerClient> Create(const Options& options);
   virtual ~BrokerClient() = default;
 
-  /// Holds a name (state STARTING) and returns it. Waits once for an instance of that name that was just killed to be
-  /// called dead. ALREADY_EXISTS: a live engine has it. INVALID_ARGUMENT: the broker refuses the description. A broker
-  /// that does not answer is no error: the name is registered when it comes.
+  /// Registers a name (state STARTING) and returns it. If the name is taken, waits once until its holder would have
+  /// expired, since that may be an instance that was just killed. ALREADY_EXISTS: a live engine has it.
+  /// INVALID_ARGUMENT: the broker refuses the description. A broker that does not answer is no error: the name is
+  /// registered when it does.
   virtual absl::StatusOr<std::string> Reserve(const EngineDescription& description, NameChoice choice) = 0;
-  /// Name and broker's incarnation ("": not registered now), as the lease RPCs want them.
+  /// The name and the broker's incarnation ("": not registered now), which the lease RPCs need.
   virtual LeaseClient::Identity identity() const = 0;
   /// As of the last registration.
   virtual SharingTerms terms() const = 0;

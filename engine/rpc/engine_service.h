@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The engine's door: checks and translates, submits to the engine, streams its events back.
+// The engine's gRPC service ("door"): checks and translates requests, submits them to the engine, streams its events
+// back.
 //
-//   EngineDoor door({.limits = {.vocab_size = 49152}}, std::move(card), random);
+//   EngineDoor door({.vocab_size = 49152}, std::move(card), random);
 //   ASSIGN_OR_RETURN(auto server, RpcServer::Create({.listen = "127.0.0.1:50061"}, {&door}));
 //   ... load ...
 //   door.Open(*engine);
@@ -13,7 +14,7 @@
 
 #include "engine/exec/engine.h"
 #include "engine/rpc/generate_request.h"
-#include "engine/rpc/model_card.h"
+#include "engine/rpc/serialized_card.h"
 #include "swiftcache/v1/engine.grpc.pb.h"
 
 namespace swiftcache::engine::rpc {
@@ -24,7 +25,7 @@ namespace swiftcache::engine::rpc {
 class EngineDoor final : public v1::EngineService::CallbackService {
  public:
   /// `random`: seeds and ids for requests without; called from any thread.
-  EngineDoor(const RequestLimits& limits, SerializedCard card, std::function<uint64_t()> random)
+  EngineDoor(const WireLimits& limits, SerializedCard card, std::function<uint64_t()> random)
       : limits_(limits), card_(std::move(card)), random_(std::move(random)) {}
 
   void Open(exec::Engine& engine) { engine_ = &engine; }
@@ -35,7 +36,7 @@ class EngineDoor final : public v1::EngineService::CallbackService {
                                                                    const v1::GetModelCardRequest* request) override;
 
  private:
-  const RequestLimits limits_;
+  const WireLimits limits_;
   const SerializedCard card_;
   const std::function<uint64_t()> random_;
   std::atomic<exec::Engine*> engine_ = nullptr;

@@ -26,7 +26,7 @@ absl::Status CheckIds(const char* field, const google::protobuf::RepeatedField<i
   return absl::OkStatus();
 }
 
-absl::Status CheckSampling(const v1::Sampling& sampling, const RequestLimits& limits) {
+absl::Status CheckSampling(const v1::Sampling& sampling, const WireLimits& limits) {
   if (sampling.has_max_tokens() && sampling.max_tokens() < 1) {
     return absl::InvalidArgumentError(absl::StrCat("max_tokens is ", sampling.max_tokens(),
                                                    ", wanted 1 or more; leave it out for what the model allows"));
@@ -95,7 +95,7 @@ v1::FinishReason ToProto(exec::FinishReason reason) {
 
 }  // namespace
 
-absl::StatusOr<exec::Request> ToRequest(const v1::EngineGenerateRequest& proto, const RequestLimits& limits,
+absl::StatusOr<exec::Request> ToRequest(const v1::EngineGenerateRequest& proto, const WireLimits& limits,
                                         const std::function<uint64_t()>& random) {
   RETURN_IF_ERROR(CheckLength("request_id", proto.request_id(), limits.max_request_id_bytes));
   RETURN_IF_ERROR(CheckLength("cache_salt", proto.cache_salt(), limits.max_cache_salt_bytes));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A request from the wire, checked and made plain.
+// Checks a Generate request from the wire and turns it into a plain struct.
 //
 //   ASSIGN_OR_RETURN(exec::Request request, ToRequest(proto, {.vocab_size = 49152}, new_seed));
 #pragma once
@@ -13,7 +13,7 @@
 
 namespace swiftcache::engine::rpc {
 
-struct RequestLimits {
+struct WireLimits {
   int64_t vocab_size = 0;
   int64_t max_request_id_bytes = 512;  // 256 of a client's, and what makes it unique
   int64_t max_cache_salt_bytes = 1024;
@@ -21,15 +21,15 @@ struct RequestLimits {
   int64_t max_n = 128;
 };
 
-/// `random` gives the seed where the request has none, and its id where it has none.
-/// INVALID_ARGUMENT names field, value, limit and remedy. What only the engine knows (lengths against its memory) it
-/// checks itself.
-absl::StatusOr<exec::Request> ToRequest(const v1::EngineGenerateRequest& proto, const RequestLimits& limits,
+/// `random` gives the seed and the id of a request that has none.
+/// INVALID_ARGUMENT names field, value, limit and remedy. Limits that depend on the engine's memory are checked by the
+/// engine.
+absl::StatusOr<exec::Request> ToRequest(const v1::EngineGenerateRequest& proto, const WireLimits& limits,
                                         const std::function<uint64_t()>& random);
 
 v1::EngineGenerateResponse ToProto(const exec::TokenEvent& event);
 
-/// Appends the news of `event` to a response of the same index that is not sent yet.
+/// Appends the tokens of `event` to a response of the same index that was not sent yet.
 void Append(const exec::TokenEvent& event, v1::EngineGenerateResponse& response);
 
 }  // namespace swiftcache::engine::rpc

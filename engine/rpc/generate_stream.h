@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One Generate call: between the thread that serves all sinks, which must never wait, and a reader who may be slow.
+// One Generate call: a queue between the thread that calls all sinks, which must never wait, and a reader that may be
+// slow.
 //
 //   auto stream = std::make_shared<GenerateStream>(engine, tag);
 //   stream->Start(std::move(request));
@@ -18,13 +19,13 @@
 
 namespace swiftcache::engine::rpc {
 
-/// One line for a request that the engine did not take; what it took, it logs itself.
+/// Logs a request that the engine refused. (The engine logs those that it accepted.)
 void LogRefusal(const RequestTag& tag, const absl::Status& status);
 
-/// Events of an index that the reader has not taken yet are put together into one message, so a slow reader costs no
-/// more than its tokens. Thread-safety: safe: the thread of the sinks and gRPC threads meet here. Ownership: shared by the engine's
-/// sink and by the call under way (`self_`, until OnDone); borrows the engine. Errors: what Submit refuses and what the
-/// sink is told ends the call; RESOURCE_EXHAUSTED carries RetryInfo. A client that cancels or goes away cancels the
+/// Events of one index that wait for the reader are combined into one message, so a slow reader costs no more memory
+/// than its tokens. Thread-safety: safe: called by the sinks' thread and by gRPC's threads. Ownership: shared by the
+/// engine's sink and by the call under way (`self_`, until OnDone); borrows the engine. Errors: an error of Submit or
+/// of the sink ends the call; RESOURCE_EXHAUSTED carries RetryInfo. A client that cancels or disconnects cancels the
 /// request at once.
 class GenerateStream final : public StreamWriter<v1::EngineGenerateResponse>,
                              public std::enable_shared_from_this<GenerateStream> {

@@ -23,11 +23,11 @@ using coordinator::LeaseAnswer;
 using coordinator::LeaseNews;
 using coordinator::Window;
 
-struct Wish {
+struct LeaseRequest {
   std::string request_key;
   int64_t want_bytes = 0, waiting_tokens = 0;
 };
-using Errand = std::variant<LeaseNews, Wish, Window>;
+using QueuedCall = std::variant<LeaseNews, LeaseRequest, Window>;
 
 v1::LeaseReport ToProto(LeaseNews::What what) {
   switch (what) {
@@ -49,12 +49,12 @@ v1::LeaseReport ToProto(LeaseNews::What what) {
   return v1::LEASE_REPORT_UNSPECIFIED;
 }
 
-bool MayPassLater(const absl::Status& status) {
+bool IsTransient(const absl::Status& status) {
   return absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status) || absl::IsResourceExhausted(status);
 }
 
-// A question about a scale-up. Owns itself until gRPC has answered.
-struct Advice {
+// A call of ScaleUp. Owns itself until gRPC's callback.
+struct ScaleUpCall {
   grpc::ClientContext context;
   v1::ScaleUpRequest request;
   v1::ScaleUpResponse response;
@@ -66,7 +66,7 @@ class GrpcLeaseClient final : public LeaseClient {
       : options_(options),
         events_(events),
         stub_(v1::BrokerService::NewStub(CreateRpcChannel(options.broker, {}))),
-        sender_([this] { Send(); }),
+        sender_([this] { SendQueued(); }),
         watcher_([this] { Watch(); }) {}
 
   ~GrpcLeaseClient() override {
@@ -78,11 +78,11 @@ class GrpcLeaseClient final : public LeaseClient {
     sender_.join();
     watcher_.join();
     absl::MutexLock lock(&mutex_);
-    mutex_.Await(absl::Condition(this, &GrpcLeaseClient::NoAdviceLocked));
+    mutex_.Await(absl::Condition(this, &GrpcLeaseClient::NoScaleUpLocked));
   }
 
   void RequestLease(const std::string& request_key, int64_t want_bytes, int64_t waiting_tokens) override {
-    Push(Wish{request_key, want_bytes, waiting_tokens});
+    Push(LeaseRequest{request_key, want_bytes, waiting_tokens});
   }
   void Report(const LeaseNews& news) override { Push(news); }
   void ReportWindow(const Window& window) override ABSL_LOCKS_EXCLUDED(mutex_) {
@@ -103,30 +103,30 @@ class GrpcLeaseClient final : public LeaseClient {
   void AskScaleUp(int64_t need_blocks) override ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
-  void Push(Errand errand) ABSL_LOCKS_EXCLUDED(mutex_) {
+  void Push(QueuedCall call) ABSL_LOCKS_EXCLUDED(mutex_) {
     absl::MutexLock lock(&mutex_);
-    if (std::holds_alternative<Window>(errand)) {  // the last one counts
-      std::erase_if(errands_, [](const Errand& e) { return std::holds_alternative<Window>(e); });
+    if (std::holds_alternative<Window>(call)) {  // the last one counts
+      std::erase_if(queue_, [](const QueuedCall& e) { return std::holds_alternative<Window>(e); });
     }
-    errands_.push_back(std::move(errand));
+    queue_.push_back(std::move(call));
   }
-  bool HasErrandLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return stopped_ || !errands_.empty(); }
+  bool HasCallLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return stopped_ || !queue_.empty(); }
   bool StoppedLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return stopped_; }
-  bool NoAdviceLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return advices_ == 0; }
-  std::optional<Errand> Next() ABSL_LOCKS_EXCLUDED(mutex_);
+  bool NoScaleUpLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return scale_ups_ == 0; }
+  std::optional<QueuedCall> Next() ABSL_LOCKS_EXCLUDED(mutex_);
   bool WaitStopped(absl::Duration timeout) ABSL_LOCKS_EXCLUDED(mutex_);
-  void Send();
-  absl::Status Do(const LeaseNews& news);
-  absl::Status Do(const Wish& wish);
-  absl::Status Do(const Window& window);
+  void SendQueued();
+  absl::Status Send(const LeaseNews& news);
+  absl::Status Send(const LeaseRequest& lease_request);
+  absl::Status Send(const Window& window);
   void Watch();
   bool Follow();
-  void Share(grpc::ClientContext* context) ABSL_LOCKS_EXCLUDED(mutex_);
+  void SetWatchContext(grpc::ClientContext* context) ABSL_LOCKS_EXCLUDED(mutex_);
   bool IsOurs(const v1::Lease& lease) const;
-  void TellAll(const v1::WatchResponse::Snapshot& snapshot);
+  void DeliverSnapshot(const v1::WatchResponse::Snapshot& snapshot);
 
   template <typename Request>
-  void Introduce(Request& request) const {
+  void SetIdentity(Request& request) const {
     const Identity identity = options_.identity();
     request.set_name(identity.name);
     request.set_instance_id(options_.instance_id);
@@ -136,7 +136,7 @@ class GrpcLeaseClient final : public LeaseClient {
   template <typename Request, typename Response>
   absl::Status Call(grpc::Status (v1::BrokerService::Stub::*method)(grpc::ClientContext*, const Request&, Response*),
                     Request request, Response& response) {
-    Introduce(request);
+    SetIdentity(request);
     if (request.incarnation().empty()) return absl::UnavailableError("not registered at the broker");
     grpc::ClientContext context;
     SetTimeout(context, options_.rpc_timeout);
@@ -148,11 +148,11 @@ class GrpcLeaseClient final : public LeaseClient {
   const std::unique_ptr<v1::BrokerService::Stub> stub_;
 
   absl::Mutex mutex_;
-  std::deque<Errand> errands_ ABSL_GUARDED_BY(mutex_);
+  std::deque<QueuedCall> queue_ ABSL_GUARDED_BY(mutex_);
   std::optional<Window> window_ ABSL_GUARDED_BY(mutex_);  // the last one
   bool stopped_ ABSL_GUARDED_BY(mutex_) = false;
   grpc::ClientContext* watch_ ABSL_GUARDED_BY(mutex_) = nullptr;
-  int64_t advices_ ABSL_GUARDED_BY(mutex_) = 0;
+  int64_t scale_ups_ ABSL_GUARDED_BY(mutex_) = 0;
 
   std::thread sender_, watcher_;  // last: they use everything above
 };
@@ -162,29 +162,30 @@ bool GrpcLeaseClient::WaitStopped(absl::Duration timeout) {
   return mutex_.AwaitWithTimeout(absl::Condition(this, &GrpcLeaseClient::StoppedLocked), timeout);
 }
 
-std::optional<Errand> GrpcLeaseClient::Next() {
+std::optional<QueuedCall> GrpcLeaseClient::Next() {
   absl::MutexLock lock(&mutex_);
-  mutex_.Await(absl::Condition(this, &GrpcLeaseClient::HasErrandLocked));
+  mutex_.Await(absl::Condition(this, &GrpcLeaseClient::HasCallLocked));
   if (stopped_) return std::nullopt;
-  Errand errand = std::move(errands_.front());
-  errands_.pop_front();
-  return errand;
+  QueuedCall call = std::move(queue_.front());
+  queue_.pop_front();
+  return call;
 }
 
-// A report is tried until it is answered: those behind it say what came later. A window too: an engine that needs
-// nothing has no other, and lends only what it reported. A wish is not worth it.
-void GrpcLeaseClient::Send() {
-  const auto do_errand = [this](const auto& errand) { return Do(errand); };
-  while (std::optional<Errand> errand = Next()) {
-    absl::Status status = std::visit(do_errand, *errand);
-    while (MayPassLater(status) && !std::holds_alternative<Wish>(*errand)) {
+// A report is retried until it is answered, since later reports depend on it. A window too: an idle engine sends no
+// other, and lends only after it has reported. A lease request is not retried: the engine makes a new one if it still
+// needs it.
+void GrpcLeaseClient::SendQueued() {
+  const auto send = [this](const auto& call) { return Send(call); };
+  while (std::optional<QueuedCall> call = Next()) {
+    absl::Status status = std::visit(send, *call);
+    while (IsTransient(status) && !std::holds_alternative<LeaseRequest>(*call)) {
       if (WaitStopped(options_.retry_interval)) return;
-      status = std::visit(do_errand, *errand);
+      status = std::visit(send, *call);
     }
   }
 }
 
-absl::Status GrpcLeaseClient::Do(const LeaseNews& news) {
+absl::Status GrpcLeaseClient::Send(const LeaseNews& news) {
   v1::ReportLeaseRequest request;
   request.set_lease_id(news.id.value());
   request.set_report(ToProto(news.what));
@@ -192,15 +193,15 @@ absl::Status GrpcLeaseClient::Do(const LeaseNews& news) {
   request.set_reason(news.reason);
   v1::ReportLeaseResponse response;
   const absl::Status status = Call(&v1::BrokerService::Stub::ReportLease, request, response);
-  if (!status.ok() && !MayPassLater(status)) events_.OnReportRefused(news, status);
+  if (!status.ok() && !IsTransient(status)) events_.OnReportRefused(news, status);
   return status;
 }
 
-absl::Status GrpcLeaseClient::Do(const Wish& wish) {
+absl::Status GrpcLeaseClient::Send(const LeaseRequest& lease_request) {
   v1::RequestLeaseRequest request;
-  request.set_request_key(wish.request_key);
-  request.set_want_bytes(wish.want_bytes);
-  request.set_waiting_tokens(wish.waiting_tokens);
+  request.set_request_key(lease_request.request_key);
+  request.set_want_bytes(lease_request.want_bytes);
+  request.set_waiting_tokens(lease_request.waiting_tokens);
   v1::RequestLeaseResponse response;
   const absl::Status status = Call(&v1::BrokerService::Stub::RequestLease, request, response);
   if (!status.ok()) {
@@ -213,7 +214,7 @@ absl::Status GrpcLeaseClient::Do(const Wish& wish) {
   return status;
 }
 
-absl::Status GrpcLeaseClient::Do(const Window& window) {
+absl::Status GrpcLeaseClient::Send(const Window& window) {
   v1::ReportWindowRequest request;
   request.set_used_blocks(window.used_blocks);
   request.set_waiting_blocks(window.waiting_blocks);
@@ -224,16 +225,16 @@ absl::Status GrpcLeaseClient::Do(const Window& window) {
 }
 
 void GrpcLeaseClient::AskScaleUp(int64_t need_blocks) {
-  auto* advice = new Advice;  // deleted by its callback
-  Introduce(advice->request);
-  advice->request.set_need_blocks(need_blocks);
-  SetTimeout(advice->context, options_.advice_timeout);
+  auto* call = new ScaleUpCall;  // deleted by its callback
+  SetIdentity(call->request);
+  call->request.set_need_blocks(need_blocks);
+  SetTimeout(call->context, options_.advice_timeout);
   {
     absl::MutexLock lock(&mutex_);
-    ++advices_;
+    ++scale_ups_;
   }
-  stub_->async()->ScaleUp(&advice->context, &advice->request, &advice->response, [this, advice](grpc::Status status) {
-    const std::unique_ptr<Advice> owned(advice);
+  stub_->async()->ScaleUp(&call->context, &call->request, &call->response, [this, call](grpc::Status status) {
+    const std::unique_ptr<ScaleUpCall> owned(call);
     std::vector<kv::LeaseId> leases;
     for (const int64_t id : owned->response.lease_ids()) leases.emplace_back(id);
     if (status.ok()) {
@@ -242,7 +243,7 @@ void GrpcLeaseClient::AskScaleUp(int64_t need_blocks) {
       events_.OnScaleUp(FromGrpc(status));
     }
     absl::MutexLock lock(&mutex_);
-    --advices_;
+    --scale_ups_;
   });
 }
 
@@ -252,10 +253,10 @@ void GrpcLeaseClient::Watch() {
   } while (!WaitStopped(options_.retry_interval));
 }
 
-// One stream from its snapshot to its end; a gap ends it too. True: something was heard.
+// One stream from its snapshot to its end; a gap ends it too. True: something was received.
 bool GrpcLeaseClient::Follow() {
   grpc::ClientContext context;
-  Share(&context);
+  SetWatchContext(&context);
   const Identity identity = options_.identity();  // as the broker had it, at least, when it made the snapshot
   v1::WatchRequest request;
   request.set_watcher(identity.name);
@@ -270,19 +271,19 @@ bool GrpcLeaseClient::Follow() {
       break;
     }
     version = news.version();
-    // A broker that this engine is not registered at, its predecessor for one, has nothing to say about its leases.
-    // Once it is registered a new stream begins with all of them: nothing that was told meanwhile is missed.
+    // An incarnation that this engine is not registered at knows nothing of its leases. Once the engine is registered,
+    // a new stream starts with a snapshot: nothing is missed.
     if (news.incarnation() != identity.incarnation) {
       context.TryCancel();
       version = -1;
       break;
     }
-    if (snapshot) TellAll(news.snapshot());
+    if (snapshot) DeliverSnapshot(news.snapshot());
     const bool is_lease = news.event_case() == v1::WatchResponse::kLease;
     if (is_lease && IsOurs(news.lease())) events_.OnLease(FromProto(news.lease()));
   }
   reader->Finish();
-  Share(nullptr);
+  SetWatchContext(nullptr);
   return version >= 0;
 }
 
@@ -290,7 +291,7 @@ bool GrpcLeaseClient::IsOurs(const v1::Lease& lease) const {
   return lease.donor_instance() == options_.instance_id || lease.borrower_instance() == options_.instance_id;
 }
 
-void GrpcLeaseClient::TellAll(const v1::WatchResponse::Snapshot& snapshot) {
+void GrpcLeaseClient::DeliverSnapshot(const v1::WatchResponse::Snapshot& snapshot) {
   std::vector<lease::Lease> ours;
   for (const v1::Lease& lease : snapshot.leases()) {
     if (IsOurs(lease)) ours.push_back(FromProto(lease));
@@ -298,7 +299,7 @@ void GrpcLeaseClient::TellAll(const v1::WatchResponse::Snapshot& snapshot) {
   events_.OnLeases(ours);
 }
 
-void GrpcLeaseClient::Share(grpc::ClientContext* context) {
+void GrpcLeaseClient::SetWatchContext(grpc::ClientContext* context) {
   absl::MutexLock lock(&mutex_);
   watch_ = context;
   if (context != nullptr && stopped_) context->TryCancel();

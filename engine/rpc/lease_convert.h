@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Leases between wire and plain structs.
+// Leases from protobuf to plain structs and back.
+//
+//   lease::Lease lease = FromProto(response.lease());
 #pragma once
 
 #include "engine/lease/lease.h"
@@ -7,7 +9,7 @@
 
 namespace swiftcache::engine::rpc {
 
-/// Fields are taken as they are: the lease halves check what they rely on.
+/// Fields are copied unchecked: lease::Donor and lease::Borrower check what they rely on.
 lease::Lease FromProto(const v1::Lease& proto);
 v1::Lease ToProto(const lease::Lease& lease);
 

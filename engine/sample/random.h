@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Random numbers without a state: a number is a function of who asks, so what else runs cannot change it.
+// Random numbers without a state: each is a function of the draw's identity, so other requests cannot change it.
 //
 //   double u = UniformAt({.seed = params.seed, .continuation = 0, .position = 17});
 #pragma once

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What comes of sampling one row of logits.
+// The result of sampling one row of logits.
 #pragma once
 
 #include <cstdint>

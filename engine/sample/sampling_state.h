@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What one continuation carries from token to token: its parameters and, where penalties ask for it, what it has seen.
+// The sampling state of one continuation: its parameters and, if there are penalties, the tokens that it has seen.
 //
 //   SamplingState state(params, /*continuation=*/0, prompt);
 //   state.Observe(token);
@@ -33,11 +33,12 @@ class SamplingState {
  public:
   SamplingState(const SamplingParams& params, int32_t continuation, std::span<const int32_t> prompt);
 
-  /// A token of the output, once each. Costs a search, and a move of what lies behind a token not seen before.
+  /// Adds a token of the output. Costs a binary search, and an insertion into a vector for a token not seen before.
   void Observe(int32_t token);
 
   /// The tokens to be penalised, by ascending id, each once; ids may lie outside the logits. Valid until the next
-  /// Observe. Plain and in order, so that a device takes it by one copy and a part of the vocabulary finds its own part.
+  /// Observe. A sorted array, so that a device gets it by one copy, and code for a part of the vocabulary finds its
+  /// part.
   std::span<const SeenToken> seen() const { return seen_; }
 
   bool has_penalties() const { return repeats() || counts(); }

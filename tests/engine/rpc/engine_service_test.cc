@@ -63,7 +63,7 @@ class EngineDoorTest : public ::testing::Test {
 
   void Serve(SerializedCard card) {
     card_ = card;
-    door_ = std::make_unique<EngineDoor>(RequestLimits{.vocab_size = 8}, std::move(card), [] { return uint64_t{7}; });
+    door_ = std::make_unique<EngineDoor>(WireLimits{.vocab_size = 8}, std::move(card), [] { return uint64_t{7}; });
     auto server = RpcServer::Create({.listen = "127.0.0.1:0"}, {door_.get()});
     ASSERT_TRUE(server.ok()) << server.status();
     server_ = *std::move(server);

@@ -13,7 +13,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-const RequestLimits kLimits{.vocab_size = 100};
+const WireLimits kLimits{.vocab_size = 100};
 
 uint64_t Seven() { return 7; }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The model card in its wire form, and the hash that names it.
+// The serialised model card, and the hash that identifies it.
 //
 //   ASSIGN_OR_RETURN(SerializedCard card, SerializeModelCard(checkpoint.card));
 #pragma once

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "engine/rpc/model_card.h"
+#include "engine/rpc/serialized_card.h"
 
 #include <openssl/sha.h>
 
@@ -95,7 +95,7 @@ absl::StatusOr<SerializedCard> SerializeModelCard(const loader::ModelCard& card)
         absl::StrCat("the model card takes ", proto.ByteSizeLong(), " bytes, wanted at most ", kGiB));
   }
   result.bytes = proto.SerializeAsString();
-  // Who parses it refuses strings that are not UTF-8: find that out here.
+  // A parser refuses strings that are not UTF-8, so they are refused here first.
   if (v1::ModelCard parsed; !parsed.ParseFromString(result.bytes)) {
     return absl::InvalidArgumentError(
         "the model's chat template or pre-tokeniser is not valid UTF-8; mend the model's files");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "engine/rpc/model_card.h"
+#include "engine/rpc/serialized_card.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
