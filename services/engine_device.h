@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The device that --backend names, and how its KV memory is shared with other engines: the one place that knows which
-// there are.
+// Creates the device that --backend names, and the transport that shares its KV memory with other engines. Only this
+// file knows which devices and transports there are.
 //
-//   ASSIGN_OR_RETURN(std::unique_ptr<Device> device, CreateDevice(flags));
-//   ASSIGN_OR_RETURN(auto transport, CreateTransport({.name = name, .instance_id = id, .flags = &flags}, kv, clock, events));
+//   ASSIGN_OR_RETURN(std::unique_ptr<engine::backend::Device> device, CreateDevice(flags));
+//   const TransportOptions options{.name = name, .instance_id = id, .flags = &flags};
+//   ASSIGN_OR_RETURN(auto transport, CreateTransport(options, kv, clock, events));
 #pragma once
 
 #include <memory>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// swiftcache-engine: serves one model. What the machine can tell at once fails before a port is open: flags, checkpoint,
-// memory. Then come the weights, KV memory in what they leave, the name at the broker, and requests.
+// swiftcache-engine: serves one model. What the machine can tell at once fails before a port is open: flags,
+// checkpoint, memory. Then come the weights, KV memory in what they leave, the name at the broker, and requests.
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -71,7 +71,7 @@ constexpr int kComputeNiceness = 5;  // a third of the share of others on the sa
 
 // This thread, and those that it will start, compute: they give way to those that move tokens, answer pings and fence
 // leases.
-void GiveWay() {
+void LowerPriority() {
   setpriority(PRIO_PROCESS, 0, getpriority(PRIO_PROCESS, 0) + kComputeNiceness);
   SetSchedulerSlice(SchedulerSlice::kDefault);
 }
@@ -107,7 +107,7 @@ absl::Status CheckMachineMemory(const Prepared& p) {
 absl::StatusOr<Prepared> Prepare(const services::EngineFlags& flags) {
   Prepared p;
   p.options = flags.engine;
-  p.options.at_loop_start = GiveWay;
+  p.options.at_loop_start = LowerPriority;
   ASSIGN_OR_RETURN(p.device, services::CreateDevice(flags));
   ASSIGN_OR_RETURN(p.checkpoint, loader::OpenCheckpoint(flags.model));
   p.options.eos_ids = p.checkpoint.config.eos_ids;
@@ -128,7 +128,8 @@ struct Loaded {
   exec::EngineMemory memory;
 };
 
-// Weights first: KV memory is what they leave. Whoever compares answers with another server's looks at the first line.
+// Weights first: KV memory gets what they leave. The log line about weights explains outputs that differ from another
+// server's: it says whether weights were rounded.
 absl::StatusOr<Loaded> Load(Prepared& p) {
   Loaded loaded;
   ASSIGN_OR_RETURN(loaded.model, models::CreateModel(p.checkpoint.config, *p.checkpoint.weights, *p.device, p.model));
@@ -141,11 +142,11 @@ absl::StatusOr<Loaded> Load(Prepared& p) {
   return loaded;
 }
 
-// On a thread of its own: the threads that the backend starts give way as it does.
-absl::StatusOr<Loaded> LoadAndGiveWay(Prepared& p) {
+// On a thread of its own: the threads that the backend starts inherit its low priority.
+absl::StatusOr<Loaded> LoadAtLowPriority(Prepared& p) {
   absl::StatusOr<Loaded> loaded = Loaded();
   std::thread([&] {
-    GiveWay();
+    LowerPriority();
     loaded = Load(p);
   }).join();
   return loaded;
@@ -205,7 +206,7 @@ absl::Status Serve(const services::EngineFlags& flags, services::ShutdownSignals
   ASSIGN_OR_RETURN(auto http, HttpServer::Create(http_options, {}));
   ASSIGN_OR_RETURN(auto server, RpcServer::Create({.listen = flags.listen}, {&door}));
 
-  absl::StatusOr<Loaded> loaded = LoadAndGiveWay(p);
+  absl::StatusOr<Loaded> loaded = LoadAtLowPriority(p);
   if (signals.Pending()) {
     LOG(INFO) << "a signal came while the model was loading: nothing to drain";
     return absl::OkStatus();

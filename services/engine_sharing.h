@@ -48,8 +48,8 @@ class EngineSharing {
   engine::rpc::SharingDescription Describe() const;
   /// Before a scrape; from any thread.
   void UpdateMetrics() { transport_metrics_->Update(); }
-  /// Takes back what is lent, borrowers rescuing what is in it, and gives up what is leased: within revoke_deadline.
-  /// REQUIRES: the engine has drained.
+  /// Takes back what is lent, after borrowers had time to move its contents away, and gives back what is leased: within
+  /// revoke_deadline. REQUIRES: the engine serves no requests any more.
   void EndLeases();
   void Stop();
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What flags may say: numbers, sizes, durations, switches. Errors say what was found and what is wanted.
+// Parses the values of flags: numbers, sizes, durations, switches. Errors say what was found and what is wanted.
 //
 //   ASSIGN_OR_RETURN(int64_t bytes, ParseBytes("1.5GiB"));
 #pragma once

@@ -156,7 +156,7 @@ void Flags::Switch(const std::string& name, bool* value, const std::string& help
   Add(name, *value ? "true" : "false", help, set)->expected(0, 1);
 }
 
-// A flag that does not exist is named before one that is missing: who misspelt --model lacks it too.
+// A flag that does not exist is reported before one that is missing: a misspelt --model is missing, too.
 int Flags::Complain(const CLI::ParseError& error) const {
   std::string what = error.what();
   const std::vector<std::string> extras = app_->remaining(true);

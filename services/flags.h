@@ -4,8 +4,8 @@
 //
 //   Flags flags("swiftcache-broker", "Knows which engines are there.");
 //   flags.Address("listen", &options.listen, "gRPC address");
-//   flags.Duration("heartbeat_interval", &interval, absl::Milliseconds(10), absl::Hours(1), "how often engines
-//   report"); if (std::optional<int> exit_code = flags.Parse(argc, argv)) return *exit_code;
+//   flags.Duration("heartbeat_interval", &interval, absl::Milliseconds(10), absl::Hours(1), "between two reports");
+//   if (std::optional<int> exit_code = flags.Parse(argc, argv)) return *exit_code;
 #pragma once
 
 #include <cstdint>
@@ -52,7 +52,7 @@ class Flags {
   /// --name, --name=true, --name=false.
   void Switch(const std::string& name, bool* value, const std::string& help);
 
-  /// An exit code where the process shall end now: 0 after --help and --version, 2 after one line on standard error.
+  /// An exit code if the process has to end now: 0 after --help and --version, 2 after one line on standard error.
   std::optional<int> Parse(int argc, const char* const* argv);
 
  private:

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What every server's main does alike: signals, the line that says where it listens, the line that says why it ends.
+// What all servers' mains have in common: signals, the line that says where the server listens, the line that says why
+// it ends.
 //
 //   ShutdownSignals signals;                      // first: before any thread
 //   if (std::optional<int> code = flags.Parse(argc, argv)) return *code;
@@ -9,7 +10,7 @@
 //   if (!server.ok()) return Fail("swiftcache-broker", server.status());
 //   PrintListening((*server)->address(), (*http)->address());
 //   signals.Wait();
-//   ...                                           // drain
+//   ...                                           // shut down
 #pragma once
 
 #include <string>
@@ -27,9 +28,9 @@ class ShutdownSignals {
   ShutdownSignals();
   /// Sleeps until one of them comes, and returns it.
   int Wait();
-  /// As if SIGTERM had come, for who finds that this process has to end. Any thread.
+  /// As if SIGTERM had come: for code which finds that this process has to end. Any thread.
   static void Raise();
-  /// Whether one has come that nobody waited for.
+  /// Whether a signal has come that Wait has not returned yet.
   bool Pending() const;
 };
 
@@ -43,10 +44,10 @@ void RaiseFileLimit();
 /// `listening grpc=HOST:PORT http=HOST:PORT` on standard output: scripts read it.
 void PrintListening(const std::string& grpc_address, const std::string& http_address);
 
-/// 16 random hexadecimal digits: names this process among those before it.
+/// 16 random hexadecimal digits: tells this process from earlier ones.
 std::string RandomId();
 
-/// What /metrics answers: these, and how many lines the process's log has lost.
+/// The response of /metrics: these, and the number of lines that the process's log has lost.
 std::string Scrape(Metrics& metrics);
 
 /// `program: message` as one line on standard error; returns the exit code 2.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The broker as a command sees it: blocking calls with a deadline.
+// A command's client of the broker: blocking calls with a deadline.
 //
 //   ASSIGN_OR_RETURN(v1::WatchResponse first, BrokerDoor(doors.broker).Snapshot());
 #pragma once
@@ -17,7 +17,7 @@
 namespace swiftcache::services::ctl {
 
 /// Thread-safety: safe. Ownership: owns its channel. Errors: the broker's, and UNAVAILABLE with the address where
-/// nobody answers.
+/// no broker answers.
 class BrokerDoor {
  public:
   explicit BrokerDoor(const std::string& broker);

@@ -112,7 +112,7 @@ absl::StatusOr<std::string> Client::ResolveModel(const std::string& model, absl:
   }
 }
 
-// A channel makes progress with its connection only while somebody waits on it.
+// A channel makes progress with its connection only while a thread waits on it.
 void Client::Pause() {
   const absl::Time end = clock_.Now() + kPoll;
   if (channel_->GetState(/*try_to_connect=*/true) != GRPC_CHANNEL_READY) {

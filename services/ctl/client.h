@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The gateway as a command sees it: blocking calls, and what one answer cost.
+// A command's client of the gateway: blocking calls, and the times and counts of each response.
 //
 //   Client client(doors.gateway);
 //   ASSIGN_OR_RETURN(std::string model, client.ResolveModel(model, wait));
@@ -21,7 +21,7 @@
 
 namespace swiftcache::services::ctl {
 
-/// One answer, as seen from here.
+/// One response, as measured by the client.
 struct Turn {
   std::string text;    // of index 0
   int64_t tokens = 0;  // of all indices
@@ -38,7 +38,7 @@ struct Turn {
 };
 
 /// Thread-safety: safe. Ownership: owns its channel. Errors: the gateway's, and UNAVAILABLE with the address where
-/// nobody answers.
+/// no gateway answers.
 class Client {
  public:
   using OnResponse = std::function<void(const v1::GenerateResponse&)>;

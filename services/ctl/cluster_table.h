@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A command's replica of the broker's tables, and how people see them.
+// A command's replica of the broker's tables, and its display as text.
 //
 //   ClusterTable cluster;
 //   cluster.Apply(news);
@@ -14,7 +14,7 @@
 
 namespace swiftcache::services::ctl {
 
-/// Thread-safety: none. Errors: none; the order of news is the caller's business.
+/// Thread-safety: none. Errors: none. REQUIRES: updates are applied in order.
 class ClusterTable {
  public:
   /// A snapshot replaces everything; leases that have ended go.
@@ -23,7 +23,8 @@ class ClusterTable {
   const std::map<std::string, v1::EngineStatus>& engines() const { return engines_; }
   const std::map<int64_t, v1::Lease>& leases() const { return leases_; }
 
-  /// An engine a line: its memory, what it lends, borrows and may borrow, where prompts were found, how fast memory came back.
+  /// An engine a line: its memory, what it lends, borrows and may borrow, where prompts were found, how fast memory
+  /// came back.
   std::string ShowEngines() const;
   /// A lease a line, by donor and place.
   std::string ShowLeases() const;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What to say of a command line that swiftcachectl does not understand.
+// The error message for a command line that swiftcachectl does not understand.
 //
 //   catch (const CLI::ParseError& error) { std::cerr << Complaint(app, error) << std::endl; }
 #pragma once
@@ -13,8 +13,8 @@ class ParseError;
 
 namespace swiftcache::services::ctl {
 
-/// One line without its end: what was found, what was probably meant, where the flags are listed. REQUIRES: `app` is the
-/// outermost command, and parsing it has thrown `error`.
+/// One line without its end: what was found, what was probably meant, where the flags are listed. REQUIRES: `app` is
+/// the outermost command, and parsing it has thrown `error`.
 std::string Complaint(const CLI::App& app, const CLI::ParseError& error);
 
 }  // namespace swiftcache::services::ctl

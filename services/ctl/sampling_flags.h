@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The flags that say which model answers and how; shared by chat, generate and bench.
+// The flags that choose a model and its sampling parameters; shared by chat, generate and bench.
 //
 //   auto flags = std::make_shared<SamplingFlags>();
 //   flags->AddTo(command, /*default_max_tokens=*/256);
@@ -29,7 +29,7 @@ struct ModelFlags {
   absl::Duration wait() const { return absl::Seconds(wait_seconds); }
 };
 
-/// Ranges are the gateway's to check.
+/// Ranges are checked by the gateway.
 struct SamplingFlags {
   int32_t max_tokens = 256;
   std::optional<float> temperature, top_p, min_p, repetition_penalty, presence_penalty, frequency_penalty;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Standard output, for people at a terminal and for programs behind a pipe.
+// Standard output to a terminal or to a pipe.
 //
 //   Show(response.text());                  // at once
 //   std::cout << Faint("ttft 12 ms") << std::endl;
