@@ -11,8 +11,8 @@
 
 namespace swiftcache::broker::elastic {
 
-/// How many blocks change hands. The two numbers name the same memory, in blocks of the worker (the donor) and in blocks
-/// of the master (the borrower).
+/// How many blocks change hands. The two numbers name the same memory, in blocks of the worker (the donor) and in
+/// blocks of the master (the borrower).
 struct Resize {
   int64_t worker_blocks = 0, master_blocks = 0;
   friend bool operator==(const Resize&, const Resize&) = default;

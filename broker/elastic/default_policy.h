@@ -15,14 +15,14 @@ namespace swiftcache::broker::elastic {
 /// Algorithm 1 keeps enough blocks for the longest single request. This policy keeps enough for the highest *sum* that
 /// running and waiting requests needed at one time, plus a headroom.
 ///
-/// The lendable amount falls at once when a report says that the worker needs more. It rises only when the peak is older
-/// than the horizon, which starts at one window. Whenever the worker takes memory back the horizon doubles (at most once
-/// per window, up to kMaxDoublings times); it halves after kQuietHorizons horizons without such an event. A worker with a
-/// spike of load every P (window < P <= 2^kMaxDoublings windows) therefore soon keeps its peak: after the first
-/// 1 + log2(P / window) spikes, at most one spike in kQuietHorizons takes memory back from borrowers.
+/// The lendable amount falls at once when a report says that the worker needs more. It rises only when the peak is
+/// older than the horizon, which starts at one window. Whenever the worker takes memory back the horizon doubles (at
+/// most once per window, up to kMaxDoublings times); it halves after kQuietHorizons horizons without such an event. A
+/// worker with a spike of load every P (window < P <= 2^kMaxDoublings windows) therefore soon keeps its peak: after the
+/// first 1 + log2(P / window) spikes, at most one spike in kQuietHorizons takes memory back from borrowers.
 ///
-/// A worker that needs memory takes back at once what all its waiting requests need, plus the headroom, where Algorithm 1
-/// takes back one unit per request.
+/// A worker that needs memory takes back at once what all its waiting requests need, plus the headroom, where Algorithm
+/// 1 takes back one unit per request.
 class DefaultPolicy final : public Policy {
  public:
   static constexpr int kMaxDoublings = 4;

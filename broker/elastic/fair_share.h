@@ -20,9 +20,9 @@ struct ShareClaim {
   int64_t wanted_bytes = 0;            // in all: what it holds already and what it asks for
 };
 
-/// The share of each claim, in the same order. No borrower gets more than it wants. One that wants more than its part by
-/// weight gets at least that part; what others leave is divided by weight, too. A single borrower may thus take all, but
-/// only while no other wants any. Shares add up to min(pool, sum of wanted bytes), less at most one byte per claim.
+/// The share of each claim, in the same order. No borrower gets more than it wants. One that wants more than its part
+/// by weight gets at least that part; what others leave is divided by weight, too. A single borrower may thus take all,
+/// but only while no other wants any. Shares add up to min(pool, sum of wanted bytes), less at most one byte per claim.
 /// REQUIRES: pool_bytes >= 0.
 std::vector<int64_t> FairShares(int64_t pool_bytes, const std::vector<ShareClaim>& claims);
 

@@ -15,8 +15,8 @@
 
 namespace swiftcache::broker::ledger {
 
-/// True where `a` lies further from the arena's end than `b`. Leases are taken back in this order, so that what stays on
-/// lease is one run at the arena's end.
+/// True where `a` lies further from the arena's end than `b`. Leases are taken back in this order, so that what stays
+/// on lease is one run at the arena's end.
 inline bool Innermost(const Lease* a, const Lease* b) { return a->extent.first_block < b->extent.first_block; }
 
 /// Thread-safety: none. Ownership: borrows the leases. Units: as named.

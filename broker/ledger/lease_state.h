@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The life of a lease and the steps that it may take (DESIGN section 3).
+// The life of a lease and the steps that it may take (ARCHITECTURE.md, the life of a lease).
 //
 //   RETURN_IF_ERROR(CheckStep(lease.id, lease.state, LeaseState::kActive));
 #pragma once

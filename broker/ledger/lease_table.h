@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The leases that have not ended: which extent of which arena is lent to which engine. Refuses illegal state changes and
-// records every legal one (TakeChanges).
+// The leases that have not ended: which extent of which arena is lent to which engine. Refuses illegal state changes
+// and records every legal one (TakeChanges).
 //
 //   table.Insert({.lease = lease, .answer_by = now + absl::Seconds(3)});
 //   RETURN_IF_ERROR(table.Step(id, LeaseState::kGranted));
@@ -42,8 +42,8 @@ class LeaseTable {
   const Map& all() const { return records_; }
   /// Records a change of a lease whose state stays the same.
   void Report(const Lease& lease);
-  /// Records that the lease which `claimant` claims has ended (RELEASED). A claim proves nothing about other engines: the
-  /// change names no other party, and nothing is recorded if the table has a live lease of that id.
+  /// Records that the lease which `claimant` claims has ended (RELEASED). A claim proves nothing about other engines:
+  /// the change names no other party, and nothing is recorded if the table has a live lease of that id.
   void ReportEnd(Lease claim, const Party& claimant);
 
   /// Ids of the leases for which `keep(record)` is true; by id.

@@ -30,8 +30,8 @@
 namespace swiftcache::broker::ledger {
 
 /// Bounds on the work of one call, whatever an engine asks for: leases that one RequestLease makes, and leases of which
-/// an engine can be the donor, or the borrower, at one time. (The shared-memory transport has a generation word for each
-/// lease: ShmGenerations::kWords.)
+/// an engine can be the donor, or the borrower, at one time. (The shared-memory transport has a generation word for
+/// each lease: ShmGenerations::kWords.)
 inline constexpr size_t kMaxLeasesPerResponse = 256;
 inline constexpr size_t kMaxLeasesPerSide = 4096;
 
@@ -74,15 +74,15 @@ struct LeaseReport {
   Epoch epoch;  // with kAccepted
 };
 
-/// Every block has one user at any time: its owner, or the borrower of the one lease that covers it. A lease ends only by
-/// a report of its donor, by the donor's silence about an offer, or by the donor's death.
+/// Every block has one user at any time: its owner, or the borrower of the one lease that covers it. A lease ends only
+/// by a report of its donor, by the donor's silence about an offer, or by the donor's death.
 ///
 /// Which donors serve a request: those with the most to lend, out of the tails of their arenas, in leases of at most
 /// max_lease_bytes. Borrowers of one node share what the donors lend by weighted max-min fairness over waiting tokens
-/// (elastic/fair_share.h). The first borrower may hold everything, but only until another asks: when a borrower has less
-/// than 3/4 of its share, the broker revokes leases that are older than min_hold from borrowers above their shares. When
-/// tokens wait, or a donor needs memory back, an idle borrower, which only caches, weighs almost nothing. A model's quota
-/// bounds the bytes on lease to its engines.
+/// (elastic/fair_share.h). The first borrower may hold everything, but only until another asks: when a borrower has
+/// less than 3/4 of its share, the broker revokes leases that are older than min_hold from borrowers above their
+/// shares. When tokens wait, or a donor needs memory back, an idle borrower, which only caches, weighs almost nothing.
+/// A model's quota bounds the bytes on lease to its engines.
 ///
 /// Thread-safety: none; one loop owns it. Ownership: a value. Errors: as named; UNAVAILABLE everywhere for an engine
 /// instance that was not added ("register again"). REQUIRES of all `now`: it does not go back.
@@ -92,12 +92,12 @@ class Ledger {
   Ledger(const Options& options, NewCapability new_capability);
 
   // Engines.
-  /// Adds an engine, or replaces what is known of it, with all leases that it claims to hold as donor or borrower. Where
-  /// the two sides disagree the donor is right: the leases that it claims enter the table, and a lease that it had
-  /// accepted and does not claim has ended. A lease that only its borrower claims ends (RELEASED) when the donor registers
-  /// without it, or after confirm_timeout. A lease that only its donor claims becomes REVOKING after confirm_timeout.
-  /// Only the first 2 * kMaxLeasesPerSide claims are read. Idempotent. REQUIRES: num_blocks * block_bytes is at most
-  /// membership::kMaxArenaBytes, as Validate checks.
+  /// Adds an engine, or replaces what is known of it, with all leases that it claims to hold as donor or borrower.
+  /// Where the two sides disagree the donor is right: the leases that it claims enter the table, and a lease that it
+  /// had accepted and does not claim has ended. A lease that only its borrower claims ends (RELEASED) when the donor
+  /// registers without it, or after confirm_timeout. A lease that only its donor claims becomes REVOKING after
+  /// confirm_timeout. Only the first 2 * kMaxLeasesPerSide claims are read. Idempotent. REQUIRES: num_blocks *
+  /// block_bytes is at most membership::kMaxArenaBytes, as Validate checks.
   void AddEngine(const Engine& engine, const std::vector<Lease>& held, absl::Time now);
   /// The engine is dead or gone: leases from it end RELEASED; leases to it become REVOKING.
   void RemoveEngine(const std::string& name, absl::Time now);
@@ -105,14 +105,14 @@ class Ledger {
   void SetReady(const std::string& name, bool ready);
 
   // Calls of engines.
-  /// Returns how many blocks the engine may lend, those on lease included. INVALID_ARGUMENT: negative numbers, more used
-  /// blocks than it owns and borrows.
+  /// Returns how many blocks the engine may lend, those on lease included. INVALID_ARGUMENT: negative numbers, more
+  /// used blocks than it owns and borrows.
   absl::StatusOr<int64_t> ReportWindow(const Party& who, const elastic::Demand& demand, absl::Time now);
   /// INVALID_ARGUMENT: want_bytes < 1, negative waiting_tokens, no key or one above 128 bytes.
   absl::StatusOr<LeaseResponse> RequestLease(const Party& who, const LeaseRequest& request, absl::Time now);
-  /// Which leases the donor should revoke to get need_blocks, in order: first those that are being revoked already, then
-  /// the innermost lease of the borrower with the most bytes per weight, and so on. INVALID_ARGUMENT: need_blocks < 1.
-  /// Changes nothing.
+  /// Which leases the donor should revoke to get need_blocks, in order: first those that are being revoked already,
+  /// then the innermost lease of the borrower with the most bytes per weight, and so on. INVALID_ARGUMENT: need_blocks
+  /// < 1. Changes nothing.
   absl::StatusOr<std::vector<LeaseId>> ScaleUp(const Party& who, int64_t need_blocks, absl::Time now);
   /// As in broker.proto. NOT_FOUND: no such lease. FAILED_PRECONDITION: no such step; names both states.
   /// PERMISSION_DENIED: not the reporter's lease, or the other side's report.

@@ -254,8 +254,8 @@ LeaseId Ledger::NewId() {
   return id;
 }
 
-// Revokes for `borrower` what others hold above their shares; returns the bytes on their way back. So that leases do not
-// move to and fro, a borrower that is not starved gets only memory of idle borrowers, and only if tokens wait.
+// Revokes for `borrower` what others hold above their shares; returns the bytes on their way back. So that leases do
+// not move to and fro, a borrower that is not starved gets only memory of idle borrowers, and only if tokens wait.
 int64_t Ledger::Rebalance(const Member& borrower, int64_t lacking_bytes, bool starved, const Sources& sources,
                           const std::map<Party, int64_t>& shares, absl::Time now) {
   int64_t coming = 0;

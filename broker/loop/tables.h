@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// All that a broker knows, as a pure value: engines, leases, its incarnation, the version that counts changes. BrokerLoop
-// runs it on a thread with a real clock, the simulator with a simulated one.
+// All that a broker knows, as a pure value: engines, leases, its incarnation, the version that counts changes.
+// BrokerLoop runs it on a thread with a real clock, the simulator with a simulated one.
 //
 //   Tables tables({.incarnation = "7f3a", .new_capability = random});
 //   absl::Status status = tables.Heartbeat(caller, load, now);
@@ -33,7 +33,8 @@ struct TableChange {
   std::variant<membership::Change, ledger::Change, ledger::LeaseLimit> change;
 };
 
-/// Keeps engines and leases in step: an engine that registers enters both, one that dies leaves both. Thread-safety: none.
+/// Keeps engines and leases in step: an engine that registers enters both, one that dies leaves both. Thread-safety:
+/// none.
 /// Ownership: a value. Errors: those of Membership and Ledger, and UNAVAILABLE for another incarnation. REQUIRES of all
 /// `now`: it does not go back.
 class Tables {

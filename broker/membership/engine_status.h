@@ -54,10 +54,10 @@ struct EngineStatus {
   friend bool operator==(const EngineStatus&, const EngineStatus&) = default;
 };
 
-/// Checks what an engine says of itself. INVALID_ARGUMENT, naming field, value found and value wanted: a name with other
-/// characters than letters, digits and "._:/@+-[]"; block_bytes that disagree with the rest of the geometry; an arena
-/// above kMaxArenaBytes; a READY engine without address; a lease channel without node and page size, or with control
-/// characters.
+/// Checks what an engine says of itself. INVALID_ARGUMENT, naming field, value found and value wanted: a name with
+/// other characters than letters, digits and "._:/@+-[]"; block_bytes that disagree with the rest of the geometry; an
+/// arena above kMaxArenaBytes; a READY engine without address; a lease channel without node and page size, or with
+/// control characters.
 absl::Status Validate(const EngineInfo& info);
 
 }  // namespace swiftcache::broker::membership

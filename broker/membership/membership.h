@@ -39,8 +39,8 @@ struct Removed {
 /// One change of the table: an engine that is new, has changed or has reported load, or one that was removed.
 using Change = std::variant<EngineStatus, Removed>;
 
-/// Life of an engine: Register (in the state that it names: STARTING, READY or DRAINING), heartbeats, then Deregister, or
-/// death after heartbeat_misses intervals without a call. A READY engine whose progress counter stands still for
+/// Life of an engine: Register (in the state that it names: STARTING, READY or DRAINING), heartbeats, then Deregister,
+/// or death after heartbeat_misses intervals without a call. A READY engine whose progress counter stands still for
 /// stall_timeout while requests run or wait is STALLED; it is READY again when the counter moves or the work is gone.
 /// Thread-safety: none; one loop owns it. Ownership: a value. Errors: as named.
 class Membership {

@@ -16,8 +16,8 @@
 namespace swiftcache::broker::rpc {
 
 /// Thread-safety: safe: loop and gRPC threads meet here. Ownership: shared by the loop (as its watcher) and by the call
-/// under way (`self_`, until OnDone). Errors: Offer refuses when the queue is full; Close's status ends the call after the
-/// write under way.
+/// under way (`self_`, until OnDone). Errors: Offer refuses when the queue is full; Close's status ends the call after
+/// the write under way.
 class WatchStream final : public StreamWriter<v1::WatchResponse>,
                           public loop::Watcher,
                           public std::enable_shared_from_this<WatchStream> {

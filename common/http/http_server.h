@@ -38,8 +38,8 @@ using HttpHeaders = std::vector<std::pair<std::string, std::string>>;
 
 /// Sends the response to one request: Send once, or StartStream, Write*, Finish.
 /// Thread-safety: safe; calls return at once, bytes leave in order. Ownership: shared by handler and connection, since
-/// either may end first; one that is destroyed unused sends a 500. Errors: after the client has gone, or was disconnected
-/// because it does not read (Options::max_unsent_bytes), every call is a no-op and Write returns false.
+/// either may end first; one that is destroyed unused sends a 500. Errors: after the client has gone, or was
+/// disconnected because it does not read (Options::max_unsent_bytes), every call is a no-op and Write returns false.
 class HttpResponder {
  public:
   virtual ~HttpResponder() = default;
@@ -63,9 +63,9 @@ struct HttpRoute {
 /// Thread-safety: safe. Ownership: owns its threads and connections.
 /// Errors: Create: INVALID_ARGUMENT (address), UNAVAILABLE (address in use; names it and the flag). Unknown paths get
 /// 404, wrong methods 405, bodies over the limit 413, malformed requests 400. Connections over max_connections, and
-/// bodies that exceed max_held_body_bytes together, get 503 with Retry-After. All are JSON errors. A slow sender gets 408
-/// and is disconnected. A client that closes the connection, or only its sending half, before its response is complete
-/// counts as gone: OnDisconnect runs.
+/// bodies that exceed max_held_body_bytes together, get 503 with Retry-After. All are JSON errors. A slow sender gets
+/// 408 and is disconnected. A client that closes the connection, or only its sending half, before its response is
+/// complete counts as gone: OnDisconnect runs.
 class HttpServer {
  public:
   struct Options {

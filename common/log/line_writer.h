@@ -15,12 +15,12 @@
 
 namespace swiftcache {
 
-/// A bounded queue and a thread that writes what is in it; only that thread ever waits for the descriptor. Lines are lost
-/// and counted when the queue is full or a write fails (disk full, reader gone). As soon as writing works again, a line
-/// says how many are missing at that place. Order is kept.
-/// Thread-safety: safe. Ownership: borrows the descriptor and does not change its flags, since other processes may share
-/// it. The destructor does not wait for a thread that is blocked on the descriptor: that thread ends with the process, or
-/// when the reader has gone. Errors: none; lost() counts.
+/// A bounded queue and a thread that writes what is in it; only that thread ever waits for the descriptor. Lines are
+/// lost and counted when the queue is full or a write fails (disk full, reader gone). As soon as writing works again, a
+/// line says how many are missing at that place. Order is kept.
+/// Thread-safety: safe. Ownership: borrows the descriptor and does not change its flags, since other processes may
+/// share it. The destructor does not wait for a thread that is blocked on the descriptor: that thread ends with the
+/// process, or when the reader has gone. Errors: none; lost() counts.
 class LineWriter {
  public:
   struct Options {

@@ -49,8 +49,8 @@ class StderrSink final : public google::LogSink {
     writer_.WriteAnyway(std::move(text));
     fatal_ = true;
   }
-  // glog writes the stack of a fatal line itself, straight to standard error, and aborts: behind what was logged before,
-  // and not for ever.
+  // glog writes the stack of a fatal line itself, straight to standard error, and aborts: behind what was logged
+  // before, and not for ever.
   void WaitTillSent() override {
     if (!fatal_) return;
     signal(SIGALRM, [](int) { abort(); });

@@ -25,9 +25,9 @@ struct LogOptions {
   bool verbose = false;
 };
 
-/// Starts logging to standard error. At exit, lines are flushed for a second at most. A failed CHECK is printed with its
-/// stack before it ends the process, which takes seconds at most, even if the log is not read. REQUIRES: called once,
-/// before any thread exists.
+/// Starts logging to standard error. At exit, lines are flushed for a second at most. A failed CHECK is printed with
+/// its stack before it ends the process, which takes seconds at most, even if the log is not read. REQUIRES: called
+/// once, before any thread exists.
 void InitLogging(const LogOptions& options);
 
 /// Prints `line` unchanged, after everything that was logged, however full the queue is: says why a process ends.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The server's end of a streaming call: a queue between producers, which must never wait, and a reader that may be slow.
-// A derived class fills the queue and stays alive until gRPC's OnDone:
+// The server's end of a streaming call: a queue between producers, which must never wait, and a reader that may be
+// slow. A derived class fills the queue and stays alive until gRPC's OnDone:
 //
 //   {
 //     absl::MutexLock lock(&mutex_);
@@ -23,8 +23,8 @@
 
 namespace swiftcache {
 
-/// Writes the messages of `pending_` one by one, as fast as the reader reads. When the queue is empty and `end_` is set,
-/// ends the call with that status. Thread-safety: safe: called by producers and by gRPC's threads.
+/// Writes the messages of `pending_` one by one, as fast as the reader reads. When the queue is empty and `end_` is
+/// set, ends the call with that status. Thread-safety: safe: called by producers and by gRPC's threads.
 template <typename Message>
 class StreamWriter : public grpc::ServerWriteReactor<Message> {
  public:

@@ -21,8 +21,8 @@
 
 namespace swiftcache::gateway::fleet {
 
-/// A request under way on an engine. OnLost is called from any thread, with no lock held, perhaps more than once; it must
-/// not block.
+/// A request under way on an engine. OnLost is called from any thread, with no lock held, perhaps more than once; it
+/// must not block.
 class LossObserver {
  public:
   virtual ~LossObserver() = default;

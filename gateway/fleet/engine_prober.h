@@ -23,8 +23,8 @@
 
 namespace swiftcache::gateway::fleet {
 
-/// Thread-safety: safe. Ownership: owns its threads; borrows the clock; holds links weakly: a link without another owner
-/// is not probed any more. Errors: through `on_no_response`. The destructor waits for a ping under way (at most
+/// Thread-safety: safe. Ownership: owns its threads; borrows the clock; holds links weakly: a link without another
+/// owner is not probed any more. Errors: through `on_no_response`. The destructor waits for a ping under way (at most
 /// `timeout`).
 class EngineProber {
  public:

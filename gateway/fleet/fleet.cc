@@ -96,7 +96,8 @@ void Fleet::StartProbing(Entry& entry, absl::Time first_probe) {
   prober_.StartProbing(entry.link, first_probe);
 }
 
-// Called by the prober. At this moment the broker may have found the engine again, or another process may have its name.
+// Called by the prober. At this moment the broker may have found the engine again, or another process may have its
+// name.
 void Fleet::RemoveUnresponsive(const std::shared_ptr<EngineLink>& link, const absl::Status& why) {
   {
     absl::MutexLock lock(&mutex_);

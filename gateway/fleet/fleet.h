@@ -47,8 +47,9 @@ struct ModelView {
 };
 
 /// The requests under way on an engine are given up (EngineLink::MarkLost) when the engine is stalled, and when neither
-/// the broker nor the gateway can reach it: the gateway pings an engine that the broker has lost, and uses it as long as it
-/// answers. An engine that deregisters keeps its requests, and so do all engines while the broker is away or restarts.
+/// the broker nor the gateway can reach it: the gateway pings an engine that the broker has lost, and uses it as long
+/// as it answers. An engine that deregisters keeps its requests, and so do all engines while the broker is away or
+/// restarts.
 /// Thread-safety: safe. Ownership: owns clients (through links) and the card store; borrows the clock. Errors: Create:
 /// INVALID_ARGUMENT (no client factory). Nothing else fails: what is unknown is absent.
 class Fleet final : public ClusterSink {
@@ -56,8 +57,8 @@ class Fleet final : public ClusterSink {
   struct Options {
     CardStore::Options cards;
     EngineProber::Options prober;
-    /// A restarted broker learns of engines only from their next heartbeats: for this long, engines that are missing from
-    /// its first snapshot are not pinged.
+    /// A restarted broker learns of engines only from their next heartbeats: for this long, engines that are missing
+    /// from its first snapshot are not pinged.
     absl::Duration restart_grace = absl::Seconds(10);
   };
   using ClientFactory = std::function<std::unique_ptr<EngineClient>(const EngineInfo&)>;

@@ -24,8 +24,8 @@
 
 namespace swiftcache::gateway::openai {
 
-/// Nothing is sent before the first event, so that an error up to then gets an HTTP status of its own; a later error ends
-/// the stream as an event. The first error, or the client's disconnect, cancels every call. Thread-safety: safe.
+/// Nothing is sent before the first event, so that an error up to then gets an HTTP status of its own; a later error
+/// ends the stream as an event. The first error, or the client's disconnect, cancels every call. Thread-safety: safe.
 /// Ownership: kept alive by its calls' sinks. Errors: go to the client.
 class CompletionHandler : public std::enable_shared_from_this<CompletionHandler> {
  public:
@@ -61,8 +61,8 @@ class CompletionHandler : public std::enable_shared_from_this<CompletionHandler>
   void Fail(const absl::Status& status) ABSL_LOCKS_EXCLUDED(mutex_);
   void Ready() ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Sends what is in the outbox, without the lock; one thread at a time, which keeps the order. Then cancels the calls, if
-  // the response is over.
+  // Sends what is in the outbox, without the lock; one thread at a time, which keeps the order. Then cancels the calls,
+  // if the response is over.
   void Deliver() ABSL_LOCKS_EXCLUDED(mutex_);
   std::vector<Output> TakeOutputs() ABSL_LOCKS_EXCLUDED(mutex_);
   void Delivered(bool client_is_there) ABSL_LOCKS_EXCLUDED(mutex_);

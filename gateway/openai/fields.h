@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Typed reads from a JSON object. The first error is kept, so that a parser reads all fields and checks once at the end.
+// Typed reads from a JSON object. The first error is kept, so that a parser reads all fields and checks once at the
+// end.
 //
 //   Fields fields(body);
 //   sampling.top_p = fields.Number<float>("top_p", {.low = 0, .high = 1, .low_is_open = true});

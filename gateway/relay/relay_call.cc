@@ -218,8 +218,9 @@ absl::Status RelayCall::LostError(absl::string_view why) const {
                                              " tokens were sent (", why, "); send the request again"));
 }
 
-// Tries another engine of the model, from the present table if its token ids still mean the same. OK: an attempt is under
-// way. If none is left, the client gets a full engine's error rather than a lost one's, since that says when to retry.
+// Tries another engine of the model, from the present table if its token ids still mean the same. OK: an attempt is
+// under way. If none is left, the client gets a full engine's error rather than a lost one's, since that says when to
+// retry.
 absl::Status RelayCall::Retry(const absl::Status& cause) {
   if (std::optional<fleet::ModelView> now = env_.fleet.Find(model_.name)) {
     if (now->text.ok() && *now->text == text_) model_ = *std::move(now);

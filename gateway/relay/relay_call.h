@@ -37,9 +37,9 @@ struct RelayEnv {
 /// Thread-safety: Cancel and Abort at any time; engine events come one at a time. Ownership: shared by the door, the
 /// relay and the attempt under way; lives as long as one of them. Errors: Start: as route::PickEngine; later ones reach
 /// the sink. No lock is held while a sink or an engine is called.
-/// Known limit: with n > 1, a continuation that a stop string ends here goes on at the engine, and is dropped, until all
-/// continuations have ended, since engines cancel whole requests only. It costs at most the rest of max_tokens for that
-/// continuation; usage does not count it.
+/// Known limit: with n > 1, a continuation that a stop string ends here goes on at the engine, and is dropped, until
+/// all continuations have ended, since engines cancel whole requests only. It costs at most the rest of max_tokens for
+/// that continuation; usage does not count it.
 class RelayCall final : public GenerateCall, public std::enable_shared_from_this<RelayCall> {
  public:
   struct Inputs {

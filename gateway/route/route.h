@@ -20,14 +20,15 @@
 
 namespace swiftcache::gateway::route {
 
-/// The index in `model.engines` of the READY engine with the least load (this gateway's requests under way there plus the
-/// load that it reported) that is not in `tried` and takes prompts of `prompt_tokens`; among equals the first by name.
+/// The index in `model.engines` of the READY engine with the least load (this gateway's requests under way there plus
+/// the load that it reported) that is not in `tried` and takes prompts of `prompt_tokens`; among equals the first by
+/// name.
 /// UNAVAILABLE: there is none; says what was found instead.
 absl::StatusOr<size_t> PickEngine(const fleet::ModelView& model, int64_t prompt_tokens,
                                   const std::set<std::string>& tried);
 
-/// Whether to try another engine: only if this one is dead, draining, starting or full, and nothing has been sent to the
-/// client yet.
+/// Whether to try another engine: only if this one is dead, draining, starting or full, and nothing has been sent to
+/// the client yet.
 bool ShouldRetry(const absl::Status& status, bool anything_sent);
 
 /// Whether clients can use the model: its card is there, and one of its engines is alive.

@@ -20,11 +20,11 @@
 
 namespace swiftcache::gateway::text {
 
-/// Merging works on symbols, which are token ids. A character without a token is the symbol (vocabulary size + code point)
-/// until the merges are done, because a token may contain characters that are no tokens themselves. A vocabulary with
-/// scores is turned into ranked merges by Create: each way to split a token in two is a merge, ranked by the token's
-/// score. Thread-safety: immutable after Create; each call has its own Scratch. Ownership: owns its tables. Errors:
-/// Create: INVALID_ARGUMENT (a merge that gives no token).
+/// Merging works on symbols, which are token ids. A character without a token is the symbol (vocabulary size + code
+/// point) until the merges are done, because a token may contain characters that are no tokens themselves. A vocabulary
+/// with scores is turned into ranked merges by Create: each way to split a token in two is a merge, ranked by the
+/// token's score. Thread-safety: immutable after Create; each call has its own Scratch. Ownership: owns its tables.
+/// Errors: Create: INVALID_ARGUMENT (a merge that gives no token).
 class BpeModel {
  public:
   /// Reusable memory of one call or thread.

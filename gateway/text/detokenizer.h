@@ -15,14 +15,15 @@
 
 namespace swiftcache::gateway::text {
 
-/// Whether the ids begin a text or continue a prompt. SentencePiece puts a space before a text; decoding drops it at the
-/// beginning of the whole text, and only there.
+/// Whether the ids begin a text or continue a prompt. SentencePiece puts a space before a text; decoding drops it at
+/// the beginning of the whole text, and only there.
 enum class TextStart { kBeginsText, kContinuesPrompt };
 
 /// Holds back bytes that may become part of a character or of a stop string.
-/// The concatenated results equal Tokenizer::Decode(ids, skip_special = true) (for kContinuesPrompt: what the ids add to
-/// the decoded prompt), cut before the first stop string: the one that is complete first; of several that are complete at
-/// once, the longest. Empty stop strings never match. Linear in the text and in the summed length of the stop strings.
+/// The concatenated results equal Tokenizer::Decode(ids, skip_special = true) (for kContinuesPrompt: what the ids add
+/// to the decoded prompt), cut before the first stop string: the one that is complete first; of several that are
+/// complete at once, the longest. Empty stop strings never match. Linear in the text and in the summed length of the
+/// stop strings.
 /// Thread-safety: none, one per continuation. Ownership: borrows the tokenizer. Errors: none.
 class Detokenizer {
  public:

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The data from which a tokenizer is built: a plain struct with the fields of proto TokenizerSpec, where their meaning is
-// written down.
+// The data from which a tokenizer is built: a plain struct with the fields of proto TokenizerSpec, where their meaning
+// is written down.
 #pragma once
 
 #include <cstdint>

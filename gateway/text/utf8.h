@@ -11,8 +11,8 @@
 
 namespace swiftcache::gateway::text {
 
-/// The first character of a byte string. kInvalid: `bytes` is the length of the maximal subpart that one U+FFFD replaces.
-/// kIncomplete: the string may be the beginning of a character.
+/// The first character of a byte string. kInvalid: `bytes` is the length of the maximal subpart that one U+FFFD
+/// replaces. kIncomplete: the string may be the beginning of a character.
 struct Utf8Character {
   enum class Kind { kValid, kInvalid, kIncomplete };
   char32_t code_point = 0;

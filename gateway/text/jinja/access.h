@@ -13,8 +13,8 @@
 
 namespace swiftcache::gateway::text::jinja {
 
-/// The Python attribute, or else the item, of that name; an undefined value if there is neither. INVALID_ARGUMENT: `value`
-/// itself is undefined.
+/// The Python attribute, or else the item, of that name; an undefined value if there is neither. INVALID_ARGUMENT:
+/// `value` itself is undefined.
 absl::StatusOr<Value> GetAttribute(Budget& budget, const Value& value, std::string_view name);
 /// Item first, then attribute.
 absl::StatusOr<Value> GetItem(Budget& budget, const Value& value, const Value& key);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The methods of Python's str, list and dict that templates may call, and those that jinja2's immutable sandbox forbids.
+// The methods of Python's str, list and dict that templates may call, and those that jinja2's immutable sandbox
+// forbids.
 //
 //   if (LookUpMethod(value, "split") == MethodAccess::kAllowed) ...
 //   ASSIGN_OR_RETURN(Value parts, CallMethod(budget, {value, "split"}, arguments));
