@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// swiftcache-broker: knows which engines are there and whose KV memory is on lease to whom, and tells whoever watches.
+// swiftcache-broker: knows which engines there are and which leases they hold, and reports changes to watchers.
 #include <atomic>
 #include <cstdint>
 #include <memory>
@@ -70,7 +70,8 @@ struct BrokerFlags {
   }
 };
 
-// What only donor and borrower know: from the system's source, which cannot be guessed. Text, as channels want it.
+// The capability of a lease, known to donor and borrower alone: from the system's random source, which cannot be
+// guessed, as text without zeros.
 std::string NewCapability() {
   std::random_device device;
   std::string capability;

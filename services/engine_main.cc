@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// swiftcache-engine: serves one model. What the machine can tell at once fails before a port is open: flags,
-// checkpoint, memory. Then come the weights, KV memory in what they leave, the name at the broker, and requests.
+// swiftcache-engine: serves one model. Errors that can be found at once (flags, checkpoint, memory) end it before a
+// port is open. Then it loads the weights, allocates KV memory in what they leave, registers its name at the broker,
+// and serves.
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -56,7 +57,7 @@ models::ModelGeometry GeometryOf(const loader::ModelConfig& config) {
           .max_context_tokens = config.max_position};
 }
 
-// What others dial. A wildcard is no address: there it is the machine's name.
+// The address that others dial: if the server listens on a wildcard, that is the machine's name.
 std::string DialAddress(const services::EngineFlags& flags, const std::string& listening) {
   if (!flags.advertise.empty()) return flags.advertise;
   absl::StatusOr<HostPort> where = HostPort::Parse(listening);
@@ -90,7 +91,7 @@ struct Prepared {
   rpc::SerializedCard card;
 };
 
-// Said before time is spent on loading. What a device of its own has left shows when the weights lie there.
+// Checked before time is spent on loading. How much memory a GPU has left is known only when the weights are loaded.
 absl::Status CheckMachineMemory(const Prepared& p) {
   if (p.device->memory()) return absl::OkStatus();
   ASSIGN_OR_RETURN(const int64_t kv_bytes, exec::KvCacheBytes(p.options, p.model.kv, *p.device));
@@ -122,7 +123,7 @@ absl::StatusOr<Prepared> Prepare(const services::EngineFlags& flags) {
   return p;
 }
 
-// What lies on the device.
+// What is loaded on the device.
 struct Loaded {
   std::unique_ptr<models::Decoder> model;
   exec::EngineMemory memory;
@@ -152,7 +153,7 @@ absl::StatusOr<Loaded> LoadAtLowPriority(Prepared& p) {
   return loaded;
 }
 
-// The name that it has from here on.
+// Reserves the engine's name.
 absl::StatusOr<std::string> Register(const services::EngineFlags& flags, const Prepared& p,
                                      const exec::EngineMemory& memory, rpc::BrokerClient& broker) {
   const rpc::EngineDescription description{.name = flags.name.empty() ? flags.model_name : flags.name,
@@ -169,7 +170,7 @@ absl::StatusOr<std::string> Register(const services::EngineFlags& flags, const P
   return name;
 }
 
-// What the backend made of the file's weights.
+// How the backend stores the file's weights.
 void ExportWeights(const engine::backend::WeightReport& weights, Metrics& metrics) {
   const bool exact = weights.rounded == 0;
   metrics

@@ -13,7 +13,7 @@
 namespace swiftcache::services {
 namespace {
 
-// Engines share memory if they run on one kernel and meet in one folder, whatever each calls it.
+// Engines share memory if they run on one kernel and use the same folder, even if they name it by different paths.
 std::string NodeId(const std::string& shm_dir) {
   std::string boot_id;
   std::ifstream("/proc/sys/kernel/random/boot_id") >> boot_id;

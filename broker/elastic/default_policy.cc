@@ -21,7 +21,8 @@ void DefaultPolicy::Report(const Demand& demand, absl::Time now) {
   reported_ = true;
   needed_now_ = demand.used_blocks + demand.waiting_blocks;
   peaks_.Add(now, needed_now_);
-  // A peak between two reports is known from the first that tells of it, and told until it leaves the worker's window.
+  // A peak between two reports counts from the first report that contains it; the worker repeats it until it leaves the
+  // worker's window.
   if (demand.window_peak_blocks > reported_peak_) peaks_.Add(now, demand.window_peak_blocks);
   reported_peak_ = demand.window_peak_blocks;
   peaks_.Forget(now, options_.window * (1 << kMaxDoublings));

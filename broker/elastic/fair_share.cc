@@ -7,13 +7,12 @@
 namespace swiftcache::broker::elastic {
 namespace {
 
-// a * b / c rounded down, where a * b may leave 64 bits. REQUIRES: the result fits.
+// a * b / c rounded down, where a * b may exceed 64 bits. REQUIRES: the result fits.
 int64_t MulDiv(int64_t a, int64_t b, int64_t c) { return static_cast<int64_t>(static_cast<__int128>(a) * b / c); }
 
 }  // namespace
 
-// Water-filling: claims that want least for their weight are filled first; each then leaves the rest to those behind
-// it.
+// Water-filling: claims are served in the order of wanted bytes per weight; what one does not want is left to the next.
 std::vector<int64_t> FairShares(int64_t pool_bytes, const std::vector<ShareClaim>& claims) {
   std::vector<size_t> order(claims.size());
   std::iota(order.begin(), order.end(), size_t{0});

@@ -67,7 +67,7 @@ struct Engine {
 /// A lease that is new or has changed.
 struct Change {
   Lease lease;
-  std::optional<LeaseState> before;  // none: it is new to the table, or only its end is told
+  std::optional<LeaseState> before;  // none: it is new to the table, or only its end is reported
 };
 
 }  // namespace swiftcache::broker::ledger

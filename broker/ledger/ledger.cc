@@ -213,7 +213,7 @@ void Ledger::BeginRevoking(LeaseId id) {
   if (table_.Find(id)->lease.state != LeaseState::kRevoking) table_.MustStep(id, LeaseState::kRevoking);
 }
 
-// An offer that was declined, or not answered: the extent is not offered again for a moment.
+// Ends an offer that was declined, or not answered: the extent is not offered again for decline_backoff.
 void Ledger::EndOffer(LeaseId id, absl::Time now) {
   const Lease& lease = table_.Find(id)->lease;
   backoffs_.push_back({.donor = lease.donor, .extent = lease.extent, .until = now + options_.decline_backoff});

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ledger, the part about engines that come with leases and go.
+// Ledger, the part that adds and removes engines with the leases that they claim.
 #include <algorithm>
 #include <utility>
 
@@ -43,7 +43,7 @@ void Ledger::Replace(const Engine& engine, absl::Time now) {
       member.engine.block_tokens == engine.block_tokens && member.engine.page_bytes == engine.page_bytes;
   member.engine = engine;
   if (same_arena) return;
-  // What was carved out of an arena of another shape means nothing now.
+  // Extents of an arena with another geometry mean nothing now.
   const auto carved = [&](const Record& record) { return record.lease.donor == engine.party; };
   for (const LeaseId id : table_.Where(carved)) table_.MustStep(id, LeaseState::kReleased);
   member.policy = engine.num_blocks < 1 || engine.block_tokens < 1
@@ -80,7 +80,7 @@ bool Ledger::ClaimIsSound(const Lease& claim) const {
          extent.first_block * donor.block_bytes % donor.page_bytes == 0;
 }
 
-// A claim of a lease that the table does not have: an earlier broker's.
+// A claim of a lease that the table does not have: an earlier incarnation of the broker made it.
 void Ledger::EnterClaim(const Lease& claim, absl::Time now) {
   if (!ClaimIsSound(claim)) return table_.ReportEnd(claim, claim.donor);
   const std::vector<LeaseId> others = table_.Overlapping(claim.donor, claim.extent);
@@ -116,7 +116,7 @@ void Ledger::ClaimAsBorrower(const Lease& claim, absl::Time now) {
   orphans_[{claim.id, claim.borrower}] = {.lease = claim, .until = now + options_.confirm_timeout};
 }
 
-// What an engine no longer claims although it had said that it held it.
+// Ends leases that the engine held and does not claim any more.
 void Ledger::DropUnclaimed(const Party& who, const std::set<LeaseId>& claimed) {
   const auto lent = [&](const Record& record) {
     return record.lease.donor == who && record.lease.epoch.has_value() && claimed.count(record.lease.id) == 0;
@@ -129,7 +129,7 @@ void Ledger::DropUnclaimed(const Party& who, const std::set<LeaseId>& claimed) {
   for (const LeaseId id : table_.Where(borrowed)) BeginRevoking(id);
 }
 
-// The donor is there now and did not claim these.
+// Ends orphans whose donor has registered and did not claim them.
 void Ledger::SettleOrphans(const Party& donor) {
   for (const auto& [claim, orphan] : orphans_) {
     if (orphan.lease.donor == donor) table_.ReportEnd(orphan.lease, orphan.lease.borrower);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ledger, the part that decides which leases a donor in need takes back.
+// Ledger, the part that decides which leases a donor that needs memory takes back.
 #include <algorithm>
 #include <map>
 #include <utility>
@@ -40,7 +40,8 @@ elastic::UnitBlocks Ledger::UnitBlocksOf(const Member& donor, const Lease& lease
   return {.worker = unit->donor_blocks, .master = unit->borrower_blocks};
 }
 
-// Those under way first, then from the borrower that has most for its weight, until they make up `target_blocks`.
+// Leases that are being revoked first, then from the borrower with the most bytes per weight, until they add up to
+// `target_blocks`.
 std::vector<LeaseId> Ledger::TakeBackOrder(const std::vector<const Lease*>& lent, int64_t target_blocks,
                                            absl::Time now) const {
   std::vector<LeaseId> order;

@@ -118,8 +118,8 @@ absl::Duration BrokerLoop::UntilNextDeadline() {
   return std::max(absl::Milliseconds(1), next - now);
 }
 
-// A broker that was suspended or starved could not hear the heartbeats that were sent meanwhile: whenever the time
-// jumps while nothing was waited for, deaths are put off by the jump.
+// A broker that was suspended, or got no CPU time, could not receive heartbeats meanwhile. So when the time jumps while
+// the loop was not waiting, all deadlines are postponed by the jump.
 absl::Time BrokerLoop::Now() {
   const absl::Time now = clock_.Now();
   if (now - std::max(last_seen_, planned_wake_) > heartbeat_interval()) {

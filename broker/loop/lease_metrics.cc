@@ -9,7 +9,7 @@ namespace {
 
 using ledger::LeaseState;
 
-// The counter that a step belongs to, or null.
+// The counter for a change of a lease's state, or null.
 const char* CounterOf(LeaseState state) {
   switch (state) {
     case LeaseState::kGranted:

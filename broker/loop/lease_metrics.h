@@ -26,7 +26,7 @@ class LeaseMetrics {
   /// A borrower's request was answered: counts it if memory was offered, and logs once per pair of engines that their
   /// unit is padded or that they have none.
   void NoteRequest(const std::string& borrower, const ledger::LeaseResponse& answer);
-  /// A donor was told what to take back.
+  /// A donor's ScaleUp was answered with so many leases.
   void NoteScaleUp(size_t leases);
   /// Sets the bytes on lease of every engine that has or had any.
   void SetLeased(const std::vector<ledger::Lease>& leases);

@@ -31,7 +31,7 @@ std::optional<int64_t> BytesOfDtype(const std::string& dtype) {
   return std::nullopt;
 }
 
-// Bytes of a block by its parts: 2 (k, v) x layers x tokens x heads x head_dim x element.
+// Bytes of a block by the geometry: 2 (k, v) x layers x tokens x heads x head_dim x bytes per element.
 std::optional<int64_t> BlockBytes(const KvGeometry& kv, int64_t element_bytes) {
   std::optional<int64_t> bytes = 2 * element_bytes;
   for (const int64_t factor : {kv.num_layers, kv.block_tokens, kv.num_kv_heads, kv.head_dim}) {
@@ -60,7 +60,7 @@ absl::Status CheckGeometry(const KvGeometry& kv) {
   return absl::OkStatus();
 }
 
-// Of an engine that starts there may be no blocks yet; a single block is held against the limit even then.
+// An engine that is starting may have no blocks yet; even then one block must be within the limit.
 absl::Status CheckArena(const KvGeometry& kv) {
   const int64_t max_blocks = kMaxArenaBytes / kv.block_bytes;
   if (max_blocks < 1) {
@@ -73,7 +73,7 @@ absl::Status CheckArena(const KvGeometry& kv) {
                                                  kMaxArenaBytes, "; choose fewer --kv_cache_bytes"));
 }
 
-// The longest path of a Unix socket.
+// The longest path that a Unix socket can have.
 constexpr size_t kMaxChannelBytes = 107;
 constexpr int64_t kMaxPageBytes = kGiB;
 

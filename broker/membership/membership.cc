@@ -73,7 +73,7 @@ absl::Status Membership::Heartbeat(const std::string& name, const std::string& i
   const EngineStatus before = StatusOf(record);
   const bool has_work = HasWork(load);
   const bool moved = load.progress != record.load.progress;
-  // Work that just came starts the clock: an engine that idled for an hour does not stall with its first request.
+  // The stall timeout starts with the first work: an engine that idled for an hour is not stalled by its first request.
   const bool had_work = HasWork(record.load);
   if (moved || !has_work || !had_work) record.last_progress = now;
   record.stalled = now - record.last_progress >= options_.stall_timeout;

@@ -186,7 +186,7 @@ bool Connection::ParseSome() {
   return used > 0;
 }
 
-// Counts what has come, not what was announced: a client takes room from others only by sending.
+// Counts the bytes received, not those announced: a client uses up the shared budget only by sending.
 bool Connection::HoldBody() { return begun_.Grow(static_cast<int64_t>(parser_->get().body().size()) - begun_.bytes()); }
 
 void Connection::ContinueIfExpected() {
@@ -325,7 +325,7 @@ void Connection::Linger() {
 
 // ---- time and the end
 
-// Which wait the reading side is in, and how long it may last. While a response is under way the client may be silent.
+// Sets the timeout for what is being read. While a response is under way the client may send nothing.
 void Connection::WatchReading() {
   if (closed_ || end_when_flushed_) return;
   const ReadPhase before = phase_;

@@ -97,7 +97,7 @@ class ServerImpl final : public HttpServer {
   const Options options_;
   const http::Router router_;
   http::BodyBudget bodies_;
-  // Shared: an answer may outlive the server, and its socket needs the context until then.
+  // Shared: a response may outlive the server, and its socket needs the context until then.
   const std::shared_ptr<net::io_context> context_ = std::make_shared<net::io_context>();
   net::executor_work_guard<net::io_context::executor_type> work_{context_->get_executor()};
   const net::strand<net::io_context::executor_type> accept_strand_ = net::make_strand(*context_);
@@ -151,7 +151,7 @@ void ServerImpl::OnAccept(ErrorCode error, tcp::socket socket) {
   Accept();
 }
 
-// Beyond max_connections a client is told so; beyond kMaxRefused of those it only sees the end.
+// Beyond max_connections a client gets a 503; beyond kMaxRefused such clients its connection is just closed.
 void ServerImpl::Welcome(tcp::socket socket) {
   auto connection = std::make_shared<http::Connection>(context_, std::move(socket), options_, router_, bodies_,
                                                        [this](http::Connection* closed) { Forget(closed); });

@@ -8,7 +8,7 @@
 namespace swiftcache::http {
 namespace {
 
-// What people and programs call a status. The codes are those that OpenAI's clients see from the doors behind us.
+// The reason phrase and the error code of a status. The codes are those of OpenAI's API.
 struct Status {
   int number;
   const char* reason;

@@ -41,7 +41,8 @@ bool WaitUntilReady(int fd) {
   return (wanted.revents & (POLLERR | POLLNVAL)) == 0;
 }
 
-// How much of `text` got out before an error. In pieces that a pipe which is ready takes without blocking.
+// Returns how many bytes of `text` were written before an error. Writes in pieces which a pipe that is ready accepts
+// without blocking.
 size_t WriteAll(int fd, std::string_view text) {
   size_t written = 0;
   while (written < text.size() && WaitUntilReady(fd)) {
@@ -101,7 +102,7 @@ class LineWriter::Queue {
   bool closed_ ABSL_GUARDED_BY(mutex_) = false, ended_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
-// Once full, it takes nothing until half of it is free: one line speaks for all that is missing there.
+// Once full, the queue accepts nothing until half of it is free, so that one line reports all that are missing.
 void LineWriter::Queue::Add(std::string line, bool anyway) {
   const auto size = static_cast<int64_t>(line.size());
   absl::MutexLock lock(&mutex_);

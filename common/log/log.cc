@@ -67,7 +67,7 @@ class StderrSink final : public google::LogSink {
 // Never destroyed: threads that outlive main may log to the end.
 StderrSink* stderr_sink = nullptr;
 
-// What is opened next must not become standard error, and be sent the log.
+// Otherwise the next file to be opened would become standard error, and get the log.
 void OpenStandardDescriptors() {
   int fd = 0;
   while (fd >= 0 && fd <= STDERR_FILENO) fd = open("/dev/null", O_RDWR | O_CLOEXEC);

@@ -28,7 +28,7 @@
 namespace swiftcache {
 namespace {
 
-/// Learns the full names of the services while the server is built: grpc::Service does not tell them.
+/// Collects the full names of the services while the server is built, since grpc::Service does not have them.
 class ServiceNames final : public grpc::ServerBuilderPlugin {
  public:
   explicit ServiceNames(std::vector<std::string>* names) : names_(names) {}
@@ -53,7 +53,8 @@ class ServiceNamesOption final : public grpc::ServerBuilderOption {
   std::vector<std::string>* const names_;
 };
 
-/// gRPC answers a request that it cannot parse with UNIMPLEMENTED and no word, which no method of ours does.
+/// gRPC answers a request that it cannot parse with UNIMPLEMENTED and an empty message, which none of the handlers
+/// does.
 class ParseErrors final : public grpc::experimental::Interceptor {
  public:
   void Intercept(grpc::experimental::InterceptorBatchMethods* methods) override {
@@ -72,7 +73,7 @@ class ParseErrorsFactory final : public grpc::experimental::ServerInterceptorFac
  public:
   grpc::experimental::Interceptor* CreateServerInterceptor(grpc::experimental::ServerRpcInfo* info) override {
     using Type = grpc::experimental::ServerRpcInfo::Type;
-    // Methods that we have not are of this type for gRPC, and rightly unimplemented. What is made is gRPC's from here.
+    // Unknown methods are of this type, too, and are rightly UNIMPLEMENTED. gRPC owns the interceptor.
     return info->type() == Type::BIDI_STREAMING ? nullptr : new ParseErrors;
   }
 };
@@ -145,8 +146,8 @@ void Configure(const RpcServer::Options& options, grpc::ServerBuilder& builder) 
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 500);
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
-  // A probe is a ping behind every message: a fifth of what an idle cluster costs. Long messages widen their window
-  // without it.
+  // The bandwidth probe pings after every message: a fifth of the CPU time of an idle cluster. Long messages get a
+  // larger window without it.
   builder.AddChannelArgument(GRPC_ARG_HTTP2_BDP_PROBE, 0);
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, 20000);
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 10000);

@@ -99,7 +99,7 @@ void Borrower::Fail(kv::LeaseId id, const std::string& why) {
   StartLose(*entry);
 }
 
-// What lies there can still be read, for as long as a drain takes.
+// KV in these leases can still be read, so they are drained rather than lost at once.
 void Borrower::DonorSilent(kv::LeaseId id, absl::Time now) {
   const Entry* silent = Find(id, {Phase::kActive});
   if (silent == nullptr) return;

@@ -96,7 +96,7 @@ absl::Status ReadSpecialIds(const GgufMetadata& metadata, TokenizerSpec& spec) {
   return read("tokenizer.ggml.padding_token_id", spec.pad_id);
 }
 
-// The file's word counts; without it the family's habit, which needs the token to exist.
+// The file's setting; without one the default of the tokenizer's family, if the token exists.
 absl::StatusOr<bool> ReadAddToken(const GgufMetadata& metadata, const char* key, std::optional<int32_t> id,
                                   bool by_default) {
   ASSIGN_OR_RETURN(const std::optional<bool> found, metadata.Bool(key));

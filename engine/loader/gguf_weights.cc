@@ -24,7 +24,7 @@ absl::Status CheckShape(const std::string& file, const WantedTensor& wanted, con
                    "], want [", absl::StrJoin(shape, ", "), "]");
 }
 
-// Ignoring a bias or a norm would give wrong numbers without a word.
+// Ignoring a bias or a norm would give wrong numbers without an error.
 absl::Status RefuseUnknown(const GgufFile& gguf, const std::set<std::string>& known) {
   for (const auto& [name, tensor] : gguf.tensors()) {
     if (!absl::StartsWith(name, "blk.") || known.contains(name)) continue;

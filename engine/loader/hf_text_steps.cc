@@ -160,7 +160,7 @@ class StepReader {
     ASSIGN_OR_RETURN(const std::optional<std::string> scheme, part.String("prepend_scheme"));
     const std::string when = scheme.value_or(old_form.value_or(true) ? "always" : "never");
     if (when != "first" && when != "never") {
-      // "always" leaves the prefix out where a text begins with a space, which the spec has no word for.
+      // "always" omits the prefix if a text begins with a space, which the spec cannot express.
       return Unsupported(part.file(), "key ", part.Path("prepend_scheme"), ": found ", Quoted(when),
                          ", want \"first\" or \"never\"");
     }

@@ -110,7 +110,7 @@ class HfWeights final : public Weights {
     return absl::OkStatus();
   }
 
-  // Ignoring a bias or a norm would give wrong numbers without a word.
+  // Ignoring a bias or a norm would give wrong numbers without an error.
   absl::Status RefuseUnknown() const {
     for (const auto& [name, stored] : stored_) {
       if (!absl::StartsWith(name, "model.layers.") || tensors_.contains(name)) continue;

@@ -44,7 +44,7 @@ NamedPreTokenizer Regexes(std::initializer_list<const char*> regexes) {
   return pre;
 }
 
-// What llama.cpp takes for files without a name, which were made before there were names.
+// What llama.cpp uses for files that name no pre-tokeniser, since they are older than the key.
 NamedPreTokenizer DefaultPreTokenizer() {
   return Regexes({R"([\p{P}\$\+<=>\^~\|]+)", kGpt2, R"(\p{N}+)", R"([0-9][0-9][0-9])"});
 }

@@ -10,7 +10,8 @@ namespace {
 constexpr absl::Duration kOld = absl::Minutes(10);
 constexpr double kLeastShare = 0.05;  // of what was expected: what is left of a step after the other phase is taken off
 
-// Of what is usual for a size: all of it would let the level and the sizes wander, one up and the others down.
+// The part of a size's usual deviation that is taken off: taking all of it off would let the level and the deviations
+// by size drift apart, one up and the other down.
 constexpr float kSizePart = 0.9f;
 
 }  // namespace

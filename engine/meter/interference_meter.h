@@ -7,14 +7,14 @@
 //   meter.Note(now, {.decode_tokens = 8, .decode_pairs = 4000}, step_time, /*under_traffic=*/stored_meanwhile);
 //   InterferenceMeter::Estimate decode = meter.At(Phase::kDecode, now);   // ratio: nothing, until it has data
 //
-// The estimator. (1) A line (StepCost) is fitted to the times of quiet steps by what they computed; it makes steps of
-// different shapes comparable, and splits a mixed step into prefill and decode. A step speaks for the phase that costs
-// it the most: what the line says of the other phase, slowed as that phase is known to be, is taken off; what is left
-// is its deviation from the line, a logarithm. (2) A step under traffic is compared with quiet steps like it: with how
-// far those of its phase with about as many tokens (equal up to 8, then within half an octave) lie off the line, by the
-// median of the last 192, and how far the last 192 of any size do, so that neither the line's shortcomings nor a
-// machine whose speed drifts are taken for interference. (3) The ratio is the median of the last 1024 comparisons, at
-// most 10 minutes old: outliers do not move it.
+// The estimator. (1) A linear model (StepCost) predicts a step's time from what it computes. It is fitted to quiet
+// steps, those without lease traffic; it makes steps of different shapes comparable, and splits a mixed step into
+// prefill and decode. A step counts for the phase that costs it the most: the predicted time of the other phase, times
+// the slowdown known for that phase, is subtracted; the logarithm of what is left over the prediction is the step's
+// deviation. (2) The deviation of a step under traffic is compared with two medians of quiet steps: the last 192 of its
+// phase with about as many tokens (equal up to 8, then within half an octave), and the last 192 of its phase with any
+// number. So neither errors of the linear model nor a machine whose speed drifts count as interference. (3) The ratio
+// is the median of the last 1024 comparisons that are at most 10 minutes old: outliers do not move it.
 //
 // Minimum sample: 100 comparisons; each needs 16 quiet steps like it and 64 of its phase, none older than 10 minutes,
 // after 64 of its phase that the line was drawn from. Where steps of one shape scatter by s, the standard error is

@@ -42,7 +42,7 @@ absl::StatusOr<std::unique_ptr<backend::Matrix>> LoadMatrix(const loader::Weight
   return backend.PackMatrix(sources);
 }
 
-// Vectors one after the other.
+// Loads several vectors into one buffer, one after the other.
 absl::StatusOr<std::unique_ptr<backend::Buffer>> LoadVector(const loader::Weights& weights,
                                                             const std::vector<Wanted>& parts,
                                                             backend::Backend& backend) {

@@ -234,8 +234,8 @@ void GrpcBrokerClient::Start() {
 }
 
 void GrpcBrokerClient::Run() {
-  // A call that ran into its deadline has waited enough: the next one leaves at once, and reaches a broker that comes
-  // back without delay.
+  // After a call that ran into its deadline the next one starts at once, without another interval, so that it reaches a
+  // broker as soon as that is back.
   absl::Duration wait = registered_ ? interval_ : absl::ZeroDuration();
   while (!WaitStopped(wait)) {
     const absl::Status status = HeartbeatOrRegister();

@@ -95,7 +95,7 @@ absl::StatusOr<SerializedCard> SerializeModelCard(const loader::ModelCard& card)
         absl::StrCat("the model card takes ", proto.ByteSizeLong(), " bytes, wanted at most ", kGiB));
   }
   result.bytes = proto.SerializeAsString();
-  // A parser refuses strings that are not UTF-8, so they are refused here first.
+  // Parsers refuse strings that are not UTF-8: find them here.
   if (v1::ModelCard parsed; !parsed.ParseFromString(result.bytes)) {
     return absl::InvalidArgumentError(
         "the model's chat template or pre-tokeniser is not valid UTF-8; mend the model's files");

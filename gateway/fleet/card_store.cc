@@ -11,7 +11,7 @@
 namespace swiftcache::gateway::fleet {
 namespace {
 
-// A card is its hash: what cannot be understood now cannot be understood later.
+// The hash determines the card: one that cannot be used now cannot be used later.
 bool IsFinal(const absl::Status& status) {
   return status.ok() || absl::IsInvalidArgument(status) || absl::IsUnimplemented(status);
 }
@@ -87,7 +87,7 @@ std::optional<CardStore::Job> CardStore::NextJob() {
   return std::nullopt;
 }
 
-// The first slot that is due, marked as loading; otherwise `next` says when one will be.
+// Returns the first slot that is due and marks it as loading; otherwise sets `next` to the time at which one is due.
 std::optional<CardStore::Job> CardStore::DueJob(absl::Time now, absl::Time& next) {
   for (auto& [hash, slot] : slots_) {
     if (slot.text.ok() || slot.loading || slot.engines.empty()) continue;

@@ -53,7 +53,8 @@ std::shared_ptr<EngineLink> EngineProber::AwaitDueProbe() {
   return nullptr;
 }
 
-// The first that is due, marked as probed; otherwise `next` says when one will be.
+// Returns the first engine whose ping is due and marks the ping as under way; otherwise sets `next` to the time at
+// which one is due.
 std::shared_ptr<EngineLink> EngineProber::DueProbe(absl::Time now, absl::Time& next) {
   for (auto it = probed_.begin(); it != probed_.end();) {
     Probed& probed = it->second;

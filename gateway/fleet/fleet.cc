@@ -136,7 +136,7 @@ void Fleet::OnRemoved(const std::string& engine_name, bool died) {
   UpdateWantedCards();
 }
 
-// Keeps the link while it leads to the same process, so that its count of requests under way stays right.
+// Keeps the link as long as it connects to the same process, so that its count of requests under way stays right.
 std::shared_ptr<EngineLink> Fleet::Put(EngineStatus engine) {
   Entry& entry = engines_[engine.info.name];
   const EngineInfo& old = entry.status.info;

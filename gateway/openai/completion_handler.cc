@@ -22,7 +22,7 @@ absl::Status WithParam(absl::Status status, Endpoint endpoint) {
   return status;
 }
 
-// What the client sent as text and wants back.
+// The prompt's text, if the client sent text and wants it back.
 std::optional<std::string> TextToEcho(const ResponseOptions& options, const relay::GenerateRequest& request) {
   const auto* text = std::get_if<std::string>(&request.input);
   return options.echo && text != nullptr ? std::optional<std::string>(*text) : std::nullopt;
@@ -32,7 +32,7 @@ int64_t Cached(const UsageTotals& usage) { return usage.cached_local + usage.cac
 
 }  // namespace
 
-/// The relay's end of one prompt.
+/// Receives the relay's events of one prompt.
 class CompletionHandler::Sink final : public relay::GenerateSink {
  public:
   Sink(std::shared_ptr<CompletionHandler> handler, size_t prompt) : handler_(std::move(handler)), prompt_(prompt) {}
@@ -79,11 +79,11 @@ bool CompletionHandler::Start(relay::Relay& relay, relay::GenerateRequest reques
     return false;
   }
   if (!options_.echo) return true;
-  // Ids become text only here: the relay has found that they are not too many.
+  // Ids are turned into text only now, since the relay has checked their number.
   return Echo(text ? *std::move(text) : relay.Detokenize(options_.model, (*call)->prompt_ids()), prompt);
 }
 
-// False: the answer is over already.
+// False: the response is over already.
 bool CompletionHandler::Adopt(const std::shared_ptr<relay::GenerateCall>& call, size_t prompt) {
   absl::MutexLock lock(&mutex_);
   if (phase_ == Phase::kOver) return false;
@@ -162,7 +162,7 @@ void CompletionHandler::Delivered(bool client_is_there) {
   if (!client_is_there) phase_ = Phase::kOver;
 }
 
-// Calls that have ended take a Cancel without harm.
+// Cancel has no effect on calls that have ended.
 void CompletionHandler::CancelIfOver() {
   Calls ended;
   {

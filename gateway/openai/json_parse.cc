@@ -12,7 +12,7 @@ namespace {
 
 using nlohmann::json;
 
-/// Builds the value and stops the parser at the first thing that is too much. Each method returns whether to go on.
+/// Builds the value, and stops the parser at the first violation of a limit. Each method returns whether to go on.
 class Builder {
  public:
   explicit Builder(const JsonLimits& limits) : limits_(limits) {}

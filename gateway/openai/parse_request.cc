@@ -74,7 +74,7 @@ void ReadStreamOptions(Fields& fields, ResponseOptions& answer) {
   fields.Adopt(stream.status());
 }
 
-// What would change the answer's form, and so must not be passed over in silence.
+// Refuses fields that would change the form of the response, since ignoring them would mislead the client.
 void RefuseUnsupported(Fields& fields) {
   if (const json* tools = fields.Find("tools"); tools != nullptr && *tools != json::array()) {
     fields.Fail("tools", absl::StrCat("is ", Shown(*tools), ", wants to be left out: calling tools is not supported"));
@@ -96,7 +96,7 @@ void RefuseUnsupported(Fields& fields) {
 
 using Inputs = std::vector<std::variant<std::string, std::vector<int32_t>, relay::Chat>>;
 
-// Each id may stand for a long text, so that a body within its limit could want gigabytes back.
+// Limits echoed ids: each may stand for a long text, so that a body within its limit could ask for gigabytes.
 void CheckEcho(Fields& fields, const HttpRequestLimits& limits, const Inputs& inputs) {
   int64_t count = 0;
   for (const auto& input : inputs) {
@@ -107,7 +107,7 @@ void CheckEcho(Fields& fields, const HttpRequestLimits& limits, const Inputs& in
                                    ": send fewer, or leave it out"));
 }
 
-// One that is too long stays so, for the relay to refuse.
+// An id that is too long stays too long, and the relay refuses it.
 std::string Numbered(const std::string& id, size_t number, const HttpRequestLimits& limits) {
   const std::string suffix = absl::StrCat("-", number);
   const auto limit = static_cast<size_t>(limits.max_request_id_bytes);

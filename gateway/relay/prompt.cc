@@ -13,7 +13,7 @@ namespace {
 constexpr text::EncodeOptions kPlain{.add_special = false, .parse_special = false};
 constexpr text::EncodeOptions kWithSpecial{.add_special = false, .parse_special = true};
 
-// The model has no template, or one that is not understood: its clients can send something else.
+// The model has no chat template, or one that is not supported: clients can send text or token ids instead.
 absl::Status Unusable(const absl::Status& status) {
   return absl::InvalidArgumentError(
       absl::StrCat("chat.messages cannot be used with this model: ", status.message(), "; prompts and token ids can"));
@@ -27,7 +27,7 @@ bool LooksSpecial(const text::Tokenizer& tokenizer, const std::string& text) {
   return tokenizer.Encode(text, kPlain) != tokenizer.Encode(text, kWithSpecial);
 }
 
-// A role is not message text for the template, so it may not smuggle in what plain_content keeps out.
+// The template does not treat a role as message text, so a role must not contain what plain_content keeps out.
 absl::Status CheckRoles(const text::Tokenizer& tokenizer, const Chat& chat) {
   for (size_t i = 0; i < chat.messages.size(); ++i) {
     if (!LooksSpecial(tokenizer, chat.messages[i].role)) continue;
@@ -49,7 +49,8 @@ std::vector<text::RenderedPiece> Joined(std::vector<text::RenderedPiece> pieces)
   return joined;
 }
 
-// Cut only where a message really holds special-looking text: otherwise the ids are those of the whole text.
+// Splits the text only if a message really contains text that looks special: otherwise the ids are those of the whole
+// text.
 absl::StatusOr<std::vector<int32_t>> PlainContentIds(const fleet::ModelText& text, const Chat& chat) {
   const text::Tokenizer& tokenizer = text.tokenizer();
   RETURN_IF_ERROR(CheckRoles(tokenizer, chat));
@@ -83,7 +84,7 @@ int64_t ContentBytes(const Chat& chat) {
   return bytes;
 }
 
-// Refuses without rendering or tokenising what cannot fit, however well it is tokenised.
+// Refuses, without rendering or tokenising it, a text that is too long for any tokenisation.
 absl::Status CheckBytes(const fleet::ModelText& text, int64_t bytes, int64_t max_model_len_tokens) {
   if (text.max_token_bytes() == 0) return absl::OkStatus();
   const int64_t at_least = bytes / text.max_token_bytes();

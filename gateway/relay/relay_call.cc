@@ -73,7 +73,8 @@ absl::Status RelayCall::Start() {
   return status;
 }
 
-// After the engine's Generate the next attempt may already run: only what is local or locked is touched then.
+// Once the engine's Generate was called, the next attempt may already run on another thread: from there on only locals
+// and guarded members are used.
 absl::Status RelayCall::StartAttempt() {
   if (env_.clock.Now() >= request_.deadline) return absl::DeadlineExceededError("the deadline passed");
   ASSIGN_OR_RETURN(size_t chosen, route::PickEngine(model_, engine_request_.token_ids.size(), tried_));

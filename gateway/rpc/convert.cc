@@ -91,7 +91,7 @@ v1::FinishReason ToProto(fleet::FinishReason reason) {
   return v1::FINISH_REASON_UNSPECIFIED;
 }
 
-// An engine newer than this gateway may know other reasons; the answer has ended all the same.
+// An engine newer than this gateway may have other reasons; the continuation has ended all the same.
 fleet::FinishReason ToPlain(v1::FinishReason reason) {
   if (reason == v1::LENGTH) return fleet::FinishReason::kLength;
   if (reason == v1::CANCELLED) return fleet::FinishReason::kCancelled;

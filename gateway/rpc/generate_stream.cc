@@ -12,7 +12,7 @@ namespace {
 
 constexpr absl::Duration kRetryDelay = absl::Seconds(1);
 
-// RESOURCE_EXHAUSTED always says when to come back.
+// RESOURCE_EXHAUSTED always says when to retry.
 absl::Status WithRetryInfo(absl::Status status) {
   if (!absl::IsResourceExhausted(status) || RetryDelayOf(status).has_value()) return status;
   return WithRetryDelay(std::move(status), kRetryDelay);

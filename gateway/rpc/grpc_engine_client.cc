@@ -29,7 +29,7 @@ class Stream final : public grpc::ClientReadReactor<v1::EngineGenerateResponse> 
  public:
   Stream(const fleet::EngineRequest& request, std::shared_ptr<fleet::EngineObserver> observer)
       : request_(rpc::ToProto(request)), observer_(std::move(observer)) {
-    // gRPC ends the process over metadata it does not like, so nothing unchecked goes there.
+    // gRPC aborts the process on invalid metadata, so only checked values go there.
     const std::string traceparent = ParseTraceparent(request.traceparent);
     if (!traceparent.empty()) context_.AddMetadata("traceparent", traceparent);
     SetDeadline(context_, request.deadline);
@@ -115,7 +115,7 @@ absl::StatusOr<fleet::ModelCard> Client::FetchModelCard(absl::Duration timeout) 
   return ParseModelCard(bytes, options_.card_hash);
 }
 
-// A card that is known already is one short message.
+// The response for a card that is known already is one short message.
 absl::Status Client::Ping(absl::Duration timeout) {
   grpc::ClientContext context;
   SetTimeout(context, timeout);

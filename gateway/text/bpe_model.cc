@@ -117,7 +117,8 @@ void BpeModel::FindByteTokens(const TokenizerSpec& spec, const std::vector<std::
   }
 }
 
-/// Most words are one token, and the merges would only prove it again each time: that is done once, here.
+/// Finds the tokens that the merges turn a text into as a whole. Most words are such tokens, so this is done once,
+/// here, instead of at every Encode.
 void BpeModel::FindWholePieces(const TokenizerSpec& spec, const std::vector<std::string>& bytes) {
   Scratch scratch;
   std::vector<int32_t> merged;

@@ -10,9 +10,9 @@ namespace {
 constexpr int32_t kGone = -1;  // a symbol that was merged into its left neighbour
 }  // namespace
 
-/// One run: the symbols as a linked list over their first places, and a queue of (rank, place) as one word each: the
-/// pairs of the beginning, sorted, and a heap of those that came later (sorting once is cheaper than a heap of all).
-/// Entries are not removed when a neighbour changes: a popped entry counts only if its pair still has that rank.
+/// One run. The symbols form a linked list over the indices of their first characters. The candidates, as words of
+/// (rank, index), are the initial pairs, sorted, and a heap of the pairs that arise later (sorting once is cheaper than
+/// one heap of all). Entries are not removed when a neighbour changes: one counts only if its pair still has that rank.
 class PairMerges::Session {
  public:
   Session(const PairMerges& merges, std::vector<int32_t>& symbols, Scratch& scratch)

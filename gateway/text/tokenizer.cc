@@ -33,8 +33,8 @@ struct AddedTokens {
   }
 };
 
-/// No token of the vocabulary has a space after something else: then nothing merges across the beginning of a word, and
-/// SentencePiece's text, which is one piece by nature, may be cut into words without a change in the result.
+/// Whether no token of the vocabulary has a space after another character. Then nothing merges across the beginning of
+/// a word, and SentencePiece's text, which is one piece, may be split into words without changing the result.
 bool SpacesOnlyBegin(const TokenizerSpec& spec) {
   const auto has_inner_space = [](std::string_view token) {
     while (token.starts_with(kSpaceMark)) token.remove_prefix(kSpaceMark.size());

@@ -25,7 +25,7 @@ BrokerDoor::BrokerDoor(const std::string& broker)
 
 absl::Status BrokerDoor::Explain(const grpc::Status& status) const {
   const absl::Status plain = FromGrpc(status);
-  if (absl::IsUnimplemented(plain) || absl::IsCancelled(plain)) {  // the latter: what speaks another protocol
+  if (absl::IsUnimplemented(plain) || absl::IsCancelled(plain)) {  // the latter: a server of another protocol
     return absl::Status(plain.code(), absl::StrCat("--broker=", address_,
                                                    ": what answers there is no broker; wanted the gRPC "
                                                    "address of one, as in 127.0.0.1:50050"));

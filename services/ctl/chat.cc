@@ -74,7 +74,8 @@ class Conversation {
   v1::GenerateRequest request_;
 };
 
-// A person types, who wants to be asked, and told of errors; otherwise a file or a program does.
+// Whether a person types, for whom a prompt is shown and errors are printed; otherwise the input is a file or a
+// program.
 bool Typed() { return isatty(STDIN_FILENO) == 1; }
 
 // The next line of the user, or nothing at the end.
@@ -95,7 +96,7 @@ void EndLineAtInterrupt() {
   });
 }
 
-// Where a person types an error ends the turn, not the conversation.
+// If a person types, an error ends the turn, not the conversation.
 absl::Status Talk(Conversation& conversation) {
   if (Typed()) EndLineAtInterrupt();
   if (Typed()) std::cout << Faint("Ctrl-D ends, /reset forgets the conversation.") << "\n";

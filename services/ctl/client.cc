@@ -72,8 +72,8 @@ std::string Turn::Summary() const {
 Client::Client(const std::string& gateway)
     : address_(gateway), channel_(CreateRpcChannel(gateway, {})), stub_(v1::GenerateService::NewStub(channel_)) {}
 
-// A gateway passes on what it was told of its engines, "failed to connect" among it; who is connected has heard that
-// from the gateway.
+// A gateway passes on errors about its engines, such as "failed to connect"; if the channel is connected, the error is
+// the gateway's.
 absl::Status Client::Explain(const grpc::Status& status) const {
   const absl::Status plain = FromGrpc(status);
   const bool nobody = absl::IsUnavailable(plain) &&
@@ -94,7 +94,7 @@ absl::StatusOr<std::vector<std::string>> Client::Models() {
   v1::ListModelsResponse response;
   const grpc::Status status = stub_->ListModels(&context, v1::ListModelsRequest(), &response);
   const absl::Status plain = FromGrpc(status);
-  // A gateway has no reason to cancel this; what speaks another protocol looks so.
+  // A gateway has no reason to cancel this; a server of another protocol shows like this.
   if (absl::IsUnimplemented(plain) || absl::IsCancelled(plain)) return NoGateway(plain.code());
   if (!status.ok()) return Explain(status);
   std::vector<std::string> names;

@@ -42,7 +42,7 @@ std::string SuggestText(const CLI::App& command, const std::string& text) {
   return "";
 }
 
-// `unknown` is not empty. The arguments after an unknown flag may be its values: nobody can say.
+// REQUIRES: `unknown` is not empty. Arguments after an unknown flag may be its values, so flags alone are reported then.
 std::string OfUnknown(const CLI::App& command, const std::vector<std::string>& unknown) {
   std::string what;
   for (const std::string& each : unknown) {

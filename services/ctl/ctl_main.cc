@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // swiftcachectl: looks at a cluster and talks to its models. Exit codes: 0 done, 1 the cluster said no, 2 wrong usage
-// (INVALID_ARGUMENT, whoever found it).
+// (INVALID_ARGUMENT, found here or by a server).
 #include <CLI/CLI.hpp>
 #include <iostream>
 #include <string>

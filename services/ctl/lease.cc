@@ -36,7 +36,7 @@ absl::Status RunList(const Doors& doors) {
   return absl::OkStatus();
 }
 
-// A limit may come before its model does; a misspelt name should not go unseen.
+// A limit may be set before its model is served, but a misspelt name should be noticed.
 void WarnOfUnserved(const std::string& model, const v1::WatchResponse::Snapshot& snapshot) {
   std::set<std::string> served;
   for (const v1::EngineStatus& engine : snapshot.engines()) served.insert(engine.info().model_name());
@@ -63,7 +63,7 @@ absl::Status RunLimit(const Doors& doors, const std::string& model, const std::s
             << (bytes.has_value() ? absl::StrCat("at most ", ShowBytes(*bytes)) : std::string("without limit"))
             << ", until the broker restarts" << std::endl;
   const absl::StatusOr<v1::WatchResponse> first = broker.Snapshot();
-  if (first.ok()) WarnOfUnserved(model, first->snapshot());  // the limit stands even if nobody can say
+  if (first.ok()) WarnOfUnserved(model, first->snapshot());  // the limit is set even if this fails
   return absl::OkStatus();
 }
 

@@ -17,7 +17,7 @@ namespace {
 
 constexpr int64_t kMaxNamePoints = 100;
 
-/// A missing value keeps these words for as long as it lives, so a name that the template computed is cut short.
+/// An undefined value keeps this message as long as it exists, so a name that the template computed is cut short.
 Value MissingAttribute(const Value& value, std::string_view name) {
   const bool cut = CountPoints(name) > kMaxNamePoints;
   if (cut) name = name.substr(0, static_cast<size_t>(PointOffset(name, kMaxNamePoints)));

@@ -30,7 +30,8 @@ std::string_view ListTypeName(ListKind kind) {
   return "list";
 }
 
-/// Writes the key of one value. The memory is paid for while it is written: what is kept of it, its keeper pays for.
+/// Writes the key of one value. Charges the budget for the memory while it is written; whoever keeps it charges for
+/// that.
 class KeyWriter {
  public:
   explicit KeyWriter(Budget& budget) : budget_(budget), charge_(budget) {}

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The values of a template: those of Python, as far as chat templates use them.
+// The values of a template: those of Python that chat templates use.
 //
 //   Value v = Value::String(FreeText("hi"));
 //   if (const Text* text = v.AsText()) Use(text->bytes);
