@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The response stream of one Generate call: sends events one by one, as fast as the client reads.
 //
-//   return GenerateStream::Start(relay, *context, std::move(request), {});
+//   return GenerateStream::Start(relay, std::move(request), {});
 #pragma once
 
 #include <cstdint>
