@@ -120,8 +120,8 @@ void Converse(Client& client, const BenchFlags& flags, const std::string& model,
   }
 }
 
-absl::Status RunBench(const Doors& doors, const BenchFlags& flags) {
-  Client client(doors.gateway);
+absl::Status RunBench(const Addresses& addresses, const BenchFlags& flags) {
+  Client client(addresses.gateway);
   ASSIGN_OR_RETURN(const std::string model, client.ResolveModel(flags.model.model, flags.model.wait()));
   const int64_t at_a_time = std::min(flags.concurrency, flags.conversations);
   std::cout << model << ": " << flags.conversations << " conversations of " << flags.rounds << " turns, " << at_a_time
@@ -144,7 +144,7 @@ absl::Status RunBench(const Doors& doors, const BenchFlags& flags) {
 
 }  // namespace
 
-void AddBench(CLI::App& app, const Doors& doors, Command& chosen) {
+void AddBench(CLI::App& app, const Addresses& addresses, Command& chosen) {
   auto flags = std::make_shared<BenchFlags>();  // shared by the parser and the command
   CLI::App* command = app.add_subcommand("bench", "Measures conversations of several turns")->fallthrough();
   flags->model.AddTo(*command);
@@ -157,7 +157,7 @@ void AddBench(CLI::App& app, const Doors& doors, Command& chosen) {
   add("--words", flags->words, 1'000'000, "words of each question");
   add("--max_tokens", flags->max_tokens, 1'000'000, "tokens of each answer; end-of-sequence is ignored");
   command->add_option("--seed", flags->seed, "the same seed asks the same questions")->capture_default_str();
-  command->callback([&, flags] { chosen = [&, flags] { return RunBench(doors, *flags); }; });
+  command->callback([&, flags] { chosen = [&, flags] { return RunBench(addresses, *flags); }; });
 }
 
 }  // namespace swiftcache::services::ctl

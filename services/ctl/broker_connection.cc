@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "services/ctl/broker_door.h"
+#include "services/ctl/broker_connection.h"
 
 #include <grpcpp/client_context.h>
 
@@ -20,10 +20,10 @@ void SetDeadline(grpc::ClientContext& context) {
 
 }  // namespace
 
-BrokerDoor::BrokerDoor(const std::string& broker)
+BrokerConnection::BrokerConnection(const std::string& broker)
     : address_(broker), stub_(v1::BrokerService::NewStub(CreateRpcChannel(broker, {}))) {}
 
-absl::Status BrokerDoor::Explain(const grpc::Status& status) const {
+absl::Status BrokerConnection::Explain(const grpc::Status& status) const {
   const absl::Status plain = FromGrpc(status);
   if (absl::IsUnimplemented(plain) || absl::IsCancelled(plain)) {  // the latter: a server of another protocol
     return absl::Status(plain.code(), absl::StrCat("--broker=", address_,
@@ -35,7 +35,7 @@ absl::Status BrokerDoor::Explain(const grpc::Status& status) const {
                                                  "); start one or set --broker"));
 }
 
-absl::StatusOr<v1::WatchResponse> BrokerDoor::Snapshot() {
+absl::StatusOr<v1::WatchResponse> BrokerConnection::Snapshot() {
   grpc::ClientContext context;
   SetDeadline(context);
   v1::WatchRequest request;
@@ -50,8 +50,8 @@ absl::StatusOr<v1::WatchResponse> BrokerDoor::Snapshot() {
   return Explain(end);
 }
 
-absl::Status BrokerDoor::Follow(grpc::ClientContext& context,
-                                const std::function<void(const v1::WatchResponse&)>& on_news) {
+absl::Status BrokerConnection::Follow(grpc::ClientContext& context,
+                                      const std::function<void(const v1::WatchResponse&)>& on_news) {
   v1::WatchRequest request;
   request.set_watcher("swiftcachectl");
   auto reader = stub_->Watch(&context, request);
@@ -60,7 +60,7 @@ absl::Status BrokerDoor::Follow(grpc::ClientContext& context,
   return Explain(reader->Finish());
 }
 
-absl::Status BrokerDoor::LimitLease(const std::string& model_name, std::optional<int64_t> max_borrowed_bytes) {
+absl::Status BrokerConnection::LimitLease(const std::string& model_name, std::optional<int64_t> max_borrowed_bytes) {
   grpc::ClientContext context;
   SetDeadline(context);
   v1::LimitLeaseRequest request;
@@ -70,7 +70,7 @@ absl::Status BrokerDoor::LimitLease(const std::string& model_name, std::optional
   return Explain(stub_->LimitLease(&context, request, &response));
 }
 
-absl::Status BrokerDoor::RevokeLease(int64_t lease_id) {
+absl::Status BrokerConnection::RevokeLease(int64_t lease_id) {
   grpc::ClientContext context;
   SetDeadline(context);
   v1::RevokeLeaseRequest request;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A command's client of the broker: blocking calls with a deadline.
 //
-//   ASSIGN_OR_RETURN(v1::WatchResponse first, BrokerDoor(doors.broker).Snapshot());
+//   ASSIGN_OR_RETURN(v1::WatchResponse first, BrokerConnection(addresses.broker).Snapshot());
 #pragma once
 
 #include <cstdint>
@@ -18,9 +18,9 @@ namespace swiftcache::services::ctl {
 
 /// Thread-safety: safe. Ownership: owns its channel. Errors: the broker's, and UNAVAILABLE with the address where
 /// no broker answers.
-class BrokerDoor {
+class BrokerConnection {
  public:
-  explicit BrokerDoor(const std::string& broker);
+  explicit BrokerConnection(const std::string& broker);
 
   /// The tables as they are: the first message of a Watch.
   absl::StatusOr<v1::WatchResponse> Snapshot();

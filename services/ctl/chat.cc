@@ -115,8 +115,8 @@ absl::Status Talk(Conversation& conversation) {
   return absl::OkStatus();
 }
 
-absl::Status RunChat(const Doors& doors, const ChatFlags& flags) {
-  Client client(doors.gateway);
+absl::Status RunChat(const Addresses& addresses, const ChatFlags& flags) {
+  Client client(addresses.gateway);
   ASSIGN_OR_RETURN(const std::string model, client.ResolveModel(flags.model.model, flags.model.wait()));
   Conversation conversation(client, flags, model);
   if (flags.messages.empty()) return Talk(conversation);
@@ -129,7 +129,7 @@ absl::Status RunChat(const Doors& doors, const ChatFlags& flags) {
 
 }  // namespace
 
-void AddChat(CLI::App& app, const Doors& doors, Command& chosen) {
+void AddChat(CLI::App& app, const Addresses& addresses, Command& chosen) {
   auto flags = std::make_shared<ChatFlags>();  // shared by the parser and the command
   CLI::App* command =
       app.add_subcommand("chat", "Talks to a model; without --message a line of standard input is a turn")
@@ -142,7 +142,7 @@ void AddChat(CLI::App& app, const Doors& doors, Command& chosen) {
   command->add_option("--system", flags->system, "the system message");
   command->add_option("--cache_salt", flags->cache_salt, "share cached KV only with requests of the same salt");
   command->add_flag("--plain_content", flags->plain_content, "text that looks like a special token stays text");
-  command->callback([&, flags] { chosen = [&, flags] { return RunChat(doors, *flags); }; });
+  command->callback([&, flags] { chosen = [&, flags] { return RunChat(addresses, *flags); }; });
 }
 
 }  // namespace swiftcache::services::ctl

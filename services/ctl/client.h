@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A command's client of the gateway: blocking calls, and the times and counts of each response.
 //
-//   Client client(doors.gateway);
+//   Client client(addresses.gateway);
 //   ASSIGN_OR_RETURN(std::string model, client.ResolveModel(model, wait));
 //   ASSIGN_OR_RETURN(Turn turn, client.Generate(request, [](const auto& response) { std::cout << response.text(); }));
 #pragma once

@@ -40,24 +40,24 @@ int main(int argc, char** argv) {
   CLI::App app("Looks at a SwiftCache cluster and talks to its models.", kProgram);
   app.set_version_flag("--version", std::string(kProgram) + " " + swiftcache::kVersion);
   app.require_subcommand(1);
-  Doors doors;
+  Addresses addresses;
   Command chosen;
-  app.add_option("--gateway", doors.gateway, "the gateway's gRPC address")
+  app.add_option("--gateway", addresses.gateway, "the gateway's gRPC address")
       ->envname("SWIFTCACHE_GATEWAY")
       ->check(CheckAddress)
       ->capture_default_str();
-  app.add_option("--broker", doors.broker, "the broker's gRPC address")
+  app.add_option("--broker", addresses.broker, "the broker's gRPC address")
       ->envname("SWIFTCACHE_BROKER")
       ->check(CheckAddress)
       ->capture_default_str();
-  AddStatus(app, doors, chosen);
-  AddTop(app, doors, chosen);
-  AddLease(app, doors, chosen);
-  AddChat(app, doors, chosen);
-  AddGenerate(app, doors, chosen);
-  AddTokenize(app, doors, chosen);
-  AddDetokenize(app, doors, chosen);
-  AddBench(app, doors, chosen);
+  AddStatus(app, addresses, chosen);
+  AddTop(app, addresses, chosen);
+  AddLease(app, addresses, chosen);
+  AddChat(app, addresses, chosen);
+  AddGenerate(app, addresses, chosen);
+  AddTokenize(app, addresses, chosen);
+  AddDetokenize(app, addresses, chosen);
+  AddBench(app, addresses, chosen);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

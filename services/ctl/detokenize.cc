@@ -20,8 +20,8 @@ struct DetokenizeFlags {
   std::vector<int32_t> ids;
 };
 
-absl::Status RunDetokenize(const Doors& doors, const DetokenizeFlags& flags) {
-  Client client(doors.gateway);
+absl::Status RunDetokenize(const Addresses& addresses, const DetokenizeFlags& flags) {
+  Client client(addresses.gateway);
   v1::DetokenizeRequest request;
   ASSIGN_OR_RETURN(*request.mutable_model(), client.ResolveModel(flags.model.model, flags.model.wait()));
   request.mutable_token_ids()->Assign(flags.ids.begin(), flags.ids.end());
@@ -32,12 +32,12 @@ absl::Status RunDetokenize(const Doors& doors, const DetokenizeFlags& flags) {
 
 }  // namespace
 
-void AddDetokenize(CLI::App& app, const Doors& doors, Command& chosen) {
+void AddDetokenize(CLI::App& app, const Addresses& addresses, Command& chosen) {
   auto flags = std::make_shared<DetokenizeFlags>();  // shared by the parser and the command
   CLI::App* command = app.add_subcommand("detokenize", "Token ids to text")->fallthrough();
   flags->model.AddTo(*command);
   command->add_option("ids", flags->ids, "token ids")->required();
-  command->callback([&, flags] { chosen = [&, flags] { return RunDetokenize(doors, *flags); }; });
+  command->callback([&, flags] { chosen = [&, flags] { return RunDetokenize(addresses, *flags); }; });
 }
 
 }  // namespace swiftcache::services::ctl

@@ -45,8 +45,8 @@ absl::StatusOr<Turn> Stream(Client& client, const v1::GenerateRequest& request, 
   return turn;
 }
 
-absl::Status RunGenerate(const Doors& doors, const GenerateFlags& flags) {
-  Client client(doors.gateway);
+absl::Status RunGenerate(const Addresses& addresses, const GenerateFlags& flags) {
+  Client client(addresses.gateway);
   ASSIGN_OR_RETURN(const std::string model, client.ResolveModel(flags.model.model, flags.model.wait()));
   v1::GenerateRequest request;
   request.set_model(model);
@@ -62,7 +62,7 @@ absl::Status RunGenerate(const Doors& doors, const GenerateFlags& flags) {
 
 }  // namespace
 
-void AddGenerate(CLI::App& app, const Doors& doors, Command& chosen) {
+void AddGenerate(CLI::App& app, const Addresses& addresses, Command& chosen) {
   auto flags = std::make_shared<GenerateFlags>();  // shared by the parser and the command
   CLI::App* command = app.add_subcommand("generate", "Continues a prompt")->fallthrough();
   flags->model.AddTo(*command);
@@ -70,7 +70,7 @@ void AddGenerate(CLI::App& app, const Doors& doors, Command& chosen) {
   command->add_option("--prompt", flags->prompt, "the text to continue; - reads standard input")->required();
   command->add_option("-n,--n", flags->n, "continuations")->capture_default_str();
   command->add_option("--cache_salt", flags->cache_salt, "share cached KV only with requests of the same salt");
-  command->callback([&, flags] { chosen = [&, flags] { return RunGenerate(doors, *flags); }; });
+  command->callback([&, flags] { chosen = [&, flags] { return RunGenerate(addresses, *flags); }; });
 }
 
 }  // namespace swiftcache::services::ctl

@@ -12,7 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/base/status_macros.h"
-#include "services/ctl/broker_door.h"
+#include "services/ctl/broker_connection.h"
 #include "services/ctl/cluster_table.h"
 #include "services/ctl/commands.h"
 #include "services/ctl/table.h"
@@ -24,11 +24,11 @@ namespace {
 
 constexpr char kNoLimit[] = "none";
 
-absl::Status RunList(const Doors& doors) {
-  ASSIGN_OR_RETURN(const v1::WatchResponse first, BrokerDoor(doors.broker).Snapshot());
+absl::Status RunList(const Addresses& addresses) {
+  ASSIGN_OR_RETURN(const v1::WatchResponse first, BrokerConnection(addresses.broker).Snapshot());
   ClusterTable cluster;
   cluster.Apply(first);
-  std::cout << Strong(absl::StrCat("broker ", doors.broker)) << ": " << cluster.Summary() << "\n";
+  std::cout << Strong(absl::StrCat("broker ", addresses.broker)) << ": " << cluster.Summary() << "\n";
   if (!cluster.leases().empty()) std::cout << WithoutControls(cluster.ShowLeases());
   const std::string limits = cluster.ShowLimits();
   if (!limits.empty()) std::cout << "\n" << WithoutControls(limits);
@@ -47,7 +47,7 @@ void WarnOfUnserved(const std::string& model, const v1::WatchResponse::Snapshot&
             << std::endl;
 }
 
-absl::Status RunLimit(const Doors& doors, const std::string& model, const std::string& limit) {
+absl::Status RunLimit(const Addresses& addresses, const std::string& model, const std::string& limit) {
   std::optional<int64_t> bytes;
   if (limit != kNoLimit) {
     const absl::StatusOr<int64_t> parsed = ParseBytes(limit);
@@ -57,7 +57,7 @@ absl::Status RunLimit(const Doors& doors, const std::string& model, const std::s
     }
     bytes = *parsed;
   }
-  BrokerDoor broker(doors.broker);
+  BrokerConnection broker(addresses.broker);
   RETURN_IF_ERROR(broker.LimitLease(model, bytes));
   std::cout << "model " << model << " may borrow "
             << (bytes.has_value() ? absl::StrCat("at most ", ShowBytes(*bytes)) : std::string("without limit"))
@@ -78,8 +78,8 @@ std::string BorrowerModel(const v1::WatchResponse::Snapshot& snapshot, int64_t l
   return "MODEL";
 }
 
-absl::Status RunRevoke(const Doors& doors, const std::vector<int64_t>& leases) {
-  BrokerDoor broker(doors.broker);
+absl::Status RunRevoke(const Addresses& addresses, const std::vector<int64_t>& leases) {
+  BrokerConnection broker(addresses.broker);
   const absl::StatusOr<v1::WatchResponse> before = broker.Snapshot();
   std::set<std::string> models;
   for (const int64_t lease : leases) {
@@ -105,21 +105,22 @@ std::string CheckLease(const std::string& text) {
 
 }  // namespace
 
-void AddLease(CLI::App& app, const Doors& doors, Command& chosen) {
+void AddLease(CLI::App& app, const Addresses& addresses, Command& chosen) {
   CLI::App* lease = app.add_subcommand("lease", "Lists, limits and revokes leases of KV memory")->fallthrough();
   lease->require_subcommand(1);
 
   CLI::App* list =
       lease->add_subcommand("ls", "Lists the leases, who lends which blocks to whom, and the limits")->fallthrough();
-  list->callback([&] { chosen = [&] { return RunList(doors); }; });
+  list->callback([&] { chosen = [&] { return RunList(addresses); }; });
 
   CLI::App* limit = lease->add_subcommand("limit", "Limits what a model may borrow; leases over it are revoked");
   limit->fallthrough();
   auto model = std::make_shared<std::string>(), bytes = std::make_shared<std::string>();
   limit->add_option("model", *model, "name of the model")->required();
   limit->add_option("bytes", *bytes, "for example 512MiB; 0: it borrows nothing; none: no limit")->required();
-  limit->callback(
-      [&doors, &chosen, model, bytes] { chosen = [&doors, model, bytes] { return RunLimit(doors, *model, *bytes); }; });
+  limit->callback([&addresses, &chosen, model, bytes] {
+    chosen = [&addresses, model, bytes] { return RunLimit(addresses, *model, *bytes); };
+  });
 
   CLI::App* revoke =
       lease
@@ -127,7 +128,7 @@ void AddLease(CLI::App& app, const Doors& doors, Command& chosen) {
           ->fallthrough();
   auto ids = std::make_shared<std::vector<int64_t>>();
   revoke->add_option("lease", *ids, "numbers, as lease ls shows them")->required()->check(CheckLease);
-  revoke->callback([&doors, &chosen, ids] { chosen = [&doors, ids] { return RunRevoke(doors, *ids); }; });
+  revoke->callback([&addresses, &chosen, ids] { chosen = [&addresses, ids] { return RunRevoke(addresses, *ids); }; });
 }
 
 }  // namespace swiftcache::services::ctl

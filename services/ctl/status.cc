@@ -8,7 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
-#include "services/ctl/broker_door.h"
+#include "services/ctl/broker_connection.h"
 #include "services/ctl/commands.h"
 #include "services/ctl/table.h"
 #include "services/ctl/terminal.h"
@@ -33,8 +33,8 @@ std::vector<std::string> Row(const v1::EngineStatus& engine) {
           absl::StrCat(load.waiting_requests())};
 }
 
-absl::Status RunStatus(const Doors& doors) {
-  ASSIGN_OR_RETURN(const v1::WatchResponse first, BrokerDoor(doors.broker).Snapshot());
+absl::Status RunStatus(const Addresses& addresses) {
+  ASSIGN_OR_RETURN(const v1::WatchResponse first, BrokerConnection(addresses.broker).Snapshot());
   Table table({{"ENGINE"},
                {"MODEL"},
                {"STATE"},
@@ -53,7 +53,7 @@ absl::Status RunStatus(const Doors& doors) {
     table.Add(Row(engine));
   }
   const int engines = first.snapshot().engines_size();
-  std::cout << Strong(absl::StrCat("broker ", doors.broker)) << ": " << engines
+  std::cout << Strong(absl::StrCat("broker ", addresses.broker)) << ": " << engines
             << (engines == 1 ? " engine, " : " engines, ") << models.size()
             << (models.size() == 1 ? " model" : " models") << "\n";
   if (engines > 0) std::cout << WithoutControls(table.ToString());
@@ -63,9 +63,9 @@ absl::Status RunStatus(const Doors& doors) {
 
 }  // namespace
 
-void AddStatus(CLI::App& app, const Doors& doors, Command& chosen) {
+void AddStatus(CLI::App& app, const Addresses& addresses, Command& chosen) {
   CLI::App* command = app.add_subcommand("status", "Shows the engines: model, state, KV blocks, load")->fallthrough();
-  command->callback([&] { chosen = [&] { return RunStatus(doors); }; });
+  command->callback([&] { chosen = [&] { return RunStatus(addresses); }; });
 }
 
 }  // namespace swiftcache::services::ctl

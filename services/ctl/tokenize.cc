@@ -20,8 +20,8 @@ struct TokenizeFlags {
   bool parse_special = false;
 };
 
-absl::Status RunTokenize(const Doors& doors, const TokenizeFlags& flags) {
-  Client client(doors.gateway);
+absl::Status RunTokenize(const Addresses& addresses, const TokenizeFlags& flags) {
+  Client client(addresses.gateway);
   v1::TokenizeRequest request;
   ASSIGN_OR_RETURN(*request.mutable_model(), client.ResolveModel(flags.model.model, flags.model.wait()));
   request.set_text(flags.text);
@@ -33,13 +33,13 @@ absl::Status RunTokenize(const Doors& doors, const TokenizeFlags& flags) {
 
 }  // namespace
 
-void AddTokenize(CLI::App& app, const Doors& doors, Command& chosen) {
+void AddTokenize(CLI::App& app, const Addresses& addresses, Command& chosen) {
   auto flags = std::make_shared<TokenizeFlags>();  // shared by the parser and the command
   CLI::App* command = app.add_subcommand("tokenize", "Text to token ids")->fallthrough();
   flags->model.AddTo(*command);
   command->add_option("--text", flags->text, "the text")->required();
   command->add_flag("--parse_special", flags->parse_special, "text that looks like a special token becomes that token");
-  command->callback([&, flags] { chosen = [&, flags] { return RunTokenize(doors, *flags); }; });
+  command->callback([&, flags] { chosen = [&, flags] { return RunTokenize(addresses, *flags); }; });
 }
 
 }  // namespace swiftcache::services::ctl

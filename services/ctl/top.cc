@@ -15,7 +15,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "common/base/status_macros.h"
-#include "services/ctl/broker_door.h"
+#include "services/ctl/broker_connection.h"
 #include "services/ctl/cluster_table.h"
 #include "services/ctl/commands.h"
 #include "services/ctl/terminal.h"
@@ -88,7 +88,7 @@ class Follower {
   bool EndedLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return end_.has_value(); }
   bool ReadyLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return changed_ || EndedLocked(); }
 
-  BrokerDoor door_;
+  BrokerConnection door_;
   grpc::ClientContext context_;
   absl::Mutex mutex_;
   ClusterTable cluster_ ABSL_GUARDED_BY(mutex_);
@@ -98,11 +98,11 @@ class Follower {
   std::thread thread_;  // last: it uses everything above
 };
 
-absl::Status RunTop(const Doors& doors, const TopFlags& flags) {
-  Follower follower(doors.broker);
+absl::Status RunTop(const Addresses& addresses, const TopFlags& flags) {
+  Follower follower(addresses.broker);
   for (int64_t drawn = 1;; ++drawn) {
     ASSIGN_OR_RETURN(const ClusterTable cluster, follower.Next(kIdleFrame - kFrame));
-    Draw(doors.broker, cluster, flags);
+    Draw(addresses.broker, cluster, flags);
     if (drawn == flags.frames) return absl::OkStatus();
     follower.Pause(kFrame);
   }
@@ -110,7 +110,7 @@ absl::Status RunTop(const Doors& doors, const TopFlags& flags) {
 
 }  // namespace
 
-void AddTop(CLI::App& app, const Doors& doors, Command& chosen) {
+void AddTop(CLI::App& app, const Addresses& addresses, Command& chosen) {
   CLI::App* command =
       app.add_subcommand("top", "Shows memory, leases and hits of all engines as they change")->fallthrough();
   command->footer(kColumns);
@@ -119,7 +119,8 @@ void AddTop(CLI::App& app, const Doors& doors, Command& chosen) {
   command->add_option("--frames", flags->frames, "ends after so many tables; 0: until interrupted")
       ->check(CLI::Range(int64_t{0}, int64_t{1'000'000}))
       ->capture_default_str();
-  command->callback([&doors, &chosen, flags] { chosen = [&doors, flags] { return RunTop(doors, *flags); }; });
+  command->callback(
+      [&addresses, &chosen, flags] { chosen = [&addresses, flags] { return RunTop(addresses, *flags); }; });
 }
 
 }  // namespace swiftcache::services::ctl
