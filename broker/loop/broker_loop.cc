@@ -123,8 +123,8 @@ absl::Duration BrokerLoop::UntilNextDeadline() {
 absl::Time BrokerLoop::Now() {
   const absl::Time now = clock_.Now();
   if (now - std::max(last_seen_, planned_wake_) > heartbeat_interval()) {
-    LOG(WARNING) << "the broker heard nothing for " << absl::FormatDuration(now - last_seen_)
-                 << ", later than it meant to wake; deaths are put off by as much";
+    LOG(WARNING) << "the broker received nothing for " << absl::FormatDuration(now - last_seen_)
+                 << ", later than it meant to wake; deadlines are postponed by as much";
     tables_.PostponeDeadlines(now - last_seen_);
   }
   last_seen_ = now;
