@@ -48,8 +48,10 @@ finish() {
   local code=$?
   exit $code
 }
-# built PRESET TARGET...
-built() { cmake --preset "$1" && cmake --build --preset "$1" --target "${@:2}"; }
+# built PRESET TARGET...: a warning is an error. The clang presets have the analysis of locks in them.
+built() {
+  cmake --preset "$1" -DCMAKE_COMPILE_WARNING_AS_ERROR=ON && cmake --build --preset "$1" --target "${@:2}"
+}
 # unit PRESET CTEST_ARGS...: GoogleTest leaves one JSON a binary.
 unit() {
   local preset=$1; shift
@@ -90,8 +92,7 @@ if stage build-fuzz built fuzz swiftcache-{broker,engine,gateway} asan_tests fuz
   done
 fi
 stage build-tsan built tsan tsan_tests && stage unit-tsan unit tsan -L tsan
-if $long; then  # every source includes its own header first, so short runs know already
-  stage headers-compile-alone cmake --build --preset release --target all_verify_interface_header_sets
+if $long; then
   stage simulation-of-other-seeds env SIM_FIRST_SEED=10001 SIM_SEEDS=200000 build/release/tests/sim_test --gtest_filter='*NoSeed*'
   stage soak-of-other-seeds env SOAK_FIRST_SEED=1001 SOAK_SEEDS=20000 build/release/tests/engine_exec_sharing_soak_test --gtest_filter='*NoSeed*'
   leases_bench() {
@@ -103,9 +104,12 @@ if $long; then  # every source includes its own header first, so short runs know
     return $code
   }
   stage bench-of-leases leases_bench
-  stage build-dev-warnings-are-errors built dev binaries unit_tests
+  stage build-dev-file-by-file built dev binaries unit_tests
 fi
+stage changed-files tests/check-changed.sh $($long && echo --all) && tail -n 1 "$results/changed-files.log"
 stage structure tests/check-structure.sh
+stage documents tests/check-docs.py
+stage sizes tests/report-sizes.py && head -n 2 "$results/sizes.log"
 stage format tests/check-format.sh
 if ! grep -q avx512_bf16 /proc/cpuinfo; then skip "AVX-512 BF16 kernels" "this processor has no avx512_bf16"; fi
 echo "took $((SECONDS - started)) s"

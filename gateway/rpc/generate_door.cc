@@ -82,8 +82,9 @@ grpc::ServerUnaryReactor* GenerateDoor::Detokenize(grpc::CallbackServerContext* 
                                                    v1::DetokenizeResponse* response) {
   const auto& ids = request->token_ids();
   absl::StatusOr<std::string> text = relay_.Detokenize(request->model(), {ids.data(), static_cast<size_t>(ids.size())});
-  if (text.ok()) response->set_text(*std::move(text));
-  return Done(context, text.status());
+  if (!text.ok()) return Done(context, text.status());
+  response->set_text(*std::move(text));
+  return Done(context, absl::OkStatus());
 }
 
 }  // namespace swiftcache::gateway::rpc

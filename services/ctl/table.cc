@@ -41,12 +41,12 @@ std::string Table::ToString() const {
   return out;
 }
 
-std::string ShowBytes(long long bytes) {
+std::string ShowBytes(int64_t bytes) {
   static constexpr const char* kUnits[] = {"B", "KiB", "MiB", "GiB", "TiB"};
   auto value = static_cast<double>(bytes);
   size_t unit = 0;
   for (; value >= 1024 && unit + 1 < std::size(kUnits); ++unit) value /= 1024;
-  const bool whole = value == static_cast<double>(static_cast<long long>(value));
+  const bool whole = value == static_cast<double>(static_cast<int64_t>(value));
   return whole ? absl::StrFormat("%.0f %s", value, kUnits[unit]) : absl::StrFormat("%.1f %s", value, kUnits[unit]);
 }
 

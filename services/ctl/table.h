@@ -32,6 +32,6 @@ class Table {
 };
 
 /// 737280 as "720 KiB".
-std::string ShowBytes(long long bytes);
+std::string ShowBytes(int64_t bytes);
 
 }  // namespace swiftcache::services::ctl

@@ -1,0 +1,37 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# What costs too much to be asked of every file each time: whether a header compiles alone, and clang-tidy (.clang-tidy
+# says what it refuses). Wants the headers that build/release has generated.
+#   tests/check-changed.sh          the files of the last commits, the newest first, for about a minute of two cores
+#   tests/check-changed.sh --all    every file
+set -uo pipefail
+cd "$(dirname "$0")/.."
+max_headers=40 max_sources=16 commits=20
+case "${1:-}" in
+  '') ;;
+  --all) max_headers=100000 max_sources=100000 ;;
+  *) echo "tests/check-changed.sh: unknown argument '$1'; wanted: nothing, or --all" >&2; exit 2 ;;
+esac
+
+list() {  # list PATTERN...: those that are there, the newest first
+  { if [ "$max_sources" -gt 1000 ]; then git ls-files -- "$@"; else
+      git log -n $commits --format= --name-only -- "$@"
+    fi; } | awk '!seen[$0]++' | while read -r file; do [ -e "$file" ] && echo "$file"; done
+}
+flags=(-std=c++20 -I. -Ibuild/release -isystem build/release/proto '-DSWIFTCACHE_VERSION="0"' "-DSWIFTCACHE_SOURCE_DIR=\"$PWD\"")
+export flags_line="${flags[*]}"
+mapfile -t headers < <(list '*.h')
+mapfile -t sources < <(list '*.cc' ':!tests/data')
+code=0
+
+alone() {  # by g++, which finds what clang forgives, and the other way round
+  # shellcheck disable=SC2086  # flags
+  echo "#include \"$1\"" | g++ -fsyntax-only -Werror -Wall -x c++ $flags_line - || { echo "$1 does not compile alone"; return 1; }
+}
+export -f alone
+printf '%s\n' "${headers[@]:0:max_headers}" | xargs -r -P "$(nproc)" -I{} bash -c 'alone {}' || code=1
+printf '%s\n' "${sources[@]:0:max_sources}" | xargs -r -P "$(nproc)" -I{} \
+  sh -c "clang-tidy-14 --quiet {} -- $flags_line 2>/dev/null" || code=1
+shown() { echo "$(($2 < $3 ? $2 : $3)) of $2 $1"; }
+echo "looked at $(shown headers ${#headers[@]} $max_headers) and $(shown sources ${#sources[@]} $max_sources)$([ $max_sources -gt 1000 ] || echo " of the last $commits commits")"
+exit $code
