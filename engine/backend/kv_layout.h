@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How the KV of a block lies in memory: block-major (DESIGN section 2).
+// How the KV of a block lies in memory: block-major (ARCHITECTURE.md, block-major layout).
 //
 //   block  = [num_layers][slice]                                one contiguous run of block_bytes()
 //   slice  = [2 (k, v)][block_tokens][kv_heads][head_dim]       the part of one layer, slice_bytes()

@@ -9,11 +9,12 @@
 //              Ticket load = transport.Load(pieces, written); ... for (LeaseId lost : transport.Await(load)) ...
 //              auto stream = transport.BeginStream(spec, written); ... stream->Arrived(layer).Wait(); ... stream->End();
 //
-// Only the owner writes its arena (DESIGN section 3): a borrower reads granted memory where it is mapped; what it
-// stores waits in its own staging memory until the donor's transport has copied it in. Other transports fit behind this
-// interface: CUDA IPC maps peer memory (a store is a pull by the donor's copy engine, the generation word lies in pinned
-// host memory). NCCL maps nothing: view.base is the address of nothing, so there is no reading in place; a stream and a
-// batch of stores become one control message a donor, which tells the sending side all that it is to send.
+// Only the owner writes its arena (ARCHITECTURE.md, decision records): a borrower reads granted memory where it is
+// mapped; what it stores waits in its own staging memory until the donor's transport has copied it in. Other transports
+// fit behind this interface: CUDA IPC maps peer memory (a store is a pull by the donor's copy engine, the generation
+// word lies in pinned host memory). NCCL maps nothing: view.base is the address of nothing, so there is no reading in
+// place; a stream and a batch of stores become one control message a donor, which tells the sending side all that it is
+// to send.
 #pragma once
 
 #include <atomic>
