@@ -2,11 +2,14 @@
 // The arithmetic of a decoder, on one device: what models need and no more. A second backend is another implementation.
 //
 //   ASSIGN_OR_RETURN(auto qkv_weight, backend.PackMatrix({&q, 1}));
-//   RETURN_IF_ERROR(backend.BeginStep(step));
+//   RETURN_IF_ERROR(backend.BeginStep(sequences, streamed));
 //   RETURN_IF_ERROR(backend.Embed(*table, ids, *x));
-//   RETURN_IF_ERROR(backend.Linear({.in = x.get(), .rows = n, .prologue = Prologue::kRmsNorm, .norm = norm.get(),
-//   ...})); RETURN_IF_ERROR(backend.RopeAndStoreKv({.layer = 0, .qkv = qkv.get()}));
+//   RETURN_IF_ERROR(backend.Linear({.in = x.get(), .rows = n, .weight = qkv_weight.get(), .out = qkv.get()}));
+//   RETURN_IF_ERROR(backend.RopeAndStoreKv({.layer = 0, .qkv = qkv.get()}));
 //   RETURN_IF_ERROR(backend.Attention(0, *qkv, *attended));
+//   absl::Status status;
+//   backend.EndStep(status).Wait();
+//   RETURN_IF_ERROR(status);
 #pragma once
 
 #include <cstddef>

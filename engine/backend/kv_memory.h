@@ -2,8 +2,10 @@
 // An engine's KV memory on its device: one run of addresses, and the two things that are done to it beside computing.
 //
 //   DeviceAddress block = kv.base() + index * block_bytes;
-//   kv.Copy({{.from = block, .to = elsewhere, .bytes = block_bytes}});
-//   Fence zeroed = kv.Zero({{.begin = block, .bytes = block_bytes}});
+//   std::vector<ByteMove> moves = {{.from = block, .to = elsewhere, .bytes = block_bytes}};
+//   (void)kv.Copy(moves);
+//   std::vector<ByteRange> ranges = {{.begin = block, .bytes = block_bytes}};
+//   Fence zeroed = kv.Zero(ranges);
 //   ... another may have the block once zeroed.Passed()
 #pragma once
 

@@ -2,7 +2,8 @@
 // The engine's own KV memory as those see it who change it between steps.
 //
 //   DeviceAddress block = own.At(place.index);
-//   Fence zeroed = own.Zero({{block, own.block_bytes()}});
+//   std::vector<ByteRange> ranges = {{block, own.block_bytes()}};
+//   Fence zeroed = own.Zero(ranges);
 //   transport.Load({{.lease = lease, .bytes = own.block_bytes(), .to = block}}, own.last_change());
 #pragma once
 

@@ -22,7 +22,7 @@
 
 namespace swiftcache::engine::exec {
 
-/// Lease traffic is a borrower's store copied into the own arena, or a borrower's word that he has read
+/// Lease traffic is a borrower's store copied into the own arena, or a borrower's word that it has read
 /// (TransportStats: received_bytes, borrowers_read); how much does not matter. Readers give word after each layer and
 /// after each copy. All steps that begin within 20 ms are under traffic where there was some between the begin of the
 /// first and the end of the last: judged one by one, steps would be taken for slow because of traffic where they only

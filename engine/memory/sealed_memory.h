@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Memory that other processes may be shown and never write: a memfd whose pages are all there, whose size is fixed, and
-// which nobody but its creator can write, whatever descriptor of it he opens.
+// which its creator alone can write, whatever descriptor of it another process opens.
 //
 //   ASSIGN_OR_RETURN(Mapping words, Mapping::Reserve(bytes));
 //   ASSIGN_OR_RETURN(UniqueFd fd, CreateSealedMemory("swiftcache-generations", words.base(), bytes));

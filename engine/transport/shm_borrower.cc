@@ -302,7 +302,7 @@ absl::Status ShmBorrower::OnStored(ShmLease& lease, Ticket ticket) {
     if (lease.closed || lease.state == ShmLease::State::kEnded) return absl::OkStatus();
     if (lease.unanswered.empty() || lease.unanswered.front().ticket != ticket) {
       return absl::InvalidArgumentError(
-          absl::StrCat("a donor says that he stored ", ticket.value(), ", which is not the oldest unanswered store"));
+          absl::StrCat("a donor says that it stored ", ticket.value(), ", which is not the oldest unanswered store"));
     }
     const ShmLease::StoreJob store = lease.unanswered.front();
     lease.unanswered.pop_front();

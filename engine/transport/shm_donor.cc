@@ -15,7 +15,7 @@
 namespace swiftcache::engine::transport {
 namespace {
 
-// Connections that have not shown a capability. A borrower shows his with his first words, so that the oldest of these
+// Connections that have not shown a capability. A borrower shows its own with its first message, so that the oldest of these
 // is the one to give up.
 constexpr size_t kMaxStrangers = 64;
 
@@ -193,7 +193,7 @@ void ShmDonor::SendGrant(const GrantState& grant, ShmSocket& socket) const {
   socket.Send(EncodeShmMessage(body, pieces), fds);
 }
 
-// From here on the borrower hears of revocations, after his GRANT.
+// From here on the borrower hears of revocations, after its GRANT.
 void ShmDonor::Attach(const GrantPtr& grant, std::shared_ptr<ShmDonorChannel> channel) {
   const std::shared_ptr<ShmSocket> socket = channel->shared_socket();
   std::optional<absl::Time> leave_by;
@@ -213,7 +213,7 @@ void ShmDonor::Attach(const GrantPtr& grant, std::shared_ptr<ShmDonorChannel> ch
 absl::Status ShmDonor::Enqueue(const GrantPtr& grant, const ShmDonorChannel& channel, const ShmStore& store) {
   RETURN_IF_ERROR(CheckShmStore(store, grant->spec.bytes, channel.staging().bytes()));
   absl::MutexLock lock(&mutex_);
-  if (grant->fenced) return absl::OkStatus();  // too late; the end of the channel tells him
+  if (grant->fenced) return absl::OkStatus();  // too late; the end of the channel tells it
   if (grant->stores.size() >= kMaxUnanswered) {
     return absl::InvalidArgumentError(absl::StrCat("a borrower has over ", kMaxUnanswered, " stores unanswered"));
   }
@@ -228,7 +228,7 @@ void ShmDonor::Detach(const GrantPtr& grant) {
     if (grant->fenced) return;
     grant->taken = false;
     grant->stores.clear();
-    if (std::exchange(grant->channel, nullptr) == nullptr) return;  // nobody heard of him yet
+    if (std::exchange(grant->channel, nullptr) == nullptr) return;  // no borrower has it yet
   }
   events_.OnBorrowerGone(grant->spec.lease);
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The donor's half of the shared-memory transport: shows granted memory to the borrower that the grant names, and
-// copies in what he stores. Transport documents the calls.
+// copies in what it stores. Transport documents the calls.
 #pragma once
 
 #include <cstdint>
@@ -56,7 +56,7 @@ class ShmDonor {
     bool fenced = false;
     bool taken = false;                        // a borrower showed the capability; one at a time
     bool copying = false;                      // into this lease's memory, one bounded piece
-    std::shared_ptr<ShmDonorChannel> channel;  // his, once GRANT is sent
+    std::shared_ptr<ShmDonorChannel> channel;  // the borrower's, once GRANT is sent
     std::optional<absl::Time> leave_by;        // of a revocation that no channel could carry yet
     std::deque<ShmStore> stores;               // not begun
   };

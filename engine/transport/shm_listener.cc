@@ -46,7 +46,7 @@ absl::StatusOr<memory::UniqueFd> LockDir(const std::string& dir) {
   return fd;
 }
 
-// What connecting says about the socket's owner: 0 where he is there.
+// What connecting says about the socket's owner: 0 where it is there.
 int Probe(const sockaddr_un& address) {
   const memory::UniqueFd fd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!fd.ok()) return errno;

@@ -2,8 +2,8 @@
 // The thread that hears every channel of an engine: takes one message at a time from each, so that a peer that floods
 // its own channel delays the others by one message a round.
 //
-//   ShmLoop loop(listener, [&](std::shared_ptr<ShmSocket> socket) { return donor.Meet(std::move(socket)); });
-//   loop.Add(channel);
+//   ASSIGN_OR_RETURN(auto loop, ShmLoop::Create(listener, [&](auto socket) { return donor.Meet(std::move(socket)); }));
+//   RETURN_IF_ERROR(loop->Add(channel));
 #pragma once
 
 #include <atomic>

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// A borrower's staging memory: where stores to one donor wait until he has copied them. A ring of runs, and behind it
-// the word that tells the donor how much was read of what he lends.
+// A borrower's staging memory: where stores to one donor wait until it has copied them. A ring of runs, and behind it
+// the word that tells the donor how much was read of what it lends.
 //
-//   if (auto offset = staging->Push(bytes)) std::memcpy(staging->base() + *offset, from, bytes);
-//   ... staging->Free(*offset);
+//   if (auto offset = staging->ring.Push(bytes)) std::memcpy(staging->memory.base() + *offset, from, bytes);
+//   ... staging->ring.Free(*offset);
 #pragma once
 
 #include <atomic>

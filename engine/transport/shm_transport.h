@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The transport between engines on one machine: granted memory is mapped read-only by its borrower, stores cross his
+// The transport between engines on one machine: granted memory is mapped read-only by its borrower, stores cross its
 // staging memory, messages go over a Unix socket per lease (shm_message.h).
 //
 //   ShmTransport::Options options = {.shm_dir = DefaultShmDir(getenv("XDG_RUNTIME_DIR")), .name = "chat",

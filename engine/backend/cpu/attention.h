@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Rope, the way into the KV blocks, and causal attention over them, for the rows of one step.
 //
-//   attention.BeginStep(sequences);
+//   attention.BeginStep(sequences, streamed);
 //   attention.RopeAndStoreKv(rope);
 //   attention.Attend(layer, qkv, out);
 #pragma once

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // A weight matrix in panels of 32 outputs, so that a product streams it once, in order.
 //
-//   kBf16: [panels][pairs = ceil(cols / 2)][32][2]   both inputs of a pair side by side, as the bf16 dot product wants
-//   them kF32:  [panels][cols][32]
+//   kBf16: [panels][pairs = ceil(cols / 2)][32][2]   a pair's inputs side by side, as the bf16 dot product wants them
+//   kF32:  [panels][cols][32]
 //
 // Outputs beyond rows() and an odd matrix's last input are zero.
 #pragma once

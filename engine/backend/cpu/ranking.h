@@ -3,7 +3,7 @@
 //
 //   RETURN_IF_ERROR(ranking.Reserve(vocab));
 //   ... fill ranking.values() and ranking.ids() ...
-//   ranking.Build(count, scale);
+//   ranking.Build(count, lowest, scale);
 //   int32_t median = ranking.AtMass(ranking.mass() / 2).id;
 #pragma once
 
