@@ -87,7 +87,7 @@ void Coordinator::Run() {
     // After Publish: a registration between a report and what it tells of would leave the lease out. And after what is
     // on its way back: what everybody is told of it would compete with it for processors.
     if (donor_.revoking() && !closed && clock_.Now() < report_by_) continue;
-    for (const LeaseNews& news : std::exchange(news_, {})) broker_->Report(news);
+    for (const LeaseEvent& news : std::exchange(news_, {})) broker_->Report(news);
   }
   for (const Lease& lease : donor_.Held()) transport_->Fence(lease.id);
   absl::MutexLock lock(&mutex_);
@@ -171,13 +171,13 @@ void Coordinator::OnAnswer(absl::StatusOr<LeaseAnswer> answer) {
 void Coordinator::OnScaleUp(absl::StatusOr<std::vector<LeaseId>> leases) {
   Post([=, this](absl::Time now) { HandleScaleUp(leases.ok() ? *leases : std::vector<LeaseId>(), now); });
 }
-void Coordinator::OnReportRefused(const LeaseNews& news, const absl::Status& why) {
+void Coordinator::OnReportRefused(const LeaseEvent& news, const absl::Status& why) {
   Post([=, this](absl::Time now) {
     LOG(INFO) << "the broker refuses a report on lease " << news.id << ": " << why.message();
     if (absl::IsNotFound(why)) {
       donor_.BrokerForgot(news.id, now);
       borrower_.EndedByBroker(news.id, now);
-    } else if (news.what == LeaseNews::What::kAccepted) {
+    } else if (news.what == LeaseEvent::What::kAccepted) {
       donor_.Revoke(news.id, std::string(why.message()), now);
     }
   });
@@ -282,7 +282,7 @@ std::vector<Lease> Coordinator::Held() const {
   return held_;
 }
 
-void Coordinator::Report(LeaseId id, LeaseNews::What what, const std::string& why, kv::Epoch epoch) {
+void Coordinator::Report(LeaseId id, LeaseEvent::What what, const std::string& why, kv::Epoch epoch) {
   if (news_.empty()) report_by_ = clock_.Now() + kReportsHeldBack;
   news_.push_back({.id = id, .what = what, .epoch = epoch, .reason = why});
 }
@@ -324,12 +324,12 @@ void Coordinator::Do(const Donor::TakeBack& a) {
 void Coordinator::Do(const Donor::ReportAccepted& a) {
   counters_.granted.Increment();
   counters_.scale_down.Increment();
-  Report(a.id, LeaseNews::What::kAccepted, "", a.epoch);
+  Report(a.id, LeaseEvent::What::kAccepted, "", a.epoch);
 }
 
 void Coordinator::Do(const Donor::ReportFenced& a) {
   counters_.fenced.Increment();
-  Report(a.id, LeaseNews::What::kFenced, a.why);
+  Report(a.id, LeaseEvent::What::kFenced, a.why);
 }
 
 void Coordinator::Do(const Borrower::Open& a) {

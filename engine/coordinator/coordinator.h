@@ -109,7 +109,7 @@ class Coordinator final : public transport::TransportEvents, public LeaseBrokerE
   void OnLeases(const std::vector<lease::Lease>& leases) override;
   void OnAnswer(absl::StatusOr<LeaseAnswer> answer) override;
   void OnScaleUp(absl::StatusOr<std::vector<kv::LeaseId>> leases) override;
-  void OnReportRefused(const LeaseNews& news, const absl::Status& why) override;
+  void OnReportRefused(const LeaseEvent& news, const absl::Status& why) override;
 
   // From the transport.
   void OnBorrowerOpened(kv::LeaseId lease) override;
@@ -144,7 +144,7 @@ class Coordinator final : public transport::TransportEvents, public LeaseBrokerE
   void Act(absl::Time now);
   void Publish() ABSL_LOCKS_EXCLUDED(mutex_);
   bool AllEndedLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return held_.empty() || ended_; }
-  void Report(kv::LeaseId id, LeaseNews::What what, const std::string& why = {}, kv::Epoch epoch = {});
+  void Report(kv::LeaseId id, LeaseEvent::What what, const std::string& why = {}, kv::Epoch epoch = {});
 
   // Actions.
   void Do(const lease::Donor::ClearExtent& a);
@@ -155,9 +155,9 @@ class Coordinator final : public transport::TransportEvents, public LeaseBrokerE
   void Do(const lease::Donor::Fence& a) { transport_->Fence(a.id); }
   void Do(const lease::Donor::TakeBack& a);
   void Do(const lease::Donor::ReportAccepted& a);
-  void Do(const lease::Donor::ReportDeclined& a) { Report(a.id, LeaseNews::What::kDeclined, a.why); }
-  void Do(const lease::Donor::ReportRevoking& a) { Report(a.id, LeaseNews::What::kRevoking, a.why); }
-  void Do(const lease::Donor::ReportReleased& a) { Report(a.id, LeaseNews::What::kReleased); }
+  void Do(const lease::Donor::ReportDeclined& a) { Report(a.id, LeaseEvent::What::kDeclined, a.why); }
+  void Do(const lease::Donor::ReportRevoking& a) { Report(a.id, LeaseEvent::What::kRevoking, a.why); }
+  void Do(const lease::Donor::ReportReleased& a) { Report(a.id, LeaseEvent::What::kReleased); }
   void Do(const lease::Donor::ReportFenced& a);
   void Do(const lease::Borrower::Open& a);
   void Do(const lease::Borrower::Use& a);
@@ -166,8 +166,8 @@ class Coordinator final : public transport::TransportEvents, public LeaseBrokerE
   void Do(const lease::Borrower::SendRelease& a) { transport_->SendRelease(a.id); }
   void Do(const lease::Borrower::Lose& a);
   void Do(const lease::Borrower::Close& a);
-  void Do(const lease::Borrower::ReportActive& a) { Report(a.id, LeaseNews::What::kActive); }
-  void Do(const lease::Borrower::ReportLost& a) { Report(a.id, LeaseNews::What::kLost, a.why); }
+  void Do(const lease::Borrower::ReportActive& a) { Report(a.id, LeaseEvent::What::kActive); }
+  void Do(const lease::Borrower::ReportLost& a) { Report(a.id, LeaseEvent::What::kLost, a.why); }
 
   const Options options_;
   const Clock& clock_;
@@ -181,7 +181,7 @@ class Coordinator final : public transport::TransportEvents, public LeaseBrokerE
   lease::Donor donor_;
   lease::Borrower borrower_;
   std::map<kv::LeaseId, transport::LeaseView> views_;  // of others' leases, from Open to Close; empty before OnOpened
-  std::vector<LeaseNews> news_;                        // not yet reported, and
+  std::vector<LeaseEvent> news_;                       // not yet reported, and
   absl::Time report_by_;                               // the time by which they are
   int64_t needed_blocks_ = 0;  // that the broker was asked about, less those that came back since
   absl::Time advice_deadline_ = absl::InfiniteFuture();

@@ -14,7 +14,7 @@
 namespace swiftcache::engine::coordinator {
 
 /// What became of a lease, as proto LeaseReport says.
-struct LeaseNews {
+struct LeaseEvent {
   enum class What { kAccepted, kDeclined, kActive, kRevoking, kReleased, kFenced, kLost };
   kv::LeaseId id;
   What what = What::kAccepted;
@@ -48,7 +48,7 @@ class LeaseBrokerEvents {
   /// Which leases to revoke, in order; not OK: no answer in time.
   virtual void OnScaleUp(absl::StatusOr<std::vector<kv::LeaseId>> leases) = 0;
   /// The broker refuses a report: NOT_FOUND (it does not know the lease), FAILED_PRECONDITION.
-  virtual void OnReportRefused(const LeaseNews& news, const absl::Status& why) = 0;
+  virtual void OnReportRefused(const LeaseEvent& news, const absl::Status& why) = 0;
 };
 
 /// Thread-safety: safe; nothing blocks. Ownership: borrows the events. Errors: through the events; a broker that is
@@ -58,7 +58,7 @@ class LeaseBroker {
   virtual ~LeaseBroker() = default;
   virtual void RequestLease(const std::string& request_key, int64_t want_bytes, int64_t waiting_tokens) = 0;
   virtual void AskScaleUp(int64_t need_blocks) = 0;
-  virtual void Report(const LeaseNews& news) = 0;
+  virtual void Report(const LeaseEvent& news) = 0;
   virtual void ReportWindow(const Window& window) = 0;
 };
 

@@ -26,7 +26,7 @@ Window WindowTracker::At(absl::Time now) {
   return window;
 }
 
-std::optional<Window> WindowTracker::TakeNews(absl::Time now) {
+std::optional<Window> WindowTracker::TakeUpdate(absl::Time now) {
   if (now - reported_at_ < options_.min_interval) return std::nullopt;
   const Window window = At(now);
   pending_ = false;
@@ -36,7 +36,7 @@ std::optional<Window> WindowTracker::TakeNews(absl::Time now) {
   return window;
 }
 
-absl::Time WindowTracker::NextNews() const {
+absl::Time WindowTracker::NextUpdate() const {
   if (pending_) return reported_at_ + options_.min_interval;
   if (slices_.empty()) return absl::InfiniteFuture();
   return std::max(slices_.front().begin + options_.window, reported_at_ + options_.min_interval);

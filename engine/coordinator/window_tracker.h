@@ -2,7 +2,7 @@
 // What an engine needed of its arena lately: the input of scale-down (Algorithm 1, line 22).
 //
 //   tracker.Note(now, used_blocks, waiting_blocks, longest_request_tokens);
-//   if (std::optional<Window> window = tracker.TakeNews(now)) coordinator.ReportWindow(*window);
+//   if (std::optional<Window> window = tracker.TakeUpdate(now)) coordinator.ReportWindow(*window);
 #pragma once
 
 #include <cstdint>
@@ -27,9 +27,9 @@ class WindowTracker {
 
   void Note(absl::Time now, int64_t used_blocks, int64_t waiting_blocks, int64_t request_tokens);
   /// What is to be reported: nothing where it is what was reported last, or that was a moment ago.
-  std::optional<Window> TakeNews(absl::Time now);
-  /// When TakeNews may have something although nothing was noted; infinite future: never.
-  absl::Time NextNews() const;
+  std::optional<Window> TakeUpdate(absl::Time now);
+  /// When TakeUpdate may have something although nothing was noted; infinite future: never.
+  absl::Time NextUpdate() const;
 
  private:
   struct Slice {

@@ -212,7 +212,7 @@ void Borrowing::Do(const StoredMessage& message) {
   const Move move = it->second.move;
   stores_.erase(it);
   LeasedRegion& to = regions_.at(move.to.region);
-  if (message.status.ok()) NoteWordOf(to.donor);
+  if (message.status.ok()) RestartStoreTimeouts(to.donor);
   const bool good = message.status.ok() && (move.from.local() || regions_.at(move.from.region).view.Holds());
   if (good) {
     parts_.cache->FinishMove(move);
@@ -226,7 +226,7 @@ void Borrowing::Do(const StoredMessage& message) {
   }
 }
 
-void Borrowing::NoteWordOf(const std::string& donor) {
+void Borrowing::RestartStoreTimeouts(const std::string& donor) {
   const absl::Time now = parts_.clock->Now();
   for (auto& [ticket, store] : stores_) {
     if (regions_.at(store.move.to.region).donor == donor) store.waits_since = now;
@@ -250,7 +250,7 @@ void Borrowing::Advance(int64_t waiting_tokens) {
   AskForMemory(waiting_tokens);
 }
 
-absl::Time Borrowing::NextDuty() const {
+absl::Time Borrowing::NextWakeup() const {
   absl::Time next = absl::InfiniteFuture();
   for (const auto& [ticket, store] : stores_) next = std::min(next, store.waits_since + kStorePatience);
   return next;

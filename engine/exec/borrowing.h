@@ -47,7 +47,7 @@ class Borrowing {
     int64_t num_blocks = 0;       // of the own memory
     int64_t streamed_layers = 0;  // of the model, where leased blocks are streamed layer by layer; 0: read in place
   };
-  struct Parts {
+  struct Dependencies {
     OwnMemory* own;
     kv::Tiers* cache;
     sched::Scheduler* scheduler;
@@ -56,7 +56,7 @@ class Borrowing {
     Urgency* urgency;
     const Clock* clock;
   };
-  Borrowing(const Options& options, const Parts& parts) : options_(options), parts_(parts) {}
+  Borrowing(const Options& options, const Dependencies& parts) : options_(options), parts_(parts) {}
 
   void Do(const coordinator::UseMessage& message);
   void Do(const coordinator::DrainMessage& message);
@@ -73,7 +73,7 @@ class Borrowing {
   /// `waiting_tokens`: of requests that do not run yet.
   void Advance(int64_t waiting_tokens);
   /// When Advance has something to do without a message.
-  absl::Time NextDuty() const;
+  absl::Time NextWakeup() const;
 
   const LeasedRegion& RegionOf(kv::RegionId region) const { return regions_.at(region); }
   bool leases_are_mapped() const { return parts_.transport->maps(); }
@@ -100,7 +100,7 @@ class Borrowing {
   backend::DeviceAddress Address(kv::Place place) const;
   void StartMoves();
   void Start(const std::vector<kv::Move>& moves);
-  void NoteWordOf(const std::string& donor);
+  void RestartStoreTimeouts(const std::string& donor);
   void LeaveSilentDonors();
   void Drain(LeasedRegion& region);
   void ResetReaders(const LeasedRegion& region);
@@ -108,7 +108,7 @@ class Borrowing {
   void UpdatePotential();
 
   const Options options_;
-  const Parts parts_;
+  const Dependencies parts_;
   std::map<kv::RegionId, LeasedRegion> regions_;
   absl::flat_hash_map<kv::LeaseId, kv::RegionId> region_of_;
   std::set<kv::RegionId> ending_;  // those not in use any more

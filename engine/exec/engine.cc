@@ -208,7 +208,7 @@ void EngineImpl::Run() {
     for (Message& message : mailbox_.TakeAll(computing ? absl::ZeroDuration() : Patience())) Handle(std::move(message));
     if (ends_now_) break;
     computing = loop_.has_work() && loop_.Step();
-    if (!computing) loop_.Attend();
+    if (!computing) loop_.ServeBetweenSteps();
   }
   loop_.EndAll();
   absl::MutexLock lock(&mutex_);
@@ -216,7 +216,7 @@ void EngineImpl::Run() {
 }
 
 absl::Duration EngineImpl::Patience() const {
-  const absl::Duration duty = loop_.NextDuty() - clock_.Now();
+  const absl::Duration duty = loop_.NextWakeup() - clock_.Now();
   return std::max(absl::ZeroDuration(), loop_.has_work() ? std::min(duty, kPatience) : duty);
 }
 

@@ -199,7 +199,7 @@ bool Lending::ShouldDefer(const sched::StepPlan& plan) const {
   return std::none_of(plan.chunks.begin(), plan.chunks.end(), [](const sched::Chunk& chunk) { return chunk.samples; });
 }
 
-absl::Time Lending::NextDuty() const {
+absl::Time Lending::NextWakeup() const {
   if (asks_again_ || !clears_.empty() || !clearing_.empty()) return absl::InfinitePast();
   return parts_.clock->Now() < PatienceEnds() ? PatienceEnds() : absl::InfiniteFuture();
 }

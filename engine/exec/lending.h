@@ -4,7 +4,7 @@
 //   lending.Do(message);                     // from the coordinator, between steps
 //   StepPlan plan = scheduler.Plan();
 //   lending.AskBack();
-//   if (lending.ShouldDefer(plan)) ...       // wait for a message, until NextDuty
+//   if (lending.ShouldDefer(plan)) ...       // wait for a message, until NextWakeup
 //   lending.Advance();
 #pragma once
 
@@ -31,7 +31,7 @@ namespace swiftcache::engine::exec {
 /// lent is declined.
 class Lending {
  public:
-  struct Parts {
+  struct Dependencies {
     OwnMemory* own;
     kv::Lending* cache;
     coordinator::Coordinator* coordinator;
@@ -39,7 +39,7 @@ class Lending {
     EngineMetrics* metrics;
   };
   /// `scrub`: memory changes hands zeroed.
-  Lending(const Parts& parts, bool scrub) : parts_(parts), scrub_(scrub) {}
+  Lending(const Dependencies& parts, bool scrub) : parts_(parts), scrub_(scrub) {}
 
   void Do(const coordinator::ClearMessage& message);
   void Do(const coordinator::StopClearingMessage& message);
@@ -60,7 +60,7 @@ class Lending {
   /// Called where no step follows: what Advance cleared is reported to be.
   void AwaitClears();
   /// When there is something to do, or a step is deferred no longer, without a message.
-  absl::Time NextDuty() const;
+  absl::Time NextWakeup() const;
 
  private:
   struct Clearing {
@@ -88,7 +88,7 @@ class Lending {
   int64_t StopAllClearing();
   absl::Time PatienceEnds() const { return need_ ? need_->since + kReclaimPatience : absl::InfinitePast(); }
 
-  const Parts parts_;
+  const Dependencies parts_;
   const bool scrub_;
   std::deque<coordinator::ClearMessage> clears_;           // extents to be lent, in the order of their offers
   std::deque<Clearing> clearing_;                          // out of use, to be lent, and not reported yet; likewise

@@ -7,7 +7,7 @@
 
 namespace swiftcache::engine::exec {
 
-Sharing::Sharing(const Options& options, const Parts& parts)
+Sharing::Sharing(const Options& options, const Dependencies& parts)
     : parts_(parts),
       lending_({parts.own, parts.cache, parts.coordinator, parts.clock, parts.metrics}, options.scrub_on_return),
       borrowing_(
@@ -36,11 +36,11 @@ void Sharing::Advance(int64_t waiting_tokens, int64_t longest_request_tokens) {
   borrowing_.Advance(waiting_tokens);
   const absl::Time now = parts_.clock->Now();
   window_.Note(now, parts_.cache->local().used, parts_.cache->BlocksFor(waiting_tokens), longest_request_tokens);
-  if (const auto window = window_.TakeNews(now)) parts_.coordinator->ReportWindow(*window);
+  if (const auto window = window_.TakeUpdate(now)) parts_.coordinator->ReportWindow(*window);
 }
 
-absl::Time Sharing::NextDuty() const {
-  return std::min({lending_.NextDuty(), borrowing_.NextDuty(), window_.NextNews()});
+absl::Time Sharing::NextWakeup() const {
+  return std::min({lending_.NextWakeup(), borrowing_.NextWakeup(), window_.NextUpdate()});
 }
 
 }  // namespace swiftcache::engine::exec

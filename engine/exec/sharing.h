@@ -6,7 +6,7 @@
 //   sharing.borrowing().FinishFetches();
 //   StepPlan plan = scheduler.Plan();
 //   sharing.lending().AskBack();
-//   if (sharing.lending().ShouldDefer(plan)) ...              // wait for a message, until NextDuty
+//   if (sharing.lending().ShouldDefer(plan)) ...              // wait for a message, until NextWakeup
 //   sharing.Advance(waiting_tokens, longest_request_tokens);  // clears, scrubs, starts copies, asks to lease
 #pragma once
 
@@ -37,7 +37,7 @@ class Sharing {
     int64_t streamed_layers = 0;  // see Borrowing
     absl::Duration scale_down_window = absl::Seconds(60);
   };
-  struct Parts {
+  struct Dependencies {
     OwnMemory* own;
     kv::KvCache* cache;
     sched::Scheduler* scheduler;
@@ -47,21 +47,21 @@ class Sharing {
     const Clock* clock;
     EngineMetrics* metrics;
   };
-  Sharing(const Options& options, const Parts& parts);
+  Sharing(const Options& options, const Dependencies& parts);
 
   void Handle(const coordinator::LoopMessage& message);
   /// After each plan, and whenever a message was handled: each half sets going what there is to do.
   /// `waiting_tokens`: of requests that do not run yet.
   void Advance(int64_t waiting_tokens, int64_t longest_request_tokens);
   /// When Advance has something to do, or a step is deferred no longer, without a message.
-  absl::Time NextDuty() const;
+  absl::Time NextWakeup() const;
 
   Lending& lending() { return lending_; }
   Borrowing& borrowing() { return borrowing_; }
   const Borrowing& borrowing() const { return borrowing_; }
 
  private:
-  const Parts parts_;
+  const Dependencies parts_;
   Lending lending_;
   Borrowing borrowing_;
   coordinator::WindowTracker window_;

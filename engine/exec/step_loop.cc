@@ -51,14 +51,14 @@ std::unique_ptr<Sharing> StepLoop::MakeSharing(const LoopSharing& parts) {
                                                     .scrub_on_return = options_.scrub_on_return,
                                                     .streamed_layers = Streams(parts) ? layout_.num_layers : 0,
                                                     .scale_down_window = options_.scale_down_window},
-                                   Sharing::Parts{.own = &own_,
-                                                  .cache = &cache_,
-                                                  .scheduler = &scheduler_,
-                                                  .transport = parts.transport,
-                                                  .coordinator = parts.coordinator,
-                                                  .urgency = parts.urgency,
-                                                  .clock = &clock_,
-                                                  .metrics = metrics_});
+                                   Sharing::Dependencies{.own = &own_,
+                                                         .cache = &cache_,
+                                                         .scheduler = &scheduler_,
+                                                         .transport = parts.transport,
+                                                         .coordinator = parts.coordinator,
+                                                         .urgency = parts.urgency,
+                                                         .clock = &clock_,
+                                                         .metrics = metrics_});
 }
 
 bool StepLoop::Streams(const LoopSharing& parts) const {
@@ -212,7 +212,7 @@ void StepLoop::Handle(const coordinator::LoopMessage& message) {
   AdmitParked();
 }
 
-void StepLoop::Attend() {
+void StepLoop::ServeBetweenSteps() {
   if (!sharing_) return;
   AdmitParked();
   EndStarved();
@@ -221,9 +221,9 @@ void StepLoop::Attend() {
   Publish();
 }
 
-absl::Time StepLoop::NextDuty() const {
+absl::Time StepLoop::NextWakeup() const {
   if (!sharing_) return absl::InfiniteFuture();
-  return std::min(sharing_->NextDuty(), next_starved_);
+  return std::min(sharing_->NextWakeup(), next_starved_);
 }
 
 void StepLoop::SizeLayerStream() {

@@ -72,15 +72,16 @@ class StepLoop {
   /// Ends everything: what has a token with FinishReason::kCancelled, the rest with UNAVAILABLE.
   void EndAll();
   bool has_work() const { return scheduler_.has_work() || live_.any_parked(); }
-  /// REQUIRES: has_work(). False: everybody waits for memory that is on its way; nothing was computed, Attend is next.
+  /// REQUIRES: has_work(). False: all sequences wait for memory that is on its way; nothing was computed, and
+  /// ServeBetweenSteps is next.
   bool Step();
 
   /// What its Urgency has noted already. In a loop that shares nothing: ignored.
   void Handle(const coordinator::LoopMessage& message);
   /// Sets going what can be done without a step. To be called after a Step that computed nothing, when messages were
-  /// handled while there is no work, and at NextDuty.
-  void Attend();
-  absl::Time NextDuty() const;
+  /// handled while there is no work, and at NextWakeup.
+  void ServeBetweenSteps();
+  absl::Time NextWakeup() const;
 
   EngineLoad load() const;
   /// Of the forward pass; may be read by any thread.

@@ -20,30 +20,30 @@ namespace swiftcache::engine::rpc {
 namespace {
 
 using coordinator::LeaseAnswer;
-using coordinator::LeaseNews;
+using coordinator::LeaseEvent;
 using coordinator::Window;
 
 struct LeaseRequest {
   std::string request_key;
   int64_t want_bytes = 0, waiting_tokens = 0;
 };
-using QueuedCall = std::variant<LeaseNews, LeaseRequest, Window>;
+using QueuedCall = std::variant<LeaseEvent, LeaseRequest, Window>;
 
-v1::LeaseReport ToProto(LeaseNews::What what) {
+v1::LeaseReport ToProto(LeaseEvent::What what) {
   switch (what) {
-    case LeaseNews::What::kAccepted:
+    case LeaseEvent::What::kAccepted:
       return v1::REPORT_ACCEPTED;
-    case LeaseNews::What::kDeclined:
+    case LeaseEvent::What::kDeclined:
       return v1::REPORT_DECLINED;
-    case LeaseNews::What::kActive:
+    case LeaseEvent::What::kActive:
       return v1::REPORT_ACTIVE;
-    case LeaseNews::What::kRevoking:
+    case LeaseEvent::What::kRevoking:
       return v1::REPORT_REVOKING;
-    case LeaseNews::What::kReleased:
+    case LeaseEvent::What::kReleased:
       return v1::REPORT_RELEASED;
-    case LeaseNews::What::kFenced:
+    case LeaseEvent::What::kFenced:
       return v1::REPORT_FENCED;
-    case LeaseNews::What::kLost:
+    case LeaseEvent::What::kLost:
       return v1::REPORT_LOST;
   }
   return v1::LEASE_REPORT_UNSPECIFIED;
@@ -84,7 +84,7 @@ class GrpcLeaseClient final : public LeaseClient {
   void RequestLease(const std::string& request_key, int64_t want_bytes, int64_t waiting_tokens) override {
     Push(LeaseRequest{request_key, want_bytes, waiting_tokens});
   }
-  void Report(const LeaseNews& news) override { Push(news); }
+  void Report(const LeaseEvent& news) override { Push(news); }
   void ReportWindow(const Window& window) override ABSL_LOCKS_EXCLUDED(mutex_) {
     {
       absl::MutexLock lock(&mutex_);
@@ -116,7 +116,7 @@ class GrpcLeaseClient final : public LeaseClient {
   std::optional<QueuedCall> Next() ABSL_LOCKS_EXCLUDED(mutex_);
   bool WaitStopped(absl::Duration timeout) ABSL_LOCKS_EXCLUDED(mutex_);
   void SendQueued();
-  absl::Status Send(const LeaseNews& news);
+  absl::Status Send(const LeaseEvent& news);
   absl::Status Send(const LeaseRequest& lease_request);
   absl::Status Send(const Window& window);
   void Watch();
@@ -185,7 +185,7 @@ void GrpcLeaseClient::SendQueued() {
   }
 }
 
-absl::Status GrpcLeaseClient::Send(const LeaseNews& news) {
+absl::Status GrpcLeaseClient::Send(const LeaseEvent& news) {
   v1::ReportLeaseRequest request;
   request.set_lease_id(news.id.value());
   request.set_report(ToProto(news.what));

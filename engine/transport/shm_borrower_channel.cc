@@ -32,7 +32,7 @@ absl::Status ShmBorrowerChannel::Hear(const ShmMessage& message, const std::vect
   if (const auto* stored = std::get_if<ShmStored>(&message)) {
     return borrower_.OnStored(*lease_, Ticket(stored->ticket));
   }
-  if (!chatter_.Allow(borrower_.clock_.Now())) return absl::InvalidArgumentError("a donor floods its channel");
+  if (!message_limit_.Allow(borrower_.clock_.Now())) return absl::InvalidArgumentError("a donor floods its channel");
   const kv::LeaseId lease = lease_->spec.lease;
   if (const auto* revoke = std::get_if<ShmRevoke>(&message)) {
     const absl::Duration time_left = absl::Nanoseconds(revoke->time_left_ns);

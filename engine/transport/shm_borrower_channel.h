@@ -8,9 +8,9 @@
 
 #include "absl/status/status.h"
 #include "engine/transport/shm_borrower.h"
-#include "engine/transport/shm_chatter.h"
 #include "engine/transport/shm_lease.h"
 #include "engine/transport/shm_loop.h"
+#include "engine/transport/shm_message_limit.h"
 
 namespace swiftcache::engine::transport {
 
@@ -30,7 +30,7 @@ class ShmBorrowerChannel final : public ShmPeer {
   ShmBorrower& borrower_;
   const std::shared_ptr<ShmLease> lease_;
   const std::shared_ptr<ShmSocket> socket_;
-  ShmChatter chatter_;
+  ShmMessageLimit message_limit_;
   bool granted_ = false;
 };
 

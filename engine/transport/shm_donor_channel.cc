@@ -58,7 +58,7 @@ absl::Status ShmDonorChannel::OnStore(const ShmStore& store) {
 }
 
 absl::Status ShmDonorChannel::OnRenew() {
-  if (!chatter_.Allow(donor_.clock_.Now())) return absl::InvalidArgumentError("a borrower floods its channel");
+  if (!message_limit_.Allow(donor_.clock_.Now())) return absl::InvalidArgumentError("a borrower floods its channel");
   donor_.events_.OnRenewal(grant_->spec.lease);
   return absl::OkStatus();
 }

@@ -10,9 +10,9 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "engine/memory/sealed_memory.h"
-#include "engine/transport/shm_chatter.h"
 #include "engine/transport/shm_donor.h"
 #include "engine/transport/shm_loop.h"
+#include "engine/transport/shm_message_limit.h"
 
 namespace swiftcache::engine::transport {
 
@@ -37,7 +37,7 @@ class ShmDonorChannel final : public ShmPeer, public std::enable_shared_from_thi
 
   ShmDonor& donor_;
   const std::shared_ptr<ShmSocket> socket_;
-  ShmChatter chatter_;
+  ShmMessageLimit message_limit_;
   bool met_ = false;                   // HELLO came
   std::optional<int64_t> last_store_;  // its ticket
   ShmDonor::GrantPtr grant_;           // since it was taken, until the lease is released

@@ -99,7 +99,7 @@ class NullBroker final : public coordinator::LeaseBroker {
  public:
   void RequestLease(const std::string&, int64_t, int64_t) override {}
   void AskScaleUp(int64_t) override {}
-  void Report(const coordinator::LeaseNews&) override {}
+  void Report(const coordinator::LeaseEvent&) override {}
   void ReportWindow(const coordinator::Window&) override {}
 };
 
@@ -165,7 +165,7 @@ class LoopWorld final : private exec::LoopObserver {
   }
   void Step() {
     FinishStores();
-    if (!loop_->Step()) loop_->Attend();
+    if (!loop_->Step()) loop_->ServeBetweenSteps();
   }
   int64_t generated() const { return generated_; }
 
@@ -214,7 +214,7 @@ class LoopWorld final : private exec::LoopObserver {
   // Until the watermark is free.
   void Settle() {
     do {
-      loop_->Attend();
+      loop_->ServeBetweenSteps();
     } while (FinishStores() > 0);
   }
 

@@ -74,7 +74,7 @@ class FakeTransport final : public Transport {
     absl::MutexLock lock(&mutex_);
     return leases_.at(lease)->memory.data();
   }
-  /// What its donor does when he fences it; garbage is there from now on.
+  /// What its donor does when it fences it; garbage is there from now on.
   void Fence(kv::LeaseId lease) override {
     log_.Add(absl::StrCat("Fence ", lease.value()));
     absl::MutexLock lock(&mutex_);
@@ -160,7 +160,7 @@ class FakeTransport final : public Transport {
   void SendRenewal(kv::LeaseId lease) override { log_.Add(absl::StrCat("SendRenewal ", lease.value())); }
   void SendRelease(kv::LeaseId lease) override { log_.Add(absl::StrCat("SendRelease ", lease.value())); }
   void Abandon(kv::LeaseId lease) override { log_.Add(absl::StrCat("Abandon ", lease.value())); }
-  /// Who reads it from now on reads what was never written, and no generation tells him.
+  /// Who reads it from now on reads what was never written, and no generation says so.
   void Close(kv::LeaseId lease) override {
     log_.Add(absl::StrCat("Close ", lease.value()));
     absl::MutexLock lock(&mutex_);

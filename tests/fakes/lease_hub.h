@@ -83,7 +83,7 @@ class LeaseHub {
     void AskScaleUp(int64_t) override {
       hub.Deliver(name, [](auto& events) { events.OnScaleUp(absl::UnavailableError("no advice")); });
     }
-    void Report(const coordinator::LeaseNews& news) override { hub.Report(news); }
+    void Report(const coordinator::LeaseEvent& news) override { hub.Report(news); }
     void ReportWindow(const coordinator::Window&) override {}
     LeaseHub& hub;
     const std::string name;
@@ -161,8 +161,8 @@ class LeaseHub {
     offers.push_back(lease);
   }
 
-  void Report(const coordinator::LeaseNews& news) {
-    using What = coordinator::LeaseNews::What;
+  void Report(const coordinator::LeaseEvent& news) {
+    using What = coordinator::LeaseEvent::What;
     lease::Lease granted;
     {
       absl::MutexLock lock(&mutex_);

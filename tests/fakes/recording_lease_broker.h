@@ -20,7 +20,7 @@ namespace swiftcache::engine::coordinator {
 class RecordingLeaseBroker final : public LeaseBroker {
  public:
   const CallLog& log() const { return log_; }
-  std::vector<LeaseNews> news() const {
+  std::vector<LeaseEvent> news() const {
     absl::MutexLock lock(&mutex_);
     return news_;
   }
@@ -29,7 +29,7 @@ class RecordingLeaseBroker final : public LeaseBroker {
     log_.Add(absl::StrCat("Request ", key, " of ", want_bytes, " for ", waiting_tokens));
   }
   void AskScaleUp(int64_t need_blocks) override { log_.Add(absl::StrCat("ScaleUp ", need_blocks)); }
-  void Report(const LeaseNews& news) override {
+  void Report(const LeaseEvent& news) override {
     static constexpr const char* kNames[] = {"ACCEPTED", "DECLINED", "ACTIVE", "REVOKING",
                                              "RELEASED", "FENCED",   "LOST"};
     {
@@ -43,7 +43,7 @@ class RecordingLeaseBroker final : public LeaseBroker {
  private:
   CallLog log_;
   mutable absl::Mutex mutex_;
-  std::vector<LeaseNews> news_ ABSL_GUARDED_BY(mutex_);
+  std::vector<LeaseEvent> news_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace swiftcache::engine::coordinator

@@ -124,7 +124,7 @@ TEST_F(CoordinatorInRealTimeTest, TheDeadlineOfARevocationFencesAlone) {
 TEST_F(CoordinatorTest, ALeaseThatTheBrokerDoesNotKnowEnds) {
   Start();
   Lend(7);
-  coordinator_->OnReportRefused({.id = kv::LeaseId(7), .what = LeaseNews::What::kRevoking},
+  coordinator_->OnReportRefused({.id = kv::LeaseId(7), .what = LeaseEvent::What::kRevoking},
                                 absl::NotFoundError("no such lease"));
   ASSERT_TRUE(transport_.log().WaitFor("SendRevoke 7"));
 }

@@ -13,26 +13,26 @@ absl::Time At(double seconds) { return kStart + absl::Seconds(seconds); }
 TEST(WindowTrackerTest, WhatIsInUseAndWhatWaitsIsReported) {
   WindowTracker tracker({});
   tracker.Note(At(0), 5, 3, 100);
-  EXPECT_EQ(tracker.TakeNews(At(0)),
+  EXPECT_EQ(tracker.TakeUpdate(At(0)),
             (Window{.used_blocks = 5, .waiting_blocks = 3, .max_request_tokens = 100, .peak_blocks = 8}));
 }
 
 TEST(WindowTrackerTest, NothingNewIsNoNews) {
   WindowTracker tracker({});
   tracker.Note(At(0), 5, 3, 100);
-  ASSERT_TRUE(tracker.TakeNews(At(0)).has_value());
+  ASSERT_TRUE(tracker.TakeUpdate(At(0)).has_value());
   tracker.Note(At(1), 5, 3, 100);
-  EXPECT_FALSE(tracker.TakeNews(At(1)).has_value());
+  EXPECT_FALSE(tracker.TakeUpdate(At(1)).has_value());
 }
 
 TEST(WindowTrackerTest, ReportsAreNoCloserThanTheInterval) {
   WindowTracker tracker({.min_interval = absl::Milliseconds(200)});
   tracker.Note(At(0), 1, 0, 10);
-  ASSERT_TRUE(tracker.TakeNews(At(0)).has_value());
+  ASSERT_TRUE(tracker.TakeUpdate(At(0)).has_value());
   tracker.Note(At(0.1), 2, 0, 10);
-  EXPECT_FALSE(tracker.TakeNews(At(0.1)).has_value());
-  EXPECT_EQ(tracker.NextNews(), At(0.2));
-  const auto late = tracker.TakeNews(At(0.2));
+  EXPECT_FALSE(tracker.TakeUpdate(At(0.1)).has_value());
+  EXPECT_EQ(tracker.NextUpdate(), At(0.2));
+  const auto late = tracker.TakeUpdate(At(0.2));
   ASSERT_TRUE(late.has_value());
   EXPECT_EQ(late->used_blocks, 2);
 }
@@ -41,12 +41,12 @@ TEST(WindowTrackerTest, APeakIsRememberedForTheWindowAndForgottenAfterIt) {
   WindowTracker tracker({.window = absl::Seconds(10)});
   tracker.Note(At(0), 50, 0, 400);
   tracker.Note(At(2), 1, 0, 7);
-  const auto within = tracker.TakeNews(At(9));
+  const auto within = tracker.TakeUpdate(At(9));
   ASSERT_TRUE(within.has_value());
   EXPECT_EQ(within->peak_blocks, 50);
   EXPECT_EQ(within->max_request_tokens, 400);
   EXPECT_EQ(within->used_blocks, 1) << "of now, not of the window";
-  const auto after = tracker.TakeNews(At(10));
+  const auto after = tracker.TakeUpdate(At(10));
   ASSERT_TRUE(after.has_value());
   EXPECT_EQ(after->peak_blocks, 1);
   EXPECT_EQ(after->max_request_tokens, 7);
@@ -55,23 +55,23 @@ TEST(WindowTrackerTest, APeakIsRememberedForTheWindowAndForgottenAfterIt) {
 TEST(WindowTrackerTest, TheEndOfAnIdleWindowIsNewsByItself) {
   WindowTracker tracker({.window = absl::Seconds(10)});
   tracker.Note(At(0), 50, 0, 400);
-  ASSERT_TRUE(tracker.TakeNews(At(0)).has_value());
+  ASSERT_TRUE(tracker.TakeUpdate(At(0)).has_value());
   tracker.Note(At(1), 0, 0, 0);
-  ASSERT_TRUE(tracker.TakeNews(At(1)).has_value());
-  EXPECT_EQ(tracker.NextNews(), At(10));
-  EXPECT_EQ(tracker.TakeNews(At(10)), Window());
-  EXPECT_EQ(tracker.NextNews(), absl::InfiniteFuture()) << "nothing is left to grow old";
+  ASSERT_TRUE(tracker.TakeUpdate(At(1)).has_value());
+  EXPECT_EQ(tracker.NextUpdate(), At(10));
+  EXPECT_EQ(tracker.TakeUpdate(At(10)), Window());
+  EXPECT_EQ(tracker.NextUpdate(), absl::InfiniteFuture()) << "nothing is left to grow old";
 }
 
 TEST(WindowTrackerTest, WhoWaitsForNewsNeverWaitsForThePast) {
   WindowTracker tracker({.window = absl::Seconds(10), .min_interval = absl::Milliseconds(200)});
   tracker.Note(At(0), 50, 0, 400);
-  ASSERT_TRUE(tracker.TakeNews(At(0)).has_value());
+  ASSERT_TRUE(tracker.TakeUpdate(At(0)).has_value());
   tracker.Note(At(9.9), 1, 0, 7);
-  ASSERT_TRUE(tracker.TakeNews(At(9.9)).has_value());
-  EXPECT_FALSE(tracker.TakeNews(At(10)).has_value()) << "too soon, although the peak is too old";
-  EXPECT_EQ(tracker.NextNews(), At(9.9) + absl::Milliseconds(200));
-  EXPECT_TRUE(tracker.TakeNews(tracker.NextNews()).has_value());
+  ASSERT_TRUE(tracker.TakeUpdate(At(9.9)).has_value());
+  EXPECT_FALSE(tracker.TakeUpdate(At(10)).has_value()) << "too soon, although the peak is too old";
+  EXPECT_EQ(tracker.NextUpdate(), At(9.9) + absl::Milliseconds(200));
+  EXPECT_TRUE(tracker.TakeUpdate(tracker.NextUpdate()).has_value());
 }
 
 }  // namespace

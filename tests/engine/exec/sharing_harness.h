@@ -104,7 +104,7 @@ class SharingHarness : private LoopObserver {
   void OfferAway(int64_t id, lease::Extent extent) {
     Offer(id, extent);
     Pump();
-    loop_->Attend();
+    loop_->ServeBetweenSteps();
   }
 
   /// And has it.
@@ -152,7 +152,7 @@ class SharingHarness : private LoopObserver {
       Pump();
       if (!loop_->Step()) WaitForWord();
       LandStores();
-      loop_->Attend();
+      loop_->ServeBetweenSteps();
       const absl::Status status = loop_->CheckInvariants();
       ASSERT_TRUE(status.ok()) << status;
     }
@@ -161,7 +161,7 @@ class SharingHarness : private LoopObserver {
   /// Spills that the last step left wishing for.
   void Settle() {
     for (int i = 0; i < 3; ++i) {
-      loop_->Attend();
+      loop_->ServeBetweenSteps();
       LandStores();
     }
   }

@@ -35,8 +35,8 @@ class SharingLoanTest : public testing::Test {
 TEST_F(SharingLoanTest, ALargeLoanIsClearedOverManyRounds) {
   EXPECT_EQ(harness_.load().kv_blocks_leased_out, 0);
   for (int round = 1; round <= 12; ++round) {
-    EXPECT_LE(harness_.loop().NextDuty(), harness_.clock().Now()) << "at once";
-    harness_.loop().Attend();
+    EXPECT_LE(harness_.loop().NextWakeup(), harness_.clock().Now()) << "at once";
+    harness_.loop().ServeBetweenSteps();
     EXPECT_EQ(harness_.load().kv_blocks_leased_out, (round + 3) / 4 * 8);
     if (round % 4 == 0) {
       EXPECT_TRUE(harness_.transport().log().WaitFor(absl::StrCat("Grant ", round / 4)));
@@ -44,15 +44,15 @@ TEST_F(SharingLoanTest, ALargeLoanIsClearedOverManyRounds) {
       EXPECT_EQ(harness_.transport().log().Count(absl::StrCat("Grant ", round / 4 + 1)), 0) << "not zeroed yet";
     }
   }
-  EXPECT_GT(harness_.loop().NextDuty(), harness_.clock().Now());
+  EXPECT_GT(harness_.loop().NextWakeup(), harness_.clock().Now());
 }
 
 // An offer lapses after three seconds, however long the steps are.
 TEST_F(SharingLoanTest, ADonorWhoseStepsAreLongClearsMoreBetweenThem) {
-  harness_.loop().Attend();
+  harness_.loop().ServeBetweenSteps();
   EXPECT_EQ(harness_.load().kv_blocks_leased_out, 8);
   harness_.clock().Advance(absl::Seconds(1));
-  harness_.loop().Attend();
+  harness_.loop().ServeBetweenSteps();
   EXPECT_EQ(harness_.load().kv_blocks_leased_out, 24);
   EXPECT_TRUE(harness_.transport().log().WaitFor("Grant 2"));
 }
@@ -64,9 +64,9 @@ TEST_F(SharingLoanTest, MemoryThatNobodyWroteToIsLentAtOnce) {
   harness.RunAll();
   for (int64_t id = 1; id <= 3; ++id) harness.Offer(id, {8 * (id - 1), 8});
   harness.Pump();
-  harness.loop().Attend();
+  harness.loop().ServeBetweenSteps();
   EXPECT_EQ(harness.transport().log().Count("Grant 1"), 0) << "two of the four";
-  for (int round = 2; round <= 3; ++round) harness.loop().Attend();
+  for (int round = 2; round <= 3; ++round) harness.loop().ServeBetweenSteps();
   for (int64_t id = 1; id <= 3; ++id) EXPECT_TRUE(harness.transport().log().WaitFor(absl::StrCat("Grant ", id)));
 }
 
@@ -85,46 +85,46 @@ TEST_F(SharingLoanTest, WhatARoundTakesBeyondItsPartIsMissingFromTheNext) {
   harness.Offer(2, {8, 1});
   harness.Offer(3, {16, 8});
   harness.Pump();
-  harness.loop().Attend();
+  harness.loop().ServeBetweenSteps();
   EXPECT_EQ(harness.load().kv_blocks_leased_out, 7);
-  for (int round = 2; round <= 4; ++round) harness.loop().Attend();
+  for (int round = 2; round <= 4; ++round) harness.loop().ServeBetweenSteps();
   EXPECT_TRUE(harness.transport().log().WaitFor("Grant 1"));
   EXPECT_EQ(harness.load().kv_blocks_leased_out, 7) << "the fourth round had time for one block more";
-  harness.loop().Attend();
+  harness.loop().ServeBetweenSteps();
   EXPECT_EQ(harness.load().kv_blocks_leased_out, 8) << "moved, which took a block's time from the sixth";
-  harness.loop().Attend();
+  harness.loop().ServeBetweenSteps();
   EXPECT_TRUE(harness.transport().log().WaitFor("Grant 2"));
   EXPECT_EQ(harness.load().kv_blocks_leased_out, 8);
-  harness.loop().Attend();
+  harness.loop().ServeBetweenSteps();
   EXPECT_EQ(harness.load().kv_blocks_leased_out, 16);
   harness.RunAll();
   EXPECT_EQ(runs->tokens(), FakeGreedy(harness.model(), prompt, 8));
 }
 
 TEST_F(SharingLoanTest, WhatIsNoLongerOfferedIsNotClearedAny) {
-  harness_.loop().Attend();
+  harness_.loop().ServeBetweenSteps();
   EndOffer(3);
   EXPECT_TRUE(harness_.broker().log().WaitFor("DECLINED 3"));
   EndOffer(1);
   EXPECT_TRUE(harness_.broker().log().WaitFor("DECLINED 1"));
   EXPECT_EQ(harness_.load().kv_blocks_leased_out, 0) << "its clearing had begun";
-  for (int round = 0; round < 4; ++round) harness_.loop().Attend();
+  for (int round = 0; round < 4; ++round) harness_.loop().ServeBetweenSteps();
   EXPECT_TRUE(harness_.transport().log().WaitFor("Grant 2"));
   EXPECT_EQ(harness_.load().kv_blocks_leased_out, 8);
 }
 
 TEST_F(SharingLoanTest, ANeedThatIsCancelledLeavesNothingToDo) {
-  harness_.loop().Attend();
+  harness_.loop().ServeBetweenSteps();
   std::mt19937 rng(9);
   (void)harness_.Add(RandomTokens(rng, 80, 64), 4);
   EXPECT_TRUE(harness_.loop().Step());  // what there is room for
   harness_.loop().Cancel("r1");
-  harness_.loop().Attend();
-  EXPECT_GT(harness_.loop().NextDuty(), harness_.clock().Now());
+  harness_.loop().ServeBetweenSteps();
+  EXPECT_GT(harness_.loop().NextWakeup(), harness_.clock().Now());
 }
 
 TEST_F(SharingLoanTest, ANeedOfOnesOwnEndsClearingAtOnce) {
-  harness_.loop().Attend();
+  harness_.loop().ServeBetweenSteps();
   EXPECT_EQ(harness_.load().kv_blocks_leased_out, 8);
   std::mt19937 rng(9);
   const std::vector<int32_t> prompt = RandomTokens(rng, 80, 64);  // twenty blocks, where sixteen are left

@@ -96,7 +96,7 @@ void SharingSoak::Act() {
       if (chance_.OneIn(4)) CancelSome();
       break;
     case 3:
-      Attend();
+      ServeBetweenSteps();
       break;
     case 4:
     case 5:
@@ -180,8 +180,8 @@ void SharingSoak::Step() {
   peers_->LoopSpoke();
 }
 
-void SharingSoak::Attend() {
-  loop_->Attend();
+void SharingSoak::ServeBetweenSteps() {
+  loop_->ServeBetweenSteps();
   peers_->LoopSpoke();
 }
 
@@ -238,7 +238,7 @@ std::string SharingSoak::Drain() {
     if (!has_work && peers_->AtRest()) return CheckAtRest();
     Hear(kAllMessages);
     Step();
-    Attend();
+    ServeBetweenSteps();
     if (!has_work || chance_.OneIn(4)) peers_->WindDown();
     if (const std::string wrong = Check(); !wrong.empty()) return absl::StrCat("round ", round, ": ", wrong);
   }
@@ -246,7 +246,7 @@ std::string SharingSoak::Drain() {
 }
 
 std::string SharingSoak::CheckAtRest() {
-  Attend();
+  ServeBetweenSteps();
   const EngineLoad load = loop_->load();
   if (load.kv_blocks_used + load.kv_blocks_leased_in + load.kv_blocks_leased_out > 0) return "blocks are left in use";
   if (load.kv_blocks_free + load.kv_blocks_cached != load.kv_blocks_total) return "own memory is not whole";

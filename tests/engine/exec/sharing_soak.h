@@ -64,7 +64,7 @@ class SharingSoak : private LoopObserver {
   std::vector<int32_t> Prompt(int64_t max_tokens);
   void CancelSome();
   void Step();
-  void Attend();
+  void ServeBetweenSteps();
   void Hear(int64_t max_messages);
   void EnterLayer(int64_t layer);
   void Meanwhile();

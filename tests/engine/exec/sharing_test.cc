@@ -39,7 +39,7 @@ std::vector<int32_t> Again() {
   prompt.push_back(5);
   return prompt;
 }
-std::shared_ptr<Recording> GoOn(SharingHarness& harness) { return harness.Add(Again(), kOutputTokens); }
+std::shared_ptr<Recording> Continue(SharingHarness& harness) { return harness.Add(Again(), kOutputTokens); }
 void ExpectRight(SharingHarness& harness, const Recording& recording, const std::string& what) {
   EXPECT_TRUE(recording.Wait().ok()) << what << recording.Wait();
   EXPECT_EQ(recording.tokens(), FakeGreedy(harness.model(), Again(), kOutputTokens)) << what;
@@ -70,7 +70,7 @@ TEST_P(SharingTest, ColdBlocksGoToTheLeaseAndAreReadFromThere) {
   SharingHarness harness(Options());
   harness.Borrow(kLease, 64);
   Fill(harness);
-  const auto recording = GoOn(harness);
+  const auto recording = Continue(harness);
   harness.RunAll();
   ExpectRight(harness, *recording, "");
   EXPECT_GT(recording->output().usage->cached_donor_tokens, 0);
@@ -82,7 +82,7 @@ TEST_P(SharingTest, WhateverTheStepNothingOfALostLeaseReachesAToken) {
     SharingHarness harness(Options());
     harness.Borrow(kLease, 64);
     Fill(harness);
-    const auto recording = GoOn(harness);
+    const auto recording = Continue(harness);
     int64_t step = 0;
     harness.during_step = [&] {
       if (step++ == fatal) harness.transport().Fence(kv::LeaseId(kLease));
@@ -103,7 +103,7 @@ TEST_P(SharingTest, WhoTouchesNoLostLeaseKeepsWhatTheStepComputed) {
   SharingHarness harness(options);
   harness.Borrow(kLease, 64);
   Fill(harness);
-  const auto reader = GoOn(harness);
+  const auto reader = Continue(harness);
   const auto other = harness.Add(Prompt(9), kOutputTokens);
   while (other->tokens().size() < 3) ASSERT_TRUE(harness.loop().Step());
   ASSERT_FALSE(reader->done());
@@ -122,7 +122,7 @@ TEST_P(SharingTest, AStepOfNoneButLostSequencesEndsEarly) {
   SharingHarness harness(Options());
   harness.Borrow(kLease, 64);
   Fill(harness);
-  const auto recording = GoOn(harness);
+  const auto recording = Continue(harness);
   ASSERT_TRUE(harness.loop().Step());
   harness.during_step = [&] { harness.transport().Fence(kv::LeaseId(kLease)); };
   const int64_t progress = harness.loop().progress();
@@ -157,7 +157,7 @@ TEST_P(SharingTest, ARevokedLeaseIsDrainedAndGivenBackInTheMidstOfAConversation)
   SharingHarness harness(Options());
   harness.Borrow(kLease, 64);
   Fill(harness);
-  const auto recording = GoOn(harness);
+  const auto recording = Continue(harness);
   int64_t step = 0;
   harness.during_step = [&] {
     if (step++ == 2) harness.coordinator().OnRevoked(kv::LeaseId(kLease), absl::Milliseconds(50));
@@ -181,11 +181,11 @@ TEST(SharingMovesTest, NothingOfALostLeaseIsPromoted) {
     ASSERT_TRUE(harness.heard().WaitFor("TakeBack 3"));
     harness.Pump();
     const int64_t away = harness.load().kv_blocks_leased_in_used;
-    const auto recording = GoOn(harness);
+    const auto recording = Continue(harness);
     if (fenced) harness.transport().Fence(kv::LeaseId(kLease));
     harness.loop().Step();
     EXPECT_GT(harness.transport().loads_under_way(), 0) << "until the next one";
-    harness.loop().Attend();
+    harness.loop().ServeBetweenSteps();
     EXPECT_EQ(harness.transport().loads_under_way(), 0);
     if (!fenced) {
       ASSERT_LT(harness.load().kv_blocks_leased_in_used, away) << "some are at home";
@@ -210,7 +210,7 @@ TEST_P(SharingTest, NothingOfALostLeaseIsFoundInTheLeaseItWasStoredTo) {
   harness.transport().Fence(kv::LeaseId(kLease));
   harness.LandStores();
   ASSERT_TRUE(harness.PumpUntil([&] { return harness.load().kv_blocks_leased_in == 64; }));
-  const auto recording = GoOn(harness);
+  const auto recording = Continue(harness);
   harness.RunAll();
   ExpectRight(harness, *recording, "");
   EXPECT_EQ(recording->output().usage->cached_donor_tokens, 0);
@@ -221,7 +221,7 @@ TEST_P(SharingTest, NothingOfALostLeaseIsSavedByItsDrain) {
   SharingHarness harness(Options());
   harness.Borrow(kLease, 64);
   Fill(harness);
-  const auto recording = GoOn(harness);
+  const auto recording = Continue(harness);
   ASSERT_TRUE(harness.loop().Step());
   harness.transport().Fence(kv::LeaseId(kLease));
   harness.coordinator().OnRevoked(kv::LeaseId(kLease), absl::Milliseconds(50));
@@ -254,7 +254,7 @@ TEST_P(SharingTest, ADonorThatStandsStillIsLeftAfterASecond) {
   for (unsigned seed = 1; harness.transport().stores().size() < 2; ++seed) {
     recording = harness.Add(Prompt(seed), kOutputTokens);
     while (!recording->done() && harness.transport().stores().size() < 2) {
-      if (!harness.loop().Step()) harness.loop().Attend();
+      if (!harness.loop().Step()) harness.loop().ServeBetweenSteps();
     }
   }
   harness.clock().Advance(absl::Milliseconds(900));
@@ -263,11 +263,11 @@ TEST_P(SharingTest, ADonorThatStandsStillIsLeftAfterASecond) {
   harness.coordinator().OnStored(first.ticket, absl::OkStatus());
   harness.Pump();
   harness.clock().Advance(absl::Milliseconds(900));
-  harness.loop().Attend();
-  EXPECT_GT(harness.loop().NextDuty(), harness.clock().Now()) << "it is slow, not still";
+  harness.loop().ServeBetweenSteps();
+  EXPECT_GT(harness.loop().NextWakeup(), harness.clock().Now()) << "it is slow, not still";
   harness.clock().Advance(absl::Milliseconds(100));
-  EXPECT_LE(harness.loop().NextDuty(), harness.clock().Now());
-  harness.loop().Attend();
+  EXPECT_LE(harness.loop().NextWakeup(), harness.clock().Now());
+  harness.loop().ServeBetweenSteps();
   ASSERT_TRUE(harness.heard().WaitFor("Drain 7"));
   EXPECT_TRUE(harness.broker().log().WaitFor("LOST 7"));
   harness.Pump();
@@ -344,7 +344,7 @@ TEST_P(SharingTest, AnExtentIsClearedOfItsBlocksAndOfTheirBytesBeforeItIsLent) {
   for (int64_t i = 0; i < 10 * harness.block_bytes(); ++i) {
     ASSERT_EQ(harness.own_memory()[i], std::byte{0}) << i << ": another tenant's byte";
   }
-  const auto recording = GoOn(harness);
+  const auto recording = Continue(harness);
   harness.RunAll();
   ExpectRight(harness, *recording, "");
 }
@@ -353,7 +353,7 @@ TEST_P(SharingTest, ARunningSequencesBlocksMoveAsideForALoan) {
   SharingHarness harness(Options());
   (void)harness.Add(Prompt(2), kOutputTokens);
   harness.RunAll();  // its blocks, idle now, are the first of the arena
-  const auto recording = GoOn(harness);
+  const auto recording = Continue(harness);
   for (int i = 0; i < 3; ++i) ASSERT_TRUE(harness.loop().Step());
   harness.OfferAway(3, {8, 12});
   EXPECT_EQ(harness.load().kv_blocks_leased_out, 12);
@@ -388,7 +388,7 @@ TEST_P(SharingTest, ABorrowerThatTakesItsTimeDoesNotHoldUpWhatThereIsRoomFor) {
   const std::vector<int32_t> prompt = RandomTokens(rng, 48, 64);
   const auto recording = harness.Add(prompt, kOutputTokens);
   EXPECT_FALSE(harness.loop().Step());
-  EXPECT_EQ(harness.loop().NextDuty(), harness.clock().Now() + absl::Milliseconds(5)) << "it looks again by then";
+  EXPECT_EQ(harness.loop().NextWakeup(), harness.clock().Now() + absl::Milliseconds(5)) << "it looks again by then";
   harness.clock().Advance(absl::Milliseconds(4));
   EXPECT_FALSE(harness.loop().Step());
   harness.clock().Advance(absl::Milliseconds(1));

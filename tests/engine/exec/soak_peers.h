@@ -150,9 +150,9 @@ class SoakPeers final : private coordinator::LeaseBroker {
     absl::MutexLock lock(&mutex_);
     asks_scale_up_ = true;
   }
-  void Report(const coordinator::LeaseNews& news) override {
+  void Report(const coordinator::LeaseEvent& news) override {
     absl::MutexLock lock(&mutex_);
-    if (news.what == coordinator::LeaseNews::What::kDeclined) declined_.push_back(news.id);
+    if (news.what == coordinator::LeaseEvent::What::kDeclined) declined_.push_back(news.id);
   }
   void ReportWindow(const coordinator::Window& window) override {
     absl::MutexLock lock(&mutex_);

@@ -22,7 +22,7 @@ class StarvationTest : public testing::Test {
   // A round of the loop, as the engine does it.
   void Round() {
     harness_.Pump();
-    if (!harness_.loop().has_work() || !harness_.loop().Step()) harness_.loop().Attend();
+    if (!harness_.loop().has_work() || !harness_.loop().Step()) harness_.loop().ServeBetweenSteps();
     harness_.LandStores();
     ASSERT_TRUE(harness_.loop().CheckInvariants().ok()) << harness_.loop().CheckInvariants();
   }
@@ -82,7 +82,7 @@ TEST_F(StarvationTest, WhatNothingCouldHoldIsParkedUntilALeaseComesOrPatienceEnd
   EXPECT_EQ(large->tokens(), FakeGreedy(harness_.model(), Prompt(40), 60));
   EXPECT_FALSE(larger->done());
   harness_.clock().Advance(absl::Seconds(6));
-  harness_.loop().Attend();
+  harness_.loop().ServeBetweenSteps();
   ASSERT_TRUE(larger->done());
   EXPECT_EQ(larger->Wait().code(), absl::StatusCode::kOutOfRange);
   EXPECT_FALSE(harness_.loop().has_work());

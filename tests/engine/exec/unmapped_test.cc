@@ -35,7 +35,7 @@ class UnmappedTest : public testing::Test {
     std::mt19937 rng(seed);
     return RandomTokens(rng, 24, 64);
   }
-  void GoOn(unsigned seed) {
+  void Continue(unsigned seed) {
     std::vector<int32_t> prompt = Prompt(seed);
     prompt.push_back(5);
     const auto recording = harness_.Add(prompt, kAnswerTokens);
@@ -56,8 +56,8 @@ class UnmappedTest : public testing::Test {
   void ForBoth(const std::function<void(kv::LeaseId)>& what) {
     for (const int64_t id : {7, 8}) what(kv::LeaseId(id));
   }
-  void GoOnWithAll() {
-    for (unsigned seed = 1; seed <= 6; ++seed) GoOn(seed);
+  void ContinueAll() {
+    for (unsigned seed = 1; seed <= 6; ++seed) Continue(seed);
   }
   SharingHarness harness_;
   int64_t donor_tokens_ = 0;
@@ -78,7 +78,7 @@ TEST_F(UnmappedTest, ADonorIsToldOnceAStepWhatIsStreamedAndNeverALayer) {
     (void)harness_.loop().Step();
     most = std::max(most, harness_.transport().control_messages() - told);
     harness_.LandStores();
-    harness_.loop().Attend();
+    harness_.loop().ServeBetweenSteps();
   }
   for (const auto& recording : going_on) {
     EXPECT_TRUE(recording->Wait().ok());
@@ -96,7 +96,7 @@ TEST_F(UnmappedTest, ADonorThatFallsSilentInAStepCostsUntilItsLeaseIsGivenUp) {
     EXPECT_TRUE(harness_.transport().log().WaitFor(absl::StrCat("Abandon ", lease.value())));
   };
   for (const int64_t id : {7, 8}) harness_.transport().Silence(kv::LeaseId(id));
-  for (unsigned seed = 1; seed <= 6; ++seed) GoOn(seed);
+  for (unsigned seed = 1; seed <= 6; ++seed) Continue(seed);
   EXPECT_GE(silences, 1);
   EXPECT_LE(silences, 2 * kUnmappedLayers) << "what is given up is not waited for again";
   EXPECT_LT(harness_.load().kv_blocks_leased_in, 40);
@@ -111,7 +111,7 @@ TEST_F(UnmappedTest, ADonorThatRenewsAndSendsNothingCostsTheReadersPatienceOnce)
     harness_.coordinator().OnRenewed(lease);
   };
   ForBoth([&](kv::LeaseId lease) { harness_.transport().Silence(lease); });
-  GoOnWithAll();
+  ContinueAll();
   EXPECT_THAT(waited_for, testing::Contains(kv::LeaseId(7)));
   EXPECT_EQ(std::set(waited_for.begin(), waited_for.end()).size(), waited_for.size()) << "each once";
   for (const kv::LeaseId lease : waited_for) {
@@ -134,7 +134,7 @@ TEST_F(UnmappedTest, ADrainDoesNotAskAgainADonorThatSendsNothing) {
   });
   harness_.Pump();
   EXPECT_LE(silences, 2);
-  GoOnWithAll();
+  ContinueAll();
   EXPECT_EQ(harness_.load().kv_blocks_leased_in, 0);
 }
 
@@ -147,7 +147,7 @@ TEST_F(UnmappedTest, ADonorThatEndsInTheMidstOfAStreamIsAMiss) {
       EXPECT_EQ(harness_.transport().log().Count(absl::StrCat("Close ", lease.value())), 0) << "it is being streamed";
     });
   });
-  GoOnWithAll();
+  ContinueAll();
   EXPECT_TRUE(happened_);
   ForBoth([&](kv::LeaseId lease) {
     EXPECT_TRUE(harness_.transport().log().WaitFor(absl::StrCat("Close ", lease.value())));
@@ -157,7 +157,7 @@ TEST_F(UnmappedTest, ADonorThatEndsInTheMidstOfAStreamIsAMiss) {
 
 TEST_F(UnmappedTest, GarbageUnderAChangedWordIsComputedAgain) {
   InAStream([&] { ForBoth([&](kv::LeaseId lease) { harness_.transport().Fence(lease); }); });
-  GoOnWithAll();
+  ContinueAll();
   EXPECT_TRUE(happened_);
   EXPECT_LT(harness_.load().kv_blocks_leased_in, 40);
 }
@@ -174,7 +174,7 @@ TEST_F(UnmappedTest, AWordThatIsTheOldOneAgainVouchesForNothing) {
       ForBoth([&](kv::LeaseId lease) { harness_.transport().Fence(lease); });
     }
   };
-  GoOnWithAll();
+  ContinueAll();
   EXPECT_TRUE(shown);
 }
 
@@ -221,7 +221,7 @@ TEST_F(UnmappedTest, AnswersThatNobodyAskedForChangeNothing) {
   };
   lie();
   InAStream(lie);
-  GoOnWithAll();
+  ContinueAll();
   EXPECT_TRUE(happened_);
   EXPECT_GT(donor_tokens_, 0);
   EXPECT_EQ(harness_.load().kv_blocks_leased_in, leased_in);
@@ -232,14 +232,14 @@ TEST_F(UnmappedTest, ARevocationWhoseTimeIsOverOrNeverEndsCostsTheLeaseAlone) {
     harness_.coordinator().OnRevoked(kv::LeaseId(7), -absl::InfiniteDuration());
     harness_.coordinator().OnRevoked(kv::LeaseId(8), absl::InfiniteDuration());
   });
-  GoOnWithAll();
+  ContinueAll();
   EXPECT_TRUE(happened_);
   EXPECT_TRUE(harness_.PumpUntil([&] { return harness_.load().kv_blocks_leased_in == 0; }));
 }
 
 TEST_F(UnmappedTest, BlocksHaveSlotsBeforeTheyAreInLeases) {
   EXPECT_GT(harness_.load().kv_blocks_leased_in_used, 0);
-  for (unsigned seed = 1; seed <= 6; ++seed) GoOn(seed);
+  for (unsigned seed = 1; seed <= 6; ++seed) Continue(seed);
   EXPECT_GT(donor_tokens_, 0);
 }
 

@@ -67,7 +67,7 @@ struct NoEvents final : coordinator::LeaseBrokerEvents {
   void OnLeases(const std::vector<lease::Lease>&) override {}
   void OnAnswer(absl::StatusOr<coordinator::LeaseAnswer>) override {}
   void OnScaleUp(absl::StatusOr<std::vector<kv::LeaseId>>) override {}
-  void OnReportRefused(const coordinator::LeaseNews&, const absl::Status&) override {}
+  void OnReportRefused(const coordinator::LeaseEvent&, const absl::Status&) override {}
 };
 
 // Lease client and broker client together, at a broker that comes late or forgets.

@@ -21,12 +21,12 @@ namespace swiftcache::engine::rpc {
 namespace {
 
 using coordinator::LeaseAnswer;
-using coordinator::LeaseNews;
+using coordinator::LeaseEvent;
 using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
-using What = LeaseNews::What;
+using What = LeaseEvent::What;
 
 // What the coordinator would hear, in words.
 class Listener final : public coordinator::LeaseBrokerEvents {
@@ -52,7 +52,7 @@ class Listener final : public coordinator::LeaseBrokerEvents {
     }
     log_.Add(text);
   }
-  void OnReportRefused(const LeaseNews& news, const absl::Status& why) override {
+  void OnReportRefused(const LeaseEvent& news, const absl::Status& why) override {
     log_.Add(absl::StrCat("refused ", news.id.value(), " ", absl::StatusCodeToString(why.code())));
   }
 

@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include "engine/transport/shm_chatter.h"
+#include "engine/transport/shm_message_limit.h"
 
 namespace swiftcache::engine::transport {
 namespace {
@@ -24,10 +24,10 @@ TEST(ShmThrottleTest, WithoutARateOnlyTheLatencyIsLeft) {
 }
 
 TEST(ShmChatterTest, AFloodIsOneSecondsTalkTooMany) {
-  ShmChatter chatter;
-  for (int i = 0; i < ShmChatter::kMostASecond; ++i) EXPECT_TRUE(chatter.Allow(kNow + absl::Milliseconds(i)));
-  EXPECT_FALSE(chatter.Allow(kNow + absl::Milliseconds(999)));
-  EXPECT_TRUE(chatter.Allow(kNow + absl::Seconds(1)));
+  ShmMessageLimit limit;
+  for (int i = 0; i < ShmMessageLimit::kMostASecond; ++i) EXPECT_TRUE(limit.Allow(kNow + absl::Milliseconds(i)));
+  EXPECT_FALSE(limit.Allow(kNow + absl::Milliseconds(999)));
+  EXPECT_TRUE(limit.Allow(kNow + absl::Seconds(1)));
 }
 
 }  // namespace

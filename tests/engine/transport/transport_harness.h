@@ -86,7 +86,7 @@ struct Node {
 
 inline constexpr char kCapability[] = "c0ffee";
 
-/// What a borrower asks for when `donor` has granted him the range.
+/// What a borrower asks for when `donor` has granted it the range.
 inline OpenSpec Granted(Node& donor, const Node& borrower, kv::LeaseId lease, int64_t offset, int64_t bytes,
                         int64_t store_bytes) {
   auto epoch = donor.transport->Grant({.lease = lease,

@@ -22,7 +22,7 @@ v1::EngineStatus EngineNamed(const std::string& name) {
   return engine;
 }
 
-v1::WatchResponse LeaseNews(int64_t id, v1::LeaseState state, int64_t first_block = 60) {
+v1::WatchResponse LeaseEvent(int64_t id, v1::LeaseState state, int64_t first_block = 60) {
   v1::WatchResponse news;
   v1::Lease& lease = *news.mutable_lease();
   lease.set_lease_id(id);
@@ -56,12 +56,12 @@ class ClusterTableTest : public ::testing::Test {
 
 TEST_F(ClusterTableTest, FollowsSnapshotAndNews) {
   EXPECT_EQ(cluster_.Summary(), "2 engines, 0 leases of 0 B");
-  cluster_.Apply(LeaseNews(5, v1::OFFERED));
-  cluster_.Apply(LeaseNews(5, v1::ACTIVE));
-  cluster_.Apply(LeaseNews(6, v1::GRANTED, 56));
+  cluster_.Apply(LeaseEvent(5, v1::OFFERED));
+  cluster_.Apply(LeaseEvent(5, v1::ACTIVE));
+  cluster_.Apply(LeaseEvent(6, v1::GRANTED, 56));
   EXPECT_EQ(cluster_.Summary(), "2 engines, 2 leases of 8 MiB");
-  cluster_.Apply(LeaseNews(5, v1::RELEASED));
-  cluster_.Apply(LeaseNews(6, v1::FENCED));
+  cluster_.Apply(LeaseEvent(5, v1::RELEASED));
+  cluster_.Apply(LeaseEvent(6, v1::FENCED));
   v1::WatchResponse gone;
   gone.set_removed("chat");
   cluster_.Apply(gone);
@@ -69,7 +69,7 @@ TEST_F(ClusterTableTest, FollowsSnapshotAndNews) {
 }
 
 TEST_F(ClusterTableTest, AnEnginesLineShowsWhatItLendsAndBorrowsAndWhereItsHitsWere) {
-  cluster_.Apply(LeaseNews(5, v1::ACTIVE));
+  cluster_.Apply(LeaseEvent(5, v1::ACTIVE));
   cluster_.Apply(LimitNews("chat-model", 8 << 20));
   v1::WatchResponse news;
   *news.mutable_updated() = EngineNamed("chat");
@@ -90,8 +90,8 @@ TEST_F(ClusterTableTest, AnEnginesLineShowsWhatItLendsAndBorrowsAndWhereItsHitsW
 }
 
 TEST_F(ClusterTableTest, ALeasesLineNamesTheDonorsBlocks) {
-  cluster_.Apply(LeaseNews(5, v1::ACTIVE));
-  cluster_.Apply(LeaseNews(6, v1::OFFERED, 56));
+  cluster_.Apply(LeaseEvent(5, v1::ACTIVE));
+  cluster_.Apply(LeaseEvent(6, v1::OFFERED, 56));
   EXPECT_EQ(cluster_.ShowLeases(),
             "LEASE  STATE    DONOR  BORROWER  BLOCKS  BYTES  BORROWER BLOCKS  EPOCH\n"
             "    6  OFFERED  code   chat      56-59   4 MiB                8      -\n"
@@ -100,7 +100,7 @@ TEST_F(ClusterTableTest, ALeasesLineNamesTheDonorsBlocks) {
 
 TEST_F(ClusterTableTest, LimitsAreShownUntilTheyAreLiftedAlsoOfModelsThatNobodyServes) {
   EXPECT_EQ(cluster_.ShowLimits(), "");
-  cluster_.Apply(LeaseNews(5, v1::ACTIVE));
+  cluster_.Apply(LeaseEvent(5, v1::ACTIVE));
   cluster_.Apply(LimitNews("chat-model", 8 << 20));
   cluster_.Apply(LimitNews("nosuch", 0));
   EXPECT_EQ(cluster_.ShowLimits(),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How much a peer may talk: renewals, revocations and their answers cost the hearer an event each.
+// A rate limit on a peer's messages: renewals, revocations and their answers cost their receiver an event each.
 #pragma once
 
 #include "absl/time/time.h"
@@ -7,22 +7,22 @@
 namespace swiftcache::engine::transport {
 
 /// Thread-safety: none. Errors: none.
-class ShmChatter {
+class ShmMessageLimit {
  public:
   static constexpr int kMostASecond = 200;  // honest peers need a few
 
-  /// Whether one more message is still talk, and not a flood.
+  /// False: this message is one too many in this second.
   bool Allow(absl::Time now) {
     if (now - second_ >= absl::Seconds(1)) {
       second_ = now;
-      said_ = 0;
+      messages_ = 0;
     }
-    return ++said_ <= kMostASecond;
+    return ++messages_ <= kMostASecond;
   }
 
  private:
   absl::Time second_ = absl::InfinitePast();
-  int said_ = 0;
+  int messages_ = 0;
 };
 
 }  // namespace swiftcache::engine::transport
