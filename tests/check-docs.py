@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Every document says what is there: links and their headings, paths in `backticks` and the symbols behind them, and in
-commands the programs and their flags. Prints each line that does not hold; exit code 1 where there is one.
+commands the programs and their flags. And each RPC says what its callers must know. Prints each line that does not hold;
+exit code 1 where there is one.
 
   tests/check-docs.py [--bin build/release/bin]     flags are looked up in the programs' own --help
 """
@@ -110,6 +111,14 @@ def command_errors(text, bin_dir):
                         yield f"gives {name} {flag}, which it does not know"
 
 
+def rpc_errors(text):
+    """In the comment right above each RPC."""
+    for comment, name in re.findall(r"((?:^ *//.*\n)*)^ *rpc (\w+)", text, re.M):
+        for label in ("Guarantee", "Idempotence", "Errors", "Deadline"):
+            if f"{label}:" not in comment:
+                yield f"the comment of {name} has no \"{label}:\""
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--bin", type=pathlib.Path, default=ROOT / "build/release/bin")
@@ -118,6 +127,10 @@ def main():
     for file in tracked("*.md"):
         text = (ROOT / file).read_text()
         for error in [*link_errors(file, text), *path_errors(file, text), *command_errors(text, args.bin)]:
+            print(f"{file}: {error}")
+            code = 1
+    for file in tracked("proto/swiftcache/*.proto"):
+        for error in rpc_errors((ROOT / file).read_text()):
             print(f"{file}: {error}")
             code = 1
     return code
