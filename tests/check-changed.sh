@@ -2,11 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 # What costs too much to be asked of every file each time: whether a header compiles alone, and clang-tidy (.clang-tidy
 # says what it refuses). Wants the headers that build/release has generated.
-#   tests/check-changed.sh          the files of the last commits, the newest first, for about a minute of two cores
+#   tests/check-changed.sh          the files of the last commits, the newest first, for less than a minute of two cores
 #   tests/check-changed.sh --all    every file
 set -uo pipefail
 cd "$(dirname "$0")/.."
-max_headers=40 max_sources=16 commits=20
+max_headers=24 max_sources=8 commits=20
 case "${1:-}" in
   '') ;;
   --all) max_headers=100000 max_sources=100000 ;;
