@@ -4,7 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "tests/engine/backend/backend_test_util.h"
+#include "tests/engine/backend/cpu/backend_test_util.h"
 
 namespace swiftcache::engine::backend::cpu {
 namespace {

@@ -11,7 +11,7 @@
 #include <optional>
 #include <random>
 
-#include "tests/engine/backend/backend_test_util.h"
+#include "tests/engine/backend/cpu/backend_test_util.h"
 
 namespace swiftcache::engine::backend::cpu {
 namespace {

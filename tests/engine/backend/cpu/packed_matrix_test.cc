@@ -16,7 +16,7 @@
 #include "engine/backend/cpu/bf16.h"
 #include "engine/backend/cpu/dequantize.h"
 #include "engine/loader/checkpoint.h"
-#include "tests/engine/backend/backend_test_util.h"
+#include "tests/engine/backend/cpu/backend_test_util.h"
 #include "tests/engine/loader/test_files.h"
 
 namespace swiftcache::engine::backend::cpu {

@@ -9,7 +9,7 @@
 #include <numeric>
 #include <vector>
 
-#include "tests/engine/backend/backend_test_util.h"
+#include "tests/engine/backend/cpu/backend_test_util.h"
 
 namespace swiftcache::engine::backend::cpu {
 namespace {

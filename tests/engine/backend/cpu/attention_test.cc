@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "tests/engine/backend/backend_test_util.h"
+#include "tests/engine/backend/cpu/backend_test_util.h"
 
 namespace swiftcache::engine::backend::cpu {
 namespace {

@@ -8,7 +8,7 @@
 #include <limits>
 #include <vector>
 
-#include "tests/engine/backend/backend_test_util.h"
+#include "tests/engine/backend/cpu/backend_test_util.h"
 
 namespace swiftcache::engine::backend::cpu {
 namespace {
