@@ -2,13 +2,17 @@
 #include "gateway/fleet/fleet.h"
 
 #include <gmock/gmock.h>
+#include <gtest/gtest.h>
 
 #include <atomic>
+#include <memory>
+#include <string>
 #include <thread>
+#include <vector>
 
 #include "absl/synchronization/notification.h"
 #include "tests/fakes/fake_clock.h"
-#include "tests/gateway/fleet/relay_fixture.h"
+#include "tests/fakes/fake_engine_client.h"
 
 namespace swiftcache::gateway {
 namespace {

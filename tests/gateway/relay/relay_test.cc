@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "absl/synchronization/notification.h"
-#include "tests/gateway/fleet/relay_fixture.h"
+#include "tests/gateway/relay/relay_fixture.h"
 #include "tests/gateway/text/specs.h"
 
 namespace swiftcache::gateway {

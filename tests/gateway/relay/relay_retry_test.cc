@@ -8,7 +8,7 @@
 
 #include "absl/strings/cord.h"
 #include "absl/synchronization/notification.h"
-#include "tests/gateway/fleet/relay_fixture.h"
+#include "tests/gateway/relay/relay_fixture.h"
 
 namespace swiftcache::gateway {
 namespace {

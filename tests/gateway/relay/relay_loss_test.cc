@@ -8,7 +8,7 @@
 #include <thread>
 
 #include "absl/synchronization/notification.h"
-#include "tests/gateway/fleet/relay_fixture.h"
+#include "tests/gateway/relay/relay_fixture.h"
 
 namespace swiftcache::gateway {
 namespace {
@@ -190,40 +190,6 @@ TEST_F(RelayLossTest, AnEngineThatMovesAgainServesAgain) {
   EXPECT_EQ(Run(Prompt("x")).code(), absl::StatusCode::kUnavailable);
   fleet_->OnUpdate(Ready("a"));
   EXPECT_EQ(Run(Prompt("x")), absl::OkStatus());
-}
-
-class CountingObserver final : public fleet::LossObserver {
- public:
-  void OnLost(const absl::Status& why) override {
-    ++losses;
-    last = why;
-  }
-  int losses = 0;
-  absl::Status last;
-};
-
-TEST(EngineLinkTest, WhoComesToALostLinkHearsItAtOnce) {
-  fakes::FakeEngine engine;
-  const auto link = std::make_shared<fleet::EngineLink>("a", "m", engine.NewClient());
-  link->MarkLost(absl::UnavailableError("gone"));
-  const auto observer = std::make_shared<CountingObserver>();
-  fleet::EngineLink::Ticket ticket(link, observer);
-  EXPECT_EQ(observer->losses, 1);
-  EXPECT_EQ(observer->last, absl::UnavailableError("gone"));
-  EXPECT_EQ(link->in_flight(), 1);
-}
-
-TEST(EngineLinkTest, WhoLeftOrCameAfterTheRestoreHearsNothing) {
-  fakes::FakeEngine engine;
-  const auto link = std::make_shared<fleet::EngineLink>("a", "m", engine.NewClient());
-  const auto gone = std::make_shared<CountingObserver>();
-  { fleet::EngineLink::Ticket ticket(link, gone); }
-  link->MarkLost(absl::UnavailableError("gone"));
-  link->ClearLost();
-  const auto late = std::make_shared<CountingObserver>();
-  fleet::EngineLink::Ticket ticket(link, late);
-  EXPECT_EQ(gone->losses, 0);
-  EXPECT_EQ(late->losses, 0);
 }
 
 // Engines die and stall while requests begin, stream, end and are cancelled: each request ends exactly once.

@@ -7,7 +7,7 @@
 #include <functional>
 #include <limits>
 
-#include "tests/gateway/fleet/relay_fixture.h"
+#include "tests/gateway/relay/relay_fixture.h"
 
 namespace swiftcache::gateway {
 namespace {

@@ -12,7 +12,7 @@
 #include "absl/time/clock.h"
 #include "common/rpc/server.h"
 #include "common/rpc/status.h"
-#include "tests/gateway/fleet/relay_fixture.h"
+#include "tests/gateway/relay/relay_fixture.h"
 
 namespace swiftcache::gateway {
 namespace {
