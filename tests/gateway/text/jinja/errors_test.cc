@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "absl/time/clock.h"
-#include "tests/gateway/jinja/template_cases.h"
+#include "tests/gateway/text/jinja/template_cases.h"
 
 namespace swiftcache::gateway::text {
 namespace {

@@ -2,7 +2,7 @@
 // RenderPieces: what came out of a message stays marked on its way through the template.
 #include <gtest/gtest.h>
 
-#include "tests/gateway/jinja/template_cases.h"
+#include "tests/gateway/text/jinja/template_cases.h"
 
 namespace swiftcache::gateway::text {
 namespace {

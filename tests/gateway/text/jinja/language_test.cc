@@ -3,7 +3,7 @@
 // and the golden chat cases of the models.
 #include <gtest/gtest.h>
 
-#include "tests/gateway/jinja/template_cases.h"
+#include "tests/gateway/text/jinja/template_cases.h"
 
 namespace swiftcache::gateway::text {
 namespace {

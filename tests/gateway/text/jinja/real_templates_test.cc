@@ -9,7 +9,7 @@
 #include <map>
 #include <set>
 
-#include "tests/gateway/jinja/template_cases.h"
+#include "tests/gateway/text/jinja/template_cases.h"
 
 namespace swiftcache::gateway::text {
 namespace {
@@ -37,7 +37,7 @@ TEST(JinjaRealTemplatesTest, RenderExactlyOrAreRefusedWhenCompiled) {
   std::filesystem::path folder = TemplateFolder();
   if (!std::filesystem::exists(folder)) GTEST_SKIP() << folder << " is not there: tests/fetch-vocabs.sh fetches it";
   int code = 0;
-  std::string script = std::string(SWIFTCACHE_SOURCE_DIR) + "/tests/gateway/jinja/render_reference.py";
+  std::string script = std::string(SWIFTCACHE_SOURCE_DIR) + "/tests/gateway/text/jinja/render_reference.py";
   std::string reference = Output("python3 '" + script + "' templates '" + folder.string() + "'", &code);
   if (code == 3) GTEST_SKIP() << "python3 has no jinja2: install python3-jinja2";
   ASSERT_EQ(code, 0);
