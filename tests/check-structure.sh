@@ -3,6 +3,7 @@
 # What the build does not refuse by itself: who touches bytes of a device, who names a backend, what is left of the
 # preprocessor. Prints each line that breaks a rule; exit code 1 where there is one.
 set -uo pipefail
+shopt -s lastpipe  # rule runs in this shell: in a subshell its code=1 would be lost
 cd "$(dirname "$0")/.."
 code=0
 rule() {  # rule TEXT, with the offending lines on standard input
