@@ -2,9 +2,11 @@
 #include "common/rpc/status.h"
 
 #include <string>
+#include <string_view>
 
 #include "absl/strings/cord.h"
 #include "absl/strings/string_view.h"
+#include "common/base/utf8.h"
 #include "google/rpc/error_details.pb.h"
 #include "google/rpc/status.pb.h"
 
@@ -13,26 +15,15 @@ namespace {
 
 constexpr char kRetryInfoUrl[] = "type.googleapis.com/google.rpc.RetryInfo";
 
-// Length of the UTF-8 character that starts at p, or 0.
-size_t CharacterBytes(const unsigned char* p, size_t left) {
-  if (p[0] < 0x80) return 1;
-  const size_t n = p[0] >= 0xC2 && p[0] < 0xE0 ? 2 : (p[0] & 0xF0) == 0xE0 ? 3 : p[0] >= 0xF0 && p[0] < 0xF5 ? 4 : 0;
-  if (n == 0 || n > left) return 0;
-  for (size_t i = 1; i < n; ++i) {
-    if ((p[i] & 0xC0) != 0x80) return 0;
-  }
-  const bool overlong = (p[0] == 0xE0 && p[1] < 0xA0) || (p[0] == 0xF0 && p[1] < 0x90);
-  const bool outside = (p[0] == 0xED && p[1] >= 0xA0) || (p[0] == 0xF4 && p[1] >= 0x90);
-  return overlong || outside ? 0 : n;
-}
-
-std::string ValidUtf8(absl::string_view text) {
+std::string ValidUtf8(std::string_view text) {
   std::string out;
   out.reserve(text.size());
-  for (size_t i = 0; i < text.size();) {
-    const size_t n = CharacterBytes(reinterpret_cast<const unsigned char*>(text.data()) + i, text.size() - i);
-    out += n == 0 ? std::string("?") : std::string(text.substr(i, n));
-    i += n == 0 ? 1 : n;
+  for (size_t at = 0; at < text.size();) {
+    const Utf8Character c = NextCharacter(text.substr(at));
+    const bool valid = c.kind == Utf8Character::Kind::kValid;
+    const size_t bytes = valid ? c.bytes : 1;
+    out.append(valid ? text.substr(at, bytes) : "?");
+    at += bytes;
   }
   return out;
 }
@@ -43,7 +34,7 @@ grpc::Status ToGrpc(const absl::Status& status) {
   if (status.ok()) return grpc::Status::OK;
   google::rpc::Status rich;
   rich.set_code(static_cast<int>(status.code()));
-  rich.set_message(ValidUtf8(status.message()));
+  rich.set_message(ValidUtf8({status.message().data(), status.message().size()}));
   status.ForEachPayload([&](absl::string_view url, const absl::Cord& value) {
     google::protobuf::Any& detail = *rich.add_details();
     detail.set_type_url(std::string(url));

@@ -18,9 +18,6 @@ std::string Escaped(std::string_view text, size_t max_bytes);
 /// The same, at most 80 bytes, in double quotes.
 std::string Quoted(std::string_view text);
 
-/// Strict: no surrogates, no overlong forms.
-bool IsValidUtf8(std::string_view text);
-
 /// A file that breaks its own format.
 template <typename... Parts>
 absl::Status Malformed(const std::string& file, const Parts&... parts) {

@@ -8,6 +8,7 @@
 
 #include "common/base/status_macros.h"
 #include "common/base/units.h"
+#include "common/base/utf8.h"
 #include "engine/loader/errors.h"
 
 namespace swiftcache::engine::loader {

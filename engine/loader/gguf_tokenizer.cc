@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "common/base/status_macros.h"
+#include "common/base/utf8.h"
 #include "engine/loader/errors.h"
 #include "engine/loader/pre_tokenizers.h"
 #include "engine/loader/vocabulary.h"

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "common/base/status_macros.h"
+#include "common/base/utf8.h"
 #include "engine/loader/errors.h"
 #include "engine/loader/hf_tokenizer.h"
 #include "engine/loader/json_document.h"

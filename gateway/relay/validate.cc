@@ -9,43 +9,19 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/base/status_macros.h"
+#include "common/base/utf8.h"
 
 namespace swiftcache::gateway::relay {
 namespace {
 
 absl::string_view Absl(std::string_view text) { return absl::string_view(text.data(), text.size()); }
 
-// The length of the well-formed UTF-8 sequence at `p`, 0 if there is none (Unicode table 3-7).
-size_t SequenceLength(const unsigned char* p, size_t left) {
-  const auto tail = [&](size_t i, unsigned char low = 0x80, unsigned char high = 0xBF) {
-    return i < left && p[i] >= low && p[i] <= high;
-  };
-  const unsigned char c = p[0];
-  if (c < 0x80) return 1;
-  if (c >= 0xC2 && c <= 0xDF) return tail(1) ? 2 : 0;
-  if (c >= 0xE0 && c <= 0xEF) {
-    const bool second = tail(1, c == 0xE0 ? 0xA0 : 0x80, c == 0xED ? 0x9F : 0xBF);
-    return second && tail(2) ? 3 : 0;
-  }
-  if (c >= 0xF0 && c <= 0xF4) {
-    const bool second = tail(1, c == 0xF0 ? 0x90 : 0x80, c == 0xF4 ? 0x8F : 0xBF);
-    return second && tail(2) && tail(3) ? 4 : 0;
-  }
-  return 0;
-}
-
 absl::Status CheckUtf8(std::string_view field, std::string_view text) {
-  const auto* bytes = reinterpret_cast<const unsigned char*>(text.data());
-  for (size_t i = 0; i < text.size();) {
-    const size_t length = SequenceLength(bytes + i, text.size() - i);
-    if (length == 0) {
-      return absl::InvalidArgumentError(absl::StrCat(Absl(field), " is not valid UTF-8: byte 0x",
-                                                     absl::Hex(bytes[i], absl::kZeroPad2), " at offset ", i,
-                                                     "; send text encoded as UTF-8"));
-    }
-    i += length;
-  }
-  return absl::OkStatus();
+  const std::optional<size_t> at = FindInvalidUtf8(text);
+  if (!at.has_value()) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(Absl(field), " is not valid UTF-8: byte 0x",
+                                                 absl::Hex(static_cast<unsigned char>(text[*at]), absl::kZeroPad2),
+                                                 " at offset ", *at, "; send text encoded as UTF-8"));
 }
 
 absl::Status CheckSize(std::string_view field, int64_t size, int64_t limit, std::string_view unit) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "gateway/text/added_token_matcher.h"
 
+#include "common/base/utf8.h"
 #include "gateway/text/utf8.h"
 
 namespace swiftcache::gateway::text {

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
+#include "common/base/utf8.h"
 #include "gateway/text/byte_alphabet.h"
 #include "gateway/text/utf8.h"
 

@@ -3,7 +3,7 @@
 
 #include <array>
 
-#include "gateway/text/utf8.h"
+#include "common/base/utf8.h"
 
 namespace swiftcache::gateway::text {
 namespace {

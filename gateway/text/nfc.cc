@@ -7,6 +7,7 @@
 #include <array>
 #include <vector>
 
+#include "common/base/utf8.h"
 #include "gateway/text/utf8.h"
 
 namespace swiftcache::gateway::text {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "gateway/text/stop_matcher.h"
 
-#include "gateway/text/utf8.h"
+#include "common/base/utf8.h"
 
 namespace swiftcache::gateway::text {
 

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "common/base/status_macros.h"
+#include "common/base/utf8.h"
 #include "gateway/text/added_token_matcher.h"
 #include "gateway/text/bpe_model.h"
 #include "gateway/text/normalizer.h"

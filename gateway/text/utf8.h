@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// UTF-8 as tokenizers need it: walking, repairing, and the few character classes that added tokens ask for.
+// UTF-8 as tokenizers need it: writing, repairing, and the few character classes that added tokens ask for.
 //
 //   std::string text = ReplaceInvalidUtf8("caf\xc3");            // "caf" and U+FFFD
-//   Utf8Character c = NextCharacter("\xe4\xbd\xa0!");            // {0x4f60, 3 bytes, kValid}
 #pragma once
 
 #include <cstdint>
@@ -11,19 +10,6 @@
 
 namespace swiftcache::gateway::text {
 
-/// The first character of a byte string. kInvalid: `bytes` is the length of the maximal subpart that one U+FFFD
-/// replaces. kIncomplete: the string may be the beginning of a character.
-struct Utf8Character {
-  enum class Kind { kValid, kInvalid, kIncomplete };
-  char32_t code_point = 0;
-  int bytes = 0;
-  Kind kind = Kind::kInvalid;
-};
-
-/// REQUIRES: `text` is not empty.
-Utf8Character NextCharacter(std::string_view text);
-
-bool IsValidUtf8(std::string_view text);
 void AppendUtf8(char32_t code_point, std::string* out);
 
 /// Bytes that are not UTF-8 become U+FFFD, one per maximal subpart (Unicode 15, section 3.9, "U+FFFD Substitution").

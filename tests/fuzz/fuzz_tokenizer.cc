@@ -12,9 +12,9 @@
 #include <string_view>
 #include <vector>
 
+#include "common/base/utf8.h"
 #include "gateway/text/detokenizer.h"
 #include "gateway/text/tokenizer.h"
-#include "gateway/text/utf8.h"
 
 namespace swiftcache::gateway::text {
 namespace {

@@ -55,6 +55,7 @@ TEST(StatusTest, MessagesAreValidUtf8OnTheWire) {
   EXPECT_EQ(ToGrpc(absl::InvalidArgumentError("a\xff\xc3\xa9\xc3")).error_message(), "a?\xc3\xa9?");
   EXPECT_EQ(ToGrpc(absl::InvalidArgumentError("\xed\xa0\x80|\xe2\x82\xac|\xf0\x9f\x98\x80")).error_message(),
             "???|\xe2\x82\xac|\xf0\x9f\x98\x80");
+  EXPECT_EQ(ToGrpc(absl::InvalidArgumentError("\xe2\x82|\xf0\x9f\x98")).error_message(), "??|???");
 }
 
 }  // namespace

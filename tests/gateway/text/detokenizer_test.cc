@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <random>
 
+#include "common/base/utf8.h"
 #include "tests/gateway/text/specs.h"
 
 namespace swiftcache::gateway::text {
