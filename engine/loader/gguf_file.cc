@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/loader/gguf_file.h"
 
-#include <algorithm>
 #include <bit>
 #include <optional>
 #include <utility>
@@ -10,6 +9,7 @@
 #include "common/base/units.h"
 #include "common/base/utf8.h"
 #include "engine/loader/errors.h"
+#include "engine/loader/tensor_overlap.h"
 
 namespace swiftcache::engine::loader {
 
@@ -137,22 +137,6 @@ absl::StatusOr<GgufTensor> Place(const std::string& file, const TensorInfo& info
   return GgufTensor{info.format, info.dims, data.subspan(info.offset, static_cast<size_t>(size))};
 }
 
-absl::Status CheckNoOverlap(const std::string& file, const std::map<std::string, GgufTensor, std::less<>>& tensors) {
-  std::vector<std::pair<const std::string*, std::span<const std::byte>>> places;
-  places.reserve(tensors.size());
-  for (const auto& [name, tensor] : tensors) places.emplace_back(&name, tensor.data);
-  std::sort(places.begin(), places.end(), [](const auto& a, const auto& b) {
-    return std::less<const std::byte*>()(a.second.data(), b.second.data());
-  });
-  for (size_t i = 1; i < places.size(); ++i) {
-    const auto& before = places[i - 1].second;
-    if (places[i].second.data() < before.data() + before.size()) {
-      return Malformed(file, "tensors ", Quoted(*places[i - 1].first), " and ", Quoted(*places[i].first), " overlap");
-    }
-  }
-  return absl::OkStatus();
-}
-
 absl::StatusOr<int64_t> ReadAlignment(const GgufMetadata& metadata) {
   constexpr char kKey[] = "general.alignment";
   ASSIGN_OR_RETURN(const std::optional<int64_t> found, metadata.Int(kKey, 1, kMaxAlignment));
@@ -203,7 +187,9 @@ absl::StatusOr<GgufFile> GgufFile::Parse(std::span<const std::byte> bytes, const
       return Malformed(file, "offset ", info.info_offset, ": tensor ", Quoted(info.name), " is there twice");
     }
   }
-  RETURN_IF_ERROR(CheckNoOverlap(file, gguf.tensors_));
+  std::vector<TensorBytes> places;
+  for (const auto& [name, tensor] : gguf.tensors_) places.push_back({name, tensor.data});
+  RETURN_IF_ERROR(CheckNoOverlap(file, std::move(places)));
   return gguf;
 }
 

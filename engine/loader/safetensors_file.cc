@@ -9,6 +9,7 @@
 #include "engine/loader/byte_reader.h"
 #include "engine/loader/errors.h"
 #include "engine/loader/json_document.h"
+#include "engine/loader/tensor_overlap.h"
 
 namespace swiftcache::engine::loader {
 
@@ -81,23 +82,6 @@ absl::StatusOr<SafetensorsTensor> ReadTensor(const JsonObject& info, std::span<c
   return tensor;
 }
 
-absl::Status CheckNoOverlap(const std::string& file, const std::map<std::string, SafetensorsTensor>& tensors) {
-  std::vector<std::pair<const std::string*, std::span<const std::byte>>> places;
-  for (const auto& [name, tensor] : tensors) {
-    if (!tensor.data.empty()) places.emplace_back(&name, tensor.data);
-  }
-  std::sort(places.begin(), places.end(), [](const auto& a, const auto& b) {
-    return std::less<const std::byte*>()(a.second.data(), b.second.data());
-  });
-  for (size_t i = 1; i < places.size(); ++i) {
-    const auto& before = places[i - 1].second;
-    if (places[i].second.data() < before.data() + before.size()) {
-      return Malformed(file, "tensors ", Quoted(*places[i - 1].first), " and ", Quoted(*places[i].first), " overlap");
-    }
-  }
-  return absl::OkStatus();
-}
-
 }  // namespace
 
 absl::StatusOr<std::map<std::string, SafetensorsTensor>> ParseSafetensors(std::span<const std::byte> bytes,
@@ -121,7 +105,9 @@ absl::StatusOr<std::map<std::string, SafetensorsTensor>> ParseSafetensors(std::s
     ASSIGN_OR_RETURN(SafetensorsTensor tensor, ReadTensor(info, data));
     tensors.emplace(name, std::move(tensor));
   }
-  RETURN_IF_ERROR(CheckNoOverlap(file, tensors));
+  std::vector<TensorBytes> places;
+  for (const auto& [name, tensor] : tensors) places.push_back({name, tensor.data});
+  RETURN_IF_ERROR(CheckNoOverlap(file, std::move(places)));
   return tensors;
 }
 
