@@ -66,12 +66,18 @@ std::string FormatChunk(std::string_view data) {
   return out += "\r\n";
 }
 
-std::string FormatError(int status, std::string_view message) {
-  nlohmann::json error = {{"message", std::string(message)},
-                          {"type", status < 500 ? "invalid_request_error" : "server_error"},
+std::string FormatError(const ErrorFields& fields) {
+  nlohmann::json error = {{"message", std::string(fields.message)},
+                          {"type", std::string(fields.type)},
                           {"param", nullptr},
-                          {"code", Find(status).code}};
+                          {"code", std::string(fields.code)}};
+  if (fields.param.has_value()) error["param"] = std::string(*fields.param);
   return nlohmann::json{{"error", std::move(error)}}.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+std::string FormatError(int status, std::string_view message) {
+  return FormatError(
+      {.message = message, .type = status < 500 ? "invalid_request_error" : "server_error", .code = Find(status).code});
 }
 
 }  // namespace swiftcache::http

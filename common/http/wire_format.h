@@ -4,6 +4,7 @@
 //   std::string bytes = FormatHead(200, {{"Content-Type", "text/plain"}, {"Content-Length", "2"}}) + "ok";
 #pragma once
 
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -19,7 +20,15 @@ std::string FormatHead(int status, const HttpHeaders& headers);
 std::string FormatChunk(std::string_view data);
 inline constexpr std::string_view kLastChunk = "0\r\n\r\n";
 
-/// `{"error":{"message","type","param":null,"code"}}`; bytes that are not UTF-8 become U+FFFD.
+/// What the JSON of an error holds. `param`: the field of the request that the error is about.
+struct ErrorFields {
+  std::string_view message, type, code;
+  std::optional<std::string_view> param = std::nullopt;
+};
+
+/// `{"error":{"message","type","param","code"}}` in one line; bytes that are not UTF-8 become U+FFFD.
+std::string FormatError(const ErrorFields& fields);
+/// The same, with type and code as the HTTP status has them and without `param`.
 std::string FormatError(int status, std::string_view message);
 
 }  // namespace swiftcache::http

@@ -2,11 +2,11 @@
 #include "gateway/openai/api_error.h"
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
-#include <optional>
+#include <string>
 
 #include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
+#include "common/http/wire_format.h"
 #include "common/rpc/status.h"
 
 namespace swiftcache::gateway::openai {
@@ -62,10 +62,12 @@ int HttpStatusOf(const absl::Status& status) { return MappingOf(status.code()).h
 
 std::string ErrorBody(const absl::Status& status) {
   const Mapping mapping = MappingOf(status.code());
-  nlohmann::json error = {
-      {"message", std::string(status.message())}, {"type", mapping.type}, {"param", nullptr}, {"code", mapping.code}};
-  if (const auto param = status.GetPayload(kParamUrl)) error["param"] = std::string(*param);
-  return nlohmann::json{{"error", std::move(error)}}.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  const std::string message(status.message());
+  http::ErrorFields fields{.message = message, .type = mapping.type, .code = mapping.code};
+  const auto payload = status.GetPayload(kParamUrl);
+  const std::string param(payload.value_or(absl::Cord()));
+  if (payload.has_value()) fields.param = param;
+  return http::FormatError(fields);
 }
 
 HttpHeaders ErrorHeaders(const absl::Status& status) {

@@ -25,6 +25,11 @@ TEST(WireFormat, ErrorsAreJsonWhateverTheMessageHolds) {
   EXPECT_NE(FormatError(503, "later").find("server_error"), std::string::npos);
 }
 
+TEST(WireFormat, AnErrorNamesTheFieldItIsAbout) {
+  EXPECT_EQ(FormatError({.message = "top_p is 7", .type = "t", .code = "c", .param = "top_p\xff"}),
+            "{\"error\":{\"code\":\"c\",\"message\":\"top_p is 7\",\"param\":\"top_p\xEF\xBF\xBD\",\"type\":\"t\"}}");
+}
+
 TEST(WireFormat, CodesOfErrorsAreWords) {
   for (const auto& [status, code] : {std::pair(400, "bad_request"),
                                      {405, "method_not_allowed"},
