@@ -6,7 +6,8 @@
 #include <grpcpp/support/channel_arguments.h>
 
 #include <algorithm>
-#include <chrono>
+
+#include "absl/time/clock.h"
 
 namespace swiftcache {
 
@@ -30,8 +31,10 @@ std::shared_ptr<grpc::Channel> CreateRpcChannel(const std::string& address, cons
   return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), args);
 }
 
-void SetTimeout(grpc::ClientContext& context, absl::Duration timeout) {
-  context.set_deadline(std::chrono::system_clock::now() + absl::ToChronoMicroseconds(timeout));
+void SetDeadline(grpc::ClientContext& context, absl::Time deadline) {
+  if (deadline != absl::InfiniteFuture()) context.set_deadline(absl::ToChronoTime(deadline));
 }
+
+void SetTimeout(grpc::ClientContext& context, absl::Duration timeout) { SetDeadline(context, absl::Now() + timeout); }
 
 }  // namespace swiftcache

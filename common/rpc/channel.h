@@ -28,7 +28,10 @@ struct RpcChannelOptions {
 /// environment are not used. Each channel has a connection of its own.
 std::shared_ptr<grpc::Channel> CreateRpcChannel(const std::string& address, const RpcChannelOptions& options);
 
-/// The call's deadline: `timeout` from now on.
+/// When the call fails with DEADLINE_EXCEEDED; absl::InfiniteFuture(): never.
+void SetDeadline(grpc::ClientContext& context, absl::Time deadline);
+
+/// The same, `timeout` from now on.
 void SetTimeout(grpc::ClientContext& context, absl::Duration timeout);
 
 }  // namespace swiftcache

@@ -20,10 +20,6 @@ namespace {
 
 constexpr int64_t kMaxCardBytes = int64_t{1} << 30;
 
-void SetDeadline(grpc::ClientContext& context, absl::Time deadline) {
-  if (deadline != absl::InfiniteFuture()) context.set_deadline(absl::ToChronoTime(deadline));
-}
-
 // One Generate call. Owns itself until gRPC's OnDone; handles share it, so that a late Cancel finds a context.
 class Stream final : public grpc::ClientReadReactor<v1::EngineGenerateResponse> {
  public:
@@ -99,7 +95,7 @@ class Client final : public GrpcEngineClient {
 
 absl::StatusOr<fleet::ModelCard> Client::FetchModelCard(absl::Duration timeout) {
   grpc::ClientContext context;
-  context.set_deadline(absl::ToChronoTime(absl::Now() + timeout));
+  SetTimeout(context, timeout);
   auto reader = stub_->GetModelCard(&context, v1::GetModelCardRequest());
   v1::GetModelCardResponse chunk;
   std::string bytes;

@@ -5,7 +5,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
-#include "common/base/clock.h"
 #include "common/rpc/channel.h"
 #include "common/rpc/status.h"
 
@@ -13,10 +12,6 @@ namespace swiftcache::services::ctl {
 namespace {
 
 constexpr absl::Duration kTimeout = absl::Seconds(5);
-
-void SetDeadline(grpc::ClientContext& context) {
-  context.set_deadline(absl::ToChronoTime(RealClock().Now() + kTimeout));
-}
 
 }  // namespace
 
@@ -37,7 +32,7 @@ absl::Status BrokerConnection::Explain(const grpc::Status& status) const {
 
 absl::StatusOr<v1::WatchResponse> BrokerConnection::Snapshot() {
   grpc::ClientContext context;
-  SetDeadline(context);
+  SetTimeout(context, kTimeout);
   v1::WatchRequest request;
   request.set_watcher("swiftcachectl");
   auto reader = stub_->Watch(&context, request);
@@ -62,7 +57,7 @@ absl::Status BrokerConnection::Follow(grpc::ClientContext& context,
 
 absl::Status BrokerConnection::LimitLease(const std::string& model_name, std::optional<int64_t> max_borrowed_bytes) {
   grpc::ClientContext context;
-  SetDeadline(context);
+  SetTimeout(context, kTimeout);
   v1::LimitLeaseRequest request;
   request.set_model_name(model_name);
   if (max_borrowed_bytes.has_value()) request.set_max_borrowed_bytes(*max_borrowed_bytes);
@@ -72,7 +67,7 @@ absl::Status BrokerConnection::LimitLease(const std::string& model_name, std::op
 
 absl::Status BrokerConnection::RevokeLease(int64_t lease_id) {
   grpc::ClientContext context;
-  SetDeadline(context);
+  SetTimeout(context, kTimeout);
   v1::RevokeLeaseRequest request;
   request.set_lease_id(lease_id);
   v1::RevokeLeaseResponse response;

@@ -50,7 +50,7 @@ std::unique_ptr<RpcServer> Serve(grpc::Service& service, const std::string& list
 
 grpc::Status Deregister(const std::string& address, grpc::ClientContext& context) {
   auto stub = v1::BrokerService::NewStub(CreateRpcChannel(address, {}));
-  context.set_deadline(absl::ToChronoTime(absl::Now() + absl::Seconds(20)));
+  SetTimeout(context, absl::Seconds(20));
   v1::DeregisterResponse response;
   return stub->Deregister(&context, v1::DeregisterRequest(), &response);
 }
@@ -60,7 +60,7 @@ grpc::Status SendBytes(const std::string& address, const std::string& method, co
                        grpc::ByteBuffer& response) {
   grpc::GenericStub stub(CreateRpcChannel(address, {}));
   grpc::ClientContext context;
-  context.set_deadline(absl::ToChronoTime(absl::Now() + absl::Seconds(20)));
+  SetTimeout(context, absl::Seconds(20));
   const grpc::Slice slice(bytes);
   const grpc::ByteBuffer request(&slice, 1);
   absl::Notification done;

@@ -10,6 +10,7 @@
 
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
+#include "common/rpc/channel.h"
 #include "common/rpc/server.h"
 #include "common/rpc/status.h"
 #include "tests/gateway/relay/relay_fixture.h"
@@ -112,7 +113,7 @@ TEST_F(GenerateDoorTest, TheClientsDeadlineIsKept) {
   Serve({"a"});
   engines_["a"].SetScript(fakes::NeverAnswer);
   grpc::ClientContext context;
-  context.set_deadline(absl::ToChronoTime(absl::Now() + absl::Milliseconds(50)));
+  SetTimeout(context, absl::Milliseconds(50));
   auto reader = stub_->Generate(&context, Request("x"));
   v1::GenerateResponse response;
   EXPECT_FALSE(reader->Read(&response));
