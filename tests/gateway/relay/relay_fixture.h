@@ -2,12 +2,16 @@
 // A relay over engines in memory, and a sink that remembers what it got.
 #pragma once
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -116,12 +120,43 @@ class RelayFixture : public ::testing::Test {
     return call.ok() ? sink_->Wait() : call.status();
   }
 
+  /// `clients` at once send `requests` each, one after the other, and cancel some, while this thread calls
+  /// meanwhile(0), meanwhile(1), ...: each request ends exactly once, and in the end none is running. Stops the relay.
+  void ExpectEveryRequestEndsOnce(int clients, int requests, const std::function<void(int)>& meanwhile) {
+    std::atomic<int> busy = clients;
+    std::vector<std::thread> threads;
+    for (int client = 0; client < clients; ++client) {
+      threads.emplace_back([this, client, requests, &busy] {
+        for (int i = 0; i < requests; ++i) SendAndWait(/*cancel=*/i % 5 == client);
+        --busy;
+      });
+    }
+    for (int i = 0; busy > 0; ++i) {
+      meanwhile(i);
+      std::this_thread::yield();
+    }
+    for (std::thread& thread : threads) thread.join();
+    relay_->Stop(clock_.Now() + absl::Seconds(60));
+    EXPECT_THAT(metrics_.Serialize(), ::testing::HasSubstr("swiftcache_gateway_running_requests 0"));
+  }
+
   const RealClock clock_;
   Metrics metrics_;
   std::map<std::string, fakes::FakeEngine> engines_;
   std::unique_ptr<fleet::Fleet> fleet_;
   std::unique_ptr<relay::RelayImpl> relay_;
   std::shared_ptr<CollectingSink> sink_;
+
+ private:
+  // To its end, which the sink refuses to hear twice.
+  void SendAndWait(bool cancel) {
+    auto sink = std::make_shared<CollectingSink>();
+    auto call = relay_->Generate(Prompt("x"), sink);
+    if (!call.ok()) return;
+    if (cancel) (*call)->Cancel();
+    const absl::Status status = sink->Wait();
+    EXPECT_TRUE(status.ok() || absl::IsUnavailable(status) || absl::IsCancelled(status)) << status;
+  }
 };
 
 }  // namespace swiftcache::gateway

@@ -202,31 +202,12 @@ TEST_F(RelayLossTest, EveryRequestEndsOnceWhileEnginesComeAndGo) {
   };
   engines_["a"].SetScript(unreliable);
   engines_["b"].SetScript(unreliable);
-  std::atomic<int> busy = 3;
-  std::vector<std::thread> clients;
-  for (int client = 0; client < 3; ++client) {
-    clients.emplace_back([this, client, &busy] {
-      for (int i = 0; i < 40; ++i) {
-        auto sink = std::make_shared<CollectingSink>();
-        auto call = relay_->Generate(Prompt("x"), sink);
-        if (!call.ok()) continue;
-        if (i % 5 == client) (*call)->Cancel();
-        const absl::Status status = sink->Wait();
-        EXPECT_TRUE(status.ok() || absl::IsUnavailable(status) || absl::IsCancelled(status)) << status;
-      }
-      --busy;
-    });
-  }
-  for (int i = 0; busy > 0; ++i) {
+  ExpectEveryRequestEndsOnce(/*clients=*/3, /*requests=*/40, [this](int i) {
     const std::string engine = i % 2 == 0 ? "a" : "b";
     if (i % 3 == 0) Die(engine);
     if (i % 3 != 0) Stall(engine);
     fleet_->OnUpdate(Ready(engine));
-    std::this_thread::yield();
-  }
-  for (std::thread& client : clients) client.join();
-  relay_->Stop(clock_.Now() + absl::Seconds(60));
-  EXPECT_THAT(metrics_.Serialize(), HasSubstr("swiftcache_gateway_running_requests 0"));
+  });
 }
 
 }  // namespace

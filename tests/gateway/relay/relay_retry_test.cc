@@ -233,27 +233,11 @@ TEST_F(RelayRetryTest, EveryRequestEndsOnceWhateverHappensAtTheSameTime) {
   };
   engines_["a"].SetScript(unreliable);
   engines_["b"].SetScript(unreliable);
-  std::vector<std::thread> clients;
-  for (int client = 0; client < 4; ++client) {
-    clients.emplace_back([this, client] {
-      for (int i = 0; i < 50; ++i) {
-        auto sink = std::make_shared<CollectingSink>();
-        auto call = relay_->Generate(Prompt("x"), sink);
-        if (!call.ok()) continue;
-        if (i % 5 == client) (*call)->Cancel();
-        const absl::Status status = sink->Wait();
-        EXPECT_TRUE(status.ok() || absl::IsUnavailable(status) || absl::IsCancelled(status)) << status;
-      }
-    });
-  }
-  for (int i = 0; i < 200; ++i) {
+  ExpectEveryRequestEndsOnce(/*clients=*/4, /*requests=*/50, [this](int i) {
     fleet::EngineStatus news = Ready("b");
     news.load.running_requests = i % 3;
     fleet_->OnUpdate(news);
-  }
-  for (std::thread& client : clients) client.join();
-  relay_->Stop(clock_.Now() + absl::Seconds(60));
-  EXPECT_THAT(metrics_.Serialize(), HasSubstr("swiftcache_gateway_running_requests 0"));
+  });
 }
 
 }  // namespace
