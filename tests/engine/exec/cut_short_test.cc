@@ -4,7 +4,6 @@
 
 #include <functional>
 #include <memory>
-#include <random>
 #include <utility>
 #include <vector>
 
@@ -23,17 +22,13 @@ class CutShortTest : public testing::Test {
   CutShortTest() : harness_({.model = {.num_layers = kDeepLayers, .block_tokens = 4}, .num_blocks = 20}) {
     harness_.Borrow(kId, 64);
     for (unsigned seed = 1; seed <= 4; ++seed) {
-      (void)harness_.Add(Prompt(seed), kTokens);
+      (void)harness_.Add(harness_.Prompt(seed), kTokens);
       harness_.RunAll();
     }
   }
-  static std::vector<int32_t> Prompt(unsigned seed) {
-    std::mt19937 rng(seed);
-    return RandomTokens(rng, 24, 64);
-  }
   /// Has its first token; those after it read the lease.
   std::shared_ptr<Recording> StartReader() {
-    reader_prompt_ = Prompt(1);
+    reader_prompt_ = harness_.Prompt(1);
     reader_prompt_.push_back(5);
     auto reader = harness_.Add(reader_prompt_, kTokens);
     EXPECT_TRUE(harness_.loop().Step());
@@ -112,16 +107,16 @@ TEST_F(CutShortTest, TheThirdStepInARowRunsToItsEnd) {
 }
 
 TEST_F(CutShortTest, AStepThatReadsNoLeaseIsNotCutForARevocation) {
-  const auto other = harness_.Add(Prompt(9), kTokens);
+  const auto other = harness_.Add(harness_.Prompt(9), kTokens);
   EXPECT_EQ(LayersRun(absl::Milliseconds(200), [&] { Revoke(absl::Milliseconds(50)); }), kDeepLayers);
   EXPECT_EQ(other->tokens().size(), 1);
   harness_.RunAll();
-  ExpectRight(*other, Prompt(9));
+  ExpectRight(*other, harness_.Prompt(9));
 }
 
 // Its pages stay mapped until the step ends.
 TEST_F(CutShortTest, ALongStepThatReadsNoLeaseIsCutForADonorThatIsGone) {
-  const auto other = harness_.Add(Prompt(9), kTokens);
+  const auto other = harness_.Add(harness_.Prompt(9), kTokens);
   absl::Time lost;
   EXPECT_EQ(LayersRun(absl::Milliseconds(200),
                       [&] {
@@ -132,15 +127,15 @@ TEST_F(CutShortTest, ALongStepThatReadsNoLeaseIsCutForADonorThatIsGone) {
   EXPECT_TRUE(harness_.PumpUntil([&] { return harness_.transport().log().Count("Close 7") == 1; }));
   EXPECT_LT(harness_.clock().Now() - lost, absl::Seconds(1));
   harness_.RunAll();
-  ExpectRight(*other, Prompt(9));
+  ExpectRight(*other, harness_.Prompt(9));
 }
 
 TEST_F(CutShortTest, AShortStepThatReadsNoLeaseIsNotCutForADonorThatIsGone) {
-  const auto other = harness_.Add(Prompt(9), kTokens);
+  const auto other = harness_.Add(harness_.Prompt(9), kTokens);
   EXPECT_EQ(LayersRun(absl::Milliseconds(20), [&] { LoseDonor(); }), kDeepLayers);
   EXPECT_EQ(other->tokens().size(), 1);
   harness_.RunAll();
-  ExpectRight(*other, Prompt(9));
+  ExpectRight(*other, harness_.Prompt(9));
 }
 
 }  // namespace

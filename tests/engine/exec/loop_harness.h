@@ -117,6 +117,12 @@ inline std::vector<int32_t> RandomTokens(std::mt19937& rng, int64_t count, int64
   return tokens;
 }
 
+/// The same tokens for the same seed.
+inline std::vector<int32_t> RandomTokens(unsigned seed, int64_t count, int64_t vocab_size) {
+  std::mt19937 rng(seed);
+  return RandomTokens(rng, count, vocab_size);
+}
+
 /// A greedy request for exactly `max_tokens`.
 inline Request Greedy(std::vector<int32_t> prompt, int64_t max_tokens) {
   Request request;

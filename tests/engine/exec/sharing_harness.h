@@ -114,6 +114,10 @@ class SharingHarness : private LoopObserver {
     coordinator_.OnBorrowerOpened(kv::LeaseId(id));
   }
 
+  /// The prompt of a conversation: six blocks, with other tokens for every seed.
+  std::vector<int32_t> Prompt(unsigned seed) const {
+    return RandomTokens(seed, 6 * model_.block_tokens, model_.vocab_size);
+  }
   std::shared_ptr<Recording> Add(std::vector<int32_t> prompt, int64_t max_tokens) {
     auto recording = std::make_shared<Recording>();
     auto live = std::make_unique<LiveRequest>();

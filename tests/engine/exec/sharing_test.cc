@@ -16,33 +16,28 @@ namespace {
 using ::testing::HasSubstr;
 
 constexpr int64_t kLease = 7;
-constexpr int64_t kPromptTokens = 24, kOutputTokens = 8;
-
-std::vector<int32_t> Prompt(unsigned seed) {
-  std::mt19937 rng(seed);
-  return RandomTokens(rng, kPromptTokens, 64);
-}
+constexpr int64_t kOutputTokens = 8;
 
 // Several conversations, so that the first ones' blocks lie in the lease.
 void Fill(SharingHarness& harness) {
   for (unsigned seed = 1; seed <= 4; ++seed) {
-    const auto recording = harness.Add(Prompt(seed), kOutputTokens);
+    const auto recording = harness.Add(harness.Prompt(seed), kOutputTokens);
     harness.RunAll();
-    EXPECT_EQ(recording->tokens(), FakeGreedy(harness.model(), Prompt(seed), kOutputTokens)) << seed;
+    EXPECT_EQ(recording->tokens(), FakeGreedy(harness.model(), harness.Prompt(seed), kOutputTokens)) << seed;
   }
   ASSERT_GT(harness.load().kv_blocks_leased_in_used, 0);
 }
 
 // The first conversation goes on.
-std::vector<int32_t> Again() {
-  std::vector<int32_t> prompt = Prompt(1);
+std::vector<int32_t> Again(const SharingHarness& harness) {
+  std::vector<int32_t> prompt = harness.Prompt(1);
   prompt.push_back(5);
   return prompt;
 }
-std::shared_ptr<Recording> Continue(SharingHarness& harness) { return harness.Add(Again(), kOutputTokens); }
+std::shared_ptr<Recording> Continue(SharingHarness& harness) { return harness.Add(Again(harness), kOutputTokens); }
 void ExpectRight(SharingHarness& harness, const Recording& recording, const std::string& what) {
   EXPECT_TRUE(recording.Wait().ok()) << what << recording.Wait();
-  EXPECT_EQ(recording.tokens(), FakeGreedy(harness.model(), Again(), kOutputTokens)) << what;
+  EXPECT_EQ(recording.tokens(), FakeGreedy(harness.model(), Again(harness), kOutputTokens)) << what;
 }
 
 // Conversations that own memory has room for two of, and a lease for all.
@@ -104,7 +99,7 @@ TEST_P(SharingTest, WhoTouchesNoLostLeaseKeepsWhatTheStepComputed) {
   harness.Borrow(kLease, 64);
   Fill(harness);
   const auto reader = Continue(harness);
-  const auto other = harness.Add(Prompt(9), kOutputTokens);
+  const auto other = harness.Add(harness.Prompt(9), kOutputTokens);
   while (other->tokens().size() < 3) ASSERT_TRUE(harness.loop().Step());
   ASSERT_FALSE(reader->done());
   const size_t before = other->tokens().size(), read = reader->tokens().size();
@@ -115,7 +110,7 @@ TEST_P(SharingTest, WhoTouchesNoLostLeaseKeepsWhatTheStepComputed) {
   EXPECT_EQ(reader->tokens().size(), read) << "lost";
   harness.RunAll();
   ExpectRight(harness, *reader, "");
-  EXPECT_EQ(other->tokens(), FakeGreedy(harness.model(), Prompt(9), kOutputTokens));
+  EXPECT_EQ(other->tokens(), FakeGreedy(harness.model(), harness.Prompt(9), kOutputTokens));
 }
 
 TEST_P(SharingTest, AStepOfNoneButLostSequencesEndsEarly) {
@@ -139,17 +134,18 @@ TEST(SharingStreamTest, WhateverTheLayerNothingOfALostLeaseReachesAToken) {
         {.model = {.num_layers = 4, .block_tokens = 4}, .num_blocks = 24, .stream = StreamMode::kLsc});
     harness.Borrow(kLease, 16);
     for (unsigned seed = 1; seed <= 4; ++seed) {
-      (void)harness.Add(Prompt(seed), kOutputTokens);
+      (void)harness.Add(harness.Prompt(seed), kOutputTokens);
       harness.RunAll();
     }
-    const auto recording = harness.Add(Prompt(1), kOutputTokens);
+    const auto recording = harness.Add(harness.Prompt(1), kOutputTokens);
     int64_t loads = 0;
     harness.transport().on_await = [&] {
       if (loads++ == fatal) harness.transport().Fence(kv::LeaseId(kLease));
     };
     harness.RunAll();
     EXPECT_GT(loads, 0) << "something was streamed";
-    EXPECT_EQ(recording->tokens(), FakeGreedy(harness.model(), Prompt(1), kOutputTokens)) << "fenced in load " << fatal;
+    EXPECT_EQ(recording->tokens(), FakeGreedy(harness.model(), harness.Prompt(1), kOutputTokens))
+        << "fenced in load " << fatal;
   }
 }
 
@@ -237,9 +233,9 @@ TEST_P(SharingTest, AStoreThatIsRefusedLeavesTheBlockWhereItWas) {
   harness.Borrow(kLease, 64);
   harness.store_answer = absl::FailedPreconditionError("fenced");
   for (unsigned seed = 1; seed <= 4; ++seed) {
-    const auto recording = harness.Add(Prompt(seed), kOutputTokens);
+    const auto recording = harness.Add(harness.Prompt(seed), kOutputTokens);
     harness.RunAll();
-    EXPECT_EQ(recording->tokens(), FakeGreedy(harness.model(), Prompt(seed), kOutputTokens)) << seed;
+    EXPECT_EQ(recording->tokens(), FakeGreedy(harness.model(), harness.Prompt(seed), kOutputTokens)) << seed;
   }
   EXPECT_FALSE(harness.transport().stores().empty());
   EXPECT_TRUE(harness.broker().log().WaitFor("LOST 7")) << "nothing more goes there";
@@ -252,7 +248,7 @@ TEST_P(SharingTest, ADonorThatStandsStillIsLeftAfterASecond) {
   harness.Borrow(kLease, 64);
   std::shared_ptr<Recording> recording;
   for (unsigned seed = 1; harness.transport().stores().size() < 2; ++seed) {
-    recording = harness.Add(Prompt(seed), kOutputTokens);
+    recording = harness.Add(harness.Prompt(seed), kOutputTokens);
     while (!recording->done() && harness.transport().stores().size() < 2) {
       if (!harness.loop().Step()) harness.loop().ServeBetweenSteps();
     }
@@ -283,7 +279,7 @@ TEST_P(SharingTest, ADonorThatStandsStillIsLeftAfterASecond) {
 TEST_P(SharingTest, MemoryThatRunsShortIsAskedFor) {
   SharingHarness harness(Options());
   for (unsigned seed = 1; seed <= 4; ++seed) {
-    (void)harness.Add(Prompt(seed), kOutputTokens);
+    (void)harness.Add(harness.Prompt(seed), kOutputTokens);
     harness.RunAll();
   }
   bool asked = false;
@@ -298,10 +294,10 @@ TEST(SharingStreamTest, AStepThatFailsLeavesNoLoadUnderWay) {
   SharingHarness harness({.num_blocks = 20, .stream = StreamMode::kLsc});
   harness.Borrow(kLease, 64);
   for (unsigned seed = 1; seed <= 4; ++seed) {
-    (void)harness.Add(Prompt(seed), kOutputTokens);
+    (void)harness.Add(harness.Prompt(seed), kOutputTokens);
     harness.RunAll();
   }
-  const auto recording = harness.Add(Prompt(1), kOutputTokens);
+  const auto recording = harness.Add(harness.Prompt(1), kOutputTokens);
   bool streamed = false;
   harness.during_step = [&] { streamed = harness.transport().loads_under_way() > 0; };
   harness.step_status = absl::InternalError("the device is gone");
@@ -315,7 +311,7 @@ TEST(SharingStreamTest, AStepThatFailsLeavesNoLoadUnderWay) {
 TEST(SharingStreamTest, OwnMemoryIsWholeAgainWhenTheLastLeaseEndsWithAStore) {
   SharingHarness harness({.num_blocks = 20, .stream = StreamMode::kLsc});
   harness.Borrow(kLease, 64);
-  (void)harness.Add(Prompt(1), kOutputTokens);
+  (void)harness.Add(harness.Prompt(1), kOutputTokens);
   while (harness.transport().stores().empty()) ASSERT_TRUE(harness.loop().Step());
   harness.coordinator().OnRevoked(kv::LeaseId(kLease), absl::Milliseconds(50));
   ASSERT_TRUE(harness.heard().WaitFor(absl::StrCat("Drain ", kLease)));
@@ -325,8 +321,7 @@ TEST(SharingStreamTest, OwnMemoryIsWholeAgainWhenTheLastLeaseEndsWithAStore) {
   ASSERT_TRUE(harness.PumpUntil([&] { return harness.load().kv_blocks_leased_in == 0; }));
   const EngineLoad load = harness.load();
   EXPECT_EQ(load.kv_blocks_free + load.kv_blocks_used + load.kv_blocks_cached, load.kv_blocks_total);
-  std::mt19937 rng(9);
-  const std::vector<int32_t> long_prompt = RandomTokens(rng, 60, 64);  // 15 blocks, of which streaming had 10
+  const std::vector<int32_t> long_prompt = RandomTokens(9, 60, 64);  // 15 blocks, of which streaming had 10
   const auto recording = harness.Add(long_prompt, kOutputTokens);
   harness.RunAll();
   EXPECT_EQ(recording->tokens(), FakeGreedy(harness.model(), long_prompt, kOutputTokens));
@@ -336,7 +331,7 @@ TEST(SharingStreamTest, OwnMemoryIsWholeAgainWhenTheLastLeaseEndsWithAStore) {
 
 TEST_P(SharingTest, AnExtentIsClearedOfItsBlocksAndOfTheirBytesBeforeItIsLent) {
   SharingHarness harness(Options());
-  (void)harness.Add(Prompt(1), kOutputTokens);
+  (void)harness.Add(harness.Prompt(1), kOutputTokens);
   harness.RunAll();
   harness.OfferAway(3, {0, 10});  // where the first blocks of an empty arena lie
   ASSERT_TRUE(harness.transport().log().WaitFor("Grant 3"));
@@ -351,7 +346,7 @@ TEST_P(SharingTest, AnExtentIsClearedOfItsBlocksAndOfTheirBytesBeforeItIsLent) {
 
 TEST_P(SharingTest, ARunningSequencesBlocksMoveAsideForALoan) {
   SharingHarness harness(Options());
-  (void)harness.Add(Prompt(2), kOutputTokens);
+  (void)harness.Add(harness.Prompt(2), kOutputTokens);
   harness.RunAll();  // its blocks, idle now, are the first of the arena
   const auto recording = Continue(harness);
   for (int i = 0; i < 3; ++i) ASSERT_TRUE(harness.loop().Step());
@@ -365,8 +360,7 @@ TEST_P(SharingTest, ARunningSequencesBlocksMoveAsideForALoan) {
 TEST_P(SharingTest, ARequestThatNeedsWhatIsLentGetsItBack) {
   SharingHarness harness(Options());
   harness.LendAway(3, {8, 12});
-  std::mt19937 rng(9);
-  const std::vector<int32_t> prompt = RandomTokens(rng, 48, 64);  // twelve blocks, where eight are left
+  const std::vector<int32_t> prompt = RandomTokens(9, 48, 64);  // twelve blocks, where eight are left
   const auto recording = harness.Add(prompt, kOutputTokens);
   EXPECT_FALSE(harness.loop().Step()) << "the prefill waits for all of its room";
   ASSERT_TRUE(harness.transport().log().WaitFor("SendRevoke 3"));
@@ -384,8 +378,7 @@ TEST_P(SharingTest, ARequestThatNeedsWhatIsLentGetsItBack) {
 TEST_P(SharingTest, ABorrowerThatTakesItsTimeDoesNotHoldUpWhatThereIsRoomFor) {
   SharingHarness harness(Options());
   harness.LendAway(3, {8, 12});
-  std::mt19937 rng(9);
-  const std::vector<int32_t> prompt = RandomTokens(rng, 48, 64);
+  const std::vector<int32_t> prompt = RandomTokens(9, 48, 64);
   const auto recording = harness.Add(prompt, kOutputTokens);
   EXPECT_FALSE(harness.loop().Step());
   EXPECT_EQ(harness.loop().NextWakeup(), harness.clock().Now() + absl::Milliseconds(5)) << "it looks again by then";

@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include <memory>
-#include <random>
 #include <vector>
 
 #include "tests/engine/exec/sharing_harness.h"
@@ -15,10 +14,7 @@ constexpr int64_t kOwnBlocks = 16, kOwnTokens = kOwnBlocks * 4;
 
 class StarvationTest : public testing::Test {
  protected:
-  static std::vector<int32_t> Prompt(int64_t length) {
-    std::mt19937 rng(1);
-    return RandomTokens(rng, length, 64);
-  }
+  static std::vector<int32_t> Prompt(int64_t length) { return RandomTokens(1, length, 64); }
   // A round of the loop, as the engine does it.
   void Round() {
     harness_.Pump();

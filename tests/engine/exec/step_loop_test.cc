@@ -17,8 +17,7 @@ using ::testing::HasSubstr;
 using ::testing::SizeIs;
 
 std::vector<int32_t> Prompt(int64_t length, unsigned seed = 1) {
-  std::mt19937 rng(seed);
-  return RandomTokens(rng, length, kSmallModel.vocab_size);
+  return RandomTokens(seed, length, kSmallModel.vocab_size);
 }
 
 Request Random(std::vector<int32_t> prompt, int64_t max_tokens, uint64_t seed) {

@@ -6,7 +6,6 @@
 #include <functional>
 #include <limits>
 #include <memory>
-#include <random>
 #include <set>
 #include <vector>
 
@@ -27,16 +26,12 @@ class UnmappedTest : public testing::Test {
                   .mapped = false}) {
     for (const int64_t id : {7, 8}) harness_.Borrow(id, 20);
     for (unsigned seed = 1; seed <= 6; ++seed) {
-      (void)harness_.Add(Prompt(seed), kAnswerTokens);
+      (void)harness_.Add(harness_.Prompt(seed), kAnswerTokens);
       harness_.RunAll();
     }
   }
-  static std::vector<int32_t> Prompt(unsigned seed) {
-    std::mt19937 rng(seed);
-    return RandomTokens(rng, 24, 64);
-  }
   void Continue(unsigned seed) {
-    std::vector<int32_t> prompt = Prompt(seed);
+    std::vector<int32_t> prompt = harness_.Prompt(seed);
     prompt.push_back(5);
     const auto recording = harness_.Add(prompt, kAnswerTokens);
     harness_.RunAll();
@@ -67,7 +62,7 @@ class UnmappedTest : public testing::Test {
 TEST_F(UnmappedTest, ADonorIsToldOnceAStepWhatIsStreamedAndNeverALayer) {
   std::vector<std::shared_ptr<Recording>> going_on;
   for (const unsigned seed : {1u, 2u}) {
-    std::vector<int32_t> prompt = Prompt(seed);
+    std::vector<int32_t> prompt = harness_.Prompt(seed);
     prompt.push_back(5);
     going_on.push_back(harness_.Add(prompt, kAnswerTokens));
   }
@@ -182,8 +177,8 @@ TEST_F(UnmappedTest, AWordThatIsTheOldOneAgainVouchesForNothing) {
 TEST_F(UnmappedTest, GarbageUnderAnUnchangedWordSpoilsNobodyButItsReaders) {
   InAStream([&] { ForBoth([&](kv::LeaseId lease) { harness_.transport().Scribble(lease); }); });
   std::vector<std::shared_ptr<Recording>> readers, others;
-  for (unsigned seed = 1; seed <= 6; ++seed) readers.push_back(harness_.Add(Prompt(seed), kAnswerTokens));
-  for (unsigned seed = 11; seed <= 13; ++seed) others.push_back(harness_.Add(Prompt(seed), kAnswerTokens));
+  for (unsigned seed = 1; seed <= 6; ++seed) readers.push_back(harness_.Add(harness_.Prompt(seed), kAnswerTokens));
+  for (unsigned seed = 11; seed <= 13; ++seed) others.push_back(harness_.Add(harness_.Prompt(seed), kAnswerTokens));
   harness_.RunAll();
   EXPECT_TRUE(happened_);
   for (const auto& reader : readers) {
@@ -192,7 +187,7 @@ TEST_F(UnmappedTest, GarbageUnderAnUnchangedWordSpoilsNobodyButItsReaders) {
   }
   for (unsigned i = 0; i < others.size(); ++i) {
     EXPECT_TRUE(others[i]->Wait().ok()) << others[i]->Wait();
-    EXPECT_EQ(others[i]->tokens(), FakeGreedy(harness_.model(), Prompt(11 + i), kAnswerTokens));
+    EXPECT_EQ(others[i]->tokens(), FakeGreedy(harness_.model(), harness_.Prompt(11 + i), kAnswerTokens));
   }
 }
 
