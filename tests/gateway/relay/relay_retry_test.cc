@@ -4,7 +4,6 @@
 #include <atomic>
 #include <map>
 #include <string>
-#include <thread>
 
 #include "absl/strings/cord.h"
 #include "absl/synchronization/notification.h"

@@ -14,7 +14,6 @@ using fakes::Bytes;
 using fakes::FakeCall;
 using fleet::FinishReason;
 using ::testing::AllOf;
-using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::SizeIs;
