@@ -6,17 +6,16 @@
 #   tests/check-changed.sh --all    every file
 set -uo pipefail
 cd "$(dirname "$0")/.."
-max_headers=24 max_sources=8 commits=20
+all=false max_headers=24 max_sources=8 commits=20
 case "${1:-}" in
   '') ;;
-  --all) max_headers=100000 max_sources=100000 ;;
+  --all) all=true max_headers=100000 max_sources=100000 ;;
   *) echo "tests/check-changed.sh: unknown argument '$1'; wanted: nothing, or --all" >&2; exit 2 ;;
 esac
 
 list() {  # list PATTERN...: those that are there, the newest first
-  { if [ "$max_sources" -gt 1000 ]; then git ls-files -- "$@"; else
-      git log -n $commits --format= --name-only -- "$@"
-    fi; } | awk '!seen[$0]++' | while read -r file; do [ -e "$file" ] && echo "$file"; done
+  { if $all; then git ls-files -- "$@"; else git log -n $commits --format= --name-only -- "$@"; fi; } |
+    awk '!seen[$0]++' | while read -r file; do [ -e "$file" ] && echo "$file"; done
 }
 flags=(-std=c++20 -I. -Ibuild/release -isystem build/release/proto '-DSWIFTCACHE_VERSION="0"' "-DSWIFTCACHE_SOURCE_DIR=\"$PWD\"")
 export flags_line="${flags[*]}"
@@ -36,5 +35,5 @@ export -f alone tidy
 printf '%s\n' "${headers[@]:0:max_headers}" | xargs -r -P "$(nproc)" -I{} bash -c 'alone {}' || code=1
 printf '%s\n' "${sources[@]:0:max_sources}" | xargs -r -P "$(nproc)" -I{} bash -c 'tidy {}' || code=1
 shown() { echo "$(($2 < $3 ? $2 : $3)) of $2 $1"; }
-echo "looked at $(shown headers ${#headers[@]} $max_headers) and $(shown sources ${#sources[@]} $max_sources)$([ $max_sources -gt 1000 ] || echo " of the last $commits commits")"
+echo "looked at $(shown headers ${#headers[@]} $max_headers) and $(shown sources ${#sources[@]} $max_sources)$($all || echo " of the last $commits commits")"
 exit $code

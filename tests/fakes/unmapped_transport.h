@@ -6,7 +6,7 @@
 //   auto shm = ShmTransport::Create(options, arena, clock, unmapped);
 //   unmapped.Over(shm->get());
 //   engine = Engine::Create(..., SharingParts{.transport = &unmapped, ...}, ...);
-//   EXPECT_LE(unmapped.counts().stream_messages, donors * unmapped.counts().streams);
+//   EXPECT_LE(unmapped.counts().streams, steps);
 #pragma once
 
 #include <atomic>
