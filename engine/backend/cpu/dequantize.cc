@@ -1,142 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/backend/cpu/dequantize.h"
 
-#include <bit>
 #include <cstring>
+
+#include "engine/backend/weight_blocks.h"
 
 namespace swiftcache::engine::backend::cpu {
 namespace {
 
-template <typename T>
-T Load(const uint8_t* p) {
-  T value;
-  std::memcpy(&value, p, sizeof(T));
-  return value;
-}
-
-float HalfToFloat(uint16_t half) {
-  const uint32_t sign = static_cast<uint32_t>(half & 0x8000u) << 16;
-  const uint32_t exponent = (half >> 10) & 0x1Fu;
-  const uint32_t mantissa = half & 0x3FFu;
-  if (exponent == 0x1F) return std::bit_cast<float>(sign | 0x7F800000u | (mantissa << 13));
-  if (exponent != 0) return std::bit_cast<float>(sign | ((exponent + 112) << 23) | (mantissa << 13));
-  const float magnitude = static_cast<float>(mantissa) * 0x1p-24f;  // zero or subnormal: exact
-  return std::bit_cast<float>(std::bit_cast<uint32_t>(magnitude) | sign);
-}
-
-float LoadHalf(const uint8_t* p) { return HalfToFloat(Load<uint16_t>(p)); }
-
-// Each function decodes one block. Layouts (byte offsets) stand beside it.
-
-// Q8_0: 0 d f16 | 2 q int8[32]
-void BlockQ8_0(const uint8_t* b, float* out) {
-  const float d = LoadHalf(b);
-  for (int i = 0; i < 32; ++i) out[i] = d * static_cast<float>(static_cast<int8_t>(b[2 + i]));
-}
-
-// Q4_0: 0 d f16 | 2 q nibbles[32]: low nibbles are elements 0..15, high ones 16..31
-void BlockQ4_0(const uint8_t* b, float* out) {
-  const float d = LoadHalf(b);
-  for (int i = 0; i < 16; ++i) {
-    out[i] = d * static_cast<float>((b[2 + i] & 15) - 8);
-    out[i + 16] = d * static_cast<float>((b[2 + i] >> 4) - 8);
+// The format is known before the loop: what decodes a block is inlined into it.
+template <WeightFormat kFormat>
+void Blocks(const uint8_t* src, int64_t cols, float* out) {
+  constexpr WeightBlock block = BlockOf(kFormat);
+  for (int64_t i = 0; i < cols / block.elements; ++i, src += block.bytes, out += block.elements) {
+    DecodeWeightBlock(kFormat, src, [out](int element, float value) { out[element] = value; });
   }
-}
-
-// Q4_1: 0 d f16 | 2 m f16 | 4 q nibbles[32]
-void BlockQ4_1(const uint8_t* b, float* out) {
-  const float d = LoadHalf(b), m = LoadHalf(b + 2);
-  for (int i = 0; i < 16; ++i) {
-    out[i] = d * static_cast<float>(b[4 + i] & 15) + m;
-    out[i + 16] = d * static_cast<float>(b[4 + i] >> 4) + m;
-  }
-}
-
-// Q5_0: 0 d f16 | 2 qh uint32, bit i is the fifth bit of element i | 6 q nibbles[32]
-void BlockQ5_0(const uint8_t* b, float* out) {
-  const float d = LoadHalf(b);
-  const auto high = Load<uint32_t>(b + 2);
-  for (int i = 0; i < 16; ++i) {
-    const int q0 = (b[6 + i] & 15) | static_cast<int>(((high >> i) & 1u) << 4);
-    const int q1 = (b[6 + i] >> 4) | static_cast<int>(((high >> (i + 16)) & 1u) << 4);
-    out[i] = d * static_cast<float>(q0 - 16);
-    out[i + 16] = d * static_cast<float>(q1 - 16);
-  }
-}
-
-// Q5_1: 0 d f16 | 2 m f16 | 4 qh uint32 | 8 q nibbles[32]
-void BlockQ5_1(const uint8_t* b, float* out) {
-  const float d = LoadHalf(b), m = LoadHalf(b + 2);
-  const auto high = Load<uint32_t>(b + 4);
-  for (int i = 0; i < 16; ++i) {
-    const int q0 = (b[8 + i] & 15) | static_cast<int>(((high >> i) & 1u) << 4);
-    const int q1 = (b[8 + i] >> 4) | static_cast<int>(((high >> (i + 16)) & 1u) << 4);
-    out[i] = d * static_cast<float>(q0) + m;
-    out[i + 16] = d * static_cast<float>(q1) + m;
-  }
-}
-
-struct ScaleMin {
-  float scale, min;
-};
-
-// Eight 6-bit scales and mins in 12 bytes: the first four of each whole, the last four split into nibble and top bits.
-ScaleMin UnpackScale(const uint8_t* s, int j) {
-  if (j < 4) return {static_cast<float>(s[j] & 63), static_cast<float>(s[j + 4] & 63)};
-  return {static_cast<float>((s[j + 4] & 15) | ((s[j - 4] >> 6) << 4)),
-          static_cast<float>((s[j + 4] >> 4) | ((s[j] >> 6) << 4))};
-}
-
-// Q4_K: 0 d f16 | 2 dmin f16 | 4 scales[12] | 16 q nibbles[256]: each 32 bytes hold two sub-blocks, low and high
-void BlockQ4_K(const uint8_t* b, float* out) {
-  const float d = LoadHalf(b), dmin = LoadHalf(b + 2);
-  for (int j = 0; j < 8; ++j) {
-    const ScaleMin s = UnpackScale(b + 4, j);
-    const float scale = d * s.scale, min = dmin * s.min;
-    const uint8_t* q = b + 16 + (j / 2) * 32;
-    const int shift = (j % 2) * 4;
-    for (int i = 0; i < 32; ++i) out[j * 32 + i] = scale * static_cast<float>((q[i] >> shift) & 15) - min;
-  }
-}
-
-// Q5_K: 0 d f16 | 2 dmin f16 | 4 scales[12] | 16 qh[32], bit j belongs to sub-block j | 48 q nibbles[256]
-void BlockQ5_K(const uint8_t* b, float* out) {
-  const float d = LoadHalf(b), dmin = LoadHalf(b + 2);
-  for (int j = 0; j < 8; ++j) {
-    const ScaleMin s = UnpackScale(b + 4, j);
-    const float scale = d * s.scale, min = dmin * s.min;
-    const uint8_t* q = b + 48 + (j / 2) * 32;
-    const int shift = (j % 2) * 4;
-    for (int i = 0; i < 32; ++i) {
-      const int value = ((q[i] >> shift) & 15) | (((b[16 + i] >> j) & 1) << 4);
-      out[j * 32 + i] = scale * static_cast<float>(value) - min;
-    }
-  }
-}
-
-// Q6_K: 0 ql nibbles[256] | 128 qh 2-bit[256] | 192 scales int8[16] | 208 d f16. Two halves of 128 elements: element
-// 32k + i of a half takes ql byte (k % 2) * 32 + i (low nibble for k < 2), and bits 2k of qh byte i.
-void BlockQ6_K(const uint8_t* b, float* out) {
-  const float d = LoadHalf(b + 208);
-  for (int half = 0; half < 2; ++half) {
-    const uint8_t* ql = b + half * 64;
-    const uint8_t* qh = b + 128 + half * 32;
-    const uint8_t* scales = b + 192 + half * 8;
-    for (int k = 0; k < 4; ++k) {
-      for (int i = 0; i < 32; ++i) {
-        const int low = (ql[(k % 2) * 32 + i] >> (k < 2 ? 0 : 4)) & 15;
-        const int q = (low | (((qh[i] >> (2 * k)) & 3) << 4)) - 32;
-        const float scale = d * static_cast<float>(static_cast<int8_t>(scales[2 * k + i / 16]));
-        out[half * 128 + k * 32 + i] = scale * static_cast<float>(q);
-      }
-    }
-  }
-}
-
-template <void (*kBlock)(const uint8_t*, float*)>
-void Blocks(WeightFormat format, const uint8_t* src, int64_t cols, float* out) {
-  const WeightBlock& block = BlockOf(format);
-  for (int64_t i = 0; i < cols / block.elements; ++i) kBlock(src + i * block.bytes, out + i * block.elements);
 }
 
 }  // namespace
@@ -148,29 +26,25 @@ void DequantizeRow(WeightFormat format, const std::byte* src, int64_t cols, floa
       std::memcpy(out, b, static_cast<size_t>(cols) * sizeof(float));
       return;
     case WeightFormat::kF16:
-      for (int64_t i = 0; i < cols; ++i) out[i] = LoadHalf(b + 2 * i);
-      return;
+      return Blocks<WeightFormat::kF16>(b, cols, out);
     case WeightFormat::kBf16:
-      for (int64_t i = 0; i < cols; ++i) {
-        out[i] = std::bit_cast<float>(static_cast<uint32_t>(Load<uint16_t>(b + 2 * i)) << 16);
-      }
-      return;
+      return Blocks<WeightFormat::kBf16>(b, cols, out);
     case WeightFormat::kQ8_0:
-      return Blocks<BlockQ8_0>(format, b, cols, out);
+      return Blocks<WeightFormat::kQ8_0>(b, cols, out);
     case WeightFormat::kQ4_0:
-      return Blocks<BlockQ4_0>(format, b, cols, out);
+      return Blocks<WeightFormat::kQ4_0>(b, cols, out);
     case WeightFormat::kQ4_1:
-      return Blocks<BlockQ4_1>(format, b, cols, out);
+      return Blocks<WeightFormat::kQ4_1>(b, cols, out);
     case WeightFormat::kQ5_0:
-      return Blocks<BlockQ5_0>(format, b, cols, out);
+      return Blocks<WeightFormat::kQ5_0>(b, cols, out);
     case WeightFormat::kQ5_1:
-      return Blocks<BlockQ5_1>(format, b, cols, out);
+      return Blocks<WeightFormat::kQ5_1>(b, cols, out);
     case WeightFormat::kQ4_K:
-      return Blocks<BlockQ4_K>(format, b, cols, out);
+      return Blocks<WeightFormat::kQ4_K>(b, cols, out);
     case WeightFormat::kQ5_K:
-      return Blocks<BlockQ5_K>(format, b, cols, out);
+      return Blocks<WeightFormat::kQ5_K>(b, cols, out);
     case WeightFormat::kQ6_K:
-      return Blocks<BlockQ6_K>(format, b, cols, out);
+      return Blocks<WeightFormat::kQ6_K>(b, cols, out);
   }
 }
 

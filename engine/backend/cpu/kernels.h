@@ -7,7 +7,7 @@
 
 #include <cstdint>
 
-#include "engine/backend/cpu/bf16.h"
+#include "engine/backend/bf16.h"
 #include "engine/backend/cpu/isa.h"
 
 namespace swiftcache::engine::backend::cpu {

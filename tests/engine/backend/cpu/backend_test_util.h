@@ -11,7 +11,7 @@
 #include <span>
 #include <vector>
 
-#include "engine/backend/cpu/bf16.h"
+#include "engine/backend/bf16.h"
 #include "engine/backend/cpu/cpu_backend.h"
 #include "engine/backend/cpu/host_buffer.h"
 

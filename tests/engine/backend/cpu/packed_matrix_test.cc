@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/backend/cpu/bf16.h"
+#include "engine/backend/bf16.h"
 #include "engine/backend/cpu/dequantize.h"
 #include "engine/loader/checkpoint.h"
 #include "tests/engine/backend/cpu/backend_test_util.h"

@@ -5,17 +5,19 @@
 #include <bit>
 #include <cstdint>
 
-namespace swiftcache::engine::backend::cpu {
+#include "engine/backend/gpu_code.h"
+
+namespace swiftcache::engine::backend {
 
 using Bf16 = uint16_t;
 
 /// Nearest, ties to even; NaN stays NaN.
-inline Bf16 ToBf16(float value) {
+GPU_CODE inline Bf16 ToBf16(float value) {
   const uint32_t bits = std::bit_cast<uint32_t>(value);
   if ((bits & 0x7fffffffu) > 0x7f800000u) return static_cast<Bf16>((bits >> 16) | 0x40u);
   return static_cast<Bf16>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
 }
 
-inline float FromBf16(Bf16 value) { return std::bit_cast<float>(static_cast<uint32_t>(value) << 16); }
+GPU_CODE inline float FromBf16(Bf16 value) { return std::bit_cast<float>(static_cast<uint32_t>(value) << 16); }
 
-}  // namespace swiftcache::engine::backend::cpu
+}  // namespace swiftcache::engine::backend
