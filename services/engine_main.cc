@@ -227,7 +227,7 @@ absl::Status Serve(const services::EngineFlags& flags, services::ShutdownSignals
   measured = true;
   services::PrintListening(server->address(), http->address());
   engine->Start();
-  if (sharing) sharing->Start([&](auto message) { engine->Tell(std::move(message)); });
+  if (sharing) sharing->Start([&](auto message) { engine->Post(std::move(message)); });
   door.Open(*engine);
   server->SetServing(true);
   ready = true;
@@ -246,7 +246,7 @@ absl::Status Serve(const services::EngineFlags& flags, services::ShutdownSignals
   server->SetServing(false);
   LOG(INFO) << "signal " << signal << ": draining for at most " << flags.drain_timeout;
   broker->Draining();
-  engine->Drain(clock.Now() + flags.drain_timeout);
+  engine->ShutDown(clock.Now() + flags.drain_timeout);
   if (sharing) sharing->EndLeases();  // before the broker ends them: then their borrowers would lose what is in them
   broker->Leave();
   if (sharing) sharing->Stop();

@@ -3,9 +3,9 @@
 //
 //   ASSIGN_OR_RETURN(auto sharing, EngineSharing::Create(options, memory, broker_client, clock, metrics));
 //   engine = Engine::Create(..., sharing->parts(), ...);
-//   sharing->Start([&](coordinator::LoopMessage message) { engine->Tell(std::move(message)); });
+//   sharing->Start([&](coordinator::LoopMessage message) { engine->Post(std::move(message)); });
 //   broker.Ready(address, load, sharing->Describe());
-//   ... engine->Drain(deadline); sharing->Stop();
+//   ... engine->ShutDown(deadline); sharing->Stop();
 #pragma once
 
 #include <functional>
@@ -41,7 +41,9 @@ class EngineSharing {
                                                                Metrics& metrics);
   ~EngineSharing() { Stop(); }
 
-  engine::exec::SharingParts parts() { return {.transport = transport_.get(), .coordinator = coordinator_.get()}; }
+  engine::exec::SharingDependencies parts() {
+    return {.transport = transport_.get(), .coordinator = coordinator_.get()};
+  }
   engine::coordinator::Coordinator& coordinator() { return *coordinator_; }
   /// `push`: Coordinator::Start's.
   void Start(std::function<void(engine::coordinator::LoopMessage)> push);

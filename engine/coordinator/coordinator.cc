@@ -60,7 +60,7 @@ void Coordinator::Start(transport::Transport* transport, LeaseBroker* broker, st
 void Coordinator::Stop(absl::Time deadline) {
   if (!thread_.joinable()) return;
   Post([this](absl::Time now) {
-    wanted_bytes_ = 0;
+    wished_bytes_ = 0;
     donor_.RevokeAll("the engine ends", now);
     for (const Lease& lease : borrower_.Held()) borrower_.GiveBack(lease.id, now);
   });
@@ -96,7 +96,7 @@ void Coordinator::Run() {
 
 absl::Time Coordinator::NextDeadline() const {
   absl::Time next = std::min({donor_.NextDeadline(), borrower_.NextDeadline(), advice_deadline_});
-  if (wanted_bytes_ > 0 && !request_under_way_) next = std::min(next, next_request_);
+  if (wished_bytes_ > 0 && !request_under_way_) next = std::min(next, next_request_);
   if (!news_.empty()) next = std::min(next, report_by_);
   return next;
 }
@@ -104,7 +104,7 @@ absl::Time Coordinator::NextDeadline() const {
 void Coordinator::Tick(absl::Time now) {
   donor_.Tick(now);
   borrower_.Tick(now);
-  if (now >= advice_deadline_) AskBack(now);
+  if (now >= advice_deadline_) RevokeNeeded(now);
   MaybeRequest(now);
 }
 
@@ -165,8 +165,8 @@ void Coordinator::OnLeases(const std::vector<Lease>& leases) {
     for (const Lease& lease : leases) borrower_.OnLeaseUpdate(lease, now);
   });
 }
-void Coordinator::OnAnswer(absl::StatusOr<LeaseAnswer> answer) {
-  Post([=, this](absl::Time now) { HandleAnswer(answer, now); });
+void Coordinator::OnLeaseResponse(absl::StatusOr<LeaseResponse> answer) {
+  Post([=, this](absl::Time now) { HandleLeaseResponse(answer, now); });
 }
 void Coordinator::OnScaleUp(absl::StatusOr<std::vector<LeaseId>> leases) {
   Post([=, this](absl::Time now) { HandleScaleUp(leases.ok() ? *leases : std::vector<LeaseId>(), now); });
@@ -206,7 +206,7 @@ void Coordinator::NeedBack(int64_t blocks, int64_t blocks_lent) {
     if (advice_deadline_ == absl::InfiniteFuture()) {
       counters_.scale_up.Increment();
       advice_deadline_ = now + options_.broker_patience;
-      broker_->AskScaleUp(needed_blocks_);
+      broker_->RequestScaleUp(needed_blocks_);
     }
     if (!donor_.HasChoice(needed_blocks_)) donor_.NeedBack(needed_blocks_, now);
   });
@@ -217,35 +217,35 @@ void Coordinator::HandleScaleUp(const std::vector<LeaseId>& leases, absl::Time n
   if (needed_blocks_ > 0) {                                // else it is back already
     for (const LeaseId id : leases) donor_.Revoke(id, "its donor needs the memory", now);
   }
-  AskBack(now);
+  RevokeNeeded(now);
 }
 
 // What the broker's advice does not cover is taken without it: a donor's need does not wait.
-void Coordinator::AskBack(absl::Time now) {
+void Coordinator::RevokeNeeded(absl::Time now) {
   advice_deadline_ = absl::InfiniteFuture();
   donor_.NeedBack(std::exchange(needed_blocks_, 0), now);
 }
 
 // --- memory of others that would be of use
 
-void Coordinator::WantMemory(int64_t bytes, int64_t waiting_tokens) {
+void Coordinator::WishForMemory(int64_t bytes, int64_t waiting_tokens) {
   Post([=, this](absl::Time now) {
-    wanted_bytes_ = bytes;
+    wished_bytes_ = bytes;
     waiting_tokens_ = waiting_tokens;
     MaybeRequest(now);
   });
 }
 
 void Coordinator::MaybeRequest(absl::Time now) {
-  if (wanted_bytes_ <= 0 || request_under_way_ || now < next_request_) return;
+  if (wished_bytes_ <= 0 || request_under_way_ || now < next_request_) return;
   request_under_way_ = true;
   next_request_ = now + request_interval_;
-  broker_->RequestLease(absl::StrCat(answered_ + 1), std::exchange(wanted_bytes_, 0), waiting_tokens_);
+  broker_->RequestLease(absl::StrCat(responses_ + 1), std::exchange(wished_bytes_, 0), waiting_tokens_);
 }
 
-void Coordinator::HandleAnswer(const absl::StatusOr<LeaseAnswer>& answer, absl::Time now) {
+void Coordinator::HandleLeaseResponse(const absl::StatusOr<LeaseResponse>& answer, absl::Time now) {
   request_under_way_ = false;
-  if (answer.ok()) ++answered_;  // else the broker may have granted it: the next attempt is the same request
+  if (answer.ok()) ++responses_;  // else the broker may have granted it: the next attempt is the same request
   const bool short_of = !answer.ok() || !answer->shortage.empty();
   request_interval_ =
       short_of ? std::min(2 * request_interval_, options_.max_request_interval) : options_.min_request_interval;

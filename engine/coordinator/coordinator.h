@@ -5,7 +5,7 @@
 //
 //   Coordinator coordinator(options, clock, metrics);
 //   coordinator.Start(&transport, &broker, [&mailbox](LoopMessage message) { mailbox.Push(std::move(message)); });
-//   coordinator.WantMemory(64 << 20, waiting_tokens);   // -> UseMessage, some time
+//   coordinator.WishForMemory(64 << 20, waiting_tokens);   // -> UseMessage, some time
 //   coordinator.NeedBack(12, blocks_lent);              // -> TakeBackMessage, within revoke_deadline
 //
 // A lease's life; on the left the donor's process, on the right the borrower's:
@@ -18,8 +18,8 @@
 //   OnBorrowerOpened <--------- transport -----------> OnOpened
 //                                                      ReportActive; Borrower::Use -> UseMessage
 //   OnRenewal, SendRenewed <--- transport -----------> SendRenewal, OnRenewed: each third of the ttl
-//   NeedBack -> broker: AskScaleUp -> OnScaleUp: how much, and whose. Where there is no choice whose, what is needed
-//     does not wait for it; nor does it longer than broker_patience, or if the broker fails
+//   NeedBack -> broker: RequestScaleUp -> OnScaleUp: how much, and whose. Where there is no choice whose, what is
+//     needed does not wait for it; nor does it longer than broker_patience, or if the broker fails
 //   SendRevoke, ReportRevoking - transport ----------> OnRevoked
 //                                                      Borrower::Drain -> DrainMessage
 //                                                      Drained -> SendRelease, Close
@@ -90,7 +90,7 @@ class Coordinator final : public transport::TransportEvents, public LeaseBrokerE
   /// `blocks_lent`, as the loop counts them: what came back and it has not heard of is not asked for again.
   void NeedBack(int64_t blocks, int64_t blocks_lent);
   /// More memory would be of use; `waiting_tokens` is the weight among borrowers. Repeated wishes are one.
-  void WantMemory(int64_t bytes, int64_t waiting_tokens);
+  void WishForMemory(int64_t bytes, int64_t waiting_tokens);
   void ReportWindow(const Window& window);
 
   struct Reclaims {
@@ -107,7 +107,7 @@ class Coordinator final : public transport::TransportEvents, public LeaseBrokerE
   // From the broker.
   void OnLease(const lease::Lease& lease) override;
   void OnLeases(const std::vector<lease::Lease>& leases) override;
-  void OnAnswer(absl::StatusOr<LeaseAnswer> answer) override;
+  void OnLeaseResponse(absl::StatusOr<LeaseResponse> answer) override;
   void OnScaleUp(absl::StatusOr<std::vector<kv::LeaseId>> leases) override;
   void OnReportRefused(const LeaseEvent& news, const absl::Status& why) override;
 
@@ -137,9 +137,9 @@ class Coordinator final : public transport::TransportEvents, public LeaseBrokerE
   absl::Time NextDeadline() const;
   void Tick(absl::Time now);
   void HandleOpened(kv::LeaseId id, absl::StatusOr<transport::LeaseView> view, absl::Time now);
-  void HandleAnswer(const absl::StatusOr<LeaseAnswer>& answer, absl::Time now);
+  void HandleLeaseResponse(const absl::StatusOr<LeaseResponse>& answer, absl::Time now);
   void HandleScaleUp(const std::vector<kv::LeaseId>& leases, absl::Time now);
-  void AskBack(absl::Time now);
+  void RevokeNeeded(absl::Time now);
   void MaybeRequest(absl::Time now);
   void Act(absl::Time now);
   void Publish() ABSL_LOCKS_EXCLUDED(mutex_);
@@ -185,11 +185,11 @@ class Coordinator final : public transport::TransportEvents, public LeaseBrokerE
   absl::Time report_by_;                               // the time by which they are
   int64_t needed_blocks_ = 0;  // that the broker was asked about, less those that came back since
   absl::Time advice_deadline_ = absl::InfiniteFuture();
-  int64_t wanted_bytes_ = 0, waiting_tokens_ = 0;
+  int64_t wished_bytes_ = 0, waiting_tokens_ = 0;
   bool request_under_way_ = false;
   absl::Time next_request_ = absl::InfinitePast();
   absl::Duration request_interval_;
-  int64_t answered_ = 0;  // requests; the next one's key follows from it
+  int64_t responses_ = 0;  // requests; the next one's key follows from it
 
   mutable absl::Mutex mutex_;
   std::vector<lease::Lease> held_ ABSL_GUARDED_BY(mutex_);

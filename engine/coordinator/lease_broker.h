@@ -30,7 +30,7 @@ struct Window {
 };
 
 /// The answer to RequestLease. The leases themselves come with the news, when their donors have accepted them.
-struct LeaseAnswer {
+struct LeaseResponse {
   int64_t offered_bytes = 0;
   int64_t lendable_bytes = 0;  // that donors could lend beyond those
   std::string shortage;        // why it is less than was wanted
@@ -44,7 +44,7 @@ class LeaseBrokerEvents {
   virtual void OnLease(const lease::Lease& lease) = 0;
   /// All that this engine gives or takes, as the broker knows them: what it gives beyond has ended.
   virtual void OnLeases(const std::vector<lease::Lease>& leases) = 0;
-  virtual void OnAnswer(absl::StatusOr<LeaseAnswer> answer) = 0;
+  virtual void OnLeaseResponse(absl::StatusOr<LeaseResponse> answer) = 0;
   /// Which leases to revoke, in order; not OK: no answer in time.
   virtual void OnScaleUp(absl::StatusOr<std::vector<kv::LeaseId>> leases) = 0;
   /// The broker refuses a report: NOT_FOUND (it does not know the lease), FAILED_PRECONDITION.
@@ -57,7 +57,7 @@ class LeaseBroker {
  public:
   virtual ~LeaseBroker() = default;
   virtual void RequestLease(const std::string& request_key, int64_t want_bytes, int64_t waiting_tokens) = 0;
-  virtual void AskScaleUp(int64_t need_blocks) = 0;
+  virtual void RequestScaleUp(int64_t need_blocks) = 0;
   virtual void Report(const LeaseEvent& news) = 0;
   virtual void ReportWindow(const Window& window) = 0;
 };

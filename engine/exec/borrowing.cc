@@ -261,7 +261,7 @@ void Borrowing::AskForMemory(int64_t waiting_tokens) {
   if (blocks == 0) return;
   // Who needs a little will need more: leases grow by steps, so that they stay few.
   blocks = std::max({blocks, options_.num_blocks / kWishDivisor, parts_.cache->leased_in().total / kWishDivisor});
-  parts_.coordinator->WantMemory(blocks * parts_.own->block_bytes(), waiting_tokens);
+  parts_.coordinator->WishForMemory(blocks * parts_.own->block_bytes(), waiting_tokens);
 }
 
 }  // namespace swiftcache::engine::exec

@@ -46,7 +46,7 @@ class EngineImpl final : public Engine, private LoopObserver {
  public:
   EngineImpl(const EngineOptions& options, const backend::KvLayout& layout, const RequestLimits& limits,
              std::unique_ptr<models::Model> model, std::unique_ptr<backend::KvMemory> memory,
-             const std::optional<SharingParts>& sharing, const Clock& clock, Metrics& metrics)
+             const std::optional<SharingDependencies>& sharing, const Clock& clock, Metrics& metrics)
       : options_(options),
         layout_(layout),
         limits_(limits),
@@ -54,7 +54,7 @@ class EngineImpl final : public Engine, private LoopObserver {
         metrics_(metrics, {.block_tokens = options.block_tokens, .num_blocks = memory->bytes() / layout.block_bytes()}),
         outbound_(&metrics_, [this](const LiveRequest& request) { BeforeDone(request); }),
         loop_(options, layout, std::move(model), std::move(memory), ForLoop(sharing), clock, &metrics_, this) {}
-  ~EngineImpl() override { Drain(absl::InfinitePast()); }
+  ~EngineImpl() override { ShutDown(absl::InfinitePast()); }
 
   void Start() override {
     absl::MutexLock lock(&thread_mutex_);
@@ -67,7 +67,7 @@ class EngineImpl final : public Engine, private LoopObserver {
   }
   absl::Status Submit(Request request, std::unique_ptr<ResponseSink> sink) override;
   void Cancel(const std::string& request_id) override { mailbox_.Push(CancelMessage{request_id}); }
-  void Tell(LoopMessage message) override {
+  void Post(LoopMessage message) override {
     urgency_.Note(message, clock_.Now());
     mailbox_.Push(std::move(message));
   }
@@ -79,10 +79,10 @@ class EngineImpl final : public Engine, private LoopObserver {
   }
   const backend::KvLayout& kv_layout() const override { return layout_; }
   int64_t max_model_len_tokens() const override { return limits_.max_model_len_tokens; }
-  void Drain(absl::Time deadline) override;
+  void ShutDown(absl::Time deadline) override;
 
  private:
-  std::optional<LoopSharing> ForLoop(const std::optional<SharingParts>& parts) {
+  std::optional<LoopSharing> ForLoop(const std::optional<SharingDependencies>& parts) {
     if (!parts) return std::nullopt;
     return LoopSharing{.transport = parts->transport, .coordinator = parts->coordinator, .urgency = &urgency_};
   }
@@ -123,7 +123,7 @@ class EngineImpl final : public Engine, private LoopObserver {
   bool ends_when_idle_ = false;
   bool ends_now_ = false;
 
-  absl::Mutex thread_mutex_;  // before mutex_; held while Drain waits and joins
+  absl::Mutex thread_mutex_;  // before mutex_; held while ShutDown waits and joins
   std::thread thread_ ABSL_GUARDED_BY(thread_mutex_);
 };
 
@@ -235,7 +235,7 @@ void EngineImpl::Handle(Message message) {
 
 // The loop is told under the lock: whoever is refused from here on comes after that. An engine that never started ends
 // its requests on the caller's thread.
-void EngineImpl::Drain(absl::Time deadline) {
+void EngineImpl::ShutDown(absl::Time deadline) {
   absl::MutexLock thread_lock(&thread_mutex_);
   {
     absl::MutexLock lock(&mutex_);
@@ -259,8 +259,9 @@ void EngineImpl::Drain(absl::Time deadline) {
 }  // namespace
 
 std::unique_ptr<Engine> Engine::Create(const EngineOptions& options, EngineMemory memory,
-                                       std::unique_ptr<models::Model> model, const std::optional<SharingParts>& sharing,
-                                       const Clock& clock, Metrics& metrics) {
+                                       std::unique_ptr<models::Model> model,
+                                       const std::optional<SharingDependencies>& sharing, const Clock& clock,
+                                       Metrics& metrics) {
   CHECK_EQ(options.share, sharing.has_value());
   const RequestLimits limits{.vocab_size = model->geometry().vocab_size,
                              .max_model_len_tokens = memory.max_model_len_tokens};

@@ -31,21 +31,22 @@
 
 namespace swiftcache::engine::exec {
 
-/// With what an engine lends and leases memory. Ownership: borrows; outlives the engine's Drain.
-struct SharingParts {
+/// With what an engine lends and leases memory. Ownership: borrows; outlives the engine's ShutDown.
+struct SharingDependencies {
   transport::Transport* transport = nullptr;
   coordinator::Coordinator* coordinator = nullptr;
 };
 
-/// Thread-safety: Submit, Cancel, Tell, Load, Drain from any thread. Ownership: owns model, KV memory, the loop thread
-/// and the one that calls the sinks. Errors: as documented per function; a request's own failure reaches its sink.
+/// Thread-safety: Submit, Cancel, Post, Load, ShutDown from any thread. Ownership: owns model, KV memory, the loop
+/// thread and the one that calls the sinks. Errors: as documented per function; a request's own failure reaches its
+/// sink.
 class Engine {
  public:
   /// `sharing`: there where options.share is true, and only there. REQUIRES: the memory was created with the same
   /// options, for the geometry of this model.
   static std::unique_ptr<Engine> Create(const EngineOptions& options, EngineMemory memory,
                                         std::unique_ptr<models::Model> model,
-                                        const std::optional<SharingParts>& sharing, const Clock& clock,
+                                        const std::optional<SharingDependencies>& sharing, const Clock& clock,
                                         Metrics& metrics);
   /// With its memory, for an engine that shares nothing. Errors: CreateEngineMemory's. REQUIRES: !options.share.
   static absl::StatusOr<std::unique_ptr<Engine>> Create(const EngineOptions& options, backend::Device& device,
@@ -63,14 +64,14 @@ class Engine {
   virtual void Cancel(const std::string& request_id) = 0;
   /// The coordinator's push function. A step under way hears at once what concerns it, the loop after the step. From the
   /// engine's creation to its end; does not block.
-  virtual void Tell(coordinator::LoopMessage message) = 0;
+  virtual void Post(coordinator::LoopMessage message) = 0;
   virtual EngineLoad Load() const = 0;
   virtual const backend::KvLayout& kv_layout() const = 0;
   virtual int64_t max_model_len_tokens() const = 0;
   /// Refuses new requests, lets live ones finish until `deadline` (of the clock), ends the rest and joins the loop:
   /// those with a token get FinishReason::kCancelled and OK, the others UNAVAILABLE. When it returns, every sink has
   /// heard OnDone and is gone. Not to be called by a sink.
-  virtual void Drain(absl::Time deadline) = 0;
+  virtual void ShutDown(absl::Time deadline) = 0;
 };
 
 }  // namespace swiftcache::engine::exec

@@ -179,9 +179,9 @@ int64_t Lending::StopAllClearing() {
   return parts_.cache->local().free - free;
 }
 
-void Lending::AskBack() {
+void Lending::StateNeed() {
   asks_again_ = false;
-  int64_t blocks = parts_.cache->TakeReclaimWish();
+  int64_t blocks = parts_.cache->TakeNeed();
   if (blocks > 0 && !(clears_.empty() && clearing_.empty())) blocks -= StopAllClearing();
   if (blocks <= 0) return need_.reset();
   if (!need_) need_ = {.since = parts_.clock->Now()};

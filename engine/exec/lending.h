@@ -3,7 +3,7 @@
 //
 //   lending.Do(message);                     // from the coordinator, between steps
 //   StepPlan plan = scheduler.Plan();
-//   lending.AskBack();
+//   lending.StateNeed();
 //   if (lending.ShouldDefer(plan)) ...       // wait for a message, until NextWakeup
 //   lending.Advance();
 #pragma once
@@ -21,7 +21,7 @@
 #include "engine/coordinator/loop_message.h"
 #include "engine/exec/engine_metrics.h"
 #include "engine/exec/own_memory.h"
-#include "engine/kv/lending.h"
+#include "engine/kv/lendable_blocks.h"
 #include "engine/lease/lease.h"
 #include "engine/sched/scheduler.h"
 
@@ -33,7 +33,7 @@ class Lending {
  public:
   struct Dependencies {
     OwnMemory* own;
-    kv::Lending* cache;
+    kv::LendableBlocks* cache;
     coordinator::Coordinator* coordinator;
     const Clock* clock;
     EngineMetrics* metrics;
@@ -46,7 +46,7 @@ class Lending {
   void Do(const coordinator::TakeBackMessage& message);
 
   /// After each plan: what is lent and was needed is asked back.
-  void AskBack();
+  void StateNeed();
   static constexpr absl::Duration kReclaimPatience = absl::Milliseconds(5);
   /// True for at most kReclaimPatience after a need arose, while the plan samples no token: the memory usually comes
   /// within that time, and one large step of prefill is cheaper than two. (On CPUs a step would also compete with the

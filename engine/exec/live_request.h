@@ -9,6 +9,7 @@
 
 #include "absl/container/flat_hash_set.h"
 #include "absl/time/time.h"
+#include "common/log/log.h"
 #include "engine/exec/block_addresses.h"
 #include "engine/exec/prefill_times.h"
 #include "engine/exec/request.h"
@@ -21,7 +22,7 @@ struct LiveRequest;
 
 /// One of the n continuations of a request. Every Sequence that the loop gives to its scheduler is one of these.
 /// Thread-safety: none. Ownership: by its LiveRequest.
-struct Continuation : sched::Sequence {
+struct Continuation final : sched::Sequence {
   Continuation(LiveRequest* request, int32_t index, sched::SequenceId id, int64_t block_tokens);
 
   LiveRequest* const request;
@@ -38,8 +39,12 @@ struct Continuation : sched::Sequence {
   int64_t output_tokens() const { return tokens.size() - prompt_tokens; }
 };
 
-/// REQUIRES: the loop gave it to its scheduler.
-inline Continuation& AsContinuation(sched::Sequence& sequence) { return static_cast<Continuation&>(sequence); }
+/// Ends the process where it is something else.
+inline Continuation& AsContinuation(sched::Sequence& sequence) {
+  auto* continuation = dynamic_cast<Continuation*>(&sequence);
+  CHECK(continuation != nullptr) << "sequence " << sequence.id << " is no continuation";
+  return *continuation;
+}
 
 /// Thread-safety: none; handed to the loop whole. Ownership: owns sink and continuations.
 struct LiveRequest {

@@ -34,7 +34,7 @@ void Outbound::Run() {
   for (;;) {
     std::vector<OutboundBatch> batches = mailbox_.TakeAll(absl::InfiniteDuration());
     if (batches.empty()) return;  // closed
-    for (OutboundBatch& batch : batches) Tell(std::move(batch), metrics_, before_done_);
+    for (OutboundBatch& batch : batches) CallSinks(std::move(batch), metrics_, before_done_);
   }
 }
 

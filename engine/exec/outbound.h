@@ -20,8 +20,8 @@ namespace swiftcache::engine::exec {
 
 /// Tells batches one after the other, in the order in which they came. What waits are tokens of requests that have not
 /// heard of their end yet; who delivers bounds it: EngineImpl refuses requests while those are too many.
-/// Thread-safety: Deliver is the loop's, Start and Stop are the owner's; `before_done` (see Tell) and the sinks are
-/// called by the thread within. Ownership: owns what was delivered; borrows the metrics. Errors: none.
+/// Thread-safety: Deliver is the loop's, Start and Stop are the owner's; `before_done` (see CallSinks) and the sinks
+/// are called by the thread within. Ownership: owns what was delivered; borrows the metrics. Errors: none.
 class Outbound {
  public:
   Outbound(EngineMetrics* metrics, std::function<void(const LiveRequest&)> before_done)

@@ -34,7 +34,8 @@ OutboundBatch Outbox::Take() {
   return batch;
 }
 
-void Tell(OutboundBatch batch, EngineMetrics* metrics, const std::function<void(const LiveRequest&)>& before_done) {
+void CallSinks(OutboundBatch batch, EngineMetrics* metrics,
+               const std::function<void(const LiveRequest&)>& before_done) {
   for (OutboundToken& token : batch.tokens) {
     if (token.since_last) metrics->NextToken(*token.since_last);
     ResponseSink& sink = *token.sink;

@@ -64,7 +64,7 @@ class Outbox {
 
 /// Calls the sinks: every token, then, of each request that ended, a line in the log, `before_done` and OnDone. Those
 /// requests are destroyed.
-void Tell(
+void CallSinks(
     OutboundBatch batch, EngineMetrics* metrics,
     const std::function<void(const LiveRequest&)>& before_done = [](const LiveRequest&) {});
 

@@ -93,7 +93,7 @@ void StepLoop::AdmitParked() {
     live_.Unpark(request);
     scheduler_.Add(request.continuations.front().get());
   }
-  if (live_.any_parked()) cache_.NoteNeed(cache_.BlocksFor(live_.most_parked().max_total_tokens - 1));
+  if (live_.any_parked()) cache_.NoteWish(cache_.BlocksFor(live_.most_parked().max_total_tokens - 1));
 }
 
 // What others do not lend, or lent and took back, does not hold up a client for ever. Where nobody starves, and nobody
@@ -174,7 +174,7 @@ bool StepLoop::Step() {
 // What leases ask for between plan and forward pass. False: nothing is to be computed before memory is back.
 bool StepLoop::ServeLeases(const sched::StepPlan& plan) {
   SizeLayerStream();
-  sharing_->lending().AskBack();
+  sharing_->lending().StateNeed();
   if (plan.chunks.empty() || sharing_->lending().ShouldDefer(plan)) return false;
   sharing_->Advance(TokensNotRunning(), live_.longest_tokens());
   return true;

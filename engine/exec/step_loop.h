@@ -49,7 +49,7 @@ class LoopObserver {
   virtual void OnStarted(const LiveRequest& request) = 0;  // runs for the first time
   virtual void OnEnded(const LiveRequest& request) = 0;    // its blocks are free already
   virtual void OnLoad(const EngineLoad& load) = 0;
-  virtual void Deliver(OutboundBatch batch) = 0;  // once a step, perhaps empty; to be told in order (Tell)
+  virtual void Deliver(OutboundBatch batch) = 0;  // once a step, perhaps empty; to be told in order (CallSinks)
   /// No step can be computed any more; what was asked is ended.
   virtual void OnDeviceLost(const absl::Status& why) = 0;
 };

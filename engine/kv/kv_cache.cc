@@ -75,7 +75,7 @@ Growth KvCache::MakeFree(int64_t count, int64_t wish) {
   const int64_t free = pool_.local().free;
   if (count <= free) return Growth::kDone;
   if (pool_.num_lent() > 0) {
-    reclaim_wish_ += wish - free;
+    need_ += wish - free;
     return Growth::kWait;
   }
   return pool_.has_regions() ? MakeFreeAcrossTiers(count, wish) : EvictLocal(count);
@@ -233,7 +233,7 @@ int64_t KvCache::DropRegion(RegionId region) {
 
 int64_t KvCache::TakeLeaseWish() {
   const int64_t evicted = std::exchange(recently_evicted_, 0);
-  const int64_t beyond = std::exchange(needed_, 0) - num_usable();
+  const int64_t beyond = std::exchange(wish_, 0) - num_usable();
   if (!options_.may_borrow) return 0;
   const int64_t short_of = watermark() - pool_.local().free - pool_.live().free;
   int64_t wish = 0;
@@ -247,7 +247,7 @@ std::optional<std::vector<Move>> KvCache::ClearForLending(int32_t first, int32_t
   return moves;
 }
 
-int64_t KvCache::TakeReclaimWish() { return std::min(std::exchange(reclaim_wish_, 0), pool_.num_lent()); }
+int64_t KvCache::TakeNeed() { return std::min(std::exchange(need_, 0), pool_.num_lent()); }
 
 Growth KvCache::ReserveLocal(int64_t blocks) {
   const Growth room = MakeFree(blocks, blocks);

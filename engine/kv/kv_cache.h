@@ -5,7 +5,7 @@
 //   KvCache cache({.num_blocks = 1000, .block_tokens = 16});
 //   Scheduler scheduler(options, &cache);    // as SequenceBlocks: blocks for tokens
 //   Tiers& tiers = cache;                    // as a borrower: leases, and moves to them and back
-//   Lending& lending = cache;                // as a lender
+//   LendableBlocks& lendable = cache;        // as a lender
 #pragma once
 
 #include <algorithm>
@@ -20,7 +20,7 @@
 #include "absl/status/status.h"
 #include "common/base/units.h"
 #include "engine/kv/block_pool.h"
-#include "engine/kv/lending.h"
+#include "engine/kv/lendable_blocks.h"
 #include "engine/kv/move_planner.h"
 #include "engine/kv/prefix_tree.h"
 #include "engine/kv/sequence_blocks.h"
@@ -36,7 +36,7 @@ namespace swiftcache::engine::kv {
 ///
 /// Thread-safety: none; the step loop owns it. Ownership: owns pool and prefix tree. Errors: none, what does not fit is
 /// an answer. Units: as named; blocks of all layers.
-class KvCache final : public SequenceBlocks, public Tiers, public Lending {
+class KvCache final : public SequenceBlocks, public Tiers, public LendableBlocks {
  public:
   struct Options {
     int64_t num_blocks = 0;  // of the own arena
@@ -60,7 +60,7 @@ class KvCache final : public SequenceBlocks, public Tiers, public Lending {
   int64_t Obtain(int64_t blocks) override;
   void Commit(BlockTable& table, const TokenView& tokens, int64_t computed_tokens) override;
   void Release(BlockTable& table) override;
-  void NoteNeed(int64_t blocks) override { needed_ = std::max(needed_, blocks); }
+  void NoteWish(int64_t blocks) override { wish_ = std::max(wish_, blocks); }
   Place place(BlockId id) const override { return pool_.place(id); }
   void FollowPlaces(const BlockTable& table, PlaceCursor& cursor,
                     absl::FunctionRef<void(int64_t)> changed) const override;
@@ -96,14 +96,14 @@ class KvCache final : public SequenceBlocks, public Tiers, public Lending {
   PlaceCounts region(RegionId id) const override { return pool_.counts(id); }
   int64_t num_moves_of(RegionId id) const override { return pool_.num_moves_of(id); }
 
-  // Lending.
+  // LendableBlocks.
   std::optional<std::vector<Move>> ClearForLending(int32_t first, int32_t count, int64_t max_moves) override;
   bool Lend(int32_t first, int32_t count) override { return pool_.Lend(first, count); }
   void TakeBack(int32_t first, int32_t count) override { pool_.TakeBack(first, count); }
   std::vector<PlaceRun> WrittenIn(int32_t first, int32_t count) const override { return pool_.WrittenIn(first, count); }
   void NoteZeroed(int32_t first, int32_t count) override { pool_.NoteZeroed(first, count); }
   std::vector<int32_t> TakeDirty() override { return pool_.TakeDirty(); }
-  int64_t TakeReclaimWish() override;
+  int64_t TakeNeed() override;
   int64_t num_leased_out() const override { return pool_.num_lent(); }
 
   // For whoever has all of it.
@@ -136,7 +136,7 @@ class KvCache final : public SequenceBlocks, public Tiers, public Lending {
   int64_t potential_region_blocks_ = 0, leasable_blocks_ = 0;
   int64_t stream_capacity_;
   // Since they were last taken.
-  int64_t reclaim_wish_ = 0, spill_wish_ = 0, needed_ = 0, recently_evicted_ = 0;
+  int64_t need_ = 0, spill_wish_ = 0, wish_ = 0, recently_evicted_ = 0;
   int64_t evicted_total_ = 0;
 };
 

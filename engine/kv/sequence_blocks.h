@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The KV memory of one engine as sequences see it, and whoever schedules or computes them: blocks for tokens, and the
-// blocks that are known already. Where else they lie than in the own arena is for Tiers, who lent what for Lending.
+// blocks that are known already. Where else they lie than in the own arena is for Tiers, and
+// what of it is lent for LendableBlocks.
 //
 //   SequenceBlocks::Attached cached = blocks.Attach(table, salt, tokens, /*local_only=*/false);
 //   if (blocks.Grow(table, computed + chunk, computed + chunk) == Growth::kNoRoom) ...   // somebody must give way
@@ -36,7 +37,7 @@ class BlockTable {
   PrefixTree::Pin pin_;                // at block committed_ - 1
 };
 
-/// kWait: room is on its way, because moves that free it are under way, or Tiers::TakeMoves or Lending::TakeReclaimWish
+/// kWait: room is on its way, because moves that free it are under way, or Tiers::TakeMoves or LendableBlocks::TakeNeed
 /// will name what does it. The loop calls both after each plan; until something came of it, asking again gives the same
 /// answer.
 enum class Growth { kDone, kWait, kNoRoom };
@@ -74,7 +75,7 @@ class SequenceBlocks {
   /// Empties the table; committed blocks stay cached until their room is needed.
   virtual void Release(BlockTable& table) = 0;
   /// A sequence waits until the cache has this many blocks.
-  virtual void NoteNeed(int64_t blocks) = 0;
+  virtual void NoteWish(int64_t blocks) = 0;
 
   virtual Place place(BlockId id) const = 0;
   /// Calls `changed` for each block of the table that is new, another or elsewhere since `cursor` was here last, and

@@ -19,8 +19,8 @@
 namespace swiftcache::engine::rpc {
 namespace {
 
-using coordinator::LeaseAnswer;
 using coordinator::LeaseEvent;
+using coordinator::LeaseResponse;
 using coordinator::Window;
 
 struct LeaseRequest {
@@ -100,7 +100,7 @@ class GrpcLeaseClient final : public LeaseClient {
     }
     if (window) Push(*window);
   }
-  void AskScaleUp(int64_t need_blocks) override ABSL_LOCKS_EXCLUDED(mutex_);
+  void RequestScaleUp(int64_t need_blocks) override ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
   void Push(QueuedCall call) ABSL_LOCKS_EXCLUDED(mutex_) {
@@ -205,12 +205,12 @@ absl::Status GrpcLeaseClient::Send(const LeaseRequest& lease_request) {
   v1::RequestLeaseResponse response;
   const absl::Status status = Call(&v1::BrokerService::Stub::RequestLease, request, response);
   if (!status.ok()) {
-    events_.OnAnswer(status);
+    events_.OnLeaseResponse(status);
     return status;
   }
-  LeaseAnswer answer{.lendable_bytes = response.lendable_bytes(), .shortage = response.shortage()};
+  LeaseResponse answer{.lendable_bytes = response.lendable_bytes(), .shortage = response.shortage()};
   for (const v1::Lease& lease : response.leases()) answer.offered_bytes += lease.num_bytes();
-  events_.OnAnswer(std::move(answer));
+  events_.OnLeaseResponse(std::move(answer));
   return status;
 }
 
@@ -224,7 +224,7 @@ absl::Status GrpcLeaseClient::Send(const Window& window) {
   return Call(&v1::BrokerService::Stub::ReportWindow, request, response);
 }
 
-void GrpcLeaseClient::AskScaleUp(int64_t need_blocks) {
+void GrpcLeaseClient::RequestScaleUp(int64_t need_blocks) {
   auto* call = new ScaleUpCall;  // deleted by its callback
   SetIdentity(call->request);
   call->request.set_need_blocks(need_blocks);

@@ -2,7 +2,7 @@
 // The broker's lease RPCs and its Watch, behind the interface of the coordinator.
 //
 //   auto leases = LeaseClient::Create({.broker = "127.0.0.1:50050", .instance_id = id, .identity = identity}, events);
-//   leases->RequestLease("1", 64 << 20, 4000);   // -> events.OnAnswer, then events.OnLease
+//   leases->RequestLease("1", 64 << 20, 4000);   // -> events.OnLeaseResponse, then events.OnLease
 #pragma once
 
 #include <functional>

@@ -185,7 +185,7 @@ Sequence* Scheduler::FirstThatFits(Step& step) const {
   for (Sequence* sequence : waiting_) {
     if (Fits(*sequence)) return sequence;
     step.plan.waits = true;
-    cache_->NoteNeed(BlocksOf(*sequence));
+    cache_->NoteWish(BlocksOf(*sequence));
   }
   return nullptr;
 }

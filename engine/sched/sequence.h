@@ -23,6 +23,8 @@ struct SequenceGroup {
 
 /// Thread-safety: none. Ownership: a value; must not outlive the cache that `blocks` came from. Units: tokens.
 struct Sequence {
+  virtual ~Sequence() = default;  // who makes sequences may know more of them
+
   // Set by whoever makes it; tokens grow by one after each step that sampled.
   SequenceId id;
   int32_t priority = 0;            // larger is more urgent; once added, Scheduler::SetPriority changes it

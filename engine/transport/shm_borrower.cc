@@ -256,7 +256,7 @@ void ShmBorrower::Do(const CopyJob& job) {
   job.store.after.Wait();
   if (!BeginCopy(job)) {
     const absl::Status fate = absl::UnavailableError("the lease ended before the store began");
-    return Tell(lease, [&](TransportEvents& events) { events.OnStored(job.store.ticket, fate); });
+    return Notify(lease, [&](TransportEvents& events) { events.OnStored(job.store.ticket, fate); });
   }
   const auto wanted = [&] {
     absl::MutexLock lock(&mutex_);
@@ -292,7 +292,7 @@ absl::Status ShmBorrower::OnGrant(ShmLease& lease, const ShmGrantMessage& messag
     lease.mapped = std::move(mapped);
     lease.state = ShmLease::State::kOpen;
   }
-  Tell(lease, [&](TransportEvents& events) { events.OnOpened(lease.spec.lease, view); });
+  Notify(lease, [&](TransportEvents& events) { events.OnOpened(lease.spec.lease, view); });
   return absl::OkStatus();
 }
 
@@ -312,7 +312,7 @@ absl::Status ShmBorrower::OnStored(ShmLease& lease, Ticket ticket) {
     stats_.store_time += now - std::max(store.began, last_stored_);
     last_stored_ = now;
   }
-  Tell(lease, [&](TransportEvents& events) { events.OnStored(ticket, absl::OkStatus()); });
+  Notify(lease, [&](TransportEvents& events) { events.OnStored(ticket, absl::OkStatus()); });
   return absl::OkStatus();
 }
 
@@ -332,7 +332,7 @@ void ShmBorrower::EndStores(ShmLease& lease) {
     if (opened && !lease.mapped.view.Holds()) fate = absl::FailedPreconditionError("the donor fenced the lease");
   }
   for (const ShmLease::StoreJob& store : unfinished) {
-    Tell(lease, [&](TransportEvents& events) { events.OnStored(store.ticket, fate); });
+    Notify(lease, [&](TransportEvents& events) { events.OnStored(store.ticket, fate); });
   }
 }
 
@@ -345,9 +345,9 @@ void ShmBorrower::OnEnd(ShmLease& lease, const absl::Status& why) {
   }
   EndStores(lease);
   if (opening) {
-    Tell(lease, [&](TransportEvents& events) { events.OnOpened(lease.spec.lease, why); });
+    Notify(lease, [&](TransportEvents& events) { events.OnOpened(lease.spec.lease, why); });
   } else if (!silent) {
-    Tell(lease, [&](TransportEvents& events) { events.OnDonorGone(lease.spec.lease); });
+    Notify(lease, [&](TransportEvents& events) { events.OnDonorGone(lease.spec.lease); });
   }
 }
 

@@ -100,7 +100,7 @@ class ShmBorrower {
   std::shared_ptr<ShmSocket> SocketOf(kv::LeaseId lease) const ABSL_LOCKS_EXCLUDED(mutex_);
   /// Calls event(events) unless the lease is closed; Close waits for its end.
   template <typename Event>
-  void Tell(ShmLease& lease, Event event) ABSL_LOCKS_EXCLUDED(mutex_) {
+  void Notify(ShmLease& lease, Event event) ABSL_LOCKS_EXCLUDED(mutex_) {
     {
       absl::MutexLock lock(&mutex_);
       if (lease.closed) return;

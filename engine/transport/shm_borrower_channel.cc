@@ -36,13 +36,13 @@ absl::Status ShmBorrowerChannel::Hear(const ShmMessage& message, const std::vect
   const kv::LeaseId lease = lease_->spec.lease;
   if (const auto* revoke = std::get_if<ShmRevoke>(&message)) {
     const absl::Duration time_left = absl::Nanoseconds(revoke->time_left_ns);
-    borrower_.Tell(*lease_, [&](TransportEvents& events) { events.OnRevoked(lease, time_left); });
+    borrower_.Notify(*lease_, [&](TransportEvents& events) { events.OnRevoked(lease, time_left); });
     return absl::OkStatus();
   }
   if (!std::holds_alternative<ShmRenewed>(message)) {
     return absl::InvalidArgumentError("a donor sent a message that only borrowers send");
   }
-  borrower_.Tell(*lease_, [&](TransportEvents& events) { events.OnRenewed(lease); });
+  borrower_.Notify(*lease_, [&](TransportEvents& events) { events.OnRenewed(lease); });
   return absl::OkStatus();
 }
 

@@ -2,7 +2,7 @@
 // The gateway's connection to one engine process. Knows the requests under way there, and tells them when the engine is
 // lost.
 //
-//   EngineLink::Ticket ticket(link, attempt);  // under way until destroyed
+//   EngineLink::InFlight request(link, attempt);  // under way until destroyed
 //   link->client().Generate(request, attempt);
 //   ...
 //   link->MarkLost(absl::UnavailableError("it died"));  // attempt->OnLost
@@ -49,20 +49,20 @@ class EngineLink {
   void ClearLost() ABSL_LOCKS_EXCLUDED(mutex_);
 
   /// One request under way; ends with its destruction.
-  class Ticket {
+  class InFlight {
    public:
-    Ticket() = default;
+    InFlight() = default;
     /// `observer` is told of a loss; at once if the link is lost already.
-    explicit Ticket(std::shared_ptr<EngineLink> link, const std::weak_ptr<LossObserver>& observer = {})
+    explicit InFlight(std::shared_ptr<EngineLink> link, const std::weak_ptr<LossObserver>& observer = {})
         : link_(std::move(link)), id_(link_->Enter(observer)) {}
-    Ticket(Ticket&&) = default;
-    Ticket& operator=(Ticket&& other) noexcept {
+    InFlight(InFlight&&) = default;
+    InFlight& operator=(InFlight&& other) noexcept {
       Release();
       link_ = std::move(other.link_);
       id_ = other.id_;
       return *this;
     }
-    ~Ticket() { Release(); }
+    ~InFlight() { Release(); }
     void Release() {
       if (link_ != nullptr) link_->Leave(id_);
       link_.reset();

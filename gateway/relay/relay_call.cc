@@ -86,7 +86,7 @@ absl::Status RelayCall::StartAttempt() {
   cut_off_ = false;
   engine_request_.request_id = absl::StrCat(engine_id_, ".", number);
   auto attempt = std::make_shared<Attempt>(shared_from_this(), number);
-  ticket_ = fleet::EngineLink::Ticket(engine, attempt);
+  in_flight_ = fleet::EngineLink::InFlight(engine, attempt);
   StoreHandle(number, engine->client().Generate(engine_request_, std::move(attempt)));
   return absl::OkStatus();
 }
@@ -184,7 +184,7 @@ void RelayCall::OnEngineEvent(fleet::EngineEvent event) {
 }
 
 void RelayCall::OnEngineDone(const absl::Status& status) {
-  ticket_.Release();
+  in_flight_.Release();
   absl::Status outcome = OutcomeOf(EndAttempt(status));
   if (!aborted() && route::ShouldRetry(outcome, sent_)) {
     outcome = Retry(outcome);

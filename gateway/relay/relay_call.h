@@ -100,7 +100,7 @@ class RelayCall final : public GenerateCall, public std::enable_shared_from_this
   std::set<std::string> tried_;
   absl::Status full_;  // the last engine's RESOURCE_EXHAUSTED
   std::string engine_name_;
-  fleet::EngineLink::Ticket ticket_;
+  fleet::EngineLink::InFlight in_flight_;
   int attempts_ = 0;
 
   mutable absl::Mutex mutex_;

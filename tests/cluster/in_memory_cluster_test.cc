@@ -59,7 +59,7 @@ class InMemoryCluster : public ::testing::Test {
   }
   void TearDown() override {
     relay_->Stop(clock_.Now() + absl::Seconds(10));
-    for (auto& engine : engines_) engine.engine->Drain(clock_.Now());
+    for (auto& engine : engines_) engine.engine->ShutDown(clock_.Now());
   }
 
   relay::GenerateRequest Greedy(int seed) {
@@ -176,7 +176,7 @@ TEST_F(InMemoryCluster, ManyClientsWithCancellationsGetTheTokensThatTheyGetAlone
 }
 
 TEST_F(InMemoryCluster, RequestsGoToTheOtherEngineWhenOneDrains) {
-  std::thread drain([&] { engines_[0].engine->Drain(clock_.Now() + absl::Seconds(20)); });
+  std::thread drain([&] { engines_[0].engine->ShutDown(clock_.Now() + absl::Seconds(20)); });
   for (int i = 0; i < 24; ++i) {
     auto client = Run(Greedy(i));
     EXPECT_TRUE(client->result.ok()) << client->result;

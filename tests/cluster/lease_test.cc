@@ -83,7 +83,7 @@ class Node {
                                 .lease_patience = node.lease_patience};
     auto memory = CreateEngineMemory(options, model->geometry(), *device_);
     EXPECT_TRUE(memory.ok()) << memory.status();
-    std::optional<SharingParts> sharing;
+    std::optional<SharingDependencies> sharing;
     backend::KvMemory& kv = *memory->kv;
     memory::Arena& arena = node.late ? LateDevice::ArenaOf(kv) : static_cast<backend::cpu::CpuKvMemory&>(kv).arena();
     if (node.shares) sharing = MakeParts(node, arena, shm_dir);
@@ -96,13 +96,13 @@ class Node {
                 .lends = node.lends,
                 .events = coordinator_.get()});
       coordinator_->Start(sharing->transport, &hub.BrokerOf(node.name),
-                          [this](coordinator::LoopMessage message) { engine_->Tell(std::move(message)); });
+                          [this](coordinator::LoopMessage message) { engine_->Post(std::move(message)); });
     }
     engine_->Start();
   }
 
   ~Node() {
-    engine_->Drain(absl::InfiniteFuture());
+    engine_->ShutDown(absl::InfiniteFuture());
     if (!coordinator_) return;
     coordinator_->Stop(absl::InfinitePast());
     transport_->Stop();
@@ -118,7 +118,7 @@ class Node {
     if (node.late) return std::make_unique<LateDevice>(backend::cpu::CpuDeviceOptions(), &queue_);
     return std::make_unique<backend::cpu::CpuDevice>(backend::cpu::CpuDeviceOptions());
   }
-  SharingParts MakeParts(const NodeOptions& node, memory::Arena& arena, const std::string& shm_dir) {
+  SharingDependencies MakeParts(const NodeOptions& node, memory::Arena& arena, const std::string& shm_dir) {
     coordinator_ = std::make_unique<coordinator::Coordinator>(
         coordinator::Coordinator::Options{.instance_id = node.name,
                                           .revoke_deadline = kRevokeDeadline,

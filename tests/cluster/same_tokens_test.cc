@@ -117,7 +117,7 @@ class Runner {
       EXPECT_TRUE((*engine)->Submit(requests[i], std::make_unique<RecordingSink>(recordings[i])).ok());
     }
     (*engine)->Start();
-    (*engine)->Drain(absl::InfiniteFuture());
+    (*engine)->ShutDown(absl::InfiniteFuture());
     return Collect(recordings, (*engine)->Load());
   }
 

@@ -29,7 +29,7 @@ class FakeEngine final : public exec::Engine {
   };
 
   void Start() override {}
-  void Tell(coordinator::LoopMessage) override { LOG(FATAL) << "a fake shares no memory"; }
+  void Post(coordinator::LoopMessage) override { LOG(FATAL) << "a fake shares no memory"; }
   absl::Status Submit(exec::Request request, std::unique_ptr<exec::ResponseSink> sink) override {
     absl::MutexLock lock(&mutex_);
     if (!refuse_with_.ok()) return refuse_with_;
@@ -49,7 +49,7 @@ class FakeEngine final : public exec::Engine {
   }
   const backend::KvLayout& kv_layout() const override { return layout_; }
   int64_t max_model_len_tokens() const override { return 2048; }
-  void Drain(absl::Time) override {}
+  void ShutDown(absl::Time) override {}
 
   /// The live request; nullptr after 30 s without one.
   Live* WaitForRequest(const std::string& id) {

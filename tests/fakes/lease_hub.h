@@ -80,7 +80,7 @@ class LeaseHub {
   struct Broker final : coordinator::LeaseBroker {
     Broker(LeaseHub& hub, std::string name) : hub(hub), name(std::move(name)) {}
     void RequestLease(const std::string&, int64_t want_bytes, int64_t) override { hub.Request(name, want_bytes); }
-    void AskScaleUp(int64_t) override {
+    void RequestScaleUp(int64_t) override {
       hub.Deliver(name, [](auto& events) { events.OnScaleUp(absl::UnavailableError("no advice")); });
     }
     void Report(const coordinator::LeaseEvent& news) override { hub.Report(news); }
@@ -124,9 +124,9 @@ class LeaseHub {
       }
     }
     for (const lease::Lease& lease : offers) Tell(lease, lease.donor);
-    const coordinator::LeaseAnswer answer{
+    const coordinator::LeaseResponse answer{
         .offered_bytes = 0, .lendable_bytes = int64_t{1} << 30, .shortage = offers.empty() ? "all is lent" : ""};
-    Deliver(borrower, [&](coordinator::LeaseBrokerEvents& events) { events.OnAnswer(answer); });
+    Deliver(borrower, [&](coordinator::LeaseBrokerEvents& events) { events.OnLeaseResponse(answer); });
   }
 
   // One extent of the donor, of about the bytes that are wanted, at the next aligned place below the last one.

@@ -3,7 +3,7 @@
 //
 //   RecordingLeaseBroker broker;
 //   ASSERT_TRUE(broker.log().WaitFor("ACCEPTED 7"));
-//   coordinator.OnAnswer(LeaseAnswer{...});
+//   coordinator.OnLeaseResponse(LeaseResponse{...});
 #pragma once
 
 #include <string>
@@ -28,7 +28,7 @@ class RecordingLeaseBroker final : public LeaseBroker {
   void RequestLease(const std::string& key, int64_t want_bytes, int64_t waiting_tokens) override {
     log_.Add(absl::StrCat("Request ", key, " of ", want_bytes, " for ", waiting_tokens));
   }
-  void AskScaleUp(int64_t need_blocks) override { log_.Add(absl::StrCat("ScaleUp ", need_blocks)); }
+  void RequestScaleUp(int64_t need_blocks) override { log_.Add(absl::StrCat("ScaleUp ", need_blocks)); }
   void Report(const LeaseEvent& news) override {
     static constexpr const char* kNames[] = {"ACCEPTED", "DECLINED", "ACTIVE", "REVOKING",
                                              "RELEASED", "FENCED",   "LOST"};

@@ -5,7 +5,7 @@
 //   UnmappedTransport unmapped(coordinator);
 //   auto shm = ShmTransport::Create(options, arena, clock, unmapped);
 //   unmapped.Over(shm->get());
-//   engine = Engine::Create(..., SharingParts{.transport = &unmapped, ...}, ...);
+//   engine = Engine::Create(..., SharingDependencies{.transport = &unmapped, ...}, ...);
 //   EXPECT_LE(unmapped.counts().streams, steps);
 #pragma once
 

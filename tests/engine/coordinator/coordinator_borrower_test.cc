@@ -120,36 +120,36 @@ TEST_F(CoordinatorTest, StoresAreAnsweredWithoutADetour) {
 
 TEST_F(CoordinatorTest, WishesAreOneRequestAtATimeAndTheLastOneCounts) {
   Start({.min_request_interval = absl::Seconds(1)});
-  coordinator_->WantMemory(100, 5);
+  coordinator_->WishForMemory(100, 5);
   ASSERT_TRUE(broker_.log().WaitFor("Request 1 of 100 for 5"));
-  coordinator_->WantMemory(200, 6);
-  coordinator_->WantMemory(300, 7);
+  coordinator_->WishForMemory(200, 6);
+  coordinator_->WishForMemory(300, 7);
   Settle();
-  coordinator_->OnAnswer(LeaseAnswer{.offered_bytes = 40, .lendable_bytes = 60});
+  coordinator_->OnLeaseResponse(LeaseResponse{.offered_bytes = 40, .lendable_bytes = 60});
   ASSERT_TRUE(loop_.log().WaitFor("Lendable 100"));
   Settle();
   EXPECT_EQ(broker_.log().Count("Request 2 of 300 for 7"), 0) << "not that soon";
   fake_clock_.Advance(absl::Seconds(1));
   Settle();
   EXPECT_EQ(broker_.log().Count("Request 2 of 300 for 7"), 1);
-  coordinator_->OnAnswer(LeaseAnswer{.shortage = "nobody lends"});
+  coordinator_->OnLeaseResponse(LeaseResponse{.shortage = "nobody lends"});
   EXPECT_TRUE(loop_.log().WaitFor("Lendable 0: nobody lends"));
 }
 
 TEST_F(CoordinatorTest, ARequestWithoutAnAnswerIsRepeatedUnderItsKey) {
   Start({.min_request_interval = absl::Seconds(1)});
-  coordinator_->WantMemory(100, 5);
+  coordinator_->WishForMemory(100, 5);
   ASSERT_TRUE(broker_.log().WaitFor("Request 1 of 100 for 5"));
-  coordinator_->OnAnswer(absl::DeadlineExceededError("the broker may have granted it"));
+  coordinator_->OnLeaseResponse(absl::DeadlineExceededError("the broker may have granted it"));
   Settle();
   fake_clock_.Advance(absl::Seconds(2));
-  coordinator_->WantMemory(100, 5);
+  coordinator_->WishForMemory(100, 5);
   Settle();
   EXPECT_EQ(broker_.log().Count("Request 1 of 100 for 5"), 2) << "so that the broker grants it once";
-  coordinator_->OnAnswer(LeaseAnswer{});
+  coordinator_->OnLeaseResponse(LeaseResponse{});
   Settle();
   fake_clock_.Advance(absl::Seconds(2));
-  coordinator_->WantMemory(100, 5);
+  coordinator_->WishForMemory(100, 5);
   Settle();
   EXPECT_EQ(broker_.log().Count("Request 2 of 100 for 5"), 1) << "a new attempt has a new key";
 }
@@ -159,7 +159,7 @@ TEST_F(CoordinatorTest, AShortageIsAskedAboutLessAndLessOften) {
   int64_t requests = 0;
   for (const double wait : {0.0, 2.0, 4.0, 4.0}) {
     fake_clock_.Advance(absl::Seconds(wait) - absl::Milliseconds(wait > 0 ? 1 : 0));
-    coordinator_->WantMemory(100, 5);
+    coordinator_->WishForMemory(100, 5);
     Settle();
     if (wait > 0) {
       EXPECT_EQ(broker_.log().Count(absl::StrCat("Request ", requests + 1, " of 100 for 5")), 0) << wait;
@@ -168,7 +168,7 @@ TEST_F(CoordinatorTest, AShortageIsAskedAboutLessAndLessOften) {
     Settle();
     ++requests;
     EXPECT_EQ(broker_.log().Count(absl::StrCat("Request ", requests, " of 100 for 5")), 1) << wait;
-    coordinator_->OnAnswer(LeaseAnswer{.shortage = "all is lent"});
+    coordinator_->OnLeaseResponse(LeaseResponse{.shortage = "all is lent"});
     Settle();
   }
 }

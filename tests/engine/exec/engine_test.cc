@@ -166,7 +166,7 @@ TEST_F(EngineTest, ALostDeviceIsToldOnceAndNothingIsAcceptedAnyMore) {
   EXPECT_TRUE(absl::IsUnavailable(recording->Wait()));
   while (told == 0) std::this_thread::yield();
   EXPECT_TRUE(absl::IsUnavailable(Submit(Named("b"))));
-  engine_->Drain(absl::InfiniteFuture());
+  engine_->ShutDown(absl::InfiniteFuture());
   EXPECT_EQ(told, 1);
 }
 
@@ -203,7 +203,7 @@ TEST_F(EngineTest, WhatIsSaidOfLeasesTakesNoRequestsPlace) {
   engine_->Start();
   ASSERT_TRUE(Submit(Named("running")).ok());
   gate_.WaitUntilReached();
-  for (int64_t i = 1; i <= 10; ++i) engine_->Tell(coordinator::StoredMessage{transport::Ticket(i)});
+  for (int64_t i = 1; i <= 10; ++i) engine_->Post(coordinator::StoredMessage{transport::Ticket(i)});
   EXPECT_TRUE(Submit(Named("waits")).ok());
   gate_.Open();
 }
@@ -240,14 +240,14 @@ TEST_F(EngineTest, DrainLetsRequestsFinishAndRefusesNewOnes) {
   std::shared_ptr<Recording> recording;
   ASSERT_TRUE(Submit(Named("a", 50), &recording).ok());
   gate_.WaitUntilReached();
-  std::thread drain([this] { engine_->Drain(absl::InfiniteFuture()); });
+  std::thread drain([this] { engine_->ShutDown(absl::InfiniteFuture()); });
   while (Submit(Named("probe")).code() != absl::StatusCode::kUnavailable) {
   }
   gate_.Open();
   drain.join();
   EXPECT_TRUE(recording->Wait().ok());
   EXPECT_THAT(recording->tokens(), SizeIs(50));
-  engine_->Drain(absl::InfinitePast());  // a second time does nothing
+  engine_->ShutDown(absl::InfinitePast());  // a second time does nothing
 }
 
 TEST_F(EngineTest, DrainEndsWhatIsLeftAtItsDeadline) {
@@ -257,7 +257,7 @@ TEST_F(EngineTest, DrainEndsWhatIsLeftAtItsDeadline) {
   ASSERT_TRUE(Submit(Named("running", 390), &running).ok());
   ASSERT_TRUE(Submit(Named("waiting", 390), &waiting).ok());
   gate_.WaitUntilReached();
-  std::thread drain([this] { engine_->Drain(absl::InfinitePast()); });
+  std::thread drain([this] { engine_->ShutDown(absl::InfinitePast()); });
   while (Submit(Named("probe")).code() != absl::StatusCode::kUnavailable) {
   }
   gate_.Open();

@@ -96,7 +96,7 @@ class LoopHarness : private LoopObserver {
     load_ = load;
     metrics_.SetLoad(load);
   }
-  void Deliver(OutboundBatch batch) override { Tell(std::move(batch), &metrics_); }
+  void Deliver(OutboundBatch batch) override { CallSinks(std::move(batch), &metrics_); }
   void OnDeviceLost(const absl::Status&) override {}
 
   const int64_t block_tokens_;

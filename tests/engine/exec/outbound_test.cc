@@ -185,7 +185,7 @@ TEST_F(OutboundTest, DrainReturnsWhenEverySinkHasHeardTheEndAndIsGone) {
     absl::SleepFor(absl::Milliseconds(30));
     released_.Notify();
   });
-  engine_->Drain(absl::InfinitePast());
+  engine_->ShutDown(absl::InfinitePast());
   EXPECT_TRUE(held->done());
   for (const auto& other : others) EXPECT_TRUE(other->done());
   EXPECT_EQ(gone, 5);
@@ -199,7 +199,7 @@ TEST_F(OutboundTest, SinksAreCalledAndDestroyedByOneThreadThatIsNotTheLoops) {
   const auto recording = std::make_shared<Recording>();
   ASSERT_TRUE(Submit("r", 10, recording, {.on_tokens = note, .on_done = note, .on_end = note}).ok());
   EXPECT_TRUE(recording->Wait().ok());
-  engine_->Drain(absl::InfinitePast());
+  engine_->ShutDown(absl::InfinitePast());
   EXPECT_THAT(threads, ::testing::SizeIs(12));
   absl::MutexLock lock(&mutex_);
   for (const std::thread::id& thread : threads) {

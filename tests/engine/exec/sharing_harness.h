@@ -199,7 +199,7 @@ class SharingHarness : private LoopObserver {
   void OnEnded(const LiveRequest&) override {}
   void OnLoad(const EngineLoad&) override {}
   void OnDeviceLost(const absl::Status&) override {}
-  void Deliver(OutboundBatch batch) override { Tell(std::move(batch), &metrics_); }
+  void Deliver(OutboundBatch batch) override { CallSinks(std::move(batch), &metrics_); }
 
   void Push(LoopMessage message) {
     const std::string name = std::visit(coordinator::MessageNamer(), message);

@@ -79,7 +79,7 @@ class SharingSoak : private LoopObserver {
   void OnEnded(const LiveRequest&) override {}
   void OnLoad(const EngineLoad&) override {}
   void OnDeviceLost(const absl::Status&) override {}
-  void Deliver(OutboundBatch batch) override { Tell(std::move(batch), metrics_.get()); }
+  void Deliver(OutboundBatch batch) override { CallSinks(std::move(batch), metrics_.get()); }
 
   const SoakOptions options_;
   SoakTally& tally_;

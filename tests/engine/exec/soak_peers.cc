@@ -223,11 +223,11 @@ void SoakPeers::AnswerWish() {
     wanted = std::exchange(wanted_bytes_, 0);
   }
   if (wanted == 0) return;
-  if (chance_.OneIn(6)) return Tell().OnAnswer(absl::UnavailableError("no broker"));
+  if (chance_.OneIn(6)) return Tell().OnLeaseResponse(absl::UnavailableError("no broker"));
   const bool offers = !winding_down_ && chance_.OneIn(2);
-  Tell().OnAnswer(coordinator::LeaseAnswer{.offered_bytes = offers ? wanted : 0,
-                                           .lendable_bytes = chance_.OneIn(2) ? wanted : 0,
-                                           .shortage = offers ? "" : "nobody lends"});
+  Tell().OnLeaseResponse(coordinator::LeaseResponse{.offered_bytes = offers ? wanted : 0,
+                                                    .lendable_bytes = chance_.OneIn(2) ? wanted : 0,
+                                                    .shortage = offers ? "" : "nobody lends"});
   if (offers && taken_.size() < kMaxTaken) Grant();
 }
 

@@ -146,7 +146,7 @@ class SoakPeers final : private coordinator::LeaseBroker {
     absl::MutexLock lock(&mutex_);
     wanted_bytes_ = want_bytes;
   }
-  void AskScaleUp(int64_t) override {
+  void RequestScaleUp(int64_t) override {
     absl::MutexLock lock(&mutex_);
     asks_scale_up_ = true;
   }

@@ -151,7 +151,7 @@ class TieredWorld {
   }
 
   void ExpectSomethingOnItsWay() {
-    const int64_t wish = cache_.TakeReclaimWish();
+    const int64_t wish = cache_.TakeNeed();
     const std::vector<Move> moves = cache_.TakeMoves(100, 100);
     Begin(moves);
     totals_.reclaimed += wish;

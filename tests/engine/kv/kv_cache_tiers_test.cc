@@ -326,10 +326,10 @@ TEST_F(KvCacheTiersTest, ItWishesForALeaseWhenEvictionsAreNearOrHappened) {
   Cache(Count(6, 50));
   EXPECT_EQ(cache_->TakeLeaseWish(), 4) << "two were evicted, none is free";
   EXPECT_EQ(cache_->TakeLeaseWish(), 2);
-  cache_->NoteNeed(20);
+  cache_->NoteWish(20);
   EXPECT_EQ(cache_->TakeLeaseWish(), 12) << "a sequence needs more than there is";
   cache_->AddRegion(12);
-  cache_->NoteNeed(20);
+  cache_->NoteWish(20);
   EXPECT_EQ(cache_->TakeLeaseWish(), 0);
 }
 

@@ -65,7 +65,7 @@ class Broker final : public v1::BrokerService::Service {
 struct NoEvents final : coordinator::LeaseBrokerEvents {
   void OnLease(const lease::Lease&) override {}
   void OnLeases(const std::vector<lease::Lease>&) override {}
-  void OnAnswer(absl::StatusOr<coordinator::LeaseAnswer>) override {}
+  void OnLeaseResponse(absl::StatusOr<coordinator::LeaseResponse>) override {}
   void OnScaleUp(absl::StatusOr<std::vector<kv::LeaseId>>) override {}
   void OnReportRefused(const coordinator::LeaseEvent&, const absl::Status&) override {}
 };

@@ -20,8 +20,8 @@
 namespace swiftcache::engine::rpc {
 namespace {
 
-using coordinator::LeaseAnswer;
 using coordinator::LeaseEvent;
+using coordinator::LeaseResponse;
 using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -40,7 +40,7 @@ class Listener final : public coordinator::LeaseBrokerEvents {
       log_.Add(absl::StrCat("knows ", lease.id.value(), " ", lease::StateName(lease.state)));
     }
   }
-  void OnAnswer(absl::StatusOr<LeaseAnswer> answer) override {
+  void OnLeaseResponse(absl::StatusOr<LeaseResponse> answer) override {
     log_.Add(answer.ok() ? absl::StrCat("answer ", answer->offered_bytes, " ", answer->lendable_bytes, answer->shortage)
                          : absl::StrCat("answer ", absl::StatusCodeToString(answer.status().code())));
   }
@@ -242,13 +242,13 @@ TEST_F(LeaseClientTest, AdviceOvertakesReportsThatWait) {
   };
   Start().Report({.id = kv::LeaseId(1), .what = What::kActive});
   held_.WaitForNotification();
-  client_->AskScaleUp(12);
+  client_->RequestScaleUp(12);
   EXPECT_TRUE(events_.log().WaitFor("advice 4 2"));
 }
 
 TEST_F(LeaseClientTest, AdviceThatTakesTooLongIsNone) {
   broker_.on_scale_up = [this](const v1::ScaleUpRequest&, v1::ScaleUpResponse&) { return Hold(); };
-  Start(/*advice_timeout=*/absl::Seconds(1)).AskScaleUp(12);
+  Start(/*advice_timeout=*/absl::Seconds(1)).RequestScaleUp(12);
   held_.WaitForNotification();
   EXPECT_TRUE(events_.log().WaitFor("advice DEADLINE_EXCEEDED"));
 }

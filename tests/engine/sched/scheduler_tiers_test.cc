@@ -141,7 +141,7 @@ TEST_F(SchedulerTiersTest, LentMemoryIsWaitedForBeforeAnybodyIsPreempted) {
   EXPECT_THAT(Step(), ElementsAre(Pair(1, 8), Pair(2, 8)));
   EXPECT_THAT(Step(), IsEmpty());
   EXPECT_THAT(plan_.preempted, IsEmpty());
-  EXPECT_EQ(cache_->TakeReclaimWish(), 2) << "a block each";
+  EXPECT_EQ(cache_->TakeNeed(), 2) << "a block each";
   cache_->TakeBack(6, 2);
   EXPECT_THAT(Step(), ElementsAre(Pair(1, 1), Pair(2, 1)));
 }
@@ -151,7 +151,7 @@ TEST_F(SchedulerTiersTest, ThePromptThatWaitsAsksForItsWholeChunk) {
   ASSERT_TRUE(cache_->Lend(1, 7));
   Add(20);
   EXPECT_THAT(Step(), ElementsAre(Pair(1, 4)));
-  EXPECT_EQ(cache_->TakeReclaimWish(), 4);
+  EXPECT_EQ(cache_->TakeNeed(), 4);
 }
 
 TEST_F(SchedulerTiersTest, WhatNeedsMoreThanThereIsWaitsAndIsOvertaken) {
@@ -387,7 +387,7 @@ class Storm : public SchedulerTiersTest {
   }
   // What the loop does beside the step. After an empty plan it sleeps until something comes of what is on its way.
   void Serve(bool slept, Totals& totals) {
-    const int64_t wish = cache_->TakeReclaimWish();
+    const int64_t wish = cache_->TakeNeed();
     StartMoves();
     if (slept && moves_.empty() && wish == 0) ExpectOnlyLargeOnes();
     totals.reclaimed += wish;

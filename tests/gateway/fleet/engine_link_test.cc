@@ -25,7 +25,7 @@ TEST(EngineLinkTest, WhoComesToALostLinkHearsItAtOnce) {
   const auto link = std::make_shared<EngineLink>("a", "m", engine.NewClient());
   link->MarkLost(absl::UnavailableError("gone"));
   const auto observer = std::make_shared<CountingObserver>();
-  EngineLink::Ticket ticket(link, observer);
+  EngineLink::InFlight request(link, observer);
   EXPECT_EQ(observer->losses, 1);
   EXPECT_EQ(observer->last, absl::UnavailableError("gone"));
   EXPECT_EQ(link->in_flight(), 1);
@@ -35,11 +35,11 @@ TEST(EngineLinkTest, WhoLeftOrCameAfterTheRestoreHearsNothing) {
   fakes::FakeEngine engine;
   const auto link = std::make_shared<EngineLink>("a", "m", engine.NewClient());
   const auto gone = std::make_shared<CountingObserver>();
-  { EngineLink::Ticket ticket(link, gone); }
+  { EngineLink::InFlight request(link, gone); }
   link->MarkLost(absl::UnavailableError("gone"));
   link->ClearLost();
   const auto late = std::make_shared<CountingObserver>();
-  EngineLink::Ticket ticket(link, late);
+  EngineLink::InFlight request(link, late);
   EXPECT_EQ(gone->losses, 0);
   EXPECT_EQ(late->losses, 0);
 }

@@ -152,7 +152,7 @@ TEST_F(FleetTest, WhoTookTheNameOfAnEngineInDoubtIsNotInDoubt) {
   fleet_->OnUpdate(other);
   engine_.SetAnswers(false);
   const auto lost = std::make_shared<Losses>();
-  const fleet::EngineLink::Ticket ticket(old, lost);
+  const fleet::EngineLink::InFlight request(old, lost);
   while (lost->count == 0) clock_.Advance(absl::Milliseconds(1));
   EXPECT_THAT(Names(), ElementsAre("a"));
 }

@@ -45,7 +45,7 @@ TEST_F(RouteTest, PicksTheLeastLoadedAndTheFirstAmongEquals) {
 TEST_F(RouteTest, CountsOwnRequestsUnderWayBeforeTheyAreReported) {
   Add("a", 0);
   Add("b", 1);
-  const fleet::EngineLink::Ticket one(model_.engines[0].link), two(model_.engines[0].link);
+  const fleet::EngineLink::InFlight one(model_.engines[0].link), two(model_.engines[0].link);
   EXPECT_EQ(Pick(), "b");
 }
 

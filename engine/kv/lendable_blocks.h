@@ -2,11 +2,11 @@
 // The KV memory of one engine as a lender sees it: runs of the own arena that are emptied, lent and taken back. Counts
 // and names, no bytes.
 //
-//   std::optional<std::vector<Move>> moves = lending.ClearForLending(first, count, max_moves);
-//   for (const Move& move : *moves) lending.FinishMove(move);               // when the bytes are copied
-//   if (lending.Lend(first, count)) ...                                     // zero what is WrittenIn it, then grant it
-//   lending.TakeBack(first, count);
-//   for (int32_t place : lending.TakeDirty()) ...                           // scrub, before the step writes
+//   std::optional<std::vector<Move>> moves = lendable.ClearForLending(first, count, max_moves);
+//   for (const Move& move : *moves) lendable.FinishMove(move);               // when the bytes are copied
+//   if (lendable.Lend(first, count)) ...                                     // zero what is WrittenIn it, then grant it
+//   lendable.TakeBack(first, count);
+//   for (int32_t place : lendable.TakeDirty()) ...                           // scrub, before the step writes
 #pragma once
 
 #include <cstdint>
@@ -19,9 +19,9 @@ namespace swiftcache::engine::kv {
 
 /// Thread-safety: none; the step loop owns it, and calls it between steps. Ownership: KvCache is behind it. Errors:
 /// none, what cannot be had is an answer. Units: places of the own arena, a block of all layers each.
-class Lending {
+class LendableBlocks {
  public:
-  virtual ~Lending() = default;
+  virtual ~LendableBlocks() = default;
 
   /// Empties a run of the own arena so that Lend can have it: see MovePlanner::Clear. The moves are from local to
   /// local: copy and finish them, and Lend, before the next plan. Nothing: it cannot be had now.
@@ -44,7 +44,7 @@ class Lending {
 
   /// How many lent blocks the calls of SequenceBlocks::Grow, Obtain and Tiers::ReserveLocal since the last call wait
   /// for: a level, not an increment.
-  virtual int64_t TakeReclaimWish() = 0;
+  virtual int64_t TakeNeed() = 0;
 
   virtual PlaceCounts local() const = 0;
   virtual int64_t num_leased_out() const = 0;

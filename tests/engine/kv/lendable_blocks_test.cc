@@ -26,8 +26,8 @@ TEST_F(KvCacheTiersTest, LentMemoryIsAskedBackBeforeAnythingIsEvicted) {
   Cache(Count(4));
   BlockTable table;
   EXPECT_EQ(cache_->Grow(table, 2, 6), Growth::kWait);
-  EXPECT_EQ(cache_->TakeReclaimWish(), 2) << "no more than there is";
-  EXPECT_EQ(cache_->TakeReclaimWish(), 0) << "until somebody asks again";
+  EXPECT_EQ(cache_->TakeNeed(), 2) << "no more than there is";
+  EXPECT_EQ(cache_->TakeNeed(), 0) << "until somebody asks again";
   cache_->TakeBack(2, 2);
   EXPECT_EQ(cache_->Grow(table, 6), Growth::kDone);
   EXPECT_EQ(cache_->evicted_total(), 1) << "only when all of it is back";
