@@ -29,6 +29,8 @@ class Fence {
   void Wait() const {
     if (state_ != nullptr) state_->Wait();
   }
+  /// For a device that knows its own; null where the fence is of nothing. Valid as long as this copy of the fence.
+  const FenceState* state() const { return state_.get(); }
 
  private:
   std::shared_ptr<const FenceState> state_;

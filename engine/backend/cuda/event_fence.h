@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+// A fence whose point lies in a stream: hosts may wait for it, and so may other streams of the same driver, without a
+// host between them.
+//
+//   ASSIGN_OR_RETURN(std::shared_ptr<EventFence> event, EventFence::Create(driver));
+//   RETURN_IF_ERROR(driver.Copy(stream, copies));
+//   RETURN_IF_ERROR(event->Record(stream));
+//   const Fence copied(event);
+//   RETURN_IF_ERROR(OrderBehind(driver, other_stream, copied));
+#pragma once
+
+#include <atomic>
+#include <memory>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "engine/backend/cuda/driver.h"
+#include "engine/backend/fence.h"
+
+namespace swiftcache::engine::backend::cuda {
+
+/// Made before the work whose end it marks, so that nothing is under way where there is no event to be had.
+/// Thread-safety: safe once recorded. Ownership: owns the event; borrows the driver, which outlives every copy of the
+/// fence. Errors: where a call of the driver fails the fence does not pass, and Wait returns; Synchronize says why.
+class EventFence final : public FenceState {
+ public:
+  static absl::StatusOr<std::shared_ptr<EventFence>> Create(Driver& driver);
+  EventFence(Driver& driver, Event event) : driver_(driver), event_(event) {}
+  EventFence(const EventFence&) = delete;
+  EventFence& operator=(const EventFence&) = delete;
+  ~EventFence() override { driver_.DestroyEvent(event_); }
+
+  /// It passes when the stream has done what it was given so far. REQUIRES: called once, before others see the fence.
+  absl::Status Record(Stream stream);
+
+  bool Passed() const override;
+  void Wait() const override { (void)Synchronize(); }
+  /// Waits. ABORTED: it was never recorded.
+  absl::Status Synchronize() const;
+  /// What `stream` is given from now on begins when the fence has passed. ABORTED: it was never recorded.
+  absl::Status HoldBack(Stream stream) const;
+  bool IsOf(const Driver& driver) const { return &driver_ == &driver; }
+
+ private:
+  Driver& driver_;
+  const Event event_;
+  std::atomic<bool> recorded_ = false;
+  mutable std::atomic<bool> passed_ = false;  // for good: the driver is asked no more
+};
+
+/// Whether streams of this driver can wait for the fence by themselves: it is an event of it, or has passed.
+bool IsOrderable(const Driver& driver, const Fence& fence);
+
+/// What `stream` is given from now on begins when `after` has passed. Waits here where the stream cannot. Errors: those
+/// of the driver; ABORTED: the fence is of work that failed.
+absl::Status OrderBehind(Driver& driver, Stream stream, const Fence& after);
+
+}  // namespace swiftcache::engine::backend::cuda

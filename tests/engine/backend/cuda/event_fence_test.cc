@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/backend/cuda/event_fence.h"
+
+#include <gtest/gtest.h>
+
+#include <optional>
+
+#include "tests/engine/backend/cuda/cuda_harness.h"
+
+namespace swiftcache::engine::backend::cuda {
+namespace {
+
+class EventFenceTest : public testing::Test {
+ protected:
+  EventFenceTest() { arena_ = MakeArena(driver_, {.bytes = 2 * kUnit, .block_bytes = kUnit}); }
+  // A stream that has something to do, and the fence behind it.
+  std::shared_ptr<EventFence> Busy(Stream stream) {
+    EXPECT_TRUE(driver_.Zero(stream, ToNumber(arena_->base()), kUnit).ok());
+    auto fence = EventFence::Create(driver_).value();
+    EXPECT_TRUE(fence->Record(stream).ok());
+    return fence;
+  }
+
+  FakeCudaDriver driver_;
+  std::unique_ptr<CudaArena> arena_;
+};
+
+TEST_F(EventFenceTest, PassesWhenItsStreamHasDoneWhatWasGivenBefore) {
+  const Stream stream = driver_.CreateStream().value();
+  driver_.Pause();
+  const Fence fence(Busy(stream));
+  EXPECT_FALSE(fence.Passed());
+  driver_.Resume();
+  fence.Wait();
+  EXPECT_TRUE(fence.Passed());
+  driver_.DestroyStream(stream);
+  EXPECT_TRUE(fence.Passed());
+}
+
+TEST_F(EventFenceTest, OneThatWasNeverRecordedDoesNotPassAndIsNotWaitedFor) {
+  const Fence fence(EventFence::Create(driver_).value());
+  EXPECT_FALSE(fence.Passed());
+  fence.Wait();
+  EXPECT_FALSE(fence.Passed());
+}
+
+TEST_F(EventFenceTest, OneWhoseCallFailsDoesNotPassAndIsNotWaitedFor) {
+  const Stream stream = driver_.CreateStream().value();
+  driver_.Pause();
+  const auto fence = Busy(stream);
+  driver_.FailAt(1);
+  EXPECT_FALSE(fence->Passed());
+  driver_.FailAt(1);
+  fence->Wait();
+  driver_.FailAt(1);
+  EXPECT_EQ(fence->Synchronize().code(), absl::StatusCode::kInternal);
+  driver_.Resume();
+  EXPECT_TRUE(fence->Synchronize().ok());
+  driver_.DestroyStream(stream);
+}
+
+TEST_F(EventFenceTest, OfALostDeviceOneDoesNotPassUnlessItHas) {
+  const Stream stream = driver_.CreateStream().value();
+  const auto before = Busy(stream);
+  before->Wait();
+  driver_.Pause();
+  const auto after = Busy(stream);
+  driver_.Lose();
+  after->Wait();
+  EXPECT_FALSE(after->Passed());
+  EXPECT_EQ(after->Synchronize().code(), absl::StatusCode::kDataLoss);
+  EXPECT_TRUE(before->Passed());
+  driver_.DestroyStream(stream);
+}
+
+TEST_F(EventFenceTest, AStreamWaitsForAnotherWithoutTheHost) {
+  const Stream first = driver_.CreateStream().value(), second = driver_.CreateStream().value();
+  driver_.Pause();
+  const Fence done(Busy(first));
+  EXPECT_TRUE(IsOrderable(driver_, done));
+  ASSERT_TRUE(OrderBehind(driver_, second, done).ok());
+  const auto behind = EventFence::Create(driver_).value();
+  ASSERT_TRUE(behind->Record(second).ok());
+  EXPECT_FALSE(behind->Passed());
+  driver_.Resume();
+  behind->Wait();
+  EXPECT_TRUE(done.Passed());
+  driver_.DestroyStream(first);
+  driver_.DestroyStream(second);
+}
+
+TEST_F(EventFenceTest, AFenceOfAnotherDriverIsWaitedForHere) {
+  FakeCudaDriver other;
+  const Stream theirs = driver_.CreateStream().value(), ours = other.CreateStream().value();
+  const Fence done(Busy(theirs));
+  EXPECT_TRUE(OrderBehind(other, ours, done).ok());
+  EXPECT_TRUE(done.Passed());
+  const Fence failed(EventFence::Create(driver_).value());
+  EXPECT_EQ(OrderBehind(other, ours, failed).code(), absl::StatusCode::kAborted);
+  driver_.DestroyStream(theirs);
+}
+
+}  // namespace
+}  // namespace swiftcache::engine::backend::cuda
