@@ -68,6 +68,9 @@ class FakeCudaDriver final : public Driver {
   /// What was not given back: names and counts; empty where there is nothing.
   std::string Leaks() const;
 
+  /// Gives a stream a kernel: something of the host that runs in its turn.
+  absl::Status Launch(Stream stream, std::function<void()> kernel);
+
   /// Where the host finds what lies at an address of this driver.
   static std::byte* Host(uint64_t address);
   static std::byte* Host(DeviceAddress address);

@@ -137,6 +137,11 @@ absl::Status FakeCudaDriver::Zero(Stream stream, uint64_t address, int64_t bytes
   return Give("Zero", stream, std::move(op));
 }
 
+absl::Status FakeCudaDriver::Launch(Stream stream, std::function<void()> kernel) {
+  Lock lock(mutex_);
+  return Give("Launch", stream, {.work = std::move(kernel)});
+}
+
 // Memory of the host, which has other addresses, is reached as it is.
 bool FakeCudaDriver::IsMapped(const Touch& touch) const {
   if (ToHostNumber(touch.begin) == touch.begin) return true;

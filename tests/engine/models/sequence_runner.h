@@ -22,19 +22,28 @@
 
 namespace swiftcache::engine::models {
 
-/// Blocks of one sequence, in scattered order and full of NaN where nothing was written.
+/// Blocks of one sequence, in scattered order; on the CPU full of NaN where nothing was written.
 class SequenceBlocks {
  public:
-  SequenceBlocks(const backend::KvLayout& kv, int64_t tokens) {
+  SequenceBlocks(const backend::KvLayout& kv, int64_t tokens, backend::Device* device) {
     const int64_t count = (tokens + kv.block_tokens - 1) / kv.block_tokens;
-    memory_.resize(count * kv.block_bytes(), std::byte{0xff});
-    const backend::DeviceAddress base = backend::AddressSpace().Of(memory_.data());
+    backend::DeviceAddress base;
+    if (device == nullptr) {
+      host_.resize(count * kv.block_bytes(), std::byte{0xff});
+      base = backend::AddressSpace().Of(host_.data());
+    } else {
+      auto memory = device->CreateKvMemory({.bytes = count * kv.block_bytes(), .block_bytes = kv.block_bytes()});
+      EXPECT_TRUE(memory.ok()) << memory.status();
+      memory_ = *std::move(memory);
+      base = memory_->base();
+    }
     for (int64_t b = 0; b < count; ++b) addresses_.push_back(base + (count - 1 - b) * kv.block_bytes());
   }
   std::span<const backend::DeviceAddress> addresses() const { return addresses_; }
 
  private:
-  std::vector<std::byte> memory_;
+  std::vector<std::byte> host_;
+  std::unique_ptr<backend::KvMemory> memory_;
   std::vector<backend::DeviceAddress> addresses_;
 };
 
@@ -58,13 +67,14 @@ class SequenceRunner {
     int64_t block_tokens = 16;
     int64_t chunk = 512;  // rows of a step
     int threads = 2;
+    backend::Device* device = nullptr;  // null: a CPU of its own
   };
   SequenceRunner(const loader::ModelConfig& config, const loader::Weights& weights, const Options& options)
-      : options_(options), device_({.threads = options.threads, .max_isa = options.max_isa}) {
+      : options_(options), cpu_({.threads = options.threads, .max_isa = options.max_isa}) {
     kv_ = {config.num_layers, config.num_kv_heads, config.head_dim, options.block_tokens, options.kv_dtype};
     ModelOptions model{.kv = kv_, .max_batch_rows = options.chunk};
     model.dtype = options.dtype;
-    auto created = CreateModel(config, weights, device_, model);
+    auto created = CreateModel(config, weights, options.device == nullptr ? cpu_ : *options.device, model);
     EXPECT_TRUE(created.ok()) << created.status();
     model_ = *std::move(created);
   }
@@ -86,7 +96,7 @@ class SequenceRunner {
 
   /// Logits of positions `first` to the last, [ids.size() - first][vocab], in chunks of options.chunk.
   std::vector<float> Logits(std::span<const int32_t> ids, int64_t first) {
-    SequenceBlocks blocks(kv_, ids.size());
+    SequenceBlocks blocks(kv_, ids.size(), options_.device);
     std::vector<float> out;
     const int64_t tokens = ids.size();
     for (int64_t at = 0; at < tokens; at += options_.chunk) {
@@ -102,7 +112,7 @@ class SequenceRunner {
 
   /// The residual stream of the last position after `layers` layers.
   std::vector<float> Residual(std::span<const int32_t> ids, int64_t layers) {
-    SequenceBlocks blocks(kv_, ids.size());
+    SequenceBlocks blocks(kv_, ids.size(), options_.device);
     const std::vector<int32_t> all(ids.begin(), ids.end());
     const std::vector<backend::StepSequence> sequences = {{static_cast<int64_t>(ids.size()), 0, blocks.addresses()}};
     StopAfter gate(layers);
@@ -114,7 +124,7 @@ class SequenceRunner {
 
  private:
   const Options options_;
-  backend::cpu::CpuDevice device_;
+  backend::cpu::CpuDevice cpu_;
   backend::KvLayout kv_;
   std::unique_ptr<Model> model_;
 };

@@ -1,0 +1,16 @@
+# SPDX-License-Identifier: Apache-2.0
+# The CUDA toolkit, for SWIFTCACHE_CUDA. Binaries want none of it where they run: its runtime is linked in, cuBLASLt and
+# NCCL are loaded when a GPU is used.
+if(NOT CMAKE_CUDA_COMPILER AND EXISTS /usr/local/cuda/bin/nvcc)  # where the toolkit puts itself, out of PATH
+  set(CMAKE_CUDA_COMPILER /usr/local/cuda/bin/nvcc)
+endif()
+include(CheckLanguage)
+check_language(CUDA)
+if(NOT CMAKE_CUDA_COMPILER)
+  message(FATAL_ERROR "SWIFTCACHE_CUDA is ON, and nvcc is not found: install the CUDA Toolkit (12.4 to 13.x), or see deploy/install-deps.sh --cuda")
+endif()
+set(CMAKE_CUDA_ARCHITECTURES OFF)  # each target says which
+enable_language(CUDA)
+set(CMAKE_CUDA_STANDARD 20)
+set(CMAKE_CUDA_STANDARD_REQUIRED ON)
+find_package(CUDAToolkit 12.4 REQUIRED)

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+// How the attention of a step is divided among blocks of threads; made once a step, for all layers.
+//
+//   AttentionPlan plan = PlanAttention(sequences, {.group = 4, .head_dim = 128, .num_kv_heads = 8, .blocks = 264});
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "engine/backend/cuda/attention_body.h"
+#include "engine/backend/step.h"
+
+namespace swiftcache::engine::backend::cuda {
+
+struct AttentionPlan {
+  std::vector<AttentionTile> tiles;  // in the order of rows
+  std::vector<DividedTile> divided;  // those of several parts
+  int32_t num_parts = 0;
+};
+
+struct AttentionPlanOptions {
+  int64_t group = 1;  // query heads of a KV head
+  int64_t head_dim = 0;
+  int64_t num_kv_heads = 1;  // each tile is so many blocks of threads
+  int64_t blocks = 1;        // that keep the device busy: with fewer, long rows are divided
+};
+
+/// Every row is in one tile, or in the parts of one. Parts are whole tiles of kTileTokens, and at least kPartTokens long.
+/// There are at most max(1, blocks / num_kv_heads) parts beyond one for each tile.
+inline constexpr int64_t kPartTokens = 256;
+AttentionPlan PlanAttention(std::span<const StepSequence> sequences, const AttentionPlanOptions& options);
+
+/// The most parts that a plan has.
+int64_t MostParts(const AttentionPlanOptions& options);
+
+}  // namespace swiftcache::engine::backend::cuda

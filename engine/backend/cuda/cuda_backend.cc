@@ -1,0 +1,330 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/backend/cuda/cuda_backend.h"
+
+#include <glog/logging.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
+#include "common/base/units.h"
+#include "engine/backend/cuda/cuda_address.h"
+#include "engine/backend/cuda/event_fence.h"
+
+namespace swiftcache::engine::backend::cuda {
+namespace {
+
+constexpr int64_t kBlocksPerMultiprocessor = 2;  // of threads, that keep it busy
+
+absl::Status Check(const BackendOptions& o) {
+  const AttentionShape& shape = o.attention;
+  if (shape.num_kv_heads < 1 || shape.num_heads < 1 || shape.num_heads % shape.num_kv_heads != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("num_heads is ", shape.num_heads, ", wanted a multiple of the ", shape.num_kv_heads, " KV heads"));
+  }
+  if (shape.head_dim < 2 || shape.head_dim % 2 != 0) {
+    return absl::InvalidArgumentError(absl::StrCat("head_dim is ", shape.head_dim, ", wanted an even number"));
+  }
+  if (o.kv.num_kv_heads != shape.num_kv_heads || o.kv.head_dim != shape.head_dim || o.kv.block_tokens < 1) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "KV layout of ", o.kv.num_kv_heads, " heads of ", o.kv.head_dim, " with blocks of ", o.kv.block_tokens,
+        " tokens, wanted ", shape.num_kv_heads, " heads of ", shape.head_dim, " and at least one token a block"));
+  }
+  if (static_cast<int64_t>(o.inverse_frequencies.size()) != shape.head_dim / 2) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(o.inverse_frequencies.size(), " rope frequencies, wanted ", shape.head_dim / 2));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Backend>> CudaBackend::Create(const BackendOptions& options, Driver& driver,
+                                                             Kernels& kernels, Stream stream) {
+  RETURN_IF_ERROR(Check(options));
+  auto backend = std::unique_ptr<CudaBackend>(new CudaBackend(options, driver, kernels, stream));
+  RETURN_IF_ERROR(backend->Reserve());
+  return std::unique_ptr<Backend>(std::move(backend));
+}
+
+CudaBackend::CudaBackend(const BackendOptions& options, Driver& driver, Kernels& kernels, Stream stream)
+    : options_(options),
+      driver_(driver),
+      kernels_(kernels),
+      stream_(stream),
+      number_(options.precision == Precision::kF32 ? Number::kF32 : Number::kBf16),
+      fences_(driver, stream),
+      uploader_(driver, kernels, stream),
+      steps_{StepState(driver), StepState(driver)} {
+  weights_.packed = number_ == Number::kF32 ? "f32" : "bf16";
+}
+
+// Nothing frees memory that the device still works on.
+CudaBackend::~CudaBackend() { fences_.Record().Wait(); }
+
+absl::Status CudaBackend::Reserve() {
+  const int64_t dim = options_.attention.head_dim, f32 = sizeof(float);
+  ASSIGN_OR_RETURN(rotations_, DeviceBytes::Allocate(driver_, options_.max_rows * dim * f32));
+  const AttentionPlanOptions plan = plan_options();
+  const int64_t queries = RowsPerTile(plan.group, dim) * plan.group;
+  ASSIGN_OR_RETURN(partial_,
+                   DeviceBytes::Allocate(driver_, MostParts(plan) * plan.num_kv_heads * queries * (dim + 2) * f32));
+  ASSIGN_OR_RETURN(inverse_frequencies_, DeviceBytes::Allocate(driver_, dim / 2 * f32));
+  const WeightSource source = {.format = WeightFormat::kF32,
+                               .data = reinterpret_cast<const std::byte*>(options_.inverse_frequencies.data()),
+                               .rows = 1,
+                               .cols = dim / 2,
+                               .row_bytes = dim / 2 * f32};
+  return uploader_.Upload(source, Number::kF32, inverse_frequencies_.address());
+}
+
+std::string CudaBackend::name() const {
+  const DeviceInfo& info = driver_.info();
+  return absl::StrCat("cuda/sm_", info.compute_major, info.compute_minor, "/", weights_.packed);
+}
+
+AttentionPlanOptions CudaBackend::plan_options() const {
+  const AttentionShape& shape = options_.attention;
+  return {.group = shape.num_heads / shape.num_kv_heads,
+          .head_dim = shape.head_dim,
+          .num_kv_heads = shape.num_kv_heads,
+          .blocks = kBlocksPerMultiprocessor * driver_.info().multiprocessors};
+}
+
+KvShape CudaBackend::kv_shape() const {
+  return {.num_kv_heads = options_.kv.num_kv_heads,
+          .head_dim = options_.kv.head_dim,
+          .block_tokens = options_.kv.block_tokens};
+}
+
+// --- memory
+
+absl::StatusOr<std::unique_ptr<Matrix>> CudaBackend::PackMatrix(std::span<const WeightSource> stacked) {
+  int64_t rows = 0;
+  for (const WeightSource& source : stacked) rows += source.rows;
+  const int64_t cols = stacked.front().cols;
+  ASSIGN_OR_RETURN(DeviceBytes memory, DeviceBytes::Allocate(driver_, rows * cols * BytesOf(number_)));
+  uint64_t out = memory.address();
+  for (const WeightSource& source : stacked) {
+    CHECK_EQ(source.cols, cols);
+    RETURN_IF_ERROR(uploader_.Upload(source, number_, out));
+    out += static_cast<uint64_t>(source.rows * cols * BytesOf(number_));
+    ++weights_.stored[source.format];
+    if (number_ == Number::kF32 || source.format == WeightFormat::kBf16) continue;
+    ++weights_.rounded;
+    weights_.largest_relative_error = 0x1p-9;  // of rounding to eight significant bits: a bound, nobody looked
+  }
+  return std::unique_ptr<Matrix>(std::make_unique<DeviceMatrix>(std::move(memory), number_, rows, cols));
+}
+
+absl::StatusOr<std::unique_ptr<Buffer>> CudaBackend::UploadVector(std::span<const WeightSource> parts) {
+  int64_t cols = 0;
+  for (const WeightSource& part : parts) cols += part.cols;
+  ASSIGN_OR_RETURN(std::unique_ptr<DeviceBuffer> buffer, DeviceBuffer::Allocate(driver_, 1, cols));
+  uint64_t out = buffer->address();
+  for (const WeightSource& part : parts) {
+    CHECK_EQ(part.rows, 1);
+    RETURN_IF_ERROR(uploader_.Upload(part, Number::kF32, out));
+    out += static_cast<uint64_t>(part.cols) * sizeof(float);
+  }
+  return std::unique_ptr<Buffer>(std::move(buffer));
+}
+
+absl::StatusOr<std::unique_ptr<Buffer>> CudaBackend::Allocate(int64_t rows, int64_t cols) {
+  ASSIGN_OR_RETURN(std::unique_ptr<DeviceBuffer> buffer, DeviceBuffer::Allocate(driver_, rows, cols));
+  RETURN_IF_ERROR(driver_.Zero(stream_, buffer->address(), buffer->bytes()));
+  return std::unique_ptr<Buffer>(std::move(buffer));
+}
+
+absl::StatusOr<std::span<const float>> CudaBackend::Download(Buffer& buffer, int64_t rows) {
+  const DeviceBuffer& from = AsDevice(buffer);
+  CHECK_LE(rows, from.rows());
+  const int64_t bytes = rows * from.cols() * int64_t{sizeof(float)};
+  RETURN_IF_ERROR(EnsurePinned(download_, bytes));
+  if (bytes == 0) return std::span<const float>();
+  const DeviceCopy copy = {.to = reinterpret_cast<uint64_t>(download_.data()), .from = from.address(), .bytes = bytes};
+  RETURN_IF_ERROR(driver_.Copy(stream_, {&copy, 1}));
+  absl::Status status;
+  fences_.Record([&status](const absl::Status& why) { status = why; }).Wait();
+  RETURN_IF_ERROR(status);
+  return std::span<const float>(download_.as<float>(), rows * from.cols());
+}
+
+// Memory that grows is new memory: what the device still does with the old one comes first.
+absl::Status CudaBackend::EnsurePinned(PinnedBytes& memory, int64_t bytes) {
+  if (memory.bytes() >= bytes && memory.data() != nullptr) return absl::OkStatus();
+  fences_.Record().Wait();
+  ASSIGN_OR_RETURN(memory, PinnedBytes::Allocate(driver_, bytes));
+  return absl::OkStatus();
+}
+
+absl::Status CudaBackend::EnsureDevice(DeviceBytes& memory, int64_t bytes) {
+  if (memory.bytes() >= bytes && memory.address() != 0) return absl::OkStatus();
+  fences_.Record().Wait();
+  ASSIGN_OR_RETURN(memory, DeviceBytes::Allocate(driver_, bytes));
+  return absl::OkStatus();
+}
+
+// --- a step
+
+absl::Status CudaBackend::BeginStep(std::span<const StepSequence> sequences, std::span<const StreamedBlock> streamed) {
+  step_ = 1 - step_;
+  step().done.Wait();
+  step().uploads.Begin();
+  RETURN_IF_ERROR(PutRows(sequences));
+  RETURN_IF_ERROR(PutBlocks(sequences, streamed));
+  plan_ = PlanAttention(sequences, plan_options());
+  ASSIGN_OR_RETURN(tiles_, step().uploads.Put(stream_, std::span<const AttentionTile>(plan_.tiles)));
+  ASSIGN_OR_RETURN(divided_, step().uploads.Put(stream_, std::span<const DividedTile>(plan_.divided)));
+  if (rows_ == 0) return absl::OkStatus();
+  return kernels_.Rotations(stream_, inverse_frequencies_.as<float>(), options_.attention.head_dim / 2,
+                            tables_.position, rows_, rotations_.as<float>());
+}
+
+absl::Status CudaBackend::PutRows(std::span<const StepSequence> sequences) {
+  std::vector<int32_t> sequence, position;
+  for (size_t s = 0; s < sequences.size(); ++s) {
+    for (int64_t r = 0; r < sequences[s].num_rows; ++r) {
+      sequence.push_back(static_cast<int32_t>(s));
+      position.push_back(static_cast<int32_t>(sequences[s].context_tokens + r));
+    }
+  }
+  rows_ = static_cast<int64_t>(position.size());
+  CHECK_LE(rows_, options_.max_rows);
+  ASSIGN_OR_RETURN(tables_.sequence, step().uploads.Put(stream_, std::span<const int32_t>(sequence)));
+  ASSIGN_OR_RETURN(tables_.position, step().uploads.Put(stream_, std::span<const int32_t>(position)));
+  return absl::OkStatus();
+}
+
+absl::Status CudaBackend::PutBlocks(std::span<const StepSequence> sequences, std::span<const StreamedBlock> streamed) {
+  std::vector<KvBlock> blocks;
+  std::vector<int32_t> first_block;
+  for (const StepSequence& s : sequences) {
+    CHECK_GE(static_cast<int64_t>(s.blocks.size()) * options_.kv.block_tokens, s.context_tokens + s.num_rows);
+    first_block.push_back(static_cast<int32_t>(blocks.size()));
+    for (const DeviceAddress block : s.blocks) {
+      const uint64_t slice = ToNumber(block);
+      blocks.push_back({.slices = {slice, slice}, .layer_stride = options_.kv.slice_bytes()});
+    }
+  }
+  for (const StreamedBlock& s : streamed) {
+    blocks.at(s.block) = {.slices = {ToNumber(s.slots[0]), ToNumber(s.slots[1])}};
+  }
+  ASSIGN_OR_RETURN(tables_.first_block, step().uploads.Put(stream_, std::span<const int32_t>(first_block)));
+  tables_.num_blocks = static_cast<int64_t>(blocks.size());
+  ASSIGN_OR_RETURN(tables_.blocks, step().uploads.Put(stream_, std::span<const KvBlock>(blocks)));
+  return absl::OkStatus();
+}
+
+absl::Status CudaBackend::Embed(const Matrix& table, std::span<const int32_t> ids, Buffer& out) {
+  const DeviceMatrix& matrix = AsDevice(table);
+  const DeviceBuffer& to = AsDevice(out);
+  CHECK_EQ(matrix.cols(), to.cols());
+  CHECK_LE(static_cast<int64_t>(ids.size()), to.rows());
+  if (ids.empty()) return absl::OkStatus();
+  ASSIGN_OR_RETURN(const int32_t* device_ids, step().uploads.Put(stream_, ids));
+  return kernels_.Embed(stream_, {.table = matrix.data(),
+                                  .number = matrix.number(),
+                                  .cols = matrix.cols(),
+                                  .ids = device_ids,
+                                  .chosen = chosen_.as<int32_t>(),
+                                  .rows = static_cast<int64_t>(ids.size()),
+                                  .out = to.data()});
+}
+
+absl::Status CudaBackend::Linear(const LinearOp& op) {
+  const DeviceMatrix& weight = AsDevice(*op.weight);
+  const DeviceBuffer &in = AsDevice(*op.in), &out = AsDevice(*op.out);
+  CHECK_EQ(in.cols(), op.prologue == Prologue::kSiluMul ? 2 * weight.cols() : weight.cols());
+  CHECK_EQ(out.cols(), weight.rows());
+  CHECK_LE(op.rows, out.rows());
+  if (op.rows == 0) return absl::OkStatus();
+  RETURN_IF_ERROR(EnsureDevice(scratch_, op.rows * weight.cols() * BytesOf(weight.number())));
+  const int32_t* in_rows = nullptr;
+  if (!op.in_rows.empty()) {
+    CHECK_EQ(static_cast<int64_t>(op.in_rows.size()), op.rows);
+    ASSIGN_OR_RETURN(in_rows, step().uploads.Put(stream_, op.in_rows));
+  }
+  RETURN_IF_ERROR(kernels_.Prepare(stream_, {.in = in.data(),
+                                             .in_rows = in_rows,
+                                             .rows = op.rows,
+                                             .cols = weight.cols(),
+                                             .prologue = op.prologue,
+                                             .norm = DataOrNull(op.norm),
+                                             .eps = op.eps,
+                                             .number = weight.number(),
+                                             .out = scratch_.as<void>()}));
+  return kernels_.Multiply(stream_, {.in = scratch_.as<void>(),
+                                     .rows = op.rows,
+                                     .weight = weight.data(),
+                                     .outputs = weight.rows(),
+                                     .cols = weight.cols(),
+                                     .number = weight.number(),
+                                     .bias = DataOrNull(op.bias),
+                                     .add = op.add,
+                                     .out = out.data()});
+}
+
+absl::Status CudaBackend::RopeAndStoreKv(const RopeOp& op) {
+  if (rows_ == 0) return absl::OkStatus();
+  const RopeStep step = {.tables = tables_,
+                         .kv = kv_shape(),
+                         .num_heads = options_.attention.num_heads,
+                         .layer = op.layer,
+                         .eps = op.eps,
+                         .qkv = AsDevice(*op.qkv).data(),
+                         .q_norm = DataOrNull(op.q_norm),
+                         .k_norm = DataOrNull(op.k_norm),
+                         .rotations = rotations_.as<float>()};
+  return kernels_.RopeAndStore(stream_, step, rows_, kv_number());
+}
+
+absl::Status CudaBackend::Attention(int64_t layer, const Buffer& qkv, Buffer& out) {
+  if (rows_ == 0) return absl::OkStatus();
+  const AttentionShape& shape = options_.attention;
+  return kernels_.Attend(stream_, {.step = {.tables = tables_,
+                                            .kv = kv_shape(),
+                                            .num_heads = shape.num_heads,
+                                            .layer = layer,
+                                            .qkv = AsDevice(qkv).data(),
+                                            .out = AsDevice(out).data(),
+                                            .partial = partial_.as<float>()},
+                                   .tiles = tiles_,
+                                   .num_tiles = static_cast<int64_t>(plan_.tiles.size()),
+                                   .divided = divided_,
+                                   .num_divided = static_cast<int64_t>(plan_.divided.size()),
+                                   .memory_bytes = TileFloats(shape.num_heads / shape.num_kv_heads, shape.head_dim) *
+                                                   int64_t{sizeof(float)},
+                                   .number = kv_number()});
+}
+
+// A fence of work that failed does not pass: the step that needs it is not computed.
+void CudaBackend::WaitFor(const Fence& fence) {
+  const absl::Status status = OrderBehind(driver_, stream_, fence);
+  if (order_.ok()) order_ = status;
+}
+
+Fence CudaBackend::EndStep(absl::Status& status) {
+  if (status.ok()) status = std::exchange(order_, absl::OkStatus());
+  step().done = fences_.Record([&status](const absl::Status& why) {
+    if (status.ok()) status = why;
+  });
+  return step().done;
+}
+
+// Compared by the host, behind the fence that says that every read of the step is done. That is sound: the owner changes
+// the word before it, or anybody after it, writes the memory (transport.h: Fence). A read that saw a new byte came after
+// that write, so the change of the word came before it; the host looks at the word after the read, and sees the change.
+// No kernel need read foreign pages of the host, which would have to be registered, and unregistered in time.
+absl::Status CudaBackend::CheckWords(std::span<const WordCheck> checks, std::vector<int32_t>& changed) {
+  if (checks.empty()) return absl::OkStatus();
+  fences_.WhenDone([checks, &changed] {
+    for (size_t i = 0; i < checks.size(); ++i) {
+      if (!checks[i].Holds()) changed.push_back(static_cast<int32_t>(i));
+    }
+  });
+  return absl::OkStatus();
+}
+
+}  // namespace swiftcache::engine::backend::cuda

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/backend/cuda/cuda_device.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
+#include "engine/backend/cuda/cuda_arena.h"
+#include "engine/backend/cuda/cuda_backend.h"
+#include "engine/backend/cuda/cuda_kv_memory.h"
+
+namespace swiftcache::engine::backend::cuda {
+
+CudaDevice::CudaDevice(Driver& driver, std::unique_ptr<Kernels> kernels, Stream stream)
+    : driver_(driver), kernels_(std::move(kernels)), stream_(stream) {}
+
+absl::StatusOr<std::unique_ptr<Device>> CudaDevice::Create(Driver& driver, std::unique_ptr<Kernels> kernels) {
+  ASSIGN_OR_RETURN(const Stream stream, driver.CreateStream());
+  return std::unique_ptr<Device>(new CudaDevice(driver, std::move(kernels), stream));
+}
+
+CudaDevice::~CudaDevice() { driver_.DestroyStream(stream_); }
+
+std::string CudaDevice::name() const {
+  const DeviceInfo& info = driver_.info();
+  return absl::StrCat("cuda/sm_", info.compute_major, info.compute_minor, " on ", info.name, " (", info.uuid, ")");
+}
+
+// A device that does not answer has nothing; what is asked of it next says why.
+std::optional<DeviceMemory> CudaDevice::memory() const { return driver_.memory().value_or(DeviceMemory()); }
+
+absl::StatusOr<std::unique_ptr<Backend>> CudaDevice::CreateBackend(const BackendOptions& options) {
+  return CudaBackend::Create(options, driver_, *kernels_, stream_);
+}
+
+absl::StatusOr<std::unique_ptr<KvMemory>> CudaDevice::CreateKvMemory(const KvMemoryOptions& options) {
+  ASSIGN_OR_RETURN(
+      std::unique_ptr<CudaArena> arena,
+      CudaArena::Create({.bytes = options.bytes, .block_bytes = options.block_bytes, .shared = options.shared},
+                        driver_));
+  return std::unique_ptr<KvMemory>(std::make_unique<CudaKvMemory>(std::move(arena), driver_, stream_));
+}
+
+}  // namespace swiftcache::engine::backend::cuda

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+// One NVIDIA GPU as the engine sees it.
+//
+//   ASSIGN_OR_RETURN(auto device, CudaDevice::Create(driver, kernels));
+//   ASSIGN_OR_RETURN(auto backend, device->CreateBackend(options));
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "engine/backend/cuda/driver.h"
+#include "engine/backend/cuda/kernels.h"
+#include "engine/backend/device.h"
+
+namespace swiftcache::engine::backend::cuda {
+
+/// What it makes works on one stream, so that KV memory is zeroed and copied in the order of computing. Thread-safety,
+/// errors: Device's. Ownership: owns kernels and stream, borrows the driver.
+class CudaDevice final : public Device {
+ public:
+  static absl::StatusOr<std::unique_ptr<Device>> Create(Driver& driver, std::unique_ptr<Kernels> kernels);
+  ~CudaDevice() override;
+
+  std::string name() const override;
+  std::optional<DeviceMemory> memory() const override;
+  absl::StatusOr<std::unique_ptr<Backend>> CreateBackend(const BackendOptions& options) override;
+  absl::StatusOr<std::unique_ptr<KvMemory>> CreateKvMemory(const KvMemoryOptions& options) override;
+
+ private:
+  CudaDevice(Driver& driver, std::unique_ptr<Kernels> kernels, Stream stream);
+  Driver& driver_;
+  const std::unique_ptr<Kernels> kernels_;
+  const Stream stream_;
+};
+
+}  // namespace swiftcache::engine::backend::cuda

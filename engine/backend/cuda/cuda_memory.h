@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+// Matrices and buffers on a GPU.
+//
+//   ASSIGN_OR_RETURN(auto buffer, DeviceBuffer::Allocate(driver, rows, cols));
+//   AsDevice(*buffer).data();                                // an address of the device: not to be read here
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <utility>
+
+#include "absl/status/statusor.h"
+#include "engine/backend/backend.h"
+#include "engine/backend/cuda/device_memory.h"
+#include "engine/backend/cuda/numbers.h"
+
+namespace swiftcache::engine::backend::cuda {
+
+constexpr int64_t BytesOf(Number number) { return number == Number::kF32 ? 4 : 2; }
+
+/// [rows][cols] of bf16 or f32, row after row. Thread-safety: immutable once packed. Ownership: owns the memory.
+class DeviceMatrix final : public Matrix {
+ public:
+  DeviceMatrix(DeviceBytes memory, Number number, int64_t rows, int64_t cols)
+      : memory_(std::move(memory)), number_(number), rows_(rows), cols_(cols) {}
+  int64_t rows() const override { return rows_; }
+  int64_t cols() const override { return cols_; }
+  int64_t bytes() const override { return rows_ * cols_ * BytesOf(number_); }
+  Number number() const { return number_; }
+  const void* data() const { return memory_.as<void>(); }
+
+ private:
+  const DeviceBytes memory_;
+  const Number number_;
+  const int64_t rows_, cols_;
+};
+
+/// f32 [rows][cols]. Thread-safety: none. Ownership: owns the memory.
+class DeviceBuffer final : public Buffer {
+ public:
+  /// Uninitialised.
+  static absl::StatusOr<std::unique_ptr<DeviceBuffer>> Allocate(Driver& driver, int64_t rows, int64_t cols) {
+    absl::StatusOr<DeviceBytes> memory = DeviceBytes::Allocate(driver, rows * cols * int64_t{sizeof(float)});
+    if (!memory.ok()) return memory.status();
+    return std::unique_ptr<DeviceBuffer>(new DeviceBuffer(*std::move(memory), rows, cols));
+  }
+  int64_t rows() const override { return rows_; }
+  int64_t cols() const override { return cols_; }
+  int64_t bytes() const { return rows_ * cols_ * int64_t{sizeof(float)}; }
+  uint64_t address() const { return memory_.address(); }
+  float* data() const { return memory_.as<float>(); }
+
+ private:
+  DeviceBuffer(DeviceBytes memory, int64_t rows, int64_t cols) : memory_(std::move(memory)), rows_(rows), cols_(cols) {}
+  const DeviceBytes memory_;
+  const int64_t rows_, cols_;
+};
+
+// A backend is handed what it made itself: see Backend.
+inline const DeviceBuffer& AsDevice(const Buffer& buffer) { return static_cast<const DeviceBuffer&>(buffer); }
+inline const DeviceMatrix& AsDevice(const Matrix& matrix) { return static_cast<const DeviceMatrix&>(matrix); }
+inline const float* DataOrNull(const Buffer* buffer) { return buffer == nullptr ? nullptr : AsDevice(*buffer).data(); }
+
+}  // namespace swiftcache::engine::backend::cuda

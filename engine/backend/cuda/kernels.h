@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a GPU computes for the backend: each function sets one kernel, or one product, going on a stream. The bodies are
+// in *_body.h; native/kernels.cu runs them on a GPU, tests/fakes/host_kernels.h on the host.
+//
+//   ASSIGN_OR_RETURN(std::unique_ptr<Kernels> kernels, CreateKernels(driver));
+//   RETURN_IF_ERROR(kernels->Prepare(stream, {.in = x, .rows = n, .cols = cols, .prologue = Prologue::kRmsNorm, ...}));
+//   RETURN_IF_ERROR(kernels->Multiply(stream, {.in = prepared, .rows = n, .weight = w, .out = y, ...}));
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "engine/backend/backend.h"
+#include "engine/backend/cuda/attention_body.h"
+#include "engine/backend/cuda/driver.h"
+#include "engine/backend/cuda/numbers.h"
+#include "engine/backend/cuda/row_bodies.h"
+#include "engine/backend/cuda/token_body.h"
+#include "engine/backend/weight_source.h"
+
+namespace swiftcache::engine::backend::cuda {
+
+/// Rows as a product reads them. Pointers are the device's.
+struct PrepareOp {
+  const float* in = nullptr;         // [..][cols], or [..][2 * cols] for kSiluMul
+  const int32_t* in_rows = nullptr;  // [rows]: row i comes from in_rows[i]; null: from i
+  int64_t rows = 0;
+  int64_t cols = 0;
+  Prologue prologue = Prologue::kNone;
+  const float* norm = nullptr;  // [cols], for kRmsNorm
+  float eps = 0;
+  Number number = Number::kBf16;  // of `out`
+  void* out = nullptr;            // [rows][cols]
+};
+
+/// out[r] (=|+=) in[r] * weight^T + bias.
+struct ProductOp {
+  const void* in = nullptr;  // [rows][cols]
+  int64_t rows = 0;
+  const void* weight = nullptr;  // [outputs][cols]
+  int64_t outputs = 0;
+  int64_t cols = 0;
+  Number number = Number::kBf16;  // of `in` and `weight`
+  const float* bias = nullptr;    // [outputs] or null
+  bool add = false;
+  float* out = nullptr;  // [rows][outputs]
+};
+
+struct EmbedOp {
+  const void* table = nullptr;  // [vocabulary][cols]
+  Number number = Number::kBf16;
+  int64_t cols = 0;
+  const int32_t* ids = nullptr;     // [rows]: -1 - i is chosen[i]
+  const int32_t* chosen = nullptr;  // of the last ChooseOp
+  int64_t rows = 0;
+  float* out = nullptr;  // [rows][cols]
+};
+
+struct AttendOp {
+  AttentionStep step;
+  const AttentionTile* tiles = nullptr;  // [num_tiles]
+  int64_t num_tiles = 0;
+  const DividedTile* divided = nullptr;  // [num_divided]
+  int64_t num_divided = 0;
+  int64_t memory_bytes = 0;       // of a block: TileFloats of them
+  Number number = Number::kBf16;  // of K and V
+};
+
+struct ChooseOp {
+  const float* logits = nullptr;  // [..][vocab]
+  int64_t vocab = 0;
+  const TokenChoice* choices = nullptr;  // [rows]
+  int64_t rows = 0;
+  ChosenToken* results = nullptr;  // [rows]
+  int32_t* top_ids = nullptr;      // by TokenChoice::first_top
+  float* top_logits = nullptr;     // likewise
+  int32_t* chosen = nullptr;       // [rows]: for the next Embed
+};
+
+/// `elements` decoded weights from whole blocks of a format.
+struct DecodeOp {
+  WeightFormat format = WeightFormat::kF32;
+  const uint8_t* blocks = nullptr;
+  int64_t num_blocks = 0;
+  Number number = Number::kBf16;
+  void* out = nullptr;  // [num_blocks * elements of a block]
+};
+
+/// Thread-safety: none. Ownership: borrows the driver and, until the stream is done, what the ops point at. Errors: the
+/// driver's, at once or by a later call; what an op says of shapes is the caller's bug and checked. Units: elements.
+class Kernels {
+ public:
+  virtual ~Kernels() = default;
+  virtual absl::Status Decode(Stream stream, const DecodeOp& op) = 0;
+  virtual absl::Status Embed(Stream stream, const EmbedOp& op) = 0;
+  virtual absl::Status Prepare(Stream stream, const PrepareOp& op) = 0;
+  virtual absl::Status Multiply(Stream stream, const ProductOp& op) = 0;
+  /// rotations: [rows][2 * half].
+  virtual absl::Status Rotations(Stream stream, const float* inverse_frequencies, int64_t half,
+                                 const int32_t* positions, int64_t rows, float* rotations) = 0;
+  virtual absl::Status RopeAndStore(Stream stream, const RopeStep& step, int64_t rows, Number number) = 0;
+  virtual absl::Status Attend(Stream stream, const AttendOp& op) = 0;
+  virtual absl::Status Choose(Stream stream, const ChooseOp& op) = 0;
+};
+
+}  // namespace swiftcache::engine::backend::cuda

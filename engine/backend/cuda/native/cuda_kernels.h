@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+// Kernels on a GPU: our bodies, and cuBLASLt for products.
+//
+//   ASSIGN_OR_RETURN(std::unique_ptr<Kernels> kernels, CudaKernels::Create(driver));
+#pragma once
+
+#include <memory>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "engine/backend/cuda/kernels.h"
+#include "engine/backend/cuda/native/cublas_lt.h"
+#include "engine/backend/cuda/native/cuda_status.h"
+
+namespace swiftcache::engine::backend::cuda {
+
+/// As Kernels. Create: FAILED_PRECONDITION where cuBLASLt is not to be found, or has no kernels for this GPU.
+class CudaKernels final : public Kernels {
+ public:
+  static absl::StatusOr<std::unique_ptr<Kernels>> Create(Driver& driver) {
+    absl::StatusOr<std::unique_ptr<CublasLt>> products = CublasLt::Load(driver);
+    if (!products.ok()) return products.status();
+    return std::unique_ptr<Kernels>(new CudaKernels(*std::move(products)));
+  }
+  absl::Status Decode(Stream stream, const DecodeOp& op) override;
+  absl::Status Embed(Stream stream, const EmbedOp& op) override;
+  absl::Status Prepare(Stream stream, const PrepareOp& op) override;
+  absl::Status Multiply(Stream stream, const ProductOp& op) override { return products_->Multiply(stream, op); }
+  absl::Status Rotations(Stream stream, const float* inverse_frequencies, int64_t half, const int32_t* positions,
+                         int64_t rows, float* rotations) override;
+  absl::Status RopeAndStore(Stream stream, const RopeStep& step, int64_t rows, Number number) override;
+  absl::Status Attend(Stream stream, const AttendOp& op) override;
+  absl::Status Choose(Stream stream, const ChooseOp& op) override;
+
+ private:
+  explicit CudaKernels(std::unique_ptr<CublasLt> products) : products_(std::move(products)) {}
+  const std::unique_ptr<CublasLt> products_;
+};
+
+}  // namespace swiftcache::engine::backend::cuda

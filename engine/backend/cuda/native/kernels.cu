@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+// The bodies of engine/backend/cuda on a GPU: one block of threads for what a body calls a block.
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+
+#include "engine/backend/cuda/native/cuda_kernels.h"
+#include "engine/backend/cuda/native/thread_block.h"
+
+namespace swiftcache::engine::backend::cuda {
+namespace {
+
+constexpr int kRowThreads = 256, kHeadThreads = 32, kTileThreads = 256;
+
+template <class Out>
+__global__ void PrepareKernel(PrepareOp op) {
+  ThreadBlock block;
+  const int64_t row = blockIdx.x, from = op.in_rows == nullptr ? row : op.in_rows[row];
+  Out* const out = static_cast<Out*>(op.out) + row * op.cols;
+  switch (op.prologue) {
+    case Prologue::kNone:
+      return ConvertRow(block, op.in + from * op.cols, op.cols, out);
+    case Prologue::kRmsNorm:
+      return NormRow(block, op.in + from * op.cols, op.norm, op.cols, op.eps, out);
+    case Prologue::kSiluMul:
+      return SiluMulRow(block, op.in + from * 2 * op.cols, op.cols, out);
+  }
+}
+
+template <class In>
+__global__ void EmbedKernel(EmbedOp op) {
+  ThreadBlock block;
+  const int64_t row = blockIdx.x;
+  const int32_t id = op.ids[row] >= 0 ? op.ids[row] : op.chosen[-1 - op.ids[row]];
+  ConvertRow(block, static_cast<const In*>(op.table) + id * op.cols, op.cols, op.out + row * op.cols);
+}
+
+__global__ void RotationsKernel(const float* inverse_frequencies, int64_t half, const int32_t* positions, float* out) {
+  ThreadBlock block;
+  RotationsRow(block, inverse_frequencies, half, positions[blockIdx.x], out + blockIdx.x * 2 * half);
+}
+
+template <class Kv>
+__global__ void RopeKernel(RopeStep step) {
+  ThreadBlock block;
+  RopeAndStoreHead<Kv>(block, step, blockIdx.x, blockIdx.y);
+}
+
+template <class Kv>
+__global__ void AttendKernel(AttendOp op) {
+  extern __shared__ float memory[];
+  ThreadBlock block;
+  AttendTile<Kv>(block, memory, op.step, op.tiles[blockIdx.x], blockIdx.y);
+}
+
+__global__ void MergeKernel(AttendOp op) {
+  ThreadBlock block;
+  MergeParts(block, op.step, op.divided[blockIdx.x], blockIdx.y);
+}
+
+unsigned Grid(int64_t blocks) { return static_cast<unsigned>(blocks); }
+cudaStream_t Of(Stream stream) { return reinterpret_cast<cudaStream_t>(stream); }
+
+}  // namespace
+
+absl::Status CudaKernels::Embed(Stream stream, const EmbedOp& op) {
+  return WithType(op.number, [&](auto number) {
+    EmbedKernel<decltype(number)><<<Grid(op.rows), kRowThreads, 0, Of(stream)>>>(op);
+    return CudaStatus(cudaGetLastError(), "embedding");
+  });
+}
+
+absl::Status CudaKernels::Prepare(Stream stream, const PrepareOp& op) {
+  return WithType(op.number, [&](auto number) {
+    PrepareKernel<decltype(number)><<<Grid(op.rows), kRowThreads, 0, Of(stream)>>>(op);
+    return CudaStatus(cudaGetLastError(), "preparing a product");
+  });
+}
+
+absl::Status CudaKernels::Rotations(Stream stream, const float* inverse_frequencies, int64_t half,
+                                    const int32_t* positions, int64_t rows, float* rotations) {
+  RotationsKernel<<<Grid(rows), kHeadThreads, 0, Of(stream)>>>(inverse_frequencies, half, positions, rotations);
+  return CudaStatus(cudaGetLastError(), "rotations");
+}
+
+absl::Status CudaKernels::RopeAndStore(Stream stream, const RopeStep& step, int64_t rows, Number number) {
+  const dim3 grid(Grid(rows), Grid(step.num_heads + 2 * step.kv.num_kv_heads));
+  return WithType(number, [&](auto kv) {
+    RopeKernel<decltype(kv)><<<grid, kHeadThreads, 0, Of(stream)>>>(step);
+    return CudaStatus(cudaGetLastError(), "rope");
+  });
+}
+
+absl::Status CudaKernels::Attend(Stream stream, const AttendOp& op) {
+  const dim3 grid(Grid(op.num_tiles), Grid(op.step.kv.num_kv_heads));
+  const absl::Status attended = WithType(op.number, [&](auto kv) {
+    const auto kernel = AttendKernel<decltype(kv)>;
+    const auto bytes = static_cast<int>(op.memory_bytes);
+    // More than 48 KiB has to be asked for, once; asking again costs nothing to speak of.
+    if (const cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+        error != cudaSuccess) {
+      return CudaStatus(error, "memory of a block of attention");
+    }
+    kernel<<<grid, kTileThreads, static_cast<size_t>(bytes), Of(stream)>>>(op);
+    return CudaStatus(cudaGetLastError(), "attention");
+  });
+  if (!attended.ok() || op.num_divided == 0) return attended;
+  MergeKernel<<<dim3(Grid(op.num_divided), Grid(op.step.kv.num_kv_heads)), kTileThreads, 0, Of(stream)>>>(op);
+  return CudaStatus(cudaGetLastError(), "merging attention");
+}
+
+}  // namespace swiftcache::engine::backend::cuda

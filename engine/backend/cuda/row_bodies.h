@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+// Bodies of the kernels that make one row out of one row: what stands before a product, embedding, rotations, and the way
+// into the KV blocks. One block of threads each.
+//
+//   NormRow(block, in, norm, cols, eps, static_cast<Bf16*>(out));
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+
+#include "engine/backend/cuda/kv_block.h"
+#include "engine/backend/cuda/numbers.h"
+#include "engine/backend/gpu_code.h"
+
+namespace swiftcache::engine::backend::cuda {
+
+/// in / sqrt(mean(in^2) + eps) * norm. in, norm, out: [cols].
+template <class Out, class Block>
+GPU_CODE void NormRow(Block& block, const float* in, const float* norm, int64_t cols, float eps, Out* out) {
+  const float squares = block.template Sum<float>(cols, [&](int64_t i) { return in[i] * in[i]; });
+  const float scale = 1.0f / std::sqrt(squares / static_cast<float>(cols) + eps);
+  block.ForEach(cols, [&](int64_t i) { Store(out + i, in[i] * scale * norm[i]); });
+}
+
+/// silu(gate) * up. in: [2 * cols] = gate, up; out: [cols].
+template <class Out, class Block>
+GPU_CODE void SiluMulRow(Block& block, const float* in, int64_t cols, Out* out) {
+  block.ForEach(cols, [&](int64_t i) {
+    const float gate = in[i];
+    Store(out + i, gate / (1.0f + std::exp(-gate)) * in[cols + i]);
+  });
+}
+
+template <class Out, class In, class Block>
+GPU_CODE void ConvertRow(Block& block, const In* in, int64_t cols, Out* out) {
+  block.ForEach(cols, [&](int64_t i) { Store(out + i, Load(in + i)); });
+}
+
+/// The cosines, then the sines of a position. inverse_frequencies: [half]; out: [2 * half]. The angle is an f32 product,
+/// as in the models' reference implementation.
+template <class Block>
+GPU_CODE void RotationsRow(Block& block, const float* inverse_frequencies, int64_t half, int32_t position, float* out) {
+  block.ForEach(half, [&](int64_t i) {
+    const double angle = static_cast<float>(position) * inverse_frequencies[i];
+    out[i] = static_cast<float>(std::cos(angle));
+    out[half + i] = static_cast<float>(std::sin(angle));
+  });
+}
+
+/// One head of q, k or v, [head_dim] at `head`: normed where there is a norm, rotated where there are rotations, and
+/// put at `out` where that is not null. In place otherwise.
+struct HeadPlace {
+  float* head = nullptr;
+  const float* norm = nullptr;       // [head_dim] or null
+  const float* rotations = nullptr;  // of the row's position, [head_dim], or null
+};
+
+template <class Kv, class Block>
+GPU_CODE void RotateHead(Block& block, const HeadPlace& place, int64_t head_dim, float eps, Kv* out) {
+  float* const head = place.head;
+  if (place.norm != nullptr) {
+    const float squares = block.template Sum<float>(head_dim, [&](int64_t i) { return head[i] * head[i]; });
+    const float scale = 1.0f / std::sqrt(squares / static_cast<float>(head_dim) + eps);
+    block.ForEach(head_dim, [&](int64_t i) { head[i] = head[i] * scale * place.norm[i]; });
+  }
+  const int64_t half = head_dim / 2;
+  block.ForEach(half, [&](int64_t i) {
+    float x = head[i], y = head[half + i];
+    if (place.rotations != nullptr) {
+      const float cosine = place.rotations[i], sine = place.rotations[half + i];
+      const float rotated = x * cosine - y * sine;
+      y = y * cosine + x * sine;
+      x = rotated;
+      head[i] = x;
+      head[half + i] = y;
+    }
+    if (out != nullptr) {
+      Store(out + i, x);
+      Store(out + half + i, y);
+    }
+  });
+}
+
+/// What RopeAndStoreKv does to a step, head by head of each row: those of q, then of k, then of v. Pointers are the
+/// device's. Units: elements.
+struct RopeStep {
+  StepTables tables;
+  KvShape kv;
+  int64_t num_heads = 0;
+  int64_t layer = 0;
+  float eps = 0;
+  float* qkv = nullptr;              // [rows][(num_heads + 2 * num_kv_heads) * head_dim]
+  const float* q_norm = nullptr;     // [head_dim] or null
+  const float* k_norm = nullptr;     // likewise
+  const float* rotations = nullptr;  // [rows][head_dim]
+};
+
+template <class Kv, class Block>
+GPU_CODE void RopeAndStoreHead(Block& block, const RopeStep& step, int64_t row, int64_t head) {
+  const int64_t dim = step.kv.head_dim, kv_heads = step.kv.num_kv_heads;
+  const bool is_q = head < step.num_heads, is_v = head >= step.num_heads + kv_heads;
+  HeadPlace place;
+  place.head = step.qkv + (row * (step.num_heads + 2 * kv_heads) + head) * dim;
+  if (!is_v) {
+    place.norm = is_q ? step.q_norm : step.k_norm;
+    place.rotations = step.rotations + row * dim;
+  }
+  Kv* out = nullptr;
+  if (!is_q) {
+    const int64_t kv_head = is_v ? head - step.num_heads - kv_heads : head - step.num_heads;
+    out =
+        KvAt<Kv>(step.tables, step.kv, step.tables.sequence[row], step.layer, step.tables.position[row], kv_head, is_v);
+  }
+  RotateHead(block, place, dim, step.eps, out);
+}
+
+}  // namespace swiftcache::engine::backend::cuda

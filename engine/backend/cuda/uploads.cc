@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/backend/cuda/uploads.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "common/base/units.h"
+
+namespace swiftcache::engine::backend::cuda {
+
+absl::StatusOr<uint64_t> Uploads::PutBytes(Stream stream, std::span<const std::byte> bytes) {
+  const auto size = static_cast<int64_t>(bytes.size());
+  RETURN_IF_ERROR(MakeRoom(size));
+  const Chunk& chunk = chunks_[chunk_];
+  const uint64_t address = chunk.device.address() + static_cast<uint64_t>(used_);
+  if (size > 0) {
+    std::byte* const staged = chunk.host.data() + used_;
+    std::memcpy(staged, bytes.data(), bytes.size());
+    const DeviceCopy copy = {.to = address, .from = reinterpret_cast<uint64_t>(staged), .bytes = size};
+    RETURN_IF_ERROR(driver_.Copy(stream, {&copy, 1}));
+  }
+  used_ += CeilDiv(size, kAlignment) * kAlignment;
+  return address;
+}
+
+absl::Status Uploads::MakeRoom(int64_t bytes) {
+  while (chunk_ < chunks_.size()) {
+    if (chunks_[chunk_].host.bytes() - used_ >= bytes) return absl::OkStatus();
+    ++chunk_;
+    used_ = 0;
+  }
+  Chunk chunk;
+  const int64_t size = std::max(kChunkBytes, CeilDiv(bytes, kAlignment) * kAlignment);
+  ASSIGN_OR_RETURN(chunk.host, PinnedBytes::Allocate(driver_, size));
+  ASSIGN_OR_RETURN(chunk.device, DeviceBytes::Allocate(driver_, size));
+  chunks_.push_back(std::move(chunk));
+  return absl::OkStatus();
+}
+
+}  // namespace swiftcache::engine::backend::cuda

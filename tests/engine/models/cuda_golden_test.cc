@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+// The small models on the CUDA backend, whose kernels run on the host here: the bodies, the order of the stream, the
+// tables of a step and the way of weights to the device are those of a GPU.
+#include <gtest/gtest.h>
+
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "engine/backend/cuda/cuda_device.h"
+#include "engine/loader/checkpoint.h"
+#include "engine/models/decoder.h"
+#include "tests/engine/models/golden_cases.h"
+#include "tests/fakes/fake_cuda_driver.h"
+#include "tests/fakes/host_kernels.h"
+
+namespace swiftcache::engine::models {
+namespace {
+
+using backend::KvDtype;
+using backend::cuda::CudaDevice;
+using backend::cuda::FakeCudaDriver;
+using backend::cuda::HostKernels;
+
+const std::string kData = SWIFTCACHE_SOURCE_DIR "/tests/data/";
+
+struct CudaPrecision {
+  Precision tolerance;
+  int64_t chunk;
+};
+
+// In chunks of 96 a prompt's rows and those before them are in different steps.
+std::vector<CudaPrecision> Precisions() {
+  return {{{"cuda/f32", ComputeDtype::kF32, KvDtype::kF32, {}, 1e-3, 1e-3}, 640},
+          {{"cuda/f32 in chunks", ComputeDtype::kF32, KvDtype::kF32, {}, 1e-3, 1e-3}, 96},
+          {{"cuda/bf16", ComputeDtype::kBf16, KvDtype::kBf16, {}, 0.5, 1.5}, 640}};
+}
+
+void CompareModel(const std::string& name, const std::string& path, const std::string& stem) {
+  auto checkpoint = loader::OpenCheckpoint(path);
+  ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
+  for (const auto& [precision, chunk] : Precisions()) {
+    FakeCudaDriver driver({.most_late_us = 0});
+    {
+      auto device = CudaDevice::Create(driver, std::make_unique<HostKernels>(driver));
+      ASSERT_TRUE(device.ok()) << device.status();
+      SequenceRunner runner(
+          checkpoint->config, *checkpoint->weights,
+          {.dtype = precision.dtype, .kv_dtype = precision.kv_dtype, .chunk = chunk, .device = device->get()});
+      Comparison result;
+      for (const GreedyCase& greedy : ReadGreedyCases(stem + "golden.jsonl")) {
+        CompareGreedy(runner, greedy, precision, result);
+      }
+      CompareLogits(runner, ReadGoldenTensors(stem + "logits.safetensors"), result);
+      std::printf("%-20s %-20s %ld steps compared, %ld differ; %ld logits, largest difference %.6f\n", name.c_str(),
+                  precision.name.c_str(), result.steps, result.differences, result.logits, result.largest);
+      EXPECT_GT(result.steps, 0);
+      EXPECT_GT(result.logits, 0);
+      EXPECT_LT(result.largest, precision.logit_tolerance) << name << " " << precision.name;
+    }
+    EXPECT_EQ(driver.Misuse(), "");
+    EXPECT_EQ(driver.Leaks(), "");
+  }
+}
+
+TEST(CudaGoldenTest, TinyModelsGiveTheReferencesTokensAndLogits) {
+  for (const std::string name : {"tiny-llama-a", "tiny-llama-b", "tiny-qwen2", "tiny-qwen3"}) {
+    const std::string folder = kData + "tiny/" + name;
+    CompareModel(name, folder, folder + "/");
+  }
+}
+
+TEST(CudaGoldenTest, QuantisedModelsGiveTheReferencesTokensAndLogits) {
+  for (const std::string kind : {"f16", "q8_0", "q4_0", "q4_1"}) {
+    const std::string stem = kData + "tiny-gguf/tiny-llama-a." + kind;
+    CompareModel("tiny-llama-a." + kind, stem + ".gguf", stem + ".");
+  }
+}
+
+}  // namespace
+}  // namespace swiftcache::engine::models

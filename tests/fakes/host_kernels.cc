@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/fakes/host_kernels.h"
+
+#include <algorithm>
+#include <memory>
+#include <type_traits>
+
+#include "engine/backend/cuda/block.h"
+#include "engine/backend/weight_blocks.h"
+
+namespace swiftcache::engine::backend::cuda {
+namespace {
+
+// What lies at a pointer of the device, where the host finds it.
+template <class T>
+T* Host(T* pointer) {
+  if (pointer == nullptr) return nullptr;
+  return reinterpret_cast<T*>(
+      FakeCudaDriver::Host(reinterpret_cast<uint64_t>(const_cast<std::remove_const_t<T>*>(pointer))));
+}
+
+uint64_t HostNumber(uint64_t address) { return reinterpret_cast<uint64_t>(FakeCudaDriver::Host(address)); }
+
+// The tables of a step, and the blocks of its sequences, as the host reads them.
+struct HostTables {
+  HostTables(const StepTables& tables, int64_t num_blocks) : tables(tables) {
+    this->tables.sequence = Host(tables.sequence);
+    this->tables.position = Host(tables.position);
+    this->tables.first_block = Host(tables.first_block);
+    const KvBlock* const from = Host(tables.blocks);
+    for (int64_t i = 0; i < num_blocks; ++i) {
+      blocks.push_back(from[i]);
+      for (uint64_t& slice : blocks.back().slices) slice = HostNumber(slice);
+    }
+    this->tables.blocks = blocks.data();
+  }
+  StepTables tables;
+  std::vector<KvBlock> blocks;
+};
+
+}  // namespace
+
+absl::Status HostKernels::Decode(Stream stream, const DecodeOp& op) {
+  return Launch(stream, [op] {
+    WithType(op.number, [&](auto number) {
+      const WeightBlock& shape = BlockOf(op.format);
+      auto* out = Host(static_cast<decltype(number)*>(op.out));
+      for (int64_t i = 0; i < op.num_blocks; ++i, out += shape.elements) {
+        DecodeWeightBlock(op.format, Host(op.blocks) + i * shape.bytes,
+                          [out](int element, float value) { Store(out + element, value); });
+      }
+    });
+  });
+}
+
+absl::Status HostKernels::Embed(Stream stream, const EmbedOp& op) {
+  return Launch(stream, [op] {
+    WithType(op.number, [&](auto number) {
+      HostBlock block;
+      for (int64_t row = 0; row < op.rows; ++row) {
+        const int32_t wanted = Host(op.ids)[row];
+        const int64_t id = wanted >= 0 ? wanted : Host(op.chosen)[-1 - wanted];
+        ConvertRow(block, Host(static_cast<const decltype(number)*>(op.table)) + id * op.cols, op.cols,
+                   Host(op.out) + row * op.cols);
+      }
+    });
+  });
+}
+
+absl::Status HostKernels::Prepare(Stream stream, const PrepareOp& op) {
+  return Launch(stream, [op] {
+    WithType(op.number, [&](auto number) {
+      HostBlock block;
+      for (int64_t row = 0; row < op.rows; ++row) {
+        const int64_t from = op.in_rows == nullptr ? row : Host(op.in_rows)[row];
+        const float* const in = Host(op.in) + from * op.cols * (op.prologue == Prologue::kSiluMul ? 2 : 1);
+        auto* const out = Host(static_cast<decltype(number)*>(op.out)) + row * op.cols;
+        if (op.prologue == Prologue::kNone) ConvertRow(block, in, op.cols, out);
+        if (op.prologue == Prologue::kRmsNorm) NormRow(block, in, Host(op.norm), op.cols, op.eps, out);
+        if (op.prologue == Prologue::kSiluMul) SiluMulRow(block, in, op.cols, out);
+      }
+    });
+  });
+}
+
+absl::Status HostKernels::Multiply(Stream stream, const ProductOp& op) {
+  return Launch(stream, [op] {
+    WithType(op.number, [&](auto number) {
+      const auto* const in = Host(static_cast<const decltype(number)*>(op.in));
+      const auto* const weight = Host(static_cast<const decltype(number)*>(op.weight));
+      for (int64_t row = 0; row < op.rows; ++row) {
+        for (int64_t o = 0; o < op.outputs; ++o) {
+          float sum = 0;
+          for (int64_t i = 0; i < op.cols; ++i) sum += Load(in + row * op.cols + i) * Load(weight + o * op.cols + i);
+          float& out = Host(op.out)[row * op.outputs + o];
+          out = sum + (op.bias == nullptr ? 0 : Host(op.bias)[o]) + (op.add ? out : 0);
+        }
+      }
+    });
+  });
+}
+
+absl::Status HostKernels::Rotations(Stream stream, const float* inverse_frequencies, int64_t half,
+                                    const int32_t* positions, int64_t rows, float* rotations) {
+  return Launch(stream, [=] {
+    HostBlock block;
+    for (int64_t row = 0; row < rows; ++row) {
+      RotationsRow(block, Host(inverse_frequencies), half, Host(positions)[row], Host(rotations) + row * 2 * half);
+    }
+  });
+}
+
+absl::Status HostKernels::RopeAndStore(Stream stream, const RopeStep& step, int64_t rows, Number number) {
+  return Launch(stream, [=] {
+    const HostTables host(step.tables, step.tables.num_blocks);
+    RopeStep here = step;
+    here.tables = host.tables;
+    here.qkv = Host(step.qkv);
+    here.q_norm = Host(step.q_norm);
+    here.k_norm = Host(step.k_norm);
+    here.rotations = Host(step.rotations);
+    WithType(number, [&](auto kv) {
+      HostBlock block;
+      for (int64_t row = 0; row < rows; ++row) {
+        for (int64_t head = 0; head < step.num_heads + 2 * step.kv.num_kv_heads; ++head) {
+          RopeAndStoreHead<decltype(kv)>(block, here, row, head);
+        }
+      }
+    });
+  });
+}
+
+absl::Status HostKernels::Attend(Stream stream, const AttendOp& op) {
+  return Launch(stream, [op] {
+    const HostTables host(op.step.tables, op.step.tables.num_blocks);
+    AttentionStep step = op.step;
+    step.tables = host.tables;
+    step.qkv = Host(op.step.qkv);
+    step.out = Host(op.step.out);
+    step.partial = Host(op.step.partial);
+    std::vector<float> memory(op.memory_bytes / sizeof(float));
+    HostBlock block;
+    for (int64_t head = 0; head < step.kv.num_kv_heads; ++head) {
+      WithType(op.number, [&](auto kv) {
+        for (int64_t i = 0; i < op.num_tiles; ++i) {
+          AttendTile<decltype(kv)>(block, memory.data(), step, Host(op.tiles)[i], head);
+        }
+      });
+      for (int64_t i = 0; i < op.num_divided; ++i) MergeParts(block, step, Host(op.divided)[i], head);
+    }
+  });
+}
+
+absl::Status HostKernels::Choose(Stream stream, const ChooseOp& op) {
+  return Launch(stream, [op] {
+    const auto memory = std::make_unique<ChoiceMemory>();
+    HostBlock block;
+    for (int64_t row = 0; row < op.rows; ++row) {
+      TokenChoice choice = Host(op.choices)[row];
+      choice.penalised = Host(choice.penalised);
+      choice.seen = Host(choice.seen);
+      ChosenToken* const result = op.results + row;
+      ChooseToken(block, *memory, Host(op.logits) + choice.logits_row * op.vocab, op.vocab, choice, result,
+                  op.top_ids + choice.first_top, op.top_logits + choice.first_top);
+      Host(op.chosen)[row] = result->failed != 0 ? 0 : result->id;
+    }
+  });
+}
+
+}  // namespace swiftcache::engine::backend::cuda

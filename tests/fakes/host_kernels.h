@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+// The kernels of the CUDA backend on the host: the same bodies, one thread a block, in the order of a fake driver's late
+// streams. Products are plain loops.
+//
+//   FakeCudaDriver driver;
+//   HostKernels kernels(driver);
+//   auto backend = CudaBackend::Create(options, driver, kernels, stream);
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "engine/backend/cuda/kernels.h"
+#include "tests/fakes/fake_cuda_driver.h"
+
+namespace swiftcache::engine::backend::cuda {
+
+/// Thread-safety, errors: as Kernels. Ownership: borrows the driver.
+class HostKernels final : public Kernels {
+ public:
+  explicit HostKernels(FakeCudaDriver& driver) : driver_(driver) {}
+
+  absl::Status Decode(Stream stream, const DecodeOp& op) override;
+  absl::Status Embed(Stream stream, const EmbedOp& op) override;
+  absl::Status Prepare(Stream stream, const PrepareOp& op) override;
+  absl::Status Multiply(Stream stream, const ProductOp& op) override;
+  absl::Status Rotations(Stream stream, const float* inverse_frequencies, int64_t half, const int32_t* positions,
+                         int64_t rows, float* rotations) override;
+  absl::Status RopeAndStore(Stream stream, const RopeStep& step, int64_t rows, Number number) override;
+  absl::Status Attend(Stream stream, const AttendOp& op) override;
+  absl::Status Choose(Stream stream, const ChooseOp& op) override;
+
+ private:
+  absl::Status Launch(Stream stream, std::function<void()> kernel) { return driver_.Launch(stream, std::move(kernel)); }
+  FakeCudaDriver& driver_;
+};
+
+}  // namespace swiftcache::engine::backend::cuda
