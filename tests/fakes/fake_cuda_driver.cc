@@ -252,7 +252,7 @@ absl::Status FakeCudaDriver::Unmap(uint64_t address, int64_t bytes) {
     }
     return false;
   };
-  if (touched()) {
+  if (!lost_ && touched()) {
     Note("memory is unmapped that a copy under way touches");
     changed_.wait(lock, [&] { return !touched(); });
   }

@@ -91,6 +91,7 @@ class FakeCudaDriver final : public Driver {
   absl::Status UnregisterHost(const std::byte* begin) override;
   absl::StatusOr<Stream> CreateStream() override;
   void DestroyStream(Stream stream) override;
+  void Finish(Stream stream) override;
   absl::StatusOr<Event> CreateEvent() override;
   void DestroyEvent(Event event) override;
   absl::Status Record(Event event, Stream stream) override;

@@ -34,6 +34,13 @@ void FakeCudaDriver::DestroyStream(Stream handle) {
   streams_.erase(static_cast<uint64_t>(handle));
 }
 
+void FakeCudaDriver::Finish(Stream handle) {
+  Lock lock(mutex_);
+  const auto it = streams_.find(static_cast<uint64_t>(handle));
+  if (it == streams_.end()) return Note("a stream is waited for that is not there");
+  changed_.wait(lock, [stream = it->second] { return stream->ops.empty(); });
+}
+
 absl::StatusOr<Event> FakeCudaDriver::CreateEvent() {
   Lock lock(mutex_);
   RETURN_IF_ERROR(Count("CreateEvent"));

@@ -61,7 +61,7 @@ CudaBackend::CudaBackend(const BackendOptions& options, Driver& driver, Kernels&
 }
 
 // Nothing frees memory that the device still works on.
-CudaBackend::~CudaBackend() { fences_.Record().Wait(); }
+CudaBackend::~CudaBackend() { driver_.Finish(stream_); }
 
 absl::Status CudaBackend::Reserve() {
   const int64_t dim = options_.attention.head_dim, f32 = sizeof(float);
@@ -154,14 +154,14 @@ absl::StatusOr<std::span<const float>> CudaBackend::Download(Buffer& buffer, int
 // Memory that grows is new memory: what the device still does with the old one comes first.
 absl::Status CudaBackend::EnsurePinned(PinnedBytes& memory, int64_t bytes) {
   if (memory.bytes() >= bytes && memory.data() != nullptr) return absl::OkStatus();
-  fences_.Record().Wait();
+  driver_.Finish(stream_);
   ASSIGN_OR_RETURN(memory, PinnedBytes::Allocate(driver_, bytes));
   return absl::OkStatus();
 }
 
 absl::Status CudaBackend::EnsureDevice(DeviceBytes& memory, int64_t bytes) {
   if (memory.bytes() >= bytes && memory.address() != 0) return absl::OkStatus();
-  fences_.Record().Wait();
+  driver_.Finish(stream_);
   ASSIGN_OR_RETURN(memory, DeviceBytes::Allocate(driver_, bytes));
   return absl::OkStatus();
 }

@@ -24,7 +24,7 @@ class CudaKvMemory final : public KvMemory {
  public:
   CudaKvMemory(std::unique_ptr<CudaArena> arena, Driver& driver, Stream stream)
       : arena_(std::move(arena)), driver_(driver), stream_(stream), fences_(driver, stream) {}
-  ~CudaKvMemory() override { fences_.Record().Wait(); }
+  ~CudaKvMemory() override { driver_.Finish(stream_); }
 
   DeviceAddress base() const override { return arena_->base(); }
   int64_t bytes() const override { return arena_->num_blocks() * arena_->block_bytes(); }

@@ -97,6 +97,8 @@ class Driver {
   // Order of work.
   virtual absl::StatusOr<Stream> CreateStream() = 0;
   virtual void DestroyStream(Stream stream) = 0;  // its work is finished first
+  /// Waits until nothing that the stream was given is under way, whatever the driver says of it: before memory is freed.
+  virtual void Finish(Stream stream) = 0;
   virtual absl::StatusOr<Event> CreateEvent() = 0;
   virtual void DestroyEvent(Event event) = 0;
   /// The event passes when the stream has done what it was given before.

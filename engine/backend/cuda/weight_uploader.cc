@@ -10,6 +10,12 @@
 namespace swiftcache::engine::backend::cuda {
 
 absl::Status WeightUploader::Upload(const WeightSource& source, Number number, uint64_t out) {
+  const absl::Status status = Submit(source, number, out);
+  if (!status.ok()) driver_.Finish(stream_);
+  return status;
+}
+
+absl::Status WeightUploader::Submit(const WeightSource& source, Number number, uint64_t out) {
   const int64_t rows_at_once = std::max<int64_t>(1, kBufferBytes / source.row_bytes);
   const int64_t stored_bytes = RowBytes(source.format, source.cols);  // what is a row's alone of row_bytes
   for (int64_t first = 0; first < source.rows; first += rows_at_once) {
@@ -37,6 +43,7 @@ absl::Status WeightUploader::Upload(const WeightSource& source, Number number, u
 
 absl::Status WeightUploader::Prepare(Buffer& buffer, int64_t bytes) {
   buffer.decoded.Wait();
+  if (!buffer.decoded.Passed()) driver_.Finish(stream_);
   if (buffer.host.bytes() >= bytes) return absl::OkStatus();
   const int64_t size = std::max(kBufferBytes, bytes);
   ASSIGN_OR_RETURN(buffer.host, PinnedBytes::Allocate(driver_, size));

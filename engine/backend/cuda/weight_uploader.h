@@ -23,6 +23,7 @@ class WeightUploader {
       : driver_(driver), kernels_(kernels), stream_(stream), fences_(driver, stream) {}
   /// The rows of the matrix, in its order, as [rows][cols] of `number` at `out`. Returns when the source was read; what
   /// is set going later on the stream finds the weights there.
+  /// After an error nothing of it is under way.
   absl::Status Upload(const WeightSource& source, Number number, uint64_t out);
 
  private:
@@ -32,6 +33,7 @@ class WeightUploader {
     DeviceBytes device;
     Fence decoded;  // what was in it last
   };
+  absl::Status Submit(const WeightSource& source, Number number, uint64_t out);
   absl::Status Prepare(Buffer& buffer, int64_t bytes);
 
   Driver& driver_;

@@ -14,7 +14,7 @@
 namespace swiftcache::engine::backend::cuda {
 namespace {
 
-absl::Status LtStatus(cublasStatus_t status, std::string_view what) {
+absl::Status LtStatus(cublasStatus_t status, absl::string_view what) {
   if (status == CUBLAS_STATUS_SUCCESS) return absl::OkStatus();
   const std::string message = absl::StrCat(what, ": cuBLASLt's error ", static_cast<int>(status));
   if (status == CUBLAS_STATUS_ALLOC_FAILED) return absl::ResourceExhaustedError(message);

@@ -155,6 +155,7 @@ class CudaDriver final : public Driver {
     (void)cudaStreamSynchronize(Of(stream));
     (void)cudaStreamDestroy(Of(stream));
   }
+  void Finish(Stream stream) override { (void)cudaStreamSynchronize(Of(stream)); }
   absl::StatusOr<Event> CreateEvent() override {
     cudaEvent_t event = nullptr;
     RETURN_IF_ERROR(CudaStatus(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "cudaEventCreate"));
@@ -226,7 +227,7 @@ absl::Status CudaDriver::Open() {
   cudaDeviceProp properties = {};
   RETURN_IF_ERROR(CudaStatus(cudaGetDeviceProperties(&properties, kDevice), "cudaGetDeviceProperties"));
   info_.name = properties.name;
-  info_.uuid = absl::BytesToHexString(std::string_view(properties.uuid.bytes, sizeof(properties.uuid.bytes)));
+  info_.uuid = absl::BytesToHexString(absl::string_view(properties.uuid.bytes, sizeof(properties.uuid.bytes)));
   info_.compute_major = properties.major;
   info_.compute_minor = properties.minor;
   info_.multiprocessors = properties.multiProcessorCount;

@@ -45,14 +45,14 @@ absl::StatusCode CodeOf(int error) {
 
 }  // namespace
 
-absl::Status CudaStatus(cudaError_t error, std::string_view what) {
+absl::Status CudaStatus(cudaError_t error, absl::string_view what) {
   if (error == cudaSuccess) return absl::OkStatus();
   return absl::Status(CodeOf(error),
                       absl::StrCat(what, ": ", cudaGetErrorName(error), ", ", cudaGetErrorString(error)));
 }
 
 // Names of the driver's errors are the driver's, which may not be there: the number has to do.
-absl::Status CudaStatus(CUresult error, std::string_view what) {
+absl::Status CudaStatus(CUresult error, absl::string_view what) {
   if (error == CUDA_SUCCESS) return absl::OkStatus();
   return CudaStatus(static_cast<cudaError_t>(error), what);
 }

@@ -7,14 +7,14 @@
 #include <cuda.h>
 #include <cuda_runtime.h>
 
-#include <string_view>
+#include "absl/strings/string_view.h"
 
 #include "absl/status/status.h"
 
 namespace swiftcache::engine::backend::cuda {
 
 /// OK, or the kinds that Driver names; the message has what was being done, and the error's name and text.
-absl::Status CudaStatus(cudaError_t error, std::string_view what);
-absl::Status CudaStatus(CUresult error, std::string_view what);
+absl::Status CudaStatus(cudaError_t error, absl::string_view what);
+absl::Status CudaStatus(CUresult error, absl::string_view what);
 
 }  // namespace swiftcache::engine::backend::cuda
