@@ -60,7 +60,7 @@ struct BrokerFlags {
     flags.Choice("elastic_policy", &elastic_policy, {"default", "paper"},
                  "who lends how much: default counts all running and waiting tokens, paper is Algorithm 1 as printed");
     flags.Duration("scale_down_window", &ledger.elastic.window, absl::Milliseconds(10), absl::Hours(24),
-                   "what an engine needed this long ago or later it does not lend");
+                   "KV memory that an engine needed within this time is not lent");
     flags.Integer("lease_headroom", &ledger.elastic.headroom_percent, 0, 100,
                   "percent of its KV memory that an engine keeps beyond what it needs (default policy)");
     flags.Bytes("max_lease_bytes", &ledger.max_lease_bytes, 1, int64_t{1} << 50,

@@ -31,15 +31,17 @@ void EngineFlags::ParseSharing(Flags& flags) {
       "how KV memory is lent to and leased from other engines; auto: shm, where there is a broker and a prefix "
       "cache; none: not at all");
   flags.Choice("stream", &stream, {"auto", "lsc", "in_place"},
-               "how leased KV is read: layer by layer through local slots, or where it is mapped; auto: in place");
+               "how leased KV is read: lsc brings it layer by layer into own memory (the paper's layer stream cache), "
+               "in_place reads "
+               "it where it is mapped; auto: in_place");
   flags.Text("shm_dir", &shm_dir, "folder of the lease sockets, the same for all engines that share");
   flags.Duration("revoke_deadline", &revoke_deadline, absl::Milliseconds(1), absl::Minutes(1),
-                 "what is lent is back so long after it was asked back, at the latest");
+                 "a borrower has so long to give a lease back; then it is taken back without it");
   flags.Switch("scrub_on_return", &engine.scrub_on_return, "zero KV memory when it changes hands");
   flags.Integer("link_gbps", &link_gbps, 0, 1 << 20,
                 "Gbit/s to which transfers are throttled, as if they crossed such a link; 0: as fast as memory");
   flags.Duration("link_latency", &link_latency, absl::ZeroDuration(), absl::Seconds(10),
-                 "of each transfer, as if it crossed such a link");
+                 "added to each transfer, as if it crossed such a link");
 }
 
 std::optional<int> EngineFlags::Parse(int argc, char** argv) {
@@ -47,15 +49,17 @@ std::optional<int> EngineFlags::Parse(int argc, char** argv) {
   flags.Required("model", &model, "GGUF file, or Hugging Face folder");
   flags.Name("model_name", &model_name, "what clients call the model; default: the file's or folder's name");
   flags.Name("name", &name, "of this engine in the cluster; default: model_name, then model_name-2, -3, ...");
-  flags.Choice("backend", &backend, {"auto", "cpu", "cuda"}, "what computes; auto: the best that there is");
+  flags.Choice("backend", &backend, {"auto", "cpu", "cuda"},
+               "what computes; auto: a GPU where there is one and this build has CUDA, else the CPU");
   flags.Choice("dtype", &dtype, {"auto", "bf16", "f32"},
-               "what products read: bf16 rounds weights, f32 none of them; auto: bf16");
+               "of weights in matrix products: bf16 rounds those that the file has finer, f32 rounds none; auto: bf16");
   flags.Integer("threads", &threads, 0, 1024, "threads that compute; 0: one per core");
   flags.Bytes("kv_cache_bytes", &engine.kv_cache_bytes, 1, int64_t{1} << 50,
               "memory for KV, taken at the start; default: what --gpu_memory_utilization leaves, on a CPU 1GiB");
-  flags.Fraction("gpu_memory_utilization", &engine.gpu_memory_utilization,
-                 "share of a GPU's memory that is used in all, the rest of it for KV; on a CPU it says nothing");
-  flags.Choice("kv_cache_dtype", &kv_cache_dtype, {"bf16", "f32"}, "element of the KV cache");
+  flags.Fraction(
+      "gpu_memory_utilization", &engine.gpu_memory_utilization,
+      "share of a GPU's memory to use in all: what the weights leave of it is for KV; without effect on a CPU");
+  flags.Choice("kv_cache_dtype", &kv_cache_dtype, {"bf16", "f32"}, "element type of the KV cache");
   flags.Integer("block_tokens", &engine.block_tokens, 1, 4096, "tokens of a KV block");
   flags.Switch("enable_prefix_caching", &engine.enable_prefix_caching,
                "keep KV of ended requests for prompts that begin alike");
@@ -63,13 +67,14 @@ std::optional<int> EngineFlags::Parse(int argc, char** argv) {
   flags.Integer("max_num_batched_tokens", &engine.max_num_batched_tokens, 1, 1 << 20, "tokens in one step");
   flags.Integer("max_model_len", &engine.max_model_len_tokens, 0, kAnyCount,
                 "prompt and output together; 0: what the model allows");
-  flags.Integer("max_waiting_requests", &engine.max_waiting_requests, 1, kAnyCount, "beyond, requests are refused");
+  flags.Integer("max_waiting_requests", &engine.max_waiting_requests, 1, kAnyCount,
+                "requests that may wait; more are refused");
   flags.Address("broker", &broker, "gRPC address of the broker; empty: alone", true);
   flags.Address("listen", &listen, "gRPC address; port 0 picks one");
   flags.Address("http_listen", &http_listen, "HTTP address of /live, /health and /metrics; port 0 picks one");
   flags.Address("advertise", &advertise, "gRPC address that others dial, where it differs from --listen", true);
   flags.Duration("drain_timeout", &drain_timeout, absl::ZeroDuration(), absl::Hours(24),
-                 "after SIGTERM running requests may finish this long");
+                 "after SIGTERM running requests have so long to finish");
   ParseSharing(flags);
   if (const std::optional<int> exit_code = flags.Parse(argc, argv)) return exit_code;
   if (model_name.empty()) model_name = NameOfModel(model);
