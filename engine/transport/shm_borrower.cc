@@ -2,7 +2,6 @@
 #include "engine/transport/shm_borrower.h"
 
 #include <algorithm>
-#include <cstring>
 #include <iterator>
 #include <optional>
 #include <utility>
@@ -35,8 +34,8 @@ T Take(std::deque<T>& queue) {
 
 }  // namespace
 
-ShmBorrower::ShmBorrower(const Options& options, const Clock& clock, TransportEvents& events)
-    : options_(options), clock_(clock), events_(events), link_(options.link) {}
+ShmBorrower::ShmBorrower(const Options& options, PeerMemory& memory, const Clock& clock, TransportEvents& events)
+    : options_(options), memory_(memory), clock_(clock), events_(events), link_(options.link) {}
 
 void ShmBorrower::Start(ShmLoop& loop) {
   loop_ = &loop;
@@ -96,12 +95,13 @@ void ShmBorrower::Abandon(kv::LeaseId id) {
 }
 
 void ShmBorrower::Close(kv::LeaseId id) {
+  LeasePtr lease;  // may unmap at the end, which is not for under the lock
   std::shared_ptr<ShmSocket> socket;
   {
     absl::MutexLock lock(&mutex_);
     auto it = leases_.find(id);
     if (it == leases_.end()) return;
-    const LeasePtr lease = std::move(it->second);
+    lease = std::move(it->second);
     leases_.erase(it);
     lease->closed = true;
     lease->waiting.clear();
@@ -209,8 +209,9 @@ absl::StatusOr<std::shared_ptr<ShmStaging>> ShmBorrower::StagingFor(const OpenSp
   std::shared_ptr<ShmStaging> staging = known.lock();
   if (staging != nullptr && staging->ring_bytes >= spec.store_bytes) return staging;
   absl::erase_if(stagings_, [](const auto& entry) { return entry.second.expired(); });
-  ASSIGN_OR_RETURN(staging, ShmStaging::Create(std::max(CeilDiv(kStoresInStaging * spec.store_bytes, page) * page,
-                                                        kLeastStagingBytes)));
+  const int64_t ring_bytes = std::max(CeilDiv(kStoresInStaging * spec.store_bytes, page) * page, kLeastStagingBytes);
+  ASSIGN_OR_RETURN(std::unique_ptr<OwnStaging> memory, memory_.CreateStaging(ring_bytes));
+  staging = std::make_shared<ShmStaging>(std::move(memory), ring_bytes);
   stagings_[spec.channel] = staging;
   return staging;
 }
@@ -224,11 +225,10 @@ absl::Status ShmBorrower::Connect(const LeasePtr& lease) {
   }
   ASSIGN_OR_RETURN(const std::shared_ptr<ShmStaging> staging, StagingFor(spec));
   ASSIGN_OR_RETURN(const std::shared_ptr<ShmSocket> socket, ShmSocket::Connect(spec.channel));
-  ShmHello hello = {.lease = spec.lease.value(), .staging_bytes = staging->memory.bytes()};
+  ShmHello hello = {.lease = spec.lease.value(), .staging_bytes = staging->memory->bytes()};
   SetShmText(hello.capability, spec.capability);
   SetShmText(hello.instance, options_.instance_id);
-  const int fds[] = {staging->fd.get()};
-  socket->Send(EncodeShmMessage(hello), fds);
+  socket->Send(EncodeShmMessage(hello), staging->memory->fds());
   {
     absl::MutexLock lock(&mutex_);
     if (lease->closed) return absl::OkStatus();
@@ -250,7 +250,6 @@ bool ShmBorrower::BeginCopy(const CopyJob& job) {
   return true;
 }
 
-// In pieces, so that Close, and the end of the channel, wait for one of them only; and not for what comes before it.
 void ShmBorrower::Do(const CopyJob& job) {
   ShmLease& lease = *job.lease;
   job.store.after.Wait();
@@ -258,15 +257,7 @@ void ShmBorrower::Do(const CopyJob& job) {
     const absl::Status fate = absl::UnavailableError("the lease ended before the store began");
     return Notify(lease, [&](TransportEvents& events) { events.OnStored(job.store.ticket, fate); });
   }
-  const auto wanted = [&] {
-    absl::MutexLock lock(&mutex_);
-    return !lease.closed && lease.state == ShmLease::State::kOpen;
-  };
-  std::byte* const to = lease.staging->memory.base() + job.store.staging_offset;
-  const std::byte* const from = options_.space.Host(job.store.from);
-  for (int64_t done = 0; done < job.store.bytes && wanted(); done += Transport::kMaxCopyBytes) {
-    std::memcpy(to + done, from + done, std::min(Transport::kMaxCopyBytes, job.store.bytes - done));
-  }
+  if (const absl::Status copied = CopyOut(job); !copied.ok()) return FailCopy(job, copied);
   absl::MutexLock lock(&mutex_);
   lease.copying = false;
   lease.unanswered.push_back(job.store);
@@ -278,16 +269,43 @@ void ShmBorrower::Do(const CopyJob& job) {
                                   .staging_offset = job.store.staging_offset}});
 }
 
+// In pieces, so that Close, and the end of the channel, wait for one of them only; and not for what comes before it.
+absl::Status ShmBorrower::CopyOut(const CopyJob& job) {
+  ShmLease& lease = *job.lease;
+  const auto wanted = [&] {
+    absl::MutexLock lock(&mutex_);
+    return !lease.closed && lease.state == ShmLease::State::kOpen;
+  };
+  const auto& [to, from] = std::pair(job.store.staging_offset, job.store.from);
+  const int64_t most_bytes = memory_.most_bytes_a_copy();
+  for (int64_t done = 0; done < job.store.bytes && wanted(); done += most_bytes) {
+    RETURN_IF_ERROR(memory_.CopyOut(*lease.staging->memory, to + done, from + done,
+                                    std::min(most_bytes, job.store.bytes - done), job.store.after));
+  }
+  return absl::OkStatus();
+}
+
+// The device would not copy it; the lease stands, and its donor never hears of the store.
+void ShmBorrower::FailCopy(const CopyJob& job, const absl::Status& why) {
+  {
+    absl::MutexLock lock(&mutex_);
+    job.lease->copying = false;
+    job.lease->staging->ring.Free(job.store.staging_offset);
+  }
+  const absl::Status fate = absl::UnavailableError(absl::StrCat("the store could not be copied: ", why.message()));
+  Tell(*job.lease, [&](TransportEvents& events) { events.OnStored(job.store.ticket, fate); });
+}
+
 void ShmBorrower::Do(const SendJob& job) { job.lease->socket->Send(EncodeShmMessage(job.message)); }
 
 absl::Status ShmBorrower::OnGrant(ShmLease& lease, const ShmGrantMessage& message,
                                   const std::vector<memory::UniqueFd>& fds) {
-  ASSIGN_OR_RETURN(ShmMapped mapped, MapGrant(lease.spec, message, fds, options_.space));
+  ASSIGN_OR_RETURN(ShmMapped mapped, MapGrant(lease.spec, message, fds, memory_));
   LeaseView view;
   {
     absl::MutexLock lock(&mutex_);
     if (lease.state != ShmLease::State::kOpening) return absl::OkStatus();  // abandoned meanwhile
-    mapped.view.reads = lease.staging->reads();
+    mapped.view.reads = lease.staging->memory->reads();
     view = mapped.view;
     lease.mapped = std::move(mapped);
     lease.state = ShmLease::State::kOpen;

@@ -19,8 +19,8 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "common/base/clock.h"
-#include "engine/backend/address_space.h"
 #include "engine/backend/fence.h"
+#include "engine/transport/peer_memory.h"
 #include "engine/transport/shm_lease.h"
 #include "engine/transport/shm_loop.h"
 #include "engine/transport/shm_throttle.h"
@@ -28,15 +28,15 @@
 
 namespace swiftcache::engine::transport {
 
-/// Thread-safety: safe. Ownership: owns leases and the thread that opens them and copies; borrows clock, events, loop.
+/// Thread-safety: safe. Ownership: owns leases and the thread that opens them and copies; borrows memory, clock,
+/// events, loop.
 class ShmBorrower {
  public:
   struct Options {
     std::string instance_id;
     ShmThrottle::Options link;
-    backend::AddressSpace space;
   };
-  ShmBorrower(const Options& options, const Clock& clock, TransportEvents& events);
+  ShmBorrower(const Options& options, PeerMemory& memory, const Clock& clock, TransportEvents& events);
   ~ShmBorrower() { Stop(); }
   /// Starts. REQUIRES: before any other call; `loop` outlives this.
   void Start(ShmLoop& loop);
@@ -84,6 +84,8 @@ class ShmBorrower {
   void Do(const OpenJob& job) ABSL_LOCKS_EXCLUDED(mutex_);
   void Do(const CopyJob& job) ABSL_LOCKS_EXCLUDED(mutex_);
   bool BeginCopy(const CopyJob& job) ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Status CopyOut(const CopyJob& job) ABSL_LOCKS_EXCLUDED(mutex_);
+  void FailCopy(const CopyJob& job, const absl::Status& why) ABSL_LOCKS_EXCLUDED(mutex_);
   void Do(const SendJob& job);
   void Do(const RefuseJob& job) { events_.OnStored(job.ticket, job.why); }
   void Do(std::monostate) {}
@@ -112,6 +114,7 @@ class ShmBorrower {
   }
 
   const Options options_;
+  PeerMemory& memory_;
   const Clock& clock_;
   TransportEvents& events_;
   ShmLoop* loop_ = nullptr;

@@ -2,14 +2,12 @@
 #include "engine/transport/shm_donor.h"
 
 #include <algorithm>
-#include <cstring>
 #include <string_view>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "engine/transport/shm_donor_channel.h"
-#include "engine/transport/shm_staging.h"
 #include "glog/logging.h"
 
 namespace swiftcache::engine::transport {
@@ -28,14 +26,14 @@ bool SameSecret(std::string_view a, std::string_view b) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<ShmDonor>> ShmDonor::Create(memory::Arena& arena, const Clock& clock,
+absl::StatusOr<std::unique_ptr<ShmDonor>> ShmDonor::Create(PeerMemory& memory, const Clock& clock,
                                                            TransportEvents& events) {
   ASSIGN_OR_RETURN(ShmGenerations generations, ShmGenerations::Create());
-  return std::unique_ptr<ShmDonor>(new ShmDonor(arena, clock, events, std::move(generations)));
+  return std::unique_ptr<ShmDonor>(new ShmDonor(memory, clock, events, std::move(generations)));
 }
 
-ShmDonor::ShmDonor(memory::Arena& arena, const Clock& clock, TransportEvents& events, ShmGenerations generations)
-    : arena_(arena), clock_(clock), events_(events), generations_(std::move(generations)) {
+ShmDonor::ShmDonor(PeerMemory& memory, const Clock& clock, TransportEvents& events, ShmGenerations generations)
+    : memory_(memory), clock_(clock), events_(events), generations_(std::move(generations)) {
   thread_ = std::thread([this] { Copy(); });
 }
 
@@ -55,14 +53,13 @@ void ShmDonor::Stop() {
 }
 
 absl::Status ShmDonor::CheckSpec(const GrantSpec& spec) const {
-  const int64_t page = sysconf(_SC_PAGESIZE);
-  if (arena_.chunks().empty())
-    return absl::FailedPreconditionError("this engine's arena is not shared: it cannot lend");
+  const int64_t page = sysconf(_SC_PAGESIZE), arena_bytes = memory_.arena_bytes();
+  RETURN_IF_ERROR(memory_.CheckLendable());
   if (spec.offset_bytes < 0 || spec.bytes <= 0 || spec.offset_bytes % page != 0 || spec.bytes % page != 0 ||
-      spec.bytes > arena_.mapped_bytes() || spec.offset_bytes > arena_.mapped_bytes() - spec.bytes) {
+      spec.bytes > arena_bytes || spec.offset_bytes > arena_bytes - spec.bytes) {
     return absl::InvalidArgumentError(absl::StrCat("lease ", spec.lease.value(), " is of ", spec.bytes, " bytes at ",
                                                    spec.offset_bytes, "; whole pages of ", page, " inside the arena's ",
-                                                   arena_.mapped_bytes(), " bytes are wanted"));
+                                                   arena_bytes, " bytes are wanted"));
   }
   if (static_cast<int64_t>(std::max(spec.capability.size(), spec.borrower_instance.size())) > kMaxShmText ||
       spec.capability.empty()) {
@@ -119,7 +116,7 @@ void ShmDonor::SendRenewed(kv::LeaseId lease) {
 
 // The word changes before the wait: a piece that is being copied lands in memory that no borrower believes any more.
 void ShmDonor::Fence(kv::LeaseId lease) {
-  std::shared_ptr<ShmSocket> socket;
+  std::shared_ptr<ShmDonorChannel> channel;  // unmaps staging memory, which is not for under the lock
   {
     absl::MutexLock lock(&mutex_);
     const GrantPtr grant = Find(lease);
@@ -132,9 +129,9 @@ void ShmDonor::Fence(kv::LeaseId lease) {
     if (!first) return;
     generations_.Return(grant->word);
     grants_.erase(lease);
-    if (grant->channel != nullptr) socket = std::exchange(grant->channel, nullptr)->shared_socket();
+    channel = std::exchange(grant->channel, nullptr);
   }
-  if (socket != nullptr) socket->Shutdown();
+  if (channel != nullptr) channel->shared_socket()->Shutdown();
 }
 
 // Borrowers' words are foreign bytes, and those of several leases may be one; whether their sum has changed is all that
@@ -143,9 +140,7 @@ void ShmDonor::AddStats(TransportStats& stats) const {
   absl::MutexLock lock(&mutex_);
   stats.received_bytes += received_bytes_;
   for (const auto& [lease, grant] : grants_) {
-    if (grant->channel == nullptr) continue;
-    const memory::Mapping& staging = grant->channel->staging();
-    stats.borrowers_read += ShmReadsWord(staging.base(), staging.bytes())->load(std::memory_order_relaxed);
+    if (grant->channel != nullptr) stats.borrowers_read += grant->channel->staging().reads();
   }
 }
 
@@ -172,25 +167,20 @@ absl::StatusOr<ShmDonor::GrantPtr> ShmDonor::Admit(const ShmHello& hello) {
   return grant;
 }
 
-void ShmDonor::SendGrant(const GrantState& grant, ShmSocket& socket) const {
+absl::Status ShmDonor::SendGrant(const GrantState& grant, ShmSocket& socket) const {
   std::vector<int> fds;
   {
     absl::MutexLock lock(&mutex_);
     fds.push_back(generations_.fd());
   }
-  std::vector<ShmPiece> pieces;
-  const int64_t begin = grant.spec.offset_bytes, end = begin + grant.spec.bytes;
-  for (const memory::ArenaChunk& chunk : arena_.chunks()) {
-    const int64_t from = std::max(begin, chunk.offset), to = std::min(end, chunk.offset + chunk.bytes);
-    if (from >= to) continue;
-    pieces.push_back({.offset = from - chunk.offset, .bytes = to - from});
-    fds.push_back(chunk.fd);
-  }
+  ASSIGN_OR_RETURN(const ShownMemory shown, memory_.Show(grant.spec.offset_bytes, grant.spec.bytes));
+  fds.insert(fds.end(), shown.fds.begin(), shown.fds.end());
   const ShmGrant body = {.epoch = grant.epoch.value(),
                          .bytes = grant.spec.bytes,
                          .word = grant.word,
-                         .num_pieces = static_cast<int32_t>(pieces.size())};
-  socket.Send(EncodeShmMessage(body, pieces), fds);
+                         .num_pieces = static_cast<int32_t>(shown.pieces.size())};
+  socket.Send(EncodeShmMessage(body, shown.pieces), fds);
+  return absl::OkStatus();
 }
 
 // From here on the borrower hears of revocations, after its GRANT.
@@ -263,14 +253,17 @@ bool ShmDonor::Begin(const GrantPtr& grant, const std::shared_ptr<ShmDonorChanne
 }
 
 void ShmDonor::CopyIn(const GrantPtr& grant, const std::shared_ptr<ShmDonorChannel>& channel, const ShmStore& store) {
-  std::byte* const to = arena_.base() + grant->spec.offset_bytes + store.offset;
-  const std::byte* const from = channel->staging().base() + store.staging_offset;
-  for (int64_t done = 0; done < store.bytes; done += Transport::kMaxCopyBytes) {
-    const int64_t bytes = std::min(Transport::kMaxCopyBytes, store.bytes - done);
+  const int64_t to = grant->spec.offset_bytes + store.offset, most_bytes = memory_.most_bytes_a_copy();
+  for (int64_t done = 0; done < store.bytes; done += most_bytes) {
+    const int64_t bytes = std::min(most_bytes, store.bytes - done);
     if (!Begin(grant, channel)) return;
-    std::memcpy(to + done, from + done, bytes);
+    const absl::Status copied = memory_.CopyIn(to + done, channel->staging(), store.staging_offset + done, bytes);
     absl::MutexLock lock(&mutex_);
     grant->copying = false;
+    if (!copied.ok()) {  // its borrower hears that nothing of this lease is to be had
+      LOG(WARNING) << "a store to lease " << grant->spec.lease << " failed: " << copied.message();
+      return channel->shared_socket()->Shutdown();
+    }
     received_bytes_ += bytes;
   }
   channel->shared_socket()->Send(EncodeShmMessage(ShmStored{store.ticket}));

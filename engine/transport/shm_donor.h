@@ -18,7 +18,7 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "common/base/clock.h"
-#include "engine/memory/arena.h"
+#include "engine/transport/peer_memory.h"
 #include "engine/transport/shm_generations.h"
 #include "engine/transport/shm_loop.h"
 #include "engine/transport/transport.h"
@@ -27,10 +27,11 @@ namespace swiftcache::engine::transport {
 
 class ShmDonorChannel;
 
-/// Thread-safety: safe. Ownership: owns the generation words and the thread that copies; borrows arena, clock, events.
+/// Thread-safety: safe. Ownership: owns the generation words and the thread that copies; borrows memory, clock,
+/// events.
 class ShmDonor {
  public:
-  static absl::StatusOr<std::unique_ptr<ShmDonor>> Create(memory::Arena& arena, const Clock& clock,
+  static absl::StatusOr<std::unique_ptr<ShmDonor>> Create(PeerMemory& memory, const Clock& clock,
                                                           TransportEvents& events);
   ~ShmDonor() { Stop(); }
 
@@ -62,7 +63,7 @@ class ShmDonor {
   };
   using GrantPtr = std::shared_ptr<GrantState>;
 
-  ShmDonor(memory::Arena& arena, const Clock& clock, TransportEvents& events, ShmGenerations generations);
+  ShmDonor(PeerMemory& memory, const Clock& clock, TransportEvents& events, ShmGenerations generations);
 
   absl::Status CheckSpec(const GrantSpec& spec) const;
   std::shared_ptr<ShmSocket> SocketOf(kv::LeaseId lease) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -70,7 +71,7 @@ class ShmDonor {
 
   // What channels ask for, all on the loop's thread.
   absl::StatusOr<GrantPtr> Admit(const ShmHello& hello) ABSL_LOCKS_EXCLUDED(mutex_);
-  void SendGrant(const GrantState& grant, ShmSocket& socket) const;
+  absl::Status SendGrant(const GrantState& grant, ShmSocket& socket) const ABSL_LOCKS_EXCLUDED(mutex_);
   void Attach(const GrantPtr& grant, std::shared_ptr<ShmDonorChannel> channel) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status Enqueue(const GrantPtr& grant, const ShmDonorChannel& channel, const ShmStore& store)
       ABSL_LOCKS_EXCLUDED(mutex_);
@@ -83,7 +84,7 @@ class ShmDonor {
   bool Begin(const GrantPtr& grant, const std::shared_ptr<ShmDonorChannel>& channel) ABSL_LOCKS_EXCLUDED(mutex_);
   bool HasWork() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return stopping_ || !with_stores_.empty(); }
 
-  memory::Arena& arena_;
+  PeerMemory& memory_;
   const Clock& clock_;
   TransportEvents& events_;
   std::vector<ShmDonorChannel*> strangers_;  // the loop's thread only; oldest first

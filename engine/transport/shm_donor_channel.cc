@@ -3,7 +3,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
-#include "engine/transport/shm_foreign_memory.h"
 
 namespace swiftcache::engine::transport {
 
@@ -26,15 +25,15 @@ void ShmDonorChannel::OnClosed(const absl::Status&) {
 absl::Status ShmDonorChannel::OnHello(const ShmHello& hello, const std::vector<memory::UniqueFd>& fds) {
   if (std::exchange(met_, true)) return absl::InvalidArgumentError("a peer sent HELLO twice");
   std::erase(donor_.strangers_, this);
-  if (fds.size() != 1 || hello.staging_bytes % sysconf(_SC_PAGESIZE) != 0) {
+  const size_t wanted = donor_.memory_.num_staging_fds();
+  if (fds.size() != wanted || hello.staging_bytes % sysconf(_SC_PAGESIZE) != 0) {
     return absl::InvalidArgumentError(absl::StrCat("HELLO brings ", fds.size(), " descriptors and ",
-                                                   hello.staging_bytes,
-                                                   " bytes of staging memory; 1 and whole pages are wanted"));
+                                                   hello.staging_bytes, " bytes of staging memory; ", wanted,
+                                                   " and whole pages are wanted"));
   }
   ASSIGN_OR_RETURN(grant_, Admit(hello));
-  ASSIGN_OR_RETURN(staging_, memory::Mapping::Reserve(hello.staging_bytes));
-  RETURN_IF_ERROR(MapForeignMemory(fds[0].get(), 0, hello.staging_bytes, staging_.base()));
-  donor_.SendGrant(*grant_, *socket_);
+  ASSIGN_OR_RETURN(staging_, donor_.memory_.MapStaging(hello.staging_bytes, fds));
+  RETURN_IF_ERROR(donor_.SendGrant(*grant_, *socket_));
   donor_.Attach(grant_, shared_from_this());
   return absl::OkStatus();
 }

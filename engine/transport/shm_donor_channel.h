@@ -26,7 +26,7 @@ class ShmDonorChannel final : public ShmPeer, public std::enable_shared_from_thi
   void OnClosed(const absl::Status& why) override;
 
   const std::shared_ptr<ShmSocket>& shared_socket() const { return socket_; }
-  const memory::Mapping& staging() const { return staging_; }
+  const PeerStaging& staging() const { return *staging_; }
 
  private:
   absl::Status OnHello(const ShmHello& hello, const std::vector<memory::UniqueFd>& fds);
@@ -38,10 +38,10 @@ class ShmDonorChannel final : public ShmPeer, public std::enable_shared_from_thi
   ShmDonor& donor_;
   const std::shared_ptr<ShmSocket> socket_;
   ShmMessageLimit message_limit_;
-  bool met_ = false;                   // HELLO came
-  std::optional<int64_t> last_store_;  // its ticket
-  ShmDonor::GrantPtr grant_;           // since it was taken, until the lease is released
-  memory::Mapping staging_;            // read-only
+  bool met_ = false;                      // HELLO came
+  std::optional<int64_t> last_store_;     // its ticket
+  ShmDonor::GrantPtr grant_;              // since it was taken, until the lease is released
+  std::unique_ptr<PeerStaging> staging_;  // none before `grant_`
 };
 
 }  // namespace swiftcache::engine::transport

@@ -2,31 +2,18 @@
 #include "engine/transport/shm_lease.h"
 
 #include <atomic>
+#include <span>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "engine/transport/shm_foreign_memory.h"
 
 namespace swiftcache::engine::transport {
-namespace {
-
-absl::StatusOr<memory::Mapping> MapPieces(const OpenSpec& wanted, const std::vector<ShmPiece>& pieces,
-                                          const std::vector<memory::UniqueFd>& fds) {
-  ASSIGN_OR_RETURN(memory::Mapping memory, memory::Mapping::Reserve(wanted.bytes, pieces.front().offset));
-  std::byte* at = memory.base();
-  for (size_t i = 0; i < pieces.size(); ++i) {
-    RETURN_IF_ERROR(MapForeignMemory(fds[i + 1].get(), pieces[i].offset, pieces[i].bytes, at));
-    at += pieces[i].bytes;
-  }
-  return memory;
-}
-
-}  // namespace
 
 absl::StatusOr<ShmMapped> MapGrant(const OpenSpec& wanted, const ShmGrantMessage& message,
-                                   const std::vector<memory::UniqueFd>& fds, const backend::AddressSpace& space) {
+                                   const std::vector<memory::UniqueFd>& fds, PeerMemory& memory) {
   const int64_t page = sysconf(_SC_PAGESIZE), word_offset = message.grant.word * int64_t{sizeof(uint64_t)};
-  RETURN_IF_ERROR(CheckShmGrant(message, wanted.bytes, page));
+  RETURN_IF_ERROR(memory.CheckGrant(message, wanted.bytes));
   if (fds.size() != message.pieces.size() + 1 || message.grant.epoch != wanted.epoch.value()) {
     return absl::InvalidArgumentError(absl::StrCat("GRANT of lease ", wanted.lease.value(), " at epoch ",
                                                    message.grant.epoch, " brings ", fds.size(), " descriptors for ",
@@ -35,11 +22,12 @@ absl::StatusOr<ShmMapped> MapGrant(const OpenSpec& wanted, const ShmGrantMessage
   }
   ASSIGN_OR_RETURN(memory::Mapping generation, memory::Mapping::Reserve(page));
   RETURN_IF_ERROR(MapForeignMemory(fds[0].get(), word_offset / page * page, page, generation.base()));
-  ASSIGN_OR_RETURN(memory::Mapping memory, MapPieces(wanted, message.pieces, fds));
+  ASSIGN_OR_RETURN(std::unique_ptr<MappedLease> mapped,
+                   memory.MapLease(wanted.bytes, message.pieces, std::span(fds).subspan(1), generation));
   const auto* word = reinterpret_cast<const std::atomic<uint64_t>*>(generation.base() + word_offset % page);
   const LeaseView view = {
-      .base = space.Of(memory.base()), .bytes = wanted.bytes, .word = {.word = word, .granted = wanted.epoch.value()}};
-  return ShmMapped{std::move(memory), std::move(generation), view};
+      .base = mapped->base(), .bytes = wanted.bytes, .word = {.word = word, .granted = wanted.epoch.value()}};
+  return ShmMapped{std::move(generation), std::move(mapped), view};
 }
 
 }  // namespace swiftcache::engine::transport

@@ -11,9 +11,9 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "engine/backend/address_space.h"
 #include "engine/backend/fence.h"
 #include "engine/memory/sealed_memory.h"
+#include "engine/transport/peer_memory.h"
 #include "engine/transport/shm_message.h"
 #include "engine/transport/shm_socket.h"
 #include "engine/transport/shm_staging.h"
@@ -23,14 +23,15 @@ namespace swiftcache::engine::transport {
 
 /// A donor's memory, mapped. Thread-safety: a value. Ownership: owns the mappings that the view shows.
 struct ShmMapped {
-  memory::Mapping memory, generation;  // read-only
-  LeaseView view;                      // base is null until the lease is open
+  memory::Mapping generation;           // read-only; unmapped after `memory`
+  std::unique_ptr<MappedLease> memory;  // likewise, where the device has such a thing
+  LeaseView view;                       // base is null until the lease is open
 };
 
 /// Maps what a GRANT brought. INVALID_ARGUMENT: it is not what `wanted` says, or cannot be trusted to stay;
 /// RESOURCE_EXHAUSTED: the kernel refuses.
 absl::StatusOr<ShmMapped> MapGrant(const OpenSpec& wanted, const ShmGrantMessage& message,
-                                   const std::vector<memory::UniqueFd>& fds, const backend::AddressSpace& space);
+                                   const std::vector<memory::UniqueFd>& fds, PeerMemory& memory);
 
 /// Thread-safety: guarded by the lock of the ShmBorrower that made it, but for `spec`, and for `mapped` once the lease
 /// is open: they do not change until the end. Shared: by the table, the channel and a thread that copies; the last of

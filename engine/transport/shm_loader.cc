@@ -5,6 +5,7 @@
 #include <cstring>
 #include <utility>
 
+#include "engine/transport/shm_slice_stream.h"
 #include "glog/logging.h"
 
 namespace swiftcache::engine::transport {
@@ -100,6 +101,10 @@ std::vector<kv::LeaseId> ShmLoader::Await(Ticket ticket) {
   }
   WaitFor(*job);
   return *LostOf(*job);
+}
+
+std::unique_ptr<SliceStream> ShmLoader::BeginStream(StreamSpec spec, const backend::Fence& after) {
+  return std::make_unique<ShmSliceStream>(std::move(spec), after, *this);
 }
 
 void ShmLoader::AddStats(TransportStats& stats) const {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Copies pieces of leases into local memory, and knows which of them can be trusted. Transport documents Load and
-// Await.
+// Copies pieces of leases into local memory, on a thread, and knows which of them can be trusted. Transport documents
+// Load and Await.
 #pragma once
 
 #include <cstdint>
@@ -17,6 +17,7 @@
 #include "common/base/clock.h"
 #include "engine/backend/address_space.h"
 #include "engine/backend/fence.h"
+#include "engine/transport/peer_memory.h"
 #include "engine/transport/shm_borrower.h"
 #include "engine/transport/shm_throttle.h"
 #include "engine/transport/transport.h"
@@ -24,14 +25,14 @@
 namespace swiftcache::engine::transport {
 
 /// Thread-safety: safe. Ownership: owns the thread that copies; borrows the leases and the clock.
-class ShmLoader {
+class ShmLoader final : public LeaseLoader {
  public:
   struct Options {
     ShmThrottle::Options link;
     backend::AddressSpace space;
   };
   ShmLoader(const ShmBorrower& leases, const Options& options, const Clock& clock);
-  ~ShmLoader() { Stop(); }
+  ~ShmLoader() override { Stop(); }
 
   /// A load under way; whoever holds it may ask. Shared: by the asker and the thread that copies.
   class Job;
@@ -44,11 +45,12 @@ class ShmLoader {
   /// What is lost of it; none: it is not known yet.
   std::optional<std::vector<kv::LeaseId>> LostOf(const Job& job) const ABSL_LOCKS_EXCLUDED(mutex_);
 
-  void Load(Ticket ticket, std::vector<LoadPiece> pieces, const backend::Fence& after) ABSL_LOCKS_EXCLUDED(mutex_);
-  std::vector<kv::LeaseId> Await(Ticket ticket) ABSL_LOCKS_EXCLUDED(mutex_);
-  void AddStats(TransportStats& stats) const ABSL_LOCKS_EXCLUDED(mutex_);
-  /// Joins; loads that have not begun lose all their leases.
-  void Stop() ABSL_LOCKS_EXCLUDED(mutex_);
+  void Load(Ticket ticket, std::vector<LoadPiece> pieces, const backend::Fence& after) override
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  std::vector<kv::LeaseId> Await(Ticket ticket) override ABSL_LOCKS_EXCLUDED(mutex_);
+  std::unique_ptr<SliceStream> BeginStream(StreamSpec spec, const backend::Fence& after) override;
+  void AddStats(TransportStats& stats) const override ABSL_LOCKS_EXCLUDED(mutex_);
+  void Stop() override ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
   void Run() ABSL_LOCKS_EXCLUDED(mutex_);

@@ -1,11 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/transport/shm_staging.h"
 
-#include <unistd.h>
-
 #include <algorithm>
-
-#include "common/base/status_macros.h"
 
 namespace swiftcache::engine::transport {
 
@@ -27,14 +23,6 @@ std::optional<int64_t> ShmStagingRing::Find(int64_t bytes) const {
   if (bytes <= (wrapped ? oldest : bytes_) - next) return next;
   if (!wrapped && bytes <= oldest) return 0;
   return std::nullopt;
-}
-
-absl::StatusOr<std::shared_ptr<ShmStaging>> ShmStaging::Create(int64_t ring_bytes) {
-  const int64_t bytes = ring_bytes + sysconf(_SC_PAGESIZE);
-  ASSIGN_OR_RETURN(memory::Mapping memory, memory::Mapping::Reserve(bytes));
-  ASSIGN_OR_RETURN(memory::UniqueFd fd, memory::CreateSealedMemory("swiftcache-staging", memory.base(), bytes));
-  return std::make_shared<ShmStaging>(
-      ShmStaging{std::move(memory), std::move(fd), ShmStagingRing(ring_bytes), ring_bytes});
 }
 
 }  // namespace swiftcache::engine::transport

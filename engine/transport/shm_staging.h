@@ -2,7 +2,7 @@
 // A borrower's staging memory: where stores to one donor wait until it has copied them. A ring of runs, and behind it
 // the word that tells the donor how much was read of what it lends.
 //
-//   if (auto offset = staging->ring.Push(bytes)) std::memcpy(staging->memory.base() + *offset, from, bytes);
+//   if (auto offset = staging->ring.Push(bytes)) status = memory.CopyOut(*staging->memory, *offset, from, bytes, after);
 //   ... staging->ring.Free(*offset);
 #pragma once
 
@@ -14,8 +14,7 @@
 #include <optional>
 #include <utility>
 
-#include "absl/status/statusor.h"
-#include "engine/memory/sealed_memory.h"
+#include "engine/transport/peer_memory.h"
 
 namespace swiftcache::engine::transport {
 
@@ -41,7 +40,7 @@ class ShmStagingRing {
   std::deque<Run> runs_;  // oldest first
 };
 
-// Layout of the memory, n bytes of pages:  0 the ring, n - one page long    n - 8 u64 bytes read, counting up; what
+// Layout of memory that processes share, n bytes of pages:  0 the ring, n - one page long    n - 8 u64 bytes read, counting up; what
 // lies between them is nothing.
 
 /// The word of a staging memory of `bytes`. Foreign where it is a peer's: any number, at any time.
@@ -50,17 +49,15 @@ inline std::atomic<uint64_t>* ShmReadsWord(std::byte* base, int64_t bytes) {
   return reinterpret_cast<std::atomic<uint64_t>*>(base + bytes - 8);
 }
 
-/// Thread-safety: none, but for base, bytes and fd, which do not change, and the word. Ownership: owns the memory.
-/// Shared: by the leases of one donor, the last of which frees it.
+/// Thread-safety: none, but for the memory. Ownership: owns it. Shared: by the leases of one donor, the last of which
+/// frees it.
 struct ShmStaging {
-  /// RESOURCE_EXHAUSTED, FAILED_PRECONDITION: as memory::CreateSealedMemory says. REQUIRES: `ring_bytes` are pages.
-  static absl::StatusOr<std::shared_ptr<ShmStaging>> Create(int64_t ring_bytes);
-  std::atomic<uint64_t>* reads() const { return ShmReadsWord(memory.base(), memory.bytes()); }
+  ShmStaging(std::unique_ptr<OwnStaging> memory, int64_t ring_bytes)
+      : memory(std::move(memory)), ring(ring_bytes), ring_bytes(ring_bytes) {}
 
-  memory::Mapping memory;
-  memory::UniqueFd fd;  // read-only
+  const std::unique_ptr<OwnStaging> memory;
   ShmStagingRing ring;
-  int64_t ring_bytes = 0;
+  const int64_t ring_bytes;
 };
 
 }  // namespace swiftcache::engine::transport

@@ -6,7 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
-#include "engine/transport/shm_slice_stream.h"
+#include "engine/transport/shm_memory.h"
 
 namespace swiftcache::engine::transport {
 namespace {
@@ -33,21 +33,31 @@ absl::Status Check(const ShmTransport::Options& options) {
 
 absl::StatusOr<std::unique_ptr<ShmTransport>> ShmTransport::Create(const Options& options, memory::Arena& arena,
                                                                    const Clock& clock, TransportEvents& events) {
+  return CreateOver("shm", std::make_unique<ShmMemory>(arena, options.space), options, clock, events);
+}
+
+absl::StatusOr<std::unique_ptr<ShmTransport>> ShmTransport::CreateOver(const char* kind,
+                                                                       std::unique_ptr<PeerMemory> memory,
+                                                                       const Options& options, const Clock& clock,
+                                                                       TransportEvents& events) {
   RETURN_IF_ERROR(Check(options));
   ASSIGN_OR_RETURN(ShmListener listener, ShmListener::Create(options.shm_dir, options.name));
-  ASSIGN_OR_RETURN(std::unique_ptr<ShmDonor> donor, ShmDonor::Create(arena, clock, events));
+  ASSIGN_OR_RETURN(std::unique_ptr<ShmDonor> donor, ShmDonor::Create(*memory, clock, events));
   std::unique_ptr<ShmTransport> transport(
-      new ShmTransport(options, clock, events, std::move(listener), std::move(donor)));
+      new ShmTransport(kind, std::move(memory), options, clock, events, std::move(listener), std::move(donor)));
   RETURN_IF_ERROR(transport->Start());
   return transport;
 }
 
-ShmTransport::ShmTransport(const Options& options, const Clock& clock, TransportEvents& events, ShmListener listener,
+ShmTransport::ShmTransport(const char* kind, std::unique_ptr<PeerMemory> memory, const Options& options,
+                           const Clock& clock, TransportEvents& events, ShmListener listener,
                            std::unique_ptr<ShmDonor> donor)
-    : listener_(std::move(listener)),
+    : kind_(kind),
+      memory_(std::move(memory)),
+      listener_(std::move(listener)),
       donor_(std::move(donor)),
-      borrower_({.instance_id = options.instance_id, .link = Link(options), .space = options.space}, clock, events),
-      loader_(borrower_, {.link = Link(options), .space = options.space}, clock) {}
+      borrower_({.instance_id = options.instance_id, .link = Link(options)}, *memory_, clock, events),
+      loader_(memory_->CreateLoader(borrower_, Link(options), clock)) {}
 
 absl::Status ShmTransport::Start() {
   const auto meet = [this](std::shared_ptr<ShmSocket> socket) { return donor_->Meet(std::move(socket)); };
@@ -59,7 +69,7 @@ absl::Status ShmTransport::Start() {
 // The loop first: it calls into all others.
 void ShmTransport::Stop() {
   if (loop_ != nullptr) loop_->Stop();
-  loader_.Stop();
+  loader_->Stop();
   borrower_.Stop();
   donor_->Stop();
 }
@@ -75,12 +85,12 @@ std::vector<Ticket> ShmTransport::Store(std::span<const StorePiece> pieces, cons
 }
 
 std::unique_ptr<SliceStream> ShmTransport::BeginStream(StreamSpec spec, const backend::Fence& after) {
-  return std::make_unique<ShmSliceStream>(std::move(spec), after, loader_);
+  return loader_->BeginStream(std::move(spec), after);
 }
 
 Ticket ShmTransport::Load(std::vector<LoadPiece> pieces, const backend::Fence& after) {
   const Ticket ticket(next_ticket_++);
-  loader_.Load(ticket, std::move(pieces), after);
+  loader_->Load(ticket, std::move(pieces), after);
   return ticket;
 }
 
@@ -88,7 +98,7 @@ TransportStats ShmTransport::stats() const {
   TransportStats stats;
   donor_->AddStats(stats);
   borrower_.AddStats(stats);
-  loader_.AddStats(stats);
+  loader_->AddStats(stats);
   return stats;
 }
 

@@ -18,11 +18,11 @@
 #include "common/base/clock.h"
 #include "engine/backend/address_space.h"
 #include "engine/memory/arena.h"
+#include "engine/transport/peer_memory.h"
 #include "engine/transport/shm_address.h"
 #include "engine/transport/shm_borrower.h"
 #include "engine/transport/shm_donor.h"
 #include "engine/transport/shm_listener.h"
-#include "engine/transport/shm_loader.h"
 #include "engine/transport/shm_loop.h"
 #include "engine/transport/transport.h"
 
@@ -45,12 +45,16 @@ class ShmTransport final : public Transport {
   };
   static absl::StatusOr<std::unique_ptr<ShmTransport>> Create(const Options& options, memory::Arena& arena,
                                                               const Clock& clock, TransportEvents& events);
+  /// The same protocol over other memory. `kind` is the value of --transport that asks for it, and lives for ever.
+  static absl::StatusOr<std::unique_ptr<ShmTransport>> CreateOver(const char* kind, std::unique_ptr<PeerMemory> memory,
+                                                                  const Options& options, const Clock& clock,
+                                                                  TransportEvents& events);
   ~ShmTransport() override { Stop(); }
   /// Fences all grants, closes all leases and joins: no event comes any more. REQUIRES: nobody is in Await, nobody
   /// reads a view, no Store or Load follows. The socket goes with this object.
   void Stop();
 
-  const char* kind() const override { return "shm"; }
+  const char* kind() const override { return kind_; }
   bool maps() const override { return true; }
   std::string channel() const override { return listener_.path(); }
   absl::StatusOr<kv::Epoch> Grant(const GrantSpec& spec) override { return donor_->Grant(spec); }
@@ -65,20 +69,22 @@ class ShmTransport final : public Transport {
   void Close(kv::LeaseId lease) override { borrower_.Close(lease); }
   std::vector<Ticket> Store(std::span<const StorePiece> pieces, const backend::Fence& after) override;
   Ticket Load(std::vector<LoadPiece> pieces, const backend::Fence& after) override;
-  std::vector<kv::LeaseId> Await(Ticket load) override { return loader_.Await(load); }
+  std::vector<kv::LeaseId> Await(Ticket load) override { return loader_->Await(load); }
   std::unique_ptr<SliceStream> BeginStream(StreamSpec spec, const backend::Fence& after) override;
   TransportStats stats() const override;
 
  private:
-  ShmTransport(const Options& options, const Clock& clock, TransportEvents& events, ShmListener listener,
-               std::unique_ptr<ShmDonor> donor);
+  ShmTransport(const char* kind, std::unique_ptr<PeerMemory> memory, const Options& options, const Clock& clock,
+               TransportEvents& events, ShmListener listener, std::unique_ptr<ShmDonor> donor);
   absl::Status Start();
 
   std::atomic<int64_t> next_ticket_ = 1;
+  const char* const kind_;
+  const std::unique_ptr<PeerMemory> memory_;
   ShmListener listener_;
   std::unique_ptr<ShmDonor> donor_;
   ShmBorrower borrower_;
-  ShmLoader loader_;
+  const std::unique_ptr<LeaseLoader> loader_;
   std::unique_ptr<ShmLoop> loop_;
 };
 
