@@ -15,6 +15,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -65,13 +66,25 @@ class PeerStaging {
   virtual uint64_t reads() const = 0;
 };
 
-/// Brings pieces of leases into local memory, and knows which of them can be trusted. The calls are Transport's.
+/// A load under way. Thread-safety: safe. Ownership: borrows its loader. Errors: none; what could not be had is lost.
+class PendingLoad {
+ public:
+  virtual ~PendingLoad() = default;
+  /// Passes when the bytes are where they were to be, or are lost.
+  virtual backend::Fence Arrival() const = 0;
+  /// The leases that Transport::Await names; none: it is not known yet.
+  virtual std::optional<std::vector<kv::LeaseId>> Lost() const = 0;
+  /// Waits until it is known.
+  virtual std::vector<kv::LeaseId> Await() const = 0;
+};
+
+/// Brings pieces of leases into local memory, and knows which of them can be trusted. Thread-safety: safe. Ownership:
+/// outlives what it began. Errors: none.
 class LeaseLoader {
  public:
   virtual ~LeaseLoader() = default;
-  virtual void Load(Ticket ticket, std::vector<LoadPiece> pieces, const backend::Fence& after) = 0;
-  virtual std::vector<kv::LeaseId> Await(Ticket ticket) = 0;
-  virtual std::unique_ptr<SliceStream> BeginStream(StreamSpec spec, const backend::Fence& after) = 0;
+  /// Writes nothing before `after` has passed. Shared: by the asker, fences and who copies.
+  virtual std::shared_ptr<const PendingLoad> Begin(std::vector<LoadPiece> pieces, const backend::Fence& after) = 0;
   virtual void AddStats(TransportStats& stats) const = 0;
   /// Joins; loads that have not begun lose all their leases.
   virtual void Stop() = 0;

@@ -5,7 +5,7 @@
 #include <cstring>
 #include <utility>
 
-#include "engine/transport/shm_slice_stream.h"
+#include "absl/container/flat_hash_map.h"
 #include "glog/logging.h"
 
 namespace swiftcache::engine::transport {
@@ -18,12 +18,21 @@ bool Continues(const LoadPiece& run, const LoadPiece& next) {
 
 }  // namespace
 
-// All but the first three are guarded by the loader's lock.
-class ShmLoader::Job {
+// All but the first four are guarded by the loader's lock.
+class ShmLoader::Job final : public PendingLoad, public std::enable_shared_from_this<Job> {
  public:
-  Job(std::vector<LoadPiece> what, backend::Fence fence) : pieces(std::move(what)), after(std::move(fence)) {
+  Job(const ShmLoader& loader, std::vector<LoadPiece> what, backend::Fence fence)
+      : loader(loader), pieces(std::move(what)), after(std::move(fence)) {
     for (const LoadPiece& piece : pieces) bytes += piece.bytes;
   }
+  backend::Fence Arrival() const override;
+  std::optional<std::vector<kv::LeaseId>> Lost() const override { return loader.LostOf(*this); }
+  std::vector<kv::LeaseId> Await() const override {
+    loader.WaitFor(*this);
+    return *Lost();
+  }
+
+  const ShmLoader& loader;
   const std::vector<LoadPiece> pieces;
   const backend::Fence after;
   int64_t bytes = 0;
@@ -33,6 +42,20 @@ class ShmLoader::Job {
   bool copied = false;
   std::vector<kv::LeaseId> lost;
 };
+
+class ShmLoader::Arrived final : public backend::FenceState {
+ public:
+  explicit Arrived(std::shared_ptr<const Job> job) : job_(std::move(job)) {}
+  bool Passed() const override { return job_->loader.HasArrived(*job_); }
+  void Wait() const override { job_->loader.WaitFor(*job_); }
+
+ private:
+  const std::shared_ptr<const Job> job_;
+};
+
+backend::Fence ShmLoader::Job::Arrival() const {
+  return backend::Fence(std::make_shared<const Arrived>(shared_from_this()));
+}
 
 ShmLoader::ShmLoader(const ShmBorrower& leases, const Options& options, const Clock& clock)
     : leases_(leases), space_(options.space), clock_(clock), link_(options.link) {
@@ -54,8 +77,8 @@ void ShmLoader::SendOff(Job& job) {
   job.due = link_.Carry(job.bytes, job.began);
 }
 
-ShmLoader::JobPtr ShmLoader::Begin(std::vector<LoadPiece> pieces, const backend::Fence& after) {
-  auto job = std::make_shared<Job>(std::move(pieces), after);
+std::shared_ptr<const PendingLoad> ShmLoader::Begin(std::vector<LoadPiece> pieces, const backend::Fence& after) {
+  auto job = std::make_shared<Job>(*this, std::move(pieces), after);
   const bool ready = after.Passed();
   absl::MutexLock lock(&mutex_);
   if (ready) SendOff(*job);
@@ -82,29 +105,6 @@ std::optional<std::vector<kv::LeaseId>> ShmLoader::LostOf(const Job& job) const 
   absl::MutexLock lock(&mutex_);
   if (!job.copied) return std::nullopt;
   return job.lost;
-}
-
-void ShmLoader::Load(Ticket ticket, std::vector<LoadPiece> pieces, const backend::Fence& after) {
-  JobPtr job = Begin(std::move(pieces), after);
-  absl::MutexLock lock(&mutex_);
-  loads_[ticket] = std::move(job);
-}
-
-std::vector<kv::LeaseId> ShmLoader::Await(Ticket ticket) {
-  JobPtr job;
-  {
-    absl::MutexLock lock(&mutex_);
-    auto it = loads_.find(ticket);
-    CHECK(it != loads_.end()) << "load " << ticket << " is unknown, or was awaited already";
-    job = std::move(it->second);
-    loads_.erase(it);
-  }
-  WaitFor(*job);
-  return *LostOf(*job);
-}
-
-std::unique_ptr<SliceStream> ShmLoader::BeginStream(StreamSpec spec, const backend::Fence& after) {
-  return std::make_unique<ShmSliceStream>(std::move(spec), after, *this);
 }
 
 void ShmLoader::AddStats(TransportStats& stats) const {

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copies pieces of leases into local memory, on a thread, and knows which of them can be trusted. Transport documents
 // Load and Await.
+//
+//   const std::shared_ptr<const PendingLoad> load = loader.Begin(pieces, after);
+//   for (kv::LeaseId lost : load->Await()) ...
 #pragma once
 
 #include <cstdint>
@@ -11,7 +14,6 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/container/flat_hash_map.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "common/base/clock.h"
@@ -34,25 +36,19 @@ class ShmLoader final : public LeaseLoader {
   ShmLoader(const ShmBorrower& leases, const Options& options, const Clock& clock);
   ~ShmLoader() override { Stop(); }
 
-  /// A load under way; whoever holds it may ask. Shared: by the asker and the thread that copies.
-  class Job;
-  using JobPtr = std::shared_ptr<Job>;
-  /// Begins when `after` has passed.
-  JobPtr Begin(std::vector<LoadPiece> pieces, const backend::Fence& after) ABSL_LOCKS_EXCLUDED(mutex_);
-  bool HasArrived(const Job& job) const ABSL_LOCKS_EXCLUDED(mutex_);
-  /// Until the bytes are there, or lost.
-  void WaitFor(const Job& job) const ABSL_LOCKS_EXCLUDED(mutex_);
-  /// What is lost of it; none: it is not known yet.
-  std::optional<std::vector<kv::LeaseId>> LostOf(const Job& job) const ABSL_LOCKS_EXCLUDED(mutex_);
-
-  void Load(Ticket ticket, std::vector<LoadPiece> pieces, const backend::Fence& after) override
+  std::shared_ptr<const PendingLoad> Begin(std::vector<LoadPiece> pieces, const backend::Fence& after) override
       ABSL_LOCKS_EXCLUDED(mutex_);
-  std::vector<kv::LeaseId> Await(Ticket ticket) override ABSL_LOCKS_EXCLUDED(mutex_);
-  std::unique_ptr<SliceStream> BeginStream(StreamSpec spec, const backend::Fence& after) override;
   void AddStats(TransportStats& stats) const override ABSL_LOCKS_EXCLUDED(mutex_);
   void Stop() override ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
+  class Job;
+  class Arrived;
+  using JobPtr = std::shared_ptr<Job>;
+
+  bool HasArrived(const Job& job) const ABSL_LOCKS_EXCLUDED(mutex_);
+  void WaitFor(const Job& job) const ABSL_LOCKS_EXCLUDED(mutex_);
+  std::optional<std::vector<kv::LeaseId>> LostOf(const Job& job) const ABSL_LOCKS_EXCLUDED(mutex_);
   void Run() ABSL_LOCKS_EXCLUDED(mutex_);
   void SendOff(Job& job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::vector<kv::LeaseId> Copy(const std::vector<LoadPiece>& pieces) const;
@@ -64,7 +60,6 @@ class ShmLoader final : public LeaseLoader {
   const Clock& clock_;
   mutable absl::Mutex mutex_;
   std::deque<JobPtr> to_copy_ ABSL_GUARDED_BY(mutex_);
-  absl::flat_hash_map<Ticket, JobPtr> loads_ ABSL_GUARDED_BY(mutex_);  // not awaited yet
   ShmThrottle link_ ABSL_GUARDED_BY(mutex_);
   absl::Time last_loaded_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
   TransportStats stats_ ABSL_GUARDED_BY(mutex_);

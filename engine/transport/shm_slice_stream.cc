@@ -2,28 +2,13 @@
 #include "engine/transport/shm_slice_stream.h"
 
 #include <algorithm>
-#include <memory>
 #include <utility>
 
 #include "glog/logging.h"
 
 namespace swiftcache::engine::transport {
-namespace {
 
-class LayerArrival final : public backend::FenceState {
- public:
-  LayerArrival(const ShmLoader& loader, ShmLoader::JobPtr job) : loader_(loader), job_(std::move(job)) {}
-  bool Passed() const override { return loader_.HasArrived(*job_); }
-  void Wait() const override { loader_.WaitFor(*job_); }
-
- private:
-  const ShmLoader& loader_;
-  const ShmLoader::JobPtr job_;
-};
-
-}  // namespace
-
-ShmSliceStream::ShmSliceStream(StreamSpec spec, const backend::Fence& after, ShmLoader& loader)
+ShmSliceStream::ShmSliceStream(StreamSpec spec, const backend::Fence& after, LeaseLoader& loader)
     : spec_(std::move(spec)), loader_(loader) {
   for (int64_t layer = 0; layer < 2; ++layer) Fetch(layer, after);
 }
@@ -43,7 +28,7 @@ void ShmSliceStream::Fetch(int64_t layer, const backend::Fence& after) {
 
 backend::Fence ShmSliceStream::Arrived(int64_t layer) {
   CHECK_LT(layer, static_cast<int64_t>(layers_.size())) << "the slots of layer " << layer - 2 << " were not released";
-  return backend::Fence(std::make_shared<const LayerArrival>(loader_, layers_[layer]));
+  return layers_[layer]->Arrival();
 }
 
 void ShmSliceStream::Release(int64_t layer, const backend::Fence& read) {
@@ -55,7 +40,7 @@ void ShmSliceStream::Release(int64_t layer, const backend::Fence& read) {
 // Each layer is asked until it knows, and never again.
 std::vector<kv::LeaseId> ShmSliceStream::Lost() const {
   for (; known_layers_ < layers_.size(); ++known_layers_) {
-    const auto lost = loader_.LostOf(*layers_[known_layers_]);
+    const auto lost = layers_[known_layers_]->Lost();
     if (!lost) break;
     for (const kv::LeaseId lease : *lost) {
       if (std::find(lost_.begin(), lost_.end(), lease) == lost_.end()) lost_.push_back(lease);
@@ -65,7 +50,7 @@ std::vector<kv::LeaseId> ShmSliceStream::Lost() const {
 }
 
 std::vector<kv::LeaseId> ShmSliceStream::End() {
-  for (const ShmLoader::JobPtr& layer : layers_) loader_.WaitFor(*layer);
+  for (const auto& layer : layers_) (void)layer->Await();
   return Lost();
 }
 

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// A step's streaming over shared memory: a load a layer, two layers ahead at most.
+// A step's streaming where leases are mapped: a load a layer, two layers ahead at most.
 //
 //   return std::make_unique<ShmSliceStream>(std::move(spec), after, loader);
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
-#include "engine/transport/shm_loader.h"
+#include "engine/transport/peer_memory.h"
 #include "engine/transport/transport.h"
 
 namespace swiftcache::engine::transport {
@@ -15,7 +16,7 @@ namespace swiftcache::engine::transport {
 /// Thread-safety, errors: SliceStream's. Ownership: borrows the loader, which outlives it and its fences.
 class ShmSliceStream final : public SliceStream {
  public:
-  ShmSliceStream(StreamSpec spec, const backend::Fence& after, ShmLoader& loader);
+  ShmSliceStream(StreamSpec spec, const backend::Fence& after, LeaseLoader& loader);
   ~ShmSliceStream() override { (void)End(); }
 
   backend::Fence Arrived(int64_t layer) override;
@@ -27,8 +28,8 @@ class ShmSliceStream final : public SliceStream {
   void Fetch(int64_t layer, const backend::Fence& after);
 
   const StreamSpec spec_;
-  ShmLoader& loader_;
-  std::vector<ShmLoader::JobPtr> layers_;  // on their way, or there
+  LeaseLoader& loader_;
+  std::vector<std::shared_ptr<const PendingLoad>> layers_;  // on their way, or there
   // What was lost of the first so many layers.
   mutable size_t known_layers_ = 0;
   mutable std::vector<kv::LeaseId> lost_;

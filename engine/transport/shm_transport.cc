@@ -7,6 +7,8 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "engine/transport/shm_memory.h"
+#include "engine/transport/shm_slice_stream.h"
+#include "glog/logging.h"
 
 namespace swiftcache::engine::transport {
 namespace {
@@ -85,13 +87,27 @@ std::vector<Ticket> ShmTransport::Store(std::span<const StorePiece> pieces, cons
 }
 
 std::unique_ptr<SliceStream> ShmTransport::BeginStream(StreamSpec spec, const backend::Fence& after) {
-  return loader_->BeginStream(std::move(spec), after);
+  return std::make_unique<ShmSliceStream>(std::move(spec), after, *loader_);
 }
 
 Ticket ShmTransport::Load(std::vector<LoadPiece> pieces, const backend::Fence& after) {
   const Ticket ticket(next_ticket_++);
-  loader_->Load(ticket, std::move(pieces), after);
+  std::shared_ptr<const PendingLoad> load = loader_->Begin(std::move(pieces), after);
+  absl::MutexLock lock(&mutex_);
+  loads_[ticket] = std::move(load);
   return ticket;
+}
+
+std::vector<kv::LeaseId> ShmTransport::Await(Ticket ticket) {
+  std::shared_ptr<const PendingLoad> load;
+  {
+    absl::MutexLock lock(&mutex_);
+    auto it = loads_.find(ticket);
+    CHECK(it != loads_.end()) << "load " << ticket << " is unknown, or was awaited already";
+    load = std::move(it->second);
+    loads_.erase(it);
+  }
+  return load->Await();
 }
 
 TransportStats ShmTransport::stats() const {

@@ -13,7 +13,10 @@
 #include <string>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "common/base/clock.h"
 #include "engine/backend/address_space.h"
@@ -68,8 +71,8 @@ class ShmTransport final : public Transport {
   void Abandon(kv::LeaseId lease) override { borrower_.Abandon(lease); }
   void Close(kv::LeaseId lease) override { borrower_.Close(lease); }
   std::vector<Ticket> Store(std::span<const StorePiece> pieces, const backend::Fence& after) override;
-  Ticket Load(std::vector<LoadPiece> pieces, const backend::Fence& after) override;
-  std::vector<kv::LeaseId> Await(Ticket load) override { return loader_->Await(load); }
+  Ticket Load(std::vector<LoadPiece> pieces, const backend::Fence& after) override ABSL_LOCKS_EXCLUDED(mutex_);
+  std::vector<kv::LeaseId> Await(Ticket load) override ABSL_LOCKS_EXCLUDED(mutex_);
   std::unique_ptr<SliceStream> BeginStream(StreamSpec spec, const backend::Fence& after) override;
   TransportStats stats() const override;
 
@@ -86,6 +89,8 @@ class ShmTransport final : public Transport {
   ShmBorrower borrower_;
   const std::unique_ptr<LeaseLoader> loader_;
   std::unique_ptr<ShmLoop> loop_;
+  absl::Mutex mutex_;
+  absl::flat_hash_map<Ticket, std::shared_ptr<const PendingLoad>> loads_ ABSL_GUARDED_BY(mutex_);  // not awaited yet
 };
 
 }  // namespace swiftcache::engine::transport
