@@ -51,7 +51,13 @@ std::byte* FakeCudaDriver::Host(DeviceAddress address) { return Host(ToNumber(ad
 void FakeCudaDriver::FailAt(int64_t nth) {
   Lock lock(mutex_);
   calls_until_failure_ = nth;
-  has_failed_ = false;
+  has_failed_ = failure_is_for_good_ = false;
+}
+
+void FakeCudaDriver::LoseAt(int64_t nth) {
+  FailAt(nth);
+  Lock lock(mutex_);
+  failure_is_for_good_ = true;
 }
 
 bool FakeCudaDriver::HasFailed() const {
@@ -120,6 +126,11 @@ absl::Status FakeCudaDriver::Count(const char* call) const {
   if (lost_) return absl::DataLossError(absl::StrCat(call, ": the device is lost"));
   if (calls_until_failure_ == 0 || --calls_until_failure_ > 0) return absl::OkStatus();
   has_failed_ = true;
+  if (failure_is_for_good_) {
+    lost_ = true;
+    changed_.notify_all();
+    return absl::DataLossError(absl::StrCat(call, ": the device is lost"));
+  }
   return absl::InternalError(absl::StrCat(call, " was made to fail"));
 }
 

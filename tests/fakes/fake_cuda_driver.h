@@ -51,6 +51,8 @@ class FakeCudaDriver final : public Driver {
 
   /// The n-th call from now on, counted from 1, fails, once.
   void FailAt(int64_t nth);
+  /// With the n-th call from now on the device is lost.
+  void LoseAt(int64_t nth);
   /// Whether it has.
   bool HasFailed() const;
   /// From now on every call says DATA_LOSS and no stream does anything.
@@ -142,9 +144,10 @@ class FakeCudaDriver final : public Driver {
   mutable std::mutex mutex_;
   mutable std::condition_variable changed_;
   mutable int64_t calls_until_failure_ = 0;  // 0: none
-  mutable bool has_failed_ = false;
+  mutable bool has_failed_ = false, failure_is_for_good_ = false;
   mutable std::string misuse_;
-  bool lost_ = false, paused_ = false;
+  mutable bool lost_ = false;
+  bool paused_ = false;
   uint64_t next_handle_ = 1;
   int64_t runs_copied_ = 0, grids_copied_ = 0;
   std::mt19937_64 random_;

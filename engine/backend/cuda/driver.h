@@ -59,7 +59,8 @@ struct DeviceCopy2D {
 /// not longer than the driver; file descriptors are the caller's. Errors: RESOURCE_EXHAUSTED (out of memory),
 /// FAILED_PRECONDITION (not on this GPU, or not from this process), DATA_LOSS (the device is lost: ECC, fallen off the
 /// bus, a fault of a kernel; every later call says so too), INTERNAL (else); each names the call, the driver's name of
-/// the error and the sizes. Units: bytes.
+/// the error and the sizes. What gives something back (Release, Unmap, FreeAddresses, FreeHost, UnregisterHost) has done
+/// so also where it returns an error: a driver tells earlier faults there. Units: bytes.
 class Driver {
  public:
   /// UNAVAILABLE where there is no GPU or no driver, or one too old: says which, and the remedy.
@@ -81,7 +82,8 @@ class Driver {
   virtual absl::StatusOr<int> Export(Allocation allocation) = 0;
   /// Of memory of this GPU or of a peer. The descriptor may be closed afterwards.
   virtual absl::StatusOr<Allocation> Import(int fd) = 0;
-  /// Maps the whole of an allocation for kernels and copies of this GPU.
+  /// Maps the whole of an allocation for kernels and copies of this GPU. An error: it has another size (a peer may say
+  /// what it likes), or is of a GPU that this one does not reach.
   virtual absl::Status Map(uint64_t address, int64_t bytes, Allocation allocation, Access access) = 0;
   /// REQUIRES: no work that reads or writes there is under way.
   virtual absl::Status Unmap(uint64_t address, int64_t bytes) = 0;
@@ -89,14 +91,15 @@ class Driver {
   /// Pinned memory of the host; kernels and copies reach it at the same number.
   virtual absl::StatusOr<std::byte*> AllocateHost(int64_t bytes) = 0;
   virtual absl::Status FreeHost(std::byte* memory) = 0;
-  /// Lets kernels read memory that this process has mapped, a page of another process among it. Returns its address on
-  /// the device.
+  /// Lets kernels read memory that this process has mapped, a page of another process among it, mapped read-only.
+  /// Returns its address on the device, which the driver also finds by the host's (cuMemHostGetDevicePointer).
   virtual absl::StatusOr<uint64_t> RegisterHost(const std::byte* begin, int64_t bytes) = 0;
   virtual absl::Status UnregisterHost(const std::byte* begin) = 0;
 
   // Order of work.
   virtual absl::StatusOr<Stream> CreateStream() = 0;
-  virtual void DestroyStream(Stream stream) = 0;  // its work is finished first
+  /// When it returns nothing of the stream's work is under way any more: it waits, as the driver's own call does not.
+  virtual void DestroyStream(Stream stream) = 0;
   /// Waits until nothing that the stream was given is under way, whatever the driver says of it: before memory is freed.
   virtual void Finish(Stream stream) = 0;
   virtual absl::StatusOr<Event> CreateEvent() = 0;

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/backend/cuda/event_fence.h"
 
+#include <utility>
+
 #include "common/base/status_macros.h"
 
 namespace swiftcache::engine::backend::cuda {
@@ -13,6 +15,7 @@ const EventFence* EventOf(const Driver& driver, const Fence& fence) {
 }
 
 absl::Status NeverGiven() { return absl::AbortedError("the work before this event was never given to the device"); }
+absl::Status WaitFailed() { return absl::AbortedError("a wait for this event has failed before"); }
 
 }  // namespace
 
@@ -29,24 +32,29 @@ absl::Status EventFence::Record(Stream stream) {
 
 // A driver says of an event that was never recorded that it has passed; the work behind this one never began.
 bool EventFence::Passed() const {
-  if (passed_) return true;
-  if (!recorded_) return false;
+  if (fate_ != Fate::kOpen || !recorded_) return fate_ == Fate::kPassed;
   const absl::StatusOr<bool> passed = driver_.Passed(event_);
-  if (!passed.ok() || !*passed) return false;
-  passed_ = true;
-  return true;
+  Fate open = Fate::kOpen;
+  if (passed.ok() && *passed) fate_.compare_exchange_strong(open, Fate::kPassed);
+  return fate_ == Fate::kPassed;
 }
 
+// Of several who wait the first to return decides.
 absl::Status EventFence::Synchronize() const {
-  if (passed_) return absl::OkStatus();
   if (!recorded_) return NeverGiven();
-  RETURN_IF_ERROR(driver_.Synchronize(event_));
-  passed_ = true;
-  return absl::OkStatus();
+  absl::Status waited = WaitFailed();
+  if (fate_ == Fate::kOpen) {
+    Fate open = Fate::kOpen;
+    absl::Status now = driver_.Synchronize(event_);
+    fate_.compare_exchange_strong(open, now.ok() ? Fate::kPassed : Fate::kFailed);
+    if (!now.ok()) waited = std::move(now);
+  }
+  return fate_ == Fate::kPassed ? absl::OkStatus() : waited;
 }
 
 absl::Status EventFence::HoldBack(Stream stream) const {
-  return recorded_ ? driver_.Wait(stream, event_) : NeverGiven();
+  if (!recorded_) return NeverGiven();
+  return fate_ == Fate::kFailed ? WaitFailed() : driver_.Wait(stream, event_);
 }
 
 bool IsOrderable(const Driver& driver, const Fence& fence) {

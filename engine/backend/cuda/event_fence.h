@@ -21,7 +21,8 @@ namespace swiftcache::engine::backend::cuda {
 
 /// Made before the work whose end it marks, so that nothing is under way where there is no event to be had.
 /// Thread-safety: safe once recorded. Ownership: owns the event; borrows the driver, which outlives every copy of the
-/// fence. Errors: where a call of the driver fails the fence does not pass, and Wait returns; Synchronize says why.
+/// fence. Errors: where the driver refuses to wait, Wait returns and the fence never passes, so that all who ask agree
+/// on whether its work counts; Synchronize says why.
 class EventFence final : public FenceState {
  public:
   static absl::StatusOr<std::shared_ptr<EventFence>> Create(Driver& driver);
@@ -35,9 +36,9 @@ class EventFence final : public FenceState {
 
   bool Passed() const override;
   void Wait() const override { (void)Synchronize(); }
-  /// Waits. ABORTED: it was never recorded.
+  /// Waits. ABORTED: it was never recorded, or a wait for it has failed before.
   absl::Status Synchronize() const;
-  /// What `stream` is given from now on begins when the fence has passed. ABORTED: it was never recorded.
+  /// What `stream` is given from now on begins when the fence has passed. ABORTED: it is known that it never will.
   absl::Status HoldBack(Stream stream) const;
   bool IsOf(const Driver& driver) const { return &driver_ == &driver; }
 
@@ -45,7 +46,8 @@ class EventFence final : public FenceState {
   Driver& driver_;
   const Event event_;
   std::atomic<bool> recorded_ = false;
-  mutable std::atomic<bool> passed_ = false;  // for good: the driver is asked no more
+  enum class Fate { kOpen, kPassed, kFailed };  // once it is not open the driver is asked no more
+  mutable std::atomic<Fate> fate_ = Fate::kOpen;
 };
 
 /// Whether streams of this driver can wait for the fence by themselves: it is an event of it, or has passed.

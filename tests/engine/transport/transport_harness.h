@@ -86,9 +86,10 @@ struct Node {
 
 inline constexpr char kCapability[] = "c0ffee";
 
-/// What a borrower asks for when `donor` has granted it the range.
-inline OpenSpec Granted(Node& donor, const Node& borrower, kv::LeaseId lease, int64_t offset, int64_t bytes,
-                        int64_t store_bytes) {
+/// What a borrower asks for when `donor` has granted it the range. Of nodes of any kind.
+template <typename AnyNode>
+OpenSpec Granted(AnyNode& donor, const AnyNode& borrower, kv::LeaseId lease, int64_t offset, int64_t bytes,
+                 int64_t store_bytes) {
   auto epoch = donor.transport->Grant({.lease = lease,
                                        .offset_bytes = offset,
                                        .bytes = bytes,
@@ -104,13 +105,15 @@ inline OpenSpec Granted(Node& donor, const Node& borrower, kv::LeaseId lease, in
 }
 
 /// Opens a lease and waits for the answer.
-inline absl::StatusOr<LeaseView> OpenNow(Node& borrower, const OpenSpec& spec) {
+template <typename AnyNode>
+absl::StatusOr<LeaseView> OpenNow(AnyNode& borrower, const OpenSpec& spec) {
   borrower.transport->Open(spec);
   return borrower.events.Opening(spec.lease);
 }
 
-inline LeaseView Lend(Node& donor, Node& borrower, kv::LeaseId lease, int64_t offset, int64_t bytes,
-                      int64_t store_bytes) {
+template <typename AnyNode>
+LeaseView Lend(AnyNode& donor, AnyNode& borrower, kv::LeaseId lease, int64_t offset, int64_t bytes,
+               int64_t store_bytes) {
   auto view = OpenNow(borrower, Granted(donor, borrower, lease, offset, bytes, store_bytes));
   EXPECT_TRUE(view.ok()) << view.status();
   return view.value_or(LeaseView());

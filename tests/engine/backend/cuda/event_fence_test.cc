@@ -44,18 +44,19 @@ TEST_F(EventFenceTest, OneThatWasNeverRecordedDoesNotPassAndIsNotWaitedFor) {
   EXPECT_FALSE(fence.Passed());
 }
 
-TEST_F(EventFenceTest, OneWhoseCallFailsDoesNotPassAndIsNotWaitedFor) {
+TEST_F(EventFenceTest, OneWhoseWaitFailsIsNotWaitedForAndNeverPasses) {
   const Stream stream = driver_.CreateStream().value();
   driver_.Pause();
   const auto fence = Busy(stream);
   driver_.FailAt(1);
   EXPECT_FALSE(fence->Passed());
   driver_.FailAt(1);
-  fence->Wait();
-  driver_.FailAt(1);
   EXPECT_EQ(fence->Synchronize().code(), absl::StatusCode::kInternal);
+  fence->Wait();
   driver_.Resume();
-  EXPECT_TRUE(fence->Synchronize().ok());
+  EXPECT_EQ(fence->Synchronize().code(), absl::StatusCode::kAborted);
+  EXPECT_FALSE(fence->Passed());
+  EXPECT_EQ(OrderBehind(driver_, stream, Fence(fence)).code(), absl::StatusCode::kAborted);
   driver_.DestroyStream(stream);
 }
 
@@ -66,9 +67,9 @@ TEST_F(EventFenceTest, OfALostDeviceOneDoesNotPassUnlessItHas) {
   driver_.Pause();
   const auto after = Busy(stream);
   driver_.Lose();
+  EXPECT_EQ(after->Synchronize().code(), absl::StatusCode::kDataLoss);
   after->Wait();
   EXPECT_FALSE(after->Passed());
-  EXPECT_EQ(after->Synchronize().code(), absl::StatusCode::kDataLoss);
   EXPECT_TRUE(before->Passed());
   driver_.DestroyStream(stream);
 }

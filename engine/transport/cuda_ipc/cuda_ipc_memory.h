@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+// Memory of GPUs, shown to other processes through the driver: leases are chunks that their borrower maps and copies out
+// of, stores wait in staging memory that the donor maps and copies out of. Copy engines do both.
+//
+//   auto memory = std::make_unique<CudaIpcMemory>(driver, arena);
+//
+// On the wire (engine/transport/shm_message.h), where it differs from memory of processes:
+//
+//   HELLO  two descriptors: a page of host memory (shm_staging.h, without a ring), and the ring, which lies on the GPU
+//   GRANT  a piece is a whole chunk, since a driver maps nothing less: `bytes` is the chunk's size, `offset` is where in
+//          the first chunk the lease begins, and 0 in all others
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "engine/backend/cuda/copy_lane.h"
+#include "engine/backend/cuda/cuda_arena.h"
+#include "engine/backend/cuda/driver.h"
+#include "engine/transport/peer_memory.h"
+
+namespace swiftcache::engine::transport::cuda_ipc {
+
+/// A driver lets whoever imports memory choose how to map it. We map for reading, and nothing makes a peer do so: engines
+/// of one --shm_dir trust each other not to write what they were lent, and not to read the rest of its chunks.
+///
+/// Why a pull under way does no harm when its lease is fenced: Fence changes the word, then waits until CopyIn has
+/// returned (ShmDonor: `copying`), and CopyIn returns when its event has passed, or when its stream is empty
+/// (CopyLane::Finish). So nothing of ours writes to the memory after Fence; nobody else ever does.
+///
+/// Thread-safety, errors: PeerMemory's. Ownership: owns its lanes; borrows driver and arena.
+class CudaIpcMemory final : public PeerMemory {
+ public:
+  /// What a copy engine moves in about a millisecond where the link is slow (PCIe), and in 50 us where it is NVLink.
+  static constexpr int64_t kMostBytesACopy = 16ll << 20;
+
+  CudaIpcMemory(backend::cuda::Driver& driver, const backend::cuda::CudaArena& arena)
+      : driver_(driver), arena_(arena), pulls_(driver), stores_(driver) {}
+
+  absl::Status CheckLendable() const override;
+  int64_t arena_bytes() const override { return arena_.mapped_bytes(); }
+  absl::StatusOr<ShownMemory> Show(int64_t offset, int64_t bytes) const override;
+  size_t num_staging_fds() const override { return 2; }
+  absl::StatusOr<std::unique_ptr<PeerStaging>> MapStaging(int64_t bytes,
+                                                          std::span<const memory::UniqueFd> fds) override;
+  absl::Status CopyIn(int64_t offset, const PeerStaging& from, int64_t staging_offset, int64_t bytes) override;
+  absl::StatusOr<std::unique_ptr<OwnStaging>> CreateStaging(int64_t ring_bytes) override;
+  absl::Status CopyOut(OwnStaging& to, int64_t staging_offset, backend::DeviceAddress from, int64_t bytes,
+                       const backend::Fence& after) override;
+  absl::Status CheckGrant(const ShmGrantMessage& message, int64_t lease_bytes) const override;
+  absl::StatusOr<std::unique_ptr<MappedLease>> MapLease(int64_t lease_bytes, std::span<const ShmPiece> pieces,
+                                                        std::span<const memory::UniqueFd> fds,
+                                                        const memory::Mapping& generation) override;
+  int64_t most_bytes_a_copy() const override { return kMostBytesACopy; }
+  /// The link is a GPU's: it is not slowed down.
+  std::unique_ptr<LeaseLoader> CreateLoader(const ShmBorrower& leases, const ShmThrottle::Options& link,
+                                            const Clock& clock) override;
+
+ private:
+  int64_t unit() const { return driver_.info().granularity_bytes; }
+
+  backend::cuda::Driver& driver_;
+  const backend::cuda::CudaArena& arena_;
+  backend::cuda::CopyLane pulls_, stores_;  // as a donor, as a borrower
+};
+
+}  // namespace swiftcache::engine::transport::cuda_ipc
