@@ -79,7 +79,9 @@ class Life {
     const auto stream = borrower_.transport->BeginStream(std::move(spec), {});
     bool right = true;
     for (int64_t layer = 0; layer < kLayers; ++layer) {
-      stream->Arrived(layer).Wait();
+      const backend::Fence arrived = stream->Arrived(layer);
+      arrived.Wait();
+      right = right && arrived.Passed();  // else the device still writes there, and the lease is lost
       for (const int64_t i : stored_) {
         const std::vector<std::byte> block = Block(i);
         right = right && std::memcmp(borrower_.Bytes(slot(i, layer)), block.data() + layer * kSlice, kSlice) == 0;
