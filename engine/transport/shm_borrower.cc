@@ -293,7 +293,7 @@ void ShmBorrower::FailCopy(const CopyJob& job, const absl::Status& why) {
     job.lease->staging->ring.Free(job.store.staging_offset);
   }
   const absl::Status fate = absl::UnavailableError(absl::StrCat("the store could not be copied: ", why.message()));
-  Tell(*job.lease, [&](TransportEvents& events) { events.OnStored(job.store.ticket, fate); });
+  Notify(*job.lease, [&](TransportEvents& events) { events.OnStored(job.store.ticket, fate); });
 }
 
 void ShmBorrower::Do(const SendJob& job) { job.lease->socket->Send(EncodeShmMessage(job.message)); }
