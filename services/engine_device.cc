@@ -3,36 +3,29 @@
 
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "common/log/log.h"
-#include "engine/backend/cpu/cpu_device.h"
-#include "engine/backend/cpu/cpu_kv_memory.h"
 
 namespace swiftcache::services {
+namespace {
 
-using engine::backend::Device;
-using engine::transport::ShmTransport;
-
-absl::StatusOr<std::unique_ptr<Device>> CreateDevice(const EngineFlags& flags) {
+absl::StatusOr<std::unique_ptr<EngineDevice>> Choose(const EngineFlags& flags) {
+  if (flags.backend == "cpu") return CreateCpuEngineDevice(flags);
+  absl::StatusOr<std::unique_ptr<EngineDevice>> gpu = CreateCudaEngineDevice(flags);
+  if (gpu.ok()) return gpu;
   if (flags.backend == "cuda") {
-    return absl::FailedPreconditionError("--backend is cuda; this build computes on CPUs alone: use --backend=cpu");
+    return absl::FailedPreconditionError(absl::StrCat("--backend is cuda; ", gpu.status().message()));
   }
-  using engine::backend::cpu::CpuDevice;
-  std::unique_ptr<Device> device =
-      std::make_unique<CpuDevice>(engine::backend::cpu::CpuDeviceOptions{.threads = static_cast<int>(flags.threads)});
-  LOG(INFO) << "--backend=" << flags.backend << ": computes on " << device->name();
-  return device;
+  if (!absl::IsUnimplemented(gpu.status())) LOG(INFO) << "--backend=auto takes the CPU: " << gpu.status().message();
+  return CreateCpuEngineDevice(flags);
 }
 
-absl::StatusOr<std::unique_ptr<ShmTransport>> CreateTransport(const TransportOptions& options,
-                                                              engine::backend::KvMemory& memory, const Clock& clock,
-                                                              engine::transport::TransportEvents& events) {
-  const EngineFlags& flags = *options.flags;
-  return ShmTransport::Create({.shm_dir = flags.shm_dir,
-                               .name = options.name,
-                               .instance_id = options.instance_id,
-                               .link_gbps = static_cast<double>(flags.link_gbps),
-                               .link_latency = flags.link_latency},
-                              static_cast<engine::backend::cpu::CpuKvMemory&>(memory).arena(), clock, events);
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<EngineDevice>> CreateEngineDevice(const EngineFlags& flags) {
+  absl::StatusOr<std::unique_ptr<EngineDevice>> device = Choose(flags);
+  if (device.ok()) LOG(INFO) << "--backend=" << flags.backend << ": computes on " << (*device)->device().name();
+  return device;
 }
 
 }  // namespace swiftcache::services

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Creates the device that --backend names, and the transport that shares its KV memory with other engines. Only this
-// file knows which devices and transports there are.
+// What an engine computes on, and how engines of its kind share KV memory. Only these files know which devices and
+// transports there are: cpu_engine_device.cc, cuda_engine_device.cc where CUDA is built in.
 //
-//   ASSIGN_OR_RETURN(std::unique_ptr<engine::backend::Device> device, CreateDevice(flags));
+//   ASSIGN_OR_RETURN(std::unique_ptr<EngineDevice> device, CreateEngineDevice(flags));
+//   ASSIGN_OR_RETURN(auto backend, device->device().CreateBackend(options));
 //   const TransportOptions options{.name = name, .instance_id = id, .flags = &flags};
-//   ASSIGN_OR_RETURN(auto transport, CreateTransport(options, kv, clock, events));
+//   ASSIGN_OR_RETURN(auto transport, device->CreateTransport(options, kv, clock, events));
 #pragma once
 
 #include <memory>
@@ -14,21 +15,34 @@
 #include "common/base/clock.h"
 #include "engine/backend/device.h"
 #include "engine/backend/kv_memory.h"
-#include "engine/transport/shm_transport.h"
+#include "engine/transport/transport.h"
 #include "services/engine_flags.h"
 
 namespace swiftcache::services {
-
-/// FAILED_PRECONDITION: this build has no such backend; names the flag and the remedy.
-absl::StatusOr<std::unique_ptr<engine::backend::Device>> CreateDevice(const EngineFlags& flags);
 
 struct TransportOptions {
   std::string name, instance_id;
   const EngineFlags* flags;
 };
-/// REQUIRES: `memory` was made by CreateDevice's device, to be shared. Errors: those of ShmTransport::Create.
-absl::StatusOr<std::unique_ptr<engine::transport::ShmTransport>> CreateTransport(
-    const TransportOptions& options, engine::backend::KvMemory& memory, const Clock& clock,
-    engine::transport::TransportEvents& events);
+
+/// Thread-safety: none. Ownership: outlives what it made. Errors: as named.
+class EngineDevice {
+ public:
+  virtual ~EngineDevice() = default;
+  virtual engine::backend::Device& device() = 0;
+  /// REQUIRES: `memory` was made by device(), to be shared. INVALID_ARGUMENT: --transport names one of another device;
+  /// else those of the transport.
+  virtual absl::StatusOr<std::unique_ptr<engine::transport::Transport>> CreateTransport(
+      const TransportOptions& options, engine::backend::KvMemory& memory, const Clock& clock,
+      engine::transport::TransportEvents& events) = 0;
+};
+
+/// As --backend says; with auto a GPU where there is one that can be used, else the CPU, and a line in the log that says
+/// why. FAILED_PRECONDITION: this build, or this machine, has no such device; names the flag and the remedy.
+absl::StatusOr<std::unique_ptr<EngineDevice>> CreateEngineDevice(const EngineFlags& flags);
+
+std::unique_ptr<EngineDevice> CreateCpuEngineDevice(const EngineFlags& flags);
+/// UNAVAILABLE: no GPU; UNIMPLEMENTED: this build has no CUDA; FAILED_PRECONDITION: a GPU that cannot be used.
+absl::StatusOr<std::unique_ptr<EngineDevice>> CreateCudaEngineDevice(const EngineFlags& flags);
 
 }  // namespace swiftcache::services

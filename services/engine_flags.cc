@@ -27,9 +27,9 @@ std::string NameOfModel(const std::string& path) {
 void EngineFlags::ParseSharing(Flags& flags) {
   shm_dir = engine::transport::DefaultShmDir(std::getenv("XDG_RUNTIME_DIR"));
   flags.Choice(
-      "transport", &transport, {"auto", "none", "shm"},
-      "how KV memory is lent to and leased from other engines; auto: shm, where there is a broker and a prefix "
-      "cache; none: not at all");
+      "transport", &transport, {"auto", "none", "shm", "cuda_ipc"},
+      "how KV memory is lent to and leased from other engines; shm between CPUs, cuda_ipc between GPUs; auto: that of "
+      "the device, where there is a broker and a prefix cache; none: not at all");
   flags.Choice("stream", &stream, {"auto", "lsc", "in_place"},
                "how leased KV is read: lsc brings it layer by layer into own memory (the paper's layer stream cache), "
                "in_place reads "
@@ -80,7 +80,7 @@ std::optional<int> EngineFlags::Parse(int argc, char** argv) {
   if (model_name.empty()) model_name = NameOfModel(model);
   if (threads == 0) threads = std::max<int64_t>(1, std::thread::hardware_concurrency());
   engine.kv_cache_dtype = kv_cache_dtype == "f32" ? engine::backend::KvDtype::kF32 : engine::backend::KvDtype::kBf16;
-  engine.share = transport == "shm" || (transport == "auto" && !broker.empty() && engine.enable_prefix_caching);
+  engine.share = transport == "auto" ? !broker.empty() && engine.enable_prefix_caching : transport != "none";
   using engine::exec::StreamMode;
   engine.stream = stream == "lsc" ? StreamMode::kLsc : stream == "in_place" ? StreamMode::kInPlace : StreamMode::kAuto;
   return std::nullopt;

@@ -85,7 +85,7 @@ uint64_t RandomNumber() {
 // Everything that needs neither port nor weights.
 struct Prepared {
   loader::Checkpoint checkpoint;
-  std::unique_ptr<engine::backend::Device> device;  // outlives the engine
+  std::unique_ptr<services::EngineDevice> device;  // outlives the engine
   exec::EngineOptions options;
   models::ModelOptions model;
   rpc::SerializedCard card;
@@ -93,8 +93,8 @@ struct Prepared {
 
 // Checked before time is spent on loading. How much memory a GPU has left is known only when the weights are loaded.
 absl::Status CheckMachineMemory(const Prepared& p) {
-  if (p.device->memory()) return absl::OkStatus();
-  ASSIGN_OR_RETURN(const int64_t kv_bytes, exec::KvCacheBytes(p.options, p.model.kv, *p.device));
+  if (p.device->device().memory()) return absl::OkStatus();
+  ASSIGN_OR_RETURN(const int64_t kv_bytes, exec::KvCacheBytes(p.options, p.model.kv, p.device->device()));
   const int64_t model_bytes = models::PackedWeightBytes(*p.checkpoint.weights, p.model.dtype) +
                               models::ActivationBytes(p.checkpoint.config, p.model);
   const engine::memory::MemoryHeadroom room = engine::memory::ReadMemoryHeadroom({});
@@ -109,7 +109,7 @@ absl::StatusOr<Prepared> Prepare(const services::EngineFlags& flags) {
   Prepared p;
   p.options = flags.engine;
   p.options.at_loop_start = LowerPriority;
-  ASSIGN_OR_RETURN(p.device, services::CreateDevice(flags));
+  ASSIGN_OR_RETURN(p.device, services::CreateEngineDevice(flags));
   ASSIGN_OR_RETURN(p.checkpoint, loader::OpenCheckpoint(flags.model));
   p.options.eos_ids = p.checkpoint.config.eos_ids;
   const models::ModelGeometry geometry = GeometryOf(p.checkpoint.config);
@@ -133,11 +133,12 @@ struct Loaded {
 // server's: it says whether weights were rounded.
 absl::StatusOr<Loaded> Load(Prepared& p) {
   Loaded loaded;
-  ASSIGN_OR_RETURN(loaded.model, models::CreateModel(p.checkpoint.config, *p.checkpoint.weights, *p.device, p.model));
+  ASSIGN_OR_RETURN(loaded.model,
+                   models::CreateModel(p.checkpoint.config, *p.checkpoint.weights, p.device->device(), p.model));
   p.checkpoint.weights.reset();
   const engine::backend::WeightReport& weights = loaded.model->weights();
   LOG(INFO) << "weights: " << Describe(weights) << (weights.rounded == 0 ? "" : "; --dtype=f32 rounds nothing");
-  ASSIGN_OR_RETURN(loaded.memory, exec::CreateEngineMemory(p.options, loaded.model->geometry(), *p.device));
+  ASSIGN_OR_RETURN(loaded.memory, exec::CreateEngineMemory(p.options, loaded.model->geometry(), p.device->device()));
   LOG(INFO) << "KV memory: " << loaded.memory.num_blocks() << " blocks of " << p.options.block_tokens << " tokens, "
             << loaded.memory.kv->bytes() << " bytes";
   return loaded;
@@ -218,9 +219,9 @@ absl::Status Serve(const services::EngineFlags& flags, services::ShutdownSignals
   metrics.emplace(Metrics::Labels{{"model_name", flags.model_name}, {"engine", name}});
   ExportWeights(loaded->model->weights(), *metrics);
   if (p.options.share) {
-    ASSIGN_OR_RETURN(sharing,
-                     services::EngineSharing::Create({.name = name, .instance_id = instance_id, .flags = &flags},
-                                                     loaded->memory, *broker, clock, *metrics));
+    ASSIGN_OR_RETURN(
+        sharing, services::EngineSharing::Create({.name = name, .instance_id = instance_id, .flags = &flags}, *p.device,
+                                                 loaded->memory, *broker, clock, *metrics));
   }
   engine = exec::Engine::Create(p.options, std::move(loaded->memory), std::move(loaded->model),
                                 sharing ? std::optional(sharing->parts()) : std::nullopt, clock, *metrics);

@@ -8,7 +8,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
-#include "services/engine_device.h"
 
 namespace swiftcache::services {
 namespace {
@@ -24,7 +23,7 @@ std::string NodeId(const std::string& shm_dir) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<EngineSharing>> EngineSharing::Create(const Options& options,
+absl::StatusOr<std::unique_ptr<EngineSharing>> EngineSharing::Create(const Options& options, EngineDevice& device,
                                                                      const engine::exec::EngineMemory& memory,
                                                                      engine::rpc::BrokerClient& broker,
                                                                      const Clock& clock, Metrics& metrics) {
@@ -38,8 +37,8 @@ absl::StatusOr<std::unique_ptr<EngineSharing>> EngineSharing::Create(const Optio
                                                 .block_bytes = memory.layout.block_bytes()},
       clock, metrics);
   ASSIGN_OR_RETURN(sharing->transport_,
-                   CreateTransport({.name = options.name, .instance_id = options.instance_id, .flags = &flags},
-                                   *memory.kv, clock, *sharing->coordinator_));
+                   device.CreateTransport({.name = options.name, .instance_id = options.instance_id, .flags = &flags},
+                                          *memory.kv, clock, *sharing->coordinator_));
   sharing->transport_metrics_ = std::make_unique<engine::transport::TransportMetrics>(metrics, *sharing->transport_);
   return sharing;
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What an engine needs to lend and lease KV memory, put together.
 //
-//   ASSIGN_OR_RETURN(auto sharing, EngineSharing::Create(options, memory, broker_client, clock, metrics));
+//   ASSIGN_OR_RETURN(auto sharing, EngineSharing::Create(options, device, memory, broker_client, clock, metrics));
 //   engine = Engine::Create(..., sharing->parts(), ...);
 //   sharing->Start([&](coordinator::LoopMessage message) { engine->Post(std::move(message)); });
 //   broker.Ready(address, load, sharing->Describe());
@@ -21,8 +21,9 @@
 #include "engine/exec/engine_memory.h"
 #include "engine/rpc/broker_client.h"
 #include "engine/rpc/lease_client.h"
-#include "engine/transport/shm_transport.h"
+#include "engine/transport/transport.h"
 #include "engine/transport/transport_metrics.h"
+#include "services/engine_device.h"
 #include "services/engine_flags.h"
 
 namespace swiftcache::services {
@@ -34,8 +35,8 @@ class EngineSharing {
     std::string name, instance_id;
     const EngineFlags* flags;
   };
-  /// Those of ShmTransport::Create.
-  static absl::StatusOr<std::unique_ptr<EngineSharing>> Create(const Options& options,
+  /// Those of EngineDevice::CreateTransport.
+  static absl::StatusOr<std::unique_ptr<EngineSharing>> Create(const Options& options, EngineDevice& device,
                                                                const engine::exec::EngineMemory& memory,
                                                                engine::rpc::BrokerClient& broker, const Clock& clock,
                                                                Metrics& metrics);
@@ -65,7 +66,7 @@ class EngineSharing {
   engine::rpc::BrokerClient& broker_;
   const Clock& clock_;
   std::unique_ptr<engine::coordinator::Coordinator> coordinator_;
-  std::unique_ptr<engine::transport::ShmTransport> transport_;
+  std::unique_ptr<engine::transport::Transport> transport_;
   std::unique_ptr<engine::transport::TransportMetrics> transport_metrics_;
   std::unique_ptr<engine::rpc::LeaseClient> leases_;
 };

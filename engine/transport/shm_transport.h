@@ -53,9 +53,7 @@ class ShmTransport final : public Transport {
                                                                   const Options& options, const Clock& clock,
                                                                   TransportEvents& events);
   ~ShmTransport() override { Stop(); }
-  /// Fences all grants, closes all leases and joins: no event comes any more. REQUIRES: nobody is in Await, nobody
-  /// reads a view, no Store or Load follows. The socket goes with this object.
-  void Stop();
+  void Stop() override;
 
   const char* kind() const override { return kind_; }
   bool maps() const override { return true; }

@@ -208,6 +208,10 @@ class Transport {
   virtual std::unique_ptr<SliceStream> BeginStream(StreamSpec spec, const backend::Fence& after) = 0;
 
   virtual TransportStats stats() const = 0;
+
+  /// Fences all grants, closes all leases and joins: no event comes any more. REQUIRES: nobody is in Await, nobody reads
+  /// a view, no Store or Load follows. The socket goes with this object. A second time it does nothing.
+  virtual void Stop() = 0;
 };
 
 }  // namespace swiftcache::engine::transport

@@ -86,6 +86,7 @@ class NullTransport final : public transport::Transport {
   std::unique_ptr<transport::SliceStream> BeginStream(transport::StreamSpec, const backend::Fence&) override {
     return nullptr;
   }
+  void Stop() override {}
   transport::TransportStats stats() const override { return {}; }
 
   std::vector<transport::Ticket> TakeStored() { return std::exchange(stored_, {}); }

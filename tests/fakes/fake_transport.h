@@ -202,6 +202,7 @@ class FakeTransport final : public Transport {
   std::unique_ptr<SliceStream> BeginStream(StreamSpec spec, const backend::Fence& after) override {
     return std::make_unique<Stream>(*this, std::move(spec), after);
   }
+  void Stop() override {}  // nothing here runs by itself
   TransportStats stats() const override {
     absl::MutexLock lock(&mutex_);
     return stats_;

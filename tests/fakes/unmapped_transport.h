@@ -92,6 +92,7 @@ class UnmappedTransport final : public Transport, public TransportEvents {
     return beneath_->BeginStream(std::move(spec), after);
   }
   TransportStats stats() const override { return beneath_->stats(); }
+  void Stop() override { beneath_->Stop(); }
 
   void OnBorrowerOpened(kv::LeaseId lease) override { heard_.OnBorrowerOpened(lease); }
   void OnRenewal(kv::LeaseId lease) override { heard_.OnRenewal(lease); }

@@ -25,7 +25,7 @@ namespace swiftcache::engine::models {
 /// Blocks of one sequence, in scattered order; on the CPU full of NaN where nothing was written.
 class SequenceBlocks {
  public:
-  SequenceBlocks(const backend::KvLayout& kv, int64_t tokens, backend::Device* device) {
+  SequenceBlocks(const backend::KvLayout& kv, int64_t tokens, backend::Device* device = nullptr) {
     const int64_t count = (tokens + kv.block_tokens - 1) / kv.block_tokens;
     backend::DeviceAddress base;
     if (device == nullptr) {

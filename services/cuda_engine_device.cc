@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+// Where CUDA is built in (SWIFTCACHE_CUDA).
+#include <memory>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
+#include "engine/backend/cuda/cuda_device.h"
+#include "engine/backend/cuda/cuda_kv_memory.h"
+#include "engine/backend/cuda/native/cuda_driver.h"
+#include "engine/backend/cuda/native/cuda_kernels.h"
+#include "engine/transport/cuda_ipc/cuda_ipc_transport.h"
+#include "services/engine_device.h"
+
+namespace swiftcache::services {
+namespace {
+
+using engine::backend::cuda::CudaKvMemory;
+using engine::transport::Transport;
+
+class CudaEngineDevice final : public EngineDevice {
+ public:
+  CudaEngineDevice(std::unique_ptr<engine::backend::cuda::Driver> driver,
+                   std::unique_ptr<engine::backend::Device> device)
+      : driver_(std::move(driver)), device_(std::move(device)) {}
+  engine::backend::Device& device() override { return *device_; }
+  absl::StatusOr<std::unique_ptr<Transport>> CreateTransport(const TransportOptions& options,
+                                                             engine::backend::KvMemory& memory, const Clock& clock,
+                                                             engine::transport::TransportEvents& events) override {
+    const EngineFlags& flags = *options.flags;
+    if (flags.transport != "auto" && flags.transport != "cuda_ipc") {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--transport is ", flags.transport, ", which is of CPUs; on a GPU use --transport=cuda_ipc"));
+    }
+    return engine::transport::cuda_ipc::CreateCudaIpcTransport(
+        {.shm_dir = flags.shm_dir, .name = options.name, .instance_id = options.instance_id}, *driver_,
+        static_cast<CudaKvMemory&>(memory).arena(), clock, events);
+  }
+
+ private:
+  const std::unique_ptr<engine::backend::cuda::Driver> driver_;
+  const std::unique_ptr<engine::backend::Device> device_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<EngineDevice>> CreateCudaEngineDevice(const EngineFlags&) {
+  namespace cuda = engine::backend::cuda;
+  ASSIGN_OR_RETURN(std::unique_ptr<cuda::Driver> driver, cuda::OpenDriver());
+  ASSIGN_OR_RETURN(std::unique_ptr<cuda::Kernels> kernels, cuda::CudaKernels::Create(*driver));
+  ASSIGN_OR_RETURN(auto device, cuda::CudaDevice::Create(*driver, std::move(kernels)));
+  return std::make_unique<CudaEngineDevice>(std::move(driver), std::move(device));
+}
+
+}  // namespace swiftcache::services
