@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The small models on the CUDA backend, whose kernels run on the host here: the bodies, the order of the stream, the
-// tables of a step and the way of weights to the device are those of a GPU.
+// The small models on the CUDA backend: on this machine's GPU (tests/gpu), or with the kernels' bodies on the host; then
+// the order of the stream, the tables of a step and the way of weights to the device are still those of a GPU.
 #include <gtest/gtest.h>
 
 #include <cstdio>
+#include <cstdlib>
 #include <memory>
 #include <string>
 #include <utility>
@@ -13,18 +14,22 @@
 #include "engine/loader/checkpoint.h"
 #include "engine/models/decoder.h"
 #include "tests/engine/models/golden_cases.h"
-#include "tests/fakes/fake_cuda_driver.h"
-#include "tests/fakes/host_kernels.h"
+#include "tests/fakes/test_gpu.h"
 
 namespace swiftcache::engine::models {
 namespace {
 
 using backend::KvDtype;
 using backend::cuda::CudaDevice;
-using backend::cuda::FakeCudaDriver;
-using backend::cuda::HostKernels;
+using backend::cuda::OpenTestGpu;
+using backend::cuda::TestGpu;
+using backend::cuda::WhyNoTestGpu;
 
-const std::string kData = SWIFTCACHE_SOURCE_DIR "/tests/data/";
+// A binary that was carried to another machine finds the sources there.
+std::string DataFolder() {
+  const char* sources = std::getenv("SWIFTCACHE_SOURCE_DIR");
+  return std::string(sources == nullptr ? SWIFTCACHE_SOURCE_DIR : sources) + "/tests/data/";
+}
 
 struct CudaPrecision {
   Precision tolerance;
@@ -42,9 +47,9 @@ void CompareModel(const std::string& name, const std::string& path, const std::s
   auto checkpoint = loader::OpenCheckpoint(path);
   ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
   for (const auto& [precision, chunk] : Precisions()) {
-    FakeCudaDriver driver({.most_late_us = 0});
+    const std::unique_ptr<TestGpu> gpu = OpenTestGpu();
     {
-      auto device = CudaDevice::Create(driver, std::make_unique<HostKernels>(driver));
+      auto device = CudaDevice::Create(gpu->driver(), gpu->MakeKernels());
       ASSERT_TRUE(device.ok()) << device.status();
       SequenceRunner runner(
           checkpoint->config, *checkpoint->weights,
@@ -60,21 +65,22 @@ void CompareModel(const std::string& name, const std::string& path, const std::s
       EXPECT_GT(result.logits, 0);
       EXPECT_LT(result.largest, precision.logit_tolerance) << name << " " << precision.name;
     }
-    EXPECT_EQ(driver.Misuse(), "");
-    EXPECT_EQ(driver.Leaks(), "");
+    EXPECT_EQ(gpu->Faults(), "");
   }
 }
 
 TEST(CudaGoldenTest, TinyModelsGiveTheReferencesTokensAndLogits) {
+  if (OpenTestGpu() == nullptr) GTEST_SKIP() << WhyNoTestGpu();
   for (const std::string name : {"tiny-llama-a", "tiny-llama-b", "tiny-qwen2", "tiny-qwen3"}) {
-    const std::string folder = kData + "tiny/" + name;
+    const std::string folder = DataFolder() + "tiny/" + name;
     CompareModel(name, folder, folder + "/");
   }
 }
 
 TEST(CudaGoldenTest, QuantisedModelsGiveTheReferencesTokensAndLogits) {
+  if (OpenTestGpu() == nullptr) GTEST_SKIP() << WhyNoTestGpu();
   for (const std::string kind : {"f16", "q8_0", "q4_0", "q4_1"}) {
-    const std::string stem = kData + "tiny-gguf/tiny-llama-a." + kind;
+    const std::string stem = DataFolder() + "tiny-gguf/tiny-llama-a." + kind;
     CompareModel("tiny-llama-a." + kind, stem + ".gguf", stem + ".");
   }
 }

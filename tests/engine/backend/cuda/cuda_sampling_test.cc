@@ -8,13 +8,13 @@
 #include <memory>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "engine/backend/cuda/cuda_backend.h"
+#include "engine/backend/cuda/cuda_device.h"
 #include "tests/engine/backend/cpu/backend_test_util.h"
-#include "tests/engine/backend/cuda/cuda_harness.h"
-#include "tests/fakes/host_kernels.h"
+#include "tests/fakes/test_gpu.h"
 
 namespace swiftcache::engine::backend::cuda {
 namespace {
@@ -26,18 +26,25 @@ constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 class CudaSamplingTest : public testing::Test {
  protected:
-  CudaSamplingTest() : kernels_(driver_), stream_(*driver_.CreateStream()), cpu_(cpu::MakeBackend({})) {
-    auto backend = CudaBackend::Create({.attention = {2, 1, 4},
-                                        .kv = {.num_layers = 1, .num_kv_heads = 1, .head_dim = 4, .block_tokens = 16},
-                                        .inverse_frequencies = {0.1f, 0.1f}},
-                                       driver_, kernels_, stream_);
-    EXPECT_TRUE(backend.ok()) << backend.status();
+  void SetUp() override {
+    gpu_ = OpenTestGpu();
+    if (gpu_ == nullptr) GTEST_SKIP() << WhyNoTestGpu();
+    auto device = CudaDevice::Create(gpu_->driver(), gpu_->MakeKernels());
+    ASSERT_TRUE(device.ok()) << device.status();
+    device_ = *std::move(device);
+    auto backend =
+        device_->CreateBackend({.attention = {2, 1, 4},
+                                .kv = {.num_layers = 1, .num_kv_heads = 1, .head_dim = 4, .block_tokens = 16},
+                                .inverse_frequencies = {0.1f, 0.1f}});
+    ASSERT_TRUE(backend.ok()) << backend.status();
     cuda_ = *std::move(backend);
   }
-  ~CudaSamplingTest() override {
+  void TearDown() override {
     cuda_.reset();
-    driver_.DestroyStream(stream_);
-    ExpectClean(driver_);
+    device_.reset();
+    if (gpu_ != nullptr) {
+      EXPECT_EQ(gpu_->Faults(), "");
+    }
   }
 
   static Sampled Choose(Backend& backend, const std::vector<float>& logits, const SamplingState& state,
@@ -66,10 +73,9 @@ class CudaSamplingTest : public testing::Test {
     }
   }
 
-  FakeCudaDriver driver_{{.most_late_us = 0}};
-  HostKernels kernels_;
-  const Stream stream_;
-  const std::unique_ptr<Backend> cpu_;
+  const std::unique_ptr<Backend> cpu_ = cpu::MakeBackend({});
+  std::unique_ptr<TestGpu> gpu_;
+  std::unique_ptr<Device> device_;
   std::unique_ptr<Backend> cuda_;
 };
 
