@@ -92,6 +92,16 @@ if stage build-fuzz built fuzz swiftcache-{broker,engine,gateway} asan_tests fuz
   done
 fi
 stage build-tsan built tsan tsan_tests && stage unit-tsan unit tsan -L tsan
+# The CUDA half is compiled wherever nvcc is. On a machine without a GPU nothing of it runs, and it says so.
+if command -v nvcc >/dev/null || [ -x /usr/local/cuda/bin/nvcc ]; then
+  if stage build-cuda built cuda swiftcache-engine swiftcache-gpu-bench gpu_tests; then
+    stage cuda-kernels-for-each-gpu tests/gpu/check_fatbin.py build/cuda/bin/swiftcache-engine
+    stage cuda-without-a-gpu tests/gpu/without_gpu.sh build/cuda "$SWIFTCACHE_TEST_MODEL"
+    nvidia-smi -L >/dev/null 2>&1 || skip "GPU tests" "no GPU here: tests/gpu/run.sh runs them where there is one"
+  fi
+else
+  skip build-cuda "no nvcc here"
+fi
 if $long; then
   stage simulation-of-other-seeds env SIM_FIRST_SEED=10001 SIM_SEEDS=200000 build/release/tests/sim_test --gtest_filter='*NoSeed*'
   stage soak-of-other-seeds env SOAK_FIRST_SEED=1001 SOAK_SEEDS=20000 build/release/tests/engine_exec_sharing_soak_test --gtest_filter='*NoSeed*'
