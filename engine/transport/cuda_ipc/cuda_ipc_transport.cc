@@ -2,14 +2,13 @@
 #include "engine/transport/cuda_ipc/cuda_ipc_transport.h"
 
 #include "engine/transport/cuda_ipc/cuda_ipc_memory.h"
-#include "engine/transport/shm_transport.h"
 
 namespace swiftcache::engine::transport::cuda_ipc {
 
-absl::StatusOr<std::unique_ptr<Transport>> CreateCudaIpcTransport(const CudaIpcOptions& options,
-                                                                  backend::cuda::Driver& driver,
-                                                                  const backend::cuda::CudaArena& arena,
-                                                                  const Clock& clock, TransportEvents& events) {
+absl::StatusOr<std::unique_ptr<ShmTransport>> CreateCudaIpcTransport(const CudaIpcOptions& options,
+                                                                     backend::cuda::Driver& driver,
+                                                                     const backend::cuda::CudaArena& arena,
+                                                                     const Clock& clock, TransportEvents& events) {
   return ShmTransport::CreateOver(
       "cuda_ipc", std::make_unique<CudaIpcMemory>(driver, arena),
       {.shm_dir = options.shm_dir, .name = options.name, .instance_id = options.instance_id}, clock, events);

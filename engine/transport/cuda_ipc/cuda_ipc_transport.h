@@ -3,7 +3,7 @@
 // through the driver, stores cross its staging memory on the GPU, messages go over a Unix socket per lease.
 //
 //   CudaIpcOptions options = {.shm_dir = DefaultShmDir(getenv("XDG_RUNTIME_DIR")), .name = "chat", .instance_id = id};
-//   ASSIGN_OR_RETURN(std::unique_ptr<Transport> transport,
+//   ASSIGN_OR_RETURN(std::unique_ptr<ShmTransport> transport,
 //                    CreateCudaIpcTransport(options, driver, arena, clock, events));
 #pragma once
 
@@ -14,6 +14,7 @@
 #include "common/base/clock.h"
 #include "engine/backend/cuda/cuda_arena.h"
 #include "engine/backend/cuda/driver.h"
+#include "engine/transport/shm_transport.h"
 #include "engine/transport/transport.h"
 
 namespace swiftcache::engine::transport::cuda_ipc {
@@ -29,9 +30,9 @@ struct CudaIpcOptions {
 /// not reach; that is an OnOpened with an error.
 /// Thread-safety, ownership: ShmTransport's; driver and arena outlive it, and the driver its fences. Errors: those of
 /// ShmTransport::Create, and where the driver has no memory for staging Open answers so.
-absl::StatusOr<std::unique_ptr<Transport>> CreateCudaIpcTransport(const CudaIpcOptions& options,
-                                                                  backend::cuda::Driver& driver,
-                                                                  const backend::cuda::CudaArena& arena,
-                                                                  const Clock& clock, TransportEvents& events);
+absl::StatusOr<std::unique_ptr<ShmTransport>> CreateCudaIpcTransport(const CudaIpcOptions& options,
+                                                                     backend::cuda::Driver& driver,
+                                                                     const backend::cuda::CudaArena& arena,
+                                                                     const Clock& clock, TransportEvents& events);
 
 }  // namespace swiftcache::engine::transport::cuda_ipc

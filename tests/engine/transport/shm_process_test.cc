@@ -1,16 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // Engines in processes of their own, which are killed.
 #include <gtest/gtest.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
-#include <csignal>
 #include <cstring>
 #include <filesystem>
 #include <string>
 #include <vector>
 
 #include "absl/time/clock.h"
+#include "tests/engine/transport/other_process.h"
 #include "tests/engine/transport/test_lease.h"
 #include "tests/engine/transport/transport_harness.h"
 
@@ -18,31 +16,6 @@ namespace swiftcache::engine::transport {
 namespace {
 
 using kv::LeaseId;
-
-// A second process; it ends by SIGKILL.
-class OtherProcess {
- public:
-  template <typename Body>
-  explicit OtherProcess(Body body) : pid_(fork()) {
-    if (pid_ == 0) {
-      body();
-      for (;;) pause();
-    }
-  }
-  void Kill() {
-    kill(pid_, SIGKILL);
-    waitpid(pid_, nullptr, 0);
-  }
-
- private:
-  pid_t pid_;
-};
-
-bool WaitForFile(const std::string& path) {
-  const absl::Time deadline = absl::Now() + RecordingTransportEvents::kPatience;
-  while (!std::filesystem::exists(path) && absl::Now() < deadline) absl::SleepFor(absl::Milliseconds(2));
-  return std::filesystem::exists(path);
-}
 
 TEST(ShmTransportProcessTest, KillingADonorIsHeardAtOnceAndItsSocketIsReplaced) {
   ShmFolder folder;

@@ -4,12 +4,16 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <filesystem>
 #include <iostream>
 #include <optional>
 #include <random>
 #include <thread>
 
+#include "absl/time/clock.h"
+#include "engine/backend/cuda/copy_lane.h"
 #include "tests/engine/transport/cuda_ipc/cuda_ipc_harness.h"
 
 namespace swiftcache::engine::transport::cuda_ipc {
