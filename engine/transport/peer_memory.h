@@ -7,7 +7,7 @@
 //              ASSIGN_OR_RETURN(auto staging, memory.MapStaging(hello.staging_bytes, fds));
 //              RETURN_IF_ERROR(memory.CopyIn(offset, *staging, store.staging_offset, store.bytes));
 //   borrower:  ASSIGN_OR_RETURN(auto staging, memory.CreateStaging(ring_bytes));           // into HELLO
-//              ASSIGN_OR_RETURN(auto mapped, memory.MapLease(bytes, pieces, fds, generation_page));
+//              ASSIGN_OR_RETURN(auto mapped, memory.MapLease(bytes, pieces, fds));
 //              RETURN_IF_ERROR(memory.CopyOut(*staging, staging_offset, from, bytes, after));
 #pragma once
 
@@ -116,11 +116,9 @@ class PeerMemory {
                                const backend::Fence& after) = 0;
   /// INVALID_ARGUMENT: the pieces do not make up the `lease_bytes` that were wanted.
   virtual absl::Status CheckGrant(const ShmGrantMessage& message, int64_t lease_bytes) const = 0;
-  /// `generation` is the mapped page with the lease's word, and stays mapped longer than what is returned.
   /// REQUIRES: CheckGrant, a descriptor for each piece.
   virtual absl::StatusOr<std::unique_ptr<MappedLease>> MapLease(int64_t lease_bytes, std::span<const ShmPiece> pieces,
-                                                                std::span<const memory::UniqueFd> fds,
-                                                                const memory::Mapping& generation) = 0;
+                                                                std::span<const memory::UniqueFd> fds) = 0;
   /// A Fence waits for one copy of this size at most.
   virtual int64_t most_bytes_a_copy() const = 0;
   virtual std::unique_ptr<LeaseLoader> CreateLoader(const ShmBorrower& leases, const ShmThrottle::Options& link,

@@ -23,7 +23,7 @@ absl::StatusOr<ShmMapped> MapGrant(const OpenSpec& wanted, const ShmGrantMessage
   ASSIGN_OR_RETURN(memory::Mapping generation, memory::Mapping::Reserve(page));
   RETURN_IF_ERROR(MapForeignMemory(fds[0].get(), word_offset / page * page, page, generation.base()));
   ASSIGN_OR_RETURN(std::unique_ptr<MappedLease> mapped,
-                   memory.MapLease(wanted.bytes, message.pieces, std::span(fds).subspan(1), generation));
+                   memory.MapLease(wanted.bytes, message.pieces, std::span(fds).subspan(1)));
   const auto* word = reinterpret_cast<const std::atomic<uint64_t>*>(generation.base() + word_offset % page);
   const LeaseView view = {
       .base = mapped->base(), .bytes = wanted.bytes, .word = {.word = word, .granted = wanted.epoch.value()}};

@@ -23,9 +23,9 @@ namespace swiftcache::engine::transport {
 
 /// A donor's memory, mapped. Thread-safety: a value. Ownership: owns the mappings that the view shows.
 struct ShmMapped {
-  memory::Mapping generation;           // read-only; unmapped after `memory`
-  std::unique_ptr<MappedLease> memory;  // likewise, where the device has such a thing
-  LeaseView view;                       // base is null until the lease is open
+  memory::Mapping generation;  // read-only
+  std::unique_ptr<MappedLease> memory;
+  LeaseView view;  // base is null until the lease is open
 };
 
 /// Maps what a GRANT brought. INVALID_ARGUMENT: it is not what `wanted` says, or cannot be trusted to stay;

@@ -102,8 +102,7 @@ absl::Status ShmMemory::CheckGrant(const ShmGrantMessage& message, int64_t lease
 }
 
 absl::StatusOr<std::unique_ptr<MappedLease>> ShmMemory::MapLease(int64_t lease_bytes, std::span<const ShmPiece> pieces,
-                                                                 std::span<const memory::UniqueFd> fds,
-                                                                 const memory::Mapping&) {
+                                                                 std::span<const memory::UniqueFd> fds) {
   ASSIGN_OR_RETURN(memory::Mapping memory, memory::Mapping::Reserve(lease_bytes, pieces.front().offset));
   std::byte* at = memory.base();
   for (size_t i = 0; i < pieces.size(); ++i) {

@@ -8,9 +8,10 @@
 namespace swiftcache::engine::backend::cuda {
 namespace {
 
-// The fence's event, where it is one of this driver.
+// The fence's event, or the one that it is behind, where that is one of this driver.
 const EventFence* EventOf(const Driver& driver, const Fence& fence) {
-  const auto* event = dynamic_cast<const EventFence*>(fence.state());
+  const auto* host = dynamic_cast<const HostFence*>(fence.state());
+  const auto* event = host != nullptr ? host->event() : dynamic_cast<const EventFence*>(fence.state());
   return event != nullptr && event->IsOf(driver) ? event : nullptr;
 }
 

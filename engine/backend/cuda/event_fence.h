@@ -19,6 +19,16 @@
 
 namespace swiftcache::engine::backend::cuda {
 
+class EventFence;
+
+/// A fence of the host that passes behind an event. Streams wait for the event alone: what the host does once it has
+/// passed is no matter to them.
+class HostFence : public FenceState {
+ public:
+  /// Null where there is no work to wait for, because the driver refused it.
+  virtual const EventFence* event() const = 0;
+};
+
 /// Made before the work whose end it marks, so that nothing is under way where there is no event to be had.
 /// Thread-safety: safe once recorded. Ownership: owns the event; borrows the driver, which outlives every copy of the
 /// fence. Errors: where the driver refuses to wait, Wait returns and the fence never passes, so that all who ask agree
@@ -50,7 +60,8 @@ class EventFence final : public FenceState {
   mutable std::atomic<Fate> fate_ = Fate::kOpen;
 };
 
-/// Whether streams of this driver can wait for the fence by themselves: it is an event of it, or has passed.
+/// Whether streams of this driver can wait for the fence by themselves: it is an event of it, or behind one, or has
+/// passed.
 bool IsOrderable(const Driver& driver, const Fence& fence);
 
 /// What `stream` is given from now on begins when `after` has passed. Waits here where the stream cannot. Errors: those

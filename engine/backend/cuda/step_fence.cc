@@ -41,7 +41,7 @@ class StepFences::Due {
   int64_t added_ ABSL_GUARDED_BY(mutex_) = 0, done_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
-class StepFences::State final : public FenceState {
+class StepFences::State final : public HostFence {
  public:
   State(std::shared_ptr<const EventFence> event, std::shared_ptr<Due> due,
         std::function<void(const absl::Status&)> failed)
@@ -52,6 +52,7 @@ class StepFences::State final : public FenceState {
     if (failed_) failed_(why);
   }
 
+  const EventFence* event() const override { return event_.get(); }
   bool Passed() const override ABSL_LOCKS_EXCLUDED(mutex_) {
     absl::MutexLock lock(&mutex_);
     if (!passed_ && !has_failed_ && event_->Passed()) Pass();

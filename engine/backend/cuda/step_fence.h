@@ -20,8 +20,8 @@
 namespace swiftcache::engine::backend::cuda {
 
 /// Thread-safety: one thread calls; its fences are anybody's. Ownership: borrows the driver, which outlives the fences
-/// too. Errors: as Fence's: that of a stream that failed does not pass, and says so to `failed`. Where nothing is due and
-/// nobody wants to hear, a fence is an EventFence: other streams can wait for it.
+/// too. Errors: as Fence's: that of a stream that failed does not pass, and says so to `failed`. Other
+/// streams can wait for any of them (OrderBehind), and do not wait for what is due.
 class StepFences {
  public:
   StepFences(Driver& driver, Stream stream);

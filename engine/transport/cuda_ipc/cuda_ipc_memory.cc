@@ -14,46 +14,21 @@
 #include "engine/transport/cuda_ipc/cuda_mapping.h"
 #include "engine/transport/shm_foreign_memory.h"
 #include "engine/transport/shm_staging.h"
-#include "glog/logging.h"
 
 namespace swiftcache::engine::transport::cuda_ipc {
 namespace {
 
 using backend::cuda::Access;
 using backend::cuda::Allocation;
-using backend::cuda::Driver;
-
-// The page with a lease's word, so that kernels may compare it: a driver finds its address there by the host's. Goes
-// before the page is unmapped.
-class RegisteredPage {
- public:
-  static absl::StatusOr<std::unique_ptr<RegisteredPage>> Create(Driver& driver, const memory::Mapping& page) {
-    RETURN_IF_ERROR(driver.RegisterHost(page.base(), page.bytes()).status());
-    return std::unique_ptr<RegisteredPage>(new RegisteredPage(driver, page.base()));
-  }
-  RegisteredPage(const RegisteredPage&) = delete;
-  RegisteredPage& operator=(const RegisteredPage&) = delete;
-  ~RegisteredPage() {
-    const absl::Status status = driver_.UnregisterHost(page_);
-    LOG_IF(WARNING, !status.ok()) << "while a lease was closed: " << status.message();
-  }
-
- private:
-  RegisteredPage(Driver& driver, const std::byte* page) : driver_(driver), page_(page) {}
-  Driver& driver_;
-  const std::byte* const page_;
-};
 
 class CudaLease final : public MappedLease {
  public:
-  CudaLease(std::unique_ptr<CudaMapping> memory, int64_t offset, std::unique_ptr<RegisteredPage> page)
-      : memory_(std::move(memory)), offset_(offset), page_(std::move(page)) {}
+  CudaLease(std::unique_ptr<CudaMapping> memory, int64_t offset) : memory_(std::move(memory)), offset_(offset) {}
   backend::DeviceAddress base() const override { return backend::cuda::ToDeviceAddress(memory_->base() + offset_); }
 
  private:
   const std::unique_ptr<CudaMapping> memory_;
   const int64_t offset_;
-  const std::unique_ptr<RegisteredPage> page_;
 };
 
 class CudaPeerStaging final : public PeerStaging {
@@ -166,10 +141,8 @@ absl::Status CudaIpcMemory::CheckGrant(const ShmGrantMessage& message, int64_t l
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::unique_ptr<MappedLease>> CudaIpcMemory::MapLease(int64_t lease_bytes,
-                                                                     std::span<const ShmPiece> pieces,
-                                                                     std::span<const memory::UniqueFd> fds,
-                                                                     const memory::Mapping& generation) {
+absl::StatusOr<std::unique_ptr<MappedLease>> CudaIpcMemory::MapLease(int64_t, std::span<const ShmPiece> pieces,
+                                                                     std::span<const memory::UniqueFd> fds) {
   int64_t bytes = 0;
   for (const ShmPiece& piece : pieces) bytes += piece.bytes;
   ASSIGN_OR_RETURN(std::unique_ptr<CudaMapping> mapping, CudaMapping::Reserve(driver_, bytes));
@@ -177,8 +150,7 @@ absl::StatusOr<std::unique_ptr<MappedLease>> CudaIpcMemory::MapLease(int64_t lea
     ASSIGN_OR_RETURN(const Allocation chunk, driver_.Import(fds[i].get()));
     RETURN_IF_ERROR(mapping->Add(chunk, pieces[i].bytes, Access::kRead));
   }
-  ASSIGN_OR_RETURN(std::unique_ptr<RegisteredPage> page, RegisteredPage::Create(driver_, generation));
-  return std::make_unique<CudaLease>(std::move(mapping), pieces.front().offset, std::move(page));
+  return std::make_unique<CudaLease>(std::move(mapping), pieces.front().offset);
 }
 
 std::unique_ptr<LeaseLoader> CudaIpcMemory::CreateLoader(const ShmBorrower& leases, const ShmThrottle::Options&,

@@ -5,6 +5,7 @@
 
 #include <optional>
 
+#include "engine/backend/cuda/step_fence.h"
 #include "tests/engine/backend/cuda/cuda_harness.h"
 
 namespace swiftcache::engine::backend::cuda {
@@ -86,6 +87,31 @@ TEST_F(EventFenceTest, AStreamWaitsForAnotherWithoutTheHost) {
   driver_.Resume();
   behind->Wait();
   EXPECT_TRUE(done.Passed());
+  driver_.DestroyStream(first);
+  driver_.DestroyStream(second);
+}
+
+TEST_F(EventFenceTest, AStreamDoesNotWaitForWhatTheHostDoesBehindAnEvent) {
+  const Stream first = driver_.CreateStream().value(), second = driver_.CreateStream().value();
+  StepFences fences(driver_, first);
+  bool done = false;
+  fences.WhenDone([&] { done = true; });
+  driver_.Pause();
+  ASSERT_TRUE(driver_.Zero(first, ToNumber(arena_->base()), kUnit).ok());
+  const Fence step = fences.Record();
+  EXPECT_TRUE(IsOrderable(driver_, step));
+  ASSERT_TRUE(OrderBehind(driver_, second, step).ok());
+  const auto behind = EventFence::Create(driver_).value();
+  ASSERT_TRUE(behind->Record(second).ok());
+  EXPECT_FALSE(behind->Passed());
+  driver_.Resume();
+  behind->Wait();
+  EXPECT_FALSE(done);
+  step.Wait();
+  EXPECT_TRUE(done);
+  const Fence refused = fences.Failed(absl::InternalError("refused"));
+  EXPECT_FALSE(IsOrderable(driver_, refused));
+  EXPECT_EQ(OrderBehind(driver_, second, refused).code(), absl::StatusCode::kAborted);
   driver_.DestroyStream(first);
   driver_.DestroyStream(second);
 }
