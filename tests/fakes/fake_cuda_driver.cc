@@ -263,10 +263,9 @@ absl::Status FakeCudaDriver::Unmap(uint64_t address, int64_t bytes) {
     }
     return false;
   };
-  if (!lost_ && touched()) {
-    Note("memory is unmapped that a copy under way touches");
-    changed_.wait(lock, [&] { return !touched(); });
-  }
+  // What a lost device was given is forgotten, but for the copy that it is at.
+  if (!lost_ && touched()) Note("memory is unmapped that a copy under way touches");
+  changed_.wait(lock, [&] { return !touched(); });
   (void)mmap(Host(address), bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
   mapped_.erase(address);
   return Count("Unmap");
