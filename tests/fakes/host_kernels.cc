@@ -5,6 +5,7 @@
 #include <memory>
 #include <type_traits>
 
+#include "engine/backend/cuda/attention_products_body.h"
 #include "engine/backend/cuda/block.h"
 #include "engine/backend/weight_blocks.h"
 
@@ -138,14 +139,22 @@ absl::Status HostKernels::Attend(Stream stream, const AttendOp& op) {
     step.qkv = Host(op.step.qkv);
     step.out = Host(op.step.out);
     step.partial = Host(op.step.partial);
-    std::vector<float> memory(op.memory_bytes / sizeof(float));
+    struct alignas(128) Line {
+      std::byte bytes[128];
+    };
+    std::vector<Line> memory(op.memory_bytes / sizeof(Line) + 1);
     HostBlock block;
     for (int64_t head = 0; head < step.kv.num_kv_heads; ++head) {
-      WithType(op.number, [&](auto kv) {
-        for (int64_t i = 0; i < op.num_tiles; ++i) {
-          AttendTile<decltype(kv)>(block, memory.data(), step, Host(op.tiles)[i], head);
+      for (int64_t i = 0; i < op.num_tiles; ++i) {
+        const AttentionTile& tile = Host(op.tiles)[i];
+        if (op.products) {
+          AttendTileByProducts(block, memory.front().bytes, step, tile, head);
+          continue;
         }
-      });
+        WithType(op.number, [&](auto kv) {
+          AttendTile<decltype(kv)>(block, reinterpret_cast<float*>(memory.data()), step, tile, head);
+        });
+      }
       for (int64_t i = 0; i < op.num_divided; ++i) MergeParts(block, step, Host(op.divided)[i], head);
     }
   });

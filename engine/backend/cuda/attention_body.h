@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The body of paged attention: a plain kernel for any head size and any place of the KV, in f32. Some rows of one
-// sequence share the tiles of K and V that a block of threads brings into its own memory.
+// Paged attention: what its kernels have in common, and the body of the plain one, for any head size, in f32. KV lies
+// anywhere. Some rows of one sequence share the tiles of K and V that a block of threads brings into its own memory.
+// attention_products_body.h is the fast one.
 //
 //   AttendTile<Bf16>(block, memory, attention, tile, kv_head);
 #pragma once
@@ -38,19 +39,26 @@ struct AttentionStep {
   StepTables tables;
   KvShape kv;
   int64_t num_heads = 0;
+  int64_t rows_per_tile = 0;  // at most
   int64_t layer = 0;
   const float* qkv = nullptr;  // [rows][(num_heads + 2 * num_kv_heads) * head_dim]
   float* out = nullptr;        // [rows][num_heads * head_dim]
-  float* partial = nullptr;    // [parts][num_kv_heads][Queries()][head_dim + 2]: sums, then the maximum and the total
+  float* partial = nullptr;    // [parts][num_kv_heads][queries()][head_dim + 2]: sums, then the maximum and the total
 
   GPU_CODE int64_t group() const { return num_heads / kv.num_kv_heads; }
+  GPU_CODE int64_t queries() const { return rows_per_tile * group(); }  // of a tile, at most
   GPU_CODE int64_t qkv_cols() const { return (num_heads + 2 * kv.num_kv_heads) * kv.head_dim; }
 };
 
-/// Rows of a tile, where `group` query heads share a KV head.
+/// Rows of a tile of the plain kernel, where `group` query heads share a KV head.
 GPU_CODE constexpr int64_t RowsPerTile(int64_t group, int64_t head_dim) {
   const int64_t rows = kTileElements / (group * head_dim);
   return rows < 1 ? 1 : rows;
+}
+
+/// Where a part's sums lie.
+GPU_CODE inline float* PartOf(const AttentionStep& step, int64_t part, int64_t kv_head) {
+  return step.partial + (part * step.kv.num_kv_heads + kv_head) * step.queries() * (step.kv.head_dim + 2);
 }
 
 /// Memory of a block, as floats: queries and sums [queries][head_dim], K and V [kTileTokens][head_dim + 1], scores
@@ -141,8 +149,7 @@ template <class Kv, class Block>
 GPU_CODE void AttendTile(Block& block, float* memory, const AttentionStep& step, const AttentionTile& tile,
                          int64_t kv_head) {
   const int64_t dim = step.kv.head_dim, group = step.group(), queries = tile.num_rows * group;
-  const int64_t most = RowsPerTile(group, dim) * group;
-  const TileMemory m = DivideTileMemory(memory, most, dim);
+  const TileMemory m = DivideTileMemory(memory, step.queries(), dim);
   LoadQueries(block, m, step, tile, kv_head);
   for (int64_t first = tile.first_token; first < tile.end_token; first += kTileTokens) {
     const int64_t left = tile.end_token - first;
@@ -156,7 +163,7 @@ GPU_CODE void AttendTile(Block& block, float* memory, const AttentionStep& step,
     });
     return;
   }
-  float* const part = step.partial + (tile.part * step.kv.num_kv_heads + kv_head) * most * (dim + 2);
+  float* const part = PartOf(step, tile.part, kv_head);
   block.ForEach(queries * (dim + 2), [&](int64_t i) {
     const int64_t query = i / (dim + 2), d = i % (dim + 2);
     part[i] = d < dim ? m.sums[query * dim + d] : d == dim ? m.max[query] : m.total[query];
@@ -167,9 +174,8 @@ GPU_CODE void AttendTile(Block& block, float* memory, const AttentionStep& step,
 template <class Block>
 GPU_CODE void MergeParts(Block& block, const AttentionStep& step, const DividedTile& tile, int64_t kv_head) {
   const int64_t dim = step.kv.head_dim, group = step.group();
-  const int64_t part_floats = step.kv.num_kv_heads * RowsPerTile(group, dim) * group * (dim + 2);
-  const float* const parts =
-      step.partial + tile.first_part * part_floats + kv_head * RowsPerTile(group, dim) * group * (dim + 2);
+  const int64_t part_floats = step.kv.num_kv_heads * step.queries() * (dim + 2);
+  const float* const parts = PartOf(step, tile.first_part, kv_head);
   block.ForEach(tile.num_rows * group * dim, [&](int64_t i) {
     const int64_t query = i / dim, d = i % dim;
     float largest = -std::numeric_limits<float>::infinity();

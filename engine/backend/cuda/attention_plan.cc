@@ -34,7 +34,7 @@ int64_t MostParts(const AttentionPlanOptions& options) { return 2 * WantedTiles(
 
 AttentionPlan PlanAttention(std::span<const StepSequence> sequences, const AttentionPlanOptions& options) {
   AttentionPlan plan;
-  const std::vector<AttentionTile> whole = WholeTiles(sequences, RowsPerTile(options.group, options.head_dim));
+  const std::vector<AttentionTile> whole = WholeTiles(sequences, options.rows_per_tile);
   const int64_t tiles = static_cast<int64_t>(whole.size()), wanted = WantedTiles(options);
   if (tiles >= wanted) {
     plan.tiles = whole;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // How the attention of a step is divided among blocks of threads; made once a step, for all layers.
 //
-//   AttentionPlan plan = PlanAttention(sequences, {.group = 4, .head_dim = 128, .num_kv_heads = 8, .blocks = 264});
+//   AttentionPlan plan = PlanAttention(sequences, {.rows_per_tile = 8, .num_kv_heads = 8, .blocks = 264});
 #pragma once
 
 #include <cstdint>
@@ -20,8 +20,7 @@ struct AttentionPlan {
 };
 
 struct AttentionPlanOptions {
-  int64_t group = 1;  // query heads of a KV head
-  int64_t head_dim = 0;
+  int64_t rows_per_tile = 1;
   int64_t num_kv_heads = 1;  // each tile is so many blocks of threads
   int64_t blocks = 1;        // that keep the device busy: with fewer, long rows are divided
 };

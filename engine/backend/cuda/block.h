@@ -13,6 +13,9 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "engine/backend/bf16.h"
+#include "engine/backend/cuda/block_matrix.h"
+
 namespace swiftcache::engine::backend::cuda {
 
 /// What every block offers. All threads of a block call the same functions in the same order; what one of them wrote
@@ -41,6 +44,22 @@ class HostBlock {
   T Max(int64_t n, T lowest, F f) {
     for (int64_t i = 0; i < n; ++i) lowest = std::max(lowest, static_cast<T>(f(i)));
     return lowest;
+  }
+  /// c (=|+=) a * b in units of 16 by 16, with sums in f32. a: [rows][depth], c: [rows][cols]; all multiples of 16. b:
+  /// [cols][depth] where `transposed`, else [depth][cols].
+  template <bool transposed>
+  void Multiply(const BlockMatrix<const Bf16>& a, const BlockMatrix<const Bf16>& b, const BlockMatrix<float>& c,
+                int64_t rows, int64_t cols, int64_t depth, bool add) {
+    for (int64_t r = 0; r < rows; ++r) {
+      for (int64_t j = 0; j < cols; ++j) {
+        float sum = add ? c.data[r * c.stride + j] : 0;
+        for (int64_t d = 0; d < depth; ++d) {
+          const Bf16 of_b = transposed ? b.data[j * b.stride + d] : b.data[d * b.stride + j];
+          sum += FromBf16(a.data[r * a.stride + d]) * FromBf16(of_b);
+        }
+        c.data[r * c.stride + j] = sum;
+      }
+    }
   }
   /// Adds to memory of the block, while others do; within ForEach. Sums are whole numbers, so their order is no matter.
   static void Add(uint64_t* sum, uint64_t value) { *sum += value; }

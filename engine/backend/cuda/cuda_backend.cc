@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "common/base/units.h"
+#include "engine/backend/cuda/attention_products_body.h"
 #include "engine/backend/cuda/cuda_address.h"
 #include "engine/backend/cuda/event_fence.h"
 
@@ -67,7 +68,7 @@ absl::Status CudaBackend::Reserve() {
   const int64_t dim = options_.attention.head_dim, f32 = sizeof(float);
   ASSIGN_OR_RETURN(rotations_, DeviceBytes::Allocate(driver_, options_.max_rows * dim * f32));
   const AttentionPlanOptions plan = plan_options();
-  const int64_t queries = RowsPerTile(plan.group, dim) * plan.group;
+  const int64_t queries = plan.rows_per_tile * group();
   ASSIGN_OR_RETURN(partial_,
                    DeviceBytes::Allocate(driver_, MostParts(plan) * plan.num_kv_heads * queries * (dim + 2) * f32));
   ASSIGN_OR_RETURN(inverse_frequencies_, DeviceBytes::Allocate(driver_, dim / 2 * f32));
@@ -84,10 +85,14 @@ std::string CudaBackend::name() const {
   return absl::StrCat("cuda/sm_", info.compute_major, info.compute_minor, "/", weights_.packed);
 }
 
+bool CudaBackend::attends_by_products() const {
+  return kv_number() == Number::kBf16 && HasProducts(options_.attention.head_dim);
+}
+
 AttentionPlanOptions CudaBackend::plan_options() const {
   const AttentionShape& shape = options_.attention;
-  return {.group = shape.num_heads / shape.num_kv_heads,
-          .head_dim = shape.head_dim,
+  return {.rows_per_tile = attends_by_products() ? RowsPerProductTile(group(), shape.head_dim)
+                                                 : RowsPerTile(group(), shape.head_dim),
           .num_kv_heads = shape.num_kv_heads,
           .blocks = kBlocksPerMultiprocessor * driver_.info().multiprocessors};
 }
@@ -283,20 +288,25 @@ absl::Status CudaBackend::RopeAndStoreKv(const RopeOp& op) {
 absl::Status CudaBackend::Attention(int64_t layer, const Buffer& qkv, Buffer& out) {
   if (rows_ == 0) return absl::OkStatus();
   const AttentionShape& shape = options_.attention;
-  return kernels_.Attend(stream_, {.step = {.tables = tables_,
-                                            .kv = kv_shape(),
-                                            .num_heads = shape.num_heads,
-                                            .layer = layer,
-                                            .qkv = AsDevice(qkv).data(),
-                                            .out = AsDevice(out).data(),
-                                            .partial = partial_.as<float>()},
-                                   .tiles = tiles_,
-                                   .num_tiles = static_cast<int64_t>(plan_.tiles.size()),
-                                   .divided = divided_,
-                                   .num_divided = static_cast<int64_t>(plan_.divided.size()),
-                                   .memory_bytes = TileFloats(shape.num_heads / shape.num_kv_heads, shape.head_dim) *
-                                                   int64_t{sizeof(float)},
-                                   .number = kv_number()});
+  const AttentionStep attention = {.tables = tables_,
+                                   .kv = kv_shape(),
+                                   .num_heads = shape.num_heads,
+                                   .rows_per_tile = plan_options().rows_per_tile,
+                                   .layer = layer,
+                                   .qkv = AsDevice(qkv).data(),
+                                   .out = AsDevice(out).data(),
+                                   .partial = partial_.as<float>()};
+  const bool products = attends_by_products();
+  return kernels_.Attend(stream_,
+                         {.step = attention,
+                          .tiles = tiles_,
+                          .num_tiles = static_cast<int64_t>(plan_.tiles.size()),
+                          .divided = divided_,
+                          .num_divided = static_cast<int64_t>(plan_.divided.size()),
+                          .memory_bytes = products ? ProductBytes(attention.queries(), shape.head_dim)
+                                                   : TileFloats(group(), shape.head_dim) * int64_t{sizeof(float)},
+                          .products = products,
+                          .number = kv_number()});
 }
 
 // A fence of work that failed does not pass: the step that needs it is not computed.

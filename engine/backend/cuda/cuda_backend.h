@@ -66,6 +66,8 @@ class CudaBackend final : public Backend {
 
   CudaBackend(const BackendOptions& options, Driver& driver, Kernels& kernels, Stream stream);
   absl::Status Reserve();
+  int64_t group() const { return options_.attention.num_heads / options_.attention.num_kv_heads; }
+  bool attends_by_products() const;
   AttentionPlanOptions plan_options() const;
   Number kv_number() const { return options_.kv.dtype == KvDtype::kF32 ? Number::kF32 : Number::kBf16; }
   KvShape kv_shape() const;

@@ -65,7 +65,8 @@ struct AttendOp {
   int64_t num_tiles = 0;
   const DividedTile* divided = nullptr;  // [num_divided]
   int64_t num_divided = 0;
-  int64_t memory_bytes = 0;       // of a block: TileFloats of them
+  int64_t memory_bytes = 0;       // of a block
+  bool products = false;          // by attention_products_body.h, which HasProducts; else by attention_body.h
   Number number = Number::kBf16;  // of K and V
 };
 

@@ -3,9 +3,11 @@
 #include <cuda_runtime.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <memory>
 #include <utility>
 
+#include "engine/backend/cuda/attention_products_body.h"
 #include "engine/backend/cuda/native/cuda_kernels.h"
 #include "engine/backend/cuda/native/thread_block.h"
 
@@ -50,9 +52,15 @@ __global__ void RopeKernel(RopeStep step) {
 
 template <class Kv>
 __global__ void AttendKernel(AttendOp op) {
-  extern __shared__ float memory[];
+  extern __shared__ __align__(128) std::byte memory[];
   ThreadBlock block;
-  AttendTile<Kv>(block, memory, op.step, op.tiles[blockIdx.x], blockIdx.y);
+  AttendTile<Kv>(block, reinterpret_cast<float*>(memory), op.step, op.tiles[blockIdx.x], blockIdx.y);
+}
+
+__global__ void AttendByProductsKernel(AttendOp op) {
+  extern __shared__ __align__(128) std::byte memory[];
+  ThreadBlock block;
+  AttendTileByProducts(block, memory, op.step, op.tiles[blockIdx.x], blockIdx.y);
 }
 
 __global__ void MergeKernel(AttendOp op) {
@@ -96,7 +104,7 @@ absl::Status CudaKernels::RopeAndStore(Stream stream, const RopeStep& step, int6
 absl::Status CudaKernels::Attend(Stream stream, const AttendOp& op) {
   const dim3 grid(Grid(op.num_tiles), Grid(op.step.kv.num_kv_heads));
   const absl::Status attended = WithType(op.number, [&](auto kv) {
-    const auto kernel = AttendKernel<decltype(kv)>;
+    const auto kernel = op.products ? AttendByProductsKernel : AttendKernel<decltype(kv)>;
     const auto bytes = static_cast<int>(op.memory_bytes);
     // More than 48 KiB has to be asked for, once; asking again costs nothing to speak of.
     if (const cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);

@@ -7,7 +7,14 @@
 //   }
 #pragma once
 
+#include <cuda_bf16.h>
+#include <mma.h>
+
 #include <cstdint>
+#include <type_traits>
+
+#include "engine/backend/bf16.h"
+#include "engine/backend/cuda/block_matrix.h"
 
 namespace swiftcache::engine::backend::cuda {
 
@@ -39,12 +46,43 @@ class ThreadBlock {
     }
     return Reduce(mine, lowest, [](T a, T b) { return b > a ? b : a; });
   }
+  template <bool transposed>
+  __device__ void Multiply(const BlockMatrix<const Bf16>& a, const BlockMatrix<const Bf16>& b,
+                           const BlockMatrix<float>& c, int64_t rows, int64_t cols, int64_t depth, bool add) {
+    using namespace nvcuda;  // NOLINT: tensor cores
+    using OfB = std::conditional_t<transposed, wmma::col_major, wmma::row_major>;
+    const int64_t across = cols / kUnit, warp = threadIdx.x / kWarp, warps = blockDim.x / kWarp;
+    for (int64_t unit = warp; unit < rows / kUnit * across; unit += warps) {
+      const int64_t row = unit / across * kUnit, col = unit % across * kUnit;
+      wmma::fragment<wmma::accumulator, kUnit, kUnit, kUnit, float> sums;
+      float* const out = c.data + row * c.stride + col;
+      if (add) {
+        wmma::load_matrix_sync(sums, out, static_cast<unsigned>(c.stride), wmma::mem_row_major);
+      } else {
+        wmma::fill_fragment(sums, 0.0f);
+      }
+      for (int64_t d = 0; d < depth; d += kUnit) {
+        wmma::fragment<wmma::matrix_a, kUnit, kUnit, kUnit, __nv_bfloat16, wmma::row_major> of_a;
+        wmma::fragment<wmma::matrix_b, kUnit, kUnit, kUnit, __nv_bfloat16, OfB> of_b;
+        wmma::load_matrix_sync(of_a, Numbers(a.data + row * a.stride + d), static_cast<unsigned>(a.stride));
+        wmma::load_matrix_sync(of_b, Numbers(b.data + (transposed ? col * b.stride + d : d * b.stride + col)),
+                               static_cast<unsigned>(b.stride));
+        wmma::mma_sync(sums, of_a, of_b, sums);
+      }
+      wmma::store_matrix_sync(out, sums, static_cast<unsigned>(c.stride), wmma::mem_row_major);
+    }
+    __syncthreads();
+  }
   static __device__ void Add(uint64_t* sum, uint64_t value) {
     atomicAdd(reinterpret_cast<unsigned long long*>(sum), static_cast<unsigned long long>(value));
   }
 
  private:
-  static constexpr int kWarp = 32;
+  static constexpr int kWarp = 32, kUnit = 16;
+
+  static __device__ const __nv_bfloat16* Numbers(const Bf16* numbers) {
+    return reinterpret_cast<const __nv_bfloat16*>(numbers);
+  }
 
   // Within warps, then over their results: the order of a sum does not depend on when a warp runs.
   template <class T, class Combine>

@@ -18,7 +18,7 @@ void ExpectWhole(const std::vector<StepSequence>& sequences, const AttentionPlan
   std::set<int32_t> parts;
   for (const AttentionTile& tile : plan.tiles) {
     ASSERT_GT(tile.num_rows, 0);
-    ASSERT_LE(tile.num_rows, RowsPerTile(options.group, options.head_dim));
+    ASSERT_LE(tile.num_rows, options.rows_per_tile);
     ASSERT_LT(tile.first_token, tile.end_token);
     for (int32_t r = 0; r < tile.num_rows; ++r) of_row[tile.first_row + r].push_back(tile);
     if (tile.part >= 0) {
@@ -50,8 +50,7 @@ void ExpectWhole(const std::vector<StepSequence>& sequences, const AttentionPlan
 TEST(AttentionPlanTest, WhateverTheStepEveryRowSeesItsPositionsOnce) {
   std::mt19937 random(3);
   for (int i = 0; i < 2000; ++i) {
-    const AttentionPlanOptions options = {.group = 1 << random() % 4,
-                                          .head_dim = std::vector<int64_t>{2, 64, 128, 256}[random() % 4],
+    const AttentionPlanOptions options = {.rows_per_tile = 1 + static_cast<int64_t>(random() % 64),
                                           .num_kv_heads = 1 + static_cast<int64_t>(random() % 8),
                                           .blocks = 1 + static_cast<int64_t>(random() % 264)};
     std::vector<StepSequence> sequences(random() % 9);
@@ -67,14 +66,14 @@ TEST(AttentionPlanTest, WhateverTheStepEveryRowSeesItsPositionsOnce) {
 
 TEST(AttentionPlanTest, ALongSequenceAloneKeepsTheDeviceBusy) {
   const std::vector<StepSequence> one = {{.num_rows = 1, .context_tokens = 32'767}};
-  const AttentionPlan plan = PlanAttention(one, {.group = 4, .head_dim = 128, .num_kv_heads = 8, .blocks = 264});
+  const AttentionPlan plan = PlanAttention(one, {.rows_per_tile = 8, .num_kv_heads = 8, .blocks = 264});
   EXPECT_GE(plan.num_parts, 30);
   EXPECT_EQ(plan.divided.size(), 1u);
 }
 
 TEST(AttentionPlanTest, ManySequencesAreNotDivided) {
   const std::vector<StepSequence> many(64, {.num_rows = 1, .context_tokens = 4096});
-  const AttentionPlan plan = PlanAttention(many, {.group = 4, .head_dim = 128, .num_kv_heads = 8, .blocks = 264});
+  const AttentionPlan plan = PlanAttention(many, {.rows_per_tile = 8, .num_kv_heads = 8, .blocks = 264});
   EXPECT_EQ(plan.tiles.size(), 64u);
   EXPECT_EQ(plan.num_parts, 0);
 }

@@ -3,12 +3,16 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
+#include <cstring>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "engine/backend/address_space.h"
+#include "engine/backend/bf16.h"
 #include "engine/backend/cuda/cuda_device.h"
 #include "tests/engine/backend/cpu/backend_test_util.h"
 #include "tests/engine/backend/cuda/small_shapes.h"
@@ -47,18 +51,19 @@ class CudaOpsTest : public testing::Test {
     return values.ok() ? std::vector<float>(values->begin(), values->end()) : std::vector<float>();
   }
   // Rows of a matrix of 1: what comes out is what was put in.
-  std::unique_ptr<Buffer> MakeBuffer(const std::vector<float>& values, int64_t cols) {
+  std::unique_ptr<Buffer> MakeBuffer(Backend& backend, const std::vector<float>& values, int64_t cols) {
     const int64_t rows = static_cast<int64_t>(values.size()) / cols;
     const WeightSource source = cpu::SourceOf(values, rows, cols);
-    auto table = backend_->PackMatrix({&source, 1});
-    auto buffer = backend_->Allocate(rows, cols);
+    auto table = backend.PackMatrix({&source, 1});
+    auto buffer = backend.Allocate(rows, cols);
     std::vector<int32_t> ids(rows);
     for (int64_t r = 0; r < rows; ++r) ids[r] = static_cast<int32_t>(r);
     EXPECT_TRUE(table.ok() && buffer.ok());
-    EXPECT_TRUE(backend_->Embed(**table, ids, **buffer).ok());
+    EXPECT_TRUE(backend.Embed(**table, ids, **buffer).ok());
     tables_.push_back(*std::move(table));  // the device reads it later
     return *std::move(buffer);
   }
+  void CompareAttention(const BackendOptions& options, double tolerance);
 
   BackendOptions options_ = {
       .precision = Precision::kF32,
@@ -105,28 +110,42 @@ TEST_F(CudaOpsTest, ProductsAreThoseOfACpuWhateverStandsBeforeThem) {
       const std::vector<float> wanted =
           run(*cpu, [&](const auto& values, int64_t cols) { return cpu::MakeBuffer(*cpu, values, cols); });
       const std::vector<float> found =
-          run(*backend_, [&](const auto& values, int64_t cols) { return MakeBuffer(values, cols); });
+          run(*backend_, [&](const auto& values, int64_t cols) { return MakeBuffer(*backend_, values, cols); });
       ASSERT_EQ(found.size(), wanted.size());
       for (size_t i = 0; i < found.size(); ++i) EXPECT_NEAR(found[i], wanted[i], 1e-4) << "at " << i;
     }
   }
 }
 
+// Numbers of the KV's type that lie in a block where there was something before.
+std::vector<float> RandomKv(int64_t bytes, KvDtype dtype, uint32_t seed) {
+  if (dtype == KvDtype::kF32) return RandomVector(bytes / sizeof(float), seed);
+  const std::vector<float> values = RandomVector(bytes / sizeof(Bf16), seed);
+  std::vector<Bf16> rounded;
+  for (const float value : values) rounded.push_back(ToBf16(value));
+  std::vector<float> packed(bytes / sizeof(float));
+  std::memcpy(packed.data(), rounded.data(), bytes);
+  return packed;
+}
+
 // A long context beside short ones: some rows' attention is divided, some is not. KV of earlier steps is random.
-TEST_F(CudaOpsTest, AttentionOverBlocksAnywhereIsThatOfACpu) {
-  const KvLayout& kv = options_.kv;
+void CudaOpsTest::CompareAttention(const BackendOptions& options, double tolerance) {
+  const KvLayout& kv = options.kv;
+  const AttentionShape& shape = options.attention;
+  const int64_t cols = (shape.num_heads + 2 * shape.num_kv_heads) * shape.head_dim;
   const std::vector<std::pair<int64_t, int64_t>> shapes = {{1, 600}, {3, 40}, {70, 0}, {1, 15}};  // rows, context
   int64_t rows = 0, blocks = 0;
   for (const auto& [count, context] : shapes) {
     rows += count;
     blocks += (context + count + kv.block_tokens - 1) / kv.block_tokens;
   }
+  auto backend = device_->CreateBackend(options);
+  ASSERT_TRUE(backend.ok()) << backend.status();
   kv_ = *device_->CreateKvMemory({.bytes = blocks * kv.block_bytes(), .block_bytes = kv.block_bytes()});
-  const std::vector<float> old = RandomVector(blocks * kv.block_bytes() / sizeof(float), 8),
-                           qkv = RandomVector(rows * kQkv, 9), norm = RandomVector(kDim, 10);
-  std::vector<float> host_kv = old;
-  gpu_->Write(kv_->base(), old);
-  const auto run = [&](Backend& backend, DeviceAddress base, std::unique_ptr<Buffer> in) {
+  const std::vector<float> qkv = RandomVector(rows * cols, 9), norm = RandomVector(shape.head_dim, 10);
+  std::vector<float> host_kv = RandomKv(blocks * kv.block_bytes(), kv.dtype, 8);
+  gpu_->Write(kv_->base(), host_kv);
+  const auto run = [&](Backend& on, DeviceAddress base, std::unique_ptr<Buffer> in) {
     std::vector<std::vector<DeviceAddress>> addresses;
     std::vector<StepSequence> sequences;
     int64_t next = 0;
@@ -139,26 +158,63 @@ TEST_F(CudaOpsTest, AttentionOverBlocksAnywhereIsThatOfACpu) {
     for (size_t s = 0; s < shapes.size(); ++s) {
       sequences.push_back({.num_rows = shapes[s].first, .context_tokens = shapes[s].second, .blocks = addresses[s]});
     }
-    auto norm_buffer = cpu::UploadVector(backend, norm);
-    auto out = *backend.Allocate(rows, kHeads * kDim);
-    EXPECT_TRUE(backend.BeginStep(sequences, {}).ok());
-    EXPECT_TRUE(backend.RopeAndStoreKv({.layer = 1, .qkv = in.get(), .q_norm = norm_buffer.get(), .eps = 1e-6f}).ok());
-    EXPECT_TRUE(backend.Attention(1, *in, *out).ok());
-    const auto values = backend.Download(*out, rows);
+    auto norm_buffer = cpu::UploadVector(on, norm);
+    auto out = *on.Allocate(rows, shape.num_heads * shape.head_dim);
+    EXPECT_TRUE(on.BeginStep(sequences, {}).ok());
+    EXPECT_TRUE(on.RopeAndStoreKv({.layer = 1, .qkv = in.get(), .q_norm = norm_buffer.get(), .eps = 1e-6f}).ok());
+    EXPECT_TRUE(on.Attention(1, *in, *out).ok());
+    const auto values = on.Download(*out, rows);
     return std::vector<float>(values->begin(), values->end());
   };
   const auto cpu = cpu::MakeBackend({.precision = Precision::kF32,
-                                     .attention = options_.attention,
+                                     .max_isa = cpu::Isa::kAvx2,  // which rounds neither queries nor probabilities
+                                     .attention = shape,
                                      .kv = kv,
-                                     .inverse_frequencies = options_.inverse_frequencies,
-                                     .max_rows = 700});
+                                     .inverse_frequencies = options.inverse_frequencies,
+                                     .max_rows = options.max_rows});
   const std::vector<float> wanted =
-      run(*cpu, AddressSpace().Of(reinterpret_cast<std::byte*>(host_kv.data())), cpu::MakeBuffer(*cpu, qkv, kQkv));
-  const std::vector<float> found = run(*backend_, kv_->base(), MakeBuffer(qkv, kQkv));
+      run(*cpu, AddressSpace().Of(reinterpret_cast<std::byte*>(host_kv.data())), cpu::MakeBuffer(*cpu, qkv, cols));
+  const std::vector<float> found = run(**backend, kv_->base(), MakeBuffer(**backend, qkv, cols));
   ASSERT_EQ(found.size(), wanted.size());
-  for (size_t i = 0; i < found.size(); ++i) ASSERT_NEAR(found[i], wanted[i], 2e-5) << "at " << i;
+  for (size_t i = 0; i < found.size(); ++i) ASSERT_NEAR(found[i], wanted[i], tolerance) << "at " << i;
   const std::vector<float> stored = gpu_->Read(kv_->base(), static_cast<int64_t>(host_kv.size()));
-  for (size_t i = 0; i < host_kv.size(); ++i) ASSERT_NEAR(stored[i], host_kv[i], 1e-5) << "KV at " << i;
+  if (kv.dtype == KvDtype::kF32) {
+    for (size_t i = 0; i < host_kv.size(); ++i) ASSERT_NEAR(stored[i], host_kv[i], 1e-5) << "KV at " << i;
+  } else {
+    const auto *here = reinterpret_cast<const Bf16*>(stored.data()),
+               *there = reinterpret_cast<const Bf16*>(host_kv.data());
+    for (size_t i = 0; i < 2 * host_kv.size(); ++i) {
+      ASSERT_NEAR(FromBf16(here[i]), FromBf16(there[i]), 0.02 + 0.01 * std::abs(FromBf16(there[i]))) << "KV at " << i;
+    }
+  }
+  tables_.clear();
+  kv_.reset();
+}
+
+TEST_F(CudaOpsTest, AttentionOverBlocksAnywhereIsThatOfACpu) { CompareAttention(options_, 2e-5); }
+
+TEST_F(CudaOpsTest, AttentionByProductsIsThatOfACpuButForRoundingToBf16) {
+  for (const int64_t head_dim : {16, 64, 128, 256}) {
+    for (const auto& [heads, kv_heads] : std::vector<std::pair<int64_t, int64_t>>{{2, 2}, {6, 2}, {8, 1}}) {
+      SCOPED_TRACE(absl::StrCat("heads of ", head_dim, ", ", heads, " over ", kv_heads));
+      BackendOptions options = options_;
+      options.attention = {heads, kv_heads, head_dim};
+      options.kv.num_kv_heads = kv_heads;
+      options.kv.head_dim = head_dim;
+      options.kv.dtype = KvDtype::kBf16;
+      options.inverse_frequencies.assign(head_dim / 2, 0.3f);
+      CompareAttention(options, 0.03);
+      if (HasFailure()) return;
+    }
+  }
+}
+
+TEST_F(CudaOpsTest, HeadsThatAreNoUnitsOf16AreAttendedToInF32) {
+  BackendOptions options = options_;
+  options.attention.head_dim = options.kv.head_dim = 10;
+  options.kv.dtype = KvDtype::kBf16;
+  options.inverse_frequencies.assign(5, 0.3f);
+  CompareAttention(options, 2e-3);  // of bf16 keys and values that rounded to either side
 }
 
 TEST_F(CudaOpsTest, AStreamedBlockIsReadFromTheSlotOfItsLayer) {
@@ -177,7 +233,7 @@ TEST_F(CudaOpsTest, AStreamedBlockIsReadFromTheSlotOfItsLayer) {
     const StepSequence sequence = {.num_rows = 1, .context_tokens = 20, .blocks = blocks};
     std::vector<float> all;
     for (const int64_t layer : {0, 1}) {
-      auto in = MakeBuffer(qkv, kQkv);
+      auto in = MakeBuffer(*backend_, qkv, kQkv);
       auto out = *backend_->Allocate(1, kHeads * kDim);
       EXPECT_TRUE(backend_->BeginStep({&sequence, 1}, of_stream).ok());
       EXPECT_TRUE(backend_->RopeAndStoreKv({.layer = layer, .qkv = in.get()}).ok());

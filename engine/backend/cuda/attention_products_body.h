@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: Apache-2.0
+// The body of paged attention by products of bf16, for tensor cores: queries and probabilities are rounded to bf16, sums
+// are f32. For KV in bf16 and heads of a multiple of 16. Tiles, parts and their merging are those of attention_body.h.
+//
+//   AttendTileByProducts(block, memory, attention, tile, kv_head);
+#pragma once
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+
+#include "engine/backend/cuda/attention_body.h"
+#include "engine/backend/cuda/block_matrix.h"
+#include "engine/backend/cuda/kv_block.h"
+#include "engine/backend/cuda/numbers.h"
+#include "engine/backend/gpu_code.h"
+
+namespace swiftcache::engine::backend::cuda {
+
+inline constexpr int64_t kProductTokens = 32;  // of K and V at a time
+inline constexpr int64_t kLanes = 4;           // that share a query's row of scores
+inline constexpr int64_t kPadding = 8;         // elements behind each row, so that rows begin in different banks
+
+GPU_CODE constexpr bool HasProducts(int64_t head_dim) { return head_dim % 16 == 0 && head_dim <= 256; }
+
+/// Rows of a tile: 64 queries, or 32 of wide heads, whose sums take more room.
+GPU_CODE constexpr int64_t RowsPerProductTile(int64_t group, int64_t head_dim) {
+  const int64_t rows = (head_dim > 128 ? 32 : 64) / group;
+  return rows < 1 ? 1 : rows;
+}
+
+/// Memory of a block. Queries are whole units of 16, those beyond the tile's are zero.
+struct ProductMemory {
+  BlockMatrix<Bf16> q;                  // [queries][head_dim]
+  BlockMatrix<Bf16> k, v;               // [kProductTokens][head_dim]
+  BlockMatrix<Bf16> p;                  // [queries][kProductTokens]: probabilities
+  BlockMatrix<float> scores;            // likewise
+  BlockMatrix<float> sums;              // [queries][head_dim]
+  float *lanes, *max, *total, *shrink;  // [queries][kLanes], then [queries] each
+};
+
+GPU_CODE constexpr int64_t UnitsOf16(int64_t n) { return (n + 15) / 16 * 16; }
+
+/// Bytes of it.
+GPU_CODE constexpr int64_t ProductBytes(int64_t queries, int64_t head_dim) {
+  const int64_t rows = UnitsOf16(queries);
+  const int64_t bf16 = (rows + 2 * kProductTokens) * (head_dim + kPadding) + rows * (kProductTokens + kPadding);
+  const int64_t f32 = rows * (kProductTokens + kPadding) + rows * (head_dim + kPadding) + rows * (kLanes + 3);
+  return 2 * bf16 + 4 * f32;
+}
+
+template <class T>
+GPU_CODE BlockMatrix<T> TakeMatrix(std::byte*& memory, int64_t rows, int64_t cols) {
+  const BlockMatrix<T> matrix = {reinterpret_cast<T*>(memory), cols + kPadding};
+  memory += rows * matrix.stride * static_cast<int64_t>(sizeof(T));
+  return matrix;
+}
+
+GPU_CODE inline ProductMemory DivideProductMemory(std::byte* memory, int64_t queries, int64_t head_dim) {
+  const int64_t rows = UnitsOf16(queries);
+  ProductMemory m = {};
+  m.q = TakeMatrix<Bf16>(memory, rows, head_dim);
+  m.k = TakeMatrix<Bf16>(memory, kProductTokens, head_dim);
+  m.v = TakeMatrix<Bf16>(memory, kProductTokens, head_dim);
+  m.p = TakeMatrix<Bf16>(memory, rows, kProductTokens);
+  m.scores = TakeMatrix<float>(memory, rows, kProductTokens);
+  m.sums = TakeMatrix<float>(memory, rows, head_dim);
+  m.lanes = reinterpret_cast<float*>(memory);
+  m.max = m.lanes + rows * kLanes;
+  m.total = m.max + rows;
+  m.shrink = m.total + rows;
+  return m;
+}
+
+template <class T>
+GPU_CODE BlockMatrix<const T> AsConst(const BlockMatrix<T>& matrix) {
+  return {matrix.data, matrix.stride};
+}
+
+template <class Block>
+GPU_CODE void LoadProductQueries(Block& block, const ProductMemory& m, const AttentionStep& step,
+                                 const AttentionTile& tile, int64_t kv_head) {
+  const int64_t dim = step.kv.head_dim, group = step.group(), queries = tile.num_rows * group;
+  const float scale = 1.0f / std::sqrt(static_cast<float>(dim));
+  block.ForEach(UnitsOf16(queries) * dim, [&](int64_t i) {
+    const int64_t query = i / dim, d = i % dim;
+    float value = 0;
+    if (query < queries) {
+      const float* row = step.qkv + (tile.first_row + query / group) * step.qkv_cols();
+      value = row[(kv_head * group + query % group) * dim + d] * scale;
+    }
+    Store(m.q.data + query * m.q.stride + d, value);
+    m.sums.data[query * m.sums.stride + d] = 0;
+  });
+  block.ForEach(UnitsOf16(queries), [&](int64_t query) {
+    m.max[query] = -std::numeric_limits<float>::infinity();
+    m.total[query] = 0;
+  });
+}
+
+/// Sixteen bytes at a time: rows of heads begin on them, wherever a block lies.
+struct alignas(16) SixteenBytes {
+  uint64_t words[2];
+};
+
+template <class Block>
+GPU_CODE void LoadProductTile(Block& block, const ProductMemory& m, const AttentionStep& step,
+                              const AttentionTile& tile, int64_t kv_head, int64_t first, int64_t count) {
+  constexpr int64_t kAtOnce = sizeof(SixteenBytes) / sizeof(Bf16);
+  const int64_t pieces = step.kv.head_dim / kAtOnce;
+  block.ForEach(2 * kProductTokens * pieces, [&](int64_t i) {
+    const bool value = i >= kProductTokens * pieces;
+    const int64_t t = i / pieces % kProductTokens, d = i % pieces * kAtOnce;
+    const BlockMatrix<Bf16>& to = value ? m.v : m.k;
+    SixteenBytes piece = {};  // tokens beyond the last: zero, so that a probability of 0 times it is 0
+    if (t < count) {
+      const Bf16* from = KvAt<Bf16>(step.tables, step.kv, tile.sequence, step.layer, first + t, kv_head, value) + d;
+      piece = *reinterpret_cast<const SixteenBytes*>(from);
+    }
+    *reinterpret_cast<SixteenBytes*>(to.data + t * to.stride + d) = piece;
+  });
+}
+
+/// The scores of a tile become probabilities under the new maximum; what was summed before shrinks by `shrink`.
+template <class Block>
+GPU_CODE void ProductSoftmax(Block& block, const ProductMemory& m, const AttentionStep& step, const AttentionTile& tile,
+                             int64_t first, int64_t count) {
+  const float none = -std::numeric_limits<float>::infinity();
+  const int64_t group = step.group(), queries = tile.num_rows * group, rows = UnitsOf16(queries);
+  constexpr int64_t kOfLane = kProductTokens / kLanes;
+  block.ForEach(rows * kLanes, [&](int64_t i) {
+    const int64_t query = i / kLanes, lane = i % kLanes;
+    const int64_t seen =  // tokens of the tile, from its first on
+        query < queries ? step.tables.position[tile.first_row + query / group] - first + 1 : 0;
+    float* const scores = m.scores.data + query * m.scores.stride;
+    float largest = none;
+    for (int64_t t = lane * kOfLane; t < (lane + 1) * kOfLane; ++t) {
+      if (t >= seen || t >= count) scores[t] = none;
+      largest = scores[t] > largest ? scores[t] : largest;
+    }
+    m.lanes[i] = largest;
+  });
+  block.ForEach(rows, [&](int64_t query) {
+    float largest = m.max[query];
+    for (int64_t lane = 0; lane < kLanes; ++lane) {
+      const float of_lane = m.lanes[query * kLanes + lane];
+      largest = of_lane > largest ? of_lane : largest;
+    }
+    m.shrink[query] = largest > none ? std::exp(m.max[query] - largest) : 1;
+    m.max[query] = largest;
+  });
+  block.ForEach(rows * kLanes, [&](int64_t i) {
+    const int64_t query = i / kLanes, lane = i % kLanes;
+    const float max = m.max[query];
+    float sum = 0;
+    for (int64_t t = lane * kOfLane; t < (lane + 1) * kOfLane; ++t) {
+      const float p = max > none ? std::exp(m.scores.data[query * m.scores.stride + t] - max) : 0;
+      sum += p;
+      Store(m.p.data + query * m.p.stride + t, p);
+    }
+    m.lanes[i] = sum;
+  });
+  block.ForEach(rows, [&](int64_t query) {
+    float total = m.total[query] * m.shrink[query];
+    for (int64_t lane = 0; lane < kLanes; ++lane) total += m.lanes[query * kLanes + lane];
+    m.total[query] = total;
+  });
+  const int64_t dim = step.kv.head_dim;
+  block.ForEach(rows * dim, [&](int64_t i) { m.sums.data[i / dim * m.sums.stride + i % dim] *= m.shrink[i / dim]; });
+}
+
+/// memory: [ProductBytes()] of the block, on 32 bytes.
+template <class Block>
+GPU_CODE void AttendTileByProducts(Block& block, std::byte* memory, const AttentionStep& step,
+                                   const AttentionTile& tile, int64_t kv_head) {
+  const int64_t dim = step.kv.head_dim, group = step.group(), queries = tile.num_rows * group;
+  const int64_t rows = UnitsOf16(queries);
+  const ProductMemory m = DivideProductMemory(memory, step.queries(), dim);
+  LoadProductQueries(block, m, step, tile, kv_head);
+  for (int64_t first = tile.first_token; first < tile.end_token; first += kProductTokens) {
+    const int64_t left = tile.end_token - first, count = left < kProductTokens ? left : kProductTokens;
+    LoadProductTile(block, m, step, tile, kv_head, first, count);
+    block.template Multiply<true>(AsConst(m.q), AsConst(m.k), m.scores, rows, kProductTokens, dim, /*add=*/false);
+    ProductSoftmax(block, m, step, tile, first, count);
+    block.template Multiply<false>(AsConst(m.p), AsConst(m.v), m.sums, rows, dim, kProductTokens, /*add=*/true);
+  }
+  float* const part = tile.part < 0 ? nullptr : PartOf(step, tile.part, kv_head);
+  block.ForEach(queries * dim, [&](int64_t i) {
+    const int64_t query = i / dim, d = i % dim;
+    const float sum = m.sums.data[query * m.sums.stride + d];
+    if (part != nullptr) {
+      part[query * (dim + 2) + d] = sum;
+      return;
+    }
+    float* row = step.out + (tile.first_row + query / group) * step.num_heads * dim;
+    row[(kv_head * group + query % group) * dim + d] = sum / m.total[query];
+  });
+  if (part == nullptr) return;
+  block.ForEach(queries, [&](int64_t query) {
+    part[query * (dim + 2) + dim] = m.max[query];
+    part[query * (dim + 2) + dim + 1] = m.total[query];
+  });
+}
+
+}  // namespace swiftcache::engine::backend::cuda

@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+// A matrix in the memory of a block of threads.
+//
+//   const BlockMatrix<float> c = {memory, /*stride=*/40};
+//   c.data[row * c.stride + col] = 0;
+#pragma once
+
+#include <cstdint>
+
+namespace swiftcache::engine::backend::cuda {
+
+/// Row after row. Thread-safety: a value. Ownership: borrows the memory. Errors: none. Units: elements.
+template <class T>
+struct BlockMatrix {
+  T* data = nullptr;   // on 32 bytes
+  int64_t stride = 0;  // from row to row; a multiple of 8
+};
+
+}  // namespace swiftcache::engine::backend::cuda
