@@ -3,6 +3,7 @@
 # Installs what SwiftCache builds and runs with, from Debian 12's own packages. Safe to repeat.
 #   deploy/install-deps.sh           what deploy/quickstart.sh needs
 #   deploy/install-deps.sh --tests   and what tests/run.sh needs
+#   deploy/install-deps.sh --cuda    and whether the preset cuda can be built: NVIDIA's toolkit is not Debian's to install
 set -euo pipefail
 
 BUILD=(ca-certificates curl git g++ cmake ninja-build ccache mold pkg-config python3 python3-pip
@@ -13,7 +14,7 @@ TESTS=(clang-14 clang-format-14 clang-tidy-14 libclang-rt-14-dev llvm-14 python3
 
 die() { echo "install-deps: $*" >&2; exit 2; }
 
-[ $# -le 1 ] && [[ "${1:-}" =~ ^(--tests)?$ ]] || die "unknown argument '$*'; usage: deploy/install-deps.sh [--tests]"
+[ $# -le 1 ] && [[ "${1:-}" =~ ^(--tests|--cuda)?$ ]] || die "unknown argument '$*'; usage: deploy/install-deps.sh [--tests|--cuda]"
 [ -r /etc/os-release ] || die "no /etc/os-release: SwiftCache's packages come from Debian 12; use Debian 12 (a container will do)"
 # shellcheck disable=SC1091
 . /etc/os-release
@@ -21,6 +22,11 @@ if [ "${ID:-}" != debian ] || [ "${VERSION_ID:-}" != 12 ]; then
   die "this is ${PRETTY_NAME:-an unknown system}; wanted: Debian 12, whose library versions the build relies on; use Debian 12 (a container will do)"
 fi
 
+if [ "${1:-}" = --cuda ]; then
+  nvcc=$(command -v nvcc || find /usr/local/cuda/bin -name nvcc 2>/dev/null || true)
+  [ -n "$nvcc" ] || die "the preset cuda wants NVIDIA's CUDA Toolkit 12.4 to 13.x (nvcc, cudart, cuBLASLt's headers), in PATH or /usr/local/cuda; from https://developer.nvidia.com/cuda-downloads, then run this again"
+  echo "install-deps: nvcc is $nvcc; where engines run, deploy/check-gpu.sh says what is missing"
+fi
 wanted=("${BUILD[@]}")
 [ "${1:-}" = --tests ] && wanted+=("${TESTS[@]}")
 missing=()

@@ -4,7 +4,7 @@
 # build/cuda); where they are missing and nvcc is there they are built. Says what it skipped; results go to
 # $OUT/gpu-results.json (default: build/gpu), from which tests/gpu/results.py writes RESULTS.md. Ten minutes at most.
 set -uo pipefail
-cd "$(dirname "$0")/../.."
+cd "$(dirname "$0")/../.." || exit 1
 export SWIFTCACHE_SOURCE_DIR=$PWD
 folder=${1:-build/cuda}
 out=${OUT:-build/gpu}
