@@ -6,6 +6,7 @@
 set -uo pipefail
 cd "$(dirname "$0")/../.." || exit 1
 export SWIFTCACHE_SOURCE_DIR=$PWD
+export LD_LIBRARY_PATH=$PWD/${1:-build/cuda}/lib:${LD_LIBRARY_PATH:-}  # what carry.sh put beside the binaries
 folder=${1:-build/cuda}
 out=${OUT:-build/gpu}
 mkdir -p "$out"
