@@ -29,6 +29,11 @@ absl::Status Watch(int epoll, int operation, int fd, uint64_t id) {
 
 }  // namespace
 
+absl::Status ShmPeer::OnDatagram(ShmDatagram datagram) {
+  ASSIGN_OR_RETURN(ShmMessage message, ParseShmMessage(datagram.bytes));
+  return OnMessage(std::move(message), std::move(datagram.fds));
+}
+
 absl::StatusOr<std::unique_ptr<ShmLoop>> ShmLoop::Create(ShmListener& listener, Meet meet) {
   memory::UniqueFd epoll(epoll_create1(EPOLL_CLOEXEC)), wake(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!epoll.ok() || !wake.ok()) {
@@ -45,7 +50,7 @@ ShmLoop::ShmLoop(ShmListener& listener, Meet meet, memory::UniqueFd epoll, memor
   thread_ = std::thread([this] { Run(); });
 }
 
-absl::Status ShmLoop::Add(std::shared_ptr<ShmPeer> peer) {
+absl::Status ShmLoop::Add(std::shared_ptr<ShmLoopPeer> peer) {
   const int fd = peer->socket().fd();
   uint64_t id = 0;
   {
@@ -81,7 +86,7 @@ void ShmLoop::Run() {
 void ShmLoop::Handle(uint64_t id) {
   if (id == kWake) return;
   if (id == kListener) return AcceptSome();
-  std::shared_ptr<ShmPeer> peer;
+  std::shared_ptr<ShmLoopPeer> peer;
   {
     absl::MutexLock lock(&mutex_);
     auto it = peers_.find(id);
@@ -96,7 +101,7 @@ void ShmLoop::AcceptSome() {
     const ShmListener::Got got = listener_.Accept(socket);
     if (got == ShmListener::Got::kNoRoom) return Listen(false);
     if (got == ShmListener::Got::kNothing) return;
-    std::shared_ptr<ShmPeer> peer = meet_(std::move(socket));
+    std::shared_ptr<ShmLoopPeer> peer = meet_(std::move(socket));
     const absl::Status added = Add(peer);
     if (!added.ok()) peer->OnClosed(added);
   }
@@ -111,22 +116,19 @@ void ShmLoop::Listen(bool on) {
   LOG_EVERY_T(WARNING, 1) << "no descriptors are left for further borrowers: raise the limit on open files";
 }
 
-void ShmLoop::Serve(uint64_t id, ShmPeer& peer) {
+void ShmLoop::Serve(uint64_t id, ShmLoopPeer& peer) {
   ShmDatagram datagram;
-  const ShmSocket::Got got = peer.socket().Receive(datagram);
+  const ShmSocket::Got got = peer.socket().Receive(datagram, peer.most_message_bytes());
   if (got == ShmSocket::Got::kNothing) return;
   if (got == ShmSocket::Got::kEnd) return Drop(id, peer, absl::UnavailableError("the channel was closed"));
   absl::Status status = absl::InvalidArgumentError("a message is longer, or brings more descriptors, than any may");
-  if (got == ShmSocket::Got::kDatagram) {
-    absl::StatusOr<ShmMessage> message = ParseShmMessage(datagram.bytes);
-    status = message.ok() ? peer.OnMessage(*std::move(message), std::move(datagram.fds)) : message.status();
-  }
+  if (got == ShmSocket::Got::kDatagram) status = peer.OnDatagram(std::move(datagram));
   if (status.ok()) return;
   LOG_EVERY_T(WARNING, 0.1) << "a lease's channel is closed: " << status.message();
   Drop(id, peer, status);
 }
 
-void ShmLoop::Drop(uint64_t id, ShmPeer& peer, const absl::Status& why) {
+void ShmLoop::Drop(uint64_t id, ShmLoopPeer& peer, const absl::Status& why) {
   (void)epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, peer.socket().fd(), nullptr);
   peer.socket().Shutdown();
   peer.OnClosed(why);

@@ -11,7 +11,6 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "engine/transport/shm_address.h"
-#include "engine/transport/shm_message.h"
 #include "glog/logging.h"
 
 namespace swiftcache::engine::transport {
@@ -70,9 +69,9 @@ bool ShmSocket::Send(std::span<const std::byte> bytes, std::span<const int> fds)
   return false;
 }
 
-ShmSocket::Got ShmSocket::Receive(ShmDatagram& datagram) {
+ShmSocket::Got ShmSocket::Receive(ShmDatagram& datagram, int64_t most_bytes) {
   alignas(cmsghdr) char control[CMSG_SPACE(kMaxFds * sizeof(int))];
-  datagram.bytes.resize(kMaxShmMessageBytes);
+  datagram.bytes.resize(most_bytes);
   iovec part = {datagram.bytes.data(), datagram.bytes.size()};
   msghdr header = {};
   ssize_t received = 0;

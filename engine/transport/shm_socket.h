@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <span>
 #include <string>
@@ -13,6 +14,7 @@
 
 #include "absl/status/statusor.h"
 #include "engine/memory/sealed_memory.h"
+#include "engine/transport/shm_message.h"
 
 namespace swiftcache::engine::transport {
 
@@ -34,7 +36,8 @@ class ShmSocket {
   /// channel is, or now is, at its end.
   bool Send(std::span<const std::byte> bytes, std::span<const int> fds = {});
   enum class Got { kDatagram, kNothing, kEnd, kTooLong };
-  Got Receive(ShmDatagram& datagram);
+  /// kTooLong: of more than `most_bytes`, or with more descriptors than any may bring.
+  Got Receive(ShmDatagram& datagram, int64_t most_bytes = kMaxShmMessageBytes);
   /// Ends the channel at both sides; what was sent before can still be read.
   void Shutdown();
   int fd() const { return fd_.get(); }
