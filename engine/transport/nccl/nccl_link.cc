@@ -1,0 +1,408 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/transport/nccl/nccl_link.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
+#include "glog/logging.h"
+
+namespace swiftcache::engine::transport::nccl {
+namespace {
+
+using backend::cuda::EventFence;
+
+// NCCL and its streams tell nobody when they are done: while something is under way they are asked this often. Streams
+// and hosts that wait for events do not wait for the next time.
+constexpr absl::Duration kPollEvery = absl::Microseconds(100);
+
+// What it calls may own the batch: it is forgotten with this.
+void TellEnd(NcclBatch& batch, bool whole) {
+  batch.announce = nullptr;
+  std::exchange(batch.ended, nullptr)(whole);
+}
+
+bool IsAllDone(const NcclBatch& batch) { return batch.num_done == batch.groups.size(); }
+
+}  // namespace
+
+NcclLink::NcclLink(const Options& options, Hooks hooks, NcclApi& nccl, backend::cuda::Driver& driver,
+                   const Clock& clock)
+    : options_(options), hooks_(std::move(hooks)), nccl_(nccl), driver_(driver), clock_(clock) {
+  thread_ = std::thread([this] { Run(); });
+}
+
+void NcclLink::StopSoon() {
+  absl::MutexLock lock(&mutex_);
+  Note(stopping_);
+}
+
+void NcclLink::Stop() {
+  if (!thread_.joinable()) return;
+  StopSoon();
+  thread_.join();
+}
+
+void NcclLink::Form() {
+  absl::MutexLock lock(&mutex_);
+  Note(wanted_);
+}
+
+void NcclLink::Join(uint64_t number, const NcclUniqueId& id) {
+  absl::MutexLock lock(&mutex_);
+  joining_ = {number, id};
+  changed_ = true;
+}
+
+void NcclLink::Break(uint64_t number) {
+  absl::MutexLock lock(&mutex_);
+  break_ = number;
+  changed_ = true;
+}
+
+bool NcclLink::Post(const NcclBatchPtr& batch) {
+  absl::MutexLock lock(&mutex_);
+  if (stopping_ || (batch->number != 0 && batch->number <= given_up_)) return false;
+  batch->posted_at = clock_.Now();
+  batches_.push_back(batch);
+  changed_ = true;
+  return true;
+}
+
+bool NcclLink::Admit(NcclBatch& batch, const std::vector<uint8_t>& accepted) {
+  absl::MutexLock lock(&mutex_);
+  if (batch.over) return true;
+  if (batch.number == 0 || batch.admitted) return false;
+  batch.accepted = accepted;
+  Note(batch.admitted);
+  return true;
+}
+
+bool NcclLink::Conclude(NcclBatch& batch) {
+  absl::MutexLock lock(&mutex_);
+  if (batch.over) return true;
+  if (!batch.admitted || batch.concluded) return false;
+  Note(batch.concluded);
+  return true;
+}
+
+void NcclLink::SetReady(NcclBatch& batch, size_t group, const backend::Fence& after) {
+  absl::MutexLock lock(&mutex_);
+  if (batch.groups[group].ready) return;
+  batch.groups[group].after = after;
+  Note(batch.groups[group].ready);
+}
+
+void NcclLink::SetAllReady(NcclBatch& batch) {
+  absl::MutexLock lock(&mutex_);
+  for (NcclGroup& group : batch.groups) Note(group.ready);
+}
+
+void NcclLink::Hurry() {
+  absl::MutexLock lock(&mutex_);
+  for (const NcclBatchPtr& batch : batches_) Note(batch->hurried);
+}
+
+bool NcclLink::HasPassed(const NcclBatch& batch, size_t index) const {
+  std::shared_ptr<const EventFence> event;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (batch.over || index < batch.num_done) return true;
+    if (!batch.groups[index].posted) return false;
+    event = batch.groups[index].event;
+  }
+  return event == nullptr || event->Passed();
+}
+
+// An event of a communicator that is given up passes, too: its kernels have ended.
+void NcclLink::AwaitPassed(const NcclBatch& batch, size_t index) const {
+  std::shared_ptr<const EventFence> event;
+  {
+    absl::MutexLock lock(&mutex_);
+    const auto is_given = [&batch, index] { return batch.over || batch.groups[index].posted; };
+    mutex_.Await(absl::Condition(&is_given));
+    event = batch.groups[index].event;
+  }
+  if (event != nullptr) event->Wait();
+}
+
+void NcclLink::Run() {
+  while (AwaitWork()) {
+    const absl::Status status = Advance();
+    if (!status.ok()) GiveUp(status);
+  }
+  GiveUp(absl::UnavailableError("the channel to the other end is closed"));
+  has_stopped_ = true;
+}
+
+// False: it is to end.
+bool NcclLink::AwaitWork() {
+  absl::MutexLock lock(&mutex_);
+  const bool is_busy = forming_ || !batches_.empty();
+  mutex_.AwaitWithTimeout(absl::Condition(&changed_), is_busy ? kPollEvery : absl::InfiniteDuration());
+  changed_ = false;
+  return !stopping_;
+}
+
+absl::Status NcclLink::Advance() {
+  RETURN_IF_ERROR(HeedBreak());
+  BeginJoining();
+  RETURN_IF_ERROR(BeginForming());
+  RETURN_IF_ERROR(Settle());
+  RETURN_IF_ERROR(Announce());
+  RETURN_IF_ERROR(PostNext());
+  MarkDone();
+  LoseUnannounced();
+  return CheckPatience();
+}
+
+// What is given up already is not given up again: each end tells the other, and neither may answer for ever.
+absl::Status NcclLink::HeedBreak() {
+  bool breaks = false;
+  {
+    absl::MutexLock lock(&mutex_);
+    const std::optional<uint64_t> number = std::exchange(break_, std::nullopt);
+    if (!number) return absl::OkStatus();
+    if (joining_ && (*number == kAny || *number == joining_->number)) {
+      comm_number_ = std::exchange(joining_, std::nullopt)->number;
+      breaks = true;
+    }
+    breaks = breaks || (comm_ && (*number == kAny || *number == comm_number_));
+  }
+  return breaks ? absl::UnavailableError("the communicator was given up, here or by the other end") : absl::OkStatus();
+}
+
+// Rank 1.
+void NcclLink::BeginJoining() {
+  std::optional<Joining> joining;
+  {
+    absl::MutexLock lock(&mutex_);
+    joining = std::exchange(joining_, std::nullopt);
+  }
+  if (!joining) return;
+  if (comm_) GiveUp(absl::UnavailableError("the other end has made another communicator"));
+  comm_number_ = joining->number;
+  const absl::StatusOr<NcclComm> comm = nccl_.Init(joining->id, options_.rank);
+  if (!comm.ok()) return GiveUp(comm.status());
+  comm_ = *comm;
+  forming_ = true;
+  forming_since_ = clock_.Now();
+}
+
+absl::Status NcclLink::BeginForming() {
+  {
+    absl::MutexLock lock(&mutex_);
+    if (options_.rank != 0 || comm_ || (!wanted_ && batches_.empty())) return absl::OkStatus();
+    wanted_ = false;
+    ++comm_number_;
+  }
+  ASSIGN_OR_RETURN(const NcclUniqueId id, nccl_.CreateUniqueId());
+  ASSIGN_OR_RETURN(comm_, nccl_.Init(id, options_.rank));
+  forming_ = true;
+  forming_since_ = clock_.Now();
+  if (!hooks_.join(comm_number_, id)) return absl::UnavailableError("nobody hears that a communicator is to be made");
+  return absl::OkStatus();
+}
+
+// What NCCL was given last is over, or goes on. An event is recorded only now: before that the group is not in the
+// stream.
+absl::Status NcclLink::Settle() {
+  if (!comm_) return absl::OkStatus();
+  ASSIGN_OR_RETURN(const bool settled, nccl_.Settled(*comm_));
+  if (!settled) {
+    if (!forming_ || clock_.Now() - forming_since_ < kFormPatience) return absl::OkStatus();
+    return absl::UnavailableError(absl::StrCat("no communicator came about in ", absl::FormatDuration(kFormPatience)));
+  }
+  if (forming_) {
+    forming_ = false;
+    formed_ = true;
+    hooks_.formed();
+  }
+  if (posting_) {
+    RETURN_IF_ERROR(posting_->event->Record(*stream_));
+    const Posting posted = *std::exchange(posting_, std::nullopt);
+    MarkPosted(*posted.batch, posted.event);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status NcclLink::Announce() {
+  if (options_.rank != 0 || !formed_) return absl::OkStatus();
+  for (;;) {
+    NcclBatchPtr next;
+    {
+      absl::MutexLock lock(&mutex_);
+      for (const NcclBatchPtr& batch : batches_) {
+        if (batch->number != 0) continue;
+        batch->number = comm_number_;
+        next = batch;
+        break;
+      }
+    }
+    if (next == nullptr) return absl::OkStatus();
+    if (!next->announce(comm_number_)) return absl::UnavailableError("nobody hears what is to be sent");
+  }
+}
+
+// In the order of the batches, and one at a time in NCCL's hands: until it has settled it takes no other.
+absl::Status NcclLink::PostNext() {
+  while (formed_ && !posting_) {
+    NcclBatchPtr batch;
+    NcclGroup* group = nullptr;
+    std::vector<NcclRun> runs;
+    {
+      absl::MutexLock lock(&mutex_);
+      const auto it = std::find_if(batches_.begin(), batches_.end(),
+                                   [](const NcclBatchPtr& b) { return b->num_posted < b->groups.size(); });
+      if (it == batches_.end() || !(*it)->admitted || (*it)->number != comm_number_) return absl::OkStatus();
+      batch = *it;
+      group = &batch->groups[batch->num_posted];
+      if (!group->ready) return absl::OkStatus();
+      for (const NcclGroup::Piece& piece : group->pieces) {
+        if (batch->accepted[piece.lease] != 0) runs.push_back(piece.run);
+      }
+    }
+    if (runs.empty()) {
+      MarkPosted(*batch, nullptr);
+      continue;
+    }
+    RETURN_IF_ERROR(Give(batch, *group, runs));
+    RETURN_IF_ERROR(Settle());
+  }
+  return absl::OkStatus();
+}
+
+absl::Status NcclLink::Give(const NcclBatchPtr& batch, NcclGroup& group, const std::vector<NcclRun>& runs) {
+  if (!stream_) {
+    ASSIGN_OR_RETURN(stream_, driver_.CreateStream());
+  }
+  ASSIGN_OR_RETURN(std::shared_ptr<EventFence> event, EventFence::Create(driver_));
+  RETURN_IF_ERROR(OrderStream(group));
+  RETURN_IF_ERROR(nccl_.Transfer(*comm_, batch->direction, 1 - options_.rank, runs, *stream_));
+  posting_ = {batch, std::move(event)};
+  return absl::OkStatus();
+}
+
+// Of work that failed nobody reads what it would have written; the other end sends or waits all the same.
+absl::Status NcclLink::OrderStream(NcclGroup& group) {
+  const absl::Status ordered = OrderBehind(driver_, *stream_, group.after);
+  if (!absl::IsAborted(ordered)) return ordered;
+  absl::MutexLock lock(&mutex_);
+  group.is_behind = true;
+  return absl::OkStatus();
+}
+
+void NcclLink::MarkPosted(NcclBatch& batch, std::shared_ptr<const EventFence> event) {
+  absl::MutexLock lock(&mutex_);
+  NcclGroup& group = batch.groups[batch.num_posted++];
+  group.event = std::move(event);
+  group.posted = true;
+}
+
+void NcclLink::MarkDone() {
+  for (;;) {
+    std::shared_ptr<const EventFence> event;
+    NcclBatchPtr batch, ended;
+    {
+      absl::MutexLock lock(&mutex_);
+      if (!batches_.empty() && IsAllDone(*batches_.front()) && batches_.front()->concluded) {
+        ended = batches_.front();
+        ended->over = true;
+        batches_.pop_front();
+      } else {
+        const auto it =
+            std::find_if_not(batches_.begin(), batches_.end(), [](const NcclBatchPtr& b) { return IsAllDone(*b); });
+        if (it == batches_.end() || (*it)->num_done == (*it)->num_posted) return;
+        batch = *it;
+        event = batch->groups[batch->num_done].event;
+      }
+    }
+    if (ended != nullptr) {
+      TellEnd(*ended, true);
+      continue;
+    }
+    if (event != nullptr && !event->Passed()) return;
+    absl::MutexLock lock(&mutex_);
+    ++batch->num_done;
+  }
+}
+
+// The other end does not know of them: they can be lost without the communicator, which may still come about.
+void NcclLink::LoseUnannounced() {
+  std::vector<NcclBatchPtr> lost;
+  {
+    absl::MutexLock lock(&mutex_);
+    const absl::Time now = clock_.Now();
+    std::erase_if(batches_, [&](const NcclBatchPtr& batch) {
+      const bool loses = batch->number == 0 && (batch->hurried || now - batch->posted_at > options_.patience);
+      if (loses) lost.push_back(batch);
+      return loses;
+    });
+    for (const NcclBatchPtr& batch : lost) batch->over = true;
+  }
+  for (const NcclBatchPtr& batch : lost) TellEnd(*batch, false);
+}
+
+// Where the oldest batch stands, and how long it may stand there.
+std::pair<NcclLink::Stage, absl::Duration> NcclLink::OldestStage() const {
+  Stage stage;
+  backend::Fence after;
+  absl::Duration patience;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (batches_.empty() || batches_.front()->number == 0) return {};
+    const NcclBatch& batch = *batches_.front();
+    const NcclGroup* const next = IsAllDone(batch) ? nullptr : &batch.groups[batch.num_done];
+    stage = {.batch = &batch, .progress = batch.num_posted + batch.num_done + (batch.admitted ? 1 : 0)};
+    if (batch.admitted && next != nullptr && !next->ready) return {stage, absl::InfiniteDuration()};
+    patience = batch.hurried ? kHurriedPatience : options_.patience;
+    if (batch.admitted && next != nullptr && !next->is_behind) after = next->after;
+  }
+  stage.for_peer = after.Passed();
+  return {stage, stage.for_peer ? patience : kDevicePatience};
+}
+
+absl::Status NcclLink::CheckPatience() {
+  const auto [stage, patience] = OldestStage();
+  const absl::Time now = clock_.Now();
+  if (stage.batch == nullptr || stage != stage_) {
+    stage_ = stage;
+    stage_since_ = now;
+    return absl::OkStatus();
+  }
+  if (now - stage_since_ <= patience) return absl::OkStatus();
+  return absl::UnavailableError(absl::StrCat("nothing has moved for ", absl::FormatDuration(patience), ", waiting for ",
+                                             stage.for_peer ? "the other engine" : "this engine's device"));
+}
+
+// The communicator first: its kernels end, and with them the stream. Once the stream is gone nobody writes to what was
+// to be received.
+void NcclLink::GiveUp(const absl::Status& why) {
+  formed_ = forming_ = false;
+  stage_ = {};  // of a batch whose address may come again
+  if (comm_) nccl_.Abort(*comm_);
+  comm_.reset();
+  posting_.reset();
+  if (stream_) driver_.DestroyStream(*stream_);
+  stream_.reset();
+  std::deque<NcclBatchPtr> lost;
+  bool ends = false;
+  {
+    absl::MutexLock lock(&mutex_);
+    ends = stopping_;
+    wanted_ = false;
+    changed_ = true;  // a JOIN that came meanwhile is still to be heeded
+    given_up_ = comm_number_;
+    std::erase_if(batches_, [&](const NcclBatchPtr& batch) {
+      mutex_.AssertHeld();
+      const bool loses = stopping_ || batch->number <= comm_number_;
+      if (loses) lost.push_back(batch);
+      return loses;
+    });
+    for (const NcclBatchPtr& batch : lost) batch->over = true;
+  }
+  for (const NcclBatchPtr& batch : lost) TellEnd(*batch, false);
+  if (!ends) hooks_.broken(comm_number_, why);
+}
+
+}  // namespace swiftcache::engine::transport::nccl

@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+// One end of the communicator between two engines, and the thread that dispatches what crosses it: makes the
+// communicator, posts groups in their order, watches their events, and gives up what does not come.
+//
+//   NcclLink link({.rank = 0, .patience = Transport::kReadPatience}, hooks, nccl, driver, clock);
+//   link.Post(batch);  ... link.Admit(*batch, accepted);  ... link.AwaitPassed(*batch, 0);
+//
+// Both ends post the same groups in the same order, or NCCL mixes them up: the borrower's batches travel in the order in
+// which it announces them, over a channel that keeps it; the donor posts each as it hears of it, and the borrower once
+// it hears that the donor does (ACCEPTED). Hence no kernel waits on the borrower's device for a donor that is dead or
+// refuses, and a lease that the donor refuses costs no communicator. One stream a link, so that the order of the calls
+// is the order of the device.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "common/base/clock.h"
+#include "engine/backend/cuda/driver.h"
+#include "engine/backend/cuda/event_fence.h"
+#include "engine/backend/fence.h"
+#include "engine/transport/nccl/nccl_api.h"
+#include "engine/transport/nccl/nccl_batch.h"
+
+namespace swiftcache::engine::transport::nccl {
+
+/// A communicator is made when Form or Join asks for it, at rank 0 also when a batch is there and none is; whatever goes
+/// wrong ends it, and all that was under way, and the next use makes another.
+/// Thread-safety: safe. Ownership: owns thread, communicator and stream; borrows NCCL, driver and clock, which outlive
+/// it and the batches' events. Errors: none; a batch ends whole or not, and `broken` says why.
+class NcclLink {
+ public:
+  /// How long a communicator may take to come about; NCCL looks for its ways between the two ranks.
+  static constexpr absl::Duration kFormPatience = absl::Seconds(20);
+  /// What is left to a batch that nobody wants any more to make progress: a living peer needs far less.
+  static constexpr absl::Duration kHurriedPatience = absl::Milliseconds(50);
+  /// Work of this device that holds a transfer up for longer will not end: the device is lost.
+  static constexpr absl::Duration kDevicePatience = absl::Seconds(60);
+
+  struct Options {
+    int rank = 0;  // 0 announces, 1 follows
+    absl::Duration patience;
+  };
+  /// Called by the link's thread without a lock. The last call to any of them returns before Stop does.
+  struct Hooks {
+    std::function<bool(uint64_t number, const NcclUniqueId& id)> join;  // tells rank 1; rank 0's
+    std::function<void()> formed;
+    std::function<void(uint64_t number, const absl::Status& why)> broken;  // not by Stop
+  };
+  NcclLink(const Options& options, Hooks hooks, NcclApi& nccl, backend::cuda::Driver& driver, const Clock& clock);
+  ~NcclLink() { Stop(); }
+
+  /// Rank 0: a communicator is wanted, ahead of its first batch.
+  void Form() ABSL_LOCKS_EXCLUDED(mutex_);
+  /// Rank 1: the other end has made another.
+  void Join(uint64_t number, const NcclUniqueId& id) ABSL_LOCKS_EXCLUDED(mutex_);
+  bool is_formed() const { return formed_; }
+  static constexpr uint64_t kAny = UINT64_MAX;
+  /// Gives up the communicator, if it still is this one.
+  void Break(uint64_t number = kAny) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  /// Behind all others. False: its communicator, or this link, is at its end; the batch is forgotten.
+  bool Post(const NcclBatchPtr& batch) ABSL_LOCKS_EXCLUDED(mutex_);
+  /// The other end takes part, as far as these leases go: all of the batch's, 1 or 0. False: it was not asked, or said
+  /// so before.
+  bool Admit(NcclBatch& batch, const std::vector<uint8_t>& accepted) ABSL_LOCKS_EXCLUDED(mutex_);
+  /// The other end's verdict has come. False: nobody waits for it.
+  bool Conclude(NcclBatch& batch) ABSL_LOCKS_EXCLUDED(mutex_);
+  /// A group that was not ready is.
+  void SetReady(NcclBatch& batch, size_t group, const backend::Fence& after) ABSL_LOCKS_EXCLUDED(mutex_);
+  /// All groups are, and nobody wants them.
+  void SetAllReady(NcclBatch& batch) ABSL_LOCKS_EXCLUDED(mutex_);
+  /// What is under way is not worth waiting for, unless it moves.
+  void Hurry() ABSL_LOCKS_EXCLUDED(mutex_);
+
+  bool HasPassed(const NcclBatch& batch, size_t group) const ABSL_LOCKS_EXCLUDED(mutex_);
+  /// Until the group has passed or is lost.
+  void AwaitPassed(const NcclBatch& batch, size_t group) const ABSL_LOCKS_EXCLUDED(mutex_);
+
+  /// Begins to stop, without waiting: what is under way is lost.
+  void StopSoon() ABSL_LOCKS_EXCLUDED(mutex_);
+  bool has_stopped() const { return has_stopped_; }  // then Stop returns at once
+  void Stop();
+
+ private:
+  struct Joining {
+    uint64_t number = 0;
+    NcclUniqueId id = {};
+  };
+  // A group that NCCL has, and the stream not yet.
+  struct Posting {
+    NcclBatchPtr batch;
+    std::shared_ptr<backend::cuda::EventFence> event;
+  };
+  struct Stage {  // of the oldest batch: while it stays the same, nothing moves
+    const NcclBatch* batch = nullptr;
+    size_t progress = 0;
+    bool for_peer = false;  // that is who it waits for
+    bool operator==(const Stage&) const = default;
+  };
+
+  void Run();
+  bool AwaitWork() ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Status Advance() ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Status BeginForming() ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Status Settle() ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Status Announce() ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Status PostNext() ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Status Give(const NcclBatchPtr& batch, NcclGroup& group, const std::vector<NcclRun>& runs)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Status OrderStream(NcclGroup& group) ABSL_LOCKS_EXCLUDED(mutex_);
+  void MarkPosted(NcclBatch& batch, std::shared_ptr<const backend::cuda::EventFence> event) ABSL_LOCKS_EXCLUDED(mutex_);
+  void MarkDone() ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Status CheckPatience() ABSL_LOCKS_EXCLUDED(mutex_);
+  void LoseUnannounced() ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Status HeedBreak() ABSL_LOCKS_EXCLUDED(mutex_);
+  void BeginJoining() ABSL_LOCKS_EXCLUDED(mutex_);
+  std::pair<Stage, absl::Duration> OldestStage() const ABSL_LOCKS_EXCLUDED(mutex_);
+  void GiveUp(const absl::Status& why) ABSL_LOCKS_EXCLUDED(mutex_);
+  void Note(bool& flag) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { flag = changed_ = true; }
+
+  const Options options_;
+  const Hooks hooks_;
+  NcclApi& nccl_;
+  backend::cuda::Driver& driver_;
+  const Clock& clock_;
+
+  mutable absl::Mutex mutex_;
+  std::deque<NcclBatchPtr> batches_ ABSL_GUARDED_BY(mutex_);  // oldest first
+  uint64_t given_up_ ABSL_GUARDED_BY(mutex_) = 0;             // the last communicator that was
+  std::optional<Joining> joining_ ABSL_GUARDED_BY(mutex_);
+  bool wanted_ ABSL_GUARDED_BY(mutex_) = false;            // a communicator
+  std::optional<uint64_t> break_ ABSL_GUARDED_BY(mutex_);  // the communicator of that number
+  bool changed_ ABSL_GUARDED_BY(mutex_) = false;
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  std::atomic<bool> formed_ = false, has_stopped_ = false;
+
+  // The thread only.
+  std::optional<NcclComm> comm_;
+  uint64_t comm_number_ = 0;
+  bool forming_ = false;
+  absl::Time forming_since_;
+  std::optional<Posting> posting_;
+  std::optional<backend::cuda::Stream> stream_;
+  Stage stage_;
+  absl::Time stage_since_;
+
+  std::thread thread_;  // last: it uses everything above
+};
+
+}  // namespace swiftcache::engine::transport::nccl

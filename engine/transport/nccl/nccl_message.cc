@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/transport/nccl/nccl_message.h"
+
+#include <algorithm>
+#include <cstring>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
+#include "common/base/units.h"
+
+namespace swiftcache::engine::transport::nccl {
+namespace {
+
+using Bytes = std::span<const std::byte>;
+
+struct NcclAnswerHead {
+  int64_t batch;
+  uint32_t num_leases;
+  uint32_t zero = 0;
+};
+static_assert(sizeof(NcclAnswerHead) == 16);
+
+absl::Status Wrong(const std::string& what) { return absl::InvalidArgumentError(what); }
+
+template <typename T>
+T ReadFirst(Bytes bytes) {
+  T value;
+  std::memcpy(&value, bytes.data(), sizeof(T));
+  return value;
+}
+
+template <typename T>
+std::vector<T> ReadMany(Bytes bytes) {
+  std::vector<T> values(bytes.size() / sizeof(T));
+  if (!values.empty()) std::memcpy(values.data(), bytes.data(), values.size() * sizeof(T));
+  return values;
+}
+
+bool IsText(const char (&field)[kMaxShmText]) {
+  const char* const end = std::find(field, field + kMaxShmText, '\0');
+  return std::all_of(end, field + kMaxShmText, [](char c) { return c == '\0'; });
+}
+
+absl::Status Check(const NcclOpen& open) {
+  if (open.bytes <= 0) return Wrong(absl::StrCat("OPEN of a lease of ", open.bytes, " bytes"));
+  if (!IsText(open.capability) || !IsText(open.instance)) return Wrong("OPEN has text that is not ended by zeros");
+  return absl::OkStatus();
+}
+
+absl::Status Check(const NcclRefused& refused) {
+  if (refused.reason != ShmRefusal::kNotGranted && refused.reason != ShmRefusal::kAlreadyOpen) {
+    return Wrong(absl::StrCat("REFUSED has the unknown reason ", static_cast<uint32_t>(refused.reason)));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Check(const NcclRevoke& revoke) {
+  if (revoke.time_left_ns < 0) return Wrong(absl::StrCat("REVOKE leaves ", revoke.time_left_ns, " ns"));
+  return absl::OkStatus();
+}
+
+template <typename Body>
+absl::Status Check(const Body&) {
+  return absl::OkStatus();
+}
+
+// The body of a kind that has one size.
+template <typename Body>
+absl::StatusOr<NcclMessage> Parse(Bytes bytes) {
+  if (bytes.size() != sizeof(Body)) {
+    return Wrong(absl::StrCat("a message of kind ", static_cast<int>(Body::kKind), " has ", bytes.size(),
+                              " bytes after its header; ", sizeof(Body), " were wanted"));
+  }
+  const Body body = ReadFirst<Body>(bytes);
+  RETURN_IF_ERROR(Check(body));
+  return NcclMessage(body);
+}
+
+absl::Status CheckHead(const NcclBatchHead& head) {
+  if (head.kind != NcclKind::kLoad && head.kind != NcclKind::kStore && head.kind != NcclKind::kStream) {
+    return Wrong(absl::StrCat("BATCH is of the unknown kind ", static_cast<uint32_t>(head.kind)));
+  }
+  const bool streams = head.kind == NcclKind::kStream;
+  if (head.num_leases < 1 || head.num_leases > kMaxNcclLeases || head.num_pieces < 1 ||
+      head.num_pieces > kMaxNcclPieces || head.layers < 1 || head.layers > (streams ? kMaxNcclLayers : 1) ||
+      int64_t{head.layers} * head.num_pieces > kMaxNcclSlices || head.layer_stride < 0 ||
+      (!streams && head.layer_stride != 0)) {
+    return Wrong(absl::StrCat("BATCH has ", head.num_pieces, " pieces of ", head.num_leases, " leases, in ",
+                              head.layers, " layers ", head.layer_stride, " bytes apart"));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<NcclMessage> ParseBatch(Bytes body) {
+  if (body.size() < sizeof(NcclBatchHead)) return Wrong(absl::StrCat("BATCH has ", body.size(), " bytes"));
+  NcclBatchMessage message = {.head = ReadFirst<NcclBatchHead>(body)};
+  RETURN_IF_ERROR(CheckHead(message.head));
+  const size_t lease_bytes = message.head.num_leases * sizeof(int64_t);
+  const Bytes tail = body.subspan(sizeof(NcclBatchHead));
+  if (tail.size() != lease_bytes + message.head.num_pieces * sizeof(NcclPiece)) {
+    return Wrong(absl::StrCat("BATCH has ", tail.size(), " bytes for ", message.head.num_leases, " leases and ",
+                              message.head.num_pieces, " pieces"));
+  }
+  message.leases = ReadMany<int64_t>(tail.first(lease_bytes));
+  message.pieces = ReadMany<NcclPiece>(tail.subspan(lease_bytes));
+  for (const NcclPiece& piece : message.pieces) {
+    if (piece.lease >= message.head.num_leases || piece.bytes == 0 || piece.bytes > kMaxNcclPieceBytes ||
+        piece.offset < 0) {
+      return Wrong(absl::StrCat("BATCH has a piece of ", piece.bytes, " bytes at ", piece.offset, " of its lease ",
+                                piece.lease));
+    }
+  }
+  return NcclMessage(std::move(message));
+}
+
+absl::StatusOr<NcclMessage> ParseAnswer(bool done, Bytes body) {
+  if (body.size() < sizeof(NcclAnswerHead)) return Wrong(absl::StrCat("an answer has ", body.size(), " bytes"));
+  const auto head = ReadFirst<NcclAnswerHead>(body);
+  const Bytes tail = body.subspan(sizeof(NcclAnswerHead));
+  if (head.num_leases < 1 || head.num_leases > kMaxNcclLeases || tail.size() != head.num_leases) {
+    return Wrong(absl::StrCat("an answer about ", head.num_leases, " leases has ", tail.size(), " bytes for them"));
+  }
+  return NcclMessage(NcclAnswer{.done = done, .batch = head.batch, .leases = ReadMany<uint8_t>(tail)});
+}
+
+}  // namespace
+
+absl::StatusOr<NcclMessage> ParseNcclMessage(Bytes bytes) {
+  if (bytes.size() < sizeof(NcclHeader)) return Wrong(absl::StrCat("a message has ", bytes.size(), " bytes"));
+  const auto header = ReadFirst<NcclHeader>(bytes);
+  if (header.version != kNcclVersion) {
+    return Wrong(absl::StrCat("a message has version ", header.version, "; this build speaks ", kNcclVersion,
+                              ": run one version of the engine"));
+  }
+  if (header.bytes != bytes.size()) {
+    return Wrong(absl::StrCat("a message claims ", header.bytes, " bytes and has ", bytes.size()));
+  }
+  const Bytes body = bytes.subspan(sizeof(NcclHeader));
+  switch (header.kind) {
+    case NcclMessageKind::kOpen:
+      return Parse<NcclOpen>(body);
+    case NcclMessageKind::kGranted:
+      return Parse<NcclGranted>(body);
+    case NcclMessageKind::kRefused:
+      return Parse<NcclRefused>(body);
+    case NcclMessageKind::kRevoke:
+      return Parse<NcclRevoke>(body);
+    case NcclMessageKind::kRenew:
+      return Parse<NcclRenew>(body);
+    case NcclMessageKind::kRelease:
+      return Parse<NcclRelease>(body);
+    case NcclMessageKind::kClose:
+      return Parse<NcclClose>(body);
+    case NcclMessageKind::kRenewed:
+      return Parse<NcclRenewed>(body);
+    case NcclMessageKind::kEnded:
+      return Parse<NcclEnded>(body);
+    case NcclMessageKind::kJoin:
+      return Parse<NcclJoin>(body);
+    case NcclMessageKind::kBroken:
+      return Parse<NcclBroken>(body);
+    case NcclMessageKind::kBatch:
+      return ParseBatch(body);
+    case NcclMessageKind::kAccepted:
+      return ParseAnswer(false, body);
+    case NcclMessageKind::kDone:
+      return ParseAnswer(true, body);
+  }
+  return Wrong(absl::StrCat("a message has the unknown kind ", static_cast<uint16_t>(header.kind)));
+}
+
+// Subtractions and divisions, so that nothing can wrap: sizes, offsets and strides are not negative.
+absl::Status CheckNcclPieces(const NcclBatchMessage& message, std::span<const int64_t> lease_bytes) {
+  const NcclBatchHead& head = message.head;
+  for (const NcclPiece& piece : message.pieces) {
+    const int64_t whole = lease_bytes[piece.lease];
+    if (whole == 0) continue;
+    const int64_t room = whole - static_cast<int64_t>(piece.bytes), more_layers = int64_t{head.layers} - 1;
+    if (piece.offset > room || (more_layers > 0 && head.layer_stride > (room - piece.offset) / more_layers)) {
+      return Wrong(absl::StrCat("BATCH has a piece of ", piece.bytes, " bytes at ", piece.offset, ", ", head.layers,
+                                " times ", head.layer_stride, " bytes apart, which leaves the lease of ", whole,
+                                " bytes"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+std::vector<std::byte> internal::EncodeNccl(NcclMessageKind kind, std::initializer_list<Bytes> parts) {
+  size_t bytes = sizeof(NcclHeader);
+  for (const Bytes part : parts) bytes += part.size();
+  const NcclHeader header = {kind, kNcclVersion, static_cast<uint32_t>(bytes)};
+  const Bytes head = std::as_bytes(std::span(&header, 1));
+  std::vector<std::byte> message;
+  message.reserve(bytes);
+  message.insert(message.end(), head.begin(), head.end());
+  for (const Bytes part : parts) message.insert(message.end(), part.begin(), part.end());
+  return message;
+}
+
+std::vector<std::byte> EncodeNcclBatch(const NcclBatchMessage& message) {
+  return internal::EncodeNccl(NcclBatchHead::kKind,
+                              {std::as_bytes(std::span(&message.head, 1)), std::as_bytes(std::span(message.leases)),
+                               std::as_bytes(std::span(message.pieces))});
+}
+
+std::vector<std::byte> EncodeNcclAnswer(const NcclAnswer& answer) {
+  const NcclAnswerHead head = {.batch = answer.batch, .num_leases = static_cast<uint32_t>(answer.leases.size())};
+  return internal::EncodeNccl(answer.done ? NcclMessageKind::kDone : NcclMessageKind::kAccepted,
+                              {std::as_bytes(std::span(&head, 1)), std::as_bytes(std::span(answer.leases))});
+}
+
+}  // namespace swiftcache::engine::transport::nccl

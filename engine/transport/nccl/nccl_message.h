@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: Apache-2.0
+// What donor and borrower say to each other where KV travels by NCCL: one channel a pair of engines, one message a
+// datagram of a Unix SEQPACKET socket, in the byte order of the machine that both are on. KV itself never comes here.
+//
+//   borrower                                       donor
+//   OPEN (a lease)                          ->
+//                                           <-     GRANTED, or REFUSED
+//   JOIN (a communicator, its unique id)    ->
+//   BATCH (all pieces of one load, store batch or stream)  ->
+//                                           <-     ACCEPTED (whose leases it serves; from here on it sends or receives)
+//                       ... the pieces, by NCCL ...
+//                                           <-     DONE (whose leases were what they promise all the while)
+//   RENEW  RELEASE  CLOSE (a lease)         ->     <-  RENEWED  REVOKE  ENDED (a lease)
+//   BROKEN (a communicator)                 ->     <-  BROKEN: what was under way on it is lost
+//
+// Every message starts with a NcclHeader; the body of its kind follows:
+//
+//   header    0 u16 kind     2 u16 version     4 u32 bytes of the whole message
+//   OPEN      8 i64 lease   16 i64 bytes      24 char[128] capability   152 char[128] borrower's instance
+//   GRANTED, ENDED   8 i64 lease   16 u64 epoch
+//   REFUSED  8 i64 lease   16 u32 ShmRefusal   20 u32 0
+//   REVOKE    8 i64 lease   16 i64 nanoseconds left
+//   RENEW, RELEASE, CLOSE, RENEWED     8 i64 lease
+//   JOIN      8 u64 number, rising            16 byte[128] unique id
+//   BROKEN    8 u64 number
+//   BATCH     8 i64 batch, rising   16 u64 communicator's number   24 i64 bytes between the layers of a stream, else 0
+//            32 u32 NcclKind   36 u32 layers, else 1   40 u32 leases   44 u32 pieces
+//            48 leases x i64, then pieces x NcclPiece
+//   ACCEPTED, DONE   8 i64 batch   16 u32 leases   20 u32 0   24 leases x u8, 1 or 0, in the order of the BATCH
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <variant>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "engine/transport/nccl/nccl_api.h"
+#include "engine/transport/shm_message.h"
+
+namespace swiftcache::engine::transport::nccl {
+
+inline constexpr uint16_t kNcclVersion = 1;
+inline constexpr uint32_t kMaxNcclPieces = 8192;  // 128 KiB: what a socket's buffer holds at once
+inline constexpr uint32_t kMaxNcclLeases = 1024;
+inline constexpr uint32_t kMaxNcclLayers = 1024;
+inline constexpr int64_t kMaxNcclSlices = 1 << 20;  // of a stream: pieces times layers
+inline constexpr int64_t kMaxNcclPieceBytes = 1ll << 30;
+inline constexpr size_t kMaxNcclBatches = 64;  // of a pair, unanswered
+
+enum class NcclMessageKind : uint16_t {
+  kOpen = 1,
+  kGranted,
+  kRefused,
+  kRevoke,
+  kRenew,
+  kRelease,
+  kClose,
+  kRenewed,
+  kEnded,
+  kJoin,
+  kBroken,
+  kBatch,
+  kAccepted,
+  kDone
+};
+enum class NcclKind : uint32_t { kLoad = 1, kStore = 2, kStream = 3 };
+
+struct NcclHeader {
+  NcclMessageKind kind;
+  uint16_t version;
+  uint32_t bytes;
+};
+static_assert(sizeof(NcclHeader) == 8);
+
+struct NcclOpen {
+  static constexpr auto kKind = NcclMessageKind::kOpen;
+  int64_t lease;
+  int64_t bytes;
+  char capability[kMaxShmText];
+  char instance[kMaxShmText];
+};
+static_assert(sizeof(NcclOpen) == 272 && offsetof(NcclOpen, capability) == 16 && offsetof(NcclOpen, instance) == 144);
+
+struct NcclGranted {
+  static constexpr auto kKind = NcclMessageKind::kGranted;
+  int64_t lease;
+  uint64_t epoch;
+};
+static_assert(sizeof(NcclGranted) == 16);
+
+/// The grant of that epoch: another one of the lease may be on its way.
+struct NcclEnded {
+  static constexpr auto kKind = NcclMessageKind::kEnded;
+  int64_t lease;
+  uint64_t epoch;
+};
+static_assert(sizeof(NcclEnded) == 16);
+
+struct NcclRefused {
+  static constexpr auto kKind = NcclMessageKind::kRefused;
+  int64_t lease;
+  ShmRefusal reason;
+  uint32_t zero = 0;
+};
+static_assert(sizeof(NcclRefused) == 16);
+
+struct NcclRevoke {
+  static constexpr auto kKind = NcclMessageKind::kRevoke;
+  int64_t lease;
+  int64_t time_left_ns;
+};
+static_assert(sizeof(NcclRevoke) == 16);
+
+/// A message of a lease and nothing else.
+template <NcclMessageKind kind>
+struct NcclOfLease {
+  static constexpr NcclMessageKind kKind = kind;
+  int64_t lease;
+};
+using NcclRenew = NcclOfLease<NcclMessageKind::kRenew>;
+using NcclRelease = NcclOfLease<NcclMessageKind::kRelease>;
+using NcclClose = NcclOfLease<NcclMessageKind::kClose>;
+using NcclRenewed = NcclOfLease<NcclMessageKind::kRenewed>;
+static_assert(sizeof(NcclRenew) == 8);
+
+struct NcclJoin {
+  static constexpr auto kKind = NcclMessageKind::kJoin;
+  uint64_t number;
+  NcclUniqueId id;
+};
+static_assert(sizeof(NcclJoin) == 136);
+
+struct NcclBroken {
+  static constexpr auto kKind = NcclMessageKind::kBroken;
+  uint64_t number;
+};
+static_assert(sizeof(NcclBroken) == 8);
+
+struct NcclBatchHead {
+  static constexpr auto kKind = NcclMessageKind::kBatch;
+  int64_t batch;
+  uint64_t number;
+  int64_t layer_stride;
+  NcclKind kind;
+  uint32_t layers;
+  uint32_t num_leases;
+  uint32_t num_pieces;
+};
+static_assert(sizeof(NcclBatchHead) == 40 && offsetof(NcclBatchHead, kind) == 24);
+
+/// Of a stream: of its layer 0.
+struct NcclPiece {
+  int64_t offset;  // in the lease
+  uint32_t lease;  // its place among the batch's leases
+  uint32_t bytes;
+};
+static_assert(sizeof(NcclPiece) == 16);
+
+struct NcclBatchMessage {
+  NcclBatchHead head = {};
+  std::vector<int64_t> leases;
+  std::vector<NcclPiece> pieces;
+};
+
+/// ACCEPTED or DONE.
+struct NcclAnswer {
+  bool done = false;
+  int64_t batch = 0;
+  std::vector<uint8_t> leases;  // 1 or 0
+};
+
+using NcclMessage = std::variant<NcclOpen, NcclGranted, NcclRefused, NcclRevoke, NcclRenew, NcclRelease, NcclClose,
+                                 NcclRenewed, NcclEnded, NcclJoin, NcclBroken, NcclBatchMessage, NcclAnswer>;
+
+inline constexpr int64_t kMaxNcclMessageBytes =
+    sizeof(NcclHeader) + sizeof(NcclBatchHead) + kMaxNcclLeases * sizeof(int64_t) + kMaxNcclPieces * sizeof(NcclPiece);
+
+/// Foreign bytes to a message. INVALID_ARGUMENT, with what is wrong: a length, kind or version that is none, a number
+/// outside what its field can mean by itself, text that is not ended by zeros.
+absl::StatusOr<NcclMessage> ParseNcclMessage(std::span<const std::byte> bytes);
+/// INVALID_ARGUMENT: a piece, of all layers, leaves its lease. `lease_bytes`: in the order of the batch's leases, 0 of
+/// those that are unknown. REQUIRES: as parsed.
+absl::Status CheckNcclPieces(const NcclBatchMessage& message, std::span<const int64_t> lease_bytes);
+
+std::vector<std::byte> EncodeNcclBatch(const NcclBatchMessage& message);
+std::vector<std::byte> EncodeNcclAnswer(const NcclAnswer& answer);
+
+namespace internal {
+std::vector<std::byte> EncodeNccl(NcclMessageKind kind, std::initializer_list<std::span<const std::byte>> parts);
+}  // namespace internal
+
+/// A message of one size as it goes over the wire.
+template <typename Body>
+std::vector<std::byte> EncodeNcclMessage(const Body& body) {
+  return internal::EncodeNccl(Body::kKind, {std::as_bytes(std::span(&body, 1))});
+}
+
+}  // namespace swiftcache::engine::transport::nccl
