@@ -10,6 +10,8 @@
 #include "engine/backend/cuda/native/cuda_driver.h"
 #include "engine/backend/cuda/native/cuda_kernels.h"
 #include "engine/transport/cuda_ipc/cuda_ipc_transport.h"
+#include "engine/transport/nccl/nccl_library.h"
+#include "engine/transport/nccl/nccl_transport.h"
 #include "services/engine_device.h"
 
 namespace swiftcache::services {
@@ -17,6 +19,8 @@ namespace {
 
 using engine::backend::cuda::CudaKvMemory;
 using engine::transport::Transport;
+using engine::transport::nccl::NcclLibrary;
+using engine::transport::nccl::NcclTransport;
 
 class CudaEngineDevice final : public EngineDevice {
  public:
@@ -28,18 +32,29 @@ class CudaEngineDevice final : public EngineDevice {
                                                              engine::backend::KvMemory& memory, const Clock& clock,
                                                              engine::transport::TransportEvents& events) override {
     const EngineFlags& flags = *options.flags;
+    engine::backend::cuda::CudaArena& arena = static_cast<CudaKvMemory&>(memory).arena();
+    if (flags.transport == "nccl") {
+      ASSIGN_OR_RETURN(nccl_, NcclLibrary::Load());
+      return NcclTransport::Create({.shm_dir = flags.shm_dir,
+                                    .name = options.name,
+                                    .instance_id = options.instance_id,
+                                    .arena = arena.base(),
+                                    .arena_bytes = arena.mapped_bytes()},
+                                   *nccl_, *driver_, clock, events);
+    }
     if (flags.transport != "auto" && flags.transport != "cuda_ipc") {
-      return absl::InvalidArgumentError(
-          absl::StrCat("--transport is ", flags.transport, ", which is of CPUs; on a GPU use --transport=cuda_ipc"));
+      return absl::InvalidArgumentError(absl::StrCat("--transport is ", flags.transport,
+                                                     ", which is of CPUs; on a GPU use --transport=cuda_ipc or nccl"));
     }
     return engine::transport::cuda_ipc::CreateCudaIpcTransport(
-        {.shm_dir = flags.shm_dir, .name = options.name, .instance_id = options.instance_id}, *driver_,
-        static_cast<CudaKvMemory&>(memory).arena(), clock, events);
+        {.shm_dir = flags.shm_dir, .name = options.name, .instance_id = options.instance_id}, *driver_, arena, clock,
+        events);
   }
 
  private:
   const std::unique_ptr<engine::backend::cuda::Driver> driver_;
   const std::unique_ptr<engine::backend::Device> device_;
+  std::unique_ptr<NcclLibrary> nccl_;
 };
 
 }  // namespace

@@ -27,9 +27,9 @@ std::string NameOfModel(const std::string& path) {
 void EngineFlags::ParseSharing(Flags& flags) {
   shm_dir = engine::transport::DefaultShmDir(std::getenv("XDG_RUNTIME_DIR"));
   flags.Choice(
-      "transport", &transport, {"auto", "none", "shm", "cuda_ipc"},
-      "how KV memory is lent to and leased from other engines; shm between CPUs, cuda_ipc between GPUs; auto: that of "
-      "the device, where there is a broker and a prefix cache; none: not at all");
+      "transport", &transport, {"auto", "none", "shm", "cuda_ipc", "nccl"},
+      "how KV memory is lent to and leased from other engines; shm between CPUs, cuda_ipc (mapped) or nccl (sent) "
+      "between GPUs; auto: shm or cuda_ipc, where there is a broker and a prefix cache; none: not at all");
   flags.Choice("stream", &stream, {"auto", "lsc", "in_place"},
                "how leased KV is read: lsc brings it layer by layer into own memory (the paper's layer stream cache), "
                "in_place reads "
