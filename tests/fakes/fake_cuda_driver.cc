@@ -30,6 +30,7 @@ FakeCudaDriver::FakeCudaDriver(const Options& options) : options_(options), rand
            .compute_major = 9,
            .compute_minor = 0,
            .multiprocessors = 1,
+           .block_memory_bytes = 227 * 1024,
            .granularity_bytes = options.granularity_bytes,
            .exports = options.exports};
 }
@@ -116,7 +117,6 @@ std::string FakeCudaDriver::Leaks() const {
   count("mappings", mapped_.size());
   count("allocations", allocations_.size());
   count("pieces of host memory", host_memory_.size());
-  count("registrations", registered_.size());
   count("streams", streams_.size());
   count("events", events_.size());
   return leaks;
@@ -284,26 +284,6 @@ absl::Status FakeCudaDriver::FreeHost(std::byte* memory) {
   Lock lock(mutex_);
   if (host_memory_.erase(memory) == 0) Note("host memory is freed that is not there");
   return Count("FreeHost");
-}
-
-absl::StatusOr<uint64_t> FakeCudaDriver::RegisterHost(const std::byte* begin, int64_t bytes) {
-  Lock lock(mutex_);
-  RETURN_IF_ERROR(Count("RegisterHost"));
-  unsigned char there = 0;
-  if (bytes <= 0 || mincore(const_cast<std::byte*>(begin), 1, &there) != 0 || !registered_.insert(begin).second) {
-    Note("host memory is registered twice, or is not mapped");
-    return Bad("memory that cannot be registered");
-  }
-  return reinterpret_cast<uint64_t>(begin);
-}
-
-absl::Status FakeCudaDriver::UnregisterHost(const std::byte* begin) {
-  Lock lock(mutex_);
-  unsigned char there = 0;
-  if (registered_.erase(begin) == 0 || mincore(const_cast<std::byte*>(begin), 1, &there) != 0) {
-    Note("host memory is unregistered that was not registered, or is unmapped already");
-  }
-  return Count("UnregisterHost");
 }
 
 }  // namespace swiftcache::engine::backend::cuda

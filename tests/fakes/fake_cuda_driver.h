@@ -89,8 +89,6 @@ class FakeCudaDriver final : public Driver {
   absl::Status Unmap(uint64_t address, int64_t bytes) override;
   absl::StatusOr<std::byte*> AllocateHost(int64_t bytes) override;
   absl::Status FreeHost(std::byte* memory) override;
-  absl::StatusOr<uint64_t> RegisterHost(const std::byte* begin, int64_t bytes) override;
-  absl::Status UnregisterHost(const std::byte* begin) override;
   absl::StatusOr<Stream> CreateStream() override;
   void DestroyStream(Stream stream) override;
   void Finish(Stream stream) override;
@@ -157,7 +155,6 @@ class FakeCudaDriver final : public Driver {
   int64_t allocated_bytes_ = 0;  // by this driver; what is imported is not counted
   std::map<uint64_t, int64_t> own_allocations_;
   std::map<std::byte*, std::vector<std::byte>> host_memory_;
-  std::set<const std::byte*> registered_;
   std::map<uint64_t, std::shared_ptr<StreamState>> streams_;
   std::map<uint64_t, std::shared_ptr<EventState>> events_;
 };

@@ -171,7 +171,7 @@ absl::Status HostKernels::Choose(Stream stream, const ChooseOp& op) {
       ChosenToken* const result = op.results + row;
       ChooseToken(block, *memory, Host(op.logits) + choice.logits_row * op.vocab, op.vocab, choice, result,
                   op.top_ids + choice.first_top, op.top_logits + choice.first_top);
-      Host(op.chosen)[row] = result->failed != 0 ? 0 : result->id;
+      Host(op.chosen)[row] = memory->id;
     }
   });
 }

@@ -39,14 +39,16 @@ struct AttentionStep {
   StepTables tables;
   KvShape kv;
   int64_t num_heads = 0;
-  int64_t rows_per_tile = 0;  // at most
+  int64_t rows_per_tile = 0;   // of any step, at most
+  int64_t rows_in_memory = 0;  // of this one
   int64_t layer = 0;
   const float* qkv = nullptr;  // [rows][(num_heads + 2 * num_kv_heads) * head_dim]
   float* out = nullptr;        // [rows][num_heads * head_dim]
   float* partial = nullptr;    // [parts][num_kv_heads][queries()][head_dim + 2]: sums, then the maximum and the total
 
   GPU_CODE int64_t group() const { return num_heads / kv.num_kv_heads; }
-  GPU_CODE int64_t queries() const { return rows_per_tile * group(); }  // of a tile, at most
+  GPU_CODE int64_t queries() const { return rows_per_tile * group(); }  // of a part
+  GPU_CODE int64_t queries_in_memory() const { return rows_in_memory * group(); }
   GPU_CODE int64_t qkv_cols() const { return (num_heads + 2 * kv.num_kv_heads) * kv.head_dim; }
 };
 
@@ -67,8 +69,7 @@ struct TileMemory {
   float *q, *sums, *k, *v, *scores, *max, *total, *shrink;
 };
 
-GPU_CODE constexpr int64_t TileFloats(int64_t group, int64_t head_dim) {
-  const int64_t queries = RowsPerTile(group, head_dim) * group;
+GPU_CODE constexpr int64_t TileFloats(int64_t queries, int64_t head_dim) {
   return 2 * queries * head_dim + 2 * kTileTokens * (head_dim + 1) + queries * kTileTokens + 3 * queries;
 }
 
@@ -149,7 +150,7 @@ template <class Kv, class Block>
 GPU_CODE void AttendTile(Block& block, float* memory, const AttentionStep& step, const AttentionTile& tile,
                          int64_t kv_head) {
   const int64_t dim = step.kv.head_dim, group = step.group(), queries = tile.num_rows * group;
-  const TileMemory m = DivideTileMemory(memory, step.queries(), dim);
+  const TileMemory m = DivideTileMemory(memory, step.queries_in_memory(), dim);
   LoadQueries(block, m, step, tile, kv_head);
   for (int64_t first = tile.first_token; first < tile.end_token; first += kTileTokens) {
     const int64_t left = tile.end_token - first;

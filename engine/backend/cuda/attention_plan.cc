@@ -36,6 +36,7 @@ AttentionPlan PlanAttention(std::span<const StepSequence> sequences, const Atten
   AttentionPlan plan;
   const std::vector<AttentionTile> whole = WholeTiles(sequences, options.rows_per_tile);
   const int64_t tiles = static_cast<int64_t>(whole.size()), wanted = WantedTiles(options);
+  for (const AttentionTile& tile : whole) plan.most_rows = std::max(plan.most_rows, tile.num_rows);
   if (tiles >= wanted) {
     plan.tiles = whole;
     return plan;

@@ -17,6 +17,7 @@ struct AttentionPlan {
   std::vector<AttentionTile> tiles;  // in the order of rows
   std::vector<DividedTile> divided;  // those of several parts
   int32_t num_parts = 0;
+  int32_t most_rows = 0;  // of a tile
 };
 
 struct AttentionPlanOptions {
@@ -27,7 +28,7 @@ struct AttentionPlanOptions {
 
 /// Every row is in one tile, or in the parts of one. Parts are whole tiles of kTileTokens, and at least kPartTokens long.
 /// There are at most max(1, blocks / num_kv_heads) parts beyond one for each tile.
-inline constexpr int64_t kPartTokens = 256;
+inline constexpr int64_t kPartTokens = 128;
 AttentionPlan PlanAttention(std::span<const StepSequence> sequences, const AttentionPlanOptions& options);
 
 /// The most parts that a plan has.

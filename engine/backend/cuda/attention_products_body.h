@@ -112,13 +112,14 @@ GPU_CODE void LoadProductTile(Block& block, const ProductMemory& m, const Attent
   block.ForEach(2 * kProductTokens * pieces, [&](int64_t i) {
     const bool value = i >= kProductTokens * pieces;
     const int64_t t = i / pieces % kProductTokens, d = i % pieces * kAtOnce;
-    const BlockMatrix<Bf16>& to = value ? m.v : m.k;
+    Bf16* const to =
+        (value ? m.v.data : m.k.data) + t * m.k.stride + d;  // no reference: m would have to have an address
     SixteenBytes piece = {};  // tokens beyond the last: zero, so that a probability of 0 times it is 0
     if (t < count) {
       const Bf16* from = KvAt<Bf16>(step.tables, step.kv, tile.sequence, step.layer, first + t, kv_head, value) + d;
       piece = *reinterpret_cast<const SixteenBytes*>(from);
     }
-    *reinterpret_cast<SixteenBytes*>(to.data + t * to.stride + d) = piece;
+    *reinterpret_cast<SixteenBytes*>(to) = piece;
   });
 }
 
@@ -166,6 +167,8 @@ GPU_CODE void ProductSoftmax(Block& block, const ProductMemory& m, const Attenti
     for (int64_t lane = 0; lane < kLanes; ++lane) total += m.lanes[query * kLanes + lane];
     m.total[query] = total;
   });
+  // Maxima settle soon: then nothing shrinks.
+  if (block.template Max<int>(rows, 0, [&](int64_t query) { return m.shrink[query] != 1 ? 1 : 0; }) == 0) return;
   const int64_t dim = step.kv.head_dim;
   block.ForEach(rows * dim, [&](int64_t i) { m.sums.data[i / dim * m.sums.stride + i % dim] *= m.shrink[i / dim]; });
 }
@@ -176,7 +179,7 @@ GPU_CODE void AttendTileByProducts(Block& block, std::byte* memory, const Attent
                                    const AttentionTile& tile, int64_t kv_head) {
   const int64_t dim = step.kv.head_dim, group = step.group(), queries = tile.num_rows * group;
   const int64_t rows = UnitsOf16(queries);
-  const ProductMemory m = DivideProductMemory(memory, step.queries(), dim);
+  const ProductMemory m = DivideProductMemory(memory, step.queries_in_memory(), dim);
   LoadProductQueries(block, m, step, tile, kv_head);
   for (int64_t first = tile.first_token; first < tile.end_token; first += kProductTokens) {
     const int64_t left = tile.end_token - first, count = left < kProductTokens ? left : kProductTokens;

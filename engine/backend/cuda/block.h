@@ -27,6 +27,8 @@ class HostBlock {
   void ForEach(int64_t n, F f) {
     for (int64_t i = 0; i < n; ++i) f(i);
   }
+  /// What was read before it may be written after it.
+  void Sync() {}
   /// f() once.
   template <class F>
   void Once(F f) {

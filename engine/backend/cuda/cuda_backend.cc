@@ -65,6 +65,12 @@ CudaBackend::CudaBackend(const BackendOptions& options, Driver& driver, Kernels&
 CudaBackend::~CudaBackend() { driver_.Finish(stream_); }
 
 absl::Status CudaBackend::Reserve() {
+  const int64_t block_bytes = BlockBytes(plan_options().rows_per_tile);
+  if (block_bytes > driver_.info().block_memory_bytes) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        group(), " query heads of ", options_.attention.head_dim, " that share a KV head want ", block_bytes,
+        " bytes of a block's memory, and this GPU has ", driver_.info().block_memory_bytes, ": use --backend=cpu"));
+  }
   const int64_t dim = options_.attention.head_dim, f32 = sizeof(float);
   ASSIGN_OR_RETURN(rotations_, DeviceBytes::Allocate(driver_, options_.max_rows * dim * f32));
   const AttentionPlanOptions plan = plan_options();
@@ -89,6 +95,12 @@ bool CudaBackend::attends_by_products() const {
   return kv_number() == Number::kBf16 && HasProducts(options_.attention.head_dim);
 }
 
+int64_t CudaBackend::BlockBytes(int64_t rows) const {
+  const int64_t dim = options_.attention.head_dim;
+  return attends_by_products() ? ProductBytes(rows * group(), dim)
+                               : TileFloats(rows * group(), dim) * int64_t{sizeof(float)};
+}
+
 AttentionPlanOptions CudaBackend::plan_options() const {
   const AttentionShape& shape = options_.attention;
   return {.rows_per_tile = attends_by_products() ? RowsPerProductTile(group(), shape.head_dim)
@@ -109,7 +121,7 @@ absl::StatusOr<std::unique_ptr<Matrix>> CudaBackend::PackMatrix(std::span<const 
   int64_t rows = 0;
   for (const WeightSource& source : stacked) rows += source.rows;
   const int64_t cols = stacked.front().cols;
-  ASSIGN_OR_RETURN(DeviceBytes memory, DeviceBytes::Allocate(driver_, rows * cols * BytesOf(number_)));
+  ASSIGN_OR_RETURN(DeviceBytes memory, DeviceBytes::Allocate(driver_, rows * cols * BytesOf(number_), stream_));
   uint64_t out = memory.address();
   for (const WeightSource& source : stacked) {
     CHECK_EQ(source.cols, cols);
@@ -126,7 +138,7 @@ absl::StatusOr<std::unique_ptr<Matrix>> CudaBackend::PackMatrix(std::span<const 
 absl::StatusOr<std::unique_ptr<Buffer>> CudaBackend::UploadVector(std::span<const WeightSource> parts) {
   int64_t cols = 0;
   for (const WeightSource& part : parts) cols += part.cols;
-  ASSIGN_OR_RETURN(std::unique_ptr<DeviceBuffer> buffer, DeviceBuffer::Allocate(driver_, 1, cols));
+  ASSIGN_OR_RETURN(std::unique_ptr<DeviceBuffer> buffer, DeviceBuffer::Allocate(driver_, 1, cols, stream_));
   uint64_t out = buffer->address();
   for (const WeightSource& part : parts) {
     CHECK_EQ(part.rows, 1);
@@ -137,7 +149,7 @@ absl::StatusOr<std::unique_ptr<Buffer>> CudaBackend::UploadVector(std::span<cons
 }
 
 absl::StatusOr<std::unique_ptr<Buffer>> CudaBackend::Allocate(int64_t rows, int64_t cols) {
-  ASSIGN_OR_RETURN(std::unique_ptr<DeviceBuffer> buffer, DeviceBuffer::Allocate(driver_, rows, cols));
+  ASSIGN_OR_RETURN(std::unique_ptr<DeviceBuffer> buffer, DeviceBuffer::Allocate(driver_, rows, cols, stream_));
   RETURN_IF_ERROR(driver_.Zero(stream_, buffer->address(), buffer->bytes()));
   return std::unique_ptr<Buffer>(std::move(buffer));
 }
@@ -176,6 +188,7 @@ absl::Status CudaBackend::EnsureDevice(DeviceBytes& memory, int64_t bytes) {
 absl::Status CudaBackend::BeginStep(std::span<const StepSequence> sequences, std::span<const StreamedBlock> streamed) {
   step_ = 1 - step_;
   step().done.Wait();
+  if (!step().done.Passed()) driver_.Finish(stream_);  // of a step that failed, and may go on all the same
   step().uploads.Begin();
   RETURN_IF_ERROR(PutRows(sequences));
   RETURN_IF_ERROR(PutBlocks(sequences, streamed));
@@ -292,21 +305,19 @@ absl::Status CudaBackend::Attention(int64_t layer, const Buffer& qkv, Buffer& ou
                                    .kv = kv_shape(),
                                    .num_heads = shape.num_heads,
                                    .rows_per_tile = plan_options().rows_per_tile,
+                                   .rows_in_memory = plan_.most_rows,
                                    .layer = layer,
                                    .qkv = AsDevice(qkv).data(),
                                    .out = AsDevice(out).data(),
                                    .partial = partial_.as<float>()};
-  const bool products = attends_by_products();
-  return kernels_.Attend(stream_,
-                         {.step = attention,
-                          .tiles = tiles_,
-                          .num_tiles = static_cast<int64_t>(plan_.tiles.size()),
-                          .divided = divided_,
-                          .num_divided = static_cast<int64_t>(plan_.divided.size()),
-                          .memory_bytes = products ? ProductBytes(attention.queries(), shape.head_dim)
-                                                   : TileFloats(group(), shape.head_dim) * int64_t{sizeof(float)},
-                          .products = products,
-                          .number = kv_number()});
+  return kernels_.Attend(stream_, {.step = attention,
+                                   .tiles = tiles_,
+                                   .num_tiles = static_cast<int64_t>(plan_.tiles.size()),
+                                   .divided = divided_,
+                                   .num_divided = static_cast<int64_t>(plan_.divided.size()),
+                                   .memory_bytes = BlockBytes(plan_.most_rows),
+                                   .products = attends_by_products(),
+                                   .number = kv_number()});
 }
 
 // A fence of work that failed does not pass: the step that needs it is not computed.
@@ -324,7 +335,7 @@ Fence CudaBackend::EndStep(absl::Status& status) {
 }
 
 // Compared by the host, behind the fence that says that every read of the step is done. That is sound: the owner changes
-// the word before it, or anybody after it, writes the memory (transport.h: Fence). A read that saw a new byte came after
+// the word before it submits what writes the memory, on any stream or copy engine (transport.h: Fence). A read that saw a new byte came after
 // that write, so the change of the word came before it; the host looks at the word after the read, and sees the change.
 // No kernel need read foreign pages of the host, which would have to be registered, and unregistered in time.
 absl::Status CudaBackend::CheckWords(std::span<const WordCheck> checks, std::vector<int32_t>& changed) {

@@ -68,6 +68,7 @@ class CudaBackend final : public Backend {
   absl::Status Reserve();
   int64_t group() const { return options_.attention.num_heads / options_.attention.num_kv_heads; }
   bool attends_by_products() const;
+  int64_t BlockBytes(int64_t rows) const;  // of a tile of so many rows
   AttentionPlanOptions plan_options() const;
   Number kv_number() const { return options_.kv.dtype == KvDtype::kF32 ? Number::kF32 : Number::kBf16; }
   KvShape kv_shape() const;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Matrices and buffers on a GPU.
 //
-//   ASSIGN_OR_RETURN(auto buffer, DeviceBuffer::Allocate(driver, rows, cols));
+//   ASSIGN_OR_RETURN(auto buffer, DeviceBuffer::Allocate(driver, rows, cols, stream));
 //   AsDevice(*buffer).data();                                // an address of the device: not to be read here
 #pragma once
 
@@ -38,9 +38,10 @@ class DeviceMatrix final : public Matrix {
 /// f32 [rows][cols]. Thread-safety: none. Ownership: owns the memory.
 class DeviceBuffer final : public Buffer {
  public:
-  /// Uninitialised.
-  static absl::StatusOr<std::unique_ptr<DeviceBuffer>> Allocate(Driver& driver, int64_t rows, int64_t cols) {
-    absl::StatusOr<DeviceBytes> memory = DeviceBytes::Allocate(driver, rows * cols * int64_t{sizeof(float)});
+  /// Uninitialised; freed when the stream has done what it was given.
+  static absl::StatusOr<std::unique_ptr<DeviceBuffer>> Allocate(Driver& driver, int64_t rows, int64_t cols,
+                                                                Stream user) {
+    absl::StatusOr<DeviceBytes> memory = DeviceBytes::Allocate(driver, rows * cols * int64_t{sizeof(float)}, user);
     if (!memory.ok()) return memory.status();
     return std::unique_ptr<DeviceBuffer>(new DeviceBuffer(*std::move(memory), rows, cols));
   }

@@ -8,11 +8,12 @@
 
 namespace swiftcache::engine::backend::cuda {
 
-absl::StatusOr<DeviceBytes> DeviceBytes::Allocate(Driver& driver, int64_t bytes) {
+absl::StatusOr<DeviceBytes> DeviceBytes::Allocate(Driver& driver, int64_t bytes, Stream user) {
   const int64_t granularity = driver.info().granularity_bytes;
   DeviceBytes memory;
   memory.bytes_ = CeilDiv(std::max<int64_t>(1, bytes), granularity) * granularity;
   memory.driver_ = &driver;
+  memory.user_ = user;
   ASSIGN_OR_RETURN(memory.allocation_, driver.Allocate(memory.bytes_));
   const absl::StatusOr<uint64_t> address = driver.ReserveAddresses(memory.bytes_);
   if (!address.ok()) return address.status();
@@ -30,6 +31,7 @@ DeviceBytes& DeviceBytes::operator=(DeviceBytes&& other) noexcept {
   std::swap(address_, other.address_);
   std::swap(bytes_, other.bytes_);
   std::swap(allocation_, other.allocation_);
+  std::swap(user_, other.user_);
   return *this;
 }
 
@@ -37,6 +39,7 @@ DeviceBytes& DeviceBytes::operator=(DeviceBytes&& other) noexcept {
 void DeviceBytes::Free() {
   if (driver_ == nullptr) return;
   if (address_ != 0) {
+    if (user_ != Stream{}) driver_->Finish(user_);
     (void)driver_->Unmap(address_, bytes_);
     (void)driver_->FreeAddresses(address_, bytes_);
   }

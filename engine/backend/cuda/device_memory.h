@@ -19,8 +19,9 @@ namespace swiftcache::engine::backend::cuda {
 class DeviceBytes {
  public:
   DeviceBytes() = default;
-  /// Uninitialised. `bytes` is rounded up to what the driver gives.
-  static absl::StatusOr<DeviceBytes> Allocate(Driver& driver, int64_t bytes);
+  /// Uninitialised. `bytes` is rounded up to what the driver gives. It is freed when `user`, if one is named, has done
+  /// what it was given; else nothing may touch it any more by then.
+  static absl::StatusOr<DeviceBytes> Allocate(Driver& driver, int64_t bytes, Stream user = {});
   DeviceBytes(DeviceBytes&& other) noexcept { *this = std::move(other); }
   DeviceBytes& operator=(DeviceBytes&& other) noexcept;
   ~DeviceBytes() { Free(); }
@@ -38,6 +39,7 @@ class DeviceBytes {
   uint64_t address_ = 0;
   int64_t bytes_ = 0;
   Allocation allocation_ = {};
+  Stream user_ = {};
 };
 
 /// Pinned memory of the host, which kernels reach at the same address. Likewise.

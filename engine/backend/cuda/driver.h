@@ -2,7 +2,7 @@
 // What is asked of a GPU's driver: memory, streams, events, copies. No header of CUDA is needed to use it, so that all
 // that stands upon it is tested against tests/fakes/fake_cuda_driver.h, which has no GPU.
 //
-//   ASSIGN_OR_RETURN(std::unique_ptr<Driver> driver, Driver::Open());
+//   ASSIGN_OR_RETURN(std::unique_ptr<Driver> driver, OpenDriver());      // native/cuda_driver.h
 //   ASSIGN_OR_RETURN(const uint64_t address, driver->ReserveAddresses(bytes));
 //   ASSIGN_OR_RETURN(const Allocation chunk, driver->Allocate(bytes));
 //   RETURN_IF_ERROR(driver->Map(address, bytes, chunk, Access::kReadWrite));
@@ -32,12 +32,13 @@ enum class Access { kRead, kReadWrite };
 /// The GPU that a driver was opened for.
 struct DeviceInfo {
   std::string name;       // "NVIDIA H100 80GB HBM3"
-  std::string uuid;       // "GPU-8f6d...", or "MIG-..." of a slice: ordinals differ between processes, this does not
+  std::string uuid;       // its 16 bytes in hexadecimal: ordinals differ between processes, this does not
   int compute_major = 0;  // 9 of sm_90
   int compute_minor = 0;
   int multiprocessors = 0;
-  int64_t granularity_bytes = 0;  // Allocate's and Map's sizes and addresses are multiples of it
-  bool exports = false;           // allocations can be handed to other processes as file descriptors
+  int64_t block_memory_bytes = 0;  // that a block of threads can have
+  int64_t granularity_bytes = 0;   // Allocate's and Map's sizes and addresses are multiples of it
+  bool exports = false;            // allocations can be handed to other processes as file descriptors
 };
 
 /// One copy, on the device or between devices whose memory is mapped here.
@@ -63,8 +64,6 @@ struct DeviceCopy2D {
 /// so also where it returns an error: a driver tells earlier faults there. Units: bytes.
 class Driver {
  public:
-  /// UNAVAILABLE where there is no GPU or no driver, or one too old: says which, and the remedy.
-  static absl::StatusOr<std::unique_ptr<Driver>> Open();
   virtual ~Driver() = default;
 
   virtual const DeviceInfo& info() const = 0;
@@ -91,10 +90,6 @@ class Driver {
   /// Pinned memory of the host; kernels and copies reach it at the same number.
   virtual absl::StatusOr<std::byte*> AllocateHost(int64_t bytes) = 0;
   virtual absl::Status FreeHost(std::byte* memory) = 0;
-  /// Lets kernels read memory that this process has mapped, a page of another process among it, mapped read-only.
-  /// Returns its address on the device, which the driver also finds by the host's (cuMemHostGetDevicePointer).
-  virtual absl::StatusOr<uint64_t> RegisterHost(const std::byte* begin, int64_t bytes) = 0;
-  virtual absl::Status UnregisterHost(const std::byte* begin) = 0;
 
   // Order of work.
   virtual absl::StatusOr<Stream> CreateStream() = 0;

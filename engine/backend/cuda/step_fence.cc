@@ -34,6 +34,11 @@ class StepFences::Due {
       acts_.pop_front();
     }
   }
+  // They are not done: whoever wanted them has heard of the failure, and what they write to may be gone.
+  void Drop(int64_t count) ABSL_LOCKS_EXCLUDED(mutex_) {
+    absl::MutexLock lock(&mutex_);
+    for (; done_ < count; ++done_) acts_.pop_front();
+  }
 
  private:
   mutable absl::Mutex mutex_;
@@ -49,6 +54,7 @@ class StepFences::State final : public HostFence {
   // Of what could not be given to the stream.
   State(std::shared_ptr<Due> due, std::function<void(const absl::Status&)> failed, const absl::Status& why)
       : due_(std::move(due)), failed_(std::move(failed)), has_failed_(true) {
+    due_->Drop(due_->added());
     if (failed_) failed_(why);
   }
 
@@ -64,6 +70,7 @@ class StepFences::State final : public HostFence {
     const absl::Status status = event_->Synchronize();
     if (status.ok()) return Pass();
     has_failed_ = true;
+    due_->Drop(due_count_);
     if (failed_) failed_(status);
   }
 
@@ -97,7 +104,9 @@ Fence StepFences::Record(std::function<void(const absl::Status&)> failed) {
   return Fence(std::make_shared<State>(*std::move(event), due_, std::move(failed)));
 }
 
+// The stream may still write what the caller gives up now.
 Fence StepFences::Failed(const absl::Status& why, std::function<void(const absl::Status&)> failed) {
+  driver_.Finish(stream_);
   return Fence(std::make_shared<State>(due_, std::move(failed), why));
 }
 

@@ -125,11 +125,11 @@ GPU_CODE inline float MinPFloor(float max, float temperature, double log_min_p) 
 }
 
 /// The first rank at which the sum of what `by_count` says (ranks, or their weights) reaches `target`; ranks go by
-/// descending logit, then by ascending id. Leaves its id and the mass of all up to and with it in the memory. Finds the
+/// descending logit, then by ascending id. Leaves its id in the memory, returns the mass of all up to and with it. Finds the
 /// logit byte by byte of its key, then the id among those that are equal. REQUIRES: the sum over all reaches it, > 0.
 template <class Block>
-GPU_CODE void FindRank(Block& block, ChoiceMemory& m, const float* x, int64_t n, const WeightRule& weight,
-                       bool by_count, uint64_t target) {
+GPU_CODE uint64_t FindRank(Block& block, ChoiceMemory& m, const float* x, int64_t n, const WeightRule& weight,
+                           bool by_count, uint64_t target) {
   block.Once([&] {
     m.count = m.mass = 0;
     m.prefix = 0;
@@ -180,6 +180,9 @@ GPU_CODE void FindRank(Block& block, ChoiceMemory& m, const float* x, int64_t n,
     }
     m.id = static_cast<int32_t>(i);
   });
+  const uint64_t mass = m.mass;
+  block.Sync();
+  return mass;
 }
 
 /// The first id at which the sum of weights exceeds `target`. REQUIRES: the sum over all does.
@@ -208,13 +211,11 @@ GPU_CODE uint64_t KeptMass(Block& block, ChoiceMemory& m, const float* x, int64_
                            const TokenChoice& choice, uint64_t total) {
   uint64_t mass = total;
   if (choice.top_k > 0 && choice.top_k < n) {
-    FindRank(block, m, x, n, weight, /*by_count=*/true, static_cast<uint64_t>(choice.top_k));
-    mass = m.mass;
+    mass = FindRank(block, m, x, n, weight, /*by_count=*/true, static_cast<uint64_t>(choice.top_k));
   }
   if (choice.top_p < 1) {
     const auto least = static_cast<uint64_t>(std::ceil(static_cast<double>(choice.top_p) * static_cast<double>(mass)));
-    FindRank(block, m, x, n, weight, /*by_count=*/false, least == 0 ? 1 : least);
-    mass = m.mass;
+    mass = FindRank(block, m, x, n, weight, /*by_count=*/false, least == 0 ? 1 : least);
   }
   return mass;
 }
@@ -251,12 +252,12 @@ GPU_CODE void FindTop(Block& block, const float* logits, int64_t n, int64_t coun
     before = best;
     block.Once([&] {
       ids[k] = static_cast<int32_t>(0xffffffffu - static_cast<uint32_t>(best));
-      values[k] = CleanLogit(logits[ids[k]]);
+      values[k] = CleanLogit(logits[0xffffffffu - static_cast<uint32_t>(best)]);
     });
   }
 }
 
-/// logits: [n]; top_ids, top_logits: [choice.num_top] of this row.
+/// logits: [n]; top_ids, top_logits: [choice.num_top] of this row. Leaves the token's id in the memory, 0 where it failed.
 template <class Block>
 GPU_CODE void ChooseToken(Block& block, ChoiceMemory& m, const float* logits, int64_t n, const TokenChoice& choice,
                           ChosenToken* result, int32_t* top_ids, float* top_logits) {
@@ -264,7 +265,10 @@ GPU_CODE void ChooseToken(Block& block, ChoiceMemory& m, const float* logits, in
   const float* const x = Penalise(block, logits, n, choice);
   const float best = block.template Max<float>(n, impossible, [&](int64_t i) { return x[i]; });
   if (!(best > impossible)) {
-    block.Once([&] { *result = {.failed = 1}; });
+    block.Once([&] {
+      m.id = 0;
+      *result = {.failed = 1};
+    });
     return;
   }
   if (!choice.drawn) {
@@ -279,7 +283,7 @@ GPU_CODE void ChooseToken(Block& block, ChoiceMemory& m, const float* logits, in
     auto target = static_cast<uint64_t>(choice.uniform * static_cast<double>(mass));
     if (target >= mass) target = mass - 1;
     if (ranked) {
-      FindRank(block, m, x, n, weight, /*by_count=*/false, target + 1);
+      (void)FindRank(block, m, x, n, weight, /*by_count=*/false, target + 1);
     } else {
       FindById(block, m, x, n, weight, target);
     }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/backend/cuda/native/cublas_lt.h"
 
+#include <cuda_runtime.h>
 #include <dlfcn.h>
 
 #include <initializer_list>
@@ -45,8 +46,11 @@ struct CublasLt::Functions {
   absl::Status Load() {
     void* library = nullptr;
     std::string why;
-    for (const char* name : {"libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so"}) {
-      library = dlopen(name, RTLD_NOW | RTLD_LOCAL);
+    // That of the CUDA this was built with first: another one may want another driver.
+    const int built = CUDART_VERSION / 1000;
+    for (const std::string& name : {absl::StrCat("libcublasLt.so.", built), absl::StrCat("libcublasLt.so.", 25 - built),
+                                    std::string("libcublasLt.so")}) {
+      library = dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL);
       if (library != nullptr) break;
       why = dlerror();
     }
@@ -138,8 +142,9 @@ absl::StatusOr<const CublasLt::Plan*> CublasLt::PlanOf(const ProductOp& op) {
         lt.heuristic(handle_, plan->desc, plan->weight, plan->in, plan->out, plan->out, preference, 1, &best, &found);
   }
   (void)lt.preference_destroy(preference);
-  RETURN_IF_ERROR(LtStatus(status, what));
-  if (found == 0) return absl::FailedPreconditionError(absl::StrCat(what, ": cuBLASLt has no algorithm for it"));
+  if (status != CUBLAS_STATUS_NOT_SUPPORTED) RETURN_IF_ERROR(LtStatus(status, what));
+  if (found == 0 || best.state != CUBLAS_STATUS_SUCCESS)
+    return absl::FailedPreconditionError(absl::StrCat(what, ": cuBLASLt has no algorithm for it"));
   plan->algorithm = best.algo;
   return (plans_[shape] = std::move(plan)).get();
 }

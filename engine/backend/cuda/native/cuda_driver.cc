@@ -3,6 +3,7 @@
 
 #include <cuda.h>
 #include <cuda_runtime.h>
+#include <dlfcn.h>
 
 #include <string>
 #include <utility>
@@ -15,9 +16,9 @@
 namespace swiftcache::engine::backend::cuda {
 namespace {
 
-constexpr int kDevice = 0;                     // of those that CUDA_VISIBLE_DEVICES leaves
-constexpr int kOldestMajor = 8;                // sm_80: bf16 in tensor cores
-constexpr unsigned kDriverFunctions = 12'040;  // of the CUDA whose functions are looked up
+constexpr int kDevice = 0;                // of those that CUDA_VISIBLE_DEVICES leaves
+constexpr int kOldestMajor = 8;           // sm_80: bf16 in tensor cores
+constexpr int kDriverFunctions = 12'040;  // of the CUDA whose functions are looked up
 
 // The driver's functions that the runtime has none for, as CUDA 12.4 declares them.
 struct DriverFunctions {
@@ -33,14 +34,21 @@ struct DriverFunctions {
   decltype(&cuMemGetAllocationGranularity) granularity = nullptr;
   decltype(&cuDeviceGetAttribute) attribute = nullptr;
 
+  // By the driver's own table of functions: the runtime has a door to it only from CUDA 12.5 on.
   absl::Status Load() {
-    const auto find = [](auto& function, const char* name) {
+    using GetAddress = CUresult (*)(const char*, void**, int, cuuint64_t, CUdriverProcAddressQueryResult*);
+    void* const library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+    const auto get_address =
+        library == nullptr ? nullptr : reinterpret_cast<GetAddress>(dlsym(library, "cuGetProcAddress_v2"));
+    if (get_address == nullptr) {
+      return absl::UnavailableError(
+          "the GPU's driver (libcuda.so.1) is missing or too old: install one of CUDA 12.4 or later");
+    }
+    const auto find = [&](auto& function, const char* name) {
       void* found = nullptr;
-      cudaDriverEntryPointQueryResult result = {};
-      const cudaError_t error =
-          cudaGetDriverEntryPointByVersion(name, &found, kDriverFunctions, cudaEnableDefault, &result);
-      if (error != cudaSuccess) return CudaStatus(error, name);
-      if (result != cudaDriverEntryPointSuccess) {
+      CUdriverProcAddressQueryResult result = {};
+      const CUresult error = get_address(name, &found, kDriverFunctions, 0, &result);
+      if (error != CUDA_SUCCESS || found == nullptr) {
         return absl::UnavailableError(
             absl::StrCat("the GPU's driver has no ", name, ": install one of CUDA 12.4 or later"));
       }
@@ -133,18 +141,6 @@ class CudaDriver final : public Driver {
     return static_cast<std::byte*>(memory);
   }
   absl::Status FreeHost(std::byte* memory) override { return CudaStatus(cudaFreeHost(memory), "cudaFreeHost"); }
-  absl::StatusOr<uint64_t> RegisterHost(const std::byte* begin, int64_t bytes) override {
-    void* const host = const_cast<std::byte*>(begin);
-    RETURN_IF_ERROR(CudaStatus(
-        cudaHostRegister(host, static_cast<size_t>(bytes), cudaHostRegisterMapped | cudaHostRegisterReadOnly),
-        absl::StrCat("registering ", bytes, " bytes of the host")));
-    void* device = nullptr;
-    RETURN_IF_ERROR(CudaStatus(cudaHostGetDevicePointer(&device, host, 0), "cudaHostGetDevicePointer"));
-    return reinterpret_cast<uint64_t>(device);
-  }
-  absl::Status UnregisterHost(const std::byte* begin) override {
-    return CudaStatus(cudaHostUnregister(const_cast<std::byte*>(begin)), "cudaHostUnregister");
-  }
 
   absl::StatusOr<Stream> CreateStream() override {
     cudaStream_t stream = nullptr;
@@ -231,6 +227,7 @@ absl::Status CudaDriver::Open() {
   info_.compute_major = properties.major;
   info_.compute_minor = properties.minor;
   info_.multiprocessors = properties.multiProcessorCount;
+  info_.block_memory_bytes = static_cast<int64_t>(properties.sharedMemPerBlockOptin);
   if (info_.compute_major < kOldestMajor) {
     return absl::FailedPreconditionError(absl::StrCat(info_.name, " is of sm_", info_.compute_major,
                                                       info_.compute_minor,

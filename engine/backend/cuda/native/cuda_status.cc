@@ -7,6 +7,9 @@ namespace swiftcache::engine::backend::cuda {
 namespace {
 
 // The numbers of runtime and driver are the same for those that both have.
+constexpr int kTensorMemoryLeak = 720, kContained = 721, kMpsClientTerminated = 809,
+              kExternalDevice = 911;  // of CUDA 13
+
 absl::StatusCode CodeOf(int error) {
   switch (error) {
     case CUDA_ERROR_OUT_OF_MEMORY:
@@ -20,6 +23,7 @@ absl::StatusCode CodeOf(int error) {
     case CUDA_ERROR_NOT_SUPPORTED:
     case CUDA_ERROR_NOT_PERMITTED:
     case CUDA_ERROR_NO_BINARY_FOR_GPU:
+    case CUDA_ERROR_UNSUPPORTED_PTX_VERSION:
     case CUDA_ERROR_PEER_ACCESS_UNSUPPORTED:
     case CUDA_ERROR_INVALID_DEVICE:
       return absl::StatusCode::kFailedPrecondition;
@@ -37,6 +41,10 @@ absl::StatusCode CodeOf(int error) {
     case CUDA_ERROR_CONTEXT_IS_DESTROYED:
     case CUDA_ERROR_DEINITIALIZED:
     case CUDA_ERROR_UNKNOWN:
+    case kTensorMemoryLeak:
+    case kContained:
+    case kMpsClientTerminated:
+    case kExternalDevice:
       return absl::StatusCode::kDataLoss;
     default:
       return absl::StatusCode::kInternal;
@@ -47,6 +55,7 @@ absl::StatusCode CodeOf(int error) {
 
 absl::Status CudaStatus(cudaError_t error, absl::string_view what) {
   if (error == cudaSuccess) return absl::OkStatus();
+  (void)cudaGetLastError();  // it is told here: the next launch must not tell it again. One that stays comes back
   return absl::Status(CodeOf(error),
                       absl::StrCat(what, ": ", cudaGetErrorName(error), ", ", cudaGetErrorString(error)));
 }

@@ -19,7 +19,7 @@ __global__ void ChooseKernel(ChooseOp op) {
   ChosenToken* const result = op.results + blockIdx.x;
   ChooseToken(block, memory, op.logits + choice.logits_row * op.vocab, op.vocab, choice, result,
               op.top_ids + choice.first_top, op.top_logits + choice.first_top);
-  block.Once([&] { op.chosen[blockIdx.x] = result->failed != 0 ? 0 : result->id; });
+  block.Once([&] { op.chosen[blockIdx.x] = memory.id; });
 }
 
 template <WeightFormat kFormat, class Out>

@@ -26,6 +26,7 @@ class ThreadBlock {
     for (int64_t i = threadIdx.x; i < n; i += blockDim.x) f(i);
     __syncthreads();
   }
+  __device__ void Sync() { __syncthreads(); }
   template <class F>
   __device__ void Once(F f) {
     if (threadIdx.x == 0) f();
@@ -73,8 +74,14 @@ class ThreadBlock {
     }
     __syncthreads();
   }
+  // Most of a warp adds to the same few sums: those that share one are summed first, in two halves that 32 of them cannot
+  // overflow. REQUIRES: value < 2^52.
   static __device__ void Add(uint64_t* sum, uint64_t value) {
-    atomicAdd(reinterpret_cast<unsigned long long*>(sum), static_cast<unsigned long long>(value));
+    const unsigned here = __activemask(), peers = __match_any_sync(here, reinterpret_cast<uint64_t>(sum));
+    const uint64_t low = __reduce_add_sync(peers, static_cast<unsigned>(value & 0xfffffu));
+    const uint64_t high = __reduce_add_sync(peers, static_cast<unsigned>(value >> 20));
+    if (static_cast<int>(threadIdx.x % kWarp) != __ffs(static_cast<int>(peers)) - 1) return;
+    atomicAdd(reinterpret_cast<unsigned long long*>(sum), static_cast<unsigned long long>(low + (high << 20)));
   }
 
  private:

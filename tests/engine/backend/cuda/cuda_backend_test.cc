@@ -76,6 +76,38 @@ TEST_F(CudaBackendTest, AWordThatChangesBeforeTheStepIsDoneIsNamed) {
   EXPECT_EQ(changed, std::vector<int32_t>({1}));
 }
 
+// The caller of a step whose fence failed has gone when the next one passes: nothing may be written to it any more.
+TEST_F(CudaBackendTest, WhatAStepThatFailedHadToTellIsNeverTold) {
+  const std::atomic<uint64_t> word = 5;
+  const WordCheck checks[] = {{&word, 6}};  // changed: it would be told
+  std::vector<int32_t> of_failed, of_next;
+  absl::Status failed, next;
+  ASSERT_TRUE(backend_->BeginStep({}, {}).ok());
+  ASSERT_TRUE(backend_->CheckWords(checks, of_failed).ok());
+  driver_.FailAt(1);  // no event for the step's end
+  const Fence first = backend_->EndStep(failed);
+  first.Wait();
+  EXPECT_FALSE(first.Passed());
+  EXPECT_FALSE(failed.ok());
+  ASSERT_TRUE(backend_->BeginStep({}, {}).ok());
+  ASSERT_TRUE(backend_->CheckWords(checks, of_next).ok());
+  backend_->EndStep(next).Wait();
+  EXPECT_TRUE(next.ok()) << next;
+  EXPECT_EQ(of_next.size(), 1u);
+  EXPECT_TRUE(of_failed.empty());
+}
+
+TEST_F(CudaBackendTest, HeadsThatABlocksMemoryDoesNotHoldAreRefusedAtTheStart) {
+  BackendOptions options = options_;
+  options.attention = {256, 1, 256};
+  options.kv.num_kv_heads = 1;
+  options.kv.head_dim = 256;
+  options.inverse_frequencies.assign(128, 0.1f);
+  const absl::Status status = device_->CreateBackend(options).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+  EXPECT_NE(status.message().find("256 query heads of 256"), absl::string_view::npos) << status;
+}
+
 TEST_F(CudaBackendTest, ALostDeviceIsSaidByTheStepAndItsFenceDoesNotPass) {
   auto buffer = *backend_->Allocate(8, 8);
   ASSERT_TRUE(backend_->BeginStep({}, {}).ok());

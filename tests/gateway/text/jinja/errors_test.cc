@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <ctime>
+
 #include "absl/time/clock.h"
 #include "tests/gateway/text/jinja/template_cases.h"
 
@@ -105,10 +107,10 @@ TEST(JinjaErrorsTest, EveryWayToUseTooMuchEndsInAClearError) {
       "{% for i in range(99999) %}{{ ('a' * 9999)|upper|length }}{% endfor %}",
   };
   for (const std::string& source : sources) {
-    absl::Time start = absl::Now();
+    const std::clock_t start = std::clock();  // of the processor: others may want it too
     EXPECT_EQ(RenderError(source).code(), absl::StatusCode::kResourceExhausted)
         << source << ": " << RenderError(source);
-    EXPECT_LT(absl::Now() - start, absl::Seconds(60)) << source;
+    EXPECT_LT((std::clock() - start) / CLOCKS_PER_SEC, 60) << source;
   }
 }
 
