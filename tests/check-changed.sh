@@ -19,8 +19,11 @@ list() {  # list PATTERN...: those that are there, the newest first
 }
 flags=(-std=c++20 -I. -Ibuild/release -isystem build/release/proto '-DSWIFTCACHE_VERSION="0"' "-DSWIFTCACHE_SOURCE_DIR=\"$PWD\"")
 export flags_line="${flags[*]}"
-mapfile -t headers < <(list '*.h')
-mapfile -t sources < <(list '*.cc' ':!tests')  # a test may do what the product must not
+cuda=()  # what includes CUDA's headers is looked at where they are
+echo '#include <cublasLt.h>' | g++ -fsyntax-only -x c++ - 2>/dev/null ||
+  { cuda=(':!engine/backend/cuda/native' ':!services/cuda_engine_device.cc'); echo "no CUDA headers here: leaving out ${cuda[*]#:!}"; }
+mapfile -t headers < <(list '*.h' "${cuda[@]}")
+mapfile -t sources < <(list '*.cc' ':!tests' "${cuda[@]}")  # a test may do what the product must not
 code=0
 
 alone() {  # by g++, which finds what clang forgives, and the other way round

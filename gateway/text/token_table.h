@@ -22,7 +22,7 @@ class TokenTable {
   explicit TokenTable(const TokenizerSpec& spec);
 
   const std::vector<std::string>& bytes() const { return bytes_; }
-  bool IsSpecial(int32_t id) const { return id >= 0 && id < special_.size() && special_[id]; }
+  bool IsSpecial(int32_t id) const { return id >= 0 && static_cast<size_t>(id) < special_.size() && special_[id]; }
   /// The tokens that are cut out of text before it is tokenised: the spec's, and by type those it does not list.
   const std::vector<AddedToken>& added() const { return added_; }
 

@@ -288,9 +288,9 @@ def test_an_engine_whose_kv_memory_cannot_be_had_was_never_registered(cluster, b
     assert "greedy" not in cluster.broker.text()
 
     engine = cluster.start_engine(TINY / "tiny-llama-a", "greedy", "--kv_cache_bytes=16MiB")
+    wait_until(lambda: "] registered" in engine.text() and "greedy" in cluster.broker.text(), 10, "engine and broker say it")
     text = engine.text()
     assert text.index("] weights: ") < text.index("] KV memory: 1024 blocks of 16 tokens, 16777216 bytes") < text.index("] registered")
-    assert "greedy" in cluster.broker.text()
 
 
 @pytest.mark.parametrize("which", ["broker", "gateway", "engine"])

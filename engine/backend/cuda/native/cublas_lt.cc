@@ -83,7 +83,7 @@ struct CublasLt::Plan {
   explicit Plan(const Functions* functions) : functions(functions) {}
   ~Plan() {
     if (desc != nullptr) functions->desc_destroy(desc);
-    for (const cublasLtMatrixLayout_t layout : {weight, in, out}) {
+    for (cublasLtMatrixLayout_t layout : {weight, in, out}) {
       if (layout != nullptr) functions->layout_destroy(layout);
     }
   }

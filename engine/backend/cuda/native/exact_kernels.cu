@@ -4,7 +4,7 @@
 #include <cuda_runtime.h>
 
 #include "engine/backend/cuda/native/cuda_kernels.h"
-#include "engine/backend/cuda/native/thread_block.h"
+#include "engine/backend/cuda/native/thread_block.cuh"
 #include "engine/backend/weight_blocks.h"
 
 namespace swiftcache::engine::backend::cuda {

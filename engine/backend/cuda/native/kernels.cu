@@ -9,7 +9,7 @@
 
 #include "engine/backend/cuda/attention_products_body.h"
 #include "engine/backend/cuda/native/cuda_kernels.h"
-#include "engine/backend/cuda/native/thread_block.h"
+#include "engine/backend/cuda/native/thread_block.cuh"
 
 namespace swiftcache::engine::backend::cuda {
 namespace {
