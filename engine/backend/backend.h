@@ -120,9 +120,9 @@ class Backend {
   virtual absl::Status RopeAndStoreKv(const RopeOp& op) = 0;
   /// out: [rows][num_heads * head_dim]. Causal: a row sees the positions up to its own.
   virtual absl::Status Attention(int64_t layer, const Buffer& qkv, Buffer& out) = 0;
-  /// One token a row from logits [rows][vocabulary], which stay as they are. A row that cannot be sampled fails alone,
-  /// in `out`; an error returned says nothing of any row. `rows` are borrowed for the call, `out` until a fence submitted
-  /// after has passed. engine/backend/sampling.h has the rules.
+  /// At most once a step. One token a row from logits [rows][vocabulary], which stay as they are. A row that cannot be
+  /// sampled fails alone, in `out`; an error returned says nothing of any row. `rows` are borrowed for the call, `out`
+  /// until a fence submitted after has passed. engine/backend/sampling.h has the rules.
   virtual absl::Status Sample(const Buffer& logits, std::span<const SampleRow> rows, std::span<Sampled> out) = 0;
 
   /// What is submitted from now on begins after the fence.

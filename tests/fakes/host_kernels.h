@@ -18,7 +18,7 @@
 namespace swiftcache::engine::backend::cuda {
 
 /// Thread-safety, errors: as Kernels. Ownership: borrows the driver.
-class HostKernels final : public Kernels {
+class HostKernels : public Kernels {
  public:
   explicit HostKernels(FakeCudaDriver& driver) : driver_(driver) {}
 

@@ -18,6 +18,15 @@ namespace {
 
 constexpr int64_t kBlocksPerMultiprocessor = 2;  // of threads, that keep it busy
 
+// Products are computed of a few numbers of rows alone: each wants an algorithm of its own, which cuBLASLt takes its time
+// to choose. The rows beyond `rows` are computed of what lies there, and nobody reads them.
+int64_t ProductRows(int64_t rows) {
+  for (const int64_t few : {1, 2, 4, 8, 16, 24, 32, 48, 64, 96}) {
+    if (rows <= few) return few;
+  }
+  return (rows + 127) / 128 * 128;
+}
+
 absl::Status Check(const BackendOptions& o) {
   const AttentionShape& shape = o.attention;
   if (shape.num_kv_heads < 1 || shape.num_heads < 1 || shape.num_heads % shape.num_kv_heads != 0) {
@@ -121,6 +130,8 @@ absl::StatusOr<std::unique_ptr<Matrix>> CudaBackend::PackMatrix(std::span<const 
   int64_t rows = 0;
   for (const WeightSource& source : stacked) rows += source.rows;
   const int64_t cols = stacked.front().cols;
+  // Now, before KV memory takes what is free: in a step it would come too late.
+  RETURN_IF_ERROR(EnsureDevice(scratch_, options_.max_rows * cols * BytesOf(number_)));
   ASSIGN_OR_RETURN(DeviceBytes memory, DeviceBytes::Allocate(driver_, rows * cols * BytesOf(number_), stream_));
   uint64_t out = memory.address();
   for (const WeightSource& source : stacked) {
@@ -190,6 +201,7 @@ absl::Status CudaBackend::BeginStep(std::span<const StepSequence> sequences, std
   step().done.Wait();
   if (!step().done.Passed()) driver_.Finish(stream_);  // of a step that failed, and may go on all the same
   step().uploads.Begin();
+  sampled_ = false;
   RETURN_IF_ERROR(PutRows(sequences));
   RETURN_IF_ERROR(PutBlocks(sequences, streamed));
   plan_ = PlanAttention(sequences, plan_options());
@@ -258,7 +270,8 @@ absl::Status CudaBackend::Linear(const LinearOp& op) {
   CHECK_EQ(out.cols(), weight.rows());
   CHECK_LE(op.rows, out.rows());
   if (op.rows == 0) return absl::OkStatus();
-  RETURN_IF_ERROR(EnsureDevice(scratch_, op.rows * weight.cols() * BytesOf(weight.number())));
+  const int64_t rows = std::min(ProductRows(op.rows), out.rows());
+  RETURN_IF_ERROR(EnsureDevice(scratch_, rows * weight.cols() * BytesOf(weight.number())));
   const int32_t* in_rows = nullptr;
   if (!op.in_rows.empty()) {
     CHECK_EQ(static_cast<int64_t>(op.in_rows.size()), op.rows);
@@ -274,7 +287,7 @@ absl::Status CudaBackend::Linear(const LinearOp& op) {
                                              .number = weight.number(),
                                              .out = scratch_.as<void>()}));
   return kernels_.Multiply(stream_, {.in = scratch_.as<void>(),
-                                     .rows = op.rows,
+                                     .rows = rows,
                                      .weight = weight.data(),
                                      .outputs = weight.rows(),
                                      .cols = weight.cols(),

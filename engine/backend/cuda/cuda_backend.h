@@ -95,6 +95,7 @@ class CudaBackend final : public Backend {
   int step_ = 0;
   // Of the step that is being submitted.
   int64_t rows_ = 0;
+  bool sampled_ = false;
   StepTables tables_;
   AttentionPlan plan_;
   const AttentionTile* tiles_ = nullptr;  // on the device

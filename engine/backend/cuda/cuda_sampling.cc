@@ -87,6 +87,7 @@ absl::StatusOr<std::vector<TokenChoice>> CudaBackend::ChoicesOf(std::span<const 
 absl::Status CudaBackend::Sample(const Buffer& logits, std::span<const SampleRow> rows, std::span<Sampled> out) {
   CHECK_EQ(rows.size(), out.size());
   if (rows.empty()) return absl::OkStatus();
+  CHECK(!std::exchange(sampled_, true)) << "a step's results have room for one Sample";
   const DeviceBuffer& from = AsDevice(logits);
   for (const SampleRow& row : rows) CHECK(row.logits_row >= 0 && row.logits_row < from.rows());
   ASSIGN_OR_RETURN(std::vector<TokenChoice> choices, ChoicesOf(rows, from.cols()));

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/backend/cuda/step_fence.h"
 
+#include <atomic>
 #include <deque>
 #include <utility>
 
@@ -60,8 +61,11 @@ class StepFences::State final : public HostFence {
 
   const EventFence* event() const override { return event_.get(); }
   bool Passed() const override ABSL_LOCKS_EXCLUDED(mutex_) {
+    if (passed_) return true;
+    // Asked without the lock, which Wait holds while the GPU works.
+    if (event_ == nullptr || !event_->Passed()) return false;
     absl::MutexLock lock(&mutex_);
-    if (!passed_ && !has_failed_ && event_->Passed()) Pass();
+    if (!passed_ && !has_failed_) Pass();
     return passed_;
   }
   void Wait() const override ABSL_LOCKS_EXCLUDED(mutex_) {
@@ -85,7 +89,8 @@ class StepFences::State final : public HostFence {
   const int64_t due_count_ = 0;
   const std::function<void(const absl::Status&)> failed_;
   mutable absl::Mutex mutex_;
-  mutable bool passed_ ABSL_GUARDED_BY(mutex_) = false, has_failed_ ABSL_GUARDED_BY(mutex_) = false;
+  mutable bool has_failed_ ABSL_GUARDED_BY(mutex_) = false;
+  mutable std::atomic<bool> passed_ = false;  // set under the mutex
 };
 
 StepFences::StepFences(Driver& driver, Stream stream)

@@ -33,6 +33,7 @@ struct DriverFunctions {
   decltype(&cuMemImportFromShareableHandle) import_handle = nullptr;
   decltype(&cuMemGetAllocationGranularity) granularity = nullptr;
   decltype(&cuDeviceGetAttribute) attribute = nullptr;
+  decltype(&cuDeviceGetUuid_v2) uuid = nullptr;
 
   // By the driver's own table of functions: the runtime has a door to it only from CUDA 12.5 on.
   absl::Status Load() {
@@ -65,7 +66,8 @@ struct DriverFunctions {
     RETURN_IF_ERROR(find(export_handle, "cuMemExportToShareableHandle"));
     RETURN_IF_ERROR(find(import_handle, "cuMemImportFromShareableHandle"));
     RETURN_IF_ERROR(find(granularity, "cuMemGetAllocationGranularity"));
-    return find(attribute, "cuDeviceGetAttribute");
+    RETURN_IF_ERROR(find(attribute, "cuDeviceGetAttribute"));
+    return find(uuid, "cuDeviceGetUuid");
   }
 };
 
@@ -223,7 +225,9 @@ absl::Status CudaDriver::Open() {
   cudaDeviceProp properties = {};
   RETURN_IF_ERROR(CudaStatus(cudaGetDeviceProperties(&properties, kDevice), "cudaGetDeviceProperties"));
   info_.name = properties.name;
-  info_.uuid = absl::BytesToHexString(absl::string_view(properties.uuid.bytes, sizeof(properties.uuid.bytes)));
+  CUuuid uuid = {};  // of a slice (MIG) its own, not its GPU's
+  RETURN_IF_ERROR(CudaStatus(driver_.uuid(&uuid, kDevice), "cuDeviceGetUuid"));
+  info_.uuid = absl::BytesToHexString(absl::string_view(uuid.bytes, sizeof(uuid.bytes)));
   info_.compute_major = properties.major;
   info_.compute_minor = properties.minor;
   info_.multiprocessors = properties.multiProcessorCount;

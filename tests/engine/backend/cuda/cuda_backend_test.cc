@@ -6,7 +6,9 @@
 
 #include <atomic>
 #include <memory>
+#include <set>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -21,13 +23,26 @@ namespace {
 
 using cpu::RandomVector;
 
+// Keeps the numbers of rows that were multiplied.
+class RecordingKernels final : public HostKernels {
+ public:
+  RecordingKernels(FakeCudaDriver& driver, std::set<int64_t>& rows) : HostKernels(driver), rows_(rows) {}
+  absl::Status Multiply(Stream stream, const ProductOp& op) override {
+    rows_.insert(op.rows);
+    return HostKernels::Multiply(stream, op);
+  }
+
+ private:
+  std::set<int64_t>& rows_;
+};
+
 class CudaBackendTest : public testing::Test {
  protected:
   CudaBackendTest() { Open(); }
   ~CudaBackendTest() override { Close(); }
 
   void Open() {
-    auto device = CudaDevice::Create(driver_, std::make_unique<HostKernels>(driver_));
+    auto device = CudaDevice::Create(driver_, std::make_unique<RecordingKernels>(driver_, product_rows_));
     EXPECT_TRUE(device.ok()) << device.status();
     device_ = *std::move(device);
     auto backend = device_->CreateBackend(options_);
@@ -50,6 +65,7 @@ class CudaBackendTest : public testing::Test {
       .inverse_frequencies = std::vector<float>(kDim / 2, 0.3f),
       .max_rows = 700};
   FakeCudaDriver driver_{{.most_late_us = 200}};
+  std::set<int64_t> product_rows_;
   std::unique_ptr<Device> device_;
   std::unique_ptr<KvMemory> kv_;
   std::unique_ptr<Backend> backend_;
@@ -95,6 +111,41 @@ TEST_F(CudaBackendTest, WhatAStepThatFailedHadToTellIsNeverTold) {
   EXPECT_TRUE(next.ok()) << next;
   EXPECT_EQ(of_next.size(), 1u);
   EXPECT_TRUE(of_failed.empty());
+}
+
+TEST_F(CudaBackendTest, AFenceThatSomebodyWaitsForCanBeAskedMeanwhile) {
+  const std::atomic<uint64_t> word = 5;
+  const WordCheck checks[] = {{&word, 5}};
+  std::vector<int32_t> changed;
+  absl::Status status;
+  driver_.Pause();
+  auto buffer = *backend_->Allocate(8, 8);  // work that the step waits behind
+  ASSERT_TRUE(backend_->BeginStep({}, {}).ok());
+  ASSERT_TRUE(backend_->CheckWords(checks, changed).ok());
+  const Fence done = backend_->EndStep(status);
+  std::atomic<bool> waiting = false;
+  std::thread waiter([&] {
+    waiting = true;
+    done.Wait();
+  });
+  while (!waiting) std::this_thread::yield();
+  for (int i = 0; i < 1000; ++i) EXPECT_FALSE(done.Passed());  // would never return behind Wait's lock
+  driver_.Resume();
+  waiter.join();
+  EXPECT_TRUE(done.Passed());
+}
+
+// Each number of rows wants an algorithm of cuBLASLt.
+TEST_F(CudaBackendTest, PromptsOfAllLengthsAreMultipliedInFewNumbersOfRows) {
+  constexpr int64_t kCols = 16, kOutputs = 4, kMostRows = 300;
+  const std::vector<float> weight(kOutputs * kCols, 1);
+  const WeightSource source = cpu::SourceOf(weight, kOutputs, kCols);
+  auto matrix = *backend_->PackMatrix({&source, 1});
+  auto in = *backend_->Allocate(kMostRows, kCols), out = *backend_->Allocate(kMostRows, kOutputs);
+  for (int64_t rows = 1; rows <= kMostRows; ++rows) {
+    ASSERT_TRUE(backend_->Linear({.in = in.get(), .rows = rows, .weight = matrix.get(), .out = out.get()}).ok());
+  }
+  EXPECT_EQ(product_rows_, std::set<int64_t>({1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 256, kMostRows}));
 }
 
 TEST_F(CudaBackendTest, HeadsThatABlocksMemoryDoesNotHoldAreRefusedAtTheStart) {
