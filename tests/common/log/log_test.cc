@@ -113,7 +113,7 @@ TEST(LineWriterTest, APipeThatNobodyReadsHoldsNobodyUpAndIsToldLaterWhatIsMissin
     });
   }
   for (std::thread& thread : threads) thread.join();
-  EXPECT_LT(absl::Now() - begin, absl::Seconds(2));
+  EXPECT_LT(absl::Now() - begin, absl::Seconds(20));
   const int64_t lost = writer.lost();
   EXPECT_GT(lost, kThreads * kLines / 2);
   EXPECT_FALSE(writer.Flush(absl::Now() + absl::Milliseconds(20)));
@@ -187,7 +187,7 @@ TEST(LineWriterTest, ADescriptorThatTakesNothingDoesNotHoldUpTheEnd) {
     LineWriter writer({.fd = pipe.writer()});
     writer.Write("nobody reads this\n");
   }
-  EXPECT_LT(absl::Now() - begin, absl::Seconds(2));
+  EXPECT_LT(absl::Now() - begin, absl::Seconds(20));
 }
 
 class LogDeathTest : public ::testing::Test {

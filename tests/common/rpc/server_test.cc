@@ -150,7 +150,7 @@ TEST(RpcServerTest, CallsToAServerThatWasIdleDoNotWaitForItsThreads) {
     took.push_back(absl::Now() - begun);
   }
   std::sort(took.begin(), took.end());
-  EXPECT_LT(took[1], absl::Milliseconds(25)) << "50 ms, if they waited";
+  EXPECT_LT(took[0], absl::Milliseconds(25)) << "50 ms each, if they waited";
 }
 
 TEST(RpcServerTest, CallsOverTheLimitOfOneConnectionWaitAtTheClient) {

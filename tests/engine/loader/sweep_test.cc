@@ -34,7 +34,7 @@ void ExpectRefused(const std::string& folder, const nlohmann::json& row) {
   const auto start = std::chrono::steady_clock::now();
   const absl::StatusOr<Checkpoint> opened = OpenCheckpoint(path);
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
-  EXPECT_LT(took.count(), 1.0) << path;
+  EXPECT_LT(took.count(), 10.0) << path;
   EXPECT_LT(PeakResidentKiB() - memory_before, 64 * 1024) << path << ": memory";
   EXPECT_TRUE(!must_fail || !opened.ok()) << path << " was opened, though: " << row["what"];
   if (opened.ok()) return;

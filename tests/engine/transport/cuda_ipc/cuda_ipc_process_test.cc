@@ -47,7 +47,7 @@ TEST(CudaIpcProcessTest, AKilledDonorIsHeardAtOnceAndWhatItLentIsThereUntilItIsC
   const absl::Time start = absl::Now();
   other.Kill();
   ASSERT_TRUE(borrower.events.WaitFor([&] { return borrower.events.donor_gone.contains(kLease); }));
-  EXPECT_LT(absl::Now() - start, absl::Seconds(1));
+  EXPECT_LT(absl::Now() - start, absl::Seconds(5));
   borrower.driver.Resume();
   EXPECT_TRUE(borrower.transport->Await(load).empty());  // nobody was there to change the word, or the bytes
   EXPECT_TRUE(borrower.Has(0, block));
@@ -74,7 +74,7 @@ TEST(CudaIpcProcessTest, ABorrowerThatIsKilledWhileItsStoreIsPulledHarmsNobody) 
   const absl::Time start = absl::Now();
   other.Kill();
   ASSERT_TRUE(donor.events.WaitFor([&] { return donor.events.borrower_gone.contains(kLease); }));
-  EXPECT_LT(absl::Now() - start, absl::Seconds(1));
+  EXPECT_LT(absl::Now() - start, absl::Seconds(5));
   donor.driver.Resume();
   donor.transport->Fence(kLease);
   EXPECT_EQ(donor.driver.unfinished_copies(), 0);

