@@ -14,6 +14,7 @@
 #include "common/base/clock.h"
 #include "common/base/status_macros.h"
 #include "common/base/version.h"
+#include "common/http/http_metrics.h"
 #include "common/http/http_server.h"
 #include "common/log/log.h"
 #include "common/metrics/metrics.h"
@@ -85,6 +86,7 @@ std::string NewCapability() {
 absl::Status Serve(const BrokerFlags& flags, services::ShutdownSignals& signals) {
   const RealClock clock;
   Metrics metrics;
+  HttpMetrics http_metrics;
   broker::loop::Options options{.membership = flags.membership,
                                 .ledger = flags.ledger,
                                 .new_capability = NewCapability,
@@ -96,7 +98,11 @@ absl::Status Serve(const BrokerFlags& flags, services::ShutdownSignals& signals)
   std::atomic<bool> ready = false;
   HttpServer::Options http_options{.listen = flags.http_listen};
   http_options.ready = [&] { return ready.load(); };
-  http_options.metrics = [&] { return services::Scrape(metrics); };
+  http_metrics.Watch(http_options);
+  http_options.metrics = [&] {
+    http_metrics.Export(metrics);
+    return services::Scrape(metrics);
+  };
   ASSIGN_OR_RETURN(auto http, HttpServer::Create(http_options, {}));
   ASSIGN_OR_RETURN(auto server, RpcServer::Create({.listen = flags.listen}, {&door}));
   server->SetServing(true);

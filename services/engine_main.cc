@@ -17,6 +17,7 @@
 #include "common/base/clock.h"
 #include "common/base/status_macros.h"
 #include "common/base/version.h"
+#include "common/http/http_metrics.h"
 #include "common/http/http_server.h"
 #include "common/log/log.h"
 #include "common/metrics/metrics.h"
@@ -194,15 +195,18 @@ absl::Status Serve(const services::EngineFlags& flags, services::ShutdownSignals
   const std::string instance_id = services::RandomId();
   const auto broker = rpc::BrokerClient::Create({.broker = flags.broker, .instance_id = instance_id});
   std::optional<Metrics> metrics;
+  HttpMetrics http_metrics;
   std::unique_ptr<services::EngineSharing> sharing;  // before the engine, which borrows it
   std::unique_ptr<exec::Engine> engine;              // before the doors, which borrow it
   std::atomic<bool> measured = false, ready = false;
   rpc::EngineDoor door({.vocab_size = p.checkpoint.config.vocab_size}, p.card, RandomNumber);
   HttpServer::Options http_options{.listen = flags.http_listen};
   http_options.ready = [&] { return ready.load(); };
+  http_metrics.Watch(http_options);
   http_options.metrics = [&]() -> std::string {
     if (!measured) return "";
     if (sharing) sharing->UpdateMetrics();
+    http_metrics.Export(*metrics);
     return services::Scrape(*metrics);
   };
   ASSIGN_OR_RETURN(auto http, HttpServer::Create(http_options, {}));

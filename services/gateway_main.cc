@@ -10,6 +10,7 @@
 #include "common/base/clock.h"
 #include "common/base/status_macros.h"
 #include "common/base/version.h"
+#include "common/http/http_metrics.h"
 #include "common/http/http_server.h"
 #include "common/log/log.h"
 #include "common/metrics/metrics.h"
@@ -79,6 +80,7 @@ std::unique_ptr<gateway::fleet::EngineClient> Dial(const EngineInfo& engine) {
 absl::Status Serve(const GatewayFlags& flags, services::ShutdownSignals& signals) {
   const RealClock clock;
   Metrics metrics;
+  HttpMetrics http_metrics;
   std::atomic<bool> draining = false;
   const std::string instance = services::RandomId();
   ASSIGN_OR_RETURN(auto fleet, Fleet::Create({}, Dial, clock));
@@ -90,7 +92,11 @@ absl::Status Serve(const GatewayFlags& flags, services::ShutdownSignals& signals
                                    .max_body_bytes = flags.limits.max_prompt_bytes + kBodyRoomBytes,
                                    .threads = kHttpThreads};
   http_options.ready = [&] { return fleet->has_snapshot() && !draining; };
-  http_options.metrics = [&] { return services::Scrape(metrics); };
+  http_metrics.Watch(http_options);
+  http_options.metrics = [&] {
+    http_metrics.Export(metrics);
+    return services::Scrape(metrics);
+  };
   ASSIGN_OR_RETURN(auto http, HttpServer::Create(http_options, openai->Routes()));
   ASSIGN_OR_RETURN(auto server, RpcServer::Create({.listen = flags.listen}, {&door}));
   ServeOnFirstSnapshot sink(*fleet, *server);

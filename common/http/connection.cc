@@ -40,6 +40,15 @@ void SplitTarget(std::string target, HttpRequest& request) {
   if (question != std::string::npos) request.query = target.substr(question + 1);
 }
 
+/// "127.0.0.1:50123", "[::1]:50123"; "" if the client has gone already.
+std::string ClientOf(const Connection::Socket& socket) {
+  boost::system::error_code error;
+  const net::ip::tcp::endpoint end = socket.remote_endpoint(error);
+  if (error) return "";
+  const std::string host = end.address().to_string();
+  return absl::StrCat(end.address().is_v6() ? absl::StrCat("[", host, "]") : host, ":", end.port());
+}
+
 HttpRequest ToRequest(beast_http::request<beast_http::string_body>&& message) {
   HttpRequest request;
   request.method = ToString(message.method_string());
@@ -63,6 +72,7 @@ Connection::Connection(std::shared_ptr<net::io_context> context, Socket socket, 
       bodies_(bodies),
       on_closed_(std::move(on_closed)),
       socket_(std::move(socket)),
+      client_(ClientOf(socket_)),
       read_timer_(socket_.get_executor()),
       write_timer_(socket_.get_executor()) {}
 
@@ -101,12 +111,16 @@ void Connection::Cut() {
   Post([self = shared_from_this()] { self->Close(); });
 }
 
+void Connection::CutSlowReader() {
+  Post([self = shared_from_this()] { self->CloseOnSlowReader(); });
+}
+
 bool Connection::HasRoom(int64_t bytes) const { return unsent_bytes_ + bytes <= max_unsent_bytes_; }
 
-bool Connection::Queue(std::string bytes, bool last) {
+bool Connection::Queue(std::string bytes, Part part) {
   unsent_bytes_ += static_cast<int64_t>(bytes.size());
-  return Post([self = shared_from_this(), bytes = std::move(bytes), last]() mutable {
-    self->OnQueued(std::move(bytes), last);
+  return Post([self = shared_from_this(), bytes = std::move(bytes), part]() mutable {
+    self->OnQueued(std::move(bytes), part);
   });
 }
 
@@ -208,6 +222,7 @@ void Connection::TakeRequest() {
                .keep_alive = message.version() >= 11 && message.keep_alive()};
   discarding_ = !next.form.keep_alive;
   next.request = ToRequest(std::move(message));
+  next.request.client = client_;
   next.share = std::move(begun_);
   waiting_bytes_ += static_cast<int64_t>(next.request.body.size());
   waiting_.push_back(std::move(next));
@@ -257,21 +272,22 @@ void Connection::Serve() {
   WatchReading();
 }
 
-void Connection::OnQueued(std::string bytes, bool last) {
+void Connection::OnQueued(std::string bytes, Part part) {
   if (closed_) return;
+  if (part.status != 0 && options_.on_response) options_.on_response(part.status);
   if (outgoing_.empty()) {
     outgoing_ = std::move(bytes);
   } else {
     outgoing_ += bytes;
   }
-  if (last) {
+  if (part.last) {
     busy_ = false;
     answering_.Reset();
     current_.reset();
     end_when_flushed_ = end_when_flushed_ || !keep_alive_ || closing_;
   }
   Flush();
-  if (!last || closed_ || end_when_flushed_) return;
+  if (!part.last || closed_ || end_when_flushed_) return;
   ContinueIfExpected();
   Parse();
   ReadMore();
@@ -376,8 +392,16 @@ void Connection::ArmWriteTimer(absl::Duration timeout) {
   write_timer_.expires_after(absl::ToChronoNanoseconds(timeout));
   write_timer_.async_wait([self = shared_from_this()](ErrorCode error) {
     const bool expired = self->write_timer_.expiry() <= net::steady_timer::clock_type::now();
-    if (!error && expired) self->Close();
+    if (!error && expired) self->OnWriteTimeout();
   });
+}
+
+// Bytes that the client did not take, or, with nothing left to write, the end of Linger.
+void Connection::OnWriteTimeout() { writing_ ? CloseOnSlowReader() : Close(); }
+
+void Connection::CloseOnSlowReader() {
+  if (!closed_ && options_.on_slow_reader_cut) options_.on_slow_reader_cut();
+  Close();
 }
 
 void Connection::Close() {

@@ -46,9 +46,10 @@ class Connection final : public ResponseOutlet, public std::enable_shared_from_t
   /// Closes the connection when the response under way is complete; at once if there is none.
   void CloseWhenIdle();
 
-  bool Queue(std::string bytes, bool last) override ABSL_LOCKS_EXCLUDED(mutex_);
+  bool Queue(std::string bytes, Part part) override ABSL_LOCKS_EXCLUDED(mutex_);
   bool HasRoom(int64_t bytes) const override;
   void Cut() override;
+  void CutSlowReader() override;
 
  private:
   using ErrorCode = boost::system::error_code;
@@ -77,7 +78,7 @@ class Connection final : public ResponseOutlet, public std::enable_shared_from_t
   void ContinueIfExpected();
   // Answering.
   void Serve();
-  void OnQueued(std::string bytes, bool last);
+  void OnQueued(std::string bytes, Part part);
   // Writing.
   void Flush();
   void WriteSome();
@@ -89,6 +90,8 @@ class Connection final : public ResponseOutlet, public std::enable_shared_from_t
   void ArmReadTimer(absl::Duration timeout);
   void ArmWriteTimer(absl::Duration timeout);
   void OnReadTimeout();
+  void OnWriteTimeout();
+  void CloseOnSlowReader();
   void Close();
 
   const std::shared_ptr<boost::asio::io_context> context_;  // the socket's; also of responses that outlive the server
@@ -98,6 +101,7 @@ class Connection final : public ResponseOutlet, public std::enable_shared_from_t
   BodyBudget& bodies_;
   const std::function<void(Connection*)> on_closed_;
   Socket socket_;
+  const std::string client_;
   boost::asio::steady_timer read_timer_, write_timer_;
 
   mutable absl::Mutex mutex_;

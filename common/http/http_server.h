@@ -25,6 +25,7 @@ struct HttpRequest {
   std::string method;
   std::string path;  // without the query
   std::string query;
+  std::string client;  // host:port of the connection's other end
   std::map<std::string, std::string> headers;
   std::string body;
 
@@ -68,6 +69,7 @@ struct HttpRoute {
 /// complete counts as gone: OnDisconnect runs.
 class HttpServer {
  public:
+  /// The callbacks are called by the server's threads and must not block.
   struct Options {
     std::string listen = {};  // host:port, port 0 picks one
     int64_t max_body_bytes = 1 << 20;
@@ -76,6 +78,8 @@ class HttpServer {
     int threads = 1;
     std::function<bool()> ready = {};                   // /health: 200 or 503
     std::function<std::string()> metrics = {};          // /metrics
+    std::function<void(int status)> on_response = {};   // for each one that begins, refusals included
+    std::function<void()> on_slow_reader_cut = {};      // a client was disconnected because it does not read
     int64_t max_unsent_bytes = 4 << 20;                 // of a stream; a client that leaves more unread is cut
     absl::Duration header_timeout = absl::Seconds(10);  // from a request's first byte to the end of its headers
     absl::Duration idle_timeout = absl::Seconds(120);   // between two requests

@@ -45,14 +45,14 @@ void Response::Send(int status, std::string content_type, std::string body, Http
   headers.emplace_back("Content-Length", absl::StrCat(body.size()));
   std::string bytes = FormatHead(status, headers);
   if (!form_.head_only) bytes += body;
-  outlet_->Queue(std::move(bytes), true);
+  outlet_->Queue(std::move(bytes), {.status = status, .last = true});
 }
 
 void Response::StartStream(int status, std::string content_type, HttpHeaders headers) {
   if (!Advance(Phase::kNew, Phase::kStreaming)) return;
   headers = WithType(std::move(content_type), std::move(headers), form_.keep_alive);
   if (form_.chunked) headers.emplace_back("Transfer-Encoding", "chunked");
-  outlet_->Queue(FormatHead(status, headers), false);
+  outlet_->Queue(FormatHead(status, headers), {.status = status});
 }
 
 bool Response::Write(std::string chunk) {
@@ -62,15 +62,15 @@ bool Response::Write(std::string chunk) {
   }
   if (chunk.empty() || form_.head_only) return true;  // an empty chunk would end the body
   if (!outlet_->HasRoom(static_cast<int64_t>(chunk.size()))) {
-    outlet_->Cut();
+    outlet_->CutSlowReader();
     return false;
   }
-  return outlet_->Queue(form_.chunked ? FormatChunk(chunk) : std::move(chunk), false);
+  return outlet_->Queue(form_.chunked ? FormatChunk(chunk) : std::move(chunk), {});
 }
 
 void Response::Finish() {
   if (Advance(Phase::kStreaming, Phase::kComplete)) {
-    outlet_->Queue(std::string(form_.chunked && !form_.head_only ? kLastChunk : std::string_view()), true);
+    outlet_->Queue(std::string(form_.chunked && !form_.head_only ? kLastChunk : std::string_view()), {.last = true});
   } else {
     Fail();
   }

@@ -21,12 +21,19 @@ namespace swiftcache::http {
 class ResponseOutlet {
  public:
   virtual ~ResponseOutlet() = default;
-  /// Queues bytes behind the earlier ones; `last` ends the response. False: the client has gone.
-  virtual bool Queue(std::string bytes, bool last) = 0;
+  /// What the bytes are of their response.
+  struct Part {
+    int status = 0;     // not 0: they begin it, with this status
+    bool last = false;  // they end it
+  };
+  /// Queues bytes behind the earlier ones. False: the client has gone.
+  virtual bool Queue(std::string bytes, Part part) = 0;
   /// Whether so many more bytes stay within the limit of what a client may leave unread.
   virtual bool HasRoom(int64_t bytes) const = 0;
   /// Ends the connection as it stands.
   virtual void Cut() = 0;
+  /// The same, because the client leaves too much unread.
+  virtual void CutSlowReader() = 0;
 };
 
 /// The form of response that the request calls for.

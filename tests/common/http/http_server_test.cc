@@ -58,6 +58,14 @@ TEST_F(HttpServerTest, RequestsReachTheirHandlersWhole) {
   EXPECT_EQ(held_.Request(0).Header("x-one"), "1, 2");
 }
 
+TEST_F(HttpServerTest, HandlersLearnWhereARequestCameFrom) {
+  StartServer();
+  RawHttpClient client(server_->address());
+  client.SendRequest("POST", "/held");
+  ASSERT_TRUE(held_.Get(0));
+  EXPECT_THAT(held_.Request(0).client, ::testing::MatchesRegex("127\\.0\\.0\\.1:[0-9]+"));
+}
+
 TEST_F(HttpServerTest, ChunkedRequestBodiesAreJoined) {
   StartServer();
   RawHttpClient client(server_->address());
