@@ -21,6 +21,7 @@
 #include "common/rpc/server.h"
 #include "common/sync/scheduler_slice.h"
 #include "services/flags.h"
+#include "services/log_flags.h"
 #include "services/server_shell.h"
 
 namespace swiftcache {
@@ -35,6 +36,7 @@ struct BrokerFlags {
   broker::ledger::Options ledger;
   std::string elastic_policy = "default";
   absl::Duration lease_ttl = absl::Seconds(10);
+  services::LogFlags log;
 
   std::optional<int> Parse(int argc, char** argv) {
     services::Flags flags(kProgram,
@@ -50,6 +52,7 @@ struct BrokerFlags {
     flags.Duration("stall_timeout", &membership.stall_timeout, absl::Milliseconds(100), absl::Hours(24),
                    "an engine whose steps stand still this long while requests wait is routed around");
     ParseLeases(flags);
+    log.Declare(flags);
     const std::optional<int> exit_code = flags.Parse(argc, argv);
     ledger.elastic.kind =
         elastic_policy == "paper" ? broker::elastic::PolicyKind::kPaper : broker::elastic::PolicyKind::kDefault;
@@ -130,7 +133,7 @@ int main(int argc, char** argv) {
   swiftcache::services::ShutdownSignals signals;
   swiftcache::BrokerFlags flags;
   if (const std::optional<int> exit_code = flags.Parse(argc, argv)) return *exit_code;
-  swiftcache::services::StartLogging({.program = argv[0], .engine = "", .model = ""});
+  swiftcache::services::StartLogging(flags.log.Options({.program = argv[0], .engine = "", .model = ""}));
   swiftcache::services::RaiseFileLimit();
   const absl::Status status = swiftcache::Serve(flags, signals);
   return status.ok() ? 0 : swiftcache::services::Fail(swiftcache::kProgram, status);

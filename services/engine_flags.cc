@@ -76,6 +76,7 @@ std::optional<int> EngineFlags::Parse(int argc, char** argv) {
   flags.Duration("drain_timeout", &drain_timeout, absl::ZeroDuration(), absl::Hours(24),
                  "after SIGTERM running requests have so long to finish");
   ParseSharing(flags);
+  log.Declare(flags);
   if (const std::optional<int> exit_code = flags.Parse(argc, argv)) return exit_code;
   if (model_name.empty()) model_name = NameOfModel(model);
   if (threads == 0) threads = std::max<int64_t>(1, std::thread::hardware_concurrency());

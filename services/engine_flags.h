@@ -13,6 +13,7 @@
 #include "engine/exec/engine_options.h"
 #include "engine/models/create_model.h"
 #include "services/flags.h"
+#include "services/log_flags.h"
 
 namespace swiftcache::services {
 
@@ -27,6 +28,7 @@ struct EngineFlags {
   std::string transport = "auto", stream = "auto", shm_dir;
   absl::Duration revoke_deadline = absl::Milliseconds(50), link_latency;
   int64_t link_gbps = 0;
+  LogFlags log;
 
   /// As Flags::Parse. Afterwards model_name is set, and threads is at least 1.
   std::optional<int> Parse(int argc, char** argv);

@@ -271,7 +271,8 @@ int main(int argc, char** argv) {
   swiftcache::services::EngineFlags flags;
   if (const std::optional<int> exit_code = flags.Parse(argc, argv)) return *exit_code;
   const std::string engine = flags.name.empty() ? flags.model_name : flags.name;
-  swiftcache::services::StartLogging({.program = argv[0], .engine = engine, .model = flags.model_name});
+  swiftcache::services::StartLogging(
+      flags.log.Options({.program = argv[0], .engine = engine, .model = flags.model_name}));
   swiftcache::services::RaiseFileLimit();
   bool device_lost = false;
   const absl::Status status = swiftcache::Serve(flags, signals, device_lost);

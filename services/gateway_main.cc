@@ -23,6 +23,7 @@
 #include "gateway/rpc/generate_door.h"
 #include "gateway/rpc/grpc_engine_client.h"
 #include "services/flags.h"
+#include "services/log_flags.h"
 #include "services/server_shell.h"
 
 namespace swiftcache {
@@ -40,6 +41,7 @@ struct GatewayFlags {
   std::string listen = "127.0.0.1:50051", http_listen = "127.0.0.1:8000", advertise, broker = "127.0.0.1:50050";
   absl::Duration drain_timeout = absl::Seconds(30);
   gateway::relay::Limits limits;
+  services::LogFlags log;
 
   std::optional<int> Parse(int argc, char** argv) {
     services::Flags flags(kProgram, "Takes requests as text, finds an engine, relays the tokens.");
@@ -53,6 +55,7 @@ struct GatewayFlags {
                    "requests under way at SIGTERM may take this long");
     flags.Bytes("max_prompt_bytes", &limits.max_prompt_bytes, 1, int64_t{60} << 20,
                 "longer prompts are refused unread");
+    log.Declare(flags);
     return flags.Parse(argc, argv);
   }
 };
@@ -127,7 +130,7 @@ int main(int argc, char** argv) {
   swiftcache::services::ShutdownSignals signals;
   swiftcache::GatewayFlags flags;
   if (const std::optional<int> exit_code = flags.Parse(argc, argv)) return *exit_code;
-  swiftcache::services::StartLogging({.program = argv[0], .engine = "", .model = ""});
+  swiftcache::services::StartLogging(flags.log.Options({.program = argv[0], .engine = "", .model = ""}));
   swiftcache::services::RaiseFileLimit();
   const absl::Status status = swiftcache::Serve(flags, signals);
   return status.ok() ? 0 : swiftcache::services::Fail(swiftcache::kProgram, status);

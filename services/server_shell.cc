@@ -6,6 +6,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <iostream>
 #include <random>
 
@@ -22,11 +23,20 @@ sigset_t Signals() {
   sigemptyset(&set);
   sigaddset(&set, SIGTERM);
   sigaddset(&set, SIGINT);
+  sigaddset(&set, SIGUSR1);
+  sigaddset(&set, SIGUSR2);
   return set;
 }
 
+// One step, as far as there is one.
+void ChangeLogLevel(int step) {
+  const int level = static_cast<int>(CurrentLogLevel()) + step;
+  SetLogLevel(static_cast<LogLevel>(
+      std::clamp(level, static_cast<int>(LogLevel::kError), static_cast<int>(LogLevel::kVerbose))));
+}
+
 void LogOfGrpc(gpr_log_func_args* args) {
-  if (!VLOG_IS_ON(1)) return;
+  if (CurrentLogLevel() < LogLevel::kVerbose) return;
   google::LogMessage(args->file, args->line, google::GLOG_INFO).stream() << "grpc: " << args->message;
 }
 
@@ -40,10 +50,12 @@ ShutdownSignals::ShutdownSignals() {
 
 int ShutdownSignals::Wait() {
   const sigset_t set = Signals();
-  int received = 0;
-  while (sigwait(&set, &received) != 0) {
+  for (;;) {
+    int received = 0;
+    if (sigwait(&set, &received) != 0) continue;
+    if (received != SIGUSR1 && received != SIGUSR2) return received;
+    ChangeLogLevel(received == SIGUSR1 ? 1 : -1);
   }
-  return received;
 }
 
 void ShutdownSignals::Raise() { kill(getpid(), SIGTERM); }

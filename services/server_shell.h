@@ -4,7 +4,7 @@
 //
 //   ShutdownSignals signals;                      // first: before any thread
 //   if (std::optional<int> code = flags.Parse(argc, argv)) return *code;
-//   StartLogging({.program = argv[0]});
+//   StartLogging(log_flags.Options({.program = argv[0]}));
 //   RaiseFileLimit();
 //   ...                                           // Create
 //   if (!server.ok()) return Fail("swiftcache-broker", server.status());
@@ -21,16 +21,17 @@
 
 namespace swiftcache::services {
 
-/// Blocks SIGTERM and SIGINT in this thread and all that it will start, so that only Wait receives them. SIGPIPE is
-/// ignored. Thread-safety: none; lives in main. REQUIRES: made before any thread exists.
+/// Blocks SIGTERM, SIGINT, SIGUSR1 and SIGUSR2 in this thread and all that it will start, so that only Wait receives
+/// them. SIGPIPE is ignored. Thread-safety: none; lives in main. REQUIRES: made before any thread exists.
 class ShutdownSignals {
  public:
   ShutdownSignals();
-  /// Sleeps until one of them comes, and returns it.
+  /// Sleeps until SIGTERM or SIGINT comes, and returns it. Meanwhile SIGUSR1 makes the log more talkative by one level,
+  /// and SIGUSR2 less.
   int Wait();
   /// As if SIGTERM had come: for code which finds that this process has to end. Any thread.
   static void Raise();
-  /// Whether a signal has come that Wait has not returned yet.
+  /// Whether a signal has come that Wait has not returned yet and would return.
   bool Pending() const;
 };
 

@@ -25,12 +25,9 @@ namespace {
 
 constexpr absl::Duration kLeaveAfter = absl::Milliseconds(100);  // what the destructor grants the descriptor
 
-std::string MissingLine(int64_t lines) {
-  const std::string text = absl::StrCat(lines, lines == 1 ? " line is" : " lines are",
-                                        " missing here: nobody read the log, or what it is written to failed");
-  return absl::StrCat(google::LogSink::ToString(google::GLOG_WARNING, "line_writer.cc", __LINE__,
-                                                google::LogMessageTime(), text.data(), text.size()),
-                      "\n");
+std::string Missing(int64_t lines) {
+  return absl::StrCat(lines, lines == 1 ? " line is" : " lines are",
+                      " missing here: nobody read the log, or what it is written to failed");
 }
 
 bool WaitUntilReady(int fd) {
@@ -54,6 +51,12 @@ size_t WriteAll(int fd, std::string_view text) {
 }
 
 }  // namespace
+
+std::string FormatWarning(const std::string& text) {
+  return absl::StrCat(google::LogSink::ToString(google::GLOG_WARNING, "line_writer.cc", __LINE__,
+                                                google::LogMessageTime(), text.data(), text.size()),
+                      "\n");
+}
 
 class LineWriter::Queue {
  public:
@@ -122,7 +125,7 @@ std::optional<LineWriter::Queue::Batch> LineWriter::Queue::Take() {
   ended_ = lines_.empty();
   if (ended_) return std::nullopt;
   Batch batch;
-  if (unwritten_ > 0) batch.text = absl::StrCat(cut_ ? "\n" : "", MissingLine(unwritten_));
+  if (unwritten_ > 0) batch.text = absl::StrCat(cut_ ? "\n" : "", options_.format_warning(Missing(unwritten_)));
   batch.head = batch.text.size();
   do {
     batch.text += lines_.front();
@@ -145,7 +148,7 @@ void LineWriter::Queue::Wrote(const Batch& batch, size_t written) {
     lost_ += lines;
   }
   if (refused_ > 0 && bytes_ <= options_.max_bytes / 2) {
-    lines_.push_back(MissingLine(std::exchange(refused_, 0)));
+    lines_.push_back(options_.format_warning(Missing(std::exchange(refused_, 0))));
     bytes_ += static_cast<int64_t>(lines_.back().size());
   }
 }

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <thread>
@@ -14,6 +15,9 @@
 #include "absl/time/time.h"
 
 namespace swiftcache {
+
+/// A line of the log as glog prints a warning, with its newline.
+std::string FormatWarning(const std::string& text);
 
 /// A bounded queue and a thread that writes what is in it; only that thread ever waits for the descriptor. Lines are
 /// lost and counted when the queue is full or a write fails (disk full, reader gone). As soon as writing works again, a
@@ -25,7 +29,8 @@ class LineWriter {
  public:
   struct Options {
     int fd = 2;
-    int64_t max_bytes = int64_t{1} << 20;  // of lines that wait
+    int64_t max_bytes = int64_t{1} << 20;                                                // of lines that wait
+    std::function<std::string(const std::string& text)> format_warning = FormatWarning;  // of what is missing
   };
   explicit LineWriter(const Options& options);
   ~LineWriter();

@@ -5,15 +5,19 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdlib>
+#include <filesystem>
 #include <iostream>
+#include <variant>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
+#include "common/log/json_line.h"
 #include "common/log/line_writer.h"
 
 namespace swiftcache {
@@ -23,7 +27,9 @@ namespace {
 struct Identity {
   absl::Mutex mutex;
   std::string engine ABSL_GUARDED_BY(mutex);
-  std::string model;  // written before there are threads
+  // Written before there are threads.
+  std::string program, model;
+  bool json = false;
 };
 
 // Never destroyed: threads that outlive main may log to the end.
@@ -32,19 +38,69 @@ Identity& ProcessIdentity() {
   return *identity;
 }
 
-void Part(std::ostream& out, const char* key, std::string_view value) {
-  if (!value.empty()) out << key << '=' << absl::CHexEscape(absl::string_view(value.data(), value.size())) << ' ';
+std::string EngineName() {
+  Identity& process = ProcessIdentity();
+  absl::MutexLock lock(&process.mutex);
+  return process.engine;
+}
+
+std::atomic<LogLevel> log_level = LogLevel::kInfo;
+
+std::string Shown(std::string_view value) {
+  const std::string escaped = absl::CHexEscape(absl::string_view(value.data(), value.size()));
+  return value.find(' ') == value.npos ? escaped : absl::StrCat("\"", escaped, "\"");
+}
+std::string Shown(int64_t value) { return absl::StrCat(value); }
+std::string Shown(double value) { return absl::StrCat(value); }
+
+bool Logged(google::LogSeverity severity) {
+  switch (log_level.load(std::memory_order_relaxed)) {
+    case LogLevel::kError:
+      return severity >= google::GLOG_ERROR;
+    case LogLevel::kWarning:
+      return severity >= google::GLOG_WARNING;
+    case LogLevel::kInfo:
+    case LogLevel::kVerbose:
+      return true;
+  }
+  return true;
+}
+
+std::string FormatJson(google::LogSeverity severity, std::string_view file, int line, absl::Time time,
+                       std::string_view message) {
+  const Identity& process = ProcessIdentity();
+  const std::string engine = EngineName();
+  return FormatJsonLine({.time = time,
+                         .severity = google::GetLogSeverityName(severity),
+                         .file = file,
+                         .line = line,
+                         .thread = gettid(),
+                         .program = process.program,
+                         .engine = engine,
+                         .model = process.model,
+                         .message = message});
+}
+
+std::string FormatJsonWarning(const std::string& text) {
+  return FormatJson(google::GLOG_WARNING, "line_writer.cc", __LINE__, absl::Now(), text);
 }
 
 constexpr absl::Duration kPatienceAtExit = absl::Seconds(1);  // with standard error
 constexpr unsigned kSecondsToDie = 3;                         // of a process that a CHECK ends: message and stack
 
-// glog's lines, as it would print them, on their way to standard error.
+// glog's lines, as it would print them or as JSON, on their way to standard error.
 class StderrSink final : public google::LogSink {
  public:
+  explicit StderrSink(bool json)
+      : json_(json), writer_({.fd = STDERR_FILENO, .format_warning = json ? FormatJsonWarning : FormatWarning}) {}
+
   void send(google::LogSeverity severity, const char* /*full_filename*/, const char* file, int line,
             const google::LogMessageTime& time, const char* message, size_t length) override {
-    std::string text = absl::StrCat(ToString(severity, file, line, time, message, length), "\n");
+    if (!Logged(severity)) return;
+    std::string text =
+        json_ ? FormatJson(severity, file, line, absl::FromTimeT(time.timestamp()) + absl::Microseconds(time.usec()),
+                           std::string_view(message, length))
+              : absl::StrCat(ToString(severity, file, line, time, message, length), "\n");
     if (severity != google::GLOG_FATAL) return writer_.Write(std::move(text));
     writer_.WriteAnyway(std::move(text));
     fatal_ = true;
@@ -60,7 +116,8 @@ class StderrSink final : public google::LogSink {
   LineWriter& writer() { return writer_; }
 
  private:
-  LineWriter writer_{{.fd = STDERR_FILENO}};
+  const bool json_;
+  LineWriter writer_;
   std::atomic<bool> fatal_ = false;
 };
 
@@ -76,27 +133,56 @@ void OpenStandardDescriptors() {
 
 }  // namespace
 
+const char* Name(LogLevel level) {
+  switch (level) {
+    case LogLevel::kError:
+      return "error";
+    case LogLevel::kWarning:
+      return "warning";
+    case LogLevel::kInfo:
+      return "info";
+    case LogLevel::kVerbose:
+      return "verbose";
+  }
+  return "info";
+}
+
 void InitLogging(const LogOptions& options) {
   NameEngine(options.engine);
-  ProcessIdentity().model = options.model;
+  Identity& process = ProcessIdentity();
+  process.program = std::filesystem::path(options.program).filename();
+  process.model = options.model;
+  process.json = options.json;
+  log_level = options.level;
   OpenStandardDescriptors();
-  FLAGS_v = options.verbose ? 1 : 0;
   FLAGS_logtostderr = false;
   FLAGS_stderrthreshold = google::NUM_SEVERITIES;
   for (int severity = 0; severity < google::NUM_SEVERITIES; ++severity) google::SetLogDestination(severity, "");
   static const std::string program = options.program;  // glog keeps the pointer
   google::InitGoogleLogging(program.c_str());
-  stderr_sink = new StderrSink;
+  stderr_sink = new StderrSink(options.json);
   google::AddLogSink(stderr_sink);
   std::atexit([] { FlushLog(kPatienceAtExit); });
 }
 
+// A warning, at the more talkative of both levels, is never left out.
+void SetLogLevel(LogLevel level) {
+  const LogLevel before = log_level.load();
+  log_level = std::max(before, level);
+  LOG(WARNING) << "log level: " << Name(level) << ", was " << Name(before);
+  log_level = level;
+}
+
+LogLevel CurrentLogLevel() { return log_level; }
+
 void PrintBehindLog(const std::string& line) {
   if (stderr_sink == nullptr) {
     std::cerr << line << std::endl;
-  } else {
-    stderr_sink->writer().WriteAnyway(absl::StrCat(line, "\n"));
+    return;
   }
+  const bool json = ProcessIdentity().json;
+  stderr_sink->writer().WriteAnyway(json ? FormatJson(google::GLOG_ERROR, "log.cc", __LINE__, absl::Now(), line)
+                                         : absl::StrCat(line, "\n"));
 }
 
 bool FlushLog(absl::Duration timeout) {
@@ -111,15 +197,18 @@ void NameEngine(const std::string& engine) {
 }
 
 std::ostream& operator<<(std::ostream& out, const RequestTag& tag) {
-  Part(out, "request_id", tag.request_id);
-  Part(out, "trace", tag.traceparent);
-  Identity& process = ProcessIdentity();
-  {
-    absl::MutexLock lock(&process.mutex);
-    Part(out, "engine", process.engine);
-  }
-  Part(out, "model", tag.model.empty() ? std::string_view(process.model) : tag.model);
-  return out;
+  const Identity& process = ProcessIdentity();
+  out << LogField{"request_id", tag.request_id} << LogField{"trace", tag.traceparent};
+  if (process.json) return out << LogField{"model", tag.model};
+  return out << LogField{"engine", EngineName()}
+             << LogField{"model", tag.model.empty() ? std::string_view(process.model) : tag.model};
+}
+
+std::ostream& operator<<(std::ostream& out, const LogField& field) {
+  const auto* text = std::get_if<std::string_view>(&field.value);
+  if (text != nullptr && text->empty()) return out;
+  if (ProcessIdentity().json) return out << MarkField(field.name, field.value);
+  return out << field.name << '=' << std::visit([](const auto& value) { return Shown(value); }, field.value) << ' ';
 }
 
 }  // namespace swiftcache

@@ -245,6 +245,92 @@ TEST_F(LogDeathTest, AProcessWhoseLogNobodyReadsEndsAllTheSame) {
   EXPECT_EXIT((BeginToLogWithoutReader(), LogALotAndEnd()), ::testing::ExitedWithCode(3), "");
 }
 
+void LogInJson(LogLevel level = LogLevel::kInfo) {
+  InitLogging({.program = "/usr/bin/test", .engine = "e", .model = "m", .level = level, .json = true});
+}
+
+void LogOfARequest() {
+  NameEngine("e-2");
+  LOG(WARNING) << RequestTag{"r \"1\"\n", "00-4bf9"} << LogField{"tokens", 3} << LogField{"left_out", ""}
+               << "done \xff";
+  exit(FlushLog(kSoon) ? 0 : 1);
+}
+
+TEST_F(LogDeathTest, ALineOfJsonHasTheRequestAndTheProcessInIt) {
+  EXPECT_EXIT((LogInJson(), LogOfARequest()), ::testing::ExitedWithCode(0),
+              "^\\{\"time\":\"[0-9]{4}-[0-9-]{5}T[0-9:]{8}\\.[0-9]{6}Z\",\"severity\":\"WARNING\","
+              "\"file\":\"log_test.cc\",\"line\":[0-9]+,\"thread\":[0-9]+,\"program\":\"test\",\"engine\":\"e-2\","
+              "\"model\":\"m\",\"request_id\":\"r \\\\\"1\\\\\"\\\\n\",\"trace\":\"00-4bf9\",\"tokens\":3,"
+              "\"message\":\"done \xef\xbf\xbd\"\\}\n$");
+}
+
+TEST_F(LogDeathTest, ATextLineHasTheSameInWordsThatCannotBeForged) {
+  EXPECT_EXIT((InitLogging({.program = "test", .engine = "e", .model = "m"}), LogOfARequest()),
+              ::testing::ExitedWithCode(0),
+              "\\] request_id=\"r \\\\\"1\\\\\"\\\\n\" trace=00-4bf9 engine=e-2 model=m tokens=3 done \xff\n$");
+}
+
+TEST_F(LogDeathTest, AFailedCheckIsALineOfJsonInFrontOfItsStack) {
+  EXPECT_EXIT((LogInJson(LogLevel::kError), FailACheck()), ::testing::KilledBySignal(SIGABRT),
+              "^\\{[^\n]*\"severity\":\"FATAL\"[^\n]*Check failed: 1 \\+ 1 == 3 sums are wrong\"\\}\n"
+              "\\*\\*\\* Check failure stack trace: \\*\\*\\*\n +@ ");
+}
+
+TEST_F(LogDeathTest, WhyAProcessEndsIsALineOfJsonToo) {
+  EXPECT_EXIT((LogInJson(), LogALineAndEnd()), ::testing::ExitedWithCode(2),
+              "\"severity\":\"ERROR\"[^\n]*\"message\":\"test: why it ends\"\\}\n$");
+}
+
+void LogInJsonWithoutReader() {
+  static Pipe pipe;
+  pipe.Fill();
+  const int terminal = dup(STDERR_FILENO);
+  dup2(pipe.writer(), STDERR_FILENO);
+  LogInJson();
+  for (int i = 0; i < 100'000; ++i) LOG(INFO) << "line " << i;
+  const std::vector<std::string> lines = pipe.ReadUntil(kMissing);
+  dprintf(terminal, "%s\n", lines.back().c_str());
+  exit(0);
+}
+
+TEST_F(LogDeathTest, ThatLinesAreMissingIsSaidInJson) {
+  EXPECT_EXIT(LogInJsonWithoutReader(), ::testing::ExitedWithCode(0),
+              "^\\{[^\n]*\"severity\":\"WARNING\"[^\n]*\"message\":\"[0-9]+ lines are missing here: [^\n]*\"\\}\n$");
+}
+
+// Which of an error, a warning, information and a verbose line are logged.
+void LogAtLevel(LogLevel level) {
+  InitLogging({.program = "test", .level = level});
+  LOG(ERROR) << "E!";
+  LOG(WARNING) << "W!";
+  LOG(INFO) << "I!";
+  exit(FlushLog(kSoon) ? static_cast<int>(CurrentLogLevel()) : 9);
+}
+
+TEST_F(LogDeathTest, WhatIsBelowTheLevelIsNotLogged) {
+  EXPECT_EXIT(LogAtLevel(LogLevel::kError), ::testing::ExitedWithCode(0), "^E[^\n]*E!\n$");
+  EXPECT_EXIT(LogAtLevel(LogLevel::kWarning), ::testing::ExitedWithCode(1), "^E[^\n]*E!\nW[^\n]*W!\n$");
+  EXPECT_EXIT(LogAtLevel(LogLevel::kInfo), ::testing::ExitedWithCode(2), "^E[^\n]*E!\nW[^\n]*W!\nI[^\n]*I!\n$");
+  EXPECT_EXIT(LogAtLevel(LogLevel::kVerbose), ::testing::ExitedWithCode(3), "^E[^\n]*E!\nW[^\n]*W!\nI[^\n]*I!\n$");
+}
+
+void ChangeTheLevel() {
+  InitLogging({.program = "test", .level = LogLevel::kWarning});
+  LOG(INFO) << "hidden";
+  SetLogLevel(LogLevel::kInfo);
+  LOG(INFO) << "shown";
+  SetLogLevel(LogLevel::kError);
+  LOG(WARNING) << "hidden too";
+  SetLogLevel(LogLevel::kWarning);
+  exit(FlushLog(kSoon) ? 0 : 1);
+}
+
+TEST_F(LogDeathTest, AChangeOfTheLevelTakesEffectAtOnceAndIsAlwaysSaid) {
+  EXPECT_EXIT(ChangeTheLevel(), ::testing::ExitedWithCode(0),
+              "^W[^\n]*log level: info, was warning\nI[^\n]*shown\nW[^\n]*log level: error, was info\n"
+              "W[^\n]*log level: warning, was error\n$");
+}
+
 void LogWithStandardErrorClosed() {
   close(STDERR_FILENO);
   BeginToLog();
