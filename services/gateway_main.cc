@@ -70,6 +70,7 @@ class ServeOnFirstSnapshot final : public gateway::fleet::ClusterSink {
   }
   void OnUpdate(gateway::fleet::EngineStatus engine) override { fleet_.OnUpdate(std::move(engine)); }
   void OnRemoved(const std::string& engine_name, bool died) override { fleet_.OnRemoved(engine_name, died); }
+  void OnBrokerLost() override { fleet_.OnBrokerLost(); }
 
  private:
   Fleet& fleet_;
@@ -78,6 +79,16 @@ class ServeOnFirstSnapshot final : public gateway::fleet::ClusterSink {
 
 std::unique_ptr<gateway::fleet::EngineClient> Dial(const EngineInfo& engine) {
   return gateway::rpc::GrpcEngineClient::Create({.address = engine.address, .card_hash = engine.model_card_hash});
+}
+
+// Absent until there is a table.
+void ExportTableAge(const Fleet& fleet, Metrics& metrics) {
+  const std::optional<absl::Duration> age = fleet.table_age();
+  if (!age.has_value()) return;
+  metrics
+      .Gauge("swiftcache_gateway_table_age_seconds",
+             "Since the broker was last heard; 0 while it tells every change of its table of engines.")
+      .Set(absl::ToDoubleSeconds(*age));
 }
 
 absl::Status Serve(const GatewayFlags& flags, services::ShutdownSignals& signals) {
@@ -89,7 +100,10 @@ absl::Status Serve(const GatewayFlags& flags, services::ShutdownSignals& signals
   ASSIGN_OR_RETURN(auto fleet, Fleet::Create({}, Dial, clock));
   ASSIGN_OR_RETURN(auto relay, gateway::relay::RelayImpl::Create({.limits = flags.limits, .id_prefix = instance},
                                                                  *fleet, clock, metrics));
-  gateway::rpc::GenerateDoor door(*relay, {});
+  prometheus::Counter& slow_readers =
+      metrics.Counter("swiftcache_gateway_slow_readers_cut_total",
+                      "gRPC clients whose request was ended as they left too much of the answer unread.");
+  gateway::rpc::GenerateDoor door(*relay, {.on_slow_reader_cut = [&slow_readers] { slow_readers.Increment(); }});
   ASSIGN_OR_RETURN(auto openai, gateway::openai::Door::Create({.id_prefix = instance + "-http"}, *relay, clock));
   HttpServer::Options http_options{.listen = flags.http_listen,
                                    .max_body_bytes = flags.limits.max_prompt_bytes + kBodyRoomBytes,
@@ -98,6 +112,7 @@ absl::Status Serve(const GatewayFlags& flags, services::ShutdownSignals& signals
   http_metrics.Watch(http_options);
   http_options.metrics = [&] {
     http_metrics.Export(metrics);
+    ExportTableAge(*fleet, metrics);
     return services::Scrape(metrics);
   };
   ASSIGN_OR_RETURN(auto http, HttpServer::Create(http_options, openai->Routes()));

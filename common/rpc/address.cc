@@ -5,6 +5,8 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "absl/strings/strip.h"
 
 namespace swiftcache {
 
@@ -37,6 +39,12 @@ absl::StatusOr<HostPort> HostPort::Parse(std::string_view text) {
 std::string HostPort::ToString() const {
   const bool v6 = absl::StrContains(host, ":");
   return v6 ? absl::StrCat("[", host, "]:", port) : absl::StrCat(host, ":", port);
+}
+
+std::string ClientAddress(const std::string& peer) {
+  absl::string_view address = peer;
+  if (!absl::ConsumePrefix(&address, "ipv4:") && !absl::ConsumePrefix(&address, "ipv6:")) return peer;
+  return absl::StrReplaceAll(address, {{"%5B", "["}, {"%5D", "]"}, {"%25", "%"}});
 }
 
 }  // namespace swiftcache

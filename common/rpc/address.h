@@ -23,4 +23,7 @@ struct HostPort {
   std::string ToString() const;
 };
 
+/// "127.0.0.1:4711" and "[::1]:4711" of gRPC's peers "ipv4:127.0.0.1:4711" and "ipv6:%5B::1%5D:4711"; others unchanged.
+std::string ClientAddress(const std::string& peer);
+
 }  // namespace swiftcache

@@ -49,6 +49,8 @@ class ClusterSink {
   virtual void OnUpdate(EngineStatus engine) = 0;
   /// `died`: it missed its heartbeats; otherwise it deregistered, and may still finish its requests.
   virtual void OnRemoved(const std::string& engine_name, bool died) = 0;
+  /// The broker is not heard any more; what it said holds until the next snapshot.
+  virtual void OnBrokerLost() = 0;
 };
 
 }  // namespace swiftcache::gateway::fleet

@@ -71,6 +71,7 @@ void Fleet::Replace(const std::string& incarnation, std::vector<EngineStatus> en
   DropAbsent(engines, new_broker);
   for (EngineStatus& engine : engines) stalled.push_back(Put(std::move(engine)));
   incarnation_ = incarnation;
+  lost_broker_.reset();
   UpdateWantedCards();
 }
 
@@ -176,6 +177,17 @@ void Fleet::UpdateWantedCards() {
 bool Fleet::has_snapshot() const {
   absl::MutexLock lock(&mutex_);
   return incarnation_.has_value();
+}
+
+void Fleet::OnBrokerLost() {
+  absl::MutexLock lock(&mutex_);
+  if (!lost_broker_.has_value()) lost_broker_ = clock_.Now();
+}
+
+std::optional<absl::Duration> Fleet::table_age() const {
+  absl::MutexLock lock(&mutex_);
+  if (!incarnation_.has_value()) return std::nullopt;
+  return lost_broker_.has_value() ? clock_.Now() - *lost_broker_ : absl::ZeroDuration();
 }
 
 std::optional<ModelView> Fleet::Find(const std::string& model_name) const {

@@ -69,9 +69,12 @@ class Fleet final : public ClusterSink {
       ABSL_LOCKS_EXCLUDED(mutex_);
   void OnUpdate(EngineStatus engine) override ABSL_LOCKS_EXCLUDED(mutex_);
   void OnRemoved(const std::string& engine_name, bool died) override ABSL_LOCKS_EXCLUDED(mutex_);
+  void OnBrokerLost() override ABSL_LOCKS_EXCLUDED(mutex_);
 
   /// Whether the broker has sent a snapshot at least once.
   bool has_snapshot() const ABSL_LOCKS_EXCLUDED(mutex_);
+  /// Since the broker was last heard: zero while it tells every change. Nothing before its first snapshot.
+  std::optional<absl::Duration> table_age() const ABSL_LOCKS_EXCLUDED(mutex_);
   std::optional<ModelView> Find(const std::string& model_name) const ABSL_LOCKS_EXCLUDED(mutex_);
   /// Every model of the table, by name.
   std::vector<ModelView> Models() const ABSL_LOCKS_EXCLUDED(mutex_);
@@ -99,6 +102,7 @@ class Fleet final : public ClusterSink {
   mutable absl::Mutex mutex_;  // acquired before those of the card store, the prober and the links
   std::map<std::string, Entry> engines_ ABSL_GUARDED_BY(mutex_);
   std::optional<std::string> incarnation_ ABSL_GUARDED_BY(mutex_);
+  std::optional<absl::Time> lost_broker_ ABSL_GUARDED_BY(mutex_);  // at that time; until the next snapshot
   CardStore cards_;
   EngineProber prober_;  // last: it calls RemoveUnresponsive
 };

@@ -8,7 +8,6 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "common/base/traceparent.h"
-#include "common/log/log.h"
 #include "gateway/openai/api_error.h"
 #include "gateway/openai/completion_handler.h"
 #include "gateway/openai/response.h"
@@ -17,6 +16,7 @@ namespace swiftcache::gateway::openai {
 namespace {
 
 constexpr char kModelPath[] = "/v1/models/";
+constexpr char kDoor[] = "http";
 
 void SendError(HttpResponder& responder, const absl::Status& status, HttpHeaders headers = {}) {
   for (auto& header : ErrorHeaders(status)) headers.push_back(std::move(header));
@@ -83,8 +83,12 @@ void Door::Generate(Endpoint endpoint, const HttpRequest& http, std::shared_ptr<
   if (request_id.empty()) request_id = absl::StrCat(options_.id_prefix, "-", next_id_.fetch_add(1));
   absl::StatusOr<ParsedRequest> parsed = Parse(endpoint, http, request_id);
   if (!parsed.ok()) {
-    LOG(INFO) << RequestTag{request_id, ParseTraceparent(http.Header("traceparent"))}
-              << "refused by the HTTP door: " << absl::CHexEscape(parsed.status().message());
+    relay::GenerateRequest refused;
+    refused.request_id = request_id;
+    refused.traceparent = ParseTraceparent(http.Header("traceparent"));
+    refused.door = kDoor;
+    refused.client = http.client;
+    relay_.Refused(refused, parsed.status());
     return SendError(*responder, parsed.status(), {{"X-Request-Id", request_id}});
   }
   std::make_shared<CompletionHandler>(parsed->answer, request_id, absl::ToUnixSeconds(clock_.Now()),
@@ -96,7 +100,11 @@ absl::StatusOr<ParsedRequest> Door::Parse(Endpoint endpoint, const HttpRequest& 
                                           const std::string& request_id) const {
   ASSIGN_OR_RETURN(ParsedRequest parsed, ParseRequest(endpoint, http.body, options_.limits));
   ReadHeaders(http, request_id, parsed, options_.limits);
-  for (relay::GenerateRequest& request : parsed.prompts) request.deadline = clock_.Now() + options_.request_timeout;
+  for (relay::GenerateRequest& request : parsed.prompts) {
+    request.door = kDoor;
+    request.client = http.client;
+    request.deadline = clock_.Now() + options_.request_timeout;
+  }
   return parsed;
 }
 

@@ -29,6 +29,7 @@ struct Chat {
 struct GenerateRequest {
   std::string request_id;  // the client's, for responses and logs, need not be unique; empty: the relay makes one
   std::string traceparent;
+  std::string door, client;  // for the log: "grpc" or "http", and the other end of the connection as host:port
   std::string model;
   std::variant<std::string, std::vector<int32_t>, Chat> input;
   fleet::Sampling sampling;
@@ -85,6 +86,8 @@ class Relay {
   virtual ~Relay() = default;
   virtual absl::StatusOr<std::shared_ptr<GenerateCall>> Generate(GenerateRequest request,
                                                                  std::shared_ptr<GenerateSink> sink) = 0;
+  /// For a door that refuses a request itself: it is counted and logged like those that Generate refuses.
+  virtual void Refused(const GenerateRequest& request, const absl::Status& why) = 0;
   virtual absl::StatusOr<std::vector<int32_t>> Tokenize(const std::string& model,
                                                         const std::variant<std::string, Chat>& input,
                                                         bool parse_special) = 0;

@@ -5,10 +5,10 @@
 #include <optional>
 #include <utility>
 
-#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "common/log/log.h"
+#include "gateway/relay/access_log.h"
 #include "gateway/route/route.h"
 
 namespace swiftcache::gateway::relay {
@@ -68,6 +68,7 @@ absl::Status RelayCall::Start() {
   absl::Status status = StartAttempt();
   if (!status.ok()) {
     Log(status);
+    env_.metrics.Refused(model_.name, RefusalOf(status));
     env_.metrics.Ended(model_.name, status, env_.clock.Now() - arrived_);
   }
   return status;
@@ -87,8 +88,15 @@ absl::Status RelayCall::StartAttempt() {
   engine_request_.request_id = absl::StrCat(engine_id_, ".", number);
   auto attempt = std::make_shared<Attempt>(shared_from_this(), number);
   in_flight_ = fleet::EngineLink::InFlight(engine, attempt);
+  CountAttempt();
   StoreHandle(number, engine->client().Generate(engine_request_, std::move(attempt)));
   return absl::OkStatus();
+}
+
+void RelayCall::CountAttempt() {
+  const auto prompt_tokens = static_cast<int64_t>(engine_request_.token_ids.size());
+  if (attempts_ == 1) env_.metrics.Dispatched(model_.name, env_.clock.Now() - arrived_, prompt_tokens);
+  env_.metrics.Sent(model_.name, engine_name_);
 }
 
 void RelayCall::BeginAttempt(int attempt) {
@@ -178,6 +186,8 @@ void RelayCall::OnEngineEvent(fleet::EngineEvent event) {
   GenerateEvent out = continuation.Take(std::move(event), time_to_first_token_);
   if (!has_tokens && !engine_ends) return;
   sent_ = true;
+  text_bytes_ += static_cast<int64_t>(out.text.size());
+  env_.metrics.Generated(model_.name, static_cast<int64_t>(out.token_ids.size()));
   sink_->OnEvent(std::move(out));
   if (continuation.ended()) ++continuations_ended_;
   if (continuations_ended_ == continuations_.size() && !engine_ends) CancelEngine();
@@ -253,13 +263,18 @@ void RelayCall::End(const absl::Status& status) {
 void RelayCall::Log(const absl::Status& status) const {
   int64_t cached = 0;
   for (const TextContinuation& continuation : continuations_) cached = std::max(cached, continuation.cached_tokens());
-  LOG(INFO) << RequestTag{request_.request_id, request_.traceparent, model_.name}
-            << "code=" << absl::StatusCodeToString(status.code()) << " served_by=" << engine_name_
-            << " attempts=" << attempts_ << " prompt_tokens=" << engine_request_.token_ids.size()
-            << " cached_tokens=" << cached << " completion_tokens=" << relayed_tokens()
-            << " ttft_ms=" << absl::ToDoubleMilliseconds(time_to_first_token_)
-            << " e2e_ms=" << absl::ToDoubleMilliseconds(env_.clock.Now() - arrived_)
-            << (status.ok() ? std::string() : absl::StrCat(" error=\"", absl::CHexEscape(status.message()), "\""));
+  const bool began = time_to_first_token_ != absl::ZeroDuration();
+  LogAccess({.request = request_,
+             .model = model_.name,
+             .status = status,
+             .total = env_.clock.Now() - arrived_,
+             .attempts = attempts_,
+             .engine = engine_name_,
+             .prompt_tokens = static_cast<int64_t>(engine_request_.token_ids.size()),
+             .cached_tokens = cached,
+             .completion_tokens = relayed_tokens(),
+             .text_bytes = text_bytes_,
+             .time_to_first_token = began ? std::optional(time_to_first_token_) : std::nullopt});
 }
 
 int64_t RelayCall::relayed_tokens() const {

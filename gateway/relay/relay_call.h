@@ -65,6 +65,7 @@ class RelayCall final : public GenerateCall, public std::enable_shared_from_this
   class Attempt;
 
   absl::Status StartAttempt();
+  void CountAttempt();
   void BeginAttempt(int attempt) ABSL_LOCKS_EXCLUDED(mutex_);
   void StoreHandle(int attempt, std::shared_ptr<fleet::EngineCall> handle) ABSL_LOCKS_EXCLUDED(mutex_);
   void CancelEngine() ABSL_LOCKS_EXCLUDED(mutex_);
@@ -95,6 +96,7 @@ class RelayCall final : public GenerateCall, public std::enable_shared_from_this
   std::deque<TextContinuation> continuations_;  // by index; a deque never moves them
   size_t continuations_ended_ = 0;
   bool sent_ = false;
+  int64_t text_bytes_ = 0;
   bool cut_off_ = false;  // by the engine, which shut down before the end
   absl::Duration time_to_first_token_ = absl::ZeroDuration();
   std::set<std::string> tried_;

@@ -4,10 +4,9 @@
 #include <optional>
 #include <utility>
 
-#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
-#include "common/log/log.h"
+#include "gateway/relay/access_log.h"
 #include "gateway/relay/prompt.h"
 #include "gateway/route/route.h"
 
@@ -27,13 +26,18 @@ RelayImpl::~RelayImpl() { Stop(clock_.Now()); }
 absl::StatusOr<std::shared_ptr<GenerateCall>> RelayImpl::Generate(GenerateRequest request,
                                                                   std::shared_ptr<GenerateSink> sink) {
   const absl::Time arrived = clock_.Now();
-  absl::StatusOr<RelayCall::Inputs> inputs = Prepare(request);
-  if (!inputs.ok()) {
-    Refuse(request, inputs.status());
-    return inputs.status();
-  }
   const std::string own_id = absl::StrCat(options_.id_prefix, "-", next_id_.fetch_add(1));
   if (request.request_id.empty()) request.request_id = own_id;
+  if (refusing_) {
+    const absl::Status why = absl::UnavailableError("the gateway is draining: send the request to another gateway");
+    Refuse(request, why, Refusal::kDraining, arrived);
+    return why;
+  }
+  absl::StatusOr<RelayCall::Inputs> inputs = Prepare(request);
+  if (!inputs.ok()) {
+    Refuse(request, inputs.status(), RefusalOf(inputs.status()), arrived);
+    return inputs.status();
+  }
   inputs->engine_id = absl::StrCat(request.request_id, "~", own_id);
   inputs->request = std::move(request);
   inputs->sink = std::move(sink);
@@ -49,18 +53,26 @@ absl::StatusOr<std::shared_ptr<GenerateCall>> RelayImpl::Generate(GenerateReques
   return call;
 }
 
-absl::StatusOr<RelayCall::Inputs> RelayImpl::Prepare(GenerateRequest& request) const {
-  if (refusing_) return absl::UnavailableError("the gateway is draining: send the request to another gateway");
+absl::StatusOr<RelayCall::Inputs> RelayImpl::Prepare(const GenerateRequest& request) {
   ASSIGN_OR_RETURN(fleet::ModelView model, FindModel(request.model));
   RETURN_IF_ERROR(CheckRequest(request, options_.limits));
   RETURN_IF_ERROR(CheckIds("sampling.stop_token_ids", request.sampling.stop_token_ids, (*model.text)->vocab_size()));
-  ASSIGN_OR_RETURN(std::vector<int32_t> prompt, PromptIds(**model.text, request.input, model.max_model_len_tokens()));
+  ASSIGN_OR_RETURN(std::vector<int32_t> prompt, PromptOf(request, model));
   return RelayCall::Inputs{.request = {},
                            .engine_id = {},
                            .model = std::move(model),
                            .prompt = std::move(prompt),
                            .sink = {},
                            .arrived = {}};
+}
+
+absl::StatusOr<std::vector<int32_t>> RelayImpl::PromptOf(const GenerateRequest& request,
+                                                         const fleet::ModelView& model) {
+  const absl::Time begin = clock_.Now();
+  absl::StatusOr<std::vector<int32_t>> ids = PromptIds(**model.text, request.input, model.max_model_len_tokens());
+  const bool was_text = !std::holds_alternative<std::vector<int32_t>>(request.input);
+  if (was_text) metrics_.Tokenized(model.name, clock_.Now() - begin);
+  return ids;
 }
 
 absl::StatusOr<fleet::ModelView> RelayImpl::FindModel(const std::string& name) const {
@@ -80,12 +92,15 @@ absl::StatusOr<fleet::ModelView> RelayImpl::FindModel(const std::string& name) c
   return absl::InvalidArgumentError(absl::StrCat("model ", name, " cannot be used: ", why.message()));
 }
 
-void RelayImpl::Refuse(const GenerateRequest& request, const absl::Status& status) {
-  const bool known = fleet_.Find(request.model).has_value();
-  metrics_.Refused(known ? request.model : std::string(), status);
-  LOG(INFO) << RequestTag{request.request_id, request.traceparent, known ? request.model : std::string()}
-            << "refused code=" << absl::StatusCodeToString(status.code()) << " error=\""
-            << absl::CHexEscape(status.message()) << "\"";
+void RelayImpl::Refused(const GenerateRequest& request, const absl::Status& why) {
+  Refuse(request, why, RefusalOf(why), clock_.Now());
+}
+
+void RelayImpl::Refuse(const GenerateRequest& request, const absl::Status& status, Refusal why, absl::Time arrived) {
+  const std::string model = fleet_.Find(request.model).has_value() ? request.model : std::string();
+  metrics_.NotStarted(model, status);
+  metrics_.Refused(model, why);
+  LogAccess({.request = request, .model = model, .status = status, .total = clock_.Now() - arrived});
 }
 
 absl::StatusOr<std::vector<int32_t>> RelayImpl::Tokenize(const std::string& model_name,

@@ -45,6 +45,7 @@ class RelayImpl final : public Relay {
 
   absl::StatusOr<std::shared_ptr<GenerateCall>> Generate(GenerateRequest request,
                                                          std::shared_ptr<GenerateSink> sink) override;
+  void Refused(const GenerateRequest& request, const absl::Status& why) override;
   absl::StatusOr<std::vector<int32_t>> Tokenize(const std::string& model, const std::variant<std::string, Chat>& input,
                                                 bool parse_special) override;
   std::vector<ModelInfo> ListModels() override;
@@ -59,10 +60,11 @@ class RelayImpl final : public Relay {
  private:
   RelayImpl(const Options& options, fleet::Fleet& fleet, const Clock& clock, Metrics& metrics);
   absl::StatusOr<fleet::ModelView> FindModel(const std::string& name) const;
-  absl::StatusOr<RelayCall::Inputs> Prepare(GenerateRequest& request) const;
+  absl::StatusOr<RelayCall::Inputs> Prepare(const GenerateRequest& request);
+  absl::StatusOr<std::vector<int32_t>> PromptOf(const GenerateRequest& request, const fleet::ModelView& model);
   void Register(const std::shared_ptr<RelayCall>& call) ABSL_LOCKS_EXCLUDED(mutex_);
   void Forget(RelayCall* call) ABSL_LOCKS_EXCLUDED(mutex_);
-  void Refuse(const GenerateRequest& request, const absl::Status& status);
+  void Refuse(const GenerateRequest& request, const absl::Status& status, Refusal why, absl::Time arrived);
   bool Idle() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return calls_.empty(); }
 
   const Options options_;

@@ -5,32 +5,58 @@
 //   relay_metrics.Ended("smollm2-chat", absl::OkStatus(), absl::Seconds(2));
 #pragma once
 
+#include <cstdint>
+#include <map>
+#include <memory>
 #include <string>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "common/metrics/metrics.h"
 
 namespace swiftcache::gateway::relay {
 
-/// Thread-safety: safe. Ownership: borrows the registry. Errors: none. Units: seconds.
+/// Why no engine saw a request.
+enum class Refusal { kInvalid, kUnknownModel, kTooLong, kNoEngine, kDeadline, kDraining };
+
+/// By the status that the client gets; kDraining has none of its own. REQUIRES: !status.ok().
+Refusal RefusalOf(const absl::Status& status);
+
+/// Thread-safety: safe. Ownership: borrows the registry. Errors: none. Units: seconds, tokens.
 /// `model_name` is "" for requests that named no served model, so that clients cannot make new labels.
 class RelayMetrics {
  public:
   explicit RelayMetrics(Metrics& metrics);
+  ~RelayMetrics();
+
+  /// A request has ended that was never started.
+  void NotStarted(const std::string& model_name, const absl::Status& status);
+  /// No engine saw a request, whether it was started or not.
+  void Refused(const std::string& model_name, Refusal why);
+
+  /// Text or a chat became token ids, or was found to be unfit.
+  void Tokenized(const std::string& model_name, absl::Duration time);
   void Started() { running_.Increment(); }
-  void FirstToken(const std::string& model_name, absl::Duration time_to_first_token);
+  /// A request goes to its first engine.
+  void Dispatched(const std::string& model_name, absl::Duration since_arrival, int64_t prompt_tokens);
+  /// An attempt goes to an engine.
+  void Sent(const std::string& model_name, const std::string& engine);
   void Retried(const std::string& model_name);
+  void FirstToken(const std::string& model_name, absl::Duration time_to_first_token);
+  void Generated(const std::string& model_name, int64_t tokens);
   /// A request that was started has ended.
   void Ended(const std::string& model_name, const absl::Status& status, absl::Duration latency);
-  /// A request was refused before it was started.
-  void Refused(const std::string& model_name, const absl::Status& status);
 
  private:
-  void Count(const std::string& model_name, const absl::Status& status);
+  struct OfModel;
+  OfModel& Of(const std::string& model_name) ABSL_LOCKS_EXCLUDED(mutex_);
 
   Metrics& metrics_;
   prometheus::Gauge& running_;
+  absl::Mutex mutex_;
+  std::map<std::string, std::unique_ptr<OfModel>> models_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace swiftcache::gateway::relay

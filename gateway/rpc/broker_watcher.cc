@@ -74,6 +74,7 @@ class Watcher final : public BrokerWatcher {
       bool received = false;
       const absl::Status status = Follow(received);
       if (stop_.HasBeenNotified()) return;
+      if (received) sink_.OnBrokerLost();
       if (received || !was_away)
         LOG(WARNING) << "broker " << options_.address << " is away, the last table stays: " << status;
       was_away = true;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Follows the broker's Watch: a snapshot, then changes in order. After a lost stream or a gap it opens a new one; until
-// then the sink is not called and keeps what it knows.
+// Follows the broker's Watch: a snapshot, then changes in order. After a lost stream or a gap the sink hears so, and
+// keeps what it knows until a new stream has brought a snapshot.
 //
 //   auto watcher = BrokerWatcher::Create({.address = "127.0.0.1:50050", .watcher = "gateway"}, *fleet);
 #pragma once

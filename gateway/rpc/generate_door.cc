@@ -11,6 +11,7 @@
 #include "absl/time/time.h"
 #include "common/base/status_macros.h"
 #include "common/base/traceparent.h"
+#include "common/rpc/address.h"
 #include "common/rpc/server.h"
 #include "common/rpc/status.h"
 #include "gateway/rpc/convert.h"
@@ -21,6 +22,13 @@ namespace {
 absl::Time DeadlineOf(const grpc::CallbackServerContext& context) {
   const std::chrono::system_clock::time_point deadline = context.deadline();
   return deadline == std::chrono::system_clock::time_point::max() ? absl::InfiniteFuture() : absl::FromChrono(deadline);
+}
+
+// What the call says beside its message.
+void Complete(relay::GenerateRequest& request, const grpc::CallbackServerContext& context) {
+  request.traceparent = ParseTraceparent(ClientMetadata(context, "traceparent"));
+  request.door = "grpc";
+  request.client = ClientAddress(context.peer());
 }
 
 grpc::ServerUnaryReactor* Done(grpc::CallbackServerContext* context, const absl::Status& status) {
@@ -52,8 +60,14 @@ grpc::ServerWriteReactor<v1::GenerateResponse>* GenerateDoor::Generate(grpc::Cal
                                                                        const v1::GenerateRequest* request) {
   absl::StatusOr<relay::GenerateRequest> plain = rpc::ToPlain(*request);
   if (plain.ok()) {
-    plain->traceparent = ParseTraceparent(ClientMetadata(*context, "traceparent"));
+    Complete(*plain, *context);
     plain->deadline = DeadlineOf(*context);
+  } else {
+    relay::GenerateRequest refused;
+    refused.request_id = request->request_id();
+    refused.model = request->model();
+    Complete(refused, *context);
+    relay_.Refused(refused, plain.status());
   }
   return GenerateStream::Start(relay_, std::move(plain), options_);
 }

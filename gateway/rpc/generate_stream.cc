@@ -62,6 +62,7 @@ void GenerateStream::OnEvent(relay::GenerateEvent event) {
     too_slow = unread_bytes_ > options_.max_unread_bytes;
   }
   if (too_slow) {
+    if (options_.on_slow_reader_cut) options_.on_slow_reader_cut();
     GiveUp(absl::ResourceExhaustedError(absl::StrCat("the client left more than ", options_.max_unread_bytes,
                                                      " bytes of the answer unread; read faster or ask for less")));
   }

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 
 #include "absl/base/thread_annotations.h"
@@ -25,6 +26,7 @@ class GenerateStream final : public StreamWriter<v1::GenerateResponse>,
  public:
   struct Options {
     int64_t max_unread_bytes = int64_t{4} << 20;
+    std::function<void()> on_slow_reader_cut = {};  // a client left more than that; must not block
   };
   /// Passes the request to the relay, or ends the call with the error in `request`.
   static grpc::ServerWriteReactor<v1::GenerateResponse>* Start(relay::Relay& relay,

@@ -1,10 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """What operators see: health, metrics, logs, swiftcachectl, idle cost, the cost of the gateway."""
+import json
 import os
+import signal
 import socket
 import statistics
 import subprocess
 import time
+import urllib.request
+from datetime import datetime
 
 import grpc
 import pytest
@@ -179,6 +183,94 @@ def test_traceparent_and_request_id_are_in_every_log(tiny, stubs):
     for process in (tiny.gateway, tiny.engine):
         wait_until(lambda: any("trace-me" in line and trace.split("-")[1] in line
                                for line in process.text().splitlines()), 5, "the log has id and trace")
+
+
+GATEWAY_METRICS = ["swiftcache_gateway_requests_total", "swiftcache_gateway_refusals_total",
+                   "swiftcache_gateway_engine_requests_total", "swiftcache_gateway_tokenize_seconds_count",
+                   "swiftcache_gateway_queue_time_seconds_count", "swiftcache_gateway_prompt_tokens_total",
+                   "swiftcache_gateway_generation_tokens_total", "swiftcache_gateway_slow_readers_cut_total",
+                   "swiftcache_gateway_table_age_seconds", "swiftcache_http_responses_total",
+                   "swiftcache_http_slow_readers_cut_total"]
+
+
+def post(process, path, body, **headers):
+    request = urllib.request.Request(f"http://{process.http}{path}", json.dumps(body).encode(), headers)
+    with urllib.request.urlopen(request, timeout=20) as reply:
+        return json.load(reply)
+
+
+def test_the_gateway_counts_what_it_sends_refuses_and_answers(cluster):
+    cluster.start_broker()
+    gateway = cluster.start_gateway()
+    engine = cluster.start_engine()
+    cluster.wait_models("tiny")
+    reply = post(gateway, "/v1/completions", {"model": "tiny", "prompt": "one two", "max_tokens": 4, "ignore_eos": True})
+    assert gateway.get("/nowhere")[0] == 404
+    cluster.ctl("generate", "--model=tiny", "--prompt=" + "one " * 10_000, check=False)
+    for name in GATEWAY_METRICS:
+        gateway.metric(name)
+    assert gateway.metric("swiftcache_gateway_engine_requests_total", engine="tiny", model_name="tiny") == 1
+    assert gateway.metric("swiftcache_gateway_prompt_tokens_total", model_name="tiny") == reply["usage"]["prompt_tokens"]
+    assert gateway.metric("swiftcache_gateway_generation_tokens_total", model_name="tiny") == 4
+    assert gateway.metric("swiftcache_gateway_refusals_total", model_name="tiny", reason="too_long") == 1
+    assert gateway.metric("swiftcache_http_responses_total", code="404") == 1
+    assert engine.metric("swiftcache_http_responses_total", code="200") >= 1
+    assert gateway.metric("swiftcache_gateway_table_age_seconds") == 0
+    cluster.broker.kill()
+    wait_until(lambda: gateway.metric("swiftcache_gateway_table_age_seconds") > 0, 10, "the table grows old")
+
+
+def test_every_log_is_json_with_one_line_for_each_request(cluster, stubs, monkeypatch):
+    monkeypatch.setenv("SWIFTCACHE_LOG_FORMAT", "json")
+    pb, rpc = stubs
+    cluster.start()
+    post(cluster.gateway, "/v1/completions", {"model": "tiny", "prompt": "a secret", "max_tokens": 4, "ignore_eos": True},
+         **{"X-Request-Id": 'by-"http"'})
+    with grpc.insecure_channel(cluster.gateway.grpc) as channel:
+        stub = rpc.GenerateServiceStub(channel)
+        list(stub.Generate(pb.GenerateRequest(request_id="by-grpc", model="tiny", prompt="a secret",
+                                              sampling={"max_tokens": 4, "ignore_eos": True})))
+        with pytest.raises(grpc.RpcError):
+            list(stub.Generate(pb.GenerateRequest(request_id="refused", model="no such", prompt="a secret")))
+    cluster.stop()
+    logs = {os.path.basename(process.child.args[0]): [json.loads(line) for line in process.text().splitlines()]
+            for process in cluster.all}
+    for program, lines in logs.items():
+        assert lines and all(line["program"] == program and line["message"] and line["severity"] in ("INFO", "WARNING")
+                             and datetime.fromisoformat(line["time"]) for line in lines), program
+    assert all(line["engine"] == "tiny" and line["model"] == "tiny" for line in logs["swiftcache-engine"])
+    assert "secret" not in cluster.gateway.text()
+    said = {line["request_id"]: line for line in logs["swiftcache-gateway"] if line["message"].startswith("request ")}
+    assert sum(line["message"].startswith("request ") for line in logs["swiftcache-gateway"]) == len(said) == 3
+    for request_id, door in (('by-"http"', "http"), ("by-grpc", "grpc")):
+        line = said[request_id]
+        assert (line["door"], line["model"], line["engine"], line["code"]) == (door, "tiny", "tiny", "OK")
+        assert line["client"].startswith("127.0.0.1:") and line["message"] == "request ended"
+        assert line["prompt_tokens"] > 0 and line["completion_tokens"] == 4 and line["text_bytes"] > 0
+        assert 0 < line["ttft_ms"] <= line["e2e_ms"] and line["cached_tokens"] == 0
+    assert said["refused"]["code"] == "NOT_FOUND" and "no such" in said["refused"]["error"]
+
+
+def test_signals_change_the_log_level_of_a_running_server(cluster):
+    cluster.start()
+    gateway = cluster.gateway
+
+    def generate():
+        return cluster.ctl("generate", "--model=tiny", "--prompt=one", "--max_tokens=2").stdout
+
+    def signalled(number, level):
+        gateway.child.send_signal(number)
+        wait_until(lambda: f"log level: {level}, was" in gateway.text(), 5, f"the level is {level}")
+    generate()
+    wait_until(lambda: gateway.text().count("request ended") == 1, 5, "the request's line")
+    signalled(signal.SIGUSR2, "warning")
+    generate()
+    signalled(signal.SIGUSR1, "info")
+    assert gateway.text().count("request ended") == 1
+    generate()
+    wait_until(lambda: gateway.text().count("request ended") == 2, 5, "the next request's line")
+    signalled(signal.SIGUSR1, "verbose")
+    assert gateway.child.poll() is None
 
 
 def cpu_seconds(pid):

@@ -120,6 +120,10 @@ class FakeRelay final : public gateway::relay::Relay {
     if (on_generate) on_generate(call);
     return std::shared_ptr<gateway::relay::GenerateCall>(call);
   }
+  void Refused(const gateway::relay::GenerateRequest& request, const absl::Status& why) override {
+    absl::MutexLock lock(&mutex_);
+    refused_.emplace_back(request, why);
+  }
   absl::StatusOr<std::vector<int32_t>> Tokenize(const std::string&,
                                                 const std::variant<std::string, gateway::relay::Chat>&, bool) override {
     return absl::UnimplementedError("no door asks for it");
@@ -144,6 +148,12 @@ class FakeRelay final : public gateway::relay::Relay {
     return calls_.size();
   }
 
+  /// What the door refused itself.
+  std::vector<std::pair<gateway::relay::GenerateRequest, absl::Status>> refused() {
+    absl::MutexLock lock(&mutex_);
+    return refused_;
+  }
+
   std::atomic<int> detokenized = 0;  // how often ids were turned into text
   // Set before the first request.
   std::function<absl::Status(const gateway::relay::GenerateRequest&)> check;
@@ -163,6 +173,7 @@ class FakeRelay final : public gateway::relay::Relay {
 
   absl::Mutex mutex_;
   std::vector<std::shared_ptr<FakeCall>> calls_ ABSL_GUARDED_BY(mutex_);
+  std::vector<std::pair<gateway::relay::GenerateRequest, absl::Status>> refused_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace swiftcache::fakes

@@ -31,5 +31,13 @@ TEST(HostPortTest, ShowsControlCharactersEscaped) {
   EXPECT_THAT(std::string(HostPort::Parse("a\nb:1").status().message()), HasSubstr("a\\nb:1"));
 }
 
+TEST(ClientAddressTest, IsHostAndPortOfWhatGrpcSays) {
+  EXPECT_EQ(ClientAddress("ipv4:127.0.0.1:4711"), "127.0.0.1:4711");
+  EXPECT_EQ(ClientAddress("ipv6:%5B::1%5D:4711"), "[::1]:4711");
+  EXPECT_EQ(ClientAddress("ipv6:%5Bfe80::1%25eth0%5D:4711"), "[fe80::1%eth0]:4711");
+  EXPECT_EQ(ClientAddress("unix:/run/a%20socket"), "unix:/run/a%20socket");
+  EXPECT_EQ(ClientAddress(""), "");
+}
+
 }  // namespace
 }  // namespace swiftcache

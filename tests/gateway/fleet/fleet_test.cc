@@ -237,6 +237,21 @@ TEST_F(FleetTest, AnUnusableTemplateLeavesTheTokenizerUsable) {
   EXPECT_THAT(text.tokenizer().Encode("hi", {}), ElementsAre('h', 'i'));
 }
 
+TEST_F(FleetTest, TheTablesAgeIsTheTimeSinceTheBrokerWasLost) {
+  fleet_->OnBrokerLost();
+  EXPECT_EQ(fleet_->table_age(), std::nullopt);  // there is no table yet
+  fleet_->OnSnapshot("b1", {Engine("a")});
+  clock_.Advance(absl::Hours(1));  // nothing changes
+  EXPECT_EQ(fleet_->table_age(), absl::ZeroDuration());
+  fleet_->OnBrokerLost();
+  clock_.Advance(absl::Seconds(3));
+  fleet_->OnBrokerLost();  // another stream without a snapshot
+  clock_.Advance(absl::Seconds(4));
+  EXPECT_EQ(fleet_->table_age(), absl::Seconds(7));
+  fleet_->OnSnapshot("b1", {Engine("a")});
+  EXPECT_EQ(fleet_->table_age(), absl::ZeroDuration());
+}
+
 TEST_F(FleetTest, WantsAClientFactory) {
   auto fleet = fleet::Fleet::Create({}, nullptr, clock_);
   EXPECT_EQ(fleet.status().code(), absl::StatusCode::kInvalidArgument);

@@ -29,6 +29,17 @@ TEST_F(DoorTest, ModelsAreListedAndFoundByName) {
   EXPECT_THAT(unknown->body, HasSubstr("model_not_found"));
 }
 
+TEST_F(DoorTest, TheRelayHearsWhereEachPromptCameFrom) {
+  relay_.on_generate = [](std::shared_ptr<FakeCall> call) { call->Say({"Hi"}); };
+  PostForJson(kCompletionsPath, CompletionBody({{"prompt", {"one", "two"}}}));
+  for (const size_t prompt : {0, 1}) {
+    const auto call = relay_.WaitForCall(prompt);
+    ASSERT_TRUE(call);
+    EXPECT_EQ(call->request.door, "http");
+    EXPECT_THAT(call->request.client, ::testing::StartsWith("127.0.0.1:"));
+  }
+}
+
 TEST_F(DoorTest, AChatAnswerHasTheFormOfOpenAi) {
   relay_.on_generate = [](std::shared_ptr<FakeCall> call) {
     call->usage.cached_local_tokens = 2;

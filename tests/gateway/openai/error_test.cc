@@ -47,6 +47,20 @@ TEST_F(ErrorTest, StatusesOfTheRelayBecomeThoseOfHttp) {
   }
 }
 
+TEST_F(ErrorTest, WhatTheDoorRefusesTheRelayHearsOf) {
+  constexpr char kTrace[] = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+  const std::string headers = absl::StrCat("X-Request-Id: r1\r\ntraceparent: ", kTrace, "\r\n");
+  EXPECT_EQ(Post(kChatPath, std::string("no JSON"), headers).status, 400);
+  const auto refused = relay_.refused();
+  ASSERT_EQ(refused.size(), 1u);
+  EXPECT_EQ(refused[0].first.request_id, "r1");
+  EXPECT_EQ(refused[0].first.traceparent, kTrace);
+  EXPECT_EQ(refused[0].first.door, "http");
+  EXPECT_THAT(refused[0].first.client, ::testing::StartsWith("127.0.0.1:"));
+  EXPECT_EQ(refused[0].second.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(relay_.calls(), 0u);
+}
+
 TEST_F(ErrorTest, AnUnknownModelIs404WhateverItsNameHolds) {
   relay_.check = [](const relay::GenerateRequest& request) {
     return absl::NotFoundError(absl::StrCat("model ", request.model, " is not served"));

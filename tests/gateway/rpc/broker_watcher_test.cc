@@ -29,6 +29,7 @@ class Diary final : public fleet::ClusterSink {
   void OnRemoved(const std::string& engine_name, bool died) override {
     Write((died ? "died " : "removed ") + engine_name);
   }
+  void OnBrokerLost() override { Write("lost"); }
 
   std::vector<std::string> Wait(size_t entries) {
     absl::MutexLock lock(&mutex_);
@@ -84,7 +85,7 @@ TEST_F(BrokerWatcherTest, AGapOpensANewStreamAndTheNewsBehindItIsNotPassedOn) {
   broker_.Play({Snapshot("b1", 5, {"a"}), Removed("b1", 7, "lost one before"), Removed("b1", 8, "too late")});
   broker_.Play({Snapshot("b1", 9, {"b"})});
   Watch();
-  EXPECT_THAT(diary_.Wait(2), ElementsAre("snapshot b1: a", "snapshot b1: b"));
+  EXPECT_THAT(diary_.Wait(3), ElementsAre("snapshot b1: a", "lost", "snapshot b1: b"));
   EXPECT_EQ(broker_.streams(), 2);
 }
 
@@ -92,21 +93,21 @@ TEST_F(BrokerWatcherTest, NewsOfAnotherIncarnationIsAGap) {
   broker_.Play({Snapshot("b1", 5, {"a"}), Removed("b2", 6, "a")});
   broker_.Play({Snapshot("b2", 1, {})});
   Watch();
-  EXPECT_THAT(diary_.Wait(2), ElementsAre("snapshot b1: a", "snapshot b2: "));
+  EXPECT_THAT(diary_.Wait(3), ElementsAre("snapshot b1: a", "lost", "snapshot b2: "));
 }
 
 TEST_F(BrokerWatcherTest, NewsBeforeASnapshotIsAGap) {
   broker_.Play({Removed("b1", 1, "a")});
   broker_.Play({Snapshot("b1", 2, {"b"})});
   Watch();
-  EXPECT_THAT(diary_.Wait(1), ElementsAre("snapshot b1: b"));
+  EXPECT_THAT(diary_.Wait(2), ElementsAre("lost", "snapshot b1: b"));
 }
 
 TEST_F(BrokerWatcherTest, ALostStreamIsOpenedAgain) {
   broker_.Play({Snapshot("b1", 1, {"a"})}, /*stay_open=*/false);
   broker_.Play({Snapshot("b1", 2, {"a", "b"})});
   Watch();
-  EXPECT_THAT(diary_.Wait(2), ElementsAre("snapshot b1: a", "snapshot b1: a b"));
+  EXPECT_THAT(diary_.Wait(3), ElementsAre("snapshot b1: a", "lost", "snapshot b1: a b"));
 }
 
 TEST_F(BrokerWatcherTest, EndsWhileTheBrokerIsAway) {

@@ -13,18 +13,21 @@
 #include "common/rpc/channel.h"
 #include "common/rpc/server.h"
 #include "common/rpc/status.h"
+#include "tests/fakes/log_lines.h"
 #include "tests/gateway/relay/relay_fixture.h"
 
 namespace swiftcache::gateway {
 namespace {
 
 using fakes::FakeCall;
+using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::MatchesRegex;
 
 class GenerateDoorTest : public RelayFixture {
  protected:
-  GenerateDoorTest() : door_(*relay_, {.max_unread_bytes = 1 << 20}) {
+  GenerateDoorTest() : door_(*relay_, {.max_unread_bytes = 1 << 20, .on_slow_reader_cut = [this] { ++cut_; }}) {
     server_ = *RpcServer::Create({.listen = "127.0.0.1:0"}, {&door_});
     stub_ = v1::GenerateService::NewStub(grpc::CreateChannel(server_->address(), grpc::InsecureChannelCredentials()));
   }
@@ -48,6 +51,7 @@ class GenerateDoorTest : public RelayFixture {
     return FromGrpc(reader->Finish());
   }
 
+  std::atomic<int> cut_ = 0;  // slow readers
   rpc::GenerateDoor door_;
   std::unique_ptr<RpcServer> server_;
   std::unique_ptr<v1::GenerateService::Stub> stub_;
@@ -84,6 +88,21 @@ TEST_F(GenerateDoorTest, ErrorsKeepTheirCode) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("prompt, token_ids, chat"));
 }
 
+TEST_F(GenerateDoorTest, WhatTheDoorRefusesIsCountedAndLoggedWithItsClient) {
+  Serve({"a"});
+  fakes::LogLines log;
+  v1::GenerateRequest nothing;
+  nothing.set_model("m");
+  nothing.set_request_id("r1");
+  ASSERT_FALSE(Generate(nothing).ok());
+  EXPECT_THAT(log.lines(), Contains(MatchesRegex("request_id=r1 model=m door=grpc client=127.0.0.1:[0-9]+ "
+                                                 "code=INVALID_ARGUMENT .* request refused")));
+  EXPECT_THAT(metrics_.Serialize(),
+              HasSubstr("swiftcache_gateway_refusals_total{model_name=\"m\",reason=\"invalid\"} 1"));
+  ASSERT_EQ(Generate(Request("hi")), absl::OkStatus());
+  EXPECT_THAT(log.lines(), Contains(MatchesRegex(".* door=grpc client=127.0.0.1:[0-9]+ code=OK .* request ended")));
+}
+
 TEST_F(GenerateDoorTest, AFullQueueSaysWhenToComeBack) {
   Serve({"a"});
   engines_["a"].SetScript([](FakeCall& call) { call.End(absl::ResourceExhaustedError("queue full")); });
@@ -107,6 +126,7 @@ TEST_F(GenerateDoorTest, AClientThatCancelsCancelsAtTheEngine) {
   context.TryCancel();
   EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::CANCELLED);
   cancelled.WaitForNotification();
+  EXPECT_EQ(cut_, 0);
 }
 
 TEST_F(GenerateDoorTest, TheClientsDeadlineIsKept) {
@@ -140,6 +160,7 @@ TEST_F(GenerateDoorTest, AClientThatDoesNotReadIsGivenUpOnceTheBoundIsReached) {
   EXPECT_EQ(status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
   EXPECT_THAT(status.error_message(), HasSubstr("1048576"));
   EXPECT_LT(received, 1024);
+  EXPECT_EQ(cut_, 1);
 }
 
 TEST_F(GenerateDoorTest, ListsTokenizesAndDetokenizes) {

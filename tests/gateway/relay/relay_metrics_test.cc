@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "gateway/relay/relay_metrics.h"
+
+#include <gmock/gmock.h>
+
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "tests/gateway/relay/relay_fixture.h"
+
+namespace swiftcache::gateway {
+namespace {
+
+using fakes::FakeCall;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+class RelayMetricsTest : public RelayFixture {
+ protected:
+  std::string Scrape() { return metrics_.Serialize(); }
+  static std::string Refusals(const std::string& model, const std::string& reason, int count) {
+    return absl::StrCat("swiftcache_gateway_refusals_total{model_name=\"", model, "\",reason=\"", reason, "\"} ", count,
+                        "\n");
+  }
+};
+
+TEST_F(RelayMetricsTest, RequestsThatNoEngineSawAreCountedByReason) {
+  ASSERT_FALSE(Run(Prompt("x")).ok());  // the broker has not been heard of
+  EXPECT_THAT(Scrape(), HasSubstr(Refusals("", "no_engine", 1)));
+  Serve({"a"});
+  ASSERT_FALSE(Run(Prompt("")).ok());
+  ASSERT_FALSE(Run(Prompt(std::string(100, 'x'))).ok());
+  relay::GenerateRequest unknown = Prompt("x"), late = Prompt("x");
+  unknown.model = "made-up";
+  ASSERT_FALSE(Run(unknown).ok());
+  late.deadline = clock_.Now() - absl::Seconds(1);
+  ASSERT_FALSE(Run(late).ok());
+  relay_->Refused(Prompt("x"), absl::InvalidArgumentError("said by a door"));
+  fleet::EngineStatus leaving = Ready("a");
+  leaving.info.state = fleet::EngineState::kDraining;
+  fleet_->OnUpdate(leaving);
+  ASSERT_FALSE(Run(Prompt("x")).ok());
+  relay_->RefuseNew();
+  ASSERT_FALSE(Run(Prompt("x")).ok());
+  const std::string scraped = Scrape();
+  EXPECT_THAT(scraped, HasSubstr(Refusals("m", "invalid", 2)));
+  EXPECT_THAT(scraped, HasSubstr(Refusals("m", "too_long", 1)));
+  EXPECT_THAT(scraped, HasSubstr(Refusals("", "unknown_model", 1)));
+  EXPECT_THAT(scraped, HasSubstr(Refusals("m", "deadline", 1)));
+  EXPECT_THAT(scraped, HasSubstr(Refusals("m", "no_engine", 1)));
+  EXPECT_THAT(scraped, HasSubstr(Refusals("m", "draining", 1)));
+  EXPECT_THAT(scraped, Not(HasSubstr("made-up")));
+  EXPECT_THAT(scraped, Not(HasSubstr("swiftcache_gateway_engine_requests_total")));
+  EXPECT_THAT(scraped, HasSubstr("swiftcache_gateway_running_requests 0"));
+}
+
+TEST_F(RelayMetricsTest, ARequestThatAnEngineRefusesIsNoRefusalOfTheGateway) {
+  Serve({"a"});
+  engines_["a"].SetScript([](FakeCall& call) { call.End(absl::ResourceExhaustedError("queue full")); });
+  ASSERT_FALSE(Run(Prompt("x")).ok());
+  EXPECT_THAT(Scrape(), Not(HasSubstr("swiftcache_gateway_refusals_total")));
+}
+
+TEST_F(RelayMetricsTest, EveryAttemptIsCountedWithItsEngine) {
+  Serve({"a", "b"});
+  ASSERT_EQ(Run(Prompt("x")), absl::OkStatus());
+  engines_["a"].SetScript(fakes::DieAfter(0));
+  ASSERT_EQ(Run(Prompt("x")), absl::OkStatus());
+  const std::string scraped = Scrape();
+  EXPECT_THAT(scraped, HasSubstr("swiftcache_gateway_engine_requests_total{engine=\"a\",model_name=\"m\"} 2\n"));
+  EXPECT_THAT(scraped, HasSubstr("swiftcache_gateway_engine_requests_total{engine=\"b\",model_name=\"m\"} 1\n"));
+  EXPECT_THAT(scraped, HasSubstr("swiftcache_gateway_retries_total{model_name=\"m\"} 1\n"));
+}
+
+TEST_F(RelayMetricsTest, TokensOfAPromptAreCountedOnceAndThoseOfAnswersAsTheyLeave) {
+  Serve({"a", "b"});
+  engines_["a"].SetScript(fakes::DieAfter(0));
+  ASSERT_EQ(Run(Prompt("seven b")), absl::OkStatus());  // by the second engine: hello, and the end's token
+  std::string scraped = Scrape();
+  EXPECT_THAT(scraped, HasSubstr("swiftcache_gateway_prompt_tokens_total{model_name=\"m\"} 7\n"));
+  EXPECT_THAT(scraped, HasSubstr("swiftcache_gateway_generation_tokens_total{model_name=\"m\"} 6\n"));
+  EXPECT_THAT(scraped, HasSubstr("swiftcache_gateway_queue_time_seconds_count{model_name=\"m\"} 1\n"));
+  engines_["a"].SetScript([](FakeCall& call) {
+    call.SendText("xx");
+    call.WaitCancelled();
+  });
+  auto sink = std::make_shared<CollectingSink>();
+  auto call = relay_->Generate(Prompt("y"), sink);
+  ASSERT_TRUE(call.ok());
+  sink->WaitEvents(1);
+  scraped = Scrape();  // the request is still under way
+  EXPECT_THAT(scraped, HasSubstr("swiftcache_gateway_generation_tokens_total{model_name=\"m\"} 8\n"));
+  (*call)->Cancel();
+  EXPECT_EQ(sink->Wait().code(), absl::StatusCode::kCancelled);
+}
+
+TEST_F(RelayMetricsTest, WhatIsTextIsTimedAndTokenIdsAreNot) {
+  Serve({"a"});
+  relay::GenerateRequest ids = Prompt(""), chat = Prompt("");
+  ids.input = std::vector<int32_t>{1, 2};
+  ASSERT_EQ(Run(ids), absl::OkStatus());
+  EXPECT_THAT(Scrape(), HasSubstr("swiftcache_gateway_tokenize_seconds_count{model_name=\"m\"} 0\n"));
+  ASSERT_EQ(Run(Prompt("x")), absl::OkStatus());
+  chat.input = relay::Chat{.messages = {{"user", "hi"}}};
+  ASSERT_EQ(Run(chat), absl::OkStatus());
+  ASSERT_FALSE(Run(Prompt(std::string(100, 'x'))).ok());  // too long: it took its time all the same
+  EXPECT_THAT(Scrape(), HasSubstr("swiftcache_gateway_tokenize_seconds_count{model_name=\"m\"} 3\n"));
+}
+
+}  // namespace
+}  // namespace swiftcache::gateway
