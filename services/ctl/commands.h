@@ -35,6 +35,7 @@ void AddChat(CLI::App& app, const Addresses& addresses, Command& chosen);
 void AddGenerate(CLI::App& app, const Addresses& addresses, Command& chosen);
 void AddTokenize(CLI::App& app, const Addresses& addresses, Command& chosen);
 void AddDetokenize(CLI::App& app, const Addresses& addresses, Command& chosen);
+void AddHealth(CLI::App& app, const Addresses& addresses, Command& chosen);
 void AddBench(CLI::App& app, const Addresses& addresses, Command& chosen);
 
 }  // namespace swiftcache::services::ctl

@@ -57,6 +57,7 @@ int main(int argc, char** argv) {
   AddGenerate(app, addresses, chosen);
   AddTokenize(app, addresses, chosen);
   AddDetokenize(app, addresses, chosen);
+  AddHealth(app, addresses, chosen);
   AddBench(app, addresses, chosen);
   try {
     app.parse(argc, argv);
