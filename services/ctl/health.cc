@@ -29,7 +29,8 @@ absl::Status RunHealth(const std::string& address) {
   grpc::GenericStub stub(CreateRpcChannel(address, {}));
   grpc::ClientContext context;
   SetTimeout(context, kHealthTimeout);
-  const grpc::ByteBuffer request;
+  const grpc::Slice nothing;
+  const grpc::ByteBuffer request(&nothing, 1);
   grpc::ByteBuffer response;
   grpc::Status status;
   absl::Notification done;

@@ -1,0 +1,158 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# deploy/docker-compose.yml in real containers (podman, podman-compose): images, `up`, chats over gRPC and HTTP from the
+# host, leases between containers, Prometheus that scrapes all, an alert when an engine is killed, `down` without a trace.
+# Wants root and Debian's packages; says `skipped: WHY` and ends with 77 where containers cannot run.
+#   tests/e2e/compose.sh FOLDER_OF_BINARIES MODEL.gguf
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+bin=$(realpath "$1") model=$(realpath "$2")
+skip() { echo "skipped: $*"; exit 77; }
+die() { echo "compose: $*" >&2; exit 1; }
+say() { echo "== $* ($SECONDS s)"; }
+
+[ "$(id -u)" -eq 0 ] || skip "containers are run as root here, and this is not root"
+packages=(podman podman-compose runc netavark aardvark-dns debootstrap iptables)
+dpkg-query -W "${packages[@]}" >/dev/null 2>&1 ||
+  apt-get -qq install -y --no-install-recommends "${packages[@]}" >/dev/null 2>&1 || skip "podman cannot be installed: is the network there?"
+
+work=$(mktemp -d /tmp/swiftcache-compose.XXXXXX)
+project=swiftcache-test-$$
+export CONTAINERS_CONF=$work/containers.conf
+# Limits that a machine allows which lets nobody raise them.
+cat >"$CONTAINERS_CONF" <<EOF
+[engine]
+runtime = "runc"
+cgroup_manager = "cgroupfs"
+events_logger = "file"
+[network]
+network_backend = "netavark"
+[containers]
+default_ulimits = ["nofile=4096:4096", "nproc=4096:4096"]
+EOF
+pod() { podman --log-level=error "$@"; }
+compose() { (cd "$work/deploy" && podman-compose -p "$project" "$@" >>"$work/compose.log" 2>&1); }
+finish() {
+  local code=$?
+  trap - EXIT
+  if [ $code -ne 0 ] && [ $code -ne 77 ]; then
+    for name in $(pod ps -a --format '{{.Names}}' --filter "name=$project" 2>/dev/null); do
+      echo "--- $name: $(pod logs --tail 5 "$name" 2>&1)"
+    done
+    tail -20 "$work/compose.log" 2>/dev/null || true
+  fi
+  [ ! -d "$work/deploy" ] || compose down -v || true
+  rm -rf "$work"
+  exit $code
+}
+trap finish EXIT
+
+# Images -------------------------------------------------------------------------------------------------------------
+base=localhost/swiftcache-test-base
+if ! pod image exists $base; then
+  say "base image"
+  debootstrap --variant=minbase bookworm "$work/root" >"$work/debootstrap.log" 2>&1 || skip "debootstrap failed: $(tail -1 "$work/debootstrap.log")"
+  rm -rf "$work"/root/var/cache/apt/archives/*.deb "$work"/root/var/lib/apt/lists/*
+  tar -C "$work/root" -c . | pod import - $base >/dev/null 2>&1 || skip "podman cannot import an image here"
+fi
+pod run --rm $base true >"$work/run.log" 2>&1 || skip "containers cannot run here: $(tail -1 "$work/run.log")"
+say "package"
+mkdir -p "$work/package"
+cp "$(deploy/package.sh 2>"$work/package.log")" "$work/package/swiftcache.deb" || die "no package: $(tail -3 "$work/package.log")"
+say "image"
+pod build --network=host --build-arg BASE=$base --build-context package="$work/package" -f deploy/docker/Dockerfile \
+  -t localhost/swiftcache-test:latest . >"$work/build.log" 2>&1 || die "the image was not built: $(tail -5 "$work/build.log")"
+bytes() { pod image inspect --format '{{.Size}}' "$1"; }
+above=$((($(bytes localhost/swiftcache-test) - $(bytes $base)) / 1000000))
+echo "image: $above MB above its base"
+[ $above -le 150 ] || die "the image is $above MB above its base, wanted at most 150"
+if ! pod image exists localhost/swiftcache-test-prometheus; then
+  pod build --network=host -t localhost/swiftcache-test-prometheus - >"$work/build.log" 2>&1 <<EOF || die "Prometheus' image was not built: $(tail -5 "$work/build.log")"
+FROM $base
+RUN apt-get update && apt-get install -y --no-install-recommends prometheus && install -d -o nobody -g nogroup /prometheus
+USER nobody
+ENTRYPOINT ["prometheus"]
+EOF
+fi
+
+# Up -----------------------------------------------------------------------------------------------------------------
+free_ports() { python3 -c '
+import socket
+held = [socket.create_server(("127.0.0.1", 0)) for _ in range(4)]
+print(*[s.getsockname()[1] for s in held])'; }
+read -r grpc http broker prometheus < <(free_ports)
+mkdir -p "$work/models"
+cp "$model" "$work/models/model.gguf"
+chmod -R a+rX "$work"
+cp -r deploy "$work/deploy"
+cat >>"$work/deploy/.env" <<EOF
+IMAGE=localhost/swiftcache-test:latest
+PYTHON_IMAGE=$base
+PROMETHEUS_IMAGE=localhost/swiftcache-test-prometheus
+MODELS=$work/models
+MODEL=model.gguf
+SCALE_DOWN_WINDOW=1s
+GRPC_PORT=$grpc
+HTTP_PORT=$http
+BROKER_PORT=$broker
+PROMETHEUS_PORT=$prometheus
+EOF
+sed -i 's/for: [0-9]*[sm]/for: 1s/; s/scrape_interval: 5s/scrape_interval: 1s/; s/evaluation_interval: 5s/evaluation_interval: 1s/' \
+  "$work"/deploy/observability/*.yml
+say "up"
+compose up -d model broker gateway chat summary complete prometheus || die "up failed"
+wait_for() {  # wait_for SECONDS WHAT COMMAND...
+  local deadline=$((SECONDS + $1)) what=$2; shift 2
+  until "$@"; do
+    [ $SECONDS -lt $deadline ] || die "waited in vain for $what"
+    sleep 0.2
+  done
+}
+ctl() { "$bin/swiftcachectl" --gateway=127.0.0.1:"$grpc" --broker=127.0.0.1:"$broker" "$@"; }
+models() { curl -fs "http://127.0.0.1:$http/v1/models" 2>/dev/null | python3 -c 'import json, sys; print(*sorted(m["id"] for m in json.load(sys.stdin)["data"]))' 2>/dev/null; }
+serves_all() { [ "$(models)" = "chat complete summary" ]; }
+wait_for 120 "three models" serves_all
+ctl health >/dev/null || die "the gateway is not healthy"
+[ "$(pod exec "${project}_chat_1" id -u)" = 10001 ] || die "the engine does not run as its own user"
+
+say "chats"
+ctl generate --model=summary --temperature=0 --max_tokens=8 --prompt="Water boils at" >"$work/grpc" || die "no answer over gRPC"
+body='{"model":"complete","max_tokens":8,"temperature":0,"messages":[{"role":"user","content":"Hello"}]}'
+curl -fs "http://127.0.0.1:$http/v1/chat/completions" -d "$body" | grep -q '"finish_reason"' || die "no answer over HTTP"
+for _ in 1 2 3; do  # a thousand tokens, behind memory for seven hundred
+  ctl chat --model=chat --temperature=0 --max_tokens=24 --message="$(cat deploy/lighthouse.txt) What did the letter say?" >"$work/chat" ||
+    die "the long chat failed: $(tail -1 "$work/chat")"
+done
+borrows() { ctl lease ls | awk '$2 == "ACTIVE" && $4 == "chat" { found = 1 } END { exit !found }'; }
+wait_for 20 "a lease between containers" borrows
+echo "leases of chat: $(ctl lease ls | awk '$2 == "ACTIVE" && $4 == "chat"' | wc -l)"
+
+# Prometheus ---------------------------------------------------------------------------------------------------------
+say "Prometheus"
+ask() { curl -fs "http://127.0.0.1:$prometheus/api/v1/query" --data-urlencode "query=$1"; }
+value() { ask "$1" | python3 -c 'import json, sys; r = json.load(sys.stdin)["data"]["result"]; print(r[0]["value"][1] if r else "")' 2>/dev/null || true; }
+all_up() { [ "$(value 'sum(up{job=~"swiftcache-.*"})')" = 5 ]; }
+wait_for 30 "five targets" all_up
+# The counters begin with the first scrape: some more requests, so that there is a rate.
+has_p99() {
+  ctl generate --model=chat --temperature=0 --max_tokens=4 --prompt="One" >/dev/null
+  [[ "$(value 'model:swiftcache_time_to_first_token_seconds:p99_5m{model_name="chat"}')" =~ ^[0-9.e-]+$ ]]
+}
+wait_for 30 "a P99 of first tokens" has_p99
+echo "P99 of first tokens of chat: $(value 'model:swiftcache_time_to_first_token_seconds:p99_5m{model_name="chat"}') s"
+[ -n "$(value 'sum by (engine) (swiftcache_lease_traffic_step_seconds_total)')" ] || die "nothing about interference"
+
+say "an engine is killed"
+firing() { curl -fs "http://127.0.0.1:$prometheus/api/v1/alerts" | grep -q '"alertname":"SwiftCacheServerDown".*"state":"firing"'; }
+! firing || die "the alert fires with all engines up"
+pod kill "${project}_complete_1" >/dev/null 2>&1
+pod rm -f "${project}_complete_1" >/dev/null 2>&1  # else it is started again
+wait_for 30 "the alert" firing
+ctl generate --model=summary --temperature=0 --max_tokens=4 --prompt="Still" >/dev/null || die "the other engines felt it"
+
+say "down"
+compose down -v || die "down failed"
+left=$(pod ps -a --format '{{.Names}}' --filter "name=$project"; pod volume ls -q --filter "name=$project"
+       pod network ls -q --filter "name=$project"; pgrep -af "$project" || true)
+[ -z "$left" ] || die "left behind: $left"
+echo "containers: up, chats, leases, metrics, alert and down in $SECONDS s"
