@@ -27,6 +27,19 @@ prometheus::Gauge& Metrics::Gauge(const std::string& name, const std::string& he
   return prometheus::BuildGauge().Name(name).Help(help).Register(registry_).Add(Merged(labels));
 }
 
+OptionalGauge Metrics::OptionalGauge(const std::string& name, const std::string& help, const Labels& labels) {
+  return {prometheus::BuildGauge().Name(name).Help(help).Register(registry_), Merged(labels)};
+}
+
+void OptionalGauge::Set(std::optional<double> value) {
+  if (value) {
+    if (gauge_ == nullptr) gauge_ = &family_->Add(labels_);
+    gauge_->Set(*value);
+  } else if (gauge_ != nullptr) {
+    family_->Remove(std::exchange(gauge_, nullptr));
+  }
+}
+
 prometheus::Histogram& Metrics::Histogram(const std::string& name, const std::string& help,
                                           const std::vector<double>& buckets, const Labels& labels) {
   return prometheus::BuildHistogram().Name(name).Help(help).Register(registry_).Add(Merged(labels), buckets);

@@ -12,7 +12,9 @@
 #include <prometheus/registry.h>
 
 #include <map>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace swiftcache {
@@ -21,6 +23,23 @@ namespace swiftcache {
 extern const std::vector<double> kTtftBuckets;
 extern const std::vector<double> kInterTokenBuckets;
 extern const std::vector<double> kRequestBuckets;  // queue time and end-to-end latency
+
+/// A gauge that is there only while it has a value: one that nobody knows is absent, and not NaN or of yesterday.
+/// Thread-safety: none. Ownership: belongs to its Metrics, which outlives it. Errors: none.
+class OptionalGauge {
+ public:
+  void Set(std::optional<double> value);
+
+ private:
+  friend class Metrics;
+  using Labels = std::map<std::string, std::string>;
+  OptionalGauge(prometheus::Family<prometheus::Gauge>& family, Labels labels)
+      : family_(&family), labels_(std::move(labels)) {}
+
+  prometheus::Family<prometheus::Gauge>* family_;
+  Labels labels_;
+  prometheus::Gauge* gauge_ = nullptr;
+};
 
 /// Names and values of one process. The same name and labels give the same metric.
 /// Thread-safety: safe. Ownership: owns every metric; references live as long as this object.
@@ -33,6 +52,7 @@ class Metrics {
 
   prometheus::Counter& Counter(const std::string& name, const std::string& help, const Labels& labels = {});
   prometheus::Gauge& Gauge(const std::string& name, const std::string& help, const Labels& labels = {});
+  swiftcache::OptionalGauge OptionalGauge(const std::string& name, const std::string& help, const Labels& labels = {});
   prometheus::Histogram& Histogram(const std::string& name, const std::string& help, const std::vector<double>& buckets,
                                    const Labels& labels = {});
 

@@ -77,6 +77,7 @@ class EngineImpl final : public Engine, private LoopObserver {
     load.progress = loop_.progress();
     return load;
   }
+  void UpdateMetrics() override { loop_.UpdateMetrics(); }
   const backend::KvLayout& kv_layout() const override { return layout_; }
   int64_t max_model_len_tokens() const override { return limits_.max_model_len_tokens; }
   void ShutDown(absl::Time deadline) override;
@@ -89,6 +90,7 @@ class EngineImpl final : public Engine, private LoopObserver {
   void Run();
   absl::Duration Patience() const;
   void Handle(Message message);
+  absl::Status Enqueue(Request request, std::unique_ptr<ResponseSink> sink);
   absl::Status EnqueueLocked(std::unique_ptr<LiveRequest> request) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   EngineLoad LoadLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
@@ -129,6 +131,12 @@ class EngineImpl final : public Engine, private LoopObserver {
 
 // Enqueued under the lock, so that nothing can arrive behind the message that ends the loop.
 absl::Status EngineImpl::Submit(Request request, std::unique_ptr<ResponseSink> sink) {
+  const absl::Status status = Enqueue(std::move(request), std::move(sink));
+  if (!status.ok()) metrics_.Refused(status);
+  return status;
+}
+
+absl::Status EngineImpl::Enqueue(Request request, std::unique_ptr<ResponseSink> sink) {
   RETURN_IF_ERROR(CheckRequest(request, limits_));
   auto live = std::make_unique<LiveRequest>();
   live->max_total_tokens = MaxTotalTokens(request, limits_);

@@ -37,7 +37,7 @@ struct SharingDependencies {
   coordinator::Coordinator* coordinator = nullptr;
 };
 
-/// Thread-safety: Submit, Cancel, Post, Load, ShutDown from any thread. Ownership: owns model, KV memory, the loop
+/// Thread-safety: Submit, Cancel, Post, Load, UpdateMetrics, ShutDown from any thread. Ownership: owns model, KV memory, the loop
 /// thread and the one that calls the sinks. Errors: as documented per function; a request's own failure reaches its
 /// sink.
 class Engine {
@@ -66,6 +66,8 @@ class Engine {
   /// engine's creation to its end; does not block.
   virtual void Post(coordinator::LoopMessage message) = 0;
   virtual EngineLoad Load() const = 0;
+  /// Brings metrics up to now that are computed only to be read.
+  virtual void UpdateMetrics() = 0;
   virtual const backend::KvLayout& kv_layout() const = 0;
   virtual int64_t max_model_len_tokens() const = 0;
   /// Refuses new requests, lets live ones finish until `deadline` (of the clock), ends the rest and joins the loop:

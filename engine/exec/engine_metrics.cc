@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/exec/engine_metrics.h"
 
-#include <limits>
 #include <string>
 #include <vector>
 
@@ -15,19 +14,37 @@ const char kBlocksHelp[] =
     "cache holds count as free";
 const char kSourceHelp[] = "Prompt tokens by where their KV came from";
 const char kInterferenceHelp[] =
-    "Latency without lease traffic over latency under it, 1 is none; NaN without enough steps of both kinds";
-const char kInterference[] = "swiftcache_interference_ratio";
+    "Latency without lease traffic over latency under it, 1 is none; absent without enough steps of both kinds";
 const char kComparisonsHelp[] = "Steps under lease traffic that interference_ratio rests upon, or would";
-const char kComparisons[] = "swiftcache_interference_comparisons";
 const char kPrefillHelp[] =
     "Time from arrival to first token by phase: queue and execute, and load and store as the transport took beside "
     "them";
 const char kPrefill[] = "swiftcache_prefill_phase_seconds";
+const char kTrafficHelp[] = "What steps under lease traffic took, outliers aside";
+const char kExpectedHelp[] = "What the same steps would have taken without lease traffic";
 const char kSource[] = "swiftcache_prompt_tokens_by_source_total";
 
 // Finer below than those of latencies: what is measured is hidden, or nearly.
 const std::vector<double> kKvBuckets = {1e-5, 2.5e-5, 5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 0.01, 0.025,
                                         0.05, 0.1,    0.25, 0.5,  1,      2.5,  5,    10,     25,   50,   100};
+const std::vector<double> kLengthBuckets = {1,    2,    5,    10,    20,    50,    100,    200,   500,
+                                            1000, 2000, 5000, 10000, 20000, 50000, 100000, 200000};
+const std::vector<double> kSequenceBuckets = {1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024};
+
+const char* ReasonOf(const absl::Status& why) {
+  switch (why.code()) {
+    case absl::StatusCode::kInvalidArgument:
+      return "invalid";
+    case absl::StatusCode::kOutOfRange:
+      return "too_long";
+    case absl::StatusCode::kResourceExhausted:
+      return "queue_full";
+    case absl::StatusCode::kAlreadyExists:
+      return "id_in_use";
+    default:
+      return "not_serving";
+  }
+}
 
 }  // namespace
 
@@ -51,6 +68,15 @@ EngineMetrics::EngineMetrics(Metrics& m, const Geometry& geometry)
       prefill_load_(m.Histogram(kPrefill, kPrefillHelp, kKvBuckets, {{"phase", "load"}})),
       prefill_execute_(m.Histogram(kPrefill, kPrefillHelp, kKvBuckets, {{"phase", "execute"}})),
       prefill_store_(m.Histogram(kPrefill, kPrefillHelp, kKvBuckets, {{"phase", "store"}})),
+      time_per_output_token_(m.Histogram("swiftcache_time_per_output_token_seconds",
+                                         "Of a continuation: from the first to the last token, by the tokens between",
+                                         kInterTokenBuckets)),
+      prompt_length_(m.Histogram("swiftcache_request_prompt_tokens", "Length of prompts answered", kLengthBuckets)),
+      generation_length_(
+          m.Histogram("swiftcache_request_generation_tokens", "Length of continuations", kLengthBuckets)),
+      step_seconds_(m.Histogram("swiftcache_step_seconds", "Time that a step computed", kKvBuckets)),
+      step_sequences_(m.Histogram("swiftcache_step_sequences", "Sequences in a step", kSequenceBuckets)),
+      step_tokens_(m.Histogram("swiftcache_step_tokens", "Tokens computed in a step", kLengthBuckets)),
       prompt_tokens_{m.Counter("swiftcache_prompt_tokens_total", "Prompt tokens of continuations that got a token"),
                      m.Counter("vllm:prompt_tokens_total", "Prompt tokens of continuations that got a token")},
       generation_tokens_{m.Counter("swiftcache_generation_tokens_total", "Tokens generated"),
@@ -79,11 +105,8 @@ EngineMetrics::EngineMetrics(Metrics& m, const Geometry& geometry)
       cached_blocks_(
           m.Gauge("swiftcache_kv_cached_blocks", "Free blocks that the prefix cache holds until they are needed")),
       cache_usage_(m.Gauge("vllm:kv_cache_usage_perc", "Used share of the KV blocks, 0 to 1")),
-      prefill_interference_(m.Gauge(kInterference, kInterferenceHelp, {{"phase", "prefill"}})),
-      decode_interference_(m.Gauge(kInterference, kInterferenceHelp, {{"phase", "decode"}})),
-      prefill_comparisons_(m.Gauge(kComparisons, kComparisonsHelp, {{"phase", "prefill"}})),
-      decode_comparisons_(m.Gauge(kComparisons, kComparisonsHelp, {{"phase", "decode"}})) {
-  SetInterference({}, {});
+      prefill_interference_(m, "prefill"),
+      decode_interference_(m, "decode") {
   m.Gauge("vllm:cache_config_info", "Geometry of the KV cache, in its labels",
           {{"block_size", absl::StrCat(geometry.block_tokens)}, {"num_gpu_blocks", absl::StrCat(geometry.num_blocks)}})
       .Set(1);
@@ -123,10 +146,43 @@ void EngineMetrics::ReadInPlace(int64_t bytes) { read_in_place_.Increment(static
 
 void EngineMetrics::SetInterference(const meter::InterferenceMeter::Estimate& prefill,
                                     const meter::InterferenceMeter::Estimate& decode) {
-  prefill_interference_.Set(prefill.ratio.value_or(std::numeric_limits<double>::quiet_NaN()));
-  decode_interference_.Set(decode.ratio.value_or(std::numeric_limits<double>::quiet_NaN()));
-  prefill_comparisons_.Set(static_cast<double>(prefill.comparisons));
-  decode_comparisons_.Set(static_cast<double>(decode.comparisons));
+  prefill_interference_.Set(prefill);
+  decode_interference_.Set(decode);
+}
+
+EngineMetrics::Interference::Interference(Metrics& m, const char* phase)
+    : ratio(m.OptionalGauge("swiftcache_interference_ratio", kInterferenceHelp, {{"phase", phase}})),
+      comparisons(m.Gauge("swiftcache_interference_comparisons", kComparisonsHelp, {{"phase", phase}})),
+      step_seconds(m.Counter("swiftcache_lease_traffic_step_seconds_total", kTrafficHelp, {{"phase", phase}})),
+      expected_seconds(
+          m.Counter("swiftcache_lease_traffic_expected_step_seconds_total", kExpectedHelp, {{"phase", phase}})) {}
+
+void EngineMetrics::Interference::Set(const meter::InterferenceMeter::Estimate& estimate) {
+  ratio.Set(estimate.ratio);
+  comparisons.Set(static_cast<double>(estimate.comparisons));
+  step_seconds.Increment(estimate.step_seconds - step_seconds.Value());
+  expected_seconds.Increment(estimate.expected_seconds - expected_seconds.Value());
+}
+
+void EngineMetrics::Computed(absl::Duration time, const sched::StepPlan& plan) {
+  int64_t tokens = 0;
+  for (const sched::Chunk& chunk : plan.chunks) tokens += chunk.num_tokens;
+  step_seconds_.Observe(absl::ToDoubleSeconds(time));
+  step_sequences_.Observe(static_cast<double>(plan.chunks.size()));
+  step_tokens_.Observe(static_cast<double>(tokens));
+}
+
+void EngineMetrics::Finished(int64_t prompt_tokens, int64_t output_tokens, absl::Duration decoding) {
+  prompt_length_.Observe(static_cast<double>(prompt_tokens));
+  generation_length_.Observe(static_cast<double>(output_tokens));
+  if (output_tokens < 2) return;
+  time_per_output_token_.Observe(absl::ToDoubleSeconds(decoding) / static_cast<double>(output_tokens - 1));
+}
+
+void EngineMetrics::Refused(const absl::Status& why) {
+  registry_
+      .Counter("swiftcache_requests_refused_total", "Requests that were not taken, by why", {{"reason", ReasonOf(why)}})
+      .Increment();
 }
 
 void EngineMetrics::Ended(const absl::Status& status, absl::Duration since_arrival) {

@@ -13,6 +13,7 @@
 #include "engine/exec/engine_load.h"
 #include "engine/exec/prefill_times.h"
 #include "engine/meter/interference_meter.h"
+#include "engine/sched/scheduler.h"
 
 namespace swiftcache::engine::exec {
 
@@ -44,7 +45,13 @@ class EngineMetrics {
   void Reclaimed(absl::Duration since_needed);
   /// A step read KV of leases where it lies.
   void ReadInPlace(int64_t bytes);
-  /// What borrowers cost this engine: swiftcache_interference_ratio, NaN where there is no ratio.
+  /// A step that computed.
+  void Computed(absl::Duration time, const sched::StepPlan& plan);
+  /// A continuation that got all its tokens: `decoding` from the first to the last.
+  void Finished(int64_t prompt_tokens, int64_t output_tokens, absl::Duration decoding);
+  /// A request that was not taken.
+  void Refused(const absl::Status& why);
+  /// What borrowers cost this engine. swiftcache_interference_ratio is absent where there is none. One at a time.
   void SetInterference(const meter::InterferenceMeter::Estimate& prefill,
                        const meter::InterferenceMeter::Estimate& decode);
   void Ended(const absl::Status& status, absl::Duration since_arrival);
@@ -78,17 +85,27 @@ class EngineMetrics {
     }
   };
 
+  // What one phase is slowed down by borrowers.
+  struct Interference {
+    Interference(Metrics& metrics, const char* phase);
+    void Set(const meter::InterferenceMeter::Estimate& estimate);
+    OptionalGauge ratio;
+    prometheus::Gauge& comparisons;
+    prometheus::Counter &step_seconds, &expected_seconds;
+  };
+
   Metrics& registry_;
   HistogramPair time_to_first_token_, inter_token_latency_, queue_time_;
   prometheus::Histogram &e2e_latency_, &kv_stall_, &reclaim_wait_, &prefill_queue_, &prefill_load_, &prefill_execute_,
-      &prefill_store_;
+      &prefill_store_, &time_per_output_token_, &prompt_length_, &generation_length_, &step_seconds_, &step_sequences_,
+      &step_tokens_;
   CounterPair prompt_tokens_, generation_tokens_, preemptions_;
   prometheus::Counter &computed_tokens_, &local_tokens_, &donor_tokens_, &cache_queries_, &cache_hits_, &steps_,
       &evictions_, &read_in_place_;
   GaugePair running_, waiting_;
   prometheus::Gauge &free_blocks_, &used_blocks_, &leased_out_blocks_, &leased_in_blocks_, &leased_in_used_blocks_,
-      &cached_blocks_, &cache_usage_, &prefill_interference_, &decode_interference_, &prefill_comparisons_,
-      &decode_comparisons_;
+      &cached_blocks_, &cache_usage_;
+  Interference prefill_interference_, decode_interference_;
 };
 
 }  // namespace swiftcache::engine::exec

@@ -313,6 +313,8 @@ void StepLoop::BeginSiblings(LiveRequest& request) {
 void StepLoop::Finish(Continuation& continuation) {
   scheduler_.Remove(&continuation);
   continuation.done = true;
+  metrics_->Finished(continuation.prompt_tokens, continuation.output_tokens(),
+                     continuation.last_token_time - *continuation.first_token_time);
   LiveRequest& request = *continuation.request;
   if (++request.num_done == request.request.n) Close(request, absl::OkStatus());
 }

@@ -83,6 +83,8 @@ class StepLoop {
   void ServeBetweenSteps();
   absl::Time NextWakeup() const;
 
+  /// What is computed only to be read, into the metrics. Any thread.
+  void UpdateMetrics() { meter_.Publish(); }
   EngineLoad load() const;
   /// Of the forward pass; may be read by any thread.
   int64_t progress() const { return forward_.progress(); }

@@ -4,7 +4,6 @@
 namespace swiftcache::engine::exec {
 namespace {
 
-constexpr absl::Duration kPublishEvery = absl::Seconds(1);
 constexpr absl::Duration kGroup = absl::Milliseconds(20);  // of steps
 constexpr int64_t kDecodesOfGroup = 4;
 
@@ -39,6 +38,7 @@ void StepMeter::Computed(const sched::StepPlan& plan, const Outcome& outcome) {
   const bool streamed = streamer_ != nullptr && !streamer_->empty();
   if (streamed) metrics_.Stalled(after.stall - before_.stall);
   if (outcome.in_place_bytes > 0) metrics_.ReadInPlace(outcome.in_place_bytes);
+  metrics_.Computed(computed_ - begin_, plan);
   ChargePrefills(plan, after);
   if (transport_ == nullptr || !outcome.whole || streamed || outcome.in_place_bytes > 0) return;
   if (after.transport.stored_bytes == before_.transport.stored_bytes) NoteInterference(plan, after);
@@ -71,13 +71,18 @@ void StepMeter::NoteInterference(const sched::StepPlan& plan, const Moved& after
 void StepMeter::JudgeGroup() {
   const bool traffic = group_.at_end.received_bytes != group_.at_begin.received_bytes ||
                        group_.at_end.borrowers_read != group_.at_begin.borrowers_read;
-  for (const Measured& step : group_.steps) interference_.Note(step.end, step.shape, step.time, traffic);
+  {
+    absl::MutexLock lock(&mutex_);
+    for (const Measured& step : group_.steps) interference_.Note(step.end, step.shape, step.time, traffic);
+  }
   group_.steps.clear();
   group_.decodes = 0;
-  if (computed_ - published_ < kPublishEvery) return;
-  published_ = computed_;
-  metrics_.SetInterference(interference_.At(meter::Phase::kPrefill, computed_),
-                           interference_.At(meter::Phase::kDecode, computed_));
+}
+
+void StepMeter::Publish() {
+  absl::MutexLock lock(&mutex_);
+  const absl::Time now = clock_.Now();
+  metrics_.SetInterference(interference_.At(meter::Phase::kPrefill, now), interference_.At(meter::Phase::kDecode, now));
 }
 
 void StepMeter::FirstToken(const Continuation& continuation) {

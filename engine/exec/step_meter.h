@@ -11,6 +11,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "common/base/clock.h"
 #include "engine/exec/engine_metrics.h"
@@ -31,7 +33,7 @@ namespace swiftcache::engine::exec {
 /// point at 10 %. Steps that themselves read leases, store to them or were cut short say nothing about interference and
 /// are left out.
 ///
-/// Thread-safety: none; the step loop owns it. Ownership: borrows what is handed in. Errors: none. Cost: a few
+/// Thread-safety: none, but for Publish; the step loop owns it. Ownership: borrows what is handed in. Errors: none. Cost: a few
 /// microseconds a step.
 class StepMeter {
  public:
@@ -47,6 +49,8 @@ class StepMeter {
   void Begin();
   /// The forward pass of the plan has ended. Before its sequences change.
   void Computed(const sched::StepPlan& plan, const Outcome& outcome);
+  /// Interference, as of now, into the metrics: before they are read. Any thread.
+  void Publish() ABSL_LOCKS_EXCLUDED(mutex_);
   /// In the step that computed it.
   void FirstToken(const Continuation& continuation);
 
@@ -58,7 +62,7 @@ class StepMeter {
   Moved ReadMoved() const;
   void ChargePrefills(const sched::StepPlan& plan, const Moved& after);
   void NoteInterference(const sched::StepPlan& plan, const Moved& after);
-  void JudgeGroup();
+  void JudgeGroup() ABSL_LOCKS_EXCLUDED(mutex_);
 
   const Clock& clock_;
   EngineMetrics& metrics_;
@@ -78,8 +82,8 @@ class StepMeter {
     int64_t decodes = 0;
   };
   Group group_;
-  meter::InterferenceMeter interference_;
-  absl::Time published_ = absl::InfinitePast();
+  absl::Mutex mutex_;
+  meter::InterferenceMeter interference_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace swiftcache::engine::exec

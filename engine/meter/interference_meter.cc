@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
+#include <utility>
 
 namespace swiftcache::engine::meter {
 namespace {
@@ -55,7 +57,7 @@ void InterferenceMeter::Note(absl::Time now, const StepShape& shape, absl::Durat
     Track& track = Of(prefills ? Phase::kPrefill : Phase::kDecode);
     Samples& like = track.by_size[BinOf(prefills ? shape.prefill_tokens : shape.decode_tokens)];
     if (under_traffic) {
-      Compare(track, like, sample);
+      Compare(track, like, sample, own);
     } else {
       NoteQuiet(track, like, sample);
     }
@@ -70,19 +72,34 @@ void InterferenceMeter::NoteQuiet(Track& track, Samples& like, const Sample& sam
   Push(like, {sample.when, sample.deviation - level}, kQuiet);
 }
 
-void InterferenceMeter::Compare(Track& track, const Samples& like, const Sample& sample) {
+void InterferenceMeter::Compare(Track& track, const Samples& like, const Sample& sample, double predicted_seconds) {
   const std::optional<float> usual = Median(like, sample.when, kMinQuietLike);
   const std::optional<float> level = Median(track.level, sample.when, kMinQuiet);
   if (!usual || !level) return;
   Push(track.comparisons, {sample.when, sample.deviation - *usual - *level}, kComparisons);
+  track.uncharged_seconds += predicted_seconds * std::exp(*usual + *level);
   if (--track.until_refresh > 0) return;
   track.until_refresh = kRefreshEvery;
+  Charge(track);
   track.slowness = std::exp(Median(track.comparisons, sample.when, kMinComparisons).value_or(0));
+}
+
+void InterferenceMeter::Charge(Track& track) {
+  const size_t count = std::min(kCharged, track.comparisons.size());
+  std::vector<float> last;
+  last.reserve(count);
+  for (size_t i = track.comparisons.size() - count; i < track.comparisons.size(); ++i) {
+    last.push_back(track.comparisons[i].deviation);
+  }
+  const auto middle = last.begin() + static_cast<std::ptrdiff_t>(count / 2);
+  std::nth_element(last.begin(), middle, last.end());
+  track.step_seconds += track.uncharged_seconds * std::exp(*middle);
+  track.expected_seconds += std::exchange(track.uncharged_seconds, 0);
 }
 
 InterferenceMeter::Estimate InterferenceMeter::At(Phase phase, absl::Time now) const {
   const Samples& comparisons = Of(phase).comparisons;
-  Estimate estimate;
+  Estimate estimate = {.step_seconds = Of(phase).step_seconds, .expected_seconds = Of(phase).expected_seconds};
   estimate.comparisons = static_cast<int64_t>(Recent(comparisons, now).size());
   if (const auto slower = Median(comparisons, now, kMinComparisons)) estimate.ratio = std::exp(-*slower);
   return estimate;

@@ -14,7 +14,10 @@
 // deviation. (2) The deviation of a step under traffic is compared with two medians of quiet steps: the last 192 of its
 // phase with about as many tokens (equal up to 8, then within half an octave), and the last 192 of its phase with any
 // number. So neither errors of the linear model nor a machine whose speed drifts count as interference. (3) The ratio
-// is the median of the last 1024 comparisons that are at most 10 minutes old: outliers do not move it.
+// is the median of the last 1024 comparisons that are at most 10 minutes old: outliers do not move it. (4) For windows
+// and sums that somebody else chooses, seconds are counted: of each 32 comparisons what their steps would have taken
+// without traffic, and that times the median slowdown of the last 128. Outliers do not move these either, so the second
+// is not the time of a clock.
 //
 // Minimum sample: 100 comparisons; each needs 16 quiet steps like it and 64 of its phase, none older than 10 minutes,
 // after 64 of its phase that the line was drawn from. Where steps of one shape scatter by s, the standard error is
@@ -50,6 +53,8 @@ class InterferenceMeter {
   struct Estimate {
     std::optional<double> ratio;
     int64_t comparisons = 0;  // that it rests upon, or would
+    // Since the start, of steps under traffic: what they took, and what they would have taken without. Never less.
+    double step_seconds = 0, expected_seconds = 0;
   };
 
   /// One step and its time. Time never goes back. Empty steps and times are ignored.
@@ -62,6 +67,7 @@ class InterferenceMeter {
   static constexpr size_t kComparisons = 1024;
   static constexpr size_t kBins = 48;  // of shapes alike
   static constexpr int64_t kRefreshEvery = 32;
+  static constexpr size_t kCharged = 128;  // comparisons that say how slow the last kRefreshEvery were
 
   struct Sample {
     absl::Time when;
@@ -74,6 +80,8 @@ class InterferenceMeter {
     Samples comparisons;
     double slowness = 1;  // under traffic, as known; refreshed now and then
     int64_t until_refresh = 0;
+    double uncharged_seconds = 0;  // expected, of comparisons since the last refresh
+    double step_seconds = 0, expected_seconds = 0;
   };
 
   static size_t BinOf(int64_t tokens);
@@ -84,7 +92,9 @@ class InterferenceMeter {
   Track& Of(Phase phase) { return tracks_[static_cast<size_t>(phase)]; }
   const Track& Of(Phase phase) const { return tracks_[static_cast<size_t>(phase)]; }
   void NoteQuiet(Track& track, Samples& like, const Sample& sample);
-  void Compare(Track& track, const Samples& like, const Sample& sample);
+  /// `predicted_seconds`: of the step's own phase, by the line.
+  void Compare(Track& track, const Samples& like, const Sample& sample, double predicted_seconds);
+  static void Charge(Track& track);
 
   StepCost cost_;
   std::array<Track, 2> tracks_;

@@ -47,6 +47,7 @@ class FakeEngine final : public exec::Engine {
     absl::MutexLock lock(&mutex_);
     return load_;
   }
+  void UpdateMetrics() override {}
   const backend::KvLayout& kv_layout() const override { return layout_; }
   int64_t max_model_len_tokens() const override { return 2048; }
   void ShutDown(absl::Time) override {}

@@ -3,11 +3,11 @@
 
 #include <gtest/gtest.h>
 
-#include <cmath>
 #include <random>
 #include <string>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "tests/engine/exec/loop_harness.h"
 #include "tests/fakes/fake_transport.h"
 
@@ -184,10 +184,16 @@ class DonorStepTest : public StreamedStepTest {
       meter_.Computed(plan_, {.whole = whole});
     }
   }
-  double Ratio(const std::string& phase) const {
+  double Ratio(const std::string& phase) {
+    meter_.Publish();
     return ValueOf(registry_.Serialize(), "swiftcache_interference_ratio{phase=\"" + phase + "\"}");
   }
-  double Comparisons() const {
+  bool HasRatio() {
+    meter_.Publish();
+    return absl::StrContains(registry_.Serialize(), "swiftcache_interference_ratio{");
+  }
+  double Comparisons() {
+    meter_.Publish();
     return ValueOf(registry_.Serialize(), "swiftcache_interference_comparisons{phase=\"decode\"}");
   }
 };
@@ -200,14 +206,15 @@ TEST_F(DonorStepTest, StoresAndReadsOfBorrowersAreTraffic) {
     clock_.Advance(absl::Milliseconds(20));
     Decode(1, Traffic::kNone);  // which closes the one before it
     EXPECT_NEAR(Ratio("decode"), 10.0 / 11, 1e-3);
-    EXPECT_TRUE(std::isnan(Ratio("prefill"))) << "nothing was prefilled";
+    EXPECT_FALSE(absl::StrContains(registry_.Serialize(), "swiftcache_interference_ratio{phase=\"prefill\"}"))
+        << "nothing was prefilled";
   }
 }
 
 TEST_F(DonorStepTest, WithoutTrafficThereIsNoRatio) {
-  EXPECT_TRUE(std::isnan(Ratio("decode"))) << "before the first step";
+  EXPECT_FALSE(HasRatio()) << "before the first step";
   Decode(500, Traffic::kNone);
-  EXPECT_TRUE(std::isnan(Ratio("decode")));
+  EXPECT_FALSE(HasRatio());
   EXPECT_EQ(Comparisons(), 0);
 }
 
@@ -238,7 +245,20 @@ TEST_F(DonorStepTest, StepsThatBorrowThemselvesOrAreCutShortSayNothing) {
   Decode(300, Traffic::kOwnStore);
   Decode(300, Traffic::kRead, /*whole=*/false);
   EXPECT_EQ(Comparisons(), 0);
-  EXPECT_TRUE(std::isnan(Ratio("decode")));
+  EXPECT_FALSE(HasRatio());
+}
+
+TEST_F(DonorStepTest, AnEngineThatHasBeenIdleShowsNoRatioOfYesterday) {
+  Decode(300, Traffic::kNone);
+  clock_.Advance(absl::Milliseconds(20));
+  Decode(300, Traffic::kRead);
+  clock_.Advance(absl::Milliseconds(20));
+  Decode(1, Traffic::kNone);
+  EXPECT_NEAR(Ratio("decode"), 10.0 / 11, 1e-3);
+  clock_.Advance(absl::Minutes(11));  // and no step
+  EXPECT_FALSE(HasRatio());
+  EXPECT_EQ(Comparisons(), 0);
+  EXPECT_FALSE(absl::StrContains(registry_.Serialize(), "Nan")) << registry_.Serialize();
 }
 
 }  // namespace

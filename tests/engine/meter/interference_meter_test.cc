@@ -7,6 +7,8 @@
 #include <cmath>
 #include <random>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 
@@ -26,6 +28,7 @@ class PlantedDonor {
     double noise = 0.05;
     double mixed_share = 0.3;  // of steps that prefill as well
     double traffic_share = 0.5;
+    double swing = 0.2;  // of the machine's speed, within five minutes
   };
   PlantedDonor(const Plant& plant, uint64_t seed) : plant_(plant), rng_(seed) {}
 
@@ -58,7 +61,7 @@ class PlantedDonor {
     return shape;
   }
   double Time(const StepShape& s) const {
-    const double swing = 1 + 0.2 * std::sin(absl::ToDoubleSeconds(now_ - kStart) / 50);
+    const double swing = 1 + plant_.swing * std::sin(absl::ToDoubleSeconds(now_ - kStart) / 50);
     const double prefill = 1e-4 * std::pow(s.prefill_tokens, 0.97) + 1e-8 * s.prefill_pairs;
     const double decode =
         8e-4 * std::pow(s.decode_tokens, 0.85) + (s.decode_pairs > 6000 ? 1.3e-7 : 1e-7) * s.decode_pairs;
@@ -119,6 +122,60 @@ TEST(InterferenceMeterTest, AChangeOfTheSlowdownIsFollowed) {
   PlantedDonor slow({.decode_slowdown = 0.3}, 5);
   slow.Run(meter, 8000);
   EXPECT_NEAR(*meter.At(Phase::kDecode, slow.now()).ratio, 1 / 1.3, kPoints);
+}
+
+// Expected seconds over seconds, of a window between two scrapes: rate() over rate().
+class Scrapes {
+ public:
+  void Add(absl::Time when, const InterferenceMeter::Estimate& e) { points_.push_back({when, e}); }
+  size_t size() const { return points_.size(); }
+  struct Seconds {
+    double actual = 0, expected = 0;
+  };
+  Seconds Between(size_t from, size_t to) const {
+    return {points_[to].second.step_seconds - points_[from].second.step_seconds,
+            points_[to].second.expected_seconds - points_[from].second.expected_seconds};
+  }
+
+ private:
+  std::vector<std::pair<absl::Time, InterferenceMeter::Estimate>> points_;
+};
+
+// A scrape a minute, after three minutes.
+std::vector<Scrapes> Scrape(PlantedDonor& donor, InterferenceMeter& meter, int minutes) {
+  std::vector<Scrapes> phases(2);
+  for (int minute = 3; minute <= minutes; ++minute) {
+    while (donor.now() < kStart + absl::Minutes(minute)) donor.Run(meter, 20);
+    for (const Phase phase : {Phase::kPrefill, Phase::kDecode}) {
+      phases[static_cast<size_t>(phase)].Add(donor.now(), meter.At(phase, donor.now()));
+    }
+  }
+  return phases;
+}
+
+// The machine swings less here: in a minute that is slower throughout than the one before, the level of quiet steps lags.
+TEST(InterferenceMeterTest, CountedSecondsGiveTheRatioOfAnyWindowAndOfTwoEngines) {
+  for (const double slowdown : {0.0, 0.03, 0.1}) {
+    for (uint64_t seed = 1; seed <= 3; ++seed) {
+      PlantedDonor one({.prefill_slowdown = slowdown, .decode_slowdown = slowdown, .swing = 0.05}, seed);
+      PlantedDonor other({.prefill_slowdown = slowdown, .decode_slowdown = slowdown, .mixed_share = 0.6, .swing = 0.05},
+                         seed + 100);
+      InterferenceMeter meter_of_one, meter_of_other;
+      const std::vector<Scrapes> a = Scrape(one, meter_of_one, 13), b = Scrape(other, meter_of_other, 13);
+      for (const size_t phase : {0, 1}) {
+        for (const size_t window : {1, 5}) {
+          for (size_t end = window; end < a[phase].size(); ++end) {
+            SCOPED_TRACE(absl::StrCat(slowdown, " seed ", seed, " phase ", phase, " window ", window, " to ", end));
+            const Scrapes::Seconds of_a = a[phase].Between(end - window, end),
+                                   of_b = b[phase].Between(end - window, end);
+            ASSERT_GT(of_a.actual, 0);
+            EXPECT_NEAR(of_a.expected / of_a.actual, 1 / (1 + slowdown), kPoints);
+            EXPECT_NEAR((of_a.expected + of_b.expected) / (of_a.actual + of_b.actual), 1 / (1 + slowdown), kPoints);
+          }
+        }
+      }
+    }
+  }
 }
 
 TEST(InterferenceMeterTest, WithoutStepsThereIsNoRatio) {
