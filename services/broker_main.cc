@@ -22,6 +22,7 @@
 #include "common/sync/scheduler_slice.h"
 #include "services/flags.h"
 #include "services/log_flags.h"
+#include "services/process_metrics.h"
 #include "services/server_shell.h"
 
 namespace swiftcache {
@@ -98,13 +99,13 @@ absl::Status Serve(const BrokerFlags& flags, services::ShutdownSignals& signals)
   options.ledger.id_prefix = std::random_device()() & 0x7fffffff;
   ASSIGN_OR_RETURN(auto loop, broker::loop::BrokerLoop::Create(options, clock, metrics));
   broker::rpc::BrokerDoor door(*loop, {});
-  std::atomic<bool> ready = false;
+  std::atomic<bool> ready = false, draining = false;
   HttpServer::Options http_options{.listen = flags.http_listen};
   http_options.ready = [&] { return ready.load(); };
   http_metrics.Watch(http_options);
   http_options.metrics = [&] {
     http_metrics.Export(metrics);
-    return services::Scrape(metrics);
+    return services::Scrape(metrics, {.program = kProgram, .ready = ready, .draining = draining});
   };
   ASSIGN_OR_RETURN(auto http, HttpServer::Create(http_options, {}));
   ASSIGN_OR_RETURN(auto server, RpcServer::Create({.listen = flags.listen}, {&door}));
@@ -116,6 +117,7 @@ absl::Status Serve(const BrokerFlags& flags, services::ShutdownSignals& signals)
 
   const int signal = signals.Wait();
   ready = false;
+  draining = true;
   server->SetServing(false);
   LOG(INFO) << "signal " << signal << ": stopping";
   loop->Stop();

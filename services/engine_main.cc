@@ -36,6 +36,7 @@
 #include "services/engine_device.h"
 #include "services/engine_flags.h"
 #include "services/engine_sharing.h"
+#include "services/process_metrics.h"
 #include "services/server_shell.h"
 
 namespace swiftcache {
@@ -198,7 +199,8 @@ absl::Status Serve(const services::EngineFlags& flags, services::ShutdownSignals
   HttpMetrics http_metrics;
   std::unique_ptr<services::EngineSharing> sharing;  // before the engine, which borrows it
   std::unique_ptr<exec::Engine> engine;              // before the doors, which borrow it
-  std::atomic<bool> measured = false, ready = false;
+  std::atomic<bool> measured = false, ready = false, draining = false;
+  std::string backend;  // written before `measured`
   rpc::EngineDoor door({.vocab_size = p.checkpoint.config.vocab_size}, p.card, RandomNumber);
   HttpServer::Options http_options{.listen = flags.http_listen};
   http_options.ready = [&] { return ready.load(); };
@@ -207,7 +209,8 @@ absl::Status Serve(const services::EngineFlags& flags, services::ShutdownSignals
     if (!measured) return "";
     if (sharing) sharing->UpdateMetrics();
     http_metrics.Export(*metrics);
-    return services::Scrape(*metrics);
+    engine->UpdateMetrics();
+    return services::Scrape(*metrics, {.program = kProgram, .ready = ready, .draining = draining, .backend = backend});
   };
   ASSIGN_OR_RETURN(auto http, HttpServer::Create(http_options, {}));
   ASSIGN_OR_RETURN(auto server, RpcServer::Create({.listen = flags.listen}, {&door}));
@@ -222,6 +225,7 @@ absl::Status Serve(const services::EngineFlags& flags, services::ShutdownSignals
   p.options.scale_down_window = broker->terms().scale_down_window;
   metrics.emplace(Metrics::Labels{{"model_name", flags.model_name}, {"engine", name}});
   ExportWeights(loaded->model->weights(), *metrics);
+  backend = loaded->model->backend().name();
   if (p.options.share) {
     ASSIGN_OR_RETURN(
         sharing, services::EngineSharing::Create({.name = name, .instance_id = instance_id, .flags = &flags}, *p.device,
@@ -248,6 +252,7 @@ absl::Status Serve(const services::EngineFlags& flags, services::ShutdownSignals
 
   const int signal = signals.Wait();
   ready = false;
+  draining = true;
   server->SetServing(false);
   LOG(INFO) << "signal " << signal << ": draining for at most " << flags.drain_timeout;
   broker->Draining();

@@ -24,6 +24,7 @@
 #include "gateway/rpc/grpc_engine_client.h"
 #include "services/flags.h"
 #include "services/log_flags.h"
+#include "services/process_metrics.h"
 #include "services/server_shell.h"
 
 namespace swiftcache {
@@ -113,7 +114,8 @@ absl::Status Serve(const GatewayFlags& flags, services::ShutdownSignals& signals
   http_options.metrics = [&] {
     http_metrics.Export(metrics);
     ExportTableAge(*fleet, metrics);
-    return services::Scrape(metrics);
+    return services::Scrape(metrics,
+                            {.program = kProgram, .ready = fleet->has_snapshot() && !draining, .draining = draining});
   };
   ASSIGN_OR_RETURN(auto http, HttpServer::Create(http_options, openai->Routes()));
   ASSIGN_OR_RETURN(auto server, RpcServer::Create({.listen = flags.listen}, {&door}));

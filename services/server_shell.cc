@@ -13,7 +13,6 @@
 #include "absl/base/attributes.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/synchronization/mutex.h"
 
 namespace swiftcache::services {
 namespace {
@@ -85,17 +84,6 @@ void PrintListening(const std::string& grpc_address, const std::string& http_add
 std::string RandomId() {
   std::random_device device;
   return absl::StrFormat("%08x%08x", device(), device());
-}
-
-std::string Scrape(Metrics& metrics) {
-  ABSL_CONST_INIT static absl::Mutex one_at_a_time(absl::kConstInit);
-  {
-    absl::MutexLock lock(&one_at_a_time);
-    prometheus::Counter& lost =
-        metrics.Counter("swiftcache_log_lines_lost_total", "Log lines that standard error did not take");
-    lost.Increment(static_cast<double>(LogLinesLost()) - lost.Value());
-  }
-  return metrics.Serialize();
 }
 
 int Fail(const std::string& program, const absl::Status& status) {

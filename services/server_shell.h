@@ -17,7 +17,6 @@
 
 #include "absl/status/status.h"
 #include "common/log/log.h"
-#include "common/metrics/metrics.h"
 
 namespace swiftcache::services {
 
@@ -47,9 +46,6 @@ void PrintListening(const std::string& grpc_address, const std::string& http_add
 
 /// 16 random hexadecimal digits: tells this process from earlier ones.
 std::string RandomId();
-
-/// The response of /metrics: these, and the number of lines that the process's log has lost.
-std::string Scrape(Metrics& metrics);
 
 /// `program: message` as one line on standard error; returns the exit code 2.
 int Fail(const std::string& program, const absl::Status& status);

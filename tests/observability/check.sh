@@ -1,0 +1,10 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Prometheus' own checks of what deploy/observability gives it, and each alert firing and not firing.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+promtool check config deploy/observability/prometheus.yml
+promtool test rules tests/observability/alerts_test.yml
+for alert in $(sed -n 's/^ *- alert: //p' deploy/observability/alerts.yml); do
+  [ "$(grep -c "$alert" tests/observability/alerts_test.yml)" -ge 2 ] || { echo "$alert is not tested firing and not firing"; exit 1; }
+done
