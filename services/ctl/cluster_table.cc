@@ -130,6 +130,18 @@ std::string ClusterTable::ShowLimits() const {
   return table.ToString();
 }
 
+v1::WatchResponse::Snapshot ClusterTable::ToSnapshot() const {
+  v1::WatchResponse::Snapshot snapshot;
+  for (const auto& [name, engine] : engines_) *snapshot.add_engines() = engine;
+  for (const auto& [id, lease] : leases_) *snapshot.add_leases() = lease;
+  for (const auto& [model, bytes] : limits_) {
+    v1::LeaseLimit* limit = snapshot.add_limits();
+    limit->set_model_name(model);
+    limit->set_max_borrowed_bytes(bytes);
+  }
+  return snapshot;
+}
+
 std::string ClusterTable::Summary() const {
   int64_t bytes = 0;
   for (const auto& [id, lease] : leases_) bytes += lease.num_bytes();

@@ -30,6 +30,7 @@ class ClusterTable {
   std::string ShowLeases() const;
   /// A model a line, of those whose leases are limited; "" where none are.
   std::string ShowLimits() const;
+  v1::WatchResponse::Snapshot ToSnapshot() const;
   /// "3 engines, 2 leases of 24 MiB"
   std::string Summary() const;
 

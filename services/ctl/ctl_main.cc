@@ -58,6 +58,7 @@ int main(int argc, char** argv) {
   AddTokenize(app, addresses, chosen);
   AddDetokenize(app, addresses, chosen);
   AddHealth(app, addresses, chosen);
+  AddUp(app, chosen);
   AddBench(app, addresses, chosen);
   try {
     app.parse(argc, argv);

@@ -15,6 +15,7 @@
 #include "services/ctl/broker_connection.h"
 #include "services/ctl/cluster_table.h"
 #include "services/ctl/commands.h"
+#include "services/ctl/json_output.h"
 #include "services/ctl/table.h"
 #include "services/ctl/terminal.h"
 #include "services/flag_values.h"
@@ -24,8 +25,12 @@ namespace {
 
 constexpr char kNoLimit[] = "none";
 
-absl::Status RunList(const Addresses& addresses) {
-  ASSIGN_OR_RETURN(const v1::WatchResponse first, BrokerConnection(addresses.broker).Snapshot());
+absl::Status RunList(const Addresses& addresses, const std::string& output) {
+  ASSIGN_OR_RETURN(v1::WatchResponse first, BrokerConnection(addresses.broker).Snapshot());
+  if (output == kJson) {
+    first.mutable_snapshot()->clear_engines();
+    return PrintJson(first.snapshot());
+  }
   ClusterTable cluster;
   cluster.Apply(first);
   std::cout << Strong(absl::StrCat("broker ", addresses.broker)) << ": " << cluster.Summary() << "\n";
@@ -111,7 +116,9 @@ void AddLease(CLI::App& app, const Addresses& addresses, Command& chosen) {
 
   CLI::App* list =
       lease->add_subcommand("ls", "Lists the leases, who lends which blocks to whom, and the limits")->fallthrough();
-  list->callback([&] { chosen = [&] { return RunList(addresses); }; });
+  const auto output = AddOutputFlag(*list);
+  list->callback(
+      [&addresses, &chosen, output] { chosen = [&addresses, output] { return RunList(addresses, *output); }; });
 
   CLI::App* limit = lease->add_subcommand("limit", "Limits what a model may borrow; leases over it are revoked");
   limit->fallthrough();

@@ -10,6 +10,7 @@
 #include "common/base/status_macros.h"
 #include "services/ctl/broker_connection.h"
 #include "services/ctl/commands.h"
+#include "services/ctl/json_output.h"
 #include "services/ctl/table.h"
 #include "services/ctl/terminal.h"
 
@@ -33,8 +34,13 @@ std::vector<std::string> Row(const v1::EngineStatus& engine) {
           absl::StrCat(load.waiting_requests())};
 }
 
-absl::Status RunStatus(const Addresses& addresses) {
-  ASSIGN_OR_RETURN(const v1::WatchResponse first, BrokerConnection(addresses.broker).Snapshot());
+absl::Status RunStatus(const Addresses& addresses, const std::string& output) {
+  ASSIGN_OR_RETURN(v1::WatchResponse first, BrokerConnection(addresses.broker).Snapshot());
+  if (output == kJson) {
+    first.mutable_snapshot()->clear_leases();
+    first.mutable_snapshot()->clear_limits();
+    return PrintJson(first.snapshot());
+  }
   Table table({{"ENGINE"},
                {"MODEL"},
                {"STATE"},
@@ -65,7 +71,9 @@ absl::Status RunStatus(const Addresses& addresses) {
 
 void AddStatus(CLI::App& app, const Addresses& addresses, Command& chosen) {
   CLI::App* command = app.add_subcommand("status", "Shows the engines: model, state, KV blocks, load")->fallthrough();
-  command->callback([&] { chosen = [&] { return RunStatus(addresses); }; });
+  const auto output = AddOutputFlag(*command);
+  command->callback(
+      [&addresses, &chosen, output] { chosen = [&addresses, output] { return RunStatus(addresses, *output); }; });
 }
 
 }  // namespace swiftcache::services::ctl

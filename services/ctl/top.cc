@@ -18,6 +18,7 @@
 #include "services/ctl/broker_connection.h"
 #include "services/ctl/cluster_table.h"
 #include "services/ctl/commands.h"
+#include "services/ctl/json_output.h"
 #include "services/ctl/terminal.h"
 
 namespace swiftcache::services::ctl {
@@ -41,6 +42,7 @@ constexpr char kColumns[] =
 struct TopFlags {
   bool leases = false;
   int64_t frames = 0;  // 0: until interrupted
+  std::shared_ptr<std::string> output;
 };
 
 void Draw(const std::string& broker, const ClusterTable& cluster, const TopFlags& flags) {
@@ -102,7 +104,11 @@ absl::Status RunTop(const Addresses& addresses, const TopFlags& flags) {
   Follower follower(addresses.broker);
   for (int64_t drawn = 1;; ++drawn) {
     ASSIGN_OR_RETURN(const ClusterTable cluster, follower.Next(kIdleFrame - kFrame));
-    Draw(addresses.broker, cluster, flags);
+    if (*flags.output == kJson) {
+      RETURN_IF_ERROR(PrintJson(cluster.ToSnapshot()));
+    } else {
+      Draw(addresses.broker, cluster, flags);
+    }
     if (drawn == flags.frames) return absl::OkStatus();
     follower.Pause(kFrame);
   }
@@ -119,6 +125,7 @@ void AddTop(CLI::App& app, const Addresses& addresses, Command& chosen) {
   command->add_option("--frames", flags->frames, "ends after so many tables; 0: until interrupted")
       ->check(CLI::Range(int64_t{0}, int64_t{1'000'000}))
       ->capture_default_str();
+  flags->output = AddOutputFlag(*command);
   command->callback(
       [&addresses, &chosen, flags] { chosen = [&addresses, flags] { return RunTop(addresses, *flags); }; });
 }

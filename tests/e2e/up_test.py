@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""swiftcachectl up: a cluster in one command, that leaves nothing behind however it ends."""
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import urllib.request
+
+import pytest
+from conftest import TINY, wait_until
+
+
+class Up:
+    def __init__(self, binaries, *arguments):
+        self.child = subprocess.Popen([binaries / "swiftcachectl", "up", "--kv_cache_bytes=4MiB", *arguments],
+                                      stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self.lines = []
+
+    def wait_ready(self):
+        for line in self.child.stdout:
+            self.lines.append(line.rstrip())
+            if line.startswith("ready"):
+                return
+        pytest.fail(f"it ended: {self.lines} {self.child.stderr.read()}")
+
+    def value(self, name):
+        return next(line[len(name) + 2:] for line in self.lines if line.startswith(name + ": "))
+
+    def http(self):
+        return self.value("gateway").split("HTTP ")[1]
+
+    def servers(self):
+        """Process ids of its children, by the folder that they were given or that their log is in."""
+        found = {}
+        for process in pathlib.Path("/proc").glob("[0-9]*"):
+            try:
+                log = os.readlink(process / "fd" / "2")
+            except OSError:
+                continue
+            if log.startswith(self.value("logs") + "/"):
+                found[pathlib.Path(log).stem] = int(process.name)
+        return found
+
+    def end(self, number):
+        self.child.send_signal(number)
+        out, error = self.child.communicate(timeout=60)
+        return self.child.returncode, out, error
+
+
+@pytest.fixture
+def up(binaries):
+    started = []
+
+    def start(*arguments):
+        started.append(Up(binaries, *arguments))
+        return started[-1]
+
+    yield start
+    for one in started:
+        if one.child.poll() is None:
+            one.end(signal.SIGTERM)
+
+
+def models(url):
+    with urllib.request.urlopen(url + "/v1/models", timeout=10) as reply:
+        return sorted(model["id"] for model in json.load(reply)["data"])
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_one_model_answers_and_a_signal_ends_all(up, number):
+    cluster = up(TINY / "tiny-llama-a")
+    cluster.wait_ready()
+    assert models(cluster.http()) == ["tiny-llama-a"]
+    body = {"model": "tiny-llama-a", "prompt": "one two", "max_tokens": 4}
+    request = urllib.request.Request(cluster.http() + "/v1/completions", data=json.dumps(body).encode(),
+                                     headers={"Content-Type": "application/json"})
+    with urllib.request.urlopen(request, timeout=30) as reply:
+        assert json.load(reply)["usage"]["completion_tokens"] > 0
+    assert sorted(cluster.servers()) == ["broker", "engine-1", "gateway"]
+    code, out, error = cluster.end(number)
+    assert code == 0 and "stopping" in out and not error, error
+    assert not cluster.servers() and not os.path.exists(cluster.value("logs"))
+
+
+def test_two_models_under_names_of_ones_own_and_a_second_cluster_beside(up):
+    one, other = up(f"a={TINY / 'tiny-llama-a'}", f"b={TINY / 'tiny-llama-a'}"), None
+    one.wait_ready()
+    assert models(one.http()) == ["a", "b"]
+    other = up(TINY / "tiny-llama-a")
+    other.wait_ready()  # on other ports
+    assert models(other.http()) == ["tiny-llama-a"] and models(one.http()) == ["a", "b"]
+
+
+def test_a_model_that_is_not_there_starts_nothing(binaries):
+    done = subprocess.run([binaries / "swiftcachectl", "up", "/nowhere/model.gguf"], capture_output=True, text=True, timeout=20)
+    assert done.returncode == 2 and "there is no model at '/nowhere/model.gguf'" in done.stderr and not done.stdout
+
+
+def test_a_model_that_cannot_be_loaded_ends_it_with_the_engines_words(up, tmp_path):
+    (tmp_path / "broken.gguf").write_bytes(b"GGUF and nothing more")
+    cluster = up(tmp_path / "broken.gguf")
+    out, error = cluster.child.communicate(timeout=60)
+    assert cluster.child.returncode == 1 and "engine-1 ended with exit code 2; its log ends: swiftcache-engine: " in error, error
+    kept = error[error.index("all logs are in ") + len("all logs are in "):].strip()
+    assert sorted(path.name for path in pathlib.Path(kept).glob("*.log")) == ["broker.log", "engine-1.log", "gateway.log"]
+    subprocess.run(["rm", "-r", kept], check=True)
+
+
+def test_an_engine_that_dies_ends_it(up):
+    cluster = up(TINY / "tiny-llama-a")
+    cluster.wait_ready()
+    os.kill(cluster.servers()["engine-1"], signal.SIGKILL)
+    out, error = cluster.child.communicate(timeout=60)
+    assert cluster.child.returncode == 1 and "engine-1 ended by signal 9" in error, error
+    assert not cluster.servers()
+    subprocess.run(["rm", "-r", cluster.value("logs")], check=True)
+
+
+def test_when_it_is_killed_its_servers_end_too(up):
+    cluster = up(TINY / "tiny-llama-a")
+    cluster.wait_ready()
+    cluster.child.kill()
+    cluster.child.communicate(timeout=60)
+    wait_until(lambda: not cluster.servers(), 60, "its servers end")
+    subprocess.run(["rm", "-r", cluster.value("logs")], check=True)
