@@ -128,7 +128,10 @@ metric() {  # metric HTTP_PORT NAME [LABEL="VALUE"]: its sum
     awk -v name="$2" -v label="${3:-}" 'index($0, name "{") == 1 && index($0, label) { sum += $NF } END { printf "%g\n", sum }'
 }
 leased() {  # leased DONOR: blocks of smollm2-chat that lie there
-  "$ctl" lease ls | awk -v donor="$1" '$2 == "ACTIVE" && $3 == donor && $4 == "smollm2-chat" { sum += $(NF - 1) } END { print sum + 0 }'
+  "$ctl" lease ls -o json | python3 -c '
+import json, sys
+print(sum(int(lease["borrower_blocks"]) for lease in json.load(sys.stdin)["leases"]
+          if (lease["state"], lease["donor"], lease["borrower"]) == ("ACTIVE", sys.argv[1], "smollm2-chat")))' "$1"
 }
 lines() { grep -c -- "$1" "$2" || true; }
 
@@ -170,7 +173,11 @@ if ! $leases; then
 else
   . deploy/quickstart-leases.sh
 fi
-quiet() { "$ctl" top --frames=1 | awk 'NR > 2 && $3 + $4 > 0 { busy = 1 } END { exit busy }'; }
+quiet() {
+  "$ctl" status -o json | python3 -c '
+import json, sys
+sys.exit(any(int(engine["load"]["running_requests"]) + int(engine["load"]["waiting_requests"]) for engine in json.load(sys.stdin)["engines"]))'
+}
 wait_for "the engines to report that they are idle" quiet
 say "the cluster"
 "$ctl" status
