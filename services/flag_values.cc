@@ -19,12 +19,16 @@ absl::Status Wanted(const std::string& text, const char* wanted) {
   return absl::InvalidArgumentError(absl::StrCat("found '", absl::CHexEscape(text), "', wanted ", wanted));
 }
 
-constexpr std::array<std::pair<const char*, int64_t>, 10> kUnits = {{{"", 1},
+constexpr std::array<std::pair<const char*, int64_t>, 14> kUnits = {{{"", 1},
                                                                      {"b", 1},
                                                                      {"kib", kKiB},
                                                                      {"mib", kMiB},
                                                                      {"gib", kGiB},
                                                                      {"tib", 1024 * kGiB},
+                                                                     {"k", kKiB},
+                                                                     {"m", kMiB},
+                                                                     {"g", kGiB},
+                                                                     {"t", 1024 * kGiB},
                                                                      {"kb", 1'000},
                                                                      {"mb", 1'000'000},
                                                                      {"gb", 1'000'000'000},

@@ -16,7 +16,8 @@ namespace swiftcache::services {
 
 /// A decimal integer.
 absl::StatusOr<int64_t> ParseInteger(const std::string& text);
-/// A number with an optional unit: B, KiB, MiB, GiB, TiB or KB, MB, GB, TB (powers of 1000).
+/// A number with an optional unit: B, KiB, MiB, GiB, TiB, short K, M, G, T as containers have them, or KB, MB, GB, TB
+/// (powers of 1000).
 absl::StatusOr<int64_t> ParseBytes(const std::string& text);
 /// A number above 0, at most 1.
 absl::StatusOr<double> ParseFraction(const std::string& text);

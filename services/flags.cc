@@ -3,6 +3,8 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cstddef>
+#include <cstdlib>
 #include <iostream>
 #include <memory>
 #include <utility>
@@ -39,7 +41,7 @@ absl::Status SetInRange(absl::StatusOr<T> parsed, T min, T max, Format format, V
 std::vector<std::string> Arguments(int argc, const char* const* argv) {
   std::vector<std::string> stack;
   for (int i = argc - 1; i > 0; --i) {
-    std::string argument = argv[i];
+    std::string argument = WithUnderscores(argv[i]);
     if (absl::StartsWith(argument, "--") && argument.find('=') == argument.size() - 1) {
       stack.push_back("");
       argument.pop_back();
@@ -47,6 +49,12 @@ std::vector<std::string> Arguments(int argc, const char* const* argv) {
     stack.push_back(std::move(argument));
   }
   return stack;
+}
+
+// "swiftcache-engine": "SWIFTCACHE_ENGINE_".
+std::string EnvironmentPrefix(std::string program) {
+  std::replace(program.begin(), program.end(), '-', '_');
+  return absl::StrCat(absl::AsciiStrToUpper(program), "_");
 }
 
 std::string ShowInteger(int64_t n) { return absl::StrCat(n); }
@@ -60,6 +68,9 @@ std::string LoneValue(const std::vector<std::string>& extras) {
 
 Flags::Flags(const std::string& program, const std::string& description)
     : program_(program), app_(std::make_unique<CLI::App>(description, program)) {
+  app_->footer(absl::StrCat("A flag's variable may also be named ", EnvironmentPrefix(program),
+                            "...: for this program alone, before SWIFTCACHE_... . An empty one says nothing.\n"
+                            "Dashes in flags are underscores."));
   app_->set_version_flag("--version", program + " " + kVersion);
   app_->option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
 }
@@ -74,7 +85,9 @@ CLI::Option* Flags::Add(const std::string& name, const std::string& shown_defaul
     return true;
   };
   CLI::Option* option = app_->add_option("--" + name, callback, help);
-  option->envname("SWIFTCACHE_" + absl::AsciiStrToUpper(name))->type_name("");
+  const std::string flag = absl::AsciiStrToUpper(name), own = EnvironmentPrefix(program_) + flag;
+  const char* const own_value = std::getenv(own.c_str());
+  option->envname(own_value != nullptr && *own_value != '\0' ? own : "SWIFTCACHE_" + flag)->type_name("");
   if (!shown_default.empty()) option->default_str(shown_default);
   return option;
 }
@@ -166,20 +179,16 @@ int Flags::Complain(const CLI::ParseError& error) const {
   } else if (dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr || (is_missing && !extras.empty())) {
     what = "unknown flag or argument:";
     for (const std::string& extra : extras) absl::StrAppend(&what, " ", absl::CHexEscape(extra));
-    for (const std::string& extra : extras) what += SuggestFlag(*app_, extra);
   }
   std::cerr << program_ << ": " << what << "; " << program_ << " --help lists the flags" << std::endl;
   return kUsageError;
 }
 
-std::string SuggestFlag(const CLI::App& app, const std::string& argument) {
-  if (!absl::StartsWith(argument, "--")) return "";
-  std::string name = argument.substr(2, argument.find('=') - 2);
-  std::replace(name.begin(), name.end(), '-', '_');
-  for (const CLI::App* at = &app; at != nullptr; at = at->get_parent()) {
-    if (at->get_option_no_throw("--" + name) != nullptr) return absl::StrCat(" (did you mean --", name, "?)");
-  }
-  return "";
+std::string WithUnderscores(std::string argument) {
+  if (!absl::StartsWith(argument, "--")) return argument;
+  const auto end = argument.begin() + static_cast<std::ptrdiff_t>(std::min(argument.find('='), argument.size()));
+  std::replace(argument.begin() + 2, end, '-', '_');
+  return argument;
 }
 
 std::optional<int> Flags::Parse(int argc, const char* const* argv) {

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// A process's flags: each is also the environment variable SWIFTCACHE_<FLAG>, has a checked range, and fails with one
-// line that names flag, value found, value wanted and remedy. The command line wins over the environment.
+// A process's flags: each is also an environment variable, has a checked range, and fails with one line that names flag,
+// value found, value wanted and remedy. The command line wins over SWIFTCACHE_<PROGRAM>_<FLAG>, of one program alone
+// (SWIFTCACHE_ENGINE_LISTEN), and that over SWIFTCACHE_<FLAG>; an empty variable says nothing. --max-tokens is
+// --max_tokens.
 //
 //   Flags flags("swiftcache-broker", "Knows which engines are there.");
 //   flags.Address("listen", &options.listen, "gRPC address");
@@ -64,7 +66,7 @@ class Flags {
   const std::unique_ptr<CLI::App> app_;
 };
 
-/// " (did you mean --max_tokens?)" for --max-tokens=5, where `app` or one above it has such a flag; else "".
-std::string SuggestFlag(const CLI::App& app, const std::string& argument);
+/// "--max_tokens=a-b" for "--max-tokens=a-b": both are one flag. What does not begin with dashes stays as it is.
+std::string WithUnderscores(std::string argument);
 
 }  // namespace swiftcache::services

@@ -8,7 +8,6 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "services/flags.h"
 
 namespace swiftcache::services::ctl {
 namespace {
@@ -47,8 +46,7 @@ std::string OfUnknown(const CLI::App& command, const std::vector<std::string>& u
   std::string what;
   for (const std::string& each : unknown) {
     if (!absl::StartsWith(each, "-")) continue;
-    absl::StrAppend(&what, what.empty() ? "unknown flag " : ", ", absl::CHexEscape(each.substr(0, each.find('='))),
-                    SuggestFlag(command, each));
+    absl::StrAppend(&what, what.empty() ? "unknown flag " : ", ", absl::CHexEscape(each.substr(0, each.find('='))));
   }
   if (!what.empty()) return what;
   const std::string found = absl::CHexEscape(unknown[0]);

@@ -4,11 +4,13 @@
 #include <CLI/CLI.hpp>
 #include <iostream>
 #include <string>
+#include <vector>
 
 #include "common/base/version.h"
 #include "common/rpc/address.h"
 #include "services/ctl/commands.h"
 #include "services/ctl/complaint.h"
+#include "services/flags.h"
 
 namespace {
 
@@ -61,7 +63,9 @@ int main(int argc, char** argv) {
   AddUp(app, chosen);
   AddBench(app, addresses, chosen);
   try {
-    app.parse(argc, argv);
+    std::vector<std::string> arguments;  // the last first, as CLI11 wants them
+    for (int i = argc - 1; i > 0; --i) arguments.push_back(swiftcache::services::WithUnderscores(argv[i]));
+    app.parse(arguments);
   } catch (const CLI::ParseError& error) {
     return Complain(app, error);
   }

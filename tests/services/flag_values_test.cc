@@ -16,6 +16,8 @@ TEST(FlagValuesTest, SizesTakeBinaryAndDecimalUnits) {
                                                                                 {"64mib", 64 << 20},
                                                                                 {"1.5GiB", 1610612736},
                                                                                 {"2GB", 2'000'000'000},
+                                                                                {"512m", 512 << 20},
+                                                                                {"10G", 10ll << 30},
                                                                                 {"1TiB", 1ll << 40},
                                                                                 {"7B", 7}}) {
     absl::StatusOr<int64_t> parsed = ParseBytes(text);

@@ -47,8 +47,6 @@ TEST(ComplaintTest, ATextThatStandsAloneIsOfferedItsFlag) {
 TEST(ComplaintTest, AnUnknownFlagIsNamedWithoutWhatMayBeItsValue) {
   EXPECT_THAT(Of("say --prompt=x --warmth 0.5"), HasSubstr("unknown flag --warmth; "));
   EXPECT_THAT(Of("say --prompt=x --warmth=0.5 -q"), HasSubstr("unknown flag --warmth, -q; "));
-  EXPECT_THAT(Of("say --prompt=x --max-tokens=5"),
-              HasSubstr("unknown flag --max-tokens (did you mean --max_tokens?);"));
 }
 
 TEST(ComplaintTest, WhatTheParserSaysIsKeptOtherwise) {
