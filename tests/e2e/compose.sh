@@ -12,7 +12,7 @@ die() { echo "compose: $*" >&2; exit 1; }
 say() { echo "== $* ($SECONDS s)"; }
 
 [ "$(id -u)" -eq 0 ] || skip "containers are run as root here, and this is not root"
-packages=(podman podman-compose runc netavark aardvark-dns debootstrap iptables)
+packages=(podman podman-compose runc netavark aardvark-dns iptables)
 dpkg-query -W "${packages[@]}" >/dev/null 2>&1 ||
   apt-get -qq install -y --no-install-recommends "${packages[@]}" >/dev/null 2>&1 || skip "podman cannot be installed: is the network there?"
 
@@ -51,9 +51,8 @@ trap finish EXIT
 base=localhost/swiftcache-test-base
 if ! pod image exists $base; then
   say "base image"
-  debootstrap --variant=minbase bookworm "$work/root" >"$work/debootstrap.log" 2>&1 || skip "debootstrap failed: $(tail -1 "$work/debootstrap.log")"
-  rm -rf "$work"/root/var/cache/apt/archives/*.deb "$work"/root/var/lib/apt/lists/*
-  tar -C "$work/root" -c . | pod import - $base >/dev/null 2>&1 || skip "podman cannot import an image here"
+  tar=$(tests/e2e/debian-base.sh 2>&1) || skip "$tar"
+  pod import "$tar" $base >/dev/null 2>&1 || skip "podman cannot import an image here"
 fi
 pod run --rm $base true >"$work/run.log" 2>&1 || skip "containers cannot run here: $(tail -1 "$work/run.log")"
 say "package"
