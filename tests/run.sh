@@ -126,6 +126,7 @@ fi
 stage changed-files tests/check-changed.sh $($long && echo --all) && tail -n 1 "$results/changed-files.log"
 stage structure tests/check-structure.sh
 stage documents tests/check-docs.py
+stage flags-table tests/flags-table.py --bin build/release/bin
 stage sizes tests/report-sizes.py && head -n 2 "$results/sizes.log"
 stage format tests/check-format.sh
 if ! grep -q avx512_bf16 /proc/cpuinfo; then skip "AVX-512 BF16 kernels" "this processor has no avx512_bf16"; fi

@@ -42,6 +42,7 @@ finish() {
     tail -20 "$work/compose.log" 2>/dev/null || true
   fi
   [ ! -d "$work/deploy" ] || compose down -v || true
+  ! pod network exists "${project}_default" 2>/dev/null || pod network rm -f "${project}_default" >/dev/null 2>&1 || true
   rm -rf "$work"
   exit $code
 }
@@ -152,6 +153,7 @@ ctl generate --model=summary --temperature=0 --max_tokens=4 --prompt="Still" >/d
 
 say "down"
 compose down -v || die "down failed"
+pod network rm "${project}_default" >/dev/null  # which podman-compose 1.0.3 leaves
 left=$(pod ps -a --format '{{.Names}}' --filter "name=$project"; pod volume ls -q --filter "name=$project"
        pod network ls -q --filter "name=$project"; pgrep -af "$project" || true)
 [ -z "$left" ] || die "left behind: $left"

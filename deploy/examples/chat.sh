@@ -1,0 +1,9 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# A chat by curl, streamed: one JSON document a line behind "data: ", the last "[DONE]".
+#   deploy/examples/chat.sh [URL] [MODEL] [MESSAGE]
+set -euo pipefail
+url=${1:-http://127.0.0.1:8000} model=${2:-chat} message=${3:-Hello}
+body=$(python3 -c 'import json, sys
+print(json.dumps({"model": sys.argv[1], "max_tokens": 60, "stream": True, "messages": [{"role": "user", "content": sys.argv[2]}]}))' "$model" "$message")
+curl -fsSN "$url/v1/chat/completions" -H 'Content-Type: application/json' -d "$body"
