@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Prometheus' own checks of what deploy/observability gives it, and each alert firing and not firing. A live cluster is
-# asked by tests/e2e/observability_test.py.
+# Prometheus' own checks of what deploy/observability gives it, and each alert firing and not firing; the dashboards
+# are what their source says. tests/e2e/observability_test.py asks a live cluster what they ask.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 bin=$(tests/observability/prometheus.sh 2>&1) || { echo "skipped: $bin"; exit 77; }
 PATH=$bin:$PATH
+deploy/observability/grafana/dashboards.py --check
 promtool check config deploy/observability/prometheus.yml
 promtool check config deploy/observability/prometheus-host.yml
 promtool test rules tests/observability/alerts_test.yml
