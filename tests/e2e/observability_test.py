@@ -1,0 +1,225 @@
+# SPDX-License-Identifier: Apache-2.0
+"""deploy/observability: Prometheus with its rules and Grafana's dashboards, against a cluster at work. Nothing that anybody is
+shown may be empty there, and the alert of a dead engine comes."""
+import concurrent.futures
+import contextlib
+import json
+import random
+import re
+import shutil
+import socket
+import subprocess
+import threading
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+
+import pytest
+from conftest import ROOT, wait_until
+from leasing import ARENA, DONOR, WAIT, Leasing
+
+OBSERVABILITY = ROOT / "deploy" / "observability"
+TESTS = ROOT / "tests" / "observability"
+METRIC = re.compile(r"\b(?:\w+:)?(?:swiftcache_|vllm:|process_|up\b)[\w:]*(?:\{[^}]*\})?")
+GRAFANA = {"$__rate_interval": "1m", "$model": ".+", "$engine": ".+"}  # what Grafana fills in
+
+LENGTHS = [61, 125, 189]  # of prompts: behind what the cache has, whole blocks, there is always something to prefill
+
+
+@pytest.fixture(scope="module")
+def prometheus_bin():
+    """The folder of Debian's prometheus."""
+    run = subprocess.run([TESTS / "prometheus.sh"], capture_output=True, text=True)
+    if run.returncode != 0:
+        pytest.skip(run.stderr.strip())
+    return run.stdout.strip()
+
+
+class Prometheus:
+    """As deploy/observability/prometheus-host.yml has it, with other targets and ten times as fast."""
+
+    def __init__(self, program, folder, targets):
+        self.log = folder / "prometheus.log"
+        config = folder / "observability"
+        shutil.copytree(OBSERVABILITY, config)
+        (config / "targets" / "host.yml").write_text(json.dumps(
+            [{"labels": {"kind": kind}, "targets": addresses} for kind, addresses in targets.items()]))
+        for file in config.glob("*.yml"):
+            text = re.sub(r"(scrape_interval|evaluation_interval): 5s", r"\1: 500ms", file.read_text())
+            file.write_text(re.sub(r"for: \d+[sm]", "for: 1s", text))
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.address = "127.0.0.1:%d" % free.getsockname()[1]
+        with open(self.log, "w") as log:
+            self.child = subprocess.Popen(
+                [program, f"--config.file={config / 'prometheus-host.yml'}", f"--storage.tsdb.path={folder / 'tsdb'}",
+                 f"--web.listen-address={self.address}"], stderr=log)
+
+    def get(self, path, **query):
+        with urllib.request.urlopen(f"http://{self.address}/api/v1/{path}?{urllib.parse.urlencode(query)}", timeout=10) as reply:
+            return json.load(reply)["data"]
+
+    def answers(self):
+        assert self.child.poll() is None, self.log.read_text()
+        with contextlib.suppress(urllib.error.URLError, ConnectionError):
+            return self.get("status/buildinfo")
+
+    def values(self, expression):
+        """Those of an instant query that are numbers."""
+        result = self.get("query", query=expression)["result"]
+        return [one["value"][1] for one in result if one["value"][1] != "NaN"]
+
+    def rules(self):
+        return [rule for group in self.get("rules")["groups"] for rule in group["rules"]]
+
+    def firing(self):
+        """{(alert, instance)}"""
+        return {(alert["labels"]["alertname"], alert["labels"].get("instance")) for alert in self.get("alerts")["alerts"]
+                if alert["state"] == "firing"}
+
+    def stop(self):
+        self.child.terminate()
+        self.child.wait(30)
+
+
+class Users:
+    """Clients over HTTP, each of whom talks to one model about the same things again and again until `stop`."""
+
+    def __init__(self, address, *models, topics=12):
+        self.address, self.topics, self.ending, self.errors, self.threads = address, topics, threading.Event(), [], []
+        for seed, model in enumerate(models):
+            self.threads.append(threading.Thread(target=self._talk, args=(model, random.Random(seed))))
+            self.threads[-1].start()
+
+    def ask(self, model, prompt, max_tokens=4, path="completions", **more):
+        """The status of the answer."""
+        body = {"model": model, "max_tokens": max_tokens, "temperature": 0, "ignore_eos": True, **more}
+        body["prompt" if path == "completions" else "messages"] = prompt
+        request = urllib.request.Request(f"http://{self.address}/v1/{path}", data=json.dumps(body).encode(),
+                                         headers={"Content-Type": "application/json"})
+        try:
+            with urllib.request.urlopen(request, timeout=60) as reply:
+                reply.read()
+                return reply.status
+        except urllib.error.HTTPError as error:
+            return error.code
+
+    def _talk(self, model, rng):
+        topics = [[rng.randrange(20, 700) for _ in range(189)] for _ in range(self.topics)]
+        while not self.ending.is_set():
+            tokens = rng.choice(topics)[:rng.choice(LENGTHS)]
+            status = self.ask(model, rng.choice([tokens] * 9 + ["the cat sat on the mat"]))
+            if status != 200:
+                self.errors.append((model, status))
+
+    def stop(self):
+        self.ending.set()
+        for thread in self.threads:
+            thread.join(90)
+        assert self.errors == [], self.errors[:3]
+
+
+def lease_traffic(cluster, phase):
+    return cluster.count("donor", "swiftcache_lease_traffic_step_seconds_total", phase=phase)
+
+
+def be_refused(cluster, users):
+    """In each way that there is."""
+    assert users.ask("absent", "one") == 404
+    assert users.ask("chat", "one", top_p=7) == 400
+    assert users.ask("chat", [20] * 5000) == 400
+    assert cluster.gateway.get("/nowhere")[0] == 404
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        assert 429 in set(pool.map(lambda _: users.ask("narrow", "one", 200), range(8)))
+
+
+def want_memory_back(cluster, users):
+    """The donor is asked for more than it has kept for itself."""
+    def waited():
+        prompts = [[random.randrange(20, 700) for _ in range(1500)] for _ in range(4)]
+        with concurrent.futures.ThreadPoolExecutor(4) as pool:
+            assert set(pool.map(lambda prompt: users.ask("donor", prompt), prompts)) == {200}
+        return cluster.count("donor", "swiftcache_reclaim_wait_seconds_count") > 0
+    wait_until(waited, WAIT, "the donor wants its memory back")
+
+
+@contextlib.contextmanager
+def at_work(cluster, prometheus_bin):
+    """A cluster in which everything happens that metrics tell of."""
+    cluster.begin()
+    cluster.engine("donor", DONOR)
+    cluster.engine("chat", ARENA)
+    cluster.engine("streaming", ARENA, "--stream=lsc")
+    cluster.engine("narrow", "--max_num_seqs=1", "--max_waiting_requests=1", "--transport=none")
+    cluster.ready("donor", "chat", "streaming", "narrow")
+    with contextlib.ExitStack() as undo:
+        prometheus = Prometheus(f"{prometheus_bin}/prometheus", cluster.folder, {
+            "broker": [cluster.broker.http], "gateway": [cluster.gateway.http],
+            "engine": [engine.http for engine in cluster.engines.values()]})
+        undo.callback(prometheus.stop)
+        donors_users = Users(cluster.gateway.http, "donor", "donor", topics=3)
+        undo.callback(donors_users.stop)
+        # Its steps without lease traffic first: those beside it are compared with them.
+        wait_until(lambda: cluster.count("donor", "swiftcache_request_prompt_tokens_count") > 1500, WAIT, "quiet steps")
+        users = Users(cluster.gateway.http, "chat", "chat", "streaming", "streaming")
+        undo.callback(users.stop)
+        wait_until(lambda: min(cluster.from_donors(name) for name in ("chat", "streaming")) > 500, WAIT, "hits in leases")
+        wait_until(lambda: min(lease_traffic(cluster, phase) for phase in ("prefill", "decode")) > 0, WAIT,
+                   "steps under lease traffic")
+        assert users.ask("chat", [{"role": "user", "content": "hello"}], path="chat/completions") == 200
+        be_refused(cluster, users)
+        want_memory_back(cluster, users)
+        wait_until(prometheus.answers, WAIT, "Prometheus answers")
+        yield prometheus
+
+
+def dashboards():
+    """{file, title of the panel and expression}"""
+    for file in sorted((OBSERVABILITY / "grafana" / "dashboards").glob("*.json")):
+        board = json.loads(file.read_text())
+        for variable in board["templating"]["list"]:
+            if variable["type"] == "datasource":
+                continue
+            metric = re.fullmatch(r"label_values\((\w+), (\w+)\)", variable["query"])
+            yield file.name, variable["name"], f'{metric[1]}{{{metric[2]}!=""}}'
+        for panel in board["panels"]:
+            for target in panel.get("targets", []):
+                expression = target["expr"]
+                for name, value in GRAFANA.items():
+                    expression = expression.replace(name, value)
+                yield file.name, panel["title"], expression
+
+
+def test_nothing_that_is_asked_of_a_cluster_at_work_is_empty_and_a_dead_engine_is_told_of(binaries, prometheus_bin, tmp_path):
+    cluster = Leasing(binaries, tmp_path)
+    begin = time.monotonic()
+    try:
+        with at_work(cluster, prometheus_bin) as prometheus:
+            print(f"at work after {time.monotonic() - begin:.1f} s")
+            rules = prometheus.rules()
+            asked = [("recording.yml", rule["name"], rule["query"]) for rule in rules if rule["type"] == "recording"]
+            for rule in rules:  # of an alert what it looks at: all is well here
+                if rule["type"] == "alerting":
+                    assert rule["labels"]["severity"] in ("page", "ticket")
+                    assert rule["annotations"]["summary"] and rule["annotations"]["description"]
+                    asked += [("alerts.yml", rule["name"], one) for one in METRIC.findall(rule["query"])]
+            asked += dashboards()
+            empty = list(asked)
+
+            def none_is_empty():
+                empty[:] = [one for one in empty if not prometheus.values(one[2])]
+                return not empty
+            try:
+                wait_until(none_is_empty, 30, "every expression has a value")
+            finally:
+                print(f"{len(asked)} expressions, {time.monotonic() - begin:.1f} s; empty: {empty}")
+            victim = cluster.engines["narrow"].http
+            assert ("SwiftCacheServerDown", victim) not in prometheus.firing()
+            cluster.engines["narrow"].kill()
+            wait_until(lambda: {("SwiftCacheServerDown", victim), ("SwiftCacheEnginesLost", None)} <= prometheus.firing(), WAIT,
+                       f"alerts of the engine at {victim}")
+            print(f"alerts after {time.monotonic() - begin:.1f} s")
+        cluster.finish()
+    finally:
+        cluster.cleanup()
