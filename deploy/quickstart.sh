@@ -130,7 +130,7 @@ metric() {  # metric HTTP_PORT NAME [LABEL="VALUE"]: its sum
 leased() {  # leased DONOR: blocks of smollm2-chat that lie there
   "$ctl" lease ls -o json | python3 -c '
 import json, sys
-print(sum(int(lease["borrower_blocks"]) for lease in json.load(sys.stdin)["leases"]
+print(sum(lease["borrower_blocks"] for lease in json.load(sys.stdin)["leases"]
           if (lease["state"], lease["donor"], lease["borrower"]) == ("ACTIVE", sys.argv[1], "smollm2-chat")))' "$1"
 }
 lines() { grep -c -- "$1" "$2" || true; }
@@ -176,7 +176,7 @@ fi
 quiet() {
   "$ctl" status -o json | python3 -c '
 import json, sys
-sys.exit(any(int(engine["load"]["running_requests"]) + int(engine["load"]["waiting_requests"]) for engine in json.load(sys.stdin)["engines"]))'
+sys.exit(any(engine["running_requests"] + engine["waiting_requests"] for engine in json.load(sys.stdin)["engines"]))'
 }
 wait_for "the engines to report that they are idle" quiet
 say "the cluster"

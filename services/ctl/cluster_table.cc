@@ -3,7 +3,7 @@
 
 #include <algorithm>
 #include <tuple>
-#include <vector>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -64,12 +64,52 @@ void ClusterTable::Apply(const v1::WatchResponse& news) {
   }
 }
 
-std::string ClusterTable::ShowEngines() const {
-  std::map<std::string, int64_t> lent, borrowed;
-  for (const auto& [id, lease] : leases_) {
-    lent[lease.donor()] += lease.num_bytes();
-    borrowed[lease.borrower()] += lease.num_bytes();
+std::vector<const v1::Lease*> ClusterTable::LeasesInOrder() const {
+  std::vector<const v1::Lease*> order;
+  for (const auto& [id, lease] : leases_) order.push_back(&lease);
+  std::sort(order.begin(), order.end(), [](const v1::Lease* a, const v1::Lease* b) {
+    return std::make_tuple(a->donor(), a->extent().first_block(), a->lease_id()) <
+           std::make_tuple(b->donor(), b->extent().first_block(), b->lease_id());
+  });
+  return order;
+}
+
+std::map<std::string, int64_t> ClusterTable::LentBytes() const {
+  std::map<std::string, int64_t> bytes;
+  for (const auto& [id, lease] : leases_) bytes[lease.donor()] += lease.num_bytes();
+  return bytes;
+}
+
+std::map<std::string, int64_t> ClusterTable::BorrowedBytes() const {
+  std::map<std::string, int64_t> bytes;
+  for (const auto& [id, lease] : leases_) bytes[lease.borrower()] += lease.num_bytes();
+  return bytes;
+}
+
+std::vector<ClusterTable::ModelLimit> ClusterTable::Limits() const {
+  const std::map<std::string, int64_t> borrowed = BorrowedBytes();
+  std::vector<ModelLimit> limits;
+  for (const auto& [model, bytes] : limits_) {
+    ModelLimit limit = {.model = model, .limit_bytes = bytes};
+    for (const auto& [name, engine] : engines_) {
+      if (engine.info().model_name() != model) continue;
+      ++limit.engines;
+      if (const auto of_engine = borrowed.find(name); of_engine != borrowed.end()) {
+        limit.borrowed_bytes += of_engine->second;
+      }
+    }
+    limits.push_back(std::move(limit));
   }
+  return limits;
+}
+
+std::optional<int64_t> ClusterTable::LimitBytes(const std::string& model) const {
+  const auto limit = limits_.find(model);
+  return limit == limits_.end() ? std::nullopt : std::optional(limit->second);
+}
+
+std::string ClusterTable::ShowEngines() const {
+  std::map<std::string, int64_t> lent = LentBytes(), borrowed = BorrowedBytes();
   Table table({{"ENGINE"},
                {"STATE"},
                {"RUNNING", Table::kRight},
@@ -85,19 +125,13 @@ std::string ClusterTable::ShowEngines() const {
                {"RECLAIMS", Table::kRight},
                {"LAST RECLAIM", Table::kRight}});
   for (const auto& [name, engine] : engines_) {
-    const auto limit = limits_.find(engine.info().model_name());
-    table.Add(EngineRow(engine, lent[name], borrowed[name], limit == limits_.end() ? "-" : ShowBytes(limit->second)));
+    const std::optional<int64_t> limit = LimitBytes(engine.info().model_name());
+    table.Add(EngineRow(engine, lent[name], borrowed[name], limit ? ShowBytes(*limit) : "-"));
   }
   return table.ToString();
 }
 
 std::string ClusterTable::ShowLeases() const {
-  std::vector<const v1::Lease*> order;
-  for (const auto& [id, lease] : leases_) order.push_back(&lease);
-  std::sort(order.begin(), order.end(), [](const v1::Lease* a, const v1::Lease* b) {
-    return std::make_tuple(a->donor(), a->extent().first_block(), a->lease_id()) <
-           std::make_tuple(b->donor(), b->extent().first_block(), b->lease_id());
-  });
   Table table({{"LEASE", Table::kRight},
                {"STATE"},
                {"DONOR"},
@@ -106,7 +140,7 @@ std::string ClusterTable::ShowLeases() const {
                {"BYTES", Table::kRight},
                {"BORROWER BLOCKS", Table::kRight},
                {"EPOCH", Table::kRight}});
-  for (const v1::Lease* lease : order) {
+  for (const v1::Lease* lease : LeasesInOrder()) {
     const int64_t first = lease->extent().first_block(), last = first + lease->extent().num_blocks() - 1;
     table.Add({absl::StrCat(lease->lease_id()), v1::LeaseState_Name(lease->state()), lease->donor(), lease->borrower(),
                absl::StrCat(first, "-", last), ShowBytes(lease->num_bytes()), absl::StrCat(lease->borrower_blocks()),
@@ -117,29 +151,12 @@ std::string ClusterTable::ShowLeases() const {
 
 std::string ClusterTable::ShowLimits() const {
   if (limits_.empty()) return "";
-  std::map<std::string, int64_t> borrowed, engines;
-  for (const auto& [name, engine] : engines_) ++engines[engine.info().model_name()];
-  for (const auto& [id, lease] : leases_) {
-    const auto borrower = engines_.find(lease.borrower());
-    if (borrower != engines_.end()) borrowed[borrower->second.info().model_name()] += lease.num_bytes();
-  }
   Table table({{"MODEL"}, {"LIMIT", Table::kRight}, {"BORROWED", Table::kRight}, {"ENGINES", Table::kRight}});
-  for (const auto& [model, bytes] : limits_) {
-    table.Add({model, ShowBytes(bytes), ShowBytes(borrowed[model]), absl::StrCat(engines[model])});
+  for (const ModelLimit& limit : Limits()) {
+    table.Add(
+        {limit.model, ShowBytes(limit.limit_bytes), ShowBytes(limit.borrowed_bytes), absl::StrCat(limit.engines)});
   }
   return table.ToString();
-}
-
-v1::WatchResponse::Snapshot ClusterTable::ToSnapshot() const {
-  v1::WatchResponse::Snapshot snapshot;
-  for (const auto& [name, engine] : engines_) *snapshot.add_engines() = engine;
-  for (const auto& [id, lease] : leases_) *snapshot.add_leases() = lease;
-  for (const auto& [model, bytes] : limits_) {
-    v1::LeaseLimit* limit = snapshot.add_limits();
-    limit->set_model_name(model);
-    limit->set_max_borrowed_bytes(bytes);
-  }
-  return snapshot;
 }
 
 std::string ClusterTable::Summary() const {

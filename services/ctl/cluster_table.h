@@ -8,7 +8,9 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "swiftcache/v1/broker.pb.h"
 
@@ -17,11 +19,26 @@ namespace swiftcache::services::ctl {
 /// Thread-safety: none. Errors: none. REQUIRES: updates are applied in order.
 class ClusterTable {
  public:
+  /// What the engines of one model may borrow together, and do.
+  struct ModelLimit {
+    std::string model;
+    int64_t limit_bytes = 0, borrowed_bytes = 0, engines = 0;
+  };
+
   /// A snapshot replaces everything; leases that have ended go.
   void Apply(const v1::WatchResponse& news);
 
   const std::map<std::string, v1::EngineStatus>& engines() const { return engines_; }
   const std::map<int64_t, v1::Lease>& leases() const { return leases_; }
+  /// By donor and place in its memory; until the next Apply.
+  std::vector<const v1::Lease*> LeasesInOrder() const;
+  /// On lease, by engine: of its own memory, and of others'.
+  std::map<std::string, int64_t> LentBytes() const;
+  std::map<std::string, int64_t> BorrowedBytes() const;
+  /// Of the models whose leases are limited, served or not.
+  std::vector<ModelLimit> Limits() const;
+  /// None: no limit.
+  std::optional<int64_t> LimitBytes(const std::string& model) const;
 
   /// An engine a line: its memory, what it lends, borrows and may borrow, where prompts were found, how fast memory
   /// came back.
@@ -30,7 +47,6 @@ class ClusterTable {
   std::string ShowLeases() const;
   /// A model a line, of those whose leases are limited; "" where none are.
   std::string ShowLimits() const;
-  v1::WatchResponse::Snapshot ToSnapshot() const;
   /// "3 engines, 2 leases of 24 MiB"
   std::string Summary() const;
 

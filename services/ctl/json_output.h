@@ -1,17 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// `-o json`: what the broker says, as protobuf's own JSON with the names of proto/swiftcache/v1/broker.proto. Numbers of
-// 64 bits are strings there, as in every protobuf JSON.
+// `-o json`: for programs. Field names and units are this file's promise, whatever the tables for people look like:
+// names are snake_case and end in their unit (`_bytes`, `_tokens`, `_seconds`) unless they count things; what there is
+// none of is null. services/README.md lists them.
 //
 //   auto output = AddOutputFlag(*command);
-//   if (*output == kJson) return PrintJson(snapshot);
+//   if (*output == kJson) std::cout << StatusJson(addresses.broker, cluster) << std::endl;
 #pragma once
-
-#include <google/protobuf/message.h>
 
 #include <memory>
 #include <string>
 
-#include "absl/status/status.h"
+#include "services/ctl/cluster_table.h"
 
 namespace CLI {
 class App;
@@ -24,7 +23,13 @@ inline constexpr char kTable[] = "table", kJson[] = "json";
 /// Declares -o and --output; the value is kTable or kJson, set by parsing.
 std::shared_ptr<std::string> AddOutputFlag(CLI::App& command);
 
-/// One document on one line of standard output, with every field, also those that are zero.
-absl::Status PrintJson(const google::protobuf::Message& message);
+// One object on one line, without its end. `broker`: its address.
+
+/// {"broker", "engines"}
+std::string StatusJson(const std::string& broker, const ClusterTable& cluster);
+/// {"broker", "leases", "limits"}
+std::string LeasesJson(const std::string& broker, const ClusterTable& cluster);
+/// {"broker", "engines", "leases", "limits"}
+std::string TopJson(const std::string& broker, const ClusterTable& cluster);
 
 }  // namespace swiftcache::services::ctl

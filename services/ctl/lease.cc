@@ -26,13 +26,13 @@ namespace {
 constexpr char kNoLimit[] = "none";
 
 absl::Status RunList(const Addresses& addresses, const std::string& output) {
-  ASSIGN_OR_RETURN(v1::WatchResponse first, BrokerConnection(addresses.broker).Snapshot());
-  if (output == kJson) {
-    first.mutable_snapshot()->clear_engines();
-    return PrintJson(first.snapshot());
-  }
+  ASSIGN_OR_RETURN(const v1::WatchResponse first, BrokerConnection(addresses.broker).Snapshot());
   ClusterTable cluster;
   cluster.Apply(first);
+  if (output == kJson) {
+    std::cout << LeasesJson(addresses.broker, cluster) << std::endl;
+    return absl::OkStatus();
+  }
   std::cout << Strong(absl::StrCat("broker ", addresses.broker)) << ": " << cluster.Summary() << "\n";
   if (!cluster.leases().empty()) std::cout << WithoutControls(cluster.ShowLeases());
   const std::string limits = cluster.ShowLimits();

@@ -35,11 +35,12 @@ std::vector<std::string> Row(const v1::EngineStatus& engine) {
 }
 
 absl::Status RunStatus(const Addresses& addresses, const std::string& output) {
-  ASSIGN_OR_RETURN(v1::WatchResponse first, BrokerConnection(addresses.broker).Snapshot());
+  ASSIGN_OR_RETURN(const v1::WatchResponse first, BrokerConnection(addresses.broker).Snapshot());
   if (output == kJson) {
-    first.mutable_snapshot()->clear_leases();
-    first.mutable_snapshot()->clear_limits();
-    return PrintJson(first.snapshot());
+    ClusterTable cluster;
+    cluster.Apply(first);
+    std::cout << StatusJson(addresses.broker, cluster) << std::endl;
+    return absl::OkStatus();
   }
   Table table({{"ENGINE"},
                {"MODEL"},

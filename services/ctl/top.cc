@@ -105,7 +105,7 @@ absl::Status RunTop(const Addresses& addresses, const TopFlags& flags) {
   for (int64_t drawn = 1;; ++drawn) {
     ASSIGN_OR_RETURN(const ClusterTable cluster, follower.Next(kIdleFrame - kFrame));
     if (*flags.output == kJson) {
-      RETURN_IF_ERROR(PrintJson(cluster.ToSnapshot()));
+      std::cout << TopJson(addresses.broker, cluster) << std::endl;
     } else {
       Draw(addresses.broker, cluster, flags);
     }
