@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """deploy/observability: Prometheus with its rules and Grafana's dashboards, against a cluster at work. Nothing that anybody is
-shown may be empty there, and the alert of a dead engine comes."""
+shown may be empty there, the alert of a dead engine comes, and the table of metrics in services/README.md is what is there
+(METRICS_TABLE=write writes it)."""
 import concurrent.futures
 import contextlib
 import json
+import os
 import random
 import re
 import shutil
+import signal
 import socket
 import subprocess
 import threading
@@ -21,6 +24,8 @@ from leasing import ARENA, DONOR, WAIT, Leasing
 
 OBSERVABILITY = ROOT / "deploy" / "observability"
 TESTS = ROOT / "tests" / "observability"
+README = ROOT / "services" / "README.md"
+TABLE = "<!-- metrics: METRICS_TABLE=write, tests/e2e/observability_test.py -->\n", "<!-- end of metrics -->\n"
 METRIC = re.compile(r"\b(?:\w+:)?(?:swiftcache_|vllm:|process_|up\b)[\w:]*(?:\{[^}]*\})?")
 GRAFANA = {"$__rate_interval": "1m", "$model": ".+", "$engine": ".+"}  # what Grafana fills in
 
@@ -144,10 +149,24 @@ def want_memory_back(cluster, users):
     wait_until(waited, WAIT, "the donor wants its memory back")
 
 
+def have_a_lease_fenced(cluster):
+    """It is taken back while its borrower stands still."""
+    def of_chat():
+        return [lease[0] for lease in cluster.leases() if lease[1:] == ("active", "donor", "chat")]
+    borrower = cluster.engines["chat"].child
+    lease = wait_until(of_chat, WAIT, "chat leases")[0]
+    borrower.send_signal(signal.SIGSTOP)
+    try:
+        cluster.ctl("lease", "revoke", lease)
+        wait_until(lambda: cluster.count("donor", "swiftcache_lease_fenced_total") > 0, WAIT, "a lease is fenced")
+    finally:
+        borrower.send_signal(signal.SIGCONT)
+
+
 @contextlib.contextmanager
 def at_work(cluster, prometheus_bin):
     """A cluster in which everything happens that metrics tell of."""
-    cluster.begin()
+    cluster.begin("--heartbeat_misses=8")  # an engine may stand still for two seconds
     cluster.engine("donor", DONOR)
     cluster.engine("chat", ARENA)
     cluster.engine("streaming", ARENA, "--stream=lsc")
@@ -170,6 +189,7 @@ def at_work(cluster, prometheus_bin):
         assert users.ask("chat", [{"role": "user", "content": "hello"}], path="chat/completions") == 200
         be_refused(cluster, users)
         want_memory_back(cluster, users)
+        have_a_lease_fenced(cluster)
         wait_until(prometheus.answers, WAIT, "Prometheus answers")
         yield prometheus
 
@@ -189,6 +209,41 @@ def dashboards():
                 for name, value in GRAFANA.items():
                     expression = expression.replace(name, value)
                 yield file.name, panel["title"], expression
+
+
+def described(text):
+    """(name, help, type, labels) of each metric in the text of /metrics."""
+    for lines in text.split("# HELP ")[1:]:
+        head, kind, *samples = lines.strip().split("\n")
+        name, meaning = head.split(" ", 1)
+        yield name, meaning.rstrip("."), kind.split()[-1], set(re.findall(r'[{,](\w+)="', "".join(samples))) - {"le"}
+
+
+def metrics_table(cluster):
+    found = {}  # (name, meaning): type, kinds of servers, labels; without those that all metrics of an engine have
+    for kind, servers in {"broker": [cluster.broker], "engine": cluster.engines.values(), "gateway": [cluster.gateway]}.items():
+        common = {"engine", "model_name"} if kind == "engine" else set()
+        for name, meaning, what, labels in (one for server in servers for one in described(server.get("/metrics")[1])):
+            _, kinds, known = found.setdefault((name, meaning), (what, set(), set()))
+            kinds.add(kind)
+            known |= labels - common
+    rows = []
+    for (name, meaning), (what, kinds, labels) in found.items():
+        of = "every server" if len(kinds) == 3 else ", ".join(sorted(kinds))
+        labels = "{%s}" % ",".join(sorted(labels)) if labels else ""
+        rows.append((of, f"| `{name}{labels}` | {what} | {of} | {meaning} |"))
+    return "\n".join(["| metric | kind | of | meaning |", "|---|---|---|---|", *(row for _, row in sorted(rows))]) + "\n"
+
+
+def check_metrics_table(cluster):
+    before, rest = README.read_text().split(TABLE[0])
+    written, after = rest.split(TABLE[1])
+    ratio = "swiftcache_interference_ratio"  # there is none before a hundred comparisons
+    wait_until(lambda: any(key.startswith(ratio) for key in cluster.engines["donor"].metrics()), WAIT, ratio)
+    if os.environ.get("METRICS_TABLE") == "write":
+        README.write_text(before + TABLE[0] + metrics_table(cluster) + TABLE[1] + after)
+    else:
+        assert metrics_table(cluster) == written, "services/README.md has another table of metrics"
 
 
 def test_nothing_that_is_asked_of_a_cluster_at_work_is_empty_and_a_dead_engine_is_told_of(binaries, prometheus_bin, tmp_path):
@@ -214,6 +269,7 @@ def test_nothing_that_is_asked_of_a_cluster_at_work_is_empty_and_a_dead_engine_i
                 wait_until(none_is_empty, 30, "every expression has a value")
             finally:
                 print(f"{len(asked)} expressions, {time.monotonic() - begin:.1f} s; empty: {empty}")
+            check_metrics_table(cluster)
             victim = cluster.engines["narrow"].http
             assert ("SwiftCacheServerDown", victim) not in prometheus.firing()
             cluster.engines["narrow"].kill()
