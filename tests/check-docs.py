@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Every document says what is there: links and their headings, paths in `backticks` and the symbols behind them, and in
-commands the programs and their flags. And each RPC says what its callers must know. Prints each line that does not hold;
-exit code 1 where there is one.
+commands the programs and their flags, in tables of messages what programs say. And each RPC says what its callers must know.
+Prints each line that does not hold; exit code 1 where there is one.
 
   tests/check-docs.py [--bin build/release/bin]     flags are looked up in the programs' own --help
 """
@@ -111,6 +111,22 @@ def command_errors(text, bin_dir):
                         yield f"gives {name} {flag}, which it does not know"
 
 
+@functools.cache
+def sources():
+    """All that programs may say, literals that the lines' length has parted put together."""
+    text = " ".join((ROOT / file).read_text() for file in tracked("*.cc") if not file.startswith("tests/"))
+    return re.sub(r'"\s*\n\s*"', "", text).replace('\\"', '"')
+
+
+def message_errors(text):
+    """In tables of messages: the parts between `...` are what a program says."""
+    for table in re.findall(r"^\| message \|.*\n((?:\|.*\n)+)", text, re.M):
+        for quoted in re.findall(r"^\| `([^`]+)`", table, re.M):
+            for part in quoted.split("..."):
+                if part.strip() not in sources():
+                    yield f"quotes the message {quoted}, of which no program says {part!r}"
+
+
 def rpc_errors(text):
     """In the comment right above each RPC."""
     for comment, name in re.findall(r"((?:^ *//.*\n)*)^ *rpc (\w+)", text, re.M):
@@ -126,7 +142,7 @@ def main():
     code = 0
     for file in tracked("*.md"):
         text = (ROOT / file).read_text()
-        for error in [*link_errors(file, text), *path_errors(file, text), *command_errors(text, args.bin)]:
+        for error in [*link_errors(file, text), *path_errors(file, text), *command_errors(text, args.bin), *message_errors(text)]:
             print(f"{file}: {error}")
             code = 1
     for file in tracked("proto/swiftcache/*.proto"):
