@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# A chat by curl, streamed: one JSON document a line behind "data: ", the last "[DONE]".
+# A chat by curl, streamed: one JSON document a line behind "data: ", the last "[DONE]". A refusal is one document alone,
+# whose message says why, and exit code 22.
 #   deploy/examples/chat.sh [URL] [MODEL] [MESSAGE]
 set -euo pipefail
 url=${1:-http://127.0.0.1:8000} model=${2:-chat} message=${3:-Hello}
 body=$(python3 -c 'import json, sys
-print(json.dumps({"model": sys.argv[1], "max_tokens": 60, "stream": True, "messages": [{"role": "user", "content": sys.argv[2]}]}))' "$model" "$message")
-curl -fsSN "$url/v1/chat/completions" -H 'Content-Type: application/json' -d "$body"
+print(json.dumps({"model": sys.argv[1], "max_tokens": 60, "temperature": 0, "stream": True, "messages": [{"role": "user", "content": sys.argv[2]}]}))' "$model" "$message")
+curl --fail-with-body -sSN "$url/v1/chat/completions" -H 'Content-Type: application/json' -d "$body"

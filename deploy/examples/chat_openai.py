@@ -16,11 +16,14 @@ messages = []
 for text in ("Name a colour.", "And another one."):
     messages.append({"role": "user", "content": text})
     answer, usage = "", None
-    for chunk in client.chat.completions.create(model=model, messages=messages, max_tokens=40, temperature=0, stream=True,
-                                                stream_options={"include_usage": True}):
-        usage = chunk.usage or usage
-        if chunk.choices:
-            answer += chunk.choices[0].delta.content or ""
+    try:
+        for chunk in client.chat.completions.create(model=model, messages=messages, max_tokens=40, temperature=0, stream=True,
+                                                    stream_options={"include_usage": True}):
+            usage = chunk.usage or usage
+            if chunk.choices:
+                answer += chunk.choices[0].delta.content or ""
+    except openai.OpenAIError as error:
+        sys.exit(str(error))  # the gateway says what it wanted
     messages.append({"role": "assistant", "content": answer})
     print(f"you> {text}\n{model}> {answer}")
     print(f"[{usage.prompt_tokens} prompt tokens, {usage.prompt_tokens_details.cached_tokens} of them from the cache]")
