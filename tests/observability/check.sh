@@ -4,9 +4,9 @@
 # are what their source says. tests/e2e/observability_test.py asks a live cluster what they ask.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
+deploy/observability/grafana/dashboards.py --check
 bin=$(tests/observability/prometheus.sh 2>&1) || { echo "skipped: $bin"; exit 77; }
 PATH=$bin:$PATH
-deploy/observability/grafana/dashboards.py --check
 promtool check config deploy/observability/prometheus.yml
 promtool check config deploy/observability/prometheus-host.yml
 promtool test rules tests/observability/alerts_test.yml
