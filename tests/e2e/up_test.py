@@ -3,7 +3,9 @@
 import json
 import os
 import pathlib
+import shutil
 import signal
+import socket
 import subprocess
 import urllib.request
 
@@ -31,7 +33,7 @@ class Up:
         return self.value("gateway").split("HTTP ")[1]
 
     def servers(self):
-        """Process ids of its children, by the folder that they were given or that their log is in."""
+        """Process ids of its children, by the names of their logs."""
         found = {}
         for process in pathlib.Path("/proc").glob("[0-9]*"):
             try:
@@ -77,19 +79,79 @@ def test_one_model_answers_and_a_signal_ends_all(up, number):
                                      headers={"Content-Type": "application/json"})
     with urllib.request.urlopen(request, timeout=30) as reply:
         assert json.load(reply)["usage"]["completion_tokens"] > 0
-    assert sorted(cluster.servers()) == ["broker", "engine-1", "gateway"]
+    assert sorted(cluster.servers()) == ["broker", "gateway", "tiny-llama-a"]
     code, out, error = cluster.end(number)
     assert code == 0 and "stopping" in out and not error, error
     assert not cluster.servers() and not os.path.exists(cluster.value("logs"))
 
 
-def test_two_models_under_names_of_ones_own_and_a_second_cluster_beside(up):
-    one, other = up(f"a={TINY / 'tiny-llama-a'}", f"b={TINY / 'tiny-llama-a'}"), None
+def ctl(binaries, cluster, *words):
+    """What swiftcachectl prints, a JSON object a line."""
+    run = subprocess.run([binaries / "swiftcachectl", f"--broker={cluster.value('broker')}", *words, "-o", "json"],
+                         capture_output=True, text=True, timeout=60)
+    assert run.returncode == 0, run.stderr
+    return [json.loads(line) for line in run.stdout.splitlines()]
+
+
+def test_two_models_under_names_of_ones_own_and_a_second_cluster_beside(binaries, up):
+    one = up(f"a={TINY / 'tiny-llama-a'}", f"b={TINY / 'tiny-llama-a'}")
     one.wait_ready()
     assert models(one.http()) == ["a", "b"]
+    assert sorted(one.servers()) == ["a", "b", "broker", "gateway"]
+    progress = [line.split(" at ")[0] for line in one.lines if ": served by " in line]
+    assert progress == ["a: served by a", "b: served by b"]
+    status, = ctl(binaries, one, "status")
+    assert [(e["engine"], e["model"], e["state"], e["own_bytes"] <= 4 << 20) for e in status["engines"]] == [
+        ("a", "a", "READY", True), ("b", "b", "READY", True)]
+    assert [frame.keys() for frame in ctl(binaries, one, "top", "--frames=2")] == 2 * [
+        {"broker": 0, "engines": 0, "leases": 0, "limits": 0}.keys()]
+    leases, = ctl(binaries, one, "lease", "ls")
+    assert leases == {"broker": one.value("broker"), "leases": [], "limits": []}
     other = up(TINY / "tiny-llama-a")
     other.wait_ready()  # on other ports
     assert models(other.http()) == ["tiny-llama-a"] and models(one.http()) == ["a", "b"]
+
+
+def listens(port):
+    with socket.socket() as taken:
+        return taken.connect_ex(("127.0.0.1", port)) == 0
+
+
+def test_the_usual_ports_are_used_where_they_are_free(up):
+    if listens(50051) or listens(8000):
+        pytest.skip("another server listens on 50051 or 8000")
+    cluster = up(TINY / "tiny-llama-a")
+    cluster.wait_ready()
+    assert cluster.value("gateway") == "gRPC 127.0.0.1:50051, HTTP http://127.0.0.1:8000"
+
+
+def test_the_line_to_try_works(up):
+    cluster = up(TINY / "tiny-llama-a")
+    cluster.wait_ready()
+    line = cluster.value("try").replace('"stream":true', '"max_tokens":4,"ignore_eos":true')
+    run = subprocess.run(["sh", "-c", line], capture_output=True, text=True, timeout=60)
+    assert json.loads(run.stdout)["usage"]["completion_tokens"] > 0, run.stdout
+
+
+def test_ctrl_c_while_a_model_is_loading_ends_all(up):
+    cluster = up(TINY / "tiny-llama-a")
+    for line in cluster.child.stdout:
+        cluster.lines.append(line.rstrip())
+        if line.startswith("logs: "):
+            break
+    code, out, error = cluster.end(signal.SIGINT)
+    assert code == 0 and "stopping" in out and not error, error
+    assert not cluster.servers() and not os.path.exists(cluster.value("logs"))
+
+
+def test_a_server_that_does_not_end_is_killed_and_its_log_stays(up):
+    cluster = up(TINY / "tiny-llama-a")
+    cluster.wait_ready()
+    os.kill(cluster.servers()["tiny-llama-a"], signal.SIGSTOP)
+    code, out, error = cluster.end(signal.SIGINT)
+    assert code == 0 and "tiny-llama-a did not end in time and was killed" in error, error
+    assert not cluster.servers() and os.path.exists(cluster.value("logs") + "/tiny-llama-a.log")
+    shutil.rmtree(cluster.value("logs"))
 
 
 def test_a_model_that_is_not_there_starts_nothing(binaries):
@@ -101,20 +163,20 @@ def test_a_model_that_cannot_be_loaded_ends_it_with_the_engines_words(up, tmp_pa
     (tmp_path / "broken.gguf").write_bytes(b"GGUF and nothing more")
     cluster = up(tmp_path / "broken.gguf")
     out, error = cluster.child.communicate(timeout=60)
-    assert cluster.child.returncode == 1 and "engine-1 ended with exit code 2; its log ends: swiftcache-engine: " in error, error
+    assert cluster.child.returncode == 1 and "broken ended with exit code 2; its log ends: swiftcache-engine: " in error, error
     kept = error[error.index("all logs are in ") + len("all logs are in "):].strip()
-    assert sorted(path.name for path in pathlib.Path(kept).glob("*.log")) == ["broker.log", "engine-1.log", "gateway.log"]
-    subprocess.run(["rm", "-r", kept], check=True)
+    assert sorted(path.name for path in pathlib.Path(kept).glob("*.log")) == ["broken.log", "broker.log", "gateway.log"]
+    shutil.rmtree(kept)
 
 
 def test_an_engine_that_dies_ends_it(up):
     cluster = up(TINY / "tiny-llama-a")
     cluster.wait_ready()
-    os.kill(cluster.servers()["engine-1"], signal.SIGKILL)
+    os.kill(cluster.servers()["tiny-llama-a"], signal.SIGKILL)
     out, error = cluster.child.communicate(timeout=60)
-    assert cluster.child.returncode == 1 and "engine-1 ended by signal 9" in error, error
+    assert cluster.child.returncode == 1 and "tiny-llama-a ended by signal 9" in error, error
     assert not cluster.servers()
-    subprocess.run(["rm", "-r", cluster.value("logs")], check=True)
+    shutil.rmtree(cluster.value("logs"))
 
 
 def test_when_it_is_killed_its_servers_end_too(up):
@@ -123,4 +185,4 @@ def test_when_it_is_killed_its_servers_end_too(up):
     cluster.child.kill()
     cluster.child.communicate(timeout=60)
     wait_until(lambda: not cluster.servers(), 60, "its servers end")
-    subprocess.run(["rm", "-r", cluster.value("logs")], check=True)
+    shutil.rmtree(cluster.value("logs"))
