@@ -17,8 +17,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int64_t kLeastShare = 64 * kMiB, kMostShare = 8 * kGiB;
-constexpr int64_t kWeightsGrow = 3;  // about so much from four or five bits in a file to bf16 in memory
+constexpr int64_t kLeastShare = 64 * kMiB, kMostShare = 2 * kGiB;
+constexpr int64_t kWeightsGrow = 4;  // from four bits in a file to bf16 in memory
 
 // As engine_flags.cc has it, but that "." is the folder's name too.
 std::string NameOfModel(const std::string& path) {

@@ -25,7 +25,7 @@ struct LocalModel {
 /// folder's. Errors: INVALID_ARGUMENT where there is no such model or it cannot be called so.
 absl::StatusOr<std::vector<LocalModel>> ParseLocalModels(const std::vector<std::string>& arguments);
 
-/// For each engine: its share of half of what the weights leave of `free_bytes`, 64MiB to 8GiB. REQUIRES: a model.
+/// For each engine: its share of half of what the weights leave of `free_bytes`, 64MiB to 2GiB. REQUIRES: a model.
 int64_t KvCacheShare(int64_t free_bytes, const std::vector<LocalModel>& models);
 
 }  // namespace swiftcache::services::ctl

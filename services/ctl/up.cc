@@ -107,7 +107,7 @@ void AddUp(CLI::App& app, Command& chosen) {
   command
       ->add_option_function<std::string>(
           "--kv_cache_bytes", [flags](const std::string& text) { flags->kv_cache_bytes = *ParseBytes(text); },
-          "KV memory of each engine; default: its share of half of what the weights leave, 64MiB to 8GiB")
+          "KV memory of each engine; default: its share of half of what the weights leave, 64MiB to 2GiB")
       ->check([](const std::string& text) { return std::string(ParseBytes(text).status().message()); });
   command->callback([&chosen, flags] { chosen = [flags] { return RunUp(*flags); }; });
 }

@@ -77,12 +77,12 @@ std::vector<LocalModel> OfBytes(std::vector<int64_t> files) {
 }
 
 TEST(KvCacheShareTest, IsHalfOfWhatTheWeightsLeaveForAllEnginesTogether) {
-  EXPECT_EQ(KvCacheShare(11 * kGiB, OfBytes({kGiB})), 4 * kGiB);
-  EXPECT_EQ(KvCacheShare(11 * kGiB, OfBytes({kGiB / 2, kGiB / 2})), 2 * kGiB);
+  EXPECT_EQ(KvCacheShare(6 * kGiB, OfBytes({kGiB})), kGiB);
+  EXPECT_EQ(KvCacheShare(6 * kGiB, OfBytes({kGiB / 2, kGiB / 2})), kGiB / 2);
 }
 
 TEST(KvCacheShareTest, IsBounded) {
-  EXPECT_EQ(KvCacheShare(INT64_MAX, OfBytes({kGiB})), 8 * kGiB);
+  EXPECT_EQ(KvCacheShare(INT64_MAX, OfBytes({kGiB})), 2 * kGiB);
   EXPECT_EQ(KvCacheShare(kGiB, OfBytes({kGiB})), 64 * kMiB);
   EXPECT_EQ(KvCacheShare(0, OfBytes({0})), 64 * kMiB);
 }
