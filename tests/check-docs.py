@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Every document says what is there: links and their headings, paths in `backticks` and the symbols behind them, and in
-commands the programs and their flags, in tables of messages what programs say. And each RPC says what its callers must know.
-Prints each line that does not hold; exit code 1 where there is one.
+"""Every document says what is there: links and their headings, paths in `backticks` and the symbols behind them, flags
+and tests by name, in commands the programs, their flags, presets and targets, in tables of messages what programs say.
+And each RPC says what its callers must know. Prints each line that does not hold; exit code 1 where there is one.
 
   tests/check-docs.py [--bin build/release/bin]     flags are looked up in the programs' own --help
 """
@@ -83,6 +83,37 @@ def path_errors(file, text):
                     yield f"names {symbol} of {match[1]}, which is not in that file"
 
 
+@functools.cache
+def known_words():
+    """Of all that is no document."""
+    files = tracked("*.cc", "*.h", "*.cu", "*.py", "*.sh", "*.cmake", "*CMakeLists.txt", "*CMakePresets.json", "*.yml", "*.yaml")
+    return set(re.findall(r"\w+", "\n".join((ROOT / file).read_text(errors="replace") for file in files)))
+
+
+@functools.cache
+def tests():
+    """Suite.Name of each test in C++."""
+    text = "\n".join((ROOT / file).read_text() for file in tracked("tests/*.cc"))
+    return {f"{suite}.{name}" for suite, name in re.findall(r"\bTEST(?:_F|_P)?\(\s*(\w+),\s*(\w+)\)", text)}
+
+
+def name_errors(text):
+    """Names that end in "..." or "*" are the beginnings of names."""
+    for quoted in re.findall(r"`([^`\n]+)`", text):
+        for flag in re.findall(r"(?:^|\s)--(\w+)(?![\w-])", quoted):
+            if flag not in known_words():
+                yield f"names --{flag}, which nothing knows"
+        for test in re.findall(r"\b\w+Test\.[A-Z]\w+", quoted):
+            if test not in tests():
+                yield f"names the test {test}, which is not there"
+        for name in re.findall(r"\btest_\w+\b(?!\.\.\.|\*)", quoted):
+            if name not in known_words():
+                yield f"names {name}, which is not there"
+        for option, value in re.findall(r"--(preset|target) (\w+)", quoted):
+            if value not in known_words():
+                yield f"names the {option} {value}, which is not there"
+
+
 def commands(text):
     """The lines of indented and fenced blocks that follow, joined where they end with a backslash."""
     fenced = re.findall(r"^```(?:sh|bash|console)?\n(.*?)^```", text, re.M | re.S)
@@ -105,6 +136,9 @@ def command_errors(text, bin_dir):
                 yield f"runs {path}, which is not there"
             if path.startswith("build/") and not re.search(rf"\b{re.escape(name)}\b", targets):
                 yield f"runs {path}, which nothing builds"
+            for option, value in re.findall(r"--(preset|target) ([\w-]+)", part):
+                if "NAME" not in value and not set(value.split("-")) <= known_words():
+                    yield f"gives --{option} {value}, which is not there"
             if PROGRAM.match(name) and (known := flags(name, bin_dir)) is not None:
                 for flag in re.findall(r"(--[a-z][a-z_0-9-]*)", part):
                     if flag not in known and name != "swiftcachectl":  # whose flags are its commands'
@@ -129,10 +163,12 @@ def message_errors(text):
 
 def rpc_errors(text):
     """In the comment right above each RPC."""
-    for comment, name in re.findall(r"((?:^ *//.*\n)*)^ *rpc (\w+)", text, re.M):
+    for comment, name, rest in re.findall(r"((?:^ *//.*\n)*)^ *rpc (\w+)(.*)", text, re.M):
         for label in ("Guarantee", "Idempotence", "Errors", "Deadline"):
             if f"{label}:" not in comment:
                 yield f"the comment of {name} has no \"{label}:\""
+        if "returns (stream" in rest and not re.search(r"\bcloses?\b", comment):
+            yield f"the comment of {name} does not say who closes its stream"
 
 
 def main():
@@ -142,7 +178,8 @@ def main():
     code = 0
     for file in tracked("*.md"):
         text = (ROOT / file).read_text()
-        for error in [*link_errors(file, text), *path_errors(file, text), *command_errors(text, args.bin), *message_errors(text)]:
+        for error in [*link_errors(file, text), *path_errors(file, text), *name_errors(text), *command_errors(text, args.bin),
+                      *message_errors(text)]:
             print(f"{file}: {error}")
             code = 1
     for file in tracked("proto/swiftcache/*.proto"):
