@@ -15,8 +15,8 @@
 namespace swiftcache::engine::backend {
 
 /// Thread-safety: a value. Ownership: none. Errors: none; a pointer that Host returns is what Of was given, plus what
-/// was added to the address since, and to be used as that pointer might. Null and the address of nothing are each
-/// other's.
+/// was added to the address since, and may be used as that pointer might. A null pointer has the address of nothing,
+/// and the address of nothing gives a null pointer.
 class AddressSpace {
  public:
   constexpr AddressSpace() = default;

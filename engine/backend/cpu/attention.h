@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rope, the way into the KV blocks, and causal attention over them, for the rows of one step.
+// For the rows of one step: turns q and k by their positions (rope), stores k and v in the KV blocks, and computes causal
+// attention over these blocks.
 //
 //   attention.BeginStep(sequences, streamed);
 //   attention.RopeAndStoreKv(rope);
