@@ -130,9 +130,11 @@ class BlockPool {
   /// The oldest lease that does not drain and has a free place; for what leaves a lease, one of another lender, since
   /// this one may want the next lease back too.
   std::optional<RegionId> RegionWithRoom() const { return rooms_.Oldest(); }
-  std::optional<RegionId> RegionWithRoom(RegionId leaving) const { return rooms_.OldestBut(region(leaving).lender); }
+  std::optional<RegionId> RegionWithRoom(RegionId leaving) const {
+    return rooms_.OldestOfOthers(region(leaving).lender);
+  }
   /// Whether there is one where `leaving` could go, were there room.
-  bool HasRefuge(RegionId leaving) const { return rooms_.AnyBut(region(leaving).lender); }
+  bool HasRefuge(RegionId leaving) const { return rooms_.HasOthers(region(leaving).lender); }
   /// Who lies, or arrives, on each place of a region.
   const std::vector<std::optional<BlockId>>& occupants(RegionId id) const { return region(id).occupants; }
 

@@ -31,13 +31,13 @@ std::optional<RegionId> RoomIndex::Oldest() const {
   return oldest_.empty() ? std::nullopt : std::optional(oldest_.begin()->first);
 }
 
-std::optional<RegionId> RoomIndex::OldestBut(const Lender& lender) const {
+std::optional<RegionId> RoomIndex::OldestOfOthers(const Lender& lender) const {
   auto oldest = oldest_.begin();
   if (oldest != oldest_.end() && oldest->second == lender) ++oldest;
   return oldest == oldest_.end() ? std::nullopt : std::optional(oldest->first);
 }
 
-bool RoomIndex::AnyBut(const Lender& lender) const {
+bool RoomIndex::HasOthers(const Lender& lender) const {
   const auto leases = lenders_.find(lender);
   return size_ > (leases == lenders_.end() ? 0 : leases->second.size);
 }

@@ -3,7 +3,7 @@
 //
 //   rooms.Add(region, lender);
 //   rooms.SetRoom(region, lender, true);
-//   std::optional<RegionId> to = rooms.OldestBut(lender);   // nothing: only this lender's have room
+//   std::optional<RegionId> to = rooms.OldestOfOthers(lender);   // nothing: only this lender's have room
 #pragma once
 
 #include <cstdint>
@@ -36,9 +36,10 @@ class RoomIndex {
 
   /// The oldest with room.
   std::optional<RegionId> Oldest() const;
-  std::optional<RegionId> OldestBut(const Lender& lender) const;
+  /// The oldest with room that is not of this lender.
+  std::optional<RegionId> OldestOfOthers(const Lender& lender) const;
   /// Whether there is a lease of somebody else, with room or without.
-  bool AnyBut(const Lender& lender) const;
+  bool HasOthers(const Lender& lender) const;
   bool HasRoom(RegionId region, const Lender& lender) const;
   int64_t size() const { return size_; }
 

@@ -16,10 +16,10 @@ absl::Status Refused(kv::LeaseId lease, ShmRefusal reason) {
 }  // namespace
 
 absl::Status ShmBorrowerChannel::OnMessage(ShmMessage message, std::vector<memory::UniqueFd> fds) {
-  return granted_ ? Hear(message, fds) : HearFirst(message, fds);
+  return granted_ ? OnLaterMessage(message, fds) : OnFirstMessage(message, fds);
 }
 
-absl::Status ShmBorrowerChannel::HearFirst(const ShmMessage& message, const std::vector<memory::UniqueFd>& fds) {
+absl::Status ShmBorrowerChannel::OnFirstMessage(const ShmMessage& message, const std::vector<memory::UniqueFd>& fds) {
   if (const auto* refuse = std::get_if<ShmRefuse>(&message)) return Refused(lease_->spec.lease, refuse->reason);
   const auto* grant = std::get_if<ShmGrantMessage>(&message);
   if (grant == nullptr) return absl::InvalidArgumentError("a donor's first message is neither GRANT nor REFUSE");
@@ -27,7 +27,7 @@ absl::Status ShmBorrowerChannel::HearFirst(const ShmMessage& message, const std:
   return borrower_.OnGrant(*lease_, *grant, fds);
 }
 
-absl::Status ShmBorrowerChannel::Hear(const ShmMessage& message, const std::vector<memory::UniqueFd>& fds) {
+absl::Status ShmBorrowerChannel::OnLaterMessage(const ShmMessage& message, const std::vector<memory::UniqueFd>& fds) {
   if (!fds.empty()) return absl::InvalidArgumentError("a donor sent descriptors after its GRANT");
   if (const auto* stored = std::get_if<ShmStored>(&message)) {
     return borrower_.OnStored(*lease_, Ticket(stored->ticket));

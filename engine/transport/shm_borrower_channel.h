@@ -24,8 +24,8 @@ class ShmBorrowerChannel final : public ShmPeer {
   void OnClosed(const absl::Status& why) override { borrower_.OnEnd(*lease_, why); }
 
  private:
-  absl::Status HearFirst(const ShmMessage& message, const std::vector<memory::UniqueFd>& fds);
-  absl::Status Hear(const ShmMessage& message, const std::vector<memory::UniqueFd>& fds);
+  absl::Status OnFirstMessage(const ShmMessage& message, const std::vector<memory::UniqueFd>& fds);
+  absl::Status OnLaterMessage(const ShmMessage& message, const std::vector<memory::UniqueFd>& fds);
 
   ShmBorrower& borrower_;
   const std::shared_ptr<ShmLease> lease_;

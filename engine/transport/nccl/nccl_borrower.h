@@ -78,7 +78,7 @@ class NcclBorrower {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Refuse(const NcclMoves& moves, const NcclMove& move, NcclBegun& begun) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Post(const NcclMoves& moves, const NcclTransferPtr& transfer) ABSL_LOCKS_EXCLUDED(mutex_);
-  void OnOver(const NcclTransferPtr& transfer, bool whole) ABSL_LOCKS_EXCLUDED(mutex_);
+  void OnTransferEnded(const NcclTransferPtr& transfer, bool whole) ABSL_LOCKS_EXCLUDED(mutex_);
   void NoteTime(const NcclTransfer& transfer) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void AnswerStores(NcclTransfer& transfer, const NcclLease* only, const absl::Status& fate)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -127,13 +127,13 @@ void NcclBorrower::Post(const NcclMoves& moves, const NcclTransferPtr& transfer)
   batch->announce = [channel = transfer->channel.get(), transfer](uint64_t number) {
     return channel->Announce(transfer, number);
   };
-  batch->ended = [this, transfer](bool whole) { OnOver(transfer, whole); };
+  batch->ended = [this, transfer](bool whole) { OnTransferEnded(transfer, whole); };
   transfer->batch = batch;
   if (transfer->channel->link().Post(batch)) return;
   batch->announce = nullptr;
   batch->ended = nullptr;
   absl::MutexLock lock(&mutex_);
-  Later([this, transfer] { OnOver(transfer, false); });
+  Later([this, transfer] { OnTransferEnded(transfer, false); });
 }
 
 NcclTransferPtr NcclBorrower::FindAnnounced(const NcclBorrowerChannel& channel, int64_t batch) {
@@ -157,7 +157,7 @@ void NcclBorrower::NoteAnswer(NcclTransfer& transfer, const NcclAnswer& answer) 
 
 // The verdict is the donor's, of the time after its own events had passed (NcclDonor::Fence has the argument); `whole`
 // says that ours have passed, too.
-void NcclBorrower::OnOver(const NcclTransferPtr& transfer, bool whole) {
+void NcclBorrower::OnTransferEnded(const NcclTransferPtr& transfer, bool whole) {
   absl::MutexLock lock(&mutex_);
   std::erase(transfers_, transfer);
   transfer->channel->announced.erase(transfer->message.head.batch);

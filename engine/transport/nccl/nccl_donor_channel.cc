@@ -34,7 +34,7 @@ absl::Status NcclDonorChannel::OnMessage(const NcclMessage& message) {
     link_->Break(broken->number);
     return absl::OkStatus();
   }
-  return OnOfLease(message);
+  return OnLeaseMessage(message);
 }
 
 absl::Status NcclDonorChannel::CheckRate() {
@@ -92,7 +92,7 @@ absl::Status NcclDonorChannel::OnJoin(const NcclJoin& join) {
 }
 
 // Of leases that are open no more a borrower may speak for a while: it has not heard yet.
-absl::Status NcclDonorChannel::OnOfLease(const NcclMessage& message) {
+absl::Status NcclDonorChannel::OnLeaseMessage(const NcclMessage& message) {
   if (const auto* renew = std::get_if<NcclRenew>(&message)) {
     if (open_.contains(renew->lease)) donor_.events_.OnRenewal(kv::LeaseId(renew->lease));
     return absl::OkStatus();
@@ -148,15 +148,15 @@ absl::Status NcclDonorChannel::OnBatch(const NcclBatchMessage& message) {
   batch->number = message.head.number;
   batch->accepted = crossing.accepted;
   batch->admitted = batch->concluded = true;
-  batch->ended = [this, crossing](bool whole) { OnCrossed(crossing, whole); };
+  batch->ended = [this, crossing](bool whole) { OnCrossingEnded(crossing, whole); };
   ++num_crossing_;
   Send(EncodeNcclAnswer({.done = false, .batch = crossing.batch, .leases = crossing.accepted}));
-  if (!link_->Post(batch)) OnCrossed(crossing, false);
+  if (!link_->Post(batch)) OnCrossingEnded(crossing, false);
   return absl::OkStatus();
 }
 
 // The link's thread.
-void NcclDonorChannel::OnCrossed(const Crossing& crossing, bool whole) {
+void NcclDonorChannel::OnCrossingEnded(const Crossing& crossing, bool whole) {
   const std::vector<uint8_t> held =
       donor_.End(crossing.grants, crossing.accepted, crossing.stores, whole ? crossing.bytes : 0);
   --num_crossing_;

@@ -54,9 +54,9 @@ class NcclDonorChannel final : public ShmLoopPeer, public std::enable_shared_fro
   absl::Status OnOpen(const NcclOpen& open);
   absl::Status OnJoin(const NcclJoin& join);
   absl::Status OnBatch(const NcclBatchMessage& message);
-  absl::Status OnOfLease(const NcclMessage& message);
+  absl::Status OnLeaseMessage(const NcclMessage& message);
   std::vector<NcclDonor::GrantPtr> GrantsOf(const NcclBatchMessage& message) const;
-  void OnCrossed(const Crossing& crossing, bool whole);
+  void OnCrossingEnded(const Crossing& crossing, bool whole);
   absl::Status CheckRate();
 
   NcclDonor& donor_;
