@@ -10,7 +10,7 @@ import urllib.request
 
 import grpc
 import pytest
-from conftest import SHARED, TINY, wait_until
+from conftest import SHARED, TINY, WAIT, wait_until
 
 MODEL = TINY / "tiny-llama-a"
 
@@ -129,7 +129,7 @@ def test_a_traceparent_of_any_bytes_harms_nobody(tiny):
         assert client.getresponse().status == 200, trace[:60]
         client.close()
     assert tiny.gateway.child.poll() is None
-    wait_until(lambda: TRACE.decode() in tiny.gateway.text(), 5, "the log has the last trace")  # a thread writes it
+    wait_until(lambda: TRACE.decode() in tiny.gateway.text(), WAIT, "the log has the last trace")  # a thread writes it
     assert "a" * 1000 not in tiny.gateway.text()
 
 

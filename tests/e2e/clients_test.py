@@ -8,7 +8,7 @@ import urllib.request
 
 import grpc
 import pytest
-from conftest import SHARED, TINY, wait_until
+from conftest import SHARED, TINY, WAIT, wait_until
 
 
 def test_openai_client_chats_and_streams(tiny):
@@ -89,7 +89,7 @@ def test_clients_that_choose_the_same_request_id_do_not_meet(tiny, stubs):
 
     with concurrent.futures.ThreadPoolExecutor(8) as pool:
         assert set(pool.map(complete, range(16))) == {(200, "same")}
-    wait_until(lambda: tiny.engine.text().count("request_id=same~") >= 18, 5, "the log has all of them")
+    wait_until(lambda: tiny.engine.text().count("request_id=same~") >= 18, WAIT, "the log has all of them")
 
 
 def test_grpc_client_from_reflection_alone(tiny):

@@ -17,6 +17,8 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 TINY = ROOT / "tests" / "data" / "tiny"
 CACHE = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") / "swiftcache"
 SMOLLM2 = pathlib.Path(os.environ.get("SWIFTCACHE_TEST_MODEL") or CACHE / "models" / "SmolLM2-135M-Instruct.Q4_1.gguf")
+WAIT = 60  # seconds for what takes one or two: the machine may be busy
+DRAIN = "--drain_timeout=60s"  # likewise for requests under way
 SHARED = pathlib.Path(os.environ.get("SWIFTCACHE_SHARED", ROOT.parent / "shared"))
 
 
@@ -53,14 +55,14 @@ class Process:
         line = self.child.stdout.readline()
         found = re.search(r"listening grpc=(\S+) http=(\S+)", line)
         if not found:
-            self.child.wait(60)
+            self.child.wait(WAIT)
             pytest.fail(f"{argv[0]} printed {line!r}, exit code {self.child.returncode}, log: {self.text()[-2000:]}")
         self.grpc, self.http = found.groups()
 
     def text(self):
         return pathlib.Path(self.log).read_text()
 
-    def get(self, path, timeout=10):
+    def get(self, path, timeout=WAIT):
         """(status, body) of an HTTP GET."""
         try:
             with urllib.request.urlopen(f"http://{self.http}{path}", timeout=timeout) as reply:
@@ -80,7 +82,7 @@ class Process:
         assert values, f"{name} {labels} is not exported"
         return sum(values)
 
-    def wait_healthy(self, seconds=60):
+    def wait_healthy(self, seconds=WAIT):
         def healthy():
             if self.child.poll() is not None:
                 pytest.fail(f"ended with {self.child.returncode}: {self.text()[-2000:]}")
@@ -93,7 +95,7 @@ class Process:
         self.child.kill()
         self.child.wait()
 
-    def stop(self, seconds=30):
+    def stop(self, seconds=2 * WAIT):
         """SIGTERM; the exit code."""
         if self.child.poll() is None:
             self.child.send_signal(signal.SIGTERM)
@@ -126,13 +128,13 @@ class Cluster:
         return self.broker.wait_healthy()
 
     def start_gateway(self, **where):
-        self.gateway = self.spawn("swiftcache-gateway", f"--broker={self.broker.grpc}", "--drain_timeout=10s", **where)
+        self.gateway = self.spawn("swiftcache-gateway", f"--broker={self.broker.grpc}", DRAIN, **where)
         return self.gateway
 
     def start_engine(self, model=TINY / "tiny-llama-a", name="tiny", *flags, wait=True):
         engine = self.spawn("swiftcache-engine", f"--model={model}", f"--model_name={name}",
                             f"--broker={self.broker.grpc}", f"--shm_dir={self.shm_dir}", "--kv_cache_bytes=16MiB",
-                            "--threads=1", "--drain_timeout=10s", *flags)
+                            "--threads=1", DRAIN, *flags)
         return engine.wait_healthy() if wait else engine
 
     def start(self, *flags):
@@ -143,7 +145,7 @@ class Cluster:
         return engine
 
     def wait_models(self, *names):
-        wait_until(lambda: all(f'"{n}"' in self.gateway.get("/v1/models")[1] for n in names), 30, f"{names} served")
+        wait_until(lambda: all(f'"{n}"' in self.gateway.get("/v1/models")[1] for n in names), WAIT, f"{names} served")
 
     def ctl(self, *args, check=True, timeout=60):
         run = subprocess.run([self.binaries / "swiftcachectl", *args], capture_output=True, text=True, timeout=timeout,

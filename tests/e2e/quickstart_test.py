@@ -10,7 +10,7 @@ import subprocess
 import time
 
 import pytest
-from conftest import ROOT, TINY, wait_until
+from conftest import ROOT, TINY, WAIT, wait_until
 
 SCRIPT = ROOT / "deploy" / "quickstart.sh"
 
@@ -20,7 +20,7 @@ def leftovers(folder):
     commands = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True).stdout.splitlines()
     ours = [c for c in commands if "bin/swiftcache-" in c and ":5005" in c]
     sockets = sorted(glob.glob("/tmp/swiftcache-shm.*"))
-    return ours, sorted(os.listdir("/dev/shm")), sockets, sorted(p.name for p in pathlib.Path(folder).iterdir())
+    return ours, sorted(glob.glob("/dev/shm/*swiftcache*")), sockets, sorted(p.name for p in pathlib.Path(folder).iterdir())
 
 
 @pytest.fixture
@@ -82,7 +82,7 @@ def test_ctrl_c_in_the_middle_leaves_nothing(environment):
     os.killpg(child.pid, signal.SIGINT)  # as a terminal does
     child.stdout.read()
     assert child.wait(30) == 130
-    wait_until(lambda: leftovers(environment["TMPDIR"]) == before, 5, "nothing is left")
+    wait_until(lambda: leftovers(environment["TMPDIR"]) == before, WAIT, "nothing is left")
 
 
 def test_a_relative_model_path_is_the_callers(environment):
@@ -125,7 +125,7 @@ def test_serve_serves_until_it_is_told_to_stop_and_a_second_ctrl_c_does_not_cut_
     child.stdout.read()
     assert child.wait(30) == 130
     assert "quickstart: stopping" not in child.stderr.read()
-    wait_until(lambda: leftovers(environment["TMPDIR"]) == before, 5, "nothing is left")
+    wait_until(lambda: leftovers(environment["TMPDIR"]) == before, WAIT, "nothing is left")
 
 
 def test_a_reader_that_goes_away_leaves_nothing(environment):
@@ -136,7 +136,7 @@ def test_a_reader_that_goes_away_leaves_nothing(environment):
         assert child.poll() is None
     child.stdout.close()
     assert child.wait(60) != 0
-    wait_until(lambda: leftovers(environment["TMPDIR"]) == before, 5, "nothing is left")
+    wait_until(lambda: leftovers(environment["TMPDIR"]) == before, WAIT, "nothing is left")
 
 
 def test_a_process_that_dies_under_serve_is_named_and_its_log_is_kept(environment):
@@ -151,4 +151,4 @@ def test_a_process_that_dies_under_serve_is_named_and_its_log_is_kept(environmen
     assert "quickstart: smollm2-summary ended by itself (exit code 137)" in error
     folder = pathlib.Path(re.search(r"all logs are in (\S+)", error).group(1))
     assert "serves smollm2-summary" in (folder / "smollm2-summary.log").read_text()
-    wait_until(lambda: leftovers(environment["TMPDIR"]) == before, 5, "nothing is left")
+    wait_until(lambda: leftovers(environment["TMPDIR"]) == before, WAIT, "nothing is left")

@@ -10,10 +10,9 @@ import time
 
 import pytest
 from conftest import SMOLLM2
-from leasing import BLOCK_TOKENS, Leasing, Talks, alone, storm
+from leasing import BLOCK_TOKENS, BOUND, Leasing, Talks, alone, storm
 
 TOKEN_KIB = 22.5  # of KV in bf16
-BOUND = 240  # seconds for a case, of which it takes 10 to 50
 AGAIN = 50  # tokens that a storm makes a borrower compute again, at the least: without one there are none
 
 Case = collections.namedtuple("Case", "donors borrowers stormy", defaults=[False])
