@@ -53,7 +53,7 @@ struct LeaseLimit {
   friend bool operator==(const LeaseLimit&, const LeaseLimit&) = default;
 };
 
-/// An engine as a lender and borrower.
+/// An engine as a donor and borrower.
 struct Engine {
   Party party;
   std::string model_name;

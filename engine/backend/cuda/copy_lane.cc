@@ -31,7 +31,7 @@ absl::Status CopyLane::Give(const Copies& copies, const Fence& after, EventFence
 // An event that cannot be waited for may be of a copy that goes on.
 absl::Status CopyLane::Finish(const EventFence& copied) {
   const absl::Status finished = copied.Synchronize();
-  if (!finished.ok()) Drain();
+  if (!finished.ok()) WaitForAll();
   return finished;
 }
 
@@ -40,7 +40,7 @@ absl::Status CopyLane::Run(const Copies& copies, const Fence& after) {
   return Finish(*copied);
 }
 
-void CopyLane::Drain() {
+void CopyLane::WaitForAll() {
   absl::MutexLock lock(&mutex_);
   Empty();
 }

@@ -35,7 +35,7 @@ class CopyLane {
   explicit CopyLane(Driver& driver) : driver_(driver) {}
   CopyLane(const CopyLane&) = delete;
   CopyLane& operator=(const CopyLane&) = delete;
-  ~CopyLane() { Drain(); }
+  ~CopyLane() { WaitForAll(); }
 
   /// Copies once `after` has passed; what it returns passes when all is copied.
   absl::StatusOr<std::shared_ptr<const EventFence>> Begin(const Copies& copies, const Fence& after)
@@ -45,7 +45,7 @@ class CopyLane {
   /// Both.
   absl::Status Run(const Copies& copies, const Fence& after) ABSL_LOCKS_EXCLUDED(mutex_);
   /// Waits for all that was begun, whatever the driver says of its events; the lane goes on with another stream.
-  void Drain() ABSL_LOCKS_EXCLUDED(mutex_);
+  void WaitForAll() ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
   absl::Status Give(const Copies& copies, const Fence& after, EventFence& copied) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
