@@ -1,0 +1,137 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# The package on a Debian 12 that systemd has started, in a container: nothing runs until it is enabled; then a cluster
+# that leases, its own user, a crash, a mistake in a flag, an upgrade, a purge without a trace. Wants root, podman and
+# Debian's packages; says `skipped: WHY` and ends with 77 where that cannot be had.
+#   tests/e2e/units.sh MODEL.gguf
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+model=$(realpath "$1")
+skip() { echo "skipped: $*"; exit 77; }
+die() { echo "units: $*" >&2; exit 1; }
+say() { echo "== $* ($SECONDS s)"; }
+
+[ "$(id -u)" -eq 0 ] || skip "containers are run as root here, and this is not root"
+packages=(podman runc)
+dpkg-query -W "${packages[@]}" >/dev/null 2>&1 ||
+  apt-get -qq install -y --no-install-recommends "${packages[@]}" >/dev/null 2>&1 || skip "podman cannot be installed: is the network there?"
+work=$(mktemp -d /tmp/swiftcache-units.XXXXXX)
+name=swiftcache-units-$$
+export CONTAINERS_CONF=$work/containers.conf
+cat >"$CONTAINERS_CONF" <<EOT
+[engine]
+runtime = "runc"
+cgroup_manager = "cgroupfs"
+events_logger = "file"
+[containers]
+default_ulimits = ["nofile=4096:4096", "nproc=4096:4096"]
+EOT
+pod() { podman --log-level=error "$@"; }
+inside() { pod exec "$name" "$@"; }
+finish() {
+  local code=$?
+  trap - EXIT
+  if [ $code -ne 0 ] && [ $code -ne 77 ]; then inside journalctl --no-pager -n 30 2>/dev/null || true; fi
+  pod rm -f -t 0 "$name" >/dev/null 2>&1 || true
+  rm -rf "$work"
+  exit $code
+}
+trap finish EXIT
+wait_for() {  # wait_for SECONDS WHAT COMMAND...
+  local deadline=$((SECONDS + $1)) what=$2; shift 2
+  until "$@"; do
+    [ $SECONDS -lt $deadline ] || die "waited in vain for $what"
+    sleep 0.2
+  done
+}
+
+base=localhost/swiftcache-test-base
+if ! pod image exists $base; then
+  say "base image"
+  tar=$(tests/e2e/debian-base.sh 2>&1) || skip "$tar"
+  pod import "$tar" $base >/dev/null 2>&1 || skip "podman cannot import an image here"
+fi
+pod run --rm --network=none $base true >"$work/run.log" 2>&1 || skip "containers cannot run here: $(tail -1 "$work/run.log")"
+say "package"
+package=$(deploy/package.sh 2>"$work/package.log") || die "no package: $(tail -3 "$work/package.log")"
+dpkg-deb -R "$package" "$work/next"
+sed -i 's/^Version: .*/Version: 99.0/' "$work/next/DEBIAN/control"
+dpkg-deb -Znone -b "$work/next" "$work/next.deb" >/dev/null
+say "a Debian 12 that systemd starts"
+depends=$(dpkg-deb -f "$package" Depends | sed 's/([^)]*)//g; s/,//g')
+pod build --network=host -t localhost/swiftcache-test-systemd - >"$work/build.log" 2>&1 <<EOT || skip "its image cannot be built: $(tail -1 "$work/build.log")"
+FROM $base
+RUN apt-get update && apt-get install -y --no-install-recommends systemd systemd-sysv dbus $depends
+CMD ["/lib/systemd/systemd"]
+EOT
+# What systemd needs to make a sandbox of each unit, and no more.
+pod run -d --name "$name" --network=none --systemd=always --cap-add=SYS_ADMIN --security-opt seccomp=unconfined \
+  --security-opt apparmor=unconfined localhost/swiftcache-test-systemd >/dev/null 2>"$work/run.log" || skip "systemd cannot run here: $(tail -1 "$work/run.log")"
+started() { [ "$(inside systemctl is-system-running 2>/dev/null)" = running ]; }
+for _ in $(seq 150); do ! started || break; sleep 0.2; done
+started || skip "systemd does not start in a container here"
+
+say "installed"
+units=(swiftcache-broker swiftcache-gateway swiftcache-engine@chat swiftcache-engine@code)
+files() { inside find / /run -xdev -name '*swiftcache*' -not -path '/var/lib/dpkg/*' -not -path '/var/log/*'; }
+pod cp "$package" "$name:/root/first.deb"
+pod cp "$work/next.deb" "$name:/root/next.deb"
+inside dpkg -i /root/first.deb >"$work/dpkg.log" 2>&1 || die "it was not installed: $(tail -3 "$work/dpkg.log")"
+for unit in "${units[@]}"; do
+  [ "$(inside systemctl is-enabled "$unit" || true)" = disabled ] || die "$unit is enabled, and nobody asked for it"
+  [ "$(inside systemctl is-active "$unit" || true)" = inactive ] || die "$unit runs, and nobody asked for it"
+done
+
+say "enabled"
+pod cp "$model" "$name:/var/lib/swiftcache/model.gguf"
+# shellcheck disable=SC2016  # the shell in the container sees to it
+inside bash -euc '
+  echo SWIFTCACHE_SCALE_DOWN_WINDOW=1s >>/etc/swiftcache/broker.env
+  example=/usr/share/doc/swiftcache/examples/engine.env
+  sed s/1GiB/16MiB/ $example >/etc/swiftcache/engine-chat.env
+  sed "s/1GiB/512MiB/; s/:50061/:50062/; s/:9181/:9182/" $example >/etc/swiftcache/engine-code.env'
+inside systemctl enable -q --now "${units[@]}"
+answers() { inside swiftcachectl generate --model="$1" --wait=60 --temperature=0 --max_tokens=8 --prompt="Water boils at" >/dev/null 2>&1; }
+for model_name in chat code; do answers $model_name || die "no answer from $model_name"; done
+property() { inside systemctl show --value -p "$2" "$1"; }
+for unit in "${units[@]}"; do
+  pid=$(property "$unit" MainPID)
+  [ "$(inside stat -c %U "/proc/$pid")" = swiftcache ] || die "$unit does not run as its own user"
+done
+[ "$(inside stat -c %U:%a /run/swiftcache)" = swiftcache:700 ] || die "the folder of the leases' sockets is open to others"
+
+say "leases"
+for _ in 1 2 3; do  # a thousand tokens, behind memory for seven hundred
+  inside swiftcachectl chat --model=chat --temperature=0 --max_tokens=24 --message="$(cat deploy/lighthouse.txt) What did the letter say?" >/dev/null ||
+    die "the long chat failed"
+done
+borrows() { inside swiftcachectl lease ls | grep -q 'chat.*ACTIVE\|ACTIVE.*chat'; }
+wait_for 20 "a lease between units" borrows
+
+say "a crash, and a mistake"
+inside systemctl kill -s KILL swiftcache-engine@code
+restarted() { [ "$(property swiftcache-engine@code NRestarts)" = 1 ]; }
+wait_for 20 "the crashed engine's restart" restarted
+wait_for 60 "an answer of the engine that was started again" answers code  # until the gateway knows, it says: try again
+inside bash -c 'sed s/^SWIFTCACHE_KV_CACHE_BYTES=.*/SWIFTCACHE_KV_CACHE_BYTES=much/ /etc/swiftcache/engine-chat.env >/etc/swiftcache/engine-wrong.env'
+inside systemctl start swiftcache-engine@wrong || true
+failed() { [ "$(inside systemctl is-active swiftcache-engine@wrong || true)" = failed ]; }
+wait_for 20 "the end of an engine with a mistake in a flag" failed
+[ "$(property swiftcache-engine@wrong NRestarts)" = 0 ] || die "an engine with a mistake in a flag is started again and again"
+inside journalctl --no-pager -u swiftcache-engine@wrong | grep -q 'kv_cache_bytes' || die "the journal does not name the mistake"
+inside systemctl reset-failed swiftcache-engine@wrong
+
+say "upgraded"
+inside systemctl stop swiftcache-engine@code
+pids() { for unit in "${units[@]:0:3}"; do property "$unit" MainPID; done; }
+pids >"$work/before"
+inside dpkg -i /root/next.deb >"$work/dpkg.log" 2>&1 || die "the upgrade failed: $(tail -3 "$work/dpkg.log")"
+[ -z "$(comm -12 <(sort "$work/before") <(pids | sort))" ] || die "a server goes on with the old version"
+[ "$(inside systemctl is-active swiftcache-engine@code || true)" = inactive ] || die "the upgrade started an engine that was stopped"
+answers chat || die "no answer after the upgrade"
+
+say "purged"
+inside dpkg --purge swiftcache >"$work/dpkg.log" 2>&1 || die "it was not purged: $(tail -3 "$work/dpkg.log")"
+left=$(files; inside getent passwd swiftcache; inside getent group swiftcache; inside bash -c 'cat /proc/[0-9]*/comm' | grep swiftcache; inside systemctl --failed --no-legend) || true
+[ -z "$left" ] || die "left behind: $left"
+echo "units: enabled, leased, restarted, upgraded and purged in $SECONDS s"
