@@ -100,6 +100,7 @@ EOF
 sed -i 's/for: [0-9]*[sm]/for: 1s/; s/scrape_interval: 5s/scrape_interval: 1s/; s/evaluation_interval: 5s/evaluation_interval: 1s/' \
   "$work"/deploy/observability/*.yml
 say "up"
+pod volume ls -q | sort >"$work/volumes"
 compose up -d model broker gateway chat summary complete prometheus || die "up failed"
 wait_for() {  # wait_for SECONDS WHAT COMMAND...
   local deadline=$((SECONDS + $1)) what=$2; shift 2
@@ -154,7 +155,7 @@ ctl generate --model=summary --temperature=0 --max_tokens=4 --prompt="Still" >/d
 say "down"
 compose down -v || die "down failed"
 pod network rm "${project}_default" >/dev/null  # which podman-compose 1.0.3 leaves
-left=$(pod ps -a --format '{{.Names}}' --filter "name=$project"; pod volume ls -q --filter "name=$project"
+left=$(pod ps -a --format '{{.Names}}' --filter "name=$project"; pod volume ls -q | sort | comm -13 "$work/volumes" -
        pod network ls -q --filter "name=$project"; pgrep -af "$project" || true)
 [ -z "$left" ] || die "left behind: $left"
 echo "containers: up, chats, leases, metrics, alert and down in $SECONDS s"
