@@ -7,6 +7,7 @@ install(FILES deploy/systemd/broker.env deploy/systemd/gateway.env DESTINATION /
 install(FILES deploy/systemd/engine.env DESTINATION share/doc/swiftcache/examples)
 install(FILES README.md DESTINATION share/doc/swiftcache)
 install(FILES LICENSE DESTINATION share/doc/swiftcache RENAME copyright)
+install(DIRECTORY deploy/observability DESTINATION share/swiftcache PATTERN "*.py" EXCLUDE PATTERN __pycache__ EXCLUDE)
 install(DIRECTORY proto/swiftcache DESTINATION share/swiftcache/proto FILES_MATCHING PATTERN "*.proto")
 
 set(CPACK_GENERATOR DEB)
