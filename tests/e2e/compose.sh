@@ -114,6 +114,9 @@ models() { curl -fs "http://127.0.0.1:$http/v1/models" 2>/dev/null | python3 -c 
 serves_all() { [ "$(models)" = "chat complete summary" ]; }
 wait_for 120 "three models" serves_all
 ctl health >/dev/null || die "the gateway is not healthy"
+for service in broker gateway chat summary complete; do  # podman runs them on demand alone
+  pod healthcheck run "${project}_${service}_1" >/dev/null || die "$service fails its health check"
+done
 [ "$(pod exec "${project}_chat_1" id -u)" = 10001 ] || die "the engine does not run as its own user"
 
 say "chats"
