@@ -6,7 +6,7 @@
 #   deploy/install-deps.sh --cuda    and whether the preset cuda can be built: NVIDIA's toolkit is not Debian's to install
 set -euo pipefail
 
-BUILD=(ca-certificates curl git dpkg-dev g++ cmake ninja-build ccache mold pkg-config python3 python3-pip
+BUILD=(ca-certificates curl git dpkg-dev file g++ cmake ninja-build ccache mold pkg-config python3 python3-pip
        protobuf-compiler protobuf-compiler-grpc libprotobuf-dev libgrpc++-dev libabsl-dev libgoogle-glog-dev
        prometheus-cpp-dev libgtest-dev libgmock-dev libbenchmark-dev libdnnl-dev libhwy-dev libpcre2-dev
        libutf8proc-dev nlohmann-json3-dev libboost-dev libssl-dev libcli11-dev zlib1g-dev)

@@ -99,7 +99,7 @@ stage build-tsan built tsan tsan_tests && stage unit-tsan unit tsan -L tsan
 stage rules-and-alerts tests/observability/check.sh
 stage package tests/e2e/package.sh "$SWIFTCACHE_TEST_MODEL" && tail -n 1 "$results/package.log"
 stage units tests/e2e/units.sh "$SWIFTCACHE_TEST_MODEL" && tail -n 1 "$results/units.log"
-stage containers tests/e2e/compose.sh build/release/bin "$SWIFTCACHE_TEST_MODEL" && tail -n 1 "$results/containers.log"
+stage containers tests/e2e/compose.sh build/release/bin "$SWIFTCACHE_TEST_MODEL" $($long && echo --whole) && tail -n 1 "$results/containers.log"
 # The CUDA half is compiled wherever nvcc is. On a machine without a GPU nothing of it runs, and it says so.
 if command -v nvcc >/dev/null || [ -x /usr/local/cuda/bin/nvcc ]; then
   if stage build-cuda built cuda swiftcache-engine swiftcache-gpu-bench gpu_tests; then

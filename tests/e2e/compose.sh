@@ -3,7 +3,8 @@
 # deploy/docker-compose.yml in real containers (podman, podman-compose): images, `up`, chats over gRPC and HTTP from the
 # host, leases between containers, Prometheus that scrapes all, an alert when an engine is killed, `down` without a trace.
 # Wants root and Debian's packages; says `skipped: WHY` and ends with 77 where containers cannot run.
-#   tests/e2e/compose.sh FOLDER_OF_BINARIES MODEL.gguf
+#   tests/e2e/compose.sh FOLDER_OF_BINARIES MODEL.gguf           the image is made of a package built here
+#   tests/e2e/compose.sh FOLDER_OF_BINARIES MODEL.gguf --whole   the image builds it, as for a user: minutes more
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 bin=$(realpath "$1") model=$(realpath "$2")
@@ -56,11 +57,17 @@ if ! pod image exists $base; then
   pod import "$tar" $base >/dev/null 2>&1 || skip "podman cannot import an image here"
 fi
 pod run --rm $base true >"$work/run.log" 2>&1 || skip "containers cannot run here: $(tail -1 "$work/run.log")"
-say "package"
-mkdir -p "$work/package"
-cp "$(deploy/package.sh 2>"$work/package.log")" "$work/package/swiftcache.deb" || die "no package: $(tail -3 "$work/package.log")"
+if [ "${3:-}" = --whole ]; then
+  mkdir -p ~/.cache/ccache
+  source=(--volume ~/.cache/ccache:/root/.cache/ccache)  # the second time is faster
+else
+  say "package"
+  mkdir -p "$work/package"
+  cp "$(deploy/package.sh 2>"$work/package.log")" "$work/package/swiftcache.deb" || die "no package: $(tail -3 "$work/package.log")"
+  source=(--build-context package="$work/package")
+fi
 say "image"
-pod build --network=host --build-arg BASE=$base --build-context package="$work/package" -f deploy/docker/Dockerfile \
+pod build --network=host --build-arg BASE=$base "${source[@]}" -f deploy/docker/Dockerfile \
   -t localhost/swiftcache-test:latest . >"$work/build.log" 2>&1 || die "the image was not built: $(tail -5 "$work/build.log")"
 bytes() { pod image inspect --format '{{.Size}}' "$1"; }
 above=$((($(bytes localhost/swiftcache-test) - $(bytes $base)) / 1000000))
