@@ -44,6 +44,7 @@ finish() {
   fi
   [ ! -d "$work/deploy" ] || compose down -v || true
   ! pod network exists "${project}_default" 2>/dev/null || pod network rm -f "${project}_default" >/dev/null 2>&1 || true
+  pod rmi localhost/swiftcache-test:latest >/dev/null 2>&1 || true
   rm -rf "$work"
   exit $code
 }
@@ -59,7 +60,7 @@ fi
 pod run --rm $base true >"$work/run.log" 2>&1 || skip "containers cannot run here: $(tail -1 "$work/run.log")"
 if [ "${3:-}" = --whole ]; then
   mkdir -p ~/.cache/ccache
-  source=(--volume ~/.cache/ccache:/root/.cache/ccache)  # the second time is faster
+  source=(--layers=false --volume ~/.cache/ccache:/root/.cache/ccache)  # no gigabyte stays; the second time is faster
 else
   say "package"
   mkdir -p "$work/package"
