@@ -22,7 +22,7 @@ struct Parsed {
   std::string error, output;
 
   explicit Parsed(std::vector<const char*> args) {
-    Flags flags("swiftcache-test", "A test.");
+    Flags flags("swiftcache-flags", "A test.");
     flags.Address("listen", &listen, "where");
     flags.Address("broker", &broker, "who", true);
     flags.Required("model", &model, "what");
@@ -33,7 +33,7 @@ struct Parsed {
     flags.Fraction("share", &share, "which part");
     flags.Duration("heartbeat_interval", &interval, absl::Milliseconds(10), absl::Hours(1), "how often");
     flags.Switch("enable_prefix_caching", &prefix, "whether");
-    args.insert(args.begin(), "swiftcache-test");
+    args.insert(args.begin(), "swiftcache-flags");
     testing::internal::CaptureStderr();
     testing::internal::CaptureStdout();
     exit_code = flags.Parse(static_cast<int>(args.size()), args.data());
@@ -133,13 +133,13 @@ TEST(FlagsTest, DashesInFlagsAreUnderscoresAndInValuesStay) {
 // One environment for several servers, as a compose file or a unit may have it.
 TEST(FlagsTest, AProgramsOwnVariableWinsOverTheCommonOneAndTheCommandLineOverBoth) {
   setenv("SWIFTCACHE_MAX_NUM_SEQS", "3", 1);
-  setenv("SWIFTCACHE_TEST_MAX_NUM_SEQS", "", 1);
+  setenv("SWIFTCACHE_FLAGS_MAX_NUM_SEQS", "", 1);
   EXPECT_EQ(Parsed({"--model=m"}).seqs, 3) << "an empty variable says nothing";
-  setenv("SWIFTCACHE_TEST_MAX_NUM_SEQS", "4", 1);
+  setenv("SWIFTCACHE_FLAGS_MAX_NUM_SEQS", "4", 1);
   EXPECT_EQ(Parsed({"--model=m"}).seqs, 4);
   EXPECT_EQ(Parsed({"--model=m", "--max_num_seqs=5"}).seqs, 5);
   setenv("SWIFTCACHE_MAX_NUM_SEQS", "", 1);
-  unsetenv("SWIFTCACHE_TEST_MAX_NUM_SEQS");
+  unsetenv("SWIFTCACHE_FLAGS_MAX_NUM_SEQS");
   EXPECT_EQ(Parsed({"--model=m"}).seqs, 64);
   unsetenv("SWIFTCACHE_MAX_NUM_SEQS");
 }
@@ -147,7 +147,7 @@ TEST(FlagsTest, AProgramsOwnVariableWinsOverTheCommonOneAndTheCommandLineOverBot
 TEST(FlagsTest, VersionAndHelpEndWithZero) {
   Parsed version({"--version"});
   EXPECT_EQ(version.exit_code, 0);
-  EXPECT_THAT(version.output, HasSubstr("swiftcache-test "));
+  EXPECT_THAT(version.output, HasSubstr("swiftcache-flags "));
   Parsed help({"--help"});
   EXPECT_EQ(help.exit_code, 0);
   EXPECT_THAT(help.output, HasSubstr("SWIFTCACHE_KV_CACHE_BYTES"));
