@@ -32,39 +32,46 @@ inline engine::loader::ModelConfig SmolLm2Config() {
   return config;
 }
 
+/// Calls add(name, rows, cols) for every tensor of a model of that shape, vectors as one row.
+template <typename Add>
+void ForEachTensor(const engine::loader::ModelConfig& c, Add add) {
+  const int64_t q = c.num_heads * c.head_dim, kv = c.num_kv_heads * c.head_dim;
+  add("model.embed_tokens.weight", c.vocab_size, c.hidden_size);
+  if (!c.tied_embeddings) add("lm_head.weight", c.vocab_size, c.hidden_size);
+  add("model.norm.weight", 1, c.hidden_size);
+  for (int64_t l = 0; l < c.num_layers; ++l) {
+    const std::string layer = "model.layers." + std::to_string(l) + ".";
+    add(layer + "input_layernorm.weight", 1, c.hidden_size);
+    add(layer + "post_attention_layernorm.weight", 1, c.hidden_size);
+    const auto project_input = [&](const std::string& name, int64_t rows) {
+      add(layer + "self_attn." + name + ".weight", rows, c.hidden_size);
+      if (c.qkv_bias) add(layer + "self_attn." + name + ".bias", 1, rows);
+    };
+    project_input("q_proj", q);
+    project_input("k_proj", kv);
+    project_input("v_proj", kv);
+    add(layer + "self_attn.o_proj.weight", c.hidden_size, q);
+    if (c.qk_norm) {
+      add(layer + "self_attn.q_norm.weight", 1, c.head_dim);
+      add(layer + "self_attn.k_norm.weight", 1, c.head_dim);
+    }
+    add(layer + "mlp.gate_proj.weight", c.intermediate_size, c.hidden_size);
+    add(layer + "mlp.up_proj.weight", c.intermediate_size, c.hidden_size);
+    add(layer + "mlp.down_proj.weight", c.hidden_size, c.intermediate_size);
+  }
+}
+
 /// Thread-safety: immutable. Ownership: owns the numbers (f32). Errors: none.
 class SyntheticWeights final : public engine::loader::Weights {
  public:
-  explicit SyntheticWeights(const engine::loader::ModelConfig& c, uint32_t seed = 1) : random_(seed) {
-    const int64_t q = c.num_heads * c.head_dim, kv = c.num_kv_heads * c.head_dim;
-    Add("model.embed_tokens.weight", c.vocab_size, c.hidden_size, 1.0f);
-    if (!c.tied_embeddings) Add("lm_head.weight", c.vocab_size, c.hidden_size, 1.0f);
-    Add("model.norm.weight", 1, c.hidden_size, 1.0f);
-    for (int64_t l = 0; l < c.num_layers; ++l) {
-      const std::string prefix = "model.layers." + std::to_string(l) + ".";
-      Add(prefix + "input_layernorm.weight", 1, c.hidden_size, 1.0f);
-      Add(prefix + "post_attention_layernorm.weight", 1, c.hidden_size, 1.0f);
-      const std::string attn = prefix + "self_attn.", mlp = prefix + "mlp.";
-      AddProjection(attn + "q_proj", q, c.hidden_size, c.qkv_bias);
-      AddProjection(attn + "k_proj", kv, c.hidden_size, c.qkv_bias);
-      AddProjection(attn + "v_proj", kv, c.hidden_size, c.qkv_bias);
-      AddProjection(attn + "o_proj", c.hidden_size, q, false);
-      if (c.qk_norm) {
-        Add(attn + "q_norm.weight", 1, c.head_dim, 1.0f);
-        Add(attn + "k_norm.weight", 1, c.head_dim, 1.0f);
-      }
-      AddProjection(mlp + "gate_proj", c.intermediate_size, c.hidden_size, false);
-      AddProjection(mlp + "up_proj", c.intermediate_size, c.hidden_size, false);
-      AddProjection(mlp + "down_proj", c.hidden_size, c.intermediate_size, false);
-    }
+  explicit SyntheticWeights(const engine::loader::ModelConfig& config, uint32_t seed = 1) : random_(seed) {
+    ForEachTensor(config, [this](const std::string& name, int64_t rows, int64_t cols) {
+      const bool projects = name.ends_with("_proj.weight");
+      Add(name, rows, cols, projects ? 1.0f / std::sqrt(static_cast<float>(cols)) : 1.0f);
+    });
   }
 
  private:
-  void AddProjection(const std::string& name, int64_t rows, int64_t cols, bool bias) {
-    Add(name + ".weight", rows, cols, 1.0f / std::sqrt(static_cast<float>(cols)));
-    if (bias) Add(name + ".bias", 1, rows, 1.0f);
-  }
-
   void Add(const std::string& name, int64_t rows, int64_t cols, float scale) {
     std::uniform_real_distribution<float> uniform(-1.7f * scale, 1.7f * scale);
     auto values = std::make_unique<std::vector<float>>(rows * cols);

@@ -28,6 +28,7 @@
 #include "engine/loader/weights.h"
 #include "engine/models/create_model.h"
 #include "engine/models/decoder.h"
+#include "tests/fakes/synthetic_weights.h"
 
 namespace swiftcache {
 namespace {
@@ -70,22 +71,6 @@ ModelConfig Qwen3Config() {
   return config;
 }
 
-ModelConfig SmallConfig() {
-  ModelConfig config;
-  config.num_layers = 30;
-  config.hidden_size = 576;
-  config.intermediate_size = 1536;
-  config.num_heads = 9;
-  config.num_kv_heads = 3;
-  config.head_dim = 64;
-  config.vocab_size = 49152;
-  config.max_position = 8192;
-  config.rms_eps = 1e-5;
-  config.rope_theta = 1e5;
-  config.tied_embeddings = true;
-  return config;
-}
-
 // Every tensor is the beginning of one run of small random bf16 numbers.
 class SharedWeights final : public engine::loader::Weights {
  public:
@@ -95,24 +80,7 @@ class SharedWeights final : public engine::loader::Weights {
       state = state * 6364136223846793005u + 1442695040888963407u;
       number = engine::backend::ToBf16((static_cast<float>(state >> 40) * 0x1p-24f - 0.5f) * 0.05f);
     }
-    const int64_t q = c.num_heads * c.head_dim, kv = c.num_kv_heads * c.head_dim;
-    Add("model.embed_tokens.weight", c.vocab_size, c.hidden_size);
-    if (!c.tied_embeddings) Add("lm_head.weight", c.vocab_size, c.hidden_size);
-    Add("model.norm.weight", 1, c.hidden_size);
-    for (int64_t l = 0; l < c.num_layers; ++l) {
-      const std::string layer = "model.layers." + std::to_string(l) + ".", attention = layer + "self_attn.";
-      Add(layer + "input_layernorm.weight", 1, c.hidden_size);
-      Add(layer + "post_attention_layernorm.weight", 1, c.hidden_size);
-      Add(attention + "q_proj.weight", q, c.hidden_size);
-      Add(attention + "k_proj.weight", kv, c.hidden_size);
-      Add(attention + "v_proj.weight", kv, c.hidden_size);
-      Add(attention + "o_proj.weight", c.hidden_size, q);
-      if (c.qk_norm) Add(attention + "q_norm.weight", 1, c.head_dim);
-      if (c.qk_norm) Add(attention + "k_norm.weight", 1, c.head_dim);
-      Add(layer + "mlp.gate_proj.weight", c.intermediate_size, c.hidden_size);
-      Add(layer + "mlp.up_proj.weight", c.intermediate_size, c.hidden_size);
-      Add(layer + "mlp.down_proj.weight", c.hidden_size, c.intermediate_size);
-    }
+    ForEachTensor(c, [this](const std::string& name, int64_t rows, int64_t cols) { Add(name, rows, cols); });
   }
 
  private:
@@ -327,7 +295,7 @@ int main(int argc, char** argv) {
     MeasureCopies(**driver, stream, bounds, out);
     (*driver)->DestroyStream(stream);
     const auto device = Take(CudaDevice::Create(**driver, Take(CudaKernels::Create(**driver))));
-    MeasureModel(small ? SmallConfig() : Qwen3Config(), *device, bounds, out);
+    MeasureModel(small ? SmolLm2Config() : Qwen3Config(), *device, bounds, out);
   }
   if (!json_path.empty()) std::ofstream(json_path) << out.dump(1) << "\n";
   return 0;
