@@ -218,16 +218,16 @@ absl::StatusOr<std::shared_ptr<ShmStaging>> ShmBorrower::StagingFor(const OpenSp
 
 absl::Status ShmBorrower::Connect(const LeasePtr& lease) {
   const OpenSpec& spec = lease->spec;
-  if (static_cast<int64_t>(spec.capability.size()) > kMaxShmText) {
+  if (static_cast<int64_t>(spec.capability.size()) > kMaxWireText) {
     return absl::InvalidArgumentError(absl::StrCat("lease ", spec.lease.value(), " has a capability of ",
-                                                   spec.capability.size(), " bytes; at most ", kMaxShmText,
+                                                   spec.capability.size(), " bytes; at most ", kMaxWireText,
                                                    " are allowed"));
   }
   ASSIGN_OR_RETURN(const std::shared_ptr<ShmStaging> staging, StagingFor(spec));
   ASSIGN_OR_RETURN(const std::shared_ptr<ShmSocket> socket, ShmSocket::Connect(spec.channel));
   ShmHello hello = {.lease = spec.lease.value(), .staging_bytes = staging->memory->bytes()};
-  SetShmText(hello.capability, spec.capability);
-  SetShmText(hello.instance, options_.instance_id);
+  SetWireText(hello.capability, spec.capability);
+  SetWireText(hello.instance, options_.instance_id);
   socket->Send(EncodeShmMessage(hello), staging->memory->fds());
   {
     absl::MutexLock lock(&mutex_);

@@ -6,9 +6,9 @@
 namespace swiftcache::engine::transport {
 namespace {
 
-absl::Status Refused(kv::LeaseId lease, ShmRefusal reason) {
+absl::Status Refused(kv::LeaseId lease, LeaseRefusal reason) {
   return absl::PermissionDeniedError(absl::StrCat("the donor of lease ", lease.value(), " refuses it: ",
-                                                  reason == ShmRefusal::kAlreadyOpen
+                                                  reason == LeaseRefusal::kAlreadyOpen
                                                       ? "its channel is open already"
                                                       : "it is not granted, or not to this engine's instance"));
 }

@@ -2,7 +2,6 @@
 #include "engine/transport/shm_donor.h"
 
 #include <algorithm>
-#include <string_view>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -11,20 +10,6 @@
 #include "glog/logging.h"
 
 namespace swiftcache::engine::transport {
-namespace {
-
-// Connections that have not shown a capability. A borrower shows its own with its first message, so that the oldest of these
-// is the one to give up.
-constexpr size_t kMaxStrangers = 64;
-
-// In the time that equal texts take, whatever differs.
-bool SameSecret(std::string_view a, std::string_view b) {
-  unsigned char difference = a.size() != b.size();
-  for (size_t i = 0; i < a.size() && i < b.size(); ++i) difference |= static_cast<unsigned char>(a[i] ^ b[i]);
-  return difference == 0;
-}
-
-}  // namespace
 
 absl::StatusOr<std::unique_ptr<ShmDonor>> ShmDonor::Create(PeerMemory& memory, const Clock& clock,
                                                            TransportEvents& events) {
@@ -61,12 +46,7 @@ absl::Status ShmDonor::CheckSpec(const GrantSpec& spec) const {
                                                    spec.offset_bytes, "; whole pages of ", page, " inside the arena's ",
                                                    arena_bytes, " bytes are wanted"));
   }
-  if (static_cast<int64_t>(std::max(spec.capability.size(), spec.borrower_instance.size())) > kMaxShmText ||
-      spec.capability.empty()) {
-    return absl::InvalidArgumentError(absl::StrCat("lease ", spec.lease.value(), " wants a capability, and that and ",
-                                                   "the borrower's instance of at most ", kMaxShmText, " bytes"));
-  }
-  return absl::OkStatus();
+  return CheckGrantTexts(spec);
 }
 
 absl::StatusOr<kv::Epoch> ShmDonor::Grant(const GrantSpec& spec) {
@@ -157,8 +137,8 @@ std::shared_ptr<ShmPeer> ShmDonor::Meet(std::shared_ptr<ShmSocket> socket) {
 absl::StatusOr<ShmDonor::GrantPtr> ShmDonor::Admit(const ShmHello& hello) {
   absl::MutexLock lock(&mutex_);
   const GrantPtr grant = Find(kv::LeaseId(hello.lease));
-  if (grant == nullptr || grant->fenced || !SameSecret(grant->spec.capability, ShmText(hello.capability)) ||
-      grant->spec.borrower_instance != ShmText(hello.instance)) {
+  if (grant == nullptr || grant->fenced || !IsSameSecret(grant->spec.capability, TextOf(hello.capability)) ||
+      grant->spec.borrower_instance != TextOf(hello.instance)) {
     return absl::PermissionDeniedError(absl::StrCat("lease ", hello.lease, " is not granted to who asks for it"));
   }
   if (std::exchange(grant->taken, true)) {

@@ -42,7 +42,7 @@ absl::StatusOr<ShmDonor::GrantPtr> ShmDonorChannel::Admit(const ShmHello& hello)
   absl::StatusOr<ShmDonor::GrantPtr> grant = donor_.Admit(hello);
   if (grant.ok()) return grant;
   const bool open = grant.status().code() == absl::StatusCode::kAlreadyExists;
-  socket_->Send(EncodeShmMessage(ShmRefuse{open ? ShmRefusal::kAlreadyOpen : ShmRefusal::kNotGranted}));
+  socket_->Send(EncodeShmMessage(ShmRefuse{open ? LeaseRefusal::kAlreadyOpen : LeaseRefusal::kNotGranted}));
   return grant;
 }
 

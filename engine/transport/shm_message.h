@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What donor and borrower say to each other over a lease's channel: one message is one datagram of a Unix SEQPACKET
-// socket, in the byte order of the machine that both ends are on. A lease's life on the wire:
+// What donor and borrower say to each other over a lease's channel (wire_message.h). A lease's life on the wire:
 //
 //   borrower                                      donor
 //   HELLO + staging memory                  ->
@@ -9,7 +8,7 @@
 //                                           <-    STORED ...  RENEWED ...  REVOKE
 //   RELEASE                                 ->    (or either end closes)
 //
-// Every message starts with a ShmHeader; the body of its kind follows, and nothing else:
+// Every message starts with a WireHeader; the body of its kind follows, and nothing else:
 //
 //   header   0 u16 kind      2 u16 version      4 u32 bytes of the whole message
 //   HELLO    8 i64 lease    16 i64 staging bytes    24 char[128] capability   152 char[128] borrower's instance
@@ -20,7 +19,7 @@
 //   STORED   8 i64 ticket
 //   RENEW, RENEWED, RELEASE: nothing
 //
-// shm_staging.h has the layout of the staging memory. Text is filled up with zeros. A GRANT carries 1 + pieces
+// shm_staging.h has the layout of the staging memory. A GRANT carries 1 + pieces
 // descriptors: the generation page, and the memory of each piece; the lease is the pieces, one after the other. A HELLO
 // carries one descriptor, all others none. The tickets of a channel's STOREs rise.
 #pragma once
@@ -28,38 +27,28 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
-#include <string>
-#include <string_view>
 #include <variant>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "engine/transport/wire_message.h"
 
 namespace swiftcache::engine::transport {
 
 inline constexpr uint16_t kShmVersion = 1;
-inline constexpr int64_t kMaxShmText = 128;
 inline constexpr int64_t kMaxShmPieces = 240;           // as many as an arena has chunks
 inline constexpr int64_t kMaxStagingBytes = 1ll << 30;  // of one lease
 inline constexpr size_t kMaxUnanswered = 64;            // stores of one lease on their way
 
 enum class ShmKind : uint16_t { kHello = 1, kGrant, kRefuse, kRenew, kRenewed, kRevoke, kRelease, kStore, kStored };
-enum class ShmRefusal : uint32_t { kNotGranted = 1, kAlreadyOpen = 2 };
-
-struct ShmHeader {
-  ShmKind kind;
-  uint16_t version;
-  uint32_t bytes;
-};
-static_assert(sizeof(ShmHeader) == 8);
 
 struct ShmHello {
   static constexpr ShmKind kKind = ShmKind::kHello;
   int64_t lease;
   int64_t staging_bytes;
-  char capability[kMaxShmText];
-  char instance[kMaxShmText];
+  WireText capability;
+  WireText instance;
 };
 static_assert(sizeof(ShmHello) == 272 && offsetof(ShmHello, staging_bytes) == 8 &&
               offsetof(ShmHello, capability) == 16 && offsetof(ShmHello, instance) == 144);
@@ -81,7 +70,7 @@ static_assert(sizeof(ShmGrant) == 24 && offsetof(ShmGrant, word) == 16 && offset
 
 struct ShmRefuse {
   static constexpr ShmKind kKind = ShmKind::kRefuse;
-  ShmRefusal reason;
+  LeaseRefusal reason;
 };
 static_assert(sizeof(ShmRefuse) == 4);
 
@@ -125,7 +114,7 @@ struct ShmGrantMessage {
 using ShmMessage = std::variant<ShmHello, ShmGrantMessage, ShmRefuse, ShmRenew, ShmRenewed, ShmRevoke, ShmRelease,
                                 ShmStore, ShmStored>;
 
-inline constexpr int64_t kMaxShmMessageBytes = sizeof(ShmHeader) + sizeof(ShmGrant) + kMaxShmPieces * sizeof(ShmPiece);
+inline constexpr int64_t kMaxShmMessageBytes = sizeof(WireHeader) + sizeof(ShmGrant) + kMaxShmPieces * sizeof(ShmPiece);
 
 /// Foreign bytes to a message. INVALID_ARGUMENT, with what is wrong: a length, kind or version that is none, a number
 /// outside what its field can mean by itself, text that is not ended by zeros.
@@ -137,20 +126,12 @@ absl::Status CheckShmStore(const ShmStore& store, int64_t lease_bytes, int64_t s
 /// wanted.
 absl::Status CheckShmGrant(const ShmGrantMessage& message, int64_t lease_bytes, int64_t page_bytes);
 
-/// Text into its field. REQUIRES: text.size() <= kMaxShmText.
-void SetShmText(char (&field)[kMaxShmText], std::string_view text);
-std::string_view ShmText(const char (&field)[kMaxShmText]);
-
-namespace internal {
-std::vector<std::byte> EncodeShm(ShmKind kind, std::span<const std::byte> body, std::span<const std::byte> tail);
-}  // namespace internal
-
 /// A message as it goes over the wire.
 template <typename Body>
 std::vector<std::byte> EncodeShmMessage(const Body& body, std::span<const ShmPiece> pieces = {}) {
-  std::span<const std::byte> bytes;
+  WireBytes bytes;
   if constexpr (!std::is_empty_v<Body>) bytes = std::as_bytes(std::span(&body, 1));
-  return internal::EncodeShm(Body::kKind, bytes, std::as_bytes(pieces));
+  return EncodeWire(static_cast<uint16_t>(Body::kKind), kShmVersion, {bytes, std::as_bytes(pieces)});
 }
 
 }  // namespace swiftcache::engine::transport

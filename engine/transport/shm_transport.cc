@@ -24,9 +24,9 @@ absl::Status Check(const ShmTransport::Options& options) {
                                                    absl::FormatDuration(options.link_latency),
                                                    "; at least 0, and 0 to 1m, are wanted"));
   }
-  if (static_cast<int64_t>(options.instance_id.size()) > kMaxShmText) {
+  if (static_cast<int64_t>(options.instance_id.size()) > kMaxWireText) {
     return absl::InvalidArgumentError(absl::StrCat("the engine's instance has ", options.instance_id.size(),
-                                                   " bytes; at most ", kMaxShmText, " are allowed"));
+                                                   " bytes; at most ", kMaxWireText, " are allowed"));
   }
   return absl::OkStatus();
 }

@@ -132,10 +132,10 @@ void NcclBorrower::Dial(const NcclLeasePtr& lease) {
     absl::MutexLock lock(&mutex_);
     EndLease(lease, why);
   };
-  if (static_cast<int64_t>(spec.capability.size()) > kMaxShmText || spec.store_bytes > kMaxNcclPieceBytes) {
+  if (static_cast<int64_t>(spec.capability.size()) > kMaxWireText || spec.store_bytes > kMaxNcclPieceBytes) {
     return fail(absl::InvalidArgumentError(absl::StrCat(
         "lease ", spec.lease.value(), " has a capability of ", spec.capability.size(), " bytes and stores of ",
-        spec.store_bytes, "; at most ", kMaxShmText, " and ", kMaxNcclPieceBytes, " are allowed")));
+        spec.store_bytes, "; at most ", kMaxWireText, " and ", kMaxNcclPieceBytes, " are allowed")));
   }
   const absl::StatusOr<ChannelPtr> channel = ChannelTo(spec.channel);
   if (!channel.ok()) return fail(channel.status());
@@ -145,8 +145,8 @@ void NcclBorrower::Dial(const NcclLeasePtr& lease) {
     lease->channel = *channel;
   }
   NcclOpen open = {.lease = spec.lease.value(), .bytes = spec.bytes};
-  SetShmText(open.capability, spec.capability);
-  SetShmText(open.instance, instance_id_);
+  SetWireText(open.capability, spec.capability);
+  SetWireText(open.instance, instance_id_);
   (*channel)->Send(EncodeNcclMessage(open));
   if ((*channel)->is_closed()) fail(absl::UnavailableError("the donor's channel was closed"));
 }

@@ -12,7 +12,7 @@ namespace {
 
 absl::Status Refused(const NcclRefused& refused) {
   return absl::PermissionDeniedError(absl::StrCat("the donor of lease ", refused.lease, " refuses it: ",
-                                                  refused.reason == ShmRefusal::kAlreadyOpen
+                                                  refused.reason == LeaseRefusal::kAlreadyOpen
                                                       ? "it is open already"
                                                       : "it is not granted, or not to this engine's instance"));
 }

@@ -2,7 +2,6 @@
 #include "engine/transport/nccl/nccl_donor.h"
 
 #include <algorithm>
-#include <string_view>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -10,19 +9,6 @@
 #include "engine/transport/nccl/nccl_donor_channel.h"
 
 namespace swiftcache::engine::transport::nccl {
-namespace {
-
-// Connections that have not shown a capability; the oldest is the one to give up.
-constexpr size_t kMaxStrangers = 64;
-
-// In the time that equal texts take, whatever differs.
-bool SameSecret(std::string_view a, std::string_view b) {
-  unsigned char difference = a.size() != b.size();
-  for (size_t i = 0; i < a.size() && i < b.size(); ++i) difference |= static_cast<unsigned char>(a[i] ^ b[i]);
-  return difference == 0;
-}
-
-}  // namespace
 
 NcclDonor::NcclDonor(const Options& options, NcclApi& nccl, backend::cuda::Driver& driver, const Clock& clock,
                      TransportEvents& events)
@@ -51,12 +37,7 @@ absl::Status NcclDonor::CheckSpec(const GrantSpec& spec) const {
     return absl::InvalidArgumentError(absl::StrCat("lease ", spec.lease.value(), " is of ", spec.bytes, " bytes at ",
                                                    spec.offset_bytes, "; the arena has ", options_.arena_bytes));
   }
-  if (static_cast<int64_t>(std::max(spec.capability.size(), spec.borrower_instance.size())) > kMaxShmText ||
-      spec.capability.empty()) {
-    return absl::InvalidArgumentError(absl::StrCat("lease ", spec.lease.value(), " wants a capability, and that and ",
-                                                   "the borrower's instance of at most ", kMaxShmText, " bytes"));
-  }
-  return absl::OkStatus();
+  return CheckGrantTexts(spec);
 }
 
 absl::StatusOr<kv::Epoch> NcclDonor::Grant(const GrantSpec& spec) {
@@ -174,8 +155,8 @@ std::shared_ptr<ShmLoopPeer> NcclDonor::Meet(std::shared_ptr<ShmSocket> socket) 
 absl::StatusOr<NcclDonor::GrantPtr> NcclDonor::Admit(const NcclOpen& open, std::shared_ptr<NcclDonorChannel> channel) {
   absl::MutexLock lock(&mutex_);
   const GrantPtr grant = Find(kv::LeaseId(open.lease));
-  if (grant == nullptr || grant->fenced || !SameSecret(grant->spec.capability, ShmText(open.capability)) ||
-      grant->spec.borrower_instance != ShmText(open.instance) || grant->spec.bytes != open.bytes) {
+  if (grant == nullptr || grant->fenced || !IsSameSecret(grant->spec.capability, TextOf(open.capability)) ||
+      grant->spec.borrower_instance != TextOf(open.instance) || grant->spec.bytes != open.bytes) {
     return absl::PermissionDeniedError(absl::StrCat("lease ", open.lease, " is not granted to who asks for it"));
   }
   if (grant->channel != nullptr) {

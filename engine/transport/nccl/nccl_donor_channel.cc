@@ -56,7 +56,7 @@ absl::Status NcclDonorChannel::OnOpen(const NcclOpen& open) {
   if (!grant.ok()) {
     const bool is_open = absl::IsAlreadyExists(grant.status());
     Send(EncodeNcclMessage(
-        NcclRefused{.lease = open.lease, .reason = is_open ? ShmRefusal::kAlreadyOpen : ShmRefusal::kNotGranted}));
+        NcclRefused{.lease = open.lease, .reason = is_open ? LeaseRefusal::kAlreadyOpen : LeaseRefusal::kNotGranted}));
     return met_ || ++num_refused_ < kMaxRefused ? absl::OkStatus() : grant.status();
   }
   if (!std::exchange(met_, true)) {

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/transport/nccl/nccl_message.h"
 
-#include <algorithm>
-#include <cstring>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -11,8 +9,6 @@
 
 namespace swiftcache::engine::transport::nccl {
 namespace {
-
-using Bytes = std::span<const std::byte>;
 
 struct NcclAnswerHead {
   int64_t batch;
@@ -23,42 +19,15 @@ static_assert(sizeof(NcclAnswerHead) == 16);
 
 absl::Status Wrong(const std::string& what) { return absl::InvalidArgumentError(what); }
 
-template <typename T>
-T ReadFirst(Bytes bytes) {
-  T value;
-  std::memcpy(&value, bytes.data(), sizeof(T));
-  return value;
-}
-
-template <typename T>
-std::vector<T> ReadMany(Bytes bytes) {
-  std::vector<T> values(bytes.size() / sizeof(T));
-  if (!values.empty()) std::memcpy(values.data(), bytes.data(), values.size() * sizeof(T));
-  return values;
-}
-
-bool IsText(const char (&field)[kMaxShmText]) {
-  const char* const end = std::find(field, field + kMaxShmText, '\0');
-  return std::all_of(end, field + kMaxShmText, [](char c) { return c == '\0'; });
-}
-
 absl::Status Check(const NcclOpen& open) {
   if (open.bytes <= 0) return Wrong(absl::StrCat("OPEN of a lease of ", open.bytes, " bytes"));
-  if (!IsText(open.capability) || !IsText(open.instance)) return Wrong("OPEN has text that is not ended by zeros");
-  return absl::OkStatus();
+  RETURN_IF_ERROR(CheckWireText("OPEN", open.capability));
+  return CheckWireText("OPEN", open.instance);
 }
 
-absl::Status Check(const NcclRefused& refused) {
-  if (refused.reason != ShmRefusal::kNotGranted && refused.reason != ShmRefusal::kAlreadyOpen) {
-    return Wrong(absl::StrCat("REFUSED has the unknown reason ", static_cast<uint32_t>(refused.reason)));
-  }
-  return absl::OkStatus();
-}
+absl::Status Check(const NcclRefused& refused) { return CheckRefusal("REFUSED", refused.reason); }
 
-absl::Status Check(const NcclRevoke& revoke) {
-  if (revoke.time_left_ns < 0) return Wrong(absl::StrCat("REVOKE leaves ", revoke.time_left_ns, " ns"));
-  return absl::OkStatus();
-}
+absl::Status Check(const NcclRevoke& revoke) { return CheckTimeLeft(revoke.time_left_ns); }
 
 template <typename Body>
 absl::Status Check(const Body&) {
@@ -67,12 +36,8 @@ absl::Status Check(const Body&) {
 
 // The body of a kind that has one size.
 template <typename Body>
-absl::StatusOr<NcclMessage> Parse(Bytes bytes) {
-  if (bytes.size() != sizeof(Body)) {
-    return Wrong(absl::StrCat("a message of kind ", static_cast<int>(Body::kKind), " has ", bytes.size(),
-                              " bytes after its header; ", sizeof(Body), " were wanted"));
-  }
-  const Body body = ReadFirst<Body>(bytes);
+absl::StatusOr<NcclMessage> Parse(WireBytes bytes) {
+  ASSIGN_OR_RETURN(const Body body, ReadWireBody<Body>(bytes));
   RETURN_IF_ERROR(Check(body));
   return NcclMessage(body);
 }
@@ -92,12 +57,12 @@ absl::Status CheckHead(const NcclBatchHead& head) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<NcclMessage> ParseBatch(Bytes body) {
+absl::StatusOr<NcclMessage> ParseBatch(WireBytes body) {
   if (body.size() < sizeof(NcclBatchHead)) return Wrong(absl::StrCat("BATCH has ", body.size(), " bytes"));
   NcclBatchMessage message = {.head = ReadFirst<NcclBatchHead>(body)};
   RETURN_IF_ERROR(CheckHead(message.head));
   const size_t lease_bytes = message.head.num_leases * sizeof(int64_t);
-  const Bytes tail = body.subspan(sizeof(NcclBatchHead));
+  const WireBytes tail = body.subspan(sizeof(NcclBatchHead));
   if (tail.size() != lease_bytes + message.head.num_pieces * sizeof(NcclPiece)) {
     return Wrong(absl::StrCat("BATCH has ", tail.size(), " bytes for ", message.head.num_leases, " leases and ",
                               message.head.num_pieces, " pieces"));
@@ -114,10 +79,10 @@ absl::StatusOr<NcclMessage> ParseBatch(Bytes body) {
   return NcclMessage(std::move(message));
 }
 
-absl::StatusOr<NcclMessage> ParseAnswer(bool done, Bytes body) {
+absl::StatusOr<NcclMessage> ParseAnswer(bool done, WireBytes body) {
   if (body.size() < sizeof(NcclAnswerHead)) return Wrong(absl::StrCat("an answer has ", body.size(), " bytes"));
   const auto head = ReadFirst<NcclAnswerHead>(body);
-  const Bytes tail = body.subspan(sizeof(NcclAnswerHead));
+  const WireBytes tail = body.subspan(sizeof(NcclAnswerHead));
   if (head.num_leases < 1 || head.num_leases > kMaxNcclLeases || tail.size() != head.num_leases) {
     return Wrong(absl::StrCat("an answer about ", head.num_leases, " leases has ", tail.size(), " bytes for them"));
   }
@@ -126,18 +91,10 @@ absl::StatusOr<NcclMessage> ParseAnswer(bool done, Bytes body) {
 
 }  // namespace
 
-absl::StatusOr<NcclMessage> ParseNcclMessage(Bytes bytes) {
-  if (bytes.size() < sizeof(NcclHeader)) return Wrong(absl::StrCat("a message has ", bytes.size(), " bytes"));
-  const auto header = ReadFirst<NcclHeader>(bytes);
-  if (header.version != kNcclVersion) {
-    return Wrong(absl::StrCat("a message has version ", header.version, "; this build speaks ", kNcclVersion,
-                              ": run one version of the engine"));
-  }
-  if (header.bytes != bytes.size()) {
-    return Wrong(absl::StrCat("a message claims ", header.bytes, " bytes and has ", bytes.size()));
-  }
-  const Bytes body = bytes.subspan(sizeof(NcclHeader));
-  switch (header.kind) {
+absl::StatusOr<NcclMessage> ParseNcclMessage(WireBytes bytes) {
+  ASSIGN_OR_RETURN(const WireHeader header, ReadWireHeader(bytes, kNcclVersion));
+  const WireBytes body = bytes.subspan(sizeof(WireHeader));
+  switch (static_cast<NcclMessageKind>(header.kind)) {
     case NcclMessageKind::kOpen:
       return Parse<NcclOpen>(body);
     case NcclMessageKind::kGranted:
@@ -167,7 +124,7 @@ absl::StatusOr<NcclMessage> ParseNcclMessage(Bytes bytes) {
     case NcclMessageKind::kDone:
       return ParseAnswer(true, body);
   }
-  return Wrong(absl::StrCat("a message has the unknown kind ", static_cast<uint16_t>(header.kind)));
+  return Wrong(absl::StrCat("a message has the unknown kind ", header.kind));
 }
 
 // Subtractions and divisions, so that nothing can wrap: sizes, offsets and strides are not negative.
@@ -186,28 +143,17 @@ absl::Status CheckNcclPieces(const NcclBatchMessage& message, std::span<const in
   return absl::OkStatus();
 }
 
-std::vector<std::byte> internal::EncodeNccl(NcclMessageKind kind, std::initializer_list<Bytes> parts) {
-  size_t bytes = sizeof(NcclHeader);
-  for (const Bytes part : parts) bytes += part.size();
-  const NcclHeader header = {kind, kNcclVersion, static_cast<uint32_t>(bytes)};
-  const Bytes head = std::as_bytes(std::span(&header, 1));
-  std::vector<std::byte> message;
-  message.reserve(bytes);
-  message.insert(message.end(), head.begin(), head.end());
-  for (const Bytes part : parts) message.insert(message.end(), part.begin(), part.end());
-  return message;
-}
-
 std::vector<std::byte> EncodeNcclBatch(const NcclBatchMessage& message) {
-  return internal::EncodeNccl(NcclBatchHead::kKind,
-                              {std::as_bytes(std::span(&message.head, 1)), std::as_bytes(std::span(message.leases)),
-                               std::as_bytes(std::span(message.pieces))});
+  return EncodeWire(static_cast<uint16_t>(NcclBatchHead::kKind), kNcclVersion,
+                    {std::as_bytes(std::span(&message.head, 1)), std::as_bytes(std::span(message.leases)),
+                     std::as_bytes(std::span(message.pieces))});
 }
 
 std::vector<std::byte> EncodeNcclAnswer(const NcclAnswer& answer) {
   const NcclAnswerHead head = {.batch = answer.batch, .num_leases = static_cast<uint32_t>(answer.leases.size())};
-  return internal::EncodeNccl(answer.done ? NcclMessageKind::kDone : NcclMessageKind::kAccepted,
-                              {std::as_bytes(std::span(&head, 1)), std::as_bytes(std::span(answer.leases))});
+  const auto kind = answer.done ? NcclMessageKind::kDone : NcclMessageKind::kAccepted;
+  return EncodeWire(static_cast<uint16_t>(kind), kNcclVersion,
+                    {std::as_bytes(std::span(&head, 1)), std::as_bytes(std::span(answer.leases))});
 }
 
 }  // namespace swiftcache::engine::transport::nccl

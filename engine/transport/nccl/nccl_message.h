@@ -13,12 +13,12 @@
 //   RENEW  RELEASE  CLOSE (a lease)         ->     <-  RENEWED  REVOKE  ENDED (a lease)
 //   BROKEN (a communicator)                 ->     <-  BROKEN: what was under way on it is lost
 //
-// Every message starts with a NcclHeader; the body of its kind follows:
+// Every message starts with a WireHeader; the body of its kind follows:
 //
 //   header    0 u16 kind     2 u16 version     4 u32 bytes of the whole message
 //   OPEN      8 i64 lease   16 i64 bytes      24 char[128] capability   152 char[128] borrower's instance
 //   GRANTED, ENDED   8 i64 lease   16 u64 epoch
-//   REFUSED  8 i64 lease   16 u32 ShmRefusal   20 u32 0
+//   REFUSED  8 i64 lease   16 u32 LeaseRefusal   20 u32 0
 //   REVOKE    8 i64 lease   16 i64 nanoseconds left
 //   RENEW, RELEASE, CLOSE, RENEWED     8 i64 lease
 //   JOIN      8 u64 number, rising            16 byte[128] unique id
@@ -38,7 +38,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "engine/transport/nccl/nccl_api.h"
-#include "engine/transport/shm_message.h"
+#include "engine/transport/wire_message.h"
 
 namespace swiftcache::engine::transport::nccl {
 
@@ -68,41 +68,30 @@ enum class NcclMessageKind : uint16_t {
 };
 enum class NcclKind : uint32_t { kLoad = 1, kStore = 2, kStream = 3 };
 
-struct NcclHeader {
-  NcclMessageKind kind;
-  uint16_t version;
-  uint32_t bytes;
-};
-static_assert(sizeof(NcclHeader) == 8);
-
 struct NcclOpen {
   static constexpr auto kKind = NcclMessageKind::kOpen;
   int64_t lease;
   int64_t bytes;
-  char capability[kMaxShmText];
-  char instance[kMaxShmText];
+  WireText capability;
+  WireText instance;
 };
 static_assert(sizeof(NcclOpen) == 272 && offsetof(NcclOpen, capability) == 16 && offsetof(NcclOpen, instance) == 144);
 
-struct NcclGranted {
-  static constexpr auto kKind = NcclMessageKind::kGranted;
+/// A message of one grant of a lease: another one of the lease may be on its way.
+template <NcclMessageKind kind>
+struct NcclOfGrant {
+  static constexpr NcclMessageKind kKind = kind;
   int64_t lease;
   uint64_t epoch;
 };
+using NcclGranted = NcclOfGrant<NcclMessageKind::kGranted>;
+using NcclEnded = NcclOfGrant<NcclMessageKind::kEnded>;
 static_assert(sizeof(NcclGranted) == 16);
-
-/// The grant of that epoch: another one of the lease may be on its way.
-struct NcclEnded {
-  static constexpr auto kKind = NcclMessageKind::kEnded;
-  int64_t lease;
-  uint64_t epoch;
-};
-static_assert(sizeof(NcclEnded) == 16);
 
 struct NcclRefused {
   static constexpr auto kKind = NcclMessageKind::kRefused;
   int64_t lease;
-  ShmRefusal reason;
+  LeaseRefusal reason;
   uint32_t zero = 0;
 };
 static_assert(sizeof(NcclRefused) == 16);
@@ -176,7 +165,7 @@ using NcclMessage = std::variant<NcclOpen, NcclGranted, NcclRefused, NcclRevoke,
                                  NcclRenewed, NcclEnded, NcclJoin, NcclBroken, NcclBatchMessage, NcclAnswer>;
 
 inline constexpr int64_t kMaxNcclMessageBytes =
-    sizeof(NcclHeader) + sizeof(NcclBatchHead) + kMaxNcclLeases * sizeof(int64_t) + kMaxNcclPieces * sizeof(NcclPiece);
+    sizeof(WireHeader) + sizeof(NcclBatchHead) + kMaxNcclLeases * sizeof(int64_t) + kMaxNcclPieces * sizeof(NcclPiece);
 
 /// Foreign bytes to a message. INVALID_ARGUMENT, with what is wrong: a length, kind or version that is none, a number
 /// outside what its field can mean by itself, text that is not ended by zeros.
@@ -188,14 +177,10 @@ absl::Status CheckNcclPieces(const NcclBatchMessage& message, std::span<const in
 std::vector<std::byte> EncodeNcclBatch(const NcclBatchMessage& message);
 std::vector<std::byte> EncodeNcclAnswer(const NcclAnswer& answer);
 
-namespace internal {
-std::vector<std::byte> EncodeNccl(NcclMessageKind kind, std::initializer_list<std::span<const std::byte>> parts);
-}  // namespace internal
-
 /// A message of one size as it goes over the wire.
 template <typename Body>
 std::vector<std::byte> EncodeNcclMessage(const Body& body) {
-  return internal::EncodeNccl(Body::kKind, {std::as_bytes(std::span(&body, 1))});
+  return EncodeWire(static_cast<uint16_t>(Body::kKind), kNcclVersion, {std::as_bytes(std::span(&body, 1))});
 }
 
 }  // namespace swiftcache::engine::transport::nccl

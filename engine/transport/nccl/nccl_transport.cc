@@ -13,9 +13,9 @@ namespace swiftcache::engine::transport::nccl {
 absl::StatusOr<std::unique_ptr<NcclTransport>> NcclTransport::Create(const Options& options, NcclApi& nccl,
                                                                      backend::cuda::Driver& driver, const Clock& clock,
                                                                      TransportEvents& events) {
-  if (static_cast<int64_t>(options.instance_id.size()) > kMaxShmText) {
+  if (static_cast<int64_t>(options.instance_id.size()) > kMaxWireText) {
     return absl::InvalidArgumentError(absl::StrCat("the engine's instance has ", options.instance_id.size(),
-                                                   " bytes; at most ", kMaxShmText, " are allowed"));
+                                                   " bytes; at most ", kMaxWireText, " are allowed"));
   }
   ASSIGN_OR_RETURN(ShmListener listener, ShmListener::Create(options.shm_dir, options.name));
   std::unique_ptr<NcclTransport> transport(

@@ -38,8 +38,8 @@ class RawPeer {
   }
   void SayHello(const UniqueFd& staging, int64_t bytes = kStagingBytes, const char* capability = kCapability) {
     ShmHello hello = {.lease = kLease.value(), .staging_bytes = bytes};
-    SetShmText(hello.capability, capability);
-    SetShmText(hello.instance, "borrower-instance");
+    SetWireText(hello.capability, capability);
+    SetWireText(hello.instance, "borrower-instance");
     const int fds[] = {staging.get()};
     Say(hello, fds);
   }
@@ -186,8 +186,8 @@ TEST_F(ShmHostileTest, DescriptorsThatNobodyWantsAreClosed) {
   {
     const std::vector<int> many(200, staging.fd.get());
     ShmHello hello = {.lease = kLease.value(), .staging_bytes = kStagingBytes};
-    SetShmText(hello.capability, kCapability);
-    SetShmText(hello.instance, "borrower-instance");
+    SetWireText(hello.capability, kCapability);
+    SetWireText(hello.instance, "borrower-instance");
     RawPeer none(channel()), two(channel()), with_renew(channel()), with_garbage(channel()), too_many(channel());
     none.Say(hello);
     two.Say(hello, std::span(many).first(2));
@@ -212,7 +212,7 @@ TEST_F(ShmHostileTest, MessagesOutOfTurnCutTheChannel) {
                                                      EncodeShmMessage(ShmStore{1, 0, 1, 0}),
                                                      EncodeShmMessage(ShmStored{1}),
                                                      EncodeShmMessage(ShmRevoke{1}),
-                                                     EncodeShmMessage(ShmRefuse{ShmRefusal::kNotGranted}),
+                                                     EncodeShmMessage(ShmRefuse{LeaseRefusal::kNotGranted}),
                                                      std::vector<std::byte>{},
                                                      std::vector<std::byte>(7)};
   for (const std::vector<std::byte>& message : first) {
@@ -248,7 +248,7 @@ TEST_F(ShmHostileTest, ASecondChannelForALeaseIsRefusedAndTheFirstGoesOn) {
   ASSERT_TRUE(answer.has_value());
   const auto refuse = ParseShmMessage(answer->bytes);
   ASSERT_TRUE(refuse.ok() && std::holds_alternative<ShmRefuse>(*refuse));
-  EXPECT_EQ(std::get<ShmRefuse>(*refuse).reason, ShmRefusal::kAlreadyOpen);
+  EXPECT_EQ(std::get<ShmRefuse>(*refuse).reason, LeaseRefusal::kAlreadyOpen);
   EXPECT_TRUE(second.IsCut());
   first.Say(ShmStore{.ticket = 5, .offset = 0, .bytes = 4, .staging_offset = 0});
   EXPECT_TRUE(first.Hear().has_value());
@@ -286,8 +286,8 @@ TEST_F(ShmHostileTest, StoresAfterTheFenceChangeNothing) {
                     .ok());
     RawPeer peer(channel());
     ShmHello hello = {.lease = lease.value(), .staging_bytes = 2 * kMiB};
-    SetShmText(hello.capability, kCapability);
-    SetShmText(hello.instance, "borrower-instance");
+    SetWireText(hello.capability, kCapability);
+    SetWireText(hello.instance, "borrower-instance");
     const int fds[] = {staging.fd.get()};
     peer.Say(hello, fds);
     ASSERT_TRUE(peer.Hear().has_value());
@@ -310,8 +310,8 @@ TEST_F(ShmHostileTest, RandomAndMutatedMessagesOnlyCutTheirChannels) {
   std::cout << "seed " << seed << '\n';
   std::mt19937_64 random(seed);
   ShmHello hello = {.lease = kLease.value(), .staging_bytes = kStagingBytes};
-  SetShmText(hello.capability, kCapability);
-  SetShmText(hello.instance, "borrower-instance");
+  SetWireText(hello.capability, kCapability);
+  SetWireText(hello.instance, "borrower-instance");
   const std::vector<std::vector<std::byte>> seeds = {
       EncodeShmMessage(hello),           EncodeShmMessage(ShmStore{1, 4096, 4096, 0}),
       EncodeShmMessage(ShmRenew{}),      EncodeShmMessage(ShmStored{1}),
@@ -325,7 +325,7 @@ TEST_F(ShmHostileTest, RandomAndMutatedMessagesOnlyCutTheirChannels) {
         message.resize(random() % 600);
         for (std::byte& b : message) b = static_cast<std::byte>(random());
       } else {
-        message[sizeof(ShmHeader) + sizeof(int64_t) * 2 < message.size() ? 24 : 0] ^= std::byte{1};
+        message[sizeof(WireHeader) + sizeof(int64_t) * 2 < message.size() ? 24 : 0] ^= std::byte{1};
         for (int k = random() % 6; k >= 0; --k) message[random() % message.size()] = static_cast<std::byte>(random());
       }
       const std::vector<int> fds(random() % 3, staging.fd.get());

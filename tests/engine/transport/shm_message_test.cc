@@ -16,8 +16,8 @@ absl::StatusCode ParseCode(const Bytes& bytes) { return ParseShmMessage(bytes).s
 
 ShmHello Hello() {
   ShmHello hello = {.lease = 5, .staging_bytes = 8192};
-  SetShmText(hello.capability, "secret");
-  SetShmText(hello.instance, "chat-1");
+  SetWireText(hello.capability, "secret");
+  SetWireText(hello.instance, "chat-1");
   return hello;
 }
 
@@ -25,8 +25,8 @@ TEST(ShmMessageTest, EveryKindSurvivesTheWire) {
   const auto hello = ParseShmMessage(EncodeShmMessage(Hello()));
   ASSERT_TRUE(hello.ok()) << hello.status();
   EXPECT_EQ(std::get<ShmHello>(*hello).lease, 5);
-  EXPECT_EQ(ShmText(std::get<ShmHello>(*hello).capability), "secret");
-  EXPECT_EQ(ShmText(std::get<ShmHello>(*hello).instance), "chat-1");
+  EXPECT_EQ(TextOf(std::get<ShmHello>(*hello).capability), "secret");
+  EXPECT_EQ(TextOf(std::get<ShmHello>(*hello).instance), "chat-1");
 
   const ShmPiece pieces[] = {{4096, 8192}, {0, 4096}};
   const auto grant = ParseShmMessage(EncodeShmMessage(ShmGrant{9, 12288, 17, 2}, pieces));
@@ -44,8 +44,8 @@ TEST(ShmMessageTest, EveryKindSurvivesTheWire) {
   EXPECT_EQ(std::get<ShmStore>(*store).staging_offset, 4);
   EXPECT_EQ(std::get<ShmStored>(*ParseShmMessage(EncodeShmMessage(ShmStored{8}))).ticket, 8);
   EXPECT_EQ(std::get<ShmRevoke>(*ParseShmMessage(EncodeShmMessage(ShmRevoke{8}))).time_left_ns, 8);
-  EXPECT_EQ(std::get<ShmRefuse>(*ParseShmMessage(EncodeShmMessage(ShmRefuse{ShmRefusal::kAlreadyOpen}))).reason,
-            ShmRefusal::kAlreadyOpen);
+  EXPECT_EQ(std::get<ShmRefuse>(*ParseShmMessage(EncodeShmMessage(ShmRefuse{LeaseRefusal::kAlreadyOpen}))).reason,
+            LeaseRefusal::kAlreadyOpen);
   EXPECT_TRUE(std::holds_alternative<ShmRenew>(*ParseShmMessage(EncodeShmMessage(ShmRenew{}))));
   EXPECT_TRUE(std::holds_alternative<ShmRenewed>(*ParseShmMessage(EncodeShmMessage(ShmRenewed{}))));
   EXPECT_TRUE(std::holds_alternative<ShmRelease>(*ParseShmMessage(EncodeShmMessage(ShmRelease{}))));
@@ -78,7 +78,7 @@ TEST(ShmMessageTest, EveryOtherLengthIsRefused) {
       other.resize(size);
       EXPECT_EQ(ParseCode(other), absl::StatusCode::kInvalidArgument) << size;
       const uint32_t claimed = size;  // also where the header agrees
-      if (size >= sizeof(ShmHeader)) std::memcpy(other.data() + 4, &claimed, sizeof claimed);
+      if (size >= sizeof(WireHeader)) std::memcpy(other.data() + 4, &claimed, sizeof claimed);
       EXPECT_EQ(ParseCode(other), absl::StatusCode::kInvalidArgument) << size;
     }
   }
@@ -99,10 +99,10 @@ TEST(ShmMessageTest, FieldsThatMeanNothingAreRefused) {
     EXPECT_EQ(ParseCode(EncodeShmMessage(hello)), absl::StatusCode::kInvalidArgument) << staging;
   }
   ShmHello open_ended = Hello();
-  open_ended.capability[kMaxShmText - 1] = 'x';
+  open_ended.capability[kMaxWireText - 1] = 'x';
   EXPECT_EQ(ParseCode(EncodeShmMessage(open_ended)), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(ParseCode(EncodeShmMessage(ShmRevoke{-1})), absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(ParseCode(EncodeShmMessage(ShmRefuse{static_cast<ShmRefusal>(3)})), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(ParseCode(EncodeShmMessage(ShmRefuse{static_cast<LeaseRefusal>(3)})), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(ParseCode(EncodeShmMessage(ShmGrant{9, 4096, 1, 0})), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(ParseCode(EncodeShmMessage(ShmGrant{9, 4096, 1, INT32_MAX})), absl::StatusCode::kInvalidArgument);
   const std::vector<ShmPiece> many(kMaxShmPieces + 1, {0, 4096});
@@ -112,10 +112,10 @@ TEST(ShmMessageTest, FieldsThatMeanNothingAreRefused) {
 
 TEST(ShmMessageTest, AFullTextFieldNeedsNoZero) {
   ShmHello hello = Hello();
-  SetShmText(hello.capability, std::string(kMaxShmText, 'c'));
+  SetWireText(hello.capability, std::string(kMaxWireText, 'c'));
   const auto parsed = ParseShmMessage(EncodeShmMessage(hello));
   ASSERT_TRUE(parsed.ok());
-  EXPECT_EQ(ShmText(std::get<ShmHello>(*parsed).capability), std::string(kMaxShmText, 'c'));
+  EXPECT_EQ(TextOf(std::get<ShmHello>(*parsed).capability), std::string(kMaxWireText, 'c'));
 }
 
 TEST(ShmMessageTest, StoresStayInsideWithoutWrapping) {

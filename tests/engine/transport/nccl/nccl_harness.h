@@ -108,34 +108,15 @@ inline bool HoldsNow(RecordingTransportEvents& events, const std::function<bool(
   return holds;
 }
 
-/// What a borrower asks for when `donor` has granted it the range.
+/// As those of nodes of any kind, with room for stores of the whole lease.
 inline OpenSpec Granted(NcclNode& donor, const NcclNode& borrower, kv::LeaseId lease, int64_t offset,
                         int64_t bytes = kNcclLeaseBytes) {
-  auto epoch = donor.transport->Grant({.lease = lease,
-                                       .offset_bytes = offset,
-                                       .bytes = bytes,
-                                       .borrower_instance = borrower.instance,
-                                       .capability = kCapability});
-  EXPECT_TRUE(epoch.ok()) << epoch.status();
-  return {.lease = lease,
-          .channel = donor.transport->channel(),
-          .capability = kCapability,
-          .bytes = bytes,
-          .epoch = epoch.value_or(kv::Epoch()),
-          .store_bytes = kNcclLeaseBytes};
-}
-
-/// Opens a lease and waits for the answer.
-inline absl::StatusOr<LeaseView> OpenNow(NcclNode& borrower, const OpenSpec& spec) {
-  borrower.transport->Open(spec);
-  return borrower.events.Opening(spec.lease);
+  return transport::Granted(donor, borrower, lease, offset, bytes, kNcclLeaseBytes);
 }
 
 inline LeaseView Lend(NcclNode& donor, NcclNode& borrower, kv::LeaseId lease, int64_t offset,
                       int64_t bytes = kNcclLeaseBytes) {
-  auto view = OpenNow(borrower, Granted(donor, borrower, lease, offset, bytes));
-  EXPECT_TRUE(view.ok()) << view.status();
-  return view.value_or(LeaseView());
+  return transport::Lend(donor, borrower, lease, offset, bytes, kNcclLeaseBytes);
 }
 
 }  // namespace swiftcache::engine::transport::nccl

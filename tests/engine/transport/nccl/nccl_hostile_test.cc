@@ -80,8 +80,8 @@ class HostileBorrowerTest : public testing::Test {
   RawPeer Dial() { return RawPeer(ShmSocket::Connect(donor_.transport->channel()).value()); }
   std::vector<std::byte> Open(const char* capability) {
     NcclOpen open = {.lease = kOther.value(), .bytes = kNcclLeaseBytes};
-    SetShmText(open.capability, capability);
-    SetShmText(open.instance, honest_.instance);
+    SetWireText(open.capability, capability);
+    SetWireText(open.instance, honest_.instance);
     return EncodeNcclMessage(open);
   }
   // One that has shown the capability.

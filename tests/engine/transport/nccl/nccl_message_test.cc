@@ -53,12 +53,12 @@ TEST(NcclMessageTest, AnAnswerIsReadAsItWasWritten) {
 
 TEST(NcclMessageTest, MessagesOfEveryKindAreRefusedAtAnyOtherLength) {
   NcclOpen open = {.lease = 7, .bytes = 64};
-  SetShmText(open.capability, "secret");
-  SetShmText(open.instance, "me");
+  SetWireText(open.capability, "secret");
+  SetWireText(open.instance, "me");
   const std::vector<std::vector<std::byte>> all = {
       EncodeNcclMessage(open),
       EncodeNcclMessage(NcclGranted{7, 1}),
-      EncodeNcclMessage(NcclRefused{.lease = 7, .reason = ShmRefusal::kNotGranted}),
+      EncodeNcclMessage(NcclRefused{.lease = 7, .reason = LeaseRefusal::kNotGranted}),
       EncodeNcclMessage(NcclRevoke{7, 1}),
       EncodeNcclMessage(NcclRenew{7}),
       EncodeNcclMessage(NcclRelease{7}),
@@ -76,8 +76,8 @@ TEST(NcclMessageTest, MessagesOfEveryKindAreRefusedAtAnyOtherLength) {
       std::vector<std::byte> other = message;
       other.resize(length);
       EXPECT_EQ(CodeOf(other), absl::StatusCode::kInvalidArgument);
-      if (length < sizeof(NcclHeader)) continue;
-      reinterpret_cast<NcclHeader*>(other.data())->bytes = static_cast<uint32_t>(length);
+      if (length < sizeof(WireHeader)) continue;
+      reinterpret_cast<WireHeader*>(other.data())->bytes = static_cast<uint32_t>(length);
       EXPECT_EQ(CodeOf(other), absl::StatusCode::kInvalidArgument) << length;
     }
   }
@@ -103,7 +103,7 @@ TEST(NcclMessageTest, NumbersThatMeanNothingAreRefused) {
     EXPECT_EQ(CodeOf(EncodeNcclBatch(bad[i])), absl::StatusCode::kInvalidArgument) << i;
   }
   EXPECT_EQ(CodeOf(EncodeNcclMessage(NcclRevoke{7, -1})), absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(CodeOf(EncodeNcclMessage(NcclRefused{.lease = 7, .reason = ShmRefusal{9}})),
+  EXPECT_EQ(CodeOf(EncodeNcclMessage(NcclRefused{.lease = 7, .reason = LeaseRefusal{9}})),
             absl::StatusCode::kInvalidArgument);
   NcclOpen open = {.lease = 7, .bytes = 64};
   open.capability[5] = 'x';  // after the text's end
