@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <functional>
 #include <map>
+#include <memory>
 #include <set>
 #include <utility>
 #include <vector>
@@ -71,6 +72,8 @@ class RecordingTransportEvents final : public TransportEvents {
     absl::MutexLock lock(&mutex_);
     return std::move(opened.extract(lease).mapped());
   }
+  /// While what it returns lives, nothing is heard: who calls an event waits.
+  std::unique_ptr<absl::MutexLock> Hold() { return std::make_unique<absl::MutexLock>(&mutex_); }
   size_t num_stored() {
     absl::MutexLock lock(&mutex_);
     return stored.size();
