@@ -38,6 +38,7 @@ struct BrokerFlags {
   std::string elastic_policy = "default";
   absl::Duration lease_ttl = absl::Seconds(10);
   services::LogFlags log;
+  std::string changed;  // Flags::Changed
 
   std::optional<int> Parse(int argc, char** argv) {
     services::Flags flags(kProgram,
@@ -55,6 +56,7 @@ struct BrokerFlags {
     ParseLeases(flags);
     log.Declare(flags);
     const std::optional<int> exit_code = flags.Parse(argc, argv);
+    changed = flags.Changed();
     ledger.elastic.kind =
         elastic_policy == "paper" ? broker::elastic::PolicyKind::kPaper : broker::elastic::PolicyKind::kDefault;
     ledger.confirm_timeout = 2 * membership.heartbeat_interval;
@@ -136,6 +138,7 @@ int main(int argc, char** argv) {
   swiftcache::BrokerFlags flags;
   if (const std::optional<int> exit_code = flags.Parse(argc, argv)) return *exit_code;
   swiftcache::services::StartLogging(flags.log.Options({.program = argv[0], .engine = "", .model = ""}));
+  LOG(INFO) << "flags: " << flags.changed;
   swiftcache::services::RaiseFileLimit();
   const absl::Status status = swiftcache::Serve(flags, signals);
   return status.ok() ? 0 : swiftcache::services::Fail(swiftcache::kProgram, status);

@@ -57,6 +57,10 @@ std::string EnvironmentPrefix(std::string program) {
   return absl::StrCat(absl::AsciiStrToUpper(program), "_");
 }
 
+std::function<std::string()> ShowText(const std::string* value) {
+  return [value] { return *value; };
+}
+
 std::string ShowInteger(int64_t n) { return absl::StrCat(n); }
 
 // The one argument that belongs to no flag, or "".
@@ -77,8 +81,7 @@ Flags::Flags(const std::string& program, const std::string& description)
 
 Flags::~Flags() = default;
 
-CLI::Option* Flags::Add(const std::string& name, const std::string& shown_default, const std::string& help,
-                        Setter set) {
+CLI::Option* Flags::Add(const std::string& name, Getter show, const std::string& help, Setter set) {
   const CLI::callback_t callback = [name, set = std::move(set)](const CLI::results_t& values) {
     const absl::Status status = set(values.back());
     if (!status.ok()) throw CLI::ValidationError("--" + name, std::string(status.message()));
@@ -88,19 +91,21 @@ CLI::Option* Flags::Add(const std::string& name, const std::string& shown_defaul
   const std::string flag = absl::AsciiStrToUpper(name), own = EnvironmentPrefix(program_) + flag;
   const char* const own_value = std::getenv(own.c_str());
   option->envname(own_value != nullptr && *own_value != '\0' ? own : "SWIFTCACHE_" + flag)->type_name("");
-  if (!shown_default.empty()) option->default_str(shown_default);
+  const std::string by_default = show();
+  if (!by_default.empty()) option->default_str(by_default);
+  settings_.push_back({name, by_default, std::move(show)});
   return option;
 }
 
 void Flags::Text(const std::string& name, std::string* value, const std::string& help) {
-  Add(name, *value, help, [value](const std::string& text) {
+  Add(name, ShowText(value), help, [value](const std::string& text) {
     *value = text;
     return absl::OkStatus();
   });
 }
 
 void Flags::Name(const std::string& name, std::string* value, const std::string& help) {
-  Add(name, *value, help, [value](const std::string& text) {
+  Add(name, ShowText(value), help, [value](const std::string& text) {
     ASSIGN_OR_RETURN(*value, ParseName(text));
     return absl::OkStatus();
   });
@@ -114,7 +119,7 @@ void Flags::Required(const std::string& name, std::string* value, const std::str
 void Flags::Choice(const std::string& name, std::string* value, std::vector<std::string> choices,
                    const std::string& help) {
   const std::string shown = absl::StrJoin(choices, "|");
-  Add(name, *value, help + " (" + shown + ")", [=, choices = std::move(choices)](const std::string& text) {
+  Add(name, ShowText(value), help + " (" + shown + ")", [=, choices = std::move(choices)](const std::string& text) {
     for (const std::string& choice : choices) {
       if (choice != text) continue;
       *value = text;
@@ -125,7 +130,7 @@ void Flags::Choice(const std::string& name, std::string* value, std::vector<std:
 }
 
 void Flags::Address(const std::string& name, std::string* value, const std::string& help, bool may_be_empty) {
-  Add(name, *value, help, [=](const std::string& text) -> absl::Status {
+  Add(name, ShowText(value), help, [=](const std::string& text) -> absl::Status {
     if (!text.empty() || !may_be_empty) RETURN_IF_ERROR(HostPort::Parse(text).status());
     *value = text;
     return absl::OkStatus();
@@ -133,31 +138,37 @@ void Flags::Address(const std::string& name, std::string* value, const std::stri
 }
 
 void Flags::Integer(const std::string& name, int64_t* value, int64_t min, int64_t max, const std::string& help) {
-  Add(name, ShowInteger(*value), help,
+  Add(
+      name, [value] { return ShowInteger(*value); }, help,
       [=](const std::string& text) { return SetInRange(ParseInteger(text), min, max, ShowInteger, value); });
 }
 
 void Flags::Bytes(const std::string& name, int64_t* value, int64_t min, int64_t max, const std::string& help) {
-  Add(name, FormatBytes(*value), help,
+  Add(
+      name, [value] { return FormatBytes(*value); }, help,
       [=](const std::string& text) { return SetInRange(ParseBytes(text), min, max, FormatBytes, value); });
 }
 
 void Flags::Bytes(const std::string& name, std::optional<int64_t>* value, int64_t min, int64_t max,
                   const std::string& help) {
-  Add(name, "", help,
+  Add(
+      name, [value] { return value->has_value() ? FormatBytes(**value) : ""; }, help,
       [=](const std::string& text) { return SetInRange(ParseBytes(text), min, max, FormatBytes, value); });
 }
 
 void Flags::Fraction(const std::string& name, double* value, const std::string& help) {
-  Add(name, absl::StrCat(*value), help, [value](const std::string& text) -> absl::Status {
-    ASSIGN_OR_RETURN(*value, ParseFraction(text));
-    return absl::OkStatus();
-  });
+  Add(
+      name, [value] { return absl::StrCat(*value); }, help,
+      [value](const std::string& text) -> absl::Status {
+        ASSIGN_OR_RETURN(*value, ParseFraction(text));
+        return absl::OkStatus();
+      });
 }
 
 void Flags::Duration(const std::string& name, absl::Duration* value, absl::Duration min, absl::Duration max,
                      const std::string& help) {
-  Add(name, absl::FormatDuration(*value), help,
+  Add(
+      name, [value] { return absl::FormatDuration(*value); }, help,
       [=](const std::string& text) { return SetInRange(ParseDuration(text), min, max, absl::FormatDuration, value); });
 }
 
@@ -166,7 +177,9 @@ void Flags::Switch(const std::string& name, bool* value, const std::string& help
     ASSIGN_OR_RETURN(*value, text.empty() ? absl::StatusOr<bool>(true) : ParseSwitch(text));
     return absl::OkStatus();
   };
-  Add(name, *value ? "true" : "false", help, set)->expected(0, 1);
+  Add(
+      name, [value] { return *value ? "true" : "false"; }, help, set)
+      ->expected(0, 1);
 }
 
 // A flag that does not exist is reported before one that is missing: a misspelt --model is missing, too.
@@ -199,6 +212,15 @@ std::optional<int> Flags::Parse(int argc, const char* const* argv) {
     // Success is CLI11's way to say that --help or --version was asked for.
     return error.get_exit_code() == 0 ? app_->exit(error) : Complain(error);
   }
+}
+
+std::string Flags::Changed() const {
+  std::vector<std::string> changed;
+  for (const Setting& setting : settings_) {
+    const std::string value = setting.show();
+    if (value != setting.by_default) changed.push_back(absl::StrCat(setting.name, "=", absl::CHexEscape(value)));
+  }
+  return absl::StrJoin(changed, " ");
 }
 
 }  // namespace swiftcache::services

@@ -56,14 +56,23 @@ class Flags {
 
   /// An exit code if the process has to end now: 0 after --help and --version, 2 after one line on standard error.
   std::optional<int> Parse(int argc, const char* const* argv);
+  /// What is not as by default, wherever it was said: "kv_cache_bytes=16MiB listen=[::1]:0". Equal where the values are.
+  /// Of no meaning where Parse has failed.
+  std::string Changed() const;
 
  private:
   using Setter = std::function<absl::Status(const std::string&)>;
-  CLI::Option* Add(const std::string& name, const std::string& shown_default, const std::string& help, Setter set);
+  using Getter = std::function<std::string()>;
+  struct Setting {
+    std::string name, by_default;
+    Getter show;
+  };
+  CLI::Option* Add(const std::string& name, Getter show, const std::string& help, Setter set);
   int Complain(const CLI::ParseError& error) const;
 
   const std::string program_;
   const std::unique_ptr<CLI::App> app_;
+  std::vector<Setting> settings_;
 };
 
 /// "--max_tokens=a-b" for "--max-tokens=a-b": both are one flag. What does not begin with dashes stays as it is.

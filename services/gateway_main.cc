@@ -43,6 +43,7 @@ struct GatewayFlags {
   absl::Duration drain_timeout = absl::Seconds(30);
   gateway::relay::Limits limits;
   services::LogFlags log;
+  std::string changed;  // Flags::Changed
 
   std::optional<int> Parse(int argc, char** argv) {
     services::Flags flags(kProgram, "Takes requests as text, finds an engine, relays the tokens.");
@@ -57,7 +58,9 @@ struct GatewayFlags {
     flags.Bytes("max_prompt_bytes", &limits.max_prompt_bytes, 1, int64_t{60} << 20,
                 "longer prompts are refused unread");
     log.Declare(flags);
-    return flags.Parse(argc, argv);
+    const std::optional<int> exit_code = flags.Parse(argc, argv);
+    changed = flags.Changed();
+    return exit_code;
   }
 };
 
@@ -109,13 +112,13 @@ absl::Status Serve(const GatewayFlags& flags, services::ShutdownSignals& signals
   HttpServer::Options http_options{.listen = flags.http_listen,
                                    .max_body_bytes = flags.limits.max_prompt_bytes + kBodyRoomBytes,
                                    .threads = kHttpThreads};
-  http_options.ready = [&] { return fleet->has_snapshot() && !draining; };
+  const auto is_ready = [&] { return fleet->has_snapshot() && !draining; };
+  http_options.ready = is_ready;
   http_metrics.Watch(http_options);
   http_options.metrics = [&] {
     http_metrics.Export(metrics);
     ExportTableAge(*fleet, metrics);
-    return services::Scrape(metrics,
-                            {.program = kProgram, .ready = fleet->has_snapshot() && !draining, .draining = draining});
+    return services::Scrape(metrics, {.program = kProgram, .ready = is_ready(), .draining = draining});
   };
   ASSIGN_OR_RETURN(auto http, HttpServer::Create(http_options, openai->Routes()));
   ASSIGN_OR_RETURN(auto server, RpcServer::Create({.listen = flags.listen}, {&door}));
@@ -148,6 +151,7 @@ int main(int argc, char** argv) {
   swiftcache::GatewayFlags flags;
   if (const std::optional<int> exit_code = flags.Parse(argc, argv)) return *exit_code;
   swiftcache::services::StartLogging(flags.log.Options({.program = argv[0], .engine = "", .model = ""}));
+  LOG(INFO) << "flags: " << flags.changed;
   swiftcache::services::RaiseFileLimit();
   const absl::Status status = swiftcache::Serve(flags, signals);
   return status.ok() ? 0 : swiftcache::services::Fail(swiftcache::kProgram, status);

@@ -19,7 +19,7 @@ struct Parsed {
   absl::Duration interval = absl::Milliseconds(500);
   bool prefix = true;
   std::optional<int> exit_code;
-  std::string error, output;
+  std::string error, output, changed;
 
   explicit Parsed(std::vector<const char*> args) {
     Flags flags("swiftcache-flags", "A test.");
@@ -37,6 +37,7 @@ struct Parsed {
     testing::internal::CaptureStderr();
     testing::internal::CaptureStdout();
     exit_code = flags.Parse(static_cast<int>(args.size()), args.data());
+    changed = flags.Changed();
     error = testing::internal::GetCapturedStderr();
     output = testing::internal::GetCapturedStdout();
   }
@@ -60,6 +61,18 @@ TEST(FlagsTest, DefaultsStayWhereNothingIsSaid) {
   EXPECT_EQ(parsed.share, 0.9);
   EXPECT_EQ(parsed.interval, absl::Milliseconds(500));
   EXPECT_TRUE(parsed.prefix);
+}
+
+TEST(FlagsTest, WhatIsNotAsByDefaultIsShownAlikeHoweverItWasSaid) {
+  EXPECT_EQ(Parsed({"--model=m"}).changed, "model=m");
+  EXPECT_EQ(Parsed({"--model=m", "--kv-cache-bytes=1M", "--share=0.90", "--left_bytes=2097152"}).changed,
+            "model=m left_bytes=2MiB");
+  setenv("SWIFTCACHE_LEFT_BYTES", "2048KiB", 1);
+  setenv("SWIFTCACHE_FLAGS_ENABLE_PREFIX_CACHING", "off", 1);
+  EXPECT_EQ(Parsed({"--model=m\n", "--heartbeat_interval=0.5s", "--broker="}).changed,
+            "broker= model=m\\n left_bytes=2MiB enable_prefix_caching=false");
+  unsetenv("SWIFTCACHE_LEFT_BYTES");
+  unsetenv("SWIFTCACHE_FLAGS_ENABLE_PREFIX_CACHING");
 }
 
 TEST(FlagsTest, CommandLineSetsEveryKind) {
