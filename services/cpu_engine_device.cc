@@ -1,7 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <memory>
+#include <string>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/log/log.h"
+#include "engine/backend/cpu/allowed_cores.h"
+#include "engine/backend/cpu/core_share.h"
 #include "engine/backend/cpu/cpu_device.h"
 #include "engine/backend/cpu/cpu_kv_memory.h"
 #include "engine/transport/shm_transport.h"
@@ -10,14 +15,28 @@
 namespace swiftcache::services {
 namespace {
 
+using engine::backend::cpu::AllowedCores;
+using engine::backend::cpu::CoreShare;
 using engine::backend::cpu::CpuDevice;
 using engine::backend::cpu::CpuKvMemory;
 using engine::transport::ShmTransport;
 using engine::transport::Transport;
 
+// Nothing: this engine takes all cores whatever others do.
+std::unique_ptr<CoreShare> ShareCores(const std::string& folder, const AllowedCores& cores, const Clock& clock) {
+  auto share = CoreShare::Join(folder, cores, clock);
+  if (share.ok()) return *std::move(share);
+  LOG(WARNING) << "cores are not shared with other engines: " << share.status().message();
+  return nullptr;
+}
+
 class CpuEngineDevice final : public EngineDevice {
  public:
-  explicit CpuEngineDevice(int threads) : device_({.threads = threads}) {}
+  explicit CpuEngineDevice(const EngineFlags& flags)
+      : cores_(engine::backend::cpu::FindAllowedCores()),
+        share_(flags.threads == 0 ? ShareCores(flags.shm_dir, cores_, clock_) : nullptr),
+        device_({.threads = flags.threads == 0 ? cores_.usable : static_cast<int>(flags.threads),
+                 .core_share = share_.get()}) {}
   engine::backend::Device& device() override { return device_; }
   absl::StatusOr<std::unique_ptr<Transport>> CreateTransport(const TransportOptions& options,
                                                              engine::backend::KvMemory& memory, const Clock& clock,
@@ -36,13 +55,16 @@ class CpuEngineDevice final : public EngineDevice {
   }
 
  private:
+  const RealClock clock_;
+  const AllowedCores cores_;
+  const std::unique_ptr<CoreShare> share_;
   CpuDevice device_;
 };
 
 }  // namespace
 
 std::unique_ptr<EngineDevice> CreateCpuEngineDevice(const EngineFlags& flags) {
-  return std::make_unique<CpuEngineDevice>(static_cast<int>(flags.threads));
+  return std::make_unique<CpuEngineDevice>(flags);
 }
 
 }  // namespace swiftcache::services

@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "services/engine_flags.h"
 
-#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <limits>
-#include <thread>
 
 #include "engine/transport/shm_address.h"
 #include "services/flags.h"
@@ -53,7 +51,9 @@ std::optional<int> EngineFlags::Parse(int argc, char** argv) {
                "what computes; auto: a GPU where there is one and this build has CUDA, else the CPU");
   flags.Choice("dtype", &dtype, {"auto", "bf16", "f32"},
                "of weights in matrix products: bf16 rounds those that the file has finer, f32 rounds none; auto: bf16");
-  flags.Integer("threads", &threads, 0, 1024, "threads that compute; 0: one per core");
+  flags.Integer(
+      "threads", &threads, 0, 1024,
+      "threads that compute; 0: the cores that it may use, which engines of one --shm_dir that compute divide");
   flags.Bytes("kv_cache_bytes", &engine.kv_cache_bytes, 1, int64_t{1} << 50,
               "memory for KV, taken at the start; default: what --gpu_memory_utilization leaves, on a CPU 1GiB");
   flags.Fraction(
@@ -78,8 +78,8 @@ std::optional<int> EngineFlags::Parse(int argc, char** argv) {
   ParseSharing(flags);
   log.Declare(flags);
   if (const std::optional<int> exit_code = flags.Parse(argc, argv)) return exit_code;
+  changed = flags.Changed();
   if (model_name.empty()) model_name = NameOfModel(model);
-  if (threads == 0) threads = std::max<int64_t>(1, std::thread::hardware_concurrency());
   engine.kv_cache_dtype = kv_cache_dtype == "f32" ? engine::backend::KvDtype::kF32 : engine::backend::KvDtype::kBf16;
   engine.share = transport == "auto" ? !broker.empty() && engine.enable_prefix_caching : transport != "none";
   using engine::exec::StreamMode;

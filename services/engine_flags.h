@@ -21,7 +21,7 @@ namespace swiftcache::services {
 struct EngineFlags {
   std::string model, model_name, name, backend = "auto", dtype = "auto", kv_cache_dtype = "bf16";
   std::string broker = "127.0.0.1:50050", listen = "127.0.0.1:50061", http_listen = "127.0.0.1:9181", advertise;
-  int64_t threads = 0;  // 0: one per core
+  int64_t threads = 0;  // 0: all cores that it may use, shared with the machine's other engines
   absl::Duration drain_timeout = absl::Seconds(30);
   engine::exec::EngineOptions engine;
   // Sharing of KV memory.
@@ -29,8 +29,9 @@ struct EngineFlags {
   absl::Duration revoke_deadline = absl::Milliseconds(50), link_latency;
   int64_t link_gbps = 0;
   LogFlags log;
+  std::string changed;  // Flags::Changed
 
-  /// As Flags::Parse. Afterwards model_name is set, and threads is at least 1.
+  /// As Flags::Parse. Afterwards model_name is set.
   std::optional<int> Parse(int argc, char** argv);
   engine::models::ComputeDtype compute_dtype() const;
 

@@ -247,8 +247,8 @@ absl::Status Serve(const services::EngineFlags& flags, services::ShutdownSignals
     return load;
   };
   broker->Ready(DialAddress(flags, server->address()), load, sharing ? sharing->Describe() : rpc::SharingDescription());
-  LOG(INFO) << kProgram << " " << kVersion << " serves " << flags.model_name << " as " << name << " with "
-            << flags.threads << " threads, max_model_len=" << engine->max_model_len_tokens();
+  LOG(INFO) << kProgram << " " << kVersion << " serves " << flags.model_name << " as " << name
+            << ", max_model_len=" << engine->max_model_len_tokens();
 
   const int signal = signals.Wait();
   ready = false;
@@ -278,6 +278,7 @@ int main(int argc, char** argv) {
   const std::string engine = flags.name.empty() ? flags.model_name : flags.name;
   swiftcache::services::StartLogging(
       flags.log.Options({.program = argv[0], .engine = engine, .model = flags.model_name}));
+  LOG(INFO) << "flags: " << flags.changed;
   swiftcache::services::RaiseFileLimit();
   bool device_lost = false;
   const absl::Status status = swiftcache::Serve(flags, signals, device_lost);

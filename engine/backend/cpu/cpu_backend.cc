@@ -30,7 +30,8 @@ class CpuBackend final : public Backend {
       : isa_(BestIsa(options.max_isa)),
         precision_(options.precision),
         max_rows_(options.max_rows),
-        pool_(options.threads),
+        core_share_(options.core_share),
+        pool_(options.threads, options.core_share),
         linear_(KernelsFor(isa_), precision_, pool_),
         attention_({options.attention, options.kv, options.inverse_frequencies, options.max_rows, options.precision,
                     options.space},
@@ -80,6 +81,7 @@ class CpuBackend final : public Backend {
   }
 
   absl::Status BeginStep(std::span<const StepSequence> sequences, std::span<const StreamedBlock> streamed) override {
+    if (core_share_ != nullptr) core_share_->Enter();
     attention_.BeginStep(sequences, streamed);
     return absl::OkStatus();
   }
@@ -120,7 +122,10 @@ class CpuBackend final : public Backend {
 
   void WaitFor(const Fence& fence) override { fence.Wait(); }
   Fence Submitted() override { return {}; }
-  Fence EndStep(absl::Status& status) override { return {}; }
+  Fence EndStep(absl::Status& status) override {
+    if (core_share_ != nullptr) core_share_->Leave();
+    return {};
+  }
   absl::Status CheckWords(std::span<const WordCheck> checks, std::vector<int32_t>& changed) override {
     for (size_t i = 0; i < checks.size(); ++i) {
       if (!checks[i].Holds()) changed.push_back(static_cast<int32_t>(i));
@@ -141,6 +146,7 @@ class CpuBackend final : public Backend {
   const Isa isa_;
   const Precision precision_;
   const int64_t max_rows_;
+  CoreShare* const core_share_;
   ThreadPool pool_;
   WeightArena arena_;
   WeightReport weights_;

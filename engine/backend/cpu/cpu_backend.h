@@ -15,8 +15,11 @@
 
 namespace swiftcache::engine::backend::cpu {
 
+class CoreShare;
+
 struct CpuBackendOptions {
   int threads = 1;
+  CoreShare* core_share = nullptr;  // where there is one, it says how many of them compute; borrowed
   Precision precision = Precision::kBf16;
   Isa max_isa = Isa::kAvx512Bf16;  // a lower one is for tests, and for comparing machines
   AttentionShape attention = {};

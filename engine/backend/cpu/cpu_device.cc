@@ -13,11 +13,13 @@ namespace swiftcache::engine::backend::cpu {
 
 std::string CpuDevice::name() const {
   return absl::StrCat("cpu/", IsaName(BestIsa(options_.max_isa)), " with ", options_.threads,
-                      options_.threads == 1 ? " thread" : " threads");
+                      options_.threads == 1 ? " thread" : " threads",
+                      options_.core_share == nullptr ? "" : ", shared with the machine's other engines");
 }
 
 absl::StatusOr<std::unique_ptr<Backend>> CpuDevice::CreateBackend(const BackendOptions& options) {
   return CreateCpuBackend({.threads = options_.threads,
+                           .core_share = options_.core_share,
                            .precision = options.precision,
                            .max_isa = options_.max_isa,
                            .attention = options.attention,

@@ -15,10 +15,13 @@
 
 namespace swiftcache::engine::backend::cpu {
 
+class CoreShare;
+
 struct CpuDeviceOptions {
   int threads = 1;
-  Isa max_isa = Isa::kAvx512Bf16;  // a lower one is for tests, and for comparing machines
-  AddressSpace space = {};         // of the KV memory; another is for tests
+  CoreShare* core_share = nullptr;  // as CpuBackendOptions; borrowed
+  Isa max_isa = Isa::kAvx512Bf16;   // a lower one is for tests, and for comparing machines
+  AddressSpace space = {};          // of the KV memory; another is for tests
 };
 
 /// Thread-safety, ownership, errors: Device's. KV memory is a CpuKvMemory.

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "engine/backend/cpu/core_share.h"
+
 namespace swiftcache::engine::backend::cpu {
 namespace {
 
@@ -13,7 +15,7 @@ void Pause() { __builtin_ia32_pause(); }
 
 }  // namespace
 
-ThreadPool::ThreadPool(int threads) {
+ThreadPool::ThreadPool(int threads, CoreShare* share) : share_(share), wake_(threads) {
   for (int worker = 1; worker < threads; ++worker) workers_.emplace_back([this, worker] { WorkerLoop(worker); });
 }
 
@@ -21,13 +23,16 @@ ThreadPool::~ThreadPool() {
   {
     absl::MutexLock lock(&mutex_);
     stop_ = true;
-    wake_workers_.SignalAll();
+    for (absl::CondVar& wake : wake_) wake.Signal();
   }
   for (std::thread& worker : workers_) worker.join();
 }
 
+int ThreadPool::ThreadsNow() const { return share_ == nullptr ? threads() : std::min(threads(), share_->Threads()); }
+
 void ThreadPool::Run(int64_t items, const void* context, Function function) {
-  if (items <= 1 || workers_.empty() || items >= kMaxItems) {
+  const int threads = ThreadsNow();
+  if (items <= 1 || threads == 1 || items >= kMaxItems) {
     for (int64_t item = 0; item < items; ++item) function(context, item, 0);
     return;
   }
@@ -36,11 +41,12 @@ void ThreadPool::Run(int64_t items, const void* context, Function function) {
   job.function.store(function, std::memory_order_relaxed);
   job.context.store(context, std::memory_order_relaxed);
   job.items.store(count, std::memory_order_relaxed);
+  job.threads.store(threads, std::memory_order_relaxed);
   job.done.store(0, std::memory_order_relaxed);
   ticket_.store(uint64_t{epoch_} << 32);  // seq_cst, as is sleepers_: either we see the sleeper or it sees the job
   if (sleepers_.load() > 0) {
     absl::MutexLock lock(&mutex_);
-    wake_workers_.SignalAll();
+    for (int worker = 1; worker < threads; ++worker) wake_[worker].Signal();
   }
   Work(epoch_, 0);
   AwaitDone(job, count);
@@ -79,19 +85,25 @@ void ThreadPool::WorkerLoop(int worker) {
   while (true) {
     bool found = false;
     for (int spin = 0; spin < kSpins && !found; ++spin) {
-      found = static_cast<uint32_t>(ticket_.load() >> 32) != seen;
+      found = TakesPartAfter(seen, worker);
       if (!found) Pause();
     }
-    if (!found && !SleepUntilAfter(seen)) return;
+    if (!found && !SleepUntilAfter(seen, worker)) return;
     seen = static_cast<uint32_t>(ticket_.load() >> 32);
     Work(seen, worker);
   }
 }
 
-bool ThreadPool::SleepUntilAfter(uint32_t epoch) {
+// Whether a later loop is there that has room for this worker.
+bool ThreadPool::TakesPartAfter(uint32_t epoch, int worker) const {
+  const uint32_t now = static_cast<uint32_t>(ticket_.load() >> 32);
+  return now != epoch && worker < jobs_[now & 1].threads.load(std::memory_order_relaxed);
+}
+
+bool ThreadPool::SleepUntilAfter(uint32_t epoch, int worker) {
   absl::MutexLock lock(&mutex_);
   sleepers_.fetch_add(1);
-  while (!stop_ && static_cast<uint32_t>(ticket_.load() >> 32) == epoch) wake_workers_.Wait(&mutex_);
+  while (!stop_ && !TakesPartAfter(epoch, worker)) wake_[worker].Wait(&mutex_);
   sleepers_.fetch_sub(1);
   return !stop_;
 }

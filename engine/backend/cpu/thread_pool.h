@@ -15,12 +15,15 @@
 
 namespace swiftcache::engine::backend::cpu {
 
-/// `threads` - 1 workers beside the caller. Items are claimed one by one, so that a worker that the kernel has taken
-/// off its core delays nothing but the item it holds. Between loops a worker spins for some 20 us, then sleeps.
-/// Thread-safety: one thread calls ParallelFor. Ownership: joins its threads. Errors: none.
+class CoreShare;
+
+/// `threads` - 1 workers beside the caller, or as many as a CoreShare says when a loop begins. Items are claimed one by
+/// one, so that a worker that the kernel has taken off its core delays nothing but the item it holds. Between loops a
+/// worker spins for some 20 us, then sleeps.
+/// Thread-safety: one thread calls ParallelFor. Ownership: joins its threads; borrows the share. Errors: none.
 class ThreadPool {
  public:
-  explicit ThreadPool(int threads);
+  explicit ThreadPool(int threads, CoreShare* share = nullptr);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;
@@ -43,23 +46,29 @@ class ThreadPool {
     std::atomic<Function> function{nullptr};
     std::atomic<const void*> context{nullptr};
     std::atomic<uint32_t> items{0};
+    std::atomic<int> threads{0};  // that take part, the caller among them
     alignas(64) std::atomic<uint32_t> done{0};
   };
 
   void Run(int64_t items, const void* context, Function function);
+  int ThreadsNow() const;
+  void Wake(int threads);
   void Work(uint32_t epoch, int worker);
   void AwaitDone(Job& job, uint32_t items);
   void WorkerLoop(int worker);
-  bool SleepUntilAfter(uint32_t epoch);
+  bool TakesPartAfter(uint32_t epoch, int worker) const;
+  bool SleepUntilAfter(uint32_t epoch, int worker);
 
   Job jobs_[2];
   alignas(64) std::atomic<uint64_t> ticket_{0};  // epoch << 32 | next item
   alignas(64) std::atomic<int> sleepers_{0};
   std::atomic<bool> caller_waits_{false};
   absl::Mutex mutex_;
-  absl::CondVar wake_workers_, wake_caller_;
+  absl::CondVar wake_caller_;
   bool stop_ ABSL_GUARDED_BY(mutex_) = false;
-  uint32_t epoch_ = 0;  // the caller's
+  CoreShare* const share_;
+  uint32_t epoch_ = 0;               // the caller's
+  std::vector<absl::CondVar> wake_;  // of each worker
   std::vector<std::thread> workers_;
 };
 

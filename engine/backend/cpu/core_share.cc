@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/backend/cpu/core_share.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <bit>
+#include <cerrno>
+#include <cstring>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace swiftcache::engine::backend::cpu {
+
+// What the file holds, in zeros at first.
+struct CoreShare::Page {
+  struct alignas(64) Counter {
+    std::atomic<uint64_t> beats;
+  };
+  alignas(64) std::atomic<uint64_t> computing;  // bit i: the engine at place i
+  Counter counters[kMaxEngines];
+};
+static_assert(std::atomic<uint64_t>::is_always_lock_free);
+
+namespace {
+
+uint64_t Bit(int place) { return uint64_t{1} << place; }
+
+absl::Status Bad(const std::string& path, const std::string& what) {
+  return absl::InvalidArgumentError(absl::StrCat(path, ": ", what));
+}
+
+absl::StatusOr<memory::UniqueFd> OpenFile(const std::string& path, int64_t bytes) {
+  memory::UniqueFd file(open(path.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600));
+  struct stat found = {};
+  if (!file.ok() || fstat(file.get(), &found) != 0) return Bad(path, std::strerror(errno));
+  if (!S_ISREG(found.st_mode) || found.st_uid != geteuid()) return Bad(path, "is not this user's file: remove it");
+  if (found.st_size < bytes && ftruncate(file.get(), bytes) != 0) return Bad(path, std::strerror(errno));
+  return file;
+}
+
+// A byte of the file for each place, locked until the process ends. No such lock: all are taken.
+std::optional<int> TakePlace(int file) {
+  for (int place = 0; place < CoreShare::kMaxEngines; ++place) {
+    struct flock lock = {};
+    lock.l_type = F_WRLCK;
+    lock.l_whence = SEEK_SET;
+    lock.l_start = place;
+    lock.l_len = 1;
+    if (fcntl(file, F_OFD_SETLK, &lock) == 0) return place;
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<CoreShare>> CoreShare::Join(const std::string& folder, const AllowedCores& cores,
+                                                           const Clock& clock) {
+  if (mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) return Bad(folder, std::strerror(errno));
+  const std::string path = absl::StrCat(folder, "/cores-", cores.set);
+  auto file = OpenFile(path, sizeof(Page));
+  if (!file.ok()) return file.status();
+  const std::optional<int> place = TakePlace(file->get());
+  if (!place) return absl::ResourceExhaustedError(absl::StrCat(path, ": ", kMaxEngines, " engines are there already"));
+  void* const page = mmap(nullptr, sizeof(Page), PROT_READ | PROT_WRITE, MAP_SHARED, file->get(), 0);
+  if (page == MAP_FAILED) return Bad(path, std::strerror(errno));
+  return std::unique_ptr<CoreShare>(new CoreShare(*std::move(file), static_cast<Page*>(page), *place, cores, clock));
+}
+
+CoreShare::CoreShare(memory::UniqueFd file, Page* page, int place, const AllowedCores& cores, const Clock& clock)
+    : file_(std::move(file)), page_(page), place_(place), cores_(cores), clock_(clock) {
+  Leave();  // who had the place before may have been killed
+}
+
+CoreShare::~CoreShare() {
+  Leave();
+  munmap(page_, sizeof(Page));
+}
+
+// The counter moves before the bit is there: whoever sees the bit for the first time finds a counter that has moved.
+void CoreShare::Enter() {
+  const absl::Time now = clock_.Now();
+  page_->counters[place_].beats.fetch_add(1);
+  page_->computing.fetch_or(Bit(place_));
+  stale_ = 0;
+  for (uint64_t left = Others(); left != 0; left &= left - 1) {
+    const int other = std::countr_zero(left);
+    const uint64_t beats = page_->counters[other].beats.load();
+    if (std::exchange(beats_[other], beats) != beats) moved_at_[other] = now;
+    if (now - moved_at_[other] > kStale) stale_ |= Bit(other);
+  }
+}
+
+void CoreShare::Leave() { page_->computing.fetch_and(~Bit(place_)); }
+
+uint64_t CoreShare::Others() const { return page_->computing.load(std::memory_order_relaxed) & ~Bit(place_) & ~stale_; }
+
+// What does not go round goes to the first places.
+int CoreShare::Threads() {
+  page_->counters[place_].beats.fetch_add(1, std::memory_order_relaxed);
+  const uint64_t others = Others();
+  if (threads_ == 0 || others != counted_) {
+    const int engines = std::popcount(others) + 1, before = std::popcount(others & (Bit(place_) - 1));
+    const int part = cores_.in_set / engines + (before < cores_.in_set % engines ? 1 : 0);
+    threads_ = std::clamp(part, 1, cores_.usable);
+    counted_ = others;
+  }
+  return threads_;
+}
+
+}  // namespace swiftcache::engine::backend::cpu
