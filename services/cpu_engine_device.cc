@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <unistd.h>
+
 #include <memory>
 #include <string>
 #include <utility>
@@ -22,9 +24,13 @@ using engine::backend::cpu::CpuKvMemory;
 using engine::transport::ShmTransport;
 using engine::transport::Transport;
 
-// Nothing: this engine takes all cores whatever others do.
-std::unique_ptr<CoreShare> ShareCores(const std::string& folder, const AllowedCores& cores, const Clock& clock) {
-  auto share = CoreShare::Join(folder, cores, clock);
+// In --shm_dir, or, where that is on a disk, in a folder that all engines of this user and machine have. Nothing: this
+// engine takes all cores whatever others do.
+std::unique_ptr<CoreShare> ShareCores(const std::string& shm_dir, const AllowedCores& cores, const Clock& clock) {
+  auto share = CoreShare::Join(shm_dir, cores, clock);
+  if (absl::IsFailedPrecondition(share.status())) {
+    share = CoreShare::Join(absl::StrCat("/dev/shm/swiftcache-", geteuid()), cores, clock);
+  }
   if (share.ok()) return *std::move(share);
   LOG(WARNING) << "cores are not shared with other engines: " << share.status().message();
   return nullptr;

@@ -2,8 +2,10 @@
 #include "engine/backend/cpu/core_share.h"
 
 #include <fcntl.h>
+#include <linux/magic.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/statfs.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -41,6 +43,11 @@ absl::StatusOr<memory::UniqueFd> OpenFile(const std::string& path, int64_t bytes
   struct stat found = {};
   if (!file.ok() || fstat(file.get(), &found) != 0) return Bad(path, std::strerror(errno));
   if (!S_ISREG(found.st_mode) || found.st_uid != geteuid()) return Bad(path, "is not this user's file: remove it");
+  struct statfs system = {};
+  if (fstatfs(file.get(), &system) != 0 || system.f_type != TMPFS_MAGIC) {
+    unlink(path.c_str());
+    return absl::FailedPreconditionError(absl::StrCat(path, " is not on a tmpfs"));
+  }
   if (found.st_size < bytes && ftruncate(file.get(), bytes) != 0) return Bad(path, std::strerror(errno));
   return file;
 }

@@ -8,7 +8,7 @@
 //   for (const Loop& loop : loops) loop.Run(share->Threads());
 //   share->Leave();
 //
-// The engines of one folder and one set of cores meet in a file there, which all of them map: a bit for each that
+// The engines of one folder (in memory) and one set of cores meet in a file there, which all of them map: a bit for each that
 // computes, and a counter for each that it moves on with every loop. Whose counter stands still for kStale while its bit
 // is set (it was killed, or stopped) is left out. Nothing but speed depends on what stands there.
 #pragma once
@@ -35,7 +35,8 @@ class CoreShare {
   static constexpr absl::Duration kStale = absl::Seconds(5);
 
   /// Makes the folder where it is missing. Errors: RESOURCE_EXHAUSTED (kMaxEngines are there), INVALID_ARGUMENT (names
-  /// the folder: it is none, or cannot be written).
+  /// the folder: it is none, or cannot be written), FAILED_PRECONDITION (the folder is not memory, but on a disk, whose
+  /// file system now and then holds up who writes to a mapped page).
   static absl::StatusOr<std::unique_ptr<CoreShare>> Join(const std::string& folder, const AllowedCores& cores,
                                                          const Clock& clock);
   ~CoreShare();

@@ -2,7 +2,9 @@
 #include "engine/backend/cpu/core_share.h"
 
 #include <gtest/gtest.h>
+#include <linux/magic.h>
 #include <sched.h>
+#include <sys/statfs.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -25,7 +27,7 @@ namespace {
 class CoreShareTest : public ::testing::Test {
  protected:
   CoreShareTest() {
-    char path[] = "/tmp/swiftcache-cores-XXXXXX";
+    char path[] = "/dev/shm/swiftcache-cores-XXXXXX";
     folder_ = mkdtemp(path);
   }
   ~CoreShareTest() override { std::filesystem::remove_all(folder_); }
@@ -129,6 +131,16 @@ TEST_F(CoreShareTest, AFileOfOthersOrNoFolderIsAnError) {
             absl::StatusCode::kInvalidArgument);
   std::filesystem::create_symlink(folder_ + "/file", folder_ + "/cores-f");
   EXPECT_EQ(CoreShare::Join(folder_, {.set = "f"}, clock_).status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST_F(CoreShareTest, AFolderOnADiskIsNotUsed) {
+  const std::string folder = std::filesystem::current_path() / "cores-on-a-disk";
+  struct statfs system = {};
+  if (statfs(".", &system) == 0 && system.f_type == TMPFS_MAGIC) GTEST_SKIP() << "this folder is in memory";
+  const absl::Status status = CoreShare::Join(folder, {.set = "f"}, clock_).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
+  EXPECT_TRUE(std::filesystem::is_empty(folder));
+  std::filesystem::remove_all(folder);
 }
 
 TEST_F(CoreShareTest, APoolComputesWithAsManyThreadsAsItMay) {
