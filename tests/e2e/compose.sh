@@ -8,63 +8,30 @@
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 bin=$(realpath "$1") model=$(realpath "$2")
-skip() { echo "skipped: $*"; exit 77; }
-die() { echo "compose: $*" >&2; exit 1; }
-say() { echo "== $* ($SECONDS s)"; }
-
-[ "$(id -u)" -eq 0 ] || skip "containers are run as root here, and this is not root"
-packages=(podman podman-compose runc netavark aardvark-dns iptables)
-dpkg-query -W "${packages[@]}" >/dev/null 2>&1 ||
-  apt-get -qq install -y --no-install-recommends "${packages[@]}" >/dev/null 2>&1 || skip "podman cannot be installed: is the network there?"
-
-work=$(mktemp -d /tmp/swiftcache-compose.XXXXXX)
+. tests/e2e/deployment.sh compose
 project=swiftcache-test-$$
-export CONTAINERS_CONF=$work/containers.conf
-# Limits that a machine allows which lets nobody raise them.
-cat >"$CONTAINERS_CONF" <<EOF
-[engine]
-runtime = "runc"
-cgroup_manager = "cgroupfs"
-events_logger = "file"
-[network]
-network_backend = "netavark"
-[containers]
-default_ulimits = ["nofile=4096:4096", "nproc=4096:4096"]
-EOF
-pod() { podman --log-level=error "$@"; }
 compose() { (cd "$work/deploy" && podman-compose -p "$project" "$@" >>"$work/compose.log" 2>&1); }
-finish() {
-  local code=$?
-  trap - EXIT
-  if [ $code -ne 0 ] && [ $code -ne 77 ]; then
-    for name in $(pod ps -a --format '{{.Names}}' --filter "name=$project" 2>/dev/null); do
-      echo "--- $name: $(pod logs --tail 5 "$name" 2>&1)"
-    done
-    tail -20 "$work/compose.log" 2>/dev/null || true
-  fi
-  [ ! -d "$work/deploy" ] || compose down -v || true
-  ! pod network exists "${project}_default" 2>/dev/null || pod network rm -f "${project}_default" >/dev/null 2>&1 || true
-  pod rmi localhost/swiftcache-test:latest >/dev/null 2>&1 || true
-  rm -rf "$work"
-  exit $code
+show_why() {
+  for name in $(pod ps -a --format '{{.Names}}' --filter "name=$project" 2>/dev/null); do
+    echo "--- $name: $(pod logs --tail 5 "$name" 2>&1)"
+  done
+  tail -20 "$work/compose.log" 2>/dev/null
 }
-trap finish EXIT
+clean_up() {
+  [ ! -d "$work/deploy" ] || compose down -v
+  ! pod network exists "${project}_default" 2>/dev/null || pod network rm -f "${project}_default" >/dev/null 2>&1
+  pod rmi localhost/swiftcache-test:latest >/dev/null 2>&1
+}
 
 # Images -------------------------------------------------------------------------------------------------------------
-base=localhost/swiftcache-test-base
-if ! pod image exists $base; then
-  say "base image"
-  tar=$(tests/e2e/debian-base.sh 2>&1) || skip "$tar"
-  pod import "$tar" $base >/dev/null 2>&1 || skip "podman cannot import an image here"
-fi
-pod run --rm $base true >"$work/run.log" 2>&1 || skip "containers cannot run here: $(tail -1 "$work/run.log")"
+use_podman bridge
 if [ "${3:-}" = --whole ]; then
   mkdir -p ~/.cache/ccache
   source=(--layers=false --volume ~/.cache/ccache:/root/.cache/ccache)  # no gigabyte stays; the second time is faster
 else
-  say "package"
-  mkdir -p "$work/package"
-  cp "$(deploy/package.sh 2>"$work/package.log")" "$work/package/swiftcache.deb" || die "no package: $(tail -3 "$work/package.log")"
+  make_package
+  mkdir "$work/package"
+  cp "$package" "$work/package/swiftcache.deb"
   source=(--build-context package="$work/package")
 fi
 say "image"
@@ -110,13 +77,6 @@ sed -i 's/for: [0-9]*[sm]/for: 1s/; s/scrape_interval: 5s/scrape_interval: 1s/; 
 say "up"
 pod volume ls -q | sort >"$work/volumes"
 compose up -d model broker gateway chat summary complete prometheus || die "up failed"
-wait_for() {  # wait_for SECONDS WHAT COMMAND...
-  local deadline=$((SECONDS + $1)) what=$2; shift 2
-  until "$@"; do
-    [ $SECONDS -lt $deadline ] || die "waited in vain for $what"
-    sleep 0.2
-  done
-}
 ctl() { "$bin/swiftcachectl" --gateway=127.0.0.1:"$grpc" --broker=127.0.0.1:"$broker" "$@"; }
 models() { curl -fs "http://127.0.0.1:$http/v1/models" 2>/dev/null | python3 -c 'import json, sys; print(*sorted(m["id"] for m in json.load(sys.stdin)["data"]))' 2>/dev/null; }
 serves_all() { [ "$(models)" = "chat complete summary" ]; }
@@ -126,6 +86,14 @@ for service in broker gateway chat summary complete; do  # podman runs them on d
   pod healthcheck run "${project}_${service}_1" >/dev/null || die "$service fails its health check"
 done
 [ "$(pod exec "${project}_chat_1" id -u)" = 10001 ] || die "the engine does not run as its own user"
+pod exec "${project}_chat_1" sh -c 'ls /run/swiftcache/cores-*' >/dev/null || die "the engines do not meet to divide the cores"
+
+say "told alike"
+pod logs "${project}_chat_1" 2>&1 | told >"$work/container"
+told_by_shell "$bin/swiftcache-engine" --model=/models/model.gguf --model-name=chat --listen=0.0.0.0:50061 \
+  --http-listen=0.0.0.0:9181 --broker=broker:50050 --advertise=chat:50061 --kv-cache-bytes=16M --drain-timeout=30s \
+  --revoke-deadline=0.05s --threads=0 --shm-dir=/run/swiftcache >"$work/shell"
+cmp "$work/container" "$work/shell" || die "compose and a shell line are read differently: '$(cat "$work/container")', '$(cat "$work/shell")'"
 
 say "chats"
 ctl generate --model=summary --temperature=0 --max_tokens=8 --prompt="Water boils at" >"$work/grpc" || die "no answer over gRPC"

@@ -7,28 +7,17 @@
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 model=$(realpath "$1")
-skip() { echo "skipped: $*"; exit 77; }
-die() { echo "package: $*" >&2; exit 1; }
-say() { echo "== $* ($SECONDS s)"; }
-
-[ "$(id -u)" -eq 0 ] || skip "a chroot wants root, and this is not root"
+. tests/e2e/deployment.sh package
 base=$(tests/e2e/debian-base.sh 2>&1) || skip "$base"
-work=$(mktemp -d /tmp/swiftcache-package.XXXXXX)
 root=$work/root pids=()
-finish() {
-  local code=$?
-  trap - EXIT
-  [ ${#pids[@]} -eq 0 ] || kill "${pids[@]}" 2>/dev/null || true
+show_why() { tail -n 3 "$work"/*.log; }
+clean_up() {
+  [ ${#pids[@]} -eq 0 ] || kill "${pids[@]}" 2>/dev/null
   wait
-  if [ $code -ne 0 ] && [ $code -ne 77 ]; then tail -n 3 "$work"/*.log || true; fi
   ! mountpoint -q "$root/proc" || umount "$root/proc"
-  rm -rf "$work"
-  exit $code
 }
-trap finish EXIT
 
-say "package"
-package=$(deploy/package.sh 2>"$work/build.log") || die "no package: $(tail -3 "$work/build.log")"
+make_package
 say "a bare Debian 12"
 mkdir "$root"
 tar -C "$root" -xf "$base"
@@ -43,9 +32,8 @@ install_deb() { cp "$1" "$root/tmp/swiftcache.deb" && inside apt-get install -qq
 
 say "installed"
 inside apt-get update -qq >>"$work/apt.log" 2>&1 || skip "Debian's packages cannot be reached: $(tail -1 "$work/apt.log")"
-depends=$(dpkg-deb -f "$package" Depends | sed 's/([^)]*)//g; s/,//g')
-# shellcheck disable=SC2086  # one word a package
-inside apt-get install -qq -y --no-install-recommends $depends >>"$work/apt.log" 2>&1 || die "its dependencies cannot be installed"
+# shellcheck disable=SC2046  # one word a package
+inside apt-get install -qq -y --no-install-recommends $(dependencies) >>"$work/apt.log" 2>&1 || die "its dependencies cannot be installed"
 accounts() { cat "$root/etc/passwd" "$root/etc/group"; }
 files >"$work/before"
 accounts >"$work/accounts"
@@ -76,11 +64,7 @@ start() {  # start UNIT INSTANCE
   pids+=($!)
 }
 listening() {  # listening OUT: its gRPC address
-  local deadline=$((SECONDS + 60))
-  until grep -qs '^listening' "$work/$1.out"; do
-    [ $SECONDS -lt $deadline ] || die "$1 does not listen: $(tail -1 "$work/$1.log")"
-    sleep 0.1
-  done
+  wait_for 60 "the address of $1" grep -qs '^listening' "$work/$1.out"
   sed -n 's/^listening grpc=\([^ ]*\).*/\1/p' "$work/$1.out"
 }
 say "started as its units say"
@@ -101,9 +85,6 @@ chat() { inside swiftcachectl --gateway="$gateway" generate --model=chat --wait=
 chat >"$work/first" || die "no answer"
 
 say "upgraded beside the running cluster"
-dpkg-deb -R "$package" "$work/next"
-sed -i 's/^Version: .*/Version: 99.0/' "$work/next/DEBIAN/control"
-dpkg-deb -Znone -b "$work/next" "$work/next.deb" >/dev/null
 install_deb "$work/next.deb" || die "the upgrade failed: $(tail -3 "$work/apt.log")"
 [ "$(inside dpkg-query -W -f "\${Version}" swiftcache)" = 99.0 ] || die "it was not upgraded"
 grep -q "SWIFTCACHE_BROKER=$broker" "$root/etc/swiftcache/gateway.env" || die "the upgrade lost the configuration"

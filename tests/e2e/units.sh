@@ -7,61 +7,18 @@
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 model=$(realpath "$1")
-skip() { echo "skipped: $*"; exit 77; }
-die() { echo "units: $*" >&2; exit 1; }
-say() { echo "== $* ($SECONDS s)"; }
-
-[ "$(id -u)" -eq 0 ] || skip "containers are run as root here, and this is not root"
-packages=(podman runc)
-dpkg-query -W "${packages[@]}" >/dev/null 2>&1 ||
-  apt-get -qq install -y --no-install-recommends "${packages[@]}" >/dev/null 2>&1 || skip "podman cannot be installed: is the network there?"
-work=$(mktemp -d /tmp/swiftcache-units.XXXXXX)
+. tests/e2e/deployment.sh units
 name=swiftcache-units-$$
-export CONTAINERS_CONF=$work/containers.conf
-cat >"$CONTAINERS_CONF" <<EOT
-[engine]
-runtime = "runc"
-cgroup_manager = "cgroupfs"
-events_logger = "file"
-[containers]
-default_ulimits = ["nofile=4096:4096", "nproc=4096:4096"]
-EOT
-pod() { podman --log-level=error "$@"; }
 inside() { pod exec "$name" "$@"; }
-finish() {
-  local code=$?
-  trap - EXIT
-  if [ $code -ne 0 ] && [ $code -ne 77 ]; then inside journalctl --no-pager -n 30 2>/dev/null || true; fi
-  pod rm -f -t 0 "$name" >/dev/null 2>&1 || true
-  rm -rf "$work"
-  exit $code
-}
-trap finish EXIT
-wait_for() {  # wait_for SECONDS WHAT COMMAND...
-  local deadline=$((SECONDS + $1)) what=$2; shift 2
-  until "$@"; do
-    [ $SECONDS -lt $deadline ] || die "waited in vain for $what"
-    sleep 0.2
-  done
-}
+show_why() { inside journalctl --no-pager -n 30 2>/dev/null; }
+clean_up() { pod rm -f -t 0 "$name" >/dev/null 2>&1; }
 
-base=localhost/swiftcache-test-base
-if ! pod image exists $base; then
-  say "base image"
-  tar=$(tests/e2e/debian-base.sh 2>&1) || skip "$tar"
-  pod import "$tar" $base >/dev/null 2>&1 || skip "podman cannot import an image here"
-fi
-pod run --rm --network=none $base true >"$work/run.log" 2>&1 || skip "containers cannot run here: $(tail -1 "$work/run.log")"
-say "package"
-package=$(deploy/package.sh 2>"$work/package.log") || die "no package: $(tail -3 "$work/package.log")"
-dpkg-deb -R "$package" "$work/next"
-sed -i 's/^Version: .*/Version: 99.0/' "$work/next/DEBIAN/control"
-dpkg-deb -Znone -b "$work/next" "$work/next.deb" >/dev/null
+use_podman none
+make_package
 say "a Debian 12 that systemd starts"
-depends=$(dpkg-deb -f "$package" Depends | sed 's/([^)]*)//g; s/,//g')
 pod build --network=host -t localhost/swiftcache-test-systemd - >"$work/build.log" 2>&1 <<EOT || skip "its image cannot be built: $(tail -1 "$work/build.log")"
 FROM $base
-RUN apt-get update && apt-get install -y --no-install-recommends systemd systemd-sysv dbus $depends
+RUN apt-get update && apt-get install -y --no-install-recommends systemd systemd-sysv dbus $(dependencies)
 CMD ["/lib/systemd/systemd"]
 EOT
 # What systemd needs to make a sandbox of each unit, and no more.
@@ -99,6 +56,14 @@ for unit in "${units[@]}"; do
   [ "$(inside stat -c %U "/proc/$pid")" = swiftcache ] || die "$unit does not run as its own user"
 done
 [ "$(inside stat -c %U:%a /run/swiftcache)" = swiftcache:700 ] || die "the folder of the leases' sockets is open to others"
+
+say "told alike"
+dpkg-deb -x "$package" "$work/files"
+inside journalctl -o cat --no-pager -u swiftcache-engine@chat | told >"$work/unit"
+told_by_shell "$work/files/usr/bin/swiftcache-engine" --model-name=chat --shm-dir=/run/swiftcache \
+  --model=/var/lib/swiftcache/model.gguf --kv-cache-bytes=16M --broker=127.0.0.1:50050 --listen=127.0.0.1:50061 \
+  --http-listen=127.0.0.1:9181 >"$work/shell"
+cmp "$work/unit" "$work/shell" || die "a unit and a shell line are read differently: '$(cat "$work/unit")', '$(cat "$work/shell")'"
 
 say "leases"
 for _ in 1 2 3; do  # a thousand tokens, behind memory for seven hundred
