@@ -76,6 +76,9 @@ sed -i 's/for: [0-9]*[sm]/for: 1s/; s/scrape_interval: 5s/scrape_interval: 1s/; 
   "$work"/deploy/observability/*.yml
 say "up"
 pod volume ls -q | sort >"$work/volumes"
+# podman-compose 1.0.3 knows nothing of driver_opts: the volume is made here as the file says.
+in_memory=(--opt type=tmpfs --opt device=tmpfs --opt o="$(sed -n 's/^ *o: //p' deploy/docker-compose.yml)")
+pod volume create --label io.podman.compose.project="$project" "${in_memory[@]}" "${project}_leases" >/dev/null
 compose up -d model broker gateway chat summary complete prometheus || die "up failed"
 ctl() { "$bin/swiftcachectl" --gateway=127.0.0.1:"$grpc" --broker=127.0.0.1:"$broker" "$@"; }
 models() { curl -fs "http://127.0.0.1:$http/v1/models" 2>/dev/null | python3 -c 'import json, sys; print(*sorted(m["id"] for m in json.load(sys.stdin)["data"]))' 2>/dev/null; }
