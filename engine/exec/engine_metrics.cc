@@ -20,7 +20,7 @@ const char kPrefillHelp[] =
     "Time from arrival to first token by phase: queue and execute, and load and store as the transport took beside "
     "them";
 const char kPrefill[] = "swiftcache_prefill_phase_seconds";
-const char kTrafficHelp[] = "What steps under lease traffic took, outliers aside";
+const char kTrafficHelp[] = "Time of steps under lease traffic that could be compared with steps without";
 const char kExpectedHelp[] = "What the same steps would have taken without lease traffic";
 const char kSource[] = "swiftcache_prompt_tokens_by_source_total";
 
@@ -146,8 +146,14 @@ void EngineMetrics::ReadInPlace(int64_t bytes) { read_in_place_.Increment(static
 
 void EngineMetrics::SetInterference(const meter::InterferenceMeter::Estimate& prefill,
                                     const meter::InterferenceMeter::Estimate& decode) {
-  prefill_interference_.Set(prefill);
-  decode_interference_.Set(decode);
+  prefill_interference_.SetEstimate(prefill);
+  decode_interference_.SetEstimate(decode);
+}
+
+void EngineMetrics::SetLeaseTraffic(const meter::InterferenceMeter::TrafficSeconds& prefill,
+                                    const meter::InterferenceMeter::TrafficSeconds& decode) {
+  prefill_interference_.SetTraffic(prefill);
+  decode_interference_.SetTraffic(decode);
 }
 
 EngineMetrics::Interference::Interference(Metrics& m, const char* phase)
@@ -157,11 +163,14 @@ EngineMetrics::Interference::Interference(Metrics& m, const char* phase)
       expected_seconds(
           m.Counter("swiftcache_lease_traffic_expected_step_seconds_total", kExpectedHelp, {{"phase", phase}})) {}
 
-void EngineMetrics::Interference::Set(const meter::InterferenceMeter::Estimate& estimate) {
+void EngineMetrics::Interference::SetEstimate(const meter::InterferenceMeter::Estimate& estimate) {
   ratio.Set(estimate.ratio);
   comparisons.Set(static_cast<double>(estimate.comparisons));
-  step_seconds.Increment(estimate.step_seconds - step_seconds.Value());
-  expected_seconds.Increment(estimate.expected_seconds - expected_seconds.Value());
+}
+
+void EngineMetrics::Interference::SetTraffic(const meter::InterferenceMeter::TrafficSeconds& seconds) {
+  step_seconds.Increment(seconds.actual - step_seconds.Value());
+  expected_seconds.Increment(seconds.expected - expected_seconds.Value());
 }
 
 void EngineMetrics::Computed(absl::Duration time, const sched::StepPlan& plan) {

@@ -51,9 +51,12 @@ class EngineMetrics {
   void Finished(int64_t prompt_tokens, int64_t output_tokens, absl::Duration decoding);
   /// A request that was not taken.
   void Refused(const absl::Status& why);
-  /// What borrowers cost this engine. swiftcache_interference_ratio is absent where there is none. One at a time.
+  /// What borrowers cost this engine. swiftcache_interference_ratio is absent where there is none. One call at a time.
   void SetInterference(const meter::InterferenceMeter::Estimate& prefill,
                        const meter::InterferenceMeter::Estimate& decode);
+  /// The same in seconds, since the start. One call at a time.
+  void SetLeaseTraffic(const meter::InterferenceMeter::TrafficSeconds& prefill,
+                       const meter::InterferenceMeter::TrafficSeconds& decode);
   void Ended(const absl::Status& status, absl::Duration since_arrival);
   void Stepped(int64_t preemptions);
   /// Gauges, and the counter of evictions.
@@ -88,7 +91,8 @@ class EngineMetrics {
   // What one phase is slowed down by borrowers.
   struct Interference {
     Interference(Metrics& metrics, const char* phase);
-    void Set(const meter::InterferenceMeter::Estimate& estimate);
+    void SetEstimate(const meter::InterferenceMeter::Estimate& estimate);
+    void SetTraffic(const meter::InterferenceMeter::TrafficSeconds& seconds);
     OptionalGauge ratio;
     prometheus::Gauge& comparisons;
     prometheus::Counter &step_seconds, &expected_seconds;

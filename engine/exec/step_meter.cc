@@ -4,6 +4,8 @@
 namespace swiftcache::engine::exec {
 namespace {
 
+using meter::InterferenceMeter;
+
 constexpr absl::Duration kGroup = absl::Milliseconds(20);  // of steps
 constexpr int64_t kDecodesOfGroup = 4;
 
@@ -64,25 +66,43 @@ void StepMeter::NoteInterference(const sched::StepPlan& plan, const Moved& after
   }
   group_.at_end = after.transport;
   const meter::StepShape shape = ShapeOf(plan);
-  if (shape.prefill_tokens == 0 && ++group_.decodes > kDecodesOfGroup) return;
-  group_.steps.push_back({computed_, shape, computed_ - begin_});
+  const absl::Duration time = computed_ - begin_;
+  if (shape.prefill_tokens == 0) {
+    group_.decode_time += time;
+    if (++group_.decodes > kDecodesOfGroup) return;
+    group_.noted_decode_time += time;
+  }
+  group_.steps.push_back({computed_, shape, time});
 }
 
 void StepMeter::JudgeGroup() {
   const bool traffic = group_.at_end.received_bytes != group_.at_begin.received_bytes ||
                        group_.at_end.borrowers_read != group_.at_begin.borrowers_read;
-  {
-    absl::MutexLock lock(&mutex_);
-    for (const Measured& step : group_.steps) interference_.Note(step.end, step.shape, step.time, traffic);
+  for (const Measured& step : group_.steps) {
+    const bool speaks_for_others = step.shape.prefill_tokens == 0;
+    interference_.Note(step.end, step.shape, step.time, traffic,
+                       speaks_for_others ? absl::FDivDuration(group_.decode_time, group_.noted_decode_time) : 1);
   }
   group_.steps.clear();
   group_.decodes = 0;
+  group_.decode_time = group_.noted_decode_time = absl::ZeroDuration();
+  if (traffic) OfferComparisons();
+}
+
+// The loop does not wait for a scrape that is reading: the next one has what this one missed.
+void StepMeter::OfferComparisons() {
+  metrics_.SetLeaseTraffic(interference_.traffic(meter::Phase::kPrefill), interference_.traffic(meter::Phase::kDecode));
+  if (!mutex_.TryLock()) return;
+  prefill_comparisons_ = interference_.comparisons(meter::Phase::kPrefill);
+  decode_comparisons_ = interference_.comparisons(meter::Phase::kDecode);
+  mutex_.Unlock();
 }
 
 void StepMeter::Publish() {
   absl::MutexLock lock(&mutex_);
   const absl::Time now = clock_.Now();
-  metrics_.SetInterference(interference_.At(meter::Phase::kPrefill, now), interference_.At(meter::Phase::kDecode, now));
+  metrics_.SetInterference(InterferenceMeter::EstimateOf(prefill_comparisons_, now),
+                           InterferenceMeter::EstimateOf(decode_comparisons_, now));
 }
 
 void StepMeter::FirstToken(const Continuation& continuation) {

@@ -28,13 +28,13 @@ namespace swiftcache::engine::exec {
 /// (TransportStats: received_bytes, borrowers_read); how much does not matter. Readers give word after each layer and
 /// after each copy. All steps that begin within 20 ms are under traffic where there was some between the begin of the
 /// first and the end of the last: judged one by one, steps would be taken for slow because of traffic where they only
-/// were more likely to see some because they were slow. Of the decodes among them four speak for all: what slows one of
-/// them mostly slows all. Steps of 20 ms and more stand alone; there this bias is about the square of their scatter, 1
+/// were more likely to see some because they were slow. Of the decodes among them four speak for all, and for the time
+/// of all: what slows one of them mostly slows all. Steps of 20 ms and more stand alone; there this bias is about the square of their scatter, 1
 /// point at 10 %. Steps that themselves read leases, store to them or were cut short say nothing about interference and
 /// are left out.
 ///
-/// Thread-safety: none, but for Publish; the step loop owns it. Ownership: borrows what is handed in. Errors: none. Cost: a few
-/// microseconds a step.
+/// Thread-safety: none, but for Publish; the step loop owns it. Ownership: borrows what is handed in. Errors: none.
+/// Cost: a few microseconds a step.
 class StepMeter {
  public:
   struct Outcome {
@@ -49,7 +49,7 @@ class StepMeter {
   void Begin();
   /// The forward pass of the plan has ended. Before its sequences change.
   void Computed(const sched::StepPlan& plan, const Outcome& outcome);
-  /// Interference, as of now, into the metrics: before they are read. Any thread.
+  /// The ratio of interference, as of now, into the metrics: before they are read. Any thread.
   void Publish() ABSL_LOCKS_EXCLUDED(mutex_);
   /// In the step that computed it.
   void FirstToken(const Continuation& continuation);
@@ -62,7 +62,8 @@ class StepMeter {
   Moved ReadMoved() const;
   void ChargePrefills(const sched::StepPlan& plan, const Moved& after);
   void NoteInterference(const sched::StepPlan& plan, const Moved& after);
-  void JudgeGroup() ABSL_LOCKS_EXCLUDED(mutex_);
+  void JudgeGroup();
+  void OfferComparisons() ABSL_LOCKS_EXCLUDED(mutex_);
 
   const Clock& clock_;
   EngineMetrics& metrics_;
@@ -80,10 +81,13 @@ class StepMeter {
     transport::TransportStats at_begin, at_end;
     std::vector<Measured> steps;
     int64_t decodes = 0;
+    absl::Duration decode_time, noted_decode_time;  // of all, and of those that are in `steps`
   };
   Group group_;
-  absl::Mutex mutex_;
-  meter::InterferenceMeter interference_ ABSL_GUARDED_BY(mutex_);
+  meter::InterferenceMeter interference_;
+  absl::Mutex mutex_;  // the loop only tries it
+  meter::Samples prefill_comparisons_ ABSL_GUARDED_BY(mutex_){meter::InterferenceMeter::kComparisons};
+  meter::Samples decode_comparisons_ ABSL_GUARDED_BY(mutex_){meter::InterferenceMeter::kComparisons};
 };
 
 }  // namespace swiftcache::engine::exec

@@ -3,8 +3,10 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <random>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/strings/match.h"
@@ -180,9 +182,12 @@ class DonorStepTest : public StreamedStepTest {
       if (traffic == Traffic::kRead) stats.borrowers_read += 100;
       if (traffic == Traffic::kOwnStore) stats.stored_bytes += 100;
       transport_.SetStats(stats);
-      clock_.Advance(absl::Milliseconds(traffic == Traffic::kNone ? 10 : 11));
+      clock_.Advance((traffic == Traffic::kNone ? 10 : 11) * tenth_of_a_step_);
       meter_.Computed(plan_, {.whole = whole});
     }
+  }
+  double TrafficSeconds(const std::string& which) const {
+    return ValueOf(registry_.Serialize(), "swiftcache_lease_traffic_" + which + "_seconds_total{phase=\"decode\"}");
   }
   double Ratio(const std::string& phase) {
     meter_.Publish();
@@ -196,6 +201,8 @@ class DonorStepTest : public StreamedStepTest {
     meter_.Publish();
     return ValueOf(registry_.Serialize(), "swiftcache_interference_comparisons{phase=\"decode\"}");
   }
+
+  absl::Duration tenth_of_a_step_ = absl::Milliseconds(1);
 };
 
 TEST_F(DonorStepTest, StoresAndReadsOfBorrowersAreTraffic) {
@@ -246,6 +253,42 @@ TEST_F(DonorStepTest, StepsThatBorrowThemselvesOrAreCutShortSayNothing) {
   Decode(300, Traffic::kRead, /*whole=*/false);
   EXPECT_EQ(Comparisons(), 0);
   EXPECT_FALSE(HasRatio());
+}
+
+// Sums of engines weigh each by its time, so the time of one whose steps are short must not shrink.
+TEST_F(DonorStepTest, SecondsAreOfAllDecodesThoughFewOfTheShortOnesAreCompared) {
+  for (const absl::Duration tenth : {absl::Milliseconds(1), absl::Microseconds(100), absl::Microseconds(20)}) {
+    tenth_of_a_step_ = tenth;
+    Decode(20000, Traffic::kNone);
+    clock_.Advance(absl::Milliseconds(20));  // a new group
+    const double actual = TrafficSeconds("step"), expected = TrafficSeconds("expected_step");
+    Decode(20000, Traffic::kRead);
+    clock_.Advance(absl::Milliseconds(20));
+    Decode(1, Traffic::kNone);
+    const double took = absl::ToDoubleSeconds(20000 * 11 * tenth);
+    EXPECT_NEAR(TrafficSeconds("step") - actual, took, 0.01 * took) << tenth;
+    EXPECT_NEAR(TrafficSeconds("expected_step") - expected, took * 10 / 11, 0.01 * took) << tenth;
+  }
+}
+
+TEST_F(DonorStepTest, ScrapesBesideTheLoopFindARatioOrNone) {
+  std::atomic<bool> stop = false;
+  std::thread scraper([&] {
+    while (!stop) {
+      meter_.Publish();
+      EXPECT_FALSE(absl::StrContains(registry_.Serialize(), "Nan"));
+    }
+  });
+  for (int i = 0; i < 20; ++i) {
+    Decode(100, i % 2 == 0 ? Traffic::kNone : Traffic::kRead);
+    clock_.Advance(absl::Milliseconds(20));
+  }
+  stop = true;
+  scraper.join();
+  Decode(1, Traffic::kRead);
+  clock_.Advance(absl::Milliseconds(20));
+  Decode(1, Traffic::kNone);
+  EXPECT_NEAR(Ratio("decode"), 10.0 / 11, 1e-3);
 }
 
 TEST_F(DonorStepTest, AnEngineThatHasBeenIdleShowsNoRatioOfYesterday) {
