@@ -66,6 +66,7 @@ class EngineImpl final : public Engine, private LoopObserver {
     });
   }
   absl::Status Submit(Request request, std::unique_ptr<ResponseSink> sink) override;
+  void CountRefusal(const absl::Status& why) override { metrics_.Refused(why); }
   void Cancel(const std::string& request_id) override { mailbox_.Push(CancelMessage{request_id}); }
   void Post(LoopMessage message) override {
     urgency_.Note(message, clock_.Now());

@@ -37,9 +37,9 @@ struct SharingDependencies {
   coordinator::Coordinator* coordinator = nullptr;
 };
 
-/// Thread-safety: Submit, Cancel, Post, Load, UpdateMetrics, ShutDown from any thread. Ownership: owns model, KV memory, the loop
-/// thread and the one that calls the sinks. Errors: as documented per function; a request's own failure reaches its
-/// sink.
+/// Thread-safety: Submit, CountRefusal, Cancel, Post, Load, UpdateMetrics, ShutDown from any thread. Ownership: owns
+/// model, KV memory, the loop thread and the one that calls the sinks. Errors: as documented per function; a request's
+/// own failure reaches its sink.
 class Engine {
  public:
   /// `sharing`: there where options.share is true, and only there. REQUIRES: the memory was created with the same
@@ -60,6 +60,8 @@ class Engine {
   /// sinks far behind), UNAVAILABLE (draining), ALREADY_EXISTS (a live request of that id). On error the sink is never
   /// called.
   virtual absl::Status Submit(Request request, std::unique_ptr<ResponseSink> sink) = 0;
+  /// A door has refused a request itself, which this engine therefore never saw: for the metrics. REQUIRES: !why.ok().
+  virtual void CountRefusal(const absl::Status& why) = 0;
   /// Ends a request within one step; its sink gets CANCELLED. Unknown ids are ignored.
   virtual void Cancel(const std::string& request_id) = 0;
   /// The coordinator's push function. A step under way hears at once what concerns it, the loop after the step. From the

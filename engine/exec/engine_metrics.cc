@@ -31,19 +31,9 @@ const std::vector<double> kLengthBuckets = {1,    2,    5,    10,    20,    50, 
                                             1000, 2000, 5000, 10000, 20000, 50000, 100000, 200000};
 const std::vector<double> kSequenceBuckets = {1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024};
 
-const char* ReasonOf(const absl::Status& why) {
-  switch (why.code()) {
-    case absl::StatusCode::kInvalidArgument:
-      return "invalid";
-    case absl::StatusCode::kOutOfRange:
-      return "too_long";
-    case absl::StatusCode::kResourceExhausted:
-      return "queue_full";
-    case absl::StatusCode::kAlreadyExists:
-      return "id_in_use";
-    default:
-      return "not_serving";
-  }
+prometheus::Counter& RefusedCounter(Metrics& metrics, const char* reason) {
+  return metrics.Counter("swiftcache_requests_refused_total", "Requests that were not taken, by why",
+                         {{"reason", reason}});
 }
 
 }  // namespace
@@ -106,7 +96,8 @@ EngineMetrics::EngineMetrics(Metrics& m, const Geometry& geometry)
           m.Gauge("swiftcache_kv_cached_blocks", "Free blocks that the prefix cache holds until they are needed")),
       cache_usage_(m.Gauge("vllm:kv_cache_usage_perc", "Used share of the KV blocks, 0 to 1")),
       prefill_interference_(m, "prefill"),
-      decode_interference_(m, "decode") {
+      decode_interference_(m, "decode"),
+      refusals_(m) {
   m.Gauge("vllm:cache_config_info", "Geometry of the KV cache, in its labels",
           {{"block_size", absl::StrCat(geometry.block_tokens)}, {"num_gpu_blocks", absl::StrCat(geometry.num_blocks)}})
       .Set(1);
@@ -188,10 +179,26 @@ void EngineMetrics::Finished(int64_t prompt_tokens, int64_t output_tokens, absl:
   time_per_output_token_.Observe(absl::ToDoubleSeconds(decoding) / static_cast<double>(output_tokens - 1));
 }
 
+EngineMetrics::Refusals::Refusals(Metrics& m)
+    : invalid(RefusedCounter(m, "invalid")),
+      too_long(RefusedCounter(m, "too_long")),
+      queue_full(RefusedCounter(m, "queue_full")),
+      id_in_use(RefusedCounter(m, "id_in_use")),
+      draining(RefusedCounter(m, "draining")) {}
+
 void EngineMetrics::Refused(const absl::Status& why) {
-  registry_
-      .Counter("swiftcache_requests_refused_total", "Requests that were not taken, by why", {{"reason", ReasonOf(why)}})
-      .Increment();
+  switch (why.code()) {
+    case absl::StatusCode::kOutOfRange:
+      return refusals_.too_long.Increment();
+    case absl::StatusCode::kResourceExhausted:
+      return refusals_.queue_full.Increment();
+    case absl::StatusCode::kAlreadyExists:
+      return refusals_.id_in_use.Increment();
+    case absl::StatusCode::kUnavailable:
+      return refusals_.draining.Increment();
+    default:
+      return refusals_.invalid.Increment();
+  }
 }
 
 void EngineMetrics::Ended(const absl::Status& status, absl::Duration since_arrival) {

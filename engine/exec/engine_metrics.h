@@ -49,7 +49,7 @@ class EngineMetrics {
   void Computed(absl::Duration time, const sched::StepPlan& plan);
   /// A continuation that got all its tokens: `decoding` from the first to the last.
   void Finished(int64_t prompt_tokens, int64_t output_tokens, absl::Duration decoding);
-  /// A request that was not taken.
+  /// A request that was not taken. REQUIRES: !why.ok().
   void Refused(const absl::Status& why);
   /// What borrowers cost this engine. swiftcache_interference_ratio is absent where there is none. One call at a time.
   void SetInterference(const meter::InterferenceMeter::Estimate& prefill,
@@ -97,6 +97,11 @@ class EngineMetrics {
     prometheus::Gauge& comparisons;
     prometheus::Counter &step_seconds, &expected_seconds;
   };
+  // By why; all are there from the start, so that the first refusal is an increase.
+  struct Refusals {
+    explicit Refusals(Metrics& metrics);
+    prometheus::Counter &invalid, &too_long, &queue_full, &id_in_use, &draining;
+  };
 
   Metrics& registry_;
   HistogramPair time_to_first_token_, inter_token_latency_, queue_time_;
@@ -110,6 +115,7 @@ class EngineMetrics {
   prometheus::Gauge &free_blocks_, &used_blocks_, &leased_out_blocks_, &leased_in_blocks_, &leased_in_used_blocks_,
       &cached_blocks_, &cache_usage_;
   Interference prefill_interference_, decode_interference_;
+  Refusals refusals_;
 };
 
 }  // namespace swiftcache::engine::exec

@@ -63,6 +63,7 @@ grpc::ServerWriteReactor<v1::EngineGenerateResponse>* EngineDoor::Generate(grpc:
   if (!plain.ok()) {
     const std::string id = request->request_id().substr(0, limits_.max_request_id_bytes);  // it may be what is wrong
     LogRefusal({id, traceparent}, plain.status());
+    if (engine != nullptr) engine->CountRefusal(plain.status());
     return new GenerateRefusal(plain.status());
   }
   plain->traceparent = traceparent;

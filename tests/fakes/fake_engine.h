@@ -38,6 +38,10 @@ class FakeEngine final : public exec::Engine {
     live_[std::move(id)] = {std::move(request), std::move(sink)};
     return absl::OkStatus();
   }
+  void CountRefusal(const absl::Status& why) override {
+    absl::MutexLock lock(&mutex_);
+    refusals_.push_back(why.code());
+  }
   void Cancel(const std::string& request_id) override {
     End(request_id, absl::CancelledError("cancelled"));
     absl::MutexLock lock(&mutex_);
@@ -82,6 +86,10 @@ class FakeEngine final : public exec::Engine {
     absl::MutexLock lock(&mutex_);
     return live_.size();
   }
+  std::vector<absl::StatusCode> refusals() const {
+    absl::MutexLock lock(&mutex_);
+    return refusals_;
+  }
   void set_load(const exec::EngineLoad& load) {
     absl::MutexLock lock(&mutex_);
     load_ = load;
@@ -97,6 +105,7 @@ class FakeEngine final : public exec::Engine {
   mutable absl::Mutex mutex_;
   std::map<std::string, Live> live_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::string> cancelled_ ABSL_GUARDED_BY(mutex_);
+  std::vector<absl::StatusCode> refusals_ ABSL_GUARDED_BY(mutex_);
   exec::EngineLoad load_ ABSL_GUARDED_BY(mutex_);
   absl::Status refuse_with_ ABSL_GUARDED_BY(mutex_);
 };

@@ -67,6 +67,13 @@ class EngineTest : public ::testing::Test {
     EXPECT_FALSE(!status.ok() && made->done()) << "a refused request's sink is never called";
     return status;
   }
+  // -1: the scrape has no such line.
+  int Refused(const std::string& reason) const {
+    const std::string scrape = metrics_.Serialize();
+    const std::string line = "\nswiftcache_requests_refused_total{reason=\"" + reason + "\"} ";
+    const size_t at = scrape.find(line);
+    return at == std::string::npos ? -1 : std::stoi(scrape.substr(at + line.size()));
+  }
   static Request Named(const std::string& id, int64_t max_tokens = 5) {
     Request request = Greedy({1, 2, 3, 4, 5}, max_tokens);
     request.request_id = id;
@@ -232,6 +239,30 @@ TEST_F(EngineTest, CancelReachesARequestThatTheLoopHasNotSeen) {
   gate_.Open();
   EXPECT_EQ(recording->Wait().code(), absl::StatusCode::kCancelled);
   EXPECT_EQ(recording->num_outputs(), 0u);
+}
+
+TEST_F(EngineTest, RefusalsAreCountedByTheirReasonAndAllReasonsAreThereFromTheStart) {
+  CreateGated({.max_num_seqs = 1, .max_waiting_requests = 1});
+  for (const char* reason : {"invalid", "too_long", "queue_full", "id_in_use", "draining"}) {
+    EXPECT_EQ(Refused(reason), 0) << reason;
+  }
+  engine_->Start();
+  ASSERT_TRUE(Submit(Named("running")).ok());
+  gate_.WaitUntilReached();
+  ASSERT_TRUE(Submit(Named("waiting")).ok());
+  EXPECT_FALSE(Submit(Named("full")).ok());
+  EXPECT_FALSE(Submit(Named("running")).ok());
+  EXPECT_FALSE(Submit(Named("no tokens", 0)).ok());
+  EXPECT_FALSE(Submit(Greedy(std::vector<int32_t>(400, 1), 1)).ok());
+  engine_->CountRefusal(absl::InvalidArgumentError("what a door found"));
+  gate_.Open();
+  engine_->ShutDown(absl::InfiniteFuture());
+  EXPECT_FALSE(Submit(Named("late")).ok());
+  EXPECT_EQ(Refused("queue_full"), 1);
+  EXPECT_EQ(Refused("id_in_use"), 1);
+  EXPECT_EQ(Refused("invalid"), 2);
+  EXPECT_EQ(Refused("too_long"), 1);
+  EXPECT_EQ(Refused("draining"), 1);
 }
 
 TEST_F(EngineTest, DrainLetsRequestsFinishAndRefusesNewOnes) {

@@ -247,6 +247,7 @@ TEST_F(EngineDoorTest, BadRequestsAreRefusedBeforeTheEngine) {
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(status.message()), HasSubstr("token_ids[1] is 8"));
   EXPECT_EQ(engine_.live(), 0u);
+  EXPECT_THAT(engine_.refusals(), ElementsAre(absl::StatusCode::kInvalidArgument)) << "it counts what it never saw";
 }
 
 TEST_F(EngineDoorTest, TheCardComesInChunksAndOnlyWhenItIsNews) {
