@@ -12,8 +12,10 @@
 #include <string>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "common/base/clock.h"
 #include "common/base/status_macros.h"
 #include "common/base/version.h"
@@ -24,6 +26,7 @@
 #include "common/rpc/address.h"
 #include "common/rpc/server.h"
 #include "common/sync/scheduler_slice.h"
+#include "engine/backend/backend.h"
 #include "engine/backend/weight_report.h"
 #include "engine/exec/engine.h"
 #include "engine/exec/engine_memory.h"
@@ -183,6 +186,12 @@ void ExportWeights(const engine::backend::WeightReport& weights, Metrics& metric
       .Set(1);
 }
 
+// What computes, from names such as cpu/avx512_bf16/bf16 and cuda/sm_90/bf16.
+Metrics::Labels BuildLabels(const engine::backend::Backend& backend) {
+  const std::vector<std::string> parts = absl::StrSplit(backend.name(), '/');
+  return {{"backend", parts[0]}, {"isa", parts.size() > 1 ? parts[1] : ""}};
+}
+
 // `device_lost`: whether that is why it ends.
 absl::Status Serve(const services::EngineFlags& flags, services::ShutdownSignals& signals, bool& device_lost) {
   const RealClock clock;
@@ -200,7 +209,7 @@ absl::Status Serve(const services::EngineFlags& flags, services::ShutdownSignals
   std::unique_ptr<services::EngineSharing> sharing;  // before the engine, which borrows it
   std::unique_ptr<exec::Engine> engine;              // before the doors, which borrow it
   std::atomic<bool> measured = false, ready = false, draining = false;
-  std::string backend;  // written before `measured`
+  Metrics::Labels build;  // written before `measured`
   rpc::EngineDoor door({.vocab_size = p.checkpoint.config.vocab_size}, p.card, RandomNumber);
   HttpServer::Options http_options{.listen = flags.http_listen};
   http_options.ready = [&] { return ready.load(); };
@@ -210,7 +219,7 @@ absl::Status Serve(const services::EngineFlags& flags, services::ShutdownSignals
     if (sharing) sharing->UpdateMetrics();
     http_metrics.Export(*metrics);
     engine->UpdateMetrics();
-    return services::Scrape(*metrics, {.program = kProgram, .ready = ready, .draining = draining, .backend = backend});
+    return services::Scrape(*metrics, {.program = kProgram, .ready = ready, .draining = draining, .build = build});
   };
   ASSIGN_OR_RETURN(auto http, HttpServer::Create(http_options, {}));
   ASSIGN_OR_RETURN(auto server, RpcServer::Create({.listen = flags.listen}, {&door}));
@@ -225,7 +234,7 @@ absl::Status Serve(const services::EngineFlags& flags, services::ShutdownSignals
   p.options.scale_down_window = broker->terms().scale_down_window;
   metrics.emplace(Metrics::Labels{{"model_name", flags.model_name}, {"engine", name}});
   ExportWeights(loaded->model->weights(), *metrics);
-  backend = loaded->model->backend().name();
+  build = BuildLabels(loaded->model->backend());
   if (p.options.share) {
     ASSIGN_OR_RETURN(
         sharing, services::EngineSharing::Create({.name = name, .instance_id = instance_id, .flags = &flags}, *p.device,

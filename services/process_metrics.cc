@@ -42,6 +42,12 @@ std::optional<int64_t> BootTimeSeconds() {
   return std::nullopt;
 }
 
+std::optional<double> StartTimeSeconds() {
+  const std::optional<int64_t> boot = BootTimeSeconds(), ticks = StatField(22);
+  if (!boot || !ticks) return std::nullopt;
+  return static_cast<double>(*boot) + static_cast<double>(*ticks) / static_cast<double>(sysconf(_SC_CLK_TCK));
+}
+
 void ExportMemory(Metrics& metrics) {
   const double page = static_cast<double>(sysconf(_SC_PAGESIZE));
   std::ifstream file("/proc/self/statm");
@@ -70,15 +76,13 @@ void ExportTimes(Metrics& metrics) {
     prometheus::Counter& cpu = metrics.Counter("process_cpu_seconds_total", "Processor time, of user and system");
     cpu.Increment(std::max(0.0, seconds(used.ru_utime) + seconds(used.ru_stime) - cpu.Value()));
   }
-  const std::optional<int64_t> boot = BootTimeSeconds(), ticks = StatField(22);
-  if (!boot || !ticks) return;
-  metrics.Gauge("process_start_time_seconds", "Start of the process, since 1970")
-      .Set(static_cast<double>(*boot) + static_cast<double>(*ticks) / static_cast<double>(sysconf(_SC_CLK_TCK)));
+  static const std::optional<double> start = StartTimeSeconds();
+  if (start) metrics.Gauge("process_start_time_seconds", "Start of the process, since 1970").Set(*start);
 }
 
 void ExportState(Metrics& metrics, const ProcessState& state) {
-  Metrics::Labels build = {{"program", state.program}, {"version", kVersion}};
-  if (!state.backend.empty()) build["backend"] = state.backend;
+  Metrics::Labels build = state.build;
+  build.insert({{"program", state.program}, {"version", kVersion}});
   metrics.Gauge("swiftcache_build_info", "What runs, in its labels", build).Set(1);
   metrics.Gauge("swiftcache_ready", "Whether it takes requests").Set(state.ready ? 1 : 0);
   metrics.Gauge("swiftcache_draining", "Whether it ends").Set(state.draining ? 1 : 0);

@@ -14,9 +14,9 @@ namespace swiftcache::services {
 
 struct ProcessState {
   std::string program;
-  bool ready = false;        // takes requests: what /health says
-  bool draining = false;     // ends
-  std::string backend = {};  // of an engine: "cpu/avx512_bf16/bf16"
+  bool ready = false;          // takes requests: what /health says
+  bool draining = false;       // ends
+  Metrics::Labels build = {};  // of swiftcache_build_info, beside program and version
 };
 
 /// The response of /metrics: `metrics` as they are, and of this process swiftcache_build_info, swiftcache_ready,

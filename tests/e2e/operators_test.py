@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """What operators see: health, metrics, logs, swiftcachectl, idle cost, the cost of the gateway."""
 import json
+import math
 import os
 import signal
 import socket
 import statistics
 import subprocess
+import threading
 import time
 import urllib.request
 from datetime import datetime
@@ -20,7 +22,13 @@ METRICS = ["swiftcache_time_to_first_token_seconds_count", "swiftcache_inter_tok
            "vllm:num_requests_waiting", "vllm:num_requests_running", "vllm:kv_cache_usage_perc", "vllm:cache_config_info",
            "vllm:time_to_first_token_seconds_count", "vllm:inter_token_latency_seconds_count",
            "vllm:request_queue_time_seconds_count", "vllm:prefix_cache_queries_total", "vllm:prefix_cache_hits_total",
-           "vllm:num_preemptions_total", "vllm:prompt_tokens_total", "vllm:generation_tokens_total"]
+           "vllm:num_preemptions_total", "vllm:prompt_tokens_total", "vllm:generation_tokens_total",
+           "swiftcache_time_per_output_token_seconds_count", "swiftcache_request_prompt_tokens_sum",
+           "swiftcache_request_generation_tokens_sum", "swiftcache_step_seconds_count", "swiftcache_step_sequences_count",
+           "swiftcache_step_tokens_sum", "swiftcache_requests_refused_total", "swiftcache_interference_comparisons",
+           "swiftcache_lease_traffic_step_seconds_total", "swiftcache_lease_traffic_expected_step_seconds_total"]
+PROCESS_METRICS = ["process_cpu_seconds_total", "process_resident_memory_bytes", "process_virtual_memory_bytes",
+                   "process_open_fds", "process_max_fds", "process_start_time_seconds"]
 
 
 def test_live_comes_first_then_health(cluster):
@@ -38,8 +46,38 @@ def test_engine_metrics_have_the_names_that_scrapers_want(tiny):
     assert any('model_name="tiny"' in key and 'engine="tiny"' in key for key in metrics)
     assert tiny.engine.metric("swiftcache_time_to_first_token_seconds_count") == 1
     assert tiny.engine.metric("vllm:generation_tokens_total") == 8
-    for process in (tiny.broker, tiny.gateway):
-        assert any(name.startswith("swiftcache_") for name in process.metrics())
+    assert tiny.engine.metric("swiftcache_request_generation_tokens_sum") == 8
+
+
+def test_every_server_says_what_it_is_and_what_it_uses_and_nothing_that_it_does_not_know(tiny):
+    for process, program in ((tiny.broker, "broker"), (tiny.gateway, "gateway"), (tiny.engine, "engine")):
+        assert process.metric("swiftcache_build_info", program=f"swiftcache-{program}") == 1
+        assert process.metric("swiftcache_ready") == 1 and process.metric("swiftcache_draining") == 0
+        for name in PROCESS_METRICS:
+            assert process.metric(name) > 0, name
+        assert abs(process.metric("process_start_time_seconds") - time.time()) < 600
+        assert not [name for name, value in process.metrics().items() if math.isnan(value)]
+    said = tiny.engine.text().split("computes on ")[1].split()[0]  # cpu/avx2
+    backend, isa = said.split("/")
+    assert tiny.engine.metric("swiftcache_build_info", backend=backend, isa=isa) == 1
+    assert not any("swiftcache_interference_ratio" in name for name in tiny.engine.metrics()), "nothing to compare"
+
+
+def test_a_server_that_drains_says_so(tiny):
+    ask = ("generate", "--model=tiny", "--prompt=one", "--max_tokens=4")
+    tiny.ctl(*ask)
+    tiny.engine.child.send_signal(signal.SIGSTOP)  # what it is asked stays under way
+    try:
+        asking = threading.Thread(target=tiny.ctl, args=ask)
+        asking.start()
+        wait_until(lambda: tiny.gateway.metric("swiftcache_gateway_running_requests") == 1, 10, "a request under way")
+        tiny.gateway.child.send_signal(signal.SIGTERM)
+        wait_until(lambda: tiny.gateway.metric("swiftcache_draining") == 1, 5, "the gateway says that it ends")
+        assert tiny.gateway.metric("swiftcache_ready") == 0
+    finally:
+        tiny.engine.child.send_signal(signal.SIGCONT)
+    asking.join()
+    assert tiny.gateway.child.wait(10) == 0
 
 
 @pytest.mark.parametrize("model, dtype, stored, packed, exact", [

@@ -34,10 +34,12 @@ class ProcessMetricsTest : public testing::Test {
 };
 
 TEST_F(ProcessMetricsTest, SaysWhatRunsAndWhetherItTakesRequests) {
-  const std::string ready = Scrape(metrics_, {.program = "swiftcache-engine", .ready = true, .backend = "cpu/avx2"});
+  const std::string ready =
+      Scrape(metrics_, {.program = "swiftcache-engine", .ready = true, .build = {{"backend", "cpu"}, {"isa", "avx2"}}});
   EXPECT_TRUE(absl::StrContains(
-      ready, std::string("swiftcache_build_info{backend=\"cpu/avx2\",program=\"swiftcache-engine\",version=\"") +
-                 kVersion + "\"} 1\n"))
+      ready,
+      std::string("swiftcache_build_info{backend=\"cpu\",isa=\"avx2\",program=\"swiftcache-engine\",version=\"") +
+          kVersion + "\"} 1\n"))
       << ready;
   EXPECT_TRUE(absl::StrContains(ready, "swiftcache_ready 1\n"));
   EXPECT_TRUE(absl::StrContains(ready, "swiftcache_draining 0\n"));

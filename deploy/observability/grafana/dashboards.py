@@ -149,7 +149,7 @@ ENGINES = {
         ("Processor", "short", "Cores that are busy.", [("{{engine}}", rate("process_cpu_seconds_total", "engine", of=ENGINE))]),
         ("Memory", "bytes", "", [("{{engine}} resident", f"process_resident_memory_bytes{ENGINE}"), ("{{engine}} virtual", f"process_virtual_memory_bytes{ENGINE}")]),
         ("Up", "s", "Since it was started.", [("{{engine}}", f"time() - process_start_time_seconds{ENGINE}")]),
-        ("Build", "short", "", [("{{engine}} {{version}} {{backend}}", f"swiftcache_build_info{ENGINE}")]),
+        ("Build", "short", "", [("{{engine}} {{version}} {{backend}} {{isa}}", f"swiftcache_build_info{ENGINE}")]),
         ("Weights", "short", "As stored, and as products read them.",
          [("{{engine}} {{stored}} as {{packed}}", f"swiftcache_weights_info{ENGINE}")])],
 }
