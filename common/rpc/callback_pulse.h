@@ -2,17 +2,22 @@
 // Keeps one of gRPC's callback threads awake, so that calls to an idle process start at once. gRPC 1.51 has two or more
 // of these threads for all callback servers and clients of a process. A thread without an event for a second sleeps for
 // 100 ms at a time, even if an event arrives (completion_queue_cc.cc): one in ten calls to an idle process waited up to
-// 100 ms. A thread that had an event within the last second does not sleep, so one call every 400 ms is enough.
+// 100 ms. A thread that had an event within the last second does not sleep, so one call every 700 ms is enough.
 //
 //   CallbackPulse pulse(server->InProcessChannel({}));  // until it is destroyed
 #pragma once
 
 #include <grpcpp/channel.h>
+#include <grpcpp/client_context.h>
 #include <grpcpp/generic/generic_stub.h>
+#include <grpcpp/support/byte_buffer.h>
 
 #include <memory>
+#include <optional>
 #include <thread>
 
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/synchronization/notification.h"
 
 namespace swiftcache {
@@ -26,12 +31,20 @@ class CallbackPulse {
   ~CallbackPulse();
 
  private:
+  struct Call {
+    grpc::ClientContext context;
+    grpc::Slice empty;
+    grpc::ByteBuffer request{&empty, 1}, response;
+  };
   void Run();
-  void Beat();
+  void Beat() ABSL_LOCKS_EXCLUDED(mutex_);
 
   grpc::GenericStub stub_;
   absl::Notification stop_;
-  std::thread thread_;  // last: it uses everything above
+  absl::Mutex mutex_;
+  bool beating_ ABSL_GUARDED_BY(mutex_) = false;
+  std::optional<Call> call_;  // the last one; the thread's
+  std::thread thread_;        // last: it uses everything above
 };
 
 }  // namespace swiftcache
