@@ -100,7 +100,7 @@ struct Prepared {
 absl::Status CheckMachineMemory(const Prepared& p) {
   if (p.device->device().memory()) return absl::OkStatus();
   ASSIGN_OR_RETURN(const int64_t kv_bytes, exec::KvCacheBytes(p.options, p.model.kv, p.device->device()));
-  const int64_t model_bytes = models::PackedWeightBytes(*p.checkpoint.weights, p.model.dtype) +
+  const int64_t model_bytes = models::PackedWeightBytes(*p.checkpoint.weights, p.model.dtype, p.device->device()) +
                               models::ActivationBytes(p.checkpoint.config, p.model);
   const engine::memory::MemoryHeadroom room = engine::memory::ReadMemoryHeadroom({});
   if (kv_bytes + model_bytes <= room.bytes) return absl::OkStatus();

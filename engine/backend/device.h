@@ -53,6 +53,10 @@ class Device {
   virtual std::string name() const = 0;
   /// None: what it computes in is the machine's, and how much of that is an engine's nobody knows.
   virtual std::optional<DeviceMemory> memory() const = 0;
+  /// That a matrix packed from the source alone takes.
+  virtual int64_t PackedBytes(const WeightSource& source, Precision precision) const {
+    return source.rows * source.cols * (precision == Precision::kF32 ? 4 : 2);
+  }
   virtual absl::StatusOr<std::unique_ptr<Backend>> CreateBackend(const BackendOptions& options) = 0;
   virtual absl::StatusOr<std::unique_ptr<KvMemory>> CreateKvMemory(const KvMemoryOptions& options) = 0;
 };

@@ -18,12 +18,15 @@ absl::Status CheckKvLayers(const loader::ModelConfig& config, const backend::KvL
       absl::StrCat("the KV layout has ", kv.num_layers, " layers, wanted the model's ", config.num_layers));
 }
 
+backend::Precision PrecisionOf(ComputeDtype dtype) {
+  return dtype == ComputeDtype::kF32 ? backend::Precision::kF32 : backend::Precision::kBf16;
+}
+
 }  // namespace
 
-int64_t PackedWeightBytes(const loader::Weights& weights, ComputeDtype dtype) {
-  const int64_t element_bytes = dtype == ComputeDtype::kF32 ? 4 : 2;
+int64_t PackedWeightBytes(const loader::Weights& weights, ComputeDtype dtype, const backend::Device& device) {
   int64_t bytes = 0;
-  for (const auto& [name, tensor] : weights.tensors()) bytes += tensor.rows * tensor.cols * element_bytes;
+  for (const auto& [name, tensor] : weights.tensors()) bytes += device.PackedBytes(tensor, PrecisionOf(dtype));
   return bytes;
 }
 
@@ -38,8 +41,7 @@ absl::StatusOr<std::unique_ptr<Decoder>> CreateModel(const loader::ModelConfig& 
                                                      backend::Device& device, const ModelOptions& options) {
   RETURN_IF_ERROR(CheckKvLayers(config, options.kv));
   ASSIGN_OR_RETURN(auto backend,
-                   device.CreateBackend({.precision = options.dtype == ComputeDtype::kF32 ? backend::Precision::kF32
-                                                                                          : backend::Precision::kBf16,
+                   device.CreateBackend({.precision = PrecisionOf(options.dtype),
                                          .attention = {config.num_heads, config.num_kv_heads, config.head_dim},
                                          .kv = options.kv,
                                          .inverse_frequencies = InverseFrequencies(config),

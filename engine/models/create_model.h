@@ -29,8 +29,9 @@ struct ModelOptions {
   std::function<bool()> unwanted = nullptr;  // asked before each layer: true ends loading
 };
 
-/// Bytes that the packed weights will take, to be compared with the memory there is before CreateModel begins.
-int64_t PackedWeightBytes(const loader::Weights& weights, ComputeDtype dtype);
+/// Bytes that the packed weights will take, to be compared with the memory there is before CreateModel begins; where
+/// sources of different formats are stacked, a little less.
+int64_t PackedWeightBytes(const loader::Weights& weights, ComputeDtype dtype, const backend::Device& device);
 
 /// Bytes of activations and logits, from CreateModel on.
 int64_t ActivationBytes(const loader::ModelConfig& config, const ModelOptions& options);

@@ -82,7 +82,7 @@ def test_a_server_that_drains_says_so(tiny):
 
 @pytest.mark.parametrize("model, dtype, stored, packed, exact", [
     (TINY / "tiny-llama-a", "auto", "BF16", "bf16", "true"),
-    (TINY.parent / "tiny-gguf/tiny-llama-a.q4_1.gguf", "auto", "Q4_1+Q8_0", "bf16", "false"),
+    (TINY.parent / "tiny-gguf/tiny-llama-a.q4_1.gguf", "auto", "Q4_1+Q8_0", "stored", "true"),
     (TINY.parent / "tiny-gguf/tiny-llama-a.q4_1.gguf", "f32", "Q4_1+Q8_0", "f32", "true")])
 def test_an_engine_says_what_it_rounds(cluster, model, dtype, stored, packed, exact):
     cluster.start_broker()

@@ -47,6 +47,8 @@ class CpuBackend final : public Backend {
   absl::StatusOr<std::unique_ptr<Matrix>> PackMatrix(std::span<const WeightSource> stacked) override {
     ASSIGN_OR_RETURN(auto matrix, PackedMatrix::Pack(stacked, precision_, arena_, pool_));
     for (size_t i = 0; i < stacked.size(); ++i) Report(stacked[i].format, matrix->rounding()[i]);
+    (matrix->quantized() ? packs_stored_ : packs_rounded_) = true;
+    weights_.packed = !packs_stored_ ? PrecisionName() : packs_rounded_ ? "stored and bf16" : "stored";
     RETURN_IF_ERROR(linear_.Reserve(max_rows_, matrix->cols()));
     return std::unique_ptr<Matrix>(std::move(matrix));
   }
@@ -150,6 +152,7 @@ class CpuBackend final : public Backend {
   ThreadPool pool_;
   WeightArena arena_;
   WeightReport weights_;
+  bool packs_stored_ = false, packs_rounded_ = false;
   cpu::Linear linear_;
   PagedAttention attention_;
   Sampler sampler_;

@@ -7,6 +7,8 @@
 #include "common/base/status_macros.h"
 #include "engine/backend/cpu/cpu_backend.h"
 #include "engine/backend/cpu/cpu_kv_memory.h"
+#include "engine/backend/cpu/kernels.h"
+#include "engine/backend/cpu/quantized_panel.h"
 #include "engine/memory/arena.h"
 
 namespace swiftcache::engine::backend::cpu {
@@ -15,6 +17,12 @@ std::string CpuDevice::name() const {
   return absl::StrCat("cpu/", IsaName(BestIsa(options_.max_isa)), " with ", options_.threads,
                       options_.threads == 1 ? " thread" : " threads",
                       options_.core_share == nullptr ? "" : ", shared with the machine's other engines");
+}
+
+int64_t CpuDevice::PackedBytes(const WeightSource& source, Precision precision) const {
+  const std::optional<QuantizedLayout> layout = QuantizedLayoutOf(source.format);
+  if (precision != Precision::kBf16 || !layout) return Device::PackedBytes(source, precision);
+  return PadToPanel(source.rows) / kPanelCols * (source.cols / kBlockInputs) * layout->block_bytes();
 }
 
 absl::StatusOr<std::unique_ptr<Backend>> CpuDevice::CreateBackend(const BackendOptions& options) {

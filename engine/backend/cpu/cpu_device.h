@@ -30,6 +30,7 @@ class CpuDevice final : public Device {
   explicit CpuDevice(const CpuDeviceOptions& options) : options_(options) {}
   std::string name() const override;
   std::optional<DeviceMemory> memory() const override { return std::nullopt; }
+  int64_t PackedBytes(const WeightSource& source, Precision precision) const override;
   absl::StatusOr<std::unique_ptr<Backend>> CreateBackend(const BackendOptions& options) override;
   absl::StatusOr<std::unique_ptr<KvMemory>> CreateKvMemory(const KvMemoryOptions& options) override;
 

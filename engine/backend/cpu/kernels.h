@@ -12,6 +12,8 @@
 
 namespace swiftcache::engine::backend::cpu {
 
+struct QuantizedGemm;
+
 /// Outputs that a panel of packed weights holds; rows of every Buffer are padded to a multiple of it.
 inline constexpr int64_t kPanelCols = 32;
 /// Positions of an attention tile; tiles begin at multiples of it.
@@ -46,9 +48,11 @@ struct SoftmaxTile {
 /// Rows are f32 [n] unless named otherwise. Rows that are written are written up to n rounded up to kPanelCols, with
 /// zeroes beyond n; rows that are read must be readable that far.
 struct Kernels {
-  void (*gemm_f32)(const PanelGemm&) = nullptr;           // f32 a, f32 b
-  void (*gemm_bf16_weights)(const PanelGemm&) = nullptr;  // f32 a, bf16 b, widened
-  void (*gemm_bf16)(const PanelGemm&) = nullptr;          // bf16 a and b; none below kAvx512Bf16
+  void (*gemm_f32)(const PanelGemm&) = nullptr;            // f32 a, f32 b
+  void (*gemm_bf16_weights)(const PanelGemm&) = nullptr;   // f32 a, bf16 b, widened
+  void (*gemm_bf16)(const PanelGemm&) = nullptr;           // bf16 a and b; none below kAvx512Bf16
+  void (*quantized)(const QuantizedGemm&) = nullptr;       // f32 a
+  void (*quantized_bf16)(const QuantizedGemm&) = nullptr;  // bf16 a; none below kAvx512Bf16
   void (*rms_norm)(const float* x, const float* weight, int64_t n, float eps, float* out) = nullptr;
   void (*silu_mul)(const float* gate, const float* up, int64_t n, float* out) = nullptr;
   void (*to_bf16)(const float* x, int64_t n, Bf16* out) = nullptr;
@@ -71,8 +75,10 @@ Kernels KernelsFor(Isa isa);
 
 // Parts of the table, each set by the file of that name.
 void SetGemmKernels(Isa isa, Kernels& kernels);
+void SetQuantizedKernels(Isa isa, Kernels& kernels);
 void SetRowKernels(Isa isa, Kernels& kernels);
 void SetAttentionKernels(Isa isa, Kernels& kernels);
 void GemmAvx512Bf16(const PanelGemm& gemm);
+void QuantizedAvx512Bf16(const QuantizedGemm& gemm);
 
 }  // namespace swiftcache::engine::backend::cpu

@@ -26,7 +26,7 @@ Linear::Linear(const Kernels& kernels, Precision precision, ThreadPool& pool)
     : kernels_(kernels), bf16_rows_(precision == Precision::kBf16 && kernels.gemm_bf16 != nullptr), pool_(pool) {}
 
 int64_t Linear::PreparedRowBytes(int64_t cols) const {
-  return PadToPanel(cols) * static_cast<int64_t>(bf16_rows_ ? sizeof(Bf16) : sizeof(float));
+  return PadToPanel(cols) * InputBytes() + PadToPanel(cols) / kBlockInputs * int64_t{sizeof(float)};
 }
 
 absl::Status Linear::Reserve(int64_t rows, int64_t cols) {
@@ -35,6 +35,7 @@ absl::Status Linear::Reserve(int64_t rows, int64_t cols) {
   cols = std::max(cols, max_cols_);
   ASSIGN_OR_RETURN(shared_, HostMemory::Allocate(rows * PreparedRowBytes(cols)));
   ASSIGN_OR_RETURN(private_, HostMemory::Allocate(pool_.threads() * kPrivateRows * PreparedRowBytes(cols)));
+  ASSIGN_OR_RETURN(unpacked_, HostMemory::Allocate(pool_.threads() * PadToPanel(cols) * kPanelCols * InputBytes()));
   ASSIGN_OR_RETURN(row_, HostMemory::Allocate(pool_.threads() * PadToPanel(cols) * int64_t{sizeof(float)}));
   max_rows_ = rows;
   max_cols_ = cols;
@@ -74,14 +75,24 @@ void Linear::Prepare(const LinearOp& op, int64_t row, int worker, std::byte* out
       break;
   }
   if (bf16_rows_) kernels_.to_bf16(f32, cols, reinterpret_cast<Bf16*>(out));
+  const auto& weight = static_cast<const PackedMatrix&>(*op.weight);
+  if (!weight.quantized() || !weight.quantized()->has_minima) return;
+  auto* const sums = reinterpret_cast<float*>(out + PadToPanel(cols) * InputBytes());
+  if (bf16_rows_) {
+    SumBlocks(reinterpret_cast<const Bf16*>(out), weight.blocks(), sums);
+  } else {
+    SumBlocks(f32, weight.blocks(), sums);
+  }
 }
 
-void Linear::Panel(const LinearOp& op, const std::byte* prepared, int64_t panel, int64_t row, int64_t rows) const {
+void Linear::Panel(const LinearOp& op, const std::byte* prepared, int64_t panel, int64_t row, int64_t rows,
+                   int worker) const {
   const auto& weight = static_cast<const PackedMatrix&>(*op.weight);
+  if (weight.quantized()) return QuantizedPanel(op, prepared, panel, row, rows, worker);
   const HostBuffer& out = AsHost(*op.out);
   PanelGemm gemm;
   gemm.a = prepared;
-  gemm.lda = PadToPanel(weight.cols());
+  gemm.lda = PreparedRowBytes(weight.cols()) / InputBytes();
   gemm.b = weight.panel(panel);
   gemm.ldb = kPanelCols;
   gemm.k = weight.steps();
@@ -99,6 +110,28 @@ void Linear::Panel(const LinearOp& op, const std::byte* prepared, int64_t panel,
   }
 }
 
+void Linear::QuantizedPanel(const LinearOp& op, const std::byte* prepared, int64_t panel, int64_t row, int64_t rows,
+                            int worker) const {
+  const auto& weight = static_cast<const PackedMatrix&>(*op.weight);
+  const HostBuffer& out = AsHost(*op.out);
+  const int64_t row_bytes = PreparedRowBytes(weight.cols());
+  QuantizedGemm gemm;
+  gemm.a = prepared;
+  gemm.sums = reinterpret_cast<const float*>(prepared + PadToPanel(weight.cols()) * InputBytes());
+  gemm.lda = row_bytes / InputBytes();
+  gemm.ld_sums = row_bytes / int64_t{sizeof(float)};
+  gemm.b = weight.panel(panel);
+  gemm.blocks = weight.blocks();
+  gemm.layout = *weight.quantized();
+  gemm.scratch = unpacked_.data() + worker * PadToPanel(max_cols_) * kPanelCols * InputBytes();
+  gemm.c = out.row(row) + panel * kPanelCols;
+  gemm.ldc = out.stride();
+  gemm.rows = rows;
+  gemm.bias = op.bias == nullptr ? nullptr : AsHost(*op.bias).row(0) + panel * kPanelCols;
+  gemm.add = op.add;
+  (bf16_rows_ ? kernels_.quantized_bf16 : kernels_.quantized)(gemm);
+}
+
 void Linear::RunPrivate(const LinearOp& op) {
   const int64_t panels = static_cast<const PackedMatrix&>(*op.weight).panels();
   const int64_t row_bytes = PreparedRowBytes(op.weight->cols());
@@ -110,7 +143,8 @@ void Linear::RunPrivate(const LinearOp& op) {
       for (int64_t r = 0; r < op.rows; ++r) Prepare(op, r, worker, rows + r * row_bytes);
       prepared[worker] = 1;
     }
-    for (int64_t p = item * chunk; p < std::min(panels, (item + 1) * chunk); ++p) Panel(op, rows, p, 0, op.rows);
+    for (int64_t p = item * chunk; p < std::min(panels, (item + 1) * chunk); ++p)
+      Panel(op, rows, p, 0, op.rows, worker);
   });
 }
 
@@ -124,7 +158,7 @@ void Linear::RunShared(const LinearOp& op) {
   });
   pool_.ParallelFor(CeilDiv(op.rows, kRowBlock) * panels, [&](int64_t item, int worker) {
     const int64_t row = item / panels * kRowBlock;
-    Panel(op, shared_.data() + row * row_bytes, item % panels, row, std::min(kRowBlock, op.rows - row));
+    Panel(op, shared_.data() + row * row_bytes, item % panels, row, std::min(kRowBlock, op.rows - row), worker);
   });
 }
 

@@ -18,8 +18,8 @@
 
 namespace swiftcache::engine::backend::cpu {
 
-/// Which kernel runs depends on ISA and precision alone; every output is one chain of products over all inputs, so how
-/// rows and panels are cut is free.
+/// Which kernel runs depends on ISA, precision and format alone; every output is one chain of operations over all inputs,
+/// so how rows and panels are cut is free.
 /// Thread-safety: none. Ownership: borrows the pool, owns the prepared rows. Errors: RESOURCE_EXHAUSTED.
 class Linear {
  public:
@@ -37,16 +37,21 @@ class Linear {
   void RunPrivate(const LinearOp& op);
   void RunShared(const LinearOp& op);
   void Prepare(const LinearOp& op, int64_t row, int worker, std::byte* out) const;
-  void Panel(const LinearOp& op, const std::byte* prepared, int64_t panel, int64_t row, int64_t rows) const;
+  void Panel(const LinearOp& op, const std::byte* prepared, int64_t panel, int64_t row, int64_t rows, int worker) const;
+  void QuantizedPanel(const LinearOp& op, const std::byte* prepared, int64_t panel, int64_t row, int64_t rows,
+                      int worker) const;
+  int64_t InputBytes() const { return bf16_rows_ ? sizeof(Bf16) : sizeof(float); }
   int64_t PreparedRowBytes(int64_t cols) const;
 
   const Kernels kernels_;
   const bool bf16_rows_;  // prepared rows are bf16
   ThreadPool& pool_;
   int64_t max_rows_ = 0, max_cols_ = 0;
-  HostMemory shared_;   // [max_rows][PadToPanel(max_cols)]
-  HostMemory private_;  // [threads][kPrivateRows][PadToPanel(max_cols)]
-  HostMemory row_;      // f32 [threads][PadToPanel(max_cols)]
+  // Prepared rows: [PadToPanel(max_cols)] inputs, then f32 [PadToPanel(max_cols) / 32] sums of blocks.
+  HostMemory shared_;    // [max_rows]
+  HostMemory private_;   // [threads][kPrivateRows]
+  HostMemory unpacked_;  // [threads][PadToPanel(max_cols)][32] of inputs' elements
+  HostMemory row_;       // f32 [threads][PadToPanel(max_cols)]
 };
 
 }  // namespace swiftcache::engine::backend::cpu

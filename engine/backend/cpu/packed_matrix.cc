@@ -51,18 +51,51 @@ absl::StatusOr<std::unique_ptr<PackedMatrix>> PackedMatrix::Pack(std::span<const
     CHECK_EQ(source.cols, matrix->cols_);
     matrix->rows_ += source.rows;
   }
-  ASSIGN_OR_RETURN(matrix->data_, arena.Allocate(matrix->bytes()));
-  const int64_t scratch_bytes = matrix->panel_bytes() + matrix->cols_ * int64_t{sizeof(float)};
-  ASSIGN_OR_RETURN(HostMemory scratch, HostMemory::Allocate(pool.threads() * scratch_bytes));
-  std::vector<std::vector<Rounding>> rounding(pool.threads(), std::vector<Rounding>(stacked.size()));
-  pool.ParallelFor(matrix->panels(), [&](int64_t panel, int worker) {
-    matrix->PackPanel(stacked, panel, scratch.data() + worker * scratch_bytes, rounding[worker].data());
-  });
+  if (precision == Precision::kBf16) matrix->quantized_ = CommonLayout(stacked);
   matrix->rounding_.resize(stacked.size());
-  for (const std::vector<Rounding>& of_worker : rounding) {
-    for (size_t i = 0; i < stacked.size(); ++i) Merge(of_worker[i], matrix->rounding_[i]);
+  ASSIGN_OR_RETURN(matrix->data_, arena.Allocate(matrix->bytes()));
+  if (matrix->quantized_) {
+    matrix->PackQuantized(stacked, pool);
+  } else {
+    RETURN_IF_ERROR(matrix->PackRounded(stacked, pool));
   }
   return matrix;
+}
+
+std::optional<QuantizedLayout> PackedMatrix::CommonLayout(std::span<const WeightSource> stacked) {
+  for (const WeightSource& source : stacked) {
+    if (source.format != stacked[0].format) return std::nullopt;
+  }
+  return QuantizedLayoutOf(stacked[0].format);
+}
+
+absl::Status PackedMatrix::PackRounded(std::span<const WeightSource> stacked, ThreadPool& pool) {
+  const int64_t scratch_bytes = panel_bytes() + cols_ * int64_t{sizeof(float)};
+  ASSIGN_OR_RETURN(HostMemory scratch, HostMemory::Allocate(pool.threads() * scratch_bytes));
+  std::vector<std::vector<Rounding>> rounding(pool.threads(), std::vector<Rounding>(stacked.size()));
+  pool.ParallelFor(panels(), [&](int64_t panel, int worker) {
+    PackPanel(stacked, panel, scratch.data() + worker * scratch_bytes, rounding[worker].data());
+  });
+  for (const std::vector<Rounding>& of_worker : rounding) {
+    for (size_t i = 0; i < stacked.size(); ++i) Merge(of_worker[i], rounding_[i]);
+  }
+  return absl::OkStatus();
+}
+
+void PackedMatrix::PackQuantized(std::span<const WeightSource> stacked, ThreadPool& pool) {
+  pool.ParallelFor(panels(), [&](int64_t panel, int worker) {
+    std::byte* const out = data_ + panel * panel_bytes();
+    std::memset(out, 0, panel_bytes());
+    int64_t first = 0;  // of the source, within the stack
+    for (const WeightSource& source : stacked) {
+      const int64_t begin = std::max(first, panel * kPanelCols);
+      const int64_t end = std::min(first + source.rows, (panel + 1) * kPanelCols);
+      for (int64_t r = begin; r < end; ++r) {
+        PutQuantizedRow(source.format, source.Row(r - first), blocks(), static_cast<int>(r % kPanelCols), out);
+      }
+      first += source.rows;
+    }
+  });
 }
 
 // scratch: the panel's rows one after the other, as words of a step each, [kPanelCols][steps]; behind them f32 [cols].
@@ -99,6 +132,7 @@ void PackedMatrix::PackPanel(std::span<const WeightSource> stacked, int64_t pane
 void PackedMatrix::ReadRow(int64_t row, float* out) const {
   const std::byte* base = panel(row / kPanelCols);
   const int64_t col = row % kPanelCols;
+  if (quantized_) return GetQuantizedRow(*quantized_, base, blocks(), static_cast<int>(col), out);
   if (precision_ == Precision::kF32) {
     const float* in = reinterpret_cast<const float*>(base) + col;
     for (int64_t k = 0; k < cols_; ++k) out[k] = in[k * kPanelCols];

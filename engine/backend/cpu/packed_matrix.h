@@ -3,11 +3,13 @@
 //
 //   kBf16: [panels][pairs = ceil(cols / 2)][32][2]   a pair's inputs side by side, as the bf16 dot product wants them
 //   kF32:  [panels][cols][32]
+//   quantized(), where precision is kBf16 and all that is stacked has one format of quantized_panel.h: as it says
 //
 // Outputs beyond rows() and an odd matrix's last input are zero.
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -15,6 +17,7 @@
 #include "engine/backend/backend.h"
 #include "engine/backend/cpu/kernels.h"
 #include "engine/backend/cpu/memory.h"
+#include "engine/backend/cpu/quantized_panel.h"
 #include "engine/backend/cpu/thread_pool.h"
 
 namespace swiftcache::engine::backend::cpu {
@@ -35,10 +38,14 @@ class PackedMatrix final : public Matrix {
   int64_t bytes() const override { return panels() * panel_bytes(); }
 
   Precision precision() const { return precision_; }
+  const std::optional<QuantizedLayout>& quantized() const { return quantized_; }
+  int64_t blocks() const { return cols_ / kBlockInputs; }  // of a quantised panel
   int64_t panels() const { return PadToPanel(rows_) / kPanelCols; }
-  /// Steps of a product: inputs (kF32) or pairs of inputs (kBf16).
+  /// Steps of a product: inputs (kF32) or pairs of inputs (kBf16). Of a panel that is not quantised.
   int64_t steps() const { return precision_ == Precision::kF32 ? cols_ : (cols_ + 1) / 2; }
-  int64_t panel_bytes() const { return steps() * kPanelCols * kWordBytes; }
+  int64_t panel_bytes() const {
+    return quantized_ ? blocks() * quantized_->block_bytes() : steps() * kPanelCols * kWordBytes;
+  }
   const std::byte* panel(int64_t p) const { return data_ + p * panel_bytes(); }
   /// out: f32 [cols()].
   void ReadRow(int64_t row, float* out) const;
@@ -49,9 +56,13 @@ class PackedMatrix final : public Matrix {
   static constexpr int64_t kWordBytes = 4;  // of one output and one step: an f32, or a pair of bf16
 
   PackedMatrix() = default;
+  static std::optional<QuantizedLayout> CommonLayout(std::span<const WeightSource> stacked);
+  absl::Status PackRounded(std::span<const WeightSource> stacked, ThreadPool& pool);
+  void PackQuantized(std::span<const WeightSource> stacked, ThreadPool& pool);
   void PackPanel(std::span<const WeightSource> stacked, int64_t panel, std::byte* scratch, Rounding* rounding);
 
   Precision precision_ = Precision::kBf16;
+  std::optional<QuantizedLayout> quantized_;
   int64_t rows_ = 0;
   int64_t cols_ = 0;
   std::byte* data_ = nullptr;

@@ -13,6 +13,7 @@
 
 #include "engine/backend/bf16.h"
 #include "engine/backend/cpu/cpu_backend.h"
+#include "engine/backend/cpu/dequantize.h"
 #include "engine/backend/cpu/host_buffer.h"
 
 namespace swiftcache::engine::backend::cpu {
@@ -34,6 +35,43 @@ inline WeightSource SourceOf(const std::vector<float>& values, int64_t rows, int
           .cols = cols,
           .row_bytes = RowBytes(WeightFormat::kF32, cols)};
 }
+
+/// Weights as a file has quantised them: random codes under scales and minima of about 1/64.
+/// REQUIRES: cols is a multiple of the format's block, which begins with the scale and, in the 1 formats, the minimum.
+struct QuantizedWeights {
+  QuantizedWeights(WeightFormat format_, int64_t rows_, int64_t cols_, uint32_t seed)
+      : format(format_), rows(rows_), cols(cols_), bytes(rows_ * RowBytes(format_, cols_)) {
+    std::mt19937 random(seed);
+    for (uint8_t& byte : bytes) byte = static_cast<uint8_t>(random());
+    const bool has_minima = format == WeightFormat::kQ4_1 || format == WeightFormat::kQ5_1;
+    for (size_t block = 0; block < bytes.size(); block += BlockOf(format).bytes) {
+      for (int half = 0; half < (has_minima ? 2 : 1); ++half) {
+        const auto value = static_cast<uint16_t>((random() & 0x8000u) | 0x2400u | (random() & 0x3FFu));
+        std::memcpy(&bytes[block + 2 * half], &value, 2);
+      }
+    }
+  }
+  WeightSource source() const {
+    return {.format = format,
+            .data = reinterpret_cast<const std::byte*>(bytes.data()),
+            .rows = rows,
+            .cols = cols,
+            .row_bytes = RowBytes(format, cols)};
+  }
+  /// By the reference: [rows][cols].
+  std::vector<float> Values() const {
+    std::vector<float> out(rows * cols);
+    for (int64_t r = 0; r < rows; ++r) DequantizeRow(source(), r, out.data() + r * cols);
+    return out;
+  }
+
+  WeightFormat format;
+  int64_t rows, cols;
+  std::vector<uint8_t> bytes;
+};
+
+inline constexpr WeightFormat kBlockFormats[] = {WeightFormat::kQ8_0, WeightFormat::kQ4_0, WeightFormat::kQ4_1,
+                                                 WeightFormat::kQ5_0, WeightFormat::kQ5_1};
 
 inline std::unique_ptr<Buffer> UploadVector(Backend& backend, const std::vector<float>& values) {
   const WeightSource source = SourceOf(values, 1, values.size());

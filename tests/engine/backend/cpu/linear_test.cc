@@ -17,6 +17,7 @@ struct Oracle {
   bool bf16_weights = false, bf16_rows = false;
   float eps = 1e-5f;
   std::vector<float> in = {}, norm = {}, weight = {}, bias = {}, residual = {};  // bias, residual may be empty
+  std::shared_ptr<QuantizedWeights> quantized = {};                              // nothing: `weight` is stored as f32
 
   std::vector<double> Prepared(int64_t row, int64_t inputs) const {
     std::vector<double> x(inputs);
@@ -80,7 +81,7 @@ Oracle MakeOracle(const Case& c, const Shape& s, Prologue prologue, bool bias, b
 std::vector<float> RunLinear(const Case& c, const Shape& s, const Oracle& o) {
   auto backend = MakeBackend(
       {.threads = c.threads, .precision = c.precision, .max_isa = c.isa, .max_rows = std::max<int64_t>(s.rows, 8)});
-  const WeightSource source = SourceOf(o.weight, s.outputs, s.inputs);
+  const WeightSource source = o.quantized ? o.quantized->source() : SourceOf(o.weight, s.outputs, s.inputs);
   auto weight = *backend->PackMatrix({&source, 1});
   auto in = MakeBuffer(*backend, o.in, o.in.size() / s.rows);
   auto norm = UploadVector(*backend, o.norm);
@@ -141,6 +142,61 @@ TEST(LinearTest, ARowsBitsDoNotDependOnRowCountOrThreads) {
         const std::vector<float> found = RunLinear(c, {rows, all.inputs, all.outputs}, part);
         EXPECT_TRUE(SameBits(found, std::span(wanted).last(rows * all.outputs)))
             << IsaName(c.isa) << " rows " << rows << " threads " << threads;
+      }
+    }
+  }
+}
+
+// Of a stored format whose weights stay as they are: nothing but the rows is rounded.
+Oracle MakeQuantizedOracle(const Case& c, const Shape& s, WeightFormat format, Prologue prologue, bool extras) {
+  Oracle o = MakeOracle(c, s, prologue, extras, extras);
+  o.bf16_weights = false;
+  o.quantized = std::make_shared<QuantizedWeights>(format, s.outputs, s.inputs, 6);
+  o.weight = o.quantized->Values();
+  return o;
+}
+
+TEST(LinearTest, WeightsThatStayQuantisedMatchTheOracle) {
+  int compared = 0;
+  for (const Case& c : AllCases()) {
+    for (const WeightFormat format : kBlockFormats) {
+      for (const Shape& s : {Shape{1, 32, 1}, Shape{1, 576, 64}, Shape{2, 64, 33}, Shape{3, 96, 95}, Shape{5, 64, 32},
+                             Shape{13, 32, 601}, Shape{29, 160, 40}, Shape{200, 64, 70}}) {
+        for (const bool extras : {false, true}) {
+          const Prologue prologue = extras ? Prologue::kRmsNorm : Prologue::kNone;
+          const Oracle o = MakeQuantizedOracle(c, s, format, prologue, extras);
+          const std::vector<double> wanted = o.Product(s);
+          const std::vector<float> found = RunLinear(c, s, o);
+          // Sums of products up to 10 cancel each other out. As above, an activation may fall to the other side of a tie.
+          const double tolerance = o.bf16_rows && prologue != Prologue::kNone ? 5e-2 : 1e-4;
+          ASSERT_EQ(found.size(), wanted.size());
+          for (size_t i = 0; i < wanted.size(); ++i, ++compared) {
+            ASSERT_NEAR(found[i], wanted[i], tolerance * (1 + std::abs(wanted[i])))
+                << NameOf(format) << " " << IsaName(c.isa) << " rows " << s.rows << " inputs " << s.inputs
+                << " outputs " << s.outputs << " at " << i;
+          }
+        }
+      }
+    }
+  }
+  EXPECT_GT(compared, 100000);
+}
+
+TEST(LinearTest, ARowsBitsOverQuantisedWeightsDoNotDependOnRowCountOrThreads) {
+  const Shape all{256, 160, 97};
+  for (Case c : AllCases()) {
+    for (const WeightFormat format : kBlockFormats) {
+      const Oracle o = MakeQuantizedOracle(c, all, format, Prologue::kRmsNorm, true);
+      c.threads = 1;
+      const std::vector<float> wanted = RunLinear(c, all, o);
+      for (const int64_t rows : {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 13, 33, 256}) {
+        c.threads = 1 + static_cast<int>(rows % 3);
+        Oracle part = o;
+        part.in.assign(o.in.end() - rows * all.inputs, o.in.end());
+        part.residual.assign(o.residual.end() - rows * all.outputs, o.residual.end());
+        const std::vector<float> found = RunLinear(c, {rows, all.inputs, all.outputs}, part);
+        EXPECT_TRUE(SameBits(found, std::span(wanted).last(rows * all.outputs)))
+            << NameOf(format) << " " << IsaName(c.isa) << " rows " << rows;
       }
     }
   }

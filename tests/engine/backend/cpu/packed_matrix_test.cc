@@ -135,6 +135,30 @@ TEST(PackedMatrixTest, InBf16EveryFormatReadsBackRoundedAndEachSourceOfTheStackS
   }
 }
 
+TEST(PackedMatrixTest, AFormatAloneStaysAsItIsStoredAndReadsBackAsTheReferencesBits) {
+  for (const WeightFormat format : kBlockFormats) {
+    const Stored stored = ReadStored(format);
+    // Rows of the same format above and below, so that panels straddle sources.
+    const WeightSource sources[] = {stored.source(), stored.source(), stored.source(), stored.source(),
+                                    stored.source()};
+    for (const int threads : {1, 3}) {
+      const Packed packed(sources, Precision::kBf16, threads);
+      ASSERT_TRUE(packed->quantized()) << NameOf(format);
+      for (int64_t i = 0; i < 5; ++i) {
+        EXPECT_TRUE(SameBits(packed.Rows(i * kRows, kRows), stored.values)) << NameOf(format);
+        EXPECT_FALSE(packed->rounding()[i].rounds) << NameOf(format);
+      }
+    }
+    const Packed panel({sources, 4}, Precision::kBf16);
+    EXPECT_EQ(panel->rows(), kPanelCols);
+    const bool five_bits = format == WeightFormat::kQ5_0 || format == WeightFormat::kQ5_1;
+    EXPECT_EQ(panel->bytes(), static_cast<int64_t>(4 * stored.blocks.size()) +
+                                  (five_bits ? kPanelCols * kCols / 32 * 12 : 0))  // as codes of 8 bits
+        << NameOf(format);
+    EXPECT_FALSE(Packed({sources, 4}, Precision::kF32)->quantized());
+  }
+}
+
 TEST(PackedMatrixTest, OneValueThatDoesNotFitIsFoundWhereverItStands) {
   for (const int64_t at : {0, 1, 30, 31, 32, 62}) {
     std::vector<float> values(63, 0.5f);

@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: Apache-2.0
+// Products of f32 rows and quantised panels.
+#include <type_traits>
+
+#include "engine/backend/cpu/kernels.h"
+#include "engine/backend/cpu/quantized_panel.h"
+
+// Highway wants this order.
+// clang-format off
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "engine/backend/cpu/quantized_kernels.cc"
+#include "engine/backend/cpu/highway_targets.h"
+#include "hwy/foreach_target.h"
+#include "hwy/highway.h"
+// clang-format on
+
+#if HWY_TARGET != HWY_SCALAR
+HWY_BEFORE_NAMESPACE();
+namespace swiftcache::engine::backend::cpu {
+namespace HWY_NAMESPACE {
+
+namespace hn = hwy::HWY_NAMESPACE;
+using F32 = hn::ScalableTag<float>;
+using I32 = hn::ScalableTag<int32_t>;
+using U32 = hn::ScalableTag<uint32_t>;
+using U16 = hn::Rebind<uint16_t, U32>;
+using F16 = hn::Rebind<hwy::float16_t, F32>;
+
+constexpr int kLanes = HWY_MAX_BYTES / 4;
+// As gemm_kernels.cc: rows and vectors of columns of a register tile.
+constexpr int kTileRows = HWY_MAX_BYTES == 64 ? 12 : 6;
+constexpr int kTileVectors = 2;
+constexpr int kThinRows = kTileRows / 4;
+constexpr int64_t kUnpackRows = 4 * kTileRows;  // from which on it costs less to unpack a panel once
+constexpr int kThinVectors = kPanelCols / kLanes < 4 ? kPanelCols / kLanes : 4;
+
+// The codes of a pair of inputs for kLanes outputs from `col` on: a word of 16 bits of each.
+template <int kBits>
+HWY_INLINE hn::VFromD<U32> LoadCodes(const std::byte* pair, int64_t col) {
+  const auto* words = reinterpret_cast<const uint16_t*>(pair);
+  const auto wide = hn::PromoteTo(U32(), hn::LoadU(U16(), words + (kBits == 8 ? col : col % 16)));
+  if constexpr (kBits == 8) return wide;
+  return col < 16 ? wide : hn::ShiftRight<4>(wide);
+}
+
+// Of the first or second input of the pair, less the zero.
+template <int kBits, bool kSecond>
+HWY_INLINE hn::VFromD<F32> Weights(hn::VFromD<U32> words, hn::VFromD<I32> zero) {
+  if constexpr (kBits == 8) {
+    const auto high = hn::BitCast(I32(), hn::ShiftLeft < kSecond ? 16 : 24 > (words));
+    return hn::ConvertTo(F32(), hn::ShiftRight<24>(high));
+  } else {
+    const auto code = hn::And(kSecond ? hn::ShiftRight<8>(words) : words, hn::Set(U32(), 15u));
+    return hn::ConvertTo(F32(), hn::Sub(hn::BitCast(I32(), code), zero));
+  }
+}
+
+// How a tile gets the weights of a pair of inputs, for kLanes outputs from `col` on.
+template <int kBits>
+struct Packed {
+  static constexpr int64_t kPairBytes = 8 * kBits;
+  static HWY_INLINE void Load(const std::byte* pair, int64_t col, hn::VFromD<I32> zero, hn::VFromD<F32>& first,
+                              hn::VFromD<F32>& second) {
+    const auto words = LoadCodes<kBits>(pair, col);
+    first = Weights<kBits, false>(words, zero);
+    second = Weights<kBits, true>(words, zero);
+  }
+};
+
+// f32 [2][32]
+struct Unpacked {
+  static constexpr int64_t kPairBytes = 2 * kPanelCols * sizeof(float);
+  static HWY_INLINE void Load(const std::byte* pair, int64_t col, hn::VFromD<I32>, hn::VFromD<F32>& first,
+                              hn::VFromD<F32>& second) {
+    const auto* values = reinterpret_cast<const float*>(pair) + col;
+    first = hn::Load(F32(), values);
+    second = hn::Load(F32(), values + kPanelCols);
+  }
+};
+
+template <int kBits>
+HWY_NOINLINE void Unpack(const QuantizedGemm& g) {
+  const F32 d;
+  const auto zero = hn::Set(I32(), g.layout.zero);
+  auto* out = static_cast<float*>(g.scratch);
+  for (int64_t block = 0; block < g.blocks; ++block) {
+    const std::byte* b = g.b + block * g.layout.block_bytes();
+    for (int pair = 0; pair < kBlockInputs / 2; ++pair, b += Packed<kBits>::kPairBytes, out += 2 * kPanelCols) {
+      for (int64_t col = 0; col < kPanelCols; col += kLanes) {
+        hn::VFromD<F32> first, second;
+        Packed<kBits>::Load(b, col, zero, first, second);
+        hn::Store(first, d, out + col);
+        hn::Store(second, d, out + kPanelCols + col);
+      }
+    }
+  }
+}
+
+HWY_INLINE hn::VFromD<F32> LoadHalves(const std::byte* p) {
+  return hn::PromoteTo(F32(), hn::LoadU(F16(), reinterpret_cast<const hwy::float16_t*>(p)));
+}
+
+template <class Codes, bool kMinima, int kRows, int kVectors>
+HWY_INLINE void Tile(const QuantizedGemm& g, int64_t row, int64_t col) {
+  const F32 d;
+  const auto zero = hn::Set(I32(), g.layout.zero);
+  const float* a = static_cast<const float*>(g.a) + row * g.lda;
+  const bool unpacked = std::is_same_v<Codes, Unpacked>;
+  const std::byte* b = unpacked ? static_cast<const std::byte*>(g.scratch) : g.b;
+  const std::byte* scales = g.b + g.layout.code_bytes() + 2 * col;
+  hn::VFromD<F32> total[kRows][kVectors];
+#pragma GCC unroll 16
+  for (int m = 0; m < kRows; ++m) {
+#pragma GCC unroll 16
+    for (int v = 0; v < kVectors; ++v) total[m][v] = hn::Zero(d);
+  }
+  for (int64_t block = 0; block < g.blocks; ++block, scales += g.layout.block_bytes()) {
+    if (!unpacked) b = g.b + block * g.layout.block_bytes();
+    hn::VFromD<F32> acc[kRows][kVectors];
+#pragma GCC unroll 16
+    for (int m = 0; m < kRows; ++m) {
+#pragma GCC unroll 16
+      for (int v = 0; v < kVectors; ++v) acc[m][v] = hn::Zero(d);
+    }
+    for (int pair = 0; pair < kBlockInputs / 2; ++pair, a += 2, b += Codes::kPairBytes) {
+      hn::VFromD<F32> first[kVectors], second[kVectors];
+#pragma GCC unroll 16
+      for (int v = 0; v < kVectors; ++v) {
+        Codes::Load(b, col + v * kLanes, zero, first[v], second[v]);
+      }
+#pragma GCC unroll 16
+      for (int m = 0; m < kRows; ++m) {
+        const auto a0 = hn::Set(d, a[m * g.lda]), a1 = hn::Set(d, a[m * g.lda + 1]);
+#pragma GCC unroll 16
+        for (int v = 0; v < kVectors; ++v) acc[m][v] = hn::MulAdd(a0, first[v], acc[m][v]);
+#pragma GCC unroll 16
+        for (int v = 0; v < kVectors; ++v) acc[m][v] = hn::MulAdd(a1, second[v], acc[m][v]);
+      }
+    }
+#pragma GCC unroll 16
+    for (int v = 0; v < kVectors; ++v) {
+      const auto scale = LoadHalves(scales + 2 * v * kLanes);
+#pragma GCC unroll 16
+      for (int m = 0; m < kRows; ++m) total[m][v] = hn::MulAdd(scale, acc[m][v], total[m][v]);
+    }
+    if constexpr (kMinima) {
+#pragma GCC unroll 16
+      for (int v = 0; v < kVectors; ++v) {
+        const auto minimum = LoadHalves(scales + 64 + 2 * v * kLanes);
+#pragma GCC unroll 16
+        for (int m = 0; m < kRows; ++m) {
+          const auto sum = hn::Set(d, g.sums[(row + m) * g.ld_sums + block]);
+          total[m][v] = hn::MulAdd(minimum, sum, total[m][v]);
+        }
+      }
+    }
+  }
+#pragma GCC unroll 16
+  for (int m = 0; m < kRows; ++m) {
+#pragma GCC unroll 16
+    for (int v = 0; v < kVectors; ++v) {
+      float* c = g.c + (row + m) * g.ldc + col + v * kLanes;
+      auto value = total[m][v];
+      if (g.bias != nullptr) value = hn::Add(value, hn::LoadU(d, g.bias + col + v * kLanes));
+      if (g.add) value = hn::Add(value, hn::LoadU(d, c));
+      hn::StoreU(value, d, c);
+    }
+  }
+}
+
+template <class Codes, bool kMinima, int kRows, int kVectors>
+HWY_NOINLINE void Columns(const QuantizedGemm& g, int64_t row) {
+  for (int64_t col = 0; col < kPanelCols; col += kVectors * kLanes) {
+    Tile<Codes, kMinima, kRows, kVectors>(g, row, col);
+  }
+}
+
+// A row's sums are the same chain of operations whatever the tile that computes it.
+template <class Codes, bool kMinima>
+HWY_INLINE void Rows(const QuantizedGemm& g) {
+  int64_t row = 0;
+  for (; g.rows - row >= kTileRows; row += kTileRows) Columns<Codes, kMinima, kTileRows, kTileVectors>(g, row);
+  for (; g.rows - row >= kTileRows / 2; row += kTileRows / 2) {
+    Columns<Codes, kMinima, kTileRows / 2, kTileVectors>(g, row);
+  }
+  if constexpr (kThinRows > 1) {
+    for (; g.rows - row >= kThinRows; row += kThinRows) Columns<Codes, kMinima, kThinRows, kThinVectors>(g, row);
+  }
+  for (; row < g.rows; ++row) Columns<Codes, kMinima, 1, kThinVectors>(g, row);
+}
+
+template <int kBits>
+void Product(const QuantizedGemm& g) {
+  if (g.rows >= kUnpackRows) {
+    Unpack<kBits>(g);
+    g.layout.has_minima ? Rows<Unpacked, true>(g) : Rows<Unpacked, false>(g);
+  } else {
+    g.layout.has_minima ? Rows<Packed<kBits>, true>(g) : Rows<Packed<kBits>, false>(g);
+  }
+}
+
+void Quantized(const QuantizedGemm& g) { g.layout.code_bits == 4 ? Product<4>(g) : Product<8>(g); }
+
+void SetQuantized(Kernels& kernels) { kernels.quantized = Quantized; }
+
+}  // namespace HWY_NAMESPACE
+}  // namespace swiftcache::engine::backend::cpu
+HWY_AFTER_NAMESPACE();
+#endif
+
+#if HWY_ONCE
+namespace swiftcache::engine::backend::cpu {
+void SetQuantizedKernels(Isa isa, Kernels& kernels) { SWIFTCACHE_DISPATCH(isa, SetQuantized, kernels); }
+}  // namespace swiftcache::engine::backend::cpu
+#endif
