@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "common/rpc/callback_pulse.h"
 
+#include <grpcpp/client_context.h>
+#include <grpcpp/support/byte_buffer.h>
+
 #include "absl/time/time.h"
 
 namespace swiftcache {
@@ -9,6 +12,12 @@ namespace {
 constexpr absl::Duration kBetweenBeats = absl::Milliseconds(700);
 
 }  // namespace
+
+struct CallbackPulse::Call {
+  grpc::ClientContext context;
+  grpc::Slice empty;
+  grpc::ByteBuffer request{&empty, 1}, response;
+};
 
 CallbackPulse::CallbackPulse(const std::shared_ptr<grpc::Channel>& channel)
     : stub_(channel), thread_([this] { Run(); }) {}
@@ -32,7 +41,7 @@ void CallbackPulse::Beat() {
     if (beating_) return;
     beating_ = true;
   }
-  call_.emplace();
+  call_ = std::make_unique<Call>();
   call_->context.TryCancel();
   stub_.UnaryCall(&call_->context, "/grpc.health.v1.Health/Check", grpc::StubOptions(), &call_->request,
                   &call_->response, [this](grpc::Status) {

@@ -8,12 +8,9 @@
 #pragma once
 
 #include <grpcpp/channel.h>
-#include <grpcpp/client_context.h>
 #include <grpcpp/generic/generic_stub.h>
-#include <grpcpp/support/byte_buffer.h>
 
 #include <memory>
-#include <optional>
 #include <thread>
 
 #include "absl/base/thread_annotations.h"
@@ -31,11 +28,7 @@ class CallbackPulse {
   ~CallbackPulse();
 
  private:
-  struct Call {
-    grpc::ClientContext context;
-    grpc::Slice empty;
-    grpc::ByteBuffer request{&empty, 1}, response;
-  };
+  struct Call;
   void Run();
   void Beat() ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -43,8 +36,8 @@ class CallbackPulse {
   absl::Notification stop_;
   absl::Mutex mutex_;
   bool beating_ ABSL_GUARDED_BY(mutex_) = false;
-  std::optional<Call> call_;  // the last one; the thread's
-  std::thread thread_;        // last: it uses everything above
+  std::unique_ptr<Call> call_;  // the last one; the thread's
+  std::thread thread_;          // last: it uses everything above
 };
 
 }  // namespace swiftcache
