@@ -11,6 +11,7 @@
 #include "common/base/status_macros.h"
 #include "common/base/units.h"
 #include "engine/backend/cpu/attention.h"
+#include "engine/backend/cpu/core_share.h"
 #include "engine/backend/cpu/dequantize.h"
 #include "engine/backend/cpu/host_buffer.h"
 #include "engine/backend/cpu/kernels.h"
