@@ -84,6 +84,25 @@ for pid in "${pids[@]}"; do [ "$(stat -c %u "/proc/$pid")" = "$user" ] || die "p
 chat() { inside swiftcachectl --gateway="$gateway" generate --model=chat --wait=60 --temperature=0 --max_tokens=8 --prompt="Water boils at"; }
 chat >"$work/first" || die "no answer"
 
+say "one command, by a user of this machine"
+up() {  # up MODEL...: a cluster, a first answer of each model, and Ctrl-C
+  local begin=$SECONDS name
+  chroot --userspec=nobody:nogroup "$root" /usr/bin/env -i PATH=/usr/bin HOME=/tmp swiftcachectl up --kv_cache_bytes=32MiB "$@" \
+    >"$work/up.out" 2>"$work/up.log" &
+  pids+=($!)
+  wait_for 60 "swiftcachectl up $*" grep -qs '^ready' "$work/up.out"
+  for name in "${@%%=*}"; do
+    inside swiftcachectl --gateway="$(sed -n 's/^gateway: gRPC \([^ ,]*\).*/\1/p' "$work/up.out")" generate --model="$name" --max_tokens=4 \
+      --temperature=0 --prompt="Water boils at" >>"$work/up.log" || die "no answer of $name"
+  done
+  echo "$# in $((SECONDS - begin)) s"
+  kill -INT "${pids[-1]}"
+  wait "${pids[-1]}" || die "it ended with $?"
+  unset 'pids[-1]'
+}
+up first=/var/lib/swiftcache/model.gguf
+up first=/var/lib/swiftcache/model.gguf second=/var/lib/swiftcache/model.gguf
+
 say "upgraded beside the running cluster"
 install_deb "$work/next.deb" || die "the upgrade failed: $(tail -3 "$work/apt.log")"
 [ "$(inside dpkg-query -W -f "\${Version}" swiftcache)" = 99.0 ] || die "it was not upgraded"
