@@ -174,7 +174,11 @@ void BlockPool::Occupy(Place place, BlockId id) { region(place.region).occupants
 void BlockPool::Vacate(Place place) {
   Region& at = region(place.region);
   at.occupants[place.index].reset();
-  at.free.Insert(place.index);
+  if (at.draining) {
+    ++at.vacated;
+  } else {
+    at.free.Insert(place.index);
+  }
   if (place.local()) {
     // Nobody has written to it yet: whoever has it next may bring bytes along, which a scrub would wipe.
     if (dirty_taken_.erase(place.index) > 0) dirty_.Unite(place.index, 1);
@@ -215,7 +219,7 @@ RegionId BlockPool::AddRegion(int64_t num_blocks, std::string lender) {
 void BlockPool::RemoveRegion(RegionId id) {
   const Region& gone = region(id);
   CHECK_EQ(gone.moves, 0) << "moves of region " << id << " are under way";
-  CHECK_EQ(gone.free.size(), static_cast<int64_t>(gone.occupants.size())) << "blocks lie in region " << id;
+  CHECK_EQ(CountsOf(gone).free, CountsOf(gone).total) << "blocks lie in region " << id;
   CountLeased(gone, -CountsOf(gone));
   if (!gone.draining) rooms_.Remove(id, gone.lender);
   leased_.erase(id);
@@ -233,6 +237,7 @@ void BlockPool::SetDraining(RegionId id) {
   live_sum_ += -CountsOf(drained);
   num_outbound_moves_ -= drained.inbound;
   rooms_.Remove(id, drained.lender);
+  drained.vacated = std::exchange(drained.free, {}).size();
   drained.draining = true;
 }
 
@@ -362,7 +367,8 @@ void BlockPool::Unreserve(int32_t index) {
 }
 
 PlaceCounts BlockPool::CountsOf(const Region& region) {
-  return {static_cast<int64_t>(region.occupants.size()), region.free.size(), region.used, region.cached};
+  return {static_cast<int64_t>(region.occupants.size()), region.free.size() + region.vacated, region.used,
+          region.cached};
 }
 
 }  // namespace swiftcache::engine::kv

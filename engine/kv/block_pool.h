@@ -205,7 +205,8 @@ class BlockPool {
         : kind(kind), lender(std::move(lender)), free(num_blocks), occupants(num_blocks) {}
     RegionKind kind;
     RoomIndex::Lender lender;
-    ExtentSet free;
+    ExtentSet free;       // none once it drains
+    int64_t vacated = 0;  // free places since it drains: which ones, nobody asks any more
     std::vector<std::optional<BlockId>> occupants;
     int64_t used = 0, cached = 0;
     int64_t moves = 0;    // that begin or end here

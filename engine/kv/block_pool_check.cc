@@ -94,7 +94,7 @@ absl::Status BlockPool::CheckPlaces(RegionId id, const Region& region) const {
     inbound += block.to == place && block.place.local();
     if (block.place == place) used += block.used(), cached += block.idle();
   }
-  int64_t rest = static_cast<int64_t>(region.occupants.size()) - region.free.size() - taken;
+  int64_t rest = static_cast<int64_t>(region.occupants.size()) - CountsOf(region).free - taken;
   if (own) rest -= lent_.size() + num_reserved_;
   const bool moves_add_up = own || (moves == region.moves && inbound == region.inbound);
   if (rest == 0 && used == region.used && cached == region.cached && moves_add_up) return absl::OkStatus();
