@@ -78,8 +78,7 @@ void PrefixTree::Refresh(InUse& in_use, const std::string& salt, const TokenView
 bool PrefixTree::Extend(Pin& pin, std::span<const int32_t> tokens, BlockRef& block) {
   CHECK_EQ(static_cast<int64_t>(tokens.size()), block_tokens_);
   Node& parent = *pin.node_;
-  const auto found = parent.children.find(KeyOf(tokens));
-  Node* child = found != parent.children.end() ? found->second : nullptr;
+  Node* child = parent.children.Find(tokens);
   if (child == nullptr) {
     child = Insert(parent, tokens, block);
   } else {
@@ -102,7 +101,7 @@ PrefixTree::Node* PrefixTree::Insert(Node& parent, std::span<const int32_t> toke
   block.NoteUse(node->last_use);
   node->block = block.Share(Holder::kCache);
   if (IsEvictable(parent)) evictable_.erase({parent.last_use, &parent});
-  parent.children.emplace(KeyOf(node->tokens), node);
+  parent.children.Add(node);
   ++num_blocks_;
   Settle(*node);
   return node;
@@ -153,7 +152,7 @@ std::vector<BlockId> PrefixTree::LeadingFirst(std::span<const BlockId> blocks, i
 // Using a child is using its parent, so the parent inherits the latest of their times.
 int64_t PrefixTree::Remove(Node& top) {
   Node& parent = *top.parent;
-  parent.children.erase(parent.children.find(KeyOf(top.tokens)));
+  parent.children.Remove(&top);
   uint64_t last_use = 0;
   int64_t removed = 0;
   std::vector<Node*> open = {&top};
@@ -163,8 +162,8 @@ int64_t PrefixTree::Remove(Node& top) {
     CHECK_EQ(node.pins, 0) << "block " << node.block.id() << " is in use";
     if (IsEvictable(node)) evictable_.erase({node.last_use, &node});
     last_use = std::max(last_use, node.last_use);
-    for (const auto& [key, child] : node.children) open.push_back(child);
-    node.children.clear();
+    node.children.ForEach([&open](Node* child) { open.push_back(child); });
+    node.children.Clear();
     node.parent = nullptr;
     node.block = BlockRef();
   }
@@ -203,10 +202,6 @@ void PrefixTree::DropPin(Node& node) {
   Settle(node);
 }
 
-PrefixTree::Key PrefixTree::KeyOf(std::span<const int32_t> tokens) {
-  return Key(reinterpret_cast<const char*>(tokens.data()), tokens.size_bytes());
-}
-
 PrefixTree::Node* PrefixTree::RootOf(const std::string& salt) {
   std::unique_ptr<Node>& root = roots_[salt];
   if (root == nullptr) {
@@ -220,10 +215,9 @@ PrefixTree::Node* PrefixTree::RootOf(const std::string& salt) {
 const PrefixTree::Node* PrefixTree::ChildOf(const Node& node, const TokenView& tokens, int64_t index,
                                             Holder holder) const {
   if ((index + 1) * block_tokens_ > tokens.size()) return nullptr;
-  const auto child = node.children.find(KeyOf(tokens.Run(index * block_tokens_, block_tokens_)));
-  if (child == node.children.end()) return nullptr;
-  const BlockRef& block = child->second->block;
-  return block.pool().MayAttach(block.id(), holder) ? child->second : nullptr;
+  const Node* child = node.children.Find(tokens.Run(index * block_tokens_, block_tokens_));
+  if (child == nullptr) return nullptr;
+  return child->block.pool().MayAttach(child->block.id(), holder) ? child : nullptr;
 }
 
 absl::Status PrefixTree::CheckInvariants() const {
@@ -249,23 +243,30 @@ absl::Status PrefixTree::CheckSubtree(const Node& root, int64_t& blocks, size_t&
     if (node.parent == nullptr && node.pins == 0 && node.children.empty()) {
       return absl::InternalError("prefix tree: a root that nobody uses was kept");
     }
-    for (const auto& [key, child] : node.children) {
-      if (NodeOf(child->block.id()) != child) {
-        return absl::InternalError(absl::StrCat("prefix tree: block ", child->block.id().value(), " is not indexed"));
-      }
-      if (child->depth != node.depth + 1 || child->last_use != child->block.pool().last_use(child->block.id())) {
-        return absl::InternalError(absl::StrCat("prefix tree: block ", child->block.id().value(),
-                                                " is counted at another depth or has another time of its last use"));
-      }
-      if (child->parent != &node || key != KeyOf(child->tokens)) {
-        return absl::InternalError("prefix tree: a child is filed under another parent or other tokens");
-      }
-      if (node.parent != nullptr && node.block.idle() && !child->block.idle()) {
-        return absl::InternalError(absl::StrCat("prefix tree: block ", node.block.id().value(), " is idle above block ",
-                                                child->block.id().value(), ", which is in use"));
-      }
-      open.push_back(child);
+    const size_t first = open.size();
+    node.children.ForEach([&open](const Node* child) { open.push_back(child); });
+    for (size_t i = first; i < open.size(); ++i) {
+      if (absl::Status status = CheckChild(node, *open[i]); !status.ok()) return status;
     }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status PrefixTree::CheckChild(const Node& node, const Node& child) const {
+  const int32_t id = child.block.id().value();
+  if (NodeOf(child.block.id()) != &child) {
+    return absl::InternalError(absl::StrCat("prefix tree: block ", id, " is not indexed"));
+  }
+  if (child.depth != node.depth + 1 || child.last_use != child.block.pool().last_use(child.block.id())) {
+    return absl::InternalError(
+        absl::StrCat("prefix tree: block ", id, " is counted at another depth or has another time of its last use"));
+  }
+  if (child.parent != &node || node.children.Find(child.tokens) != &child) {
+    return absl::InternalError("prefix tree: a child is filed under another parent or other tokens");
+  }
+  if (node.parent != nullptr && node.block.idle() && !child.block.idle()) {
+    return absl::InternalError(
+        absl::StrCat("prefix tree: block ", node.block.id().value(), " is idle above block ", id, ", which is in use"));
   }
   return absl::OkStatus();
 }

@@ -17,8 +17,8 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
-#include "absl/strings/string_view.h"
 #include "engine/kv/block_pool.h"
+#include "engine/kv/child_map.h"
 #include "engine/kv/token_view.h"
 
 namespace swiftcache::engine::kv {
@@ -119,23 +119,20 @@ class PrefixTree {
   absl::Status CheckInvariants() const;
 
  private:
-  // A view of the token ids' bytes; equal bytes are equal ids.
-  using Key = absl::string_view;
   struct Node {
     Node* parent = nullptr;  // none: a root, or not in the tree
-    std::string salt;        // of a root
-    std::vector<int32_t> tokens;
+    ChildMap<Node> children;
     BlockRef block;
-    absl::flat_hash_map<Key, Node*> children;  // keys view the child's tokens
-    int64_t depth = 0;                         // of a root
-    uint64_t inserted = 0;                     // unique in the life of the tree
     int64_t pins = 0;
     uint64_t last_use = 0;  // of a block, as the pool knows it
+    int64_t depth = 0;      // of a root
+    uint64_t inserted = 0;  // unique in the life of the tree
+    std::vector<int32_t> tokens;
+    std::string salt;  // of a root
   };
   // Unpinned leaves that do not move, by last use, which is unique.
   using Evictable = absl::btree_set<std::pair<uint64_t, Node*>>;
 
-  static Key KeyOf(std::span<const int32_t> tokens);
   static bool IsEvictable(const Node& node) {
     return node.parent != nullptr && node.pins == 0 && node.children.empty() &&
            !node.block.pool().moving(node.block.id());
@@ -154,6 +151,7 @@ class PrefixTree {
   int64_t Remove(Node& top);
   void Settle(Node& node);
   absl::Status CheckSubtree(const Node& root, int64_t& blocks, size_t& evictable) const;
+  absl::Status CheckChild(const Node& node, const Node& child) const;
 
   const int64_t block_tokens_;
   absl::flat_hash_map<std::string, std::unique_ptr<Node>> roots_;
