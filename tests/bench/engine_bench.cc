@@ -3,11 +3,12 @@
 //   prefill: GFLOP/s of the products of a 512-token prompt over the whole prefill's time, against oneDNN's GFLOP/s on
 //   the
 //            same products alone;
-//   decode:  tokens/s of one sequence, against reading every weight once per token at the memory bandwidth measured.
+//   decode:  a step of one sequence or of several, against reading every weight and their KV once at the memory
+//   bandwidth measured.
 // Engine, library and bandwidth loop take turns, since shared machines change their speed from minute to minute.
 //
 //   swiftcache-engine-bench [--model PATH] [--threads N] [--isa avx512_bf16|avx512|avx2|baseline] [--f32]
-//                           [--prompt N] [--context N] [--repeats N]
+//                           [--prompt N] [--context N] [--sequences N] [--repeats N]
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -46,6 +47,7 @@ struct Flags {
   bool f32 = false;
   int64_t prompt = 512;
   int64_t context = 64;
+  int64_t sequences = 1;
   int repeats = 7;
 };
 
@@ -80,12 +82,14 @@ Flags Parse(int argc, char** argv) {
       flags.prompt = std::atoll(value.c_str());
     else if (name == "--context")
       flags.context = std::atoll(value.c_str());
+    else if (name == "--sequences")
+      flags.sequences = std::atoll(value.c_str());
     else if (name == "--repeats")
       flags.repeats = std::atoi(value.c_str());
     else
       Fail("unknown flag " + name);
   }
-  if (flags.threads < 1 || flags.prompt < 1 || flags.context < 1 || flags.repeats < 1) Fail("a number below 1");
+  if (flags.threads < 1 || flags.prompt < 1 || flags.context < 1 || flags.sequences < 1 || flags.repeats < 1) Fail("a number below 1");
   return flags;
 }
 
@@ -111,7 +115,7 @@ std::string CpuName() {
   return "unknown CPU";
 }
 
-// One sequence of its own on a model.
+// Sequences of its own on a model.
 class Runner {
  public:
   Runner(const ModelConfig& config, const engine::loader::Weights& weights, const Flags& flags)
@@ -120,37 +124,53 @@ class Runner {
     engine::models::ModelOptions options;
     options.kv = {config.num_layers, config.num_kv_heads, config.head_dim, 16,
                   flags.f32 ? engine::backend::KvDtype::kF32 : engine::backend::KvDtype::kBf16};
-    options.max_batch_rows = tokens;
+    options.max_batch_rows = max_rows_ = std::max(tokens, flags.sequences);
+    options.max_logit_rows = flags.sequences;
     options.dtype = flags.f32 ? engine::models::ComputeDtype::kF32 : engine::models::ComputeDtype::kAuto;
     const absl::Time begin = absl::Now();
     auto model = engine::models::CreateModel(config, weights, device_, options);
     if (!model.ok()) Fail(std::string(model.status().message()));
     load_seconds_ = Seconds(absl::Now() - begin);
     model_ = *std::move(model);
-    const int64_t blocks = (tokens + 15) / 16;
-    arena_ = *HostMemory::Allocate(blocks * options.kv.block_bytes());
+    const int64_t blocks = (tokens + 15) / 16, bytes = options.kv.block_bytes();
+    kv_bytes_of_token_ = bytes / 16;
+    arena_ = *HostMemory::Allocate(flags.sequences * blocks * bytes);
     const engine::backend::DeviceAddress base = engine::backend::AddressSpace().Of(arena_.data());
-    for (int64_t b = 0; b < blocks; ++b) blocks_.push_back(base + b * options.kv.block_bytes());
+    blocks_.resize(flags.sequences);
+    for (int64_t b = 0; b < flags.sequences * blocks; ++b) blocks_[b / blocks].push_back(base + b * bytes);
   }
-  void Step(int64_t context, int64_t rows) {
-    std::vector<int32_t> ids(rows);
-    for (int64_t i = 0; i < rows; ++i) ids[i] = static_cast<int32_t>((context + i) * 7919 % vocab_);
-    const engine::backend::StepSequence sequence{rows, context, blocks_};
-    const int32_t last = static_cast<int32_t>(rows - 1);
+  /// `rows` of each of the first `sequences`, behind `context` tokens.
+  void Step(int64_t context, int64_t rows, int64_t sequences = 1) {
+    std::vector<int32_t> ids(rows * sequences), last;
+    std::vector<engine::backend::StepSequence> step;
+    for (size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<int32_t>((context + i) * 7919 % vocab_);
+    for (int64_t s = 0; s < sequences; ++s) {
+      step.push_back({rows, context, blocks_[s]});
+      last.push_back(static_cast<int32_t>((s + 1) * rows - 1));
+    }
     engine::models::ForwardResult result;
-    model_->Run({.token_ids = ids, .sequences = {&sequence, 1}, .logit_rows = {&last, 1}}, nullptr, result).Wait();
+    model_->Run({.token_ids = ids, .sequences = step, .logit_rows = last}, nullptr, result).Wait();
     if (!result.status.ok()) Fail("a step failed");
   }
+  /// Gives each of the first `sequences` its first `tokens`.
+  void Fill(int64_t tokens, int64_t sequences) {
+    for (int64_t done = 0, rows; done < tokens; done += rows) {
+      rows = std::min(tokens - done, max_rows_ / sequences);
+      Step(done, rows, sequences);
+    }
+  }
   double load_seconds() const { return load_seconds_; }
+  int64_t kv_bytes_of_token() const { return kv_bytes_of_token_; }
   const engine::models::Decoder& decoder() const { return static_cast<engine::models::Decoder&>(*model_); }
 
  private:
   int64_t vocab_;
   engine::backend::cpu::CpuDevice device_;
   double load_seconds_ = 0;
+  int64_t max_rows_ = 0, kv_bytes_of_token_ = 0;
   std::unique_ptr<engine::models::Model> model_;
   HostMemory arena_;
-  std::vector<engine::backend::DeviceAddress> blocks_;
+  std::vector<std::vector<engine::backend::DeviceAddress>> blocks_;  // of each sequence
 };
 
 // The products of a prompt: `layers` times the four of a layer, with the library.
@@ -209,11 +229,13 @@ void Measure(const ModelConfig& config, const engine::loader::Weights& weights, 
   const int64_t weight_bytes = runner.decoder().weight_bytes();
   const bool library_bf16 = !flags.f32 && BestIsa(flags.isa) == Isa::kAvx512Bf16;
   LibraryRunner library(config, flags.prompt, library_bf16);
-  BandwidthLoop bandwidth(weight_bytes, flags.threads);
+  const int64_t kv_bytes = flags.sequences * flags.context * runner.kv_bytes_of_token();
+  BandwidthLoop bandwidth(weight_bytes + kv_bytes, flags.threads);
   std::printf("machine   %s, %d threads\nengine    %s, weights %.1f MB, loaded and packed in %.2f s\n",
               CpuName().c_str(), flags.threads, runner.decoder().backend().name().c_str(), weight_bytes * 1e-6,
               runner.load_seconds());
   runner.Step(0, flags.prompt);
+  runner.Fill(flags.context, flags.sequences);
   std::vector<double> prefill, gemm, decode, read, prefill_ratio, decode_ratio;
   for (int repeat = 0; repeat < flags.repeats; ++repeat) {
     gemm.push_back(Time([&] { library.Run(); }));
@@ -221,7 +243,7 @@ void Measure(const ModelConfig& config, const engine::loader::Weights& weights, 
     prefill.push_back(Time([&] { runner.Step(0, flags.prompt); }));
     read.push_back(Time([&] { bandwidth.Run(); }));
     decode.push_back(Time([&] {
-                       for (int i = 0; i < kDecodeTokens; ++i) runner.Step(flags.context + i, 1);
+                       for (int i = 0; i < kDecodeTokens; ++i) runner.Step(flags.context + i, 1, flags.sequences);
                      }) /
                      kDecodeTokens);
     read.back() = std::min(read.back(), Time([&] { bandwidth.Run(); }));  // before and after: the better one
@@ -232,9 +254,12 @@ void Measure(const ModelConfig& config, const engine::loader::Weights& weights, 
               flags.prompt, Median(prefill) * 1e3, flags.prompt / Median(prefill),
               library.flops() / Median(prefill) * 1e-9, library_bf16 ? "bf16" : "f32",
               library.flops() / Median(gemm) * 1e-9, Median(prefill_ratio));
-  std::printf("decode    at %ld tokens: %.2f ms, %.1f tokens/s; memory reads %.1f GB/s = %.2f ms; ratio %.2f\n",
-              flags.context, Median(decode) * 1e3, 1 / Median(decode), weight_bytes / Median(read) * 1e-9,
-              Median(read) * 1e3, Median(decode_ratio));
+  std::printf(
+      "decode    %ld together at %ld tokens: %.2f ms, %.1f tokens/s; memory reads %.1f MB at %.1f GB/s = %.2f ms; ratio "
+      "%.2f\n",
+      flags.sequences, flags.context, Median(decode) * 1e3, flags.sequences / Median(decode),
+      (weight_bytes + kv_bytes) * 1e-6, (weight_bytes + kv_bytes) / Median(read) * 1e-9, Median(read) * 1e3,
+      Median(decode_ratio));
 }
 
 }  // namespace
