@@ -16,7 +16,8 @@ namespace swiftcache::engine::backend::cpu {
 namespace {
 
 constexpr int64_t kQueriesPerItem = 96;  // enough to repay the loading of a tile, few enough to stay in L1 and L2
-constexpr int64_t kSerialRows = 4;       // whose rope is done before a second thread would have woken
+constexpr int64_t kCacheLineBytes = 64, kRowsAskedAtOnce = kTileTokens / 8;
+constexpr int64_t kSerialRows = 4;  // whose rope is done before a second thread would have woken
 
 }  // namespace
 
@@ -170,16 +171,21 @@ void PagedAttention::Attend(int64_t layer, const HostBuffer& qkv, const HostBuff
 }
 
 void PagedAttention::AttendItem(int64_t layer, const Item& item, const HostBuffer& qkv, const HostBuffer& out,
-                                const Scratch& s) {
+                                Scratch s) {
   const int64_t queries = item.num_rows * group();
   LoadQueries(item, qkv, s);
   std::fill_n(s.out, queries * dims(), 0.0f);
   std::fill_n(s.max, queries, -std::numeric_limits<float>::infinity());
   std::fill_n(s.sum, queries, 0.0f);
   const int64_t end = sequences_[item.sequence].context_tokens + item.first_row + item.num_rows;
+  TileRows now, next;
+  s.next = &next;
+  FindTile(layer, item, 0, end, next);
   for (int64_t first = 0; first < end; first += kTileTokens) {
-    LoadTile(layer, item, first, std::min(kTileTokens, end - first), s);
-    AttendTile(item, first, s);
+    now = next;
+    FindTile(layer, item, first + kTileTokens, end, next);
+    LoadTile(now, s);
+    AttendTile(item, first, now.count, s);
   }
   StoreOutput(item, out, s);
 }
@@ -200,23 +206,52 @@ void PagedAttention::LoadQueries(const Item& item, const HostBuffer& qkv, const 
   if (bf16_products_) kernels_.to_bf16(s.q, item.num_rows * group() * dims(), s.q_bf16);
 }
 
-void PagedAttention::LoadTile(int64_t layer, const Item& item, int64_t first, int64_t count, const Scratch& s) const {
-  const Sequence& sequence = sequences_[item.sequence];
+void PagedAttention::FindTile(int64_t layer, const Item& item, int64_t first, int64_t end, TileRows& rows) const {
+  const KvLayout& kv = options_.kv;
+  const uint64_t* block = blocks_.data() + sequences_[item.sequence].first_block + first / kv.block_tokens;
+  const uint64_t head = layer * kv.slice_bytes() + item.kv_head * kv.head_dim * BytesOf(kv.dtype);
+  const uint64_t to_v = kv.block_tokens * kv.row_bytes();
+  rows.count = std::clamp<int64_t>(end - first, 0, kTileTokens);
+  rows.asked_for = 0;
+  for (int64_t t = 0, token = first % kv.block_tokens; t < rows.count; ++block, token = 0) {
+    uint64_t at = *block + head + token * kv.row_bytes();
+    for (; t < rows.count && token < kv.block_tokens; ++t, ++token, at += kv.row_bytes()) {
+      rows.k[t] = reinterpret_cast<const void*>(at);
+      rows.v[t] = reinterpret_cast<const void*>(at + to_v);
+    }
+  }
+}
+
+// A head's rows lie too far apart for the processor to guess the next, and asked for all at once they would hold up
+// what is done meanwhile: a few at a time, between one piece of work and the next.
+void PagedAttention::AskAhead(const Scratch& s) const {
+  TileRows& next = *s.next;
+  const int64_t bytes = options_.kv.head_dim * BytesOf(options_.kv.dtype);
+  const int64_t until = std::min(next.count, next.asked_for + kRowsAskedAtOnce);
+  for (int64_t& t = next.asked_for; t < until; ++t) {
+    for (int64_t byte = 0; byte < bytes; byte += kCacheLineBytes) {
+      __builtin_prefetch(static_cast<const std::byte*>(next.k[t]) + byte);
+      __builtin_prefetch(static_cast<const std::byte*>(next.v[t]) + byte);
+    }
+  }
+}
+
+void PagedAttention::LoadTile(const TileRows& rows, const Scratch& s) const {
   const bool bf16 = options_.kv.dtype == KvDtype::kBf16;
   const auto load_k = bf16_products_ ? kernels_.load_k_bf16_pairs : bf16 ? kernels_.load_k_bf16 : kernels_.load_k_f32;
   const auto load_v = bf16_products_ ? kernels_.load_v_bf16_pairs : bf16 ? kernels_.load_v_bf16 : kernels_.load_v_f32;
-  const void* rows[kTileTokens] = {};
-  for (int64_t t = 0; t < count; ++t) rows[t] = KvAddress(sequence, layer, first + t, item.kv_head, false);
-  load_k(rows, count, options_.shape.head_dim, s.k);
-  for (int64_t t = 0; t < count; ++t) rows[t] = KvAddress(sequence, layer, first + t, item.kv_head, true);
-  load_v(rows, count, options_.shape.head_dim, s.v);
+  AskAhead(s);
+  load_k(rows.k, rows.count, options_.shape.head_dim, s.k);
+  AskAhead(s);
+  load_v(rows.v, rows.count, options_.shape.head_dim, s.v);
 }
 
-void PagedAttention::AttendTile(const Item& item, int64_t first, const Scratch& s) const {
+void PagedAttention::AttendTile(const Item& item, int64_t first, int64_t count, const Scratch& s) const {
   const int64_t queries = item.num_rows * group();
-  Scores(queries, s);
+  Scores(queries, count, s);
   const int64_t position = sequences_[item.sequence].context_tokens + item.first_row;
   for (int64_t i = 0; i < queries; ++i) {
+    AskAhead(s);
     const int64_t valid = std::clamp<int64_t>(position + i / group() + 1 - first, 0, kTileTokens);
     kernels_.softmax_tile({.scores = s.scores + i * kTileTokens,
                            .valid = valid,
@@ -229,8 +264,8 @@ void PagedAttention::AttendTile(const Item& item, int64_t first, const Scratch& 
   WeightedSums(queries, s);
 }
 
-// scores = q * K^T
-void PagedAttention::Scores(int64_t queries, const Scratch& s) const {
+// scores = q * K^T, of no meaning from `count` on.
+void PagedAttention::Scores(int64_t queries, int64_t count, const Scratch& s) const {
   PanelGemm gemm;
   gemm.a = bf16_products_ ? static_cast<const void*>(s.q_bf16) : s.q;
   gemm.lda = dims();
@@ -238,7 +273,8 @@ void PagedAttention::Scores(int64_t queries, const Scratch& s) const {
   gemm.k = bf16_products_ ? options_.shape.head_dim / 2 : options_.shape.head_dim;
   gemm.ldc = kTileTokens;
   gemm.rows = queries;
-  for (int64_t panel = 0; panel < kTileTokens / kPanelCols; ++panel) {
+  for (int64_t panel = 0; panel * kPanelCols < count; ++panel) {
+    AskAhead(s);
     gemm.b = s.k + panel * gemm.k * kPanelCols;
     gemm.c = s.scores + panel * kPanelCols;
     (bf16_products_ ? kernels_.gemm_bf16 : kernels_.gemm_f32)(gemm);
@@ -256,6 +292,7 @@ void PagedAttention::WeightedSums(int64_t queries, const Scratch& s) const {
   gemm.rows = queries;
   gemm.add = true;
   for (int64_t panel = 0; panel < dims() / kPanelCols; ++panel) {
+    AskAhead(s);
     gemm.b = s.v + panel * gemm.k * kPanelCols;
     gemm.c = s.out + panel * kPanelCols;
     (bf16_products_ ? kernels_.gemm_bf16 : kernels_.gemm_f32)(gemm);

@@ -60,6 +60,11 @@ class PagedAttention {
     int64_t block;
     uint64_t slots[2];
   };
+  // Where the rows of a tile lie, and how many of them were asked for ahead of their use.
+  struct TileRows {
+    const void *k[kTileTokens], *v[kTileTokens];
+    int64_t count = 0, asked_for = 0;
+  };
   // One worker's memory; `dims` = PadToPanel(head_dim), `queries` = rows of an item times the group.
   struct Scratch {
     float *q, *out;  // [queries][dims]
@@ -69,6 +74,7 @@ class PagedAttention {
     float* k;        // a tile as panels (Kernels::LoadTile), f32 or pairs of bf16
     float* v;
     float *max, *sum;  // [queries]
+    TileRows* next = nullptr;
   };
 
   int64_t group() const { return options_.shape.num_heads / options_.shape.num_kv_heads; }
@@ -82,11 +88,13 @@ class PagedAttention {
   void RopeRow(const RopeOp& op, int64_t row, int worker);
   void RopeHead(float* head, int64_t row) const;
   void StoreKvRow(const RopeOp& op, int64_t row) const;
-  void AttendItem(int64_t layer, const Item& item, const HostBuffer& qkv, const HostBuffer& out, const Scratch& s);
+  void AttendItem(int64_t layer, const Item& item, const HostBuffer& qkv, const HostBuffer& out, Scratch s);
   void LoadQueries(const Item& item, const HostBuffer& qkv, const Scratch& s) const;
-  void LoadTile(int64_t layer, const Item& item, int64_t first, int64_t count, const Scratch& s) const;
-  void AttendTile(const Item& item, int64_t first, const Scratch& s) const;
-  void Scores(int64_t queries, const Scratch& s) const;
+  void FindTile(int64_t layer, const Item& item, int64_t first, int64_t end, TileRows& rows) const;
+  void AskAhead(const Scratch& s) const;
+  void LoadTile(const TileRows& rows, const Scratch& s) const;
+  void AttendTile(const Item& item, int64_t first, int64_t count, const Scratch& s) const;
+  void Scores(int64_t queries, int64_t count, const Scratch& s) const;
   void WeightedSums(int64_t queries, const Scratch& s) const;
   void StoreOutput(const Item& item, const HostBuffer& out, const Scratch& s) const;
 

@@ -19,44 +19,73 @@ namespace HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 using F32 = hn::ScalableTag<float>;
-using F32x4 = hn::FixedTag<float, 4>;
+using Words = hn::Vec<F32>;
 
 constexpr int64_t kLanes = HWY_MAX_BYTES / 4;
 
-// Four elements, widened.
-HWY_INLINE hn::VFromD<F32x4> Load4(const float* p) { return hn::LoadU(F32x4(), p); }
-HWY_INLINE hn::VFromD<F32x4> Load4(const Bf16* p) {
-  const hn::FixedTag<uint16_t, 4> d16;
-  const hn::FixedTag<uint32_t, 4> d32;
-  return hn::BitCast(F32x4(), hn::ShiftLeft<16>(hn::PromoteTo(d32, hn::LoadU(d16, p))));
+// kLanes elements, widened.
+HWY_INLINE Words Load(const float* p) { return hn::LoadU(F32(), p); }
+HWY_INLINE Words Load(const Bf16* p) {
+  const hn::ScalableTag<uint32_t> d32;
+  const hn::Rebind<uint16_t, F32> d16;
+  return hn::BitCast(F32(), hn::ShiftLeft<16>(hn::PromoteTo(d32, hn::LoadU(d16, p))));
 }
 HWY_INLINE float Load1(const float* p) { return *p; }
 HWY_INLINE float Load1(const Bf16* p) { return FromBf16(*p); }
 
-// out[i][0..4) = rows[0..4)[d + i], rows of `out` being kPanelCols apart.
+// Four rows: word i of a 128-bit block is of row i then, and block b of out[j] is column 4 * b + j.
 template <typename T>
-HWY_INLINE void Transpose4x4(const T* const* rows, int64_t d, float* out) {
-  const F32x4 d4;
-  const hn::FixedTag<double, 2> d2;
-  const auto r0 = Load4(rows[0] + d), r1 = Load4(rows[1] + d), r2 = Load4(rows[2] + d), r3 = Load4(rows[3] + d);
+HWY_INLINE void TransposeBlocks(const T* const* rows, int64_t d, Words out[4]) {
+  const F32 d4;
+  const hn::ScalableTag<double> d2;
+  const Words r0 = Load(rows[0] + d), r1 = Load(rows[1] + d), r2 = Load(rows[2] + d), r3 = Load(rows[3] + d);
   const auto a = hn::BitCast(d2, hn::InterleaveLower(d4, r0, r1)), b = hn::BitCast(d2, hn::InterleaveLower(d4, r2, r3));
   const auto e = hn::BitCast(d2, hn::InterleaveUpper(d4, r0, r1)), f = hn::BitCast(d2, hn::InterleaveUpper(d4, r2, r3));
-  hn::StoreU(hn::BitCast(d4, hn::InterleaveLower(d2, a, b)), d4, out);
-  hn::StoreU(hn::BitCast(d4, hn::InterleaveUpper(d2, a, b)), d4, out + kPanelCols);
-  hn::StoreU(hn::BitCast(d4, hn::InterleaveLower(d2, e, f)), d4, out + 2 * kPanelCols);
-  hn::StoreU(hn::BitCast(d4, hn::InterleaveUpper(d2, e, f)), d4, out + 3 * kPanelCols);
+  out[0] = hn::BitCast(d4, hn::InterleaveLower(d2, a, b));
+  out[1] = hn::BitCast(d4, hn::InterleaveUpper(d2, a, b));
+  out[2] = hn::BitCast(d4, hn::InterleaveLower(d2, e, f));
+  out[3] = hn::BitCast(d4, hn::InterleaveUpper(d2, e, f));
 }
 
+// out[i][0..kLanes) = rows[0..kLanes)[d + i] for i < kLanes, rows of `out` being kPanelCols apart.
+template <typename T>
+HWY_INLINE void TransposeSquare(const T* const* rows, int64_t d, float* out) {
+  const F32 d4;
+  Words of[kLanes / 4][4];  // four rows each
+  for (int64_t r = 0; r < kLanes / 4; ++r) TransposeBlocks(rows + 4 * r, d, of[r]);
+  const auto store = [out](int64_t i, Words row) HWY_ATTR { hn::StoreU(row, F32(), out + i * kPanelCols); };
+  for (int64_t j = 0; j < 4; ++j) {
+#if HWY_MAX_BYTES == 16
+    store(j, of[0][j]);
+#elif HWY_MAX_BYTES == 32
+    store(j, hn::ConcatLowerLower(d4, of[1][j], of[0][j]));
+    store(4 + j, hn::ConcatUpperUpper(d4, of[1][j], of[0][j]));
+#else
+    const auto even01 = hn::OddEvenBlocks(hn::SwapAdjacentBlocks(of[1][j]), of[0][j]);  // blocks 0 and 2 of both
+    const auto odd01 = hn::OddEvenBlocks(of[1][j], hn::SwapAdjacentBlocks(of[0][j]));
+    const auto even23 = hn::OddEvenBlocks(hn::SwapAdjacentBlocks(of[3][j]), of[2][j]);
+    const auto odd23 = hn::OddEvenBlocks(of[3][j], hn::SwapAdjacentBlocks(of[2][j]));
+    store(j, hn::ConcatLowerLower(d4, even23, even01));
+    store(4 + j, hn::ConcatLowerLower(d4, odd23, odd01));
+    store(8 + j, hn::ConcatUpperUpper(d4, even23, even01));
+    store(12 + j, hn::ConcatUpperUpper(d4, odd23, odd01));
+#endif
+  }
+}
+
+// The last square may overlap the one before; a row that is not there is the last one again.
 template <typename T>
 HWY_INLINE void LoadK(const void* const* rows, int64_t count, int64_t dims, float* out) {
-  const T* const* typed = reinterpret_cast<const T* const*>(rows);
-  const int64_t whole_dims = dims / 4 * 4;
-  for (int64_t t = 0; t < kTileTokens; t += 4) {
+  for (int64_t t = 0; t < count; t += kLanes) {
+    const T* of[kLanes];
+    for (int64_t i = 0; i < kLanes; ++i) of[i] = static_cast<const T*>(rows[t + i < count ? t + i : count - 1]);
     float* to = out + t / kPanelCols * dims * kPanelCols + t % kPanelCols;
-    const bool whole = t + 4 <= count;
-    for (int64_t d = 0; whole && d < whole_dims; d += 4) Transpose4x4(typed + t, d, to + d * kPanelCols);
-    for (int64_t d = whole ? whole_dims : 0; d < dims; ++d) {
-      for (int64_t i = 0; i < 4; ++i) to[d * kPanelCols + i] = t + i < count ? Load1(typed[t + i] + d) : 0.0f;
+    for (int64_t d = 0; dims >= kLanes && d < dims; d += kLanes) {
+      const int64_t first = d + kLanes <= dims ? d : dims - kLanes;
+      TransposeSquare(of, first, to + first * kPanelCols);
+    }
+    for (int64_t d = 0; dims < kLanes && d < dims; ++d) {
+      for (int64_t i = 0; i < kLanes; ++i) to[d * kPanelCols + i] = Load1(of[i] + d);
     }
   }
 }
@@ -69,7 +98,7 @@ HWY_INLINE void LoadV(const void* const* rows, int64_t count, int64_t head_dim, 
       int64_t d = 0;
       if (t < count) {
         const T* row = static_cast<const T*>(rows[t]) + first;
-        for (; d + 4 <= dims; d += 4) hn::StoreU(Load4(row + d), F32x4(), out + d);
+        for (; d + kLanes <= dims; d += kLanes) hn::StoreU(Load(row + d), F32(), out + d);
         for (; d < dims; ++d) out[d] = Load1(row + d);
       }
       for (; d < kPanelCols; ++d) out[d] = 0;
@@ -79,12 +108,12 @@ HWY_INLINE void LoadV(const void* const* rows, int64_t count, int64_t head_dim, 
 
 // Rows t and t + 1 of a panel, interleaved. `dims` <= kPanelCols elements are there.
 HWY_INLINE void PairRows(const Bf16* even, const Bf16* odd, int64_t dims, Bf16* out) {
-  const hn::FixedTag<uint16_t, 8> d8;
+  const hn::ScalableTag<uint32_t> d32;
+  const hn::Rebind<uint16_t, F32> d16;
   int64_t d = 0;
-  for (; d + 8 <= dims; d += 8) {
-    const auto a = hn::LoadU(d8, even + d), b = hn::LoadU(d8, odd + d);
-    hn::StoreU(hn::InterleaveLower(d8, a, b), d8, out + 2 * d);
-    hn::StoreU(hn::InterleaveUpper(d8, a, b), d8, out + 2 * d + 8);
+  for (; d + kLanes <= dims; d += kLanes) {
+    const auto a = hn::PromoteTo(d32, hn::LoadU(d16, even + d)), b = hn::PromoteTo(d32, hn::LoadU(d16, odd + d));
+    hn::StoreU(hn::Or(a, hn::ShiftLeft<16>(b)), d32, reinterpret_cast<uint32_t*>(out + 2 * d));
   }
   for (; d < dims; ++d) {
     out[2 * d] = even[d];

@@ -58,7 +58,7 @@ struct Kernels {
   void (*to_bf16)(const float* x, int64_t n, Bf16* out) = nullptr;
   void (*softmax_tile)(const SoftmaxTile&) = nullptr;
   /// A tile of K, transposed, and of V, as panels for the products: rows are `count` addresses of [head_dim] elements
-  /// as stored; what lies beyond `count` or head_dim is zero.
+  /// as stored. Beyond `count` V is zero, and K is of no meaning; beyond head_dim V is zero.
   ///   K: [2 panels][head_dim][32 positions] f32, or [2][head_dim / 2][32][2] bf16
   ///   V: [PadToPanel(head_dim) / 32 panels][kTileTokens][32] f32, or [..][kTileTokens / 2][32][2] bf16
   using LoadTile = void (*)(const void* const* rows, int64_t count, int64_t head_dim, void* out);
