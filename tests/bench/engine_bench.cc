@@ -89,7 +89,8 @@ Flags Parse(int argc, char** argv) {
     else
       Fail("unknown flag " + name);
   }
-  if (flags.threads < 1 || flags.prompt < 1 || flags.context < 1 || flags.sequences < 1 || flags.repeats < 1) Fail("a number below 1");
+  if (flags.threads < 1 || flags.prompt < 1 || flags.context < 1 || flags.sequences < 1 || flags.repeats < 1)
+    Fail("a number below 1");
   return flags;
 }
 
@@ -255,7 +256,8 @@ void Measure(const ModelConfig& config, const engine::loader::Weights& weights, 
               library.flops() / Median(prefill) * 1e-9, library_bf16 ? "bf16" : "f32",
               library.flops() / Median(gemm) * 1e-9, Median(prefill_ratio));
   std::printf(
-      "decode    %ld together at %ld tokens: %.2f ms, %.1f tokens/s; memory reads %.1f MB at %.1f GB/s = %.2f ms; ratio "
+      "decode    %ld together at %ld tokens: %.2f ms, %.1f tokens/s; memory reads %.1f MB at %.1f GB/s = %.2f ms; "
+      "ratio "
       "%.2f\n",
       flags.sequences, flags.context, Median(decode) * 1e3, flags.sequences / Median(decode),
       (weight_bytes + kv_bytes) * 1e-6, (weight_bytes + kv_bytes) / Median(read) * 1e-9, Median(read) * 1e3,

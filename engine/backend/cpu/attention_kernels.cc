@@ -55,21 +55,21 @@ HWY_INLINE void TransposeSquare(const T* const* rows, int64_t d, float* out) {
   for (int64_t r = 0; r < kLanes / 4; ++r) TransposeBlocks(rows + 4 * r, d, of[r]);
   const auto store = [out](int64_t i, Words row) HWY_ATTR { hn::StoreU(row, F32(), out + i * kPanelCols); };
   for (int64_t j = 0; j < 4; ++j) {
-#if HWY_MAX_BYTES == 16
-    store(j, of[0][j]);
-#elif HWY_MAX_BYTES == 32
-    store(j, hn::ConcatLowerLower(d4, of[1][j], of[0][j]));
-    store(4 + j, hn::ConcatUpperUpper(d4, of[1][j], of[0][j]));
-#else
-    const auto even01 = hn::OddEvenBlocks(hn::SwapAdjacentBlocks(of[1][j]), of[0][j]);  // blocks 0 and 2 of both
-    const auto odd01 = hn::OddEvenBlocks(of[1][j], hn::SwapAdjacentBlocks(of[0][j]));
-    const auto even23 = hn::OddEvenBlocks(hn::SwapAdjacentBlocks(of[3][j]), of[2][j]);
-    const auto odd23 = hn::OddEvenBlocks(of[3][j], hn::SwapAdjacentBlocks(of[2][j]));
-    store(j, hn::ConcatLowerLower(d4, even23, even01));
-    store(4 + j, hn::ConcatLowerLower(d4, odd23, odd01));
-    store(8 + j, hn::ConcatUpperUpper(d4, even23, even01));
-    store(12 + j, hn::ConcatUpperUpper(d4, odd23, odd01));
-#endif
+    if constexpr (kLanes == 4) {
+      store(j, of[0][j]);
+    } else if constexpr (kLanes == 8) {
+      store(j, hn::ConcatLowerLower(d4, of[1][j], of[0][j]));
+      store(4 + j, hn::ConcatUpperUpper(d4, of[1][j], of[0][j]));
+    } else {
+      const auto even01 = hn::OddEvenBlocks(hn::SwapAdjacentBlocks(of[1][j]), of[0][j]);  // blocks 0 and 2 of both
+      const auto odd01 = hn::OddEvenBlocks(of[1][j], hn::SwapAdjacentBlocks(of[0][j]));
+      const auto even23 = hn::OddEvenBlocks(hn::SwapAdjacentBlocks(of[3][j]), of[2][j]);
+      const auto odd23 = hn::OddEvenBlocks(of[3][j], hn::SwapAdjacentBlocks(of[2][j]));
+      store(j, hn::ConcatLowerLower(d4, even23, even01));
+      store(4 + j, hn::ConcatLowerLower(d4, odd23, odd01));
+      store(8 + j, hn::ConcatUpperUpper(d4, even23, even01));
+      store(12 + j, hn::ConcatUpperUpper(d4, odd23, odd01));
+    }
   }
 }
 
