@@ -27,16 +27,18 @@ PagedAttention::PagedAttention(Options options, const Kernels& kernels, ThreadPo
       pool_(pool),
       bf16_products_(options_.precision == Precision::kBf16 && options_.kv.dtype == KvDtype::kBf16 &&
                      kernels.gemm_bf16 != nullptr),
-      item_rows_(std::max<int64_t>(1, kQueriesPerItem / group())) {}
+      item_rows_(std::max<int64_t>(1, kQueriesPerItem / group())),
+      ended_(std::make_unique<std::atomic<int64_t>[]>(max_splits())) {}
 
 int64_t PagedAttention::ScratchFloats() const {
-  const int64_t of_query = 2 * dims() + kTileTokens + (dims() + kTileTokens) / 2 + 2;
+  const int64_t of_query = 3 * dims() + kTileTokens + (dims() + kTileTokens) / 2 + 4;
   return queries() * of_query + kTileTokens * (options_.shape.head_dim + dims());
 }
 
 absl::Status PagedAttention::Reserve() {
   const int64_t head_dim = options_.shape.head_dim;
   ASSIGN_OR_RETURN(scratch_, HostMemory::Allocate(pool_.threads() * PadToPanel(ScratchFloats()) * int64_t{4}));
+  ASSIGN_OR_RETURN(parts_, HostMemory::Allocate(num_parts() * PartFloats() * int64_t{4}));
   ASSIGN_OR_RETURN(rotations_, HostMemory::Allocate(options_.max_rows * head_dim * int64_t{4}));
   return absl::OkStatus();
 }
@@ -48,13 +50,16 @@ PagedAttention::Scratch PagedAttention::ScratchOf(int worker) const {
   s.k = take(options_.shape.head_dim * kTileTokens);
   s.v = take(kTileTokens * dims());
   s.q = take(queries() * dims());
-  s.out = take(queries() * dims());
   s.scores = take(queries() * kTileTokens);
   s.q_bf16 = reinterpret_cast<Bf16*>(take(queries() * dims() / 2));
   s.p_bf16 = reinterpret_cast<Bf16*>(take(queries() * kTileTokens / 2));
-  s.max = take(queries());
-  s.sum = take(queries());
+  for (Sums* sums : {&s.all, &s.part}) *sums = {take(queries() * dims()), take(queries()), take(queries())};
   return s;
+}
+
+PagedAttention::Sums PagedAttention::PartOf(int64_t part) const {
+  float* at = parts_.as<float>() + part * PartFloats();
+  return {at, at + kSplitQueries * dims(), at + kSplitQueries * (dims() + 1)};
 }
 
 void PagedAttention::BeginStep(std::span<const StepSequence> sequences, std::span<const StreamedBlock> streamed) {
@@ -80,7 +85,27 @@ void PagedAttention::BeginStep(std::span<const StepSequence> sequences, std::spa
     streamed_.push_back({s.block, {options_.space.Number(s.slots[0]), options_.space.Number(s.slots[1])}});
   }
   CHECK_LE(static_cast<int64_t>(places_.size()), options_.max_rows);
+  SplitItems();
   PrepareRotations();
+}
+
+void PagedAttention::SplitItems() {
+  splits_.clear();
+  if (static_cast<int64_t>(items_.size()) >= max_splits()) return;
+  whole_items_.swap(items_);
+  items_.clear();
+  int64_t parts = 0;
+  for (Item item : whole_items_) {
+    const int64_t segments = CeilDiv(ContextOf(item), kSegmentTokens);
+    if (segments == 1 || item.num_rows * group() > kSplitQueries || parts + segments > num_parts()) {
+      items_.push_back(item);
+      continue;
+    }
+    item.split = static_cast<int64_t>(splits_.size());
+    splits_.push_back({parts, segments});
+    parts += segments;
+    for (; item.segment < segments; ++item.segment) items_.push_back(item);
+  }
 }
 
 void PagedAttention::PrepareRotations() {
@@ -172,22 +197,57 @@ void PagedAttention::Attend(int64_t layer, const HostBuffer& qkv, const HostBuff
 
 void PagedAttention::AttendItem(int64_t layer, const Item& item, const HostBuffer& qkv, const HostBuffer& out,
                                 Scratch s) {
-  const int64_t queries = item.num_rows * group();
-  LoadQueries(item, qkv, s);
-  std::fill_n(s.out, queries * dims(), 0.0f);
-  std::fill_n(s.max, queries, -std::numeric_limits<float>::infinity());
-  std::fill_n(s.sum, queries, 0.0f);
-  const int64_t end = sequences_[item.sequence].context_tokens + item.first_row + item.num_rows;
-  TileRows now, next;
+  TileRows next;
   s.next = &next;
-  FindTile(layer, item, 0, end, next);
-  for (int64_t first = 0; first < end; first += kTileTokens) {
-    now = next;
-    FindTile(layer, item, first + kTileTokens, end, next);
-    LoadTile(now, s);
-    AttendTile(item, first, now.count, s);
+  LoadQueries(item, qkv, s);
+  Sums all = s.all;
+  if (item.split < 0) {
+    AttendSegment(layer, item, 0, all, s);
+    for (int64_t segment = 1; segment * kSegmentTokens < ContextOf(item); ++segment) {
+      AttendSegment(layer, item, segment, s.part, s);
+      Join(item, segment, s.part, all);
+    }
+  } else {
+    const Split& split = splits_[item.split];
+    all = PartOf(split.first_part);
+    AttendSegment(layer, item, item.segment, PartOf(split.first_part + item.segment), s);
+    if (ended_[item.split].fetch_add(1, std::memory_order_acq_rel) + 1 < split.segments) return;
+    ended_[item.split].store(0, std::memory_order_relaxed);  // for the next layer
+    for (int64_t segment = 1; segment < split.segments; ++segment) {
+      Join(item, segment, PartOf(split.first_part + segment), all);
+    }
   }
-  StoreOutput(item, out, s);
+  StoreOutput(item, all, out);
+}
+
+void PagedAttention::AttendSegment(int64_t layer, const Item& item, int64_t segment, const Sums& sums,
+                                   const Scratch& s) const {
+  const int64_t queries = item.num_rows * group();
+  std::fill_n(sums.out, queries * dims(), 0.0f);
+  std::fill_n(sums.max, queries, -std::numeric_limits<float>::infinity());
+  std::fill_n(sums.sum, queries, 0.0f);
+  const int64_t end = std::min(ContextOf(item), (segment + 1) * kSegmentTokens);
+  const int64_t known = item.split < 0 ? ContextOf(item) : end;  // what this worker will read
+  for (int64_t first = segment * kSegmentTokens; first < end; first += kTileTokens) {
+    if (s.next->first != first) FindTile(layer, item, first, known, *s.next);
+    const TileRows now = *s.next;
+    FindTile(layer, item, first + kTileTokens, known, *s.next);
+    LoadTile(now, s);
+    AttendTile(item, first, now.count, sums, s);
+  }
+}
+
+// Rows that end before the segment are left as they are.
+void PagedAttention::Join(const Item& item, int64_t segment, const Sums& part, const Sums& all) const {
+  const int64_t position = sequences_[item.sequence].context_tokens + item.first_row;
+  for (int64_t i = 0; i < item.num_rows * group(); ++i) {
+    if (position + i / group() < segment * kSegmentTokens) continue;
+    const float max = std::max(all.max[i], part.max[i]);
+    const float of_all = std::exp(all.max[i] - max), of_part = std::exp(part.max[i] - max);
+    all.max[i] = max;
+    all.sum[i] = all.sum[i] * of_all + part.sum[i] * of_part;
+    for (int64_t d = i * dims(); d < (i + 1) * dims(); ++d) all.out[d] = all.out[d] * of_all + part.out[d] * of_part;
+  }
 }
 
 // Query i of an item is head i % group() of row i / group(), scaled.
@@ -211,6 +271,7 @@ void PagedAttention::FindTile(int64_t layer, const Item& item, int64_t first, in
   const uint64_t* block = blocks_.data() + sequences_[item.sequence].first_block + first / kv.block_tokens;
   const uint64_t head = layer * kv.slice_bytes() + item.kv_head * kv.head_dim * BytesOf(kv.dtype);
   const uint64_t to_v = kv.block_tokens * kv.row_bytes();
+  rows.first = first;
   rows.count = std::clamp<int64_t>(end - first, 0, kTileTokens);
   rows.asked_for = 0;
   for (int64_t t = 0, token = first % kv.block_tokens; t < rows.count; ++block, token = 0) {
@@ -246,7 +307,8 @@ void PagedAttention::LoadTile(const TileRows& rows, const Scratch& s) const {
   load_v(rows.v, rows.count, options_.shape.head_dim, s.v);
 }
 
-void PagedAttention::AttendTile(const Item& item, int64_t first, int64_t count, const Scratch& s) const {
+void PagedAttention::AttendTile(const Item& item, int64_t first, int64_t count, const Sums& sums,
+                                const Scratch& s) const {
   const int64_t queries = item.num_rows * group();
   Scores(queries, count, s);
   const int64_t position = sequences_[item.sequence].context_tokens + item.first_row;
@@ -255,13 +317,13 @@ void PagedAttention::AttendTile(const Item& item, int64_t first, int64_t count, 
     const int64_t valid = std::clamp<int64_t>(position + i / group() + 1 - first, 0, kTileTokens);
     kernels_.softmax_tile({.scores = s.scores + i * kTileTokens,
                            .valid = valid,
-                           .out = s.out + i * dims(),
+                           .out = sums.out + i * dims(),
                            .out_cols = dims(),
-                           .max = s.max + i,
-                           .sum = s.sum + i});
+                           .max = sums.max + i,
+                           .sum = sums.sum + i});
   }
   if (bf16_products_) kernels_.to_bf16(s.scores, queries * kTileTokens, s.p_bf16);
-  WeightedSums(queries, s);
+  WeightedSums(queries, sums, s);
 }
 
 // scores = q * K^T, of no meaning from `count` on.
@@ -282,7 +344,7 @@ void PagedAttention::Scores(int64_t queries, int64_t count, const Scratch& s) co
 }
 
 // out += p * V
-void PagedAttention::WeightedSums(int64_t queries, const Scratch& s) const {
+void PagedAttention::WeightedSums(int64_t queries, const Sums& sums, const Scratch& s) const {
   PanelGemm gemm;
   gemm.a = bf16_products_ ? static_cast<const void*>(s.p_bf16) : s.scores;
   gemm.lda = kTileTokens;
@@ -294,18 +356,18 @@ void PagedAttention::WeightedSums(int64_t queries, const Scratch& s) const {
   for (int64_t panel = 0; panel < dims() / kPanelCols; ++panel) {
     AskAhead(s);
     gemm.b = s.v + panel * gemm.k * kPanelCols;
-    gemm.c = s.out + panel * kPanelCols;
+    gemm.c = sums.out + panel * kPanelCols;
     (bf16_products_ ? kernels_.gemm_bf16 : kernels_.gemm_f32)(gemm);
   }
 }
 
-void PagedAttention::StoreOutput(const Item& item, const HostBuffer& out, const Scratch& s) const {
+void PagedAttention::StoreOutput(const Item& item, const Sums& sums, const HostBuffer& out) const {
   const int64_t head_dim = options_.shape.head_dim;
-  const float* in = s.out;
+  const float* in = sums.out;
   for (int64_t i = 0; i < item.num_rows * group(); ++i, in += dims()) {
     const int64_t row = sequences_[item.sequence].first_row + item.first_row + i / group();
     float* to = out.row(row) + (item.kv_head * group() + i % group()) * head_dim;
-    const float scale = 1.0f / s.sum[i];
+    const float scale = 1.0f / sums.sum[i];
     for (int64_t d = 0; d < head_dim; ++d) to[d] = in[d] * scale;
   }
 }

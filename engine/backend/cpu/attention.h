@@ -7,8 +7,10 @@
 //   attention.Attend(layer, qkv, out);
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -22,9 +24,11 @@
 
 namespace swiftcache::engine::backend::cpu {
 
-/// Online softmax over tiles of kTileTokens positions cut at absolute multiples, K and V read as stored in the blocks;
-/// so a row's arithmetic depends on its position and its sequence's KV alone. Sums are f32. Where the machine
-/// multiplies bf16, precision is kBf16 and KV is bf16, queries and probabilities are rounded to bf16 too.
+/// Online softmax over tiles of kTileTokens positions, begun anew for each segment of kSegmentTokens; what the segments
+/// summed up is joined in their order. Both are cut at absolute multiples, and K and V are read as stored in the blocks;
+/// so a row's arithmetic depends on its position and its sequence's KV alone, whoever computes its segments. Sums are
+/// f32. Where the machine multiplies bf16, precision is kBf16 and KV is bf16, queries and probabilities are rounded to
+/// bf16 too.
 /// Thread-safety: none. Ownership: borrows the pool; owns scratch. Errors: RESOURCE_EXHAUSTED.
 class PagedAttention {
  public:
@@ -45,9 +49,19 @@ class PagedAttention {
   void Attend(int64_t layer, const HostBuffer& qkv, const HostBuffer& out);
 
  private:
+  static constexpr int64_t kSegmentTokens = 8 * kTileTokens;
+  static constexpr int64_t kItemsPerThread = 4;  // fewer leave a thread without work while another has much
+  static constexpr int64_t kPartsPerThread = 128;
+  static constexpr int64_t kSplitQueries = 16;  // of an item that may be split, at most
+
   // Rows of one sequence and one KV head that share the tiles of K and V.
   struct Item {
     int64_t sequence, first_row, num_rows, kv_head;  // first_row: within the sequence
+    int64_t split = -1, segment = 0;                 // split: of splits_, and the item is that segment alone
+  };
+  // Rows whose segments are items of their own: whoever ends last joins what all of them summed up.
+  struct Split {
+    int64_t first_part, segments;
   };
   struct RowPlace {
     int64_t sequence, position;
@@ -63,25 +77,38 @@ class PagedAttention {
   // Where the rows of a tile lie, and how many of them were asked for ahead of their use.
   struct TileRows {
     const void *k[kTileTokens], *v[kTileTokens];
-    int64_t count = 0, asked_for = 0;
+    int64_t first = -1, count = 0, asked_for = 0;
   };
-  // One worker's memory; `dims` = PadToPanel(head_dim), `queries` = rows of an item times the group.
-  struct Scratch {
-    float *q, *out;  // [queries][dims]
-    float* scores;   // [queries][kTileTokens]
-    Bf16* q_bf16;    // as q
-    Bf16* p_bf16;    // as scores
-    float* k;        // a tile as panels (Kernels::LoadTile), f32 or pairs of bf16
-    float* v;
+  // What the softmax of some positions sums up; `queries` = rows of an item times the group.
+  struct Sums {
+    float* out;        // [queries][dims]
     float *max, *sum;  // [queries]
+  };
+  // One worker's memory; `dims` = PadToPanel(head_dim).
+  struct Scratch {
+    float* q;       // [queries][dims]
+    float* scores;  // [queries][kTileTokens]
+    Bf16* q_bf16;   // as q
+    Bf16* p_bf16;   // as scores
+    float* k;       // a tile as panels (Kernels::LoadTile), f32 or pairs of bf16
+    float* v;
+    Sums all, part;
     TileRows* next = nullptr;
   };
 
   int64_t group() const { return options_.shape.num_heads / options_.shape.num_kv_heads; }
   int64_t dims() const { return PadToPanel(options_.shape.head_dim); }
   int64_t queries() const { return item_rows_ * group(); }
+  int64_t max_splits() const { return kItemsPerThread * pool_.threads(); }
+  int64_t num_parts() const { return kPartsPerThread * pool_.threads(); }
+  int64_t PartFloats() const { return kSplitQueries * (dims() + 2); }
   int64_t ScratchFloats() const;
   Scratch ScratchOf(int worker) const;
+  int64_t ContextOf(const Item& item) const {
+    return sequences_[item.sequence].context_tokens + item.first_row + item.num_rows;
+  }
+  Sums PartOf(int64_t part) const;
+  void SplitItems();
   void PrepareRotations();
   void PointStreamedAt(int64_t layer);
   std::byte* KvAddress(const Sequence& sequence, int64_t layer, int64_t position, int64_t kv_head, bool value) const;
@@ -89,14 +116,16 @@ class PagedAttention {
   void RopeHead(float* head, int64_t row) const;
   void StoreKvRow(const RopeOp& op, int64_t row) const;
   void AttendItem(int64_t layer, const Item& item, const HostBuffer& qkv, const HostBuffer& out, Scratch s);
+  void AttendSegment(int64_t layer, const Item& item, int64_t segment, const Sums& sums, const Scratch& s) const;
+  void Join(const Item& item, int64_t segment, const Sums& part, const Sums& all) const;
   void LoadQueries(const Item& item, const HostBuffer& qkv, const Scratch& s) const;
   void FindTile(int64_t layer, const Item& item, int64_t first, int64_t end, TileRows& rows) const;
   void AskAhead(const Scratch& s) const;
   void LoadTile(const TileRows& rows, const Scratch& s) const;
-  void AttendTile(const Item& item, int64_t first, int64_t count, const Scratch& s) const;
+  void AttendTile(const Item& item, int64_t first, int64_t count, const Sums& sums, const Scratch& s) const;
   void Scores(int64_t queries, int64_t count, const Scratch& s) const;
-  void WeightedSums(int64_t queries, const Scratch& s) const;
-  void StoreOutput(const Item& item, const HostBuffer& out, const Scratch& s) const;
+  void WeightedSums(int64_t queries, const Sums& sums, const Scratch& s) const;
+  void StoreOutput(const Item& item, const Sums& sums, const HostBuffer& out) const;
 
   const Options options_;
   const Kernels kernels_;
@@ -104,6 +133,7 @@ class PagedAttention {
   const bool bf16_products_;
   const int64_t item_rows_;
   HostMemory scratch_;    // [threads][ScratchFloats()]
+  HostMemory parts_;      // [num_parts()] of PartFloats(), Sums of split items
   HostMemory rotations_;  // f32 [max_rows][head_dim]: cosines, then sines
   std::vector<Sequence> sequences_;
   // Of each block of each sequence, a number that plus layer * slice_bytes() is the address of a layer's slice. Numbers,
@@ -111,7 +141,9 @@ class PagedAttention {
   std::vector<uint64_t> blocks_;
   std::vector<Streamed> streamed_;
   std::vector<RowPlace> places_;  // of each row
-  std::vector<Item> items_;
+  std::vector<Item> items_, whole_items_;
+  std::vector<Split> splits_;
+  const std::unique_ptr<std::atomic<int64_t>[]> ended_;  // segments of each split, in a layer
 };
 
 }  // namespace swiftcache::engine::backend::cpu

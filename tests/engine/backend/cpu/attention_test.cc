@@ -2,6 +2,7 @@
 #include "engine/backend/cpu/attention.h"
 
 #include <algorithm>
+#include <list>
 
 #include "tests/engine/backend/cpu/backend_test_util.h"
 
@@ -201,6 +202,35 @@ TEST(AttentionTest, ChunksBlocksAndThreadsChangeNoBit) {
       EXPECT_TRUE(SameBits(Engine(other, kTokens).Prefill(oracle, kTokens, chunk), wanted))
           << IsaName(setup.isa) << " head_dim " << setup.shape.head_dim << " chunk " << chunk;
     }
+  }
+}
+
+// A row that is computed alone has its segments computed by all threads, which whole prompts and many neighbours do not.
+TEST(AttentionTest, SegmentsComputedApartChangeNoBit) {
+  constexpr int64_t kTokens = 1100, kNeighbours = 24;  // two whole segments and a part
+  for (Arrangement setup : AllArrangements()) {
+    if (setup.shape.num_heads != 9 && setup.shape.num_heads != 6) continue;
+    const Oracle oracle = MakeOracle(setup, kTokens, 12);
+    setup.threads = 3;
+    Engine engine(setup, kTokens);
+    Blocks blocks(engine.kv(), kTokens);
+    const std::vector<float> whole = engine.Step({{kTokens, 0, blocks.addresses}}, {&oracle});
+    const auto wanted = std::span(whole).last(setup.out_width());
+    const StepSequence last = {1, kTokens - 1, blocks.addresses};
+    for (int turn = 0; turn < 20; ++turn) {
+      EXPECT_TRUE(SameBits(engine.Step({last}, {&oracle}), wanted)) << IsaName(setup.isa) << " turn " << turn;
+    }
+    std::list<Blocks> of_others;
+    std::vector<StepSequence> sequences = {last};
+    for (int64_t i = 0; i < kNeighbours; ++i) {
+      sequences.push_back({1, 0, of_others.emplace_back(engine.kv(), 1).addresses});
+    }
+    const std::vector<float> crowd = engine.Step(sequences, std::vector(kNeighbours + 1, &oracle));
+    EXPECT_TRUE(SameBits(std::span(crowd).first(setup.out_width()), wanted)) << IsaName(setup.isa) << " in a crowd";
+    const bool bf16_products = setup.isa == Isa::kAvx512Bf16 && setup.precision == Precision::kBf16;
+    const double tolerance = setup.dtype == KvDtype::kF32 ? 1e-4 : bf16_products ? 3e-2 : 1e-2;
+    const std::vector<double> exact = oracle.Attend(kTokens - 1);
+    for (int64_t i = 0; i < setup.out_width(); ++i) ASSERT_NEAR(wanted[i], exact[i], tolerance) << IsaName(setup.isa);
   }
 }
 
