@@ -49,10 +49,10 @@ std::optional<int> EngineFlags::Parse(int argc, char** argv) {
   flags.Name("name", &name, "of this engine in the cluster; default: model_name, then model_name-2, -3, ...");
   flags.Choice("backend", &backend, {"auto", "cpu", "cuda"},
                "what computes; auto: a GPU where there is one and this build has CUDA, else the CPU");
-  flags.Choice(
-      "dtype", &dtype, {"auto", "bf16", "f32"},
-      "of weights in matrix products: bf16 rounds those that the file has finer (a CPU reads Q4, Q5 and Q8 as stored), "
-      "f32 rounds none; auto: bf16");
+  flags.Choice("dtype", &dtype, {"auto", "bf16", "f32"},
+               "of weights in matrix products: bf16 rounds those that the file has finer (a CPU reads quantised ones "
+               "as stored), "
+               "f32 rounds none; auto: bf16");
   flags.Integer(
       "threads", &threads, 0, 1024,
       "threads that compute; 0: the cores that it may use, which engines of one --shm_dir that compute divide");

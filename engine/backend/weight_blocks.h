@@ -100,22 +100,24 @@ GPU_CODE inline ScaleMin UnpackScale(const uint8_t* s, int j) {
           static_cast<float>((s[j + 4] >> 4) | ((s[j] >> 6) << 4))};
 }
 
+// The codes of the K formats: put(i, scale, code, min), which means scale * code - min.
+
 // Q4_K: 0 d f16 | 2 dmin f16 | 4 scales[12] | 16 q nibbles[256]: each 32 bytes hold two sub-blocks, low and high
 template <class Put>
-GPU_CODE void BlockQ4_K(const uint8_t* b, Put put) {
+GPU_CODE void CodesQ4_K(const uint8_t* b, Put put) {
   const float d = LoadHalf(b), dmin = LoadHalf(b + 2);
   for (int j = 0; j < 8; ++j) {
     const ScaleMin s = UnpackScale(b + 4, j);
     const float scale = d * s.scale, min = dmin * s.min;
     const uint8_t* q = b + 16 + (j / 2) * 32;
     const int shift = (j % 2) * 4;
-    for (int i = 0; i < 32; ++i) put(j * 32 + i, scale * static_cast<float>((q[i] >> shift) & 15) - min);
+    for (int i = 0; i < 32; ++i) put(j * 32 + i, scale, (q[i] >> shift) & 15, min);
   }
 }
 
 // Q5_K: 0 d f16 | 2 dmin f16 | 4 scales[12] | 16 qh[32], bit j belongs to sub-block j | 48 q nibbles[256]
 template <class Put>
-GPU_CODE void BlockQ5_K(const uint8_t* b, Put put) {
+GPU_CODE void CodesQ5_K(const uint8_t* b, Put put) {
   const float d = LoadHalf(b), dmin = LoadHalf(b + 2);
   for (int j = 0; j < 8; ++j) {
     const ScaleMin s = UnpackScale(b + 4, j);
@@ -123,8 +125,7 @@ GPU_CODE void BlockQ5_K(const uint8_t* b, Put put) {
     const uint8_t* q = b + 48 + (j / 2) * 32;
     const int shift = (j % 2) * 4;
     for (int i = 0; i < 32; ++i) {
-      const int value = ((q[i] >> shift) & 15) | (((b[16 + i] >> j) & 1) << 4);
-      put(j * 32 + i, scale * static_cast<float>(value) - min);
+      put(j * 32 + i, scale, ((q[i] >> shift) & 15) | (((b[16 + i] >> j) & 1) << 4), min);
     }
   }
 }
@@ -132,7 +133,7 @@ GPU_CODE void BlockQ5_K(const uint8_t* b, Put put) {
 // Q6_K: 0 ql nibbles[256] | 128 qh 2-bit[256] | 192 scales int8[16] | 208 d f16. Two halves of 128 elements: element
 // 32k + i of a half takes ql byte (k % 2) * 32 + i (low nibble for k < 2), and bits 2k of qh byte i.
 template <class Put>
-GPU_CODE void BlockQ6_K(const uint8_t* b, Put put) {
+GPU_CODE void CodesQ6_K(const uint8_t* b, Put put) {
   const float d = LoadHalf(b + 208);
   for (int half = 0; half < 2; ++half) {
     const uint8_t* ql = b + half * 64;
@@ -141,12 +142,26 @@ GPU_CODE void BlockQ6_K(const uint8_t* b, Put put) {
     for (int k = 0; k < 4; ++k) {
       for (int i = 0; i < 32; ++i) {
         const int low = (ql[(k % 2) * 32 + i] >> (k < 2 ? 0 : 4)) & 15;
-        const int q = (low | (((qh[i] >> (2 * k)) & 3) << 4)) - 32;
         const float scale = d * static_cast<float>(static_cast<int8_t>(scales[2 * k + i / 16]));
-        put(half * 128 + k * 32 + i, scale * static_cast<float>(q));
+        put(half * 128 + k * 32 + i, scale, (low | (((qh[i] >> (2 * k)) & 3) << 4)) - 32, 0.0f);
       }
     }
   }
+}
+
+template <class Put>
+GPU_CODE void BlockQ4_K(const uint8_t* b, Put put) {
+  CodesQ4_K(b, [&put](int i, float scale, int code, float min) { put(i, scale * static_cast<float>(code) - min); });
+}
+
+template <class Put>
+GPU_CODE void BlockQ5_K(const uint8_t* b, Put put) {
+  CodesQ5_K(b, [&put](int i, float scale, int code, float min) { put(i, scale * static_cast<float>(code) - min); });
+}
+
+template <class Put>
+GPU_CODE void BlockQ6_K(const uint8_t* b, Put put) {
+  CodesQ6_K(b, [&put](int i, float scale, int code, float) { put(i, scale * static_cast<float>(code)); });
 }
 
 }  // namespace weight_blocks

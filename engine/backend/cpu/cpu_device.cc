@@ -22,7 +22,7 @@ std::string CpuDevice::name() const {
 int64_t CpuDevice::PackedBytes(const WeightSource& source, Precision precision) const {
   const std::optional<QuantizedLayout> layout = QuantizedLayoutOf(source.format);
   if (precision != Precision::kBf16 || !layout) return Device::PackedBytes(source, precision);
-  return PadToPanel(source.rows) / kPanelCols * (source.cols / kBlockInputs) * layout->block_bytes();
+  return PadToPanel(source.rows) / kPanelCols * (source.cols / layout->inputs) * layout->block_bytes();
 }
 
 absl::StatusOr<std::unique_ptr<Backend>> CpuDevice::CreateBackend(const BackendOptions& options) {

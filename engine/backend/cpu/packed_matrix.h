@@ -39,7 +39,7 @@ class PackedMatrix final : public Matrix {
 
   Precision precision() const { return precision_; }
   const std::optional<QuantizedLayout>& quantized() const { return quantized_; }
-  int64_t blocks() const { return cols_ / kBlockInputs; }  // of a quantised panel
+  int64_t blocks() const { return cols_ / quantized_->inputs; }  // of a quantised panel
   int64_t panels() const { return PadToPanel(rows_) / kPanelCols; }
   /// Steps of a product: inputs (kF32) or pairs of inputs (kBf16). Of a panel that is not quantised.
   int64_t steps() const { return precision_ == Precision::kF32 ? cols_ : (cols_ + 1) / 2; }

@@ -16,7 +16,6 @@ namespace swiftcache::engine::backend::cpu {
 namespace {
 
 constexpr int kTileRows = 8;  // x 2 vectors = 16 accumulators of a block; most of the sums of blocks stay in registers
-constexpr int kPairs = kBlockInputs / 2;
 constexpr int64_t kUnpackRows = 4 * kTileRows;  // from which on it costs less to unpack a panel once
 
 // The weights of a pair of inputs: [outputs 0..15][2] and [outputs 16..31][2].
@@ -68,27 +67,31 @@ class Unpacked {
   }
 };
 
-SWIFTCACHE_INLINE __m512 LoadHalves(const std::byte* p) {
-  return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+// Scales or minima of 16 outputs, the half-th of the panel's.
+template <int kBytes>
+SWIFTCACHE_INLINE __m512 LoadScales(const std::byte* p, int half) {
+  if constexpr (kBytes == 4) return _mm512_loadu_ps(p + 64 * half);
+  return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p + 32 * half)));
 }
 
-template <class Codes, bool kMinima, int kRows>
+template <class Codes, class Form, int kRows>
 SWIFTCACHE_AVX512_BF16 __attribute__((noinline)) void Tile(const QuantizedGemm& g, int64_t row) {
   const Codes codes(g.layout.zero);
   const Bf16* a = static_cast<const Bf16*>(g.a) + row * g.lda;
   const bool unpacked = std::is_same_v<Codes, Unpacked>;
   const std::byte* b = unpacked ? static_cast<const std::byte*>(g.scratch) : g.b;
-  const std::byte* scales = g.b + g.layout.code_bytes();
+  const int64_t code_bytes = g.layout.code_bytes(), block_bytes = g.layout.block_bytes();
+  const std::byte* scales = g.b + code_bytes;
   __m512 total[kRows][2];
 #pragma GCC unroll 16
   for (int m = 0; m < kRows; ++m) total[m][0] = total[m][1] = _mm512_setzero_ps();
-  for (int64_t block = 0; block < g.blocks; ++block, scales += g.layout.block_bytes()) {
-    if (!unpacked) b = scales - g.layout.code_bytes();
+  for (int64_t block = 0; block < g.blocks; ++block, scales += block_bytes) {
+    if (!unpacked) b = scales - code_bytes;
     __m512 acc[kRows][2];
 #pragma GCC unroll 16
     for (int m = 0; m < kRows; ++m) acc[m][0] = acc[m][1] = _mm512_setzero_ps();
 #pragma GCC unroll 2
-    for (int pair = 0; pair < kPairs; ++pair, b += Codes::kPairBytes, a += 2) {
+    for (int pair = 0; pair < Form::kPairs; ++pair, b += Codes::kPairBytes, a += 2) {
       const Weights weights = codes.Load(b);
 #pragma GCC unroll 16
       for (int m = 0; m < kRows; ++m) {
@@ -101,12 +104,12 @@ SWIFTCACHE_AVX512_BF16 __attribute__((noinline)) void Tile(const QuantizedGemm& 
     }
 #pragma GCC unroll 2
     for (int v = 0; v < 2; ++v) {
-      const __m512 scale = LoadHalves(scales + 32 * v);
-      const __m512 minimum = kMinima ? LoadHalves(scales + 64 + 32 * v) : scale;
+      const __m512 scale = LoadScales<Form::kScaleBytes>(scales, v);
+      const __m512 minimum = Form::kMinima ? LoadScales<Form::kScaleBytes>(scales + 32 * Form::kScaleBytes, v) : scale;
 #pragma GCC unroll 16
       for (int m = 0; m < kRows; ++m) {
         __m512 sum = _mm512_fmadd_ps(scale, acc[m][v], total[m][v]);
-        if constexpr (kMinima) {
+        if constexpr (Form::kMinima) {
           sum = _mm512_fmadd_ps(minimum, _mm512_set1_ps(g.sums[(row + m) * g.ld_sums + block]), sum);
         }
         total[m][v] = sum;
@@ -133,7 +136,7 @@ SWIFTCACHE_AVX512_BF16 void Unpack(const QuantizedGemm& g) {
   auto* out = static_cast<std::byte*>(g.scratch);
   for (int64_t block = 0; block < g.blocks; ++block) {
     const std::byte* b = g.b + block * g.layout.block_bytes();
-    for (int pair = 0; pair < kPairs; ++pair, b += Codes::kPairBytes, out += Unpacked::kPairBytes) {
+    for (int pair = 0; pair < g.layout.inputs / 2; ++pair, b += Codes::kPairBytes, out += Unpacked::kPairBytes) {
       const Weights weights = codes.Load(b);
       _mm512_store_si512(out, (__m512i)weights.low);
       _mm512_store_si512(out + 64, (__m512i)weights.high);
@@ -141,30 +144,38 @@ SWIFTCACHE_AVX512_BF16 void Unpack(const QuantizedGemm& g) {
   }
 }
 
-template <class Codes, bool kMinima>
+template <class Codes, class Form>
 void Rows(const QuantizedGemm& g) {
   using Function = void (*)(const QuantizedGemm&, int64_t);
   static constexpr Function kTiles[kTileRows + 1] = {nullptr,
-                                                     Tile<Codes, kMinima, 1>,
-                                                     Tile<Codes, kMinima, 2>,
-                                                     Tile<Codes, kMinima, 3>,
-                                                     Tile<Codes, kMinima, 4>,
-                                                     Tile<Codes, kMinima, 5>,
-                                                     Tile<Codes, kMinima, 6>,
-                                                     Tile<Codes, kMinima, 7>,
-                                                     Tile<Codes, kMinima, 8>};
+                                                     Tile<Codes, Form, 1>,
+                                                     Tile<Codes, Form, 2>,
+                                                     Tile<Codes, Form, 3>,
+                                                     Tile<Codes, Form, 4>,
+                                                     Tile<Codes, Form, 5>,
+                                                     Tile<Codes, Form, 6>,
+                                                     Tile<Codes, Form, 7>,
+                                                     Tile<Codes, Form, 8>};
   for (int64_t row = 0; row < g.rows; row += kTileRows) {
     kTiles[std::min<int64_t>(kTileRows, g.rows - row)](g, row);
   }
 }
 
 template <class Codes>
+void ByLayout(const QuantizedGemm& g) {
+  const bool f32 = g.layout.scale_bytes == 4;
+  if (g.layout.inputs == 16) return Rows<Codes, QuantizedForm<4, false, 16>>(g);
+  if (!g.layout.has_minima) return Rows<Codes, QuantizedForm<2, false, 32>>(g);
+  f32 ? Rows<Codes, QuantizedForm<4, true, 32>>(g) : Rows<Codes, QuantizedForm<2, true, 32>>(g);
+}
+
+template <class Codes>
 void Product(const QuantizedGemm& g) {
   if (g.rows >= kUnpackRows) {
     Unpack<Codes>(g);
-    g.layout.has_minima ? Rows<Unpacked, true>(g) : Rows<Unpacked, false>(g);
+    ByLayout<Unpacked>(g);
   } else {
-    g.layout.has_minima ? Rows<Codes, true>(g) : Rows<Codes, false>(g);
+    ByLayout<Codes>(g);
   }
 }
 

@@ -85,7 +85,7 @@ HWY_NOINLINE void Unpack(const QuantizedGemm& g) {
   auto* out = static_cast<float*>(g.scratch);
   for (int64_t block = 0; block < g.blocks; ++block) {
     const std::byte* b = g.b + block * g.layout.block_bytes();
-    for (int pair = 0; pair < kBlockInputs / 2; ++pair, b += Packed<kBits>::kPairBytes, out += 2 * kPanelCols) {
+    for (int pair = 0; pair < g.layout.inputs / 2; ++pair, b += Packed<kBits>::kPairBytes, out += 2 * kPanelCols) {
       for (int64_t col = 0; col < kPanelCols; col += kLanes) {
         hn::VFromD<F32> first, second;
         Packed<kBits>::Load(b, col, zero, first, second);
@@ -96,33 +96,37 @@ HWY_NOINLINE void Unpack(const QuantizedGemm& g) {
   }
 }
 
-HWY_INLINE hn::VFromD<F32> LoadHalves(const std::byte* p) {
-  return hn::PromoteTo(F32(), hn::LoadU(F16(), reinterpret_cast<const hwy::float16_t*>(p)));
+// Scales or minima of kLanes outputs from `col` on.
+template <int kBytes>
+HWY_INLINE hn::VFromD<F32> LoadScales(const std::byte* p, int64_t col) {
+  if constexpr (kBytes == 4) return hn::LoadU(F32(), reinterpret_cast<const float*>(p) + col);
+  return hn::PromoteTo(F32(), hn::LoadU(F16(), reinterpret_cast<const hwy::float16_t*>(p) + col));
 }
 
-template <class Codes, bool kMinima, int kRows, int kVectors>
+template <class Codes, class Form, int kRows, int kVectors>
 HWY_INLINE void Tile(const QuantizedGemm& g, int64_t row, int64_t col) {
   const F32 d;
   const auto zero = hn::Set(I32(), g.layout.zero);
   const float* a = static_cast<const float*>(g.a) + row * g.lda;
   const bool unpacked = std::is_same_v<Codes, Unpacked>;
   const std::byte* b = unpacked ? static_cast<const std::byte*>(g.scratch) : g.b;
-  const std::byte* scales = g.b + g.layout.code_bytes() + 2 * col;
+  const int64_t block_bytes = g.layout.block_bytes();
+  const std::byte* scales = g.b + g.layout.code_bytes();
   hn::VFromD<F32> total[kRows][kVectors];
 #pragma GCC unroll 16
   for (int m = 0; m < kRows; ++m) {
 #pragma GCC unroll 16
     for (int v = 0; v < kVectors; ++v) total[m][v] = hn::Zero(d);
   }
-  for (int64_t block = 0; block < g.blocks; ++block, scales += g.layout.block_bytes()) {
-    if (!unpacked) b = g.b + block * g.layout.block_bytes();
+  for (int64_t block = 0; block < g.blocks; ++block, scales += block_bytes) {
+    if (!unpacked) b = g.b + block * block_bytes;
     hn::VFromD<F32> acc[kRows][kVectors];
 #pragma GCC unroll 16
     for (int m = 0; m < kRows; ++m) {
 #pragma GCC unroll 16
       for (int v = 0; v < kVectors; ++v) acc[m][v] = hn::Zero(d);
     }
-    for (int pair = 0; pair < kBlockInputs / 2; ++pair, a += 2, b += Codes::kPairBytes) {
+    for (int pair = 0; pair < Form::kPairs; ++pair, a += 2, b += Codes::kPairBytes) {
       hn::VFromD<F32> first[kVectors], second[kVectors];
 #pragma GCC unroll 16
       for (int v = 0; v < kVectors; ++v) {
@@ -139,14 +143,14 @@ HWY_INLINE void Tile(const QuantizedGemm& g, int64_t row, int64_t col) {
     }
 #pragma GCC unroll 16
     for (int v = 0; v < kVectors; ++v) {
-      const auto scale = LoadHalves(scales + 2 * v * kLanes);
+      const auto scale = LoadScales<Form::kScaleBytes>(scales, col + v * kLanes);
 #pragma GCC unroll 16
       for (int m = 0; m < kRows; ++m) total[m][v] = hn::MulAdd(scale, acc[m][v], total[m][v]);
     }
-    if constexpr (kMinima) {
+    if constexpr (Form::kMinima) {
 #pragma GCC unroll 16
       for (int v = 0; v < kVectors; ++v) {
-        const auto minimum = LoadHalves(scales + 64 + 2 * v * kLanes);
+        const auto minimum = LoadScales<Form::kScaleBytes>(scales + 32 * Form::kScaleBytes, col + v * kLanes);
 #pragma GCC unroll 16
         for (int m = 0; m < kRows; ++m) {
           const auto sum = hn::Set(d, g.sums[(row + m) * g.ld_sums + block]);
@@ -168,34 +172,42 @@ HWY_INLINE void Tile(const QuantizedGemm& g, int64_t row, int64_t col) {
   }
 }
 
-template <class Codes, bool kMinima, int kRows, int kVectors>
+template <class Codes, class Form, int kRows, int kVectors>
 HWY_NOINLINE void Columns(const QuantizedGemm& g, int64_t row) {
   for (int64_t col = 0; col < kPanelCols; col += kVectors * kLanes) {
-    Tile<Codes, kMinima, kRows, kVectors>(g, row, col);
+    Tile<Codes, Form, kRows, kVectors>(g, row, col);
   }
 }
 
 // A row's sums are the same chain of operations whatever the tile that computes it.
-template <class Codes, bool kMinima>
+template <class Codes, class Form>
 HWY_INLINE void Rows(const QuantizedGemm& g) {
   int64_t row = 0;
-  for (; g.rows - row >= kTileRows; row += kTileRows) Columns<Codes, kMinima, kTileRows, kTileVectors>(g, row);
+  for (; g.rows - row >= kTileRows; row += kTileRows) Columns<Codes, Form, kTileRows, kTileVectors>(g, row);
   for (; g.rows - row >= kTileRows / 2; row += kTileRows / 2) {
-    Columns<Codes, kMinima, kTileRows / 2, kTileVectors>(g, row);
+    Columns<Codes, Form, kTileRows / 2, kTileVectors>(g, row);
   }
   if constexpr (kThinRows > 1) {
-    for (; g.rows - row >= kThinRows; row += kThinRows) Columns<Codes, kMinima, kThinRows, kThinVectors>(g, row);
+    for (; g.rows - row >= kThinRows; row += kThinRows) Columns<Codes, Form, kThinRows, kThinVectors>(g, row);
   }
-  for (; row < g.rows; ++row) Columns<Codes, kMinima, 1, kThinVectors>(g, row);
+  for (; row < g.rows; ++row) Columns<Codes, Form, 1, kThinVectors>(g, row);
+}
+
+template <class Codes>
+void ByLayout(const QuantizedGemm& g) {
+  const bool f32 = g.layout.scale_bytes == 4;
+  if (g.layout.inputs == 16) return Rows<Codes, QuantizedForm<4, false, 16>>(g);
+  if (!g.layout.has_minima) return Rows<Codes, QuantizedForm<2, false, 32>>(g);
+  f32 ? Rows<Codes, QuantizedForm<4, true, 32>>(g) : Rows<Codes, QuantizedForm<2, true, 32>>(g);
 }
 
 template <int kBits>
 void Product(const QuantizedGemm& g) {
   if (g.rows >= kUnpackRows) {
     Unpack<kBits>(g);
-    g.layout.has_minima ? Rows<Unpacked, true>(g) : Rows<Unpacked, false>(g);
+    ByLayout<Unpacked>(g);
   } else {
-    g.layout.has_minima ? Rows<Packed<kBits>, true>(g) : Rows<Packed<kBits>, false>(g);
+    ByLayout<Packed<kBits>>(g);
   }
 }
 

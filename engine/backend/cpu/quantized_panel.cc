@@ -3,6 +3,7 @@
 
 #include <glog/logging.h>
 
+#include <bit>
 #include <cstring>
 
 #include "engine/backend/weight_blocks.h"
@@ -10,10 +11,10 @@
 namespace swiftcache::engine::backend::cpu {
 namespace {
 
-// One stored block: codes as panels have them, scale and minimum as f16.
+// One block of a panel: codes as panels have them; scale and minimum as bits of f16 or f32.
 struct Block {
   int8_t codes[kBlockInputs];
-  uint16_t scale = 0, minimum = 0;
+  uint32_t scale = 0, minimum = 0;
 };
 
 template <typename T>
@@ -31,7 +32,7 @@ void SplitNibbles(const uint8_t* nibbles, uint32_t high, int subtract, int8_t* c
 }
 
 // engine/backend/weight_blocks.h has the layouts.
-Block ReadBlock(WeightFormat format, const uint8_t* b) {
+Block ReadSmallBlock(WeightFormat format, const uint8_t* b) {
   Block block;
   block.scale = Load<uint16_t>(b);
   switch (format) {
@@ -63,6 +64,47 @@ int64_t CodeAt(const QuantizedLayout& layout, int64_t input, int output) {
   return layout.code_bits == 8 ? input / 2 * 64 + output * 2 + input % 2 : input / 2 * 32 + output % 16 * 2 + input % 2;
 }
 
+// The blocks of a panel that a file's block of a K format makes, `inputs` elements each.
+void ReadSuperBlock(WeightFormat format, const uint8_t* b, int inputs, Block* blocks) {
+  const auto put = [&](int i, float scale, int code, float min) {
+    Block& block = blocks[i / inputs];
+    block.codes[i % inputs] = static_cast<int8_t>(code);
+    block.scale = std::bit_cast<uint32_t>(scale);
+    block.minimum = std::bit_cast<uint32_t>(-min);
+  };
+  switch (format) {
+    case WeightFormat::kQ4_K:
+      return weight_blocks::CodesQ4_K(b, put);
+    case WeightFormat::kQ5_K:
+      return weight_blocks::CodesQ5_K(b, put);
+    case WeightFormat::kQ6_K:
+      return weight_blocks::CodesQ6_K(b, put);
+    default:
+      LOG(FATAL) << "no super-blocks of " << NameOf(format);
+  }
+}
+
+void PutBlock(const QuantizedLayout& layout, const Block& block, int output, std::byte* to) {
+  for (int64_t i = 0; i < layout.inputs; ++i) {
+    std::byte& at = to[CodeAt(layout, i, output)];
+    const auto code = static_cast<std::byte>(block.codes[i]);
+    if (layout.code_bits == 8) {
+      at = code;
+    } else {
+      at = output < 16 ? (at & std::byte{0xF0}) | code : (at & std::byte{0x0F}) | code << 4;
+    }
+  }
+  std::memcpy(to + layout.code_bytes() + layout.scale_bytes * output, &block.scale, layout.scale_bytes);
+  if (layout.has_minima) {
+    std::memcpy(to + layout.minima_at() + layout.scale_bytes * output, &block.minimum, layout.scale_bytes);
+  }
+}
+
+float LoadScale(const QuantizedLayout& layout, const std::byte* p) {
+  const auto* bytes = reinterpret_cast<const uint8_t*>(p);
+  return layout.scale_bytes == 2 ? weight_blocks::LoadHalf(bytes) : Load<float>(bytes);
+}
+
 template <typename T, typename Widen>
 void Sum(const T* inputs, int64_t blocks, float* sums, Widen widen) {
   constexpr int kParts = 8;
@@ -88,6 +130,12 @@ std::optional<QuantizedLayout> QuantizedLayoutOf(WeightFormat format) {
       return QuantizedLayout{.code_bits = 4, .zero = 8};
     case WeightFormat::kQ4_1:
       return QuantizedLayout{.code_bits = 4, .has_minima = true};
+    case WeightFormat::kQ4_K:
+      return QuantizedLayout{.code_bits = 4, .has_minima = true, .scale_bytes = 4};
+    case WeightFormat::kQ5_K:
+      return QuantizedLayout{.code_bits = 8, .has_minima = true, .scale_bytes = 4};
+    case WeightFormat::kQ6_K:
+      return QuantizedLayout{.code_bits = 8, .scale_bytes = 4, .inputs = 16};
     default:
       return std::nullopt;
   }
@@ -96,29 +144,26 @@ std::optional<QuantizedLayout> QuantizedLayoutOf(WeightFormat format) {
 void PutQuantizedRow(WeightFormat format, const std::byte* row, int64_t blocks, int output, std::byte* panel) {
   const QuantizedLayout layout = *QuantizedLayoutOf(format);
   const auto* from = reinterpret_cast<const uint8_t*>(row);
-  for (int64_t b = 0; b < blocks; ++b, from += BlockOf(format).bytes, panel += layout.block_bytes()) {
-    const Block block = ReadBlock(format, from);
-    for (int64_t i = 0; i < kBlockInputs; ++i) {
-      std::byte& to = panel[CodeAt(layout, i, output)];
-      const auto code = static_cast<std::byte>(block.codes[i]);
-      if (layout.code_bits == 8) {
-        to = code;
-      } else {
-        to = output < 16 ? (to & std::byte{0xF0}) | code : (to & std::byte{0x0F}) | code << 4;
-      }
+  constexpr int64_t kMost = 16;
+  const int64_t at_once = BlockOf(format).elements / layout.inputs;
+  CHECK_LE(at_once, kMost);
+  for (int64_t b = 0; b < blocks; b += at_once, from += BlockOf(format).bytes) {
+    Block read[kMost];
+    if (at_once == 1) {
+      read[0] = ReadSmallBlock(format, from);
+    } else {
+      ReadSuperBlock(format, from, layout.inputs, read);
     }
-    std::byte* const scales = panel + layout.code_bytes();
-    std::memcpy(scales + 2 * output, &block.scale, 2);
-    if (layout.has_minima) std::memcpy(scales + 64 + 2 * output, &block.minimum, 2);
+    for (int64_t i = 0; i < at_once; ++i, panel += layout.block_bytes()) PutBlock(layout, read[i], output, panel);
   }
 }
 
 void GetQuantizedRow(const QuantizedLayout& layout, const std::byte* panel, int64_t blocks, int output, float* out) {
-  for (int64_t b = 0; b < blocks; ++b, panel += layout.block_bytes(), out += kBlockInputs) {
-    const auto* scales = reinterpret_cast<const uint8_t*>(panel) + layout.code_bytes();
-    const float scale = weight_blocks::LoadHalf(scales + 2 * output);
-    const float minimum = layout.has_minima ? weight_blocks::LoadHalf(scales + 64 + 2 * output) : 0;
-    for (int64_t i = 0; i < kBlockInputs; ++i) {
+  for (int64_t b = 0; b < blocks; ++b, panel += layout.block_bytes(), out += layout.inputs) {
+    const int64_t at = layout.scale_bytes * output;
+    const float scale = LoadScale(layout, panel + layout.code_bytes() + at);
+    const float minimum = layout.has_minima ? LoadScale(layout, panel + layout.minima_at() + at) : 0;
+    for (int64_t i = 0; i < layout.inputs; ++i) {
       const auto byte = static_cast<uint8_t>(panel[CodeAt(layout, i, output)]);
       const int code = layout.code_bits == 8 ? static_cast<int8_t>(byte) : (output < 16 ? byte & 15 : byte >> 4);
       const float product = scale * static_cast<float>(code - layout.zero);

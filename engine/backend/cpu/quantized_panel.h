@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Panels of weights that stay as a file has quantised them, so that a product of few rows reads a file's bytes and no
-// more. A panel of 32 outputs is blocks of 32 inputs, one after the other, each of these:
+// more. A panel of 32 outputs is blocks of 32 inputs (Q6_K: 16), one after the other, each of these:
 //
-//   codes    8 bits: [16 pairs of inputs][32 outputs][2] int8
-//            4 bits: [16 pairs of inputs][16 outputs][2] bytes: the code of an output in the lower half, that of the
+//   codes    8 bits: [pairs of inputs][32 outputs][2] int8
+//            4 bits: [pairs of inputs][16 outputs][2] bytes: the code of an output in the lower half, that of the
 //            output 16 further in the upper one
-//   scales   f16 [32 outputs]
-//   minima   f16 [32 outputs], where the format has them
+//   scales   f16 [32 outputs]; f32 where the file's are products, as those of the K formats
+//   minima   likewise, where the format has them
 //
 // A weight is scale * (code - zero) + minimum. Products sum code times input within a block, where both are exact, then
 // scale the sum: nothing is rounded to bf16 but the input. For the minima each row has the sum of its inputs by block.
@@ -21,27 +21,38 @@
 
 namespace swiftcache::engine::backend::cpu {
 
-inline constexpr int64_t kBlockInputs = 32;
+inline constexpr int64_t kBlockInputs = 32;  // of a block, at most
 
 /// Thread-safety: a value. Units: bytes.
 struct QuantizedLayout {
   int code_bits = 8;  // or 4
   int zero = 0;       // 4 bits only
   bool has_minima = false;
+  int scale_bytes = 2;             // f16, or 4: f32
+  int inputs = int{kBlockInputs};  // of a block; or 16, without minima
 
-  int64_t code_bytes() const { return kBlockInputs * 32 * code_bits / 8; }
-  int64_t block_bytes() const { return code_bytes() + 32 * 2 * (has_minima ? 2 : 1); }
+  int64_t code_bytes() const { return int64_t{inputs} * 32 * code_bits / 8; }
+  int64_t minima_at() const { return code_bytes() + 32 * scale_bytes; }
+  int64_t block_bytes() const { return has_minima ? minima_at() + 32 * scale_bytes : minima_at(); }
 };
 
-/// How panels hold a format; nothing: it is not one of blocks of 32 inputs with scales in f16.
+/// What of a layout the kernels are compiled for, beside the bits of a code. Other combinations do not exist.
+template <int kScaleBytes_, bool kMinima_, int kInputs>
+struct QuantizedForm {
+  static constexpr int kScaleBytes = kScaleBytes_, kPairs = kInputs / 2;
+  static constexpr bool kMinima = kMinima_;
+};
+
+/// How panels hold a format; nothing: it is not quantised.
 std::optional<QuantizedLayout> QuantizedLayoutOf(WeightFormat format);
 
-/// Stores a row's blocks, as the file has them, as output `output` of a panel. REQUIRES: the format has a layout.
+/// Stores a row of the file as output `output` of a panel. `blocks` are the panel's, here and below.
+/// REQUIRES: the format has a layout.
 void PutQuantizedRow(WeightFormat format, const std::byte* row, int64_t blocks, int output, std::byte* panel);
-/// The output's weights, in the bits of DequantizeRow. out: f32 [blocks * 32].
+/// The output's weights, in the bits of DequantizeRow. out: f32 [blocks * layout.inputs].
 void GetQuantizedRow(const QuantizedLayout& layout, const std::byte* panel, int64_t blocks, int output, float* out);
 
-/// sums[i] = the sum of the inputs of block i, in an order that is fixed. inputs: [blocks * 32].
+/// sums[i] = the sum of the inputs of block i, in an order that is fixed. inputs: [blocks * kBlockInputs].
 void SumBlocks(const float* inputs, int64_t blocks, float* sums);
 void SumBlocks(const Bf16* inputs, int64_t blocks, float* sums);
 
@@ -53,7 +64,7 @@ struct QuantizedGemm {
   const std::byte* b = nullptr;
   int64_t blocks = 0;
   QuantizedLayout layout;
-  void* scratch = nullptr;  // of elements of a: [blocks * 32][32], at an address that is a multiple of 64
+  void* scratch = nullptr;  // of elements of a: [blocks * layout.inputs][32], at an address that is a multiple of 64
   float* c = nullptr;       // f32 [rows][ldc]
   int64_t ldc = 0;
   int64_t rows = 0;

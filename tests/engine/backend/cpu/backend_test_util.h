@@ -36,19 +36,33 @@ inline WeightSource SourceOf(const std::vector<float>& values, int64_t rows, int
           .row_bytes = RowBytes(WeightFormat::kF32, cols)};
 }
 
-/// Weights as a file has quantised them: random codes under scales and minima of about 1/64.
-/// REQUIRES: cols is a multiple of the format's block, which begins with the scale and, in the 1 formats, the minimum.
+/// Weights as a file has quantised them: random codes under scales and minima of about 1/64 (K formats: 1/4096, times
+/// the block's own). REQUIRES: cols is a multiple of the format's block.
 struct QuantizedWeights {
   QuantizedWeights(WeightFormat format_, int64_t rows_, int64_t cols_, uint32_t seed)
       : format(format_), rows(rows_), cols(cols_), bytes(rows_ * RowBytes(format_, cols_)) {
     std::mt19937 random(seed);
     for (uint8_t& byte : bytes) byte = static_cast<uint8_t>(random());
-    const bool has_minima = format == WeightFormat::kQ4_1 || format == WeightFormat::kQ5_1;
+    const uint32_t exponent = BlockOf(format).elements == 256 ? 0x0C00u : 0x2400u;
     for (size_t block = 0; block < bytes.size(); block += BlockOf(format).bytes) {
-      for (int half = 0; half < (has_minima ? 2 : 1); ++half) {
-        const auto value = static_cast<uint16_t>((random() & 0x8000u) | 0x2400u | (random() & 0x3FFu));
-        std::memcpy(&bytes[block + 2 * half], &value, 2);
+      for (const int64_t at : HalvesOf(format)) {
+        const auto value = static_cast<uint16_t>((random() & 0x8000u) | exponent | (random() & 0x3FFu));
+        std::memcpy(&bytes[block + at], &value, 2);
       }
+    }
+  }
+  /// Where a block has its scale and minimum.
+  static std::vector<int64_t> HalvesOf(WeightFormat format) {
+    switch (format) {
+      case WeightFormat::kQ4_1:
+      case WeightFormat::kQ5_1:
+      case WeightFormat::kQ4_K:
+      case WeightFormat::kQ5_K:
+        return {0, 2};
+      case WeightFormat::kQ6_K:
+        return {208};
+      default:
+        return {0};
     }
   }
   WeightSource source() const {
@@ -71,7 +85,8 @@ struct QuantizedWeights {
 };
 
 inline constexpr WeightFormat kBlockFormats[] = {WeightFormat::kQ8_0, WeightFormat::kQ4_0, WeightFormat::kQ4_1,
-                                                 WeightFormat::kQ5_0, WeightFormat::kQ5_1};
+                                                 WeightFormat::kQ5_0, WeightFormat::kQ5_1, WeightFormat::kQ4_K,
+                                                 WeightFormat::kQ5_K, WeightFormat::kQ6_K};
 
 inline std::unique_ptr<Buffer> UploadVector(Backend& backend, const std::vector<float>& values) {
   const WeightSource source = SourceOf(values, 1, values.size());

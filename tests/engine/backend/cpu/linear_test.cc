@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "common/base/units.h"
 #include "tests/engine/backend/cpu/backend_test_util.h"
 
 namespace swiftcache::engine::backend::cpu {
@@ -160,8 +161,9 @@ TEST(LinearTest, WeightsThatStayQuantisedMatchTheOracle) {
   int compared = 0;
   for (const Case& c : AllCases()) {
     for (const WeightFormat format : kBlockFormats) {
-      for (const Shape& s : {Shape{1, 32, 1}, Shape{1, 576, 64}, Shape{2, 64, 33}, Shape{3, 96, 95}, Shape{5, 64, 32},
-                             Shape{13, 32, 601}, Shape{29, 160, 40}, Shape{200, 64, 70}}) {
+      for (Shape s : {Shape{1, 32, 1}, Shape{1, 576, 64}, Shape{2, 64, 33}, Shape{3, 96, 95}, Shape{5, 64, 32},
+                      Shape{13, 32, 601}, Shape{29, 160, 40}, Shape{200, 64, 70}}) {
+        s.inputs = CeilDiv(s.inputs, BlockOf(format).elements) * BlockOf(format).elements;
         for (const bool extras : {false, true}) {
           const Prologue prologue = extras ? Prologue::kRmsNorm : Prologue::kNone;
           const Oracle o = MakeQuantizedOracle(c, s, format, prologue, extras);
@@ -183,9 +185,9 @@ TEST(LinearTest, WeightsThatStayQuantisedMatchTheOracle) {
 }
 
 TEST(LinearTest, ARowsBitsOverQuantisedWeightsDoNotDependOnRowCountOrThreads) {
-  const Shape all{256, 160, 97};
   for (Case c : AllCases()) {
     for (const WeightFormat format : kBlockFormats) {
+      const Shape all{256, CeilDiv(160, BlockOf(format).elements) * BlockOf(format).elements, 97};
       const Oracle o = MakeQuantizedOracle(c, all, format, Prologue::kRmsNorm, true);
       c.threads = 1;
       const std::vector<float> wanted = RunLinear(c, all, o);
