@@ -29,7 +29,7 @@ using engine::transport::Transport;
 std::unique_ptr<CoreShare> ShareCores(const std::string& shm_dir, const AllowedCores& cores, const Clock& clock) {
   auto share = CoreShare::Join(shm_dir, cores, clock);
   if (absl::IsFailedPrecondition(share.status())) {
-    share = CoreShare::Join(absl::StrCat("/dev/shm/swiftcache-", geteuid()), cores, clock);
+    share = CoreShare::Join(absl::StrCat("/dev/shm/swiftcache-", geteuid()), cores, clock, /*remove_folder=*/true);
   }
   if (share.ok()) return *std::move(share);
   LOG(WARNING) << "cores are not shared with other engines: " << share.status().message();

@@ -32,6 +32,8 @@ static_assert(std::atomic<uint64_t>::is_always_lock_free);
 
 namespace {
 
+constexpr int kAttempts = 100;
+
 uint64_t Bit(int place) { return uint64_t{1} << place; }
 
 absl::Status Bad(const std::string& path, const std::string& what) {
@@ -52,15 +54,26 @@ absl::StatusOr<memory::UniqueFd> OpenFile(const std::string& path, int64_t bytes
   return file;
 }
 
-// A byte of the file for each place, locked until the process ends. No such lock: all are taken.
+// Whoever left last may have removed it meanwhile.
+bool IsThere(int file) {
+  struct stat found = {};
+  return fstat(file, &found) == 0 && found.st_nlink > 0;
+}
+
+// Bytes of the file, one for each place, until the process ends.
+bool Lock(int file, int first, int count) {
+  struct flock lock = {};
+  lock.l_type = F_WRLCK;
+  lock.l_whence = SEEK_SET;
+  lock.l_start = first;
+  lock.l_len = count;
+  return count == 0 || fcntl(file, F_OFD_SETLK, &lock) == 0;
+}
+
+// No such lock: all are taken.
 std::optional<int> TakePlace(int file) {
   for (int place = 0; place < CoreShare::kMaxEngines; ++place) {
-    struct flock lock = {};
-    lock.l_type = F_WRLCK;
-    lock.l_whence = SEEK_SET;
-    lock.l_start = place;
-    lock.l_len = 1;
-    if (fcntl(file, F_OFD_SETLK, &lock) == 0) return place;
+    if (Lock(file, place, 1)) return place;
   }
   return std::nullopt;
 }
@@ -68,26 +81,38 @@ std::optional<int> TakePlace(int file) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<CoreShare>> CoreShare::Join(const std::string& folder, const AllowedCores& cores,
-                                                           const Clock& clock) {
-  if (mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) return Bad(folder, std::strerror(errno));
+                                                           const Clock& clock, bool remove_folder) {
   const std::string path = absl::StrCat(folder, "/cores-", cores.set);
-  auto file = OpenFile(path, sizeof(Page));
-  if (!file.ok()) return file.status();
-  const std::optional<int> place = TakePlace(file->get());
-  if (!place) return absl::ResourceExhaustedError(absl::StrCat(path, ": ", kMaxEngines, " engines are there already"));
-  void* const page = mmap(nullptr, sizeof(Page), PROT_READ | PROT_WRITE, MAP_SHARED, file->get(), 0);
-  if (page == MAP_FAILED) return Bad(path, std::strerror(errno));
-  return std::unique_ptr<CoreShare>(new CoreShare(*std::move(file), static_cast<Page*>(page), *place, cores, clock));
+  for (int attempt = 0; attempt < kAttempts; ++attempt) {
+    if (mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) return Bad(folder, std::strerror(errno));
+    auto file = OpenFile(path, sizeof(Page));
+    if (!file.ok() && access(folder.c_str(), F_OK) != 0) continue;
+    if (!file.ok()) return file.status();
+    const std::optional<int> place = TakePlace(file->get());
+    if (!IsThere(file->get())) continue;
+    if (!place)
+      return absl::ResourceExhaustedError(absl::StrCat(path, ": ", kMaxEngines, " engines are there already"));
+    void* const page = mmap(nullptr, sizeof(Page), PROT_READ | PROT_WRITE, MAP_SHARED, file->get(), 0);
+    if (page == MAP_FAILED) return Bad(path, std::strerror(errno));
+    Seat seat{*std::move(file), path, remove_folder ? folder : "", static_cast<Page*>(page), *place};
+    return std::unique_ptr<CoreShare>(new CoreShare(std::move(seat), cores, clock));
+  }
+  return Bad(path, "is removed as often as it is made");
 }
 
-CoreShare::CoreShare(memory::UniqueFd file, Page* page, int place, const AllowedCores& cores, const Clock& clock)
-    : file_(std::move(file)), page_(page), place_(place), cores_(cores), clock_(clock) {
+CoreShare::CoreShare(Seat seat, const AllowedCores& cores, const Clock& clock)
+    : seat_(std::move(seat)), page_(seat_.page), place_(seat_.place), cores_(cores), clock_(clock) {
   Leave();  // who had the place before may have been killed
 }
 
+// With all places locked nobody joins: who opened the file meanwhile finds it removed, and makes another.
 CoreShare::~CoreShare() {
   Leave();
   munmap(page_, sizeof(Page));
+  const int file = seat_.file.get();
+  if (!Lock(file, 0, place_) || !Lock(file, place_ + 1, kMaxEngines - place_ - 1)) return;
+  unlink(seat_.path.c_str());
+  if (!seat_.folder_to_remove.empty()) rmdir(seat_.folder_to_remove.c_str());
 }
 
 // The counter moves before the bit is there: whoever sees the bit for the first time finds a counter that has moved.

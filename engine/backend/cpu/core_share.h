@@ -28,17 +28,17 @@
 namespace swiftcache::engine::backend::cpu {
 
 /// Thread-safety: one thread enters, asks and leaves. Ownership: borrows the clock; its place is free again when it, or
-/// the process, ends. Cost: a few nanoseconds a question, no system call.
+/// the process, ends, and who ends last removes the file. Cost: a few nanoseconds a question, no system call.
 class CoreShare {
  public:
   static constexpr int kMaxEngines = 64;
   static constexpr absl::Duration kStale = absl::Seconds(5);
 
-  /// Makes the folder where it is missing. Errors: RESOURCE_EXHAUSTED (kMaxEngines are there), INVALID_ARGUMENT (names
+  /// Makes the folder where it is missing; `remove_folder`: who ends last removes it, if nothing else is there. Errors: RESOURCE_EXHAUSTED (kMaxEngines are there), INVALID_ARGUMENT (names
   /// the folder: it is none, or cannot be written), FAILED_PRECONDITION (the folder is not memory, but on a disk, whose
   /// file system now and then holds up who writes to a mapped page).
   static absl::StatusOr<std::unique_ptr<CoreShare>> Join(const std::string& folder, const AllowedCores& cores,
-                                                         const Clock& clock);
+                                                         const Clock& clock, bool remove_folder = false);
   ~CoreShare();
 
   /// A second Enter changes nothing.
@@ -50,11 +50,17 @@ class CoreShare {
 
  private:
   struct Page;
-  CoreShare(memory::UniqueFd file, Page* page, int place, const AllowedCores& cores, const Clock& clock);
+  struct Seat {
+    memory::UniqueFd file;  // its lock is what holds the place
+    std::string path, folder_to_remove;
+    Page* page = nullptr;
+    int place = 0;
+  };
+  CoreShare(Seat seat, const AllowedCores& cores, const Clock& clock);
   /// The others that compute.
   uint64_t Others() const;
 
-  const memory::UniqueFd file_;  // its lock is what holds the place
+  const Seat seat_;
   Page* const page_;
   const int place_;
   const AllowedCores cores_;

@@ -15,6 +15,7 @@
 #include <mutex>
 #include <set>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/time/clock.h"
@@ -122,6 +123,44 @@ TEST_F(CoreShareTest, WhoComputesOnInALongStepStays) {
     EXPECT_EQ(a->Threads(), 2);
     clock_.Advance(CoreShare::kStale - absl::Milliseconds(1));
     b->Threads();
+  }
+}
+
+TEST_F(CoreShareTest, WhoEndsLastRemovesTheFileAndTheFolderIfToldTo) {
+  const AllowedCores cores{.set = "f", .in_set = 4, .usable = 4};
+  const std::string folder = folder_ + "/made", file = folder + "/cores-f";
+  auto first = CoreShare::Join(folder, cores, clock_, true), second = CoreShare::Join(folder, cores, clock_, true);
+  ASSERT_TRUE(first.ok() && second.ok());
+  first->reset();
+  EXPECT_TRUE(std::filesystem::exists(file)) << "the other is there";
+  second->reset();
+  EXPECT_FALSE(std::filesystem::exists(folder));
+  CoreShare::Join(folder, cores, clock_).IgnoreError();
+  EXPECT_FALSE(std::filesystem::exists(file));
+  EXPECT_TRUE(std::filesystem::exists(folder)) << "it was not told to";
+}
+
+// Engines come and go at once: whoever stays shares with who joins later, whatever was removed meanwhile.
+TEST_F(CoreShareTest, WhoJoinsWhileTheLastLeavesIsNotAlone) {
+  const AllowedCores cores{.set = "f", .in_set = 8, .usable = 8};
+  const auto come_and_go = [&] {
+    for (int i = 0; i < 300; ++i) {
+      const auto share = CoreShare::Join(folder_ + "/made", cores, clock_, true);
+      ASSERT_TRUE(share.ok()) << share.status();
+    }
+  };
+  for (int turn = 0; turn < 20; ++turn) {
+    std::thread others[3];
+    for (std::thread& other : others) other = std::thread(come_and_go);
+    const auto stays = CoreShare::Join(folder_ + "/made", cores, clock_, true);
+    for (std::thread& other : others) other.join();
+    ASSERT_TRUE(stays.ok()) << stays.status();
+    const auto late = CoreShare::Join(folder_ + "/made", cores, clock_, true);
+    ASSERT_TRUE(late.ok()) << late.status();
+    (*stays)->Enter();
+    (*late)->Enter();
+    EXPECT_EQ((*stays)->Threads(), 4);
+    EXPECT_EQ((*late)->Threads(), 4);
   }
 }
 
