@@ -39,6 +39,20 @@ void LogOfGrpc(gpr_log_func_args* args) {
   google::LogMessage(args->file, args->line, google::GLOG_INFO).stream() << "grpc: " << args->message;
 }
 
+bool MayPass(absl::StatusCode code) {
+  switch (code) {
+    case absl::StatusCode::kUnavailable:
+    case absl::StatusCode::kAlreadyExists:
+    case absl::StatusCode::kResourceExhausted:
+    case absl::StatusCode::kDeadlineExceeded:
+    case absl::StatusCode::kAborted:
+    case absl::StatusCode::kInternal:
+      return true;
+    default:
+      return false;
+  }
+}
+
 }  // namespace
 
 ShutdownSignals::ShutdownSignals() {
@@ -90,7 +104,7 @@ int Fail(const std::string& program, const absl::Status& status) {
   std::string line(status.message());
   for (char& c : line) c = static_cast<unsigned char>(c) < ' ' ? ' ' : c;
   PrintBehindLog(absl::StrCat(program, ": ", line));
-  return 2;
+  return MayPass(status.code()) ? 1 : 2;
 }
 
 }  // namespace swiftcache::services

@@ -47,7 +47,8 @@ void PrintListening(const std::string& grpc_address, const std::string& http_add
 /// 16 random hexadecimal digits: tells this process from earlier ones.
 std::string RandomId();
 
-/// `program: message` as one line on standard error; returns the exit code 2.
+/// `program: message` as one line on standard error. Returns the exit code: 1 for what may pass, so that starting again
+/// may help (memory is short, a port or a name is held, a peer is away), else 2.
 int Fail(const std::string& program, const absl::Status& status);
 
 }  // namespace swiftcache::services

@@ -33,10 +33,10 @@ def engine(binaries, *flags, timeout=30):
     ([f"--model={MODEL}", "--model_name=m", "--gpu_memory_utilization=1.5"], "gpu_memory_utilization"),
     ([f"--model={MODEL}", "--model_name=a\nb"], "model_name"),
 ])
-def test_engine_refuses_bad_flags_in_one_line_with_exit_code_2(binaries, flags, wanted):
+def test_engine_refuses_bad_flags_in_one_line(binaries, flags, wanted):
     run = engine(binaries, *flags)
     lines = [line for line in run.stderr.splitlines() if not line.startswith(("I2", "W2", "I1", "W1"))]
-    assert run.returncode == 2, run.stderr
+    assert run.returncode == (1 if "--kv_cache_bytes=100TiB" in flags else 2), run.stderr  # 1: another may give memory back
     assert "listening" not in run.stdout
     assert len(lines) == 1 and wanted in lines[0], run.stderr
 
@@ -62,7 +62,7 @@ def test_a_taken_port_is_one_clear_line(binaries):
         for flags in ([f"--listen={address}", "--http_listen=127.0.0.1:0"],
                       ["--listen=127.0.0.1:0", f"--http_listen={address}"]):
             run = subprocess.run([binaries / "swiftcache-broker", *flags], capture_output=True, text=True, timeout=30)
-            assert run.returncode == 2, run.stderr
+            assert run.returncode == 1, run.stderr  # it may be free a moment later
             assert address in run.stderr.splitlines()[-1]
 
 
