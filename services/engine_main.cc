@@ -205,6 +205,7 @@ absl::Status Serve(const services::EngineFlags& flags, services::ShutdownSignals
   const std::string instance_id = services::RandomId();
   const auto broker = rpc::BrokerClient::Create({.broker = flags.broker, .instance_id = instance_id});
   std::optional<Metrics> metrics;
+  Metrics of_start(Metrics::Labels{{"model_name", flags.model_name}});  // until it has a name
   HttpMetrics http_metrics;
   std::unique_ptr<services::EngineSharing> sharing;  // before the engine, which borrows it
   std::unique_ptr<exec::Engine> engine;              // before the doors, which borrow it
@@ -215,7 +216,7 @@ absl::Status Serve(const services::EngineFlags& flags, services::ShutdownSignals
   http_options.ready = [&] { return ready.load(); };
   http_metrics.Watch(http_options);
   http_options.metrics = [&]() -> std::string {
-    if (!measured) return "";
+    if (!measured) return services::Scrape(of_start, {.program = kProgram, .draining = draining});
     if (sharing) sharing->UpdateMetrics();
     http_metrics.Export(*metrics);
     engine->UpdateMetrics();

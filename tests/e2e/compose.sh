@@ -127,7 +127,12 @@ echo "P99 of first tokens of chat: $(value 'model:swiftcache_time_to_first_token
 [ -n "$(value 'sum by (engine) (swiftcache_lease_traffic_step_seconds_total)')" ] || die "nothing about interference"
 
 say "an engine is killed"
-firing() { curl -fs "http://127.0.0.1:$prometheus/api/v1/alerts" | grep -q '"alertname":"SwiftCacheServerDown".*"state":"firing"'; }
+firing() {
+  curl -fs "http://127.0.0.1:$prometheus/api/v1/alerts" | python3 -c '
+import json, sys
+alerts = json.load(sys.stdin)["data"]["alerts"]
+sys.exit(not any(a["labels"]["alertname"] == "SwiftCacheServerDown" and a["state"] == "firing" for a in alerts))'
+}
 ! firing || die "the alert fires with all engines up"
 pod kill "${project}_complete_1" >/dev/null 2>&1
 pod rm -f "${project}_complete_1" >/dev/null 2>&1  # else it is started again

@@ -58,7 +58,7 @@ OVERVIEW = {
     "The cluster": [
         ("Engines", "short", "That the broker knows, by state.", [("{{state}}", "sum by (state) (swiftcache_broker_engines)")]),
         ("Servers", "short", "1: takes requests; 0: starts, drains, or does not answer Prometheus.",
-         [("{{job}} {{instance}}", 'swiftcache_ready and up{job=~"swiftcache-.*"}'),
+         [("{{job}} {{instance}}", 'swiftcache_ready or on (job, instance) up{job=~"swiftcache-.*"} * 0'),
           ("drains: {{instance}}", "swiftcache_draining > 0 or swiftcache_draining * 0")]),
         ("Versions", "short", "Servers, by what they run.", [("{{program}} {{version}}", "count by (program, version) (swiftcache_build_info)")]),
         ("The gateway's own time", "s", "P99: turning text into tokens; from arrival to the first engine.",
