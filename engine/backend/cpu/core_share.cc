@@ -17,6 +17,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 
 namespace swiftcache::engine::backend::cpu {
 
@@ -83,6 +84,7 @@ std::optional<int> TakePlace(int file) {
 absl::StatusOr<std::unique_ptr<CoreShare>> CoreShare::Join(const std::string& folder, const AllowedCores& cores,
                                                            const Clock& clock, bool remove_folder) {
   const std::string path = absl::StrCat(folder, "/cores-", cores.set);
+  absl::Status status = Bad(path, "is removed as often as it is made");
   for (int attempt = 0; attempt < kAttempts; ++attempt) {
     if (mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) return Bad(folder, std::strerror(errno));
     auto file = OpenFile(path, sizeof(Page));
@@ -90,14 +92,17 @@ absl::StatusOr<std::unique_ptr<CoreShare>> CoreShare::Join(const std::string& fo
     if (!file.ok()) return file.status();
     const std::optional<int> place = TakePlace(file->get());
     if (!IsThere(file->get())) continue;
-    if (!place)
-      return absl::ResourceExhaustedError(absl::StrCat(path, ": ", kMaxEngines, " engines are there already"));
+    if (!place) {  // or whoever ends last has just locked them all
+      status = absl::ResourceExhaustedError(absl::StrCat(path, ": ", kMaxEngines, " engines are there already"));
+      absl::SleepFor(absl::Milliseconds(1));
+      continue;
+    }
     void* const page = mmap(nullptr, sizeof(Page), PROT_READ | PROT_WRITE, MAP_SHARED, file->get(), 0);
     if (page == MAP_FAILED) return Bad(path, std::strerror(errno));
     Seat seat{*std::move(file), path, remove_folder ? folder : "", static_cast<Page*>(page), *place};
     return std::unique_ptr<CoreShare>(new CoreShare(std::move(seat), cores, clock));
   }
-  return Bad(path, "is removed as often as it is made");
+  return status;
 }
 
 CoreShare::CoreShare(Seat seat, const AllowedCores& cores, const Clock& clock)
