@@ -83,9 +83,10 @@ export PATH="$venv/bin:$PATH"  # python3 with jinja2, for the reference renderin
 stage build-release built release binaries unit_tests || finish
 # First and alone: its fixed ports lie where the system takes local ports for the connections of other tests, and keeps
 # them for a minute.
-stage end-to-end-quickstart e2e e2e-quickstart tests/e2e/quickstart_test.py
+# These two have fixed ports.
+stage end-to-end-quickstart e2e e2e-quickstart tests/e2e/quickstart_test.py tests/e2e/readme_test.py
 stage unit-release unit release
-stage end-to-end e2e e2e tests/e2e --ignore tests/e2e/quickstart_test.py --bin build/release/bin $($long && echo --long)
+stage end-to-end e2e e2e tests/e2e --ignore tests/e2e/quickstart_test.py --ignore tests/e2e/readme_test.py --bin build/release/bin $($long && echo --long)
 # The fuzz preset is AddressSanitizer and UBSan with libFuzzer's coverage: one build serves tests and fuzzers.
 if stage build-fuzz built fuzz swiftcache-{broker,engine,gateway} asan_tests fuzzers; then
   stage unit-fuzz unit fuzz -L asan
