@@ -192,6 +192,13 @@ Metrics::Labels BuildLabels(const engine::backend::Backend& backend) {
   return {{"backend", parts[0]}, {"isa", parts.size() > 1 ? parts[1] : ""}};
 }
 
+void ExportHeartbeatAge(const rpc::BrokerClient& broker, Metrics& metrics) {
+  const std::optional<absl::Duration> age = broker.heartbeat_age();
+  if (!age) return;
+  metrics.Gauge("swiftcache_heartbeat_age_seconds", "Since the broker last took a heartbeat of this engine")
+      .Set(absl::ToDoubleSeconds(*age));
+}
+
 // `device_lost`: whether that is why it ends.
 absl::Status Serve(const services::EngineFlags& flags, services::ShutdownSignals& signals, bool& device_lost) {
   const RealClock clock;
@@ -219,6 +226,7 @@ absl::Status Serve(const services::EngineFlags& flags, services::ShutdownSignals
     if (!measured) return services::Scrape(of_start, {.program = kProgram, .draining = draining});
     if (sharing) sharing->UpdateMetrics();
     http_metrics.Export(*metrics);
+    ExportHeartbeatAge(*broker, *metrics);
     engine->UpdateMetrics();
     return services::Scrape(*metrics, {.program = kProgram, .ready = ready, .draining = draining, .build = build});
   };
@@ -232,7 +240,6 @@ absl::Status Serve(const services::EngineFlags& flags, services::ShutdownSignals
   }
   RETURN_IF_ERROR(loaded.status());
   ASSIGN_OR_RETURN(const std::string name, Register(flags, p, loaded->memory, *broker));
-  p.options.scale_down_window = broker->terms().scale_down_window;
   metrics.emplace(Metrics::Labels{{"model_name", flags.model_name}, {"engine", name}});
   ExportWeights(loaded->model->weights(), *metrics);
   build = BuildLabels(loaded->model->backend());

@@ -32,7 +32,6 @@ absl::StatusOr<std::unique_ptr<EngineSharing>> EngineSharing::Create(const Optio
   sharing->coordinator_ = std::make_unique<engine::coordinator::Coordinator>(
       engine::coordinator::Coordinator::Options{.instance_id = options.instance_id,
                                                 .revoke_deadline = flags.revoke_deadline,
-                                                .ttl = broker.terms().lease_ttl,
                                                 .num_blocks = memory.num_blocks(),
                                                 .block_bytes = memory.layout.block_bytes()},
       clock, metrics);
@@ -56,7 +55,11 @@ engine::rpc::SharingDescription EngineSharing::Describe() const {
           .node_id = NodeId(options_.flags->shm_dir),
           .page_bytes = kv_.page_bytes(),
           .held = [this] { return coordinator_->Held(); },
-          .registered = [this] { leases_->Registered(); }};
+          .registered =
+              [this](const engine::coordinator::LeaseTerms& terms) {
+                coordinator_->OnTerms(terms);
+                leases_->Registered();
+              }};
 }
 
 void EngineSharing::EndLeases() { coordinator_->Stop(clock_.Now() + options_.flags->revoke_deadline); }

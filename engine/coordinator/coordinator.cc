@@ -153,6 +153,13 @@ void Coordinator::OnDonorGone(LeaseId id) {
 void Coordinator::OnOpened(LeaseId id, absl::StatusOr<transport::LeaseView> view) {
   Post([=, this](absl::Time now) { HandleOpened(id, view, now); });
 }
+void Coordinator::OnTerms(const LeaseTerms& terms) {
+  Post([=, this](absl::Time now) {
+    donor_.SetTtl(terms.ttl);
+    borrower_.SetTtl(terms.ttl, now);
+    push_(TermsMessage{terms.scale_down_window});
+  });
+}
 void Coordinator::OnLease(const Lease& lease) {
   Post([=, this](absl::Time now) {
     donor_.OnLeaseUpdate(lease, now);

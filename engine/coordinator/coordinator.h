@@ -62,7 +62,7 @@ class Coordinator final : public transport::TransportEvents, public LeaseBrokerE
   struct Options {
     std::string instance_id;
     absl::Duration revoke_deadline = absl::Milliseconds(50);
-    absl::Duration ttl = absl::Seconds(10);
+    absl::Duration ttl = LeaseTerms().ttl;                   // until OnTerms
     absl::Duration broker_patience = absl::Milliseconds(3);  // for its advice on whose lease to revoke
     int64_t num_blocks = 0, block_bytes = 0;                 // of this engine's arena
     absl::Duration min_request_interval = absl::Milliseconds(200);
@@ -105,6 +105,7 @@ class Coordinator final : public transport::TransportEvents, public LeaseBrokerE
   std::vector<lease::Lease> Held() const ABSL_LOCKS_EXCLUDED(mutex_);
 
   // From the broker.
+  void OnTerms(const LeaseTerms& terms) override;
   void OnLease(const lease::Lease& lease) override;
   void OnLeases(const std::vector<lease::Lease>& leases) override;
   void OnLeaseResponse(absl::StatusOr<LeaseResponse> answer) override;

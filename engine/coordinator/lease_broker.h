@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "engine/kv/lease_id.h"
 #include "engine/lease/lease.h"
 
@@ -36,10 +37,17 @@ struct LeaseResponse {
   std::string shortage;        // why it is less than was wanted
 };
 
+/// What the broker wants of every engine: it may change whenever an engine registers. The defaults hold before that.
+struct LeaseTerms {
+  absl::Duration ttl = absl::Seconds(10);                // of a lease that nobody renews
+  absl::Duration scale_down_window = absl::Seconds(60);  // Algorithm 1's t
+};
+
 /// Hears of the broker. Called by its threads; must not block.
 class LeaseBrokerEvents {
  public:
   virtual ~LeaseBrokerEvents() = default;
+  virtual void OnTerms(const LeaseTerms& terms) = 0;
   /// A lease that this engine gives or takes is new or has changed.
   virtual void OnLease(const lease::Lease& lease) = 0;
   /// All that this engine gives or takes, as the broker knows them: what it gives beyond has ended.

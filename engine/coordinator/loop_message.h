@@ -18,6 +18,11 @@
 
 namespace swiftcache::engine::coordinator {
 
+/// The broker's terms.
+struct TermsMessage {
+  absl::Duration scale_down_window;
+};
+
 // To a donor.
 
 /// Move our own blocks out of the extent and place no new ones there, in the time that own tokens leave for it ->
@@ -68,6 +73,6 @@ struct LendableMessage {
 };
 
 using LoopMessage = std::variant<ClearMessage, StopClearingMessage, TakeBackMessage, UseMessage, DrainMessage,
-                                 LoseMessage, StoredMessage, LendableMessage>;
+                                 LoseMessage, StoredMessage, LendableMessage, TermsMessage>;
 
 }  // namespace swiftcache::engine::coordinator

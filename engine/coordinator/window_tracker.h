@@ -25,6 +25,9 @@ class WindowTracker {
   };
   explicit WindowTracker(const Options& options) : options_(options) {}
 
+  /// What an earlier, shorter window has dropped does not come back.
+  void SetWindow(absl::Duration window) { options_.window = window; }
+
   void Note(absl::Time now, int64_t used_blocks, int64_t waiting_blocks, int64_t request_tokens);
   /// What is to be reported: nothing where it is what was reported last, or that was a moment ago.
   std::optional<Window> TakeUpdate(absl::Time now);
@@ -38,7 +41,7 @@ class WindowTracker {
   };
   Window At(absl::Time now);
 
-  const Options options_;
+  Options options_;
   std::deque<Slice> slices_;
   int64_t used_blocks_ = 0, waiting_blocks_ = 0;
   std::optional<Window> reported_;

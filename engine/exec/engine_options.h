@@ -37,10 +37,9 @@ struct EngineOptions {
   bool may_borrow() const { return share && enable_prefix_caching; }  // only what the cache knows can be spilled
   StreamMode stream = StreamMode::kAuto;
   bool scrub_on_return = true;
-  int64_t max_tokens_on_leases = 256;                    // of a step that reads leases: keeps a layer of it short
-  absl::Duration scale_down_window = absl::Seconds(60);  // Algorithm 1's t
-  absl::Duration lease_patience = absl::Seconds(10);     // of a request that own and leased memory cannot hold yet
-  std::function<void()> at_loop_start = {};              // the loop's thread calls it first; to lower its priority, say
+  int64_t max_tokens_on_leases = 256;                 // of a step that reads leases: keeps a layer of it short
+  absl::Duration lease_patience = absl::Seconds(10);  // of a request that own and leased memory cannot hold yet
+  std::function<void()> at_loop_start = {};           // the loop's thread calls it first; to lower its priority, say
   /// The loop's thread calls it once, where the device is lost; must not block. Every request has been ended by then.
   std::function<void(const absl::Status&)> on_device_lost = {};
 };

@@ -13,7 +13,7 @@ Sharing::Sharing(const Options& options, const Dependencies& parts)
       borrowing_(
           {.num_blocks = options.num_blocks, .streamed_layers = options.streamed_layers},
           {parts.own, parts.cache, parts.scheduler, parts.transport, parts.coordinator, parts.urgency, parts.clock}),
-      window_({.window = options.scale_down_window}) {}
+      window_({.window = coordinator::LeaseTerms().scale_down_window}) {}
 
 void Sharing::Handle(const coordinator::LoopMessage& message) {
   borrowing_.FinishFetches();
@@ -21,6 +21,8 @@ void Sharing::Handle(const coordinator::LoopMessage& message) {
       [this](const auto& m) {
         if constexpr (requires { lending_.Do(m); }) {
           lending_.Do(m);
+        } else if constexpr (requires { Do(m); }) {
+          Do(m);
         } else {
           borrowing_.Do(m);
         }

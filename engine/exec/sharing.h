@@ -35,7 +35,6 @@ class Sharing {
     int64_t num_blocks = 0;  // of the own memory
     bool scrub_on_return = true;
     int64_t streamed_layers = 0;  // see Borrowing
-    absl::Duration scale_down_window = absl::Seconds(60);
   };
   struct Dependencies {
     OwnMemory* own;
@@ -61,6 +60,8 @@ class Sharing {
   const Borrowing& borrowing() const { return borrowing_; }
 
  private:
+  void Do(const coordinator::TermsMessage& terms) { window_.SetWindow(terms.scale_down_window); }
+
   const Dependencies parts_;
   Lending lending_;
   Borrowing borrowing_;

@@ -49,8 +49,7 @@ StepLoop::StepLoop(const EngineOptions& options, const backend::KvLayout& layout
 std::unique_ptr<Sharing> StepLoop::MakeSharing(const LoopSharing& parts) {
   return std::make_unique<Sharing>(Sharing::Options{.num_blocks = cache_.local().total,
                                                     .scrub_on_return = options_.scrub_on_return,
-                                                    .streamed_layers = Streams(parts) ? layout_.num_layers : 0,
-                                                    .scale_down_window = options_.scale_down_window},
+                                                    .streamed_layers = Streams(parts) ? layout_.num_layers : 0},
                                    Sharing::Dependencies{.own = &own_,
                                                          .cache = &cache_,
                                                          .scheduler = &scheduler_,

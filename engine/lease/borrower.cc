@@ -15,6 +15,13 @@ Borrower::Entry* Borrower::Find(kv::LeaseId id, std::initializer_list<Phase> pha
   return expected ? &it->second : nullptr;
 }
 
+void Borrower::SetTtl(absl::Duration ttl, absl::Time now) {
+  options_.ttl = ttl;
+  for (auto& [id, entry] : leases_) {
+    if (entry.phase == Phase::kActive) entry.next_renewal = std::min(entry.next_renewal, now + ttl / 3);
+  }
+}
+
 void Borrower::OnLeaseUpdate(const Lease& lease, absl::Time now) {
   if (lease.borrower_instance != options_.instance_id) return;
   if (lease.state == State::kGranted) return Granted(lease, now);

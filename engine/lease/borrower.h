@@ -100,6 +100,9 @@ class Borrower {
 
   explicit Borrower(const Options& options) : options_(options) {}
 
+  /// The next renewal of each lease comes soon enough for it.
+  void SetTtl(absl::Duration ttl, absl::Time now);
+
   // From the broker's Watch.
   /// A lease as the broker has it now; leases of other borrowers are ignored. GRANTED: as Granted. RELEASED and FENCED,
   /// if the lease is held: as EndedByBroker. (A revocation comes from the donor: Revoked.)

@@ -116,6 +116,9 @@ class Donor {
 
   explicit Donor(const Options& options) : options_(options) {}
 
+  /// Of each lease from its next renewal on.
+  void SetTtl(absl::Duration ttl) { options_.ttl = ttl; }
+
   // From the broker's Watch.
   /// A lease as the broker has it now; leases of other donors are ignored. OFFERED: as Offered. REVOKING: as Revoke.
   /// RELEASED and FENCED, if the lease is held: as BrokerForgot. GRANTED, ACTIVE or REVOKING, if it is not held:

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
+#include "common/base/clock.h"
 #include "common/log/log.h"
 #include "common/rpc/channel.h"
 #include "common/rpc/status.h"
@@ -23,7 +24,7 @@ constexpr absl::Duration kUnknownLifetime = absl::Seconds(2);     // of a holder
 class NoBroker final : public BrokerClient {
  public:
   LeaseClient::Identity identity() const override { return {}; }
-  SharingTerms terms() const override { return {}; }
+  std::optional<absl::Duration> heartbeat_age() const override { return std::nullopt; }
   absl::StatusOr<std::string> Reserve(const EngineDescription& description, NameChoice) override {
     return description.name;
   }
@@ -60,6 +61,13 @@ bool BrokerIsAway(const absl::Status& status) {
   return absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status);
 }
 
+coordinator::LeaseTerms TermsOf(const v1::RegisterResponse& response) {
+  coordinator::LeaseTerms terms;
+  if (response.has_lease_ttl()) terms.ttl = ToDuration(response.lease_ttl());
+  if (response.has_scale_down_window()) terms.scale_down_window = ToDuration(response.scale_down_window());
+  return terms;
+}
+
 class GrpcBrokerClient final : public BrokerClient {
  public:
   explicit GrpcBrokerClient(const Options& options)
@@ -72,9 +80,9 @@ class GrpcBrokerClient final : public BrokerClient {
     absl::MutexLock lock(&mutex_);
     return {info_.name(), incarnation_};
   }
-  SharingTerms terms() const override ABSL_LOCKS_EXCLUDED(mutex_) {
+  std::optional<absl::Duration> heartbeat_age() const override ABSL_LOCKS_EXCLUDED(mutex_) {
     absl::MutexLock lock(&mutex_);
-    return terms_;
+    return clock_.Now() - heard_at_;
   }
   absl::StatusOr<std::string> Reserve(const EngineDescription& description, NameChoice choice) override;
   void Start() override;
@@ -90,6 +98,7 @@ class GrpcBrokerClient final : public BrokerClient {
   void Deregister() ABSL_LOCKS_EXCLUDED(mutex_);
   void Run();
   absl::Status HeartbeatOrRegister() ABSL_LOCKS_EXCLUDED(mutex_);
+  void NoteHeard(const absl::Status& status) ABSL_LOCKS_EXCLUDED(mutex_);
   void LogIfNew(const absl::Status& status);
   void NextName() ABSL_LOCKS_EXCLUDED(mutex_);
   /// True when stopped; returns early for `changed_`.
@@ -98,13 +107,14 @@ class GrpcBrokerClient final : public BrokerClient {
 
   const Options options_;
   const std::unique_ptr<v1::BrokerService::Stub> stub_;
+  const RealClock clock_;
 
   mutable absl::Mutex mutex_;
-  std::string incarnation_ ABSL_GUARDED_BY(mutex_);  // of the broker that this engine is registered at
-  SharingTerms terms_ ABSL_GUARDED_BY(mutex_);
+  absl::Time heard_at_ ABSL_GUARDED_BY(mutex_) = clock_.Now();  // when the broker last took what we said
+  std::string incarnation_ ABSL_GUARDED_BY(mutex_);             // of the broker that this engine is registered at
   v1::EngineInfo info_ ABSL_GUARDED_BY(mutex_);
   std::function<std::vector<lease::Lease>()> held_ ABSL_GUARDED_BY(mutex_);
-  std::function<void()> on_registered_ ABSL_GUARDED_BY(mutex_);
+  std::function<void(const coordinator::LeaseTerms&)> on_registered_ ABSL_GUARDED_BY(mutex_);
   std::function<exec::EngineLoad()> load_ ABSL_GUARDED_BY(mutex_);
   bool changed_ ABSL_GUARDED_BY(mutex_) = false;  // info_ is news to the broker
   bool stopped_ ABSL_GUARDED_BY(mutex_) = false;
@@ -155,7 +165,7 @@ void GrpcBrokerClient::NextName() {
 absl::Status GrpcBrokerClient::Register() {
   v1::RegisterRequest request;
   std::function<std::vector<lease::Lease>()> held;
-  std::function<void()> registered;
+  std::function<void(const coordinator::LeaseTerms&)> registered;
   {
     absl::MutexLock lock(&mutex_);
     info_.set_registration(info_.registration() + 1);
@@ -176,11 +186,9 @@ absl::Status GrpcBrokerClient::Register() {
   {
     absl::MutexLock lock(&mutex_);
     incarnation_ = response.incarnation();  // "" where it failed
-    if (response.has_lease_ttl()) terms_.lease_ttl = ToDuration(response.lease_ttl());
-    if (response.has_scale_down_window()) terms_.scale_down_window = ToDuration(response.scale_down_window());
   }
   if (!status.ok()) return status;
-  if (registered) registered();
+  if (registered) registered(TermsOf(response));
   const absl::Duration interval = ToDuration(response.heartbeat_interval());
   if (interval > absl::ZeroDuration()) interval_ = interval;
   return status;
@@ -239,6 +247,7 @@ void GrpcBrokerClient::Run() {
   absl::Duration wait = registered_ ? interval_ : absl::ZeroDuration();
   while (!WaitStopped(wait)) {
     const absl::Status status = HeartbeatOrRegister();
+    NoteHeard(status);
     LogIfNew(status);
     wait = absl::IsDeadlineExceeded(status) ? absl::ZeroDuration() : interval_;
   }
@@ -258,6 +267,12 @@ absl::Status GrpcBrokerClient::HeartbeatOrRegister() {
   const absl::Status status = Register();
   if (absl::IsAlreadyExists(status) && choice_ == NameChoice::kWithSuffix && suffix_ < kMaxSuffix) NextName();
   return status;
+}
+
+void GrpcBrokerClient::NoteHeard(const absl::Status& status) {
+  if (!status.ok()) return;
+  absl::MutexLock lock(&mutex_);
+  heard_at_ = clock_.Now();
 }
 
 void GrpcBrokerClient::LogIfNew(const absl::Status& status) {

@@ -12,12 +12,14 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "engine/backend/kv_layout.h"
+#include "engine/coordinator/lease_broker.h"
 #include "engine/exec/engine_load.h"
 #include "engine/lease/lease.h"
 #include "engine/rpc/lease_client.h"
@@ -38,12 +40,7 @@ struct SharingDescription {
   std::string lease_channel, node_id;
   int64_t page_bytes = 0;
   std::function<std::vector<lease::Lease>()> held;  // leases that it gives and takes: sent with each registration
-  std::function<void()> registered;                 // called after each registration
-};
-
-/// The terms of leases, set by the broker; the defaults hold until the engine has registered. Units: as named.
-struct SharingTerms {
-  absl::Duration lease_ttl = absl::Seconds(10), scale_down_window = absl::Seconds(60);
+  std::function<void(const coordinator::LeaseTerms&)> registered;  // called after each registration
 };
 
 /// An engine serves whether or not the broker is there: a broker that is down, or was never there, is tried again until
@@ -71,8 +68,9 @@ class BrokerClient {
   virtual absl::StatusOr<std::string> Reserve(const EngineDescription& description, NameChoice choice) = 0;
   /// The name and the broker's incarnation ("": not registered now), which the lease RPCs need.
   virtual LeaseClient::Identity identity() const = 0;
-  /// As of the last registration.
-  virtual SharingTerms terms() const = 0;
+  /// Since the broker last took a heartbeat or a registration, or since Create where it took none. Nothing: there is no
+  /// broker.
+  virtual std::optional<absl::Duration> heartbeat_age() const = 0;
   /// Starts the heartbeats, without which the name is lost again.
   virtual void Start() = 0;
   /// `load` is called by the heartbeat thread until Leave.

@@ -35,6 +35,9 @@ class MessageNamer {
   std::string operator()(const LendableMessage& m) const {
     return absl::StrCat("Lendable ", m.bytes, m.shortage.empty() ? "" : ": ", m.shortage);
   }
+  std::string operator()(const TermsMessage& m) const {
+    return absl::StrCat("Terms ", absl::FormatDuration(m.scale_down_window));
+  }
 };
 
 /// Thread-safety: safe. Ownership: `push` borrows it.

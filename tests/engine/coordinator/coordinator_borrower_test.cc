@@ -68,6 +68,20 @@ TEST_F(CoordinatorTest, RenewalsGoOutEachThirdOfTheTtlForAsLongAsTheyAreAnswered
   EXPECT_EQ(broker_.log().Count("LOST 9"), 1);
 }
 
+TEST_F(CoordinatorTest, ABrokersNewTtlBringsTheNextRenewalForward) {
+  Start({.ttl = absl::Seconds(30)});
+  Take(7);
+  coordinator_->OnTerms({.ttl = absl::Seconds(3)});
+  Settle();
+  EXPECT_EQ(transport_.log().Count("SendRenewal 7"), 0);
+  fake_clock_.Advance(absl::Seconds(1));
+  ASSERT_TRUE(transport_.log().WaitFor("SendRenewal 7"));
+  coordinator_->OnTerms({.ttl = absl::Seconds(30)});
+  Settle();
+  fake_clock_.Advance(absl::Seconds(1));
+  ASSERT_TRUE(transport_.log().WaitFor("SendRenewal 7", 2)) << "a longer one puts no renewal off";
+}
+
 TEST_F(CoordinatorTest, ARevokedLeaseIsReleasedOnlyAfterTheLoopHasDrainedIt) {
   Start();
   Take(9);

@@ -90,6 +90,22 @@ TEST_F(CoordinatorTest, ABorrowerThatStopsRenewingIsFenced) {
   EXPECT_EQ(Metric("swiftcache_lease_fenced_total"), 1);
 }
 
+TEST_F(CoordinatorTest, ABrokersNewTtlHoldsFromTheNextRenewalOn) {
+  Start({.ttl = absl::Seconds(10)});
+  Lend(7);
+  coordinator_->OnTerms({.ttl = absl::Seconds(2), .scale_down_window = absl::Seconds(3)});
+  Settle();
+  EXPECT_EQ(loop_.log().Count("Terms 3s"), 1) << "the loop's window is the broker's";
+  fake_clock_.Advance(absl::Seconds(9));
+  Settle();
+  EXPECT_EQ(transport_.log().Count("Fence 7"), 0) << "the borrower may not have heard of it yet";
+  coordinator_->OnRenewal(kv::LeaseId(7));
+  Settle();
+  fake_clock_.Advance(absl::Seconds(2));
+  Settle();
+  EXPECT_EQ(transport_.log().Count("Fence 7"), 1);
+}
+
 TEST_F(CoordinatorTest, WhatComesBackInTimeIsReleasedAndNotFenced) {
   Start({.revoke_deadline = absl::Milliseconds(50)});
   Lend(7);

@@ -52,6 +52,15 @@ TEST(WindowTrackerTest, APeakIsRememberedForTheWindowAndForgottenAfterIt) {
   EXPECT_EQ(after->max_request_tokens, 7);
 }
 
+TEST(WindowTrackerTest, ANewWindowHoldsForWhatWasSeenBefore) {
+  WindowTracker tracker({.window = absl::Seconds(60), .min_interval = absl::ZeroDuration()});
+  tracker.Note(kStart, 100, 0, 0);
+  tracker.Note(kStart + absl::Seconds(1), 0, 0, 0);
+  EXPECT_EQ(tracker.TakeUpdate(kStart + absl::Seconds(5))->peak_blocks, 100);
+  tracker.SetWindow(absl::Seconds(3));
+  EXPECT_EQ(tracker.TakeUpdate(kStart + absl::Seconds(5))->peak_blocks, 0);
+}
+
 TEST(WindowTrackerTest, TheEndOfAnIdleWindowIsNewsByItself) {
   WindowTracker tracker({.window = absl::Seconds(10)});
   tracker.Note(At(0), 50, 0, 400);

@@ -3,12 +3,16 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "common/rpc/server.h"
 #include "engine/rpc/broker_client.h"
 #include "swiftcache/v1/broker.grpc.pb.h"
@@ -24,6 +28,7 @@ class Broker final : public v1::BrokerService::Service {
     if (closed_) return {grpc::StatusCode::UNAVAILABLE, "not yet"};
     known_ = true;
     response->set_incarnation("inc-1");
+    response->mutable_lease_ttl()->set_seconds(++registrations_);
     response->mutable_heartbeat_interval()->set_nanos(20'000'000);
     return grpc::Status::OK;
   }
@@ -59,6 +64,7 @@ class Broker final : public v1::BrokerService::Service {
  private:
   absl::Mutex mutex_;
   bool closed_ ABSL_GUARDED_BY(mutex_) = false, known_ ABSL_GUARDED_BY(mutex_) = false;
+  int registrations_ ABSL_GUARDED_BY(mutex_) = 0;
   std::vector<int64_t> windows_ ABSL_GUARDED_BY(mutex_);
 };
 
@@ -67,8 +73,15 @@ struct NoEvents final : coordinator::LeaseBrokerEvents {
   void OnLeases(const std::vector<lease::Lease>&) override {}
   void OnLeaseResponse(absl::StatusOr<coordinator::LeaseResponse>) override {}
   void OnScaleUp(absl::StatusOr<std::vector<kv::LeaseId>>) override {}
+  void OnTerms(const coordinator::LeaseTerms&) override {}
   void OnReportRefused(const coordinator::LeaseEvent&, const absl::Status&) override {}
 };
+
+bool WaitFor(const std::function<bool()>& condition) {
+  const absl::Time end = absl::Now() + absl::Seconds(30);
+  while (!condition() && absl::Now() < end) absl::SleepFor(absl::Milliseconds(1));
+  return condition();
+}
 
 // Lease client and broker client together, at a broker that comes late or forgets.
 class ForgottenEngineTest : public testing::Test {
@@ -89,10 +102,15 @@ class ForgottenEngineTest : public testing::Test {
   }
   void Start() {
     client_->Start();
-    client_->Ready("127.0.0.1:1", [] { return exec::EngineLoad(); }, {.registered = [this] { leases_->Registered(); }});
+    client_->Ready("127.0.0.1:1", [] { return exec::EngineLoad(); },
+                   {.registered = [this](const coordinator::LeaseTerms& terms) {
+                     ttl_s_ = absl::ToInt64Seconds(terms.ttl);
+                     leases_->Registered();
+                   }});
   }
 
   Broker broker_;
+  std::atomic<int64_t> ttl_s_ = 0;  // as last heard
   NoEvents events_;
   std::unique_ptr<RpcServer> server_;
   std::unique_ptr<BrokerClient> client_;
@@ -117,6 +135,28 @@ TEST_F(ForgottenEngineTest, ABrokerThatForgotTheEngineHearsTheLastWindowAgain) {
   EXPECT_TRUE(broker_.WaitForWindow(8));
   broker_.ForgetAll();
   EXPECT_TRUE(broker_.WaitForWindow(8));
+}
+
+TEST_F(ForgottenEngineTest, EachRegistrationBringsTheBrokersTerms) {
+  broker_.Close(true);
+  EXPECT_TRUE(client_->Reserve({.name = "a", .model_name = "model"}, BrokerClient::NameChoice::kExactly).ok());
+  Start();
+  EXPECT_EQ(ttl_s_, 0);
+  broker_.Close(false);
+  EXPECT_TRUE(WaitFor([&] { return ttl_s_ > 0; }));
+  const int64_t first = ttl_s_;
+  broker_.ForgetAll();
+  EXPECT_TRUE(WaitFor([&] { return ttl_s_ > first; }));
+}
+
+TEST_F(ForgottenEngineTest, TheAgeOfTheLastHeartbeatGrowsWhileTheBrokerRefuses) {
+  constexpr absl::Duration kLong = absl::Milliseconds(500);  // many heartbeats
+  broker_.Close(true);
+  EXPECT_TRUE(client_->Reserve({.name = "a", .model_name = "model"}, BrokerClient::NameChoice::kExactly).ok());
+  Start();
+  EXPECT_TRUE(WaitFor([&] { return client_->heartbeat_age() > kLong; }));
+  broker_.Close(false);
+  EXPECT_TRUE(WaitFor([&] { return client_->heartbeat_age() < kLong; }));
 }
 
 }  // namespace

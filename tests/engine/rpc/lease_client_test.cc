@@ -52,6 +52,7 @@ class Listener final : public coordinator::LeaseBrokerEvents {
     }
     log_.Add(text);
   }
+  void OnTerms(const coordinator::LeaseTerms&) override {}
   void OnReportRefused(const LeaseEvent& news, const absl::Status& why) override {
     log_.Add(absl::StrCat("refused ", news.id.value(), " ", absl::StatusCodeToString(why.code())));
   }
