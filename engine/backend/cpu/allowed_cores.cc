@@ -2,6 +2,7 @@
 #include "engine/backend/cpu/allowed_cores.h"
 
 #include <sched.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <bit>
@@ -33,14 +34,24 @@ double QuotaOf(const std::string& folder) {
   return file >> quota >> period && period > 0 ? quota / period : 0;
 }
 
+// Containers see one group under different paths; its inode is the same.
+uint64_t GroupOf(const std::string& folder) {
+  struct stat found = {};
+  return stat(folder.c_str(), &found) == 0 ? found.st_ino : 0;
+}
+
 }  // namespace
 
-int QuotaCores(const std::string& cgroup_root, std::string cgroup) {
+CoreQuota FindQuota(const std::string& cgroup_root, std::string cgroup) {
   double least = 0;
+  uint64_t group = 0;
   for (;; cgroup.resize(cgroup.rfind('/'))) {
     const double quota = QuotaOf(cgroup_root + cgroup);
-    if (quota > 0) least = least == 0 ? quota : std::min(least, quota);
-    if (cgroup.find('/') == cgroup.npos) return static_cast<int>(std::ceil(least));
+    if (quota > 0 && (least == 0 || quota < least)) {
+      least = quota;
+      group = GroupOf(cgroup_root + cgroup);
+    }
+    if (cgroup.find('/') == cgroup.npos) return {.cores = static_cast<int>(std::ceil(least)), .group = group};
   }
 }
 
@@ -60,8 +71,9 @@ AllowedCores FindAllowedCores() {
       if (digit != 0 || !cores.set.empty()) cores.set += "0123456789abcdef"[digit];
     }
   }
-  const int quota = QuotaCores("/sys/fs/cgroup", OwnCgroup());
-  cores.usable = quota == 0 ? cores.in_set : std::min(cores.in_set, quota);
+  const CoreQuota quota = FindQuota("/sys/fs/cgroup", OwnCgroup());
+  cores.usable = quota.cores == 0 ? cores.in_set : std::min(cores.in_set, quota.cores);
+  cores.quota_group = quota.group;
   return cores;
 }
 

@@ -5,6 +5,7 @@
 //   const AllowedCores cores = FindAllowedCores();
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 namespace swiftcache::engine::backend::cpu {
@@ -13,13 +14,20 @@ namespace swiftcache::engine::backend::cpu {
 struct AllowedCores {
   std::string set;  // of the affinity: "3" for the cores 0 and 1, hexadecimal; equal where the cores are
   int in_set = 1;
-  int usable = 1;  // of these at once, by the quota; at least 1
+  int usable = 1;            // of these at once, by the quota; at least 1
+  uint64_t quota_group = 0;  // the control group whose quota that is: engines with the same one share it; 0: none
+};
+
+/// Cores' worth of time, rounded up, that a control group allows; 0: no limit. `group`: it, unlike all others.
+struct CoreQuota {
+  int cores = 0;
+  uint64_t group = 0;
 };
 
 /// What cannot be found out does not limit. `cgroup_root`: where the control groups are mounted, version 2 (another is
 /// for tests); `cgroup`: this process's own, "/a/b". Errors: none.
 AllowedCores FindAllowedCores();
-/// Cores' worth of time that the group and those above it allow, rounded up; 0: no limit.
-int QuotaCores(const std::string& cgroup_root, std::string cgroup);
+/// The least of the quotas of the group and those above it.
+CoreQuota FindQuota(const std::string& cgroup_root, std::string cgroup);
 
 }  // namespace swiftcache::engine::backend::cpu

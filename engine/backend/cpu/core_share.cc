@@ -25,6 +25,7 @@ namespace swiftcache::engine::backend::cpu {
 struct CoreShare::Page {
   struct alignas(64) Counter {
     std::atomic<uint64_t> beats;
+    std::atomic<uint64_t> quota_group;  // AllowedCores'
   };
   alignas(64) std::atomic<uint64_t> computing;  // bit i: the engine at place i
   Counter counters[kMaxEngines];
@@ -108,6 +109,7 @@ absl::StatusOr<std::unique_ptr<CoreShare>> CoreShare::Join(const std::string& fo
 CoreShare::CoreShare(Seat seat, const AllowedCores& cores, const Clock& clock)
     : seat_(std::move(seat)), page_(seat_.page), place_(seat_.place), cores_(cores), clock_(clock) {
   Leave();  // who had the place before may have been killed
+  page_->counters[place_].quota_group = cores_.quota_group;
 }
 
 // With all places locked nobody joins: who opened the file meanwhile finds it removed, and makes another.
@@ -138,14 +140,27 @@ void CoreShare::Leave() { page_->computing.fetch_and(~Bit(place_)); }
 
 uint64_t CoreShare::Others() const { return page_->computing.load(std::memory_order_relaxed) & ~Bit(place_) & ~stale_; }
 
+uint64_t CoreShare::OfMyQuota(uint64_t others) const {
+  uint64_t mine = 0;
+  for (; others != 0; others &= others - 1) {
+    const int other = std::countr_zero(others);
+    if (page_->counters[other].quota_group.load() == cores_.quota_group) mine |= Bit(other);
+  }
+  return mine;
+}
+
 // What does not go round goes to the first places.
+int CoreShare::PartOf(int cores, uint64_t others) const {
+  const int engines = std::popcount(others) + 1, before = std::popcount(others & (Bit(place_) - 1));
+  return cores / engines + (before < cores % engines ? 1 : 0);
+}
+
 int CoreShare::Threads() {
   page_->counters[place_].beats.fetch_add(1, std::memory_order_relaxed);
   const uint64_t others = Others();
   if (threads_ == 0 || others != counted_) {
-    const int engines = std::popcount(others) + 1, before = std::popcount(others & (Bit(place_) - 1));
-    const int part = cores_.in_set / engines + (before < cores_.in_set % engines ? 1 : 0);
-    threads_ = std::clamp(part, 1, cores_.usable);
+    const int of_quota = cores_.quota_group == 0 ? cores_.usable : PartOf(cores_.usable, OfMyQuota(others));
+    threads_ = std::max(1, std::min(PartOf(cores_.in_set, others), of_quota));
     counted_ = others;
   }
   return threads_;

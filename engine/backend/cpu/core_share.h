@@ -44,7 +44,8 @@ class CoreShare {
   /// A second Enter changes nothing.
   void Enter();
   /// How many threads to compute with now, 1 to cores.usable. The parts of all add up to the cores of the set where no
-  /// quota is smaller, and to one for each engine where these are more. REQUIRES: entered.
+  /// quota is smaller, those of the engines of one quota to at most the quota, and to one for each engine where these are
+  /// more. REQUIRES: entered.
   int Threads();
   void Leave();
 
@@ -59,6 +60,8 @@ class CoreShare {
   CoreShare(Seat seat, const AllowedCores& cores, const Clock& clock);
   /// The others that compute.
   uint64_t Others() const;
+  uint64_t OfMyQuota(uint64_t others) const;
+  int PartOf(int cores, uint64_t others) const;
 
   const Seat seat_;
   Page* const page_;

@@ -33,8 +33,10 @@ class CoreShareTest : public ::testing::Test {
   }
   ~CoreShareTest() override { std::filesystem::remove_all(folder_); }
 
-  std::unique_ptr<CoreShare> Join(int in_set, int usable = 1 << 20, const std::string& set = "f") {
-    auto share = CoreShare::Join(folder_, {.set = set, .in_set = in_set, .usable = usable}, clock_);
+  std::unique_ptr<CoreShare> Join(int in_set, int usable = 1 << 20, const std::string& set = "f",
+                                  uint64_t quota_group = 0) {
+    auto share =
+        CoreShare::Join(folder_, {.set = set, .in_set = in_set, .usable = usable, .quota_group = quota_group}, clock_);
     EXPECT_TRUE(share.ok()) << share.status();
     return std::move(share).value();
   }
@@ -84,6 +86,19 @@ TEST_F(CoreShareTest, AQuotaIsKeptAndOtherCoresAreOthers) {
   b->Enter();
   EXPECT_EQ(a->Threads(), 3);
   EXPECT_EQ(b->Threads(), 4);
+}
+
+TEST_F(CoreShareTest, EnginesOfOneQuotaDivideItToo) {
+  const auto a = Join(8, 3, "f", 7), other = Join(8, 4, "f", 9), b = Join(8, 3, "f", 7);
+  a->Enter();
+  EXPECT_EQ(a->Threads(), 3);
+  other->Enter();
+  EXPECT_EQ(a->Threads(), 3) << "another quota, and cores for both";
+  EXPECT_EQ(other->Threads(), 4);
+  b->Enter();
+  EXPECT_EQ(a->Threads(), 2);
+  EXPECT_EQ(b->Threads(), 1);
+  EXPECT_EQ(other->Threads(), 3) << "a third of the cores";
 }
 
 TEST_F(CoreShareTest, WhoIsKilledWhileItComputesIsLeftOutAfterAWhile) {
@@ -236,16 +251,18 @@ TEST(AllowedCoresTest, AQuotaOfAnyGroupAboveCounts) {
   char path[] = "/tmp/swiftcache-cgroup-XXXXXX";
   const std::string root = mkdtemp(path);
   std::filesystem::create_directories(root + "/a/b");
-  EXPECT_EQ(QuotaCores(root, "/a/b"), 0);
+  EXPECT_EQ(FindQuota(root, "/a/b").cores, 0);
   std::ofstream(root + "/a/b/cpu.max") << "max 100000\n";
-  EXPECT_EQ(QuotaCores(root, "/a/b"), 0);
+  EXPECT_EQ(FindQuota(root, "/a/b").cores, 0);
   std::ofstream(root + "/a/cpu.max") << "250000 100000\n";
-  EXPECT_EQ(QuotaCores(root, "/a/b"), 3);
+  EXPECT_EQ(FindQuota(root, "/a/b").cores, 3);
   std::ofstream(root + "/cpu.max") << "50000 100000\n";  // what a container sees of its own
-  EXPECT_EQ(QuotaCores(root, "/a/b"), 1);
-  EXPECT_EQ(QuotaCores(root, "/"), 1);
+  EXPECT_EQ(FindQuota(root, "/a/b").cores, 1);
+  EXPECT_EQ(FindQuota(root, "/").cores, 1);
+  EXPECT_EQ(FindQuota(root, "/a/b").group, FindQuota(root, "/").group) << "the root's quota limits both";
+  EXPECT_NE(FindQuota(root, "/a/b").group, 0);
   std::ofstream(root + "/cpu.max") << "much\n";
-  EXPECT_EQ(QuotaCores(root, "/a"), 3);
+  EXPECT_EQ(FindQuota(root, "/a").cores, 3);
   std::filesystem::remove_all(root);
 }
 
