@@ -1,20 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 // How far the engine's arithmetic is from what the machine can do, in two ratios:
-//   prefill: GFLOP/s of the products of a 512-token prompt over the whole prefill's time, against oneDNN's GFLOP/s on
-//   the
-//            same products alone;
+//   prefill: GFLOP/s of the products of a prompt over the whole prefill's time, against oneDNN's GFLOP/s on the same
+//            products alone;
 //   decode:  a step of one sequence or of several, against reading every weight and their KV once at the memory
-//   bandwidth measured.
+//            bandwidth measured.
 // Engine, library and bandwidth loop take turns, since shared machines change their speed from minute to minute.
 //
 //   swiftcache-engine-bench [--model PATH] [--threads N] [--isa avx512_bf16|avx512|avx2|baseline] [--f32]
-//                           [--prompt N] [--context N] [--sequences N] [--repeats N]
+//                           [--prompt N] [--context N] [--sequences N] [--repeats N] [--json]
+// --prompt 0 and --sequences 0 leave a half out. --json: one object instead of the text.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <thread>
 #include <vector>
@@ -49,6 +50,7 @@ struct Flags {
   int64_t context = 64;
   int64_t sequences = 1;
   int repeats = 7;
+  bool json = false;
 };
 
 [[noreturn]] void Fail(const std::string& message) {
@@ -66,8 +68,8 @@ Flags Parse(int argc, char** argv) {
   Flags flags;
   for (int i = 1; i < argc; ++i) {
     const std::string name = argv[i];
-    if (name == "--f32") {
-      flags.f32 = true;
+    if (name == "--f32" || name == "--json") {
+      (name == "--json" ? flags.json : flags.f32) = true;
       continue;
     }
     if (i + 1 >= argc) Fail(name + " wants a value");
@@ -89,8 +91,9 @@ Flags Parse(int argc, char** argv) {
     else
       Fail("unknown flag " + name);
   }
-  if (flags.threads < 1 || flags.prompt < 1 || flags.context < 1 || flags.sequences < 1 || flags.repeats < 1)
-    Fail("a number below 1");
+  if (flags.threads < 1 || flags.context < 1 || flags.repeats < 1) Fail("a number below 1");
+  if (flags.prompt < 0 || flags.sequences < 0 || flags.prompt + flags.sequences == 0)
+    Fail("wanted --prompt or --sequences above 0");
   return flags;
 }
 
@@ -126,7 +129,7 @@ class Runner {
     options.kv = {config.num_layers, config.num_kv_heads, config.head_dim, 16,
                   flags.f32 ? engine::backend::KvDtype::kF32 : engine::backend::KvDtype::kBf16};
     options.max_batch_rows = max_rows_ = std::max(tokens, flags.sequences);
-    options.max_logit_rows = flags.sequences;
+    options.max_logit_rows = std::max<int64_t>(1, flags.sequences);
     options.dtype = flags.f32 ? engine::models::ComputeDtype::kF32 : engine::models::ComputeDtype::kAuto;
     const absl::Time begin = absl::Now();
     auto model = engine::models::CreateModel(config, weights, device_, options);
@@ -135,10 +138,11 @@ class Runner {
     model_ = *std::move(model);
     const int64_t blocks = (tokens + 15) / 16, bytes = options.kv.block_bytes();
     kv_bytes_of_token_ = bytes / 16;
-    arena_ = *HostMemory::Allocate(flags.sequences * blocks * bytes);
+    blocks_.resize(std::max<int64_t>(1, flags.sequences));
+    const int64_t all = blocks * static_cast<int64_t>(blocks_.size());
+    arena_ = *HostMemory::Allocate(all * bytes);
     const engine::backend::DeviceAddress base = engine::backend::AddressSpace().Of(arena_.data());
-    blocks_.resize(flags.sequences);
-    for (int64_t b = 0; b < flags.sequences * blocks; ++b) blocks_[b / blocks].push_back(base + b * bytes);
+    for (int64_t b = 0; b < all; ++b) blocks_[b / blocks].push_back(base + b * bytes);
   }
   /// `rows` of each of the first `sequences`, behind `context` tokens.
   void Step(int64_t context, int64_t rows, int64_t sequences = 1) {
@@ -224,44 +228,86 @@ class BandwidthLoop {
 
 void RestFromLibrary() { absl::SleepFor(absl::Milliseconds(30)); }  // its OpenMP threads spin on for a while
 
-void Measure(const ModelConfig& config, const engine::loader::Weights& weights, const Flags& flags) {
+struct Figures {
+  std::string backend, library;
+  double weight_bytes = 0, kv_bytes = 0, load_seconds = 0, library_flops = 0;
+  std::vector<double> prefill, gemm, decode, read;  // seconds of each repeat; none where that half is left out
+};
+
+Figures Measure(const ModelConfig& config, const engine::loader::Weights& weights, const Flags& flags) {
   constexpr int kDecodeTokens = 24;
   Runner runner(config, weights, flags);
-  const int64_t weight_bytes = runner.decoder().weight_bytes();
   const bool library_bf16 = !flags.f32 && BestIsa(flags.isa) == Isa::kAvx512Bf16;
-  LibraryRunner library(config, flags.prompt, library_bf16);
-  const int64_t kv_bytes = flags.sequences * flags.context * runner.kv_bytes_of_token();
-  BandwidthLoop bandwidth(weight_bytes + kv_bytes, flags.threads);
-  std::printf("machine   %s, %d threads\nengine    %s, weights %.1f MB, loaded and packed in %.2f s\n",
-              CpuName().c_str(), flags.threads, runner.decoder().backend().name().c_str(), weight_bytes * 1e-6,
-              runner.load_seconds());
-  runner.Step(0, flags.prompt);
-  runner.Fill(flags.context, flags.sequences);
-  std::vector<double> prefill, gemm, decode, read, prefill_ratio, decode_ratio;
+  LibraryRunner library(config, std::max<int64_t>(1, flags.prompt), library_bf16);
+  Figures f{.backend = std::string(runner.decoder().backend().name()),
+            .library = library_bf16 ? "bf16" : "f32",
+            .weight_bytes = static_cast<double>(runner.decoder().weight_bytes()),
+            .kv_bytes = static_cast<double>(flags.sequences * flags.context * runner.kv_bytes_of_token()),
+            .load_seconds = runner.load_seconds(),
+            .library_flops = library.flops()};
+  BandwidthLoop bandwidth(static_cast<int64_t>(f.weight_bytes + f.kv_bytes), flags.threads);
+  if (flags.prompt > 0) runner.Step(0, flags.prompt);
+  if (flags.sequences > 0) runner.Fill(flags.context, flags.sequences);
   for (int repeat = 0; repeat < flags.repeats; ++repeat) {
-    gemm.push_back(Time([&] { library.Run(); }));
-    RestFromLibrary();
-    prefill.push_back(Time([&] { runner.Step(0, flags.prompt); }));
-    read.push_back(Time([&] { bandwidth.Run(); }));
-    decode.push_back(Time([&] {
-                       for (int i = 0; i < kDecodeTokens; ++i) runner.Step(flags.context + i, 1, flags.sequences);
-                     }) /
-                     kDecodeTokens);
-    read.back() = std::min(read.back(), Time([&] { bandwidth.Run(); }));  // before and after: the better one
-    prefill_ratio.push_back(gemm.back() / prefill.back());
-    decode_ratio.push_back(read.back() / decode.back());
+    if (flags.prompt > 0) {
+      f.gemm.push_back(Time([&] { library.Run(); }));
+      RestFromLibrary();
+      f.prefill.push_back(Time([&] { runner.Step(0, flags.prompt); }));
+    }
+    if (flags.sequences == 0) continue;
+    f.read.push_back(Time([&] { bandwidth.Run(); }));
+    f.decode.push_back(Time([&] {
+                         for (int i = 0; i < kDecodeTokens; ++i) runner.Step(flags.context + i, 1, flags.sequences);
+                       }) /
+                       kDecodeTokens);
+    f.read.back() = std::min(f.read.back(), Time([&] { bandwidth.Run(); }));  // before and after: the better one
   }
-  std::printf("prefill   %ld tokens: %.1f ms, %.0f tokens/s, %.1f GFLOP/s; oneDNN %s %.1f GFLOP/s; ratio %.2f\n",
-              flags.prompt, Median(prefill) * 1e3, flags.prompt / Median(prefill),
-              library.flops() / Median(prefill) * 1e-9, library_bf16 ? "bf16" : "f32",
-              library.flops() / Median(gemm) * 1e-9, Median(prefill_ratio));
-  std::printf(
-      "decode    %ld together at %ld tokens: %.2f ms, %.1f tokens/s; memory reads %.1f MB at %.1f GB/s = %.2f ms; "
-      "ratio "
-      "%.2f\n",
-      flags.sequences, flags.context, Median(decode) * 1e3, flags.sequences / Median(decode),
-      (weight_bytes + kv_bytes) * 1e-6, (weight_bytes + kv_bytes) / Median(read) * 1e-9, Median(read) * 1e3,
-      Median(decode_ratio));
+  return f;
+}
+
+double MedianRatio(std::vector<double> above, const std::vector<double>& below) {
+  for (size_t i = 0; i < above.size(); ++i) above[i] /= below[i];
+  return Median(above);
+}
+
+void PrintText(const Figures& f, const Flags& flags) {
+  std::printf("machine   %s, %d threads\nengine    %s, weights %.1f MB, loaded and packed in %.2f s\n",
+              CpuName().c_str(), flags.threads, f.backend.c_str(), f.weight_bytes * 1e-6, f.load_seconds);
+  if (!f.prefill.empty()) {
+    std::printf("prefill   %ld tokens: %.1f ms, %.0f tokens/s, %.1f GFLOP/s; oneDNN %s %.1f GFLOP/s; ratio %.2f\n",
+                flags.prompt, Median(f.prefill) * 1e3, flags.prompt / Median(f.prefill),
+                f.library_flops / Median(f.prefill) * 1e-9, f.library.c_str(), f.library_flops / Median(f.gemm) * 1e-9,
+                MedianRatio(f.gemm, f.prefill));
+  }
+  if (f.decode.empty()) return;
+  const double bytes = f.weight_bytes + f.kv_bytes;
+  std::printf("decode    %ld together at %ld tokens: %.2f ms, %.1f tokens/s; memory reads %.1f MB at %.1f GB/s = ",
+              flags.sequences, flags.context, Median(f.decode) * 1e3, flags.sequences / Median(f.decode), bytes * 1e-6,
+              bytes / Median(f.read) * 1e-9);
+  std::printf("%.2f ms; ratio %.2f\n", Median(f.read) * 1e3, MedianRatio(f.read, f.decode));
+}
+
+// Tokens and bytes a second; `share`: of the library, or of the memory bandwidth.
+void PrintJson(const Figures& f, const Flags& flags) {
+  nlohmann::json json = {{"machine", CpuName()}, {"backend", f.backend}, {"weight_bytes", f.weight_bytes}};
+  if (!f.prefill.empty()) {
+    json["prefill"] = {{"tokens_s", flags.prompt / Median(f.prefill)},
+                       {"library_flop_s", f.library_flops / Median(f.gemm)},
+                       {"share", MedianRatio(f.gemm, f.prefill)}};
+  }
+  if (!f.decode.empty()) {
+    json["decode"] = {{"tokens_s", flags.sequences / Median(f.decode)},
+                      {"memory_bytes_s", (f.weight_bytes + f.kv_bytes) / Median(f.read)},
+                      {"share", MedianRatio(f.read, f.decode)}};
+  }
+  std::printf("%s\n", json.dump().c_str());
+}
+
+void Run(const ModelConfig& config, const engine::loader::Weights& weights, const Flags& flags) {
+  const Figures figures = Measure(config, weights, flags);
+  if (flags.json) return PrintJson(figures, flags);
+  std::printf("model     %s\n", flags.model.empty() ? "random weights of SmolLM2-135M's shape" : flags.model.c_str());
+  PrintText(figures, flags);
 }
 
 }  // namespace
@@ -272,13 +318,11 @@ int main(int argc, char** argv) {
   const Flags flags = Parse(argc, argv);
   if (flags.isa < Isa::kAvx512) LimitLibraryToAvx2();
   if (flags.model.empty()) {
-    std::printf("model     random weights of SmolLM2-135M's shape\n");
     const ModelConfig config = SmolLm2Config();
-    Measure(config, SyntheticWeights(config), flags);
+    Run(config, SyntheticWeights(config), flags);
     return 0;
   }
   auto checkpoint = engine::loader::OpenCheckpoint(flags.model);
   if (!checkpoint.ok()) Fail(std::string(checkpoint.status().message()));
-  std::printf("model     %s\n", flags.model.c_str());
-  Measure(checkpoint->config, *checkpoint->weights, flags);
+  Run(checkpoint->config, *checkpoint->weights, flags);
 }

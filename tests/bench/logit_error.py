@@ -14,14 +14,12 @@ Compared are the logits of every position of the sequences `ids_N` (N up to --lo
 """
 import argparse
 import pathlib
-import struct
 import subprocess
 import sys
 import tempfile
 
 import numpy as np
-from gguf import GGMLQuantizationType, GGUFReader
-from gguf.quants import dequantize, quantize
+from model_files import convert
 from reference_decoder import forward, read_model, read_safetensors
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -29,26 +27,6 @@ DATA = ROOT / "tests/data"
 FORMATS = ("F32", "F16", "BF16", "Q8_0")
 SETTINGS = (("auto", "bf16"), ("f32", "bf16"), ("f32", "f32"))  # --dtype, --kv_cache_dtype
 LIMIT = 2e-3  # largest difference of what is f32 throughout
-ALIGNMENT = 32
-
-
-def convert(source, format_name, target):
-    """The GGUF file `source` with every matrix in another format; metadata as they are, byte for byte."""
-    reader = GGUFReader(source)
-    assert reader.alignment == ALIGNMENT
-    raw = bytes(reader.data[:reader.tensors[0].field.offset])
-    infos, data = b"", bytearray()
-    for tensor in reader.tensors:
-        values = np.asarray(dequantize(tensor.data, tensor.tensor_type), np.float32)
-        kind = GGMLQuantizationType[format_name if values.ndim > 1 else "F32"]
-        stored = values if kind == GGMLQuantizationType.F32 else quantize(values, kind)
-        name, dims = tensor.name.encode(), values.shape[::-1]
-        infos += struct.pack(f"<Q{len(name)}sI{len(dims)}QIQ", len(name), name, len(dims), *dims, kind.value, len(data))
-        data += stored.tobytes()
-        data += bytes(-len(data) % ALIGNMENT)
-    head = raw + infos
-    target.write_bytes(head + bytes(-len(head) % ALIGNMENT) + data)
-    return target
 
 
 class Case:

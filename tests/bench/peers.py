@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Prefill and decode beside llama.cpp: the same files, the same threads, in turns. tests/bench/run.sh calls it.
+
+A column is a kind of work, a line a file. Each figure is the median of --rounds rounds, in each of which every program
+does the column once, one after the other: shared machines change their speed from minute to minute. Both sides run the
+model alone, without server or sampling: swiftcache-engine-bench, llama-bench and llama-batched-bench.
+
+`best` compares with the fastest of llama.cpp's files of that model, whichever it is. `share` is ours of what the machine
+could do, measured in the same round: of oneDNN's GEMMs of a prompt alone, in the type that we compute in; of reading
+weights and KV once at the memory bandwidth.
+"""
+import argparse
+import functools
+import json
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+
+from model_files import Shape, convert, write_random
+
+FORMATS = ("Q4_0", "Q4_1", "Q8_0", "F16")
+SHAPES = {"hidden 2,048": Shape(hidden=2048, inner=5632, layers=12, heads=32, kv_heads=8),
+          "hidden 3,072": Shape(hidden=3072, inner=8192, layers=8, heads=24, kv_heads=8)}
+DECODED = 24  # tokens of a decode
+
+
+class Column:
+    """`prompt` tokens of one sequence, or one token each of `sequences` that have `depth` tokens."""
+
+    def __init__(self, prompt=0, sequences=0, depth=0):
+        self.prompt, self.sequences, self.depth = prompt, sequences, depth
+        self.name = f"prefill {prompt:,}" if prompt else f"decode of {sequences} at {depth:,}"
+
+    def ours(self, flags, model, extra=()):
+        said = run(flags, [flags.bin / "swiftcache-engine-bench", "--json", "--model", model, "--threads", flags.threads,
+                           "--prompt", self.prompt, "--sequences", self.sequences, "--context", max(1, self.depth),
+                           "--repeats", 2, *extra])
+        half = json.loads(said)["prefill" if self.prompt else "decode"]
+        return half["tokens_s"], half["share"]
+
+    def theirs(self, flags, model):
+        if self.sequences > 1:
+            said = run(flags, [flags.llama / "llama-batched-bench", "-m", model, "-t", flags.threads, "-c",
+                               self.sequences * (self.depth + DECODED), "-b", 2048, "-ub", 512, "-npp", self.depth, "-ntg",
+                               DECODED, "-npl", self.sequences, "--output-format", "jsonl"])
+            return [json.loads(line) for line in said.splitlines() if line.startswith("{")][-1]["speed_tg"]
+        said = run(flags, [flags.llama / "llama-bench", "-m", model, "-t", flags.threads, "-r", 2, "--no-warmup", "-o", "json",
+                           "-p", self.prompt, "-n", 0 if self.prompt else DECODED, "-d", self.depth])
+        return json.loads(said)[-1]["samples_ts"][-1]  # the first one warms up
+
+
+def run(flags, command):
+    done = subprocess.run([str(part) for part in command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                          timeout=900)
+    if done.returncode != 0:
+        sys.exit(f"{' '.join(map(str, command))} failed:\n{done.stderr[-2000:]}")
+    return done.stdout
+
+
+def columns(flags):
+    if flags.quick:
+        return [Column(prompt=512), Column(sequences=1, depth=512)]
+    return [Column(prompt=512), Column(prompt=2048), Column(sequences=1, depth=1), Column(sequences=1, depth=2048),
+            Column(sequences=8, depth=512), Column(sequences=16, depth=512)]
+
+
+def files(flags):
+    """Model -> format -> file, made where it is missing."""
+    folder = flags.cache / "bench-models"
+    folder.mkdir(parents=True, exist_ok=True)
+
+    def made(name, make):
+        path = folder / name
+        if not path.exists():
+            print(f"making {path}", file=sys.stderr)
+            make(path.with_suffix(".part"))
+            path.with_suffix(".part").rename(path)
+        return path
+
+    def smollm2(f):
+        return flags.model if f == "Q4_1" else made(f"smollm2-{f}.gguf", lambda path: convert(flags.model, f, path))
+
+    def random(name, f):
+        shape = SHAPES[name]
+        return made(f"h{shape.hidden}x{shape.layers}-{f}.gguf", lambda path: write_random(shape, f, path))
+
+    formats = ("Q4_1", "Q8_0") if flags.quick else FORMATS
+    makers = {"SmolLM2-135M": smollm2} | {name: functools.partial(random, name) for name in SHAPES}
+    wanted = ["SmolLM2-135M"] if flags.quick else [name for name in makers if flags.only in name]
+    return {name: {f: makers[name](f) for f in formats} for name in wanted}
+
+
+def measure(flags, models):
+    figures = []
+    for model, by_format in models.items():
+        for column in columns(flags):
+            samples = {f: {"ours": [], "share": [], "theirs": []} for f in by_format}
+            for _ in range(flags.rounds):
+                for f, path in by_format.items():
+                    tokens_s, share = column.ours(flags, path, ["--isa", flags.isa] if flags.isa else [])
+                    samples[f]["ours"].append(tokens_s)
+                    samples[f]["share"].append(share)
+                    samples[f]["theirs"].append(column.theirs(flags, path))
+            medians = {f: {k: statistics.median(v) for k, v in s.items()} for f, s in samples.items()}
+            best = max(medians[f]["theirs"] for f in medians)
+            for f, m in medians.items():
+                figures.append({"model": model, "format": f, "column": column.name, "ratio": m["ours"] / m["theirs"],
+                                "best": m["ours"] / best, **m})
+                print(f"{model} {f} {column.name}: {m['ours']:.0f} and {m['theirs']:.0f}", file=sys.stderr)
+    return figures
+
+
+def table(figures):
+    lines = ["| model | file | work | ours, tokens/s | llama.cpp | ratio | to its best file | share of the machine |",
+             "|---|---|---|---|---|---|---|---|"]
+    for f in figures:
+        lines.append(f"| {f['model']} | {f['format']} | {f['column']} | {f['ours']:.4g} | {f['theirs']:.4g} | {f['ratio']:.2f} "
+                     f"| {f['best']:.2f} | {f['share']:.2f} |")
+    return "\n".join(lines)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--bin", type=pathlib.Path, required=True, help="folder of swiftcache-engine-bench")
+    parser.add_argument("--llama", type=pathlib.Path, required=True, help="folder of llama-bench")
+    parser.add_argument("--model", type=pathlib.Path, required=True, help="SmolLM2's Q4_1 file")
+    parser.add_argument("--cache", type=pathlib.Path, required=True, help="folder for the files that are made")
+    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--quick", action="store_true", help="two columns, two files, SmolLM2 alone")
+    parser.add_argument("--only", default="", help="models whose names contain this")
+    parser.add_argument("--isa", default="", help="of ours: a lower one by force")
+    parser.add_argument("--json", type=pathlib.Path, help="the figures are written here, too")
+    flags = parser.parse_args()
+    figures = measure(flags, files(flags))
+    print(table(figures))
+    if flags.json:
+        flags.json.write_text(json.dumps(figures, indent=1))
+
+
+main()

@@ -1,0 +1,29 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# The engine beside llama.cpp (see peers.py), from a checkout alone: builds both, makes the files, prints the table.
+#
+#   tests/bench/run.sh            three models, four formats, six kinds of work
+#   tests/bench/run.sh --quick    SmolLM2, two formats, two kinds of work
+#   ... --rounds 1 --only 'hidden 2,048' --isa avx2
+#
+# The first run builds llama.cpp (some 20 minutes on two cores). Nothing else should run on the machine.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+
+cache=${XDG_CACHE_HOME:-$HOME/.cache}/swiftcache
+deploy/install-deps.sh --tests >&2
+model=$(deploy/fetch-model.sh)
+llama=$(tests/bench/llama.sh)
+venv=$cache/bench-venv
+if [ ! -e "$venv/.ready" ]; then
+  python3 -m venv "$venv"
+  "$venv/bin/pip" install --quiet --disable-pip-version-check numpy==2.4.6 gguf==0.19.0
+  touch "$venv/.ready"
+fi
+{
+  cmake --preset release
+  cmake --build --preset release --target swiftcache-engine-bench
+} >&2
+mkdir -p build/bench
+exec "$venv/bin/python" tests/bench/peers.py --bin build/release/bin --llama "$llama" --model "$model" --cache "$cache" \
+  --json build/bench/peers.json "$@"
