@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "services/flags.h"
 
+#include <unistd.h>
+
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstddef>
@@ -204,10 +206,27 @@ std::string WithUnderscores(std::string argument) {
   return argument;
 }
 
+// Those of this program alone: what SWIFTCACHE_... names may be another program's flag.
+std::string Flags::UnknownVariable() const {
+  const std::string prefix = EnvironmentPrefix(program_);
+  for (char** variable = environ; *variable != nullptr; ++variable) {
+    const std::string name(*variable, std::string_view(*variable).find('='));
+    if (!absl::StartsWith(name, prefix)) continue;
+    const std::string flag = absl::AsciiStrToLower(name.substr(prefix.size()));
+    const auto is_it = [&](const Setting& setting) { return setting.name == flag; };
+    if (std::none_of(settings_.begin(), settings_.end(), is_it)) return name;
+  }
+  return "";
+}
+
 std::optional<int> Flags::Parse(int argc, const char* const* argv) {
   try {
     app_->parse(Arguments(argc, argv));
-    return std::nullopt;
+    const std::string unknown = UnknownVariable();
+    if (unknown.empty()) return std::nullopt;
+    std::cerr << program_ << ": the environment variable " << unknown << " is none of its flags; " << program_
+              << " --help lists them" << std::endl;
+    return kUsageError;
   } catch (const CLI::ParseError& error) {
     // Success is CLI11's way to say that --help or --version was asked for.
     return error.get_exit_code() == 0 ? app_->exit(error) : Complain(error);

@@ -17,6 +17,7 @@ absl::StatusOr<HostPort> HostPort::Parse(std::string_view text) {
         absl::StrCat("address '", absl::CHexEscape(all), "': ", why,
                      "; wanted HOST:PORT with a port of 0 to 65535, as in 127.0.0.1:50051"));
   };
+  if (absl::StrContains(all, "://")) return bad("is a URL");
   const size_t colon = all.rfind(':');
   if (colon == absl::string_view::npos) return bad("has no port");
   absl::string_view host = all.substr(0, colon);

@@ -281,7 +281,8 @@ void GrpcBrokerClient::LogIfNew(const absl::Status& status) {
   if (status.ok()) {
     LOG(INFO) << "registered at the broker " << options_.broker;
   } else if (BrokerIsAway(status)) {
-    LOG(WARNING) << "the broker " << options_.broker << " does not answer; serving goes on: " << status.message();
+    LOG(WARNING) << "the broker " << options_.broker << " does not answer; serving goes on: " << status.message()
+                 << "; start it, or mend --broker";
   } else {
     LOG(ERROR) << "the broker " << options_.broker << " refuses this engine, trying again: " << status.message();
   }

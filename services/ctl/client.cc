@@ -47,9 +47,12 @@ absl::StatusOr<std::string> Choose(const std::string& model, const absl::StatusO
   RETURN_IF_ERROR(served.status());
   if (model.empty() && served->size() == 1) return served->front();
   if (!model.empty() && std::count(served->begin(), served->end(), model) > 0) return model;
-  const std::string list = served->empty() ? "no model" : absl::StrJoin(*served, ", ");
+  const std::string list = served->empty() ? "no model; is an engine ready, and at the broker that the gateway hears?"
+                                           : absl::StrJoin(*served, ", ");
   if (!model.empty()) return absl::NotFoundError(absl::StrCat("model \"", model, "\" is not served; served: ", list));
-  if (served->empty()) return absl::NotFoundError("the gateway serves no model; start an engine");
+  if (served->empty())
+    return absl::NotFoundError(
+        "the gateway serves no model; is an engine ready, and at the broker that the gateway hears?");
   return absl::InvalidArgumentError(absl::StrCat("--model is missing, wants one of: ", list));
 }
 

@@ -47,7 +47,9 @@ absl::Status RunHealth(const std::string& address) {
   grpc::Slice bytes;
   if (!response.DumpToSingleSlice(&bytes).ok() ||
       std::string(reinterpret_cast<const char*>(bytes.begin()), bytes.size()) != kServing) {
-    return absl::UnavailableError(absl::StrCat("the server at ", address, " takes no requests: it starts, or drains"));
+    return absl::UnavailableError(
+        absl::StrCat("the server at ", address,
+                     " takes no requests: it starts, drains, or is a gateway that has not heard its broker"));
   }
   std::cout << "serving" << std::endl;
   return absl::OkStatus();

@@ -30,7 +30,7 @@ constexpr absl::Duration kDrainTimeout = absl::Seconds(10);
 constexpr absl::Duration kEndTimeout = absl::Seconds(15);  // of it 5 s for what comes after the drain
 constexpr absl::Duration kGatewayAsk = absl::Milliseconds(100);
 constexpr absl::Duration kLongestSleep = absl::Minutes(1);
-constexpr int kGatewayGrpcPort = 50051, kGatewayHttpPort = 8000;
+constexpr int kBrokerGrpcPort = 50050, kBrokerHttpPort = 9180, kGatewayGrpcPort = 50051, kGatewayHttpPort = 8000;
 
 int SignalFd() {
   sigset_t set;
@@ -40,7 +40,7 @@ int SignalFd() {
   return signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
 }
 
-// Whether nobody listens there at present; a server that comes in between ends the gateway with one clear line.
+// Whether nobody listens there at present; a server that comes in between ends the cluster with one clear line.
 bool IsFree(int port) {
   const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   if (fd < 0) return false;
@@ -53,6 +53,13 @@ bool IsFree(int port) {
   const bool is_free = bind(fd, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0;
   close(fd);
   return is_free;
+}
+
+// 0 (any) where it is taken.
+int UsualPort(int port) {
+  if (IsFree(port)) return port;
+  std::cout << "port " << port << " is in use: another is taken instead" << std::endl;
+  return 0;
 }
 
 // Beside this program.
@@ -86,14 +93,14 @@ LocalCluster::LocalCluster(std::string folder, ShutdownSignals& signals)
 LocalCluster::~LocalCluster() { close(signal_fd_); }
 
 absl::StatusOr<bool> LocalCluster::Start(const std::vector<LocalModel>& models, int64_t kv_cache_bytes) {
-  ASSIGN_OR_RETURN(broker_, Launch("broker", "swiftcache-broker", {}));
+  ASSIGN_OR_RETURN(broker_,
+                   Launch("broker", "swiftcache-broker", {}, UsualPort(kBrokerGrpcPort), UsualPort(kBrokerHttpPort)));
   ASSIGN_OR_RETURN(const bool has_broker, AwaitListening(*broker_));
   if (!has_broker) return false;
   const std::string broker = absl::StrCat("--broker=", broker_->grpc_address());
   const std::string drain = absl::StrCat("--drain_timeout=", absl::FormatDuration(kDrainTimeout));
-  ASSIGN_OR_RETURN(gateway_, Launch("gateway", "swiftcache-gateway", {broker, drain},
-                                    IsFree(kGatewayGrpcPort) ? kGatewayGrpcPort : 0,
-                                    IsFree(kGatewayHttpPort) ? kGatewayHttpPort : 0));
+  ASSIGN_OR_RETURN(gateway_, Launch("gateway", "swiftcache-gateway", {broker, drain}, UsualPort(kGatewayGrpcPort),
+                                    UsualPort(kGatewayHttpPort)));
   for (const LocalModel& model : models) {
     ASSIGN_OR_RETURN(auto engine,
                      Launch(model.engine, "swiftcache-engine",

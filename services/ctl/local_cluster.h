@@ -32,8 +32,8 @@ class LocalCluster {
   LocalCluster(const LocalCluster&) = delete;
   LocalCluster& operator=(const LocalCluster&) = delete;
 
-  /// Until the gateway serves all models. False: a signal came before. The gateway listens on the usual ports where
-  /// these are free, all else on any.
+  /// Until the gateway serves all models. False: a signal came before. Broker and gateway listen on the usual ports
+  /// where these are free, engines on any.
   absl::StatusOr<bool> Start(const std::vector<LocalModel>& models, int64_t kv_cache_bytes);
   /// Sleeps until a signal comes (OK) or a process ends.
   absl::Status Watch();
@@ -43,6 +43,7 @@ class LocalCluster {
   // After Start.
   const ChildProcess& gateway() const { return *gateway_; }
   const ChildProcess& broker() const { return *broker_; }
+  const std::vector<std::unique_ptr<ChildProcess>>& engines() const { return engines_; }
 
  private:
   absl::StatusOr<std::unique_ptr<ChildProcess>> Launch(const std::string& name, const std::string& binary,

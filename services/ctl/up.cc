@@ -62,9 +62,13 @@ void PrintWelcome(const LocalCluster& cluster, const std::string& model) {
   const std::string& http = cluster.gateway().http_address();
   std::cout << "gateway: gRPC " << grpc << ", HTTP http://" << http << "\n"
             << "broker: " << cluster.broker().grpc_address() << "\n"
+            << "metrics: http://" << cluster.broker().http_address() << "/metrics http://" << http << "/metrics";
+  for (const auto& engine : cluster.engines()) std::cout << " http://" << engine->http_address() << "/metrics";
+  std::cout << "\n"
             << "try: curl -sN http://" << http << "/v1/chat/completions -d '{\"model\":\"" << model
-            << "\",\"stream\":true,\"messages\":[{\"role\":\"user\",\"content\":\"Hello\"}]}'\n"
+            << "\",\"stream\":true,\"temperature\":0,\"messages\":[{\"role\":\"user\",\"content\":\"Hello\"}]}'\n"
             << "     swiftcachectl --gateway=" << grpc << " chat --model=" << model << "\n"
+            << "     swiftcachectl --broker=" << cluster.broker().grpc_address() << " top\n"
             << "ready; Ctrl-C ends all" << std::endl;
 }
 

@@ -118,11 +118,19 @@ def listens(port):
 
 
 def test_the_usual_ports_are_used_where_they_are_free(up):
-    if listens(50051) or listens(8000):
-        pytest.skip("another server listens on 50051 or 8000")
+    if any(listens(port) for port in (50050, 50051, 8000, 9180)):
+        pytest.skip("another server listens on 50050, 50051, 8000 or 9180")
     cluster = up(TINY / "tiny-llama-a")
     cluster.wait_ready()
     assert cluster.value("gateway") == "gRPC 127.0.0.1:50051, HTTP http://127.0.0.1:8000"
+    assert cluster.value("broker") == "127.0.0.1:50050"
+
+
+def test_every_server_tells_where_its_metrics_are(up):
+    cluster = up(TINY / "tiny-llama-a")
+    cluster.wait_ready()
+    found = [urllib.request.urlopen(url, timeout=30).read().decode() for url in cluster.value("metrics").split()]
+    assert [f'program="swiftcache-{name}"' in text for name, text in zip(("broker", "gateway", "engine"), found)] == 3 * [True]
 
 
 def test_the_line_to_try_works(up):

@@ -144,6 +144,15 @@ TEST(FlagsTest, DashesInFlagsAreUnderscoresAndInValuesStay) {
 }
 
 // One environment for several servers, as a compose file or a unit may have it.
+TEST(FlagsTest, AProgramsOwnVariableThatIsNoFlagIsAMistake) {
+  setenv("SWIFTCACHE_FLAGS_MAX_NUM_SEKS", "3", 1);
+  ExpectOneLine(Parsed({"--model=m"}), "the environment variable SWIFTCACHE_FLAGS_MAX_NUM_SEKS is none of its flags");
+  unsetenv("SWIFTCACHE_FLAGS_MAX_NUM_SEKS");
+  setenv("SWIFTCACHE_MAX_NUM_SEKS", "3", 1);
+  EXPECT_EQ(Parsed({"--model=m"}).seqs, 64) << "it may be another program's";
+  unsetenv("SWIFTCACHE_MAX_NUM_SEKS");
+}
+
 TEST(FlagsTest, AProgramsOwnVariableWinsOverTheCommonOneAndTheCommandLineOverBoth) {
   setenv("SWIFTCACHE_MAX_NUM_SEQS", "3", 1);
   setenv("SWIFTCACHE_FLAGS_MAX_NUM_SEQS", "", 1);

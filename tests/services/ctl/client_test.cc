@@ -67,7 +67,9 @@ TEST_F(ClientTest, OneOfSeveralModelsIsToBeChosenWithoutAWait) {
 
 TEST_F(ClientTest, AGatewayWithoutModelsWantsAnEngine) {
   Start();
-  EXPECT_EQ(Resolve(""), absl::NotFoundError("the gateway serves no model; start an engine"));
+  EXPECT_EQ(Resolve(""),
+            absl::NotFoundError(
+                "the gateway serves no model; is an engine ready, and at the broker that the gateway hears?"));
 }
 
 }  // namespace
