@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The table of all servers' flags in services/README.md, from their own --help. Exit code 1 where the two differ.
+"""The table of all servers' flags in services/README.md, from their own --help. Exit code 1 where the two differ, or where
+--help has a line that is not understood.
 
   tests/flags-table.py --bin build/release/bin [--write]
 """
@@ -10,6 +11,8 @@ import re
 import subprocess
 import sys
 
+FLAG = re.compile(r"^  --(\w+)(?:=(\S+))?( REQUIRED)?(?: \S+)? ?\(Env:SWIFTCACHE_(\w+)\)\n((?: {20,}.*\n)+)", re.M)
+NO_ROW = re.compile(r"^  (-h,--help|--version)  .*\n", re.M)  # every program's
 README = pathlib.Path(__file__).resolve().parent.parent / "services/README.md"
 BEGIN, END = "<!-- flags: tests/flags-table.py --write -->\n", "<!-- end of flags -->\n"
 
@@ -18,7 +21,9 @@ def flags(program):
     """(flag, default, meaning) of each flag, in the order of --help."""
     text = subprocess.run([program, "--help"], capture_output=True, text=True, check=True, env={}).stdout
     text = re.sub(r"/tmp/swiftcache-\d+", "/tmp/swiftcache-UID", text)
-    for m in re.finditer(r"^  --(\w+)(?:=(\S+))?( REQUIRED)?(?: \S+)? ?\(Env:SWIFTCACHE_(\w+)\)\n((?: {20,}.*\n)+)", text, re.M):
+    if left := re.search(r"^ +\S.*", NO_ROW.sub("", FLAG.sub("", text)), re.M):
+        sys.exit(f"{program} --help has a line that is not understood: {left[0].strip()}")
+    for m in FLAG.finditer(text):
         name, default, required, variable, meaning = m.groups()
         assert variable == name.upper(), f"{program} --{name} has the variable {variable}"
         yield name, "required" if required else f"`{default}`" if default else "", " ".join(meaning.split()).replace("|", "\\|")
