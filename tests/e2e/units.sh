@@ -90,6 +90,10 @@ say "upgraded"
 inside systemctl stop swiftcache-engine@code
 pids() { for unit in "${units[@]:0:3}"; do property "$unit" MainPID; done; }
 pids >"$work/before"
+inside bash -euc 'printf "#!/bin/sh\nexit 101\n" >/usr/sbin/policy-rc.d; chmod +x /usr/sbin/policy-rc.d'
+inside dpkg -i /root/first.deb >"$work/dpkg.log" 2>&1 || die "it was not installed again: $(tail -3 "$work/dpkg.log")"
+pids | cmp "$work/before" - || die "servers were restarted, which policy-rc.d forbids"
+inside rm /usr/sbin/policy-rc.d
 inside dpkg -i /root/next.deb >"$work/dpkg.log" 2>&1 || die "the upgrade failed: $(tail -3 "$work/dpkg.log")"
 [ -z "$(comm -12 <(sort "$work/before") <(pids | sort))" ] || die "a server goes on with the old version"
 [ "$(inside systemctl is-active swiftcache-engine@code || true)" = inactive ] || die "the upgrade started an engine that was stopped"
