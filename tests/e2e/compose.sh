@@ -25,6 +25,12 @@ clean_up() {
 
 # Images -------------------------------------------------------------------------------------------------------------
 use_podman bridge
+say "limits and health checks"
+/usr/bin/python3 - <<'EOF' || die "a service that stays up has no limit of memory, or no health check"
+import sys, yaml
+services = yaml.safe_load(open("deploy/docker-compose.yml"))["services"]
+sys.exit([name for name, service in services.items() if name != "model" and not {"mem_limit", "healthcheck"} <= service.keys()] or 0)
+EOF
 if [ "${3:-}" = --whole ]; then
   mkdir -p ~/.cache/ccache
   source=(--layers=false --volume ~/.cache/ccache:/root/.cache/ccache)  # no gigabyte stays; the second time is faster
@@ -117,6 +123,7 @@ ask() { curl -fs "http://127.0.0.1:$prometheus/api/v1/query" --data-urlencode "q
 value() { ask "$1" | python3 -c 'import json, sys; r = json.load(sys.stdin)["data"]["result"]; print(r[0]["value"][1] if r else "")' 2>/dev/null || true; }
 all_up() { [ "$(value 'sum(up{job=~"swiftcache-.*"})')" = 5 ]; }
 wait_for 30 "five targets" all_up
+pod healthcheck run "${project}_prometheus_1" >/dev/null || die "Prometheus fails its health check"
 # The counters begin with the first scrape: some more requests, so that there is a rate.
 has_p99() {
   ctl generate --model=chat --temperature=0 --max_tokens=4 --prompt="One" >/dev/null
