@@ -64,14 +64,15 @@ print(*[s.getsockname()[1] for s in held])'; }
 read -r grpc http broker prometheus < <(free_ports)
 mkdir -p "$work/models"
 cp "$model" "$work/models/model.gguf"
+ln "$work/models/model.gguf" "$work/models/other.gguf"
 chmod -R a+rX "$work"
 cp -r deploy "$work/deploy"
+sed -i "s/^MODEL=.*/MODEL=model.gguf/; s/^SUMMARY_MODEL=.*/SUMMARY_MODEL=other.gguf/" "$work/deploy/.env"
 cat >>"$work/deploy/.env" <<EOF
 IMAGE=localhost/swiftcache-test:latest
 PYTHON_IMAGE=$base
 PROMETHEUS_IMAGE=localhost/swiftcache-test-prometheus
 MODELS=$work/models
-MODEL=model.gguf
 SCALE_DOWN_WINDOW=1s
 GRPC_PORT=$grpc
 HTTP_PORT=$http
@@ -80,6 +81,16 @@ PROMETHEUS_PORT=$prometheus
 EOF
 sed -i 's/for: [0-9]*[sm]/for: 1s/; s/scrape_interval: 5s/scrape_interval: 1s/; s/evaluation_interval: 5s/evaluation_interval: 1s/' \
   "$work"/deploy/observability/*.yml
+say "a model that is not there"
+for name in CHAT SUMMARY COMPLETE GPU0 GPU1; do
+  cp -r "$work/deploy" "$work/absent"
+  sed -i "s/^${name}_MODEL=.*/${name}_MODEL=absent.gguf/" "$work/absent/.env"
+  # podman-compose 1.0.3 ends with 0 whatever the service does.
+  said=$(cd "$work/absent" && podman-compose -p "$project" run --rm --no-deps -T model 2>>"$work/compose.log")
+  [[ $said == *"no model at MODELS/absent.gguf"*"set ${name}_MODEL"* ]] || die "of an absent ${name}_MODEL is said: '$said'"
+  rm -r "$work/absent"
+done
+
 say "up"
 pod volume ls -q | sort >"$work/volumes"
 # podman-compose 1.0.3 knows nothing of driver_opts: the volume is made here as the file says.
@@ -103,6 +114,10 @@ told_by_shell "$bin/swiftcache-engine" --model=/models/model.gguf --model-name=c
   --http-listen=0.0.0.0:9181 --broker=broker:50050 --advertise=chat:50061 --kv-cache-bytes=16M --drain-timeout=30s \
   --revoke-deadline=0.05s --threads=0 --shm-dir=/run/swiftcache >"$work/shell"
 cmp "$work/container" "$work/shell" || die "compose and a shell line are read differently: '$(cat "$work/container")', '$(cat "$work/shell")'"
+
+model_of() { pod logs "${project}_$1_1" 2>&1 | told | grep -o '\bmodel=[^ ]*'; }
+given="$(model_of summary) $(model_of complete)"
+[ "$given" = "model=/models/other.gguf model=/models/model.gguf" ] || die "the engines have other models than they are given: $given"
 
 say "chats"
 ctl generate --model=summary --temperature=0 --max_tokens=8 --prompt="Water boils at" >"$work/grpc" || die "no answer over gRPC"
