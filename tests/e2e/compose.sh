@@ -81,6 +81,12 @@ PROMETHEUS_PORT=$prometheus
 EOF
 sed -i 's/for: [0-9]*[sm]/for: 1s/; s/scrape_interval: 5s/scrape_interval: 1s/; s/evaluation_interval: 5s/evaluation_interval: 1s/' \
   "$work"/deploy/observability/*.yml
+say "Grafana's password"
+(cd "$work/deploy" && bash -euc "$(sed -n 's/^#  *install/install/p' .env)")
+secret=$work/deploy/$(sed -n 's/^GRAFANA_PASSWORD_FILE=//p' deploy/.env)
+pod run --rm --network=none --user=472 --volume "$secret:/run/secrets/grafana_password:ro" $base grep -q . /run/secrets/grafana_password ||
+  die "Grafana's user cannot read the password that is made as .env says"
+
 say "a model that is not there"
 for name in CHAT SUMMARY COMPLETE GPU0 GPU1; do
   cp -r "$work/deploy" "$work/absent"
