@@ -79,7 +79,7 @@ HTTP_PORT=$http
 BROKER_PORT=$broker
 PROMETHEUS_PORT=$prometheus
 EOF
-sed -i 's/for: [0-9]*[sm]/for: 1s/; s/scrape_interval: 5s/scrape_interval: 1s/; s/evaluation_interval: 5s/evaluation_interval: 1s/' \
+sed -i 's/for: [0-9]*[sm]/for: 1s/; s/scrape_interval: 5s/scrape_interval: 1s/; s/evaluation_interval: 5s/evaluation_interval: 1s/; s/refresh_interval: 15s/refresh_interval: 1s/' \
   "$work"/deploy/observability/*.yml
 say "Grafana's password"
 (cd "$work/deploy" && bash -euc "$(sed -n 's/^#  *install/install/p' .env)")
@@ -154,7 +154,6 @@ wait_for 30 "a P99 of first tokens" has_p99
 echo "P99 of first tokens of chat: $(value 'model:swiftcache_time_to_first_token_seconds:p99_5m{model_name="chat"}') s"
 [ -n "$(value 'sum by (engine) (swiftcache_lease_traffic_step_seconds_total)')" ] || die "nothing about interference"
 
-say "an engine is killed"
 firing() {
   curl -fs "http://127.0.0.1:$prometheus/api/v1/alerts" | python3 -c '
 import json, sys
@@ -162,6 +161,23 @@ alerts = json.load(sys.stdin)["data"]["alerts"]
 sys.exit(not any(a["labels"]["alertname"] == "SwiftCacheServerDown" and a["state"] == "firing" for a in alerts))'
 }
 ! firing || die "the alert fires with all engines up"
+
+say "an engine of the profile gpu comes and goes"
+engines() { ask 'up{job="swiftcache-engine"}' | python3 -c '
+import json, sys
+print(*sorted(one["metric"]["instance"] + "=" + one["value"][1] for one in json.load(sys.stdin)["data"]["result"]))'; }
+without="chat:9181=1 complete:9181=1 summary:9181=1"
+[ "$(engines)" = "$without" ] || die "without the profile the engines are: $(engines)"
+# Any server under its name: there is no GPU here.
+pod run -d --name "${project}_gpu0_1" --network "${project}_default" --network-alias gpu0 localhost/swiftcache-test \
+  swiftcache-broker --listen=127.0.0.1:50050 --http_listen=0.0.0.0:9181 >/dev/null
+with_gpu0() { [ "$(engines)" = "chat:9181=1 complete:9181=1 gpu0:9181=1 summary:9181=1" ]; }
+wait_for 20 "gpu0 among the targets" with_gpu0
+pod rm -f -t 0 "${project}_gpu0_1" >/dev/null
+without_gpu0() { [ "$(engines)" = "$without" ] && ! firing; }
+wait_for 20 "gpu0 gone from the targets, and no alert of it" without_gpu0
+
+say "an engine is killed"
 pod kill "${project}_complete_1" >/dev/null 2>&1
 pod rm -f "${project}_complete_1" >/dev/null 2>&1  # else it is started again
 wait_for 30 "the alert" firing
