@@ -6,6 +6,7 @@ install(FILES deploy/systemd/swiftcache-broker.service deploy/systemd/swiftcache
 install(FILES deploy/systemd/broker.env deploy/systemd/gateway.env DESTINATION /etc/swiftcache)
 install(FILES deploy/systemd/engine.env DESTINATION share/doc/swiftcache/examples)
 install(FILES README.md DESTINATION share/doc/swiftcache)
+install(FILES services/README.md DESTINATION share/doc/swiftcache/services)
 install(FILES deploy/README.md DESTINATION share/doc/swiftcache/deploy)
 install(PROGRAMS deploy/fetch-model.sh DESTINATION share/doc/swiftcache/deploy)
 install(DIRECTORY deploy/examples DESTINATION share/doc/swiftcache/deploy PATTERN __pycache__ EXCLUDE)

@@ -82,7 +82,8 @@ absl::StatusOr<Checkpoint> OpenCheckpoint(const std::string& path) {
     return absl::NotFoundError(
         absl::StrCat(path, ": no such file or folder, want a GGUF file or a Hugging Face folder"));
   }
-  if (error) return absl::ErrnoToStatus(error.value(), absl::StrCat(path, ": cannot be examined"));
+  if (error)
+    return absl::ErrnoToStatus(error.value(), absl::StrCat(path, ": this user cannot examine it or a folder above it"));
   ASSIGN_OR_RETURN(Checkpoint model,
                    info.type() == std::filesystem::file_type::directory ? OpenFolder(path) : OpenGguf(path));
   MarkEndOfSequence(model.config.eos_ids, model.card.tokenizer);

@@ -27,6 +27,10 @@ TEST(HostPortTest, RefusesWhatIsNotHostAndPortAndSaysWhatIsWanted) {
   }
 }
 
+TEST(HostPortTest, SaysOfAUrlThatItIsOne) {
+  EXPECT_THAT(std::string(HostPort::Parse("http://127.0.0.1:8000").status().message()), HasSubstr("is a URL"));
+}
+
 TEST(HostPortTest, ShowsControlCharactersEscaped) {
   EXPECT_THAT(std::string(HostPort::Parse("a\nb:1").status().message()), HasSubstr("a\\nb:1"));
 }
