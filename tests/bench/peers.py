@@ -128,7 +128,7 @@ def main():
     parser.add_argument("--model", type=pathlib.Path, required=True, help="SmolLM2's Q4_1 file")
     parser.add_argument("--cache", type=pathlib.Path, required=True, help="folder for the files that are made")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--quick", action="store_true", help="two columns, two files, SmolLM2 alone")
     parser.add_argument("--only", default="", help="models whose names contain this")
     parser.add_argument("--isa", default="", help="of ours: a lower one by force")

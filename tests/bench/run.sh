@@ -6,7 +6,7 @@
 #   tests/bench/run.sh --quick    SmolLM2, two formats, two kinds of work
 #   ... --rounds 1 --only 'hidden 2,048' --isa avx2
 #
-# The first run builds llama.cpp (some 20 minutes on two cores). Nothing else should run on the machine.
+# Half an hour without --quick; the first run builds llama.cpp, some 20 minutes more on two cores. Nothing else should run on the machine.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
