@@ -17,6 +17,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "common/base/clock.h"
+#include "common/base/instance_token.h"
 #include "common/base/status_macros.h"
 #include "common/base/version.h"
 #include "common/http/http_metrics.h"
@@ -209,8 +210,8 @@ absl::Status Serve(const services::EngineFlags& flags, services::ShutdownSignals
     services::ShutdownSignals::Raise();
   };
   p.model.unwanted = [&signals] { return signals.Pending(); };
-  const std::string instance_id = services::RandomId();
-  const auto broker = rpc::BrokerClient::Create({.broker = flags.broker, .instance_id = instance_id});
+  const std::string token = services::RandomId() + services::RandomId(), instance_id = InstanceIdOf(token);
+  const auto broker = rpc::BrokerClient::Create({.broker = flags.broker, .instance_id = instance_id, .token = token});
   std::optional<Metrics> metrics;
   Metrics of_start(Metrics::Labels{{"model_name", flags.model_name}});  // until it has a name
   HttpMetrics http_metrics;
@@ -244,9 +245,9 @@ absl::Status Serve(const services::EngineFlags& flags, services::ShutdownSignals
   ExportWeights(loaded->model->weights(), *metrics);
   build = BuildLabels(loaded->model->backend());
   if (p.options.share) {
-    ASSIGN_OR_RETURN(
-        sharing, services::EngineSharing::Create({.name = name, .instance_id = instance_id, .flags = &flags}, *p.device,
-                                                 loaded->memory, *broker, clock, *metrics));
+    ASSIGN_OR_RETURN(sharing, services::EngineSharing::Create(
+                                  {.name = name, .instance_id = instance_id, .token = token, .flags = &flags},
+                                  *p.device, loaded->memory, *broker, clock, *metrics));
   }
   engine = exec::Engine::Create(p.options, std::move(loaded->memory), std::move(loaded->model),
                                 sharing ? std::optional(sharing->parts()) : std::nullopt, clock, *metrics);

@@ -45,6 +45,7 @@ absl::StatusOr<std::unique_ptr<EngineSharing>> EngineSharing::Create(const Optio
 void EngineSharing::Start(std::function<void(engine::coordinator::LoopMessage)> push) {
   leases_ = engine::rpc::LeaseClient::Create({.broker = options_.flags->broker,
                                               .instance_id = options_.instance_id,
+                                              .token = options_.token,
                                               .identity = [this] { return broker_.identity(); }},
                                              *coordinator_);
   coordinator_->Start(transport_.get(), leases_.get(), std::move(push));

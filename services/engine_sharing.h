@@ -32,7 +32,7 @@ namespace swiftcache::services {
 class EngineSharing {
  public:
   struct Options {
-    std::string name, instance_id;
+    std::string name, instance_id, token;
     const EngineFlags* flags;
   };
   /// Those of EngineDevice::CreateTransport.

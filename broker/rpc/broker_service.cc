@@ -6,8 +6,10 @@
 #include <utility>
 #include <vector>
 
+#include "broker/rpc/caller.h"
 #include "broker/rpc/proto_convert.h"
 #include "broker/rpc/watch_stream.h"
+#include "common/base/instance_token.h"
 #include "common/rpc/status.h"
 
 namespace swiftcache::broker::rpc {
@@ -23,6 +25,8 @@ void SetDuration(absl::Duration duration, google::protobuf::Duration* proto) {
 grpc::ServerUnaryReactor* BrokerDoor::Register(grpc::CallbackServerContext* context, const v1::RegisterRequest* request,
                                                v1::RegisterResponse* response) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  absl::Status known = CheckToken(request->engine().instance_id(), request->token());
+  if (!known.ok()) return Refuse(reactor, known);
   response->set_incarnation(loop_.incarnation());
   SetDuration(loop_.heartbeat_interval(), response->mutable_heartbeat_interval());
   SetDuration(loop_.lease_ttl(), response->mutable_lease_ttl());
@@ -40,6 +44,7 @@ grpc::ServerUnaryReactor* BrokerDoor::Register(grpc::CallbackServerContext* cont
 grpc::ServerUnaryReactor* BrokerDoor::Heartbeat(grpc::CallbackServerContext* context,
                                                 const v1::HeartbeatRequest* request, v1::HeartbeatResponse* response) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  if (absl::Status known = CheckCaller(*request); !known.ok()) return Refuse(reactor, known);
   response->set_incarnation(loop_.incarnation());
   loop_.Heartbeat(request->name(), request->instance_id(), request->incarnation(), FromProto(request->load()),
                   [reactor](absl::Status status) { reactor->Finish(ToGrpc(status)); });
@@ -50,6 +55,7 @@ grpc::ServerUnaryReactor* BrokerDoor::Deregister(grpc::CallbackServerContext* co
                                                  const v1::DeregisterRequest* request,
                                                  v1::DeregisterResponse* response) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  if (absl::Status known = CheckCaller(*request); !known.ok()) return Refuse(reactor, known);
   loop_.Deregister(request->name(), request->instance_id(),
                    [reactor](absl::Status status) { reactor->Finish(ToGrpc(status)); });
   return reactor;
@@ -59,7 +65,8 @@ grpc::ServerWriteReactor<v1::WatchResponse>* BrokerDoor::Watch(grpc::CallbackSer
                                                                const v1::WatchRequest* request) {
   auto stream = std::make_shared<WatchStream>(request->watcher().empty() ? context->peer() : request->watcher(),
                                               request->instance_id(), options_.max_pending_watch_events, loop_);
-  stream->Start();
+  const absl::Status known = request->instance_id().empty() ? absl::OkStatus() : CheckCaller(*request);
+  known.ok() ? stream->Start() : stream->Refuse(known);
   return stream.get();
 }
 

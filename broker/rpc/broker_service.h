@@ -14,8 +14,8 @@ struct DoorOptions {
   size_t max_pending_watch_events = 1024;  // of one watcher; beyond, it is dropped as too slow
 };
 
-/// Thread-safety: safe. Ownership: borrows the loop, which outlives the server that runs this door.
-/// Errors: as in broker.proto.
+/// Checks the token of every call that an engine makes in its own name. Thread-safety: safe. Ownership: borrows the loop,
+/// which outlives the server that runs this door. Errors: as in broker.proto.
 class BrokerDoor final : public v1::BrokerService::CallbackService {
  public:
   BrokerDoor(loop::BrokerLoop& loop, const DoorOptions& options) : loop_(loop), options_(options) {}

@@ -7,6 +7,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "broker/rpc/broker_service.h"
+#include "broker/rpc/caller.h"
 #include "broker/rpc/proto_convert.h"
 #include "common/base/name.h"
 #include "common/rpc/status.h"
@@ -19,17 +20,13 @@ loop::Caller CallerOf(const Request& request) {
   return {.name = request.name(), .instance_id = request.instance_id(), .incarnation = request.incarnation()};
 }
 
-grpc::ServerUnaryReactor* Refuse(grpc::ServerUnaryReactor* reactor, const absl::Status& why) {
-  reactor->Finish(ToGrpc(why));
-  return reactor;
-}
-
 }  // namespace
 
 grpc::ServerUnaryReactor* BrokerDoor::ReportWindow(grpc::CallbackServerContext* context,
                                                    const v1::ReportWindowRequest* request,
                                                    v1::ReportWindowResponse* response) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  if (absl::Status known = CheckCaller(*request); !known.ok()) return Refuse(reactor, known);
   loop_.ReportWindow(CallerOf(*request),
                      {.used_blocks = request->used_blocks(),
                       .waiting_blocks = request->waiting_blocks(),
@@ -46,6 +43,7 @@ grpc::ServerUnaryReactor* BrokerDoor::RequestLease(grpc::CallbackServerContext* 
                                                    const v1::RequestLeaseRequest* request,
                                                    v1::RequestLeaseResponse* response) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  if (absl::Status known = CheckCaller(*request); !known.ok()) return Refuse(reactor, known);
   loop_.RequestLease(
       CallerOf(*request),
       {.key = request->request_key(), .want_bytes = request->want_bytes(), .waiting_tokens = request->waiting_tokens()},
@@ -63,6 +61,7 @@ grpc::ServerUnaryReactor* BrokerDoor::RequestLease(grpc::CallbackServerContext* 
 grpc::ServerUnaryReactor* BrokerDoor::ScaleUp(grpc::CallbackServerContext* context, const v1::ScaleUpRequest* request,
                                               v1::ScaleUpResponse* response) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  if (absl::Status known = CheckCaller(*request); !known.ok()) return Refuse(reactor, known);
   loop_.ScaleUp(CallerOf(*request), request->need_blocks(),
                 [reactor, response](absl::StatusOr<std::vector<ledger::LeaseId>> leases) {
                   if (leases.ok()) {
@@ -76,6 +75,7 @@ grpc::ServerUnaryReactor* BrokerDoor::ScaleUp(grpc::CallbackServerContext* conte
 grpc::ServerUnaryReactor* BrokerDoor::ReportLease(grpc::CallbackServerContext* context,
                                                   const v1::ReportLeaseRequest* request, v1::ReportLeaseResponse*) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  if (absl::Status known = CheckCaller(*request); !known.ok()) return Refuse(reactor, known);
   const std::optional<ledger::ReportKind> kind = FromProto(request->report());
   if (!kind.has_value()) {
     return Refuse(reactor, absl::InvalidArgumentError(

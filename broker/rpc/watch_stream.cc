@@ -12,6 +12,11 @@ void WatchStream::Start() {
   loop_.Watch(self_);
 }
 
+void WatchStream::Refuse(absl::Status why) {
+  self_ = shared_from_this();
+  Close(std::move(why));
+}
+
 bool WatchStream::Offer(const loop::WatchEvent& event) {
   {
     absl::MutexLock lock(&mutex_);

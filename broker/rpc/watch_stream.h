@@ -22,12 +22,13 @@ class WatchStream final : public StreamWriter<v1::WatchResponse>,
                           public loop::Watcher,
                           public std::enable_shared_from_this<WatchStream> {
  public:
-  /// `instance_id`: of the engine that watches, which gets the capabilities of its leases; may be empty.
+  /// `instance_id`: of the engine that watches and has shown its token: it gets the capabilities of its leases. Or "".
   WatchStream(std::string name, std::string instance_id, size_t capacity, loop::BrokerLoop& loop)
       : name_(std::move(name)), instance_id_(std::move(instance_id)), capacity_(capacity), loop_(loop) {}
 
-  /// Enters the loop. Called once.
+  /// Enters the loop. Called once, or Refuse is.
   void Start();
+  void Refuse(absl::Status why);
 
   // Watcher
   const std::string& name() const override { return name_; }

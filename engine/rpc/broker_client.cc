@@ -170,6 +170,7 @@ absl::Status GrpcBrokerClient::Register() {
     absl::MutexLock lock(&mutex_);
     info_.set_registration(info_.registration() + 1);
     *request.mutable_engine() = info_;
+    request.set_token(options_.token);
     held = held_;
     registered = on_registered_;
     changed_ = false;
@@ -204,6 +205,7 @@ absl::Status GrpcBrokerClient::Heartbeat() {
     read_load = load_;
   }
   request.set_instance_id(options_.instance_id);
+  request.set_token(options_.token);
   const exec::EngineLoad load = read_load ? read_load() : exec::EngineLoad();
   request.mutable_load()->set_running_requests(load.running_requests);
   request.mutable_load()->set_waiting_requests(load.waiting_requests);
@@ -230,6 +232,7 @@ void GrpcBrokerClient::Deregister() {
     request.set_name(info_.name());
   }
   request.set_instance_id(options_.instance_id);
+  request.set_token(options_.token);
   grpc::ClientContext context;
   SetTimeout(context, options_.rpc_timeout);
   v1::DeregisterResponse response;

@@ -50,7 +50,8 @@ class BrokerClient {
  public:
   struct Options {
     std::string broker;       // host:port; "": there is no broker
-    std::string instance_id;  // unique per process
+    std::string instance_id;  // unique per process: InstanceIdOf the
+    std::string token;        // that only this process and the broker know
     absl::Duration rpc_timeout = absl::Seconds(1);
     absl::Duration max_reconnect_backoff = absl::Milliseconds(200);  // below half a heartbeat
   };

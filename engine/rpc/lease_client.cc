@@ -130,6 +130,7 @@ class GrpcLeaseClient final : public LeaseClient {
     const Identity identity = options_.identity();
     request.set_name(identity.name);
     request.set_instance_id(options_.instance_id);
+    request.set_token(options_.token);
     request.set_incarnation(identity.incarnation);
   }
   // Calls `method`, which is UNAVAILABLE while this engine is not registered.
@@ -261,6 +262,7 @@ bool GrpcLeaseClient::Follow() {
   v1::WatchRequest request;
   request.set_watcher(identity.name);
   request.set_instance_id(options_.instance_id);
+  request.set_token(options_.token);
   auto reader = stub_->Watch(&context, request);
   v1::WatchResponse news;
   int64_t version = -1;

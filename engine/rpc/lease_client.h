@@ -24,8 +24,8 @@ class LeaseClient : public coordinator::LeaseBroker {
     std::string name, incarnation;  // incarnation "": not registered now
   };
   struct Options {
-    std::string broker;  // host:port
-    std::string instance_id;
+    std::string broker;                  // host:port
+    std::string instance_id, token;      // as BrokerClient's
     std::function<Identity()> identity;  // called by the threads
     absl::Duration rpc_timeout = absl::Seconds(1);
     absl::Duration advice_timeout = absl::Milliseconds(3);

@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/rpc/serialized_card.h"
 
-#include <openssl/sha.h>
-
-#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "common/base/sha256.h"
 #include "common/base/units.h"
 #include "swiftcache/v1/engine.pb.h"
 
@@ -73,12 +71,6 @@ void SetRules(const loader::TokenizerSpec& spec, v1::TokenizerSpec& proto) {
   proto.set_remove_extra_whitespaces(spec.remove_extra_whitespaces);
   proto.set_escape_whitespaces(spec.escape_whitespaces);
   proto.set_space_prefix_first_only(spec.space_prefix_first_only);
-}
-
-std::string Sha256Hex(const std::string& bytes) {
-  unsigned char digest[SHA256_DIGEST_LENGTH];
-  SHA256(reinterpret_cast<const unsigned char*>(bytes.data()), bytes.size(), digest);
-  return absl::BytesToHexString(absl::string_view(reinterpret_cast<const char*>(digest), sizeof(digest)));
 }
 
 }  // namespace

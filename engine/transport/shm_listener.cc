@@ -94,6 +94,10 @@ ShmListener::~ShmListener() {
 ShmListener::Got ShmListener::Accept(std::shared_ptr<ShmSocket>& socket) {
   memory::UniqueFd fd(accept4(fd_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
   if (fd.ok()) {
+    if (const absl::Status same = CheckSameUser(fd.get()); !same.ok()) {
+      LOG_EVERY_T(WARNING, 10) << path_ << ": " << same.message();
+      return Got::kStranger;
+    }
     socket = std::make_shared<ShmSocket>(std::move(fd));
     return Got::kSocket;
   }

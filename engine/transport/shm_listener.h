@@ -30,8 +30,8 @@ class ShmListener {
 
   const std::string& path() const { return path_; }
   int fd() const { return fd_.get(); }
-  enum class Got { kSocket, kNothing, kNoRoom };
-  /// kNoRoom: this process has no descriptor or memory left for it.
+  enum class Got { kSocket, kNothing, kNoRoom, kStranger };
+  /// kNoRoom: this process has no descriptor or memory left for it. kStranger: another user's process was hung up on.
   Got Accept(std::shared_ptr<ShmSocket>& socket);
 
  private:

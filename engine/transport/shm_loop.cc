@@ -101,6 +101,7 @@ void ShmLoop::AcceptSome() {
     const ShmListener::Got got = listener_.Accept(socket);
     if (got == ShmListener::Got::kNoRoom) return Listen(false);
     if (got == ShmListener::Got::kNothing) return;
+    if (got == ShmListener::Got::kStranger) continue;
     std::shared_ptr<ShmLoopPeer> peer = meet_(std::move(socket));
     const absl::Status added = Add(peer);
     if (!added.ok()) peer->OnClosed(added);

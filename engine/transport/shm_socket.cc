@@ -3,6 +3,7 @@
 
 #include <sys/socket.h>
 #include <sys/un.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
@@ -35,12 +36,22 @@ std::vector<memory::UniqueFd> TakeFds(msghdr& header) {
 
 }  // namespace
 
+absl::Status CheckSameUser(int fd) {
+  ucred peer = {};
+  socklen_t size = sizeof peer;
+  if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 && peer.uid == geteuid()) return absl::OkStatus();
+  return absl::PermissionDeniedError(
+      absl::StrCat("process ", peer.pid, " at the other end of a lease's socket is of user ", peer.uid, ", not of ",
+                   geteuid(), ": run engines that share memory as one user"));
+}
+
 absl::StatusOr<std::shared_ptr<ShmSocket>> ShmSocket::Connect(const std::string& path) {
   ASSIGN_OR_RETURN(const sockaddr_un address, ShmAddress(path));
   memory::UniqueFd fd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!fd.ok() || connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) {
     return absl::UnavailableError(absl::StrCat("no donor answers at ", path, " (", std::strerror(errno), ")"));
   }
+  RETURN_IF_ERROR(CheckSameUser(fd.get()));
   return std::make_shared<ShmSocket>(std::move(fd));
 }
 

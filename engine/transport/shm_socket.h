@@ -24,12 +24,17 @@ struct ShmDatagram {
   std::vector<memory::UniqueFd> fds;
 };
 
+/// PERMISSION_DENIED: the process at the other end of the connected socket is another user's than this one, as this
+/// process sees users: a user of another user namespace, who has no name here, is another.
+absl::Status CheckSameUser(int fd);
+
 /// Thread-safety: safe. Ownership: owns the descriptor. Shared: the loop reads while other threads send, and whoever is
 /// last closes. Errors: a channel that failed is shut down and ends as if the peer had closed it.
 class ShmSocket {
  public:
   explicit ShmSocket(memory::UniqueFd fd) : fd_(std::move(fd)) {}
-  /// Never waits. UNAVAILABLE: nobody listens there; INVALID_ARGUMENT: the path cannot be a socket's.
+  /// Never waits. UNAVAILABLE: nobody listens there; INVALID_ARGUMENT: the path cannot be a socket's; PERMISSION_DENIED:
+  /// as CheckSameUser.
   static absl::StatusOr<std::shared_ptr<ShmSocket>> Connect(const std::string& path);
 
   /// Sends one datagram. Never waits: a peer that leaves so much unread that nothing more fits is given up. False: the

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "gateway/rpc/card_convert.h"
 
-#include <openssl/sha.h>
-
 #include <utility>
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "common/base/sha256.h"
 #include "common/base/status_macros.h"
 #include "swiftcache/v1/engine.pb.h"
 
@@ -96,13 +95,6 @@ text::TokenizerSpec SpecOf(v1::TokenizerSpec& in) {
 }
 
 }  // namespace
-
-std::string Sha256Hex(const std::string& bytes) {
-  std::string digest(SHA256_DIGEST_LENGTH, '\0');
-  SHA256(reinterpret_cast<const unsigned char*>(bytes.data()), bytes.size(),
-         reinterpret_cast<unsigned char*>(digest.data()));
-  return absl::BytesToHexString(digest);
-}
 
 absl::StatusOr<fleet::ModelCard> ParseModelCard(const std::string& bytes, const std::string& hash) {
   if (const std::string found = Sha256Hex(bytes); found != hash) {

@@ -15,7 +15,4 @@ namespace swiftcache::gateway::rpc {
 /// DATA_LOSS: the bytes have another hash. INVALID_ARGUMENT: not a ModelCard, merges of odd length.
 absl::StatusOr<fleet::ModelCard> ParseModelCard(const std::string& bytes, const std::string& hash);
 
-/// Lower-case hex SHA-256.
-std::string Sha256Hex(const std::string& bytes);
-
 }  // namespace swiftcache::gateway::rpc

@@ -11,7 +11,7 @@ import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "e2e"))
 import grpc  # noqa: E402
-from conftest import Cluster, python_stubs  # noqa: E402
+from conftest import Cluster, instance_of, python_stubs  # noqa: E402
 
 TOKEN_BYTES = 30 * 2 * 3 * 64 * 2  # bf16 KV of a SmolLM2 token: layers, K and V, KV heads, head size, bytes
 VOCABULARY = (100, 40000)
@@ -124,9 +124,10 @@ class Asker:
         info = next(watch).snapshot.engines[0].info
         watch.cancel()
         info.name = info.model_name = "asker"
-        info.instance_id, info.state, info.address = f"asker-{number}", broker_pb2.STARTING, ""
-        self.me = {"name": info.name, "instance_id": info.instance_id}
-        self.me["incarnation"] = self.broker.Register(broker_pb2.RegisterRequest(engine=info)).incarnation
+        token, info.state, info.address = f"asker-{number}", broker_pb2.STARTING, ""
+        info.instance_id = instance_of(token)
+        self.me = {"name": info.name, "instance_id": info.instance_id, "token": token}
+        self.me["incarnation"] = self.broker.Register(broker_pb2.RegisterRequest(engine=info, token=token)).incarnation
         self.gone = threading.Event()
         self.heart = threading.Thread(target=self._beat, daemon=True)  # the broker ends the leases of who says nothing
         self.heart.start()
@@ -168,4 +169,5 @@ class Asker:
             time.sleep(0.01)
         self.gone.set()
         self.heart.join()
-        self.broker.Deregister(self.pb.DeregisterRequest(name=self.me["name"], instance_id=self.me["instance_id"]))
+        self.broker.Deregister(self.pb.DeregisterRequest(
+            **{key: self.me[key] for key in ("name", "instance_id", "token")}))

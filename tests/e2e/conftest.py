@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Real processes on loopback, port 0 everywhere, tiny models: what the end-to-end tests stand on."""
+import hashlib
 import os
 import pathlib
 import re
@@ -42,6 +43,11 @@ def wait_until(condition, seconds, what):
             return value
         time.sleep(0.02)
     pytest.fail(f"not within {seconds} s: {what}")
+
+
+def instance_of(token):
+    """The instance id of an engine that has this token (common/base/instance_token.h)."""
+    return hashlib.sha256(token.encode()).hexdigest()[:32]
 
 
 class Process:

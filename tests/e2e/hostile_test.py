@@ -15,7 +15,7 @@ import time
 
 import grpc
 import pytest
-from conftest import wait_until
+from conftest import instance_of, wait_until
 from leasing import ARENA, BOUND, DONOR, RECLAIM, WAIT, hits, leasing, pytest_generate_tests, talks  # noqa: F401
 
 HELLO, GRANT, RENEW, REVOKE, STORE = 1, 2, 4, 6, 8
@@ -34,14 +34,16 @@ class Mallory:
         from swiftcache.v1 import broker_pb2, broker_pb2_grpc
         self.pb, self.random = broker_pb2, random.Random(seed)
         self.broker = broker_pb2_grpc.BrokerServiceStub(grpc.insecure_channel(cluster.broker.grpc))
-        with contextlib.closing(self.watch("i")) as (_, first):
+        with contextlib.closing(self.watch()) as (_, first):
             self.info = next(e.info for e in first.snapshot.engines if e.info.name == "donor")
         self.donor = self.info.name
         self.info.name = self.info.model_name = "mallory"
         self.info.registration = 1
-        self.info.instance_id, self.info.state, self.info.address = f"mallory-{seed}", broker_pb2.STARTING, ""
-        self.me = {"name": "mallory", "instance_id": self.info.instance_id}
-        self.me["incarnation"] = self.broker.Register(broker_pb2.RegisterRequest(engine=self.info)).incarnation
+        self.token, self.info.state, self.info.address = f"mallory-{seed}", broker_pb2.STARTING, ""
+        self.info.instance_id = instance_of(self.token)
+        self.me = {"name": "mallory", "instance_id": self.info.instance_id, "token": self.token}
+        answer = self.broker.Register(broker_pb2.RegisterRequest(engine=self.info, token=self.token))
+        self.me["incarnation"] = answer.incarnation
         self.staging = os.memfd_create("mallory", os.MFD_ALLOW_SEALING)
         os.posix_fallocate(self.staging, 0, STAGING)
         with mmap.mmap(self.staging, STAGING) as memory:
@@ -55,8 +57,8 @@ class Mallory:
             with contextlib.suppress(grpc.RpcError):
                 self.broker.Heartbeat(self.pb.HeartbeatRequest(**self.me))
 
-    def watch(self, instance):
-        stream = self.broker.Watch(self.pb.WatchRequest(watcher="mallory", instance_id=instance))
+    def watch(self, **who):
+        stream = self.broker.Watch(self.pb.WatchRequest(watcher="mallory", **who))
         first = next(stream)
 
         class Both(tuple):
@@ -67,7 +69,7 @@ class Mallory:
 
     def lease(self):
         """(lease, its channel after GRANT, the descriptors that came) or None."""
-        with contextlib.closing(self.watch(self.info.instance_id)) as (events, _):
+        with contextlib.closing(self.watch(instance_id=self.info.instance_id, token=self.token)) as (events, _):
             answer = self.broker.RequestLease(self.pb.RequestLeaseRequest(
                 **self.me, request_key=f"{self.random.random()}", want_bytes=256 << 10, waiting_tokens=1))
             if not answer.leases:
@@ -154,7 +156,7 @@ class Mallory:
 
     def claim_all(self, lease, channel, fds):
         """Other people's leases, and their ends."""
-        with contextlib.closing(self.watch("i")) as (_, first):
+        with contextlib.closing(self.watch()) as (_, first):
             others = [each for each in first.snapshot.leases if each.borrower != "mallory"]
         self.claimed += [each.lease_id for each in others]
         for each in others:
@@ -165,14 +167,29 @@ class Mallory:
                     self.written.append(("report", each.lease_id))
             each.borrower, each.borrower_instance = "mallory", self.info.instance_id
         self.info.registration += 1
-        self.broker.Register(self.pb.RegisterRequest(engine=self.info, leases=others))
-        with contextlib.closing(self.watch("i")) as (_, first):
+        self.broker.Register(self.pb.RegisterRequest(engine=self.info, token=self.token, leases=others))
+        for each in others:
+            self.pretend(each)
+        with contextlib.closing(self.watch()) as (_, first):
             stolen = {each.lease_id for each in first.snapshot.leases if each.borrower == "mallory"} & set(self.claimed)
         self.written += stolen
 
+    def pretend(self, lease):
+        """To be its donor, whose instance everybody knows: to hear the capability, to report the end."""
+        donor = {"instance_id": lease.donor_instance, "token": self.token}
+        with contextlib.suppress(grpc.RpcError):
+            with contextlib.closing(self.watch(**donor)) as (_, first):
+                self.written.append(("capability", first.snapshot.leases[0].capability))
+        with contextlib.suppress(grpc.RpcError):
+            self.broker.ReportLease(self.pb.ReportLeaseRequest(
+                name=lease.donor, incarnation=self.me["incarnation"], lease_id=lease.lease_id,
+                report=self.pb.REPORT_RELEASED, **donor))
+            self.written.append(("report", lease.lease_id))
+
     def stop(self):
         self.ending.set()
-        self.broker.Deregister(self.pb.DeregisterRequest(name="mallory", instance_id=self.info.instance_id))
+        self.broker.Deregister(self.pb.DeregisterRequest(
+            name="mallory", instance_id=self.info.instance_id, token=self.token))
         os.close(self.staging)
 
 

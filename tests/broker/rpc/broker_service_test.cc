@@ -8,6 +8,7 @@
 
 #include "absl/time/clock.h"
 #include "broker/rpc/proto_convert.h"
+#include "common/base/instance_token.h"
 #include "common/rpc/channel.h"
 #include "common/rpc/server.h"
 #include "common/rpc/status.h"
@@ -18,8 +19,11 @@ namespace {
 
 using ::testing::HasSubstr;
 
-v1::RegisterRequest RegisterRequestFor(const membership::EngineInfo& info) {
+// `token`: the instance's, which the engine gets.
+v1::RegisterRequest RegisterRequestFor(membership::EngineInfo info, const std::string& token = "t1") {
   v1::RegisterRequest request;
+  request.set_token(token);
+  info.instance_id = InstanceIdOf(token);
   *request.mutable_engine() = ToProto(membership::EngineStatus{.info = info, .load = {}}).info();
   return request;
 }
@@ -47,15 +51,16 @@ class BrokerDoorTest : public ::testing::Test {
     if (loop_ != nullptr) loop_->Stop();
     server_.reset();
   }
-  absl::Status Register(const membership::EngineInfo& info) {
+  absl::Status Register(const membership::EngineInfo& info, const std::string& token = "t1") {
     grpc::ClientContext context;
-    return FromGrpc(stub_->Register(&context, RegisterRequestFor(info), &registered_));
+    return FromGrpc(stub_->Register(&context, RegisterRequestFor(info, token), &registered_));
   }
   absl::Status Heartbeat(const std::string& name, int64_t steps_total) {
     grpc::ClientContext context;
     v1::HeartbeatRequest request;
     request.set_name(name);
-    request.set_instance_id("i1");
+    request.set_instance_id(InstanceIdOf("t1"));
+    request.set_token("t1");
     request.set_incarnation("inc-1");
     request.mutable_load()->set_steps_total(steps_total);
     request.mutable_load()->set_progress(10 * steps_total);
@@ -91,8 +96,8 @@ TEST_F(BrokerDoorTest, RegisterTellsIncarnationAndHeartbeatInterval) {
 }
 
 TEST_F(BrokerDoorTest, ATakenNameComesWithRetryInfo) {
-  ASSERT_TRUE(Register(EngineNamed("a", "i1")).ok());
-  const absl::Status status = Register(EngineNamed("a", "i2"));
+  ASSERT_TRUE(Register(EngineNamed("a")).ok());
+  const absl::Status status = Register(EngineNamed("a"), "t2");
   EXPECT_EQ(status.code(), absl::StatusCode::kAlreadyExists);
   ASSERT_TRUE(RetryDelayOf(status).has_value());
   EXPECT_GT(*RetryDelayOf(status), absl::Seconds(60));
@@ -108,7 +113,7 @@ TEST_F(BrokerDoorTest, BadGeometryIsInvalidArgument) {
 }
 
 TEST_F(BrokerDoorTest, EveryFieldOfAnEngineSurvivesTheWay) {
-  membership::EngineInfo info = EngineNamed("a");
+  membership::EngineInfo info = EngineNamed("a", InstanceIdOf("t1"));
   info.lease_channel = "/run/a";
   info.node_id = "node";
   info.page_bytes = 4096;
@@ -137,7 +142,8 @@ TEST_F(BrokerDoorTest, WatchSendsASnapshotThenEveryChangeWithoutAGap) {
   grpc::ClientContext deregister_context;
   v1::DeregisterRequest request;
   request.set_name("a");
-  request.set_instance_id("i1");
+  request.set_instance_id(InstanceIdOf("t1"));
+  request.set_token("t1");
   v1::DeregisterResponse gone;
   ASSERT_TRUE(stub_->Deregister(&deregister_context, request, &gone).ok());
 
@@ -213,7 +219,7 @@ class BrokerDoorLeaseTest : public BrokerDoorTest {
   void SetUp() override {
     BrokerDoorTest::SetUp();
     for (const char* name : {"chat", "code"}) {
-      ASSERT_TRUE(Register(Sharing(name)).ok());
+      ASSERT_TRUE(Register(Sharing(name), TokenOf(name)).ok());
       v1::ReportWindowRequest window = From<v1::ReportWindowRequest>(name);
       window.set_used_blocks(20);
       v1::ReportWindowResponse response;
@@ -221,8 +227,10 @@ class BrokerDoorLeaseTest : public BrokerDoorTest {
       EXPECT_EQ(response.lendable_blocks(), 80);
     }
   }
+  static std::string TokenOf(const std::string& name) { return "token of " + name; }
+  static std::string IdOf(const std::string& name) { return InstanceIdOf(TokenOf(name)); }
   static membership::EngineInfo Sharing(const std::string& name) {
-    membership::EngineInfo info = EngineNamed(name, "i-" + name);
+    membership::EngineInfo info = EngineNamed(name);
     info.lease_channel = "/run/swiftcache/" + name + ".sock";
     info.node_id = "node-1";
     info.page_bytes = 4096;
@@ -232,7 +240,8 @@ class BrokerDoorLeaseTest : public BrokerDoorTest {
   static Request From(const std::string& name) {
     Request request;
     request.set_name(name);
-    request.set_instance_id("i-" + name);
+    request.set_instance_id(IdOf(name));
+    request.set_token(TokenOf(name));
     request.set_incarnation("inc-1");
     return request;
   }
@@ -261,11 +270,12 @@ class BrokerDoorLeaseTest : public BrokerDoorTest {
     v1::ReportLeaseResponse response;
     return Call(&v1::BrokerService::Stub::ReportLease, request, &response);
   }
-  // A snapshot as the watcher of that instance sees it.
-  v1::WatchResponse::Snapshot SnapshotFor(const std::string& instance_id) {
+  // A snapshot as the engine of that name sees it; "": as anybody does.
+  v1::WatchResponse::Snapshot SnapshotFor(const std::string& name) {
     grpc::ClientContext context;
     v1::WatchRequest request;
-    request.set_instance_id(instance_id);
+    if (!name.empty()) request.set_instance_id(IdOf(name));
+    if (!name.empty()) request.set_token(TokenOf(name));
     auto reader = stub_->Watch(&context, request);
     v1::WatchResponse response;
     EXPECT_TRUE(reader->Read(&response));
@@ -282,9 +292,9 @@ TEST_F(BrokerDoorLeaseTest, RegisterTellsTheTermsOfLeases) {
 TEST_F(BrokerDoorLeaseTest, ALeaseGoesFromRequestToReleaseOverTheWire) {
   const v1::Lease offer = Offered(5);
   EXPECT_EQ(offer.donor(), "code");
-  EXPECT_EQ(offer.donor_instance(), "i-code");
+  EXPECT_EQ(offer.donor_instance(), IdOf("code"));
   EXPECT_EQ(offer.borrower(), "chat");
-  EXPECT_EQ(offer.borrower_instance(), "i-chat");
+  EXPECT_EQ(offer.borrower_instance(), IdOf("chat"));
   EXPECT_EQ(offer.extent().first_block(), 95);
   EXPECT_EQ(offer.extent().num_blocks(), 5);
   EXPECT_EQ(offer.num_bytes(), 5 * 368'640);
@@ -316,9 +326,9 @@ TEST_F(BrokerDoorLeaseTest, ARetriedRequestGetsTheSameLeases) {
 
 TEST_F(BrokerDoorLeaseTest, ACapabilityGoesToDonorAndBorrowerAlone) {
   Offered(5);
-  EXPECT_EQ(SnapshotFor("i-chat").leases(0).capability(), "sixteen bytes...");
-  EXPECT_EQ(SnapshotFor("i-code").leases(0).capability(), "sixteen bytes...");
-  EXPECT_EQ(SnapshotFor("i-other").leases(0).capability(), "");
+  EXPECT_EQ(SnapshotFor("chat").leases(0).capability(), "sixteen bytes...");
+  EXPECT_EQ(SnapshotFor("code").leases(0).capability(), "sixteen bytes...");
+  EXPECT_EQ(SnapshotFor("other").leases(0).capability(), "");
   EXPECT_EQ(SnapshotFor("").leases(0).capability(), "");
 
   grpc::ClientContext context;
@@ -331,6 +341,50 @@ TEST_F(BrokerDoorLeaseTest, ACapabilityGoesToDonorAndBorrowerAlone) {
   EXPECT_EQ(response.lease().state(), v1::GRANTED);
   EXPECT_EQ(response.lease().capability(), "");
   context.TryCancel();
+}
+
+// Names and instance ids are in everybody's snapshot; the token is not.
+TEST_F(BrokerDoorLeaseTest, WhoOnlyKnowsAnInstanceCanNeitherReadNorSayAnythingForIt) {
+  const v1::Lease offer = Offered(5);
+  const v1::WatchResponse::Snapshot published = SnapshotFor("");
+  EXPECT_EQ(published.ShortDebugString().find("token of"), std::string::npos);
+  for (const std::string& token : {std::string(), std::string("guessed"), TokenOf("code"), IdOf("chat")}) {
+    grpc::ClientContext context;
+    v1::WatchRequest watch;
+    watch.set_instance_id(offer.borrower_instance());
+    watch.set_token(token);
+    auto reader = stub_->Watch(&context, watch);
+    v1::WatchResponse response;
+    EXPECT_FALSE(reader->Read(&response));
+    EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::PERMISSION_DENIED);
+
+    const auto as_chat = [&](auto request) {
+      request.set_name("chat");
+      request.set_instance_id(offer.borrower_instance());
+      if constexpr (requires { request.incarnation(); }) request.set_incarnation("inc-1");
+      request.set_token(token);
+      return request;
+    };
+    const auto code_of = [&](auto method, const auto& request, auto answer) {
+      return Call(method, as_chat(request), &answer).code();
+    };
+    using Stub = v1::BrokerService::Stub;
+    const absl::StatusCode denied = absl::StatusCode::kPermissionDenied;
+    auto report = From<v1::ReportLeaseRequest>("chat");
+    report.set_lease_id(offer.lease_id());
+    report.set_report(v1::REPORT_RELEASED);
+    EXPECT_EQ(code_of(&Stub::ReportLease, report, v1::ReportLeaseResponse()), denied);
+    EXPECT_EQ(code_of(&Stub::RequestLease, WantBlocks(1), v1::RequestLeaseResponse()), denied);
+    EXPECT_EQ(code_of(&Stub::ScaleUp, v1::ScaleUpRequest(), v1::ScaleUpResponse()), denied);
+    EXPECT_EQ(code_of(&Stub::ReportWindow, v1::ReportWindowRequest(), v1::ReportWindowResponse()), denied);
+    EXPECT_EQ(code_of(&Stub::Heartbeat, v1::HeartbeatRequest(), v1::HeartbeatResponse()), denied);
+    EXPECT_EQ(code_of(&Stub::Deregister, v1::DeregisterRequest(), v1::DeregisterResponse()), denied);
+    v1::RegisterRequest again = RegisterRequestFor(Sharing("chat"), TokenOf("chat"));
+    again.set_token(token);
+    v1::RegisterResponse registered;
+    EXPECT_EQ(Call(&Stub::Register, again, &registered).code(), denied);
+  }
+  EXPECT_EQ(SnapshotFor("").SerializeAsString(), published.SerializeAsString());
 }
 
 TEST_F(BrokerDoorLeaseTest, RefusalsHaveTheCodesOfTheContract) {
@@ -386,16 +440,16 @@ TEST_F(BrokerDoorLeaseTest, OperatorsLimitAModelAndRevokeALease) {
 TEST_F(BrokerDoorLeaseTest, ARestartedBrokerTakesTheLeasesFromRegistrations) {
   const v1::Lease offer = Offered(5);
   ASSERT_TRUE(Report("code", offer.lease_id(), v1::REPORT_ACCEPTED).ok());
-  const v1::Lease held = SnapshotFor("i-code").leases(0);
+  const v1::Lease held = SnapshotFor("code").leases(0);
   StopBroker();
   Start({});
   for (const char* name : {"chat", "code"}) {
-    v1::RegisterRequest request = RegisterRequestFor(Sharing(name));
+    v1::RegisterRequest request = RegisterRequestFor(Sharing(name), TokenOf(name));
     *request.add_leases() = held;
     v1::RegisterResponse response;
     ASSERT_TRUE(Call(&v1::BrokerService::Stub::Register, request, &response).ok());
   }
-  const v1::WatchResponse::Snapshot snapshot = SnapshotFor("i-code");
+  const v1::WatchResponse::Snapshot snapshot = SnapshotFor("code");
   ASSERT_EQ(snapshot.leases_size(), 1);
   EXPECT_EQ(snapshot.leases(0).SerializeAsString(), held.SerializeAsString());
 }

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "broker/rpc/broker_service.h"
+#include "common/base/instance_token.h"
 #include "common/rpc/server.h"
 
 namespace swiftcache::engine::rpc {
@@ -91,9 +92,11 @@ EngineDescription Description(const std::string& name) {
       .model_card_hash = "cafe"};
 }
 
-std::unique_ptr<BrokerClient> ClientOf(const std::string& broker, const std::string& instance_id) {
-  return BrokerClient::Create(
-      {.broker = broker, .instance_id = instance_id, .max_reconnect_backoff = absl::Milliseconds(50)});
+std::unique_ptr<BrokerClient> ClientOf(const std::string& broker, const std::string& token) {
+  return BrokerClient::Create({.broker = broker,
+                               .instance_id = InstanceIdOf(token),
+                               .token = token,
+                               .max_reconnect_backoff = absl::Milliseconds(50)});
 }
 
 exec::EngineLoad NoLoad() { return {}; }
@@ -125,7 +128,7 @@ TEST(BrokerClientTest, ANameHeldByALiveEngineIsRefusedWithTheBrokersMessage) {
   auto second = ClientOf(broker.server->address(), "i2");
   const absl::Status status = second->Reserve(Description("a"), NameChoice::kExactly).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kAlreadyExists);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("held by live instance i1"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("held by live instance " + InstanceIdOf("i1")));
 }
 
 TEST(BrokerClientTest, ANameWithoutAWishGetsASuffix) {

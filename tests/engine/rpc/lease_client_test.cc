@@ -83,6 +83,7 @@ class LeaseClientTest : public testing::Test {
   LeaseClient& Start(absl::Duration advice_timeout = absl::Seconds(10)) {
     client_ = LeaseClient::Create({.broker = server_->address(),
                                    .instance_id = "me",
+                                   .token = "secret",
                                    .identity =
                                        [this] {
                                          const bool watched = broker_.streams() > 0;
@@ -146,6 +147,7 @@ TEST_F(LeaseClientTest, AReportSaysWhoWhatAndAtWhichEpoch) {
   EXPECT_EQ(seen.report(), v1::REPORT_FENCED);
   EXPECT_EQ(seen.name(), "chat");
   EXPECT_EQ(seen.instance_id(), "me");
+  EXPECT_EQ(seen.token(), "secret");
   EXPECT_EQ(seen.incarnation(), "b1");
 }
 

@@ -5,11 +5,17 @@
 #include <gtest/gtest.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
+#include <memory>
 #include <optional>
+#include <string>
+#include <thread>
 
+#include "absl/time/clock.h"
 #include "engine/transport/shm_address.h"
 #include "tests/engine/transport/transport_harness.h"
 
@@ -55,6 +61,65 @@ TEST(ShmListenerTest, ADeadEnginesSocketIsReplaced) {
   const auto listener = ShmListener::Create(folder.path(), "chat");
   ASSERT_TRUE(listener.ok()) << listener.status();
   EXPECT_TRUE(ShmSocket::Connect(path).ok());
+}
+
+// A child of another user, which root alone can make: what Connect said to it, and whether its connection was ended.
+struct OtherUser {
+  bool refused = false, hung_up = false;
+};
+OtherUser ConnectAsAnotherUser(const std::string& path) {
+  int results[2];
+  EXPECT_EQ(pipe(results), 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    OtherUser seen;
+    const sockaddr_un address = ShmAddress(path).value();
+    if (setgid(65534) == 0 && setuid(65534) == 0) {
+      seen.refused = ShmSocket::Connect(path).status().code() == absl::StatusCode::kPermissionDenied;
+      const int fd = socket(AF_UNIX, SOCK_SEQPACKET, 0);
+      if (connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0) {
+        char byte = 0;
+        seen.hung_up = recv(fd, &byte, 1, 0) <= 0;
+      }
+    }
+    const bool written = write(results[1], &seen, sizeof seen) == sizeof seen;
+    _exit(written ? 0 : 1);
+  }
+  close(results[1]);
+  OtherUser seen;
+  EXPECT_EQ(read(results[0], &seen, sizeof seen), static_cast<ssize_t>(sizeof seen));
+  close(results[0]);
+  EXPECT_EQ(waitpid(child, nullptr, 0), child);
+  return seen;
+}
+
+TEST(ShmListenerTest, AnotherUsersProcessIsHungUpOnAndDoesNotBelieveUs) {
+  if (geteuid() != 0) GTEST_SKIP() << "only root can be another user";
+  ShmFolder folder;
+  std::filesystem::permissions(folder.path(), std::filesystem::perms::all);
+  auto listener = ShmListener::Create(folder.path(), "chat");
+  ASSERT_TRUE(listener.ok()) << listener.status();
+  std::filesystem::permissions(listener->path(), std::filesystem::perms::all);
+  int strangers = 0;
+  std::thread accepting([&] {
+    const absl::Time end = absl::Now() + absl::Seconds(30);
+    std::shared_ptr<ShmSocket> socket;
+    while (strangers < 2 && absl::Now() < end) {
+      const ShmListener::Got got = listener->Accept(socket);
+      EXPECT_NE(got, ShmListener::Got::kSocket);
+      if (got == ShmListener::Got::kStranger) ++strangers;
+      if (got == ShmListener::Got::kNothing) absl::SleepFor(absl::Milliseconds(1));
+    }
+  });
+  const OtherUser seen = ConnectAsAnotherUser(listener->path());
+  accepting.join();
+  EXPECT_TRUE(seen.refused);
+  EXPECT_TRUE(seen.hung_up);
+  EXPECT_EQ(strangers, 2);
+  const auto own = ShmSocket::Connect(listener->path());
+  ASSERT_TRUE(own.ok()) << own.status();
+  std::shared_ptr<ShmSocket> socket;
+  EXPECT_EQ(listener->Accept(socket), ShmListener::Got::kSocket);
 }
 
 TEST(ShmListenerTest, AtTheEndOnlyItsOwnSocketIsRemoved) {

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "absl/time/clock.h"
+#include "common/base/sha256.h"
 #include "common/rpc/server.h"
 #include "gateway/rpc/card_convert.h"
 #include "tests/fakes/fake_engine_service.h"
