@@ -117,6 +117,7 @@ absl::Status Serve(const GatewayFlags& flags, services::ShutdownSignals& signals
   http_metrics.Watch(http_options);
   http_options.metrics = [&] {
     http_metrics.Export(metrics);
+    relay->UpdateMetrics();
     ExportTableAge(*fleet, metrics);
     return services::Scrape(metrics, {.program = kProgram, .ready = is_ready(), .draining = draining});
   };

@@ -5,6 +5,12 @@
 #include <utility>
 
 namespace swiftcache {
+namespace {
+
+// Counted from zero: a series that begins with its first event has no rate then.
+constexpr int kUsualStatuses[] = {200, 400, 404, 405, 408, 413, 429, 431, 500, 503, 504};
+
+}  // namespace
 
 void HttpMetrics::Watch(HttpServer::Options& options) {
   options.on_response = [this](int status) { CountResponse(status); };
@@ -29,6 +35,7 @@ void HttpMetrics::Export(Metrics& metrics) {
     responses = std::exchange(responses_, {});
     slow_readers = std::exchange(slow_readers_, 0);
   }
+  for (const int status : kUsualStatuses) responses.try_emplace(status, 0);
   for (const auto& [status, count] : responses) {
     metrics
         .Counter("swiftcache_http_responses_total",

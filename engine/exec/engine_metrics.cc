@@ -31,6 +31,11 @@ const std::vector<double> kLengthBuckets = {1,    2,    5,    10,    20,    50, 
                                             1000, 2000, 5000, 10000, 20000, 50000, 100000, 200000};
 const std::vector<double> kSequenceBuckets = {1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024};
 
+prometheus::Counter& EndedCounter(Metrics& metrics, absl::StatusCode code) {
+  return metrics.Counter("swiftcache_requests_total", "Requests that ended, by how",
+                         {{"status", absl::StatusCodeToString(code)}});
+}
+
 prometheus::Counter& RefusedCounter(Metrics& metrics, const char* reason) {
   return metrics.Counter("swiftcache_requests_refused_total", "Requests that were not taken, by why",
                          {{"reason", reason}});
@@ -101,6 +106,10 @@ EngineMetrics::EngineMetrics(Metrics& m, const Geometry& geometry)
   m.Gauge("vllm:cache_config_info", "Geometry of the KV cache, in its labels",
           {{"block_size", absl::StrCat(geometry.block_tokens)}, {"num_gpu_blocks", absl::StrCat(geometry.num_blocks)}})
       .Set(1);
+  using Code = absl::StatusCode;  // from zero, so that the first of them is an increase
+  for (const Code code : {Code::kOk, Code::kCancelled, Code::kOutOfRange, Code::kUnavailable, Code::kInternal}) {
+    EndedCounter(m, code);
+  }
 }
 
 void EngineMetrics::Started(absl::Duration queue_time) { queue_time_.Observe(queue_time); }
@@ -203,10 +212,7 @@ void EngineMetrics::Refused(const absl::Status& why) {
 
 void EngineMetrics::Ended(const absl::Status& status, absl::Duration since_arrival) {
   if (status.ok()) e2e_latency_.Observe(absl::ToDoubleSeconds(since_arrival));
-  registry_
-      .Counter("swiftcache_requests_total", "Requests that ended, by how",
-               {{"status", absl::StatusCodeToString(status.code())}})
-      .Increment();
+  EndedCounter(registry_, status.code()).Increment();
 }
 
 void EngineMetrics::Stepped(int64_t preemptions) {

@@ -134,6 +134,14 @@ std::vector<ModelInfo> RelayImpl::ListModels() {
   return models;
 }
 
+void RelayImpl::UpdateMetrics() {
+  for (const fleet::ModelView& model : fleet_.Models()) {
+    for (const fleet::EngineView& engine : model.engines) {
+      if (engine.link != nullptr) metrics_.Serves(model.name, engine.link->name());
+    }
+  }
+}
+
 void RelayImpl::Register(const std::shared_ptr<RelayCall>& call) {
   absl::MutexLock lock(&mutex_);
   calls_[call.get()] = call;

@@ -51,6 +51,8 @@ class RelayImpl final : public Relay {
   std::vector<ModelInfo> ListModels() override;
   absl::StatusOr<std::string> Detokenize(const std::string& model, std::span<const int32_t> ids) override;
 
+  /// Counters of every model and engine that is served, into the metrics: before they are read.
+  void UpdateMetrics();
   /// From now on new requests get UNAVAILABLE; those under way go on.
   void RefuseNew() { refusing_ = true; }
   /// RefuseNew; waits for calls under way until `deadline`, ends the rest with UNAVAILABLE and waits for their sinks'

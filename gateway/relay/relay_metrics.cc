@@ -28,6 +28,35 @@ const char* Name(Refusal why) {
   return "invalid";
 }
 
+prometheus::Counter& EndedCounter(Metrics& metrics, const std::string& model_name, absl::StatusCode code) {
+  return metrics.Counter("swiftcache_gateway_requests_total", "Requests that ended, by status code.",
+                         {{"model_name", model_name}, {"code", absl::StatusCodeToString(code)}});
+}
+
+prometheus::Counter& RefusedCounter(Metrics& metrics, const std::string& model_name, Refusal why) {
+  return metrics.Counter("swiftcache_gateway_refusals_total", "Requests that no engine saw, by reason.",
+                         {{"model_name", model_name}, {"reason", Name(why)}});
+}
+
+prometheus::Counter& SentCounter(Metrics& metrics, const std::string& model_name, const std::string& engine) {
+  return metrics.Counter("swiftcache_gateway_engine_requests_total",
+                         "Requests sent to an engine, each attempt counted.",
+                         {{"model_name", model_name}, {"engine", engine}});
+}
+
+// From zero: a series that begins with its first event has no rate then. Other codes come with their first request.
+void BeginCounters(Metrics& metrics, const std::string& model_name) {
+  using Code = absl::StatusCode;
+  for (const Code code : {Code::kOk, Code::kCancelled, Code::kInvalidArgument, Code::kDeadlineExceeded, Code::kNotFound,
+                          Code::kResourceExhausted, Code::kOutOfRange, Code::kUnavailable, Code::kInternal}) {
+    EndedCounter(metrics, model_name, code);
+  }
+  for (const Refusal why : {Refusal::kInvalid, Refusal::kUnknownModel, Refusal::kTooLong, Refusal::kNoEngine,
+                            Refusal::kDeadline, Refusal::kDraining}) {
+    RefusedCounter(metrics, model_name, why);
+  }
+}
+
 }  // namespace
 
 Refusal RefusalOf(const absl::Status& status) {
@@ -71,29 +100,33 @@ struct RelayMetrics::OfModel {
 };
 
 RelayMetrics::RelayMetrics(Metrics& metrics)
-    : metrics_(metrics), running_(metrics.Gauge("swiftcache_gateway_running_requests", "Requests under way.")) {}
+    : metrics_(metrics), running_(metrics.Gauge("swiftcache_gateway_running_requests", "Requests under way.")) {
+  BeginCounters(metrics, "");
+}
 
 RelayMetrics::~RelayMetrics() = default;
 
 RelayMetrics::OfModel& RelayMetrics::Of(const std::string& model_name) {
   absl::MutexLock lock(&mutex_);
   std::unique_ptr<OfModel>& model = models_[model_name];
-  if (model == nullptr) model = std::make_unique<OfModel>(metrics_, Metrics::Labels{{"model_name", model_name}});
+  if (model == nullptr) {
+    model = std::make_unique<OfModel>(metrics_, Metrics::Labels{{"model_name", model_name}});
+    BeginCounters(metrics_, model_name);
+  }
   return *model;
 }
 
+void RelayMetrics::Serves(const std::string& model_name, const std::string& engine) {
+  Of(model_name);
+  SentCounter(metrics_, model_name, engine);
+}
+
 void RelayMetrics::NotStarted(const std::string& model_name, const absl::Status& status) {
-  metrics_
-      .Counter("swiftcache_gateway_requests_total", "Requests that ended, by status code.",
-               {{"model_name", model_name}, {"code", absl::StatusCodeToString(status.code())}})
-      .Increment();
+  EndedCounter(metrics_, model_name, status.code()).Increment();
 }
 
 void RelayMetrics::Refused(const std::string& model_name, Refusal why) {
-  metrics_
-      .Counter("swiftcache_gateway_refusals_total", "Requests that no engine saw, by reason.",
-               {{"model_name", model_name}, {"reason", Name(why)}})
-      .Increment();
+  RefusedCounter(metrics_, model_name, why).Increment();
 }
 
 void RelayMetrics::Tokenized(const std::string& model_name, absl::Duration time) {
@@ -107,10 +140,7 @@ void RelayMetrics::Dispatched(const std::string& model_name, absl::Duration sinc
 }
 
 void RelayMetrics::Sent(const std::string& model_name, const std::string& engine) {
-  metrics_
-      .Counter("swiftcache_gateway_engine_requests_total", "Requests sent to an engine, each attempt counted.",
-               {{"model_name", model_name}, {"engine", engine}})
-      .Increment();
+  SentCounter(metrics_, model_name, engine).Increment();
 }
 
 void RelayMetrics::Retried(const std::string& model_name) { Of(model_name).retries.Increment(); }

@@ -31,6 +31,8 @@ class RelayMetrics {
   explicit RelayMetrics(Metrics& metrics);
   ~RelayMetrics();
 
+  /// `engine` serves `model_name`: their counters are there from now on, so that the first event is an increase.
+  void Serves(const std::string& model_name, const std::string& engine);
   /// A request has ended that was never started.
   void NotStarted(const std::string& model_name, const absl::Status& status);
   /// No engine saw a request, whether it was started or not.

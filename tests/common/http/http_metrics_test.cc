@@ -66,6 +66,14 @@ TEST_F(HttpMetricsTest, ResponsesAreCountedByStatusWhoeverGivesThem) {
   EXPECT_THAT(scraped, HasSubstr(kNobodyCut));
 }
 
+TEST_F(HttpMetricsTest, WhatHasNotHappenedYetIsZero) {
+  Start();
+  const std::string scraped = Scrape();
+  for (const int status : {200, 400, 404, 405, 408, 413, 429, 431, 500, 503, 504}) {
+    EXPECT_THAT(scraped, HasSubstr(Responses(status, 0)));
+  }
+}
+
 TEST_F(HttpMetricsTest, AConnectionTooManyIsCounted) {
   Start({.max_connections = 1});
   RawHttpClient first(server_->address());

@@ -392,6 +392,7 @@ TEST(StepLoopTest, MetricsAddUp) {
            "vllm:num_requests_waiting 0",
            "vllm:cache_config_info{block_size=\"4\",num_gpu_blocks=\"1000\"} 1",
            "swiftcache_requests_total{status=\"OK\"} 2",
+           "swiftcache_requests_total{status=\"INTERNAL\"} 0",
        }) {
     EXPECT_TRUE(scrape.find(std::string("\n") + line + "\n") != std::string::npos) << line;
   }

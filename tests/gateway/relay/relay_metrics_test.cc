@@ -6,7 +6,11 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
 #include "tests/gateway/relay/relay_fixture.h"
 
 namespace swiftcache::gateway {
@@ -19,6 +23,16 @@ using ::testing::Not;
 class RelayMetricsTest : public RelayFixture {
  protected:
   std::string Scrape() { return metrics_.Serialize(); }
+  int RefusalsOf(const std::string& scraped) {
+    int sum = 0;
+    for (const absl::string_view line : absl::StrSplit(scraped, '\n')) {
+      int count = 0;
+      if (!absl::StartsWith(line, "swiftcache_gateway_refusals_total{")) continue;
+      EXPECT_TRUE(absl::SimpleAtoi(line.substr(line.rfind(' ') + 1), &count)) << line;
+      sum += count;
+    }
+    return sum;
+  }
   static std::string Refusals(const std::string& model, const std::string& reason, int count) {
     return absl::StrCat("swiftcache_gateway_refusals_total{model_name=\"", model, "\",reason=\"", reason, "\"} ", count,
                         "\n");
@@ -59,7 +73,29 @@ TEST_F(RelayMetricsTest, ARequestThatAnEngineRefusesIsNoRefusalOfTheGateway) {
   Serve({"a"});
   engines_["a"].SetScript([](FakeCall& call) { call.End(absl::ResourceExhaustedError("queue full")); });
   ASSERT_FALSE(Run(Prompt("x")).ok());
-  EXPECT_THAT(Scrape(), Not(HasSubstr("swiftcache_gateway_refusals_total")));
+  EXPECT_EQ(RefusalsOf(Scrape()), 0);
+}
+
+TEST_F(RelayMetricsTest, WhatHasNotHappenedYetIsZeroForEveryModelAndEngine) {
+  Serve({"a", "b"});
+  relay_->UpdateMetrics();
+  const std::string scraped = Scrape();
+  for (const char* model : {"", "m"}) {
+    for (const char* reason : {"invalid", "unknown_model", "too_long", "no_engine", "deadline", "draining"}) {
+      EXPECT_THAT(scraped, HasSubstr(Refusals(model, reason, 0)));
+    }
+    for (const char* code : {"OK", "CANCELLED", "INVALID_ARGUMENT", "DEADLINE_EXCEEDED", "NOT_FOUND", "OUT_OF_RANGE",
+                             "RESOURCE_EXHAUSTED", "UNAVAILABLE", "INTERNAL"}) {
+      EXPECT_THAT(scraped, HasSubstr(absl::StrCat("swiftcache_gateway_requests_total{code=\"", code, "\",model_name=\"",
+                                                  model, "\"} 0\n")));
+    }
+  }
+  for (const char* engine : {"a", "b"}) {
+    EXPECT_THAT(scraped, HasSubstr(absl::StrCat("swiftcache_gateway_engine_requests_total{engine=\"", engine,
+                                                "\",model_name=\"m\"} 0\n")));
+  }
+  EXPECT_THAT(scraped, HasSubstr("swiftcache_gateway_time_to_first_token_seconds_count{model_name=\"m\"} 0\n"));
+  EXPECT_THAT(scraped, Not(HasSubstr("swiftcache_gateway_time_to_first_token_seconds_count{model_name=\"\"}")));
 }
 
 TEST_F(RelayMetricsTest, EveryAttemptIsCountedWithItsEngine) {
