@@ -77,11 +77,19 @@ bool EngineProber::HandleResponse(const EngineLink& link, const absl::Status& re
   absl::MutexLock lock(&mutex_);
   const auto it = probed_.find(&link);
   if (it == probed_.end()) return false;
+  Probed& probed = it->second;
+  const bool silent = absl::IsDeadlineExceeded(response);
+  probed.silent = silent ? probed.silent + 1 : 0;
+  if (silent && probed.silent < options_.silent_pings) {
+    probed.under_way = false;
+    probed.next = clock_.Now();
+    changed_.SignalAll();
+    return false;
+  }
   if (!response.ok()) {
     probed_.erase(it);
     return true;
   }
-  Probed& probed = it->second;
   if (!probed.answered) {
     LOG(WARNING) << RequestTag{{}, {}, link.model_name()} << "engine " << link.name()
                  << " answers, though the broker hears nothing of it: it goes on serving";

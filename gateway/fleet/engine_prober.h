@@ -30,10 +30,13 @@ class EngineProber {
  public:
   struct Options {
     absl::Duration timeout = absl::Seconds(1);   // of one ping
-    absl::Duration interval = absl::Seconds(1);  // from a response to the next ping
+    absl::Duration interval = absl::Seconds(1);  // from an answer to the next ping; silence is followed at once
+    int silent_pings = 3;                        // in a row, and the engine is lost
     int threads = 4;                             // pings at one time
   };
-  /// Called once for a link whose engine did not answer, which is not probed again; with no lock held.
+  /// Called once for a link whose engine is lost, which is not probed again; with no lock held. An engine is lost at once
+  /// where its address says so (nobody listens, or another engine does), and where it is merely silent after
+  /// `silent_pings`: one that stood still for a while goes on, and so do its streams.
   using OnNoResponse = std::function<void(const std::shared_ptr<EngineLink>& link, const absl::Status& why)>;
 
   EngineProber(const Options& options, const Clock& clock, OnNoResponse on_no_response);
@@ -50,12 +53,13 @@ class EngineProber {
     absl::Time next = absl::InfiniteFuture();
     bool under_way = false;
     bool answered = false;
+    int silent = 0;  // pings in a row
   };
 
   void Work();
   std::shared_ptr<EngineLink> AwaitDueProbe() ABSL_LOCKS_EXCLUDED(mutex_);
   std::shared_ptr<EngineLink> DueProbe(absl::Time now, absl::Time& next) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  /// Whether the engine did not answer and is still to be probed.
+  /// Whether the engine is lost, and was still to be probed.
   bool HandleResponse(const EngineLink& link, const absl::Status& response) ABSL_LOCKS_EXCLUDED(mutex_);
 
   const Options options_;

@@ -102,10 +102,13 @@ class FakeEngine {
     card_ = std::move(card);
     card_failures_ = std::move(failures);
   }
-  /// Whether it answers when it is asked.
-  void SetAnswers(bool answers) ABSL_LOCKS_EXCLUDED(mutex_) {
+  /// Whether it answers when it is asked, or is silent.
+  void SetAnswers(bool answers) { SetPing(answers ? absl::OkStatus() : absl::DeadlineExceededError("no answer")); }
+  /// What comes of asking it: first `before`, in order.
+  void SetPing(absl::Status then, std::deque<absl::Status> before = {}) ABSL_LOCKS_EXCLUDED(mutex_) {
     absl::MutexLock lock(&mutex_);
-    answers_ = answers;
+    ping_ = std::move(then);
+    next_pings_ = std::move(before);
   }
   /// How often it was asked.
   int pings() const ABSL_LOCKS_EXCLUDED(mutex_) {
@@ -173,7 +176,10 @@ class FakeEngine {
   absl::Status Ping() ABSL_LOCKS_EXCLUDED(mutex_) {
     absl::MutexLock lock(&mutex_);
     ++pings_;
-    return answers_ ? absl::OkStatus() : absl::DeadlineExceededError("no answer");
+    if (next_pings_.empty()) return ping_;
+    absl::Status next = std::move(next_pings_.front());
+    next_pings_.pop_front();
+    return next;
   }
 
   std::vector<std::thread> TakeThreads() ABSL_LOCKS_EXCLUDED(mutex_) {
@@ -187,7 +193,8 @@ class FakeEngine {
   std::deque<absl::Status> card_failures_ ABSL_GUARDED_BY(mutex_);
   int card_fetches_ ABSL_GUARDED_BY(mutex_) = 0;
   int calls_ ABSL_GUARDED_BY(mutex_) = 0;
-  bool answers_ ABSL_GUARDED_BY(mutex_) = true;
+  absl::Status ping_ ABSL_GUARDED_BY(mutex_);
+  std::deque<absl::Status> next_pings_ ABSL_GUARDED_BY(mutex_);
   int pings_ ABSL_GUARDED_BY(mutex_) = 0;
   std::vector<std::thread> threads_ ABSL_GUARDED_BY(mutex_);
 };

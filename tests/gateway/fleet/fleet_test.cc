@@ -104,6 +104,26 @@ TEST_F(FleetTest, ASnapshotOfTheSameBrokerReplacesTheTable) {
   engine_.SetAnswers(false);
   fleet_->OnSnapshot("b1", {Engine("b")});
   WaitForNames({"b"});
+  EXPECT_EQ(engine_.pings(), 3);
+}
+
+TEST_F(FleetTest, AnEngineThatIsSilentForAWhileIsNotGivenUp) {
+  const absl::Status silence = absl::DeadlineExceededError("no answer");
+  fleet_->OnSnapshot("b1", {Engine("a")});
+  const auto lost = std::make_shared<Losses>();
+  const fleet::EngineLink::InFlight request(fleet_->Find("m")->engines[0].link, lost);
+  engine_.SetPing(absl::OkStatus(), {silence, silence, absl::OkStatus(), silence, silence});
+  fleet_->OnRemoved("a", /*died=*/true);
+  WaitForPings(8);
+  EXPECT_THAT(Names(), ElementsAre("a"));
+  EXPECT_EQ(lost->count, 0);
+}
+
+TEST_F(FleetTest, AnEngineWhereNobodyListensIsGivenUpAtOnce) {
+  fleet_->OnSnapshot("b1", {Engine("a"), Engine("b")});
+  engine_.SetPing(absl::UnavailableError("connection refused"));
+  fleet_->OnRemoved("a", /*died=*/true);
+  WaitForNames({"b"});
   EXPECT_EQ(engine_.pings(), 1);
 }
 
