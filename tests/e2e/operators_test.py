@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What operators see: health, metrics, logs, swiftcachectl, idle cost, the cost of the gateway."""
+import contextlib
 import json
 import math
 import os
@@ -319,7 +320,25 @@ def cpu_seconds(pid):
     return sum(int(open(f"/proc/{pid}/task/{task}/schedstat").read().split()[0]) for task in tasks) / 1e9
 
 
-def test_an_idle_cluster_of_five_uses_under_one_percent_of_a_core(cluster, request):
+@contextlib.contextmanager
+def scraped(processes, interval=5):
+    """As Prometheus does it."""
+    ending = threading.Event()
+
+    def scrape():
+        while not ending.wait(interval):
+            for process in processes:
+                process.get("/metrics")
+    thread = threading.Thread(target=scrape)
+    thread.start()
+    try:
+        yield
+    finally:
+        ending.set()
+        thread.join()
+
+
+def test_an_idle_cluster_of_five_that_is_scraped_uses_under_seven_thousandths_of_a_core(cluster, request):
     cluster.start()
     cluster.start_engine(TINY / "tiny-llama-b", "b")
     cluster.start_engine(TINY / "tiny-qwen2", "c")
@@ -327,12 +346,13 @@ def test_an_idle_cluster_of_five_uses_under_one_percent_of_a_core(cluster, reque
     pids = [p.child.pid for p in cluster.all]
     assert len(pids) == 5
     shares = []
-    for _ in range(5):  # the quietest of five windows: a shared machine makes every wake-up dearer, and start-up settles
-        before, begin = [cpu_seconds(p) for p in pids], time.monotonic()
-        time.sleep(4)
-        shares.append((sum(cpu_seconds(p) for p in pids) - sum(before)) / (time.monotonic() - begin))
+    with scraped(cluster.all):
+        for _ in range(5):  # the quietest of five windows: a shared machine makes every wake-up dearer, and start-up settles
+            before, begin = [cpu_seconds(p) for p in pids], time.monotonic()
+            time.sleep(5)
+            shares.append((sum(cpu_seconds(p) for p in pids) - sum(before)) / (time.monotonic() - begin))
     print("idle, percent of a core:", " ".join(f"{100 * share:.2f}" for share in shares))
-    assert min(shares) < (0.01 if request.config.getoption("--long") else 0.02)  # CI's machines are slower than ours
+    assert min(shares) < (0.007 if request.config.getoption("--long") else 0.02)  # CI's machines are slower than ours
 
 
 def first_token_ms(stub, request):
