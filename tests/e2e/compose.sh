@@ -26,10 +26,10 @@ clean_up() {
 # Images -------------------------------------------------------------------------------------------------------------
 use_podman bridge
 say "limits and health checks"
-/usr/bin/python3 - <<'EOF' || die "a service that stays up has no limit of memory, or no health check"
+/usr/bin/python3 - <<'EOF' || die "a service that stays up has no limit of memory or of its log, or no health check"
 import sys, yaml
 services = yaml.safe_load(open("deploy/docker-compose.yml"))["services"]
-sys.exit([name for name, service in services.items() if name != "model" and not {"mem_limit", "healthcheck"} <= service.keys()] or 0)
+sys.exit([name for name, service in services.items() if name != "model" and not {"mem_limit", "logging", "healthcheck"} <= service.keys()] or 0)
 EOF
 if [ "${3:-}" = --whole ]; then
   mkdir -p ~/.cache/ccache
@@ -152,7 +152,19 @@ has_p99() {
 }
 wait_for 30 "a P99 of first tokens" has_p99
 echo "P99 of first tokens of chat: $(value 'model:swiftcache_time_to_first_token_seconds:p99_5m{model_name="chat"}') s"
-[ -n "$(value 'sum by (engine) (swiftcache_lease_traffic_step_seconds_total)')" ] || die "nothing about interference"
+
+say "interference"
+decode() { ctl generate --model=summary --temperature=0 --ignore_eos --max_tokens="$1" --prompt="Once upon a time" >/dev/null || die "no answer of summary"; }
+long_chat() { ctl chat --model=chat --temperature=0 --ignore_eos --max_tokens=100 --message="$(cat deploy/lighthouse.txt) What did the letter say?" >/dev/null || die "no answer of chat"; }
+decode 500  # without lease traffic; then beside chat, which reads there
+interference() { value 'engine:swiftcache_interference:ratio_5m{engine="summary", phase="decode"}'; }
+has_interference() {
+  long_chat & decode 200
+  wait $! || die "no answer of chat"
+  [[ "$(interference)" =~ ^[0-9.]+$ ]]
+}
+wait_for 60 "the interference of chat with summary" has_interference
+echo "interference of decoding, of summary: $(interference)"
 
 firing() {
   curl -fs "http://127.0.0.1:$prometheus/api/v1/alerts" | python3 -c '
