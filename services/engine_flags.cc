@@ -61,7 +61,8 @@ std::optional<int> EngineFlags::Parse(int argc, char** argv) {
   flags.Fraction(
       "gpu_memory_utilization", &engine.gpu_memory_utilization,
       "share of a GPU's memory to use in all: what the weights leave of it is for KV; without effect on a CPU");
-  flags.Choice("kv_cache_dtype", &kv_cache_dtype, {"bf16", "f32"}, "element type of the KV cache");
+  flags.Choice("kv_cache_dtype", &kv_cache_dtype, {"bf16", "f32", "int8"},
+               "element type of the KV cache; int8: with a scale for each token and KV head, on a CPU alone");
   flags.Integer("block_tokens", &engine.block_tokens, 1, 4096, "tokens of a KV block");
   flags.Switch("enable_prefix_caching", &engine.enable_prefix_caching,
                "keep KV of ended requests for prompts that begin alike");
@@ -82,7 +83,10 @@ std::optional<int> EngineFlags::Parse(int argc, char** argv) {
   if (const std::optional<int> exit_code = flags.Parse(argc, argv)) return exit_code;
   changed = flags.Changed();
   if (model_name.empty()) model_name = NameOfModel(model);
-  engine.kv_cache_dtype = kv_cache_dtype == "f32" ? engine::backend::KvDtype::kF32 : engine::backend::KvDtype::kBf16;
+  using engine::backend::KvDtype;
+  for (const KvDtype known : {KvDtype::kBf16, KvDtype::kF32, KvDtype::kInt8}) {
+    if (kv_cache_dtype == NameOf(known)) engine.kv_cache_dtype = known;
+  }
   engine.share = transport == "auto" ? !broker.empty() && engine.enable_prefix_caching : transport != "none";
   using engine::exec::StreamMode;
   engine.stream = stream == "lsc" ? StreamMode::kLsc : stream == "in_place" ? StreamMode::kInPlace : StreamMode::kAuto;

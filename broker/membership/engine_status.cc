@@ -25,16 +25,25 @@ absl::Status CheckPositive(const char* field, int64_t value) {
   return absl::InvalidArgumentError(absl::StrCat(field, " is ", value, ", wanted more than 0"));
 }
 
-std::optional<int64_t> BytesOfDtype(const std::string& dtype) {
-  if (dtype == "bf16") return 2;
-  if (dtype == "f32") return 4;
-  return std::nullopt;
+// What K (or V) of one token and KV head takes in one layer.
+struct ElementType {
+  const char* name;
+  int64_t element_bytes, scale_bytes;
+};
+constexpr ElementType kElementTypes[] = {{"bf16", 2, 0}, {"f32", 4, 0}, {"int8", 1, 4}};
+
+const ElementType* FindElementType(const std::string& name) {
+  for (const ElementType& type : kElementTypes) {
+    if (name == type.name) return &type;
+  }
+  return nullptr;
 }
 
-// Bytes of a block by the geometry: 2 (k, v) x layers x tokens x heads x head_dim x bytes per element.
-std::optional<int64_t> BlockBytes(const KvGeometry& kv, int64_t element_bytes) {
-  std::optional<int64_t> bytes = 2 * element_bytes;
-  for (const int64_t factor : {kv.num_layers, kv.block_tokens, kv.num_kv_heads, kv.head_dim}) {
+// Bytes of a block by the geometry: 2 (k, v) x layers x tokens x heads x (head_dim x bytes per element + scale).
+std::optional<int64_t> BlockBytes(const KvGeometry& kv, const ElementType& type) {
+  std::optional<int64_t> bytes = CheckedMul(kv.head_dim, type.element_bytes);
+  if (bytes.has_value()) bytes = CheckedAdd(*bytes, type.scale_bytes);
+  for (const int64_t factor : {int64_t{2}, kv.num_layers, kv.block_tokens, kv.num_kv_heads}) {
     if (bytes.has_value()) bytes = CheckedMul(*bytes, factor);
   }
   return bytes;
@@ -45,17 +54,18 @@ absl::Status CheckGeometry(const KvGeometry& kv) {
   RETURN_IF_ERROR(CheckPositive("kv.num_kv_heads", kv.num_kv_heads));
   RETURN_IF_ERROR(CheckPositive("kv.head_dim", kv.head_dim));
   RETURN_IF_ERROR(CheckPositive("kv.block_tokens", kv.block_tokens));
-  const std::optional<int64_t> element_bytes = BytesOfDtype(kv.kv_cache_dtype);
-  if (!element_bytes.has_value()) {
+  const ElementType* type = FindElementType(kv.kv_cache_dtype);
+  if (type == nullptr) {
     return absl::InvalidArgumentError(
-        absl::StrCat("kv.kv_cache_dtype is '", absl::CHexEscape(kv.kv_cache_dtype), "', wanted bf16 or f32"));
+        absl::StrCat("kv.kv_cache_dtype is '", absl::CHexEscape(kv.kv_cache_dtype), "', wanted bf16, f32 or int8"));
   }
-  const std::optional<int64_t> wanted = BlockBytes(kv, *element_bytes);
+  const std::optional<int64_t> wanted = BlockBytes(kv, *type);
   if (wanted != kv.block_bytes) {
     return absl::InvalidArgumentError(
         absl::StrCat("kv.block_bytes is ", kv.block_bytes, ", wanted ",
                      wanted.has_value() ? absl::StrCat(*wanted) : std::string("a product within 64 bits"),
-                     " (2 x num_layers x block_tokens x num_kv_heads x head_dim x ", *element_bytes, ")"));
+                     " (2 x num_layers x block_tokens x num_kv_heads x (head_dim x ", type->element_bytes, " + ",
+                     type->scale_bytes, "))"));
   }
   return absl::OkStatus();
 }

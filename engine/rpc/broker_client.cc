@@ -43,7 +43,7 @@ v1::EngineInfo InfoOf(const EngineDescription& description, const std::string& i
   kv.set_num_layers(description.kv.num_layers);
   kv.set_num_kv_heads(description.kv.num_kv_heads);
   kv.set_head_dim(description.kv.head_dim);
-  kv.set_kv_cache_dtype(description.kv.dtype == backend::KvDtype::kBf16 ? "bf16" : "f32");
+  kv.set_kv_cache_dtype(backend::NameOf(description.kv.dtype));
   kv.set_block_tokens(description.kv.block_tokens);
   kv.set_block_bytes(description.kv.block_bytes());
   kv.set_num_blocks(description.num_blocks);

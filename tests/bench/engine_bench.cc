@@ -6,7 +6,8 @@
 //            bandwidth measured.
 // Engine, library and bandwidth loop take turns, since shared machines change their speed from minute to minute.
 //
-//   swiftcache-engine-bench [--model PATH] [--threads N] [--isa avx512_bf16|avx512|avx2|baseline] [--f32]
+//   swiftcache-engine-bench [--model PATH] [--threads N] [--isa avx512_bf16|avx512|avx2|baseline]
+//                           [--f32] [--kv bf16|f32|int8]
 //                           [--prompt N] [--context N] [--sequences N] [--repeats N] [--json]
 // --prompt 0 and --sequences 0 leave a half out. --json: one object instead of the text.
 #include <algorithm>
@@ -46,6 +47,7 @@ struct Flags {
   int threads = static_cast<int>(std::thread::hardware_concurrency());
   Isa isa = Isa::kAvx512Bf16;
   bool f32 = false;
+  engine::backend::KvDtype kv = engine::backend::KvDtype::kBf16;
   int64_t prompt = 512;
   int64_t context = 64;
   int64_t sequences = 1;
@@ -64,12 +66,21 @@ Isa IsaOf(const std::string& name) {
   return *isa;
 }
 
+engine::backend::KvDtype KvDtypeOf(const std::string& name) {
+  using engine::backend::KvDtype;
+  for (const KvDtype dtype : {KvDtype::kBf16, KvDtype::kF32, KvDtype::kInt8}) {
+    if (name == NameOf(dtype)) return dtype;
+  }
+  Fail("--kv is " + name + ", wanted bf16, f32 or int8");
+}
+
 Flags Parse(int argc, char** argv) {
   Flags flags;
   for (int i = 1; i < argc; ++i) {
     const std::string name = argv[i];
     if (name == "--f32" || name == "--json") {
       (name == "--json" ? flags.json : flags.f32) = true;
+      if (flags.f32) flags.kv = engine::backend::KvDtype::kF32;
       continue;
     }
     if (i + 1 >= argc) Fail(name + " wants a value");
@@ -80,6 +91,8 @@ Flags Parse(int argc, char** argv) {
       flags.threads = std::atoi(value.c_str());
     else if (name == "--isa")
       flags.isa = IsaOf(value);
+    else if (name == "--kv")
+      flags.kv = KvDtypeOf(value);
     else if (name == "--prompt")
       flags.prompt = std::atoll(value.c_str());
     else if (name == "--context")
@@ -126,8 +139,7 @@ class Runner {
       : vocab_(config.vocab_size), device_({.threads = flags.threads, .max_isa = flags.isa}) {
     const int64_t tokens = std::max(flags.prompt, flags.context + 64);
     engine::models::ModelOptions options;
-    options.kv = {config.num_layers, config.num_kv_heads, config.head_dim, 16,
-                  flags.f32 ? engine::backend::KvDtype::kF32 : engine::backend::KvDtype::kBf16};
+    options.kv = {config.num_layers, config.num_kv_heads, config.head_dim, 16, flags.kv};
     options.max_batch_rows = max_rows_ = std::max(tokens, flags.sequences);
     options.max_logit_rows = std::max<int64_t>(1, flags.sequences);
     options.dtype = flags.f32 ? engine::models::ComputeDtype::kF32 : engine::models::ComputeDtype::kAuto;

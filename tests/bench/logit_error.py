@@ -25,7 +25,7 @@ from reference_decoder import forward, read_model, read_safetensors
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 DATA = ROOT / "tests/data"
 FORMATS = ("F32", "F16", "BF16", "Q8_0")
-SETTINGS = (("auto", "bf16"), ("f32", "bf16"), ("f32", "f32"))  # --dtype, --kv_cache_dtype
+SETTINGS = (("auto", "bf16"), ("auto", "int8"), ("f32", "bf16"), ("f32", "int8"), ("f32", "f32"))  # --dtype, --kv_cache_dtype
 LIMIT = 2e-3  # largest difference of what is f32 throughout
 
 
@@ -50,7 +50,8 @@ class Case:
             sys.exit(f"{self.name} {self.stored}: that is too much, want less than {LIMIT}")
 
     def error(self, binary, isa, dtype, kv, folder):
-        """Mean and largest absolute difference, and what the engine says of itself."""
+        """Mean and largest absolute difference, the share of positions whose likeliest token is the reference's, and what
+        the engine says of itself."""
         (folder / "ids").write_text("".join(" ".join(map(str, ids)) + "\n" for ids in self.ids))
         said = subprocess.run([binary, "--model", self.path, "--ids", folder / "ids", "--out", folder / "logits", "--isa",
                                isa, "--dtype", dtype, "--kv", kv], check=True, stdout=subprocess.PIPE, text=True).stdout
@@ -58,7 +59,8 @@ class Case:
         difference = np.abs(found - self.reference)
         if dtype == kv == "f32":
             self.check(difference.max(), f"the engine in f32 ({isa})")
-        return difference.mean(), difference.max(), said.strip()
+        agree = (found.argmax(1) == self.reference.argmax(1)).mean()
+        return difference.mean(), difference.max(), agree, said.strip()
 
 
 def cases(flags, folder):
@@ -85,17 +87,17 @@ def main():
     parser.add_argument("--isa", nargs="+", default=["avx512_bf16", "avx2"])
     parser.add_argument("--longest", type=int, default=257, help="tokens of the longest sequence compared")
     flags = parser.parse_args()
-    columns = [f"`{dtype}`, KV {kv}: mean | largest" for dtype, kv in SETTINGS]
-    print("| model | stored | `--isa` up to | " + " | ".join(columns) + " |\n" + "|---" * (3 + 2 * len(columns)) + "|")
+    columns = [f"`{dtype}`, KV {kv}" for dtype, kv in SETTINGS]
+    print("| model | stored | `--isa` up to | " + " | ".join(columns) + " |\n" + "|---" * (3 + len(columns)) + "|")
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         for case in cases(flags, folder):
             for isa in flags.isa:
                 row = []
                 for dtype, kv in SETTINGS:
-                    mean, largest, said = case.error(flags.binary, isa, dtype, kv, folder)
-                    row += [f"{mean:.2g}", f"{largest:.2g}"]
-                    print(f"{case.name} {case.stored}: {said}: mean {mean:.3g}, largest {largest:.3g}", file=sys.stderr)
+                    mean, largest, agree, said = case.error(flags.binary, isa, dtype, kv, folder)
+                    row.append(f"{mean:.2g} / {largest:.2g} / {100 * agree:.1f}")
+                    print(f"{case.name} {case.stored}: {said}: {row[-1]}", file=sys.stderr)
                 print(f"| {case.name} | {case.stored} | {isa} | " + " | ".join(row) + " |", flush=True)
 
 

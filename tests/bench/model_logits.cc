@@ -3,7 +3,7 @@
 //
 //   echo "1 523 17" > ids.txt    # a sequence a line
 //   swiftcache-model-logits --model PATH --ids ids.txt --out logits.f32
-//                           [--dtype auto|bf16|f32] [--kv bf16|f32] [--isa avx512_bf16|avx512|avx2|baseline]
+//                           [--dtype auto|bf16|f32] [--kv bf16|f32|int8] [--isa avx512_bf16|avx512|avx2|baseline]
 //
 // logits.f32: [positions of all sequences, one after the other][vocab]. Prints backend, KV's element and weights.
 #include <cstdio>
@@ -56,7 +56,8 @@ SequenceRunner::Options OptionsOf(const std::map<std::string, std::string>& flag
   return {.dtype = Choose<ComputeDtype>(
               flags, "--dtype",
               {{"auto", ComputeDtype::kAuto}, {"bf16", ComputeDtype::kBf16}, {"f32", ComputeDtype::kF32}}),
-          .kv_dtype = Choose<KvDtype>(flags, "--kv", {{"bf16", KvDtype::kBf16}, {"f32", KvDtype::kF32}}),
+          .kv_dtype = Choose<KvDtype>(flags, "--kv",
+                                      {{"bf16", KvDtype::kBf16}, {"f32", KvDtype::kF32}, {"int8", KvDtype::kInt8}}),
           .max_isa = Choose<Isa>(flags, "--isa",
                                  {{"avx512_bf16", Isa::kAvx512Bf16},
                                   {"avx512", Isa::kAvx512},
@@ -86,8 +87,8 @@ int Run(const std::map<std::string, std::string>& flags) {
   const SequenceRunner::Options options = OptionsOf(flags);
   const auto sequences = ReadSequences(flags.at("--ids"), checkpoint->config.vocab_size);
   SequenceRunner runner(checkpoint->config, *checkpoint->weights, options);
-  std::printf("%s, KV %s; %s\n", runner.decoder().backend().name().c_str(),
-              options.kv_dtype == KvDtype::kF32 ? "f32" : "bf16", Describe(runner.decoder().weights()).c_str());
+  std::printf("%s, KV %s; %s\n", runner.decoder().backend().name().c_str(), NameOf(options.kv_dtype),
+              Describe(runner.decoder().weights()).c_str());
   std::ofstream out(flags.at("--out"), std::ios::binary);
   for (const std::vector<int32_t>& ids : sequences) {
     const std::vector<float> logits = runner.Logits(ids, 0);

@@ -38,13 +38,18 @@ constexpr absl::Duration kRevokeDeadline = absl::Milliseconds(50);
 // How what lies in leases is read.
 struct Way {
   StreamMode stream = StreamMode::kInPlace;
-  bool mapped = true;  // by the transport
+  bool mapped = true;                                   // by the transport
+  backend::KvDtype kv_dtype = backend::KvDtype::kBf16;  // the borrower's
 };
-constexpr Way kWays[] = {{StreamMode::kInPlace}, {StreamMode::kLsc}, {StreamMode::kLsc, /*mapped=*/false}};
+constexpr Way kWays[] = {{StreamMode::kInPlace},
+                         {StreamMode::kLsc},
+                         {StreamMode::kLsc, /*mapped=*/false},
+                         {StreamMode::kInPlace, /*mapped=*/true, backend::KvDtype::kInt8},
+                         {StreamMode::kLsc, /*mapped=*/false, backend::KvDtype::kInt8}};
 
 std::string WayName(const testing::TestParamInfo<Way>& info) {
-  if (!info.param.mapped) return "StreamedUnmapped";
-  return info.param.stream == StreamMode::kLsc ? "Streamed" : "InPlace";
+  const std::string how = info.param.stream == StreamMode::kLsc ? "Streamed" : "InPlace";
+  return how + (info.param.mapped ? "" : "Unmapped") + (info.param.kv_dtype == backend::KvDtype::kInt8 ? "Int8" : "");
 }
 
 struct NodeOptions {
@@ -267,8 +272,8 @@ class LeaseTest : public testing::Test {
     std::filesystem::remove_all(shm_dir_);
   }
 
-  Talk Alone() {
-    Node node({.name = "alone", .num_blocks = 4096, .shares = false}, shm_dir_, hub_);
+  Talk Alone(backend::KvDtype kv_dtype = backend::KvDtype::kBf16) {
+    Node node({.name = "alone", .num_blocks = 4096, .kv_dtype = kv_dtype, .shares = false}, shm_dir_, hub_);
     return Converse(node.engine());
   }
 
@@ -278,7 +283,7 @@ class LeaseTest : public testing::Test {
     Node near({.name = "near", .num_blocks = 512, .block_tokens = 8, .lends = true, .late = late}, shm_dir_, hub_);
     Node far({.name = "far", .num_blocks = 512, .kv_dtype = backend::KvDtype::kF32, .lends = true, .late = late},
              shm_dir_, hub_);
-    Node chat({.name = "chat", .num_blocks = 72, .way = way, .late = late}, shm_dir_, hub_);
+    Node chat({.name = "chat", .num_blocks = 72, .kv_dtype = way.kv_dtype, .way = way, .late = late}, shm_dir_, hub_);
     Talk talk = ConverseOnLeases(
         chat.engine(), storm == nullptr ? std::function<void()>() : [&] { storm->Begin(); });
     if (storm != nullptr) storm->End();
@@ -313,7 +318,7 @@ class TokensTest : public LeaseTest, public testing::WithParamInterface<Way> {};
 INSTANTIATE_TEST_SUITE_P(AllWays, TokensTest, testing::ValuesIn(kWays), WayName);
 
 TEST_P(TokensTest, AreTheSameWithBlocksInLeases) {
-  const Talk wanted = Alone();
+  const Talk wanted = Alone(GetParam().kv_dtype);
   const Talk got = Sharing(GetParam());
   EXPECT_EQ(got.histories, wanted.histories);
   EXPECT_GT(got.donor_tokens, 0);
@@ -321,7 +326,7 @@ TEST_P(TokensTest, AreTheSameWithBlocksInLeases) {
 }
 
 TEST_P(TokensTest, AreTheSameOnDevicesThatComputeLate) {
-  const Talk wanted = Alone();
+  const Talk wanted = Alone(GetParam().kv_dtype);
   const Talk quiet = Sharing(GetParam(), nullptr, /*late=*/true);
   EXPECT_EQ(quiet.histories, wanted.histories);
   EXPECT_GT(quiet.donor_tokens, 0);
@@ -332,7 +337,7 @@ TEST_P(TokensTest, AreTheSameOnDevicesThatComputeLate) {
 }
 
 TEST_P(TokensTest, AreTheSameWhileLeasesAreRevokedAllTheTime) {
-  const Talk wanted = Alone();
+  const Talk wanted = Alone(GetParam().kv_dtype);
   Storm storm(hub_);
   const Talk got = Sharing(GetParam(), &storm);
   EXPECT_EQ(got.histories, wanted.histories);
@@ -358,7 +363,10 @@ class HangTest : public LeaseTest, public testing::WithParamInterface<Way> {
             .lends = true,
             .gate = &donors_gate_};
   }
-  NodeOptions Borrower() { return {.name = "chat", .num_blocks = 72, .way = GetParam(), .gate = &borrowers_gate_}; }
+  NodeOptions Borrower() {
+    return {
+        .name = "chat", .num_blocks = 72, .kv_dtype = GetParam().kv_dtype, .way = GetParam(), .gate = &borrowers_gate_};
+  }
   static std::shared_ptr<Recording> AskDonor(Engine& engine, int64_t prompt_tokens) {
     std::mt19937 rng(5);
     return Ask(engine, "the donor's client", SomeTokens(rng, prompt_tokens), kOutputTokens);
@@ -384,7 +392,7 @@ class HangTest : public LeaseTest, public testing::WithParamInterface<Way> {
 INSTANTIATE_TEST_SUITE_P(AllWays, HangTest, testing::ValuesIn(kWays), WayName);
 
 TEST_P(HangTest, ADonorHasItsMemoryByTheDeadlineWhileItsBorrowersLoopHangs) {
-  const Talk wanted = Alone();
+  const Talk wanted = Alone(GetParam().kv_dtype);
   const int64_t all_tokens = (kDonorBlocks - 1) * kDonorBlockTokens - kOutputTokens;  // wants all that is lent
   Node near(Donor(), shm_dir_, hub_), chat(Borrower(), shm_dir_, hub_);
   Talk got;
@@ -401,7 +409,7 @@ TEST_P(HangTest, ADonorHasItsMemoryByTheDeadlineWhileItsBorrowersLoopHangs) {
 }
 
 TEST_P(HangTest, TheDeadlineFencesWhileTheLoopsOfBothHang) {
-  const Talk wanted = Alone();
+  const Talk wanted = Alone(GetParam().kv_dtype);
   constexpr int64_t kFewTokens = 100;
   Node near(Donor(), shm_dir_, hub_), chat(Borrower(), shm_dir_, hub_);
   std::shared_ptr<Recording> answer;

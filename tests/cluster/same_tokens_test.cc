@@ -223,6 +223,15 @@ TEST_P(TinyModelTest, SameTokensInF32) {
   CheckSubject(f32);
 }
 
+TEST_P(TinyModelTest, SameTokensWithKvInInt8) {
+  for (const auto limit : {backend::cpu::Isa::kAvx2, backend::cpu::Isa::kAvx512Bf16}) {
+    Subject int8 = subject();
+    int8.max_isa = backend::cpu::BestIsa(limit);
+    int8.kv_dtype = backend::KvDtype::kInt8;
+    CheckSubject(int8);
+  }
+}
+
 TEST_P(TinyModelTest, SameTokensOnADeviceThatComputesLate) {
   Subject late = subject();
   late.max_isa = backend::cpu::BestIsa(late.max_isa);

@@ -19,20 +19,27 @@ constexpr int64_t kQueriesPerItem = 96;  // enough to repay the loading of a til
 constexpr int64_t kCacheLineBytes = 64, kRowsAskedAtOnce = kTileTokens / 8;
 constexpr int64_t kSerialRows = 4;  // whose rope is done before a second thread would have woken
 
+Kernels::LoadTiles LoadTilesOf(const Kernels& kernels, KvDtype dtype, bool bf16_products) {
+  if (dtype == KvDtype::kF32) return kernels.load_f32;
+  if (dtype == KvDtype::kBf16) return bf16_products ? kernels.load_bf16_pairs : kernels.load_bf16;
+  return bf16_products ? kernels.load_int8_pairs : kernels.load_int8;
+}
+
 }  // namespace
 
 PagedAttention::PagedAttention(Options options, const Kernels& kernels, ThreadPool& pool)
     : options_(std::move(options)),
       kernels_(kernels),
       pool_(pool),
-      bf16_products_(options_.precision == Precision::kBf16 && options_.kv.dtype == KvDtype::kBf16 &&
+      bf16_products_(options_.precision == Precision::kBf16 && options_.kv.dtype != KvDtype::kF32 &&
                      kernels.gemm_bf16 != nullptr),
+      load_(LoadTilesOf(kernels, options_.kv.dtype, bf16_products_)),
       item_rows_(std::max<int64_t>(1, kQueriesPerItem / group())),
       ended_(std::make_unique<std::atomic<int64_t>[]>(max_splits())) {}
 
 int64_t PagedAttention::ScratchFloats() const {
   const int64_t of_query = 3 * dims() + kTileTokens + (dims() + kTileTokens) / 2 + 4;
-  return queries() * of_query + kTileTokens * (options_.shape.head_dim + dims());
+  return queries() * of_query + kTileTokens * (options_.shape.head_dim + dims() + 2);
 }
 
 absl::Status PagedAttention::Reserve() {
@@ -49,6 +56,8 @@ PagedAttention::Scratch PagedAttention::ScratchOf(int worker) const {
   const auto take = [&at](int64_t floats) { return std::exchange(at, at + floats); };
   s.k = take(options_.shape.head_dim * kTileTokens);
   s.v = take(kTileTokens * dims());
+  s.k_scales = take(kTileTokens);
+  s.v_scales = take(kTileTokens);
   s.q = take(queries() * dims());
   s.scores = take(queries() * kTileTokens);
   s.q_bf16 = reinterpret_cast<Bf16*>(take(queries() * dims() / 2));
@@ -127,13 +136,10 @@ void PagedAttention::PointStreamedAt(int64_t layer) {
   for (const Streamed& s : streamed_) blocks_[s.block] = s.slots[layer % 2] - layer * options_.kv.slice_bytes();
 }
 
-std::byte* PagedAttention::KvAddress(const Sequence& sequence, int64_t layer, int64_t position, int64_t kv_head,
-                                     bool value) const {
+std::byte* PagedAttention::SliceAddress(const Sequence& sequence, int64_t layer, int64_t position) const {
   const KvLayout& kv = options_.kv;
-  const int64_t token = position % kv.block_tokens + (value ? kv.block_tokens : 0);
   return reinterpret_cast<std::byte*>(blocks_[sequence.first_block + position / kv.block_tokens] +
-                                      layer * kv.slice_bytes() + token * kv.row_bytes() +
-                                      kv_head * kv.head_dim * BytesOf(kv.dtype));
+                                      layer * kv.slice_bytes());
 }
 
 void PagedAttention::RopeAndStoreKv(const RopeOp& op) {
@@ -175,17 +181,25 @@ void PagedAttention::RopeHead(float* head, int64_t row) const {
 
 void PagedAttention::StoreKvRow(const RopeOp& op, int64_t row) const {
   const AttentionShape& shape = options_.shape;
+  const KvLayout& kv = options_.kv;
   const RowPlace& place = places_[row];
-  const int64_t width = shape.num_kv_heads * shape.head_dim;
+  const int64_t width = shape.num_kv_heads * shape.head_dim, token = place.position % kv.block_tokens;
   const float* in = AsHost(*op.qkv).row(row) + shape.num_heads * shape.head_dim;
-  for (const bool value : {false, true}) {
-    std::byte* out = KvAddress(sequences_[place.sequence], op.layer, place.position, 0, value);
-    if (options_.kv.dtype == KvDtype::kF32) {
+  std::byte* const slice = SliceAddress(sequences_[place.sequence], op.layer, place.position);
+  for (int64_t part = 0; part < 2; ++part, in += width) {  // K, V
+    std::byte* out = slice + (part * kv.block_tokens + token) * kv.row_bytes();
+    if (kv.dtype == KvDtype::kF32) {
       std::memcpy(out, in, width * sizeof(float));
-    } else {
+    } else if (kv.dtype == KvDtype::kBf16) {
       for (int64_t i = 0; i < width; ++i) reinterpret_cast<Bf16*>(out)[i] = ToBf16(in[i]);
+    } else {
+      std::byte* scales = slice + 2 * kv.block_tokens * kv.row_bytes() + part * kv.scale_bytes();
+      for (int64_t head = 0; head < kv.num_kv_heads; ++head) {
+        const int64_t first = head * kv.head_dim;
+        const float scale = kernels_.quantize(in + first, kv.head_dim, reinterpret_cast<int8_t*>(out) + first);
+        std::memcpy(scales + (head * kv.block_tokens + token) * sizeof(float), &scale, sizeof(float));
+      }
     }
-    in += width;
   }
 }
 
@@ -271,6 +285,7 @@ void PagedAttention::FindTile(int64_t layer, const Item& item, int64_t first, in
   const uint64_t* block = blocks_.data() + sequences_[item.sequence].first_block + first / kv.block_tokens;
   const uint64_t head = layer * kv.slice_bytes() + item.kv_head * kv.head_dim * BytesOf(kv.dtype);
   const uint64_t to_v = kv.block_tokens * kv.row_bytes();
+  const uint64_t scales = layer * kv.slice_bytes() + 2 * to_v + item.kv_head * kv.block_tokens * sizeof(float);
   rows.first = first;
   rows.count = std::clamp<int64_t>(end - first, 0, kTileTokens);
   rows.asked_for = 0;
@@ -279,6 +294,7 @@ void PagedAttention::FindTile(int64_t layer, const Item& item, int64_t first, in
     for (; t < rows.count && token < kv.block_tokens; ++t, ++token, at += kv.row_bytes()) {
       rows.k[t] = reinterpret_cast<const void*>(at);
       rows.v[t] = reinterpret_cast<const void*>(at + to_v);
+      rows.scales[t] = reinterpret_cast<const std::byte*>(*block + scales + token * sizeof(float));
     }
   }
 }
@@ -294,28 +310,38 @@ void PagedAttention::AskAhead(const Scratch& s) const {
       __builtin_prefetch(static_cast<const std::byte*>(next.k[t]) + byte);
       __builtin_prefetch(static_cast<const std::byte*>(next.v[t]) + byte);
     }
+    if (options_.kv.dtype == KvDtype::kInt8) {
+      __builtin_prefetch(next.scales[t]);
+      __builtin_prefetch(next.scales[t] + options_.kv.scale_bytes());
+    }
   }
 }
 
 void PagedAttention::LoadTile(const TileRows& rows, const Scratch& s) const {
-  const bool bf16 = options_.kv.dtype == KvDtype::kBf16;
-  const auto load_k = bf16_products_ ? kernels_.load_k_bf16_pairs : bf16 ? kernels_.load_k_bf16 : kernels_.load_k_f32;
-  const auto load_v = bf16_products_ ? kernels_.load_v_bf16_pairs : bf16 ? kernels_.load_v_bf16 : kernels_.load_v_f32;
   AskAhead(s);
-  load_k(rows.k, rows.count, options_.shape.head_dim, s.k);
+  load_.k(rows.k, rows.count, options_.shape.head_dim, s.k);
   AskAhead(s);
-  load_v(rows.v, rows.count, options_.shape.head_dim, s.v);
+  load_.v(rows.v, rows.count, options_.shape.head_dim, s.v);
+  if (options_.kv.dtype != KvDtype::kInt8) return;
+  std::fill_n(s.k_scales, 2 * kTileTokens, 0.0f);
+  for (int64_t t = 0; t < rows.count; ++t) {
+    std::memcpy(s.k_scales + t, rows.scales[t], sizeof(float));
+    std::memcpy(s.v_scales + t, rows.scales[t] + options_.kv.scale_bytes(), sizeof(float));
+  }
 }
 
 void PagedAttention::AttendTile(const Item& item, int64_t first, int64_t count, const Sums& sums,
                                 const Scratch& s) const {
   const int64_t queries = item.num_rows * group();
   Scores(queries, count, s);
+  const bool int8 = options_.kv.dtype == KvDtype::kInt8;
   const int64_t position = sequences_[item.sequence].context_tokens + item.first_row;
   for (int64_t i = 0; i < queries; ++i) {
     AskAhead(s);
     const int64_t valid = std::clamp<int64_t>(position + i / group() + 1 - first, 0, kTileTokens);
     kernels_.softmax_tile({.scores = s.scores + i * kTileTokens,
+                           .k_scales = int8 ? s.k_scales : nullptr,
+                           .v_scales = int8 ? s.v_scales : nullptr,
                            .valid = valid,
                            .out = sums.out + i * dims(),
                            .out_cols = dims(),

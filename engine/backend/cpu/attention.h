@@ -27,8 +27,9 @@ namespace swiftcache::engine::backend::cpu {
 /// Online softmax over tiles of kTileTokens positions, begun anew for each segment of kSegmentTokens; what the segments
 /// summed up is joined in their order. Both are cut at absolute multiples, and K and V are read as stored in the blocks;
 /// so a row's arithmetic depends on its position and its sequence's KV alone, whoever computes its segments. Sums are
-/// f32. Where the machine multiplies bf16, precision is kBf16 and KV is bf16, queries and probabilities are rounded to
-/// bf16 too.
+/// f32. Where the machine multiplies bf16, precision is kBf16 and KV is not f32, queries and probabilities are rounded to
+/// bf16 too. KV of int8 enters the products as the whole numbers that are stored; its scales are factors of the scores
+/// and of the probabilities.
 /// Thread-safety: none. Ownership: borrows the pool; owns scratch. Errors: RESOURCE_EXHAUSTED.
 class PagedAttention {
  public:
@@ -77,6 +78,7 @@ class PagedAttention {
   // Where the rows of a tile lie, and how many of them were asked for ahead of their use.
   struct TileRows {
     const void *k[kTileTokens], *v[kTileTokens];
+    const std::byte* scales[kTileTokens];  // of K, int8; V's lie scale_bytes() behind them
     int64_t first = -1, count = 0, asked_for = 0;
   };
   // What the softmax of some positions sums up; `queries` = rows of an item times the group.
@@ -92,6 +94,7 @@ class PagedAttention {
     Bf16* p_bf16;   // as scores
     float* k;       // a tile as panels (Kernels::LoadTile), f32 or pairs of bf16
     float* v;
+    float *k_scales, *v_scales;  // [kTileTokens], int8
     Sums all, part;
     TileRows* next = nullptr;
   };
@@ -111,7 +114,7 @@ class PagedAttention {
   void SplitItems();
   void PrepareRotations();
   void PointStreamedAt(int64_t layer);
-  std::byte* KvAddress(const Sequence& sequence, int64_t layer, int64_t position, int64_t kv_head, bool value) const;
+  std::byte* SliceAddress(const Sequence& sequence, int64_t layer, int64_t position) const;
   void RopeRow(const RopeOp& op, int64_t row, int worker);
   void RopeHead(float* head, int64_t row) const;
   void StoreKvRow(const RopeOp& op, int64_t row) const;
@@ -131,6 +134,7 @@ class PagedAttention {
   const Kernels kernels_;
   ThreadPool& pool_;
   const bool bf16_products_;
+  const Kernels::LoadTiles load_;
   const int64_t item_rows_;
   HostMemory scratch_;    // [threads][ScratchFloats()]
   HostMemory parts_;      // [num_parts()] of PartFloats(), Sums of split items

@@ -1,5 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // What attention does beside its two products: tiles of K and V out of the blocks, and online softmax.
+#include <algorithm>
+#include <bit>
+#include <cmath>
+
 #include "engine/backend/cpu/kernels.h"
 
 // Highway wants this order.
@@ -30,8 +34,36 @@ HWY_INLINE Words Load(const Bf16* p) {
   const hn::Rebind<uint16_t, F32> d16;
   return hn::BitCast(F32(), hn::ShiftLeft<16>(hn::PromoteTo(d32, hn::LoadU(d16, p))));
 }
+HWY_INLINE Words Load(const int8_t* p) {
+  const hn::RebindToSigned<F32> d32;
+  return hn::ConvertTo(F32(), hn::PromoteTo(d32, hn::LoadU(hn::Rebind<int8_t, F32>(), p)));
+}
+// Two elements of a row, which become the two bf16 of a word: even below odd.
+struct Int8Pair {
+  int8_t even, odd;
+};
+HWY_INLINE Words Load(const Int8Pair* p) {
+  const hn::RebindToUnsigned<F32> d32;
+  const hn::RebindToSigned<F32> s32;
+  const hn::Rebind<uint16_t, F32> d16;
+  const auto both = hn::PromoteTo(s32, hn::LoadU(d16, reinterpret_cast<const uint16_t*>(p)));
+  const auto even = hn::ConvertTo(F32(), hn::ShiftRight<24>(hn::ShiftLeft<24>(both)));
+  const auto odd = hn::ConvertTo(F32(), hn::ShiftRight<24>(hn::ShiftLeft<16>(both)));  // its low half is zero
+  return hn::BitCast(F32(), hn::Or(hn::ShiftRight<16>(hn::BitCast(d32, even)), hn::BitCast(d32, odd)));
+}
+// kLanes elements as bf16, in the lower halves of the words.
+HWY_INLINE auto LoadBf16(const Bf16* p) {
+  return hn::PromoteTo(hn::RebindToUnsigned<F32>(), hn::LoadU(hn::Rebind<uint16_t, F32>(), p));
+}
+HWY_INLINE auto LoadBf16(const int8_t* p) {
+  return hn::ShiftRight<16>(hn::BitCast(hn::RebindToUnsigned<F32>(), Load(p)));
+}
 HWY_INLINE float Load1(const float* p) { return *p; }
 HWY_INLINE float Load1(const Bf16* p) { return FromBf16(*p); }
+HWY_INLINE float Load1(const int8_t* p) { return *p; }
+HWY_INLINE float Load1(const Int8Pair* p) {
+  return std::bit_cast<float>(uint32_t{ToBf16(p->even)} | uint32_t{ToBf16(p->odd)} << 16);
+}
 
 // Four rows: word i of a 128-bit block is of row i then, and block b of out[j] is column 4 * b + j.
 template <typename T>
@@ -106,70 +138,98 @@ HWY_INLINE void LoadV(const void* const* rows, int64_t count, int64_t head_dim, 
   }
 }
 
-// Rows t and t + 1 of a panel, interleaved. `dims` <= kPanelCols elements are there.
-HWY_INLINE void PairRows(const Bf16* even, const Bf16* odd, int64_t dims, Bf16* out) {
+// Rows t and t + 1 of a panel, interleaved, as bf16. `dims` <= kPanelCols elements are there.
+template <typename T>
+HWY_INLINE void PairRows(const T* even, const T* odd, int64_t dims, Bf16* out) {
   const hn::ScalableTag<uint32_t> d32;
-  const hn::Rebind<uint16_t, F32> d16;
   int64_t d = 0;
   for (; d + kLanes <= dims; d += kLanes) {
-    const auto a = hn::PromoteTo(d32, hn::LoadU(d16, even + d)), b = hn::PromoteTo(d32, hn::LoadU(d16, odd + d));
-    hn::StoreU(hn::Or(a, hn::ShiftLeft<16>(b)), d32, reinterpret_cast<uint32_t*>(out + 2 * d));
+    const auto pairs = hn::Or(LoadBf16(even + d), hn::ShiftLeft<16>(LoadBf16(odd + d)));
+    hn::StoreU(pairs, d32, reinterpret_cast<uint32_t*>(out + 2 * d));
   }
   for (; d < dims; ++d) {
-    out[2 * d] = even[d];
-    out[2 * d + 1] = odd[d];
+    out[2 * d] = ToBf16(Load1(even + d));
+    out[2 * d + 1] = ToBf16(Load1(odd + d));
   }
   for (; d < kPanelCols; ++d) out[2 * d] = out[2 * d + 1] = 0;
 }
 
-void LoadVBf16Pairs(const void* const* rows, int64_t count, int64_t head_dim, void* out) {
-  static constexpr Bf16 kZeroes[kPanelCols] = {};
+template <typename T>
+void LoadVPairs(const void* const* rows, int64_t count, int64_t head_dim, void* out) {
+  static constexpr T kZeroes[kPanelCols] = {};
   Bf16* to = static_cast<Bf16*>(out);
   for (int64_t first = 0; first < head_dim; first += kPanelCols) {
     const int64_t dims = head_dim - first < kPanelCols ? head_dim - first : kPanelCols;
     for (int64_t t = 0; t < kTileTokens; t += 2, to += 2 * kPanelCols) {
-      const Bf16* even = t < count ? static_cast<const Bf16*>(rows[t]) + first : kZeroes;
-      const Bf16* odd = t + 1 < count ? static_cast<const Bf16*>(rows[t + 1]) + first : kZeroes;
+      const T* even = t < count ? static_cast<const T*>(rows[t]) + first : kZeroes;
+      const T* odd = t + 1 < count ? static_cast<const T*>(rows[t + 1]) + first : kZeroes;
       PairRows(even, odd, dims, to);
     }
   }
 }
 
-void LoadKF32(const void* const* rows, int64_t count, int64_t head_dim, void* out) {
-  LoadK<float>(rows, count, head_dim, static_cast<float*>(out));
-}
-void LoadKBf16(const void* const* rows, int64_t count, int64_t head_dim, void* out) {
-  LoadK<Bf16>(rows, count, head_dim, static_cast<float*>(out));
+template <typename T>
+void LoadKRows(const void* const* rows, int64_t count, int64_t head_dim, void* out) {
+  LoadK<T>(rows, count, head_dim, static_cast<float*>(out));
 }
 // A pair moves as one 32-bit word; the moves keep every bit pattern.
-void LoadKBf16Pairs(const void* const* rows, int64_t count, int64_t head_dim, void* out) {
-  LoadK<float>(rows, count, head_dim / 2, static_cast<float*>(out));
+template <typename Pair>
+void LoadKPairs(const void* const* rows, int64_t count, int64_t head_dim, void* out) {
+  LoadK<Pair>(rows, count, head_dim / 2, static_cast<float*>(out));
 }
-void LoadVF32(const void* const* rows, int64_t count, int64_t head_dim, void* out) {
-  LoadV<float>(rows, count, head_dim, static_cast<float*>(out));
-}
-void LoadVBf16(const void* const* rows, int64_t count, int64_t head_dim, void* out) {
-  LoadV<Bf16>(rows, count, head_dim, static_cast<float*>(out));
+template <typename T>
+void LoadVRows(const void* const* rows, int64_t count, int64_t head_dim, void* out) {
+  LoadV<T>(rows, count, head_dim, static_cast<float*>(out));
 }
 
-void Softmax(const SoftmaxTile& tile) {
+constexpr float kLeastScaled = 1e-35f;  // 127 / less may be infinite: all such a head's elements become zero
+
+float Quantize(const float* x, int64_t n, int8_t* out) {
   const F32 d;
+  const hn::Rebind<int8_t, F32> d8;
+  auto maxima = hn::Zero(d);
+  int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) maxima = hn::Max(maxima, hn::Abs(hn::LoadU(d, x + i)));
+  float largest = hn::GetLane(hn::MaxOfLanes(d, maxima));
+  for (; i < n; ++i) largest = std::max(largest, std::abs(x[i]));
+  const float to_int = largest > kLeastScaled ? 127 / largest : 0;
+  const auto nearest = [=](Words of) HWY_ATTR {
+    return hn::DemoteTo(d8, hn::NearestInt(hn::Mul(of, hn::Set(d, to_int))));  // saturates
+  };
+  for (i = 0; i + kLanes <= n; i += kLanes) hn::StoreU(nearest(hn::LoadU(d, x + i)), d8, out + i);
+  for (; i < n; ++i) out[i] = hn::GetLane(nearest(hn::Set(d, x[i])));
+  return largest / 127;
+}
+
+// `scaled`: the tile has scales.
+template <bool scaled>
+HWY_INLINE void SoftmaxOf(const SoftmaxTile& tile) {
+  const F32 d;
+  const auto score = [&tile, d](int64_t i) HWY_ATTR {
+    const auto stored = hn::LoadU(d, tile.scores + i);
+    if constexpr (scaled) return hn::Mul(stored, hn::LoadU(d, tile.k_scales + i));
+    return stored;
+  };
   const auto lowest = hn::Set(d, -3.0e38f);
   auto maxima = lowest;
   const auto limit = hn::Set(d, static_cast<float>(tile.valid));
   const auto lane = hn::Iota(d, 0.0f);
   for (int64_t i = 0; i < kTileTokens; i += kLanes) {
     const auto seen = hn::Lt(hn::Add(lane, hn::Set(d, static_cast<float>(i))), limit);
-    maxima = hn::Max(maxima, hn::IfThenElse(seen, hn::LoadU(d, tile.scores + i), lowest));
+    maxima = hn::Max(maxima, hn::IfThenElse(seen, score(i), lowest));
   }
   const float old_max = *tile.max;
   const auto max = hn::Max(hn::MaxOfLanes(d, maxima), hn::Set(d, old_max));
   auto sums = hn::Zero(d);
   for (int64_t i = 0; i < kTileTokens; i += kLanes) {
     const auto seen = hn::Lt(hn::Add(lane, hn::Set(d, static_cast<float>(i))), limit);
-    const auto p = hn::IfThenElseZero(seen, hn::Exp(d, hn::Sub(hn::LoadU(d, tile.scores + i), max)));
-    hn::StoreU(p, d, tile.scores + i);
+    const auto p = hn::IfThenElseZero(seen, hn::Exp(d, hn::Sub(score(i), max)));
     sums = hn::Add(sums, p);
+    if constexpr (scaled) {
+      hn::StoreU(hn::Mul(p, hn::LoadU(d, tile.v_scales + i)), d, tile.scores + i);
+    } else {
+      hn::StoreU(p, d, tile.scores + i);
+    }
   }
   const auto alpha = hn::Exp(d, hn::Sub(hn::Set(d, old_max), max));
   *tile.max = hn::GetLane(max);
@@ -179,14 +239,16 @@ void Softmax(const SoftmaxTile& tile) {
   }
 }
 
+void Softmax(const SoftmaxTile& tile) { tile.k_scales != nullptr ? SoftmaxOf<true>(tile) : SoftmaxOf<false>(tile); }
+
 void SetAttention(Kernels& kernels) {
   kernels.softmax_tile = Softmax;
-  kernels.load_k_f32 = LoadKF32;
-  kernels.load_k_bf16 = LoadKBf16;
-  kernels.load_k_bf16_pairs = LoadKBf16Pairs;
-  kernels.load_v_f32 = LoadVF32;
-  kernels.load_v_bf16 = LoadVBf16;
-  kernels.load_v_bf16_pairs = LoadVBf16Pairs;
+  kernels.quantize = Quantize;
+  kernels.load_f32 = {LoadKRows<float>, LoadVRows<float>};
+  kernels.load_bf16 = {LoadKRows<Bf16>, LoadVRows<Bf16>};
+  kernels.load_bf16_pairs = {LoadKPairs<float>, LoadVPairs<Bf16>};
+  kernels.load_int8 = {LoadKRows<int8_t>, LoadVRows<int8_t>};
+  kernels.load_int8_pairs = {LoadKPairs<Int8Pair>, LoadVPairs<int8_t>};
 }
 
 }  // namespace HWY_NAMESPACE

@@ -37,12 +37,14 @@ struct PanelGemm {
 
 /// A tile of scores becomes probabilities. Arrays are f32.
 struct SoftmaxTile {
-  float* scores = nullptr;  // [kTileTokens], in: scores; out: exp(score - new max), zero from `valid` on
-  int64_t valid = 0;        // positions of the tile that the row may see, <= kTileTokens
-  float* out = nullptr;     // [out_cols], scaled by exp(old max - new max)
-  int64_t out_cols = 0;     // a multiple of kPanelCols
-  float* max = nullptr;     // running maximum
-  float* sum = nullptr;     // running sum
+  float* scores = nullptr;          // [kTileTokens], in: scores; out: p = exp(score - new max), zero from `valid` on
+  const float* k_scales = nullptr;  // [kTileTokens] or nothing: factors of the scores as they come in
+  const float* v_scales = nullptr;  // [kTileTokens], with k_scales: factors of the p that go out, not of `sum`
+  int64_t valid = 0;                // positions of the tile that the row may see, <= kTileTokens
+  float* out = nullptr;             // [out_cols], scaled by exp(old max - new max)
+  int64_t out_cols = 0;             // a multiple of kPanelCols
+  float* max = nullptr;             // running maximum
+  float* sum = nullptr;             // running sum of p
 };
 
 /// Rows are f32 [n] unless named otherwise. Rows that are written are written up to n rounded up to kPanelCols, with
@@ -57,17 +59,21 @@ struct Kernels {
   void (*silu_mul)(const float* gate, const float* up, int64_t n, float* out) = nullptr;
   void (*to_bf16)(const float* x, int64_t n, Bf16* out) = nullptr;
   void (*softmax_tile)(const SoftmaxTile&) = nullptr;
+  /// x as int8 times the scale that is returned, nearest with ties to even; writes n elements, of all zeroes zeroes.
+  float (*quantize)(const float* x, int64_t n, int8_t* out) = nullptr;
   /// A tile of K, transposed, and of V, as panels for the products: rows are `count` addresses of [head_dim] elements
   /// as stored. Beyond `count` V is zero, and K is of no meaning; beyond head_dim V is zero.
   ///   K: [2 panels][head_dim][32 positions] f32, or [2][head_dim / 2][32][2] bf16
   ///   V: [PadToPanel(head_dim) / 32 panels][kTileTokens][32] f32, or [..][kTileTokens / 2][32][2] bf16
   using LoadTile = void (*)(const void* const* rows, int64_t count, int64_t head_dim, void* out);
-  LoadTile load_k_f32 = nullptr;         // f32 as stored
-  LoadTile load_k_bf16 = nullptr;        // bf16 widened to f32
-  LoadTile load_k_bf16_pairs = nullptr;  // bf16 as stored
-  LoadTile load_v_f32 = nullptr;
-  LoadTile load_v_bf16 = nullptr;
-  LoadTile load_v_bf16_pairs = nullptr;
+  struct LoadTiles {
+    LoadTile k = nullptr, v = nullptr;
+  };
+  LoadTiles load_f32;         // f32 as stored
+  LoadTiles load_bf16;        // bf16 widened to f32
+  LoadTiles load_bf16_pairs;  // bf16 as stored
+  LoadTiles load_int8;        // int8 as f32, without their scales
+  LoadTiles load_int8_pairs;  // int8 as bf16, which holds each exactly
 };
 
 /// The fixed table of ISA to kernels. REQUIRES: the machine has `isa`.

@@ -41,6 +41,10 @@ absl::Status Check(const BackendOptions& o) {
         "KV layout of ", o.kv.num_kv_heads, " heads of ", o.kv.head_dim, " with blocks of ", o.kv.block_tokens,
         " tokens, wanted ", shape.num_kv_heads, " heads of ", shape.head_dim, " and at least one token a block"));
   }
+  if (o.kv.dtype == KvDtype::kInt8) {
+    return absl::InvalidArgumentError(
+        "--kv_cache_dtype is int8; a GPU holds KV in bf16 or f32: use one of these, or --backend=cpu");
+  }
   if (static_cast<int64_t>(o.inverse_frequencies.size()) != shape.head_dim / 2) {
     return absl::InvalidArgumentError(
         absl::StrCat(o.inverse_frequencies.size(), " rope frequencies, wanted ", shape.head_dim / 2));

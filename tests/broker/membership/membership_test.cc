@@ -240,8 +240,9 @@ TEST_F(MembershipTest, WhatAnEngineSaysOfItselfIsChecked) {
   expect_refused([](EngineInfo& i) { i.state = EngineState::kStalled; }, "verdict");
   expect_refused([](EngineInfo& i) { i.kv.num_layers = 0; }, "kv.num_layers is 0");
   expect_refused([](EngineInfo& i) { i.kv.head_dim = -1; }, "kv.head_dim is -1");
-  expect_refused([](EngineInfo& i) { i.kv.kv_cache_dtype = "int3"; }, "'int3', wanted bf16 or f32");
+  expect_refused([](EngineInfo& i) { i.kv.kv_cache_dtype = "int3"; }, "'int3', wanted bf16, f32 or int8");
   expect_refused([](EngineInfo& i) { i.kv.block_bytes += 1; }, "kv.block_bytes is 368641, wanted 368640");
+  expect_refused([](EngineInfo& i) { i.kv.kv_cache_dtype = "int8"; }, "kv.block_bytes is 368640, wanted 195840 (2 x");
   expect_refused([](EngineInfo& i) { i.kv.num_layers = i.kv.head_dim = int64_t{1} << 40; }, "within 64 bits");
   expect_refused([](EngineInfo& i) { i.kv.num_blocks = 0; }, "kv.num_blocks is 0");
   expect_refused([](EngineInfo& i) { i.kv.num_blocks = int64_t{1} << 60; }, "kv.num_blocks is 1152921504606846976");

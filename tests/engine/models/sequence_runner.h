@@ -150,6 +150,7 @@ inline std::vector<Precision> AllPrecisions() {
     // kF32 has no kernels of its own on kAvx512Bf16.
     if (isa != Isa::kAvx512Bf16) out.push_back({name + "/f32", ComputeDtype::kF32, KvDtype::kF32, isa, 1e-3, 1e-3});
     out.push_back({name + "/bf16", ComputeDtype::kBf16, KvDtype::kBf16, isa, 0.5, 1.5});
+    out.push_back({name + "/bf16, KV int8", ComputeDtype::kBf16, KvDtype::kInt8, isa, 0.5, 1.5});
   }
   return out;
 }

@@ -53,7 +53,22 @@ struct Oracle {
     }
     return out;
   }
-  double Stored(double x) const { return setup.dtype == KvDtype::kBf16 ? RoundToBf16(x) : x; }
+  // What the KV blocks hold of a head.
+  std::vector<double> Stored(std::vector<double> head) const {
+    double largest = 0;
+    for (const double x : head) largest = std::max(largest, std::abs(x));
+    const double scale = largest / 127;
+    for (double& x : head) {
+      if (setup.dtype == KvDtype::kBf16) x = RoundToBf16(x);
+      if (setup.dtype == KvDtype::kInt8) x = std::nearbyint(x / scale) * scale;
+    }
+    return head;
+  }
+  std::vector<double> StoredV(int64_t row, int64_t kv_head) const {
+    const auto [heads, kv_heads, dim] = setup.shape;
+    const auto in = qkv.begin() + row * setup.width() + (heads + kv_heads + kv_head) * dim;
+    return Stored({in, in + dim});
+  }
 
   std::vector<double> Attend(int64_t row) const {
     const auto [heads, kv_heads, dim] = setup.shape;
@@ -64,19 +79,18 @@ struct Oracle {
       std::vector<double> weights;
       double sum = 0;
       for (int64_t t = 0; t <= row; ++t) {
-        const std::vector<double> k = Rotated(t, heads + kv);
+        const std::vector<double> k = Stored(Rotated(t, heads + kv));
         double score = 0;
-        for (int64_t d = 0; d < dim; ++d) score += q[d] * Stored(k[d]);
+        for (int64_t d = 0; d < dim; ++d) score += q[d] * k[d];
         weights.push_back(std::exp(score / std::sqrt(dim)));
         sum += weights.back();
       }
-      for (int64_t d = 0; d < dim; ++d) {
-        double value = 0;
-        for (int64_t t = 0; t <= row; ++t) {
-          value += weights[t] * Stored(qkv[t * setup.width() + (heads + kv_heads + kv) * dim + d]);
-        }
-        out.push_back(value / sum);
+      std::vector<double> values(dim);
+      for (int64_t t = 0; t <= row; ++t) {
+        const std::vector<double> v = StoredV(t, kv);
+        for (int64_t d = 0; d < dim; ++d) values[d] += weights[t] * v[d];
       }
+      for (const double value : values) out.push_back(value / sum);
     }
     return out;
   }
@@ -158,7 +172,7 @@ std::vector<Arrangement> AllArrangements() {
   std::vector<Arrangement> setups;
   for (const Isa isa : kAllIsas) {
     if (BestIsa(isa) != isa) continue;
-    for (const KvDtype dtype : {KvDtype::kBf16, KvDtype::kF32}) {
+    for (const KvDtype dtype : {KvDtype::kBf16, KvDtype::kF32, KvDtype::kInt8}) {
       setups.push_back({{9, 3, 64}, dtype, 16, isa});
       setups.push_back({{6, 2, 24}, dtype, 1, isa});
       setups.push_back({{4, 4, 10}, dtype, 7, isa, 3});
@@ -183,7 +197,8 @@ TEST(AttentionTest, EveryIsaDtypeAndHeadShapeMatchesTheOracle) {
       const std::vector<double> wanted = oracle.Attend(row);
       for (int64_t i = 0; i < setup.out_width(); ++i, ++compared) {
         ASSERT_NEAR(found[row * setup.out_width() + i], wanted[i], tolerance)
-            << IsaName(setup.isa) << " head_dim " << setup.shape.head_dim << " row " << row << " at " << i;
+            << IsaName(setup.isa) << " KV " << NameOf(setup.dtype) << " head_dim " << setup.shape.head_dim << " row "
+            << row << " at " << i;
       }
     }
   }
@@ -249,6 +264,30 @@ TEST(AttentionTest, NeighboursInTheBatchChangeNoBit) {
         engine.Step({{60, 40, of_b.addresses}, {1, kTokens - 1, of_a.addresses}}, {&a, &a});
     EXPECT_TRUE(SameBits(std::span(mixed).last(setup.out_width()), std::span(alone).last(setup.out_width())))
         << IsaName(setup.isa) << " head_dim " << setup.shape.head_dim;
+  }
+}
+
+// Each element is the nearest whole number of times its head's scale, from heads of zeroes to the largest numbers.
+TEST(AttentionTest, Int8HoldsTheNearestOfEachElementAndTheScale) {
+  for (const Isa isa : kAllIsas) {
+    if (BestIsa(isa) != isa) continue;
+    const Kernels kernels = KernelsFor(isa);
+    for (const int64_t n : {2, 6, 16, 40, 64}) {
+      for (const float largest : {0.0f, 1e-38f, 1e-30f, 1.0f, 300.0f, 1e30f}) {
+        std::vector<float> x = RandomVector(n, 3);
+        const float most =
+            std::abs(*std::max_element(x.begin(), x.end(), [](float a, float b) { return std::abs(a) < std::abs(b); }));
+        for (float& value : x) value *= largest / most;
+        std::vector<int8_t> stored(n + 1, 77);
+        const float scale = kernels.quantize(x.data(), n, stored.data());
+        EXPECT_FLOAT_EQ(scale, largest / 127);
+        EXPECT_EQ(stored[n], 77) << "beyond the head";
+        for (int64_t i = 0; i < n; ++i) {
+          EXPECT_GE(stored[i], -127);
+          ASSERT_LE(std::abs(stored[i] * scale - x[i]), std::max(scale * 0.50001f, 1e-35f)) << IsaName(isa) << " n " << n << " at " << i;
+        }
+      }
+    }
   }
 }
 

@@ -159,6 +159,14 @@ TEST_F(CudaBackendTest, HeadsThatABlocksMemoryDoesNotHoldAreRefusedAtTheStart) {
   EXPECT_NE(status.message().find("256 query heads of 256"), absl::string_view::npos) << status;
 }
 
+TEST_F(CudaBackendTest, KvInInt8IsRefusedAtTheStart) {
+  BackendOptions options = options_;
+  options.kv.dtype = KvDtype::kInt8;
+  const absl::Status status = device_->CreateBackend(options).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+  EXPECT_NE(status.message().find("--kv_cache_dtype is int8"), absl::string_view::npos) << status;
+}
+
 TEST_F(CudaBackendTest, ALostDeviceIsSaidByTheStepAndItsFenceDoesNotPass) {
   auto buffer = *backend_->Allocate(8, 8);
   ASSERT_TRUE(backend_->BeginStep({}, {}).ok());
