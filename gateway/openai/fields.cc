@@ -31,6 +31,8 @@ std::string Shown(const json& value) {
   return value.dump(-1, ' ', false, json::error_handler_t::replace);
 }
 
+std::string ShownWithoutText(const json& value) { return value.is_string() ? "a string" : Shown(value); }
+
 std::optional<int64_t> WholeNumber(const json& value, int64_t low, int64_t high) {
   int64_t number = 0;
   if (value.is_number_unsigned()) {
@@ -52,7 +54,7 @@ std::optional<int64_t> WholeNumber(const json& value, int64_t low, int64_t high)
 Fields::Fields(const json& object, std::string prefix) : object_(object), prefix_(std::move(prefix)) {
   if (object_.is_object()) return;
   const std::string name = prefix_.empty() ? "the body" : prefix_.substr(0, prefix_.size() - 1);
-  status_ = FieldError(name, absl::StrCat(name, " is ", Shown(object_), ", wants a JSON object"));
+  status_ = FieldError(name, absl::StrCat(name, " is ", ShownWithoutText(object_), ", wants a JSON object"));
 }
 
 void Fields::Fail(const std::string& name, const std::string& problem) {

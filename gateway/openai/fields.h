@@ -63,6 +63,8 @@ class Fields {
 
 /// The value as an error message shows it, cut to a few dozen characters.
 std::string Shown(const nlohmann::json& value);
+/// The same without any text: what stands in a prompt's or a message's place may be one, and errors are logged.
+std::string ShownWithoutText(const nlohmann::json& value);
 
 /// `value` as a whole number in low..high.
 std::optional<int64_t> WholeNumber(const nlohmann::json& value, int64_t low, int64_t high);

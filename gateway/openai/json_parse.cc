@@ -90,6 +90,8 @@ bool Builder::key(std::string& name) {
 bool Builder::parse_error(size_t position, const std::string&, const json::exception& error) {
   std::string what = error.what();  // "[json.exception.parse_error.101] parse error at ...: reason"
   if (const size_t end = what.find("] "); end != std::string::npos) what.erase(0, end + 2);
+  // "; last read: '"the text so far" is of the body, and errors are logged: the byte says where.
+  if (const size_t read = what.find("; last read: "); read != std::string::npos) what.erase(read);
   return Fail(absl::StrCat("the body is not valid JSON (byte ", position, "): ", what.substr(0, 300)));
 }
 

@@ -33,7 +33,8 @@ std::optional<Input> ParseIds(const json& value, const std::string& name, Fields
   for (size_t i = 0; i < value.size(); ++i) {
     const std::optional<int64_t> id = WholeNumber(value[i], 0, std::numeric_limits<int32_t>::max());
     if (!id) {
-      fields.Fail(absl::StrCat(name, "[", i, "]"), absl::StrCat("is ", Shown(value[i]), ", wants a token id"));
+      fields.Fail(absl::StrCat(name, "[", i, "]"),
+                  absl::StrCat("is ", ShownWithoutText(value[i]), ", wants a token id"));
       return std::nullopt;
     }
     ids.push_back(static_cast<int32_t>(*id));
@@ -44,7 +45,7 @@ std::optional<Input> ParseIds(const json& value, const std::string& name, Fields
 std::optional<Input> ParseOne(const json& value, const std::string& name, Fields& fields, int64_t max_bytes) {
   if (value.is_string()) return ParseText(value, name, fields, max_bytes);
   if (value.is_array() && !value.empty() && value[0].is_number()) return ParseIds(value, name, fields);
-  fields.Fail(name, absl::StrCat("is ", Shown(value), ", wants text or a list of token ids"));
+  fields.Fail(name, absl::StrCat("is ", ShownWithoutText(value), ", wants text or a list of token ids"));
   return std::nullopt;
 }
 
@@ -53,7 +54,7 @@ void AddPart(const json& part, const std::string& name, Fields& fields, std::str
   const bool is_text = part.is_object() && type != part.end() && *type == "text";
   const auto content = is_text ? part.find("text") : part.end();
   if (!is_text || content == part.end() || !content->is_string()) {
-    const std::string found = part.is_object() && type != part.end() ? "type " + Shown(*type) : Shown(part);
+    const std::string found = part.is_object() && type != part.end() ? "type " + Shown(*type) : ShownWithoutText(part);
     return fields.Fail(name,
                        absl::StrCat("is ", found, R"(, wants {"type":"text","text":"..."}, the only kind of part)"));
   }
@@ -67,7 +68,7 @@ std::string ParseContent(const json& message, const std::string& name, Fields& f
   if (content->is_string()) return content->get<std::string>();
   std::string text;
   if (!content->is_array()) {
-    fields.Fail(name, absl::StrCat("is ", Shown(*content), ", wants a string or a list of text parts"));
+    fields.Fail(name, absl::StrCat("is ", ShownWithoutText(*content), ", wants a string or a list of text parts"));
     return text;
   }
   for (size_t i = 0; i < content->size(); ++i) {
@@ -78,12 +79,12 @@ std::string ParseContent(const json& message, const std::string& name, Fields& f
 
 std::optional<text::ChatMessage> ParseMessage(const json& message, const std::string& name, Fields& fields) {
   if (!message.is_object()) {
-    fields.Fail(name, absl::StrCat("is ", Shown(message), ", wants an object with role and content"));
+    fields.Fail(name, absl::StrCat("is ", ShownWithoutText(message), ", wants an object with role and content"));
     return std::nullopt;
   }
   const auto role = message.find("role");
   if (role == message.end() || !role->is_string() || role->get_ref<const std::string&>().empty()) {
-    fields.Fail(name + ".role", absl::StrCat("is ", role == message.end() ? "missing" : Shown(*role),
+    fields.Fail(name + ".role", absl::StrCat("is ", role == message.end() ? "missing" : ShownWithoutText(*role),
                                              ", wants a role such as \"user\""));
     return std::nullopt;
   }
@@ -123,7 +124,7 @@ relay::Chat ParseChat(Fields& fields, const HttpRequestLimits& limits) {
   chat.plain_content = fields.Bool("plain_content").value_or(false);
   const json* messages = fields.Find("messages");
   if (messages == nullptr || !messages->is_array() || messages->empty()) {
-    fields.Fail("messages", absl::StrCat("is ", messages == nullptr ? "missing" : Shown(*messages),
+    fields.Fail("messages", absl::StrCat("is ", messages == nullptr ? "missing" : ShownWithoutText(*messages),
                                          ", wants a list of at least one message"));
     return chat;
   }

@@ -10,6 +10,7 @@ import statistics
 import subprocess
 import threading
 import time
+import urllib.error
 import urllib.request
 from datetime import datetime
 
@@ -267,6 +268,9 @@ def test_every_log_is_json_with_one_line_for_each_request(cluster, stubs, monkey
     cluster.start()
     post(cluster.gateway, "/v1/completions", {"model": "tiny", "prompt": "a secret", "max_tokens": 4, "ignore_eos": True},
          **{"X-Request-Id": 'by-"http"'})
+    for path, body in (("completions", b'{"model": "tiny", "prompt": "a secret\n"}'), ("chat/completions", b'{"model": "tiny", "messages": "a secret"}')):
+        with pytest.raises(urllib.error.HTTPError, match="400"):
+            urllib.request.urlopen(f"http://{cluster.gateway.http}/v1/{path}", body, timeout=WAIT)
     with grpc.insecure_channel(cluster.gateway.grpc) as channel:
         stub = rpc.GenerateServiceStub(channel)
         list(stub.Generate(pb.GenerateRequest(request_id="by-grpc", model="tiny", prompt="a secret",
@@ -282,7 +286,7 @@ def test_every_log_is_json_with_one_line_for_each_request(cluster, stubs, monkey
     assert all(line["engine"] == "tiny" and line["model"] == "tiny" for line in logs["swiftcache-engine"])
     assert "secret" not in cluster.gateway.text()
     said = {line["request_id"]: line for line in logs["swiftcache-gateway"] if line["message"].startswith("request ")}
-    assert sum(line["message"].startswith("request ") for line in logs["swiftcache-gateway"]) == len(said) == 3
+    assert sum(line["message"].startswith("request ") for line in logs["swiftcache-gateway"]) == len(said) == 5
     for request_id, door in (('by-"http"', "http"), ("by-grpc", "grpc")):
         line = said[request_id]
         assert (line["door"], line["model"], line["engine"], line["code"]) == (door, "tiny", "tiny", "OK")

@@ -10,6 +10,7 @@ namespace swiftcache::gateway::openai {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 std::string Refusal(const std::string& text, const JsonLimits& limits = {}) {
   const auto parsed = ParseJson(text, limits);
@@ -35,6 +36,14 @@ TEST(ParseJson, WhatIsNotJsonIsRefusedWithItsPlace) {
 TEST(ParseJson, InvalidUtf8IsRefused) {
   for (const std::string bytes : {"\xff", "\xc0\xaf", "\xed\xa0\x80", "\xf4\x90\x80\x80", "\xe2\x82"}) {
     EXPECT_THAT(Refusal("{\"prompt\":\"" + bytes + "\"}"), HasSubstr("UTF-8"));
+  }
+}
+
+TEST(ParseJson, ARefusalQuotesNothingOfTheBody) {
+  for (const std::string text :
+       {"{\"prompt\":\"a secret\n\"}", "{\"prompt\":\"a secret\xff\"}", "{\"prompt\":\"a secret", "\"a secret\" 1",
+        "{\"prompt\":\"a secret\", \"a secret\"}", "{'a secret'}"}) {
+    EXPECT_THAT(Refusal(text), Not(HasSubstr("secret"))) << text;
   }
 }
 

@@ -10,8 +10,10 @@
 namespace swiftcache::gateway::openai {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using ::testing::SizeIs;
 
 ParsedRequest Completion(const std::string& fields) {
@@ -193,6 +195,18 @@ TEST(ParseRequest, PromptsAndMessagesOfTheWrongShapeAreRefused) {
   EXPECT_THAT(Refusal(Endpoint::kChat, R"({"model":"m"})"), HasSubstr("messages is missing"));
   EXPECT_THAT(Refusal(Endpoint::kChat, R"({"messages":[]})"), HasSubstr("model is missing"));
   EXPECT_THAT(Refusal(Endpoint::kChat, R"([1])"), HasSubstr("the body is a list of 1, wants a JSON object"));
+}
+
+TEST(ParseRequest, WhatStandsInAPromptsPlaceIsNotQuoted) {
+  EXPECT_THAT(Refusal(Endpoint::kCompletions, R"({"model":"m","prompt":[1,"a secret"]})"),
+              HasSubstr("prompt[1] is a string, wants a token id"));
+  for (const char* messages : {R"("a secret")", R"(["a secret"])", R"([{"role":"user","content":["a secret"]}])",
+                               R"([{"role":"user","content":["a secret",5]}])"}) {
+    EXPECT_THAT(Refusal(Endpoint::kChat, absl::StrCat(R"({"model":"m","messages":)", messages, "}")),
+                AllOf(HasSubstr(" is a string, wants "), Not(HasSubstr("secret"))))
+        << messages;
+  }
+  EXPECT_THAT(Refusal(Endpoint::kChat, R"("a secret")"), HasSubstr("the body is a string, wants a JSON object"));
 }
 
 TEST(ParseRequest, LimitsHoldForWhatIsTooMuch) {
