@@ -31,9 +31,10 @@ struct Continuation final : sched::Sequence {
   BlockAddresses addresses;  // of `blocks`, as of its last step
   std::optional<absl::Time> first_token_time;
   absl::Time last_token_time;
-  PrefillTimes prefill;                               // until the first token; queue is known only then
-  absl::Duration in_steps;                            // likewise
-  absl::Time starved_since = absl::InfiniteFuture();  // own memory and leases have been too small for it so long
+  PrefillTimes prefill;     // until the first token; queue is known only then
+  absl::Duration in_steps;  // likewise
+  bool starves = false;     // own memory and leases were too small for it at the last look,
+  absl::Duration starved;   // and have been for so long (Starvation)
   bool done = false;
 
   int64_t output_tokens() const { return tokens.size() - prompt_tokens; }

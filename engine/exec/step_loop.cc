@@ -42,7 +42,8 @@ StepLoop::StepLoop(const EngineOptions& options, const backend::KvLayout& layout
                                                        .clock = &clock_})
                        : std::nullopt),
       meter_(clock, metrics, sharing ? sharing->transport : nullptr, streamer_.get()),
-      live_(options.block_tokens) {
+      live_(options.block_tokens),
+      starvation_(options.lease_patience, &clock, &scheduler_, &live_) {
   observer_->OnLoad(load());
 }
 
@@ -95,38 +96,26 @@ void StepLoop::AdmitParked() {
   if (live_.any_parked()) cache_.NoteWish(cache_.BlocksFor(live_.most_parked().max_total_tokens - 1));
 }
 
-// What others do not lend, or lent and took back, does not hold up a client for ever. Where nobody starves, and nobody
-// did when this was last asked, it is not asked of each.
 void StepLoop::EndStarved() {
-  const bool any_did = std::exchange(next_starved_, absl::InfiniteFuture()) != absl::InfiniteFuture();
-  if (!any_did && !live_.any_parked() && scheduler_.Fits(live_.longest_tokens())) return;
-  const absl::Time now = clock_.Now();
-  std::vector<LiveRequest*> starved;
-  for (const auto& [id, request] : live_.by_id()) {
-    absl::Time since = absl::InfiniteFuture();
-    for (const auto& continuation : request->continuations) {
-      absl::Time& its = continuation->starved_since;
-      const bool waits = !continuation->done && (request->parked || !scheduler_.Fits(*continuation));
-      its = waits ? std::min(its, now) : absl::InfiniteFuture();
-      since = std::min(since, its);
-    }
-    const absl::Time end = since + options_.lease_patience;
-    if (end <= now) {
-      starved.push_back(request.get());
-    } else {
-      next_starved_ = std::min(next_starved_, end);
-    }
+  for (LiveRequest* request : starvation_.Look()) Close(*request, absl::OutOfRangeError(WhyStarved(*request)));
+}
+
+std::string StepLoop::WhyStarved(const LiveRequest& request) const {
+  std::string why =
+      absl::StrCat("the request may grow to ", request.max_total_tokens, " tokens; this engine's own memory holds ",
+                   cache_.num_usable_local() * options_.block_tokens, ", with what others lend at present ",
+                   cache_.num_usable() * options_.block_tokens);
+  const auto exhausted = std::find_if(request.continuations.begin(), request.continuations.end(),
+                                      [this](const auto& c) { return !c->done && scheduler_.IsExhausted(*c); });
+  if (exhausted != request.continuations.end()) {
+    absl::StrAppend(&why, "; they took what it lay in back ", (*exhausted)->losses, " times, for which ",
+                    (*exhausted)->again_tokens, " tokens were computed again");
+  } else {
+    const std::string& shortage = sharing_->borrowing().shortage();
+    absl::StrAppend(&why, " (waited ", absl::FormatDuration(options_.lease_patience), " for more",
+                    shortage.empty() ? "" : "; the broker says: ", shortage, ")");
   }
-  const std::string& shortage = sharing_->borrowing().shortage();
-  for (LiveRequest* request : starved) {
-    Close(*request,
-          absl::OutOfRangeError(absl::StrCat(
-              "the request may grow to ", request->max_total_tokens, " tokens; this engine's own memory holds ",
-              cache_.num_usable_local() * options_.block_tokens, ", with what others lend at present ",
-              cache_.num_usable() * options_.block_tokens, " (waited ", absl::FormatDuration(options_.lease_patience),
-              " for more", shortage.empty() ? "" : "; the broker says: ", shortage,
-              "): shorten the prompt, lower max_tokens, or raise --kv_cache_bytes")));
-  }
+  return why + ": shorten the prompt, lower max_tokens, or raise --kv_cache_bytes";
 }
 
 void StepLoop::Cancel(const std::string& request_id) {
@@ -195,6 +184,7 @@ bool StepLoop::RunStep(const sched::StepPlan& plan) {
     return false;
   }
   meter_.Computed(plan, {.in_place_bytes = forward_.in_place_bytes(), .whole = !outcome->cut_short});
+  if (!outcome->cut_short) scheduler_.NoteComputed(plan);
   if (!outcome->lost.empty()) sharing_->borrowing().NoteLost(outcome->lost);  // resets the sequences that read them
   cut_short_in_a_row_ = outcome->cut_short ? cut_short_in_a_row_ + 1 : 0;
   if (outcome->cut_short) return false;
@@ -222,7 +212,7 @@ void StepLoop::ServeBetweenSteps() {
 
 absl::Time StepLoop::NextWakeup() const {
   if (!sharing_) return absl::InfiniteFuture();
-  return std::min(sharing_->NextWakeup(), next_starved_);
+  return std::min(sharing_->NextWakeup(), starvation_.next_look());
 }
 
 void StepLoop::SizeLayerStream() {

@@ -26,6 +26,7 @@
 #include "engine/exec/outbox.h"
 #include "engine/exec/own_memory.h"
 #include "engine/exec/sharing.h"
+#include "engine/exec/starvation.h"
 #include "engine/exec/step_meter.h"
 #include "engine/exec/urgency.h"
 #include "engine/kv/kv_cache.h"
@@ -100,6 +101,7 @@ class StepLoop {
   void TakeTokens(const sched::StepPlan& plan, std::vector<backend::Sampled> tokens);
   void AdmitParked();
   void EndStarved();
+  std::string WhyStarved(const LiveRequest& request) const;
   int64_t TokensNotRunning() const { return scheduler_.waiting_tokens() + live_.parked_tokens(); }
   bool Streams(const LoopSharing& parts) const;
   void SizeLayerStream();
@@ -128,8 +130,7 @@ class StepLoop {
   Forward forward_;
   StepMeter meter_;
   LiveRequests live_;  // after cache_: holds its blocks
-  absl::Time next_starved_ =
-      absl::InfiniteFuture();  // when patience ends with the first whom too little memory holds up
+  Starvation starvation_;
   int64_t cut_short_in_a_row_ = 0;
   Outbox outbox_;
   int64_t next_sequence_ = 0;

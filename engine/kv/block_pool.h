@@ -39,6 +39,8 @@ class BlockRef {
   BlockRef& operator=(BlockRef&& other) noexcept;
   ~BlockRef() { Reset(); }
 
+  /// False: it holds nothing.
+  explicit operator bool() const { return pool_ != nullptr; }
   BlockId id() const { return id_; }
   Holder holder() const { return holder_; }
   /// REQUIRES: holds a block. A block has at most one hold by the cache.

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <utility>
@@ -24,6 +25,7 @@ template <typename Node>
 class ChildMap {
  public:
   bool empty() const { return only_ == nullptr && several_.empty(); }
+  size_t size() const { return only_ != nullptr ? 1 : several_.size(); }
   /// nullptr: none has these tokens.
   Node* Find(std::span<const int32_t> tokens) const {
     if (only_ != nullptr) return std::ranges::equal(only_->tokens, tokens) ? only_ : nullptr;

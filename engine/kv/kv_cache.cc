@@ -51,6 +51,30 @@ KvCache::Attached KvCache::Attach(BlockTable& table, const std::string& salt, co
   return {table.size() * options_.block_tokens, LeasedBlocks(table) * options_.block_tokens};
 }
 
+// What the table has beyond its committed blocks holds nothing yet.
+KvCache::Attached KvCache::AttachMore(BlockTable& table, const TokenView& tokens, int64_t computed_tokens) {
+  if (!table.pin_ || computed_tokens != table.committed_ * options_.block_tokens) return {};
+  std::vector<BlockRef> more = tree_.FindMore(table.pin_, tokens, MatchLimit(tokens), table.holder_);
+  if (more.empty()) return {};
+  Attached attached{.tokens = static_cast<int64_t>(more.size()) * options_.block_tokens};
+  for (const BlockRef& block : more) {
+    if (!pool_.place(block.id()).local()) attached.leased_tokens += options_.block_tokens;
+  }
+  table.blocks_.resize(table.committed_);
+  std::move(more.begin(), more.end(), std::back_inserter(table.blocks_));
+  table.committed_ = table.size();
+  table.filling_ = ++fillings_;
+  return attached;
+}
+
+int64_t KvCache::UnknownTokens(const BlockTable& table, const TokenView& tokens, int64_t computed_tokens) const {
+  const int64_t all = tokens.size() - computed_tokens;
+  if (!table.pin_ || tree_.num_holes() == 0) return all;
+  const std::optional<int64_t> known = tree_.NextKnown(table.pin_, tokens, computed_tokens / options_.block_tokens + 1,
+                                                       MatchLimit(tokens), table.holder_);
+  return known ? *known * options_.block_tokens - computed_tokens : all;
+}
+
 Growth KvCache::Grow(BlockTable& table, int64_t tokens, int64_t wish_tokens) {
   const int64_t count = BlocksFor(tokens) - table.size();
   if (count <= 0) return Growth::kDone;
@@ -225,7 +249,7 @@ int64_t KvCache::DropRegion(RegionId region) {
   for (size_t i = 0; i < occupants.size(); ++i) {
     if (!occupants[i]) continue;
     CHECK(tree_.Contains(*occupants[i])) << "a block table touches region " << region;
-    lost += tree_.Drop(*occupants[i]);
+    lost += tree_.Lose(*occupants[i]);
   }
   pool_.RemoveRegion(region);
   return lost;

@@ -109,7 +109,7 @@ std::optional<std::vector<Move>> MovePlanner::Clear(int32_t first, int32_t count
   const auto num_held = static_cast<int64_t>(held.size());
   if (free + taken < count || num_held > max_moves || MakeRoomBelow(first, num_held) < num_held) return std::nullopt;
   for (BlockId id : idle) {
-    if (tree_.Contains(id)) evicted_ += tree_.Drop(id);
+    if (tree_.Contains(id)) evicted_ += tree_.Lose(id);
   }
   std::vector<Move> moves;
   for (BlockId id : held) Begin(id, kLocalRegion, moves);  // to the lowest place: below the run
@@ -133,7 +133,7 @@ int64_t MovePlanner::MakeRoomBelow(int32_t first, int64_t count) {
   }
   if (free + static_cast<int64_t>(cold.size()) < count) return free;
   for (BlockId id : cold) {
-    if (tree_.Contains(id)) evicted_ += tree_.Drop(id);
+    if (tree_.Contains(id)) evicted_ += tree_.Lose(id);
   }
   return count;
 }

@@ -34,9 +34,9 @@ class MovePlanner {
   /// lease, if it may; idle ones to another lease, else to the own arena while more than `keep_free` places are free
   /// there. Where nothing is free, blocks that were used less recently are evicted. REQUIRES: the region drains.
   std::vector<Move> Drain(RegionId region, int64_t count, int64_t keep_free);
-  /// Empties a run of the own arena: idle blocks there are dropped with all that follow from them, at most `max_moves`
-  /// that are held move below the run; coldest idle blocks there make way. Nothing: a place of it is lent or reserved,
-  /// a block there is moving, or there is no room; nothing was changed.
+  /// Empties a run of the own arena: idle blocks there are dropped (PrefixTree::Lose), at most `max_moves` that are held
+  /// move below the run; coldest idle blocks there make way. Nothing: a place of it is lent or reserved, a block there is
+  /// moving, or there is no room; nothing was changed.
   std::optional<std::vector<Move>> Clear(int32_t first, int32_t count, int64_t max_moves);
 
   /// Blocks that Drain, Clear evicted since the last call.

@@ -26,16 +26,33 @@ void PrefixTree::Pin::Reset() {
 PrefixTree::Match PrefixTree::Find(const std::string& salt, const TokenView& tokens, int64_t max_blocks,
                                    Holder holder) {
   Match match;
-  Node* node = RootOf(salt);
-  while (static_cast<int64_t>(match.blocks.size()) < max_blocks) {
-    const Node* child = ChildOf(*node, tokens, match.blocks.size(), holder);
-    if (child == nullptr) break;
-    node = const_cast<Node*>(child);  // reached from our own root
-    Touch(*node);
-    match.blocks.push_back(node->block.Share(holder));
-  }
-  match.pin = Pin(this, node);
+  match.pin = Pin(this, RootOf(salt));
+  match.blocks = FindMore(match.pin, tokens, max_blocks, holder);
   return match;
+}
+
+std::vector<BlockRef> PrefixTree::FindMore(Pin& pin, const TokenView& tokens, int64_t max_blocks, Holder holder) {
+  std::vector<BlockRef> blocks;
+  Node* node = pin.node_;
+  while (node->depth < max_blocks) {
+    const Node* child = ChildOf(*node, tokens, node->depth, holder);
+    if (child == nullptr) break;
+    node = const_cast<Node*>(child);  // reached from a node of our own
+    Touch(*node);
+    blocks.push_back(node->block.Share(holder));
+  }
+  if (node != pin.node_) pin = Pin(this, node);
+  return blocks;
+}
+
+std::optional<int64_t> PrefixTree::NextKnown(const Pin& pin, const TokenView& tokens, int64_t from, int64_t max_blocks,
+                                             Holder holder) const {
+  for (const Node* node = pin.node_; node->depth < max_blocks && !node->children.empty();) {
+    node = node->children.Find(tokens.Run(node->depth * block_tokens_, block_tokens_));
+    if (node == nullptr) break;
+    if (node->depth > from && MayFind(*node, holder)) return node->depth - 1;
+  }
+  return std::nullopt;
 }
 
 PrefixTree::Length PrefixTree::Measure(const std::string& salt, const TokenView& tokens, int64_t max_blocks,
@@ -58,7 +75,7 @@ PrefixTree::Length PrefixTree::Measure(const std::string& salt, const TokenView&
 void PrefixTree::Refresh(InUse& in_use, const std::string& salt, const TokenView& tokens, int64_t max_blocks) const {
   const Node* node = in_use.blocks_ > 0 ? NodeOf(in_use.last_) : nullptr;
   if (node != nullptr && node->inserted != in_use.inserted_) node = nullptr;
-  while (node != nullptr && node->parent != nullptr && node->block.idle()) node = node->parent;
+  while (node != nullptr && node->parent != nullptr && (node->is_hole() || node->block.idle())) node = node->parent;
   if (node == nullptr) {
     const auto root = roots_.find(salt);
     in_use = InUse();
@@ -81,6 +98,8 @@ bool PrefixTree::Extend(Pin& pin, std::span<const int32_t> tokens, BlockRef& blo
   Node* child = parent.children.Find(tokens);
   if (child == nullptr) {
     child = Insert(parent, tokens, block);
+  } else if (child->is_hole()) {
+    Fill(*child, block);
   } else {
     if (child->block.id() != block.id() && !block.GiveWayTo(child->block)) return false;
     Touch(*child);
@@ -92,6 +111,10 @@ bool PrefixTree::Extend(Pin& pin, std::span<const int32_t> tokens, BlockRef& blo
 PrefixTree::Node* PrefixTree::Insert(Node& parent, std::span<const int32_t> tokens, const BlockRef& block) {
   const auto id = static_cast<size_t>(block.id().value());
   if (id >= nodes_.size()) nodes_.resize(block.pool().id_limit());
+  if (nodes_[id] == nullptr && !spare_.empty()) {
+    nodes_[id] = std::move(spare_.back());
+    spare_.pop_back();
+  }
   if (nodes_[id] == nullptr) nodes_[id] = std::make_unique<Node>();
   Node* const node = nodes_[id].get();
   node->parent = &parent;
@@ -105,6 +128,38 @@ PrefixTree::Node* PrefixTree::Insert(Node& parent, std::span<const int32_t> toke
   ++num_blocks_;
   Settle(*node);
   return node;
+}
+
+// As for a block that is new here: who saw the one before it in use looks again.
+void PrefixTree::Fill(Node& hole, const BlockRef& block) {
+  const auto id = static_cast<size_t>(block.id().value());
+  if (id >= nodes_.size()) nodes_.resize(block.pool().id_limit());
+  if (nodes_[id] != nullptr) spare_.push_back(std::move(nodes_[id]));
+  nodes_[id] = TakeHole(hole);
+  hole.last_use = hole.inserted = ++uses_;
+  block.NoteUse(hole.last_use);
+  hole.block = block.Share(Holder::kCache);
+  ++num_blocks_;
+}
+
+std::unique_ptr<PrefixTree::Node> PrefixTree::TakeHole(const Node& hole) {
+  const size_t index = hole.hole;
+  std::swap(holes_[index], holes_.back());
+  holes_[index]->hole = index;
+  std::unique_ptr<Node> taken = std::move(holes_.back());
+  holes_.pop_back();
+  return taken;
+}
+
+int64_t PrefixTree::Lose(BlockId id) {
+  Node* const node = NodeOf(id);
+  if (node->children.empty() || num_holes() >= num_blocks_) return Remove(*node);
+  CHECK_EQ(node->pins, 0) << "block " << id << " is in use";
+  node->block = BlockRef();
+  node->hole = holes_.size();
+  holes_.push_back(std::move(nodes_[id.value()]));
+  --num_blocks_;
+  return 1;
 }
 
 int64_t PrefixTree::Evict(int64_t count) {
@@ -131,7 +186,7 @@ void PrefixTree::NoteMove(BlockId id) {
 
 std::optional<BlockId> PrefixTree::ParentOf(BlockId id) const {
   const Node& parent = *NodeOf(id)->parent;
-  return parent.parent == nullptr ? std::nullopt : std::optional(parent.block.id());
+  return parent.block ? std::optional(parent.block.id()) : std::nullopt;
 }
 
 std::vector<BlockId> PrefixTree::LeadingFirst(std::span<const BlockId> blocks, int64_t num_wanted,
@@ -142,30 +197,38 @@ std::vector<BlockId> PrefixTree::LeadingFirst(std::span<const BlockId> blocks, i
     const size_t path = ordered.size();
     for (const Node* node = NodeOf(id); node->parent != nullptr; node = node->parent) {
       if (static_cast<int64_t>(ordered.size()) == num_wanted || !seen.insert(node).second) break;
-      if (wanted(node->block.id())) ordered.push_back(node->block.id());
+      if (!node->is_hole() && wanted(node->block.id())) ordered.push_back(node->block.id());
     }
     std::reverse(ordered.begin() + path, ordered.end());
   }
   return ordered;
 }
 
-// Using a child is using its parent, so the parent inherits the latest of their times.
-int64_t PrefixTree::Remove(Node& top) {
-  Node& parent = *top.parent;
-  parent.children.Remove(&top);
+// Using a child is using its parent, so the parent inherits the latest of their times. The holes that led to nothing else
+// go too.
+int64_t PrefixTree::Remove(Node& node) {
+  Node* top = &node;
+  while (top->parent->is_hole() && top->parent->children.size() == 1) top = top->parent;
+  Node& parent = *top->parent;
+  parent.children.Remove(top);
   uint64_t last_use = 0;
   int64_t removed = 0;
-  std::vector<Node*> open = {&top};
-  for (; !open.empty(); ++removed) {
-    Node& node = *open.back();
+  std::vector<Node*> open = {top};
+  while (!open.empty()) {
+    Node& gone = *open.back();
     open.pop_back();
-    CHECK_EQ(node.pins, 0) << "block " << node.block.id() << " is in use";
-    if (IsEvictable(node)) evictable_.erase({node.last_use, &node});
-    last_use = std::max(last_use, node.last_use);
-    node.children.ForEach([&open](Node* child) { open.push_back(child); });
-    node.children.Clear();
-    node.parent = nullptr;
-    node.block = BlockRef();
+    CHECK_EQ(gone.pins, 0) << "a block that is in use is removed";
+    if (IsEvictable(gone)) evictable_.erase({gone.last_use, &gone});
+    last_use = std::max(last_use, gone.last_use);
+    gone.children.ForEach([&open](Node* child) { open.push_back(child); });
+    gone.children.Clear();
+    if (gone.is_hole()) {
+      spare_.push_back(TakeHole(gone));
+    } else {
+      gone.block = BlockRef();
+      ++removed;
+    }
+    gone.parent = nullptr;
   }
   num_blocks_ -= removed;
   if (last_use > parent.last_use) SetLastUse(parent, last_use);
@@ -188,7 +251,7 @@ void PrefixTree::Touch(Node& node) {
 
 void PrefixTree::SetLastUse(Node& node, uint64_t time) {
   node.last_use = time;
-  if (node.parent != nullptr) node.block.NoteUse(time);
+  if (node.block) node.block.NoteUse(time);
 }
 
 void PrefixTree::AddPin(Node& node) {
@@ -216,30 +279,38 @@ const PrefixTree::Node* PrefixTree::ChildOf(const Node& node, const TokenView& t
                                             Holder holder) const {
   if ((index + 1) * block_tokens_ > tokens.size()) return nullptr;
   const Node* child = node.children.Find(tokens.Run(index * block_tokens_, block_tokens_));
-  if (child == nullptr) return nullptr;
-  return child->block.pool().MayAttach(child->block.id(), holder) ? child : nullptr;
+  return child != nullptr && MayFind(*child, holder) ? child : nullptr;
 }
 
 absl::Status PrefixTree::CheckInvariants() const {
-  int64_t blocks = 0;
-  size_t evictable = 0;
+  Counts counts;
   for (const auto& [salt, root] : roots_) {
-    if (absl::Status status = CheckSubtree(*root, blocks, evictable); !status.ok()) return status;
+    if (absl::Status status = CheckSubtree(*root, counts); !status.ok()) return status;
   }
   const auto indexed = std::count_if(nodes_.begin(), nodes_.end(),
                                      [](const auto& node) { return node != nullptr && node->parent != nullptr; });
-  if (blocks == num_blocks_ && indexed == blocks && evictable == evictable_.size()) return absl::OkStatus();
-  return absl::InternalError(absl::StrCat("prefix tree: found ", blocks, " blocks, counted ", num_blocks_, ", indexed ",
-                                          indexed, "; found ", evictable, " evictable, listed ", evictable_.size()));
+  if (counts.blocks == num_blocks_ && indexed == counts.blocks && counts.evictable == evictable_.size() &&
+      counts.holes == holes_.size()) {
+    return absl::OkStatus();
+  }
+  return absl::InternalError(absl::StrCat("prefix tree: found ", counts.blocks, " blocks, counted ", num_blocks_,
+                                          ", indexed ", indexed, "; found ", counts.evictable, " evictable, listed ",
+                                          evictable_.size(), "; found ", counts.holes, " holes, listed ",
+                                          holes_.size()));
 }
 
-absl::Status PrefixTree::CheckSubtree(const Node& root, int64_t& blocks, size_t& evictable) const {
+absl::Status PrefixTree::CheckSubtree(const Node& root, Counts& counts) const {
   std::vector<const Node*> open = {&root};
   while (!open.empty()) {
     const Node& node = *open.back();
     open.pop_back();
-    blocks += node.parent != nullptr;
-    evictable += IsEvictable(node) && evictable_.contains({node.last_use, const_cast<Node*>(&node)});
+    if (node.is_hole()) {
+      ++counts.holes;
+      if (node.children.empty()) return absl::InternalError("prefix tree: a hole that leads to nothing was kept");
+    } else {
+      counts.blocks += node.parent != nullptr;
+      counts.evictable += IsEvictable(node) && evictable_.contains({node.last_use, const_cast<Node*>(&node)});
+    }
     if (node.parent == nullptr && node.pins == 0 && node.children.empty()) {
       return absl::InternalError("prefix tree: a root that nobody uses was kept");
     }
@@ -253,6 +324,13 @@ absl::Status PrefixTree::CheckSubtree(const Node& root, int64_t& blocks, size_t&
 }
 
 absl::Status PrefixTree::CheckChild(const Node& node, const Node& child) const {
+  if (child.parent != &node || node.children.Find(child.tokens) != &child) {
+    return absl::InternalError("prefix tree: a child is filed under another parent or other tokens");
+  }
+  if (child.is_hole()) {
+    if (child.pins == 0 && child.depth == node.depth + 1 && holes_[child.hole].get() == &child) return absl::OkStatus();
+    return absl::InternalError("prefix tree: a hole is pinned, counted at another depth or not listed");
+  }
   const int32_t id = child.block.id().value();
   if (NodeOf(child.block.id()) != &child) {
     return absl::InternalError(absl::StrCat("prefix tree: block ", id, " is not indexed"));
@@ -261,12 +339,9 @@ absl::Status PrefixTree::CheckChild(const Node& node, const Node& child) const {
     return absl::InternalError(
         absl::StrCat("prefix tree: block ", id, " is counted at another depth or has another time of its last use"));
   }
-  if (child.parent != &node || node.children.Find(child.tokens) != &child) {
-    return absl::InternalError("prefix tree: a child is filed under another parent or other tokens");
-  }
-  if (node.parent != nullptr && node.block.idle() && !child.block.idle()) {
+  if (node.parent != nullptr && (node.is_hole() || node.block.idle()) && !child.block.idle()) {
     return absl::InternalError(
-        absl::StrCat("prefix tree: block ", node.block.id().value(), " is idle above block ", id, ", which is in use"));
+        absl::StrCat("prefix tree: what leads to block ", id, ", which is in use, is idle or a hole"));
   }
   return absl::OkStatus();
 }

@@ -26,7 +26,14 @@ namespace swiftcache::engine::kv {
 /// Token ids are compared, all of them: a hash only finds the bucket, so a collision is never wrong KV. A path from a
 /// root is a prompt's prefix. Whoever pins a node holds every block on the way to it (Find and Extend see to that), so
 /// a block that only the tree holds can always be evicted, sooner or later, from the leaves. Blocks that move are left
-/// alone until their move ends. A node stays, for the next block of its id: nothing is freed where blocks go, because
+/// alone until their move ends.
+///
+/// A block whose KV is lost leaves a hole: what follows from it stays, and is found again behind whoever computes the
+/// hole's tokens once more. That is right because KV depends on the tokens before it and on nothing else, bit for bit.
+/// Nobody is in a hole or behind it but by having filled it, so whatever leads to a block in use is no hole. A hole
+/// goes with the last block behind it, and there are never more holes than blocks.
+///
+/// A node stays, for the next block of its id: nothing is freed where blocks go, because
 /// an allocator may then tidy up what it holds of all, which is no time that a lease's end has.
 /// Thread-safety: none. Ownership: holds its blocks as Holder::kCache; the pool outlives the tree, the tree outlives
 /// the pins. Errors: none. Units: blocks, tokens.
@@ -81,6 +88,12 @@ class PrefixTree {
   /// The longest prefix of `tokens` in whole blocks that a `holder` may attach (BlockPool::MayAttach), at most
   /// `max_blocks`; counts as use. The blocks are held as `holder`.
   Match Find(const std::string& salt, const TokenView& tokens, int64_t max_blocks, Holder holder = Holder::kSequence);
+  /// The same behind a pinned node, of whose path `tokens` are; the pin moves to the last block found. `max_blocks`: with
+  /// those that lead to the node.
+  std::vector<BlockRef> FindMore(Pin& pin, const TokenView& tokens, int64_t max_blocks, Holder holder);
+  /// The number of the first block from `from` on that FindMore would find if those before it were there; nothing: none.
+  std::optional<int64_t> NextKnown(const Pin& pin, const TokenView& tokens, int64_t from, int64_t max_blocks,
+                                   Holder holder) const;
   /// The same without using it.
   Length Measure(const std::string& salt, const TokenView& tokens, int64_t max_blocks,
                  Holder holder = Holder::kSequence) const;
@@ -99,8 +112,9 @@ class PrefixTree {
   int64_t Evict(int64_t count);
   /// Drops the least recently used leaf, if it was used before `before`.
   bool EvictOne(uint64_t before = UINT64_MAX);
-  /// Drops a block and all that follow from it; returns how many. REQUIRES: Contains(id), nobody pins any of them.
-  int64_t Drop(BlockId id) { return Remove(*NodeOf(id)); }
+  /// Drops a block, and keeps what follows from it behind a hole, while there are more blocks than holes; else drops
+  /// that too. Returns how many blocks went. REQUIRES: Contains(id), nobody pins any of them.
+  int64_t Lose(BlockId id);
   /// A move of the block began or ended just now: call it after each, of whatever block, before anything else.
   void NoteMove(BlockId id);
 
@@ -115,6 +129,7 @@ class PrefixTree {
                                     absl::FunctionRef<bool(BlockId)> wanted) const;
 
   int64_t num_blocks() const { return num_blocks_; }
+  int64_t num_holes() const { return static_cast<int64_t>(holes_.size()); }
   /// INTERNAL says what does not add up.
   absl::Status CheckInvariants() const;
 
@@ -122,17 +137,21 @@ class PrefixTree {
   struct Node {
     Node* parent = nullptr;  // none: a root, or not in the tree
     ChildMap<Node> children;
-    BlockRef block;
+    BlockRef block;   // of nothing: a root, a hole, or not in the tree
+    size_t hole = 0;  // index in holes_
     int64_t pins = 0;
     uint64_t last_use = 0;  // of a block, as the pool knows it
     int64_t depth = 0;      // of a root
     uint64_t inserted = 0;  // unique in the life of the tree
     std::vector<int32_t> tokens;
     std::string salt;  // of a root
+
+    bool is_hole() const { return parent != nullptr && !block; }
   };
   // Unpinned leaves that do not move, by last use, which is unique.
   using Evictable = absl::btree_set<std::pair<uint64_t, Node*>>;
 
+  // REQUIRES: where it is a hole, something follows from it.
   static bool IsEvictable(const Node& node) {
     return node.parent != nullptr && node.pins == 0 && node.children.empty() &&
            !node.block.pool().moving(node.block.id());
@@ -142,21 +161,32 @@ class PrefixTree {
     return node != nullptr && node->parent != nullptr ? node : nullptr;
   }
   Node* RootOf(const std::string& salt);
+  static bool MayFind(const Node& node, Holder holder) {
+    return !node.is_hole() && node.block.pool().MayAttach(node.block.id(), holder);
+  }
+  void Fill(Node& hole, const BlockRef& block);
+  std::unique_ptr<Node> TakeHole(const Node& hole);
   const Node* ChildOf(const Node& node, const TokenView& tokens, int64_t index, Holder holder) const;
   Node* Insert(Node& parent, std::span<const int32_t> tokens, const BlockRef& block);
   void Touch(Node& node);
   static void SetLastUse(Node& node, uint64_t time);
   void AddPin(Node& node);
   void DropPin(Node& node);
-  int64_t Remove(Node& top);
+  int64_t Remove(Node& node);
   void Settle(Node& node);
-  absl::Status CheckSubtree(const Node& root, int64_t& blocks, size_t& evictable) const;
+  struct Counts {
+    int64_t blocks = 0;
+    size_t evictable = 0, holes = 0;
+  };
+  absl::Status CheckSubtree(const Node& root, Counts& counts) const;
   absl::Status CheckChild(const Node& node, const Node& child) const;
 
   const int64_t block_tokens_;
   absl::flat_hash_map<std::string, std::unique_ptr<Node>> roots_;
   Evictable evictable_;
-  std::vector<std::unique_ptr<Node>> nodes_;  // by block id, from its first use on
+  std::vector<std::unique_ptr<Node>> nodes_;  // by block id, from its first use on; none: see spare_
+  std::vector<std::unique_ptr<Node>> holes_;  // in no order
+  std::vector<std::unique_ptr<Node>> spare_;  // were holes, for blocks without a node
   uint64_t uses_ = 0;
   int64_t num_blocks_ = 0;
 };

@@ -4,6 +4,7 @@
 // what of it is lent for LendableBlocks.
 //
 //   SequenceBlocks::Attached cached = blocks.Attach(table, salt, tokens, /*local_only=*/false);
+//   computed += blocks.AttachMore(table, tokens, computed).tokens;
 //   if (blocks.Grow(table, computed + chunk, computed + chunk) == Growth::kNoRoom) ...   // somebody must give way
 //   blocks.Commit(table, tokens, computed);                                              // after the step
 //   blocks.Release(table);
@@ -65,6 +66,12 @@ class SequenceBlocks {
   /// one's logits have to be computed. local_only: none that lie in a lease, and until Release the table's blocks stay
   /// in the own arena.
   virtual Attached Attach(BlockTable& table, const std::string& salt, const TokenView& tokens, bool local_only) = 0;
+  /// Where all that is computed is committed: adds the cached blocks that follow from it, so that they need not be
+  /// computed. (They were behind a hole that is filled now, or another sequence computed them.)
+  virtual Attached AttachMore(BlockTable& table, const TokenView& tokens, int64_t computed_tokens) = 0;
+  /// How many tokens from `computed_tokens` on must be computed before AttachMore may find the rest of a prefix that lost
+  /// blocks: at least one. All that are left, where nothing is known behind them.
+  virtual int64_t UnknownTokens(const BlockTable& table, const TokenView& tokens, int64_t computed_tokens) const = 0;
   /// Makes the table cover `tokens`, all or nothing. `wish_tokens`: how many it would cover if there were room: if it
   /// has to wait, then room for so many is made; fewer than `tokens` stand for `tokens`.
   virtual Growth Grow(BlockTable& table, int64_t tokens, int64_t wish_tokens) = 0;

@@ -47,7 +47,7 @@ class Tiers {
   /// recently used blocks elsewhere are evicted for them. REQUIRES: it drains.
   virtual std::vector<Move> PlanDrain(RegionId region, int64_t max) = 0;
   virtual Readers ReadersOf(RegionId region) const = 0;
-  /// Forgets the region, its blocks and all that follow from them; returns how many blocks were lost. REQUIRES: no
+  /// Forgets the region and its blocks; what follows from them stays cached behind a hole. Returns how many were lost. REQUIRES: no
   /// table touches it, and no move begins or ends there.
   virtual int64_t DropRegion(RegionId region) = 0;
 

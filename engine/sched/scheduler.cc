@@ -97,6 +97,7 @@ void Scheduler::SetPriority(Sequence* sequence, int32_t priority) {
 void Scheduler::Reset(Sequence* sequence) {
   ++sequence->losses;
   Remove(sequence);
+  sequence->lost_tokens = sequence->furthest_tokens;
   sequence->owned_only = false;
   Enqueue(sequence);
 }
@@ -107,6 +108,14 @@ StepPlan Scheduler::Plan() {
   if (step.plan.preempted.empty() || running_.empty()) Admit(step);
   CHECK(!step.plan.chunks.empty() || step.plan.waits || !has_work()) << "the sequence served first does not advance";
   return std::move(step.plan);
+}
+
+void Scheduler::NoteComputed(const StepPlan& plan) {
+  for (const auto& [sequence, num_tokens, samples] : plan.chunks) {
+    const int64_t begin = sequence->computed_tokens, end = begin + num_tokens;
+    sequence->again_tokens += std::max<int64_t>(0, std::min(end, sequence->lost_tokens) - begin);
+    sequence->furthest_tokens = std::max(sequence->furthest_tokens, end);
+  }
 }
 
 void Scheduler::Commit(const StepPlan& plan) {
@@ -120,6 +129,10 @@ void Scheduler::Commit(const StepPlan& plan) {
 
 // Where the last to be asked gave its blocks back for want of memory, those asked before it can have them in this step.
 void Scheduler::PlanRunning(Step& step) {
+  for (Sequence* sequence : running_) {
+    sequence->waits_for_room = false;
+    AttachMore(*sequence);
+  }
   size_t gave_way = 0;
   do {
     gave_way = step.plan.preempted.size();
@@ -128,6 +141,19 @@ void Scheduler::PlanRunning(Step& step) {
     PlanDecodes(step);
     PlanPrefills(step);
   } while (step.plan.chunks.empty() && step.plan.preempted.size() > gave_way);
+}
+
+// What it had before a loss is not cached tokens that it finds.
+void Scheduler::AttachMore(Sequence& sequence) {
+  if (sequence.remaining_tokens() == 1) return;
+  const kv::SequenceBlocks::Attached more =
+      cache_->AttachMore(sequence.blocks, sequence.tokens, sequence.computed_tokens);
+  sequence.computed_tokens += more.tokens;
+  const int64_t found = sequence.computed_tokens - sequence.furthest_tokens;
+  if (more.tokens == 0 || found <= 0) return;
+  sequence.furthest_tokens = sequence.computed_tokens;
+  *sequence.cached_tokens += found;
+  sequence.cached_leased_tokens += std::min(found, more.leased_tokens);
 }
 
 // Room that comes free while others wait for theirs must reach the sequence served first, so that one asks first.
@@ -209,7 +235,7 @@ bool Scheduler::Start(Step& step, Sequence* sequence) {
       cache_->Attach(sequence->blocks, sequence->cache_salt, sequence->tokens, sequence->owned_only);
   sequence->computed_tokens = cached.tokens;
   if (!sequence->cached_tokens) {
-    sequence->cached_tokens = cached.tokens;
+    sequence->cached_tokens = sequence->furthest_tokens = cached.tokens;
     sequence->cached_leased_tokens = cached.leased_tokens;
     step.plan.admitted.push_back(sequence);
   }
@@ -217,7 +243,7 @@ bool Scheduler::Start(Step& step, Sequence* sequence) {
   if (num_tokens > 0) {
     AddChunk(step, sequence, num_tokens);
   } else {
-    step.plan.waits = true;
+    step.plan.waits = sequence->waits_for_room = true;
   }
   CountNeeds(step, *sequence, +1);
   return num_tokens > 0;
@@ -227,6 +253,7 @@ void Scheduler::AddChunk(Step& step, Sequence* sequence, int64_t num_tokens) {
   CHECK_GT(num_tokens, 0);
   const int64_t tokens = sequence->computed_tokens + num_tokens;
   CHECK(cache_->Grow(sequence->blocks, tokens, tokens) == kv::Growth::kDone);
+  sequence->waits_for_room = false;
   step.plan.chunks.push_back({sequence, num_tokens, num_tokens == sequence->remaining_tokens()});
   step.Spend(num_tokens);
 }
@@ -241,13 +268,14 @@ bool Scheduler::MakeRoomFor(Step& step, Sequence* sequence) {
       case kv::Growth::kDone:
         return true;
       case kv::Growth::kWait:
-        step.plan.waits = true;
+        step.plan.waits = sequence->waits_for_room = true;
         return false;
       case kv::Growth::kNoRoom:
         break;
     }
     if (!Fits(*sequence) || num_running() == 1) {
       GiveWay(step, sequence);
+      sequence->lost_tokens = sequence->furthest_tokens;
       step.plan.waits = true;
       return false;
     }
@@ -266,6 +294,7 @@ void Scheduler::GiveWay(Step& step, Sequence* victim) {
   });
   cache_->Release(victim->blocks);
   victim->computed_tokens = 0;
+  victim->lost_tokens = 0;
   victim->owned_only = false;
   Enqueue(victim);
   step.plan.preempted.push_back(victim);
@@ -302,15 +331,20 @@ bool Scheduler::Fits(const Sequence& sequence) const {
   return FitsInto(blocks, *cache_, sequence.owned_only ? cache_->num_usable_local() : cache_->num_usable());
 }
 
-bool Scheduler::Fits(int64_t tokens) const {
-  return FitsInto(cache_->BlocksFor(tokens), *cache_, cache_->num_usable());
+bool Scheduler::NeedsLeases(int64_t tokens) const { return cache_->BlocksFor(tokens) > cache_->num_usable_local(); }
+
+bool Scheduler::Starves(const Sequence& sequence) const {
+  return !Fits(sequence) || (sequence.waits_for_room && NeedsLeases(sequence.tokens.size()));
+}
+
+bool Scheduler::IsExhausted(const Sequence& sequence) const {
+  return sequence.again_tokens > kMaxAgain * sequence.tokens.size() && NeedsLeases(sequence.tokens.size());
 }
 
 // Of the budget, what the sequence would take.
 int64_t Scheduler::Wanted(const Step& step, const Sequence& sequence) const {
-  const bool careful = sequence.losses >= kMaxLosses && !sequence.owned_only;
-  const int64_t most = careful ? std::min(step.budget_tokens, kCarefulTokens) : step.budget_tokens;
-  return std::min(sequence.remaining_tokens(), most);
+  const int64_t unknown = cache_->UnknownTokens(sequence.blocks, sequence.tokens, sequence.computed_tokens);
+  return std::min(unknown, step.budget_tokens);
 }
 
 bool Scheduler::MayDisplaceFor(const Sequence& sequence) const {

@@ -4,6 +4,7 @@
 //   scheduler.Add(&sequence);
 //   StepPlan plan = scheduler.Plan();
 //   ...if plan.chunks is empty, wait for a message; else compute their rows...
+//   scheduler.NoteComputed(plan);
 //   scheduler.Commit(plan);       // then append the sampled tokens
 //   scheduler.Remove(&sequence);  // finished or cancelled
 #pragma once
@@ -43,23 +44,31 @@ struct StepPlan {
 /// served before it: its blocks are released (full ones stay cached until evicted) and it waits in its old place in the
 /// order. A waiting sequence of larger priority preempts running ones of smaller priority.
 ///
-/// A sequence whose blocks a lease took along is Reset. After kMaxLosses of these it runs from owned memory: it
-/// attaches nothing that lies in a lease and its blocks are not spilled; if it is too long for that, it runs on in
-/// chunks of at most kCarefulTokens, so that a loss costs little.
+/// A sequence whose blocks a lease took along is Reset. What is intact of them stays cached, also behind the hole (see
+/// kv::PrefixTree): its chunks end where a hole ends, and what lies behind is attached again. After kMaxLosses losses it
+/// runs from owned memory: it attaches nothing that lies in a lease and its blocks are not spilled. If it is too long for
+/// that, it goes on with leases, until it IsExhausted: whoever owns the sequences ends it then.
 ///
 /// Progress: the running sequence served first is offered room before anybody else in each plan. Either it gets a token
 /// or more; or it waits for room on its way, which comes: a move ends, lent memory is fenced by its deadline; or
 /// everybody else has given way and own memory and leases, less than when it was admitted, cannot hold it: then it
 /// gives its blocks back and waits, while others run, until they can. Alone it fits, if it fits at all: all of its
 /// blocks but the last can be spilled, all idle ones evicted. Who fits into owned memory alone loses blocks at most
-/// kMaxLosses times, so it ends whatever becomes of the leases. By the same order no waiting sequence that fits is
-/// served before a running one of its priority, so each gets there.
+/// kMaxLosses times, so it ends whatever becomes of the leases.
+///
+/// Who does not depends on leases, and each of its tokens that is computed is a new one or computed again. Of the latter
+/// there are at most kMaxAgain times its tokens and a chunk before it is exhausted, so it computes for a bounded time:
+/// as long as kMaxAgain + 1 times its tokens take. What of its time it does not compute it waits: behind others, as
+/// everybody does, or for room (it Starves), and of that its owner grants it so much and no more
+/// (StepLoop::EndStarved). So it ends too, with its tokens or with an error, whatever becomes of the leases.
+///
+/// By the same order no waiting sequence that fits is served before a running one of its priority, so each gets there.
 ///
 /// Thread-safety: none; the step loop owns it. Ownership: borrows sequences (until Remove) and the cache. Errors: none.
 class Scheduler {
  public:
   static constexpr int64_t kMaxLosses = 2;
-  static constexpr int64_t kCarefulTokens = 16;
+  static constexpr int64_t kMaxAgain = 16;
   struct Options {
     int64_t max_num_seqs = 64;
     int64_t max_num_batched_tokens = 512;
@@ -73,8 +82,12 @@ class Scheduler {
   bool CanEverFit(int64_t tokens) const;
   /// True where it could run now, if it were alone. A running one that does not gives way, and waits until it does.
   bool Fits(const Sequence& sequence) const;
-  /// The same of any sequence of so many tokens, or fewer, that may use leases.
-  bool Fits(int64_t tokens) const;
+  /// Whether a sequence of so many tokens cannot run from own memory.
+  bool NeedsLeases(int64_t tokens) const;
+  /// It cannot run, or needs leases and was given no room in the last plan.
+  bool Starves(const Sequence& sequence) const;
+  /// Leases that were taken back made it compute so much again that it would not end, and it is too long for own memory.
+  bool IsExhausted(const Sequence& sequence) const;
   /// REQUIRES: not added yet, at least one token, and CanEverFit all the tokens that it grows to (less the last sampled
   /// one, whose KV is not needed).
   void Add(Sequence* sequence);
@@ -82,6 +95,8 @@ class Scheduler {
   void Remove(Sequence* sequence);
   /// Decides a step and takes the blocks it needs. No chunks: nothing was added, or all wait.
   StepPlan Plan();
+  /// The step was computed, whatever has become of what it read: counts what was computed again.
+  void NoteComputed(const StepPlan& plan);
   /// The step's KV is in the blocks: counts it, and offers full blocks to other sequences. A sequence of the plan that
   /// was Reset since is left out.
   void Commit(const StepPlan& plan);
@@ -113,6 +128,7 @@ class Scheduler {
   void LeaveRunning(Sequence* sequence);
   void PlanRunning(Step& step);
   void BeginAcrossTiers(Step& step);
+  void AttachMore(Sequence& sequence);
   void PlanDecodes(Step& step);
   void PlanPrefills(Step& step);
   void Admit(Step& step);

@@ -38,12 +38,27 @@ class RecordingLeaseBroker final : public LeaseBroker {
     }
     log_.Add(absl::StrCat(kNames[static_cast<int>(news.what)], " ", news.id.value()));
   }
-  void ReportWindow(const Window& window) override { log_.Add(absl::StrCat("Window ", window.used_blocks)); }
+  /// Of used blocks below 0: a mark, which WaitForMark waits for.
+  void ReportWindow(const Window& window) override {
+    if (window.used_blocks >= 0) return log_.Add(absl::StrCat("Window ", window.used_blocks));
+    absl::MutexLock lock(&mutex_);
+    last_mark_ = -window.used_blocks;
+  }
+  /// False: it did not come in good time.
+  bool WaitForMark(int64_t mark) const {
+    const auto came = [&] {
+      mutex_.AssertHeld();
+      return last_mark_ >= mark;
+    };
+    absl::MutexLock lock(&mutex_);
+    return mutex_.AwaitWithTimeout(absl::Condition(&came), CallLog::kPatience);
+  }
 
  private:
   CallLog log_;
   mutable absl::Mutex mutex_;
   std::vector<LeaseEvent> news_ ABSL_GUARDED_BY(mutex_);
+  int64_t last_mark_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace swiftcache::engine::coordinator

@@ -32,6 +32,7 @@ struct SharingOptions {
   StreamMode stream = StreamMode::kInPlace;
   bool scrub_on_return = true;
   bool mapped = true;  // what lies in leases, by the transport
+  int64_t max_tokens_on_leases = EngineOptions().max_tokens_on_leases;
 };
 
 /// The loop is stepped by the test's thread; the coordinator has its own.
@@ -48,13 +49,15 @@ class SharingHarness : private LoopObserver {
     engine.share = true;
     engine.stream = options.stream;
     engine.scrub_on_return = options.scrub_on_return;
+    engine.max_tokens_on_leases = options.max_tokens_on_leases;
     transport_.mapped = options.mapped;
     auto memory = MakeLateKvMemory({.bytes = options.num_blocks * block_bytes_, .block_bytes = block_bytes_}, &queue_,
                                    options.model.space);
     memory->pace = 40 << 20;  // between two steps that follow each other, 4 MiB are cleared
     memory_ = memory.get();
     FakeModelOptions model = options.model;
-    model.on_step = [this](const FakeStep&) {
+    model.on_step = [this](const FakeStep& step) {
+      rows_ = step.num_rows;
       if (during_step) during_step();
       return step_status;
     };
@@ -74,6 +77,8 @@ class SharingHarness : private LoopObserver {
   std::function<void(int64_t layer)> during_layer;
   /// What the model says of it.
   absl::Status step_status;
+  /// Called when a request has ended.
+  std::function<void(const LiveRequest& request)> on_ended;
 
   /// A donor lends so many blocks.
   void Borrow(int64_t id, int64_t blocks) {
@@ -169,6 +174,11 @@ class SharingHarness : private LoopObserver {
       LandStores();
     }
   }
+  /// Until the coordinator has done all that it was told before.
+  void AwaitCoordinator() {
+    coordinator_.ReportWindow({.used_blocks = -++marks_});
+    ASSERT_TRUE(broker_.WaitForMark(marks_));
+  }
   /// False: `condition` did not become true, whatever the coordinator said.
   bool PumpUntil(const std::function<bool()>& condition) {
     const absl::Time give_up = absl::Now() + CallLog::kPatience;
@@ -193,10 +203,14 @@ class SharingHarness : private LoopObserver {
   std::string scrape() const { return registry_.Serialize(); }
   const FakeModelOptions& model() const { return model_; }
   int64_t block_bytes() const { return block_bytes_; }
+  /// Of the last step.
+  int64_t rows() const { return rows_; }
 
  private:
   void OnStarted(const LiveRequest&) override {}
-  void OnEnded(const LiveRequest&) override {}
+  void OnEnded(const LiveRequest& request) override {
+    if (on_ended) on_ended(request);
+  }
   void OnLoad(const EngineLoad&) override {}
   void OnDeviceLost(const absl::Status&) override {}
   void Deliver(OutboundBatch batch) override { CallSinks(std::move(batch), &metrics_); }
@@ -236,7 +250,7 @@ class SharingHarness : private LoopObserver {
   LateKvMemory* memory_ = nullptr;
   std::unique_ptr<StepLoop> loop_;
   size_t landed_ = 0;
-  int64_t next_request_ = 0;
+  int64_t next_request_ = 0, marks_ = 0, rows_ = 0;
 };
 
 }  // namespace swiftcache::engine::exec

@@ -225,8 +225,22 @@ void SharingSoak::TellReaders() {
 
 // --- what must be
 
+// What is computed again because of leases has a bound, for whoever fits into own memory and whoever does not.
+void SharingSoak::OnEnded(const LiveRequest& request) {
+  const int64_t times = std::max(sched::Scheduler::kMaxAgain, sched::Scheduler::kMaxLosses);
+  for (const auto& continuation : request.continuations) {
+    const int64_t again = continuation->again_tokens, bound = times * continuation->tokens.size();
+    tally_.again += again;
+    tally_.most_losses = std::max(tally_.most_losses, continuation->losses);
+    if (again <= bound + engine_.max_num_batched_tokens) continue;
+    unbounded_ = absl::StrCat(request.request.request_id, " computed ", again, " tokens again, for ",
+                              continuation->tokens.size(), " of its own");
+  }
+}
+
 std::string SharingSoak::Check() const {
   if (!peers_->failure().empty()) return peers_->failure();
+  if (!unbounded_.empty()) return unbounded_;
   const absl::Status status = loop_->CheckInvariants();
   return status.ok() ? "" : std::string(status.message());
 }

@@ -76,7 +76,7 @@ class SharingSoak : private LoopObserver {
   std::string CheckOutcome(const Asked& asked);
 
   void OnStarted(const LiveRequest&) override {}
-  void OnEnded(const LiveRequest&) override {}
+  void OnEnded(const LiveRequest& request) override;
   void OnLoad(const EngineLoad&) override {}
   void OnDeviceLost(const absl::Status&) override {}
   void Deliver(OutboundBatch batch) override { CallSinks(std::move(batch), metrics_.get()); }
@@ -94,6 +94,7 @@ class SharingSoak : private LoopObserver {
   std::unique_ptr<EngineMetrics> metrics_;
   std::unique_ptr<StepLoop> loop_;
   std::vector<Asked> asked_;
+  std::string unbounded_;  // what computed more than it may
   int64_t layer_ = kNoStep;
   static constexpr int64_t kNoStep = -2, kGathered = -1;
 };

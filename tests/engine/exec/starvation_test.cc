@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Requests that own memory cannot hold, while what others lend comes and goes.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <memory>
@@ -51,16 +52,55 @@ TEST_F(StarvationTest, WhoOutgrewOwnMemoryHasPatienceFromWhenItsLeaseIsGone) {
   ASSERT_NO_FATAL_FAILURE(harness_.Borrow(8, 64));
   ASSERT_NO_FATAL_FAILURE(Rounds(20));
   EXPECT_GT(wide->tokens().size(), before) << "it goes on";
+  harness_.clock().Advance(absl::Seconds(9));
+  ASSERT_NO_FATAL_FAILURE(Rounds(2));
   ASSERT_NO_FATAL_FAILURE(LoseTheLease(8));
   ASSERT_NO_FATAL_FAILURE(Rounds(2));
   harness_.clock().Advance(absl::Seconds(9));
   ASSERT_NO_FATAL_FAILURE(Rounds(2));
-  EXPECT_FALSE(wide->done()) << "what it waited before does not count";
+  EXPECT_FALSE(wide->done()) << "what it waited before is made up for";
   harness_.clock().Advance(absl::Seconds(2));
   ASSERT_NO_FATAL_FAILURE(Rounds(2));
   ASSERT_TRUE(wide->done());
   EXPECT_EQ(wide->Wait().code(), absl::StatusCode::kOutOfRange);
   EXPECT_FALSE(harness_.loop().has_work());
+}
+
+TEST_F(StarvationTest, NewLeasesDoNotStartPatienceAnew) {
+  harness_.Borrow(7, 64);
+  const auto wide = harness_.Add(Prompt(40), 100);
+  ASSERT_NO_FATAL_FAILURE(Rounds(60));
+  ASSERT_NO_FATAL_FAILURE(LoseTheLease(7));
+  absl::Duration starved;
+  for (int64_t lease = 8; !wide->done(); ++lease) {
+    ASSERT_LT(lease, 30) << "no end";
+    ASSERT_NO_FATAL_FAILURE(Rounds(1));
+    harness_.clock().Advance(absl::Seconds(2));
+    starved += absl::Seconds(2);
+    ASSERT_NO_FATAL_FAILURE(Rounds(1));
+    if (wide->done()) break;
+    ASSERT_NO_FATAL_FAILURE(harness_.Borrow(lease, 64));
+    ASSERT_NO_FATAL_FAILURE(Rounds(1));
+    harness_.clock().Advance(absl::Seconds(1));
+    ASSERT_NO_FATAL_FAILURE(LoseTheLease(lease));
+  }
+  EXPECT_EQ(wide->Wait().code(), absl::StatusCode::kOutOfRange);
+  EXPECT_LE(starved, absl::Seconds(2 * 10 + 2)) << "of each three seconds it makes up for one";
+}
+
+TEST_F(StarvationTest, WhatIsTakenBackTooOftenEndsWithAnErrorThatSaysSo) {
+  const auto wide = harness_.Add(Prompt(400), 10);
+  for (int64_t lease = 7; !wide->done(); ++lease) {
+    ASSERT_LT(lease, 200) << "no end";
+    ASSERT_NO_FATAL_FAILURE(harness_.Borrow(lease, 128));
+    ASSERT_NO_FATAL_FAILURE(Rounds(10));
+    if (wide->done()) break;
+    ASSERT_NO_FATAL_FAILURE(LoseTheLease(lease));
+    ASSERT_NO_FATAL_FAILURE(Rounds(1));
+  }
+  EXPECT_EQ(wide->Wait().code(), absl::StatusCode::kOutOfRange);
+  EXPECT_THAT(std::string(wide->Wait().message()), testing::HasSubstr("tokens were computed again"));
+  EXPECT_THAT(std::string(wide->Wait().message()), testing::HasSubstr("own memory holds 64"));
 }
 
 TEST_F(StarvationTest, WhatNothingCouldHoldIsParkedUntilALeaseComesOrPatienceEnds) {

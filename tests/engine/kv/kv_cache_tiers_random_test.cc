@@ -83,8 +83,8 @@ class TieredWorld {
 
   struct Totals {
     int64_t hits = 0, leased_hits = 0, spilled = 0, aborted = 0, lost = 0, saved = 0, waits = 0, refusals = 0, lent = 0,
-            cleared = 0, reclaimed = 0, dirty = 0, promoted = 0, kept = 0, zeroed = 0, untouched = 0, kept_places = 0,
-            patched_places = 0;
+            cleared = 0, reclaimed = 0, dirty = 0, more_hits = 0, promoted = 0, kept = 0, zeroed = 0, untouched = 0,
+            kept_places = 0, patched_places = 0;
   };
   const Totals& totals() const { return totals_; }
   int64_t evicted() const { return cache_.evicted_total(); }
@@ -125,7 +125,10 @@ class TieredWorld {
 
   void Compute(Sequence& s) {
     if (s.computed == static_cast<int64_t>(s.tokens.size())) s.tokens.push_back(rng_() % 2);
-    const int64_t goal = s.computed + 1 + rng_() % (s.tokens.size() - s.computed);
+    if (rng_() % 4 != 0) AttachMore(s);
+    const int64_t unknown = cache_.UnknownTokens(s.table, s.tokens, s.computed);
+    EXPECT_TRUE(unknown > 0 && s.computed + unknown <= static_cast<int64_t>(s.tokens.size()));
+    const int64_t goal = s.computed + 1 + rng_() % unknown;
     const int64_t obtainable = cache_.Obtain(cache_.BlocksFor(goal) - s.table.size());
     const Growth growth = cache_.Grow(s.table, goal, static_cast<int64_t>(s.tokens.size()));
     EXPECT_EQ(growth == Growth::kDone, s.table.size() >= cache_.BlocksFor(goal));
@@ -148,6 +151,16 @@ class TieredWorld {
     }
     s.computed = goal;
     cache_.Commit(s.table, s.tokens, s.computed);
+  }
+
+  // What lay behind a hole is what was written for these tokens: Check sees to that.
+  void AttachMore(Sequence& s) {
+    const KvCache::Attached more = cache_.AttachMore(s.table, s.tokens, s.computed);
+    s.computed += more.tokens;
+    totals_.more_hits += more.tokens > 0;
+    EXPECT_LT(s.computed, static_cast<int64_t>(s.tokens.size()));
+    EXPECT_TRUE(more.tokens == 0 || s.table.size() == cache_.BlocksFor(s.computed));
+    EXPECT_TRUE(!s.local_only || more.leased_tokens == 0);
   }
 
   void ExpectSomethingOnItsWay() {
@@ -335,11 +348,13 @@ TEST(KvCacheTiersRandomTest, NoOrderOfEventsMixesContentsOrLeaksABlock) {
     sum.lost += t.lost, sum.saved += t.saved, sum.waits += t.waits, sum.refusals += t.refusals, sum.lent += t.lent;
     sum.cleared += t.cleared, sum.reclaimed += t.reclaimed, sum.dirty += t.dirty, sum.promoted += t.promoted;
     sum.kept += t.kept, sum.zeroed += t.zeroed, sum.untouched += t.untouched, evicted += world.evicted();
+    sum.more_hits += t.more_hits;
     sum.kept_places += t.kept_places, sum.patched_places += t.patched_places;
   }
-  for (int64_t times : {sum.hits, sum.leased_hits, sum.spilled, sum.aborted, sum.lost, sum.saved, sum.waits,
-                        sum.refusals, sum.lent, sum.cleared, sum.reclaimed, sum.dirty, sum.promoted, sum.kept,
-                        sum.zeroed, sum.untouched, sum.kept_places, sum.patched_places, evicted}) {
+  for (int64_t times :
+       {sum.hits,     sum.leased_hits, sum.spilled,   sum.aborted,     sum.lost,           sum.saved,    sum.waits,
+        sum.refusals, sum.lent,        sum.cleared,   sum.reclaimed,   sum.dirty,          sum.promoted, sum.kept,
+        sum.zeroed,   sum.untouched,   sum.more_hits, sum.kept_places, sum.patched_places, evicted}) {
     EXPECT_GT(times, 50) << "a part of the world was hardly visited";
   }
 }

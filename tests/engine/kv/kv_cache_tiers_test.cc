@@ -263,7 +263,7 @@ TEST_F(KvCacheTiersTest, IdleBlocksDoNotFleeToTheSameLender) {
   Check({});
 }
 
-TEST_F(KvCacheTiersTest, ALostLeaseTakesWhatFollowsFromItsBlocksAlong) {
+TEST_F(KvCacheTiersTest, WhatFollowsFromTheBlocksOfALostLeaseIsFoundBehindTheHole) {
   Create(6, 1);
   const RegionId lease = cache_->AddRegion(1);
   Cache(Count(6));
@@ -272,10 +272,21 @@ TEST_F(KvCacheTiersTest, ALostLeaseTakesWhatFollowsFromItsBlocksAlong) {
   EXPECT_EQ(cache_->Grow(filler, 4), Growth::kWait);
   EXPECT_EQ(Spill(), 1);
   cache_->RegionDraining(lease);
-  EXPECT_EQ(cache_->DropRegion(lease), 3);
+  EXPECT_EQ(cache_->DropRegion(lease), 1);
   EXPECT_EQ(Found(Count(7)), 0);
   EXPECT_EQ(Found(Count(5, 50)), 2);
   Check({&filler});
+  BlockTable table;
+  const std::vector<int32_t> tokens = Count(7);
+  EXPECT_EQ(cache_->Attach(table, "", tokens, false).tokens, 0);
+  EXPECT_EQ(cache_->UnknownTokens(table, tokens, 0), 2) << "then it knows the rest";
+  ASSERT_EQ(cache_->Grow(table, 2), Growth::kDone);
+  EXPECT_EQ(cache_->AttachMore(table, tokens, 1).tokens, 0) << "half a block is computed";
+  cache_->Commit(table, tokens, 2);
+  EXPECT_EQ(cache_->AttachMore(table, tokens, 2).tokens, 4);
+  EXPECT_EQ(table.size(), 3);
+  EXPECT_EQ(cache_->UnknownTokens(table, tokens, 6), 1);
+  Check({&filler, &table});
 }
 
 TEST_F(KvCacheTiersTest, ALeaseThatATableTouchesIsNotDropped) {

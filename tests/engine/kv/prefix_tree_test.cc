@@ -7,6 +7,7 @@
 #include <list>
 #include <map>
 #include <random>
+#include <set>
 
 namespace swiftcache::engine::kv {
 namespace {
@@ -28,14 +29,21 @@ class PrefixTreeTest : public ::testing::Test {
     PrefixTree::Match match = tree_.Find(salt, tokens, static_cast<int64_t>(tokens.size()) / kBlockTokens);
     return {salt, tokens, std::move(match.blocks), std::move(match.pin)};
   }
-  void Compute(Path& path) {
-    for (size_t i = path.blocks.size(); (i + 1) * kBlockTokens <= path.tokens.size(); ++i) {
-      auto block = pool_.Allocate(1, std::nullopt);
-      ASSERT_TRUE(block.has_value());
-      path.blocks.push_back(std::move(block->front()));
-      tree_.Extend(path.pin, std::span(path.tokens).subspan(i * kBlockTokens, kBlockTokens), path.blocks.back());
-    }
+  void ComputeOne(Path& path) {
+    auto block = pool_.Allocate(1, std::nullopt);
+    ASSERT_TRUE(block.has_value());
+    const auto begin = static_cast<int64_t>(path.blocks.size()) * kBlockTokens;
+    path.blocks.push_back(std::move(block->front()));
+    tree_.Extend(path.pin, std::span(path.tokens).subspan(begin, kBlockTokens), path.blocks.back());
+    if (!path.salt.empty()) return;
+    ids_[Tokens(path.tokens.begin(), path.tokens.begin() + begin + kBlockTokens)] = path.blocks.back().id();
   }
+  void Compute(Path& path) {
+    while ((path.blocks.size() + 1) * kBlockTokens <= path.tokens.size()) ComputeOne(path);
+  }
+  // Of the block that these tokens end in, as it was computed last. REQUIRES: computed without a salt.
+  BlockId IdOf(const Tokens& tokens) const { return ids_.at(tokens); }
+  int64_t Lose(const Tokens& tokens) { return tree_.Lose(IdOf(tokens)); }
   void Cache(const std::string& salt, const Tokens& tokens) {
     Path path = Start(salt, tokens);
     Compute(path);
@@ -44,6 +52,7 @@ class PrefixTreeTest : public ::testing::Test {
 
   BlockPool pool_{200};
   PrefixTree tree_{kBlockTokens};
+  std::map<Tokens, BlockId> ids_;
 };
 
 TEST_F(PrefixTreeTest, MatchesTheLongestPrefixInWholeBlocks) {
@@ -92,26 +101,74 @@ TEST_F(PrefixTreeTest, EvictSkipsPinnedNodesAndTheirAncestors) {
   EXPECT_EQ(pool_.local().free, pool_.local().total);
 }
 
-TEST_F(PrefixTreeTest, DropTakesABlockWithAllThatFollows) {
-  Cache("", {1, 2, 3, 4, 5, 6});
-  Cache("", {1, 2, 3, 4, 7, 8});
-  Cache("", {1, 2, 9, 9});
-  Path path = Start("", {1, 2, 3, 4});
-  const BlockId id = path.blocks[1].id();
-  path = Path();
-  EXPECT_EQ(tree_.Drop(id), 3);
-  EXPECT_FALSE(tree_.Contains(id));
-  EXPECT_EQ(Found("", {1, 2, 9, 9}), 2);
-  EXPECT_TRUE(tree_.CheckInvariants().ok());
+TEST_F(PrefixTreeTest, WhatFollowsFromALostBlockIsFoundAgainBehindTheHole) {
+  Cache("", {1, 2, 3, 4, 5, 6, 7, 8});
+  Cache("", {1, 2, 3, 4, 9, 9});
+  Lose({1, 2, 3, 4});
+  EXPECT_EQ(tree_.num_holes(), 1);
+  EXPECT_EQ(Found("", {1, 2, 3, 4, 5, 6}), 1) << "nobody is given the hole";
+  Path path = Start("", {1, 2, 3, 4, 5, 6, 7, 8});
+  EXPECT_EQ(tree_.NextKnown(path.pin, path.tokens, 1, 4, Holder::kSequence), 2);
+  EXPECT_EQ(tree_.NextKnown(path.pin, path.tokens, 3, 4, Holder::kSequence), 3);
+  EXPECT_EQ(tree_.NextKnown(path.pin, path.tokens, 1, 2, Holder::kSequence), std::nullopt);
+  EXPECT_TRUE(tree_.FindMore(path.pin, path.tokens, 4, Holder::kSequence).empty());
+  ComputeOne(path);
+  EXPECT_EQ(tree_.num_holes(), 0);
+  EXPECT_EQ(tree_.FindMore(path.pin, path.tokens, 4, Holder::kSequence).size(), 2u);
+  EXPECT_EQ(Found("", {1, 2, 3, 4, 9, 9}), 3);
+  EXPECT_TRUE(tree_.CheckInvariants().ok()) << tree_.CheckInvariants();
+}
+
+TEST_F(PrefixTreeTest, AHoleGoesWithTheLastBlockBehindIt) {
+  Cache("", {1, 2, 3, 4, 5, 6, 7, 8});
+  Lose({1, 2});
+  Lose({1, 2, 3, 4});
+  EXPECT_EQ(tree_.num_holes(), 2);
+  EXPECT_EQ(tree_.num_blocks(), 2);
+  EXPECT_TRUE(tree_.CheckInvariants().ok()) << tree_.CheckInvariants();
+  EXPECT_EQ(tree_.Evict(1), 1);
+  EXPECT_EQ(tree_.num_holes(), 2);
+  EXPECT_EQ(tree_.Evict(10), 1);
+  EXPECT_EQ(tree_.num_holes(), 0);
+  EXPECT_EQ(pool_.local().free, pool_.local().total);
+  EXPECT_TRUE(tree_.CheckInvariants().ok()) << tree_.CheckInvariants();
+}
+
+TEST_F(PrefixTreeTest, ALeafThatIsLostLeavesNoHole) {
+  Cache("", {1, 2, 3, 4});
+  Lose({1, 2, 3, 4});
+  EXPECT_EQ(tree_.num_holes(), 0);
+  EXPECT_EQ(Found("", {1, 2, 3, 4}), 1);
+}
+
+TEST_F(PrefixTreeTest, ThereAreNeverMoreHolesThanBlocks) {
+  Cache("", {1, 2, 3, 4, 5, 6, 7, 8});
+  EXPECT_EQ(Lose({1, 2}), 1);
+  EXPECT_EQ(Lose({1, 2, 3, 4}), 1);
+  EXPECT_EQ(Lose({1, 2, 3, 4, 5, 6}), 2) << "with what is behind it";
+  EXPECT_EQ(tree_.num_blocks() + tree_.num_holes(), 0);
+  EXPECT_EQ(pool_.local().free, pool_.local().total);
+}
+
+TEST_F(PrefixTreeTest, WhoSawABlockInUseSeesThatItIsAHole) {
+  Path running = Start("", {1, 2, 3, 4, 5, 6});
+  Compute(running);
+  PrefixTree::InUse seen;
+  tree_.Refresh(seen, "", running.tokens, 3);
+  EXPECT_EQ(seen.blocks(), 3);
+  running = Path();
+  Lose({1, 2, 3, 4});
+  Path other = Start("", {1, 2});
+  tree_.Refresh(seen, "", Tokens{1, 2, 3, 4, 5, 6}, 3);
+  EXPECT_EQ(seen.blocks(), 1);
 }
 
 TEST_F(PrefixTreeTest, WhatIsDroppedWasAUseOfWhatLedToIt) {
-  Path running = Start("", {1, 2, 3, 4, 5, 6});
+  Path running = Start("", {1, 2, 3, 4});
   Compute(running);
-  const BlockId id = running.blocks[1].id();
   Cache("", {9, 9});
   running = Path();
-  EXPECT_EQ(tree_.Drop(id), 2);
+  EXPECT_EQ(Lose({1, 2, 3, 4}), 1);
   EXPECT_TRUE(tree_.EvictOne());
   EXPECT_EQ(Found("", {1, 2}), 1);
   EXPECT_EQ(Found("", {9, 9}), 0);
@@ -120,17 +177,18 @@ TEST_F(PrefixTreeTest, WhatIsDroppedWasAUseOfWhatLedToIt) {
 TEST_F(PrefixTreeTest, ABlockThatComesAgainHasNothingOfWhatItHeldBefore) {
   Cache("", {1, 2, 3, 4});
   Cache("", {1, 2, 5, 6});
-  Path path = Start("", {1, 2});
-  const BlockId id = path.blocks[0].id();
-  path = Path();
-  EXPECT_EQ(tree_.Drop(id), 3);
-  EXPECT_EQ(pool_.local().free, pool_.local().total);
+  const BlockId id = IdOf({1, 2});
+  Lose({1, 2});
   Path again = Start("", {7, 8, 7, 8, 7, 8});
   Compute(again);
   EXPECT_TRUE(std::any_of(again.blocks.begin(), again.blocks.end(), [&](auto& block) { return block.id() == id; }));
   EXPECT_EQ(Found("", {1, 2, 3, 4}), 0);
   EXPECT_EQ(Found("", {7, 8, 3, 4}), 1);
   EXPECT_EQ(Found("", {7, 8, 7, 8, 7, 8}), 3);
+  Path filled = Start("", {1, 2, 3, 4});
+  ComputeOne(filled);
+  EXPECT_NE(filled.blocks[0].id(), id);
+  EXPECT_EQ(Found("", {1, 2, 5, 6}), 2);
   EXPECT_TRUE(tree_.CheckInvariants().ok()) << tree_.CheckInvariants();
 }
 
@@ -239,11 +297,27 @@ struct NaiveTree {
     }
     return blocks;
   }
-  bool IsLeaf(const std::pair<std::string, Tokens>& key) const {
-    return std::none_of(entries.begin(), entries.end(), [&](const auto& other) {
-      return other.first.first == key.first && other.first.second.size() > key.second.size() &&
-             std::equal(key.second.begin(), key.second.end(), other.first.second.begin());
-    });
+  using Key = std::pair<std::string, Tokens>;
+  static bool Follows(const Key& key, const Key& other) {
+    return other.first == key.first && other.second.size() > key.second.size() &&
+           std::equal(key.second.begin(), key.second.end(), other.second.begin());
+  }
+  bool IsLeaf(const Key& key) const {
+    return std::none_of(entries.begin(), entries.end(), [&](const auto& other) { return Follows(key, other.first); });
+  }
+  size_t Holes() const {
+    std::set<Key> holes;
+    for (const auto& [key, entry] : entries) {
+      for (size_t n = kBlockTokens; n < key.second.size(); n += kBlockTokens) {
+        const Key leading = {key.first, Tokens(key.second.begin(), key.second.begin() + n)};
+        if (!entries.contains(leading)) holes.insert(leading);
+      }
+    }
+    return holes.size();
+  }
+  int64_t Lose(const Key& key) {
+    if (Holes() < entries.size()) return entries.erase(key);
+    return std::erase_if(entries, [&](const auto& e) { return e.first == key || Follows(key, e.first); });
   }
   bool Evict() {
     auto victim = entries.end();
@@ -261,25 +335,31 @@ TEST_F(PrefixTreeTest, RandomUseAgreesWithTheNaiveModel) {
   std::mt19937 rng(11);
   NaiveTree naive;
   std::list<Path> running;
-  const Tokens watched = {0, 1, 1, 0, 0, 0, 1, 1};
+  const Tokens watched = {0, 1, 1, 0, 0, 0};
   PrefixTree::InUse in_use;
-  int evictions = 0, hits = 0, in_use_changes = 0;
+  int evictions = 0, hits = 0, in_use_changes = 0, holes = 0, found_behind = 0;
   const auto random_tokens = [&rng] {
-    Tokens tokens(rng() % 5 * kBlockTokens);
+    Tokens tokens(rng() % 4 * kBlockTokens);
     for (int32_t& t : tokens) t = rng() % 2;
     return tokens;
   };
-  for (int round = 0; round < 6000; ++round) {
-    switch (rng() % 4) {
+  for (int round = 0; round < 12000; ++round) {
+    switch (rng() % 5) {
       case 0: {  // a sequence starts, computes what it did not find, and goes on running
-        if (running.size() == 8) break;
+        if (running.size() == 3) break;
         const Tokens tokens = random_tokens();
         const std::string salt = rng() % 2 ? "x" : "";
         const int64_t expected = naive.Longest(salt, tokens);
         running.push_back(Start(salt, tokens));
-        ASSERT_EQ(static_cast<int64_t>(running.back().blocks.size()), expected);
+        Path& path = running.back();
+        ASSERT_EQ(static_cast<int64_t>(path.blocks.size()), expected);
         hits += expected > 0;
-        Compute(running.back());
+        while ((path.blocks.size() + 1) * kBlockTokens <= path.tokens.size()) {
+          ComputeOne(path);
+          std::vector<BlockRef> more = tree_.FindMore(path.pin, path.tokens, 4, Holder::kSequence);
+          found_behind += static_cast<int>(more.size());
+          std::move(more.begin(), more.end(), std::back_inserter(path.blocks));
+        }
         naive.Use(salt, tokens, +1);
         break;
       }
@@ -291,9 +371,21 @@ TEST_F(PrefixTreeTest, RandomUseAgreesWithTheNaiveModel) {
         break;
       }
       case 2: {
+        if (rng() % 2) break;
         const bool evicted = naive.Evict();
         ASSERT_EQ(tree_.Evict(1), evicted ? 1 : 0);
         evictions += evicted;
+        break;
+      }
+      case 3: {  // the KV of an idle block is lost
+        std::vector<NaiveTree::Key> idle;
+        for (const auto& [key, entry] : naive.entries) {
+          if (key.first.empty() && entry.holders == 0 && (!naive.IsLeaf(key) || rng() % 4 == 0)) idle.push_back(key);
+        }
+        if (idle.empty()) break;
+        const NaiveTree::Key& key = idle[rng() % idle.size()];
+        ASSERT_EQ(Lose(key.second), naive.Lose(key));
+        holes += tree_.num_holes() > 0;
         break;
       }
       default: {
@@ -303,13 +395,14 @@ TEST_F(PrefixTreeTest, RandomUseAgreesWithTheNaiveModel) {
     }
     const int64_t was_in_use = in_use.blocks();
     if (rng() % 4 == 0) {
-      tree_.Refresh(in_use, "x", watched, 4);
-      ASSERT_EQ(in_use.blocks(), naive.InUse("x", watched));
+      tree_.Refresh(in_use, "", watched, 3);
+      ASSERT_EQ(in_use.blocks(), naive.InUse("", watched));
       in_use_changes += in_use.blocks() != was_in_use;
     }
     ASSERT_EQ(tree_.num_blocks(), static_cast<int64_t>(naive.entries.size()));
+    ASSERT_EQ(tree_.num_holes(), static_cast<int64_t>(naive.Holes()));
     for (const auto& [key, entry] : naive.entries) {
-      ASSERT_EQ(Found(key.first, key.second) * kBlockTokens, static_cast<int64_t>(key.second.size()));
+      ASSERT_EQ(Found(key.first, key.second), naive.Longest(key.first, key.second));
     }
     ASSERT_TRUE(tree_.CheckInvariants().ok()) << tree_.CheckInvariants();
     ASSERT_TRUE(pool_.CheckInvariants().ok()) << pool_.CheckInvariants();
@@ -317,6 +410,8 @@ TEST_F(PrefixTreeTest, RandomUseAgreesWithTheNaiveModel) {
   EXPECT_GT(evictions, 100);
   EXPECT_GT(hits, 100);
   EXPECT_GT(in_use_changes, 100);
+  EXPECT_GT(holes, 100);
+  EXPECT_GT(found_behind, 10);
 }
 
 }  // namespace

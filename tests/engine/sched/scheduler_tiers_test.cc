@@ -1,16 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The scheduler over a cache with leases: waits, losses, and that everybody gets there whatever becomes of the leases.
+// The scheduler over a cache with leases: waits, losses and holes.
+#include "tests/engine/sched/scheduler_tiers_fixture.h"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-
-#include <list>
-#include <map>
-#include <memory>
-#include <numeric>
-#include <random>
-
-#include "engine/kv/kv_cache.h"
-#include "engine/sched/scheduler.h"
 
 namespace swiftcache::engine::sched {
 namespace {
@@ -18,80 +11,6 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 using ::testing::Pair;
-
-constexpr int64_t kBlockTokens = 4;
-using Chunks = std::vector<std::pair<int64_t, int64_t>>;  // id and tokens
-
-class SchedulerTiersTest : public ::testing::Test {
- protected:
-  void Create(int64_t num_blocks, const Scheduler::Options& options, int64_t potential = 1000,
-              int64_t watermark_blocks = 1) {
-    sequences_.clear();  // before the cache that they hold blocks of
-    cache_ = std::make_unique<kv::KvCache>(kv::KvCache::Options{
-        .num_blocks = num_blocks, .block_tokens = kBlockTokens, .watermark_blocks = watermark_blocks});
-    cache_->SetPotentialRegionBlocks(potential, /*leasable=*/0);
-    scheduler_ = std::make_unique<Scheduler>(options, cache_.get());
-    moves_.clear();
-  }
-  Sequence* Add(int64_t prompt_tokens, int32_t priority = 0) {
-    Sequence& sequence = sequences_.emplace_back();
-    sequence.id = SequenceId(static_cast<int64_t>(sequences_.size()));
-    sequence.priority = priority;
-    std::vector<int32_t> tokens(prompt_tokens);
-    std::iota(tokens.begin(), tokens.end(), static_cast<int32_t>(1000 * sequence.id.value()));
-    sequence.tokens = TokenList(std::move(tokens));
-    sequence.prompt_tokens = prompt_tokens;
-    scheduler_->Add(&sequence);
-    return &sequence;
-  }
-  Chunks Step() {
-    plan_ = scheduler_->Plan();
-    scheduler_->Commit(plan_);
-    Chunks chunks;
-    for (const Chunk& chunk : plan_.chunks) {
-      if (chunk.samples) chunk.sequence->tokens.push_back(next_token_--);
-      chunks.emplace_back(chunk.sequence->id.value(), chunk.num_tokens);
-    }
-    EXPECT_TRUE(scheduler_->CheckInvariants().ok()) << scheduler_->CheckInvariants();
-    return chunks;
-  }
-  void StartMoves() {
-    const std::vector<kv::Move> moves = cache_->TakeMoves(100, 100);
-    moves_.insert(moves_.end(), moves.begin(), moves.end());
-  }
-  void FinishMoves() {
-    for (const kv::Move& move : moves_) cache_->FinishMove(move);
-    moves_.clear();
-  }
-  // Copies take less than a step.
-  Chunks StepAndSpill() {
-    const Chunks chunks = Step();
-    StartMoves();
-    FinishMoves();
-    return chunks;
-  }
-  void Lose(kv::RegionId lease) {
-    cache_->RegionDraining(lease);
-    std::erase_if(moves_, [&](const kv::Move& move) {
-      if (move.from.region != lease && move.to.region != lease) return false;
-      cache_->AbortMove(move);
-      return true;
-    });
-    const std::vector<Sequence*> running(scheduler_->running().begin(), scheduler_->running().end());
-    for (Sequence* sequence : running) {
-      if (cache_->Touches(sequence->blocks, lease)) scheduler_->Reset(sequence);
-    }
-    cache_->DropRegion(lease);
-    EXPECT_TRUE(scheduler_->CheckInvariants().ok()) << scheduler_->CheckInvariants();
-  }
-
-  std::unique_ptr<kv::KvCache> cache_;
-  std::list<Sequence> sequences_;  // destroyed before the cache
-  std::unique_ptr<Scheduler> scheduler_;
-  StepPlan plan_;
-  std::vector<kv::Move> moves_;
-  int32_t next_token_ = -1;
-};
 
 TEST_F(SchedulerTiersTest, APromptSeveralTimesTheOwnMemoryRunsOverALease) {
   Create(4, {.max_num_batched_tokens = 8});
@@ -230,21 +149,61 @@ TEST_F(SchedulerTiersTest, AfterTwoLossesItRunsFromOwnedMemory) {
   EXPECT_GT(cache_->LeasedBlocks(other->blocks), 0) << "the other's are spilled in its place";
 }
 
-TEST_F(SchedulerTiersTest, WhatIsTooLongForOwnedMemoryGoesOnInSmallChunks) {
-  Create(8, {.max_num_batched_tokens = 64});
-  cache_->AddRegion(40);
-  Sequence* unlucky = Add(100);
-  for (int64_t i = 0; i < Scheduler::kMaxLosses; ++i) {
-    Step();
-    scheduler_->Reset(unlucky);
-  }
-  while (unlucky->remaining_tokens() > 1) {
-    for (const auto& [id, tokens] : StepAndSpill()) EXPECT_LE(tokens, Scheduler::kCarefulTokens);
-  }
-  EXPECT_FALSE(unlucky->owned_only);
+TEST_F(SchedulerTiersTest, OnlyTheHoleIsComputedAgain) {
+  Create(4, {.max_num_batched_tokens = 8});
+  const kv::RegionId first = cache_->AddRegion(5);
+  cache_->AddRegion(10);
+  Sequence* sequence = Add(60);
+  while (sequence->remaining_tokens() > 1) StepAndSpill();
+  const int64_t lost = cache_->region(first).used * kBlockTokens;
+  ASSERT_EQ(lost, 20);
+  Lose(first);
+  cache_->AddRegion(10);
+  for (int i = 0; i < 40 && sequence->remaining_tokens() > 1; ++i) StepAndSpill();
+  ASSERT_EQ(sequence->remaining_tokens(), 1);
+  EXPECT_LE(sequence->again_tokens, lost + kBlockTokens) << "and what was not committed";
+  EXPECT_EQ(sequence->cached_tokens, 0) << "it finds what it had itself";
 }
 
-TEST_F(SchedulerTiersTest, WhoOutgrowsOwnedMemoryRunsOnCarefully) {
+TEST_F(SchedulerTiersTest, WhatIsKnownBehindAHoleIsFoundByOthersToo) {
+  Create(18, {.max_num_batched_tokens = 100}, 1000, /*watermark_blocks=*/4);
+  const kv::RegionId lease = cache_->AddRegion(4);
+  Sequence* first = Add(64);
+  while (first->remaining_tokens() > 1) StepAndSpill();
+  StepAndSpill();
+  ASSERT_GT(cache_->LeasedBlocks(first->blocks), 0);
+  const int64_t lost = cache_->region(lease).used * kBlockTokens;
+  Sequence& same = sequences_.emplace_back();
+  same.id = SequenceId(9);
+  same.tokens = first->tokens;
+  scheduler_->Remove(first);
+  Lose(lease);
+  scheduler_->Add(&same);
+  EXPECT_THAT(Step(), ElementsAre(Pair(9, lost))) << "a chunk ends where the hole ends";
+  const int64_t rest = same.tokens.size() - 64;
+  EXPECT_THAT(Step(), ElementsAre(Pair(9, rest)));
+  EXPECT_EQ(same.cached_tokens, 64 - lost);
+  EXPECT_EQ(same.again_tokens, 0);
+}
+
+TEST_F(SchedulerTiersTest, WhoComputesTheSameAgainAndAgainIsExhausted) {
+  Create(8, {.max_num_batched_tokens = 64});
+  Sequence* unlucky = Add(100);
+  Sequence* shorter = Add(8);
+  int64_t rounds = 0;
+  while (!scheduler_->IsExhausted(*unlucky)) {
+    const kv::RegionId lease = cache_->AddRegion(40);
+    for (int i = 0; i < 4; ++i) StepAndSpill();
+    Lose(lease);
+    ASSERT_LT(++rounds, 100);
+  }
+  EXPECT_GT(unlucky->again_tokens, Scheduler::kMaxAgain * 100);
+  EXPECT_LE(unlucky->again_tokens, Scheduler::kMaxAgain * 100 + 4 * 64);
+  EXPECT_FALSE(scheduler_->IsExhausted(*shorter)) << "it runs from own memory";
+  EXPECT_GT(static_cast<int64_t>(shorter->tokens.size()), shorter->prompt_tokens);
+}
+
+TEST_F(SchedulerTiersTest, WhoOutgrowsOwnedMemoryRunsOnWithLeases) {
   Create(4, {.max_num_batched_tokens = 64});
   cache_->AddRegion(40);
   Sequence* unlucky = Add(14);
@@ -289,137 +248,6 @@ TEST_F(SchedulerTiersTest, AStepIsShortToo_WhereWhatIsAttachedLiesInALease) {
   EXPECT_LE(chunks[0].second, 6);
   EXPECT_GT(same.cached_leased_tokens, 0);
   EXPECT_GT(*same.cached_tokens, same.cached_leased_tokens);
-}
-
-// Leases come, drain and break at random, memory is lent and comes back, copies end late or not at all. Who fits into
-// owned memory ends in bounded time although the storm never stops; the others once a lease stays.
-class Storm : public SchedulerTiersTest {
- protected:
-  struct Totals {
-    int64_t waits = 0, empty = 0, losses = 0, owned = 0, careful = 0, preempted = 0, reclaimed = 0;
-  };
-
-  void Run(unsigned seed, Totals& totals) {
-    rng_.seed(seed);
-    leases_.clear();
-    lent_.clear();
-    const int64_t num_blocks = 4 + rng_() % 16;
-    const int64_t potential = 16;
-    Create(num_blocks,
-           {.max_num_seqs = 1 + static_cast<int64_t>(rng_() % 6),
-            .max_num_batched_tokens = 2 + static_cast<int64_t>(rng_() % 40),
-            .max_tokens_touching_regions = static_cast<int64_t>(rng_() % 8)},
-           potential);
-    std::map<Sequence*, int64_t> goal;
-    int added = 0;
-    bool only_large_left = false;
-    for (int step = 0; added < 12 || scheduler_->has_work(); ++step) {
-      ASSERT_LT(step, 6000) << "no end";
-      if (added < 12 && rng_() % 3 == 0) {
-        const int64_t blocks = rng_() % 4 == 0 ? num_blocks + potential : num_blocks;
-        const int64_t total = 2 + rng_() % (blocks * kBlockTokens - 2);
-        goal[Add(1 + rng_() % (total - 1), rng_() % 8 == 0)] = total;
-        ++added;
-      }
-      if (!only_large_left || step > 5000) Weather(step > 5000);
-      if (only_large_left) Weather(true);
-      const Chunks chunks = Step();
-      totals.waits += plan_.waits;
-      totals.empty += chunks.empty();
-      totals.preempted += static_cast<int64_t>(plan_.preempted.size());
-      Serve(chunks.empty(), totals);
-      only_large_left = added == 12;
-      for (Sequence& s : sequences_) {
-        if (goal[&s] < 0) continue;
-        totals.owned += s.owned_only;
-        totals.careful += s.losses >= Scheduler::kMaxLosses && !s.owned_only && scheduler_->is_running(&s);
-        if (goal[&s] <= num_blocks * kBlockTokens) {
-          only_large_left = false;
-          EXPECT_LE(s.losses, Scheduler::kMaxLosses) << "what runs from owned memory loses nothing";
-        }
-        if (s.remaining_tokens() < 1 || static_cast<int64_t>(s.tokens.size()) < goal[&s]) continue;
-        totals.losses += s.losses;
-        scheduler_->Remove(&s);
-        goal[&s] = -1;
-      }
-      ASSERT_FALSE(HasFailure());
-    }
-    while (!leases_.empty()) EndLease();
-    while (!lent_.empty()) TakeBack();
-    EXPECT_EQ(cache_->local().free + cache_->local().cached, cache_->local().total) << "a block was leaked";
-  }
-
- private:
-  // calm: a lease of all that there may be comes, and stays.
-  void Weather(bool calm) {
-    if (calm) {
-      if (leases_.empty()) leases_.push_back(cache_->AddRegion(16));
-      if (leases_.size() > 1 || cache_->region(leases_[0]).total < 16) EndLease();
-      return;
-    }
-    if (rng_() % 4 == 0 && leases_.size() < 3) leases_.push_back(cache_->AddRegion(1 + rng_() % 5));
-    if (rng_() % 6 == 0 && !leases_.empty()) EndLease();
-    if (rng_() % 6 == 0) Lend();
-    if (rng_() % 8 == 0 && !lent_.empty()) TakeBack();
-  }
-  void EndLease() {
-    const size_t which = rng_() % leases_.size();
-    const kv::RegionId lease = leases_[which];
-    leases_.erase(leases_.begin() + which);
-    cache_->RegionDraining(lease);
-    if (rng_() % 2) {
-      for (const kv::Move& move : cache_->PlanDrain(lease, 1 + rng_() % 4)) EXPECT_TRUE(cache_->FinishMove(move));
-    }
-    Lose(lease);
-  }
-  void Lend() {
-    const auto total = static_cast<int32_t>(cache_->local().total);
-    const int32_t count = 1 + static_cast<int32_t>(rng_() % (total / 2));
-    const auto moves = cache_->ClearForLending(total - count, count, 4);
-    if (!moves) return;
-    for (const kv::Move& move : *moves) cache_->FinishMove(move);
-    ASSERT_TRUE(cache_->Lend(total - count, count));
-    lent_.push_back({total - count, count});
-  }
-  void TakeBack() {
-    cache_->TakeBack(lent_.back().first, lent_.back().second);
-    lent_.pop_back();
-  }
-  // What the loop does beside the step. After an empty plan it sleeps until something comes of what is on its way.
-  void Serve(bool slept, Totals& totals) {
-    const int64_t wish = cache_->TakeNeed();
-    StartMoves();
-    if (slept && moves_.empty() && wish == 0) ExpectOnlyLargeOnes();
-    totals.reclaimed += wish;
-    if (wish > 0 && (slept || rng_() % 2)) TakeBack();
-    while (!moves_.empty() && (slept || rng_() % 3)) {
-      if (rng_() % 5 == 0) {
-        cache_->AbortMove(moves_.back());
-      } else {
-        cache_->FinishMove(moves_.back());
-      }
-      moves_.pop_back();
-      slept = false;
-    }
-  }
-  void ExpectOnlyLargeOnes() { EXPECT_EQ(scheduler_->num_running(), 0) << "it sleeps and nothing is on its way"; }
-
-  std::mt19937 rng_;
-  std::vector<kv::RegionId> leases_;
-  std::vector<std::pair<int32_t, int32_t>> lent_;
-};
-
-TEST_F(Storm, EverybodyEndsInBoundedTime) {
-  Totals totals;
-  for (unsigned seed = 0; seed < 1000; ++seed) {
-    SCOPED_TRACE(seed);
-    Run(seed, totals);
-    if (HasFailure()) return;
-  }
-  for (int64_t times :
-       {totals.waits, totals.empty, totals.losses, totals.owned, totals.careful, totals.preempted, totals.reclaimed}) {
-    EXPECT_GT(times, 50) << "a part of the storm was hardly there";
-  }
 }
 
 }  // namespace

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/exec/starvation.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace swiftcache::engine::exec {
+
+std::vector<LiveRequest*> Starvation::Look() {
+  std::vector<LiveRequest*> ended;
+  const absl::Time now = clock_.Now();
+  const absl::Duration since_last = std::max(absl::ZeroDuration(), now - std::exchange(last_look_, now));
+  next_look_ = absl::InfiniteFuture();
+  if (!any_starved_ && !live_.any_parked() && !scheduler_.NeedsLeases(live_.longest_tokens())) return ended;
+  any_starved_ = false;
+  for (const auto& [id, request] : live_.by_id()) {
+    bool ends = false;
+    for (const auto& continuation : request->continuations) {
+      if (!continuation->done) ends |= Note(*continuation, request->parked, since_last, now);
+    }
+    if (ends) ended.push_back(request.get());
+  }
+  return ended;
+}
+
+// True: its patience has ended.
+bool Starvation::Note(Continuation& continuation, bool parked, absl::Duration since_last, absl::Time now) {
+  const bool starves = parked || scheduler_.Starves(continuation);
+  absl::Duration& starved = continuation.starved;
+  if (!starves) {
+    starved = std::max(absl::ZeroDuration(), starved - since_last);
+  } else if (continuation.starves) {
+    starved += since_last;
+  }
+  continuation.starves = starves;
+  any_starved_ |= starves || starved > absl::ZeroDuration();
+  if (starves) next_look_ = std::min(next_look_, now + (patience_ - starved));
+  return (starves && starved >= patience_) || scheduler_.IsExhausted(continuation);
+}
+
+}  // namespace swiftcache::engine::exec
