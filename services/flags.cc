@@ -19,12 +19,14 @@
 #include "common/base/status_macros.h"
 #include "common/base/version.h"
 #include "common/rpc/address.h"
+#include "services/did_you_mean.h"
 #include "services/flag_values.h"
 
 namespace swiftcache::services {
 namespace {
 
 constexpr int kUsageError = 2;
+constexpr char kCommonPrefix[] = "SWIFTCACHE_";
 
 // A value in [min, max], or an error that shows the range as the user would write it.
 template <typename T, typename Format, typename Value>
@@ -65,9 +67,11 @@ std::function<std::string()> ShowText(const std::string* value) {
 
 std::string ShowInteger(int64_t n) { return absl::StrCat(n); }
 
+bool StandsAlone(const std::string& argument) { return !absl::StartsWith(argument, "-"); }
+
 // The one argument that belongs to no flag, or "".
 std::string LoneValue(const std::vector<std::string>& extras) {
-  return extras.size() == 1 && !absl::StartsWith(extras[0], "-") ? extras[0] : "";
+  return extras.size() == 1 && StandsAlone(extras[0]) ? extras[0] : "";
 }
 
 }  // namespace
@@ -92,7 +96,7 @@ CLI::Option* Flags::Add(const std::string& name, Getter show, const std::string&
   CLI::Option* option = app_->add_option("--" + name, callback, help);
   const std::string flag = absl::AsciiStrToUpper(name), own = EnvironmentPrefix(program_) + flag;
   const char* const own_value = std::getenv(own.c_str());
-  option->envname(own_value != nullptr && *own_value != '\0' ? own : "SWIFTCACHE_" + flag)->type_name("");
+  option->envname(own_value != nullptr && *own_value != '\0' ? own : kCommonPrefix + flag)->type_name("");
   const std::string by_default = show();
   if (!by_default.empty()) option->default_str(by_default);
   settings_.push_back({name, by_default, std::move(show)});
@@ -194,6 +198,12 @@ int Flags::Complain(const CLI::ParseError& error) const {
   } else if (dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr || (is_missing && !extras.empty())) {
     what = "unknown flag or argument:";
     for (const std::string& extra : extras) absl::StrAppend(&what, " ", absl::CHexEscape(extra));
+    const auto flag = std::find_if_not(extras.begin(), extras.end(), StandsAlone);
+    if (flag != extras.end()) absl::StrAppend(&what, DidYouMean(flag->substr(0, flag->find('=')), Names("--")));
+  } else if (is_missing) {
+    for (const CLI::Option* option : app_->get_options()) {
+      if (option->get_required() && option->count() == 0) absl::StrAppend(&what, ": ", option->get_description());
+    }
   }
   std::cerr << program_ << ": " << what << "; " << program_ << " --help lists the flags" << std::endl;
   return kUsageError;
@@ -206,27 +216,38 @@ std::string WithUnderscores(std::string argument) {
   return argument;
 }
 
-// Those of this program alone: what SWIFTCACHE_... names may be another program's flag.
-std::string Flags::UnknownVariable() const {
-  const std::string prefix = EnvironmentPrefix(program_);
+std::vector<std::string> Flags::Names(const std::string& prefix) const {
+  std::vector<std::string> names;
+  for (const Setting& setting : settings_) names.push_back(prefix + setting.name);
+  return names;
+}
+
+// What SWIFTCACHE_... names may be another program's flag: it is a mistake if it is of this program alone, and worth a
+// word if a flag is called nearly so.
+bool Flags::CheckVariables() const {
+  const std::string own = EnvironmentPrefix(program_);
   for (char** variable = environ; *variable != nullptr; ++variable) {
     const std::string name(*variable, std::string_view(*variable).find('='));
+    const std::string prefix = absl::StartsWith(name, own) ? own : kCommonPrefix;
     if (!absl::StartsWith(name, prefix)) continue;
     const std::string flag = absl::AsciiStrToLower(name.substr(prefix.size()));
-    const auto is_it = [&](const Setting& setting) { return setting.name == flag; };
-    if (std::none_of(settings_.begin(), settings_.end(), is_it)) return name;
+    const std::vector<std::string> flags = Names("");
+    if (std::count(flags.begin(), flags.end(), flag) > 0) continue;
+    const std::string nearest = Nearest(flag, flags);
+    if (prefix != own && nearest.empty()) continue;
+    std::cerr << program_ << ": the environment variable " << name << " is none of its flags";
+    if (!nearest.empty()) std::cerr << " (did you mean " << prefix << absl::AsciiStrToUpper(nearest) << "?)";
+    std::cerr << (prefix == own ? absl::StrCat("; ", program_, " --help lists them") : "; it says nothing here")
+              << std::endl;
+    if (prefix == own) return false;
   }
-  return "";
+  return true;
 }
 
 std::optional<int> Flags::Parse(int argc, const char* const* argv) {
   try {
     app_->parse(Arguments(argc, argv));
-    const std::string unknown = UnknownVariable();
-    if (unknown.empty()) return std::nullopt;
-    std::cerr << program_ << ": the environment variable " << unknown << " is none of its flags; " << program_
-              << " --help lists them" << std::endl;
-    return kUsageError;
+    return CheckVariables() ? std::nullopt : std::optional<int>(kUsageError);
   } catch (const CLI::ParseError& error) {
     // Success is CLI11's way to say that --help or --version was asked for.
     return error.get_exit_code() == 0 ? app_->exit(error) : Complain(error);

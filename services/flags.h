@@ -2,7 +2,8 @@
 // A process's flags: each is also an environment variable, has a checked range, and fails with one line that names flag,
 // value found, value wanted and remedy. The command line wins over SWIFTCACHE_<PROGRAM>_<FLAG>, of one program alone
 // (SWIFTCACHE_ENGINE_LISTEN), and that over SWIFTCACHE_<FLAG>; an empty variable says nothing, and one of this program
-// that is none of its flags is a mistake. --max-tokens is --max_tokens.
+// that is none of its flags is a mistake; of SWIFTCACHE_... one that is nearly a flag is told of. --max-tokens is
+// --max_tokens.
 //
 //   Flags flags("swiftcache-broker", "Knows which engines are there.");
 //   flags.Address("listen", &options.listen, "gRPC address");
@@ -69,7 +70,8 @@ class Flags {
   };
   CLI::Option* Add(const std::string& name, Getter show, const std::string& help, Setter set);
   int Complain(const CLI::ParseError& error) const;
-  std::string UnknownVariable() const;
+  std::vector<std::string> Names(const std::string& prefix) const;
+  bool CheckVariables() const;
 
   const std::string program_;
   const std::unique_ptr<CLI::App> app_;

@@ -30,7 +30,7 @@ struct Parsed {
     flags.Integer("max_num_seqs", &seqs, 1, 4096, "how many");
     flags.Bytes("kv_cache_bytes", &bytes, 4096, int64_t{1} << 40, "how much");
     flags.Bytes("left_bytes", &left, 4096, int64_t{1} << 40, "how much, if anybody knows");
-    flags.Fraction("share", &share, "which part");
+    flags.Fraction("fraction", &share, "which part");
     flags.Duration("heartbeat_interval", &interval, absl::Milliseconds(10), absl::Hours(1), "how often");
     flags.Switch("enable_prefix_caching", &prefix, "whether");
     args.insert(args.begin(), "swiftcache-flags");
@@ -65,7 +65,7 @@ TEST(FlagsTest, DefaultsStayWhereNothingIsSaid) {
 
 TEST(FlagsTest, WhatIsNotAsByDefaultIsShownAlikeHoweverItWasSaid) {
   EXPECT_EQ(Parsed({"--model=m"}).changed, "model=m");
-  EXPECT_EQ(Parsed({"--model=m", "--kv-cache-bytes=1M", "--share=0.90", "--left_bytes=2097152"}).changed,
+  EXPECT_EQ(Parsed({"--model=m", "--kv-cache-bytes=1M", "--fraction=0.90", "--left_bytes=2097152"}).changed,
             "model=m left_bytes=2MiB");
   setenv("SWIFTCACHE_LEFT_BYTES", "2048KiB", 1);
   setenv("SWIFTCACHE_FLAGS_ENABLE_PREFIX_CACHING", "off", 1);
@@ -77,7 +77,7 @@ TEST(FlagsTest, WhatIsNotAsByDefaultIsShownAlikeHoweverItWasSaid) {
 
 TEST(FlagsTest, CommandLineSetsEveryKind) {
   Parsed parsed({"--model=m", "--listen=[::1]:0", "--broker=", "--backend", "cpu", "--max_num_seqs=8",
-                 "--kv_cache_bytes=64MiB", "--left_bytes=1MiB", "--share=0.5", "--heartbeat_interval=2s",
+                 "--kv_cache_bytes=64MiB", "--left_bytes=1MiB", "--fraction=0.5", "--heartbeat_interval=2s",
                  "--enable_prefix_caching=false"});
   EXPECT_EQ(parsed.exit_code, std::nullopt) << parsed.error;
   EXPECT_EQ(parsed.listen, "[::1]:0");
@@ -116,7 +116,7 @@ TEST(FlagsTest, WrongValuesAreOneLineThatNamesFlagFoundAndWanted) {
   ExpectOneLine(Parsed({"--model=m", "--max_num_seqs=0"}), "--max_num_seqs: found 0, wanted 1 to 4096");
   ExpectOneLine(Parsed({"--model=m", "--kv_cache_bytes=1KiB"}), "--kv_cache_bytes: found 1KiB, wanted 4KiB to 1024GiB");
   ExpectOneLine(Parsed({"--model=m", "--left_bytes=1KiB"}), "--left_bytes: found 1KiB, wanted 4KiB to 1024GiB");
-  ExpectOneLine(Parsed({"--model=m", "--share=1.5"}), "--share: found '1.5', wanted a number above 0, at most 1");
+  ExpectOneLine(Parsed({"--model=m", "--fraction=1.5"}), "--fraction: found '1.5', wanted a number above 0, at most 1");
   ExpectOneLine(Parsed({"--model=m", "--heartbeat_interval=1ms"}),
                 "--heartbeat_interval: found 1ms, wanted 10ms to 1h");
   ExpectOneLine(Parsed({"--model=m", "--backend=tpu"}), "--backend: found 'tpu', wanted one of auto|cpu");
@@ -130,8 +130,10 @@ TEST(FlagsTest, UnknownFlagsAndMissingOnesAreOneLine) {
   ExpectOneLine(Parsed({"--model=m", "stray\nword"}), "unknown flag or argument: stray\\nword");
   ExpectOneLine(Parsed({}), "--model");
   ExpectOneLine(Parsed({"model.gguf"}), "--model is required (did you mean --model=model.gguf?)");
-  ExpectOneLine(Parsed({"--max_num_seqs=3"}), "--model is required;");
-  ExpectOneLine(Parsed({"--modle=m"}), "unknown flag or argument: --modle=m;");
+  ExpectOneLine(Parsed({"--max_num_seqs=3"}), "--model is required: what;");
+  ExpectOneLine(Parsed({"--modle=m"}), "unknown flag or argument: --modle=m (did you mean --model?);");
+  ExpectOneLine(Parsed({"--model=m", "--max_num_sek", "8"}),
+                "unknown flag or argument: --max_num_sek 8 (did you mean --max_num_seqs?);");
   ExpectOneLine(Parsed({"--model"}), "--model");
 }
 
@@ -146,11 +148,28 @@ TEST(FlagsTest, DashesInFlagsAreUnderscoresAndInValuesStay) {
 // One environment for several servers, as a compose file or a unit may have it.
 TEST(FlagsTest, AProgramsOwnVariableThatIsNoFlagIsAMistake) {
   setenv("SWIFTCACHE_FLAGS_MAX_NUM_SEKS", "3", 1);
-  ExpectOneLine(Parsed({"--model=m"}), "the environment variable SWIFTCACHE_FLAGS_MAX_NUM_SEKS is none of its flags");
+  ExpectOneLine(Parsed({"--model=m"}),
+                "the environment variable SWIFTCACHE_FLAGS_MAX_NUM_SEKS is none of its flags (did you mean "
+                "SWIFTCACHE_FLAGS_MAX_NUM_SEQS?); swiftcache-flags --help lists them");
   unsetenv("SWIFTCACHE_FLAGS_MAX_NUM_SEKS");
+}
+
+TEST(FlagsTest, ACommonVariableThatIsNearlyAFlagIsToldOf) {
   setenv("SWIFTCACHE_MAX_NUM_SEKS", "3", 1);
-  EXPECT_EQ(Parsed({"--model=m"}).seqs, 64) << "it may be another program's";
+  const Parsed told({"--model=m"});
   unsetenv("SWIFTCACHE_MAX_NUM_SEKS");
+  EXPECT_EQ(told.exit_code, std::nullopt);
+  EXPECT_EQ(told.seqs, 64);
+  EXPECT_EQ(told.error,
+            "swiftcache-flags: the environment variable SWIFTCACHE_MAX_NUM_SEKS is none of its flags (did you mean "
+            "SWIFTCACHE_MAX_NUM_SEQS?); it says nothing here\n");
+  setenv("SWIFTCACHE_DRAIN_TIMEOUT", "3s", 1);
+  setenv("SWIFTCACHE_MAX_NUM", "3", 1);
+  const Parsed other({"--model=m"});
+  unsetenv("SWIFTCACHE_DRAIN_TIMEOUT");
+  unsetenv("SWIFTCACHE_MAX_NUM");
+  EXPECT_EQ(other.exit_code, std::nullopt);
+  EXPECT_EQ(other.error, "") << "they may be another program's";
 }
 
 TEST(FlagsTest, AProgramsOwnVariableWinsOverTheCommonOneAndTheCommandLineOverBoth) {
