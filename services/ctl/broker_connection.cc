@@ -7,6 +7,7 @@
 #include "absl/time/time.h"
 #include "common/rpc/channel.h"
 #include "common/rpc/status.h"
+#include "services/ctl/complaint.h"
 
 namespace swiftcache::services::ctl {
 namespace {
@@ -20,10 +21,11 @@ BrokerConnection::BrokerConnection(const std::string& broker)
 
 absl::Status BrokerConnection::Explain(const grpc::Status& status) const {
   const absl::Status plain = FromGrpc(status);
-  if (absl::IsUnimplemented(plain) || absl::IsCancelled(plain)) {  // the latter: a server of another protocol
-    return absl::Status(plain.code(), absl::StrCat("--broker=", address_,
-                                                   ": what answers there is no broker; wanted the gRPC "
-                                                   "address of one, as in 127.0.0.1:50050"));
+  // CANCELLED, too, is a server of another protocol.
+  if (absl::IsUnimplemented(plain) || absl::IsCancelled(plain) || SpeaksHttp1(plain)) {
+    return absl::UnimplementedError(absl::StrCat("--broker=", address_,
+                                                 ": what answers there is no broker; wanted the gRPC "
+                                                 "address of one, as in 127.0.0.1:50050"));
   }
   if (!absl::IsUnavailable(plain) && !absl::IsDeadlineExceeded(plain)) return plain;
   return absl::Status(plain.code(), absl::StrCat("no broker answers at ", address_, " (", status.error_message(),

@@ -13,6 +13,7 @@
 #include "common/base/status_macros.h"
 #include "common/rpc/channel.h"
 #include "common/rpc/status.h"
+#include "services/ctl/complaint.h"
 
 namespace swiftcache::services::ctl {
 namespace {
@@ -79,6 +80,7 @@ Client::Client(const std::string& gateway)
 // the gateway's.
 absl::Status Client::Explain(const grpc::Status& status) const {
   const absl::Status plain = FromGrpc(status);
+  if (SpeaksHttp1(plain)) return NoGateway(absl::StatusCode::kUnimplemented);
   const bool nobody = absl::IsUnavailable(plain) &&
                       channel_->GetState(/*try_to_connect=*/false) != GRPC_CHANNEL_READY &&
                       plain.message().find("failed to connect") != absl::string_view::npos;

@@ -2,12 +2,14 @@
 #include "services/ctl/complaint.h"
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <vector>
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "services/did_you_mean.h"
 
 namespace swiftcache::services::ctl {
 namespace {
@@ -41,12 +43,27 @@ std::string SuggestText(const CLI::App& command, const std::string& text) {
   return "";
 }
 
+// Those of the program, too, which may follow any command.
+std::vector<std::string> Flags(const CLI::App* command) {
+  std::vector<std::string> flags;
+  for (; command != nullptr; command = command->get_parent()) {
+    for (const CLI::Option* option : command->get_options()) {
+      for (const std::string& name : option->get_lnames()) flags.push_back("--" + name);
+    }
+  }
+  return flags;
+}
+
 // REQUIRES: `unknown` is not empty. Arguments after an unknown flag may be its values, so flags alone are reported then.
 std::string OfUnknown(const CLI::App& command, const std::vector<std::string>& unknown) {
   std::string what;
   for (const std::string& each : unknown) {
     if (!absl::StartsWith(each, "-")) continue;
-    absl::StrAppend(&what, what.empty() ? "unknown flag " : ", ", absl::CHexEscape(each.substr(0, each.find('='))));
+    const std::string flag = each.substr(0, each.find('='));
+    const std::vector<std::string> known = Flags(&command);
+    const bool too_early = std::count(known.begin(), known.end(), flag) > 0;
+    absl::StrAppend(&what, what.empty() ? "unknown flag " : ", ", absl::CHexEscape(flag),
+                    too_early ? " (it follows its command)" : DidYouMean(flag, known));
   }
   if (!what.empty()) return what;
   const std::string found = absl::CHexEscape(unknown[0]);
@@ -67,9 +84,15 @@ std::string Complaint(const CLI::App& app, const CLI::ParseError& error) {
     what = OfUnknown(*command, unknown);
   } else if (!commands.empty() && dynamic_cast<const CLI::RequiredError*>(&error) != nullptr) {
     what = absl::StrCat("a command is missing, wanted one of: ", commands);
+  } else if (dynamic_cast<const CLI::RequiredError*>(&error) != nullptr) {
+    const std::vector<const CLI::Option*> missing =
+        command->get_options([](const CLI::Option* option) { return option->get_required() && option->count() == 0; });
+    if (!missing.empty()) what = absl::StrCat(missing[0]->get_name(), " is required: ", missing[0]->get_description());
   }
   return absl::StrCat(app.get_name(), ": ", what, "; ", line, " --help lists ",
                       commands.empty() ? "its flags" : "commands and flags");
 }
+
+bool SpeaksHttp1(const absl::Status& status) { return absl::StrContains(status.message(), "http1.x server"); }
 
 }  // namespace swiftcache::services::ctl

@@ -6,6 +6,8 @@
 
 #include <string>
 
+#include "absl/status/status.h"
+
 namespace CLI {
 class App;
 class ParseError;
@@ -16,5 +18,8 @@ namespace swiftcache::services::ctl {
 /// One line without its end: what was found, what was probably meant, where the flags are listed. REQUIRES: `app` is
 /// the outermost command, and parsing it has thrown `error`.
 std::string Complaint(const CLI::App& app, const CLI::ParseError& error);
+
+/// What gRPC says of a server of HTTP/1: often the right process, by its other port.
+bool SpeaksHttp1(const absl::Status& status);
 
 }  // namespace swiftcache::services::ctl

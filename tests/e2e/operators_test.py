@@ -137,8 +137,12 @@ def test_ctl_says_what_is_no_broker_and_which_flag_was_meant(tiny):
         f"--broker={tiny.gateway.grpc}", "lease", "ls", code=1)
     assert f"--gateway={tiny.broker.grpc}: what answers there is no gateway" in complaint(
         f"--gateway={tiny.broker.grpc}", "generate", "--prompt=x", code=1)
+    assert f"--broker={tiny.gateway.http}: what answers there is no broker" in complaint(
+        f"--broker={tiny.gateway.http}", "status", code=1)
+    assert f"--gateway={tiny.gateway.http}: what answers there is no gateway" in complaint(
+        f"--gateway={tiny.gateway.http}", "chat", "--message=x", code=1)
     assert "--broker: address 'nowhere': has no port" in complaint("--broker=nowhere", "status")
-    assert "unknown flag --mux_tokens; swiftcachectl generate --help" in complaint("generate", "--mux-tokens=5")
+    assert "unknown flag --mux_tokens (did you mean --max_tokens?); swiftcachectl generate --help" in complaint("generate", "--mux-tokens=5")
     assert "wants a number in [1, 2147483647]" in complaint("generate", "--model=tiny", "--prompt=x", "--max_tokens=0")
     assert "model \"b\" is not served; served: tiny" in complaint("tokenize", "--model=b", "--wait=0", "--text=x", code=1)
     assert "found '1XB', wanted a size such as 64MiB" in complaint("lease", "limit", "tiny", "1XB")

@@ -18,11 +18,15 @@ std::string Of(const std::string& arguments) {
   app.require_subcommand(1);
   CLI::App* say = app.add_subcommand("say");
   std::string prompt, warmth;
-  say->add_option("--prompt", prompt)->required();
+  say->add_option("--prompt", prompt, "the text")->required();
   say->add_option("--max_tokens", warmth);
   CLI::App* lease = app.add_subcommand("lease")->require_subcommand(1);
   lease->add_subcommand("ls");
-  lease->add_subcommand("limit");
+  CLI::App* limit = lease->add_subcommand("limit");
+  std::string model, bytes, broker;
+  limit->add_option("model", model, "name of the model")->required();
+  limit->add_option("bytes", bytes, "for example 512MiB")->required();
+  app.add_option("--broker", broker);
   try {
     app.parse(arguments);
   } catch (const CLI::ParseError& error) {
@@ -49,9 +53,22 @@ TEST(ComplaintTest, AnUnknownFlagIsNamedWithoutWhatMayBeItsValue) {
   EXPECT_THAT(Of("say --prompt=x --warmth=0.5 -q"), HasSubstr("unknown flag --warmth, -q; "));
 }
 
-TEST(ComplaintTest, WhatTheParserSaysIsKeptOtherwise) {
-  EXPECT_THAT(Of("say"), HasSubstr("--prompt is required; ctl say --help lists its flags"));
+TEST(ComplaintTest, AFlagOfNearlyTheSameNameIsOffered) {
+  EXPECT_THAT(Of("say --prompt=x --mux_tokens=5"),
+              HasSubstr("unknown flag --mux_tokens (did you mean --max_tokens?); "));
+  EXPECT_THAT(Of("say --prompt=x --brokr=y"), HasSubstr("unknown flag --brokr (did you mean --broker?); "));
 }
+
+TEST(ComplaintTest, AFlagBeforeItsCommandIsSentBehindIt) {
+  EXPECT_THAT(Of("--max_tokens=5 say --prompt=x"), HasSubstr("unknown flag --max_tokens (it follows its command); "));
+}
+
+TEST(ComplaintTest, WhatIsMissingIsExplained) {
+  EXPECT_THAT(Of("say"), HasSubstr("--prompt is required: the text; ctl say --help lists its flags"));
+  EXPECT_THAT(Of("lease limit chat"), HasSubstr("bytes is required: for example 512MiB; ctl lease limit --help"));
+}
+
+TEST(ComplaintTest, WhatTheParserSaysIsKeptOtherwise) { EXPECT_THAT(Of("say --prompt"), HasSubstr("ctl: --prompt: ")); }
 
 }  // namespace
 }  // namespace swiftcache::services::ctl
