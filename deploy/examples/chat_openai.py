@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""A chat of two turns by the openai package (pip install openai). The second turn finds the first in the KV cache.
+"""A chat of two turns by the openai package. The second turn finds the first in the KV cache.
 
-  deploy/examples/chat_openai.py [URL] [MODEL]
+  python3 -m venv /tmp/clients && /tmp/clients/bin/pip install openai
+  /tmp/clients/bin/python deploy/examples/chat_openai.py [URL] [MODEL]
 """
 import sys
 
@@ -23,7 +24,7 @@ for text in ("Name a colour.", "And another one."):
             if chunk.choices:
                 answer += chunk.choices[0].delta.content or ""
     except openai.OpenAIError as error:
-        sys.exit(str(error))  # the gateway says what it wanted
+        sys.exit(f"{url}: {error}")  # the gateway says what it wanted
     messages.append({"role": "assistant", "content": answer})
     print(f"you> {text}\n{model}> {answer}")
     print(f"[{usage.prompt_tokens} prompt tokens, {usage.prompt_tokens_details.cached_tokens} of them from the cache]")

@@ -2,6 +2,7 @@
 """Every example of deploy/examples is executed as it stands, says what other clients get, and why it is refused."""
 import json
 import re
+import socket
 import subprocess
 import sys
 import urllib.request
@@ -9,6 +10,7 @@ import urllib.request
 from conftest import ROOT
 
 EXAMPLES = ROOT / "deploy" / "examples"
+SAYING = 'a "cat"\\n\n\tof \u00e9'  # what JSON writes otherwise
 
 
 def output(*argv, code=0):
@@ -33,10 +35,10 @@ def compiled(folder, sources=EXAMPLES / "cpp"):
 
 
 def test_curl(tiny):
-    lines = [line for line in output(EXAMPLES / "chat.sh", f"http://{tiny.gateway.http}", "tiny", 'a "cat"').split("\n") if line]
+    lines = [line for line in output(EXAMPLES / "chat.sh", f"http://{tiny.gateway.http}", "tiny", SAYING).split("\n") if line]
     assert all(line.startswith("data: ") for line in lines) and lines[-1] == "data: [DONE]" and len(lines) > 2
     said = "".join(json.loads(line[len("data: "):])["choices"][0]["delta"].get("content", "") for line in lines[:-1])
-    whole = answer(tiny, "chat/completions", max_tokens=60, messages=[{"role": "user", "content": 'a "cat"'}])
+    whole = answer(tiny, "chat/completions", max_tokens=60, messages=[{"role": "user", "content": SAYING}])
     assert said == whole["choices"][0]["message"]["content"] != ""
 
 
@@ -65,3 +67,12 @@ def test_over_http_a_refusal_is_said(tiny):
     assert 'model "absent" is not served' in json.loads(refused.stdout)["error"]["message"]
     said = output(sys.executable, EXAMPLES / "chat_openai.py", http, "absent", code=1)
     assert "absent" in said and "is not served" in said and "Traceback" not in said
+
+
+def test_where_nobody_answers_one_line_names_the_address():
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        nobody = "127.0.0.1:%d" % held.getsockname()[1]
+        for example, address in (("chat_openai.py", f"http://{nobody}"), ("generate_grpc.py", nobody)):
+            said = output(sys.executable, EXAMPLES / example, address, code=1)
+            assert said.startswith(f"{address}: ") and said.count("\n") == 1, said

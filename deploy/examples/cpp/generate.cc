@@ -23,7 +23,7 @@ int main(int argc, char** argv) {
   while (stream->Read(&response)) std::cout << response.text() << std::flush;
   const grpc::Status status = stream->Finish();
   if (!status.ok()) {
-    std::cerr << "error " << status.error_code() << ": " << status.error_message() << std::endl;
+    std::cerr << address << ": error " << status.error_code() << ": " << status.error_message() << std::endl;
     return 1;
   }
   std::cout << "\n[" << response.usage().prompt_tokens() << " prompt tokens, " << response.usage().completion_tokens()
