@@ -10,6 +10,7 @@ GGUF=SmolLM2-135M-Instruct.Q4_1.gguf
 GGUF_SHA256=b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53
 
 die() { echo "fetch-model: $*" >&2; exit 2; }
+[ $# -eq 0 ] || die "unknown argument '$1', wanted none: it fetches $GGUF alone; any other GGUF file does as it is"
 sha() { sha256sum "$1" | cut -d' ' -f1; }
 
 folder="${XDG_CACHE_HOME:-$HOME/.cache}/swiftcache/models"
@@ -25,7 +26,7 @@ fi
 rm -rf "$folder"/.fetch.*  # of interrupted runs: we hold the lock
 free_kib=$(df -Pk "$folder" | awk 'NR==2 {print $4}')
 [ "$free_kib" -ge 307200 ] || die "$folder has $((free_kib / 1024)) MiB free, wanted 300; free some or set XDG_CACHE_HOME"
-python3 -m pip --version >/dev/null 2>&1 || die "python3 has no pip; run deploy/install-deps.sh"
+python3 -m pip --version >/dev/null 2>&1 || die "there is no python3, or it has no pip; run: apt-get install python3-pip"
 
 work=$(mktemp -d "$folder/.fetch.XXXXXX")
 trap 'rm -rf "$work"' EXIT

@@ -188,7 +188,7 @@ if $serve; then
   echo "  $PWD/$bin/swiftcachectl chat --model smollm2-chat --temperature 0"
   body='{"model":"smollm2-chat","max_tokens":100,"temperature":0,"stream":true,"messages":[{"role":"user","content":"Hello"}]}'
   echo "  curl -sN http://127.0.0.1:8000/v1/chat/completions -d '$body'"
-  echo "  curl -s http://127.0.0.1:9181/metrics | grep -E 'swiftcache_(kv_blocks|lease|prompt_tokens_by_source)'"
+  echo "  curl -s http://127.0.0.1:9181/metrics | grep -E '^swiftcache_(kv_blocks|lease|prompt_tokens_by_source)'"
   echo "  $PWD/$bin/swiftcachectl top    # and lease ls, lease limit, lease revoke"
   echo "  tail -n 3 $run/*.log"
   echo "  kill $$    # stops everything, as Ctrl-C does here"
