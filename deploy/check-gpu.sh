@@ -94,6 +94,8 @@ else
   version=$("$nvcc" --version | grep -oE 'release [0-9.]+' | grep -oE '[0-9.]+')
   if at_least "$version" $TOOLKIT_LOWEST && ! at_least "$version" $TOOLKIT_BEYOND; then
     ok "nvcc $version (to build)"
+    ! at_least "$version" 13.0 || [ -z "${cuda:-}" ] || at_least "$cuda" 13.0 ||
+      lacks "driver for CUDA 13.0 (this one is for $cuda)" "what nvcc $version builds wants one: install a later driver, or build with CUDA 12" optional
   else
     lacks "nvcc $TOOLKIT_LOWEST to 13.x (found $version, only to build)" "install such a CUDA Toolkit" optional
   fi

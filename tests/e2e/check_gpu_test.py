@@ -22,13 +22,16 @@ H100 = "{0}, NVIDIA H100, GPU-{0}abc, 9.0, 81559 MiB, Disabled\\n"
 
 @pytest.fixture
 def check(tmp_path):
-    def run(cuda="13.0", gpus=H100.format(0), nccl="2.28.3", smi=True):
+    def run(cuda="13.0", gpus=H100.format(0), nccl="2.28.3", smi=True, nvcc="13.0"):
         tools, libraries = tmp_path / "tools", tmp_path / "libraries"
         tools.mkdir(), libraries.mkdir()
         if smi:
             script = tools / "nvidia-smi"
             script.write_text(SMI.format(cuda=cuda, gpus=gpus))
             script.chmod(script.stat().st_mode | stat.S_IEXEC)
+        compiler = tools / "nvcc"
+        compiler.write_text(f"#!/bin/sh\necho 'Cuda compilation tools, release {nvcc}, V{nvcc}.88'\n")
+        compiler.chmod(compiler.stat().st_mode | stat.S_IEXEC)
         (libraries / "libcublasLt.so.13").write_text("")
         (libraries / f"libnccl.so.{nccl}").write_text(f"NCCL version {nccl}+cuda13.0\n")
         path = os.pathsep.join([str(tools), "/usr/bin", "/bin", "/usr/sbin", "/sbin"])
@@ -64,6 +67,16 @@ def test_a_gpu_and_its_libraries_are_named(check):
 def test_a_driver_that_is_too_old_is_named(check):
     code, said = check(cuda="12.2")
     assert code == 1 and line(said, "driver for CUDA 12.4").startswith("missing") and "12.2" in said
+
+
+def test_what_a_toolkit_builds_wants_a_driver_of_its_major_version(check):
+    code, said = check(cuda="12.8", nvcc="13.0")
+    assert line(said, "driver for CUDA 13.0").startswith("missing") and "12.8" in said
+    assert line(said, "driver 580.65").startswith("ok")  # an engine that CUDA 12 built computes there
+
+
+def test_an_old_driver_serves_what_an_old_toolkit_builds(check):
+    assert "driver for CUDA 13.0" not in check(cuda="12.8", nvcc="12.4")[1]
 
 
 def test_a_gpu_that_is_too_old_is_named(check):

@@ -37,6 +37,7 @@ struct ProductMemory {
   BlockMatrix<Bf16> p;                  // [queries][kProductTokens]: probabilities
   BlockMatrix<float> scores;            // likewise
   BlockMatrix<float> sums;              // [queries][head_dim]
+  const Bf16** rows;                    // [2][kProductTokens]: where the tokens of K, then of V, lie
   float *lanes, *max, *total, *shrink;  // [queries][kLanes], then [queries] each
 };
 
@@ -47,7 +48,7 @@ GPU_CODE constexpr int64_t ProductBytes(int64_t queries, int64_t head_dim) {
   const int64_t rows = UnitsOf16(queries);
   const int64_t bf16 = (rows + 2 * kProductTokens) * (head_dim + kPadding) + rows * (kProductTokens + kPadding);
   const int64_t f32 = rows * (kProductTokens + kPadding) + rows * (head_dim + kPadding) + rows * (kLanes + 3);
-  return 2 * bf16 + 4 * f32;
+  return 2 * bf16 + 4 * f32 + 8 * 2 * kProductTokens;
 }
 
 template <class T>
@@ -66,7 +67,8 @@ GPU_CODE inline ProductMemory DivideProductMemory(std::byte* memory, int64_t que
   m.p = TakeMatrix<Bf16>(memory, rows, kProductTokens);
   m.scores = TakeMatrix<float>(memory, rows, kProductTokens);
   m.sums = TakeMatrix<float>(memory, rows, head_dim);
-  m.lanes = reinterpret_cast<float*>(memory);
+  m.rows = reinterpret_cast<const Bf16**>(memory);
+  m.lanes = reinterpret_cast<float*>(memory + 2 * kProductTokens * static_cast<int64_t>(sizeof(*m.rows)));
   m.max = m.lanes + rows * kLanes;
   m.total = m.max + rows;
   m.shrink = m.total + rows;
@@ -104,21 +106,26 @@ struct alignas(16) SixteenBytes {
   uint64_t words[2];
 };
 
+/// Where each token lies is found once; what follows it adds and copies. Whole numbers of 32 bits: a GPU divides those of
+/// 64 by a routine, which would cost more than the copies.
 template <class Block>
 GPU_CODE void LoadProductTile(Block& block, const ProductMemory& m, const AttentionStep& step,
                               const AttentionTile& tile, int64_t kv_head, int64_t first, int64_t count) {
-  constexpr int64_t kAtOnce = sizeof(SixteenBytes) / sizeof(Bf16);
-  const int64_t pieces = step.kv.head_dim / kAtOnce;
-  block.ForEach(2 * kProductTokens * pieces, [&](int64_t i) {
-    const bool value = i >= kProductTokens * pieces;
-    const int64_t t = i / pieces % kProductTokens, d = i % pieces * kAtOnce;
-    Bf16* const to =
-        (value ? m.v.data : m.k.data) + t * m.k.stride + d;  // no reference: m would have to have an address
+  constexpr auto kTokens = static_cast<uint32_t>(kProductTokens),
+                 kAtOnce = uint32_t{sizeof(SixteenBytes) / sizeof(Bf16)};
+  block.ForEach(2 * kProductTokens, [&](int64_t i) {
+    const int64_t t = i % kProductTokens;
+    m.rows[i] = t >= count ? nullptr
+                           : KvAt<Bf16>(step.tables, step.kv, tile.sequence, step.layer, first + t, kv_head,
+                                        /*value=*/i >= kProductTokens);
+  });
+  const auto pieces = static_cast<uint32_t>(step.kv.head_dim) / kAtOnce, stride = static_cast<uint32_t>(m.k.stride);
+  block.ForEach(2 * kTokens * pieces, [&](int64_t i) {
+    const uint32_t row = static_cast<uint32_t>(i) / pieces, d = static_cast<uint32_t>(i) % pieces * kAtOnce;
+    Bf16* const to = row < kTokens ? m.k.data + row * stride + d : m.v.data + (row - kTokens) * stride + d;
+    const Bf16* const from = m.rows[row];
     SixteenBytes piece = {};  // tokens beyond the last: zero, so that a probability of 0 times it is 0
-    if (t < count) {
-      const Bf16* from = KvAt<Bf16>(step.tables, step.kv, tile.sequence, step.layer, first + t, kv_head, value) + d;
-      piece = *reinterpret_cast<const SixteenBytes*>(from);
-    }
+    if (from != nullptr) piece = *reinterpret_cast<const SixteenBytes*>(from + d);
     *reinterpret_cast<SixteenBytes*>(to) = piece;
   });
 }
@@ -132,8 +139,9 @@ GPU_CODE void ProductSoftmax(Block& block, const ProductMemory& m, const Attenti
   constexpr int64_t kOfLane = kProductTokens / kLanes;
   block.ForEach(rows * kLanes, [&](int64_t i) {
     const int64_t query = i / kLanes, lane = i % kLanes;
+    const uint32_t row = static_cast<uint32_t>(query) / static_cast<uint32_t>(group);
     const int64_t seen =  // tokens of the tile, from its first on
-        query < queries ? step.tables.position[tile.first_row + query / group] - first + 1 : 0;
+        query < queries ? step.tables.position[tile.first_row + row] - first + 1 : 0;
     float* const scores = m.scores.data + query * m.scores.stride;
     float largest = none;
     for (int64_t t = lane * kOfLane; t < (lane + 1) * kOfLane; ++t) {
@@ -169,8 +177,11 @@ GPU_CODE void ProductSoftmax(Block& block, const ProductMemory& m, const Attenti
   });
   // Maxima settle soon: then nothing shrinks.
   if (block.template Max<int>(rows, 0, [&](int64_t query) { return m.shrink[query] != 1 ? 1 : 0; }) == 0) return;
-  const int64_t dim = step.kv.head_dim;
-  block.ForEach(rows * dim, [&](int64_t i) { m.sums.data[i / dim * m.sums.stride + i % dim] *= m.shrink[i / dim]; });
+  const auto dim = static_cast<uint32_t>(step.kv.head_dim);
+  block.ForEach(rows * dim, [&](int64_t i) {
+    const uint32_t query = static_cast<uint32_t>(i) / dim, d = static_cast<uint32_t>(i) % dim;
+    m.sums.data[query * m.sums.stride + d] *= m.shrink[query];
+  });
 }
 
 /// memory: [ProductBytes()] of the block, on 32 bytes.

@@ -124,6 +124,9 @@ absl::StatusOr<const CublasLt::Plan*> CublasLt::PlanOf(const ProductOp& op) {
     RETURN_IF_ERROR(
         LtStatus(lt.desc_set(plan->desc, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof(epilogue)), what));
     RETURN_IF_ERROR(LtStatus(lt.desc_set(plan->desc, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &type, sizeof(type)), what));
+    // Which bias is no matter to the choice; that there is one, and where it is aligned, is.
+    RETURN_IF_ERROR(
+        LtStatus(lt.desc_set(plan->desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &op.bias, sizeof(op.bias)), what));
   }
   const auto cols = static_cast<uint64_t>(op.cols), outputs = static_cast<uint64_t>(op.outputs),
              rows = static_cast<uint64_t>(op.rows);

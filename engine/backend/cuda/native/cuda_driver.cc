@@ -16,9 +16,24 @@
 namespace swiftcache::engine::backend::cuda {
 namespace {
 
-constexpr int kDevice = 0;                // of those that CUDA_VISIBLE_DEVICES leaves
-constexpr int kOldestMajor = 8;           // sm_80: bf16 in tensor cores
-constexpr int kDriverFunctions = 12'040;  // of the CUDA whose functions are looked up
+constexpr int kDevice = 0;                      // of those that CUDA_VISIBLE_DEVICES leaves
+constexpr int kOldestMajor = 8;                 // sm_80: bf16 in tensor cores
+constexpr int64_t kDeclaredBlockMemory = 1024;  // of a kernel that asks for more: thread_block.cuh's reductions
+constexpr int kDriverFunctions = 12'040;        // of the CUDA whose functions are looked up
+
+// The runtime that is linked in wants a driver of its own CUDA's major version, whatever functions are used.
+std::string WantedDriver() {
+  return CUDART_VERSION < 13'000
+             ? "CUDA 12.4 or later"
+             : absl::StrCat("CUDA ", CUDART_VERSION / 1000, ".0 or later, with which this was built");
+}
+
+// The driver's functions act in the thread's context, and a thread has none until the runtime gives it one: sockets'
+// and coordinators' threads come here first to import and to map.
+void BindThread() {
+  thread_local const cudaError_t bound = cudaSetDevice(kDevice);
+  (void)bound;  // where there is no context the call that follows says so
+}
 
 // The driver's functions that the runtime has none for, as CUDA 12.4 declares them.
 struct DriverFunctions {
@@ -43,7 +58,7 @@ struct DriverFunctions {
         library == nullptr ? nullptr : reinterpret_cast<GetAddress>(dlsym(library, "cuGetProcAddress_v2"));
     if (get_address == nullptr) {
       return absl::UnavailableError(
-          "the GPU's driver (libcuda.so.1) is missing or too old: install one of CUDA 12.4 or later");
+          absl::StrCat("the GPU's driver (libcuda.so.1) is missing or too old: install one for ", WantedDriver()));
     }
     const auto find = [&](auto& function, const char* name) {
       void* found = nullptr;
@@ -51,7 +66,7 @@ struct DriverFunctions {
       const CUresult error = get_address(name, &found, kDriverFunctions, 0, &result);
       if (error != CUDA_SUCCESS || found == nullptr) {
         return absl::UnavailableError(
-            absl::StrCat("the GPU's driver has no ", name, ": install one of CUDA 12.4 or later"));
+            absl::StrCat("the GPU's driver has no ", name, ": install one for ", WantedDriver()));
       }
       function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(found);
       return absl::OkStatus();
@@ -89,15 +104,18 @@ class CudaDriver final : public Driver {
   }
 
   absl::StatusOr<uint64_t> ReserveAddresses(int64_t bytes) override {
+    BindThread();
     CUdeviceptr address = 0;
     RETURN_IF_ERROR(CudaStatus(driver_.reserve(&address, static_cast<size_t>(bytes), 0, 0, 0),
                                absl::StrCat("reserving addresses for ", bytes, " bytes")));
     return static_cast<uint64_t>(address);
   }
   absl::Status FreeAddresses(uint64_t address, int64_t bytes) override {
+    BindThread();
     return CudaStatus(driver_.free_addresses(address, static_cast<size_t>(bytes)), "cuMemAddressFree");
   }
   absl::StatusOr<Allocation> Allocate(int64_t bytes) override {
+    BindThread();
     CUmemGenericAllocationHandle handle = 0;
     const CUmemAllocationProp properties = Properties();
     RETURN_IF_ERROR(CudaStatus(driver_.create(&handle, static_cast<size_t>(bytes), &properties, 0),
@@ -105,15 +123,18 @@ class CudaDriver final : public Driver {
     return static_cast<Allocation>(handle);
   }
   absl::Status Release(Allocation allocation) override {
+    BindThread();
     return CudaStatus(driver_.release(Of(allocation)), "cuMemRelease");
   }
   absl::StatusOr<int> Export(Allocation allocation) override {
+    BindThread();
     int fd = -1;
     RETURN_IF_ERROR(CudaStatus(driver_.export_handle(&fd, Of(allocation), CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0),
                                "exporting memory"));
     return fd;
   }
   absl::StatusOr<Allocation> Import(int fd) override {
+    BindThread();
     CUmemGenericAllocationHandle handle = 0;
     RETURN_IF_ERROR(CudaStatus(
         driver_.import_handle(&handle, At(static_cast<uint64_t>(fd)), CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR),
@@ -121,6 +142,7 @@ class CudaDriver final : public Driver {
     return static_cast<Allocation>(handle);
   }
   absl::Status Map(uint64_t address, int64_t bytes, Allocation allocation, Access access) override {
+    BindThread();
     const auto size = static_cast<size_t>(bytes);
     RETURN_IF_ERROR(
         CudaStatus(driver_.map(address, size, 0, Of(allocation), 0), absl::StrCat("mapping ", bytes, " bytes")));
@@ -133,6 +155,7 @@ class CudaDriver final : public Driver {
     return status;
   }
   absl::Status Unmap(uint64_t address, int64_t bytes) override {
+    BindThread();
     return CudaStatus(driver_.unmap(address, static_cast<size_t>(bytes)), "cuMemUnmap");
   }
 
@@ -218,7 +241,7 @@ absl::Status CudaDriver::Open() {
   if (const cudaError_t error = cudaGetDeviceCount(&count); error != cudaSuccess || count == 0) {
     return absl::UnavailableError(absl::StrCat(
         "no GPU can be used (", error == cudaSuccess ? "none is visible" : cudaGetErrorString(error),
-        "): install NVIDIA's driver for CUDA 12.4 or later, look at CUDA_VISIBLE_DEVICES, or use --backend=cpu"));
+        "): install NVIDIA's driver for ", WantedDriver(), ", look at CUDA_VISIBLE_DEVICES, or use --backend=cpu"));
   }
   RETURN_IF_ERROR(CudaStatus(cudaSetDevice(kDevice), "cudaSetDevice"));
   RETURN_IF_ERROR(driver_.Load());
@@ -231,7 +254,8 @@ absl::Status CudaDriver::Open() {
   info_.compute_major = properties.major;
   info_.compute_minor = properties.minor;
   info_.multiprocessors = properties.multiProcessorCount;
-  info_.block_memory_bytes = static_cast<int64_t>(properties.sharedMemPerBlockOptin);
+  // What a block can ask for beside what its kernel declares.
+  info_.block_memory_bytes = static_cast<int64_t>(properties.sharedMemPerBlockOptin) - kDeclaredBlockMemory;
   if (info_.compute_major < kOldestMajor) {
     return absl::FailedPreconditionError(absl::StrCat(info_.name, " is of sm_", info_.compute_major,
                                                       info_.compute_minor,
