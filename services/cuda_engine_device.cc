@@ -59,11 +59,11 @@ class CudaEngineDevice final : public EngineDevice {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<EngineDevice>> CreateCudaEngineDevice(const EngineFlags&) {
+absl::StatusOr<std::unique_ptr<EngineDevice>> CreateCudaEngineDevice(const EngineFlags& flags) {
   namespace cuda = engine::backend::cuda;
   ASSIGN_OR_RETURN(std::unique_ptr<cuda::Driver> driver, cuda::OpenDriver());
   ASSIGN_OR_RETURN(std::unique_ptr<cuda::Kernels> kernels, cuda::CudaKernels::Create(*driver));
-  ASSIGN_OR_RETURN(auto device, cuda::CudaDevice::Create(*driver, std::move(kernels)));
+  ASSIGN_OR_RETURN(auto device, cuda::CudaDevice::Create({.graphs = flags.cuda_graphs}, *driver, std::move(kernels)));
   return std::make_unique<CudaEngineDevice>(std::move(driver), std::move(device));
 }
 

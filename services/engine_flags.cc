@@ -49,6 +49,8 @@ std::optional<int> EngineFlags::Parse(int argc, char** argv) {
   flags.Name("name", &name, "of this engine in the cluster; default: model_name, then model_name-2, -3, ...");
   flags.Choice("backend", &backend, {"auto", "cpu", "cuda"},
                "what computes; auto: a GPU where there is one and this build has CUDA, else the CPU");
+  flags.Switch("cuda_graphs", &cuda_graphs,
+               "give steps of decoding that are alike to a GPU as graphs; without effect on a CPU");
   flags.Choice("dtype", &dtype, {"auto", "bf16", "f32"},
                "of weights in matrix products: bf16 rounds those that the file has finer (a CPU reads quantised ones "
                "as stored), "

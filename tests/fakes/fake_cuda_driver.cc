@@ -102,6 +102,16 @@ int64_t FakeCudaDriver::grids_copied() const {
   return grids_copied_;
 }
 
+int64_t FakeCudaDriver::kernels_given() const {
+  Lock lock(mutex_);
+  return kernels_given_;
+}
+
+int64_t FakeCudaDriver::graphs_launched() const {
+  Lock lock(mutex_);
+  return graphs_launched_;
+}
+
 std::string FakeCudaDriver::Misuse() const {
   Lock lock(mutex_);
   return misuse_;
@@ -118,6 +128,7 @@ std::string FakeCudaDriver::Leaks() const {
   count("allocations", allocations_.size());
   count("pieces of host memory", host_memory_.size());
   count("streams", streams_.size());
+  count("graphs", graphs_.size());
   count("events", events_.size());
   return leaks;
 }

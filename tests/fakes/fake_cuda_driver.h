@@ -15,6 +15,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <random>
 #include <set>
 #include <string>
@@ -65,6 +66,9 @@ class FakeCudaDriver final : public Driver {
   /// Copies that were carried out, of either kind.
   int64_t runs_copied() const;
   int64_t grids_copied() const;
+  /// Kernels that were given one by one, captured or not, and graphs that were launched.
+  int64_t kernels_given() const;
+  int64_t graphs_launched() const;
   /// What was done that must not be, a line each.
   std::string Misuse() const;
   /// What was not given back: names and counts; empty where there is nothing.
@@ -98,6 +102,10 @@ class FakeCudaDriver final : public Driver {
   absl::Status Wait(Stream stream, Event event) override;
   absl::StatusOr<bool> Passed(Event event) override;
   absl::Status Synchronize(Event event) override;
+  absl::Status BeginCapture(Stream stream) override;
+  absl::StatusOr<Graph> EndCapture(Stream stream) override;
+  void DestroyGraph(Graph graph) override;
+  absl::Status LaunchGraph(Stream stream, Graph graph) override;
   absl::Status Copy(Stream stream, std::span<const DeviceCopy> copies) override;
   absl::Status Copy2D(Stream stream, const DeviceCopy2D& copy) override;
   absl::Status Zero(Stream stream, uint64_t address, int64_t bytes) override;
@@ -118,6 +126,7 @@ class FakeCudaDriver final : public Driver {
   struct StreamState {
     std::deque<Op> ops;  // the first is under way
     bool stopping = false;
+    std::optional<std::vector<Op>> captured;  // while it is
     std::thread thread;
   };
   struct EventState {
@@ -147,7 +156,7 @@ class FakeCudaDriver final : public Driver {
   mutable bool lost_ = false;
   bool paused_ = false;
   uint64_t next_handle_ = 1;
-  int64_t runs_copied_ = 0, grids_copied_ = 0;
+  int64_t runs_copied_ = 0, grids_copied_ = 0, kernels_given_ = 0, graphs_launched_ = 0;
   std::mt19937_64 random_;
   std::map<uint64_t, int64_t> reserved_;  // bytes, by address
   std::map<uint64_t, MappedRange> mapped_;
@@ -157,6 +166,7 @@ class FakeCudaDriver final : public Driver {
   std::map<std::byte*, std::vector<std::byte>> host_memory_;
   std::map<uint64_t, std::shared_ptr<StreamState>> streams_;
   std::map<uint64_t, std::shared_ptr<EventState>> events_;
+  std::map<uint64_t, std::vector<Op>> graphs_;
 };
 
 }  // namespace swiftcache::engine::backend::cuda

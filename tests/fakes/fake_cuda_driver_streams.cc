@@ -38,6 +38,7 @@ void FakeCudaDriver::Finish(Stream handle) {
   Lock lock(mutex_);
   const auto it = streams_.find(static_cast<uint64_t>(handle));
   if (it == streams_.end()) return Note("a stream is waited for that is not there");
+  if (it->second->captured) Note("a stream is waited for that is captured");
   changed_.wait(lock, [stream = it->second] { return stream->ops.empty(); });
 }
 
@@ -67,8 +68,58 @@ absl::Status FakeCudaDriver::Give(const char* call, Stream handle, Op op) {
     Note(absl::StrCat(call, " to a stream that is not there"));
     return absl::InternalError("unknown stream");
   }
+  if (it->second->captured) {
+    if (!op.touches.empty() || op.ready || op.mark) Note(absl::StrCat(call, " to a stream that is captured"));
+    it->second->captured->push_back(std::move(op));
+    return absl::OkStatus();
+  }
   it->second->ops.push_back(std::move(op));
   changed_.notify_all();
+  return absl::OkStatus();
+}
+
+absl::Status FakeCudaDriver::BeginCapture(Stream handle) {
+  Lock lock(mutex_);
+  RETURN_IF_ERROR(Count("BeginCapture"));
+  const auto it = streams_.find(static_cast<uint64_t>(handle));
+  if (it == streams_.end() || it->second->captured) {
+    Note("a stream is captured that is not there, or is captured already");
+    return absl::InternalError("unknown stream");
+  }
+  it->second->captured.emplace();
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Graph> FakeCudaDriver::EndCapture(Stream handle) {
+  Lock lock(mutex_);
+  const auto it = streams_.find(static_cast<uint64_t>(handle));
+  if (it == streams_.end() || !it->second->captured) {
+    Note("a capture is ended that was not begun");
+    return absl::InternalError("unknown stream");
+  }
+  std::vector<Op> captured = *std::exchange(it->second->captured, std::nullopt);
+  RETURN_IF_ERROR(Count("EndCapture"));
+  graphs_[next_handle_] = std::move(captured);
+  return Graph{next_handle_++};
+}
+
+void FakeCudaDriver::DestroyGraph(Graph graph) {
+  Lock lock(mutex_);
+  if (graphs_.erase(static_cast<uint64_t>(graph)) == 0) Note("a graph is destroyed that is not there");
+}
+
+absl::Status FakeCudaDriver::LaunchGraph(Stream stream, Graph graph) {
+  Lock lock(mutex_);
+  const auto it = graphs_.find(static_cast<uint64_t>(graph));
+  if (it == graphs_.end()) {
+    Note("a graph is launched that is not there");
+    return absl::InternalError("unknown graph");
+  }
+  Op whole = {.work = [kernels = it->second] {
+    for (const Op& kernel : kernels) kernel.work();
+  }};
+  RETURN_IF_ERROR(Give("LaunchGraph", stream, std::move(whole)));
+  ++graphs_launched_;
   return absl::OkStatus();
 }
 
@@ -146,6 +197,7 @@ absl::Status FakeCudaDriver::Zero(Stream stream, uint64_t address, int64_t bytes
 
 absl::Status FakeCudaDriver::Launch(Stream stream, std::function<void()> kernel) {
   Lock lock(mutex_);
+  ++kernels_given_;
   return Give("Launch", stream, {.work = std::move(kernel)});
 }
 

@@ -101,18 +101,19 @@ absl::Status HostKernels::Multiply(Stream stream, const ProductOp& op) {
   });
 }
 
-absl::Status HostKernels::Rotations(Stream stream, const float* inverse_frequencies, int64_t half,
-                                    const int32_t* positions, int64_t rows, float* rotations) {
-  return Launch(stream, [=] {
+absl::Status HostKernels::Rotations(Stream stream, const RotationsOp& op) {
+  return Launch(stream, [op] {
     HostBlock block;
-    for (int64_t row = 0; row < rows; ++row) {
-      RotationsRow(block, Host(inverse_frequencies), half, Host(positions)[row], Host(rotations) + row * 2 * half);
+    for (int64_t row = 0; row < op.rows; ++row) {
+      RotationsRow(block, Host(op.inverse_frequencies), op.half, Host(op.positions)[row],
+                   Host(op.rotations) + row * 2 * op.half);
     }
   });
 }
 
-absl::Status HostKernels::RopeAndStore(Stream stream, const RopeStep& step, int64_t rows, Number number) {
-  return Launch(stream, [=] {
+absl::Status HostKernels::RopeAndStore(Stream stream, const RotateOp& op) {
+  return Launch(stream, [op] {
+    const RopeStep& step = op.step;
     const HostTables host(step.tables, step.tables.num_blocks);
     RopeStep here = step;
     here.tables = host.tables;
@@ -120,9 +121,9 @@ absl::Status HostKernels::RopeAndStore(Stream stream, const RopeStep& step, int6
     here.q_norm = Host(step.q_norm);
     here.k_norm = Host(step.k_norm);
     here.rotations = Host(step.rotations);
-    WithType(number, [&](auto kv) {
+    WithType(op.number, [&](auto kv) {
       HostBlock block;
-      for (int64_t row = 0; row < rows; ++row) {
+      for (int64_t row = 0; row < op.rows; ++row) {
         for (int64_t head = 0; head < step.num_heads + 2 * step.kv.num_kv_heads; ++head) {
           RopeAndStoreHead<decltype(kv)>(block, here, row, head);
         }

@@ -26,9 +26,8 @@ class HostKernels : public Kernels {
   absl::Status Embed(Stream stream, const EmbedOp& op) override;
   absl::Status Prepare(Stream stream, const PrepareOp& op) override;
   absl::Status Multiply(Stream stream, const ProductOp& op) override;
-  absl::Status Rotations(Stream stream, const float* inverse_frequencies, int64_t half, const int32_t* positions,
-                         int64_t rows, float* rotations) override;
-  absl::Status RopeAndStore(Stream stream, const RopeStep& step, int64_t rows, Number number) override;
+  absl::Status Rotations(Stream stream, const RotationsOp& op) override;
+  absl::Status RopeAndStore(Stream stream, const RotateOp& op) override;
   absl::Status Attend(Stream stream, const AttendOp& op) override;
   absl::Status Choose(Stream stream, const ChooseOp& op) override;
 

@@ -20,7 +20,8 @@ inline constexpr int64_t kTileTokens = 32;      // of K and V at a time
 inline constexpr int64_t kTileElements = 4096;  // of queries and sums: a wide head has fewer rows a tile
 
 /// Some rows of one sequence, and the part of its KV that they are to see here. A row's positions may be divided among
-/// several tiles: then each leaves its sums in `partial`, and MergeParts puts them together.
+/// several tiles: then each leaves its sums in `partial`, and MergeParts puts them together. One of no rows is nothing to
+/// do: it makes the number of tiles a round one.
 struct AttentionTile {
   int32_t sequence = 0;
   int32_t first_row = 0, num_rows = 0;     // of the step
@@ -41,11 +42,13 @@ struct AttentionStep {
   int64_t num_heads = 0;
   int64_t rows_per_tile = 0;   // of any step, at most
   int64_t rows_in_memory = 0;  // of this one
+  int64_t kv_buffers = 1;      // of a block that attends by products
   int64_t layer = 0;
   const float* qkv = nullptr;  // [rows][(num_heads + 2 * num_kv_heads) * head_dim]
   float* out = nullptr;        // [rows][num_heads * head_dim]
   float* partial = nullptr;    // [parts][num_kv_heads][queries()][head_dim + 2]: sums, then the maximum and the total
 
+  friend bool operator==(const AttentionStep&, const AttentionStep&) = default;
   GPU_CODE int64_t group() const { return num_heads / kv.num_kv_heads; }
   GPU_CODE int64_t queries() const { return rows_per_tile * group(); }  // of a part
   GPU_CODE int64_t queries_in_memory() const { return rows_in_memory * group(); }
@@ -149,6 +152,7 @@ GPU_CODE void AddTokens(Block& block, const TileMemory& m, const AttentionStep& 
 template <class Kv, class Block>
 GPU_CODE void AttendTile(Block& block, float* memory, const AttentionStep& step, const AttentionTile& tile,
                          int64_t kv_head) {
+  if (tile.num_rows == 0) return;
   const int64_t dim = step.kv.head_dim, group = step.group(), queries = tile.num_rows * group;
   const TileMemory m = DivideTileMemory(memory, step.queries_in_memory(), dim);
   LoadQueries(block, m, step, tile, kv_head);

@@ -30,10 +30,15 @@ GPU_CODE constexpr int64_t RowsPerProductTile(int64_t group, int64_t head_dim) {
   return rows < 1 ? 1 : rows;
 }
 
+/// K and V that a block holds at once: with two, one comes in while the other is read.
+struct KvBuffer {
+  BlockMatrix<Bf16> k, v;  // [kProductTokens][head_dim]
+};
+
 /// Memory of a block. Queries are whole units of 16, those beyond the tile's are zero.
 struct ProductMemory {
   BlockMatrix<Bf16> q;                  // [queries][head_dim]
-  BlockMatrix<Bf16> k, v;               // [kProductTokens][head_dim]
+  KvBuffer first;                       // the second, where there are two, lies behind it
   BlockMatrix<Bf16> p;                  // [queries][kProductTokens]: probabilities
   BlockMatrix<float> scores;            // likewise
   BlockMatrix<float> sums;              // [queries][head_dim]
@@ -43,10 +48,11 @@ struct ProductMemory {
 
 GPU_CODE constexpr int64_t UnitsOf16(int64_t n) { return (n + 15) / 16 * 16; }
 
-/// Bytes of it.
-GPU_CODE constexpr int64_t ProductBytes(int64_t queries, int64_t head_dim) {
+/// Bytes of it. buffers: 1 or 2.
+GPU_CODE constexpr int64_t ProductBytes(int64_t queries, int64_t head_dim, int64_t buffers) {
   const int64_t rows = UnitsOf16(queries);
-  const int64_t bf16 = (rows + 2 * kProductTokens) * (head_dim + kPadding) + rows * (kProductTokens + kPadding);
+  const int64_t bf16 =
+      (rows + buffers * 2 * kProductTokens) * (head_dim + kPadding) + rows * (kProductTokens + kPadding);
   const int64_t f32 = rows * (kProductTokens + kPadding) + rows * (head_dim + kPadding) + rows * (kLanes + 3);
   return 2 * bf16 + 4 * f32 + 8 * 2 * kProductTokens;
 }
@@ -58,12 +64,13 @@ GPU_CODE BlockMatrix<T> TakeMatrix(std::byte*& memory, int64_t rows, int64_t col
   return matrix;
 }
 
-GPU_CODE inline ProductMemory DivideProductMemory(std::byte* memory, int64_t queries, int64_t head_dim) {
+GPU_CODE inline ProductMemory DivideProductMemory(std::byte* memory, int64_t queries, int64_t head_dim,
+                                                  int64_t buffers) {
   const int64_t rows = UnitsOf16(queries);
   ProductMemory m = {};
   m.q = TakeMatrix<Bf16>(memory, rows, head_dim);
-  m.k = TakeMatrix<Bf16>(memory, kProductTokens, head_dim);
-  m.v = TakeMatrix<Bf16>(memory, kProductTokens, head_dim);
+  m.first.k = TakeMatrix<Bf16>(memory, buffers * kProductTokens, head_dim);
+  m.first.v = TakeMatrix<Bf16>(memory, buffers * kProductTokens, head_dim);
   m.p = TakeMatrix<Bf16>(memory, rows, kProductTokens);
   m.scores = TakeMatrix<float>(memory, rows, kProductTokens);
   m.sums = TakeMatrix<float>(memory, rows, head_dim);
@@ -73,6 +80,12 @@ GPU_CODE inline ProductMemory DivideProductMemory(std::byte* memory, int64_t que
   m.total = m.max + rows;
   m.shrink = m.total + rows;
   return m;
+}
+
+/// Added, not looked up: what is looked up has an address, and then no register.
+GPU_CODE inline KvBuffer BufferOf(const ProductMemory& m, int64_t buffer) {
+  const int64_t begin = buffer * kProductTokens * m.first.k.stride;
+  return {{m.first.k.data + begin, m.first.k.stride}, {m.first.v.data + begin, m.first.v.stride}};
 }
 
 template <class T>
@@ -101,33 +114,34 @@ GPU_CODE void LoadProductQueries(Block& block, const ProductMemory& m, const Att
   });
 }
 
-/// Sixteen bytes at a time: rows of heads begin on them, wherever a block lies.
-struct alignas(16) SixteenBytes {
-  uint64_t words[2];
-};
-
-/// Where each token lies is found once; what follows it adds and copies. Whole numbers of 32 bits: a GPU divides those of
-/// 64 by a routine, which would cost more than the copies.
+/// Begins to bring the tile that starts at position `first` into a buffer, sixteen bytes at a time: rows of heads begin on
+/// them, wherever a block lies. Where each token lies is found once; what follows it adds and copies. Whole numbers of 32
+/// bits: a GPU divides those of 64 by a routine, which would cost more than the copies.
 template <class Block>
-GPU_CODE void LoadProductTile(Block& block, const ProductMemory& m, const AttentionStep& step,
-                              const AttentionTile& tile, int64_t kv_head, int64_t first, int64_t count) {
-  constexpr auto kTokens = static_cast<uint32_t>(kProductTokens),
-                 kAtOnce = uint32_t{sizeof(SixteenBytes) / sizeof(Bf16)};
+GPU_CODE void BeginProductTile(Block& block, const ProductMemory& m, const KvBuffer buffer, const AttentionStep& step,
+                               const AttentionTile& tile, int64_t kv_head, int64_t first) {
+  const int64_t count = tile.end_token - first;
+  constexpr auto kTokens = static_cast<uint32_t>(kProductTokens);
+  constexpr auto kAtOnce = static_cast<uint32_t>(sizeof(SixteenBytes) / sizeof(Bf16));
   block.ForEach(2 * kProductTokens, [&](int64_t i) {
     const int64_t t = i % kProductTokens;
     m.rows[i] = t >= count ? nullptr
                            : KvAt<Bf16>(step.tables, step.kv, tile.sequence, step.layer, first + t, kv_head,
                                         /*value=*/i >= kProductTokens);
   });
-  const auto pieces = static_cast<uint32_t>(step.kv.head_dim) / kAtOnce, stride = static_cast<uint32_t>(m.k.stride);
+  const auto pieces = static_cast<uint32_t>(step.kv.head_dim) / kAtOnce;
+  const auto stride = static_cast<uint32_t>(buffer.k.stride);
   block.ForEach(2 * kTokens * pieces, [&](int64_t i) {
     const uint32_t row = static_cast<uint32_t>(i) / pieces, d = static_cast<uint32_t>(i) % pieces * kAtOnce;
-    Bf16* const to = row < kTokens ? m.k.data + row * stride + d : m.v.data + (row - kTokens) * stride + d;
+    Bf16* const to = row < kTokens ? buffer.k.data + row * stride + d : buffer.v.data + (row - kTokens) * stride + d;
     const Bf16* const from = m.rows[row];
-    SixteenBytes piece = {};  // tokens beyond the last: zero, so that a probability of 0 times it is 0
-    if (from != nullptr) piece = *reinterpret_cast<const SixteenBytes*>(from + d);
-    *reinterpret_cast<SixteenBytes*>(to) = piece;
+    if (from != nullptr) {
+      block.BeginCopy(reinterpret_cast<SixteenBytes*>(to), reinterpret_cast<const SixteenBytes*>(from + d));
+    } else {  // tokens beyond the last: zero, so that a probability of 0 times it is 0
+      *reinterpret_cast<SixteenBytes*>(to) = SixteenBytes{};
+    }
   });
+  block.EndCopies();
 }
 
 /// The scores of a tile become probabilities under the new maximum; what was summed before shrinks by `shrink`.
@@ -188,16 +202,26 @@ GPU_CODE void ProductSoftmax(Block& block, const ProductMemory& m, const Attenti
 template <class Block>
 GPU_CODE void AttendTileByProducts(Block& block, std::byte* memory, const AttentionStep& step,
                                    const AttentionTile& tile, int64_t kv_head) {
+  if (tile.num_rows == 0) return;
   const int64_t dim = step.kv.head_dim, group = step.group(), queries = tile.num_rows * group;
   const int64_t rows = UnitsOf16(queries);
-  const ProductMemory m = DivideProductMemory(memory, step.queries_in_memory(), dim);
+  const int64_t buffers = step.kv_buffers;
+  const ProductMemory m = DivideProductMemory(memory, step.queries_in_memory(), dim, buffers);
+  BeginProductTile(block, m, m.first, step, tile, kv_head, tile.first_token);
   LoadProductQueries(block, m, step, tile, kv_head);
+  int64_t here = 0;  // the buffer of the tile that is computed
   for (int64_t first = tile.first_token; first < tile.end_token; first += kProductTokens) {
-    const int64_t left = tile.end_token - first, count = left < kProductTokens ? left : kProductTokens;
-    LoadProductTile(block, m, step, tile, kv_head, first, count);
-    block.template Multiply<true>(AsConst(m.q), AsConst(m.k), m.scores, rows, kProductTokens, dim, /*add=*/false);
+    const int64_t next = first + kProductTokens, left = tile.end_token - first;
+    const int64_t count = left < kProductTokens ? left : kProductTokens, there = buffers == 2 ? 1 - here : 0;
+    const bool is_last = next >= tile.end_token, ahead = buffers == 2 && !is_last;
+    if (ahead) BeginProductTile(block, m, BufferOf(m, there), step, tile, kv_head, next);
+    block.AwaitCopies(ahead);
+    const KvBuffer kv = BufferOf(m, here);
+    block.template Multiply<true>(AsConst(m.q), AsConst(kv.k), m.scores, rows, kProductTokens, dim, /*add=*/false);
     ProductSoftmax(block, m, step, tile, first, count);
-    block.template Multiply<false>(AsConst(m.p), AsConst(m.v), m.sums, rows, dim, kProductTokens, /*add=*/true);
+    block.template Multiply<false>(AsConst(m.p), AsConst(kv.v), m.sums, rows, dim, kProductTokens, /*add=*/true);
+    if (buffers == 1 && !is_last) BeginProductTile(block, m, m.first, step, tile, kv_head, next);
+    here = there;
   }
   float* const part = tile.part < 0 ? nullptr : PartOf(step, tile.part, kv_head);
   block.ForEach(queries * dim, [&](int64_t i) {

@@ -12,6 +12,9 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <deque>
+#include <utility>
+#include <vector>
 
 #include "engine/backend/bf16.h"
 #include "engine/backend/cuda/block_matrix.h"
@@ -63,8 +66,24 @@ class HostBlock {
       }
     }
   }
+  /// Copies into memory of the block that go on while the thread does. EndCopies: those begun since the last one are a
+  /// batch. AwaitCopies: all batches are there, for every thread; with `but_the_last`, all others. Here they come about no
+  /// sooner than they are awaited.
+  void BeginCopy(SixteenBytes* to, const SixteenBytes* from) { begun_.push_back({to, from}); }
+  void EndCopies() { batches_.push_back(std::exchange(begun_, {})); }
+  void AwaitCopies(bool but_the_last) {
+    while (batches_.size() > (but_the_last ? 1 : 0)) {
+      for (const auto& [to, from] : batches_.front()) *to = *from;
+      batches_.pop_front();
+    }
+  }
   /// Adds to memory of the block, while others do; within ForEach. Sums are whole numbers, so their order is no matter.
   static void Add(uint64_t* sum, uint64_t value) { *sum += value; }
+
+ private:
+  using Copies = std::vector<std::pair<SixteenBytes*, const SixteenBytes*>>;
+  Copies begun_;
+  std::deque<Copies> batches_;
 };
 
 }  // namespace swiftcache::engine::backend::cuda

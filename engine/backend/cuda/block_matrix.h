@@ -16,4 +16,9 @@ struct BlockMatrix {
   int64_t stride = 0;  // from row to row; a multiple of 8
 };
 
+/// What is copied at once; on as many bytes.
+struct alignas(16) SixteenBytes {
+  uint64_t words[2] = {0, 0};
+};
+
 }  // namespace swiftcache::engine::backend::cuda

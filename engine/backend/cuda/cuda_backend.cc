@@ -4,6 +4,7 @@
 #include <glog/logging.h>
 
 #include <algorithm>
+#include <bit>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -25,6 +26,15 @@ int64_t ProductRows(int64_t rows) {
     if (rows <= few) return few;
   }
   return (rows + 127) / 128 * 128;
+}
+
+constexpr int64_t kMostRowsOfAGraph = 256;
+constexpr size_t kLeastBlocks = 256;  // of a step's table
+
+// Fills up with what means nothing, to a power of two that is not less than `least`.
+template <class T>
+void RoundUp(std::vector<T>& values, size_t least) {
+  values.resize(values.empty() ? least : std::max(least, std::bit_ceil(values.size())));
 }
 
 absl::Status Check(const BackendOptions& o) {
@@ -55,20 +65,20 @@ absl::Status Check(const BackendOptions& o) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Backend>> CudaBackend::Create(const BackendOptions& options, Driver& driver,
-                                                             Kernels& kernels, Stream stream) {
+                                                             Kernels& kernels, Stream stream, bool graphs) {
   RETURN_IF_ERROR(Check(options));
-  auto backend = std::unique_ptr<CudaBackend>(new CudaBackend(options, driver, kernels, stream));
+  auto backend = std::unique_ptr<CudaBackend>(new CudaBackend(options, driver, kernels, stream, graphs));
   RETURN_IF_ERROR(backend->Reserve());
   return std::unique_ptr<Backend>(std::move(backend));
 }
 
-CudaBackend::CudaBackend(const BackendOptions& options, Driver& driver, Kernels& kernels, Stream stream)
+CudaBackend::CudaBackend(const BackendOptions& options, Driver& driver, Kernels& kernels, Stream stream, bool graphs)
     : options_(options),
       driver_(driver),
-      kernels_(kernels),
       stream_(stream),
       number_(options.precision == Precision::kF32 ? Number::kF32 : Number::kBf16),
       fences_(driver, stream),
+      queue_(driver, kernels, stream, graphs),
       uploader_(driver, kernels, stream),
       steps_{StepState(driver), StepState(driver)} {
   weights_.packed = number_ == Number::kF32 ? "f32" : "bf16";
@@ -78,7 +88,7 @@ CudaBackend::CudaBackend(const BackendOptions& options, Driver& driver, Kernels&
 CudaBackend::~CudaBackend() { driver_.Finish(stream_); }
 
 absl::Status CudaBackend::Reserve() {
-  const int64_t block_bytes = BlockBytes(plan_options().rows_per_tile);
+  const int64_t block_bytes = BlockBytes(plan_options().rows_per_tile, 1);
   if (block_bytes > driver_.info().block_memory_bytes) {
     return absl::InvalidArgumentError(absl::StrCat(
         group(), " query heads of ", options_.attention.head_dim, " that share a KV head want ", block_bytes,
@@ -108,10 +118,14 @@ bool CudaBackend::attends_by_products() const {
   return kv_number() == Number::kBf16 && HasProducts(options_.attention.head_dim);
 }
 
-int64_t CudaBackend::BlockBytes(int64_t rows) const {
+int64_t CudaBackend::BlockBytes(int64_t rows, int64_t kv_buffers) const {
   const int64_t dim = options_.attention.head_dim;
-  return attends_by_products() ? ProductBytes(rows * group(), dim)
+  return attends_by_products() ? ProductBytes(rows * group(), dim, kv_buffers)
                                : TileFloats(rows * group(), dim) * int64_t{sizeof(float)};
+}
+
+int64_t CudaBackend::KvBuffers(int64_t rows) const {
+  return BlockBytes(rows, 2) <= driver_.info().block_memory_bytes ? 2 : 1;
 }
 
 AttentionPlanOptions CudaBackend::plan_options() const {
@@ -176,6 +190,7 @@ absl::StatusOr<std::span<const float>> CudaBackend::Download(Buffer& buffer, int
   RETURN_IF_ERROR(EnsurePinned(download_, bytes));
   if (bytes == 0) return std::span<const float>();
   const DeviceCopy copy = {.to = reinterpret_cast<uint64_t>(download_.data()), .from = from.address(), .bytes = bytes};
+  RETURN_IF_ERROR(queue_.Flush());
   RETURN_IF_ERROR(driver_.Copy(stream_, {&copy, 1}));
   absl::Status status;
   fences_.Record([&status](const absl::Status& why) { status = why; }).Wait();
@@ -183,37 +198,61 @@ absl::StatusOr<std::span<const float>> CudaBackend::Download(Buffer& buffer, int
   return std::span<const float>(download_.as<float>(), rows * from.cols());
 }
 
+// Of what a step submits later on.
+void CudaBackend::Flush() {
+  const absl::Status status = queue_.Flush();
+  if (order_.ok()) order_ = status;
+}
+
+void CudaBackend::Finish() {
+  Flush();
+  driver_.Finish(stream_);
+}
+
 // Memory that grows is new memory: what the device still does with the old one comes first.
 absl::Status CudaBackend::EnsurePinned(PinnedBytes& memory, int64_t bytes) {
   if (memory.bytes() >= bytes && memory.data() != nullptr) return absl::OkStatus();
-  driver_.Finish(stream_);
+  Finish();
   ASSIGN_OR_RETURN(memory, PinnedBytes::Allocate(driver_, bytes));
   return absl::OkStatus();
 }
 
 absl::Status CudaBackend::EnsureDevice(DeviceBytes& memory, int64_t bytes) {
   if (memory.bytes() >= bytes && memory.address() != 0) return absl::OkStatus();
-  driver_.Finish(stream_);
+  Finish();
   ASSIGN_OR_RETURN(memory, DeviceBytes::Allocate(driver_, bytes));
   return absl::OkStatus();
 }
 
 // --- a step
 
+// A step of decoding comes again with other numbers in the same places, so that what varies in size is rounded up there:
+// the graphs of KernelQueue serve it until a size passes a power of two.
 absl::Status CudaBackend::BeginStep(std::span<const StepSequence> sequences, std::span<const StreamedBlock> streamed) {
+  Flush();  // of a step that nobody ended
   step_ = 1 - step_;
   step().done.Wait();
   if (!step().done.Passed()) driver_.Finish(stream_);  // of a step that failed, and may go on all the same
   step().uploads.Begin();
   sampled_ = false;
+  const bool decodes = std::all_of(sequences.begin(), sequences.end(), [](const auto& s) { return s.num_rows == 1; }) &&
+                       static_cast<int64_t>(sequences.size()) <= kMostRowsOfAGraph;
+  queue_.BeginStep(step_, decodes);
   RETURN_IF_ERROR(PutRows(sequences));
-  RETURN_IF_ERROR(PutBlocks(sequences, streamed));
   plan_ = PlanAttention(sequences, plan_options());
+  if (decodes) {
+    RoundUp(plan_.tiles, 1);
+    RoundUp(plan_.divided, 0);
+  }
   ASSIGN_OR_RETURN(tiles_, step().uploads.Put(stream_, std::span<const AttentionTile>(plan_.tiles)));
   ASSIGN_OR_RETURN(divided_, step().uploads.Put(stream_, std::span<const DividedTile>(plan_.divided)));
+  RETURN_IF_ERROR(PutBlocks(sequences, streamed));
   if (rows_ == 0) return absl::OkStatus();
-  return kernels_.Rotations(stream_, inverse_frequencies_.as<float>(), options_.attention.head_dim / 2,
-                            tables_.position, rows_, rotations_.as<float>());
+  return queue_.Add(RotationsOp{.inverse_frequencies = inverse_frequencies_.as<float>(),
+                                .half = options_.attention.head_dim / 2,
+                                .positions = tables_.position,
+                                .rows = rows_,
+                                .rotations = rotations_.as<float>()});
 }
 
 absl::Status CudaBackend::PutRows(std::span<const StepSequence> sequences) {
@@ -245,6 +284,7 @@ absl::Status CudaBackend::PutBlocks(std::span<const StepSequence> sequences, std
   for (const StreamedBlock& s : streamed) {
     blocks.at(s.block) = {.slices = {ToNumber(s.slots[0]), ToNumber(s.slots[1])}};
   }
+  RoundUp(blocks, kLeastBlocks);
   ASSIGN_OR_RETURN(tables_.first_block, step().uploads.Put(stream_, std::span<const int32_t>(first_block)));
   tables_.num_blocks = static_cast<int64_t>(blocks.size());
   ASSIGN_OR_RETURN(tables_.blocks, step().uploads.Put(stream_, std::span<const KvBlock>(blocks)));
@@ -258,13 +298,13 @@ absl::Status CudaBackend::Embed(const Matrix& table, std::span<const int32_t> id
   CHECK_LE(static_cast<int64_t>(ids.size()), to.rows());
   if (ids.empty()) return absl::OkStatus();
   ASSIGN_OR_RETURN(const int32_t* device_ids, step().uploads.Put(stream_, ids));
-  return kernels_.Embed(stream_, {.table = matrix.data(),
-                                  .number = matrix.number(),
-                                  .cols = matrix.cols(),
-                                  .ids = device_ids,
-                                  .chosen = chosen_.as<int32_t>(),
-                                  .rows = static_cast<int64_t>(ids.size()),
-                                  .out = to.data()});
+  return queue_.Add(EmbedOp{.table = matrix.data(),
+                            .number = matrix.number(),
+                            .cols = matrix.cols(),
+                            .ids = device_ids,
+                            .chosen = chosen_.as<int32_t>(),
+                            .rows = static_cast<int64_t>(ids.size()),
+                            .out = to.data()});
 }
 
 absl::Status CudaBackend::Linear(const LinearOp& op) {
@@ -281,24 +321,24 @@ absl::Status CudaBackend::Linear(const LinearOp& op) {
     CHECK_EQ(static_cast<int64_t>(op.in_rows.size()), op.rows);
     ASSIGN_OR_RETURN(in_rows, step().uploads.Put(stream_, op.in_rows));
   }
-  RETURN_IF_ERROR(kernels_.Prepare(stream_, {.in = in.data(),
-                                             .in_rows = in_rows,
-                                             .rows = op.rows,
-                                             .cols = weight.cols(),
-                                             .prologue = op.prologue,
-                                             .norm = DataOrNull(op.norm),
-                                             .eps = op.eps,
-                                             .number = weight.number(),
-                                             .out = scratch_.as<void>()}));
-  return kernels_.Multiply(stream_, {.in = scratch_.as<void>(),
-                                     .rows = rows,
-                                     .weight = weight.data(),
-                                     .outputs = weight.rows(),
-                                     .cols = weight.cols(),
-                                     .number = weight.number(),
-                                     .bias = DataOrNull(op.bias),
-                                     .add = op.add,
-                                     .out = out.data()});
+  RETURN_IF_ERROR(queue_.Add(PrepareOp{.in = in.data(),
+                                       .in_rows = in_rows,
+                                       .rows = op.rows,
+                                       .cols = weight.cols(),
+                                       .prologue = op.prologue,
+                                       .norm = DataOrNull(op.norm),
+                                       .eps = op.eps,
+                                       .number = weight.number(),
+                                       .out = scratch_.as<void>()}));
+  return queue_.Add(ProductOp{.in = scratch_.as<void>(),
+                              .rows = rows,
+                              .weight = weight.data(),
+                              .outputs = weight.rows(),
+                              .cols = weight.cols(),
+                              .number = weight.number(),
+                              .bias = DataOrNull(op.bias),
+                              .add = op.add,
+                              .out = out.data()});
 }
 
 absl::Status CudaBackend::RopeAndStoreKv(const RopeOp& op) {
@@ -312,7 +352,7 @@ absl::Status CudaBackend::RopeAndStoreKv(const RopeOp& op) {
                          .q_norm = DataOrNull(op.q_norm),
                          .k_norm = DataOrNull(op.k_norm),
                          .rotations = rotations_.as<float>()};
-  return kernels_.RopeAndStore(stream_, step, rows_, kv_number());
+  return queue_.Add(RotateOp{.step = step, .rows = rows_, .number = kv_number()});
 }
 
 absl::Status CudaBackend::Attention(int64_t layer, const Buffer& qkv, Buffer& out) {
@@ -323,27 +363,37 @@ absl::Status CudaBackend::Attention(int64_t layer, const Buffer& qkv, Buffer& ou
                                    .num_heads = shape.num_heads,
                                    .rows_per_tile = plan_options().rows_per_tile,
                                    .rows_in_memory = plan_.most_rows,
+                                   .kv_buffers = KvBuffers(plan_.most_rows),
                                    .layer = layer,
                                    .qkv = AsDevice(qkv).data(),
                                    .out = AsDevice(out).data(),
                                    .partial = partial_.as<float>()};
-  return kernels_.Attend(stream_, {.step = attention,
-                                   .tiles = tiles_,
-                                   .num_tiles = static_cast<int64_t>(plan_.tiles.size()),
-                                   .divided = divided_,
-                                   .num_divided = static_cast<int64_t>(plan_.divided.size()),
-                                   .memory_bytes = BlockBytes(plan_.most_rows),
-                                   .products = attends_by_products(),
-                                   .number = kv_number()});
+  return queue_.Add(AttendOp{.step = attention,
+                             .tiles = tiles_,
+                             .num_tiles = static_cast<int64_t>(plan_.tiles.size()),
+                             .divided = divided_,
+                             .num_divided = static_cast<int64_t>(plan_.divided.size()),
+                             .memory_bytes = BlockBytes(plan_.most_rows, KvBuffers(plan_.most_rows)),
+                             .products = attends_by_products(),
+                             .number = kv_number()});
 }
 
 // A fence of work that failed does not pass: the step that needs it is not computed.
 void CudaBackend::WaitFor(const Fence& fence) {
+  if (fence.Passed()) return;
+  Flush();
   const absl::Status status = OrderBehind(driver_, stream_, fence);
   if (order_.ok()) order_ = status;
 }
 
+Fence CudaBackend::Submitted() {
+  Flush();
+  return fences_.Record();
+}
+
 Fence CudaBackend::EndStep(absl::Status& status) {
+  Flush();
+  queue_.EndStep();
   if (status.ok()) status = std::exchange(order_, absl::OkStatus());
   step().done = fences_.Record([&status](const absl::Status& why) {
     if (status.ok()) status = why;

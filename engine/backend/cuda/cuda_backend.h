@@ -21,6 +21,7 @@
 #include "engine/backend/cuda/attention_plan.h"
 #include "engine/backend/cuda/cuda_memory.h"
 #include "engine/backend/cuda/driver.h"
+#include "engine/backend/cuda/kernel_queue.h"
 #include "engine/backend/cuda/kernels.h"
 #include "engine/backend/cuda/step_fence.h"
 #include "engine/backend/cuda/uploads.h"
@@ -32,8 +33,9 @@ namespace swiftcache::engine::backend::cuda {
 /// Thread-safety, errors: Backend's. Ownership: borrows driver, kernels and stream, which outlive it and its fences.
 class CudaBackend final : public Backend {
  public:
+  /// `graphs`: steps of decoding that are alike are given to the driver as graphs.
   static absl::StatusOr<std::unique_ptr<Backend>> Create(const BackendOptions& options, Driver& driver,
-                                                         Kernels& kernels, Stream stream);
+                                                         Kernels& kernels, Stream stream, bool graphs);
   ~CudaBackend() override;
 
   std::string name() const override;
@@ -50,7 +52,7 @@ class CudaBackend final : public Backend {
   absl::Status Attention(int64_t layer, const Buffer& qkv, Buffer& out) override;
   absl::Status Sample(const Buffer& logits, std::span<const SampleRow> rows, std::span<Sampled> out) override;
   void WaitFor(const Fence& fence) override;
-  Fence Submitted() override { return fences_.Record(); }
+  Fence Submitted() override;
   Fence EndStep(absl::Status& status) override;
   absl::Status CheckWords(std::span<const WordCheck> checks, std::vector<int32_t>& changed) override;
 
@@ -64,28 +66,31 @@ class CudaBackend final : public Backend {
     PinnedBytes top;     // int32 and float [alternatives]
   };
 
-  CudaBackend(const BackendOptions& options, Driver& driver, Kernels& kernels, Stream stream);
+  CudaBackend(const BackendOptions& options, Driver& driver, Kernels& kernels, Stream stream, bool graphs);
   absl::Status Reserve();
   int64_t group() const { return options_.attention.num_heads / options_.attention.num_kv_heads; }
   bool attends_by_products() const;
-  int64_t BlockBytes(int64_t rows) const;  // of a tile of so many rows
+  int64_t BlockBytes(int64_t rows, int64_t kv_buffers) const;  // of a tile of so many rows
+  int64_t KvBuffers(int64_t rows) const;                       // that there is memory for
   AttentionPlanOptions plan_options() const;
   Number kv_number() const { return options_.kv.dtype == KvDtype::kF32 ? Number::kF32 : Number::kBf16; }
   KvShape kv_shape() const;
   absl::Status PutBlocks(std::span<const StepSequence> sequences, std::span<const StreamedBlock> streamed);
   absl::Status PutRows(std::span<const StepSequence> sequences);
   absl::StatusOr<std::vector<TokenChoice>> ChoicesOf(std::span<const SampleRow> rows, int64_t vocab);
+  void Flush();
+  void Finish();
   absl::Status EnsurePinned(PinnedBytes& memory, int64_t bytes);
   absl::Status EnsureDevice(DeviceBytes& memory, int64_t bytes);
   StepState& step() { return steps_[step_]; }
 
   const BackendOptions options_;
   Driver& driver_;
-  Kernels& kernels_;
   const Stream stream_;
   const Number number_;  // of weights, and of what enters products
   StepFences fences_;
-  absl::Status order_;  // the first failure of a WaitFor since the last EndStep
+  KernelQueue queue_;
+  absl::Status order_;  // the first failure of a WaitFor or Flush since the last EndStep
   WeightReport weights_;
   DeviceBytes inverse_frequencies_, rotations_, partial_, scratch_, chosen_, penalised_;
   PinnedBytes download_;

@@ -11,12 +11,13 @@
 
 namespace swiftcache::engine::backend::cuda {
 
-CudaDevice::CudaDevice(Driver& driver, std::unique_ptr<Kernels> kernels, Stream stream)
-    : driver_(driver), kernels_(std::move(kernels)), stream_(stream) {}
+CudaDevice::CudaDevice(const Options& options, Driver& driver, std::unique_ptr<Kernels> kernels, Stream stream)
+    : options_(options), driver_(driver), kernels_(std::move(kernels)), stream_(stream) {}
 
-absl::StatusOr<std::unique_ptr<Device>> CudaDevice::Create(Driver& driver, std::unique_ptr<Kernels> kernels) {
+absl::StatusOr<std::unique_ptr<Device>> CudaDevice::Create(const Options& options, Driver& driver,
+                                                           std::unique_ptr<Kernels> kernels) {
   ASSIGN_OR_RETURN(const Stream stream, driver.CreateStream());
-  return std::unique_ptr<Device>(new CudaDevice(driver, std::move(kernels), stream));
+  return std::unique_ptr<Device>(new CudaDevice(options, driver, std::move(kernels), stream));
 }
 
 CudaDevice::~CudaDevice() { driver_.DestroyStream(stream_); }
@@ -30,7 +31,7 @@ std::string CudaDevice::name() const {
 std::optional<DeviceMemory> CudaDevice::memory() const { return driver_.memory().value_or(DeviceMemory()); }
 
 absl::StatusOr<std::unique_ptr<Backend>> CudaDevice::CreateBackend(const BackendOptions& options) {
-  return CudaBackend::Create(options, driver_, *kernels_, stream_);
+  return CudaBackend::Create(options, driver_, *kernels_, stream_, options_.graphs);
 }
 
 absl::StatusOr<std::unique_ptr<KvMemory>> CudaDevice::CreateKvMemory(const KvMemoryOptions& options) {

@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "absl/status/statusor.h"
 #include "engine/backend/cuda/driver.h"
@@ -20,7 +21,14 @@ namespace swiftcache::engine::backend::cuda {
 /// errors: Device's. Ownership: owns kernels and stream, borrows the driver.
 class CudaDevice final : public Device {
  public:
-  static absl::StatusOr<std::unique_ptr<Device>> Create(Driver& driver, std::unique_ptr<Kernels> kernels);
+  struct Options {
+    bool graphs = true;  // CudaBackend::Create
+  };
+  static absl::StatusOr<std::unique_ptr<Device>> Create(const Options& options, Driver& driver,
+                                                        std::unique_ptr<Kernels> kernels);
+  static absl::StatusOr<std::unique_ptr<Device>> Create(Driver& driver, std::unique_ptr<Kernels> kernels) {
+    return Create(Options(), driver, std::move(kernels));
+  }
   ~CudaDevice() override;
 
   std::string name() const override;
@@ -29,7 +37,8 @@ class CudaDevice final : public Device {
   absl::StatusOr<std::unique_ptr<KvMemory>> CreateKvMemory(const KvMemoryOptions& options) override;
 
  private:
-  CudaDevice(Driver& driver, std::unique_ptr<Kernels> kernels, Stream stream);
+  CudaDevice(const Options& options, Driver& driver, std::unique_ptr<Kernels> kernels, Stream stream);
+  const Options options_;
   Driver& driver_;
   const std::unique_ptr<Kernels> kernels_;
   const Stream stream_;

@@ -101,14 +101,14 @@ absl::Status CudaBackend::Sample(const Buffer& logits, std::span<const SampleRow
   const auto* const results = step().chosen.as<ChosenToken>();
   ASSIGN_OR_RETURN(const TokenChoice* device_choices,
                    step().uploads.Put(stream_, std::span<const TokenChoice>(choices)));
-  RETURN_IF_ERROR(kernels_.Choose(stream_, {.logits = from.data(),
-                                            .vocab = from.cols(),
-                                            .choices = device_choices,
-                                            .rows = count,
-                                            .results = step().chosen.as<ChosenToken>(),
-                                            .top_ids = top_ids,
-                                            .top_logits = top_logits,
-                                            .chosen = chosen_.as<int32_t>()}));
+  RETURN_IF_ERROR(queue_.Add(ChooseOp{.logits = from.data(),
+                                      .vocab = from.cols(),
+                                      .choices = device_choices,
+                                      .rows = count,
+                                      .results = step().chosen.as<ChosenToken>(),
+                                      .top_ids = top_ids,
+                                      .top_logits = top_logits,
+                                      .chosen = chosen_.as<int32_t>()}));
   std::vector<int64_t> positions;
   for (const SampleRow& row : rows) positions.push_back(row.draw.position);
   fences_.WhenDone([=, choices = std::move(choices), positions = std::move(positions), vocab = from.cols()] {

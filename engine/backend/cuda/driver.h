@@ -26,6 +26,7 @@ namespace swiftcache::engine::backend::cuda {
 enum class Allocation : uint64_t {};  // physical memory
 enum class Stream : uint64_t {};
 enum class Event : uint64_t {};
+enum class Graph : uint64_t {};
 
 enum class Access { kRead, kReadWrite };
 
@@ -106,6 +107,17 @@ class Driver {
   /// Whether the event's last Record has passed; true where it was never recorded.
   virtual absl::StatusOr<bool> Passed(Event event) = 0;
   virtual absl::Status Synchronize(Event event) = 0;
+
+  // Work that is given again and again, by one call.
+  /// Until EndCapture kernels that the stream is given are not run but remembered. REQUIRES: the same thread ends it, and
+  /// gives the stream nothing but kernels until then.
+  virtual absl::Status BeginCapture(Stream stream) = 0;
+  /// Ends it also where it returns an error.
+  virtual absl::StatusOr<Graph> EndCapture(Stream stream) = 0;
+  /// REQUIRES: it is not under way.
+  virtual void DestroyGraph(Graph graph) = 0;
+  /// The kernels in their order, as if they were given now.
+  virtual absl::Status LaunchGraph(Stream stream, Graph graph) = 0;
 
   // Copies by the copy engines, without a kernel.
   virtual absl::Status Copy(Stream stream, std::span<const DeviceCopy> copies) = 0;

@@ -23,6 +23,8 @@
 
 namespace swiftcache::engine::backend::cuda {
 
+// Ops compare equal where they ask for the same, of the same places.
+
 /// Rows as a product reads them. Pointers are the device's.
 struct PrepareOp {
   const float* in = nullptr;         // [..][cols], or [..][2 * cols] for kSiluMul
@@ -34,6 +36,8 @@ struct PrepareOp {
   float eps = 0;
   Number number = Number::kBf16;  // of `out`
   void* out = nullptr;            // [rows][cols]
+
+  friend bool operator==(const PrepareOp&, const PrepareOp&) = default;
 };
 
 /// out[r] (=|+=) in[r] * weight^T + bias.
@@ -47,6 +51,8 @@ struct ProductOp {
   const float* bias = nullptr;    // [outputs] or null
   bool add = false;
   float* out = nullptr;  // [rows][outputs]
+
+  friend bool operator==(const ProductOp&, const ProductOp&) = default;
 };
 
 struct EmbedOp {
@@ -57,6 +63,27 @@ struct EmbedOp {
   const int32_t* chosen = nullptr;  // of the last ChooseOp
   int64_t rows = 0;
   float* out = nullptr;  // [rows][cols]
+
+  friend bool operator==(const EmbedOp&, const EmbedOp&) = default;
+};
+
+/// The cosines and sines of each row's position.
+struct RotationsOp {
+  const float* inverse_frequencies = nullptr;  // [half]
+  int64_t half = 0;
+  const int32_t* positions = nullptr;  // [rows]
+  int64_t rows = 0;
+  float* rotations = nullptr;  // [rows][2 * half]
+
+  friend bool operator==(const RotationsOp&, const RotationsOp&) = default;
+};
+
+struct RotateOp {
+  RopeStep step;
+  int64_t rows = 0;
+  Number number = Number::kBf16;  // of K and V
+
+  friend bool operator==(const RotateOp&, const RotateOp&) = default;
 };
 
 struct AttendOp {
@@ -68,6 +95,8 @@ struct AttendOp {
   int64_t memory_bytes = 0;       // of a block
   bool products = false;          // by attention_products_body.h, which HasProducts; else by attention_body.h
   Number number = Number::kBf16;  // of K and V
+
+  friend bool operator==(const AttendOp&, const AttendOp&) = default;
 };
 
 struct ChooseOp {
@@ -79,6 +108,8 @@ struct ChooseOp {
   int32_t* top_ids = nullptr;      // by TokenChoice::first_top
   float* top_logits = nullptr;     // likewise
   int32_t* chosen = nullptr;       // [rows]: for the next Embed
+
+  friend bool operator==(const ChooseOp&, const ChooseOp&) = default;
 };
 
 /// `elements` decoded weights from whole blocks of a format.
@@ -99,10 +130,8 @@ class Kernels {
   virtual absl::Status Embed(Stream stream, const EmbedOp& op) = 0;
   virtual absl::Status Prepare(Stream stream, const PrepareOp& op) = 0;
   virtual absl::Status Multiply(Stream stream, const ProductOp& op) = 0;
-  /// rotations: [rows][2 * half].
-  virtual absl::Status Rotations(Stream stream, const float* inverse_frequencies, int64_t half,
-                                 const int32_t* positions, int64_t rows, float* rotations) = 0;
-  virtual absl::Status RopeAndStore(Stream stream, const RopeStep& step, int64_t rows, Number number) = 0;
+  virtual absl::Status Rotations(Stream stream, const RotationsOp& op) = 0;
+  virtual absl::Status RopeAndStore(Stream stream, const RotateOp& op) = 0;
   virtual absl::Status Attend(Stream stream, const AttendOp& op) = 0;
   virtual absl::Status Choose(Stream stream, const ChooseOp& op) = 0;
 };

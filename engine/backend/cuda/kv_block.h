@@ -23,6 +23,8 @@ struct KvShape {
   int64_t num_kv_heads = 0;
   int64_t head_dim = 0;
   int64_t block_tokens = 0;
+
+  friend bool operator==(const KvShape&, const KvShape&) = default;
 };
 
 /// Where the rows of a step stand. Arrays on the device.
@@ -32,6 +34,8 @@ struct StepTables {
   const int32_t* first_block = nullptr;  // [sequences]: in `blocks`
   const KvBlock* blocks = nullptr;       // [num_blocks]: of all sequences, one after the other
   int64_t num_blocks = 0;
+
+  friend bool operator==(const StepTables&, const StepTables&) = default;
 };
 
 GPU_CODE inline uint64_t SliceOf(const KvBlock& block, int64_t layer) {

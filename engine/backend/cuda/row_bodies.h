@@ -93,6 +93,8 @@ struct RopeStep {
   const float* q_norm = nullptr;     // [head_dim] or null
   const float* k_norm = nullptr;     // likewise
   const float* rotations = nullptr;  // [rows][head_dim]
+
+  friend bool operator==(const RopeStep&, const RopeStep&) = default;
 };
 
 template <class Kv, class Block>

@@ -87,6 +87,7 @@ struct DriverFunctions {
 };
 
 cudaStream_t Of(Stream stream) { return reinterpret_cast<cudaStream_t>(stream); }
+cudaGraphExec_t Of(Graph graph) { return reinterpret_cast<cudaGraphExec_t>(graph); }
 cudaEvent_t Of(Event event) { return reinterpret_cast<cudaEvent_t>(event); }
 CUmemGenericAllocationHandle Of(Allocation allocation) { return static_cast<CUmemGenericAllocationHandle>(allocation); }
 void* At(uint64_t address) { return reinterpret_cast<void*>(address); }
@@ -197,6 +198,24 @@ class CudaDriver final : public Driver {
   }
   absl::Status Synchronize(Event event) override {
     return CudaStatus(cudaEventSynchronize(Of(event)), "cudaEventSynchronize");
+  }
+
+  // Of this thread alone: others may allocate and import meanwhile.
+  absl::Status BeginCapture(Stream stream) override {
+    return CudaStatus(cudaStreamBeginCapture(Of(stream), cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture");
+  }
+  absl::StatusOr<Graph> EndCapture(Stream stream) override {
+    cudaGraph_t graph = nullptr;
+    RETURN_IF_ERROR(CudaStatus(cudaStreamEndCapture(Of(stream), &graph), "cudaStreamEndCapture"));
+    cudaGraphExec_t ready = nullptr;
+    const absl::Status made = CudaStatus(cudaGraphInstantiate(&ready, graph, 0), "cudaGraphInstantiate");
+    (void)cudaGraphDestroy(graph);
+    RETURN_IF_ERROR(made);
+    return static_cast<Graph>(reinterpret_cast<uint64_t>(ready));
+  }
+  void DestroyGraph(Graph graph) override { (void)cudaGraphExecDestroy(Of(graph)); }
+  absl::Status LaunchGraph(Stream stream, Graph graph) override {
+    return CudaStatus(cudaGraphLaunch(Of(graph), Of(stream)), "cudaGraphLaunch");
   }
 
   absl::Status Copy(Stream stream, std::span<const DeviceCopy> copies) override {

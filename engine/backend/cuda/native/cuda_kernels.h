@@ -4,6 +4,7 @@
 //   ASSIGN_OR_RETURN(std::unique_ptr<Kernels> kernels, CudaKernels::Create(driver));
 #pragma once
 
+#include <cstdint>
 #include <memory>
 
 #include "absl/status/status.h"
@@ -20,21 +21,22 @@ class CudaKernels final : public Kernels {
   static absl::StatusOr<std::unique_ptr<Kernels>> Create(Driver& driver) {
     absl::StatusOr<std::unique_ptr<CublasLt>> products = CublasLt::Load(driver);
     if (!products.ok()) return products.status();
-    return std::unique_ptr<Kernels>(new CudaKernels(*std::move(products)));
+    return std::unique_ptr<Kernels>(new CudaKernels(*std::move(products), driver.info().block_memory_bytes));
   }
   absl::Status Decode(Stream stream, const DecodeOp& op) override;
   absl::Status Embed(Stream stream, const EmbedOp& op) override;
   absl::Status Prepare(Stream stream, const PrepareOp& op) override;
   absl::Status Multiply(Stream stream, const ProductOp& op) override { return products_->Multiply(stream, op); }
-  absl::Status Rotations(Stream stream, const float* inverse_frequencies, int64_t half, const int32_t* positions,
-                         int64_t rows, float* rotations) override;
-  absl::Status RopeAndStore(Stream stream, const RopeStep& step, int64_t rows, Number number) override;
+  absl::Status Rotations(Stream stream, const RotationsOp& op) override;
+  absl::Status RopeAndStore(Stream stream, const RotateOp& op) override;
   absl::Status Attend(Stream stream, const AttendOp& op) override;
   absl::Status Choose(Stream stream, const ChooseOp& op) override;
 
  private:
-  explicit CudaKernels(std::unique_ptr<CublasLt> products) : products_(std::move(products)) {}
+  CudaKernels(std::unique_ptr<CublasLt> products, int64_t block_memory_bytes)
+      : products_(std::move(products)), block_memory_bytes_(block_memory_bytes) {}
   const std::unique_ptr<CublasLt> products_;
+  const int64_t block_memory_bytes_;
 };
 
 }  // namespace swiftcache::engine::backend::cuda

@@ -15,6 +15,7 @@ namespace swiftcache::engine::backend::cuda {
 namespace {
 
 constexpr int kRowThreads = 256, kHeadThreads = 32, kTileThreads = 256;
+constexpr int64_t kSmallMemory = 54 << 10;  // of which a multiprocessor of an A100 has three
 
 template <class Out>
 __global__ void PrepareKernel(PrepareOp op) {
@@ -39,9 +40,10 @@ __global__ void EmbedKernel(EmbedOp op) {
   ConvertRow(block, static_cast<const In*>(op.table) + id * op.cols, op.cols, op.out + row * op.cols);
 }
 
-__global__ void RotationsKernel(const float* inverse_frequencies, int64_t half, const int32_t* positions, float* out) {
+__global__ void RotationsKernel(RotationsOp op) {
   ThreadBlock block;
-  RotationsRow(block, inverse_frequencies, half, positions[blockIdx.x], out + blockIdx.x * 2 * half);
+  const int64_t row = blockIdx.x;
+  RotationsRow(block, op.inverse_frequencies, op.half, op.positions[row], op.rotations + row * 2 * op.half);
 }
 
 template <class Kv>
@@ -57,7 +59,9 @@ __global__ void AttendKernel(AttendOp op) {
   AttendTile<Kv>(block, reinterpret_cast<float*>(memory), op.step, op.tiles[blockIdx.x], blockIdx.y);
 }
 
-__global__ void AttendByProductsKernel(AttendOp op) {
+// kBlocks: so many are to run on a multiprocessor at once, so that some compute while others wait for K and V.
+template <int kBlocks>
+__global__ void __launch_bounds__(kTileThreads, kBlocks) AttendByProductsKernel(AttendOp op) {
   extern __shared__ __align__(128) std::byte memory[];
   ThreadBlock block;
   AttendTileByProducts(block, memory, op.step, op.tiles[blockIdx.x], blockIdx.y);
@@ -87,16 +91,15 @@ absl::Status CudaKernels::Prepare(Stream stream, const PrepareOp& op) {
   });
 }
 
-absl::Status CudaKernels::Rotations(Stream stream, const float* inverse_frequencies, int64_t half,
-                                    const int32_t* positions, int64_t rows, float* rotations) {
-  RotationsKernel<<<Grid(rows), kHeadThreads, 0, Of(stream)>>>(inverse_frequencies, half, positions, rotations);
+absl::Status CudaKernels::Rotations(Stream stream, const RotationsOp& op) {
+  RotationsKernel<<<Grid(op.rows), kHeadThreads, 0, Of(stream)>>>(op);
   return CudaStatus(cudaGetLastError(), "rotations");
 }
 
-absl::Status CudaKernels::RopeAndStore(Stream stream, const RopeStep& step, int64_t rows, Number number) {
-  const dim3 grid(Grid(rows), Grid(step.num_heads + 2 * step.kv.num_kv_heads));
-  return WithType(number, [&](auto kv) {
-    RopeKernel<decltype(kv)><<<grid, kHeadThreads, 0, Of(stream)>>>(step);
+absl::Status CudaKernels::RopeAndStore(Stream stream, const RotateOp& op) {
+  const dim3 grid(Grid(op.rows), Grid(op.step.num_heads + 2 * op.step.kv.num_kv_heads));
+  return WithType(op.number, [&](auto kv) {
+    RopeKernel<decltype(kv)><<<grid, kHeadThreads, 0, Of(stream)>>>(op.step);
     return CudaStatus(cudaGetLastError(), "rope");
   });
 }
@@ -104,14 +107,17 @@ absl::Status CudaKernels::RopeAndStore(Stream stream, const RopeStep& step, int6
 absl::Status CudaKernels::Attend(Stream stream, const AttendOp& op) {
   const dim3 grid(Grid(op.num_tiles), Grid(op.step.kv.num_kv_heads));
   const absl::Status attended = WithType(op.number, [&](auto kv) {
-    const auto kernel = op.products ? AttendByProductsKernel : AttendKernel<decltype(kv)>;
-    const auto bytes = static_cast<int>(op.memory_bytes);
-    // More than 48 KiB has to be asked for, once; asking again costs nothing to speak of.
-    if (const cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+    const auto by_products = op.memory_bytes <= kSmallMemory ? AttendByProductsKernel<3> : AttendByProductsKernel<2>;
+    const auto kernel = op.products ? by_products : AttendKernel<decltype(kv)>;
+    const auto bytes = static_cast<size_t>(op.memory_bytes);
+    // More than 48 KiB has to be allowed, once; doing it again costs nothing to speak of. All that there is: graphs that
+    // were made with more than this launch has are launched again.
+    if (const cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                                       static_cast<int>(block_memory_bytes_));
         error != cudaSuccess) {
       return CudaStatus(error, "memory of a block of attention");
     }
-    kernel<<<grid, kTileThreads, static_cast<size_t>(bytes), Of(stream)>>>(op);
+    kernel<<<grid, kTileThreads, bytes, Of(stream)>>>(op);
     return CudaStatus(cudaGetLastError(), "attention");
   });
   if (!attended.ok() || op.num_divided == 0) return attended;

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cuda_bf16.h>
+#include <cuda_pipeline.h>
 #include <mma.h>
 
 #include <cstdint>
@@ -73,6 +74,16 @@ class ThreadBlock {
       wmma::store_matrix_sync(out, sums, static_cast<unsigned>(c.stride), wmma::mem_row_major);
     }
     __syncthreads();
+  }
+  __device__ void BeginCopy(SixteenBytes* to, const SixteenBytes* from) { __pipeline_memcpy_async(to, from, 16); }
+  __device__ void EndCopies() { __pipeline_commit(); }
+  __device__ void AwaitCopies(bool but_the_last) {
+    if (but_the_last) {
+      __pipeline_wait_prior(1);
+    } else {
+      __pipeline_wait_prior(0);
+    }
+    __syncthreads();  // a thread waits for its own copies
   }
   // Most of a warp adds to the same few sums: those that share one are summed first, in two halves that 32 of them cannot
   // overflow. REQUIRES: value < 2^52.
