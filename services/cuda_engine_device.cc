@@ -46,9 +46,11 @@ class CudaEngineDevice final : public EngineDevice {
       return absl::InvalidArgumentError(absl::StrCat("--transport is ", flags.transport,
                                                      ", which is of CPUs; on a GPU use --transport=cuda_ipc or nccl"));
     }
-    return engine::transport::cuda_ipc::CreateCudaIpcTransport(
-        {.shm_dir = flags.shm_dir, .name = options.name, .instance_id = options.instance_id}, *driver_, arena, clock,
-        events);
+    return engine::transport::cuda_ipc::CreateCudaIpcTransport({.shm_dir = flags.shm_dir,
+                                                                .name = options.name,
+                                                                .instance_id = options.instance_id,
+                                                                .remap_on_return = flags.remap_on_return},
+                                                               *driver_, arena, clock, events);
   }
 
  private:
@@ -63,7 +65,9 @@ absl::StatusOr<std::unique_ptr<EngineDevice>> CreateCudaEngineDevice(const Engin
   namespace cuda = engine::backend::cuda;
   ASSIGN_OR_RETURN(std::unique_ptr<cuda::Driver> driver, cuda::OpenDriver());
   ASSIGN_OR_RETURN(std::unique_ptr<cuda::Kernels> kernels, cuda::CudaKernels::Create(*driver));
-  ASSIGN_OR_RETURN(auto device, cuda::CudaDevice::Create({.graphs = flags.cuda_graphs}, *driver, std::move(kernels)));
+  ASSIGN_OR_RETURN(auto device,
+                   cuda::CudaDevice::Create({.graphs = flags.cuda_graphs, .lends_chunks = flags.remap_on_return},
+                                            *driver, std::move(kernels)));
   return std::make_unique<CudaEngineDevice>(std::move(driver), std::move(device));
 }
 

@@ -94,9 +94,11 @@ void ShmDonor::SendRenewed(kv::LeaseId lease) {
   if (const auto socket = SocketOf(lease)) socket->Send(EncodeShmMessage(ShmRenewed{}));
 }
 
-// The word changes before the wait: a piece that is being copied lands in memory that no borrower believes any more.
+// The word changes before the wait: a piece that is being copied lands in memory that no borrower believes any more. Who
+// fences what another does already waits for that one's TakeBack too: the memory is the owner's after either.
 void ShmDonor::Fence(kv::LeaseId lease) {
   std::shared_ptr<ShmDonorChannel> channel;  // unmaps staging memory, which is not for under the lock
+  GrantSpec spec;
   {
     absl::MutexLock lock(&mutex_);
     const GrantPtr grant = Find(lease);
@@ -107,11 +109,17 @@ void ShmDonor::Fence(kv::LeaseId lease) {
     mutex_.Await(absl::Condition(
         +[](GrantState* g) { return !g->copying; }, grant.get()));
     if (!first) return;
-    generations_.Return(grant->word);
-    grants_.erase(lease);
+    grant->copying = true;
     channel = std::exchange(grant->channel, nullptr);
+    spec = grant->spec;
   }
   if (channel != nullptr) channel->shared_socket()->Shutdown();
+  memory_.TakeBack(spec.offset_bytes, spec.bytes);
+  absl::MutexLock lock(&mutex_);
+  const GrantPtr grant = Find(lease);
+  grant->copying = false;
+  generations_.Return(grant->word);
+  grants_.erase(lease);
 }
 
 // Borrowers' words are foreign bytes, and those of several leases may be one; whether their sum has changed is all that

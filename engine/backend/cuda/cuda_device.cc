@@ -39,7 +39,8 @@ absl::StatusOr<std::unique_ptr<KvMemory>> CudaDevice::CreateKvMemory(const KvMem
       std::unique_ptr<CudaArena> arena,
       CudaArena::Create({.bytes = options.bytes, .block_bytes = options.block_bytes, .shared = options.shared},
                         driver_));
-  return std::unique_ptr<KvMemory>(std::make_unique<CudaKvMemory>(std::move(arena), driver_, stream_));
+  return std::unique_ptr<KvMemory>(
+      std::make_unique<CudaKvMemory>(std::move(arena), driver_, stream_, options_.lends_chunks));
 }
 
 }  // namespace swiftcache::engine::backend::cuda

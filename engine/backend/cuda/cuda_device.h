@@ -22,7 +22,8 @@ namespace swiftcache::engine::backend::cuda {
 class CudaDevice final : public Device {
  public:
   struct Options {
-    bool graphs = true;  // CudaBackend::Create
+    bool graphs = true;         // CudaBackend::Create
+    bool lends_chunks = false;  // CudaKvMemory
   };
   static absl::StatusOr<std::unique_ptr<Device>> Create(const Options& options, Driver& driver,
                                                         std::unique_ptr<Kernels> kernels);

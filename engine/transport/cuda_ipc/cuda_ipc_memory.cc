@@ -14,6 +14,7 @@
 #include "engine/transport/cuda_ipc/cuda_mapping.h"
 #include "engine/transport/shm_foreign_memory.h"
 #include "engine/transport/shm_staging.h"
+#include "glog/logging.h"
 
 namespace swiftcache::engine::transport::cuda_ipc {
 namespace {
@@ -100,6 +101,19 @@ absl::Status CudaIpcMemory::CopyIn(int64_t offset, const PeerStaging& from, int6
   const uint64_t to = backend::cuda::ToNumber(arena_.base()) + offset;
   const uint64_t source = static_cast<const CudaPeerStaging&>(from).base() + staging_offset;
   return pulls_.Run({.runs = {{.to = to, .from = source, .bytes = bytes}}}, {});
+}
+
+// Nothing of the chunks is in use or under way: they were cleared before they were granted, and the last store is over.
+// Where they keep their memory, a borrower that does not unmap it sees what its owner writes there next.
+void CudaIpcMemory::TakeBack(int64_t offset, int64_t bytes) {
+  for (size_t i = 0; remaps_ && i < arena_.chunks().size(); ++i) {
+    const auto& chunk = arena_.chunks()[i];
+    if (chunk.offset < offset || offset + bytes < chunk.offset + chunk.bytes) continue;
+    const absl::Status remapped = arena_.Remap(i);
+    LOG_IF(ERROR, !remapped.ok()) << "--remap_on_return: memory that was lent keeps its place, and whoever borrowed it "
+                                     "may still see it: "
+                                  << remapped.message();
+  }
 }
 
 absl::StatusOr<std::unique_ptr<OwnStaging>> CudaIpcMemory::CreateStaging(int64_t ring_bytes) {

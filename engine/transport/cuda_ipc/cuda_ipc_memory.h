@@ -2,7 +2,7 @@
 // Memory of GPUs, shown to other processes through the driver: leases are chunks that their borrower maps and copies out
 // of, stores wait in staging memory that the donor maps and copies out of. Copy engines do both.
 //
-//   auto memory = std::make_unique<CudaIpcMemory>(driver, arena);
+//   auto memory = std::make_unique<CudaIpcMemory>(driver, arena, /*remaps=*/false);
 //
 // On the wire (engine/transport/shm_message.h), where it differs from memory of processes:
 //
@@ -22,7 +22,9 @@
 namespace swiftcache::engine::transport::cuda_ipc {
 
 /// A driver lets whoever imports memory choose how to map it. We map for reading, and nothing makes a peer do so: engines
-/// of one --shm_dir trust each other not to write what they were lent, and not to read the rest of its chunks.
+/// of one --shm_dir trust each other not to write what they were lent, and not to read the rest of its chunks. With
+/// --remap_on_return that trust ends with the lease: chunks that were lent whole get other memory, and what a borrower
+/// keeps mapped is nobody's.
 ///
 /// Why a pull under way does no harm when its lease is fenced: Fence changes the word, then waits until CopyIn has
 /// returned (ShmDonor: `copying`), and CopyIn returns when its event has passed, or when its stream is empty
@@ -34,8 +36,9 @@ class CudaIpcMemory final : public PeerMemory {
   /// What a copy engine moves in about a millisecond where the link is slow (PCIe), and in 50 us where it is NVLink.
   static constexpr int64_t kMostBytesACopy = 16ll << 20;
 
-  CudaIpcMemory(backend::cuda::Driver& driver, const backend::cuda::CudaArena& arena)
-      : driver_(driver), arena_(arena), pulls_(driver), stores_(driver) {}
+  /// `remaps`: whole chunks of a lease that ends get other memory.
+  CudaIpcMemory(backend::cuda::Driver& driver, backend::cuda::CudaArena& arena, bool remaps = false)
+      : driver_(driver), arena_(arena), remaps_(remaps), pulls_(driver), stores_(driver) {}
 
   absl::Status CheckLendable() const override;
   int64_t arena_bytes() const override { return arena_.mapped_bytes(); }
@@ -44,6 +47,7 @@ class CudaIpcMemory final : public PeerMemory {
   absl::StatusOr<std::unique_ptr<PeerStaging>> MapStaging(int64_t bytes,
                                                           std::span<const memory::UniqueFd> fds) override;
   absl::Status CopyIn(int64_t offset, const PeerStaging& from, int64_t staging_offset, int64_t bytes) override;
+  void TakeBack(int64_t offset, int64_t bytes) override;
   absl::StatusOr<std::unique_ptr<OwnStaging>> CreateStaging(int64_t ring_bytes) override;
   absl::Status CopyOut(OwnStaging& to, int64_t staging_offset, backend::DeviceAddress from, int64_t bytes,
                        const backend::Fence& after) override;
@@ -59,7 +63,8 @@ class CudaIpcMemory final : public PeerMemory {
   int64_t unit() const { return driver_.info().granularity_bytes; }
 
   backend::cuda::Driver& driver_;
-  const backend::cuda::CudaArena& arena_;
+  backend::cuda::CudaArena& arena_;
+  const bool remaps_;
   backend::cuda::CopyLane pulls_, stores_;  // as a donor, as a borrower
 };
 

@@ -7,10 +7,10 @@ namespace swiftcache::engine::transport::cuda_ipc {
 
 absl::StatusOr<std::unique_ptr<ShmTransport>> CreateCudaIpcTransport(const CudaIpcOptions& options,
                                                                      backend::cuda::Driver& driver,
-                                                                     const backend::cuda::CudaArena& arena,
+                                                                     backend::cuda::CudaArena& arena,
                                                                      const Clock& clock, TransportEvents& events) {
   return ShmTransport::CreateOver(
-      "cuda_ipc", std::make_unique<CudaIpcMemory>(driver, arena),
+      "cuda_ipc", std::make_unique<CudaIpcMemory>(driver, arena, options.remap_on_return),
       {.shm_dir = options.shm_dir, .name = options.name, .instance_id = options.instance_id}, clock, events);
 }
 

@@ -20,9 +20,10 @@
 namespace swiftcache::engine::transport::cuda_ipc {
 
 struct CudaIpcOptions {
-  std::string shm_dir;      // one for all engines that share; made where it is missing
-  std::string name;         // of the engine, unique in shm_dir
-  std::string instance_id;  // what grants to this engine name
+  std::string shm_dir;           // one for all engines that share; made where it is missing
+  std::string name;              // of the engine, unique in shm_dir
+  std::string instance_id;       // what grants to this engine name
+  bool remap_on_return = false;  // CudaIpcMemory
 };
 
 /// ShmTransport's protocol over CudaIpcMemory, whose comment says whom an engine trusts and with what. Which GPU a
@@ -32,7 +33,7 @@ struct CudaIpcOptions {
 /// ShmTransport::Create, and where the driver has no memory for staging Open answers so.
 absl::StatusOr<std::unique_ptr<ShmTransport>> CreateCudaIpcTransport(const CudaIpcOptions& options,
                                                                      backend::cuda::Driver& driver,
-                                                                     const backend::cuda::CudaArena& arena,
+                                                                     backend::cuda::CudaArena& arena,
                                                                      const Clock& clock, TransportEvents& events);
 
 }  // namespace swiftcache::engine::transport::cuda_ipc

@@ -37,6 +37,7 @@ struct CudaNode {
     std::string name;
     uint64_t seed = 1;
     int64_t most_late_us = 100;
+    bool remaps = false;
   };
   CudaNode(const ShmFolder& folder, const Options& options)
       : instance(options.name + "-instance"),
@@ -44,8 +45,9 @@ struct CudaNode {
         arena(backend::cuda::MakeArena(
             driver,
             {.bytes = kArenaUnits * kUnit, .block_bytes = 16 * kKiB, .shared = true, .chunk_bytes = 3 * kUnit})) {
-    auto created = CreateCudaIpcTransport({.shm_dir = folder.path(), .name = options.name, .instance_id = instance},
-                                          driver, *arena, clock, events);
+    auto created = CreateCudaIpcTransport(
+        {.shm_dir = folder.path(), .name = options.name, .instance_id = instance, .remap_on_return = options.remaps},
+        driver, *arena, clock, events);
     EXPECT_TRUE(created.ok()) << created.status();
     transport = std::move(created).value();
   }

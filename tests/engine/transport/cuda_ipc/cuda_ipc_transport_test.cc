@@ -66,6 +66,44 @@ TEST(CudaIpcTransportTest, WhatABorrowerMapsItCannotWrite) {
   EXPECT_EQ(borrower.driver.Misuse(), "a copy reads or writes where nothing is mapped so\n");
 }
 
+// Of the lease's bytes 33 to 40 units of the arena's 3-unit chunks are lent, of which those from 33 to 39 are whole chunks.
+TEST(CudaIpcTransportTest, WithRemapOnReturnABorrowerSeesNothingMoreOfWholeChunks) {
+  for (const bool remaps : {false, true}) {
+    ShmFolder folder;
+    CudaNode donor(folder, {.name = "donor", .remaps = remaps}), borrower(folder, {.name = "borrower"});
+    const LeaseView view = Lend(donor, borrower, kLease, kLent, kLentBytes, kStoreBytes);
+    const std::vector<std::byte> lent = Pattern(kStoreBytes, 1), next = Pattern(kStoreBytes, 2);
+    borrower.Write(0, lent);
+    const int64_t at = 36 * kUnit - kLent;
+    ASSERT_EQ(borrower.events.Fate(borrower.Store(kLease, at, 0, kStoreBytes)), absl::OkStatus());
+    donor.transport->Fence(kLease);
+    EXPECT_FALSE(view.Holds());
+    EXPECT_EQ(donor.Has(kLent + at, lent), !remaps);  // other memory is zeroed
+    donor.Write(kLent + at, next);
+    const std::byte* const seen = FakeCudaDriver::Host(view.base + at);
+    EXPECT_EQ(std::memcmp(seen, next.data(), next.size()) == 0, !remaps);
+    EXPECT_EQ(std::memcmp(seen, lent.data(), lent.size()) == 0, remaps);
+    borrower.transport->Close(kLease);
+    const LeaseView again = Lend(donor, borrower, kv::LeaseId(2), kLent, kLentBytes, kStoreBytes);
+    EXPECT_EQ(std::memcmp(FakeCudaDriver::Host(again.base + at), next.data(), next.size()), 0);  // of the new memory
+    borrower.transport->Close(kv::LeaseId(2));
+    EndCleanly(borrower);
+    EndCleanly(donor);
+  }
+}
+
+TEST(CudaIpcTransportTest, WhereThereIsNoOtherMemoryTheLeaseEndsAllTheSame) {
+  ShmFolder folder;
+  CudaNode donor(folder, {.name = "donor", .remaps = true}), borrower(folder, {.name = "borrower"});
+  (void)Lend(donor, borrower, kLease, kLent, kLentBytes, kStoreBytes);
+  donor.driver.FailAt(1);
+  donor.transport->Fence(kLease);
+  EXPECT_TRUE(donor.driver.HasFailed());
+  borrower.transport->Close(kLease);
+  EndCleanly(borrower);
+  EndCleanly(donor);
+}
+
 TEST(CudaIpcTransportTest, RenewalsRevocationsAndReleasesCrossTheChannel) {
   ShmFolder folder;
   CudaNode donor(folder, {.name = "donor"}), borrower(folder, {.name = "borrower"});
