@@ -30,6 +30,8 @@ class TestGpu {
   virtual ~TestGpu() = default;
   virtual Driver& driver() = 0;
   virtual std::unique_ptr<Kernels> MakeKernels() = 0;
+  /// Whether it is one, and fast.
+  virtual bool IsReal() const { return false; }
   /// What was misused, or not given back; a real GPU does not tell.
   virtual std::string Faults() { return ""; }
 

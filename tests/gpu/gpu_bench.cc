@@ -1,26 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
 // How far the CUDA backend is from what this GPU can do, and how fast KV moves. Each figure stands beside its bound,
 // measured in the same run:
-//   products   bf16 [8192][8192] by [8192][8192]: the bound of prefill
-//   copies     a plain copy on the device, beside slices of one layer out of blocks (block-major) and out of one run
-//   prefill    one prompt of a model of Qwen3-8B's shape with random weights: its products' FLOP/s over the bound
-//   decode     of one sequence and of 64 together: bytes of weights and KV read a step, over the plain copy's
+//   bounds         products of bf16 [8192][8192] by [8192][8192], a plain copy on the device
+//   copies         slices of one layer out of leased blocks (block-major), beside the same bytes as one run
+//   memory         a grant, a mapping, other memory: milliseconds a GiB
+//   prefill        one prompt of a model of Qwen3-8B's shape with random weights: FLOP/s over the bound
+//   decode         of one sequence and of 64 together: bytes of weights and KV read a step, over the plain copy's
+//   streaming      a step that brings all its KV in layer by layer, beside the same step in place: what is not hidden
+//   interference   decode while a copy engine reads the arena at the speed of the host's link, beside decode alone
 //
 //   swiftcache-gpu-bench [--json=PATH] [--small]        --small: a model of SmolLM2's shape, for small GPUs
 //
 // Exit code 3: no GPU.
 #include <algorithm>
-#include <cstdio>
-#include <cstring>
+#include <array>
+#include <atomic>
 #include <fstream>
-#include <functional>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <string>
+#include <thread>
 #include <vector>
 
-#include "absl/time/clock.h"
+#include "absl/strings/str_cat.h"
 #include "engine/backend/bf16.h"
+#include "engine/backend/cuda/copy_lane.h"
+#include "engine/backend/cuda/cuda_address.h"
 #include "engine/backend/cuda/cuda_device.h"
 #include "engine/backend/cuda/device_memory.h"
 #include "engine/backend/cuda/native/cuda_driver.h"
@@ -28,30 +32,18 @@
 #include "engine/loader/weights.h"
 #include "engine/models/create_model.h"
 #include "engine/models/decoder.h"
+#include "engine/transport/cuda_ipc/copy_plan.h"
 #include "tests/fakes/synthetic_weights.h"
+#include "tests/gpu/bench_tools.h"
 
-namespace swiftcache {
+namespace swiftcache::gpu_bench {
 namespace {
 
 using engine::backend::DeviceAddress;
 using engine::backend::StepSequence;
+using engine::backend::StreamedBlock;
 using engine::loader::ModelConfig;
 using namespace engine::backend::cuda;  // NOLINT: a benchmark of that room
-
-[[noreturn]] void Fail(const std::string& message, int code = 1) {
-  std::fprintf(stderr, "swiftcache-gpu-bench: %s\n", message.c_str());
-  std::exit(code);
-}
-
-template <class T>
-T Take(absl::StatusOr<T> value) {
-  if (!value.ok()) Fail(std::string(value.status().message()));
-  return *std::move(value);
-}
-
-void Check(const absl::Status& status) {
-  if (!status.ok()) Fail(std::string(status.message()));
-}
 
 // Qwen3-8B's shape: 36 layers, 8.2 billion parameters.
 ModelConfig Qwen3Config() {
@@ -94,86 +86,50 @@ class SharedWeights final : public engine::loader::Weights {
   std::vector<uint16_t> numbers_;
 };
 
-// Seconds of what `submit` sets going on the stream: the median of some, after one that does not count.
-class Stopwatch {
+// Brings the slices of blocks into slots, two layers ahead, as layer streaming does.
+class StreamGate final : public engine::backend::LayerGate {
  public:
-  Stopwatch(Driver& driver, Stream stream) : driver_(driver), stream_(stream) {}
-  double Time(const std::function<void()>& submit, int repeats = 7) {
-    std::vector<double> seconds;
-    for (int i = 0; i <= repeats; ++i) {
-      driver_.Finish(stream_);
-      const absl::Time begin = absl::Now();
-      submit();
-      driver_.Finish(stream_);
-      if (i > 0) seconds.push_back(absl::ToDoubleSeconds(absl::Now() - begin));
+  StreamGate(Driver& driver, const engine::backend::KvLayout& kv, std::span<const DeviceAddress> blocks)
+      : lane_(driver), kv_(kv), blocks_(blocks) {
+    slots_ = Take(DeviceBytes::Allocate(driver, 2 * static_cast<int64_t>(blocks.size()) * kv.slice_bytes()));
+    for (size_t i = 0; i < blocks.size(); ++i) {
+      streamed_.push_back({static_cast<int64_t>(i), {Slot(0, i), Slot(1, i)}});
     }
-    std::nth_element(seconds.begin(), seconds.begin() + repeats / 2, seconds.end());
-    return seconds[repeats / 2];
+  }
+  std::span<const StreamedBlock> streamed() const { return streamed_; }
+  // Layers 0 and 1 are on their way before the step is.
+  void Begin() {
+    for (int64_t layer = 0; layer < 2; ++layer) Load(layer, {});
+  }
+  engine::backend::Fence Arrived(int64_t layer) override { return arrivals_[layer % 2]; }
+  bool Read(int64_t layer, const engine::backend::Fence& read) override {
+    if (layer + 2 < kv_.num_layers) Load(layer + 2, read);
+    return true;
   }
 
  private:
-  Driver& driver_;
-  const Stream stream_;
-};
-
-struct Bounds {
-  double flops = 0, bytes = 0;  // a second
-};
-
-Bounds MeasureBounds(Driver& driver, Kernels& kernels, Stream stream, nlohmann::json& out) {
-  Stopwatch stopwatch(driver, stream);
-  constexpr int64_t n = 8192, bytes = 1ll << 30;
-  const DeviceBytes a = Take(DeviceBytes::Allocate(driver, bytes)), b = Take(DeviceBytes::Allocate(driver, bytes));
-  Check(driver.Zero(stream, a.address(), bytes));
-  Check(driver.Zero(stream, b.address(), bytes));
-  const ProductOp product = {.in = a.as<void>(),
-                             .rows = n,
-                             .weight = a.as<engine::backend::Bf16>() + n * n,
-                             .outputs = n,
-                             .cols = n,
-                             .out = b.as<float>()};
-  Bounds bounds;
-  bounds.flops = 2.0 * n * n * n / stopwatch.Time([&] { Check(kernels.Multiply(stream, product)); });
-  const DeviceCopy copy = {.to = b.address(), .from = a.address(), .bytes = bytes};
-  bounds.bytes = 2.0 * bytes / stopwatch.Time([&] { Check(driver.Copy(stream, {&copy, 1})); });
-  std::printf("bounds    products of bf16 %.0f TFLOP/s; a plain copy moves %.0f GB/s, reads and writes together\n",
-              bounds.flops * 1e-12, bounds.bytes * 1e-9);
-  out["bounds"] = {{"gemm_tflops", bounds.flops * 1e-12}, {"copy_gb_s", bounds.bytes * 1e-9}};
-  return bounds;
-}
-
-// One layer's slices of 256 blocks: out of blocks that lie one after the other, and as one run.
-void MeasureCopies(Driver& driver, Stream stream, const Bounds& bounds, nlohmann::json& out) {
-  Stopwatch stopwatch(driver, stream);
-  for (const int64_t slice : {8ll << 10, 32ll << 10, 64ll << 10, 256ll << 10}) {
-    constexpr int64_t layers = 36, blocks = 256;
-    const DeviceBytes from = Take(DeviceBytes::Allocate(driver, slice * layers * blocks));
-    const DeviceBytes to = Take(DeviceBytes::Allocate(driver, slice * blocks));
-    const DeviceCopy2D grid = {.to = to.address(),
-                               .from = from.address() + 3 * static_cast<uint64_t>(slice),
-                               .to_stride = slice,
-                               .from_stride = slice * layers,
-                               .bytes = slice,
-                               .rows = blocks};
-    std::vector<DeviceCopy> single;
-    for (int64_t i = 0; i < blocks; ++i) {
-      single.push_back({.to = grid.to + i * slice, .from = grid.from + i * grid.from_stride, .bytes = slice});
-    }
-    const DeviceCopy whole = {.to = to.address(), .from = from.address(), .bytes = slice * blocks};
-    const double moved = 2.0 * static_cast<double>(slice * blocks);
-    const double by_grid = moved / stopwatch.Time([&] { Check(driver.Copy2D(stream, grid)); });
-    const double by_slice = moved / stopwatch.Time([&] { Check(driver.Copy(stream, single)); });
-    const double at_once = moved / stopwatch.Time([&] { Check(driver.Copy(stream, {&whole, 1})); });
-    std::printf(
-        "copies    %4ld KiB slices of %ld blocks: 2D %.0f GB/s (%.2f of one run), one by one %.0f GB/s (%.2f)\n",
-        slice >> 10, blocks, by_grid * 1e-9, by_grid / at_once, by_slice * 1e-9, by_slice / at_once);
-    out["copies"].push_back({{"slice_bytes", slice},
-                             {"grid_gb_s", by_grid * 1e-9},
-                             {"single_gb_s", by_slice * 1e-9},
-                             {"run_gb_s", at_once * 1e-9},
-                             {"grid_of_plain", by_grid / bounds.bytes}});
+  DeviceAddress Slot(int64_t parity, size_t block) const {
+    const auto index = parity * static_cast<int64_t>(blocks_.size()) + static_cast<int64_t>(block);
+    return ToDeviceAddress(slots_.address()) + index * kv_.slice_bytes();
   }
-}
+  void Load(int64_t layer, const engine::backend::Fence& after) {
+    std::vector<DeviceCopy> pieces;
+    for (size_t i = 0; i < blocks_.size(); ++i) {
+      pieces.push_back({.to = ToNumber(Slot(layer % 2, i)),
+                        .from = ToNumber(blocks_[i] + layer * kv_.slice_bytes()),
+                        .bytes = kv_.slice_bytes()});
+    }
+    const auto copied = Take(lane_.Begin(engine::transport::cuda_ipc::PlanCopies(pieces), after));
+    arrivals_[layer % 2] = engine::backend::Fence(copied);
+  }
+
+  CopyLane lane_;
+  const engine::backend::KvLayout kv_;
+  const std::span<const DeviceAddress> blocks_;
+  DeviceBytes slots_;
+  std::vector<StreamedBlock> streamed_;
+  std::array<engine::backend::Fence, 2> arrivals_;
+};
 
 class Runner {
  public:
@@ -195,8 +151,15 @@ class Runner {
   double load_seconds() const { return load_seconds_; }
   const engine::models::Decoder& decoder() const { return *model_; }
   int64_t kv_bytes_a_token() const { return kv_.block_bytes() / kv_.block_tokens; }
-  // `rows` of each sequence behind `context`, and a greedy token of each.
-  double Step(int64_t sequences, int64_t context, int64_t rows) {
+  const engine::backend::KvLayout& kv() const { return kv_; }
+  DeviceAddress arena() const { return memory_->base(); }
+  int64_t arena_bytes() const { return memory_->bytes(); }
+  // Of the first sequence.
+  std::span<const DeviceAddress> blocks(int64_t tokens) const {
+    return std::span(blocks_).first(static_cast<size_t>(tokens / kv_.block_tokens));
+  }
+  // `rows` of each sequence behind `context`, and a greedy token of each. `gate`: the first sequence's context is streamed.
+  double Step(int64_t sequences, int64_t context, int64_t rows, StreamGate* gate = nullptr) {
     std::vector<int32_t> ids, last;
     std::vector<StepSequence> of;
     for (int64_t s = 0; s < sequences; ++s) {
@@ -208,18 +171,22 @@ class Runner {
     }
     std::vector<engine::backend::SampleRow> samples(sequences);
     for (int64_t s = 0; s < sequences; ++s) samples[s] = {.logits_row = s, .params = {.temperature = 0}};
+    engine::models::ForwardBatch batch = {.token_ids = ids, .sequences = of, .logit_rows = last, .samples = samples};
     const absl::Time begin = absl::Now();
+    if (gate != nullptr) {
+      batch.streamed = gate->streamed();
+      gate->Begin();
+    }
     engine::models::ForwardResult result;
-    model_->Run({.token_ids = ids, .sequences = of, .logit_rows = last, .samples = samples}, nullptr, result).Wait();
+    model_->Run(batch, gate, result).Wait();
     Check(result.status);
     return absl::ToDoubleSeconds(absl::Now() - begin);
   }
-  double Median(int64_t sequences, int64_t context, int64_t rows, int repeats) {
+  double MedianStep(int64_t sequences, int64_t context, int64_t rows, int repeats, StreamGate* gate = nullptr) {
     std::vector<double> seconds;
-    Step(sequences, context, rows);
-    for (int i = 0; i < repeats; ++i) seconds.push_back(Step(sequences, context, rows));
-    std::nth_element(seconds.begin(), seconds.begin() + repeats / 2, seconds.end());
-    return seconds[repeats / 2];
+    for (int i = 0; i < 5; ++i) Step(sequences, context, rows, gate);  // algorithms are chosen, graphs are made
+    for (int i = 0; i < repeats; ++i) seconds.push_back(Step(sequences, context, rows, gate));
+    return Median(std::move(seconds));
   }
 
  private:
@@ -233,43 +200,123 @@ class Runner {
   std::vector<DeviceAddress> blocks_;
 };
 
-void MeasureModel(const ModelConfig& c, engine::backend::Device& device, const Bounds& bounds, nlohmann::json& out) {
-  const int64_t prompt = 8192, context = 4096, batch = 64;
-  Runner runner(c, device, prompt, batch);
-  const double weights = static_cast<double>(runner.decoder().weight_bytes());
-  const double layer_weights =
-      static_cast<double>(c.num_layers) * static_cast<double>(c.hidden_size) *
+// FLOP: of the products, and of attention, which sees half of what stands before and behind each row.
+void MeasurePrefill(const ModelConfig& c, Runner& runner, int64_t tokens, const Bounds& bounds, Rows& rows) {
+  const auto n = static_cast<double>(tokens), layers = static_cast<double>(c.num_layers);
+  const double products =
+      2 * n * layers * static_cast<double>(c.hidden_size) *
       static_cast<double>((2 * c.num_heads + 2 * c.num_kv_heads) * c.head_dim + 3 * c.intermediate_size);
-  std::printf("model     %s, weights %.1f GB, loaded in %.1f s\n", runner.decoder().backend().name().c_str(),
-              weights * 1e-9, runner.load_seconds());
-  for (const int64_t tokens : {512l, 2048l, prompt}) {
-    const double seconds = runner.Median(1, 0, tokens, 3), flops = 2 * layer_weights * static_cast<double>(tokens);
-    std::printf("prefill   %5ld tokens: %.1f ms, %.0f tokens/s; its products alone %.2f of the bound\n", tokens,
-                seconds * 1e3, static_cast<double>(tokens) / seconds, flops / seconds / bounds.flops);
-    out["prefill"].push_back(
-        {{"tokens", tokens}, {"ms", seconds * 1e3}, {"of_gemm_peak", flops / seconds / bounds.flops}});
+  const double attention = 2 * n * n * layers * static_cast<double>(c.num_heads * c.head_dim);
+  const double seconds = runner.MedianStep(1, 0, tokens, 5), flops = (products + attention) / seconds;
+  rows.Add({.what = absl::StrCat("prefill of ", tokens, " tokens"),
+            .figure = seconds * 1e3,
+            .unit = "ms",
+            .share = flops / bounds.flops,
+            .of = "the bound of products",
+            .at_least = tokens == 8192 ? 0.6 : 0});
+}
+
+void MeasureDecode(Runner& runner, int64_t sequences, int64_t context, const char* how, double asked,
+                   const Bounds& bounds, Rows& rows) {
+  const double seconds = runner.MedianStep(sequences, context, 1, 15);
+  const double bytes = static_cast<double>(runner.decoder().weight_bytes()) +
+                       static_cast<double>(sequences * context * runner.kv_bytes_a_token());
+  rows.Add({.what = absl::StrCat("decode of ", sequences, " behind ", context, " tokens", how),
+            .figure = seconds * 1e3,
+            .unit = "ms",
+            .share = bytes / seconds / bounds.bytes,
+            .of = "a plain copy's bandwidth",
+            .at_least = asked});
+}
+
+// The same step with its KV where it lies, and brought in layer by layer by the copy engine; in turns.
+void MeasureStreaming(Driver& driver, Runner& runner, int64_t context, int64_t new_tokens, Rows& rows) {
+  StreamGate gate(driver, runner.kv(), runner.blocks(context));
+  std::vector<double> in_place, streamed;
+  for (int round = 0; round < 3; ++round) {
+    in_place.push_back(runner.MedianStep(1, context, new_tokens, 9));
+    streamed.push_back(runner.MedianStep(1, context, new_tokens, 9, &gate));
   }
-  const auto decode = [&](int64_t sequences, int64_t context) {
-    const double seconds = runner.Median(sequences, context, 1, 9);
-    const double bytes = weights + static_cast<double>(sequences * context * runner.kv_bytes_a_token());
-    std::printf("decode    %2ld at %5ld tokens: %.2f ms, %.0f tokens/s; reads %.0f GB/s, %.2f of a plain copy's\n",
-                sequences, context, seconds * 1e3, static_cast<double>(sequences) / seconds, bytes / seconds * 1e-9,
-                bytes / seconds / bounds.bytes);
-    out["decode"].push_back({{"sequences", sequences},
-                             {"context", context},
-                             {"ms", seconds * 1e3},
-                             {"of_bandwidth", bytes / seconds / bounds.bytes}});
-  };
-  decode(1, 64);
-  decode(1, context);
-  decode(batch, context);
+  const double whole = Median(in_place), stall = std::max(0.0, Median(streamed) - whole);
+  const double bytes = static_cast<double>(context * runner.kv_bytes_a_token());
+  const std::string what = absl::StrCat(new_tokens, " tokens behind ", context, " that are streamed");
+  rows.Add({.what = what + ": stall",
+            .figure = stall * 1e3,
+            .unit = "ms",
+            .share = stall / whole,
+            .of = "the step",
+            .at_most = 0.001});
+  rows.Add({.what = what + ": the link that hides them", .figure = bytes / whole * 1e-9, .unit = "GB/s"});
+}
+
+// A copy engine reads the arena into memory of the host meanwhile, at the speed of the host's link: as a peer's does over
+// one that is as fast.
+void MeasureInterference(Driver& driver, Runner& runner, int64_t sequences, int64_t context, Rows& rows) {
+  constexpr int64_t kBytes = 64 << 20;
+  const PinnedBytes host = Take(PinnedBytes::Allocate(driver, kBytes));
+  CopyLane lane(driver);
+  std::atomic<bool> stop = false;
+  std::atomic<int64_t> copied = 0;
+  std::vector<double> alone, beside;
+  double link = 0;
+  for (int round = 0; round < 3; ++round) {
+    alone.push_back(runner.MedianStep(sequences, context, 1, 9));
+    stop = false;
+    copied = 0;
+    const absl::Time begin = absl::Now();
+    std::thread reader([&] {
+      for (int64_t at = 0; !stop; at = (at + kBytes) % (runner.arena_bytes() - kBytes)) {
+        Check(lane.Run({.runs = {{.to = reinterpret_cast<uint64_t>(host.data()),
+                                  .from = ToNumber(runner.arena() + at),
+                                  .bytes = kBytes}}},
+                       {}));
+        copied += kBytes;
+      }
+    });
+    beside.push_back(runner.MedianStep(sequences, context, 1, 9));
+    stop = true;
+    reader.join();
+    link = static_cast<double>(copied) / absl::ToDoubleSeconds(absl::Now() - begin);
+  }
+  const std::string what = absl::StrCat("decode of ", sequences, " behind ", context, " beside reads of the arena");
+  rows.Add({.what = what + ": of a link of", .figure = link * 1e-9, .unit = "GB/s"});
+  rows.Add({.what = what,
+            .figure = Median(beside) * 1e3,
+            .unit = "ms",
+            .share = Median(beside) / Median(alone),
+            .of = "alone",
+            .at_most = 1.03});
+}
+
+void MeasureModel(const ModelConfig& c, Driver& driver, bool graphs, const Bounds& bounds, Rows& rows) {
+  const int64_t prompt = 8192, context = 4096, batch = 64;
+  const auto device = Take(CudaDevice::Create({.graphs = graphs}, driver, Take(CudaKernels::Create(driver))));
+  Runner runner(c, *device, prompt, batch);
+  if (!graphs) {
+    MeasureDecode(runner, 1, context, ", without graphs", 0, bounds, rows);
+    return;
+  }
+  rows.Add({.what = "weights, and the time to load them from memory",
+            .figure = runner.load_seconds(),
+            .unit = "s",
+            .share = static_cast<double>(runner.decoder().weight_bytes()) * 1e-9,
+            .of = "GB"});
+  for (const int64_t tokens : {512l, 2048l, prompt}) MeasurePrefill(c, runner, tokens, bounds, rows);
+  MeasureDecode(runner, 1, 64, "", 0, bounds, rows);
+  MeasureDecode(runner, 1, context, "", 0.75, bounds, rows);
+  MeasureDecode(runner, batch, context, "", 0.65, bounds, rows);
+  MeasureStreaming(driver, runner, context, 512, rows);
+  MeasureStreaming(driver, runner, context, 1, rows);
+  MeasureInterference(driver, runner, 1, context, rows);
+  MeasureInterference(driver, runner, batch, context, rows);
 }
 
 }  // namespace
-}  // namespace swiftcache
+}  // namespace swiftcache::gpu_bench
 
 int main(int argc, char** argv) {
-  using namespace swiftcache;
+  using namespace swiftcache::gpu_bench;              // NOLINT: its own
+  using namespace swiftcache::engine::backend::cuda;  // NOLINT: likewise
   std::string json_path;
   bool small = false;
   for (int i = 1; i < argc; ++i) {
@@ -284,19 +331,30 @@ int main(int argc, char** argv) {
   }
   auto driver = OpenDriver();
   if (!driver.ok()) Fail(std::string(driver.status().message()), 3);
-  nlohmann::json out;
-  out["gpu"] = (*driver)->info().name;
-  std::printf("gpu       %s, sm_%d%d, %d multiprocessors\n", (*driver)->info().name.c_str(),
-              (*driver)->info().compute_major, (*driver)->info().compute_minor, (*driver)->info().multiprocessors);
+  const DeviceInfo& info = (*driver)->info();
+  std::printf("%s, sm_%d%d, %d multiprocessors, a model of %s shape\n", info.name.c_str(), info.compute_major,
+              info.compute_minor, info.multiprocessors, small ? "SmolLM2's" : "Qwen3-8B's");
+  Rows rows;
+  Bounds bounds;
+  const auto write = [&] {  // after each part: a run that is cut off leaves what it has
+    if (json_path.empty()) return;
+    std::ofstream(json_path)
+        << nlohmann::json({{"gpu", info.name}, {"model", small ? "SmolLM2" : "Qwen3-8B"}, {"rows", rows.all()}}).dump(1)
+        << "\n";
+  };
   {
     const std::unique_ptr<Kernels> kernels = Take(CudaKernels::Create(**driver));
     const Stream stream = Take((*driver)->CreateStream());
-    const Bounds bounds = MeasureBounds(**driver, *kernels, stream, out);
-    MeasureCopies(**driver, stream, bounds, out);
+    bounds = MeasureBounds(**driver, *kernels, stream, rows);
+    write();
+    MeasureCopies(**driver, stream, rows);
     (*driver)->DestroyStream(stream);
-    const auto device = Take(CudaDevice::Create(**driver, Take(CudaKernels::Create(**driver))));
-    MeasureModel(small ? SmolLm2Config() : Qwen3Config(), *device, bounds, out);
   }
-  if (!json_path.empty()) std::ofstream(json_path) << out.dump(1) << "\n";
+  MeasureMemory(**driver, rows);
+  write();
+  MeasureModel(small ? swiftcache::SmolLm2Config() : Qwen3Config(), **driver, /*graphs=*/true, bounds, rows);
+  write();
+  MeasureModel(small ? swiftcache::SmolLm2Config() : Qwen3Config(), **driver, /*graphs=*/false, bounds, rows);
+  write();
   return 0;
 }

@@ -12,6 +12,7 @@ class RealTestGpu final : public TestGpu {
  public:
   explicit RealTestGpu(std::unique_ptr<Driver> driver) : driver_(std::move(driver)) {}
   Driver& driver() override { return *driver_; }
+  bool IsReal() const override { return true; }
   std::unique_ptr<Kernels> MakeKernels() override {
     auto kernels = CudaKernels::Create(*driver_);
     EXPECT_TRUE(kernels.ok()) << kernels.status();

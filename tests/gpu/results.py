@@ -9,10 +9,11 @@ HEAD = """# What ran on a GPU, and how fast
 
 Written by `tests/gpu/results.py` from what `tests/gpu/run.sh` leaves. Bounds are measured in the same run.
 """
+TESTS = ("gpu_backend_test", "gpu_golden_test")
 
 
 def tests(folder):
-    for name in ("gpu_backend_test", "gpu_golden_test"):
+    for name in TESTS:
         path = folder / f"{name}.json"
         if not path.exists():
             yield f"| `{name}` | did not end | | |"
@@ -23,26 +24,47 @@ def tests(folder):
         yield f"| `{name}` | {len(cases) - len(failed) - len(skipped)} | {len(failed)} | {len(skipped)} |"
 
 
-def bench(path):
+def asked(row):
+    """What was asked of its share, and whether it is so."""
+    if "at_least" in row:
+        return f"at least {row['at_least']:g}: {'ok' if row['share'] >= row['at_least'] else '**missed**'}"
+    if "at_most" in row:
+        return f"at most {row['at_most']:g}: {'ok' if row['share'] <= row['at_most'] else '**missed**'}"
+    return ""
+
+
+def bench(path, torch_path):
     data = json.loads(path.read_text())
-    bounds = data["bounds"]
-    yield f"Bounds: bf16 products {bounds['gemm_tflops']:.0f} TFLOP/s, a plain copy {bounds['copy_gb_s']:.0f} GB/s (reads and writes).\n"
-    yield "| what | figure | of its bound |\n|---|---|---|"
-    for row in data.get("prefill", []):
-        yield f"| prefill of {row['tokens']} tokens | {row['ms']:.1f} ms | {row['of_gemm_peak']:.2f} of the products |"
-    for row in data.get("decode", []):
-        yield f"| decode of {row['sequences']} at {row['context']} | {row['ms']:.2f} ms | {row['of_bandwidth']:.2f} of the copy |"
-    for row in data.get("copies", []):
-        yield f"| slices of {row['slice_bytes'] >> 10} KiB out of blocks, 2D | {row['grid_gb_s']:.0f} GB/s | {row['grid_of_plain']:.2f} of the copy |"
+    torch = json.loads(torch_path.read_text()) if torch_path.exists() else {"torch": None, "rows": []}
+    theirs = {row["what"]: row for row in torch["rows"]}
+    version = f"PyTorch {torch['torch']}" if torch["torch"] else "PyTorch (did not run)"
+    yield f"\nA model of {data['model']}'s shape, random weights in bf16.\n"
+    yield f"| what | figure | share of its bound | asked | {version} |\n|---|---|---|---|---|"
+    for row in data["rows"]:
+        share = f"{row['share']:.3f} of {row['of']}" if "of" in row else ""
+        other = theirs.get(row["what"])
+        beside = f"{other['figure']:.4g} {other['unit']} ({other['how'].lower()})" if other else ""
+        yield f"| {row['what']} | {row['figure']:.4g} {row['unit']} | {share} | {asked(row)} | {beside} |"
 
 
-def main(folder, command="tests/gpu/run.sh"):
+def sharing(path):
+    data = json.loads(path.read_text())
+    yield f"\nEngines on one GPU, `--transport={data['transport']}`:\n"
+    yield "| what | figure | asked |\n|---|---|---|"
+    for row in data["rows"]:
+        yield f"| {row['what']} | {row['figure']} | {row['asked']} |"
+
+
+def write(folder, command, target):
     folder = pathlib.Path(folder)
     lines = [HEAD, "```", (folder / "machine.txt").read_text().strip(), f"command: {command}", "```", "",
-             "| tests | passed | failed | skipped |", "|---|---|---|---|", *tests(folder), ""]
+             "| tests | passed | failed | skipped |", "|---|---|---|---|", *tests(folder)]
     if (folder / "bench.json").exists():
-        lines += bench(folder / "bench.json")
-    target = pathlib.Path(__file__).parent / "RESULTS.md"
+        lines += bench(folder / "bench.json", folder / "torch.json")
+    for path in sorted(folder.glob("sharing-*.json")):
+        lines += sharing(path)
+    if (folder / "skipped.txt").exists():
+        lines += ["\nNot run, or not to its end:\n", *(f"- {line}" for line in (folder / "skipped.txt").read_text().splitlines())]
     target.write_text("\n".join(lines) + "\n")
     print(f"{target} is written")
 
@@ -50,4 +72,4 @@ def main(folder, command="tests/gpu/run.sh"):
 if __name__ == "__main__":
     if len(sys.argv) < 2:
         sys.exit(__doc__)
-    main(*sys.argv[1:])
+    write(sys.argv[1], sys.argv[2] if len(sys.argv) > 2 else "tests/gpu/run.sh", pathlib.Path(__file__).parent / "RESULTS.md")

@@ -1,34 +1,86 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Runs what wants a GPU, on a machine that has one: tests/gpu/run.sh [FOLDER]. The binaries are those of FOLDER (default:
-# build/cuda); where they are missing and nvcc is there they are built. Says what it skipped; results go to
-# $OUT/gpu-results.json (default: build/gpu), from which tests/gpu/results.py writes RESULTS.md. Ten minutes at most.
+# Runs what wants a GPU, on a machine that has one: tests/gpu/run.sh [FOLDER [PART ...]]. The binaries are those of FOLDER
+# (default: build/cuda); where they are missing and nvcc is there they are built. Parts, in this order, of which all run if
+# none is named:
+#   tests       the CUDA backend's tests and the golden tokens, with the kernels themselves
+#   bench       the figures, each beside its bound
+#   torch       PyTorch's figures for the same shapes
+#   sharing     three engines on the GPU that lease to each other, by cuda_ipc and by NCCL: tokens, reclaim, kills
+#   sanitizer   the tests again under compute-sanitizer: memcheck, racecheck
+# Ten minutes at most, all together: what there is no time for is skipped, and can be run by its name. Says what it skipped.
+# Leaves its logs and JSON in $OUT (default: build/gpu), from which tests/gpu/results.py writes RESULTS.md.
 set -uo pipefail
 cd "$(dirname "$0")/../.." || exit 1
 export SWIFTCACHE_SOURCE_DIR=$PWD
-export LD_LIBRARY_PATH=$PWD/${1:-build/cuda}/lib:${LD_LIBRARY_PATH:-}  # what carry.sh put beside the binaries
 folder=${1:-build/cuda}
+[ $# -gt 0 ] && shift
+parts=${*:-tests bench torch sharing sanitizer}
 out=${OUT:-build/gpu}
 mkdir -p "$out"
-binaries=(tests/gpu_backend_test tests/gpu_golden_test bin/swiftcache-gpu-bench)
+rm -f "$out/skipped.txt"
+# What carry.sh put beside the binaries; cuBLASLt and NCCL of the toolkit, or of PyTorch's packages.
+packages=$(python3 -c 'import sysconfig; print(sysconfig.get_paths()["purelib"])' 2>/dev/null)/nvidia
+for libraries in "$PWD/$folder/lib" /usr/local/cuda/lib64 "$packages"/*/lib; do
+  [ -d "$libraries" ] && LD_LIBRARY_PATH=${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}$libraries
+done
+export LD_LIBRARY_PATH=${LD_LIBRARY_PATH:-}
+binaries=(tests/gpu_backend_test tests/gpu_golden_test bin/swiftcache-gpu-bench bin/swiftcache-engine bin/swiftcache-broker bin/swiftcache-gateway)
 for binary in "${binaries[@]}"; do
   [ -x "$folder/$binary" ] && continue
   command -v nvcc >/dev/null || [ -x /usr/local/cuda/bin/nvcc ] ||
     { echo "$folder/$binary is missing, and there is no nvcc to build it: carry it here, see tests/gpu/README.md"; exit 1; }
-  cmake --preset cuda && cmake --build --preset cuda --target gpu_backend_test gpu_golden_test swiftcache-gpu-bench || exit 1
+  cmake --preset cuda && cmake --build --preset cuda --target "${binaries[@]#*/}" || exit 1
 done
 {
   date --utc +%FT%TZ
-  git rev-parse --short HEAD 2>/dev/null
+  git rev-parse --short HEAD 2>/dev/null || echo "no git here"
   nvidia-smi --query-gpu=name,driver_version,clocks.sm,clocks.mem,clocks.max.sm,ecc.mode.current,power.limit,memory.total --format=csv 2>&1
 } | tee "$out/machine.txt"
 code=0
-for test in gpu_backend_test gpu_golden_test; do
-  timeout 240 "$folder/tests/$test" --gtest_output="json:$out/$test.json" > "$out/$test.log" 2>&1
+skip() { echo "skipped: $1: $2" | tee -a "$out/skipped.txt"; }
+part() {  # part PART NAME SECONDS COMMAND...: the log is NAME.log; 1: it failed
+  local part=$1 name=$2 seconds=$3 left=$((580 - SECONDS)) rc
+  shift 3
+  [[ " $parts " == *" $part "* ]] || return 0
+  [ $left -ge 15 ] || { skip "$name" "no time left; tests/gpu/run.sh $folder $part"; return 0; }
+  echo "--- $name"
+  timeout -k 5 $((seconds < left ? seconds : left)) "$@" >"$out/$name.log" 2>&1
   rc=$?
-  grep -E "^\[  (PASSED|SKIPPED|FAILED)|steps compared" "$out/$test.log"
-  [ $rc -eq 0 ] || { code=1; echo "$test ended with $rc; $out/$test.log has all of it"; }
+  [ $rc -eq 0 ] && return 0
+  if [ $rc -eq 124 ] || [ $rc -eq 137 ]; then skip "$name" "cut off after $((seconds < left ? seconds : left)) s"; fi
+  code=1
+  echo "$name ended with $rc; $out/$name.log has all of it"
+}
+tell() { [ ! -f "$out/$1.log" ] || grep -E "$2" "$out/$1.log"; }
+
+for test in gpu_backend_test gpu_golden_test; do
+  part tests $test 120 "$folder/tests/$test" --gtest_output="json:$out/$test.json"
+  tell $test '^\[  (PASSED|SKIPPED|FAILED)|steps compared'
 done
-timeout 240 "$folder/bin/swiftcache-gpu-bench" --json="$out/bench.json" 2>&1 | tee "$out/bench.log"
-[ "${PIPESTATUS[0]}" -eq 0 ] || code=1
+part bench bench 200 "$folder/bin/swiftcache-gpu-bench" --json="$out/bench.json"
+tell bench .
+if [[ " $parts " == *" torch "* ]] && ! python3 -c 'import torch' 2>/dev/null; then
+  skip torch "no PyTorch here"
+else
+  part torch torch 100 python3 tests/gpu/torch_bench.py --json "$out/torch.json"
+  tell torch .
+fi
+for transport in cuda_ipc nccl; do
+  if [ $transport = nccl ] && [[ " $parts " == *" sharing "* ]] && ! find ${LD_LIBRARY_PATH//:/ } /usr/lib -name 'libnccl.so.2*' 2>/dev/null | grep -q .; then
+    skip sharing-nccl "no NCCL here"
+    continue
+  fi
+  part sharing sharing-$transport 90 python3 tests/gpu/sharing.py --bin "$folder/bin" --transport $transport --json "$out/sharing-$transport.json"
+  tell sharing-$transport .
+done
+sanitizer=$(command -v compute-sanitizer || find /usr/local/cuda/bin -name compute-sanitizer 2>/dev/null)
+for tool in memcheck racecheck; do
+  if [[ " $parts " == *" sanitizer "* ]] && [ -z "$sanitizer" ]; then
+    skip "sanitizer $tool" "no compute-sanitizer here"
+    continue
+  fi
+  part sanitizer sanitizer-$tool 100 "$sanitizer" --tool $tool --error-exitcode 9 "$folder/tests/gpu_backend_test"
+  tell sanitizer-$tool 'ERROR SUMMARY|RACECHECK SUMMARY|^\[  (PASSED|FAILED)'
+done
 exit $code

@@ -43,7 +43,9 @@ std::vector<CudaPrecision> Precisions() {
           {{"cuda/bf16", ComputeDtype::kBf16, KvDtype::kBf16, {}, 0.5, 1.5}, 640}};
 }
 
-void CompareModel(const std::string& name, const std::string& path, const std::string& stem) {
+// The golden tokens are in `stem` and `greedy`.
+void CompareModel(const std::string& name, const std::string& path, const std::string& stem,
+                  const std::string& greedy_cases = "golden.jsonl") {
   auto checkpoint = loader::OpenCheckpoint(path);
   ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
   for (const auto& [precision, chunk] : Precisions()) {
@@ -55,7 +57,7 @@ void CompareModel(const std::string& name, const std::string& path, const std::s
           checkpoint->config, *checkpoint->weights,
           {.dtype = precision.dtype, .kv_dtype = precision.kv_dtype, .chunk = chunk, .device = device->get()});
       Comparison result;
-      for (const GreedyCase& greedy : ReadGreedyCases(stem + "golden.jsonl")) {
+      for (const GreedyCase& greedy : ReadGreedyCases(stem + greedy_cases)) {
         CompareGreedy(runner, greedy, precision, result);
       }
       CompareLogits(runner, ReadGoldenTensors(stem + "logits.safetensors"), result);
@@ -83,6 +85,16 @@ TEST(CudaGoldenTest, QuantisedModelsGiveTheReferencesTokensAndLogits) {
     const std::string stem = DataFolder() + "tiny-gguf/tiny-llama-a." + kind;
     CompareModel("tiny-llama-a." + kind, stem + ".gguf", stem + ".");
   }
+}
+
+// On the host it would take an hour.
+TEST(CudaGoldenTest, SmolLm2GivesTheReferencesTokensAndLogits) {
+  const std::unique_ptr<TestGpu> gpu = OpenTestGpu();
+  if (gpu == nullptr) GTEST_SKIP() << WhyNoTestGpu();
+  if (!gpu->IsReal()) GTEST_SKIP() << "SmolLM2 wants a GPU";
+  const char* const path = std::getenv("SWIFTCACHE_TEST_MODEL");
+  if (path == nullptr) GTEST_SKIP() << "SWIFTCACHE_TEST_MODEL does not name SmolLM2's file (deploy/fetch-model.sh)";
+  CompareModel("SmolLM2", path, DataFolder() + "smollm2/", "greedy.jsonl");
 }
 
 }  // namespace

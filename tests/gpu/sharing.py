@@ -1,0 +1,228 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Three engines on one GPU that share KV memory: the same tokens as with enough memory of one's own, whatever happens to
+the leases; and what a lease costs and saves there. Needs Python alone: a machine with a GPU may have nothing else.
+
+  tests/gpu/sharing.py --bin build/cuda/bin [--transport cuda_ipc|nccl] [--model FOLDER] [--json PATH]
+  tests/gpu/sharing.py --bin build/release/bin --backend cpu --transport shm          the same script where there is no GPU
+
+Exit code 1: a token was wrong, or something that had to happen did not. Figures that miss what was asked are said and no
+failure."""
+import argparse
+import concurrent.futures
+import json
+import os
+import pathlib
+import random
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import urllib.request
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+DEADLINE_MS, VOCABULARY = 50, (30, 700)
+
+
+class Server:
+    def __init__(self, argv, log):
+        self.name = str(argv[0]).rsplit("-", 1)[-1]
+        self.child = subprocess.Popen([str(a) for a in argv], stdout=subprocess.PIPE, stderr=open(log, "w"), text=True)
+        found = re.search(r"listening grpc=(\S+) http=(\S+)", self.child.stdout.readline())
+        if not found:
+            raise SystemExit(f"{argv[0]} did not start: {pathlib.Path(log).read_text()[-2000:]}")
+        self.grpc, self.http = found.groups()
+
+    def get(self, path):
+        with urllib.request.urlopen(f"http://{self.http}{path}", timeout=60) as reply:
+            return reply.read().decode()
+
+    def metric(self, name, label=""):
+        lines = [line for line in self.get("/metrics").splitlines() if re.split(r"[{ ]", line)[0] == name and label in line]
+        return sum(float(line.rsplit(" ", 1)[1]) for line in lines)
+
+
+class Cluster:
+    def __init__(self, args, folder):
+        self.args, self.folder, self.servers = args, folder, []
+        self.broker = self.start("broker", "--scale_down_window=1s")
+        self.gateway = self.start("gateway", f"--broker={self.broker.grpc}")
+
+    def start(self, binary, *flags):
+        argv = [pathlib.Path(self.args.bin) / f"swiftcache-{binary}", "--listen=127.0.0.1:0", "--http_listen=127.0.0.1:0", *flags]
+        self.servers.append(Server(argv, self.folder / f"{len(self.servers)}-{binary}.log"))
+        return self.servers[-1]
+
+    def engine(self, name, memory, *flags):
+        engine = self.start("engine", f"--model={self.args.model}", f"--model_name={name}", f"--broker={self.broker.grpc}",
+                            f"--shm_dir={self.folder / 'shm'}", f"--backend={self.args.backend}", f"--kv_cache_bytes={memory}",
+                            "--dtype=f32", "--kv_cache_dtype=f32", f"--revoke_deadline={DEADLINE_MS}ms", *flags)
+        wait(lambda: f'"{name}"' in self.gateway.get("/v1/models"), f"{name} is served")
+        return engine
+
+    def ask(self, model, prompt, tokens):
+        """(text, seconds to the first token, seconds between tokens)."""
+        body = {"model": model, "prompt": prompt, "max_tokens": tokens, "temperature": 0, "stream": True, "ignore_eos": True}
+        request = urllib.request.Request(f"http://{self.gateway.http}/v1/completions", json.dumps(body).encode(),
+                                         {"Content-Type": "application/json"})
+        begun, text, times = time.monotonic(), "", []
+        with urllib.request.urlopen(request, timeout=120) as reply:
+            for line in reply:
+                if line.startswith(b"data: {"):
+                    event = json.loads(line[6:])
+                    if "error" in event:
+                        raise RuntimeError(event["error"])
+                    if event.get("choices"):
+                        times.append(time.monotonic())
+                        text += event["choices"][0]["text"]
+        return text, times[0] - begun, (times[-1] - times[0]) / max(1, len(times) - 1)
+
+    def stop(self):
+        for server in reversed(self.servers):
+            server.child.terminate()
+        for server in self.servers:
+            try:
+                server.child.wait(60)
+            except subprocess.TimeoutExpired:
+                server.child.kill()
+
+
+def wait(condition, what, seconds=120):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            raise SystemExit(f"not within {seconds} s: {what}")
+        time.sleep(0.02)
+
+
+class Run:
+    def __init__(self, args, cluster):
+        self.cluster, self.rows, self.wrong = cluster, [], 0
+        rng = random.Random(args.seed)
+        self.prompts = [[rng.randrange(*VOCABULARY) for _ in range(n)] for n in (60, 200, 700, 1100, 1500, 1900)]
+        self.fresh = lambda n: [rng.randrange(*VOCABULARY) for _ in range(n)]
+        self.alone = cluster.engine("alone", "64MiB", "--transport=none")
+        self.wanted = [cluster.ask("alone", prompt, 24) for prompt in self.prompts]
+        share = f"--transport={args.transport}"
+        self.donors = [cluster.engine(f"donor{i}", "64MiB", share) for i in range(2)]
+        self.chat = cluster.engine("chat", "1MiB", share)  # 512 tokens of its own
+
+    def row(self, what, figure, asked=""):
+        self.rows.append({"what": what, "figure": figure, "asked": asked})
+        print(f"{what:70} {figure:>14}  {asked}", flush=True)
+
+    def compare(self, what, prompts=None):
+        """Asks all prompts; the times to the first token."""
+        times = []
+        for i in prompts if prompts is not None else range(len(self.prompts)):
+            text, ttft, _ = self.cluster.ask("chat", self.prompts[i], 24)
+            times.append(ttft)
+            if text != self.wanted[i][0]:
+                self.wrong += 1
+                print(f"WRONG  {what}: the prompt of {len(self.prompts[i])} tokens gave other tokens than alone")
+        return times
+
+    def leased(self):
+        return self.chat.metric("swiftcache_kv_blocks", 'state="leased_in"')
+
+    def tokens(self):
+        self.compare("the first time")
+        wait(lambda: self.leased() > 0, "chat leases memory")
+        found = 0
+        for _ in range(5):  # what was cached first may have been evicted before anybody lent
+            again = self.compare("with what is cached, own and leased")
+            found = self.chat.metric("swiftcache_prompt_tokens_by_source_total", 'source="donor"')
+            if found:
+                break
+        self.row("prompt tokens that were found in leased memory", f"{found:.0f}", "more than 0")
+        self.wrong += found == 0
+        longest = len(self.prompts[-1])
+        self.row("longest prompt over the engine's own memory", f"{longest / 512:.1f}")
+        self.row(f"TTFT of {longest} tokens again, with leases", f"{again[-1] * 1e3:.1f} ms")
+        self.row(f"TTFT of {longest} tokens, computed, with enough own memory", f"{self.wanted[-1][1] * 1e3:.1f} ms")
+
+    def reclaim(self):
+        """Donors need their memory while chat goes on."""
+        stop = threading.Event()
+
+        def talk():
+            while not stop.is_set():
+                self.compare("while donors take their memory back", [2, 4])
+
+        talker = threading.Thread(target=talk)
+        talker.start()
+        for round in range(20):
+            with concurrent.futures.ThreadPoolExecutor(24) as pool:
+                list(pool.map(lambda i: self.cluster.ask(f"donor{i % 2}", self.fresh(1900), 16), range(24)))
+            if sum(donor.metric("swiftcache_reclaim_seconds_count") for donor in self.donors) >= 3:
+                break
+        stop.set()
+        talker.join()
+        count = sum(donor.metric("swiftcache_reclaim_seconds_count") for donor in self.donors)
+        self.wrong += count == 0
+        late = count - sum(donor.metric("swiftcache_reclaim_seconds_bucket", 'le="0.1"') for donor in self.donors)
+        mean = sum(donor.metric("swiftcache_reclaim_seconds_sum") for donor in self.donors) / max(1, count)
+        self.row("leases that were taken back under load", f"{count:.0f}", "more than 0")
+        self.row("from their revocation to their end, mean", f"{mean * 1e3:.1f} ms", f"the deadline is {DEADLINE_MS} ms")
+        self.row("of them after more than 100 ms", f"{late:.0f}", "0")
+
+    def interference(self):
+        """A donor's time a token while its borrower reads and writes, and while it does not; in turns."""
+        beside, alone = [], []
+        prompt = self.fresh(400)
+        for _ in range(6):
+            alone.append(self.cluster.ask("donor0", prompt, 100)[2])
+            stop = threading.Event()
+            talker = threading.Thread(target=lambda: [self.compare("beside a donor that decodes", [4]) for _ in iter(stop.is_set, True)])
+            talker.start()
+            beside.append(self.cluster.ask("donor0", prompt, 100)[2])
+            stop.set()
+            talker.join()
+        self.row("a donor's time a token, its borrower at work, over that alone",
+                 f"{statistics.median(beside) / statistics.median(alone):.3f}", "on one GPU they also share what computes")
+
+    def death(self):
+        """A donor is killed in the midst of answers."""
+        wait(lambda: self.leased() > 0 or self.compare("before a donor's death") is None, "chat leases again")
+        with concurrent.futures.ThreadPoolExecutor(2) as pool:
+            asked = [pool.submit(self.compare, "while a donor is killed", [i]) for i in (4, 5)]
+            self.donors[1].child.kill()
+            for one in asked:
+                one.result()
+        self.compare("after a donor's death")
+        self.row("answers were right while a donor was killed", "yes" if self.wrong == 0 else "no", "yes")
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--bin", required=True)
+    parser.add_argument("--backend", default="cuda")
+    parser.add_argument("--transport", default="cuda_ipc")
+    parser.add_argument("--model", default=ROOT / "tests/data/tiny/tiny-llama-a")
+    parser.add_argument("--json")
+    parser.add_argument("--seed", type=int, default=1)
+    args = parser.parse_args()
+    if args.transport == "nccl":
+        os.environ.setdefault("NCCL_MULTI_RANK_GPU_ENABLE", "1")
+    with tempfile.TemporaryDirectory(prefix="sc") as folder:
+        cluster = Cluster(args, pathlib.Path(folder))
+        try:
+            run = Run(args, cluster)
+            run.tokens()
+            run.reclaim()
+            run.interference()
+            run.death()
+        finally:
+            cluster.stop()
+    print("wrong:", run.wrong)
+    if args.json:
+        pathlib.Path(args.json).write_text(json.dumps({"transport": args.transport, "backend": args.backend, "wrong": run.wrong,
+                                                       "rows": run.rows}, indent=1))
+    return 1 if run.wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
