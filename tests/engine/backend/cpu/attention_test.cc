@@ -284,7 +284,8 @@ TEST(AttentionTest, Int8HoldsTheNearestOfEachElementAndTheScale) {
         EXPECT_EQ(stored[n], 77) << "beyond the head";
         for (int64_t i = 0; i < n; ++i) {
           EXPECT_GE(stored[i], -127);
-          ASSERT_LE(std::abs(stored[i] * scale - x[i]), std::max(scale * 0.50001f, 1e-35f)) << IsaName(isa) << " n " << n << " at " << i;
+          ASSERT_LE(std::abs(stored[i] * scale - x[i]), std::max(scale * 0.50001f, 1e-35f))
+              << IsaName(isa) << " n " << n << " at " << i;
         }
       }
     }
