@@ -4,7 +4,9 @@
 // prompt but for its end, and its oldest blocks lie in leases. One axis is varied at a time. Times are those of the
 // thread's CPU: what else the machine does is left out.
 //
-//   swiftcache-bookkeeping-bench [step | wait | drain | loop]
+//   swiftcache-bookkeeping-bench [step | wait | drain | loop | counted]
+//
+// counted: a thousand steps alone, for tests/bench/instructions.py.
 #include <algorithm>
 #include <cstdio>
 #include <list>
@@ -19,6 +21,7 @@
 #include "engine/sched/scheduler.h"
 #include "glog/logging.h"
 #include "tests/bench/bookkeeping.h"
+#include "tests/bench/counted.h"
 
 namespace swiftcache::engine::sched {
 namespace {
@@ -239,6 +242,15 @@ void MeasureDrains() {
   }
 }
 
+void CountSteps() {
+  constexpr int64_t kRows = 16, kSteps = 1000;
+  World world({.rows = kRows, .blocks = 4000});
+  world.Fill();
+  swiftcache_counted([&] {
+    for (int64_t step = 0; step < kSteps; ++step) CHECK_EQ(world.Step(), kRows) << "a row waits";
+  });
+}
+
 }  // namespace
 
 int Main(std::string_view part) {
@@ -246,6 +258,7 @@ int Main(std::string_view part) {
   if (part.empty() || part == "wait") MeasureWaiting();
   if (part.empty() || part == "drain") MeasureDrains();
   if (part.empty() || part == "loop") MeasureLoop();
+  if (part == "counted") CountSteps();
   return 0;
 }
 
