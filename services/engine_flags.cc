@@ -73,6 +73,9 @@ std::optional<int> EngineFlags::Parse(int argc, char** argv) {
                "keep KV of ended requests for prompts that begin alike");
   flags.Integer("max_num_seqs", &engine.max_num_seqs, 1, kAnyCount, "sequences in one step");
   flags.Integer("max_num_batched_tokens", &engine.max_num_batched_tokens, 1, 1 << 20, "tokens in one step");
+  flags.Duration(
+      "target_itl", &engine.target_itl, absl::ZeroDuration(), absl::Hours(1),
+      "a step computes fewer tokens of prompts where running streams would wait longer for theirs; 0s: never");
   flags.Integer("max_model_len", &engine.max_model_len_tokens, 0, kAnyCount,
                 "prompt and output together; 0: what the model allows");
   flags.Integer("max_waiting_requests", &engine.max_waiting_requests, 1, kAnyCount,

@@ -28,6 +28,8 @@ struct EngineOptions {
   int64_t block_tokens = 16;
   int64_t max_num_seqs = 64;
   int64_t max_num_batched_tokens = 512;
+  absl::Duration target_itl =
+      absl::Milliseconds(200);       // fewer tokens of prompts where running streams would wait longer; zero: no target
   int64_t max_model_len_tokens = 0;  // 0: what the model allows
   int64_t max_waiting_requests = 1024;
   bool enable_prefix_caching = true;

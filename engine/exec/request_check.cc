@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
 #include "common/base/status_macros.h"
 #include "common/base/units.h"
 
@@ -27,6 +28,10 @@ absl::Status CheckOptions(const EngineOptions& options, const models::ModelGeome
   RETURN_IF_ERROR(CheckRange("--max_num_seqs", options.max_num_seqs, 1, kAny));
   RETURN_IF_ERROR(CheckRange("--max_num_batched_tokens", options.max_num_batched_tokens, 1, kAny));
   RETURN_IF_ERROR(CheckRange("--max_waiting_requests", options.max_waiting_requests, 1, kAny));
+  if (options.target_itl < absl::ZeroDuration()) {
+    return absl::InvalidArgumentError(absl::StrCat("--target_itl is ", absl::FormatDuration(options.target_itl),
+                                                   "; want a time, or 0s for no target"));
+  }
   if (!(options.gpu_memory_utilization > 0 && options.gpu_memory_utilization <= 1)) {
     return absl::InvalidArgumentError(absl::StrCat("--gpu_memory_utilization is ", options.gpu_memory_utilization,
                                                    "; want a number above 0, at most 1"));

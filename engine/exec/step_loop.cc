@@ -151,6 +151,9 @@ bool StepLoop::Step() {
     sharing_->borrowing().FinishFetches();
     EndStarved();
   }
+  if (options_.target_itl > absl::ZeroDuration()) {
+    scheduler_.LimitPromptTokensBesideDecodes(pace_.PromptTokensWithin(options_.target_itl));
+  }
   const sched::StepPlan plan = scheduler_.Plan();
   NoteStarts(plan);
   const bool computes = sharing_ ? ServeLeases(plan) : !plan.chunks.empty();
@@ -174,6 +177,7 @@ constexpr int64_t kMaxCutShortInARow = 2;
 
 bool StepLoop::RunStep(const sched::StepPlan& plan) {
   const bool may_cut = sharing_ != nullptr && cut_short_in_a_row_ < kMaxCutShortInARow;
+  const absl::Time begin = clock_.Now();
   absl::StatusOr<Forward::Outcome> outcome = forward_.Run(plan, may_cut);
   if (!outcome.ok()) {
     if (backend::IsDeviceLost(outcome.status())) {
@@ -188,9 +192,18 @@ bool StepLoop::RunStep(const sched::StepPlan& plan) {
   if (!outcome->lost.empty()) sharing_->borrowing().NoteLost(outcome->lost);  // resets the sequences that read them
   cut_short_in_a_row_ = outcome->cut_short ? cut_short_in_a_row_ + 1 : 0;
   if (outcome->cut_short) return false;
+  NotePace(plan, clock_.Now() - begin);
   scheduler_.Commit(plan);
   TakeTokens(plan, std::move(outcome->tokens));
   return true;
+}
+
+void StepLoop::NotePace(const sched::StepPlan& plan, absl::Duration time) {
+  sched::StepPace::Load load;
+  for (const sched::Chunk& chunk : plan.chunks) {
+    chunk.num_tokens == 1 ? ++load.decodes : load.prompt_tokens += chunk.num_tokens;
+  }
+  pace_.Note(load, time);
 }
 
 void StepLoop::Handle(const coordinator::LoopMessage& message) {

@@ -32,6 +32,7 @@
 #include "engine/kv/kv_cache.h"
 #include "engine/models/model.h"
 #include "engine/sched/scheduler.h"
+#include "engine/sched/step_pace.h"
 
 namespace swiftcache::engine::exec {
 
@@ -98,6 +99,7 @@ class StepLoop {
   void NoteStarts(const sched::StepPlan& plan);
   bool ServeLeases(const sched::StepPlan& plan);
   bool RunStep(const sched::StepPlan& plan);
+  void NotePace(const sched::StepPlan& plan, absl::Duration time);
   void TakeTokens(const sched::StepPlan& plan, std::vector<backend::Sampled> tokens);
   void AdmitParked();
   void EndStarved();
@@ -129,6 +131,7 @@ class StepLoop {
   const std::unique_ptr<LayerStreamer> streamer_;  // null: leases, if any, are read in place
   Forward forward_;
   StepMeter meter_;
+  sched::StepPace pace_;
   LiveRequests live_;  // after cache_: holds its blocks
   Starvation starvation_;
   int64_t cut_short_in_a_row_ = 0;

@@ -10,6 +10,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <set>
 #include <span>
 #include <vector>
@@ -93,6 +94,9 @@ class Scheduler {
   void Add(Sequence* sequence);
   /// Takes the sequence out, wherever it is, and frees its blocks. REQUIRES: no plan that names it is under way.
   void Remove(Sequence* sequence);
+  /// The most tokens of prompts that a step from now on computes beside decodes; at least 1. Without decodes it is
+  /// max_num_batched_tokens alone that counts.
+  void LimitPromptTokensBesideDecodes(int64_t tokens) { prompt_tokens_beside_decodes_ = tokens; }
   /// Decides a step and takes the blocks it needs. No chunks: nothing was added, or all wait.
   StepPlan Plan();
   /// The step was computed, whatever has become of what it read: counts what was computed again.
@@ -148,6 +152,7 @@ class Scheduler {
   int64_t MissingBlocks(const Sequence& sequence) const;
 
   const Options options_;
+  int64_t prompt_tokens_beside_decodes_ = std::numeric_limits<int64_t>::max();
   kv::SequenceBlocks* const cache_;
   std::vector<Sequence*> running_;  // in the order of service
   std::set<Sequence*, ServedBefore> waiting_;

@@ -107,7 +107,7 @@ TEST_F(EngineTest, RefusesOptionsOutOfRangeByTheNameOfTheFlag) {
     std::string flag;
     EngineOptions options;
   };
-  std::vector<Case> cases(9, {"", {.kv_cache_bytes = 1 << 20}});
+  std::vector<Case> cases(10, {"", {.kv_cache_bytes = 1 << 20}});
   cases[0].flag = "--block_tokens", cases[0].options.block_tokens = 0;
   cases[1].flag = "--max_num_seqs", cases[1].options.max_num_seqs = 0;
   cases[2].flag = "--max_num_batched_tokens", cases[2].options.max_num_batched_tokens = -1;
@@ -117,6 +117,7 @@ TEST_F(EngineTest, RefusesOptionsOutOfRangeByTheNameOfTheFlag) {
   cases[6].flag = "--block_tokens", cases[6].options.block_tokens = int64_t{1} << 40;
   cases[7].flag = "--gpu_memory_utilization", cases[7].options.gpu_memory_utilization = 0;
   cases[8].flag = "--gpu_memory_utilization", cases[8].options.gpu_memory_utilization = 1.01;
+  cases[9].flag = "--target_itl", cases[9].options.target_itl = -absl::Milliseconds(1);
   for (const Case& c : cases) {
     const auto engine = Engine::Create(c.options, Cpu(), std::make_unique<FakeModel>(kLongModel), clock_, metrics_);
     EXPECT_EQ(engine.status().code(), absl::StatusCode::kInvalidArgument) << c.flag;

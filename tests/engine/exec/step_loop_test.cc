@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -333,6 +334,29 @@ TEST(StepLoopTest, EndAllSendsElsewhereWhatHasBegunAndHasNoToken) {
   EXPECT_EQ(prefilling->Wait().code(), absl::StatusCode::kUnavailable);
   EXPECT_EQ(prefilling->num_outputs(), 0u);
   harness.ExpectNothingHeld();
+}
+
+// A step takes a millisecond for each of its rows.
+TEST(StepLoopTest, ARunningStreamHasItsTokensInTimeWhileALongPromptArrives) {
+  LoopHarness* stepped = nullptr;
+  std::vector<int64_t> rows;
+  HarnessOptions options{.model = {.max_context_tokens = 2000, .block_tokens = 4}};
+  options.engine.target_itl = absl::Milliseconds(40);
+  options.model.on_step = [&](const FakeStep& step) {
+    rows.push_back(step.num_rows);
+    stepped->clock().Advance(absl::Milliseconds(1) * step.num_rows);
+    return absl::OkStatus();
+  };
+  LoopHarness harness(options);
+  stepped = &harness;
+  (void)harness.Add(Greedy(Prompt(300), 100));
+  harness.Step();
+  EXPECT_EQ(rows.back(), 300) << "nobody waits for a token";
+  harness.Step();
+  (void)harness.Add(Greedy(Prompt(1000, 1), 1));
+  rows.clear();
+  harness.RunAll();
+  EXPECT_EQ(*std::max_element(rows.begin(), rows.end()), 1 + 32) << "39 are rounded to 32";
 }
 
 TEST(StepLoopTest, LargerPriorityGoesFirstAndPreempts) {

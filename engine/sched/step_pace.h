@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+// Learns how long steps take, and says how many tokens of prompts a step may compute beside running streams so that these
+// have their next tokens in time.
+//
+//   pace.Note({.decodes = 8, .prompt_tokens = 0}, absl::Milliseconds(12));
+//   pace.Note({.decodes = 8, .prompt_tokens = 256}, absl::Milliseconds(140));
+//   pace.PromptTokensWithin(absl::Milliseconds(76));    // 128
+#pragma once
+
+#include <cstdint>
+
+#include "absl/time/time.h"
+
+namespace swiftcache::engine::sched {
+
+/// A step takes what its decodes take alone, and a time for each token of a prompt, which grows with what stands before
+/// it; so the last step that had such tokens counts most, at once where it was slower than those before.
+/// Thread-safety: a value. Errors: none; no time is known at first, and then a step may have kUnknownTokens.
+class StepPace {
+ public:
+  static constexpr int64_t kLeastTokens = 16;  // a prompt gets on however short the time is
+  static constexpr int64_t kUnknownTokens = 64;
+
+  struct Load {
+    int64_t decodes = 0, prompt_tokens = 0;
+  };
+  void Note(const Load& load, absl::Duration time);
+  /// Beside the decodes of the last step without prompts. At least kLeastTokens.
+  int64_t PromptTokensWithin(absl::Duration time) const;
+
+ private:
+  absl::Duration decode_time_;        // of the last step without prompts; zero: not known
+  absl::Duration prompt_token_time_;  // zero: not known
+};
+
+}  // namespace swiftcache::engine::sched

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/sched/step_pace.h"
+
+#include <gtest/gtest.h>
+
+namespace swiftcache::engine::sched {
+namespace {
+
+TEST(StepPaceTest, TheHeadersExample) {
+  StepPace pace;
+  pace.Note({.decodes = 8, .prompt_tokens = 0}, absl::Milliseconds(12));
+  pace.Note({.decodes = 8, .prompt_tokens = 256}, absl::Milliseconds(140));
+  EXPECT_EQ(pace.PromptTokensWithin(absl::Milliseconds(76)), 128);
+}
+
+TEST(StepPaceTest, NothingIsKnownAtFirst) {
+  EXPECT_EQ(StepPace().PromptTokensWithin(absl::Seconds(1)), StepPace::kUnknownTokens);
+}
+
+TEST(StepPaceTest, APromptGetsOnHoweverShortTheTimeIs) {
+  StepPace pace;
+  pace.Note({.decodes = 1, .prompt_tokens = 100}, absl::Seconds(1));
+  EXPECT_EQ(pace.PromptTokensWithin(absl::Milliseconds(1)), StepPace::kLeastTokens);
+  pace.Note({.decodes = 64}, absl::Seconds(2));
+  EXPECT_EQ(pace.PromptTokensWithin(absl::Seconds(1)), StepPace::kLeastTokens);
+}
+
+TEST(StepPaceTest, SlowerStepsCountAtOnceAndFasterOnesByAndBy) {
+  StepPace pace;
+  pace.Note({.prompt_tokens = 100}, absl::Milliseconds(100));
+  EXPECT_EQ(pace.PromptTokensWithin(absl::Milliseconds(320)), 320);
+  pace.Note({.prompt_tokens = 100}, absl::Milliseconds(200));
+  EXPECT_EQ(pace.PromptTokensWithin(absl::Milliseconds(320)), 160);
+  pace.Note({.prompt_tokens = 100}, absl::Milliseconds(100));
+  EXPECT_EQ(pace.PromptTokensWithin(absl::Milliseconds(320)), 176);  // 188 before it is rounded
+  for (int i = 0; i < 40; ++i) pace.Note({.prompt_tokens = 100}, absl::Milliseconds(100));
+  EXPECT_NEAR(pace.PromptTokensWithin(absl::Milliseconds(320)), 320, 16);
+}
+
+TEST(StepPaceTest, AFewTokensTellNothing) {
+  StepPace pace;
+  pace.Note({.prompt_tokens = 3}, absl::Seconds(3));
+  EXPECT_EQ(pace.PromptTokensWithin(absl::Seconds(1)), StepPace::kUnknownTokens);
+}
+
+// A prompt whose tokens become slower the longer it gets, beside decodes of 20 ms: its steps keep close to the target.
+TEST(StepPaceTest, StepsOfALongPromptKeepCloseToTheTarget) {
+  constexpr absl::Duration kTarget = absl::Milliseconds(100), kDecodes = absl::Milliseconds(20);
+  StepPace pace;
+  pace.Note({.decodes = 8}, kDecodes);
+  for (int64_t done = 0; done < 8192;) {
+    const int64_t tokens = pace.PromptTokensWithin(kTarget);
+    const absl::Duration time = kDecodes + tokens * absl::Microseconds(200 + done / 16);
+    if (done > 0) {
+      EXPECT_LE(time, 1.2 * kTarget) << done;
+      EXPECT_GE(time, 0.5 * kTarget) << done;
+    }
+    pace.Note({.decodes = 8, .prompt_tokens = tokens}, time);
+    done += tokens;
+  }
+}
+
+}  // namespace
+}  // namespace swiftcache::engine::sched
