@@ -21,7 +21,7 @@ mkdir -p "$out"
 rm -f "$out/skipped.txt"
 # What carry.sh put beside the binaries; cuBLASLt and NCCL of the toolkit, or of PyTorch's packages.
 packages=$(python3 -c 'import sysconfig; print(sysconfig.get_paths()["purelib"])' 2>/dev/null)/nvidia
-for libraries in "$PWD/$folder/lib" /usr/local/cuda/lib64 "$packages"/*/lib; do
+for libraries in "$PWD/$folder/lib" /usr/local/cuda/lib64 /usr/local/cuda/lib "$packages"/*/lib; do
   [ -d "$libraries" ] && LD_LIBRARY_PATH=${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}$libraries
 done
 export LD_LIBRARY_PATH=${LD_LIBRARY_PATH:-}
@@ -67,7 +67,8 @@ else
   tell torch .
 fi
 for transport in cuda_ipc nccl; do
-  if [ $transport = nccl ] && [[ " $parts " == *" sharing "* ]] && ! find ${LD_LIBRARY_PATH//:/ } /usr/lib -name 'libnccl.so.2*' 2>/dev/null | grep -q .; then
+  if [ $transport = nccl ] && [[ " $parts " == *" sharing "* ]] && ! ldconfig -p | grep -q 'libnccl\.so\.2' &&
+      ! find ${LD_LIBRARY_PATH//:/ } -maxdepth 1 -name 'libnccl.so.2*' 2>/dev/null | grep -q .; then
     skip sharing-nccl "no NCCL here"
     continue
   fi
