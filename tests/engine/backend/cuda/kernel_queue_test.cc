@@ -147,7 +147,7 @@ TEST(KernelQueueTest, OfMoreVariantsThanAPlaceKeepsTheOldestGoes) {
   ExpectClean(driver);
 }
 
-// Each call, and further on each fourth, fails once while steps come again and again: the step says so or is right, and the next one is right.
+// Each call, and further on each seventh, fails once while steps come again and again: the step says so or is right, and the next one is right.
 TEST(KernelQueueTest, WhicheverCallFailsTheNextStepIsRight) {
   FakeCudaDriver good_driver({.most_late_us = 5});
   Decoding good(good_driver, false);
@@ -157,7 +157,7 @@ TEST(KernelQueueTest, WhicheverCallFailsTheNextStepIsRight) {
     wanted.push_back(good.tokens());
   }
   int64_t right_all_the_same = 0;
-  for (int64_t nth = 1;; nth += nth < 40 ? 1 : 4) {
+  for (int64_t nth = 1;; nth += nth < 15 ? 1 : 7) {
     FakeCudaDriver driver({.most_late_us = 5});
     bool failed = false;
     {
