@@ -28,6 +28,7 @@ int64_t ProductRows(int64_t rows) {
   return (rows + 127) / 128 * 128;
 }
 
+constexpr int64_t kVectorAlignment = 256;
 constexpr int64_t kMostRowsOfAGraph = 256;
 constexpr size_t kLeastBlocks = 256;  // of a step's table
 
@@ -167,7 +168,7 @@ absl::StatusOr<std::unique_ptr<Matrix>> CudaBackend::PackMatrix(std::span<const 
 absl::StatusOr<std::unique_ptr<Buffer>> CudaBackend::UploadVector(std::span<const WeightSource> parts) {
   int64_t cols = 0;
   for (const WeightSource& part : parts) cols += part.cols;
-  ASSIGN_OR_RETURN(std::unique_ptr<DeviceBuffer> buffer, DeviceBuffer::Allocate(driver_, 1, cols, stream_));
+  ASSIGN_OR_RETURN(std::unique_ptr<DeviceBuffer> buffer, PlaceVector(cols));
   uint64_t out = buffer->address();
   for (const WeightSource& part : parts) {
     CHECK_EQ(part.rows, 1);
@@ -175,6 +176,19 @@ absl::StatusOr<std::unique_ptr<Buffer>> CudaBackend::UploadVector(std::span<cons
     out += static_cast<uint64_t>(part.cols) * sizeof(float);
   }
   return std::unique_ptr<Buffer>(std::move(buffer));
+}
+
+// A GPU's memory comes by 2 MiB, and a model has hundreds of vectors of some KiB: they share it.
+absl::StatusOr<std::unique_ptr<DeviceBuffer>> CudaBackend::PlaceVector(int64_t cols) {
+  const int64_t bytes = CeilDiv(cols * int64_t{sizeof(float)}, kVectorAlignment) * kVectorAlignment;
+  if (vectors_ == nullptr || vectors_->bytes() - vectors_used_ < bytes) {
+    ASSIGN_OR_RETURN(DeviceBytes memory, DeviceBytes::Allocate(driver_, bytes, stream_));
+    vectors_ = std::make_shared<const DeviceBytes>(std::move(memory));
+    vectors_used_ = 0;
+  }
+  const uint64_t address = vectors_->address() + static_cast<uint64_t>(vectors_used_);
+  vectors_used_ += bytes;
+  return std::make_unique<DeviceBuffer>(vectors_, address, 1, cols);
 }
 
 absl::StatusOr<std::unique_ptr<Buffer>> CudaBackend::Allocate(int64_t rows, int64_t cols) {

@@ -80,6 +80,7 @@ class CudaBackend final : public Backend {
   absl::StatusOr<std::vector<TokenChoice>> ChoicesOf(std::span<const SampleRow> rows, int64_t vocab);
   void Flush();
   void Finish();
+  absl::StatusOr<std::unique_ptr<DeviceBuffer>> PlaceVector(int64_t cols);
   absl::Status EnsurePinned(PinnedBytes& memory, int64_t bytes);
   absl::Status EnsureDevice(DeviceBytes& memory, int64_t bytes);
   StepState& step() { return steps_[step_]; }
@@ -94,6 +95,8 @@ class CudaBackend final : public Backend {
   WeightReport weights_;
   DeviceBytes inverse_frequencies_, rotations_, partial_, scratch_, chosen_, penalised_;
   PinnedBytes download_;
+  std::shared_ptr<const DeviceBytes> vectors_;  // shared by those that lie in it
+  int64_t vectors_used_ = 0;                    // bytes
   WeightUploader uploader_;
 
   StepState steps_[2];

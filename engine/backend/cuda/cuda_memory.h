@@ -35,7 +35,7 @@ class DeviceMatrix final : public Matrix {
   const int64_t rows_, cols_;
 };
 
-/// f32 [rows][cols]. Thread-safety: none. Ownership: owns the memory.
+/// f32 [rows][cols]. Thread-safety: none. Ownership: owns the memory, or shares it with other vectors.
 class DeviceBuffer final : public Buffer {
  public:
   /// Uninitialised; freed when the stream has done what it was given.
@@ -43,17 +43,21 @@ class DeviceBuffer final : public Buffer {
                                                                 Stream user) {
     absl::StatusOr<DeviceBytes> memory = DeviceBytes::Allocate(driver, rows * cols * int64_t{sizeof(float)}, user);
     if (!memory.ok()) return memory.status();
-    return std::unique_ptr<DeviceBuffer>(new DeviceBuffer(*std::move(memory), rows, cols));
+    const uint64_t address = memory->address();
+    return std::make_unique<DeviceBuffer>(std::make_shared<const DeviceBytes>(*std::move(memory)), address, rows, cols);
   }
+  /// What lies at `address` in `memory`.
+  DeviceBuffer(std::shared_ptr<const DeviceBytes> memory, uint64_t address, int64_t rows, int64_t cols)
+      : memory_(std::move(memory)), address_(address), rows_(rows), cols_(cols) {}
   int64_t rows() const override { return rows_; }
   int64_t cols() const override { return cols_; }
   int64_t bytes() const { return rows_ * cols_ * int64_t{sizeof(float)}; }
-  uint64_t address() const { return memory_.address(); }
-  float* data() const { return memory_.as<float>(); }
+  uint64_t address() const { return address_; }
+  float* data() const { return reinterpret_cast<float*>(address_); }
 
  private:
-  DeviceBuffer(DeviceBytes memory, int64_t rows, int64_t cols) : memory_(std::move(memory)), rows_(rows), cols_(cols) {}
-  const DeviceBytes memory_;
+  const std::shared_ptr<const DeviceBytes> memory_;
+  const uint64_t address_;
   const int64_t rows_, cols_;
 };
 

@@ -148,6 +148,21 @@ TEST_F(CudaBackendTest, PromptsOfAllLengthsAreMultipliedInFewNumbersOfRows) {
   EXPECT_EQ(product_rows_, std::set<int64_t>({1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 256, kMostRows}));
 }
 
+TEST_F(CudaBackendTest, VectorsShareTheMemoryThatADriverDealsIn) {
+  const std::vector<float> norm = RandomVector(1000, 4);  // 4 KiB each, and a unit has 64
+  std::vector<std::unique_ptr<Buffer>> vectors;
+  for (int i = 0; i < 2; ++i) vectors.push_back(cpu::UploadVector(*backend_, norm));  // and the uploader's buffers
+  const int64_t before = driver_.memory()->free_bytes;
+  for (int i = 2; i < 16; ++i) vectors.push_back(cpu::UploadVector(*backend_, norm));
+  EXPECT_EQ(driver_.memory()->free_bytes, before);
+  vectors.push_back(cpu::UploadVector(*backend_, norm));
+  EXPECT_EQ(before - driver_.memory()->free_bytes, driver_.info().granularity_bytes);
+  vectors.erase(vectors.begin() + 1, vectors.end());  // the first still has its memory
+  const auto values = backend_->Download(*vectors.front(), 1);
+  ASSERT_TRUE(values.ok()) << values.status();
+  EXPECT_EQ(std::vector<float>(values->begin(), values->end()), norm);
+}
+
 TEST_F(CudaBackendTest, HeadsThatABlocksMemoryDoesNotHoldAreRefusedAtTheStart) {
   BackendOptions options = options_;
   options.attention = {256, 1, 256};
