@@ -7,20 +7,28 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/log/log.h"
+#include "engine/backend/cpu/activations.h"
 #include "engine/backend/cpu/allowed_cores.h"
 #include "engine/backend/cpu/core_share.h"
 #include "engine/backend/cpu/cpu_device.h"
 #include "engine/backend/cpu/cpu_kv_memory.h"
+#include "engine/backend/cpu/isa.h"
 #include "engine/transport/shm_transport.h"
 #include "services/engine_device.h"
 
 namespace swiftcache::services {
 namespace {
 
+using engine::backend::cpu::Activations;
+using engine::backend::cpu::ActivationsOfName;
 using engine::backend::cpu::AllowedCores;
+using engine::backend::cpu::BestIsa;
 using engine::backend::cpu::CoreShare;
 using engine::backend::cpu::CpuDevice;
 using engine::backend::cpu::CpuKvMemory;
+using engine::backend::cpu::Isa;
+using engine::backend::cpu::IsaName;
+using engine::backend::cpu::IsaOfName;
 using engine::transport::ShmTransport;
 using engine::transport::Transport;
 
@@ -38,11 +46,13 @@ std::unique_ptr<CoreShare> ShareCores(const std::string& shm_dir, const AllowedC
 
 class CpuEngineDevice final : public EngineDevice {
  public:
-  explicit CpuEngineDevice(const EngineFlags& flags)
+  CpuEngineDevice(const EngineFlags& flags, Isa isa, Activations activations)
       : cores_(engine::backend::cpu::FindAllowedCores()),
         share_(flags.threads == 0 ? ShareCores(flags.shm_dir, cores_, clock_) : nullptr),
         device_({.threads = flags.threads == 0 ? cores_.usable : static_cast<int>(flags.threads),
-                 .core_share = share_.get()}) {}
+                 .core_share = share_.get(),
+                 .max_isa = isa,
+                 .activations = activations}) {}
   engine::backend::Device& device() override { return device_; }
   absl::StatusOr<std::unique_ptr<Transport>> CreateTransport(const TransportOptions& options,
                                                              engine::backend::KvMemory& memory, const Clock& clock,
@@ -69,8 +79,13 @@ class CpuEngineDevice final : public EngineDevice {
 
 }  // namespace
 
-std::unique_ptr<EngineDevice> CreateCpuEngineDevice(const EngineFlags& flags) {
-  return std::make_unique<CpuEngineDevice>(flags);
+absl::StatusOr<std::unique_ptr<EngineDevice>> CreateCpuEngineDevice(const EngineFlags& flags) {
+  const Isa best = BestIsa(Isa::kAvx512Bf16), isa = IsaOfName(flags.isa).value_or(best);
+  if (BestIsa(isa) != isa) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("--isa is ", flags.isa, ", which this processor lacks; its best is ", IsaName(best)));
+  }
+  return std::make_unique<CpuEngineDevice>(flags, isa, *ActivationsOfName(flags.activations));
 }
 
 }  // namespace swiftcache::services

@@ -41,7 +41,8 @@ class EngineDevice {
 /// why. FAILED_PRECONDITION: this build, or this machine, has no such device; names the flag and the remedy.
 absl::StatusOr<std::unique_ptr<EngineDevice>> CreateEngineDevice(const EngineFlags& flags);
 
-std::unique_ptr<EngineDevice> CreateCpuEngineDevice(const EngineFlags& flags);
+/// FAILED_PRECONDITION: the processor lacks what --isa names.
+absl::StatusOr<std::unique_ptr<EngineDevice>> CreateCpuEngineDevice(const EngineFlags& flags);
 /// UNAVAILABLE: no GPU; UNIMPLEMENTED: this build has no CUDA; FAILED_PRECONDITION: a GPU that cannot be used.
 absl::StatusOr<std::unique_ptr<EngineDevice>> CreateCudaEngineDevice(const EngineFlags& flags);
 

@@ -20,6 +20,7 @@ namespace swiftcache::services {
 /// Thread-safety: a value.
 struct EngineFlags {
   std::string model, model_name, name, backend = "auto", dtype = "auto", kv_cache_dtype = "bf16";
+  std::string activations = "auto", isa = "auto";  // of a CPU
   std::string broker = "127.0.0.1:50050", listen = "127.0.0.1:50061", http_listen = "127.0.0.1:9181", advertise;
   int64_t threads = 0;  // 0: all cores that it may use, shared with the machine's other engines
   bool cuda_graphs = true, remap_on_return = false;

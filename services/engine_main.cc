@@ -143,7 +143,7 @@ absl::StatusOr<Loaded> Load(Prepared& p) {
                    models::CreateModel(p.checkpoint.config, *p.checkpoint.weights, p.device->device(), p.model));
   p.checkpoint.weights.reset();
   const engine::backend::WeightReport& weights = loaded.model->weights();
-  LOG(INFO) << "weights: " << Describe(weights) << (weights.rounded == 0 ? "" : "; --dtype=f32 rounds nothing");
+  LOG(INFO) << "weights: " << Describe(weights) << (weights.rounded == 0 ? "" : "; --dtype=f32 rounds no weight");
   ASSIGN_OR_RETURN(loaded.memory, exec::CreateEngineMemory(p.options, loaded.model->geometry(), p.device->device()));
   LOG(INFO) << "KV memory: " << loaded.memory.num_blocks() << " blocks of " << p.options.block_tokens << " tokens, "
             << loaded.memory.kv->bytes() << " bytes";
@@ -190,7 +190,7 @@ void ExportWeights(const engine::backend::WeightReport& weights, Metrics& metric
 // What computes, from names such as cpu/avx512_bf16/bf16 and cuda/sm_90/bf16.
 Metrics::Labels BuildLabels(const engine::backend::Backend& backend) {
   const std::vector<std::string> parts = absl::StrSplit(backend.name(), '/');
-  return {{"backend", parts[0]}, {"isa", parts.size() > 1 ? parts[1] : ""}};
+  return {{"backend", parts[0]}, {"isa", parts.size() > 1 ? parts[1] : ""}, {"activations", backend.weights().rows}};
 }
 
 void ExportHeartbeatAge(const rpc::BrokerClient& broker, Metrics& metrics) {

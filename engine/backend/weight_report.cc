@@ -34,7 +34,7 @@ std::string Describe(const WeightReport& report) {
     counts.push_back(absl::StrCat(count, noun, NameOf(format)));
   }
   return absl::StrCat(absl::StrJoin(counts, ", "), " as stored; packed as ", report.packed, ", which rounds ",
-                      Rounding(report));
+                      Rounding(report), report.rows.empty() ? "" : "; activations in ", report.rows);
 }
 
 std::string StoredFormats(const WeightReport& report) {

@@ -18,11 +18,13 @@ namespace swiftcache::engine::backend {
 struct WeightReport {
   std::map<WeightFormat, int64_t> stored;  // matrices of each format
   std::string packed;                      // the format that products read: "bf16"
-  int64_t rounded = 0;                     // matrices with a value that was rounded
-  double largest_relative_error = 0;       // of a value, by rounding it
+  std::string rows = {};              // what their other side, activations, is rounded to; f32: not; may be unknown
+  int64_t rounded = 0;                // matrices with a value that was rounded
+  double largest_relative_error = 0;  // of a value, by rounding it
 };
 
-/// "210 matrices Q4_1, 1 Q8_0 as stored; packed as bf16, which rounds 211 of them (largest relative error 0.0039)".
+/// "210 matrices Q4_1, 1 Q8_0 as stored; packed as bf16, which rounds 211 of them (largest relative error 0.0039);
+/// activations in int8".
 std::string Describe(const WeightReport& report);
 
 /// The formats of the matrices, the most frequent first: "Q4_1+Q8_0".

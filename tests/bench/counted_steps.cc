@@ -13,7 +13,6 @@
 #include "engine/backend/cpu/isa.h"
 #include "engine/loader/checkpoint.h"
 #include "tests/bench/counted.h"
-#include "tests/bench/isa_flag.h"
 #include "tests/engine/models/sequence_runner.h"
 
 namespace swiftcache {
@@ -56,7 +55,7 @@ void Decode(SequenceRunner& runner, int64_t vocab_size) {
 }
 
 int Run(const std::string& work, const std::string& isa_name, const std::string& model) {
-  const auto isa = ParseIsa(isa_name);
+  const auto isa = engine::backend::cpu::IsaOfName(isa_name);
   const auto checkpoint = engine::loader::OpenCheckpoint(model);
   if (!isa || (work != "decode" && work != "prefill") || !checkpoint.ok()) {
     std::fprintf(stderr, "usage: swiftcache-counted-steps decode|prefill avx2|baseline MODEL: %s\n",

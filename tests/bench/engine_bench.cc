@@ -6,9 +6,9 @@
 //            bandwidth measured.
 // Engine, library and bandwidth loop take turns, since shared machines change their speed from minute to minute.
 //
-//   swiftcache-engine-bench [--model PATH] [--threads N] [--isa avx512_bf16|avx512|avx2|baseline]
-//                           [--f32] [--kv bf16|f32|int8]
-//                           [--prompt N] [--context N] [--sequences N] [--repeats N] [--json]
+//   swiftcache-engine-bench [--model PATH] [--threads N] [--isa avx512_bf16|avx2|...] [--f32] [--kv bf16|f32|int8]
+//                           [--activations auto|f32|bf16|int8] [--prompt N] [--context N] [--sequences N] [--repeats N]
+//                           [--json]
 // --prompt 0 and --sequences 0 leave a half out. --json: one object instead of the text.
 #include <algorithm>
 #include <cstdio>
@@ -37,6 +37,7 @@
 namespace swiftcache {
 namespace {
 
+using engine::backend::cpu::Activations;
 using engine::backend::cpu::BestIsa;
 using engine::backend::cpu::HostMemory;
 using engine::backend::cpu::Isa;
@@ -48,6 +49,7 @@ struct Flags {
   Isa isa = Isa::kAvx512Bf16;
   bool f32 = false;
   engine::backend::KvDtype kv = engine::backend::KvDtype::kBf16;
+  Activations activations = Activations::kAuto;
   int64_t prompt = 512;
   int64_t context = 64;
   int64_t sequences = 1;
@@ -61,7 +63,7 @@ struct Flags {
 }
 
 Isa IsaOf(const std::string& name) {
-  const std::optional<Isa> isa = ParseIsa(name);
+  const std::optional<Isa> isa = engine::backend::cpu::IsaOfName(name);
   if (!isa) Fail("--isa is " + name + ", wanted " + kWantedIsa);
   return *isa;
 }
@@ -72,6 +74,12 @@ engine::backend::KvDtype KvDtypeOf(const std::string& name) {
     if (name == NameOf(dtype)) return dtype;
   }
   Fail("--kv is " + name + ", wanted bf16, f32 or int8");
+}
+
+Activations ActivationsOf(const std::string& name) {
+  const std::optional<Activations> activations = engine::backend::cpu::ActivationsOfName(name);
+  if (!activations) Fail("--activations is " + name + ", wanted auto, f32, bf16 or int8");
+  return *activations;
 }
 
 Flags Parse(int argc, char** argv) {
@@ -93,6 +101,8 @@ Flags Parse(int argc, char** argv) {
       flags.isa = IsaOf(value);
     else if (name == "--kv")
       flags.kv = KvDtypeOf(value);
+    else if (name == "--activations")
+      flags.activations = ActivationsOf(value);
     else if (name == "--prompt")
       flags.prompt = std::atoll(value.c_str());
     else if (name == "--context")
@@ -136,7 +146,8 @@ std::string CpuName() {
 class Runner {
  public:
   Runner(const ModelConfig& config, const engine::loader::Weights& weights, const Flags& flags)
-      : vocab_(config.vocab_size), device_({.threads = flags.threads, .max_isa = flags.isa}) {
+      : vocab_(config.vocab_size),
+        device_({.threads = flags.threads, .max_isa = flags.isa, .activations = flags.activations}) {
     const int64_t tokens = std::max(flags.prompt, flags.context + 64);
     engine::models::ModelOptions options;
     options.kv = {config.num_layers, config.num_kv_heads, config.head_dim, 16, flags.kv};

@@ -3,7 +3,8 @@
 //
 //   echo "1 523 17" > ids.txt    # a sequence a line
 //   swiftcache-model-logits --model PATH --ids ids.txt --out logits.f32
-//                           [--dtype auto|bf16|f32] [--kv bf16|f32|int8] [--isa avx512_bf16|avx512|avx2|baseline]
+//                           [--dtype auto|bf16|f32] [--kv bf16|f32|int8] [--activations auto|f32|bf16|int8]
+//                           [--isa avx512_bf16|avx512_vnni|avx512|avx_vnni|avx2|baseline]
 //
 // logits.f32: [positions of all sequences, one after the other][vocab]. Prints backend, KV's element and weights.
 #include <cstdio>
@@ -22,6 +23,7 @@ namespace swiftcache {
 namespace {
 
 using engine::backend::KvDtype;
+using engine::backend::cpu::Activations;
 using engine::backend::cpu::Isa;
 using engine::models::ComputeDtype;
 using engine::models::SequenceRunner;
@@ -60,9 +62,16 @@ SequenceRunner::Options OptionsOf(const std::map<std::string, std::string>& flag
                                       {{"bf16", KvDtype::kBf16}, {"f32", KvDtype::kF32}, {"int8", KvDtype::kInt8}}),
           .max_isa = Choose<Isa>(flags, "--isa",
                                  {{"avx512_bf16", Isa::kAvx512Bf16},
+                                  {"avx512_vnni", Isa::kAvx512Vnni},
                                   {"avx512", Isa::kAvx512},
+                                  {"avx_vnni", Isa::kAvxVnni},
                                   {"avx2", Isa::kAvx2},
-                                  {"baseline", Isa::kBaseline}})};
+                                  {"baseline", Isa::kBaseline}}),
+          .activations = Choose<Activations>(flags, "--activations",
+                                             {{"auto", Activations::kAuto},
+                                              {"f32", Activations::kF32},
+                                              {"bf16", Activations::kBf16},
+                                              {"int8", Activations::kInt8}})};
 }
 
 std::vector<std::vector<int32_t>> ReadSequences(const std::string& path, int64_t vocab_size) {

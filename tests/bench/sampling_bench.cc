@@ -45,7 +45,7 @@ struct Flags {
 }
 
 Isa IsaOf(const std::string& name) {
-  const std::optional<Isa> isa = ParseIsa(name);
+  const std::optional<Isa> isa = engine::backend::cpu::IsaOfName(name);
   if (!isa) Fail("--isa is " + name + ", wanted " + kWantedIsa);
   return *isa;
 }

@@ -92,7 +92,7 @@ def test_an_engine_says_what_it_rounds(cluster, model, dtype, stored, packed, ex
     assert engine.metric("swiftcache_weights_info", stored=stored, packed=packed, exact=exact) == 1
     said = wait_until(lambda: [line for line in engine.text().splitlines() if "] weights: " in line], WAIT, "the log says it")
     assert len(said) == 1 and f"packed as {packed}, which rounds {'none' if exact == 'true' else '30'} of them" in said[0]
-    assert said[0].endswith("; --dtype=f32 rounds nothing") == (exact == "false")
+    assert said[0].endswith("; --dtype=f32 rounds no weight") == (exact == "false")
 
 
 def test_ctl_tokenizes_and_detokenizes(tiny):

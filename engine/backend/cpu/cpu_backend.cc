@@ -33,7 +33,9 @@ class CpuBackend final : public Backend {
         max_rows_(options.max_rows),
         core_share_(options.core_share),
         pool_(options.threads, options.core_share),
-        linear_(KernelsFor(isa_), precision_, pool_),
+        activations_(options.activations),
+        bf16_rows_(precision_ == Precision::kBf16 && isa_ == Isa::kAvx512Bf16 && activations_ != Activations::kF32),
+        linear_(KernelsFor(isa_), bf16_rows_, pool_),
         attention_({options.attention, options.kv, options.inverse_frequencies, options.max_rows, options.precision,
                     options.space},
                    KernelsFor(isa_), pool_),
@@ -46,9 +48,15 @@ class CpuBackend final : public Backend {
   std::string name() const override { return absl::StrCat("cpu/", IsaName(isa_), "/", PrecisionName()); }
 
   absl::StatusOr<std::unique_ptr<Matrix>> PackMatrix(std::span<const WeightSource> stacked) override {
-    ASSIGN_OR_RETURN(auto matrix, PackedMatrix::Pack(stacked, precision_, arena_, pool_));
+    const bool int8 = activations_ == Activations::kInt8;
+    ASSIGN_OR_RETURN(auto matrix, PackedMatrix::Pack(stacked, precision_, int8, arena_, pool_));
     for (size_t i = 0; i < stacked.size(); ++i) Report(stacked[i].format, matrix->rounding()[i]);
     (matrix->quantized() ? packs_stored_ : packs_rounded_) = true;
+    (matrix->quantized() && int8 ? int8_products_ : other_products_) = true;
+    weights_.rows = absl::StrCat(int8_products_ ? "int8" : "", int8_products_ && other_products_ ? " and " : "",
+                                 !other_products_ ? ""
+                                 : bf16_rows_     ? "bf16"
+                                                  : "f32");
     weights_.packed = !packs_stored_ ? PrecisionName() : packs_rounded_ ? "stored and bf16" : "stored";
     RETURN_IF_ERROR(linear_.Reserve(max_rows_, matrix->cols()));
     return std::unique_ptr<Matrix>(std::move(matrix));
@@ -154,6 +162,9 @@ class CpuBackend final : public Backend {
   WeightArena arena_;
   WeightReport weights_;
   bool packs_stored_ = false, packs_rounded_ = false;
+  bool int8_products_ = false, other_products_ = false;
+  const Activations activations_;
+  const bool bf16_rows_;  // where they are not int8
   cpu::Linear linear_;
   PagedAttention attention_;
   Sampler sampler_;
@@ -164,6 +175,9 @@ absl::Status Check(const CpuBackendOptions& o) {
   const AttentionShape& shape = o.attention;
   if (o.threads < 1) {
     return absl::InvalidArgumentError(absl::StrCat("threads is ", o.threads, ", wanted at least 1"));
+  }
+  if (o.activations == Activations::kInt8 && BestIsa(o.max_isa) == Isa::kBaseline) {
+    return absl::InvalidArgumentError("activations are int8, which wants AVX2; wanted auto, f32 or bf16");
   }
   if (o.max_rows < 1) {
     return absl::InvalidArgumentError(absl::StrCat("max_rows is ", o.max_rows, ", wanted at least 1"));

@@ -11,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "engine/backend/address_space.h"
 #include "engine/backend/backend.h"
+#include "engine/backend/cpu/activations.h"
 #include "engine/backend/cpu/isa.h"
 
 namespace swiftcache::engine::backend::cpu {
@@ -21,6 +22,7 @@ struct CpuBackendOptions {
   int threads = 1;
   CoreShare* core_share = nullptr;  // where there is one, it says how many of them compute; borrowed
   Precision precision = Precision::kBf16;
+  Activations activations = Activations::kAuto;
   Isa max_isa = Isa::kAvx512Bf16;  // a lower one is for tests, and for comparing machines
   AttentionShape attention = {};
   KvLayout kv = {};

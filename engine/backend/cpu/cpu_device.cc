@@ -20,7 +20,8 @@ std::string CpuDevice::name() const {
 }
 
 int64_t CpuDevice::PackedBytes(const WeightSource& source, Precision precision) const {
-  const std::optional<QuantizedLayout> layout = QuantizedLayoutOf(source.format);
+  const std::optional<QuantizedLayout> layout =
+      QuantizedLayoutOf(source.format, /*int8=*/false);  // or true: as many bytes
   if (precision != Precision::kBf16 || !layout) return Device::PackedBytes(source, precision);
   return PadToPanel(source.rows) / kPanelCols * (source.cols / layout->inputs) * layout->block_bytes();
 }
@@ -29,6 +30,7 @@ absl::StatusOr<std::unique_ptr<Backend>> CpuDevice::CreateBackend(const BackendO
   return CreateCpuBackend({.threads = options_.threads,
                            .core_share = options_.core_share,
                            .precision = options.precision,
+                           .activations = options_.activations,
                            .max_isa = options_.max_isa,
                            .attention = options.attention,
                            .kv = options.kv,

@@ -10,6 +10,7 @@
 
 #include "absl/status/statusor.h"
 #include "engine/backend/address_space.h"
+#include "engine/backend/cpu/activations.h"
 #include "engine/backend/cpu/isa.h"
 #include "engine/backend/device.h"
 
@@ -21,7 +22,8 @@ struct CpuDeviceOptions {
   int threads = 1;
   CoreShare* core_share = nullptr;  // as CpuBackendOptions; borrowed
   Isa max_isa = Isa::kAvx512Bf16;   // a lower one is for tests, and for comparing machines
-  AddressSpace space = {};          // of the KV memory; another is for tests
+  Activations activations = Activations::kAuto;
+  AddressSpace space = {};  // of the KV memory; another is for tests
 };
 
 /// Thread-safety, ownership, errors: Device's. KV memory is a CpuKvMemory.

@@ -10,6 +10,6 @@
 #define SWIFTCACHE_DISPATCH(ISA, FUNCTION, ...)                      \
   do {                                                               \
     if ((ISA) >= Isa::kAvx512) return N_AVX3::FUNCTION(__VA_ARGS__); \
-    if ((ISA) == Isa::kAvx2) return N_AVX2::FUNCTION(__VA_ARGS__);   \
+    if ((ISA) >= Isa::kAvx2) return N_AVX2::FUNCTION(__VA_ARGS__);   \
     return N_SSSE3::FUNCTION(__VA_ARGS__);                           \
   } while (false)

@@ -1,18 +1,39 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/backend/cpu/isa.h"
 
-#include <algorithm>
+#include <cpuid.h>
+
+#include <iterator>
 
 #include "hwy/highway.h"
 
 namespace swiftcache::engine::backend::cpu {
 namespace {
 
-Isa MachineIsa() {
+bool HasAvxVnni() {
+  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+  return __get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx) != 0 && (eax & (1u << 4)) != 0;
+}
+
+bool MachineHas(Isa isa) {
   // Highway checks the operating system's register support as well as the CPU's bits.
   const auto targets = hwy::SupportedTargets();
-  if (targets & HWY_AVX3) return __builtin_cpu_supports("avx512bf16") ? Isa::kAvx512Bf16 : Isa::kAvx512;
-  return targets & HWY_AVX2 ? Isa::kAvx2 : Isa::kBaseline;
+  const bool avx2 = targets & HWY_AVX2, avx512 = targets & HWY_AVX3;
+  switch (isa) {
+    case Isa::kBaseline:
+      return true;
+    case Isa::kAvx2:
+      return avx2;
+    case Isa::kAvxVnni:
+      return avx2 && HasAvxVnni();
+    case Isa::kAvx512:
+      return avx512;
+    case Isa::kAvx512Vnni:
+      return avx512 && __builtin_cpu_supports("avx512vnni");
+    case Isa::kAvx512Bf16:
+      return avx512 && __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512bf16");
+  }
+  return false;
 }
 
 }  // namespace
@@ -23,14 +44,30 @@ const char* IsaName(Isa isa) {
       return "baseline";
     case Isa::kAvx2:
       return "avx2";
+    case Isa::kAvxVnni:
+      return "avx_vnni";
     case Isa::kAvx512:
       return "avx512";
+    case Isa::kAvx512Vnni:
+      return "avx512_vnni";
     case Isa::kAvx512Bf16:
       return "avx512_bf16";
   }
   return "unknown";
 }
 
-Isa BestIsa(Isa limit) { return std::min(limit, MachineIsa()); }
+std::optional<Isa> IsaOfName(std::string_view name) {
+  for (const Isa isa : kAllIsas) {
+    if (name == IsaName(isa)) return isa;
+  }
+  return std::nullopt;
+}
+
+Isa BestIsa(Isa limit) {
+  for (auto isa = std::rbegin(kAllIsas); isa != std::rend(kAllIsas); ++isa) {
+    if (*isa <= limit && MachineHas(*isa)) return *isa;
+  }
+  return Isa::kBaseline;
+}
 
 }  // namespace swiftcache::engine::backend::cpu

@@ -4,14 +4,23 @@
 //   Isa isa = BestIsa(options.max_isa);
 #pragma once
 
+#include <optional>
+#include <string_view>
+
 namespace swiftcache::engine::backend::cpu {
 
-/// Ascending. kBaseline: x86-64-v2 (SSSE3). kAvx2 brings FMA; kAvx512 the F, BW, DQ, VL and CD parts.
-enum class Isa { kBaseline, kAvx2, kAvx512, kAvx512Bf16 };
+/// The better, the later. kBaseline: x86-64-v2 (SSSE3). kAvx2 brings FMA; kAvx512 the F, BW, DQ, VL and CD parts. The
+/// VNNI ones multiply 8-bit integers; kAvx512Bf16 has it too. Processors of AVX-512 need not have kAvxVnni.
+enum class Isa { kBaseline, kAvx2, kAvxVnni, kAvx512, kAvx512Vnni, kAvx512Bf16 };
+
+inline constexpr Isa kAllIsas[] = {Isa::kBaseline, Isa::kAvx2,       Isa::kAvxVnni,
+                                   Isa::kAvx512,   Isa::kAvx512Vnni, Isa::kAvx512Bf16};
 
 const char* IsaName(Isa isa);
+/// By IsaName; nothing: there is none of that name.
+std::optional<Isa> IsaOfName(std::string_view name);
 
-/// The best one of this machine that is not above `limit`.
+/// The best one that this machine has and that is not above `limit`.
 Isa BestIsa(Isa limit);
 
 }  // namespace swiftcache::engine::backend::cpu

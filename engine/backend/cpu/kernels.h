@@ -12,6 +12,7 @@
 
 namespace swiftcache::engine::backend::cpu {
 
+struct Int8Group;
 struct QuantizedGemm;
 
 /// Outputs that a panel of packed weights holds; rows of every Buffer are padded to a multiple of it.
@@ -55,9 +56,12 @@ struct Kernels {
   void (*gemm_bf16)(const PanelGemm&) = nullptr;           // bf16 a and b; none below kAvx512Bf16
   void (*quantized)(const QuantizedGemm&) = nullptr;       // f32 a
   void (*quantized_bf16)(const QuantizedGemm&) = nullptr;  // bf16 a; none below kAvx512Bf16
+  void (*quantized_int8)(const QuantizedGemm&) = nullptr;  // Int8Group a; none on kBaseline
   void (*rms_norm)(const float* x, const float* weight, int64_t n, float eps, float* out) = nullptr;
   void (*silu_mul)(const float* gate, const float* up, int64_t n, float* out) = nullptr;
   void (*to_bf16)(const float* x, int64_t n, Bf16* out) = nullptr;
+  /// x: [groups * 32]; for weights of this zero in blocks of so many inputs, 32 or 16.
+  void (*to_int8)(const float* x, int64_t groups, int zero, int inputs, Int8Group* out) = nullptr;
   void (*softmax_tile)(const SoftmaxTile&) = nullptr;
   /// x as int8 times the scale that is returned, nearest with ties to even; writes n elements, of all zeroes zeroes.
   float (*quantize)(const float* x, int64_t n, int8_t* out) = nullptr;
@@ -86,5 +90,9 @@ void SetRowKernels(Isa isa, Kernels& kernels);
 void SetAttentionKernels(Isa isa, Kernels& kernels);
 void GemmAvx512Bf16(const PanelGemm& gemm);
 void QuantizedAvx512Bf16(const QuantizedGemm& gemm);
+void Int8Avx2(const QuantizedGemm& gemm);
+void Int8AvxVnni(const QuantizedGemm& gemm);
+void Int8Avx512(const QuantizedGemm& gemm);
+void Int8Avx512Vnni(const QuantizedGemm& gemm);
 
 }  // namespace swiftcache::engine::backend::cpu

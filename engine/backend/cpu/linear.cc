@@ -10,6 +10,7 @@
 #include "common/base/status_macros.h"
 #include "common/base/units.h"
 #include "engine/backend/cpu/host_buffer.h"
+#include "engine/backend/cpu/int8_row.h"
 
 namespace swiftcache::engine::backend::cpu {
 namespace {
@@ -20,10 +21,16 @@ void CopyRow(const float* x, int64_t n, float* out) {
   std::fill(out + n, out + PadToPanel(n), 0.0f);
 }
 
+bool IsInt8(const PackedMatrix& weight) { return weight.quantized() && weight.quantized()->int8; }
+
 }  // namespace
 
-Linear::Linear(const Kernels& kernels, Precision precision, ThreadPool& pool)
-    : kernels_(kernels), bf16_rows_(precision == Precision::kBf16 && kernels.gemm_bf16 != nullptr), pool_(pool) {}
+Linear::Linear(const Kernels& kernels, bool bf16_rows, ThreadPool& pool)
+    : kernels_(kernels), bf16_rows_(bf16_rows), pool_(pool) {}
+
+int64_t Linear::PreparedRowBytes(const PackedMatrix& weight) const {
+  return IsInt8(weight) ? weight.cols() / kInt8Inputs * int64_t{sizeof(Int8Group)} : PreparedRowBytes(weight.cols());
+}
 
 int64_t Linear::PreparedRowBytes(int64_t cols) const {
   return PadToPanel(cols) * InputBytes() + PadToPanel(cols) / kBlockInputs * int64_t{sizeof(float)};
@@ -62,7 +69,9 @@ void Linear::Prepare(const LinearOp& op, int64_t row, int worker, std::byte* out
   const int64_t cols = op.weight->cols();
   const HostBuffer& in = AsHost(*op.in);
   const float* x = in.row(op.in_rows.empty() ? row : op.in_rows[row]);
-  float* f32 = bf16_rows_ ? row_.as<float>() + worker * PadToPanel(max_cols_) : reinterpret_cast<float*>(out);
+  const auto& weight = static_cast<const PackedMatrix&>(*op.weight);
+  const bool int8 = IsInt8(weight);
+  float* f32 = int8 || bf16_rows_ ? row_.as<float>() + worker * PadToPanel(max_cols_) : reinterpret_cast<float*>(out);
   switch (op.prologue) {
     case Prologue::kNone:
       CopyRow(x, cols, f32);
@@ -74,8 +83,11 @@ void Linear::Prepare(const LinearOp& op, int64_t row, int worker, std::byte* out
       kernels_.silu_mul(x, x + cols, cols, f32);
       break;
   }
+  if (int8) {
+    const QuantizedLayout& layout = *weight.quantized();
+    return kernels_.to_int8(f32, cols / kInt8Inputs, layout.zero, layout.inputs, reinterpret_cast<Int8Group*>(out));
+  }
   if (bf16_rows_) kernels_.to_bf16(f32, cols, reinterpret_cast<Bf16*>(out));
-  const auto& weight = static_cast<const PackedMatrix&>(*op.weight);
   if (!weight.quantized() || !weight.quantized()->has_minima) return;
   auto* const sums = reinterpret_cast<float*>(out + PadToPanel(cols) * InputBytes());
   if (bf16_rows_) {
@@ -114,11 +126,12 @@ void Linear::QuantizedPanel(const LinearOp& op, const std::byte* prepared, int64
                             int worker) const {
   const auto& weight = static_cast<const PackedMatrix&>(*op.weight);
   const HostBuffer& out = AsHost(*op.out);
-  const int64_t row_bytes = PreparedRowBytes(weight.cols());
+  const int64_t row_bytes = PreparedRowBytes(weight);
+  const bool int8 = IsInt8(weight);
   QuantizedGemm gemm;
   gemm.a = prepared;
   gemm.sums = reinterpret_cast<const float*>(prepared + PadToPanel(weight.cols()) * InputBytes());
-  gemm.lda = row_bytes / InputBytes();
+  gemm.lda = row_bytes / (int8 ? int64_t{sizeof(Int8Group)} : InputBytes());
   gemm.ld_sums = row_bytes / int64_t{sizeof(float)};
   gemm.b = weight.panel(panel);
   gemm.blocks = weight.blocks();
@@ -129,16 +142,16 @@ void Linear::QuantizedPanel(const LinearOp& op, const std::byte* prepared, int64
   gemm.rows = rows;
   gemm.bias = op.bias == nullptr ? nullptr : AsHost(*op.bias).row(0) + panel * kPanelCols;
   gemm.add = op.add;
-  (bf16_rows_ ? kernels_.quantized_bf16 : kernels_.quantized)(gemm);
+  (int8 ? kernels_.quantized_int8 : bf16_rows_ ? kernels_.quantized_bf16 : kernels_.quantized)(gemm);
 }
 
 void Linear::RunPrivate(const LinearOp& op) {
-  const int64_t panels = static_cast<const PackedMatrix&>(*op.weight).panels();
-  const int64_t row_bytes = PreparedRowBytes(op.weight->cols());
+  const auto& weight = static_cast<const PackedMatrix&>(*op.weight);
+  const int64_t panels = weight.panels(), row_bytes = PreparedRowBytes(weight);
   const int64_t chunk = std::max<int64_t>(1, panels / (8 * pool_.threads()));
   std::vector<char> prepared(pool_.threads(), 0);
   pool_.ParallelFor(CeilDiv(panels, chunk), [&](int64_t item, int worker) {
-    std::byte* rows = private_.data() + worker * kPrivateRows * PreparedRowBytes(max_cols_);
+    std::byte* rows = private_.data() + worker * kPrivateRows * MaxRowBytes();
     if (!prepared[worker]) {
       for (int64_t r = 0; r < op.rows; ++r) Prepare(op, r, worker, rows + r * row_bytes);
       prepared[worker] = 1;
@@ -150,8 +163,8 @@ void Linear::RunPrivate(const LinearOp& op) {
 
 void Linear::RunShared(const LinearOp& op) {
   constexpr int64_t kPrepareRows = 8;
-  const int64_t panels = static_cast<const PackedMatrix&>(*op.weight).panels();
-  const int64_t row_bytes = PreparedRowBytes(op.weight->cols());
+  const auto& weight = static_cast<const PackedMatrix&>(*op.weight);
+  const int64_t panels = weight.panels(), row_bytes = PreparedRowBytes(weight);
   pool_.ParallelFor(CeilDiv(op.rows, kPrepareRows), [&](int64_t item, int worker) {
     const int64_t end = std::min(op.rows, (item + 1) * kPrepareRows);
     for (int64_t r = item * kPrepareRows; r < end; ++r) Prepare(op, r, worker, shared_.data() + r * row_bytes);

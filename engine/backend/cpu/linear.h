@@ -23,7 +23,8 @@ namespace swiftcache::engine::backend::cpu {
 /// Thread-safety: none. Ownership: borrows the pool, owns the prepared rows. Errors: RESOURCE_EXHAUSTED.
 class Linear {
  public:
-  Linear(const Kernels& kernels, Precision precision, ThreadPool& pool);
+  /// `bf16_rows`: rows are rounded to bf16, where neither they nor the weights are f32 or integers.
+  Linear(const Kernels& kernels, bool bf16_rows, ThreadPool& pool);
 
   /// Makes room for products of `rows` rows with `cols` inputs. Grows only.
   absl::Status Reserve(int64_t rows, int64_t cols);
@@ -41,13 +42,15 @@ class Linear {
   void QuantizedPanel(const LinearOp& op, const std::byte* prepared, int64_t panel, int64_t row, int64_t rows,
                       int worker) const;
   int64_t InputBytes() const { return bf16_rows_ ? sizeof(Bf16) : sizeof(float); }
+  int64_t PreparedRowBytes(const PackedMatrix& weight) const;
+  int64_t MaxRowBytes() const { return PreparedRowBytes(max_cols_); }
   int64_t PreparedRowBytes(int64_t cols) const;
 
   const Kernels kernels_;
   const bool bf16_rows_;  // prepared rows are bf16
   ThreadPool& pool_;
   int64_t max_rows_ = 0, max_cols_ = 0;
-  // Prepared rows: [PadToPanel(max_cols)] inputs, then f32 [PadToPanel(max_cols) / 32] sums of blocks.
+  // Prepared rows: [PadToPanel(max_cols)] inputs, then f32 [PadToPanel(max_cols) / 32] sums of blocks; or Int8Group, less.
   HostMemory shared_;    // [max_rows]
   HostMemory private_;   // [threads][kPrivateRows]
   HostMemory unpacked_;  // [threads][PadToPanel(max_cols)][32] of inputs' elements

@@ -41,7 +41,7 @@ void RoundRow(const float* row, int64_t cols, Bf16* out, PackedMatrix::Rounding&
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<PackedMatrix>> PackedMatrix::Pack(std::span<const WeightSource> stacked,
-                                                                 Precision precision, WeightArena& arena,
+                                                                 Precision precision, bool int8, WeightArena& arena,
                                                                  ThreadPool& pool) {
   CHECK(!stacked.empty());
   auto matrix = std::unique_ptr<PackedMatrix>(new PackedMatrix());
@@ -51,7 +51,7 @@ absl::StatusOr<std::unique_ptr<PackedMatrix>> PackedMatrix::Pack(std::span<const
     CHECK_EQ(source.cols, matrix->cols_);
     matrix->rows_ += source.rows;
   }
-  if (precision == Precision::kBf16) matrix->quantized_ = CommonLayout(stacked);
+  if (precision == Precision::kBf16) matrix->quantized_ = CommonLayout(stacked, int8);
   matrix->rounding_.resize(stacked.size());
   ASSIGN_OR_RETURN(matrix->data_, arena.Allocate(matrix->bytes()));
   if (matrix->quantized_) {
@@ -62,11 +62,11 @@ absl::StatusOr<std::unique_ptr<PackedMatrix>> PackedMatrix::Pack(std::span<const
   return matrix;
 }
 
-std::optional<QuantizedLayout> PackedMatrix::CommonLayout(std::span<const WeightSource> stacked) {
+std::optional<QuantizedLayout> PackedMatrix::CommonLayout(std::span<const WeightSource> stacked, bool int8) {
   for (const WeightSource& source : stacked) {
     if (source.format != stacked[0].format) return std::nullopt;
   }
-  return QuantizedLayoutOf(stacked[0].format);
+  return QuantizedLayoutOf(stacked[0].format, int8);
 }
 
 absl::Status PackedMatrix::PackRounded(std::span<const WeightSource> stacked, ThreadPool& pool) {
@@ -91,7 +91,8 @@ void PackedMatrix::PackQuantized(std::span<const WeightSource> stacked, ThreadPo
       const int64_t begin = std::max(first, panel * kPanelCols);
       const int64_t end = std::min(first + source.rows, (panel + 1) * kPanelCols);
       for (int64_t r = begin; r < end; ++r) {
-        PutQuantizedRow(source.format, source.Row(r - first), blocks(), static_cast<int>(r % kPanelCols), out);
+        PutQuantizedRow(*quantized_, source.format, source.Row(r - first), blocks(), static_cast<int>(r % kPanelCols),
+                        out);
       }
       first += source.rows;
     }

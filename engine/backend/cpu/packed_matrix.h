@@ -31,8 +31,9 @@ class PackedMatrix final : public Matrix {
     float largest_relative_error = 0;
   };
 
+  /// `int8`: quantised weights are packed for integer products.
   static absl::StatusOr<std::unique_ptr<PackedMatrix>> Pack(std::span<const WeightSource> stacked, Precision precision,
-                                                            WeightArena& arena, ThreadPool& pool);
+                                                            bool int8, WeightArena& arena, ThreadPool& pool);
   int64_t rows() const override { return rows_; }
   int64_t cols() const override { return cols_; }
   int64_t bytes() const override { return panels() * panel_bytes(); }
@@ -56,7 +57,7 @@ class PackedMatrix final : public Matrix {
   static constexpr int64_t kWordBytes = 4;  // of one output and one step: an f32, or a pair of bf16
 
   PackedMatrix() = default;
-  static std::optional<QuantizedLayout> CommonLayout(std::span<const WeightSource> stacked);
+  static std::optional<QuantizedLayout> CommonLayout(std::span<const WeightSource> stacked, bool int8);
   absl::Status PackRounded(std::span<const WeightSource> stacked, ThreadPool& pool);
   void PackQuantized(std::span<const WeightSource> stacked, ThreadPool& pool);
   void PackPanel(std::span<const WeightSource> stacked, int64_t panel, std::byte* scratch, Rounding* rounding);

@@ -61,7 +61,8 @@ Block ReadSmallBlock(WeightFormat format, const uint8_t* b) {
 
 // Where a block has the code of an input of an output. 4 bits: the half that `output` / 16 says.
 int64_t CodeAt(const QuantizedLayout& layout, int64_t input, int output) {
-  return layout.code_bits == 8 ? input / 2 * 64 + output * 2 + input % 2 : input / 2 * 32 + output % 16 * 2 + input % 2;
+  const int64_t together = layout.int8 ? 4 : 2, outputs = layout.code_bits == 8 ? 32 : 16;
+  return (input / together * outputs + output % outputs) * together + input % together;
 }
 
 // The blocks of a panel that a file's block of a K format makes, `inputs` elements each.
@@ -87,7 +88,7 @@ void ReadSuperBlock(WeightFormat format, const uint8_t* b, int inputs, Block* bl
 void PutBlock(const QuantizedLayout& layout, const Block& block, int output, std::byte* to) {
   for (int64_t i = 0; i < layout.inputs; ++i) {
     std::byte& at = to[CodeAt(layout, i, output)];
-    const auto code = static_cast<std::byte>(block.codes[i]);
+    const auto code = static_cast<std::byte>(block.codes[i] + (layout.int8 && layout.code_bits == 8 ? layout.zero : 0));
     if (layout.code_bits == 8) {
       at = code;
     } else {
@@ -119,30 +120,31 @@ void Sum(const T* inputs, int64_t blocks, float* sums, Widen widen) {
 
 }  // namespace
 
-std::optional<QuantizedLayout> QuantizedLayoutOf(WeightFormat format) {
+std::optional<QuantizedLayout> QuantizedLayoutOf(WeightFormat format, bool int8) {
   switch (format) {
     case WeightFormat::kQ8_0:
+      return QuantizedLayout{.code_bits = 8, .zero = int8 ? 128 : 0, .int8 = int8};
     case WeightFormat::kQ5_0:
-      return QuantizedLayout{.code_bits = 8};
+      return QuantizedLayout{.code_bits = 8, .zero = int8 ? 16 : 0, .int8 = int8};
     case WeightFormat::kQ5_1:
-      return QuantizedLayout{.code_bits = 8, .has_minima = true};
+      return QuantizedLayout{.code_bits = 8, .has_minima = true, .int8 = int8};
     case WeightFormat::kQ4_0:
-      return QuantizedLayout{.code_bits = 4, .zero = 8};
+      return QuantizedLayout{.code_bits = 4, .zero = 8, .int8 = int8};
     case WeightFormat::kQ4_1:
-      return QuantizedLayout{.code_bits = 4, .has_minima = true};
+      return QuantizedLayout{.code_bits = 4, .has_minima = true, .int8 = int8};
     case WeightFormat::kQ4_K:
-      return QuantizedLayout{.code_bits = 4, .has_minima = true, .scale_bytes = 4};
+      return QuantizedLayout{.code_bits = 4, .has_minima = true, .scale_bytes = 4, .int8 = int8};
     case WeightFormat::kQ5_K:
-      return QuantizedLayout{.code_bits = 8, .has_minima = true, .scale_bytes = 4};
+      return QuantizedLayout{.code_bits = 8, .has_minima = true, .scale_bytes = 4, .int8 = int8};
     case WeightFormat::kQ6_K:
-      return QuantizedLayout{.code_bits = 8, .scale_bytes = 4, .inputs = 16};
+      return QuantizedLayout{.code_bits = 8, .zero = int8 ? 32 : 0, .scale_bytes = 4, .inputs = 16, .int8 = int8};
     default:
       return std::nullopt;
   }
 }
 
-void PutQuantizedRow(WeightFormat format, const std::byte* row, int64_t blocks, int output, std::byte* panel) {
-  const QuantizedLayout layout = *QuantizedLayoutOf(format);
+void PutQuantizedRow(const QuantizedLayout& layout, WeightFormat format, const std::byte* row, int64_t blocks,
+                     int output, std::byte* panel) {
   const auto* from = reinterpret_cast<const uint8_t*>(row);
   constexpr int64_t kMost = 16;
   const int64_t at_once = BlockOf(format).elements / layout.inputs;
@@ -165,7 +167,8 @@ void GetQuantizedRow(const QuantizedLayout& layout, const std::byte* panel, int6
     const float minimum = layout.has_minima ? LoadScale(layout, panel + layout.minima_at() + at) : 0;
     for (int64_t i = 0; i < layout.inputs; ++i) {
       const auto byte = static_cast<uint8_t>(panel[CodeAt(layout, i, output)]);
-      const int code = layout.code_bits == 8 ? static_cast<int8_t>(byte) : (output < 16 ? byte & 15 : byte >> 4);
+      const int eight = layout.int8 ? byte : static_cast<int8_t>(byte);
+      const int code = layout.code_bits == 8 ? eight : (output < 16 ? byte & 15 : byte >> 4);
       const float product = scale * static_cast<float>(code - layout.zero);
       out[i] = layout.has_minima ? product + minimum : product;
     }

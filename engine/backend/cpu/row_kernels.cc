@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What happens to a row between two products: RMSNorm, SiLU, rounding to bf16.
+#include "engine/backend/cpu/int8_row.h"
 #include "engine/backend/cpu/kernels.h"
 
 // Highway wants this order.
@@ -25,6 +26,7 @@ namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 using F32 = hn::ScalableTag<float>;
 using U32 = hn::ScalableTag<uint32_t>;
+using I32 = hn::ScalableTag<int32_t>;
 
 constexpr int64_t kLanes = HWY_MAX_BYTES / 4;
 
@@ -84,10 +86,35 @@ void ToBf16Row(const float* x, int64_t n, Bf16* out) {
   for (int64_t i = n; i < PadToPanel(n); ++i) out[i] = 0;
 }
 
+// Values are compared as the integers that their bits are, which puts NaN above all others.
+void ToInt8Row(const float* x, int64_t groups, int zero, int inputs, Int8Group* out) {
+  const F32 d;
+  const I32 di;
+  const hn::Rebind<int8_t, I32> d8;
+  for (int64_t g = 0; g < groups; ++g, x += kInt8Inputs, ++out) {
+    auto largest_bits = hn::Zero(di);
+    for (int64_t i = 0; i < kInt8Inputs; i += kLanes) {
+      largest_bits = hn::Max(largest_bits, hn::BitCast(di, hn::Abs(hn::LoadU(d, x + i))));
+    }
+    const float largest = hn::GetLane(hn::BitCast(d, hn::MaxOfLanes(di, largest_bits)));
+    const auto factor = hn::Set(d, largest < 1e-30f ? 0.0f : 127.0f / largest);
+    int32_t sums[2] = {};
+    for (int64_t i = 0; i < kInt8Inputs; i += kLanes) {
+      const auto codes = hn::NearestInt(hn::Mul(hn::LoadU(d, x + i), factor));
+      hn::StoreU(hn::DemoteTo(d8, codes), d8, out->codes + i);
+      sums[i / inputs] += hn::GetLane(hn::SumOfLanes(di, codes));
+    }
+    out->scale = largest / 127.0f;
+    out->sum = out->scale * static_cast<float>(sums[0] + sums[1]);
+    for (int i = 0; i < 2; ++i) out->starts[i] = -zero * sums[i];
+  }
+}
+
 void SetRow(Kernels& kernels) {
   kernels.rms_norm = RmsNorm;
   kernels.silu_mul = SiluMul;
   kernels.to_bf16 = ToBf16Row;
+  kernels.to_int8 = ToInt8Row;
 }
 
 }  // namespace HWY_NAMESPACE

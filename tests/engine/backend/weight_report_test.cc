@@ -20,8 +20,8 @@ TEST(WeightReportTest, NamesFormatsTheMostFrequentFirstAndWhatIsRounded) {
 }
 
 TEST(WeightReportTest, SaysWhenNothingIsRounded) {
-  const WeightReport report{.stored = {{WeightFormat::kF32, 1}}, .packed = "f32"};
-  EXPECT_EQ(Describe(report), "1 matrix F32 as stored; packed as f32, which rounds none of them");
+  const WeightReport report{.stored = {{WeightFormat::kF32, 1}}, .packed = "f32", .rows = "int8"};
+  EXPECT_EQ(Describe(report), "1 matrix F32 as stored; packed as f32, which rounds none of them; activations in int8");
   EXPECT_EQ(StoredFormats(report), "F32");
 }
 

@@ -64,13 +64,15 @@ class SequenceRunner {
     ComputeDtype dtype = ComputeDtype::kAuto;
     backend::KvDtype kv_dtype = backend::KvDtype::kBf16;
     backend::cpu::Isa max_isa = backend::cpu::Isa::kAvx512Bf16;
+    backend::cpu::Activations activations = backend::cpu::Activations::kAuto;
     int64_t block_tokens = 16;
     int64_t chunk = 512;  // rows of a step
     int threads = 2;
     backend::Device* device = nullptr;  // null: a CPU of its own
   };
   SequenceRunner(const loader::ModelConfig& config, const loader::Weights& weights, const Options& options)
-      : options_(options), cpu_({.threads = options.threads, .max_isa = options.max_isa}) {
+      : options_(options),
+        cpu_({.threads = options.threads, .max_isa = options.max_isa, .activations = options.activations}) {
     kv_ = {config.num_layers, config.num_kv_heads, config.head_dim, options.block_tokens, options.kv_dtype};
     ModelOptions model{.kv = kv_, .max_batch_rows = options.chunk};
     model.dtype = options.dtype;
@@ -144,7 +146,7 @@ inline std::vector<Precision> AllPrecisions() {
   using backend::cpu::BestIsa;
   using backend::cpu::Isa;
   std::vector<Precision> out;
-  for (const Isa isa : {Isa::kBaseline, Isa::kAvx2, Isa::kAvx512, Isa::kAvx512Bf16}) {
+  for (const Isa isa : backend::cpu::kAllIsas) {
     if (BestIsa(isa) != isa) continue;
     const std::string name = backend::cpu::IsaName(isa);
     // kF32 has no kernels of its own on kAvx512Bf16.

@@ -18,8 +18,6 @@
 
 namespace swiftcache::engine::backend::cpu {
 
-inline constexpr Isa kAllIsas[] = {Isa::kBaseline, Isa::kAvx2, Isa::kAvx512, Isa::kAvx512Bf16};
-
 inline std::vector<float> RandomVector(int64_t n, uint32_t seed, float scale = 1.0f) {
   std::mt19937 random(seed);
   std::normal_distribution<float> normal(0.0f, scale);

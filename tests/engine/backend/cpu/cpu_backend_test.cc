@@ -44,6 +44,31 @@ TEST(CpuBackendTest, TheNameTellsIsaAndPrecision) {
   EXPECT_EQ(MakeBackend({.precision = Precision::kF32, .max_isa = Isa::kBaseline})->name(), "cpu/baseline/f32");
 }
 
+TEST(CpuBackendTest, TellsWhatItRoundsRowsTo) {
+  const QuantizedWeights q8(WeightFormat::kQ8_0, 32, 256, 1), q6(WeightFormat::kQ6_K, 32, 256, 2);
+  const std::vector<float> f32(32 * 32, 0.5f);
+  const auto rows = [&](Activations activations, Isa isa, std::vector<WeightSource> sources) {
+    auto backend = MakeBackend({.activations = activations, .max_isa = isa});
+    for (const WeightSource& source : sources) EXPECT_TRUE(backend->PackMatrix({&source, 1}).ok());
+    return backend->weights().rows;
+  };
+  EXPECT_EQ(rows(Activations::kAuto, Isa::kBaseline, {q8.source()}), "f32");
+  if (BestIsa(Isa::kAvx2) == Isa::kAvx2) {
+    EXPECT_EQ(rows(Activations::kAuto, Isa::kAvx2, {q8.source()}), "f32");
+    EXPECT_EQ(rows(Activations::kInt8, Isa::kAvx2, {q8.source(), q6.source()}), "int8");
+    EXPECT_EQ(rows(Activations::kInt8, Isa::kAvx2, {q8.source(), SourceOf(f32, 32, 32)}), "int8 and f32");
+    EXPECT_EQ(rows(Activations::kF32, Isa::kAvx512Bf16, {q8.source(), q6.source()}), "f32");
+  }
+  if (BestIsa(Isa::kAvx512Bf16) == Isa::kAvx512Bf16) {
+    EXPECT_EQ(rows(Activations::kBf16, Isa::kAvx512Bf16, {q8.source(), q6.source()}), "bf16");
+  }
+}
+
+TEST(CpuBackendTest, Int8WantsIntegerProducts) {
+  CpuBackendOptions options{.activations = Activations::kInt8, .max_isa = Isa::kBaseline, .attention = {2, 1, 4}};
+  EXPECT_EQ(CreateCpuBackend(options).status().code(), absl::StatusCode::kInvalidArgument);
+}
+
 TEST(CpuBackendTest, TellsWhichOfTheMatricesItRounded) {
   const std::vector<float> exact(4 * 32, 0.5f), rounded(6 * 32, 1 / 3.0f), norm(32, 1 / 3.0f);
   const std::vector<uint16_t> halves(2 * 32, 0x3555);  // f16 has 11 significant bits

@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <limits>
 #include <numeric>
+#include <string>
 
 #include "common/base/units.h"
+#include "engine/backend/cpu/int8_row.h"
 #include "tests/engine/backend/cpu/backend_test_util.h"
 
 namespace swiftcache::engine::backend::cpu {
@@ -19,6 +22,7 @@ struct Oracle {
   float eps = 1e-5f;
   std::vector<float> in = {}, norm = {}, weight = {}, bias = {}, residual = {};  // bias, residual may be empty
   std::shared_ptr<QuantizedWeights> quantized = {};                              // nothing: `weight` is stored as f32
+  bool int8_rows = false;
 
   std::vector<double> Prepared(int64_t row, int64_t inputs) const {
     std::vector<double> x(inputs);
@@ -34,10 +38,22 @@ struct Oracle {
     }
     return x;
   }
+  // As int8_row.h defines it.
+  static std::vector<double> ThroughInt8(std::vector<double> x) {
+    for (size_t group = 0; group < x.size(); group += kInt8Inputs) {
+      float largest = 0;
+      for (int i = 0; i < kInt8Inputs; ++i) largest = std::max(largest, std::abs(static_cast<float>(x[group + i])));
+      const float factor = 127.0f / largest, scale = largest / 127.0f;
+      for (int i = 0; i < kInt8Inputs && largest > 0; ++i) {
+        x[group + i] = std::nearbyint(static_cast<float>(x[group + i]) * factor) * scale;
+      }
+    }
+    return x;
+  }
   std::vector<double> Product(const Shape& s) const {
     std::vector<double> out;
     for (int64_t m = 0; m < s.rows; ++m) {
-      const std::vector<double> x = Prepared(m, s.inputs);
+      const std::vector<double> x = int8_rows ? ThroughInt8(Prepared(m, s.inputs)) : Prepared(m, s.inputs);
       for (int64_t n = 0; n < s.outputs; ++n) {
         double sum = (bias.empty() ? 0 : bias[n]) + (residual.empty() ? 0 : residual[m * s.outputs + n]);
         for (int64_t k = 0; k < s.inputs; ++k) {
@@ -55,6 +71,12 @@ struct Case {
   Isa isa;
   Precision precision;
   int threads = 2;
+  Activations activations = Activations::kBf16;
+
+  bool bf16_rows() const {
+    return precision == Precision::kBf16 && isa == Isa::kAvx512Bf16 && activations != Activations::kF32;
+  }
+  std::string name() const { return std::string(IsaName(isa)) + (activations == Activations::kInt8 ? ", int8" : ""); }
 };
 
 std::vector<Case> AllCases() {
@@ -67,10 +89,19 @@ std::vector<Case> AllCases() {
   return cases;
 }
 
+// Of quantised weights.
+std::vector<Case> AllQuantizedCases() {
+  std::vector<Case> cases = AllCases();
+  for (const Case& c : AllCases()) {
+    if (c.precision != Precision::kBf16) continue;
+    cases.push_back({c.isa, c.precision, 2, Activations::kF32});
+    if (c.isa >= Isa::kAvx2) cases.push_back({c.isa, c.precision, 2, Activations::kInt8});
+  }
+  return cases;
+}
+
 Oracle MakeOracle(const Case& c, const Shape& s, Prologue prologue, bool bias, bool add) {
-  Oracle o{.prologue = prologue,
-           .bf16_weights = c.precision == Precision::kBf16,
-           .bf16_rows = c.precision == Precision::kBf16 && c.isa == Isa::kAvx512Bf16};
+  Oracle o{.prologue = prologue, .bf16_weights = c.precision == Precision::kBf16, .bf16_rows = c.bf16_rows()};
   o.in = RandomVector(s.rows * s.inputs * (prologue == Prologue::kSiluMul ? 2 : 1), 1);
   o.norm = RandomVector(s.inputs, 2);
   o.weight = RandomVector(s.inputs * s.outputs, 3, 1.0f / std::sqrt(static_cast<float>(s.inputs)));
@@ -80,8 +111,11 @@ Oracle MakeOracle(const Case& c, const Shape& s, Prologue prologue, bool bias, b
 }
 
 std::vector<float> RunLinear(const Case& c, const Shape& s, const Oracle& o) {
-  auto backend = MakeBackend(
-      {.threads = c.threads, .precision = c.precision, .max_isa = c.isa, .max_rows = std::max<int64_t>(s.rows, 8)});
+  auto backend = MakeBackend({.threads = c.threads,
+                              .precision = c.precision,
+                              .activations = c.activations,
+                              .max_isa = c.isa,
+                              .max_rows = std::max<int64_t>(s.rows, 8)});
   const WeightSource source = o.quantized ? o.quantized->source() : SourceOf(o.weight, s.outputs, s.inputs);
   auto weight = *backend->PackMatrix({&source, 1});
   auto in = MakeBuffer(*backend, o.in, o.in.size() / s.rows);
@@ -148,18 +182,24 @@ TEST(LinearTest, ARowsBitsDoNotDependOnRowCountOrThreads) {
   }
 }
 
+void Quantize(const Case& c, std::shared_ptr<QuantizedWeights> weights, Oracle& o) {
+  o.bf16_weights = false;
+  o.weight = weights->Values();
+  o.int8_rows = c.activations == Activations::kInt8;
+  o.bf16_rows = o.bf16_rows && !o.int8_rows;
+  o.quantized = std::move(weights);
+}
+
 // Of a stored format whose weights stay as they are: nothing but the rows is rounded.
 Oracle MakeQuantizedOracle(const Case& c, const Shape& s, WeightFormat format, Prologue prologue, bool extras) {
   Oracle o = MakeOracle(c, s, prologue, extras, extras);
-  o.bf16_weights = false;
-  o.quantized = std::make_shared<QuantizedWeights>(format, s.outputs, s.inputs, 6);
-  o.weight = o.quantized->Values();
+  Quantize(c, std::make_shared<QuantizedWeights>(format, s.outputs, s.inputs, 6), o);
   return o;
 }
 
 TEST(LinearTest, WeightsThatStayQuantisedMatchTheOracle) {
   int compared = 0;
-  for (const Case& c : AllCases()) {
+  for (const Case& c : AllQuantizedCases()) {
     for (const WeightFormat format : kBlockFormats) {
       for (Shape s : {Shape{1, 32, 1}, Shape{1, 576, 64}, Shape{2, 64, 33}, Shape{3, 96, 95}, Shape{5, 64, 32},
                       Shape{13, 32, 601}, Shape{29, 160, 40}, Shape{200, 64, 70}}) {
@@ -170,12 +210,13 @@ TEST(LinearTest, WeightsThatStayQuantisedMatchTheOracle) {
           const std::vector<double> wanted = o.Product(s);
           const std::vector<float> found = RunLinear(c, s, o);
           // Sums of products up to 10 cancel each other out. As above, an activation may fall to the other side of a tie.
-          const double tolerance = o.bf16_rows && prologue != Prologue::kNone ? 5e-2 : 1e-4;
+          const bool rounded = o.bf16_rows || o.int8_rows;
+          const double tolerance = rounded && prologue != Prologue::kNone ? 5e-2 : 1e-4;
           ASSERT_EQ(found.size(), wanted.size());
           for (size_t i = 0; i < wanted.size(); ++i, ++compared) {
             ASSERT_NEAR(found[i], wanted[i], tolerance * (1 + std::abs(wanted[i])))
-                << NameOf(format) << " " << IsaName(c.isa) << " rows " << s.rows << " inputs " << s.inputs
-                << " outputs " << s.outputs << " at " << i;
+                << NameOf(format) << " " << c.name() << " rows " << s.rows << " inputs " << s.inputs << " outputs "
+                << s.outputs << " at " << i;
           }
         }
       }
@@ -185,7 +226,7 @@ TEST(LinearTest, WeightsThatStayQuantisedMatchTheOracle) {
 }
 
 TEST(LinearTest, ARowsBitsOverQuantisedWeightsDoNotDependOnRowCountOrThreads) {
-  for (Case c : AllCases()) {
+  for (Case c : AllQuantizedCases()) {
     for (const WeightFormat format : kBlockFormats) {
       const Shape all{256, CeilDiv(160, BlockOf(format).elements) * BlockOf(format).elements, 97};
       const Oracle o = MakeQuantizedOracle(c, all, format, Prologue::kRmsNorm, true);
@@ -198,7 +239,69 @@ TEST(LinearTest, ARowsBitsOverQuantisedWeightsDoNotDependOnRowCountOrThreads) {
         part.residual.assign(o.residual.end() - rows * all.outputs, o.residual.end());
         const std::vector<float> found = RunLinear(c, {rows, all.inputs, all.outputs}, part);
         EXPECT_TRUE(SameBits(found, std::span(wanted).last(rows * all.outputs)))
-            << NameOf(format) << " " << IsaName(c.isa) << " rows " << rows;
+            << NameOf(format) << " " << c.name() << " rows " << rows;
+      }
+    }
+  }
+}
+
+TEST(LinearTest, IntegerProductsHaveTheSameBitsOnEveryIsa) {
+  const Shape s{11, 512, 96};
+  for (const WeightFormat format : kBlockFormats) {
+    std::vector<float> first;
+    for (const Case& c : AllQuantizedCases()) {
+      if (c.activations != Activations::kInt8) continue;
+      const std::vector<float> found = RunLinear(c, s, MakeQuantizedOracle(c, s, format, Prologue::kNone, true));
+      if (first.empty()) first = found;
+      EXPECT_TRUE(SameBits(found, first)) << NameOf(format) << " " << c.name();
+    }
+  }
+}
+
+TEST(LinearTest, TheLargestCodesOverflowNoInteger) {
+  const Shape s{2, 512, 32};
+  for (const Case& c : AllQuantizedCases()) {
+    for (const WeightFormat format : kBlockFormats) {
+      for (const uint8_t byte : {0x00, 0x7f, 0x80, 0xff}) {
+        const auto weights = std::make_shared<QuantizedWeights>(format, s.outputs, s.inputs, 6);
+        const std::vector<int64_t> halves = QuantizedWeights::HalvesOf(format);
+        for (size_t i = 0; i < weights->bytes.size(); ++i) {
+          const int64_t at = static_cast<int64_t>(i) % BlockOf(format).bytes;
+          bool scale = false;
+          for (const int64_t half : halves) scale |= at == half || at == half + 1;
+          if (!scale) weights->bytes[i] = byte;
+        }
+        Oracle o = MakeOracle(c, s, Prologue::kNone, false, false);
+        for (int64_t i = 0; i < 2 * s.inputs; ++i) o.in[i] = i < s.inputs ? 1.0f : -1.0f;
+        Quantize(c, weights, o);
+        const std::vector<double> wanted = o.Product(s);
+        const std::vector<float> found = RunLinear(c, s, o);
+        for (size_t i = 0; i < wanted.size(); ++i) {
+          ASSERT_NEAR(found[i], wanted[i], 1e-3 * (1 + std::abs(wanted[i])))
+              << NameOf(format) << " " << c.name() << " byte " << int{byte} << " at " << i;
+        }
+      }
+    }
+  }
+}
+
+TEST(LinearTest, WhatIsNotFiniteStaysSoAndTinyInputsAreNoSuch) {
+  const Shape s{5, 64, 32};
+  const float infinity = std::numeric_limits<float>::infinity();
+  for (const Case& c : AllQuantizedCases()) {
+    for (const WeightFormat format : {WeightFormat::kQ8_0, WeightFormat::kQ4_0, WeightFormat::kQ4_1}) {
+      Oracle o = MakeQuantizedOracle(c, s, format, Prologue::kNone, false);
+      o.in[0 * s.inputs + 40] = std::nanf("");
+      o.in[1 * s.inputs + 7] = infinity;
+      o.in[2 * s.inputs + 63] = -infinity;
+      std::fill_n(o.in.begin() + 3 * s.inputs, s.inputs, 0.0f);
+      std::fill_n(o.in.begin() + 4 * s.inputs, s.inputs, 1e-42f);
+      const std::vector<float> found = RunLinear(c, s, o);
+      int not_finite = 0;
+      for (int64_t i = 0; i < 3 * s.outputs; ++i) not_finite += std::isfinite(found[i]) ? 0 : 1;
+      EXPECT_GT(not_finite, 2 * s.outputs) << NameOf(format) << " " << c.name();  // infinity times zero may be left out
+      for (int64_t i = 3 * s.outputs; i < 5 * s.outputs; ++i) {
+        EXPECT_LT(std::abs(found[i]), 1e-30f) << NameOf(format) << " " << c.name();
       }
     }
   }

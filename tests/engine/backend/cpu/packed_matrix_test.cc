@@ -65,8 +65,9 @@ std::vector<Stored> EveryFormat() {
 // A matrix and the memory that it lies in.
 class Packed {
  public:
-  Packed(std::span<const WeightSource> stacked, Precision precision, int threads = 2) : pool_(threads) {
-    auto matrix = PackedMatrix::Pack(stacked, precision, arena_, pool_);
+  Packed(std::span<const WeightSource> stacked, Precision precision, int threads = 2, bool int8 = false)
+      : pool_(threads) {
+    auto matrix = PackedMatrix::Pack(stacked, precision, int8, arena_, pool_);
     EXPECT_TRUE(matrix.ok()) << matrix.status();
     matrix_ = *std::move(matrix);
   }
@@ -158,18 +159,21 @@ TEST(PackedMatrixTest, AFormatAloneStaysAsItIsStoredAndReadsBackAsTheReferencesB
     // Rows of the same format above and below, so that panels straddle sources.
     const WeightSource sources[] = {stored.source(), stored.source(), stored.source(), stored.source(),
                                     stored.source()};
-    for (const int threads : {1, 3}) {
-      const Packed packed(sources, Precision::kBf16, threads);
+    for (const bool int8 : {false, true}) {
+      const Packed packed(sources, Precision::kBf16, int8 ? 3 : 1, int8);
       ASSERT_TRUE(packed->quantized()) << NameOf(format);
+      EXPECT_EQ(packed->quantized()->int8, int8) << NameOf(format);
       for (int64_t i = 0; i < 5; ++i) {
         EXPECT_TRUE(SameBits(packed.Rows(i * kRows, kRows), stored.values)) << NameOf(format);
         EXPECT_FALSE(packed->rounding()[i].rounds) << NameOf(format);
       }
     }
-    const Packed panel({sources, 4}, Precision::kBf16);
-    EXPECT_EQ(panel->rows(), kPanelCols);
-    const int64_t file_bytes = static_cast<int64_t>(4 * stored.blocks.size());
-    EXPECT_EQ(panel->bytes(), file_bytes + kPanelCols * kCols / 256 * MoreBytes(format)) << NameOf(format);
+    for (const bool int8 : {false, true}) {
+      const Packed panel({sources, 4}, Precision::kBf16, 2, int8);
+      EXPECT_EQ(panel->rows(), kPanelCols);
+      const int64_t file_bytes = static_cast<int64_t>(4 * stored.blocks.size());
+      EXPECT_EQ(panel->bytes(), file_bytes + kPanelCols * kCols / 256 * MoreBytes(format)) << NameOf(format);
+    }
     EXPECT_FALSE(Packed({sources, 4}, Precision::kF32)->quantized());
   }
 }

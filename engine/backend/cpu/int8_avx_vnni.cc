@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+// Products of int8 rows with AVX-VNNI: what int8_avx512_vnni.cc does, on processors without AVX-512.
+#include <immintrin.h>
+
+#include "engine/backend/cpu/int8_vectors256.h"
+#include "hwy/base.h"
+
+HWY_PUSH_ATTRIBUTES("avx2,fma,f16c,avxvnni")
+#include "engine/backend/cpu/int8_tiles.h"
+
+namespace swiftcache::engine::backend::cpu {
+namespace {
+
+template <int kBits>
+struct Vectors : Int8Vectors256<kBits> {
+  using Base = Int8Vectors256<kBits>;
+  using Sum = __m256i;
+  static HWY_INLINE __m256i Load(const std::byte* quad, int half, int step, int) {
+    return Base::Codes(quad, half, step);
+  }
+  static HWY_INLINE Sum Begin(const int32_t* start) { return _mm256_set1_epi32(*start); }
+  static HWY_INLINE Sum Dot(Sum sum, __m256i weights, __m256i inputs) {
+    return _mm256_dpbusd_avx_epi32(sum, weights, inputs);
+  }
+  static HWY_INLINE __m256 End(Sum sum, const int32_t*) { return _mm256_cvtepi32_ps(sum); }
+};
+
+}  // namespace
+
+void Int8AvxVnni(const QuantizedGemm& g) { Int8Product<Vectors>(g); }
+
+}  // namespace swiftcache::engine::backend::cpu
+HWY_POP_ATTRIBUTES

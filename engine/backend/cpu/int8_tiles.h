@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+// Products of int8 rows and quantised panels, for vectors that an instruction set's own file brings. It includes this
+// within HWY_PUSH_ATTRIBUTES, so that what is instantiated there has its instructions.
+//
+// Vectors<kBits>, kBits being those of a code, has
+//   Float, kLanes, kRows   f32 lanes, how many, and how many rows a tile has at most
+//   Weights                codes of a quad of inputs for kLanes outputs
+//   Load(quad, half, step, zero)   outputs half * 16 + step * kLanes onwards
+//   Sum                    integer sums of kLanes outputs: Begin(start), Dot(sum, weights, inputs), End(sum, start)
+//   Broadcast(inputs)      four codes, to all lanes
+//   Scales<kBytes>(p), Set, Zero, Mul, MulAdd, Add, LoadFloats, StoreFloats   f32 arithmetic
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "engine/backend/cpu/int8_row.h"
+#include "engine/backend/cpu/kernels.h"
+#include "engine/backend/cpu/quantized_panel.h"
+
+namespace swiftcache::engine::backend::cpu {
+
+// For kRows rows and all outputs of a panel. Of an output: block after block, the exact sum of the products of codes as
+// f32, times the product of both scales, is added by a fused multiply-add; then, likewise, minimum times sum of inputs.
+// That is the same chain whatever the tile and the instruction set.
+template <class V, class Form, int kRows>
+__attribute__((noinline)) void Int8Tile(const QuantizedGemm& g, int64_t row) {
+  constexpr int kBlockQuads = Form::kPairs / 2, kParts = kInt8Inputs / 4 / kBlockQuads;
+  constexpr int64_t kQuadBytes = V::kQuadBytes, kCodeBytes = kQuadBytes * kBlockQuads;
+  const auto* const rows = static_cast<const Int8Group*>(g.a) + row * g.lda;
+  const int zero = g.layout.zero;
+  const int64_t block_bytes = g.layout.block_bytes();
+  constexpr int64_t kAhead = 4096;
+  for (int step = 0; step < 16 / V::kLanes; ++step) {
+    const Int8Group* a = rows;
+    const std::byte* b = g.b;
+    typename V::Float total[kRows][2];
+#pragma GCC unroll 16
+    for (int m = 0; m < kRows; ++m) total[m][0] = total[m][1] = V::Zero();
+    for (int64_t group = 0; group < g.blocks / kParts; ++group, ++a) {
+#pragma GCC unroll 2
+      for (int part = 0; part < kParts; ++part, b += block_bytes) {
+        typename V::Sum sum[kRows][2];
+#pragma GCC unroll 16
+        for (int m = 0; m < kRows; ++m) sum[m][0] = sum[m][1] = V::Begin(a[m * g.lda].starts + part);
+#pragma GCC unroll 8
+        for (int quad = 0; quad < kBlockQuads; ++quad) {
+          // From memory a panel comes as fast as its reader asks for it.
+          V::Prefetch(b + quad * kQuadBytes + kAhead);
+          const auto low = V::Load(b + quad * kQuadBytes, 0, step, zero);
+          const auto high = V::Load(b + quad * kQuadBytes, 1, step, zero);
+#pragma GCC unroll 16
+          for (int m = 0; m < kRows; ++m) {
+            const auto inputs = V::Broadcast(a[m * g.lda].codes + 4 * (part * kBlockQuads + quad));
+            sum[m][0] = V::Dot(sum[m][0], low, inputs);
+            sum[m][1] = V::Dot(sum[m][1], high, inputs);
+          }
+        }
+#pragma GCC unroll 2
+        for (int half = 0; half < 2; ++half) {
+          const std::byte* const at = b + kCodeBytes + (16 * half + step * V::kLanes) * Form::kScaleBytes;
+          const auto scale = V::template Scales<Form::kScaleBytes>(at);
+          const auto minimum =
+              Form::kMinima ? V::template Scales<Form::kScaleBytes>(at + 32 * Form::kScaleBytes) : scale;
+#pragma GCC unroll 16
+          for (int m = 0; m < kRows; ++m) {
+            const Int8Group& of_row = a[m * g.lda];
+            const auto factor = V::Mul(scale, V::Set(of_row.scale));
+            total[m][half] = V::MulAdd(V::End(sum[m][half], of_row.starts + part), factor, total[m][half]);
+            if constexpr (Form::kMinima) total[m][half] = V::MulAdd(minimum, V::Set(of_row.sum), total[m][half]);
+          }
+        }
+      }
+    }
+#pragma GCC unroll 16
+    for (int m = 0; m < kRows; ++m) {
+#pragma GCC unroll 2
+      for (int half = 0; half < 2; ++half) {
+        const int64_t col = 16 * half + step * V::kLanes;
+        float* const c = g.c + (row + m) * g.ldc + col;
+        auto value = total[m][half];
+        if (g.bias != nullptr) value = V::Add(value, V::LoadFloats(g.bias + col));
+        if (g.add) value = V::Add(value, V::LoadFloats(c));
+        V::StoreFloats(value, c);
+      }
+    }
+  }
+}
+
+template <class V, class Form, int kRows>
+void Int8Rows(const QuantizedGemm& g, int64_t row) {
+  if constexpr (kRows > 0) {
+    if (g.rows - row < kRows) return Int8Rows<V, Form, kRows - 1>(g, row);
+    for (; g.rows - row >= kRows; row += kRows) Int8Tile<V, Form, kRows>(g, row);
+    Int8Rows<V, Form, kRows - 1>(g, row);
+  }
+}
+
+template <template <int> class Vectors>
+void Int8Product(const QuantizedGemm& g) {
+  using Four = Vectors<4>;
+  using Eight = Vectors<8>;
+  const QuantizedLayout& layout = g.layout;
+  if (layout.inputs == 16) return Int8Rows<Eight, QuantizedForm<4, false, 16>, Eight::kRows>(g, 0);
+  if (layout.code_bits == 4) {
+    if (!layout.has_minima) return Int8Rows<Four, QuantizedForm<2, false, 32>, Four::kRows>(g, 0);
+    if (layout.scale_bytes == 2) return Int8Rows<Four, QuantizedForm<2, true, 32>, Four::kRows>(g, 0);
+    return Int8Rows<Four, QuantizedForm<4, true, 32>, Four::kRows>(g, 0);
+  }
+  if (!layout.has_minima) return Int8Rows<Eight, QuantizedForm<2, false, 32>, Eight::kRows>(g, 0);
+  if (layout.scale_bytes == 2) return Int8Rows<Eight, QuantizedForm<2, true, 32>, Eight::kRows>(g, 0);
+  return Int8Rows<Eight, QuantizedForm<4, true, 32>, Eight::kRows>(g, 0);
+}
+
+}  // namespace swiftcache::engine::backend::cpu

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the vectors of int8_tiles.h have in common on AVX2.
+#pragma once
+
+#include <immintrin.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "engine/backend/cpu/int8_row.h"
+#include "engine/backend/cpu/kernels.h"
+#include "engine/backend/cpu/quantized_panel.h"
+
+#define SWIFTCACHE_AVX2 __attribute__((target("avx2,fma,f16c"), always_inline)) static inline
+
+namespace swiftcache::engine::backend::cpu {
+
+template <int kBits>
+struct Int8Vectors256 {
+  using Float = __m256;
+  static constexpr int kLanes = 8, kRows = 4;
+  static constexpr int64_t kQuadBytes = 16 * kBits;
+
+  // As Int8Vectors512::Codes, of the step-th 8 outputs of a half.
+  SWIFTCACHE_AVX2 __m256i Codes(const std::byte* quad, int half, int step) {
+    const auto* const at = reinterpret_cast<const __m256i*>(quad + 32 * step + (kBits == 8 ? 64 * half : 0));
+    const __m256i codes = _mm256_loadu_si256(at);
+    if constexpr (kBits == 8) return codes;
+    return _mm256_and_si256(half == 0 ? codes : _mm256_srli_epi16(codes, 4), _mm256_set1_epi8(15));
+  }
+  // All of a quad.
+  SWIFTCACHE_AVX2 void Prefetch(const std::byte* quad) {
+    _mm_prefetch(quad, _MM_HINT_T0);
+    if constexpr (kQuadBytes > 64) _mm_prefetch(quad + 64, _MM_HINT_T0);
+  }
+  SWIFTCACHE_AVX2 __m256i Broadcast(const int8_t* inputs) {
+    int32_t four;
+    std::memcpy(&four, inputs, sizeof(four));
+    return _mm256_set1_epi32(four);
+  }
+  template <int kBytes>
+  SWIFTCACHE_AVX2 __m256 Scales(const std::byte* p) {
+    if constexpr (kBytes == 4) return _mm256_loadu_ps(reinterpret_cast<const float*>(p));
+    return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+  }
+  SWIFTCACHE_AVX2 __m256 Zero() { return _mm256_setzero_ps(); }
+  SWIFTCACHE_AVX2 __m256 Set(float x) { return _mm256_set1_ps(x); }
+  SWIFTCACHE_AVX2 __m256 Mul(__m256 a, __m256 b) { return _mm256_mul_ps(a, b); }
+  SWIFTCACHE_AVX2 __m256 Add(__m256 a, __m256 b) { return _mm256_add_ps(a, b); }
+  SWIFTCACHE_AVX2 __m256 MulAdd(__m256 a, __m256 b, __m256 c) { return _mm256_fmadd_ps(a, b, c); }
+  SWIFTCACHE_AVX2 __m256 LoadFloats(const float* p) { return _mm256_loadu_ps(p); }
+  SWIFTCACHE_AVX2 void StoreFloats(__m256 x, float* p) { _mm256_storeu_ps(p, x); }
+};
+
+}  // namespace swiftcache::engine::backend::cpu

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the vectors of int8_tiles.h have in common on AVX-512.
+#pragma once
+
+#include <immintrin.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "engine/backend/cpu/int8_row.h"
+#include "engine/backend/cpu/kernels.h"
+#include "engine/backend/cpu/quantized_panel.h"
+
+#define SWIFTCACHE_AVX512 __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq"), always_inline)) static inline
+
+namespace swiftcache::engine::backend::cpu {
+
+template <int kBits>
+struct Int8Vectors512 {
+  using Float = __m512;
+  static constexpr int kLanes = 16, kRows = 8;
+  static constexpr int64_t kQuadBytes = 16 * kBits;
+
+  // Unsigned codes, as stored. 4 bits: [16 outputs][4], the outputs of the second half in the upper four bits.
+  SWIFTCACHE_AVX512 __m512i Codes(const std::byte* quad, int half) {
+    if constexpr (kBits == 8) return _mm512_loadu_si512(quad + 64 * half);
+    const __m512i both = _mm512_loadu_si512(quad);
+    return _mm512_and_si512(half == 0 ? both : _mm512_srli_epi16(both, 4), _mm512_set1_epi8(15));
+  }
+  // All of a quad.
+  SWIFTCACHE_AVX512 void Prefetch(const std::byte* quad) {
+    _mm_prefetch(quad, _MM_HINT_T0);
+    if constexpr (kQuadBytes > 64) _mm_prefetch(quad + 64, _MM_HINT_T0);
+  }
+  SWIFTCACHE_AVX512 __m512i Broadcast(const int8_t* inputs) {
+    int32_t four;
+    std::memcpy(&four, inputs, sizeof(four));
+    return _mm512_set1_epi32(four);
+  }
+  template <int kBytes>
+  SWIFTCACHE_AVX512 __m512 Scales(const std::byte* p) {
+    if constexpr (kBytes == 4) return _mm512_loadu_ps(p);
+    return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+  }
+  SWIFTCACHE_AVX512 __m512 Zero() { return _mm512_setzero_ps(); }
+  SWIFTCACHE_AVX512 __m512 Set(float x) { return _mm512_set1_ps(x); }
+  SWIFTCACHE_AVX512 __m512 Mul(__m512 a, __m512 b) { return _mm512_mul_ps(a, b); }
+  SWIFTCACHE_AVX512 __m512 Add(__m512 a, __m512 b) { return _mm512_add_ps(a, b); }
+  SWIFTCACHE_AVX512 __m512 MulAdd(__m512 a, __m512 b, __m512 c) { return _mm512_fmadd_ps(a, b, c); }
+  SWIFTCACHE_AVX512 __m512 LoadFloats(const float* p) { return _mm512_loadu_ps(p); }
+  SWIFTCACHE_AVX512 void StoreFloats(__m512 x, float* p) { _mm512_storeu_ps(p, x); }
+};
+
+}  // namespace swiftcache::engine::backend::cpu
