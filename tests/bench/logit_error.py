@@ -5,12 +5,16 @@ The reference of each file is that file's own weights in double precision (refer
 shows what the engine rounds, not what a format lost when the file was made. The reference itself is compared with the
 logits in tests/data (transformers, f32) and with the engine in f32: the tool fails if they are 2e-3 apart.
 
+With --llama another table: what rows are rounded to (--activations) beside llama.cpp on the same file: mean and largest
+error, mean KL divergence from the reference, share of positions with the reference's most likely token.
+
 F32, F16, BF16 and Q8_0 are made here from the Q4_1 file: its values, converted by the package `gguf`; vectors stay F32.
 Compared are the logits of every position of the sequences `ids_N` (N up to --longest) of tests/data.
 
     python3 -m venv venv && venv/bin/pip install numpy gguf
     cmake --build build/release --target swiftcache-model-logits
     venv/bin/python tests/bench/logit_error.py [--model SmolLM2-135M-Instruct.Q4_1.gguf] > table.md
+    venv/bin/python tests/bench/logit_error.py --model ... --llama "$(tests/bench/llama.sh)" --longest 1024 > table.md
 """
 import argparse
 import pathlib
@@ -25,6 +29,8 @@ from reference_decoder import forward, read_model, read_safetensors
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 DATA = ROOT / "tests/data"
 FORMATS = ("F32", "F16", "BF16", "Q8_0")
+INT8_FORMATS = ("Q4_0", "Q5_0", "Q5_1", "Q8_0")  # and Q4_1, the file's own
+ACTIVATIONS = ("int8", "bf16", "f32")
 SETTINGS = (("auto", "bf16"), ("auto", "int8"), ("f32", "bf16"), ("f32", "int8"), ("f32", "f32"))  # --dtype, --kv_cache_dtype
 LIMIT = 2e-3  # largest difference of what is f32 throughout
 
@@ -49,18 +55,57 @@ class Case:
         if not largest < LIMIT:
             sys.exit(f"{self.name} {self.stored}: that is too much, want less than {LIMIT}")
 
+    def run(self, folder, command):
+        """The logits that the program writes, and what it says of itself."""
+        (folder / "ids").write_text("".join(" ".join(map(str, ids)) + "\n" for ids in self.ids))
+        said = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+        return np.fromfile(folder / "logits", "<f4").reshape(self.reference.shape), said
+
+    def ours(self, binary, isa, folder, *flags):
+        return self.run(folder, [binary, "--model", self.path, "--ids", folder / "ids", "--out", folder / "logits", "--isa",
+                                 isa, *flags])
+
+    def theirs(self, llama, folder):
+        return self.run(folder, [llama / "llama-logits", self.path, folder / "ids", folder / "logits"])
+
+    def distances(self, found):
+        """Mean and largest absolute difference, mean KL divergence, share of equal arg-maxes."""
+        difference = np.abs(found - self.reference)
+        divergence = [(np.exp(p) * (p - log_softmax(f.astype(np.float64)))).sum()
+                      for f, p in zip(found, map(log_softmax, self.reference))]
+        agree = (found.argmax(1) == self.reference.argmax(1)).mean()
+        return f"{difference.mean():.2g} | {difference.max():.2g} | {np.mean(divergence):.2g} | {agree:.4f}"
+
     def error(self, binary, isa, dtype, kv, folder):
         """Mean and largest absolute difference, the share of positions whose likeliest token is the reference's, and what
         the engine says of itself."""
-        (folder / "ids").write_text("".join(" ".join(map(str, ids)) + "\n" for ids in self.ids))
-        said = subprocess.run([binary, "--model", self.path, "--ids", folder / "ids", "--out", folder / "logits", "--isa",
-                               isa, "--dtype", dtype, "--kv", kv], check=True, stdout=subprocess.PIPE, text=True).stdout
-        found = np.fromfile(folder / "logits", "<f4").reshape(self.reference.shape)
+        found, said = self.ours(binary, isa, folder, "--dtype", dtype, "--kv", kv, "--activations", "bf16")
         difference = np.abs(found - self.reference)
         if dtype == kv == "f32":
             self.check(difference.max(), f"the engine in f32 ({isa})")
         agree = (found.argmax(1) == self.reference.argmax(1)).mean()
         return difference.mean(), difference.max(), agree, said.strip()
+
+
+def log_softmax(logits):
+    shifted = logits - logits.max()
+    return shifted - np.log(np.exp(shifted).sum())
+
+
+def beside_llama(flags, folder):
+    print("| model | file | rows | mean | largest | KL | greedy agreement |\n" + "|---" * 7 + "|")
+    for name, q4_1, golden in (("SmolLM2-135M", flags.model, DATA / "smollm2/logits.safetensors"),
+                               ("tiny-llama-a", DATA / "tiny-gguf/tiny-llama-a.q4_1.gguf",
+                                DATA / "tiny-gguf/tiny-llama-a.q4_1.logits.safetensors")):
+        for stored in ("Q4_1", *INT8_FORMATS):
+            path = q4_1 if stored == "Q4_1" else convert(q4_1, stored, folder / f"{name}.{stored}.gguf")
+            case = Case(name, stored, path, golden, flags.longest, stored == "Q4_1")
+            for isa in flags.isa:
+                for activations in ACTIVATIONS:
+                    found, said = case.ours(flags.binary, isa, folder, "--activations", activations)
+                    print(f"{name} {stored}: {said.strip()}", file=sys.stderr)
+                    print(f"| {name} | {stored} | {isa}, {activations} | {case.distances(found)} |", flush=True)
+            print(f"| {name} | {stored} | llama.cpp | {case.distances(case.theirs(flags.llama, folder)[0])} |", flush=True)
 
 
 def cases(flags, folder):
@@ -86,7 +131,12 @@ def main():
     parser.add_argument("--binary", default=ROOT / "build/release/bin/swiftcache-model-logits")
     parser.add_argument("--isa", nargs="+", default=["avx512_bf16", "avx2"])
     parser.add_argument("--longest", type=int, default=257, help="tokens of the longest sequence compared")
+    parser.add_argument("--llama", type=pathlib.Path, help="folder of llama-logits, for the table beside llama.cpp")
     flags = parser.parse_args()
+    if flags.llama is not None:
+        with tempfile.TemporaryDirectory() as name:
+            beside_llama(flags, pathlib.Path(name))
+        return
     columns = [f"`{dtype}`, KV {kv}" for dtype, kv in SETTINGS]
     print("| model | stored | `--isa` up to | " + " | ".join(columns) + " |\n" + "|---" * (3 + len(columns)) + "|")
     with tempfile.TemporaryDirectory() as name:

@@ -99,7 +99,8 @@ def measure(flags, models):
             samples = {f: {"ours": [], "share": [], "theirs": []} for f in by_format}
             for _ in range(flags.rounds):
                 for f, path in by_format.items():
-                    tokens_s, share = column.ours(flags, path, ["--isa", flags.isa] if flags.isa else [])
+                    lower = ["--isa", flags.isa] if flags.isa else []
+                    tokens_s, share = column.ours(flags, path, [*lower, "--activations", flags.activations])
                     samples[f]["ours"].append(tokens_s)
                     samples[f]["share"].append(share)
                     samples[f]["theirs"].append(column.theirs(flags, path))
@@ -132,6 +133,7 @@ def main():
     parser.add_argument("--quick", action="store_true", help="two columns, two files, SmolLM2 alone")
     parser.add_argument("--only", default="", help="models whose names contain this")
     parser.add_argument("--isa", default="", help="of ours: a lower one by force")
+    parser.add_argument("--activations", default="auto", help="of ours")
     parser.add_argument("--json", type=pathlib.Path, help="the figures are written here, too")
     flags = parser.parse_args()
     figures = measure(flags, files(flags))
