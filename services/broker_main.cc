@@ -66,8 +66,10 @@ struct BrokerFlags {
   void ParseLeases(services::Flags& flags) {
     flags.Choice("elastic_policy", &elastic_policy, {"default", "paper"},
                  "who lends how much: default counts all running and waiting tokens, paper is Algorithm 1 as printed");
-    flags.Duration("scale_down_window", &ledger.elastic.window, absl::Milliseconds(10), absl::Hours(24),
-                   "KV memory that an engine needed within this time is not lent");
+    flags.Duration(
+        "scale_down_window", &ledger.elastic.window, absl::Milliseconds(10), absl::Hours(24),
+        "t of Algorithm 1; by default what of an engine's cache was worth keeping within sixteen times as long is not "
+        "lent, nor what its requests needed within 3 s or this time");
     flags.Integer("lease_headroom", &ledger.elastic.headroom_percent, 0, 100,
                   "percent of its KV memory that an engine keeps beyond what it needs (default policy)");
     flags.Bytes("max_lease_bytes", &ledger.max_lease_bytes, 1, int64_t{1} << 50,

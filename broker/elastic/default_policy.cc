@@ -9,38 +9,22 @@ namespace swiftcache::broker::elastic {
 
 int64_t DefaultPolicy::Headroom() const { return CeilDiv(worker_.num_blocks * options_.headroom_percent, 100); }
 
-void DefaultPolicy::ShortenHorizon(absl::Time now) {
-  while (doublings_ > 0 && now - quiet_since_ >= Horizon() * kQuietHorizons) {
-    quiet_since_ += Horizon() * kQuietHorizons;
-    --doublings_;
-  }
-}
-
 void DefaultPolicy::Report(const Demand& demand, absl::Time now) {
-  ShortenHorizon(now);
   reported_ = true;
   needed_now_ = demand.used_blocks + demand.waiting_blocks;
+  cache_ = demand.cache_blocks;
   peaks_.Add(now, needed_now_);
   // A peak between two reports counts from the first report that contains it; the worker repeats it until it leaves the
   // worker's window.
   if (demand.window_peak_blocks > reported_peak_) peaks_.Add(now, demand.window_peak_blocks);
   reported_peak_ = demand.window_peak_blocks;
-  peaks_.Forget(now, options_.window * (1 << kMaxDoublings));
-}
-
-void DefaultPolicy::TookBack(absl::Time now) {
-  ShortenHorizon(now);
-  quiet_since_ = now;
-  if (now - last_doubled_ < options_.window) return;
-  last_doubled_ = now;
-  doublings_ = std::min(doublings_ + 1, kMaxDoublings);
+  peaks_.Forget(now, Hold());
 }
 
 int64_t DefaultPolicy::LendableBlocks(int64_t /*lent_blocks*/, const UnitBlocks& /*unit*/, absl::Time now) {
-  ShortenHorizon(now);
   if (!reported_) return 0;
-  const int64_t peak = std::max({needed_now_, reported_peak_, peaks_.Peak(now, Horizon())});
-  return std::max<int64_t>(0, worker_.num_blocks - peak - Headroom());
+  const int64_t kept = std::max({needed_now_, cache_, peaks_.Peak(now, Hold())});
+  return std::max<int64_t>(0, worker_.num_blocks - kept - Headroom());
 }
 
 int64_t DefaultPolicy::TakeBackBlocks(int64_t need_blocks, int64_t lent_blocks, const UnitBlocks& /*unit*/,

@@ -14,7 +14,6 @@ class PaperPolicy final : public Policy {
   explicit PaperPolicy(const Worker& worker) : worker_(worker) {}
 
   void Report(const Demand& demand, absl::Time now) override;
-  void TookBack(absl::Time /*now*/) override {}
   /// What is lent, and what ScaleDown gives up beyond it for the longest request of the worker's window.
   int64_t LendableBlocks(int64_t lent_blocks, const UnitBlocks& unit, absl::Time now) override;
   /// ScaleUp for a request that needs `need_blocks` more than there are.

@@ -2,8 +2,8 @@
 // How much of its arena a worker may lend, and how much it takes back when it is in need.
 //
 //   auto policy = CreatePolicy({.window = absl::Seconds(60)}, {.num_blocks = 1000, .block_tokens = 16});
-//   policy->Report({.used_blocks = 200, .waiting_blocks = 50, .window_peak_blocks = 400}, now);
-//   policy->LendableBlocks(/*lent_blocks=*/0, {}, now) == 480;  // 1000 - 400 - 12 % of 1000
+//   policy->Report({.used_blocks = 200, .waiting_blocks = 50, .window_peak_blocks = 400, .cache_blocks = 300}, now);
+//   policy->LendableBlocks(/*lent_blocks=*/0, {}, now) == 540;  // 1000 - 400 - 6 % of 1000
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ enum class PolicyKind { kDefault, kPaper };
 struct PolicyOptions {
   PolicyKind kind = PolicyKind::kDefault;
   absl::Duration window = absl::Seconds(60);  // t of Algorithm 1
-  int64_t headroom_percent = 12;              // of its arena that a worker keeps beyond what it needs; default policy
+  int64_t headroom_percent = 6;               // of its arena that a worker keeps beyond what it needs; default policy
 };
 
 struct Worker {
@@ -31,6 +31,7 @@ struct Demand {
   int64_t used_blocks = 0, waiting_blocks = 0;
   int64_t window_max_request_tokens = 0;
   int64_t window_peak_blocks = 0;
+  int64_t cache_blocks = 0;  // of the most recently used, that its prompts found worth keeping
 };
 
 /// MEU_i and MEU_m; {1, 1} where no borrower is named.
@@ -45,8 +46,6 @@ class Policy {
   virtual ~Policy() = default;
   /// Replaces the previous report.
   virtual void Report(const Demand& demand, absl::Time now) = 0;
-  /// The worker needed lent memory and took some back.
-  virtual void TookBack(absl::Time now) = 0;
   /// How many blocks may be on lease in all, including the `lent_blocks` that are on lease now.
   virtual int64_t LendableBlocks(int64_t lent_blocks, const UnitBlocks& unit, absl::Time now) = 0;
   /// How many of the `lent_blocks` a worker that lacks `need_blocks` should take back; at most lent_blocks.

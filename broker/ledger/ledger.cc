@@ -66,11 +66,12 @@ void Ledger::SetReady(const std::string& name, bool ready) {
 
 absl::StatusOr<int64_t> Ledger::ReportWindow(const Party& who, const elastic::Demand& demand, absl::Time now) {
   ASSIGN_OR_RETURN(Member * member, FindMember(who));
-  if (std::min({demand.used_blocks, demand.waiting_blocks, demand.window_max_request_tokens,
-                demand.window_peak_blocks}) < 0) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "window of ", who.name, ": used ", demand.used_blocks, ", waiting ", demand.waiting_blocks, ", longest ",
-        demand.window_max_request_tokens, ", peak ", demand.window_peak_blocks, "; wanted none of them below 0"));
+  if (std::min({demand.used_blocks, demand.waiting_blocks, demand.window_max_request_tokens, demand.window_peak_blocks,
+                demand.cache_blocks}) < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("window of ", who.name, ": used ", demand.used_blocks, ", waiting ", demand.waiting_blocks,
+                     ", longest ", demand.window_max_request_tokens, ", peak ", demand.window_peak_blocks, ", cache ",
+                     demand.cache_blocks, "; wanted none of them below 0"));
   }
   int64_t there = member->engine.num_blocks;
   for (const auto& [id, record] : table_.all()) {
@@ -87,12 +88,13 @@ absl::StatusOr<int64_t> Ledger::ReportWindow(const Party& who, const elastic::De
   elastic::Demand counted = demand;
   counted.waiting_blocks = std::min(demand.waiting_blocks, member->engine.num_blocks);
   counted.window_peak_blocks = std::min(demand.window_peak_blocks, member->engine.num_blocks);
+  counted.cache_blocks = std::min(demand.cache_blocks, member->engine.num_blocks);
   member->policy->Report(counted, now);
   return member->policy->LendableBlocks(table_.LentBlocks(who), {}, now);
 }
 
 absl::Status Ledger::ReportLease(const Party& who, const LeaseReport& report, absl::Time now) {
-  ASSIGN_OR_RETURN(Member * member, FindMember(who));
+  RETURN_IF_ERROR(FindMember(who).status());
   Record* record = table_.Find(report.lease);
   if (record == nullptr && orphans_.contains({report.lease, who})) {
     return absl::UnavailableError(
@@ -103,10 +105,10 @@ absl::Status Ledger::ReportLease(const Party& who, const LeaseReport& report, ab
   }
   RETURN_IF_ERROR(CheckReporter(who, record->lease, report.kind));
   if (IsBorrowersReport(report.kind)) return ApplyBorrowerReport(*record, report.kind);
-  return ApplyDonorReport(*member, record->lease, report, now);
+  return ApplyDonorReport(record->lease, report, now);
 }
 
-absl::Status Ledger::ApplyDonorReport(Member& donor, Lease& lease, const LeaseReport& report, absl::Time now) {
+absl::Status Ledger::ApplyDonorReport(Lease& lease, const LeaseReport& report, absl::Time now) {
   switch (report.kind) {
     case ReportKind::kAccepted:
       return ApplyAcceptance(lease, report.epoch);
@@ -119,9 +121,7 @@ absl::Status Ledger::ApplyDonorReport(Member& donor, Lease& lease, const LeaseRe
       return absl::OkStatus();
     case ReportKind::kRevoking:
       if (lease.state == LeaseState::kRevoking) return absl::OkStatus();
-      RETURN_IF_ERROR(table_.Step(lease.id, LeaseState::kRevoking));
-      if (donor.policy != nullptr) donor.policy->TookBack(now);
-      return absl::OkStatus();
+      return table_.Step(lease.id, LeaseState::kRevoking);
     case ReportKind::kReleased:
       return table_.Step(lease.id, LeaseState::kReleased);
     case ReportKind::kFenced:

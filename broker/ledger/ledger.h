@@ -189,7 +189,7 @@ class Ledger {
 
   // ledger.cc
   absl::StatusOr<Member*> FindMember(const Party& who);
-  absl::Status ApplyDonorReport(Member& donor, Lease& lease, const LeaseReport& report, absl::Time now);
+  absl::Status ApplyDonorReport(Lease& lease, const LeaseReport& report, absl::Time now);
   absl::Status ApplyAcceptance(Lease& lease, Epoch epoch);
   absl::Status ApplyBorrowerReport(Record& record, ReportKind kind);
   void EndOffer(LeaseId id, absl::Time now);

@@ -31,7 +31,8 @@ grpc::ServerUnaryReactor* BrokerDoor::ReportWindow(grpc::CallbackServerContext* 
                      {.used_blocks = request->used_blocks(),
                       .waiting_blocks = request->waiting_blocks(),
                       .window_max_request_tokens = request->window_max_request_tokens(),
-                      .window_peak_blocks = request->window_peak_blocks()},
+                      .window_peak_blocks = request->window_peak_blocks(),
+                      .cache_blocks = request->cache_blocks()},
                      [reactor, response](absl::StatusOr<int64_t> lendable_blocks) {
                        if (lendable_blocks.ok()) response->set_lendable_blocks(*lendable_blocks);
                        reactor->Finish(ToGrpc(lendable_blocks.status()));

@@ -27,6 +27,7 @@ struct LeaseEvent {
 struct Window {
   int64_t used_blocks = 0, waiting_blocks = 0;
   int64_t max_request_tokens = 0, peak_blocks = 0;  // within the window
+  int64_t cache_blocks = 0;                         // that its prompts of the last windows found worth keeping
   friend bool operator==(const Window&, const Window&) = default;
 };
 

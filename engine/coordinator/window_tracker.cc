@@ -16,13 +16,24 @@ void WindowTracker::Note(absl::Time now, int64_t used_blocks, int64_t waiting_bl
   slice.peak_blocks = std::max(slice.peak_blocks, used_blocks + waiting_blocks);
 }
 
+void WindowTracker::NoteReuse(absl::Time now, const kv::Reuse& reuse) {
+  if (reuse.looked_up == 0) return;
+  pending_ = true;
+  if (reuse_.empty() || now - reuse_.back().first >= options_.window) reuse_.emplace_back(now, kv::Reuse());
+  reuse_.back().second += reuse;
+}
+
 Window WindowTracker::At(absl::Time now) {
+  while (!reuse_.empty() && now - reuse_.front().first >= (kReuseWindows + 1) * options_.window) reuse_.pop_front();
   while (!slices_.empty() && now - slices_.front().begin >= options_.window) slices_.pop_front();
   Window window{.used_blocks = used_blocks_, .waiting_blocks = waiting_blocks_};
   for (const Slice& slice : slices_) {
     window.max_request_tokens = std::max(window.max_request_tokens, slice.max_request_tokens);
     window.peak_blocks = std::max(window.peak_blocks, slice.peak_blocks);
   }
+  kv::Reuse reuse;
+  for (const auto& [begin, slice] : reuse_) reuse += slice;
+  window.cache_blocks = reuse.CacheBlocks(options_.num_blocks);
   return window;
 }
 
@@ -38,8 +49,10 @@ std::optional<Window> WindowTracker::TakeUpdate(absl::Time now) {
 
 absl::Time WindowTracker::NextUpdate() const {
   if (pending_) return reported_at_ + options_.min_interval;
-  if (slices_.empty()) return absl::InfiniteFuture();
-  return std::max(slices_.front().begin + options_.window, reported_at_ + options_.min_interval);
+  absl::Time next = absl::InfiniteFuture();
+  if (!slices_.empty()) next = slices_.front().begin + options_.window;
+  if (!reuse_.empty()) next = std::min(next, reuse_.front().first + (kReuseWindows + 1) * options_.window);
+  return std::max(next, reported_at_ + options_.min_interval);
 }
 
 }  // namespace swiftcache::engine::coordinator

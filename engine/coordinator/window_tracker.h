@@ -8,9 +8,11 @@
 #include <cstdint>
 #include <deque>
 #include <optional>
+#include <utility>
 
 #include "absl/time/time.h"
 #include "engine/coordinator/lease_broker.h"
+#include "engine/kv/reuse_meter.h"
 
 namespace swiftcache::engine::coordinator {
 
@@ -22,13 +24,18 @@ class WindowTracker {
     absl::Duration window = absl::Seconds(10);
     absl::Duration slice = absl::Seconds(1);
     absl::Duration min_interval = absl::Milliseconds(200);  // between reports
+    int64_t num_blocks = 0;                                 // of the own arena
   };
   explicit WindowTracker(const Options& options) : options_(options) {}
 
   /// What an earlier, shorter window has dropped does not come back.
   void SetWindow(absl::Duration window) { options_.window = window; }
 
+  /// How many windows what prompts found of the cache counts: so long is a cache kept whose engine pauses.
+  static constexpr int kReuseWindows = 16;
+
   void Note(absl::Time now, int64_t used_blocks, int64_t waiting_blocks, int64_t request_tokens);
+  void NoteReuse(absl::Time now, const kv::Reuse& reuse);
   /// What is to be reported: nothing where it is what was reported last, or that was a moment ago.
   std::optional<Window> TakeUpdate(absl::Time now);
   /// When TakeUpdate may have something although nothing was noted; infinite future: never.
@@ -43,6 +50,7 @@ class WindowTracker {
 
   Options options_;
   std::deque<Slice> slices_;
+  std::deque<std::pair<absl::Time, kv::Reuse>> reuse_;  // by the beginning of a window
   int64_t used_blocks_ = 0, waiting_blocks_ = 0;
   std::optional<Window> reported_;
   absl::Time reported_at_ = absl::InfinitePast();

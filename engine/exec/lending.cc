@@ -112,8 +112,8 @@ std::vector<backend::ByteRange> Lending::ToZero(const lease::Extent& extent) con
   return ranges;
 }
 
-// Own blocks leave the run, and it is taken out of use. Where so many would have to that this round has no time for
-// them, it is a new round's. False: there is nothing to begin with in this one.
+// Own blocks leave the run, as many as this round has time for, and when all have, it is taken out of use. False: there
+// is nothing more to begin with in this one.
 bool Lending::BeginClearing(bool new_round) {
   if (clears_.empty()) return false;
   const ClearMessage clear = clears_.front();
@@ -123,10 +123,11 @@ bool Lending::BeginClearing(bool new_round) {
   const int64_t most_moves =
       new_round ? std::clamp<int64_t>(BytesIn(kLongestClear) / move_bytes, 1, kMovesToClear) : bytes_left_ / move_bytes;
   const std::optional<std::vector<Move>> moves = parts_.cache->ClearForLending(first, count, most_moves);
-  if (!moves && !new_round) return false;
-  clears_.pop_front();
   if (moves) MoveAside(*moves);
-  if (!moves || !parts_.cache->Lend(first, count)) {
+  const bool lent = moves && parts_.cache->Lend(first, count);
+  if (moves && !lent) return false;  // some have to move yet
+  clears_.pop_front();
+  if (!lent) {
     bytes_left_ -= parts_.own->block_bytes();  // for the attempt
     parts_.coordinator->Cleared(clear.id, false);
     return true;

@@ -13,7 +13,7 @@ Sharing::Sharing(const Options& options, const Dependencies& parts)
       borrowing_(
           {.num_blocks = options.num_blocks, .streamed_layers = options.streamed_layers},
           {parts.own, parts.cache, parts.scheduler, parts.transport, parts.coordinator, parts.urgency, parts.clock}),
-      window_({.window = coordinator::LeaseTerms().scale_down_window}) {}
+      window_({.window = coordinator::LeaseTerms().scale_down_window, .num_blocks = options.num_blocks}) {}
 
 void Sharing::Handle(const coordinator::LoopMessage& message) {
   borrowing_.FinishFetches();
@@ -38,7 +38,11 @@ void Sharing::Advance(int64_t waiting_tokens, int64_t longest_request_tokens) {
   borrowing_.Advance(waiting_tokens);
   const absl::Time now = parts_.clock->Now();
   window_.Note(now, parts_.cache->local().used, parts_.cache->BlocksFor(waiting_tokens), longest_request_tokens);
-  if (const auto window = window_.TakeUpdate(now)) parts_.coordinator->ReportWindow(*window);
+  window_.NoteReuse(now, parts_.cache->TakeReuse());
+  if (const auto window = window_.TakeUpdate(now)) {
+    parts_.cache->KeepCached(window->cache_blocks);
+    parts_.coordinator->ReportWindow(*window);
+  }
 }
 
 absl::Time Sharing::NextWakeup() const {

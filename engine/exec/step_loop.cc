@@ -28,6 +28,7 @@ StepLoop::StepLoop(const EngineOptions& options, const backend::KvLayout& layout
               .enable_prefix_caching = options.enable_prefix_caching,
               .may_borrow = options.may_borrow(),
               .leases_are_mapped = !sharing || sharing->transport->maps(),
+              .measures_reuse = sharing.has_value(),
               .max_chunk_tokens = std::min(options.max_num_batched_tokens, options.max_tokens_on_leases)}),
       scheduler_({.max_num_seqs = options.max_num_seqs,
                   .max_num_batched_tokens = options.max_num_batched_tokens,

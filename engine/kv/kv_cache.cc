@@ -22,6 +22,7 @@ KvCache::KvCache(const Options& options)
       pool_(options.num_blocks),
       tree_(options.block_tokens),
       planner_(&pool_, &tree_, options.leases_are_mapped),
+      meter_(options.num_blocks, options.block_tokens),
       stream_capacity_(options.leases_are_mapped ? std::numeric_limits<int64_t>::max() : 0) {}
 
 int64_t KvCache::MatchLimit(const TokenView& tokens) const {
@@ -48,6 +49,10 @@ KvCache::Attached KvCache::Attach(BlockTable& table, const std::string& salt, co
   table.blocks_ = std::move(match.blocks);
   table.pin_ = std::move(match.pin);
   table.committed_ = table.size();
+  if (options_.measures_reuse) {
+    table.looked_up_ = MatchLimit(tokens);
+    table.reuse_key_ = meter_.LookUp(salt, tokens, table.looked_up_, table.size());
+  }
   return {table.size() * options_.block_tokens, LeasedBlocks(table) * options_.block_tokens};
 }
 
@@ -62,6 +67,9 @@ KvCache::Attached KvCache::AttachMore(BlockTable& table, const TokenView& tokens
   }
   table.blocks_.resize(table.committed_);
   std::move(more.begin(), more.end(), std::back_inserter(table.blocks_));
+  for (int64_t i = table.committed_; i < table.size() && options_.measures_reuse; ++i) {
+    table.reuse_key_ = ReuseMeter::Next(table.reuse_key_, tokens.Run(i * options_.block_tokens, options_.block_tokens));
+  }
   table.committed_ = table.size();
   table.filling_ = ++fillings_;
   return attached;
@@ -96,13 +104,23 @@ int64_t KvCache::Obtain(int64_t blocks) {
 }
 
 Growth KvCache::MakeFree(int64_t count, int64_t wish) {
-  const int64_t free = pool_.local().free;
-  if (count <= free) return Growth::kDone;
+  if (count <= pool_.local().free) return Growth::kDone;
   if (pool_.num_lent() > 0) {
+    EvictWorthless(count);
+    const int64_t free = pool_.local().free;
+    if (count <= free) return Growth::kDone;
     need_ += wish - free;
     return Growth::kWait;
   }
   return pool_.has_regions() ? MakeFreeAcrossTiers(count, wish) : EvictLocal(count);
+}
+
+// So that the owner's dead cache does not end what lives in a lease.
+void KvCache::EvictWorthless(int64_t count) {
+  if (!keep_cached_) return;
+  const PlaceCounts local = pool_.local();
+  const int64_t beyond = local.used + local.cached + count - *keep_cached_;
+  CountEvicted(tree_.Evict(std::clamp<int64_t>(beyond, 0, count - local.free)));
 }
 
 Growth KvCache::EvictLocal(int64_t count) {
@@ -148,6 +166,9 @@ void KvCache::Commit(BlockTable& table, const TokenView& tokens, int64_t compute
   for (int64_t& i = table.committed_; i < full; ++i) {
     const auto block_tokens = tokens.Run(i * options_.block_tokens, options_.block_tokens);
     if (!tree_.Extend(table.pin_, block_tokens, table.blocks_[i])) return;
+    if (!options_.measures_reuse) continue;
+    table.reuse_key_ = ReuseMeter::Next(table.reuse_key_, block_tokens);
+    if (i >= table.looked_up_) meter_.Use(table.reuse_key_);
   }
 }
 
@@ -266,7 +287,7 @@ int64_t KvCache::TakeLeaseWish() {
 }
 
 std::optional<std::vector<Move>> KvCache::ClearForLending(int32_t first, int32_t count, int64_t max_moves) {
-  std::optional<std::vector<Move>> moves = planner_.Clear(first, count, max_moves);
+  std::optional<std::vector<Move>> moves = planner_.Clear(first, count, max_moves, keep_cached_.value_or(0));
   CountEvicted(planner_.TakeEvicted());
   return moves;
 }

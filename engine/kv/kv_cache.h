@@ -23,12 +23,14 @@
 #include "engine/kv/lendable_blocks.h"
 #include "engine/kv/move_planner.h"
 #include "engine/kv/prefix_tree.h"
+#include "engine/kv/reuse_meter.h"
 #include "engine/kv/sequence_blocks.h"
 #include "engine/kv/tiers.h"
 
 namespace swiftcache::engine::kv {
 
-/// New KV is written to the own arena only. Where that runs short: first what is lent is asked back; then the coldest
+/// New KV is written to the own arena only. Where that runs short: while memory is lent, what the
+/// cache has beyond what is worth keeping (KeepCached) is evicted, then what is lent is asked back; then the coldest
 /// committed blocks are spilled to leases with room; when those are full the least recently used leaves are evicted,
 /// wherever they lie; after that there is no room. Without leases, and with nothing lent, it is a plain LRU cache.
 ///
@@ -44,6 +46,7 @@ class KvCache final : public SequenceBlocks, public Tiers, public LendableBlocks
     bool enable_prefix_caching = true;
     bool may_borrow = false;        // TakeLeaseWish ever wishes
     bool leases_are_mapped = true;  // false: only streams and loads read them, so that no block moves between leases
+    bool measures_reuse = false;    // TakeReuse ever has something
     int64_t max_chunk_tokens = 0;   // of a step that reads leases
     int64_t watermark_blocks = 0;   // local places that spilling keeps free; 0: see watermark()
   };
@@ -99,6 +102,7 @@ class KvCache final : public SequenceBlocks, public Tiers, public LendableBlocks
   int64_t num_moves_of(RegionId id) const override { return pool_.num_moves_of(id); }
 
   // LendableBlocks.
+  void KeepCached(int64_t blocks) override { keep_cached_ = blocks; }
   std::optional<std::vector<Move>> ClearForLending(int32_t first, int32_t count, int64_t max_moves) override;
   bool Lend(int32_t first, int32_t count) override { return pool_.Lend(first, count); }
   void TakeBack(int32_t first, int32_t count) override { pool_.TakeBack(first, count); }
@@ -115,12 +119,15 @@ class KvCache final : public SequenceBlocks, public Tiers, public LendableBlocks
   /// max(two chunks of max_chunk_tokens, 1/8 of the usable local blocks) or watermark_blocks, and at most half of them.
   int64_t watermark() const;
   int64_t evicted_total() const { return evicted_total_; }
+  /// Of the prompts that were attached since the last call.
+  Reuse TakeReuse() { return meter_.Take(); }
 
  private:
   int64_t num_usable_leased() const { return std::min(pool_.live().total, stream_capacity_); }
   int64_t SpillRoom() const;
   int64_t MatchLimit(const TokenView& tokens) const;
   Growth MakeFree(int64_t count, int64_t wish);
+  void EvictWorthless(int64_t count);
   Growth EvictLocal(int64_t count);
   Growth MakeFreeAcrossTiers(int64_t count, int64_t wish);
   int64_t EvictForSpills(int64_t places);
@@ -133,6 +140,7 @@ class KvCache final : public SequenceBlocks, public Tiers, public LendableBlocks
   BlockPool pool_;
   PrefixTree tree_;
   MovePlanner planner_;
+  ReuseMeter meter_;
   std::vector<int32_t> reserved_;
   uint64_t fillings_ = 0;  // of tables
   int64_t potential_region_blocks_ = 0, leasable_blocks_ = 0;
@@ -140,6 +148,7 @@ class KvCache final : public SequenceBlocks, public Tiers, public LendableBlocks
   // Since they were last taken.
   int64_t need_ = 0, spill_wish_ = 0, wish_ = 0, recently_evicted_ = 0;
   int64_t evicted_total_ = 0;
+  std::optional<int64_t> keep_cached_;
 };
 
 }  // namespace swiftcache::engine::kv

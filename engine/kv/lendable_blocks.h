@@ -23,8 +23,13 @@ class LendableBlocks {
  public:
   virtual ~LendableBlocks() = default;
 
+  /// Of the blocks in the own arena, how many of those used last are worth keeping: so many stay when a run is cleared,
+  /// and idle ones beyond them are evicted before lent memory is asked back. Before the first call none stays, and none
+  /// is evicted for that.
+  virtual void KeepCached(int64_t blocks) = 0;
   /// Empties a run of the own arena so that Lend can have it: see MovePlanner::Clear. The moves are from local to
-  /// local: copy and finish them, and Lend, before the next plan. Nothing: it cannot be had now.
+  /// local: copy and finish them, and Lend, before the next plan. Where it takes more of them than `max_moves` Lend
+  /// fails: go on in the next round. Nothing: it cannot be had now.
   virtual std::optional<std::vector<Move>> ClearForLending(int32_t first, int32_t count, int64_t max_moves) = 0;
   /// The bytes of one of these moves have arrived.
   virtual bool FinishMove(const Move& move) = 0;

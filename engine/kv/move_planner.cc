@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/container/flat_hash_set.h"
 #include "glog/logging.h"
 
 namespace swiftcache::engine::kv {
@@ -95,25 +96,46 @@ std::optional<RegionId> MovePlanner::RoomFor(BlockId id, RegionId leaving, int64
   return other;
 }
 
-std::optional<std::vector<Move>> MovePlanner::Clear(int32_t first, int32_t count, int64_t max_moves) {
+std::optional<std::vector<Move>> MovePlanner::Clear(int32_t first, int32_t count, int64_t max_moves, int64_t keep) {
   const auto& occupants = pool_.occupants(kLocalRegion);
-  std::vector<BlockId> idle, held;
+  const uint64_t hot_since = LastUseOfHottest(keep);
+  std::vector<BlockId> cold, hot, held;
   int64_t taken = 0;
   for (int32_t i = first; i < first + count; ++i) {
     if (!occupants[i]) continue;
+    const BlockId id = *occupants[i];
     ++taken;
-    if (pool_.moving(*occupants[i])) return std::nullopt;
-    (pool_.sequence_holds(*occupants[i]) > 0 ? held : idle).push_back(*occupants[i]);
+    if (pool_.moving(id)) return std::nullopt;
+    (pool_.sequence_holds(id) > 0 ? held : pool_.last_use(id) >= hot_since ? hot : cold).push_back(id);
   }
-  const int64_t free = pool_.CountFree(first, first + count, count);
-  const auto num_held = static_cast<int64_t>(held.size());
-  if (free + taken < count || num_held > max_moves || MakeRoomBelow(first, num_held) < num_held) return std::nullopt;
-  for (BlockId id : idle) {
-    if (tree_.Contains(id)) evicted_ += tree_.Lose(id);
+  if (pool_.CountFree(first, first + count, count) + taken < count) return std::nullopt;
+  const auto idle_here = [&](BlockId id) {
+    const Place place = pool_.place(id);
+    return place.local() && place.index >= first && place.index < first + count && pool_.sequence_holds(id) == 0;
+  };
+  hot = tree_.LeadingFirst(hot, count, idle_here);
+  const int64_t num_moves = std::min(max_moves, static_cast<int64_t>(held.size() + hot.size()));
+  if (MakeRoomBelow(first, num_moves) < num_moves) return std::nullopt;
+  const absl::flat_hash_set<BlockId> stay(hot.begin(), hot.end());
+  for (BlockId id : cold) {
+    if (!stay.contains(id) && tree_.Contains(id)) evicted_ += tree_.Lose(id);
   }
+  held.insert(held.end(), hot.begin(), hot.end());
   std::vector<Move> moves;
-  for (BlockId id : held) Begin(id, kLocalRegion, moves);  // to the lowest place: below the run
+  for (BlockId id : held) {
+    if (static_cast<int64_t>(moves.size()) == num_moves) break;
+    if (pool_.sequence_holds(id) > 0 || tree_.Contains(id)) Begin(id, kLocalRegion, moves);  // lowest place: below
+  }
   return moves;
+}
+
+// Idle local blocks that were used then or later are, with those in use, the `keep` used last.
+uint64_t MovePlanner::LastUseOfHottest(int64_t keep) const {
+  int64_t colder = pool_.local().used + pool_.local().cached - keep;
+  for (const auto& [last_use, id] : pool_.spillable_idle()) {
+    if (colder-- <= 0) return last_use;
+  }
+  return UINT64_MAX;
 }
 
 // REQUIRES: there is room.

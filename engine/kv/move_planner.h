@@ -34,10 +34,11 @@ class MovePlanner {
   /// lease, if it may; idle ones to another lease, else to the own arena while more than `keep_free` places are free
   /// there. Where nothing is free, blocks that were used less recently are evicted. REQUIRES: the region drains.
   std::vector<Move> Drain(RegionId region, int64_t count, int64_t keep_free);
-  /// Empties a run of the own arena: idle blocks there are dropped (PrefixTree::Lose), at most `max_moves` that are held
-  /// move below the run; coldest idle blocks there make way. Nothing: a place of it is lent or reserved, a block there is
-  /// moving, or there is no room; nothing was changed.
-  std::optional<std::vector<Move>> Clear(int32_t first, int32_t count, int64_t max_moves);
+  /// Empties a run of the own arena. Of all blocks that lie in the arena the `keep` used last stay there, and so do
+  /// those that are held: they move below the run, at most `max_moves` in this call, and the coldest idle blocks there
+  /// make way. The rest is dropped (PrefixTree::Lose). Nothing: a place of the run is lent or reserved, a
+  /// block there is moving, or there is no room below; nothing was changed.
+  std::optional<std::vector<Move>> Clear(int32_t first, int32_t count, int64_t max_moves, int64_t keep);
 
   /// Blocks that Drain, Clear evicted since the last call.
   int64_t TakeEvicted() { return std::exchange(evicted_, 0); }
@@ -46,6 +47,7 @@ class MovePlanner {
   void RankForDrain(RegionId region);
   std::optional<RegionId> RoomFor(BlockId id, RegionId leaving, int64_t keep_free) const;
   bool Leave(BlockId id, RegionId leaving, int64_t keep_free, std::vector<Move>& moves);
+  uint64_t LastUseOfHottest(int64_t keep) const;
   int64_t MakeRoomBelow(int32_t first, int64_t count);
   void Begin(BlockId id, RegionId to, std::vector<Move>& moves);
 

@@ -36,6 +36,8 @@ class BlockTable {
   int64_t committed_ = 0;              // leading blocks that are in the prefix tree
   Holder holder_ = Holder::kSequence;  // of its blocks
   PrefixTree::Pin pin_;                // at block committed_ - 1
+  uint64_t reuse_key_ = 0;             // likewise: of ReuseMeter, which
+  int64_t looked_up_ = 0;              // has heard of so many leading blocks
 };
 
 /// kWait: room is on its way, because moves that free it are under way, or Tiers::TakeMoves or LendableBlocks::TakeNeed

@@ -221,6 +221,7 @@ absl::Status GrpcLeaseClient::Send(const Window& window) {
   request.set_waiting_blocks(window.waiting_blocks);
   request.set_window_max_request_tokens(window.max_request_tokens);
   request.set_window_peak_blocks(window.peak_blocks);
+  request.set_cache_blocks(window.cache_blocks);
   v1::ReportWindowResponse response;
   return Call(&v1::BrokerService::Stub::ReportWindow, request, response);
 }

@@ -52,6 +52,24 @@ TEST(WindowTrackerTest, APeakIsRememberedForTheWindowAndForgottenAfterIt) {
   EXPECT_EQ(after->max_request_tokens, 7);
 }
 
+kv::Reuse FoundInPart(int part) {
+  kv::Reuse reuse{.looked_up = 100};
+  reuse.found[part] = 90;
+  return reuse;
+}
+
+TEST(WindowTrackerTest, WhatTheCacheIsWorthOutlastsAPauseOfSixteenWindows) {
+  WindowTracker tracker({.window = absl::Seconds(10), .num_blocks = 320});
+  tracker.NoteReuse(At(0), FoundInPart(9));
+  EXPECT_EQ(tracker.TakeUpdate(At(1))->cache_blocks, 110);
+  tracker.NoteReuse(At(100), FoundInPart(4));
+  EXPECT_FALSE(tracker.TakeUpdate(At(169)).has_value());
+  EXPECT_EQ(tracker.NextUpdate(), At(170));
+  EXPECT_EQ(tracker.TakeUpdate(At(170))->cache_blocks, 60) << "of the later prompts";
+  EXPECT_EQ(tracker.TakeUpdate(At(270))->cache_blocks, 0);
+  EXPECT_EQ(tracker.NextUpdate(), absl::InfiniteFuture());
+}
+
 TEST(WindowTrackerTest, ANewWindowHoldsForWhatWasSeenBefore) {
   WindowTracker tracker({.window = absl::Seconds(60), .min_interval = absl::ZeroDuration()});
   tracker.Note(kStart, 100, 0, 0);

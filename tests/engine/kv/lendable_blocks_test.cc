@@ -36,6 +36,22 @@ TEST_F(KvCacheTiersTest, LentMemoryIsAskedBackBeforeAnythingIsEvicted) {
   EXPECT_THAT(cache_->TakeDirty(), IsEmpty()) << "scrubbed once";
 }
 
+TEST_F(KvCacheTiersTest, WhatIsNotWorthKeepingIsEvictedBeforeLentMemoryIsAskedBack) {
+  Create(6);
+  ASSERT_TRUE(cache_->Lend(4, 2));
+  Cache(Count(8));
+  cache_->KeepCached(5);
+  BlockTable table;
+  EXPECT_EQ(cache_->Grow(table, 4), Growth::kWait) << "two more and the five used last are all that there is room for";
+  EXPECT_EQ(cache_->TakeNeed(), 1);
+  EXPECT_EQ(cache_->evicted_total(), 1) << "of six";
+  cache_->KeepCached(4);
+  EXPECT_EQ(cache_->Grow(table, 4), Growth::kDone);
+  EXPECT_EQ(cache_->TakeNeed(), 0);
+  EXPECT_EQ(cache_->evicted_total(), 2);
+  Check({&table});
+}
+
 TEST_F(KvCacheTiersTest, AWholeRunIsLentOrNothing) {
   Create(8);
   BlockTable table;
@@ -56,19 +72,34 @@ TEST_F(KvCacheTiersTest, ClearingARunDropsIdleBlocksAndMovesThoseInUseBelow) {
   Cache(Count(6, 50));        // 2, 3, 4
   Run(inside, Count(3, 90));  // 5, 6: the last is not full
   cache_->Release(below);     // 0, 1 are idle: colder than the run's
-  EXPECT_EQ(cache_->ClearForLending(4, 4, 1), std::nullopt) << "more moves than allowed";
-  EXPECT_EQ(cache_->evicted_total(), 0);
-  const std::optional<std::vector<Move>> moves = cache_->ClearForLending(4, 4, 8);
-  ASSERT_TRUE(moves.has_value());
-  ASSERT_THAT(*moves, SizeIs(2));
-  EXPECT_FALSE(cache_->Lend(4, 4)) << "not before they are done";
-  for (const Move& move : *moves) {
-    EXPECT_LT(move.to.index, 4);
-    EXPECT_TRUE(cache_->FinishMove(move));
+  for (const bool last : {false, true}) {
+    const std::optional<std::vector<Move>> moves = cache_->ClearForLending(4, 4, 1);
+    ASSERT_TRUE(moves.has_value());
+    ASSERT_THAT(*moves, SizeIs(1)) << "no more than allowed";
+    EXPECT_FALSE(cache_->Lend(4, 4)) << "not before it is done";
+    EXPECT_LT(moves->front().to.index, 4);
+    EXPECT_TRUE(cache_->FinishMove(moves->front()));
+    EXPECT_EQ(cache_->Lend(4, 4), last) << "the other is still there";
   }
-  EXPECT_TRUE(cache_->Lend(4, 4));
   EXPECT_EQ(cache_->ClearForLending(3, 2, 8), std::nullopt) << "some of it is lent";
   Check({&inside});
+}
+
+TEST_F(KvCacheTiersTest, ClearingARunKeepsTheHottestBlocksAndEvictsTheColdest) {
+  Create(8);
+  Cache(Count(6, 10));  // 0, 1, 2
+  Cache(Count(4, 50));  // 3, 4
+  Cache(Count(4, 90));  // 5, 6: used last
+  cache_->KeepCached(4);
+  const std::optional<std::vector<Move>> moves = cache_->ClearForLending(4, 4, 8);
+  ASSERT_TRUE(moves.has_value());
+  EXPECT_THAT(*moves, SizeIs(3)) << "4, 5, 6";
+  for (const Move& move : *moves) EXPECT_TRUE(cache_->FinishMove(move));
+  EXPECT_TRUE(cache_->Lend(4, 4));
+  EXPECT_EQ(cache_->evicted_total(), 3) << "the prompt that was used first";
+  EXPECT_EQ(cache_->Measure("", Count(5, 90)).blocks, 2);
+  EXPECT_EQ(cache_->Measure("", Count(5, 50)).blocks, 2);
+  Check({});
 }
 
 TEST_F(KvCacheTiersTest, ARunIsNotClearedWithoutRoomBelow) {
