@@ -180,9 +180,12 @@ int64_t Lending::StopAllClearing() {
   return parts_.cache->local().free - free;
 }
 
-void Lending::StateNeed() {
+void Lending::StateNeed(int64_t missing_blocks) {
   asks_again_ = false;
   int64_t blocks = parts_.cache->TakeNeed();
+  if (blocks > 0) {
+    blocks = std::min(std::max(blocks, missing_blocks - parts_.cache->local().free), parts_.cache->num_leased_out());
+  }
   if (blocks > 0 && !(clears_.empty() && clearing_.empty())) blocks -= StopAllClearing();
   if (blocks <= 0) return need_.reset();
   if (!need_) need_ = {.since = parts_.clock->Now()};

@@ -3,7 +3,7 @@
 //
 //   lending.Do(message);                     // from the coordinator, between steps
 //   StepPlan plan = scheduler.Plan();
-//   lending.StateNeed();
+//   lending.StateNeed(scheduler.missing_blocks());
 //   if (lending.ShouldDefer(plan)) ...       // wait for a message, until NextWakeup
 //   lending.Advance();
 #pragma once
@@ -45,8 +45,9 @@ class Lending {
   void Do(const coordinator::StopClearingMessage& message);
   void Do(const coordinator::TakeBackMessage& message);
 
-  /// After each plan: what is lent and was needed is asked back.
-  void StateNeed();
+  /// After each plan: what is lent and was needed is asked back. Once, and whole: `missing_blocks`, that those that run
+  /// will take, come along with what the plan lacked.
+  void StateNeed(int64_t missing_blocks);
   static constexpr absl::Duration kReclaimPatience = absl::Milliseconds(5);
   /// True for at most kReclaimPatience after a need arose, while the plan samples no token: the memory usually comes
   /// within that time, and one large step of prefill is cheaper than two. (On CPUs a step would also compete with the

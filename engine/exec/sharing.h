@@ -5,7 +5,7 @@
 //   sharing.Handle(message);            // from the coordinator, between steps
 //   sharing.borrowing().FinishFetches();
 //   StepPlan plan = scheduler.Plan();
-//   sharing.lending().StateNeed();
+//   sharing.lending().StateNeed(scheduler.missing_blocks());
 //   if (sharing.lending().ShouldDefer(plan)) ...              // wait for a message, until NextWakeup
 //   sharing.Advance(waiting_tokens, longest_request_tokens);  // clears, scrubs, starts copies, asks to lease
 #pragma once

@@ -166,7 +166,7 @@ bool StepLoop::Step() {
 // What leases ask for between plan and forward pass. False: nothing is to be computed before memory is back.
 bool StepLoop::ServeLeases(const sched::StepPlan& plan) {
   SizeLayerStream();
-  sharing_->lending().StateNeed();
+  sharing_->lending().StateNeed(scheduler_.missing_blocks());
   if (plan.chunks.empty() || sharing_->lending().ShouldDefer(plan)) return false;
   sharing_->Advance(TokensNotRunning(), live_.longest_tokens());
   return true;

@@ -368,6 +368,12 @@ int64_t Scheduler::MissingBlocks(const Sequence& sequence) const {
   return std::max<int64_t>(0, BlocksOf(sequence) - sequence.blocks.size());
 }
 
+int64_t Scheduler::missing_blocks() const {
+  int64_t blocks = 0;
+  for (const Sequence* sequence : running_) blocks += MissingBlocks(*sequence);
+  return blocks;
+}
+
 bool Scheduler::is_running(const Sequence* sequence) const {
   return std::binary_search(running_.begin(), running_.end(), sequence, ServedBefore());
 }

@@ -116,6 +116,8 @@ class Scheduler {
   int64_t num_waiting() const { return static_cast<int64_t>(waiting_.size()); }
   /// Of all that wait.
   int64_t waiting_tokens() const { return waiting_tokens_; }
+  /// Blocks that those that run will take for the tokens that they have.
+  int64_t missing_blocks() const;
   /// Groups of which a sequence runs.
   int64_t num_running_groups() const { return num_running_groups_; }
   /// In the order of service.

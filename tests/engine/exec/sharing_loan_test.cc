@@ -136,5 +136,14 @@ TEST_F(SharingLoanTest, ANeedOfOnesOwnEndsClearingAtOnce) {
   EXPECT_EQ(harness_.load().kv_blocks_leased_out, 0);
 }
 
+TEST(SharingNeedTest, APromptOfManyStepsStatesItsNeedOnceAndWhole) {
+  SharingHarness harness({.num_blocks = 256});
+  harness.LendAway(1, {8, 248});
+  std::mt19937 rng(9);
+  (void)harness.Add(RandomTokens(rng, 200 * 4, 64), 1);  // a step computes at most 512 of the 800 tokens
+  (void)harness.loop().Step();
+  EXPECT_TRUE(harness.broker().log().WaitFor("ScaleUp 192"));
+}
+
 }  // namespace
 }  // namespace swiftcache::engine::exec

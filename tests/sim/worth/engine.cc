@@ -65,7 +65,9 @@ void Engine::Submit(const Request& request, double now) {
 // False: nothing was computed.
 bool Engine::Step() {
   const StepPlan plan = scheduler_.Plan();
-  if (const int64_t need = cache_.TakeNeed(); need > 0) neighbours_.TakeBack(*this, need);
+  if (const int64_t need = cache_.TakeNeed(); need > 0) {
+    neighbours_.TakeBack(*this, std::max(need, scheduler_.missing_blocks() - cache_.local().free));
+  }
   if (!plan.chunks.empty()) Compute(plan);
   Advance();
   return !plan.chunks.empty();
@@ -133,7 +135,8 @@ void Engine::Advance() {
   int64_t longest = 0;
   for (const auto& [conversation, job] : jobs_) longest = std::max(longest, job->tokens.size());
   const absl::Time now = absl::UnixEpoch() + absl::Seconds(free_at_);
-  window_.Note(now, cache_.local().used, cache_.BlocksFor(scheduler_.waiting_tokens()), longest);
+  const int64_t to_come = cache_.BlocksFor(scheduler_.waiting_tokens()) + scheduler_.missing_blocks();
+  window_.Note(now, cache_.local().used, to_come, longest);
   window_.NoteReuse(now, cache_.TakeReuse());
   if (const auto window = window_.TakeUpdate(now)) {
     cache_.KeepCached(window->cache_blocks);
