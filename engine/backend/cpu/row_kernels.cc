@@ -98,15 +98,15 @@ void ToInt8Row(const float* x, int64_t groups, int zero, int inputs, Int8Group* 
     }
     const float largest = hn::GetLane(hn::BitCast(d, hn::MaxOfLanes(di, largest_bits)));
     const auto factor = hn::Set(d, largest < 1e-30f ? 0.0f : 127.0f / largest);
-    int32_t sums[2] = {};
+    uint32_t sums[2] = {};  // which wrap around where the group is not finite
     for (int64_t i = 0; i < kInt8Inputs; i += kLanes) {
       const auto codes = hn::NearestInt(hn::Mul(hn::LoadU(d, x + i), factor));
       hn::StoreU(hn::DemoteTo(d8, codes), d8, out->codes + i);
-      sums[i / inputs] += hn::GetLane(hn::SumOfLanes(di, codes));
+      sums[i / inputs] += static_cast<uint32_t>(hn::GetLane(hn::SumOfLanes(di, codes)));
     }
     out->scale = largest / 127.0f;
-    out->sum = out->scale * static_cast<float>(sums[0] + sums[1]);
-    for (int i = 0; i < 2; ++i) out->starts[i] = -zero * sums[i];
+    out->sum = out->scale * static_cast<float>(static_cast<int32_t>(sums[0] + sums[1]));
+    for (int i = 0; i < 2; ++i) out->starts[i] = static_cast<int32_t>(0u - static_cast<uint32_t>(zero) * sums[i]);
   }
 }
 
