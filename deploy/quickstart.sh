@@ -131,7 +131,7 @@ leased() {  # leased DONOR: blocks of smollm2-chat that lie there
   "$ctl" lease ls -o json | python3 -c '
 import json, sys
 print(sum(lease["borrower_blocks"] for lease in json.load(sys.stdin)["leases"]
-          if (lease["state"], lease["donor"], lease["borrower"]) == ("ACTIVE", sys.argv[1], "smollm2-chat")))' "$1"
+          if (lease["state"], lease["donor"], lease["borrower"]) == ("GRANTED", sys.argv[1], "smollm2-chat")))' "$1"
 }
 lines() { grep -c -- "$1" "$2" || true; }
 

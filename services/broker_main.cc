@@ -59,7 +59,6 @@ struct BrokerFlags {
     changed = flags.Changed();
     ledger.elastic.kind =
         elastic_policy == "paper" ? broker::elastic::PolicyKind::kPaper : broker::elastic::PolicyKind::kDefault;
-    ledger.confirm_timeout = 2 * membership.heartbeat_interval;
     return exit_code;
   }
 

@@ -274,8 +274,12 @@ absl::Status Serve(const services::EngineFlags& flags, services::ShutdownSignals
   server->SetServing(false);
   LOG(INFO) << "signal " << signal << ": draining for at most " << flags.drain_timeout;
   broker->Draining();
-  engine->ShutDown(clock.Now() + flags.drain_timeout);
-  if (sharing) sharing->EndLeases();  // before the broker ends them: then their borrowers would lose what is in them
+  const absl::Time drained = lost.ok() ? clock.Now() + flags.drain_timeout : clock.Now();
+  if (!lost.ok()) engine->ShutDown(drained);  // its loop can move nothing any more
+  if (sharing) sharing->AskBackAll(drained);
+  engine->Drain(drained);
+  if (sharing) sharing->EndLeases(drained);  // with the loop alive, which moves what is in them
+  engine->ShutDown(clock.Now());
   broker->Leave();
   if (sharing) sharing->Stop();
   const absl::Time stopped = clock.Now() + kStopTimeout;

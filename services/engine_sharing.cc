@@ -3,6 +3,7 @@
 
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <fstream>
 #include <utility>
 
@@ -43,11 +44,14 @@ absl::StatusOr<std::unique_ptr<EngineSharing>> EngineSharing::Create(const Optio
 }
 
 void EngineSharing::Start(std::function<void(engine::coordinator::LoopMessage)> push) {
-  leases_ = engine::rpc::LeaseClient::Create({.broker = options_.flags->broker,
-                                              .instance_id = options_.instance_id,
-                                              .token = options_.token,
-                                              .identity = [this] { return broker_.identity(); }},
-                                             *coordinator_);
+  leases_ = engine::rpc::LeaseClient::Create(
+      {.broker = options_.flags->broker,
+       .instance_id = options_.instance_id,
+       .token = options_.token,
+       .identity = [this] { return broker_.identity(); },
+       .on_limit = [this](const auto& limit) { broker_.KeepLimit(limit); },
+       .on_incarnation = [this](const std::string& incarnation) { broker_.NoteIncarnation(incarnation); }},
+      *coordinator_);
   coordinator_->Start(transport_.get(), leases_.get(), std::move(push));
 }
 
@@ -55,7 +59,7 @@ engine::rpc::SharingDescription EngineSharing::Describe() const {
   return {.lease_channel = transport_->channel(),
           .node_id = NodeId(options_.flags->shm_dir),
           .page_bytes = kv_.page_bytes(),
-          .held = [this] { return coordinator_->Held(); },
+          .given = [this] { return coordinator_->Given(); },
           .registered =
               [this](const engine::coordinator::LeaseTerms& terms) {
                 coordinator_->OnTerms(terms);
@@ -63,7 +67,9 @@ engine::rpc::SharingDescription EngineSharing::Describe() const {
               }};
 }
 
-void EngineSharing::EndLeases() { coordinator_->Stop(clock_.Now() + options_.flags->revoke_deadline); }
+void EngineSharing::EndLeases(absl::Time deadline) {
+  coordinator_->Stop(std::max(deadline, clock_.Now() + options_.flags->revoke_deadline));
+}
 
 void EngineSharing::Stop() {
   if (leases_ == nullptr) return;

@@ -51,9 +51,11 @@ class EngineSharing {
   engine::rpc::SharingDescription Describe() const;
   /// Before a scrape; from any thread.
   void UpdateMetrics() { transport_metrics_->Update(); }
-  /// Takes back what is lent, after borrowers had time to move its contents away, and gives back what is leased: within
-  /// revoke_deadline. REQUIRES: the engine serves no requests any more.
-  void EndLeases();
+  /// The engine ends: asks back what is lent, so that borrowers can move its contents away until `deadline`.
+  void AskBackAll(absl::Time deadline) { coordinator_->AskBackAll(deadline); }
+  /// Gives back what is leased, and waits for what is lent: until `deadline`, and for revoke_deadline at least. REQUIRES:
+  /// the engine serves no requests any more, and its loop is alive.
+  void EndLeases(absl::Time deadline);
   void Stop();
 
  private:

@@ -20,7 +20,7 @@ std::optional<Extent> CarveGap(int64_t low, int64_t high, const CarveSpec& spec)
 }  // namespace
 
 std::optional<Extent> CarveFromTail(const Extent& region, std::vector<Extent> taken, const CarveSpec& spec) {
-  std::sort(taken.begin(), taken.end(), [](const Extent& a, const Extent& b) { return a.first_block > b.first_block; });
+  std::sort(taken.begin(), taken.end(), [](const Extent& a, const Extent& b) { return a.end() > b.end(); });
   int64_t high = region.end();
   for (const Extent& extent : taken) {
     if (const auto found = CarveGap(std::max(region.first_block, extent.end()), high, spec)) return found;

@@ -20,7 +20,7 @@ struct CarveSpec {
   int64_t max_units = 1;    // the most that is wanted
 };
 
-/// Looks for a gap between the `taken` extents of `region`, starting at the arena's end. The first gap that has room
+/// Looks for a gap between the `taken` extents of `region`, which may overlap, starting at the arena's end. The first gap that has room
 /// for one unit gives the extent: as many units as fit there, at most max_units. None: no gap has room. REQUIRES:
 /// numbers of `spec` > 0. Pure.
 std::optional<Extent> CarveFromTail(const Extent& region, std::vector<Extent> taken, const CarveSpec& spec);

@@ -46,10 +46,12 @@ struct Lease {
   friend bool operator==(const Lease&, const Lease&) = default;
 };
 
-/// What the engines of a model may borrow together at most.
+/// What the engines of a model may borrow together at most. The younger of two counts: engines bring the limits that they
+/// know to a broker that has restarted, and some may be old.
 struct LeaseLimit {
   std::string model_name;
   std::optional<int64_t> max_borrowed_bytes;  // none: no limit any more
+  int64_t set_at_micros = 0;                  // since 1970, by the clock of the broker that an operator told it
   friend bool operator==(const LeaseLimit&, const LeaseLimit&) = default;
 };
 
@@ -67,7 +69,7 @@ struct Engine {
 /// A lease that is new or has changed.
 struct Change {
   Lease lease;
-  std::optional<LeaseState> before;  // none: it is new to the table, or only its end is reported
+  std::optional<LeaseState> before;  // none: it is new to the table
 };
 
 }  // namespace swiftcache::broker::ledger

@@ -11,8 +11,6 @@ const char* StateName(LeaseState state) {
       return "offered";
     case LeaseState::kGranted:
       return "granted";
-    case LeaseState::kActive:
-      return "active";
     case LeaseState::kRevoking:
       return "revoking";
     case LeaseState::kReleased:
@@ -30,8 +28,6 @@ bool MayStep(LeaseState from, LeaseState to) {
     case LeaseState::kOffered:
       return to == LeaseState::kGranted || to == LeaseState::kRevoking || to == LeaseState::kReleased;
     case LeaseState::kGranted:
-      return to == LeaseState::kActive || to == LeaseState::kRevoking || HasEnded(to);
-    case LeaseState::kActive:
       return to == LeaseState::kRevoking || HasEnded(to);
     case LeaseState::kRevoking:
       return HasEnded(to);

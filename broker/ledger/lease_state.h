@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The life of a lease and the steps that it may take (ARCHITECTURE.md, the life of a lease).
 //
-//   RETURN_IF_ERROR(CheckStep(lease.id, lease.state, LeaseState::kActive));
+//   RETURN_IF_ERROR(CheckStep(lease.id, lease.state, LeaseState::kRevoking));
 #pragma once
 
 #include <cstdint>
@@ -10,8 +10,8 @@
 
 namespace swiftcache::broker::ledger {
 
-/// offered -> granted -> active -> revoking -> released | fenced.
-enum class LeaseState { kOffered, kGranted, kActive, kRevoking, kReleased, kFenced };
+/// offered -> granted -> revoking -> released | fenced.
+enum class LeaseState { kOffered, kGranted, kRevoking, kReleased, kFenced };
 
 /// Lower case, for messages and logs.
 const char* StateName(LeaseState state);
@@ -19,13 +19,13 @@ const char* StateName(LeaseState state);
 /// released or fenced.
 bool HasEnded(LeaseState state);
 
-/// | from            | to                          | whose step                                                      |
+/// | from            | to                          | whose word                                                      |
 /// |-----------------|-----------------------------|-----------------------------------------------------------------|
-/// | offered         | granted, released           | donor accepts; declines, or says nothing in time                |
-/// | offered         | revoking                    | operator, limit, dead borrower; the donor may have accepted     |
-/// | granted         | active                      | borrower has mapped it                                          |
-/// | granted, active | revoking, released, fenced  | donor's need; borrower gives back or lost it; donor alone       |
-/// | revoking        | released, fenced            | donor                                                           |
+/// | offered         | granted, released           | the donor's; its silence is a no                                |
+/// | offered,        | revoking                    | the broker's, which asks the donor: operator, limit, fairness,  |
+/// | granted         |                             | an offer to a dead borrower                                     |
+/// | granted,        | released, fenced            | the donor's; the broker forgets the leases of a donor that is   |
+/// | revoking        |                             | gone, and learns them again when it comes back                  |
 bool MayStep(LeaseState from, LeaseState to);
 
 /// FAILED_PRECONDITION naming lease and both states where MayStep says no.

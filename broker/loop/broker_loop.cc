@@ -72,8 +72,8 @@ absl::Status BrokerLoop::Refusal() const {
       absl::StrCat("the broker's queue of ", options_.queue_capacity, " messages is full; try again"));
 }
 
-void BrokerLoop::Register(membership::EngineInfo info, std::vector<ledger::Lease> held, RegisterReply reply) {
-  if (!mailbox_.TryPush(RegisterMessage{std::move(info), std::move(held), reply})) reply(Refusal(), std::nullopt);
+void BrokerLoop::Register(Tables::Registration registration, RegisterReply reply) {
+  if (!mailbox_.TryPush(RegisterMessage{std::move(registration), reply})) reply(Refusal(), std::nullopt);
 }
 
 void BrokerLoop::Heartbeat(std::string name, std::string instance_id, std::string incarnation,
@@ -107,8 +107,11 @@ void BrokerLoop::Run() {
     PublishChanges();
     UpdateGauges();
   }
-  for (const auto& watcher : watchers_) watcher->Close(absl::UnavailableError("the broker is stopping; watch again"));
-  watchers_.clear();
+  of_engines_[""] = std::move(watchers_);
+  for (const auto& [instance_id, watchers] : of_engines_) {
+    for (const auto& watcher : watchers) watcher->Close(absl::UnavailableError("the broker is stopping; watch again"));
+  }
+  of_engines_.clear();
 }
 
 absl::Duration BrokerLoop::UntilNextDeadline() {
@@ -133,10 +136,11 @@ absl::Time BrokerLoop::Now() {
 }
 
 void BrokerLoop::Handle(RegisterMessage& message) {
-  const absl::Status status = tables_.Register(message.info, message.held, Now());
+  const absl::Status status = tables_.Register(message.registration, Now());
   std::optional<absl::Duration> retry_after;
   if (status.ok()) counters_.registrations.Increment();
-  if (absl::IsAlreadyExists(status)) retry_after = tables_.engines().TimeUntilExpiry(message.info.name, Now());
+  if (absl::IsAlreadyExists(status))
+    retry_after = tables_.engines().TimeUntilExpiry(message.registration.info.name, Now());
   message.reply(status, retry_after);
 }
 
@@ -152,36 +156,58 @@ void BrokerLoop::Handle(DeregisterMessage& message) {
 }
 
 void BrokerLoop::Handle(WatchMessage& message) {
-  const WatchEvent snapshot = tables_.Snapshot();
-  LOG(INFO) << "watcher " << message.watcher->name() << " follows from version " << snapshot.version;
-  if (!message.watcher->Offer(snapshot)) {
-    message.watcher->Close(absl::ResourceExhaustedError("the snapshot found no room; watch again"));
+  Watcher& watcher = *message.watcher;
+  LOG(INFO) << "watcher " << watcher.name() << " follows";
+  if (!watcher.Offer(tables_.Snapshot(watcher.instance_id()))) {
+    watcher.Close(absl::ResourceExhaustedError("the snapshot found no room; watch again"));
     return;
   }
-  watchers_.push_back(std::move(message.watcher));
+  counters_.watchers.Increment();
+  const std::string& instance_id = watcher.instance_id();
+  (instance_id.empty() ? watchers_ : of_engines_[instance_id]).push_back(std::move(message.watcher));
 }
 
-void BrokerLoop::Handle(UnwatchMessage& message) { std::erase(watchers_, message.watcher); }
+void BrokerLoop::Handle(UnwatchMessage& message) {
+  const auto of_engine = of_engines_.find(message.watcher->instance_id());
+  WatcherList& list = of_engine == of_engines_.end() ? watchers_ : of_engine->second;
+  counters_.watchers.Decrement(static_cast<double>(std::erase(list, message.watcher)));
+  if (of_engine != of_engines_.end() && list.empty()) of_engines_.erase(of_engine);
+}
 
 void BrokerLoop::PublishChanges() {
-  bool leases_changed = false;
   for (const TableChange& entry : tables_.TakeChanges()) {
     if (const auto* change = std::get_if<ledger::Change>(&entry.change)) {
       lease_metrics_.Note(*change);
-      leases_changed = true;
     } else if (const auto* engine = std::get_if<membership::Change>(&entry.change)) {
       LogChange(*engine);
     }
     Publish(entry.event);
   }
-  if (leases_changed) lease_metrics_.SetLeased(tables_.leases().Snapshot());
 }
 
 void BrokerLoop::Publish(const WatchEvent& event) {
-  std::erase_if(watchers_, [&](const std::shared_ptr<Watcher>& watcher) {
+  PublishTo(watchers_, event);
+  if (const auto* lease = std::get_if<ledger::Lease>(&event.what)) {
+    PublishToEngine(lease->donor.instance_id, event);
+    PublishToEngine(lease->borrower.instance_id, event);
+  } else if (std::holds_alternative<ledger::LeaseLimit>(event.what)) {
+    for (auto& [instance_id, watchers] : of_engines_) PublishTo(watchers, event);
+  }
+}
+
+void BrokerLoop::PublishToEngine(const std::string& instance_id, const WatchEvent& event) {
+  const auto it = of_engines_.find(instance_id);
+  if (it == of_engines_.end()) return;
+  PublishTo(it->second, event);
+  if (it->second.empty()) of_engines_.erase(it);
+}
+
+void BrokerLoop::PublishTo(WatcherList& watchers, const WatchEvent& event) {
+  std::erase_if(watchers, [&](const std::shared_ptr<Watcher>& watcher) {
     if (watcher->Offer(event)) return false;
-    LOG(WARNING) << "watcher " << watcher->name() << " is too slow and dropped at version " << event.version;
+    LOG(WARNING) << "watcher " << watcher->name() << " is too slow and dropped";
     counters_.dropped_watchers.Increment();
+    counters_.watchers.Decrement();
     watcher->Close(absl::ResourceExhaustedError("the reader is too slow for the changes; watch again"));
     return true;
   });
@@ -205,7 +231,6 @@ void BrokerLoop::LogChange(const membership::Change& change) {
 void BrokerLoop::UpdateGauges() {
   for (const auto& [state, gauge] : counters_.engines)
     gauge->Set(static_cast<double>(tables_.engines().CountOf(state)));
-  counters_.watchers.Set(static_cast<double>(watchers_.size()));
 }
 
 }  // namespace swiftcache::broker::loop

@@ -63,8 +63,7 @@ class BrokerLoop {
   absl::Duration lease_ttl() const { return options_.lease_ttl; }
   absl::Duration scale_down_window() const { return options_.ledger.elastic.window; }
 
-  /// `held`: the leases that the engine holds, as donor or borrower.
-  void Register(membership::EngineInfo info, std::vector<ledger::Lease> held, RegisterReply reply);
+  void Register(Tables::Registration registration, RegisterReply reply);
   void Heartbeat(std::string name, std::string instance_id, std::string incarnation, membership::LoadReport load,
                  Reply reply);
   void Deregister(std::string name, std::string instance_id, Reply reply);
@@ -73,7 +72,7 @@ class BrokerLoop {
   void ReportWindow(Caller caller, elastic::Demand demand, WindowReply reply);
   void RequestLease(Caller caller, ledger::LeaseRequest request, RequestReply reply);
   void ScaleUp(Caller caller, int64_t need_blocks, ScaleUpReply reply);
-  void ReportLease(Caller caller, ledger::LeaseReport report, std::string reason, Reply reply);
+  void ReportLease(Caller caller, ledger::Lease lease, std::string reason, Reply reply);
   void LimitLease(std::string model_name, std::optional<int64_t> max_borrowed_bytes, Reply reply);
   void RevokeLease(ledger::LeaseId lease, Reply reply);
 
@@ -86,8 +85,7 @@ class BrokerLoop {
 
  private:
   struct RegisterMessage {
-    membership::EngineInfo info;
-    std::vector<ledger::Lease> held;
+    Tables::Registration registration;
     RegisterReply reply;
   };
   struct HeartbeatMessage {
@@ -122,7 +120,7 @@ class BrokerLoop {
   };
   struct ReportMessage {
     Caller caller;
-    ledger::LeaseReport report;
+    ledger::Lease lease;
     std::string reason;
     Reply reply;
   };
@@ -157,6 +155,9 @@ class BrokerLoop {
   void Handle(UnwatchMessage& message);
   void PublishChanges();
   void Publish(const WatchEvent& event);
+  using WatcherList = std::vector<std::shared_ptr<Watcher>>;
+  void PublishTo(WatcherList& watchers, const WatchEvent& event);
+  void PublishToEngine(const std::string& instance_id, const WatchEvent& event);
   void LogChange(const membership::Change& change);
   void UpdateGauges();
 
@@ -177,7 +178,8 @@ class BrokerLoop {
   Tables tables_;
   LeaseMetrics lease_metrics_;
   absl::Time last_seen_, planned_wake_ = absl::InfinitePast();
-  std::vector<std::shared_ptr<Watcher>> watchers_;
+  WatcherList watchers_;                           // of everything
+  std::map<std::string, WatcherList> of_engines_;  // by instance id
   std::map<std::string, membership::EngineState> logged_states_;
 
   std::thread thread_;  // last: it uses everything above

@@ -20,8 +20,8 @@ void BrokerLoop::ScaleUp(Caller caller, int64_t need_blocks, ScaleUpReply reply)
   if (!mailbox_.TryPush(ScaleUpMessage{std::move(caller), need_blocks, reply})) reply(Refusal());
 }
 
-void BrokerLoop::ReportLease(Caller caller, ledger::LeaseReport report, std::string reason, Reply reply) {
-  if (!mailbox_.TryPush(ReportMessage{std::move(caller), report, std::move(reason), reply})) reply(Refusal());
+void BrokerLoop::ReportLease(Caller caller, ledger::Lease lease, std::string reason, Reply reply) {
+  if (!mailbox_.TryPush(ReportMessage{std::move(caller), std::move(lease), std::move(reason), reply})) reply(Refusal());
 }
 
 void BrokerLoop::LimitLease(std::string model_name, std::optional<int64_t> max_borrowed_bytes, Reply reply) {
@@ -49,10 +49,11 @@ void BrokerLoop::Handle(ScaleUpMessage& message) {
 }
 
 void BrokerLoop::Handle(ReportMessage& message) {
-  const absl::Status status = tables_.ReportLease(message.caller, message.report, Now());
+  const absl::Status status = tables_.ReportLease(message.caller, message.lease, Now());
   if (!status.ok() || !message.reason.empty()) {
-    LOG(INFO) << "lease " << message.report.lease << ", " << message.caller.name
-              << " says: " << (message.reason.empty() ? "no reason" : message.reason) << "; " << status;
+    LOG(INFO) << "lease " << message.lease.id << ", " << message.caller.name << " says "
+              << ledger::StateName(message.lease.state) << ": "
+              << (message.reason.empty() ? "no reason" : message.reason) << "; " << status;
   }
   message.reply(status);
 }

@@ -42,7 +42,9 @@ void LeaseMetrics::Note(const ledger::Change& change) {
             << " -> " << ledger::StateName(lease.state) << " donor=" << lease.donor.name
             << " borrower=" << lease.borrower.name << " blocks=" << lease.extent.first_block << "+"
             << lease.extent.num_blocks << " bytes=" << lease.num_bytes;
-  if (!change.before.has_value() || *change.before == lease.state) return;
+  if (!change.before.has_value()) return AddLeased(lease, lease.num_bytes);
+  if (*change.before == lease.state) return;
+  if (ledger::HasEnded(lease.state)) AddLeased(lease, -lease.num_bytes);
   if (const char* name = CounterOf(lease.state)) {
     metrics_
         .Counter(name, "Leases that took this step", {{"donor", lease.donor.name}, {"borrower", lease.borrower.name}})
@@ -71,19 +73,13 @@ void LeaseMetrics::NoteScaleUp(size_t leases) {
   if (leases > 0) scale_up_.Increment();
 }
 
-void LeaseMetrics::SetLeased(const std::vector<ledger::Lease>& leases) {
-  std::map<Direction, int64_t> bytes;
-  for (const Direction& direction : seen_) bytes[direction] = 0;
+void LeaseMetrics::AddLeased(const ledger::Lease& lease, int64_t bytes) {
   static constexpr const char *kOut = "out", *kIn = "in";
-  for (const ledger::Lease& lease : leases) {
-    bytes[{lease.donor.name, kOut}] += lease.num_bytes;
-    bytes[{lease.borrower.name, kIn}] += lease.num_bytes;
-  }
-  for (const auto& [direction, sum] : bytes) {
-    seen_.insert(direction);
+  for (const auto& [engine, direction] : {std::pair(lease.donor.name, kOut), std::pair(lease.borrower.name, kIn)}) {
+    const int64_t sum = leased_[{engine, direction}] += bytes;
     metrics_
         .Gauge("swiftcache_leased_bytes", "Bytes on lease that have not ended, by donor (out) and borrower (in)",
-               {{"engine", direction.first}, {"direction", direction.second}})
+               {{"engine", engine}, {"direction", direction}})
         .Set(static_cast<double>(sum));
   }
 }

@@ -5,8 +5,8 @@
 //   for (const ledger::Change& change : changes) lease_metrics.Note(change);
 #pragma once
 
+#include <cstdint>
 #include <map>
-#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -21,21 +21,20 @@ class LeaseMetrics {
  public:
   explicit LeaseMetrics(Metrics& metrics);
 
-  /// A lease changed its state.
+  /// A lease is new, changed its state or ended. Counts the step, and the bytes on lease of its engines.
   void Note(const ledger::Change& change);
   /// A borrower's request was answered: counts it if memory was offered, and logs once per pair of engines that their
   /// unit is padded or that they have none.
   void NoteRequest(const std::string& borrower, const ledger::LeaseResponse& answer);
   /// A donor's ScaleUp was answered with so many leases.
   void NoteScaleUp(size_t leases);
-  /// Sets the bytes on lease of every engine that has or had any.
-  void SetLeased(const std::vector<ledger::Lease>& leases);
 
  private:
+  void AddLeased(const ledger::Lease& lease, int64_t bytes);
+
   Metrics& metrics_;
   prometheus::Counter &scale_up_, &scale_down_;
-  using Direction = std::pair<std::string, const char*>;  // engine, "out" or "in"
-  std::set<Direction> seen_;
+  std::map<std::pair<std::string, const char*>, int64_t> leased_;            // by engine, "out" or "in"
   std::map<std::pair<std::string, std::string>, std::string> logged_units_;  // by donor and borrower
 };
 

@@ -39,19 +39,23 @@ absl::Status Tables::CheckIncarnation(const Caller& caller) const {
   return absl::UnavailableError("the broker is of another incarnation; register again, then ask again");
 }
 
-absl::Status Tables::Register(const membership::EngineInfo& info, const std::vector<ledger::Lease>& held,
-                              absl::Time now) {
+absl::Status Tables::Register(const Registration& registration, absl::Time now) {
+  const membership::EngineInfo& info = registration.info;
   const bool copy = engines_.IsRepeatedRegistration(info, now);
   const absl::Status status = copy ? absl::OkStatus() : engines_.Register(info, now);
   CollectChanges(now);  // the ledger removes engines that died before it adds one of the same name
-  if (status.ok() && !copy) AddToLedger(info, held, now);
+  if (status.ok() && !copy) AddToLedger(registration, now);
   CollectChanges(now);
   return status;
 }
 
-void Tables::AddToLedger(const membership::EngineInfo& info, const std::vector<ledger::Lease>& held, absl::Time now) {
-  const std::optional<EngineStatus> status = engines_.Find(info.name);
-  leases_.AddEngine(ToLedger(info, status.has_value() && status->info.state == EngineState::kReady), held, now);
+void Tables::AddToLedger(const Registration& registration, absl::Time now) {
+  for (const ledger::LeaseLimit& limit : registration.limits) {
+    if (leases_.LearnLimit(limit)) AddChange(limit, limit);
+  }
+  const std::optional<EngineStatus> status = engines_.Find(registration.info.name);
+  const bool ready = status.has_value() && status->info.state == EngineState::kReady;
+  leases_.AddEngine(ToLedger(registration.info, ready), registration.given, now);
 }
 
 absl::Status Tables::Heartbeat(const Caller& caller, const membership::LoadReport& load, absl::Time now) {
@@ -85,20 +89,19 @@ absl::StatusOr<std::vector<ledger::LeaseId>> Tables::ScaleUp(const Caller& calle
   return leases_.ScaleUp(PartyOf(caller), need_blocks, now);
 }
 
-absl::Status Tables::ReportLease(const Caller& caller, const ledger::LeaseReport& report, absl::Time now) {
+absl::Status Tables::ReportLease(const Caller& caller, const ledger::Lease& lease, absl::Time now) {
   RETURN_IF_ERROR(CheckIncarnation(caller));
-  const absl::Status status = leases_.ReportLease(PartyOf(caller), report, now);
+  const absl::Status status = leases_.ReportLease(PartyOf(caller), lease, now);
   CollectChanges(now);
   return status;
 }
 
 absl::Status Tables::LimitLease(const std::string& model_name, std::optional<int64_t> max_borrowed_bytes,
                                 absl::Time now) {
-  const absl::Status status = leases_.LimitLease(model_name, max_borrowed_bytes, now);
-  const ledger::LeaseLimit limit{model_name, max_borrowed_bytes};
-  if (status.ok()) AddChange(limit, limit);
+  const absl::StatusOr<ledger::LeaseLimit> limit = leases_.LimitLease(model_name, max_borrowed_bytes, now);
+  if (limit.ok()) AddChange(*limit, *limit);
   CollectChanges(now);
-  return status;
+  return limit.status();
 }
 
 absl::Status Tables::RevokeLease(ledger::LeaseId lease, absl::Time now) {
@@ -114,8 +117,7 @@ void Tables::Tick(absl::Time now) {
 }
 
 absl::Time Tables::NextDeadline() const {
-  return std::min(engines_.NextExpiry().value_or(absl::InfiniteFuture()),
-                  leases_.NextDeadline().value_or(absl::InfiniteFuture()));
+  return std::min(engines_.NextExpiry().value_or(absl::InfiniteFuture()), leases_.NextDeadline());
 }
 
 void Tables::PostponeDeadlines(absl::Duration lateness) {
@@ -139,11 +141,18 @@ void Tables::CollectChanges(absl::Time now) {
 }
 
 void Tables::AddChange(decltype(WatchEvent::what) what, decltype(TableChange::change) change) {
-  changes_.push_back({.event = {incarnation_, ++version_, std::move(what)}, .change = std::move(change)});
+  changes_.push_back({.event = {incarnation_, std::move(what)}, .change = std::move(change)});
 }
 
-WatchEvent Tables::Snapshot() const {
-  return {incarnation_, version_, WatchEvent::Snapshot{engines_.Snapshot(), leases_.Snapshot(), leases_.limits()}};
+WatchEvent Tables::Snapshot(const std::string& instance_id) const {
+  if (instance_id.empty()) {
+    return {incarnation_, WatchEvent::Snapshot{engines_.Snapshot(), leases_.Snapshot(), leases_.limits()}};
+  }
+  WatchEvent::Snapshot own{.engines = {}, .leases = {}, .limits = leases_.limits()};
+  if (const std::optional<std::string> name = engines_.NameOf(instance_id)) {
+    own.leases = leases_.LeasesOf({*name, instance_id});
+  }
+  return {incarnation_, std::move(own)};
 }
 
 std::vector<TableChange> Tables::TakeChanges() { return std::exchange(changes_, {}); }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// All that a broker knows, as a pure value: engines, leases, its incarnation, the version that counts changes.
+// All that a broker knows, as a pure value: engines, leases, its incarnation.
 // BrokerLoop runs it on a thread with a real clock, the simulator with a simulated one.
 //
 //   Tables tables({.incarnation = "7f3a", .new_capability = random});
@@ -39,6 +39,11 @@ struct TableChange {
 /// `now`: it does not go back.
 class Tables {
  public:
+  struct Registration {
+    membership::EngineInfo info;
+    std::vector<ledger::Lease> given;        // the leases that the engine gives
+    std::vector<ledger::LeaseLimit> limits;  // that it has heard of
+  };
   struct Options {
     membership::Options membership = {};
     ledger::Options ledger = {};
@@ -47,8 +52,7 @@ class Tables {
   };
   explicit Tables(const Options& options);
 
-  /// `held`: the leases that the engine holds, as donor or borrower.
-  absl::Status Register(const membership::EngineInfo& info, const std::vector<ledger::Lease>& held, absl::Time now);
+  absl::Status Register(const Registration& registration, absl::Time now);
   absl::Status Heartbeat(const Caller& caller, const membership::LoadReport& load, absl::Time now);
   void Deregister(const std::string& name, const std::string& instance_id, absl::Time now);
 
@@ -56,20 +60,21 @@ class Tables {
   absl::StatusOr<ledger::LeaseResponse> RequestLease(const Caller& caller, const ledger::LeaseRequest& request,
                                                      absl::Time now);
   absl::StatusOr<std::vector<ledger::LeaseId>> ScaleUp(const Caller& caller, int64_t need_blocks, absl::Time now);
-  absl::Status ReportLease(const Caller& caller, const ledger::LeaseReport& report, absl::Time now);
+  absl::Status ReportLease(const Caller& caller, const ledger::Lease& lease, absl::Time now);
   absl::Status LimitLease(const std::string& model_name, std::optional<int64_t> max_borrowed_bytes, absl::Time now);
   absl::Status RevokeLease(ledger::LeaseId lease, absl::Time now);
 
-  /// Ends engines, offers and claims that are past their deadlines.
+  /// Ends engines and offers that are past their deadlines.
   void Tick(absl::Time now);
   /// When Tick has something to do at the earliest; infinite future: never.
   absl::Time NextDeadline() const;
   /// Moves every deadline back by `lateness`: for a broker that was itself suspended and could receive nothing.
   void PostponeDeadlines(absl::Duration lateness);
 
-  /// What a watcher gets first. Later changes follow from TakeChanges. REQUIRES: all changes so far were taken.
-  WatchEvent Snapshot() const;
-  /// What changed since the last call, in order; versions count up by one.
+  /// What a watcher gets first, as Watcher::instance_id says. Later changes follow from TakeChanges. REQUIRES: all
+  /// changes so far were taken.
+  WatchEvent Snapshot(const std::string& instance_id = "") const;
+  /// What changed since the last call, in order.
   std::vector<TableChange> TakeChanges();
 
   const membership::Membership& engines() const { return engines_; }
@@ -77,7 +82,7 @@ class Tables {
 
  private:
   absl::Status CheckIncarnation(const Caller& caller) const;
-  void AddToLedger(const membership::EngineInfo& info, const std::vector<ledger::Lease>& held, absl::Time now);
+  void AddToLedger(const Registration& registration, absl::Time now);
   void CollectChanges(absl::Time now);
   void AddChange(decltype(WatchEvent::what) what, decltype(TableChange::change) change);
 
@@ -85,7 +90,6 @@ class Tables {
   membership::Membership engines_;
   ledger::Ledger leases_;
   std::vector<TableChange> changes_;
-  int64_t version_ = 0;
 };
 
 }  // namespace swiftcache::broker::loop

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A receiver of the broker's tables: first a snapshot, then every change, numbered without gaps.
+// A receiver of the broker's tables: first a snapshot, then every change; or, if it is an engine, of its own leases.
 //
 //   class Printer final : public Watcher { ... };
 //   loop.Watch(std::make_shared<Printer>());
@@ -20,14 +20,13 @@ struct WatchEvent {
   struct Snapshot {
     std::vector<membership::EngineStatus> engines;
     std::vector<ledger::Lease> leases;       // those that have not ended
-    std::vector<ledger::LeaseLimit> limits;  // those that are set
+    std::vector<ledger::LeaseLimit> limits;  // with those that were lifted
   };
   struct EngineRemoved {
     std::string name;
     bool died = false;  // false: it deregistered
   };
   std::string incarnation;
-  int64_t version = 0;  // of the table after this event; counts up by one within an incarnation
   std::variant<Snapshot, membership::EngineStatus, EngineRemoved, ledger::Lease, ledger::LeaseLimit> what;
 };
 
@@ -37,6 +36,8 @@ class Watcher {
  public:
   virtual ~Watcher() = default;
   virtual const std::string& name() const = 0;  // for the log
+  /// Of the engine that watches: it hears of the leases that it gives and takes, and of limits. "": hears of everything.
+  virtual const std::string& instance_id() const = 0;
   /// False: no room, the reader is too slow. The loop then calls Close and forgets it.
   virtual bool Offer(const WatchEvent& event) = 0;
   /// Last call: RESOURCE_EXHAUSTED (too slow) or UNAVAILABLE (the broker stops).

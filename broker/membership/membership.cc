@@ -2,6 +2,7 @@
 #include "broker/membership/membership.h"
 
 #include <algorithm>
+#include <map>
 #include <utility>
 
 #include "absl/strings/escaping.h"
@@ -21,9 +22,33 @@ EngineStatus Membership::StatusOf(const Record& record) {
   return status;
 }
 
-void Membership::RecordIfChanged(const EngineStatus& before, const Record& record) {
+void Membership::Index(const Record& record) {
+  by_last_heard_.emplace(record.last_heard, record.info.name);
+  names_[record.info.instance_id] = record.info.name;
+  ++counts_[StatusOf(record).info.state];
+}
+
+void Membership::Unindex(const Record& record) {
+  by_last_heard_.erase({record.last_heard, record.info.name});
+  const auto name = names_.find(record.info.instance_id);
+  if (name != names_.end() && name->second == record.info.name) names_.erase(name);
+  --counts_[StatusOf(record).info.state];
+}
+
+template <typename Update>
+void Membership::Alter(Record& record, const Update& update) {
+  const EngineStatus before = StatusOf(record);
+  Unindex(record);
+  update();
+  Index(record);
   EngineStatus after = StatusOf(record);
   if (after != before) changes_.push_back(std::move(after));
+}
+
+void Membership::Remove(std::map<std::string, Record>::iterator it, bool died) {
+  Unindex(it->second);
+  changes_.push_back(Removed{.name = it->first, .died = died});
+  engines_.erase(it);
 }
 
 absl::Status Membership::Register(const EngineInfo& info, absl::Time now) {
@@ -36,6 +61,7 @@ absl::Status Membership::Register(const EngineInfo& info, absl::Time now) {
           absl::StrCat("the broker holds ", engines_.size(), " engines, its limit; stop some"));
     }
     const Record& record = engines_[info.name] = {.info = info, .load = {}, .last_heard = now, .last_progress = now};
+    Index(record);
     changes_.push_back(StatusOf(record));
     return absl::OkStatus();
   }
@@ -47,10 +73,10 @@ absl::Status Membership::Register(const EngineInfo& info, absl::Time now) {
                      ", last heard ", absl::FormatDuration(absl::Trunc(now - record.last_heard, absl::Milliseconds(1))),
                      " ago; choose another --name or stop that engine"));
   }
-  const EngineStatus before = StatusOf(record);
-  record.info = info;
-  record.last_heard = now;
-  RecordIfChanged(before, record);
+  Alter(record, [&] {
+    record.info = info;
+    record.last_heard = now;
+  });
   return absl::OkStatus();
 }
 
@@ -70,44 +96,34 @@ absl::Status Membership::Heartbeat(const std::string& name, const std::string& i
                                             absl::CHexEscape(instance_id), "' is not registered; register again"));
   }
   Record& record = it->second;
-  const EngineStatus before = StatusOf(record);
   const bool has_work = HasWork(load);
   const bool moved = load.progress != record.load.progress;
   // The stall timeout starts with the first work: an engine that idled for an hour is not stalled by its first request.
   const bool had_work = HasWork(record.load);
-  if (moved || !has_work || !had_work) record.last_progress = now;
-  record.stalled = now - record.last_progress >= options_.stall_timeout;
-  record.load = load;
-  record.last_heard = now;
-  RecordIfChanged(before, record);
+  Alter(record, [&] {
+    if (moved || !has_work || !had_work) record.last_progress = now;
+    record.stalled = now - record.last_progress >= options_.stall_timeout;
+    record.load = load;
+    record.last_heard = now;
+  });
   return absl::OkStatus();
 }
 
 void Membership::Deregister(const std::string& name, const std::string& instance_id) {
   const auto it = engines_.find(name);
   if (it == engines_.end() || it->second.info.instance_id != instance_id) return;
-  engines_.erase(it);
-  changes_.push_back(Removed{.name = name, .died = false});
+  Remove(it, /*died=*/false);
 }
 
 void Membership::Expire(absl::Time now) {
-  for (auto it = engines_.begin(); it != engines_.end();) {
-    if (now - it->second.last_heard < Lifetime()) {
-      ++it;
-      continue;
-    }
-    changes_.push_back(Removed{.name = it->first, .died = true});
-    it = engines_.erase(it);
+  while (!by_last_heard_.empty() && now - by_last_heard_.begin()->first >= Lifetime()) {
+    Remove(engines_.find(by_last_heard_.begin()->second), /*died=*/true);
   }
 }
 
 std::optional<absl::Time> Membership::NextExpiry() const {
-  std::optional<absl::Time> next;
-  for (const auto& [name, record] : engines_) {
-    const absl::Time death = record.last_heard + Lifetime();
-    next = next.has_value() ? std::min(*next, death) : death;
-  }
-  return next;
+  if (by_last_heard_.empty()) return std::nullopt;
+  return by_last_heard_.begin()->first + Lifetime();
 }
 
 std::optional<absl::Duration> Membership::TimeUntilExpiry(const std::string& name, absl::Time now) const {
@@ -117,7 +133,17 @@ std::optional<absl::Duration> Membership::TimeUntilExpiry(const std::string& nam
 }
 
 void Membership::PostponeDeadlines(absl::Duration lateness) {
-  for (auto& [name, record] : engines_) record.last_heard += lateness;
+  by_last_heard_.clear();
+  for (auto& [name, record] : engines_) {
+    record.last_heard += lateness;
+    by_last_heard_.emplace(record.last_heard, name);
+  }
+}
+
+std::optional<std::string> Membership::NameOf(const std::string& instance_id) const {
+  const auto it = names_.find(instance_id);
+  if (it == names_.end()) return std::nullopt;
+  return it->second;
 }
 
 std::optional<EngineStatus> Membership::Find(const std::string& name) const {
@@ -135,8 +161,8 @@ std::vector<EngineStatus> Membership::Snapshot() const {
 std::vector<Change> Membership::TakeChanges() { return std::exchange(changes_, {}); }
 
 int64_t Membership::CountOf(EngineState state) const {
-  return std::count_if(engines_.begin(), engines_.end(),
-                       [&](const auto& entry) { return StatusOf(entry.second).info.state == state; });
+  const auto it = counts_.find(state);
+  return it == counts_.end() ? 0 : it->second;
 }
 
 }  // namespace swiftcache::broker::membership

@@ -10,7 +10,9 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -68,6 +70,8 @@ class Membership {
   /// Moves every expiry back by `lateness`: for a broker that was itself suspended and could receive nothing.
   void PostponeDeadlines(absl::Duration lateness);
 
+  /// The name under which an instance is registered; none: it is not.
+  std::optional<std::string> NameOf(const std::string& instance_id) const;
   /// The engine with its state as watchers see it, STALLED included.
   std::optional<EngineStatus> Find(const std::string& name) const;
   /// All engines, by name.
@@ -86,11 +90,18 @@ class Membership {
 
   absl::Duration Lifetime() const { return options_.heartbeat_interval * options_.heartbeat_misses; }
   static EngineStatus StatusOf(const Record& record);
-  /// Adds a change if what watchers see differs from `before`.
-  void RecordIfChanged(const EngineStatus& before, const Record& record);
+  /// Changes a record, keeps the indexes, and adds a change if what watchers see differs.
+  template <typename Update>
+  void Alter(Record& record, const Update& update);
+  void Index(const Record& record);
+  void Unindex(const Record& record);
+  void Remove(std::map<std::string, Record>::iterator it, bool died);
 
   const Options options_;
   std::map<std::string, Record> engines_;
+  std::set<std::pair<absl::Time, std::string>> by_last_heard_;
+  std::map<std::string, std::string> names_;  // by instance id
+  std::map<EngineState, int64_t> counts_;     // as watchers see them
   std::vector<Change> changes_;
 };
 

@@ -10,6 +10,7 @@
 #include "broker/rpc/proto_convert.h"
 #include "broker/rpc/watch_stream.h"
 #include "common/base/instance_token.h"
+#include "common/base/name.h"
 #include "common/rpc/status.h"
 
 namespace swiftcache::broker::rpc {
@@ -31,13 +32,15 @@ grpc::ServerUnaryReactor* BrokerDoor::Register(grpc::CallbackServerContext* cont
   SetDuration(loop_.heartbeat_interval(), response->mutable_heartbeat_interval());
   SetDuration(loop_.lease_ttl(), response->mutable_lease_ttl());
   SetDuration(loop_.scale_down_window(), response->mutable_scale_down_window());
-  std::vector<ledger::Lease> held;
-  for (const v1::Lease& lease : request->leases()) held.push_back(FromProto(lease));
-  loop_.Register(FromProto(request->engine()), std::move(held),
-                 [reactor](absl::Status status, std::optional<absl::Duration> retry_after) {
-                   if (retry_after.has_value()) status = WithRetryDelay(std::move(status), *retry_after);
-                   reactor->Finish(ToGrpc(status));
-                 });
+  loop::Tables::Registration registration{.info = FromProto(request->engine()), .given = {}, .limits = {}};
+  for (const v1::Lease& lease : request->leases()) registration.given.push_back(FromProto(lease));
+  for (const v1::LeaseLimit& limit : request->limits()) {
+    if (IsName(limit.model_name())) registration.limits.push_back(FromProto(limit));
+  }
+  loop_.Register(std::move(registration), [reactor](absl::Status status, std::optional<absl::Duration> retry_after) {
+    if (retry_after.has_value()) status = WithRetryDelay(std::move(status), *retry_after);
+    reactor->Finish(ToGrpc(status));
+  });
   return reactor;
 }
 

@@ -45,17 +45,19 @@ grpc::ServerUnaryReactor* BrokerDoor::RequestLease(grpc::CallbackServerContext* 
                                                    v1::RequestLeaseResponse* response) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   if (absl::Status known = CheckCaller(*request); !known.ok()) return Refuse(reactor, known);
-  loop_.RequestLease(
-      CallerOf(*request),
-      {.key = request->request_key(), .want_bytes = request->want_bytes(), .waiting_tokens = request->waiting_tokens()},
-      [reactor, response](absl::StatusOr<ledger::LeaseResponse> answer) {
-        if (answer.ok()) {
-          for (const ledger::Lease& lease : answer->leases) *response->add_leases() = ToProto(lease);
-          response->set_shortage(answer->shortage);
-          response->set_lendable_bytes(answer->lendable_bytes);
-        }
-        reactor->Finish(ToGrpc(answer.status()));
-      });
+  loop_.RequestLease(CallerOf(*request),
+                     {.key = request->request_key(),
+                      .want_bytes = request->want_bytes(),
+                      .waiting_tokens = request->waiting_tokens(),
+                      .held_bytes = request->held_bytes()},
+                     [reactor, response](absl::StatusOr<ledger::LeaseResponse> answer) {
+                       if (answer.ok()) {
+                         for (const ledger::Lease& lease : answer->leases) *response->add_leases() = ToProto(lease);
+                         response->set_shortage(answer->shortage);
+                         response->set_lendable_bytes(answer->lendable_bytes);
+                       }
+                       reactor->Finish(ToGrpc(answer.status()));
+                     });
   return reactor;
 }
 
@@ -77,15 +79,8 @@ grpc::ServerUnaryReactor* BrokerDoor::ReportLease(grpc::CallbackServerContext* c
                                                   const v1::ReportLeaseRequest* request, v1::ReportLeaseResponse*) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   if (absl::Status known = CheckCaller(*request); !known.ok()) return Refuse(reactor, known);
-  const std::optional<ledger::ReportKind> kind = FromProto(request->report());
-  if (!kind.has_value()) {
-    return Refuse(reactor, absl::InvalidArgumentError(
-                               absl::StrCat("report is ", request->report(), ", wanted one that this broker knows")));
-  }
-  loop_.ReportLease(
-      CallerOf(*request),
-      {.lease = ledger::LeaseId(request->lease_id()), .kind = *kind, .epoch = ledger::Epoch(request->epoch())},
-      absl::CHexEscape(request->reason()), [reactor](absl::Status status) { reactor->Finish(ToGrpc(status)); });
+  loop_.ReportLease(CallerOf(*request), FromProto(request->lease()), absl::CHexEscape(request->reason()),
+                    [reactor](absl::Status status) { reactor->Finish(ToGrpc(status)); });
   return reactor;
 }
 

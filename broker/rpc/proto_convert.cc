@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "broker/rpc/proto_convert.h"
 
+#include <optional>
 #include <variant>
 
 namespace swiftcache::broker::rpc {
@@ -40,8 +41,6 @@ LeaseState StateOf(v1::LeaseState state) {
   switch (state) {
     case v1::GRANTED:
       return LeaseState::kGranted;
-    case v1::ACTIVE:
-      return LeaseState::kActive;
     case v1::REVOKING:
       return LeaseState::kRevoking;
     case v1::RELEASED:
@@ -59,8 +58,6 @@ v1::LeaseState StateOf(LeaseState state) {
       return v1::OFFERED;
     case LeaseState::kGranted:
       return v1::GRANTED;
-    case LeaseState::kActive:
-      return v1::ACTIVE;
     case LeaseState::kRevoking:
       return v1::REVOKING;
     case LeaseState::kReleased:
@@ -75,13 +72,6 @@ v1::Lease ForWatcher(const ledger::Lease& lease, const std::string& instance_id)
   v1::Lease proto = ToProto(lease);
   const bool own = instance_id == lease.donor.instance_id || instance_id == lease.borrower.instance_id;
   if (!own || instance_id.empty()) proto.clear_capability();
-  return proto;
-}
-
-v1::LeaseLimit ToProto(const ledger::LeaseLimit& limit) {
-  v1::LeaseLimit proto;
-  proto.set_model_name(limit.model_name);
-  if (limit.max_borrowed_bytes.has_value()) proto.set_max_borrowed_bytes(*limit.max_borrowed_bytes);
   return proto;
 }
 
@@ -201,36 +191,55 @@ v1::Lease ToProto(const ledger::Lease& lease) {
   return proto;
 }
 
-std::optional<ledger::ReportKind> FromProto(v1::LeaseReport report) {
-  switch (report) {
-    case v1::REPORT_ACCEPTED:
-      return ledger::ReportKind::kAccepted;
-    case v1::REPORT_DECLINED:
-      return ledger::ReportKind::kDeclined;
-    case v1::REPORT_ACTIVE:
-      return ledger::ReportKind::kActive;
-    case v1::REPORT_REVOKING:
-      return ledger::ReportKind::kRevoking;
-    case v1::REPORT_RELEASED:
-      return ledger::ReportKind::kReleased;
-    case v1::REPORT_FENCED:
-      return ledger::ReportKind::kFenced;
-    case v1::REPORT_LOST:
-      return ledger::ReportKind::kLost;
-    default:
-      return std::nullopt;
-  }
+v1::LeaseLimit ToProto(const ledger::LeaseLimit& limit) {
+  v1::LeaseLimit proto;
+  proto.set_model_name(limit.model_name);
+  if (limit.max_borrowed_bytes.has_value()) proto.set_max_borrowed_bytes(*limit.max_borrowed_bytes);
+  proto.set_set_at_micros(limit.set_at_micros);
+  return proto;
 }
 
-v1::WatchResponse ToProto(const loop::WatchEvent& event, const std::string& instance_id) {
-  v1::WatchResponse proto;
-  proto.set_incarnation(event.incarnation);
-  proto.set_version(event.version);
+ledger::LeaseLimit FromProto(const v1::LeaseLimit& proto) {
+  ledger::LeaseLimit limit{.model_name = proto.model_name(), .set_at_micros = proto.set_at_micros()};
+  if (proto.has_max_borrowed_bytes()) limit.max_borrowed_bytes = proto.max_borrowed_bytes();
+  return limit;
+}
+
+namespace {
+
+constexpr int kMostInAPart = 512;  // of each kind: some 200 KiB
+
+std::vector<v1::WatchResponse> PartsOf(const loop::WatchEvent::Snapshot& snapshot, const std::string& instance_id) {
+  std::vector<v1::WatchResponse> parts(1);
+  parts[0].mutable_snapshot();  // present even when there are no engines
+  // A part is full when it has kMostInAPart of the kind that is being added.
+  const auto next = [&](int in_part) -> v1::WatchResponse::Snapshot& {
+    if (in_part == kMostInAPart) {
+      parts.back().mutable_snapshot()->set_more(true);
+      parts.emplace_back();
+    }
+    return *parts.back().mutable_snapshot();
+  };
+  for (const membership::EngineStatus& status : snapshot.engines) {
+    *next(parts.back().snapshot().engines_size()).add_engines() = rpc::ToProto(status);
+  }
+  for (const ledger::Lease& lease : snapshot.leases) {
+    *next(parts.back().snapshot().leases_size()).add_leases() = ForWatcher(lease, instance_id);
+  }
+  for (const ledger::LeaseLimit& limit : snapshot.limits) {
+    if (instance_id.empty() && !limit.max_borrowed_bytes.has_value()) continue;
+    *next(parts.back().snapshot().limits_size()).add_limits() = rpc::ToProto(limit);
+  }
+  return parts;
+}
+
+}  // namespace
+
+std::vector<v1::WatchResponse> ToProto(const loop::WatchEvent& event, const std::string& instance_id) {
+  std::vector<v1::WatchResponse> messages(1);
+  v1::WatchResponse& proto = messages[0];
   if (const auto* snapshot = std::get_if<loop::WatchEvent::Snapshot>(&event.what)) {
-    v1::WatchResponse::Snapshot& all = *proto.mutable_snapshot();  // present even when there are no engines
-    for (const membership::EngineStatus& status : snapshot->engines) *all.add_engines() = ToProto(status);
-    for (const ledger::Lease& lease : snapshot->leases) *all.add_leases() = ForWatcher(lease, instance_id);
-    for (const ledger::LeaseLimit& limit : snapshot->limits) *all.add_limits() = ToProto(limit);
+    messages = PartsOf(*snapshot, instance_id);
   } else if (const auto* updated = std::get_if<membership::EngineStatus>(&event.what)) {
     *proto.mutable_updated() = ToProto(*updated);
   } else if (const auto* lease = std::get_if<ledger::Lease>(&event.what)) {
@@ -242,7 +251,8 @@ v1::WatchResponse ToProto(const loop::WatchEvent& event, const std::string& inst
     proto.set_removed(gone.name);
     proto.set_removed_died(gone.died);
   }
-  return proto;
+  for (v1::WatchResponse& message : messages) message.set_incarnation(event.incarnation);
+  return messages;
 }
 
 }  // namespace swiftcache::broker::rpc

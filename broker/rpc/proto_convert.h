@@ -4,8 +4,8 @@
 //   EngineInfo info = FromProto(request.engine());
 #pragma once
 
-#include <optional>
 #include <string>
+#include <vector>
 
 #include "broker/ledger/ledger.h"
 #include "broker/loop/watcher.h"
@@ -17,13 +17,14 @@ namespace swiftcache::broker::rpc {
 membership::EngineInfo FromProto(const v1::EngineInfo& proto);
 membership::LoadReport FromProto(const v1::EngineLoad& proto);
 v1::EngineStatus ToProto(const membership::EngineStatus& status);
-/// Capabilities are left out, except those of the leases of `instance_id`.
-v1::WatchResponse ToProto(const loop::WatchEvent& event, const std::string& instance_id);
+/// One message, or the parts of a snapshot, without versions. `instance_id`: of the engine that watches, or "": then
+/// capabilities are left out, and limits that were lifted.
+std::vector<v1::WatchResponse> ToProto(const loop::WatchEvent& event, const std::string& instance_id);
 
 /// The epoch is set if the lease's state says that the donor has accepted it.
 ledger::Lease FromProto(const v1::Lease& proto);
 v1::Lease ToProto(const ledger::Lease& lease);
-/// None: LEASE_REPORT_UNSPECIFIED, or one that this broker does not know.
-std::optional<ledger::ReportKind> FromProto(v1::LeaseReport report);
+v1::LeaseLimit ToProto(const ledger::LeaseLimit& limit);
+ledger::LeaseLimit FromProto(const v1::LeaseLimit& proto);
 
 }  // namespace swiftcache::broker::rpc

@@ -22,7 +22,10 @@ bool WatchStream::Offer(const loop::WatchEvent& event) {
     absl::MutexLock lock(&mutex_);
     if (end_.has_value()) return true;  // on its way out: Unwatch follows
     if (pending_.size() >= capacity_) return false;
-    pending_.push_back(ToProto(event, instance_id_));
+    for (v1::WatchResponse& message : ToProto(event, instance_id_)) {
+      message.set_version(++version_);
+      pending_.push_back(std::move(message));
+    }
   }
   Advance();
   return true;

@@ -32,6 +32,7 @@ class WatchStream final : public StreamWriter<v1::WatchResponse>,
 
   // Watcher
   const std::string& name() const override { return name_; }
+  const std::string& instance_id() const override { return instance_id_; }
   bool Offer(const loop::WatchEvent& event) override ABSL_LOCKS_EXCLUDED(mutex_);
   void Close(absl::Status why) override ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -43,6 +44,7 @@ class WatchStream final : public StreamWriter<v1::WatchResponse>,
   const std::string name_, instance_id_;
   const size_t capacity_;
   loop::BrokerLoop& loop_;
+  int64_t version_ ABSL_GUARDED_BY(mutex_) = 0;  // of the last message
   std::shared_ptr<WatchStream> self_;
 };
 

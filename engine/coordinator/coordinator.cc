@@ -57,6 +57,10 @@ void Coordinator::Start(transport::Transport* transport, LeaseBroker* broker, st
   thread_ = std::thread([this] { Run(); });
 }
 
+void Coordinator::AskBackAll(absl::Time deadline) {
+  Post([=, this](absl::Time now) { donor_.RevokeAll("the engine ends", now, deadline - now); });
+}
+
 void Coordinator::Stop(absl::Time deadline) {
   if (!thread_.joinable()) return;
   Post([this](absl::Time now) {
@@ -180,13 +184,8 @@ void Coordinator::OnScaleUp(absl::StatusOr<std::vector<LeaseId>> leases) {
 }
 void Coordinator::OnReportRefused(const LeaseEvent& news, const absl::Status& why) {
   Post([=, this](absl::Time now) {
-    LOG(INFO) << "the broker refuses a report on lease " << news.id << ": " << why.message();
-    if (absl::IsNotFound(why)) {
-      donor_.BrokerForgot(news.id, now);
-      borrower_.EndedByBroker(news.id, now);
-    } else if (news.what == LeaseEvent::What::kAccepted) {
-      donor_.Revoke(news.id, std::string(why.message()), now);
-    }
+    LOG(WARNING) << "the broker refuses what was said of lease " << news.lease.id << ": " << why.message();
+    donor_.Refused(news.lease.id, std::string(why.message()), now);
   });
 }
 void Coordinator::ReportWindow(const Window& window) {
@@ -206,6 +205,7 @@ void Coordinator::HandleOpened(LeaseId id, absl::StatusOr<transport::LeaseView> 
 
 void Coordinator::NeedBack(int64_t blocks, int64_t blocks_lent) {
   Post([=, this](absl::Time now) {
+    donor_.Hasten(now);
     const int64_t back_unheard = std::max<int64_t>(0, blocks_lent - donor_.blocks_on_loan());
     const int64_t needed = std::min(blocks - back_unheard, donor_.blocks_on_loan());
     if (donor_.blocks_coming_back() >= needed) return;
@@ -247,7 +247,12 @@ void Coordinator::MaybeRequest(absl::Time now) {
   if (wished_bytes_ <= 0 || request_under_way_ || now < next_request_) return;
   request_under_way_ = true;
   next_request_ = now + request_interval_;
-  broker_->RequestLease(absl::StrCat(responses_ + 1), std::exchange(wished_bytes_, 0), waiting_tokens_);
+  int64_t held_bytes = 0;
+  for (const Lease& lease : borrower_.Held()) held_bytes += lease.num_bytes;
+  broker_->RequestLease({.key = absl::StrCat(responses_ + 1),
+                         .want_bytes = std::exchange(wished_bytes_, 0),
+                         .waiting_tokens = waiting_tokens_,
+                         .held_bytes = held_bytes});
 }
 
 void Coordinator::HandleLeaseResponse(const absl::StatusOr<LeaseResponse>& answer, absl::Time now) {
@@ -277,21 +282,16 @@ void Coordinator::Act(absl::Time now) {
 }
 
 void Coordinator::Publish() {
-  std::vector<Lease> held = donor_.Held();
-  std::vector<Lease> taken = borrower_.Held();
-  held.insert(held.end(), std::make_move_iterator(taken.begin()), std::make_move_iterator(taken.end()));
+  std::vector<Lease> given = donor_.Given();
+  const bool none_held = donor_.Held().empty() && borrower_.Held().empty();
   absl::MutexLock lock(&mutex_);
-  held_ = std::move(held);
+  given_ = std::move(given);
+  none_held_ = none_held;
 }
 
-std::vector<Lease> Coordinator::Held() const {
+std::vector<Lease> Coordinator::Given() const {
   absl::MutexLock lock(&mutex_);
-  return held_;
-}
-
-void Coordinator::Report(LeaseId id, LeaseEvent::What what, const std::string& why, kv::Epoch epoch) {
-  if (news_.empty()) report_by_ = clock_.Now() + kReportsHeldBack;
-  news_.push_back({.id = id, .what = what, .epoch = epoch, .reason = why});
+  return given_;
 }
 
 void Coordinator::Do(const Donor::ClearExtent& a) { push_(ClearMessage{a.lease.id, a.lease.extent}); }
@@ -305,6 +305,8 @@ void Coordinator::Do(const Donor::Grant& a) {
                          .borrower_instance = a.lease.borrower_instance,
                          .capability = a.lease.capability});
   if (epoch.ok()) {
+    counters_.granted.Increment();
+    counters_.scale_down.Increment();
     donor_.Granted(a.lease.id, *epoch, clock_.Now());
   } else {
     donor_.GrantFailed(a.lease.id, std::string(epoch.status().message()), clock_.Now());
@@ -324,19 +326,14 @@ void Coordinator::Do(const Donor::TakeBack& a) {
   }
   LOG(INFO) << "lease " << a.id << (a.fenced ? " was fenced" : " came back") << ": " << a.extent.num_blocks
             << " blocks from " << a.extent.first_block << ", " << a.after_revoke << " after it was asked back";
+  if (a.fenced) counters_.fenced.Increment();
   needed_blocks_ = std::max<int64_t>(0, needed_blocks_ - a.extent.num_blocks);
   push_(TakeBackMessage{a.id, a.extent, clock_.Now()});
 }
 
-void Coordinator::Do(const Donor::ReportAccepted& a) {
-  counters_.granted.Increment();
-  counters_.scale_down.Increment();
-  Report(a.id, LeaseEvent::What::kAccepted, "", a.epoch);
-}
-
-void Coordinator::Do(const Donor::ReportFenced& a) {
-  counters_.fenced.Increment();
-  Report(a.id, LeaseEvent::What::kFenced, a.why);
+void Coordinator::Do(const Donor::Say& a) {
+  if (news_.empty()) report_by_ = clock_.Now() + kReportsHeldBack;
+  news_.push_back({.lease = a.lease, .reason = a.why});
 }
 
 void Coordinator::Do(const Borrower::Open& a) {
@@ -358,7 +355,7 @@ void Coordinator::Do(const Borrower::Use& a) {
 
 void Coordinator::Do(const Borrower::Lose& a) {
   counters_.lost.Increment();
-  LOG(WARNING) << "lease " << a.id << " is lost";
+  LOG(WARNING) << "lease " << a.id << " is lost: " << a.why;
   push_(LoseMessage{a.id});
   transport_->Abandon(a.id);  // a donor that stands still would never answer
 }

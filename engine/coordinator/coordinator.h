@@ -13,20 +13,20 @@
 //   broker: OnLease(OFFERED)
 //   Donor::ClearExtent -> ClearMessage, StopClearing likewise
 //   Cleared -> Donor::Grant -> Transport::Grant
-//   ReportAccepted ------------- broker -------------> OnLease(GRANTED)
+//   Donor::Say GRANTED --------- broker -------------> OnLease(GRANTED)
 //                                                      Borrower::Open -> Transport::Open
 //   OnBorrowerOpened <--------- transport -----------> OnOpened
-//                                                      ReportActive; Borrower::Use -> UseMessage
+//                                                      Borrower::Use -> UseMessage
 //   OnRenewal, SendRenewed <--- transport -----------> SendRenewal, OnRenewed: each third of the ttl
 //   NeedBack -> broker: RequestScaleUp -> OnScaleUp: how much, and whose. Where there is no choice whose, what is
 //     needed does not wait for it; nor does it longer than broker_patience, or if the broker fails
-//   SendRevoke, ReportRevoking - transport ----------> OnRevoked
+//   SendRevoke ---------------- transport -----------> OnRevoked
 //                                                      Borrower::Drain -> DrainMessage
 //                                                      Drained -> SendRelease, Close
 //   OnReleased <--------------- transport ------------
-//   Donor::TakeBack -> TakeBackMessage; ReportReleased
+//   Donor::TakeBack -> TakeBackMessage; Say RELEASED
 //
-// A donor waits for nobody: what is not released by revoke_deadline ends with Donor::Fence, TakeBack and ReportFenced,
+// A donor waits for nobody: what is not released by revoke_deadline ends with Donor::Fence, TakeBack and Say FENCED,
 // and over there with Borrower::Lose -> LoseMessage -> Dropped -> Close.
 #pragma once
 
@@ -74,6 +74,9 @@ class Coordinator final : public transport::TransportEvents, public LeaseBrokerE
   /// Called once. What is said before it waits for it. `push`: hands the step loop a message; called by this thread and
   /// those of the transport until both have stopped, and must not block.
   void Start(transport::Transport* transport, LeaseBroker* broker, std::function<void(LoopMessage)> push);
+  /// The engine ends: lends no more, and asks back what it lends, until `deadline`. Borrowers have time to move what they
+  /// have there. Does not wait; the loop goes on, and what it needs itself is back as soon as ever.
+  void AskBackAll(absl::Time deadline);
   /// Takes back and gives back everything, as far as peers answer until `deadline`, then fences, and joins. The loop
   /// goes on answering meanwhile.
   void Stop(absl::Time deadline) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -101,8 +104,8 @@ class Coordinator final : public transport::TransportEvents, public LeaseBrokerE
     absl::MutexLock lock(&mutex_);
     return reclaims_;
   }
-  /// Leases that this engine gives and takes, for registration.
-  std::vector<lease::Lease> Held() const ABSL_LOCKS_EXCLUDED(mutex_);
+  /// Leases that this engine gives, for registration.
+  std::vector<lease::Lease> Given() const ABSL_LOCKS_EXCLUDED(mutex_);
 
   // From the broker.
   void OnTerms(const LeaseTerms& terms) override;
@@ -144,8 +147,7 @@ class Coordinator final : public transport::TransportEvents, public LeaseBrokerE
   void MaybeRequest(absl::Time now);
   void Act(absl::Time now);
   void Publish() ABSL_LOCKS_EXCLUDED(mutex_);
-  bool AllEndedLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return held_.empty() || ended_; }
-  void Report(kv::LeaseId id, LeaseEvent::What what, const std::string& why = {}, kv::Epoch epoch = {});
+  bool AllEndedLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return none_held_ || ended_; }
 
   // Actions.
   void Do(const lease::Donor::ClearExtent& a);
@@ -155,11 +157,7 @@ class Coordinator final : public transport::TransportEvents, public LeaseBrokerE
   void Do(const lease::Donor::SendRevoke& a);
   void Do(const lease::Donor::Fence& a) { transport_->Fence(a.id); }
   void Do(const lease::Donor::TakeBack& a);
-  void Do(const lease::Donor::ReportAccepted& a);
-  void Do(const lease::Donor::ReportDeclined& a) { Report(a.id, LeaseEvent::What::kDeclined, a.why); }
-  void Do(const lease::Donor::ReportRevoking& a) { Report(a.id, LeaseEvent::What::kRevoking, a.why); }
-  void Do(const lease::Donor::ReportReleased& a) { Report(a.id, LeaseEvent::What::kReleased); }
-  void Do(const lease::Donor::ReportFenced& a);
+  void Do(const lease::Donor::Say& a);
   void Do(const lease::Borrower::Open& a);
   void Do(const lease::Borrower::Use& a);
   void Do(const lease::Borrower::SendRenewal& a) { transport_->SendRenewal(a.id); }
@@ -167,8 +165,6 @@ class Coordinator final : public transport::TransportEvents, public LeaseBrokerE
   void Do(const lease::Borrower::SendRelease& a) { transport_->SendRelease(a.id); }
   void Do(const lease::Borrower::Lose& a);
   void Do(const lease::Borrower::Close& a);
-  void Do(const lease::Borrower::ReportActive& a) { Report(a.id, LeaseEvent::What::kActive); }
-  void Do(const lease::Borrower::ReportLost& a) { Report(a.id, LeaseEvent::What::kLost, a.why); }
 
   const Options options_;
   const Clock& clock_;
@@ -193,7 +189,8 @@ class Coordinator final : public transport::TransportEvents, public LeaseBrokerE
   int64_t responses_ = 0;  // requests; the next one's key follows from it
 
   mutable absl::Mutex mutex_;
-  std::vector<lease::Lease> held_ ABSL_GUARDED_BY(mutex_);
+  std::vector<lease::Lease> given_ ABSL_GUARDED_BY(mutex_);
+  bool none_held_ ABSL_GUARDED_BY(mutex_) = true;  // neither given nor taken
   bool ended_ ABSL_GUARDED_BY(mutex_) = false;
   Reclaims reclaims_ ABSL_GUARDED_BY(mutex_);
 

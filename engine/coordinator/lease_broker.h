@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -14,13 +15,25 @@
 
 namespace swiftcache::engine::coordinator {
 
-/// What became of a lease, as proto LeaseReport says.
+/// What this engine, the donor, says of a lease: with the state that it has now.
 struct LeaseEvent {
-  enum class What { kAccepted, kDeclined, kActive, kRevoking, kReleased, kFenced, kLost };
-  kv::LeaseId id;
-  What what = What::kAccepted;
-  kv::Epoch epoch = {};     // with kAccepted
+  lease::Lease lease;
   std::string reason = {};  // for the broker's log
+};
+
+/// A wish for memory on its way to the broker.
+struct LeaseRequest {
+  std::string key;  // the same for a request that got no answer and is made again
+  int64_t want_bytes = 0;
+  int64_t waiting_tokens = 0;  // the weight among borrowers
+  int64_t held_bytes = 0;      // on lease by now
+};
+
+/// What the engines of a model may borrow together at most. Of two the younger counts.
+struct LeaseLimit {
+  std::string model_name;
+  std::optional<int64_t> max_borrowed_bytes;  // none: no limit any more
+  int64_t set_at_micros = 0;                  // since 1970
 };
 
 /// What an engine needed of its own arena lately (scale-down's input). Units: as named.
@@ -51,12 +64,12 @@ class LeaseBrokerEvents {
   virtual void OnTerms(const LeaseTerms& terms) = 0;
   /// A lease that this engine gives or takes is new or has changed.
   virtual void OnLease(const lease::Lease& lease) = 0;
-  /// All that this engine gives or takes, as the broker knows them: what it gives beyond has ended.
+  /// All that this engine gives or takes, as the broker knows them.
   virtual void OnLeases(const std::vector<lease::Lease>& leases) = 0;
   virtual void OnLeaseResponse(absl::StatusOr<LeaseResponse> answer) = 0;
   /// Which leases to revoke, in order; not OK: no answer in time.
   virtual void OnScaleUp(absl::StatusOr<std::vector<kv::LeaseId>> leases) = 0;
-  /// The broker refuses a report: NOT_FOUND (it does not know the lease), FAILED_PRECONDITION.
+  /// The broker refuses what was said of a lease, for good.
   virtual void OnReportRefused(const LeaseEvent& news, const absl::Status& why) = 0;
 };
 
@@ -65,7 +78,7 @@ class LeaseBrokerEvents {
 class LeaseBroker {
  public:
   virtual ~LeaseBroker() = default;
-  virtual void RequestLease(const std::string& request_key, int64_t want_bytes, int64_t waiting_tokens) = 0;
+  virtual void RequestLease(const LeaseRequest& request) = 0;
   virtual void RequestScaleUp(int64_t need_blocks) = 0;
   virtual void Report(const LeaseEvent& news) = 0;
   virtual void ReportWindow(const Window& window) = 0;

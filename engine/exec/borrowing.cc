@@ -26,8 +26,7 @@ constexpr int64_t kWishDivisor = 4;        // at least this part of own and of l
 constexpr int64_t kDrainBatch = 8;         // moves planned before the clock is read again, and
 constexpr int64_t kDrainBatchBytes = kMiB;
 constexpr absl::Duration kStorePatience = absl::Seconds(1);  // with a donor behind whose stores all others wait
-constexpr absl::Duration kIdleMoves =
-    absl::Microseconds(500);  // of blocks that nobody runs on, for all drains of a need
+constexpr int kIdleDivisor = 100;  // and those of blocks that nobody runs on this part, for all drains of a need
 constexpr absl::Duration kBetweenDrains = absl::Milliseconds(50);  // drains closer than this are of one need
 
 }  // namespace
@@ -94,7 +93,8 @@ void Borrowing::Drain(LeasedRegion& region) {
   const absl::Time begin = parts_.clock->Now();
   const absl::Time used_deadline = begin + (region.drain_until - begin) / kDrainDivisor;
   // A donor in need revokes many leases at once, and waits for the last of them.
-  if (begin - idle_moves_until_ > kBetweenDrains) idle_moves_until_ = begin + kIdleMoves;
+  if (begin - idle_moves_until_ > kBetweenDrains)
+    idle_moves_until_ = begin + (region.drain_until - begin) / kIdleDivisor;
   const absl::Time idle_deadline = std::min(used_deadline, idle_moves_until_);
   const int64_t batch = std::clamp<int64_t>(kDrainBatchBytes / parts_.own->block_bytes(), 1, kDrainBatch);
   while (region.view.Holds()) {

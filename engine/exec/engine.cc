@@ -81,6 +81,7 @@ class EngineImpl final : public Engine, private LoopObserver {
   void UpdateMetrics() override { loop_.UpdateMetrics(); }
   const backend::KvLayout& kv_layout() const override { return layout_; }
   int64_t max_model_len_tokens() const override { return limits_.max_model_len_tokens; }
+  void Drain(absl::Time deadline) override;
   void ShutDown(absl::Time deadline) override;
 
  private:
@@ -94,6 +95,9 @@ class EngineImpl final : public Engine, private LoopObserver {
   absl::Status Enqueue(Request request, std::unique_ptr<ResponseSink> sink);
   absl::Status EnqueueLocked(std::unique_ptr<LiveRequest> request) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   EngineLoad LoadLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool IdleLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return loop_ended_ || (live_ids_.empty() && not_told_ == 0);
+  }
 
   void OnStarted(const LiveRequest& request) override;
   void OnEnded(const LiveRequest& request) override;
@@ -240,6 +244,12 @@ void EngineImpl::Handle(Message message) {
     ends_when_idle_ = true;
     ends_now_ = ends_now_ || std::holds_alternative<StopMessage>(message);
   }
+}
+
+void EngineImpl::Drain(absl::Time deadline) {
+  absl::MutexLock lock(&mutex_);
+  draining_ = true;
+  mutex_.AwaitWithTimeout(absl::Condition(this, &EngineImpl::IdleLocked), deadline - clock_.Now());
 }
 
 // The loop is told under the lock: whoever is refused from here on comes after that. An engine that never started ends

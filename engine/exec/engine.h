@@ -37,7 +37,7 @@ struct SharingDependencies {
   coordinator::Coordinator* coordinator = nullptr;
 };
 
-/// Thread-safety: Submit, CountRefusal, Cancel, Post, Load, UpdateMetrics, ShutDown from any thread. Ownership: owns
+/// Thread-safety: Submit, CountRefusal, Cancel, Post, Load, UpdateMetrics, Drain, ShutDown from any thread. Ownership: owns
 /// model, KV memory, the loop thread and the one that calls the sinks. Errors: as documented per function; a request's
 /// own failure reaches its sink.
 class Engine {
@@ -72,6 +72,8 @@ class Engine {
   virtual void UpdateMetrics() = 0;
   virtual const backend::KvLayout& kv_layout() const = 0;
   virtual int64_t max_model_len_tokens() const = 0;
+  /// Refuses new requests, and waits until `deadline` for live ones to finish. The loop lives on.
+  virtual void Drain(absl::Time deadline) = 0;
   /// Refuses new requests, lets live ones finish until `deadline` (of the clock), ends the rest and joins the loop:
   /// those with a token get FinishReason::kCancelled and OK, the others UNAVAILABLE. When it returns, every sink has
   /// heard OnDone and is gone. Not to be called by a sink.

@@ -23,10 +23,7 @@ void Borrower::SetTtl(absl::Duration ttl, absl::Time now) {
 }
 
 void Borrower::OnLeaseUpdate(const Lease& lease, absl::Time now) {
-  if (lease.borrower_instance != options_.instance_id) return;
-  if (lease.state == State::kGranted) return Granted(lease, now);
-  const bool ended = lease.state == State::kReleased || lease.state == State::kFenced;
-  if (ended && leases_.contains(lease.id)) EndedByBroker(lease.id, now);
+  if (lease.borrower_instance == options_.instance_id && lease.state == State::kGranted) Granted(lease, now);
 }
 
 void Borrower::Granted(const Lease& lease, absl::Time now) {
@@ -35,14 +32,11 @@ void Borrower::Granted(const Lease& lease, absl::Time now) {
     return;
   }
   if (lease.borrower_blocks < 1 || lease.borrower_blocks > lease.num_bytes / options_.block_bytes) {
-    actions_.emplace_back(
-        ReportLost{lease.id, absl::StrCat(lease.num_bytes, " bytes do not hold its ", lease.borrower_blocks,
-                                          " blocks of ", options_.block_bytes, "; at least one is wanted")});
-    return ended_.Add(lease.id);
+    ++ignored_;
+    return;
   }
   Entry& entry = leases_[lease.id];
   entry.lease = lease;
-  entry.lease.state = State::kGranted;
   entry.give_up = now + options_.ttl;
   actions_.emplace_back(Open{entry.lease});
 }
@@ -50,15 +44,10 @@ void Borrower::Granted(const Lease& lease, absl::Time now) {
 void Borrower::Opened(kv::LeaseId id, bool ok, absl::Time now) {
   Entry* entry = Find(id, {Phase::kOpening});
   if (entry == nullptr) return;
-  if (!ok) {
-    ReportLossOnce(*entry, "it could not be opened");
-    return End(*entry);
-  }
+  if (!ok) return End(*entry);
   entry->phase = Phase::kActive;
-  entry->lease.state = State::kActive;
   entry->give_up = now + options_.ttl;
   entry->next_renewal = now + options_.ttl / 3;
-  actions_.emplace_back(ReportActive{id});
   actions_.emplace_back(Use{entry->lease});
 }
 
@@ -89,8 +78,8 @@ void Borrower::Dropped(kv::LeaseId id, absl::Time) {
 void Borrower::DonorGone(kv::LeaseId id, absl::Time) {
   Entry* entry = Find(id, {Phase::kOpening, Phase::kActive, Phase::kDraining});
   if (entry == nullptr) return;
-  ReportLossOnce(*entry, "its donor is gone");
-  LoseOrEnd(*entry);
+  if (entry->phase == Phase::kOpening) return End(*entry);
+  StartLose(*entry, "its donor is gone");
 }
 
 void Borrower::GenerationChanged(kv::LeaseId id, absl::Time) { Fail(id, "its generation changed"); }
@@ -100,10 +89,7 @@ void Borrower::StoreFailed(kv::LeaseId id, const std::string& why, absl::Time) {
 }
 
 void Borrower::Fail(kv::LeaseId id, const std::string& why) {
-  Entry* entry = Find(id, {Phase::kActive, Phase::kDraining});
-  if (entry == nullptr) return;
-  ReportLossOnce(*entry, why);
-  StartLose(*entry);
+  if (Entry* entry = Find(id, {Phase::kActive, Phase::kDraining})) StartLose(*entry, why);
 }
 
 // KV in these leases can still be read, so they are drained rather than lost at once.
@@ -112,15 +98,8 @@ void Borrower::DonorSilent(kv::LeaseId id, absl::Time now) {
   if (silent == nullptr) return;
   const std::string donor = silent->lease.donor_instance;
   for (auto& [other, entry] : leases_) {
-    if (entry.phase != Phase::kActive || entry.lease.donor_instance != donor) continue;
-    ReportLossOnce(entry, "its donor takes no stores");
-    StartDrain(entry, now + options_.drain);
+    if (entry.phase == Phase::kActive && entry.lease.donor_instance == donor) StartDrain(entry, now + options_.drain);
   }
-}
-
-void Borrower::EndedByBroker(kv::LeaseId id, absl::Time) {
-  Entry* entry = Find(id, {Phase::kOpening, Phase::kActive, Phase::kDraining});
-  if (entry != nullptr) LoseOrEnd(*entry);
 }
 
 void Borrower::Tick(absl::Time now) {
@@ -138,14 +117,11 @@ void Borrower::Tick(absl::Time now) {
 void Borrower::GiveUp(Entry& entry, absl::Time now) {
   switch (entry.phase) {
     case Phase::kOpening:
-      ReportLossOnce(entry, "its donor did not answer the opening");
       return End(entry);
     case Phase::kActive:
-      ReportLossOnce(entry, "its donor does not answer renewals");
       return StartDrain(entry, now + options_.drain);
     case Phase::kDraining:
-      ReportLossOnce(entry, "it was not drained in time");
-      return StartLose(entry);
+      return StartLose(entry, "it was not drained in time");
     case Phase::kLosing:
       return;
   }
@@ -159,26 +135,15 @@ absl::Time Borrower::NextDeadline() const {
 
 void Borrower::StartDrain(Entry& entry, absl::Time until) {
   entry.phase = Phase::kDraining;
-  entry.lease.state = State::kRevoking;
   entry.give_up = until;
   entry.next_renewal = absl::InfiniteFuture();
   actions_.emplace_back(Drain{entry.lease.id, until});
 }
 
-void Borrower::LoseOrEnd(Entry& entry) {
-  if (entry.phase == Phase::kOpening) return End(entry);
-  StartLose(entry);
-}
-
-void Borrower::StartLose(Entry& entry) {
+void Borrower::StartLose(Entry& entry, const std::string& why) {
   entry.phase = Phase::kLosing;
   entry.give_up = entry.next_renewal = absl::InfiniteFuture();
-  actions_.emplace_back(Lose{entry.lease.id});
-}
-
-void Borrower::ReportLossOnce(Entry& entry, const std::string& why) {
-  if (std::exchange(entry.loss_reported, true)) return;
-  actions_.emplace_back(ReportLost{entry.lease.id, why});
+  actions_.emplace_back(Lose{entry.lease.id, why});
 }
 
 void Borrower::End(Entry& entry) {

@@ -13,29 +13,28 @@
 //   input             | opening            | active              | draining            | losing
 //   ------------------+--------------------+---------------------+---------------------+-------------
 //   Granted (same)    | -                  | -                   | -                   | -
-//   Opened ok         | ACTIVE, Use        | -                   | -                   | -
-//   Opened not ok     | Close, LOST; ends  | -                   | -                   | -
+//   Opened ok         | Use -> active      | -                   | -                   | -
+//   Opened not ok     | Close; ends        | -                   | -                   | -
 //   Renewed           | -                  | counts as an answer | - (too late)        | -
 //   Revoked           | Close; ends        | Drain -> draining   | - (the first holds) | -
 //   GiveBack          | Close; ends        | Drain -> draining   | -                   | -
 //   Drained           | -                  | -                   | SendRelease, Close; | Close; ends
 //                     |                    |                     | ends                |
 //   Dropped           | -                  | -                   | -                   | Close; ends
-//   DonorGone         | Close, LOST; ends  | Lose, LOST          | Lose, LOST          | -
-//   GenerationChanged,| -                  | Lose, LOST          | Lose, LOST          | -
+//   DonorGone         | Close; ends        | Lose -> losing      | Lose -> losing      | -
+//   GenerationChanged,| -                  | Lose -> losing      | Lose -> losing      | -
 //   StoreFailed       |                    |                     |                     |
-//   DonorSilent       | -                  | LOST, Drain; as all | -                   | -
-//                     |                    | of that donor       |                     |
-//   EndedByBroker     | Close; ends        | Lose -> losing      | Lose -> losing      | -
-//   Tick              | after ttl: Close,  | each ttl/3 a        | at `until`: Lose,   | -
-//                     | LOST; ends         | SendRenewal; ttl    | LOST -> losing      |
+//   DonorSilent       | -                  | Drain; as all of    | -                   | -
+//                     |                    | that donor          |                     |
+//   Tick              | after ttl: Close;  | each ttl/3 a        | at `until`: Lose    | -
+//                     | ends               | SendRenewal; ttl    | -> losing           |
 //                     |                    | without an answer:  |                     |
-//                     |                    | LOST, Drain         |                     |
+//                     |                    | Drain               |                     |
 //
 // Lose may cross a Drained that is under way: that Drained ends the lease as Dropped does, and the Dropped behind it is
-// ignored. A grant whose bytes do not hold its blocks is LOST at once. LOST is reported at most once per lease. A lease
-// is lost because its donor says so or its generation changed, never because the broker is away; a loss costs cache
-// misses, nothing else.
+// ignored. A grant whose bytes do not hold its blocks is ignored. The broker tells a borrower what it may open, and
+// nothing else; it is told nothing. A lease ends by its channel: because its donor says so there, or is not there any
+// more, or its generation changed; never because of the broker. A loss costs cache misses, nothing else.
 #pragma once
 
 #include <cstdint>
@@ -84,19 +83,12 @@ class Borrower {
   };
   struct Lose {  // kv: its blocks are gone; forget them, end reading; then Dropped. Also after a Drain.
     kv::LeaseId id;
+    std::string why;  // for the log
   };
   struct Close {  // transport: unmap, forget; also where the opening has not been answered
     kv::LeaseId id;
   };
-  // Broker: ReportLease. NOT_FOUND in the broker's present incarnation: EndedByBroker.
-  struct ReportActive {
-    kv::LeaseId id;
-  };
-  struct ReportLost {
-    kv::LeaseId id;
-    std::string why;
-  };
-  using Action = std::variant<Open, Use, SendRenewal, Drain, SendRelease, Lose, Close, ReportActive, ReportLost>;
+  using Action = std::variant<Open, Use, SendRenewal, Drain, SendRelease, Lose, Close>;
 
   explicit Borrower(const Options& options) : options_(options) {}
 
@@ -104,11 +96,9 @@ class Borrower {
   void SetTtl(absl::Duration ttl, absl::Time now);
 
   // From the broker's Watch.
-  /// A lease as the broker has it now; leases of other borrowers are ignored. GRANTED: as Granted. RELEASED and FENCED,
-  /// if the lease is held: as EndedByBroker. (A revocation comes from the donor: Revoked.)
+  /// A lease as the broker has it now. GRANTED to this instance: as Granted; else ignored.
   void OnLeaseUpdate(const Lease& lease, absl::Time now);
   void Granted(const Lease& lease, absl::Time now);
-  void EndedByBroker(kv::LeaseId id, absl::Time now);
   // From the transport.
   void Opened(kv::LeaseId id, bool ok, absl::Time now);
   void Renewed(kv::LeaseId id, absl::Time now);
@@ -137,7 +127,7 @@ class Borrower {
   /// What is to be done since the last call, in order.
   std::vector<Action> TakeActions();
 
-  /// Leases that are of use or may become so, by id: what Register tells the broker.
+  /// Leases that are of use or may become so, by id.
   std::vector<Lease> Held() const;
   /// Those, and the lost ones that kv still holds on to.
   int64_t num_leases() const { return static_cast<int64_t>(leases_.size()); }
@@ -152,16 +142,13 @@ class Borrower {
     Phase phase = Phase::kOpening;
     absl::Time give_up;  // opening, active: without an answer until then; draining: until
     absl::Time next_renewal = absl::InfiniteFuture();
-    bool loss_reported = false;
   };
   using Leases = std::map<kv::LeaseId, Entry>;
 
   Entry* Find(kv::LeaseId id, std::initializer_list<Phase> phases);
   void StartDrain(Entry& entry, absl::Time until);
-  void StartLose(Entry& entry);
+  void StartLose(Entry& entry, const std::string& why);
   void Fail(kv::LeaseId id, const std::string& why);
-  void ReportLossOnce(Entry& entry, const std::string& why);
-  void LoseOrEnd(Entry& entry);
   void GiveUp(Entry& entry, absl::Time now);
   void End(Entry& entry);
 

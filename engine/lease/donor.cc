@@ -24,16 +24,13 @@ void Donor::OnLeaseUpdate(const Lease& lease, absl::Time now) {
     case State::kOffered:
       return Offered(lease, now);
     case State::kGranted:
-    case State::kActive:
-      if (!held) actions_.emplace_back(ReportReleased{lease.id});
-      return;
     case State::kRevoking:
-      if (held) return Revoke(lease.id, "the broker wants it revoked", now);
-      actions_.emplace_back(ReportReleased{lease.id});
+      if (held && lease.state == State::kRevoking) Revoke(lease.id, "the broker wants it revoked", now);
+      if (!held) SayReleased(lease, "it has ended before");
       return;
     case State::kReleased:
     case State::kFenced:
-      if (held) BrokerForgot(lease.id, now);
+      if (held) Unknown(lease.id, now);
       return;
   }
 }
@@ -45,8 +42,21 @@ void Donor::OnLeaseSnapshot(const std::vector<Lease>& leases, absl::Time now) {
     OnLeaseUpdate(lease, now);
   }
   for (const Lease& lease : Held()) {
-    if (!known.contains(lease.id)) BrokerForgot(lease.id, now);
+    if (!known.contains(lease.id)) Unknown(lease.id, now);
   }
+}
+
+void Donor::Unknown(kv::LeaseId id, absl::Time now) {
+  const Entry& entry = leases_.at(id);
+  if (!entry.granted()) return Revoke(id, "the broker withdrew its offer", now);
+  actions_.emplace_back(Say{entry.lease, "the broker did not know it"});
+}
+
+void Donor::Refused(kv::LeaseId id, const std::string& why, absl::Time now) { Revoke(id, why, now); }
+
+void Donor::SayReleased(Lease lease, const std::string& why) {
+  lease.state = State::kReleased;
+  actions_.emplace_back(Say{std::move(lease), why});
 }
 
 void Donor::Offered(const Lease& lease, absl::Time) {
@@ -55,7 +65,7 @@ void Donor::Offered(const Lease& lease, absl::Time) {
     return;
   }
   if (const std::string why = ReasonToDecline(lease); !why.empty()) {
-    actions_.emplace_back(ReportDeclined{lease.id, why});
+    SayReleased(lease, why);
     ended_.Add(lease.id);
     return;
   }
@@ -99,7 +109,7 @@ void Donor::Granted(kv::LeaseId id, kv::Epoch epoch, absl::Time now) {
   entry->lease.epoch = epoch;
   entry->lease.state = State::kGranted;
   entry->deadline = now + options_.ttl;
-  actions_.emplace_back(ReportAccepted{id, epoch});
+  actions_.emplace_back(Say{entry->lease, ""});
 }
 
 void Donor::GrantFailed(kv::LeaseId id, const std::string& why, absl::Time now) {
@@ -110,7 +120,6 @@ void Donor::BorrowerOpened(kv::LeaseId id, absl::Time now) {
   Entry* entry = Find(id, {Phase::kGranted});
   if (entry == nullptr) return;
   entry->phase = Phase::kActive;
-  entry->lease.state = State::kActive;
   entry->deadline = now + options_.ttl;
 }
 
@@ -138,7 +147,7 @@ void Donor::Revoke(kv::LeaseId id, const std::string& why, absl::Time now) {
     ++ignored_;
     return;
   }
-  WantBack(*entry, why, now);
+  WantBack(*entry, why, now, options_.revoke_deadline);
 }
 
 void Donor::NeedBack(int64_t blocks, absl::Time now) {
@@ -152,7 +161,7 @@ void Donor::NeedBack(int64_t blocks, absl::Time now) {
   for (Entry* entry : mine) {
     if (coming >= blocks) break;
     coming += entry->lease.extent.num_blocks;
-    WantBack(*entry, "the donor needs its memory", now);
+    WantBack(*entry, "the donor needs its memory", now, options_.revoke_deadline);
   }
 }
 
@@ -165,17 +174,22 @@ bool Donor::HasChoice(int64_t blocks) const {
   return borrowers.size() > 1;
 }
 
-void Donor::RevokeAll(const std::string& why, absl::Time now) {
+void Donor::RevokeAll(const std::string& why, absl::Time now, absl::Duration time_left) {
   lends_ = false;
+  time_left = std::max(time_left, options_.revoke_deadline);
   for (auto it = leases_.begin(); it != leases_.end();) {
     Entry& entry = (it++)->second;  // it may end here
-    if (!entry.comes_back()) WantBack(entry, why, now);
+    if (!entry.comes_back()) WantBack(entry, why, now, time_left);
   }
 }
 
-void Donor::BrokerForgot(kv::LeaseId id, absl::Time now) { Revoke(id, "the broker does not know it", now); }
+void Donor::Hasten(absl::Time now) {
+  for (auto& [id, entry] : leases_) {
+    if (entry.phase == Phase::kRevoking) entry.deadline = std::min(entry.deadline, now + options_.revoke_deadline);
+  }
+}
 
-void Donor::WantBack(Entry& entry, const std::string& why, absl::Time now) {
+void Donor::WantBack(Entry& entry, const std::string& why, absl::Time now, absl::Duration time_left) {
   entry.why = why;
   entry.revoked_at = now;
   switch (entry.phase) {
@@ -189,10 +203,8 @@ void Donor::WantBack(Entry& entry, const std::string& why, absl::Time now) {
       return End(entry, true, why, now);
     case Phase::kActive:
       entry.phase = Phase::kRevoking;
-      entry.lease.state = State::kRevoking;
-      entry.deadline = now + options_.revoke_deadline;
-      actions_.emplace_back(SendRevoke{entry.lease.id, options_.revoke_deadline});
-      actions_.emplace_back(ReportRevoking{entry.lease.id, why});
+      entry.deadline = now + time_left;
+      actions_.emplace_back(SendRevoke{entry.lease.id, time_left});
       return;
     case Phase::kRevoking:
       return;
@@ -221,30 +233,26 @@ absl::Time Donor::NextDeadline() const {
 
 void Donor::EndUngranted(Entry& entry, bool cleared, const std::string& why, absl::Time now) {
   if (cleared) TakeBackExtent(entry, false, now);
-  actions_.emplace_back(ReportDeclined{entry.lease.id, entry.wanted_back ? entry.why : why});
-  Forget(entry.lease.id);
+  SayEnd(entry, State::kReleased, entry.wanted_back ? entry.why : why);
 }
 
 void Donor::End(Entry& entry, bool fenced, const std::string& why, absl::Time now) {
-  const kv::LeaseId id = entry.lease.id;
-  actions_.emplace_back(Fence{id});
+  actions_.emplace_back(Fence{entry.lease.id});
   TakeBackExtent(entry, fenced, now);
-  if (fenced) {
-    actions_.emplace_back(ReportFenced{id, why});
-  } else {
-    actions_.emplace_back(ReportReleased{id});
-  }
-  Forget(id);
+  SayEnd(entry, fenced ? State::kFenced : State::kReleased, why);
+}
+
+void Donor::SayEnd(Entry& entry, State end, const std::string& why) {
+  const kv::LeaseId id = entry.lease.id;
+  entry.lease.state = end;
+  actions_.emplace_back(Say{std::move(entry.lease), why});
+  ended_.Add(id);
+  leases_.erase(id);
 }
 
 void Donor::TakeBackExtent(const Entry& entry, bool fenced, absl::Time now) {
   const absl::Duration waited = std::max(absl::ZeroDuration(), now - entry.revoked_at);
   actions_.emplace_back(TakeBack{entry.lease.id, entry.lease.extent, fenced, waited});
-}
-
-void Donor::Forget(kv::LeaseId id) {
-  ended_.Add(id);
-  leases_.erase(id);
 }
 
 std::vector<Donor::Action> Donor::TakeActions() { return std::exchange(actions_, {}); }
@@ -253,6 +261,14 @@ std::vector<Lease> Donor::Held() const {
   std::vector<Lease> held;
   for (const auto& [id, entry] : leases_) held.push_back(entry.lease);
   return held;
+}
+
+std::vector<Lease> Donor::Given() const {
+  std::vector<Lease> given;
+  for (const auto& [id, entry] : leases_) {
+    if (entry.granted()) given.push_back(entry.lease);
+  }
+  return given;
 }
 
 int64_t Donor::blocks_on_loan() const {
@@ -278,8 +294,8 @@ absl::Status Donor::CheckInvariants() const {
   std::vector<const Entry*> by_block;
   for (const auto& [id, entry] : leases_) {
     by_block.push_back(&entry);
-    const bool granted = entry.phase != Phase::kClearing && entry.phase != Phase::kGranting;
-    if (granted != (entry.lease.state != State::kOffered) || granted != (entry.deadline < absl::InfiniteFuture())) {
+    const bool granted = entry.granted();
+    if (granted != (entry.lease.state == State::kGranted) || granted != (entry.deadline < absl::InfiniteFuture())) {
       return absl::InternalError(absl::StrCat("lease ", id.value(), ": state ", StateName(entry.lease.state),
                                               " in phase ", static_cast<int>(entry.phase), ", deadline ",
                                               absl::FormatTime(entry.deadline)));

@@ -8,32 +8,36 @@
 //   ... if (clock.Now() >= donor.NextDeadline()) donor.Tick(clock.Now());
 //
 // What each event does in each state. A dash: the event is ignored and counted, as is one for an unknown or ended
-// lease. "End" stands for the actions Fence, TakeBack and the report named; a lease that was never granted is not
-// fenced.
+// lease. "End" stands for the actions Fence, TakeBack and Say RELEASED or FENCED; a lease that was never granted is not
+// fenced, and its end is RELEASED.
 //
 //   input            | clearing          | granting          | granted        | active          | revoking
 //   -----------------+-------------------+-------------------+----------------+-----------------+----------------
 //   Offered (same)   | -                 | -                 | -              | -               | -
 //   Cleared ok       | Grant -> granting | -                 | -              | -               | -
-//     if wanted back | End DECLINED      |                   |                |                 |
-//   Cleared not ok   | DECLINED          | -                 | -              | -               | -
-//   Granted          | -                 | ACCEPTED->granted | -              | -               | -
-//     if wanted back |                   | End DECLINED      |                |                 |
-//   GrantFailed      | -                 | End DECLINED      | -              | -               | -
+//     if wanted back | End               |                   |                |                 |
+//   Cleared not ok   | Say RELEASED      | -                 | -              | -               | -
+//   Granted          | -                 | Say GRANTED       | -              | -               | -
+//                    |                   | -> granted        |                |                 |
+//     if wanted back |                   | End               |                |                 |
+//   GrantFailed      | -                 | End               | -              | -               | -
 //   BorrowerOpened   | -                 | -                 | -> active      | -               | -
 //   Renewal          | -                 | -                 | -              | SendRenewed     | - (it drains)
 //   BorrowerReleased | -                 | -                 | End RELEASED   | End RELEASED    | End RELEASED
 //   BorrowerGone     | -                 | -                 | End FENCED     | End FENCED      | End FENCED
-//   Revoke, NeedBack,| StopClearing,     | wanted back       | End FENCED     | SendRevoke,     | -
-//     RevokeAll      | wanted back       |                   | (nobody reads) | REVOKING        |
+//   Revoke, NeedBack,| StopClearing,     | wanted back       | End FENCED     | SendRevoke      | -
+//     RevokeAll      | wanted back       |                   | (nobody reads) |                 |
 //                    | (not NeedBack)    |                   |                |                 |
-//   BrokerForgot     | as Revoke, with its reports, since a Register may have told the broker of the lease again
+//   Unknown          | as Revoke         | as Revoke         | Say GRANTED    | Say GRANTED     | Say GRANTED
+//   Refused          | as Revoke         | as Revoke         | as Revoke      | as Revoke       | as Revoke
 //   Tick             | -                 | -                 | after ttl      | ttl after last  | at the deadline
 //                    |                   |                   | End FENCED     | renewal: FENCED | End FENCED
 //
-// Offers for another instance are ignored. An offer is DECLINED if its extent is not whole blocks of this arena, if it
-// overlaps a lease held here, and after RevokeAll. So two leases of one extent are never both granted, even if the
-// broker offers both.
+// The donor alone says what becomes of a lease: a broker that does not know one (Unknown: it has restarted, or has not
+// seen this engine for a while) is told again, and one that believes in a lease which has ended is told RELEASED.
+// Offers for another instance are ignored. An offer is declined (RELEASED) if its extent is not whole blocks of this
+// arena, if it overlaps a lease held here, and after RevokeAll. So two leases of one extent are never both granted, even
+// if the broker offers both.
 #pragma once
 
 #include <cstdint>
@@ -51,7 +55,7 @@
 
 namespace swiftcache::engine::lease {
 
-/// Every lease that is cleared is taken back exactly once, and is reported to have ended exactly once; memory that was
+/// Every lease that is cleared is taken back exactly once, and is said to have ended; memory that was
 /// granted is fenced before it is taken back. The time between revocation and TakeBack is at most revoke_deadline plus
 /// the lateness of Tick; it depends on no other process. Thread-safety: none. Ownership: a value. Errors: none:
 /// foreign, late and repeated messages are ignored and counted. Time: the donor's own clock, which never goes back.
@@ -90,29 +94,11 @@ class Donor {
     bool fenced = false;          // false: the borrower gave it back, or never had it
     absl::Duration after_revoke;  // since the revocation; zero if there was none
   };
-  // Broker: ReportLease. NOT_FOUND in the broker's present incarnation: BrokerForgot. FAILED_PRECONDITION to an
-  // ACCEPTED: Revoke.
-  struct ReportAccepted {
-    kv::LeaseId id;
-    kv::Epoch epoch;
-  };
-  struct ReportDeclined {
-    kv::LeaseId id;
+  struct Say {  // broker: ReportLease, with the state that the lease has now; refused: Refused
+    Lease lease;
     std::string why;
   };
-  struct ReportRevoking {
-    kv::LeaseId id;
-    std::string why;
-  };
-  struct ReportReleased {
-    kv::LeaseId id;
-  };
-  struct ReportFenced {
-    kv::LeaseId id;
-    std::string why;
-  };
-  using Action = std::variant<ClearExtent, StopClearing, Grant, SendRenewed, SendRevoke, Fence, TakeBack,
-                              ReportAccepted, ReportDeclined, ReportRevoking, ReportReleased, ReportFenced>;
+  using Action = std::variant<ClearExtent, StopClearing, Grant, SendRenewed, SendRevoke, Fence, TakeBack, Say>;
 
   explicit Donor(const Options& options) : options_(options) {}
 
@@ -121,14 +107,12 @@ class Donor {
 
   // From the broker's Watch.
   /// A lease as the broker has it now; leases of other donors are ignored. OFFERED: as Offered. REVOKING: as Revoke.
-  /// RELEASED and FENCED, if the lease is held: as BrokerForgot. GRANTED, ACTIVE or REVOKING, if it is not held:
-  /// RELEASED is reported again, since the broker was misinformed (by a late copy of a Register) and would keep the
-  /// lease for ever.
+  /// RELEASED and FENCED, if the lease is held: as Unknown. GRANTED or REVOKING, if it is not held: Say RELEASED.
   void OnLeaseUpdate(const Lease& lease, absl::Time now);
-  /// All leases as the broker has them now: OnLeaseUpdate for each, and BrokerForgot for those held and not among them.
-  /// (The borrower's side has no such rule: a lease that only the borrower has claimed after a restart is missing from
-  /// the broker's snapshot until its donor registers.)
+  /// All leases as the broker has them now: OnLeaseUpdate for each, and Unknown for those held and not among them.
   void OnLeaseSnapshot(const std::vector<Lease>& leases, absl::Time now);
+  /// The broker refuses what was said of a lease: it must end.
+  void Refused(kv::LeaseId id, const std::string& why, absl::Time now);
   void Offered(const Lease& lease, absl::Time now);
   // From kv: it has taken the extent out of local use, or cannot.
   void Cleared(kv::LeaseId id, bool ok, absl::Time now);
@@ -150,10 +134,10 @@ class Donor {
   /// Whether it matters which leases give `blocks` back: leases not on their way back belong to several borrowers, and
   /// not all of them are needed.
   bool HasChoice(int64_t blocks) const;
-  /// Revokes all leases, and declines all later offers.
-  void RevokeAll(const std::string& why, absl::Time now);
-  /// The broker does not know this lease: it may lend the extent again, so this lease must end.
-  void BrokerForgot(kv::LeaseId id, absl::Time now);
+  /// Revokes all leases, and declines all later offers. Borrowers get `time_left`, at least revoke_deadline.
+  void RevokeAll(const std::string& why, absl::Time now, absl::Duration time_left = absl::ZeroDuration());
+  /// Own memory is needed: what is being revoked is back within revoke_deadline, whatever its borrower was told.
+  void Hasten(absl::Time now);
 
   /// Ends leases that are past their deadlines. REQUIRES: messages that have arrived were handed in before, since a
   /// renewal in the queue is in time.
@@ -164,8 +148,10 @@ class Donor {
   /// What is to be done since the last call, in order.
   std::vector<Action> TakeActions();
 
-  /// Leases that have not ended, by id: what Register tells the broker.
+  /// Leases that have not ended, by id.
   std::vector<Lease> Held() const;
+  /// Of these, those that were granted: what Register tells the broker.
+  std::vector<Lease> Given() const;
   int64_t blocks_on_loan() const;      // taken out of local use
   int64_t blocks_coming_back() const;  // of these: being taken back
   bool revoking() const;               // whether a borrower is draining a lease: for revoke_deadline at most
@@ -183,6 +169,7 @@ class Donor {
     absl::Time revoked_at = absl::InfiniteFuture();
     std::string why;
 
+    bool granted() const { return phase != Phase::kClearing && phase != Phase::kGranting; }
     bool taken() const { return phase != Phase::kClearing; }  // out of local use
     bool comes_back() const { return wanted_back || phase == Phase::kRevoking; }
   };
@@ -190,11 +177,13 @@ class Donor {
 
   Entry* Find(kv::LeaseId id, std::initializer_list<Phase> phases);
   std::string ReasonToDecline(const Lease& lease) const;
+  void Unknown(kv::LeaseId id, absl::Time now);
+  void SayReleased(Lease lease, const std::string& why);
+  void SayEnd(Entry& entry, State end, const std::string& why);
   void EndUngranted(Entry& entry, bool cleared, const std::string& why, absl::Time now);
   void End(Entry& entry, bool fenced, const std::string& why, absl::Time now);
-  void WantBack(Entry& entry, const std::string& why, absl::Time now);
+  void WantBack(Entry& entry, const std::string& why, absl::Time now, absl::Duration time_left);
   void TakeBackExtent(const Entry& entry, bool fenced, absl::Time now);
-  void Forget(kv::LeaseId id);
 
   static constexpr size_t kRemembered = 1024;  // ended leases
   Options options_;

@@ -18,8 +18,6 @@ const char* StateName(State state) {
       return "offered";
     case State::kGranted:
       return "granted";
-    case State::kActive:
-      return "active";
     case State::kRevoking:
       return "revoking";
     case State::kReleased:

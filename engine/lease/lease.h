@@ -22,8 +22,8 @@ bool Overlap(const Extent& a, const Extent& b);
 /// Whether the extent is one block or more of an arena of `num_blocks`.
 bool LiesIn(const Extent& extent, int64_t num_blocks);
 
-/// offered -> granted -> active -> revoking -> released | fenced. The last two are ends.
-enum class State { kOffered, kGranted, kActive, kRevoking, kReleased, kFenced };
+/// offered -> granted -> revoking -> released | fenced. The last two are ends.
+enum class State { kOffered, kGranted, kRevoking, kReleased, kFenced };
 
 /// Lower case, for metrics and logs.
 const char* StateName(State state);

@@ -14,7 +14,7 @@
 
 namespace swiftcache::engine::lease {
 
-/// Remembers the last `capacity` ids. Forgetting one is safe: the broker answers NOT_FOUND to a report about its lease.
+/// Remembers the last `capacity` ids. Forgetting one is safe: a lease that is started again finds no peer.
 /// Thread-safety: none. Ownership: a value. Errors: none.
 class RecentIds {
  public:

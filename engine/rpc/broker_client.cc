@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/rpc/broker_client.h"
 
+#include <algorithm>
+#include <deque>
+#include <map>
 #include <thread>
 #include <utility>
 
@@ -17,6 +20,7 @@ namespace swiftcache::engine::rpc {
 namespace {
 
 constexpr int kMaxSuffix = 999;
+constexpr size_t kRememberedIncarnations = 8;
 constexpr absl::Duration kExpiryMargin = absl::Milliseconds(50);  // beyond the moment at which a dead holder is gone
 constexpr absl::Duration kUnknownLifetime = absl::Seconds(2);     // of a holder, where the broker does not say
 
@@ -28,6 +32,8 @@ class NoBroker final : public BrokerClient {
   absl::StatusOr<std::string> Reserve(const EngineDescription& description, NameChoice) override {
     return description.name;
   }
+  void KeepLimit(const coordinator::LeaseLimit&) override {}
+  void NoteIncarnation(const std::string&) override {}
   void Start() override {}
   void Ready(const std::string&, std::function<exec::EngineLoad()>, const SharingDescription&) override {}
   void Draining() override {}
@@ -85,6 +91,8 @@ class GrpcBrokerClient final : public BrokerClient {
     return clock_.Now() - heard_at_;
   }
   absl::StatusOr<std::string> Reserve(const EngineDescription& description, NameChoice choice) override;
+  void KeepLimit(const coordinator::LeaseLimit& limit) override ABSL_LOCKS_EXCLUDED(mutex_);
+  void NoteIncarnation(const std::string& incarnation) override ABSL_LOCKS_EXCLUDED(mutex_);
   void Start() override;
   void Ready(const std::string& address, std::function<exec::EngineLoad()> load,
              const SharingDescription& sharing) override;
@@ -113,7 +121,10 @@ class GrpcBrokerClient final : public BrokerClient {
   absl::Time heard_at_ ABSL_GUARDED_BY(mutex_) = clock_.Now();  // when the broker last took what we said
   std::string incarnation_ ABSL_GUARDED_BY(mutex_);             // of the broker that this engine is registered at
   v1::EngineInfo info_ ABSL_GUARDED_BY(mutex_);
-  std::function<std::vector<lease::Lease>()> held_ ABSL_GUARDED_BY(mutex_);
+  std::function<std::vector<lease::Lease>()> given_ ABSL_GUARDED_BY(mutex_);
+  std::map<std::string, v1::LeaseLimit> limits_ ABSL_GUARDED_BY(mutex_);  // by model name
+  std::deque<std::string> incarnations_ ABSL_GUARDED_BY(mutex_);          // that answered, the last one first
+  bool told_of_two_ ABSL_GUARDED_BY(mutex_) = false;
   std::function<void(const coordinator::LeaseTerms&)> on_registered_ ABSL_GUARDED_BY(mutex_);
   std::function<exec::EngineLoad()> load_ ABSL_GUARDED_BY(mutex_);
   bool changed_ ABSL_GUARDED_BY(mutex_) = false;  // info_ is news to the broker
@@ -164,19 +175,20 @@ void GrpcBrokerClient::NextName() {
 
 absl::Status GrpcBrokerClient::Register() {
   v1::RegisterRequest request;
-  std::function<std::vector<lease::Lease>()> held;
+  std::function<std::vector<lease::Lease>()> given;
   std::function<void(const coordinator::LeaseTerms&)> registered;
   {
     absl::MutexLock lock(&mutex_);
     info_.set_registration(info_.registration() + 1);
     *request.mutable_engine() = info_;
     request.set_token(options_.token);
-    held = held_;
+    given = given_;
+    for (const auto& [model_name, limit] : limits_) *request.add_limits() = limit;
     registered = on_registered_;
     changed_ = false;
   }
-  if (held) {
-    for (const lease::Lease& lease : held()) *request.add_leases() = ToProto(lease);
+  if (given) {
+    for (const lease::Lease& lease : given()) *request.add_leases() = ToProto(lease);
   }
   grpc::ClientContext context;
   SetTimeout(context, options_.rpc_timeout);
@@ -189,6 +201,7 @@ absl::Status GrpcBrokerClient::Register() {
     incarnation_ = response.incarnation();  // "" where it failed
   }
   if (!status.ok()) return status;
+  NoteIncarnation(response.incarnation());
   if (registered) registered(TermsOf(response));
   const absl::Duration interval = ToDuration(response.heartbeat_interval());
   if (interval > absl::ZeroDuration()) interval_ = interval;
@@ -222,7 +235,30 @@ absl::Status GrpcBrokerClient::Heartbeat() {
   SetTimeout(context, options_.rpc_timeout);
   context.set_wait_for_ready(true);  // leaves the moment the broker is back
   v1::HeartbeatResponse response;
-  return FromGrpc(stub_->Heartbeat(&context, request, &response));
+  const absl::Status status = FromGrpc(stub_->Heartbeat(&context, request, &response));
+  if (status.ok()) NoteIncarnation(response.incarnation());
+  return status;
+}
+
+void GrpcBrokerClient::KeepLimit(const coordinator::LeaseLimit& limit) {
+  absl::MutexLock lock(&mutex_);
+  v1::LeaseLimit& kept = limits_[limit.model_name];
+  if (kept.set_at_micros() <= limit.set_at_micros) kept = ToProto(limit);
+}
+
+// An incarnation that another has followed is over, unless both are there.
+void GrpcBrokerClient::NoteIncarnation(const std::string& incarnation) {
+  absl::MutexLock lock(&mutex_);
+  if (!incarnations_.empty() && incarnations_.front() == incarnation) return;
+  const auto before = std::find(incarnations_.begin(), incarnations_.end(), incarnation);
+  if (before != incarnations_.end() && !std::exchange(told_of_two_, true)) {
+    LOG(ERROR) << "two brokers answer at " << options_.broker << " (incarnations " << incarnation << " and "
+               << incarnations_.front() << "): each knows half of the engines, and leases and limits cannot hold; stop "
+               << "one of them";
+  }
+  if (before != incarnations_.end()) incarnations_.erase(before);
+  incarnations_.push_front(incarnation);
+  if (incarnations_.size() > kRememberedIncarnations) incarnations_.pop_back();
 }
 
 void GrpcBrokerClient::Deregister() {
@@ -303,7 +339,7 @@ void GrpcBrokerClient::Ready(const std::string& address, std::function<exec::Eng
   info_.set_lease_channel(sharing.lease_channel);
   info_.set_node_id(sharing.node_id);
   info_.set_page_bytes(sharing.page_bytes);
-  held_ = sharing.held;
+  given_ = sharing.given;
   on_registered_ = sharing.registered;
   info_.set_state(v1::READY);
   info_.set_address(address);

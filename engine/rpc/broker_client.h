@@ -39,7 +39,7 @@ struct EngineDescription {
 struct SharingDescription {
   std::string lease_channel, node_id;
   int64_t page_bytes = 0;
-  std::function<std::vector<lease::Lease>()> held;  // leases that it gives and takes: sent with each registration
+  std::function<std::vector<lease::Lease>()> given;                // leases that it gives: sent with each registration
   std::function<void(const coordinator::LeaseTerms&)> registered;  // called after each registration
 };
 
@@ -72,6 +72,10 @@ class BrokerClient {
   /// Since the broker last took a heartbeat or a registration, or since Create where it took none. Nothing: there is no
   /// broker.
   virtual std::optional<absl::Duration> heartbeat_age() const = 0;
+  /// A limit that the broker has told: goes with each later registration, so that a restarted broker hears of it.
+  virtual void KeepLimit(const coordinator::LeaseLimit& limit) = 0;
+  /// A broker of this incarnation has answered a call of this engine. Where two answer in turns, one loud line says so.
+  virtual void NoteIncarnation(const std::string& incarnation) = 0;
   /// Starts the heartbeats, without which the name is lost again.
   virtual void Start() = 0;
   /// `load` is called by the heartbeat thread until Leave.

@@ -13,6 +13,7 @@
 #include "common/log/log.h"
 #include "common/rpc/channel.h"
 #include "common/rpc/status.h"
+#include "common/rpc/watch_snapshot.h"
 #include "engine/rpc/lease_convert.h"
 #include "swiftcache/v1/broker.grpc.pb.h"
 
@@ -20,34 +21,11 @@ namespace swiftcache::engine::rpc {
 namespace {
 
 using coordinator::LeaseEvent;
+using coordinator::LeaseRequest;
 using coordinator::LeaseResponse;
 using coordinator::Window;
 
-struct LeaseRequest {
-  std::string request_key;
-  int64_t want_bytes = 0, waiting_tokens = 0;
-};
 using QueuedCall = std::variant<LeaseEvent, LeaseRequest, Window>;
-
-v1::LeaseReport ToProto(LeaseEvent::What what) {
-  switch (what) {
-    case LeaseEvent::What::kAccepted:
-      return v1::REPORT_ACCEPTED;
-    case LeaseEvent::What::kDeclined:
-      return v1::REPORT_DECLINED;
-    case LeaseEvent::What::kActive:
-      return v1::REPORT_ACTIVE;
-    case LeaseEvent::What::kRevoking:
-      return v1::REPORT_REVOKING;
-    case LeaseEvent::What::kReleased:
-      return v1::REPORT_RELEASED;
-    case LeaseEvent::What::kFenced:
-      return v1::REPORT_FENCED;
-    case LeaseEvent::What::kLost:
-      return v1::REPORT_LOST;
-  }
-  return v1::LEASE_REPORT_UNSPECIFIED;
-}
 
 bool IsTransient(const absl::Status& status) {
   return absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status) || absl::IsResourceExhausted(status);
@@ -81,9 +59,7 @@ class GrpcLeaseClient final : public LeaseClient {
     mutex_.Await(absl::Condition(this, &GrpcLeaseClient::NoScaleUpLocked));
   }
 
-  void RequestLease(const std::string& request_key, int64_t want_bytes, int64_t waiting_tokens) override {
-    Push(LeaseRequest{request_key, want_bytes, waiting_tokens});
-  }
+  void RequestLease(const LeaseRequest& request) override { Push(request); }
   void Report(const LeaseEvent& news) override { Push(news); }
   void ReportWindow(const Window& window) override ABSL_LOCKS_EXCLUDED(mutex_) {
     {
@@ -188,9 +164,7 @@ void GrpcLeaseClient::SendQueued() {
 
 absl::Status GrpcLeaseClient::Send(const LeaseEvent& news) {
   v1::ReportLeaseRequest request;
-  request.set_lease_id(news.id.value());
-  request.set_report(ToProto(news.what));
-  request.set_epoch(news.epoch.value());
+  *request.mutable_lease() = rpc::ToProto(news.lease);
   request.set_reason(news.reason);
   v1::ReportLeaseResponse response;
   const absl::Status status = Call(&v1::BrokerService::Stub::ReportLease, request, response);
@@ -200,9 +174,10 @@ absl::Status GrpcLeaseClient::Send(const LeaseEvent& news) {
 
 absl::Status GrpcLeaseClient::Send(const LeaseRequest& lease_request) {
   v1::RequestLeaseRequest request;
-  request.set_request_key(lease_request.request_key);
+  request.set_request_key(lease_request.key);
   request.set_want_bytes(lease_request.want_bytes);
   request.set_waiting_tokens(lease_request.waiting_tokens);
+  request.set_held_bytes(lease_request.held_bytes);
   v1::RequestLeaseResponse response;
   const absl::Status status = Call(&v1::BrokerService::Stub::RequestLease, request, response);
   if (!status.ok()) {
@@ -269,6 +244,11 @@ bool GrpcLeaseClient::Follow() {
   int64_t version = -1;
   while (reader->Read(&news)) {
     const bool snapshot = news.event_case() == v1::WatchResponse::kSnapshot;
+    if (snapshot && !ReadWholeSnapshot(*reader, news)) {
+      context.TryCancel();
+      break;
+    }
+    if (version < 0) options_.on_incarnation(news.incarnation());
     if (!snapshot && news.version() != version + 1) {
       context.TryCancel();
       break;
@@ -282,6 +262,7 @@ bool GrpcLeaseClient::Follow() {
       break;
     }
     if (snapshot) DeliverSnapshot(news.snapshot());
+    if (news.event_case() == v1::WatchResponse::kLimit) options_.on_limit(FromProto(news.limit()));
     const bool is_lease = news.event_case() == v1::WatchResponse::kLease;
     if (is_lease && IsOurs(news.lease())) events_.OnLease(FromProto(news.lease()));
   }
@@ -295,6 +276,7 @@ bool GrpcLeaseClient::IsOurs(const v1::Lease& lease) const {
 }
 
 void GrpcLeaseClient::DeliverSnapshot(const v1::WatchResponse::Snapshot& snapshot) {
+  for (const v1::LeaseLimit& limit : snapshot.limits()) options_.on_limit(FromProto(limit));
   std::vector<lease::Lease> ours;
   for (const v1::Lease& lease : snapshot.leases()) {
     if (IsOurs(lease)) ours.push_back(FromProto(lease));

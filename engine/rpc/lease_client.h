@@ -24,9 +24,11 @@ class LeaseClient : public coordinator::LeaseBroker {
     std::string name, incarnation;  // incarnation "": not registered now
   };
   struct Options {
-    std::string broker;                  // host:port
-    std::string instance_id, token;      // as BrokerClient's
-    std::function<Identity()> identity;  // called by the threads
+    std::string broker;                                                                 // host:port
+    std::string instance_id, token;                                                     // as BrokerClient's
+    std::function<Identity()> identity;                                                 // called by the threads, as are
+    std::function<void(const coordinator::LeaseLimit&)> on_limit = [](const auto&) {};  // what Watch tells of limits
+    std::function<void(const std::string&)> on_incarnation = [](const std::string&) {};  // and that a broker answered
     absl::Duration rpc_timeout = absl::Seconds(1);
     absl::Duration advice_timeout = absl::Milliseconds(3);
     absl::Duration retry_interval = absl::Milliseconds(300);  // while the broker is away

@@ -8,8 +8,6 @@ lease::State FromProto(v1::LeaseState state) {
   switch (state) {
     case v1::GRANTED:
       return lease::State::kGranted;
-    case v1::ACTIVE:
-      return lease::State::kActive;
     case v1::REVOKING:
       return lease::State::kRevoking;
     case v1::RELEASED:
@@ -27,8 +25,6 @@ v1::LeaseState ToProto(lease::State state) {
       return v1::OFFERED;
     case lease::State::kGranted:
       return v1::GRANTED;
-    case lease::State::kActive:
-      return v1::ACTIVE;
     case lease::State::kRevoking:
       return v1::REVOKING;
     case lease::State::kReleased:
@@ -54,6 +50,20 @@ lease::Lease FromProto(const v1::Lease& proto) {
           .state = FromProto(proto.state()),
           .channel = proto.channel(),
           .capability = proto.capability()};
+}
+
+coordinator::LeaseLimit FromProto(const v1::LeaseLimit& proto) {
+  coordinator::LeaseLimit limit{.model_name = proto.model_name(), .set_at_micros = proto.set_at_micros()};
+  if (proto.has_max_borrowed_bytes()) limit.max_borrowed_bytes = proto.max_borrowed_bytes();
+  return limit;
+}
+
+v1::LeaseLimit ToProto(const coordinator::LeaseLimit& limit) {
+  v1::LeaseLimit proto;
+  proto.set_model_name(limit.model_name);
+  if (limit.max_borrowed_bytes.has_value()) proto.set_max_borrowed_bytes(*limit.max_borrowed_bytes);
+  proto.set_set_at_micros(limit.set_at_micros);
+  return proto;
 }
 
 v1::Lease ToProto(const lease::Lease& lease) {

@@ -18,6 +18,7 @@
 #include "common/log/log.h"
 #include "common/rpc/channel.h"
 #include "common/rpc/status.h"
+#include "common/rpc/watch_snapshot.h"
 #include "gateway/rpc/convert.h"
 #include "swiftcache/v1/broker.grpc.pb.h"
 
@@ -95,7 +96,8 @@ class Watcher final : public BrokerWatcher {
     Order order;
     while (status.ok() && reader->Read(&update)) {
       received = true;
-      status = order.Check(update);
+      const bool whole = !update.has_snapshot() || ReadWholeSnapshot(*reader, update);
+      status = whole ? order.Check(update) : absl::DataLossError("the snapshot broke off");
       if (status.ok()) Deliver(update);
     }
     if (!status.ok()) context.TryCancel();

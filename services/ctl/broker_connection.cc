@@ -7,6 +7,7 @@
 #include "absl/time/time.h"
 #include "common/rpc/channel.h"
 #include "common/rpc/status.h"
+#include "common/rpc/watch_snapshot.h"
 #include "services/ctl/complaint.h"
 
 namespace swiftcache::services::ctl {
@@ -39,7 +40,7 @@ absl::StatusOr<v1::WatchResponse> BrokerConnection::Snapshot() {
   request.set_watcher("swiftcachectl");
   auto reader = stub_->Watch(&context, request);
   v1::WatchResponse first;
-  const bool got = reader->Read(&first);
+  const bool got = reader->Read(&first) && (!first.has_snapshot() || ReadWholeSnapshot(*reader, first));
   context.TryCancel();
   const grpc::Status end = reader->Finish();
   if (got && first.has_snapshot()) return first;
@@ -53,7 +54,7 @@ absl::Status BrokerConnection::Follow(grpc::ClientContext& context,
   request.set_watcher("swiftcachectl");
   auto reader = stub_->Watch(&context, request);
   v1::WatchResponse news;
-  while (reader->Read(&news)) on_news(news);
+  while (reader->Read(&news) && (!news.has_snapshot() || ReadWholeSnapshot(*reader, news))) on_news(news);
   return Explain(reader->Finish());
 }
 

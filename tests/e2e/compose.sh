@@ -133,7 +133,7 @@ for _ in 1 2 3; do  # a thousand tokens, behind memory for seven hundred
   ctl chat --model=chat --temperature=0 --max_tokens=24 --message="$(cat deploy/lighthouse.txt) What did the letter say?" >"$work/chat" ||
     die "the long chat failed: $(tail -1 "$work/chat")"
 done
-leases() { ctl lease ls -o json | python3 -c 'import json, sys; print(sum(l["state"] == "ACTIVE" and l["borrower"] == "chat" for l in json.load(sys.stdin)["leases"]))'; }
+leases() { ctl lease ls -o json | python3 -c 'import json, sys; print(sum(l["state"] == "GRANTED" and l["borrower"] == "chat" for l in json.load(sys.stdin)["leases"]))'; }
 borrows() { [ "$(leases)" -gt 0 ]; }
 wait_for 20 "a lease between containers" borrows
 echo "leases of chat: $(leases)"

@@ -160,16 +160,16 @@ class Mallory:
             others = [each for each in first.snapshot.leases if each.borrower != "mallory"]
         self.claimed += [each.lease_id for each in others]
         for each in others:
-            for report in (self.pb.REPORT_RELEASED, self.pb.REPORT_FENCED, self.pb.REPORT_LOST, self.pb.REPORT_ACCEPTED):
+            for state in (self.pb.RELEASED, self.pb.FENCED, self.pb.GRANTED):
                 with contextlib.suppress(grpc.RpcError):
-                    self.broker.ReportLease(self.pb.ReportLeaseRequest(**self.me, lease_id=each.lease_id, report=report,
-                                                                       epoch=7))
+                    lease = self.pb.Lease(lease_id=each.lease_id, donor="mallory", donor_instance=self.info.instance_id,
+                                          state=state, epoch=7)
+                    self.broker.ReportLease(self.pb.ReportLeaseRequest(**self.me, lease=lease))
                     self.written.append(("report", each.lease_id))
+            self.pretend(each)
             each.borrower, each.borrower_instance = "mallory", self.info.instance_id
         self.info.registration += 1
         self.broker.Register(self.pb.RegisterRequest(engine=self.info, token=self.token, leases=others))
-        for each in others:
-            self.pretend(each)
         with contextlib.closing(self.watch()) as (_, first):
             stolen = {each.lease_id for each in first.snapshot.leases if each.borrower == "mallory"} & set(self.claimed)
         self.written += stolen
@@ -182,8 +182,9 @@ class Mallory:
                 self.written.append(("capability", first.snapshot.leases[0].capability))
         with contextlib.suppress(grpc.RpcError):
             self.broker.ReportLease(self.pb.ReportLeaseRequest(
-                name=lease.donor, incarnation=self.me["incarnation"], lease_id=lease.lease_id,
-                report=self.pb.REPORT_RELEASED, **donor))
+                name=lease.donor, incarnation=self.me["incarnation"], **donor,
+                lease=self.pb.Lease(lease_id=lease.lease_id, donor=lease.donor, donor_instance=lease.donor_instance,
+                                    state=self.pb.RELEASED)))
             self.written.append(("report", lease.lease_id))
 
     def stop(self):

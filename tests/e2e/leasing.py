@@ -323,6 +323,6 @@ def storm(leasing, seed, ending, revoked):
     """An operator who revokes some lease ten times a second."""
     rng = random.Random(seed)
     while not ending.wait(0.1):
-        if ids := [lease[0] for lease in leasing.leases() if lease[1] == "active"]:
+        if ids := [lease[0] for lease in leasing.leases() if lease[1] == "granted"]:
             run = leasing.ctl("lease", "revoke", rng.choice(ids), check=False)  # it may have ended meanwhile
             revoked.append(run.returncode == 0)

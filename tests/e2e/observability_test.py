@@ -152,7 +152,7 @@ def want_memory_back(cluster, users):
 def have_a_lease_fenced(cluster):
     """It is taken back while its borrower stands still."""
     def of_chat():
-        return [lease[0] for lease in cluster.leases() if lease[1:] == ("active", "donor", "chat")]
+        return [lease[0] for lease in cluster.leases() if lease[1:] == ("granted", "donor", "chat")]
     borrower = cluster.engines["chat"].child
     lease = wait_until(of_chat, WAIT, "chat leases")[0]
     borrower.send_signal(signal.SIGSTOP)

@@ -197,7 +197,7 @@ def test_ctl_lease_revoke_says_how_to_hinder_the_next_lease(cluster):
     def leases():
         for i in range(4):
             cluster.ctl("generate", "--model=tiny", f"--prompt={i} " + "one two three " * 20, "--max_tokens=8")
-        return [line.split() for line in cluster.ctl("lease", "ls").stdout.splitlines() if " ACTIVE " in line]
+        return [line.split() for line in cluster.ctl("lease", "ls").stdout.splitlines() if " GRANTED " in line]
     first = wait_until(leases, WAIT, "tiny borrows")[0][0]
     out = cluster.ctl("lease", "revoke", first).stdout
     assert out == (f"lease {first} is being revoked by its donor\nthe borrower leases again when it needs memory; "

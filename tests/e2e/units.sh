@@ -70,7 +70,7 @@ for _ in 1 2 3; do  # a thousand tokens, behind memory for seven hundred
   inside swiftcachectl chat --model=chat --temperature=0 --max_tokens=24 --message="$(cat deploy/lighthouse.txt) What did the letter say?" >/dev/null ||
     die "the long chat failed"
 done
-borrows() { inside swiftcachectl lease ls | grep -q 'chat.*ACTIVE\|ACTIVE.*chat'; }
+borrows() { inside swiftcachectl lease ls | grep -q 'chat.*GRANTED\|GRANTED.*chat'; }
 wait_for 20 "a lease between units" borrows
 
 say "a crash, and a mistake"

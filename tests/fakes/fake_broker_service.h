@@ -66,7 +66,7 @@ class FakeBrokerService final : public v1::BrokerService::Service {
 
   grpc::Status ReportLease(grpc::ServerContext*, const v1::ReportLeaseRequest* request,
                            v1::ReportLeaseResponse*) override {
-    log_.Add(absl::StrCat("ReportLease ", request->lease_id()));
+    log_.Add(absl::StrCat("ReportLease ", request->lease().lease_id()));
     return on_report ? on_report(*request) : grpc::Status::OK;
   }
   grpc::Status RequestLease(grpc::ServerContext*, const v1::RequestLeaseRequest* request,

@@ -54,6 +54,7 @@ class FakeEngine final : public exec::Engine {
   void UpdateMetrics() override {}
   const backend::KvLayout& kv_layout() const override { return layout_; }
   int64_t max_model_len_tokens() const override { return 2048; }
+  void Drain(absl::Time) override {}
   void ShutDown(absl::Time) override {}
 
   /// The live request; nullptr after 30 s without one.

@@ -79,7 +79,7 @@ class LeaseHub {
  private:
   struct Broker final : coordinator::LeaseBroker {
     Broker(LeaseHub& hub, std::string name) : hub(hub), name(std::move(name)) {}
-    void RequestLease(const std::string&, int64_t want_bytes, int64_t) override { hub.Request(name, want_bytes); }
+    void RequestLease(const coordinator::LeaseRequest& request) override { hub.Request(name, request.want_bytes); }
     void RequestScaleUp(int64_t) override {
       hub.Deliver(name, [](auto& events) { events.OnScaleUp(absl::UnavailableError("no advice")); });
     }
@@ -162,23 +162,18 @@ class LeaseHub {
   }
 
   void Report(const coordinator::LeaseEvent& news) {
-    using What = coordinator::LeaseEvent::What;
-    lease::Lease granted;
     {
       absl::MutexLock lock(&mutex_);
-      const auto it = leases_.find(news.id);
+      const auto it = leases_.find(news.lease.id);
       if (it == leases_.end()) return;
-      if (news.what == What::kReleased || news.what == What::kFenced || news.what == What::kDeclined) {
+      if (news.lease.state != lease::State::kGranted) {
         leases_.erase(it);
         ++ended_;
         return;
       }
-      if (news.what != What::kAccepted) return;
-      it->second.state = lease::State::kGranted;
-      it->second.epoch = news.epoch;
-      granted = it->second;
+      it->second = news.lease;
     }
-    Tell(granted, granted.borrower);
+    Tell(news.lease, news.lease.borrower);
   }
 
   mutable absl::Mutex mutex_;

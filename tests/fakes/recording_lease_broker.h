@@ -2,13 +2,14 @@
 // A broker that writes down what a coordinator wants of it and answers nothing by itself.
 //
 //   RecordingLeaseBroker broker;
-//   ASSERT_TRUE(broker.log().WaitFor("ACCEPTED 7"));
+//   ASSERT_TRUE(broker.log().WaitFor("GRANTED 7"));
 //   coordinator.OnLeaseResponse(LeaseResponse{...});
 #pragma once
 
 #include <string>
 #include <vector>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "engine/coordinator/lease_broker.h"
@@ -25,18 +26,16 @@ class RecordingLeaseBroker final : public LeaseBroker {
     return news_;
   }
 
-  void RequestLease(const std::string& key, int64_t want_bytes, int64_t waiting_tokens) override {
-    log_.Add(absl::StrCat("Request ", key, " of ", want_bytes, " for ", waiting_tokens));
+  void RequestLease(const LeaseRequest& request) override {
+    log_.Add(absl::StrCat("Request ", request.key, " of ", request.want_bytes, " for ", request.waiting_tokens));
   }
   void RequestScaleUp(int64_t need_blocks) override { log_.Add(absl::StrCat("ScaleUp ", need_blocks)); }
   void Report(const LeaseEvent& news) override {
-    static constexpr const char* kNames[] = {"ACCEPTED", "DECLINED", "ACTIVE", "REVOKING",
-                                             "RELEASED", "FENCED",   "LOST"};
     {
       absl::MutexLock lock(&mutex_);
       news_.push_back(news);
     }
-    log_.Add(absl::StrCat(kNames[static_cast<int>(news.what)], " ", news.id.value()));
+    log_.Add(absl::StrCat(absl::AsciiStrToUpper(lease::StateName(news.lease.state)), " ", news.lease.id.value()));
   }
   /// Of used blocks below 0: a mark, which WaitForMark waits for.
   void ReportWindow(const Window& window) override {

@@ -50,18 +50,20 @@ Cluster::Cluster(const Options& options, Tally& tally)
 
 std::string Cluster::Run() {
   const int64_t lost_before = tally_.lost_in_use;
-  PlanFaults();
-  RunUntil(kTrouble);
+  const Micros later = options_.faults == Faults::kBrokerAway ? BrokerIsAway() : 0;
+  if (later == 0) PlanFaults();
+  RunUntil(later + kTrouble);
   Heal();
-  RunUntil(kWishes);
+  RunUntil(later + kWishes);
   for (const auto& engine : engines_) engine->Quiesce();
-  RunUntil(kPeace);
+  RunUntil(later + kPeace);
   if (!sim_.failed()) CheckAgreement();
-  if (options_.faults == Faults::kBrokerOnly && tally_.lost_in_use > lost_before) {
+  if (!sim_.failed() && limited_.has_value()) CheckLimit();
+  if (options_.faults != Faults::kAll && tally_.lost_in_use > lost_before) {
     sim_.Fail("only brokers came and went, and that cost a borrower a lease that it used");
   }
   for (const auto& engine : engines_) engine->ReturnAll();
-  RunUntil(kReturned);
+  RunUntil(later + kReturned);
   if (!sim_.failed()) CheckNothingIsLeft();
   ++tally_.runs;
   tally_.events += sim_.num_events();
@@ -124,6 +126,66 @@ void Cluster::OneFault() {
       if (address_.broker == nullptr) return;
       return address_.broker->process().Run([broker = address_.broker] { broker->RevokeOne(); });
   }
+}
+
+// It is killed under load, with a limit in force. When it is back all engines but one find it at once; that one is cut
+// off from it for four seconds more. Returns how long all that took.
+Micros Cluster::BrokerIsAway() {
+  RunUntil(kTrouble / 2);
+  limited_ = absl::StrCat("model-", sim_.random.Below(3));
+  address_.broker->process().Run([this, bytes = sim_.random.Below(60) * kCellBytes] {
+    (void)address_.broker->tables().LimitLease(*limited_, bytes, address_.broker->Now());  // no limit is below 0
+  });
+  RunUntil(kTrouble);  // what was over the limit has ended
+  std::map<LeaseId, SimEngine*> lent;
+  for (const auto& engine : engines_) {
+    for (const Lease& lease : engine->given()) {
+      if (!address_.broker->HasAskedFor(lease.id)) lent[lease.id] = engine.get();
+    }
+  }
+  const int64_t reads = tally_.remote_reads;
+  const Micros back = kTrouble + options_.broker_away, late = back + 4'000 * kMillisecond;
+  ++tally_.broker_restarts;
+  sim_.Trace([&] { return absl::StrCat(address_.broker->incarnation(), " dies, with ", lent.size(), " leases"); });
+  std::exchange(address_.broker, nullptr)->Die();
+  for (const auto& engine : engines_) engine->WatchBroke();
+  network_.Cut(SimBroker::kEndpoint, AnyEngine().endpoint(), late);
+  RunUntil(back);
+  StartBroker();
+  RunUntil(late + 500 * kMillisecond);
+  if (!sim_.failed()) CheckNothingEnded(lent);
+  if (!sim_.failed()) CheckLimit();
+  tally_.kept_leases += static_cast<int64_t>(lent.size());
+  tally_.reads_meanwhile += tally_.remote_reads - reads;
+  return late;
+}
+
+// Of those leases that the new broker did not ask for, to divide memory anew.
+void Cluster::CheckNothingEnded(const std::map<LeaseId, SimEngine*>& before) {
+  for (const auto& [id, donor] : before) {
+    if (address_.broker->HasAskedFor(id)) continue;
+    const std::vector<Lease> given = donor->given();
+    if (std::none_of(given.begin(), given.end(), [&, id = id](const Lease& lease) { return lease.id == id; })) {
+      sim_.Fail(absl::StrCat("only the broker was away, and that ended lease ", id.value(), " of ", donor->instance()));
+    }
+  }
+}
+
+void Cluster::CheckLimit() {
+  for (const broker::ledger::LeaseLimit& limit : address_.broker->tables().leases().limits()) {
+    if (limit.model_name != limited_) continue;
+    int64_t bytes = 0;
+    for (const auto& lease : address_.broker->tables().leases().Snapshot()) {
+      const bool counts = lease.state != broker::ledger::LeaseState::kRevoking;
+      const auto borrower = address_.broker->tables().engines().Find(lease.borrower.name);
+      if (counts && borrower.has_value() && borrower->info.model_name == limited_) bytes += lease.num_bytes;
+    }
+    if (bytes > limit.max_borrowed_bytes.value_or(0)) {
+      sim_.Fail(absl::StrCat(limit.model_name, " borrows ", bytes, " of ", limit.max_borrowed_bytes.value_or(0)));
+    }
+    return;
+  }
+  sim_.Fail(absl::StrCat("the limit of ", *limited_, " did not survive its broker"));
 }
 
 void Cluster::CrashEngine(SimEngine& engine) {
@@ -236,11 +298,10 @@ void Cluster::CheckAgreement() {
   };
   size_t lent = 0, borrowed = 0;
   for (const auto& engine : engines_) {
-    for (const Lease& lease : engine->lent()) {
+    for (const Lease& lease : engine->given()) {
       const auto it = table.find(lease.id);
       if (it == table.end()) return disagree(*engine, lease.id, "the broker does not know it");
       if (!(it->second == lease)) return disagree(*engine, lease.id, "not as the donor knows it");
-      if (lease.state != State::kActive) return disagree(*engine, lease.id, StateName(lease.state));
       ++lent;
     }
     for (const Lease& lease : engine->borrowed()) {

@@ -7,7 +7,9 @@
 
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -25,6 +27,7 @@ class Cluster {
     uint64_t seed = 1;
     PlantedBug bug = PlantedBug::kNone;
     Faults faults = Faults::kAll;
+    Micros broker_away = 0;  // with kBrokerAway
     bool traced = false;
   };
   Cluster(const Options& options, Tally& tally);
@@ -34,6 +37,9 @@ class Cluster {
 
  private:
   void PlanFaults();
+  Micros BrokerIsAway();
+  void CheckNothingEnded(const std::map<LeaseId, SimEngine*>& before);
+  void CheckLimit();
   void OneFault();
   void CrashEngine(SimEngine& engine);
   void LeaveAndReturn(SimEngine& engine);
@@ -57,6 +63,7 @@ class Cluster {
   BrokerAddress address_;
   std::deque<std::unique_ptr<SimBroker>> brokers_;  // the last may answer; older ones are dead or only heard
   std::vector<std::unique_ptr<SimEngine>> engines_;
+  std::optional<std::string> limited_;  // the model whose limit has to stand
   bool peace_ = false;
 };
 

@@ -54,7 +54,6 @@ void SimBroker::Start() {
                                 .max_lease_bytes = 12 * 4096,
                                 .offer_timeout = kHeartbeat * 3,
                                 .decline_backoff = kHeartbeat * 2,
-                                .confirm_timeout = kHeartbeat * 2,
                                 .request_ttl = kHeartbeat * 5,
                                 .min_hold = kHeartbeat * 2};
   tables_.emplace(broker::loop::Tables::Options{
@@ -86,12 +85,15 @@ void SimBroker::RevokeOne() {
   if (!status.ok()) sim_.Fail(absl::StrCat("the operator's revocation: ", status.ToString()));
 }
 
-void SimBroker::Watch(int endpoint, int64_t number, Process& to, OnWord on_word) {
+void SimBroker::Watch(int endpoint, const std::string& instance, int64_t number, Process& to, OnWord on_word) {
   const auto it = streams_.find(endpoint);
   if (it != streams_.end() && it->second.life == to.life() && it->second.number > number) return;
-  streams_[endpoint] = {.pipe = {}, .number = number, .to = &to, .life = to.life(), .on_word = std::move(on_word)};
-  WatchWord snapshot{.incarnation = incarnation_, .snapshot = true, .leases = {}};
-  for (const ledger::Lease& lease : tables_->leases().Snapshot()) {
+  streams_[endpoint] = {
+      .pipe = {}, .instance = instance, .number = number, .to = &to, .life = to.life(), .on_word = std::move(on_word)};
+  const broker::loop::WatchEvent event = tables_->Snapshot(instance);
+  const auto& own = std::get<broker::loop::WatchEvent::Snapshot>(event.what);
+  WatchWord snapshot{.incarnation = incarnation_, .snapshot = true, .leases = {}, .limits = own.limits};
+  for (const ledger::Lease& lease : own.leases) {
     const auto told = told_.find(LeaseId(lease.id.value()));
     snapshot.leases.push_back(told == told_.end() ? ToEngineLease(lease) : told->second);
   }
@@ -109,12 +111,17 @@ void SimBroker::Tell(int endpoint, WatchWord word) {
 void SimBroker::AfterEach() {
   last_awake_ = Now();
   tables_->Tick(last_awake_);
-  for (const broker::loop::TableChange& change : tables_->TakeChanges()) Publish(change);
-  if (const absl::Status status = tables_->leases().CheckInvariants(); !status.ok()) sim_.Fail(status.ToString());
+  const std::vector<broker::loop::TableChange> changes = tables_->TakeChanges();
+  for (const broker::loop::TableChange& change : changes) Publish(change);
+  const absl::Status sound = changes.empty() ? absl::OkStatus() : tables_->leases().CheckInvariants();
+  if (!sound.ok()) sim_.Fail(sound.ToString());
   PlanTick();
 }
 
 void SimBroker::Publish(const broker::loop::TableChange& change) {
+  if (const auto* limit = std::get_if<ledger::LeaseLimit>(&change.event.what)) {
+    for (const auto& [endpoint, stream] : streams_) Tell(endpoint, {.incarnation = incarnation_, .limits = {*limit}});
+  }
   const auto* told = std::get_if<ledger::Lease>(&change.event.what);
   if (told == nullptr) return;  // of engines
   Lease lease = ToEngineLease(*told);
@@ -124,7 +131,7 @@ void SimBroker::Publish(const broker::loop::TableChange& change) {
     for (const auto& [id, other] : told_) {
       const bool same_shape =
           other.donor_instance == lease.donor_instance && other.extent.num_blocks == lease.extent.num_blocks;
-      if (same_shape && other.state == engine::lease::State::kActive) lease.extent = other.extent;
+      if (same_shape && other.state == engine::lease::State::kGranted) lease.extent = other.extent;
     }
   }
   sim_.Trace([&] {
@@ -138,7 +145,11 @@ void SimBroker::Publish(const broker::loop::TableChange& change) {
     if (!leases_twice) CheckToldLease(lease);
     told_[lease.id] = lease;
   }
-  for (const auto& [endpoint, stream] : streams_) Tell(endpoint, {.incarnation = incarnation_, .leases = {lease}});
+  if (told->state == ledger::LeaseState::kRevoking) asked_for_.insert(lease.id);
+  for (const auto& [endpoint, stream] : streams_) {
+    const bool own = stream.instance == lease.donor_instance || stream.instance == lease.borrower_instance;
+    if (own) Tell(endpoint, {.incarnation = incarnation_, .leases = {lease}});
+  }
 }
 
 // One owner per extent, in the broker's word.

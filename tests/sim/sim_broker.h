@@ -6,6 +6,7 @@
 #include <functional>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -24,11 +25,12 @@ inline constexpr absl::Duration kHeartbeat = absl::Milliseconds(100);
 engine::lease::Lease ToEngineLease(const broker::ledger::Lease& lease);
 broker::ledger::Lease ToBrokerLease(const engine::lease::Lease& lease);
 
-/// What Watch sends. `leases`: all that live (a snapshot), or the one that changed.
+/// What Watch sends to an engine: of its own leases all that live (a snapshot), or the one that changed; likewise limits.
 struct WatchWord {
   std::string incarnation;
   bool snapshot = false;
   std::vector<engine::lease::Lease> leases;
+  std::vector<broker::ledger::LeaseLimit> limits;
 };
 
 /// Thread-safety: none. Ownership: borrows all that it is given.
@@ -50,14 +52,18 @@ class SimBroker {
   absl::Time Now() const { return process_.LocalNow(); }
   void RevokeOne();
 
-  /// A stream to an engine: a snapshot, then every change, until it breaks or a newer one (of larger number) comes.
-  void Watch(int endpoint, int64_t number, Process& to, OnWord on_word);
+  /// A stream to an engine: a snapshot, then every change of its own leases and of limits, until it breaks or a newer one
+  /// (of larger number) comes.
+  void Watch(int endpoint, const std::string& instance, int64_t number, Process& to, OnWord on_word);
   /// The connection broke: what was not delivered is lost.
   void BreakStream(int endpoint) { streams_.erase(endpoint); }
+  /// Whether it has asked the lease's donor to revoke it.
+  bool HasAskedFor(LeaseId id) const { return asked_for_.contains(id); }
 
  private:
   struct Stream {
     Pipe pipe;
+    std::string instance;
     int64_t number = 0;
     Process* to = nullptr;
     int64_t life = 0;
@@ -79,6 +85,7 @@ class SimBroker {
   absl::Time last_awake_;
   std::map<int, Stream> streams_;
   std::map<LeaseId, engine::lease::Lease> told_;  // that live, as Watch told of them
+  std::set<LeaseId> asked_for_;
   Micros planned_tick_ = 0;
   int64_t last_capability_ = 0;
 };

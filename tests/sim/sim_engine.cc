@@ -15,7 +15,7 @@ using engine::kv::Epoch;
 using engine::lease::Borrower;
 using engine::lease::Donor;
 using engine::lease::Lease;
-using ledger::ReportKind;
+using engine::lease::State;
 
 namespace {
 
@@ -60,6 +60,8 @@ void SimEngine::Start() {
                                   .long_steps = !options_.calm,
                                   .bug = options_.bug});
   reports_.clear();
+  limits_.clear();
+  registrations_ = 0;
   reporting_ = registering_ = quiet_ = leaving_ = false;
   last_fenced_.reset();
   planned_tick_ = next_request_ = next_need_ = 0;
@@ -108,8 +110,8 @@ void SimEngine::Leave() {
   });
 }
 
-std::vector<Lease> SimEngine::lent() const {
-  std::vector<Lease> leases = donor_->Held();
+std::vector<Lease> SimEngine::given() const {
+  std::vector<Lease> leases = donor_->Given();
   for (Lease& lease : leases) lease = Seen(lease);
   return leases;
 }
@@ -187,19 +189,14 @@ struct SimEngine::Doer {
     e.last_fenced_ = a.id;
   }
   void operator()(const Donor::TakeBack& a) { e.TookBack(a); }
-  void operator()(const Donor::ReportAccepted& a) { e.Tell(a.id, ReportKind::kAccepted, a.epoch); }
-  void operator()(const Donor::ReportDeclined& a) {
-    ++e.tally_.declined;
-    e.Tell(a.id, ReportKind::kDeclined);
-  }
-  void operator()(const Donor::ReportRevoking& a) { e.Tell(a.id, ReportKind::kRevoking); }
-  void operator()(const Donor::ReportReleased& a) {
-    ++e.tally_.released;
-    e.Tell(a.id, ReportKind::kReleased);
-  }
-  void operator()(const Donor::ReportFenced& a) {
-    ++e.tally_.fenced;
-    e.Tell(a.id, ReportKind::kFenced);
+  void operator()(const Donor::Say& a) {
+    const Lease lease = e.Seen(a.lease);
+    if (lease.state == State::kFenced) ++e.tally_.fenced;
+    if (lease.state == State::kReleased) ++(lease.epoch == Epoch() ? e.tally_.declined : e.tally_.released);
+    e.sim_.Trace([&] {
+      return absl::StrCat(e.instance_, ": lease ", lease.id.value(), " is ", StateName(lease.state), " ", a.why);
+    });
+    e.Tell(lease);
   }
 
   void operator()(const Borrower::Open& a) { e.channels_.Open(a.lease); }
@@ -215,16 +212,10 @@ struct SimEngine::Doer {
   void operator()(const Borrower::SendRelease& a) { e.channels_.SendRelease(a.id); }
   void operator()(const Borrower::Lose& a) {
     ++e.tally_.lost_in_use;
-    e.sim_.Trace([&] { return absl::StrCat(e.instance_, ": loses lease ", a.id.value(), ", which it uses"); });
+    e.sim_.Trace([&] { return absl::StrCat(e.instance_, ": loses lease ", a.id.value(), ": ", a.why); });
     e.loop_->Lose(a.id);
   }
   void operator()(const Borrower::Close& a) { e.channels_.Close(a.id); }
-  void operator()(const Borrower::ReportActive& a) { e.Tell(a.id, ReportKind::kActive); }
-  void operator()(const Borrower::ReportLost& a) {
-    ++e.tally_.lost;
-    e.sim_.Trace([&] { return absl::StrCat(e.instance_, ": lost lease ", a.id.value(), ": ", a.why); });
-    e.Tell(a.id, ReportKind::kLost);
-  }
 };
 
 void SimEngine::TookBack(const Donor::TakeBack& action) {

@@ -2,10 +2,8 @@
 // An engine process of the simulation: the real halves of its leases, with a coordinator, a broker client, a loop and a
 // transport around them.
 //
-// What is around them is made for the simulation. Besides what it leaves out, it does three things otherwise than
-// engine/coordinator and engine/rpc; what depends on them is proved by their own tests and by those of processes:
-//   - Whenever its Watch has ended it registers before it watches again. In production the stream alone comes again; an
-//     engine registers when a heartbeat tells that the broker does not know it.
+// What is around them is made for the simulation. Besides what it leaves out, it does two things otherwise than
+// engine/coordinator; what depends on them is proved by its own tests and by those of processes:
 //   - It revokes all that a ScaleUp advises, and chooses by itself only where there is no advice. Coordinator stops
 //     where the need is covered, and adds of its own what the advice lacks.
 //   - Each wish for memory is a request of a new key. Coordinator repeats the key of one that was not answered.
@@ -14,6 +12,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -72,19 +71,13 @@ class SimEngine final : public ChannelEvents, public LoopEvents {
   int endpoint() const { return options_.endpoint; }
   const std::string& instance() const { return instance_; }
   const std::string& incarnation() const { return incarnation_; }
-  std::vector<engine::lease::Lease> lent() const;
+  std::vector<engine::lease::Lease> given() const;
   std::vector<engine::lease::Lease> borrowed() const { return borrower_->Held(); }
   /// What is left that should not be, after all was returned; empty: nothing.
   std::string Leftovers() const;
   int64_t ignored() const { return donor_->ignored() + borrower_->ignored(); }
 
  private:
-  struct Report {
-    LeaseId lease;
-    broker::ledger::ReportKind kind;
-    engine::kv::Epoch epoch;
-  };
-
   // ChannelEvents.
   void OnBorrowerOpened(LeaseId id) override;
   void OnRenewal(LeaseId id) override;
@@ -114,10 +107,9 @@ class SimEngine final : public ChannelEvents, public LoopEvents {
   void KeepBeating();
   void KeepReporting();
   void Hear(const WatchWord& word, int64_t stream);
-  void Tell(LeaseId id, broker::ledger::ReportKind kind, engine::kv::Epoch epoch = {});
+  void Tell(const engine::lease::Lease& lease);
   void SendReports();
   void Reported(const absl::Status& status);
-  void DropReport(bool forgotten);
   void RequestMemory(int64_t blocks);
   broker::loop::Caller caller() const { return {options_.name, instance_, incarnation_}; }
   broker::membership::EngineInfo Info() const;
@@ -144,7 +136,9 @@ class SimEngine final : public ChannelEvents, public LoopEvents {
   std::optional<engine::lease::Donor> donor_;
   std::optional<engine::lease::Borrower> borrower_;
   std::optional<StepLoop> loop_;
-  std::deque<Report> reports_;
+  std::deque<engine::lease::Lease> reports_;
+  std::map<std::string, broker::ledger::LeaseLimit> limits_;
+  int64_t registrations_ = 0;
   bool reporting_ = false, registering_ = false, quiet_ = false, leaving_ = false;
   int64_t stream_ = 0, last_request_ = 0;
   std::optional<LeaseId> last_fenced_;

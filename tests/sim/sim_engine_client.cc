@@ -9,15 +9,12 @@
 namespace swiftcache::sim {
 
 namespace ledger = broker::ledger;
-using engine::kv::Epoch;
 using engine::lease::Lease;
-using ledger::ReportKind;
+using engine::lease::State;
 
 namespace {
 
 constexpr Micros kBeat = 100'000, kWindow = 150'000, kBackoff = 20'000;
-
-bool IsBorrowers(ReportKind kind) { return kind == ReportKind::kActive || kind == ReportKind::kLost; }
 
 }  // namespace
 
@@ -69,15 +66,15 @@ broker::membership::EngineInfo SimEngine::Info() const {
           .page_bytes = kCellBytes};
 }
 
-// Before every watch: what it holds and what the broker believes are then the same.
 void SimEngine::Register() {
   if (std::exchange(registering_, true)) return;
-  std::vector<ledger::Lease> held;
-  for (const Lease& lease : lent()) held.push_back(ToBrokerLease(lease));
-  for (const Lease& lease : borrower_->Held()) held.push_back(ToBrokerLease(lease));
+  broker::loop::Tables::Registration registration{.info = Info(), .given = {}, .limits = {}};
+  registration.info.registration = ++registrations_;
+  for (const Lease& lease : given()) registration.given.push_back(ToBrokerLease(lease));
+  for (const auto& [model_name, limit] : limits_) registration.limits.push_back(limit);
   Call(
-      [this, info = Info(), held](SimBroker& broker) {
-        const absl::Status status = broker.tables().Register(info, held, broker.Now());
+      [this, registration](SimBroker& broker) {
+        const absl::Status status = broker.tables().Register(registration, broker.Now());
         return std::function<void()>([this, status, incarnation = broker.incarnation()] {
           registering_ = false;
           if (absl::IsAlreadyExists(status)) return process_.After(kBeat, [this] { Register(); });
@@ -99,25 +96,33 @@ void SimEngine::OpenWatch() {
   Call(
       [this, stream, life = process_.life()](SimBroker& broker) {
         if (process_.life() == life) {
-          broker.Watch(options_.endpoint, stream, process_,
+          broker.Watch(options_.endpoint, instance_, stream, process_,
                        [this, stream](const WatchWord& word) { Hear(word, stream); });
         }
         return std::function<void()>([] {});
       },
-      [this] { Register(); }, kRpcTimeout, /*may_repeat=*/false);
+      [this, stream] {
+        if (stream == stream_) OpenWatch();
+      },
+      kRpcTimeout, /*may_repeat=*/false);
 }
 
 void SimEngine::WatchBroke() {
   const int64_t stream = stream_;
   process_.After(sim_.random.Between(1'000, 200'000), [this, stream] {
-    if (stream == stream_) Register();
+    if (stream == stream_) OpenWatch();  // it registers when a heartbeat is not known
   });
 }
 
 void SimEngine::Hear(const WatchWord& word, int64_t stream) {
+  const bool believes = options_.bug == PlantedBug::kBelieveTheBroker;
   const bool is_current = stream == stream_ && word.incarnation == incarnation_;
-  if (!is_current && options_.bug != PlantedBug::kAcceptOldIncarnation) return;
+  if (!is_current && !believes) return;
   const absl::Time now = process_.LocalNow();
+  for (const ledger::LeaseLimit& limit : word.limits) {
+    ledger::LeaseLimit& kept = limits_[limit.model_name];
+    if (kept.set_at_micros <= limit.set_at_micros) kept = limit;
+  }
   std::vector<Lease> blinded;
   for (const Lease& lease : word.leases) blinded.push_back(Blinded(lease));
   if (word.snapshot && is_current) {
@@ -125,7 +130,11 @@ void SimEngine::Hear(const WatchWord& word, int64_t stream) {
   } else {
     for (const Lease& lease : blinded) donor_->OnLeaseUpdate(lease, now);
   }
-  for (const Lease& lease : word.leases) borrower_->OnLeaseUpdate(lease, now);
+  for (const Lease& lease : word.leases) {
+    borrower_->OnLeaseUpdate(lease, now);
+    const bool ended = lease.state == State::kReleased || lease.state == State::kFenced;
+    if (believes && ended && lease.borrower_instance == instance_) borrower_->DonorGone(lease.id, now);
+  }
   if (sim_.random.Chance(network_.copies)) {
     WatchWord copy = word;
     copy.snapshot = false;  // of what it does not name newer words may have told
@@ -163,9 +172,10 @@ void SimEngine::KeepReporting() {
 void SimEngine::RequestMemory(int64_t blocks) {
   if (quiet_ || sim_.now() < next_request_ || incarnation_.empty()) return;
   next_request_ = sim_.now() + 60'000;
-  const ledger::LeaseRequest request{.key = absl::StrCat(instance_, "/", ++last_request_),
-                                     .want_bytes = blocks * options_.cells_per_block * kCellBytes,
-                                     .waiting_tokens = blocks * 16};
+  ledger::LeaseRequest request{.key = absl::StrCat(instance_, "/", ++last_request_),
+                               .want_bytes = blocks * options_.cells_per_block * kCellBytes,
+                               .waiting_tokens = blocks * 16};
+  for (const Lease& lease : borrower_->Held()) request.held_bytes += lease.num_bytes;
   Call(
       [who = caller(), request](SimBroker& broker) {
         (void)broker.tables().RequestLease(who, request, broker.Now());  // Watch tells what comes of it
@@ -174,8 +184,8 @@ void SimEngine::RequestMemory(int64_t blocks) {
       [] {});
 }
 
-void SimEngine::Tell(LeaseId id, ReportKind kind, Epoch epoch) {
-  reports_.push_back({id, kind, epoch});
+void SimEngine::Tell(const Lease& lease) {
+  reports_.push_back(lease);
   SendReports();
 }
 
@@ -183,13 +193,9 @@ void SimEngine::Tell(LeaseId id, ReportKind kind, Epoch epoch) {
 void SimEngine::SendReports() {
   if (reporting_ || reports_.empty() || incarnation_.empty()) return;
   reporting_ = true;
-  const Report& report = reports_.front();
-  const ledger::LeaseReport wire{.lease = ledger::LeaseId(report.lease.value()),
-                                 .kind = report.kind,
-                                 .epoch = ledger::Epoch(report.epoch.value())};
   Call(
-      [this, who = caller(), wire](SimBroker& broker) {
-        const absl::Status status = broker.tables().ReportLease(who, wire, broker.Now());
+      [this, who = caller(), lease = ToBrokerLease(reports_.front())](SimBroker& broker) {
+        const absl::Status status = broker.tables().ReportLease(who, lease, broker.Now());
         return std::function<void()>([this, status] { Reported(status); });
       },
       [this] {
@@ -199,20 +205,13 @@ void SimEngine::SendReports() {
 }
 
 void SimEngine::Reported(const absl::Status& status) {
+  reporting_ = false;
   if (absl::IsUnavailable(status)) {  // not registered there: the heartbeat sees to it
-    reporting_ = false;
     return process_.After(kBackoff, [this] { SendReports(); });
   }
-  const bool refused = absl::IsFailedPrecondition(status) && reports_.front().kind == ReportKind::kAccepted;
-  DropReport(/*forgotten=*/refused || absl::IsNotFound(status));
-}
-
-void SimEngine::DropReport(bool forgotten) {
-  const Report report = reports_.front();
+  const Lease lease = reports_.front();
   reports_.pop_front();
-  reporting_ = false;
-  if (forgotten && IsBorrowers(report.kind)) borrower_->EndedByBroker(report.lease, process_.LocalNow());
-  if (forgotten && !IsBorrowers(report.kind)) donor_->BrokerForgot(report.lease, process_.LocalNow());
+  if (!status.ok()) donor_->Refused(lease.id, status.ToString(), process_.LocalNow());
   SendReports();
 }
 

@@ -31,6 +31,10 @@ TEST(CarveTest, NeverLeavesTheRegion) {
 }
 
 // The oracle: tries every place from the end.
+TEST(CarveTest, WhatIsTakenTwiceIsTaken) {
+  EXPECT_EQ(CarveFromTail({0, 20}, {{15, 5}, {8, 2}, {7, 6}}, {.max_units = 9}), (Extent{13, 2}));
+}
+
 TEST(CarveTest, FindsRoomWhereverAnExhaustiveSearchDoes) {
   const uint32_t seed = std::random_device()();
   SCOPED_TRACE(testing::Message() << "seed " << seed);

@@ -13,14 +13,13 @@ namespace {
 using ::testing::HasSubstr;
 using S = LeaseState;
 
-constexpr S kAll[] = {S::kOffered, S::kGranted, S::kActive, S::kRevoking, S::kReleased, S::kFenced};
+constexpr S kAll[] = {S::kOffered, S::kGranted, S::kRevoking, S::kReleased, S::kFenced};
 
 TEST(LeaseStateTest, OnlyTheStepsOfTheTableAreLegalAndAllOthersAreRefusedByName) {
-  const std::set<std::pair<S, S>> legal = {
-      {S::kOffered, S::kGranted}, {S::kOffered, S::kRevoking},  {S::kOffered, S::kReleased},
-      {S::kGranted, S::kActive},  {S::kGranted, S::kRevoking},  {S::kGranted, S::kReleased},
-      {S::kGranted, S::kFenced},  {S::kActive, S::kRevoking},   {S::kActive, S::kReleased},
-      {S::kActive, S::kFenced},   {S::kRevoking, S::kReleased}, {S::kRevoking, S::kFenced}};
+  const std::set<std::pair<S, S>> legal = {{S::kOffered, S::kGranted},   {S::kOffered, S::kRevoking},
+                                           {S::kOffered, S::kReleased},  {S::kGranted, S::kRevoking},
+                                           {S::kGranted, S::kReleased},  {S::kGranted, S::kFenced},
+                                           {S::kRevoking, S::kReleased}, {S::kRevoking, S::kFenced}};
   for (const S from : kAll) {
     for (const S to : kAll) {
       const absl::Status status = CheckStep(9, from, to);

@@ -52,8 +52,8 @@ class LedgerTest : public ::testing::Test {
   void ExpectSound() { EXPECT_EQ(ledger_->CheckInvariants(), absl::OkStatus()); }
 
   /// Enters an engine that needs `used` of its blocks.
-  void AddEngine(const Engine& engine, const std::vector<Lease>& held = {}, int64_t used = 0) {
-    ledger_->AddEngine(engine, held, now_);
+  void AddEngine(const Engine& engine, const std::vector<Lease>& given = {}, int64_t used = 0) {
+    ledger_->AddEngine(engine, given, now_);
     const auto lendable = ledger_->ReportWindow(engine.party, {.used_blocks = used}, now_);
     ASSERT_TRUE(lendable.ok()) << lendable.status();
   }
@@ -64,9 +64,16 @@ class LedgerTest : public ::testing::Test {
     EXPECT_TRUE(answer.ok()) << answer.status();
     return answer.ok() ? *answer : LeaseResponse{};
   }
-  absl::Status Report(const std::string& who, LeaseId id, ReportKind kind, uint64_t epoch = 7) {
-    return ledger_->ReportLease(PartyOf(who), {.lease = id, .kind = kind, .epoch = Epoch(epoch)}, now_);
+  /// What the donor says of a lease. (Of one that the table does not have: `id` alone says which.)
+  absl::Status Report(const std::string& who, LeaseId id, LeaseState state, uint64_t epoch = 7) {
+    Lease lease = Current(id);
+    lease.id = id;
+    if (lease.donor.name.empty()) lease.donor = PartyOf(who);
+    lease.state = state;
+    lease.epoch = Epoch(epoch);
+    return ledger_->ReportLease(PartyOf(who), lease, now_);
   }
+  absl::Status Say(const Lease& lease) { return ledger_->ReportLease(lease.donor, lease, now_); }
   /// A lease of `blocks` (at most 10) from whoever lends them, in use.
   Lease Active(const std::string& borrower, int64_t blocks) {
     const LeaseResponse answer = Request(borrower, blocks);
@@ -77,8 +84,7 @@ class LedgerTest : public ::testing::Test {
   }
   void Activate(const std::vector<Lease>& leases) {
     for (const Lease& lease : leases) {
-      EXPECT_EQ(Report(lease.donor.name, lease.id, ReportKind::kAccepted), absl::OkStatus());
-      EXPECT_EQ(Report(lease.borrower.name, lease.id, ReportKind::kActive), absl::OkStatus());
+      EXPECT_EQ(Report(lease.donor.name, lease.id, LeaseState::kGranted), absl::OkStatus());
     }
   }
   /// As the table has it; a lease of id 0 where it does not.

@@ -30,7 +30,7 @@ TEST_F(LedgerTest, ScaleUpCountsWhatIsAlreadyUnderWay) {
   AddEngine(EngineOf("code"));
   const std::vector<Lease> leases = Request("chat", 50).leases;
   Activate(leases);
-  ASSERT_TRUE(Report("code", leases[0].id, ReportKind::kRevoking).ok());
+  ASSERT_TRUE(ledger_->RevokeLease(leases[0].id, now_).ok());
   EXPECT_THAT(*ledger_->ScaleUp(PartyOf("code"), 11, now_), ElementsAre(leases[0].id, leases[4].id));
 }
 
@@ -56,7 +56,7 @@ TEST_F(LedgerTest, AnOperatorsRevokeIsAskedOfTheDonor) {
   EXPECT_TRUE(ledger_->RevokeLease(lease.id, now_).ok());
   EXPECT_TRUE(ledger_->RevokeLease(lease.id, now_).ok());
   EXPECT_THAT(StatesOf(lease.id), ElementsAre(LeaseState::kRevoking));
-  ASSERT_TRUE(Report("code", lease.id, ReportKind::kReleased).ok());
+  ASSERT_TRUE(Report("code", lease.id, LeaseState::kReleased).ok());
   EXPECT_EQ(ledger_->RevokeLease(lease.id, now_).code(), absl::StatusCode::kNotFound);
 }
 
@@ -65,13 +65,13 @@ TEST_F(LedgerTest, AnOfferThatIsRevokedWhileItsDonorAcceptsKeepsItsEpochAndEndsB
   AddEngine(EngineOf("code"));
   const LeaseId id = Request("chat", 10).leases.at(0).id;
   ASSERT_TRUE(ledger_->RevokeLease(id, now_).ok());
-  ASSERT_TRUE(Report("code", id, ReportKind::kAccepted, 5).ok());
+  ASSERT_TRUE(Report("code", id, LeaseState::kGranted, 5).ok());
   EXPECT_EQ(Current(id).state, LeaseState::kRevoking);
   EXPECT_EQ(Current(id).epoch, Epoch(5));
   now_ += absl::Hours(1);
   ledger_->Tick(now_);
   EXPECT_TRUE(Known(id)) << "the donor has granted it: only its word ends it";
-  ASSERT_TRUE(Report("code", id, ReportKind::kFenced).ok());
+  ASSERT_TRUE(Report("code", id, LeaseState::kFenced).ok());
 }
 
 TEST_F(LedgerTest, ALimitRevokesTheNewestLeasesOverItAndBoundsNewOnes) {
@@ -80,18 +80,59 @@ TEST_F(LedgerTest, ALimitRevokesTheNewestLeasesOverItAndBoundsNewOnes) {
   const std::vector<Lease> leases = Request("chat", 30).leases;
   Activate(leases);
   ASSERT_TRUE(ledger_->LimitLease("chat-model", 15 * kBlock, now_).ok());
-  EXPECT_EQ(Current(leases[0].id).state, LeaseState::kActive);
+  EXPECT_EQ(Current(leases[0].id).state, LeaseState::kGranted);
   EXPECT_EQ(Current(leases[1].id).state, LeaseState::kRevoking);
   EXPECT_EQ(Current(leases[2].id).state, LeaseState::kRevoking);
   const LeaseResponse refused = Request("chat", 10);
   EXPECT_THAT(refused.leases, IsEmpty());
   EXPECT_THAT(refused.shortage, HasSubstr("limit on model 'chat-model'"));
-  ASSERT_TRUE(Report("code", leases[1].id, ReportKind::kReleased).ok());
-  ASSERT_TRUE(Report("code", leases[2].id, ReportKind::kReleased).ok());
+  ASSERT_TRUE(Report("code", leases[1].id, LeaseState::kReleased).ok());
+  ASSERT_TRUE(Report("code", leases[2].id, LeaseState::kReleased).ok());
   EXPECT_EQ(TotalBlocks(Request("chat", 10).leases), 5);
-  EXPECT_EQ(ledger_->LimitLease("chat-model", -1, now_).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(ledger_->LimitLease("chat-model", -1, now_).status().code(), absl::StatusCode::kInvalidArgument);
   ASSERT_TRUE(ledger_->LimitLease("chat-model", std::nullopt, now_).ok());
   EXPECT_EQ(TotalBlocks(Request("chat", 10).leases), 10);
+}
+
+// A limit goes from broker to broker with the engines, some of which have not heard of its last change.
+TEST_F(LedgerTest, TheYoungerOfTwoLimitsCountsAndALiftedOneIsRemembered) {
+  AddEngine(EngineOf("chat"), {}, kBlocks);
+  AddEngine(EngineOf("code"));
+  now_ = absl::FromUnixSeconds(1000);
+  const LeaseLimit old = *ledger_->LimitLease("chat-model", 5 * kBlock, now_);
+  const LeaseLimit lifted = *ledger_->LimitLease("chat-model", std::nullopt, now_);
+  EXPECT_GT(lifted.set_at_micros, old.set_at_micros);
+  const LeaseLimit set = *ledger_->LimitLease("code-model", 7, now_);
+  EXPECT_THAT(ledger_->limits(), ElementsAre(lifted, set));
+
+  Restart(2);
+  EXPECT_TRUE(ledger_->LearnLimit(old));
+  EXPECT_TRUE(ledger_->LearnLimit(lifted));
+  EXPECT_FALSE(ledger_->LearnLimit(lifted));
+  EXPECT_FALSE(ledger_->LearnLimit(old));
+  LeaseLimit bad = set;
+  bad.max_borrowed_bytes = -1;
+  EXPECT_FALSE(ledger_->LearnLimit(bad));
+  EXPECT_THAT(ledger_->limits(), ElementsAre(lifted));
+  const LeaseLimit again = *ledger_->LimitLease("chat-model", 1, absl::UnixEpoch());
+  EXPECT_GT(again.set_at_micros, lifted.set_at_micros) << "whatever this broker's clock says";
+}
+
+TEST_F(LedgerTest, ALimitHoldsWhileADonorHasNotComeBack) {
+  AddEngine(EngineOf("chat"), {}, kBlocks);
+  AddEngine(EngineOf("late"));
+  const Lease lease = Active("chat", 10);
+  const LeaseLimit limit = *ledger_->LimitLease("chat-model", 15 * kBlock, now_);
+  Restart(2);
+  ledger_->LearnLimit(limit);
+  AddEngine(EngineOf("chat"), {}, kBlocks);
+  AddEngine(EngineOf("code"));
+  const auto answer = ledger_->RequestLease(
+      PartyOf("chat"), {.key = "k", .want_bytes = 100 * kBlock, .held_bytes = lease.num_bytes}, now_);
+  ASSERT_TRUE(answer.ok());
+  EXPECT_EQ(TotalBlocks(answer->leases), 5);
+  AddEngine(EngineOf("late"), {lease});
+  EXPECT_EQ(Current(lease.id), lease) << "nothing is over the limit, so nothing ends";
 }
 
 // Fairness.
@@ -109,7 +150,7 @@ TEST_F(LedgerTest, WhoComesSecondGetsItsShareBack) {
   EXPECT_EQ(BlocksOf("first"), 80);
   for (const Lease& lease : ledger_->Snapshot()) {
     if (lease.state != LeaseState::kRevoking) continue;
-    ASSERT_TRUE(Report("code", lease.id, ReportKind::kReleased).ok());
+    ASSERT_TRUE(Report("code", lease.id, LeaseState::kReleased).ok());
   }
   const LeaseResponse first_again = Request("first", 1000, 4000);
   EXPECT_THAT(first_again.leases, IsEmpty()) << "the room is the other's";

@@ -20,8 +20,10 @@ using ::testing::SizeIs;
 // Keeps what it is told, up to `capacity` events.
 class KeepingWatcher final : public Watcher {
  public:
-  explicit KeepingWatcher(size_t capacity = 1000) : capacity_(capacity) {}
+  explicit KeepingWatcher(size_t capacity = 1000, std::string instance_id = "")
+      : instance_id_(std::move(instance_id)), capacity_(capacity) {}
   const std::string& name() const override { return name_; }
+  const std::string& instance_id() const override { return instance_id_; }
   bool Offer(const WatchEvent& event) override {
     absl::MutexLock lock(&mutex_);
     if (events_.size() >= capacity_) return false;
@@ -44,7 +46,7 @@ class KeepingWatcher final : public Watcher {
   }
 
  private:
-  const std::string name_ = "test";
+  const std::string name_ = "test", instance_id_;
   const size_t capacity_;
   absl::Mutex mutex_;
   std::vector<WatchEvent> events_;
@@ -66,7 +68,7 @@ class BrokerLoopTest : public ::testing::Test {
   }
   absl::Status Register(const membership::EngineInfo& info, const std::vector<ledger::Lease>& held = {}) {
     std::promise<absl::Status> result;
-    loop_->Register(info, held, [&](absl::Status status, std::optional<absl::Duration> retry_after) {
+    loop_->Register({info, held, {}}, [&](absl::Status status, std::optional<absl::Duration> retry_after) {
       retry_after_ = retry_after;
       result.set_value(status);
     });
@@ -92,7 +94,7 @@ class BrokerLoopTest : public ::testing::Test {
   absl::Duration offer_timeout_ = absl::Seconds(3);
 };
 
-TEST_F(BrokerLoopTest, WatcherGetsSnapshotThenEveryChangeWithVersionsThatCountByOne) {
+TEST_F(BrokerLoopTest, AWatcherGetsASnapshotThenEveryChange) {
   ASSERT_TRUE(Register(EngineNamed("a")).ok());
   auto watcher = std::make_shared<KeepingWatcher>();
   loop_->Watch(watcher);
@@ -106,10 +108,7 @@ TEST_F(BrokerLoopTest, WatcherGetsSnapshotThenEveryChangeWithVersionsThatCountBy
   EXPECT_EQ(std::get<membership::EngineStatus>(events[2].what).load.running_requests, 3);
   EXPECT_EQ(std::get<WatchEvent::EngineRemoved>(events[3].what).name, "a");
   EXPECT_FALSE(std::get<WatchEvent::EngineRemoved>(events[3].what).died);
-  for (size_t i = 0; i < events.size(); ++i) {
-    EXPECT_EQ(events[i].version, events[0].version + static_cast<int64_t>(i));
-    EXPECT_EQ(events[i].incarnation, "inc-1");
-  }
+  for (const WatchEvent& event : events) EXPECT_EQ(event.incarnation, "inc-1");
 }
 
 TEST_F(BrokerLoopTest, SilenceIsDeathWithoutAnyMessageToWakeTheLoop) {
@@ -229,10 +228,10 @@ class BrokerLoopLeaseTest : public BrokerLoopTest {
     return Await<absl::StatusOr<std::vector<ledger::LeaseId>>>(
         [&](auto reply) { loop_->ScaleUp(caller, blocks, reply); });
   }
-  absl::Status Report(const Caller& caller, ledger::LeaseId id, ledger::ReportKind kind) {
-    return Await<absl::Status>([&](auto reply) {
-      loop_->ReportLease(caller, {.lease = id, .kind = kind, .epoch = ledger::Epoch(3)}, "because", reply);
-    });
+  absl::Status Report(const Caller& caller, ledger::Lease lease, ledger::LeaseState state) {
+    lease.state = state;
+    lease.epoch = ledger::Epoch(3);
+    return Await<absl::Status>([&](auto reply) { loop_->ReportLease(caller, lease, "because", reply); });
   }
   // "chat" borrows from "code".
   void RegisterPair() {
@@ -245,8 +244,7 @@ class BrokerLoopLeaseTest : public BrokerLoopTest {
     const auto answer = Request(CallerNamed("chat"), blocks);
     EXPECT_TRUE(answer.ok() && answer->leases.size() == 1) << answer.status();
     const ledger::Lease lease = answer->leases.at(0);
-    EXPECT_TRUE(Report(CallerNamed("code"), lease.id, ledger::ReportKind::kAccepted).ok());
-    EXPECT_TRUE(Report(CallerNamed("chat"), lease.id, ledger::ReportKind::kActive).ok());
+    EXPECT_TRUE(Report(CallerNamed("code"), lease, ledger::LeaseState::kGranted).ok());
     return lease;
   }
   static std::vector<ledger::LeaseState> StatesIn(const std::vector<WatchEvent>& events) {
@@ -259,19 +257,44 @@ class BrokerLoopLeaseTest : public BrokerLoopTest {
   int keys_ = 0;
 };
 
-TEST_F(BrokerLoopLeaseTest, EveryStepOfALeaseIsToldWithVersionsThatCountByOne) {
+TEST_F(BrokerLoopLeaseTest, EveryStepOfALeaseIsTold) {
   RegisterPair();
   auto watcher = std::make_shared<KeepingWatcher>();
   loop_->Watch(watcher);
   const ledger::Lease lease = Active(5);
-  ASSERT_TRUE(Report(CallerNamed("code"), lease.id, ledger::ReportKind::kRevoking).ok());
-  ASSERT_TRUE(Report(CallerNamed("code"), lease.id, ledger::ReportKind::kReleased).ok());
-  const std::vector<WatchEvent> events = watcher->WaitFor(6);
+  ASSERT_TRUE(Report(CallerNamed("code"), lease, ledger::LeaseState::kReleased).ok());
+  const std::vector<WatchEvent> events = watcher->WaitFor(4);
   using S = ledger::LeaseState;
-  EXPECT_THAT(StatesIn(events), ElementsAre(S::kOffered, S::kGranted, S::kActive, S::kRevoking, S::kReleased));
-  for (size_t i = 1; i < events.size(); ++i) EXPECT_EQ(events[i].version, events[i - 1].version + 1);
+  EXPECT_THAT(StatesIn(events), ElementsAre(S::kOffered, S::kGranted, S::kReleased));
   EXPECT_EQ(std::get<ledger::Lease>(events[1].what).capability, "capability");
   EXPECT_EQ(std::get<ledger::Lease>(events[2].what).epoch, ledger::Epoch(3));
+}
+
+TEST_F(BrokerLoopLeaseTest, AnEngineHearsOfItsOwnLeasesAndOfLimitsAlone) {
+  for (const char* name : {"chat", "code"}) {
+    membership::EngineInfo info = Sharing(name);
+    info.instance_id = name;
+    ASSERT_TRUE(Register(info).ok());
+  }
+  const Caller chat{"chat", "chat", "inc-1"}, code{"code", "code", "inc-1"};
+  ASSERT_TRUE(Window(code, 20).ok());
+  auto of_chat = std::make_shared<KeepingWatcher>(1000, "chat");
+  auto of_code = std::make_shared<KeepingWatcher>(1000, "code");
+  auto of_other = std::make_shared<KeepingWatcher>(1000, "other");
+  for (const auto& watcher : {of_chat, of_code, of_other}) loop_->Watch(watcher);
+  ASSERT_EQ(Request(chat, 5)->leases.size(), 1);
+  ASSERT_TRUE(Await<absl::Status>([&](auto reply) { loop_->LimitLease("nobody's", 0, reply); }).ok());
+  for (const auto& watcher : {of_chat, of_code}) {
+    const std::vector<WatchEvent> events = watcher->WaitFor(3);
+    EXPECT_THAT(StatesIn(events), ElementsAre(ledger::LeaseState::kOffered));
+    EXPECT_TRUE(std::holds_alternative<ledger::LeaseLimit>(events[2].what));
+  }
+  EXPECT_TRUE(std::holds_alternative<ledger::LeaseLimit>(of_other->WaitFor(2)[1].what));
+  loop_->Unwatch(of_code);
+  ASSERT_EQ(Request(chat, 5)->leases.size(), 1);
+  EXPECT_THAT(of_chat->WaitFor(4), SizeIs(4));
+  EXPECT_THAT(of_code->WaitFor(3), SizeIs(3));
+  EXPECT_THAT(metrics_.Serialize(), HasSubstr("swiftcache_broker_watchers 2"));
 }
 
 TEST_F(BrokerLoopLeaseTest, ASnapshotHoldsTheLeasesThatHaveNotEnded) {
@@ -282,7 +305,7 @@ TEST_F(BrokerLoopLeaseTest, ASnapshotHoldsTheLeasesThatHaveNotEnded) {
   const auto snapshot = std::get<WatchEvent::Snapshot>(watcher->WaitFor(1)[0].what);
   ASSERT_THAT(snapshot.leases, SizeIs(1));
   EXPECT_EQ(snapshot.leases[0].id, lease.id);
-  EXPECT_EQ(snapshot.leases[0].state, ledger::LeaseState::kActive);
+  EXPECT_EQ(snapshot.leases[0].state, ledger::LeaseState::kGranted);
 }
 
 TEST_F(BrokerLoopLeaseTest, AnotherIncarnationIsToRegisterAgainWhateverIsCalled) {
@@ -292,20 +315,19 @@ TEST_F(BrokerLoopLeaseTest, AnotherIncarnationIsToRegisterAgainWhateverIsCalled)
   EXPECT_EQ(Window(old, 1).status().code(), kUnavailable);
   EXPECT_EQ(Request(old, 1).status().code(), kUnavailable);
   EXPECT_EQ(ScaleUp(old, 1).status().code(), kUnavailable);
-  EXPECT_EQ(Report(old, ledger::LeaseId(1), ledger::ReportKind::kActive).code(), kUnavailable);
+  EXPECT_EQ(Report(old, {}, ledger::LeaseState::kReleased).code(), kUnavailable);
   EXPECT_EQ(Request(CallerNamed("stranger"), 1).status().code(), kUnavailable);
 }
 
-TEST_F(BrokerLoopLeaseTest, TheDeathOfADonorEndsItsLeasesAndThatOfABorrowerRevokesThem) {
+TEST_F(BrokerLoopLeaseTest, ADonorThatGoesTakesItsLeasesAlongAndABorrowerDoesNot) {
   RegisterPair();
-  const ledger::Lease lease = Active(5);
+  Active(5);
   auto watcher = std::make_shared<KeepingWatcher>();
   loop_->Watch(watcher);
   ASSERT_TRUE(Deregister("chat").ok());
-  using S = ledger::LeaseState;
-  EXPECT_THAT(StatesIn(watcher->WaitFor(3)), ElementsAre(S::kRevoking));
+  EXPECT_THAT(StatesIn(watcher->WaitFor(2)), IsEmpty());
   ASSERT_TRUE(Deregister("code").ok());
-  EXPECT_THAT(StatesIn(watcher->WaitFor(5)), ElementsAre(S::kRevoking, S::kReleased));
+  EXPECT_THAT(StatesIn(watcher->WaitFor(4)), ElementsAre(ledger::LeaseState::kReleased));
 }
 
 TEST_F(BrokerLoopLeaseTest, AnInstanceThatTakesADeadOnesNameHasNoneOfItsLeases) {
@@ -345,14 +367,13 @@ TEST_F(BrokerLoopLeaseTest, AnOfferThatNobodyAnswersEndsWithoutAnyMessageToWakeT
   EXPECT_THAT(StatesIn(watcher->WaitFor(3)), ElementsAre(S::kOffered, S::kReleased));
 }
 
-TEST_F(BrokerLoopLeaseTest, ARestartedBrokerKnowsTheLeasesThatEnginesHold) {
+TEST_F(BrokerLoopLeaseTest, ARestartedBrokerKnowsTheLeasesThatDonorsGive) {
   RegisterPair();
   ledger::Lease lease = Active(5);
-  lease.state = ledger::LeaseState::kActive;
+  lease.state = ledger::LeaseState::kGranted;
   lease.epoch = ledger::Epoch(3);
   loop_.reset();
   Start(clock_, {});
-  ASSERT_TRUE(Register(Sharing("chat"), {lease}).ok());
   ASSERT_TRUE(Register(Sharing("code"), {lease}).ok());
   auto watcher = std::make_shared<KeepingWatcher>();
   loop_->Watch(watcher);
@@ -375,9 +396,9 @@ TEST_F(BrokerLoopLeaseTest, MetricsCountStepsAndBytes) {
   RegisterPair();
   const ledger::Lease lease = Active(5);
   EXPECT_THAT(*ScaleUp(CallerNamed("code"), 1), ElementsAre(lease.id));
-  ASSERT_TRUE(Report(CallerNamed("code"), lease.id, ledger::ReportKind::kRevoking).ok());
-  const ledger::Lease kept = Active(7);
-  ASSERT_TRUE(Report(CallerNamed("code"), lease.id, ledger::ReportKind::kFenced).ok());
+  ASSERT_TRUE(Await<absl::Status>([&](auto reply) { loop_->RevokeLease(lease.id, reply); }).ok());
+  Active(7);
+  ASSERT_TRUE(Report(CallerNamed("code"), lease, ledger::LeaseState::kFenced).ok());
   ASSERT_TRUE(Heartbeat("chat", {}).ok());  // the message before is done
   const std::string text = metrics_.Serialize();
   for (const std::string line :

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "absl/strings/str_cat.h"
 #include "tests/broker/engines.h"
 
 namespace swiftcache::broker::loop {
@@ -27,12 +28,15 @@ class TablesTest : public ::testing::Test {
   }
   // "chat" has a lease of "code".
   ledger::LeaseId Borrow() {
-    for (const char* name : {"chat", "code"}) EXPECT_TRUE(tables_.Register(Sharing(name), {}, now_).ok());
+    for (const char* name : {"chat", "code"}) EXPECT_TRUE(tables_.Register({Sharing(name), {}, {}}, now_).ok());
     EXPECT_TRUE(tables_.ReportWindow(CallerNamed("code"), {}, now_).ok());
     const auto answer = tables_.RequestLease(CallerNamed("chat"), {.key = "k", .want_bytes = 1}, now_);
     EXPECT_TRUE(answer.ok() && answer->leases.size() == 1) << answer.status();
     const ledger::LeaseId id = answer->leases.at(0).id;
-    EXPECT_TRUE(tables_.ReportLease(CallerNamed("code"), {.lease = id, .epoch = ledger::Epoch(3)}, now_).ok());
+    ledger::Lease lease = answer->leases.at(0);
+    lease.state = ledger::LeaseState::kGranted;
+    lease.epoch = ledger::Epoch(3);
+    EXPECT_TRUE(tables_.ReportLease(CallerNamed("code"), lease, now_).ok());
     return id;
   }
 
@@ -42,18 +46,41 @@ class TablesTest : public ::testing::Test {
   absl::Time now_ = absl::UnixEpoch();
 };
 
-TEST_F(TablesTest, NewsContinuesTheSnapshotWithVersionsThatCountByOne) {
-  tables_.TakeChanges();
-  int64_t version = tables_.Snapshot().version;
+TEST_F(TablesTest, NewsContinuesTheSnapshot) {
   Borrow();
   const std::vector<TableChange> all = tables_.TakeChanges();
   EXPECT_THAT(all, SizeIs(4));  // two engines, the offer, the grant
-  for (const TableChange& change : all) {
-    EXPECT_EQ(change.event.version, ++version);
-    EXPECT_EQ(change.event.incarnation, "inc-1");
-  }
-  EXPECT_EQ(tables_.Snapshot().version, version);
+  for (const TableChange& change : all) EXPECT_EQ(change.event.incarnation, "inc-1");
   EXPECT_THAT(tables_.TakeChanges(), IsEmpty());
+}
+
+TEST_F(TablesTest, AnEnginesSnapshotIsOfItsOwnLeasesAndOfLimits) {
+  const ledger::LeaseId id = Borrow();
+  for (const char* name : {"chat-2", "code-2"}) {
+    membership::EngineInfo info = Sharing(name, absl::StrCat("i-", name));
+    info.node_id = "another";
+    EXPECT_TRUE(tables_.Register({info, {}, {}}, now_).ok());
+  }
+  ASSERT_TRUE(tables_.LimitLease("model", std::nullopt, now_).ok());
+  for (const auto& [instance, leases] : {std::pair("i1", 1), std::pair("i-chat-2", 0), std::pair("nobody", 0)}) {
+    const auto snapshot = std::get<WatchEvent::Snapshot>(tables_.Snapshot(instance).what);
+    EXPECT_THAT(snapshot.engines, IsEmpty());
+    EXPECT_THAT(snapshot.limits, SizeIs(1));
+    EXPECT_THAT(snapshot.leases, SizeIs(leases)) << instance;
+    if (leases > 0) {
+      EXPECT_EQ(snapshot.leases[0].id, id);
+    }
+  }
+}
+
+TEST_F(TablesTest, ALimitThatAnEngineBringsIsNews) {
+  const ledger::LeaseLimit limit{"model", 7, 1000};
+  ASSERT_TRUE(tables_.Register({Sharing("chat"), {}, {limit}}, now_).ok());
+  const std::vector<TableChange> changes = tables_.TakeChanges();
+  ASSERT_THAT(changes, SizeIs(2));
+  EXPECT_EQ(std::get<ledger::LeaseLimit>(changes[1].event.what), limit);
+  ASSERT_TRUE(tables_.Register({Sharing("code"), {}, {limit}}, now_).ok());
+  EXPECT_THAT(tables_.TakeChanges(), SizeIs(1)) << "it is known";
 }
 
 TEST_F(TablesTest, ALimitIsNewsBeforeTheLeasesThatItEnds) {
@@ -62,17 +89,19 @@ TEST_F(TablesTest, ALimitIsNewsBeforeTheLeasesThatItEnds) {
   ASSERT_TRUE(tables_.LimitLease("model", 0, now_).ok());
   const std::vector<TableChange> set = tables_.TakeChanges();
   ASSERT_THAT(set, SizeIs(2));
-  const ledger::LeaseLimit limit{"model", 0};
-  EXPECT_EQ(std::get<ledger::LeaseLimit>(set[0].event.what), limit);
+  const auto limit = std::get<ledger::LeaseLimit>(set[0].event.what);
+  EXPECT_EQ(limit.model_name, "model");
+  EXPECT_EQ(limit.max_borrowed_bytes, 0);
   EXPECT_EQ(std::get<ledger::Lease>(set[1].event.what).id, id);
-  EXPECT_EQ(set[1].event.version, set[0].event.version + 1);
   EXPECT_THAT(std::get<WatchEvent::Snapshot>(tables_.Snapshot().what).limits, ElementsAre(limit));
 
   EXPECT_FALSE(tables_.LimitLease("model", -1, now_).ok());
   EXPECT_THAT(tables_.TakeChanges(), IsEmpty());
   ASSERT_TRUE(tables_.LimitLease("model", std::nullopt, now_).ok());
   EXPECT_THAT(tables_.TakeChanges(), SizeIs(1));
-  EXPECT_THAT(std::get<WatchEvent::Snapshot>(tables_.Snapshot().what).limits, IsEmpty());
+  const auto limits = std::get<WatchEvent::Snapshot>(tables_.Snapshot().what).limits;
+  ASSERT_THAT(limits, SizeIs(1)) << "engines are to forget the old one";
+  EXPECT_FALSE(limits[0].max_borrowed_bytes.has_value());
 }
 
 TEST_F(TablesTest, WhoDiesLeavesBothTables) {
@@ -90,7 +119,7 @@ TEST_F(TablesTest, ANewInstanceEntersAfterTheDeathOfTheOldOneWasTold) {
   Borrow();
   tables_.TakeChanges();
   now_ += absl::Seconds(3);
-  ASSERT_TRUE(tables_.Register(Sharing("code", "i2"), {}, now_).ok());
+  ASSERT_TRUE(tables_.Register({Sharing("code", "i2"), {}, {}}, now_).ok());
   bool ended = false;
   for (const TableChange& change : tables_.TakeChanges()) {
     if (const auto* lease = std::get_if<ledger::Lease>(&change.event.what)) {
@@ -106,28 +135,28 @@ TEST_F(TablesTest, ACopyOfARegistrationChangesNothing) {
   membership::EngineInfo donor = Sharing("code");
   donor.registration = 7;
   const std::vector<ledger::Lease> held = tables_.leases().Snapshot();
-  ASSERT_TRUE(tables_.Register(donor, held, now_).ok());
+  ASSERT_TRUE(tables_.Register({donor, held, {}}, now_).ok());
   tables_.TakeChanges();
   donor.state = membership::EngineState::kStarting;
   for (const int64_t heard : {6, 7}) {
     donor.registration = heard;
-    EXPECT_TRUE(tables_.Register(donor, {}, now_).ok());
+    EXPECT_TRUE(tables_.Register({donor, {}, {}}, now_).ok());
     EXPECT_THAT(tables_.TakeChanges(), IsEmpty()) << heard;
     EXPECT_EQ(tables_.engines().Find("code")->info.state, membership::EngineState::kReady);
     EXPECT_EQ(tables_.leases().Snapshot(), held);
   }
   donor.registration = 8;
-  EXPECT_TRUE(tables_.Register(donor, {}, now_).ok());
+  EXPECT_TRUE(tables_.Register({donor, {}, {}}, now_).ok());
   EXPECT_THAT(tables_.leases().Snapshot(), IsEmpty()) << "its donor does not hold it";
 }
 
 TEST_F(TablesTest, ARefusedRegistrationEntersNeitherTable) {
   membership::EngineInfo bad = Sharing("code");
   bad.kv.block_bytes = 1;
-  EXPECT_EQ(tables_.Register(bad, {}, now_).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(tables_.Register({bad, {}, {}}, now_).code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(tables_.ReportWindow(CallerNamed("code"), {}, now_).status().code(), absl::StatusCode::kUnavailable);
-  ASSERT_TRUE(tables_.Register(Sharing("code"), {}, now_).ok());
-  EXPECT_EQ(tables_.Register(Sharing("code", "i2"), {}, now_).code(), absl::StatusCode::kAlreadyExists);
+  ASSERT_TRUE(tables_.Register({Sharing("code"), {}, {}}, now_).ok());
+  EXPECT_EQ(tables_.Register({Sharing("code", "i2"), {}, {}}, now_).code(), absl::StatusCode::kAlreadyExists);
   EXPECT_TRUE(tables_.ReportWindow(CallerNamed("code"), {}, now_).ok());
 }
 
@@ -139,7 +168,7 @@ TEST_F(TablesTest, AnotherIncarnationIsToRegisterAgain) {
   EXPECT_EQ(tables_.ReportWindow(old, {}, now_).status().code(), kUnavailable);
   EXPECT_EQ(tables_.RequestLease(old, {.key = "k", .want_bytes = 1}, now_).status().code(), kUnavailable);
   EXPECT_EQ(tables_.ScaleUp(old, 1, now_).status().code(), kUnavailable);
-  EXPECT_EQ(tables_.ReportLease(old, {.lease = id, .kind = ledger::ReportKind::kFenced}, now_).code(), kUnavailable);
+  EXPECT_EQ(tables_.ReportLease(old, {.id = id, .state = ledger::LeaseState::kFenced}, now_).code(), kUnavailable);
   EXPECT_THAT(tables_.leases().Snapshot(), SizeIs(1));
 }
 

@@ -31,8 +31,8 @@ TEST_F(CoordinatorTest, AnOfferIsClearedGrantedAndReportedWithItsEpoch) {
   ASSERT_TRUE(loop_.log().WaitFor("Clear 7"));
   EXPECT_EQ(transport_.log().Count("Grant 7"), 0) << "not before its own KV is out of it";
   coordinator_->Cleared(kv::LeaseId(7), true);
-  ASSERT_TRUE(broker_.log().WaitFor("ACCEPTED 7"));
-  EXPECT_EQ(broker_.news().back().epoch, kv::Epoch(1));
+  ASSERT_TRUE(broker_.log().WaitFor("GRANTED 7"));
+  EXPECT_EQ(broker_.news().back().lease.epoch, kv::Epoch(1));
   EXPECT_EQ(Metric("swiftcache_lease_granted_total"), 1);
 }
 
@@ -41,10 +41,10 @@ TEST_F(CoordinatorTest, AnExtentThatCannotBeClearedIsDeclined) {
   coordinator_->OnLease(Given(7));
   ASSERT_TRUE(loop_.log().WaitFor("Clear 7"));
   coordinator_->Cleared(kv::LeaseId(7), false);
-  ASSERT_TRUE(broker_.log().WaitFor("DECLINED 7"));
+  ASSERT_TRUE(broker_.log().WaitFor("RELEASED 7"));
   Settle();
   EXPECT_EQ(transport_.log().Count("Grant 7"), 0);
-  EXPECT_TRUE(coordinator_->Held().empty());
+  EXPECT_TRUE(coordinator_->Given().empty());
 }
 
 TEST_F(CoordinatorTest, AGrantThatFailsGivesTheMemoryBackToTheLoop) {
@@ -54,7 +54,7 @@ TEST_F(CoordinatorTest, AGrantThatFailsGivesTheMemoryBackToTheLoop) {
   ASSERT_TRUE(loop_.log().WaitFor("Clear 7"));
   coordinator_->Cleared(kv::LeaseId(7), true);
   ASSERT_TRUE(loop_.log().WaitFor("TakeBack 7"));
-  ASSERT_TRUE(broker_.log().WaitFor("DECLINED 7"));
+  ASSERT_TRUE(broker_.log().WaitFor("RELEASED 7"));
   EXPECT_THAT(broker_.news().back().reason, HasSubstr("no words left"));
 }
 
@@ -137,12 +137,13 @@ TEST_F(CoordinatorInRealTimeTest, TheDeadlineOfARevocationFencesAlone) {
   ASSERT_TRUE(broker_.log().WaitFor("FENCED 7"));
 }
 
-TEST_F(CoordinatorTest, ALeaseThatTheBrokerDoesNotKnowEnds) {
+TEST_F(CoordinatorTest, ALeaseThatTheBrokerDoesNotKnowLivesOnAndIsToldAgain) {
   Start();
   Lend(7);
-  coordinator_->OnReportRefused({.id = kv::LeaseId(7), .what = LeaseEvent::What::kRevoking},
-                                absl::NotFoundError("no such lease"));
-  ASSERT_TRUE(transport_.log().WaitFor("SendRevoke 7"));
+  coordinator_->OnLeases({});
+  ASSERT_TRUE(broker_.log().WaitFor("GRANTED 7", 2));
+  Settle();
+  EXPECT_EQ(transport_.log().Count("SendRevoke 7") + transport_.log().Count("Fence 7"), 0);
 }
 
 TEST_F(CoordinatorTest, AnAcceptanceThatIsRefusedIsTakenBack) {
@@ -150,7 +151,7 @@ TEST_F(CoordinatorTest, AnAcceptanceThatIsRefusedIsTakenBack) {
   coordinator_->OnLease(Given(7));
   ASSERT_TRUE(loop_.log().WaitFor("Clear 7"));
   coordinator_->Cleared(kv::LeaseId(7), true);
-  ASSERT_TRUE(broker_.log().WaitFor("ACCEPTED 7"));
+  ASSERT_TRUE(broker_.log().WaitFor("GRANTED 7"));
   coordinator_->OnReportRefused(broker_.news().back(), absl::FailedPreconditionError("it was revoked meanwhile"));
   ASSERT_TRUE(loop_.log().WaitFor("TakeBack 7"));
 }
@@ -223,26 +224,28 @@ TEST_F(CoordinatorTest, ABrokerThatIsAwayIsNotWaitedForEither) {
   ASSERT_TRUE(transport_.log().WaitFor("SendRevoke 1"));
 }
 
-TEST_F(CoordinatorTest, TheBrokerHearsOfARevocationOnceTheMemoryIsBack) {
+TEST_F(CoordinatorTest, TheBrokerHearsNothingWhileMemoryIsOnItsWayBack) {
   Start({.broker_patience = absl::Hours(1)});
-  Lend(1);
-  coordinator_->NeedBack(2, /*blocks_lent=*/0);
-  ASSERT_TRUE(transport_.log().WaitFor("SendRevoke 1"));
-  Settle();
-  EXPECT_EQ(broker_.log().Count("REVOKING 1"), 0);
+  Lend(1), Lend(2);
+  coordinator_->NeedBack(4, /*blocks_lent=*/0);
+  ASSERT_TRUE(transport_.log().WaitFor("SendRevoke 2"));
   coordinator_->OnReleased(kv::LeaseId(1));
-  ASSERT_TRUE(broker_.log().WaitFor("REVOKING 1"));
+  Settle();
+  EXPECT_EQ(broker_.log().Count("RELEASED 1"), 0);
+  coordinator_->OnReleased(kv::LeaseId(2));
   ASSERT_TRUE(broker_.log().WaitFor("RELEASED 1"));
+  ASSERT_TRUE(broker_.log().WaitFor("RELEASED 2"));
 }
 
 TEST_F(CoordinatorTest, ABorrowerThatKeepsItsLeaseDoesNotHoldBackReportsForLong) {
   Start({.revoke_deadline = absl::Hours(1)});
-  Lend(1);
-  coordinator_->NeedBack(2, /*blocks_lent=*/0);
-  ASSERT_TRUE(transport_.log().WaitFor("SendRevoke 1"));
+  Lend(1), Lend(2);
+  coordinator_->NeedBack(4, /*blocks_lent=*/0);
+  ASSERT_TRUE(transport_.log().WaitFor("SendRevoke 2"));
+  coordinator_->OnReleased(kv::LeaseId(1));
   Settle();
   fake_clock_.Advance(absl::Milliseconds(10));
-  EXPECT_TRUE(broker_.log().WaitFor("REVOKING 1"));
+  EXPECT_TRUE(broker_.log().WaitFor("RELEASED 1"));
 }
 
 TEST_F(CoordinatorTest, ANeedThatIsMetMeanwhileTakesNothingMore) {

@@ -5,7 +5,7 @@
 //   TEST_F(CoordinatorTest, AGrantedLeaseIsOpened) {
 //     Start();
 //     Take(9);
-//     ASSERT_TRUE(broker_.log().WaitFor("ACTIVE 9"));
+//     ASSERT_TRUE(loop_.log().WaitFor("Use 9 of 2"));
 //   }
 #pragma once
 
@@ -71,7 +71,7 @@ class CoordinatorTest : public testing::Test {
     coordinator_->OnLease(Given(id));
     ASSERT_TRUE(loop_.log().WaitFor(absl::StrCat("Clear ", id)));
     coordinator_->Cleared(kv::LeaseId(id), true);
-    ASSERT_TRUE(broker_.log().WaitFor(absl::StrCat("ACCEPTED ", id)));
+    ASSERT_TRUE(broker_.log().WaitFor(absl::StrCat("GRANTED ", id)));
     coordinator_->OnBorrowerOpened(kv::LeaseId(id));
   }
   void Take(int64_t id) {

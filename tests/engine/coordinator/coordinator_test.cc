@@ -40,14 +40,31 @@ TEST_F(CoordinatorTest, AtTheEndPeersThatDoNotAnswerAreFenced) {
   EXPECT_EQ(transport_.log().Count("Fence 1"), 1);
 }
 
-TEST_F(CoordinatorTest, HeldTellsWhatIsGivenAndTaken) {
+TEST_F(CoordinatorTest, WhatIsAskedBackBeforeTheEndIsFencedOnlyAtItsDeadlineOrWhenItIsNeeded) {
+  Start({.revoke_deadline = absl::Milliseconds(50)});
+  Lend(1), Lend(2);
+  coordinator_->AskBackAll(fake_clock_.Now() + absl::Seconds(5));
+  ASSERT_TRUE(transport_.log().WaitFor("SendRevoke 2"));
+  coordinator_->OnReleased(kv::LeaseId(2));
+  fake_clock_.Advance(absl::Seconds(1));
+  Settle();
+  EXPECT_EQ(transport_.log().Count("Fence 1"), 0);
+  coordinator_->NeedBack(1, /*blocks_lent=*/2);
+  Settle();
+  fake_clock_.Advance(absl::Milliseconds(50));
+  Settle();
+  EXPECT_EQ(transport_.log().Count("Fence 1"), 1);
+}
+
+TEST_F(CoordinatorTest, GivenTellsWhatIsGrantedAndNotWhatIsTaken) {
   Start();
   Lend(1);
+  coordinator_->OnLease(Given(2));
   Take(9);
   Settle();
-  std::vector<int64_t> held;
-  for (const lease::Lease& lease : coordinator_->Held()) held.push_back(lease.id.value());
-  EXPECT_THAT(held, testing::UnorderedElementsAre(1, 9));
+  std::vector<int64_t> given;
+  for (const lease::Lease& lease : coordinator_->Given()) given.push_back(lease.id.value());
+  EXPECT_THAT(given, testing::ElementsAre(1));
 }
 
 }  // namespace

@@ -70,7 +70,7 @@ TEST_F(CutShortTest, AStepThatWouldOutlastTheRevocationOfALeaseThatItReadsIsCutA
   EXPECT_EQ(reader->tokens().size(), 1) << "nothing of it is sampled";
   harness_.RunAll();
   ExpectRight(*reader, reader_prompt_);
-  EXPECT_EQ(harness_.broker().log().Count("LOST 7"), 0) << "it was given back in time";
+  EXPECT_EQ(harness_.transport().log().Count("Abandon 7"), 0) << "it was given back in time";
 }
 
 TEST_F(CutShortTest, AStepThatEndsInTimeIsNotCut) {

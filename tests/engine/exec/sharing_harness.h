@@ -115,7 +115,7 @@ class SharingHarness : private LoopObserver {
   /// And has it.
   void LendAway(int64_t id, lease::Extent extent) {
     OfferAway(id, extent);
-    ASSERT_TRUE(broker_.log().WaitFor(absl::StrCat("ACCEPTED ", id)));
+    ASSERT_TRUE(broker_.log().WaitFor(absl::StrCat("GRANTED ", id)));
     coordinator_.OnBorrowerOpened(kv::LeaseId(id));
   }
 
@@ -123,12 +123,13 @@ class SharingHarness : private LoopObserver {
   std::vector<int32_t> Prompt(unsigned seed) const {
     return RandomTokens(seed, 6 * model_.block_tokens, model_.vocab_size);
   }
-  std::shared_ptr<Recording> Add(std::vector<int32_t> prompt, int64_t max_tokens) {
+  std::shared_ptr<Recording> Add(std::vector<int32_t> prompt, int64_t max_tokens, const std::string& salt = "") {
     auto recording = std::make_shared<Recording>();
     auto live = std::make_unique<LiveRequest>();
     live->arrival_time = clock_.Now();
     live->request = Greedy(std::move(prompt), max_tokens);
     live->request.request_id = absl::StrCat("r", next_request_++);
+    live->request.cache_salt = salt;
     live->max_total_tokens = static_cast<int64_t>(live->request.prompt.size()) + max_tokens;
     live->sink = std::make_unique<RecordingSink>(recording);
     loop_->Accept(std::move(live));

@@ -104,9 +104,9 @@ TEST_F(SharingLoanTest, WhatARoundTakesBeyondItsPartIsMissingFromTheNext) {
 TEST_F(SharingLoanTest, WhatIsNoLongerOfferedIsNotClearedAny) {
   harness_.loop().ServeBetweenSteps();
   EndOffer(3);
-  EXPECT_TRUE(harness_.broker().log().WaitFor("DECLINED 3"));
+  EXPECT_TRUE(harness_.broker().log().WaitFor("RELEASED 3"));
   EndOffer(1);
-  EXPECT_TRUE(harness_.broker().log().WaitFor("DECLINED 1"));
+  EXPECT_TRUE(harness_.broker().log().WaitFor("RELEASED 1"));
   EXPECT_EQ(harness_.load().kv_blocks_leased_out, 0) << "its clearing had begun";
   for (int round = 0; round < 4; ++round) harness_.loop().ServeBetweenSteps();
   EXPECT_TRUE(harness_.transport().log().WaitFor("Grant 2"));
@@ -131,7 +131,7 @@ TEST_F(SharingLoanTest, ANeedOfOnesOwnEndsClearingAtOnce) {
   const auto recording = harness_.Add(prompt, 4);
   harness_.RunAll();
   EXPECT_EQ(recording->tokens(), FakeGreedy(harness_.model(), prompt, 4));
-  for (int64_t id = 1; id <= 3; ++id) EXPECT_TRUE(harness_.broker().log().WaitFor(absl::StrCat("DECLINED ", id)));
+  for (int64_t id = 1; id <= 3; ++id) EXPECT_TRUE(harness_.broker().log().WaitFor(absl::StrCat("RELEASED ", id)));
   EXPECT_EQ(harness_.transport().log().Count("Grant 1"), 0);
   EXPECT_EQ(harness_.load().kv_blocks_leased_out, 0);
 }

@@ -266,7 +266,7 @@ std::string SharingSoak::CheckAtRest() {
   if (load.kv_blocks_free + load.kv_blocks_cached != load.kv_blocks_total) return "own memory is not whole";
   if (peers_->transport().loads_under_way() > 0 || !peers_->AtRest()) return "something is still under way";
   if (!peers_->urgency().empty()) return "a lease that has ended is urgent";
-  if (!peers_->coordinator().Held().empty()) return "the coordinator holds a lease that has ended";
+  if (!peers_->coordinator().Given().empty()) return "the coordinator holds a lease that has ended";
   return Check();
 }
 

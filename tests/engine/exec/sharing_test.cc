@@ -85,7 +85,7 @@ TEST_P(SharingTest, WhateverTheStepNothingOfALostLeaseReachesAToken) {
     harness.RunAll();
     ExpectRight(harness, *recording, absl::StrCat("fenced in step ", fatal));
     EXPECT_TRUE(harness.PumpUntil([&] { return harness.load().kv_blocks_leased_in == 0; }));
-    EXPECT_TRUE(harness.broker().log().WaitFor("LOST 7"));
+    EXPECT_TRUE(harness.transport().log().WaitFor("Abandon 7"));
     EXPECT_TRUE(harness.transport().log().WaitFor("Close 7"));
   }
 }
@@ -162,7 +162,7 @@ TEST_P(SharingTest, ARevokedLeaseIsDrainedAndGivenBackInTheMidstOfAConversation)
   ExpectRight(harness, *recording, "");
   EXPECT_TRUE(harness.PumpUntil([&] { return harness.load().kv_blocks_leased_in == 0; }));
   EXPECT_TRUE(harness.transport().log().WaitFor("SendRelease 7"));
-  EXPECT_EQ(harness.broker().log().Count("LOST 7"), 0);
+  EXPECT_EQ(harness.transport().log().Count("Abandon 7"), 0);
 }
 
 // Blocks in use go home while there is much room. The loop does not know yet that their lease is fenced.
@@ -172,7 +172,7 @@ TEST(SharingMovesTest, NothingOfALostLeaseIsPromoted) {
     harness.Borrow(kLease, 64);
     Fill(harness);
     harness.OfferAway(3, {0, 40});  // drops what is idle in own memory
-    ASSERT_TRUE(harness.broker().log().WaitFor("ACCEPTED 3"));
+    ASSERT_TRUE(harness.broker().log().WaitFor("GRANTED 3"));
     harness.coordinator().OnReleased(kv::LeaseId(3));
     ASSERT_TRUE(harness.heard().WaitFor("TakeBack 3"));
     harness.Pump();
@@ -238,7 +238,7 @@ TEST_P(SharingTest, AStoreThatIsRefusedLeavesTheBlockWhereItWas) {
     EXPECT_EQ(recording->tokens(), FakeGreedy(harness.model(), harness.Prompt(seed), kOutputTokens)) << seed;
   }
   EXPECT_FALSE(harness.transport().stores().empty());
-  EXPECT_TRUE(harness.broker().log().WaitFor("LOST 7")) << "nothing more goes there";
+  EXPECT_TRUE(harness.transport().log().WaitFor("Abandon 7")) << "nothing more goes there";
   EXPECT_TRUE(harness.PumpUntil([&] { return harness.load().kv_blocks_leased_in == 0; }));
 }
 
@@ -265,7 +265,6 @@ TEST_P(SharingTest, ADonorThatStandsStillIsLeftAfterASecond) {
   EXPECT_LE(harness.loop().NextWakeup(), harness.clock().Now());
   harness.loop().ServeBetweenSteps();
   ASSERT_TRUE(harness.heard().WaitFor("Drain 7"));
-  EXPECT_TRUE(harness.broker().log().WaitFor("LOST 7"));
   harness.Pump();
   harness.clock().Advance(absl::Seconds(1));             // the drain's time is over
   harness.coordinator().OnRenewed(kv::LeaseId(kLease));  // too late, but somebody looks at the clock

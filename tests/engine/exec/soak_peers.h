@@ -143,9 +143,9 @@ class SoakPeers final : private coordinator::LeaseBroker {
     messages_.push_back(std::move(message));
   }
   // The broker, called by the coordinator's thread.
-  void RequestLease(const std::string&, int64_t want_bytes, int64_t) override {
+  void RequestLease(const coordinator::LeaseRequest& request) override {
     absl::MutexLock lock(&mutex_);
-    wanted_bytes_ = want_bytes;
+    wanted_bytes_ = request.want_bytes;
   }
   void RequestScaleUp(int64_t) override {
     absl::MutexLock lock(&mutex_);
@@ -153,7 +153,8 @@ class SoakPeers final : private coordinator::LeaseBroker {
   }
   void Report(const coordinator::LeaseEvent& news) override {
     absl::MutexLock lock(&mutex_);
-    if (news.what == coordinator::LeaseEvent::What::kDeclined) declined_.push_back(news.id);
+    const bool granted = news.lease.epoch != kv::Epoch();
+    if (news.lease.state == lease::State::kReleased && !granted) declined_.push_back(news.lease.id);
   }
   void ReportWindow(const coordinator::Window& window) override {
     absl::MutexLock lock(&mutex_);

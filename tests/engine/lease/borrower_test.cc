@@ -44,8 +44,6 @@ struct Words {
   std::string operator()(const Borrower::SendRelease& a) { return absl::StrCat("release ", a.id.value()); }
   std::string operator()(const Borrower::Lose& a) { return absl::StrCat("lose ", a.id.value()); }
   std::string operator()(const Borrower::Close& a) { return absl::StrCat("close ", a.id.value()); }
-  std::string operator()(const Borrower::ReportActive& a) { return absl::StrCat("ACTIVE ", a.id.value()); }
-  std::string operator()(const Borrower::ReportLost& a) { return absl::StrCat("LOST ", a.id.value()); }
 };
 
 std::vector<std::string> Take(Borrower& borrower) {
@@ -67,7 +65,7 @@ Borrower OpeningBorrower() {
 Borrower ActiveBorrower() {
   Borrower borrower = OpeningBorrower();
   borrower.Opened(kId, true, kStart);
-  EXPECT_THAT(Take(borrower), ElementsAre("ACTIVE 1", "use 1"));
+  EXPECT_THAT(Take(borrower), ElementsAre("use 1"));
   return borrower;
 }
 Borrower DrainingBorrower() {
@@ -79,11 +77,11 @@ Borrower DrainingBorrower() {
 Borrower LosingBorrower() {
   Borrower borrower = ActiveBorrower();
   borrower.DonorGone(kId, kStart);
-  EXPECT_THAT(Take(borrower), ElementsAre("LOST 1", "lose 1"));
+  EXPECT_THAT(Take(borrower), ElementsAre("lose 1"));
   return borrower;
 }
 
-TEST(BorrowerTest, AGrantWithFewerBytesThanItsBlocksTakeIsLost) {
+TEST(BorrowerTest, AGrantWithFewerBytesThanItsBlocksTakeIsIgnored) {
   Borrower borrower = NewBorrower();
   int64_t id = 0;
   for (const auto& [num_bytes, blocks] : std::vector<std::pair<int64_t, int64_t>>{
@@ -92,22 +90,22 @@ TEST(BorrowerTest, AGrantWithFewerBytesThanItsBlocksTakeIsLost) {
     lease.num_bytes = num_bytes;
     lease.borrower_blocks = blocks;
     borrower.Granted(lease, kStart);
-    EXPECT_THAT(Take(borrower), ElementsAre(absl::StrCat("LOST ", id))) << num_bytes << " for " << blocks;
+    EXPECT_THAT(Take(borrower), IsEmpty()) << num_bytes << " for " << blocks;
+    EXPECT_EQ(borrower.ignored(), id);
   }
   EXPECT_THAT(borrower.Held(), IsEmpty());
 }
 
-TEST(BorrowerTest, AGrantedLeaseIsOpenedReportedAndUsed) {
+TEST(BorrowerTest, AGrantedLeaseIsOpenedAndUsed) {
   Borrower borrower = ActiveBorrower();
   ASSERT_THAT(borrower.Held(), SizeIs(1));
-  EXPECT_EQ(borrower.Held()[0].state, State::kActive);
   EXPECT_EQ(borrower.Held()[0].epoch, kv::Epoch(7));
 }
 
-TEST(BorrowerTest, WhatCannotBeOpenedIsLostAndClosed) {
+TEST(BorrowerTest, WhatCannotBeOpenedIsClosed) {
   Borrower borrower = OpeningBorrower();
   borrower.Opened(kId, false, kStart);
-  EXPECT_THAT(Take(borrower), ElementsAre("LOST 1", "close 1"));
+  EXPECT_THAT(Take(borrower), ElementsAre("close 1"));
   EXPECT_THAT(borrower.Held(), IsEmpty());
 }
 
@@ -124,7 +122,7 @@ TEST(BorrowerTest, ADonorThatDoesNotAnswerTheOpeningIsGivenUp) {
   Borrower borrower = OpeningBorrower();
   EXPECT_EQ(borrower.NextDeadline(), kStart + kTtl);
   borrower.Tick(kStart + kTtl);
-  EXPECT_THAT(Take(borrower), ElementsAre("LOST 1", "close 1"));
+  EXPECT_THAT(Take(borrower), ElementsAre("close 1"));
   borrower.Opened(kId, true, kStart + kTtl);
   EXPECT_THAT(Take(borrower), IsEmpty());
 }
@@ -139,13 +137,13 @@ TEST(BorrowerTest, RenewsThreeTimesInALifetime) {
   }
 }
 
-TEST(BorrowerTest, ADonorThatAnswersNoRenewalIsDrainedAndLost) {
+TEST(BorrowerTest, ADonorThatAnswersNoRenewalIsLeft) {
   Borrower borrower = ActiveBorrower();
   borrower.Tick(kStart + kTtl / 3);
   borrower.Tick(kStart + kTtl * 2 / 3);
   EXPECT_THAT(Take(borrower), ElementsAre("renew 1", "renew 1"));
   borrower.Tick(kStart + kTtl);
-  EXPECT_THAT(Take(borrower), ElementsAre("LOST 1", "drain 1"));
+  EXPECT_THAT(Take(borrower), ElementsAre("drain 1"));
   borrower.Drained(kId, kStart + kTtl);
   EXPECT_THAT(Take(borrower), ElementsAre("release 1", "close 1"));
 }
@@ -156,7 +154,6 @@ TEST(BorrowerTest, ARevokedLeaseIsReleasedOnceItIsDrained) {
   const auto actions = borrower.TakeActions();
   ASSERT_THAT(actions, SizeIs(1));
   EXPECT_EQ(std::get<Borrower::Drain>(actions[0]).until, kStart + kLeft);
-  EXPECT_EQ(borrower.Held()[0].state, State::kRevoking);
   borrower.Drained(kId, kStart + kLeft / 2);
   EXPECT_THAT(Take(borrower), ElementsAre("release 1", "close 1"));
   EXPECT_EQ(borrower.num_leases(), 0);
@@ -165,7 +162,7 @@ TEST(BorrowerTest, ARevokedLeaseIsReleasedOnceItIsDrained) {
 TEST(BorrowerTest, WhatIsNotDrainedInTimeIsLostAndClosedWhenKvLetsGo) {
   Borrower borrower = DrainingBorrower();
   borrower.Tick(kStart + kLeft);
-  EXPECT_THAT(Take(borrower), ElementsAre("LOST 1", "lose 1"));
+  EXPECT_THAT(Take(borrower), ElementsAre("lose 1"));
   EXPECT_THAT(borrower.Held(), IsEmpty());
   EXPECT_EQ(borrower.NextDeadline(), absl::InfiniteFuture());
   borrower.Dropped(kId, kStart + kTtl);
@@ -196,7 +193,7 @@ TEST(BorrowerTest, AChangedGenerationIsALoss) {
   for (auto make : {ActiveBorrower, DrainingBorrower}) {
     Borrower borrower = make();
     borrower.GenerationChanged(kId, kStart);
-    EXPECT_THAT(Take(borrower), ElementsAre("LOST 1", "lose 1"));
+    EXPECT_THAT(Take(borrower), ElementsAre("lose 1"));
   }
 }
 
@@ -205,9 +202,9 @@ TEST(BorrowerTest, AFailedStoreIsALossForItsOwnReason) {
     Borrower borrower = make();
     borrower.StoreFailed(kId, "the channel closed", kStart);
     const auto actions = borrower.TakeActions();
-    ASSERT_EQ(actions.size(), 2);
-    EXPECT_EQ(std::get<Borrower::ReportLost>(actions[0]).why, "a store failed: the channel closed");
-    EXPECT_EQ(std::get<Borrower::Lose>(actions[1]).id, kId);
+    ASSERT_EQ(actions.size(), 1);
+    EXPECT_EQ(std::get<Borrower::Lose>(actions[0]).why, "a store failed: the channel closed");
+    EXPECT_EQ(std::get<Borrower::Lose>(actions[0]).id, kId);
   }
 }
 
@@ -222,20 +219,9 @@ TEST(BorrowerTest, ADonorThatTakesNoStoresIsLeftWithAllItsLeases) {
   }
   (void)Take(borrower);
   borrower.DonorSilent(kId, kStart);
-  EXPECT_THAT(Take(borrower), ElementsAre("LOST 1", "drain 1", "LOST 2", "drain 2"));
+  EXPECT_THAT(Take(borrower), ElementsAre("drain 1", "drain 2"));
   borrower.DonorSilent(kId, kStart);
   EXPECT_THAT(Take(borrower), IsEmpty());
-}
-
-TEST(BorrowerTest, WhatTheBrokerEndedIsLostWithoutTellingItSo) {
-  for (auto make : {ActiveBorrower, DrainingBorrower}) {
-    Borrower borrower = make();
-    borrower.EndedByBroker(kId, kStart);
-    EXPECT_THAT(Take(borrower), ElementsAre("lose 1"));
-  }
-  Borrower borrower = OpeningBorrower();
-  borrower.EndedByBroker(kId, kStart);
-  EXPECT_THAT(Take(borrower), ElementsAre("close 1"));
 }
 
 TEST(BorrowerTest, AnOpeningThatIsRevokedIsClosedAtOnce) {
@@ -260,7 +246,8 @@ TEST(BorrowerTest, ALateGrantDoesNotBringALeaseBack) {
   EXPECT_THAT(Take(borrower), IsEmpty());
 }
 
-TEST(BorrowerTest, WatchOpensWhatIsGrantedAndLosesWhatHasEnded) {
+// Whatever the broker believes: a lease ends by its channel.
+TEST(BorrowerTest, WatchOpensWhatIsGrantedAndEndsNothing) {
   Borrower borrower = NewBorrower();
   Lease lease = MakeLease(1);
   for (State state : {State::kOffered, State::kGranted}) {
@@ -268,13 +255,14 @@ TEST(BorrowerTest, WatchOpensWhatIsGrantedAndLosesWhatHasEnded) {
     borrower.OnLeaseUpdate(lease, kStart);
   }
   EXPECT_THAT(Take(borrower), ElementsAre("open 1"));
-  for (State state : {State::kReleased, State::kFenced}) {
-    Borrower active = ActiveBorrower();
-    for (State earlier : {State::kActive, State::kRevoking, state, state}) {
-      lease.state = earlier;
-      active.OnLeaseUpdate(lease, kStart);
+  for (auto make : {OpeningBorrower, ActiveBorrower, DrainingBorrower}) {
+    Borrower holding = make();
+    for (State state : {State::kRevoking, State::kReleased, State::kFenced}) {
+      lease.state = state;
+      holding.OnLeaseUpdate(lease, kStart);
     }
-    EXPECT_THAT(Take(active), ElementsAre("lose 1"));
+    EXPECT_THAT(Take(holding), IsEmpty());
+    EXPECT_THAT(holding.Held(), SizeIs(1));
   }
 }
 
@@ -298,9 +286,6 @@ class Monitor {
     EXPECT_EQ(Count("close"), 0) << "closed before " << verb;
     if (verb != "open") {
       EXPECT_EQ(Count("open"), 1);
-    }
-    if (verb == "use") {
-      EXPECT_EQ(Count("ACTIVE"), 1);
     }
     if (verb == "renew") {
       EXPECT_EQ(Count("use") - Count("drain") - Count("lose"), 1);
@@ -339,7 +324,6 @@ const std::vector<Input>& Inputs() {
       {"DonorGone", [](Borrower& b, absl::Time t) { b.DonorGone(kId, t); }},
       {"GenerationChanged", [](Borrower& b, absl::Time t) { b.GenerationChanged(kId, t); }},
       {"DonorSilent", [](Borrower& b, absl::Time t) { b.DonorSilent(kId, t); }},
-      {"EndedByBroker", [](Borrower& b, absl::Time t) { b.EndedByBroker(kId, t); }},
       {"GiveBack", [](Borrower& b, absl::Time t) { b.GiveBack(kId, t); }},
       {"Tick", [](Borrower& b, absl::Time t) { b.Tick(t); }},
       {"LaterTick", [](Borrower& b, absl::Time t) { b.Tick(t + kTtl / 3); }},

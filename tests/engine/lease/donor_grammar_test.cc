@@ -36,11 +36,11 @@ class Monitor {
     if (verb == "grant") {
       EXPECT_EQ(Count("clear"), 1);
     }
-    if (verb == "ACCEPTED") {
+    if (verb == "GRANTED") {
       EXPECT_EQ(Count("grant") - Count("fence"), 1);
     }
     if (verb == "revoke") {
-      EXPECT_EQ(Count("ACCEPTED") - Count("fence"), 1);
+      EXPECT_TRUE(Count("GRANTED") > 0 && Count("fence") == 0);
     }
     if (verb == "renewed") {
       EXPECT_EQ(Count("fence") + Count("revoke"), 0);
@@ -51,16 +51,17 @@ class Monitor {
     if (verb == "take") {
       EXPECT_EQ(Count("clear"), 1);
     }
-    if (verb == "take" && Count("ACCEPTED") == 1) {
+    if (verb == "take" && Count("GRANTED") > 0) {
       EXPECT_EQ(Count("fence"), 1);
     }
     if (verb == "RELEASED" || verb == "FENCED") {
-      EXPECT_EQ(Count("ACCEPTED") + Count("take"), 2);
+      EXPECT_LE(Count("grant"), Count("take")) << "memory that was granted is taken back before its end is said";
     }
-    if (verb != "renewed") {
-      EXPECT_EQ(++count_[verb], 1) << verb << " twice";
+    ++count_[verb];
+    if (verb != "renewed" && verb != "GRANTED") {
+      EXPECT_EQ(count_[verb], 1) << verb << " twice";
     }
-    EXPECT_LE(Count("RELEASED") + Count("FENCED") + Count("DECLINED"), 1);
+    EXPECT_LE(Count("RELEASED") + Count("FENCED"), 1);
   }
   std::map<std::string, int64_t> count_;
   std::vector<std::string> seen_;
@@ -84,7 +85,8 @@ const std::vector<Input>& Inputs() {
       {"Gone", [](Donor& d, absl::Time t) { d.BorrowerGone(kId, t); }},
       {"Revoke", [](Donor& d, absl::Time t) { d.Revoke(kId, "operator", t); }},
       {"NeedBack", [](Donor& d, absl::Time t) { d.NeedBack(1, t); }},
-      {"BrokerForgot", [](Donor& d, absl::Time t) { d.BrokerForgot(kId, t); }},
+      {"Unknown", [](Donor& d, absl::Time t) { d.OnLeaseSnapshot({}, t); }},
+      {"Refused", [](Donor& d, absl::Time t) { d.Refused(kId, "no such blocks", t); }},
       {"Tick", [](Donor& d, absl::Time t) { d.Tick(t); }},
       {"LateTick", [](Donor& d, absl::Time t) { d.Tick(t + kTtl); }},
       {"RevokeAll", [](Donor& d, absl::Time t) { d.RevokeAll("drain", t); }},

@@ -8,6 +8,7 @@
 #include "absl/synchronization/mutex.h"
 #include "broker/rpc/broker_service.h"
 #include "common/base/instance_token.h"
+#include "common/log/log.h"
 #include "common/rpc/server.h"
 
 namespace swiftcache::engine::rpc {
@@ -26,12 +27,15 @@ constexpr absl::Duration kHeartbeat = absl::Milliseconds(100);
 class Table final : public broker::loop::Watcher {
  public:
   const std::string& name() const override { return name_; }
+  const std::string& instance_id() const override { return everything_; }
   bool Offer(const WatchEvent& event) override {
     absl::MutexLock lock(&mutex_);
     if (const auto* snapshot = std::get_if<WatchEvent::Snapshot>(&event.what)) {
       for (const EngineStatus& status : snapshot->engines) engines_[status.info.name] = status;
     } else if (const auto* updated = std::get_if<EngineStatus>(&event.what)) {
       engines_[updated->info.name] = *updated;
+    } else if (const auto* limit = std::get_if<broker::ledger::LeaseLimit>(&event.what)) {
+      limits_.push_back(*limit);
     } else if (const auto* gone = std::get_if<WatchEvent::EngineRemoved>(&event.what)) {
       engines_.erase(gone->name);
     }
@@ -44,11 +48,17 @@ class Table final : public broker::loop::Watcher {
     const auto holds = [&] { return predicate(engines_); };
     return mutex_.AwaitWithTimeout(absl::Condition(&holds), absl::Seconds(30));
   }
+  bool WaitForLimits(const std::vector<broker::ledger::LeaseLimit>& limits) {
+    absl::MutexLock lock(&mutex_);
+    const auto told = [&] { return limits_ == limits; };
+    return mutex_.AwaitWithTimeout(absl::Condition(&told), absl::Seconds(30));
+  }
 
  private:
-  const std::string name_ = "test";
+  const std::string name_ = "test", everything_;
   absl::Mutex mutex_;
   std::map<std::string, EngineStatus> engines_;
+  std::vector<broker::ledger::LeaseLimit> limits_;
 };
 
 // A whole broker in this process.
@@ -206,6 +216,45 @@ TEST(BrokerClientTest, WithoutABrokerTheNameIsFree) {
   client->Ready("127.0.0.1:1", NoLoad);
   client->Draining();
   client->Leave();
+}
+
+TEST(BrokerClientTest, ALimitThatItHasHeardOfGoesToTheNextBroker) {
+  auto broker = std::make_unique<Broker>("inc-1");
+  const std::string address = broker->server->address();
+  auto client = ClientOf(address, "i1");
+  ASSERT_TRUE(client->Reserve(Description("a"), NameChoice::kExactly).ok());
+  client->Start();
+  client->Ready("127.0.0.1:1", NoLoad);
+  client->KeepLimit({.model_name = "chat", .max_borrowed_bytes = 7, .set_at_micros = 9});
+  client->KeepLimit({.model_name = "chat", .max_borrowed_bytes = 5, .set_at_micros = 8});  // an older word
+  client->KeepLimit({.model_name = "code", .max_borrowed_bytes = std::nullopt, .set_at_micros = 3});
+  broker.reset();
+  Broker next("inc-2", address);
+  ASSERT_TRUE(next.WaitForState("a", EngineState::kReady));
+  using broker::ledger::LeaseLimit;
+  EXPECT_TRUE(next.table->WaitForLimits({LeaseLimit{"chat", 7, 9}, LeaseLimit{"code", std::nullopt, 3}}));
+}
+
+class Lines final : public google::LogSink {
+ public:
+  Lines() { google::AddLogSink(this); }
+  ~Lines() override { google::RemoveLogSink(this); }
+  void send(google::LogSeverity severity, const char*, const char*, int, const google::LogMessageTime&,
+            const char* message, size_t length) override {
+    if (severity == google::GLOG_ERROR) errors.emplace_back(message, length);
+  }
+  std::vector<std::string> errors;
+};
+
+TEST(BrokerClientTest, TwoBrokersThatAnswerInTurnsAreOneLoudLine) {
+  Lines lines;
+  auto client = ClientOf("127.0.0.1:1", "i1");
+  for (const char* incarnation : {"a", "a", "b", "b", "c"}) client->NoteIncarnation(incarnation);
+  EXPECT_TRUE(lines.errors.empty()) << "a broker that restarts";
+  for (const char* incarnation : {"b", "c", "b", "c", "a"}) client->NoteIncarnation(incarnation);
+  ASSERT_EQ(lines.errors.size(), 1);
+  EXPECT_THAT(lines.errors[0], HasSubstr("two brokers answer at 127.0.0.1:1"));
+  EXPECT_THAT(lines.errors[0], HasSubstr("incarnations b and c"));
 }
 
 }  // namespace

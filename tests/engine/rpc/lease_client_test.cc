@@ -26,7 +26,6 @@ using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
-using What = LeaseEvent::What;
 
 // What the coordinator would hear, in words.
 class Listener final : public coordinator::LeaseBrokerEvents {
@@ -54,12 +53,16 @@ class Listener final : public coordinator::LeaseBrokerEvents {
   }
   void OnTerms(const coordinator::LeaseTerms&) override {}
   void OnReportRefused(const LeaseEvent& news, const absl::Status& why) override {
-    log_.Add(absl::StrCat("refused ", news.id.value(), " ", absl::StatusCodeToString(why.code())));
+    log_.Add(absl::StrCat("refused ", news.lease.id.value(), " ", absl::StatusCodeToString(why.code())));
   }
 
  private:
   CallLog log_;
 };
+
+LeaseEvent Said(int64_t id, lease::State state, uint64_t epoch = 0) {
+  return {.lease = {.id = kv::LeaseId(id), .epoch = kv::Epoch(epoch), .state = state}, .reason = "why not"};
+}
 
 class LeaseClientTest : public testing::Test {
  protected:
@@ -81,20 +84,28 @@ class LeaseClientTest : public testing::Test {
     return grpc::Status::OK;
   }
   LeaseClient& Start(absl::Duration advice_timeout = absl::Seconds(10)) {
-    client_ = LeaseClient::Create({.broker = server_->address(),
-                                   .instance_id = "me",
-                                   .token = "secret",
-                                   .identity =
-                                       [this] {
-                                         const bool watched = broker_.streams() > 0;
-                                         absl::MutexLock lock(&mutex_);
-                                         if (watched && joins_once_it_watches_) incarnation_ = "b1";
-                                         return LeaseClient::Identity{"chat", incarnation_};
-                                       },
-                                   .rpc_timeout = absl::Seconds(10),
-                                   .advice_timeout = advice_timeout,
-                                   .retry_interval = absl::Milliseconds(5)},
-                                  events_);
+    client_ = LeaseClient::Create(
+        {.broker = server_->address(),
+         .instance_id = "me",
+         .token = "secret",
+         .identity =
+             [this] {
+               const bool watched = broker_.streams() > 0;
+               absl::MutexLock lock(&mutex_);
+               if (watched && joins_once_it_watches_) incarnation_ = "b1";
+               return LeaseClient::Identity{"chat", incarnation_};
+             },
+         .on_limit =
+             [this](const coordinator::LeaseLimit& limit) {
+               const auto& max = limit.max_borrowed_bytes;
+               limits_.Add(absl::StrCat(limit.model_name, " ", max.has_value() ? absl::StrCat(*max) : "none", " ",
+                                        limit.set_at_micros));
+             },
+         .on_incarnation = [this](const std::string& incarnation) { limits_.Add(incarnation); },
+         .rpc_timeout = absl::Seconds(10),
+         .advice_timeout = advice_timeout,
+         .retry_interval = absl::Milliseconds(5)},
+        events_);
     return *client_;
   }
   void SetIncarnation(const std::string& incarnation) {
@@ -126,6 +137,7 @@ class LeaseClientTest : public testing::Test {
   fakes::FakeBrokerService broker_;
   std::unique_ptr<RpcServer> server_;
   Listener events_;
+  CallLog limits_;  // and incarnations
   absl::Mutex mutex_;
   std::string incarnation_ ABSL_GUARDED_BY(mutex_) = "b1";
   bool joins_once_it_watches_ = false;
@@ -138,13 +150,15 @@ TEST_F(LeaseClientTest, AReportSaysWhoWhatAndAtWhichEpoch) {
     seen = request;
     return grpc::Status::OK;
   };
-  Start().Report({.id = kv::LeaseId(7), .what = What::kAccepted, .epoch = kv::Epoch(12), .reason = "why not"});
-  Start().Report({.id = kv::LeaseId(8), .what = What::kFenced});  // a client that ends ends cleanly
+  Start().Report(Said(7, lease::State::kGranted));
+  Start().Report(Said(8, lease::State::kFenced, 12));  // a client that ends ends cleanly
   ASSERT_TRUE(broker_.log().WaitFor("ReportLease 8"));
   client_.reset();
   broker_.on_report = nullptr;
-  EXPECT_EQ(seen.lease_id(), 8);
-  EXPECT_EQ(seen.report(), v1::REPORT_FENCED);
+  EXPECT_EQ(seen.lease().lease_id(), 8);
+  EXPECT_EQ(seen.lease().state(), v1::FENCED);
+  EXPECT_EQ(seen.lease().epoch(), 12);
+  EXPECT_EQ(seen.reason(), "why not");
   EXPECT_EQ(seen.name(), "chat");
   EXPECT_EQ(seen.instance_id(), "me");
   EXPECT_EQ(seen.token(), "secret");
@@ -157,7 +171,7 @@ TEST_F(LeaseClientTest, ReportsWaitForABrokerThatIsAwayAndKeepTheirOrder) {
     return failures-- > 0 ? grpc::Status(grpc::StatusCode::UNAVAILABLE, "away") : grpc::Status::OK;
   };
   Start();
-  for (int64_t id : {1, 2, 3}) client_->Report({.id = kv::LeaseId(id), .what = What::kReleased});
+  for (int64_t id : {1, 2, 3}) client_->Report(Said(id, lease::State::kReleased));
   ASSERT_TRUE(broker_.log().WaitFor("ReportLease 3"));
   EXPECT_THAT(broker_.log().calls(), ElementsAre("ReportLease 1", "ReportLease 1", "ReportLease 1", "ReportLease 1",
                                                  "ReportLease 2", "ReportLease 3"));
@@ -166,8 +180,8 @@ TEST_F(LeaseClientTest, ReportsWaitForABrokerThatIsAwayAndKeepTheirOrder) {
 
 TEST_F(LeaseClientTest, ReportsWaitForTheRegistration) {
   SetIncarnation("");
-  Start().Report({.id = kv::LeaseId(1), .what = What::kReleased});
-  client_->RequestLease("1", 100, 5);  // behind it
+  Start().Report(Said(1, lease::State::kReleased));
+  client_->RequestLease({.key = "1", .want_bytes = 100, .waiting_tokens = 5});  // behind it
   absl::Notification asked;
   EXPECT_FALSE(asked.WaitForNotificationWithTimeout(absl::Milliseconds(30)));
   EXPECT_TRUE(broker_.log().calls().empty());
@@ -178,12 +192,13 @@ TEST_F(LeaseClientTest, ReportsWaitForTheRegistration) {
 
 TEST_F(LeaseClientTest, AReportThatIsRefusedIsToldAndNotRepeated) {
   broker_.on_report = [](const v1::ReportLeaseRequest& request) {
-    return request.lease_id() == 1 ? grpc::Status(grpc::StatusCode::NOT_FOUND, "no such lease") : grpc::Status::OK;
+    return request.lease().lease_id() == 1 ? grpc::Status(grpc::StatusCode::FAILED_PRECONDITION, "it overlaps")
+                                           : grpc::Status::OK;
   };
-  Start().Report({.id = kv::LeaseId(1), .what = What::kActive});
-  client_->Report({.id = kv::LeaseId(2), .what = What::kActive});
+  Start().Report(Said(1, lease::State::kReleased));
+  client_->Report(Said(2, lease::State::kReleased));
   ASSERT_TRUE(broker_.log().WaitFor("ReportLease 2"));
-  EXPECT_THAT(events_.log().calls(), ElementsAre("refused 1 NOT_FOUND"));
+  EXPECT_THAT(events_.log().calls(), ElementsAre("refused 1 FAILED_PRECONDITION"));
   EXPECT_EQ(broker_.log().Count("ReportLease 1"), 1);
 }
 
@@ -193,9 +208,9 @@ TEST_F(LeaseClientTest, AReportToABrokerThatRestartedIsRepeatedUntilTheEngineIsR
     SetIncarnation("b2");  // as the heartbeat does
     return grpc::Status(grpc::StatusCode::UNAVAILABLE, "another incarnation");
   };
-  Start().Report({.id = kv::LeaseId(1), .what = What::kAccepted});
+  Start().Report(Said(1, lease::State::kGranted));
   ASSERT_TRUE(broker_.log().WaitFor("ReportLease 1", 2));
-  client_->RequestLease("1", 100, 5);
+  client_->RequestLease({.key = "1", .want_bytes = 100, .waiting_tokens = 5});
   ASSERT_TRUE(broker_.log().WaitFor("RequestLease 1"));
   EXPECT_THAT(events_.log().calls(), Not(Contains(HasSubstr("refused"))));
 }
@@ -204,13 +219,14 @@ TEST_F(LeaseClientTest, AWishIsAnsweredAndItsKeyIsTheOneGiven) {
   broker_.on_request = [](const v1::RequestLeaseRequest& request, v1::RequestLeaseResponse& response) {
     EXPECT_EQ(request.want_bytes(), 100);
     EXPECT_EQ(request.waiting_tokens(), 5);
+    EXPECT_EQ(request.held_bytes(), 60);
     response.add_leases()->set_num_bytes(30);
     response.add_leases()->set_num_bytes(40);
     response.set_lendable_bytes(500);
     response.set_shortage("!");
     return grpc::Status::OK;
   };
-  Start().RequestLease("17", 100, 5);
+  Start().RequestLease({.key = "17", .want_bytes = 100, .waiting_tokens = 5, .held_bytes = 60});
   ASSERT_TRUE(events_.log().WaitFor("answer 70 500!"));
   EXPECT_EQ(broker_.log().Count("RequestLease 17"), 1);
 }
@@ -219,7 +235,7 @@ TEST_F(LeaseClientTest, AWishThatFindsNoBrokerIsAnsweredAndNotRepeatedByItself) 
   broker_.on_request = [](const v1::RequestLeaseRequest&, v1::RequestLeaseResponse&) {
     return grpc::Status(grpc::StatusCode::UNAVAILABLE, "away");
   };
-  Start().RequestLease("17", 100, 5);
+  Start().RequestLease({.key = "17", .want_bytes = 100, .waiting_tokens = 5, .held_bytes = 60});
   ASSERT_TRUE(events_.log().WaitFor("answer UNAVAILABLE"));
   client_->ReportWindow({.used_blocks = 5});
   ASSERT_TRUE(broker_.log().WaitFor("ReportWindow 5"));
@@ -228,7 +244,7 @@ TEST_F(LeaseClientTest, AWishThatFindsNoBrokerIsAnsweredAndNotRepeatedByItself) 
 
 TEST_F(LeaseClientTest, OfWindowsThatWaitTheLastIsSent) {
   broker_.on_report = [this](const v1::ReportLeaseRequest&) { return Hold(); };
-  Start().Report({.id = kv::LeaseId(1), .what = What::kActive});
+  Start().Report(Said(1, lease::State::kReleased));
   held_.WaitForNotification();
   for (int64_t used : {1, 2, 3}) client_->ReportWindow({.used_blocks = used});
   go_on_.Notify();
@@ -243,7 +259,7 @@ TEST_F(LeaseClientTest, AdviceOvertakesReportsThatWait) {
     response.add_lease_ids(2);
     return grpc::Status::OK;
   };
-  Start().Report({.id = kv::LeaseId(1), .what = What::kActive});
+  Start().Report(Said(1, lease::State::kReleased));
   held_.WaitForNotification();
   client_->RequestScaleUp(12);
   EXPECT_TRUE(events_.log().WaitFor("advice 4 2"));
@@ -257,11 +273,11 @@ TEST_F(LeaseClientTest, AdviceThatTakesTooLongIsNone) {
 }
 
 TEST_F(LeaseClientTest, WatchTellsOfOwnLeasesAndOfNoOthers) {
-  broker_.Play({Whole(5, {Lease(1, v1::ACTIVE), Lease(2, v1::ACTIVE, "somebody")}), News(6, Lease(3, v1::OFFERED)),
+  broker_.Play({Whole(5, {Lease(1, v1::GRANTED), Lease(2, v1::GRANTED, "somebody")}), News(6, Lease(3, v1::OFFERED)),
                 News(7, Lease(4, v1::OFFERED, "somebody")), News(8, Lease(1, v1::RELEASED))});
   Start();
   ASSERT_TRUE(events_.log().WaitFor("lease 1 released"));
-  EXPECT_THAT(events_.log().calls(), ElementsAre("knows 1 active", "lease 3 offered", "lease 1 released"));
+  EXPECT_THAT(events_.log().calls(), ElementsAre("knows 1 granted", "lease 3 offered", "lease 1 released"));
 }
 
 TEST_F(LeaseClientTest, AGapInTheNewsStartsANewStream) {
@@ -271,6 +287,33 @@ TEST_F(LeaseClientTest, AGapInTheNewsStartsANewStream) {
   ASSERT_TRUE(events_.log().WaitFor("knows 3 offered"));
   EXPECT_THAT(events_.log().calls(), ElementsAre("knows 2 revoking", "knows 3 offered"));
   EXPECT_EQ(broker_.streams(), 2);
+}
+
+TEST_F(LeaseClientTest, ASnapshotInPartsIsTakenWhole) {
+  v1::WatchResponse first = Whole(1, {Lease(1, v1::GRANTED)});
+  first.mutable_snapshot()->set_more(true);
+  broker_.Play({first, Whole(2, {Lease(2, v1::GRANTED)}), News(3, Lease(3, v1::OFFERED))});
+  Start();
+  ASSERT_TRUE(events_.log().WaitFor("lease 3 offered"));
+  EXPECT_THAT(events_.log().calls(), ElementsAre("knows 1 granted", "knows 2 granted", "lease 3 offered"));
+}
+
+TEST_F(LeaseClientTest, LimitsAreToldAndSoIsWhichBrokerAnswers) {
+  v1::WatchResponse whole = Whole(1, {});
+  v1::LeaseLimit limit;
+  limit.set_model_name("chat");
+  limit.set_max_borrowed_bytes(5);
+  limit.set_set_at_micros(9);
+  *whole.mutable_snapshot()->add_limits() = limit;
+  v1::WatchResponse lifted;
+  lifted.set_incarnation("b1");
+  lifted.set_version(2);
+  lifted.mutable_limit()->set_model_name("chat");
+  lifted.mutable_limit()->set_set_at_micros(10);
+  broker_.Play({whole, lifted});
+  Start();
+  ASSERT_TRUE(limits_.WaitFor("chat none 10"));
+  EXPECT_THAT(limits_.calls(), ElementsAre("b1", "chat 5 9", "chat none 10"));
 }
 
 TEST_F(LeaseClientTest, WhatWasToldBeforeTheRegistrationIsToldAgainAfterIt) {
@@ -287,11 +330,11 @@ TEST_F(LeaseClientTest, WhatWasToldBeforeTheRegistrationIsToldAgainAfterIt) {
 TEST_F(LeaseClientTest, ASnapshotThatTheRegistrationOvertookTellsNothing) {
   SetIncarnation("");
   joins_once_it_watches_ = true;
-  broker_.Play({Whole(5, {Lease(1, v1::ACTIVE)})});
-  broker_.Play({Whole(6, {Lease(2, v1::ACTIVE)})});
+  broker_.Play({Whole(5, {Lease(1, v1::GRANTED)})});
+  broker_.Play({Whole(6, {Lease(2, v1::GRANTED)})});
   Start();
-  ASSERT_TRUE(events_.log().WaitFor("knows 2 active"));
-  EXPECT_THAT(events_.log().calls(), ElementsAre("knows 2 active"));
+  ASSERT_TRUE(events_.log().WaitFor("knows 2 granted"));
+  EXPECT_THAT(events_.log().calls(), ElementsAre("knows 2 granted"));
 }
 
 }  // namespace

@@ -57,7 +57,7 @@ class ClusterTableTest : public ::testing::Test {
 TEST_F(ClusterTableTest, FollowsSnapshotAndNews) {
   EXPECT_EQ(cluster_.Summary(), "2 engines, 0 leases of 0 B");
   cluster_.Apply(LeaseEvent(5, v1::OFFERED));
-  cluster_.Apply(LeaseEvent(5, v1::ACTIVE));
+  cluster_.Apply(LeaseEvent(5, v1::GRANTED));
   cluster_.Apply(LeaseEvent(6, v1::GRANTED, 56));
   EXPECT_EQ(cluster_.Summary(), "2 engines, 2 leases of 8 MiB");
   cluster_.Apply(LeaseEvent(5, v1::RELEASED));
@@ -69,7 +69,7 @@ TEST_F(ClusterTableTest, FollowsSnapshotAndNews) {
 }
 
 TEST_F(ClusterTableTest, AnEnginesLineShowsWhatItLendsAndBorrowsAndWhereItsHitsWere) {
-  cluster_.Apply(LeaseEvent(5, v1::ACTIVE));
+  cluster_.Apply(LeaseEvent(5, v1::GRANTED));
   cluster_.Apply(LimitNews("chat-model", 8 << 20));
   v1::WatchResponse news;
   *news.mutable_updated() = EngineNamed("chat");
@@ -90,17 +90,17 @@ TEST_F(ClusterTableTest, AnEnginesLineShowsWhatItLendsAndBorrowsAndWhereItsHitsW
 }
 
 TEST_F(ClusterTableTest, ALeasesLineNamesTheDonorsBlocks) {
-  cluster_.Apply(LeaseEvent(5, v1::ACTIVE));
+  cluster_.Apply(LeaseEvent(5, v1::GRANTED));
   cluster_.Apply(LeaseEvent(6, v1::OFFERED, 56));
   EXPECT_EQ(cluster_.ShowLeases(),
             "LEASE  STATE    DONOR  BORROWER  BLOCKS  BYTES  BORROWER BLOCKS  EPOCH\n"
             "    6  OFFERED  code   chat      56-59   4 MiB                8      -\n"
-            "    5  ACTIVE   code   chat      60-63   4 MiB                8     77\n");
+            "    5  GRANTED  code   chat      60-63   4 MiB                8     77\n");
 }
 
 TEST_F(ClusterTableTest, LimitsAreShownUntilTheyAreLiftedAlsoOfModelsThatNobodyServes) {
   EXPECT_EQ(cluster_.ShowLimits(), "");
-  cluster_.Apply(LeaseEvent(5, v1::ACTIVE));
+  cluster_.Apply(LeaseEvent(5, v1::GRANTED));
   cluster_.Apply(LimitNews("chat-model", 8 << 20));
   cluster_.Apply(LimitNews("nosuch", 0));
   EXPECT_EQ(cluster_.ShowLimits(),

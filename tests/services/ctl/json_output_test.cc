@@ -43,7 +43,7 @@ ClusterTable Sharing() {
   load.set_last_reclaim_micros(1500);
   v1::Lease& lease = *snapshot.add_leases();
   lease.set_lease_id(5);
-  lease.set_state(v1::ACTIVE);
+  lease.set_state(v1::GRANTED);
   lease.set_donor("code");
   lease.set_borrower("chat");
   lease.mutable_extent()->set_first_block(60);
@@ -70,7 +70,7 @@ constexpr char kEngines[] =
     R"("prompt_computed_tokens":0,"prompt_local_tokens":0,"prompt_donor_tokens":0,"reclaims":0,)"
     R"("last_reclaim_seconds":null}])";
 constexpr char kLeases[] =
-    R"("leases":[{"lease_id":5,"state":"ACTIVE","donor":"code","borrower":"chat","donor_first_block":60,)"
+    R"("leases":[{"lease_id":5,"state":"GRANTED","donor":"code","borrower":"chat","donor_first_block":60,)"
     R"("donor_blocks":4,"borrower_blocks":8,"bytes":4000,"epoch":18446744073709551615}],)"
     R"("limits":[{"model":"chat-model","limit_bytes":9000,"borrowed_bytes":4000,"engines":1}])";
 

@@ -1,0 +1,260 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "broker/ledger/allocation.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "broker/elastic/fair_share.h"
+#include "broker/ledger/carve.h"
+#include "broker/ledger/yielder.h"
+#include "common/base/status_macros.h"
+#include "common/base/units.h"
+
+namespace swiftcache::broker::ledger {
+namespace {
+
+constexpr size_t kMaxKeyBytes = 128;
+
+absl::Status CheckRequest(const LeaseRequest& request) {
+  if (request.key.empty() || request.key.size() > kMaxKeyBytes) {
+    return absl::InvalidArgumentError(absl::StrCat("request_key has ", request.key.size(), " bytes, wanted 1 to ",
+                                                   kMaxKeyBytes, ", another for every request"));
+  }
+  if (request.want_bytes < 1) {
+    return absl::InvalidArgumentError(absl::StrCat("want_bytes is ", request.want_bytes, ", wanted more than 0"));
+  }
+  if (request.waiting_tokens < 0 || request.held_bytes < 0) {
+    return absl::InvalidArgumentError(absl::StrCat("waiting_tokens is ", request.waiting_tokens, ", held_bytes ",
+                                                   request.held_bytes, ", wanted neither below 0"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<LeaseResponse> Allocation::Request(Member& borrower, const LeaseRequest& request, absl::Time now) {
+  RETURN_IF_ERROR(CheckRequest(request));
+  Case served{.borrower = borrower,
+              .sources = FindSources(table_, members_, borrower.engine, now),
+              .now = now,
+              .asked = request.want_bytes};
+  // After a restart of the broker the borrower may hold leases of donors that have not come back yet.
+  const int64_t unseen = std::max<int64_t>(0, request.held_bytes - table_.BorrowedBy(borrower.engine.party).bytes);
+  const auto quota_left = [&] { return std::max<int64_t>(0, limits_.Left(borrower.engine.model_name) - unseen); };
+  served.quota = quota_left();
+  if (const auto it = borrower.requests.find(request.key); it != borrower.requests.end()) {
+    return Again(it->second, served);
+  }
+  const std::vector<LeaseId> ids = Serve(served, request.waiting_tokens);
+  Remember(borrower, request.key, ids);
+  return LeaseResponse{.leases = Alive(ids),
+                       .shortage = ExplainShortage(served),
+                       .lendable_bytes = std::min(served.sources.free_bytes(), quota_left()),
+                       .units = std::move(served.sources.units)};
+}
+
+LeaseResponse Allocation::Again(const std::vector<LeaseId>& ids, Case& request) {
+  LeaseResponse again{.leases = Alive(ids), .shortage = "", .lendable_bytes = 0, .units = {}};
+  again.lendable_bytes = std::min(request.sources.free_bytes(), request.quota);
+  if (again.leases.size() < ids.size()) again.shortage = "leases of this request have ended since";
+  return again;
+}
+
+// Offers the borrower what is free of its share, and takes back for it what others hold of its share.
+std::vector<LeaseId> Allocation::Serve(Case& request, int64_t waiting_tokens) {
+  Member& borrower = request.borrower;
+  const Holding& holding = table_.BorrowedBy(borrower.engine.party);
+  request.held = HeldBytes(request, borrower.engine.party);
+  request.max_leases =
+      std::min<int64_t>(kMaxLeasesPerResponse, std::max<int64_t>(0, kMaxLeasesPerSide - holding.leases));
+  const int64_t want = request.max_leases == 0 ? 0 : std::min(request.asked, request.quota);
+  borrower.waiting_tokens = waiting_tokens;
+  borrower.requested_at = request.now;
+  Share(request, want);
+  const int64_t due = std::min(want, std::max<int64_t>(0, request.share - request.held));
+  const std::vector<LeaseId> ids = Offer(request, due);
+  for (const LeaseId id : ids) request.got += table_.Find(id)->lease.num_bytes;
+  request.full = !ids.empty() && ids.size() == request.max_leases;
+  borrower.unmet_bytes = std::max<int64_t>(0, want - request.got);
+  if (!request.full) request.coming = Rebalance(request, due - request.got);
+  return ids;
+}
+
+// Of the sources' memory, less what is being revoked.
+int64_t Allocation::HeldBytes(const Case& request, const Party& party) const {
+  int64_t bytes = 0;
+  for (const Source& source : request.sources.list) {
+    const std::map<Party, Holding>& pairs = table_.PairsOf(source.donor->engine.party);
+    if (const auto pair = pairs.find(party); pair != pairs.end()) bytes += pair->second.bytes_that_stay();
+  }
+  return bytes;
+}
+
+// Weighted max-min over all engines that hold or ask for memory of these sources: what each may hold in all.
+void Allocation::Share(Case& request, int64_t want_bytes) const {
+  const Member& borrower = request.borrower;
+  int64_t pool = request.sources.free_bytes();
+  for (const Source& source : request.sources.list) pool += table_.LentBy(source.donor->engine.party).bytes;
+  std::vector<Party> parties;
+  std::vector<elastic::ShareClaim> claims;
+  for (const auto& [name, member] : members_.OfNode(borrower.engine.node_id)) {
+    const Party& party = member->engine.party;
+    const int64_t open = members_.HasOpenRequest(*member, request.now) ? member->unmet_bytes : 0;
+    const int64_t unmet = member == &borrower ? want_bytes : open;
+    const int64_t wanted = CheckedAdd(HeldBytes(request, party), unmet).value_or(INT64_MAX);
+    if (wanted == 0) continue;
+    parties.push_back(party);
+    // Weights of 2^40 tokens leave room for their sum.
+    const int64_t weight = members_.WeightOf(party, /*against_need=*/borrower.waiting_tokens > 0, request.now);
+    claims.push_back({.weight = std::min(weight, int64_t{1} << 40), .wanted_bytes = wanted});
+  }
+  const std::vector<int64_t> parts = elastic::FairShares(pool, claims);
+  for (size_t i = 0; i < parties.size(); ++i) request.shares[parties[i]] = parts[i];
+  request.share = request.shares[borrower.engine.party];
+}
+
+std::vector<LeaseId> Allocation::Offer(Case& request, int64_t want_bytes) {
+  std::vector<LeaseId> ids;
+  int64_t got = 0;
+  while (got < want_bytes && ids.size() < request.max_leases) {
+    Source* source = request.sources.Best();
+    if (source == nullptr) break;
+    const int64_t unit_bytes = source->unit.bytes;
+    const int64_t units =
+        std::min({CeilDiv(want_bytes - got, unit_bytes), source->free_units,
+                  std::max<int64_t>(1, options_.max_lease_bytes / unit_bytes), (request.quota - got) / unit_bytes});
+    const std::optional<LeaseId> id = units < 1 ? std::nullopt : OfferFrom(*source, request, units);
+    if (!id.has_value()) {
+      source->free_units = 0;
+      continue;
+    }
+    got += table_.Find(*id)->lease.num_bytes;
+    ids.push_back(*id);
+  }
+  return ids;
+}
+
+std::optional<LeaseId> Allocation::OfferFrom(Source& source, const Case& request, int64_t max_units) {
+  if (source.leases >= static_cast<int64_t>(kMaxLeasesPerSide)) return std::nullopt;
+  const Engine &donor = source.donor->engine, &borrower = request.borrower.engine;
+  const std::optional<Extent> extent =
+      CarveFromTail(source.region, source.taken,
+                    {.unit_blocks = source.unit.donor_blocks,
+                     .step_blocks = elastic::PageStepBlocks(donor.block_bytes, donor.page_bytes),
+                     .max_units = max_units});
+  if (!extent.has_value()) return std::nullopt;
+  const int64_t num_bytes = extent->num_blocks * donor.block_bytes;
+  const Lease lease{.id = NewId(),
+                    .donor = donor.party,
+                    .borrower = borrower.party,
+                    .extent = *extent,
+                    .num_bytes = num_bytes,
+                    .borrower_blocks = num_bytes / borrower.block_bytes,
+                    .epoch = std::nullopt,
+                    .state = LeaseState::kOffered,
+                    .channel = donor.channel,
+                    .capability = new_capability_()};
+  table_.Insert({.lease = lease, .entered = request.now, .answer_by = request.now + options_.offer_timeout});
+  source.taken.push_back(*extent);
+  ++source.leases;
+  source.free_units -= extent->num_blocks / source.unit.donor_blocks;
+  return lease.id;
+}
+
+// The innermost leases that may be taken back for fairness, until there is enough.
+void Allocation::AddRipe(const Holding& holding, int64_t lacking_bytes, absl::Time now,
+                         std::deque<const Lease*>& ripe) const {
+  for (auto it = holding.stay.begin(); it != holding.stay.end() && lacking_bytes > 0; ++it) {
+    const Record& record = *it->second;
+    if (!record.lease.epoch.has_value() || now - record.entered < options_.min_hold) continue;
+    ripe.push_back(&record.lease);
+    lacking_bytes -= record.lease.num_bytes;
+  }
+}
+
+// Asks to revoke for the borrower what others hold above their shares; returns the bytes on their way back. So that
+// leases do not move to and fro, a borrower that is not starved gets only memory of idle borrowers, and only if tokens
+// wait.
+int64_t Allocation::Rebalance(Case& request, int64_t lacking_bytes) {
+  const Member& borrower = request.borrower;
+  const bool starved = request.held + request.got < request.share / 4 * 3;
+  int64_t coming = 0;
+  std::map<Party, Yielder> above;
+  for (const Source& source : request.sources.list) {
+    for (const auto& [party, pair] : table_.PairsOf(source.donor->engine.party)) {
+      if (party == borrower.engine.party) continue;
+      coming += pair.revoking_bytes;
+      const bool yields = starved || (borrower.waiting_tokens > 0 && members_.OnlyCaches(party, request.now));
+      if (yields) AddRipe(pair, lacking_bytes, request.now, above[party].leases);
+    }
+  }
+  for (auto& [party, yielder] : above) {
+    const auto share = request.shares.find(party);
+    yielder.bytes = HeldBytes(request, party) - (share == request.shares.end() ? 0 : share->second);
+    std::stable_sort(yielder.leases.begin(), yielder.leases.end(),
+                     [](const Lease* a, const Lease* b) { return a->extent.first_block < b->extent.first_block; });
+  }
+  const auto may = [](const Yielder& yielder) {  // and is not below its share afterwards
+    return !yielder.leases.empty() && yielder.leases.front()->num_bytes <= yielder.bytes;
+  };
+  while (coming < lacking_bytes) {
+    Yielder* most = MostAbove(above, may);
+    if (most == nullptr) break;
+    const Lease& victim = most->Pop();
+    coming += victim.num_bytes;
+    table_.AskToRevoke(victim.id);
+  }
+  return coming;
+}
+
+std::string Allocation::ExplainShortage(const Case& request) {
+  if (request.got >= request.asked || request.full) return "";
+  const Engine& borrower = request.borrower.engine;
+  std::string why = "donors have no more to lend now";
+  if (borrower.channel.empty()) {
+    why = "this engine shares no memory: it has no lease channel";
+  } else if (request.max_leases == 0) {
+    why = absl::StrCat("this engine borrows on ", kMaxLeasesPerSide, " leases, the most; give --max_lease_bytes more");
+  } else if (request.quota < request.asked && request.quota <= request.share - request.held) {
+    why = absl::StrCat("the limit on model '", borrower.model_name, "' leaves ", request.quota,
+                       " bytes (swiftcachectl lease limit changes it)");
+  } else if (request.sources.list.empty()) {
+    why = absl::StrCat("no other engine of node '", borrower.node_id, "' lends memory");
+  } else if (request.share - request.held < request.asked) {
+    why = absl::StrCat("donors have no more, or others lack memory too: the share of ", borrower.party.name, " is ",
+                       request.share, " bytes, it held ", request.held, "; ", request.coming,
+                       " are being taken back for it");
+  }
+  for (const PairUnit& pair : request.sources.units) {
+    if (!pair.unit.ok()) absl::StrAppend(&why, "; ", pair.donor, ": ", pair.unit.status().message());
+  }
+  return why;
+}
+
+void Allocation::Remember(Member& member, const std::string& key, std::vector<LeaseId> ids) const {
+  member.requests[key] = std::move(ids);
+  member.request_order.push_back(key);
+  while (member.request_order.size() > options_.max_remembered_requests) {
+    member.requests.erase(member.request_order.front());
+    member.request_order.pop_front();
+  }
+}
+
+std::vector<Lease> Allocation::Alive(const std::vector<LeaseId>& ids) const {
+  std::vector<Lease> leases;
+  for (const LeaseId id : ids) {
+    if (const Record* record = table_.Find(id)) leases.push_back(record->lease);
+  }
+  return leases;
+}
+
+LeaseId Allocation::NewId() {
+  LeaseId id;
+  do {
+    id = LeaseId(int64_t{options_.id_prefix & 0x7fffffff} << 32 | ++last_id_);
+  } while (table_.Find(id) != nullptr);
+  return id;
+}
+
+}  // namespace swiftcache::broker::ledger

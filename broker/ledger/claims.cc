@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "broker/ledger/claims.h"
+
+#include <set>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
+
+namespace swiftcache::broker::ledger {
+namespace {
+
+bool NamesBlocksOf(const Extent& extent, int64_t num_blocks) {
+  return extent.first_block >= 0 && extent.num_blocks >= 1 && extent.first_block <= num_blocks &&
+         extent.num_blocks <= num_blocks - extent.first_block;
+}
+
+}  // namespace
+
+absl::Status Claims::Hear(const Party& donor, const Lease& lease, absl::Time now) {
+  const Record* record = table_.Find(lease.id);
+  if (lease.donor != donor || (record != nullptr && record->lease.donor != donor)) {
+    const Party& owner = record != nullptr ? record->lease.donor : lease.donor;
+    return absl::PermissionDeniedError(absl::StrCat("lease ", lease.id.value(), " is of donor ", owner.name, " (",
+                                                    owner.instance_id, "), which alone speaks of it; found ",
+                                                    donor.name, " (", donor.instance_id, ")"));
+  }
+  if (lease.state == LeaseState::kGranted) return HearGranted(lease, now);
+  if (!HasEnded(lease.state)) {
+    return absl::InvalidArgumentError(absl::StrCat("lease ", lease.id.value(), ": a donor says ",
+                                                   StateName(lease.state), ", wanted granted, released or fenced"));
+  }
+  if (record == nullptr) return absl::OkStatus();
+  if (record->lease.epoch.has_value()) return table_.Step(lease.id, lease.state);
+  EndOffer(lease.id, now);
+  return absl::OkStatus();
+}
+
+absl::Status Claims::HearGranted(const Lease& claim, absl::Time now) {
+  if (!claim.epoch.has_value()) return absl::InvalidArgumentError("a lease is granted at an epoch; found none");
+  const Record* record = table_.Find(claim.id);
+  if (record == nullptr) return Enter(claim, now);
+  const Lease& lease = record->lease;
+  const bool same_epoch = !lease.epoch.has_value() || lease.epoch == claim.epoch;
+  if (!same_epoch || lease.extent != claim.extent || lease.borrower != claim.borrower) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "lease ", claim.id.value(), " of blocks ", lease.extent.first_block, "+", lease.extent.num_blocks, " to ",
+        lease.borrower.name, " at epoch ", lease.epoch.value_or(Epoch(0)).value(), " (0: none), found blocks ",
+        claim.extent.first_block, "+", claim.extent.num_blocks, " to ", claim.borrower.name, " at epoch ",
+        claim.epoch->value(), "; a lease is granted once, as it was offered"));
+  }
+  if (!lease.epoch.has_value()) table_.Accept(claim.id, *claim.epoch);
+  return absl::OkStatus();
+}
+
+absl::Status Claims::CheckSound(const Lease& claim) const {
+  const Engine& donor = members_.Find(claim.donor)->engine;
+  const bool sound = claim.id.value() >= 1 && donor.page_bytes >= 1 && claim.borrower.name != claim.donor.name &&
+                     !claim.borrower.name.empty() && !claim.capability.empty() && claim.borrower_blocks >= 0 &&
+                     claim.borrower_blocks <= claim.num_bytes && NamesBlocksOf(claim.extent, donor.num_blocks) &&
+                     claim.num_bytes == claim.extent.num_blocks * donor.block_bytes &&
+                     claim.num_bytes % donor.page_bytes == 0 &&
+                     claim.extent.first_block * donor.block_bytes % donor.page_bytes == 0;
+  if (sound) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("lease ", claim.id.value(), " of ", claim.num_bytes, " bytes, blocks ", claim.extent.first_block,
+                   "+", claim.extent.num_blocks, " of ", donor.num_blocks,
+                   ": wanted whole pages of the donor's blocks, a borrower and a ", "capability"));
+}
+
+// The broker does not know the lease: an earlier one made it, or this one has not seen its donor for a while, or waited
+// too short a time for its answer.
+absl::Status Claims::Enter(const Lease& claim, absl::Time now) {
+  RETURN_IF_ERROR(CheckSound(claim));
+  if (table_.LentBy(claim.donor).leases >= static_cast<int64_t>(kMaxLeasesPerSide)) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(claim.donor.name, " lends on ", kMaxLeasesPerSide, " leases, the most: end some"));
+  }
+  const std::vector<LeaseId> others = table_.Overlapping(claim.donor, claim.extent);
+  for (const LeaseId other : others) {
+    if (!table_.Find(other)->lease.epoch.has_value()) continue;
+    return absl::FailedPreconditionError(absl::StrCat("leases ", claim.id.value(), " and ", other.value(), " of donor ",
+                                                      claim.donor.name, " share a block; end one of them"));
+  }
+  for (const LeaseId offer : others) table_.MustStep(offer, LeaseState::kReleased);
+  table_.Insert({.lease = claim, .entered = now});
+  if (const Member* borrower = members_.Find(claim.borrower)) limits_.Enforce(borrower->engine.model_name);
+  return absl::OkStatus();
+}
+
+void Claims::HearAll(const Party& donor, const std::vector<Lease>& leases, absl::Time now) {
+  std::set<LeaseId> named;
+  for (const Lease& lease : leases) {
+    if (named.size() == kMaxLeasesPerSide) break;
+    if (lease.state == LeaseState::kGranted && Hear(donor, lease, now).ok()) named.insert(lease.id);
+  }
+  std::vector<LeaseId> ended;
+  const Holding& lent = table_.LentBy(donor);
+  for (const Places* places : {&lent.stay, &lent.revoking}) {
+    for (const auto& [place, record] : *places) {
+      if (record->lease.epoch.has_value() && named.count(record->lease.id) == 0) ended.push_back(record->lease.id);
+    }
+  }
+  for (const LeaseId id : ended) table_.MustStep(id, LeaseState::kReleased);
+}
+
+}  // namespace swiftcache::broker::ledger

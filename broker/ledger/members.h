@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+// The engines that may lend and borrow, with what each has asked for lately.
+//
+//   Member& member = members.Put(engine);
+//   ASSIGN_OR_RETURN(Member* member, members.Require(who));
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "broker/elastic/policy.h"
+#include "broker/ledger/lease.h"
+
+namespace swiftcache::broker::ledger {
+
+struct Member {
+  Engine engine;
+  std::unique_ptr<elastic::Policy> policy;  // none: it has no arena
+  // As a borrower: what its last request asked for and did not get.
+  int64_t unmet_bytes = 0, waiting_tokens = 0;
+  absl::Time requested_at = absl::InfinitePast();
+  bool idle = false;                                     // by its last window: nothing runs, nothing waits
+  std::map<std::string, std::vector<LeaseId>> requests;  // by key: what a retry gets
+  std::deque<std::string> request_order;                 // oldest first
+};
+
+/// Thread-safety: none. Ownership: owns the members; pointers live until Erase.
+class Members {
+ public:
+  using ByName = std::map<std::string, Member*>;
+
+  /// `request_ttl`: an unmet request that is not repeated stops counting after it.
+  explicit Members(absl::Duration request_ttl) : request_ttl_(request_ttl) {}
+
+  /// Adds an engine, or replaces what is known of the one of its name.
+  Member& Put(const Engine& engine);
+  void Erase(const std::string& name);
+
+  /// Null: there is none of that name, or it is another instance.
+  Member* Find(const std::string& name) const;
+  Member* Find(const Party& party) const;
+  /// UNAVAILABLE instead ("register, then ask again").
+  absl::StatusOr<Member*> Require(const Party& party) const;
+  const ByName& OfNode(const std::string& node_id) const { return Group(by_node_, node_id); }
+  const ByName& OfModel(const std::string& model_name) const { return Group(by_model_, model_name); }
+  std::vector<Party> all() const;
+
+  bool HasOpenRequest(const Member& member, absl::Time now) const { return now - member.requested_at < request_ttl_; }
+  /// Nothing runs or waits there and it asks for no more, or it is gone: no request needs what it holds now.
+  bool OnlyCaches(const Party& borrower, absl::Time now) const;
+  /// Its weight among borrowers, in tokens. `against_need`: where tokens of others wait, who only caches weighs almost
+  /// nothing.
+  int64_t WeightOf(const Party& borrower, bool against_need, absl::Time now) const;
+
+ private:
+  using Groups = std::map<std::string, ByName>;
+  static const ByName& Group(const Groups& groups, const std::string& key);
+  void Leave(const Member& member);
+
+  const absl::Duration request_ttl_;
+  std::map<std::string, Member> members_;
+  Groups by_node_, by_model_;
+};
+
+}  // namespace swiftcache::broker::ledger

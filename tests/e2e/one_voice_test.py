@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The donor alone ends a lease: whatever happens to the broker, or between it and an engine, leases live on; and who ends
+in order gives back. With --long every fault strikes 20 times, each time at another moment."""
+import random
+import time
+
+import pytest
+from conftest import wait_until
+from leasing import ARENA, DONOR, WAIT, hits, leasing, pytest_generate_tests, talks  # noqa: F401
+
+
+class Ends:
+    """What a lease's end leaves in the metrics of its donor and its borrower, since this was made."""
+
+    def __init__(self, leasing):
+        self.leasing, self.before = leasing, None
+        self.before = self.counts()
+
+    def counts(self):
+        return [self.leasing.count("chat", "swiftcache_lease_lost_total")] + [
+            self.leasing.count("donor", f"swiftcache_lease_{what}_total") for what in ("revoked", "fenced")]
+
+    def none(self):
+        return self.counts() == self.before
+
+
+@pytest.mark.parametrize("away", [1, 5, 30])
+def test_a_broker_that_is_away_ends_no_lease_and_its_limits_stand(leasing, stubs, talks, seed, away):
+    """Killed under load and back after so long; one engine finds the new one four seconds later than the other."""
+    rng = random.Random(seed)
+    leasing.begin()
+    late = rng.choice(["donor", "chat"])
+    leasing.engine("donor", DONOR, *[leasing.wire()] * (late == "donor"))
+    leasing.engine("chat", ARENA, *[leasing.wire()] * (late == "chat"))
+    leasing.ready("chat")
+    load = leasing.load(stubs, talks, "chat").until(hits(leasing, "chat"), "hits in leases").answered(rng.randrange(30))
+    leasing.ctl("lease", "limit", "chat", "200MiB")
+    where = {"listen": leasing.broker.grpc, "http": leasing.broker.http}
+    ends, lived, asked = Ends(leasing), {lease[0] for lease in leasing.leases()}, load.asked
+    print(f"the broker is killed after {asked} answers, with {len(lived)} leases; {late} comes late")
+    leasing.broker.kill()
+    leasing.wires[0].cut()
+    time.sleep(away)
+    leasing.start_broker(*leasing.broker_flags, **where)
+    time.sleep(4)
+    leasing.wires[0].mend()
+    load.until(lambda: lived <= {lease[0] for lease in leasing.leases()}, "the new broker knows the leases that live")
+    load.until(hits(leasing, "chat"), "hits in leases").stop()
+    print(f"{load.asked - asked} answers since")
+    assert ends.none() and load.asked > asked
+    assert "200 MiB" in leasing.ctl("lease", "ls").stdout
+    leasing.finish()
+
+
+def test_an_engine_that_ends_in_order_gives_back_and_nothing_is_lost(leasing, stubs, talks, seed):
+    """First a donor, whose borrower finds room at the other one, then the borrower itself; both under load."""
+    rng = random.Random(seed)
+    leasing.begin()
+    leasing.engine("donor", DONOR)
+    leasing.engine("donor2", DONOR)
+    leasing.engine("chat", ARENA)
+    leasing.ready("chat")
+    load = leasing.load(stubs, talks, "chat").until(
+        lambda: {"donor", "donor2"} == {lease[2] for lease in leasing.leases()}, "it leases of both")
+    load.until(hits(leasing, "chat"), "hits in leases").answered(rng.randrange(30))
+    lost, again = leasing.count("chat", "swiftcache_lease_lost_total"), load.computed_again["chat"]
+    first = rng.choice(["donor", "donor2"])
+    gone = leasing.engines.pop(first)
+    assert gone.stop() == 0
+    load.until(hits(leasing, "chat"), "hits in leases of the other")
+    print(f"{first} ended; {load.computed_again['chat'] - again} tokens were computed again")
+    assert leasing.count("chat", "swiftcache_lease_lost_total") == lost
+    assert "was fenced" not in gone.text() and "came back" in gone.text()
+    load.end()
+    other = ({"donor", "donor2"} - {first}).pop()
+    assert leasing.blocks("chat", "leased_in") > 0
+    assert leasing.engines.pop("chat").stop() == 0
+    wait_until(lambda: leasing.blocks(other, "leased_out") == 0, WAIT, "all is given back")
+    assert leasing.count(other, "swiftcache_lease_fenced_total") == 0
+    leasing.engines["donor"] = leasing.engines.pop(other)
+    leasing.finish()
+
+
+def test_the_broker_and_the_donor_cannot_reach_each_other(leasing, stubs, talks, seed):
+    rng = random.Random(seed)
+    leasing.begin()
+    leasing.engine("donor", DONOR, leasing.wire())
+    leasing.engine("chat", ARENA)
+    leasing.ready("chat")
+    load = leasing.load(stubs, talks, "chat").until(hits(leasing, "chat"), "hits in leases").answered(rng.randrange(30))
+    print(f"the donor's wire is cut after {load.asked} answers")
+    leasing.wires[0].cut()
+    ends = Ends(leasing)
+    load.until(lambda: leasing.leases() == [], "the broker takes the donor for dead")
+    load.answered(rng.randrange(10, 30)).until(hits(leasing, "chat"), "hits in leases all the same")
+    leasing.wires[0].mend()
+    load.until(lambda: leasing.leases(), "the donor brings its leases back")
+    load.until(hits(leasing, "chat"), "hits in leases").stop()
+    assert ends.none()
+    leasing.finish()
+
+
+def test_the_broker_and_the_borrower_cannot_reach_each_other(leasing, stubs, talks, seed):
+    rng = random.Random(seed)
+    leasing.begin()
+    leasing.engine("donor", DONOR)
+    leasing.engine("chat", ARENA, leasing.wire())
+    leasing.ready("chat")
+    load = leasing.load(stubs, talks, "chat").until(hits(leasing, "chat"), "hits in leases").answered(rng.randrange(30))
+    print(f"the borrower's wire is cut after {load.asked} answers")
+    leasing.wires[0].cut()
+    ends = Ends(leasing)
+    load.until(lambda: leasing.broker.metric("swiftcache_broker_deaths_total") == 1,
+               "the broker takes the borrower for dead, the gateway does not")
+    load.answered(rng.randrange(10, 30)).until(hits(leasing, "chat"), "hits in leases all the same")
+    assert leasing.leases() and leasing.blocks("donor", "leased_out") > 0
+    leasing.wires[0].mend()
+    load.until(lambda: leasing.broker.metric("swiftcache_broker_engines", state="ready") == 2, "it is seen again")
+    load.until(hits(leasing, "chat"), "hits in leases").stop()
+    assert ends.none()
+    leasing.finish()
