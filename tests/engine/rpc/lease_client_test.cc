@@ -166,9 +166,10 @@ TEST_F(LeaseClientTest, AReportSaysWhoWhatAndAtWhichEpoch) {
 }
 
 TEST_F(LeaseClientTest, ReportsWaitForABrokerThatIsAwayAndKeepTheirOrder) {
-  std::atomic<int> failures = 3;
-  broker_.on_report = [&](const v1::ReportLeaseRequest&) {
-    return failures-- > 0 ? grpc::Status(grpc::StatusCode::UNAVAILABLE, "away") : grpc::Status::OK;
+  // Shared: the server answers the last report when the test has seen it come, and may be over.
+  const auto failures = std::make_shared<std::atomic<int>>(3);
+  broker_.on_report = [failures](const v1::ReportLeaseRequest&) {
+    return (*failures)-- > 0 ? grpc::Status(grpc::StatusCode::UNAVAILABLE, "away") : grpc::Status::OK;
   };
   Start();
   for (int64_t id : {1, 2, 3}) client_->Report(Said(id, lease::State::kReleased));
