@@ -1,0 +1,330 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Whole servers beside llama-server, through OpenAI's HTTP: the same conversations, threads and weights, in turns.
+
+  tests/bench/serving.py turns     several turns of 8 conversations that all fit in memory: closed loop and Poisson arrivals
+  tests/bench/serving.py third     closed loop of 9 conversations over KV memory for 3: with leases, and llama-server without
+                                   and with 8 GiB of host memory for what it evicts
+  tests/bench/serving.py mixed     8 running streams when a prompt of 4,096 tokens arrives: the longest gap
+  tests/bench/serving.py two       an engine beside one that has an endless row of 3,000-token prompts, on the same two cores
+
+Needs the release binaries, the model of deploy/fetch-model.sh and the peer of tests/bench/llama.sh; run it with the Python of
+tests/run.sh (~/.cache/swiftcache/test-venv/bin/python) on a machine that does nothing else. A side has the machine for some
+seconds, then the next one. Ends with 1 if a figure misses what was asked of it.
+"""
+import argparse
+import concurrent.futures
+import os
+import pathlib
+import random
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import urllib.request
+
+from talk import Answer, Conversation, percentile, ratio_interval, words
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "e2e"))
+from conftest import CACHE, ROOT, SMOLLM2, Cluster, wait_until  # noqa: E402
+from sides import TOKEN_BYTES  # noqa: E402
+
+FIRST, TURN, ANSWER, TURNS = 300, 48, 32, 7  # words, words, tokens; about 900 tokens at the last turn
+SLOT = 1024  # tokens of KV that a conversation may need
+
+
+def free_port():
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        return bound.getsockname()[1]
+
+
+class Ours:
+    """A cluster: `chat` with `own` tokens of KV, and a neighbour for each of `donors`."""
+
+    def __init__(self, bench, name, own, donors=(), chat_flags=()):
+        self.name, self.model = name, "chat"
+        self.folder = pathlib.Path(tempfile.mkdtemp(prefix=f"{name}-", dir=bench.folder))
+        self.cluster = Cluster(bench.binaries, self.folder)
+        self.cluster.start_broker("--scale_down_window=1s")
+        self.cluster.start_gateway()
+        self.engines = [self.cluster.start_engine(bench.args.model, f"donor{i}", "--threads=0", f"--kv_cache_bytes={t * TOKEN_BYTES}")
+                        for i, t in enumerate(donors)]
+        self.engines.append(self.cluster.start_engine(bench.args.model, "chat", "--threads=0",
+                                                      f"--kv_cache_bytes={own * TOKEN_BYTES}", *chat_flags))
+        self.cluster.wait_models("chat", *(f"donor{i}" for i in range(len(donors))))
+        self.address = self.cluster.gateway.http
+
+    def ask(self, messages, tokens, model="chat"):
+        return Answer(self.address, model, messages, tokens)
+
+    def stop(self):
+        self.cluster.stop()
+        self.cluster.cleanup()
+
+
+class Llama:
+    """One llama-server with `slots` conversations of SLOT tokens each at a time."""
+
+    def __init__(self, bench, name, slots, flags=(), environment=None):
+        self.name, self.address = name, f"127.0.0.1:{free_port()}"
+        self.log = open(bench.folder / f"{name}.log", "w")
+        argv = [bench.args.llama / "llama-server", "-m", bench.args.model, "--host", "127.0.0.1", "--port", self.address.split(":")[1],
+                "-t", len(os.sched_getaffinity(0)), "-np", slots, "-c", slots * bench.slot_tokens, "--no-webui", *flags]
+        self.child = subprocess.Popen([str(a) for a in argv], stdout=self.log, stderr=self.log,
+                                      env={**os.environ, **(environment or {})})
+        wait_until(self.healthy, 120, f"{name} answers")
+
+    def healthy(self):
+        try:
+            return urllib.request.urlopen(f"http://{self.address}/health").status == 200
+        except OSError:
+            return False
+
+    def ask(self, messages, tokens, model=""):
+        return Answer(self.address, model, messages, tokens)
+
+    def stop(self):
+        self.child.terminate()
+        self.child.wait(30)
+
+
+class Bench:
+    def __init__(self, args):
+        self.args, self.binaries = args, pathlib.Path(args.bin).resolve()
+        self.rng = random.Random(args.seed)
+        self.pool = concurrent.futures.ThreadPoolExecutor(64)
+        self.sides, self.missed, self.slot_tokens = [], 0, SLOT
+
+    def __enter__(self):
+        self.temporary = tempfile.TemporaryDirectory(prefix="swiftcache-bench-")
+        self.folder = pathlib.Path(self.temporary.name)
+        return self
+
+    def __exit__(self, *_):
+        for side in self.sides:
+            side.stop()
+        self.temporary.cleanup()
+
+    def add(self, side):
+        self.sides.append(side)
+        return side
+
+    def stop_all(self):
+        for side in self.sides:
+            side.stop()
+        self.sides = []
+
+    def asked(self, what, value, limit):
+        print(f"{'ok' if value <= limit else 'MISSED':8}{what}: {value:.3g}, asked: at most {limit:g}")
+        self.missed += value > limit
+
+
+class Talks:
+    """The conversations of one side, and what it answered from the second turn on."""
+
+    def __init__(self, side, count):
+        self.side, self.begun = side, 0
+        self.lock = threading.Lock()
+        self.active = [self.fresh() for _ in range(count)]
+        self.answers = []
+
+    def fresh(self):
+        self.begun += 1
+        return Conversation(self.begun, FIRST, TURN)
+
+    def take_turn(self, slot):
+        talk = self.active[slot]
+        answer = self.side.ask(talk.messages, ANSWER)
+        with self.lock:
+            if talk.turn > 1:
+                self.answers.append(answer)
+            talk.answered(answer.text)
+            if talk.turn > TURNS:
+                self.active[slot] = self.fresh()
+        return answer
+
+
+def closed_loop(bench, all_talks, clients, samples, window=8.0, pick=None):
+    """`clients` that take turn after turn without a pause; a side has the machine for `window` seconds at a time."""
+    def client(talks, slots, until):
+        while time.monotonic() < until:
+            for slot in slots:
+                if time.monotonic() < until:
+                    talks.take_turn(slot)
+
+    warm_up = True
+    while min(len(talks.answers) for talks in all_talks) < samples:
+        for talks in bench.rng.sample(all_talks, len(all_talks)):
+            until = time.monotonic() + window
+            slots = range(len(talks.active))
+            list(bench.pool.map(lambda first: client(talks, slots[first::clients], until), range(clients)))
+        if warm_up:
+            warm_up = False
+            for talks in all_talks:
+                talks.answers.clear()
+
+
+def open_loop(bench, all_talks, rate, samples):
+    """Poisson arrivals in windows, in each of which a conversation takes at most one turn; the same for every side."""
+    while min(len(talks.answers) for talks in all_talks) < samples:
+        at, plan = 0.0, []
+        for slot in bench.rng.sample(range(len(all_talks[0].active)), len(all_talks[0].active)):
+            at += bench.rng.expovariate(rate)
+            plan.append((at, slot))
+        for talks in bench.rng.sample(all_talks, len(all_talks)):
+            begun, futures = time.monotonic(), []
+            for at, slot in plan:
+                time.sleep(max(0.0, begun + at - time.monotonic()))
+                futures.append(bench.pool.submit(talks.take_turn, slot))
+            for future in futures:
+                future.result()
+
+
+def compare(bench, title, all_talks, limits):
+    """A table of all sides, and each limit: (side, figure, percentile, peer, bound)."""
+    print(f"\n{title}: turns 2 and later, ms\n{'side':16}{'samples':>8}" + "".join(f"{n:>10}" for n in (
+        "TTFT p50", "p90", "p99", "TPOT p50", "p99")))
+    by_name = {talks.side.name: talks.answers for talks in all_talks}
+    for name, answers in by_name.items():
+        ttft, tpot = [a.ttft * 1e3 for a in answers], [a.tpot * 1e3 for a in answers]
+        print(f"{name:16}{len(answers):8}" + "".join(f"{percentile(ttft, p):10.1f}" for p in (50, 90, 99)) +
+              "".join(f"{percentile(tpot, p):10.2f}" for p in (50, 99)))
+    for side, figure, p, peer, bound in limits:
+        mine, theirs = ([getattr(a, figure) for a in by_name[name]] for name in (side, peer))
+        low, high = ratio_interval(mine, theirs, p, bench.rng)
+        bench.asked(f"{figure.upper()} p{p} of {side} / {peer} (95 % interval {low:.3f} to {high:.3f})",
+                    percentile(mine, p) / percentile(theirs, p), bound)
+    for talks in all_talks:
+        talks.answers.clear()
+
+
+def turns(bench):
+    count = 8
+    sides = [bench.add(Ours(bench, "ours", count * SLOT)), bench.add(Llama(bench, "llama", count))]
+    all_talks = [Talks(side, count) for side in sides]
+    bounds = [("ours", figure, p, "llama", 0.6) for figure in ("ttft", "tpot") for p in (50, 99)]
+    closed_loop(bench, all_talks, count, bench.args.samples)
+    compare(bench, "Closed loop, 8 clients, all in memory", all_talks, bounds)
+    service = statistics.mean([all_talks[1].take_turn(i % count).seconds for i in range(24)])
+    all_talks[1].answers.clear()
+    rate = 0.6 / service
+    open_loop(bench, all_talks, rate, bench.args.samples)
+    compare(bench, f"Poisson arrivals, {rate:.2f}/s (60 % of what llama-server serves one by one)", all_talks, bounds)
+
+
+def third(bench):
+    count, slots = 9, 3
+    sides = [bench.add(Ours(bench, "leases", slots * SLOT, donors=(8 * SLOT, 8 * SLOT))),
+             bench.add(Llama(bench, "llama", slots, ("--cache-ram", 0))),
+             bench.add(Llama(bench, "llama_host", slots, ("--cache-ram", 8192)))]
+    all_talks = [Talks(side, count) for side in sides]
+    closed_loop(bench, all_talks, 1, bench.args.samples, window=12)
+    compare(bench, "One client, KV memory for a third of the conversations", all_talks,
+            [("leases", "ttft", 99, "llama", 0.08), ("leases", "ttft", 99, "llama_host", 0.3)])
+
+
+def mixed(bench):
+    bench.slot_tokens = 6144
+    sides = [bench.add(Ours(bench, "ours", 16 * SLOT)), bench.add(Llama(bench, "llama", 9))]
+    gaps = {side.name: [] for side in sides}
+    quiet = {side.name: [] for side in sides}
+    for number in range(bench.args.rounds):
+        for side in bench.rng.sample(sides, 2):
+            streams = [bench.pool.submit(side.ask, [{"role": "user", "content": words(random.Random(f"{number}/{i}"), 60)}], 160)
+                       for i in range(8)]
+            time.sleep(1.5)
+            arrived = time.monotonic()
+            prompt = side.ask([{"role": "user", "content": words(random.Random(f"{number}/long"), 4060)}], 2)
+            ended = arrived + prompt.ttft
+            for stream in streams:
+                at = stream.result().at
+                pairs = list(zip(at, at[1:]))
+                gaps[side.name].append(max((b - a for a, b in pairs if b > arrived and a < ended), default=0.0))
+                quiet[side.name] += [b - a for a, b in pairs if b < arrived]
+            print(f"{side.name}: first token of the prompt of {prompt.prompt_tokens} after {prompt.ttft:.2f} s; longest gap "
+                  f"{max(gaps[side.name][-8:]) * 1e3:.0f} ms", flush=True)
+    for name in gaps:
+        print(f"{name}: gaps before the prompt arrives p50 {percentile(quiet[name], 50) * 1e3:.1f} ms; longest beside it p50 "
+              f"{percentile(gaps[name], 50) * 1e3:.0f}, largest {max(gaps[name]) * 1e3:.0f} ms")
+    bench.asked("longest gap of ours / of llama-server, medians", percentile(gaps["ours"], 50) / percentile(gaps["llama"], 50), 1.0)
+
+
+class TwoLlamas:
+    """One llama-server for each model, as an operator would run two on one machine."""
+
+    def __init__(self, bench, name, environment=None):
+        self.name = name
+        self.servers = {"chat": Llama(bench, f"{name}-chat", 2, environment=environment),
+                        "donor0": Llama(bench, f"{name}-busy", 1, environment=environment)}
+
+    def ask(self, messages, tokens, model="chat"):
+        return self.servers[model].ask(messages, tokens)
+
+    def stop(self):
+        for server in self.servers.values():
+            server.stop()
+
+
+def two(bench):
+    bench.slot_tokens = 4096
+    for make in (lambda: Ours(bench, "ours", 4 * SLOT, donors=(4 * SLOT,)), lambda: TwoLlamas(bench, "llama"),
+                 lambda: TwoLlamas(bench, "llama_passive", {"OMP_WAIT_POLICY": "passive"})):
+        side = bench.add(make())
+        alone, beside = [], []
+        for number in range(bench.args.rounds):
+            alone += a_request_a_second(bench, side, f"{number}/alone")
+            ending = threading.Event()
+            busy = bench.pool.submit(endless_prompts, side, ending, number)
+            time.sleep(1)
+            beside += a_request_a_second(bench, side, f"{number}/beside")
+            ending.set()
+            busy.result()
+        tpot = [percentile([a.tpot for a in answers], 50) for answers in (alone, beside)]
+        ttft = [percentile([a.ttft for a in answers], 50) for answers in (alone, beside)]
+        print(f"{side.name:16}alone TPOT {tpot[0] * 1e3:.1f} ms, TTFT {ttft[0] * 1e3:.0f}; beside the other TPOT {tpot[1] * 1e3:.1f}, "
+              f"TTFT {ttft[1] * 1e3:.0f}: {tpot[1] / tpot[0]:.2f} and {ttft[1] / ttft[0]:.2f} times", flush=True)
+        if side.name == "ours":
+            bench.asked("TPOT beside a busy neighbour / alone", tpot[1] / tpot[0], 2.2)
+            bench.asked("TTFT beside a busy neighbour / alone", ttft[1] / ttft[0], 3)
+        bench.stop_all()
+
+
+def a_request_a_second(bench, side, key, seconds=10):
+    futures = []
+    for second in range(seconds):
+        begun = time.monotonic()
+        text = words(random.Random(f"{key}/{second}"), 70)
+        futures.append(bench.pool.submit(side.ask, [{"role": "user", "content": text}], 32))
+        time.sleep(max(0.0, begun + 1 - time.monotonic()))
+    return [future.result() for future in futures]
+
+
+def endless_prompts(side, ending, number):
+    count = 0
+    while not ending.is_set():
+        side.ask([{"role": "user", "content": words(random.Random(f"{number}/{count}/busy"), 2960)}], 1, "donor0")
+        count += 1
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=("turns", "third", "mixed", "two"))
+    parser.add_argument("--bin", default=ROOT / "build/release/bin", help="folder of our binaries")
+    parser.add_argument("--llama", type=pathlib.Path, default=CACHE / "llama.cpp-11434/build/bin", help="folder of llama-server")
+    parser.add_argument("--model", default=SMOLLM2)
+    parser.add_argument("--samples", type=int, default=300, help="turns of each side, in turns and third")
+    parser.add_argument("--rounds", type=int, default=3, help="of mixed and two")
+    parser.add_argument("--seed", type=int, default=1)
+    args = parser.parse_args()
+    if not (args.llama / "llama-server").exists():
+        sys.exit(f"serving: no {args.llama / 'llama-server'}; tests/bench/llama.sh builds it")
+    with Bench(args) as bench:
+        {"turns": turns, "third": third, "mixed": mixed, "two": two}[args.what](bench)
+    sys.exit(1 if bench.missed else 0)
+
+
+main()
