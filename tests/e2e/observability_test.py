@@ -177,6 +177,9 @@ def at_work(cluster, prometheus_bin):
             "broker": [cluster.broker.http], "gateway": [cluster.gateway.http],
             "engine": [engine.http for engine in cluster.engines.values()]})
         undo.callback(prometheus.stop)
+        # A rate tells only of what comes after the first scrape.
+        wait_until(lambda: prometheus.answers() and len(prometheus.values("up == 1")) == 2 + len(cluster.engines), WAIT,
+                   "Prometheus has scraped all")
         donors_users = Users(cluster.gateway.http, "donor", "donor", topics=3)
         undo.callback(donors_users.stop)
         # Its steps without lease traffic first: those beside it are compared with them.
@@ -190,7 +193,6 @@ def at_work(cluster, prometheus_bin):
         be_refused(cluster, users)
         want_memory_back(cluster, users)
         have_a_lease_fenced(cluster)
-        wait_until(prometheus.answers, WAIT, "Prometheus answers")
         yield prometheus
 
 
