@@ -29,26 +29,29 @@ const Holding& Nothing() {
   return nothing;
 }
 
+// `times`: 1, or -1 to take it out again.
+void Count(Holding& holding, const Lease& lease, int64_t times) {
+  holding.leases += times;
+  holding.blocks += times * lease.extent.num_blocks;
+  holding.bytes += times * lease.num_bytes;
+  if (!lease.epoch.has_value()) holding.offered_blocks += times * lease.extent.num_blocks;
+  if (lease.state == LeaseState::kRevoking) holding.revoking_bytes += times * lease.num_bytes;
+}
+
+Places& PlacesOf(Holding& holding, const Lease& lease) {
+  return lease.state == LeaseState::kRevoking ? holding.revoking : holding.stay;
+}
+
 void Add(Holding& holding, const Record& record) {
   const Lease& lease = record.lease;
-  const bool revoking = lease.state == LeaseState::kRevoking;
-  ++holding.leases;
-  holding.blocks += lease.extent.num_blocks;
-  holding.bytes += lease.num_bytes;
-  if (!lease.epoch.has_value()) holding.offered_blocks += lease.extent.num_blocks;
-  if (revoking) holding.revoking_bytes += lease.num_bytes;
-  (revoking ? holding.revoking : holding.stay)[{lease.extent.first_block, lease.id}] = &record;
+  Count(holding, lease, 1);
+  PlacesOf(holding, lease)[{lease.extent.first_block, lease.id}] = &record;
 }
 
 void Subtract(Holding& holding, const Record& record) {
   const Lease& lease = record.lease;
-  const bool revoking = lease.state == LeaseState::kRevoking;
-  --holding.leases;
-  holding.blocks -= lease.extent.num_blocks;
-  holding.bytes -= lease.num_bytes;
-  if (!lease.epoch.has_value()) holding.offered_blocks -= lease.extent.num_blocks;
-  if (revoking) holding.revoking_bytes -= lease.num_bytes;
-  (revoking ? holding.revoking : holding.stay).erase({lease.extent.first_block, lease.id});
+  Count(holding, lease, -1);
+  PlacesOf(holding, lease).erase({lease.extent.first_block, lease.id});
 }
 
 bool SameSums(const Holding& a, const Holding& b) {
