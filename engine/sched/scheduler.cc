@@ -34,7 +34,6 @@ struct Scheduler::Step {
 
   // No more than `max_tokens` in the whole step.
   void Limit(int64_t max_tokens) { budget_tokens = std::min(budget_tokens, max_tokens - used_tokens); }
-  void LimitFurther(int64_t tokens) { budget_tokens = std::min(budget_tokens, tokens); }
   void Spend(int64_t tokens) {
     budget_tokens -= tokens;
     used_tokens += tokens;
@@ -140,7 +139,9 @@ void Scheduler::PlanRunning(Step& step) {
     step.without_room = nullptr;
     if (cache_->has_tiers()) BeginAcrossTiers(step);
     PlanDecodes(step);
-    if (step.used_tokens > 0) step.LimitFurther(prompt_tokens_beside_decodes_);
+    if (prompt_tokens_beside_decodes_ && step.used_tokens > 0) {
+      step.Limit(step.used_tokens + *prompt_tokens_beside_decodes_);
+    }
     PlanPrefills(step);
   } while (step.plan.chunks.empty() && step.plan.preempted.size() > gave_way);
 }

@@ -10,7 +10,7 @@
 #pragma once
 
 #include <cstdint>
-#include <limits>
+#include <optional>
 #include <set>
 #include <span>
 #include <vector>
@@ -154,7 +154,7 @@ class Scheduler {
   int64_t MissingBlocks(const Sequence& sequence) const;
 
   const Options options_;
-  int64_t prompt_tokens_beside_decodes_ = std::numeric_limits<int64_t>::max();
+  std::optional<int64_t> prompt_tokens_beside_decodes_;  // none: no such limit
   kv::SequenceBlocks* const cache_;
   std::vector<Sequence*> running_;  // in the order of service
   std::set<Sequence*, ServedBefore> waiting_;
