@@ -22,8 +22,9 @@ KvCache::KvCache(const Options& options)
       pool_(options.num_blocks),
       tree_(options.block_tokens),
       planner_(&pool_, &tree_, options.leases_are_mapped),
-      meter_(options.num_blocks, options.block_tokens),
-      stream_capacity_(options.leases_are_mapped ? std::numeric_limits<int64_t>::max() : 0) {}
+      stream_capacity_(options.leases_are_mapped ? std::numeric_limits<int64_t>::max() : 0) {
+  if (options.measures_reuse) meter_.emplace(options.num_blocks, options.block_tokens);
+}
 
 int64_t KvCache::MatchLimit(const TokenView& tokens) const {
   return std::max<int64_t>(0, tokens.size() - 1) / options_.block_tokens;
@@ -49,9 +50,9 @@ KvCache::Attached KvCache::Attach(BlockTable& table, const std::string& salt, co
   table.blocks_ = std::move(match.blocks);
   table.pin_ = std::move(match.pin);
   table.committed_ = table.size();
-  if (options_.measures_reuse) {
+  if (meter_) {
     table.looked_up_ = MatchLimit(tokens);
-    table.reuse_key_ = meter_.LookUp(salt, tokens, table.looked_up_, table.size());
+    table.reuse_key_ = meter_->LookUp(salt, tokens, table.looked_up_, table.size());
   }
   return {table.size() * options_.block_tokens, LeasedBlocks(table) * options_.block_tokens};
 }
@@ -61,13 +62,11 @@ KvCache::Attached KvCache::AttachMore(BlockTable& table, const TokenView& tokens
   if (!table.pin_ || computed_tokens != table.committed_ * options_.block_tokens) return {};
   std::vector<BlockRef> more = tree_.FindMore(table.pin_, tokens, MatchLimit(tokens), table.holder_);
   if (more.empty()) return {};
-  Attached attached{.tokens = static_cast<int64_t>(more.size()) * options_.block_tokens};
-  for (const BlockRef& block : more) {
-    if (!pool_.place(block.id()).local()) attached.leased_tokens += options_.block_tokens;
-  }
+  const Attached attached{static_cast<int64_t>(more.size()) * options_.block_tokens,
+                          LeasedAmong(more) * options_.block_tokens};
   table.blocks_.resize(table.committed_);
   std::move(more.begin(), more.end(), std::back_inserter(table.blocks_));
-  for (int64_t i = table.committed_; i < table.size() && options_.measures_reuse; ++i) {
+  for (int64_t i = table.committed_; i < table.size() && meter_; ++i) {
     table.reuse_key_ = ReuseMeter::Next(table.reuse_key_, tokens.Run(i * options_.block_tokens, options_.block_tokens));
   }
   table.committed_ = table.size();
@@ -166,9 +165,9 @@ void KvCache::Commit(BlockTable& table, const TokenView& tokens, int64_t compute
   for (int64_t& i = table.committed_; i < full; ++i) {
     const auto block_tokens = tokens.Run(i * options_.block_tokens, options_.block_tokens);
     if (!tree_.Extend(table.pin_, block_tokens, table.blocks_[i])) return;
-    if (!options_.measures_reuse) continue;
+    if (!meter_) continue;
     table.reuse_key_ = ReuseMeter::Next(table.reuse_key_, block_tokens);
-    if (i >= table.looked_up_) meter_.Use(table.reuse_key_);
+    if (i >= table.looked_up_) meter_->Use(table.reuse_key_);
   }
 }
 
@@ -192,9 +191,11 @@ void KvCache::FollowPlaces(const BlockTable& table, PlaceCursor& cursor,
   cursor = {table.filling_, table.size(), log.end()};
 }
 
-int64_t KvCache::LeasedBlocks(const BlockTable& table) const {
+int64_t KvCache::LeasedBlocks(const BlockTable& table) const { return LeasedAmong(table.blocks_); }
+
+int64_t KvCache::LeasedAmong(std::span<const BlockRef> blocks) const {
   if (!pool_.has_regions()) return 0;
-  return std::count_if(table.blocks_.begin(), table.blocks_.end(),
+  return std::count_if(blocks.begin(), blocks.end(),
                        [this](const BlockRef& block) { return !pool_.place(block.id()).local(); });
 }
 

@@ -120,7 +120,7 @@ class KvCache final : public SequenceBlocks, public Tiers, public LendableBlocks
   int64_t watermark() const;
   int64_t evicted_total() const { return evicted_total_; }
   /// Of the prompts that were attached since the last call.
-  Reuse TakeReuse() { return meter_.Take(); }
+  Reuse TakeReuse() { return meter_ ? meter_->Take() : Reuse(); }
 
  private:
   int64_t num_usable_leased() const { return std::min(pool_.live().total, stream_capacity_); }
@@ -128,6 +128,7 @@ class KvCache final : public SequenceBlocks, public Tiers, public LendableBlocks
   int64_t MatchLimit(const TokenView& tokens) const;
   Growth MakeFree(int64_t count, int64_t wish);
   void EvictWorthless(int64_t count);
+  int64_t LeasedAmong(std::span<const BlockRef> blocks) const;
   Growth EvictLocal(int64_t count);
   Growth MakeFreeAcrossTiers(int64_t count, int64_t wish);
   int64_t EvictForSpills(int64_t places);
@@ -140,7 +141,7 @@ class KvCache final : public SequenceBlocks, public Tiers, public LendableBlocks
   BlockPool pool_;
   PrefixTree tree_;
   MovePlanner planner_;
-  ReuseMeter meter_;
+  std::optional<ReuseMeter> meter_;  // none: nobody asks
   std::vector<int32_t> reserved_;
   uint64_t fillings_ = 0;  // of tables
   int64_t potential_region_blocks_ = 0, leasable_blocks_ = 0;
