@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -27,13 +26,6 @@ struct LeaseRequest {
   int64_t want_bytes = 0;
   int64_t waiting_tokens = 0;  // the weight among borrowers
   int64_t held_bytes = 0;      // on lease by now
-};
-
-/// What the engines of a model may borrow together at most. Of two the younger counts.
-struct LeaseLimit {
-  std::string model_name;
-  std::optional<int64_t> max_borrowed_bytes;  // none: no limit any more
-  int64_t set_at_micros = 0;                  // since 1970
 };
 
 /// What an engine needed of its own arena lately (scale-down's input). Units: as named.

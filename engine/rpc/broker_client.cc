@@ -32,7 +32,7 @@ class NoBroker final : public BrokerClient {
   absl::StatusOr<std::string> Reserve(const EngineDescription& description, NameChoice) override {
     return description.name;
   }
-  void KeepLimit(const coordinator::LeaseLimit&) override {}
+  void KeepLimit(const v1::LeaseLimit&) override {}
   void NoteIncarnation(const std::string&) override {}
   void Start() override {}
   void Ready(const std::string&, std::function<exec::EngineLoad()>, const SharingDescription&) override {}
@@ -91,7 +91,7 @@ class GrpcBrokerClient final : public BrokerClient {
     return clock_.Now() - heard_at_;
   }
   absl::StatusOr<std::string> Reserve(const EngineDescription& description, NameChoice choice) override;
-  void KeepLimit(const coordinator::LeaseLimit& limit) override ABSL_LOCKS_EXCLUDED(mutex_);
+  void KeepLimit(const v1::LeaseLimit& limit) override ABSL_LOCKS_EXCLUDED(mutex_);
   void NoteIncarnation(const std::string& incarnation) override ABSL_LOCKS_EXCLUDED(mutex_);
   void Start() override;
   void Ready(const std::string& address, std::function<exec::EngineLoad()> load,
@@ -240,10 +240,10 @@ absl::Status GrpcBrokerClient::Heartbeat() {
   return status;
 }
 
-void GrpcBrokerClient::KeepLimit(const coordinator::LeaseLimit& limit) {
+void GrpcBrokerClient::KeepLimit(const v1::LeaseLimit& limit) {
   absl::MutexLock lock(&mutex_);
-  v1::LeaseLimit& kept = limits_[limit.model_name];
-  if (kept.set_at_micros() <= limit.set_at_micros) kept = ToProto(limit);
+  v1::LeaseLimit& kept = limits_[limit.model_name()];
+  if (kept.set_at_micros() <= limit.set_at_micros()) kept = limit;
 }
 
 // An incarnation that another has followed is over, unless both are there.

@@ -24,6 +24,10 @@
 #include "engine/lease/lease.h"
 #include "engine/rpc/lease_client.h"
 
+namespace swiftcache::v1 {
+class LeaseLimit;
+}
+
 namespace swiftcache::engine::rpc {
 
 /// What an engine registers before it is ready.
@@ -73,7 +77,7 @@ class BrokerClient {
   /// broker.
   virtual std::optional<absl::Duration> heartbeat_age() const = 0;
   /// A limit that the broker has told: goes with each later registration, so that a restarted broker hears of it.
-  virtual void KeepLimit(const coordinator::LeaseLimit& limit) = 0;
+  virtual void KeepLimit(const v1::LeaseLimit& limit) = 0;
   /// A broker of this incarnation has answered a call of this engine. Where two answer in turns, one loud line says so.
   virtual void NoteIncarnation(const std::string& incarnation) = 0;
   /// Starts the heartbeats, without which the name is lost again.

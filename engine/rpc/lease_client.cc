@@ -262,7 +262,7 @@ bool GrpcLeaseClient::Follow() {
       break;
     }
     if (snapshot) DeliverSnapshot(news.snapshot());
-    if (news.event_case() == v1::WatchResponse::kLimit) options_.on_limit(FromProto(news.limit()));
+    if (news.event_case() == v1::WatchResponse::kLimit) options_.on_limit(news.limit());
     const bool is_lease = news.event_case() == v1::WatchResponse::kLease;
     if (is_lease && IsOurs(news.lease())) events_.OnLease(FromProto(news.lease()));
   }
@@ -276,7 +276,7 @@ bool GrpcLeaseClient::IsOurs(const v1::Lease& lease) const {
 }
 
 void GrpcLeaseClient::DeliverSnapshot(const v1::WatchResponse::Snapshot& snapshot) {
-  for (const v1::LeaseLimit& limit : snapshot.limits()) options_.on_limit(FromProto(limit));
+  for (const v1::LeaseLimit& limit : snapshot.limits()) options_.on_limit(limit);
   std::vector<lease::Lease> ours;
   for (const v1::Lease& lease : snapshot.leases()) {
     if (IsOurs(lease)) ours.push_back(FromProto(lease));

@@ -12,6 +12,10 @@
 #include "absl/time/time.h"
 #include "engine/coordinator/lease_broker.h"
 
+namespace swiftcache::v1 {
+class LeaseLimit;
+}
+
 namespace swiftcache::engine::rpc {
 
 /// Reports and requests are sent one after the other, from a thread of its own; ScaleUp, whose response is needed at
@@ -24,10 +28,10 @@ class LeaseClient : public coordinator::LeaseBroker {
     std::string name, incarnation;  // incarnation "": not registered now
   };
   struct Options {
-    std::string broker;                                                                 // host:port
-    std::string instance_id, token;                                                     // as BrokerClient's
-    std::function<Identity()> identity;                                                 // called by the threads, as are
-    std::function<void(const coordinator::LeaseLimit&)> on_limit = [](const auto&) {};  // what Watch tells of limits
+    std::string broker;                                                        // host:port
+    std::string instance_id, token;                                            // as BrokerClient's
+    std::function<Identity()> identity;                                        // called by the threads, as are
+    std::function<void(const v1::LeaseLimit&)> on_limit = [](const auto&) {};  // what Watch tells of limits
     std::function<void(const std::string&)> on_incarnation = [](const std::string&) {};  // and that a broker answered
     absl::Duration rpc_timeout = absl::Seconds(1);
     absl::Duration advice_timeout = absl::Milliseconds(3);

@@ -52,20 +52,6 @@ lease::Lease FromProto(const v1::Lease& proto) {
           .capability = proto.capability()};
 }
 
-coordinator::LeaseLimit FromProto(const v1::LeaseLimit& proto) {
-  coordinator::LeaseLimit limit{.model_name = proto.model_name(), .set_at_micros = proto.set_at_micros()};
-  if (proto.has_max_borrowed_bytes()) limit.max_borrowed_bytes = proto.max_borrowed_bytes();
-  return limit;
-}
-
-v1::LeaseLimit ToProto(const coordinator::LeaseLimit& limit) {
-  v1::LeaseLimit proto;
-  proto.set_model_name(limit.model_name);
-  if (limit.max_borrowed_bytes.has_value()) proto.set_max_borrowed_bytes(*limit.max_borrowed_bytes);
-  proto.set_set_at_micros(limit.set_at_micros);
-  return proto;
-}
-
 v1::Lease ToProto(const lease::Lease& lease) {
   v1::Lease proto;
   proto.set_lease_id(lease.id.value());

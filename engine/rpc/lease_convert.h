@@ -4,7 +4,6 @@
 //   lease::Lease lease = FromProto(response.lease());
 #pragma once
 
-#include "engine/coordinator/lease_broker.h"
 #include "engine/lease/lease.h"
 #include "swiftcache/v1/broker.pb.h"
 
@@ -13,7 +12,5 @@ namespace swiftcache::engine::rpc {
 /// Fields are copied unchecked: lease::Donor and lease::Borrower check what they rely on.
 lease::Lease FromProto(const v1::Lease& proto);
 v1::Lease ToProto(const lease::Lease& lease);
-coordinator::LeaseLimit FromProto(const v1::LeaseLimit& proto);
-v1::LeaseLimit ToProto(const coordinator::LeaseLimit& limit);
 
 }  // namespace swiftcache::engine::rpc

@@ -218,6 +218,15 @@ TEST(BrokerClientTest, WithoutABrokerTheNameIsFree) {
   client->Leave();
 }
 
+v1::LeaseLimit LimitOf(const std::string& model_name, std::optional<int64_t> max_borrowed_bytes,
+                       int64_t set_at_micros) {
+  v1::LeaseLimit limit;
+  limit.set_model_name(model_name);
+  if (max_borrowed_bytes) limit.set_max_borrowed_bytes(*max_borrowed_bytes);
+  limit.set_set_at_micros(set_at_micros);
+  return limit;
+}
+
 TEST(BrokerClientTest, ALimitThatItHasHeardOfGoesToTheNextBroker) {
   auto broker = std::make_unique<Broker>("inc-1");
   const std::string address = broker->server->address();
@@ -225,9 +234,9 @@ TEST(BrokerClientTest, ALimitThatItHasHeardOfGoesToTheNextBroker) {
   ASSERT_TRUE(client->Reserve(Description("a"), NameChoice::kExactly).ok());
   client->Start();
   client->Ready("127.0.0.1:1", NoLoad);
-  client->KeepLimit({.model_name = "chat", .max_borrowed_bytes = 7, .set_at_micros = 9});
-  client->KeepLimit({.model_name = "chat", .max_borrowed_bytes = 5, .set_at_micros = 8});  // an older word
-  client->KeepLimit({.model_name = "code", .max_borrowed_bytes = std::nullopt, .set_at_micros = 3});
+  client->KeepLimit(LimitOf("chat", 7, 9));
+  client->KeepLimit(LimitOf("chat", 5, 8));  // an older word
+  client->KeepLimit(LimitOf("code", std::nullopt, 3));
   broker.reset();
   Broker next("inc-2", address);
   ASSERT_TRUE(next.WaitForState("a", EngineState::kReady));

@@ -96,10 +96,10 @@ class LeaseClientTest : public testing::Test {
                return LeaseClient::Identity{"chat", incarnation_};
              },
          .on_limit =
-             [this](const coordinator::LeaseLimit& limit) {
-               const auto& max = limit.max_borrowed_bytes;
-               limits_.Add(absl::StrCat(limit.model_name, " ", max.has_value() ? absl::StrCat(*max) : "none", " ",
-                                        limit.set_at_micros));
+             [this](const v1::LeaseLimit& limit) {
+               const std::string max =
+                   limit.has_max_borrowed_bytes() ? absl::StrCat(limit.max_borrowed_bytes()) : "none";
+               limits_.Add(absl::StrCat(limit.model_name(), " ", max, " ", limit.set_at_micros()));
              },
          .on_incarnation = [this](const std::string& incarnation) { limits_.Add(incarnation); },
          .rpc_timeout = absl::Seconds(10),
