@@ -283,7 +283,7 @@ void Coordinator::Act(absl::Time now) {
 
 void Coordinator::Publish() {
   std::vector<Lease> given = donor_.Given();
-  const bool none_held = donor_.Held().empty() && borrower_.Held().empty();
+  const bool none_held = !donor_.any_held() && !borrower_.any_held();
   absl::MutexLock lock(&mutex_);
   given_ = std::move(given);
   none_held_ = none_held;

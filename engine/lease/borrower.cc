@@ -163,6 +163,10 @@ std::vector<Lease> Borrower::Held() const {
   return held;
 }
 
+bool Borrower::any_held() const {
+  return std::any_of(leases_.begin(), leases_.end(), [](const auto& l) { return l.second.phase != Phase::kLosing; });
+}
+
 absl::Status Borrower::CheckInvariants() const {
   for (const auto& [id, entry] : leases_) {
     const bool waits = entry.phase != Phase::kLosing;

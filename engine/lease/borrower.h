@@ -129,6 +129,7 @@ class Borrower {
 
   /// Leases that are of use or may become so, by id.
   std::vector<Lease> Held() const;
+  bool any_held() const;
   /// Those, and the lost ones that kv still holds on to.
   int64_t num_leases() const { return static_cast<int64_t>(leases_.size()); }
   int64_t ignored() const { return ignored_; }

@@ -150,6 +150,7 @@ class Donor {
 
   /// Leases that have not ended, by id.
   std::vector<Lease> Held() const;
+  bool any_held() const { return !leases_.empty(); }
   /// Of these, those that were granted: what Register tells the broker.
   std::vector<Lease> Given() const;
   int64_t blocks_on_loan() const;      // taken out of local use
