@@ -4,6 +4,7 @@
 //
 // Vectors<kBits>, kBits being those of a code, has
 //   Float, kLanes, kRows   f32 lanes, how many, and how many rows a tile has at most
+//   kQuadBytes             codes of a quad of inputs for all outputs
 //   Weights                codes of a quad of inputs for kLanes outputs
 //   Load(quad, half, step, zero)   outputs half * 16 + step * kLanes onwards
 //   Sum                    integer sums of kLanes outputs: Begin(start), Dot(sum, weights, inputs), End(sum, start)
@@ -19,6 +20,13 @@
 #include "engine/backend/cpu/quantized_panel.h"
 
 namespace swiftcache::engine::backend::cpu {
+
+// All cache lines of a quad.
+template <int64_t kQuadBytes>
+__attribute__((always_inline)) inline void Prefetch(const std::byte* quad) {
+  __builtin_prefetch(quad);
+  if constexpr (kQuadBytes > 64) __builtin_prefetch(quad + 64);
+}
 
 // For kRows rows and all outputs of a panel. Of an output: block after block, the exact sum of the products of codes as
 // f32, times the product of both scales, is added by a fused multiply-add; then, likewise, minimum times sum of inputs.
@@ -46,7 +54,7 @@ __attribute__((noinline)) void Int8Tile(const QuantizedGemm& g, int64_t row) {
 #pragma GCC unroll 8
         for (int quad = 0; quad < kBlockQuads; ++quad) {
           // From memory a panel comes as fast as its reader asks for it.
-          V::Prefetch(b + quad * kQuadBytes + kAhead);
+          Prefetch<kQuadBytes>(b + quad * kQuadBytes + kAhead);
           const auto low = V::Load(b + quad * kQuadBytes, 0, step, zero);
           const auto high = V::Load(b + quad * kQuadBytes, 1, step, zero);
 #pragma GCC unroll 16

@@ -29,11 +29,6 @@ struct Int8Vectors256 {
     if constexpr (kBits == 8) return codes;
     return _mm256_and_si256(half == 0 ? codes : _mm256_srli_epi16(codes, 4), _mm256_set1_epi8(15));
   }
-  // All of a quad.
-  SWIFTCACHE_AVX2 void Prefetch(const std::byte* quad) {
-    _mm_prefetch(quad, _MM_HINT_T0);
-    if constexpr (kQuadBytes > 64) _mm_prefetch(quad + 64, _MM_HINT_T0);
-  }
   SWIFTCACHE_AVX2 __m256i Broadcast(const int8_t* inputs) {
     int32_t four;
     std::memcpy(&four, inputs, sizeof(four));

@@ -28,11 +28,6 @@ struct Int8Vectors512 {
     const __m512i both = _mm512_loadu_si512(quad);
     return _mm512_and_si512(half == 0 ? both : _mm512_srli_epi16(both, 4), _mm512_set1_epi8(15));
   }
-  // All of a quad.
-  SWIFTCACHE_AVX512 void Prefetch(const std::byte* quad) {
-    _mm_prefetch(quad, _MM_HINT_T0);
-    if constexpr (kQuadBytes > 64) _mm_prefetch(quad + 64, _MM_HINT_T0);
-  }
   SWIFTCACHE_AVX512 __m512i Broadcast(const int8_t* inputs) {
     int32_t four;
     std::memcpy(&four, inputs, sizeof(four));
