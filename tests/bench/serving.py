@@ -21,16 +21,14 @@ import socket
 import statistics
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 import urllib.request
 
-from talk import Answer, Conversation, percentile, ratio_interval, words
+from sides import Bench, Side, percentile
+from talk import Answer, Conversation, words
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "e2e"))
-from conftest import CACHE, ROOT, SMOLLM2, Cluster, wait_until  # noqa: E402
-from sides import TOKEN_BYTES  # noqa: E402
+from conftest import CACHE, ROOT, SMOLLM2, wait_until  # of tests/e2e, which sides put on the path
 
 FIRST, TURN, ANSWER, TURNS = 300, 48, 32, 7  # words, words, tokens; about 900 tokens at the last turn
 SLOT = 1024  # tokens of KV that a conversation may need
@@ -42,28 +40,18 @@ def free_port():
         return bound.getsockname()[1]
 
 
-class Ours:
-    """A cluster: `chat` with `own` tokens of KV, and a neighbour for each of `donors`."""
+def unpaired_ratio_interval(above, below, p, rng, rounds=1000):
+    """95 % bootstrap interval of the ratio of two samples' percentiles; nothing pairs their requests."""
+    ratios = sorted(percentile(rng.choices(above, k=len(above)), p) / percentile(rng.choices(below, k=len(below)), p)
+                    for _ in range(rounds))
+    return ratios[int(rounds * 0.025)], ratios[int(rounds * 0.975)]
 
-    def __init__(self, bench, name, own, donors=(), chat_flags=()):
-        self.name, self.model = name, "chat"
-        self.folder = pathlib.Path(tempfile.mkdtemp(prefix=f"{name}-", dir=bench.folder))
-        self.cluster = Cluster(bench.binaries, self.folder)
-        self.cluster.start_broker("--scale_down_window=1s")
-        self.cluster.start_gateway()
-        self.engines = [self.cluster.start_engine(bench.args.model, f"donor{i}", "--threads=0", f"--kv_cache_bytes={t * TOKEN_BYTES}")
-                        for i, t in enumerate(donors)]
-        self.engines.append(self.cluster.start_engine(bench.args.model, "chat", "--threads=0",
-                                                      f"--kv_cache_bytes={own * TOKEN_BYTES}", *chat_flags))
-        self.cluster.wait_models("chat", *(f"donor{i}" for i in range(len(donors))))
-        self.address = self.cluster.gateway.http
+
+class Ours(Side):
+    """Asked over HTTP."""
 
     def ask(self, messages, tokens, model="chat"):
-        return Answer(self.address, model, messages, tokens)
-
-    def stop(self):
-        self.cluster.stop()
-        self.cluster.cleanup()
+        return Answer(self.cluster.gateway.http, model, messages, tokens)
 
 
 class Llama:
@@ -92,35 +80,15 @@ class Llama:
         self.child.wait(30)
 
 
-class Bench:
+class ServingBench(Bench):
     def __init__(self, args):
-        self.args, self.binaries = args, pathlib.Path(args.bin).resolve()
-        self.rng = random.Random(args.seed)
+        super().__init__(args)
         self.pool = concurrent.futures.ThreadPoolExecutor(64)
-        self.sides, self.missed, self.slot_tokens = [], 0, SLOT
-
-    def __enter__(self):
-        self.temporary = tempfile.TemporaryDirectory(prefix="swiftcache-bench-")
-        self.folder = pathlib.Path(self.temporary.name)
-        return self
-
-    def __exit__(self, *_):
-        for side in self.sides:
-            side.stop()
-        self.temporary.cleanup()
+        self.slot_tokens = SLOT
 
     def add(self, side):
         self.sides.append(side)
         return side
-
-    def stop_all(self):
-        for side in self.sides:
-            side.stop()
-        self.sides = []
-
-    def asked(self, what, value, limit):
-        print(f"{'ok' if value <= limit else 'MISSED':8}{what}: {value:.3g}, asked: at most {limit:g}")
-        self.missed += value > limit
 
 
 class Talks:
@@ -195,7 +163,7 @@ def compare(bench, title, all_talks, limits):
               "".join(f"{percentile(tpot, p):10.2f}" for p in (50, 99)))
     for side, figure, p, peer, bound in limits:
         mine, theirs = ([getattr(a, figure) for a in by_name[name]] for name in (side, peer))
-        low, high = ratio_interval(mine, theirs, p, bench.rng)
+        low, high = unpaired_ratio_interval(mine, theirs, p, bench.rng)
         bench.asked(f"{figure.upper()} p{p} of {side} / {peer} (95 % interval {low:.3f} to {high:.3f})",
                     percentile(mine, p) / percentile(theirs, p), bound)
     for talks in all_talks:
@@ -318,11 +286,12 @@ def main():
     parser.add_argument("--model", default=SMOLLM2)
     parser.add_argument("--samples", type=int, default=300, help="turns of each side, in turns and third")
     parser.add_argument("--rounds", type=int, default=3, help="of mixed and two")
+    parser.add_argument("--threads", type=int, default=0, help="of our engines; 0: they share the cores")
     parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args()
     if not (args.llama / "llama-server").exists():
         sys.exit(f"serving: no {args.llama / 'llama-server'}; tests/bench/llama.sh builds it")
-    with Bench(args) as bench:
+    with ServingBench(args) as bench:
         {"turns": turns, "third": third, "mixed": mixed, "two": two}[args.what](bench)
     sys.exit(1 if bench.missed else 0)
 

@@ -77,6 +77,10 @@ class Side:
     def ask(self, prompt, tokens, model="chat"):
         return Answer(self.stub, self.bench.pb, prompt, tokens, model)
 
+    def stop(self):
+        self.cluster.stop()
+        self.cluster.cleanup()
+
 
 class Bench:
     def __init__(self, args):
@@ -100,10 +104,12 @@ class Bench:
         return self
 
     def __exit__(self, *_):
-        for side in self.sides:
-            side.cluster.stop()
-            side.cluster.cleanup()
+        self.stop_all()
         self.temporary.cleanup()
+
+    def stop_all(self):
+        while self.sides:
+            self.sides.pop(0).stop()
 
     def side(self, *args, **kwargs):
         self.sides.append(Side(self, *args, **kwargs))

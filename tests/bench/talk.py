@@ -55,14 +55,3 @@ class Conversation:
     def answered(self, text):
         self.messages += [{"role": "assistant", "content": text}, {"role": "user", "content": words(self.rng, self.turn_words)}]
         self.turn += 1
-
-
-def percentile(values, p):
-    return sorted(values)[max(0, -(-len(values) * p // 100) - 1)]
-
-
-def ratio_interval(above, below, p, rng, rounds=1000):
-    """95 % bootstrap interval of the ratio of two samples' percentiles."""
-    ratios = sorted(percentile(rng.choices(above, k=len(above)), p) / percentile(rng.choices(below, k=len(below)), p)
-                    for _ in range(rounds))
-    return ratios[int(rounds * 0.025)], ratios[int(rounds * 0.975)]
