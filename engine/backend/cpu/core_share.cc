@@ -34,7 +34,7 @@ static_assert(std::atomic<uint64_t>::is_always_lock_free);
 
 namespace {
 
-constexpr int kAttempts = 100;
+constexpr int kAttempts = 1000;
 
 uint64_t Bit(int place) { return uint64_t{1} << place; }
 
@@ -45,6 +45,7 @@ absl::Status Bad(const std::string& path, const std::string& what) {
 absl::StatusOr<memory::UniqueFd> OpenFile(const std::string& path, int64_t bytes) {
   memory::UniqueFd file(open(path.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600));
   struct stat found = {};
+  if (!file.ok() && errno == ENOENT) return absl::NotFoundError(path);  // its folder was removed meanwhile
   if (!file.ok() || fstat(file.get(), &found) != 0) return Bad(path, std::strerror(errno));
   if (!S_ISREG(found.st_mode) || found.st_uid != geteuid()) return Bad(path, "is not this user's file: remove it");
   struct statfs system = {};
@@ -89,7 +90,7 @@ absl::StatusOr<std::unique_ptr<CoreShare>> CoreShare::Join(const std::string& fo
   for (int attempt = 0; attempt < kAttempts; ++attempt) {
     if (mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) return Bad(folder, std::strerror(errno));
     auto file = OpenFile(path, sizeof(Page));
-    if (!file.ok() && access(folder.c_str(), F_OK) != 0) continue;
+    if (absl::IsNotFound(file.status())) continue;
     if (!file.ok()) return file.status();
     const std::optional<int> place = TakePlace(file->get());
     if (!IsThere(file->get())) continue;
