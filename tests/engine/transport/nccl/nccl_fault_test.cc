@@ -179,6 +179,9 @@ class NcclFailingCallTest : public testing::Test {
       Use(donor, borrower, nth);
       failed = failing.HasFailed();
       if (!failed) failing.FailAt(0);
+      // A failure as Use ended may cost this load its communicator, and none after it.
+      const bool lost = !borrower.LoadNow(kLease, 0, kPiece, kMiB).empty();
+      EXPECT_TRUE(!lost || failing.HasFailed()) << nth;
       EXPECT_THAT(borrower.LoadNow(kLease, 0, kPiece, kMiB), IsEmpty()) << nth;
     }
   }
