@@ -28,6 +28,10 @@ void EngineFlags::ParseSharing(Flags& flags) {
       "transport", &transport, {"auto", "none", "shm", "cuda_ipc", "nccl"},
       "how KV memory is lent to and leased from other engines; shm between CPUs, cuda_ipc (mapped) or nccl (sent) "
       "between GPUs; auto: shm or cuda_ipc, where there is a broker and a prefix cache; none: not at all");
+  flags.Switch("lend", &lend, "lend KV memory that this engine does not need to others");
+  flags.Bytes("lend_reserve", &lend_reserve_bytes, 0, int64_t{1} << 50,
+              "of --kv_cache_bytes, what is never lent, however idle it is; as much or more: nothing is lent");
+  flags.Switch("borrow", &engine.borrow, "ask others for KV memory where the own is short");
   flags.Choice("stream", &stream, {"auto", "lsc", "in_place"},
                "how leased KV is read: lsc brings it layer by layer into own memory (the paper's layer stream cache), "
                "in_place reads "

@@ -28,6 +28,8 @@ struct EngineFlags {
   engine::exec::EngineOptions engine;
   // Sharing of KV memory.
   std::string transport = "auto", stream = "auto", shm_dir;
+  bool lend = true;
+  int64_t lend_reserve_bytes = 0;
   absl::Duration revoke_deadline = absl::Milliseconds(50), link_latency;
   int64_t link_gbps = 0;
   LogFlags log;

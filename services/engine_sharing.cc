@@ -9,6 +9,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
+#include "common/base/units.h"
+#include "common/log/log.h"
 
 namespace swiftcache::services {
 namespace {
@@ -22,19 +24,38 @@ std::string NodeId(const std::string& shm_dir) {
   return absl::StrCat(boot_id, ":", folder.st_dev, ":", folder.st_ino);
 }
 
+int64_t NeverLentBlocks(const EngineFlags& flags, const engine::exec::EngineMemory& memory) {
+  if (!flags.lend) return memory.num_blocks();
+  const int64_t bytes = memory.kv->bytes();
+  if (flags.lend_reserve_bytes > bytes) {
+    LOG(WARNING) << "--lend_reserve is " << flags.lend_reserve_bytes << " bytes, KV memory has " << bytes
+                 << ": this engine lends nothing; lower it, or say --lend=false where that is meant";
+  }
+  return std::min(memory.num_blocks(), CeilDiv(flags.lend_reserve_bytes, memory.layout.block_bytes()));
+}
+
 }  // namespace
+
+EngineSharing::EngineSharing(const Options& options, const engine::exec::EngineMemory& memory,
+                             engine::rpc::BrokerClient& broker, const Clock& clock)
+    : options_(options),
+      kv_(*memory.kv),
+      never_lent_blocks_(NeverLentBlocks(*options.flags, memory)),
+      broker_(broker),
+      clock_(clock) {}
 
 absl::StatusOr<std::unique_ptr<EngineSharing>> EngineSharing::Create(const Options& options, EngineDevice& device,
                                                                      const engine::exec::EngineMemory& memory,
                                                                      engine::rpc::BrokerClient& broker,
                                                                      const Clock& clock, Metrics& metrics) {
-  auto sharing = std::unique_ptr<EngineSharing>(new EngineSharing(options, *memory.kv, broker, clock));
+  auto sharing = std::unique_ptr<EngineSharing>(new EngineSharing(options, memory, broker, clock));
   const EngineFlags& flags = *options.flags;
   sharing->coordinator_ = std::make_unique<engine::coordinator::Coordinator>(
       engine::coordinator::Coordinator::Options{.instance_id = options.instance_id,
                                                 .revoke_deadline = flags.revoke_deadline,
                                                 .num_blocks = memory.num_blocks(),
-                                                .block_bytes = memory.layout.block_bytes()},
+                                                .block_bytes = memory.layout.block_bytes(),
+                                                .never_lent_blocks = sharing->never_lent_blocks_},
       clock, metrics);
   ASSIGN_OR_RETURN(sharing->transport_,
                    device.CreateTransport({.name = options.name, .instance_id = options.instance_id, .flags = &flags},
@@ -59,6 +80,8 @@ engine::rpc::SharingDescription EngineSharing::Describe() const {
   return {.lease_channel = transport_->channel(),
           .node_id = NodeId(options_.flags->shm_dir),
           .page_bytes = kv_.page_bytes(),
+          .never_lent_blocks = never_lent_blocks_,
+          .borrows = options_.flags->engine.may_borrow(),
           .given = [this] { return coordinator_->Given(); },
           .registered =
               [this](const engine::coordinator::LeaseTerms& terms) {

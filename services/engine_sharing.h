@@ -8,6 +8,7 @@
 //   ... engine->ShutDown(deadline); sharing->Stop();
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
@@ -59,12 +60,12 @@ class EngineSharing {
   void Stop();
 
  private:
-  EngineSharing(const Options& options, const engine::backend::KvMemory& kv, engine::rpc::BrokerClient& broker,
-                const Clock& clock)
-      : options_(options), kv_(kv), broker_(broker), clock_(clock) {}
+  EngineSharing(const Options& options, const engine::exec::EngineMemory& memory, engine::rpc::BrokerClient& broker,
+                const Clock& clock);
 
   const Options options_;
   const engine::backend::KvMemory& kv_;
+  const int64_t never_lent_blocks_;
   engine::rpc::BrokerClient& broker_;
   const Clock& clock_;
   std::unique_ptr<engine::coordinator::Coordinator> coordinator_;

@@ -63,7 +63,8 @@ struct Engine {
   std::string channel;  // "": shares nothing
   int64_t page_bytes = 0;
   int64_t block_bytes = 0, block_tokens = 0, num_blocks = 0;
-  bool ready = false;  // only ready engines are asked to lend
+  int64_t never_lent_blocks = 0;  // the first of these: what it keeps whatever the policy says
+  bool ready = false;             // only ready engines are asked to lend
 };
 
 /// A lease that is new or has changed.

@@ -84,7 +84,7 @@ absl::StatusOr<int64_t> Ledger::ReportWindow(const Party& who, const elastic::De
     *blocks = std::min(*blocks, member->engine.num_blocks);
   }
   member->policy->Report(counted, now);
-  return member->policy->LendableBlocks(table_.LentBy(who).blocks, {}, now);
+  return member->LendableBlocks(table_.LentBy(who).blocks, {}, now);
 }
 
 absl::StatusOr<LeaseResponse> Ledger::RequestLease(const Party& who, const LeaseRequest& request, absl::Time now) {

@@ -5,6 +5,7 @@
 //   ASSIGN_OR_RETURN(Member* member, members.Require(who));
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <deque>
 #include <map>
@@ -28,6 +29,11 @@ struct Member {
   bool idle = false;                                     // by its last window: nothing runs, nothing waits
   std::map<std::string, std::vector<LeaseId>> requests;  // by key: what a retry gets
   std::deque<std::string> request_order;                 // oldest first
+
+  /// As its policy has it, and never its reserve. REQUIRES: it has a policy.
+  int64_t LendableBlocks(int64_t lent_blocks, const elastic::UnitBlocks& unit, absl::Time now) const {
+    return std::min(policy->LendableBlocks(lent_blocks, unit, now), engine.num_blocks - engine.never_lent_blocks);
+  }
 };
 
 /// Thread-safety: none. Ownership: owns the members; pointers live until Erase.

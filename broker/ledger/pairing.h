@@ -14,10 +14,11 @@
 
 namespace swiftcache::broker::ledger {
 
-/// Whether these are two engines of one node that both share memory, and the donor is ready and has an arena.
+/// Whether these are two engines of one node that both share memory, and the donor is ready and has some that it lends.
 inline bool MayShare(const Engine& donor, const Engine& borrower) {
   return donor.party.name != borrower.party.name && donor.node_id == borrower.node_id && donor.ready &&
-         !donor.channel.empty() && !borrower.channel.empty() && donor.num_blocks > 0 && donor.page_bytes > 0;
+         !donor.channel.empty() && !borrower.channel.empty() && donor.num_blocks > donor.never_lent_blocks &&
+         donor.page_bytes > 0;
 }
 
 /// Errors: as elastic::ComputeUnit.

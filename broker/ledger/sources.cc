@@ -29,8 +29,8 @@ Sources FindSources(const LeaseTable& table, const Members& members, const Engin
     if (!unit.ok()) continue;
     const Party& party = donor->engine.party;
     const Holding& lent = table.LentBy(party);
-    const int64_t lendable = donor->policy->LendableBlocks(
-        lent.blocks, {.worker = unit->donor_blocks, .master = unit->borrower_blocks}, now);
+    const int64_t lendable =
+        donor->LendableBlocks(lent.blocks, {.worker = unit->donor_blocks, .master = unit->borrower_blocks}, now);
     Source source{.donor = donor, .unit = *unit, .taken = table.TakenOf(party), .leases = lent.leases};
     source.region = {.first_block = donor->engine.num_blocks - lendable, .num_blocks = lendable};
     source.free_units = std::max<int64_t>(0, lendable - lent.blocks) / unit->donor_blocks;

@@ -24,6 +24,7 @@ ledger::Engine ToLedger(const membership::EngineInfo& info, bool ready) {
           .block_bytes = info.kv.block_bytes,
           .block_tokens = info.kv.block_tokens,
           .num_blocks = info.kv.num_blocks,
+          .never_lent_blocks = info.never_lent_blocks,
           .ready = ready};
 }
 

@@ -97,9 +97,13 @@ absl::Status CheckSharing(const EngineInfo& info) {
         "': wanted a path of at most ", kMaxChannelBytes, " printable characters; choose another --shm_dir"));
   }
   RETURN_IF_ERROR(CheckName("node_id", info.node_id));
-  if (info.page_bytes >= 1 && info.page_bytes <= kMaxPageBytes) return absl::OkStatus();
+  if (info.page_bytes < 1 || info.page_bytes > kMaxPageBytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("page_bytes is ", info.page_bytes, ", wanted 1 to ", kMaxPageBytes, " with a lease_channel"));
+  }
+  if (info.never_lent_blocks >= 0 && info.never_lent_blocks <= info.kv.num_blocks) return absl::OkStatus();
   return absl::InvalidArgumentError(
-      absl::StrCat("page_bytes is ", info.page_bytes, ", wanted 1 to ", kMaxPageBytes, " with a lease_channel"));
+      absl::StrCat("never_lent_blocks is ", info.never_lent_blocks, ", wanted 0 to the arena's ", info.kv.num_blocks));
 }
 
 }  // namespace

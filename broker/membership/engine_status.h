@@ -35,7 +35,8 @@ struct EngineInfo {
   EngineState state = EngineState::kStarting;
   // Of sharing; empty where the engine does not share.
   std::string lease_channel, node_id;
-  int64_t page_bytes = 0;
+  int64_t page_bytes = 0, never_lent_blocks = 0;
+  bool borrows = false;
   int64_t registration = 0;  // rises with each Register of an instance; 0: not numbered
   friend bool operator==(const EngineInfo&, const EngineInfo&) = default;
 };
@@ -56,8 +57,8 @@ struct EngineStatus {
 
 /// Checks what an engine says of itself. INVALID_ARGUMENT, naming field, value found and value wanted: a name with
 /// other characters than letters, digits and "._:/@+-[]"; block_bytes that disagree with the rest of the geometry; an
-/// arena above kMaxArenaBytes; a READY engine without address; a lease channel without node and page size, or with
-/// control characters.
+/// arena above kMaxArenaBytes; a READY engine without address; a lease channel without node and page size, with control
+/// characters, or with a reserve larger than the arena.
 absl::Status Validate(const EngineInfo& info);
 
 }  // namespace swiftcache::broker::membership

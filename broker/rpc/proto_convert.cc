@@ -95,6 +95,8 @@ v1::EngineInfo ToProto(const membership::EngineInfo& info) {
   proto.set_lease_channel(info.lease_channel);
   proto.set_node_id(info.node_id);
   proto.set_page_bytes(info.page_bytes);
+  proto.set_never_lent_blocks(info.never_lent_blocks);
+  proto.set_borrows(info.borrows);
   proto.set_registration(info.registration);
   return proto;
 }
@@ -135,6 +137,8 @@ membership::EngineInfo FromProto(const v1::EngineInfo& proto) {
           .lease_channel = proto.lease_channel(),
           .node_id = proto.node_id(),
           .page_bytes = proto.page_bytes(),
+          .never_lent_blocks = proto.never_lent_blocks(),
+          .borrows = proto.borrows(),
           .registration = proto.registration()};
 }
 

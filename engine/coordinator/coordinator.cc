@@ -40,6 +40,7 @@ Coordinator::Coordinator(const Options& options, const Clock& clock, Metrics& me
       donor_({.instance_id = options.instance_id,
               .num_blocks = options.num_blocks,
               .block_bytes = options.block_bytes,
+              .never_lent_blocks = options.never_lent_blocks,
               .revoke_deadline = options.revoke_deadline,
               .ttl = options.ttl}),
       borrower_({.instance_id = options.instance_id,

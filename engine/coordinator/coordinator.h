@@ -65,6 +65,7 @@ class Coordinator final : public transport::TransportEvents, public LeaseBrokerE
     absl::Duration ttl = LeaseTerms().ttl;                   // until OnTerms
     absl::Duration broker_patience = absl::Milliseconds(3);  // for its advice on whose lease to revoke
     int64_t num_blocks = 0, block_bytes = 0;                 // of this engine's arena
+    int64_t never_lent_blocks = 0;                           // the first of these
     absl::Duration min_request_interval = absl::Milliseconds(200);
     absl::Duration max_request_interval = absl::Seconds(5);  // while there is a shortage
   };

@@ -36,7 +36,8 @@ struct EngineOptions {
   std::vector<int32_t> eos_ids = {};
   // Sharing of KV memory with other engines.
   bool share = false;
-  bool may_borrow() const { return share && enable_prefix_caching; }  // only what the cache knows can be spilled
+  bool borrow = true;                                                           // where it shares
+  bool may_borrow() const { return share && borrow && enable_prefix_caching; }  // only what the cache knows is spilled
   StreamMode stream = StreamMode::kAuto;
   bool scrub_on_return = true;
   int64_t max_tokens_on_leases = 256;                 // of a step that reads leases: keeps a layer of it short

@@ -83,6 +83,10 @@ std::string Donor::ReasonToDecline(const Lease& lease) const {
                         lease.num_bytes, " bytes, is none of the ", options_.num_blocks, " blocks of ",
                         options_.block_bytes, " bytes here; let this engine register again");
   }
+  if (extent.first_block < options_.never_lent_blocks) {
+    return absl::StrCat("an extent from block ", extent.first_block, " on reaches into the first ",
+                        options_.never_lent_blocks, " blocks, which are never lent");
+  }
   for (const auto& [id, held] : leases_) {
     if (Overlap(held.lease.extent, lease.extent)) return absl::StrCat("the extent overlaps that of lease ", id.value());
   }

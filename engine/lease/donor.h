@@ -36,7 +36,7 @@
 // The donor alone says what becomes of a lease: a broker that does not know one (Unknown: it has restarted, or has not
 // seen this engine for a while) is told again, and one that believes in a lease which has ended is told RELEASED.
 // Offers for another instance are ignored. An offer is declined (RELEASED) if its extent is not whole blocks of this
-// arena, if it overlaps a lease held here, and after RevokeAll. So two leases of one extent are never both granted, even
+// arena, if it reaches into the reserve, if it overlaps a lease held here, and after RevokeAll. So two leases of one extent are never both granted, even
 // if the broker offers both.
 #pragma once
 
@@ -64,6 +64,7 @@ class Donor {
   struct Options {
     std::string instance_id;                  // of this process: offers to other instances are ignored
     int64_t num_blocks = 0, block_bytes = 0;  // of the own arena
+    int64_t never_lent_blocks = 0;            // the first of these: its reserve
     absl::Duration revoke_deadline = absl::Milliseconds(50);
     absl::Duration ttl = absl::Seconds(10);  // without a renewal
   };

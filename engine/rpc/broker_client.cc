@@ -339,6 +339,8 @@ void GrpcBrokerClient::Ready(const std::string& address, std::function<exec::Eng
   info_.set_lease_channel(sharing.lease_channel);
   info_.set_node_id(sharing.node_id);
   info_.set_page_bytes(sharing.page_bytes);
+  info_.set_never_lent_blocks(sharing.never_lent_blocks);
+  info_.set_borrows(sharing.borrows);
   given_ = sharing.given;
   on_registered_ = sharing.registered;
   info_.set_state(v1::READY);

@@ -43,6 +43,8 @@ struct EngineDescription {
 struct SharingDescription {
   std::string lease_channel, node_id;
   int64_t page_bytes = 0;
+  int64_t never_lent_blocks = 0;  // as Donor's
+  bool borrows = false;
   std::function<std::vector<lease::Lease>()> given;                // leases that it gives: sent with each registration
   std::function<void(const coordinator::LeaseTerms&)> registered;  // called after each registration
 };

@@ -17,6 +17,11 @@ std::string Percent(int64_t part, int64_t whole) {
   return absl::StrFormat("%.0f%%", 100.0 * static_cast<double>(part) / static_cast<double>(whole));
 }
 
+std::string ShowReserve(const v1::EngineInfo& engine) {
+  if (!ClusterTable::Lends(engine)) return "all";
+  return engine.never_lent_blocks() == 0 ? "-" : ShowBytes(engine.never_lent_blocks() * engine.kv().block_bytes());
+}
+
 std::vector<std::string> EngineRow(const v1::EngineStatus& engine, int64_t lent_bytes, int64_t borrowed_bytes,
                                    const std::string& limit) {
   const v1::EngineInfo& info = engine.info();
@@ -31,7 +36,8 @@ std::vector<std::string> EngineRow(const v1::EngineStatus& engine, int64_t lent_
           ShowBytes(load.kv_blocks_used() * block),
           ShowBytes(load.kv_blocks_cached() * block),
           ShowBytes(lent_bytes),
-          ShowBytes(borrowed_bytes),
+          ShowReserve(info),
+          info.borrows() || borrowed_bytes > 0 ? ShowBytes(borrowed_bytes) : "-",
           limit,
           Percent(load.prompt_tokens_local(), prompts),
           Percent(load.prompt_tokens_donor(), prompts),
@@ -40,6 +46,10 @@ std::vector<std::string> EngineRow(const v1::EngineStatus& engine, int64_t lent_
 }
 
 }  // namespace
+
+bool ClusterTable::Lends(const v1::EngineInfo& engine) {
+  return !engine.lease_channel().empty() && engine.never_lent_blocks() < engine.kv().num_blocks();
+}
 
 void ClusterTable::Apply(const v1::WatchResponse& news) {
   if (news.has_snapshot()) {
@@ -118,6 +128,7 @@ std::string ClusterTable::ShowEngines() const {
                {"USED", Table::kRight},
                {"CACHED", Table::kRight},
                {"LENT", Table::kRight},
+               {"RESERVE", Table::kRight},
                {"BORROWED", Table::kRight},
                {"LIMIT", Table::kRight},
                {"HIT LOCAL", Table::kRight},

@@ -25,6 +25,9 @@ class ClusterTable {
     int64_t limit_bytes = 0, borrowed_bytes = 0, engines = 0;
   };
 
+  /// False: it shares nothing, or its reserve is all that it has.
+  static bool Lends(const v1::EngineInfo& engine);
+
   /// A snapshot replaces everything; leases that have ended go.
   void Apply(const v1::WatchResponse& news);
 

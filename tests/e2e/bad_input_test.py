@@ -31,6 +31,10 @@ def engine(binaries, *flags, timeout=30):
     ([f"--model={MODEL}", "--model_name=m", "--kv_cache_bytes=100TiB"], "kv_cache_bytes"),
     ([f"--model={MODEL}", "--model_name=m", "--gpu_memory_utilization=0"], "gpu_memory_utilization"),
     ([f"--model={MODEL}", "--model_name=m", "--gpu_memory_utilization=1.5"], "gpu_memory_utilization"),
+    ([f"--model={MODEL}", "--model_name=m", "--lend_reserve=-1"], "lend_reserve"),
+    ([f"--model={MODEL}", "--model_name=m", "--lend_reserve=some"], "lend_reserve"),
+    ([f"--model={MODEL}", "--model_name=m", "--lend=maybe"], "lend"),
+    ([f"--model={MODEL}", "--model_name=m", "--borrow=maybe"], "borrow"),
     ([f"--model={MODEL}", "--model_name=a\nb"], "model_name"),
 ])
 def test_engine_refuses_bad_flags_in_one_line(binaries, flags, wanted):

@@ -10,12 +10,17 @@ namespace swiftcache::broker::ledger {
 namespace {
 
 const std::vector<std::string> kNames = {"a", "b", "c", "d"};
+const std::string kReserved = "d";  // it never lends its first
+constexpr int64_t kReserve = 100;   // blocks
 
 // Follows the changes that are told, as every replica does, and refuses a block with two users.
 class Model {
  public:
   void Apply(const Change& change) {
     const Lease& lease = change.lease;
+    if (lease.state == LeaseState::kOffered && lease.donor.name == kReserved) {
+      ASSERT_GE(lease.extent.first_block, kReserve);
+    }
     const auto it = leases_.find(lease.id);
     if (it == leases_.end()) {
       ASSERT_EQ(change.before, std::nullopt);
@@ -60,6 +65,7 @@ class LedgerModelTest : public LedgerTest {
   Engine EngineNow(const std::string& name) {
     Engine engine = EngineOf(name);
     engine.party = Living(name);
+    if (name == kReserved) engine.never_lent_blocks = kReserve;
     if (name == "b") engine.block_bytes = 2 * kBlock;
     if (name == "c") engine.block_bytes = 3 * kBlock / 2;  // a block ends within a page
     return engine;

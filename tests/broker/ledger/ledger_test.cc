@@ -56,6 +56,30 @@ TEST_F(LedgerTest, BlocksOfOtherBytesAreReadAsWholeUnitsOnPageBorders) {
   EXPECT_EQ(answer->leases[0].extent.first_block * 13'824 % 4096, 0);
 }
 
+TEST_F(LedgerTest, AReserveIsNeverLentHoweverIdleItIs) {
+  AddEngine(EngineOf("chat"), {}, kBlocks);
+  Engine code = EngineOf("code");
+  code.never_lent_blocks = 125;
+  AddEngine(code);
+  EXPECT_EQ(*ledger_->ReportWindow(code.party, {}, now_), kBlocks - 125);
+  LeaseResponse answer = Request("chat", 50);
+  EXPECT_EQ(TotalBlocks(answer.leases), kBlocks - 125);
+  for (const Lease& lease : answer.leases) EXPECT_GE(lease.extent.first_block, 125);
+  EXPECT_EQ(answer.lendable_bytes, 0);
+  EXPECT_THAT(answer.shortage, HasSubstr("donors have no more"));
+  EXPECT_THAT(Request("chat", 1).leases, IsEmpty());
+}
+
+TEST_F(LedgerTest, AnEngineWhoseReserveIsAllItHasIsNoDonor) {
+  AddEngine(EngineOf("chat"), {}, kBlocks);
+  Engine code = EngineOf("code");
+  code.never_lent_blocks = kBlocks;
+  AddEngine(code);
+  const LeaseResponse answer = Request("chat", 1);
+  EXPECT_THAT(answer.leases, IsEmpty());
+  EXPECT_THAT(answer.shortage, HasSubstr("no other engine of node 'node' lends memory"));
+}
+
 TEST_F(LedgerTest, ALeaseLivesFromItsOfferToItsRelease) {
   AddEngine(EngineOf("chat"), {}, kBlocks);
   AddEngine(EngineOf("code"));

@@ -258,6 +258,8 @@ TEST_F(MembershipTest, WhatAnEngineSaysOfItselfIsChecked) {
   expect_refused([&](EngineInfo& i) { shares(i), i.lease_channel = std::string(108, 'a'); }, "at most 107");
   expect_refused([&](EngineInfo& i) { shares(i), i.node_id = ""; }, "node_id");
   expect_refused([&](EngineInfo& i) { shares(i), i.page_bytes = 0; }, "page_bytes is 0");
+  expect_refused([&](EngineInfo& i) { shares(i), i.never_lent_blocks = -1; }, "never_lent_blocks is -1, wanted 0 to");
+  expect_refused([&](EngineInfo& i) { shares(i), i.never_lent_blocks = i.kv.num_blocks + 1; }, "never_lent_blocks is");
   EXPECT_THAT(table_.Snapshot(), IsEmpty());
 }
 

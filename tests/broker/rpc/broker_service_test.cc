@@ -39,6 +39,8 @@ TEST_F(BrokerDoorTest, EveryFieldOfAnEngineSurvivesTheWay) {
   info.lease_channel = "/run/a";
   info.node_id = "node";
   info.page_bytes = 4096;
+  info.never_lent_blocks = 3;
+  info.borrows = true;
   ASSERT_TRUE(Register(info).ok());
   grpc::ClientContext context;
   auto reader = stub_->Watch(&context, v1::WatchRequest());

@@ -36,6 +36,16 @@ TEST_F(CoordinatorTest, AnOfferIsClearedGrantedAndReportedWithItsEpoch) {
   EXPECT_EQ(Metric("swiftcache_lease_granted_total"), 1);
 }
 
+TEST_F(CoordinatorTest, WhatIsNeverLentIsDeclinedWithoutTheLoop) {
+  Start({.never_lent_blocks = 75});
+  coordinator_->OnLease(Given(7));  // from block 70 on
+  ASSERT_TRUE(broker_.log().WaitFor("RELEASED 7"));
+  EXPECT_THAT(broker_.news().back().reason, HasSubstr("first 75 blocks, which are never lent"));
+  coordinator_->OnLease(Given(8));
+  ASSERT_TRUE(loop_.log().WaitFor("Clear 8"));
+  EXPECT_EQ(loop_.log().Count("Clear 7"), 0);
+}
+
 TEST_F(CoordinatorTest, AnExtentThatCannotBeClearedIsDeclined) {
   Start();
   coordinator_->OnLease(Given(7));

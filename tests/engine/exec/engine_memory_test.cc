@@ -122,6 +122,15 @@ TEST_F(EngineMemoryTest, WithoutAPrefixCacheThereIsNothingToSpillAndLengthIsLimi
   EXPECT_EQ(memory->max_model_len_tokens, 40);
 }
 
+TEST_F(EngineMemoryTest, WhoDoesNotBorrowHoldsWhatItsOwnMemoryHolds) {
+  options_.kv_cache_bytes = 10 * BlockBytes();
+  options_.share = true;
+  options_.borrow = false;
+  const auto memory = Create();
+  ASSERT_TRUE(memory.ok()) << memory.status();
+  EXPECT_EQ(memory->max_model_len_tokens, 40);
+}
+
 TEST_F(EngineMemoryTest, WhoBorrowsMayHoldMoreThanItsOwnMemory) {
   options_.kv_cache_bytes = 10 * BlockBytes();
   options_.share = true;

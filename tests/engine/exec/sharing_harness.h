@@ -33,6 +33,7 @@ struct SharingOptions {
   bool scrub_on_return = true;
   bool mapped = true;  // what lies in leases, by the transport
   int64_t max_tokens_on_leases = EngineOptions().max_tokens_on_leases;
+  bool borrow = true;
 };
 
 /// The loop is stepped by the test's thread; the coordinator has its own.
@@ -47,6 +48,7 @@ class SharingHarness : private LoopObserver {
     EngineOptions engine;
     engine.block_tokens = options.model.block_tokens;
     engine.share = true;
+    engine.borrow = options.borrow;
     engine.stream = options.stream;
     engine.scrub_on_return = options.scrub_on_return;
     engine.max_tokens_on_leases = options.max_tokens_on_leases;

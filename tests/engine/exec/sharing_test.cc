@@ -288,6 +288,18 @@ TEST_P(SharingTest, MemoryThatRunsShortIsAskedFor) {
   }));
 }
 
+TEST_P(SharingTest, WhoDoesNotBorrowAsksForNothing) {
+  SharingOptions options = Options();
+  options.borrow = false;
+  SharingHarness harness(options);
+  for (unsigned seed = 1; seed <= 4; ++seed) {
+    (void)harness.Add(harness.Prompt(seed), kOutputTokens);
+    harness.RunAll();
+  }
+  harness.Offer(9, {16, 4});  // is heard after whatever was asked before
+  for (const std::string& call : harness.broker().log().calls()) EXPECT_FALSE(call.starts_with("Request ")) << call;
+}
+
 // Else it would be written to memory that has another use meanwhile.
 TEST(SharingStreamTest, AStepThatFailsLeavesNoLoadUnderWay) {
   SharingHarness harness({.num_blocks = 20, .stream = StreamMode::kLsc});

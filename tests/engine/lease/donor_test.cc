@@ -74,6 +74,17 @@ TEST(DonorTest, ExtentsThatAreNotItsOwnAreDeclined) {
 }
 
 // The transport would grant them: to the borrower, and over what was never cleared.
+TEST(DonorTest, ItsReserveIsNotLentWhateverTheBrokerOffers) {
+  Donor donor({.instance_id = "summer-1", .num_blocks = kArenaBlocks, .block_bytes = 4096, .never_lent_blocks = 60});
+  donor.Offered(MakeLease(1, 59, 2), kStart);
+  EXPECT_THAT(Take(donor), ElementsAre("RELEASED 1"));
+  donor.Offered(MakeLease(2, 60, 2), kStart);
+  EXPECT_THAT(Take(donor), ElementsAre("clear 2"));
+  Donor closed({.instance_id = "summer-1", .num_blocks = 100, .block_bytes = 4096, .never_lent_blocks = 100});
+  closed.Offered(MakeLease(3, 99, 1), kStart);
+  EXPECT_THAT(Take(closed), ElementsAre("RELEASED 3"));
+}
+
 TEST(DonorTest, AnOfferOfMoreOrFewerBytesThanItsBlocksHaveIsDeclined) {
   Donor donor = NewDonor();
   int64_t id = 0;

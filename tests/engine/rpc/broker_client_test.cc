@@ -244,6 +244,29 @@ TEST(BrokerClientTest, ALimitThatItHasHeardOfGoesToTheNextBroker) {
   EXPECT_TRUE(next.table->WaitForLimits({LeaseLimit{"chat", 7, 9}, LeaseLimit{"code", std::nullopt, 3}}));
 }
 
+TEST(BrokerClientTest, ItsOwnLimitsGoToTheNextBrokerWithTheFirstWord) {
+  auto broker = std::make_unique<Broker>("inc-1");
+  const std::string address = broker->server->address();
+  auto client = ClientOf(address, "i1");
+  ASSERT_TRUE(client->Reserve(Description("a"), NameChoice::kExactly).ok());
+  client->Start();
+  client->Ready("127.0.0.1:1", NoLoad,
+                {.lease_channel = "/run/a",
+                 .node_id = "node",
+                 .page_bytes = 4096,
+                 .never_lent_blocks = 7,
+                 .borrows = true,
+                 .given = [] { return std::vector<lease::Lease>(); },
+                 .registered = [](const coordinator::LeaseTerms&) {}});
+  const auto knows = [](auto& engines) {
+    return engines["a"].info.never_lent_blocks == 7 && engines["a"].info.borrows;
+  };
+  EXPECT_TRUE(broker->table->WaitUntil(knows));
+  broker.reset();
+  Broker next("inc-2", address);
+  EXPECT_TRUE(next.table->WaitUntil(knows));
+}
+
 class Lines final : public google::LogSink {
  public:
   Lines() { google::AddLogSink(this); }

@@ -7,6 +7,11 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 
 namespace swiftcache::services::ctl {
 namespace {
@@ -18,6 +23,8 @@ v1::EngineStatus EngineNamed(const std::string& name) {
   engine.mutable_info()->set_state(v1::READY);
   engine.mutable_info()->mutable_kv()->set_block_bytes(1 << 20);
   engine.mutable_info()->mutable_kv()->set_num_blocks(64);
+  engine.mutable_info()->set_lease_channel("/run/" + name);
+  engine.mutable_info()->set_borrows(true);
   engine.mutable_load()->set_kv_blocks_used(3);
   return engine;
 }
@@ -81,12 +88,29 @@ TEST_F(ClusterTableTest, AnEnginesLineShowsWhatItLendsAndBorrowsAndWhereItsHitsW
   load.set_last_reclaim_micros(1234);
   cluster_.Apply(news);
   EXPECT_EQ(cluster_.ShowEngines(),
-            "ENGINE  STATE  RUNNING  WAITING     OWN   USED  CACHED   LENT  BORROWED  LIMIT  HIT LOCAL  HIT DONOR  "
-            "RECLAIMS  LAST RECLAIM\n"
-            "chat    READY        0        0  64 MiB  3 MiB     0 B    0 B     4 MiB  8 MiB        30%        20%  "
-            "       2        1.2 ms\n"
-            "code    READY        0        0  64 MiB  3 MiB     0 B  4 MiB       0 B      -          -          -  "
-            "       0             -\n");
+            "ENGINE  STATE  RUNNING  WAITING     OWN   USED  CACHED   LENT  RESERVE  BORROWED  LIMIT  HIT LOCAL  "
+            "HIT DONOR  RECLAIMS  LAST RECLAIM\n"
+            "chat    READY        0        0  64 MiB  3 MiB     0 B    0 B        -     4 MiB  8 MiB        30%  "
+            "      20%         2        1.2 ms\n"
+            "code    READY        0        0  64 MiB  3 MiB     0 B  4 MiB        -       0 B      -          -  "
+            "        -         0             -\n");
+}
+
+TEST_F(ClusterTableTest, AnEnginesLineShowsWhatItNeverLendsAndWhetherItBorrows) {
+  const auto row = [&](const auto& change) {
+    v1::WatchResponse news;
+    *news.mutable_updated() = EngineNamed("code");
+    change(*news.mutable_updated()->mutable_info());
+    cluster_.Apply(news);
+    const std::vector<std::string> lines = absl::StrSplit(cluster_.ShowEngines(), '\n');
+    const std::vector<std::string> cells = absl::StrSplit(lines[2], "  ", absl::SkipWhitespace());
+    return absl::StrCat("reserve ", absl::StripAsciiWhitespace(cells[8]), ", borrowed ",
+                        absl::StripAsciiWhitespace(cells[9]));
+  };
+  EXPECT_EQ(row([](v1::EngineInfo& info) { info.set_never_lent_blocks(16); }), "reserve 16 MiB, borrowed 0 B");
+  EXPECT_EQ(row([](v1::EngineInfo& info) { info.set_never_lent_blocks(64); }), "reserve all, borrowed 0 B");
+  EXPECT_EQ(row([](v1::EngineInfo& info) { info.clear_lease_channel(); }), "reserve all, borrowed 0 B");
+  EXPECT_EQ(row([](v1::EngineInfo& info) { info.set_borrows(false); }), "reserve -, borrowed -");
 }
 
 TEST_F(ClusterTableTest, ALeasesLineNamesTheDonorsBlocks) {

@@ -21,6 +21,7 @@ void AddEngine(v1::WatchResponse::Snapshot& snapshot, const std::string& name) {
   info.mutable_kv()->set_block_tokens(16);
   info.mutable_kv()->set_block_bytes(1000);
   info.mutable_kv()->set_num_blocks(64);
+  info.set_lease_channel("/run/" + name);
 }
 
 // `code` lends to `chat`, whose model has a limit.
@@ -31,6 +32,9 @@ ClusterTable Sharing() {
   AddEngine(snapshot, "code");
   v1::EngineStatus& chat = *snapshot.mutable_engines(0);
   chat.mutable_info()->set_address("127.0.0.1:50061");
+  chat.mutable_info()->set_never_lent_blocks(64);
+  chat.mutable_info()->set_borrows(true);
+  snapshot.mutable_engines(1)->mutable_info()->set_never_lent_blocks(2);
   v1::EngineLoad& load = *chat.mutable_load();
   load.set_running_requests(2);
   load.set_waiting_requests(1);
@@ -61,12 +65,14 @@ ClusterTable Sharing() {
 constexpr char kEngines[] =
     R"("engines":[{"engine":"chat","model":"chat-model","state":"READY","address":"127.0.0.1:50061",)"
     R"("max_model_len_tokens":2048,"running_requests":2,"waiting_requests":1,"kv_cache_dtype":"bf16",)"
-    R"("block_tokens":16,"block_bytes":1000,"own_bytes":64000,"used_bytes":3000,"cached_bytes":4000,"lent_bytes":0,)"
-    R"("borrowed_bytes":4000,"limit_bytes":9000,"prompt_computed_tokens":50,"prompt_local_tokens":30,)"
-    R"("prompt_donor_tokens":20,"reclaims":2,"last_reclaim_seconds":0.0015},)"
+    R"("block_tokens":16,"block_bytes":1000,"own_bytes":64000,"used_bytes":3000,"cached_bytes":4000,"lends":false,)"
+    R"("lend_reserve_bytes":64000,"lent_bytes":0,"borrows":true,"borrowed_bytes":4000,"limit_bytes":9000,)"
+    R"("prompt_computed_tokens":50,"prompt_local_tokens":30,"prompt_donor_tokens":20,"reclaims":2,)"
+    R"("last_reclaim_seconds":0.0015},)"
     R"({"engine":"code","model":"code-model","state":"READY","address":null,"max_model_len_tokens":2048,)"
     R"("running_requests":0,"waiting_requests":0,"kv_cache_dtype":"bf16","block_tokens":16,"block_bytes":1000,)"
-    R"("own_bytes":64000,"used_bytes":0,"cached_bytes":0,"lent_bytes":4000,"borrowed_bytes":0,"limit_bytes":null,)"
+    R"("own_bytes":64000,"used_bytes":0,"cached_bytes":0,"lends":true,"lend_reserve_bytes":2000,"lent_bytes":4000,)"
+    R"("borrows":false,"borrowed_bytes":0,"limit_bytes":null,)"
     R"("prompt_computed_tokens":0,"prompt_local_tokens":0,"prompt_donor_tokens":0,"reclaims":0,)"
     R"("last_reclaim_seconds":null}])";
 constexpr char kLeases[] =
