@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The arithmetic of a decoder, on one device: what models need and no more. A second backend is another implementation.
 //
-//   ASSIGN_OR_RETURN(auto qkv_weight, backend.PackMatrix({&q, 1}));
+//   ASSIGN_OR_RETURN(auto qkv_weight, backend.PackMatrix({&q, 1}, Exactness::kHigh));
 //   RETURN_IF_ERROR(backend.BeginStep(sequences, streamed));
 //   RETURN_IF_ERROR(backend.Embed(*table, ids, *x));
 //   RETURN_IF_ERROR(backend.Linear({.in = x.get(), .rows = n, .weight = qkv_weight.get(), .out = qkv.get()}));
@@ -33,6 +33,10 @@ namespace swiftcache::engine::backend {
 /// How weights lie in memory and what enters a product. kBf16: bf16 weights; activations are rounded to bf16 where the
 /// device multiplies bf16, and stay f32 elsewhere. kF32: f32 both. Sums are f32 always.
 enum class Precision { kBf16, kF32 };
+
+/// How exact a product is to be where a device may choose: kHigh for what goes straight into a softmax (queries and keys,
+/// logits), where rounding rows weighs most, though these are few of a model's products.
+enum class Exactness { kUsual, kHigh };
 
 /// A weight matrix [rows = outputs][cols = inputs] in the backend's own layout. Immutable.
 class Matrix {
@@ -100,7 +104,8 @@ class Backend {
   virtual std::string name() const = 0;  // "cpu/avx512_bf16"
 
   /// The sources' rows, stacked. All have the same number of columns. The sources are borrowed for the call.
-  virtual absl::StatusOr<std::unique_ptr<Matrix>> PackMatrix(std::span<const WeightSource> stacked) = 0;
+  virtual absl::StatusOr<std::unique_ptr<Matrix>> PackMatrix(std::span<const WeightSource> stacked,
+                                                             Exactness exactness) = 0;
   /// Vectors [1][cols], one after the other, as f32.
   virtual absl::StatusOr<std::unique_ptr<Buffer>> UploadVector(std::span<const WeightSource> parts) = 0;
   /// Of every matrix packed so far.

@@ -3,7 +3,7 @@
 //
 //   constexpr WeightFormat format = WeightFormat::kQ4_1;
 //   const WeightSource up{.format = format, .data = bytes, .rows = 1536, .cols = 576, .row_bytes = RowBytes(format, 576)};
-//   ASSIGN_OR_RETURN(std::unique_ptr<Matrix> matrix, backend.PackMatrix({&up, 1}));
+//   ASSIGN_OR_RETURN(std::unique_ptr<Matrix> matrix, backend.PackMatrix({&up, 1}, Exactness::kUsual));
 #pragma once
 
 #include <cstddef>

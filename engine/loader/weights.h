@@ -2,7 +2,7 @@
 // A checkpoint's tensors as they lie in memory-mapped files, under one set of names.
 //
 //   ASSIGN_OR_RETURN(const backend::WeightSource* q, weights.Find("model.layers.0.self_attn.q_proj.weight"));
-//   ASSIGN_OR_RETURN(std::unique_ptr<backend::Matrix> matrix, backend.PackMatrix({q, 1}));
+//   ASSIGN_OR_RETURN(std::unique_ptr<backend::Matrix> matrix, backend.PackMatrix({q, 1}, backend::Exactness::kHigh));
 #pragma once
 
 #include <map>

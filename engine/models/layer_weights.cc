@@ -10,6 +10,8 @@
 namespace swiftcache::engine::models {
 namespace {
 
+using backend::Exactness;
+
 struct Wanted {
   std::string name;
   int64_t rows, cols;
@@ -37,9 +39,10 @@ absl::StatusOr<std::vector<backend::WeightSource>> FindAll(const loader::Weights
 
 absl::StatusOr<std::unique_ptr<backend::Matrix>> LoadMatrix(const loader::Weights& weights,
                                                             const std::vector<Wanted>& stacked,
-                                                            backend::Backend& backend) {
+                                                            backend::Backend& backend,
+                                                            Exactness exactness = Exactness::kUsual) {
   ASSIGN_OR_RETURN(const std::vector<backend::WeightSource> sources, FindAll(weights, stacked));
-  return backend.PackMatrix(sources);
+  return backend.PackMatrix(sources, exactness);
 }
 
 // Loads several vectors into one buffer, one after the other.
@@ -64,7 +67,7 @@ absl::StatusOr<LayerWeights> LoadLayer(const loader::ModelConfig& config, const 
                                      {{attn + "q_proj.weight", q, hidden},
                                       {attn + "k_proj.weight", kv, hidden},
                                       {attn + "v_proj.weight", kv, hidden}},
-                                     backend));
+                                     backend, Exactness::kHigh));
   if (config.qkv_bias) {
     ASSIGN_OR_RETURN(
         w.qkv_bias,
@@ -91,10 +94,11 @@ absl::StatusOr<OuterWeights> LoadOuter(const loader::ModelConfig& config, const 
                                        backend::Backend& backend) {
   const int64_t hidden = config.hidden_size, vocab = config.vocab_size;
   OuterWeights w;
-  ASSIGN_OR_RETURN(w.embedding, LoadMatrix(weights, {{"model.embed_tokens.weight", vocab, hidden}}, backend));
+  ASSIGN_OR_RETURN(w.embedding,
+                   LoadMatrix(weights, {{"model.embed_tokens.weight", vocab, hidden}}, backend, Exactness::kHigh));
   ASSIGN_OR_RETURN(w.final_norm, LoadVector(weights, {{"model.norm.weight", 1, hidden}}, backend));
   if (!config.tied_embeddings) {
-    ASSIGN_OR_RETURN(w.lm_head, LoadMatrix(weights, {{"lm_head.weight", vocab, hidden}}, backend));
+    ASSIGN_OR_RETURN(w.lm_head, LoadMatrix(weights, {{"lm_head.weight", vocab, hidden}}, backend, Exactness::kHigh));
   }
   return w;
 }

@@ -30,7 +30,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 DATA = ROOT / "tests/data"
 FORMATS = ("F32", "F16", "BF16", "Q8_0")
 INT8_FORMATS = ("Q4_0", "Q5_0", "Q5_1", "Q8_0")  # and Q4_1, the file's own
-ACTIVATIONS = ("int8", "bf16", "f32")
+ACTIVATIONS = ("auto", "int8", "bf16", "f32")
 SETTINGS = (("auto", "bf16"), ("auto", "int8"), ("f32", "bf16"), ("f32", "int8"), ("f32", "f32"))  # --dtype, --kv_cache_dtype
 LIMIT = 2e-3  # largest difference of what is f32 throughout
 

@@ -32,8 +32,8 @@ class LateBackend final : public engine::backend::Backend {
 
   std::string name() const override { return "late " + backend_->name(); }
   absl::StatusOr<std::unique_ptr<engine::backend::Matrix>> PackMatrix(
-      std::span<const engine::backend::WeightSource> stacked) override {
-    return Idle().PackMatrix(stacked);
+      std::span<const engine::backend::WeightSource> stacked, engine::backend::Exactness exactness) override {
+    return Idle().PackMatrix(stacked, exactness);
   }
   absl::StatusOr<std::unique_ptr<engine::backend::Buffer>> Allocate(int64_t rows, int64_t cols) override {
     return Idle().Allocate(rows, cols);

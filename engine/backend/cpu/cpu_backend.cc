@@ -47,8 +47,9 @@ class CpuBackend final : public Backend {
 
   std::string name() const override { return absl::StrCat("cpu/", IsaName(isa_), "/", PrecisionName()); }
 
-  absl::StatusOr<std::unique_ptr<Matrix>> PackMatrix(std::span<const WeightSource> stacked) override {
-    const bool int8 = activations_ == Activations::kInt8;
+  absl::StatusOr<std::unique_ptr<Matrix>> PackMatrix(std::span<const WeightSource> stacked,
+                                                     Exactness exactness) override {
+    const bool int8 = MultipliesInt8(exactness);
     ASSIGN_OR_RETURN(auto matrix, PackedMatrix::Pack(stacked, precision_, int8, arena_, pool_));
     for (size_t i = 0; i < stacked.size(); ++i) Report(stacked[i].format, matrix->rounding()[i]);
     (matrix->quantized() ? packs_stored_ : packs_rounded_) = true;
@@ -145,6 +146,10 @@ class CpuBackend final : public Backend {
   }
 
  private:
+  bool MultipliesInt8(Exactness exactness) const {
+    if (activations_ == Activations::kAuto) return isa_ != Isa::kBaseline && exactness == Exactness::kUsual;
+    return activations_ == Activations::kInt8;
+  }
   const char* PrecisionName() const { return precision_ == Precision::kF32 ? "f32" : "bf16"; }
 
   void Report(WeightFormat stored, const PackedMatrix::Rounding& rounding) {

@@ -145,7 +145,7 @@ KvShape CudaBackend::kv_shape() const {
 
 // --- memory
 
-absl::StatusOr<std::unique_ptr<Matrix>> CudaBackend::PackMatrix(std::span<const WeightSource> stacked) {
+absl::StatusOr<std::unique_ptr<Matrix>> CudaBackend::PackMatrix(std::span<const WeightSource> stacked, Exactness) {
   int64_t rows = 0;
   for (const WeightSource& source : stacked) rows += source.rows;
   const int64_t cols = stacked.front().cols;

@@ -39,7 +39,7 @@ class CudaBackend final : public Backend {
   ~CudaBackend() override;
 
   std::string name() const override;
-  absl::StatusOr<std::unique_ptr<Matrix>> PackMatrix(std::span<const WeightSource> stacked) override;
+  absl::StatusOr<std::unique_ptr<Matrix>> PackMatrix(std::span<const WeightSource> stacked, Exactness) override;
   absl::StatusOr<std::unique_ptr<Buffer>> UploadVector(std::span<const WeightSource> parts) override;
   const WeightReport& weights() const override { return weights_; }
   absl::StatusOr<std::unique_ptr<Buffer>> Allocate(int64_t rows, int64_t cols) override;

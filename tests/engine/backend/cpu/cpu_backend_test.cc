@@ -47,15 +47,18 @@ TEST(CpuBackendTest, TheNameTellsIsaAndPrecision) {
 TEST(CpuBackendTest, TellsWhatItRoundsRowsTo) {
   const QuantizedWeights q8(WeightFormat::kQ8_0, 32, 256, 1), q6(WeightFormat::kQ6_K, 32, 256, 2);
   const std::vector<float> f32(32 * 32, 0.5f);
-  const auto rows = [&](Activations activations, Isa isa, std::vector<WeightSource> sources) {
+  const auto rows = [&](Activations activations, Isa isa, std::vector<WeightSource> sources,
+                        Exactness exactness = Exactness::kUsual) {
     auto backend = MakeBackend({.activations = activations, .max_isa = isa});
-    for (const WeightSource& source : sources) EXPECT_TRUE(backend->PackMatrix({&source, 1}).ok());
+    for (const WeightSource& source : sources) EXPECT_TRUE(backend->PackMatrix({&source, 1}, exactness).ok());
     return backend->weights().rows;
   };
   EXPECT_EQ(rows(Activations::kAuto, Isa::kBaseline, {q8.source()}), "f32");
   if (BestIsa(Isa::kAvx2) == Isa::kAvx2) {
-    EXPECT_EQ(rows(Activations::kAuto, Isa::kAvx2, {q8.source()}), "f32");
-    EXPECT_EQ(rows(Activations::kInt8, Isa::kAvx2, {q8.source(), q6.source()}), "int8");
+    EXPECT_EQ(rows(Activations::kAuto, Isa::kAvx2, {q8.source()}), "int8");
+    EXPECT_EQ(rows(Activations::kAuto, Isa::kAvx2, {q8.source()}, Exactness::kHigh), "f32");
+    EXPECT_EQ(rows(Activations::kAuto, Isa::kAvx2, {SourceOf(f32, 32, 32)}), "f32");
+    EXPECT_EQ(rows(Activations::kInt8, Isa::kAvx2, {q8.source(), q6.source()}, Exactness::kHigh), "int8");
     EXPECT_EQ(rows(Activations::kInt8, Isa::kAvx2, {q8.source(), SourceOf(f32, 32, 32)}), "int8 and f32");
     EXPECT_EQ(rows(Activations::kF32, Isa::kAvx512Bf16, {q8.source(), q6.source()}), "f32");
   }
@@ -80,7 +83,8 @@ TEST(CpuBackendTest, TellsWhichOfTheMatricesItRounded) {
   for (const Precision precision : {Precision::kBf16, Precision::kF32}) {
     auto backend = MakeBackend({.precision = precision});
     EXPECT_TRUE(backend->weights().stored.empty());
-    auto first = backend->PackMatrix(stacked), second = backend->PackMatrix({&f16, 1});
+    auto first = backend->PackMatrix(stacked, Exactness::kUsual),
+         second = backend->PackMatrix({&f16, 1}, Exactness::kUsual);
     auto vector = UploadVector(*backend, norm);
     ASSERT_TRUE(first.ok() && second.ok());
     EXPECT_THAT(backend->weights().stored,

@@ -117,7 +117,7 @@ std::vector<float> RunLinear(const Case& c, const Shape& s, const Oracle& o) {
                               .max_isa = c.isa,
                               .max_rows = std::max<int64_t>(s.rows, 8)});
   const WeightSource source = o.quantized ? o.quantized->source() : SourceOf(o.weight, s.outputs, s.inputs);
-  auto weight = *backend->PackMatrix({&source, 1});
+  auto weight = *backend->PackMatrix({&source, 1}, Exactness::kUsual);
   auto in = MakeBuffer(*backend, o.in, o.in.size() / s.rows);
   auto norm = UploadVector(*backend, o.norm);
   auto bias = o.bias.empty() ? nullptr : UploadVector(*backend, o.bias);
@@ -314,7 +314,7 @@ TEST(LinearTest, InRowsPicksRowsOfTheInput) {
     const std::vector<float> all = RunLinear(c, s, o);
     auto backend = MakeBackend({.threads = 2, .precision = c.precision, .max_isa = c.isa});
     const WeightSource source = SourceOf(o.weight, s.outputs, s.inputs);
-    auto weight = *backend->PackMatrix({&source, 1});
+    auto weight = *backend->PackMatrix({&source, 1}, Exactness::kUsual);
     auto in = MakeBuffer(*backend, o.in, s.inputs);
     auto norm = UploadVector(*backend, o.norm);
     auto out = *backend->Allocate(2, s.outputs);
@@ -340,7 +340,7 @@ TEST(LinearTest, StackedSourcesAreOneMatrixAndEmbedReadsItsRows) {
     const std::vector<float> first = RandomVector(5 * 9, 1), second = RandomVector(30 * 9, 2);
     auto backend = MakeBackend({.threads = 2, .precision = c.precision, .max_isa = c.isa});
     const WeightSource sources[] = {SourceOf(first, 5, 9), SourceOf(second, 30, 9)};
-    auto table = *backend->PackMatrix(sources);
+    auto table = *backend->PackMatrix(sources, Exactness::kUsual);
     EXPECT_EQ(table->rows(), 35);
     EXPECT_EQ(table->cols(), 9);
     auto out = *backend->Allocate(3, 9);

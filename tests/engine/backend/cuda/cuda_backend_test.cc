@@ -140,7 +140,7 @@ TEST_F(CudaBackendTest, PromptsOfAllLengthsAreMultipliedInFewNumbersOfRows) {
   constexpr int64_t kCols = 16, kOutputs = 4, kMostRows = 300;
   const std::vector<float> weight(kOutputs * kCols, 1);
   const WeightSource source = cpu::SourceOf(weight, kOutputs, kCols);
-  auto matrix = *backend_->PackMatrix({&source, 1});
+  auto matrix = *backend_->PackMatrix({&source, 1}, Exactness::kUsual);
   auto in = *backend_->Allocate(kMostRows, kCols), out = *backend_->Allocate(kMostRows, kOutputs);
   for (int64_t rows = 1; rows <= kMostRows; ++rows) {
     ASSERT_TRUE(backend_->Linear({.in = in.get(), .rows = rows, .weight = matrix.get(), .out = out.get()}).ok());
@@ -210,7 +210,7 @@ TEST_F(CudaBackendTest, WhicheverCallOfTheDriverFailsNothingIsLeft) {
       const WeightSource source = cpu::SourceOf(values, 4, kQkv);
       tables_.resize(1);
       buffers_.resize(2);
-      ASSIGN_OR_RETURN(tables_[0], backend_->PackMatrix({&source, 1}));
+      ASSIGN_OR_RETURN(tables_[0], backend_->PackMatrix({&source, 1}, Exactness::kUsual));
       ASSIGN_OR_RETURN(buffers_[0], backend_->Allocate(2, kQkv));
       ASSIGN_OR_RETURN(buffers_[1], backend_->Allocate(2, kHeads * kDim));
       const DeviceAddress block[] = {kv_->base()};

@@ -54,7 +54,7 @@ class CudaOpsTest : public testing::Test {
   std::unique_ptr<Buffer> MakeBuffer(Backend& backend, const std::vector<float>& values, int64_t cols) {
     const int64_t rows = static_cast<int64_t>(values.size()) / cols;
     const WeightSource source = cpu::SourceOf(values, rows, cols);
-    auto table = backend.PackMatrix({&source, 1});
+    auto table = backend.PackMatrix({&source, 1}, Exactness::kUsual);
     auto buffer = backend.Allocate(rows, cols);
     std::vector<int32_t> ids(rows);
     for (int64_t r = 0; r < rows; ++r) ids[r] = static_cast<int32_t>(r);
@@ -89,7 +89,7 @@ TEST_F(CudaOpsTest, ProductsAreThoseOfACpuWhateverStandsBeforeThem) {
   for (const Prologue prologue : {Prologue::kNone, Prologue::kRmsNorm, Prologue::kSiluMul}) {
     for (const bool gathers : {false, true}) {
       const auto run = [&](Backend& backend, auto make_buffer) {
-        auto weight = *backend.PackMatrix({&source, 1});
+        auto weight = *backend.PackMatrix({&source, 1}, Exactness::kUsual);
         auto bias_buffer = cpu::UploadVector(backend, bias), norm_buffer = cpu::UploadVector(backend, norm);
         auto in = prologue == Prologue::kSiluMul ? make_buffer(wide, 2 * kIn) : make_buffer(narrow, kIn);
         auto out = make_buffer(before, kOut);

@@ -130,7 +130,7 @@ TEST_F(CudaSamplingTest, RandomRowsGiveTheTokensThatACpuChooses) {
 TEST_F(CudaSamplingTest, ATokenThatTheHostHasNotSeenYetIsEmbedded) {
   const std::vector<float> rows = {0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2};
   const WeightSource source = cpu::SourceOf(rows, 3, 4);
-  auto table = cuda_->PackMatrix({&source, 1});
+  auto table = cuda_->PackMatrix({&source, 1}, Exactness::kUsual);
   auto out = cuda_->Allocate(2, 4);
   ASSERT_TRUE(table.ok() && out.ok());
   const auto logits = cpu::UploadVector(*cuda_, {0, 1, 5});

@@ -79,7 +79,7 @@ class Decoding {
   std::unique_ptr<Matrix> Pack(int64_t rows, int64_t cols, uint32_t seed) {
     const std::vector<float> values = RandomVector(rows * cols, seed);
     const WeightSource source = cpu::SourceOf(values, rows, cols);
-    return *backend_->PackMatrix({&source, 1});
+    return *backend_->PackMatrix({&source, 1}, Exactness::kUsual);
   }
 
   const BackendOptions options_ = {.precision = Precision::kF32,
