@@ -19,6 +19,8 @@ namespace {
 
 constexpr absl::Duration kReportsHeldBack = absl::Milliseconds(10);  // for memory that is on its way back
 
+constexpr absl::Duration kUnhurried = absl::Seconds(1);  // a drain that nobody waits for: a step may come before it
+
 }  // namespace
 
 Coordinator::Counters::Counters(Metrics& metrics)
@@ -27,6 +29,8 @@ Coordinator::Counters::Counters(Metrics& metrics)
       fenced(metrics.Counter("swiftcache_lease_fenced_total", "Leases of own memory taken back without the borrower")),
       borrowed(metrics.Counter("swiftcache_lease_borrowed_total", "Leases of others' memory that came into use")),
       lost(metrics.Counter("swiftcache_lease_lost_total", "Leases of others' memory lost with what they held")),
+      given_back(metrics.Counter("swiftcache_lease_given_back_total",
+                                 "Leases of others' memory given back as nobody used them")),
       scale_up(metrics.Counter("swiftcache_scale_up_total", "Times that own lent memory was needed back")),
       scale_down(metrics.Counter("swiftcache_scale_down_total", "Extents of own memory given away on lease")),
       reclaim_seconds(metrics.Histogram(
@@ -67,7 +71,7 @@ void Coordinator::Stop(absl::Time deadline) {
   Post([this](absl::Time now) {
     wished_bytes_ = 0;
     donor_.RevokeAll("the engine ends", now);
-    for (const Lease& lease : borrower_.Held()) borrower_.GiveBack(lease.id, now);
+    for (const Lease& lease : borrower_.Held()) borrower_.GiveBack(lease.id, options_.revoke_deadline, now);
   });
   {
     absl::MutexLock lock(&mutex_);
@@ -132,6 +136,12 @@ void Coordinator::StoreFailed(LeaseId id, const absl::Status& why) {
 }
 void Coordinator::DonorSilent(LeaseId id) {
   Post([=, this](absl::Time now) { borrower_.DonorSilent(id, now); });
+}
+void Coordinator::GiveBack(LeaseId id) {
+  Post([=, this](absl::Time now) {
+    counters_.given_back.Increment();
+    borrower_.GiveBack(id, kUnhurried, now);
+  });
 }
 void Coordinator::OnBorrowerOpened(LeaseId id) {
   Post([=, this](absl::Time now) { donor_.BorrowerOpened(id, now); });

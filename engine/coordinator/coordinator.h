@@ -89,6 +89,8 @@ class Coordinator final : public transport::TransportEvents, public LeaseBrokerE
   void GenerationChanged(kv::LeaseId id);
   void StoreFailed(kv::LeaseId id, const absl::Status& why);
   void DonorSilent(kv::LeaseId id);
+  /// Nobody has used it for long: it is drained, then released.
+  void GiveBack(kv::LeaseId id);
   /// Own memory is needed: revokes leases until at least `blocks` of it are on their way back, and what the broker
   /// advises beyond that, if its advice comes before the memory does. Repeated needs are one.
   /// `blocks_lent`, as the loop counts them: what came back and it has not heard of is not asked for again.
@@ -133,7 +135,7 @@ class Coordinator final : public transport::TransportEvents, public LeaseBrokerE
   using Message = std::function<void(absl::Time now)>;  // run by the thread
   struct Counters {
     explicit Counters(Metrics& metrics);
-    prometheus::Counter &granted, &revoked, &fenced, &borrowed, &lost, &scale_up, &scale_down;
+    prometheus::Counter &granted, &revoked, &fenced, &borrowed, &lost, &given_back, &scale_up, &scale_down;
     prometheus::Histogram& reclaim_seconds;
   };
 

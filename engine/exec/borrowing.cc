@@ -27,6 +27,10 @@ constexpr int64_t kDrainBatch = 8;         // moves planned before the clock is 
 constexpr int64_t kDrainBatchBytes = kMiB;
 constexpr absl::Duration kStorePatience = absl::Seconds(1);  // with a donor behind whose stores all others wait
 constexpr int kIdleDivisor = 100;  // and those of blocks that nobody runs on this part, for all drains of a need
+constexpr int kIdleLooks = 16;     // at leases, while one that nobody uses is kept
+// Of leases that go back because nobody uses them: the loop forgets the blocks of each, and somebody may wait for it.
+constexpr int kGivenBackAtOnce = 16;
+constexpr absl::Duration kBetweenGiveBacks = absl::Seconds(1);
 constexpr absl::Duration kBetweenDrains = absl::Milliseconds(50);  // drains closer than this are of one need
 
 }  // namespace
@@ -44,8 +48,11 @@ LeasedRegion* Borrowing::Find(kv::LeaseId lease) {
 void Borrowing::Do(const UseMessage& message) {
   const kv::RegionId region = parts_.cache->AddRegion(message.num_blocks, message.donor);
   region_of_[message.id] = region;
-  regions_.emplace(region,
-                   LeasedRegion{.lease = message.id, .region = region, .donor = message.donor, .view = message.view});
+  const absl::Time now = parts_.clock->Now();
+  LeasedRegion leased{.lease = message.id, .region = region, .donor = message.donor, .view = message.view};
+  leased.last_use = now;
+  regions_.emplace(region, std::move(leased));
+  next_idle_look_ = std::min(next_idle_look_, now + keep_idle_ / kIdleLooks);
   lendable_blocks_ = std::max<int64_t>(0, lendable_blocks_ - message.num_blocks);  // it was offered
   UpdatePotential();
 }
@@ -92,10 +99,13 @@ void Borrowing::Do(const DrainMessage& message) {
 void Borrowing::Drain(LeasedRegion& region) {
   const absl::Time begin = parts_.clock->Now();
   const absl::Time used_deadline = begin + (region.drain_until - begin) / kDrainDivisor;
-  // A donor in need revokes many leases at once, and waits for the last of them.
-  if (begin - idle_moves_until_ > kBetweenDrains)
-    idle_moves_until_ = begin + (region.drain_until - begin) / kIdleDivisor;
-  const absl::Time idle_deadline = std::min(used_deadline, idle_moves_until_);
+  absl::Time idle_deadline = begin;  // what goes back unasked is cold
+  if (!region.given_back) {
+    // A donor in need revokes many leases at once, and waits for the last of them.
+    if (begin - idle_moves_until_ > kBetweenDrains)
+      idle_moves_until_ = begin + (region.drain_until - begin) / kIdleDivisor;
+    idle_deadline = std::min(used_deadline, idle_moves_until_);
+  }
   const int64_t batch = std::clamp<int64_t>(kDrainBatchBytes / parts_.own->block_bytes(), 1, kDrainBatch);
   while (region.view.Holds()) {
     const bool in_use = parts_.cache->region(region.region).used > 0;
@@ -144,6 +154,7 @@ void Borrowing::FinishRegions() {
       ++it;
       continue;
     }
+    if (region.given_back) lendable_blocks_ += parts_.cache->region(region.region).total;  // as far as is known
     const int64_t dropped = parts_.cache->DropRegion(region.region);
     LOG(INFO) << "lease " << region.lease << " is out of use with " << dropped << " blocks";
     parts_.urgency->Forget(region.lease);
@@ -246,14 +257,39 @@ void Borrowing::LeaveSilentDonors() {
 
 void Borrowing::Advance(int64_t waiting_tokens) {
   LeaveSilentDonors();
+  GiveBackIdle();
   StartMoves();
   AskForMemory(waiting_tokens);
 }
 
 absl::Time Borrowing::NextWakeup() const {
-  absl::Time next = absl::InfiniteFuture();
+  absl::Time next = next_idle_look_;
   for (const auto& [ticket, store] : stores_) next = std::min(next, store.waits_since + kStorePatience);
   return next;
+}
+
+void Borrowing::SetKeepIdle(absl::Duration keep) {
+  keep_idle_ = std::max(keep, kLeastIdle);
+  if (!regions_.empty()) next_idle_look_ = parts_.clock->Now();
+}
+
+// What lies there was of no use for longer than a pausing donor keeps what its prompts found worth keeping.
+void Borrowing::GiveBackIdle() {
+  const absl::Time now = parts_.clock->Now();
+  if (now < next_idle_look_) return;
+  next_idle_look_ = regions_.empty() ? absl::InfiniteFuture() : now + keep_idle_ / kIdleLooks;
+  int given = 0;
+  for (auto& [id, region] : regions_) {
+    if (region.phase != LeasedRegion::Phase::kInUse || region.given_back) continue;
+    if (parts_.cache->TakeUse(id)) region.last_use = now;
+    if (now - region.last_use < keep_idle_) continue;
+    if (given++ == kGivenBackAtOnce) {
+      next_idle_look_ = now + kBetweenGiveBacks;
+      return;
+    }
+    region.given_back = true;
+    parts_.coordinator->GiveBack(region.lease);
+  }
 }
 
 void Borrowing::AskForMemory(int64_t waiting_tokens) {

@@ -37,6 +37,8 @@ struct LeasedRegion {
   transport::LeaseView view;
   enum class Phase { kInUse, kDraining, kLost } phase = Phase::kInUse;
   absl::Time drain_until = absl::InfiniteFuture();
+  absl::Time last_use;      // at the latest look (GiveBackIdle) that saw one
+  bool given_back = false;  // though nobody asked
 };
 
 /// Thread-safety: none; the step loop owns it. Ownership: borrows everything handed in. Errors: none: a copy that fails
@@ -63,6 +65,9 @@ class Borrowing {
   void Do(const coordinator::LoseMessage& message);
   void Do(const coordinator::StoredMessage& message);
   void Do(const coordinator::LendableMessage& message);
+  /// A lease is given back in which for so long, and for kLeastIdle at least, no block was used and to which none came.
+  void SetKeepIdle(absl::Duration keep);
+  static constexpr absl::Duration kLeastIdle = absl::Minutes(1);
   /// After each message: a region goes when its last copy has ended, and the lease half hears that nothing reads it any
   /// more.
   void FinishRegions();
@@ -105,6 +110,7 @@ class Borrowing {
   void Drain(LeasedRegion& region);
   void ResetReaders(const LeasedRegion& region);
   void AskForMemory(int64_t waiting_tokens);
+  void GiveBackIdle();
   void UpdatePotential();
 
   const Options options_;
@@ -117,6 +123,8 @@ class Borrowing {
   int64_t lendable_blocks_ = 0;
   std::string shortage_;
   absl::Time idle_moves_until_ = absl::InfinitePast();  // of all drains for one need
+  absl::Duration keep_idle_ = absl::InfiniteDuration();
+  absl::Time next_idle_look_ = absl::InfiniteFuture();
 };
 
 }  // namespace swiftcache::engine::exec

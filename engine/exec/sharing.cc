@@ -31,6 +31,11 @@ void Sharing::Handle(const coordinator::LoopMessage& message) {
   borrowing_.FinishRegions();
 }
 
+void Sharing::Do(const coordinator::TermsMessage& terms) {
+  window_.SetWindow(terms.scale_down_window);
+  borrowing_.SetKeepIdle(coordinator::WindowTracker::kReuseWindows * terms.scale_down_window);
+}
+
 void Sharing::Advance(int64_t waiting_tokens, int64_t longest_request_tokens) {
   borrowing_.FinishFetches();
   if (!parts_.scheduler->has_work()) lending_.ForgetNeed();  // cancelled

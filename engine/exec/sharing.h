@@ -60,7 +60,7 @@ class Sharing {
   const Borrowing& borrowing() const { return borrowing_; }
 
  private:
-  void Do(const coordinator::TermsMessage& terms) { window_.SetWindow(terms.scale_down_window); }
+  void Do(const coordinator::TermsMessage& terms);
 
   const Dependencies parts_;
   Lending lending_;

@@ -145,6 +145,7 @@ void BlockPool::Unlist(BlockId id) {
   if (!block.held()) return;
   Region& at = region(block.place.region);
   --(block.used() ? at.used : at.cached);
+  at.touched |= block.used();
   if (!block.place.local()) CountLeased(at, {.used = -block.used(), .cached = -block.idle()});
   if (ByUse* order = OrderOf(block)) order->erase({block.last_use, id});
 }
@@ -241,6 +242,11 @@ void BlockPool::SetDraining(RegionId id) {
   drained.draining = true;
 }
 
+bool BlockPool::TakeUse(RegionId id) {
+  Region& asked = region(id);
+  return std::exchange(asked.touched, false) || asked.used > 0;
+}
+
 std::optional<Move> BlockPool::BeginMove(BlockId id, RegionId to) {
   const Region& target = region(to);
   if (target.draining || target.free.empty()) return std::nullopt;
@@ -292,6 +298,7 @@ bool BlockPool::EndMove(const Move& move, bool arrived) {
   if (arrived) block.place = move.to;
   if (arrived && block.used()) moved_.Note(move.id);
   List(move.id);
+  if (arrived) region(move.to.region).touched = true;
   Vacate(arrived ? move.from : move.to);
   if (arrived && move.to.local() && dirty_.Covers(move.to.index, 1)) dirty_.Remove(move.to.index);
   return arrived;

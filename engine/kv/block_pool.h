@@ -137,6 +137,8 @@ class BlockPool {
   }
   /// Whether there is one where `leaving` could go, were there room.
   bool HasRefuge(RegionId leaving) const { return rooms_.HasOthers(region(leaving).lender); }
+  /// Whether a sequence held a block of the region, or a block came to it, since the last call.
+  bool TakeUse(RegionId id);
   /// Who lies, or arrives, on each place of a region.
   const std::vector<std::optional<BlockId>>& occupants(RegionId id) const { return region(id).occupants; }
 
@@ -214,6 +216,7 @@ class BlockPool {
     int64_t moves = 0;    // that begin or end here
     int64_t inbound = 0;  // that end here and begin in the own arena
     bool draining = false;
+    bool touched = false;  // a use of it has ended, or a block has come, since TakeUse
   };
 
   static PlaceCounts CountsOf(const Region& region);

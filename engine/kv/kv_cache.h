@@ -100,6 +100,7 @@ class KvCache final : public SequenceBlocks, public Tiers, public LendableBlocks
   PlaceCounts leased_in() const override { return pool_.leased(); }
   PlaceCounts region(RegionId id) const override { return pool_.counts(id); }
   int64_t num_moves_of(RegionId id) const override { return pool_.num_moves_of(id); }
+  bool TakeUse(RegionId id) override { return pool_.TakeUse(id); }
 
   // LendableBlocks.
   void KeepCached(int64_t blocks) override { keep_cached_ = blocks; }

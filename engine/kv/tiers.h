@@ -80,6 +80,8 @@ class Tiers {
   virtual PlaceCounts leased_in() const = 0;
   virtual PlaceCounts region(RegionId id) const = 0;
   virtual int64_t num_moves_of(RegionId id) const = 0;
+  /// BlockPool's.
+  virtual bool TakeUse(RegionId id) = 0;
 };
 
 }  // namespace swiftcache::engine::kv

@@ -62,7 +62,7 @@ void Borrower::Revoked(kv::LeaseId id, absl::Duration time_left, absl::Time now)
   StartDrain(*entry, now + std::clamp(time_left, absl::ZeroDuration(), options_.ttl));
 }
 
-void Borrower::GiveBack(kv::LeaseId id, absl::Time now) { Revoked(id, options_.drain, now); }
+void Borrower::GiveBack(kv::LeaseId id, absl::Duration drain, absl::Time now) { Revoked(id, drain, now); }
 
 void Borrower::Drained(kv::LeaseId id, absl::Time) {
   Entry* entry = Find(id, {Phase::kDraining, Phase::kLosing});

@@ -115,8 +115,8 @@ class Borrower {
   void StoreFailed(kv::LeaseId id, const std::string& why, absl::Time now);
   /// The donor accepts no stores any more: a request that waits for room in its memory would wait for ever.
   void DonorSilent(kv::LeaseId id, absl::Time now);
-  /// This engine has no more use for the lease, or is shutting down.
-  void GiveBack(kv::LeaseId id, absl::Time now);
+  /// This engine has no more use for the lease, or is shutting down: it is drained within `drain`, at most the ttl.
+  void GiveBack(kv::LeaseId id, absl::Duration drain, absl::Time now);
 
   /// Renews leases, and gives up those that are past their deadlines. REQUIRES: messages that have arrived were handed
   /// in before.

@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What an operator says of one engine: --lend, --lend_reserve, --borrow. It stands whoever the broker is."""
 import json
+import time
+
+import pytest
 
 from conftest import WAIT, wait_until
 from leasing import ARENA, DONOR, hits, leasing, talks  # noqa: F401
@@ -61,4 +64,25 @@ def test_what_an_engine_may_lend_and_borrow_stands_whoever_the_broker_is(leasing
     load.until(lends_all_it_may, "it has lent as much again").until(hits(leasing, "chat"), "hits in the new leases").stop()
     expect_limits(leasing)
     assert leasing.count("alone", "swiftcache_kv_blocks_evicted_total") > 0, "it had no need of more than it has"
+    leasing.finish()
+
+
+def test_leases_that_nobody_uses_any_more_go_back_unasked(leasing, stubs, talks, pytestconfig):
+    """The least time for which they are kept is a minute."""
+    if not pytestconfig.getoption("--long"):
+        pytest.skip("takes over a minute: --long")
+    leasing.begin()
+    leasing.engine("donor", DONOR)
+    leasing.engine("chat", ARENA)
+    leasing.ready("chat")
+    leasing.load(stubs, talks, "chat").until(hits(leasing, "chat"), "hits in leases").stop()
+    ended, lent = time.monotonic(), leasing.blocks("donor", "leased_out")
+    wait_until(lambda: leasing.blocks("donor", "leased_out") < lent, 2 * WAIT, "some is given back")
+    assert time.monotonic() - ended > 50
+    wait_until(lambda: leasing.leases() == [] and leasing.blocks("donor", "leased_out") == 0, WAIT, "all is")
+    assert leasing.count("chat", "swiftcache_lease_given_back_total") == leasing.count("chat", "swiftcache_lease_borrowed_total")
+    for name, ends in ("chat", "lost"), ("donor", "revoked"), ("donor", "fenced"):
+        assert leasing.count(name, f"swiftcache_lease_{ends}_total") == 0
+    load = leasing.load(stubs, talks, "chat").until(hits(leasing, "chat"), "hits in new leases")
+    load.stop()
     leasing.finish()

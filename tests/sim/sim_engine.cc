@@ -92,7 +92,7 @@ void SimEngine::Quiesce() {
 void SimEngine::ReturnAll() {
   process_.Run([this] {
     donor_->RevokeAll("drain", process_.LocalNow());
-    for (const Lease& lease : borrower_->Held()) borrower_->GiveBack(lease.id, process_.LocalNow());
+    for (const Lease& lease : borrower_->Held()) borrower_->GiveBack(lease.id, kRevokeDeadline, process_.LocalNow());
   });
 }
 

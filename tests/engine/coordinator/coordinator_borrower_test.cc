@@ -49,6 +49,18 @@ TEST_F(CoordinatorTest, ALeaseThatWasRevokedBeforeItWasOpenNeverReachesTheLoop) 
   EXPECT_EQ(loop_.log().Count("Use 9 of 2"), 0);
 }
 
+TEST_F(CoordinatorTest, ALeaseThatIsOfNoMoreUseIsDrainedAndReleased) {
+  Start();
+  Take(9);
+  coordinator_->GiveBack(kv::LeaseId(9));
+  ASSERT_TRUE(loop_.log().WaitFor("Drain 9"));
+  EXPECT_EQ(transport_.log().Count("SendRelease 9"), 0);
+  coordinator_->Drained(kv::LeaseId(9));
+  ASSERT_TRUE(transport_.log().WaitFor("SendRelease 9"));
+  EXPECT_EQ(Metric("swiftcache_lease_given_back_total"), 1);
+  EXPECT_EQ(Metric("swiftcache_lease_lost_total"), 0);
+}
+
 TEST_F(CoordinatorTest, RenewalsGoOutEachThirdOfTheTtlForAsLongAsTheyAreAnswered) {
   Start({.ttl = absl::Seconds(9)});
   Take(9);

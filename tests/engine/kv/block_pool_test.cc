@@ -94,6 +94,27 @@ TEST(BlockPoolTest, WhoKeepsPlacesHearsOfEachBlockInUseThatChangedItsOwn) {
   EXPECT_EQ(heard(), std::vector<BlockId>{blocks[1].id()}) << "it is another in its table";
 }
 
+TEST(BlockPoolTest, ARegionIsUsedWhileASequenceHoldsABlockThereAndWhenOneComes) {
+  BlockPool pool(2);
+  const RegionId lease = pool.AddRegion(1);
+  EXPECT_FALSE(pool.TakeUse(lease));
+  std::vector<BlockRef> sequence = *pool.Allocate(1, std::nullopt);
+  const BlockRef cached = sequence[0].Share(Holder::kCache);
+  sequence.clear();
+  const Move move = *pool.BeginMove(cached.id(), lease);
+  EXPECT_FALSE(pool.TakeUse(lease)) << "it is under way";
+  ASSERT_TRUE(pool.FinishMove(move));
+  EXPECT_TRUE(pool.TakeUse(lease));
+  EXPECT_FALSE(pool.TakeUse(lease)) << "the cache alone is no use";
+  {
+    const BlockRef held = cached.Share(Holder::kSequence);
+    EXPECT_TRUE(pool.TakeUse(lease));
+    EXPECT_TRUE(pool.TakeUse(lease)) << "it is held still";
+  }
+  EXPECT_TRUE(pool.TakeUse(lease)) << "it was, a moment ago";
+  EXPECT_FALSE(pool.TakeUse(lease));
+}
+
 TEST(BlockPoolDeathTest, TheCacheHoldsABlockOnce) {
   BlockPool pool(1);
   auto blocks = pool.Allocate(1, std::nullopt);

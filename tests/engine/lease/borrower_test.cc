@@ -232,7 +232,7 @@ TEST(BorrowerTest, AnOpeningThatIsRevokedIsClosedAtOnce) {
 
 TEST(BorrowerTest, WhatItNeedsNoMoreIsDrainedAndReleased) {
   Borrower borrower = ActiveBorrower();
-  borrower.GiveBack(kId, kStart);
+  borrower.GiveBack(kId, kLeft, kStart);
   borrower.Drained(kId, kStart);
   EXPECT_THAT(Take(borrower), ElementsAre("drain 1", "release 1", "close 1"));
 }
@@ -324,7 +324,7 @@ const std::vector<Input>& Inputs() {
       {"DonorGone", [](Borrower& b, absl::Time t) { b.DonorGone(kId, t); }},
       {"GenerationChanged", [](Borrower& b, absl::Time t) { b.GenerationChanged(kId, t); }},
       {"DonorSilent", [](Borrower& b, absl::Time t) { b.DonorSilent(kId, t); }},
-      {"GiveBack", [](Borrower& b, absl::Time t) { b.GiveBack(kId, t); }},
+      {"GiveBack", [](Borrower& b, absl::Time t) { b.GiveBack(kId, kLeft, t); }},
       {"Tick", [](Borrower& b, absl::Time t) { b.Tick(t); }},
       {"LaterTick", [](Borrower& b, absl::Time t) { b.Tick(t + kTtl / 3); }},
       {"LateTick", [](Borrower& b, absl::Time t) { b.Tick(t + kTtl); }},
