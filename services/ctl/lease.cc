@@ -66,7 +66,7 @@ absl::Status RunLimit(const Addresses& addresses, const std::string& model, cons
   RETURN_IF_ERROR(broker.LimitLease(model, bytes));
   std::cout << "model " << model << " may borrow "
             << (bytes.has_value() ? absl::StrCat("at most ", ShowBytes(*bytes)) : std::string("without limit"))
-            << ", until the broker restarts" << std::endl;
+            << "; engines that share bring this to a broker that restarts" << std::endl;
   const absl::StatusOr<v1::WatchResponse> first = broker.Snapshot();
   if (first.ok()) WarnOfUnserved(model, first->snapshot());  // the limit is set even if this fails
   return absl::OkStatus();

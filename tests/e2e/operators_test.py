@@ -119,7 +119,7 @@ def test_ctl_top_draws_its_frames_though_nothing_happens(cluster):
 
 def test_ctl_lease_limit_warns_of_a_model_that_no_engine_serves(tiny):
     run = tiny.ctl("lease", "limit", "nosuch", "1MiB")
-    assert run.stdout == "model nosuch may borrow at most 1 MiB, until the broker restarts\n"
+    assert run.stdout == "model nosuch may borrow at most 1 MiB; engines that share bring this to a broker that restarts\n"
     assert run.stderr == "warning: no engine serves model nosuch at present; served: tiny; the limit holds once one does\n"
     assert tiny.ctl("lease", "ls").stdout.splitlines()[2:] == ["MODEL   LIMIT  BORROWED  ENGINES",
                                                                "nosuch  1 MiB       0 B        0"]
