@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whole servers beside llama-server, through OpenAI's HTTP: the same conversations, threads and weights, in turns.
 
-  tests/bench/serving.py turns     several turns of 8 conversations that all fit in memory: closed loop and Poisson arrivals
+  tests/bench/serving.py turns     several turns of 8 conversations that all fit in memory: closed loop
+  tests/bench/serving.py arrivals  the same, with Poisson arrivals that keep llama-server busy for 60 % of the time
   tests/bench/serving.py third     closed loop of 9 conversations over KV memory for 3: with leases, and llama-server without
                                    and with 8 GiB of host memory for what it evicts
   tests/bench/serving.py mixed     8 running streams when a prompt of 4,096 tokens arrives: the longest gap
@@ -170,18 +171,29 @@ def compare(bench, title, all_talks, limits):
         talks.answers.clear()
 
 
+IN_MEMORY = 8  # conversations, all resident
+RESIDENT_BOUNDS = [("ours", figure, p, "llama", 0.6) for figure in ("ttft", "tpot") for p in (50, 99)]
+
+
+def resident_talks(bench):
+    sides = [bench.add(Ours(bench, "ours", IN_MEMORY * SLOT)), bench.add(Llama(bench, "llama", IN_MEMORY))]
+    return [Talks(side, IN_MEMORY) for side in sides]
+
+
 def turns(bench):
-    count = 8
-    sides = [bench.add(Ours(bench, "ours", count * SLOT)), bench.add(Llama(bench, "llama", count))]
-    all_talks = [Talks(side, count) for side in sides]
-    bounds = [("ours", figure, p, "llama", 0.6) for figure in ("ttft", "tpot") for p in (50, 99)]
-    closed_loop(bench, all_talks, count, bench.args.samples)
-    compare(bench, "Closed loop, 8 clients, all in memory", all_talks, bounds)
-    service = statistics.mean([all_talks[1].take_turn(i % count).seconds for i in range(24)])
-    all_talks[1].answers.clear()
-    rate = 0.6 / service
+    all_talks = resident_talks(bench)
+    closed_loop(bench, all_talks, IN_MEMORY, bench.args.samples)
+    compare(bench, "Closed loop, 8 clients, all in memory", all_talks, RESIDENT_BOUNDS)
+
+
+def arrivals(bench):
+    all_talks = resident_talks(bench)
+    served = [[talks.take_turn(i % IN_MEMORY).seconds for i in range(3 * IN_MEMORY)] for talks in all_talks]  # all warm
+    rate = 0.6 / statistics.mean(served[1][IN_MEMORY:])
+    for talks in all_talks:
+        talks.answers.clear()
     open_loop(bench, all_talks, rate, bench.args.samples)
-    compare(bench, f"Poisson arrivals, {rate:.2f}/s (60 % of what llama-server serves one by one)", all_talks, bounds)
+    compare(bench, f"Poisson arrivals, {rate:.2f}/s (60 % of what llama-server serves one by one)", all_talks, RESIDENT_BOUNDS)
 
 
 def third(bench):
@@ -280,11 +292,11 @@ def endless_prompts(side, ending, number):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("turns", "third", "mixed", "two"))
+    parser.add_argument("what", choices=("turns", "arrivals", "third", "mixed", "two"))
     parser.add_argument("--bin", default=ROOT / "build/release/bin", help="folder of our binaries")
     parser.add_argument("--llama", type=pathlib.Path, default=CACHE / "llama.cpp-11434/build/bin", help="folder of llama-server")
     parser.add_argument("--model", default=SMOLLM2)
-    parser.add_argument("--samples", type=int, default=300, help="turns of each side, in turns and third")
+    parser.add_argument("--samples", type=int, default=300, help="turns of each side, in turns, arrivals and third")
     parser.add_argument("--rounds", type=int, default=3, help="of mixed and two")
     parser.add_argument("--threads", type=int, default=0, help="of our engines; 0: they share the cores")
     parser.add_argument("--seed", type=int, default=1)
@@ -292,7 +304,7 @@ def main():
     if not (args.llama / "llama-server").exists():
         sys.exit(f"serving: no {args.llama / 'llama-server'}; tests/bench/llama.sh builds it")
     with ServingBench(args) as bench:
-        {"turns": turns, "third": third, "mixed": mixed, "two": two}[args.what](bench)
+        {"turns": turns, "arrivals": arrivals, "third": third, "mixed": mixed, "two": two}[args.what](bench)
     sys.exit(1 if bench.missed else 0)
 
 
