@@ -49,9 +49,10 @@ void Borrowing::Do(const UseMessage& message) {
   const kv::RegionId region = parts_.cache->AddRegion(message.num_blocks, message.donor);
   region_of_[message.id] = region;
   const absl::Time now = parts_.clock->Now();
-  LeasedRegion leased{.lease = message.id, .region = region, .donor = message.donor, .view = message.view};
-  leased.last_use = now;
-  regions_.emplace(region, std::move(leased));
+  regions_.emplace(
+      region,
+      LeasedRegion{
+          .lease = message.id, .region = region, .donor = message.donor, .view = message.view, .last_use = now});
   next_idle_look_ = std::min(next_idle_look_, now + keep_idle_ / kIdleLooks);
   lendable_blocks_ = std::max<int64_t>(0, lendable_blocks_ - message.num_blocks);  // it was offered
   UpdatePotential();

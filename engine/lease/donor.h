@@ -36,8 +36,8 @@
 // The donor alone says what becomes of a lease: a broker that does not know one (Unknown: it has restarted, or has not
 // seen this engine for a while) is told again, and one that believes in a lease which has ended is told RELEASED.
 // Offers for another instance are ignored. An offer is declined (RELEASED) if its extent is not whole blocks of this
-// arena, if it reaches into the reserve, if it overlaps a lease held here, and after RevokeAll. So two leases of one extent are never both granted, even
-// if the broker offers both.
+// arena, if it reaches into the reserve, if it overlaps a lease held here, and after RevokeAll. So two leases of one
+// extent are never both granted, even if the broker offers both.
 #pragma once
 
 #include <cstdint>

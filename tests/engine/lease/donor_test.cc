@@ -73,7 +73,6 @@ TEST(DonorTest, ExtentsThatAreNotItsOwnAreDeclined) {
   }
 }
 
-// The transport would grant them: to the borrower, and over what was never cleared.
 TEST(DonorTest, ItsReserveIsNotLentWhateverTheBrokerOffers) {
   Donor donor({.instance_id = "summer-1", .num_blocks = kArenaBlocks, .block_bytes = 4096, .never_lent_blocks = 60});
   donor.Offered(MakeLease(1, 59, 2), kStart);
@@ -85,6 +84,7 @@ TEST(DonorTest, ItsReserveIsNotLentWhateverTheBrokerOffers) {
   EXPECT_THAT(Take(closed), ElementsAre("RELEASED 3"));
 }
 
+// The transport would grant them: to the borrower, and over what was never cleared.
 TEST(DonorTest, AnOfferOfMoreOrFewerBytesThanItsBlocksHaveIsDeclined) {
   Donor donor = NewDonor();
   int64_t id = 0;
