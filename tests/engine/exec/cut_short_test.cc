@@ -21,10 +21,7 @@ class CutShortTest : public testing::Test {
  protected:
   CutShortTest() : harness_({.model = {.num_layers = kDeepLayers, .block_tokens = 4}, .num_blocks = 20}) {
     harness_.Borrow(kId, 64);
-    for (unsigned seed = 1; seed <= 4; ++seed) {
-      (void)harness_.Add(harness_.Prompt(seed), kTokens);
-      harness_.RunAll();
-    }
+    harness_.Converse(4, kTokens);
   }
   /// Has its first token; those after it read the lease.
   std::shared_ptr<Recording> StartReader() {

@@ -46,6 +46,14 @@ class EngineMemoryTest : public ::testing::Test {
   absl::StatusOr<EngineMemory> Create() {
     return CreateEngineMemory(options_, FakeModel(kTinyBlocks).geometry(), device_);
   }
+  // Tokens of the longest request, where ten blocks are shared.
+  int64_t LongestThatSharesTenBlocks() {
+    options_.kv_cache_bytes = 10 * BlockBytes();
+    options_.share = true;
+    const auto memory = Create();
+    EXPECT_TRUE(memory.ok()) << memory.status();
+    return memory.ok() ? memory->max_model_len_tokens : -1;
+  }
 
   EngineOptions options_ = {.block_tokens = kTinyBlocks.block_tokens};
   RoomyDevice device_{{.total_bytes = 1000 * BlockBytes(), .free_bytes = 990 * BlockBytes()}};
@@ -114,29 +122,17 @@ TEST_F(EngineMemoryTest, LessThanABlockIsRefusedBeforeAnythingIsTaken) {
 }
 
 TEST_F(EngineMemoryTest, WithoutAPrefixCacheThereIsNothingToSpillAndLengthIsLimitedByOwnMemory) {
-  options_.kv_cache_bytes = 10 * BlockBytes();
-  options_.share = true;
   options_.enable_prefix_caching = false;
-  const auto memory = Create();
-  ASSERT_TRUE(memory.ok()) << memory.status();
-  EXPECT_EQ(memory->max_model_len_tokens, 40);
+  EXPECT_EQ(LongestThatSharesTenBlocks(), 40);
 }
 
 TEST_F(EngineMemoryTest, WhoDoesNotBorrowHoldsWhatItsOwnMemoryHolds) {
-  options_.kv_cache_bytes = 10 * BlockBytes();
-  options_.share = true;
   options_.borrow = false;
-  const auto memory = Create();
-  ASSERT_TRUE(memory.ok()) << memory.status();
-  EXPECT_EQ(memory->max_model_len_tokens, 40);
+  EXPECT_EQ(LongestThatSharesTenBlocks(), 40);
 }
 
 TEST_F(EngineMemoryTest, WhoBorrowsMayHoldMoreThanItsOwnMemory) {
-  options_.kv_cache_bytes = 10 * BlockBytes();
-  options_.share = true;
-  const auto memory = Create();
-  ASSERT_TRUE(memory.ok()) << memory.status();
-  EXPECT_EQ(memory->max_model_len_tokens, kTinyBlocks.max_context_tokens);
+  EXPECT_EQ(LongestThatSharesTenBlocks(), kTinyBlocks.max_context_tokens);
 }
 
 }  // namespace

@@ -170,6 +170,13 @@ class SharingHarness : private LoopObserver {
     }
     Settle();
   }
+  /// One conversation of Prompt(1), Prompt(2), ... after the other.
+  void Converse(unsigned conversations, int64_t output_tokens) {
+    for (unsigned seed = 1; seed <= conversations; ++seed) {
+      (void)Add(Prompt(seed), output_tokens);
+      RunAll();
+    }
+  }
   /// Spills that the last step left wishing for.
   void Settle() {
     for (int i = 0; i < 3; ++i) {

@@ -23,10 +23,7 @@ class SharingIdleTest : public testing::Test {
     EXPECT_TRUE(harness_.heard().WaitFor("Terms 10s"));
     harness_.Pump();
     for (const int64_t lease : {7, 8}) harness_.Borrow(lease, 64);
-    for (unsigned seed = 1; seed <= 4; ++seed) {
-      (void)harness_.Add(harness_.Prompt(seed), kOutputTokens);
-      harness_.RunAll();
-    }
+    harness_.Converse(4, kOutputTokens);
   }
   void Pass(int windows) {
     for (int i = 0; i < windows; ++i) {

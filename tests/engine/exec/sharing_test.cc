@@ -133,10 +133,7 @@ TEST(SharingStreamTest, WhateverTheLayerNothingOfALostLeaseReachesAToken) {
     SharingHarness harness(
         {.model = {.num_layers = 4, .block_tokens = 4}, .num_blocks = 24, .stream = StreamMode::kLsc});
     harness.Borrow(kLease, 16);
-    for (unsigned seed = 1; seed <= 4; ++seed) {
-      (void)harness.Add(harness.Prompt(seed), kOutputTokens);
-      harness.RunAll();
-    }
+    harness.Converse(4, kOutputTokens);
     const auto recording = harness.Add(harness.Prompt(1), kOutputTokens);
     int64_t loads = 0;
     harness.transport().on_await = [&] {
@@ -277,10 +274,7 @@ TEST_P(SharingTest, ADonorThatStandsStillIsLeftAfterASecond) {
 
 TEST_P(SharingTest, MemoryThatRunsShortIsAskedFor) {
   SharingHarness harness(Options());
-  for (unsigned seed = 1; seed <= 4; ++seed) {
-    (void)harness.Add(harness.Prompt(seed), kOutputTokens);
-    harness.RunAll();
-  }
+  harness.Converse(4, kOutputTokens);
   bool asked = false;
   ASSERT_TRUE(harness.PumpUntil([&] {
     for (const std::string& call : harness.broker().log().calls()) asked = asked || call.starts_with("Request 1 of ");
@@ -292,10 +286,7 @@ TEST_P(SharingTest, WhoDoesNotBorrowAsksForNothing) {
   SharingOptions options = Options();
   options.borrow = false;
   SharingHarness harness(options);
-  for (unsigned seed = 1; seed <= 4; ++seed) {
-    (void)harness.Add(harness.Prompt(seed), kOutputTokens);
-    harness.RunAll();
-  }
+  harness.Converse(4, kOutputTokens);
   harness.Offer(9, {16, 4});  // is heard after whatever was asked before
   for (const std::string& call : harness.broker().log().calls()) EXPECT_FALSE(call.starts_with("Request ")) << call;
 }
@@ -304,10 +295,7 @@ TEST_P(SharingTest, WhoDoesNotBorrowAsksForNothing) {
 TEST(SharingStreamTest, AStepThatFailsLeavesNoLoadUnderWay) {
   SharingHarness harness({.num_blocks = 20, .stream = StreamMode::kLsc});
   harness.Borrow(kLease, 64);
-  for (unsigned seed = 1; seed <= 4; ++seed) {
-    (void)harness.Add(harness.Prompt(seed), kOutputTokens);
-    harness.RunAll();
-  }
+  harness.Converse(4, kOutputTokens);
   const auto recording = harness.Add(harness.Prompt(1), kOutputTokens);
   bool streamed = false;
   harness.during_step = [&] { streamed = harness.transport().loads_under_way() > 0; };

@@ -25,10 +25,7 @@ class UnmappedTest : public testing::Test {
                   .stream = StreamMode::kAuto,
                   .mapped = false}) {
     for (const int64_t id : {7, 8}) harness_.Borrow(id, 20);
-    for (unsigned seed = 1; seed <= 6; ++seed) {
-      (void)harness_.Add(harness_.Prompt(seed), kAnswerTokens);
-      harness_.RunAll();
-    }
+    harness_.Converse(6, kAnswerTokens);
   }
   void Continue(unsigned seed) {
     std::vector<int32_t> prompt = harness_.Prompt(seed);

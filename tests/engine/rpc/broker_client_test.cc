@@ -111,6 +111,15 @@ std::unique_ptr<BrokerClient> ClientOf(const std::string& broker, const std::str
 
 exec::EngineLoad NoLoad() { return {}; }
 
+// It has the name "a", and is ready.
+std::unique_ptr<BrokerClient> ReadyClient(const std::string& broker, const SharingDescription& sharing = {}) {
+  auto client = ClientOf(broker, "i1");
+  EXPECT_EQ(client->Reserve(Description("a"), NameChoice::kExactly).value_or("none"), "a");
+  client->Start();
+  client->Ready("127.0.0.1:1", NoLoad, sharing);
+  return client;
+}
+
 TEST(BrokerClientTest, AnEngineStartsServesDrainsAndLeaves) {
   Broker broker("inc-1");
   auto client = ClientOf(broker.server->address(), "i1");
@@ -164,10 +173,7 @@ TEST(BrokerClientTest, ARestartedEngineWaitsForItsKilledPredecessorToBeCalledDea
 TEST(BrokerClientTest, ARestartedBrokerKnowsTheEngineWithinTwoHeartbeats) {
   auto first = std::make_unique<Broker>("inc-1");
   const std::string address = first->server->address();
-  auto client = ClientOf(address, "i1");
-  ASSERT_TRUE(client->Reserve(Description("a"), NameChoice::kExactly).ok());
-  client->Start();
-  client->Ready("127.0.0.1:1", NoLoad);
+  const auto client = ReadyClient(address);
   ASSERT_TRUE(first->WaitForState("a", EngineState::kReady));
   first.reset();
   Broker second("inc-2", address);
@@ -179,10 +185,7 @@ TEST(BrokerClientTest, ARestartedBrokerKnowsTheEngineWithinTwoHeartbeats) {
 TEST(BrokerClientTest, AnEngineThatWasThereBeforeTheBrokerRegistersWhenItComes) {
   std::string address;
   { address = Broker("inc-0").server->address(); }
-  auto client = ClientOf(address, "i1");
-  EXPECT_EQ(*client->Reserve(Description("a"), NameChoice::kExactly), "a");
-  client->Start();
-  client->Ready("127.0.0.1:1", NoLoad);
+  const auto client = ReadyClient(address);
   Broker broker("inc-1", address);
   EXPECT_TRUE(broker.WaitForState("a", EngineState::kReady));
 }
@@ -230,10 +233,7 @@ v1::LeaseLimit LimitOf(const std::string& model_name, std::optional<int64_t> max
 TEST(BrokerClientTest, ALimitThatItHasHeardOfGoesToTheNextBroker) {
   auto broker = std::make_unique<Broker>("inc-1");
   const std::string address = broker->server->address();
-  auto client = ClientOf(address, "i1");
-  ASSERT_TRUE(client->Reserve(Description("a"), NameChoice::kExactly).ok());
-  client->Start();
-  client->Ready("127.0.0.1:1", NoLoad);
+  const auto client = ReadyClient(address);
   client->KeepLimit(LimitOf("chat", 7, 9));
   client->KeepLimit(LimitOf("chat", 5, 8));  // an older word
   client->KeepLimit(LimitOf("code", std::nullopt, 3));
@@ -247,17 +247,13 @@ TEST(BrokerClientTest, ALimitThatItHasHeardOfGoesToTheNextBroker) {
 TEST(BrokerClientTest, ItsOwnLimitsGoToTheNextBrokerWithTheFirstWord) {
   auto broker = std::make_unique<Broker>("inc-1");
   const std::string address = broker->server->address();
-  auto client = ClientOf(address, "i1");
-  ASSERT_TRUE(client->Reserve(Description("a"), NameChoice::kExactly).ok());
-  client->Start();
-  client->Ready("127.0.0.1:1", NoLoad,
-                {.lease_channel = "/run/a",
-                 .node_id = "node",
-                 .page_bytes = 4096,
-                 .never_lent_blocks = 7,
-                 .borrows = true,
-                 .given = [] { return std::vector<lease::Lease>(); },
-                 .registered = [](const coordinator::LeaseTerms&) {}});
+  const auto client = ReadyClient(address, {.lease_channel = "/run/a",
+                                            .node_id = "node",
+                                            .page_bytes = 4096,
+                                            .never_lent_blocks = 7,
+                                            .borrows = true,
+                                            .given = [] { return std::vector<lease::Lease>(); },
+                                            .registered = [](const coordinator::LeaseTerms&) {}});
   const auto knows = [](auto& engines) {
     return engines["a"].info.never_lent_blocks == 7 && engines["a"].info.borrows;
   };
