@@ -17,6 +17,9 @@ using lease::Lease;
 
 namespace {
 
+// What is not given back is fenced so much before its deadline, for the lateness of a timer: the promise is memory.
+constexpr int kFenceEarlyDivisor = 16;
+constexpr int kHeldDivisor = 2;  // the loop has this part of a drain's time to begin it
 constexpr absl::Duration kReportsHeldBack = absl::Milliseconds(10);  // for memory that is on its way back
 
 constexpr absl::Duration kUnhurried = absl::Seconds(1);  // a drain that nobody waits for: a step may come before it
@@ -27,7 +30,11 @@ Coordinator::Counters::Counters(Metrics& metrics)
     : granted(metrics.Counter("swiftcache_lease_granted_total", "Leases of own memory that were granted")),
       revoked(metrics.Counter("swiftcache_lease_revoked_total", "Leases of own memory that were asked back")),
       fenced(metrics.Counter("swiftcache_lease_fenced_total", "Leases of own memory taken back without the borrower")),
+      late(metrics.Counter("swiftcache_lease_late_total",
+                           "Leases of own memory that came back later than --revoke_deadline")),
       borrowed(metrics.Counter("swiftcache_lease_borrowed_total", "Leases of others' memory that came into use")),
+      unread(metrics.Counter("swiftcache_lease_unread_total",
+                             "Leases of others' memory given back at once, since no step read them")),
       lost(metrics.Counter("swiftcache_lease_lost_total", "Leases of others' memory lost with what they held")),
       given_back(metrics.Counter("swiftcache_lease_given_back_total",
                                  "Leases of others' memory given back as nobody used them")),
@@ -45,7 +52,7 @@ Coordinator::Coordinator(const Options& options, const Clock& clock, Metrics& me
               .num_blocks = options.num_blocks,
               .block_bytes = options.block_bytes,
               .never_lent_blocks = options.never_lent_blocks,
-              .revoke_deadline = options.revoke_deadline,
+              .revoke_deadline = options.revoke_deadline - options.revoke_deadline / kFenceEarlyDivisor,
               .ttl = options.ttl}),
       borrower_({.instance_id = options.instance_id,
                  .block_bytes = options.block_bytes,
@@ -87,6 +94,9 @@ void Coordinator::Run() {
     closed = mailbox_.closed();  // read before the last take: nothing is left inside
     const absl::Duration wait = std::max(absl::ZeroDuration(), NextDeadline() - clock_.Now());
     for (Message& message : mailbox_.TakeAll(wait)) {
+      // A revoked lease waits for no message: not for those that lie before its release, nor for what they set going.
+      donor_.FenceOverdue(clock_.Now());
+      Act(clock_.Now());
       message(clock_.Now());
       Act(clock_.Now());
     }
@@ -105,6 +115,7 @@ void Coordinator::Run() {
 
 absl::Time Coordinator::NextDeadline() const {
   absl::Time next = std::min({donor_.NextDeadline(), borrower_.NextDeadline(), advice_deadline_});
+  for (const auto& [id, time] : release_held_at_) next = std::min(next, time);
   if (wished_bytes_ > 0 && !request_under_way_) next = std::min(next, next_request_);
   if (!news_.empty()) next = std::min(next, report_by_);
   return next;
@@ -112,6 +123,7 @@ absl::Time Coordinator::NextDeadline() const {
 
 void Coordinator::Tick(absl::Time now) {
   donor_.Tick(now);
+  ReleaseHeld(now);
   borrower_.Tick(now);
   if (now >= advice_deadline_) RevokeNeeded(now);
   MaybeRequest(now);
@@ -195,8 +207,9 @@ void Coordinator::OnScaleUp(absl::StatusOr<std::vector<LeaseId>> leases) {
 }
 void Coordinator::OnReportRefused(const LeaseEvent& news, const absl::Status& why) {
   Post([=, this](absl::Time now) {
-    LOG(WARNING) << "the broker refuses what was said of lease " << news.lease.id << ": " << why.message();
     donor_.Refused(news.lease.id, std::string(why.message()), now);
+    Act(now);
+    LOG(WARNING) << "the broker refuses what was said of lease " << news.lease.id << ": " << why.message();
   });
 }
 void Coordinator::ReportWindow(const Window& window) {
@@ -204,12 +217,10 @@ void Coordinator::ReportWindow(const Window& window) {
 }
 
 void Coordinator::HandleOpened(LeaseId id, absl::StatusOr<transport::LeaseView> view, absl::Time now) {
-  if (!view.ok()) {
-    LOG(WARNING) << "lease " << id << " could not be opened: " << view.status();
-  } else if (const auto open = views_.find(id); open != views_.end()) {  // else it was closed meanwhile
-    open->second = *view;
-  }
+  const auto open = views_.find(id);
+  if (view.ok() && open != views_.end()) open->second = *view;  // else it was closed meanwhile
   borrower_.Opened(id, view.ok(), now);
+  if (!view.ok()) LOG(WARNING) << "lease " << id << " could not be opened: " << view.status();
 }
 
 // --- memory of our own that is needed back
@@ -325,25 +336,26 @@ void Coordinator::Do(const Donor::Grant& a) {
 }
 
 void Coordinator::Do(const Donor::SendRevoke& a) {
-  counters_.revoked.Increment();
   transport_->SendRevoke(a.id, a.time_left);
+  counters_.revoked.Increment();
 }
 
 void Coordinator::Do(const Donor::TakeBack& a) {
+  push_(TakeBackMessage{a.id, a.extent, clock_.Now()});
+  if (a.fenced) counters_.fenced.Increment();
+  needed_blocks_ = std::max<int64_t>(0, needed_blocks_ - a.extent.num_blocks);
   if (a.after_revoke > absl::ZeroDuration()) {
     counters_.reclaim_seconds.Observe(absl::ToDoubleSeconds(a.after_revoke));
+    if (clock_.Now() - a.deadline > options_.revoke_deadline / kFenceEarlyDivisor) counters_.late.Increment();
     absl::MutexLock lock(&mutex_);
     reclaims_ = {reclaims_.count + 1, a.after_revoke};
   }
   LOG(INFO) << "lease " << a.id << (a.fenced ? " was fenced" : " came back") << ": " << a.extent.num_blocks
             << " blocks from " << a.extent.first_block << ", " << a.after_revoke << " after it was asked back";
-  if (a.fenced) counters_.fenced.Increment();
-  needed_blocks_ = std::max<int64_t>(0, needed_blocks_ - a.extent.num_blocks);
-  push_(TakeBackMessage{a.id, a.extent, clock_.Now()});
 }
 
 void Coordinator::Do(const Donor::Say& a) {
-  if (news_.empty()) report_by_ = clock_.Now() + kReportsHeldBack;
+  if (news_.empty()) report_by_ = clock_.Now() + (donor_.revoking() ? kReportsHeldBack : absl::ZeroDuration());
   news_.push_back({.lease = a.lease, .reason = a.why});
 }
 
@@ -358,22 +370,52 @@ void Coordinator::Do(const Borrower::Open& a) {
 }
 
 void Coordinator::Do(const Borrower::Use& a) {
+  push_(UseMessage{a.lease.id, a.lease.borrower_blocks, a.lease.donor, views_.at(a.lease.id)});
   counters_.borrowed.Increment();
   LOG(INFO) << "lease " << a.lease.id << " of " << a.lease.borrower_blocks << " blocks from " << a.lease.donor
             << " is in use";
-  push_(UseMessage{a.lease.id, a.lease.borrower_blocks, a.lease.donor, views_.at(a.lease.id)});
+}
+
+// A need waits for nobody. Who says long before that the memory will go leaves the loop time to move idle blocks too.
+void Coordinator::Do(const Borrower::Drain& a) {
+  const absl::Time now = clock_.Now();
+  const bool at_once = a.until - now <= options_.revoke_deadline;
+  if (step_reads_.TakeOrAnnounce(a.id, at_once)) return ReleaseUnread(a.id);
+  release_held_at_[a.id] = now + (a.until - now) / kHeldDivisor;
+  push_(DrainMessage{a.id, a.until});
+}
+
+// Nobody reads it, so it is given back as if it were drained; what lies there is lost (StepReads).
+void Coordinator::ReleaseUnread(LeaseId id) {
+  transport_->SendRelease(id);
+  transport_->Abandon(id);  // stores into it
+  release_held_at_.erase(id);
+  borrower_.Unread(id, clock_.Now());
+  counters_.unread.Increment();
+}
+
+// A step that does not read it keeps the loop from saving what others have there: the donor goes before that.
+void Coordinator::ReleaseHeld(absl::Time now) {
+  for (auto it = release_held_at_.begin(); it != release_held_at_.end();) {
+    const auto [id, time] = *it++;  // it may go
+    if (time > now) continue;
+    release_held_at_.erase(id);
+    if (step_reads_.Take(id)) ReleaseUnread(id);
+  }
 }
 
 void Coordinator::Do(const Borrower::Lose& a) {
-  counters_.lost.Increment();
-  LOG(WARNING) << "lease " << a.id << " is lost: " << a.why;
   push_(LoseMessage{a.id});
   transport_->Abandon(a.id);  // a donor that stands still would never answer
+  release_held_at_.erase(a.id);
+  counters_.lost.Increment();
+  LOG(WARNING) << "lease " << a.id << " is lost: " << a.why;
 }
 
 void Coordinator::Do(const Borrower::Close& a) {
   transport_->Close(a.id);
   views_.erase(a.id);
+  release_held_at_.erase(a.id);
 }
 
 }  // namespace swiftcache::engine::coordinator

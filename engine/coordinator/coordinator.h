@@ -21,13 +21,16 @@
 //   NeedBack -> broker: RequestScaleUp -> OnScaleUp: how much, and whose. Where there is no choice whose, what is
 //     needed does not wait for it; nor does it longer than broker_patience, or if the broker fails
 //   SendRevoke ---------------- transport -----------> OnRevoked
-//                                                      Borrower::Drain -> DrainMessage
+//                                                      Borrower::Drain -> DrainMessage, if the step under way reads it,
 //                                                      Drained -> SendRelease, Close
+//                                                      or else SendRelease -> StepReads::End, Dropped -> Close
 //   OnReleased <--------------- transport ------------
 //   Donor::TakeBack -> TakeBackMessage; Say RELEASED
 //
-// A donor waits for nobody: what is not released by revoke_deadline ends with Donor::Fence, TakeBack and Say FENCED,
-// and over there with Borrower::Lose -> LoseMessage -> Dropped -> Close.
+// A donor waits for nobody: what is not released shortly before revoke_deadline ends with Donor::Fence, TakeBack and
+// Say FENCED, and over there with Borrower::Lose -> LoseMessage -> Dropped -> Close. Its deadlines are looked at between
+// any two messages; each is acted on before anything is said of it; and nothing that the thread calls waits for more
+// than one copy (Transport::kMaxCopyBytes).
 #pragma once
 
 #include <cstdint>
@@ -49,6 +52,7 @@
 #include "common/sync/mailbox.h"
 #include "engine/coordinator/lease_broker.h"
 #include "engine/coordinator/loop_message.h"
+#include "engine/coordinator/step_reads.h"
 #include "engine/lease/borrower.h"
 #include "engine/lease/donor.h"
 #include "engine/transport/transport.h"
@@ -91,6 +95,7 @@ class Coordinator final : public transport::TransportEvents, public LeaseBrokerE
   void DonorSilent(kv::LeaseId id);
   /// Nobody has used it for long: it is drained, then released.
   void GiveBack(kv::LeaseId id);
+  StepReads& step_reads() { return step_reads_; }
   /// Own memory is needed: revokes leases until at least `blocks` of it are on their way back, and what the broker
   /// advises beyond that, if its advice comes before the memory does. Repeated needs are one.
   /// `blocks_lent`, as the loop counts them: what came back and it has not heard of is not asked for again.
@@ -135,7 +140,8 @@ class Coordinator final : public transport::TransportEvents, public LeaseBrokerE
   using Message = std::function<void(absl::Time now)>;  // run by the thread
   struct Counters {
     explicit Counters(Metrics& metrics);
-    prometheus::Counter &granted, &revoked, &fenced, &borrowed, &lost, &given_back, &scale_up, &scale_down;
+    prometheus::Counter &granted, &revoked, &fenced, &late, &borrowed, &unread, &lost, &given_back, &scale_up,
+        &scale_down;
     prometheus::Histogram& reclaim_seconds;
   };
 
@@ -148,6 +154,8 @@ class Coordinator final : public transport::TransportEvents, public LeaseBrokerE
   void HandleScaleUp(const std::vector<kv::LeaseId>& leases, absl::Time now);
   void RevokeNeeded(absl::Time now);
   void MaybeRequest(absl::Time now);
+  void ReleaseUnread(kv::LeaseId id);
+  void ReleaseHeld(absl::Time now);
   void Act(absl::Time now);
   void Publish() ABSL_LOCKS_EXCLUDED(mutex_);
   bool AllEndedLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return none_held_ || ended_; }
@@ -164,7 +172,7 @@ class Coordinator final : public transport::TransportEvents, public LeaseBrokerE
   void Do(const lease::Borrower::Open& a);
   void Do(const lease::Borrower::Use& a);
   void Do(const lease::Borrower::SendRenewal& a) { transport_->SendRenewal(a.id); }
-  void Do(const lease::Borrower::Drain& a) { push_(DrainMessage{a.id, a.until}); }
+  void Do(const lease::Borrower::Drain& a);
   void Do(const lease::Borrower::SendRelease& a) { transport_->SendRelease(a.id); }
   void Do(const lease::Borrower::Lose& a);
   void Do(const lease::Borrower::Close& a);
@@ -172,6 +180,7 @@ class Coordinator final : public transport::TransportEvents, public LeaseBrokerE
   const Options options_;
   const Clock& clock_;
   Counters counters_;
+  StepReads step_reads_;
   transport::Transport* transport_ = nullptr;
   LeaseBroker* broker_ = nullptr;
   std::function<void(LoopMessage)> push_;  // to the loop
@@ -181,6 +190,7 @@ class Coordinator final : public transport::TransportEvents, public LeaseBrokerE
   lease::Donor donor_;
   lease::Borrower borrower_;
   std::map<kv::LeaseId, transport::LeaseView> views_;  // of others' leases, from Open to Close; empty before OnOpened
+  std::map<kv::LeaseId, absl::Time> release_held_at_;  // drains that the loop has not heard of by then
   std::vector<LeaseEvent> news_;                       // not yet reported, and
   absl::Time report_by_;                               // the time by which they are
   int64_t needed_blocks_ = 0;  // that the broker was asked about, less those that came back since

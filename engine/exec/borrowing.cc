@@ -22,8 +22,9 @@ namespace {
 constexpr int64_t kStoresAtOnce = 64;      // under way: enough to keep the transport busy
 constexpr int64_t kFetchBytes = 4 * kMiB;  // of a fetch: a drain, and the first layer's load, wait for it
 constexpr int kDrainDivisor = 2;           // copies of a drain may take this part of the time left
-constexpr int64_t kWishDivisor = 4;        // at least this part of own and of leased memory is asked for
-constexpr int64_t kDrainBatch = 8;         // moves planned before the clock is read again, and
+constexpr absl::Duration kStep = absl::Milliseconds(100);  // blocks that must be saved sooner are not read until then
+constexpr int64_t kWishDivisor = 4;  // at least this part of own and of leased memory is asked for
+constexpr int64_t kDrainBatch = 8;   // moves planned before the clock is read again, and
 constexpr int64_t kDrainBatchBytes = kMiB;
 constexpr absl::Duration kStorePatience = absl::Seconds(1);  // with a donor behind whose stores all others wait
 constexpr int kIdleDivisor = 100;  // and those of blocks that nobody runs on this part, for all drains of a need
@@ -82,6 +83,7 @@ int64_t Borrowing::StreamBlocks(int64_t leased_blocks) const {
 // What its running sequences read goes where there is room, as far as the time suffices; then they are computed again
 // without it.
 void Borrowing::Do(const DrainMessage& message) {
+  parts_.coordinator->step_reads().Handled(message.id);
   LeasedRegion* region = Find(message.id);
   if (region == nullptr) {
     parts_.urgency->Forget(message.id);
@@ -89,34 +91,82 @@ void Borrowing::Do(const DrainMessage& message) {
     return;
   }
   if (region->phase != LeasedRegion::Phase::kInUse) return;
+  const absl::Time now = parts_.clock->Now();
   region->phase = LeasedRegion::Phase::kDraining;
-  region->drain_until = message.until;
+  region->save_until = now + (message.until - now) / kDrainDivisor;
+  // A donor in need revokes many leases at once, and waits for the last of them.
+  if (!region->given_back && now - idle_moves_until_ > kBetweenDrains) {
+    idle_moves_until_ = now + (message.until - now) / kIdleDivisor;
+  }
   ending_.insert(region->region);
   parts_.cache->RegionDraining(region->region);
-  Drain(*region);
-  ResetReaders(*region);
+  GoOnDraining(*region);
 }
 
 void Borrowing::Drain(LeasedRegion& region) {
-  const absl::Time begin = parts_.clock->Now();
-  const absl::Time used_deadline = begin + (region.drain_until - begin) / kDrainDivisor;
-  absl::Time idle_deadline = begin;  // what goes back unasked is cold
-  if (!region.given_back) {
-    // A donor in need revokes many leases at once, and waits for the last of them.
-    if (begin - idle_moves_until_ > kBetweenDrains)
-      idle_moves_until_ = begin + (region.drain_until - begin) / kIdleDivisor;
-    idle_deadline = std::min(used_deadline, idle_moves_until_);
-  }
+  // What goes back unasked is cold.
+  const absl::Time idle_until =
+      region.given_back ? absl::InfinitePast() : std::min(region.save_until, idle_moves_until_);
   const int64_t batch = std::clamp<int64_t>(kDrainBatchBytes / parts_.own->block_bytes(), 1, kDrainBatch);
   while (region.view.Holds()) {
     const bool in_use = parts_.cache->region(region.region).used > 0;
-    if (parts_.clock->Now() >= (in_use ? used_deadline : idle_deadline)) return;
+    if (parts_.clock->Now() >= (in_use ? region.save_until : idle_until)) return;
     const std::vector<Move> moves = parts_.cache->PlanDrain(region.region, batch);
     if (moves.empty()) return;
     Start(moves);
     FinishFetches();
     if (region.phase == LeasedRegion::Phase::kLost) return;
   }
+}
+
+// Stores to other leases end later; their blocks are in use here until then. Where nothing is on its way any more, or the
+// time is up, what is left is not saved.
+void Borrowing::GoOnDraining(LeasedRegion& region) {
+  Drain(region);
+  if (region.phase == LeasedRegion::Phase::kDraining && !IsSaving(region)) ResetReaders(region);
+}
+
+bool Borrowing::IsSaving(const LeasedRegion& region) const {
+  return region.phase == LeasedRegion::Phase::kDraining && parts_.cache->region(region.region).used > 0 &&
+         parts_.cache->num_moves_of(region.region) > 0 && parts_.clock->Now() < region.save_until;
+}
+
+bool Borrowing::saves_blocks() const {
+  return std::any_of(ending_.begin(), ending_.end(), [this](kv::RegionId ending) {
+    const LeasedRegion& region = regions_.at(ending);
+    return IsSaving(region) && region.save_until - parts_.clock->Now() <= kStep;
+  });
+}
+
+// What copies under way read is read as long as the step, since their end is not heard of before.
+bool Borrowing::BeginReads(std::span<const kv::LeaseId> leases) {
+  absl::flat_hash_set<kv::LeaseId> read(leases.begin(), leases.end());
+  for (const Fetch& fetch : fetches_) {
+    for (const Move& move : fetch.moves) read.insert(regions_.at(move.from.region).lease);
+  }
+  for (const auto& [ticket, store] : stores_) {
+    if (!store.move.from.local()) read.insert(regions_.at(store.move.from.region).lease);
+  }
+  std::vector<kv::LeaseId> unread, held;
+  for (const auto& [region, leased] : regions_) {
+    if (read.contains(leased.lease) || leased.phase == LeasedRegion::Phase::kLost) continue;
+    (parts_.cache->region(region).used > 0 ? held : unread).push_back(leased.lease);
+  }
+  return parts_.coordinator->step_reads().Begin(std::move(unread), std::move(held));
+}
+
+void Borrowing::EndReads() {
+  const std::vector<kv::LeaseId> taken = parts_.coordinator->step_reads().End();
+  for (const kv::LeaseId lease : taken) Forget(regions_.at(region_of_.at(lease)));
+  if (!taken.empty()) FinishRegions();
+}
+
+// Its memory is another's.
+void Borrowing::Forget(LeasedRegion& region) {
+  region.phase = LeasedRegion::Phase::kLost;
+  ending_.insert(region.region);
+  parts_.cache->RegionDraining(region.region);
+  ResetReaders(region);
 }
 
 void Borrowing::Do(const LoseMessage& message) {
@@ -126,10 +176,7 @@ void Borrowing::Do(const LoseMessage& message) {
     parts_.coordinator->Dropped(message.id);
     return;
   }
-  region->phase = LeasedRegion::Phase::kLost;
-  ending_.insert(region->region);
-  parts_.cache->RegionDraining(region->region);
-  ResetReaders(*region);
+  Forget(*region);
 }
 
 void Borrowing::NoteLost(const std::vector<kv::LeaseId>& leases) {
@@ -149,9 +196,13 @@ void Borrowing::ResetReaders(const LeasedRegion& region) {
 }
 
 void Borrowing::FinishRegions() {
+  for (const kv::RegionId ending : ending_) {
+    LeasedRegion& region = regions_.at(ending);
+    if (region.phase == LeasedRegion::Phase::kDraining && parts_.cache->region(ending).used > 0) GoOnDraining(region);
+  }
   for (auto it = ending_.begin(); it != ending_.end();) {
     const LeasedRegion region = regions_.at(*it);
-    if (parts_.cache->num_moves_of(region.region) > 0) {
+    if (parts_.cache->num_moves_of(region.region) > 0 || parts_.cache->region(region.region).used > 0) {
       ++it;
       continue;
     }
@@ -245,19 +296,22 @@ void Borrowing::RestartStoreTimeouts(const std::string& donor) {
   }
 }
 
-void Borrowing::LeaveSilentDonors() {
+bool Borrowing::LeaveSilentDonors() {
   const absl::Time now = parts_.clock->Now();
+  bool left = false;
   for (auto& [ticket, store] : stores_) {
     if (now - store.waits_since < kStorePatience) continue;
     store.waits_since = absl::InfiniteFuture();  // said once
     parts_.coordinator->DonorSilent(regions_.at(store.move.to.region).lease);
+    left = true;
   }
+  return left;
 }
 
 // --- wishes
 
 void Borrowing::Advance(int64_t waiting_tokens) {
-  LeaveSilentDonors();
+  (void)LeaveSilentDonors();
   GiveBackIdle();
   StartMoves();
   AskForMemory(waiting_tokens);
@@ -266,6 +320,9 @@ void Borrowing::Advance(int64_t waiting_tokens) {
 absl::Time Borrowing::NextWakeup() const {
   absl::Time next = next_idle_look_;
   for (const auto& [ticket, store] : stores_) next = std::min(next, store.waits_since + kStorePatience);
+  for (const kv::RegionId region : ending_) {
+    if (IsSaving(regions_.at(region))) next = std::min(next, regions_.at(region).save_until);
+  }
   return next;
 }
 

@@ -12,10 +12,12 @@
 #include <cstdint>
 #include <map>
 #include <set>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
 #include "absl/time/time.h"
 #include "common/base/clock.h"
 #include "engine/backend/device_address.h"
@@ -36,7 +38,8 @@ struct LeasedRegion {
   std::string donor;
   transport::LeaseView view;
   enum class Phase { kInUse, kDraining, kLost } phase = Phase::kInUse;
-  absl::Time drain_until = absl::InfiniteFuture();
+  // Of a drain: until then blocks in use are saved; then their readers are reset.
+  absl::Time save_until = absl::InfiniteFuture();
   absl::Time last_use;      // at the latest look (GiveBackIdle) that saw one
   bool given_back = false;  // though nobody asked
 };
@@ -68,9 +71,21 @@ class Borrowing {
   /// A lease is given back in which for so long, and for kLeastIdle at least, no block was used and to which none came.
   void SetKeepIdle(absl::Duration keep);
   static constexpr absl::Duration kLeastIdle = absl::Minutes(1);
-  /// After each message: a region goes when its last copy has ended, and the lease half hears that nothing reads it any
-  /// more.
+  /// After each message, and before each plan (not behind it: sequences may be reset). Blocks in use that leave a region
+  /// go on leaving, or their readers are reset; a region goes when nobody uses it and its last copy has ended, and the
+  /// lease half hears that nothing reads it any more.
   void FinishRegions();
+  /// Blocks in use are on their way out of a lease that is wanted back soon: a step now would read them there. It takes
+  /// milliseconds, less than to compute them again.
+  bool saves_blocks() const;
+
+  /// True: donors that accept no stores were given up just now, and their leases are to be drained before anything else.
+  bool LeaveSilentDonors();
+
+  /// Around each step, which reads these leases. False: there is a drain to be handled first.
+  bool BeginReads(std::span<const kv::LeaseId> leases);
+  /// What was given back meanwhile, since the step did not read it, is gone.
+  void EndReads();
 
   /// Before each plan, and each message: blocks that came home while the last step ran are there.
   void FinishFetches();
@@ -106,8 +121,10 @@ class Borrowing {
   void StartMoves();
   void Start(const std::vector<kv::Move>& moves);
   void RestartStoreTimeouts(const std::string& donor);
-  void LeaveSilentDonors();
   void Drain(LeasedRegion& region);
+  void GoOnDraining(LeasedRegion& region);
+  bool IsSaving(const LeasedRegion& region) const;
+  void Forget(LeasedRegion& region);
   void ResetReaders(const LeasedRegion& region);
   void AskForMemory(int64_t waiting_tokens);
   void GiveBackIdle();

@@ -16,9 +16,9 @@ bool Contains(const std::vector<T>& values, const T& value) {
 
 }  // namespace
 
-absl::StatusOr<Forward::Outcome> Forward::Run(const sched::StepPlan& plan, bool may_cut_short) {
+absl::StatusOr<Forward::Outcome> Forward::Run(bool may_cut_short) {
   may_cut_short_ = may_cut_short;
-  Gather(plan);
+  if (!streamed_.empty()) leases_->streamer->Start(own_->last_change());
   progress_.fetch_add(1, std::memory_order_relaxed);
   begin_ = first_read_ = leases_ ? leases_->clock->Now() : absl::InfinitePast();
   models::ForwardResult result;
@@ -69,7 +69,6 @@ void Forward::Gather(const sched::StepPlan& plan) {
     if (chunk.samples) GatherSample(continuation);
   }
   GatherChecks();
-  if (!streamed_.empty()) leases_->streamer->Start(own_->last_change());
 }
 
 // From the last row gathered.

@@ -2,7 +2,8 @@
 // Runs a planned step through the model: rows in, tokens out. Blocks in leases are read where they are mapped, or
 // streamed layer by layer.
 //
-//   ASSIGN_OR_RETURN(Forward::Outcome outcome, forward.Run(plan));
+//   forward.Gather(plan);                       // forward.leases_read() is known
+//   ASSIGN_OR_RETURN(Forward::Outcome outcome, forward.Run());
 //   ...outcome.lost: sequences that read these leases are to be computed again; outcome.cut_short: nothing is computed
 #pragma once
 
@@ -55,8 +56,12 @@ class Forward final : private backend::LayerGate {
   Forward(models::Model* model, OwnMemory* own, const kv::SequenceBlocks* cache, const std::optional<Leases>& leases)
       : model_(model), own_(own), cache_(cache), leases_(leases) {}
 
-  /// `may_cut_short`: give up at the next layer where a lease is due sooner than the step would end. REQUIRES: leases.
-  absl::StatusOr<Outcome> Run(const sched::StepPlan& plan, bool may_cut_short = false);
+  /// Rows and addresses of a step, of which nothing is read yet.
+  void Gather(const sched::StepPlan& plan);
+  std::span<const kv::LeaseId> leases_read() const { return lease_ids_; }
+  /// Computes what was gathered, once. `may_cut_short`: give up at the next layer where a lease is due sooner than the
+  /// step would end. REQUIRES: leases.
+  absl::StatusOr<Outcome> Run(bool may_cut_short = false);
   /// Counts up with every Run and every layer of it: a long step is not a loop that stands still.
   int64_t progress() const { return progress_.load(std::memory_order_relaxed); }
   /// KV of leases that the step read where it lies.
@@ -73,7 +78,6 @@ class Forward final : private backend::LayerGate {
     size_t lease = 0;     // index in reads_
   };
 
-  void Gather(const sched::StepPlan& plan);
   void GatherSample(const Continuation& continuation);
   std::span<const backend::DeviceAddress> GatherBlocks(Continuation& continuation);
   backend::DeviceAddress AddressOf(kv::Place place) const;

@@ -150,6 +150,7 @@ bool StepLoop::Step() {
   meter_.Begin();
   if (sharing_) {
     sharing_->borrowing().FinishFetches();
+    sharing_->borrowing().FinishRegions();
     EndStarved();
   }
   if (options_.target_itl > absl::ZeroDuration()) {
@@ -157,7 +158,11 @@ bool StepLoop::Step() {
   }
   const sched::StepPlan plan = scheduler_.Plan();
   NoteStarts(plan);
-  const bool computes = sharing_ ? ServeLeases(plan) : !plan.chunks.empty();
+  bool computes = sharing_ ? ServeLeases(plan) : !plan.chunks.empty();
+  if (computes) {
+    forward_.Gather(plan);
+    computes = !sharing_ || sharing_->borrowing().BeginReads(forward_.leases_read());
+  }
   if (computes) RunStep(plan);
   Publish();
   return computes;
@@ -168,6 +173,7 @@ bool StepLoop::ServeLeases(const sched::StepPlan& plan) {
   SizeLayerStream();
   sharing_->lending().StateNeed(scheduler_.missing_blocks());
   if (plan.chunks.empty() || sharing_->lending().ShouldDefer(plan)) return false;
+  if (sharing_->borrowing().saves_blocks() || sharing_->borrowing().LeaveSilentDonors()) return false;
   sharing_->Advance(TokensNotRunning(), live_.longest_tokens());
   return true;
 }
@@ -179,7 +185,8 @@ constexpr int64_t kMaxCutShortInARow = 2;
 bool StepLoop::RunStep(const sched::StepPlan& plan) {
   const bool may_cut = sharing_ != nullptr && cut_short_in_a_row_ < kMaxCutShortInARow;
   const absl::Time begin = clock_.Now();
-  absl::StatusOr<Forward::Outcome> outcome = forward_.Run(plan, may_cut);
+  absl::StatusOr<Forward::Outcome> outcome = forward_.Run(may_cut);
+  if (sharing_) sharing_->borrowing().EndReads();
   if (!outcome.ok()) {
     if (backend::IsDeviceLost(outcome.status())) {
       LoseDevice(outcome.status());
@@ -217,6 +224,8 @@ void StepLoop::Handle(const coordinator::LoopMessage& message) {
 
 void StepLoop::ServeBetweenSteps() {
   if (!sharing_) return;
+  sharing_->borrowing().FinishRegions();
+  SizeLayerStream();  // the last step, or this, may have ended the last lease
   AdmitParked();
   EndStarved();
   sharing_->Advance(TokensNotRunning(), live_.longest_tokens());

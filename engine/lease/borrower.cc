@@ -71,6 +71,13 @@ void Borrower::Drained(kv::LeaseId id, absl::Time) {
   End(*entry);
 }
 
+void Borrower::Unread(kv::LeaseId id, absl::Time) {
+  Entry* entry = Find(id, {Phase::kDraining});
+  if (entry == nullptr) return;
+  entry->phase = Phase::kLosing;
+  entry->give_up = absl::InfiniteFuture();
+}
+
 void Borrower::Dropped(kv::LeaseId id, absl::Time) {
   if (Entry* entry = Find(id, {Phase::kLosing})) End(*entry);
 }

@@ -21,6 +21,7 @@
 //   Drained           | -                  | -                   | SendRelease, Close; | Close; ends
 //                     |                    |                     | ends                |
 //   Dropped           | -                  | -                   | -                   | Close; ends
+//   Unread            | -                  | -                   | -> losing           | -
 //   DonorGone         | Close; ends        | Lose -> losing      | Lose -> losing      | -
 //   GenerationChanged,| -                  | Lose -> losing      | Lose -> losing      | -
 //   StoreFailed       |                    |                     |                     |
@@ -53,8 +54,9 @@
 namespace swiftcache::engine::lease {
 
 /// Every lease that is opened is closed exactly once, and never while kv may use it: after Use there is no Close before
-/// Drained or Dropped. A release is sent only after Drained. Thread-safety: none. Ownership: a value. Errors: none:
-/// foreign, late and repeated messages are ignored and counted. Time: never goes back; the borrower's own clock.
+/// Drained or Dropped. A release is sent only after Drained, or before Unread. Thread-safety: none. Ownership: a value.
+/// Errors: none: foreign, late and repeated messages are ignored and counted. Time: never goes back; the borrower's own
+/// clock.
 class Borrower {
  public:
   struct Options {
@@ -107,6 +109,8 @@ class Borrower {
   // From kv and its loop.
   /// After a Drain: nothing of the region is used any more, and nothing will be.
   void Drained(kv::LeaseId id, absl::Time now);
+  /// Instead of that: it was released at once, since nothing reads it; what lies there is lost. Then Dropped.
+  void Unread(kv::LeaseId id, absl::Time now);
   /// After a Lose: likewise.
   void Dropped(kv::LeaseId id, absl::Time now);
   /// A reader saw that the memory has changed hands.

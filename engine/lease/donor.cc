@@ -215,17 +215,20 @@ void Donor::WantBack(Entry& entry, const std::string& why, absl::Time now, absl:
   }
 }
 
+void Donor::FenceOverdue(absl::Time now) {
+  for (auto it = leases_.begin(); it != leases_.end();) {
+    Entry& entry = (it++)->second;  // it may end here
+    if (entry.phase == Phase::kRevoking && entry.deadline <= now) End(entry, true, entry.why, now);
+  }
+}
+
 void Donor::Tick(absl::Time now) {
+  FenceOverdue(now);
   for (auto it = leases_.begin(); it != leases_.end();) {
     Entry& entry = (it++)->second;  // it may end here
     if (entry.deadline > now) continue;
-    const bool revoked = entry.phase == Phase::kRevoking;
     const bool opened = entry.phase != Phase::kGranted;
-    End(entry, true,
-        revoked  ? entry.why
-        : opened ? "its borrower stopped renewing"
-                 : "its borrower never opened it",
-        now);
+    End(entry, true, opened ? "its borrower stopped renewing" : "its borrower never opened it", now);
   }
 }
 
@@ -256,7 +259,8 @@ void Donor::SayEnd(Entry& entry, State end, const std::string& why) {
 
 void Donor::TakeBackExtent(const Entry& entry, bool fenced, absl::Time now) {
   const absl::Duration waited = std::max(absl::ZeroDuration(), now - entry.revoked_at);
-  actions_.emplace_back(TakeBack{entry.lease.id, entry.lease.extent, fenced, waited});
+  const absl::Time deadline = entry.phase == Phase::kRevoking ? entry.deadline : absl::InfiniteFuture();
+  actions_.emplace_back(TakeBack{entry.lease.id, entry.lease.extent, fenced, waited, deadline});
 }
 
 std::vector<Donor::Action> Donor::TakeActions() { return std::exchange(actions_, {}); }

@@ -94,6 +94,7 @@ class Donor {
     Extent extent;
     bool fenced = false;          // false: the borrower gave it back, or never had it
     absl::Duration after_revoke;  // since the revocation; zero if there was none
+    absl::Time deadline;          // of the revocation; infinite future if there was none
   };
   struct Say {  // broker: ReportLease, with the state that the lease has now; refused: Refused
     Lease lease;
@@ -140,6 +141,8 @@ class Donor {
   /// Own memory is needed: what is being revoked is back within revoke_deadline, whatever its borrower was told.
   void Hasten(absl::Time now);
 
+  /// Ends revoked leases that are past their deadlines: the part of Tick that depends on no message.
+  void FenceOverdue(absl::Time now);
   /// Ends leases that are past their deadlines. REQUIRES: messages that have arrived were handed in before, since a
   /// renewal in the queue is in time.
   void Tick(absl::Time now);

@@ -51,6 +51,7 @@ void ShmBorrower::Stop() {
   thread_.join();
   absl::MutexLock lock(&mutex_);
   leases_.clear();  // with their channels
+  to_unmap_.clear();
 }
 
 void ShmBorrower::Open(const OpenSpec& spec) {
@@ -95,13 +96,12 @@ void ShmBorrower::Abandon(kv::LeaseId id) {
 }
 
 void ShmBorrower::Close(kv::LeaseId id) {
-  LeasePtr lease;  // may unmap at the end, which is not for under the lock
   std::shared_ptr<ShmSocket> socket;
   {
     absl::MutexLock lock(&mutex_);
     auto it = leases_.find(id);
     if (it == leases_.end()) return;
-    lease = std::move(it->second);
+    const LeasePtr lease = std::move(it->second);
     leases_.erase(it);
     lease->closed = true;
     lease->waiting.clear();
@@ -109,6 +109,7 @@ void ShmBorrower::Close(kv::LeaseId id) {
         +[](ShmLease* l) { return !l->copying && l->telling == 0; }, lease.get()));
     TakeUnanswered(*lease);
     socket = lease->socket;
+    to_unmap_.push_back(lease);
   }
   if (socket != nullptr) socket->Shutdown();
 }
@@ -154,7 +155,7 @@ bool ShmBorrower::CanStore(const ShmLease& lease) const {
 }
 
 bool ShmBorrower::HasWork() const {
-  return stopping_ || !to_open_.empty() || !to_refuse_.empty() ||
+  return stopping_ || !to_open_.empty() || !to_refuse_.empty() || !to_unmap_.empty() ||
          std::any_of(to_store_.begin(), to_store_.end(), [this](const LeasePtr& lease) {
            mutex_.AssertHeld();
            return CanStore(*lease);
@@ -171,6 +172,7 @@ ShmBorrower::Job ShmBorrower::NextJob() {
     if (!to_refuse_.empty()) return Take(to_refuse_);
     if (!to_open_.empty()) return OpenJob{Take(to_open_)};
     if (std::optional<CopyJob> job = TakeCopyJob()) return *std::move(job);
+    if (!to_unmap_.empty()) return UnmapJob{Take(to_unmap_)};
     mutex_.AwaitWithTimeout(absl::Condition(this, &ShmBorrower::HasWork), wait);
   }
 }

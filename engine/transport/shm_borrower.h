@@ -74,7 +74,10 @@ class ShmBorrower {
     Ticket ticket;
     absl::Status why;
   };
-  using Job = std::variant<std::monostate, OpenJob, CopyJob, SendJob, RefuseJob>;
+  struct UnmapJob {  // dropped when it is done
+    LeasePtr lease;
+  };
+  using Job = std::variant<std::monostate, OpenJob, CopyJob, SendJob, RefuseJob, UnmapJob>;
 
   void Run() ABSL_LOCKS_EXCLUDED(mutex_);
   Job NextJob() ABSL_LOCKS_EXCLUDED(mutex_);
@@ -88,7 +91,13 @@ class ShmBorrower {
   void FailCopy(const CopyJob& job, const absl::Status& why) ABSL_LOCKS_EXCLUDED(mutex_);
   void Do(const SendJob& job);
   void Do(const RefuseJob& job) { events_.OnStored(job.ticket, job.why); }
+  void Do(const UnmapJob&) {}
   void Do(std::monostate) {}
+  /// Whoever may be the last to hold a closed lease leaves it to the thread: to unmap much takes long.
+  void LeaveToThread(LeasePtr lease) ABSL_LOCKS_EXCLUDED(mutex_) {
+    absl::MutexLock lock(&mutex_);
+    if (!stopping_) to_unmap_.push_back(std::move(lease));
+  }
   absl::StatusOr<std::shared_ptr<ShmStaging>> StagingFor(const OpenSpec& spec) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status Connect(const LeasePtr& lease) ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -123,6 +132,7 @@ class ShmBorrower {
   absl::flat_hash_map<std::string, std::weak_ptr<ShmStaging>> stagings_;  // by donor's channel; the thread only
   std::deque<LeasePtr> to_open_ ABSL_GUARDED_BY(mutex_);
   std::deque<RefuseJob> to_refuse_ ABSL_GUARDED_BY(mutex_);
+  std::deque<LeasePtr> to_unmap_ ABSL_GUARDED_BY(mutex_);
   std::deque<SendJob> to_send_ ABSL_GUARDED_BY(mutex_);    // by the time they are due
   std::deque<LeasePtr> to_store_ ABSL_GUARDED_BY(mutex_);  // each once, in turn
   ShmThrottle link_ ABSL_GUARDED_BY(mutex_);

@@ -19,6 +19,7 @@ class ShmBorrowerChannel final : public ShmPeer {
  public:
   ShmBorrowerChannel(ShmBorrower& borrower, std::shared_ptr<ShmLease> lease, std::shared_ptr<ShmSocket> socket)
       : borrower_(borrower), lease_(std::move(lease)), socket_(std::move(socket)) {}
+  ~ShmBorrowerChannel() override { borrower_.LeaveToThread(std::move(lease_)); }
   ShmSocket& socket() override { return *socket_; }
   absl::Status OnMessage(ShmMessage message, std::vector<memory::UniqueFd> fds) override;
   void OnClosed(const absl::Status& why) override { borrower_.OnEnd(*lease_, why); }
@@ -28,7 +29,7 @@ class ShmBorrowerChannel final : public ShmPeer {
   absl::Status OnLaterMessage(const ShmMessage& message, const std::vector<memory::UniqueFd>& fds);
 
   ShmBorrower& borrower_;
-  const std::shared_ptr<ShmLease> lease_;
+  std::shared_ptr<ShmLease> lease_;
   const std::shared_ptr<ShmSocket> socket_;
   ShmMessageLimit message_limit_;
   bool granted_ = false;

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a coordinator does for leases that its engine takes, and for those that it wishes for.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "tests/engine/coordinator/coordinator_fixture.h"
@@ -59,6 +62,65 @@ TEST_F(CoordinatorTest, ALeaseThatIsOfNoMoreUseIsDrainedAndReleased) {
   ASSERT_TRUE(transport_.log().WaitFor("SendRelease 9"));
   EXPECT_EQ(Metric("swiftcache_lease_given_back_total"), 1);
   EXPECT_EQ(Metric("swiftcache_lease_lost_total"), 0);
+}
+
+TEST_F(CoordinatorTest, ALeaseThatTheStepUnderWayDoesNotReadIsReleasedAtOnce) {
+  Start();
+  Take(9);
+  ASSERT_TRUE(coordinator_->step_reads().Begin({kv::LeaseId(9)}, {}));
+  coordinator_->OnRevoked(kv::LeaseId(9), absl::Milliseconds(50));
+  ASSERT_TRUE(transport_.log().WaitFor("SendRelease 9"));
+  Settle();
+  EXPECT_EQ(loop_.log().Count("Drain 9"), 0);
+  EXPECT_EQ(transport_.log().Count("Close 9"), 0) << "the loop has yet to hear of it";
+  EXPECT_EQ(coordinator_->step_reads().End(), std::vector<kv::LeaseId>{kv::LeaseId(9)});
+  coordinator_->Dropped(kv::LeaseId(9));
+  ASSERT_TRUE(transport_.log().WaitFor("Close 9"));
+  EXPECT_EQ(Metric("swiftcache_lease_unread_total"), 1);
+  EXPECT_EQ(Metric("swiftcache_lease_lost_total"), 0);
+  EXPECT_EQ(broker_.log().Count("LOST 9"), 0);
+}
+
+TEST_F(CoordinatorTest, ALeaseThatTheStepReadsIsTheLoopsToDrain) {
+  Start();
+  Take(9);
+  ASSERT_TRUE(coordinator_->step_reads().Begin({}, {}));
+  coordinator_->OnRevoked(kv::LeaseId(9), absl::Milliseconds(50));
+  ASSERT_TRUE(loop_.log().WaitFor("Drain 9"));
+  fake_clock_.Advance(absl::Milliseconds(30));
+  Settle();
+  EXPECT_EQ(transport_.log().Count("SendRelease 9"), 0);
+  EXPECT_THAT(coordinator_->step_reads().End(), testing::IsEmpty());
+  coordinator_->Drained(kv::LeaseId(9));
+  ASSERT_TRUE(transport_.log().WaitFor("SendRelease 9"));
+}
+
+TEST_F(CoordinatorTest, WhoSaysLongBeforeThatTheMemoryWillGoLeavesTheLoopTimeToMoveWhatLiesThere) {
+  Start({.revoke_deadline = absl::Milliseconds(50)});
+  Take(9);
+  ASSERT_TRUE(coordinator_->step_reads().Begin({kv::LeaseId(9)}, {}));
+  coordinator_->OnRevoked(kv::LeaseId(9), absl::Seconds(4));
+  ASSERT_TRUE(loop_.log().WaitFor("Drain 9"));
+  fake_clock_.Advance(absl::Milliseconds(1999));
+  Settle();
+  EXPECT_EQ(transport_.log().Count("SendRelease 9"), 0);
+  fake_clock_.Advance(absl::Milliseconds(1));
+  Settle();
+  EXPECT_EQ(transport_.log().Count("SendRelease 9"), 1) << "but a long step does not hold it up to the end";
+}
+
+TEST_F(CoordinatorTest, AStepThatDoesNotReadALeaseHoldsItUpForHalfTheTimeAtMost) {
+  Start();
+  Take(9);
+  ASSERT_TRUE(coordinator_->step_reads().Begin({}, {kv::LeaseId(9)}));
+  coordinator_->OnRevoked(kv::LeaseId(9), absl::Milliseconds(50));
+  ASSERT_TRUE(loop_.log().WaitFor("Drain 9"));
+  fake_clock_.Advance(absl::Milliseconds(24));
+  Settle();
+  EXPECT_EQ(transport_.log().Count("SendRelease 9"), 0) << "the loop may still save what lies there";
+  fake_clock_.Advance(absl::Milliseconds(1));
+  Settle();
+  EXPECT_EQ(transport_.log().Count("SendRelease 9"), 1);
 }
 
 TEST_F(CoordinatorTest, RenewalsGoOutEachThirdOfTheTtlForAsLongAsTheyAreAnswered) {

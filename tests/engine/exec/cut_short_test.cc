@@ -90,7 +90,8 @@ TEST_F(CutShortTest, AStepThatIsNearlyDoneIsNotCut) {
 
 TEST_F(CutShortTest, TheThirdStepInARowRunsToItsEnd) {
   const auto reader = StartReader();
-  Revoke(absl::Milliseconds(1));  // and the loop hears of it only when the test pumps
+  Revoke(absl::Milliseconds(1));
+  harness_.coordinator().step_reads().Handled(kv::LeaseId(kId));  // as if each step met another revocation
   const auto nothing = [] {};
   for (int i = 0; i < 2; ++i) {
     EXPECT_EQ(LayersRun(absl::Milliseconds(2), nothing), 1) << i;
@@ -103,9 +104,27 @@ TEST_F(CutShortTest, TheThirdStepInARowRunsToItsEnd) {
   ExpectRight(*reader, reader_prompt_);
 }
 
+TEST_F(CutShortTest, ALeaseThatTheStepReadsIsNotGivenBackBeforeItsEnd) {
+  const auto reader = StartReader();
+  int64_t released = -1;
+  (void)LayersRun(absl::Milliseconds(1), [&] {
+    Revoke(absl::Milliseconds(40));
+    harness_.clock().Advance(absl::Milliseconds(30));
+    for (int i = 0; i < 2; ++i) harness_.AwaitCoordinator();
+    released = harness_.transport().log().Count("SendRelease 7");
+  });
+  EXPECT_EQ(released, 0);
+  harness_.RunAll();
+  ExpectRight(*reader, reader_prompt_);
+}
+
 TEST_F(CutShortTest, AStepThatReadsNoLeaseIsNotCutForARevocation) {
   const auto other = harness_.Add(harness_.Prompt(9), kTokens);
-  EXPECT_EQ(LayersRun(absl::Milliseconds(200), [&] { Revoke(absl::Milliseconds(50)); }), kDeepLayers);
+  const auto revoke = [&] {
+    harness_.coordinator().OnRevoked(kv::LeaseId(kId), absl::Milliseconds(50));
+    ASSERT_TRUE(harness_.transport().log().WaitFor("SendRelease 7")) << "at once";
+  };
+  EXPECT_EQ(LayersRun(absl::Milliseconds(200), revoke), kDeepLayers);
   EXPECT_EQ(other->tokens().size(), 1);
   harness_.RunAll();
   ExpectRight(*other, harness_.Prompt(9));

@@ -174,6 +174,7 @@ void SharingSoak::CancelSome() {
 
 void SharingSoak::Step() {
   if (!loop_->has_work()) return;
+  peers_->Settle();
   (void)loop_->Step();
   layer_ = kNoStep;
   TellReaders();

@@ -78,23 +78,24 @@ TEST_P(SharingSoakTest, NoSeedHasAWrongTokenOrLeavesAnythingBehind) {
   }
   std::cout << num_seeds << " runs; as a borrower: " << tally.granted << " leases, " << tally.fenced << " fenced ("
             << tally.fenced_in_steps << " in the midst of a step), " << tally.revoked << " revoked, "
-            << tally.donors_gone << " donors gone, " << tally.released << " given back, " << tally.lost << " lost, "
-            << tally.stored << " stores, " << tally.refused_stores << " refused, " << tally.fetches
-            << " loads of blocks; as a donor: " << tally.lent << " lent, " << tally.declined << " declined, "
-            << tally.asked_back << " asked back, " << tally.taken_back << " taken back; " << tally.requests
-            << " requests, " << tally.cancelled << " cancelled, " << tally.starved << " starved, " << tally.tokens
-            << " tokens, " << tally.again << " computed again (at most " << tally.most_losses << " losses of one), "
-            << tally.donor_tokens << " prompt tokens from leases, " << tally.steps << " steps, " << tally.preemptions
-            << " preemptions\n";
+            << tally.donors_gone << " donors gone, " << tally.released << " given back (" << tally.unread
+            << " that no step read), " << tally.lost << " lost, " << tally.stored << " stores, " << tally.refused_stores
+            << " refused, " << tally.fetches << " loads of blocks; as a donor: " << tally.lent << " lent, "
+            << tally.declined << " declined, " << tally.asked_back << " asked back, " << tally.taken_back
+            << " taken back; " << tally.requests << " requests, " << tally.cancelled << " cancelled, " << tally.starved
+            << " starved, " << tally.tokens << " tokens, " << tally.again << " computed again (at most "
+            << tally.most_losses << " losses of one), " << tally.donor_tokens << " prompt tokens from leases, "
+            << tally.steps << " steps, " << tally.preemptions << " preemptions\n";
   if (num_seeds < 100) return;
   if (GetParam().late) {  // else no fence was handed on that anybody had to wait for (loads: it never comes to that)
     EXPECT_GT(tally.stores_behind, 0);
     EXPECT_EQ(tally.streams_behind > 0, GetParam().stream != StreamMode::kInPlace);
   }
-  for (int64_t happened :
-       {tally.granted, tally.fenced, tally.fenced_in_steps, tally.revoked, tally.donors_gone, tally.released,
-        tally.lost, tally.stored, tally.refused_stores, tally.fetches, tally.lent, tally.declined, tally.asked_back,
-        tally.taken_back, tally.cancelled, tally.starved, tally.again, tally.donor_tokens, tally.preemptions}) {
+  for (int64_t happened : {tally.granted,     tally.fenced,         tally.fenced_in_steps, tally.revoked,
+                           tally.donors_gone, tally.released,       tally.unread,          tally.lost,
+                           tally.stored,      tally.refused_stores, tally.fetches,         tally.lent,
+                           tally.declined,    tally.asked_back,     tally.taken_back,      tally.cancelled,
+                           tally.starved,     tally.again,          tally.donor_tokens,    tally.preemptions}) {
     EXPECT_GT(happened, static_cast<int64_t>(num_seeds) / 100) << "something hardly ever happened";
   }
 }

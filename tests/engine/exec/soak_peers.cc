@@ -39,6 +39,7 @@ void SoakPeers::Happen(bool in_step) {
   Settle();
   TakeStores();
   if (in_step && !taken_.empty() && chance_.OneIn(4 * calm_)) return Fence(Some(taken_), in_step);
+  if (in_step && !taken_.empty() && chance_.OneIn(4 * calm_)) return RevokeAndWait(Some(taken_));
   switch (chance_.Between(0, 15)) {
     case 0:
       if (taken_.size() < kMaxTaken) Grant();
@@ -115,10 +116,16 @@ void SoakPeers::Revoke(TakenIt taken) {
   auto& [id, lease] = *taken;
   if (lease.revoked) return;
   lease.revoked = true;
-  const absl::Duration left = absl::Milliseconds(chance_.Between(1, 50));
+  const absl::Duration left = absl::Milliseconds(chance_.Between(1, chance_.OneIn(4) ? 400 : 50));
   lease.fence_at = clock_.Now() + left;
   ++tally_.revoked;
   Tell().OnRevoked(id, left);
+}
+
+// Until most of its time has passed, whatever the engine does meanwhile.
+void SoakPeers::RevokeAndWait(TakenIt taken) {
+  Revoke(taken);
+  Advance(std::max(absl::ZeroDuration(), (taken->second.fence_at - clock_.Now()) * 3 / 4));
 }
 
 // The donor has the memory, and the borrower has yet to hear of it.
@@ -300,8 +307,10 @@ void SoakPeers::NoticeOf(TakenIt taken, const std::string& what) {
     if (!lease.fenced && !chance_.OneIn(10)) Tell().OnRenewed(id);
   } else if (what == "SendRelease") {
     ++tally_.released;
+    lease.released = true;
+    transport_.Scribble(id);  // and its word stays: who read it now would not notice
   } else if (what == "Abandon") {
-    ++tally_.lost;
+    ++(lease.released ? tally_.unread : tally_.lost);
     lease.abandoned = true;
   } else if (what == "Close") {
     if (!lease.stores.empty()) failure_ = absl::StrCat("lease ", id.value(), " was closed with a store under way");

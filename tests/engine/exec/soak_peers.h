@@ -44,6 +44,7 @@ class Chance {
 /// What happened in all runs; the test prints it, and sees that each did.
 struct SoakTally {
   int64_t granted = 0, fenced = 0, fenced_in_steps = 0, revoked = 0, donors_gone = 0, released = 0, lost = 0;
+  int64_t unread = 0;                                              // released, since no step read them
   int64_t stored = 0, refused_stores = 0, fetches = 0;             // of these leases
   int64_t lent = 0, asked_back = 0, taken_back = 0, declined = 0;  // as a donor
   int64_t requests = 0, cancelled = 0, starved = 0, tokens = 0, donor_tokens = 0, steps = 0, preemptions = 0;
@@ -72,6 +73,8 @@ class SoakPeers final : private coordinator::LeaseBroker {
   std::vector<LoopMessage> TakeMessages(int64_t max);
   /// After each call of the loop: whoever looks next sees what came of what it said.
   void LoopSpoke() { unsettled_ = true; }
+  /// What was said has come to be. Before each step, which asks what the coordinator has heard (StepReads).
+  void Settle();
   /// From now on peers answer, and take and give no more: what is under way ends. To be called until AtRest.
   void WindDown();
   bool AtRest();
@@ -85,7 +88,7 @@ class SoakPeers final : private coordinator::LeaseBroker {
  private:
   struct Taken {  // a lease of another's memory
     int64_t blocks = 0;
-    bool asked = false, open = false, fenced = false, revoked = false, abandoned = false;
+    bool asked = false, open = false, fenced = false, revoked = false, released = false, abandoned = false;
     absl::Time fence_at = absl::InfiniteFuture();
     std::vector<transport::FakeTransport::PendingStore> stores;  // not answered, in order
     size_t landed = 0;                                           // of these
@@ -101,6 +104,7 @@ class SoakPeers final : private coordinator::LeaseBroker {
   void Grant();
   void AnswerOpen(TakenIt taken);
   void Revoke(TakenIt taken);
+  void RevokeAndWait(TakenIt taken);
   void Fence(TakenIt taken, bool in_step);
   void LeaveDonor(TakenIt taken, bool in_step);
   void AnswerStores(TakenIt taken, int64_t count);
@@ -122,7 +126,6 @@ class SoakPeers final : private coordinator::LeaseBroker {
     unsettled_ = true;
     return coordinator_;
   }
-  void Settle();
   void Notice();
   void Notice(const std::string& what, kv::LeaseId id);
   void NoticeOf(TakenIt taken, const std::string& what);

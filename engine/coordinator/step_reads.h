@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the step under way does not read of leases, so that the coordinator gives it back at once.
+//
+//   if (!reads.Begin(unread, held)) ...take messages...         // the loop
+//   ...compute...
+//   for (kv::LeaseId lease : reads.End()) ...it is gone...
+//
+//   if (reads.TakeOrAnnounce(lease, at_once)) ...release it...  // the coordinator
+//   else ...tell the loop to drain it...                        // DrainMessage; the loop says Handled
+#pragma once
+
+#include <algorithm>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "engine/kv/lease_id.h"
+
+namespace swiftcache::engine::coordinator {
+
+/// A lease that is taken is given back to its donor at once: from then on its memory is another's. Why nobody reads it:
+///
+///   1. The loop's thread alone reads leases, or has them read: by a step, which begins to after Begin and has ended all
+///      of it before End, also where it is cut short or fails; and by copies, which it starts before Begin or after End,
+///      and whose end it hears of there too. `unread` and `held` are leases that the loop knows and that neither this step
+///      nor a copy under way reads. Messages, which change what is read, are handled before Begin or after End.
+///   2. A lease is taken under the lock, between Begin and End, and only if it is one of these. So nobody reads it at
+///      that moment, and nobody begins to before End.
+///   3. End tells the loop what was taken, and the loop forgets these leases before it does anything else: whoever has
+///      blocks there is reset, nobody attaches blocks there, and no Begin names them again. Nothing is taken after End and
+///      before the next Begin. What was announced before it was taken reaches the loop as a drain of a lease that it
+///      does not know any more, or knows as lost.
+///   4. The coordinator takes only what its borrower's half drains; by that it is losing, whose end is Dropped. So what
+///      was taken is released once, and closed when the loop has forgotten it.
+///
+/// Copies into a lease that is taken may be under way; their source is no lease's memory that was given back, and
+/// they stay at home (kv::Tiers::RegionDraining). All of this saves time, not results: a reader that were missed here
+/// would still see the generation changed.
+///
+/// A drain that is announced waits for one step at most, since Begin refuses until the loop has handled it; and for that
+/// only if it reads the lease (it is cut short then, exec::Urgency), or if a copy out of the lease began before it.
+///
+/// `held`: leases where sequences that the step does not compute have blocks. They are left to the loop, which may save
+/// these; Take takes them too, for when that comes too late. `unread`: the others.
+///
+/// Thread-safety: safe; one loop. Ownership: a value. Errors: none.
+class StepReads {
+ public:
+  // The loop's thread.
+  /// False: a drain was announced and not handled; no step is under way.
+  bool Begin(std::vector<kv::LeaseId> unread, std::vector<kv::LeaseId> held) ABSL_LOCKS_EXCLUDED(mutex_) {
+    absl::MutexLock lock(&mutex_);
+    if (!announced_.empty()) return false;
+    unread_ = std::move(unread);
+    held_ = std::move(held);
+    return true;
+  }
+  /// What was taken.
+  std::vector<kv::LeaseId> End() ABSL_LOCKS_EXCLUDED(mutex_) {
+    absl::MutexLock lock(&mutex_);
+    unread_.clear();
+    held_.clear();
+    return std::exchange(taken_, {});
+  }
+  void Handled(kv::LeaseId lease) ABSL_LOCKS_EXCLUDED(mutex_) {
+    absl::MutexLock lock(&mutex_);
+    announced_.erase(lease);
+  }
+
+  // The coordinator's thread. REQUIRES: the lease drains.
+  /// True: it is taken. False: the loop must be told, and handles it before it begins another step. `at_once`: false
+  /// leaves it to the loop in any case.
+  bool TakeOrAnnounce(kv::LeaseId lease, bool at_once) ABSL_LOCKS_EXCLUDED(mutex_) {
+    absl::MutexLock lock(&mutex_);
+    if (at_once && TakeLocked(unread_, lease)) return true;
+    announced_.insert(lease);
+    return false;
+  }
+  bool Take(kv::LeaseId lease) ABSL_LOCKS_EXCLUDED(mutex_) {
+    absl::MutexLock lock(&mutex_);
+    return TakeLocked(unread_, lease) || TakeLocked(held_, lease);
+  }
+
+ private:
+  bool TakeLocked(std::vector<kv::LeaseId>& from, kv::LeaseId lease) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    const auto it = std::find(from.begin(), from.end(), lease);
+    if (it == from.end()) return false;
+    from.erase(it);
+    taken_.push_back(lease);
+    return true;
+  }
+
+  absl::Mutex mutex_;
+  std::vector<kv::LeaseId> unread_ ABSL_GUARDED_BY(mutex_), held_ ABSL_GUARDED_BY(mutex_);  // empty between steps
+  std::vector<kv::LeaseId> taken_ ABSL_GUARDED_BY(mutex_);                                  // in the step under way
+  std::set<kv::LeaseId> announced_ ABSL_GUARDED_BY(mutex_);                                 // and not handled
+};
+
+}  // namespace swiftcache::engine::coordinator

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a revocation finds: a lease that no step reads is given back at once; blocks in use are saved before their readers
+// are reset.
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "tests/engine/exec/sharing_harness.h"
+
+namespace swiftcache::engine::exec {
+namespace {
+
+constexpr int64_t kRevoked = 7, kStays = 8;
+constexpr int64_t kReplyTokens = 8;
+
+class LeaseReleaseTest : public testing::TestWithParam<StreamMode> {
+ protected:
+  // An answer of the model to this prompt.
+  void ExpectRight(const Recording& recording, const std::vector<int32_t>& prompt) {
+    EXPECT_TRUE(recording.Wait().ok()) << recording.Wait();
+    EXPECT_EQ(recording.tokens(), FakeGreedy(harness_.model(), prompt, kReplyTokens));
+  }
+  void Ask(const std::vector<int32_t>& prompt) {
+    const auto recording = harness_.Add(prompt, kReplyTokens);
+    harness_.RunAll();
+    ExpectRight(*recording, prompt);
+  }
+  SharingHarness harness_{{.num_blocks = 20, .stream = GetParam()}};
+};
+INSTANTIATE_TEST_SUITE_P(Ways, LeaseReleaseTest, testing::Values(StreamMode::kInPlace, StreamMode::kLsc));
+
+TEST_P(LeaseReleaseTest, ALeaseThatTheStepDoesNotReadIsGivenBackWhileItComputes) {
+  harness_.Borrow(kRevoked, 64);
+  for (unsigned seed = 1; seed <= 4; ++seed) Ask(harness_.Prompt(seed));
+  ASSERT_GT(harness_.load().kv_blocks_leased_in_used, 0);
+  const auto other = harness_.Add(harness_.Prompt(77), kReplyTokens);
+  bool revoked = false;
+  harness_.during_step = [&] {
+    if (std::exchange(revoked, true)) return;
+    harness_.coordinator().OnRevoked(kv::LeaseId(kRevoked), absl::Milliseconds(50));
+    ASSERT_TRUE(harness_.transport().log().WaitFor("SendRelease 7")) << "before the step has ended";
+    harness_.transport().Scribble(kv::LeaseId(kRevoked));  // it is the donor's, who says nothing of it
+  };
+  harness_.loop().Step();
+  ASSERT_TRUE(revoked);
+  EXPECT_EQ(harness_.heard().Count("Drain 7"), 0);
+  harness_.RunAll();
+  EXPECT_TRUE(harness_.PumpUntil([&] { return harness_.load().kv_blocks_leased_in == 0; }));
+  EXPECT_TRUE(harness_.transport().log().WaitFor("Close 7"));
+  EXPECT_EQ(harness_.broker().log().Count("LOST 7"), 0);
+  ExpectRight(*other, harness_.Prompt(77));
+  for (unsigned seed = 1; seed <= 4; ++seed) Ask(harness_.Prompt(seed));  // of what lay there nothing is found
+}
+
+// Own memory is full of what it runs on, so blocks in use go from lease to lease.
+TEST_P(LeaseReleaseTest, BlocksInUseAreSavedBeforeTheirReadersAreReset) {
+  harness_.Borrow(kRevoked, 64);
+  const std::vector<int32_t> prompt = RandomTokens(5, 200, harness_.model().vocab_size);
+  const auto recording = harness_.Add(prompt, kReplyTokens);
+  int64_t losses = -1;
+  harness_.on_ended = [&](const LiveRequest& request) { losses = request.continuations.front()->losses; };
+  while (recording->tokens().empty()) {
+    if (!harness_.loop().Step()) harness_.loop().ServeBetweenSteps();
+    harness_.LandStores();
+  }
+  ASSERT_GT(harness_.load().kv_blocks_leased_in_used, 20);
+  harness_.Borrow(kStays, 64);
+  harness_.coordinator().OnRevoked(kv::LeaseId(kRevoked), absl::Milliseconds(50));
+  ASSERT_TRUE(harness_.heard().WaitFor("Drain 7"));
+  harness_.Pump();
+  EXPECT_FALSE(harness_.loop().Step()) << "it would read what is on its way";
+  harness_.RunAll();
+  EXPECT_TRUE(harness_.transport().log().WaitFor("SendRelease 7"));
+  EXPECT_EQ(losses, 0);
+  ExpectRight(*recording, prompt);
+}
+
+// Else a donor that takes no stores would keep the loop from computing, and the lease from its donor.
+TEST_P(LeaseReleaseTest, WhatIsNotSavedInHalfTheTimeIsLost) {
+  harness_.Borrow(kRevoked, 64);
+  const std::vector<int32_t> prompt = RandomTokens(5, 200, harness_.model().vocab_size);
+  const auto recording = harness_.Add(prompt, kReplyTokens);
+  while (recording->tokens().empty()) {
+    if (!harness_.loop().Step()) harness_.loop().ServeBetweenSteps();
+    harness_.LandStores();
+  }
+  harness_.Borrow(kStays, 64);
+  harness_.coordinator().OnRevoked(kv::LeaseId(kRevoked), absl::Milliseconds(50));
+  ASSERT_TRUE(harness_.heard().WaitFor("Drain 7"));
+  harness_.Pump();
+  EXPECT_FALSE(harness_.loop().Step());
+  EXPECT_EQ(harness_.loop().NextWakeup(), harness_.clock().Now() + absl::Milliseconds(25));
+  harness_.clock().Advance(absl::Milliseconds(25));
+  harness_.loop().ServeBetweenSteps();
+  EXPECT_EQ(harness_.load().running_requests, 0) << "it waits to be computed again";
+  harness_.RunAll();
+  ExpectRight(*recording, prompt);
+}
+
+}  // namespace
+}  // namespace swiftcache::engine::exec
