@@ -52,9 +52,21 @@ KvCache::Attached KvCache::Attach(BlockTable& table, const std::string& salt, co
   table.committed_ = table.size();
   if (meter_) {
     table.looked_up_ = MatchLimit(tokens);
-    table.reuse_key_ = meter_->LookUp(salt, tokens, table.looked_up_, table.size());
+    const ReuseMeter::LookedUp seen = meter_->LookUp(salt, tokens, table.looked_up_, table.size());
+    table.reuse_key_ = seen.key;
+    CountWorth(table, seen);
   }
   return {table.size() * options_.block_tokens, LeasedBlocks(table) * options_.block_tokens};
+}
+
+// What others use would be there without leases too. What a sequence finds that ran before it has computed itself.
+void KvCache::CountWorth(BlockTable& table, const ReuseMeter::LookedUp& seen) {
+  worth_.again_for_loans_tokens += seen.again_for_loans * options_.block_tokens;
+  worth_.again_for_losses_tokens += seen.again_for_losses * options_.block_tokens;
+  if (std::exchange(table.was_attached_, true) || !pool_.has_regions()) return;
+  for (int64_t i = seen.found_alone; i < table.size(); ++i) {
+    if (pool_.sequence_holds(table[i]) == 1) worth_.saved_tokens += options_.block_tokens;
+  }
 }
 
 // What the table has beyond its committed blocks holds nothing yet.
@@ -154,9 +166,16 @@ Growth KvCache::MakeFreeAcrossTiers(int64_t count, int64_t wish) {
   return Growth::kWait;
 }
 
-void KvCache::CountEvicted(int64_t blocks) {
+void KvCache::CountEvicted(int64_t blocks, bool for_loan) {
   evicted_total_ += blocks;
   recently_evicted_ += blocks;
+  NoteGone(for_loan || pool_.num_lent() > 0 ? ReuseMeter::Gone::kForLoan : ReuseMeter::Gone::kNo);
+}
+
+void KvCache::NoteGone(ReuseMeter::Gone why) {
+  tree_.TakeGone([&](BlockId id) {
+    if (meter_) meter_->NoteGone(reuse_keys_[id.value()], why);
+  });
 }
 
 void KvCache::Commit(BlockTable& table, const TokenView& tokens, int64_t computed_tokens) {
@@ -167,11 +186,17 @@ void KvCache::Commit(BlockTable& table, const TokenView& tokens, int64_t compute
     if (!tree_.Extend(table.pin_, block_tokens, table.blocks_[i])) return;
     if (!meter_) continue;
     table.reuse_key_ = ReuseMeter::Next(table.reuse_key_, block_tokens);
+    reuse_keys_.resize(std::max<size_t>(reuse_keys_.size(), pool_.id_limit()));
+    reuse_keys_[table[i].value()] = table.reuse_key_;
     if (i >= table.looked_up_) meter_->Use(table.reuse_key_);
   }
 }
 
-void KvCache::Release(BlockTable& table) { table = BlockTable(); }
+void KvCache::Release(BlockTable& table) {
+  const bool was_attached = table.was_attached_;
+  table = BlockTable();
+  table.was_attached_ = was_attached;
+}
 
 // A block of the tree has one number in all tables that hold it; what is not committed is looked for where it can be.
 void KvCache::FollowPlaces(const BlockTable& table, PlaceCursor& cursor,
@@ -273,6 +298,7 @@ int64_t KvCache::DropRegion(RegionId region) {
     CHECK(tree_.Contains(*occupants[i])) << "a block table touches region " << region;
     lost += tree_.Lose(*occupants[i]);
   }
+  NoteGone(ReuseMeter::Gone::kWithALease);
   pool_.RemoveRegion(region);
   return lost;
 }
@@ -289,7 +315,7 @@ int64_t KvCache::TakeLeaseWish() {
 
 std::optional<std::vector<Move>> KvCache::ClearForLending(int32_t first, int32_t count, int64_t max_moves) {
   std::optional<std::vector<Move>> moves = planner_.Clear(first, count, max_moves, keep_cached_.value_or(0));
-  CountEvicted(planner_.TakeEvicted());
+  CountEvicted(planner_.TakeEvicted(), /*for_loan=*/true);
   return moves;
 }
 

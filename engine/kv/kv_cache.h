@@ -25,6 +25,7 @@
 #include "engine/kv/prefix_tree.h"
 #include "engine/kv/reuse_meter.h"
 #include "engine/kv/sequence_blocks.h"
+#include "engine/kv/sharing_worth.h"
 #include "engine/kv/tiers.h"
 
 namespace swiftcache::engine::kv {
@@ -122,6 +123,7 @@ class KvCache final : public SequenceBlocks, public Tiers, public LendableBlocks
   int64_t evicted_total() const { return evicted_total_; }
   /// Of the prompts that were attached since the last call.
   Reuse TakeReuse() { return meter_ ? meter_->Take() : Reuse(); }
+  const SharingWorth& worth() const { return worth_; }
 
  private:
   int64_t num_usable_leased() const { return std::min(pool_.live().total, stream_capacity_); }
@@ -136,13 +138,17 @@ class KvCache final : public SequenceBlocks, public Tiers, public LendableBlocks
   void EvictForWatermark();
   int64_t SpillsWanted() const;
   int64_t PromotionsWanted() const;
-  void CountEvicted(int64_t blocks);
+  void CountEvicted(int64_t blocks, bool for_loan = false);
+  void NoteGone(ReuseMeter::Gone why);
+  void CountWorth(BlockTable& table, const ReuseMeter::LookedUp& seen);
 
   const Options options_;
   BlockPool pool_;
   PrefixTree tree_;
   MovePlanner planner_;
-  std::optional<ReuseMeter> meter_;  // none: nobody asks
+  std::optional<ReuseMeter> meter_;   // none: nobody asks
+  std::vector<uint64_t> reuse_keys_;  // its, of committed blocks by id
+  SharingWorth worth_;
   std::vector<int32_t> reserved_;
   uint64_t fillings_ = 0;  // of tables
   int64_t potential_region_blocks_ = 0, leasable_blocks_ = 0;

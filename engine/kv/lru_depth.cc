@@ -9,6 +9,7 @@ LruDepth::LruDepth(int64_t capacity)
     : capacity_(std::max<int64_t>(1, capacity)),
       keys_(2 * capacity_),
       live_(2 * capacity_),
+      notes_(2 * capacity_),
       counts_(2 * capacity_ + 1) {}
 
 std::optional<int64_t> LruDepth::Of(uint64_t key) const {
@@ -25,11 +26,21 @@ void LruDepth::Use(uint64_t key) {
   slots_[key] = next_;
   keys_[next_] = key;
   live_[next_] = true;
+  notes_[next_] = 0;
   Count(next_++, 1);
   if (size() <= capacity_) return;
   while (!live_[oldest_]) ++oldest_;
   slots_.erase(keys_[oldest_]);
   Erase(oldest_);
+}
+
+void LruDepth::SetNote(uint64_t key, uint8_t note) {
+  if (const auto slot = slots_.find(key); slot != slots_.end()) notes_[slot->second] = note;
+}
+
+uint8_t LruDepth::NoteOf(uint64_t key) const {
+  const auto slot = slots_.find(key);
+  return slot == slots_.end() ? 0 : notes_[slot->second];
 }
 
 void LruDepth::Count(int32_t slot, int32_t change) {
@@ -50,6 +61,7 @@ void LruDepth::Renumber() {
     live_[slot] = false;
     keys_[next_] = keys_[slot];
     live_[next_] = true;
+    notes_[next_] = notes_[slot];
     slots_[keys_[next_]] = next_;
     Count(next_++, 1);
   }

@@ -6,6 +6,8 @@
 //   list.Use(a);
 //   list.Use(b);
 //   list.Of(a) == 2;  list.Of(b) == 1;
+//   list.SetNote(a, 7);
+//   list.NoteOf(a) == 7;   // until a is used again
 #pragma once
 
 #include <cstdint>
@@ -25,6 +27,9 @@ class LruDepth {
   /// How many keys were used since this one was, itself included; nothing: it was not, or is forgotten.
   std::optional<int64_t> Of(uint64_t key) const;
   void Use(uint64_t key);
+  /// A note that stays with a key until its next use; 0: none. Of a key that is forgotten there is none.
+  void SetNote(uint64_t key, uint8_t note);
+  uint8_t NoteOf(uint64_t key) const;
   int64_t size() const { return static_cast<int64_t>(slots_.size()); }
 
  private:
@@ -36,6 +41,7 @@ class LruDepth {
   absl::flat_hash_map<uint64_t, int32_t> slots_;
   std::vector<uint64_t> keys_;   // by slot, in the order of use
   std::vector<bool> live_;       // by slot
+  std::vector<uint8_t> notes_;   // by slot
   std::vector<int32_t> counts_;  // of live slots: a Fenwick tree
   int32_t next_ = 0, oldest_ = 0;
 };

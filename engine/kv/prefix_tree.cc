@@ -110,7 +110,7 @@ bool PrefixTree::Extend(Pin& pin, std::span<const int32_t> tokens, BlockRef& blo
 
 PrefixTree::Node* PrefixTree::Insert(Node& parent, std::span<const int32_t> tokens, const BlockRef& block) {
   const auto id = static_cast<size_t>(block.id().value());
-  if (id >= nodes_.size()) nodes_.resize(block.pool().id_limit());
+  if (id >= nodes_.size()) CoverIds(block.pool());
   if (nodes_[id] == nullptr && !spare_.empty()) {
     nodes_[id] = std::move(spare_.back());
     spare_.pop_back();
@@ -130,10 +130,15 @@ PrefixTree::Node* PrefixTree::Insert(Node& parent, std::span<const int32_t> toke
   return node;
 }
 
+void PrefixTree::CoverIds(const BlockPool& pool) {
+  nodes_.resize(pool.id_limit());
+  gone_.reserve(pool.id_limit());
+}
+
 // As for a block that is new here: who saw the one before it in use looks again.
 void PrefixTree::Fill(Node& hole, const BlockRef& block) {
   const auto id = static_cast<size_t>(block.id().value());
-  if (id >= nodes_.size()) nodes_.resize(block.pool().id_limit());
+  if (id >= nodes_.size()) CoverIds(block.pool());
   if (nodes_[id] != nullptr) spare_.push_back(std::move(nodes_[id]));
   nodes_[id] = TakeHole(hole);
   hole.last_use = hole.inserted = ++uses_;
@@ -155,11 +160,17 @@ int64_t PrefixTree::Lose(BlockId id) {
   Node* const node = NodeOf(id);
   if (node->children.empty() || num_holes() >= num_blocks_) return Remove(*node);
   CHECK_EQ(node->pins, 0) << "block " << id << " is in use";
+  gone_.push_back(id);
   node->block = BlockRef();
   node->hole = holes_.size();
   holes_.push_back(std::move(nodes_[id.value()]));
   --num_blocks_;
   return 1;
+}
+
+void PrefixTree::TakeGone(absl::FunctionRef<void(BlockId)> each) {
+  for (const BlockId id : gone_) each(id);
+  gone_.clear();
 }
 
 int64_t PrefixTree::Evict(int64_t count) {
@@ -225,6 +236,7 @@ int64_t PrefixTree::Remove(Node& node) {
     if (gone.is_hole()) {
       spare_.push_back(TakeHole(gone));
     } else {
+      gone_.push_back(gone.block.id());
       gone.block = BlockRef();
       ++removed;
     }

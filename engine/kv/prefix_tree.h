@@ -128,6 +128,9 @@ class PrefixTree {
   std::vector<BlockId> LeadingFirst(std::span<const BlockId> blocks, int64_t num_wanted,
                                     absl::FunctionRef<bool(BlockId)> wanted) const;
 
+  /// The blocks that left the tree since the last call. To be called after each call that drops some.
+  void TakeGone(absl::FunctionRef<void(BlockId)> each);
+
   int64_t num_blocks() const { return num_blocks_; }
   int64_t num_holes() const { return static_cast<int64_t>(holes_.size()); }
   /// INTERNAL says what does not add up.
@@ -164,6 +167,7 @@ class PrefixTree {
   static bool MayFind(const Node& node, Holder holder) {
     return !node.is_hole() && node.block.pool().MayAttach(node.block.id(), holder);
   }
+  void CoverIds(const BlockPool& pool);
   void Fill(Node& hole, const BlockRef& block);
   std::unique_ptr<Node> TakeHole(const Node& hole);
   const Node* ChildOf(const Node& node, const TokenView& tokens, int64_t index, Holder holder) const;
@@ -187,6 +191,7 @@ class PrefixTree {
   std::vector<std::unique_ptr<Node>> nodes_;  // by block id, from its first use on; none: see spare_
   std::vector<std::unique_ptr<Node>> holes_;  // in no order
   std::vector<std::unique_ptr<Node>> spare_;  // were holes, for blocks without a node
+  std::vector<BlockId> gone_;
   uint64_t uses_ = 0;
   int64_t num_blocks_ = 0;
 };

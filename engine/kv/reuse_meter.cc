@@ -33,18 +33,27 @@ uint64_t ReuseMeter::Next(uint64_t key, std::span<const int32_t> tokens) {
 
 // A block is worth nothing without those that lead to it, so it is as deep as the deepest of them. They are used the
 // last one first: a cache evicts leaves.
-uint64_t ReuseMeter::LookUp(const std::string& salt, const TokenView& tokens, int64_t blocks, int64_t found) {
+ReuseMeter::LookedUp ReuseMeter::LookUp(const std::string& salt, const TokenView& tokens, int64_t blocks,
+                                        int64_t found) {
+  LookedUp result;
   std::vector<uint64_t> keys = {absl::HashOf(salt)};
   std::optional<int64_t> depth = 0;
   for (int64_t i = 0; i < blocks; ++i) {
     keys.push_back(Next(keys.back(), tokens.Run(i * block_tokens_, block_tokens_)));
     const std::optional<int64_t> its = depth ? list_.Of(keys.back()) : std::nullopt;
     depth = its ? std::optional(std::max(*depth, *its)) : std::nullopt;
-    if (depth) ++reuse_.found[(*depth - 1) * Reuse::kParts / own_blocks_];
+    if (!depth) continue;
+    ++reuse_.found[(*depth - 1) * Reuse::kParts / own_blocks_];
+    ++result.found_alone;
+    if (i < found) continue;
+    const auto why = static_cast<Gone>(list_.NoteOf(keys.back()));
+    result.again_for_loans += why == Gone::kForLoan;
+    result.again_for_losses += why == Gone::kWithALease;
   }
   reuse_.looked_up += blocks;
   for (int64_t i = blocks; i > 0; --i) list_.Use(keys[i]);
-  return keys[found];
+  result.key = keys[found];
+  return result;
 }
 
 }  // namespace swiftcache::engine::kv

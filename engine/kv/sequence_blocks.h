@@ -38,6 +38,7 @@ class BlockTable {
   PrefixTree::Pin pin_;                // at block committed_ - 1
   uint64_t reuse_key_ = 0;             // likewise: of ReuseMeter, which
   int64_t looked_up_ = 0;              // has heard of so many leading blocks
+  bool was_attached_ = false;          // before, too: stays when the table is emptied
 };
 
 /// kWait: room is on its way, because moves that free it are under way, or Tiers::TakeMoves or LendableBlocks::TakeNeed

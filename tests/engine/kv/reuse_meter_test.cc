@@ -45,7 +45,7 @@ TEST_F(ReuseMeterTest, ACacheOfOwnMemoryLosesTheLastBlocksOfWhatWasUsedFirst) {
 
 TEST_F(ReuseMeterTest, WhatWasComputedIsFoundWhereItsTokensLead) {
   const std::vector<int32_t> prompt = Prompt(100, 3);
-  uint64_t key = meter_.LookUp("", std::vector<int32_t>(prompt.begin(), prompt.begin() + 2), 1, 1);
+  uint64_t key = meter_.LookUp("", std::vector<int32_t>(prompt.begin(), prompt.begin() + 2), 1, 1).key;
   meter_.Use(key = ReuseMeter::Next(key, std::span(prompt).subspan(2, 2)));
   meter_.Use(key = ReuseMeter::Next(key, std::span(prompt).subspan(4, 2)));
   (void)meter_.Take();
@@ -56,6 +56,25 @@ TEST_F(ReuseMeterTest, AnotherSaltIsAnotherPrompt) {
   LookUp(100, 4, "a");
   EXPECT_EQ(Found(LookUp(100, 4, "b")), 0);
   EXPECT_EQ(Found(LookUp(100, 4, "a")), 4);
+}
+
+TEST_F(ReuseMeterTest, WhatIsGoneIsMissedUntilItIsUsedAgain) {
+  const std::vector<int32_t> prompt = Prompt(100, 4);
+  std::vector<uint64_t> keys;
+  for (int64_t found = 0; found <= 4; ++found) keys.push_back(meter_.LookUp("", prompt, 4, found).key);
+  meter_.NoteGone(keys[3], ReuseMeter::Gone::kForLoan);
+  meter_.NoteGone(keys[4], ReuseMeter::Gone::kWithALease);
+  ReuseMeter::LookedUp seen = meter_.LookUp("", prompt, 4, 2);
+  EXPECT_EQ(seen.found_alone, 4);
+  EXPECT_EQ(seen.again_for_loans, 1);
+  EXPECT_EQ(seen.again_for_losses, 1);
+  seen = meter_.LookUp("", prompt, 4, 2);
+  EXPECT_EQ(seen.again_for_loans + seen.again_for_losses, 0);
+  meter_.NoteGone(keys[3], ReuseMeter::Gone::kForLoan);
+  EXPECT_EQ(meter_.LookUp("", prompt, 4, 3).again_for_loans, 0) << "found";
+  meter_.NoteGone(keys[3], ReuseMeter::Gone::kForLoan);
+  LookUp(200, 30);
+  EXPECT_EQ(meter_.LookUp("", prompt, 4, 0).again_for_loans, 0) << "own memory alone would not have it either";
 }
 
 TEST(ReuseTest, TheCacheIsWorthWhatItTakesToComputeAtMostAHundredthMore) {

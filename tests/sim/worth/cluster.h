@@ -33,6 +33,7 @@ class Cluster final : private Neighbours {
   void Run(double seconds);
 
   const Outcome& outcome(size_t engine) const { return engines_[engine]->outcome(); }
+  const engine::kv::SharingWorth& worth(size_t engine) const { return engines_[engine]->cache().worth(); }
   int64_t revoked_blocks() const { return revoked_blocks_; }  // that their donors needed
   double lent_block_seconds(size_t engine) const { return lent_[engine]; }
 

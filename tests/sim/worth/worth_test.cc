@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <numeric>
 #include <string>
@@ -51,6 +52,7 @@ constexpr int kSeeds = 3;
 // Of one scene under one policy, over all seeds; by engine where it is a vector.
 struct Result {
   std::vector<int64_t> again, computed;
+  std::vector<engine::kv::SharingWorth> worth;  // as they count it themselves
   std::vector<std::vector<double>> waking;
   int64_t prompt_tokens = 0, found = 0, revoked_blocks = 0;
   double lent_block_seconds = 0;
@@ -61,6 +63,7 @@ Result Play(const Scene& scene, Side side) {
   const size_t n = scene.loads.size();
   Result result{.again = std::vector<int64_t>(n), .computed = std::vector<int64_t>(n), .waking = {}};
   result.waking.resize(n);
+  result.worth.resize(n);
   for (uint64_t seed = 1; seed <= kSeeds; ++seed) {
     std::vector<Load> loads;
     std::vector<Engine::Options> engines;
@@ -74,6 +77,7 @@ Result Play(const Scene& scene, Side side) {
     for (size_t i = 0; i < n; ++i) {
       const Outcome& outcome = cluster.outcome(i);
       result.again[i] += outcome.again;
+      result.worth[i] += cluster.worth(i);
       result.computed[i] += outcome.computed;
       result.prompt_tokens += outcome.prompt_tokens;
       result.found += outcome.found;
@@ -91,22 +95,38 @@ int64_t LostTokens(const Result& result, const Result& alone) {
   return lost;
 }
 
+// What an engine counts of sharing (kv::SharingWorth) against what it computes without: too much by next to nothing.
+void ExpectTrueWorth(const Result& result, const Result& alone, size_t engine) {
+  const double net = static_cast<double>(result.worth[engine].net_tokens());
+  const double truly = static_cast<double>(alone.again[engine] - result.again[engine]);
+  const double noise = 0.02 * static_cast<double>(std::max(alone.computed[engine], result.computed[engine]));
+  EXPECT_LE(net, truly + noise) << "engine " << engine;
+  EXPECT_GE(net, truly - 0.2 * std::abs(truly) - noise) << "engine " << engine;
+}
+
 double Mean(const std::vector<double>& values) {
   return std::accumulate(values.begin(), values.end(), 0.0) / std::max<double>(1, static_cast<double>(values.size()));
 }
 
 void Print(const Scene& scene, Side side, const Result& result, const Result& alone) {
+  engine::kv::SharingWorth worth;
+  for (const engine::kv::SharingWorth& engine : result.worth) worth += engine;
   const double minutes = scene.seconds / 60 * kSeeds, engines = static_cast<double>(scene.loads.size());
-  std::printf("| %-40s | %-7s | %4.1f | %9.0f | %7.0f | %5.1f | %5.1f |\n",
+  std::printf("| %-40s | %-7s | %4.1f | %9.0f | %7.0f | %5.1f | %5.1f | %6.0f | %6.0f | %6.0f |\n",
               side == Side::kAlone ? scene.name.c_str() : "", kNames[static_cast<int>(side)],
               100.0 * result.found / result.prompt_tokens, result.sum() / 1e3, LostTokens(result, alone) / 1e3,
               result.revoked_blocks / minutes,
-              100 * result.lent_block_seconds / (scene.seconds * kSeeds * kBlocks * engines));
+              100 * result.lent_block_seconds / (scene.seconds * kSeeds * kBlocks * engines), worth.saved_tokens / 1e3,
+              worth.again_for_loans_tokens / 1e3, worth.again_for_losses_tokens / 1e3);
 }
 
 TEST(WorthTest, TheDefaultPolicyIsWorthNearlyWhatAnOracleIsAndCostsNobodyMuch) {
-  std::printf("| load, seeds 1 to %d | policy | hits %% | again, k | lost, k | revoked a minute | lent %% |\n", kSeeds);
-  std::printf("|---|---|---|---|---|---|---|\n");
+  std::printf(
+      "| load, seeds 1 to %d | policy | hits %% | again, k | lost, k | revoked a minute | lent %% | account: saved, k "
+      "| for "
+      "loans, k | for losses, k |\n",
+      kSeeds);
+  std::printf("|---|---|---|---|---|---|---|---|---|---|\n");
   int64_t sums[4] = {};
   for (const Scene& scene : Scenes()) {
     std::vector<Result> results;
@@ -114,6 +134,7 @@ TEST(WorthTest, TheDefaultPolicyIsWorthNearlyWhatAnOracleIsAndCostsNobodyMuch) {
       results.push_back(Play(scene, side));
       Print(scene, side, results.back(), results.front());
       sums[static_cast<int>(side)] += results.back().sum();
+      for (size_t i = 0; i < scene.loads.size(); ++i) ExpectTrueWorth(results.back(), results.front(), i);
     }
     const Result &alone = results[0], &ours = results[2];
     for (size_t i = 0; i < alone.again.size(); ++i) {
