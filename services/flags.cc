@@ -183,9 +183,10 @@ void Flags::Switch(const std::string& name, bool* value, const std::string& help
     ASSIGN_OR_RETURN(*value, text.empty() ? absl::StatusOr<bool>(true) : ParseSwitch(text));
     return absl::OkStatus();
   };
-  Add(
-      name, [value] { return *value ? "true" : "false"; }, help, set)
-      ->expected(0, 1);
+  CLI::Option* const option = Add(
+      name, [value] { return *value ? "true" : "false"; }, help, set);
+  option->expected(0, 1);
+  switches_.push_back({option, option->get_default_str()});
 }
 
 // A flag that does not exist is reported before one that is missing: a misspelt --model is missing, too.
@@ -245,10 +246,13 @@ bool Flags::CheckVariables() const {
 }
 
 std::optional<int> Flags::Parse(int argc, const char* const* argv) {
+  // CLI11 takes what --help shows as a flag's default for the value of a flag that stands without one.
+  for (const auto& [option, by_default] : switches_) option->default_str("true");
   try {
     app_->parse(Arguments(argc, argv));
     return CheckVariables() ? std::nullopt : std::optional<int>(kUsageError);
   } catch (const CLI::ParseError& error) {
+    for (const auto& [option, by_default] : switches_) option->default_str(by_default);
     // Success is CLI11's way to say that --help or --version was asked for.
     return error.get_exit_code() == 0 ? app_->exit(error) : Complain(error);
   }

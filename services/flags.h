@@ -16,6 +16,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -76,6 +77,7 @@ class Flags {
   const std::string program_;
   const std::unique_ptr<CLI::App> app_;
   std::vector<Setting> settings_;
+  std::vector<std::pair<CLI::Option*, std::string>> switches_;  // with their defaults
 };
 
 /// "--max_tokens=a-b" for "--max-tokens=a-b": both are one flag. What does not begin with dashes stays as it is.

@@ -17,7 +17,7 @@ struct Parsed {
   std::optional<int64_t> left;
   double share = 0.9;
   absl::Duration interval = absl::Milliseconds(500);
-  bool prefix = true;
+  bool prefix = true, remap = false;
   std::optional<int> exit_code;
   std::string error, output, changed;
 
@@ -33,6 +33,7 @@ struct Parsed {
     flags.Fraction("fraction", &share, "which part");
     flags.Duration("heartbeat_interval", &interval, absl::Milliseconds(10), absl::Hours(1), "how often");
     flags.Switch("enable_prefix_caching", &prefix, "whether");
+    flags.Switch("remap_on_return", &remap, "whether");
     args.insert(args.begin(), "swiftcache-flags");
     testing::internal::CaptureStderr();
     testing::internal::CaptureStdout();
@@ -92,9 +93,9 @@ TEST(FlagsTest, CommandLineSetsEveryKind) {
 }
 
 TEST(FlagsTest, SwitchNeedsNoValue) {
-  Parsed parsed({"--enable_prefix_caching", "--model=m"});
+  Parsed parsed({"--enable_prefix_caching", "--model=m", "--remap_on_return"});
   EXPECT_EQ(parsed.exit_code, std::nullopt) << parsed.error;
-  EXPECT_TRUE(parsed.prefix);
+  EXPECT_TRUE(parsed.prefix && parsed.remap) << "whatever their defaults";
 }
 
 TEST(FlagsTest, EnvironmentSpeaksWhereTheCommandLineDoesNot) {
