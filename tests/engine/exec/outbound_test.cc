@@ -18,6 +18,7 @@
 #include "absl/time/clock.h"
 #include "engine/exec/engine.h"
 #include "tests/engine/exec/loop_harness.h"
+#include "tests/fakes/cpu.h"
 
 namespace swiftcache::engine::exec {
 namespace {
