@@ -37,26 +37,17 @@ absl::Status CheckSize(const Arena::Options& options) {
   return absl::OkStatus();
 }
 
-absl::Status Exhausted(int64_t wanted, const std::string& found) {
-  return absl::ResourceExhaustedError(absl::StrCat("--kv_cache_bytes wants ", wanted, " bytes of memory; ", found,
-                                                   ": lower --kv_cache_bytes or free memory"));
+absl::Status CheckHeadroom(const MemorySources& sources, int64_t bytes) {
+  const MemoryHeadroom room = ReadMemoryHeadroom(sources);
+  if (bytes <= room.bytes) return absl::OkStatus();
+  return absl::ResourceExhaustedError(absl::StrCat(room.bytes, " are available (", room.limited_by, ")"));
 }
 
-// One message for whatever the kernel refuses.
+// One message for whatever is not to be had.
 absl::Status Explain(const absl::Status& refused, int64_t wanted) {
   if (refused.code() != absl::StatusCode::kResourceExhausted) return refused;
-  return Exhausted(wanted, std::string(refused.message()));
-}
-
-absl::StatusOr<Mapping> MapPrivate(int64_t bytes) {
-  void* const base = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (base == MAP_FAILED) {
-    return absl::ResourceExhaustedError(absl::StrCat("the kernel refused the mapping (", std::strerror(errno), ")"));
-  }
-  Mapping mapping(static_cast<std::byte*>(base), bytes);
-  (void)madvise(base, bytes, MADV_HUGEPAGE);  // a wish: without huge pages everything works, more slowly
-  RETURN_IF_ERROR(Populate(mapping.base(), bytes));
-  return mapping;
+  return absl::ResourceExhaustedError(absl::StrCat("--kv_cache_bytes wants ", wanted, " bytes of memory; ",
+                                                   refused.message(), ": lower --kv_cache_bytes or free memory"));
 }
 
 int64_t RoundUp(int64_t bytes, int64_t unit) { return CeilDiv(bytes, unit) * unit; }
@@ -77,18 +68,44 @@ absl::StatusOr<Arena> Arena::Create(const Options& options) {
   CHECK_EQ(options.chunk_bytes % page, 0);
   const int64_t num_blocks = options.bytes / options.block_bytes;
   const int64_t bytes = RoundUp(std::min(num_blocks * options.block_bytes, kMostBytes), page);
-  const MemoryHeadroom room = ReadMemoryHeadroom(options.memory);
-  if (bytes > room.bytes) return Exhausted(bytes, absl::StrCat(room.bytes, " are available (", room.limited_by, ")"));
-  absl::StatusOr<Mapping> memory = options.shared ? Mapping::Reserve(bytes) : MapPrivate(bytes);
+  if (const absl::Status room = CheckHeadroom(options.memory, bytes); !room.ok()) return Explain(room, bytes);
+  absl::StatusOr<Mapping> memory = Mapping::Reserve(bytes);
   if (!memory.ok()) return Explain(memory.status(), bytes);
-  Arena arena(*std::move(memory), options.block_bytes, num_blocks);
-  if (!options.shared) return arena;
+  Arena arena(*std::move(memory), options, num_blocks);
+  if (!options.shared) {
+    const absl::Status taken = arena.TakePrivate(0, bytes);
+    if (!taken.ok()) return Explain(taken, bytes);
+    return arena;
+  }
   const int64_t chunk_bytes = ChunkBytes(options, bytes);
   for (int64_t offset = 0; offset < bytes; offset += chunk_bytes) {
     const absl::Status added = arena.AddChunk(std::min(chunk_bytes, bytes - offset));
     if (!added.ok()) return Explain(added, bytes);
   }
   return arena;
+}
+
+absl::StatusOr<UniqueFd> Arena::Show(int64_t offset, int64_t bytes) {
+  CheckPart(offset, bytes);
+  return CreateSealedMemory("swiftcache-lease", base() + offset, bytes);
+}
+
+absl::Status Arena::Renew(int64_t offset, int64_t bytes) {
+  CheckPart(offset, bytes);
+  return TakePrivate(offset, bytes);
+}
+
+// What is mapped there goes first: where nobody else has it mapped, as much is free then.
+absl::Status Arena::TakePrivate(int64_t offset, int64_t bytes) {
+  RETURN_IF_ERROR(MapPrivateMemory(base() + offset, bytes));
+  RETURN_IF_ERROR(CheckHeadroom(sources_, bytes));
+  return Populate(base() + offset, bytes);
+}
+
+void Arena::CheckPart(int64_t offset, int64_t bytes) const {
+  CHECK(chunks_.empty() && offset >= 0 && bytes > 0 && bytes <= mapped_bytes() && offset <= mapped_bytes() - bytes &&
+        offset % page_bytes() == 0 && bytes % page_bytes() == 0)
+      << bytes << " bytes at " << offset << " of " << mapped_bytes() << " in " << chunks_.size() << " chunks";
 }
 
 absl::Status Arena::AddChunk(int64_t bytes) {

@@ -26,9 +26,11 @@ struct ArenaChunk {
 
 /// Block i lies at [i * block_bytes, (i + 1) * block_bytes): inside it, KvLayout rules. Pages are huge where the kernel
 /// gives them. Zeroed at the start. A shared arena lies in sealed memory of its own making, chunk after chunk; a block
-/// may straddle two chunks, since their addresses are adjacent.
+/// may straddle two chunks, since their addresses are adjacent. Who is shown a chunk sees all of it, and for as long as
+/// it likes. Of an arena that is not shared parts can be shown, one by one (Show), until they are renewed (Renew).
 /// Thread-safety: addresses are immutable, bytes are the users' business. Ownership: move-only, owns the mapping.
-/// Errors: Create only; afterwards every page is there, so neither SIGBUS nor a failing fault can come. Units: bytes.
+/// Errors: Create, Show and Renew only; else every page is there, so neither SIGBUS nor a failing fault can come.
+/// Units: bytes.
 class Arena {
  public:
   /// At most so many chunks: their descriptors, and one more, fit into one message over a Unix socket.
@@ -37,7 +39,7 @@ class Arena {
     int64_t bytes = 0;        // whole blocks of it are used
     int64_t block_bytes = 0;  // > 0
     MemorySources memory = {};
-    bool shared = false;               // may be lent
+    bool shared = false;               // lies in chunks, which others may be shown
     int64_t chunk_bytes = 16ll << 20;  // at least; a multiple of the page
   };
   /// INVALID_ARGUMENT: less than one block, or more blocks than a BlockId can name. RESOURCE_EXHAUSTED: more than is to
@@ -56,12 +58,26 @@ class Arena {
   /// In order of their offsets, without gaps, all of one size but the last; none where the arena is not shared.
   const std::vector<ArenaChunk>& chunks() const { return chunks_; }
 
+  // Both replace what lies in a part by zeroed memory; after an error nobody may touch it until Renew has succeeded. Who
+  // was shown what lay there before goes on seeing that. REQUIRES: the arena is not shared; whole pages, in use by
+  // nobody. Parts that do not overlap may be replaced at the same time.
+  /// By sealed memory, of which the descriptor, read-only for good, is the whole. RESOURCE_EXHAUSTED.
+  absl::StatusOr<UniqueFd> Show(int64_t offset, int64_t bytes);
+  /// By memory that nobody else sees. RESOURCE_EXHAUSTED: so much is not to be had now.
+  absl::Status Renew(int64_t offset, int64_t bytes);
+
  private:
-  Arena(Mapping memory, int64_t block_bytes, int64_t num_blocks)
-      : memory_(std::move(memory)), block_bytes_(block_bytes), num_blocks_(num_blocks) {}
+  Arena(Mapping memory, const Options& options, int64_t num_blocks)
+      : memory_(std::move(memory)),
+        sources_(options.memory),
+        block_bytes_(options.block_bytes),
+        num_blocks_(num_blocks) {}
   absl::Status AddChunk(int64_t bytes);
+  absl::Status TakePrivate(int64_t offset, int64_t bytes);
+  void CheckPart(int64_t offset, int64_t bytes) const;
 
   Mapping memory_;
+  MemorySources sources_;
   std::vector<UniqueFd> fds_;
   std::vector<ArenaChunk> chunks_;
   int64_t block_bytes_;

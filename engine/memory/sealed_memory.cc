@@ -42,10 +42,22 @@ void TakeHugePages(std::byte* at, int64_t bytes) {
   (void)madvise(at, bytes, MADV_POPULATE_WRITE);
 }
 
+absl::Status MapFile(int fd, std::byte* at, int64_t bytes) {
+  if (mmap(at, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0) != MAP_FAILED) return absl::OkStatus();
+  return Refused("a mapping of shared memory", errno);
+}
+
 // Pages of a mapping may be huge, those of fallocate never are: hence they are taken first, and fallocate then says
-// whether everything is there. madvise reports a full file system as an error, so that no signal can come.
+// whether everything is there. madvise reports a full file system as an error, so that no signal can come. Where `at` is
+// not on a huge page's border the pages are taken through another mapping that is: whoever maps the file so has them.
 absl::Status TakePages(int fd, std::byte* at, int64_t bytes) {
-  TakeHugePages(at, bytes);
+  if (reinterpret_cast<uintptr_t>(at) % kHugePage == 0) {
+    TakeHugePages(at, bytes);
+  } else if (bytes >= kHugePage) {
+    ASSIGN_OR_RETURN(const Mapping window, Mapping::Reserve(bytes));
+    RETURN_IF_ERROR(MapFile(fd, window.base(), bytes));
+    TakeHugePages(window.base(), bytes);
+  }
   int result = 0;
   do {
     result = fallocate(fd, 0, 0, bytes);
@@ -92,12 +104,18 @@ absl::StatusOr<UniqueFd> CreateSealedMemory(const char* name, std::byte* at, int
   const UniqueFd fd(memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!fd.ok()) return Refused("a descriptor for shared memory", errno);
   if (ftruncate(fd.get(), bytes) != 0) return Refused("the size of shared memory", errno);
-  if (mmap(at, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd.get(), 0) == MAP_FAILED) {
-    return Refused("a mapping of shared memory", errno);
-  }
+  RETURN_IF_ERROR(MapFile(fd.get(), at, bytes));
   RETURN_IF_ERROR(TakePages(fd.get(), at, bytes));
   RETURN_IF_ERROR(Seal(fd.get()));
   return ReopenReadOnly(fd.get());
+}
+
+absl::Status MapPrivateMemory(std::byte* at, int64_t bytes) {
+  if (mmap(at, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == MAP_FAILED) {
+    return Refused("the mapping", errno);
+  }
+  (void)madvise(at, bytes, MADV_HUGEPAGE);  // a wish: without huge pages everything works, more slowly
+  return absl::OkStatus();
 }
 
 // Falls back to touching where the kernel cannot do it in one call.

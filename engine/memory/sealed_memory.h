@@ -66,6 +66,9 @@ class Mapping {
 /// Errors: RESOURCE_EXHAUSTED: no memory, descriptors or file size; FAILED_PRECONDITION: a kernel before Linux 5.1.
 absl::StatusOr<UniqueFd> CreateSealedMemory(const char* name, std::byte* at, int64_t bytes);
 
+/// Maps zeroed memory of this process alone over [at, at + bytes), whatever is mapped there. RESOURCE_EXHAUSTED.
+absl::Status MapPrivateMemory(std::byte* at, int64_t bytes);
+
 /// Faults every page of a mapping in. RESOURCE_EXHAUSTED: the kernel refused.
 absl::Status Populate(std::byte* base, int64_t bytes);
 

@@ -12,6 +12,8 @@
 #include <csignal>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -156,6 +158,86 @@ TEST(SharedArenaTest, NothingIsLeftOfIt) {
   const auto before = descriptors();
   { auto arena = Arena::Create({.bytes = 8 * kMiB, .block_bytes = 4096, .shared = true, .chunk_bytes = kMiB}); }
   EXPECT_EQ(descriptors(), before);
+}
+
+// Of its parts one is shown; memory beside it is not in the file.
+class ShownPartTest : public ::testing::Test {
+ protected:
+  static constexpr int64_t kBytes = 8 * kMiB, kAt = 3 * kMiB + 4096, kShown = 2 * kMiB + 8192;
+
+  ShownPartTest()
+      : meminfo_(std::filesystem::temp_directory_path() / ("swiftcache-arena-" + std::to_string(getpid()))) {
+    SetAvailable(kBytes);
+    arena_ = std::make_unique<Arena>(
+        Arena::Create({.bytes = kBytes, .block_bytes = 4096, .memory = {meminfo_, "/nonexistent", "/nonexistent"}})
+            .value());
+    std::memset(arena_->base(), 'o', kBytes);
+  }
+  ~ShownPartTest() override { std::filesystem::remove(meminfo_); }
+
+  void SetAvailable(int64_t bytes) const { std::ofstream(meminfo_) << "MemAvailable: " << bytes / kKiB << " kB\n"; }
+  UniqueFd Show() {
+    auto fd = arena_->Show(kAt, kShown);
+    EXPECT_TRUE(fd.ok()) << fd.status();
+    return fd.ok() ? *std::move(fd) : UniqueFd();
+  }
+  std::string Read(int fd) const {
+    std::string bytes(kShown + 1, '?');
+    bytes.resize(std::max<ssize_t>(0, pread(fd, bytes.data(), bytes.size(), 0)));
+    return bytes;
+  }
+  std::string Part() const { return {reinterpret_cast<char*>(arena_->base()) + kAt, kShown}; }
+  void ExpectTheRestIsAsItWas() const {
+    const char* const base = reinterpret_cast<char*>(arena_->base());
+    EXPECT_EQ(std::string(base, kAt), std::string(kAt, 'o'));
+    EXPECT_EQ(std::string(base + kAt + kShown, kBytes - kAt - kShown), std::string(kBytes - kAt - kShown, 'o'));
+  }
+  void ExpectEveryPageIsThere() const {
+    const int64_t page = sysconf(_SC_PAGESIZE);
+    std::vector<unsigned char> resident(kBytes / page);
+    ASSERT_EQ(mincore(arena_->base(), kBytes, resident.data()), 0);
+    EXPECT_EQ(std::count_if(resident.begin(), resident.end(), [](unsigned char r) { return r & 1; }), kBytes / page);
+  }
+
+  const std::string meminfo_;
+  std::unique_ptr<Arena> arena_;
+};
+
+TEST_F(ShownPartTest, ItsFileIsThePartAndNothingElse) {
+  const UniqueFd fd = Show();
+  EXPECT_EQ(Read(fd.get()), std::string(kShown, '\0'));
+  std::memset(arena_->base() + kAt, 's', kShown);
+  EXPECT_EQ(Read(fd.get()), std::string(kShown, 's'));
+  ExpectTheRestIsAsItWas();
+  ExpectEveryPageIsThere();
+  EXPECT_EQ(mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0), MAP_FAILED);
+}
+
+TEST_F(ShownPartTest, OnceRenewedItIsOtherMemory) {
+  const UniqueFd fd = Show();
+  std::memset(arena_->base() + kAt, 's', kShown);
+  ASSERT_EQ(arena_->Renew(kAt, kShown), absl::OkStatus());
+  EXPECT_EQ(Part(), std::string(kShown, '\0'));
+  ExpectEveryPageIsThere();
+  std::memset(arena_->base() + kAt, 'n', kShown);
+  EXPECT_EQ(Read(fd.get()), std::string(kShown, 's')) << "who was shown it sees what was there";
+  ExpectTheRestIsAsItWas();
+  const UniqueFd again = Show();
+  EXPECT_EQ(Read(again.get()), std::string(kShown, '\0'));
+}
+
+TEST_F(ShownPartTest, WhereThereIsNoMemoryItIsRefusedUntilThereIs) {
+  const UniqueFd fd = Show();
+  std::memset(arena_->base() + kAt, 's', kShown);
+  SetAvailable(kShown / 2);
+  const absl::Status refused = arena_->Renew(kAt, kShown);
+  EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(refused.message()), HasSubstr(meminfo_));
+  SetAvailable(kShown);
+  ASSERT_EQ(arena_->Renew(kAt, kShown), absl::OkStatus());
+  EXPECT_EQ(Part(), std::string(kShown, '\0'));
+  ExpectTheRestIsAsItWas();
+  ExpectEveryPageIsThere();
 }
 
 }  // namespace
