@@ -52,7 +52,8 @@ class CpuEngineDevice final : public EngineDevice {
         device_({.threads = flags.threads == 0 ? cores_.usable : static_cast<int>(flags.threads),
                  .core_share = share_.get(),
                  .max_isa = isa,
-                 .activations = activations}) {}
+                 .activations = activations,
+                 .chunks = !flags.remap_on_return}) {}
   engine::backend::Device& device() override { return device_; }
   absl::StatusOr<std::unique_ptr<Transport>> CreateTransport(const TransportOptions& options,
                                                              engine::backend::KvMemory& memory, const Clock& clock,
@@ -66,7 +67,8 @@ class CpuEngineDevice final : public EngineDevice {
                                  .name = options.name,
                                  .instance_id = options.instance_id,
                                  .link_gbps = static_cast<double>(flags.link_gbps),
-                                 .link_latency = flags.link_latency},
+                                 .link_latency = flags.link_latency,
+                                 .remap_on_return = flags.remap_on_return},
                                 static_cast<CpuKvMemory&>(memory).arena(), clock, events);
   }
 

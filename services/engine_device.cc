@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
 #include "common/log/log.h"
 
 namespace swiftcache::services {
@@ -20,9 +21,18 @@ absl::StatusOr<std::unique_ptr<EngineDevice>> Choose(const EngineFlags& flags) {
   return CreateCpuEngineDevice(flags);
 }
 
+absl::Status CheckRemaps(const EngineFlags& flags) {
+  if (!flags.remap_on_return || (flags.transport != "nccl" && flags.transport != "none")) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "--remap_on_return is set and --transport is ", flags.transport,
+      ", which shows nobody any memory that could be exchanged; drop --remap_on_return, or use --transport=shm or "
+      "cuda_ipc"));
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<EngineDevice>> CreateEngineDevice(const EngineFlags& flags) {
+  RETURN_IF_ERROR(CheckRemaps(flags));
   absl::StatusOr<std::unique_ptr<EngineDevice>> device = Choose(flags);
   if (device.ok()) LOG(INFO) << "--backend=" << flags.backend << ": computes on " << (*device)->device().name();
   return device;

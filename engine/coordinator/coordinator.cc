@@ -58,6 +58,7 @@ Coordinator::Coordinator(const Options& options, const Clock& clock, Metrics& me
                  .block_bytes = options.block_bytes,
                  .ttl = options.ttl,
                  .drain = options.revoke_deadline}),
+      exchange_(clock, metrics),
       request_interval_(options.min_request_interval) {}
 
 Coordinator::~Coordinator() { Stop(absl::InfinitePast()); }
@@ -66,6 +67,8 @@ void Coordinator::Start(transport::Transport* transport, LeaseBroker* broker, st
   transport_ = transport;
   broker_ = broker;
   push_ = std::move(push);
+  exchange_.Start(*transport,
+                  [this](MemoryExchange::Then then) { Post([then = std::move(then)](absl::Time) { then(); }); });
   thread_ = std::thread([this] { Run(); });
 }
 
@@ -86,6 +89,7 @@ void Coordinator::Stop(absl::Time deadline) {
   }
   mailbox_.Close();
   thread_.join();
+  exchange_.Stop();
 }
 
 void Coordinator::Run() {
@@ -305,7 +309,7 @@ void Coordinator::Act(absl::Time now) {
 
 void Coordinator::Publish() {
   std::vector<Lease> given = donor_.Given();
-  const bool none_held = !donor_.any_held() && !borrower_.any_held();
+  const bool none_held = !donor_.any_held() && !borrower_.any_held() && !exchange_.any_returning();
   absl::MutexLock lock(&mutex_);
   given_ = std::move(given);
   none_held_ = none_held;
@@ -318,20 +322,28 @@ std::vector<Lease> Coordinator::Given() const {
 
 void Coordinator::Do(const Donor::ClearExtent& a) { push_(ClearMessage{a.lease.id, a.lease.extent}); }
 
-// The answer comes at once: there is no peer in it.
+MemoryExchange::Part Coordinator::PartOf(const lease::Extent& extent) const {
+  return {extent.first_block * options_.block_bytes, extent.num_blocks * options_.block_bytes};
+}
+
 void Coordinator::Do(const Donor::Grant& a) {
-  const absl::StatusOr<kv::Epoch> epoch =
-      transport_->Grant({.lease = a.lease.id,
-                         .offset_bytes = a.lease.extent.first_block * options_.block_bytes,
-                         .bytes = a.lease.num_bytes,
-                         .borrower_instance = a.lease.borrower_instance,
-                         .capability = a.lease.capability});
+  exchange_.Prepare(PartOf(a.lease.extent), [=, this](const absl::Status& ready) { HandOut(a.lease, ready); });
+}
+
+// The answer comes at once: there is no peer in it.
+void Coordinator::HandOut(const Lease& lease, const absl::Status& ready) {
+  if (!ready.ok()) return donor_.GrantFailed(lease.id, std::string(ready.message()), clock_.Now());
+  const absl::StatusOr<kv::Epoch> epoch = transport_->Grant({.lease = lease.id,
+                                                             .offset_bytes = PartOf(lease.extent).offset_bytes,
+                                                             .bytes = lease.num_bytes,
+                                                             .borrower_instance = lease.borrower_instance,
+                                                             .capability = lease.capability});
   if (epoch.ok()) {
     counters_.granted.Increment();
     counters_.scale_down.Increment();
-    donor_.Granted(a.lease.id, *epoch, clock_.Now());
+    donor_.Granted(lease.id, *epoch, clock_.Now());
   } else {
-    donor_.GrantFailed(a.lease.id, std::string(epoch.status().message()), clock_.Now());
+    donor_.GrantFailed(lease.id, std::string(epoch.status().message()), clock_.Now());
   }
 }
 
@@ -341,9 +353,18 @@ void Coordinator::Do(const Donor::SendRevoke& a) {
 }
 
 void Coordinator::Do(const Donor::TakeBack& a) {
+  needed_blocks_ = std::max<int64_t>(0, needed_blocks_ - a.extent.num_blocks);
+  const absl::Time ended = clock_.Now();
+  exchange_.Return(a.id, PartOf(a.extent), [=, this] {
+    Donor::TakeBack back = a;
+    if (a.after_revoke > absl::ZeroDuration()) back.after_revoke += clock_.Now() - ended;
+    TakeBack(back);
+  });
+}
+
+void Coordinator::TakeBack(const Donor::TakeBack& a) {
   push_(TakeBackMessage{a.id, a.extent, clock_.Now()});
   if (a.fenced) counters_.fenced.Increment();
-  needed_blocks_ = std::max<int64_t>(0, needed_blocks_ - a.extent.num_blocks);
   if (a.after_revoke > absl::ZeroDuration()) {
     counters_.reclaim_seconds.Observe(absl::ToDoubleSeconds(a.after_revoke));
     if (clock_.Now() - a.deadline > options_.revoke_deadline / kFenceEarlyDivisor) counters_.late.Increment();
@@ -354,9 +375,12 @@ void Coordinator::Do(const Donor::TakeBack& a) {
             << " blocks from " << a.extent.first_block << ", " << a.after_revoke << " after it was asked back";
 }
 
+// Who hears that a lease has ended may offer its memory again.
 void Coordinator::Do(const Donor::Say& a) {
-  if (news_.empty()) report_by_ = clock_.Now() + (donor_.revoking() ? kReportsHeldBack : absl::ZeroDuration());
-  news_.push_back({.lease = a.lease, .reason = a.why});
+  exchange_.WhenBack(a.lease.id, [=, this] {
+    if (news_.empty()) report_by_ = clock_.Now() + (donor_.revoking() ? kReportsHeldBack : absl::ZeroDuration());
+    news_.push_back({.lease = a.lease, .reason = a.why});
+  });
 }
 
 void Coordinator::Do(const Borrower::Open& a) {

@@ -12,7 +12,7 @@
 //
 //   broker: OnLease(OFFERED)
 //   Donor::ClearExtent -> ClearMessage, StopClearing likewise
-//   Cleared -> Donor::Grant -> Transport::Grant
+//   Cleared -> Donor::Grant -> MemoryExchange::Prepare -> Transport::Grant
 //   Donor::Say GRANTED --------- broker -------------> OnLease(GRANTED)
 //                                                      Borrower::Open -> Transport::Open
 //   OnBorrowerOpened <--------- transport -----------> OnOpened
@@ -25,7 +25,7 @@
 //                                                      Drained -> SendRelease, Close
 //                                                      or else SendRelease -> StepReads::End, Dropped -> Close
 //   OnReleased <--------------- transport ------------
-//   Donor::TakeBack -> TakeBackMessage; Say RELEASED
+//   Donor::TakeBack -> MemoryExchange::Return -> TakeBackMessage; Say RELEASED
 //
 // A donor waits for nobody: what is not released shortly before revoke_deadline ends with Donor::Fence, TakeBack and
 // Say FENCED, and over there with Borrower::Lose -> LoseMessage -> Dropped -> Close. Its deadlines are looked at between
@@ -52,6 +52,7 @@
 #include "common/sync/mailbox.h"
 #include "engine/coordinator/lease_broker.h"
 #include "engine/coordinator/loop_message.h"
+#include "engine/coordinator/memory_exchange.h"
 #include "engine/coordinator/step_reads.h"
 #include "engine/lease/borrower.h"
 #include "engine/lease/donor.h"
@@ -158,6 +159,9 @@ class Coordinator final : public transport::TransportEvents, public LeaseBrokerE
   void ReleaseHeld(absl::Time now);
   void Act(absl::Time now);
   void Publish() ABSL_LOCKS_EXCLUDED(mutex_);
+  MemoryExchange::Part PartOf(const lease::Extent& extent) const;
+  void HandOut(const lease::Lease& lease, const absl::Status& ready);
+  void TakeBack(const lease::Donor::TakeBack& a);
   bool AllEndedLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return none_held_ || ended_; }
 
   // Actions.
@@ -189,6 +193,7 @@ class Coordinator final : public transport::TransportEvents, public LeaseBrokerE
   // Owned by the thread.
   lease::Donor donor_;
   lease::Borrower borrower_;
+  MemoryExchange exchange_;
   std::map<kv::LeaseId, transport::LeaseView> views_;  // of others' leases, from Open to Close; empty before OnOpened
   std::map<kv::LeaseId, absl::Time> release_held_at_;  // drains that the loop has not heard of by then
   std::vector<LeaseEvent> news_;                       // not yet reported, and

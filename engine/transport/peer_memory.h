@@ -109,9 +109,10 @@ class PeerMemory {
   /// From staging memory to the arena: done when it returns. REQUIRES: inside both, bytes <= most_bytes_a_copy().
   virtual absl::Status CopyIn(int64_t offset, const PeerStaging& from, int64_t staging_offset, int64_t bytes) = 0;
 
-  /// The lease of this part has ended, and nothing of it is under way; its owner has it when this returns. Where a
-  /// borrower's mapping cannot be taken from it, there may be other memory in this place afterwards.
-  virtual void TakeBack(int64_t offset, int64_t bytes) {}
+  // Transport's.
+  virtual bool exchanges() const { return false; }
+  virtual absl::Status PrepareToLend(int64_t offset, int64_t bytes) { return absl::OkStatus(); }
+  virtual absl::Status Exchange(int64_t offset, int64_t bytes) { return absl::OkStatus(); }
 
   // Of who borrows.
   virtual absl::StatusOr<std::unique_ptr<OwnStaging>> CreateStaging(int64_t ring_bytes) = 0;

@@ -95,10 +95,9 @@ void ShmDonor::SendRenewed(kv::LeaseId lease) {
 }
 
 // The word changes before the wait: a piece that is being copied lands in memory that no borrower believes any more. Who
-// fences what another does already waits for that one's TakeBack too: the memory is the owner's after either.
+// fences what another does already waits too: the memory is the owner's after either.
 void ShmDonor::Fence(kv::LeaseId lease) {
   std::shared_ptr<ShmDonorChannel> channel;  // unmaps staging memory, which is not for under the lock
-  GrantSpec spec;
   {
     absl::MutexLock lock(&mutex_);
     const GrantPtr grant = Find(lease);
@@ -109,17 +108,11 @@ void ShmDonor::Fence(kv::LeaseId lease) {
     mutex_.Await(absl::Condition(
         +[](GrantState* g) { return !g->copying; }, grant.get()));
     if (!first) return;
-    grant->copying = true;
     channel = std::exchange(grant->channel, nullptr);
-    spec = grant->spec;
+    generations_.Return(grant->word);
+    grants_.erase(lease);
   }
   if (channel != nullptr) channel->shared_socket()->Shutdown();
-  memory_.TakeBack(spec.offset_bytes, spec.bytes);
-  absl::MutexLock lock(&mutex_);
-  const GrantPtr grant = Find(lease);
-  grant->copying = false;
-  generations_.Return(grant->word);
-  grants_.erase(lease);
 }
 
 // Borrowers' words are foreign bytes, and those of several leases may be one; whether their sum has changed is all that
@@ -155,13 +148,15 @@ absl::StatusOr<ShmDonor::GrantPtr> ShmDonor::Admit(const ShmHello& hello) {
   return grant;
 }
 
+// What a grant that is not fenced shows is its own: other memory, of another lease perhaps, comes after the fence.
 absl::Status ShmDonor::SendGrant(const GrantState& grant, ShmSocket& socket) const {
+  ASSIGN_OR_RETURN(const ShownMemory shown, memory_.Show(grant.spec.offset_bytes, grant.spec.bytes));
   std::vector<int> fds;
   {
     absl::MutexLock lock(&mutex_);
+    if (grant.fenced) return absl::UnavailableError(absl::StrCat("lease ", grant.spec.lease.value(), " has ended"));
     fds.push_back(generations_.fd());
   }
-  ASSIGN_OR_RETURN(const ShownMemory shown, memory_.Show(grant.spec.offset_bytes, grant.spec.bytes));
   fds.insert(fds.end(), shown.fds.begin(), shown.fds.end());
   const ShmGrant body = {.epoch = grant.epoch.value(),
                          .bytes = grant.spec.bytes,

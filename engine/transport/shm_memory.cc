@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/transport/shm_memory.h"
 
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "engine/transport/shm_foreign_memory.h"
 #include "engine/transport/shm_loader.h"
@@ -56,11 +58,12 @@ class ShmOwnStaging final : public OwnStaging {
 }  // namespace
 
 absl::Status ShmMemory::CheckLendable() const {
-  if (!arena_.chunks().empty()) return absl::OkStatus();
+  if (remaps_ || !arena_.chunks().empty()) return absl::OkStatus();
   return absl::FailedPreconditionError("this engine's arena is not shared: it cannot lend");
 }
 
 absl::StatusOr<ShownMemory> ShmMemory::Show(int64_t offset, int64_t bytes) const {
+  if (remaps_) return ShowLent(offset, bytes);
   ShownMemory shown;
   for (const memory::ArenaChunk& chunk : arena_.chunks()) {
     const int64_t from = std::max(offset, chunk.offset), to = std::min(offset + bytes, chunk.offset + chunk.bytes);
@@ -69,6 +72,42 @@ absl::StatusOr<ShownMemory> ShmMemory::Show(int64_t offset, int64_t bytes) const
     shown.fds.push_back(chunk.fd);
   }
   return shown;
+}
+
+// A descriptor of its own: Exchange may close the other one while this is sent.
+absl::StatusOr<ShownMemory> ShmMemory::ShowLent(int64_t offset, int64_t bytes) const {
+  ShownMemory shown;
+  {
+    absl::MutexLock lock(&mutex_);
+    const auto lent = lent_.find(offset);
+    if (lent != lent_.end()) shown.kept.emplace_back(fcntl(lent->second.get(), F_DUPFD_CLOEXEC, 0));
+  }
+  if (shown.kept.empty() || !shown.kept.front().ok()) {
+    return absl::UnavailableError(absl::StrCat("there is no descriptor of what is lent at ", offset));
+  }
+  shown.pieces.push_back({.offset = 0, .bytes = bytes});
+  shown.fds.push_back(shown.kept.front().get());
+  return shown;
+}
+
+absl::Status ShmMemory::PrepareToLend(int64_t offset, int64_t bytes) {
+  absl::StatusOr<memory::UniqueFd> fd = arena_.Show(offset, bytes);
+  absl::MutexLock lock(&mutex_);
+  lent_[offset] = fd.ok() ? *std::move(fd) : memory::UniqueFd();
+  return fd.status();
+}
+
+absl::Status ShmMemory::Exchange(int64_t offset, int64_t bytes) {
+  {
+    absl::MutexLock lock(&mutex_);
+    const auto lent = lent_.find(offset);
+    if (lent == lent_.end()) return absl::OkStatus();  // it was never prepared
+    lent->second = memory::UniqueFd();                 // what nobody has mapped is free from here on
+  }
+  RETURN_IF_ERROR(arena_.Renew(offset, bytes));
+  absl::MutexLock lock(&mutex_);
+  lent_.erase(offset);
+  return absl::OkStatus();
 }
 
 absl::StatusOr<std::unique_ptr<PeerStaging>> ShmMemory::MapStaging(int64_t bytes,

@@ -35,7 +35,8 @@ absl::Status Check(const ShmTransport::Options& options) {
 
 absl::StatusOr<std::unique_ptr<ShmTransport>> ShmTransport::Create(const Options& options, memory::Arena& arena,
                                                                    const Clock& clock, TransportEvents& events) {
-  return CreateOver("shm", std::make_unique<ShmMemory>(arena, options.space), options, clock, events);
+  return CreateOver("shm", std::make_unique<ShmMemory>(arena, options.space, options.remap_on_return), options, clock,
+                    events);
 }
 
 absl::StatusOr<std::unique_ptr<ShmTransport>> ShmTransport::CreateOver(const char* kind,

@@ -45,6 +45,7 @@ class ShmTransport final : public Transport {
     double link_gbps = 0;     // Gbit/s each way, as if stores and loads crossed such a link; 0: as fast as memory
     absl::Duration link_latency;
     backend::AddressSpace space = {};  // of the addresses that Store, Load and views deal in
+    bool remap_on_return = false;      // ShmMemory
   };
   static absl::StatusOr<std::unique_ptr<ShmTransport>> Create(const Options& options, memory::Arena& arena,
                                                               const Clock& clock, TransportEvents& events);
@@ -62,6 +63,11 @@ class ShmTransport final : public Transport {
   void SendRevoke(kv::LeaseId lease, absl::Duration time_left) override { donor_->SendRevoke(lease, time_left); }
   void SendRenewed(kv::LeaseId lease) override { donor_->SendRenewed(lease); }
   void Fence(kv::LeaseId lease) override { donor_->Fence(lease); }
+  bool exchanges() const override { return memory_->exchanges(); }
+  absl::Status PrepareToLend(int64_t offset_bytes, int64_t bytes) override {
+    return memory_->PrepareToLend(offset_bytes, bytes);
+  }
+  absl::Status Exchange(int64_t offset_bytes, int64_t bytes) override { return memory_->Exchange(offset_bytes, bytes); }
 
   void Open(const OpenSpec& spec) override { borrower_.Open(spec); }
   void SendRenewal(kv::LeaseId lease) override { borrower_.SendRenewal(lease); }

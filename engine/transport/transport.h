@@ -178,8 +178,20 @@ class Transport {
   virtual void SendRevoke(kv::LeaseId lease, absl::Duration time_left) = 0;
   virtual void SendRenewed(kv::LeaseId lease) = 0;
   /// Ends a grant, whatever the borrower does: changes the generation, waits for at most one copy of our own thread,
-  /// refuses later stores, closes the channel. When it returns the memory is the owner's. Unknown leases: nothing.
+  /// refuses later stores, closes the channel. When it returns the memory is the owner's, but for what is said of
+  /// exchanges(). Unknown leases: nothing.
   virtual void Fence(kv::LeaseId lease) = 0;
+
+  // Who was shown memory may map it for as long as it likes: a fence says that what is read there is worth nothing, and
+  // takes nothing away. These see to it that the owner's next bytes are elsewhere. They take as long as memory takes to
+  // be had: one thread calls them, for which nobody waits who is in a hurry (coordinator::MemoryExchange).
+  /// Whether leases get and leave memory of their own (--remap_on_return). If not, neither is called.
+  virtual bool exchanges() const { return false; }
+  /// Before Grant. REQUIRES: the part is in use by nobody, from here on to Exchange. An error: it cannot be lent.
+  virtual absl::Status PrepareToLend(int64_t offset_bytes, int64_t bytes) { return absl::OkStatus(); }
+  /// After the Fence of a lease, and where none was granted after all. Once it is OK the part is its owner's, and what
+  /// is written there nobody else sees. An error: until it is called again and succeeds nobody may touch the part.
+  virtual absl::Status Exchange(int64_t offset_bytes, int64_t bytes) { return absl::OkStatus(); }
 
   // Borrower.
   /// -> OnOpened, however long the donor takes; Close ends the wait. REQUIRES: the lease is not open; Close it before

@@ -71,6 +71,7 @@ struct NodeOptions {
   absl::Duration lease_patience = absl::Seconds(60);
   Gate* gate = nullptr;  // of its steps
   bool late = false;     // on a device that computes late
+  bool remaps = false;   // --remap_on_return
 };
 
 // One engine with all that sharing needs.
@@ -129,8 +130,9 @@ class Node {
 
  private:
   std::unique_ptr<backend::Device> MakeDevice(const NodeOptions& node) {
-    if (node.late) return std::make_unique<LateDevice>(backend::cpu::CpuDeviceOptions(), &queue_);
-    return std::make_unique<backend::cpu::CpuDevice>(backend::cpu::CpuDeviceOptions());
+    const backend::cpu::CpuDeviceOptions options{.chunks = !node.remaps};
+    if (node.late) return std::make_unique<LateDevice>(options, &queue_);
+    return std::make_unique<backend::cpu::CpuDevice>(options);
   }
   SharingDependencies MakeParts(const NodeOptions& node, memory::Arena& arena, const std::string& shm_dir) {
     coordinator_ = std::make_unique<coordinator::Coordinator>(
@@ -141,7 +143,8 @@ class Node {
                                           .min_request_interval = absl::Milliseconds(1),
                                           .max_request_interval = absl::Milliseconds(20)},
         clock_, metrics_);
-    transport::ShmTransport::Options options{.shm_dir = shm_dir, .name = node.name, .instance_id = node.name};
+    transport::ShmTransport::Options options{
+        .shm_dir = shm_dir, .name = node.name, .instance_id = node.name, .remap_on_return = node.remaps};
     if (node.late) options.space = LateDevice::Space();
     unmapped_ = std::make_unique<transport::UnmappedTransport>(*coordinator_);
     transport::TransportEvents* const heard = coordinator_.get();
@@ -254,8 +257,9 @@ class LeaseTest : public testing::Test {
 
   // A borrower with room for two conversations, and two donors of other block bytes.
   // The storm begins when blocks lie in leases, and ends with the conversations.
-  Talk Sharing(Way way, Storm* storm = nullptr, bool late = false) {
-    Node near({.name = "near", .num_blocks = 512, .block_tokens = 8, .lends = true, .late = late}, shm_dir_, hub_);
+  Talk Sharing(Way way, Storm* storm = nullptr, bool late = false, bool remaps = false) {
+    Node near({.name = "near", .num_blocks = 512, .block_tokens = 8, .lends = true, .late = late, .remaps = remaps},
+              shm_dir_, hub_);
     Node far({.name = "far", .num_blocks = 512, .kv_dtype = backend::KvDtype::kF32, .lends = true, .late = late},
              shm_dir_, hub_);
     Node chat({.name = "chat", .num_blocks = 72, .kv_dtype = way.kv_dtype, .way = way, .late = late}, shm_dir_, hub_);
@@ -323,6 +327,16 @@ TEST_P(TokensTest, AreTheSameWhileLeasesAreRevokedAllTheTime) {
               static_cast<long>(storm.revocations()), static_cast<long>(hub_.ended()),
               static_cast<long>(got.donor_tokens), static_cast<long>(got.computed_tokens),
               static_cast<long>(wanted.computed_tokens));
+}
+
+// One donor's memory comes back as other memory all the time, the other's as it was.
+TEST_P(TokensTest, AreTheSameWhereMemoryComesBackAsOther) {
+  const Talk wanted = Alone(GetParam().kv_dtype);
+  Storm storm(hub_);
+  const Talk got = Sharing(GetParam(), &storm, /*late=*/false, /*remaps=*/true);
+  EXPECT_EQ(got.histories, wanted.histories);
+  EXPECT_GT(got.donor_tokens, 0);
+  EXPECT_GT(storm.revocations(), 0);
 }
 
 // A donor of 160 blocks and a borrower whose step loops hang when the test says so.

@@ -47,6 +47,9 @@ class FakeTransport final : public Transport {
   backend::AddressSpace space = {};
   std::function<absl::Status(const GrantSpec&)> on_grant;
   std::function<void()> on_await;
+  /// Where it is set before the first call, leases have memory of their own, which this has for Exchange, or not.
+  std::function<absl::Status(int64_t offset_bytes, int64_t bytes)> on_exchange;
+  std::function<absl::Status()> on_prepare;
   /// False: what lies in leases can be had by loads and streams alone. Set before the first lease.
   bool mapped = true;
   /// Called where a load or a stream waits for a donor that does not answer: returns when its patience ends, or the lease
@@ -153,6 +156,15 @@ class FakeTransport final : public Transport {
     if (const absl::Status status = on_grant ? on_grant(spec) : absl::OkStatus(); !status.ok()) return status;
     absl::MutexLock lock(&mutex_);
     return kv::Epoch(++last_epoch_);
+  }
+  bool exchanges() const override { return on_exchange != nullptr; }
+  absl::Status PrepareToLend(int64_t offset_bytes, int64_t) override {
+    log_.Add(absl::StrCat("PrepareToLend ", offset_bytes));
+    return on_prepare ? on_prepare() : absl::OkStatus();
+  }
+  absl::Status Exchange(int64_t offset_bytes, int64_t bytes) override {
+    log_.Add(absl::StrCat("Exchange ", offset_bytes));
+    return on_exchange(offset_bytes, bytes);
   }
   void SendRevoke(kv::LeaseId lease, absl::Duration) override { log_.Add(absl::StrCat("SendRevoke ", lease.value())); }
   void SendRenewed(kv::LeaseId lease) override { log_.Add(absl::StrCat("SendRenewed ", lease.value())); }

@@ -40,9 +40,9 @@ absl::StatusOr<std::unique_ptr<Backend>> CpuDevice::CreateBackend(const BackendO
 }
 
 absl::StatusOr<std::unique_ptr<KvMemory>> CpuDevice::CreateKvMemory(const KvMemoryOptions& options) {
-  ASSIGN_OR_RETURN(
-      memory::Arena arena,
-      memory::Arena::Create({.bytes = options.bytes, .block_bytes = options.block_bytes, .shared = options.shared}));
+  ASSIGN_OR_RETURN(memory::Arena arena, memory::Arena::Create({.bytes = options.bytes,
+                                                               .block_bytes = options.block_bytes,
+                                                               .shared = options.shared && options_.chunks}));
   return std::unique_ptr<KvMemory>(std::make_unique<CpuKvMemory>(std::move(arena), options_.space));
 }
 

@@ -24,6 +24,7 @@ struct CpuDeviceOptions {
   Isa max_isa = Isa::kAvx512Bf16;   // a lower one is for tests, and for comparing machines
   Activations activations = Activations::kAuto;
   AddressSpace space = {};  // of the KV memory; another is for tests
+  bool chunks = true;       // shared KV memory lies in chunks that others are shown; else Arena::Show shows its parts
 };
 
 /// Thread-safety, ownership, errors: Device's. KV memory is a CpuKvMemory.

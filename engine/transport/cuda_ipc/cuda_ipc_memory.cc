@@ -105,8 +105,8 @@ absl::Status CudaIpcMemory::CopyIn(int64_t offset, const PeerStaging& from, int6
 
 // Nothing of the chunks is in use or under way: they were cleared before they were granted, and the last store is over.
 // Where they keep their memory, a borrower that does not unmap it sees what its owner writes there next.
-void CudaIpcMemory::TakeBack(int64_t offset, int64_t bytes) {
-  for (size_t i = 0; remaps_ && i < arena_.chunks().size(); ++i) {
+absl::Status CudaIpcMemory::Exchange(int64_t offset, int64_t bytes) {
+  for (size_t i = 0; i < arena_.chunks().size(); ++i) {
     const auto& chunk = arena_.chunks()[i];
     if (chunk.offset < offset || offset + bytes < chunk.offset + chunk.bytes) continue;
     const absl::Status remapped = arena_.Remap(i);
@@ -114,6 +114,7 @@ void CudaIpcMemory::TakeBack(int64_t offset, int64_t bytes) {
                                      "may still see it: "
                                   << remapped.message();
   }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<std::unique_ptr<OwnStaging>> CudaIpcMemory::CreateStaging(int64_t ring_bytes) {

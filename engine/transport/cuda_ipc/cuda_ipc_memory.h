@@ -47,7 +47,9 @@ class CudaIpcMemory final : public PeerMemory {
   absl::StatusOr<std::unique_ptr<PeerStaging>> MapStaging(int64_t bytes,
                                                           std::span<const memory::UniqueFd> fds) override;
   absl::Status CopyIn(int64_t offset, const PeerStaging& from, int64_t staging_offset, int64_t bytes) override;
-  void TakeBack(int64_t offset, int64_t bytes) override;
+  bool exchanges() const override { return remaps_; }
+  /// A chunk for which there is no other memory keeps its own, and a line is logged: then this is no error.
+  absl::Status Exchange(int64_t offset, int64_t bytes) override;
   absl::StatusOr<std::unique_ptr<OwnStaging>> CreateStaging(int64_t ring_bytes) override;
   absl::Status CopyOut(OwnStaging& to, int64_t staging_offset, backend::DeviceAddress from, int64_t bytes,
                        const backend::Fence& after) override;

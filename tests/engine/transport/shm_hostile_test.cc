@@ -15,7 +15,7 @@
 
 #include "absl/time/clock.h"
 #include "engine/transport/shm_message.h"
-#include "engine/transport/shm_socket.h"
+#include "tests/engine/transport/raw_peer.h"
 #include "tests/engine/transport/staging_memory.h"
 #include "tests/engine/transport/test_lease.h"
 #include "tests/engine/transport/transport_harness.h"
@@ -25,47 +25,6 @@ namespace {
 
 using kv::LeaseId;
 using memory::UniqueFd;
-
-// A borrower that says anything.
-class RawPeer {
- public:
-  explicit RawPeer(const std::string& channel) : socket_(ShmSocket::Connect(channel).value()) {}
-
-  bool SayBytes(std::span<const std::byte> bytes, std::span<const int> fds = {}) { return socket_->Send(bytes, fds); }
-  template <typename Body>
-  bool Say(const Body& body, std::span<const int> fds = {}) {
-    return socket_->Send(EncodeShmMessage(body), fds);
-  }
-  void SayHello(const UniqueFd& staging, int64_t bytes = kStagingBytes, const char* capability = kCapability) {
-    ShmHello hello = {.lease = kLease.value(), .staging_bytes = bytes};
-    SetWireText(hello.capability, capability);
-    SetWireText(hello.instance, "borrower-instance");
-    const int fds[] = {staging.get()};
-    Say(hello, fds);
-  }
-  /// The next message, or nothing at the channel's end.
-  std::optional<ShmDatagram> Hear() {
-    const absl::Time deadline = absl::Now() + RecordingTransportEvents::kPatience;
-    ShmDatagram datagram;
-    while (absl::Now() < deadline) {
-      const ShmSocket::Got got = socket_->Receive(datagram);
-      if (got == ShmSocket::Got::kDatagram) return datagram;
-      if (got != ShmSocket::Got::kNothing) return std::nullopt;
-      absl::SleepFor(absl::Microseconds(200));
-    }
-    ADD_FAILURE() << "neither a message nor the channel's end came";
-    return std::nullopt;
-  }
-  /// Whether the end comes, after answers or at once.
-  bool IsCut() {
-    while (Hear().has_value()) {
-    }
-    return !::testing::Test::HasFailure();
-  }
-
- private:
-  std::shared_ptr<ShmSocket> socket_;
-};
 
 class ShmHostileTest : public ::testing::Test {
  protected:

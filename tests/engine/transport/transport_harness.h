@@ -54,19 +54,21 @@ struct Node {
     absl::Duration link_latency;
     int64_t arena_bytes = kArenaBytes;
     int64_t chunk_bytes = kMiB;  // small, so that extents straddle chunks
+    bool remap_on_return = false;
   };
   Node(const ShmFolder& folder, const Options& options)
       : instance(options.name + "-instance"),
         arena(memory::Arena::Create({.bytes = options.arena_bytes,
                                      .block_bytes = kBlockBytes,
-                                     .shared = true,
+                                     .shared = !options.remap_on_return,
                                      .chunk_bytes = options.chunk_bytes})
                   .value()) {
     auto created = ShmTransport::Create({.shm_dir = folder.path(),
                                          .name = options.name,
                                          .instance_id = instance,
                                          .link_gbps = options.link_gbps,
-                                         .link_latency = options.link_latency},
+                                         .link_latency = options.link_latency,
+                                         .remap_on_return = options.remap_on_return},
                                         arena, clock, events);
     EXPECT_TRUE(created.ok()) << created.status();
     transport = std::move(created).value();

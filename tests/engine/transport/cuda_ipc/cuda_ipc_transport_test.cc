@@ -78,6 +78,10 @@ TEST(CudaIpcTransportTest, WithRemapOnReturnABorrowerSeesNothingMoreOfWholeChunk
     ASSERT_EQ(borrower.events.Fate(borrower.Store(kLease, at, 0, kStoreBytes)), absl::OkStatus());
     donor.transport->Fence(kLease);
     EXPECT_FALSE(view.Holds());
+    EXPECT_EQ(donor.transport->exchanges(), remaps);
+    if (remaps) {
+      EXPECT_EQ(donor.transport->Exchange(kLent, kLentBytes), absl::OkStatus());
+    }
     EXPECT_EQ(donor.Has(kLent + at, lent), !remaps);  // other memory is zeroed
     donor.Write(kLent + at, next);
     const std::byte* const seen = FakeCudaDriver::Host(view.base + at);
@@ -96,8 +100,9 @@ TEST(CudaIpcTransportTest, WhereThereIsNoOtherMemoryTheLeaseEndsAllTheSame) {
   ShmFolder folder;
   CudaNode donor(folder, {.name = "donor", .remaps = true}), borrower(folder, {.name = "borrower"});
   (void)Lend(donor, borrower, kLease, kLent, kLentBytes, kStoreBytes);
-  donor.driver.FailAt(1);
   donor.transport->Fence(kLease);
+  donor.driver.FailAt(1);
+  EXPECT_EQ(donor.transport->Exchange(kLent, kLentBytes), absl::OkStatus());
   EXPECT_TRUE(donor.driver.HasFailed());
   borrower.transport->Close(kLease);
   EndCleanly(borrower);

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/coordinator/memory_exchange.h"
+
+#include <utility>
+
+#include "common/log/log.h"
+
+namespace swiftcache::engine::coordinator {
+
+MemoryExchange::MemoryExchange(const Clock& clock, Metrics& metrics)
+    : clock_(clock),
+      seconds_(metrics.Histogram("swiftcache_remap_seconds",
+                                 "From the end of a lease to other memory in its place, with --remap_on_return",
+                                 {1e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10})) {}
+
+void MemoryExchange::Start(transport::Transport& transport, std::function<void(Then)> post) {
+  transport_ = &transport;
+  post_ = std::move(post);
+  if (transport_->exchanges()) thread_ = std::thread([this] { Run(); });
+}
+
+void MemoryExchange::Stop() {
+  if (!thread_.joinable()) return;
+  {
+    absl::MutexLock lock(&mutex_);
+    stopping_ = true;
+  }
+  thread_.join();
+}
+
+void MemoryExchange::Prepare(const Part& part, std::function<void(const absl::Status&)> then) {
+  if (!transport_->exchanges()) return then(absl::OkStatus());
+  Add({.part = part, .prepared = std::move(then)});
+}
+
+void MemoryExchange::Return(kv::LeaseId id, const Part& part, Then then) {
+  if (!transport_->exchanges()) return then();
+  const absl::Time ended = clock_.Now();
+  returning_[id] = {[this, ended] { seconds_.Observe(absl::ToDoubleSeconds(clock_.Now() - ended)); }, std::move(then)};
+  Add({.part = part, .returned = id});
+}
+
+void MemoryExchange::WhenBack(kv::LeaseId id, Then then) {
+  const auto returning = returning_.find(id);
+  if (returning == returning_.end()) return then();
+  returning->second.push_back(std::move(then));
+}
+
+void MemoryExchange::Returned(kv::LeaseId id) {
+  const auto returned = returning_.extract(id);
+  for (const Then& then : returned.mapped()) then();
+}
+
+void MemoryExchange::Add(Job job) {
+  absl::MutexLock lock(&mutex_);
+  jobs_.push_back(std::move(job));
+}
+
+void MemoryExchange::Run() {
+  for (;;) {
+    Job job;
+    {
+      absl::MutexLock lock(&mutex_);
+      mutex_.Await(absl::Condition(this, &MemoryExchange::HasWork));
+      if (stopping_) return;
+      job = std::move(jobs_.front());
+      jobs_.pop_front();
+    }
+    Do(std::move(job));
+  }
+}
+
+void MemoryExchange::Do(Job job) {
+  const auto& [offset_bytes, bytes] = job.part;
+  if (job.prepared) {
+    const absl::Status ready = transport_->PrepareToLend(offset_bytes, bytes);
+    return post_([prepared = std::move(job.prepared), ready] { prepared(ready); });
+  }
+  const absl::Status exchanged = transport_->Exchange(offset_bytes, bytes);
+  if (exchanged.ok()) return post_([this, id = job.returned] { Returned(id); });
+  LOG_IF(ERROR, !std::exchange(job.refused, true))
+      << "--remap_on_return: there is no other memory for the " << bytes << " bytes of lease " << job.returned
+      << ", which stay out of use until there is: " << exchanged.message() << "; free memory, or end who borrowed them";
+  Add(std::move(job));
+  absl::MutexLock lock(&mutex_);
+  mutex_.AwaitWithTimeout(absl::Condition(&stopping_), kAgain);
+}
+
+}  // namespace swiftcache::engine::coordinator

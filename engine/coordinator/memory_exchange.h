@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+// The thread that gives leases memory of their own, and what comes back other memory, where the transport does so
+// (Transport::exchanges). Neither the thread that fences nor the loop waits for it.
+//
+//   exchange.Prepare(part, [=](const absl::Status& ready) { ... transport.Grant(...) ... });
+//   exchange.Return(id, part, [=] { ... the loop has its memory back ... });
+//   exchange.WhenBack(id, [=] { ... the broker hears of it ... });
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <optional>
+#include <thread>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "common/base/clock.h"
+#include "common/metrics/metrics.h"
+#include "engine/kv/lease_id.h"
+#include "engine/transport/transport.h"
+
+namespace swiftcache::engine::coordinator {
+
+/// What is to be done then is done in the call where the transport exchanges nothing; else it is posted once it may be.
+/// A part for which there is no other memory is tried again every kAgain, and stays out of use so long: its owner's
+/// secrets are worth more than its room.
+/// Thread-safety: none, the coordinator's thread owns it; Start and Stop come before and after that one. Ownership: owns
+/// its thread; borrows the transport. Errors: none.
+class MemoryExchange {
+ public:
+  static constexpr absl::Duration kAgain = absl::Milliseconds(100);
+  struct Part {
+    int64_t offset_bytes = 0, bytes = 0;
+  };
+  using Then = std::function<void()>;
+
+  MemoryExchange(const Clock& clock, Metrics& metrics);
+  /// `post`: runs something on the thread that owns this; safe, and without effect once that one has ended.
+  void Start(transport::Transport& transport, std::function<void(Then)> post);
+  void Prepare(const Part& part, std::function<void(const absl::Status&)> then);
+  void Return(kv::LeaseId id, const Part& part, Then then);
+  /// After what Return was told, or now: the lease is not on its way back.
+  void WhenBack(kv::LeaseId id, Then then);
+  bool any_returning() const { return !returning_.empty(); }
+  /// Joins; what was not begun is not done.
+  void Stop() ABSL_LOCKS_EXCLUDED(mutex_);
+
+ private:
+  struct Job {
+    Part part;
+    std::function<void(const absl::Status&)> prepared;  // empty: it is a return
+    kv::LeaseId returned;
+    bool refused = false;  // and logged
+  };
+
+  void Run() ABSL_LOCKS_EXCLUDED(mutex_);
+  void Do(Job job) ABSL_LOCKS_EXCLUDED(mutex_);
+  void Add(Job job) ABSL_LOCKS_EXCLUDED(mutex_);
+  void Returned(kv::LeaseId id);
+  bool HasWork() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return stopping_ || !jobs_.empty(); }
+
+  const Clock& clock_;
+  prometheus::Histogram& seconds_;
+  transport::Transport* transport_ = nullptr;
+  std::function<void(Then)> post_;
+  std::map<kv::LeaseId, std::vector<Then>> returning_;  // what is to be done then, in order
+  absl::Mutex mutex_;
+  std::deque<Job> jobs_ ABSL_GUARDED_BY(mutex_);
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  std::thread thread_;  // last: it uses everything above
+};
+
+}  // namespace swiftcache::engine::coordinator

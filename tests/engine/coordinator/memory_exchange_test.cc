@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+// Memory that takes long to be had: who waits for it, and who must not.
+#include "engine/coordinator/memory_exchange.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <thread>
+
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "tests/engine/coordinator/coordinator_fixture.h"
+
+namespace swiftcache::engine::coordinator {
+namespace {
+
+using ::testing::HasSubstr;
+
+// Memory is had when the test says so.
+class MemoryExchangeTest : public CoordinatorTest {
+ protected:
+  MemoryExchangeTest() {
+    transport_.on_exchange = [this](int64_t, int64_t bytes) {
+      EXPECT_EQ(bytes, 2 * kBlockBytes);
+      return Wait();
+    };
+    transport_.on_prepare = [this] { return Wait(); };
+  }
+  ~MemoryExchangeTest() override {
+    SetThereIsMemory(true);
+    coordinator_->Stop(absl::InfinitePast());
+  }
+
+  absl::Status Wait() {
+    absl::MutexLock lock(&mutex_);
+    mutex_.Await(absl::Condition(&there_is_memory_));
+    return refusals_-- > 0 ? absl::ResourceExhaustedError("no memory") : absl::OkStatus();
+  }
+  void SetThereIsMemory(bool is) {
+    absl::MutexLock lock(&mutex_);
+    there_is_memory_ = is;
+  }
+  void Refuse(int64_t times) {
+    absl::MutexLock lock(&mutex_);
+    refusals_ = times;
+  }
+  static std::string At(const std::string& call, int64_t id) { return absl::StrCat(call, " ", 10 * id * kBlockBytes); }
+
+  absl::Mutex mutex_;
+  bool there_is_memory_ = true;
+  int64_t refusals_ = 0;
+};
+
+TEST_F(MemoryExchangeTest, ALeaseIsGrantedOnceItHasMemoryOfItsOwn) {
+  Start();
+  SetThereIsMemory(false);
+  coordinator_->OnLease(Given(7));
+  ASSERT_TRUE(loop_.log().WaitFor("Clear 7"));
+  coordinator_->Cleared(kv::LeaseId(7), true);
+  ASSERT_TRUE(transport_.log().WaitFor(At("PrepareToLend", 7)));
+  Settle();
+  EXPECT_EQ(transport_.log().Count("Grant 7"), 0);
+  SetThereIsMemory(true);
+  EXPECT_TRUE(broker_.log().WaitFor("GRANTED 7"));
+}
+
+TEST_F(MemoryExchangeTest, WithoutMemoryOfItsOwnItIsNotGrantedAndGoesBackAsOtherMemory) {
+  Start();
+  Refuse(1);
+  coordinator_->OnLease(Given(7));
+  ASSERT_TRUE(loop_.log().WaitFor("Clear 7"));
+  coordinator_->Cleared(kv::LeaseId(7), true);
+  ASSERT_TRUE(broker_.log().WaitFor("RELEASED 7"));
+  EXPECT_THAT(broker_.news().back().reason, HasSubstr("no memory"));
+  EXPECT_EQ(transport_.log().Count("Grant 7"), 0);
+  EXPECT_EQ(transport_.log().Count(At("Exchange", 7)), 1);
+  EXPECT_EQ(loop_.log().Count("TakeBack 7"), 1);
+}
+
+TEST_F(MemoryExchangeTest, WhoIsWantedBackWhileItGetsMemoryGoesBack) {
+  Start();
+  SetThereIsMemory(false);
+  coordinator_->OnLease(Given(7));
+  ASSERT_TRUE(loop_.log().WaitFor("Clear 7"));
+  coordinator_->Cleared(kv::LeaseId(7), true);
+  ASSERT_TRUE(transport_.log().WaitFor(At("PrepareToLend", 7)));
+  coordinator_->NeedBack(1, 2);
+  Settle();
+  SetThereIsMemory(true);
+  ASSERT_TRUE(loop_.log().WaitFor("TakeBack 7"));
+  EXPECT_EQ(transport_.log().Count("Fence 7"), 1);
+  EXPECT_EQ(transport_.log().Count(At("Exchange", 7)), 1);
+  EXPECT_EQ(broker_.log().Count("GRANTED 7"), 0);
+}
+
+TEST_F(MemoryExchangeTest, WhatHasEndedIsNeitherTheLoopsNorOfferedAgainBeforeItIsOtherMemory) {
+  Start();
+  Lend(7);
+  SetThereIsMemory(false);
+  coordinator_->OnReleased(kv::LeaseId(7));
+  ASSERT_TRUE(transport_.log().WaitFor(At("Exchange", 7)));
+  Settle();
+  EXPECT_EQ(transport_.log().Count("Fence 7"), 1) << "the fence comes first";
+  EXPECT_EQ(loop_.log().Count("TakeBack 7"), 0);
+  EXPECT_EQ(broker_.log().Count("RELEASED 7"), 0);
+  SetThereIsMemory(true);
+  ASSERT_TRUE(loop_.log().WaitFor("TakeBack 7"));
+  EXPECT_TRUE(broker_.log().WaitFor("RELEASED 7"));
+  EXPECT_EQ(Metric("swiftcache_remap_seconds_count"), 1);
+}
+
+TEST_F(MemoryExchangeTest, NoFenceWaitsForOtherMemory) {
+  Start({.revoke_deadline = absl::Milliseconds(50)});
+  Lend(7), Lend(8);
+  SetThereIsMemory(false);
+  coordinator_->OnReleased(kv::LeaseId(7));
+  ASSERT_TRUE(transport_.log().WaitFor(At("Exchange", 7)));
+  coordinator_->NeedBack(4, 4);
+  ASSERT_TRUE(transport_.log().WaitFor("SendRevoke 8"));
+  fake_clock_.Advance(absl::Milliseconds(50));
+  Settle();
+  EXPECT_EQ(transport_.log().Count("Fence 8"), 1);
+  EXPECT_EQ(loop_.log().Count("TakeBack 8"), 0);
+  SetThereIsMemory(true);
+  EXPECT_TRUE(loop_.log().WaitFor("TakeBack 8"));
+}
+
+// What is on its way back counts as that: it is not asked for once more.
+TEST_F(MemoryExchangeTest, ANeedThatOtherMemoryWillMeetRevokesNothing) {
+  Start();
+  Lend(7), Lend(8);
+  SetThereIsMemory(false);
+  coordinator_->OnReleased(kv::LeaseId(7));
+  ASSERT_TRUE(transport_.log().WaitFor(At("Exchange", 7)));
+  coordinator_->NeedBack(2, 4);  // as the loop counts them, which has not heard of lease 7's end
+  Settle();
+  EXPECT_EQ(transport_.log().Count("SendRevoke 8"), 0);
+}
+
+TEST_F(MemoryExchangeTest, WhereThereIsNoOtherMemoryItIsTriedAgainUntilThereIs) {
+  Start();
+  Lend(7);
+  Refuse(3);
+  coordinator_->OnReleased(kv::LeaseId(7));
+  ASSERT_TRUE(loop_.log().WaitFor("TakeBack 7"));
+  EXPECT_EQ(transport_.log().Count(At("Exchange", 7)), 4);
+}
+
+TEST_F(MemoryExchangeTest, TheEndWaitsForMemoryThatIsOnItsWayBackUntilItsDeadline) {
+  Start();
+  Lend(7);
+  SetThereIsMemory(false);
+  coordinator_->OnReleased(kv::LeaseId(7));
+  ASSERT_TRUE(transport_.log().WaitFor(At("Exchange", 7)));
+  std::thread memory([this] {
+    EXPECT_TRUE(transport_.log().WaitFor("Fence 7"));
+    SetThereIsMemory(true);
+  });
+  coordinator_->Stop(absl::InfiniteFuture());
+  memory.join();
+  EXPECT_EQ(broker_.log().Count("RELEASED 7"), 1);
+  EXPECT_EQ(loop_.log().Count("TakeBack 7"), 1);
+}
+
+TEST_F(MemoryExchangeTest, TheEndComesAlthoughThereIsNoOtherMemory) {
+  Start();
+  Lend(7);
+  Refuse(1000000);
+  coordinator_->OnReleased(kv::LeaseId(7));
+  ASSERT_TRUE(transport_.log().WaitFor(At("Exchange", 7)));
+  coordinator_->Stop(absl::InfinitePast());
+  EXPECT_EQ(loop_.log().Count("TakeBack 7"), 0);
+}
+
+}  // namespace
+}  // namespace swiftcache::engine::coordinator
