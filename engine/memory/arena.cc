@@ -87,7 +87,7 @@ absl::StatusOr<Arena> Arena::Create(const Options& options) {
 
 absl::StatusOr<UniqueFd> Arena::Show(int64_t offset, int64_t bytes) {
   CheckPart(offset, bytes);
-  return CreateSealedMemory("swiftcache-lease", base() + offset, bytes);
+  return CreateSealedMemory("swiftcache-kv", base() + offset, bytes);
 }
 
 absl::Status Arena::Renew(int64_t offset, int64_t bytes) {

@@ -212,3 +212,27 @@ def test_a_borrower_that_means_harm_does_none(leasing, stubs, talks, seed):
     reclaims = leasing.count("donor", "swiftcache_reclaim_seconds_count")
     assert 0 < reclaims == leasing.count("donor", "swiftcache_reclaim_seconds_bucket", le=f"{RECLAIM}")
     leasing.finish()
+
+
+@pytest.mark.parametrize("remaps", [True, False], ids=["remapped", "not_remapped"])
+def test_what_a_borrower_goes_on_to_see_of_its_donor(leasing, stubs, talks, remaps):
+    """It keeps all that it was shown, whole files: what changes there after the lease is its donor's work."""
+    leasing.begin()
+    leasing.engine("donor", DONOR, *["--remap_on_return"] * remaps)
+    leasing.ready("donor")
+    mallory, got = Mallory(leasing, seed=1), []
+    wait_until(lambda: got.append(mallory.lease()) or got[-1], WAIT, "it has a lease")
+    lease, channel, fds = got[-1]
+    sizes = [os.fstat(fd).st_size for fd in fds[1:]]  # the first has generation words
+    assert (sum(sizes) == lease.num_bytes) == remaps, sizes
+    shown = [mmap.mmap(fd, size, prot=mmap.PROT_READ) for fd, size in zip(fds[1:], sizes)]
+    channel.close()
+    wait_until(lambda: not any("mallory" in lease for lease in leasing.leases()), WAIT, "what was lent to it is back")
+    assert leasing.count("donor", "swiftcache_remap_seconds_count") == remaps
+    before = [bytes(each) for each in shown]
+    leasing.load(stubs, talks, "donor").answered(50).stop()
+    assert ([bytes(each) for each in shown] == before) == remaps
+    for fd in fds:
+        os.close(fd)
+    mallory.stop()
+    leasing.finish()
