@@ -21,12 +21,12 @@ absl::StatusOr<std::unique_ptr<EngineDevice>> Choose(const EngineFlags& flags) {
   return CreateCpuEngineDevice(flags);
 }
 
+// With --transport=none it is as true as with --lend=false, and said for all engines at once by their environment.
 absl::Status CheckRemaps(const EngineFlags& flags) {
-  if (!flags.remap_on_return || (flags.transport != "nccl" && flags.transport != "none")) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(
-      "--remap_on_return is set and --transport is ", flags.transport,
-      ", which shows nobody any memory that could be exchanged; drop --remap_on_return, or use --transport=shm or "
-      "cuda_ipc"));
+  if (!flags.remap_on_return || flags.transport != "nccl") return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      "--remap_on_return is set and --transport is nccl, which shows nobody any memory that could be exchanged; drop "
+      "--remap_on_return, or use --transport=cuda_ipc");
 }
 
 }  // namespace

@@ -39,7 +39,7 @@ class EngineDevice {
 
 /// As --backend says; with auto a GPU where there is one that can be used, else the CPU, and a line in the log that says
 /// why. FAILED_PRECONDITION: this build, or this machine, has no such device; names the flag and the remedy.
-/// INVALID_ARGUMENT: --remap_on_return with a transport that shows nobody any memory.
+/// INVALID_ARGUMENT: --remap_on_return with --transport=nccl.
 absl::StatusOr<std::unique_ptr<EngineDevice>> CreateEngineDevice(const EngineFlags& flags);
 
 /// FAILED_PRECONDITION: the processor lacks what --isa names.

@@ -42,8 +42,8 @@ void EngineFlags::ParseSharing(Flags& flags) {
   flags.Switch("scrub_on_return", &engine.scrub_on_return, "zero KV memory when it changes hands");
   flags.Switch("remap_on_return", &remap_on_return,
                "KV memory that comes back from a lease is exchanged for other memory, so that who borrowed it sees "
-               "nothing more of it; shm shows a borrower its lease and nothing beside it, too; not with nccl or none, "
-               "which show nobody any memory");
+               "nothing more of it; shm shows a borrower its lease and nothing beside it, too; not with nccl, which "
+               "shows nobody any memory");
   flags.Integer("link_gbps", &link_gbps, 0, 1 << 20,
                 "Gbit/s to which transfers are throttled, as if they crossed such a link; 0: as fast as memory");
   flags.Duration("link_latency", &link_latency, absl::ZeroDuration(), absl::Seconds(10),
