@@ -2,6 +2,7 @@
 // What leases over shared memory cost beside a memcpy of the same bytes: blocks stored to a donor, loaded back, read
 // where they lie, and fences while a store is being copied and while nothing is. Two engines' transports in one
 // process. memcpy, store, load and reading take turns, since shared machines change their speed from minute to minute.
+// So do revocations with and without --remap_on_return.
 //
 //   swiftcache-transport-bench [BLOCK_KIB [MIB [ROUNDS]]]
 #include <unistd.h>
@@ -13,6 +14,7 @@
 #include <filesystem>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "common/base/clock.h"
@@ -35,11 +37,13 @@ T Value(absl::StatusOr<T> value) {
 constexpr backend::AddressSpace kSpace;
 
 struct Engine {
-  Engine(const std::string& folder, const std::string& name, int64_t bytes, int64_t block_bytes)
-      : arena(Value(memory::Arena::Create({.bytes = bytes, .block_bytes = block_bytes, .shared = true}))),
-        transport(
-            Value(ShmTransport::Create({.shm_dir = folder, .name = name, .instance_id = name}, arena, clock, events))) {
+  Engine(const std::string& folder, const std::string& name, int64_t bytes, int64_t block_bytes, bool remaps = false)
+      : name(name),
+        arena(Value(memory::Arena::Create({.bytes = bytes, .block_bytes = block_bytes, .shared = !remaps}))),
+        transport(Value(ShmTransport::Create(
+            {.shm_dir = folder, .name = name, .instance_id = name, .remap_on_return = remaps}, arena, clock, events))) {
   }
+  std::string name;
   RealClock clock;
   memory::Arena arena;
   RecordingTransportEvents events;
@@ -153,6 +157,67 @@ void Fences(Bench& bench, int times) {
   }
 }
 
+// One lease of so many bytes after the other.
+class Revocation {
+ public:
+  Revocation(const std::string& folder, bool remaps, int64_t bytes)
+      : bytes_(bytes),
+        donor_(folder, remaps ? "remaps" : "keeps", bytes, bytes, remaps),
+        borrower_(folder, remaps ? "reader-of-remaps" : "reader-of-keeps", sysconf(_SC_PAGESIZE), 1) {}
+
+  // Milliseconds that the grant takes, and from the revocation to memory that its owner has written to, all of it; if
+  // `kept`, the borrower unmaps only afterwards.
+  std::pair<double, double> Once(bool kept) {
+    const kv::LeaseId lease(++lease_);
+    const absl::Time start = clock_.Now();
+    if (donor_.transport->exchanges()) Check(donor_.transport->PrepareToLend(0, bytes_));
+    const kv::Epoch epoch = Value(donor_.transport->Grant(
+        {.lease = lease, .bytes = bytes_, .borrower_instance = borrower_.name, .capability = "capability"}));
+    const absl::Duration grant = clock_.Now() - start;
+    borrower_.transport->Open({.lease = lease,
+                               .channel = donor_.transport->channel(),
+                               .capability = "capability",
+                               .bytes = bytes_,
+                               .epoch = epoch,
+                               .store_bytes = 4096});
+    (void)Sum(kSpace.Host(Value(borrower_.events.Opening(lease)).base), bytes_);
+    if (!kept) borrower_.transport->Close(lease);
+    const absl::Time revoked = clock_.Now();
+    donor_.transport->Fence(lease);
+    if (donor_.transport->exchanges()) Check(donor_.transport->Exchange(0, bytes_));
+    std::memset(donor_.arena.base(), 1, bytes_);
+    const absl::Duration back = clock_.Now() - revoked;
+    if (kept) borrower_.transport->Close(lease);
+    return {absl::ToDoubleMilliseconds(grant), absl::ToDoubleMilliseconds(back)};
+  }
+
+ private:
+  static void Check(const absl::Status& status) { Value<int>(status.ok() ? absl::StatusOr<int>(0) : status); }
+
+  const RealClock clock_;
+  const int64_t bytes_;
+  Engine donor_, borrower_;
+  int64_t lease_ = 0;
+};
+
+void Revocations(const std::string& folder, int64_t bytes, int times) {
+  Revocation keeps(folder, false, bytes), remaps(folder, true, bytes);
+  std::vector<double> kept_grant, kept_back, grant, back, late;
+  for (int i = 0; i < times; ++i) {
+    const auto [old_grant, old_back] = keeps.Once(/*kept=*/false);
+    const auto [new_grant, new_back] = remaps.Once(/*kept=*/false);
+    kept_grant.push_back(old_grant), kept_back.push_back(old_back), grant.push_back(new_grant),
+        back.push_back(new_back);
+    late.push_back(remaps.Once(/*kept=*/true).second);
+  }
+  std::printf(
+      "leases of %lld MiB, %d times (ms): grant p50 %.2f, with --remap_on_return %.2f; memory back and written to p50 "
+      "%.2f p99 %.2f, with it %.2f and %.2f, and %.2f and %.2f where the borrower still has it mapped\n",
+      static_cast<long long>(bytes / kMiB), times, Quantile(kept_grant, .5), Quantile(grant, .5),
+      Quantile(kept_back, .5), Quantile(kept_back, .99), Quantile(back, .5), Quantile(back, .99), Quantile(late, .5),
+      Quantile(late, .99));
+}
+
 int Main(int argc, char** argv) {
   const int64_t block_bytes = (argc > 1 ? std::atoll(argv[1]) : 720) * kKiB;
   const int64_t num_blocks = std::max<int64_t>((argc > 2 ? std::atoll(argv[2]) : 64) * kMiB / block_bytes, 1);
@@ -169,6 +234,8 @@ int Main(int argc, char** argv) {
     Rates(bench, rounds);
     Fences(bench, 500);
   }
+  Revocations(folder, 16 * kMiB, 10 * rounds);
+  Revocations(folder, kGiB, rounds);
   std::filesystem::remove_all(folder);
   return 0;
 }
