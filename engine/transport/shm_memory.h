@@ -24,7 +24,7 @@ namespace swiftcache::engine::transport {
 ///     the first keeps it from being free, and has nothing else of it.
 ///
 /// Thread-safety, errors: PeerMemory's. Ownership: borrows the arena.
-class ShmMemory final : public PeerMemory {
+class ShmMemory : public PeerMemory {
  public:
   /// REQUIRES: the arena is not shared where this `remaps`; where it does not, only a shared one can be lent of.
   ShmMemory(memory::Arena& arena, const backend::AddressSpace& space, bool remaps)

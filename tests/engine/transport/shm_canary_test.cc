@@ -11,11 +11,15 @@
 #include <algorithm>
 #include <cstring>
 #include <filesystem>
+#include <functional>
+#include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "engine/transport/shm_memory.h"
 #include "tests/engine/transport/raw_peer.h"
 #include "tests/engine/transport/staging_memory.h"
 #include "tests/engine/transport/test_lease.h"
@@ -200,6 +204,46 @@ TEST(ShmCanaryTest, TheNextBorrowerOfAPlaceIsShownOtherMemory) {
   EXPECT_EQ(std::memcmp(donor.arena.base() + kLentAt + kBlockBytes, block.data(), kBlockBytes), 0);
   EXPECT_FALSE(hunter.SeesMapped(kAfter) || hunter.SeesAnew(kAfter));
   EXPECT_FALSE(hunter.SeesMapped(kBeside) || hunter.SeesAnew(kBeside));
+}
+
+// Its lease ends, and the place is another's, at the worst moment: when what is shown is looked up.
+class LateMemory final : public ShmMemory {
+ public:
+  using ShmMemory::ShmMemory;
+  absl::StatusOr<ShownMemory> Show(int64_t offset, int64_t bytes) const override {
+    before_show();
+    return ShmMemory::Show(offset, bytes);
+  }
+  std::function<void()> before_show;
+};
+
+TEST(ShmCanaryTest, AGrantThatEndsWhileItIsSentShowsNothing) {
+  ShmFolder folder;
+  const RealClock clock;
+  RecordingTransportEvents events;
+  memory::Arena arena = memory::Arena::Create({.bytes = kArenaBytes, .block_bytes = kBlockBytes}).value();
+  auto late = std::make_unique<LateMemory>(arena, backend::AddressSpace(), /*remaps=*/true);
+  LateMemory& memory = *late;
+  const auto donor = ShmTransport::CreateOver(
+      "shm", std::move(late), {.shm_dir = folder.path(), .name = "donor", .instance_id = "donor"}, clock, events);
+  ASSERT_TRUE(donor.ok()) << donor.status();
+  memory.before_show = [&] {
+    (*donor)->Fence(kLease);
+    ASSERT_EQ((*donor)->Exchange(kLentAt, kLentBytes), absl::OkStatus());
+    ASSERT_EQ((*donor)->PrepareToLend(kLentAt, kLentBytes), absl::OkStatus());  // for the next
+  };
+  ASSERT_EQ((*donor)->PrepareToLend(kLentAt, kLentBytes), absl::OkStatus());
+  ASSERT_TRUE((*donor)
+                  ->Grant({.lease = kLease,
+                           .offset_bytes = kLentAt,
+                           .bytes = kLentBytes,
+                           .borrower_instance = "borrower-instance",
+                           .capability = kCapability})
+                  .ok());
+  GoodStaging staging;
+  RawPeer peer((*donor)->channel());
+  peer.SayHello(staging.fd);
+  EXPECT_FALSE(peer.Hear().has_value()) << "no GRANT, but the channel's end";
 }
 
 // A lease that is granted and was never prepared shows nothing at all.
