@@ -83,6 +83,7 @@ engine::rpc::SharingDescription EngineSharing::Describe() const {
           .never_lent_blocks = never_lent_blocks_,
           .borrows = options_.flags->engine.may_borrow(),
           .given = [this] { return coordinator_->Given(); },
+          .accounts = [this] { return coordinator_->Accounts(); },
           .registered =
               [this](const engine::coordinator::LeaseTerms& terms) {
                 coordinator_->OnTerms(terms);

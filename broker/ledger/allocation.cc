@@ -148,6 +148,7 @@ std::optional<LeaseId> Allocation::OfferFrom(Source& source, const Case& request
   const Lease lease{.id = NewId(),
                     .donor = donor.party,
                     .borrower = borrower.party,
+                    .borrower_model = borrower.model_name,
                     .extent = *extent,
                     .num_bytes = num_bytes,
                     .borrower_blocks = num_bytes / borrower.block_bytes,

@@ -36,6 +36,7 @@ struct Extent {
 struct Lease {
   LeaseId id;
   Party donor, borrower;
+  std::string borrower_model;
   Extent extent;  // in the donor's blocks
   int64_t num_bytes = 0;
   int64_t borrower_blocks = 0;  // whole ones, from the extent's first byte on: K_i of SwiftCache eq. 2

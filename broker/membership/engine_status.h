@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 
@@ -41,11 +42,26 @@ struct EngineInfo {
   friend bool operator==(const EngineInfo&, const EngineInfo&) = default;
 };
 
+/// What an engine has lent to those of one model.
+struct LeaseAccount {
+  struct Ended {
+    std::string reason;
+    int64_t released = 0, fenced = 0;
+    friend bool operator==(const Ended&, const Ended&) = default;
+  };
+  std::string borrower_model;
+  int64_t lent_bytes = 0, lent_byte_seconds = 0, leases = 0;
+  std::vector<Ended> ended;
+  friend bool operator==(const LeaseAccount&, const LeaseAccount&) = default;
+};
+
 struct LoadReport {
   int64_t running_requests = 0, waiting_requests = 0, kv_blocks_used = 0, kv_blocks_cached = 0;
   int64_t steps_total = 0, progress = 0;
   int64_t prompt_tokens_computed = 0, prompt_tokens_local = 0, prompt_tokens_donor = 0;
   int64_t reclaims = 0, last_reclaim_micros = 0;
+  int64_t saved_tokens = 0, again_for_loans_tokens = 0, again_for_losses_tokens = 0;
+  std::vector<LeaseAccount> accounts;
   friend bool operator==(const LoadReport&, const LoadReport&) = default;
 };
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "broker/rpc/proto_convert.h"
 
+#include <algorithm>
 #include <optional>
 #include <variant>
 
@@ -101,6 +102,36 @@ v1::EngineInfo ToProto(const membership::EngineInfo& info) {
   return proto;
 }
 
+v1::LeaseAccount ToProto(const membership::LeaseAccount& account) {
+  v1::LeaseAccount proto;
+  proto.set_borrower_model(account.borrower_model);
+  proto.set_lent_bytes(account.lent_bytes);
+  proto.set_lent_byte_seconds(account.lent_byte_seconds);
+  proto.set_leases(account.leases);
+  for (const membership::LeaseAccount::Ended& ended : account.ended) {
+    v1::LeaseAccount::Ended& added = *proto.add_ended();
+    added.set_reason(ended.reason);
+    added.set_released(ended.released);
+    added.set_fenced(ended.fenced);
+  }
+  return proto;
+}
+
+// What one engine may make all watchers carry has a bound.
+constexpr int kMostAccounts = 64, kMostReasons = 16;
+
+membership::LeaseAccount FromProto(const v1::LeaseAccount& proto) {
+  membership::LeaseAccount account{.borrower_model = proto.borrower_model(),
+                                   .lent_bytes = proto.lent_bytes(),
+                                   .lent_byte_seconds = proto.lent_byte_seconds(),
+                                   .leases = proto.leases()};
+  for (int i = 0; i < std::min(proto.ended_size(), kMostReasons); ++i) {
+    const v1::LeaseAccount::Ended& ended = proto.ended(i);
+    if (IsName(ended.reason())) account.ended.push_back({ended.reason(), ended.released(), ended.fenced()});
+  }
+  return account;
+}
+
 v1::EngineLoad ToProto(const membership::LoadReport& load) {
   v1::EngineLoad proto;
   proto.set_running_requests(load.running_requests);
@@ -114,6 +145,10 @@ v1::EngineLoad ToProto(const membership::LoadReport& load) {
   proto.set_prompt_tokens_donor(load.prompt_tokens_donor);
   proto.set_reclaims(load.reclaims);
   proto.set_last_reclaim_micros(load.last_reclaim_micros);
+  proto.set_saved_tokens(load.saved_tokens);
+  proto.set_again_for_loans_tokens(load.again_for_loans_tokens);
+  proto.set_again_for_losses_tokens(load.again_for_losses_tokens);
+  for (const membership::LeaseAccount& account : load.accounts) *proto.add_accounts() = ToProto(account);
   return proto;
 }
 
@@ -143,17 +178,24 @@ membership::EngineInfo FromProto(const v1::EngineInfo& proto) {
 }
 
 membership::LoadReport FromProto(const v1::EngineLoad& proto) {
-  return {.running_requests = proto.running_requests(),
-          .waiting_requests = proto.waiting_requests(),
-          .kv_blocks_used = proto.kv_blocks_used(),
-          .kv_blocks_cached = proto.kv_blocks_cached(),
-          .steps_total = proto.steps_total(),
-          .progress = proto.progress(),
-          .prompt_tokens_computed = proto.prompt_tokens_computed(),
-          .prompt_tokens_local = proto.prompt_tokens_local(),
-          .prompt_tokens_donor = proto.prompt_tokens_donor(),
-          .reclaims = proto.reclaims(),
-          .last_reclaim_micros = proto.last_reclaim_micros()};
+  membership::LoadReport load{.running_requests = proto.running_requests(),
+                              .waiting_requests = proto.waiting_requests(),
+                              .kv_blocks_used = proto.kv_blocks_used(),
+                              .kv_blocks_cached = proto.kv_blocks_cached(),
+                              .steps_total = proto.steps_total(),
+                              .progress = proto.progress(),
+                              .prompt_tokens_computed = proto.prompt_tokens_computed(),
+                              .prompt_tokens_local = proto.prompt_tokens_local(),
+                              .prompt_tokens_donor = proto.prompt_tokens_donor(),
+                              .reclaims = proto.reclaims(),
+                              .last_reclaim_micros = proto.last_reclaim_micros(),
+                              .saved_tokens = proto.saved_tokens(),
+                              .again_for_loans_tokens = proto.again_for_loans_tokens(),
+                              .again_for_losses_tokens = proto.again_for_losses_tokens()};
+  for (int i = 0; i < std::min(proto.accounts_size(), kMostAccounts); ++i) {
+    if (IsName(proto.accounts(i).borrower_model())) load.accounts.push_back(FromProto(proto.accounts(i)));
+  }
+  return load;
 }
 
 v1::EngineStatus ToProto(const membership::EngineStatus& status) {
@@ -168,6 +210,7 @@ ledger::Lease FromProto(const v1::Lease& proto) {
   return {.id = ledger::LeaseId(proto.lease_id()),
           .donor = {proto.donor(), proto.donor_instance()},
           .borrower = {proto.borrower(), proto.borrower_instance()},
+          .borrower_model = proto.borrower_model(),
           .extent = {.first_block = proto.extent().first_block(), .num_blocks = proto.extent().num_blocks()},
           .num_bytes = proto.num_bytes(),
           .borrower_blocks = proto.borrower_blocks(),
@@ -184,6 +227,7 @@ v1::Lease ToProto(const ledger::Lease& lease) {
   proto.set_donor_instance(lease.donor.instance_id);
   proto.set_borrower(lease.borrower.name);
   proto.set_borrower_instance(lease.borrower.instance_id);
+  proto.set_borrower_model(lease.borrower_model);
   proto.mutable_extent()->set_first_block(lease.extent.first_block);
   proto.mutable_extent()->set_num_blocks(lease.extent.num_blocks);
   proto.set_num_bytes(lease.num_bytes);

@@ -31,6 +31,10 @@ OptionalGauge Metrics::OptionalGauge(const std::string& name, const std::string&
   return {prometheus::BuildGauge().Name(name).Help(help).Register(registry_), Merged(labels)};
 }
 
+void RaiseTo(prometheus::Counter& counter, double total) {
+  if (total > counter.Value()) counter.Increment(total - counter.Value());
+}
+
 void OptionalGauge::Set(std::optional<double> value) {
   if (value) {
     if (gauge_ == nullptr) gauge_ = &family_->Add(labels_);

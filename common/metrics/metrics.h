@@ -41,6 +41,9 @@ class OptionalGauge {
   prometheus::Gauge* gauge_ = nullptr;
 };
 
+/// Of a total that is counted elsewhere. One call at a time.
+void RaiseTo(prometheus::Counter& counter, double total);
+
 /// Names and values of one process. The same name and labels give the same metric.
 /// Thread-safety: safe. Ownership: owns every metric; references live as long as this object.
 /// Errors: a name that Prometheus does not allow, or one name with two types, is a bug of the caller (throws).

@@ -48,6 +48,7 @@ Coordinator::Coordinator(const Options& options, const Clock& clock, Metrics& me
     : options_(options),
       clock_(clock),
       counters_(metrics),
+      account_metrics_(metrics),
       donor_({.instance_id = options.instance_id,
               .num_blocks = options.num_blocks,
               .block_bytes = options.block_bytes,
@@ -248,7 +249,7 @@ void Coordinator::NeedBack(int64_t blocks, int64_t blocks_lent) {
 void Coordinator::HandleScaleUp(const std::vector<LeaseId>& leases, absl::Time now) {
   if (advice_deadline_ == absl::InfiniteFuture()) return;  // too late
   if (needed_blocks_ > 0) {                                // else it is back already
-    for (const LeaseId id : leases) donor_.Revoke(id, "its donor needs the memory", now);
+    for (const LeaseId id : leases) donor_.Revoke(id, "its donor needs the memory", now, lease::Ending::kNeed);
   }
   RevokeNeeded(now);
 }
@@ -309,9 +310,12 @@ void Coordinator::Act(absl::Time now) {
 
 void Coordinator::Publish() {
   std::vector<Lease> given = donor_.Given();
+  const std::map<std::string, lease::Account>& accounts = donor_.AccountsAt(clock_.Now());
+  account_metrics_.Set(accounts);
   const bool none_held = !donor_.any_held() && !borrower_.any_held() && !exchange_.any_returning();
   absl::MutexLock lock(&mutex_);
   given_ = std::move(given);
+  accounts_ = accounts;
   none_held_ = none_held;
 }
 

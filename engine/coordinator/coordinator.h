@@ -50,6 +50,7 @@
 #include "common/base/clock.h"
 #include "common/metrics/metrics.h"
 #include "common/sync/mailbox.h"
+#include "engine/coordinator/account_metrics.h"
 #include "engine/coordinator/lease_broker.h"
 #include "engine/coordinator/loop_message.h"
 #include "engine/coordinator/memory_exchange.h"
@@ -115,6 +116,11 @@ class Coordinator final : public transport::TransportEvents, public LeaseBrokerE
   }
   /// Leases that this engine gives, for registration.
   std::vector<lease::Lease> Given() const ABSL_LOCKS_EXCLUDED(mutex_);
+  /// What it has lent to the engines of each model, by a moment ago: a third of the ttl at most while anything is lent.
+  std::map<std::string, lease::Account> Accounts() const ABSL_LOCKS_EXCLUDED(mutex_) {
+    absl::MutexLock lock(&mutex_);
+    return accounts_;
+  }
 
   // From the broker.
   void OnTerms(const LeaseTerms& terms) override;
@@ -184,6 +190,7 @@ class Coordinator final : public transport::TransportEvents, public LeaseBrokerE
   const Options options_;
   const Clock& clock_;
   Counters counters_;
+  AccountMetrics account_metrics_;
   StepReads step_reads_;
   transport::Transport* transport_ = nullptr;
   LeaseBroker* broker_ = nullptr;
@@ -208,6 +215,7 @@ class Coordinator final : public transport::TransportEvents, public LeaseBrokerE
 
   mutable absl::Mutex mutex_;
   std::vector<lease::Lease> given_ ABSL_GUARDED_BY(mutex_);
+  std::map<std::string, lease::Account> accounts_ ABSL_GUARDED_BY(mutex_);
   bool none_held_ ABSL_GUARDED_BY(mutex_) = true;  // neither given nor taken
   bool ended_ ABSL_GUARDED_BY(mutex_) = false;
   Reclaims reclaims_ ABSL_GUARDED_BY(mutex_);

@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "absl/time/time.h"
+#include "engine/kv/sharing_worth.h"
 
 namespace swiftcache::engine::exec {
 
@@ -20,6 +21,7 @@ struct EngineLoad {
   int64_t kv_blocks_leased_in = 0, kv_blocks_leased_in_used = 0;  // of others; used: by sequences or the prefix cache
   int64_t steps_total = 0, preemptions_total = 0, evicted_blocks_total = 0;
   int64_t prompt_tokens_computed = 0, prompt_tokens_local = 0, prompt_tokens_donor = 0;  // since the start, by source
+  kv::SharingWorth sharing;                                                              // since the start
   int64_t reclaims = 0;  // leases taken back in need, and how long the last took
   absl::Duration last_reclaim;
   int64_t progress = 0;  // counts up with every step and every layer of it, also within a step

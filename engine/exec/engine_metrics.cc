@@ -23,6 +23,11 @@ const char kPrefill[] = "swiftcache_prefill_phase_seconds";
 const char kTrafficHelp[] = "Time of steps under lease traffic that could be compared with steps without";
 const char kExpectedHelp[] = "What the same steps would have taken without lease traffic";
 const char kSource[] = "swiftcache_prompt_tokens_by_source_total";
+const char kSharing[] = "swiftcache_sharing_tokens_total";
+const char kSharingHelp[] =
+    "Against own memory alone: prompt tokens that borrowing saved, tokens computed again as own memory was lent, or as "
+    "a "
+    "lease ended with them";
 
 // Finer below than those of latencies: what is measured is hidden, or nearly.
 const std::vector<double> kKvBuckets = {1e-5, 2.5e-5, 5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 0.01, 0.025,
@@ -88,6 +93,9 @@ EngineMetrics::EngineMetrics(Metrics& m, const Geometry& geometry)
       evictions_(m.Counter("swiftcache_kv_blocks_evicted_total", "Cached blocks given up for their room")),
       read_in_place_(
           m.Counter("swiftcache_kv_read_in_place_bytes_total", "KV of leases that steps read where it lies")),
+      saved_tokens_(m.Counter(kSharing, kSharingHelp, {{"effect", "saved"}})),
+      again_for_loans_tokens_(m.Counter(kSharing, kSharingHelp, {{"effect", "again_for_loans"}})),
+      again_for_losses_tokens_(m.Counter(kSharing, kSharingHelp, {{"effect", "again_for_losses"}})),
       running_{m.Gauge("swiftcache_running_requests", "Requests with a sequence in the step"),
                m.Gauge("vllm:num_requests_running", "Requests with a sequence in the step")},
       waiting_{m.Gauge("swiftcache_waiting_requests", "Requests that wait for their turn"),
@@ -230,8 +238,10 @@ void EngineMetrics::SetLoad(const EngineLoad& load) {
   leased_in_used_blocks_.Set(load.kv_blocks_leased_in_used);
   cached_blocks_.Set(load.kv_blocks_cached);
   cache_usage_.Set(static_cast<double>(load.kv_blocks_used) / static_cast<double>(load.kv_blocks_total));
-  const double evicted = load.evicted_blocks_total - evictions_.Value();
-  if (evicted > 0) evictions_.Increment(evicted);
+  RaiseTo(evictions_, load.evicted_blocks_total);
+  RaiseTo(saved_tokens_, load.sharing.saved_tokens);
+  RaiseTo(again_for_loans_tokens_, load.sharing.again_for_loans_tokens);
+  RaiseTo(again_for_losses_tokens_, load.sharing.again_for_losses_tokens);
 }
 
 }  // namespace swiftcache::engine::exec

@@ -59,7 +59,7 @@ class EngineMetrics {
                        const meter::InterferenceMeter::TrafficSeconds& decode);
   void Ended(const absl::Status& status, absl::Duration since_arrival);
   void Stepped(int64_t preemptions);
-  /// Gauges, and the counter of evictions.
+  /// Gauges, and the counters that it has as totals.
   void SetLoad(const EngineLoad& load);
 
  private:
@@ -110,7 +110,7 @@ class EngineMetrics {
       &step_tokens_;
   CounterPair prompt_tokens_, generation_tokens_, preemptions_;
   prometheus::Counter &computed_tokens_, &local_tokens_, &donor_tokens_, &cache_queries_, &cache_hits_, &steps_,
-      &evictions_, &read_in_place_;
+      &evictions_, &read_in_place_, &saved_tokens_, &again_for_loans_tokens_, &again_for_losses_tokens_;
   GaugePair running_, waiting_;
   prometheus::Gauge &free_blocks_, &used_blocks_, &leased_out_blocks_, &leased_in_blocks_, &leased_in_used_blocks_,
       &cached_blocks_, &cache_usage_;

@@ -382,7 +382,8 @@ EngineLoad StepLoop::load() const {
           .evicted_blocks_total = cache_.evicted_total(),
           .prompt_tokens_computed = prompt_computed_,
           .prompt_tokens_local = prompt_local_,
-          .prompt_tokens_donor = prompt_donor_};
+          .prompt_tokens_donor = prompt_donor_,
+          .sharing = cache_.worth()};
 }
 
 absl::Status StepLoop::CheckInvariants() const {

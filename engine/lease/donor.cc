@@ -113,6 +113,7 @@ void Donor::Granted(kv::LeaseId id, kv::Epoch epoch, absl::Time now) {
   entry->lease.epoch = epoch;
   entry->lease.state = State::kGranted;
   entry->deadline = now + options_.ttl;
+  accounts_.Begin(entry->lease.borrower_model, entry->lease.num_bytes, now);
   actions_.emplace_back(Say{entry->lease, ""});
 }
 
@@ -135,23 +136,25 @@ void Donor::Renewal(kv::LeaseId id, absl::Time now) {
 }
 
 void Donor::BorrowerReleased(kv::LeaseId id, absl::Time now) {
-  if (Entry* entry = Find(id, {Phase::kGranted, Phase::kActive, Phase::kRevoking})) End(*entry, false, "", now);
+  if (Entry* entry = Find(id, {Phase::kGranted, Phase::kActive, Phase::kRevoking})) {
+    End(*entry, entry->ending, false, "", now);
+  }
 }
 
 void Donor::BorrowerGone(kv::LeaseId id, absl::Time now) {
   if (Entry* entry = Find(id, {Phase::kGranted, Phase::kActive, Phase::kRevoking})) {
-    End(*entry, true, "its borrower is gone", now);
+    End(*entry, Ending::kBorrowerGone, true, "its borrower is gone", now);
   }
 }
 
-void Donor::Revoke(kv::LeaseId id, const std::string& why, absl::Time now) {
+void Donor::Revoke(kv::LeaseId id, const std::string& why, absl::Time now, Ending ending) {
   Entry* entry = Find(id, {Phase::kClearing, Phase::kGranting, Phase::kGranted, Phase::kActive});
   if (entry == nullptr) return;
   if (entry->wanted_back) {
     ++ignored_;
     return;
   }
-  WantBack(*entry, why, now, options_.revoke_deadline);
+  WantBack(*entry, ending, why, now, options_.revoke_deadline);
 }
 
 void Donor::NeedBack(int64_t blocks, absl::Time now) {
@@ -165,7 +168,7 @@ void Donor::NeedBack(int64_t blocks, absl::Time now) {
   for (Entry* entry : mine) {
     if (coming >= blocks) break;
     coming += entry->lease.extent.num_blocks;
-    WantBack(*entry, "the donor needs its memory", now, options_.revoke_deadline);
+    WantBack(*entry, Ending::kNeed, "the donor needs its memory", now, options_.revoke_deadline);
   }
 }
 
@@ -183,7 +186,7 @@ void Donor::RevokeAll(const std::string& why, absl::Time now, absl::Duration tim
   time_left = std::max(time_left, options_.revoke_deadline);
   for (auto it = leases_.begin(); it != leases_.end();) {
     Entry& entry = (it++)->second;  // it may end here
-    if (!entry.comes_back()) WantBack(entry, why, now, time_left);
+    if (!entry.comes_back()) WantBack(entry, Ending::kShutdown, why, now, time_left);
   }
 }
 
@@ -193,7 +196,8 @@ void Donor::Hasten(absl::Time now) {
   }
 }
 
-void Donor::WantBack(Entry& entry, const std::string& why, absl::Time now, absl::Duration time_left) {
+void Donor::WantBack(Entry& entry, Ending ending, const std::string& why, absl::Time now, absl::Duration time_left) {
+  entry.ending = ending;
   entry.why = why;
   entry.revoked_at = now;
   switch (entry.phase) {
@@ -204,7 +208,7 @@ void Donor::WantBack(Entry& entry, const std::string& why, absl::Time now, absl:
       entry.wanted_back = true;
       return;
     case Phase::kGranted:
-      return End(entry, true, why, now);
+      return End(entry, ending, true, why, now);
     case Phase::kActive:
       entry.phase = Phase::kRevoking;
       entry.deadline = now + time_left;
@@ -218,7 +222,7 @@ void Donor::WantBack(Entry& entry, const std::string& why, absl::Time now, absl:
 void Donor::FenceOverdue(absl::Time now) {
   for (auto it = leases_.begin(); it != leases_.end();) {
     Entry& entry = (it++)->second;  // it may end here
-    if (entry.phase == Phase::kRevoking && entry.deadline <= now) End(entry, true, entry.why, now);
+    if (entry.phase == Phase::kRevoking && entry.deadline <= now) End(entry, entry.ending, true, entry.why, now);
   }
 }
 
@@ -228,7 +232,8 @@ void Donor::Tick(absl::Time now) {
     Entry& entry = (it++)->second;  // it may end here
     if (entry.deadline > now) continue;
     const bool opened = entry.phase != Phase::kGranted;
-    End(entry, true, opened ? "its borrower stopped renewing" : "its borrower never opened it", now);
+    End(entry, Ending::kBorrowerGone, true, opened ? "its borrower stopped renewing" : "its borrower never opened it",
+        now);
   }
 }
 
@@ -243,7 +248,8 @@ void Donor::EndUngranted(Entry& entry, bool cleared, const std::string& why, abs
   SayEnd(entry, State::kReleased, entry.wanted_back ? entry.why : why);
 }
 
-void Donor::End(Entry& entry, bool fenced, const std::string& why, absl::Time now) {
+void Donor::End(Entry& entry, Ending ending, bool fenced, const std::string& why, absl::Time now) {
+  accounts_.End(entry.lease.borrower_model, entry.lease.num_bytes, ending, fenced, now);
   actions_.emplace_back(Fence{entry.lease.id});
   TakeBackExtent(entry, fenced, now);
   SayEnd(entry, fenced ? State::kFenced : State::kReleased, why);
@@ -300,9 +306,11 @@ bool Donor::revoking() const {
 
 absl::Status Donor::CheckInvariants() const {
   std::vector<const Entry*> by_block;
+  std::map<std::string, int64_t> given_bytes;
   for (const auto& [id, entry] : leases_) {
     by_block.push_back(&entry);
     const bool granted = entry.granted();
+    if (granted) given_bytes[entry.lease.borrower_model] += entry.lease.num_bytes;
     if (granted != (entry.lease.state == State::kGranted) || granted != (entry.deadline < absl::InfiniteFuture())) {
       return absl::InternalError(absl::StrCat("lease ", id.value(), ": state ", StateName(entry.lease.state),
                                               " in phase ", static_cast<int>(entry.phase), ", deadline ",
@@ -317,6 +325,11 @@ absl::Status Donor::CheckInvariants() const {
       return absl::InternalError(absl::StrCat("leases ", by_block[i - 1]->lease.id.value(), " and ",
                                               by_block[i]->lease.id.value(), " share a block"));
     }
+  }
+  for (const auto& [model, account] : accounts_.all()) {
+    if (account.bytes == given_bytes[model]) continue;
+    return absl::InternalError(absl::StrCat("model ", model, " has ", given_bytes[model], " bytes on lease, and ",
+                                            account.bytes, " in its account"));
   }
   return absl::OkStatus();
 }

@@ -50,6 +50,7 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "engine/lease/account.h"
 #include "engine/lease/lease.h"
 #include "engine/lease/recent_ids.h"
 
@@ -127,8 +128,8 @@ class Donor {
   void BorrowerReleased(kv::LeaseId id, absl::Time now);
   void BorrowerGone(kv::LeaseId id, absl::Time now);
 
-  /// Revokes one lease: because the response to ScaleUp names it, or an operator asked for it.
-  void Revoke(kv::LeaseId id, const std::string& why, absl::Time now);
+  /// Revokes one lease: because the broker wants it, or, where its response to ScaleUp names the lease, for kNeed.
+  void Revoke(kv::LeaseId id, const std::string& why, absl::Time now, Ending ending = Ending::kBroker);
   /// Gets `blocks` back without the broker's advice: revokes innermost leases (lowest first block) until those that are
   /// on their way back, older revocations included, add up to `blocks`. (Leases still being cleared do not count, since
   /// their blocks are still in local use; kv refuses to clear them if it needs them.)
@@ -160,6 +161,11 @@ class Donor {
   int64_t blocks_on_loan() const;      // taken out of local use
   int64_t blocks_coming_back() const;  // of these: being taken back
   bool revoking() const;               // whether a borrower is draining a lease: for revoke_deadline at most
+  /// What was lent to whom, until `now`.
+  const std::map<std::string, Account>& AccountsAt(absl::Time now) {
+    accounts_.Advance(now);
+    return accounts_.all();
+  }
   int64_t ignored() const { return ignored_; }
   /// INTERNAL says what does not add up: extents that overlap, states that disagree, deadlines that are missing.
   absl::Status CheckInvariants() const;
@@ -172,6 +178,7 @@ class Donor {
     absl::Time deadline = absl::InfiniteFuture();
     bool wanted_back = false;  // before it was granted
     absl::Time revoked_at = absl::InfiniteFuture();
+    Ending ending = Ending::kGivenBack;  // if it is revoked, why
     std::string why;
 
     bool granted() const { return phase != Phase::kClearing && phase != Phase::kGranting; }
@@ -186,8 +193,8 @@ class Donor {
   void SayReleased(Lease lease, const std::string& why);
   void SayEnd(Entry& entry, State end, const std::string& why);
   void EndUngranted(Entry& entry, bool cleared, const std::string& why, absl::Time now);
-  void End(Entry& entry, bool fenced, const std::string& why, absl::Time now);
-  void WantBack(Entry& entry, const std::string& why, absl::Time now, absl::Duration time_left);
+  void End(Entry& entry, Ending ending, bool fenced, const std::string& why, absl::Time now);
+  void WantBack(Entry& entry, Ending ending, const std::string& why, absl::Time now, absl::Duration time_left);
   void TakeBackExtent(const Entry& entry, bool fenced, absl::Time now);
 
   static constexpr size_t kRemembered = 1024;  // ended leases
@@ -195,6 +202,7 @@ class Donor {
   Leases leases_;
   RecentIds ended_{kRemembered};
   std::vector<Action> actions_;
+  Accounts accounts_;
   bool lends_ = true;
   int64_t ignored_ = 0;
 };

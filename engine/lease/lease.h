@@ -32,6 +32,7 @@ const char* StateName(State state);
 struct Lease {
   kv::LeaseId id;
   std::string donor, donor_instance, borrower, borrower_instance;
+  std::string borrower_model;  // what the borrower serves
   Extent extent;
   int64_t num_bytes = 0;
   int64_t borrower_blocks = 0;  // whole blocks of the borrower, from the extent's first byte on

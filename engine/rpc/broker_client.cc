@@ -127,6 +127,7 @@ class GrpcBrokerClient final : public BrokerClient {
   bool told_of_two_ ABSL_GUARDED_BY(mutex_) = false;
   std::function<void(const coordinator::LeaseTerms&)> on_registered_ ABSL_GUARDED_BY(mutex_);
   std::function<exec::EngineLoad()> load_ ABSL_GUARDED_BY(mutex_);
+  std::function<std::map<std::string, lease::Account>()> accounts_ ABSL_GUARDED_BY(mutex_);
   bool changed_ ABSL_GUARDED_BY(mutex_) = false;  // info_ is news to the broker
   bool stopped_ ABSL_GUARDED_BY(mutex_) = false;
 
@@ -211,11 +212,13 @@ absl::Status GrpcBrokerClient::Register() {
 absl::Status GrpcBrokerClient::Heartbeat() {
   v1::HeartbeatRequest request;
   std::function<exec::EngineLoad()> read_load;
+  std::function<std::map<std::string, lease::Account>()> accounts;
   {
     absl::MutexLock lock(&mutex_);
     request.set_name(info_.name());
     request.set_incarnation(incarnation_);
     read_load = load_;
+    accounts = accounts_;
   }
   request.set_instance_id(options_.instance_id);
   request.set_token(options_.token);
@@ -231,6 +234,12 @@ absl::Status GrpcBrokerClient::Heartbeat() {
   request.mutable_load()->set_prompt_tokens_donor(load.prompt_tokens_donor);
   request.mutable_load()->set_reclaims(load.reclaims);
   request.mutable_load()->set_last_reclaim_micros(absl::ToInt64Microseconds(load.last_reclaim));
+  request.mutable_load()->set_saved_tokens(load.sharing.saved_tokens);
+  request.mutable_load()->set_again_for_loans_tokens(load.sharing.again_for_loans_tokens);
+  request.mutable_load()->set_again_for_losses_tokens(load.sharing.again_for_losses_tokens);
+  if (accounts) {
+    for (const auto& [model, account] : accounts()) *request.mutable_load()->add_accounts() = ToProto(model, account);
+  }
   grpc::ClientContext context;
   SetTimeout(context, options_.rpc_timeout);
   context.set_wait_for_ready(true);  // leaves the moment the broker is back
@@ -342,6 +351,7 @@ void GrpcBrokerClient::Ready(const std::string& address, std::function<exec::Eng
   info_.set_never_lent_blocks(sharing.never_lent_blocks);
   info_.set_borrows(sharing.borrows);
   given_ = sharing.given;
+  accounts_ = sharing.accounts;
   on_registered_ = sharing.registered;
   info_.set_state(v1::READY);
   info_.set_address(address);

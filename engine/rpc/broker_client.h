@@ -11,6 +11,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -21,6 +22,7 @@
 #include "engine/backend/kv_layout.h"
 #include "engine/coordinator/lease_broker.h"
 #include "engine/exec/engine_load.h"
+#include "engine/lease/account.h"
 #include "engine/lease/lease.h"
 #include "engine/rpc/lease_client.h"
 
@@ -45,7 +47,9 @@ struct SharingDescription {
   int64_t page_bytes = 0;
   int64_t never_lent_blocks = 0;  // as Donor's
   bool borrows = false;
-  std::function<std::vector<lease::Lease>()> given;                // leases that it gives: sent with each registration
+  std::function<std::vector<lease::Lease>()> given;  // leases that it gives: sent with each registration
+  std::function<std::map<std::string, lease::Account>()>
+      accounts;  // of these, by the borrowers' model: goes with heartbeats
   std::function<void(const coordinator::LeaseTerms&)> registered;  // called after each registration
 };
 

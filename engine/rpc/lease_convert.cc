@@ -43,6 +43,7 @@ lease::Lease FromProto(const v1::Lease& proto) {
           .donor_instance = proto.donor_instance(),
           .borrower = proto.borrower(),
           .borrower_instance = proto.borrower_instance(),
+          .borrower_model = proto.borrower_model(),
           .extent = {proto.extent().first_block(), proto.extent().num_blocks()},
           .num_bytes = proto.num_bytes(),
           .borrower_blocks = proto.borrower_blocks(),
@@ -59,6 +60,7 @@ v1::Lease ToProto(const lease::Lease& lease) {
   proto.set_donor_instance(lease.donor_instance);
   proto.set_borrower(lease.borrower);
   proto.set_borrower_instance(lease.borrower_instance);
+  proto.set_borrower_model(lease.borrower_model);
   proto.mutable_extent()->set_first_block(lease.extent.first_block);
   proto.mutable_extent()->set_num_blocks(lease.extent.num_blocks);
   proto.set_num_bytes(lease.num_bytes);
@@ -67,6 +69,23 @@ v1::Lease ToProto(const lease::Lease& lease) {
   proto.set_state(ToProto(lease.state));
   proto.set_channel(lease.channel);
   proto.set_capability(lease.capability);
+  return proto;
+}
+
+v1::LeaseAccount ToProto(const std::string& borrower_model, const lease::Account& account) {
+  v1::LeaseAccount proto;
+  proto.set_borrower_model(borrower_model);
+  proto.set_lent_bytes(account.bytes);
+  proto.set_lent_byte_seconds(account.byte_seconds());
+  proto.set_leases(account.leases);
+  for (const lease::Ending ending : lease::kEndings) {
+    const lease::Account::Ended& count = account.of(ending);
+    if (count == lease::Account::Ended()) continue;
+    v1::LeaseAccount::Ended& ended = *proto.add_ended();
+    ended.set_reason(lease::EndingName(ending));
+    ended.set_released(count.released);
+    ended.set_fenced(count.fenced);
+  }
   return proto;
 }
 

@@ -46,6 +46,7 @@ class FakeTransport final : public Transport {
   /// What its addresses mean. Set before the first call.
   backend::AddressSpace space = {};
   std::function<absl::Status(const GrantSpec&)> on_grant;
+  std::function<void(kv::LeaseId)> on_fence;
   std::function<void()> on_await;
   /// Where it is set before the first call, leases have memory of their own, which this has for Exchange, or not.
   std::function<absl::Status(int64_t offset_bytes, int64_t bytes)> on_exchange;
@@ -80,6 +81,7 @@ class FakeTransport final : public Transport {
   /// What its donor does when it fences it; garbage is there from now on.
   void Fence(kv::LeaseId lease) override {
     log_.Add(absl::StrCat("Fence ", lease.value()));
+    if (on_fence) on_fence(lease);
     absl::MutexLock lock(&mutex_);
     const auto it = leases_.find(lease);
     if (it == leases_.end()) return;

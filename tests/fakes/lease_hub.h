@@ -152,6 +152,7 @@ class LeaseHub {
                        .donor_instance = donor.member.name,
                        .borrower = borrower,
                        .borrower_instance = borrower,
+                       .borrower_model = borrower,
                        .extent = {first, count},
                        .num_bytes = count * block,
                        .borrower_blocks = count * block / own_bytes,

@@ -104,6 +104,13 @@ LEASES = {
         ("KV that moves", "Bps", "To and from donors; read in place: no transfer, but memory traffic.",
          [("{{engine}} {{direction}}", rate("swiftcache_kv_transfer_bytes_total", "engine", "direction")),
           ("{{engine}} read in place", rate("swiftcache_kv_read_in_place_bytes_total", "engine"))])],
+    "Whether it pays": [
+        ("Tokens saved, and computed again", "short", "Per second, against own memory alone. Again for loans: as it was lent; for losses: as leases ended.",
+         [("{{model_name}} {{effect}}", rate("swiftcache_sharing_tokens_total", "model_name", "effect", of=MODEL))]),
+        ("Lent to whom", "bytes", "Mean over the window, by the models of donor and borrower.",
+         [("{{model_name}} to {{borrower_model}}", rate("swiftcache_lease_byte_seconds_total", "model_name", "borrower_model"))]),
+        ("Who took it back, and why", "ops", "need: the donor; broker: operator, limit or fairness; given_back: the borrower, unasked.",
+         [("{{model_name}} from {{borrower_model}}: {{reason}}", rate("swiftcache_lease_ends_total", "model_name", "borrower_model", "reason"))])],
     "What it costs": [
         ("Interference by engine", "percentunit", "Speed beside lease traffic over speed without, over five minutes; 100 %: it costs nothing.",
          [("{{engine}} {{phase}}", "engine:swiftcache_interference:ratio_5m")]),

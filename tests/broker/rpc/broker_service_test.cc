@@ -84,6 +84,41 @@ TEST_F(BrokerDoorTest, WatchSendsASnapshotThenEveryChangeWithoutAGap) {
   context.TryCancel();
 }
 
+TEST_F(BrokerDoorTest, WhatSharingWasWorthGoesToWatchersWithinBounds) {
+  ASSERT_TRUE(Register(EngineNamed("a")).ok());
+  v1::EngineLoad load;
+  load.set_saved_tokens(1);
+  load.set_again_for_loans_tokens(2);
+  load.set_again_for_losses_tokens(3);
+  v1::LeaseAccount account;
+  account.set_borrower_model("chat");
+  account.set_lent_bytes(4);
+  account.set_lent_byte_seconds(5);
+  account.set_leases(6);
+  v1::LeaseAccount::Ended& ended = *account.add_ended();
+  ended.set_reason("need");
+  ended.set_released(7);
+  ended.set_fenced(8);
+  for (int i = 0; i < 100; ++i) *load.add_accounts() = account;
+  load.mutable_accounts(0)->set_borrower_model("no name\n");
+  load.mutable_accounts(1)->add_ended()->set_reason("no name\n");
+  for (int i = 0; i < 100; ++i) *load.mutable_accounts(2)->add_ended() = ended;
+  ASSERT_TRUE(Heartbeat("a", load).ok());
+
+  grpc::ClientContext context;
+  auto reader = stub_->Watch(&context, v1::WatchRequest());
+  v1::WatchResponse response;
+  ASSERT_TRUE(reader->Read(&response));
+  const v1::EngineLoad& told = response.snapshot().engines(0).load();
+  EXPECT_EQ(told.saved_tokens(), 1);
+  EXPECT_EQ(told.again_for_loans_tokens(), 2);
+  EXPECT_EQ(told.again_for_losses_tokens(), 3);
+  ASSERT_EQ(told.accounts_size(), 63);
+  EXPECT_EQ(told.accounts(0).SerializeAsString(), account.SerializeAsString());
+  EXPECT_EQ(told.accounts(1).ended_size(), 16);
+  context.TryCancel();
+}
+
 TEST_F(BrokerDoorTest, AReaderThatIsTooSlowIsToldAndTheOthersGoOn) {
   StopBroker();
   Start({.max_pending_watch_events = 4});

@@ -59,14 +59,19 @@ class BrokerDoorTest : public ::testing::Test {
     return FromGrpc(stub_->Register(&context, RegisterRequestFor(info, token), &registered_));
   }
   absl::Status Heartbeat(const std::string& name, int64_t steps_total) {
+    v1::EngineLoad load;
+    load.set_steps_total(steps_total);
+    load.set_progress(10 * steps_total);
+    return Heartbeat(name, load);
+  }
+  absl::Status Heartbeat(const std::string& name, const v1::EngineLoad& load) {
     grpc::ClientContext context;
     v1::HeartbeatRequest request;
     request.set_name(name);
     request.set_instance_id(InstanceIdOf("t1"));
     request.set_token("t1");
     request.set_incarnation("inc-1");
-    request.mutable_load()->set_steps_total(steps_total);
-    request.mutable_load()->set_progress(10 * steps_total);
+    *request.mutable_load() = load;
     v1::HeartbeatResponse response;
     return FromGrpc(stub_->Heartbeat(&context, request, &response));
   }

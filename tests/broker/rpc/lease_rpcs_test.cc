@@ -21,6 +21,7 @@ TEST_F(BrokerDoorLeaseTest, ALeaseGoesFromRequestToReleaseOverTheWire) {
   EXPECT_EQ(offer.donor_instance(), IdOf("code"));
   EXPECT_EQ(offer.borrower(), "chat");
   EXPECT_EQ(offer.borrower_instance(), IdOf("chat"));
+  EXPECT_EQ(offer.borrower_model(), "model");
   EXPECT_EQ(offer.extent().first_block(), 95);
   EXPECT_EQ(offer.extent().num_blocks(), 5);
   EXPECT_EQ(offer.num_bytes(), 5 * 368'640);

@@ -57,6 +57,7 @@ class CoordinatorTest : public testing::Test {
     lease::Lease lease = Lease(id, state);
     lease.donor_instance = kMe;
     lease.borrower_instance = absl::StrCat("borrower of ", id);
+    lease.borrower_model = "chat";
     return lease;
   }
   // This engine takes it of another.

@@ -28,7 +28,8 @@ SharingSoak::SharingSoak(const SoakOptions& options, SoakTally& tally)
   if (options.bug == ReaderBug::kWordsComparedEarly) model_.bug = Bug::kChecksEarly;
   if (options.bug == ReaderBug::kStoredEarly) model_.bug = Bug::kWritesLate;
   if (options.bug == ReaderBug::kTokensReadEarly) model_.bug = Bug::kTokensLate;
-  model_.on_step = [this](const FakeStep&) {
+  model_.on_step = [this](const FakeStep& step) {
+    computed_ += step.num_rows;
     EnterLayer(kGathered);
     return absl::OkStatus();
   };
@@ -80,6 +81,7 @@ std::string SharingSoak::Run() {
   tally_.steps += load.steps_total;
   tally_.preemptions += load.preemptions_total;
   tally_.donor_tokens += load.prompt_tokens_donor;
+  if (const std::string wrong = CheckWorth(load); !wrong.empty()) return wrong;
   for (const Asked& asked : asked_) {
     if (const std::string wrong = CheckOutcome(asked); !wrong.empty()) return wrong;
   }
@@ -239,6 +241,23 @@ void SharingSoak::OnEnded(const LiveRequest& request) {
   }
 }
 
+// What sharing was worth, in tokens and in bytes, adds up.
+std::string SharingSoak::CheckWorth(const EngineLoad& load) {
+  int64_t prompts = 0;
+  for (const Asked& asked : asked_) prompts += asked.request.n * static_cast<int64_t>(asked.request.prompt.size());
+  const kv::SharingWorth& worth = load.sharing;
+  const int64_t again = worth.again_for_loans_tokens + worth.again_for_losses_tokens;
+  if (worth.saved_tokens > prompts) return absl::StrCat("saved ", worth.saved_tokens, " of ", prompts, " tokens");
+  if (again > computed_) return absl::StrCat("computed ", again, " tokens again, of ", computed_);
+  const SoakPeers::Dealings dealings = peers_->dealings();
+  if (!dealings.offered && worth.again_for_loans_tokens > 0) return "a loan cost something, and there was none";
+  if (!dealings.borrowed && worth.saved_tokens + worth.again_for_losses_tokens > 0)
+    return "no lease was worth something";
+  tally_.sharing += worth;
+  peers_->TallyAccounts();
+  return "";
+}
+
 std::string SharingSoak::Check() const {
   if (!peers_->failure().empty()) return peers_->failure();
   if (!unbounded_.empty()) return unbounded_;
@@ -268,6 +287,7 @@ std::string SharingSoak::CheckAtRest() {
   if (peers_->transport().loads_under_way() > 0 || !peers_->AtRest()) return "something is still under way";
   if (!peers_->urgency().empty()) return "a lease that has ended is urgent";
   if (!peers_->coordinator().Given().empty()) return "the coordinator holds a lease that has ended";
+  if (const std::string wrong = peers_->CheckAccounts(); !wrong.empty()) return wrong;
   return Check();
 }
 

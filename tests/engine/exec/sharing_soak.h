@@ -73,6 +73,7 @@ class SharingSoak : private LoopObserver {
   std::string Drain();
   std::string Check() const;
   std::string CheckAtRest();
+  std::string CheckWorth(const EngineLoad& load);
   std::string CheckOutcome(const Asked& asked);
 
   void OnStarted(const LiveRequest&) override {}
@@ -95,6 +96,7 @@ class SharingSoak : private LoopObserver {
   std::unique_ptr<StepLoop> loop_;
   std::vector<Asked> asked_;
   std::string unbounded_;  // what computed more than it may
+  int64_t computed_ = 0;   // tokens
   int64_t layer_ = kNoStep;
   static constexpr int64_t kNoStep = -2, kGathered = -1;
 };

@@ -82,7 +82,11 @@ TEST_P(SharingSoakTest, NoSeedHasAWrongTokenOrLeavesAnythingBehind) {
             << " that no step read), " << tally.lost << " lost, " << tally.stored << " stores, " << tally.refused_stores
             << " refused, " << tally.fetches << " loads of blocks; as a donor: " << tally.lent << " lent, "
             << tally.declined << " declined, " << tally.asked_back << " asked back, " << tally.taken_back
-            << " taken back; " << tally.requests << " requests, " << tally.cancelled << " cancelled, " << tally.starved
+            << " taken back, " << tally.lent_byte_seconds << " byte seconds (ended " << tally.ended_for_need
+            << " for need, " << tally.given_back << " given back, " << tally.borrowers_gone
+            << " borrowers gone); worth " << tally.sharing.saved_tokens << " tokens saved, "
+            << tally.sharing.again_for_loans_tokens << " again for loans, " << tally.sharing.again_for_losses_tokens
+            << " for losses; " << tally.requests << " requests, " << tally.cancelled << " cancelled, " << tally.starved
             << " starved, " << tally.tokens << " tokens, " << tally.again << " computed again (at most "
             << tally.most_losses << " losses of one), " << tally.donor_tokens << " prompt tokens from leases, "
             << tally.steps << " steps, " << tally.preemptions << " preemptions\n";
@@ -91,11 +95,33 @@ TEST_P(SharingSoakTest, NoSeedHasAWrongTokenOrLeavesAnythingBehind) {
     EXPECT_GT(tally.stores_behind, 0);
     EXPECT_EQ(tally.streams_behind > 0, GetParam().stream != StreamMode::kInPlace);
   }
-  for (int64_t happened : {tally.granted,     tally.fenced,         tally.fenced_in_steps, tally.revoked,
-                           tally.donors_gone, tally.released,       tally.unread,          tally.lost,
-                           tally.stored,      tally.refused_stores, tally.fetches,         tally.lent,
-                           tally.declined,    tally.asked_back,     tally.taken_back,      tally.cancelled,
-                           tally.starved,     tally.again,          tally.donor_tokens,    tally.preemptions}) {
+  for (int64_t happened : {tally.granted,
+                           tally.fenced,
+                           tally.fenced_in_steps,
+                           tally.revoked,
+                           tally.donors_gone,
+                           tally.released,
+                           tally.unread,
+                           tally.lost,
+                           tally.stored,
+                           tally.refused_stores,
+                           tally.fetches,
+                           tally.lent,
+                           tally.declined,
+                           tally.asked_back,
+                           tally.taken_back,
+                           tally.cancelled,
+                           tally.starved,
+                           tally.again,
+                           tally.donor_tokens,
+                           tally.preemptions,
+                           tally.lent_byte_seconds,
+                           tally.ended_for_need,
+                           tally.given_back,
+                           tally.borrowers_gone,
+                           tally.sharing.saved_tokens,
+                           tally.sharing.again_for_loans_tokens,
+                           tally.sharing.again_for_losses_tokens}) {
     EXPECT_GT(happened, static_cast<int64_t>(num_seeds) / 100) << "something hardly ever happened";
   }
 }

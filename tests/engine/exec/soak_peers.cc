@@ -91,6 +91,7 @@ void SoakPeers::Grant() {
   const LeaseId id(++last_lease_);
   const int64_t blocks = chance_.Between(1, 2 * options_.num_blocks);
   taken_[id].blocks = blocks;
+  dealings_.borrowed = true;
   ++tally_.granted;
   Tell().OnLease({.id = id,
                   .donor_instance = kOther,
@@ -194,9 +195,12 @@ void SoakPeers::Borrow() {
   }
   const LeaseId id(++last_lease_);
   given_[id].extent = extent;
+  dealings_.offered = true;
+  const char* borrower = chance_.OneIn(2) ? kOther : "third";
   Tell().OnLease({.id = id,
                   .donor_instance = kMe,
-                  .borrower_instance = chance_.OneIn(2) ? kOther : "third",
+                  .borrower_instance = borrower,
+                  .borrower_model = LoanAuditor::ModelOf(borrower),
                   .extent = extent,
                   .num_bytes = blocks * options_.block_bytes});
 }
@@ -260,6 +264,25 @@ void SoakPeers::Advance(absl::Duration by) {
   unsettled_ = true;
   Settle();
   FenceOverdue();
+  if (failure_.empty()) failure_ = CheckAccounts();
+}
+
+// Twice: the accounts are published after all messages that lay there at one time.
+std::string SoakPeers::CheckAccounts() {
+  Wait();
+  Wait();
+  const std::map<std::string, lease::Account> accounts = coordinator_.Accounts();
+  const std::string wrong = auditor_.Compare(accounts);
+  return wrong.empty() ? "" : absl::StrCat("accounts: ", wrong);
+}
+
+void SoakPeers::TallyAccounts() {
+  for (const auto& [model, account] : coordinator_.Accounts()) {
+    tally_.lent_byte_seconds += account.byte_seconds();
+    tally_.ended_for_need += account.of(lease::Ending::kNeed).all();
+    tally_.given_back += account.of(lease::Ending::kGivenBack).all();
+    tally_.borrowers_gone += account.of(lease::Ending::kBorrowerGone).all();
+  }
 }
 
 void SoakPeers::Settle() {

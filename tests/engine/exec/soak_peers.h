@@ -20,6 +20,7 @@
 #include "engine/coordinator/coordinator.h"
 #include "engine/coordinator/loop_message.h"
 #include "engine/exec/urgency.h"
+#include "tests/engine/exec/loan_auditor.h"
 #include "tests/fakes/fake_clock.h"
 #include "tests/fakes/fake_transport.h"
 
@@ -47,6 +48,8 @@ struct SoakTally {
   int64_t unread = 0;                                              // released, since no step read them
   int64_t stored = 0, refused_stores = 0, fetches = 0;             // of these leases
   int64_t lent = 0, asked_back = 0, taken_back = 0, declined = 0;  // as a donor
+  int64_t lent_byte_seconds = 0, ended_for_need = 0, given_back = 0, borrowers_gone = 0;
+  kv::SharingWorth sharing;
   int64_t requests = 0, cancelled = 0, starved = 0, tokens = 0, donor_tokens = 0, steps = 0, preemptions = 0;
   int64_t again = 0, most_losses = 0;             // tokens computed again because of leases; losses of one sequence
   int64_t stores_behind = 0, streams_behind = 0;  // asked for before what they follow was done
@@ -78,6 +81,15 @@ class SoakPeers final : private coordinator::LeaseBroker {
   /// From now on peers answer, and take and give no more: what is under way ends. To be called until AtRest.
   void WindDown();
   bool AtRest();
+  /// What there was in this run.
+  struct Dealings {
+    bool offered = false, borrowed = false;  // of the engine's memory; others'
+  };
+  Dealings dealings() const { return dealings_; }
+  void TallyAccounts();
+  /// What the engine says it has lent is, to the byte, what its borrowers had. Empty, or what differs. Also looked at
+  /// whenever time goes on.
+  std::string CheckAccounts();
 
   FakeClock& clock() { return clock_; }
   transport::FakeTransport& transport() { return transport_; }
@@ -173,11 +185,13 @@ class SoakPeers final : private coordinator::LeaseBroker {
   Metrics registry_;
   Urgency urgency_;
   transport::FakeTransport transport_;
+  LoanAuditor auditor_{transport_, clock_};
   std::byte* own_memory_ = nullptr;
   std::map<kv::LeaseId, Taken> taken_;
   std::map<kv::LeaseId, Given> given_;
   int64_t last_lease_ = 0;
   size_t noticed_ = 0;  // of the transport's calls
+  Dealings dealings_;
   bool winding_down_ = false;
   bool unsettled_ = false;  // the coordinator was told something
   std::string failure_;

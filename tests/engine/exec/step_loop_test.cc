@@ -401,6 +401,7 @@ TEST(StepLoopTest, MetricsAddUp) {
            "swiftcache_request_generation_tokens_sum 8",
            "swiftcache_prompt_tokens_by_source_total{source=\"computed\"} 34",
            "swiftcache_prompt_tokens_by_source_total{source=\"local\"} 32",
+           "swiftcache_sharing_tokens_total{effect=\"saved\"} 0",
            "vllm:prompt_tokens_total 66",
            "vllm:prefix_cache_queries_total 66",
            "vllm:prefix_cache_hits_total 32",

@@ -27,6 +27,7 @@ inline Lease MakeLease(int64_t id, int64_t first_block = 90, int64_t num_blocks 
           .donor_instance = "summer-1",
           .borrower = "chat",
           .borrower_instance = "chat-1",
+          .borrower_model = "chat-model",
           .extent = {first_block, num_blocks},
           .num_bytes = num_blocks * 4096,
           .borrower_blocks = num_blocks / 2,

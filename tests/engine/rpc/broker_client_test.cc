@@ -263,6 +263,35 @@ TEST(BrokerClientTest, ItsOwnLimitsGoToTheNextBrokerWithTheFirstWord) {
   EXPECT_TRUE(next.table->WaitUntil(knows));
 }
 
+TEST(BrokerClientTest, HeartbeatsSayWhatSharingWasWorth) {
+  Broker broker("inc-1");
+  auto client = ClientOf(broker.server->address(), "i1");
+  EXPECT_EQ(*client->Reserve(Description("a"), NameChoice::kExactly), "a");
+  client->Start();
+  lease::Account account{.leases = 3, .bytes = 4096, .byte_micros = 2'500'000};
+  account.of(lease::Ending::kNeed).fenced = 1;
+  account.of(lease::Ending::kBroker).released = 2;
+  client->Ready("127.0.0.1:1",
+                [] {
+                  return exec::EngineLoad{.sharing = {7, 8, 9}};
+                },
+                {.accounts = [&] {
+                  return std::map<std::string, lease::Account>{{"chat", account}};
+                }});
+  const std::vector<broker::membership::LeaseAccount> told = {
+      {.borrower_model = "chat",
+       .lent_bytes = 4096,
+       .lent_byte_seconds = 2,
+       .leases = 3,
+       .ended = {{.reason = "need", .fenced = 1}, {.reason = "broker", .released = 2}}}};
+  EXPECT_TRUE(broker.table->WaitUntil([&](auto& engines) {
+    const broker::membership::LoadReport& load = engines["a"].load;
+    return load.saved_tokens == 7 && load.again_for_loans_tokens == 8 && load.again_for_losses_tokens == 9 &&
+           load.accounts == told;
+  }));
+  client->Leave();
+}
+
 class Lines final : public google::LogSink {
  public:
   Lines() { google::AddLogSink(this); }

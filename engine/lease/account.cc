@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/lease/account.h"
+
+namespace swiftcache::engine::lease {
+
+const char* EndingName(Ending ending) {
+  switch (ending) {
+    case Ending::kGivenBack:
+      return "given_back";
+    case Ending::kNeed:
+      return "need";
+    case Ending::kBroker:
+      return "broker";
+    case Ending::kShutdown:
+      return "shutdown";
+    case Ending::kBorrowerGone:
+      return "borrower_gone";
+  }
+  return "unknown";
+}
+
+void Accounts::Begin(const std::string& model, int64_t bytes, absl::Time now) {
+  Advance(now);
+  Account& account = accounts_[model];
+  ++account.leases;
+  account.bytes += bytes;
+}
+
+void Accounts::End(const std::string& model, int64_t bytes, Ending ending, bool fenced, absl::Time now) {
+  Advance(now);
+  Account& account = accounts_.at(model);
+  account.bytes -= bytes;
+  ++(fenced ? account.of(ending).fenced : account.of(ending).released);
+}
+
+void Accounts::Advance(absl::Time now) {
+  const int64_t micros = absl::ToUnixMicros(now), passed = micros - counted_until_;
+  if (passed <= 0) return;
+  counted_until_ = micros;
+  for (auto& [model, account] : accounts_) account.byte_micros += absl::int128(account.bytes) * passed;
+}
+
+}  // namespace swiftcache::engine::lease
