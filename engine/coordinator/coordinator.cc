@@ -398,6 +398,7 @@ void Coordinator::Do(const Borrower::Open& a) {
 }
 
 void Coordinator::Do(const Borrower::Use& a) {
+  step_reads_.Offer(a.lease.id);
   push_(UseMessage{a.lease.id, a.lease.borrower_blocks, a.lease.donor, views_.at(a.lease.id)});
   counters_.borrowed.Increment();
   LOG(INFO) << "lease " << a.lease.id << " of " << a.lease.borrower_blocks << " blocks from " << a.lease.donor

@@ -5,7 +5,8 @@
 //   ...compute...
 //   for (kv::LeaseId lease : reads.End()) ...it is gone...
 //
-//   if (reads.TakeOrAnnounce(lease, at_once)) ...release it...  // the coordinator
+//   reads.Offer(lease); ...tell the loop to use it...           // the coordinator; UseMessage; the loop says Accept
+//   if (reads.TakeOrAnnounce(lease, at_once)) ...release it...
 //   else ...tell the loop to drain it...                        // DrainMessage; the loop says Handled
 #pragma once
 
@@ -27,8 +28,9 @@ namespace swiftcache::engine::coordinator {
 ///      and whose end it hears of there too. `unread` and `held` are leases that the loop knows and that neither this step
 ///      nor a copy under way reads. Messages, which change what is read, are handled before Begin or after End.
 ///   2. A lease is taken under the lock, between Begin and End, and only if it is one of these. So nobody reads it at
-///      that moment, and nobody begins to before End.
-///   3. End tells the loop what was taken, and the loop forgets these leases before it does anything else: whoever has
+///      that moment, and nobody begins to before End. Or it is one that was offered and that the loop has not accepted:
+///      then nobody has blocks there, and Accept tells the loop that nobody ever will.
+///   3. End tells the loop what else was taken, and the loop forgets these leases before it does anything else: whoever has
 ///      blocks there is reset, nobody attaches blocks there, and no Begin names them again. Nothing is taken after End and
 ///      before the next Begin. What was announced before it was taken reaches the loop as a drain of a lease that it
 ///      does not know any more, or knows as lost.
@@ -64,23 +66,35 @@ class StepReads {
     held_.clear();
     return std::exchange(taken_, {});
   }
+  /// False: it was taken since, and is not to be used.
+  bool Accept(kv::LeaseId lease) ABSL_LOCKS_EXCLUDED(mutex_) {
+    absl::MutexLock lock(&mutex_);
+    offered_.erase(lease);
+    return taken_unaccepted_.erase(lease) == 0;
+  }
   void Handled(kv::LeaseId lease) ABSL_LOCKS_EXCLUDED(mutex_) {
     absl::MutexLock lock(&mutex_);
     announced_.erase(lease);
   }
 
-  // The coordinator's thread. REQUIRES: the lease drains.
+  // The coordinator's thread.
+  /// Before the loop is told to use it.
+  void Offer(kv::LeaseId lease) ABSL_LOCKS_EXCLUDED(mutex_) {
+    absl::MutexLock lock(&mutex_);
+    offered_.insert(lease);
+  }
+  // REQUIRES: the lease drains.
   /// True: it is taken. False: the loop must be told, and handles it before it begins another step. `at_once`: false
   /// leaves it to the loop in any case.
   bool TakeOrAnnounce(kv::LeaseId lease, bool at_once) ABSL_LOCKS_EXCLUDED(mutex_) {
     absl::MutexLock lock(&mutex_);
-    if (at_once && TakeLocked(unread_, lease)) return true;
+    if (at_once && (TakeOfferedLocked(lease) || TakeLocked(unread_, lease))) return true;
     announced_.insert(lease);
     return false;
   }
   bool Take(kv::LeaseId lease) ABSL_LOCKS_EXCLUDED(mutex_) {
     absl::MutexLock lock(&mutex_);
-    return TakeLocked(unread_, lease) || TakeLocked(held_, lease);
+    return TakeOfferedLocked(lease) || TakeLocked(unread_, lease) || TakeLocked(held_, lease);
   }
 
  private:
@@ -91,11 +105,15 @@ class StepReads {
     taken_.push_back(lease);
     return true;
   }
+  bool TakeOfferedLocked(kv::LeaseId lease) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return offered_.erase(lease) > 0 && taken_unaccepted_.insert(lease).second;
+  }
 
   absl::Mutex mutex_;
   std::vector<kv::LeaseId> unread_ ABSL_GUARDED_BY(mutex_), held_ ABSL_GUARDED_BY(mutex_);  // empty between steps
   std::vector<kv::LeaseId> taken_ ABSL_GUARDED_BY(mutex_);                                  // in the step under way
   std::set<kv::LeaseId> announced_ ABSL_GUARDED_BY(mutex_);                                 // and not handled
+  std::set<kv::LeaseId> offered_ ABSL_GUARDED_BY(mutex_), taken_unaccepted_ ABSL_GUARDED_BY(mutex_);  // not accepted yet
 };
 
 }  // namespace swiftcache::engine::coordinator

@@ -47,6 +47,7 @@ LeasedRegion* Borrowing::Find(kv::LeaseId lease) {
 }
 
 void Borrowing::Do(const UseMessage& message) {
+  if (!parts_.coordinator->step_reads().Accept(message.id)) return parts_.coordinator->Dropped(message.id);
   const kv::RegionId region = parts_.cache->AddRegion(message.num_blocks, message.donor);
   region_of_[message.id] = region;
   const absl::Time now = parts_.clock->Now();

@@ -419,6 +419,10 @@ def unused(bench):
     bench.asked("instructions with sharing / alone", counts["sharing"] / counts["alone"], 1.01)
 
 
+def cpu_name():
+    return next((line.split(":")[1].strip() for line in open("/proc/cpuinfo") if "model name" in line), platform.processor())
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=["ttft", "ttft_open", "reclaim", "lend", "longest", "stall", "interference", "unused"])
@@ -432,9 +436,8 @@ def main():
     parser.add_argument("--gbps", type=lambda s: [int(v) for v in s.split(",")], default=[200, 50, 20, 5])
     parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args()
-    cpu = next((line.split(":")[1].strip() for line in open("/proc/cpuinfo") if "model name" in line), platform.processor())
     dtype = "f32" if args.what == "reclaim" else "bf16"
-    print(f"machine: {cpu}, {os.cpu_count()} cores; model: {pathlib.Path(args.model).name}, KV {dtype}; "
+    print(f"machine: {cpu_name()}, {os.cpu_count()} cores; model: {pathlib.Path(args.model).name}, KV {dtype}; "
           f"command: {' '.join(sys.argv)}")
     with Bench(args) as bench:
         globals()[args.what](bench)

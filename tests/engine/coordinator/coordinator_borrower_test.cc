@@ -81,6 +81,22 @@ TEST_F(CoordinatorTest, ALeaseThatTheStepUnderWayDoesNotReadIsReleasedAtOnce) {
   EXPECT_EQ(broker_.log().Count("LOST 9"), 0);
 }
 
+TEST_F(CoordinatorTest, ALeaseThatTheLoopHasNotHeardOfIsReleasedAtOnce) {
+  Start();
+  ASSERT_TRUE(coordinator_->step_reads().Begin({}, {}));
+  coordinator_->OnLease(Taken(9));
+  ASSERT_TRUE(transport_.log().WaitFor("Open 9"));
+  coordinator_->OnOpened(kv::LeaseId(9), transport_.AddLease(kv::LeaseId(9), 2 * kBlockBytes, kv::Epoch(1)));
+  ASSERT_TRUE(loop_.log().WaitFor("Use 9 of 2"));
+  coordinator_->OnRevoked(kv::LeaseId(9), absl::Milliseconds(50));
+  ASSERT_TRUE(transport_.log().WaitFor("SendRelease 9"));
+  EXPECT_THAT(coordinator_->step_reads().End(), testing::IsEmpty());
+  EXPECT_FALSE(coordinator_->step_reads().Accept(kv::LeaseId(9)));
+  coordinator_->Dropped(kv::LeaseId(9));
+  ASSERT_TRUE(transport_.log().WaitFor("Close 9"));
+  EXPECT_EQ(loop_.log().Count("Drain 9"), 0);
+}
+
 TEST_F(CoordinatorTest, ALeaseThatTheStepReadsIsTheLoopsToDrain) {
   Start();
   Take(9);

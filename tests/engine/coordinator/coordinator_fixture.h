@@ -80,6 +80,7 @@ class CoordinatorTest : public testing::Test {
     ASSERT_TRUE(transport_.log().WaitFor(absl::StrCat("Open ", id)));
     coordinator_->OnOpened(kv::LeaseId(id), transport_.AddLease(kv::LeaseId(id), 2 * kBlockBytes, kv::Epoch(1)));
     ASSERT_TRUE(loop_.log().WaitFor(absl::StrCat("Use ", id, " of 2")));
+    ASSERT_TRUE(coordinator_->step_reads().Accept(kv::LeaseId(id)));
   }
   // The thread has handled everything that was said before, by the present time.
   void Settle() {

@@ -49,6 +49,20 @@ TEST(StepReadsTest, WhatIsNotToGoAtOnceIsLeftToTheLoopFirst) {
   EXPECT_THAT(reads.End(), ElementsAre(LeaseId(3)));
 }
 
+TEST(StepReadsTest, WhatTheLoopHasNotAcceptedIsTakenAtAnyTimeAndNotUsed) {
+  StepReads reads;
+  reads.Offer(LeaseId(1)), reads.Offer(LeaseId(2)), reads.Offer(LeaseId(3));
+  EXPECT_TRUE(reads.TakeOrAnnounce(LeaseId(1), true));
+  ASSERT_TRUE(reads.Begin({}, {}));
+  EXPECT_TRUE(reads.TakeOrAnnounce(LeaseId(2), true));
+  EXPECT_FALSE(reads.Take(LeaseId(2))) << "once";
+  EXPECT_THAT(reads.End(), IsEmpty()) << "the loop does not know them";
+  EXPECT_FALSE(reads.Accept(LeaseId(1)));
+  EXPECT_FALSE(reads.Accept(LeaseId(2)));
+  EXPECT_TRUE(reads.Accept(LeaseId(3)));
+  EXPECT_FALSE(reads.TakeOrAnnounce(LeaseId(3), true)) << "now the loop may read it";
+}
+
 TEST(StepReadsTest, NoStepBeginsBeforeAnAnnouncedDrainIsHandled) {
   StepReads reads;
   EXPECT_FALSE(reads.TakeOrAnnounce(LeaseId(1), true));

@@ -182,6 +182,7 @@ TEST_P(StormTest, APromptOfSevenTimesOwnMemoryEndsWithItsTokensOrTheOneError) {
             << " of one\n";
   EXPECT_GT(sum.revoked, 5 * seeds) << "there was no storm";
   EXPECT_GT(sum.losses, 0);
+  EXPECT_LE(sum.losses * 20, sum.revoked) << "a revocation in time costs no token";
 }
 
 }  // namespace

@@ -1,0 +1,134 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""How soon the memory of a revoked lease is back: from the donor's revocation to the message that its loop takes it back
+by, as its log tells. Leases are revoked one at a time, at random moments, by the broker; all flags have their defaults.
+
+  tests/bench/revocations.py unread    no step reads them: the borrower prefills 8,000 tokens in its own memory
+  tests/bench/revocations.py read      the borrower's prompt is seven times its own memory, and every step reads them
+
+Needs the binaries (--bin) and the model of deploy/fetch-model.sh (--model); run it with the Python of tests/run.sh
+(~/.cache/swiftcache/test-venv/bin/python) on a machine that does nothing else. Ends with 1 if a figure misses what was
+asked of it.
+"""
+import argparse
+import os
+import re
+import statistics
+import sys
+import threading
+import time
+
+import grpc
+from leases import cpu_name, go_duration
+from sides import Bench, percentile
+
+from conftest import ROOT, SMOLLM2  # of tests/e2e, which sides put on the path
+
+
+class Revoker:
+    """Revokes a lease that is in use, now and then, while its thread runs."""
+
+    def __init__(self, bench, side):
+        from swiftcache.v1 import broker_pb2, broker_pb2_grpc
+        self.pb, self.bench, self.side = broker_pb2, bench, side
+        self.broker = broker_pb2_grpc.BrokerServiceStub(grpc.insecure_channel(side.cluster.broker.grpc))
+        self.revoked = set()
+        self.stopping = threading.Event()
+
+    def in_use(self):
+        """By the borrower's log: a lease that it has not opened yet comes back at once, and is no measurement."""
+        return sorted(set(re.findall(r"lease (\d+) of \d+ blocks from \S+ is in use", self.side.chat.text())) - self.revoked)
+
+    def _revoke(self):
+        while not self.stopping.wait(self.bench.rng.uniform(*self.bench.args.every)):
+            leases = self.in_use()
+            if not leases:
+                continue
+            lease = self.bench.rng.choice(leases)
+            self.revoked.add(lease)
+            try:
+                self.broker.RevokeLease(self.pb.RevokeLeaseRequest(lease_id=int(lease)))
+            except grpc.RpcError as error:
+                assert error.code() is grpc.StatusCode.NOT_FOUND, error  # it has ended
+
+    def __enter__(self):
+        self.stopping.clear()
+        self.thread = threading.Thread(target=self._revoke)
+        self.thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self.stopping.set()
+        self.thread.join()
+
+    def times(self):
+        """Seconds, of every lease that this revoked."""
+        said = re.compile(r"lease (\d+) (?:came back|was fenced): .*, (\S+) after it was asked back")
+        found = [m for donor in self.side.donors for m in said.findall(donor.text())]
+        return [seconds for lease, text in found if lease in self.revoked and (seconds := go_duration(text)) > 0]
+
+
+def count(processes, name):
+    return sum(int(process.metric(name)) for process in processes)
+
+
+def show(bench, side, what, times):
+    fenced, late = (count(side.donors, f"swiftcache_lease_{name}_total") for name in ("fenced", "late"))
+    unread, lost = (count([side.chat], f"swiftcache_lease_{name}_total") for name in ("unread", "lost"))
+    print(f"{what}: {len(times)} revoked: median {statistics.median(times) * 1e3:.2f} ms, p90 {percentile(times, 90) * 1e3:.2f}, "
+          f"p99 {percentile(times, 99) * 1e3:.2f}, longest {max(times) * 1e3:.2f}; {fenced} fenced; the borrower gave back "
+          f"{unread} unread and lost {lost}")
+    bench.asked("late ones", late, 0)
+
+
+def unread(bench):
+    own, prompt = 8192, 8000
+    side = bench.side("unread", own, (4 * own, 4 * own), window="100ms")
+    revoker = Revoker(bench, side)
+    while len(revoker.times()) < bench.args.samples:
+        while side.chat.metric("swiftcache_kv_blocks", state="leased_in") < own // 16:
+            side.ask(bench.tokens(own // 2), 1)  # pushes what was there before into leases
+        with revoker:
+            side.ask(bench.tokens(prompt), 1)
+    times = revoker.times()
+    show(bench, side, f"a borrower prefills {prompt} tokens in {own} of its own memory", times)
+    bench.asked("median, ms", statistics.median(times) * 1e3, 1)
+    bench.asked("p99, ms", percentile(times, 99) * 1e3, 3)
+
+
+def read(bench):
+    own = 1024
+    side = bench.side("read", own, (8 * own, 8 * own), window="100ms")
+    revoker, served, refused = Revoker(bench, side), 0, 0
+    with revoker:
+        while len(revoker.times()) < bench.args.samples:
+            try:
+                side.ask(bench.tokens(7 * own), 32)
+                served += 1
+            except grpc.RpcError as error:
+                assert error.code() is grpc.StatusCode.OUT_OF_RANGE, error
+                refused += 1
+                print(error.details())
+    show(bench, side, f"a prompt of {7 * own} tokens behind {own} of own memory", revoker.times())
+    print(f"requests: {served} served, {refused} refused")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=["unread", "read"])
+    parser.add_argument("--bin", default=ROOT / "build/release/bin")
+    parser.add_argument("--model", default=SMOLLM2)
+    parser.add_argument("--threads", type=int, default=os.cpu_count())
+    parser.add_argument("--samples", type=int, default=300)
+    parser.add_argument("--every", type=lambda s: [float(v) for v in s.split(",")], default=[0.05, 0.15],
+                        help="seconds between two revocations, at least and at most")
+    parser.add_argument("--seed", type=int, default=1)
+    args = parser.parse_args()
+    print(f"machine: {cpu_name()}, {os.cpu_count()} cores; command: {' '.join(sys.argv)}")
+    with Bench(args) as bench:
+        globals()[args.what](bench)
+    sys.exit(bench.missed > 0)
+
+
+if __name__ == "__main__":
+    main()
