@@ -113,7 +113,8 @@ class StepReads {
   std::vector<kv::LeaseId> unread_ ABSL_GUARDED_BY(mutex_), held_ ABSL_GUARDED_BY(mutex_);  // empty between steps
   std::vector<kv::LeaseId> taken_ ABSL_GUARDED_BY(mutex_);                                  // in the step under way
   std::set<kv::LeaseId> announced_ ABSL_GUARDED_BY(mutex_);                                 // and not handled
-  std::set<kv::LeaseId> offered_ ABSL_GUARDED_BY(mutex_), taken_unaccepted_ ABSL_GUARDED_BY(mutex_);  // not accepted yet
+  std::set<kv::LeaseId> offered_ ABSL_GUARDED_BY(mutex_), taken_unaccepted_
+      ABSL_GUARDED_BY(mutex_);  // not accepted yet
 };
 
 }  // namespace swiftcache::engine::coordinator

@@ -44,7 +44,8 @@ StepLoop::StepLoop(const EngineOptions& options, const backend::KvLayout& layout
                        : std::nullopt),
       meter_(clock, metrics, sharing ? sharing->transport : nullptr, streamer_.get()),
       live_(options.block_tokens),
-      starvation_(options.lease_patience, &clock, &scheduler_, &live_) {
+      starvation_(options.lease_patience, &clock, &scheduler_, &live_),
+      tokens_on_leases_(options.max_tokens_on_leases) {
   observer_->OnLoad(load());
 }
 
@@ -156,6 +157,7 @@ bool StepLoop::Step() {
   if (options_.target_itl > absl::ZeroDuration()) {
     scheduler_.LimitPromptTokensBesideDecodes(pace_.PromptTokensWithin(options_.target_itl));
   }
+  if (sharing_) scheduler_.LimitTokensTouchingRegions(tokens_on_leases_);
   const sched::StepPlan plan = scheduler_.Plan();
   NoteStarts(plan);
   bool computes = sharing_ ? ServeLeases(plan) : !plan.chunks.empty();
@@ -181,6 +183,9 @@ bool StepLoop::ServeLeases(const sched::StepPlan& plan) {
 // Two steps in a row may be cut short for leases that are wanted back; the next one runs to its end, so that there is
 // progress whatever donors do.
 constexpr int64_t kMaxCutShortInARow = 2;
+// What reads leases is half as long after each step that was cut short, and twice after each that was not: then most steps
+// fit between two revocations, and the one that runs to its end whatever happens is short.
+constexpr int64_t kLeastOnLeases = 16;
 
 bool StepLoop::RunStep(const sched::StepPlan& plan) {
   const bool may_cut = sharing_ != nullptr && cut_short_in_a_row_ < kMaxCutShortInARow;
@@ -199,6 +204,8 @@ bool StepLoop::RunStep(const sched::StepPlan& plan) {
   if (!outcome->cut_short) scheduler_.NoteComputed(plan);
   if (!outcome->lost.empty()) sharing_->borrowing().NoteLost(outcome->lost);  // resets the sequences that read them
   cut_short_in_a_row_ = outcome->cut_short ? cut_short_in_a_row_ + 1 : 0;
+  const int64_t tokens = outcome->cut_short ? std::max(tokens_on_leases_ / 2, kLeastOnLeases) : 2 * tokens_on_leases_;
+  tokens_on_leases_ = std::min(tokens, options_.max_tokens_on_leases);
   if (outcome->cut_short) return false;
   NotePace(plan, clock_.Now() - begin);
   scheduler_.Commit(plan);

@@ -135,6 +135,7 @@ class StepLoop {
   LiveRequests live_;  // after cache_: holds its blocks
   Starvation starvation_;
   int64_t cut_short_in_a_row_ = 0;
+  int64_t tokens_on_leases_;  // of the next step that reads any
   Outbox outbox_;
   int64_t next_sequence_ = 0;
   int64_t steps_ = 0;

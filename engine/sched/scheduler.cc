@@ -41,7 +41,8 @@ struct Scheduler::Step {
 };
 
 // A step has a token for each running sequence: more of them than tokens in a step would only hold blocks and wait.
-Scheduler::Scheduler(const Options& options, kv::SequenceBlocks* cache) : options_(Consistent(options)), cache_(cache) {
+Scheduler::Scheduler(const Options& options, kv::SequenceBlocks* cache)
+    : options_(Consistent(options)), cache_(cache), tokens_touching_regions_(options_.max_tokens_touching_regions) {
   CHECK_GT(options_.max_num_seqs, 0);
 }
 
@@ -162,8 +163,8 @@ void Scheduler::AttachMore(Sequence& sequence) {
 // Room that comes free while others wait for theirs must reach the sequence served first, so that one asks first.
 void Scheduler::BeginAcrossTiers(Step& step) {
   // Who holds blocks, runs.
-  if (options_.max_tokens_touching_regions > 0 && cache_->leased_in().used > 0) {
-    step.Limit(std::max(options_.max_tokens_touching_regions, num_running()));
+  if (tokens_touching_regions_ > 0 && cache_->leased_in().used > 0) {
+    step.Limit(std::max(tokens_touching_regions_, num_running()));
   }
   if (running_.empty()) return;
   Sequence* first = running_.front();
@@ -221,8 +222,8 @@ Sequence* Scheduler::FirstThatFits(Step& step) const {
 
 // False: what it finds in the cache lies in leases, and the step has all the tokens that may go beside that.
 bool Scheduler::LimitFor(Step& step, const Sequence& sequence) const {
-  if (options_.max_tokens_touching_regions == 0 || !cache_->has_tiers()) return true;
-  const int64_t most = std::max(options_.max_tokens_touching_regions, num_running() + 1);
+  if (tokens_touching_regions_ == 0 || !cache_->has_tiers()) return true;
+  const int64_t most = std::max(tokens_touching_regions_, num_running() + 1);
   if (most - step.used_tokens >= step.budget_tokens) return true;
   if (cache_->Measure(sequence.cache_salt, sequence.tokens, RunsFromOwned(sequence)).leased_blocks == 0) return true;
   step.Limit(most);

@@ -97,6 +97,8 @@ class Scheduler {
   /// The most tokens of prompts that a step from now on computes beside decodes; at least 1. Without decodes it is
   /// max_num_batched_tokens alone that counts.
   void LimitPromptTokensBesideDecodes(int64_t tokens) { prompt_tokens_beside_decodes_ = tokens; }
+  /// Instead of max_tokens_touching_regions, which it does not exceed; at least 1.
+  void LimitTokensTouchingRegions(int64_t tokens) { tokens_touching_regions_ = tokens; }
   /// Decides a step and takes the blocks it needs. No chunks: nothing was added, or all wait.
   StepPlan Plan();
   /// The step was computed, whatever has become of what it read: counts what was computed again.
@@ -156,7 +158,8 @@ class Scheduler {
   const Options options_;
   std::optional<int64_t> prompt_tokens_beside_decodes_;  // none: no such limit
   kv::SequenceBlocks* const cache_;
-  std::vector<Sequence*> running_;  // in the order of service
+  int64_t tokens_touching_regions_;  // 0: no such limit
+  std::vector<Sequence*> running_;   // in the order of service
   std::set<Sequence*, ServedBefore> waiting_;
   int64_t waiting_tokens_ = 0, num_running_groups_ = 0;
 };
