@@ -17,8 +17,9 @@ using lease::Lease;
 
 namespace {
 
-// What is not given back is fenced so much before its deadline, for the lateness of a timer: the promise is memory.
-constexpr int kFenceEarlyDivisor = 16;
+// What is not given back is fenced so much before its deadline: a timer is late, and the fence waits for a copy under way
+// whose thread may have lost its core. The promise is memory.
+constexpr int kFenceEarlyDivisor = 8;
 constexpr int kHeldDivisor = 2;  // the loop has this part of a drain's time to begin it
 constexpr absl::Duration kReportsHeldBack = absl::Milliseconds(10);  // for memory that is on its way back
 

@@ -120,7 +120,7 @@ def main():
     parser.add_argument("--model", default=SMOLLM2)
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--samples", type=int, default=300)
-    parser.add_argument("--every", type=lambda s: [float(v) for v in s.split(",")], default=[0.05, 0.15],
+    parser.add_argument("--every", type=lambda s: [float(v) for v in s.split(",")], default=[0.1, 0.3],
                         help="seconds between two revocations, at least and at most")
     parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args()

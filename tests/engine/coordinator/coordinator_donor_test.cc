@@ -179,7 +179,7 @@ TEST_F(CoordinatorInRealTimeTest, TheDeadlineOfARevocationFencesAlone) {
   const absl::Time begin = clock_.Now();
   coordinator_->OnLease(Given(7, lease::State::kRevoking));
   ASSERT_TRUE(transport_.log().WaitFor("Fence 7")) << "nobody said anything more";
-  EXPECT_GE(clock_.Now() - begin, kDeadline * 15 / 16) << "so that it is back by the deadline";
+  EXPECT_GE(clock_.Now() - begin, kDeadline * 7 / 8) << "so that it is back by the deadline";
   ASSERT_TRUE(loop_.log().WaitFor("TakeBack 7"));
   Settle();
   EXPECT_EQ(coordinator_->reclaims().count, 1);
