@@ -7,6 +7,8 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "services/ctl/worth.h"
+
 namespace swiftcache::services::ctl {
 namespace {
 
@@ -82,6 +84,37 @@ Json Limits(const ClusterTable& cluster) {
   return limits;
 }
 
+Json Pairs(const Worth& worth) {
+  Json pairs = Json::array();
+  for (const Worth::Pair& pair : worth.pairs()) {
+    Json ended = Json::object();
+    for (const auto& [reason, count] : pair.ended) {
+      ended[reason] = {{"released", count.released()}, {"fenced", count.fenced()}};
+    }
+    pairs.push_back({{"donor_model", pair.donor_model},
+                     {"borrower_model", pair.borrower_model},
+                     {"lent_bytes", pair.lent_bytes},
+                     {"lent_byte_seconds", pair.lent_byte_seconds},
+                     {"leases", pair.leases},
+                     {"ended", std::move(ended)}});
+  }
+  return pairs;
+}
+
+Json Models(const Worth& worth) {
+  Json models = Json::array();
+  for (const Worth::Model& model : worth.models()) {
+    models.push_back({{"model", model.model},
+                      {"lent_byte_seconds", model.lent_byte_seconds},
+                      {"borrowed_byte_seconds", model.borrowed_byte_seconds},
+                      {"saved_tokens", model.saved_tokens},
+                      {"again_for_loans_tokens", model.again_for_loans_tokens},
+                      {"again_for_losses_tokens", model.again_for_losses_tokens},
+                      {"net_tokens", model.net_tokens()}});
+  }
+  return models;
+}
+
 // Names are a broker's, which may be anybody's: bytes that are no UTF-8 are replaced.
 std::string Line(const Json& object) { return object.dump(-1, ' ', false, Json::error_handler_t::replace); }
 
@@ -100,7 +133,12 @@ std::string StatusJson(const std::string& broker, const ClusterTable& cluster) {
 }
 
 std::string LeasesJson(const std::string& broker, const ClusterTable& cluster) {
-  return Line({{"broker", broker}, {"leases", Leases(cluster)}, {"limits", Limits(cluster)}});
+  const Worth worth(cluster);
+  return Line({{"broker", broker},
+               {"leases", Leases(cluster)},
+               {"limits", Limits(cluster)},
+               {"pairs", Pairs(worth)},
+               {"models", Models(worth)}});
 }
 
 std::string TopJson(const std::string& broker, const ClusterTable& cluster) {

@@ -18,12 +18,25 @@
 #include "services/ctl/json_output.h"
 #include "services/ctl/table.h"
 #include "services/ctl/terminal.h"
+#include "services/ctl/worth.h"
 #include "services/flag_values.h"
 
 namespace swiftcache::services::ctl {
 namespace {
 
 constexpr char kNoLimit[] = "none";
+
+constexpr char kWorth[] =
+    "What sharing was worth, since the start of each engine that is there:\n"
+    "  BYTE HOURS        bytes on lease times the hours that they were; lent and borrowed are one number, the donor's\n"
+    "  NEEDED BACK       leases that ended as their donor needed its memory; REVOKED BY BROKER: for an operator, a "
+    "limit\n"
+    "                    or fairness; GIVEN BACK: by the borrower, unasked; OTHER ENDS: donor or borrower ended\n"
+    "  FENCED            of all ends: without the borrower\n"
+    "  TOKENS SAVED      of prompts: found, and would not have been in the engine's own memory\n"
+    "  AGAIN FOR LOANS   tokens computed again that its own memory would have had, had none of it been lent\n"
+    "  AGAIN FOR LOSSES  tokens computed again that its own memory would have had, and that lay in a lease that ended\n"
+    "  NET TOKENS        saved, less both: above 0, sharing pays";
 
 absl::Status RunList(const Addresses& addresses, const std::string& output) {
   ASSIGN_OR_RETURN(const v1::WatchResponse first, BrokerConnection(addresses.broker).Snapshot());
@@ -35,8 +48,10 @@ absl::Status RunList(const Addresses& addresses, const std::string& output) {
   }
   std::cout << Strong(absl::StrCat("broker ", addresses.broker)) << ": " << cluster.Summary() << "\n";
   if (!cluster.leases().empty()) std::cout << WithoutControls(cluster.ShowLeases());
-  const std::string limits = cluster.ShowLimits();
-  if (!limits.empty()) std::cout << "\n" << WithoutControls(limits);
+  const Worth worth(cluster);
+  for (const std::string& table : {cluster.ShowLimits(), worth.ShowPairs(), worth.ShowModels()}) {
+    if (!table.empty()) std::cout << "\n" << WithoutControls(table);
+  }
   std::cout << std::flush;
   return absl::OkStatus();
 }
@@ -115,7 +130,11 @@ void AddLease(CLI::App& app, const Addresses& addresses, Command& chosen) {
   lease->require_subcommand(1);
 
   CLI::App* list =
-      lease->add_subcommand("ls", "Lists the leases, who lends which blocks to whom, and the limits")->fallthrough();
+      lease
+          ->add_subcommand("ls",
+                           "Lists the leases, who lends which blocks to whom, the limits, and what sharing was worth")
+          ->fallthrough();
+  list->footer(kWorth);
   const auto output = AddOutputFlag(*list);
   list->callback(
       [&addresses, &chosen, output] { chosen = [&addresses, output] { return RunList(addresses, *output); }; });

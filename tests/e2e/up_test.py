@@ -106,7 +106,7 @@ def test_two_models_under_names_of_ones_own_and_a_second_cluster_beside(binaries
     assert [frame.keys() for frame in ctl(binaries, one, "top", "--frames=2")] == 2 * [
         {"broker": 0, "engines": 0, "leases": 0, "limits": 0}.keys()]
     leases, = ctl(binaries, one, "lease", "ls")
-    assert leases == {"broker": one.value("broker"), "leases": [], "limits": []}
+    assert leases == {"broker": one.value("broker"), "leases": [], "limits": [], "pairs": [], "models": []}
     other = up(TINY / "tiny-llama-a")
     other.wait_ready()  # on other ports
     assert models(other.http()) == ["tiny-llama-a"] and models(one.http()) == ["a", "b"]

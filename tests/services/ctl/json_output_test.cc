@@ -50,6 +50,7 @@ ClusterTable Sharing() {
   lease.set_state(v1::GRANTED);
   lease.set_donor("code");
   lease.set_borrower("chat");
+  lease.set_borrower_model("chat-model");
   lease.mutable_extent()->set_first_block(60);
   lease.mutable_extent()->set_num_blocks(4);
   lease.set_num_bytes(4000);
@@ -79,6 +80,9 @@ constexpr char kLeases[] =
     R"("leases":[{"lease_id":5,"state":"GRANTED","donor":"code","borrower":"chat","donor_first_block":60,)"
     R"("donor_blocks":4,"borrower_blocks":8,"bytes":4000,"epoch":18446744073709551615}],)"
     R"("limits":[{"model":"chat-model","limit_bytes":9000,"borrowed_bytes":4000,"engines":1}])";
+constexpr char kWorth[] =
+    R"("pairs":[{"donor_model":"code-model","borrower_model":"chat-model","lent_bytes":4000,"lent_byte_seconds":0,)"
+    R"("leases":0,"ended":{}}],"models":[])";
 
 const std::string kBegin = std::string(R"({"broker":")") + kBroker + R"(",)";
 
@@ -86,7 +90,9 @@ TEST(JsonOutputTest, StatusHasTheEnginesWithUnitsInTheNames) {
   EXPECT_EQ(StatusJson(kBroker, Sharing()), kBegin + kEngines + "}");
 }
 
-TEST(JsonOutputTest, LeaseLsHasLeasesAndLimits) { EXPECT_EQ(LeasesJson(kBroker, Sharing()), kBegin + kLeases + "}"); }
+TEST(JsonOutputTest, LeaseLsHasLeasesLimitsAndTheirWorth) {
+  EXPECT_EQ(LeasesJson(kBroker, Sharing()), kBegin + kLeases + "," + kWorth + "}");
+}
 
 TEST(JsonOutputTest, TopHasBothOnOneLine) {
   EXPECT_EQ(TopJson(kBroker, Sharing()), kBegin + kEngines + "," + kLeases + "}");
