@@ -5,6 +5,8 @@
 #include <optional>
 #include <variant>
 
+#include "common/base/name.h"
+
 namespace swiftcache::broker::rpc {
 namespace {
 

@@ -17,12 +17,10 @@ using lease::Lease;
 
 namespace {
 
-// What is not given back is fenced so much before its deadline: a timer is late, and the fence waits for a copy under way
-// whose thread may have lost its core. The promise is memory.
+// What is not given back is fenced so much early: a timer is late, and a copy that the fence waits for may lose its core.
 constexpr int kFenceEarlyDivisor = 8;
 constexpr int kHeldDivisor = 2;  // the loop has this part of a drain's time to begin it
 constexpr absl::Duration kReportsHeldBack = absl::Milliseconds(10);  // for memory that is on its way back
-
 constexpr absl::Duration kUnhurried = absl::Seconds(1);  // a drain that nobody waits for: a step may come before it
 
 }  // namespace

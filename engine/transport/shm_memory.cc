@@ -93,8 +93,10 @@ absl::StatusOr<ShownMemory> ShmMemory::ShowLent(int64_t offset, int64_t bytes) c
 absl::Status ShmMemory::PrepareToLend(int64_t offset, int64_t bytes) {
   absl::StatusOr<memory::UniqueFd> fd = arena_.Show(offset, bytes);
   absl::MutexLock lock(&mutex_);
-  lent_[offset] = fd.ok() ? *std::move(fd) : memory::UniqueFd();
-  return fd.status();
+  memory::UniqueFd& lent = lent_[offset];  // none is as much to be exchanged
+  if (!fd.ok()) return fd.status();
+  lent = *std::move(fd);
+  return absl::OkStatus();
 }
 
 absl::Status ShmMemory::Exchange(int64_t offset, int64_t bytes) {

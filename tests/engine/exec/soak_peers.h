@@ -20,6 +20,7 @@
 #include "engine/coordinator/coordinator.h"
 #include "engine/coordinator/loop_message.h"
 #include "engine/exec/urgency.h"
+#include "engine/kv/sharing_worth.h"
 #include "tests/engine/exec/loan_auditor.h"
 #include "tests/fakes/fake_clock.h"
 #include "tests/fakes/fake_transport.h"
