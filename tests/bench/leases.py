@@ -15,11 +15,9 @@ Needs the binaries (--bin) and the model of deploy/fetch-model.sh (--model); run
 (~/.cache/swiftcache/test-venv/bin/python) on a machine that does nothing else. Sides of a comparison are interleaved:
 ratios hold on a noisy machine, absolute times do not. Ends with 1 if a figure misses what was asked of it.
 """
-import argparse
 import concurrent.futures
 import os
 import pathlib
-import platform
 import re
 import statistics
 import sys
@@ -27,7 +25,7 @@ import threading
 import time
 
 import grpc
-from sides import TOKEN_BYTES, Asker, Bench, interval, percentile, ratio_interval
+from sides import TOKEN_BYTES, Asker, Bench, arguments, cpu_name, interval, percentile, ratio_interval
 
 from conftest import ROOT, SMOLLM2, Cluster, Process  # of tests/e2e, which sides put on the path
 
@@ -419,22 +417,12 @@ def unused(bench):
     bench.asked("instructions with sharing / alone", counts["sharing"] / counts["alone"], 1.01)
 
 
-def cpu_name():
-    return next((line.split(":")[1].strip() for line in open("/proc/cpuinfo") if "model name" in line), platform.processor())
-
-
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["ttft", "ttft_open", "reclaim", "lend", "longest", "stall", "interference", "unused"])
-    parser.add_argument("--bin", default=ROOT / "build/release/bin")
-    parser.add_argument("--model", default=SMOLLM2)
-    parser.add_argument("--threads", type=int, default=os.cpu_count())
-    parser.add_argument("--samples", type=int, default=300)
+    parser = arguments(__doc__, ["ttft", "ttft_open", "reclaim", "lend", "longest", "stall", "interference", "unused"])
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--gaps", type=int, default=1000, help="lend: so many, or a few more, while it lends, and as many without")
     parser.add_argument("--dirty", type=int, default=0, help="lend: tokens that the donor holds before each loan; 46000 write nearly all of it")
     parser.add_argument("--gbps", type=lambda s: [int(v) for v in s.split(",")], default=[200, 50, 20, 5])
-    parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args()
     dtype = "f32" if args.what == "reclaim" else "bf16"
     print(f"machine: {cpu_name()}, {os.cpu_count()} cores; model: {pathlib.Path(args.model).name}, KV {dtype}; "

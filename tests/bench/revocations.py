@@ -10,7 +10,6 @@ Needs the binaries (--bin) and the model of deploy/fetch-model.sh (--model); run
 (~/.cache/swiftcache/test-venv/bin/python) on a machine that does nothing else. Ends with 1 if a figure misses what was
 asked of it.
 """
-import argparse
 import os
 import re
 import statistics
@@ -19,10 +18,8 @@ import threading
 import time
 
 import grpc
-from leases import cpu_name, go_duration
-from sides import Bench, percentile
-
-from conftest import ROOT, SMOLLM2  # of tests/e2e, which sides put on the path
+from leases import go_duration
+from sides import Bench, arguments, cpu_name, percentile
 
 
 class Revoker:
@@ -114,15 +111,9 @@ def read(bench):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["unread", "read"])
-    parser.add_argument("--bin", default=ROOT / "build/release/bin")
-    parser.add_argument("--model", default=SMOLLM2)
-    parser.add_argument("--threads", type=int, default=os.cpu_count())
-    parser.add_argument("--samples", type=int, default=300)
+    parser = arguments(__doc__, ["unread", "read"])
     parser.add_argument("--every", type=lambda s: [float(v) for v in s.split(",")], default=[0.1, 0.3],
                         help="seconds between two revocations, at least and at most")
-    parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args()
     print(f"machine: {cpu_name()}, {os.cpu_count()} cores; command: {' '.join(sys.argv)}")
     with Bench(args) as bench:

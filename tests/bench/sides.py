@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The sides of a comparison: clusters of real processes that are asked the same, and what is said of their figures."""
+import argparse
 import math
+import os
 import pathlib
+import platform
 import random
 import statistics
 import sys
@@ -11,10 +14,26 @@ import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "e2e"))
 import grpc  # noqa: E402
-from conftest import Cluster, instance_of, python_stubs  # noqa: E402
+from conftest import ROOT, SMOLLM2, Cluster, instance_of, python_stubs  # noqa: E402
 
 TOKEN_BYTES = 30 * 2 * 3 * 64 * 2  # bf16 KV of a SmolLM2 token: layers, K and V, KV heads, head size, bytes
 VOCABULARY = (100, 40000)
+
+
+def cpu_name():
+    return next((line.split(":")[1].strip() for line in open("/proc/cpuinfo") if "model name" in line), platform.processor())
+
+
+def arguments(description, cases):
+    """A parser of which case is to run, and of what all of them are told; Bench wants what it parses."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=cases)
+    parser.add_argument("--bin", default=ROOT / "build/release/bin")
+    parser.add_argument("--model", default=SMOLLM2)
+    parser.add_argument("--threads", type=int, default=os.cpu_count())
+    parser.add_argument("--samples", type=int, default=300)
+    parser.add_argument("--seed", type=int, default=1)
+    return parser
 
 
 def percentile(values, p):
