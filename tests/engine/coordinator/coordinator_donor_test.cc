@@ -99,9 +99,7 @@ TEST_F(CoordinatorTest, AnExtentThatCannotBeClearedIsDeclined) {
 TEST_F(CoordinatorTest, AGrantThatFailsGivesTheMemoryBackToTheLoop) {
   Start();
   transport_.on_grant = [](const transport::GrantSpec&) { return absl::ResourceExhaustedError("no words left"); };
-  coordinator_->OnLease(Given(7));
-  ASSERT_TRUE(loop_.log().WaitFor("Clear 7"));
-  coordinator_->Cleared(kv::LeaseId(7), true);
+  ASSERT_NO_FATAL_FAILURE(Clear(7));
   ASSERT_TRUE(loop_.log().WaitFor("TakeBack 7"));
   ASSERT_TRUE(broker_.log().WaitFor("RELEASED 7"));
   EXPECT_THAT(broker_.news().back().reason, HasSubstr("no words left"));
@@ -198,9 +196,7 @@ TEST_F(CoordinatorTest, ALeaseThatTheBrokerDoesNotKnowLivesOnAndIsToldAgain) {
 
 TEST_F(CoordinatorTest, AnAcceptanceThatIsRefusedIsTakenBack) {
   Start();
-  coordinator_->OnLease(Given(7));
-  ASSERT_TRUE(loop_.log().WaitFor("Clear 7"));
-  coordinator_->Cleared(kv::LeaseId(7), true);
+  ASSERT_NO_FATAL_FAILURE(Clear(7));
   ASSERT_TRUE(broker_.log().WaitFor("GRANTED 7"));
   coordinator_->OnReportRefused(broker_.news().back(), absl::FailedPreconditionError("it was revoked meanwhile"));
   ASSERT_TRUE(loop_.log().WaitFor("TakeBack 7"));

@@ -67,11 +67,15 @@ class CoordinatorTest : public testing::Test {
     lease.borrower_instance = kMe;
     return lease;
   }
-  // Up to where the borrower uses it.
-  void Lend(int64_t id) {
+  // Up to where the extent is in use by nobody.
+  void Clear(int64_t id) {
     coordinator_->OnLease(Given(id));
     ASSERT_TRUE(loop_.log().WaitFor(absl::StrCat("Clear ", id)));
     coordinator_->Cleared(kv::LeaseId(id), true);
+  }
+  // Up to where the borrower uses it.
+  void Lend(int64_t id) {
+    ASSERT_NO_FATAL_FAILURE(Clear(id));
     ASSERT_TRUE(broker_.log().WaitFor(absl::StrCat("GRANTED ", id)));
     coordinator_->OnBorrowerOpened(kv::LeaseId(id));
   }

@@ -45,6 +45,12 @@ class MemoryExchangeTest : public CoordinatorTest {
     absl::MutexLock lock(&mutex_);
     refusals_ = times;
   }
+  // Up to where it waits for other memory.
+  void ReleaseWithoutMemory(int64_t id) {
+    SetThereIsMemory(false);
+    coordinator_->OnReleased(kv::LeaseId(id));
+    ASSERT_TRUE(transport_.log().WaitFor(At("Exchange", id)));
+  }
   static std::string At(const std::string& call, int64_t id) { return absl::StrCat(call, " ", 10 * id * kBlockBytes); }
 
   absl::Mutex mutex_;
@@ -55,9 +61,7 @@ class MemoryExchangeTest : public CoordinatorTest {
 TEST_F(MemoryExchangeTest, ALeaseIsGrantedOnceItHasMemoryOfItsOwn) {
   Start();
   SetThereIsMemory(false);
-  coordinator_->OnLease(Given(7));
-  ASSERT_TRUE(loop_.log().WaitFor("Clear 7"));
-  coordinator_->Cleared(kv::LeaseId(7), true);
+  ASSERT_NO_FATAL_FAILURE(Clear(7));
   ASSERT_TRUE(transport_.log().WaitFor(At("PrepareToLend", 7)));
   Settle();
   EXPECT_EQ(transport_.log().Count("Grant 7"), 0);
@@ -68,9 +72,7 @@ TEST_F(MemoryExchangeTest, ALeaseIsGrantedOnceItHasMemoryOfItsOwn) {
 TEST_F(MemoryExchangeTest, WithoutMemoryOfItsOwnItIsNotGrantedAndGoesBackAsOtherMemory) {
   Start();
   Refuse(1);
-  coordinator_->OnLease(Given(7));
-  ASSERT_TRUE(loop_.log().WaitFor("Clear 7"));
-  coordinator_->Cleared(kv::LeaseId(7), true);
+  ASSERT_NO_FATAL_FAILURE(Clear(7));
   ASSERT_TRUE(broker_.log().WaitFor("RELEASED 7"));
   EXPECT_THAT(broker_.news().back().reason, HasSubstr("no memory"));
   EXPECT_EQ(transport_.log().Count("Grant 7"), 0);
@@ -81,9 +83,7 @@ TEST_F(MemoryExchangeTest, WithoutMemoryOfItsOwnItIsNotGrantedAndGoesBackAsOther
 TEST_F(MemoryExchangeTest, WhoIsWantedBackWhileItGetsMemoryGoesBack) {
   Start();
   SetThereIsMemory(false);
-  coordinator_->OnLease(Given(7));
-  ASSERT_TRUE(loop_.log().WaitFor("Clear 7"));
-  coordinator_->Cleared(kv::LeaseId(7), true);
+  ASSERT_NO_FATAL_FAILURE(Clear(7));
   ASSERT_TRUE(transport_.log().WaitFor(At("PrepareToLend", 7)));
   coordinator_->NeedBack(1, 2);
   Settle();
@@ -97,9 +97,7 @@ TEST_F(MemoryExchangeTest, WhoIsWantedBackWhileItGetsMemoryGoesBack) {
 TEST_F(MemoryExchangeTest, WhatHasEndedIsNeitherTheLoopsNorOfferedAgainBeforeItIsOtherMemory) {
   Start();
   Lend(7);
-  SetThereIsMemory(false);
-  coordinator_->OnReleased(kv::LeaseId(7));
-  ASSERT_TRUE(transport_.log().WaitFor(At("Exchange", 7)));
+  ASSERT_NO_FATAL_FAILURE(ReleaseWithoutMemory(7));
   Settle();
   EXPECT_EQ(transport_.log().Count("Fence 7"), 1) << "the fence comes first";
   EXPECT_EQ(loop_.log().Count("TakeBack 7"), 0);
@@ -113,9 +111,7 @@ TEST_F(MemoryExchangeTest, WhatHasEndedIsNeitherTheLoopsNorOfferedAgainBeforeItI
 TEST_F(MemoryExchangeTest, NoFenceWaitsForOtherMemory) {
   Start({.revoke_deadline = absl::Milliseconds(50)});
   Lend(7), Lend(8);
-  SetThereIsMemory(false);
-  coordinator_->OnReleased(kv::LeaseId(7));
-  ASSERT_TRUE(transport_.log().WaitFor(At("Exchange", 7)));
+  ASSERT_NO_FATAL_FAILURE(ReleaseWithoutMemory(7));
   coordinator_->NeedBack(4, 4);
   ASSERT_TRUE(transport_.log().WaitFor("SendRevoke 8"));
   fake_clock_.Advance(absl::Milliseconds(50));
@@ -130,9 +126,7 @@ TEST_F(MemoryExchangeTest, NoFenceWaitsForOtherMemory) {
 TEST_F(MemoryExchangeTest, ANeedThatOtherMemoryWillMeetRevokesNothing) {
   Start();
   Lend(7), Lend(8);
-  SetThereIsMemory(false);
-  coordinator_->OnReleased(kv::LeaseId(7));
-  ASSERT_TRUE(transport_.log().WaitFor(At("Exchange", 7)));
+  ASSERT_NO_FATAL_FAILURE(ReleaseWithoutMemory(7));
   coordinator_->NeedBack(2, 4);  // as the loop counts them, which has not heard of lease 7's end
   Settle();
   EXPECT_EQ(transport_.log().Count("SendRevoke 8"), 0);
@@ -150,9 +144,7 @@ TEST_F(MemoryExchangeTest, WhereThereIsNoOtherMemoryItIsTriedAgainUntilThereIs) 
 TEST_F(MemoryExchangeTest, TheEndWaitsForMemoryThatIsOnItsWayBackUntilItsDeadline) {
   Start();
   Lend(7);
-  SetThereIsMemory(false);
-  coordinator_->OnReleased(kv::LeaseId(7));
-  ASSERT_TRUE(transport_.log().WaitFor(At("Exchange", 7)));
+  ASSERT_NO_FATAL_FAILURE(ReleaseWithoutMemory(7));
   std::thread memory([this] {
     EXPECT_TRUE(transport_.log().WaitFor("Fence 7"));
     SetThereIsMemory(true);
