@@ -37,18 +37,19 @@ int64_t NeverLentBlocks(const EngineFlags& flags, const engine::exec::EngineMemo
 }  // namespace
 
 EngineSharing::EngineSharing(const Options& options, const engine::exec::EngineMemory& memory,
-                             engine::rpc::BrokerClient& broker, const Clock& clock)
+                             engine::rpc::BrokerClient& broker, const Clock& clock, Metrics& metrics)
     : options_(options),
       kv_(*memory.kv),
       never_lent_blocks_(NeverLentBlocks(*options.flags, memory)),
       broker_(broker),
-      clock_(clock) {}
+      clock_(clock),
+      account_metrics_(metrics) {}
 
 absl::StatusOr<std::unique_ptr<EngineSharing>> EngineSharing::Create(const Options& options, EngineDevice& device,
                                                                      const engine::exec::EngineMemory& memory,
                                                                      engine::rpc::BrokerClient& broker,
                                                                      const Clock& clock, Metrics& metrics) {
-  auto sharing = std::unique_ptr<EngineSharing>(new EngineSharing(options, memory, broker, clock));
+  auto sharing = std::unique_ptr<EngineSharing>(new EngineSharing(options, memory, broker, clock, metrics));
   const EngineFlags& flags = *options.flags;
   sharing->coordinator_ = std::make_unique<engine::coordinator::Coordinator>(
       engine::coordinator::Coordinator::Options{.instance_id = options.instance_id,

@@ -17,6 +17,7 @@
 #include "common/base/clock.h"
 #include "common/metrics/metrics.h"
 #include "engine/backend/kv_memory.h"
+#include "engine/coordinator/account_metrics.h"
 #include "engine/coordinator/coordinator.h"
 #include "engine/exec/engine.h"
 #include "engine/exec/engine_memory.h"
@@ -50,8 +51,11 @@ class EngineSharing {
   /// `push`: Coordinator::Start's.
   void Start(std::function<void(engine::coordinator::LoopMessage)> push);
   engine::rpc::SharingDescription Describe() const;
-  /// Before a scrape; from any thread.
-  void UpdateMetrics() { transport_metrics_->Update(); }
+  /// Before a scrape; from any thread, one call at a time.
+  void UpdateMetrics() {
+    transport_metrics_->Update();
+    account_metrics_.Set(coordinator_->Accounts());
+  }
   /// The engine ends: asks back what is lent, so that borrowers can move its contents away until `deadline`.
   void AskBackAll(absl::Time deadline) { coordinator_->AskBackAll(deadline); }
   /// Gives back what is leased, and waits for what is lent: until `deadline`, and for revoke_deadline at least. REQUIRES:
@@ -61,13 +65,14 @@ class EngineSharing {
 
  private:
   EngineSharing(const Options& options, const engine::exec::EngineMemory& memory, engine::rpc::BrokerClient& broker,
-                const Clock& clock);
+                const Clock& clock, Metrics& metrics);
 
   const Options options_;
   const engine::backend::KvMemory& kv_;
   const int64_t never_lent_blocks_;
   engine::rpc::BrokerClient& broker_;
   const Clock& clock_;
+  engine::coordinator::AccountMetrics account_metrics_;
   std::unique_ptr<engine::coordinator::Coordinator> coordinator_;
   std::unique_ptr<engine::transport::Transport> transport_;
   std::unique_ptr<engine::transport::TransportMetrics> transport_metrics_;

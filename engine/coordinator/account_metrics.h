@@ -2,7 +2,7 @@
 // A donor's accounts as metrics: how much it lent to the engines of each model, and why that ended.
 //
 //   AccountMetrics metrics(registry);
-//   metrics.Set(donor.AccountsAt(now));
+//   metrics.Set(coordinator.Accounts());   // before each scrape
 #pragma once
 
 #include <array>
@@ -14,7 +14,7 @@
 
 namespace swiftcache::engine::coordinator {
 
-/// A model's are there from its first lease on. Thread-safety: none. Ownership: borrows the registry. Errors: none.
+/// A model's are there from its first lease on. Thread-safety: none, one call at a time. Ownership: borrows the registry. Errors: none.
 class AccountMetrics {
  public:
   explicit AccountMetrics(Metrics& registry) : registry_(registry) {}

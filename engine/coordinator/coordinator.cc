@@ -47,7 +47,6 @@ Coordinator::Coordinator(const Options& options, const Clock& clock, Metrics& me
     : options_(options),
       clock_(clock),
       counters_(metrics),
-      account_metrics_(metrics),
       donor_({.instance_id = options.instance_id,
               .num_blocks = options.num_blocks,
               .block_bytes = options.block_bytes,
@@ -308,14 +307,12 @@ void Coordinator::Act(absl::Time now) {
 }
 
 void Coordinator::Publish() {
-  std::vector<Lease> given = donor_.Given();
-  const std::map<std::string, lease::Account>& accounts = donor_.AccountsAt(clock_.Now());
-  account_metrics_.Set(accounts);
   const bool none_held = !donor_.any_held() && !borrower_.any_held() && !exchange_.any_returning();
   absl::MutexLock lock(&mutex_);
-  given_ = std::move(given);
-  accounts_ = accounts;
   none_held_ = none_held;
+  if (accounts_.changes() == donor_.accounts().changes()) return;
+  given_ = donor_.Given();
+  accounts_ = donor_.accounts();
 }
 
 std::vector<Lease> Coordinator::Given() const {

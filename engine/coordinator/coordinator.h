@@ -50,11 +50,11 @@
 #include "common/base/clock.h"
 #include "common/metrics/metrics.h"
 #include "common/sync/mailbox.h"
-#include "engine/coordinator/account_metrics.h"
 #include "engine/coordinator/lease_broker.h"
 #include "engine/coordinator/loop_message.h"
 #include "engine/coordinator/memory_exchange.h"
 #include "engine/coordinator/step_reads.h"
+#include "engine/lease/account.h"
 #include "engine/lease/borrower.h"
 #include "engine/lease/donor.h"
 #include "engine/transport/transport.h"
@@ -116,10 +116,11 @@ class Coordinator final : public transport::TransportEvents, public LeaseBrokerE
   }
   /// Leases that this engine gives, for registration.
   std::vector<lease::Lease> Given() const ABSL_LOCKS_EXCLUDED(mutex_);
-  /// What it has lent to the engines of each model, by a moment ago: a third of the ttl at most while anything is lent.
+  /// What it has lent to the engines of each model, until now. Time is counted by whoever asks; a lease that ends just
+  /// then may count a moment longer, and less the next time.
   std::map<std::string, lease::Account> Accounts() const ABSL_LOCKS_EXCLUDED(mutex_) {
     absl::MutexLock lock(&mutex_);
-    return accounts_;
+    return accounts_.At(clock_.Now());
   }
 
   // From the broker.
@@ -190,7 +191,6 @@ class Coordinator final : public transport::TransportEvents, public LeaseBrokerE
   const Options options_;
   const Clock& clock_;
   Counters counters_;
-  AccountMetrics account_metrics_;
   StepReads step_reads_;
   transport::Transport* transport_ = nullptr;
   LeaseBroker* broker_ = nullptr;
@@ -215,7 +215,7 @@ class Coordinator final : public transport::TransportEvents, public LeaseBrokerE
 
   mutable absl::Mutex mutex_;
   std::vector<lease::Lease> given_ ABSL_GUARDED_BY(mutex_);
-  std::map<std::string, lease::Account> accounts_ ABSL_GUARDED_BY(mutex_);
+  lease::Accounts accounts_ ABSL_GUARDED_BY(mutex_);
   bool none_held_ ABSL_GUARDED_BY(mutex_) = true;  // neither given nor taken
   bool ended_ ABSL_GUARDED_BY(mutex_) = false;
   Reclaims reclaims_ ABSL_GUARDED_BY(mutex_);

@@ -53,7 +53,7 @@ struct Account {
 /// Each lease counts once, at its donor, from the grant to the fence, by the donor's clock: what was lent and what was
 /// borrowed are one number seen from its two ends. So they add up to the byte over any engines, whatever is lost between
 /// them; what a borrower had in use is less, by the time that it took to open the lease and to hear of its end. Time is
-/// counted in whole microseconds since 1970, at each change and when asked.
+/// counted in whole microseconds since 1970, at each change and when asked: whoever has a copy can ask it.
 /// Thread-safety: none. Ownership: a value. Errors: none. REQUIRES of `now`: it does not go back.
 class Accounts {
  public:
@@ -64,8 +64,13 @@ class Accounts {
   void Advance(absl::Time now);
   /// By the borrowers' model, those of which nothing is lent any more included.
   const std::map<std::string, Account>& all() const { return accounts_; }
+  /// The same, with the time until `now` counted.
+  std::map<std::string, Account> At(absl::Time now) const;
+  /// How many leases began or ended.
+  int64_t changes() const { return changes_; }
 
  private:
+  int64_t changes_ = 0;
   int64_t counted_until_ = 0;  // in microseconds
   std::map<std::string, Account> accounts_;
 };

@@ -161,11 +161,8 @@ class Donor {
   int64_t blocks_on_loan() const;      // taken out of local use
   int64_t blocks_coming_back() const;  // of these: being taken back
   bool revoking() const;               // whether a borrower is draining a lease: for revoke_deadline at most
-  /// What was lent to whom, until `now`.
-  const std::map<std::string, Account>& AccountsAt(absl::Time now) {
-    accounts_.Advance(now);
-    return accounts_.all();
-  }
+  /// What was lent to whom. Given changes when a lease begins or ends here, and never else.
+  const Accounts& accounts() const { return accounts_; }
   int64_t ignored() const { return ignored_; }
   /// INTERNAL says what does not add up: extents that overlap, states that disagree, deadlines that are missing.
   absl::Status CheckInvariants() const;

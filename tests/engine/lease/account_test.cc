@@ -123,7 +123,7 @@ TEST_P(AccountOfALeaseTest, SaysWhyItEndedAndHowLongItWasLent) {
   Take(donor);
   Account expected{.leases = 1, .bytes = 0, .byte_micros = absl::int128(10 * 4096) * absl::ToInt64Microseconds(kTtl)};
   (GetParam().fenced ? expected.of(GetParam().why).fenced : expected.of(GetParam().why).released) = 1;
-  EXPECT_EQ(donor.AccountsAt(end + absl::Hours(1)), (std::map<std::string, Account>{{kModel, expected}}));
+  EXPECT_EQ(donor.accounts().At(end + absl::Hours(1)), (std::map<std::string, Account>{{kModel, expected}}));
 }
 
 TEST(DonorAccountsTest, WhatWasNeverGrantedWasNotLent) {
@@ -131,14 +131,14 @@ TEST(DonorAccountsTest, WhatWasNeverGrantedWasNotLent) {
   donor.Revoke(kId, "", kStart);
   donor.GrantFailed(kId, "", kStart);
   Take(donor);
-  EXPECT_TRUE(donor.AccountsAt(kStart + kTtl).empty());
+  EXPECT_TRUE(donor.accounts().At(kStart + kTtl).empty());
 }
 
 TEST(DonorAccountsTest, WhatIsLentCountsUntilNow) {
   Donor donor = GrantedDonor();
-  EXPECT_EQ(donor.AccountsAt(kStart + absl::Seconds(2)).at(kModel).byte_seconds(), 2 * 10 * 4096);
-  EXPECT_EQ(donor.AccountsAt(kStart + absl::Seconds(3)).at(kModel).bytes, 10 * 4096);
-  EXPECT_EQ(donor.AccountsAt(kStart + absl::Seconds(3)).at(kModel).byte_seconds(), 3 * 10 * 4096);
+  EXPECT_EQ(donor.accounts().At(kStart + absl::Seconds(2)).at(kModel).byte_seconds(), 2 * 10 * 4096);
+  EXPECT_EQ(donor.accounts().At(kStart + absl::Seconds(3)).at(kModel).bytes, 10 * 4096);
+  EXPECT_EQ(donor.accounts().At(kStart + absl::Seconds(3)).at(kModel).byte_seconds(), 3 * 10 * 4096);
 }
 
 }  // namespace
