@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The coordinator of an engine (paper, section 3.5): the thread that drives both halves of its leases, between broker,
 // transport and step loop. It lives beside the loop, so that a memory that is due is fenced in time while a step, or a
-// loop that hangs, goes on.
+// loop that hangs, goes on. Here are the thread and what it hears; what is done about leases that the engine gives is in
+// donor_side.h, about those that it takes in borrower_side.h.
 //
 //   Coordinator coordinator(options, clock, metrics);
 //   coordinator.Start(&transport, &broker, [&mailbox](LoopMessage message) { mailbox.Push(std::move(message)); });
@@ -36,7 +37,6 @@
 #include <cstdint>
 #include <functional>
 #include <map>
-#include <memory>
 #include <string>
 #include <thread>
 #include <utility>
@@ -50,13 +50,14 @@
 #include "common/base/clock.h"
 #include "common/metrics/metrics.h"
 #include "common/sync/mailbox.h"
+#include "engine/coordinator/borrower_side.h"
+#include "engine/coordinator/coordinator_options.h"
+#include "engine/coordinator/donor_side.h"
 #include "engine/coordinator/lease_broker.h"
 #include "engine/coordinator/loop_message.h"
-#include "engine/coordinator/memory_exchange.h"
 #include "engine/coordinator/step_reads.h"
 #include "engine/lease/account.h"
-#include "engine/lease/borrower.h"
-#include "engine/lease/donor.h"
+#include "engine/lease/lease.h"
 #include "engine/transport/transport.h"
 
 namespace swiftcache::engine::coordinator {
@@ -65,16 +66,7 @@ namespace swiftcache::engine::coordinator {
 /// outlive it; owns its thread. Errors: none: what fails is a lease less. Units: as named.
 class Coordinator final : public transport::TransportEvents, public LeaseBrokerEvents {
  public:
-  struct Options {
-    std::string instance_id;
-    absl::Duration revoke_deadline = absl::Milliseconds(50);
-    absl::Duration ttl = LeaseTerms().ttl;                   // until OnTerms
-    absl::Duration broker_patience = absl::Milliseconds(3);  // for its advice on whose lease to revoke
-    int64_t num_blocks = 0, block_bytes = 0;                 // of this engine's arena
-    int64_t never_lent_blocks = 0;                           // the first of these
-    absl::Duration min_request_interval = absl::Milliseconds(200);
-    absl::Duration max_request_interval = absl::Seconds(5);  // while there is a shortage
-  };
+  using Options = CoordinatorOptions;
   Coordinator(const Options& options, const Clock& clock, Metrics& metrics);
   ~Coordinator() override;
 
@@ -97,7 +89,7 @@ class Coordinator final : public transport::TransportEvents, public LeaseBrokerE
   void DonorSilent(kv::LeaseId id);
   /// Nobody has used it for long: it is drained, then released.
   void GiveBack(kv::LeaseId id);
-  StepReads& step_reads() { return step_reads_; }
+  StepReads& step_reads() { return borrower_side_.step_reads(); }
   /// Own memory is needed: revokes leases until at least `blocks` of it are on their way back, and what the broker
   /// advises beyond that, if its advice comes before the memory does. Repeated needs are one.
   /// `blocks_lent`, as the loop counts them: what came back and it has not heard of is not asked for again.
@@ -106,22 +98,12 @@ class Coordinator final : public transport::TransportEvents, public LeaseBrokerE
   void WishForMemory(int64_t bytes, int64_t waiting_tokens);
   void ReportWindow(const Window& window);
 
-  struct Reclaims {
-    int64_t count = 0;
-    absl::Duration last;  // from the revocation to the memory
-  };
-  Reclaims reclaims() const ABSL_LOCKS_EXCLUDED(mutex_) {
-    absl::MutexLock lock(&mutex_);
-    return reclaims_;
-  }
+  DonorSide::Reclaims reclaims() const { return donor_side_.reclaims(); }
   /// Leases that this engine gives, for registration.
-  std::vector<lease::Lease> Given() const ABSL_LOCKS_EXCLUDED(mutex_);
+  std::vector<lease::Lease> Given() const { return donor_side_.Given(); }
   /// What it has lent to the engines of each model, until now. Time is counted by whoever asks; a lease that ends just
   /// then may count a moment longer, and less the next time.
-  std::map<std::string, lease::Account> Accounts() const ABSL_LOCKS_EXCLUDED(mutex_) {
-    absl::MutexLock lock(&mutex_);
-    return accounts_.At(clock_.Now());
-  }
+  std::map<std::string, lease::Account> Accounts() const { return donor_side_.Accounts(); }
 
   // From the broker.
   void OnTerms(const LeaseTerms& terms) override;
@@ -146,79 +128,23 @@ class Coordinator final : public transport::TransportEvents, public LeaseBrokerE
 
  private:
   using Message = std::function<void(absl::Time now)>;  // run by the thread
-  struct Counters {
-    explicit Counters(Metrics& metrics);
-    prometheus::Counter &granted, &revoked, &fenced, &late, &borrowed, &unread, &lost, &given_back, &scale_up,
-        &scale_down;
-    prometheus::Histogram& reclaim_seconds;
-  };
 
   void Post(Message message) { mailbox_.Push(std::move(message)); }
   void Run();
-  absl::Time NextDeadline() const;
-  void Tick(absl::Time now);
-  void HandleOpened(kv::LeaseId id, absl::StatusOr<transport::LeaseView> view, absl::Time now);
-  void HandleLeaseResponse(const absl::StatusOr<LeaseResponse>& answer, absl::Time now);
-  void HandleScaleUp(const std::vector<kv::LeaseId>& leases, absl::Time now);
-  void RevokeNeeded(absl::Time now);
-  void MaybeRequest(absl::Time now);
-  void ReleaseUnread(kv::LeaseId id);
-  void ReleaseHeld(absl::Time now);
-  void Act(absl::Time now);
+  void Act();
   void Publish() ABSL_LOCKS_EXCLUDED(mutex_);
-  MemoryExchange::Part PartOf(const lease::Extent& extent) const;
-  void HandOut(const lease::Lease& lease, const absl::Status& ready);
-  void TakeBack(const lease::Donor::TakeBack& a);
   bool AllEndedLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return none_held_ || ended_; }
 
-  // Actions.
-  void Do(const lease::Donor::ClearExtent& a);
-  void Do(const lease::Donor::StopClearing& a) { push_(StopClearingMessage{a.id}); }
-  void Do(const lease::Donor::Grant& a);
-  void Do(const lease::Donor::SendRenewed& a) { transport_->SendRenewed(a.id); }
-  void Do(const lease::Donor::SendRevoke& a);
-  void Do(const lease::Donor::Fence& a) { transport_->Fence(a.id); }
-  void Do(const lease::Donor::TakeBack& a);
-  void Do(const lease::Donor::Say& a);
-  void Do(const lease::Borrower::Open& a);
-  void Do(const lease::Borrower::Use& a);
-  void Do(const lease::Borrower::SendRenewal& a) { transport_->SendRenewal(a.id); }
-  void Do(const lease::Borrower::Drain& a);
-  void Do(const lease::Borrower::SendRelease& a) { transport_->SendRelease(a.id); }
-  void Do(const lease::Borrower::Lose& a);
-  void Do(const lease::Borrower::Close& a);
-
-  const Options options_;
   const Clock& clock_;
-  Counters counters_;
-  StepReads step_reads_;
-  transport::Transport* transport_ = nullptr;
   LeaseBroker* broker_ = nullptr;
   std::function<void(LoopMessage)> push_;  // to the loop
   Mailbox<Message> mailbox_;               // peers are few, and what each may say is bounded
+  DonorSide donor_side_;
+  BorrowerSide borrower_side_;
 
-  // Owned by the thread.
-  lease::Donor donor_;
-  lease::Borrower borrower_;
-  MemoryExchange exchange_;
-  std::map<kv::LeaseId, transport::LeaseView> views_;  // of others' leases, from Open to Close; empty before OnOpened
-  std::map<kv::LeaseId, absl::Time> release_held_at_;  // drains that the loop has not heard of by then
-  std::vector<LeaseEvent> news_;                       // not yet reported, and
-  absl::Time report_by_;                               // the time by which they are
-  int64_t needed_blocks_ = 0;  // that the broker was asked about, less those that came back since
-  absl::Time advice_deadline_ = absl::InfiniteFuture();
-  int64_t wished_bytes_ = 0, waiting_tokens_ = 0;
-  bool request_under_way_ = false;
-  absl::Time next_request_ = absl::InfinitePast();
-  absl::Duration request_interval_;
-  int64_t responses_ = 0;  // requests; the next one's key follows from it
-
-  mutable absl::Mutex mutex_;
-  std::vector<lease::Lease> given_ ABSL_GUARDED_BY(mutex_);
-  lease::Accounts accounts_ ABSL_GUARDED_BY(mutex_);
+  absl::Mutex mutex_;
   bool none_held_ ABSL_GUARDED_BY(mutex_) = true;  // neither given nor taken
   bool ended_ ABSL_GUARDED_BY(mutex_) = false;
-  Reclaims reclaims_ ABSL_GUARDED_BY(mutex_);
 
   std::thread thread_;  // last: it uses everything above
 };

@@ -124,7 +124,7 @@ class Node {
   }
 
   Engine& engine() const { return *engine_; }
-  coordinator::Coordinator::Reclaims reclaims() const { return coordinator_->reclaims(); }
+  coordinator::DonorSide::Reclaims reclaims() const { return coordinator_->reclaims(); }
   double Count(const std::string& counter) { return metrics_.Counter(counter, "").Value(); }
   transport::UnmappedTransport::Counts told_donors() const { return unmapped_->counts(); }
 

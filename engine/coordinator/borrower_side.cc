@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/coordinator/borrower_side.h"
+
+#include <algorithm>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/log/log.h"
+
+namespace swiftcache::engine::coordinator {
+
+using kv::LeaseId;
+using lease::Borrower;
+using lease::Lease;
+
+namespace {
+
+constexpr int kHeldDivisor = 2;                          // the loop has this part of a drain's time to begin it
+constexpr absl::Duration kUnhurried = absl::Seconds(1);  // a drain that nobody waits for: a step may come before it
+
+}  // namespace
+
+BorrowerSide::Counters::Counters(Metrics& metrics)
+    : borrowed(metrics.Counter("swiftcache_lease_borrowed_total", "Leases of others' memory that came into use")),
+      unread(metrics.Counter("swiftcache_lease_unread_total",
+                             "Leases of others' memory given back at once, since no step read them")),
+      lost(metrics.Counter("swiftcache_lease_lost_total", "Leases of others' memory lost with what they held")),
+      given_back(metrics.Counter("swiftcache_lease_given_back_total",
+                                 "Leases of others' memory given back as nobody used them")) {}
+
+BorrowerSide::BorrowerSide(const CoordinatorOptions& options, const Clock& clock, Metrics& metrics)
+    : options_(options),
+      clock_(clock),
+      counters_(metrics),
+      borrower_({.instance_id = options.instance_id,
+                 .block_bytes = options.block_bytes,
+                 .ttl = options.ttl,
+                 .drain = options.revoke_deadline}),
+      request_interval_(options.min_request_interval) {}
+
+void BorrowerSide::Start(transport::Transport* transport, LeaseBroker* broker, std::function<void(LoopMessage)> push) {
+  transport_ = transport;
+  broker_ = broker;
+  push_ = std::move(push);
+}
+
+absl::Time BorrowerSide::NextDeadline() const {
+  absl::Time next = borrower_.NextDeadline();
+  for (const auto& [id, time] : release_held_at_) next = std::min(next, time);
+  if (wished_bytes_ > 0 && !request_under_way_) next = std::min(next, next_request_);
+  return next;
+}
+
+void BorrowerSide::Tick(absl::Time now) {
+  ReleaseHeld(now);
+  borrower_.Tick(now);
+  MaybeRequest(now);
+}
+
+void BorrowerSide::Opened(LeaseId id, const absl::StatusOr<transport::LeaseView>& view, absl::Time now) {
+  const auto open = views_.find(id);
+  if (view.ok() && open != views_.end()) open->second = *view;  // else it was closed meanwhile
+  borrower_.Opened(id, view.ok(), now);
+  if (!view.ok()) LOG(WARNING) << "lease " << id << " could not be opened: " << view.status();
+}
+
+void BorrowerSide::GiveBackUnused(LeaseId id, absl::Time now) {
+  counters_.given_back.Increment();
+  borrower_.GiveBack(id, kUnhurried, now);
+}
+
+void BorrowerSide::GiveBackAll(absl::Time now) {
+  wished_bytes_ = 0;
+  for (const Lease& lease : borrower_.Held()) borrower_.GiveBack(lease.id, options_.revoke_deadline, now);
+}
+
+// --- more of them
+
+void BorrowerSide::Wish(int64_t bytes, int64_t waiting_tokens, absl::Time now) {
+  wished_bytes_ = bytes;
+  waiting_tokens_ = waiting_tokens;
+  MaybeRequest(now);
+}
+
+void BorrowerSide::MaybeRequest(absl::Time now) {
+  if (wished_bytes_ <= 0 || request_under_way_ || now < next_request_) return;
+  request_under_way_ = true;
+  next_request_ = now + request_interval_;
+  int64_t held_bytes = 0;
+  for (const Lease& lease : borrower_.Held()) held_bytes += lease.num_bytes;
+  broker_->RequestLease({.key = absl::StrCat(responses_ + 1),
+                         .want_bytes = std::exchange(wished_bytes_, 0),
+                         .waiting_tokens = waiting_tokens_,
+                         .held_bytes = held_bytes});
+}
+
+void BorrowerSide::Answered(const absl::StatusOr<LeaseResponse>& answer, absl::Time now) {
+  request_under_way_ = false;
+  if (answer.ok()) ++responses_;  // else the broker may have granted it: the next attempt is the same request
+  const bool short_of = !answer.ok() || !answer->shortage.empty();
+  request_interval_ =
+      short_of ? std::min(2 * request_interval_, options_.max_request_interval) : options_.min_request_interval;
+  next_request_ = now + request_interval_;
+  if (answer.ok()) push_(LendableMessage{answer->lendable_bytes + answer->offered_bytes, answer->shortage});
+}
+
+// --- what is to be done
+
+bool BorrowerSide::Act() {
+  const std::vector<Borrower::Action> actions = borrower_.TakeActions();
+  for (const Borrower::Action& action : actions) std::visit([this](const auto& a) { Do(a); }, action);
+  return !actions.empty();
+}
+
+void BorrowerSide::Do(const Borrower::Open& a) {
+  views_.emplace(a.lease.id, transport::LeaseView());
+  transport_->Open({.lease = a.lease.id,
+                    .channel = a.lease.channel,
+                    .capability = a.lease.capability,
+                    .bytes = a.lease.num_bytes,
+                    .epoch = a.lease.epoch,
+                    .store_bytes = options_.block_bytes});
+}
+
+void BorrowerSide::Do(const Borrower::Use& a) {
+  step_reads_.Offer(a.lease.id);
+  push_(UseMessage{a.lease.id, a.lease.borrower_blocks, a.lease.donor, views_.at(a.lease.id)});
+  counters_.borrowed.Increment();
+  LOG(INFO) << "lease " << a.lease.id << " of " << a.lease.borrower_blocks << " blocks from " << a.lease.donor
+            << " is in use";
+}
+
+// A need waits for nobody. Who says long before that the memory will go leaves the loop time to move idle blocks too.
+void BorrowerSide::Do(const Borrower::Drain& a) {
+  const absl::Time now = clock_.Now();
+  const bool at_once = a.until - now <= options_.revoke_deadline;
+  if (step_reads_.TakeOrAnnounce(a.id, at_once)) return ReleaseUnread(a.id);
+  release_held_at_[a.id] = now + (a.until - now) / kHeldDivisor;
+  push_(DrainMessage{a.id, a.until});
+}
+
+// Nobody reads it, so it is given back as if it were drained; what lies there is lost (StepReads).
+void BorrowerSide::ReleaseUnread(LeaseId id) {
+  transport_->SendRelease(id);
+  transport_->Abandon(id);  // stores into it
+  release_held_at_.erase(id);
+  borrower_.Unread(id, clock_.Now());
+  counters_.unread.Increment();
+}
+
+// A step that does not read it keeps the loop from saving what others have there: the donor goes before that.
+void BorrowerSide::ReleaseHeld(absl::Time now) {
+  for (auto it = release_held_at_.begin(); it != release_held_at_.end();) {
+    const auto [id, time] = *it++;  // it may go
+    if (time > now) continue;
+    release_held_at_.erase(id);
+    if (step_reads_.Take(id)) ReleaseUnread(id);
+  }
+}
+
+void BorrowerSide::Do(const Borrower::Lose& a) {
+  push_(LoseMessage{a.id});
+  transport_->Abandon(a.id);  // a donor that stands still would never answer
+  release_held_at_.erase(a.id);
+  counters_.lost.Increment();
+  LOG(WARNING) << "lease " << a.id << " is lost: " << a.why;
+}
+
+void BorrowerSide::Do(const Borrower::Close& a) {
+  transport_->Close(a.id);
+  views_.erase(a.id);
+  release_held_at_.erase(a.id);
+}
+
+}  // namespace swiftcache::engine::coordinator
