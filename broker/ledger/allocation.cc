@@ -2,6 +2,7 @@
 #include "broker/ledger/allocation.h"
 
 #include <algorithm>
+#include <deque>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -40,7 +41,7 @@ absl::StatusOr<LeaseResponse> Allocation::Request(Member& borrower, const LeaseR
               .now = now,
               .asked = request.want_bytes};
   // After a restart of the broker the borrower may hold leases of donors that have not come back yet.
-  const int64_t unseen = std::max<int64_t>(0, request.held_bytes - table_.BorrowedBy(borrower.engine.party).bytes);
+  const int64_t unseen = std::max<int64_t>(0, request.held_bytes - table_.BorrowedBy(borrower.id).bytes);
   const auto quota_left = [&] { return std::max<int64_t>(0, limits_.Left(borrower.engine.model_name) - unseen); };
   served.quota = quota_left();
   if (const auto it = borrower.requests.find(request.key); it != borrower.requests.end()) {
@@ -64,10 +65,8 @@ LeaseResponse Allocation::Again(const std::vector<LeaseId>& ids, Case& request) 
 // Offers the borrower what is free of its share, and takes back for it what others hold of its share.
 std::vector<LeaseId> Allocation::Serve(Case& request, int64_t waiting_tokens) {
   Member& borrower = request.borrower;
-  const Holding& holding = table_.BorrowedBy(borrower.engine.party);
-  request.held = HeldBytes(request, borrower.engine.party);
-  request.max_leases =
-      std::min<int64_t>(kMaxLeasesPerResponse, std::max<int64_t>(0, kMaxLeasesPerSide - holding.leases));
+  const int64_t leases = table_.BorrowedBy(borrower.id).leases;
+  request.max_leases = std::min<int64_t>(kMaxLeasesPerResponse, std::max<int64_t>(0, kMaxLeasesPerSide - leases));
   const int64_t want = request.max_leases == 0 ? 0 : std::min(request.asked, request.quota);
   borrower.waiting_tokens = waiting_tokens;
   borrower.requested_at = request.now;
@@ -77,41 +76,38 @@ std::vector<LeaseId> Allocation::Serve(Case& request, int64_t waiting_tokens) {
   for (const LeaseId id : ids) request.got += table_.Find(id)->lease.num_bytes;
   request.full = !ids.empty() && ids.size() == request.max_leases;
   borrower.unmet_bytes = std::max<int64_t>(0, want - request.got);
-  if (!request.full) request.coming = Rebalance(request, due - request.got);
+  if (!request.full && request.got < request.asked) request.coming = Rebalance(request, due - request.got);
   return ids;
-}
-
-// Of the sources' memory, less what is being revoked.
-int64_t Allocation::HeldBytes(const Case& request, const Party& party) const {
-  int64_t bytes = 0;
-  for (const Source& source : request.sources.list) {
-    const std::map<Party, Holding>& pairs = table_.PairsOf(source.donor->engine.party);
-    if (const auto pair = pairs.find(party); pair != pairs.end()) bytes += pair->second.bytes_that_stay();
-  }
-  return bytes;
 }
 
 // Weighted max-min over all engines that hold or ask for memory of these sources: what each may hold in all.
 void Allocation::Share(Case& request, int64_t want_bytes) const {
   const Member& borrower = request.borrower;
   int64_t pool = request.sources.free_bytes();
-  for (const Source& source : request.sources.list) pool += table_.LentBy(source.donor->engine.party).bytes;
-  std::vector<Party> parties;
+  for (const Source& source : request.sources.list) {
+    pool += table_.LentBy(source.donor->id).bytes;
+    for (const auto& [party, pair] : table_.PairsOf(source.donor->id)) {
+      request.stakes[party].held += pair.bytes_that_stay();
+    }
+  }
+  std::vector<Stake*> stakes;
   std::vector<elastic::ShareClaim> claims;
-  for (const auto& [name, member] : members_.OfNode(borrower.engine.node_id)) {
-    const Party& party = member->engine.party;
+  for (const PartyId id : members_.OfNode(borrower.engine.node_id)) {
+    const Member* member = members_.Find(id);
+    Stake& stake = request.stakes[id];
     const int64_t open = members_.HasOpenRequest(*member, request.now) ? member->unmet_bytes : 0;
     const int64_t unmet = member == &borrower ? want_bytes : open;
-    const int64_t wanted = CheckedAdd(HeldBytes(request, party), unmet).value_or(INT64_MAX);
+    const int64_t wanted = CheckedAdd(stake.held, unmet).value_or(INT64_MAX);
     if (wanted == 0) continue;
-    parties.push_back(party);
+    stakes.push_back(&stake);
     // Weights of 2^40 tokens leave room for their sum.
-    const int64_t weight = members_.WeightOf(party, /*against_need=*/borrower.waiting_tokens > 0, request.now);
+    const int64_t weight = members_.WeightOf(id, /*against_need=*/borrower.waiting_tokens > 0, request.now);
     claims.push_back({.weight = std::min(weight, int64_t{1} << 40), .wanted_bytes = wanted});
   }
   const std::vector<int64_t> parts = elastic::FairShares(pool, claims);
-  for (size_t i = 0; i < parties.size(); ++i) request.shares[parties[i]] = parts[i];
-  request.share = request.shares[borrower.engine.party];
+  for (size_t i = 0; i < stakes.size(); ++i) stakes[i]->share = parts[i];
+  request.held = request.stakes[borrower.id].held;
+  request.share = request.stakes[borrower.id].share;
 }
 
 std::vector<LeaseId> Allocation::Offer(Case& request, int64_t want_bytes) {
@@ -164,12 +160,11 @@ std::optional<LeaseId> Allocation::OfferFrom(Source& source, const Case& request
 }
 
 // The innermost leases that may be taken back for fairness, until there is enough.
-void Allocation::AddRipe(const Holding& holding, int64_t lacking_bytes, absl::Time now,
-                         std::deque<const Lease*>& ripe) const {
-  for (auto it = holding.stay.begin(); it != holding.stay.end() && lacking_bytes > 0; ++it) {
+void Allocation::AddRipe(const Places& stay, int64_t lacking_bytes, absl::Time now, Places& ripe) const {
+  for (auto it = stay.begin(); it != stay.end() && lacking_bytes > 0; ++it) {
     const Record& record = *it->second;
     if (!record.lease.epoch.has_value() || now - record.entered < options_.min_hold) continue;
-    ripe.push_back(&record.lease);
+    ripe.insert(*it);
     lacking_bytes -= record.lease.num_bytes;
   }
 }
@@ -181,23 +176,21 @@ int64_t Allocation::Rebalance(Case& request, int64_t lacking_bytes) {
   const Member& borrower = request.borrower;
   const bool starved = request.held + request.got < request.share / 4 * 3;
   int64_t coming = 0;
-  std::map<Party, Yielder> above;
-  for (const Source& source : request.sources.list) {
-    for (const auto& [party, pair] : table_.PairsOf(source.donor->engine.party)) {
-      if (party == borrower.engine.party) continue;
+  std::deque<Places> ripe;  // by yielder
+  std::vector<Yielder> above;
+  for (const auto& [party, stake] : request.stakes) {
+    if (party == borrower.id) continue;
+    const bool yields = starved || (borrower.waiting_tokens > 0 && members_.OnlyCaches(party, request.now));
+    Places& leases = ripe.emplace_back();
+    for (const Source& source : request.sources.list) {
+      const Holding& pair = table_.PairOf(source.donor->id, party);
       coming += pair.revoking_bytes;
-      const bool yields = starved || (borrower.waiting_tokens > 0 && members_.OnlyCaches(party, request.now));
-      if (yields) AddRipe(pair, lacking_bytes, request.now, above[party].leases);
+      if (yields) AddRipe(pair.stay, lacking_bytes, request.now, leases);
     }
-  }
-  for (auto& [party, yielder] : above) {
-    const auto share = request.shares.find(party);
-    yielder.bytes = HeldBytes(request, party) - (share == request.shares.end() ? 0 : share->second);
-    std::stable_sort(yielder.leases.begin(), yielder.leases.end(),
-                     [](const Lease* a, const Lease* b) { return a->extent.first_block < b->extent.first_block; });
+    above.emplace_back(stake.held - stake.share, /*weight=*/1, leases, /*offers=*/false);
   }
   const auto may = [](const Yielder& yielder) {  // and is not below its share afterwards
-    return !yielder.leases.empty() && yielder.leases.front()->num_bytes <= yielder.bytes;
+    return yielder.has_leases() && yielder.next().num_bytes <= yielder.bytes();
   };
   while (coming < lacking_bytes) {
     Yielder* most = MostAbove(above, may);

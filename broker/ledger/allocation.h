@@ -5,7 +5,6 @@
 #pragma once
 
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <map>
 #include <optional>
@@ -60,14 +59,18 @@ class Allocation {
   absl::StatusOr<LeaseResponse> Request(Member& borrower, const LeaseRequest& request, absl::Time now);
 
  private:
+  // What a party held before the request, less what is being revoked, and what it may hold in all. Units: bytes.
+  struct Stake {
+    int64_t held = 0, share = 0;
+  };
   // One request while it is being served. Units: bytes.
   struct Case {
     Member& borrower;
     Sources sources;
     absl::Time now;
     int64_t asked = 0, quota = 0;          // what the borrower asks for; what its model's limit leaves
-    std::map<Party, int64_t> shares = {};  // what each may hold in all
-    int64_t share = 0, held = 0;           // of the borrower; what it held before
+    std::map<PartyId, Stake> stakes = {};  // in the memory of the sources
+    int64_t share = 0, held = 0;           // the borrower's stake
     int64_t got = 0, coming = 0;           // offered now; being taken back from others
     size_t max_leases = 0;                 // that this response may offer
     bool full = false;                     // max_leases are offered: asking again may give more
@@ -76,11 +79,10 @@ class Allocation {
   LeaseResponse Again(const std::vector<LeaseId>& ids, Case& request);
   std::vector<LeaseId> Serve(Case& request, int64_t waiting_tokens);
   void Share(Case& request, int64_t want_bytes) const;
-  int64_t HeldBytes(const Case& request, const Party& party) const;
   std::vector<LeaseId> Offer(Case& request, int64_t want_bytes);
   std::optional<LeaseId> OfferFrom(Source& source, const Case& request, int64_t max_units);
   int64_t Rebalance(Case& request, int64_t lacking_bytes);
-  void AddRipe(const Holding& holding, int64_t lacking_bytes, absl::Time now, std::deque<const Lease*>& ripe) const;
+  void AddRipe(const Places& stay, int64_t lacking_bytes, absl::Time now, Places& ripe) const;
   static std::string ExplainShortage(const Case& request);
   void Remember(Member& member, const std::string& key, std::vector<LeaseId> ids) const;
   std::vector<Lease> Alive(const std::vector<LeaseId>& ids) const;

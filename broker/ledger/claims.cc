@@ -16,15 +16,16 @@ bool NamesBlocksOf(const Extent& extent, int64_t num_blocks) {
 
 }  // namespace
 
-absl::Status Claims::Hear(const Party& donor, const Lease& lease, absl::Time now) {
+absl::Status Claims::Hear(const Member& donor, const Lease& lease, absl::Time now) {
   const Record* record = table_.Find(lease.id);
-  if (lease.donor != donor || (record != nullptr && record->lease.donor != donor)) {
+  const Party& who = donor.engine.party;
+  if (lease.donor != who || (record != nullptr && record->donor != donor.id)) {
     const Party& owner = record != nullptr ? record->lease.donor : lease.donor;
     return absl::PermissionDeniedError(absl::StrCat("lease ", lease.id.value(), " is of donor ", owner.name, " (",
-                                                    owner.instance_id, "), which alone speaks of it; found ",
-                                                    donor.name, " (", donor.instance_id, ")"));
+                                                    owner.instance_id, "), which alone speaks of it; found ", who.name,
+                                                    " (", who.instance_id, ")"));
   }
-  if (lease.state == LeaseState::kGranted) return HearGranted(lease, now);
+  if (lease.state == LeaseState::kGranted) return HearGranted(donor, lease, now);
   if (!HasEnded(lease.state)) {
     return absl::InvalidArgumentError(absl::StrCat("lease ", lease.id.value(), ": a donor says ",
                                                    StateName(lease.state), ", wanted granted, released or fenced"));
@@ -35,10 +36,10 @@ absl::Status Claims::Hear(const Party& donor, const Lease& lease, absl::Time now
   return absl::OkStatus();
 }
 
-absl::Status Claims::HearGranted(const Lease& claim, absl::Time now) {
+absl::Status Claims::HearGranted(const Member& donor, const Lease& claim, absl::Time now) {
   if (!claim.epoch.has_value()) return absl::InvalidArgumentError("a lease is granted at an epoch; found none");
   const Record* record = table_.Find(claim.id);
-  if (record == nullptr) return Enter(claim, now);
+  if (record == nullptr) return Enter(donor, claim, now);
   const Lease& lease = record->lease;
   const bool same_epoch = !lease.epoch.has_value() || lease.epoch == claim.epoch;
   if (!same_epoch || lease.extent != claim.extent || lease.borrower != claim.borrower) {
@@ -52,8 +53,7 @@ absl::Status Claims::HearGranted(const Lease& claim, absl::Time now) {
   return absl::OkStatus();
 }
 
-absl::Status Claims::CheckSound(const Lease& claim) const {
-  const Engine& donor = members_.Find(claim.donor)->engine;
+absl::Status Claims::CheckSound(const Engine& donor, const Lease& claim) {
   const bool sound = claim.id.value() >= 1 && donor.page_bytes >= 1 && claim.borrower.name != claim.donor.name &&
                      !claim.borrower.name.empty() && !claim.capability.empty() && claim.borrower_blocks >= 0 &&
                      claim.borrower_blocks <= claim.num_bytes && NamesBlocksOf(claim.extent, donor.num_blocks) &&
@@ -69,13 +69,13 @@ absl::Status Claims::CheckSound(const Lease& claim) const {
 
 // The broker does not know the lease: an earlier one made it, or this one has not seen its donor for a while, or waited
 // too short a time for its answer.
-absl::Status Claims::Enter(const Lease& claim, absl::Time now) {
-  RETURN_IF_ERROR(CheckSound(claim));
-  if (table_.LentBy(claim.donor).leases >= static_cast<int64_t>(kMaxLeasesPerSide)) {
+absl::Status Claims::Enter(const Member& donor, const Lease& claim, absl::Time now) {
+  RETURN_IF_ERROR(CheckSound(donor.engine, claim));
+  if (table_.LentBy(donor.id).leases >= static_cast<int64_t>(kMaxLeasesPerSide)) {
     return absl::FailedPreconditionError(
         absl::StrCat(claim.donor.name, " lends on ", kMaxLeasesPerSide, " leases, the most: end some"));
   }
-  const std::vector<LeaseId> others = table_.Overlapping(claim.donor, claim.extent);
+  const std::vector<LeaseId> others = table_.Overlapping(donor.id, claim.extent);
   for (const LeaseId other : others) {
     if (!table_.Find(other)->lease.epoch.has_value()) continue;
     return absl::FailedPreconditionError(absl::StrCat("leases ", claim.id.value(), " and ", other.value(), " of donor ",
@@ -87,14 +87,14 @@ absl::Status Claims::Enter(const Lease& claim, absl::Time now) {
   return absl::OkStatus();
 }
 
-void Claims::HearAll(const Party& donor, const std::vector<Lease>& leases, absl::Time now) {
+void Claims::HearAll(const Member& donor, const std::vector<Lease>& leases, absl::Time now) {
   std::set<LeaseId> named;
   for (const Lease& lease : leases) {
     if (named.size() == kMaxLeasesPerSide) break;
     if (lease.state == LeaseState::kGranted && Hear(donor, lease, now).ok()) named.insert(lease.id);
   }
   std::vector<LeaseId> ended;
-  const Holding& lent = table_.LentBy(donor);
+  const Holding& lent = table_.LentBy(donor.id);
   for (const Places* places : {&lent.stay, &lent.revoking}) {
     for (const auto& [place, record] : *places) {
       if (record->lease.epoch.has_value() && named.count(record->lease.id) == 0) ended.push_back(record->lease.id);

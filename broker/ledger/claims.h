@@ -24,19 +24,18 @@ class Claims {
       : options_(options), table_(table), members_(members), limits_(limits) {}
 
   /// GRANTED: the donor gives this lease, whether it was offered or the broker has lost it; the donor's word ends offers
-  /// that overlap it. RELEASED and FENCED: it has ended, or was never accepted. As Ledger::ReportLease. REQUIRES: the
-  /// donor is a member.
-  absl::Status Hear(const Party& donor, const Lease& lease, absl::Time now);
+  /// that overlap it. RELEASED and FENCED: it has ended, or was never accepted. As Ledger::ReportLease.
+  absl::Status Hear(const Member& donor, const Lease& lease, absl::Time now);
   /// All that the donor gives: as Hear of each; what it had accepted and does not name has ended. What is refused is
   /// left out: the donor sees that it is missing, says it again, and hears why.
-  void HearAll(const Party& donor, const std::vector<Lease>& leases, absl::Time now);
+  void HearAll(const Member& donor, const std::vector<Lease>& leases, absl::Time now);
   /// Ends an offer that was declined, or not answered: the extent is not offered again for decline_backoff.
   void EndOffer(LeaseId id, absl::Time now) { table_.Decline(id, now + options_.decline_backoff); }
 
  private:
-  absl::Status HearGranted(const Lease& claim, absl::Time now);
-  absl::Status CheckSound(const Lease& claim) const;
-  absl::Status Enter(const Lease& claim, absl::Time now);
+  absl::Status HearGranted(const Member& donor, const Lease& claim, absl::Time now);
+  static absl::Status CheckSound(const Engine& donor, const Lease& claim);
+  absl::Status Enter(const Member& donor, const Lease& claim, absl::Time now);
 
   const Options& options_;
   LeaseTable& table_;

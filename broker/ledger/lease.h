@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "broker/ledger/lease_state.h"
 #include "common/base/strong_id.h"
@@ -23,6 +24,10 @@ using Epoch = StrongId<struct EpochTag, uint64_t>;
 struct Party {
   std::string name, instance_id;
   friend auto operator<=>(const Party&, const Party&) = default;
+  template <typename H>
+  friend H AbslHashValue(H h, const Party& party) {
+    return H::combine(std::move(h), party.name, party.instance_id);
+  }
 };
 
 /// Adjacent blocks of a donor's arena.

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <iterator>
+#include <map>
+#include <tuple>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -24,11 +26,6 @@ absl::Status CheckLease(const Lease& lease) {
   return absl::OkStatus();
 }
 
-const Holding& Nothing() {
-  static const Holding nothing;
-  return nothing;
-}
-
 // `times`: 1, or -1 to take it out again.
 void Count(Holding& holding, const Lease& lease, int64_t times) {
   holding.leases += times;
@@ -38,20 +35,38 @@ void Count(Holding& holding, const Lease& lease, int64_t times) {
   if (lease.state == LeaseState::kRevoking) holding.revoking_bytes += times * lease.num_bytes;
 }
 
-Places& PlacesOf(Holding& holding, const Lease& lease) {
-  return lease.state == LeaseState::kRevoking ? holding.revoking : holding.stay;
+Places& PlacesOf(Holding& holding, LeaseState state) {
+  return state == LeaseState::kRevoking ? holding.revoking : holding.stay;
 }
 
-void Add(Holding& holding, const Record& record) {
-  const Lease& lease = record.lease;
-  Count(holding, lease, 1);
-  PlacesOf(holding, lease)[{lease.extent.first_block, lease.id}] = &record;
+std::pair<int64_t, LeaseId> PlaceOf(const Lease& lease) { return {lease.extent.first_block, lease.id}; }
+
+// Where the borrower's is, or would be.
+template <typename Pairs>
+auto FindPair(Pairs& pairs, PartyId borrower) {
+  return std::lower_bound(pairs.begin(), pairs.end(), borrower,
+                          [](const Pair& pair, PartyId party) { return pair.borrower < party; });
 }
 
-void Subtract(Holding& holding, const Record& record) {
-  const Lease& lease = record.lease;
-  Count(holding, lease, -1);
-  PlacesOf(holding, lease).erase({lease.extent.first_block, lease.id});
+using Runs = absl::btree_map<int64_t, int64_t>;
+
+void AddRun(Runs& runs, const Extent& extent) {
+  int64_t first = extent.first_block, end = extent.end();
+  auto after = runs.lower_bound(first);
+  if (after != runs.end() && after->first == end) {
+    end = after->second;
+    after = runs.erase(after);
+  }
+  if (after != runs.begin() && std::prev(after)->second == first) first = std::prev(after)->first;
+  runs[first] = end;
+}
+
+void RemoveRun(Runs& runs, const Extent& extent) {
+  const auto run = std::prev(runs.upper_bound(extent.first_block));
+  const auto [first, end] = *run;
+  runs.erase(run);
+  if (first < extent.first_block) runs[first] = extent.first_block;
+  if (extent.end() < end) runs[extent.end()] = end;
 }
 
 bool SameSums(const Holding& a, const Holding& b) {
@@ -63,43 +78,37 @@ bool SameSums(const Holding& a, const Holding& b) {
 
 void LeaseTable::Insert(Record record) {
   const LeaseId id = record.lease.id;
-  CHECK(records_.count(id) == 0) << "lease " << id << " twice";
+  CHECK(Find(id) == nullptr) << "lease " << id << " twice";
   record.order = next_order_++;
+  record.donor = parties_.Hold(record.lease.donor);
+  record.borrower = parties_.Hold(record.lease.borrower);
   changes_.push_back({.lease = record.lease, .before = std::nullopt});
-  const Record& entered = records_.emplace(id, std::move(record)).first->second;
-  Index(entered);
-  AddRun(lenders_[entered.lease.donor], entered.lease.extent);
-  if (!entered.lease.epoch.has_value()) answers_.emplace(entered.answer_by, id);
+  Index(*(records_[id] = std::make_unique<Record>(std::move(record))));
 }
 
 void LeaseTable::Accept(LeaseId id, Epoch epoch) {
-  Record& record = records_.at(id);
+  Record& record = *records_.at(id);
   CHECK(!record.lease.epoch.has_value()) << "lease " << id << " was accepted before";
   answers_.erase({record.answer_by, id});
-  Unindex(record);
-  record.lease.epoch = epoch;
-  Index(record);
-  if (record.lease.state == LeaseState::kOffered) return MustStep(id, LeaseState::kGranted);
-  changes_.push_back({.lease = record.lease, .before = record.lease.state});
+  const LeaseState before = record.lease.state;
+  Set(record, before == LeaseState::kOffered ? LeaseState::kGranted : before, epoch);
+  changes_.push_back({.lease = record.lease, .before = before});
 }
 
 absl::Status LeaseTable::Step(LeaseId id, LeaseState to) {
   const auto it = records_.find(id);
   CHECK(it != records_.end()) << "no lease " << id;
-  Record& record = it->second;
+  Record& record = *it->second;
   const LeaseState before = record.lease.state;
   RETURN_IF_ERROR(CheckStep(id.value(), before, to));
-  Unindex(record);
-  record.lease.state = to;
-  changes_.push_back({.lease = record.lease, .before = before});
   if (!HasEnded(to)) {
-    Index(record);
+    Set(record, to, record.lease.epoch);
+    changes_.push_back({.lease = record.lease, .before = before});
     return absl::OkStatus();
   }
-  const auto lender = lenders_.find(record.lease.donor);
-  RemoveRun(lender->second, record.lease.extent);
-  if (lender->second.all.leases == 0) lenders_.erase(lender);
-  answers_.erase({record.answer_by, id});
+  Remove(record);
+  record.lease.state = to;
+  changes_.push_back({.lease = std::move(record.lease), .before = before});
   records_.erase(it);
   return absl::OkStatus();
 }
@@ -110,40 +119,36 @@ void LeaseTable::MustStep(LeaseId id, LeaseState to) {
 }
 
 void LeaseTable::AskToRevoke(LeaseId id) {
-  if (records_.at(id).lease.state != LeaseState::kRevoking) MustStep(id, LeaseState::kRevoking);
+  if (records_.at(id)->lease.state != LeaseState::kRevoking) MustStep(id, LeaseState::kRevoking);
 }
 
 void LeaseTable::Decline(LeaseId id, absl::Time until) {
-  const Lease& lease = records_.at(id).lease;
-  declined_.push_back({.donor = lease.donor, .extent = lease.extent, .until = until});
+  const Lease& lease = records_.at(id)->lease;
+  declined_.push_back({.donor = parties_.Hold(lease.donor), .extent = lease.extent, .until = until});
   MustStep(id, LeaseState::kReleased);
 }
 
 const Record* LeaseTable::Find(LeaseId id) const {
   const auto it = records_.find(id);
-  return it == records_.end() ? nullptr : &it->second;
+  return it == records_.end() ? nullptr : it->second.get();
 }
 
-const Holding& LeaseTable::LentBy(const Party& donor) const {
-  const auto it = lenders_.find(donor);
-  return it == lenders_.end() ? Nothing() : it->second.all;
+const LeaseTable::Side& LeaseTable::SideOf(PartyId party) const {
+  static const Side nothing;
+  return party.value() < sides_.size() ? sides_[party.value()] : nothing;
 }
 
-const Holding& LeaseTable::BorrowedBy(const Party& borrower) const {
-  const auto it = borrowers_.find(borrower);
-  return it == borrowers_.end() ? Nothing() : it->second;
+const Holding& LeaseTable::PairOf(PartyId donor, PartyId borrower) const {
+  static const Holding nothing;
+  const std::vector<Pair>& pairs = PairsOf(donor);
+  const auto pair = FindPair(pairs, borrower);
+  return pair == pairs.end() || pair->borrower != borrower ? nothing : pair->holding;
 }
 
-const std::map<Party, Holding>& LeaseTable::PairsOf(const Party& donor) const {
-  static const std::map<Party, Holding> none;
-  const auto it = lenders_.find(donor);
-  return it == lenders_.end() ? none : it->second.pairs;
-}
-
-std::vector<Extent> LeaseTable::TakenOf(const Party& donor) const {
+std::vector<Extent> LeaseTable::TakenOf(PartyId donor) const {
   std::vector<Extent> taken;
-  if (const auto it = lenders_.find(donor); it != lenders_.end()) {
-    for (const auto& [first, end] : it->second.runs) taken.push_back({.first_block = first, .num_blocks = end - first});
+  for (const auto& [first, end] : SideOf(donor).runs) {
+    taken.push_back({.first_block = first, .num_blocks = end - first});
   }
   for (const Declined& declined : declined_) {
     if (declined.donor == donor) taken.push_back(declined.extent);
@@ -152,15 +157,15 @@ std::vector<Extent> LeaseTable::TakenOf(const Party& donor) const {
 }
 
 // Leases of one donor share no block: only the last one that begins before `extent` may reach into it.
-std::vector<LeaseId> LeaseTable::Overlapping(const Party& donor, const Extent& extent) const {
+std::vector<LeaseId> LeaseTable::Overlapping(PartyId donor, const Extent& extent) const {
   std::vector<LeaseId> ids;
-  const auto lender = lenders_.find(donor);
-  if (lender == lenders_.end()) return ids;
-  const std::map<int64_t, LeaseId>& by_block = lender->second.by_block;
-  auto at = by_block.lower_bound(extent.first_block);
-  if (at != by_block.begin() && records_.at(std::prev(at)->second).lease.extent.Overlaps(extent)) --at;
-  for (; at != by_block.end() && records_.at(at->second).lease.extent.Overlaps(extent); ++at) {
-    ids.push_back(at->second);
+  const Holding& lent = LentBy(donor);
+  for (const Places* places : {&lent.stay, &lent.revoking}) {
+    auto at = places->lower_bound({extent.first_block, LeaseId(INT64_MIN)});
+    if (at != places->begin() && std::prev(at)->second->lease.extent.Overlaps(extent)) --at;
+    for (; at != places->end() && at->second->lease.extent.Overlaps(extent); ++at) {
+      ids.push_back(at->second->lease.id);
+    }
   }
   return ids;
 }
@@ -173,95 +178,105 @@ std::vector<LeaseId> LeaseTable::Unanswered(absl::Time now) const {
 
 void LeaseTable::Postpone(absl::Duration lateness) {
   for (const auto& [when, id] : std::exchange(answers_, {})) {
-    records_.at(id).answer_by += lateness;
+    records_.at(id)->answer_by += lateness;
     answers_.emplace(when + lateness, id);
   }
 }
 
 void LeaseTable::ForgetDeclined(absl::Time now) {
-  while (!declined_.empty() && declined_.front().until <= now) declined_.pop_front();
+  for (; !declined_.empty() && declined_.front().until <= now; declined_.pop_front()) {
+    parties_.Drop(declined_.front().donor);
+  }
+}
+
+// All that count the record: the donor's, the borrower's and the pair's. REQUIRES: it is in the indexes.
+std::array<Holding*, 3> LeaseTable::HoldingsOf(const Record& record) {
+  Side& donor = sides_[record.donor.value()];
+  return {&donor.lent, &sides_[record.borrower.value()].borrowed, &FindPair(donor.pairs, record.borrower)->holding};
+}
+
+// Changes a lease and the sums. REQUIRES: it is in the indexes.
+void LeaseTable::Set(Record& record, LeaseState state, std::optional<Epoch> epoch) {
+  Lease& lease = record.lease;
+  const std::array<Holding*, 3> holdings = HoldingsOf(record);
+  const bool moves = (state == LeaseState::kRevoking) != (lease.state == LeaseState::kRevoking);
+  for (Holding* holding : holdings) {
+    Count(*holding, lease, -1);
+    if (moves) PlacesOf(*holding, lease.state).erase(PlaceOf(lease));
+  }
+  lease.state = state;
+  lease.epoch = epoch;
+  for (Holding* holding : holdings) {
+    Count(*holding, lease, 1);
+    if (moves) PlacesOf(*holding, state).emplace(PlaceOf(lease), &record);
+  }
 }
 
 void LeaseTable::Index(const Record& record) {
-  const Lease& lease = record.lease;
-  Lender& lender = lenders_[lease.donor];
-  Add(lender.all, record);
-  Add(lender.pairs[lease.borrower], record);
-  Add(borrowers_[lease.borrower], record);
-  lender.by_block[lease.extent.first_block] = lease.id;
-}
-
-void LeaseTable::Unindex(const Record& record) {
-  const Lease& lease = record.lease;
-  Lender& lender = lenders_.at(lease.donor);
-  const auto pair = lender.pairs.find(lease.borrower);
-  const auto borrower = borrowers_.find(lease.borrower);
-  Subtract(lender.all, record);
-  Subtract(pair->second, record);
-  Subtract(borrower->second, record);
-  if (pair->second.leases == 0) lender.pairs.erase(pair);
-  if (borrower->second.leases == 0) borrowers_.erase(borrower);
-  lender.by_block.erase(lease.extent.first_block);
-}
-
-void LeaseTable::AddRun(Lender& lender, const Extent& extent) {
-  int64_t first = extent.first_block, end = extent.end();
-  const auto after = lender.runs.lower_bound(first);
-  if (after != lender.runs.begin() && std::prev(after)->second == first) first = std::prev(after)->first;
-  if (after != lender.runs.end() && after->first == end) {
-    end = after->second;
-    lender.runs.erase(after);
+  sides_.resize(std::max<size_t>({sides_.size(), record.donor.value() + 1, record.borrower.value() + 1}));
+  Side& donor = sides_[record.donor.value()];
+  const auto pair = FindPair(donor.pairs, record.borrower);
+  if (pair == donor.pairs.end() || pair->borrower != record.borrower) {
+    donor.pairs.insert(pair, {.borrower = record.borrower, .holding = {}});
   }
-  lender.runs[first] = end;
+  for (Holding* holding : HoldingsOf(record)) {
+    Count(*holding, record.lease, 1);
+    PlacesOf(*holding, record.lease.state).emplace(PlaceOf(record.lease), &record);
+  }
+  AddRun(donor.runs, record.lease.extent);
+  if (!record.lease.epoch.has_value()) answers_.emplace(record.answer_by, record.lease.id);
 }
 
-void LeaseTable::RemoveRun(Lender& lender, const Extent& extent) {
-  const auto run = std::prev(lender.runs.upper_bound(extent.first_block));
-  const auto [first, end] = *run;
-  lender.runs.erase(run);
-  if (first < extent.first_block) lender.runs[first] = extent.first_block;
-  if (extent.end() < end) lender.runs[extent.end()] = end;
+// Takes it out of the indexes.
+void LeaseTable::Remove(const Record& record) {
+  for (Holding* holding : HoldingsOf(record)) {
+    Count(*holding, record.lease, -1);
+    PlacesOf(*holding, record.lease.state).erase(PlaceOf(record.lease));
+  }
+  Side& donor = sides_[record.donor.value()];
+  const auto pair = FindPair(donor.pairs, record.borrower);
+  if (pair->holding.leases == 0) donor.pairs.erase(pair);
+  RemoveRun(donor.runs, record.lease.extent);
+  answers_.erase({record.answer_by, record.lease.id});
+  parties_.Drop(record.donor);
+  parties_.Drop(record.borrower);
 }
 
 absl::Status LeaseTable::CheckInvariants() const {
-  for (const auto& [id, record] : records_) RETURN_IF_ERROR(CheckLease(record.lease));
-  for (const auto& [donor, lender] : lenders_) {
-    const Lease* before = nullptr;
-    for (const auto& [first_block, id] : lender.by_block) {
-      const Lease& lease = records_.at(id).lease;
-      if (before != nullptr && before->extent.Overlaps(lease.extent)) {
-        return absl::InternalError(absl::StrCat("leases ", before->id.value(), " and ", lease.id.value(), " of donor ",
-                                                donor.name, " share a block"));
-      }
-      before = &lease;
+  for (const auto& [id, record] : records_) RETURN_IF_ERROR(CheckLease(record->lease));
+  std::map<std::tuple<PartyId, int64_t, LeaseId>, const Lease*> by_place;
+  for (const auto& [id, record] : records_) {
+    by_place[{record->donor, record->lease.extent.first_block, id}] = &record->lease;
+  }
+  const Lease* before = nullptr;
+  for (const auto& [place, lease] : by_place) {
+    if (before != nullptr && before->donor == lease->donor && before->extent.Overlaps(lease->extent)) {
+      return absl::InternalError(absl::StrCat("leases ", before->id.value(), " and ", lease->id.value(), " of donor ",
+                                              lease->donor.name, " share a block"));
     }
+    before = lease;
   }
   return CheckSums();
 }
 
 // The indexes against those of a table that is made anew from the leases.
 absl::Status LeaseTable::CheckSums() const {
-  LeaseTable fresh;
-  for (const auto& [id, record] : records_) {
-    fresh.Index(record);
-    AddRun(fresh.lenders_[record.lease.donor], record.lease.extent);
-    if (!record.lease.epoch.has_value()) fresh.answers_.emplace(record.answer_by, id);
-  }
+  LeaseTable fresh(parties_);
+  fresh.sides_.resize(sides_.size());
+  for (const auto& [id, record] : records_) fresh.Index(*record);
   if (fresh.answers_ != answers_) return absl::InternalError("the deadlines of offers are not those of the leases");
-  const auto same_holdings = [](const std::map<Party, Holding>& a, const std::map<Party, Holding>& b) {
-    return std::equal(a.begin(), a.end(), b.begin(), b.end(),
-                      [](const auto& x, const auto& y) { return x.first == y.first && SameSums(x.second, y.second); });
+  const auto same_pair = [](const Pair& a, const Pair& b) {
+    return a.borrower == b.borrower && SameSums(a.holding, b.holding);
   };
-  if (!same_holdings(fresh.borrowers_, borrowers_)) return absl::InternalError("what borrowers hold does not add up");
-  const auto same_lender = [&](const auto& x, const auto& y) {
-    const Lender &a = x.second, &b = y.second;
-    return x.first == y.first && SameSums(a.all, b.all) && same_holdings(a.pairs, b.pairs) &&
-           a.by_block == b.by_block && a.runs == b.runs;
-  };
-  if (std::equal(fresh.lenders_.begin(), fresh.lenders_.end(), lenders_.begin(), lenders_.end(), same_lender)) {
-    return absl::OkStatus();
+  for (size_t party = 0; party < sides_.size(); ++party) {
+    const Side &a = fresh.sides_[party], &b = sides_[party];
+    if (!SameSums(a.borrowed, b.borrowed)) return absl::InternalError("what borrowers hold does not add up");
+    if (!SameSums(a.lent, b.lent) || a.runs != b.runs ||
+        !std::equal(a.pairs.begin(), a.pairs.end(), b.pairs.begin(), b.pairs.end(), same_pair)) {
+      return absl::InternalError("what donors lend does not add up");
+    }
   }
-  return absl::InternalError("what donors lend does not add up");
+  return absl::OkStatus();
 }
 
 }  // namespace swiftcache::broker::ledger

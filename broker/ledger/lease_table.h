@@ -7,22 +7,25 @@
 //   table.MustStep(id, LeaseState::kReleased);
 #pragma once
 
+#include <array>
 #include <deque>
-#include <map>
+#include <memory>
 #include <optional>
 #include <set>
-#include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/container/btree_map.h"
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "broker/ledger/lease.h"
+#include "broker/ledger/parties.h"
 
 namespace swiftcache::broker::ledger {
 
 struct Record {
   Lease lease;
+  PartyId donor, borrower;                        // the lease's
   int64_t order = 0;                              // counts up with entry into the table
   absl::Time entered;                             // when
   absl::Time answer_by = absl::InfiniteFuture();  // for the donor to accept or decline; ignored once it has accepted
@@ -30,7 +33,7 @@ struct Record {
 
 /// Leases by place, those that lie furthest from the arena's end first: the order in which they are taken back, so that
 /// what stays on lease is one run at the arena's end.
-using Places = std::map<std::pair<int64_t, LeaseId>, const Record*>;
+using Places = absl::btree_map<std::pair<int64_t, LeaseId>, const Record*>;
 
 /// The leases that an engine gives, or that it takes, or the leases of one pair of engines.
 struct Holding {
@@ -42,13 +45,22 @@ struct Holding {
   int64_t bytes_that_stay() const { return bytes - revoking_bytes; }
 };
 
+/// What one donor lends to one borrower.
+struct Pair {
+  PartyId borrower;
+  Holding holding;
+};
+
 /// What is asked of it costs the logarithm of its size, except where lists are returned. Thread-safety: none; one loop
-/// owns it. Ownership: a value. Errors: as named.
+/// owns it. Ownership: borrows `parties`, where it holds those of its leases. Errors: as named.
 class LeaseTable {
  public:
-  using Map = std::map<LeaseId, Record>;
+  using Map = absl::btree_map<LeaseId, std::unique_ptr<Record>>;  // what points to a record stays valid
 
-  /// REQUIRES: no lease of that id, and no other of the donor that overlaps the extent.
+  explicit LeaseTable(Parties& parties) : parties_(parties) {}
+
+  /// Fills `donor` and `borrower` of the record itself. REQUIRES: no lease of that id, and no other of the donor that
+  /// overlaps the extent.
   void Insert(Record record);
   /// The donor has accepted an offer: it becomes granted, unless the broker has asked to revoke it meanwhile. REQUIRES:
   /// the lease is there, without an epoch.
@@ -66,14 +78,15 @@ class LeaseTable {
   const Record* Find(LeaseId id) const;
   const Map& all() const { return records_; }
   /// That the party gives, and takes. Valid until the table changes.
-  const Holding& LentBy(const Party& donor) const;
-  const Holding& BorrowedBy(const Party& borrower) const;
-  /// What the donor lends, by borrower.
-  const std::map<Party, Holding>& PairsOf(const Party& donor) const;
+  const Holding& LentBy(PartyId donor) const { return SideOf(donor).lent; }
+  const Holding& BorrowedBy(PartyId borrower) const { return SideOf(borrower).borrowed; }
+  /// What the donor lends, by borrower; of one borrower. Valid until the table changes.
+  const std::vector<Pair>& PairsOf(PartyId donor) const { return SideOf(donor).pairs; }
+  const Holding& PairOf(PartyId donor, PartyId borrower) const;
   /// The parts of the donor's arena that are on lease or were declined a moment ago. Neighbours are one.
-  std::vector<Extent> TakenOf(const Party& donor) const;
-  /// The donor's leases that share a block with `extent`, by place. REQUIRES: extent.num_blocks > 0.
-  std::vector<LeaseId> Overlapping(const Party& donor, const Extent& extent) const;
+  std::vector<Extent> TakenOf(PartyId donor) const;
+  /// The donor's leases that share a block with `extent`. REQUIRES: extent.num_blocks > 0.
+  std::vector<LeaseId> Overlapping(PartyId donor, const Extent& extent) const;
 
   /// Offers that should have been answered by `now`.
   std::vector<LeaseId> Unanswered(absl::Time now) const;
@@ -88,26 +101,27 @@ class LeaseTable {
   absl::Status CheckInvariants() const;
 
  private:
-  struct Lender {
-    Holding all;
-    std::map<Party, Holding> pairs;
-    std::map<int64_t, LeaseId> by_block;
-    std::map<int64_t, int64_t> runs;  // of adjacent leases: first block and end
+  // What a party gives and takes.
+  struct Side {
+    Holding lent, borrowed;
+    std::vector<Pair> pairs;                 // of `lent`, by borrower; none is empty
+    absl::btree_map<int64_t, int64_t> runs;  // of adjacent leases in `lent`: first block and end
   };
   struct Declined {
-    Party donor;
+    PartyId donor;
     Extent extent;
     absl::Time until;
   };
+  const Side& SideOf(PartyId party) const;
+  std::array<Holding*, 3> HoldingsOf(const Record& record);
+  void Set(Record& record, LeaseState state, std::optional<Epoch> epoch);
   void Index(const Record& record);
-  void Unindex(const Record& record);
-  static void AddRun(Lender& lender, const Extent& extent);
-  static void RemoveRun(Lender& lender, const Extent& extent);
+  void Remove(const Record& record);
   absl::Status CheckSums() const;
 
+  Parties& parties_;
   Map records_;
-  std::map<Party, Lender> lenders_;
-  std::map<Party, Holding> borrowers_;
+  std::vector<Side> sides_;                           // by party
   std::set<std::pair<absl::Time, LeaseId>> answers_;  // of offers
   std::deque<Declined> declined_;                     // in the order of `until`
   std::vector<Change> changes_;

@@ -11,7 +11,8 @@ namespace swiftcache::broker::ledger {
 
 Ledger::Ledger(const Options& options, NewCapability new_capability)
     : options_(options),
-      members_(options.request_ttl),
+      table_(parties_),
+      members_(options.request_ttl, parties_),
       limits_(table_, members_),
       claims_(options_, table_, members_, limits_),
       allocation_(options_, std::move(new_capability), table_, members_, limits_),
@@ -19,12 +20,11 @@ Ledger::Ledger(const Options& options, NewCapability new_capability)
 
 void Ledger::AddEngine(const Engine& engine, const std::vector<Lease>& given, absl::Time now) {
   Tick(now);
-  Replace(engine, now);
-  claims_.HearAll(engine.party, given, now);
+  claims_.HearAll(Replace(engine, now), given, now);
   limits_.Enforce(engine.model_name);  // what it borrows counts from now on
 }
 
-void Ledger::Replace(const Engine& engine, absl::Time now) {
+Member& Ledger::Replace(const Engine& engine, absl::Time now) {
   const Member* before = members_.Find(engine.party.name);
   if (before != nullptr && before->engine.party != engine.party) RemoveEngine(engine.party.name, now);
   const Member* same = members_.Find(engine.party);
@@ -33,32 +33,31 @@ void Ledger::Replace(const Engine& engine, absl::Time now) {
                           same->engine.block_tokens == engine.block_tokens &&
                           same->engine.page_bytes == engine.page_bytes;
   Member& member = members_.Put(engine);
-  if (same_arena) return;
-  ForgetLeasesOf(engine.party);  // extents of an arena with another geometry mean nothing now
+  if (same_arena) return member;
+  ForgetLeasesOf(member.id);  // extents of an arena with another geometry mean nothing now
   member.policy = engine.num_blocks < 1 || engine.block_tokens < 1
                       ? nullptr
                       : elastic::CreatePolicy(options_.elastic,
                                               {.num_blocks = engine.num_blocks, .block_tokens = engine.block_tokens});
+  return member;
 }
 
-void Ledger::ForgetLeasesOf(const Party& donor) {
-  std::vector<LeaseId> ids;
-  for (const Lease& lease : LeasesOf(donor)) {
-    if (lease.donor == donor) ids.push_back(lease.id);
+void Ledger::ForgetLeasesOf(PartyId donor) {
+  for (const Record* record : RecordsOf(donor)) {
+    if (record->donor == donor) table_.MustStep(record->lease.id, LeaseState::kReleased);
   }
-  for (const LeaseId id : ids) table_.MustStep(id, LeaseState::kReleased);
 }
 
 void Ledger::RemoveEngine(const std::string& name, absl::Time now) {
   Tick(now);
   const Member* member = members_.Find(name);
   if (member == nullptr) return;
-  const Party party = member->engine.party;
-  members_.Erase(name);
+  const PartyId party = member->id;
   ForgetLeasesOf(party);
-  for (const Lease& lease : LeasesOf(party)) {
-    if (!lease.epoch.has_value()) table_.AskToRevoke(lease.id);
+  for (const Record* record : RecordsOf(party)) {
+    if (!record->lease.epoch.has_value()) table_.AskToRevoke(record->lease.id);
   }
+  members_.Erase(name);
 }
 
 void Ledger::SetReady(const std::string& name, bool ready) {
@@ -84,7 +83,7 @@ absl::StatusOr<int64_t> Ledger::ReportWindow(const Party& who, const elastic::De
     *blocks = std::min(*blocks, member->engine.num_blocks);
   }
   member->policy->Report(counted, now);
-  return member->LendableBlocks(table_.LentBy(who).blocks, {}, now);
+  return member->LendableBlocks(table_.LentBy(member->id).blocks, {}, now);
 }
 
 absl::StatusOr<LeaseResponse> Ledger::RequestLease(const Party& who, const LeaseRequest& request, absl::Time now) {
@@ -102,8 +101,8 @@ absl::StatusOr<std::vector<LeaseId>> Ledger::ScaleUp(const Party& who, int64_t n
 }
 
 absl::Status Ledger::ReportLease(const Party& who, const Lease& lease, absl::Time now) {
-  RETURN_IF_ERROR(members_.Require(who).status());
-  return claims_.Hear(who, lease, now);
+  ASSIGN_OR_RETURN(const Member* member, members_.Require(who));
+  return claims_.Hear(*member, lease, now);
 }
 
 absl::StatusOr<LeaseLimit> Ledger::LimitLease(const std::string& model_name, std::optional<int64_t> max_borrowed_bytes,
@@ -128,24 +127,33 @@ void Ledger::Tick(absl::Time now) {
 
 std::vector<Lease> Ledger::Snapshot() const {
   std::vector<Lease> leases;
-  for (const auto& [id, record] : table_.all()) leases.push_back(record.lease);
+  for (const auto& [id, record] : table_.all()) leases.push_back(record->lease);
   return leases;
 }
 
 std::vector<Lease> Ledger::LeasesOf(const Party& party) const {
   std::vector<Lease> leases;
-  for (const Holding* holding : {&table_.LentBy(party), &table_.BorrowedBy(party)}) {
-    for (const Places* places : {&holding->stay, &holding->revoking}) {
-      for (const auto& [place, record] : *places) leases.push_back(record->lease);
-    }
+  if (const std::optional<PartyId> id = parties_.Find(party)) {
+    for (const Record* record : RecordsOf(*id)) leases.push_back(record->lease);
   }
   return leases;
+}
+
+// Those that the party gives, then those that it takes.
+std::vector<const Record*> Ledger::RecordsOf(PartyId party) const {
+  std::vector<const Record*> records;
+  for (const Holding* holding : {&table_.LentBy(party), &table_.BorrowedBy(party)}) {
+    for (const Places* places : {&holding->stay, &holding->revoking}) {
+      for (const auto& [place, record] : *places) records.push_back(record);
+    }
+  }
+  return records;
 }
 
 absl::Status Ledger::CheckInvariants() const {
   RETURN_IF_ERROR(table_.CheckInvariants());
   RETURN_IF_ERROR(limits_.CheckInvariants());
-  for (const auto& [id, record] : table_.all()) RETURN_IF_ERROR(CheckAgainstMembers(record.lease));
+  for (const auto& [id, record] : table_.all()) RETURN_IF_ERROR(CheckAgainstMembers(record->lease));
   return absl::OkStatus();
 }
 

@@ -24,6 +24,7 @@
 #include "broker/ledger/limits.h"
 #include "broker/ledger/members.h"
 #include "broker/ledger/options.h"
+#include "broker/ledger/parties.h"
 #include "broker/ledger/taking_back.h"
 
 namespace swiftcache::broker::ledger {
@@ -98,11 +99,13 @@ class Ledger {
   absl::Status CheckInvariants() const;
 
  private:
-  void Replace(const Engine& engine, absl::Time now);
-  void ForgetLeasesOf(const Party& donor);
+  Member& Replace(const Engine& engine, absl::Time now);
+  void ForgetLeasesOf(PartyId donor);
+  std::vector<const Record*> RecordsOf(PartyId party) const;
   absl::Status CheckAgainstMembers(const Lease& lease) const;
 
   const Options options_;
+  Parties parties_;
   LeaseTable table_;
   Members members_;
   Limits limits_;

@@ -38,8 +38,8 @@ void Limits::Enforce(const std::string& model_name) {
   if (!max.has_value()) return;
   std::vector<const Record*> held;
   int64_t bytes = 0;
-  for (const auto& [name, member] : members_.OfModel(model_name)) {
-    const Holding& holding = table_.BorrowedBy(member->engine.party);
+  for (const PartyId member : members_.OfModel(model_name)) {
+    const Holding& holding = table_.BorrowedBy(member);
     bytes += holding.bytes_that_stay();
     for (const auto& [place, record] : holding.stay) held.push_back(record);
   }
@@ -64,8 +64,7 @@ int64_t Limits::Left(const std::string& model_name) const {
 
 int64_t Limits::BorrowedBytes(const std::string& model_name) const {
   int64_t bytes = 0;
-  for (const auto& [name, member] : members_.OfModel(model_name))
-    bytes += table_.BorrowedBy(member->engine.party).bytes;
+  for (const PartyId member : members_.OfModel(model_name)) bytes += table_.BorrowedBy(member).bytes;
   return bytes;
 }
 
@@ -78,8 +77,8 @@ std::vector<LeaseLimit> Limits::all() const {
 absl::Status Limits::CheckInvariants() const {
   for (const auto& [model_name, limit] : limits_) {
     int64_t bytes = 0;
-    for (const auto& [name, member] : members_.OfModel(model_name)) {
-      bytes += table_.BorrowedBy(member->engine.party).bytes_that_stay();
+    for (const PartyId member : members_.OfModel(model_name)) {
+      bytes += table_.BorrowedBy(member).bytes_that_stay();
     }
     if (bytes <= limit.max_borrowed_bytes.value_or(INT64_MAX)) continue;
     return absl::InternalError(

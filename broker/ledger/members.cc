@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "broker/ledger/members.h"
 
+#include <algorithm>
+
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "broker/elastic/fair_share.h"
@@ -9,26 +11,40 @@
 namespace swiftcache::broker::ledger {
 
 Member& Members::Put(const Engine& engine) {
-  Member& member = members_[engine.party.name];
-  Leave(member);
-  member.engine = engine;
-  by_node_[engine.node_id][engine.party.name] = &member;
-  by_model_[engine.model_name][engine.party.name] = &member;
-  return member;
+  std::unique_ptr<Member>& member = members_[engine.party.name];
+  if (member == nullptr) {
+    member = std::make_unique<Member>();
+    member->id = parties_.Hold(engine.party);
+    by_id_.resize(std::max<size_t>(by_id_.size(), member->id.value() + 1));
+    by_id_[member->id.value()] = member.get();
+  } else {
+    Leave(*member);
+  }
+  member->engine = engine;
+  Enter(by_node_[engine.node_id], *member);
+  Enter(by_model_[engine.model_name], *member);
+  return *member;
+}
+
+void Members::Enter(Group& group, const Member& member) const {
+  const auto before = [this](const std::string& name, PartyId other) { return name < Find(other)->engine.party.name; };
+  group.insert(std::upper_bound(group.begin(), group.end(), member.engine.party.name, before), member.id);
 }
 
 void Members::Erase(const std::string& name) {
   const auto it = members_.find(name);
   if (it == members_.end()) return;
-  Leave(it->second);
+  const PartyId id = it->second->id;
+  Leave(*it->second);
   members_.erase(it);
+  by_id_[id.value()] = nullptr;
+  parties_.Drop(id);
 }
 
 void Members::Leave(const Member& member) {
   const auto leave = [&](Groups& groups, const std::string& key) {
     const auto group = groups.find(key);
-    if (group == groups.end()) return;
-    group->second.erase(member.engine.party.name);
+    std::erase(group->second, member.id);
     if (group->second.empty()) groups.erase(group);
   };
   leave(by_node_, member.engine.node_id);
@@ -37,7 +53,7 @@ void Members::Leave(const Member& member) {
 
 Member* Members::Find(const std::string& name) const {
   const auto it = members_.find(name);
-  return it == members_.end() ? nullptr : const_cast<Member*>(&it->second);
+  return it == members_.end() ? nullptr : it->second.get();
 }
 
 Member* Members::Find(const Party& party) const {
@@ -52,24 +68,18 @@ absl::StatusOr<Member*> Members::Require(const Party& party) const {
                                              "' is not registered; register, then ask again"));
 }
 
-const Members::ByName& Members::Group(const Groups& groups, const std::string& key) {
-  static const ByName none;
+const Members::Group& Members::GroupOf(const Groups& groups, const std::string& key) {
+  static const Group none;
   const auto it = groups.find(key);
   return it == groups.end() ? none : it->second;
 }
 
-std::vector<Party> Members::all() const {
-  std::vector<Party> parties;
-  for (const auto& [name, member] : members_) parties.push_back(member.engine.party);
-  return parties;
-}
-
-bool Members::OnlyCaches(const Party& borrower, absl::Time now) const {
+bool Members::OnlyCaches(PartyId borrower, absl::Time now) const {
   const Member* member = Find(borrower);
   return member == nullptr || (member->idle && !HasOpenRequest(*member, now));
 }
 
-int64_t Members::WeightOf(const Party& borrower, bool against_need, absl::Time now) const {
+int64_t Members::WeightOf(PartyId borrower, bool against_need, absl::Time now) const {
   const Member* member = Find(borrower);
   if (member == nullptr || (against_need && OnlyCaches(borrower, now))) return 1;
   return CheckedAdd(elastic::kBaseWeightTokens, HasOpenRequest(*member, now) ? member->waiting_tokens : 0)

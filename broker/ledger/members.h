@@ -13,20 +13,24 @@
 #include <string>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "broker/elastic/policy.h"
 #include "broker/ledger/lease.h"
+#include "broker/ledger/parties.h"
 
 namespace swiftcache::broker::ledger {
 
 struct Member {
-  Engine engine;
-  std::unique_ptr<elastic::Policy> policy;  // none: it has no arena
+  // First what is asked of every borrower of a donor: it lies in one line of the processor's cache.
+  PartyId id;
+  bool idle = false;  // by its last window: nothing runs, nothing waits
   // As a borrower: what its last request asked for and did not get.
   int64_t unmet_bytes = 0, waiting_tokens = 0;
   absl::Time requested_at = absl::InfinitePast();
-  bool idle = false;                                     // by its last window: nothing runs, nothing waits
+  std::unique_ptr<elastic::Policy> policy;  // none: it has no arena
+  Engine engine;
   std::map<std::string, std::vector<LeaseId>> requests;  // by key: what a retry gets
   std::deque<std::string> request_order;                 // oldest first
 
@@ -36,41 +40,44 @@ struct Member {
   }
 };
 
-/// Thread-safety: none. Ownership: owns the members; pointers live until Erase.
+/// Thread-safety: none. Ownership: owns the members; pointers live until Erase. Borrows `parties`, where it holds them.
 class Members {
  public:
-  using ByName = std::map<std::string, Member*>;
+  using Group = std::vector<PartyId>;  // by name
 
   /// `request_ttl`: an unmet request that is not repeated stops counting after it.
-  explicit Members(absl::Duration request_ttl) : request_ttl_(request_ttl) {}
+  Members(absl::Duration request_ttl, Parties& parties) : request_ttl_(request_ttl), parties_(parties) {}
 
-  /// Adds an engine, or replaces what is known of the one of its name.
+  /// Adds an engine, or replaces what is known of it. REQUIRES: no other instance has its name.
   Member& Put(const Engine& engine);
   void Erase(const std::string& name);
 
   /// Null: there is none of that name, or it is another instance.
   Member* Find(const std::string& name) const;
   Member* Find(const Party& party) const;
+  Member* Find(PartyId party) const { return party.value() < by_id_.size() ? by_id_[party.value()] : nullptr; }
   /// UNAVAILABLE instead ("register, then ask again").
   absl::StatusOr<Member*> Require(const Party& party) const;
-  const ByName& OfNode(const std::string& node_id) const { return Group(by_node_, node_id); }
-  const ByName& OfModel(const std::string& model_name) const { return Group(by_model_, model_name); }
-  std::vector<Party> all() const;
+  const Group& OfNode(const std::string& node_id) const { return GroupOf(by_node_, node_id); }
+  const Group& OfModel(const std::string& model_name) const { return GroupOf(by_model_, model_name); }
 
   bool HasOpenRequest(const Member& member, absl::Time now) const { return now - member.requested_at < request_ttl_; }
   /// Nothing runs or waits there and it asks for no more, or it is gone: no request needs what it holds now.
-  bool OnlyCaches(const Party& borrower, absl::Time now) const;
+  bool OnlyCaches(PartyId borrower, absl::Time now) const;
   /// Its weight among borrowers, in tokens. `against_need`: where tokens of others wait, who only caches weighs almost
   /// nothing.
-  int64_t WeightOf(const Party& borrower, bool against_need, absl::Time now) const;
+  int64_t WeightOf(PartyId borrower, bool against_need, absl::Time now) const;
 
  private:
-  using Groups = std::map<std::string, ByName>;
-  static const ByName& Group(const Groups& groups, const std::string& key);
+  using Groups = absl::flat_hash_map<std::string, Group>;
+  static const Group& GroupOf(const Groups& groups, const std::string& key);
+  void Enter(Group& group, const Member& member) const;
   void Leave(const Member& member);
 
   const absl::Duration request_ttl_;
-  std::map<std::string, Member> members_;
+  Parties& parties_;
+  absl::flat_hash_map<std::string, std::unique_ptr<Member>> members_;  // by name
+  std::vector<Member*> by_id_;                                         // null: not a member
   Groups by_node_, by_model_;
 };
 

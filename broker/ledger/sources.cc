@@ -22,16 +22,16 @@ Source* Sources::Best() {
 
 Sources FindSources(const LeaseTable& table, const Members& members, const Engine& borrower, absl::Time now) {
   Sources sources;
-  for (const auto& [name, donor] : members.OfNode(borrower.node_id)) {
+  for (const PartyId id : members.OfNode(borrower.node_id)) {
+    const Member* donor = members.Find(id);
     if (donor->policy == nullptr || !MayShare(donor->engine, borrower)) continue;
     const absl::StatusOr<elastic::ElasticUnit> unit = UnitOf(donor->engine, borrower);
-    sources.units.push_back({.donor = name, .unit = unit});
+    sources.units.push_back({.donor = donor->engine.party.name, .unit = unit});
     if (!unit.ok()) continue;
-    const Party& party = donor->engine.party;
-    const Holding& lent = table.LentBy(party);
+    const Holding& lent = table.LentBy(id);
     const int64_t lendable =
         donor->LendableBlocks(lent.blocks, {.worker = unit->donor_blocks, .master = unit->borrower_blocks}, now);
-    Source source{.donor = donor, .unit = *unit, .taken = table.TakenOf(party), .leases = lent.leases};
+    Source source{.donor = donor, .unit = *unit, .taken = table.TakenOf(id), .leases = lent.leases};
     source.region = {.first_block = donor->engine.num_blocks - lendable, .num_blocks = lendable};
     source.free_units = std::max<int64_t>(0, lendable - lent.blocks) / unit->donor_blocks;
     sources.list.push_back(std::move(source));

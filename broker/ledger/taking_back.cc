@@ -2,27 +2,20 @@
 #include "broker/ledger/taking_back.h"
 
 #include <algorithm>
-#include <map>
 
 #include "broker/ledger/pairing.h"
 #include "broker/ledger/yielder.h"
 
 namespace swiftcache::broker::ledger {
-namespace {
-
-// An offer that was not accepted is in its donor's use.
-bool IsLent(const Record& record) { return record.lease.epoch.has_value(); }
-
-}  // namespace
 
 // Leases that are being revoked first, then from the borrower with the most bytes per weight.
 std::vector<LeaseId> TakingBack::Order(Member& donor, int64_t need_blocks, absl::Time now) const {
-  const Holding& lent = table_.LentBy(donor.engine.party);
+  const Holding& lent = table_.LentBy(donor.id);
   if (lent.blocks == lent.offered_blocks || donor.policy == nullptr) return {};
   const Places& first = lent.stay.empty() ? lent.revoking : lent.stay;
   const int64_t target =
       donor.policy->TakeBackBlocks(std::min(need_blocks, donor.engine.num_blocks), lent.blocks - lent.offered_blocks,
-                                   UnitBlocksOf(donor, first.begin()->second->lease), now);
+                                   UnitBlocksOf(donor, *first.begin()->second), now);
   std::vector<LeaseId> order;
   int64_t blocks = 0;
   const auto take = [&](const Lease& lease) {
@@ -30,21 +23,15 @@ std::vector<LeaseId> TakingBack::Order(Member& donor, int64_t need_blocks, absl:
     blocks += lease.extent.num_blocks;
   };
   for (const auto& [place, record] : lent.revoking) {
-    if (IsLent(*record)) take(record->lease);
+    if (record->lease.epoch.has_value()) take(record->lease);
   }
-  std::map<Party, Yielder> yielders;
-  for (const auto& [borrower, pair] : table_.PairsOf(donor.engine.party)) {
-    Yielder& yielder = yielders[borrower];
-    yielder.weight = members_.WeightOf(borrower, /*against_need=*/true, now);
-    yielder.bytes = pair.bytes_that_stay();
-    int64_t enough = target - blocks;
-    for (auto it = pair.stay.begin(); it != pair.stay.end() && enough > 0; ++it) {
-      if (!IsLent(*it->second)) continue;
-      yielder.leases.push_back(&it->second->lease);
-      enough -= it->second->lease.extent.num_blocks;
-    }
+  std::vector<Yielder> yielders;
+  yielders.reserve(table_.PairsOf(donor.id).size());
+  for (const auto& [borrower, pair] : table_.PairsOf(donor.id)) {
+    const int64_t weight = members_.WeightOf(borrower, /*against_need=*/true, now);
+    yielders.emplace_back(pair.bytes_that_stay(), weight, pair.stay, /*offers=*/pair.offered_blocks > 0);
   }
-  const auto has_any = [](const Yielder& yielder) { return !yielder.leases.empty(); };
+  const auto has_any = [](const Yielder& yielder) { return yielder.has_leases(); };
   while (blocks < target) {
     Yielder* most = MostAbove(yielders, has_any);
     if (most == nullptr) break;
@@ -54,7 +41,7 @@ std::vector<LeaseId> TakingBack::Order(Member& donor, int64_t need_blocks, absl:
 }
 
 // MEU_i and MEU_m of a lease's pair; {1, 1} where its borrower is gone.
-elastic::UnitBlocks TakingBack::UnitBlocksOf(const Member& donor, const Lease& lease) const {
+elastic::UnitBlocks TakingBack::UnitBlocksOf(const Member& donor, const Record& lease) const {
   const Member* borrower = members_.Find(lease.borrower);
   if (borrower == nullptr) return {};
   const auto unit = UnitOf(donor.engine, borrower->engine);

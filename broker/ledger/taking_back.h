@@ -24,7 +24,7 @@ class TakingBack {
   std::vector<LeaseId> Order(Member& donor, int64_t need_blocks, absl::Time now) const;
 
  private:
-  elastic::UnitBlocks UnitBlocksOf(const Member& donor, const Lease& lease) const;
+  elastic::UnitBlocks UnitBlocksOf(const Member& donor, const Record& lease) const;
 
   const LeaseTable& table_;
   const Members& members_;
