@@ -84,7 +84,7 @@ class GrpcServer final : public RpcServer {
       : server_(std::move(server)),
         services_(std::move(services)),
         address_(where.ToString()),
-        pulse_(std::make_unique<CallbackPulse>(server_->InProcessChannel({}))) {
+        pulse_(std::make_unique<CallbackPulse>()) {
     services_.push_back("");
     SetServing(false);
   }
