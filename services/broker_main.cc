@@ -19,7 +19,6 @@
 #include "common/log/log.h"
 #include "common/metrics/metrics.h"
 #include "common/rpc/server.h"
-#include "common/sync/scheduler_slice.h"
 #include "services/flags.h"
 #include "services/log_flags.h"
 #include "services/process_metrics.h"
@@ -134,7 +133,7 @@ absl::Status Serve(const BrokerFlags& flags, services::ShutdownSignals& signals)
 }  // namespace swiftcache
 
 int main(int argc, char** argv) {
-  swiftcache::SetSchedulerSlice(swiftcache::SchedulerSlice::kShort);
+  swiftcache::services::PrepareProcess();
   swiftcache::services::ShutdownSignals signals;
   swiftcache::BrokerFlags flags;
   if (const std::optional<int> exit_code = flags.Parse(argc, argv)) return *exit_code;

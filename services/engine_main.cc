@@ -293,7 +293,7 @@ absl::Status Serve(const services::EngineFlags& flags, services::ShutdownSignals
 }  // namespace swiftcache
 
 int main(int argc, char** argv) {
-  swiftcache::SetSchedulerSlice(swiftcache::SchedulerSlice::kShort);
+  swiftcache::services::PrepareProcess();
   swiftcache::services::ShutdownSignals signals;
   swiftcache::services::EngineFlags flags;
   if (const std::optional<int> exit_code = flags.Parse(argc, argv)) return *exit_code;

@@ -15,7 +15,6 @@
 #include "common/log/log.h"
 #include "common/metrics/metrics.h"
 #include "common/rpc/server.h"
-#include "common/sync/scheduler_slice.h"
 #include "gateway/fleet/fleet.h"
 #include "gateway/openai/door.h"
 #include "gateway/relay/relay_impl.h"
@@ -147,7 +146,7 @@ absl::Status Serve(const GatewayFlags& flags, services::ShutdownSignals& signals
 }  // namespace swiftcache
 
 int main(int argc, char** argv) {
-  swiftcache::SetSchedulerSlice(swiftcache::SchedulerSlice::kShort);
+  swiftcache::services::PrepareProcess();
   swiftcache::services::ShutdownSignals signals;
   swiftcache::GatewayFlags flags;
   if (const std::optional<int> exit_code = flags.Parse(argc, argv)) return *exit_code;

@@ -13,6 +13,8 @@
 #include "absl/base/attributes.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/synchronization/mutex.h"
+#include "common/sync/scheduler_slice.h"
 
 namespace swiftcache::services {
 namespace {
@@ -82,6 +84,11 @@ bool ShutdownSignals::Pending() const {
 void StartLogging(const LogOptions& options) {
   InitLogging(options);
   gpr_set_log_function(LogOfGrpc);
+}
+
+void PrepareProcess() {
+  SetSchedulerSlice(SchedulerSlice::kShort);
+  absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
 }
 
 void RaiseFileLimit() {

@@ -2,7 +2,8 @@
 // What all servers' mains have in common: signals, the line that says where the server listens, the line that says why
 // it ends.
 //
-//   ShutdownSignals signals;                      // first: before any thread
+//   PrepareProcess();                             // first: before any thread
+//   ShutdownSignals signals;                      // likewise
 //   if (std::optional<int> code = flags.Parse(argc, argv)) return *code;
 //   StartLogging(log_flags.Options({.program = argv[0]}));
 //   RaiseFileLimit();
@@ -36,6 +37,11 @@ class ShutdownSignals {
 
 /// InitLogging, and gRPC's own log goes through glog at verbose level. REQUIRES: no thread of ours exists.
 void StartLogging(const LogOptions& options);
+
+/// Threads that start from now on run soon after they wake (common/sync/scheduler_slice.h), and mutexes look for no lock
+/// cycles, as they do in tests: Debian's Abseil is a debug build, which records each lock that is held together with
+/// another, gRPC's too, in one graph behind one spinlock. REQUIRES: first in main.
+void PrepareProcess();
 
 /// Lets this process open as many files as its hard limit allows: a client takes one, and so does a lease; the usual
 /// soft limit of 1,024 is there for programs that call select(2). Where it cannot be raised it stays.
