@@ -388,7 +388,7 @@ TEST_P(HangTest, ADonorHasItsMemoryByTheDeadlineWhileItsBorrowersLoopHangs) {
   Node near(Donor(), shm_dir_, hub_), chat(Borrower(), shm_dir_, hub_);
   Talk got;
   std::jthread client([&] { got = ConverseOnLeases(chat.engine(), [&] { borrowers_gate_.Close(); }); });
-  EXPECT_TRUE(borrowers_gate_.WaitForAStep());
+  EXPECT_TRUE(borrowers_gate_.WaitUntilSomebodyHangs());
   EXPECT_GT(chat.engine().Load().kv_blocks_leased_in_used, 0);
   const auto answer = AskDonor(near.engine(), all_tokens);
   EXPECT_EQ(answer->Wait(), absl::OkStatus()) << "the borrower hangs all the while";
@@ -409,11 +409,11 @@ TEST_P(HangTest, TheDeadlineFencesWhileTheLoopsOfBothHang) {
     got = ConverseOnLeases(chat.engine(), [&] {
       donors_gate_.Close();
       answer = AskDonor(near.engine(), kFewTokens);
-      EXPECT_TRUE(donors_gate_.WaitForAStep());
+      EXPECT_TRUE(donors_gate_.WaitUntilSomebodyHangs());
       borrowers_gate_.Close();
     });
   });
-  EXPECT_TRUE(borrowers_gate_.WaitForAStep());
+  EXPECT_TRUE(borrowers_gate_.WaitUntilSomebodyHangs());
   for (int64_t i = 0; i < hub_.num_leases(); ++i) EXPECT_TRUE(hub_.Revoke(i));
   ExpectBackWithoutTheLoop(near, chat);
   borrowers_gate_.Open();

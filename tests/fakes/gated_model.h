@@ -4,7 +4,7 @@
 //   Gate gate;
 //   auto model = std::make_unique<GatedModel>(std::move(real_model), gate);
 //   gate.Close();
-//   EXPECT_TRUE(gate.WaitForAStep());  // the loop hangs now
+//   EXPECT_TRUE(gate.WaitUntilSomebodyHangs());  // the loop hangs now
 //   gate.Open();
 #pragma once
 
@@ -12,39 +12,10 @@
 #include <memory>
 #include <utility>
 
-#include "absl/base/thread_annotations.h"
-#include "absl/synchronization/mutex.h"
-#include "absl/time/time.h"
 #include "engine/models/model.h"
+#include "tests/fakes/gate.h"
 
 namespace swiftcache {
-
-/// Thread-safety: safe.
-class Gate {
- public:
-  void Close() { SetOpen(false); }
-  void Open() { SetOpen(true); }
-  /// False: no step came to hang here.
-  bool WaitForAStep() const {
-    absl::MutexLock lock(&mutex_);
-    return mutex_.AwaitWithTimeout(absl::Condition(&holds_), absl::Seconds(30));
-  }
-  void Pass() {
-    absl::MutexLock lock(&mutex_);
-    holds_ = !open_;
-    mutex_.Await(absl::Condition(&open_));
-    holds_ = false;
-  }
-
- private:
-  void SetOpen(bool open) {
-    absl::MutexLock lock(&mutex_);
-    open_ = open;
-  }
-
-  mutable absl::Mutex mutex_;
-  bool open_ ABSL_GUARDED_BY(mutex_) = true, holds_ ABSL_GUARDED_BY(mutex_) = false;
-};
 
 /// Thread-safety: none. Ownership: owns the model, borrows the gate. Errors: the model's.
 class GatedModel final : public engine::models::Model {
