@@ -275,6 +275,41 @@ def test_a_donor_has_its_memory_back_though_the_borrower_stands_still(leasing, s
     leasing.finish()
 
 
+def test_a_donor_has_its_memory_back_though_the_broker_answers_late(leasing, stubs, talks):
+    """Whose lease is to go, of two borrowers', is the broker's to say; what it says after a second, nobody waits for."""
+    leasing.begin()
+    donor = leasing.engine("donor", "--kv_cache_bytes=2MiB", "--revoke_deadline=1s", leasing.wire())
+    leasing.ready("donor")
+    client, prompt = Client(leasing.gateway.grpc, stubs), talks.long_prompt[:1500]  # three quarters of its arena
+    wanted = client.ask("donor", prompt, talks.answer_tokens)
+    for name in ("chat", "chat2"):
+        leasing.engine(name, ARENA)
+    leasing.ready("chat", "chat2")
+    load = leasing.load(stubs, talks, "chat", "chat2", clients=1)
+
+    def needed():
+        return leasing.count("donor", "swiftcache_scale_up_total")
+
+    took = []
+    for round in range(3):
+        load.until(lambda: leasing.blocks("donor", "leased_out") > 48 and
+                   {lease[3] for lease in leasing.leases() if lease[1] == "granted"} == {"chat", "chat2"},
+                   "it lends to both, and nearly half of what it has", BOUND)
+        leasing.wires[0].answers_after = 1
+        before, begin = needed(), time.monotonic()
+        assert client.ask("donor", prompt, talks.answer_tokens, salt=f"{round}") == wanted
+        took.append(time.monotonic() - begin)
+        assert needed() > before
+        leasing.wires[0].answers_after = 0
+    load.stop()
+    print(f"the donor's answers took {' '.join(f'{seconds:.2f}' for seconds in took)} s")
+    assert min(took) < 1  # each waits for memory, none for the broker
+    assert leasing.count("donor", "swiftcache_reclaim_seconds_count") >= 3
+    assert leasing.count("donor", "swiftcache_lease_late_total") == 0, donor.text()
+    client.close()
+    leasing.finish()
+
+
 class LongAnswers:
     """Answers under way at once, each asked for a second time if the first ends with an error: at once, or when `again`
     is set."""

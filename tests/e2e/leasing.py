@@ -6,6 +6,7 @@ import pathlib
 import random
 import socket
 import threading
+import time
 
 import grpc
 import pytest
@@ -155,9 +156,11 @@ class Load:
 
 
 class Wire:
-    """A TCP proxy that can be cut: then nothing passes, in silence, and nothing is lost."""
+    """A TCP proxy that can be cut: then nothing passes, in silence, and nothing is lost. Its answers can be made to take
+    `answers_after` seconds, twice that at most."""
 
     def __init__(self, address):
+        self.answers_after = 0
         host, port = address.rsplit(":", 1)
         self.to = (host, int(port))
         self.whole = threading.Event()
@@ -183,11 +186,13 @@ class Wire:
             return here.close()
         self.sockets += [here, there]
         threading.Thread(target=self._pass, args=(here, there), daemon=True).start()
-        self._pass(there, here)
+        self._pass(there, here, answers=True)
 
-    def _pass(self, source, sink):
+    def _pass(self, source, sink, answers=False):
         try:
             while data := source.recv(65536):
+                if answers:
+                    time.sleep(self.answers_after)
                 self.whole.wait()
                 sink.sendall(data)
             self.whole.wait()
