@@ -197,7 +197,7 @@ int64_t Allocation::Rebalance(Case& request, int64_t lacking_bytes) {
     if (most == nullptr) break;
     const Lease& victim = most->Pop();
     coming += victim.num_bytes;
-    table_.AskToRevoke(victim.id);
+    table_.AskToRevoke(victim.id, RevokeReason::kFairness);
   }
   return coming;
 }

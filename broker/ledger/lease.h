@@ -38,6 +38,17 @@ struct Extent {
   friend bool operator==(const Extent&, const Extent&) = default;
 };
 
+/// Why the broker asks a donor to revoke a lease.
+enum class RevokeReason {
+  kOperator,
+  kLimit,
+  kFairness,
+  kBorrowerGone,  // before the donor had accepted
+};
+
+/// Lower case, for logs.
+const char* ReasonName(RevokeReason reason);
+
 struct Lease {
   LeaseId id;
   Party donor, borrower;
@@ -47,8 +58,9 @@ struct Lease {
   int64_t borrower_blocks = 0;  // whole ones, from the extent's first byte on: K_i of SwiftCache eq. 2
   std::optional<Epoch> epoch;   // once the donor has accepted
   LeaseState state = LeaseState::kOffered;
-  std::string channel;     // the donor's
-  std::string capability;  // for donor and borrower alone
+  std::optional<RevokeReason> revoke_reason;  // from kRevoking on
+  std::string channel;                        // the donor's
+  std::string capability;                     // for donor and borrower alone
   friend bool operator==(const Lease&, const Lease&) = default;
 };
 

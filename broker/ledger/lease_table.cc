@@ -118,8 +118,11 @@ void LeaseTable::MustStep(LeaseId id, LeaseState to) {
   CHECK(status.ok()) << status;
 }
 
-void LeaseTable::AskToRevoke(LeaseId id) {
-  if (records_.at(id)->lease.state != LeaseState::kRevoking) MustStep(id, LeaseState::kRevoking);
+void LeaseTable::AskToRevoke(LeaseId id, RevokeReason reason) {
+  Lease& lease = records_.at(id)->lease;
+  if (lease.state == LeaseState::kRevoking) return;
+  lease.revoke_reason = reason;
+  MustStep(id, LeaseState::kRevoking);
 }
 
 void LeaseTable::Decline(LeaseId id, absl::Time until) {

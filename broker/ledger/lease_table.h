@@ -70,7 +70,7 @@ class LeaseTable {
   /// As Step, for steps that the caller knows to be legal.
   void MustStep(LeaseId id, LeaseState to);
   /// Asks the donor to revoke, who learns of it from its Watch; does nothing where that was asked before.
-  void AskToRevoke(LeaseId id);
+  void AskToRevoke(LeaseId id, RevokeReason reason);
   /// Ends an offer. Its extent counts as taken until then.
   void Decline(LeaseId id, absl::Time until);
 

@@ -55,7 +55,7 @@ void Ledger::RemoveEngine(const std::string& name, absl::Time now) {
   const PartyId party = member->id;
   ForgetLeasesOf(party);
   for (const Record* record : RecordsOf(party)) {
-    if (!record->lease.epoch.has_value()) table_.AskToRevoke(record->lease.id);
+    if (!record->lease.epoch.has_value()) table_.AskToRevoke(record->lease.id, RevokeReason::kBorrowerGone);
   }
   members_.Erase(name);
 }
@@ -116,7 +116,7 @@ absl::Status Ledger::RevokeLease(LeaseId id, absl::Time now) {
   if (table_.Find(id) == nullptr) {
     return absl::NotFoundError(absl::StrCat("lease ", id.value(), " is unknown or has ended; list them again"));
   }
-  table_.AskToRevoke(id);
+  table_.AskToRevoke(id, RevokeReason::kOperator);
   return absl::OkStatus();
 }
 

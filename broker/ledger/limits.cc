@@ -48,7 +48,7 @@ void Limits::Enforce(const std::string& model_name) {
   for (const Record* record : held) {
     if (bytes <= *max) break;
     bytes -= record->lease.num_bytes;
-    table_.AskToRevoke(record->lease.id);
+    table_.AskToRevoke(record->lease.id, RevokeReason::kLimit);
   }
 }
 

@@ -41,7 +41,9 @@ void LeaseMetrics::Note(const ledger::Change& change) {
   LOG(INFO) << "lease " << lease.id << " " << (change.before.has_value() ? ledger::StateName(*change.before) : "new")
             << " -> " << ledger::StateName(lease.state) << " donor=" << lease.donor.name
             << " borrower=" << lease.borrower.name << " blocks=" << lease.extent.first_block << "+"
-            << lease.extent.num_blocks << " bytes=" << lease.num_bytes;
+            << lease.extent.num_blocks << " bytes=" << lease.num_bytes
+            << (lease.state == LeaseState::kRevoking ? absl::StrCat(" for=", ledger::ReasonName(*lease.revoke_reason))
+                                                     : "");
   if (!change.before.has_value()) return AddLeased(lease, lease.num_bytes);
   if (*change.before == lease.state) return;
   if (ledger::HasEnded(lease.state)) AddLeased(lease, -lease.num_bytes);

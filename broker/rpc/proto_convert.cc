@@ -71,6 +71,20 @@ v1::LeaseState StateOf(LeaseState state) {
   return v1::LEASE_STATE_UNSPECIFIED;
 }
 
+v1::RevokeReason ReasonOf(ledger::RevokeReason reason) {
+  switch (reason) {
+    case ledger::RevokeReason::kOperator:
+      return v1::OPERATOR;
+    case ledger::RevokeReason::kLimit:
+      return v1::LIMIT;
+    case ledger::RevokeReason::kFairness:
+      return v1::FAIRNESS;
+    case ledger::RevokeReason::kBorrowerGone:
+      return v1::BORROWER_GONE;
+  }
+  return v1::REVOKE_REASON_UNSPECIFIED;
+}
+
 v1::Lease ForWatcher(const ledger::Lease& lease, const std::string& instance_id) {
   v1::Lease proto = ToProto(lease);
   const bool own = instance_id == lease.donor.instance_id || instance_id == lease.borrower.instance_id;
@@ -236,6 +250,7 @@ v1::Lease ToProto(const ledger::Lease& lease) {
   proto.set_borrower_blocks(lease.borrower_blocks);
   if (lease.epoch.has_value()) proto.set_epoch(lease.epoch->value());
   proto.set_state(StateOf(lease.state));
+  if (lease.revoke_reason.has_value()) proto.set_revoke_reason(ReasonOf(*lease.revoke_reason));
   proto.set_channel(lease.channel);
   proto.set_capability(lease.capability);
   return proto;

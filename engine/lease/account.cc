@@ -5,22 +5,6 @@
 
 namespace swiftcache::engine::lease {
 
-const char* EndingName(Ending ending) {
-  switch (ending) {
-    case Ending::kGivenBack:
-      return "given_back";
-    case Ending::kNeed:
-      return "need";
-    case Ending::kBroker:
-      return "broker";
-    case Ending::kShutdown:
-      return "shutdown";
-    case Ending::kBorrowerGone:
-      return "borrower_gone";
-  }
-  return "unknown";
-}
-
 void Accounts::Begin(const std::string& model, int64_t bytes, absl::Time now) {
   Advance(now);
   ++changes_;

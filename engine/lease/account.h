@@ -14,22 +14,9 @@
 
 #include "absl/numeric/int128.h"
 #include "absl/time/time.h"
+#include "engine/lease/ending.h"
 
 namespace swiftcache::engine::lease {
-
-/// Why a lease that was granted has ended.
-enum class Ending {
-  kGivenBack,     // its borrower used it no more
-  kNeed,          // the donor needed its memory
-  kBroker,        // the broker wanted it revoked: an operator, a limit, fairness
-  kShutdown,      // the donor ends
-  kBorrowerGone,  // its borrower died, renewed no more, or never came
-};
-inline constexpr std::array kEndings = {Ending::kGivenBack, Ending::kNeed, Ending::kBroker, Ending::kShutdown,
-                                        Ending::kBorrowerGone};
-
-/// Lower case, for metrics and logs.
-const char* EndingName(Ending ending);
 
 /// What was lent to the engines of one model. Thread-safety: a value.
 struct Account {

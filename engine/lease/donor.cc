@@ -25,7 +25,10 @@ void Donor::OnLeaseUpdate(const Lease& lease, absl::Time now) {
       return Offered(lease, now);
     case State::kGranted:
     case State::kRevoking:
-      if (held && lease.state == State::kRevoking) Revoke(lease.id, "the broker wants it revoked", now);
+      if (held && lease.state == State::kRevoking) {
+        const Ending ending = lease.revoke_reason;
+        Revoke(lease.id, absl::StrCat("the broker wants it revoked: ", EndingName(ending)), now, ending);
+      }
       if (!held) SayReleased(lease, "it has ended before");
       return;
     case State::kReleased:

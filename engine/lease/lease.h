@@ -7,6 +7,7 @@
 #include <string>
 
 #include "engine/kv/lease_id.h"
+#include "engine/lease/ending.h"
 
 namespace swiftcache::engine::lease {
 
@@ -38,6 +39,7 @@ struct Lease {
   int64_t borrower_blocks = 0;  // whole blocks of the borrower, from the extent's first byte on
   kv::Epoch epoch;              // from GRANTED on
   State state = State::kOffered;
+  Ending revoke_reason = Ending::kBroker;  // where it is revoking: why the broker wants that
   std::string channel, capability;
   friend bool operator==(const Lease&, const Lease&) = default;
 };

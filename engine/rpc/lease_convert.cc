@@ -35,6 +35,21 @@ v1::LeaseState ToProto(lease::State state) {
   return v1::LEASE_STATE_UNSPECIFIED;
 }
 
+lease::Ending FromProto(v1::RevokeReason reason) {
+  switch (reason) {
+    case v1::OPERATOR:
+      return lease::Ending::kOperator;
+    case v1::LIMIT:
+      return lease::Ending::kLimit;
+    case v1::FAIRNESS:
+      return lease::Ending::kFairness;
+    case v1::BORROWER_GONE:
+      return lease::Ending::kBorrowerGone;
+    default:
+      return lease::Ending::kBroker;
+  }
+}
+
 }  // namespace
 
 lease::Lease FromProto(const v1::Lease& proto) {
@@ -49,6 +64,7 @@ lease::Lease FromProto(const v1::Lease& proto) {
           .borrower_blocks = proto.borrower_blocks(),
           .epoch = kv::Epoch(proto.epoch()),
           .state = FromProto(proto.state()),
+          .revoke_reason = FromProto(proto.revoke_reason()),
           .channel = proto.channel(),
           .capability = proto.capability()};
 }

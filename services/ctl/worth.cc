@@ -108,16 +108,20 @@ std::string Worth::ShowPairs() const {
                {"BYTE HOURS", Table::kRight},
                {"LEASES", Table::kRight},
                {"NEEDED BACK", Table::kRight},
-               {"REVOKED BY BROKER", Table::kRight},
+               {"OPERATOR", Table::kRight},
+               {"LIMIT", Table::kRight},
+               {"FAIRNESS", Table::kRight},
                {"GIVEN BACK", Table::kRight},
                {"OTHER ENDS", Table::kRight},
                {"FENCED", Table::kRight}});
   for (const Pair& pair : pairs_) {
     int64_t other = EndsOf(pair, "shutdown").all;
     Add(other, EndsOf(pair, "borrower_gone").all);
+    Add(other, EndsOf(pair, "broker").all);
     table.Add({pair.donor_model, pair.borrower_model, ShowBytes(pair.lent_bytes), ShowByteHours(pair.lent_byte_seconds),
                absl::StrCat(pair.leases), absl::StrCat(EndsOf(pair, "need").all),
-               absl::StrCat(EndsOf(pair, "broker").all), absl::StrCat(EndsOf(pair, "given_back").all),
+               absl::StrCat(EndsOf(pair, "operator").all), absl::StrCat(EndsOf(pair, "limit").all),
+               absl::StrCat(EndsOf(pair, "fairness").all), absl::StrCat(EndsOf(pair, "given_back").all),
                absl::StrCat(other), absl::StrCat(EndsOf(pair, "").fenced)});
   }
   return table.ToString();

@@ -57,7 +57,10 @@ def test_lease_ls_says_who_lent_what_to_whom_and_what_it_was_worth(leasing, stub
 
     lease = next(lease[0] for lease in leasing.leases() if lease[1] == "granted" and lease[3] == "chat")
     leasing.ctl("lease", "revoke", lease)
-    load.until(lambda: ended(worth(leasing)[0]["giver", "chat"], "broker") > 0, "who revoked it is counted")
+    load.until(lambda: ended(worth(leasing)[0]["giver", "chat"], "operator") > 0, "who revoked it is counted")
+    leasing.ctl("lease", "limit", "code", "0")
+    load.until(lambda: ended(worth(leasing)[0]["giver", "code"], "limit") > 0, "and which limit did")
+    leasing.ctl("lease", "limit", "code", "none")
     load.until(lambda: worth(leasing)[1]["chat"]["saved_tokens"] > 0, "borrowing saves something").stop()
     seen = listed(leasing)
     pairs, before = expect_sums(seen)
@@ -74,7 +77,7 @@ def test_lease_ls_says_who_lent_what_to_whom_and_what_it_was_worth(leasing, stub
     def heard():
         """Of both donors: one may have lent most, the other may have been told to revoke."""
         pairs, models = worth(leasing)
-        return ("giver", "chat") in pairs and ended(pairs["giver", "chat"], "broker") > 0 and \
+        return ("giver", "chat") in pairs and ended(pairs["giver", "chat"], "operator") > 0 and \
             models["chat"]["borrowed_byte_seconds"] >= before["chat"]["borrowed_byte_seconds"]
     wait_until(heard, WAIT, "the engines tell the next broker")
     expect_sums(listed(leasing))

@@ -56,6 +56,7 @@ TEST_F(LedgerTest, AnOperatorsRevokeIsAskedOfTheDonor) {
   EXPECT_TRUE(ledger_->RevokeLease(lease.id, now_).ok());
   EXPECT_TRUE(ledger_->RevokeLease(lease.id, now_).ok());
   EXPECT_THAT(StatesOf(lease.id), ElementsAre(LeaseState::kRevoking));
+  EXPECT_EQ(Current(lease.id).revoke_reason, RevokeReason::kOperator);
   ASSERT_TRUE(Report("code", lease.id, LeaseState::kReleased).ok());
   EXPECT_EQ(ledger_->RevokeLease(lease.id, now_).code(), absl::StatusCode::kNotFound);
 }
@@ -83,6 +84,10 @@ TEST_F(LedgerTest, ALimitRevokesTheNewestLeasesOverItAndBoundsNewOnes) {
   EXPECT_EQ(Current(leases[0].id).state, LeaseState::kGranted);
   EXPECT_EQ(Current(leases[1].id).state, LeaseState::kRevoking);
   EXPECT_EQ(Current(leases[2].id).state, LeaseState::kRevoking);
+  EXPECT_EQ(Current(leases[0].id).revoke_reason, std::nullopt);
+  EXPECT_EQ(Current(leases[1].id).revoke_reason, RevokeReason::kLimit);
+  ASSERT_TRUE(ledger_->RevokeLease(leases[1].id, now_).ok());
+  EXPECT_EQ(Current(leases[1].id).revoke_reason, RevokeReason::kLimit) << "the first reason stands";
   const LeaseResponse refused = Request("chat", 10);
   EXPECT_THAT(refused.leases, IsEmpty());
   EXPECT_THAT(refused.shortage, HasSubstr("limit on model 'chat-model'"));
@@ -150,6 +155,7 @@ TEST_F(LedgerTest, WhoComesSecondGetsItsShareBack) {
   EXPECT_EQ(BlocksOf("first"), 80);
   for (const Lease& lease : ledger_->Snapshot()) {
     if (lease.state != LeaseState::kRevoking) continue;
+    EXPECT_EQ(lease.revoke_reason, RevokeReason::kFairness);
     ASSERT_TRUE(Report("code", lease.id, LeaseState::kReleased).ok());
   }
   const LeaseResponse first_again = Request("first", 1000, 4000);

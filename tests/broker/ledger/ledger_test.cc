@@ -325,6 +325,7 @@ TEST_F(LedgerTest, LeasesOfABorrowerThatCannotBeSeenLiveAndOffersToItDoNot) {
   ledger_->RemoveEngine("chat", now_);
   EXPECT_EQ(Current(lease.id), lease);
   EXPECT_EQ(Current(offer).state, LeaseState::kRevoking);
+  EXPECT_EQ(Current(offer).revoke_reason, RevokeReason::kBorrowerGone);
   now_ += absl::Hours(1);  // the offer was never accepted
   ledger_->Tick(now_);
   EXPECT_THAT(ledger_->Snapshot(), ElementsAre(lease));

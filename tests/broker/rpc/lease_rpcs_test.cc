@@ -141,6 +141,7 @@ TEST_F(BrokerDoorLeaseTest, OperatorsLimitAModelAndRevokeALease) {
   revoke.set_lease_id(offer.lease_id());
   EXPECT_EQ(Call(&v1::BrokerService::Stub::RevokeLease, revoke, &revoked), absl::OkStatus());
   EXPECT_EQ(SnapshotFor("").leases(0).state(), v1::REVOKING);
+  EXPECT_EQ(SnapshotFor("").leases(0).revoke_reason(), v1::OPERATOR);
 
   v1::LimitLeaseRequest limit;
   v1::LimitLeaseResponse limited;

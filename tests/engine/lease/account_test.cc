@@ -72,6 +72,18 @@ struct End {
   bool fenced;
 };
 
+End RevokedByTheBroker(const char* name, Ending reason) {
+  const auto ends = [reason](Donor& donor, absl::Time t) {
+    Lease lease = MakeLease(1);
+    lease.state = State::kRevoking;
+    lease.revoke_reason = reason;
+    donor.OnLeaseUpdate(lease, t - kDeadline / 2);
+    donor.NeedBack(1, t - kDeadline / 4);  // it comes back already
+    donor.BorrowerReleased(kId, t);
+  };
+  return {name, ends, reason, false};
+}
+
 class AccountOfALeaseTest : public testing::TestWithParam<End> {};
 
 INSTANTIATE_TEST_SUITE_P(AllEnds, AccountOfALeaseTest,
@@ -95,15 +107,10 @@ INSTANTIATE_TEST_SUITE_P(AllEnds, AccountOfALeaseTest,
                                                d.Tick(t);
                                              },
                                              Ending::kNeed, true},
-                                         End{"TheBrokerRevokedIt",
-                                             [](Donor& d, absl::Time t) {
-                                               Lease lease = MakeLease(1);
-                                               lease.state = State::kRevoking;
-                                               d.OnLeaseUpdate(lease, t - kDeadline / 2);
-                                               d.NeedBack(1, t - kDeadline / 4);  // it comes back already
-                                               d.BorrowerReleased(kId, t);
-                                             },
-                                             Ending::kBroker, false},
+                                         RevokedByTheBroker("AnOperatorRevokedIt", Ending::kOperator),
+                                         RevokedByTheBroker("ALimitRevokedIt", Ending::kLimit),
+                                         RevokedByTheBroker("FairnessRevokedIt", Ending::kFairness),
+                                         RevokedByTheBroker("TheBrokerRevokedIt", Ending::kBroker),
                                          End{"Shutdown",
                                              [](Donor& d, absl::Time t) {
                                                d.RevokeAll("", t - kDeadline / 2);

@@ -7,6 +7,7 @@
 #include <atomic>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -32,7 +33,9 @@ class Listener final : public coordinator::LeaseBrokerEvents {
  public:
   const CallLog& log() const { return log_; }
   void OnLease(const lease::Lease& lease) override {
-    log_.Add(absl::StrCat("lease ", lease.id.value(), " ", lease::StateName(lease.state)));
+    const bool revoking = lease.state == lease::State::kRevoking;
+    log_.Add(absl::StrCat("lease ", lease.id.value(), " ", lease::StateName(lease.state),
+                          revoking ? absl::StrCat(" for ", lease::EndingName(lease.revoke_reason)) : ""));
   }
   void OnLeases(const std::vector<lease::Lease>& leases) override {
     for (const lease::Lease& lease : leases) {
@@ -279,6 +282,27 @@ TEST_F(LeaseClientTest, WatchTellsOfOwnLeasesAndOfNoOthers) {
   Start();
   ASSERT_TRUE(events_.log().WaitFor("lease 1 released"));
   EXPECT_THAT(events_.log().calls(), ElementsAre("knows 1 granted", "lease 3 offered", "lease 1 released"));
+}
+
+TEST_F(LeaseClientTest, WhyALeaseIsRevokedIsTold) {
+  const std::vector<std::pair<int, std::string>> reasons = {{v1::OPERATOR, "operator"},
+                                                            {v1::LIMIT, "limit"},
+                                                            {v1::FAIRNESS, "fairness"},
+                                                            {v1::BORROWER_GONE, "borrower_gone"},
+                                                            {v1::REVOKE_REASON_UNSPECIFIED, "broker"},
+                                                            {77, "broker"}};
+  std::vector<v1::WatchResponse> told = {Whole(1, {})};
+  std::vector<std::string> heard;
+  for (const auto& [reason, name] : reasons) {
+    v1::Lease lease = Lease(static_cast<int64_t>(told.size()), v1::REVOKING);
+    lease.set_revoke_reason(static_cast<v1::RevokeReason>(reason));
+    heard.push_back(absl::StrCat("lease ", told.size(), " revoking for ", name));
+    told.push_back(News(static_cast<int64_t>(told.size()) + 1, lease));
+  }
+  broker_.Play(told);
+  Start();
+  ASSERT_TRUE(events_.log().WaitFor(heard.back()));
+  EXPECT_EQ(events_.log().calls(), heard);
 }
 
 TEST_F(LeaseClientTest, AGapInTheNewsStartsANewStream) {

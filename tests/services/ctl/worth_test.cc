@@ -50,7 +50,11 @@ v1::WatchResponse Shared() {
   v1::EngineStatus& chat = AddEngine(news, "chat", "chat");
   chat.mutable_load()->set_saved_tokens(5000);
   chat.mutable_load()->set_again_for_losses_tokens(100);
-  AddEnded(AddAccount(chat, "gone", kGiBHour / 1024), "broker", 4, 0);
+  v1::LeaseAccount& gone = AddAccount(chat, "gone", kGiBHour / 1024);
+  AddEnded(gone, "operator", 4, 0);
+  AddEnded(gone, "limit", 3, 0);
+  AddEnded(gone, "fairness", 2, 0);
+  AddEnded(gone, "broker", 1, 0);
   AddEngine(news, "idle", "idle");
   v1::Lease& lease = *news.mutable_snapshot()->add_leases();
   lease.set_lease_id(5);
@@ -70,12 +74,12 @@ ClusterTable ClusterOf(const v1::WatchResponse& news) {
 
 TEST(WorthTest, APairsLineSaysWhatIsAndWasLentAndWhyItEnded) {
   EXPECT_EQ(Worth(ClusterOf(Shared())).ShowPairs(),
-            "DONOR MODEL  BORROWER MODEL  LENT NOW  BYTE HOURS  LEASES  NEEDED BACK  REVOKED BY BROKER  GIVEN BACK  "
-            "OTHER ENDS  FENCED\n"
-            "chat         gone                 0 B       1 MiB      10            0                  4           0  "
-            "         0       0\n"
-            "code         chat               4 MiB       2 GiB      20            8                  0           4  "
-            "         2       4\n");
+            "DONOR MODEL  BORROWER MODEL  LENT NOW  BYTE HOURS  LEASES  NEEDED BACK  OPERATOR  LIMIT  FAIRNESS  "
+            "GIVEN BACK  OTHER ENDS  FENCED\n"
+            "chat         gone                 0 B       1 MiB      10            0         4      3         2  "
+            "         0           1       0\n"
+            "code         chat               4 MiB       2 GiB      20            8         0      0         0  "
+            "         4           2       4\n");
 }
 
 TEST(WorthTest, WhatModelsLentAndBorrowedAddsUpAndSoDoTokens) {
@@ -125,7 +129,9 @@ TEST(WorthTest, SumsStopAtTheLargestNumber) {
 TEST(WorthTest, JsonHasPairsAndModels) {
   const std::string json = LeasesJson("broker", ClusterOf(Shared()));
   EXPECT_NE(json.find(R"("pairs":[{"donor_model":"chat","borrower_model":"gone","lent_bytes":0,)"
-                      R"("lent_byte_seconds":3774873600,"leases":10,"ended":{"broker":{"released":4,"fenced":0}}},)"),
+                      R"("lent_byte_seconds":3774873600,"leases":10,"ended":{"broker":{"released":1,"fenced":0},)"
+                      R"("fairness":{"released":2,"fenced":0},"limit":{"released":3,"fenced":0},)"
+                      R"("operator":{"released":4,"fenced":0}}},)"),
             std::string::npos)
       << json;
   EXPECT_NE(json.find(R"({"model":"code","lent_byte_seconds":7730941132800,"borrowed_byte_seconds":0,)"
