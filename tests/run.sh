@@ -99,6 +99,7 @@ fi
 stage build-tsan built tsan tsan_tests && stage unit-tsan unit tsan -L tsan
 stage build-counted built release swiftcache-counted-steps swiftcache-bookkeeping-bench &&
   stage instructions tests/bench/instructions.py --bin build/release/bin
+stage arm tests/arm.sh
 stage rules-and-alerts tests/observability/check.sh
 stage package tests/e2e/package.sh "$SWIFTCACHE_TEST_MODEL" && tail -n 1 "$results/package.log"
 stage units tests/e2e/units.sh "$SWIFTCACHE_TEST_MODEL" && tail -n 1 "$results/units.log"

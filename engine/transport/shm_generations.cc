@@ -29,13 +29,25 @@ std::optional<int32_t> ShmGenerations::Take() {
 // The memory is zeroed 64-bit words in another process's sight, which is what a lock-free atomic is.
 //
 // Why a reader that saw a later byte sees this: the donor does
-//     (1) word = g + 1;   (2) full fence;   (3) write bytes of the extent (this thread, or one that it hands the memory
-//     to through a mutex: unlock and lock keep 1 before 3 on every machine that we run on)
+//     (1) word = g + 1;   (2) full fence;   (3) write bytes of the extent
 // and the reader
 //     (a) read bytes;     (b) acquire fence;    (c) read word.
-// If (a) saw a byte of (3), then (1) came before (3), (3) before (a), (a) before (c): (c) sees g + 1 or later. Stores
-// are kept in order by (2), loads by (b). On x86-64 both orders hold by nature and the fences bind the compiler; on
-// AArch64, which makes a store visible to all others at once, (2) and (b) are DMB ISH and ISHLD.
+// If (a) saw a byte of (3), then (1) came before (3), (3) before (a), (a) before (c): (c) sees g + 1 or later.
+//
+// Who writes in (3), and what keeps (1) before it:
+//   the coordinator, which fences: (2);
+//   the thread that exchanges memory and the step loop, which get it from there: a mutex (Mailbox), unlocked after (2) and
+//   locked before (3);
+//   workers of the loop's ThreadPool, which compute, zero and copy: ThreadPool::ticket_, which the loop stores after it
+//   has got the memory, and which a worker reads, and changes, before (3), all of it sequentially consistent.
+// Likewise (a) may be a worker of the borrower: its addition to Job::done comes after (a), and the loop has read that
+// before (b).
+//
+// That who wrote is not who fenced asks of the machine that a store which one thread has seen is seen by all (the writer
+// saw (1), so the reader of (3) does). x86-64 and AArch64 promise it; C++ does not, nor do POWER and 32-bit ARM: there
+// (3) would want a release fence before it. On x86-64 the rest holds by nature and fences bind the compiler (non-temporal
+// stores of a worker come after the ticket that it has read, and it fences them before it adds to Job::done); on AArch64
+// (2) and (b) are DMB ISH and ISHLD, and the steps between acquire and release.
 kv::Epoch ShmGenerations::Advance(int32_t word) {
   auto* const generation = reinterpret_cast<std::atomic<uint64_t>*>(memory_.base()) + word;
   const uint64_t next = generation->load(std::memory_order_relaxed) + 1;

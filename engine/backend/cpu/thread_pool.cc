@@ -4,14 +4,13 @@
 #include <algorithm>
 
 #include "engine/backend/cpu/core_share.h"
+#include "engine/backend/cpu/pause.h"
 
 namespace swiftcache::engine::backend::cpu {
 namespace {
 
-constexpr int kSpins = 600;  // of a pause instruction: about 20 us
+constexpr int kSpins = 600;  // of a pause: about 20 us
 constexpr int64_t kMaxItems = int64_t{1} << 31;
-
-void Pause() { __builtin_ia32_pause(); }
 
 }  // namespace
 
