@@ -89,7 +89,8 @@ engine::rpc::SharingDescription EngineSharing::Describe() const {
               [this](const engine::coordinator::LeaseTerms& terms) {
                 coordinator_->OnTerms(terms);
                 leases_->Registered();
-              }};
+              },
+          .weighted = [this](const auto& weights) { coordinator_->OnWeights(weights); }};
 }
 
 void EngineSharing::EndLeases(absl::Time deadline) {

@@ -85,6 +85,13 @@ struct Engine {
   bool ready = false;             // only ready engines are asked to lend
 };
 
+/// How much a borrower weighs against others of the same donor.
+struct BorrowerWeight {
+  std::string instance_id;
+  int64_t weight = 1;
+  friend bool operator==(const BorrowerWeight&, const BorrowerWeight&) = default;
+};
+
 /// A lease that is new or has changed.
 struct Change {
   Lease lease;

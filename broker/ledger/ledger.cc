@@ -100,6 +100,11 @@ absl::StatusOr<std::vector<LeaseId>> Ledger::ScaleUp(const Party& who, int64_t n
   return taking_back_.Order(*member, need_blocks, now);
 }
 
+std::vector<BorrowerWeight> Ledger::WeightsFor(const Party& donor, absl::Time now) const {
+  const Member* member = members_.Find(donor);
+  return member == nullptr ? std::vector<BorrowerWeight>() : taking_back_.Weights(*member, now);
+}
+
 absl::Status Ledger::ReportLease(const Party& who, const Lease& lease, absl::Time now) {
   ASSIGN_OR_RETURN(const Member* member, members_.Require(who));
   return claims_.Hear(*member, lease, now);

@@ -63,6 +63,8 @@ class Ledger {
   /// then the innermost lease of the borrower with the most bytes per weight, and so on. INVALID_ARGUMENT: need_blocks
   /// < 1. Changes no lease.
   absl::StatusOr<std::vector<LeaseId>> ScaleUp(const Party& who, int64_t need_blocks, absl::Time now);
+  /// What ScaleUp goes by, for a donor that hears of that too late. Empty: it has no choice, or is no engine here.
+  std::vector<BorrowerWeight> WeightsFor(const Party& donor, absl::Time now) const;
   /// The donor's word: `lease` is GRANTED, RELEASED or FENCED now. INVALID_ARGUMENT: another state, or no lease that it
   /// could give. FAILED_PRECONDITION: it shares blocks with another lease of the donor, or was granted at another epoch.
   /// PERMISSION_DENIED: not the donor's lease.

@@ -40,6 +40,19 @@ std::vector<LeaseId> TakingBack::Order(Member& donor, int64_t need_blocks, absl:
   return order;
 }
 
+std::vector<BorrowerWeight> TakingBack::Weights(const Member& donor, absl::Time now) const {
+  const std::vector<Pair>& pairs = table_.PairsOf(donor.id);
+  std::vector<BorrowerWeight> weights;
+  if (pairs.size() < 2) return weights;
+  for (const auto& [borrower, pair] : pairs) {
+    if (weights.size() == kMaxWeights) break;
+    const Member* member = members_.Find(borrower);
+    if (member == nullptr) continue;
+    weights.push_back({member->engine.party.instance_id, members_.WeightOf(borrower, /*against_need=*/true, now)});
+  }
+  return weights;
+}
+
 // MEU_i and MEU_m of a lease's pair; {1, 1} where its borrower is gone.
 elastic::UnitBlocks TakingBack::UnitBlocksOf(const Member& donor, const Record& lease) const {
   const Member* borrower = members_.Find(lease.borrower);

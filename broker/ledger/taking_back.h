@@ -22,6 +22,9 @@ class TakingBack {
 
   /// As Ledger::ScaleUp. REQUIRES: need_blocks > 0.
   std::vector<LeaseId> Order(Member& donor, int64_t need_blocks, absl::Time now) const;
+  /// What Order goes by, for a donor that hears it too late: of its first kMaxWeights borrowers. Empty where it has one.
+  static constexpr size_t kMaxWeights = 64;
+  std::vector<BorrowerWeight> Weights(const Member& donor, absl::Time now) const;
 
  private:
   elastic::UnitBlocks UnitBlocksOf(const Member& donor, const Record& lease) const;

@@ -77,7 +77,7 @@ void BrokerLoop::Register(Tables::Registration registration, RegisterReply reply
 }
 
 void BrokerLoop::Heartbeat(std::string name, std::string instance_id, std::string incarnation,
-                           membership::LoadReport load, Reply reply) {
+                           membership::LoadReport load, HeartbeatReply reply) {
   HeartbeatMessage message{{std::move(name), std::move(instance_id), std::move(incarnation)}, load, reply};
   if (!mailbox_.TryPush(std::move(message))) reply(Refusal());
 }
@@ -146,8 +146,9 @@ void BrokerLoop::Handle(RegisterMessage& message) {
 
 void BrokerLoop::Handle(HeartbeatMessage& message) {
   const absl::Status status = tables_.Heartbeat(message.caller, message.load, Now());
-  if (status.ok()) counters_.heartbeats.Increment();
-  message.reply(status);
+  if (!status.ok()) return message.reply(status);
+  counters_.heartbeats.Increment();
+  message.reply(tables_.WeightsFor(message.caller, Now()));
 }
 
 void BrokerLoop::Handle(DeregisterMessage& message) {

@@ -45,6 +45,7 @@ struct Options {
 class BrokerLoop {
  public:
   using Reply = std::function<void(absl::Status)>;
+  using HeartbeatReply = std::function<void(absl::StatusOr<std::vector<ledger::BorrowerWeight>>)>;
   using WindowReply = std::function<void(absl::StatusOr<int64_t> lendable_blocks)>;
   using RequestReply = std::function<void(absl::StatusOr<ledger::LeaseResponse>)>;
   using ScaleUpReply = std::function<void(absl::StatusOr<std::vector<ledger::LeaseId>>)>;
@@ -65,7 +66,7 @@ class BrokerLoop {
 
   void Register(Tables::Registration registration, RegisterReply reply);
   void Heartbeat(std::string name, std::string instance_id, std::string incarnation, membership::LoadReport load,
-                 Reply reply);
+                 HeartbeatReply reply);
   void Deregister(std::string name, std::string instance_id, Reply reply);
 
   // As in broker.proto. `reason` is for the log.
@@ -91,7 +92,7 @@ class BrokerLoop {
   struct HeartbeatMessage {
     Caller caller;
     membership::LoadReport load;
-    Reply reply;
+    HeartbeatReply reply;
   };
   struct DeregisterMessage {
     std::string name, instance_id;

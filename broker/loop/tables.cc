@@ -66,6 +66,10 @@ absl::Status Tables::Heartbeat(const Caller& caller, const membership::LoadRepor
   return status;
 }
 
+std::vector<ledger::BorrowerWeight> Tables::WeightsFor(const Caller& donor, absl::Time now) const {
+  return leases_.WeightsFor(PartyOf(donor), now);
+}
+
 void Tables::Deregister(const std::string& name, const std::string& instance_id, absl::Time now) {
   engines_.Deregister(name, instance_id);
   CollectChanges(now);

@@ -54,6 +54,8 @@ class Tables {
 
   absl::Status Register(const Registration& registration, absl::Time now);
   absl::Status Heartbeat(const Caller& caller, const membership::LoadReport& load, absl::Time now);
+  /// Goes back with a heartbeat: Ledger::WeightsFor.
+  std::vector<ledger::BorrowerWeight> WeightsFor(const Caller& donor, absl::Time now) const;
   void Deregister(const std::string& name, const std::string& instance_id, absl::Time now);
 
   absl::StatusOr<int64_t> ReportWindow(const Caller& caller, const elastic::Demand& demand, absl::Time now);

@@ -50,7 +50,16 @@ grpc::ServerUnaryReactor* BrokerDoor::Heartbeat(grpc::CallbackServerContext* con
   if (absl::Status known = CheckCaller(*request); !known.ok()) return Refuse(reactor, known);
   response->set_incarnation(loop_.incarnation());
   loop_.Heartbeat(request->name(), request->instance_id(), request->incarnation(), FromProto(request->load()),
-                  [reactor](absl::Status status) { reactor->Finish(ToGrpc(status)); });
+                  [reactor, response](const absl::StatusOr<std::vector<ledger::BorrowerWeight>>& weights) {
+                    if (weights.ok()) {
+                      for (const auto& [instance_id, weight] : *weights) {
+                        v1::HeartbeatResponse::BorrowerWeight& added = *response->add_weights();
+                        added.set_instance_id(instance_id);
+                        added.set_weight(weight);
+                      }
+                    }
+                    reactor->Finish(ToGrpc(weights.status()));
+                  });
   return reactor;
 }
 

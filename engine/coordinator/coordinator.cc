@@ -152,6 +152,9 @@ void Coordinator::OnLeaseResponse(absl::StatusOr<LeaseResponse> answer) {
 void Coordinator::OnScaleUp(absl::StatusOr<std::vector<LeaseId>> leases) {
   Post([=, this](absl::Time now) { donor_side_.Advised(leases.ok() ? *leases : std::vector<LeaseId>(), now); });
 }
+void Coordinator::OnWeights(const std::map<std::string, int64_t>& weights) {
+  Post([=, this](absl::Time) { donor_side_.donor().SetWeights(weights); });
+}
 void Coordinator::OnReportRefused(const LeaseEvent& news, const absl::Status& why) {
   Post([=, this](absl::Time now) {
     donor_side_.donor().Refused(news.lease.id, std::string(why.message()), now);

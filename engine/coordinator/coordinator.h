@@ -111,6 +111,8 @@ class Coordinator final : public transport::TransportEvents, public LeaseBrokerE
   void OnLeases(const std::vector<lease::Lease>& leases) override;
   void OnLeaseResponse(absl::StatusOr<LeaseResponse> answer) override;
   void OnScaleUp(absl::StatusOr<std::vector<kv::LeaseId>> leases) override;
+  /// Donor::SetWeights: what to go by where the advice on whose lease to revoke comes too late.
+  void OnWeights(const std::map<std::string, int64_t>& weights);
   void OnReportRefused(const LeaseEvent& news, const absl::Status& why) override;
 
   // From the transport.

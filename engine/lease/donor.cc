@@ -4,7 +4,9 @@
 #include <algorithm>
 #include <set>
 #include <string>
+#include <tuple>
 
+#include "absl/numeric/int128.h"
 #include "absl/strings/str_cat.h"
 
 namespace swiftcache::engine::lease {
@@ -161,18 +163,43 @@ void Donor::Revoke(kv::LeaseId id, const std::string& why, absl::Time now, Endin
 }
 
 void Donor::NeedBack(int64_t blocks, absl::Time now) {
-  std::vector<Entry*> mine;
+  struct Yielder {
+    int64_t bytes = 0, weight = 1;
+    std::map<int64_t, Entry*> leases;  // by place
+  };
+  std::map<std::string, Yielder> yielders;  // by instance
   for (auto& [id, entry] : leases_) {
-    if (entry.taken() && !entry.comes_back()) mine.push_back(&entry);
+    if (!entry.taken() || entry.comes_back()) continue;
+    Yielder& yielder = yielders[entry.lease.borrower_instance];
+    yielder.bytes += entry.lease.num_bytes;
+    yielder.weight = WeightOf(entry.lease.borrower_instance);
+    yielder.leases[entry.lease.extent.first_block] = &entry;
   }
-  std::sort(mine.begin(), mine.end(),
-            [](const Entry* a, const Entry* b) { return a->lease.extent.first_block < b->lease.extent.first_block; });
-  int64_t coming = blocks_coming_back();
-  for (Entry* entry : mine) {
-    if (coming >= blocks) break;
+  // Who has more bytes per weight, among equals the innermost lease, is the greater one.
+  const auto less = [](const auto& a, const auto& b) {
+    const auto& [x, y] = std::tie(a.second, b.second);
+    const absl::int128 left = absl::int128(x.bytes) * y.weight, right = absl::int128(y.bytes) * x.weight;
+    return left != right ? left < right : x.leases.begin()->first > y.leases.begin()->first;
+  };
+  for (int64_t coming = blocks_coming_back(); coming < blocks && !yielders.empty();) {
+    const auto most = std::max_element(yielders.begin(), yielders.end(), less);
+    Yielder& yielder = most->second;
+    Entry* entry = yielder.leases.begin()->second;
     coming += entry->lease.extent.num_blocks;
+    yielder.bytes -= entry->lease.num_bytes;
+    yielder.leases.erase(yielder.leases.begin());
+    if (yielder.leases.empty()) yielders.erase(most);
     WantBack(*entry, Ending::kNeed, "the donor needs its memory", now, options_.revoke_deadline);
   }
+}
+
+// A borrower that is new since has just been given its share.
+int64_t Donor::WeightOf(const std::string& borrower) const {
+  const auto it = weights_.find(borrower);
+  if (it != weights_.end()) return std::max<int64_t>(1, it->second);
+  int64_t most = 1;
+  for (const auto& [instance, weight] : weights_) most = std::max(most, weight);
+  return most;
 }
 
 bool Donor::HasChoice(int64_t blocks) const {

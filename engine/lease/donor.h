@@ -130,8 +130,11 @@ class Donor {
 
   /// Revokes one lease: because the broker wants it, or, where its response to ScaleUp names the lease, for kNeed.
   void Revoke(kv::LeaseId id, const std::string& why, absl::Time now, Ending ending = Ending::kBroker);
-  /// Gets `blocks` back without the broker's advice: revokes innermost leases (lowest first block) until those that are
-  /// on their way back, older revocations included, add up to `blocks`. (Leases still being cleared do not count, since
+  /// How borrowers weigh against each other, by instance, as the broker saw it last; it says so beforehand.
+  void SetWeights(const std::map<std::string, int64_t>& weights) { weights_ = weights; }
+  /// Gets `blocks` back without the broker's advice, in the order that it would advise: revokes the innermost lease
+  /// (lowest first block) of who has the most bytes per weight, and so on, until those that are on their way back, older
+  /// revocations included, add up to `blocks`. Whom the broker has not weighed yet weighs as much as anybody. (Leases still being cleared do not count, since
   /// their blocks are still in local use; kv refuses to clear them if it needs them.)
   void NeedBack(int64_t blocks, absl::Time now);
   /// Whether it matters which leases give `blocks` back: leases not on their way back belong to several borrowers, and
@@ -184,6 +187,7 @@ class Donor {
   };
   using Leases = std::map<kv::LeaseId, Entry>;
 
+  int64_t WeightOf(const std::string& borrower) const;
   Entry* Find(kv::LeaseId id, std::initializer_list<Phase> phases);
   std::string ReasonToDecline(const Lease& lease) const;
   void Unknown(kv::LeaseId id, absl::Time now);
@@ -200,6 +204,7 @@ class Donor {
   RecentIds ended_{kRemembered};
   std::vector<Action> actions_;
   Accounts accounts_;
+  std::map<std::string, int64_t> weights_;  // of borrowers, by instance
   bool lends_ = true;
   int64_t ignored_ = 0;
 };

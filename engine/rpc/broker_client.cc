@@ -103,6 +103,7 @@ class GrpcBrokerClient final : public BrokerClient {
   absl::Status RegisterAfterExpiry();
   absl::Status Register() ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status Heartbeat() ABSL_LOCKS_EXCLUDED(mutex_);
+  void TellWeights(const v1::HeartbeatResponse& response) ABSL_LOCKS_EXCLUDED(mutex_);
   void Deregister() ABSL_LOCKS_EXCLUDED(mutex_);
   void Run();
   absl::Status HeartbeatOrRegister() ABSL_LOCKS_EXCLUDED(mutex_);
@@ -128,6 +129,7 @@ class GrpcBrokerClient final : public BrokerClient {
   std::function<void(const coordinator::LeaseTerms&)> on_registered_ ABSL_GUARDED_BY(mutex_);
   std::function<exec::EngineLoad()> load_ ABSL_GUARDED_BY(mutex_);
   std::function<std::map<std::string, lease::Account>()> accounts_ ABSL_GUARDED_BY(mutex_);
+  std::function<void(const std::map<std::string, int64_t>&)> weighted_ ABSL_GUARDED_BY(mutex_);
   bool changed_ ABSL_GUARDED_BY(mutex_) = false;  // info_ is news to the broker
   bool stopped_ ABSL_GUARDED_BY(mutex_) = false;
 
@@ -136,6 +138,7 @@ class GrpcBrokerClient final : public BrokerClient {
   NameChoice choice_ = NameChoice::kExactly;
   int suffix_ = 1;
   bool registered_ = false;
+  std::map<std::string, int64_t> weights_;  // of borrowers, as told last
   absl::Duration interval_ = absl::Seconds(1);
   absl::StatusCode logged_ = absl::StatusCode::kUnknown;
 
@@ -245,8 +248,21 @@ absl::Status GrpcBrokerClient::Heartbeat() {
   context.set_wait_for_ready(true);  // leaves the moment the broker is back
   v1::HeartbeatResponse response;
   const absl::Status status = FromGrpc(stub_->Heartbeat(&context, request, &response));
-  if (status.ok()) NoteIncarnation(response.incarnation());
+  if (!status.ok()) return status;
+  NoteIncarnation(response.incarnation());
+  TellWeights(response);
   return status;
+}
+
+void GrpcBrokerClient::TellWeights(const v1::HeartbeatResponse& response) {
+  std::function<void(const std::map<std::string, int64_t>&)> weighted;
+  {
+    absl::MutexLock lock(&mutex_);
+    weighted = weighted_;
+  }
+  std::map<std::string, int64_t> weights;
+  for (const auto& borrower : response.weights()) weights[borrower.instance_id()] = borrower.weight();
+  if (weighted && weights != weights_) weighted(weights_ = std::move(weights));
 }
 
 void GrpcBrokerClient::KeepLimit(const v1::LeaseLimit& limit) {
@@ -353,6 +369,7 @@ void GrpcBrokerClient::Ready(const std::string& address, std::function<exec::Eng
   given_ = sharing.given;
   accounts_ = sharing.accounts;
   on_registered_ = sharing.registered;
+  weighted_ = sharing.weighted;
   info_.set_state(v1::READY);
   info_.set_address(address);
   load_ = std::move(load);

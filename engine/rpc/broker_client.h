@@ -50,7 +50,8 @@ struct SharingDescription {
   std::function<std::vector<lease::Lease>()> given;  // leases that it gives: sent with each registration
   std::function<std::map<std::string, lease::Account>()>
       accounts;  // of these, by the borrowers' model: goes with heartbeats
-  std::function<void(const coordinator::LeaseTerms&)> registered;  // called after each registration
+  std::function<void(const coordinator::LeaseTerms&)> registered;       // called after each registration
+  std::function<void(const std::map<std::string, int64_t>&)> weighted;  // Coordinator::OnWeights, when they change
 };
 
 /// An engine serves whether or not the broker is there: a broker that is down, or was never there, is tried again until

@@ -38,7 +38,9 @@ class Cluster {
   int64_t leases() const { return static_cast<int64_t>(tables_.leases().Snapshot().size()); }
 
   void Heartbeat() {
-    Check(tables_.Heartbeat(Caller(Next()), {.steps_total = ++count_, .progress = count_}, now_));
+    const auto who = Caller(Next());
+    Check(tables_.Heartbeat(who, {.steps_total = ++count_, .progress = count_}, now_));
+    tables_.WeightsFor(who, now_);
     AfterEach();
   }
   void ReportWindow() {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Whose leases are taken back: for a donor's scale-up, an operator, a limit or another's fair share.
+#include "broker/elastic/fair_share.h"
 #include "tests/broker/ledger/ledger_fixture.h"
 
 namespace swiftcache::broker::ledger {
@@ -44,6 +45,38 @@ TEST_F(LedgerTest, ScaleUpTakesFromTheBorrowerThatHasMostForItsWeight) {
   for (const auto& leases : {poors, riches, innermost}) Activate(leases);
   const auto order = *ledger_->ScaleUp(PartyOf("code"), 40, now_);
   EXPECT_THAT(order, ElementsAre(riches[2].id, innermost[0].id, riches[1].id, riches[0].id));
+}
+
+// What a donor goes by that hears of ScaleUp too late.
+TEST_F(LedgerTest, ADonorIsToldHowItsBorrowersWeighWhereItHasAChoice) {
+  AddEngine(EngineOf("chat"), {}, kBlocks);
+  AddEngine(EngineOf("poor"), {}, kBlocks);
+  AddEngine(EngineOf("code"));
+  Activate(Request("chat", 10).leases);
+  EXPECT_THAT(ledger_->WeightsFor(PartyOf("code"), now_), IsEmpty()) << "there is one";
+  Activate(Request("poor", 1000, 5000).leases);
+  const auto weights = [this] {
+    std::vector<int64_t> weights;  // of chat and poor, as they came
+    for (const BorrowerWeight& borrower : ledger_->WeightsFor(PartyOf("code"), now_))
+      weights.push_back(borrower.weight);
+    return weights;
+  };
+  EXPECT_THAT(weights(), ElementsAre(elastic::kBaseWeightTokens, elastic::kBaseWeightTokens + 5000));
+  ASSERT_TRUE(ledger_->ReportWindow(PartyOf("chat"), {}, now_).ok());
+  now_ += absl::Hours(1);  // no request is open
+  EXPECT_THAT(weights(), ElementsAre(1, elastic::kBaseWeightTokens)) << "chat only caches";
+  EXPECT_THAT(ledger_->WeightsFor(PartyOf("chat"), now_), IsEmpty()) << "it lends nothing";
+  EXPECT_THAT(ledger_->WeightsFor(PartyOf("nobody"), now_), IsEmpty());
+}
+
+TEST_F(LedgerTest, SoManyWeightsAreToldAndNoMore) {
+  AddEngine(EngineOf("code"));
+  for (int i = 0; i < 70; ++i) {
+    const std::string name = absl::StrCat("chat", i);
+    AddEngine(EngineOf(name), {}, kBlocks);
+    Activate(Request(name, 1).leases);
+  }
+  EXPECT_THAT(ledger_->WeightsFor(PartyOf("code"), now_), SizeIs(TakingBack::kMaxWeights));
 }
 
 // Operators.

@@ -77,7 +77,7 @@ class BrokerLoopTest : public ::testing::Test {
   absl::Status Heartbeat(const std::string& name, const membership::LoadReport& load,
                          const std::string& incarnation = "inc-1") {
     std::promise<absl::Status> result;
-    loop_->Heartbeat(name, "i1", incarnation, load, [&](absl::Status status) { result.set_value(status); });
+    loop_->Heartbeat(name, "i1", incarnation, load, [&](const auto& weights) { result.set_value(weights.status()); });
     return result.get_future().get();
   }
   absl::Status Deregister(const std::string& name) {

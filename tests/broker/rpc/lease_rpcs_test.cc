@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The broker's door, the part about leases.
+#include <algorithm>
 #include <string>
+#include <utility>
 
 #include "common/rpc/watch_snapshot.h"
 #include "tests/broker/rpc/door_fixture.h"
@@ -109,6 +111,27 @@ TEST_F(BrokerDoorLeaseTest, WhoOnlyKnowsAnInstanceCanNeitherReadNorSayAnythingFo
     EXPECT_EQ(Call(&Stub::Register, again, &registered).code(), denied);
   }
   EXPECT_EQ(SnapshotFor("").SerializeAsString(), published.SerializeAsString());
+}
+
+TEST_F(BrokerDoorLeaseTest, AHeartbeatTellsADonorHowItsBorrowersWeigh) {
+  ASSERT_TRUE(Register(Sharing("other"), TokenOf("other")).ok());
+  for (const auto& [name, want_bytes] : {std::pair("chat", int64_t{1}), std::pair("other", int64_t{1} << 40)}) {
+    auto request = From<v1::RequestLeaseRequest>(name);
+    request.set_request_key("1");
+    request.set_want_bytes(want_bytes);
+    v1::RequestLeaseResponse response;
+    ASSERT_EQ(Call(&v1::BrokerService::Stub::RequestLease, request, &response), absl::OkStatus());
+    EXPECT_TRUE(std::any_of(response.leases().begin(), response.leases().end(),
+                            [](const v1::Lease& lease) { return lease.donor() == "code"; }));
+  }
+  v1::HeartbeatResponse heard;
+  ASSERT_EQ(Call(&v1::BrokerService::Stub::Heartbeat, From<v1::HeartbeatRequest>("code"), &heard), absl::OkStatus());
+  ASSERT_EQ(heard.weights_size(), 2);
+  for (const auto& borrower : heard.weights()) {
+    EXPECT_TRUE(borrower.instance_id() == InstanceIdOf(TokenOf("chat")) ||
+                borrower.instance_id() == InstanceIdOf(TokenOf("other")));
+    EXPECT_GT(borrower.weight(), 1);
+  }
 }
 
 TEST_F(BrokerDoorLeaseTest, RefusalsHaveTheCodesOfTheContract) {

@@ -215,6 +215,20 @@ TEST_F(CoordinatorTest, ANeedRevokesWhatTheBrokerAdvises) {
   EXPECT_EQ(transport_.log().Count("SendRevoke 1") + transport_.log().Count("SendRevoke 2"), 0) << "that is enough";
 }
 
+TEST_F(CoordinatorTest, WhereTheAdviceIsLateANeedGoesByTheWeightsThatCameBefore) {
+  Start();
+  Lend(1), Lend(2), Lend(3);
+  coordinator_->OnWeights({{"borrower of 1", 1000}, {"borrower of 2", 1}, {"borrower of 3", 1000}});
+  coordinator_->NeedBack(2, /*blocks_lent=*/0);
+  ASSERT_TRUE(broker_.log().WaitFor("ScaleUp 2"));
+  fake_clock_.Advance(absl::Milliseconds(3));
+  Settle();
+  EXPECT_EQ(transport_.log().Count("SendRevoke 2"), 1);
+  coordinator_->OnScaleUp(std::vector<kv::LeaseId>{kv::LeaseId(3)});
+  Settle();
+  EXPECT_EQ(transport_.log().Count("SendRevoke 1") + transport_.log().Count("SendRevoke 3"), 0) << "too late";
+}
+
 TEST_F(CoordinatorTest, MoreThanIsNeededIsRevokedIfTheBrokerAdvisesIt) {
   Start({.broker_patience = absl::Hours(1)});
   Lend(1), Lend(2), Lend(3);

@@ -189,6 +189,38 @@ TEST(DonorTest, NeedTakesTheInnermostLeasesFirst) {
   EXPECT_THAT(Take(donor), ElementsAre("revoke 2 in 50ms", "revoke 3 in 50ms"));
 }
 
+// A lease of ten blocks.
+Lease OfBorrower(const std::string& instance, int64_t id, int64_t first_block) {
+  Lease lease = MakeLease(id, first_block);
+  lease.borrower_instance = instance;
+  return lease;
+}
+
+TEST(DonorTest, ANeedWithoutAdviceTakesFirstFromWhoHasTheMost) {
+  Donor donor = NewDonor();
+  Lend(donor, OfBorrower("rich", 1, 90)), Lend(donor, OfBorrower("rich", 2, 80));
+  Lend(donor, OfBorrower("poor", 3, 70));  // the last that came in
+  donor.NeedBack(1, kStart);
+  EXPECT_THAT(Take(donor), ElementsAre("revoke 2 in 50ms"));
+  donor.NeedBack(11, kStart);
+  EXPECT_THAT(Take(donor), ElementsAre("revoke 3 in 50ms")) << "now that they have the same";
+}
+
+TEST(DonorTest, ANeedWithoutAdviceGoesByTheWeightsThatTheBrokerSaidBefore) {
+  Donor donor = NewDonor();
+  donor.SetWeights({{"busy", 1000}, {"idle", -1}});
+  Lend(donor, OfBorrower("idle", 1, 90));
+  Lend(donor, OfBorrower("busy", 2, 80)), Lend(donor, OfBorrower("busy", 3, 70));
+  Lend(donor, OfBorrower("new", 4, 60));
+  donor.NeedBack(10, kStart);
+  EXPECT_THAT(Take(donor), ElementsAre("revoke 1 in 50ms"));
+  donor.NeedBack(20, kStart);
+  EXPECT_THAT(Take(donor), ElementsAre("revoke 3 in 50ms")) << "who is new weighs as much as anybody";
+  donor.SetWeights({{"busy", 3}, {"new", 1}});
+  donor.NeedBack(30, kStart);
+  EXPECT_THAT(Take(donor), ElementsAre("revoke 4 in 50ms"));
+}
+
 TEST(DonorTest, ThereIsAChoiceWhereSeveralBorrowersHoldMoreThanIsNeeded) {
   Donor donor = NewDonor();
   EXPECT_FALSE(donor.HasChoice(1));

@@ -4,12 +4,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "broker/rpc/broker_service.h"
 #include "common/base/instance_token.h"
 #include "common/log/log.h"
 #include "common/rpc/server.h"
+#include "tests/fakes/call_log.h"
 
 namespace swiftcache::engine::rpc {
 namespace {
@@ -290,6 +292,44 @@ TEST(BrokerClientTest, HeartbeatsSayWhatSharingWasWorth) {
            load.accounts == told;
   }));
   client->Leave();
+}
+
+TEST(BrokerClientTest, WhatHeartbeatsSayOfBorrowersWeightsIsToldWhenItChanges) {
+  class Door final : public v1::BrokerService::Service {
+   public:
+    grpc::Status Register(grpc::ServerContext*, const v1::RegisterRequest*, v1::RegisterResponse* response) override {
+      response->set_incarnation("inc-1");
+      response->mutable_heartbeat_interval()->set_nanos(1'000'000);
+      return grpc::Status::OK;
+    }
+    grpc::Status Heartbeat(grpc::ServerContext*, const v1::HeartbeatRequest*,
+                           v1::HeartbeatResponse* response) override {
+      response->set_incarnation("inc-1");
+      v1::HeartbeatResponse::BorrowerWeight& weight = *response->add_weights();
+      weight.set_instance_id("chat-1");
+      weight.set_weight(++heartbeats_ / 100);
+      return grpc::Status::OK;
+    }
+
+   private:
+    std::atomic<int64_t> heartbeats_ = 0;
+  } door;
+  auto server = RpcServer::Create({.listen = "127.0.0.1:0"}, {&door});
+  ASSERT_TRUE(server.ok()) << server.status();
+  auto client = ClientOf((*server)->address(), "i1");
+  ASSERT_TRUE(client->Reserve(Description("a"), NameChoice::kExactly).ok());
+  CallLog told;
+  client->Ready("127.0.0.1:1", [] { return exec::EngineLoad(); },
+                {.given = [] { return std::vector<lease::Lease>(); },
+                 .registered = [](const coordinator::LeaseTerms&) {},
+                 .weighted =
+                     [&](const std::map<std::string, int64_t>& weights) {
+                       for (const auto& [borrower, weight] : weights) told.Add(absl::StrCat(borrower, " ", weight));
+                     }});
+  client->Start();
+  ASSERT_TRUE(told.WaitFor("chat-1 2"));
+  client->Leave();
+  for (const int64_t weight : {0, 1, 2}) EXPECT_EQ(told.Count(absl::StrCat("chat-1 ", weight)), 1);
 }
 
 class Lines final : public google::LogSink {
