@@ -62,8 +62,9 @@ def run(flags, command):
 def columns(flags):
     if flags.quick:
         return [Column(prompt=512), Column(sequences=1, depth=512)]
-    return [Column(prompt=512), Column(prompt=2048), Column(sequences=1, depth=1), Column(sequences=1, depth=2048),
-            Column(sequences=8, depth=512), Column(sequences=16, depth=512)]
+    every = [Column(prompt=512), Column(prompt=2048), Column(sequences=1, depth=1), Column(sequences=1, depth=2048),
+             Column(sequences=8, depth=512), Column(sequences=16, depth=512)]
+    return [column for column in every if flags.only_work in column.name]
 
 
 def files(flags):
@@ -86,7 +87,7 @@ def files(flags):
         shape = SHAPES[name]
         return made(f"h{shape.hidden}x{shape.layers}-{f}.gguf", lambda path: write_random(shape, f, path))
 
-    formats = ("Q4_1", "Q8_0") if flags.quick else FORMATS
+    formats = ("Q4_1", "Q8_0") if flags.quick else [f for f in FORMATS if flags.only_format in f]
     makers = {"SmolLM2-135M": smollm2} | {name: functools.partial(random, name) for name in SHAPES}
     wanted = ["SmolLM2-135M"] if flags.quick else [name for name in makers if flags.only in name]
     return {name: {f: makers[name](f) for f in formats} for name in wanted}
@@ -132,6 +133,8 @@ def main():
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--quick", action="store_true", help="two columns, two files, SmolLM2 alone")
     parser.add_argument("--only", default="", help="models whose names contain this")
+    parser.add_argument("--only-format", default="", help="files of formats whose names contain this")
+    parser.add_argument("--only-work", default="", help="columns whose names contain this")
     parser.add_argument("--isa", default="", help="of ours: a lower one by force")
     parser.add_argument("--activations", default="auto", help="of ours")
     parser.add_argument("--json", type=pathlib.Path, help="the figures are written here, too")

@@ -5,6 +5,7 @@
 #   tests/bench/run.sh            three models, four formats, six kinds of work
 #   tests/bench/run.sh --quick    SmolLM2, two formats, two kinds of work
 #   ... --rounds 1 --only 'hidden 2,048' --isa avx2
+#   ... --only-format F16 --only-work 'decode of 8'
 #
 # Half an hour without --quick; the first run builds llama.cpp, some 20 minutes more on two cores. Nothing else should run on the machine.
 set -euo pipefail
