@@ -134,8 +134,9 @@ class Donor {
   void SetWeights(const std::map<std::string, int64_t>& weights) { weights_ = weights; }
   /// Gets `blocks` back without the broker's advice, in the order that it would advise: revokes the innermost lease
   /// (lowest first block) of who has the most bytes per weight, and so on, until those that are on their way back, older
-  /// revocations included, add up to `blocks`. Whom the broker has not weighed yet weighs as much as anybody. (Leases still being cleared do not count, since
-  /// their blocks are still in local use; kv refuses to clear them if it needs them.)
+  /// revocations included, add up to `blocks`. Whom the broker has not weighed yet weighs as much as anybody. (Leases
+  /// still being cleared do not count, since their blocks are still in local use; kv refuses to clear them if it needs
+  /// them.)
   void NeedBack(int64_t blocks, absl::Time now);
   /// Whether it matters which leases give `blocks` back: leases not on their way back belong to several borrowers, and
   /// not all of them are needed.
