@@ -2,8 +2,8 @@
 // Keeps one of gRPC's callback threads awake, so that calls to an idle process start at once. gRPC 1.51 has two or more
 // of these threads for all callback servers and clients of a process. A thread without an event for a second sleeps for
 // 100 ms at a time, even if an event arrives (completion_queue_cc.cc): one in ten calls to an idle process waited up to
-// 100 ms. A thread that had an event within the last second does not sleep, so one call every 900 ms is enough. The calls are made on a channel that leads
-// nowhere, where each fails at once: the cheapest event that there is.
+// 100 ms. A thread that had an event within the last second does not sleep, so one call every 900 ms is enough. The
+// calls are made on a channel that leads nowhere, where each fails at once: the cheapest event that there is.
 //
 //   CallbackPulse pulse;  // until it is destroyed
 #pragma once
