@@ -66,35 +66,14 @@ TEST_F(LedgerTest, OnlyTheLastRequestsAreRemembered) {
 TEST_F(LedgerTest, AnArenasFirstBlockAndASingleOneCanBeOnLease) {
   AddEngine(EngineOf("chat"), {}, kBlocks);
   AddEngine(EngineOf("code"));
-  const Lease lease{.id = LeaseId(1),
-                    .donor = PartyOf("code"),
-                    .borrower = PartyOf("chat"),
-                    .extent = {.first_block = 0, .num_blocks = 1},
-                    .num_bytes = kBlock,
-                    .borrower_blocks = 1,
-                    .epoch = Epoch(1),
-                    .state = LeaseState::kGranted,
-                    .channel = "/run/code",
-                    .capability = "c"};
-  EXPECT_EQ(Say(lease), absl::OkStatus());
+  EXPECT_EQ(Say(LeaseOfBlock(0, "chat")), absl::OkStatus());
 }
 
 TEST_F(LedgerTest, ADonorOnTheLimitOfLeasesOffersNoMore) {
   std::vector<Lease> given;
   Engine code = EngineOf("code");
   code.num_blocks = 2 * static_cast<int64_t>(kMaxLeasesPerSide);
-  for (int64_t i = 0; i < static_cast<int64_t>(kMaxLeasesPerSide); ++i) {
-    given.push_back({.id = LeaseId(i + 1),
-                     .donor = code.party,
-                     .borrower = PartyOf("elsewhere"),
-                     .extent = {.first_block = i, .num_blocks = 1},
-                     .num_bytes = kBlock,
-                     .borrower_blocks = 1,
-                     .epoch = Epoch(1),
-                     .state = LeaseState::kGranted,
-                     .channel = "/run/code",
-                     .capability = "c"});
-  }
+  for (int64_t i = 0; i < static_cast<int64_t>(kMaxLeasesPerSide); ++i) given.push_back(LeaseOfBlock(i, "elsewhere"));
   AddEngine(code, given);
   AddEngine(EngineOf("chat"), {}, kBlocks);
   EXPECT_THAT(Request("chat", 1).leases, IsEmpty());

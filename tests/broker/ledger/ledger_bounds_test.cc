@@ -86,18 +86,7 @@ TEST_F(LedgerTest, NobodyLendsOrBorrowsOnMoreLeasesThanTheLimit) {
   AddEngine(HugeEngine("more", kBlock));
   AddEngine(EngineOf("chat"), {}, kBlocks);
   std::vector<Lease> claims;
-  for (int64_t i = 0; i < 3 * static_cast<int64_t>(kMaxLeasesPerSide); ++i) {
-    claims.push_back({.id = LeaseId(i + 1),
-                      .donor = PartyOf("code"),
-                      .borrower = PartyOf("chat"),
-                      .extent = {.first_block = i, .num_blocks = 1},
-                      .num_bytes = kBlock,
-                      .borrower_blocks = 1,
-                      .epoch = Epoch(1),
-                      .state = LeaseState::kGranted,
-                      .channel = "/run/code",
-                      .capability = "c"});
-  }
+  for (int64_t i = 0; i < 3 * static_cast<int64_t>(kMaxLeasesPerSide); ++i) claims.push_back(LeaseOfBlock(i, "chat"));
   ledger_->AddEngine(HugeEngine("code", kBlock), claims, now_);
   EXPECT_THAT(ledger_->Snapshot(), SizeIs(kMaxLeasesPerSide));
   Lease more = claims.back();

@@ -32,6 +32,20 @@ inline Engine EngineOf(const std::string& name, const std::string& instance = "i
           .ready = true};
 }
 
+/// What the engine "code" says of a lease of one block of its arena. Its id is the block's number plus one.
+inline Lease LeaseOfBlock(int64_t block, const std::string& borrower) {
+  return {.id = LeaseId(block + 1),
+          .donor = PartyOf("code"),
+          .borrower = PartyOf(borrower),
+          .extent = {.first_block = block, .num_blocks = 1},
+          .num_bytes = kBlock,
+          .borrower_blocks = 1,
+          .epoch = Epoch(1),
+          .state = LeaseState::kGranted,
+          .channel = "/run/code",
+          .capability = "c"};
+}
+
 class LedgerTest : public ::testing::Test {
  protected:
   LedgerTest() { Restart(1); }
