@@ -5,6 +5,10 @@
 #include <grpcpp/create_channel.h>
 #include <grpcpp/support/byte_buffer.h>
 
+#include <functional>
+#include <mutex>
+#include <utility>
+
 #include "absl/time/time.h"
 
 namespace swiftcache {
@@ -12,17 +16,31 @@ namespace {
 
 constexpr absl::Duration kBetweenBeats = absl::Milliseconds(900);
 
+// It leads nowhere: create_channel.h.
+std::shared_ptr<grpc::Channel> LameChannel() { return grpc::CreateChannel(/*target=*/"", /*creds=*/nullptr); }
+
 }  // namespace
 
 struct CallbackPulse::Call {
   grpc::ClientContext context;
   grpc::Slice empty;
   grpc::ByteBuffer request{&empty, 1}, response;
+
+  // The call fails before it begins, and its end is told on a callback thread.
+  void Start(grpc::GenericStub& stub, std::function<void(grpc::Status)> done) {
+    stub.UnaryCall(&context, "/nowhere", grpc::StubOptions(), &request, &response, std::move(done));
+  }
 };
 
-CallbackPulse::CallbackPulse()
-    : stub_(grpc::CreateChannel(/*target=*/"", /*creds=*/nullptr)),  // a "lame" channel: create_channel.h
-      thread_([this] { Run(); }) {}
+// A channel uses the threads from its first callback call on. This one and its call are never destroyed.
+void CallbackPulse::KeepThreads() {
+  static auto* const stub = new grpc::GenericStub(LameChannel());
+  static auto* const call = new Call;
+  static std::once_flag once;
+  std::call_once(once, [] { call->Start(*stub, [](const grpc::Status&) {}); });
+}
+
+CallbackPulse::CallbackPulse() : stub_(LameChannel()), thread_([this] { Run(); }) {}
 
 CallbackPulse::~CallbackPulse() {
   stop_.Notify();
@@ -36,7 +54,7 @@ void CallbackPulse::Run() {
   while (!stop_.WaitForNotificationWithTimeout(kBetweenBeats)) Beat();
 }
 
-// The call fails before it begins, and its end is told on the thread. Nobody waits for it.
+// Nobody waits for the call.
 void CallbackPulse::Beat() {
   {
     absl::MutexLock lock(&mutex_);
@@ -44,11 +62,10 @@ void CallbackPulse::Beat() {
     beating_ = true;
   }
   call_ = std::make_unique<Call>();
-  stub_.UnaryCall(&call_->context, "/nowhere", grpc::StubOptions(), &call_->request, &call_->response,
-                  [this](grpc::Status) {
-                    absl::MutexLock lock(&mutex_);
-                    beating_ = false;
-                  });
+  call_->Start(stub_, [this](const grpc::Status&) {
+    absl::MutexLock lock(&mutex_);
+    beating_ = false;
+  });
 }
 
 }  // namespace swiftcache

@@ -25,6 +25,12 @@ class CallbackPulse {
   CallbackPulse();
   ~CallbackPulse();
 
+  /// To be called by who makes callback calls, before its first channel. gRPC ends the callback threads with the last
+  /// channel or server that uses them. If that is the channel of a call which outlives all else, it ends on such a
+  /// thread, which then waits for itself, and the process aborts (completion_queue_cc.cc: Unref). From here on the
+  /// threads run until the process ends. Thread-safety: safe.
+  static void KeepThreads();
+
  private:
   struct Call;
   void Run();

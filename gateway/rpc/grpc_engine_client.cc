@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/traceparent.h"
+#include "common/rpc/callback_pulse.h"
 #include "common/rpc/channel.h"
 #include "common/rpc/status.h"
 #include "gateway/rpc/card_convert.h"
@@ -133,6 +134,7 @@ absl::Status Client::Ping(absl::Duration timeout) {
 }  // namespace
 
 std::unique_ptr<GrpcEngineClient> GrpcEngineClient::Create(const Options& options) {
+  CallbackPulse::KeepThreads();
   return std::make_unique<Client>(options);
 }
 

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "common/base/sha256.h"
 #include "common/rpc/server.h"
@@ -154,6 +155,25 @@ TEST_F(GrpcEngineClientTest, AnEngineThatIsNotThereIsUnavailableAtOnce) {
   client_ = GrpcEngineClient::Create({.address = address, .card_hash = ""});
   auto call = client_->Generate({}, recorder_);
   EXPECT_EQ(recorder_->Wait().code(), absl::StatusCode::kUnavailable);
+}
+
+struct HeldUp final : fleet::EngineObserver {
+  void OnEvent(fleet::EngineEvent) override {}
+  void OnDone(absl::Status) override {
+    go_on.WaitForNotification();
+    done.Notify();
+  }
+  absl::Notification go_on, done;
+};
+
+// Then its connection ends on one of gRPC's callback threads, and nothing else in this process uses these.
+TEST_F(GrpcEngineClientTest, ACallMayOutliveAllElse) {
+  for (int round = 0; round < 50; ++round) {
+    const auto observer = std::make_shared<HeldUp>();
+    GrpcEngineClient::Create({.address = "127.0.0.1:1", .card_hash = ""})->Generate({}, observer);
+    observer->go_on.Notify();
+    observer->done.WaitForNotification();
+  }
 }
 
 TEST_F(GrpcEngineClientTest, FetchesACardInChunks) {
