@@ -7,6 +7,7 @@ stage that failed without a failing case (a crash, a time-out).
 """
 import json
 import pathlib
+import re
 import sys
 import xml.etree.ElementTree as xml
 
@@ -52,6 +53,12 @@ def runner_cases(folder, stage):
         yield from junit_cases(junit) if junit.exists() else ()
 
 
+def fallen(log):
+    """What CTest says of binaries that ended without a report: `NAME (SEGFAULT), NAME (Timeout)`, or nothing."""
+    text = log.read_text(errors="replace") if log.exists() else ""
+    return ", ".join(re.findall(r"^\s+\d+ - (\S+ \(.+\))", text, re.MULTILINE))
+
+
 def cases(folder):
     for path in sorted(folder.glob("*.stage")):
         stage, verdict, found = path.stem, path.read_text().strip(), []
@@ -59,7 +66,8 @@ def cases(folder):
             found.append(result)
             yield f"{stage}: {name}", result, message
         if verdict == "fail" and "fail" not in found:  # a crash, a time-out, a binary that is not there
-            yield f"stage {stage}", "fail", f"see build/test-results/{stage}.log"
+            log = folder / f"{stage}.log"
+            yield f"stage {stage}", "fail", f"{fallen(log)}; see {log}".removeprefix("; ")
         elif "pass" not in found:
             yield f"stage {stage}", "fail" if stage.startswith(RUNNERS) else verdict, "no case ran"
 
