@@ -36,6 +36,7 @@ class BorrowerSide {
 
   /// For what happens to leases; then Act.
   lease::Borrower& borrower() { return borrower_; }
+  const lease::Borrower& borrower() const { return borrower_; }
   StepReads& step_reads() { return step_reads_; }
   void Opened(kv::LeaseId id, const absl::StatusOr<transport::LeaseView>& view, absl::Time now);
   /// Nobody has used it for long.

@@ -17,24 +17,32 @@ Coordinator::Coordinator(const Options& options, const Clock& clock, Metrics& me
 Coordinator::~Coordinator() { Stop(absl::InfinitePast()); }
 
 void Coordinator::Start(transport::Transport* transport, LeaseBroker* broker, std::function<void(LoopMessage)> push) {
+  Attach(transport, broker, std::move(push));
+  thread_ = std::thread([this] { Run(); });
+}
+
+void Coordinator::Attach(transport::Transport* transport, LeaseBroker* broker, std::function<void(LoopMessage)> push) {
   broker_ = broker;
   push_ = std::move(push);
   donor_side_.Start(transport, broker, push_,
                     [this](MemoryExchange::Then then) { Post([then = std::move(then)](absl::Time) { then(); }); });
   borrower_side_.Start(transport, broker, push_);
-  thread_ = std::thread([this] { Run(); });
 }
 
 void Coordinator::AskBackAll(absl::Time deadline) {
   Post([=, this](absl::Time now) { donor_side_.donor().RevokeAll("the engine ends", now, deadline - now); });
 }
 
-void Coordinator::Stop(absl::Time deadline) {
-  if (!thread_.joinable()) return;
+void Coordinator::ReturnAll() {
   Post([this](absl::Time now) {
     donor_side_.donor().RevokeAll("the engine ends", now);
     borrower_side_.GiveBackAll(now);
   });
+}
+
+void Coordinator::Stop(absl::Time deadline) {
+  if (!thread_.joinable()) return;
+  ReturnAll();
   {
     absl::MutexLock lock(&mutex_);
     mutex_.AwaitWithTimeout(absl::Condition(this, &Coordinator::AllEndedLocked), deadline - clock_.Now());
@@ -45,26 +53,29 @@ void Coordinator::Stop(absl::Time deadline) {
 }
 
 void Coordinator::Run() {
-  bool closed = false;
-  while (!closed) {
-    closed = mailbox_.closed();  // read before the last take: nothing is left inside
-    const absl::Time next = std::min(donor_side_.NextDeadline(), borrower_side_.NextDeadline());
-    for (Message& message : mailbox_.TakeAll(std::max(absl::ZeroDuration(), next - clock_.Now()))) {
-      // A revoked lease waits for no message: not for those that lie before its release, nor for what they set going.
-      donor_side_.donor().FenceOverdue(clock_.Now());
-      Act();
-      message(clock_.Now());
-      Act();
-    }
-    donor_side_.Tick(clock_.Now());
-    borrower_side_.Tick(clock_.Now());
-    Act();
-    Publish();
-    donor_side_.Report(closed ? absl::InfiniteFuture() : clock_.Now());
+  while (!Turn(absl::InfiniteDuration())) {
   }
   donor_side_.FenceAll();
   absl::MutexLock lock(&mutex_);
   ended_ = true;
+}
+
+bool Coordinator::Turn(absl::Duration patience) {
+  const bool closed = mailbox_.closed();  // read before the last take: nothing is left inside
+  const absl::Duration wait = std::min(patience, NextDeadline() - clock_.Now());
+  for (Message& message : mailbox_.TakeAll(std::max(absl::ZeroDuration(), wait))) {
+    // A revoked lease waits for no message: not for those that lie before its release, nor for what they set going.
+    donor_side_.donor().FenceOverdue(clock_.Now());
+    Act();
+    message(clock_.Now());
+    Act();
+  }
+  donor_side_.Tick(clock_.Now());
+  borrower_side_.Tick(clock_.Now());
+  Act();
+  Publish();
+  donor_side_.Report(closed ? absl::InfiniteFuture() : clock_.Now());
+  return closed;
 }
 
 // What one side does may give it more to do.

@@ -34,6 +34,7 @@
 // than one copy (Transport::kMaxCopyBytes).
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -57,13 +58,16 @@
 #include "engine/coordinator/loop_message.h"
 #include "engine/coordinator/step_reads.h"
 #include "engine/lease/account.h"
+#include "engine/lease/borrower.h"
+#include "engine/lease/donor.h"
 #include "engine/lease/lease.h"
 #include "engine/transport/transport.h"
 
 namespace swiftcache::engine::coordinator {
 
-/// Thread-safety: safe; nothing blocks but Stop. Ownership: borrows transport, broker, clock and metrics, which
-/// outlive it; owns its thread. Errors: none: what fails is a lease less. Units: as named.
+/// Thread-safety: safe, but for Attach, Turn and the halves; nothing blocks but Stop and Turn. Ownership: borrows
+/// transport, broker, clock and metrics, which outlive it; owns its thread. Errors: none: what fails is a lease less.
+/// Units: as named.
 class Coordinator final : public transport::TransportEvents, public LeaseBrokerEvents {
  public:
   using Options = CoordinatorOptions;
@@ -73,9 +77,22 @@ class Coordinator final : public transport::TransportEvents, public LeaseBrokerE
   /// Called once. What is said before it waits for it. `push`: hands the step loop a message; called by this thread and
   /// those of the transport until both have stopped, and must not block.
   void Start(transport::Transport* transport, LeaseBroker* broker, std::function<void(LoopMessage)> push);
+
+  // Instead of Start, who has a time of its own (tests/sim) attaches what it drives, and takes the thread's turns itself:
+  // whenever something was said, and at NextDeadline.
+  void Attach(transport::Transport* transport, LeaseBroker* broker, std::function<void(LoopMessage)> push);
+  /// One turn: waits for messages, until NextDeadline and for `patience` at most; handles what has arrived, in order, and
+  /// what is due. True: it was the last, after Stop.
+  bool Turn(absl::Duration patience);
+  absl::Time NextDeadline() const { return std::min(donor_side_.NextDeadline(), borrower_side_.NextDeadline()); }
+  const lease::Donor& donor() const { return donor_side_.donor(); }
+  const lease::Borrower& borrower() const { return borrower_side_.borrower(); }
+
   /// The engine ends: lends no more, and asks back what it lends, until `deadline`. Borrowers have time to move what they
   /// have there. Does not wait; the loop goes on, and what it needs itself is back as soon as ever.
   void AskBackAll(absl::Time deadline);
+  /// Takes back and gives back everything, as soon as peers answer. Does not wait: what Stop begins with.
+  void ReturnAll();
   /// Takes back and gives back everything, as far as peers answer until `deadline`, then fences, and joins. The loop
   /// goes on answering meanwhile.
   void Stop(absl::Time deadline) ABSL_LOCKS_EXCLUDED(mutex_);

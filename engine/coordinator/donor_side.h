@@ -46,6 +46,7 @@ class DonorSide {
 
   /// For what happens to leases; then Act.
   lease::Donor& donor() { return donor_; }
+  const lease::Donor& donor() const { return donor_; }
   /// Coordinator::NeedBack.
   void NeedBack(int64_t blocks, int64_t blocks_lent, absl::Time now);
   /// The broker's advice: which leases to revoke, in order. Empty: it has none.

@@ -56,6 +56,27 @@ TEST_F(CoordinatorTest, WhatIsAskedBackBeforeTheEndIsFencedOnlyAtItsDeadlineOrWh
   EXPECT_EQ(transport_.log().Count("Fence 1"), 1);
 }
 
+TEST_F(CoordinatorTest, WhoAttachesTakesItsTurnsAndNothingHappensBetweenThem) {
+  Coordinator coordinator(
+      {.instance_id = kMe, .ttl = absl::Seconds(10), .num_blocks = 1000, .block_bytes = kBlockBytes}, fake_clock_,
+      registry_);
+  coordinator.Attach(&transport_, &broker_, loop_.push());
+  coordinator.OnLease(Given(1));
+  EXPECT_EQ(loop_.log().Count("Clear 1"), 0);
+  EXPECT_FALSE(coordinator.Turn(absl::ZeroDuration()));
+  EXPECT_EQ(loop_.log().Count("Clear 1"), 1);
+  coordinator.Cleared(kv::LeaseId(1), true);
+  EXPECT_FALSE(coordinator.Turn(absl::ZeroDuration()));
+  EXPECT_EQ(broker_.log().Count("GRANTED 1"), 1);
+  EXPECT_EQ(coordinator.donor().Given().size(), 1);
+  EXPECT_EQ(coordinator.NextDeadline(), fake_clock_.Now() + absl::Seconds(10));
+  fake_clock_.Advance(absl::Seconds(10));
+  EXPECT_EQ(transport_.log().Count("Fence 1"), 0);
+  EXPECT_FALSE(coordinator.Turn(absl::InfiniteDuration()));  // it is due: nothing is waited for
+  EXPECT_EQ(transport_.log().Count("Fence 1"), 1);
+  EXPECT_EQ(loop_.log().Count("TakeBack 1"), 1);
+}
+
 TEST_F(CoordinatorTest, GivenTellsWhatIsGrantedAndNotWhatIsTaken) {
   Start();
   Lend(1);
