@@ -8,8 +8,14 @@
 
 namespace swiftcache::sim {
 
-void LeaseChannels::Start(const std::string& instance, int64_t num_cells) {
+using engine::kv::Epoch;
+using engine::transport::GrantSpec;
+using engine::transport::OpenSpec;
+using engine::transport::Ticket;
+
+void LeaseChannels::Start(const std::string& instance, int64_t num_cells, engine::transport::TransportEvents& events) {
   instance_ = instance;
+  events_ = &events;
   directory_[instance] = this;
   memory_ = std::make_shared<Memory>();
   memory_->cells.resize(num_cells);
@@ -30,6 +36,9 @@ void LeaseChannels::Die() {
   outgoing_.clear();
   views_.clear();
   stores_.clear();
+  released_.clear();
+  abandoned_.clear();
+  revoke_deadlines_.clear();
 }
 
 void LeaseChannels::ToDonor(const ConnectionPtr& connection, Message message, bool may_repeat) {
@@ -55,19 +64,25 @@ size_t LeaseChannels::FreeSlot() {
   return slot;
 }
 
-uint64_t LeaseChannels::Grant(const engine::lease::Lease& lease, int64_t first_cell, int64_t num_cells) {
+absl::StatusOr<Epoch> LeaseChannels::Grant(const GrantSpec& spec) {
+  const auto arena_cells = static_cast<int64_t>(memory_->cells.size());
+  const int64_t first_cell = spec.offset_bytes / kCellBytes % arena_cells;  // see Blindfold
+  const int64_t num_cells = spec.bytes / kCellBytes;
   for (int64_t cell = first_cell; cell < first_cell + num_cells; ++cell) {
+    if (!promises_.has_given_up(spec.lease, cell)) {
+      sim_.Fail(absl::StrCat(instance_, " grants lease ", spec.lease.value(), " memory that kv has not given up"));
+    }
     if (granted_[cell] != 0) {
-      sim_.Fail(absl::StrCat(instance_, " grants cell ", cell, " to lease ", lease.id.value(), " and to lease ",
+      sim_.Fail(absl::StrCat(instance_, " grants cell ", cell, " to lease ", spec.lease.value(), " and to lease ",
                              granted_[cell]));
     }
-    granted_[cell] = lease.id.value();
+    granted_[cell] = spec.lease.value();
   }
   const size_t slot = FreeSlot();
   memory_->generations[slot] = ++last_generation_;
-  grants_[lease.id] = {slot, first_cell, num_cells, lease.borrower_instance, lease.capability, nullptr};
+  grants_[spec.lease] = {slot, first_cell, num_cells, spec.borrower_instance, spec.capability, nullptr};
   ++tally_.grants;
-  return last_generation_;
+  return Epoch(last_generation_);
 }
 
 void LeaseChannels::Fence(LeaseId id) {
@@ -85,26 +100,32 @@ void LeaseChannels::Fence(LeaseId id) {
 }
 
 void LeaseChannels::SendRevoke(LeaseId id, absl::Duration time_left) {
+  revoke_deadlines_[id] = process_.LocalNow() + time_left;
   const auto it = grants_.find(id);
   if (it == grants_.end() || it->second.connection == nullptr) return;
-  ToBorrower(it->second.connection, [id, time_left](LeaseChannels& to) { to.events_.OnRevoked(id, time_left); });
+  ToBorrower(it->second.connection, [id, time_left](LeaseChannels& to) { to.events_->OnRevoked(id, time_left); });
+}
+
+std::optional<absl::Time> LeaseChannels::TakeRevokeDeadline(LeaseId id) {
+  const auto revoked = revoke_deadlines_.extract(id);
+  return revoked.empty() ? std::nullopt : std::optional(revoked.mapped());
 }
 
 void LeaseChannels::SendRenewed(LeaseId id) {
   const auto it = grants_.find(id);
   if (it == grants_.end() || it->second.connection == nullptr) return;
-  ToBorrower(it->second.connection, [id](LeaseChannels& to) { to.events_.OnRenewed(id); });
+  ToBorrower(it->second.connection, [id](LeaseChannels& to) { to.events_->OnRenewed(id); });
 }
 
-void LeaseChannels::Open(const engine::lease::Lease& lease) {
+void LeaseChannels::Open(const OpenSpec& spec) {
   const auto connection = std::make_shared<Connection>();
-  connection->lease = lease.id;
-  connection->epoch = lease.epoch;
+  connection->lease = spec.lease;
+  connection->epoch = spec.epoch;
   connection->number = int64_t{endpoint_} << 32 | ++last_connection_;
   connection->borrower = this;
-  if (outgoing_.contains(lease.id)) sim_.Fail(absl::StrCat("lease ", lease.id.value(), " is opened twice"));
-  outgoing_[lease.id] = connection;
-  const auto donor = directory_.find(lease.channel);
+  if (outgoing_.contains(spec.lease)) sim_.Fail(absl::StrCat("lease ", spec.lease.value(), " is opened twice"));
+  outgoing_[spec.lease] = connection;
+  const auto donor = directory_.find(spec.channel);
   if (donor == directory_.end()) {
     process_.After(network_.Delay(), [this, connection] { Answer(connection, std::nullopt); });
     return;
@@ -113,7 +134,7 @@ void LeaseChannels::Open(const engine::lease::Lease& lease) {
   connection->donor->incoming_[connection->number] = connection;
   ToDonor(
       connection,
-      [connection, capability = lease.capability, instance = instance_](LeaseChannels& to) {
+      [connection, capability = spec.capability, instance = instance_](LeaseChannels& to) {
         to.Accept(connection, capability, instance);
       },
       /*may_repeat=*/false);
@@ -134,42 +155,55 @@ void LeaseChannels::Accept(const ConnectionPtr& connection, const std::string& c
   grant.connection = connection;
   const View view{memory_, grant.first_cell, grant.num_cells, grant.slot, connection->epoch.value()};
   ToBorrower(connection, [connection, view](LeaseChannels& to) { to.Answer(connection, view); });
-  events_.OnBorrowerOpened(connection->lease);
+  events_->OnBorrowerOpened(connection->lease);
 }
 
 void LeaseChannels::Answer(const ConnectionPtr& connection, std::optional<View> view) {
   if (Outgoing(connection->lease) != connection) return;
-  if (view.has_value()) views_.try_emplace(connection->lease, *view);
-  events_.OnOpened(connection->lease, view.has_value());
+  if (!view.has_value()) return events_->OnOpened(connection->lease, absl::UnavailableError("the donor refuses"));
+  views_.try_emplace(connection->lease, *view);
+  events_->OnOpened(connection->lease, engine::transport::LeaseView{.bytes = view->num_cells * kCellBytes});
 }
 
 void LeaseChannels::SendRenewal(LeaseId id) {
+  ++tally_.renewals;
   if (const ConnectionPtr connection = Outgoing(id)) {
-    ToDonor(connection, [id](LeaseChannels& to) { to.events_.OnRenewal(id); });
+    ToDonor(connection, [id](LeaseChannels& to) { to.events_->OnRenewal(id); });
   }
 }
 
 void LeaseChannels::SendRelease(LeaseId id) {
-  if (events_.InUse(id)) sim_.Fail(absl::StrCat(instance_, " gives lease ", id.value(), " back and still uses it"));
+  if (promises_.reads(id)) sim_.Fail(absl::StrCat(instance_, " gives lease ", id.value(), " back and still uses it"));
+  released_.insert(id);
   if (const ConnectionPtr connection = Outgoing(id)) {
-    ToDonor(connection, [id](LeaseChannels& to) { to.events_.OnReleased(id); });
+    ToDonor(connection, [id](LeaseChannels& to) { to.events_->OnReleased(id); });
+  }
+}
+
+// What waits for a donor is answered without it.
+void LeaseChannels::Abandon(LeaseId id) {
+  abandoned_.insert(id);
+  for (const auto& [ticket, lease] : stores_) {
+    if (lease == id) process_.After(network_.Delay(), [this, ticket = ticket] { Finish(ticket, false); });
   }
 }
 
 void LeaseChannels::Close(LeaseId id) {
-  if (events_.InUse(id)) sim_.Fail(absl::StrCat(instance_, " unmaps lease ", id.value(), " and still uses it"));
+  if (promises_.knows(id)) sim_.Fail(absl::StrCat(instance_, " unmaps lease ", id.value(), " and still uses it"));
   const ConnectionPtr connection = Outgoing(id);
   if (connection == nullptr) return sim_.Fail(absl::StrCat("lease ", id.value(), " is closed and was not open"));
   ToDonor(connection, [connection](LeaseChannels& to) { to.BorrowerEnded(connection); });
   outgoing_.erase(id);
   views_.erase(id);
+  released_.erase(id);
+  abandoned_.erase(id);
   std::erase_if(stores_, [&](const auto& store) { return store.second == id; });
 }
 
 void LeaseChannels::BorrowerEnded(const ConnectionPtr& connection) {
   incoming_.erase(connection->number);
   const auto it = grants_.find(connection->lease);
-  if (it == grants_.end() || it->second.connection == connection) events_.OnBorrowerGone(connection->lease);
+  if (it == grants_.end() || it->second.connection == connection) events_->OnBorrowerGone(connection->lease);
 }
 
 void LeaseChannels::DonorEnded(const ConnectionPtr& connection) {
@@ -180,14 +214,19 @@ void LeaseChannels::DonorEnded(const ConnectionPtr& connection) {
     }
     for (int64_t ticket : unanswered) Finish(ticket, false);
   }
-  events_.OnDonorGone(connection->lease);
+  events_->OnDonorGone(connection->lease);
 }
 
-int64_t LeaseChannels::Store(LeaseId id, int64_t first_cell, std::vector<uint64_t> values) {
+int64_t LeaseChannels::StoreCells(LeaseId id, int64_t first_cell, std::vector<uint64_t> values) {
   const ConnectionPtr connection = Outgoing(id);
   const int64_t ticket = ++last_ticket_;
   stores_[ticket] = id;
   ++tally_.stores;
+  if (released_.contains(id)) sim_.Fail(absl::StrCat(instance_, " stores into lease ", id.value(), ", given back"));
+  if (abandoned_.contains(id)) {
+    process_.After(network_.Delay(), [this, ticket] { Finish(ticket, false); });
+    return ticket;
+  }
   ToDonor(
       connection,
       [connection, ticket, first_cell, values = std::move(values)](LeaseChannels& to) {
@@ -207,7 +246,8 @@ void LeaseChannels::Receive(const ConnectionPtr& connection, int64_t ticket, int
 }
 
 void LeaseChannels::Finish(int64_t ticket, bool ok) {
-  if (stores_.erase(ticket) == 1) events_.OnStored(ticket, ok);
+  if (stores_.erase(ticket) == 0) return;
+  events_->OnStored(Ticket(ticket), ok ? absl::OkStatus() : absl::FailedPreconditionError("the lease was fenced"));
 }
 
 LeaseChannels::ConnectionPtr LeaseChannels::Outgoing(LeaseId id) const {
@@ -215,9 +255,34 @@ LeaseChannels::ConnectionPtr LeaseChannels::Outgoing(LeaseId id) const {
   return it == outgoing_.end() ? nullptr : it->second;
 }
 
-const View* LeaseChannels::Find(LeaseId id) const {
+const View* LeaseChannels::Find(LeaseId id) {
+  if (released_.contains(id)) sim_.Fail(absl::StrCat(instance_, " looks at lease ", id.value(), ", given back"));
   const auto it = views_.find(id);
   return it == views_.end() ? nullptr : &it->second;
+}
+
+void LeaseChannels::MovesBytes() { sim_.Fail("nothing here moves bytes"); }
+
+std::vector<Ticket> LeaseChannels::Store(std::span<const engine::transport::StorePiece>,
+                                         const engine::backend::Fence&) {
+  MovesBytes();
+  return {};
+}
+
+Ticket LeaseChannels::Load(std::vector<engine::transport::LoadPiece>, const engine::backend::Fence&) {
+  MovesBytes();
+  return {};
+}
+
+std::vector<LeaseId> LeaseChannels::Await(Ticket) {
+  MovesBytes();
+  return {};
+}
+
+std::unique_ptr<engine::transport::SliceStream> LeaseChannels::BeginStream(engine::transport::StreamSpec,
+                                                                           const engine::backend::Fence&) {
+  MovesBytes();
+  return nullptr;
 }
 
 }  // namespace swiftcache::sim

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // The transport of the simulation: grants, channels between borrower and donor, stores, generation words; with delays,
-// late copies and peers that die. It holds its callers to the contract of engine/transport/transport.h.
+// late copies and peers that die. The coordinator drives it by transport::Transport, and is held to the contract of that;
+// the loop reads and stores whole cells instead of bytes.
 //
-//   channels.Grant(lease, first_cell, num_cells);
-//   channels.Open(lease);  // -> OnOpened
+//   channels.Grant({.lease = id, .offset_bytes = ..., .bytes = ...});
+//   channels.Open({.lease = id, .channel = instance, ...});  // -> OnOpened
+//   channels.StoreCells(id, first_cell, values);             // -> OnStored
 #pragma once
 
 #include <cstdint>
@@ -15,69 +17,78 @@
 #include <string>
 #include <vector>
 
-#include "engine/lease/lease.h"
+#include "engine/transport/transport.h"
 #include "tests/sim/memory.h"
 #include "tests/sim/network.h"
 #include "tests/sim/plan.h"
 
 namespace swiftcache::sim {
 
-class ChannelEvents {
- public:
-  virtual ~ChannelEvents() = default;
-  virtual void OnBorrowerOpened(LeaseId id) = 0;
-  virtual void OnRenewal(LeaseId id) = 0;
-  virtual void OnReleased(LeaseId id) = 0;
-  virtual void OnBorrowerGone(LeaseId id) = 0;
-  virtual void OnOpened(LeaseId id, bool ok) = 0;
-  virtual void OnRenewed(LeaseId id) = 0;
-  virtual void OnRevoked(LeaseId id, absl::Duration time_left) = 0;
-  virtual void OnDonorGone(LeaseId id) = 0;
-  virtual void OnStored(int64_t ticket, bool ok) = 0;
-  /// Whether the loop may still read or store there.
-  virtual bool InUse(LeaseId id) const = 0;
-};
-
 /// All lease channels of one engine. Thread-safety: none. Ownership: borrows all that it is given; memory is shared
 /// with the borrowers that map it.
-class LeaseChannels {
+class LeaseChannels final : public engine::transport::Transport {
  public:
   /// Who listens on which channel (its name is the instance of the engine).
   using Directory = std::map<std::string, LeaseChannels*>;
+  /// What callers promise, asked of their loop.
+  struct Promises {
+    std::function<bool(LeaseId)> reads;  // it reads there now, or may before it hears of anything
+    std::function<bool(LeaseId)> knows;  // it may read there again
+    std::function<bool(LeaseId, int64_t cell)> has_given_up;
+  };
 
   LeaseChannels(Simulator& sim, Network& network, Directory& directory, Tally& tally, Process& process, int endpoint,
-                ChannelEvents& events)
+                Promises promises)
       : sim_(sim),
         network_(network),
         directory_(directory),
         tally_(tally),
         process_(process),
         endpoint_(endpoint),
-        events_(events) {}
+        promises_(std::move(promises)) {}
 
   /// A new life with a new arena.
-  void Start(const std::string& instance, int64_t num_cells);
+  void Start(const std::string& instance, int64_t num_cells, engine::transport::TransportEvents& events);
   /// What the kernel does when a process dies: peers see their connections closed.
   void Die();
 
+  const char* kind() const override { return "simulated"; }
+  bool maps() const override { return true; }
+  std::string channel() const override { return instance_; }
+  engine::transport::TransportStats stats() const override { return {}; }
+  void Stop() override { Die(); }
+
   // Donor.
-  uint64_t Grant(const engine::lease::Lease& lease, int64_t first_cell, int64_t num_cells);
-  void SendRevoke(LeaseId id, absl::Duration time_left);
-  void SendRenewed(LeaseId id);
-  void Fence(LeaseId id);
+  absl::StatusOr<engine::kv::Epoch> Grant(const engine::transport::GrantSpec& spec) override;
+  void SendRevoke(LeaseId id, absl::Duration time_left) override;
+  void SendRenewed(LeaseId id) override;
+  void Fence(LeaseId id) override;
 
   // Borrower.
-  void Open(const engine::lease::Lease& lease);
-  void SendRenewal(LeaseId id);
-  void SendRelease(LeaseId id);
-  void Close(LeaseId id);
-  int64_t Store(LeaseId id, int64_t first_cell, std::vector<uint64_t> values);
+  void Open(const engine::transport::OpenSpec& spec) override;
+  void SendRenewal(LeaseId id) override;
+  void SendRelease(LeaseId id) override;
+  void Abandon(LeaseId id) override;
+  void Close(LeaseId id) override;
+  int64_t StoreCells(LeaseId id, int64_t first_cell, std::vector<uint64_t> values);
 
-  const View* Find(LeaseId id) const;
+  // Of bytes: no coordinator moves any. Each ends the run.
+  std::vector<engine::transport::Ticket> Store(std::span<const engine::transport::StorePiece> pieces,
+                                               const engine::backend::Fence& after) override;
+  engine::transport::Ticket Load(std::vector<engine::transport::LoadPiece> pieces,
+                                 const engine::backend::Fence& after) override;
+  std::vector<LeaseId> Await(engine::transport::Ticket load) override;
+  std::unique_ptr<engine::transport::SliceStream> BeginStream(engine::transport::StreamSpec spec,
+                                                              const engine::backend::Fence& after) override;
+
+  /// What lies there; null: it is not open.
+  const View* Find(LeaseId id);
   Memory& memory() { return *memory_; }
   /// The lease that a cell is granted under; 0: none.
   int64_t grant_of(int64_t cell) const { return granted_[cell]; }
   bool granted(LeaseId id) const { return grants_.contains(id); }
+  /// By when a lease that was revoked has to be back, once; no value: it was not revoked.
+  std::optional<absl::Time> TakeRevokeDeadline(LeaseId id);
   int64_t num_grants() const { return static_cast<int64_t>(grants_.size()); }
   int64_t num_open() const { return static_cast<int64_t>(outgoing_.size()); }
 
@@ -111,6 +122,7 @@ class LeaseChannels {
   void Finish(int64_t ticket, bool ok);
   ConnectionPtr Outgoing(LeaseId id) const;
   size_t FreeSlot();
+  void MovesBytes();
 
   Simulator& sim_;
   Network& network_;
@@ -118,7 +130,8 @@ class LeaseChannels {
   Tally& tally_;
   Process& process_;
   const int endpoint_;
-  ChannelEvents& events_;
+  const Promises promises_;
+  engine::transport::TransportEvents* events_ = nullptr;
 
   std::string instance_;
   std::shared_ptr<Memory> memory_;
@@ -130,6 +143,8 @@ class LeaseChannels {
   std::map<LeaseId, ConnectionPtr> outgoing_;
   std::map<LeaseId, View> views_;
   std::map<int64_t, LeaseId> stores_;  // by ticket
+  std::set<LeaseId> released_, abandoned_;
+  std::map<LeaseId, absl::Time> revoke_deadlines_;
   int64_t last_ticket_ = 0, last_connection_ = 0;
 };
 

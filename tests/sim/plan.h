@@ -29,7 +29,7 @@ enum class Faults {
 /// What happened, added up over runs: a simulation in which nothing happens proves nothing.
 struct Tally {
   int64_t runs = 0, events = 0;
-  int64_t grants = 0, released = 0, fenced = 0, declined = 0, lost_in_use = 0, renewals = 0;
+  int64_t grants = 0, released = 0, fenced = 0, declined = 0, lost_in_use = 0, unread = 0, renewals = 0;
   int64_t stores = 0, refused_stores = 0, remote_reads = 0, remote_reads_failed = 0, local_reads = 0, moved_back = 0;
   int64_t engine_crashes = 0, broker_restarts = 0, broker_replacements = 0, broker_stops = 0, departures = 0, stops = 0,
           hangs = 0, cuts = 0;

@@ -1,43 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
-// An engine process of the simulation: the real halves of its leases, with a coordinator, a broker client, a loop and a
-// transport around them.
-//
-// What is around them is made for the simulation. Besides what it leaves out, it does two things otherwise than
-// engine/coordinator; what depends on them is proved by its own tests and by those of processes:
-//   - It revokes all that a ScaleUp advises, and chooses by itself only where there is no advice. Coordinator stops
-//     where the need is covered, and adds of its own what the advice lacks.
-//   - Each wish for memory is a request of a new key. Coordinator repeats the key of one that was not answered.
+// An engine process of the simulation: the real coordinator, whose turns are taken in virtual time, with a broker client,
+// a loop and a transport around it that are made for the simulation (sim_broker_client.h, step_loop.h, lease_channel.h).
 #pragma once
 
 #include <cstdint>
-#include <deque>
-#include <functional>
-#include <map>
-#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "engine/lease/borrower.h"
-#include "engine/lease/donor.h"
+#include "common/base/clock.h"
+#include "common/metrics/metrics.h"
+#include "engine/coordinator/coordinator.h"
+#include "tests/sim/blindfold.h"
 #include "tests/sim/lease_channel.h"
-#include "tests/sim/sim_broker.h"
+#include "tests/sim/sim_broker_client.h"
 #include "tests/sim/step_loop.h"
 
 namespace swiftcache::sim {
 
-inline constexpr Micros kRpcTimeout = 100'000;
-inline constexpr absl::Duration kTtl = absl::Milliseconds(600), kRevokeDeadline = absl::Milliseconds(30);
-/// Local timers fire on a microsecond; clocks of other rates round.
-inline constexpr absl::Duration kTimerSlack = absl::Microseconds(10);
+inline constexpr absl::Duration kRevokeDeadline = absl::Milliseconds(30);
+/// So late the coordinator's thread may get its core, now and then.
+inline constexpr Micros kLatestTurn = 2'000;
 
-/// Who answers on the broker's address now.
-struct BrokerAddress {
-  SimBroker* broker = nullptr;
-};
-
-/// Thread-safety: none. Ownership: owns loop, halves and channels; borrows the rest.
-class SimEngine final : public ChannelEvents, public LoopEvents {
+/// Thread-safety: none. Ownership: owns coordinator, loop, client and channels; borrows the rest.
+class SimEngine {
  public:
   struct Options {
     int endpoint = 1;
@@ -58,92 +44,65 @@ class SimEngine final : public ChannelEvents, public LoopEvents {
   /// Returns everything and signs off; a moment later it may be killed.
   void Leave();
   bool leaving() const { return process_.alive() && leaving_; }
-  /// Its watch stream broke; it notices after a while.
-  void WatchBroke();
+  void WatchBroke() { client_.WatchBroke(); }
   /// Wants memory that it has lent.
-  void Need(int64_t blocks);
+  void Need(int64_t blocks) { loop_->NeedBack(blocks); }
   /// No new wishes: what is there stays as it is.
-  void Quiesce();
+  void Quiesce() { loop_->Quiesce(); }
   /// Gives everything back and takes everything back.
   void ReturnAll();
 
   Process& process() { return process_; }
   int endpoint() const { return options_.endpoint; }
   const std::string& instance() const { return instance_; }
-  const std::string& incarnation() const { return incarnation_; }
   std::vector<engine::lease::Lease> given() const;
-  std::vector<engine::lease::Lease> borrowed() const { return borrower_->Held(); }
+  std::vector<engine::lease::Lease> borrowed() const { return coordinator_->borrower().Held(); }
   /// What is left that should not be, after all was returned; empty: nothing.
   std::string Leftovers() const;
-  int64_t ignored() const { return donor_->ignored() + borrower_->ignored(); }
+  int64_t ignored() const { return coordinator_->donor().ignored() + coordinator_->borrower().ignored(); }
 
  private:
-  // ChannelEvents.
-  void OnBorrowerOpened(LeaseId id) override;
-  void OnRenewal(LeaseId id) override;
-  void OnReleased(LeaseId id) override;
-  void OnBorrowerGone(LeaseId id) override;
-  void OnOpened(LeaseId id, bool ok) override;
-  void OnRenewed(LeaseId id) override;
-  void OnRevoked(LeaseId id, absl::Duration time_left) override;
-  void OnDonorGone(LeaseId id) override;
-  void OnStored(int64_t ticket, bool ok) override;
-  bool InUse(LeaseId id) const override { return loop_->InUse(id); }
-  // LoopEvents: the coordinator hears of them a moment later.
-  void OnCleared(LeaseId id, bool ok) override;
-  void OnDrained(LeaseId id) override;
-  void OnDropped(LeaseId id) override;
-  void OnGenerationChanged(LeaseId id) override;
-  void OnWantsMemory(int64_t blocks) override;
-  void OnNeedsOwn(int64_t blocks) override;
+  class ProcessClock final : public Clock {
+   public:
+    explicit ProcessClock(const Process& process) : process_(process) {}
+    absl::Time Now() const override { return process_.LocalNow(); }
 
-  // The broker's client (sim_engine_client.cc).
-  using Serve = std::function<std::function<void()>(SimBroker&)>;
-  /// Calls whoever has the broker's address when it arrives; where nobody has, it fails at once, as a refused
-  /// connection does.
-  void Call(Serve serve, std::function<void()> on_timeout, Micros timeout = kRpcTimeout, bool may_repeat = true);
-  void Register();
-  void OpenWatch();
-  void KeepBeating();
-  void KeepReporting();
-  void Hear(const WatchWord& word, int64_t stream);
-  void Tell(const engine::lease::Lease& lease);
-  void SendReports();
-  void Reported(const absl::Status& status);
-  void RequestMemory(int64_t blocks);
-  broker::loop::Caller caller() const { return {options_.name, instance_, incarnation_}; }
+   private:
+    const Process& process_;
+  };
+
   broker::membership::EngineInfo Info() const;
+  void KeepReporting();
+  /// After each event of the process.
+  void TakeTurn();
+  void PlanTurn(Micros when);
 
-  void AfterEach();
-  void DoAll();
-  void TookBack(const engine::lease::Donor::TakeBack& action);
-  engine::lease::Lease Blinded(engine::lease::Lease lease) const;
-  engine::lease::Lease Seen(engine::lease::Lease lease) const;
-  void PlanTick();
-
-  struct Doer;
+  // On the way from the coordinator to the loop.
+  void ToLoop(engine::coordinator::LoopMessage message);
+  void Look(engine::coordinator::ClearMessage& message) { message.extent = blindfold_.Seen(message.extent); }
+  void Look(engine::coordinator::TakeBackMessage& message);
+  void Look(const engine::coordinator::DrainMessage& message);
+  void Look(const engine::coordinator::LoseMessage& message);
+  void Look(const auto&) {}
+  bool HasGivenUp(LeaseId id, int64_t cell) const;
 
   Simulator& sim_;
-  Network& network_;
-  BrokerAddress& broker_;
   Tally& tally_;
   const Options options_;
+  const Blindfold blindfold_;
   Process process_;
+  const ProcessClock clock_;
+  Metrics metrics_;
   LeaseChannels channels_;
+  SimBrokerClient client_;
 
   // Of one life.
-  std::string instance_, incarnation_;
-  std::optional<engine::lease::Donor> donor_;
-  std::optional<engine::lease::Borrower> borrower_;
+  std::string instance_;
+  std::optional<engine::coordinator::Coordinator> coordinator_;
   std::optional<StepLoop> loop_;
-  std::deque<engine::lease::Lease> reports_;
-  std::map<std::string, broker::ledger::LeaseLimit> limits_;
-  int64_t registrations_ = 0;
-  bool reporting_ = false, registering_ = false, quiet_ = false, leaving_ = false;
-  int64_t stream_ = 0, last_request_ = 0;
-  std::optional<LeaseId> last_fenced_;
+  bool leaving_ = false;
   absl::Time continued_at_ = absl::InfinitePast();
-  Micros planned_tick_ = 0, next_request_ = 0, next_need_ = 0;
+  Micros planned_turn_ = 0, next_turn_ = 0;
 };
 
 }  // namespace swiftcache::sim

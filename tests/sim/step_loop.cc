@@ -8,16 +8,19 @@
 
 namespace swiftcache::sim {
 
-using engine::lease::Extent;
-using engine::lease::Lease;
+namespace {
 
-StepLoop::StepLoop(Simulator& sim, Process& process, LeaseChannels& channels, Tally& tally, LoopEvents& events,
-                   const Options& options)
+constexpr Micros kBetweenNeeds = 30'000;
+
+}  // namespace
+
+StepLoop::StepLoop(Simulator& sim, Process& process, LeaseChannels& channels,
+                   engine::coordinator::Coordinator& coordinator, Tally& tally, const Options& options)
     : sim_(sim),
       process_(process),
       channels_(channels),
+      coordinator_(coordinator),
       tally_(tally),
-      events_(events),
       options_(options),
       away_(options.num_blocks),
       in_use_(options.num_blocks) {}
@@ -27,37 +30,20 @@ void StepLoop::Start() {
   process_.After(sim_.random.Below(2'000), [this] { BeginStep(); });
 }
 
-void StepLoop::Clear(const Lease& lease) {
-  inbox_.push_back([this, lease] { DoClear(lease); });
-}
-void StepLoop::TakeBack(LeaseId id, const Extent& extent) {
-  inbox_.push_back([this, id, extent] {
-    for (int64_t block = extent.first_block; block < extent.first_block + extent.num_blocks; ++block) {
-      if (away_[block] != id.value()) continue;
-      away_[block] = 0;
-      Write(block, [](int64_t) { return 0; });  // scrubbed
-    }
-  });
-}
-void StepLoop::Use(const Lease& lease) {
-  inbox_.push_back(
-      [this, lease] { regions_[lease.id] = {.lease = lease, .used = std::vector<bool>(lease.borrower_blocks)}; });
-}
-void StepLoop::Drain(LeaseId id) {
-  inbox_.push_back([this, id] { DoDrain(id); });
-}
-void StepLoop::Lose(LeaseId id) {
-  inbox_.push_back([this, id] { DoLose(id); });
-}
-void StepLoop::Stored(int64_t ticket, bool ok) {
-  inbox_.push_back([this, ticket, ok] { DoStored(ticket, ok); });
-}
-
 void StepLoop::BeginStep() {
   HandleMessages();
   Work();
-  BeginReading();
-  const Micros longer = options_.long_steps && sim_.random.Chance(0.02) ? sim_.random.Below(80'000) : 0;
+  ChooseReadings();
+  if (sim_.random.Chance(0.7)) return Compute();
+  process_.After(sim_.random.Below(300), [this] { Compute(); });  // plans take their time
+}
+
+void StepLoop::Compute() {
+  if (!BeginReads()) {
+    readings_.clear();
+    return BeginStep();
+  }
+  const Micros longer = !options_.calm && sim_.random.Chance(0.02) ? sim_.random.Below(80'000) : 0;
   const Micros step = sim_.random.Between(1'000, 8'000) + longer + std::exchange(hang_, 0);
   if (!readings_.empty()) {
     process_.After(step / 2, [this] {
@@ -69,11 +55,14 @@ void StepLoop::BeginStep() {
 
 void StepLoop::EndStep() {
   FinishReading();
+  EndReads();
   process_.After(sim_.random.Between(200, 20'000), [this] { BeginStep(); });
 }
 
 void StepLoop::HandleMessages() {
-  for (const auto& message : std::exchange(inbox_, {})) message();
+  for (const engine::coordinator::LoopMessage& message : std::exchange(inbox_, {})) {
+    std::visit([this](const auto& m) { Do(m); }, message);
+  }
   FinishDrains();
 }
 
@@ -91,6 +80,7 @@ void StepLoop::Work() {
   if (sim_.random.Chance(0.05)) EndOneSequence();
   for (int64_t i = sim_.random.Below(4); i > 0 && total_blocks() < target_blocks_; --i) Grow();
   Spill();
+  GiveBackSome();
 }
 
 int64_t StepLoop::total_blocks() const {
@@ -100,6 +90,10 @@ int64_t StepLoop::total_blocks() const {
 }
 
 int64_t StepLoop::used_blocks() const { return std::count(in_use_.begin(), in_use_.end(), true); }
+
+int64_t StepLoop::num_away() const {
+  return std::count_if(away_.begin(), away_.end(), [](int64_t lease) { return lease != 0; });
+}
 
 std::optional<int64_t> StepLoop::TakeLocal() {
   for (int64_t block = 0; block < options_.num_blocks; ++block) {
@@ -131,17 +125,33 @@ void StepLoop::Write(int64_t local, const ValueOf& value_of) {
   }
 }
 
+void StepLoop::Scrub(int64_t local) {
+  Write(local, [](int64_t) { return 0; });
+}
+
 void StepLoop::Grow() {
   const std::optional<int64_t> local = TakeLocal();
   if (!local.has_value()) {
-    const int64_t lent = std::count_if(away_.begin(), away_.end(), [](int64_t lease) { return lease != 0; });
-    if (lent > 0) events_.OnNeedsOwn(std::min<int64_t>(lent, sim_.random.Between(1, 6)));
-    return events_.OnWantsMemory(target_blocks_ - total_blocks());
+    if (const int64_t lent = num_away(); lent > 0) NeedBack(std::min(lent, sim_.random.Between(1, 6)));
+    return WishForMemory(target_blocks_ - total_blocks());
   }
   if (sequences_.empty() || sequences_.back().blocks.size() >= 6) sequences_.push_back({.id = ++last_sequence_});
   Sequence& sequence = sequences_.back();
   WriteLocal(*local, sequence.id, static_cast<int64_t>(sequence.blocks.size()));
   sequence.blocks.push_back({.local = *local});
+}
+
+void StepLoop::NeedBack(int64_t blocks) {
+  const int64_t lent = num_away();
+  if (quiet_ || options_.calm || lent == 0 || sim_.now() < next_need_) return;
+  next_need_ = sim_.now() + kBetweenNeeds;
+  ++tally_.own_needs;
+  coordinator_.NeedBack(blocks, lent);
+}
+
+void StepLoop::WishForMemory(int64_t blocks) {
+  if (quiet_ || !options_.borrows) return;
+  coordinator_.WishForMemory(blocks * options_.cells_per_block * kCellBytes, /*waiting_tokens=*/blocks * 16);
 }
 
 // What was lost is computed again from its tokens.
@@ -174,7 +184,7 @@ void StepLoop::Spill() {
         const Slot slot{id, free - region.used.begin()};
         const auto from = channels_.memory().cells.begin() + *block.local * options_.cells_per_block;
         block.store =
-            channels_.Store(id, slot.index * options_.cells_per_block, {from, from + options_.cells_per_block});
+            channels_.StoreCells(id, slot.index * options_.cells_per_block, {from, from + options_.cells_per_block});
         transfers_[*block.store] = {sequence.id, static_cast<int64_t>(i), slot};
         ++region.stores;
       }
@@ -207,7 +217,7 @@ StepLoop::Sequence* StepLoop::FindSequence(int64_t id) {
   return nullptr;
 }
 
-void StepLoop::BeginReading() {
+void StepLoop::ChooseReadings() {
   if (sequences_.empty()) return;
   for (int64_t i = sim_.random.Between(0, 2); i > 0; --i) {
     const Sequence& sequence = sequences_[sim_.random.Below(static_cast<int64_t>(sequences_.size()))];
@@ -249,7 +259,7 @@ void StepLoop::FinishReading() {
       const bool looks_again = options_.bug != PlantedBug::kOnlyFirstCheck;
       const bool held = reading.held && (!looks_again || channels_.Find(reading.slot->lease)->Holds());
       ++(held ? tally_.remote_reads : tally_.remote_reads_failed);
-      if (!held) events_.OnGenerationChanged(reading.slot->lease);
+      if (!held) coordinator_.GenerationChanged(reading.slot->lease);
       if (!held && options_.bug != PlantedBug::kNoGenerationCheck) continue;  // it is computed again
     } else {
       ++tally_.local_reads;
@@ -271,113 +281,11 @@ void StepLoop::Wrong(const Reading& reading, int64_t cell, uint64_t found) {
                          found));
 }
 
-void StepLoop::DoClear(const Lease& lease) {
-  const Extent& extent = lease.extent;
-  const auto inside = [&](int64_t block) {
-    return block >= extent.first_block && block < extent.first_block + extent.num_blocks;
-  };
-  bool ok = extent.first_block + extent.num_blocks <= options_.num_blocks && !sim_.random.Chance(0.05);
-  for (int64_t block = 0; block < options_.num_blocks; ++block) {
-    if (inside(block) && away_[block] != 0 && options_.bug != PlantedBug::kLeaseTwice) ok = false;
-  }
-  if (unwanted_.erase(lease.id) > 0 || !ok) return events_.OnCleared(lease.id, false);
-  for (int64_t block = extent.first_block; block < extent.first_block + extent.num_blocks; ++block) {
-    away_[block] = lease.id.value();
-  }
-  for (Sequence& sequence : sequences_) {
-    for (size_t i = 0; i < sequence.blocks.size(); ++i) {
-      Block& block = sequence.blocks[i];
-      if (!block.local.has_value() || !inside(*block.local)) continue;
-      in_use_[*block.local] = false;
-      block.local = TakeLocal();
-      if (block.local.has_value()) WriteLocal(*block.local, sequence.id, static_cast<int64_t>(i));
-    }
-  }
-  events_.OnCleared(lease.id, true);
+bool StepLoop::IsInReadings(LeaseId id) const {
+  return std::any_of(readings_.begin(), readings_.end(),
+                     [&](const Reading& reading) { return reading.slot.has_value() && reading.slot->lease == id; });
 }
 
-void StepLoop::DoDrain(LeaseId id) {
-  const auto it = regions_.find(id);
-  if (it == regions_.end()) return;
-  it->second.draining = true;
-  MoveOut(it->second);
-}
-
-// What lies in the region goes back to own memory as far as there is room; the rest is computed again.
-void StepLoop::MoveOut(Region& region) {
-  const View* view = channels_.Find(region.lease.id);
-  for (Sequence& sequence : sequences_) {
-    for (size_t i = 0; i < sequence.blocks.size(); ++i) {
-      Block& block = sequence.blocks[i];
-      if (!block.remote.has_value() || block.remote->lease != region.lease.id) continue;
-      const Slot from = *std::exchange(block.remote, std::nullopt);
-      const std::optional<int64_t> local = TakeLocal();
-      if (!local.has_value()) continue;
-      std::vector<uint64_t> values;
-      for (int64_t c = 0; c < options_.cells_per_block; ++c) {
-        values.push_back(view->Read(from.index * options_.cells_per_block + c));
-      }
-      if (!view->Holds() && options_.bug != PlantedBug::kMovesUnchecked) {
-        in_use_[*local] = false;
-        continue;
-      }
-      ++tally_.moved_back;
-      std::copy(values.begin(), values.end(), channels_.memory().cells.begin() + *local * options_.cells_per_block);
-      block.local = local;
-    }
-  }
-}
-
-void StepLoop::FinishDrains() {
-  for (auto it = regions_.begin(); it != regions_.end();) {
-    const LeaseId id = it->first;
-    const bool done = it->second.draining && it->second.stores == 0;
-    it = done ? regions_.erase(it) : std::next(it);
-    if (done) events_.OnDrained(id);
-  }
-}
-
-void StepLoop::DoLose(LeaseId id) {
-  ForgetBlocksOf(id);
-  regions_.erase(id);
-  std::erase_if(transfers_, [&](const auto& transfer) { return transfer.second.slot.lease == id; });
-  events_.OnDropped(id);
-}
-
-void StepLoop::ForgetBlocksOf(LeaseId id) {
-  for (Sequence& sequence : sequences_) {
-    for (Block& block : sequence.blocks) {
-      if (block.remote.has_value() && block.remote->lease == id) block.remote.reset();
-      if (block.store.has_value() && transfers_.at(*block.store).slot.lease == id) block.store.reset();
-    }
-  }
-}
-
-void StepLoop::DoStored(int64_t ticket, bool ok) {
-  const auto it = transfers_.find(ticket);
-  if (it == transfers_.end()) return;
-  const Transfer transfer = it->second;
-  transfers_.erase(it);
-  Region& region = regions_.at(transfer.slot.lease);
-  --region.stores;
-  Sequence* sequence = FindSequence(transfer.sequence);
-  Block* block = sequence == nullptr ? nullptr : &sequence->blocks[transfer.block];
-  const bool awaited = block != nullptr && block->store == ticket;
-  if (awaited) block->store.reset();
-  if (ok && awaited && block->local.has_value() && !region.draining) {
-    in_use_[*std::exchange(block->local, std::nullopt)] = false;
-    block->remote = transfer.slot;
-    return;
-  }
-  FreeSlot(transfer.slot);
-  if (!ok) events_.OnGenerationChanged(transfer.slot.lease);
-}
-
-bool StepLoop::InUse(LeaseId id) const {
-  const bool read = std::any_of(readings_.begin(), readings_.end(), [&](const Reading& reading) {
-    return reading.slot.has_value() && reading.slot->lease == id;
-  });
-  return read || regions_.contains(id);
-}
+bool StepLoop::Reads(LeaseId id) const { return IsInReadings(id) || (!in_step_ && regions_.contains(id)); }
 
 }  // namespace swiftcache::sim

@@ -1,32 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 // The loop of a simulated engine with its KV: sequences that grow, read all their blocks and end, in own memory and in
-// leases. It knows what every cell must hold, so that it sees a wrong one.
+// leases. It knows what every cell must hold, so that it sees a wrong one. In place of engine/exec and engine/kv it keeps
+// to what they promise the coordinator: it answers each message, and keeps the rules of StepReads.
 #pragma once
 
 #include <cstdint>
 #include <deque>
-#include <functional>
 #include <map>
 #include <optional>
 #include <set>
 #include <string>
 #include <vector>
 
+#include "engine/coordinator/coordinator.h"
+#include "engine/coordinator/loop_message.h"
 #include "tests/sim/lease_channel.h"
 
 namespace swiftcache::sim {
-
-/// What the loop tells the coordinator, and asks of it.
-class LoopEvents {
- public:
-  virtual ~LoopEvents() = default;
-  virtual void OnCleared(LeaseId id, bool ok) = 0;
-  virtual void OnDrained(LeaseId id) = 0;
-  virtual void OnDropped(LeaseId id) = 0;
-  virtual void OnGenerationChanged(LeaseId id) = 0;
-  virtual void OnWantsMemory(int64_t blocks) = 0;  // of others
-  virtual void OnNeedsOwn(int64_t blocks) = 0;     // that it has lent
-};
 
 /// Between two steps it handles its messages, in order; within a step it reads, with time passing between the first
 /// check of a generation, the reads and the last check. Own blocks from the head of the arena. Thread-safety: none.
@@ -37,32 +27,30 @@ class StepLoop {
     uint64_t engine_life = 0;  // unique in a run
     int64_t num_blocks = 0, cells_per_block = 1;
     int64_t least_wanted = 0, most_wanted = 0;  // blocks that it tries to hold: now and then another number
-    bool long_steps = true;                     // now and then
+    bool borrows = true;
+    bool calm = false;  // its steps are short, and it wants nothing back and gives nothing back
     PlantedBug bug = PlantedBug::kNone;
   };
-  StepLoop(Simulator& sim, Process& process, LeaseChannels& channels, Tally& tally, LoopEvents& events,
-           const Options& options);
+  StepLoop(Simulator& sim, Process& process, LeaseChannels& channels, engine::coordinator::Coordinator& coordinator,
+           Tally& tally, const Options& options);
 
   void Start();
+  void Push(engine::coordinator::LoopMessage message) { inbox_.push_back(std::move(message)); }
   /// Its next step lasts at least this much longer.
   void Hang(Micros extra) { hang_ += extra; }
   /// From now on it wants no more than what it has at home.
   void Quiesce();
+  /// Wants own memory back that is lent.
+  void NeedBack(int64_t blocks);
 
-  // Messages.
-  void Clear(const engine::lease::Lease& lease);
-  void StopClearing(engine::kv::LeaseId id) { unwanted_.insert(id); }
-  void TakeBack(LeaseId id, const engine::lease::Extent& extent);
-  void Use(const engine::lease::Lease& lease);
-  void Drain(LeaseId id);
-  void Lose(LeaseId id);
-  void Stored(int64_t ticket, bool ok);
-
-  bool InUse(LeaseId id) const;
+  /// A step reads there now, or may begin to before the loop hears of anything.
+  bool Reads(LeaseId id) const;
+  bool Knows(LeaseId id) const { return Reads(id) || regions_.contains(id); }
   int64_t used_blocks() const;
   int64_t num_regions() const { return static_cast<int64_t>(regions_.size()); }
   /// Blocks that are not its own: away for the lease of the number.
   const std::vector<int64_t>& away() const { return away_; }
+  int64_t num_away() const;
 
  private:
   struct Slot {
@@ -79,11 +67,9 @@ class StepLoop {
     std::vector<Block> blocks;
   };
   struct Region {
-    engine::lease::Lease lease;
     std::vector<bool> used;
     bool draining = false;
     int64_t stores = 0;  // under way
-    bool told = false;
   };
   struct Transfer {
     int64_t sequence = 0, block = 0;
@@ -98,30 +84,44 @@ class StepLoop {
   };
 
   void BeginStep();
+  void Compute();
   void EndStep();
   void HandleMessages();
   void Work();
   void ChooseTarget();
   void Grow();
+  void WishForMemory(int64_t blocks);
   void Recompute();
   void Spill();
   void EndOneSequence();
-  void BeginReading();
+  void ChooseReadings();
   void ReadCells(Reading& reading, int64_t begin, int64_t end);
   void FinishReading();
-  std::set<engine::kv::LeaseId> unwanted_;  // loans
-  void DoClear(const engine::lease::Lease& lease);
-  void DoDrain(LeaseId id);
-  void DoLose(LeaseId id);
-  void DoStored(int64_t ticket, bool ok);
-  void MoveOut(Region& region);
+  bool IsInReadings(LeaseId id) const;
+
+  // Of leases (step_loop_leases.cc).
+  bool BeginReads();
+  void EndReads();
+  bool IsRunThere(LeaseId id) const;
+  void GiveBackSome();
+  void Do(const engine::coordinator::ClearMessage& message);
+  void Do(const engine::coordinator::StopClearingMessage& message) { unwanted_.insert(message.id); }
+  void Do(const engine::coordinator::TakeBackMessage& message);
+  void Do(const engine::coordinator::UseMessage& message);
+  void Do(const engine::coordinator::DrainMessage& message);
+  void Do(const engine::coordinator::LoseMessage& message);
+  void Do(const engine::coordinator::StoredMessage& message);
+  void Do(const engine::coordinator::LendableMessage&) {}
+  void Do(const engine::coordinator::TermsMessage&) {}
+  void MoveOut(LeaseId id);
   void FinishDrains();
-  void ForgetBlocksOf(LeaseId id);
+  void Forget(LeaseId id);
 
   std::optional<int64_t> TakeLocal();
   template <typename ValueOf>
   void Write(int64_t local, const ValueOf& value_of);
   void WriteLocal(int64_t local, int64_t sequence, int64_t block);
+  void Scrub(int64_t local);
   void FreeBlock(Block& block);
   void FreeSlot(const Slot& slot);
   uint64_t Expected(int64_t sequence, int64_t block, int64_t cell) const;
@@ -132,20 +132,22 @@ class StepLoop {
   Simulator& sim_;
   Process& process_;
   LeaseChannels& channels_;
+  engine::coordinator::Coordinator& coordinator_;
   Tally& tally_;
-  LoopEvents& events_;
   const Options options_;
 
-  std::vector<std::function<void()>> inbox_;
-  std::vector<int64_t> away_;  // by own block: the lease it is away for; 0: ours
-  std::vector<bool> in_use_;   // by own block
+  std::vector<engine::coordinator::LoopMessage> inbox_;
+  std::set<LeaseId> unwanted_;  // not to be cleared any more
+  std::vector<int64_t> away_;   // by own block: the lease it is away for; 0: ours
+  std::vector<bool> in_use_;    // by own block
   std::deque<Sequence> sequences_;
   std::map<LeaseId, Region> regions_;
   std::map<int64_t, Transfer> transfers_;  // by ticket
   std::vector<Reading> readings_;
   int64_t last_sequence_ = 0, target_blocks_ = 0;
   bool quiet_ = false;
-  Micros hang_ = 0;
+  bool in_step_ = false;  // the coordinator gives back what no step reads
+  Micros hang_ = 0, next_need_ = 0;
 };
 
 }  // namespace swiftcache::sim
