@@ -18,8 +18,8 @@
 namespace swiftcache::sim {
 
 /// What holds after every event: one owner per extent (kv, grants and the broker's word agree), no wrong KV reaches a
-/// token, a donor has its memory back by its deadline, the state machines and tables are sound, the contract of the
-/// transport is kept. In peace: the broker's table is what the engines hold; after all was returned: no block, grant,
+/// token, a donor has its memory back by its deadline, a need is answered in time (need_watch.h), the state machines and
+/// tables are sound, the contract of the transport is kept. In peace: the broker's table is what the engines hold; after all was returned: no block, grant,
 /// mapping or entry is left. Thread-safety: none. Ownership: owns everything in it; borrows the tally.
 class Cluster {
  public:

@@ -15,6 +15,8 @@ enum class PlantedBug {
   kReleaseBeforeDrain,  // a borrower gives back what its loop still uses
   kLeaseTwice,          // broker, donor and kv all forget that an extent is on lease
   kBrokerLeasesTwice,   // the broker alone does; donor and kv hold the line
+  kMiscountsLent,       // a loop says that more is lent than is
+  kLateCoordinator,     // a coordinator does not get its core in time
   kBelieveTheBroker,    // a borrower takes the broker's word, of any incarnation, for the end of a lease
 };
 
@@ -33,7 +35,7 @@ struct Tally {
   int64_t stores = 0, refused_stores = 0, remote_reads = 0, remote_reads_failed = 0, local_reads = 0, moved_back = 0;
   int64_t engine_crashes = 0, broker_restarts = 0, broker_replacements = 0, broker_stops = 0, departures = 0, stops = 0,
           hangs = 0, cuts = 0;
-  int64_t own_needs = 0, agreed_leases = 0, stray_messages = 0;
+  int64_t own_needs = 0, answered_needs = 0, agreed_leases = 0, stray_messages = 0;
   int64_t kept_leases = 0, reads_meanwhile = 0;  // while a broker was away
 };
 

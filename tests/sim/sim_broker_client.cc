@@ -20,7 +20,7 @@ using engine::lease::State;
 
 namespace {
 
-constexpr Micros kBeat = 100'000, kBackoff = 20'000, kAdvicePatience = 3'000;
+constexpr Micros kBeat = 100'000, kBackoff = 20'000;
 
 bool IsTransient(const absl::Status& status) { return absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status); }
 
@@ -180,7 +180,9 @@ void SimBrokerClient::KeepBeating() {
   process_.After(kBeat, [this] { KeepBeating(); });
 }
 
+// Now and then the client, too, is late: then the coordinator waits no longer by itself.
 void SimBrokerClient::RequestScaleUp(int64_t need_blocks) {
+  const Micros timeout = absl::ToInt64Microseconds(kAdvicePatience) + (sim_.random.Chance(0.2) ? 40'000 : 0);
   Call(
       [this, who = caller(), need_blocks](SimBroker& broker) {
         const auto advice = broker.tables().ScaleUp(who, need_blocks, broker.Now());
@@ -191,7 +193,7 @@ void SimBrokerClient::RequestScaleUp(int64_t need_blocks) {
           coordinator_->OnScaleUp(std::move(leases));
         });
       },
-      [this] { coordinator_->OnScaleUp(absl::DeadlineExceededError("no advice in time")); }, kAdvicePatience);
+      [this] { coordinator_->OnScaleUp(absl::DeadlineExceededError("no advice in time")); }, timeout);
 }
 
 // ---- One call after the other, in order; a report or a window until it is answered.

@@ -22,6 +22,9 @@ constexpr Micros kWindow = 150'000, kAskedBackFor = 60'000, kLeaves = 100'000;
 const absl::Duration kFenceEarly = kRevokeDeadline / 8;
 /// Local timers fire on a microsecond; clocks of other rates round.
 constexpr absl::Duration kTimerSlack = absl::Microseconds(10);
+/// Of a need. It waits for three turns: that hears it, that waits for advice no longer, that fences.
+const absl::Duration kNeedPatience =
+    kAdvicePatience + kRevokeDeadline - kFenceEarly + 3 * (absl::Microseconds(kLatestTurn) + kTimerSlack);
 
 }  // namespace
 
@@ -38,7 +41,8 @@ SimEngine::SimEngine(Simulator& sim, Network& network, LeaseChannels::Directory&
                  .knows = [this](LeaseId id) { return loop_->Knows(id); },
                  .has_given_up = [this](LeaseId id, int64_t cell) { return HasGivenUp(id, cell); }}),
       client_(sim, network, broker, process_, tally,
-              {.endpoint = options.endpoint, .bug = options.bug, .blindfold = blindfold_}) {
+              {.endpoint = options.endpoint, .bug = options.bug, .blindfold = blindfold_}),
+      needs_(sim, process_, tally, kNeedPatience) {
   process_.after_each = [this] { TakeTurn(); };
 }
 
@@ -48,6 +52,7 @@ void SimEngine::Start() {
   sim_.Trace([&] { return absl::StrCat(instance_, " starts"); });
   coordinator_.emplace(engine::coordinator::CoordinatorOptions{.instance_id = instance_,
                                                                .revoke_deadline = kRevokeDeadline,
+                                                               .broker_patience = kAdvicePatience,
                                                                .num_blocks = blindfold_.num_blocks(),
                                                                .block_bytes = options_.cells_per_block * kCellBytes,
                                                                .min_request_interval = absl::Milliseconds(60),
@@ -55,7 +60,7 @@ void SimEngine::Start() {
                        clock_, metrics_);
   channels_.Start(instance_, options_.num_blocks * options_.cells_per_block, *coordinator_);
   const uint64_t life = static_cast<uint64_t>(options_.endpoint) * 1000 + static_cast<uint64_t>(process_.life());
-  loop_.emplace(sim_, process_, channels_, *coordinator_, tally_,
+  loop_.emplace(sim_, process_, channels_, *coordinator_, needs_, tally_,
                 StepLoop::Options{.engine_life = life,
                                   .num_blocks = options_.num_blocks,
                                   .cells_per_block = options_.cells_per_block,
@@ -64,6 +69,7 @@ void SimEngine::Start() {
                                   .borrows = options_.borrows,
                                   .calm = options_.calm,
                                   .bug = options_.bug});
+  needs_.Start();
   leaving_ = false;
   planned_turn_ = next_turn_ = 0;
   coordinator_->Attach(&channels_, &client_, [this](LoopMessage message) { ToLoop(std::move(message)); });
@@ -81,6 +87,7 @@ void SimEngine::Die() {
 
 void SimEngine::ContinueProcess() {
   continued_at_ = process_.LocalNow();
+  needs_.ProcessContinues();
   process_.Continue();
 }
 
@@ -92,6 +99,7 @@ void SimEngine::ReturnAll() {
 void SimEngine::Leave() {
   leaving_ = true;
   process_.Run([this] { coordinator_->AskBackAll(process_.LocalNow() + absl::Microseconds(kAskedBackFor)); });
+  process_.After(kAskedBackFor / 4, [this] { Need(loop_->num_away()); });  // which does not wait so long
   process_.After(kAskedBackFor, [this] { coordinator_->ReturnAll(); });
   process_.After(kLeaves, [this] { client_.SignOff(); });
 }
@@ -151,7 +159,8 @@ void SimEngine::TakeTurn() {
   if (const absl::Status sound = coordinator_->donor().CheckInvariants(); !sound.ok()) sim_.Fail(sound.ToString());
   if (const absl::Status sound = coordinator_->borrower().CheckInvariants(); !sound.ok()) sim_.Fail(sound.ToString());
   if (sim_.random.Chance(0.05)) {
-    next_turn_ = sim_.now() + sim_.random.Between(20, sim_.random.Chance(0.1) ? kLatestTurn : 200);
+    const Micros latest = options_.bug == PlantedBug::kLateCoordinator ? 10 * kLatestTurn : kLatestTurn;
+    next_turn_ = sim_.now() + sim_.random.Between(20, sim_.random.Chance(0.1) ? latest : 200);
     return PlanTurn(next_turn_);
   }
   const absl::Time next = coordinator_->NextDeadline();
@@ -179,6 +188,7 @@ void SimEngine::Look(TakeBackMessage& message) {
     sim_.Fail(absl::StrCat(instance_, " takes lease ", id, " back before it is fenced"));
   }
   sim_.Trace([&] { return absl::StrCat(instance_, ": takes back lease ", id); });
+  needs_.CameBack(message.extent.num_blocks);
   const std::optional<absl::Time> deadline = channels_.TakeRevokeDeadline(message.id);
   if (!deadline.has_value()) return;
   const absl::Duration late = process_.LocalNow() - std::max(*deadline, continued_at_);

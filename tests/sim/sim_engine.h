@@ -13,6 +13,7 @@
 #include "engine/coordinator/coordinator.h"
 #include "tests/sim/blindfold.h"
 #include "tests/sim/lease_channel.h"
+#include "tests/sim/need_watch.h"
 #include "tests/sim/sim_broker_client.h"
 #include "tests/sim/step_loop.h"
 
@@ -95,6 +96,7 @@ class SimEngine {
   Metrics metrics_;
   LeaseChannels channels_;
   SimBrokerClient client_;
+  NeedWatch needs_;
 
   // Of one life.
   std::string instance_;

@@ -60,8 +60,8 @@ TEST(SimTest, NoSeedBreaksAnInvariant) {
             << " moved back; faults: " << tally.engine_crashes << " engine crashes, " << tally.broker_restarts
             << " broker restarts, " << tally.broker_replacements << " replacements, " << tally.broker_stops
             << " broker stops, " << tally.departures << " departures, " << tally.stops << " stops, " << tally.hangs
-            << " hangs, " << tally.cuts << " cuts, " << tally.own_needs << " own needs; " << tally.stray_messages
-            << " late or repeated messages ignored\n";
+            << " hangs, " << tally.cuts << " cuts, " << tally.own_needs << " own needs (" << tally.answered_needs
+            << " answered); " << tally.stray_messages << " late or repeated messages ignored\n";
   for (int64_t happened : {tally.grants,
                            tally.released,
                            tally.fenced,
@@ -83,6 +83,7 @@ TEST(SimTest, NoSeedBreaksAnInvariant) {
                            tally.hangs,
                            tally.cuts,
                            tally.own_needs,
+                           tally.answered_needs,
                            tally.stray_messages}) {
     EXPECT_GT(happened, tally.runs / 100) << "something hardly ever happened";
   }
@@ -127,6 +128,15 @@ TEST(SimTest, AnExtentThatIsLeasedTwiceIsNoticed) {
   const auto failure = Notice(PlantedBug::kLeaseTwice);
   ASSERT_TRUE(failure.has_value());
   EXPECT_NE(failure->find("to lease"), std::string::npos) << *failure;
+}
+
+TEST(SimTest, ANeedThatIsNotAnsweredInTimeIsNoticed) {
+  const auto too_little = Notice(PlantedBug::kMiscountsLent);
+  ASSERT_TRUE(too_little.has_value());
+  EXPECT_NE(too_little->find("not back"), std::string::npos) << *too_little;
+  const auto too_late = Notice(PlantedBug::kLateCoordinator);
+  ASSERT_TRUE(too_late.has_value());
+  EXPECT_NE(too_late->find("back"), std::string::npos) << *too_late;
 }
 
 TEST(SimTest, ABorrowerThatBelievesTheBrokerIsNoticed) {

@@ -8,18 +8,14 @@
 
 namespace swiftcache::sim {
 
-namespace {
-
-constexpr Micros kBetweenNeeds = 30'000;
-
-}  // namespace
-
 StepLoop::StepLoop(Simulator& sim, Process& process, LeaseChannels& channels,
-                   engine::coordinator::Coordinator& coordinator, Tally& tally, const Options& options)
+                   engine::coordinator::Coordinator& coordinator, NeedWatch& needs, Tally& tally,
+                   const Options& options)
     : sim_(sim),
       process_(process),
       channels_(channels),
       coordinator_(coordinator),
+      needs_(needs),
       tally_(tally),
       options_(options),
       away_(options.num_blocks),
@@ -78,6 +74,7 @@ void StepLoop::Work() {
   Recompute();
   while (total_blocks() > target_blocks_) EndOneSequence();
   if (sim_.random.Chance(0.05)) EndOneSequence();
+  if (num_away() > 0 && sim_.random.Chance(0.01)) NeedBack(sim_.random.Between(1, num_away()));
   for (int64_t i = sim_.random.Below(4); i > 0 && total_blocks() < target_blocks_; --i) Grow();
   Spill();
   GiveBackSome();
@@ -144,9 +141,16 @@ void StepLoop::Grow() {
 void StepLoop::NeedBack(int64_t blocks) {
   const int64_t lent = num_away();
   if (quiet_ || options_.calm || lent == 0 || sim_.now() < next_need_) return;
-  next_need_ = sim_.now() + kBetweenNeeds;
+  next_need_ = sim_.now() + sim_.random.Between(1'000, 60'000);
   ++tally_.own_needs;
-  coordinator_.NeedBack(blocks, lent);
+  int64_t unheard = 0;
+  for (const engine::coordinator::LoopMessage& message : inbox_) {
+    const auto* back = std::get_if<engine::coordinator::TakeBackMessage>(&message);
+    if (back != nullptr) unheard += back->extent.num_blocks;
+  }
+  needs_.Need(blocks, lent, unheard);
+  const int64_t miscounted = options_.bug == PlantedBug::kMiscountsLent ? sim_.random.Below(3) : 0;
+  coordinator_.NeedBack(blocks, lent + miscounted);
 }
 
 void StepLoop::WishForMemory(int64_t blocks) {

@@ -15,6 +15,7 @@
 #include "engine/coordinator/coordinator.h"
 #include "engine/coordinator/loop_message.h"
 #include "tests/sim/lease_channel.h"
+#include "tests/sim/need_watch.h"
 
 namespace swiftcache::sim {
 
@@ -32,7 +33,7 @@ class StepLoop {
     PlantedBug bug = PlantedBug::kNone;
   };
   StepLoop(Simulator& sim, Process& process, LeaseChannels& channels, engine::coordinator::Coordinator& coordinator,
-           Tally& tally, const Options& options);
+           NeedWatch& needs, Tally& tally, const Options& options);
 
   void Start();
   void Push(engine::coordinator::LoopMessage message) { inbox_.push_back(std::move(message)); }
@@ -133,6 +134,7 @@ class StepLoop {
   Process& process_;
   LeaseChannels& channels_;
   engine::coordinator::Coordinator& coordinator_;
+  NeedWatch& needs_;
   Tally& tally_;
   const Options options_;
 
