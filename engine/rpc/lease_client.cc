@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/rpc/lease_client.h"
 
-#include <deque>
 #include <optional>
 #include <thread>
 #include <utility>
@@ -14,22 +13,18 @@
 #include "common/rpc/channel.h"
 #include "common/rpc/status.h"
 #include "common/rpc/watch_snapshot.h"
+#include "engine/coordinator/broker_calls.h"
 #include "engine/rpc/lease_convert.h"
 #include "swiftcache/v1/broker.grpc.pb.h"
 
 namespace swiftcache::engine::rpc {
 namespace {
 
+using coordinator::BrokerCall;
 using coordinator::LeaseEvent;
 using coordinator::LeaseRequest;
 using coordinator::LeaseResponse;
 using coordinator::Window;
-
-using QueuedCall = std::variant<LeaseEvent, LeaseRequest, Window>;
-
-bool IsTransient(const absl::Status& status) {
-  return absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status) || absl::IsResourceExhausted(status);
-}
 
 // A call of ScaleUp. Owns itself until gRPC's callback.
 struct ScaleUpCall {
@@ -61,35 +56,22 @@ class GrpcLeaseClient final : public LeaseClient {
 
   void RequestLease(const LeaseRequest& request) override { Push(request); }
   void Report(const LeaseEvent& news) override { Push(news); }
-  void ReportWindow(const Window& window) override ABSL_LOCKS_EXCLUDED(mutex_) {
-    {
-      absl::MutexLock lock(&mutex_);
-      window_ = window;
-    }
-    Push(window);
-  }
+  void ReportWindow(const Window& window) override { Push(window); }
   void Registered() override ABSL_LOCKS_EXCLUDED(mutex_) {
-    std::optional<Window> window;
-    {
-      absl::MutexLock lock(&mutex_);
-      window = window_;
-    }
-    if (window) Push(*window);
+    absl::MutexLock lock(&mutex_);
+    calls_.Registered();
   }
   void RequestScaleUp(int64_t need_blocks) override ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
-  void Push(QueuedCall call) ABSL_LOCKS_EXCLUDED(mutex_) {
+  void Push(BrokerCall call) ABSL_LOCKS_EXCLUDED(mutex_) {
     absl::MutexLock lock(&mutex_);
-    if (std::holds_alternative<Window>(call)) {  // the last one counts
-      std::erase_if(queue_, [](const QueuedCall& e) { return std::holds_alternative<Window>(e); });
-    }
-    queue_.push_back(std::move(call));
+    calls_.Push(std::move(call));
   }
-  bool HasCallLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return stopped_ || !queue_.empty(); }
+  bool HasCallLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return stopped_ || !calls_.empty(); }
   bool StoppedLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return stopped_; }
   bool NoScaleUpLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return scale_ups_ == 0; }
-  std::optional<QueuedCall> Next() ABSL_LOCKS_EXCLUDED(mutex_);
+  std::optional<BrokerCall> Next() ABSL_LOCKS_EXCLUDED(mutex_);
   bool WaitStopped(absl::Duration timeout) ABSL_LOCKS_EXCLUDED(mutex_);
   void SendQueued();
   absl::Status Send(const LeaseEvent& news);
@@ -125,8 +107,7 @@ class GrpcLeaseClient final : public LeaseClient {
   const std::unique_ptr<v1::BrokerService::Stub> stub_;
 
   absl::Mutex mutex_;
-  std::deque<QueuedCall> queue_ ABSL_GUARDED_BY(mutex_);
-  std::optional<Window> window_ ABSL_GUARDED_BY(mutex_);  // the last one
+  coordinator::BrokerCalls calls_ ABSL_GUARDED_BY(mutex_);
   bool stopped_ ABSL_GUARDED_BY(mutex_) = false;
   grpc::ClientContext* watch_ ABSL_GUARDED_BY(mutex_) = nullptr;
   int64_t scale_ups_ ABSL_GUARDED_BY(mutex_) = 0;
@@ -139,26 +120,21 @@ bool GrpcLeaseClient::WaitStopped(absl::Duration timeout) {
   return mutex_.AwaitWithTimeout(absl::Condition(this, &GrpcLeaseClient::StoppedLocked), timeout);
 }
 
-std::optional<QueuedCall> GrpcLeaseClient::Next() {
+std::optional<BrokerCall> GrpcLeaseClient::Next() {
   absl::MutexLock lock(&mutex_);
   mutex_.Await(absl::Condition(this, &GrpcLeaseClient::HasCallLocked));
-  if (stopped_) return std::nullopt;
-  QueuedCall call = std::move(queue_.front());
-  queue_.pop_front();
-  return call;
+  return stopped_ ? std::nullopt : calls_.TakeNext();
 }
 
-// A report is retried until it is answered, since later reports depend on it. A window too: an idle engine sends no
-// other, and lends only after it has reported. A lease request is not retried: the engine makes a new one if it still
-// needs it.
 void GrpcLeaseClient::SendQueued() {
   const auto send = [this](const auto& call) { return Send(call); };
-  while (std::optional<QueuedCall> call = Next()) {
+  while (const std::optional<BrokerCall> call = Next()) {
     absl::Status status = std::visit(send, *call);
-    while (IsTransient(status) && !std::holds_alternative<LeaseRequest>(*call)) {
+    while (MustRepeat(*call, status)) {
       if (WaitStopped(options_.retry_interval)) return;
       status = std::visit(send, *call);
     }
+    TellFailure(*call, status, events_);
   }
 }
 
@@ -167,9 +143,7 @@ absl::Status GrpcLeaseClient::Send(const LeaseEvent& news) {
   *request.mutable_lease() = rpc::ToProto(news.lease);
   request.set_reason(news.reason);
   v1::ReportLeaseResponse response;
-  const absl::Status status = Call(&v1::BrokerService::Stub::ReportLease, request, response);
-  if (!status.ok() && !IsTransient(status)) events_.OnReportRefused(news, status);
-  return status;
+  return Call(&v1::BrokerService::Stub::ReportLease, request, response);
 }
 
 absl::Status GrpcLeaseClient::Send(const LeaseRequest& lease_request) {
@@ -180,10 +154,7 @@ absl::Status GrpcLeaseClient::Send(const LeaseRequest& lease_request) {
   request.set_held_bytes(lease_request.held_bytes);
   v1::RequestLeaseResponse response;
   const absl::Status status = Call(&v1::BrokerService::Stub::RequestLease, request, response);
-  if (!status.ok()) {
-    events_.OnLeaseResponse(status);
-    return status;
-  }
+  if (!status.ok()) return status;
   LeaseResponse answer{.lendable_bytes = response.lendable_bytes(), .shortage = response.shortage()};
   for (const v1::Lease& lease : response.leases()) answer.offered_bytes += lease.num_bytes();
   events_.OnLeaseResponse(std::move(answer));
