@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/sim/sim_broker_client.h"
 
-#include <algorithm>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -11,6 +10,7 @@
 namespace swiftcache::sim {
 
 namespace ledger = broker::ledger;
+using engine::coordinator::BrokerCall;
 using engine::coordinator::LeaseEvent;
 using engine::coordinator::LeaseRequest;
 using engine::coordinator::LeaseResponse;
@@ -22,8 +22,6 @@ namespace {
 
 constexpr Micros kBeat = 100'000, kBackoff = 20'000;
 
-bool IsTransient(const absl::Status& status) { return absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status); }
-
 }  // namespace
 
 void SimBrokerClient::Start(const broker::membership::EngineInfo& info, engine::coordinator::Coordinator& coordinator) {
@@ -32,9 +30,8 @@ void SimBrokerClient::Start(const broker::membership::EngineInfo& info, engine::
   incarnation_.clear();
   limits_.clear();
   weights_.clear();
-  queue_.clear();
+  calls_ = {};
   sent_.reset();
-  window_.reset();
   registrations_ = 0;
   registering_ = false;
   Register();
@@ -100,7 +97,8 @@ void SimBrokerClient::Registered(const std::string& incarnation) {
   incarnation_ = incarnation;
   coordinator_->OnTerms({.ttl = kTtl});
   OpenWatch();
-  if (window_.has_value()) Push(*window_);
+  calls_.Registered();
+  SendNext();
 }
 
 void SimBrokerClient::SignOff() {
@@ -196,7 +194,7 @@ void SimBrokerClient::RequestScaleUp(int64_t need_blocks) {
       [this] { coordinator_->OnScaleUp(absl::DeadlineExceededError("no advice in time")); }, timeout);
 }
 
-// ---- One call after the other, in order; a report or a window until it is answered.
+// ---- One call after the other.
 
 void SimBrokerClient::Report(const LeaseEvent& news) {
   const Lease& lease = news.lease;
@@ -209,24 +207,15 @@ void SimBrokerClient::Report(const LeaseEvent& news) {
   Push(news);
 }
 
-void SimBrokerClient::ReportWindow(const Window& window) {
-  window_ = window;
-  Push(window);
-}
-
-void SimBrokerClient::Push(QueuedCall call) {
-  if (std::holds_alternative<Window>(call)) {  // the last one counts
-    std::erase_if(queue_, [](const QueuedCall& queued) { return std::holds_alternative<Window>(queued); });
-  }
-  queue_.push_back(std::move(call));
+void SimBrokerClient::Push(BrokerCall call) {
+  calls_.Push(std::move(call));
   SendNext();
 }
 
 void SimBrokerClient::SendNext() {
-  if (sent_.has_value() || queue_.empty()) return;
-  sent_ = std::move(queue_.front());
-  queue_.pop_front();
-  SendAgain();
+  if (sent_.has_value()) return;
+  sent_ = calls_.TakeNext();
+  if (sent_.has_value()) SendAgain();
 }
 
 void SimBrokerClient::SendAgain() {
@@ -278,19 +267,14 @@ void SimBrokerClient::Send(const LeaseRequest& request) {
 }
 
 void SimBrokerClient::Answered(const absl::Status& status) {
-  const bool is_request = std::holds_alternative<LeaseRequest>(*sent_);
-  if (IsTransient(status) && !is_request) return process_.After(kBackoff, [this] { SendAgain(); });
-  if (is_request && !status.ok()) coordinator_->OnLeaseResponse(status);
-  if (const auto* news = std::get_if<LeaseEvent>(&*sent_); news != nullptr && !status.ok()) {
-    coordinator_->OnReportRefused(*news, status);
-  }
+  if (MustRepeat(*sent_, status)) return process_.After(kBackoff, [this] { SendAgain(); });
+  TellFailure(*sent_, status, *coordinator_);
   sent_.reset();
   SendNext();
 }
 
 int64_t SimBrokerClient::num_reports() const {
-  const auto is_report = [](const QueuedCall& call) { return std::holds_alternative<LeaseEvent>(call); };
-  return std::count_if(queue_.begin(), queue_.end(), is_report) + (sent_.has_value() && is_report(*sent_) ? 1 : 0);
+  return calls_.num_reports() + (sent_.has_value() && std::holds_alternative<LeaseEvent>(*sent_) ? 1 : 0);
 }
 
 }  // namespace swiftcache::sim

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What engine/rpc's BrokerClient and LeaseClient do for an engine, over the simulated network: it registers, beats,
-// watches, and says what the coordinator has to say, one call after the other. Made for the simulation; what depends on
-// gRPC and on threads is proved by tests/engine/rpc and by tests of processes.
+// watches, and makes the coordinator's calls. In which order, and which again, is the product's own BrokerCalls; the rest
+// is made for the simulation. What depends on gRPC and on threads is proved by tests/engine/rpc and tests of processes.
 //
 //   SimBrokerClient client(sim, network, address, process, tally, {.endpoint = 1});
 //   client.Start(info, coordinator);
@@ -9,14 +9,13 @@
 #pragma once
 
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <map>
 #include <optional>
 #include <string>
-#include <variant>
 
 #include "broker/membership/membership.h"
+#include "engine/coordinator/broker_calls.h"
 #include "engine/coordinator/coordinator.h"
 #include "engine/coordinator/lease_broker.h"
 #include "tests/sim/blindfold.h"
@@ -53,15 +52,13 @@ class SimBrokerClient final : public engine::coordinator::LeaseBroker {
   void RequestLease(const engine::coordinator::LeaseRequest& request) override { Push(request); }
   void RequestScaleUp(int64_t need_blocks) override;
   void Report(const engine::coordinator::LeaseEvent& news) override;
-  void ReportWindow(const engine::coordinator::Window& window) override;
+  void ReportWindow(const engine::coordinator::Window& window) override { Push(window); }
 
   /// Reports that nobody has answered.
   int64_t num_reports() const;
 
  private:
   using Serve = std::function<std::function<void()>(SimBroker&)>;
-  using QueuedCall =
-      std::variant<engine::coordinator::LeaseEvent, engine::coordinator::LeaseRequest, engine::coordinator::Window>;
 
   /// Calls whoever has the broker's address when it arrives; where nobody has, it fails at once, as a refused
   /// connection does.
@@ -74,7 +71,7 @@ class SimBrokerClient final : public engine::coordinator::LeaseBroker {
   void Hear(const WatchWord& word, int64_t stream);
   void KeepBeating();
 
-  void Push(QueuedCall call);
+  void Push(engine::coordinator::BrokerCall call);
   void SendNext();
   void SendAgain();
   void Send(const engine::coordinator::LeaseEvent& news);
@@ -97,9 +94,8 @@ class SimBrokerClient final : public engine::coordinator::LeaseBroker {
   std::map<std::string, int64_t> weights_;  // as told last
   int64_t registrations_ = 0, stream_ = 0;
   bool registering_ = false;
-  std::deque<QueuedCall> queue_;
-  std::optional<QueuedCall> sent_;  // and not answered
-  std::optional<engine::coordinator::Window> window_;
+  engine::coordinator::BrokerCalls calls_;
+  std::optional<engine::coordinator::BrokerCall> sent_;  // and not answered
 };
 
 }  // namespace swiftcache::sim
