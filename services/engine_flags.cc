@@ -37,7 +37,7 @@ void EngineFlags::ParseSharing(Flags& flags) {
                "in_place reads "
                "it where it is mapped; auto: in_place");
   flags.Text("shm_dir", &shm_dir, "folder of the lease sockets, the same for all engines that share");
-  flags.Duration("revoke_deadline", &revoke_deadline, absl::Milliseconds(1), absl::Minutes(1),
+  flags.Duration("revoke_deadline", &engine.revoke_deadline, absl::Milliseconds(1), absl::Minutes(1),
                  "a borrower has so long to give a lease back; then it is taken back without it");
   flags.Switch("scrub_on_return", &engine.scrub_on_return, "zero KV memory when it changes hands");
   flags.Switch("remap_on_return", &remap_on_return,

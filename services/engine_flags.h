@@ -30,7 +30,7 @@ struct EngineFlags {
   std::string transport = "auto", stream = "auto", shm_dir;
   bool lend = true;
   int64_t lend_reserve_bytes = 0;
-  absl::Duration revoke_deadline = absl::Milliseconds(50), link_latency;
+  absl::Duration link_latency;
   int64_t link_gbps = 0;
   LogFlags log;
   std::string changed;  // Flags::Changed

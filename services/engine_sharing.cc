@@ -53,7 +53,7 @@ absl::StatusOr<std::unique_ptr<EngineSharing>> EngineSharing::Create(const Optio
   const EngineFlags& flags = *options.flags;
   sharing->coordinator_ = std::make_unique<engine::coordinator::Coordinator>(
       engine::coordinator::Coordinator::Options{.instance_id = options.instance_id,
-                                                .revoke_deadline = flags.revoke_deadline,
+                                                .revoke_deadline = flags.engine.revoke_deadline,
                                                 .num_blocks = memory.num_blocks(),
                                                 .block_bytes = memory.layout.block_bytes(),
                                                 .never_lent_blocks = sharing->never_lent_blocks_},
@@ -94,7 +94,7 @@ engine::rpc::SharingDescription EngineSharing::Describe() const {
 }
 
 void EngineSharing::EndLeases(absl::Time deadline) {
-  coordinator_->Stop(std::max(deadline, clock_.Now() + options_.flags->revoke_deadline));
+  coordinator_->Stop(std::max(deadline, clock_.Now() + options_.flags->engine.revoke_deadline));
 }
 
 void EngineSharing::Stop() {

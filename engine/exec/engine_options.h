@@ -40,7 +40,8 @@ struct EngineOptions {
   bool may_borrow() const { return share && borrow && enable_prefix_caching; }  // only what the cache knows is spilled
   StreamMode stream = StreamMode::kAuto;
   bool scrub_on_return = true;
-  int64_t max_tokens_on_leases = 256;                 // of a step that reads leases: keeps a layer of it short
+  absl::Duration revoke_deadline = absl::Milliseconds(50);  // within which a donor wants a lease back
+  int64_t max_tokens_on_leases = 0;  // of a step that reads leases, beside what a layer's time allows; 0: no such limit
   absl::Duration lease_patience = absl::Seconds(10);  // of a request that own and leased memory cannot hold yet
   std::function<void()> at_loop_start = {};           // the loop's thread calls it first; to lower its priority, say
   /// The loop's thread calls it once, where the device is lost; must not block. Every request has been ended by then.

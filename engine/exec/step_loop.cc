@@ -11,6 +11,22 @@
 #include "engine/backend/device.h"
 
 namespace swiftcache::engine::exec {
+namespace {
+
+constexpr int64_t kChunkOnLeases = 256;  // for which spilling keeps room free
+// What a layer of a step that reads leases may take of the time within which donors want them back. What the step may
+// take at all then is twice as much (Urgency::kStepDivisor), so that it can be cut between two layers in time.
+constexpr int kLayerDivisor = 8;
+// What reads leases is half as long after each step that was cut short, and twice after each that was not: then most steps
+// fit between two revocations, and the one that runs to its end whatever happens is short.
+constexpr int64_t kLeastOnLeases = 16;
+
+int64_t MaxOnLeases(const EngineOptions& options) {
+  const int64_t most = options.max_num_batched_tokens;
+  return options.max_tokens_on_leases > 0 ? std::min(options.max_tokens_on_leases, most) : most;
+}
+
+}  // namespace
 
 StepLoop::StepLoop(const EngineOptions& options, const backend::KvLayout& layout, std::unique_ptr<models::Model> model,
                    std::unique_ptr<backend::KvMemory> memory, const std::optional<LoopSharing>& sharing,
@@ -29,10 +45,10 @@ StepLoop::StepLoop(const EngineOptions& options, const backend::KvLayout& layout
               .may_borrow = options.may_borrow(),
               .leases_are_mapped = !sharing || sharing->transport->maps(),
               .measures_reuse = sharing.has_value(),
-              .max_chunk_tokens = std::min(options.max_num_batched_tokens, options.max_tokens_on_leases)}),
+              .max_chunk_tokens = std::min(kChunkOnLeases, MaxOnLeases(options))}),
       scheduler_({.max_num_seqs = options.max_num_seqs,
                   .max_num_batched_tokens = options.max_num_batched_tokens,
-                  .max_tokens_touching_regions = options.max_tokens_on_leases},
+                  .max_tokens_touching_regions = MaxOnLeases(options)},
                  &cache_),
       sharing_(sharing ? MakeSharing(*sharing) : nullptr),
       streamer_(sharing ? MakeStreamer(*sharing) : nullptr),
@@ -45,7 +61,7 @@ StepLoop::StepLoop(const EngineOptions& options, const backend::KvLayout& layout
       meter_(clock, metrics, sharing ? sharing->transport : nullptr, streamer_.get()),
       live_(options.block_tokens),
       starvation_(options.lease_patience, &clock, &scheduler_, &live_),
-      tokens_on_leases_(options.max_tokens_on_leases) {
+      tokens_on_leases_(MaxOnLeases(options)) {
   observer_->OnLoad(load());
 }
 
@@ -157,7 +173,7 @@ bool StepLoop::Step() {
   if (options_.target_itl > absl::ZeroDuration()) {
     scheduler_.LimitPromptTokensBesideDecodes(pace_.PromptTokensWithin(options_.target_itl));
   }
-  if (sharing_) scheduler_.LimitTokensTouchingRegions(tokens_on_leases_);
+  if (sharing_) scheduler_.LimitTokensTouchingRegions(TokensOnLeases());
   const sched::StepPlan plan = scheduler_.Plan();
   NoteStarts(plan);
   bool computes = sharing_ ? ServeLeases(plan) : !plan.chunks.empty();
@@ -183,9 +199,6 @@ bool StepLoop::ServeLeases(const sched::StepPlan& plan) {
 // Two steps in a row may be cut short for leases that are wanted back; the next one runs to its end, so that there is
 // progress whatever donors do.
 constexpr int64_t kMaxCutShortInARow = 2;
-// What reads leases is half as long after each step that was cut short, and twice after each that was not: then most steps
-// fit between two revocations, and the one that runs to its end whatever happens is short.
-constexpr int64_t kLeastOnLeases = 16;
 
 bool StepLoop::RunStep(const sched::StepPlan& plan) {
   const bool may_cut = sharing_ != nullptr && cut_short_in_a_row_ < kMaxCutShortInARow;
@@ -204,13 +217,19 @@ bool StepLoop::RunStep(const sched::StepPlan& plan) {
   if (!outcome->cut_short) scheduler_.NoteComputed(plan);
   if (!outcome->lost.empty()) sharing_->borrowing().NoteLost(outcome->lost);  // resets the sequences that read them
   cut_short_in_a_row_ = outcome->cut_short ? cut_short_in_a_row_ + 1 : 0;
-  const int64_t tokens = outcome->cut_short ? std::max(tokens_on_leases_ / 2, kLeastOnLeases) : 2 * tokens_on_leases_;
-  tokens_on_leases_ = std::min(tokens, options_.max_tokens_on_leases);
+  const int64_t tokens = outcome->cut_short ? std::max(TokensOnLeases() / 2, kLeastOnLeases) : 2 * tokens_on_leases_;
+  tokens_on_leases_ = std::min(tokens, MaxOnLeases(options_));
   if (outcome->cut_short) return false;
   NotePace(plan, clock_.Now() - begin);
   scheduler_.Commit(plan);
   TakeTokens(plan, std::move(outcome->tokens));
   return true;
+}
+
+// So many that a layer of the step takes its part of the deadline, as far as one can tell.
+int64_t StepLoop::TokensOnLeases() const {
+  const absl::Duration layers = options_.revoke_deadline / kLayerDivisor * layout_.num_layers;
+  return std::min(tokens_on_leases_, scheduler_.num_running() + pace_.PromptTokensWithin(layers));
 }
 
 void StepLoop::NotePace(const sched::StepPlan& plan, absl::Duration time) {

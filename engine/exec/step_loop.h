@@ -100,6 +100,7 @@ class StepLoop {
   bool ServeLeases(const sched::StepPlan& plan);
   bool RunStep(const sched::StepPlan& plan);
   void NotePace(const sched::StepPlan& plan, absl::Duration time);
+  int64_t TokensOnLeases() const;
   void TakeTokens(const sched::StepPlan& plan, std::vector<backend::Sampled> tokens);
   void AdmitParked();
   void EndStarved();
@@ -135,7 +136,7 @@ class StepLoop {
   LiveRequests live_;  // after cache_: holds its blocks
   Starvation starvation_;
   int64_t cut_short_in_a_row_ = 0;
-  int64_t tokens_on_leases_;  // of the next step that reads any
+  int64_t tokens_on_leases_;  // of a step that reads any, at most: fewer after steps that were cut short
   Outbox outbox_;
   int64_t next_sequence_ = 0;
   int64_t steps_ = 0;
