@@ -10,9 +10,7 @@
 
 namespace swiftcache::engine::exec {
 
-using coordinator::DrainMessage;
 using coordinator::LendableMessage;
-using coordinator::LoseMessage;
 using coordinator::StoredMessage;
 using coordinator::UseMessage;
 using kv::Move;
@@ -21,18 +19,12 @@ namespace {
 
 constexpr int64_t kStoresAtOnce = 64;      // under way: enough to keep the transport busy
 constexpr int64_t kFetchBytes = 4 * kMiB;  // of a fetch: a drain, and the first layer's load, wait for it
-constexpr int kDrainDivisor = 2;           // copies of a drain may take this part of the time left
-constexpr absl::Duration kStep = absl::Milliseconds(100);  // blocks that must be saved sooner are not read until then
-constexpr int64_t kWishDivisor = 4;  // at least this part of own and of leased memory is asked for
-constexpr int64_t kDrainBatch = 8;   // moves planned before the clock is read again, and
-constexpr int64_t kDrainBatchBytes = kMiB;
+constexpr int64_t kWishDivisor = 4;        // at least this part of own and of leased memory is asked for
 constexpr absl::Duration kStorePatience = absl::Seconds(1);  // with a donor behind whose stores all others wait
-constexpr int kIdleDivisor = 100;  // and those of blocks that nobody runs on this part, for all drains of a need
-constexpr int kIdleLooks = 16;     // at leases, while one that nobody uses is kept
+constexpr int kIdleLooks = 16;                               // at leases, while one that nobody uses is kept
 // Of leases that go back because nobody uses them: the loop forgets the blocks of each, and somebody may wait for it.
 constexpr int kGivenBackAtOnce = 16;
 constexpr absl::Duration kBetweenGiveBacks = absl::Seconds(1);
-constexpr absl::Duration kBetweenDrains = absl::Milliseconds(50);  // drains closer than this are of one need
 
 }  // namespace
 
@@ -63,6 +55,9 @@ void Borrowing::Do(const UseMessage& message) {
 void Borrowing::Do(const LendableMessage& message) {
   lendable_blocks_ = message.bytes / parts_.own->block_bytes();
   shortage_ = message.shortage;
+  if (!shortage_.empty()) {
+    for (const kv::RegionId leaving : leaving_) regions_.at(leaving).leaves_at = absl::InfinitePast();
+  }
   UpdatePotential();
 }
 
@@ -79,148 +74,6 @@ void Borrowing::UpdatePotential() {
 int64_t Borrowing::StreamBlocks(int64_t leased_blocks) const {
   if (options_.streamed_layers == 0) return 0;
   return kv::StreamBlocksFor(options_.num_blocks, leased_blocks, options_.streamed_layers);
-}
-
-// What its running sequences read goes where there is room, as far as the time suffices; then they are computed again
-// without it.
-void Borrowing::Do(const DrainMessage& message) {
-  parts_.coordinator->step_reads().Handled(message.id);
-  LeasedRegion* region = Find(message.id);
-  if (region == nullptr) {
-    parts_.urgency->Forget(message.id);
-    parts_.coordinator->Drained(message.id);
-    return;
-  }
-  if (region->phase != LeasedRegion::Phase::kInUse) return;
-  const absl::Time now = parts_.clock->Now();
-  region->phase = LeasedRegion::Phase::kDraining;
-  region->save_until = now + (message.until - now) / kDrainDivisor;
-  // A donor in need revokes many leases at once, and waits for the last of them.
-  if (!region->given_back && now - idle_moves_until_ > kBetweenDrains) {
-    idle_moves_until_ = now + (message.until - now) / kIdleDivisor;
-  }
-  ending_.insert(region->region);
-  parts_.cache->RegionDraining(region->region);
-  GoOnDraining(*region);
-}
-
-void Borrowing::Drain(LeasedRegion& region) {
-  // What goes back unasked is cold.
-  const absl::Time idle_until =
-      region.given_back ? absl::InfinitePast() : std::min(region.save_until, idle_moves_until_);
-  const int64_t batch = std::clamp<int64_t>(kDrainBatchBytes / parts_.own->block_bytes(), 1, kDrainBatch);
-  while (region.view.Holds()) {
-    const bool in_use = parts_.cache->region(region.region).used > 0;
-    if (parts_.clock->Now() >= (in_use ? region.save_until : idle_until)) return;
-    const std::vector<Move> moves = parts_.cache->PlanDrain(region.region, batch);
-    if (moves.empty()) return;
-    Start(moves);
-    FinishFetches();
-    if (region.phase == LeasedRegion::Phase::kLost) return;
-  }
-}
-
-// Stores to other leases end later; their blocks are in use here until then. Where nothing is on its way any more, or the
-// time is up, what is left is not saved.
-void Borrowing::GoOnDraining(LeasedRegion& region) {
-  Drain(region);
-  if (region.phase == LeasedRegion::Phase::kDraining && !IsSaving(region)) ResetReaders(region);
-}
-
-bool Borrowing::IsSaving(const LeasedRegion& region) const {
-  return region.phase == LeasedRegion::Phase::kDraining && parts_.cache->region(region.region).used > 0 &&
-         parts_.cache->num_moves_of(region.region) > 0 && parts_.clock->Now() < region.save_until;
-}
-
-bool Borrowing::saves_blocks() const {
-  return std::any_of(ending_.begin(), ending_.end(), [this](kv::RegionId ending) {
-    const LeasedRegion& region = regions_.at(ending);
-    return IsSaving(region) && region.save_until - parts_.clock->Now() <= kStep;
-  });
-}
-
-// What copies under way read is read as long as the step, since their end is not heard of before.
-bool Borrowing::BeginReads(std::span<const kv::LeaseId> leases) {
-  absl::flat_hash_set<kv::LeaseId> read(leases.begin(), leases.end());
-  for (const Fetch& fetch : fetches_) {
-    for (const Move& move : fetch.moves) read.insert(regions_.at(move.from.region).lease);
-  }
-  for (const auto& [ticket, store] : stores_) {
-    if (!store.move.from.local()) read.insert(regions_.at(store.move.from.region).lease);
-  }
-  std::vector<kv::LeaseId> unread, held;
-  for (const auto& [region, leased] : regions_) {
-    if (read.contains(leased.lease) || leased.phase == LeasedRegion::Phase::kLost) continue;
-    (parts_.cache->region(region).used > 0 ? held : unread).push_back(leased.lease);
-  }
-  return parts_.coordinator->step_reads().Begin(std::move(unread), std::move(held));
-}
-
-void Borrowing::EndReads() {
-  const std::vector<kv::LeaseId> taken = parts_.coordinator->step_reads().End();
-  for (const kv::LeaseId lease : taken) Forget(regions_.at(region_of_.at(lease)));
-  if (!taken.empty()) FinishRegions();
-}
-
-// Its memory is another's.
-void Borrowing::Forget(LeasedRegion& region) {
-  region.phase = LeasedRegion::Phase::kLost;
-  ending_.insert(region.region);
-  parts_.cache->RegionDraining(region.region);
-  ResetReaders(region);
-}
-
-void Borrowing::Do(const LoseMessage& message) {
-  LeasedRegion* region = Find(message.id);
-  if (region == nullptr) {  // dropped already, when a step found it lost
-    parts_.urgency->Forget(message.id);
-    parts_.coordinator->Dropped(message.id);
-    return;
-  }
-  Forget(*region);
-}
-
-void Borrowing::NoteLost(const std::vector<kv::LeaseId>& leases) {
-  for (const kv::LeaseId lease : leases) {
-    Do(LoseMessage{lease});
-    parts_.coordinator->GenerationChanged(lease);
-  }
-}
-
-void Borrowing::ResetReaders(const LeasedRegion& region) {
-  std::vector<sched::Sequence*> readers;
-  const kv::Tiers::Readers reads = parts_.cache->ReadersOf(region.region);
-  for (sched::Sequence* sequence : parts_.scheduler->running()) {
-    if (reads.Has(sequence->blocks)) readers.push_back(sequence);
-  }
-  for (sched::Sequence* sequence : readers) parts_.scheduler->Reset(sequence);
-}
-
-void Borrowing::FinishRegions() {
-  for (const kv::RegionId ending : ending_) {
-    LeasedRegion& region = regions_.at(ending);
-    if (region.phase == LeasedRegion::Phase::kDraining && parts_.cache->region(ending).used > 0) GoOnDraining(region);
-  }
-  for (auto it = ending_.begin(); it != ending_.end();) {
-    const LeasedRegion region = regions_.at(*it);
-    if (parts_.cache->num_moves_of(region.region) > 0 || parts_.cache->region(region.region).used > 0) {
-      ++it;
-      continue;
-    }
-    if (region.given_back) lendable_blocks_ += parts_.cache->region(region.region).total;  // as far as is known
-    const int64_t dropped = parts_.cache->DropRegion(region.region);
-    LOG(INFO) << "lease " << region.lease << " is out of use with " << dropped << " blocks";
-    parts_.urgency->Forget(region.lease);
-    if (region.phase == LeasedRegion::Phase::kLost) {
-      parts_.coordinator->Dropped(region.lease);
-    } else {
-      parts_.coordinator->Drained(region.lease);
-    }
-    regions_.erase(region.region);
-    region_of_.erase(region.lease);
-    it = ending_.erase(it);
-    UpdatePotential();
-  }
 }
 
 // --- copies
@@ -321,8 +174,10 @@ void Borrowing::Advance(int64_t waiting_tokens) {
 absl::Time Borrowing::NextWakeup() const {
   absl::Time next = next_idle_look_;
   for (const auto& [ticket, store] : stores_) next = std::min(next, store.waits_since + kStorePatience);
+  for (const kv::RegionId region : leaving_) next = std::min(next, regions_.at(region).leaves_at);
   for (const kv::RegionId region : ending_) {
     if (IsSaving(regions_.at(region))) next = std::min(next, regions_.at(region).save_until);
+    if (IsEmptying(regions_.at(region))) next = parts_.clock->Now();
   }
   return next;
 }
@@ -339,7 +194,7 @@ void Borrowing::GiveBackIdle() {
   next_idle_look_ = regions_.empty() ? absl::InfiniteFuture() : now + keep_idle_ / kIdleLooks;
   int given = 0;
   for (auto& [id, region] : regions_) {
-    if (region.phase != LeasedRegion::Phase::kInUse || region.given_back) continue;
+    if (region.phase != LeasedRegion::Phase::kInUse || region.given_back || leaving_.contains(id)) continue;
     if (parts_.cache->TakeUse(id)) region.last_use = now;
     if (now - region.last_use < keep_idle_) continue;
     if (given++ == kGivenBackAtOnce) {
@@ -352,7 +207,7 @@ void Borrowing::GiveBackIdle() {
 }
 
 void Borrowing::AskForMemory(int64_t waiting_tokens) {
-  int64_t blocks = parts_.cache->TakeLeaseWish();
+  int64_t blocks = std::max(parts_.cache->TakeLeaseWish(), BlocksWithoutRoom());
   if (blocks == 0) return;
   // Who needs a little will need more: leases grow by steps, so that they stay few.
   blocks = std::max({blocks, options_.num_blocks / kWishDivisor, parts_.cache->leased_in().total / kWishDivisor});

@@ -38,8 +38,12 @@ struct LeasedRegion {
   std::string donor;
   transport::LeaseView view;
   enum class Phase { kInUse, kDraining, kLost } phase = Phase::kInUse;
+  // Of a drain that nobody is in a hurry for: it waits until then for room elsewhere, and is to be over at `drained_by`.
+  absl::Time leaves_at = absl::InfiniteFuture();
+  absl::Time drained_by = absl::InfiniteFuture();
   // Of a drain: until then blocks in use are saved; then their readers are reset.
   absl::Time save_until = absl::InfiniteFuture();
+  bool may_empty = false;   // of an unhurried drain: there may be idle blocks that have somewhere to go
   absl::Time last_use;      // at the latest look (GiveBackIdle) that saw one
   bool given_back = false;  // though nobody asked
 };
@@ -121,9 +125,14 @@ class Borrowing {
   void StartMoves();
   void Start(const std::vector<kv::Move>& moves);
   void RestartStoreTimeouts(const std::string& donor);
+  int64_t RoomBesideDonor(const std::string& donor) const;
+  int64_t BlocksWithoutRoom() const;
+  void LeaveThoseThatCan();
+  void StartDraining(LeasedRegion& region);
   void Drain(LeasedRegion& region);
   void GoOnDraining(LeasedRegion& region);
   bool IsSaving(const LeasedRegion& region) const;
+  bool IsEmptying(const LeasedRegion& region) const;
   void Forget(LeasedRegion& region);
   void ResetReaders(const LeasedRegion& region);
   void AskForMemory(int64_t waiting_tokens);
@@ -134,7 +143,8 @@ class Borrowing {
   const Dependencies parts_;
   std::map<kv::RegionId, LeasedRegion> regions_;
   absl::flat_hash_map<kv::LeaseId, kv::RegionId> region_of_;
-  std::set<kv::RegionId> ending_;  // those not in use any more
+  std::set<kv::RegionId> leaving_;  // those in use that wait for room elsewhere (leaves_at)
+  std::set<kv::RegionId> ending_;   // those not in use any more
   std::map<transport::Ticket, Store> stores_;
   std::vector<Fetch> fetches_;  // under way
   int64_t lendable_blocks_ = 0;

@@ -87,7 +87,7 @@ std::optional<std::vector<BlockRef>> BlockPool::Allocate(int64_t count, std::opt
 
 bool BlockPool::MayAttach(BlockId id, Holder holder) const {
   const Place at = place(id);
-  return at.local() || (holder != Holder::kLocalSequence && !region(at.region).draining);
+  return at.local() || (holder != Holder::kLocalSequence && region(at.region).attachable);
 }
 
 int32_t BlockPool::sequence_holds(BlockId id) const {
@@ -226,9 +226,10 @@ void BlockPool::RemoveRegion(RegionId id) {
   leased_.erase(id);
 }
 
-void BlockPool::SetDraining(RegionId id) {
+void BlockPool::SetDraining(RegionId id, bool attachable) {
   CHECK(id != kLocalRegion);
   Region& drained = region(id);
+  drained.attachable = attachable;
   if (drained.draining) return;
   for (const std::optional<BlockId>& occupant : drained.occupants) {
     if (!occupant || place(*occupant).region != id) continue;

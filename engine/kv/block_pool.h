@@ -114,7 +114,8 @@ class BlockPool {
   const ByUse& promotable() const { return promotable_; }
   bool IsPromotable(BlockId id) const { return OrderOf(blocks_[id.value()]) == &promotable_; }
   uint64_t last_use(BlockId id) const { return blocks_[id.value()].last_use; }
-  /// Readable by a new holder of this kind: not in a region that drains, and in none for a kLocalSequence.
+  /// Readable by a new holder of this kind: not in a region that drains, unless that is attachable, and in none for a
+  /// kLocalSequence.
   bool MayAttach(BlockId id, Holder holder) const;
   int32_t sequence_holds(BlockId id) const;
   bool cache_holds(BlockId id) const { return blocks_[id.value()].cache; }
@@ -125,8 +126,9 @@ class BlockPool {
   RegionId AddRegion(int64_t num_blocks, std::string lender = {});
   /// REQUIRES: no block lies there and no move begins or ends there.
   void RemoveRegion(RegionId id);
-  /// From now on nothing is placed there. REQUIRES: not the own arena.
-  void SetDraining(RegionId id);
+  /// From now on nothing is placed there, and nobody attaches what lies there but where it is `attachable`. REQUIRES:
+  /// not the own arena.
+  void SetDraining(RegionId id, bool attachable = false);
   bool draining(RegionId id) const { return region(id).draining; }
   bool has_regions() const { return !leased_.empty(); }
   /// The oldest lease that does not drain and has a free place; for what leaves a lease, one of another lender, since
@@ -215,7 +217,7 @@ class BlockPool {
     int64_t used = 0, cached = 0;
     int64_t moves = 0;    // that begin or end here
     int64_t inbound = 0;  // that end here and begin in the own arena
-    bool draining = false;
+    bool draining = false, attachable = true;
     bool touched = false;  // a use of it has ended, or a block has come, since TakeUse
   };
 

@@ -81,7 +81,7 @@ class KvCache final : public SequenceBlocks, public Tiers, public LendableBlocks
   RegionId AddRegion(int64_t num_blocks, std::string lender = {}) override {
     return pool_.AddRegion(num_blocks, std::move(lender));
   }
-  void RegionDraining(RegionId region) override { pool_.SetDraining(region); }
+  void RegionDraining(RegionId region, bool attachable = false) override { pool_.SetDraining(region, attachable); }
   std::vector<Move> PlanDrain(RegionId region, int64_t max) override;
   Readers ReadersOf(RegionId region) const override;
   int64_t DropRegion(RegionId region) override;

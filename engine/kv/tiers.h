@@ -41,8 +41,9 @@ class Tiers {
 
   /// A lease of so many blocks. `lender`: see BlockPool::AddRegion.
   virtual RegionId AddRegion(int64_t num_blocks, std::string lender) = 0;
-  /// Nothing is placed there, and nobody attaches what lies there, any more. Moves to it that finish stay at home.
-  virtual void RegionDraining(RegionId region) = 0;
+  /// Nothing is placed there any more, and nobody attaches what lies there, unless it is `attachable`, which a later call
+  /// can end. Moves to it that finish stay at home.
+  virtual void RegionDraining(RegionId region, bool attachable = false) = 0;
   /// Up to `max` moves out of it, most worthwhile first: blocks of running sequences, then the most recently used; less
   /// recently used blocks elsewhere are evicted for them. REQUIRES: it drains.
   virtual std::vector<Move> PlanDrain(RegionId region, int64_t max) = 0;

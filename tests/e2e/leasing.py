@@ -94,10 +94,12 @@ class Client:
 
 
 class Load:
-    """Clients that hold all conversations turn by turn, again under another salt until `stop`."""
+    """Clients that hold all conversations turn by turn, again and again until `stop`; each time `fresh`, under another
+    salt, or all the time the same."""
 
-    def __init__(self, cluster, stubs, talks, *models, clients=3):
-        self.talks, self.asked, self.wrong, self.errors = talks, 0, [], []
+    def __init__(self, cluster, stubs, talks, *models, clients=3, fresh=True):
+        self.talks, self.fresh, self.asked, self.wrong, self.errors = talks, fresh, 0, [], []
+        self.not_cached = 0  # tokens of whole blocks of prompts
         self.computed_again = dict.fromkeys(models, 0)  # tokens of prompts that a cache would have that loses nothing
         self.ending, self.lock = threading.Event(), threading.Lock()
         self.rounds = {(model, first): 0 for model in models for first in range(clients)}  # that each client has ended
@@ -109,7 +111,7 @@ class Load:
     def _client(self, address, stubs, model, first, step):
         client = Client(address, stubs)
         while not self.ending.is_set():
-            salt = f"{self.rounds[model, first]}"
+            salt = f"{self.rounds[model, first] if self.fresh else first}"
             for turn in self.talks.turns:
                 for conversation in self.talks.conversations[first::step]:
                     if not self.ending.is_set():
@@ -128,6 +130,7 @@ class Load:
         with self.lock:
             self.asked += 1
             if got is not None:
+                self.not_cached += (len(prompt) - 1) // BLOCK_TOKENS * BLOCK_TOKENS - client.cached
                 self.computed_again[model] += len(prompt) - client.cached - self.talks.new_tokens(conversation, turn)
             if got is not None and got != self.talks.answers[conversation][turn]:
                 self.wrong.append((model, conversation, turn, salt, got, self.talks.answers[conversation][turn]))
@@ -242,8 +245,8 @@ class Leasing(Cluster):
         self.wait_models(*models)
         return self
 
-    def load(self, stubs, talks, *models, clients=3):
-        self.loads.append(Load(self, stubs, talks, *models, clients=clients))
+    def load(self, stubs, talks, *models, clients=3, fresh=True):
+        self.loads.append(Load(self, stubs, talks, *models, clients=clients, fresh=fresh))
         return self.loads[-1]
 
     def leases(self):

@@ -119,3 +119,28 @@ def test_the_broker_and_the_borrower_cannot_reach_each_other(leasing, stubs, tal
     load.until(hits(leasing, "chat"), "hits in leases").stop()
     assert ends.none()
     leasing.finish()
+
+
+def test_what_an_engine_that_ends_in_order_gives_back_is_not_computed_again(leasing, stubs, talks, seed):
+    """All conversations, 144 blocks, fit into the borrower's 48 and either donor's 256: when one of them ends under load,
+    what lies there moves."""
+    rng = random.Random(seed)
+    leasing.begin()
+    leasing.engine("donor", DONOR)
+    leasing.engine("donor2", DONOR)
+    leasing.engine("chat", ARENA)
+    leasing.ready("chat")
+    load = leasing.load(stubs, talks, "chat", fresh=False)
+    turns = len(talks.conversations) * len(talks.turns)
+    load.until(lambda: {"donor", "donor2"} == {lease[2] for lease in leasing.leases()}, "it leases of both")
+    missed = None
+    while missed != load.not_cached:  # until everything has its place
+        missed = load.not_cached
+        load.answered(turns + rng.randrange(30))
+    first = rng.choice(["donor", "donor2"])
+    holds = leasing.blocks(first, "leased_out")
+    assert leasing.engines.pop(first).stop() == 0
+    load.answered(2 * turns).stop()
+    print(f"{first} ended, of which {holds:.0f} blocks were leased; {load.not_cached - missed} tokens were computed again")
+    assert holds > 0 and load.not_cached == missed
+    leasing.finish()

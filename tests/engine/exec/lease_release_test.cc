@@ -99,5 +99,57 @@ TEST_P(LeaseReleaseTest, WhatIsNotSavedInHalfTheTimeIsLost) {
   ExpectRight(*recording, prompt);
 }
 
+// As of a donor that ends in order.
+TEST_P(LeaseReleaseTest, ADrainWithTimeWaitsForMemoryOfOthers) {
+  harness_.Borrow(kRevoked, 64);
+  for (unsigned seed = 1; seed <= 4; ++seed) Ask(harness_.Prompt(seed));
+  const int64_t away = harness_.load().kv_blocks_leased_in_used;
+  ASSERT_GT(away, 0);
+  harness_.coordinator().OnLeaseResponse(coordinator::LeaseResponse{});  // to what it wanted till now
+  harness_.AwaitCoordinator();
+  harness_.clock().Advance(absl::Seconds(1));
+  harness_.coordinator().OnRevoked(kv::LeaseId(kRevoked), absl::Seconds(9));
+  ASSERT_TRUE(harness_.heard().WaitFor("Drain 7"));
+  harness_.Pump();
+  harness_.loop().ServeBetweenSteps();
+  EXPECT_TRUE(harness_.broker().log().WaitFor(absl::StrCat("Request 2 of ", away * harness_.block_bytes(), " for 0")));
+  const auto recording = harness_.Add(harness_.Prompt(1), kReplyTokens);
+  harness_.RunAll();
+  EXPECT_EQ(recording->output().usage->cached_donor_tokens + recording->output().usage->cached_local_tokens, 20)
+      << "all whole blocks are read where they lie";
+  harness_.Borrow(kStays, 64);
+  EXPECT_TRUE(harness_.PumpUntil([&] {
+    harness_.loop().ServeBetweenSteps();
+    return harness_.load().kv_blocks_leased_in == 64;
+  })) << "the other's";
+  EXPECT_GE(harness_.load().kv_blocks_leased_in_used, away) << "all moved";
+  EXPECT_TRUE(harness_.transport().log().WaitFor("SendRelease 7"));
+  for (unsigned seed = 1; seed <= 4; ++seed) Ask(harness_.Prompt(seed));
+}
+
+TEST_P(LeaseReleaseTest, ItWaitsForTwoSecondsAtMostAndNotWhereThereIsNone) {
+  for (const bool refused : {false, true}) {
+    SharingHarness harness({.num_blocks = 20, .stream = GetParam()});
+    harness.Borrow(kRevoked, 64);
+    harness.Converse(4, kReplyTokens);
+    harness.coordinator().OnRevoked(kv::LeaseId(kRevoked), absl::Seconds(10));
+    ASSERT_TRUE(harness.heard().WaitFor("Drain 7"));
+    harness.Pump();
+    harness.loop().ServeBetweenSteps();
+    EXPECT_EQ(harness.load().kv_blocks_leased_in, 64);
+    if (refused) {
+      harness.coordinator().OnLeaseResponse(coordinator::LeaseResponse{.shortage = "nobody lends"});
+    } else {
+      EXPECT_LE(harness.loop().NextWakeup(), harness.clock().Now() + absl::Seconds(2));
+      harness.clock().Advance(absl::Seconds(2));
+      harness.loop().ServeBetweenSteps();
+    }
+    EXPECT_TRUE(harness.PumpUntil([&] {
+      harness.loop().ServeBetweenSteps();
+      return harness.load().kv_blocks_leased_in == 0;
+    }));
+  }
+}
+
 }  // namespace
 }  // namespace swiftcache::engine::exec

@@ -85,6 +85,7 @@ class SharingHarness : private LoopObserver {
   /// A donor lends so many blocks.
   void Borrow(int64_t id, int64_t blocks) {
     lease::Lease lease{.id = kv::LeaseId(id),
+                       .donor = absl::StrCat("donor", id),
                        .donor_instance = "other",
                        .borrower_instance = "me",
                        .extent = {0, blocks},

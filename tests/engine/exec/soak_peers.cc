@@ -118,7 +118,9 @@ void SoakPeers::Revoke(TakenIt taken) {
   auto& [id, lease] = *taken;
   if (lease.revoked) return;
   lease.revoked = true;
-  const absl::Duration left = absl::Milliseconds(chance_.Between(1, chance_.OneIn(4) ? 400 : 50));
+  const absl::Duration left = absl::Milliseconds(chance_.Between(1, chance_.OneIn(8)   ? 9000
+                                                                    : chance_.OneIn(4) ? 400
+                                                                                       : 50));
   lease.fence_at = clock_.Now() + left;
   ++tally_.revoked;
   Tell().OnRevoked(id, left);
