@@ -282,6 +282,7 @@ absl::Status Serve(const services::EngineFlags& flags, services::ShutdownSignals
   engine->ShutDown(clock.Now());
   broker->Leave();
   if (sharing) sharing->Stop();
+  door.CloseStreams();
   const absl::Time stopped = clock.Now() + kStopTimeout;
   server->Stop(stopped);
   http->Stop(stopped);

@@ -15,7 +15,10 @@ namespace {
 
 constexpr char kRetryInfoUrl[] = "type.googleapis.com/google.rpc.RetryInfo";
 
-std::string ValidUtf8(std::string_view text) {
+}  // namespace
+
+std::string WireMessage(const absl::Status& status) {
+  const std::string_view text(status.message().data(), status.message().size());
   std::string out;
   out.reserve(text.size());
   for (size_t at = 0; at < text.size();) {
@@ -28,13 +31,11 @@ std::string ValidUtf8(std::string_view text) {
   return out;
 }
 
-}  // namespace
-
 grpc::Status ToGrpc(const absl::Status& status) {
   if (status.ok()) return grpc::Status::OK;
   google::rpc::Status rich;
   rich.set_code(static_cast<int>(status.code()));
-  rich.set_message(ValidUtf8({status.message().data(), status.message().size()}));
+  rich.set_message(WireMessage(status));
   status.ForEachPayload([&](absl::string_view url, const absl::Cord& value) {
     google::protobuf::Any& detail = *rich.add_details();
     detail.set_type_url(std::string(url));

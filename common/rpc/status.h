@@ -9,13 +9,17 @@
 #include <grpcpp/support/status.h>
 
 #include <optional>
+#include <string>
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 
 namespace swiftcache {
 
-/// The message is made valid UTF-8 for the wire (other bytes become '?').
+/// The status' message as valid UTF-8, for the wire: other bytes become '?'.
+std::string WireMessage(const absl::Status& status);
+
+/// With the WireMessage.
 grpc::Status ToGrpc(const absl::Status& status);
 
 /// Details that do not parse are dropped; code and message stay.

@@ -24,9 +24,10 @@
 namespace swiftcache {
 
 /// Writes the messages of `pending_` one by one, as fast as the reader reads. When the queue is empty and `end_` is
-/// set, ends the call with that status. Thread-safety: safe: called by producers and by gRPC's threads.
-template <typename Message>
-class StreamWriter : public grpc::ServerWriteReactor<Message> {
+/// set, ends the call with that status. `Reactor`: grpc::ServerBidiReactor where the client sends a stream, too.
+/// Thread-safety: safe: called by producers and by gRPC's threads.
+template <typename Message, typename Reactor = grpc::ServerWriteReactor<Message>>
+class StreamWriter : public Reactor {
  public:
   void OnWriteDone(bool ok) final ABSL_LOCKS_EXCLUDED(mutex_) {
     {

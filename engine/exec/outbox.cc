@@ -47,6 +47,8 @@ void CallSinks(OutboundBatch batch, EngineMetrics* metrics,
     before_done(*closed.request);
     closed.request->sink->OnDone(std::move(closed.status));
   }
+  for (const OutboundToken& token : batch.tokens) token.sink->OnStepEnd();
+  for (const ClosedRequest& closed : batch.closed) closed.request->sink->OnStepEnd();
 }
 
 }  // namespace swiftcache::engine::exec

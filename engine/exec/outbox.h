@@ -62,8 +62,8 @@ class Outbox {
   OutboundBatch batch_;
 };
 
-/// Calls the sinks: every token, then, of each request that ended, a line in the log, `before_done` and OnDone. Those
-/// requests are destroyed.
+/// Calls the sinks: every token, then, of each request that ended, a line in the log, `before_done` and OnDone, then
+/// OnStepEnd of all that were called. The requests that ended are destroyed.
 void CallSinks(
     OutboundBatch batch, EngineMetrics* metrics,
     const std::function<void(const LiveRequest&)>& before_done = [](const LiveRequest&) {});

@@ -62,6 +62,9 @@ class ResponseSink {
   /// After the last OnTokens, exactly once: OK, CANCELLED, or what went wrong. The request's blocks are free by then,
   /// and its id may be used again.
   virtual void OnDone(absl::Status status) = 0;
+  /// All sinks have heard what the step had to tell; follows the OnTokens and OnDone of each step, perhaps more than
+  /// once. Who sends the results of a step in one message sends it now.
+  virtual void OnStepEnd() {}
 };
 
 }  // namespace swiftcache::engine::exec

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/rpc/engine_service.h"
 
-#include <algorithm>
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
-#include "common/base/traceparent.h"
 #include "common/base/units.h"
 #include "common/rpc/server.h"
 #include "common/rpc/status.h"
@@ -16,6 +15,8 @@ namespace swiftcache::engine::rpc {
 namespace {
 
 constexpr size_t kChunkBytes = 1 * kMiB;
+
+absl::Status Closed() { return absl::UnavailableError("the engine has drained and ends: use another"); }
 
 /// A call that is refused before it begins.
 class GenerateRefusal final : public grpc::ServerWriteReactor<v1::EngineGenerateResponse> {
@@ -56,20 +57,40 @@ class CardStream final : public grpc::ServerWriteReactor<v1::GetModelCardRespons
 
 grpc::ServerWriteReactor<v1::EngineGenerateResponse>* EngineDoor::Generate(grpc::CallbackServerContext* context,
                                                                            const v1::EngineGenerateRequest* request) {
-  const std::string traceparent = ParseTraceparent(ClientMetadata(*context, "traceparent"));
-  exec::Engine* const engine = engine_;
-  absl::StatusOr<exec::Request> plain = engine == nullptr ? absl::UnavailableError("the engine is starting; try again")
-                                                          : ToRequest(*request, limits_, random_);
-  if (!plain.ok()) {
-    const std::string id = request->request_id().substr(0, limits_.max_request_id_bytes);  // it may be what is wrong
-    LogRefusal({id, traceparent}, plain.status());
-    if (engine != nullptr) engine->CountRefusal(plain.status());
-    return new GenerateRefusal(plain.status());
-  }
-  plain->traceparent = traceparent;
-  auto stream = std::make_shared<GenerateStream>(*engine);
+  absl::StatusOr<exec::Request> plain = submitter_.Check(*request, ClientMetadata(*context, "traceparent"));
+  if (!plain.ok()) return new GenerateRefusal(plain.status());
+  auto stream = std::make_shared<GenerateStream>(submitter_);
   stream->Start(*std::move(plain));
   return stream.get();
+}
+
+grpc::ServerBidiReactor<v1::GenerateManyRequest, v1::GenerateManyResponse>* EngineDoor::GenerateMany(
+    grpc::CallbackServerContext*) {
+  auto stream = std::make_shared<GenerateManyStream>(submitter_, [this](GenerateManyStream* ended) {
+    absl::MutexLock lock(&mutex_);
+    streams_.erase(ended);
+  });
+  bool closed = false;
+  {
+    absl::MutexLock lock(&mutex_);
+    streams_[stream.get()] = stream;
+    closed = closed_;
+  }
+  stream->Start();
+  if (closed) stream->EndWhenIdle(Closed());
+  return stream.get();
+}
+
+void EngineDoor::CloseStreams() {
+  std::vector<std::shared_ptr<GenerateManyStream>> streams;
+  {
+    absl::MutexLock lock(&mutex_);
+    closed_ = true;
+    for (const auto& [address, stream] : streams_) streams.push_back(stream.lock());
+  }
+  for (const auto& stream : streams) {
+    if (stream != nullptr) stream->EndWhenIdle(Closed());
+  }
 }
 
 grpc::ServerWriteReactor<v1::GetModelCardResponse>* EngineDoor::GetModelCard(grpc::CallbackServerContext*,

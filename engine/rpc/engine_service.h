@@ -6,15 +6,24 @@
 //   ASSIGN_OR_RETURN(auto server, RpcServer::Create({.listen = "127.0.0.1:50061"}, {&door}));
 //   ... load ...
 //   door.Open(*engine);
+//   ...
+//   door.CloseStreams();  // the engine has ended its requests
+//   server->Stop(deadline);
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <functional>
+#include <memory>
+#include <utility>
 
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/synchronization/mutex.h"
 #include "engine/exec/engine.h"
+#include "engine/rpc/generate_many_stream.h"
 #include "engine/rpc/generate_request.h"
 #include "engine/rpc/serialized_card.h"
+#include "engine/rpc/submitter.h"
 #include "swiftcache/v1/engine.grpc.pb.h"
 
 namespace swiftcache::engine::rpc {
@@ -26,20 +35,26 @@ class EngineDoor final : public v1::EngineService::CallbackService {
  public:
   /// `random`: seeds and ids for requests without; called from any thread.
   EngineDoor(const WireLimits& limits, SerializedCard card, std::function<uint64_t()> random)
-      : limits_(limits), card_(std::move(card)), random_(std::move(random)) {}
+      : submitter_(limits, std::move(random)), card_(std::move(card)) {}
 
-  void Open(exec::Engine& engine) { engine_ = &engine; }
+  void Open(exec::Engine& engine) { submitter_.Open(engine); }
+  /// Ends each GenerateMany call, new ones too, behind its last generation: the server's Stop would wait for those that
+  /// are idle.
+  void CloseStreams() ABSL_LOCKS_EXCLUDED(mutex_);
 
   grpc::ServerWriteReactor<v1::EngineGenerateResponse>* Generate(grpc::CallbackServerContext* context,
                                                                  const v1::EngineGenerateRequest* request) override;
+  grpc::ServerBidiReactor<v1::GenerateManyRequest, v1::GenerateManyResponse>* GenerateMany(
+      grpc::CallbackServerContext* context) override ABSL_LOCKS_EXCLUDED(mutex_);
   grpc::ServerWriteReactor<v1::GetModelCardResponse>* GetModelCard(grpc::CallbackServerContext* context,
                                                                    const v1::GetModelCardRequest* request) override;
 
  private:
-  const WireLimits limits_;
+  Submitter submitter_;
   const SerializedCard card_;
-  const std::function<uint64_t()> random_;
-  std::atomic<exec::Engine*> engine_ = nullptr;
+  absl::Mutex mutex_;
+  absl::flat_hash_map<GenerateManyStream*, std::weak_ptr<GenerateManyStream>> streams_ ABSL_GUARDED_BY(mutex_);
+  bool closed_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace swiftcache::engine::rpc

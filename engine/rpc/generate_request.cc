@@ -56,11 +56,6 @@ sample::SamplingParams ToParams(const v1::Sampling& sampling, const std::functio
   return params;
 }
 
-void SetDuration(absl::Duration duration, google::protobuf::Duration* proto) {
-  proto->set_seconds(absl::IDivDuration(duration, absl::Seconds(1), &duration));
-  proto->set_nanos(static_cast<int32_t>(absl::ToInt64Nanoseconds(duration)));
-}
-
 void AddLogprob(const exec::TokenLogprob& logprob, v1::EngineGenerateResponse& response) {
   v1::TokenLogprob& proto = *response.add_logprobs();
   proto.set_token_id(logprob.token_id);
@@ -94,6 +89,11 @@ v1::FinishReason ToProto(exec::FinishReason reason) {
 }
 
 }  // namespace
+
+void SetDuration(absl::Duration duration, google::protobuf::Duration* proto) {
+  proto->set_seconds(absl::IDivDuration(duration, absl::Seconds(1), &duration));
+  proto->set_nanos(static_cast<int32_t>(absl::ToInt64Nanoseconds(duration)));
+}
 
 absl::StatusOr<exec::Request> ToRequest(const v1::EngineGenerateRequest& proto, const WireLimits& limits,
                                         const std::function<uint64_t()>& random) {

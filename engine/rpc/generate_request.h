@@ -8,6 +8,7 @@
 #include <functional>
 
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "engine/exec/request.h"
 #include "swiftcache/v1/engine.pb.h"
 
@@ -27,9 +28,11 @@ struct WireLimits {
 absl::StatusOr<exec::Request> ToRequest(const v1::EngineGenerateRequest& proto, const WireLimits& limits,
                                         const std::function<uint64_t()>& random);
 
+void SetDuration(absl::Duration duration, google::protobuf::Duration* proto);
+
 v1::EngineGenerateResponse ToProto(const exec::TokenEvent& event);
 
-/// Appends the tokens of `event` to a response of the same index that was not sent yet.
+/// Appends the tokens of `event` to a response of the same index that was not sent yet, or to a new one.
 void Append(const exec::TokenEvent& event, v1::EngineGenerateResponse& response);
 
 }  // namespace swiftcache::engine::rpc

@@ -4,14 +4,10 @@
 #include <algorithm>
 #include <utility>
 
-#include "absl/strings/escaping.h"
-#include "common/rpc/status.h"
 #include "engine/rpc/generate_request.h"
 
 namespace swiftcache::engine::rpc {
 namespace {
-
-constexpr absl::Duration kRetryDelay = absl::Seconds(1);  // what a full queue asks of clients
 
 class StreamSink final : public exec::ResponseSink {
  public:
@@ -25,24 +21,15 @@ class StreamSink final : public exec::ResponseSink {
 
 }  // namespace
 
-void LogRefusal(const RequestTag& tag, const absl::Status& status) {
-  LOG(INFO) << tag << "refused " << absl::StatusCodeToString(status.code()) << ": "
-            << absl::CHexEscape(status.message());
-}
-
 void GenerateStream::Start(exec::Request request) {
   self_ = shared_from_this();
   request_id_ = request.request_id;
-  traceparent_ = request.traceparent;
   {
     absl::MutexLock lock(&mutex_);
     submitted_ = true;  // before Submit: the sink may be called before it returns
   }
-  absl::Status status = engine_.Submit(std::move(request), std::make_unique<StreamSink>(self_));
-  if (absl::IsResourceExhausted(status)) status = WithRetryDelay(std::move(status), kRetryDelay);
-  if (status.ok()) return;
-  LogRefusal({request_id_, traceparent_}, status);
-  End(std::move(status));
+  absl::Status status = submitter_.Submit(std::move(request), std::make_unique<StreamSink>(self_));
+  if (!status.ok()) End(std::move(status));
 }
 
 void GenerateStream::OnTokens(const exec::TokenEvent& event) {
@@ -76,7 +63,7 @@ void GenerateStream::OnReaderGone() {
     absl::MutexLock lock(&mutex_);
     cancel = std::exchange(submitted_, false);
   }
-  if (cancel) engine_.Cancel(request_id_);
+  if (cancel) submitter_.Cancel(request_id_);
 }
 
 void GenerateStream::OnDone() { self_.reset(); }  // may delete this

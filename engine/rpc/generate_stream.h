@@ -2,7 +2,7 @@
 // One Generate call: a queue between the thread that calls all sinks, which must never wait, and a reader that may be
 // slow.
 //
-//   auto stream = std::make_shared<GenerateStream>(engine, tag);
+//   auto stream = std::make_shared<GenerateStream>(submitter);
 //   stream->Start(std::move(request));
 //   return stream.get();                // it lives until the call is over
 #pragma once
@@ -12,25 +12,21 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
-#include "common/log/log.h"
 #include "common/rpc/stream_writer.h"
-#include "engine/exec/engine.h"
+#include "engine/exec/request.h"
+#include "engine/rpc/submitter.h"
 #include "swiftcache/v1/engine.pb.h"
 
 namespace swiftcache::engine::rpc {
 
-/// Logs a request that the engine refused. (The engine logs those that it accepted.)
-void LogRefusal(const RequestTag& tag, const absl::Status& status);
-
 /// Events of one index that wait for the reader are combined into one message, so a slow reader costs no more memory
 /// than its tokens. Thread-safety: safe: called by the sinks' thread and by gRPC's threads. Ownership: shared by the
-/// engine's sink and by the call under way (`self_`, until OnDone); borrows the engine. Errors: an error of Submit or
-/// of the sink ends the call; RESOURCE_EXHAUSTED carries RetryInfo. A client that cancels or disconnects cancels the
-/// request at once.
+/// engine's sink and by the call under way (`self_`, until OnDone); borrows the submitter. Errors: an error of Submit
+/// or of the sink ends the call. A client that cancels or disconnects cancels the request at once.
 class GenerateStream final : public StreamWriter<v1::EngineGenerateResponse>,
                              public std::enable_shared_from_this<GenerateStream> {
  public:
-  explicit GenerateStream(exec::Engine& engine) : engine_(engine) {}
+  explicit GenerateStream(const Submitter& submitter) : submitter_(submitter) {}
 
   /// Submits the request. Called once.
   void Start(exec::Request request);
@@ -44,8 +40,8 @@ class GenerateStream final : public StreamWriter<v1::EngineGenerateResponse>,
  private:
   void OnReaderGone() override ABSL_LOCKS_EXCLUDED(mutex_);
 
-  exec::Engine& engine_;
-  std::string request_id_, traceparent_;  // set by Start, then constant
+  const Submitter& submitter_;
+  std::string request_id_;  // set by Start, then constant
   std::shared_ptr<GenerateStream> self_;
   bool submitted_ ABSL_GUARDED_BY(mutex_) = false;  // the engine has it, and has not ended it
 };

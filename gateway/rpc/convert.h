@@ -22,6 +22,9 @@ absl::StatusOr<relay::GenerateRequest> ToPlain(const v1::GenerateRequest& reques
 relay::Chat ToPlain(const v1::Chat& chat);
 v1::GenerateResponse ToProto(const relay::GenerateEvent& event);
 
+google::protobuf::Duration ToProto(absl::Duration duration);
+absl::Duration ToPlain(const google::protobuf::Duration& duration);
+
 v1::EngineGenerateRequest ToProto(const fleet::EngineRequest& request);
 fleet::EngineEvent ToPlain(const v1::EngineGenerateResponse& response);
 

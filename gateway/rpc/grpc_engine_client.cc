@@ -2,72 +2,24 @@
 #include "gateway/rpc/grpc_engine_client.h"
 
 #include <grpcpp/client_context.h>
-#include <grpcpp/support/client_callback.h>
 
 #include <algorithm>
 #include <utility>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
-#include "common/base/traceparent.h"
+#include "absl/synchronization/mutex.h"
 #include "common/rpc/callback_pulse.h"
 #include "common/rpc/channel.h"
 #include "common/rpc/status.h"
 #include "gateway/rpc/card_convert.h"
-#include "gateway/rpc/convert.h"
+#include "gateway/rpc/engine_stream.h"
 #include "swiftcache/v1/engine.grpc.pb.h"
 
 namespace swiftcache::gateway::rpc {
 namespace {
 
 constexpr int64_t kMaxCardBytes = int64_t{1} << 30;
-
-// One Generate call. Owns itself until gRPC's OnDone; handles share it, so that a late Cancel finds a context.
-class Stream final : public grpc::ClientReadReactor<v1::EngineGenerateResponse> {
- public:
-  Stream(const fleet::EngineRequest& request, std::shared_ptr<fleet::EngineObserver> observer)
-      : request_(rpc::ToProto(request)), observer_(std::move(observer)) {
-    // gRPC aborts the process on invalid metadata, so only checked values go there.
-    const std::string traceparent = ParseTraceparent(request.traceparent);
-    if (!traceparent.empty()) context_.AddMetadata("traceparent", traceparent);
-    SetDeadline(context_, request.deadline);
-  }
-
-  static void Start(const std::shared_ptr<Stream>& stream, v1::EngineService::Stub& stub) {
-    stream->self_ = stream;
-    stub.async()->Generate(&stream->context_, &stream->request_, stream.get());
-    stream->StartRead(&stream->response_);
-    stream->StartCall();
-  }
-
-  void OnReadDone(bool ok) override {
-    if (!ok) return;
-    observer_->OnEvent(rpc::ToPlain(response_));
-    StartRead(&response_);
-  }
-
-  void OnDone(const grpc::Status& status) override {
-    const std::shared_ptr<Stream> self = std::move(self_);
-    std::exchange(observer_, nullptr)->OnDone(FromGrpc(status));
-  }
-
-  void Cancel() { context_.TryCancel(); }
-
- private:
-  std::shared_ptr<Stream> self_;
-  grpc::ClientContext context_;
-  const v1::EngineGenerateRequest request_;
-  v1::EngineGenerateResponse response_;
-  std::shared_ptr<fleet::EngineObserver> observer_;
-};
-
-class Handle final : public fleet::EngineCall {
- public:
-  explicit Handle(std::shared_ptr<Stream> stream) : stream_(std::move(stream)) {}
-  void Cancel() override { stream_->Cancel(); }
-
- private:
-  const std::shared_ptr<Stream> stream_;
-};
 
 class Client final : public GrpcEngineClient {
  public:
@@ -77,22 +29,47 @@ class Client final : public GrpcEngineClient {
         stub_(v1::EngineService::NewStub(channel_)) {
     channel_->GetState(/*try_to_connect=*/true);
   }
+  ~Client() override {
+    if (stream_ != nullptr) stream_->CloseWhenIdle();
+  }
 
   std::unique_ptr<fleet::EngineCall> Generate(const fleet::EngineRequest& request,
-                                              std::shared_ptr<fleet::EngineObserver> observer) override {
-    auto stream = std::make_shared<Stream>(request, std::move(observer));
-    Stream::Start(stream, *stub_);
-    return std::make_unique<Handle>(std::move(stream));
-  }
+                                              std::shared_ptr<fleet::EngineObserver> observer) override
+      ABSL_LOCKS_EXCLUDED(mutex_);
 
   absl::StatusOr<fleet::ModelCard> FetchModelCard(absl::Duration timeout) override;
   absl::Status Ping(absl::Duration timeout) override;
 
  private:
+  /// The stream of the moment, or a new one in place of `over`; `created`: the caller has to start it.
+  std::shared_ptr<EngineStream> StreamAfter(const std::shared_ptr<EngineStream>& over, bool& created)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+
   const Options options_;
   const std::shared_ptr<grpc::Channel> channel_;
   const std::unique_ptr<v1::EngineService::Stub> stub_;
+  absl::Mutex mutex_;
+  std::shared_ptr<EngineStream> stream_ ABSL_GUARDED_BY(mutex_);  // null before the first request
 };
+
+std::shared_ptr<EngineStream> Client::StreamAfter(const std::shared_ptr<EngineStream>& over, bool& created) {
+  absl::MutexLock lock(&mutex_);
+  created = stream_ == over;
+  if (created) stream_ = std::make_shared<EngineStream>(*stub_);
+  return stream_;
+}
+
+std::unique_ptr<fleet::EngineCall> Client::Generate(const fleet::EngineRequest& request,
+                                                    std::shared_ptr<fleet::EngineObserver> observer) {
+  std::shared_ptr<EngineStream> stream;
+  for (;;) {
+    bool created = false;
+    stream = StreamAfter(stream, created);
+    std::unique_ptr<fleet::EngineCall> call = stream->Begin(request, observer);
+    if (created) stream->Start();
+    if (call != nullptr) return call;
+  }
+}
 
 absl::StatusOr<fleet::ModelCard> Client::FetchModelCard(absl::Duration timeout) {
   grpc::ClientContext context;

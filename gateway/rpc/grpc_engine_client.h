@@ -14,6 +14,7 @@
 
 namespace swiftcache::gateway::rpc {
 
+/// All requests go over one stream, made by the first one and again by the first after it broke (EngineStream).
 /// Thread-safety: safe. Ownership: owns a channel; calls under way keep what they need and may outlive it.
 /// Errors: a connection that breaks or stays silent for two keepalive intervals ends its calls with UNAVAILABLE.
 class GrpcEngineClient : public fleet::EngineClient {

@@ -74,6 +74,7 @@ class FakeEngine final : public exec::Engine {
       live_.erase(it);
     }
     sink->OnDone(std::move(status));
+    sink->OnStepEnd();
   }
   /// True when `id` was cancelled within 30 s.
   bool WaitForCancel(const std::string& id) {

@@ -4,7 +4,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "common/base/sha256.h"
 #include "common/rpc/server.h"
@@ -17,46 +16,6 @@ namespace {
 using fakes::FakeEngineService;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-
-class Recorder final : public fleet::EngineObserver {
- public:
-  void OnEvent(fleet::EngineEvent event) override {
-    absl::MutexLock lock(&mutex_);
-    ids_.insert(ids_.end(), event.token_ids.begin(), event.token_ids.end());
-    finish_ = event.finish;
-    ++events_;
-  }
-  void OnDone(absl::Status status) override {
-    absl::MutexLock lock(&mutex_);
-    done_ = std::move(status);
-  }
-  absl::Status Wait() {
-    absl::MutexLock lock(&mutex_);
-    mutex_.Await(absl::Condition(
-        +[](Recorder* r) { return r->done_.has_value(); }, this));
-    return *done_;
-  }
-  void WaitForAnEvent() {
-    absl::MutexLock lock(&mutex_);
-    mutex_.Await(absl::Condition(
-        +[](Recorder* r) { return r->events_ > 0; }, this));
-  }
-  std::vector<int32_t> ids() {
-    absl::MutexLock lock(&mutex_);
-    return ids_;
-  }
-  std::optional<fleet::FinishReason> finish() {
-    absl::MutexLock lock(&mutex_);
-    return finish_;
-  }
-
- private:
-  absl::Mutex mutex_;
-  std::vector<int32_t> ids_;
-  std::optional<fleet::FinishReason> finish_;
-  int events_ = 0;
-  std::optional<absl::Status> done_;
-};
 
 class GrpcEngineClientTest : public ::testing::Test {
  protected:
@@ -76,105 +35,7 @@ class GrpcEngineClientTest : public ::testing::Test {
   std::string expected_hash_;
   std::unique_ptr<RpcServer> server_;
   std::unique_ptr<GrpcEngineClient> client_;
-  std::shared_ptr<Recorder> recorder_ = std::make_shared<Recorder>();
 };
-
-TEST_F(GrpcEngineClientTest, StreamsTokensAndPassesRequestAndTrace) {
-  v1::EngineGenerateRequest seen;
-  std::string trace;
-  service_.generate = [&](grpc::ServerContext& context, const v1::EngineGenerateRequest& request, auto& writer) {
-    seen = request;
-    trace = ClientMetadata(context, "traceparent");
-    FakeEngineService::SendTokens(writer, 3);
-    return grpc::Status::OK;
-  };
-  Serve();
-  fleet::EngineRequest request;
-  request.request_id = "r1";
-  request.traceparent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
-  request.token_ids = {5, 6};
-  request.sampling.temperature = 0.5F;
-  request.sampling.stop = {"not for engines"};
-  auto call = client_->Generate(request, recorder_);
-  EXPECT_EQ(recorder_->Wait(), absl::OkStatus());
-  EXPECT_THAT(recorder_->ids(), ElementsAre(0, 1, 2));
-  EXPECT_EQ(recorder_->finish(), fleet::FinishReason::kLength);
-  EXPECT_EQ(seen.request_id(), "r1");
-  EXPECT_THAT(seen.token_ids(), ElementsAre(5, 6));
-  EXPECT_FLOAT_EQ(seen.sampling().temperature(), 0.5F);
-  EXPECT_FALSE(seen.sampling().has_top_p());
-  EXPECT_EQ(seen.sampling().stop_size(), 0);
-  EXPECT_EQ(trace, "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01");
-}
-
-TEST_F(GrpcEngineClientTest, ATraceThatIsNoTraceparentIsNotSent) {
-  std::string trace = "none came";
-  service_.generate = [&](grpc::ServerContext& context, const v1::EngineGenerateRequest&, auto& writer) {
-    trace = ClientMetadata(context, "traceparent");
-    FakeEngineService::SendTokens(writer, 1);
-    return grpc::Status::OK;
-  };
-  Serve();
-  fleet::EngineRequest request;
-  request.traceparent = "00-\t\x80";
-  auto call = client_->Generate(request, recorder_);
-  EXPECT_EQ(recorder_->Wait(), absl::OkStatus());
-  EXPECT_EQ(trace, "");
-}
-
-TEST_F(GrpcEngineClientTest, CancelReachesTheServerAndMayComeAgainLater) {
-  service_.generate = [&](grpc::ServerContext& context, const v1::EngineGenerateRequest&, auto& writer) {
-    return service_.WaitCancelled(context, writer);
-  };
-  Serve();
-  auto call = client_->Generate({}, recorder_);
-  recorder_->WaitForAnEvent();
-  call->Cancel();
-  EXPECT_EQ(recorder_->Wait().code(), absl::StatusCode::kCancelled);
-  service_.cancelled.WaitForNotification();
-  call->Cancel();
-}
-
-TEST_F(GrpcEngineClientTest, TheDeadlineEndsACall) {
-  service_.generate = [&](grpc::ServerContext& context, const v1::EngineGenerateRequest&, auto& writer) {
-    return service_.WaitCancelled(context, writer);
-  };
-  Serve();
-  fleet::EngineRequest request;
-  request.deadline = absl::Now() + absl::Milliseconds(50);
-  auto call = client_->Generate(request, recorder_);
-  EXPECT_EQ(recorder_->Wait().code(), absl::StatusCode::kDeadlineExceeded);
-}
-
-TEST_F(GrpcEngineClientTest, AnEngineThatIsNotThereIsUnavailableAtOnce) {
-  service_.generate = [](auto&, auto&, auto&) { return grpc::Status::OK; };
-  Serve();
-  const std::string address = server_->address();
-  server_->Stop(absl::Now());
-  server_.reset();
-  client_ = GrpcEngineClient::Create({.address = address, .card_hash = ""});
-  auto call = client_->Generate({}, recorder_);
-  EXPECT_EQ(recorder_->Wait().code(), absl::StatusCode::kUnavailable);
-}
-
-struct HeldUp final : fleet::EngineObserver {
-  void OnEvent(fleet::EngineEvent) override {}
-  void OnDone(absl::Status) override {
-    go_on.WaitForNotification();
-    done.Notify();
-  }
-  absl::Notification go_on, done;
-};
-
-// Then its connection ends on one of gRPC's callback threads, and nothing else in this process uses these.
-TEST_F(GrpcEngineClientTest, ACallMayOutliveAllElse) {
-  for (int round = 0; round < 50; ++round) {
-    const auto observer = std::make_shared<HeldUp>();
-    GrpcEngineClient::Create({.address = "127.0.0.1:1", .card_hash = ""})->Generate({}, observer);
-    observer->go_on.Notify();
-    observer->done.WaitForNotification();
-  }
-}
 
 TEST_F(GrpcEngineClientTest, FetchesACardInChunks) {
   v1::ModelCard card;

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+// The way of a request from the wire to the engine, whichever rpc brought it.
+//
+//   ASSIGN_OR_RETURN(exec::Request request, submitter.Check(proto, traceparent));
+//   RETURN_IF_ERROR(submitter.Submit(std::move(request), std::move(sink)));
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "engine/exec/engine.h"
+#include "engine/rpc/generate_request.h"
+#include "swiftcache/v1/engine.pb.h"
+
+namespace swiftcache::engine::rpc {
+
+/// Each refusal is logged and counted. Thread-safety: safe. Ownership: borrows the engine. Errors: UNAVAILABLE until
+/// Open, then those of ToRequest and Engine::Submit; RESOURCE_EXHAUSTED carries RetryInfo.
+class Submitter {
+ public:
+  /// `random`: seeds and ids for requests without; called from any thread.
+  Submitter(const WireLimits& limits, std::function<uint64_t()> random) : limits_(limits), random_(std::move(random)) {}
+
+  void Open(exec::Engine& engine) { engine_ = &engine; }
+
+  /// `traceparent`: of the client; one that is none is left out.
+  absl::StatusOr<exec::Request> Check(const v1::EngineGenerateRequest& request, const std::string& traceparent) const;
+  /// On error the sink is never called. REQUIRES: `request` is of Check.
+  absl::Status Submit(exec::Request request, std::unique_ptr<exec::ResponseSink> sink) const;
+  /// As Engine::Cancel. REQUIRES: a request was submitted.
+  void Cancel(const std::string& request_id) const { engine_.load()->Cancel(request_id); }
+
+ private:
+  const WireLimits limits_;
+  const std::function<uint64_t()> random_;
+  std::atomic<exec::Engine*> engine_ = nullptr;
+};
+
+}  // namespace swiftcache::engine::rpc
