@@ -56,10 +56,12 @@ void Borrower::Renewed(kv::LeaseId id, absl::Time now) {
 }
 
 void Borrower::Revoked(kv::LeaseId id, absl::Duration time_left, absl::Time now) {
-  Entry* entry = Find(id, {Phase::kOpening, Phase::kActive});
+  Entry* entry = Find(id, {Phase::kOpening, Phase::kActive, Phase::kDraining});
   if (entry == nullptr) return;
   if (entry->phase == Phase::kOpening) return End(*entry);
-  StartDrain(*entry, now + std::clamp(time_left, absl::ZeroDuration(), options_.ttl));
+  const absl::Time until = now + std::clamp(time_left, absl::ZeroDuration(), options_.ttl);
+  if (entry->phase == Phase::kActive || until < entry->give_up) return StartDrain(*entry, until);
+  ++ignored_;
 }
 
 void Borrower::GiveBack(kv::LeaseId id, absl::Duration drain, absl::Time now) { Revoked(id, drain, now); }

@@ -16,8 +16,8 @@
 //   Opened ok         | Use -> active      | -                   | -                   | -
 //   Opened not ok     | Close; ends        | -                   | -                   | -
 //   Renewed           | -                  | counts as an answer | - (too late)        | -
-//   Revoked           | Close; ends        | Drain -> draining   | - (the first holds) | -
-//   GiveBack          | Close; ends        | Drain -> draining   | -                   | -
+//   Revoked, GiveBack | Close; ends        | Drain -> draining   | Drain, if `until`   | -
+//                     |                    |                     | is earlier; else -  |
 //   Drained           | -                  | -                   | SendRelease, Close; | Close; ends
 //                     |                    |                     | ends                |
 //   Dropped           | -                  | -                   | -                   | Close; ends

@@ -222,7 +222,9 @@ void Donor::RevokeAll(const std::string& why, absl::Time now, absl::Duration tim
 
 void Donor::Hasten(absl::Time now) {
   for (auto& [id, entry] : leases_) {
-    if (entry.phase == Phase::kRevoking) entry.deadline = std::min(entry.deadline, now + options_.revoke_deadline);
+    if (entry.phase != Phase::kRevoking || entry.deadline <= now + options_.revoke_deadline) continue;
+    entry.deadline = now + options_.revoke_deadline;
+    actions_.emplace_back(SendRevoke{id, options_.revoke_deadline});
   }
 }
 

@@ -143,7 +143,7 @@ class Donor {
   bool HasChoice(int64_t blocks) const;
   /// Revokes all leases, and declines all later offers. Borrowers get `time_left`, at least revoke_deadline.
   void RevokeAll(const std::string& why, absl::Time now, absl::Duration time_left = absl::ZeroDuration());
-  /// Own memory is needed: what is being revoked is back within revoke_deadline, whatever its borrower was told.
+  /// Own memory is needed: what is being revoked is back within revoke_deadline, and borrowers with more time are told.
   void Hasten(absl::Time now);
 
   /// Ends revoked leases that are past their deadlines: the part of Tick that depends on no message.

@@ -159,6 +159,19 @@ TEST(BorrowerTest, ARevokedLeaseIsReleasedOnceItIsDrained) {
   EXPECT_EQ(borrower.num_leases(), 0);
 }
 
+// A donor that ends in order gives time, and takes it back where it needs the memory.
+TEST(BorrowerTest, ADrainIsHastenedAndNeverSlowed) {
+  Borrower borrower = DrainingBorrower();
+  borrower.Revoked(kId, kLeft, kStart + kLeft / 2);
+  EXPECT_THAT(Take(borrower), IsEmpty());
+  borrower.Revoked(kId, kLeft / 4, kStart + kLeft / 2);
+  const auto actions = borrower.TakeActions();
+  ASSERT_THAT(actions, SizeIs(1));
+  EXPECT_EQ(std::get<Borrower::Drain>(actions[0]).until, kStart + kLeft * 3 / 4);
+  borrower.Tick(kStart + kLeft * 3 / 4);
+  EXPECT_THAT(Take(borrower), ElementsAre("lose 1"));
+}
+
 TEST(BorrowerTest, WhatIsNotDrainedInTimeIsLostAndClosedWhenKvLetsGo) {
   Borrower borrower = DrainingBorrower();
   borrower.Tick(kStart + kLeft);
@@ -294,13 +307,14 @@ class Monitor {
       EXPECT_EQ(Count("use") - Count("lose"), 1);
     }
     if (verb == "release") {
-      EXPECT_TRUE(freed && Count("drain") == 1 && Count("lose") == 0);
+      EXPECT_TRUE(freed && Count("drain") > 0 && Count("lose") == 0);
     }
     if (verb == "close" && Count("use") == 1) {
       EXPECT_TRUE(freed && Count("drain") + Count("lose") > 0);
     }
-    if (verb != "renew") {
-      EXPECT_EQ(++count_[verb], 1) << verb << " twice";
+    ++count_[verb];
+    if (verb != "renew" && verb != "drain") {
+      EXPECT_EQ(Count(verb), 1) << verb << " twice";
     }
   }
   std::map<std::string, int64_t> count_;

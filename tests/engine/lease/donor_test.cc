@@ -283,6 +283,7 @@ TEST(DonorTest, AnEngineThatEndsGivesTimeUnlessItNeedsTheMemoryItself) {
   const absl::Time need = kStart + absl::Seconds(1);
   donor.Hasten(need);
   donor.Hasten(need + kDeadline / 2);
+  EXPECT_THAT(Take(donor), ElementsAre("revoke 1 in 50ms"));
   EXPECT_EQ(donor.NextDeadline(), need + kDeadline);
   donor.Tick(need + kDeadline);
   EXPECT_THAT(Take(donor), ElementsAre("fence 1", "take 1 fenced", "FENCED 1"));
