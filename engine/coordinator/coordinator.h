@@ -65,7 +65,7 @@
 
 namespace swiftcache::engine::coordinator {
 
-/// Thread-safety: safe, but for Attach, Turn and the halves; nothing blocks but Stop and Turn. Ownership: borrows
+/// Thread-safety: safe, but for Attach, Turn, NextDeadline and the halves; nothing blocks but Stop and Turn. Ownership: borrows
 /// transport, broker, clock and metrics, which outlive it; owns its thread. Errors: none: what fails is a lease less.
 /// Units: as named.
 class Coordinator final : public transport::TransportEvents, public LeaseBrokerEvents {

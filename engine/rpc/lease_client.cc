@@ -182,9 +182,9 @@ void GrpcLeaseClient::RequestScaleUp(int64_t need_blocks) {
     ++scale_ups_;
   }
   stub_->async()->ScaleUp(&call->context, &call->request, &call->response, [this, call](grpc::Status status) {
-    const std::unique_ptr<ScaleUpCall> owned(call);
     std::vector<kv::LeaseId> leases;
-    for (const int64_t id : owned->response.lease_ids()) leases.emplace_back(id);
+    for (const int64_t id : call->response.lease_ids()) leases.emplace_back(id);
+    delete call;  // with its hold on the channel, while this is still here
     if (status.ok()) {
       events_.OnScaleUp(std::move(leases));
     } else {

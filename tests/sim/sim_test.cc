@@ -136,7 +136,7 @@ TEST(SimTest, ANeedThatIsNotAnsweredInTimeIsNoticed) {
   EXPECT_NE(too_little->find("not back"), std::string::npos) << *too_little;
   const auto too_late = Notice(PlantedBug::kLateCoordinator);
   ASSERT_TRUE(too_late.has_value());
-  EXPECT_NE(too_late->find("back"), std::string::npos) << *too_late;
+  EXPECT_NE(too_late->find("after its deadline"), std::string::npos) << *too_late;
 }
 
 TEST(SimTest, ABorrowerThatBelievesTheBrokerIsNoticed) {
