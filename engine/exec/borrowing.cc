@@ -17,7 +17,6 @@ using kv::Move;
 
 namespace {
 
-constexpr int64_t kStoresAtOnce = 64;      // under way: enough to keep the transport busy
 constexpr int64_t kFetchBytes = 4 * kMiB;  // of a fetch: a drain, and the first layer's load, wait for it
 constexpr int64_t kWishDivisor = 4;        // at least this part of own and of leased memory is asked for
 constexpr absl::Duration kStorePatience = absl::Seconds(1);  // with a donor behind whose stores all others wait
@@ -55,7 +54,7 @@ void Borrowing::Do(const UseMessage& message) {
 void Borrowing::Do(const LendableMessage& message) {
   lendable_blocks_ = message.bytes / parts_.own->block_bytes();
   shortage_ = message.shortage;
-  if (!shortage_.empty()) {
+  if (message.bytes == 0) {  // nor is anything on its way
     for (const kv::RegionId leaving : leaving_) regions_.at(leaving).leaves_at = absl::InfinitePast();
   }
   UpdatePotential();
@@ -79,7 +78,7 @@ int64_t Borrowing::StreamBlocks(int64_t leased_blocks) const {
 // --- copies
 
 void Borrowing::StartMoves() {
-  const int64_t stores = std::max<int64_t>(0, kStoresAtOnce - static_cast<int64_t>(stores_.size()));
+  const int64_t stores = std::max<int64_t>(0, kMaxStores - static_cast<int64_t>(stores_.size()));
   Start(parts_.cache->TakeMoves(stores, std::max<int64_t>(1, kFetchBytes / parts_.own->block_bytes())));
 }
 
@@ -177,7 +176,7 @@ absl::Time Borrowing::NextWakeup() const {
   for (const kv::RegionId region : leaving_) next = std::min(next, regions_.at(region).leaves_at);
   for (const kv::RegionId region : ending_) {
     if (IsSaving(regions_.at(region))) next = std::min(next, regions_.at(region).save_until);
-    if (IsEmptying(regions_.at(region))) next = parts_.clock->Now();
+    if (IsEmptying(regions_.at(region)) && MayStore()) next = parts_.clock->Now();
   }
   return next;
 }
@@ -207,7 +206,7 @@ void Borrowing::GiveBackIdle() {
 }
 
 void Borrowing::AskForMemory(int64_t waiting_tokens) {
-  int64_t blocks = std::max(parts_.cache->TakeLeaseWish(), BlocksWithoutRoom());
+  int64_t blocks = std::max(parts_.cache->TakeLeaseWish(), homeless_blocks_);
   if (blocks == 0) return;
   // Who needs a little will need more: leases grow by steps, so that they stay few.
   blocks = std::max({blocks, options_.num_blocks / kWishDivisor, parts_.cache->leased_in().total / kWishDivisor});

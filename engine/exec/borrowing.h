@@ -38,9 +38,8 @@ struct LeasedRegion {
   std::string donor;
   transport::LeaseView view;
   enum class Phase { kInUse, kDraining, kLost } phase = Phase::kInUse;
-  // Of a drain that nobody is in a hurry for: it waits until then for room elsewhere, and is to be over at `drained_by`.
+  // Of a drain that nobody is in a hurry for: it waits until then for room elsewhere.
   absl::Time leaves_at = absl::InfiniteFuture();
-  absl::Time drained_by = absl::InfiniteFuture();
   // Of a drain: until then blocks in use are saved; then their readers are reset.
   absl::Time save_until = absl::InfiniteFuture();
   bool may_empty = false;   // of an unhurried drain: there may be idle blocks that have somewhere to go
@@ -55,6 +54,7 @@ class Borrowing {
   struct Options {
     int64_t num_blocks = 0;       // of the own memory
     int64_t streamed_layers = 0;  // of the model, where leased blocks are streamed layer by layer; 0: read in place
+    absl::Duration revoke_deadline = absl::Milliseconds(50);  // of donors: who leaves more time is in no hurry
   };
   struct Dependencies {
     OwnMemory* own;
@@ -125,10 +125,10 @@ class Borrowing {
   void StartMoves();
   void Start(const std::vector<kv::Move>& moves);
   void RestartStoreTimeouts(const std::string& donor);
-  int64_t RoomBesideDonor(const std::string& donor) const;
-  int64_t BlocksWithoutRoom() const;
   void LeaveThoseThatCan();
   void StartDraining(LeasedRegion& region);
+  void Hasten(LeasedRegion& region, absl::Time save_until);
+  bool MayStore() const { return static_cast<int64_t>(stores_.size()) < kMaxStores; }
   void Drain(LeasedRegion& region);
   void GoOnDraining(LeasedRegion& region);
   bool IsSaving(const LeasedRegion& region) const;
@@ -139,6 +139,7 @@ class Borrowing {
   void GiveBackIdle();
   void UpdatePotential();
 
+  static constexpr int64_t kMaxStores = 64;  // under way: enough to keep the transport busy
   const Options options_;
   const Dependencies parts_;
   std::map<kv::RegionId, LeasedRegion> regions_;
@@ -149,6 +150,8 @@ class Borrowing {
   std::vector<Fetch> fetches_;  // under way
   int64_t lendable_blocks_ = 0;
   std::string shortage_;
+  int64_t homeless_blocks_ = 0;                         // in leases that wait for room elsewhere, and have none
+  absl::Time slice_until_ = absl::InfinitePast();       // of moves for drains that nobody is in a hurry for
   absl::Time idle_moves_until_ = absl::InfinitePast();  // of all drains for one need
   absl::Duration keep_idle_ = absl::InfiniteDuration();
   absl::Time next_idle_look_ = absl::InfiniteFuture();

@@ -2,9 +2,11 @@
 // The ends of leases at their borrower: what lies there is moved or dropped, and who reads it is reset.
 #include <algorithm>
 #include <set>
+#include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "common/base/units.h"
 #include "common/log/log.h"
 #include "engine/exec/borrowing.h"
@@ -26,6 +28,7 @@ constexpr int64_t kDrainBatchBytes = kMiB;
 // Who has so much time for a drain, as where the donor ends in order, first asks others for memory, for a part of that
 // time, so that what lies there moves.
 constexpr absl::Duration kUnhurried = absl::Seconds(1), kRoomPatience = absl::Seconds(2);
+constexpr int kUnhurriedDeadlines = 2;  // of donors in need: theirs is the shorter time
 constexpr int kRoomDivisor = 4;
 constexpr absl::Duration kIdleSlice = absl::Milliseconds(5);  // of its moves of idle blocks, between two steps
 
@@ -41,52 +44,62 @@ void Borrowing::Do(const DrainMessage& message) {
     parts_.coordinator->Drained(message.id);
     return;
   }
-  if (region->phase != LeasedRegion::Phase::kInUse) return;
-  region->drained_by = message.until;
   const absl::Time now = parts_.clock->Now();
   const absl::Duration time = message.until - now;
+  const absl::Time save_until = now + time / kDrainDivisor;
+  if (region->phase == LeasedRegion::Phase::kDraining) return Hasten(*region, save_until);
+  if (region->phase != LeasedRegion::Phase::kInUse) return;
+  region->save_until = save_until;
   // What is not mapped goes to no other lease.
-  if (region->given_back || time < kUnhurried || !leases_are_mapped()) return StartDraining(*region);
-  region->leaves_at = now + std::min(time / kRoomDivisor, kRoomPatience);
-  leaving_.insert(region->region);
-}
-
-// What its donor lends will all go.
-int64_t Borrowing::RoomBesideDonor(const std::string& donor) const {
-  int64_t free = 0;
-  for (const auto& [id, region] : regions_) {
-    const bool stays = region.phase == LeasedRegion::Phase::kInUse && !leaving_.contains(id) && region.donor != donor;
-    if (stays) free += parts_.cache->region(id).free;
+  const bool waits = !region->given_back && leases_are_mapped() &&
+                     time >= std::max(kUnhurried, kUnhurriedDeadlines * options_.revoke_deadline);
+  if (waits) {
+    parts_.urgency->NotYet(message.id);
+    region->leaves_at = now + std::min(time / kRoomDivisor, kRoomPatience);
+    leaving_.insert(region->region);
+    return;
   }
-  return free;
+  // A donor in need revokes many leases at once, and waits for the last of them.
+  if (!region->given_back && now - idle_moves_until_ > kBetweenDrains) idle_moves_until_ = now + time / kIdleDivisor;
+  StartDraining(*region);
 }
 
-int64_t Borrowing::BlocksWithoutRoom() const {
-  int64_t blocks = 0, room = 0;
-  for (const kv::RegionId leaving : leaving_) {
-    const kv::PlaceCounts counts = parts_.cache->region(leaving);
-    blocks += counts.used + counts.cached;
-    room = RoomBesideDonor(regions_.at(leaving).donor);
-  }
-  return std::max<int64_t>(0, blocks - room);
+// Its donor had given more time, and needs the memory now.
+void Borrowing::Hasten(LeasedRegion& region, absl::Time save_until) {
+  region.save_until = std::min(region.save_until, save_until);
+  region.may_empty = false;
 }
 
+// What lies in leases of one donor goes to those of others. Each that leaves waits for room for all that leaves its
+// donor, since that will all go.
 void Borrowing::LeaveThoseThatCan() {
+  slice_until_ = parts_.clock->Now() + kIdleSlice;
+  homeless_blocks_ = 0;
   if (leaving_.empty()) return;
-  const bool room = BlocksWithoutRoom() == 0;
+  int64_t room = 0;
+  absl::flat_hash_map<std::string, int64_t> room_at, blocks_at;
+  for (const auto& [id, region] : regions_) {
+    const kv::PlaceCounts counts = parts_.cache->region(id);
+    if (leaving_.contains(id)) {
+      blocks_at[region.donor] += counts.used + counts.cached;
+    } else if (region.phase == LeasedRegion::Phase::kInUse) {
+      room += counts.free;
+      room_at[region.donor] += counts.free;
+    }
+  }
+  for (auto& [donor, blocks] : blocks_at) {
+    blocks = std::max<int64_t>(0, blocks - (room - room_at[donor]));
+    homeless_blocks_ += blocks;
+  }
   for (const kv::RegionId leaving : std::set(leaving_)) {
+    if (!leaving_.contains(leaving)) continue;  // it was lost meanwhile
     LeasedRegion& region = regions_.at(leaving);
-    if (room || parts_.clock->Now() >= region.leaves_at) StartDraining(region);
+    if (blocks_at[region.donor] == 0 || parts_.clock->Now() >= region.leaves_at) StartDraining(region);
   }
 }
 
 void Borrowing::StartDraining(LeasedRegion& region) {
-  const absl::Time now = parts_.clock->Now();
-  const absl::Duration time = region.drained_by - now;
   region.phase = LeasedRegion::Phase::kDraining;
-  region.save_until = now + time / kDrainDivisor;
-  // A donor in need revokes many leases at once, and waits for the last of them.
-  if (!region.given_back && now - idle_moves_until_ > kBetweenDrains) idle_moves_until_ = now + time / kIdleDivisor;
   region.may_empty = leaving_.erase(region.region) > 0;
   ending_.insert(region.region);
   parts_.cache->RegionDraining(region.region, /*attachable=*/region.may_empty);
@@ -94,13 +107,14 @@ void Borrowing::StartDraining(LeasedRegion& region) {
 }
 
 void Borrowing::Drain(LeasedRegion& region) {
-  const absl::Time idle_until = region.may_empty    ? parts_.clock->Now() + kIdleSlice
-                                : region.given_back ? absl::InfinitePast()  // it is cold
-                                                    : std::min(region.save_until, idle_moves_until_);
+  // What goes back unasked is cold.
+  const absl::Time idle_until =
+      region.given_back ? absl::InfinitePast() : std::min(region.save_until, idle_moves_until_);
   const int64_t batch = std::clamp<int64_t>(kDrainBatchBytes / parts_.own->block_bytes(), 1, kDrainBatch);
   while (region.view.Holds()) {
     const bool in_use = parts_.cache->region(region.region).used > 0;
-    if (parts_.clock->Now() >= (in_use ? region.save_until : idle_until)) return;
+    const absl::Time until = region.may_empty ? slice_until_ : in_use ? region.save_until : idle_until;
+    if (parts_.clock->Now() >= until || (region.may_empty && !MayStore())) return;
     const std::vector<Move> moves = parts_.cache->PlanDrain(region.region, batch);
     if (moves.empty()) {
       region.may_empty = false;
@@ -117,7 +131,7 @@ void Borrowing::Drain(LeasedRegion& region) {
 void Borrowing::GoOnDraining(LeasedRegion& region) {
   Drain(region);
   const bool in_use = parts_.cache->region(region.region).used > 0;
-  if (region.phase != LeasedRegion::Phase::kDraining || !in_use || IsSaving(region)) return;
+  if (region.phase != LeasedRegion::Phase::kDraining || !in_use || IsSaving(region) || IsEmptying(region)) return;
   parts_.cache->RegionDraining(region.region);
   ResetReaders(region);
 }

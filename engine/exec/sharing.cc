@@ -11,7 +11,9 @@ Sharing::Sharing(const Options& options, const Dependencies& parts)
     : parts_(parts),
       lending_({parts.own, parts.cache, parts.coordinator, parts.clock, parts.metrics}, options.scrub_on_return),
       borrowing_(
-          {.num_blocks = options.num_blocks, .streamed_layers = options.streamed_layers},
+          {.num_blocks = options.num_blocks,
+           .streamed_layers = options.streamed_layers,
+           .revoke_deadline = options.revoke_deadline},
           {parts.own, parts.cache, parts.scheduler, parts.transport, parts.coordinator, parts.urgency, parts.clock}),
       window_({.window = coordinator::LeaseTerms().scale_down_window, .num_blocks = options.num_blocks}) {}
 

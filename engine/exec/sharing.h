@@ -34,7 +34,8 @@ class Sharing {
   struct Options {
     int64_t num_blocks = 0;  // of the own memory
     bool scrub_on_return = true;
-    int64_t streamed_layers = 0;  // see Borrowing
+    int64_t streamed_layers = 0;                              // see Borrowing
+    absl::Duration revoke_deadline = absl::Milliseconds(50);  // likewise
   };
   struct Dependencies {
     OwnMemory* own;

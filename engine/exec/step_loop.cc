@@ -68,7 +68,8 @@ StepLoop::StepLoop(const EngineOptions& options, const backend::KvLayout& layout
 std::unique_ptr<Sharing> StepLoop::MakeSharing(const LoopSharing& parts) {
   return std::make_unique<Sharing>(Sharing::Options{.num_blocks = cache_.local().total,
                                                     .scrub_on_return = options_.scrub_on_return,
-                                                    .streamed_layers = Streams(parts) ? layout_.num_layers : 0},
+                                                    .streamed_layers = Streams(parts) ? layout_.num_layers : 0,
+                                                    .revoke_deadline = options_.revoke_deadline},
                                    Sharing::Dependencies{.own = &own_,
                                                          .cache = &cache_,
                                                          .scheduler = &scheduler_,

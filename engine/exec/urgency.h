@@ -42,6 +42,15 @@ class Urgency {
     due_.erase(lease);
     any_.store(!due_.empty(), std::memory_order_relaxed);
   }
+  /// Nobody is in a hurry for it yet: steps may read it. Unless its donor is gone.
+  void NotYet(kv::LeaseId lease) ABSL_LOCKS_EXCLUDED(mutex_) {
+    absl::MutexLock lock(&mutex_);
+    const auto it = due_.find(lease);
+    if (it == due_.end()) return;
+    it->second.wanted_back = absl::InfiniteFuture();
+    if (it->second.lost == absl::InfiniteFuture()) due_.erase(it);
+    any_.store(!due_.empty(), std::memory_order_relaxed);
+  }
   bool empty() const { return !any_.load(std::memory_order_relaxed); }
   /// Of a step that reads these leases; infinite future: nothing is urgent.
   absl::Time Earliest(std::span<const kv::LeaseId> read) const ABSL_LOCKS_EXCLUDED(mutex_) {

@@ -27,6 +27,13 @@ class LeaseReleaseTest : public testing::TestWithParam<StreamMode> {
     harness_.RunAll();
     ExpectRight(*recording, prompt);
   }
+  // Of this prompt's, when it was answered.
+  int64_t CachedTokens(const std::vector<int32_t>& prompt) {
+    const auto recording = harness_.Add(prompt, kReplyTokens);
+    harness_.RunAll();
+    ExpectRight(*recording, prompt);
+    return recording->output().usage->cached_donor_tokens + recording->output().usage->cached_local_tokens;
+  }
   SharingHarness harness_{{.num_blocks = 20, .stream = GetParam()}};
 };
 INSTANTIATE_TEST_SUITE_P(Ways, LeaseReleaseTest, testing::Values(StreamMode::kInPlace, StreamMode::kLsc));
@@ -113,10 +120,7 @@ TEST_P(LeaseReleaseTest, ADrainWithTimeWaitsForMemoryOfOthers) {
   harness_.Pump();
   harness_.loop().ServeBetweenSteps();
   EXPECT_TRUE(harness_.broker().log().WaitFor(absl::StrCat("Request 2 of ", away * harness_.block_bytes(), " for 0")));
-  const auto recording = harness_.Add(harness_.Prompt(1), kReplyTokens);
-  harness_.RunAll();
-  EXPECT_EQ(recording->output().usage->cached_donor_tokens + recording->output().usage->cached_local_tokens, 20)
-      << "all whole blocks are read where they lie";
+  EXPECT_EQ(CachedTokens(harness_.Prompt(1)), 20) << "all whole blocks before the last token are read where they lie";
   harness_.Borrow(kStays, 64);
   EXPECT_TRUE(harness_.PumpUntil([&] {
     harness_.loop().ServeBetweenSteps();
@@ -124,7 +128,29 @@ TEST_P(LeaseReleaseTest, ADrainWithTimeWaitsForMemoryOfOthers) {
   })) << "the other's";
   EXPECT_GE(harness_.load().kv_blocks_leased_in_used, away) << "all moved";
   EXPECT_TRUE(harness_.transport().log().WaitFor("SendRelease 7"));
+  for (unsigned seed = 1; seed <= 4; ++seed) {
+    EXPECT_EQ(CachedTokens(harness_.Prompt(seed)), 20) << seed << ": all whole blocks before the last token";
+  }
+}
+
+// Its donor had said that there was time, and needs the memory after all.
+TEST_P(LeaseReleaseTest, ADrainWithTimeIsHastened) {
+  harness_.Borrow(kRevoked, 64);
   for (unsigned seed = 1; seed <= 4; ++seed) Ask(harness_.Prompt(seed));
+  harness_.coordinator().OnRevoked(kv::LeaseId(kRevoked), absl::Seconds(9));
+  harness_.coordinator().OnRevoked(kv::LeaseId(kRevoked), absl::Seconds(10));  // too late to have more
+  ASSERT_TRUE(harness_.heard().WaitFor("Drain 7"));
+  harness_.Pump();
+  harness_.loop().ServeBetweenSteps();
+  EXPECT_EQ(harness_.load().kv_blocks_leased_in, 64);
+  harness_.coordinator().OnRevoked(kv::LeaseId(kRevoked), absl::Milliseconds(44));
+  EXPECT_TRUE(harness_.PumpUntil([&] {
+    harness_.loop().ServeBetweenSteps();
+    return harness_.load().kv_blocks_leased_in == 0;
+  }));
+  EXPECT_TRUE(harness_.transport().log().WaitFor("SendRelease 7"));
+  EXPECT_EQ(harness_.heard().Count("Drain 7"), 2);
+  Ask(harness_.Prompt(1));
 }
 
 TEST_P(LeaseReleaseTest, ItWaitsForTwoSecondsAtMostAndNotWhereThereIsNone) {

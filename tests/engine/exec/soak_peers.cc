@@ -95,6 +95,7 @@ void SoakPeers::Grant() {
   dealings_.borrowed = true;
   ++tally_.granted;
   Tell().OnLease({.id = id,
+                  .donor = absl::StrCat("donor", id.value() % 3),
                   .donor_instance = kOther,
                   .borrower_instance = kMe,
                   .extent = {0, blocks},
