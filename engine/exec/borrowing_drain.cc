@@ -30,6 +30,7 @@ constexpr int64_t kDrainBatchBytes = kMiB;
 constexpr absl::Duration kUnhurried = absl::Seconds(1), kRoomPatience = absl::Seconds(2);
 constexpr int kUnhurriedDeadlines = 2;  // of donors in need: theirs is the shorter time
 constexpr int kRoomDivisor = 4;
+constexpr int kSpareDivisor = 4;  // this part more room than its blocks need: spills go there too
 constexpr absl::Duration kIdleSlice = absl::Milliseconds(5);  // of its moves of idle blocks, between two steps
 
 }  // namespace
@@ -88,7 +89,7 @@ void Borrowing::LeaveThoseThatCan() {
     }
   }
   for (auto& [donor, blocks] : blocks_at) {
-    blocks = std::max<int64_t>(0, blocks - (room - room_at[donor]));
+    blocks = std::max<int64_t>(0, blocks + blocks / kSpareDivisor - (room - room_at[donor]));
     homeless_blocks_ += blocks;
   }
   for (const kv::RegionId leaving : std::set(leaving_)) {

@@ -119,7 +119,8 @@ TEST_P(LeaseReleaseTest, ADrainWithTimeWaitsForMemoryOfOthers) {
   ASSERT_TRUE(harness_.heard().WaitFor("Drain 7"));
   harness_.Pump();
   harness_.loop().ServeBetweenSteps();
-  EXPECT_TRUE(harness_.broker().log().WaitFor(absl::StrCat("Request 2 of ", away * harness_.block_bytes(), " for 0")));
+  EXPECT_TRUE(harness_.broker().log().WaitFor(
+      absl::StrCat("Request 2 of ", (away + away / 4) * harness_.block_bytes(), " for 0")));
   EXPECT_EQ(CachedTokens(harness_.Prompt(1)), 20) << "all whole blocks before the last token are read where they lie";
   harness_.Borrow(kStays, 64);
   EXPECT_TRUE(harness_.PumpUntil([&] {
