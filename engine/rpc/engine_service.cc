@@ -57,9 +57,9 @@ class CardStream final : public grpc::ServerWriteReactor<v1::GetModelCardRespons
 
 grpc::ServerWriteReactor<v1::EngineGenerateResponse>* EngineDoor::Generate(grpc::CallbackServerContext* context,
                                                                            const v1::EngineGenerateRequest* request) {
-  absl::StatusOr<exec::Request> plain = submitter_.Check(*request, ClientMetadata(*context, "traceparent"));
+  absl::StatusOr<exec::Request> plain = submitter_->Check(*request, ClientMetadata(*context, "traceparent"));
   if (!plain.ok()) return new GenerateRefusal(plain.status());
-  auto stream = std::make_shared<GenerateStream>(submitter_);
+  auto stream = std::make_shared<GenerateStream>(*submitter_);
   stream->Start(*std::move(plain));
   return stream.get();
 }

@@ -35,9 +35,10 @@ class EngineDoor final : public v1::EngineService::CallbackService {
  public:
   /// `random`: seeds and ids for requests without; called from any thread.
   EngineDoor(const WireLimits& limits, SerializedCard card, std::function<uint64_t()> random)
-      : submitter_(limits, std::move(random)), card_(std::move(card)) {}
+      : submitter_(std::make_shared<Submitter>(limits, std::move(random))), card_(std::move(card)) {}
+  ~EngineDoor() override { submitter_->Close(); }
 
-  void Open(exec::Engine& engine) { submitter_.Open(engine); }
+  void Open(exec::Engine& engine) { submitter_->Open(engine); }
   /// Ends each GenerateMany call, new ones too, behind its last generation: the server's Stop would wait for those that
   /// are idle.
   void CloseStreams() ABSL_LOCKS_EXCLUDED(mutex_);
@@ -50,7 +51,7 @@ class EngineDoor final : public v1::EngineService::CallbackService {
                                                                    const v1::GetModelCardRequest* request) override;
 
  private:
-  Submitter submitter_;
+  const std::shared_ptr<Submitter> submitter_;  // of streams whose deadlines may pass when the server has ended, too
   const SerializedCard card_;
   absl::Mutex mutex_;
   absl::flat_hash_map<GenerateManyStream*, std::weak_ptr<GenerateManyStream>> streams_ ABSL_GUARDED_BY(mutex_);

@@ -34,6 +34,7 @@ struct GenerateManyStream::Generation {
   grpc::Alarm deadline;  // set before Submit, if there is one
   // Guarded by the stream's mutex.
   std::vector<Slot> slots;  // by index
+  bool accepted = false;    // by the engine
   bool timed_out = false;
 };
 
@@ -82,7 +83,7 @@ absl::Status GenerateManyStream::Do(const v1::GenerateManyRequest& command) {
 
 absl::Status GenerateManyStream::Begin(int64_t id, const v1::GenerateManyRequest::Begin& begin) {
   RETURN_IF_ERROR(CheckBegin(id));
-  absl::StatusOr<exec::Request> request = submitter_.Check(begin.request(), begin.traceparent());
+  absl::StatusOr<exec::Request> request = submitter_->Check(begin.request(), begin.traceparent());
   if (!request.ok()) {
     Refuse(id, request.status());
     return absl::OkStatus();
@@ -132,7 +133,7 @@ void GenerateManyStream::Submit(const std::shared_ptr<Generation>& generation, e
                                if (passed && stream != nullptr && late != nullptr) stream->OnDeadline(late);
                              });
   }
-  absl::Status status = submitter_.Submit(std::move(request), std::make_unique<Sink>(self, generation));
+  absl::Status status = submitter_->Submit(std::move(request), std::make_unique<Sink>(self, generation));
   if (!status.ok()) {
     OnGenerationDone(*generation, std::move(status));
     return Advance();
@@ -140,9 +141,10 @@ void GenerateManyStream::Submit(const std::shared_ptr<Generation>& generation, e
   bool cancel = false;
   {
     absl::MutexLock lock(&mutex_);
+    generation->accepted = true;
     cancel = end_.has_value() || generation->timed_out;
   }
-  if (cancel) submitter_.Cancel(generation->request_id);
+  if (cancel) submitter_->Cancel(generation->request_id);
 }
 
 void GenerateManyStream::Cancel(int64_t id) {
@@ -153,7 +155,7 @@ void GenerateManyStream::Cancel(int64_t id) {
     if (it == generations_.end()) return;
     request_id = it->second->request_id;
   }
-  submitter_.Cancel(request_id);
+  submitter_->Cancel(request_id);
 }
 
 void GenerateManyStream::OnDeadline(const std::shared_ptr<Generation>& generation) {
@@ -162,8 +164,9 @@ void GenerateManyStream::OnDeadline(const std::shared_ptr<Generation>& generatio
     const auto it = generations_.find(generation->id);
     if (it == generations_.end() || it->second != generation) return;
     generation->timed_out = true;
+    if (!generation->accepted) return;
   }
-  submitter_.Cancel(generation->request_id);
+  submitter_->Cancel(generation->request_id);
 }
 
 void GenerateManyStream::OnTokens(Generation& generation, const exec::TokenEvent& event) {
@@ -230,9 +233,11 @@ void GenerateManyStream::End(absl::Status why) {
   std::vector<std::string> request_ids;
   {
     absl::MutexLock lock(&mutex_);
-    for (const auto& [id, generation] : generations_) request_ids.push_back(generation->request_id);
+    for (const auto& [id, generation] : generations_) {
+      if (generation->accepted) request_ids.push_back(generation->request_id);
+    }
   }
-  for (const std::string& request_id : request_ids) submitter_.Cancel(request_id);
+  for (const std::string& request_id : request_ids) submitter_->Cancel(request_id);
 }
 
 void GenerateManyStream::OnDone() {

@@ -30,10 +30,11 @@ namespace swiftcache::engine::rpc {
 /// Thread-safety: safe. Three kinds of threads come here: gRPC's reading one (one command at a time), the one that
 /// calls the sinks, and any of gRPC's for ends of writes, a client that is gone and deadlines. All state is guarded by
 /// `mutex_`, and neither gRPC nor the engine is called under it. A generation stands in `generations_` from before
-/// Submit until its sink hears OnDone, so whoever ends the stream finds all that the engine has; and since one who ends
-/// it, or whose deadline passes, between the two cancels what the engine does not have yet, Begin looks again after
-/// Submit.
-/// Ownership: shared by the engine's sinks and by the call under way (`self_`, until OnDone); borrows the submitter.
+/// Submit until its sink hears OnDone, so whoever ends the stream finds all that the engine has. Who ends it, or whose
+/// deadline passes, before the engine has accepted the generation cancels nothing (its id may be another's); so Begin
+/// looks again after Submit.
+/// Ownership: shared by the engine's sinks and by the call under way (`self_`, until OnDone), and by a deadline that passes just then, for which the server does not wait; so the submitter
+/// is shared.
 /// Errors: as in engine.proto.
 class GenerateManyStream final
     : public StreamWriter<v1::GenerateManyResponse,
@@ -43,8 +44,8 @@ class GenerateManyStream final
   static constexpr int64_t kMaxUnreadEnds = 4096;  // as many calls as a connection may have: RpcServer::Options
 
   /// `on_end` is called when the call is over, before it is destroyed.
-  GenerateManyStream(const Submitter& submitter, std::function<void(GenerateManyStream*)> on_end)
-      : submitter_(submitter), on_end_(std::move(on_end)) {}
+  GenerateManyStream(std::shared_ptr<const Submitter> submitter, std::function<void(GenerateManyStream*)> on_end)
+      : submitter_(std::move(submitter)), on_end_(std::move(on_end)) {}
 
   /// Called once.
   void Start();
@@ -81,7 +82,7 @@ class GenerateManyStream final
   v1::GenerateManyResponse& LastMessage() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void AddEnd(int64_t id, const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
-  const Submitter& submitter_;
+  const std::shared_ptr<const Submitter> submitter_;
   const std::function<void(GenerateManyStream*)> on_end_;
   std::shared_ptr<GenerateManyStream> self_;
   v1::GenerateManyRequest command_;  // the reading thread's

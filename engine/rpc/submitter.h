@@ -12,34 +12,46 @@
 #include <string>
 #include <utility>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
 #include "engine/exec/engine.h"
 #include "engine/rpc/generate_request.h"
 #include "swiftcache/v1/engine.pb.h"
 
 namespace swiftcache::engine::rpc {
 
-/// Each refusal is logged and counted. Thread-safety: safe. Ownership: borrows the engine. Errors: UNAVAILABLE until
-/// Open, then those of ToRequest and Engine::Submit; RESOURCE_EXHAUSTED carries RetryInfo.
+/// Each refusal is logged and counted. Thread-safety: safe. Ownership: borrows the engine, from Open to Close. Errors:
+/// UNAVAILABLE until Open, then those of ToRequest and Engine::Submit; RESOURCE_EXHAUSTED carries RetryInfo.
 class Submitter {
  public:
   /// `random`: seeds and ids for requests without; called from any thread.
   Submitter(const WireLimits& limits, std::function<uint64_t()> random) : limits_(limits), random_(std::move(random)) {}
 
   void Open(exec::Engine& engine) { engine_ = &engine; }
+  /// No Cancel reaches the engine any more. REQUIRES: nothing is submitted or checked from now on.
+  void Close() ABSL_LOCKS_EXCLUDED(mutex_) {
+    absl::MutexLock lock(&mutex_);
+    closed_ = true;
+  }
 
   /// `traceparent`: of the client; one that is none is left out.
   absl::StatusOr<exec::Request> Check(const v1::EngineGenerateRequest& request, const std::string& traceparent) const;
   /// On error the sink is never called. REQUIRES: `request` is of Check.
   absl::Status Submit(exec::Request request, std::unique_ptr<exec::ResponseSink> sink) const;
-  /// As Engine::Cancel. REQUIRES: a request was submitted.
-  void Cancel(const std::string& request_id) const { engine_.load()->Cancel(request_id); }
+  /// As Engine::Cancel; nothing after Close. REQUIRES: a request was submitted.
+  void Cancel(const std::string& request_id) const ABSL_LOCKS_EXCLUDED(mutex_) {
+    absl::ReaderMutexLock lock(&mutex_);
+    if (!closed_) engine_.load()->Cancel(request_id);
+  }
 
  private:
   const WireLimits limits_;
   const std::function<uint64_t()> random_;
   std::atomic<exec::Engine*> engine_ = nullptr;
+  mutable absl::Mutex mutex_;
+  bool closed_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace swiftcache::engine::rpc

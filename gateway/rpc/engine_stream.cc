@@ -163,6 +163,7 @@ void EngineStream::OnReadDone(bool ok) {
       over_ = true;
       writing = writing_;
     }
+    context_.TryCancel();  // the call goes on where it is a message that could not be read
     if (!writing) RemoveHold();
     return;
   }

@@ -32,7 +32,7 @@ const std::vector<int32_t> kPrompt = {1, 2, 3};
 class HookedSink final : public ResponseSink {
  public:
   struct Hooks {
-    std::function<void()> on_tokens = [] {}, on_done = [] {}, on_end = [] {};
+    std::function<void()> on_tokens = [] {}, on_done = [] {}, on_step_end = [] {}, on_end = [] {};
   };
   HookedSink(std::shared_ptr<Recording> recording, Hooks hooks)
       : recording_(std::move(recording)), hooks_(std::move(hooks)) {}
@@ -45,6 +45,7 @@ class HookedSink final : public ResponseSink {
     hooks_.on_done();
     recording_->Done(std::move(status));
   }
+  void OnStepEnd() override { hooks_.on_step_end(); }
 
  private:
   const std::shared_ptr<Recording> recording_;
@@ -121,6 +122,21 @@ TEST_F(OutboundTest, ASinkThatIsHeldUpStopsNoStep) {
     EXPECT_TRUE(other->Wait().ok());
     EXPECT_EQ(other->tokens(), FakeGreedy(kModel, kPrompt, 20));
   }
+}
+
+TEST_F(OutboundTest, TheEndOfAStepIsHeardBehindItsTokensAndTheEndOfARequest) {
+  Start();
+  std::string heard;
+  absl::Notification gone;
+  const auto recording = std::make_shared<Recording>();
+  ASSERT_TRUE(Submit("one", 2, recording,
+                     {.on_tokens = [&] { heard += "token "; },
+                      .on_done = [&] { heard += "done "; },
+                      .on_step_end = [&] { heard += "step "; },
+                      .on_end = [&] { gone.Notify(); }})
+                  .ok());
+  gone.WaitForNotification();
+  EXPECT_EQ(heard, "token step token done step step ");
 }
 
 TEST_F(OutboundTest, RequestsAreRefusedWhileTooManyHaveNotHeardOfTheirEnd) {
