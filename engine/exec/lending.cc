@@ -41,11 +41,19 @@ void Lending::Do(const TakeBackMessage& message) {
   parts_.cache->TakeBack(static_cast<int32_t>(message.extent.first_block),
                          static_cast<int32_t>(message.extent.num_blocks));
   const int64_t free = parts_.cache->local().free;
-  if (!need_ || (free < need_->free_blocks && parts_.cache->num_leased_out() > 0)) return;
-  const absl::Duration waited = std::max(absl::ZeroDuration(), message.returned_at - need_->since);
-  parts_.metrics->Reclaimed(waited);
-  LOG(INFO) << "what was lent is back " << waited << " after it was needed: " << free << " blocks are free, "
-            << need_->free_blocks << " were to be";
+  if (!need_) return;
+  need_->returned_at = message.returned_at;
+  if (free >= need_->free_blocks || parts_.cache->num_leased_out() == 0) EndNeed();
+}
+
+// All of it is back, or so much that the rest is not needed any more.
+void Lending::EndNeed() {
+  if (need_ && need_->returned_at) {
+    const absl::Duration waited = std::max(absl::ZeroDuration(), *need_->returned_at - need_->since);
+    parts_.metrics->Reclaimed(waited);
+    LOG(INFO) << "what was lent is back " << waited << " after it was needed: " << parts_.cache->local().free
+              << " blocks are free, " << need_->free_blocks << " were to be";
+  }
   need_.reset();
 }
 
@@ -187,7 +195,7 @@ void Lending::StateNeed(int64_t missing_blocks) {
     blocks = std::min(std::max(blocks, missing_blocks - parts_.cache->local().free), parts_.cache->num_leased_out());
   }
   if (blocks > 0 && !(clears_.empty() && clearing_.empty())) blocks -= StopAllClearing();
-  if (blocks <= 0) return need_.reset();
+  if (blocks <= 0) return EndNeed();
   if (!need_) need_ = {.since = parts_.clock->Now()};
   need_->free_blocks = parts_.cache->local().free + blocks;
   parts_.coordinator->NeedBack(blocks, parts_.cache->num_leased_out());

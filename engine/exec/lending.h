@@ -73,7 +73,8 @@ class Lending {
   };
   struct Need {
     absl::Time since;
-    int64_t free_blocks = 0;  // what would do
+    int64_t free_blocks = 0;                     // what would do
+    std::optional<absl::Time> returned_at = {};  // when some of it was back, last
   };
 
   void Scrub();
@@ -87,6 +88,7 @@ class Lending {
   void FinishClears();
   void StopClearing(const Clearing& clearing);
   int64_t StopAllClearing();
+  void EndNeed();
   absl::Time PatienceEnds() const { return need_ ? need_->since + kReclaimPatience : absl::InfinitePast(); }
 
   const Dependencies parts_;

@@ -374,6 +374,24 @@ TEST_P(SharingTest, ARequestThatNeedsWhatIsLentGetsItBack) {
   EXPECT_EQ(recording->tokens(), FakeGreedy(harness.model(), prompt, kOutputTokens));
 }
 
+// Of two leases one comes back, and with it the prompt goes on.
+TEST_P(SharingTest, ANeedThatIsMetByPartOfWhatWasLentIsMeasuredToo) {
+  SharingHarness harness(Options());
+  harness.LendAway(3, {8, 6});
+  harness.LendAway(4, {14, 6});
+  const std::vector<int32_t> prompt = RandomTokens(9, 48, 64);  // twelve blocks, where eight are left
+  const auto recording = harness.Add(prompt, kOutputTokens);
+  EXPECT_FALSE(harness.loop().Step());
+  ASSERT_TRUE(harness.transport().log().WaitFor("SendRevoke 3"));
+  harness.clock().Advance(absl::Milliseconds(3));
+  harness.coordinator().OnReleased(kv::LeaseId(3));
+  ASSERT_TRUE(harness.heard().WaitFor("TakeBack 3"));
+  harness.clock().Advance(absl::Milliseconds(7));
+  harness.RunAll();
+  EXPECT_THAT(harness.scrape(), HasSubstr("swiftcache_reclaim_wait_seconds_sum 0.003"));
+  EXPECT_EQ(recording->tokens(), FakeGreedy(harness.model(), prompt, kOutputTokens));
+}
+
 TEST_P(SharingTest, ABorrowerThatTakesItsTimeDoesNotHoldUpWhatThereIsRoomFor) {
   SharingHarness harness(Options());
   harness.LendAway(3, {8, 12});
