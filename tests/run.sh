@@ -119,9 +119,9 @@ if $long; then
   stage soak-of-other-seeds env SOAK_FIRST_SEED=1001 SOAK_SEEDS=20000 build/release/tests/engine_exec_sharing_soak_test --gtest_filter='*NoSeed*'
   leases_bench() {
     local code=0 what
-    for what in 'longest --rounds 1' 'reclaim --rounds 20' 'stall --rounds 5'; do
+    for what in 'leases.py longest --rounds 1' 'donors.py reclaim --rounds 20' 'leases.py stall --rounds 5'; do
       # shellcheck disable=SC2086  # a name and its flags
-      "$venv/bin/python" tests/bench/leases.py $what --bin build/release/bin --model "$SWIFTCACHE_TEST_MODEL" || code=1
+      "$venv/bin/python" tests/bench/$what --bin build/release/bin --model "$SWIFTCACHE_TEST_MODEL" || code=1
     done
     return $code
   }

@@ -11,58 +11,11 @@ Needs the binaries (--bin) and the model of deploy/fetch-model.sh (--model); run
 asked of it.
 """
 import os
-import re
 import statistics
 import sys
-import threading
-import time
 
 import grpc
-from leases import go_duration
-from sides import Bench, arguments, cpu_name, percentile
-
-
-class Revoker:
-    """Revokes a lease that is in use, now and then, while its thread runs."""
-
-    def __init__(self, bench, side):
-        from swiftcache.v1 import broker_pb2, broker_pb2_grpc
-        self.pb, self.bench, self.side = broker_pb2, bench, side
-        self.broker = broker_pb2_grpc.BrokerServiceStub(grpc.insecure_channel(side.cluster.broker.grpc))
-        self.revoked = set()
-        self.stopping = threading.Event()
-
-    def in_use(self):
-        """By the borrower's log: a lease that it has not opened yet comes back at once, and is no measurement."""
-        return sorted(set(re.findall(r"lease (\d+) of \d+ blocks from \S+ is in use", self.side.chat.text())) - self.revoked)
-
-    def _revoke(self):
-        while not self.stopping.wait(self.bench.rng.uniform(*self.bench.args.every)):
-            leases = self.in_use()
-            if not leases:
-                continue
-            lease = self.bench.rng.choice(leases)
-            self.revoked.add(lease)
-            try:
-                self.broker.RevokeLease(self.pb.RevokeLeaseRequest(lease_id=int(lease)))
-            except grpc.RpcError as error:
-                assert error.code() is grpc.StatusCode.NOT_FOUND, error  # it has ended
-
-    def __enter__(self):
-        self.stopping.clear()
-        self.thread = threading.Thread(target=self._revoke)
-        self.thread.start()
-        return self
-
-    def __exit__(self, *_):
-        self.stopping.set()
-        self.thread.join()
-
-    def times(self):
-        """Seconds, of every lease that this revoked."""
-        said = re.compile(r"lease (\d+) (?:came back|was fenced): .*, (\S+) after it was asked back")
-        found = [m for donor in self.side.donors for m in said.findall(donor.text())]
-        return [seconds for lease, text in found if lease in self.revoked and (seconds := go_duration(text)) > 0]
+from sides import Bench, Revoker, arguments, cpu_name, percentile
 
 
 def count(processes, name):
@@ -81,7 +34,7 @@ def show(bench, side, what, times):
 def unread(bench):
     own, prompt = 8192, 8000
     side = bench.side("unread", own, (4 * own, 4 * own), window="100ms")
-    revoker = Revoker(bench, side)
+    revoker = Revoker(bench, side, bench.args.every)
     while len(revoker.times()) < bench.args.samples:
         while side.chat.metric("swiftcache_kv_blocks", state="leased_in") < own // 16:
             side.ask(bench.tokens(own // 2), 1)  # pushes what was there before into leases
@@ -96,7 +49,7 @@ def unread(bench):
 def read(bench):
     own = 1024
     side = bench.side("read", own, (8 * own, 8 * own), window="100ms")
-    revoker, served, refused = Revoker(bench, side), 0, 0
+    revoker, served, refused = Revoker(bench, side, bench.args.every), 0, 0
     with revoker:
         while len(revoker.times()) < bench.args.samples:
             try:

@@ -6,6 +6,7 @@ import os
 import pathlib
 import platform
 import random
+import re
 import statistics
 import sys
 import tempfile
@@ -56,14 +57,22 @@ def ratio_interval(above, below, p, rng, rounds=2000):
     return sorted(ratios)[int(rounds * 0.025)], sorted(ratios)[int(rounds * 0.975)]
 
 
+def go_duration(text):
+    """Seconds of absl's notation: 1.5ms, 20us, 1s."""
+    return sum(float(n) * {"s": 1, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}[u] for n, u in re.findall(r"([\d.]+)(ms|us|ns|s)", text))
+
+
 class Answer:
     """One greedy answer: ids, time to the first token, gaps between tokens, tokens found in caches."""
 
+    @staticmethod
+    def request(pb, prompt, tokens, model):
+        return pb.GenerateRequest(model=model, token_ids=pb.TokenIds(ids=prompt),
+                                  sampling=pb.Sampling(temperature=0, max_tokens=tokens, ignore_eos=True))
+
     def __init__(self, stub, pb, prompt, tokens, model="chat"):
-        request = pb.GenerateRequest(model=model, token_ids=pb.TokenIds(ids=prompt),
-                                     sampling=pb.Sampling(temperature=0, max_tokens=tokens, ignore_eos=True))
         self.ids, times, begun = [], [], time.monotonic()
-        for message in stub.Generate(request, timeout=600):
+        for message in stub.Generate(self.request(pb, prompt, tokens, model), timeout=600):
             self.ids += message.token_ids
             if message.token_ids:
                 times.append(time.monotonic())
@@ -92,6 +101,10 @@ class Side:
                                               *chat_flags)
         self.cluster.wait_models("chat", *(f"donor{i}" for i in range(len(donors))))
         self.stub = bench.rpc.GenerateServiceStub(grpc.insecure_channel(self.cluster.gateway.grpc))
+
+    def begin(self, prompt, tokens, model):
+        """The call, which can be cancelled; its messages are read by nobody."""
+        return self.stub.Generate(Answer.request(self.bench.pb, prompt, tokens, model), timeout=600)
 
     def ask(self, prompt, tokens, model="chat"):
         return Answer(self.stub, self.bench.pb, prompt, tokens, model)
@@ -196,3 +209,46 @@ class Asker:
         self.heart.join()
         self.broker.Deregister(self.pb.DeregisterRequest(
             **{key: self.me[key] for key in ("name", "instance_id", "token")}))
+
+
+class Revoker:
+    """Revokes a lease that the chat engine uses, as the broker does, every so often: `every`, seconds at least and at most."""
+
+    def __init__(self, bench, side, every):
+        from swiftcache.v1 import broker_pb2, broker_pb2_grpc
+        self.pb, self.bench, self.side, self.every = broker_pb2, bench, side, every
+        self.broker = broker_pb2_grpc.BrokerServiceStub(grpc.insecure_channel(side.cluster.broker.grpc))
+        self.revoked = set()
+        self.stopping = threading.Event()
+
+    def in_use(self):
+        """By the borrower's log: a lease that it has not opened yet comes back at once, and is no measurement."""
+        return sorted(set(re.findall(r"lease (\d+) of \d+ blocks from \S+ is in use", self.side.chat.text())) - self.revoked)
+
+    def _revoke(self):
+        while not self.stopping.wait(self.bench.rng.uniform(*self.every)):
+            leases = self.in_use()
+            if not leases:
+                continue
+            lease = self.bench.rng.choice(leases)
+            self.revoked.add(lease)
+            try:
+                self.broker.RevokeLease(self.pb.RevokeLeaseRequest(lease_id=int(lease)))
+            except grpc.RpcError as error:
+                assert error.code() is grpc.StatusCode.NOT_FOUND, error  # it has ended
+
+    def __enter__(self):
+        self.stopping.clear()
+        self.thread = threading.Thread(target=self._revoke)
+        self.thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self.stopping.set()
+        self.thread.join()
+
+    def times(self):
+        """Seconds, of every lease that this revoked."""
+        said = re.compile(r"lease (\d+) (?:came back|was fenced): .*, (\S+) after it was asked back")
+        found = [m for donor in self.side.donors for m in said.findall(donor.text())]
+        return [seconds for lease, text in found if lease in self.revoked and (seconds := go_duration(text)) > 0]

@@ -1,0 +1,222 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""What leases cost who lends: real processes, a real model, each figure beside its bound or its peer.
+
+  tests/bench/donors.py reclaim         how soon a donor in need has its memory: while it decodes, while its borrower computes
+  tests/bench/donors.py interference    its TTFT and TPOT while its borrower reads, writes, and has leases taken from it
+  tests/bench/donors.py lend            a loan of 1 GiB: what its donor feels of it, and of the scrub
+
+Needs the binaries (--bin) and the model of deploy/fetch-model.sh (--model); run it with the Python of tests/run.sh
+(~/.cache/swiftcache/test-venv/bin/python) on a machine that does nothing else. Sides of a comparison are interleaved:
+ratios hold on a noisy machine, absolute times do not. Ends with 1 if a figure misses what was asked of it.
+"""
+import concurrent.futures
+import os
+import pathlib
+import random
+import re
+import statistics
+import sys
+import threading
+import time
+
+from sides import TOKEN_BYTES, Asker, Bench, Revoker, arguments, cpu_name, go_duration, interval, percentile, ratio_interval
+
+BLOCK_TOKENS = 16
+
+
+def reclaim(bench):
+    """A donor's prompt needs back what it has lent, and is cancelled once that is there: from the need to memory that its
+    next plan can use, as its log tells. All flags of the engines have their defaults."""
+    own, lends, prompt, need = 256, 1536, 1100, 1400  # tokens
+    side = bench.side("reclaim", own, (lends,), window="100ms")  # soon it lends again
+    donor, name = side.donors[0], "donor0"
+    for case in ("the donor decodes for another client", "its borrower is in the midst of a step"):
+        times, blocks = [], []
+        for _ in range(3 * bench.args.rounds):
+            if len(times) == bench.args.rounds:
+                break
+            words = bench.tokens(prompt)
+            side.ask(words, 1)
+            lent, seen = int(donor.metric("swiftcache_kv_blocks", state="leased_out")), len(donor.text())
+            if lent < prompt // BLOCK_TOKENS // 2:
+                continue
+            if case.startswith("the donor"):
+                beside = threading.Thread(target=side.ask, args=(bench.tokens(16), 40, name))
+            else:
+                beside = threading.Thread(target=side.ask, args=(words + bench.tokens(64), 1))
+            beside.start()
+            time.sleep(bench.rng.uniform(0.02, 0.08))
+            call, patience = side.begin(bench.tokens(need), 1, name), time.monotonic() + 2
+            back = None
+            while back is None and time.monotonic() < patience:
+                time.sleep(0.005)
+                back = re.search(r"what was lent is back (\S+) after it was needed", donor.text()[seen:])
+            call.cancel()
+            beside.join()
+            assert back is not None, f"what was needed did not come back in 2 s:\n{donor.text()[seen:]}"
+            times.append(go_duration(back[1]))
+            blocks.append(lent)
+        bench.asked(f"needs while {case}", len(times), bench.args.rounds, least=True)
+        print(f"        of {statistics.median(blocks):.0f} blocks of 16 tokens (median): median {statistics.median(times) * 1e3:.2f} ms, "
+              f"p90 {percentile(times, 90) * 1e3:.2f} ms, longest {max(times) * 1e3:.2f} ms")
+        bench.asked("p99, ms (the deadline)", percentile(times, 99) * 1e3, 50)
+    bench.asked("late ones", int(donor.metric("swiftcache_lease_late_total")), 0)
+
+
+class Borrowing:
+    """Six conversations with the chat engine that grow from 400 to 1,000 tokens, and begin anew."""
+
+    def __init__(self, side):
+        self.side, self.rng = side, random.Random(1)
+        self.prompts = [self._words(400) for _ in range(6)]
+
+    def _words(self, count):
+        return [self.rng.randrange(100, 40000) for _ in range(count)]
+
+    def _ask(self):
+        i = 0
+        while not self.ending.is_set():
+            grown = self.prompts[i] + self._words(32)
+            self.prompts[i] = grown if len(grown) < 1000 else self._words(400)
+            self.side.ask(self.prompts[i], 16)
+            i = (i + 1) % len(self.prompts)
+
+    def __enter__(self):
+        self.ending = threading.Event()
+        self.thread = threading.Thread(target=self._ask)
+        self.thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self.ending.set()
+        self.thread.join()
+
+
+def interference(bench):
+    """Pairs of windows: the donor beside a borrower whose conversations grow in its leases, which are taken back one by one
+    and made anew, and beside the same borrower with all memory local."""
+    leased = bench.side("leased", 1024, (8192,), ("--stream=in_place",))
+    local = bench.side("local", 9216, (8192,), ("--transport=none",), ("--transport=none",))
+    load = {side.name: Borrowing(side) for side in (leased, local)}
+    revoker = Revoker(bench, leased, (0.3, 1.0))
+    ratios = {"TTFT": [], "TPOT": []}
+    for _ in range(bench.args.rounds):
+        seen = {}
+        for side in bench.rng.sample((leased, local), 2):
+            with load[side.name]:
+                time.sleep(0.5)
+                prompts = [bench.tokens(128) for _ in range(6)]
+                if side is leased:
+                    with revoker:
+                        answers = [side.ask(prompt, 24, model="donor0") for prompt in prompts]
+                else:
+                    answers = [side.ask(prompt, 24, model="donor0") for prompt in prompts]
+            seen[side.name] = (statistics.median(a.ttft for a in answers), statistics.median(a.tpot for a in answers))
+        for i, name in enumerate(ratios):
+            ratios[name].append(seen["leased"][i] / seen["local"][i])
+    donor = leased.donors[0]
+    print(f"leases made: {leased.chat.metric('swiftcache_lease_borrowed_total'):.0f}, taken back while it was measured: {len(revoker.revoked)}; "
+          f"blocks lent at the end: {donor.metric('swiftcache_kv_blocks', state='leased_out'):.0f}; prompt tokens found in leases: "
+          f"{leased.chat.metric('swiftcache_prompt_tokens_by_source_total', source='donor'):.0f}")
+    bench.asked("leases taken back", len(revoker.revoked), bench.args.rounds, least=True)
+    for name, values in ratios.items():
+        low, high = interval(values, bench.rng)
+        print(f"donor's {name} beside leases / beside the same borrower with local memory: median "
+              f"{statistics.median(values):.3f}, 95 % interval {low:.3f} to {high:.3f} (width {high - low:.3f}), {len(values)} pairs")
+        bench.asked(f"upper end of the slow-down of {name}", high - 1, {"TTFT": 0.05, "TPOT": 0.03}[name])
+
+
+def lend(bench):
+    """A donor that decodes is asked for 1 GiB at once, nearly all it has; then it computes prompts on what came back. With
+    --scrub_on_return and without, interleaved. At last its gaps between tokens, while it lends and while it does not."""
+    want, tokens = 2**30, 100
+    sides = [bench.side(f"scrub_{on}", 1.05 * want // TOKEN_BYTES, chat_flags=(f"--scrub_on_return={on}",), window="100ms",
+                        broker_flags=("--lease_headroom=0",)) for on in ("true", "false")]
+    seen = {side.name: {"quiet": [], "lending": [], "grant": [], "ttft": []} for side in sides}
+    for number in range(bench.args.rounds):
+        for side in bench.rng.sample(sides, 2):
+            figures = seen[side.name]
+            figures["quiet"].append(side.ask(bench.tokens(16), tokens).longest_gap)
+            asker = Asker(side, number)
+            with concurrent.futures.ThreadPoolExecutor() as pool:
+                decodes = pool.submit(side.ask, bench.tokens(16), tokens)
+                time.sleep(0.2)
+                seconds, leases = asker.borrow(want)
+                figures["grant"].append(seconds)
+                figures["lending"].append(decodes.result().longest_gap)
+            asker.give_back(leases)
+            figures["ttft"].append(side.ask(bench.tokens(1024), 1).ttft)
+    print("medians; ms        longest gap, quiet   and lending 1 GiB   until granted   TTFT of 1024 tokens after it")
+    for name, figures in seen.items():
+        quiet, lending, grant, ttft = (statistics.median(figures[k]) * 1e3 for k in ("quiet", "lending", "grant", "ttft"))
+        print(f"{name:12}{quiet:26.1f}{lending:20.1f}{grant:16.1f}{ttft:31.1f}")
+    ratio = [a / b for a, b in zip(seen["scrub_true"]["ttft"], seen["scrub_false"]["ttft"])]
+    low, high = interval(ratio, bench.rng)
+    print(f"TTFT on memory that came back, scrubbed / not: median {statistics.median(ratio):.3f}, 95 % interval {low:.3f} to {high:.3f}")
+    gaps_while_lending(bench, want)
+
+
+def gaps_while_lending(bench, want):
+    """Pairs of equal answers, in turn first: in the midst of one, `want` bytes are lent. The gaps between its tokens from
+    the request to the last grant, beside those between the same tokens of the other; --gaps of them, over several loans. A
+    loan is taken back before the next. The donor has no prefix cache: before it evicts of that, it takes loans back. --dirty:
+    before each pair it has sequences of so many tokens at once, so that what it lends was written since it was zeroed."""
+    side = bench.side("gaps", 1.05 * want // TOKEN_BYTES, chat_flags=("--transport=shm", "--enable_prefix_caching=false"),
+                      window="100ms", broker_flags=("--lease_headroom=0",))
+    held = (1024, 120)  # tokens of a prompt and of its answer, which lasts until the other prompts are computed
+    pool = concurrent.futures.ThreadPoolExecutor(64)
+    tokens, look_every = 600, 0.05  # who looks costs the donor something: it looks on both sides alike
+    quiet, lending, granted, outlasted = [], [], [], 0
+    while len(lending) < bench.args.gaps:
+        list(pool.map(lambda prompt: side.ask(prompt, held[1]), [bench.tokens(held[0]) for _ in range(bench.args.dirty // sum(held))]))
+        time.sleep(0.3)  # it lends what it has not needed for 0.1 s
+        prompt, answers = bench.tokens(16), {}
+        for loan in bench.rng.sample((True, False), 2):
+            asker = Asker(side, f"of-gaps-{len(granted)}") if loan else None
+            decodes = pool.submit(side.ask, prompt, tokens)
+            time.sleep(0.2)
+            if loan:
+                begun = time.monotonic()
+                seconds, leases = asker.borrow(want, look_every)
+                granted.append(seconds)
+            while not decodes.done():
+                side.chat.metrics()
+                time.sleep(look_every)
+            answers[loan] = decodes.result()
+            if loan:
+                asker.give_back(leases)
+        outlasted += answers[True].gaps[-1][1] < begun + seconds
+        for (a, b), (c, d) in zip(answers[True].gaps, answers[False].gaps):
+            if b > begun and a < begun + seconds:
+                lending.append(b - a)
+                quiet.append(d - c)
+    p99 = percentile(lending, 99) / percentile(quiet, 99)
+    low, high = ratio_interval(lending, quiet, 99, bench.rng)
+    dirt = f"after {bench.args.dirty} tokens held each" if bench.args.dirty else "of memory as it came back"
+    print(f"\n{len(granted)} loans of {want / 2**30:.2g} GiB {dirt}; granted after {statistics.median(granted):.2f} s (median); "
+          f"{outlasted} of them outlasted the answer")
+    print(f"gaps between the donor's tokens, ms{'gaps':>7}{'p50':>8}{'p90':>8}{'p99':>8}{'longest':>9}")
+    for name, gaps in (("while it lends", lending), ("without", quiet)):
+        p50, p90, most = (percentile(gaps, p) * 1e3 for p in (50, 90, 99))
+        print(f"  {name:33}{len(gaps):7}{p50:8.2f}{p90:8.2f}{most:8.2f}{max(gaps) * 1e3:9.2f}")
+    bench.asked(f"p99 of the gaps while {want / 2**30:.2g} GiB is lent / without", p99, 1.1)
+    print(f"        95 % interval {low:.3f} to {high:.3f}")
+
+
+def main():
+    parser = arguments(__doc__, ["reclaim", "interference", "lend"])
+    parser.add_argument("--rounds", type=int, help="of reclaim 200 by default, else 20")
+    parser.add_argument("--gaps", type=int, default=1000, help="lend: so many, or a few more, while it lends, and as many without")
+    parser.add_argument("--dirty", type=int, default=0, help="lend: tokens that the donor holds before each loan; 46000 write nearly all of it")
+    args = parser.parse_args()
+    args.rounds = args.rounds or (200 if args.what == "reclaim" else 20)
+    print(f"machine: {cpu_name()}, {os.cpu_count()} cores; model: {pathlib.Path(args.model).name}, KV bf16; "
+          f"command: {' '.join(sys.argv)}")
+    with Bench(args) as bench:
+        globals()[args.what](bench)
+    sys.exit(bench.missed > 0)
+
+
+if __name__ == "__main__":
+    main()
