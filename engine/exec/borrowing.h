@@ -126,7 +126,7 @@ class Borrowing {
   void Start(const std::vector<kv::Move>& moves);
   void RestartStoreTimeouts(const std::string& donor);
   void LeaveThoseThatCan();
-  void StartDraining(LeasedRegion& region);
+  void StartDraining(LeasedRegion& region, bool unhurried);
   void Hasten(LeasedRegion& region, absl::Time save_until);
   bool MayStore() const { return static_cast<int64_t>(stores_.size()) < kMaxStores; }
   void Drain(LeasedRegion& region);

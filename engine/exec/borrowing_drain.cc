@@ -62,7 +62,8 @@ void Borrowing::Do(const DrainMessage& message) {
   }
   // A donor in need revokes many leases at once, and waits for the last of them.
   if (!region->given_back && now - idle_moves_until_ > kBetweenDrains) idle_moves_until_ = now + time / kIdleDivisor;
-  StartDraining(*region);
+  leaving_.erase(region->region);  // it had more time till now
+  StartDraining(*region, /*unhurried=*/false);
 }
 
 // Its donor had given more time, and needs the memory now.
@@ -95,13 +96,15 @@ void Borrowing::LeaveThoseThatCan() {
   for (const kv::RegionId leaving : std::set(leaving_)) {
     if (!leaving_.contains(leaving)) continue;  // it was lost meanwhile
     LeasedRegion& region = regions_.at(leaving);
-    if (blocks_at[region.donor] == 0 || parts_.clock->Now() >= region.leaves_at) StartDraining(region);
+    if (blocks_at[region.donor] > 0 && parts_.clock->Now() < region.leaves_at) continue;
+    leaving_.erase(leaving);
+    StartDraining(region, /*unhurried=*/true);
   }
 }
 
-void Borrowing::StartDraining(LeasedRegion& region) {
+void Borrowing::StartDraining(LeasedRegion& region, bool unhurried) {
   region.phase = LeasedRegion::Phase::kDraining;
-  region.may_empty = leaving_.erase(region.region) > 0;
+  region.may_empty = unhurried;
   ending_.insert(region.region);
   parts_.cache->RegionDraining(region.region, /*attachable=*/region.may_empty);
   GoOnDraining(region);

@@ -132,10 +132,15 @@ TEST_F(CutShortTest, TheNextStepOnLeasesIsHalfAsLongAndTwiceAfterEachThatEnds) {
 
 // However slow or fast the model is: a layer takes an eighth of the 50 ms within which donors want their memory back.
 TEST_F(CutShortTest, AStepOnLeasesHasAsManyTokensAsALayerHasTimeFor) {
-  for (const auto& [token_micros, rows] : {std::pair(50, 113), std::pair(100, 49), std::pair(400, 17)}) {
+  struct Case {
+    absl::Duration token_time;
+    int64_t rows;
+  };
+  for (const Case& c :
+       {Case{absl::Microseconds(50), 113}, {absl::Microseconds(100), 49}, {absl::Microseconds(400), 17}}) {
     SharingHarness harness({.model = {.num_layers = kDeepLayers, .block_tokens = 4}, .num_blocks = 200});
     harness.Borrow(kId, 512);
-    harness.during_layer = [&](int64_t) { harness.clock().Advance(harness.rows() * absl::Microseconds(token_micros)); };
+    harness.during_layer = [&](int64_t) { harness.clock().Advance(harness.rows() * c.token_time); };
     const std::vector<int32_t> prompt = RandomTokens(5, 2000, harness.model().vocab_size);
     const auto recording = harness.Add(prompt, kTokens);
     const auto rows_of_next = [&] {
@@ -143,7 +148,7 @@ TEST_F(CutShortTest, AStepOnLeasesHasAsManyTokensAsALayerHasTimeFor) {
       return harness.rows();
     };
     while (harness.load().kv_blocks_leased_in_used == 0) (void)rows_of_next();
-    EXPECT_EQ(rows_of_next(), rows) << token_micros;
+    EXPECT_EQ(rows_of_next(), c.rows) << c.token_time;
     harness.during_layer = nullptr;
     harness.RunAll();
     EXPECT_EQ(recording->tokens(), FakeGreedy(harness.model(), prompt, kTokens));

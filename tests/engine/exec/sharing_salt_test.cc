@@ -77,9 +77,9 @@ TEST_P(SharingSaltTest, ItFollowsTheBlocksThroughEveryLease) {
   ExpectFoundByNobodyElse();
 
   PushOut();
-  harness_.Borrow(kFar, 64);
+  harness_.Borrow(kFar, 128);
   harness_.coordinator().OnRevoked(kv::LeaseId(kNear), absl::Seconds(10));
-  ASSERT_TRUE(harness_.PumpUntil([&] { return harness_.load().kv_blocks_leased_in == 64; }));
+  ASSERT_TRUE(harness_.PumpUntil([&] { return harness_.load().kv_blocks_leased_in == 128; }));
   EXPECT_GT(ExpectFoundByItsSalt().cached_donor_tokens, 0) << "it lies in another lease";
   ExpectFoundByNobodyElse();
 
