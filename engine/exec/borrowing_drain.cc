@@ -75,8 +75,9 @@ void Borrowing::Hasten(LeasedRegion& region, absl::Time save_until) {
 // What lies in leases of one donor goes to those of others. Each that leaves waits for room for all that leaves its
 // donor, since that will all go.
 void Borrowing::LeaveThoseThatCan() {
-  slice_until_ = parts_.clock->Now() + kIdleSlice;
   homeless_blocks_ = 0;
+  if (leaving_.empty() && ending_.empty()) return;
+  slice_until_ = parts_.clock->Now() + kIdleSlice;
   if (leaving_.empty()) return;
   int64_t room = 0;
   absl::flat_hash_map<std::string, int64_t> room_at, blocks_at;
