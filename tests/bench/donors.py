@@ -11,16 +11,13 @@ Needs the binaries (--bin) and the model of deploy/fetch-model.sh (--model); run
 ratios hold on a noisy machine, absolute times do not. Ends with 1 if a figure misses what was asked of it.
 """
 import concurrent.futures
-import os
-import pathlib
 import random
 import re
 import statistics
-import sys
 import threading
 import time
 
-from sides import TOKEN_BYTES, Asker, Bench, Revoker, arguments, cpu_name, go_duration, interval, percentile, ratio_interval
+from sides import TOKEN_BYTES, Asker, Revoker, arguments, go_duration, interval, percentile, ratio_interval, run
 
 BLOCK_TOKENS = 16
 
@@ -211,11 +208,7 @@ def main():
     parser.add_argument("--dirty", type=int, default=0, help="lend: tokens that the donor holds before each loan; 46000 write nearly all of it")
     args = parser.parse_args()
     args.rounds = args.rounds or (200 if args.what == "reclaim" else 20)
-    print(f"machine: {cpu_name()}, {os.cpu_count()} cores; model: {pathlib.Path(args.model).name}, KV bf16; "
-          f"command: {' '.join(sys.argv)}")
-    with Bench(args) as bench:
-        globals()[args.what](bench)
-    sys.exit(bench.missed > 0)
+    run(globals()[args.what], args)
 
 
 if __name__ == "__main__":

@@ -14,15 +14,12 @@ Needs the binaries (--bin) and the model of deploy/fetch-model.sh (--model); run
 ratios hold on a noisy machine, absolute times do not. Ends with 1 if a figure misses what was asked of it.
 """
 import concurrent.futures
-import os
-import pathlib
 import re
 import statistics
-import sys
 import time
 
 import grpc
-from sides import Bench, Revoker, arguments, cpu_name, percentile, ratio_interval
+from sides import Revoker, arguments, percentile, ratio_interval, run
 
 from conftest import Cluster, Process  # of tests/e2e, which sides put on the path
 
@@ -264,11 +261,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--gbps", type=lambda s: [int(v) for v in s.split(",")], default=[200, 50, 20, 5])
     args = parser.parse_args()
-    print(f"machine: {cpu_name()}, {os.cpu_count()} cores; model: {pathlib.Path(args.model).name}, KV bf16; "
-          f"command: {' '.join(sys.argv)}")
-    with Bench(args) as bench:
-        globals()[args.what](bench)
-    sys.exit(bench.missed > 0)
+    run(globals()[args.what], args)
 
 
 if __name__ == "__main__":

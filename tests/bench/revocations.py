@@ -10,12 +10,10 @@ Needs the binaries (--bin) and the model of deploy/fetch-model.sh (--model); run
 (~/.cache/swiftcache/test-venv/bin/python) on a machine that does nothing else. Ends with 1 if a figure misses what was
 asked of it.
 """
-import os
 import statistics
-import sys
 
 import grpc
-from sides import Bench, Revoker, arguments, cpu_name, percentile
+from sides import Revoker, arguments, percentile, run
 
 
 def count(processes, name):
@@ -68,10 +66,7 @@ def main():
     parser.add_argument("--every", type=lambda s: [float(v) for v in s.split(",")], default=[0.1, 0.3],
                         help="seconds between two revocations, at least and at most")
     args = parser.parse_args()
-    print(f"machine: {cpu_name()}, {os.cpu_count()} cores; command: {' '.join(sys.argv)}")
-    with Bench(args) as bench:
-        globals()[args.what](bench)
-    sys.exit(bench.missed > 0)
+    run(globals()[args.what], args)
 
 
 if __name__ == "__main__":

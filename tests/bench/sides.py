@@ -151,6 +151,15 @@ class Bench:
         return [self.rng.randrange(*VOCABULARY) for _ in range(count)]
 
 
+def run(case, args):
+    """Says where, what and how, then runs the case; ends the process with 1 if a figure missed what was asked of it."""
+    print(f"machine: {cpu_name()}, {os.cpu_count()} cores; model: {pathlib.Path(args.model).name}, KV bf16; "
+          f"command: {' '.join(sys.argv)}")
+    with Bench(args) as bench:
+        case(bench)
+    sys.exit(bench.missed > 0)
+
+
 class Asker:
     """Registers as an engine beside the one of a side, and only asks for memory: what it is granted it never maps."""
 

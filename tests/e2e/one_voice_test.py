@@ -52,16 +52,21 @@ def test_a_broker_that_is_away_ends_no_lease_and_its_limits_stand(leasing, stubs
     leasing.finish()
 
 
-def test_an_engine_that_ends_in_order_gives_back_and_nothing_is_lost(leasing, stubs, talks, seed):
-    """First a donor, whose borrower finds room at the other one, then the borrower itself; both under load."""
-    rng = random.Random(seed)
+def borrow_of_two(leasing, stubs, talks, **load):
+    """The load of an engine that has leases of two others."""
     leasing.begin()
     leasing.engine("donor", DONOR)
     leasing.engine("donor2", DONOR)
     leasing.engine("chat", ARENA)
     leasing.ready("chat")
-    load = leasing.load(stubs, talks, "chat").until(
+    return leasing.load(stubs, talks, "chat", **load).until(
         lambda: {"donor", "donor2"} == {lease[2] for lease in leasing.leases()}, "it leases of both")
+
+
+def test_an_engine_that_ends_in_order_gives_back_and_nothing_is_lost(leasing, stubs, talks, seed):
+    """First a donor, whose borrower finds room at the other one, then the borrower itself; both under load."""
+    rng = random.Random(seed)
+    load = borrow_of_two(leasing, stubs, talks)
     load.until(hits(leasing, "chat"), "hits in leases").answered(rng.randrange(30))
     lost, again = leasing.count("chat", "swiftcache_lease_lost_total"), load.computed_again["chat"]
     first = rng.choice(["donor", "donor2"])
@@ -125,14 +130,8 @@ def test_what_an_engine_that_ends_in_order_gives_back_is_not_computed_again(leas
     """All conversations, 144 blocks, fit into the borrower's 48 and either donor's 256: when one of them ends under load,
     what lies there moves."""
     rng = random.Random(seed)
-    leasing.begin()
-    leasing.engine("donor", DONOR)
-    leasing.engine("donor2", DONOR)
-    leasing.engine("chat", ARENA)
-    leasing.ready("chat")
-    load = leasing.load(stubs, talks, "chat", fresh=False)
+    load = borrow_of_two(leasing, stubs, talks, fresh=False)
     turns = len(talks.conversations) * len(talks.turns)
-    load.until(lambda: {"donor", "donor2"} == {lease[2] for lease in leasing.leases()}, "it leases of both")
     missed = None
     while missed != load.not_cached:  # until everything has its place
         missed = load.not_cached

@@ -104,6 +104,11 @@ TEST_F(CutShortTest, TheThirdStepInARowRunsToItsEnd) {
   ExpectRight(*reader, reader_prompt_);
 }
 
+int64_t RowsOfNextStep(SharingHarness& harness) {
+  while (!harness.loop().Step()) harness.LandStores(), harness.loop().ServeBetweenSteps();
+  return harness.rows();
+}
+
 // So that it fits between two revocations, and what it reads is not lost with the third.
 TEST_F(CutShortTest, TheNextStepOnLeasesIsHalfAsLongAndTwiceAfterEachThatEnds) {
   SharingHarness harness(
@@ -111,18 +116,14 @@ TEST_F(CutShortTest, TheNextStepOnLeasesIsHalfAsLongAndTwiceAfterEachThatEnds) {
   harness.Borrow(kId, 256);
   const std::vector<int32_t> prompt = RandomTokens(5, 1000, harness.model().vocab_size);
   const auto recording = harness.Add(prompt, kTokens);
-  const auto rows_of_next = [&] {
-    while (!harness.loop().Step()) harness.LandStores(), harness.loop().ServeBetweenSteps();
-    return harness.rows();
-  };
-  while (harness.load().kv_blocks_leased_in_used == 0) (void)rows_of_next();
-  EXPECT_EQ(rows_of_next(), 64);
+  while (harness.load().kv_blocks_leased_in_used == 0) (void)RowsOfNextStep(harness);
+  EXPECT_EQ(RowsOfNextStep(harness), 64);
   harness.coordinator().OnRevoked(kv::LeaseId(kId), absl::Milliseconds(1));
   ASSERT_TRUE(harness.heard().WaitFor("Drain 7"));
   harness.coordinator().step_reads().Handled(kv::LeaseId(kId));  // as if each step met another revocation
   harness.during_layer = [&](int64_t) { harness.clock().Advance(absl::Milliseconds(2)); };
   std::vector<int64_t> rows;
-  for (int i = 0; i < 4; ++i) rows.push_back(rows_of_next());
+  for (int i = 0; i < 4; ++i) rows.push_back(RowsOfNextStep(harness));
   EXPECT_EQ(rows, (std::vector<int64_t>{64, 32, 16, 32})) << "the third ran to its end";
   harness.during_layer = nullptr;
   harness.Borrow(kId + 1, 256);
@@ -143,12 +144,8 @@ TEST_F(CutShortTest, AStepOnLeasesHasAsManyTokensAsALayerHasTimeFor) {
     harness.during_layer = [&](int64_t) { harness.clock().Advance(harness.rows() * c.token_time); };
     const std::vector<int32_t> prompt = RandomTokens(5, 2000, harness.model().vocab_size);
     const auto recording = harness.Add(prompt, kTokens);
-    const auto rows_of_next = [&] {
-      while (!harness.loop().Step()) harness.LandStores(), harness.loop().ServeBetweenSteps();
-      return harness.rows();
-    };
-    while (harness.load().kv_blocks_leased_in_used == 0) (void)rows_of_next();
-    EXPECT_EQ(rows_of_next(), c.rows) << c.token_time;
+    while (harness.load().kv_blocks_leased_in_used == 0) (void)RowsOfNextStep(harness);
+    EXPECT_EQ(RowsOfNextStep(harness), c.rows) << c.token_time;
     harness.during_layer = nullptr;
     harness.RunAll();
     EXPECT_EQ(recording->tokens(), FakeGreedy(harness.model(), prompt, kTokens));
