@@ -124,6 +124,8 @@ class PeerMemory {
   /// REQUIRES: CheckGrant, a descriptor for each piece.
   virtual absl::StatusOr<std::unique_ptr<MappedLease>> MapLease(int64_t lease_bytes, std::span<const ShmPiece> pieces,
                                                                 std::span<const memory::UniqueFd> fds) = 0;
+  /// Whether what is read in place in a lease comes over a link, and not as own memory does.
+  virtual bool reads_cross_link() const = 0;
   /// A Fence waits for one copy of this size at most.
   virtual int64_t most_bytes_a_copy() const = 0;
   virtual std::unique_ptr<LeaseLoader> CreateLoader(const ShmBorrower& leases, const ShmThrottle::Options& link,

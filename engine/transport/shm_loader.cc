@@ -111,6 +111,7 @@ void ShmLoader::AddStats(TransportStats& stats) const {
   absl::MutexLock lock(&mutex_);
   stats.loaded_bytes += stats_.loaded_bytes;
   stats.load_time += stats_.load_time;
+  stats.load_rate = stats_.load_rate;
 }
 
 void ShmLoader::Run() {
@@ -133,10 +134,12 @@ void ShmLoader::Run() {
       lost = Copy(job->pieces);
     }
     absl::MutexLock lock(&mutex_);
+    const bool timed = job->sent_off && lost.empty();
     if (!job->sent_off) SendOff(*job);
     const absl::Time end = std::max(clock_.Now(), job->due);
     stats_.loaded_bytes += job->bytes;
     stats_.load_time += std::max(end - std::max(job->began, last_loaded_), absl::ZeroDuration());
+    if (timed) stats_.load_rate.Note(job->bytes, end - job->began);
     last_loaded_ = std::max(last_loaded_, end);
     job->lost = std::move(lost);
     job->copied = true;

@@ -46,6 +46,7 @@ class ShmMemory : public PeerMemory {
   absl::Status CheckGrant(const ShmGrantMessage& message, int64_t lease_bytes) const override;
   absl::StatusOr<std::unique_ptr<MappedLease>> MapLease(int64_t lease_bytes, std::span<const ShmPiece> pieces,
                                                         std::span<const memory::UniqueFd> fds) override;
+  bool reads_cross_link() const override { return false; }
   int64_t most_bytes_a_copy() const override { return Transport::kMaxCopyBytes; }
   std::unique_ptr<LeaseLoader> CreateLoader(const ShmBorrower& leases, const ShmThrottle::Options& link,
                                             const Clock& clock) override;

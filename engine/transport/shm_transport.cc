@@ -57,6 +57,7 @@ ShmTransport::ShmTransport(const char* kind, std::unique_ptr<PeerMemory> memory,
                            std::unique_ptr<ShmDonor> donor)
     : kind_(kind),
       memory_(std::move(memory)),
+      link_gbps_(options.link_gbps),
       listener_(std::move(listener)),
       donor_(std::move(donor)),
       borrower_({.instance_id = options.instance_id, .link = Link(options)}, *memory_, clock, events),
@@ -117,6 +118,12 @@ TransportStats ShmTransport::stats() const {
   borrower_.AddStats(stats);
   loader_->AddStats(stats);
   return stats;
+}
+
+std::optional<double> ShmTransport::read_rate(bool in_place) const {
+  if (in_place && !memory_->reads_cross_link()) return std::nullopt;
+  if (link_gbps_ > 0) return link_gbps_ * 1e9 / 8;
+  return Transport::read_rate(in_place);
 }
 
 }  // namespace swiftcache::engine::transport

@@ -9,6 +9,7 @@
 
 #include <atomic>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -79,6 +80,7 @@ class ShmTransport final : public Transport {
   std::vector<kv::LeaseId> Await(Ticket load) override ABSL_LOCKS_EXCLUDED(mutex_);
   std::unique_ptr<SliceStream> BeginStream(StreamSpec spec, const backend::Fence& after) override;
   TransportStats stats() const override;
+  std::optional<double> read_rate(bool in_place) const override;
 
  private:
   ShmTransport(const char* kind, std::unique_ptr<PeerMemory> memory, const Options& options, const Clock& clock,
@@ -88,6 +90,7 @@ class ShmTransport final : public Transport {
   std::atomic<int64_t> next_ticket_ = 1;
   const char* const kind_;
   const std::unique_ptr<PeerMemory> memory_;
+  const double link_gbps_;
   ShmListener listener_;
   std::unique_ptr<ShmDonor> donor_;
   ShmBorrower borrower_;

@@ -20,6 +20,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -32,6 +33,7 @@
 #include "engine/backend/fence.h"
 #include "engine/backend/step.h"
 #include "engine/kv/lease_id.h"
+#include "engine/transport/load_rate.h"
 
 namespace swiftcache::engine::transport {
 
@@ -146,6 +148,7 @@ struct TransportStats {
   int64_t stored_bytes = 0, loaded_bytes = 0;  // as a borrower
   int64_t received_bytes = 0;                  // as a donor
   absl::Duration store_time, load_time;        // that copying took, throttle included
+  LoadRate load_rate;
   uint64_t borrowers_read = 0;  // as a donor: another number when a borrower has read since; means nothing else
 };
 
@@ -220,6 +223,9 @@ class Transport {
   virtual std::unique_ptr<SliceStream> BeginStream(StreamSpec spec, const backend::Fence& after) = 0;
 
   virtual TransportStats stats() const = 0;
+  /// Bytes a second that come out of leases at best, by loads and streams or read `in_place`: as the link is configured,
+  /// else as it was measured. None: not measured yet, or leases are read as own memory is, over no link.
+  virtual std::optional<double> read_rate(bool in_place) const { return stats().load_rate.bytes_per_second(); }
 
   /// Fences all grants, closes all leases and joins: no event comes any more. REQUIRES: nobody is in Await, nobody reads
   /// a view, no Store or Load follows. The socket goes with this object. A second time it does nothing.

@@ -56,6 +56,7 @@ class CudaIpcMemory final : public PeerMemory {
   absl::Status CheckGrant(const ShmGrantMessage& message, int64_t lease_bytes) const override;
   absl::StatusOr<std::unique_ptr<MappedLease>> MapLease(int64_t lease_bytes, std::span<const ShmPiece> pieces,
                                                         std::span<const memory::UniqueFd> fds) override;
+  bool reads_cross_link() const override { return true; }
   int64_t most_bytes_a_copy() const override { return kMostBytesACopy; }
   /// The link is a GPU's: it is not slowed down.
   std::unique_ptr<LeaseLoader> CreateLoader(const ShmBorrower& leases, const ShmThrottle::Options& link,

@@ -44,7 +44,8 @@ class CudaLoader::Job final : public PendingLoad, public std::enable_shared_from
   const backend::Fence after;
   backend::Fence arrival;  // set by Begin
   bool given = false;      // to the device
-  int64_t bytes = 0;       // that it copies
+  absl::Time given_at;
+  int64_t bytes = 0;  // that it copies
   std::shared_ptr<const EventFence> copied;
   std::vector<std::shared_ptr<const ShmLease>> leases;  // mapped as long as they are copied from
   std::vector<kv::LeaseId> lost;
@@ -123,6 +124,7 @@ std::vector<DeviceCopy> CudaLoader::Locate(Job& job) const {
 
 void CudaLoader::Give(Job& job) {
   job.given = true;
+  job.given_at = clock_.Now();
   const backend::cuda::CopyLane::Copies copies = PlanCopies(Locate(job));
   if (copies.runs.empty() && copies.grids.empty()) return;
   auto copied = lane_.Begin(copies, job.after);
@@ -158,6 +160,7 @@ void CudaLoader::Run() {
     const absl::Time end = clock_.Now();
     stats_.loaded_bytes += job->bytes;
     stats_.load_time += end - std::max(began, std::min(end, last_loaded_));
+    if (job->lost.empty()) stats_.load_rate.Note(job->bytes, end - job->given_at);
     last_loaded_ = end;
     job->known = true;
   }
@@ -179,6 +182,7 @@ void CudaLoader::AddStats(TransportStats& stats) const {
   absl::MutexLock lock(&mutex_);
   stats.loaded_bytes += stats_.loaded_bytes;
   stats.load_time += stats_.load_time;
+  stats.load_rate = stats_.load_rate;
 }
 
 bool CudaLoader::IsKnown(const Job& job) const {

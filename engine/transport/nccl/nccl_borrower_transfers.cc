@@ -174,12 +174,16 @@ void NcclBorrower::OnTransferEnded(const NcclTransferPtr& transfer, bool whole) 
   transfer->over = true;
 }
 
+// A stream goes on at the pace of the step that reads it, and says nothing of the link's.
 void NcclBorrower::NoteTime(const NcclTransfer& transfer) {
   const absl::Time now = clock_.Now();
   const bool stores = transfer.message.head.kind == NcclKind::kStore;
   absl::Time& last = stores ? last_stored_ : last_loaded_;
   (stores ? stats_.stored_bytes : stats_.loaded_bytes) += transfer.bytes;
   (stores ? stats_.store_time : stats_.load_time) += now - std::max(transfer.began, last);
+  const bool lost = std::find(transfer.lost.begin(), transfer.lost.end(), true) != transfer.lost.end();
+  const bool timed = transfer.message.head.kind == NcclKind::kLoad && !lost;
+  if (timed) stats_.load_rate.Note(transfer.bytes, now - transfer.began);
   last = now;
 }
 
@@ -233,6 +237,7 @@ void NcclBorrower::AddStats(TransportStats& stats) const {
   stats.loaded_bytes += stats_.loaded_bytes;
   stats.store_time += stats_.store_time;
   stats.load_time += stats_.load_time;
+  stats.load_rate = stats_.load_rate;
 }
 
 }  // namespace swiftcache::engine::transport::nccl

@@ -53,6 +53,23 @@ TEST(CudaIpcTransportTest, WhatIsStoredLiesInTheDonorsArenaAndIsLoadedFromThere)
   EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
 }
 
+TEST(CudaIpcTransportTest, TheRateOfReadsIsMeasuredAndIsThatInPlaceToo) {
+  ShmFolder folder;
+  CudaNode donor(folder, {.name = "donor"}), borrower(folder, {.name = "borrower"});
+  (void)Lend(donor, borrower, kLease, kLent, kLentBytes, kStoreBytes);
+  EXPECT_EQ(borrower.transport->read_rate(/*in_place=*/true), std::nullopt);
+  const LoadPiece piece{kLease, 0, kLentBytes, borrower.At(kUnit)};
+  for (int64_t i = 0; i < LoadRate::kLeastLoads; ++i) {
+    const Ticket load = borrower.transport->Load(std::vector(LoadRate::kLeastBytes / kLentBytes, piece), {});
+    EXPECT_TRUE(borrower.transport->Await(load).empty());
+  }
+  EXPECT_GT(borrower.transport->read_rate(/*in_place=*/true).value(), 0);
+  EXPECT_EQ(borrower.transport->read_rate(true), borrower.transport->read_rate(false));
+  borrower.transport->Close(kLease);
+  EndCleanly(borrower);
+  EndCleanly(donor);
+}
+
 TEST(CudaIpcTransportTest, WhatABorrowerMapsItCannotWrite) {
   ShmFolder folder;
   CudaNode donor(folder, {.name = "donor"}), borrower(folder, {.name = "borrower"});

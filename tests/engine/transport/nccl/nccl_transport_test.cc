@@ -43,6 +43,17 @@ TEST_F(NcclTransportTest, ALoadBringsWhatLiesThere) {
   EXPECT_EQ(donor_.transport->stats().borrowers_read, kPiece);
 }
 
+TEST_F(NcclTransportTest, TheRateOfReadsIsMeasured) {
+  (void)Lend(donor_, borrower_, kLease, 0);
+  EXPECT_EQ(borrower_.transport->read_rate(/*in_place=*/false), std::nullopt);
+  const LoadPiece piece{kLease, 0, kNcclLeaseBytes, borrower_.At(0)};
+  for (int64_t i = 0; i < LoadRate::kLeastLoads; ++i) {
+    const Ticket load = borrower_.transport->Load(std::vector(LoadRate::kLeastBytes / kNcclLeaseBytes, piece), {});
+    EXPECT_THAT(borrower_.transport->Await(load), IsEmpty());
+  }
+  EXPECT_GT(borrower_.transport->read_rate(/*in_place=*/false).value(), 0);
+}
+
 TEST_F(NcclTransportTest, AStoreLiesInTheDonorsMemoryOnceItIsAnswered) {
   (void)Lend(donor_, borrower_, kLease, backend::cuda::kUnit);
   const std::vector<std::byte> kv = Pattern(kPiece, 2);
