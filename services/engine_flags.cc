@@ -90,6 +90,10 @@ std::optional<int> EngineFlags::Parse(int argc, char** argv) {
       "a step computes fewer tokens of prompts where running streams would wait longer for theirs; 0s: never");
   flags.Integer("max_model_len", &engine.max_model_len_tokens, 0, kAnyCount,
                 "prompt and output together; 0: what the model allows");
+  flags.Duration(
+      "max_tpot", &engine.max_tpot, absl::ZeroDuration(), absl::Hours(1),
+      "a request that own memory does not hold is refused where each output token would take longer: what of "
+      "its KV must lie in leases over the rate of the link to them; 0s: never");
   flags.Integer("max_waiting_requests", &engine.max_waiting_requests, 1, kAnyCount,
                 "requests that may wait; more are refused");
   flags.Address("broker", &broker, "gRPC address of the broker; empty: alone", true);

@@ -51,7 +51,9 @@ class EngineImpl final : public Engine, private LoopObserver {
         layout_(layout),
         limits_(limits),
         clock_(clock),
-        metrics_(metrics, {.block_tokens = options.block_tokens, .num_blocks = memory->bytes() / layout.block_bytes()}),
+        metrics_(metrics, {.block_tokens = options.block_tokens,
+                           .num_blocks = memory->bytes() / layout.block_bytes(),
+                           .transport = sharing ? sharing->transport->kind() : "none"}),
         outbound_(&metrics_, [this](const LiveRequest& request) { BeforeDone(request); }),
         loop_(options, layout, std::move(model), std::move(memory), ForLoop(sharing), clock, &metrics_, this) {}
   ~EngineImpl() override { ShutDown(absl::InfinitePast()); }
@@ -92,7 +94,7 @@ class EngineImpl final : public Engine, private LoopObserver {
   void Run();
   absl::Duration Patience() const;
   void Handle(Message message);
-  absl::Status Enqueue(Request request, std::unique_ptr<ResponseSink> sink);
+  absl::Status Enqueue(Request request, int64_t max_total_tokens, std::unique_ptr<ResponseSink> sink);
   absl::Status EnqueueLocked(std::unique_ptr<LiveRequest> request) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   EngineLoad LoadLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool IdleLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
@@ -134,17 +136,24 @@ class EngineImpl final : public Engine, private LoopObserver {
   std::thread thread_ ABSL_GUARDED_BY(thread_mutex_);
 };
 
-// Enqueued under the lock, so that nothing can arrive behind the message that ends the loop.
 absl::Status EngineImpl::Submit(Request request, std::unique_ptr<ResponseSink> sink) {
-  const absl::Status status = Enqueue(std::move(request), std::move(sink));
+  absl::Status status = CheckRequest(request, limits_);
+  if (status.ok()) {
+    const auto tokens = loop_.decode_bound().MaxTotalTokens(request, MaxTotalTokens(request, limits_));
+    if (!tokens.ok()) {
+      metrics_.RefusedAsTooSlow();
+      return tokens.status();
+    }
+    status = Enqueue(std::move(request), *tokens, std::move(sink));
+  }
   if (!status.ok()) metrics_.Refused(status);
   return status;
 }
 
-absl::Status EngineImpl::Enqueue(Request request, std::unique_ptr<ResponseSink> sink) {
-  RETURN_IF_ERROR(CheckRequest(request, limits_));
+// Enqueued under the lock, so that nothing can arrive behind the message that ends the loop.
+absl::Status EngineImpl::Enqueue(Request request, int64_t max_total_tokens, std::unique_ptr<ResponseSink> sink) {
   auto live = std::make_unique<LiveRequest>();
-  live->max_total_tokens = MaxTotalTokens(request, limits_);
+  live->max_total_tokens = max_total_tokens;
   live->arrival_time = clock_.Now();
   live->request = std::move(request);
   live->sink = std::move(sink);

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 #include "absl/time/time.h"
 #include "engine/kv/sharing_worth.h"
@@ -19,6 +20,7 @@ struct EngineLoad {
   int64_t kv_blocks_total = 0, kv_blocks_used = 0, kv_blocks_cached = 0, kv_blocks_free = 0;  // of the own arena
   int64_t kv_blocks_leased_out = 0;                               // lent to others: in none of the other three
   int64_t kv_blocks_leased_in = 0, kv_blocks_leased_in_used = 0;  // of others; used: by sequences or the prefix cache
+  std::optional<absl::Duration> decode_bound;  // of the longest sequence that own memory and leases hold at present
   int64_t steps_total = 0, preemptions_total = 0, evicted_blocks_total = 0;
   int64_t prompt_tokens_computed = 0, prompt_tokens_local = 0, prompt_tokens_donor = 0;  // since the start, by source
   kv::SharingWorth sharing;                                                              // since the start

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/exec/engine_metrics.h"
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -12,6 +13,9 @@ namespace {
 const char kBlocksHelp[] =
     "Blocks of KV: of the own arena free, used or leased_out, of others' arenas leased_in; those that only the prefix "
     "cache holds count as free";
+const char kDecodeBoundHelp[] =
+    "Least time of an output token of the longest sequence that own memory and leases hold: its KV that must lie in "
+    "leases over the rate of the link; absent without leases, a link, or a known rate";
 const char kSourceHelp[] = "Prompt tokens by where their KV came from";
 const char kInterferenceHelp[] =
     "Latency without lease traffic over latency under it, 1 is none; absent without enough steps of both kinds";
@@ -108,6 +112,8 @@ EngineMetrics::EngineMetrics(Metrics& m, const Geometry& geometry)
       cached_blocks_(
           m.Gauge("swiftcache_kv_cached_blocks", "Free blocks that the prefix cache holds until they are needed")),
       cache_usage_(m.Gauge("vllm:kv_cache_usage_perc", "Used share of the KV blocks, 0 to 1")),
+      decode_bound_(
+          m.OptionalGauge("swiftcache_decode_bound_seconds", kDecodeBoundHelp, {{"transport", geometry.transport}})),
       prefill_interference_(m, "prefill"),
       decode_interference_(m, "decode"),
       refusals_(m) {
@@ -199,6 +205,7 @@ void EngineMetrics::Finished(int64_t prompt_tokens, int64_t output_tokens, absl:
 EngineMetrics::Refusals::Refusals(Metrics& m)
     : invalid(RefusedCounter(m, "invalid")),
       too_long(RefusedCounter(m, "too_long")),
+      too_slow(RefusedCounter(m, "too_slow")),
       queue_full(RefusedCounter(m, "queue_full")),
       id_in_use(RefusedCounter(m, "id_in_use")),
       draining(RefusedCounter(m, "draining")) {}
@@ -217,6 +224,8 @@ void EngineMetrics::Refused(const absl::Status& why) {
       return refusals_.invalid.Increment();
   }
 }
+
+void EngineMetrics::RefusedAsTooSlow() { refusals_.too_slow.Increment(); }
 
 void EngineMetrics::Ended(const absl::Status& status, absl::Duration since_arrival) {
   if (status.ok()) e2e_latency_.Observe(absl::ToDoubleSeconds(since_arrival));
@@ -238,6 +247,7 @@ void EngineMetrics::SetLoad(const EngineLoad& load) {
   leased_in_used_blocks_.Set(load.kv_blocks_leased_in_used);
   cached_blocks_.Set(load.kv_blocks_cached);
   cache_usage_.Set(static_cast<double>(load.kv_blocks_used) / static_cast<double>(load.kv_blocks_total));
+  decode_bound_.Set(load.decode_bound ? std::optional(absl::ToDoubleSeconds(*load.decode_bound)) : std::nullopt);
   RaiseTo(evictions_, load.evicted_blocks_total);
   RaiseTo(saved_tokens_, load.sharing.saved_tokens);
   RaiseTo(again_for_loans_tokens_, load.sharing.again_for_loans_tokens);

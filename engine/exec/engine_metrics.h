@@ -27,6 +27,7 @@ class EngineMetrics {
   struct Geometry {
     int64_t block_tokens = 0;
     int64_t num_blocks = 0;
+    const char* transport = "none";  // of leases
   };
   EngineMetrics(Metrics& registry, const Geometry& geometry);
 
@@ -51,6 +52,8 @@ class EngineMetrics {
   void Finished(int64_t prompt_tokens, int64_t output_tokens, absl::Duration decoding);
   /// A request that was not taken. REQUIRES: !why.ok().
   void Refused(const absl::Status& why);
+  /// The same, because of its decode bound.
+  void RefusedAsTooSlow();
   /// What borrowers cost this engine. swiftcache_interference_ratio is absent where there is none. One call at a time.
   void SetInterference(const meter::InterferenceMeter::Estimate& prefill,
                        const meter::InterferenceMeter::Estimate& decode);
@@ -59,7 +62,7 @@ class EngineMetrics {
                        const meter::InterferenceMeter::TrafficSeconds& decode);
   void Ended(const absl::Status& status, absl::Duration since_arrival);
   void Stepped(int64_t preemptions);
-  /// Gauges, and the counters that it has as totals.
+  /// Gauges, and the counters that it has as totals. One call at a time.
   void SetLoad(const EngineLoad& load);
 
  private:
@@ -100,7 +103,7 @@ class EngineMetrics {
   // By why; all are there from the start, so that the first refusal is an increase.
   struct Refusals {
     explicit Refusals(Metrics& metrics);
-    prometheus::Counter &invalid, &too_long, &queue_full, &id_in_use, &draining;
+    prometheus::Counter &invalid, &too_long, &too_slow, &queue_full, &id_in_use, &draining;
   };
 
   Metrics& registry_;
@@ -114,6 +117,7 @@ class EngineMetrics {
   GaugePair running_, waiting_;
   prometheus::Gauge &free_blocks_, &used_blocks_, &leased_out_blocks_, &leased_in_blocks_, &leased_in_used_blocks_,
       &cached_blocks_, &cache_usage_;
+  OptionalGauge decode_bound_;
   Interference prefill_interference_, decode_interference_;
   Refusals refusals_;
 };

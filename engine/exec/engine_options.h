@@ -31,6 +31,7 @@ struct EngineOptions {
   absl::Duration target_itl =
       absl::Milliseconds(200);       // fewer tokens of prompts where running streams would wait longer; zero: no target
   int64_t max_model_len_tokens = 0;  // 0: what the model allows
+  absl::Duration max_tpot;           // no request whose decode bound (decode_bound.h) is longer; zero: any
   int64_t max_waiting_requests = 1024;
   bool enable_prefix_caching = true;
   std::vector<int32_t> eos_ids = {};

@@ -32,6 +32,10 @@ absl::Status CheckOptions(const EngineOptions& options, const models::ModelGeome
     return absl::InvalidArgumentError(absl::StrCat("--target_itl is ", absl::FormatDuration(options.target_itl),
                                                    "; want a time, or 0s for no target"));
   }
+  if (options.max_tpot < absl::ZeroDuration()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--max_tpot is ", absl::FormatDuration(options.max_tpot), "; want a time, or 0s for no limit"));
+  }
   if (!(options.gpu_memory_utilization > 0 && options.gpu_memory_utilization <= 1)) {
     return absl::InvalidArgumentError(absl::StrCat("--gpu_memory_utilization is ", options.gpu_memory_utilization,
                                                    "; want a number above 0, at most 1"));

@@ -52,6 +52,7 @@ StepLoop::StepLoop(const EngineOptions& options, const backend::KvLayout& layout
                  &cache_),
       sharing_(sharing ? MakeSharing(*sharing) : nullptr),
       streamer_(sharing ? MakeStreamer(*sharing) : nullptr),
+      decode_bound_(MakeDecodeBound(sharing)),
       forward_(model_.get(), &own_, &cache_,
                sharing ? std::optional(Forward::Leases{.sharing = sharing_.get(),
                                                        .urgency = sharing->urgency,
@@ -87,6 +88,17 @@ bool StepLoop::Streams(const LoopSharing& parts) const {
 std::unique_ptr<LayerStreamer> StepLoop::MakeStreamer(const LoopSharing& parts) const {
   if (!Streams(parts)) return nullptr;
   return std::make_unique<LayerStreamer>(layout_, memory_->base(), parts.transport, &clock_);
+}
+
+DecodeBound StepLoop::MakeDecodeBound(const std::optional<LoopSharing>& parts) const {
+  const int64_t most = model_->geometry().max_context_tokens, wanted = options_.max_model_len_tokens;
+  return DecodeBound({.max_tpot = options_.max_tpot,
+                      .own_blocks = cache_.local().total,
+                      .block_tokens = options_.block_tokens,
+                      .block_bytes = layout_.block_bytes(),
+                      .max_model_len_tokens = wanted > 0 ? std::min(wanted, most) : most,
+                      .in_place = !streamer_},
+                     parts ? parts->transport : nullptr);
 }
 
 void StepLoop::Accept(std::unique_ptr<LiveRequest> request) {
@@ -404,6 +416,8 @@ EngineLoad StepLoop::load() const {
           .kv_blocks_leased_out = cache_.num_leased_out(),
           .kv_blocks_leased_in = leased.total,
           .kv_blocks_leased_in_used = leased.used + leased.cached,
+          .decode_bound =
+              decode_bound_.OfLongest(cache_.num_usable_local(), cache_.num_usable() - cache_.num_usable_local()),
           .steps_total = steps_,
           .preemptions_total = preemptions_,
           .evicted_blocks_total = cache_.evicted_total(),

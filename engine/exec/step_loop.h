@@ -17,6 +17,7 @@
 #include "engine/backend/kv_layout.h"
 #include "engine/backend/kv_memory.h"
 #include "engine/coordinator/loop_message.h"
+#include "engine/exec/decode_bound.h"
 #include "engine/exec/engine_load.h"
 #include "engine/exec/engine_metrics.h"
 #include "engine/exec/engine_options.h"
@@ -88,6 +89,8 @@ class StepLoop {
   /// What is computed only to be read, into the metrics. Any thread.
   void UpdateMetrics() { meter_.Publish(); }
   EngineLoad load() const;
+  /// May be asked by any thread.
+  const DecodeBound& decode_bound() const { return decode_bound_; }
   /// Of the forward pass; may be read by any thread.
   int64_t progress() const { return forward_.progress(); }
   /// Recounts blocks, sequences and requests. INTERNAL says what does not add up.
@@ -95,6 +98,7 @@ class StepLoop {
 
  private:
   std::unique_ptr<Sharing> MakeSharing(const LoopSharing& parts);
+  DecodeBound MakeDecodeBound(const std::optional<LoopSharing>& parts) const;
   std::unique_ptr<LayerStreamer> MakeStreamer(const LoopSharing& parts) const;
   void NoteStarts(const sched::StepPlan& plan);
   bool ServeLeases(const sched::StepPlan& plan);
@@ -130,6 +134,7 @@ class StepLoop {
   sched::Scheduler scheduler_;
   const std::unique_ptr<Sharing> sharing_;         // null: nothing is lent or leased
   const std::unique_ptr<LayerStreamer> streamer_;  // null: leases, if any, are read in place
+  const DecodeBound decode_bound_;
   Forward forward_;
   StepMeter meter_;
   sched::StepPace pace_;

@@ -31,6 +31,7 @@ def engine(binaries, *flags, timeout=30):
     ([f"--model={MODEL}", "--model_name=m", "--kv_cache_bytes=100TiB"], "kv_cache_bytes"),
     ([f"--model={MODEL}", "--model_name=m", "--gpu_memory_utilization=0"], "gpu_memory_utilization"),
     ([f"--model={MODEL}", "--model_name=m", "--gpu_memory_utilization=1.5"], "gpu_memory_utilization"),
+    ([f"--model={MODEL}", "--model_name=m", "--max_tpot=-1ms"], "max_tpot"),
     ([f"--model={MODEL}", "--model_name=m", "--lend_reserve=-1"], "lend_reserve"),
     ([f"--model={MODEL}", "--model_name=m", "--lend_reserve=some"], "lend_reserve"),
     ([f"--model={MODEL}", "--model_name=m", "--lend=maybe"], "lend"),

@@ -169,7 +169,7 @@ def at_work(cluster, prometheus_bin):
     cluster.begin("--heartbeat_misses=8")  # an engine may stand still for two seconds
     cluster.engine("donor", DONOR)
     cluster.engine("chat", ARENA)
-    cluster.engine("streaming", ARENA, "--stream=lsc")
+    cluster.engine("streaming", ARENA, "--stream=lsc", "--link_gbps=100")  # whose decode bound is known
     cluster.engine("narrow", "--max_num_seqs=1", "--max_waiting_requests=1", "--transport=none")
     cluster.ready("donor", "chat", "streaming", "narrow")
     with contextlib.ExitStack() as undo:

@@ -107,7 +107,7 @@ TEST_F(EngineTest, RefusesOptionsOutOfRangeByTheNameOfTheFlag) {
     std::string flag;
     EngineOptions options;
   };
-  std::vector<Case> cases(10, {"", {.kv_cache_bytes = 1 << 20}});
+  std::vector<Case> cases(11, {"", {.kv_cache_bytes = 1 << 20}});
   cases[0].flag = "--block_tokens", cases[0].options.block_tokens = 0;
   cases[1].flag = "--max_num_seqs", cases[1].options.max_num_seqs = 0;
   cases[2].flag = "--max_num_batched_tokens", cases[2].options.max_num_batched_tokens = -1;
@@ -118,6 +118,7 @@ TEST_F(EngineTest, RefusesOptionsOutOfRangeByTheNameOfTheFlag) {
   cases[7].flag = "--gpu_memory_utilization", cases[7].options.gpu_memory_utilization = 0;
   cases[8].flag = "--gpu_memory_utilization", cases[8].options.gpu_memory_utilization = 1.01;
   cases[9].flag = "--target_itl", cases[9].options.target_itl = -absl::Milliseconds(1);
+  cases[10].flag = "--max_tpot", cases[10].options.max_tpot = -absl::Milliseconds(1);
   for (const Case& c : cases) {
     const auto engine = Engine::Create(c.options, Cpu(), std::make_unique<FakeModel>(kLongModel), clock_, metrics_);
     EXPECT_EQ(engine.status().code(), absl::StatusCode::kInvalidArgument) << c.flag;
@@ -244,7 +245,7 @@ TEST_F(EngineTest, CancelReachesARequestThatTheLoopHasNotSeen) {
 
 TEST_F(EngineTest, RefusalsAreCountedByTheirReasonAndAllReasonsAreThereFromTheStart) {
   CreateGated({.max_num_seqs = 1, .max_waiting_requests = 1});
-  for (const char* reason : {"invalid", "too_long", "queue_full", "id_in_use", "draining"}) {
+  for (const char* reason : {"invalid", "too_long", "too_slow", "queue_full", "id_in_use", "draining"}) {
     EXPECT_EQ(Refused(reason), 0) << reason;
   }
   engine_->Start();
