@@ -11,17 +11,10 @@
 #include "broker/rpc/watch_stream.h"
 #include "common/base/instance_token.h"
 #include "common/base/name.h"
+#include "common/rpc/proto_duration.h"
 #include "common/rpc/status.h"
 
 namespace swiftcache::broker::rpc {
-namespace {
-
-void SetDuration(absl::Duration duration, google::protobuf::Duration* proto) {
-  proto->set_seconds(absl::IDivDuration(duration, absl::Seconds(1), &duration));
-  proto->set_nanos(static_cast<int32_t>(absl::ToInt64Nanoseconds(duration)));
-}
-
-}  // namespace
 
 grpc::ServerUnaryReactor* BrokerDoor::Register(grpc::CallbackServerContext* context, const v1::RegisterRequest* request,
                                                v1::RegisterResponse* response) {
@@ -29,9 +22,9 @@ grpc::ServerUnaryReactor* BrokerDoor::Register(grpc::CallbackServerContext* cont
   absl::Status known = CheckToken(request->engine().instance_id(), request->token());
   if (!known.ok()) return Refuse(reactor, known);
   response->set_incarnation(loop_.incarnation());
-  SetDuration(loop_.heartbeat_interval(), response->mutable_heartbeat_interval());
-  SetDuration(loop_.lease_ttl(), response->mutable_lease_ttl());
-  SetDuration(loop_.scale_down_window(), response->mutable_scale_down_window());
+  *response->mutable_heartbeat_interval() = DurationToProto(loop_.heartbeat_interval());
+  *response->mutable_lease_ttl() = DurationToProto(loop_.lease_ttl());
+  *response->mutable_scale_down_window() = DurationToProto(loop_.scale_down_window());
   loop::Tables::Registration registration{.info = FromProto(request->engine()), .given = {}, .limits = {}};
   for (const v1::Lease& lease : request->leases()) registration.given.push_back(FromProto(lease));
   for (const v1::LeaseLimit& limit : request->limits()) {

@@ -7,6 +7,7 @@
 #include "absl/strings/cord.h"
 #include "absl/strings/string_view.h"
 #include "common/base/utf8.h"
+#include "common/rpc/proto_duration.h"
 #include "google/rpc/error_details.pb.h"
 #include "google/rpc/status.pb.h"
 
@@ -59,9 +60,7 @@ absl::Status FromGrpc(const grpc::Status& status) {
 
 absl::Status WithRetryDelay(absl::Status status, absl::Duration delay) {
   google::rpc::RetryInfo info;
-  const int64_t seconds = absl::IDivDuration(delay, absl::Seconds(1), &delay);
-  info.mutable_retry_delay()->set_seconds(seconds);
-  info.mutable_retry_delay()->set_nanos(static_cast<int32_t>(absl::ToInt64Nanoseconds(delay)));
+  *info.mutable_retry_delay() = DurationToProto(delay);
   status.SetPayload(kRetryInfoUrl, absl::Cord(info.SerializeAsString()));
   return status;
 }
@@ -70,7 +69,7 @@ std::optional<absl::Duration> RetryDelayOf(const absl::Status& status) {
   const absl::optional<absl::Cord> payload = status.GetPayload(kRetryInfoUrl);
   google::rpc::RetryInfo info;
   if (!payload.has_value() || !info.ParseFromString(std::string(*payload))) return std::nullopt;
-  return absl::Seconds(info.retry_delay().seconds()) + absl::Nanoseconds(info.retry_delay().nanos());
+  return DurationFromProto(info.retry_delay());
 }
 
 }  // namespace swiftcache

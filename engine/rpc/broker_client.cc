@@ -12,6 +12,7 @@
 #include "common/base/clock.h"
 #include "common/log/log.h"
 #include "common/rpc/channel.h"
+#include "common/rpc/proto_duration.h"
 #include "common/rpc/status.h"
 #include "engine/rpc/lease_convert.h"
 #include "swiftcache/v1/broker.grpc.pb.h"
@@ -59,18 +60,14 @@ v1::EngineInfo InfoOf(const EngineDescription& description, const std::string& i
   return info;
 }
 
-absl::Duration ToDuration(const google::protobuf::Duration& proto) {
-  return absl::Seconds(proto.seconds()) + absl::Nanoseconds(proto.nanos());
-}
-
 bool BrokerIsAway(const absl::Status& status) {
   return absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status);
 }
 
 coordinator::LeaseTerms TermsOf(const v1::RegisterResponse& response) {
   coordinator::LeaseTerms terms;
-  if (response.has_lease_ttl()) terms.ttl = ToDuration(response.lease_ttl());
-  if (response.has_scale_down_window()) terms.scale_down_window = ToDuration(response.scale_down_window());
+  if (response.has_lease_ttl()) terms.ttl = DurationFromProto(response.lease_ttl());
+  if (response.has_scale_down_window()) terms.scale_down_window = DurationFromProto(response.scale_down_window());
   return terms;
 }
 
@@ -207,7 +204,7 @@ absl::Status GrpcBrokerClient::Register() {
   if (!status.ok()) return status;
   NoteIncarnation(response.incarnation());
   if (registered) registered(TermsOf(response));
-  const absl::Duration interval = ToDuration(response.heartbeat_interval());
+  const absl::Duration interval = DurationFromProto(response.heartbeat_interval());
   if (interval > absl::ZeroDuration()) interval_ = interval;
   return status;
 }

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "common/base/status_macros.h"
+#include "common/rpc/proto_duration.h"
 #include "common/rpc/status.h"
 #include "engine/rpc/generate_request.h"
 
@@ -88,9 +89,7 @@ absl::Status GenerateManyStream::Begin(int64_t id, const v1::GenerateManyRequest
     Refuse(id, request.status());
     return absl::OkStatus();
   }
-  const absl::Duration timeout =
-      begin.has_timeout() ? absl::Seconds(begin.timeout().seconds()) + absl::Nanoseconds(begin.timeout().nanos())
-                          : absl::InfiniteDuration();
+  const absl::Duration timeout = begin.has_timeout() ? DurationFromProto(begin.timeout()) : absl::InfiniteDuration();
   auto generation = std::make_shared<Generation>(Generation{.id = id, .request_id = request->request_id});
   generation->slots.resize(request->n);
   Submit(generation, *std::move(request), timeout);
@@ -207,7 +206,9 @@ void GenerateManyStream::AddEnd(int64_t id, const absl::Status& status) {
   v1::GenerateManyResponse::End& end = *output.mutable_end();
   end.set_code(static_cast<int32_t>(status.code()));
   end.set_message(WireMessage(status));
-  if (const std::optional<absl::Duration> delay = RetryDelayOf(status)) SetDuration(*delay, end.mutable_retry_delay());
+  if (const std::optional<absl::Duration> delay = RetryDelayOf(status)) {
+    *end.mutable_retry_delay() = DurationToProto(*delay);
+  }
   ++unread_ends_;
 }
 

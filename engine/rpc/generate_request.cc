@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/base/status_macros.h"
+#include "common/rpc/proto_duration.h"
 
 namespace swiftcache::engine::rpc {
 namespace {
@@ -72,8 +73,8 @@ void SetUsage(const exec::Usage& usage, v1::Usage& proto) {
   proto.set_completion_tokens(usage.completion_tokens);
   proto.mutable_cached_tokens()->set_local(usage.cached_local_tokens);
   proto.mutable_cached_tokens()->set_donor(usage.cached_donor_tokens);
-  SetDuration(usage.time_to_first_token, proto.mutable_time_to_first_token());
-  SetDuration(usage.queue_time, proto.mutable_queue_time());
+  *proto.mutable_time_to_first_token() = DurationToProto(usage.time_to_first_token);
+  *proto.mutable_queue_time() = DurationToProto(usage.queue_time);
 }
 
 v1::FinishReason ToProto(exec::FinishReason reason) {
@@ -89,11 +90,6 @@ v1::FinishReason ToProto(exec::FinishReason reason) {
 }
 
 }  // namespace
-
-void SetDuration(absl::Duration duration, google::protobuf::Duration* proto) {
-  proto->set_seconds(absl::IDivDuration(duration, absl::Seconds(1), &duration));
-  proto->set_nanos(static_cast<int32_t>(absl::ToInt64Nanoseconds(duration)));
-}
 
 absl::StatusOr<exec::Request> ToRequest(const v1::EngineGenerateRequest& proto, const WireLimits& limits,
                                         const std::function<uint64_t()>& random) {

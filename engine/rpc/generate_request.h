@@ -8,7 +8,6 @@
 #include <functional>
 
 #include "absl/status/statusor.h"
-#include "absl/time/time.h"
 #include "engine/exec/request.h"
 #include "swiftcache/v1/engine.pb.h"
 
@@ -27,8 +26,6 @@ struct WireLimits {
 /// engine.
 absl::StatusOr<exec::Request> ToRequest(const v1::EngineGenerateRequest& proto, const WireLimits& limits,
                                         const std::function<uint64_t()>& random);
-
-void SetDuration(absl::Duration duration, google::protobuf::Duration* proto);
 
 v1::EngineGenerateResponse ToProto(const exec::TokenEvent& event);
 

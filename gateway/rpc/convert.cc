@@ -5,19 +5,9 @@
 #include <optional>
 #include <utility>
 
+#include "common/rpc/proto_duration.h"
+
 namespace swiftcache::gateway::rpc {
-
-google::protobuf::Duration ToProto(absl::Duration duration) {
-  google::protobuf::Duration out;
-  out.set_seconds(absl::IDivDuration(duration, absl::Seconds(1), &duration));
-  out.set_nanos(static_cast<int32_t>(absl::ToInt64Nanoseconds(duration)));
-  return out;
-}
-
-absl::Duration ToPlain(const google::protobuf::Duration& in) {
-  return absl::Seconds(in.seconds()) + absl::Nanoseconds(in.nanos());
-}
-
 namespace {
 
 fleet::Sampling ToPlain(const v1::Sampling& in) {
@@ -65,8 +55,8 @@ v1::Usage ToProto(const fleet::Usage& in) {
   out.mutable_cached_tokens()->set_local(in.cached_local_tokens);
   out.mutable_cached_tokens()->set_donor(in.cached_donor_tokens);
   out.mutable_cached_tokens()->set_host(in.cached_host_tokens);
-  *out.mutable_time_to_first_token() = rpc::ToProto(in.time_to_first_token);
-  *out.mutable_queue_time() = rpc::ToProto(in.queue_time);
+  *out.mutable_time_to_first_token() = DurationToProto(in.time_to_first_token);
+  *out.mutable_queue_time() = DurationToProto(in.queue_time);
   return out;
 }
 
@@ -76,8 +66,8 @@ fleet::Usage ToPlain(const v1::Usage& in) {
           .cached_local_tokens = in.cached_tokens().local(),
           .cached_donor_tokens = in.cached_tokens().donor(),
           .cached_host_tokens = in.cached_tokens().host(),
-          .time_to_first_token = rpc::ToPlain(in.time_to_first_token()),
-          .queue_time = rpc::ToPlain(in.queue_time())};
+          .time_to_first_token = DurationFromProto(in.time_to_first_token()),
+          .queue_time = DurationFromProto(in.queue_time())};
 }
 
 v1::FinishReason ToProto(fleet::FinishReason reason) {

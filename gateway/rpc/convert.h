@@ -7,7 +7,6 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "absl/time/time.h"
 #include "gateway/fleet/cluster.h"
 #include "gateway/fleet/engine_client.h"
 #include "gateway/relay/relay.h"
@@ -21,9 +20,6 @@ namespace swiftcache::gateway::rpc {
 absl::StatusOr<relay::GenerateRequest> ToPlain(const v1::GenerateRequest& request);
 relay::Chat ToPlain(const v1::Chat& chat);
 v1::GenerateResponse ToProto(const relay::GenerateEvent& event);
-
-google::protobuf::Duration ToProto(absl::Duration duration);
-absl::Duration ToPlain(const google::protobuf::Duration& duration);
 
 v1::EngineGenerateRequest ToProto(const fleet::EngineRequest& request);
 fleet::EngineEvent ToPlain(const v1::EngineGenerateResponse& response);

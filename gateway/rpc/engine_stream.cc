@@ -11,6 +11,7 @@
 #include "absl/time/clock.h"
 #include "common/base/traceparent.h"
 #include "common/rpc/channel.h"
+#include "common/rpc/proto_duration.h"
 #include "common/rpc/status.h"
 #include "gateway/rpc/convert.h"
 #include "gateway/rpc/observed_call.h"
@@ -30,7 +31,7 @@ v1::GenerateManyRequest ToBegin(const fleet::EngineRequest& request) {
   begin.set_traceparent(ParseTraceparent(request.traceparent));
   if (request.deadline != absl::InfiniteFuture()) {
     const absl::Duration timeout = std::max(absl::ZeroDuration(), request.deadline - absl::Now());
-    *begin.mutable_timeout() = rpc::ToProto(timeout);
+    *begin.mutable_timeout() = DurationToProto(timeout);
   }
   return command;
 }
@@ -38,7 +39,7 @@ v1::GenerateManyRequest ToBegin(const fleet::EngineRequest& request) {
 absl::Status ToPlain(const v1::GenerateManyResponse::End& end) {
   const absl::Status status(static_cast<absl::StatusCode>(end.code()), end.message());
   if (status.ok() || !end.has_retry_delay()) return status;
-  return WithRetryDelay(status, rpc::ToPlain(end.retry_delay()));
+  return WithRetryDelay(status, DurationFromProto(end.retry_delay()));
 }
 
 // A connection that breaks is UNAVAILABLE. Whatever else ends a stream says nothing of the requests on it.
