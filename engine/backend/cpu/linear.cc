@@ -5,7 +5,7 @@
 
 #include <algorithm>
 #include <cstring>
-#include <vector>
+#include <utility>
 
 #include "common/base/status_macros.h"
 #include "common/base/units.h"
@@ -26,7 +26,7 @@ bool IsInt8(const PackedMatrix& weight) { return weight.quantized() && weight.qu
 }  // namespace
 
 Linear::Linear(const Kernels& kernels, bool bf16_rows, ThreadPool& pool)
-    : kernels_(kernels), bf16_rows_(bf16_rows), pool_(pool) {}
+    : kernels_(kernels), bf16_rows_(bf16_rows), pool_(pool), prepared_(pool.threads()) {}
 
 int64_t Linear::PreparedRowBytes(const PackedMatrix& weight) const {
   return IsInt8(weight) ? weight.cols() / kInt8Inputs * int64_t{sizeof(Int8Group)} : PreparedRowBytes(weight.cols());
@@ -145,30 +145,43 @@ void Linear::QuantizedPanel(const LinearOp& op, const std::byte* prepared, int64
   (int8 ? kernels_.quantized_int8 : bf16_rows_ ? kernels_.quantized_bf16 : kernels_.quantized)(gemm);
 }
 
+template <typename Body>
+void Linear::ForPanels(int64_t panels, const Body& body) {
+  runs_.clear();
+  for (int64_t first = 0; first < panels;) {
+    runs_.push_back(first);
+    first += std::max<int64_t>(1, (panels - first) / (2 * pool_.threads()));
+  }
+  runs_.push_back(panels);
+  pool_.ParallelFor(runs_.size() - 1, [&](int64_t run, int worker) { body(runs_[run], runs_[run + 1], worker); });
+}
+
 void Linear::RunPrivate(const LinearOp& op) {
   const auto& weight = static_cast<const PackedMatrix&>(*op.weight);
-  const int64_t panels = weight.panels(), row_bytes = PreparedRowBytes(weight);
-  const int64_t chunk = std::max<int64_t>(1, panels / (8 * pool_.threads()));
-  std::vector<char> prepared(pool_.threads(), 0);
-  pool_.ParallelFor(CeilDiv(panels, chunk), [&](int64_t item, int worker) {
+  const int64_t row_bytes = PreparedRowBytes(weight);
+  ++product_;
+  ForPanels(weight.panels(), [&](int64_t first, int64_t end, int worker) {
     std::byte* rows = private_.data() + worker * kPrivateRows * MaxRowBytes();
-    if (!prepared[worker]) {
+    if (std::exchange(prepared_[worker].product, product_) != product_) {
       for (int64_t r = 0; r < op.rows; ++r) Prepare(op, r, worker, rows + r * row_bytes);
-      prepared[worker] = 1;
     }
-    for (int64_t p = item * chunk; p < std::min(panels, (item + 1) * chunk); ++p)
-      Panel(op, rows, p, 0, op.rows, worker);
+    for (int64_t p = first; p < end; ++p) Panel(op, rows, p, 0, op.rows, worker);
   });
 }
 
 void Linear::RunShared(const LinearOp& op) {
-  constexpr int64_t kPrepareRows = 8;
   const auto& weight = static_cast<const PackedMatrix&>(*op.weight);
   const int64_t panels = weight.panels(), row_bytes = PreparedRowBytes(weight);
-  pool_.ParallelFor(CeilDiv(op.rows, kPrepareRows), [&](int64_t item, int worker) {
-    const int64_t end = std::min(op.rows, (item + 1) * kPrepareRows);
-    for (int64_t r = item * kPrepareRows; r < end; ++r) Prepare(op, r, worker, shared_.data() + r * row_bytes);
+  const int64_t chunk = std::clamp<int64_t>(op.rows / (2 * pool_.threads()), 1, 8);
+  pool_.ParallelFor(CeilDiv(op.rows, chunk), [&](int64_t item, int worker) {
+    const int64_t end = std::min(op.rows, (item + 1) * chunk);
+    for (int64_t r = item * chunk; r < end; ++r) Prepare(op, r, worker, shared_.data() + r * row_bytes);
   });
+  if (op.rows <= kStreamedRows) {
+    return ForPanels(panels, [&](int64_t first, int64_t end, int worker) {
+      for (int64_t p = first; p < end; ++p) Panel(op, shared_.data(), p, 0, op.rows, worker);
+    });
+  }
   pool_.ParallelFor(CeilDiv(op.rows, kRowBlock) * panels, [&](int64_t item, int worker) {
     const int64_t row = item / panels * kRowBlock;
     Panel(op, shared_.data() + row * row_bytes, item % panels, row, std::min(kRowBlock, op.rows - row), worker);

@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "engine/backend/backend.h"
@@ -33,8 +34,17 @@ class Linear {
  private:
   // Few rows: each worker prepares them for itself, which costs less than a barrier.
   static constexpr int64_t kPrivateRows = 3;
-  static constexpr int64_t kRowBlock = 192;  // rows whose prepared inputs stay in L2 beside a panel
+  static constexpr int64_t kStreamedRows = 32;  // of products that wait for the weights, at most
+  static constexpr int64_t kRowBlock = 192;     // rows whose prepared inputs stay in L2 beside a panel
 
+  struct alignas(64) Prepared {
+    int64_t product = 0;  // whose rows a worker has prepared
+  };
+
+  // body(first, end, worker) for runs of panels. A run comes from memory as one stream, which takes a while to flow: long
+  // runs first, short ones last, so that workers end together.
+  template <typename Body>
+  void ForPanels(int64_t panels, const Body& body);
   void RunPrivate(const LinearOp& op);
   void RunShared(const LinearOp& op);
   void Prepare(const LinearOp& op, int64_t row, int worker, std::byte* out) const;
@@ -50,6 +60,9 @@ class Linear {
   const bool bf16_rows_;  // prepared rows are bf16
   ThreadPool& pool_;
   int64_t max_rows_ = 0, max_cols_ = 0;
+  std::vector<int64_t> runs_;       // where they begin, and the end of the last
+  int64_t product_ = 0;             // counts those of few rows
+  std::vector<Prepared> prepared_;  // [threads]
   // Prepared rows: [PadToPanel(max_cols)] inputs, then f32 [PadToPanel(max_cols) / 32] sums of blocks; or Int8Group, less.
   HostMemory shared_;    // [max_rows]
   HostMemory private_;   // [threads][kPrivateRows]
