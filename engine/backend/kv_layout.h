@@ -6,11 +6,12 @@
 //
 //   | begins at                           | bytes                       | what                                          |
 //   |---|---|---|
-//   | 0                                   | block_tokens x row_bytes()  | K [block_tokens][kv_heads][head_dim]          |
-//   | block_tokens x row_bytes()          | the same                    | V, likewise                                   |
-//   | 2 x block_tokens x row_bytes()      | scale_bytes()               | int8: scales of K, f32 [kv_heads][block_tokens] |
+//   | 0                                   | part_bytes()                | K [kv_heads][block_tokens][head_dim]          |
+//   | part_bytes()                        | the same                    | V, likewise                                   |
+//   | 2 x part_bytes()                    | scale_bytes()               | int8: scales of K, f32 [kv_heads][block_tokens] |
 //   | the same + scale_bytes()            | scale_bytes()               | int8: scales of V, likewise                   |
 //
+// Attention reads head by head: so what it reads of a block at a time is one run (ARCHITECTURE.md, decision 30).
 // An element of int8 stands for itself times the scale of its token and KV head: largest / 127 of the head's elements.
 // So a token is stored without a look at its neighbours, and is never stored anew.
 #pragma once
@@ -36,12 +37,14 @@ struct KvLayout {
   int64_t block_tokens = 0;
   KvDtype dtype = KvDtype::kBf16;
 
-  /// Bytes of K (or V) of one token in one layer, without scales.
-  constexpr int64_t row_bytes() const { return num_kv_heads * head_dim * BytesOf(dtype); }
+  /// Bytes of one head of K (or V) of one token in one layer, without its scale.
+  constexpr int64_t row_bytes() const { return head_dim * BytesOf(dtype); }
+  /// Bytes of K (or V) of one layer, without scales.
+  constexpr int64_t part_bytes() const { return num_kv_heads * block_tokens * row_bytes(); }
   /// Bytes of the scales of K (or V) in one layer.
   constexpr int64_t scale_bytes() const { return dtype == KvDtype::kInt8 ? num_kv_heads * block_tokens * 4 : 0; }
   /// M_block of SwiftCache eq. 1.
-  constexpr int64_t slice_bytes() const { return 2 * (block_tokens * row_bytes() + scale_bytes()); }
+  constexpr int64_t slice_bytes() const { return 2 * (part_bytes() + scale_bytes()); }
   constexpr int64_t block_bytes() const { return num_layers * slice_bytes(); }
   friend bool operator==(const KvLayout&, const KvLayout&) = default;
 };

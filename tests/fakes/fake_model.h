@@ -121,7 +121,7 @@ class FakeModel final : public engine::models::Model {
       : options_(options),
         geometry_{options.num_layers, options.num_kv_heads, options.head_dim, options.vocab_size,
                   options.max_context_tokens} {
-    CHECK_EQ(layout().row_bytes() % 8, 0);
+    CHECK_EQ(RowBytes() % 8, 0);
   }
 
   const engine::models::ModelGeometry& geometry() const override { return geometry_; }
@@ -239,15 +239,17 @@ class FakeModel final : public engine::models::Model {
     const Block& block = blocks_[first_block + position / options_.block_tokens];
     const engine::backend::DeviceAddress slice =
         block.slots != nullptr ? block.slots->slots[layer % 2] : block.layer_0 + layer * layout().slice_bytes();
-    return options_.space.Host(slice + position % options_.block_tokens * layout().row_bytes());
+    return options_.space.Host(slice + position % options_.block_tokens * RowBytes());
   }
   std::byte* ValueAddress(int64_t first_block, int64_t layer, int64_t position) const {
     return KeyAddress(first_block, layer, position) + layout().slice_bytes() / 2;
   }
 
+  // Of its own order: what all heads keep of a token lies together.
+  int64_t RowBytes() const { return layout().part_bytes() / options_.block_tokens; }
   // The word, then words made from it; whatever is not as written reads as another word.
   void WriteRow(std::byte* row, uint64_t word) const {
-    for (int64_t i = 0; i < layout().row_bytes() / 8; ++i) {
+    for (int64_t i = 0; i < RowBytes() / 8; ++i) {
       const uint64_t part = i == 0 ? word : FakeMix(word, i);
       std::memcpy(row + i * 8, &part, 8);
     }
@@ -256,7 +258,7 @@ class FakeModel final : public engine::models::Model {
     if (const auto unwritten = unwritten_.find(row); unwritten != unwritten_.end()) return unwritten->second;
     uint64_t word = 0, part = 0, damage = 0;
     std::memcpy(&word, row, 8);
-    for (int64_t i = 1; i < layout().row_bytes() / 8; ++i) {
+    for (int64_t i = 1; i < RowBytes() / 8; ++i) {
       std::memcpy(&part, row + i * 8, 8);
       damage |= part ^ FakeMix(word, i);
     }

@@ -183,22 +183,19 @@ void PagedAttention::StoreKvRow(const RopeOp& op, int64_t row) const {
   const AttentionShape& shape = options_.shape;
   const KvLayout& kv = options_.kv;
   const RowPlace& place = places_[row];
-  const int64_t width = shape.num_kv_heads * shape.head_dim, token = place.position % kv.block_tokens;
-  const float* in = AsHost(*op.qkv).row(row) + shape.num_heads * shape.head_dim;
+  const int64_t dim = kv.head_dim, token = place.position % kv.block_tokens;
+  const float* in = AsHost(*op.qkv).row(row) + shape.num_heads * dim;
   std::byte* const slice = SliceAddress(sequences_[place.sequence], op.layer, place.position);
-  for (int64_t part = 0; part < 2; ++part, in += width) {  // K, V
-    std::byte* out = slice + (part * kv.block_tokens + token) * kv.row_bytes();
+  for (int64_t i = 0; i < 2 * kv.num_kv_heads; ++i, in += dim) {  // the heads of K, then those of V
+    const int64_t at = i * kv.block_tokens + token;
+    std::byte* const out = slice + at * kv.row_bytes();
     if (kv.dtype == KvDtype::kF32) {
-      std::memcpy(out, in, width * sizeof(float));
+      std::memcpy(out, in, dim * sizeof(float));
     } else if (kv.dtype == KvDtype::kBf16) {
-      for (int64_t i = 0; i < width; ++i) reinterpret_cast<Bf16*>(out)[i] = ToBf16(in[i]);
+      for (int64_t d = 0; d < dim; ++d) reinterpret_cast<Bf16*>(out)[d] = ToBf16(in[d]);
     } else {
-      std::byte* scales = slice + 2 * kv.block_tokens * kv.row_bytes() + part * kv.scale_bytes();
-      for (int64_t head = 0; head < kv.num_kv_heads; ++head) {
-        const int64_t first = head * kv.head_dim;
-        const float scale = kernels_.quantize(in + first, kv.head_dim, reinterpret_cast<int8_t*>(out) + first);
-        std::memcpy(scales + (head * kv.block_tokens + token) * sizeof(float), &scale, sizeof(float));
-      }
+      const float scale = kernels_.quantize(in, dim, reinterpret_cast<int8_t*>(out));
+      std::memcpy(slice + 2 * kv.part_bytes() + at * sizeof(float), &scale, sizeof(float));
     }
   }
 }
@@ -283,9 +280,9 @@ void PagedAttention::LoadQueries(const Item& item, const HostBuffer& qkv, const 
 void PagedAttention::FindTile(int64_t layer, const Item& item, int64_t first, int64_t end, TileRows& rows) const {
   const KvLayout& kv = options_.kv;
   const uint64_t* block = blocks_.data() + sequences_[item.sequence].first_block + first / kv.block_tokens;
-  const uint64_t head = layer * kv.slice_bytes() + item.kv_head * kv.head_dim * BytesOf(kv.dtype);
-  const uint64_t to_v = kv.block_tokens * kv.row_bytes();
-  const uint64_t scales = layer * kv.slice_bytes() + 2 * to_v + item.kv_head * kv.block_tokens * sizeof(float);
+  const uint64_t row = item.kv_head * kv.block_tokens;
+  const uint64_t head = layer * kv.slice_bytes() + row * kv.row_bytes();
+  const uint64_t scales = layer * kv.slice_bytes() + 2 * kv.part_bytes() + row * sizeof(float);
   rows.first = first;
   rows.count = std::clamp<int64_t>(end - first, 0, kTileTokens);
   rows.asked_for = 0;
@@ -293,14 +290,14 @@ void PagedAttention::FindTile(int64_t layer, const Item& item, int64_t first, in
     uint64_t at = *block + head + token * kv.row_bytes();
     for (; t < rows.count && token < kv.block_tokens; ++t, ++token, at += kv.row_bytes()) {
       rows.k[t] = reinterpret_cast<const void*>(at);
-      rows.v[t] = reinterpret_cast<const void*>(at + to_v);
+      rows.v[t] = reinterpret_cast<const void*>(at + kv.part_bytes());
       rows.scales[t] = reinterpret_cast<const std::byte*>(*block + scales + token * sizeof(float));
     }
   }
 }
 
-// A head's rows lie too far apart for the processor to guess the next, and asked for all at once they would hold up
-// what is done meanwhile: a few at a time, between one piece of work and the next.
+// The processor guesses the next rows of a block, but too late, and not those of the next block. Asked for all at once
+// they would hold up what is done meanwhile: a few at a time, between one piece of work and the next.
 void PagedAttention::AskAhead(const Scratch& s) const {
   TileRows& next = *s.next;
   const int64_t bytes = options_.kv.head_dim * BytesOf(options_.kv.dtype);

@@ -47,8 +47,9 @@ template <class Kv>
 GPU_CODE Kv* KvAt(const StepTables& tables, const KvShape& kv, int64_t sequence, int64_t layer, int64_t position,
                   int64_t kv_head, bool value) {
   const KvBlock& block = tables.blocks[tables.first_block[sequence] + position / kv.block_tokens];
-  const int64_t token = position % kv.block_tokens + (value ? kv.block_tokens : 0);
-  return reinterpret_cast<Kv*>(SliceOf(block, layer)) + (token * kv.num_kv_heads + kv_head) * kv.head_dim;
+  const int64_t head = kv_head + (value ? kv.num_kv_heads : 0);
+  return reinterpret_cast<Kv*>(SliceOf(block, layer)) +
+         (head * kv.block_tokens + position % kv.block_tokens) * kv.head_dim;
 }
 
 }  // namespace swiftcache::engine::backend::cuda
