@@ -93,7 +93,7 @@ std::optional<int> EngineFlags::Parse(int argc, char** argv) {
   flags.Duration(
       "max_tpot", &engine.max_tpot, absl::ZeroDuration(), absl::Hours(1),
       "a request that own memory does not hold is refused where each output token would take longer: what of "
-      "its KV must lie in leases over the rate of the link to them; 0s: never");
+      "its prompt's KV must lie in leases over the rate of the link to them; 0s: never");
   flags.Integer("max_waiting_requests", &engine.max_waiting_requests, 1, kAnyCount,
                 "requests that may wait; more are refused");
   flags.Address("broker", &broker, "gRPC address of the broker; empty: alone", true);

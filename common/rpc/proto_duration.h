@@ -11,7 +11,7 @@
 
 namespace swiftcache {
 
-/// To the nanosecond, towards zero. REQUIRES: finite.
+/// To the nanosecond, towards zero; at most the 10,000 years that the wire allows.
 google::protobuf::Duration DurationToProto(absl::Duration duration);
 
 /// Of any seconds and nanos, those too that the wire's rules forbid.

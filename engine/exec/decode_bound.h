@@ -3,13 +3,13 @@
 // the KV's bytes over the rate of the link.
 //
 //   DecodeBound bound({.max_tpot = absl::Milliseconds(50), .own_blocks = 100, ...}, &transport);
-//   ASSIGN_OR_RETURN(int64_t tokens, bound.MaxTotalTokens(request, limit));     // or it would be too slow
+//   RETURN_IF_ERROR(bound.Check(request));     // or it would be too slow
 #pragma once
 
 #include <cstdint>
 #include <optional>
 
-#include "absl/status/statusor.h"
+#include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "engine/exec/request.h"
 #include "engine/transport/transport.h"
@@ -17,8 +17,9 @@
 namespace swiftcache::engine::exec {
 
 /// A bound from below: own memory is taken to hold as much of the sequence as it can, computing to cost nothing, and the
-/// link to carry nothing else. So a request that is refused could not have been served in time by any luck; one that is
-/// taken may still be slower than max_tpot. (Not so where shm streams: blocks that find no slot are read as own memory is.)
+/// link to carry nothing else. So a request that is refused could not have been served in time by any luck, if the rate
+/// is right; one that is taken may still be slower than max_tpot. A rate that was measured is that of the fastest load so
+/// far, which may be less than the link's; and where shm streams, blocks that find no slot are read as own memory is.
 /// Thread-safety: safe. Ownership: borrows the transport. Errors: as named.
 class DecodeBound {
  public:
@@ -35,10 +36,8 @@ class DecodeBound {
   /// Of the longest sequence that so many own and leased blocks hold. None: none is leased, or the link's rate is not
   /// known.
   std::optional<absl::Duration> OfLongest(int64_t own_blocks, int64_t leased_blocks) const;
-  /// To how many tokens prompt and output may come, of `total_tokens` that other limits allow: all of them, or, where
-  /// the client has set no max_tokens, those within max_tpot. OUT_OF_RANGE: max_tpot would be exceeded. What own memory
-  /// holds is always within it.
-  absl::StatusOr<int64_t> MaxTotalTokens(const Request& request, int64_t total_tokens) const;
+  /// OUT_OF_RANGE: each token after the first would take longer than max_tpot, since each reads the prompt's KV at least.
+  absl::Status Check(const Request& request) const;
 
  private:
   std::optional<double> Rate() const;  // bytes a second

@@ -94,8 +94,9 @@ class EngineImpl final : public Engine, private LoopObserver {
   void Run();
   absl::Duration Patience() const;
   void Handle(Message message);
-  absl::Status Enqueue(Request request, int64_t max_total_tokens, std::unique_ptr<ResponseSink> sink);
-  absl::Status EnqueueLocked(std::unique_ptr<LiveRequest> request) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status Enqueue(Request request, const absl::Status& in_time, std::unique_ptr<ResponseSink> sink);
+  absl::Status EnqueueLocked(std::unique_ptr<LiveRequest> request, const absl::Status& in_time)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   EngineLoad LoadLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool IdleLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return loop_ended_ || (live_ids_.empty() && not_told_ == 0);
@@ -137,34 +138,29 @@ class EngineImpl final : public Engine, private LoopObserver {
 };
 
 absl::Status EngineImpl::Submit(Request request, std::unique_ptr<ResponseSink> sink) {
-  absl::Status status = CheckRequest(request, limits_);
-  if (status.ok()) {
-    const auto tokens = loop_.decode_bound().MaxTotalTokens(request, MaxTotalTokens(request, limits_));
-    if (!tokens.ok()) {
-      metrics_.RefusedAsTooSlow();
-      return tokens.status();
-    }
-    status = Enqueue(std::move(request), *tokens, std::move(sink));
-  }
-  if (!status.ok()) metrics_.Refused(status);
+  const absl::Status in_time = loop_.decode_bound().Check(request);
+  const absl::Status status = Enqueue(std::move(request), in_time, std::move(sink));
+  if (!status.ok()) status == in_time ? metrics_.RefusedAsTooSlow() : metrics_.Refused(status);
   return status;
 }
 
 // Enqueued under the lock, so that nothing can arrive behind the message that ends the loop.
-absl::Status EngineImpl::Enqueue(Request request, int64_t max_total_tokens, std::unique_ptr<ResponseSink> sink) {
+absl::Status EngineImpl::Enqueue(Request request, const absl::Status& in_time, std::unique_ptr<ResponseSink> sink) {
+  RETURN_IF_ERROR(CheckRequest(request, limits_));
   auto live = std::make_unique<LiveRequest>();
-  live->max_total_tokens = max_total_tokens;
+  live->max_total_tokens = MaxTotalTokens(request, limits_);
   live->arrival_time = clock_.Now();
   live->request = std::move(request);
   live->sink = std::move(sink);
   absl::MutexLock lock(&mutex_);
-  return EnqueueLocked(std::move(live));
+  return EnqueueLocked(std::move(live), in_time);
 }
 
-absl::Status EngineImpl::EnqueueLocked(std::unique_ptr<LiveRequest> request) {
+absl::Status EngineImpl::EnqueueLocked(std::unique_ptr<LiveRequest> request, const absl::Status& in_time) {
   const std::string id = request->request.request_id;
   if (draining_) return absl::UnavailableError("the engine is draining: send the request to another engine");
   if (device_lost_) return absl::UnavailableError("the engine's device is lost: send the request to another engine");
+  if (!in_time.ok()) return in_time;  // a client's last answer: another engine might serve what a draining one refuses
   if (live_ids_.contains(id)) {
     return absl::AlreadyExistsError(absl::StrCat("request_id \"", id, "\" is that of a live request: use a new one"));
   }

@@ -56,9 +56,9 @@ class Engine {
 
   /// Starts the threads. Called once.
   virtual void Start() = 0;
-  /// INVALID_ARGUMENT, OUT_OF_RANGE (prompt longer than max_model_len or the arena; prompt and output beyond max_tpot), RESOURCE_EXHAUSTED (queue full, or
-  /// sinks far behind), UNAVAILABLE (draining), ALREADY_EXISTS (a live request of that id). On error the sink is never
-  /// called.
+  /// INVALID_ARGUMENT, OUT_OF_RANGE (prompt longer than max_model_len or the arena, or than leases serve within max_tpot),
+  /// RESOURCE_EXHAUSTED (queue full, or sinks far behind), UNAVAILABLE (draining), ALREADY_EXISTS (a live request of that
+  /// id). On error the sink is never called.
   virtual absl::Status Submit(Request request, std::unique_ptr<ResponseSink> sink) = 0;
   /// A door has refused a request itself, which this engine therefore never saw: for the metrics. REQUIRES: !why.ok().
   virtual void CountRefusal(const absl::Status& why) = 0;

@@ -15,7 +15,8 @@ namespace swiftcache::engine::transport {
 
 /// The fastest load so far, each by the time from its begin to its end: none is taken for faster than it was, and one that
 /// waited for nothing is the link's. A mean would tell of latencies and of what was in the way. Of a small load nearly all
-/// is latency, and the first few may all have been held up: they do not count.
+/// is latency: it does not count; and the first few may all have been held up: nothing is known until more have come. The
+/// fastest stays so for ever, from whichever donor.
 /// Thread-safety: none. Ownership: a value. Errors: none. Units: bytes a second.
 class LoadRate {
  public:

@@ -11,8 +11,8 @@ from leasing import ARENA, DONOR, WAIT, hits, leasing, pytest_generate_tests, ta
 
 
 class Ends:
-    """Which of the leases that the borrower had in use when this was made have ended since. One that it has not opened yet
-    may end: nothing lies there."""
+    """Which of the leases that the borrower had in use when this was made have been lost, fenced or asked back since. One
+    that it has not opened yet may end: nothing lies there."""
 
     def __init__(self, leasing):
         self.leasing = leasing
@@ -23,7 +23,11 @@ class Ends:
         return set(re.findall(rf"lease (\d+){event}", self.leasing.engines[name].text()))
 
     def _ended(self):
-        return self._leases("chat", " is lost") | self._leases("donor", " (?:was fenced|came back)")
+        wait_until(lambda: len(self._leases("chat", " is lost")) == self.leasing.count("chat", "swiftcache_lease_lost_total")
+                   and len(self._leases("donor", " was fenced")) == self.leasing.count("donor", "swiftcache_lease_fenced_total"),
+                   WAIT, "the logs tell of all ends")
+        asked_back = r" came back: .*, (?!0 )\S+ after it was asked back"
+        return self._leases("chat", " is lost") | self._leases("donor", f"(?: was fenced|{asked_back})")
 
     def none(self):
         return not self.lived & self._ended()
@@ -41,9 +45,9 @@ def test_a_broker_that_is_away_ends_no_lease_and_its_limits_stand(leasing, stubs
     load = leasing.load(stubs, talks, "chat").until(hits(leasing, "chat"), "hits in leases").answered(rng.randrange(30))
     leasing.ctl("lease", "limit", "chat", "200MiB")
     where = {"listen": leasing.broker.grpc, "http": leasing.broker.http}
-    leasing.broker.kill()
     ends, asked = Ends(leasing), load.asked
     print(f"the broker is killed after {asked} answers, with {len(ends.lived)} leases in use; {late} comes late")
+    leasing.broker.kill()
     leasing.wires[0].cut()
     time.sleep(away)
     leasing.start_broker(*leasing.broker_flags, **where)
@@ -99,8 +103,8 @@ def test_the_broker_and_the_donor_cannot_reach_each_other(leasing, stubs, talks,
     leasing.ready("chat")
     load = leasing.load(stubs, talks, "chat").until(hits(leasing, "chat"), "hits in leases").answered(rng.randrange(30))
     print(f"the donor's wire is cut after {load.asked} answers")
-    leasing.wires[0].cut()
     ends = Ends(leasing)
+    leasing.wires[0].cut()
     load.until(lambda: leasing.leases() == [], "the broker takes the donor for dead")
     load.answered(rng.randrange(10, 30)).until(hits(leasing, "chat"), "hits in leases all the same")
     leasing.wires[0].mend()
@@ -118,8 +122,8 @@ def test_the_broker_and_the_borrower_cannot_reach_each_other(leasing, stubs, tal
     leasing.ready("chat")
     load = leasing.load(stubs, talks, "chat").until(hits(leasing, "chat"), "hits in leases").answered(rng.randrange(30))
     print(f"the borrower's wire is cut after {load.asked} answers")
-    leasing.wires[0].cut()
     ends = Ends(leasing)
+    leasing.wires[0].cut()
     load.until(lambda: leasing.broker.metric("swiftcache_broker_deaths_total") == 1,
                "the broker takes the borrower for dead, the gateway does not")
     load.answered(rng.randrange(10, 30)).until(hits(leasing, "chat"), "hits in leases all the same")

@@ -122,7 +122,7 @@ LEASES = {
         ("Waits for lent memory", "s", "From a donor's need to its memory.", quantiles("swiftcache_reclaim_wait_seconds", "engine")),
         ("Late reclaims", "percentunit", "Share over 100 ms, over five minutes.", [("{{engine}}", "engine:swiftcache_reclaim_late:ratio_5m")]),
         ("Stall", "s", "Per step that streams KV of leases: time that computing stood still.", quantiles("swiftcache_kv_stall_seconds", "engine")),
-        ("Decode bound", "s", "Least time of an output token of the longest sequence that an engine's memory and leases hold; --max_tpot refuses by it.",
+        ("Decode bound", "s", "Least time of an output token of the longest sequence that an engine's memory and leases hold. --max_tpot refuses a prompt by the same rule.",
          [("{{engine}} {{transport}}", "swiftcache_decode_bound_seconds")])],
 }
 

@@ -30,6 +30,7 @@ TEST(ProtoDurationTest, NumbersThatNoDurationHasAreReadAllTheSame) {
   proto.set_seconds(std::numeric_limits<int64_t>::max());
   proto.set_nanos(std::numeric_limits<int32_t>::max());
   EXPECT_GT(DurationFromProto(proto), absl::Hours(1));
+  EXPECT_EQ(DurationToProto(DurationFromProto(proto)).seconds(), 315'576'000'000);
   proto.set_seconds(1);
   proto.set_nanos(-1);
   EXPECT_EQ(DurationFromProto(proto), absl::Seconds(1) - absl::Nanoseconds(1));

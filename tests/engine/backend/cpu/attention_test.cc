@@ -305,5 +305,20 @@ TEST(AttentionTest, OtherLayersSlicesAreNotTouched) {
   }
 }
 
+TEST(AttentionTest, AHeadsTokensOfABlockLieSideBySide) {
+  const Arrangement setup{{4, 2, 8}, KvDtype::kF32, 4};
+  Engine engine(setup, 8);
+  const Oracle oracle = MakeOracle(setup, 8, 12);
+  Blocks blocks(engine.kv(), 8);
+  engine.Step({{8, 0, blocks.addresses}}, {&oracle});
+  for (int64_t t = 0; t < 8; ++t) {
+    for (int64_t head = 0; head < 2; ++head) {
+      const std::byte* slice = AddressSpace().Host(blocks.addresses[t / 4]) + kLayer * engine.kv().slice_bytes();
+      const auto* v = reinterpret_cast<const float*>(slice) + 2 * 4 * 8 + (head * 4 + t % 4) * 8;  // behind all of K
+      EXPECT_EQ(std::vector<double>(v, v + 8), oracle.StoredV(t, head)) << "token " << t << " head " << head;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace swiftcache::engine::backend::cpu
