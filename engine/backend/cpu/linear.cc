@@ -145,27 +145,30 @@ void Linear::QuantizedPanel(const LinearOp& op, const std::byte* prepared, int64
   (int8 ? kernels_.quantized_int8 : bf16_rows_ ? kernels_.quantized_bf16 : kernels_.quantized)(gemm);
 }
 
-template <typename Body>
-void Linear::ForPanels(int64_t panels, const Body& body) {
+template <typename RowsOf>
+void Linear::StreamPanels(const LinearOp& op, const RowsOf& rows_of) {
+  const int64_t panels = static_cast<const PackedMatrix&>(*op.weight).panels();
   runs_.clear();
   for (int64_t first = 0; first < panels;) {
     runs_.push_back(first);
     first += std::max<int64_t>(1, (panels - first) / (2 * pool_.threads()));
   }
   runs_.push_back(panels);
-  pool_.ParallelFor(runs_.size() - 1, [&](int64_t run, int worker) { body(runs_[run], runs_[run + 1], worker); });
+  pool_.ParallelFor(runs_.size() - 1, [&](int64_t run, int worker) {
+    const std::byte* rows = rows_of(worker);
+    for (int64_t panel = runs_[run]; panel < runs_[run + 1]; ++panel) Panel(op, rows, panel, 0, op.rows, worker);
+  });
 }
 
 void Linear::RunPrivate(const LinearOp& op) {
-  const auto& weight = static_cast<const PackedMatrix&>(*op.weight);
-  const int64_t row_bytes = PreparedRowBytes(weight);
+  const int64_t row_bytes = PreparedRowBytes(static_cast<const PackedMatrix&>(*op.weight));
   ++product_;
-  ForPanels(weight.panels(), [&](int64_t first, int64_t end, int worker) {
+  StreamPanels(op, [&](int worker) {
     std::byte* rows = private_.data() + worker * kPrivateRows * MaxRowBytes();
     if (std::exchange(prepared_[worker].product, product_) != product_) {
       for (int64_t r = 0; r < op.rows; ++r) Prepare(op, r, worker, rows + r * row_bytes);
     }
-    for (int64_t p = first; p < end; ++p) Panel(op, rows, p, 0, op.rows, worker);
+    return rows;
   });
 }
 
@@ -177,11 +180,7 @@ void Linear::RunShared(const LinearOp& op) {
     const int64_t end = std::min(op.rows, (item + 1) * chunk);
     for (int64_t r = item * chunk; r < end; ++r) Prepare(op, r, worker, shared_.data() + r * row_bytes);
   });
-  if (op.rows <= kStreamedRows) {
-    return ForPanels(panels, [&](int64_t first, int64_t end, int worker) {
-      for (int64_t p = first; p < end; ++p) Panel(op, shared_.data(), p, 0, op.rows, worker);
-    });
-  }
+  if (op.rows <= kStreamedRows) return StreamPanels(op, [this](int) { return shared_.data(); });
   pool_.ParallelFor(CeilDiv(op.rows, kRowBlock) * panels, [&](int64_t item, int worker) {
     const int64_t row = item / panels * kRowBlock;
     Panel(op, shared_.data() + row * row_bytes, item % panels, row, std::min(kRowBlock, op.rows - row), worker);

@@ -41,10 +41,10 @@ class Linear {
     int64_t product = 0;  // whose rows a worker has prepared
   };
 
-  // body(first, end, worker) for runs of panels. A run comes from memory as one stream, which takes a while to flow: long
-  // runs first, short ones last, so that workers end together.
-  template <typename Body>
-  void ForPanels(int64_t panels, const Body& body);
+  // All panels, by runs: one comes from memory as one stream, which takes a while to flow. Long runs first, short ones
+  // last, so that workers end together. rows_of(worker): the prepared rows.
+  template <typename RowsOf>
+  void StreamPanels(const LinearOp& op, const RowsOf& rows_of);
   void RunPrivate(const LinearOp& op);
   void RunShared(const LinearOp& op);
   void Prepare(const LinearOp& op, int64_t row, int worker, std::byte* out) const;
