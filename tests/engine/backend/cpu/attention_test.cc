@@ -292,13 +292,21 @@ TEST(AttentionTest, Int8HoldsTheNearestOfEachElementAndTheScale) {
   }
 }
 
-TEST(AttentionTest, OtherLayersSlicesAreNotTouched) {
-  const Arrangement setup{{2, 1, 8}, KvDtype::kF32, 4};
-  Engine engine(setup, 8);
+// What a step of eight tokens leaves in blocks of four, f32.
+struct EightTokens {
+  explicit EightTokens(const AttentionShape& shape) : setup{shape, KvDtype::kF32, 4} {
+    engine.Step({{8, 0, blocks.addresses}}, {&oracle});
+  }
+  const Arrangement setup;
+  Engine engine{setup, 8};
   const Oracle oracle = MakeOracle(setup, 8, 11);
-  Blocks blocks(engine.kv(), 8);
-  engine.Step({{8, 0, blocks.addresses}}, {&oracle});
-  for (const DeviceAddress address : blocks.addresses) {
+  Blocks blocks{engine.kv(), 8};
+};
+
+TEST(AttentionTest, OtherLayersSlicesAreNotTouched) {
+  const EightTokens stored({2, 1, 8});
+  const Engine& engine = stored.engine;
+  for (const DeviceAddress address : stored.blocks.addresses) {
     const std::byte* block = AddressSpace().Host(address);
     EXPECT_TRUE(
         std::all_of(block, block + engine.kv().slice_bytes(), [](std::byte b) { return b == std::byte{0xff}; }));
@@ -306,16 +314,13 @@ TEST(AttentionTest, OtherLayersSlicesAreNotTouched) {
 }
 
 TEST(AttentionTest, AHeadsTokensOfABlockLieSideBySide) {
-  const Arrangement setup{{4, 2, 8}, KvDtype::kF32, 4};
-  Engine engine(setup, 8);
-  const Oracle oracle = MakeOracle(setup, 8, 12);
-  Blocks blocks(engine.kv(), 8);
-  engine.Step({{8, 0, blocks.addresses}}, {&oracle});
+  const EightTokens stored({4, 2, 8});
   for (int64_t t = 0; t < 8; ++t) {
     for (int64_t head = 0; head < 2; ++head) {
-      const std::byte* slice = AddressSpace().Host(blocks.addresses[t / 4]) + kLayer * engine.kv().slice_bytes();
+      const std::byte* slice =
+          AddressSpace().Host(stored.blocks.addresses[t / 4]) + kLayer * stored.engine.kv().slice_bytes();
       const auto* v = reinterpret_cast<const float*>(slice) + 2 * 4 * 8 + (head * 4 + t % 4) * 8;  // behind all of K
-      EXPECT_EQ(std::vector<double>(v, v + 8), oracle.StoredV(t, head)) << "token " << t << " head " << head;
+      EXPECT_EQ(std::vector<double>(v, v + 8), stored.oracle.StoredV(t, head)) << "token " << t << " head " << head;
     }
   }
 }
