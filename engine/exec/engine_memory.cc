@@ -33,11 +33,6 @@ absl::StatusOr<int64_t> BytesLeft(const backend::DeviceMemory& memory, double ut
       " for KV, and one block takes ", block_bytes, ": raise it, or free memory on the device"));
 }
 
-int64_t WantedModelLen(const EngineOptions& options, const models::ModelGeometry& geometry) {
-  if (options.max_model_len_tokens == 0) return geometry.max_context_tokens;
-  return std::min(geometry.max_context_tokens, options.max_model_len_tokens);
-}
-
 // Alone, one sequence must always fit into own memory: that is what progress rests on (Scheduler). Who borrows may
 // lease what is missing.
 int64_t MaxModelLen(const EngineOptions& options, const models::ModelGeometry& geometry, int64_t num_blocks) {
@@ -48,6 +43,11 @@ int64_t MaxModelLen(const EngineOptions& options, const models::ModelGeometry& g
 }
 
 }  // namespace
+
+int64_t WantedModelLen(const EngineOptions& options, const models::ModelGeometry& geometry) {
+  if (options.max_model_len_tokens == 0) return geometry.max_context_tokens;
+  return std::min(geometry.max_context_tokens, options.max_model_len_tokens);
+}
 
 backend::KvLayout KvLayoutOf(const EngineOptions& options, const models::ModelGeometry& geometry) {
   return {.num_layers = geometry.num_layers,

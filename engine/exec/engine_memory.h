@@ -26,6 +26,9 @@ struct EngineMemory {
   int64_t max_model_len_tokens = 0;  // what model, option and KV memory allow
 };
 
+/// Of prompt and output: what model and option allow.
+int64_t WantedModelLen(const EngineOptions& options, const models::ModelGeometry& geometry);
+
 backend::KvLayout KvLayoutOf(const EngineOptions& options, const models::ModelGeometry& geometry);
 
 /// Bytes that KV memory shall have: options.kv_cache_bytes; where that is not given, gpu_memory_utilization of the

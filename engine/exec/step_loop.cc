@@ -9,6 +9,7 @@
 #include "common/base/status_macros.h"
 #include "common/log/log.h"
 #include "engine/backend/device.h"
+#include "engine/exec/engine_memory.h"
 
 namespace swiftcache::engine::exec {
 namespace {
@@ -91,12 +92,11 @@ std::unique_ptr<LayerStreamer> StepLoop::MakeStreamer(const LoopSharing& parts) 
 }
 
 DecodeBound StepLoop::MakeDecodeBound(const std::optional<LoopSharing>& parts) const {
-  const int64_t most = model_->geometry().max_context_tokens, wanted = options_.max_model_len_tokens;
   return DecodeBound({.max_tpot = options_.max_tpot,
                       .own_blocks = cache_.local().total,
                       .block_tokens = options_.block_tokens,
                       .block_bytes = layout_.block_bytes(),
-                      .max_model_len_tokens = wanted > 0 ? std::min(wanted, most) : most,
+                      .max_model_len_tokens = WantedModelLen(options_, model_->geometry()),
                       .in_place = !streamer_},
                      parts ? parts->transport : nullptr);
 }
