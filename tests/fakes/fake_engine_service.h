@@ -17,6 +17,7 @@
 
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
+#include "common/rpc/proto_duration.h"
 #include "common/rpc/status.h"
 #include "swiftcache/v1/engine.grpc.pb.h"
 
@@ -58,7 +59,7 @@ class FakeGeneration {
     v1::GenerateManyResponse::End& end = *AddOutput(response, id()).mutable_end();
     end.set_code(static_cast<int>(status.code()));
     end.set_message(std::string(status.message()));
-    if (const auto delay = RetryDelayOf(status)) end.mutable_retry_delay()->set_seconds(absl::ToInt64Seconds(*delay));
+    if (const auto delay = RetryDelayOf(status)) *end.mutable_retry_delay() = DurationToProto(*delay);
     Send(response);
   }
 
