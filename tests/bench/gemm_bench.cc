@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+// How far matrix products alone are from the processor's multiply-add instructions: GOP/s of both, in turns, since shared
+// machines change their speed from minute to minute. A Markdown table; one line each for weights, shape and rows.
+//
+//   swiftcache-gemm-bench [--threads N] [--isa avx512_bf16|avx2|...] [--rows 8,256,512] [--repeats N]
+#include <glog/logging.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstdio>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/time/clock.h"
+#include "engine/backend/cpu/thread_pool.h"
+#include "tests/bench/peaks.h"
+#include "tests/engine/backend/cpu/backend_test_util.h"
+
+namespace swiftcache {
+namespace {
+
+using namespace engine::backend;
+using namespace engine::backend::cpu;
+
+struct Flags {
+  int threads = static_cast<int>(std::thread::hardware_concurrency());
+  std::string isa = "avx512_bf16";
+  std::vector<int64_t> rows = {8, 256, 512};
+  int repeats = 9;
+};
+
+struct Shape {
+  int64_t inputs, outputs;
+};
+
+// The products of an MLP, which are most of a model's: SmolLM2, hidden 2,048 and 3,072.
+constexpr Shape kShapes[] = {{576, 3072}, {1536, 576}, {2048, 11264}, {5632, 2048}, {3072, 16384}, {8192, 3072}};
+
+struct Case {
+  WeightFormat format;
+  Precision precision;
+  int bits;  // of a weight
+};
+constexpr Case kCases[] = {{WeightFormat::kF32, Precision::kF32, 32},
+                           {WeightFormat::kBf16, Precision::kBf16, 16},
+                           {WeightFormat::kQ8_0, Precision::kBf16, 8},
+                           {WeightFormat::kQ4_0, Precision::kBf16, 4},
+                           {WeightFormat::kQ4_1, Precision::kBf16, 4}};
+
+Arithmetic ArithmeticOf(const Case& c, Isa isa) {
+  if (c.bits <= 8) return Arithmetic::kInt8;
+  return c.bits == 16 && isa == Isa::kAvx512Bf16 ? Arithmetic::kBf16 : Arithmetic::kF32;
+}
+
+double Seconds(const auto& work) {
+  const absl::Time begin = absl::Now();
+  work();
+  return absl::ToDoubleSeconds(absl::Now() - begin);
+}
+
+double Median(std::vector<double> values) {
+  std::nth_element(values.begin(), values.begin() + values.size() / 2, values.end());
+  return values[values.size() / 2];
+}
+
+void Measure(const Flags& flags, const Case& c, const Shape& shape, int64_t rows, Isa isa, ThreadPool& pool) {
+  const Arithmetic arithmetic = ArithmeticOf(c, isa);
+  const Peak peak = PeakOf(isa, arithmetic, c.bits);
+  auto backend = MakeBackend({.threads = flags.threads, .precision = c.precision, .max_isa = isa, .max_rows = rows});
+  const QuantizedWeights stored(c.format, shape.outputs, shape.inputs, 1);
+  const WeightSource source = stored.source();
+  const auto weight = *backend->PackMatrix({&source, 1}, Exactness::kUsual);
+  const auto in = MakeBuffer(*backend, RandomVector(rows * shape.inputs, 1), shape.inputs);
+  const auto out = *backend->Allocate(rows, shape.outputs);
+  const double operations = 2.0 * static_cast<double>(rows * shape.inputs * shape.outputs);
+  const int64_t products = 1 + static_cast<int64_t>(5e9 / operations), loops = 20'000'000'000 / peak.operations / 20;
+  const auto run = [&] {
+    for (int64_t i = 0; i < products; ++i) {
+      CHECK(backend->Linear({.in = in.get(), .rows = rows, .weight = weight.get(), .out = out.get()}).ok());
+    }
+  };
+  const auto run_peak = [&] { pool.ParallelFor(pool.threads(), [&](int64_t, int) { peak.run(loops); }); };
+  run();
+  std::vector<double> ours, best, share;
+  for (int repeat = 0; repeat < flags.repeats; ++repeat) {
+    const double before = Seconds(run_peak), product = Seconds(run), after = Seconds(run_peak);
+    best.push_back(static_cast<double>(pool.threads() * loops * peak.operations) / std::min(before, after) * 1e-9);
+    ours.push_back(static_cast<double>(products) * operations / product * 1e-9);
+    share.push_back(ours.back() / best.back());
+  }
+  std::printf("| %s | %s | %ld x %ld | %ld | %.0f | %.0f | %.2f |\n", NameOf(c.format), NameOf(arithmetic),
+              shape.inputs, shape.outputs, rows, Median(ours), Median(best), Median(share));
+  std::fflush(stdout);
+}
+
+}  // namespace
+}  // namespace swiftcache
+
+int main(int argc, char** argv) {
+  using namespace swiftcache;
+  Flags flags;
+  CLI::App app("Matrix products beside the processor's multiply-add instructions", "swiftcache-gemm-bench");
+  app.add_option("--threads", flags.threads, "of the products and of the loops beside them")->check(CLI::Range(1, 256));
+  app.add_option("--isa", flags.isa, "the highest instruction set, as the engine's --isa names it")
+      ->check(CLI::IsMember({"avx512_bf16", "avx512_vnni", "avx512", "avx_vnni", "avx2"}));
+  app.add_option("--rows", flags.rows, "of the products, with commas")->delimiter(',')->check(CLI::PositiveNumber);
+  app.add_option("--repeats", flags.repeats, "of each measurement; the median counts")->check(CLI::Range(1, 1000));
+  CLI11_PARSE(app, argc, argv);
+  const Isa isa = BestIsa(*IsaOfName(flags.isa));
+  ThreadPool pool(flags.threads);
+  std::printf("%s, %d threads\n\n", IsaName(isa), flags.threads);
+  std::printf(
+      "| weights | arithmetic | inputs x outputs | rows | GOP/s | peak | share |\n|---|---|---|---|---|---|---|\n");
+  for (const Case& c : kCases) {
+    for (const Shape& shape : kShapes) {
+      for (const int64_t rows : flags.rows) Measure(flags, c, shape, rows, isa, pool);
+    }
+  }
+}

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a processor's multiply-add instructions give when nothing else is asked of it.
+//
+//   const Peak peak = PeakOf(BestIsa(limit), Arithmetic::kInt8, 4);
+//   pool.ParallelFor(pool.threads(), [&](int64_t, int) { peak.run(n); });   // n * peak.operations on each thread
+#pragma once
+
+#include <cstdint>
+
+#include "engine/backend/cpu/isa.h"
+
+namespace swiftcache {
+
+/// What products are made of: f32 fused multiply-adds; dot products of two bf16; of four 8-bit integers.
+enum class Arithmetic { kF32, kBf16, kInt8 };
+
+const char* NameOf(Arithmetic arithmetic);
+
+struct Peak {
+  void (*run)(int64_t n) = nullptr;
+  int64_t operations = 0;  // of one n; a multiply-add is two
+};
+
+/// The instructions that the engine's kernels use there for weights of `bits`. Nothing to run where they are none: bf16
+/// below avx512_bf16, 8-bit integers on the baseline, which is not measured. REQUIRES: the machine has `isa`.
+Peak PeakOf(engine::backend::cpu::Isa isa, Arithmetic arithmetic, int bits);
+
+}  // namespace swiftcache
