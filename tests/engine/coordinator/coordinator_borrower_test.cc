@@ -256,6 +256,15 @@ TEST_F(CoordinatorTest, ARequestWithoutAnAnswerIsRepeatedUnderItsKey) {
   EXPECT_EQ(broker_.log().Count("Request 2 of 100 for 5"), 1) << "a new attempt has a new key";
 }
 
+// The loop goes on, and may want what it gives back.
+TEST_F(CoordinatorTest, WhoGivesEverythingBackAsksForNothingMore) {
+  Start();
+  coordinator_->ReturnAll();
+  coordinator_->WishForMemory(100, 5);
+  Settle();
+  EXPECT_EQ(broker_.log().Count("Request 1 of 100 for 5"), 0);
+}
+
 TEST_F(CoordinatorTest, AShortageIsAskedAboutLessAndLessOften) {
   Start({.min_request_interval = absl::Seconds(1), .max_request_interval = absl::Seconds(4)});
   int64_t requests = 0;
