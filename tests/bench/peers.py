@@ -59,6 +59,14 @@ def run(flags, command):
     return done.stdout
 
 
+def peer(isa):
+    """The folder of llama-bench; it is built where it is missing."""
+    done = subprocess.run([pathlib.Path(__file__).with_name("llama.sh"), *([isa] if isa else [])], stdout=subprocess.PIPE, text=True)
+    if done.returncode != 0:
+        sys.exit("llama.cpp could not be built (above)")
+    return pathlib.Path(done.stdout.strip())
+
+
 def columns(flags):
     if flags.quick:
         return [Column(prompt=512), Column(sequences=1, depth=512)]
@@ -126,7 +134,6 @@ def table(figures):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--bin", type=pathlib.Path, required=True, help="folder of swiftcache-engine-bench")
-    parser.add_argument("--llama", type=pathlib.Path, required=True, help="folder of llama-bench")
     parser.add_argument("--model", type=pathlib.Path, required=True, help="SmolLM2's Q4_1 file")
     parser.add_argument("--cache", type=pathlib.Path, required=True, help="folder for the files that are made")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
@@ -135,10 +142,11 @@ def main():
     parser.add_argument("--only", default="", help="models whose names contain this")
     parser.add_argument("--only-format", default="", help="files of formats whose names contain this")
     parser.add_argument("--only-work", default="", help="columns whose names contain this")
-    parser.add_argument("--isa", default="", help="of ours: a lower one by force; --llama is to be built for it")
+    parser.add_argument("--isa", default="", help="a lower one by force, of both sides")
     parser.add_argument("--activations", default="auto", help="of ours")
     parser.add_argument("--json", type=pathlib.Path, help="the figures are written here, too")
     flags = parser.parse_args()
+    flags.llama = peer(flags.isa)
     figures = measure(flags, files(flags))
     print(table(figures))
     if flags.json:

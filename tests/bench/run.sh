@@ -15,8 +15,6 @@ cd "$(dirname "$0")/../.."
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/swiftcache
 deploy/install-deps.sh --tests >&2
 model=$(deploy/fetch-model.sh)
-isa=$(printf '%s\n' "$@" | grep -A1 -x -- --isa | tail -1 || true)
-llama=$(tests/bench/llama.sh $isa)
 venv=$cache/bench-venv
 if [ ! -e "$venv/.ready" ]; then
   python3 -m venv "$venv"
@@ -28,5 +26,5 @@ fi
   cmake --build --preset release --target swiftcache-engine-bench
 } >&2
 mkdir -p build/bench
-exec "$venv/bin/python" tests/bench/peers.py --bin build/release/bin --llama "$llama" --model "$model" --cache "$cache" \
+exec "$venv/bin/python" tests/bench/peers.py --bin build/release/bin --model "$model" --cache "$cache" \
   --json build/bench/peers.json "$@"
