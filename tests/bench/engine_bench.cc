@@ -32,6 +32,7 @@
 #include "engine/models/decoder.h"
 #include "tests/bench/isa_flag.h"
 #include "tests/bench/library_gemm.h"
+#include "tests/bench/timing.h"
 #include "tests/fakes/synthetic_weights.h"
 
 namespace swiftcache {
@@ -120,20 +121,6 @@ Flags Parse(int argc, char** argv) {
   return flags;
 }
 
-double Seconds(absl::Duration duration) { return absl::ToDoubleSeconds(duration); }
-
-template <typename Work>
-double Time(const Work& work) {
-  const absl::Time begin = absl::Now();
-  work();
-  return Seconds(absl::Now() - begin);
-}
-
-double Median(std::vector<double> values) {
-  std::nth_element(values.begin(), values.begin() + values.size() / 2, values.end());
-  return values[values.size() / 2];
-}
-
 std::string CpuName() {
   std::ifstream file("/proc/cpuinfo");
   for (std::string line; std::getline(file, line);) {
@@ -154,11 +141,11 @@ class Runner {
     options.max_batch_rows = max_rows_ = std::max(tokens, flags.sequences);
     options.max_logit_rows = std::max<int64_t>(1, flags.sequences);
     options.dtype = flags.f32 ? engine::models::ComputeDtype::kF32 : engine::models::ComputeDtype::kAuto;
-    const absl::Time begin = absl::Now();
-    auto model = engine::models::CreateModel(config, weights, device_, options);
-    if (!model.ok()) Fail(std::string(model.status().message()));
-    load_seconds_ = Seconds(absl::Now() - begin);
-    model_ = *std::move(model);
+    load_seconds_ = SecondsOf([&] {
+      auto model = engine::models::CreateModel(config, weights, device_, options);
+      if (!model.ok()) Fail(std::string(model.status().message()));
+      model_ = *std::move(model);
+    });
     const int64_t blocks = (tokens + 15) / 16, bytes = options.kv.block_bytes();
     kv_bytes_of_token_ = bytes / 16;
     blocks_.resize(std::max<int64_t>(1, flags.sequences));
@@ -273,17 +260,17 @@ Figures Measure(const ModelConfig& config, const engine::loader::Weights& weight
   if (flags.sequences > 0) runner.Fill(flags.context, flags.sequences);
   for (int repeat = 0; repeat < flags.repeats; ++repeat) {
     if (flags.prompt > 0) {
-      f.gemm.push_back(Time([&] { library.Run(); }));
+      f.gemm.push_back(SecondsOf([&] { library.Run(); }));
       RestFromLibrary();
-      f.prefill.push_back(Time([&] { runner.Step(0, flags.prompt); }));
+      f.prefill.push_back(SecondsOf([&] { runner.Step(0, flags.prompt); }));
     }
     if (flags.sequences == 0) continue;
-    f.read.push_back(Time([&] { bandwidth.Run(); }));
-    f.decode.push_back(Time([&] {
+    f.read.push_back(SecondsOf([&] { bandwidth.Run(); }));
+    f.decode.push_back(SecondsOf([&] {
                          for (int i = 0; i < kDecodeTokens; ++i) runner.Step(flags.context + i, 1, flags.sequences);
                        }) /
                        kDecodeTokens);
-    f.read.back() = std::min(f.read.back(), Time([&] { bandwidth.Run(); }));  // before and after: the better one
+    f.read.back() = std::min(f.read.back(), SecondsOf([&] { bandwidth.Run(); }));  // before and after: the better one
   }
   return f;
 }

@@ -8,13 +8,15 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
 
-#include "absl/time/clock.h"
 #include "engine/backend/cpu/thread_pool.h"
+#include "tests/bench/isa_flag.h"
 #include "tests/bench/peaks.h"
+#include "tests/bench/timing.h"
 #include "tests/engine/backend/cpu/backend_test_util.h"
 
 namespace swiftcache {
@@ -38,7 +40,7 @@ struct Shape {
 constexpr Shape kShapes[] = {{576, 3072}, {1536, 576}, {2048, 11264}, {5632, 2048}, {3072, 16384}, {8192, 3072}};
 
 struct Case {
-  WeightFormat format;
+  WeightFormat format;  // as they lie packed
   Precision precision;
   int bits;  // of a weight
 };
@@ -53,28 +55,24 @@ Arithmetic ArithmeticOf(const Case& c, Isa isa) {
   return c.bits == 16 && isa == Isa::kAvx512Bf16 ? Arithmetic::kBf16 : Arithmetic::kF32;
 }
 
-double Seconds(const auto& work) {
-  const absl::Time begin = absl::Now();
-  work();
-  return absl::ToDoubleSeconds(absl::Now() - begin);
-}
-
-double Median(std::vector<double> values) {
-  std::nth_element(values.begin(), values.begin() + values.size() / 2, values.end());
-  return values[values.size() / 2];
-}
-
 void Measure(const Flags& flags, const Case& c, const Shape& shape, int64_t rows, Isa isa, ThreadPool& pool) {
   const Arithmetic arithmetic = ArithmeticOf(c, isa);
   const Peak peak = PeakOf(isa, arithmetic, c.bits);
   auto backend = MakeBackend({.threads = flags.threads, .precision = c.precision, .max_isa = isa, .max_rows = rows});
-  const QuantizedWeights stored(c.format, shape.outputs, shape.inputs, 1);
-  const WeightSource source = stored.source();
+  std::vector<float> values;
+  std::optional<QuantizedWeights> blocks;
+  WeightSource source;
+  if (c.bits <= 8) {
+    source = blocks.emplace(c.format, shape.outputs, shape.inputs, 1).source();
+  } else {
+    values = RandomVector(shape.outputs * shape.inputs, 1);
+    source = SourceOf(values, shape.outputs, shape.inputs);  // packing rounds to bf16 what is to be so
+  }
   const auto weight = *backend->PackMatrix({&source, 1}, Exactness::kUsual);
   const auto in = MakeBuffer(*backend, RandomVector(rows * shape.inputs, 1), shape.inputs);
   const auto out = *backend->Allocate(rows, shape.outputs);
   const double operations = 2.0 * static_cast<double>(rows * shape.inputs * shape.outputs);
-  const int64_t products = 1 + static_cast<int64_t>(5e9 / operations), loops = 20'000'000'000 / peak.operations / 20;
+  const int64_t products = 1 + static_cast<int64_t>(5e9 / operations), loops = 1'000'000'000 / peak.operations;
   const auto run = [&] {
     for (int64_t i = 0; i < products; ++i) {
       CHECK(backend->Linear({.in = in.get(), .rows = rows, .weight = weight.get(), .out = out.get()}).ok());
@@ -84,7 +82,7 @@ void Measure(const Flags& flags, const Case& c, const Shape& shape, int64_t rows
   run();
   std::vector<double> ours, best, share;
   for (int repeat = 0; repeat < flags.repeats; ++repeat) {
-    const double before = Seconds(run_peak), product = Seconds(run), after = Seconds(run_peak);
+    const double before = SecondsOf(run_peak), product = SecondsOf(run), after = SecondsOf(run_peak);
     best.push_back(static_cast<double>(pool.threads() * loops * peak.operations) / std::min(before, after) * 1e-9);
     ours.push_back(static_cast<double>(products) * operations / product * 1e-9);
     share.push_back(ours.back() / best.back());
@@ -103,11 +101,15 @@ int main(int argc, char** argv) {
   CLI::App app("Matrix products beside the processor's multiply-add instructions", "swiftcache-gemm-bench");
   app.add_option("--threads", flags.threads, "of the products and of the loops beside them")->check(CLI::Range(1, 256));
   app.add_option("--isa", flags.isa, "the highest instruction set, as the engine's --isa names it")
-      ->check(CLI::IsMember({"avx512_bf16", "avx512_vnni", "avx512", "avx_vnni", "avx2"}));
+      ->check([](const std::string& name) { return IsaOfName(name) ? "" : name + ", wanted " + kWantedIsa; });
   app.add_option("--rows", flags.rows, "of the products, with commas")->delimiter(',')->check(CLI::PositiveNumber);
   app.add_option("--repeats", flags.repeats, "of each measurement; the median counts")->check(CLI::Range(1, 1000));
   CLI11_PARSE(app, argc, argv);
   const Isa isa = BestIsa(*IsaOfName(flags.isa));
+  if (isa == Isa::kBaseline) {
+    std::fprintf(stderr, "swiftcache-gemm-bench: neither --isa nor the machine may have less than avx2\n");
+    return 2;
+  }
   ThreadPool pool(flags.threads);
   std::printf("%s, %d threads\n\n", IsaName(isa), flags.threads);
   std::printf(

@@ -55,9 +55,8 @@ const char* NameOf(Arithmetic arithmetic) {
 
 Peak PeakOf(Isa isa, Arithmetic arithmetic, int bits) {
   const bool wide = isa >= Isa::kAvx512;
-  if (isa == Isa::kBaseline) return {};
   if (arithmetic == Arithmetic::kF32) return wide ? Peak{Fma512, Operations(16)} : Peak{Fma256, Operations(8)};
-  if (arithmetic == Arithmetic::kBf16) return isa >= Isa::kAvx512Bf16 ? Peak{Bf16Dot512, Operations(32)} : Peak{};
+  if (arithmetic == Arithmetic::kBf16) return {Bf16Dot512, Operations(32)};
   if (isa >= Isa::kAvx512Vnni) return {IntDot512, Operations(64)};
   if (isa == Isa::kAvxVnni) return {IntDot256, Operations(32)};
   if (wide) return {bits == 4 ? Int4Pairs512 : IntPairs512, Operations(64)};

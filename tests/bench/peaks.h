@@ -21,8 +21,8 @@ struct Peak {
   int64_t operations = 0;  // of one n; a multiply-add is two
 };
 
-/// The instructions that the engine's kernels use there for weights of `bits`. Nothing to run where they are none: bf16
-/// below avx512_bf16, 8-bit integers on the baseline, which is not measured. REQUIRES: the machine has `isa`.
+/// The instructions that the engine's kernels use there for weights of `bits`. REQUIRES: the machine has `isa`, which is
+/// kAvx2 or above, and for kBf16 kAvx512Bf16.
 Peak PeakOf(engine::backend::cpu::Isa isa, Arithmetic arithmetic, int bits);
 
 }  // namespace swiftcache
