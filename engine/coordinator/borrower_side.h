@@ -84,7 +84,8 @@ class BorrowerSide {
   std::map<kv::LeaseId, transport::LeaseView> views_;  // of others' leases, from Open to Close; empty before Opened
   std::map<kv::LeaseId, absl::Time> release_held_at_;  // drains that the loop has not heard of by then
   int64_t wished_bytes_ = 0, waiting_tokens_ = 0;
-  bool request_under_way_ = false, ends_ = false;
+  bool request_under_way_ = false;
+  bool ends_ = false;  // all was given back: nothing is wished for any more
   absl::Time next_request_ = absl::InfinitePast();
   absl::Duration request_interval_;
   int64_t responses_ = 0;  // requests; the next one's key follows from it
