@@ -82,6 +82,7 @@ absl::Status Membership::Register(const EngineInfo& info, absl::Time now) {
 
 bool Membership::IsRepeatedRegistration(const EngineInfo& info, absl::Time now) {
   Expire(now);
+  if (left_.Contains(info.instance_id)) return true;
   const auto it = engines_.find(info.name);
   return it != engines_.end() && it->second.info.instance_id == info.instance_id && info.registration > 0 &&
          info.registration <= it->second.info.registration;
@@ -112,6 +113,7 @@ absl::Status Membership::Heartbeat(const std::string& name, const std::string& i
 void Membership::Deregister(const std::string& name, const std::string& instance_id) {
   const auto it = engines_.find(name);
   if (it == engines_.end() || it->second.info.instance_id != instance_id) return;
+  left_.Add(instance_id);
   Remove(it, /*died=*/false);
 }
 

@@ -19,6 +19,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "broker/membership/engine_status.h"
+#include "common/base/recent_ids.h"
 #include "common/base/units.h"
 
 namespace swiftcache::broker::membership {
@@ -42,7 +43,7 @@ struct Removed {
 using Change = std::variant<EngineStatus, Removed>;
 
 /// Life of an engine: Register (in the state that it names: STARTING, READY or DRAINING), heartbeats, then Deregister,
-/// or death after heartbeat_misses intervals without a call. A READY engine whose progress counter stands still for
+/// after which an instance does not come back, or death after heartbeat_misses intervals without a call. A READY engine whose progress counter stands still for
 /// stall_timeout while requests run or wait is STALLED; it is READY again when the counter moves or the work is gone.
 /// Thread-safety: none; one loop owns it. Ownership: a value. Errors: as named.
 class Membership {
@@ -53,7 +54,8 @@ class Membership {
   /// ALREADY_EXISTS: the name is held by another live instance, which the message names (see TimeUntilExpiry).
   /// INVALID_ARGUMENT: see Validate. RESOURCE_EXHAUSTED: max_engines.
   absl::Status Register(const EngineInfo& info, absl::Time now);
-  /// Whether this call of Register, or a later one of the same instance, was processed already (info.registration).
+  /// Whether this call of Register, or a later one of the same instance, was processed already (info.registration), or
+  /// the instance has deregistered: a late copy would keep an engine in the table that is gone.
   bool IsRepeatedRegistration(const EngineInfo& info, absl::Time now);
   /// NOT_FOUND: no such name, or another instance has it.
   absl::Status Heartbeat(const std::string& name, const std::string& instance_id, const LoadReport& load,
@@ -102,6 +104,7 @@ class Membership {
   std::set<std::pair<absl::Time, std::string>> by_last_heard_;
   std::map<std::string, std::string> names_;  // by instance id
   std::map<EngineState, int64_t> counts_;     // as watchers see them
+  RecentIds<std::string> left_{kMaxEngines};  // instances that deregistered
   std::vector<Change> changes_;
 };
 

@@ -48,8 +48,8 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "common/base/recent_ids.h"
 #include "engine/lease/lease.h"
-#include "engine/lease/recent_ids.h"
 
 namespace swiftcache::engine::lease {
 
@@ -157,10 +157,10 @@ class Borrower {
   void GiveUp(Entry& entry, absl::Time now);
   void End(Entry& entry);
 
-  static constexpr size_t kRemembered = 1024;  // ended leases
+  static constexpr size_t kRemembered = 1024;  // ended leases; one that is started again finds no peer
   Options options_;
   Leases leases_;
-  RecentIds ended_{kRemembered};
+  RecentIds<kv::LeaseId> ended_{kRemembered};
   std::vector<Action> actions_;
   int64_t ignored_ = 0;
 };

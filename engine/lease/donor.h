@@ -50,9 +50,9 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "common/base/recent_ids.h"
 #include "engine/lease/account.h"
 #include "engine/lease/lease.h"
-#include "engine/lease/recent_ids.h"
 
 namespace swiftcache::engine::lease {
 
@@ -199,10 +199,10 @@ class Donor {
   void WantBack(Entry& entry, Ending ending, const std::string& why, absl::Time now, absl::Duration time_left);
   void TakeBackExtent(const Entry& entry, bool fenced, absl::Time now);
 
-  static constexpr size_t kRemembered = 1024;  // ended leases
+  static constexpr size_t kRemembered = 1024;  // ended leases; one that is started again finds no peer
   Options options_;
   Leases leases_;
-  RecentIds ended_{kRemembered};
+  RecentIds<kv::LeaseId> ended_{kRemembered};
   std::vector<Action> actions_;
   Accounts accounts_;
   std::map<std::string, int64_t> weights_;  // of borrowers, by instance

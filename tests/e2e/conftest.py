@@ -35,14 +35,14 @@ def binaries(request):
 
 
 def wait_until(condition, seconds, what):
-    """Poll until condition() is true; fail with `what` after `seconds`."""
+    """Poll until condition() is true; fail with `what` after `seconds`: a text, or a function that makes it then."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         value = condition()
         if value:
             return value
         time.sleep(0.02)
-    pytest.fail(f"not within {seconds} s: {what}")
+    pytest.fail(f"not within {seconds} s: {what() if callable(what) else what}")
 
 
 def instance_of(token):

@@ -281,7 +281,7 @@ class Leasing(Cluster):
             assert name == last or self.engines[name].stop() == 0
         wait_until(lambda: self.blocks(last, "leased_out") == self.blocks(last, "leased_in") == 0, WAIT,
                    f"{last} neither lends nor borrows")
-        wait_until(lambda: self.leases() == [], WAIT, f"no lease is left: {self.leases()}")
+        wait_until(lambda: self.leases() == [], WAIT, lambda: f"no lease is left: {self.leases()}")
         self.stop()
         assert os.listdir(self.shm_dir) == []
 

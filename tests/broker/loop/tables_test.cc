@@ -150,6 +150,17 @@ TEST_F(TablesTest, ACopyOfARegistrationChangesNothing) {
   EXPECT_THAT(tables_.leases().Snapshot(), IsEmpty()) << "its donor does not hold it";
 }
 
+TEST_F(TablesTest, AnEngineThatLeftIsNotBroughtBackByACopyOfItsRegistration) {
+  Borrow();
+  const std::vector<ledger::Lease> held = tables_.leases().Snapshot();
+  tables_.Deregister("code", "i1", now_);
+  EXPECT_TRUE(tables_.Register({Sharing("code"), held, {}}, now_).ok());
+  EXPECT_EQ(tables_.engines().Find("code"), std::nullopt);
+  EXPECT_THAT(tables_.leases().Snapshot(), IsEmpty());
+  EXPECT_TRUE(tables_.Register({Sharing("code", "i2"), {}, {}}, now_).ok());
+  EXPECT_NE(tables_.engines().Find("code"), std::nullopt) << "the next instance of that name";
+}
+
 TEST_F(TablesTest, ARefusedRegistrationEntersNeitherTable) {
   membership::EngineInfo bad = Sharing("code");
   bad.kv.block_bytes = 1;
