@@ -99,6 +99,9 @@ fi
 stage build-tsan built tsan tsan_tests && stage unit-tsan unit tsan -L tsan
 stage build-counted built release swiftcache-counted-steps swiftcache-bookkeeping-bench &&
   stage instructions tests/bench/instructions.py --bin build/release/bin
+for bench in leases donors; do  # the whole ones are too long, and want a machine that does nothing else
+  stage "bench-of-$bench-guard" "$venv/bin/python" tests/bench/$bench.py guard --bin build/release/bin --model "$SWIFTCACHE_TEST_MODEL"
+done
 stage arm tests/arm.sh
 stage rules-and-alerts tests/observability/check.sh
 stage package tests/e2e/package.sh "$SWIFTCACHE_TEST_MODEL" && tail -n 1 "$results/package.log"

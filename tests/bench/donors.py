@@ -4,6 +4,7 @@
 
   tests/bench/donors.py reclaim         how soon a donor in need has its memory: while it decodes, while its borrower computes
   tests/bench/donors.py interference    its TTFT and TPOT while its borrower reads, writes, and has leases taken from it
+  tests/bench/donors.py guard           interference, short, with bounds that a busy machine keeps and broken leases do not: for CI
   tests/bench/donors.py lend            a loan of 1 GiB: what its donor feels of it, and of the scrub
 
 Needs the binaries (--bin) and the model of deploy/fetch-model.sh (--model); run it with the Python of tests/run.sh
@@ -90,15 +91,15 @@ class Borrowing:
         self.thread.join()
 
 
-def interference(bench):
-    """Pairs of windows: the donor beside a borrower whose conversations grow in its leases, which are taken back one by one
-    and made anew, and beside the same borrower with all memory local."""
+def slow_downs(bench, rounds):
+    """The ratios of TTFT and of TPOT of pairs of windows: the donor beside a borrower whose conversations grow in its leases,
+    which are taken back one by one and made anew, and beside the same borrower with all memory local."""
     leased = bench.side("leased", 1024, (8192,), ("--stream=in_place",))
     local = bench.side("local", 9216, (8192,), ("--transport=none",), ("--transport=none",))
     load = {side.name: Borrowing(side) for side in (leased, local)}
     revoker = Revoker(bench, leased, (0.3, 1.0))
     ratios = {"TTFT": [], "TPOT": []}
-    for _ in range(bench.args.rounds):
+    for _ in range(rounds):
         seen = {}
         for side in bench.rng.sample((leased, local), 2):
             with load[side.name]:
@@ -116,12 +117,21 @@ def interference(bench):
     print(f"leases made: {leased.chat.metric('swiftcache_lease_borrowed_total'):.0f}, taken back while it was measured: {len(revoker.revoked)}; "
           f"blocks lent at the end: {donor.metric('swiftcache_kv_blocks', state='leased_out'):.0f}; prompt tokens found in leases: "
           f"{leased.chat.metric('swiftcache_prompt_tokens_by_source_total', source='donor'):.0f}")
-    bench.asked("leases taken back", len(revoker.revoked), bench.args.rounds, least=True)
-    for name, values in ratios.items():
+    bench.asked("leases taken back", len(revoker.revoked), rounds, least=True)
+    return ratios
+
+
+def interference(bench):
+    for name, values in slow_downs(bench, bench.args.rounds).items():
         low, high = interval(values, bench.rng)
         print(f"donor's {name} beside leases / beside the same borrower with local memory: median "
               f"{statistics.median(values):.3f}, 95 % interval {low:.3f} to {high:.3f} (width {high - low:.3f}), {len(values)} pairs")
         bench.asked(f"upper end of the slow-down of {name}", high - 1, {"TTFT": 0.05, "TPOT": 0.03}[name])
+
+
+def guard(bench):
+    for name, values in slow_downs(bench, 8).items():
+        bench.asked(f"slow-down of a donor's {name}, median", statistics.median(values) - 1, 0.3)
 
 
 def lend(bench):
@@ -202,7 +212,7 @@ def gaps_while_lending(bench, want):
 
 
 def main():
-    parser = arguments(__doc__, ["reclaim", "interference", "lend"])
+    parser = arguments(__doc__, ["reclaim", "interference", "lend", "guard"])
     parser.add_argument("--rounds", type=int, help="of reclaim 200 by default, else 20")
     parser.add_argument("--gaps", type=int, default=1000, help="lend: so many, or a few more, while it lends, and as many without")
     parser.add_argument("--dirty", type=int, default=0, help="lend: tokens that the donor holds before each loan; 46000 write nearly all of it")

@@ -8,20 +8,23 @@ they cost who lends: donors.py.)
   tests/bench/leases.py longest              a prompt many times longer than the engine's own memory
   tests/bench/leases.py stall                what layer streaming does not hide, at several link speeds
   tests/bench/leases.py unused               what sharing costs an engine that nobody lends to (needs valgrind)
+  tests/bench/leases.py guard                ttft, short, with a bound that a busy machine keeps and broken leases do not: for CI
 
 Needs the binaries (--bin) and the model of deploy/fetch-model.sh (--model); run it with the Python of tests/run.sh
 (~/.cache/swiftcache/test-venv/bin/python) on a machine that does nothing else. Sides of a comparison are interleaved:
 ratios hold on a noisy machine, absolute times do not. Ends with 1 if a figure misses what was asked of it.
 """
 import concurrent.futures
+import json
 import re
+import shutil
 import statistics
 import time
 
 import grpc
-from sides import Revoker, arguments, percentile, ratio_interval, run
+from sides import Revoker, arguments, interval, percentile, ratio_interval, run
 
-from conftest import Cluster, Process  # of tests/e2e, which sides put on the path
+from conftest import TINY, Cluster, Process  # of tests/e2e, which sides put on the path
 
 
 class Conversations:
@@ -86,22 +89,22 @@ def print_slowest(answers, count=5):
 
 def print_sources(side):
     m = side.chat.metrics()
-    parts = {k: v for k, v in m.items() if "prefix_cache" in k or "prompt_tokens" in k or "lease_borrowed" in k or "lease_lost" in k}
+    parts = {k.split("{")[0]: v for k, v in m.items() if "lease_borrowed" in k or "lease_lost" in k}
+    parts |= {re.search(r'source="(\w+)"', k)[1]: v for k, v in m.items() if "prompt_tokens_by_source" in k}
     print(f"  {side.name}: " + ", ".join(f"{k} {v:.0f}" for k, v in sorted(parts.items())))
 
 
-def ttft(bench):
-    sides = ttft_sides(bench)
+def closed_loop(bench, sides, count, warm_up=24):
+    """First tokens of turns 2 and later, after a warm-up, by side; each side is asked the same, in turns."""
     talks = Conversations(bench, active=8)  # of 768 tokens on average: three times the arena
     samples = {s.name: [] for s in sides}
     wrong, counted = 0, 0
-    warm_up = 24
-    while counted < warm_up + bench.args.samples:
+    while counted < warm_up + count:
         slot, talk = talks.next()
         answers = {}
         for side in bench.rng.sample(sides, len(sides)):
             answers[side.name] = side.ask(talk["prompt"], talks.ANSWER)
-        ids = answers["all_local"].ids
+        ids = answers[sides[-1].name].ids
         wrong += sum(a.ids != ids for a in answers.values())
         if talk["turn"] > 1:
             counted += 1
@@ -109,10 +112,21 @@ def ttft(bench):
                 for name, answer in answers.items():
                     samples[name].append(answer.ttft)
         talks.answered(slot, ids)
-    print_ttft(bench, "Closed loop, one client", samples, sides)
     bench.asked("answers that differ between the sides", wrong, 0)
     for side in sides:
         print_sources(side)
+    return samples
+
+
+def ttft(bench):
+    sides = ttft_sides(bench)
+    print_ttft(bench, "Closed loop, one client", closed_loop(bench, sides, bench.args.samples), sides)
+
+
+def guard(bench):
+    sides = [bench.side("without", 2048, chat_flags=("--transport=none",)), bench.side("leases", 2048, (4 * 2048, 4 * 2048))]
+    p50 = {name: percentile(values, 50) for name, values in closed_loop(bench, sides, 40).items()}
+    bench.asked("p50 of first tokens with leases / without", p50["leases"] / p50["without"], 0.5)
 
 
 def ttft_open(bench):
@@ -227,37 +241,78 @@ def stall(bench):
             bench.asked(f"stall / prefill at {gbps} Gbit/s", share, 0.01)
 
 
+class Unlent:
+    """An engine alone, or one that shares with a broker behind which nobody lends."""
+
+    def __init__(self, bench, cluster, name, model, *flags, under=()):
+        from swiftcache.v1 import engine_pb2, engine_pb2_grpc
+        self.bench, self.request = bench, engine_pb2.EngineGenerateRequest
+        broker = cluster.broker.grpc if name == "sharing" else ""
+        self.process = Process([*under, bench.binaries / "swiftcache-engine", f"--model={model}", f"--name={name}",
+                                f"--broker={broker}", f"--shm_dir={cluster.shm_dir}", "--kv_cache_bytes=1GiB",
+                                "--listen=127.0.0.1:0", "--http_listen=127.0.0.1:0", *flags], bench.folder / f"{name}.log")
+        self.process.wait_healthy(3600)  # callgrind counts the loading too
+        self.stub = engine_pb2_grpc.EngineServiceStub(grpc.insecure_channel(self.process.grpc))
+
+    def ask(self, number, prompt, tokens):
+        """The time of each token."""
+        sampling = self.bench.pb.Sampling(temperature=0, max_tokens=tokens, ignore_eos=True)
+        request = self.request(request_id=str(number), token_ids=prompt, sampling=sampling)
+        times = [time.monotonic() for message in self.stub.Generate(request, timeout=3000) for _ in message.token_ids]
+        assert len(times) == tokens, times
+        return times
+
+    def decode(self, pool, prompts, tokens):
+        """The time of a step in which all of them decode: the median gap."""
+        answers = list(pool.map(lambda i: self.ask(i, prompts[i], tokens), range(len(prompts))))
+        together = max(times[0] for times in answers)
+        return statistics.median(b - a for times in answers for a, b in zip(times, times[1:]) if a >= together)
+
+
 def unused(bench):
-    """Instructions of a step with sharing configured and nobody lending, against no broker at all (callgrind)."""
-    from swiftcache.v1 import engine_pb2, engine_pb2_grpc
+    """64 sequences of 4,096 tokens, which have all but the last 64 of them in common, decode beside nobody who lends: the
+    wall time of a step, in turns, and the instructions of the whole loop, from its start to its end, with a tiny model, which
+    leaves bookkeeping the largest part (callgrind)."""
     cluster = Cluster(bench.binaries, bench.folder)
     cluster.start_broker()
-    tokens, counts = 16, {}
-    for name, flags in (("alone", ("--broker=",)), ("sharing", (f"--broker={cluster.broker.grpc}",))):
+    pool = concurrent.futures.ThreadPoolExecutor(64)
+
+    def prompts(shared, vocabulary):
+        return [shared + [bench.rng.randrange(20, vocabulary) for _ in range(64)] for _ in range(64)]
+
+    sides = [Unlent(bench, cluster, name, bench.args.model) for name in ("alone", "sharing")]
+    shared, ratios = bench.tokens(4032 - 33), []
+    for _ in range(bench.args.rounds + 1):
+        those = prompts(shared, 40000)
+        seconds = {side: side.decode(pool, those, 33) for side in bench.rng.sample(sides, 2)}
+        ratios.append(seconds[sides[1]] / seconds[sides[0]])
+    low, high = interval(ratios[1:], bench.rng)  # the first round computes what is shared
+    print(f"a step of 64 rows, last round: alone {seconds[sides[0]] * 1e3:.1f} ms, sharing {seconds[sides[1]] * 1e3:.1f} ms; "
+          f"ratio: median {statistics.median(ratios[1:]):.4f}, 95 % interval {low:.4f} to {high:.4f}")
+    bench.asked("wall time of a step with sharing / alone: upper end", high, 1.02)
+    for side in sides:
+        side.process.stop()
+
+    tiny = shutil.copytree(TINY / "tiny-llama-a", bench.folder / "tiny")
+    config = json.loads((tiny / "config.json").read_text())
+    (tiny / "config.json").write_text(json.dumps(config | {"max_position_embeddings": 8192}))
+    counts = {}
+    for name in ("alone", "sharing"):
         out = bench.folder / f"callgrind.{name}"
-        engine = Process(["valgrind", "--tool=callgrind", "--fair-sched=yes", f"--callgrind-out-file={out}",
-                          "--toggle-collect=swiftcache::engine::exec::StepLoop::Step()", bench.binaries / "swiftcache-engine",
-                          f"--model={bench.args.model}", "--model_name=chat", "--threads=1", "--kv_cache_bytes=64MiB",
-                          f"--shm_dir={cluster.shm_dir}", "--listen=127.0.0.1:0", "--http_listen=127.0.0.1:0", *flags],
-                         bench.folder / f"{name}.log")
-        engine.wait_healthy(3600)  # callgrind counts the loading too
-        stub = engine_pb2_grpc.EngineServiceStub(grpc.insecure_channel(engine.grpc))
-        request = engine_pb2.EngineGenerateRequest(
-            request_id="1", token_ids=[5, 9, 11], sampling=bench.pb.Sampling(temperature=0, max_tokens=tokens, ignore_eos=True))
-        begun = time.monotonic()
-        got = sum(len(message.token_ids) for message in stub.Generate(request, timeout=3000))
-        assert got == tokens, got
-        seconds = time.monotonic() - begun
-        engine.stop(120)
-        counts[name] = int(re.search(r"^(?:summary|totals): (\d+)", out.read_text(), re.M).group(1)) / tokens
-        print(f"{name:8}: {counts[name]:14,.0f} instructions a step of one token ({tokens} steps; {seconds:.1f} s under callgrind)")
+        side = Unlent(bench, cluster, name, tiny, "--threads=1", under=[
+            "valgrind", "--tool=callgrind", "--fair-sched=yes", f"--callgrind-out-file={out}", "--toggle-collect=*EngineImpl::Run()"])
+        bench.rng.seed(1)
+        side.decode(pool, prompts([bench.rng.randrange(20, 700) for _ in range(4032 - 33)], 700), 33)
+        side.process.stop(120)
+        counts[name] = int(re.search(r"^(?:summary|totals): (\d+)", out.read_text(), re.M).group(1))
+        print(f"{name:8}: {counts[name] / 1e9:.3f} billion instructions of the loop's thread for 64 sequences")
     cluster.stop()
     cluster.cleanup()
     bench.asked("instructions with sharing / alone", counts["sharing"] / counts["alone"], 1.01)
 
 
 def main():
-    parser = arguments(__doc__, ["ttft", "ttft_open", "longest", "stall", "unused"])
+    parser = arguments(__doc__, ["ttft", "ttft_open", "longest", "stall", "unused", "guard"])
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--gbps", type=lambda s: [int(v) for v in s.split(",")], default=[200, 50, 20, 5])
     args = parser.parse_args()

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// swiftcache-model-logits for llama.cpp, as its users run it: KV in f16, all else as the library chooses. Not part of our
-// build: tests/bench/llama.sh compiles it with the llama.cpp that it has built.
+// swiftcache-model-logits for llama.cpp, as its users run it: KV in f16 or q8_0, all else as the library chooses. Not part
+// of our build: tests/bench/llama.sh compiles it with the llama.cpp that it has built.
 //
-//   llama-logits MODEL.gguf ids.txt logits.f32
+//   llama-logits MODEL.gguf ids.txt logits.f32 f16|q8_0
 #include <algorithm>
 #include <cstdio>
 #include <fstream>
@@ -13,7 +13,10 @@
 #include "llama.h"
 
 int main(int argc, char** argv) {
-  if (argc != 4) return std::fprintf(stderr, "usage: llama-logits MODEL.gguf ids.txt logits.f32\n"), 2;
+  const std::string kv = argc == 5 ? argv[4] : "";
+  if (kv != "f16" && kv != "q8_0") {
+    return std::fprintf(stderr, "usage: llama-logits MODEL.gguf ids.txt logits.f32 f16|q8_0\n"), 2;
+  }
   llama_log_set([](ggml_log_level, const char*, void*) {}, nullptr);
   llama_backend_init();
   llama_model* model = llama_model_load_from_file(argv[1], llama_model_default_params());
@@ -27,6 +30,7 @@ int main(int argc, char** argv) {
     for (llama_token id = 0; words >> id;) ids.push_back(id);
     llama_context_params params = llama_context_default_params();
     params.n_ctx = static_cast<uint32_t>(std::max<size_t>(256, ids.size()));
+    params.type_k = params.type_v = kv == "f16" ? GGML_TYPE_F16 : GGML_TYPE_Q8_0;
     params.n_threads = params.n_threads_batch = 2;
     llama_context* context = llama_init_from_model(model, params);
     constexpr int32_t kChunk = 256;

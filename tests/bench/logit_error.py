@@ -5,7 +5,7 @@ The reference of each file is that file's own weights in double precision (refer
 shows what the engine rounds, not what a format lost when the file was made. The reference itself is compared with the
 logits in tests/data (transformers, f32) and with the engine in f32: the tool fails if they are 2e-3 apart.
 
-With --llama another table: what rows are rounded to (--activations) beside llama.cpp on the same file: mean and largest
+With --llama another table: what rows are rounded to (--activations), and KV in 8 bits, beside llama.cpp on the same file: mean and largest
 error, mean KL divergence from the reference, share of positions with the reference's most likely token.
 
 F32, F16, BF16 and Q8_0 are made here from the Q4_1 file: its values, converted by the package `gguf`; vectors stay F32.
@@ -65,8 +65,8 @@ class Case:
         return self.run(folder, [binary, "--model", self.path, "--ids", folder / "ids", "--out", folder / "logits", "--isa",
                                  isa, *flags])
 
-    def theirs(self, llama, folder):
-        return self.run(folder, [llama / "llama-logits", self.path, folder / "ids", folder / "logits"])
+    def theirs(self, llama, folder, kv):
+        return self.run(folder, [llama / "llama-logits", self.path, folder / "ids", folder / "logits", kv])
 
     def distances(self, found):
         """Mean and largest absolute difference, mean KL divergence, share of equal arg-maxes."""
@@ -101,11 +101,13 @@ def beside_llama(flags, folder):
             path = q4_1 if stored == "Q4_1" else convert(q4_1, stored, folder / f"{name}.{stored}.gguf")
             case = Case(name, stored, path, golden, flags.longest, stored == "Q4_1")
             for isa in flags.isa:
-                for activations in ACTIVATIONS:
-                    found, said = case.ours(flags.binary, isa, folder, "--activations", activations)
+                for activations, kv in (*((activations, "bf16") for activations in ACTIVATIONS), ("auto", "int8")):
+                    found, said = case.ours(flags.binary, isa, folder, "--activations", activations, "--kv", kv)
                     print(f"{name} {stored}: {said.strip()}", file=sys.stderr)
-                    print(f"| {name} | {stored} | {isa}, {activations} | {case.distances(found)} |", flush=True)
-            print(f"| {name} | {stored} | llama.cpp | {case.distances(case.theirs(flags.llama, folder)[0])} |", flush=True)
+                    print(f"| {name} | {stored} | {isa}, {activations}, KV {kv} | {case.distances(found)} |", flush=True)
+            for kv in ("f16", "q8_0"):
+                found, _ = case.theirs(flags.llama, folder, kv)
+                print(f"| {name} | {stored} | llama.cpp, KV {kv} | {case.distances(found)} |", flush=True)
 
 
 def cases(flags, folder):

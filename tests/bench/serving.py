@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Whole servers beside llama-server, through OpenAI's HTTP: the same conversations, threads and weights, in turns.
+"""Whole servers beside llama-server and vLLM, through OpenAI's HTTP: the same conversations, threads and weights, in turns.
 
   tests/bench/serving.py turns     several turns of 8 conversations that all fit in memory: closed loop
   tests/bench/serving.py arrivals  the same, with Poisson arrivals that keep llama-server busy for 60 % of the time
@@ -9,36 +9,28 @@
   tests/bench/serving.py mixed     8 running streams when a prompt of 4,096 tokens arrives: the longest gap
   tests/bench/serving.py two       an engine beside one that has an endless row of 3,000-token prompts, on the same two cores
 
-Needs the release binaries, the model of deploy/fetch-model.sh and the peer of tests/bench/llama.sh; run it with the Python of
-tests/run.sh (~/.cache/swiftcache/test-venv/bin/python) on a machine that does nothing else. A side has the machine for some
-seconds, then the next one. Ends with 1 if a figure misses what was asked of it.
+Needs the release binaries, the model of deploy/fetch-model.sh and the peer of tests/bench/llama.sh; vLLM takes part in turns and
+arrivals where tests/bench/vllm.sh has installed it. Run it with the Python of tests/run.sh
+(~/.cache/swiftcache/test-venv/bin/python) on a machine that does nothing else. A side has the machine for some seconds, then the
+next one. Ends with 1 if a figure misses what was asked of it.
 """
 import argparse
 import concurrent.futures
-import os
 import pathlib
 import random
-import socket
 import statistics
-import subprocess
 import sys
 import threading
 import time
-import urllib.request
 
-from sides import Bench, Side, percentile
-from talk import Answer, Conversation, words
+from servers import Llama, Ours, TwoLlamas, Vllm
+from sides import Bench, percentile
+from talk import Conversation, words
 
-from conftest import CACHE, ROOT, SMOLLM2, wait_until  # of tests/e2e, which sides put on the path
+from conftest import CACHE, ROOT, SMOLLM2  # of tests/e2e, which sides put on the path
 
 FIRST, TURN, ANSWER, TURNS = 300, 48, 32, 7  # words, words, tokens; about 900 tokens at the last turn
 SLOT = 1024  # tokens of KV that a conversation may need
-
-
-def free_port():
-    with socket.socket() as bound:
-        bound.bind(("127.0.0.1", 0))
-        return bound.getsockname()[1]
 
 
 def unpaired_ratio_interval(above, below, p, rng, rounds=1000):
@@ -46,39 +38,6 @@ def unpaired_ratio_interval(above, below, p, rng, rounds=1000):
     ratios = sorted(percentile(rng.choices(above, k=len(above)), p) / percentile(rng.choices(below, k=len(below)), p)
                     for _ in range(rounds))
     return ratios[int(rounds * 0.025)], ratios[int(rounds * 0.975)]
-
-
-class Ours(Side):
-    """Asked over HTTP."""
-
-    def ask(self, messages, tokens, model="chat"):
-        return Answer(self.cluster.gateway.http, model, messages, tokens)
-
-
-class Llama:
-    """One llama-server with `slots` conversations of SLOT tokens each at a time."""
-
-    def __init__(self, bench, name, slots, flags=(), environment=None):
-        self.name, self.address = name, f"127.0.0.1:{free_port()}"
-        self.log = open(bench.folder / f"{name}.log", "w")
-        argv = [bench.args.llama / "llama-server", "-m", bench.args.model, "--host", "127.0.0.1", "--port", self.address.split(":")[1],
-                "-t", len(os.sched_getaffinity(0)), "-np", slots, "-c", slots * bench.slot_tokens, "--no-webui", *flags]
-        self.child = subprocess.Popen([str(a) for a in argv], stdout=self.log, stderr=self.log,
-                                      env={**os.environ, **(environment or {})})
-        wait_until(self.healthy, 120, f"{name} answers")
-
-    def healthy(self):
-        try:
-            return urllib.request.urlopen(f"http://{self.address}/health").status == 200
-        except OSError:
-            return False
-
-    def ask(self, messages, tokens, model=""):
-        return Answer(self.address, model, messages, tokens)
-
-    def stop(self):
-        self.child.terminate()
-        self.child.wait(30)
 
 
 class ServingBench(Bench):
@@ -172,18 +131,24 @@ def compare(bench, title, all_talks, limits):
 
 
 IN_MEMORY = 8  # conversations, all resident
-RESIDENT_BOUNDS = [("ours", figure, p, "llama", 0.6) for figure in ("ttft", "tpot") for p in (50, 99)]
 
 
 def resident_talks(bench):
-    sides = [bench.add(Ours(bench, "ours", IN_MEMORY * SLOT)), bench.add(Llama(bench, "llama", IN_MEMORY))]
-    return [Talks(side, IN_MEMORY) for side in sides]
+    bench.add(Ours(bench, "ours", IN_MEMORY * SLOT))
+    bench.add(Llama(bench, "llama", IN_MEMORY))
+    if bench.args.vllm.exists():
+        bench.add(Vllm(bench, "vllm"))
+    return [Talks(side, IN_MEMORY) for side in bench.sides]
+
+
+def resident_bounds(all_talks):
+    return [("ours", figure, p, peer.side.name, 0.6) for peer in all_talks[1:] for figure in ("ttft", "tpot") for p in (50, 99)]
 
 
 def turns(bench):
     all_talks = resident_talks(bench)
     closed_loop(bench, all_talks, IN_MEMORY, bench.args.samples)
-    compare(bench, "Closed loop, 8 clients, all in memory", all_talks, RESIDENT_BOUNDS)
+    compare(bench, "Closed loop, 8 clients, all in memory", all_talks, resident_bounds(all_talks))
 
 
 def arrivals(bench):
@@ -193,7 +158,7 @@ def arrivals(bench):
     for talks in all_talks:
         talks.answers.clear()
     open_loop(bench, all_talks, rate, bench.args.samples)
-    compare(bench, f"Poisson arrivals, {rate:.2f}/s (60 % of what llama-server serves one by one)", all_talks, RESIDENT_BOUNDS)
+    compare(bench, f"Poisson arrivals, {rate:.2f}/s (60 % of what llama-server serves one by one)", all_talks, resident_bounds(all_talks))
 
 
 def third(bench):
@@ -231,22 +196,6 @@ def mixed(bench):
         print(f"{name}: gaps before the prompt arrives p50 {percentile(quiet[name], 50) * 1e3:.1f} ms; longest beside it p50 "
               f"{percentile(gaps[name], 50) * 1e3:.0f}, largest {max(gaps[name]) * 1e3:.0f} ms")
     bench.asked("longest gap of ours / of llama-server, medians", percentile(gaps["ours"], 50) / percentile(gaps["llama"], 50), 1.0)
-
-
-class TwoLlamas:
-    """One llama-server for each model, as an operator would run two on one machine."""
-
-    def __init__(self, bench, name, environment=None):
-        self.name = name
-        self.servers = {"chat": Llama(bench, f"{name}-chat", 2, environment=environment),
-                        "donor0": Llama(bench, f"{name}-busy", 1, environment=environment)}
-
-    def ask(self, messages, tokens, model="chat"):
-        return self.servers[model].ask(messages, tokens)
-
-    def stop(self):
-        for server in self.servers.values():
-            server.stop()
 
 
 def two(bench):
@@ -295,6 +244,7 @@ def main():
     parser.add_argument("what", choices=("turns", "arrivals", "third", "mixed", "two"))
     parser.add_argument("--bin", default=ROOT / "build/release/bin", help="folder of our binaries")
     parser.add_argument("--llama", type=pathlib.Path, default=CACHE / "llama.cpp-11434/build/bin", help="folder of llama-server")
+    parser.add_argument("--vllm", type=pathlib.Path, default=CACHE / "vllm-0.32.0", help="Python environment that has vLLM")
     parser.add_argument("--model", default=SMOLLM2)
     parser.add_argument("--samples", type=int, default=300, help="turns of each side, in turns, arrivals and third")
     parser.add_argument("--rounds", type=int, default=3, help="of mixed and two")
@@ -303,6 +253,8 @@ def main():
     args = parser.parse_args()
     if not (args.llama / "llama-server").exists():
         sys.exit(f"serving: no {args.llama / 'llama-server'}; tests/bench/llama.sh builds it")
+    if args.what in ("turns", "arrivals") and not args.vllm.exists():
+        print(f"without vLLM: no {args.vllm}; tests/bench/vllm.sh installs it")
     with ServingBench(args) as bench:
         {"turns": turns, "arrivals": arrivals, "third": third, "mixed": mixed, "two": two}[args.what](bench)
     sys.exit(1 if bench.missed else 0)
