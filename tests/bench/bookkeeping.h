@@ -24,9 +24,14 @@ struct Sizes {
   int64_t blocks = 100000;  // half of them in leases, where there are any
   int64_t prompt_tokens = 1000;
   int64_t waiting = 0;  // requests behind the rows; in the whole loop alone
+  bool shares = false;  // without leases: would lend and borrow; in the whole loop alone
 };
 
 /// The whole step loop around a model that computes nothing.
 void MeasureLoop();
+/// What it costs there to share with nobody: 64 sequences of 4,096 tokens, alone and sharing, in turns.
+void MeasureUnused();
+/// 256 such steps of the one or the other, for callgrind.
+void CountUnused(bool shares);
 
 }  // namespace swiftcache::engine

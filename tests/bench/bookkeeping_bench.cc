@@ -4,9 +4,10 @@
 // prompt but for its end, and its oldest blocks lie in leases. One axis is varied at a time. Times are those of the
 // thread's CPU: what else the machine does is left out.
 //
-//   swiftcache-bookkeeping-bench [step | wait | drain | loop | counted]
+//   swiftcache-bookkeeping-bench [step | wait | drain | loop | unused | counted | counted-alone | counted-sharing]
 //
-// counted: a thousand steps alone, for tests/bench/instructions.py.
+// unused: what it costs to share with nobody. counted: steps alone, for tests/bench/instructions.py; the last two: those of
+// `unused`, for tests/bench/leases.py.
 #include <algorithm>
 #include <cstdio>
 #include <list>
@@ -258,7 +259,9 @@ int Main(std::string_view part) {
   if (part.empty() || part == "wait") MeasureWaiting();
   if (part.empty() || part == "drain") MeasureDrains();
   if (part.empty() || part == "loop") MeasureLoop();
+  if (part.empty() || part == "unused") MeasureUnused();
   if (part == "counted") CountSteps();
+  if (part == "counted-alone" || part == "counted-sharing") CountUnused(part == "counted-sharing");
   return 0;
 }
 

@@ -24,6 +24,7 @@
 #include "engine/exec/urgency.h"
 #include "glog/logging.h"
 #include "tests/bench/bookkeeping.h"
+#include "tests/bench/counted.h"
 
 namespace swiftcache::engine {
 namespace {
@@ -126,7 +127,7 @@ class LoopWorld final : private exec::LoopObserver {
     exec::EngineOptions options{.block_tokens = kBlockTokens,
                                 .max_num_seqs = sizes.rows,
                                 .max_num_batched_tokens = kStepTokens,
-                                .share = sizes.leases > 0,
+                                .share = sizes.leases > 0 || sizes.shares,
                                 .max_tokens_on_leases = kStepTokens};
     std::optional<exec::LoopSharing> sharing;
     if (options.share) sharing = exec::LoopSharing{&transport_, &coordinator_, &urgency_};
@@ -253,6 +254,19 @@ class LoopWorld final : private exec::LoopObserver {
   std::unique_ptr<exec::StepLoop> loop_;
 };
 
+// The mean of 128 steps.
+double MicrosOfAStep(LoopWorld& world, int64_t rows) {
+  const int64_t before = world.generated();
+  const double begin = CpuMicros();
+  int64_t steps = 0;
+  for (; steps < 128 && CpuMicros() - begin < kMicrosAtMost; ++steps) world.Step();
+  const double micros = (CpuMicros() - begin) / static_cast<double>(steps);
+  CHECK_EQ(world.generated() - before, steps * rows) << "a row waits";
+  return micros;
+}
+
+constexpr Sizes kUnused = {.rows = 64, .leases = 0, .blocks = 20000, .prompt_tokens = 4096};
+
 }  // namespace
 
 void MeasureLoop() {
@@ -279,16 +293,39 @@ void MeasureLoop() {
   for (const Sizes& sizes : lines) {
     LoopWorld world(sizes);
     world.Fill();
-    const int64_t before = world.generated();
-    const double begin = CpuMicros();
-    int64_t steps = 0;
-    for (; steps < 128 && CpuMicros() - begin < kMicrosAtMost; ++steps) world.Step();
-    const double micros = (CpuMicros() - begin) / static_cast<double>(steps);
-    CHECK_EQ(world.generated() - before, steps * sizes.rows) << "a row waits";
+    const double micros = MicrosOfAStep(world, sizes.rows);
     std::printf("%8ld %8ld %9ld %14ld %8ld | %12.1f %14.0f\n", sizes.rows, sizes.leases, sizes.blocks,
                 sizes.prompt_tokens, sizes.waiting, micros, static_cast<double>(sizes.rows) * 1e6 / micros);
     std::fflush(stdout);
   }
+}
+
+void MeasureUnused() {
+  constexpr int kRounds = 15;
+  Sizes sizes = kUnused;
+  LoopWorld alone(sizes);
+  sizes.shares = true;
+  LoopWorld sharing(sizes);
+  alone.Fill();
+  sharing.Fill();
+  std::vector<double> of_alone, added;
+  for (int i = 0; i < kRounds; ++i) {
+    of_alone.push_back(MicrosOfAStep(alone, sizes.rows));
+    added.push_back(MicrosOfAStep(sharing, sizes.rows) - of_alone.back());
+  }
+  for (std::vector<double>* values : {&of_alone, &added}) std::sort(values->begin(), values->end());
+  std::printf("us a step of the loop, medians of %d: alone %.1f, sharing adds %.1f (%.1f to %.1f)\n", kRounds,
+              of_alone[kRounds / 2], added[kRounds / 2], added.front(), added.back());
+}
+
+void CountUnused(bool shares) {
+  Sizes sizes = kUnused;
+  sizes.shares = shares;
+  LoopWorld world(sizes);
+  world.Fill();
+  swiftcache_counted([&] {
+    for (int i = 0; i < 256; ++i) world.Step();
+  });
 }
 
 }  // namespace swiftcache::engine

@@ -66,4 +66,5 @@ def main():
                  "tests/bench/instructions.py --bin build/release/bin --accept")
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -15,16 +15,16 @@ Needs the binaries (--bin) and the model of deploy/fetch-model.sh (--model); run
 ratios hold on a noisy machine, absolute times do not. Ends with 1 if a figure misses what was asked of it.
 """
 import concurrent.futures
-import json
 import re
-import shutil
 import statistics
+import subprocess
 import time
 
 import grpc
+from instructions import count
 from sides import Revoker, arguments, interval, percentile, ratio_interval, run
 
-from conftest import TINY, Cluster, Process  # of tests/e2e, which sides put on the path
+from conftest import Cluster, Process  # of tests/e2e, which sides put on the path
 
 
 class Conversations:
@@ -244,14 +244,14 @@ def stall(bench):
 class Unlent:
     """An engine alone, or one that shares with a broker behind which nobody lends."""
 
-    def __init__(self, bench, cluster, name, model, *flags, under=()):
+    def __init__(self, bench, cluster, name):
         from swiftcache.v1 import engine_pb2, engine_pb2_grpc
         self.bench, self.request = bench, engine_pb2.EngineGenerateRequest
         broker = cluster.broker.grpc if name == "sharing" else ""
-        self.process = Process([*under, bench.binaries / "swiftcache-engine", f"--model={model}", f"--name={name}",
+        self.process = Process([bench.binaries / "swiftcache-engine", f"--model={bench.args.model}", f"--name={name}",
                                 f"--broker={broker}", f"--shm_dir={cluster.shm_dir}", "--kv_cache_bytes=1GiB",
-                                "--listen=127.0.0.1:0", "--http_listen=127.0.0.1:0", *flags], bench.folder / f"{name}.log")
-        self.process.wait_healthy(3600)  # callgrind counts the loading too
+                                "--listen=127.0.0.1:0", "--http_listen=127.0.0.1:0"], bench.folder / f"{name}.log")
+        self.process.wait_healthy()
         self.stub = engine_pb2_grpc.EngineServiceStub(grpc.insecure_channel(self.process.grpc))
 
     def ask(self, number, prompt, tokens):
@@ -271,44 +271,32 @@ class Unlent:
 
 def unused(bench):
     """64 sequences of 4,096 tokens, which have all but the last 64 of them in common, decode beside nobody who lends: the
-    wall time of a step, in turns, and the instructions of the whole loop, from its start to its end, with a tiny model, which
-    leaves bookkeeping the largest part (callgrind)."""
+    wall time of a step, in turns; then the loop around a model that computes nothing: time and instructions (callgrind)."""
     cluster = Cluster(bench.binaries, bench.folder)
     cluster.start_broker()
     pool = concurrent.futures.ThreadPoolExecutor(64)
-
-    def prompts(shared, vocabulary):
-        return [shared + [bench.rng.randrange(20, vocabulary) for _ in range(64)] for _ in range(64)]
-
-    sides = [Unlent(bench, cluster, name, bench.args.model) for name in ("alone", "sharing")]
+    sides = [Unlent(bench, cluster, name) for name in ("alone", "sharing")]
     shared, ratios = bench.tokens(4032 - 33), []
     for _ in range(bench.args.rounds + 1):
-        those = prompts(shared, 40000)
-        seconds = {side: side.decode(pool, those, 33) for side in bench.rng.sample(sides, 2)}
+        prompts = [shared + bench.tokens(64) for _ in range(64)]
+        seconds = {side: side.decode(pool, prompts, 33) for side in bench.rng.sample(sides, 2)}
         ratios.append(seconds[sides[1]] / seconds[sides[0]])
-    low, high = interval(ratios[1:], bench.rng)  # the first round computes what is shared
-    print(f"a step of 64 rows, last round: alone {seconds[sides[0]] * 1e3:.1f} ms, sharing {seconds[sides[1]] * 1e3:.1f} ms; "
-          f"ratio: median {statistics.median(ratios[1:]):.4f}, 95 % interval {low:.4f} to {high:.4f}")
-    bench.asked("wall time of a step with sharing / alone: upper end", high, 1.02)
     for side in sides:
         side.process.stop()
-
-    tiny = shutil.copytree(TINY / "tiny-llama-a", bench.folder / "tiny")
-    config = json.loads((tiny / "config.json").read_text())
-    (tiny / "config.json").write_text(json.dumps(config | {"max_position_embeddings": 8192}))
-    counts = {}
-    for name in ("alone", "sharing"):
-        out = bench.folder / f"callgrind.{name}"
-        side = Unlent(bench, cluster, name, tiny, "--threads=1", under=[
-            "valgrind", "--tool=callgrind", "--fair-sched=yes", f"--callgrind-out-file={out}", "--toggle-collect=*EngineImpl::Run()"])
-        bench.rng.seed(1)
-        side.decode(pool, prompts([bench.rng.randrange(20, 700) for _ in range(4032 - 33)], 700), 33)
-        side.process.stop(120)
-        counts[name] = int(re.search(r"^(?:summary|totals): (\d+)", out.read_text(), re.M).group(1))
-        print(f"{name:8}: {counts[name] / 1e9:.3f} billion instructions of the loop's thread for 64 sequences")
     cluster.stop()
     cluster.cleanup()
-    bench.asked("instructions with sharing / alone", counts["sharing"] / counts["alone"], 1.01)
+    step = seconds[sides[0]] * 1e6
+    low, high = interval(ratios[1:], bench.rng)  # the first round computes what is shared
+    print(f"a step of 64 rows: {step / 1e3:.1f} ms alone; sharing / alone: median {statistics.median(ratios[1:]):.4f}, 95 % "
+          f"interval {low:.4f} to {high:.4f}")
+    bench.asked("wall time of a step with sharing / alone: upper end", high, 1.02)
+
+    loop = bench.binaries / "swiftcache-bookkeeping-bench"
+    said = subprocess.run([loop, "unused"], check=True, capture_output=True, text=True).stdout.strip()
+    print(said)
+    bench.asked("time that sharing adds to the loop / a step", float(re.search(r"adds ([\d.]+)", said)[1]) / step, 0.01)
+    counts = [count(bench.binaries, ["swiftcache-bookkeeping-bench", f"counted-{name}"]) / 256 for name in ("alone", "sharing")]
+    print(f"instructions of the loop in a step: alone {counts[0]:,.0f}, sharing adds {counts[1] - counts[0]:,.0f}")
 
 
 def main():
