@@ -38,9 +38,6 @@ struct StopMessage {};    // end now
 using coordinator::LoopMessage;
 using Message = std::variant<std::unique_ptr<LiveRequest>, CancelMessage, LoopMessage, FinishMessage, StopMessage>;
 
-// Nothing wakes a loop whose plan was empty because memory is on its way, if that way ends in silence.
-constexpr absl::Duration kPatience = absl::Milliseconds(20);
-
 // The face of the loop: who is live, what the load is, and the mailbox through which the loop hears of everything.
 class EngineImpl final : public Engine, private LoopObserver {
  public:
@@ -92,7 +89,6 @@ class EngineImpl final : public Engine, private LoopObserver {
     return LoopSharing{.transport = parts->transport, .coordinator = parts->coordinator, .urgency = &urgency_};
   }
   void Run();
-  absl::Duration Patience() const;
   void Handle(Message message);
   absl::Status Enqueue(Request request, const absl::Status& in_time, std::unique_ptr<ResponseSink> sink);
   absl::Status EnqueueLocked(std::unique_ptr<LiveRequest> request, const absl::Status& in_time)
@@ -221,21 +217,15 @@ void EngineImpl::OnDeviceLost(const absl::Status& why) {
 }
 
 void EngineImpl::Run() {
-  bool computing = true;
+  absl::Time due = absl::InfinitePast();
   while (!ends_now_ && !(ends_when_idle_ && !loop_.has_work())) {
-    for (Message& message : mailbox_.TakeAll(computing ? absl::ZeroDuration() : Patience())) Handle(std::move(message));
-    if (ends_now_) break;
-    computing = loop_.has_work() && loop_.Step();
-    if (!computing) loop_.ServeBetweenSteps();
+    const absl::Duration patience = std::max(absl::ZeroDuration(), due - clock_.Now());
+    for (Message& message : mailbox_.TakeAll(patience)) Handle(std::move(message));
+    if (!ends_now_) due = loop_.Turn();
   }
   loop_.EndAll();
   absl::MutexLock lock(&mutex_);
   loop_ended_ = true;
-}
-
-absl::Duration EngineImpl::Patience() const {
-  const absl::Duration duty = loop_.NextWakeup() - clock_.Now();
-  return std::max(absl::ZeroDuration(), loop_.has_work() ? std::min(duty, kPatience) : duty);
 }
 
 void EngineImpl::Handle(Message message) {

@@ -2,7 +2,7 @@
 // The step loop's state and its one verb: a step is plan, forward, commit and sample, publish.
 //
 //   loop.Accept(std::move(request));
-//   while (loop.has_work()) loop.Step();
+//   const absl::Time due = loop.Turn();       // ...messages and requests, until then at most; then the next
 #pragma once
 
 #include <cstdint>
@@ -75,7 +75,10 @@ class StepLoop {
   /// Ends everything: what has a token with FinishReason::kCancelled, the rest with UNAVAILABLE.
   void EndAll();
   bool has_work() const { return scheduler_.has_work() || live_.any_parked(); }
-  /// REQUIRES: has_work(). False: all sequences wait for memory that is on its way; nothing was computed, and
+  /// A step, or what can be done without one. Returns when the next turn is due if nobody says anything meanwhile; the
+  /// past: at once.
+  absl::Time Turn();
+  /// A Turn's. REQUIRES: has_work(). False: all sequences wait for memory that is on its way; nothing was computed, and
   /// ServeBetweenSteps is next.
   bool Step();
 

@@ -66,6 +66,12 @@ TEST_F(StarvationTest, WhoOutgrewOwnMemoryHasPatienceFromWhenItsLeaseIsGone) {
   EXPECT_FALSE(harness_.loop().has_work());
 }
 
+TEST_F(StarvationTest, WhoseWorkWaitsTakesItsNextTurnSoonThoughNobodySaysAnything) {
+  (void)harness_.Add(Prompt(400), 10);
+  (void)harness_.loop().Turn();
+  EXPECT_EQ(harness_.loop().Turn(), harness_.clock().Now() + absl::Milliseconds(20));
+}
+
 TEST_F(StarvationTest, NewLeasesDoNotStartPatienceAnew) {
   harness_.Borrow(7, 64);
   const auto wide = harness_.Add(Prompt(40), 100);

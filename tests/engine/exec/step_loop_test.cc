@@ -38,6 +38,17 @@ TEST(StepLoopTest, MaxTokensEndsWithLength) {
   EXPECT_EQ(recording->output().finish, FinishReason::kLength);
 }
 
+TEST(StepLoopTest, ATurnIsAStepWhileThereIsWorkAndThenWaitsForWord) {
+  LoopHarness harness({.model = kSmallModel});
+  EXPECT_EQ(harness.loop().Turn(), absl::InfiniteFuture());
+  const auto recording = harness.Add(Greedy(Prompt(9), 2));
+  EXPECT_EQ(harness.loop().Turn(), absl::InfinitePast());
+  EXPECT_THAT(recording->tokens(), SizeIs(1));
+  EXPECT_EQ(harness.loop().Turn(), absl::InfinitePast());
+  EXPECT_TRUE(recording->Wait().ok());
+  EXPECT_EQ(harness.loop().Turn(), absl::InfiniteFuture());
+}
+
 TEST(StepLoopTest, WithoutMaxTokensTheArenaIsTheLimit) {
   LoopHarness harness({.model = kSmallModel, .num_blocks = 10});
   Request request = Greedy(Prompt(9), 1);
