@@ -55,6 +55,7 @@
 #include "engine/coordinator/coordinator_options.h"
 #include "engine/coordinator/donor_side.h"
 #include "engine/coordinator/lease_broker.h"
+#include "engine/coordinator/loop_events.h"
 #include "engine/coordinator/loop_message.h"
 #include "engine/coordinator/step_reads.h"
 #include "engine/lease/account.h"
@@ -68,7 +69,7 @@ namespace swiftcache::engine::coordinator {
 /// Thread-safety: safe, but for Attach, Turn, NextDeadline and the halves; nothing blocks but Stop and Turn. Ownership: borrows
 /// transport, broker, clock and metrics, which outlive it; owns its thread. Errors: none: what fails is a lease less.
 /// Units: as named.
-class Coordinator final : public transport::TransportEvents, public LeaseBrokerEvents {
+class Coordinator final : public LoopEvents, public transport::TransportEvents, public LeaseBrokerEvents {
  public:
   using Options = CoordinatorOptions;
   Coordinator(const Options& options, const Clock& clock, Metrics& metrics);
@@ -98,22 +99,17 @@ class Coordinator final : public transport::TransportEvents, public LeaseBrokerE
   void Stop(absl::Time deadline) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // From the step loop.
-  void Cleared(kv::LeaseId id, bool ok);
-  void Drained(kv::LeaseId id);
-  void Dropped(kv::LeaseId id);
-  void GenerationChanged(kv::LeaseId id);
-  void StoreFailed(kv::LeaseId id, const absl::Status& why);
-  void DonorSilent(kv::LeaseId id);
-  /// Nobody has used it for long: it is drained, then released.
-  void GiveBack(kv::LeaseId id);
-  StepReads& step_reads() { return borrower_side_.step_reads(); }
-  /// Own memory is needed: revokes leases until at least `blocks` of it are on their way back, and what the broker
-  /// advises beyond that, if its advice comes before the memory does. Repeated needs are one.
-  /// `blocks_lent`, as the loop counts them: what came back and it has not heard of is not asked for again.
-  void NeedBack(int64_t blocks, int64_t blocks_lent);
-  /// More memory would be of use; `waiting_tokens` is the weight among borrowers. Repeated wishes are one.
-  void WishForMemory(int64_t bytes, int64_t waiting_tokens);
-  void ReportWindow(const Window& window);
+  void Cleared(kv::LeaseId id, bool ok) override;
+  void Drained(kv::LeaseId id) override;
+  void Dropped(kv::LeaseId id) override;
+  void GenerationChanged(kv::LeaseId id) override;
+  void StoreFailed(kv::LeaseId id, const absl::Status& why) override;
+  void DonorSilent(kv::LeaseId id) override;
+  void GiveBack(kv::LeaseId id) override;
+  StepReads& step_reads() override { return borrower_side_.step_reads(); }
+  void NeedBack(int64_t blocks, int64_t blocks_lent) override;
+  void WishForMemory(int64_t bytes, int64_t waiting_tokens) override;
+  void ReportWindow(const Window& window) override;
 
   DonorSide::Reclaims reclaims() const { return donor_side_.reclaims(); }
   /// Leases that this engine gives, for registration.

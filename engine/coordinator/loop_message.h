@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the step loop hears of leases: it owns the KV state, and does to it what a lease demands. The coordinator and the
-// transport push these messages into its mailbox; its answers are the coordinator's functions.
+// transport push these messages into its mailbox; its answers are LoopEvents.
 //
 //   coordinator.Start(&transport, &broker, [&mailbox](LoopMessage message) { mailbox.Push(std::move(message)); });
 //   ... std::visit([this](const auto& m) { Do(m); }, message);   // the loop, between two steps

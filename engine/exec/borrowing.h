@@ -21,7 +21,7 @@
 #include "absl/time/time.h"
 #include "common/base/clock.h"
 #include "engine/backend/device_address.h"
-#include "engine/coordinator/coordinator.h"
+#include "engine/coordinator/loop_events.h"
 #include "engine/coordinator/loop_message.h"
 #include "engine/exec/own_memory.h"
 #include "engine/exec/urgency.h"
@@ -61,7 +61,7 @@ class Borrowing {
     kv::Tiers* cache;
     sched::Scheduler* scheduler;
     transport::Transport* transport;
-    coordinator::Coordinator* coordinator;
+    coordinator::LoopEvents* coordinator;
     Urgency* urgency;
     const Clock* clock;
   };

@@ -17,7 +17,7 @@
 #include "common/base/clock.h"
 #include "engine/backend/fence.h"
 #include "engine/backend/kv_memory.h"
-#include "engine/coordinator/coordinator.h"
+#include "engine/coordinator/loop_events.h"
 #include "engine/coordinator/loop_message.h"
 #include "engine/exec/engine_metrics.h"
 #include "engine/exec/own_memory.h"
@@ -34,7 +34,7 @@ class Lending {
   struct Dependencies {
     OwnMemory* own;
     kv::LendableBlocks* cache;
-    coordinator::Coordinator* coordinator;
+    coordinator::LoopEvents* coordinator;
     const Clock* clock;
     EngineMetrics* metrics;
   };

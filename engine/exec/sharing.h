@@ -14,7 +14,7 @@
 
 #include "absl/time/time.h"
 #include "common/base/clock.h"
-#include "engine/coordinator/coordinator.h"
+#include "engine/coordinator/loop_events.h"
 #include "engine/coordinator/loop_message.h"
 #include "engine/coordinator/window_tracker.h"
 #include "engine/exec/borrowing.h"
@@ -42,7 +42,7 @@ class Sharing {
     kv::KvCache* cache;
     sched::Scheduler* scheduler;
     transport::Transport* transport;
-    coordinator::Coordinator* coordinator;
+    coordinator::LoopEvents* coordinator;
     Urgency* urgency;
     const Clock* clock;
     EngineMetrics* metrics;

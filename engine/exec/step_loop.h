@@ -16,6 +16,7 @@
 #include "common/base/clock.h"
 #include "engine/backend/kv_layout.h"
 #include "engine/backend/kv_memory.h"
+#include "engine/coordinator/loop_events.h"
 #include "engine/coordinator/loop_message.h"
 #include "engine/exec/decode_bound.h"
 #include "engine/exec/engine_load.h"
@@ -40,7 +41,7 @@ namespace swiftcache::engine::exec {
 /// What a loop that lends and leases memory works with. Ownership: borrows; outlives the loop's steps.
 struct LoopSharing {
   transport::Transport* transport = nullptr;
-  coordinator::Coordinator* coordinator = nullptr;
+  coordinator::LoopEvents* coordinator = nullptr;
   Urgency* urgency = nullptr;
 };
 
