@@ -118,7 +118,7 @@ else
   skip build-cuda "no nvcc here"
 fi
 if $long; then
-  stage simulation-of-other-seeds env SIM_FIRST_SEED=10001 SIM_SEEDS=200000 build/release/tests/sim_test --gtest_filter='*NoSeed*'
+  stage simulation-of-other-seeds env SIM_FIRST_SEED=10001 SIM_SEEDS=100000 build/release/tests/sim_test --gtest_filter='*NoSeed*'
   stage soak-of-other-seeds env SOAK_FIRST_SEED=1001 SOAK_SEEDS=20000 build/release/tests/engine_exec_sharing_soak_test --gtest_filter='*NoSeed*'
   leases_bench() {
     local code=0 what

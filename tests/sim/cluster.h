@@ -64,7 +64,6 @@ class Cluster {
   std::deque<std::unique_ptr<SimBroker>> brokers_;  // the last may answer; older ones are dead or only heard
   std::vector<std::unique_ptr<SimEngine>> engines_;
   std::optional<std::string> limited_;  // the model whose limit has to stand
-  bool peace_ = false;
 };
 
 }  // namespace swiftcache::sim

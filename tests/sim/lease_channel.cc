@@ -17,8 +17,7 @@ void LeaseChannels::Start(const std::string& instance, int64_t num_cells, engine
   instance_ = instance;
   events_ = &events;
   directory_[instance] = this;
-  memory_ = std::make_shared<Memory>();
-  memory_->cells.resize(num_cells);
+  memory_ = std::make_shared<Memory>(num_cells);
   granted_.assign(num_cells, 0);
 }
 
@@ -35,7 +34,11 @@ void LeaseChannels::Die() {
   incoming_.clear();
   outgoing_.clear();
   views_.clear();
+  lease_of_.clear();
+  believed_.clear();
   stores_.clear();
+  loads_.clear();
+  in_step_.clear();
   released_.clear();
   abandoned_.clear();
   revoke_deadlines_.clear();
@@ -60,16 +63,15 @@ size_t LeaseChannels::FreeSlot() {
   size_t slot = 0;
   while (used_slots_.contains(slot)) ++slot;
   used_slots_.insert(slot);
-  if (memory_->generations.size() <= slot) memory_->generations.resize(slot + 1);
+  while (memory_->generations.size() <= slot) memory_->generations.emplace_back(0);
   return slot;
 }
 
 absl::StatusOr<Epoch> LeaseChannels::Grant(const GrantSpec& spec) {
-  const auto arena_cells = static_cast<int64_t>(memory_->cells.size());
-  const int64_t first_cell = spec.offset_bytes / kCellBytes % arena_cells;  // see Blindfold
+  const int64_t first_cell = spec.offset_bytes / kCellBytes % memory_->num_cells();  // see Blindfold
   const int64_t num_cells = spec.bytes / kCellBytes;
   for (int64_t cell = first_cell; cell < first_cell + num_cells; ++cell) {
-    if (!promises_.has_given_up(spec.lease, cell)) {
+    if (!loop_.has_given_up(spec.lease, cell)) {
       sim_.Fail(absl::StrCat(instance_, " grants lease ", spec.lease.value(), " memory that kv has not given up"));
     }
     if (granted_[cell] != 0) {
@@ -161,8 +163,16 @@ void LeaseChannels::Accept(const ConnectionPtr& connection, const std::string& c
 void LeaseChannels::Answer(const ConnectionPtr& connection, std::optional<View> view) {
   if (Outgoing(connection->lease) != connection) return;
   if (!view.has_value()) return events_->OnOpened(connection->lease, absl::UnavailableError("the donor refuses"));
+  sim_.Trace([&] { return absl::StrCat(instance_, ": maps lease ", connection->lease.value()); });
   views_.try_emplace(connection->lease, *view);
-  events_->OnOpened(connection->lease, engine::transport::LeaseView{.bytes = view->num_cells * kCellBytes});
+  const std::atomic<uint64_t>* word = &view->memory->generations[view->slot];
+  if (bug_ == PlantedBug::kNoGenerationCheck) {
+    word = &believed_.try_emplace(connection->lease, view->epoch).first->second;
+  }
+  lease_of_[{word, view->epoch}] = connection->lease;
+  events_->OnOpened(connection->lease, engine::transport::LeaseView{.base = view->memory->At(view->first_cell),
+                                                                    .bytes = view->num_cells * kCellBytes,
+                                                                    .word = {.word = word, .granted = view->epoch}});
 }
 
 void LeaseChannels::SendRenewal(LeaseId id) {
@@ -173,7 +183,8 @@ void LeaseChannels::SendRenewal(LeaseId id) {
 }
 
 void LeaseChannels::SendRelease(LeaseId id) {
-  if (promises_.reads(id)) sim_.Fail(absl::StrCat(instance_, " gives lease ", id.value(), " back and still uses it"));
+  if (IsRead(id)) sim_.Fail(absl::StrCat(instance_, " gives lease ", id.value(), " back and still uses it"));
+  sim_.Trace([&] { return absl::StrCat(instance_, ": gives back lease ", id.value()); });
   released_.insert(id);
   if (const ConnectionPtr connection = Outgoing(id)) {
     ToDonor(connection, [id](LeaseChannels& to) { to.events_->OnReleased(id); });
@@ -182,22 +193,25 @@ void LeaseChannels::SendRelease(LeaseId id) {
 
 // What waits for a donor is answered without it.
 void LeaseChannels::Abandon(LeaseId id) {
+  sim_.Trace([&] { return absl::StrCat(instance_, ": abandons lease ", id.value()); });
   abandoned_.insert(id);
-  for (const auto& [ticket, lease] : stores_) {
-    if (lease == id) process_.After(network_.Delay(), [this, ticket = ticket] { Finish(ticket, false); });
-  }
+  for (const int64_t ticket : StoresTo(id)) process_.After(network_.Delay(), [this, ticket] { Finish(ticket, false); });
 }
 
 void LeaseChannels::Close(LeaseId id) {
-  if (promises_.knows(id)) sim_.Fail(absl::StrCat(instance_, " unmaps lease ", id.value(), " and still uses it"));
+  if (loop_.knows(id) || IsRead(id))
+    sim_.Fail(absl::StrCat(instance_, " unmaps lease ", id.value(), " and still uses it"));
+  sim_.Trace([&] { return absl::StrCat(instance_, ": unmaps lease ", id.value()); });
   const ConnectionPtr connection = Outgoing(id);
   if (connection == nullptr) return sim_.Fail(absl::StrCat("lease ", id.value(), " is closed and was not open"));
   ToDonor(connection, [connection](LeaseChannels& to) { to.BorrowerEnded(connection); });
   outgoing_.erase(id);
+  std::erase_if(lease_of_, [id](const auto& known) { return known.second == id; });
+  believed_.erase(id);
   views_.erase(id);
   released_.erase(id);
   abandoned_.erase(id);
-  std::erase_if(stores_, [&](const auto& store) { return store.second == id; });
+  for (const int64_t ticket : StoresTo(id)) stores_.erase(ticket);
 }
 
 void LeaseChannels::BorrowerEnded(const ConnectionPtr& connection) {
@@ -208,41 +222,17 @@ void LeaseChannels::BorrowerEnded(const ConnectionPtr& connection) {
 
 void LeaseChannels::DonorEnded(const ConnectionPtr& connection) {
   if (Outgoing(connection->lease) == connection) {
-    std::vector<int64_t> unanswered;
-    for (const auto& [ticket, lease] : stores_) {
-      if (lease == connection->lease) unanswered.push_back(ticket);
-    }
-    for (int64_t ticket : unanswered) Finish(ticket, false);
+    for (const int64_t ticket : StoresTo(connection->lease)) Finish(ticket, false);
   }
   events_->OnDonorGone(connection->lease);
 }
 
-int64_t LeaseChannels::StoreCells(LeaseId id, int64_t first_cell, std::vector<uint64_t> values) {
-  const ConnectionPtr connection = Outgoing(id);
-  const int64_t ticket = ++last_ticket_;
-  stores_[ticket] = id;
-  ++tally_.stores;
-  if (released_.contains(id)) sim_.Fail(absl::StrCat(instance_, " stores into lease ", id.value(), ", given back"));
-  if (abandoned_.contains(id)) {
-    process_.After(network_.Delay(), [this, ticket] { Finish(ticket, false); });
-    return ticket;
+std::vector<int64_t> LeaseChannels::StoresTo(LeaseId id) const {
+  std::vector<int64_t> tickets;
+  for (const auto& [ticket, store] : stores_) {
+    if (store.to == id) tickets.push_back(ticket);
   }
-  ToDonor(
-      connection,
-      [connection, ticket, first_cell, values = std::move(values)](LeaseChannels& to) {
-        to.Receive(connection, ticket, first_cell, values);
-      },
-      /*may_repeat=*/false);
-  return ticket;
-}
-
-void LeaseChannels::Receive(const ConnectionPtr& connection, int64_t ticket, int64_t first_cell,
-                            const std::vector<uint64_t>& values) {
-  const auto it = grants_.find(connection->lease);
-  const bool ok = it != grants_.end() && it->second.connection == connection;
-  if (ok) std::copy(values.begin(), values.end(), memory_->cells.begin() + it->second.first_cell + first_cell);
-  if (!ok) ++tally_.refused_stores;
-  ToBorrower(connection, [ticket, ok](LeaseChannels& to) { to.Finish(ticket, ok); });
+  return tickets;
 }
 
 void LeaseChannels::Finish(int64_t ticket, bool ok) {
@@ -255,34 +245,11 @@ LeaseChannels::ConnectionPtr LeaseChannels::Outgoing(LeaseId id) const {
   return it == outgoing_.end() ? nullptr : it->second;
 }
 
-const View* LeaseChannels::Find(LeaseId id) {
+// Null: it is not open.
+const View* LeaseChannels::Find(LeaseId id) const {
   if (released_.contains(id)) sim_.Fail(absl::StrCat(instance_, " looks at lease ", id.value(), ", given back"));
   const auto it = views_.find(id);
   return it == views_.end() ? nullptr : &it->second;
-}
-
-void LeaseChannels::MovesBytes() { sim_.Fail("nothing here moves bytes"); }
-
-std::vector<Ticket> LeaseChannels::Store(std::span<const engine::transport::StorePiece>,
-                                         const engine::backend::Fence&) {
-  MovesBytes();
-  return {};
-}
-
-Ticket LeaseChannels::Load(std::vector<engine::transport::LoadPiece>, const engine::backend::Fence&) {
-  MovesBytes();
-  return {};
-}
-
-std::vector<LeaseId> LeaseChannels::Await(Ticket) {
-  MovesBytes();
-  return {};
-}
-
-std::unique_ptr<engine::transport::SliceStream> LeaseChannels::BeginStream(engine::transport::StreamSpec,
-                                                                           const engine::backend::Fence&) {
-  MovesBytes();
-  return nullptr;
 }
 
 }  // namespace swiftcache::sim

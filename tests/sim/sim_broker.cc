@@ -53,7 +53,7 @@ void SimBroker::Start() {
   incarnation_ = absl::StrCat("broker-", sim_.random.Next());
   const ledger::Options options{.elastic = {.window = absl::Milliseconds(300)},
                                 .id_prefix = static_cast<uint32_t>(sim_.random.Next() >> 33),
-                                .max_lease_bytes = 12 * 4096,
+                                .max_lease_bytes = 12 * kCellBytes,
                                 .offer_timeout = kHeartbeat * 3,
                                 .decline_backoff = kHeartbeat * 2,
                                 .request_ttl = kHeartbeat * 5,

@@ -95,7 +95,7 @@ void SimBrokerClient::Register() {
 void SimBrokerClient::Registered(const std::string& incarnation) {
   sim_.Trace([&] { return absl::StrCat(info_.instance_id, " is registered with ", incarnation); });
   incarnation_ = incarnation;
-  coordinator_->OnTerms({.ttl = kTtl});
+  coordinator_->OnTerms({.ttl = kTtl, .scale_down_window = kWindow});
   OpenWatch();
   calls_.Registered();
   SendNext();

@@ -25,6 +25,7 @@ namespace swiftcache::sim {
 
 inline constexpr Micros kRpcTimeout = 100'000;
 inline constexpr absl::Duration kTtl = absl::Milliseconds(600), kAdvicePatience = absl::Milliseconds(3);
+inline constexpr absl::Duration kWindow = absl::Milliseconds(300);
 
 /// Who answers on the broker's address now.
 struct BrokerAddress {

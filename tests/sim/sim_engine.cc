@@ -17,7 +17,7 @@ using engine::lease::Lease;
 
 namespace {
 
-constexpr Micros kWindow = 150'000, kAskedBackFor = 60'000, kLeaves = 100'000;
+constexpr Micros kAskedBackFor = 60'000, kLeaves = 100'000;
 /// Fences are planned so much before their deadlines (engine/coordinator/donor_side.cc), which covers kLatestTurn.
 const absl::Duration kFenceEarly = kRevokeDeadline / 8;
 /// Local timers fire on a microsecond; clocks of other rates round.
@@ -36,10 +36,12 @@ SimEngine::SimEngine(Simulator& sim, Network& network, LeaseChannels::Directory&
       blindfold_(options.bug, options.num_blocks),
       process_(sim),
       clock_(process_),
-      channels_(sim, network, directory, tally, process_, options.endpoint,
-                {.reads = [this](LeaseId id) { return loop_->Reads(id); },
-                 .knows = [this](LeaseId id) { return loop_->Knows(id); },
-                 .has_given_up = [this](LeaseId id, int64_t cell) { return HasGivenUp(id, cell); }}),
+      loop_metrics_(metrics_,
+                    {.block_tokens = kCellTokens * options.cells_per_block, .num_blocks = options.num_blocks}),
+      channels_(sim, network, directory, tally, process_, options.endpoint, options.bug,
+                {.knows = [this](LeaseId id) { return loop_->Knows(id); },
+                 .has_given_up = [this](LeaseId id, int64_t cell) { return HasGivenUp(id, cell); },
+                 .pass = [this](Micros time) { loop_->Pass(time); }}),
       client_(sim, network, broker, process_, tally,
               {.endpoint = options.endpoint, .bug = options.bug, .blindfold = blindfold_}),
       needs_(sim, process_, tally, kNeedPatience) {
@@ -55,32 +57,31 @@ void SimEngine::Start() {
                                                                .broker_patience = kAdvicePatience,
                                                                .num_blocks = blindfold_.num_blocks(),
                                                                .block_bytes = options_.cells_per_block * kCellBytes,
+                                                               .never_lent_blocks = never_lent_blocks(),
                                                                .min_request_interval = absl::Milliseconds(60),
                                                                .max_request_interval = absl::Milliseconds(240)},
                        clock_, metrics_);
   channels_.Start(instance_, options_.num_blocks * options_.cells_per_block, *coordinator_);
-  const uint64_t life = static_cast<uint64_t>(options_.endpoint) * 1000 + static_cast<uint64_t>(process_.life());
-  loop_.emplace(sim_, process_, channels_, *coordinator_, needs_, tally_,
-                StepLoop::Options{.engine_life = life,
-                                  .num_blocks = options_.num_blocks,
-                                  .cells_per_block = options_.cells_per_block,
-                                  .least_wanted = options_.borrows ? options_.num_blocks : options_.num_blocks / 8,
-                                  .most_wanted = options_.num_blocks * (options_.borrows ? 16 : 7) / 8,
-                                  .borrows = options_.borrows,
-                                  .calm = options_.calm,
-                                  .bug = options_.bug});
+  loop_.emplace(EngineLoop::Parts{sim_, process_, channels_, *coordinator_, needs_, tally_, loop_metrics_},
+                EngineLoop::Options{.instance = instance_,
+                                    .num_blocks = options_.num_blocks,
+                                    .cells_per_block = options_.cells_per_block,
+                                    .lends = options_.lends,
+                                    .borrows = options_.borrows,
+                                    .calm = options_.calm,
+                                    .bug = options_.bug});
   needs_.Start();
   leaving_ = false;
   planned_turn_ = next_turn_ = 0;
   coordinator_->Attach(&channels_, &client_, [this](LoopMessage message) { ToLoop(std::move(message)); });
   client_.Start(Info(), *coordinator_);
   loop_->Start();
-  KeepReporting();
 }
 
 void SimEngine::Die() {
   sim_.Trace([&] { return absl::StrCat(instance_, " dies"); });
   tally_.stray_messages += ignored();
+  loop_->Die();
   process_.Kill();
   channels_.Die();
 }
@@ -109,11 +110,11 @@ broker::membership::EngineInfo SimEngine::Info() const {
           .instance_id = instance_,
           .model_name = absl::StrCat("model-", options_.endpoint % 3),
           .address = "localhost:1",
-          .kv = {.num_layers = 1,
+          .kv = {.num_layers = 2,
                  .num_kv_heads = 1,
-                 .head_dim = 32 * options_.cells_per_block,
-                 .kv_cache_dtype = "f32",
-                 .block_tokens = 16,
+                 .head_dim = 4,
+                 .kv_cache_dtype = "bf16",
+                 .block_tokens = kCellTokens * options_.cells_per_block,
                  .block_bytes = options_.cells_per_block * kCellBytes,
                  .num_blocks = options_.num_blocks},
           .max_model_len_tokens = 1024,
@@ -121,13 +122,8 @@ broker::membership::EngineInfo SimEngine::Info() const {
           .state = broker::membership::EngineState::kReady,
           .lease_channel = instance_,
           .node_id = "node",
-          .page_bytes = kCellBytes};
-}
-
-void SimEngine::KeepReporting() {
-  const int64_t used = options_.lends ? loop_->used_blocks() : options_.num_blocks;
-  coordinator_->ReportWindow({.used_blocks = used, .max_request_tokens = 16, .peak_blocks = used});
-  process_.After(kWindow, [this] { KeepReporting(); });
+          .page_bytes = kCellBytes,
+          .never_lent_blocks = never_lent_blocks()};
 }
 
 std::vector<Lease> SimEngine::given() const {
@@ -146,6 +142,7 @@ std::string SimEngine::Leftovers() const {
   count("grants", channels_.num_grants());
   count("channels", channels_.num_open());
   count("regions", loop_->num_regions());
+  count("requests", loop_->num_requests());
   count("reports", client_.num_reports());
   count("blocks away", loop_->num_away());
   return found;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// An engine process of the simulation: the real coordinator, whose turns are taken in virtual time, with a broker client,
-// a loop and a transport around it that are made for the simulation (sim_broker_client.h, step_loop.h, lease_channel.h).
+// An engine process of the simulation: the real coordinator, whose turns are taken in virtual time, and the real loop
+// (engine_loop.h), with a broker client and a transport around them that are made for the simulation
+// (sim_broker_client.h, lease_channel.h).
 #pragma once
 
 #include <cstdint>
@@ -11,15 +12,15 @@
 #include "common/base/clock.h"
 #include "common/metrics/metrics.h"
 #include "engine/coordinator/coordinator.h"
+#include "engine/exec/engine_metrics.h"
 #include "tests/sim/blindfold.h"
+#include "tests/sim/engine_loop.h"
 #include "tests/sim/lease_channel.h"
 #include "tests/sim/need_watch.h"
 #include "tests/sim/sim_broker_client.h"
-#include "tests/sim/step_loop.h"
 
 namespace swiftcache::sim {
 
-inline constexpr absl::Duration kRevokeDeadline = absl::Milliseconds(30);
 /// So late the coordinator's thread may get its core, now and then.
 inline constexpr Micros kLatestTurn = 2'000;
 
@@ -47,7 +48,7 @@ class SimEngine {
   bool leaving() const { return process_.alive() && leaving_; }
   void WatchBroke() { client_.WatchBroke(); }
   /// Wants memory that it has lent.
-  void Need(int64_t blocks) { loop_->NeedBack(blocks); }
+  void Need(int64_t blocks) { loop_->Burst(blocks); }
   /// No new wishes: what is there stays as it is.
   void Quiesce() { loop_->Quiesce(); }
   /// Gives everything back and takes everything back.
@@ -73,7 +74,7 @@ class SimEngine {
   };
 
   broker::membership::EngineInfo Info() const;
-  void KeepReporting();
+  int64_t never_lent_blocks() const { return options_.lends ? 0 : options_.num_blocks; }
   /// After each event of the process.
   void TakeTurn();
   void PlanTurn(Micros when);
@@ -94,6 +95,7 @@ class SimEngine {
   Process process_;
   const ProcessClock clock_;
   Metrics metrics_;
+  engine::exec::EngineMetrics loop_metrics_;
   LeaseChannels channels_;
   SimBrokerClient client_;
   NeedWatch needs_;
@@ -101,7 +103,7 @@ class SimEngine {
   // Of one life.
   std::string instance_;
   std::optional<engine::coordinator::Coordinator> coordinator_;
-  std::optional<StepLoop> loop_;
+  std::optional<EngineLoop> loop_;
   bool leaving_ = false;
   absl::Time continued_at_ = absl::InfinitePast();
   Micros planned_turn_ = 0, next_turn_ = 0;
