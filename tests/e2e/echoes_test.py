@@ -202,7 +202,7 @@ def test_what_is_said_of_leases_may_come_twice_and_late(echoing, stubs, talks, s
     echoing.engine("lsc", ARENA, "--stream=lsc", door)
     echoing.ready("donor2", "in_place", "lsc")
     load = echoing.load(stubs, talks, "donor2", "in_place", "lsc", clients=2)
-    load.until(hits(echoing, "in_place", "lsc"), "hits in leases")
+    load.until(hits(echoing, "in_place", "lsc"), "hits in leases", BOUND)
     ending, revoked = threading.Event(), []
     operator = threading.Thread(target=storm, args=(echoing, seed, ending, revoked))
     operator.start()
