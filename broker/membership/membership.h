@@ -43,8 +43,9 @@ struct Removed {
 using Change = std::variant<EngineStatus, Removed>;
 
 /// Life of an engine: Register (in the state that it names: STARTING, READY or DRAINING), heartbeats, then Deregister,
-/// after which an instance does not come back, or death after heartbeat_misses intervals without a call. A READY engine whose progress counter stands still for
-/// stall_timeout while requests run or wait is STALLED; it is READY again when the counter moves or the work is gone.
+/// after which an instance does not come back, or death after heartbeat_misses intervals without a call. A READY engine
+/// whose progress counter stands still for stall_timeout while requests run or wait is STALLED; it is READY again when
+/// the counter moves or the work is gone.
 /// Thread-safety: none; one loop owns it. Ownership: a value. Errors: as named.
 class Membership {
  public:

@@ -9,7 +9,6 @@
 #include <cstddef>
 #include <deque>
 #include <set>
-#include <utility>
 
 namespace swiftcache {
 

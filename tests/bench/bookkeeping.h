@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <ctime>
 
+#include "glog/logging.h"
+
 namespace swiftcache::engine {
 
 constexpr int64_t kBlockTokens = 16;
@@ -16,6 +18,17 @@ inline double CpuMicros() {
   timespec now;
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
   return static_cast<double>(now.tv_sec) * 1e6 + static_cast<double>(now.tv_nsec) * 1e-3;
+}
+
+/// The mean of 128 steps: a row has eight new blocks in them. World::Step returns the tokens of a step.
+template <typename World>
+double MicrosOfAStep(World& world, int64_t rows) {
+  const double begin = CpuMicros();
+  int64_t steps = 0;
+  for (; steps < 128 && CpuMicros() - begin < kMicrosAtMost; ++steps) {
+    CHECK_EQ(world.Step(), rows) << "a row waits";
+  }
+  return (CpuMicros() - begin) / static_cast<double>(steps);
 }
 
 struct Sizes {

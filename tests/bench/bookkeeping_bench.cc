@@ -155,16 +155,6 @@ class World {
   int32_t next_token_ = 0;
 };
 
-// The mean of 128 steps: a row has eight new blocks in them.
-double MicrosOfAStep(World& world, int64_t rows) {
-  const double begin = CpuMicros();
-  int64_t steps = 0;
-  for (; steps < 128 && CpuMicros() - begin < kMicrosAtMost; ++steps) {
-    CHECK_EQ(world.Step(), rows) << "a row waits";
-  }
-  return (CpuMicros() - begin) / static_cast<double>(steps);
-}
-
 void MeasureSteps() {
   std::printf("%8s %8s %9s %14s | %12s %14s\n", "rows", "leases", "blocks", "prompt tokens", "us a step", "tokens/s");
   const std::vector<Sizes> lines = {{.rows = 1},

@@ -165,11 +165,13 @@ class LoopWorld final : private exec::LoopObserver {
     Settle();
     for (int i = 0; i < 20; ++i) Step();
   }
-  void Step() {
+  /// A turn of the loop; returns its tokens.
+  int64_t Step() {
+    const int64_t before = generated_;
     FinishStores();
-    if (!loop_->Step()) loop_->ServeBetweenSteps();
+    loop_->Turn();
+    return generated_ - before;
   }
-  int64_t generated() const { return generated_; }
 
  private:
   // Of the step before; returns how many.
@@ -253,17 +255,6 @@ class LoopWorld final : private exec::LoopObserver {
   int32_t next_token_ = 0;
   std::unique_ptr<exec::StepLoop> loop_;
 };
-
-// The mean of 128 steps.
-double MicrosOfAStep(LoopWorld& world, int64_t rows) {
-  const int64_t before = world.generated();
-  const double begin = CpuMicros();
-  int64_t steps = 0;
-  for (; steps < 128 && CpuMicros() - begin < kMicrosAtMost; ++steps) world.Step();
-  const double micros = (CpuMicros() - begin) / static_cast<double>(steps);
-  CHECK_EQ(world.generated() - before, steps * rows) << "a row waits";
-  return micros;
-}
 
 constexpr Sizes kUnused = {.rows = 64, .leases = 0, .blocks = 20000, .prompt_tokens = 4096};
 

@@ -21,7 +21,7 @@ import subprocess
 import time
 
 import grpc
-from instructions import count
+import instructions
 from sides import Revoker, arguments, interval, percentile, ratio_interval, run
 
 from conftest import Cluster, Process  # of tests/e2e, which sides put on the path
@@ -295,7 +295,7 @@ def unused(bench):
     said = subprocess.run([loop, "unused"], check=True, capture_output=True, text=True).stdout.strip()
     print(said)
     bench.asked("time that sharing adds to the loop / a step", float(re.search(r"adds ([\d.]+)", said)[1]) / step, 0.01)
-    counts = [count(bench.binaries, ["swiftcache-bookkeeping-bench", f"counted-{name}"]) / 256 for name in ("alone", "sharing")]
+    counts = [instructions.count(bench.binaries, ["swiftcache-bookkeeping-bench", f"counted-{name}"]) / 256 for name in ("alone", "sharing")]
     print(f"instructions of the loop in a step: alone {counts[0]:,.0f}, sharing adds {counts[1] - counts[0]:,.0f}")
 
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// swiftcache-model-logits for llama.cpp, as its users run it: KV in f16 or q8_0, all else as the library chooses. Not part
-// of our build: tests/bench/llama.sh compiles it with the llama.cpp that it has built.
+// swiftcache-model-logits for llama.cpp, as its users run it: KV in f16 or q8_0, all else as the library chooses. Not
+// part of our build: tests/bench/llama.sh compiles it with the llama.cpp that it has built.
 //
 //   llama-logits MODEL.gguf ids.txt logits.f32 f16|q8_0
 #include <algorithm>

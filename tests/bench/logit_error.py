@@ -5,8 +5,8 @@ The reference of each file is that file's own weights in double precision (refer
 shows what the engine rounds, not what a format lost when the file was made. The reference itself is compared with the
 logits in tests/data (transformers, f32) and with the engine in f32: the tool fails if they are 2e-3 apart.
 
-With --llama another table: what rows are rounded to (--activations), and KV in 8 bits, beside llama.cpp on the same file: mean and largest
-error, mean KL divergence from the reference, share of positions with the reference's most likely token.
+With --llama another table: what rows are rounded to (--activations), and KV in 8 bits, beside llama.cpp on the same file:
+mean and largest error, mean KL divergence from the reference, share of positions with the reference's most likely token.
 
 F32, F16, BF16 and Q8_0 are made here from the Q4_1 file: its values, converted by the package `gguf`; vectors stay F32.
 Compared are the logits of every position of the sequences `ids_N` (N up to --longest) of tests/data.

@@ -11,6 +11,7 @@ from talk import Answer
 
 from conftest import wait_until  # of tests/e2e, which sides puts on the path
 
+
 def free_port():
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
@@ -18,20 +19,23 @@ def free_port():
 
 
 class Ours(Side):
-    """A cluster."""
+    """A cluster asked over HTTP."""
 
     def ask(self, messages, tokens, model="chat"):
         return Answer(self.cluster.gateway.http, model, messages, tokens)
 
 
 class Peer:
-    """Another's server, at `self.address` once `start` has returned."""
+    """Another's server, which answers once `start` has returned."""
 
-    def start(self, name, folder, argv, seconds, environment=None):
-        self.name = name
-        with open(folder / f"{name}.log", "w") as log:
+    def __init__(self, name):
+        self.name, self.port = name, free_port()
+        self.address = f"127.0.0.1:{self.port}"
+
+    def start(self, folder, argv, seconds, environment=None):
+        with open(folder / f"{self.name}.log", "w") as log:
             self.child = subprocess.Popen([str(a) for a in argv], stdout=log, stderr=log, env={**os.environ, **(environment or {})})
-        wait_until(self.healthy, seconds, lambda: f"{name} answers: {(folder / f'{name}.log').read_text()[-2000:]}")
+        wait_until(self.healthy, seconds, lambda: f"{self.name} answers: {pathlib.Path(log.name).read_text()[-2000:]}")
 
     def healthy(self):
         try:
@@ -51,10 +55,9 @@ class Llama(Peer):
     """One llama-server with `slots` conversations of bench.slot_tokens each at a time."""
 
     def __init__(self, bench, name, slots, flags=(), environment=None):
-        port = free_port()
-        self.address = f"127.0.0.1:{port}"
-        self.start(name, bench.folder, [
-            bench.args.llama / "llama-server", "-m", bench.args.model, "--host", "127.0.0.1", "--port", port, "-t",
+        super().__init__(name)
+        self.start(bench.folder, [
+            bench.args.llama / "llama-server", "-m", bench.args.model, "--host", "127.0.0.1", "--port", self.port, "-t",
             len(os.sched_getaffinity(0)), "-np", slots, "-c", slots * bench.slot_tokens, "--no-webui", *flags], 120, environment)
 
 
@@ -62,15 +65,15 @@ class Vllm(Peer):
     """vLLM with a GiB of KV memory. It has the weights as bf16, made of the same file, and compiles at its first start."""
 
     def __init__(self, bench, name):
-        port, python = free_port(), bench.args.vllm / "bin/python"
-        self.address = f"127.0.0.1:{port}"
+        super().__init__(name)
+        python = bench.args.vllm / "bin/python"
         offline = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "VLLM_CPU_KVCACHE_SPACE": "1"}
         folder = bench.folder / "vllm-model"
         subprocess.run([python, pathlib.Path(__file__).parent / "hf_folder.py", bench.args.model, folder], check=True,
                        capture_output=True, env={**os.environ, **offline})
-        self.start(name, bench.folder, [
+        self.start(bench.folder, [
             python, "-m", "vllm.entrypoints.openai.api_server", "--model", folder, "--served-model-name", "chat", "--host",
-            "127.0.0.1", "--port", port, "--max-model-len", bench.slot_tokens], 600, offline)
+            "127.0.0.1", "--port", self.port, "--max-model-len", bench.slot_tokens], 600, offline)
 
 
 class TwoLlamas:

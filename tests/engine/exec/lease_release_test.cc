@@ -69,7 +69,7 @@ TEST_P(LeaseReleaseTest, BlocksInUseAreSavedBeforeTheirReadersAreReset) {
   int64_t losses = -1;
   harness_.on_ended = [&](const LiveRequest& request) { losses = request.continuations.front()->losses; };
   while (recording->tokens().empty()) {
-    if (!harness_.loop().Step()) harness_.loop().ServeBetweenSteps();
+    harness_.loop().Turn();
     harness_.LandStores();
   }
   ASSERT_GT(harness_.load().kv_blocks_leased_in_used, 20);
@@ -90,7 +90,7 @@ TEST_P(LeaseReleaseTest, WhatIsNotSavedInHalfTheTimeIsLost) {
   const std::vector<int32_t> prompt = RandomTokens(5, 200, harness_.model().vocab_size);
   const auto recording = harness_.Add(prompt, kReplyTokens);
   while (recording->tokens().empty()) {
-    if (!harness_.loop().Step()) harness_.loop().ServeBetweenSteps();
+    harness_.loop().Turn();
     harness_.LandStores();
   }
   harness_.Borrow(kStays, 64);

@@ -247,7 +247,7 @@ TEST_P(SharingTest, ADonorThatStandsStillIsLeftAfterASecond) {
   for (unsigned seed = 1; harness.transport().stores().size() < 2; ++seed) {
     recording = harness.Add(harness.Prompt(seed), kOutputTokens);
     while (!recording->done() && harness.transport().stores().size() < 2) {
-      if (!harness.loop().Step()) harness.loop().ServeBetweenSteps();
+      harness.loop().Turn();
     }
   }
   harness.clock().Advance(absl::Milliseconds(900));

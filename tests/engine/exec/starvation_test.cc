@@ -19,7 +19,7 @@ class StarvationTest : public testing::Test {
   // A round of the loop, as the engine does it.
   void Round() {
     harness_.Pump();
-    if (!harness_.loop().has_work() || !harness_.loop().Step()) harness_.loop().ServeBetweenSteps();
+    harness_.loop().Turn();
     harness_.LandStores();
     ASSERT_TRUE(harness_.loop().CheckInvariants().ok()) << harness_.loop().CheckInvariants();
   }
