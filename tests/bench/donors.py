@@ -18,7 +18,7 @@ import statistics
 import threading
 import time
 
-from sides import TOKEN_BYTES, Asker, Revoker, arguments, go_duration, interval, percentile, ratio_interval, run
+from sides import TOKEN_BYTES, Asker, Revoker, arguments, go_duration, interval, percentile, random_tokens, ratio_interval, run
 
 BLOCK_TOKENS = 16
 
@@ -67,16 +67,13 @@ class Borrowing:
 
     def __init__(self, side):
         self.side, self.rng = side, random.Random(1)
-        self.prompts = [self._words(400) for _ in range(6)]
-
-    def _words(self, count):
-        return [self.rng.randrange(100, 40000) for _ in range(count)]
+        self.prompts = [random_tokens(self.rng, 400) for _ in range(6)]
 
     def _ask(self):
         i = 0
         while not self.ending.is_set():
-            grown = self.prompts[i] + self._words(32)
-            self.prompts[i] = grown if len(grown) < 1000 else self._words(400)
+            grown = self.prompts[i] + random_tokens(self.rng, 32)
+            self.prompts[i] = grown if len(grown) < 1000 else random_tokens(self.rng, 400)
             self.side.ask(self.prompts[i], 16)
             i = (i + 1) % len(self.prompts)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The servers that serving.py compares, all asked through OpenAI's HTTP: ours, llama-server, vLLM's on CPUs."""
+"""Servers asked through OpenAI's HTTP, to be compared: ours, llama-server, vLLM's on CPUs."""
 import os
 import pathlib
 import socket
@@ -9,13 +9,23 @@ import urllib.request
 from sides import Side
 from talk import Answer
 
-from conftest import wait_until  # of tests/e2e, which sides puts on the path
+from conftest import CACHE, wait_until  # of tests/e2e, which sides puts on the path
 
 
 def free_port():
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
         return bound.getsockname()[1]
+
+
+def add_llama_flag(parser):
+    parser.add_argument("--llama", type=pathlib.Path, default=CACHE / "llama.cpp-11434/build/bin", help="folder of llama-server")
+
+
+def llama_missing(args):
+    """Why there is no llama-server, or None."""
+    server = args.llama / "llama-server"
+    return None if server.exists() else f"no {server}; tests/bench/llama.sh builds it"
 
 
 class Ours(Side):
@@ -43,8 +53,8 @@ class Peer:
         except OSError:
             return False
 
-    def ask(self, messages, tokens, model="chat"):
-        return Answer(self.address, model, messages, tokens)
+    def ask(self, prompt, tokens, model="chat"):
+        return Answer(self.address, model, prompt, tokens)
 
     def stop(self):
         self.child.terminate()

@@ -23,7 +23,7 @@ import sys
 import threading
 import time
 
-from servers import Llama, Ours, TwoLlamas, Vllm
+from servers import Llama, Ours, TwoLlamas, Vllm, add_llama_flag, llama_missing
 from sides import Bench, percentile
 from talk import Conversation, words
 
@@ -45,10 +45,6 @@ class ServingBench(Bench):
         super().__init__(args)
         self.pool = concurrent.futures.ThreadPoolExecutor(64)
         self.slot_tokens = SLOT
-
-    def add(self, side):
-        self.sides.append(side)
-        return side
 
 
 class Talks:
@@ -243,7 +239,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=("turns", "arrivals", "third", "mixed", "two"))
     parser.add_argument("--bin", default=ROOT / "build/release/bin", help="folder of our binaries")
-    parser.add_argument("--llama", type=pathlib.Path, default=CACHE / "llama.cpp-11434/build/bin", help="folder of llama-server")
+    add_llama_flag(parser)
     parser.add_argument("--vllm", type=pathlib.Path, default=CACHE / "vllm-0.32.0", help="Python environment that has vLLM")
     parser.add_argument("--model", default=SMOLLM2)
     parser.add_argument("--samples", type=int, default=300, help="turns of each side, in turns, arrivals and third")
@@ -251,8 +247,8 @@ def main():
     parser.add_argument("--threads", type=int, default=0, help="of our engines; 0: they share the cores")
     parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args()
-    if not (args.llama / "llama-server").exists():
-        sys.exit(f"serving: no {args.llama / 'llama-server'}; tests/bench/llama.sh builds it")
+    if missing := llama_missing(args):
+        sys.exit(f"serving: {missing}")
     if args.what in ("turns", "arrivals") and not args.vllm.exists():
         print(f"without vLLM: no {args.vllm}; tests/bench/vllm.sh installs it")
     with ServingBench(args) as bench:

@@ -37,6 +37,10 @@ def arguments(description, cases):
     return parser
 
 
+def random_tokens(rng, count):
+    return [rng.randrange(*VOCABULARY) for _ in range(count)]
+
+
 def percentile(values, p):
     """Nearest rank: the least of them that p % are not above."""
     return sorted(values)[max(0, math.ceil(len(values) * p / 100) - 1)]
@@ -143,12 +147,16 @@ class Bench:
         while self.sides:
             self.sides.pop(0).stop()
 
+    def add(self, side):
+        """Which is stopped at the end."""
+        self.sides.append(side)
+        return side
+
     def side(self, *args, **kwargs):
-        self.sides.append(Side(self, *args, **kwargs))
-        return self.sides[-1]
+        return self.add(Side(self, *args, **kwargs))
 
     def tokens(self, count):
-        return [self.rng.randrange(*VOCABULARY) for _ in range(count)]
+        return random_tokens(self.rng, count)
 
 
 def run(case, args):

@@ -16,14 +16,16 @@ def words(rng, count):
 
 
 class Answer:
-    """One streamed greedy answer of exactly `tokens` tokens. Seconds; `at`: when each piece of text came."""
+    """One streamed greedy answer of exactly `tokens` tokens to a chat's messages, or to a prompt of token ids. Seconds; `at`:
+    when each piece of text came."""
 
-    def __init__(self, address, model, messages, tokens):
-        body = json.dumps({"model": model, "messages": messages, "max_tokens": tokens, "temperature": 0, "ignore_eos": True,
+    def __init__(self, address, model, prompt, tokens):
+        path, field = ("completions", "prompt") if isinstance(prompt[0], int) else ("chat/completions", "messages")
+        body = json.dumps({"model": model, field: prompt, "max_tokens": tokens, "temperature": 0, "ignore_eos": True,
                            "stream": True, "stream_options": {"include_usage": True}})
         connection = http.client.HTTPConnection(address, timeout=600)
         self.begun, self.at, self.text, usage = time.monotonic(), [], "", {}
-        connection.request("POST", "/v1/chat/completions", body, {"Content-Type": "application/json"})
+        connection.request("POST", f"/v1/{path}", body, {"Content-Type": "application/json"})
         reply = connection.getresponse()
         if reply.status != 200:
             raise RuntimeError(f"{address}: {reply.status} {reply.read()[:500]!r}")
@@ -32,7 +34,7 @@ class Answer:
                 continue
             event = json.loads(line[6:])
             usage = event.get("usage") or usage
-            piece = "".join((choice.get("delta") or {}).get("content") or "" for choice in event.get("choices") or [])
+            piece = "".join(choice.get("text") or (choice.get("delta") or {}).get("content") or "" for choice in event.get("choices") or [])
             if piece:
                 self.at.append(time.monotonic())
                 self.text += piece
