@@ -3,26 +3,32 @@
 """What leases are worth to who borrows: real processes, a real model, each figure beside its bound or its peer. (What
 they cost who lends: donors.py.)
 
-  tests/bench/leases.py ttft                 turns 2 and later, with leases, without, and with all memory local
-  tests/bench/leases.py ttft_open            the same under Poisson arrivals
+  tests/bench/leases.py ttft                 turns 2 and later, with leases of busy donors, without, with all memory local, and with
+                                             llama-server's cache in host memory
+  tests/bench/leases.py ttft_open            the same with donors that do nothing, without llama-server, under Poisson arrivals
   tests/bench/leases.py longest              a prompt many times longer than the engine's own memory
   tests/bench/leases.py stall                what layer streaming does not hide, at several link speeds
   tests/bench/leases.py unused               what sharing costs an engine that nobody lends to (needs valgrind)
-  tests/bench/leases.py guard                ttft, short, with a bound that a busy machine keeps and broken leases do not: for CI
+  tests/bench/leases.py guard                ttft, short, beside donors that do nothing, with a bound that a busy machine keeps and broken leases do not: for CI
 
 Needs the binaries (--bin) and the model of deploy/fetch-model.sh (--model); run it with the Python of tests/run.sh
 (~/.cache/swiftcache/test-venv/bin/python) on a machine that does nothing else. Sides of a comparison are interleaved:
 ratios hold on a noisy machine, absolute times do not. Ends with 1 if a figure misses what was asked of it.
 """
+import collections
 import concurrent.futures
+import contextlib
+import random
 import re
 import statistics
 import subprocess
+import threading
 import time
 
 import grpc
 import instructions
-from sides import Revoker, arguments, interval, percentile, ratio_interval, run
+from servers import Llama, add_llama_flag, llama_missing
+from sides import Revoker, Side, arguments, interval, percentile, random_tokens, ratio_interval, run
 
 from conftest import Cluster, Process  # of tests/e2e, which sides put on the path
 
@@ -52,30 +58,84 @@ class Conversations:
             talk["turn"] += 1
 
 
+OWN, LENT = 2048, (2 * 2048, 2 * 2048)  # tokens of memory: the chat engine's, and its two neighbours'
+LEASES = ("in_place", "lsc_200gbps")
+WARM_UP = 24  # turns
+WINDOW = "1m"  # the broker's default: an idle lease is kept for 16 of them, so that on a slow machine, too, donors stay full
+
+
 def ttft_sides(bench):
-    """Equal own memory with leases and without; the bound has as much as all of them, for itself."""
-    own, donors = 2048, (4 * 2048, 4 * 2048)
-    return [bench.side("without", own, chat_flags=("--transport=none",)),
-            bench.side("in_place", own, donors, ("--stream=in_place",)),
-            bench.side("lsc_200gbps", own, donors, ("--stream=lsc", "--link_gbps=200")),
-            bench.side("all_local", own + sum(donors), chat_flags=("--transport=none",))]
+    """Equal own memory with leases and without; the bound has as much as all of them, for itself. Each has two neighbours, alike
+    but for whether they lend."""
+    alone = {"chat_flags": ("--transport=none",), "donor_flags": ("--transport=none",)}
+    return [bench.side("without", OWN, LENT, **alone),
+            bench.side("in_place", OWN, LENT, ("--stream=in_place",), window=WINDOW),
+            bench.side("lsc_200gbps", OWN, LENT, ("--stream=lsc", "--link_gbps=200"), window=WINDOW),
+            bench.side("all_local", OWN + sum(LENT), LENT, **alone)]
 
 
-def print_ttft(bench, title, samples, sides):
+def host_memory_peer(bench):
+    """llama-server with as much KV memory, and 8 GiB of host memory for what it evicts; nobody where it is not built. Its
+    threads sleep while they wait: beside busy neighbours spinning would cost it much more."""
+    if missing := llama_missing(bench.args):
+        print(f"NOT COMPARED with a cache in host memory: {missing}")
+        return []
+    bench.slot_tokens = OWN
+    return [bench.add(Llama(bench, "llama_host", 1, ("--cache-ram", 8192), {"OMP_WAIT_POLICY": "passive"}))]
+
+
+class Load:
+    """What the two neighbours of a side are asked while it answers a turn: short prompts with pauses, and one of them, in
+    every LONG_EVERY-th turn, first a prompt for which a donor needs what it lent. All sides have two neighbours, and the same load in
+    their n-th turn: what neighbours take of the processors is in every side's time."""
+
+    SHORT, LONG, ANSWER = 64, 1536, 8  # tokens
+    LONG_EVERY, PAUSE = 60, 0.1  # turns, seconds in the mean
+
+    def __init__(self, home):
+        """`home`: the side whose neighbours stand beside a server that has none."""
+        self.home = home
+        self.turns = collections.Counter()
+        self.pool = concurrent.futures.ThreadPoolExecutor(2)
+
+    @contextlib.contextmanager
+    def beside(self, side):
+        self.turns[side.name] += 1
+        turn, ending = self.turns[side.name], threading.Event()
+        streams = [self.pool.submit(self._ask, side if isinstance(side, Side) else self.home, number, turn, ending) for number in range(2)]
+        try:
+            yield
+        finally:
+            ending.set()
+            for stream in streams:
+                stream.result()
+
+    def _ask(self, side, number, turn, ending):
+        rng, name = random.Random(f"{turn}/{number}"), f"donor{number}"
+        if turn % (2 * self.LONG_EVERY) == number * self.LONG_EVERY:
+            side.ask(random_tokens(rng, self.LONG), self.ANSWER, name)
+        while not ending.wait(rng.expovariate(1 / self.PAUSE)):
+            side.ask(random_tokens(rng, self.SHORT), self.ANSWER, name)
+
+
+def revoked(side):
+    return sum(int(donor.metric("swiftcache_lease_revoked_total")) for donor in side.donors)
+
+
+def print_ttft(bench, title, samples):
     print(f"\n{title}: TTFT of turns 2 and later, ms")
     print(f"{'side':14}{'samples':>8}{'p50':>9}{'p90':>9}{'p99':>9}{'p99 / without':>15}{'p99 / all local':>17}{'p50 / all local':>17}")
-    p99 = {side.name: percentile(samples[side.name], 99) for side in sides}
-    p50 = {side.name: percentile(samples[side.name], 50) for side in sides}
-    for side in sides:
-        values = samples[side.name]
-        print(f"{side.name:14}{len(values):8}{p50[side.name] * 1e3:9.1f}{percentile(values, 90) * 1e3:9.1f}"
-              f"{p99[side.name] * 1e3:9.1f}{p99[side.name] / p99['without']:15.3f}{p99[side.name] / p99['all_local']:17.3f}"
-              f"{p50[side.name] / p50['all_local']:17.3f}")
-    for side in ("in_place", "lsc_200gbps"):
-        bench.asked(f"p99 of {side} / p99 without leases", p99[side] / p99["without"], 0.31)
-        bench.asked(f"p99 of {side} / p99 with all memory local", p99[side] / p99["all_local"], 1.15)
+    p99, p50 = ({name: percentile(values, p) for name, values in samples.items()} for p in (99, 50))
+    for name, values in samples.items():
+        print(f"{name:14}{len(values):8}{p50[name] * 1e3:9.1f}{percentile(values, 90) * 1e3:9.1f}{p99[name] * 1e3:9.1f}"
+              f"{p99[name] / p99['without']:15.3f}{p99[name] / p99['all_local']:17.3f}{p50[name] / p50['all_local']:17.3f}")
+    for side in LEASES:
+        for peer, bound in (("without", 0.31), ("llama_host", 1)):
+            if peer in samples:
+                low, high = ratio_interval(samples[side], samples[peer], 99, bench.rng)
+                bench.asked(f"p99 of {side} / {peer}, upper end of the 95 % interval, {len(samples[side])} pairs, from {low:.3f}", high, bound)
         low, high = ratio_interval(samples[side], samples["all_local"], 99, bench.rng)
-        print(f"        95 % interval {low:.3f} to {high:.3f}: of so many samples few decide it")
+        bench.asked(f"p99 of {side} / all_local, 95 % interval {low:.3f} to {high:.3f}", p99[side] / p99["all_local"], 1.15)
 
 
 def print_slowest(answers, count=5):
@@ -94,38 +154,56 @@ def print_sources(side):
     print(f"  {side.name}: " + ", ".join(f"{k} {v:.0f}" for k, v in sorted(parts.items())))
 
 
-def closed_loop(bench, sides, count, warm_up=24):
-    """First tokens of turns 2 and later, after a warm-up, by side; each side is asked the same, in turns."""
-    talks = Conversations(bench, active=8)  # of 768 tokens on average: three times the arena
-    samples = {s.name: [] for s in sides}
-    wrong, counted = 0, 0
-    while counted < warm_up + count:
+def take_turns(bench, talks, sides, count, beside=contextlib.nullcontext):
+    """Until `count` of turns 2 and later are answered; those answers: [request] -> {side: Answer}. Talks go on with our ids; a
+    peer, which computes otherwise, has the same prompts."""
+    ours, requests, wrong = [side.name for side in sides if isinstance(side, Side)], [], 0
+    while len(requests) < count:
         slot, talk = talks.next()
         answers = {}
         for side in bench.rng.sample(sides, len(sides)):
-            answers[side.name] = side.ask(talk["prompt"], talks.ANSWER)
-        ids = answers[sides[-1].name].ids
-        wrong += sum(a.ids != ids for a in answers.values())
-        if talk["turn"] > 1:
-            counted += 1
-            if counted > warm_up:
-                for name, answer in answers.items():
-                    samples[name].append(answer.ttft)
+            with beside(side):
+                answers[side.name] = side.ask(talk["prompt"], talks.ANSWER)
+        ids = answers[ours[-1]].ids
+        wrong += sum(answers[name].ids != ids for name in ours)
+        requests += [answers] if talk["turn"] > 1 else []
         talks.answered(slot, ids)
     bench.asked("answers that differ between the sides", wrong, 0)
-    for side in sides:
-        print_sources(side)
-    return samples
+    return requests
+
+
+def first_tokens(requests):
+    return {name: [answers[name].ttft for answers in requests] for name in requests[0]}
 
 
 def ttft(bench):
-    sides = ttft_sides(bench)
-    print_ttft(bench, "Closed loop, one client", closed_loop(bench, sides, bench.args.samples), sides)
+    bench.args.threads = 0  # neighbours compute too: by default they divide the cores
+    ours = ttft_sides(bench)
+    sides, load = ours + host_memory_peer(bench), Load(home=ours[0])
+    borrowers = [side for side in ours if side.name in LEASES]
+    for side in borrowers:  # all that may be lent is, and holds what nobody asks for again
+        for _ in range((OWN + sum(LENT)) // 1024):
+            side.ask(bench.tokens(1024), 1)
+    talks = Conversations(bench, active=8)  # of 768 tokens on average: three times the arena
+    take_turns(bench, talks, sides, WARM_UP, load.beside)
+    before = [revoked(side) for side in borrowers]
+    requests = take_turns(bench, talks, sides, bench.args.samples, load.beside)
+    for side in ours:
+        print_sources(side)
+    for side, then in zip(borrowers, before):
+        lost = [answers[side.name].computed - answers["all_local"].computed for answers in requests]
+        print(f"  {side.name}: {sum(n > 0 for n in lost)} of {len(requests)} turns computed {sum(lost)} tokens again")
+        bench.asked(f"leases of {side.name} revoked meanwhile", revoked(side) - then, 1, least=True)
+    print_ttft(bench, "Closed loop, one client, busy neighbours", first_tokens(requests))
 
 
 def guard(bench):
-    sides = [bench.side("without", 2048, chat_flags=("--transport=none",)), bench.side("leases", 2048, (4 * 2048, 4 * 2048))]
-    p50 = {name: percentile(values, 50) for name, values in closed_loop(bench, sides, 40).items()}
+    sides = [bench.side("without", OWN, chat_flags=("--transport=none",)), bench.side("leases", OWN, LENT)]
+    talks = Conversations(bench, active=8)
+    take_turns(bench, talks, sides, WARM_UP)
+    p50 = {name: percentile(values, 50) for name, values in first_tokens(take_turns(bench, talks, sides, 40)).items()}
+    for side in sides:
+        print_sources(side)
     bench.asked("p50 of first tokens with leases / without", p50["leases"] / p50["without"], 0.5)
 
 
@@ -164,8 +242,7 @@ def ttft_open(bench):
             talks.answered(slot, ids)
         requests += [request for request in window.values() if request]
     print_slowest(requests)
-    samples = {side.name: [request[side.name].ttft for request in requests] for side in sides}
-    print_ttft(bench, f"Poisson arrivals in windows of eight, {rate:.2f}/s (60 % of what the side without leases can serve)", samples, sides)
+    print_ttft(bench, f"Poisson arrivals in windows of eight, {rate:.2f}/s (60 % of what the side without leases can serve)", first_tokens(requests))
 
 
 def longest(bench):
@@ -302,6 +379,7 @@ def unused(bench):
 def main():
     parser = arguments(__doc__, ["ttft", "ttft_open", "longest", "stall", "unused", "guard"])
     parser.add_argument("--rounds", type=int, default=20)
+    add_llama_flag(parser)
     parser.add_argument("--gbps", type=lambda s: [int(v) for v in s.split(",")], default=[200, 50, 20, 5])
     args = parser.parse_args()
     run(globals()[args.what], args)
