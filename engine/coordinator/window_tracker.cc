@@ -9,6 +9,7 @@ void WindowTracker::Note(absl::Time now, int64_t used_blocks, int64_t waiting_bl
   pending_ = pending_ || used_blocks != used_blocks_ || waiting_blocks != waiting_blocks_;
   used_blocks_ = used_blocks;
   waiting_blocks_ = waiting_blocks;
+  if (used_blocks + waiting_blocks > 0) busy_at_ = now;
   if (used_blocks + waiting_blocks == 0 && request_tokens == 0) return;  // idle time opens no slices
   if (slices_.empty() || now - slices_.back().begin >= options_.slice) slices_.push_back({now, 0, 0});
   Slice& slice = slices_.back();
@@ -34,6 +35,7 @@ Window WindowTracker::At(absl::Time now) {
   kv::Reuse reuse;
   for (const auto& [begin, slice] : reuse_) reuse += slice;
   window.cache_blocks = reuse.CacheBlocks(options_.num_blocks);
+  if (reuse.Thrashes() && now >= PauseBegins()) window.cache_blocks /= 2;
   return window;
 }
 
@@ -52,6 +54,7 @@ absl::Time WindowTracker::NextUpdate() const {
   absl::Time next = absl::InfiniteFuture();
   if (!slices_.empty()) next = slices_.front().begin + options_.window;
   if (!reuse_.empty()) next = std::min(next, reuse_.front().first + (kReuseWindows + 1) * options_.window);
+  if (!reuse_.empty() && PauseBegins() > reported_at_) next = std::min(next, PauseBegins());
   return std::max(next, reported_at_ + options_.min_interval);
 }
 

@@ -5,6 +5,7 @@
 //   if (std::optional<Window> window = tracker.TakeUpdate(now)) coordinator.ReportWindow(*window);
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <deque>
 #include <optional>
@@ -33,6 +34,11 @@ class WindowTracker {
 
   /// How many windows what prompts found of the cache counts: so long is a cache kept whose engine pauses.
   static constexpr int kReuseWindows = 16;
+  /// An engine that has had nothing to do for so long, or for the window if that is shorter, pauses. If its own memory
+  /// is too small for what it is asked (kv::Reuse::Thrashes), it keeps half of that cache until it is asked again: the
+  /// neighbours that use the other half find more in it than it loses of what it mostly computes again anyhow.
+  /// tests/sim/README.md has the figures.
+  static constexpr absl::Duration kPause = absl::Seconds(10);
 
   void Note(absl::Time now, int64_t used_blocks, int64_t waiting_blocks, int64_t request_tokens);
   void NoteReuse(absl::Time now, const kv::Reuse& reuse);
@@ -47,11 +53,13 @@ class WindowTracker {
     int64_t max_request_tokens = 0, peak_blocks = 0;
   };
   Window At(absl::Time now);
+  absl::Time PauseBegins() const { return busy_at_ + std::min(kPause, options_.window); }
 
   Options options_;
   std::deque<Slice> slices_;
   std::deque<std::pair<absl::Time, kv::Reuse>> reuse_;  // by the beginning of a window
   int64_t used_blocks_ = 0, waiting_blocks_ = 0;
+  absl::Time busy_at_ = absl::InfinitePast();  // last
   std::optional<Window> reported_;
   absl::Time reported_at_ = absl::InfinitePast();
   bool pending_ = true;

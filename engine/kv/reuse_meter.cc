@@ -2,6 +2,7 @@
 #include "engine/kv/reuse_meter.h"
 
 #include <algorithm>
+#include <numeric>
 #include <optional>
 #include <vector>
 
@@ -10,16 +11,18 @@
 
 namespace swiftcache::engine::kv {
 
+int64_t Reuse::FoundAlone() const { return std::accumulate(found.begin(), found.end(), int64_t{0}); }
+
 int64_t Reuse::CacheBlocks(int64_t own_blocks) const {
-  int64_t spare = looked_up;
-  for (const int64_t blocks : found) spare -= blocks;
-  spare /= kTolerance;
+  int64_t spare = (looked_up - FoundAlone()) / kTolerance;
   for (int part = kParts; part > 0; --part) {
     spare -= found[part - 1];
     if (spare < 0) return std::min(own_blocks, CeilDiv((part + 1) * own_blocks, kParts));
   }
   return 0;
 }
+
+bool Reuse::Thrashes() const { return FoundAlone() * 5 < looked_up * 3; }
 
 Reuse& Reuse::operator+=(const Reuse& other) {
   looked_up += other.looked_up;

@@ -30,9 +30,12 @@ struct Reuse {
   int64_t looked_up = 0;
   std::array<int64_t, kParts> found = {};  // by own memory alone; i: that takes i + 1 parts of it, the rest is colder
 
+  int64_t FoundAlone() const;
   /// The least memory, of `own_blocks`, with which these prompts would have cost at most one part in kTolerance more
   /// blocks to compute than with all of it; and one of the kParts to spare.
   int64_t CacheBlocks(int64_t own_blocks) const;
+  /// With all of own memory these prompts find less than three fifths of what they ask for.
+  bool Thrashes() const;
   Reuse& operator+=(const Reuse& other);
   friend bool operator==(const Reuse&, const Reuse&) = default;
 };

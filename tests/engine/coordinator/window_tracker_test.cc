@@ -70,6 +70,39 @@ TEST(WindowTrackerTest, WhatTheCacheIsWorthOutlastsAPauseOfSixteenWindows) {
   EXPECT_EQ(tracker.NextUpdate(), absl::InfiniteFuture());
 }
 
+TEST(WindowTrackerTest, WhoThrashesKeepsHalfWhileItPauses) {
+  WindowTracker tracker({.window = absl::Seconds(60), .num_blocks = 320});
+  kv::Reuse thrashes = FoundInPart(9);
+  thrashes.looked_up = 200;
+  tracker.NoteReuse(At(0), thrashes);
+  tracker.Note(At(1), 5, 0, 70);
+  tracker.Note(At(2), 0, 0, 0);
+  EXPECT_EQ(tracker.TakeUpdate(At(2))->cache_blocks, 110);
+  EXPECT_EQ(tracker.NextUpdate(), At(11)) << "ten seconds after it had something to do";
+  EXPECT_FALSE(tracker.TakeUpdate(At(10.9)).has_value());
+  EXPECT_EQ(tracker.TakeUpdate(At(11))->cache_blocks, 55);
+  EXPECT_EQ(tracker.NextUpdate(), At(61));
+  tracker.Note(At(40), 0, 3, 70);
+  EXPECT_EQ(tracker.TakeUpdate(At(40))->cache_blocks, 110) << "asked again";
+}
+
+TEST(WindowTrackerTest, WhoFindsMostKeepsItWhileItPauses) {
+  WindowTracker tracker({.window = absl::Seconds(60), .num_blocks = 320});
+  tracker.NoteReuse(At(0), FoundInPart(9));
+  tracker.Note(At(1), 5, 0, 70);
+  tracker.Note(At(2), 0, 0, 0);
+  EXPECT_EQ(tracker.TakeUpdate(At(2))->cache_blocks, 110);
+  EXPECT_FALSE(tracker.TakeUpdate(At(12)).has_value());
+}
+
+TEST(WindowTrackerTest, APauseIsNoLongerThanTheWindow) {
+  WindowTracker tracker({.window = absl::Seconds(3), .num_blocks = 320});
+  tracker.Note(At(1), 5, 0, 70);
+  tracker.NoteReuse(At(1), {.looked_up = 100, .found = {20}});
+  EXPECT_EQ(tracker.TakeUpdate(At(1))->cache_blocks, 20);
+  EXPECT_EQ(tracker.TakeUpdate(At(4))->cache_blocks, 10);
+}
+
 TEST(WindowTrackerTest, ANewWindowHoldsForWhatWasSeenBefore) {
   WindowTracker tracker({.window = absl::Seconds(60), .min_interval = absl::ZeroDuration()});
   tracker.Note(kStart, 100, 0, 0);

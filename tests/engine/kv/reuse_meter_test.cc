@@ -87,5 +87,16 @@ TEST(ReuseTest, TheCacheIsWorthWhatItTakesToComputeAtMostAHundredthMore) {
   EXPECT_EQ(Reuse{.looked_up = 500}.CacheBlocks(320), 0) << "prompts that never come again are worth no cache";
 }
 
+TEST(ReuseTest, WhoFindsLessThanThreeFifthsThrashes) {
+  Reuse reuse{.looked_up = 100};
+  EXPECT_TRUE(reuse.Thrashes());
+  reuse.found[0] = 30;
+  reuse.found[31] = 29;
+  EXPECT_TRUE(reuse.Thrashes());
+  reuse.found[31] = 30;
+  EXPECT_FALSE(reuse.Thrashes());
+  EXPECT_FALSE(Reuse().Thrashes()) << "nobody asked";
+}
+
 }  // namespace
 }  // namespace swiftcache::engine::kv

@@ -54,7 +54,8 @@ void Engine::Submit(const Request& request, double now) {
   job->id = engine::sched::SequenceId(++last_id_);
   job->request = &request;
   job->arrived = now;
-  job->wakes = !busy() && now - idle_since_ >= 60;
+  if (!busy() && now - idle_since_ >= 60) woke_ = now;
+  job->wakes = now - woke_ < kWaking;
   job->tokens = engine::sched::TokenList(TokensOf(load_, request.conversation, request.prompt_tokens));
   job->prompt_tokens = request.prompt_tokens;
   outcome_.prompt_tokens += request.prompt_tokens;

@@ -37,13 +37,14 @@ struct Outcome {
   int64_t prompt_tokens = 0, found = 0;  // of prompts; of these, in the cache
   int64_t computed = 0;
   int64_t again = 0;           // of the computed: whose KV had been there before
-  std::vector<double> waking;  // seconds to the first token of the first prompt after an idle minute
+  std::vector<double> waking;  // seconds to first tokens, of prompts in the first kWaking seconds after an idle minute
 };
 
 /// What a copy, a message or an allocation takes is nothing beside seconds. Thread-safety: none.
 class Engine {
  public:
   static constexpr int64_t kBlockTokens = 16;
+  static constexpr double kWaking = 20;
   struct Options {
     std::string name;
     int64_t num_blocks = 0;
@@ -95,7 +96,7 @@ class Engine {
   std::map<int64_t, std::deque<const Request*>> waiting_;  // for the turn before, by conversation
   std::map<int64_t, int64_t> known_;                       // by conversation: tokens that were computed once
   int64_t last_id_ = 0;
-  double free_at_ = 0, idle_since_ = 0;
+  double free_at_ = 0, idle_since_ = 0, woke_ = -kWaking;
   Outcome outcome_;
 };
 

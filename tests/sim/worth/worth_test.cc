@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <cstdlib>
 #include <numeric>
 #include <string>
 #include <vector>
@@ -19,6 +20,7 @@ constexpr int64_t kBlocks = 1024;  // of each engine: 16,384 tokens
 struct Scene {
   std::string name;
   std::vector<LoadSpec> loads;  // one an engine
+  double oracle = 1.1;          // the default policy computes at most so many times again what the oracle does
   double seconds = 1800;
 };
 
@@ -39,21 +41,25 @@ std::vector<Scene> Scenes() {
       {"two chats, pauses of 5 min in turn", {on_off(large, 300, 300, 0), on_off(large, 300, 300, 300)}},
       {"a chat that pauses a minute, a large one", {on_off(chat, 60, 60, 0), large}},
       {"a chat beside summaries", {large, summary}},
-      {"a chat beside two idle ones", {large, quiet, quiet}},
-      {"a chat beside bursts at one time", {large, bursts, bursts}},
-      {"four chats, Zipf", {zipf, zipf, on_off(chat, 60, 120, 0), on_off(chat, 60, 120, 60)}},
+      {"a chat beside two idle ones", {large, quiet, quiet}, 1.8},
+      {"a chat beside bursts at one time", {large, bursts, bursts}, 1.8},
+      {"four chats, Zipf", {zipf, zipf, on_off(chat, 60, 120, 0), on_off(chat, 60, 120, 60)}, 1.15},
   };
 }
 
 constexpr Side kSides[] = {Side::kAlone, Side::kPaper, Side::kDefault, Side::kOracle};
 constexpr const char* kNames[] = {"alone", "paper", "default", "oracle"};
-constexpr int kSeeds = 3;
+int64_t FromEnvironment(const char* name, int64_t otherwise) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? otherwise : std::strtoll(value, nullptr, 10);
+}
+const int64_t kFirstSeed = FromEnvironment("WORTH_FIRST_SEED", 1), kSeeds = FromEnvironment("WORTH_SEEDS", 3);
 
 // Of one scene under one policy, over all seeds; by engine where it is a vector.
 struct Result {
   std::vector<int64_t> again, computed;
   std::vector<engine::kv::SharingWorth> worth;  // as they count it themselves
-  std::vector<std::vector<double>> waking;
+  std::vector<double> waking;                   // of all engines
   int64_t prompt_tokens = 0, found = 0, revoked_blocks = 0;
   double lent_block_seconds = 0;
   int64_t sum() const { return std::accumulate(again.begin(), again.end(), int64_t{0}); }
@@ -62,9 +68,8 @@ struct Result {
 Result Play(const Scene& scene, Side side) {
   const size_t n = scene.loads.size();
   Result result{.again = std::vector<int64_t>(n), .computed = std::vector<int64_t>(n), .waking = {}};
-  result.waking.resize(n);
   result.worth.resize(n);
-  for (uint64_t seed = 1; seed <= kSeeds; ++seed) {
+  for (int64_t seed = kFirstSeed; seed < kFirstSeed + kSeeds; ++seed) {
     std::vector<Load> loads;
     std::vector<Engine::Options> engines;
     for (size_t i = 0; i < n; ++i) {
@@ -81,7 +86,7 @@ Result Play(const Scene& scene, Side side) {
       result.computed[i] += outcome.computed;
       result.prompt_tokens += outcome.prompt_tokens;
       result.found += outcome.found;
-      result.waking[i].insert(result.waking[i].end(), outcome.waking.begin(), outcome.waking.end());
+      result.waking.insert(result.waking.end(), outcome.waking.begin(), outcome.waking.end());
       result.lent_block_seconds += cluster.lent_block_seconds(i);
     }
   }
@@ -104,29 +109,31 @@ void ExpectTrueWorth(const Result& result, const Result& alone, size_t engine) {
   EXPECT_GE(net, truly - 0.2 * std::abs(truly) - noise) << "engine " << engine;
 }
 
-double Mean(const std::vector<double>& values) {
-  return std::accumulate(values.begin(), values.end(), 0.0) / std::max<double>(1, static_cast<double>(values.size()));
+double P99(std::vector<double> values) {
+  if (values.empty()) return 0;
+  std::sort(values.begin(), values.end());
+  return values[values.size() * 99 / 100];
 }
 
 void Print(const Scene& scene, Side side, const Result& result, const Result& alone) {
   engine::kv::SharingWorth worth;
   for (const engine::kv::SharingWorth& engine : result.worth) worth += engine;
-  const double minutes = scene.seconds / 60 * kSeeds, engines = static_cast<double>(scene.loads.size());
-  std::printf("| %-40s | %-7s | %4.1f | %9.0f | %7.0f | %5.1f | %5.1f | %6.0f | %6.0f | %6.0f |\n",
+  const double seconds = scene.seconds * static_cast<double>(kSeeds), minutes = seconds / 60,
+               engines = static_cast<double>(scene.loads.size());
+  std::printf("| %-40s | %-7s | %4.1f | %9.0f | %7.0f | %5.1f | %5.1f | %6.0f | %6.0f | %6.0f | %5.2f |\n",
               side == Side::kAlone ? scene.name.c_str() : "", kNames[static_cast<int>(side)],
               100.0 * result.found / result.prompt_tokens, result.sum() / 1e3, LostTokens(result, alone) / 1e3,
-              result.revoked_blocks / minutes,
-              100 * result.lent_block_seconds / (scene.seconds * kSeeds * kBlocks * engines), worth.saved_tokens / 1e3,
-              worth.again_for_loans_tokens / 1e3, worth.again_for_losses_tokens / 1e3);
+              result.revoked_blocks / minutes, 100 * result.lent_block_seconds / (seconds * kBlocks * engines),
+              worth.saved_tokens / 1e3, worth.again_for_loans_tokens / 1e3, worth.again_for_losses_tokens / 1e3,
+              P99(result.waking));
 }
 
 TEST(WorthTest, TheDefaultPolicyIsWorthNearlyWhatAnOracleIsAndCostsNobodyMuch) {
   std::printf(
-      "| load, seeds 1 to %d | policy | hits %% | again, k | lost, k | revoked a minute | lent %% | account: saved, k "
-      "| for "
-      "loans, k | for losses, k |\n",
-      kSeeds);
-  std::printf("|---|---|---|---|---|---|---|---|---|---|\n");
+      "| load, seeds %ld to %ld | policy | hits %% | again, k | lost, k | revoked a minute | lent %% | saved, k | for "
+      "loans, k | for losses, k | waking, s |\n",
+      kFirstSeed, kFirstSeed + kSeeds - 1);
+  std::printf("|---|---|---|---|---|---|---|---|---|---|---|\n");
   int64_t sums[4] = {};
   for (const Scene& scene : Scenes()) {
     std::vector<Result> results;
@@ -139,8 +146,9 @@ TEST(WorthTest, TheDefaultPolicyIsWorthNearlyWhatAnOracleIsAndCostsNobodyMuch) {
     const Result &alone = results[0], &ours = results[2];
     for (size_t i = 0; i < alone.again.size(); ++i) {
       EXPECT_LE(ours.again[i], 1.1 * alone.again[i] + 0.03 * ours.computed[i]) << scene.name << ", engine " << i;
-      EXPECT_LE(Mean(ours.waking[i]), 1.5 * Mean(alone.waking[i]) + 0.05) << scene.name << ", engine " << i;
     }
+    EXPECT_LE(P99(ours.waking), 1.1 * P99(alone.waking)) << scene.name;
+    EXPECT_LE(ours.sum(), scene.oracle * static_cast<double>(results[3].sum())) << scene.name;
   }
   for (int i = 0; i < 4; ++i) std::printf("all of them, %s: %.0f k again\n", kNames[i], sums[i] / 1e3);
   EXPECT_LE(sums[2], 1.1 * sums[3]);
