@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // How own memory is cleared for a loan.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <random>
+#include <string>
 #include <vector>
 
 #include "tests/engine/exec/sharing_harness.h"
@@ -136,13 +138,29 @@ TEST_F(SharingLoanTest, ANeedOfOnesOwnEndsClearingAtOnce) {
   EXPECT_EQ(harness_.load().kv_blocks_leased_out, 0);
 }
 
-TEST(SharingNeedTest, APromptOfManyStepsStatesItsNeedOnceAndWhole) {
-  SharingHarness harness({.num_blocks = 256});
-  harness.LendAway(1, {8, 248});
+// A step computes at most 512 tokens of it.
+TEST(SharingNeedTest, APromptOf32000TokensTakesItsMemoryBackInOneRound) {
+  constexpr int64_t kTokens = 32'000, kLeases = 8, kBlocks = 250;
+  SharingHarness harness({.model = {.block_tokens = 16}, .num_blocks = 16 + kLeases * kBlocks});
+  for (int64_t id = 1; id <= kLeases; ++id) harness.LendAway(id, {16 + (id - 1) * kBlocks, kBlocks});
   std::mt19937 rng(9);
-  (void)harness.Add(RandomTokens(rng, 200 * 4, 64), 1);  // a step computes at most 512 of the 800 tokens
-  (void)harness.loop().Step();
-  EXPECT_TRUE(harness.broker().log().WaitFor("ScaleUp 192"));
+  (void)harness.Add(RandomTokens(rng, kTokens, 64), 1);
+  EXPECT_FALSE(harness.loop().Step()) << "the prefill waits for all of its room";
+  EXPECT_TRUE(harness.broker().log().WaitFor("ScaleUp 1984"));
+  for (int64_t id = 1; id <= kLeases; ++id) {
+    EXPECT_TRUE(harness.transport().log().WaitFor(absl::StrCat("SendRevoke ", id))) << "before any of them is back";
+  }
+  for (int64_t id = 1; id <= kLeases; ++id) harness.coordinator().OnReleased(kv::LeaseId(id));
+  ASSERT_TRUE(harness.PumpUntil([&] { return harness.heard().Count(absl::StrCat("TakeBack ", kLeases)) > 0; }));
+  for (int step = 0; step < 4; ++step) {
+    harness.Pump();
+    EXPECT_TRUE(harness.loop().Step());
+    EXPECT_EQ(harness.rows(), 512);
+  }
+  EXPECT_EQ(harness.load().kv_blocks_leased_out, 0);
+  std::vector<std::string> needs = harness.broker().log().calls();
+  std::erase_if(needs, [](const std::string& call) { return !call.starts_with("ScaleUp"); });
+  EXPECT_THAT(needs, testing::ElementsAre("ScaleUp 1984"));
 }
 
 }  // namespace
