@@ -127,7 +127,7 @@ def interference(bench):
 
 
 def guard(bench):
-    for name, values in slow_downs(bench, 8).items():
+    for name, values in slow_downs(bench, 5).items():
         bench.asked(f"slow-down of a donor's {name}, median", statistics.median(values) - 1, 0.3)
 
 

@@ -200,8 +200,8 @@ def ttft(bench):
 def guard(bench):
     sides = [bench.side("without", OWN, chat_flags=("--transport=none",)), bench.side("leases", OWN, LENT)]
     talks = Conversations(bench, active=8)
-    take_turns(bench, talks, sides, WARM_UP)
-    p50 = {name: percentile(values, 50) for name, values in first_tokens(take_turns(bench, talks, sides, 40)).items()}
+    take_turns(bench, talks, sides, 16)
+    p50 = {name: percentile(values, 50) for name, values in first_tokens(take_turns(bench, talks, sides, 24)).items()}
     for side in sides:
         print_sources(side)
     bench.asked("p50 of first tokens with leases / without", p50["leases"] / p50["without"], 0.5)
