@@ -12,16 +12,11 @@
 
 #include "absl/synchronization/mutex.h"
 #include "common/log/log.h"
+#include "tests/fakes/environment.h"
 #include "tests/sim/cluster.h"
 
 namespace swiftcache::sim {
 namespace {
-
-std::optional<uint64_t> FromEnvironment(const char* name) {
-  const char* value = std::getenv(name);
-  if (value == nullptr) return std::nullopt;
-  return std::strtoull(value, nullptr, 10);
-}
 
 std::string RunOne(uint64_t seed, PlantedBug bug, Tally& tally) {
   return Cluster({.seed = seed, .bug = bug}, tally).Run();

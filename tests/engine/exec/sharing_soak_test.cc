@@ -7,21 +7,14 @@
 #include <glog/logging.h>
 #include <gtest/gtest.h>
 
-#include <cstdlib>
 #include <iostream>
-#include <optional>
 #include <string>
 
 #include "absl/strings/match.h"
+#include "tests/fakes/environment.h"
 
 namespace swiftcache::engine::exec {
 namespace {
-
-std::optional<uint64_t> FromEnvironment(const char* name) {
-  const char* value = std::getenv(name);
-  if (value == nullptr) return std::nullopt;
-  return std::strtoull(value, nullptr, 10);
-}
 
 struct Setting {
   const char* name;

@@ -7,7 +7,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <iostream>
 #include <map>
 #include <memory>
@@ -15,6 +14,7 @@
 #include <vector>
 
 #include "tests/engine/exec/sharing_harness.h"
+#include "tests/fakes/environment.h"
 
 namespace swiftcache::engine::exec {
 namespace {
@@ -162,8 +162,7 @@ class StormTest : public testing::TestWithParam<int64_t> {};
 INSTANTIATE_TEST_SUITE_P(ASecond, StormTest, testing::Values(10, 100));
 
 TEST_P(StormTest, APromptOfSevenTimesOwnMemoryEndsWithItsTokensOrTheOneError) {
-  const char* asked = std::getenv("STORM_SEEDS");
-  const int64_t seeds = asked == nullptr ? 50 : std::atoll(asked);
+  const auto seeds = static_cast<int64_t>(FromEnvironment("STORM_SEEDS").value_or(50));
   StormResult sum, most;
   int64_t served = 0;
   for (int64_t seed = 1; seed <= seeds; ++seed) {

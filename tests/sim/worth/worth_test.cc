@@ -5,11 +5,11 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
-#include <cstdlib>
 #include <numeric>
 #include <string>
 #include <vector>
 
+#include "tests/fakes/environment.h"
 #include "tests/sim/worth/cluster.h"
 
 namespace swiftcache::sim::worth {
@@ -49,11 +49,8 @@ std::vector<Scene> Scenes() {
 
 constexpr Side kSides[] = {Side::kAlone, Side::kPaper, Side::kDefault, Side::kOracle};
 constexpr const char* kNames[] = {"alone", "paper", "default", "oracle"};
-int64_t FromEnvironment(const char* name, int64_t otherwise) {
-  const char* value = std::getenv(name);
-  return value == nullptr ? otherwise : std::strtoll(value, nullptr, 10);
-}
-const int64_t kFirstSeed = FromEnvironment("WORTH_FIRST_SEED", 1), kSeeds = FromEnvironment("WORTH_SEEDS", 3);
+const uint64_t kFirstSeed = FromEnvironment("WORTH_FIRST_SEED").value_or(1);
+const uint64_t kSeeds = FromEnvironment("WORTH_SEEDS").value_or(3);
 
 // Of one scene under one policy, over all seeds; by engine where it is a vector.
 struct Result {
@@ -69,7 +66,7 @@ Result Play(const Scene& scene, Side side) {
   const size_t n = scene.loads.size();
   Result result{.again = std::vector<int64_t>(n), .computed = std::vector<int64_t>(n), .waking = {}};
   result.worth.resize(n);
-  for (int64_t seed = kFirstSeed; seed < kFirstSeed + kSeeds; ++seed) {
+  for (uint64_t seed = kFirstSeed; seed < kFirstSeed + kSeeds; ++seed) {
     std::vector<Load> loads;
     std::vector<Engine::Options> engines;
     for (size_t i = 0; i < n; ++i) {
@@ -130,7 +127,7 @@ void Print(const Scene& scene, Side side, const Result& result, const Result& al
 
 TEST(WorthTest, TheDefaultPolicyIsWorthNearlyWhatAnOracleIsAndCostsNobodyMuch) {
   std::printf(
-      "| load, seeds %ld to %ld | policy | hits %% | again, k | lost, k | revoked a minute | lent %% | saved, k | for "
+      "| load, seeds %lu to %lu | policy | hits %% | again, k | lost, k | revoked a minute | lent %% | saved, k | for "
       "loans, k | for losses, k | waking, s |\n",
       kFirstSeed, kFirstSeed + kSeeds - 1);
   std::printf("|---|---|---|---|---|---|---|---|---|---|---|\n");
