@@ -53,8 +53,10 @@ absl::Time WindowTracker::NextUpdate() const {
   if (pending_) return reported_at_ + options_.min_interval;
   absl::Time next = absl::InfiniteFuture();
   if (!slices_.empty()) next = slices_.front().begin + options_.window;
-  if (!reuse_.empty()) next = std::min(next, reuse_.front().first + (kReuseWindows + 1) * options_.window);
-  if (!reuse_.empty() && PauseBegins() > reported_at_) next = std::min(next, PauseBegins());
+  if (!reuse_.empty()) {
+    next = std::min(next, reuse_.front().first + (kReuseWindows + 1) * options_.window);
+    if (PauseBegins() > reported_at_) next = std::min(next, PauseBegins());
+  }
   return std::max(next, reported_at_ + options_.min_interval);
 }
 
