@@ -84,7 +84,7 @@ done
 limit=$(ulimit -l)
 [ "$limit" = unlimited ] || [ "$limit" -ge 65536 ] ||
   lacks "locked memory (limit $limit KiB)" "raise it: ulimit -l unlimited, in a container --ulimit memlock=-1" optional
-note "engines that lend to each other run as one user and see one --shm_dir; in containers, mount it into all of them"
+note "engines that lend to each other, or share a GPU, run as one user and see one --shm_dir; in containers, mount it into all of them"
 
 # --- what building wants
 nvcc=$(command -v nvcc || find /usr/local/cuda/bin -name nvcc 2>/dev/null || true)

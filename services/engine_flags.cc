@@ -36,7 +36,8 @@ void EngineFlags::ParseSharing(Flags& flags) {
                "how leased KV is read: lsc brings it layer by layer into own memory (the paper's layer stream cache), "
                "in_place reads "
                "it where it is mapped; auto: in_place");
-  flags.Text("shm_dir", &shm_dir, "folder of the lease sockets, the same for all engines that share");
+  flags.Text("shm_dir", &shm_dir,
+             "folder of the lease sockets, the same for all engines that share KV memory or a GPU");
   flags.Duration("revoke_deadline", &engine.revoke_deadline, absl::Milliseconds(1), absl::Minutes(1),
                  "a borrower has so long to give a lease back; then it is taken back without it");
   flags.Switch("scrub_on_return", &engine.scrub_on_return, "zero KV memory when it changes hands");

@@ -34,6 +34,7 @@
 #include "engine/exec/request_check.h"
 #include "engine/loader/checkpoint.h"
 #include "engine/memory/memory_limits.h"
+#include "engine/memory/start_turn.h"
 #include "engine/models/create_model.h"
 #include "engine/rpc/broker_client.h"
 #include "engine/rpc/engine_service.h"
@@ -50,6 +51,7 @@ namespace exec = engine::exec;
 namespace loader = engine::loader;
 namespace models = engine::models;
 namespace rpc = engine::rpc;
+using engine::memory::StartTurn;
 
 constexpr char kProgram[] = "swiftcache-engine";
 constexpr int kDeviceLost = 3;                             // exit code
@@ -92,10 +94,19 @@ uint64_t RandomNumber() {
 struct Prepared {
   loader::Checkpoint checkpoint;
   std::unique_ptr<services::EngineDevice> device;  // outlives the engine
+  StartTurn::Options start;
   exec::EngineOptions options;
   models::ModelOptions model;
   rpc::SerializedCard card;
 };
+
+// What engines that wait for this one say of it: of which container it is, too.
+std::string WhoStarts(const services::EngineFlags& flags) {
+  char hostname[256] = "";
+  (void)gethostname(hostname, sizeof(hostname) - 1);
+  return absl::StrCat("engine ", flags.name.empty() ? flags.model_name : flags.name, " (process ", getpid(), " of ",
+                      hostname, ")");
+}
 
 // Checked before time is spent on loading. How much memory a GPU has left is known only when the weights are loaded.
 absl::Status CheckMachineMemory(const Prepared& p) {
@@ -116,6 +127,8 @@ absl::StatusOr<Prepared> Prepare(const services::EngineFlags& flags) {
   p.options = flags.engine;
   p.options.at_loop_start = LowerPriority;
   ASSIGN_OR_RETURN(p.device, services::CreateEngineDevice(flags));
+  const std::optional<engine::backend::DeviceMemory> memory = p.device->device().memory();
+  p.start = {.folder = flags.shm_dir, .device_id = memory ? memory->id : "", .holder = WhoStarts(flags)};
   ASSIGN_OR_RETURN(p.checkpoint, loader::OpenCheckpoint(flags.model));
   p.options.eos_ids = p.checkpoint.config.eos_ids;
   const models::ModelGeometry geometry = GeometryOf(p.checkpoint.config);
@@ -129,15 +142,26 @@ absl::StatusOr<Prepared> Prepare(const services::EngineFlags& flags) {
   return p;
 }
 
+// Where no file can be had for it, as with a --shm_dir that cannot be written, the engine starts all the same.
+absl::StatusOr<StartTurn> WaitForTurn(const Prepared& p) {
+  absl::StatusOr<StartTurn> turn = StartTurn::Take(p.start, p.model.unwanted);
+  if (turn.ok() || absl::IsCancelled(turn.status())) return turn;
+  LOG(WARNING) << "an engine that starts on the same device at the same time may take the memory that this one counts "
+               << "on: " << turn.status().message();
+  return StartTurn();
+}
+
 // What is loaded on the device.
 struct Loaded {
   std::unique_ptr<models::Decoder> model;
   exec::EngineMemory memory;
 };
 
-// Weights first: KV memory gets what they leave. The log line about weights explains outputs that differ from another
+// Weights first: KV memory gets what they leave. What is free on the device then is this engine's, since no other that
+// starts there takes any before this one has what it wants. The log line about weights explains outputs that differ from another
 // server's: it says whether weights were rounded.
 absl::StatusOr<Loaded> Load(Prepared& p) {
+  ASSIGN_OR_RETURN(const StartTurn turn, WaitForTurn(p));
   Loaded loaded;
   ASSIGN_OR_RETURN(loaded.model,
                    models::CreateModel(p.checkpoint.config, *p.checkpoint.weights, p.device->device(), p.model));

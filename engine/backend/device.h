@@ -41,6 +41,7 @@ struct KvMemoryOptions {
 struct DeviceMemory {
   int64_t total_bytes = 0;
   int64_t free_bytes = 0;
+  std::string id;  // the same in every process of the machine that takes from this memory; part of a file's name
 };
 
 /// Thread-safety: none. Ownership: outlives what it made. Errors: RESOURCE_EXHAUSTED (memory; names the flag and the

@@ -28,7 +28,11 @@ std::string CudaDevice::name() const {
 }
 
 // A device that does not answer has nothing; what is asked of it next says why.
-std::optional<DeviceMemory> CudaDevice::memory() const { return driver_.memory().value_or(DeviceMemory()); }
+std::optional<DeviceMemory> CudaDevice::memory() const {
+  DeviceMemory memory = driver_.memory().value_or(DeviceMemory());
+  memory.id = driver_.info().uuid;
+  return memory;
+}
 
 absl::StatusOr<std::unique_ptr<Backend>> CudaDevice::CreateBackend(const BackendOptions& options) {
   return CudaBackend::Create(options, driver_, *kernels_, stream_, options_.graphs);

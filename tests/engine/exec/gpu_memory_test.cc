@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+// How engines that start together divide the memory of one GPU.
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "absl/time/clock.h"
+#include "common/base/units.h"
+#include "engine/backend/cuda/cuda_device.h"
+#include "engine/backend/cuda/device_memory.h"
+#include "engine/exec/engine_memory.h"
+#include "engine/memory/start_turn.h"
+#include "tests/fakes/fake_cuda_driver.h"
+
+namespace swiftcache::engine::exec {
+namespace {
+
+using backend::cuda::CudaDevice;
+using backend::cuda::DeviceBytes;
+using backend::cuda::FakeCudaDriver;
+using memory::StartTurn;
+
+constexpr models::ModelGeometry kGeometry = {
+    .num_layers = 4, .num_kv_heads = 4, .head_dim = 64, .vocab_size = 40, .max_context_tokens = 1 << 20};
+constexpr int64_t kTotal = 256 * kMiB, kWeights = 16 * kMiB;
+
+// An engine as far as its start takes memory of the GPU, in the order of services/engine_main.cc: Load.
+class StartingEngine {
+ public:
+  StartingEngine(FakeCudaDriver& driver, const std::string& folder) : driver_(driver), folder_(folder) {
+    auto device = CudaDevice::Create(driver, /*kernels=*/nullptr);
+    EXPECT_TRUE(device.ok()) << device.status();
+    if (device.ok()) device_ = *std::move(device);
+  }
+  absl::StatusOr<StartTurn> TakeTurn(const std::function<bool()>& unwanted = [] { return false; }) {
+    return StartTurn::Take({.folder = folder_, .device_id = device_->memory()->id, .holder = "engine"}, unwanted);
+  }
+  absl::Status LoadWeights() {
+    auto weights = DeviceBytes::Allocate(driver_, kWeights);
+    if (weights.ok()) weights_ = *std::move(weights);
+    return weights.status();
+  }
+  absl::Status TakeKvMemory(double utilization) {
+    auto memory = CreateEngineMemory({.gpu_memory_utilization = utilization}, kGeometry, *device_);
+    if (memory.ok()) memory_ = *std::move(memory);
+    return memory.status();
+  }
+  int64_t kv_bytes() const { return memory_.kv == nullptr ? 0 : memory_.kv->bytes(); }
+
+ private:
+  FakeCudaDriver& driver_;
+  const std::string folder_;
+  std::unique_ptr<backend::Device> device_;
+  DeviceBytes weights_;
+  EngineMemory memory_;
+};
+
+class GpuMemoryTest : public ::testing::Test {
+ protected:
+  GpuMemoryTest() {
+    std::string folder = ::testing::TempDir() + "gpu_memory_XXXXXX";
+    folder_ = mkdtemp(folder.data());
+  }
+  ~GpuMemoryTest() override {
+    std::filesystem::remove_all(folder_);
+    EXPECT_EQ(driver_.Misuse(), "");
+    EXPECT_EQ(driver_.Leaks(), "");
+  }
+  FakeCudaDriver driver_{{.total_bytes = kTotal}};
+  std::string folder_;
+};
+
+TEST_F(GpuMemoryTest, WhoStartsSecondOnAGpuSizesItsMemoryByWhatTheFirstHasTaken) {
+  StartingEngine first(driver_, folder_), second(driver_, folder_);
+  auto turn = first.TakeTurn();
+  ASSERT_TRUE(turn.ok()) << turn.status();
+  ASSERT_TRUE(first.LoadWeights().ok());
+  std::atomic<int> looks = 0;
+  std::atomic<bool> has_turn = false;
+  std::thread other([&] {
+    const auto next = second.TakeTurn([&] { return ++looks > 1'000'000; });
+    has_turn = true;
+    EXPECT_TRUE(next.ok()) << next.status();
+    EXPECT_TRUE(second.LoadWeights().ok());
+    const absl::Status taken = second.TakeKvMemory(/*utilization=*/1.0);
+    EXPECT_TRUE(taken.ok()) << taken;
+  });
+  while (looks < 2 && !has_turn) absl::SleepFor(absl::Milliseconds(1));
+  EXPECT_FALSE(has_turn) << "before the first has memory of its own";
+  EXPECT_EQ(driver_.memory()->free_bytes, kTotal - kWeights);
+  EXPECT_TRUE(first.TakeKvMemory(/*utilization=*/0.5).ok());
+  turn = StartTurn();
+  other.join();
+  EXPECT_EQ(first.kv_bytes(), kTotal / 2 - kWeights);
+  EXPECT_EQ(second.kv_bytes(), kTotal - kTotal / 2 - kWeights);
+  EXPECT_EQ(driver_.memory()->free_bytes, 0);
+}
+
+TEST_F(GpuMemoryTest, EnginesOfDifferentGpusDoNotWaitForEachOther) {
+  FakeCudaDriver elsewhere({.uuid = "another", .total_bytes = kTotal});
+  StartingEngine first(driver_, folder_), second(elsewhere, folder_);
+  const auto turn = first.TakeTurn();
+  const auto other = second.TakeTurn([] { return true; });
+  EXPECT_TRUE(turn.ok() && other.ok()) << other.status();
+}
+
+}  // namespace
+}  // namespace swiftcache::engine::exec
