@@ -44,6 +44,11 @@ else
   fi
 fi
 
+# --- what is left of a GPU's memory for one process where somebody divides it
+for limit in CUDA_MPS_PINNED_DEVICE_MEM_LIMIT CUDA_DEVICE_MEMORY_LIMIT ${!CUDA_DEVICE_MEMORY_LIMIT_@}; do
+  [ -z "${!limit:-}" ] || note "$limit=${!limit}: an engine takes no more of the GPU's memory, and counts --gpu_memory_utilization from there"
+done
+
 # --- what an engine loads when it uses a GPU
 newest() { find "$1" -maxdepth 1 -name "$2.so.*" 2>/dev/null | sort -V | tail -n 1; }  # newest FOLDER NAME
 library() {  # library NAME: the file that the dynamic linker would take, or where the toolkit puts it

@@ -1,12 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // Where CUDA is built in (SWIFTCACHE_CUDA).
+#include <cstdlib>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
+#include "common/log/log.h"
 #include "engine/backend/cuda/cuda_device.h"
 #include "engine/backend/cuda/cuda_kv_memory.h"
+#include "engine/backend/cuda/memory_limit.h"
 #include "engine/backend/cuda/native/cuda_driver.h"
 #include "engine/backend/cuda/native/cuda_kernels.h"
 #include "engine/transport/cuda_ipc/cuda_ipc_transport.h"
@@ -64,10 +68,14 @@ class CudaEngineDevice final : public EngineDevice {
 absl::StatusOr<std::unique_ptr<EngineDevice>> CreateCudaEngineDevice(const EngineFlags& flags) {
   namespace cuda = engine::backend::cuda;
   ASSIGN_OR_RETURN(std::unique_ptr<cuda::Driver> driver, cuda::OpenDriver());
+  ASSIGN_OR_RETURN(const std::optional<cuda::MemoryLimit> limit,
+                   cuda::ReadMemoryLimit([](const char* name) { return std::getenv(name); }, driver->info().uuid));
+  if (limit) LOG(INFO) << limit->source << " allows this engine " << limit->bytes << " bytes of the GPU's memory";
   ASSIGN_OR_RETURN(std::unique_ptr<cuda::Kernels> kernels, cuda::CudaKernels::Create(*driver));
   ASSIGN_OR_RETURN(auto device,
-                   cuda::CudaDevice::Create({.graphs = flags.cuda_graphs, .lends_chunks = flags.remap_on_return},
-                                            *driver, std::move(kernels)));
+                   cuda::CudaDevice::Create(
+                       {.graphs = flags.cuda_graphs, .lends_chunks = flags.remap_on_return, .memory_limit = limit},
+                       *driver, std::move(kernels)));
   return std::make_unique<CudaEngineDevice>(std::move(driver), std::move(device));
 }
 

@@ -17,6 +17,8 @@ absl::StatusOr<std::unique_ptr<EngineDevice>> Choose(const EngineFlags& flags) {
   if (flags.backend == "cuda") {
     return absl::FailedPreconditionError(absl::StrCat("--backend is cuda; ", gpu.status().message()));
   }
+  // There is one, and what was said about it cannot be read: that is mended, not passed over.
+  if (absl::IsInvalidArgument(gpu.status())) return gpu;
   if (!absl::IsUnimplemented(gpu.status())) LOG(INFO) << "--backend=auto takes the CPU: " << gpu.status().message();
   return CreateCpuEngineDevice(flags);
 }

@@ -39,12 +39,13 @@ class EngineDevice {
 
 /// As --backend says; with auto a GPU where there is one that can be used, else the CPU, and a line in the log that says
 /// why. FAILED_PRECONDITION: this build, or this machine, has no such device; names the flag and the remedy.
-/// INVALID_ARGUMENT: --remap_on_return with --transport=nccl.
+/// INVALID_ARGUMENT: --remap_on_return with --transport=nccl, or a limit of the GPU's memory that cannot be read.
 absl::StatusOr<std::unique_ptr<EngineDevice>> CreateEngineDevice(const EngineFlags& flags);
 
 /// FAILED_PRECONDITION: the processor lacks what --isa names.
 absl::StatusOr<std::unique_ptr<EngineDevice>> CreateCpuEngineDevice(const EngineFlags& flags);
-/// UNAVAILABLE: no GPU; UNIMPLEMENTED: this build has no CUDA; FAILED_PRECONDITION: a GPU that cannot be used.
+/// UNAVAILABLE: no GPU; UNIMPLEMENTED: this build has no CUDA; FAILED_PRECONDITION: a GPU that cannot be used;
+/// INVALID_ARGUMENT: ReadMemoryLimit's.
 absl::StatusOr<std::unique_ptr<EngineDevice>> CreateCudaEngineDevice(const EngineFlags& flags);
 
 }  // namespace swiftcache::services

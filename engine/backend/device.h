@@ -41,6 +41,7 @@ struct KvMemoryOptions {
 struct DeviceMemory {
   int64_t total_bytes = 0;
   int64_t free_bytes = 0;
+  std::string limited_by;  // what allows this process less than the device has; "": nothing
   std::string id;  // the same in every process of the machine that takes from this memory; part of a file's name
 };
 

@@ -29,8 +29,9 @@ absl::StatusOr<int64_t> BytesLeft(const backend::DeviceMemory& memory, double ut
   if (left >= block_bytes) return left;
   return absl::ResourceExhaustedError(absl::StrCat(
       "--gpu_memory_utilization is ", utilization, ", which allows ", allowed, " of the device's ", memory.total_bytes,
-      " bytes of memory; ", used, " are in use, by the weights and by others, which leaves ", left,
-      " for KV, and one block takes ", block_bytes, ": raise it, or free memory on the device"));
+      " bytes of memory", memory.limited_by.empty() ? "" : absl::StrCat(" (", memory.limited_by, ")"), "; ", used,
+      " are in use, by the weights and by others, which leaves ", left, " for KV, and one block takes ", block_bytes,
+      ": raise it, or free memory on the device"));
 }
 
 // Alone, one sequence must always fit into own memory: that is what progress rests on (Scheduler). Who borrows may

@@ -22,7 +22,7 @@ H100 = "{0}, NVIDIA H100, GPU-{0}abc, 9.0, 81559 MiB, Disabled\\n"
 
 @pytest.fixture
 def check(tmp_path):
-    def run(cuda="13.0", gpus=H100.format(0), nccl="2.28.3", smi=True, nvcc="13.0"):
+    def run(cuda="13.0", gpus=H100.format(0), nccl="2.28.3", smi=True, nvcc="13.0", environment={}):
         tools, libraries = tmp_path / "tools", tmp_path / "libraries"
         tools.mkdir(), libraries.mkdir()
         if smi:
@@ -35,7 +35,7 @@ def check(tmp_path):
         (libraries / "libcublasLt.so.13").write_text("")
         (libraries / f"libnccl.so.{nccl}").write_text(f"NCCL version {nccl}+cuda13.0\n")
         path = os.pathsep.join([str(tools), "/usr/bin", "/bin", "/usr/sbin", "/sbin"])
-        done = subprocess.run([ROOT / "deploy/check-gpu.sh"], env={"PATH": path, "LD_LIBRARY_PATH": str(libraries)},
+        done = subprocess.run([ROOT / "deploy/check-gpu.sh"], env={"PATH": path, "LD_LIBRARY_PATH": str(libraries), **environment},
                               capture_output=True, text=True, timeout=60)
         assert done.stderr == ""
         return done.returncode, done.stdout
@@ -97,3 +97,15 @@ def test_several_engines_on_one_gpu_want_a_later_nccl(check):
 def test_a_sliced_gpu_is_pointed_out(check):
     _, said = check(gpus="0, NVIDIA H100, GPU-0, 9.0, 81559 MiB, Enabled\\n")
     assert line(said, "MIG").startswith("note")
+
+
+def test_limits_of_a_gpus_memory_are_named_where_they_are_set(check):
+    _, said = check(environment={"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=10G", "CUDA_DEVICE_MEMORY_LIMIT_0": "3000m"})
+    assert line(said, "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=10G").startswith("note")
+    assert line(said, "CUDA_DEVICE_MEMORY_LIMIT_0=3000m").startswith("note")
+    assert "CUDA_DEVICE_MEMORY_LIMIT=" not in said
+
+
+def test_without_limits_nothing_is_said_of_them(check):
+    _, said = check()
+    assert "MEM" not in said and "MEMORY_LIMIT" not in said

@@ -151,6 +151,11 @@ absl::StatusOr<DeviceMemory> FakeCudaDriver::memory() const {
   return DeviceMemory{.total_bytes = options_.total_bytes, .free_bytes = options_.total_bytes - allocated_bytes_};
 }
 
+int64_t FakeCudaDriver::allocated_bytes() const {
+  Lock lock(mutex_);
+  return allocated_bytes_;
+}
+
 absl::StatusOr<uint64_t> FakeCudaDriver::ReserveAddresses(int64_t bytes) {
   Lock lock(mutex_);
   RETURN_IF_ERROR(Count("ReserveAddresses"));

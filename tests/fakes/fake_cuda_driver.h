@@ -83,6 +83,7 @@ class FakeCudaDriver final : public Driver {
 
   const DeviceInfo& info() const override { return info_; }
   absl::StatusOr<DeviceMemory> memory() const override;
+  int64_t allocated_bytes() const override;
   absl::StatusOr<uint64_t> ReserveAddresses(int64_t bytes) override;
   absl::Status FreeAddresses(uint64_t address, int64_t bytes) override;
   absl::StatusOr<Allocation> Allocate(int64_t bytes) override;

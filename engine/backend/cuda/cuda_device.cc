@@ -29,7 +29,8 @@ std::string CudaDevice::name() const {
 
 // A device that does not answer has nothing; what is asked of it next says why.
 std::optional<DeviceMemory> CudaDevice::memory() const {
-  DeviceMemory memory = driver_.memory().value_or(DeviceMemory());
+  DeviceMemory memory =
+      Limited(driver_.memory().value_or(DeviceMemory()), options_.memory_limit, driver_.allocated_bytes());
   memory.id = driver_.info().uuid;
   return memory;
 }

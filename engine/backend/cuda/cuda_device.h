@@ -13,6 +13,7 @@
 #include "absl/status/statusor.h"
 #include "engine/backend/cuda/driver.h"
 #include "engine/backend/cuda/kernels.h"
+#include "engine/backend/cuda/memory_limit.h"
 #include "engine/backend/device.h"
 
 namespace swiftcache::engine::backend::cuda {
@@ -24,6 +25,7 @@ class CudaDevice final : public Device {
   struct Options {
     bool graphs = true;         // CudaBackend::Create
     bool lends_chunks = false;  // CudaKvMemory
+    std::optional<MemoryLimit> memory_limit = {};
   };
   static absl::StatusOr<std::unique_ptr<Device>> Create(const Options& options, Driver& driver,
                                                         std::unique_ptr<Kernels> kernels);

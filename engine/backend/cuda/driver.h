@@ -68,7 +68,10 @@ class Driver {
   virtual ~Driver() = default;
 
   virtual const DeviceInfo& info() const = 0;
+  /// As the driver says it, whatever this process is allowed of it (memory_limit.h).
   virtual absl::StatusOr<DeviceMemory> memory() const = 0;
+  /// What this process has had of Allocate and not given to Release.
+  virtual int64_t allocated_bytes() const = 0;
 
   // Memory. Addresses and physical memory are apart: what lies at an address may be taken away, or handed out.
   virtual absl::StatusOr<uint64_t> ReserveAddresses(int64_t bytes) = 0;

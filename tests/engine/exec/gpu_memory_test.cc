@@ -35,8 +35,9 @@ constexpr int64_t kTotal = 256 * kMiB, kWeights = 16 * kMiB;
 // An engine as far as its start takes memory of the GPU, in the order of services/engine_main.cc: Load.
 class StartingEngine {
  public:
-  StartingEngine(FakeCudaDriver& driver, const std::string& folder) : driver_(driver), folder_(folder) {
-    auto device = CudaDevice::Create(driver, /*kernels=*/nullptr);
+  StartingEngine(FakeCudaDriver& driver, const std::string& folder, const CudaDevice::Options& options = {})
+      : driver_(driver), folder_(folder) {
+    auto device = CudaDevice::Create(options, driver, /*kernels=*/nullptr);
     EXPECT_TRUE(device.ok()) << device.status();
     if (device.ok()) device_ = *std::move(device);
   }
@@ -102,6 +103,20 @@ TEST_F(GpuMemoryTest, WhoStartsSecondOnAGpuSizesItsMemoryByWhatTheFirstHasTaken)
   EXPECT_EQ(first.kv_bytes(), kTotal / 2 - kWeights);
   EXPECT_EQ(second.kv_bytes(), kTotal - kTotal / 2 - kWeights);
   EXPECT_EQ(driver_.memory()->free_bytes, 0);
+}
+
+TEST_F(GpuMemoryTest, UnderALimitTheShareIsOfTheLimit) {
+  const CudaDevice::Options limited = {.memory_limit =
+                                           backend::cuda::MemoryLimit{.bytes = 64 * kMiB, .source = "LIMIT=64m"}};
+  StartingEngine engine(driver_, folder_, limited);
+  ASSERT_TRUE(engine.LoadWeights().ok());
+  EXPECT_TRUE(engine.TakeKvMemory(/*utilization=*/0.5).ok());
+  EXPECT_EQ(engine.kv_bytes(), 32 * kMiB - kWeights);
+  const absl::Status full = engine.TakeKvMemory(/*utilization=*/0.5);
+  EXPECT_EQ(full.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_NE(full.message().find(" of the device's 67108864 bytes of memory (LIMIT=64m); 33554432 are in use"),
+            absl::string_view::npos)
+      << full;
 }
 
 TEST_F(GpuMemoryTest, EnginesOfDifferentGpusDoNotWaitForEachOther) {

@@ -8,8 +8,11 @@
 #include <string>
 #include <utility>
 
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
 #include "common/base/status_macros.h"
 #include "engine/backend/cuda/native/cuda_status.h"
 
@@ -104,6 +107,11 @@ class CudaDriver final : public Driver {
     return DeviceMemory{.total_bytes = static_cast<int64_t>(total), .free_bytes = static_cast<int64_t>(free)};
   }
 
+  int64_t allocated_bytes() const override {
+    absl::MutexLock lock(&mutex_);
+    return allocated_bytes_;
+  }
+
   absl::StatusOr<uint64_t> ReserveAddresses(int64_t bytes) override {
     BindThread();
     CUdeviceptr address = 0;
@@ -121,10 +129,15 @@ class CudaDriver final : public Driver {
     const CUmemAllocationProp properties = Properties();
     RETURN_IF_ERROR(CudaStatus(driver_.create(&handle, static_cast<size_t>(bytes), &properties, 0),
                                absl::StrCat("allocating ", bytes, " bytes of the GPU")));
+    absl::MutexLock lock(&mutex_);
+    allocations_[handle] = bytes;
+    allocated_bytes_ += bytes;
     return static_cast<Allocation>(handle);
   }
+  // Counted before the driver can give the same handle to another thread.
   absl::Status Release(Allocation allocation) override {
     BindThread();
+    Forget(Of(allocation));
     return CudaStatus(driver_.release(Of(allocation)), "cuMemRelease");
   }
   absl::StatusOr<int> Export(Allocation allocation) override {
@@ -238,6 +251,14 @@ class CudaDriver final : public Driver {
   }
 
  private:
+  // Nothing, for what was imported.
+  void Forget(CUmemGenericAllocationHandle handle) {
+    absl::MutexLock lock(&mutex_);
+    if (const auto it = allocations_.find(handle); it != allocations_.end()) {
+      allocated_bytes_ -= it->second;
+      allocations_.erase(it);
+    }
+  }
   CUmemAllocationProp Properties() const {
     CUmemAllocationProp properties = {};
     properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
@@ -253,6 +274,9 @@ class CudaDriver final : public Driver {
 
   DriverFunctions driver_;
   DeviceInfo info_;
+  mutable absl::Mutex mutex_;
+  absl::flat_hash_map<CUmemGenericAllocationHandle, int64_t> allocations_ ABSL_GUARDED_BY(mutex_);  // their bytes
+  int64_t allocated_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
 absl::Status CudaDriver::Open() {
