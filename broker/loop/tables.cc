@@ -42,10 +42,10 @@ absl::Status Tables::CheckIncarnation(const Caller& caller) const {
 
 absl::Status Tables::Register(const Registration& registration, absl::Time now) {
   const membership::EngineInfo& info = registration.info;
-  const bool copy = engines_.IsRepeatedRegistration(info, now);
-  const absl::Status status = copy ? absl::OkStatus() : engines_.Register(info, now);
+  const bool old = engines_.IsOldRegistration(info, now);
+  const absl::Status status = old ? absl::OkStatus() : engines_.Register(info, now);
   CollectChanges(now);  // the ledger removes engines that died before it adds one of the same name
-  if (status.ok() && !copy) AddToLedger(registration, now);
+  if (status.ok() && !old) AddToLedger(registration, now);
   CollectChanges(now);
   return status;
 }

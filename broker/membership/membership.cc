@@ -80,7 +80,7 @@ absl::Status Membership::Register(const EngineInfo& info, absl::Time now) {
   return absl::OkStatus();
 }
 
-bool Membership::IsRepeatedRegistration(const EngineInfo& info, absl::Time now) {
+bool Membership::IsOldRegistration(const EngineInfo& info, absl::Time now) {
   Expire(now);
   if (left_.Contains(info.instance_id)) return true;
   const auto it = engines_.find(info.name);

@@ -57,7 +57,7 @@ class Membership {
   absl::Status Register(const EngineInfo& info, absl::Time now);
   /// Whether this call of Register, or a later one of the same instance, was processed already (info.registration), or
   /// the instance has deregistered: a late copy would keep an engine in the table that is gone.
-  bool IsRepeatedRegistration(const EngineInfo& info, absl::Time now);
+  bool IsOldRegistration(const EngineInfo& info, absl::Time now);
   /// NOT_FOUND: no such name, or another instance has it.
   absl::Status Heartbeat(const std::string& name, const std::string& instance_id, const LoadReport& load,
                          absl::Time now);

@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
-#include <cstdlib>
 #include <filesystem>
 #include <memory>
 #include <numeric>
@@ -20,6 +19,7 @@
 #include "engine/loader/checkpoint.h"
 #include "engine/models/create_model.h"
 #include "tests/engine/exec/recording_sink.h"
+#include "tests/fakes/cached_file.h"
 #include "tests/fakes/late_device.h"
 
 namespace swiftcache::engine::exec {
@@ -253,18 +253,6 @@ TEST(LongPromptsTest, SameTokensWhenEveryChunkIsShorterThanThePrompt) {
                   .longest_own = 400,
                   .output_tokens = 60});
   }
-}
-
-std::string Environment(const char* name) {
-  const char* value = std::getenv(name);
-  return value == nullptr ? "" : value;
-}
-
-std::string SmolLm2Path() {
-  if (const std::string path = Environment("SWIFTCACHE_TEST_MODEL"); !path.empty()) return path;
-  std::string cache = Environment("XDG_CACHE_HOME");
-  if (cache.empty()) cache = Environment("HOME") + "/.cache";
-  return cache + "/swiftcache/models/SmolLM2-135M-Instruct.Q4_1.gguf";
 }
 
 TEST(SmolLm2Test, SameTokensWithTheModelThatUsersFetch) {

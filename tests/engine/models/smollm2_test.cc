@@ -3,38 +3,26 @@
 #include <gtest/gtest.h>
 
 #include <cstdio>
-#include <cstdlib>
 #include <filesystem>
 #include <string>
 
 #include "engine/loader/checkpoint.h"
 #include "tests/engine/models/golden_cases.h"
+#include "tests/fakes/cached_file.h"
 
 namespace swiftcache::engine::models {
 namespace {
 
 const std::string kGolden = SWIFTCACHE_SOURCE_DIR "/tests/data/smollm2/";
 
-std::string Environment(const char* name) {
-  const char* value = std::getenv(name);
-  return value == nullptr ? "" : value;
-}
-
-std::string ModelPath() {
-  if (const std::string path = Environment("SWIFTCACHE_TEST_MODEL"); !path.empty()) return path;
-  std::string cache = Environment("XDG_CACHE_HOME");
-  if (cache.empty()) cache = Environment("HOME") + "/.cache";
-  return cache + "/swiftcache/models/SmolLM2-135M-Instruct.Q4_1.gguf";
-}
-
 class SmolLm2Test : public testing::Test {
  protected:
   void SetUp() override {
-    if (!std::filesystem::exists(ModelPath())) {
-      GTEST_SKIP() << "no model at " << ModelPath()
+    if (!std::filesystem::exists(SmolLm2Path())) {
+      GTEST_SKIP() << "no model at " << SmolLm2Path()
                    << "; deploy/fetch-model.sh fetches it, SWIFTCACHE_TEST_MODEL names it";
     }
-    auto checkpoint = loader::OpenCheckpoint(ModelPath());
+    auto checkpoint = loader::OpenCheckpoint(SmolLm2Path());
     ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
     checkpoint_ = *std::move(checkpoint);
   }

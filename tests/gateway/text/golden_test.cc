@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -22,6 +21,7 @@
 #include "engine/loader/mapped_file.h"
 #include "gateway/text/detokenizer.h"
 #include "gateway/text/tokenizer.h"
+#include "tests/fakes/cached_file.h"
 #include "tests/gateway/text/spec_from_loader.h"
 
 namespace swiftcache::gateway::text {
@@ -43,15 +43,6 @@ std::vector<json> ReadCases(const std::string& path) {
   std::istringstream lines(ReadText(path));
   for (std::string line; std::getline(lines, line);) cases.push_back(json::parse(line));
   return cases;
-}
-
-/// $name, or `otherwise` under the user's cache of SwiftCache.
-std::string FromEnvironment(const char* name, const std::string& otherwise) {
-  if (const char* value = std::getenv(name); value != nullptr && *value != '\0') return value;
-  const char* cache = std::getenv("XDG_CACHE_HOME");
-  const char* home = std::getenv("HOME");
-  const std::string root = cache != nullptr ? cache : std::string(home != nullptr ? home : "") + "/.cache";
-  return root + "/swiftcache/" + otherwise;
 }
 
 std::unique_ptr<Tokenizer> Create(const engine::loader::TokenizerSpec& spec) {
@@ -126,7 +117,7 @@ TEST(TinyGguf, TokenizesAsTheSameModelInHuggingFacesForm) {
 class SmolLm2 : public testing::Test {
  protected:
   void SetUp() override {
-    const std::string path = FromEnvironment("SWIFTCACHE_TEST_MODEL", "models/SmolLM2-135M-Instruct.Q4_1.gguf");
+    const std::string path = SmolLm2Path();
     if (!std::filesystem::exists(path)) {
       GTEST_SKIP() << "no model at " << path << "; deploy/fetch-model.sh fetches it, SWIFTCACHE_TEST_MODEL names it";
     }
@@ -173,8 +164,7 @@ std::vector<std::string> SplitTexts(const std::string& text) {
 class RealVocabulary : public testing::TestWithParam<const char*> {};
 
 TEST_P(RealVocabulary, TokenizesAsLlamaCpp) {
-  const std::string path =
-      FromEnvironment("SWIFTCACHE_TEST_VOCABS", "test-vocabs") + "/ggml-vocab-" + GetParam() + ".gguf";
+  const std::string path = CachedFile("SWIFTCACHE_TEST_VOCABS", "test-vocabs") + "/ggml-vocab-" + GetParam() + ".gguf";
   if (!std::filesystem::exists(path)) {
     GTEST_SKIP() << "no vocabulary at " << path << "; tests/fetch-vocabs.sh fetches it";
   }
