@@ -35,62 +35,69 @@ template <class V, class Form, int kRows>
 __attribute__((noinline)) void Int8Tile(const QuantizedGemm& g, int64_t row) {
   constexpr int kBlockQuads = Form::kPairs / 2, kParts = kInt8Inputs / 4 / kBlockQuads;
   constexpr int64_t kQuadBytes = V::kQuadBytes, kCodeBytes = kQuadBytes * kBlockQuads;
+  constexpr int kSteps = 16 / V::kLanes, kSums = 2 * kSteps;
   const auto* const rows = static_cast<const Int8Group*>(g.a) + row * g.lda;
   const int zero = g.layout.zero;
   const int64_t block_bytes = g.layout.block_bytes();
   constexpr int64_t kAhead = 4096;
-  for (int step = 0; step < 16 / V::kLanes; ++step) {
-    const Int8Group* a = rows;
-    const std::byte* b = g.b;
-    typename V::Float total[kRows][2];
+  const auto output = [](int i) { return 16 * (i % 2) + i / 2 * V::kLanes; };  // of sum i, the first
+  const Int8Group* a = rows;
+  const std::byte* b = g.b;
+  typename V::Float total[kRows][kSums];
 #pragma GCC unroll 16
-    for (int m = 0; m < kRows; ++m) total[m][0] = total[m][1] = V::Zero();
-    for (int64_t group = 0; group < g.blocks / kParts; ++group, ++a) {
+  for (int m = 0; m < kRows; ++m) {
+#pragma GCC unroll 4
+    for (int i = 0; i < kSums; ++i) total[m][i] = V::Zero();
+  }
+  for (int64_t group = 0; group < g.blocks / kParts; ++group, ++a) {
 #pragma GCC unroll 2
-      for (int part = 0; part < kParts; ++part, b += block_bytes) {
-        typename V::Sum sum[kRows][2];
+    for (int part = 0; part < kParts; ++part, b += block_bytes) {
+      typename V::Sum sum[kRows][kSums];
 #pragma GCC unroll 16
-        for (int m = 0; m < kRows; ++m) sum[m][0] = sum[m][1] = V::Begin(a[m * g.lda].starts + part);
+      for (int m = 0; m < kRows; ++m) {
+#pragma GCC unroll 4
+        for (int i = 0; i < kSums; ++i) sum[m][i] = V::Begin(a[m * g.lda].starts + part);
+      }
 #pragma GCC unroll 8
-        for (int quad = 0; quad < kBlockQuads; ++quad) {
-          // From memory a panel comes as fast as its reader asks for it.
-          Prefetch<kQuadBytes>(b + quad * kQuadBytes + kAhead);
+      for (int quad = 0; quad < kBlockQuads; ++quad) {
+        // From memory a panel comes as fast as its reader asks for it.
+        Prefetch<kQuadBytes>(b + quad * kQuadBytes + kAhead);
+#pragma GCC unroll 2
+        for (int step = 0; step < kSteps; ++step) {
           const auto low = V::Load(b + quad * kQuadBytes, 0, step, zero);
           const auto high = V::Load(b + quad * kQuadBytes, 1, step, zero);
 #pragma GCC unroll 16
           for (int m = 0; m < kRows; ++m) {
             const auto inputs = V::Broadcast(a[m * g.lda].codes + 4 * (part * kBlockQuads + quad));
-            sum[m][0] = V::Dot(sum[m][0], low, inputs);
-            sum[m][1] = V::Dot(sum[m][1], high, inputs);
+            sum[m][2 * step] = V::Dot(sum[m][2 * step], low, inputs);
+            sum[m][2 * step + 1] = V::Dot(sum[m][2 * step + 1], high, inputs);
           }
         }
-#pragma GCC unroll 2
-        for (int half = 0; half < 2; ++half) {
-          const std::byte* const at = b + kCodeBytes + (16 * half + step * V::kLanes) * Form::kScaleBytes;
-          const auto scale = V::template Scales<Form::kScaleBytes>(at);
-          const auto minimum =
-              Form::kMinima ? V::template Scales<Form::kScaleBytes>(at + 32 * Form::kScaleBytes) : scale;
+      }
+#pragma GCC unroll 4
+      for (int i = 0; i < kSums; ++i) {
+        const std::byte* const at = b + kCodeBytes + output(i) * Form::kScaleBytes;
+        const auto scale = V::template Scales<Form::kScaleBytes>(at);
+        const auto minimum = Form::kMinima ? V::template Scales<Form::kScaleBytes>(at + 32 * Form::kScaleBytes) : scale;
 #pragma GCC unroll 16
-          for (int m = 0; m < kRows; ++m) {
-            const Int8Group& of_row = a[m * g.lda];
-            const auto factor = V::Mul(scale, V::Set(of_row.scale));
-            total[m][half] = V::MulAdd(V::End(sum[m][half], of_row.starts + part), factor, total[m][half]);
-            if constexpr (Form::kMinima) total[m][half] = V::MulAdd(minimum, V::Set(of_row.sum), total[m][half]);
-          }
+        for (int m = 0; m < kRows; ++m) {
+          const Int8Group& of_row = a[m * g.lda];
+          const auto factor = V::Mul(scale, V::Set(of_row.scale));
+          total[m][i] = V::MulAdd(V::End(sum[m][i], of_row.starts + part), factor, total[m][i]);
+          if constexpr (Form::kMinima) total[m][i] = V::MulAdd(minimum, V::Set(of_row.sum), total[m][i]);
         }
       }
     }
+  }
 #pragma GCC unroll 16
-    for (int m = 0; m < kRows; ++m) {
-#pragma GCC unroll 2
-      for (int half = 0; half < 2; ++half) {
-        const int64_t col = 16 * half + step * V::kLanes;
-        float* const c = g.c + (row + m) * g.ldc + col;
-        auto value = total[m][half];
-        if (g.bias != nullptr) value = V::Add(value, V::LoadFloats(g.bias + col));
-        if (g.add) value = V::Add(value, V::LoadFloats(c));
-        V::StoreFloats(value, c);
-      }
+  for (int m = 0; m < kRows; ++m) {
+#pragma GCC unroll 4
+    for (int i = 0; i < kSums; ++i) {
+      float* const c = g.c + (row + m) * g.ldc + output(i);
+      auto value = total[m][i];
+      if (g.bias != nullptr) value = V::Add(value, V::LoadFloats(g.bias + output(i)));
+      if (g.add) value = V::Add(value, V::LoadFloats(c));
+      V::StoreFloats(value, c);
     }
   }
 }
