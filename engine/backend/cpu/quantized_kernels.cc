@@ -30,8 +30,8 @@ constexpr int kLanes = HWY_MAX_BYTES / 4;
 // As gemm_kernels.cc: rows and vectors of columns of a register tile.
 constexpr int kTileRows = HWY_MAX_BYTES == 64 ? 12 : 6;
 constexpr int kTileVectors = 2;
-constexpr int kThinRows = kTileRows / 4;
-constexpr int64_t kUnpackRows = 4 * kTileRows;  // from which on it costs less to unpack a panel once
+constexpr int kThinRows = HWY_MAX_BYTES == 64 ? 3 : 2;  // as wide as one row: a panel is read and unpacked once
+constexpr int64_t kUnpackRows = 4 * kTileRows;          // from which on it costs less to unpack a panel once
 constexpr int kThinVectors = kPanelCols / kLanes < 4 ? kPanelCols / kLanes : 4;
 
 // The codes of a pair of inputs for kLanes outputs from `col` on: a word of 16 bits of each.
@@ -187,9 +187,7 @@ HWY_INLINE void Rows(const QuantizedGemm& g) {
   for (; g.rows - row >= kTileRows / 2; row += kTileRows / 2) {
     Columns<Codes, Form, kTileRows / 2, kTileVectors>(g, row);
   }
-  if constexpr (kThinRows > 1) {
-    for (; g.rows - row >= kThinRows; row += kThinRows) Columns<Codes, Form, kThinRows, kThinVectors>(g, row);
-  }
+  for (; g.rows - row >= kThinRows; row += kThinRows) Columns<Codes, Form, kThinRows, kThinVectors>(g, row);
   for (; row < g.rows; ++row) Columns<Codes, Form, 1, kThinVectors>(g, row);
 }
 
