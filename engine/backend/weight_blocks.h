@@ -22,14 +22,13 @@ GPU_CODE T Load(const uint8_t* p) {
   return value;
 }
 
+// Without branches, which on a GPU would keep the loads behind it waiting.
 GPU_CODE inline float HalfToFloat(uint16_t half) {
   const uint32_t sign = static_cast<uint32_t>(half & 0x8000u) << 16;
-  const uint32_t exponent = (half >> 10) & 0x1Fu;
-  const uint32_t mantissa = half & 0x3FFu;
-  if (exponent == 0x1F) return std::bit_cast<float>(sign | 0x7F800000u | (mantissa << 13));
-  if (exponent != 0) return std::bit_cast<float>(sign | ((exponent + 112) << 23) | (mantissa << 13));
-  const float magnitude = static_cast<float>(mantissa) * 0x1p-24f;  // zero or subnormal: exact
-  return std::bit_cast<float>(std::bit_cast<uint32_t>(magnitude) | sign);
+  const uint32_t magnitude = static_cast<uint32_t>(half & 0x7FFFu) << 13;
+  const float finite = std::bit_cast<float>(magnitude) * 0x1p112f;  // another bias of the exponent: exact
+  const uint32_t infinite_or_nan = magnitude | 0x7F800000u;
+  return std::bit_cast<float>(((half & 0x7C00u) == 0x7C00u ? infinite_or_nan : std::bit_cast<uint32_t>(finite)) | sign);
 }
 
 GPU_CODE inline float LoadHalf(const uint8_t* p) { return HalfToFloat(Load<uint16_t>(p)); }
