@@ -18,6 +18,11 @@ GPU_CODE inline Bf16 ToBf16(float value) {
   return static_cast<Bf16>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
 }
 
+/// Two of them, `low` at the lower address.
+GPU_CODE inline uint32_t ToBf16Pair(float low, float high) {
+  return static_cast<uint32_t>(ToBf16(low)) | static_cast<uint32_t>(ToBf16(high)) << 16;
+}
+
 GPU_CODE inline float FromBf16(Bf16 value) { return std::bit_cast<float>(static_cast<uint32_t>(value) << 16); }
 
 }  // namespace swiftcache::engine::backend

@@ -7,6 +7,7 @@
 
 #include "engine/backend/cuda/attention_products_body.h"
 #include "engine/backend/cuda/block.h"
+#include "engine/backend/cuda/quantized_body.h"
 #include "engine/backend/weight_blocks.h"
 
 namespace swiftcache::engine::backend::cuda {
@@ -18,6 +19,12 @@ T* Host(T* pointer) {
   if (pointer == nullptr) return nullptr;
   return reinterpret_cast<T*>(
       FakeCudaDriver::Host(reinterpret_cast<uint64_t>(const_cast<std::remove_const_t<T>*>(pointer))));
+}
+
+PackedWeights Host(PackedWeights weights) {
+  weights.numbers = Host(weights.numbers);
+  weights.halves = Host(weights.halves);
+  return weights;
 }
 
 uint64_t HostNumber(uint64_t address) { return reinterpret_cast<uint64_t>(FakeCudaDriver::Host(address)); }
@@ -54,15 +61,22 @@ absl::Status HostKernels::Decode(Stream stream, const DecodeOp& op) {
   });
 }
 
-absl::Status HostKernels::Embed(Stream stream, const EmbedOp& op) {
+absl::Status HostKernels::Unpack(Stream stream, const UnpackOp& op) {
   return Launch(stream, [op] {
+    const PackedWeights from = Host(op.from);
     WithType(op.number, [&](auto number) {
       HostBlock block;
       for (int64_t row = 0; row < op.rows; ++row) {
-        const int32_t wanted = Host(op.ids)[row];
-        const int64_t id = wanted >= 0 ? wanted : Host(op.chosen)[-1 - wanted];
-        ConvertRow(block, Host(static_cast<const decltype(number)*>(op.table)) + id * op.cols, op.cols,
-                   Host(op.out) + row * op.cols);
+        int64_t id = op.ids == nullptr ? row : Host(op.ids)[row];
+        if (id < 0) id = Host(op.chosen)[-1 - id];
+        auto* const out = Host(static_cast<decltype(number)*>(op.out)) + row * op.cols;
+        if (IsQuantized(from.format)) {
+          WithQuantized(from.format, [&](auto format) { UnpackRow<format()>(block, from, id, op.cols, out); });
+        } else {
+          WithType(NumberOf(from.format), [&](auto in) {
+            ConvertRow(block, static_cast<const decltype(in)*>(from.numbers) + id * op.cols, op.cols, out);
+          });
+        }
       }
     });
   });
@@ -93,9 +107,26 @@ absl::Status HostKernels::Multiply(Stream stream, const ProductOp& op) {
         for (int64_t o = 0; o < op.outputs; ++o) {
           float sum = 0;
           for (int64_t i = 0; i < op.cols; ++i) sum += Load(in + row * op.cols + i) * Load(weight + o * op.cols + i);
-          float& out = Host(op.out)[row * op.outputs + o];
+          float& out = Host(op.out)[row * op.out_cols + o];
           out = sum + (op.bias == nullptr ? 0 : Host(op.bias)[o]) + (op.add ? out : 0);
         }
+      }
+    });
+  });
+}
+
+absl::Status HostKernels::MultiplyQuantized(Stream stream, const QuantizedProductOp& op) {
+  return Launch(stream, [op] {
+    QuantizedProductOp here = op;
+    here.in = Host(op.in);
+    here.weight = Host(op.weight);
+    here.bias = Host(op.bias);
+    here.out = Host(op.out);
+    HostBlock block;
+    WithQuantized(op.weight.format, [&](auto format) {
+      for (int64_t first = 0; first < op.outputs; first += 16) {
+        op.rows <= 8 ? MultiplyOutputs<format(), 1>(block, here, first)
+                     : MultiplyOutputs<format(), 4>(block, here, first);
       }
     });
   });

@@ -23,9 +23,10 @@ class HostKernels : public Kernels {
   explicit HostKernels(FakeCudaDriver& driver) : driver_(driver) {}
 
   absl::Status Decode(Stream stream, const DecodeOp& op) override;
-  absl::Status Embed(Stream stream, const EmbedOp& op) override;
+  absl::Status Unpack(Stream stream, const UnpackOp& op) override;
   absl::Status Prepare(Stream stream, const PrepareOp& op) override;
   absl::Status Multiply(Stream stream, const ProductOp& op) override;
+  absl::Status MultiplyQuantized(Stream stream, const QuantizedProductOp& op) override;
   absl::Status Rotations(Stream stream, const RotationsOp& op) override;
   absl::Status RopeAndStore(Stream stream, const RotateOp& op) override;
   absl::Status Attend(Stream stream, const AttendOp& op) override;

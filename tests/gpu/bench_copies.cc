@@ -47,7 +47,8 @@ Bounds MeasureBounds(Driver& driver, Kernels& kernels, Stream stream, Rows& rows
                              .weight = a.as<engine::backend::Bf16>() + n * n,
                              .outputs = n,
                              .cols = n,
-                             .out = b.as<float>()};
+                             .out = b.as<float>(),
+                             .out_cols = n};
   Bounds bounds;
   bounds.flops = 2.0 * n * n * n / stopwatch.Time([&] { Check(kernels.Multiply(stream, product)); });
   const DeviceCopy copy = {.to = b.address(), .from = a.address(), .bytes = bytes};

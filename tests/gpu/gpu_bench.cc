@@ -5,7 +5,8 @@
 //   copies         slices of one layer out of leased blocks (block-major), beside the same bytes as one run
 //   memory         a grant, a mapping, other memory: milliseconds a GiB
 //   prefill        one prompt of a model of Qwen3-8B's shape with random weights: FLOP/s over the bound
-//   decode         of one sequence and of 64 together: bytes of weights and KV read a step, over the plain copy's
+//   decode         of one sequence and of 64 together: bytes of weights and KV read a step, over the plain copy's; with
+//                  weights in bf16, and in Q4_0, of which the bytes are those of the file
 //   streaming      a step that brings all its KV in layer by layer, beside the same step in place: what is not hidden
 //   interference   decode while a copy engine reads the arena at the speed of the host's link, beside decode alone
 //
@@ -42,6 +43,7 @@ namespace {
 using engine::backend::DeviceAddress;
 using engine::backend::StepSequence;
 using engine::backend::StreamedBlock;
+using engine::backend::WeightFormat;
 using engine::loader::ModelConfig;
 using namespace engine::backend::cuda;  // NOLINT: a benchmark of that room
 
@@ -63,27 +65,35 @@ ModelConfig Qwen3Config() {
   return config;
 }
 
-// Every tensor is the beginning of one run of small random bf16 numbers.
+// Every matrix is the beginning of one run of small random numbers, bf16 or blocks of Q4_0; vectors are bf16 always.
 class SharedWeights final : public engine::loader::Weights {
  public:
-  explicit SharedWeights(const ModelConfig& c) : numbers_(c.vocab_size * c.hidden_size) {
+  SharedWeights(const ModelConfig& c, WeightFormat format) : numbers_(c.vocab_size * c.hidden_size) {
     uint64_t state = 1;
+    const auto random = [&state] { return (state = state * 6364136223846793005u + 1442695040888963407u) >> 40; };
     for (uint16_t& number : numbers_) {
-      state = state * 6364136223846793005u + 1442695040888963407u;
-      number = engine::backend::ToBf16((static_cast<float>(state >> 40) * 0x1p-24f - 0.5f) * 0.05f);
+      number = engine::backend::ToBf16((static_cast<float>(random()) * 0x1p-24f - 0.5f) * 0.05f);
     }
-    ForEachTensor(c, [this](const std::string& name, int64_t rows, int64_t cols) { Add(name, rows, cols); });
+    if (format == WeightFormat::kQ4_0) {
+      for (size_t i = 0; i < numbers_.size() / 9 * 9; ++i) {  // of a block: the scale, 1 / 256, and 32 codes
+        blocks_.push_back(static_cast<uint16_t>(i % 9 == 0 ? 0x1C00 : random()));
+      }
+    }
+    ForEachTensor(c, [&](const std::string& name, int64_t rows, int64_t cols) {
+      Add(name, rows, cols, rows == 1 ? WeightFormat::kBf16 : format);
+    });
   }
 
  private:
-  void Add(const std::string& name, int64_t rows, int64_t cols) {
-    tensors_[name] = {.format = engine::backend::WeightFormat::kBf16,
-                      .data = reinterpret_cast<const std::byte*>(numbers_.data()),
+  void Add(const std::string& name, int64_t rows, int64_t cols, WeightFormat format) {
+    const std::vector<uint16_t>& from = format == WeightFormat::kBf16 ? numbers_ : blocks_;
+    tensors_[name] = {.format = format,
+                      .data = reinterpret_cast<const std::byte*>(from.data()),
                       .rows = rows,
                       .cols = cols,
-                      .row_bytes = cols * 2};
+                      .row_bytes = RowBytes(format, cols)};
   }
-  std::vector<uint16_t> numbers_;
+  std::vector<uint16_t> numbers_, blocks_;
 };
 
 // Brings the slices of blocks into slots, two layers ahead, as layer streaming does.
@@ -133,12 +143,13 @@ class StreamGate final : public engine::backend::LayerGate {
 
 class Runner {
  public:
-  Runner(const ModelConfig& config, engine::backend::Device& device, int64_t tokens, int64_t sequences)
+  Runner(const ModelConfig& config, WeightFormat format, engine::backend::Device& device, int64_t tokens,
+         int64_t sequences)
       : config_(config), tokens_(tokens) {
     kv_ = {config.num_layers, config.num_kv_heads, config.head_dim, 16, engine::backend::KvDtype::kBf16};
     engine::models::ModelOptions options{.kv = kv_, .max_batch_rows = std::max(tokens, sequences)};
     options.max_logit_rows = sequences;
-    const SharedWeights weights(config);
+    const SharedWeights weights(config, format);
     const absl::Time begin = absl::Now();
     model_ = Take(engine::models::CreateModel(config, weights, device, options));
     load_seconds_ = absl::ToDoubleSeconds(absl::Now() - begin);
@@ -291,7 +302,7 @@ void MeasureInterference(Driver& driver, Runner& runner, int64_t sequences, int6
 void MeasureModel(const ModelConfig& c, Driver& driver, bool graphs, const Bounds& bounds, Rows& rows) {
   const int64_t prompt = 8192, context = 4096, batch = 64;
   const auto device = Take(CudaDevice::Create({.graphs = graphs}, driver, Take(CudaKernels::Create(driver))));
-  Runner runner(c, *device, prompt, batch);
+  Runner runner(c, WeightFormat::kBf16, *device, prompt, batch);
   if (!graphs) {
     MeasureDecode(runner, 1, context, ", without graphs", 0, bounds, rows);
     return;
@@ -304,11 +315,20 @@ void MeasureModel(const ModelConfig& c, Driver& driver, bool graphs, const Bound
   for (const int64_t tokens : {512l, 2048l, prompt}) MeasurePrefill(c, runner, tokens, bounds, rows);
   MeasureDecode(runner, 1, 64, "", 0, bounds, rows);
   MeasureDecode(runner, 1, context, "", 0.75, bounds, rows);
+  MeasureDecode(runner, 8, context, "", 0, bounds, rows);
   MeasureDecode(runner, batch, context, "", 0.65, bounds, rows);
   MeasureStreaming(driver, runner, context, 512, rows);
   MeasureStreaming(driver, runner, context, 1, rows);
   MeasureInterference(driver, runner, 1, context, rows);
   MeasureInterference(driver, runner, batch, context, rows);
+}
+
+// The same with a quarter of the weights' bytes. 64 rows are more than the kernel takes that reads them as stored.
+void MeasureQuantized(const ModelConfig& c, Driver& driver, const Bounds& bounds, Rows& rows) {
+  const auto device = Take(CudaDevice::Create(driver, Take(CudaKernels::Create(driver))));
+  Runner runner(c, WeightFormat::kQ4_0, *device, 8192, 64);
+  MeasureDecode(runner, 1, 64, ", Q4_0", 0, bounds, rows);
+  for (const int64_t sequences : {1, 8, 64}) MeasureDecode(runner, sequences, 4096, ", Q4_0", 0, bounds, rows);
 }
 
 }  // namespace
@@ -352,9 +372,12 @@ int main(int argc, char** argv) {
   }
   MeasureMemory(**driver, rows);
   write();
-  MeasureModel(small ? swiftcache::SmolLm2Config() : Qwen3Config(), **driver, /*graphs=*/true, bounds, rows);
+  const ModelConfig config = small ? swiftcache::SmolLm2Config() : Qwen3Config();
+  MeasureModel(config, **driver, /*graphs=*/true, bounds, rows);
   write();
-  MeasureModel(small ? swiftcache::SmolLm2Config() : Qwen3Config(), **driver, /*graphs=*/false, bounds, rows);
+  MeasureModel(config, **driver, /*graphs=*/false, bounds, rows);
+  write();
+  MeasureQuantized(config, **driver, bounds, rows);
   write();
   return 0;
 }

@@ -38,7 +38,7 @@ def bench(path, torch_path):
     torch = json.loads(torch_path.read_text()) if torch_path.exists() else {"torch": None, "rows": []}
     theirs = {row["what"]: row for row in torch["rows"]}
     version = f"PyTorch {torch['torch']}" if torch["torch"] else "PyTorch (did not run)"
-    yield f"\nA model of {data['model']}'s shape, random weights in bf16.\n"
+    yield f"\nA model of {data['model']}'s shape, random weights in bf16, in Q4_0 where a row says so.\n"
     yield f"| what | figure | share of its bound | asked | {version} |\n|---|---|---|---|---|"
     for row in data["rows"]:
         share = f"{row['share']:.3f} of {row['of']}" if "of" in row else ""

@@ -66,6 +66,22 @@ class HostBlock {
       }
     }
   }
+  /// put(row, output, sum of weight(output, i) * in(row, i) over the runs i of [0, runs)), with sums in f32, for each of
+  /// 8 * kUnits rows and of 16 outputs. The order of a sum is the block's own, and the same for each row and kUnits.
+  template <int kUnits, class Weight, class In, class Put>
+  void MultiplyRuns(int64_t runs, Weight weight, In in, Put put) {
+    for (int64_t output = 0; output < 16; ++output) {
+      float sums[8 * kUnits] = {};
+      for (int64_t i = 0; i < runs; ++i) {
+        const Bf16Run of_weight = weight(output, i);
+        for (int64_t row = 0; row < 8 * kUnits; ++row) {
+          const Bf16Run of_in = in(row, i);
+          for (int e = 0; e < Bf16Run::kNumbers; ++e) sums[row] += of_weight.At(e) * of_in.At(e);
+        }
+      }
+      for (int64_t row = 0; row < 8 * kUnits; ++row) put(row, output, sums[row]);
+    }
+  }
   /// Copies into memory of the block that go on while the thread does. EndCopies: those begun since the last one are a
   /// batch. AwaitCopies: all batches are there, for every thread; with `but_the_last`, all others. Here they come about no
   /// sooner than they are awaited.

@@ -7,6 +7,9 @@
 
 #include <cstdint>
 
+#include "engine/backend/bf16.h"
+#include "engine/backend/gpu_code.h"
+
 namespace swiftcache::engine::backend::cuda {
 
 /// Row after row. Thread-safety: a value. Ownership: borrows the memory. Errors: none. Units: elements.
@@ -19,6 +22,14 @@ struct BlockMatrix {
 /// What is copied at once; on as many bytes.
 struct alignas(16) SixteenBytes {
   uint64_t words[2] = {0, 0};
+};
+
+/// 32 numbers that stand side by side; on 16 bytes.
+struct alignas(16) Bf16Run {
+  static constexpr int kNumbers = 32;
+  uint32_t pairs[kNumbers / 2] = {};  // the first of two in the lower half
+
+  GPU_CODE float At(int i) const { return FromBf16(static_cast<Bf16>(i % 2 == 0 ? pairs[i / 2] : pairs[i / 2] >> 16)); }
 };
 
 }  // namespace swiftcache::engine::backend::cuda

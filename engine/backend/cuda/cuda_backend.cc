@@ -19,15 +19,6 @@ namespace {
 
 constexpr int64_t kBlocksPerMultiprocessor = 2;  // of threads, that keep it busy
 
-// Products are computed of a few numbers of rows alone: each wants an algorithm of its own, which cuBLASLt takes its time
-// to choose. The rows beyond `rows` are computed of what lies there, and nobody reads them.
-int64_t ProductRows(int64_t rows) {
-  for (const int64_t few : {1, 2, 4, 8, 16, 24, 32, 48, 64, 96}) {
-    if (rows <= few) return few;
-  }
-  return (rows + 127) / 128 * 128;
-}
-
 constexpr int64_t kVectorAlignment = 256;
 constexpr int64_t kMostRowsOfAGraph = 256;
 constexpr size_t kLeastBlocks = 256;  // of a step's table
@@ -82,7 +73,7 @@ CudaBackend::CudaBackend(const BackendOptions& options, Driver& driver, Kernels&
       queue_(driver, kernels, stream, graphs),
       uploader_(driver, kernels, stream),
       steps_{StepState(driver), StepState(driver)} {
-  weights_.packed = number_ == Number::kF32 ? "f32" : "bf16";
+  weights_.packed = PrecisionName();
 }
 
 // Nothing frees memory that the device still works on.
@@ -107,12 +98,12 @@ absl::Status CudaBackend::Reserve() {
                                .rows = 1,
                                .cols = dim / 2,
                                .row_bytes = dim / 2 * f32};
-  return uploader_.Upload(source, Number::kF32, inverse_frequencies_.address());
+  return uploader_.Upload(source, PackedAt(WeightFormat::kF32, inverse_frequencies_.address(), 1, dim / 2));
 }
 
 std::string CudaBackend::name() const {
   const DeviceInfo& info = driver_.info();
-  return absl::StrCat("cuda/sm_", info.compute_major, info.compute_minor, "/", weights_.packed);
+  return absl::StrCat("cuda/sm_", info.compute_major, info.compute_minor, "/", PrecisionName());
 }
 
 bool CudaBackend::attends_by_products() const {
@@ -145,26 +136,6 @@ KvShape CudaBackend::kv_shape() const {
 
 // --- memory
 
-absl::StatusOr<std::unique_ptr<Matrix>> CudaBackend::PackMatrix(std::span<const WeightSource> stacked, Exactness) {
-  int64_t rows = 0;
-  for (const WeightSource& source : stacked) rows += source.rows;
-  const int64_t cols = stacked.front().cols;
-  // Now, before KV memory takes what is free: in a step it would come too late.
-  RETURN_IF_ERROR(EnsureDevice(scratch_, options_.max_rows * cols * BytesOf(number_)));
-  ASSIGN_OR_RETURN(DeviceBytes memory, DeviceBytes::Allocate(driver_, rows * cols * BytesOf(number_), stream_));
-  uint64_t out = memory.address();
-  for (const WeightSource& source : stacked) {
-    CHECK_EQ(source.cols, cols);
-    RETURN_IF_ERROR(uploader_.Upload(source, number_, out));
-    out += static_cast<uint64_t>(source.rows * cols * BytesOf(number_));
-    ++weights_.stored[source.format];
-    if (number_ == Number::kF32 || source.format == WeightFormat::kBf16) continue;
-    ++weights_.rounded;
-    weights_.largest_relative_error = 0x1p-9;  // of rounding to eight significant bits: a bound, nobody looked
-  }
-  return std::unique_ptr<Matrix>(std::make_unique<DeviceMatrix>(std::move(memory), number_, rows, cols));
-}
-
 absl::StatusOr<std::unique_ptr<Buffer>> CudaBackend::UploadVector(std::span<const WeightSource> parts) {
   int64_t cols = 0;
   for (const WeightSource& part : parts) cols += part.cols;
@@ -172,7 +143,7 @@ absl::StatusOr<std::unique_ptr<Buffer>> CudaBackend::UploadVector(std::span<cons
   uint64_t out = buffer->address();
   for (const WeightSource& part : parts) {
     CHECK_EQ(part.rows, 1);
-    RETURN_IF_ERROR(uploader_.Upload(part, Number::kF32, out));
+    RETURN_IF_ERROR(uploader_.Upload(part, PackedAt(WeightFormat::kF32, out, 1, part.cols)));
     out += static_cast<uint64_t>(part.cols) * sizeof(float);
   }
   return std::unique_ptr<Buffer>(std::move(buffer));
@@ -303,56 +274,6 @@ absl::Status CudaBackend::PutBlocks(std::span<const StepSequence> sequences, std
   tables_.num_blocks = static_cast<int64_t>(blocks.size());
   ASSIGN_OR_RETURN(tables_.blocks, step().uploads.Put(stream_, std::span<const KvBlock>(blocks)));
   return absl::OkStatus();
-}
-
-absl::Status CudaBackend::Embed(const Matrix& table, std::span<const int32_t> ids, Buffer& out) {
-  const DeviceMatrix& matrix = AsDevice(table);
-  const DeviceBuffer& to = AsDevice(out);
-  CHECK_EQ(matrix.cols(), to.cols());
-  CHECK_LE(static_cast<int64_t>(ids.size()), to.rows());
-  if (ids.empty()) return absl::OkStatus();
-  ASSIGN_OR_RETURN(const int32_t* device_ids, step().uploads.Put(stream_, ids));
-  return queue_.Add(EmbedOp{.table = matrix.data(),
-                            .number = matrix.number(),
-                            .cols = matrix.cols(),
-                            .ids = device_ids,
-                            .chosen = chosen_.as<int32_t>(),
-                            .rows = static_cast<int64_t>(ids.size()),
-                            .out = to.data()});
-}
-
-absl::Status CudaBackend::Linear(const LinearOp& op) {
-  const DeviceMatrix& weight = AsDevice(*op.weight);
-  const DeviceBuffer &in = AsDevice(*op.in), &out = AsDevice(*op.out);
-  CHECK_EQ(in.cols(), op.prologue == Prologue::kSiluMul ? 2 * weight.cols() : weight.cols());
-  CHECK_EQ(out.cols(), weight.rows());
-  CHECK_LE(op.rows, out.rows());
-  if (op.rows == 0) return absl::OkStatus();
-  const int64_t rows = std::min(ProductRows(op.rows), out.rows());
-  RETURN_IF_ERROR(EnsureDevice(scratch_, rows * weight.cols() * BytesOf(weight.number())));
-  const int32_t* in_rows = nullptr;
-  if (!op.in_rows.empty()) {
-    CHECK_EQ(static_cast<int64_t>(op.in_rows.size()), op.rows);
-    ASSIGN_OR_RETURN(in_rows, step().uploads.Put(stream_, op.in_rows));
-  }
-  RETURN_IF_ERROR(queue_.Add(PrepareOp{.in = in.data(),
-                                       .in_rows = in_rows,
-                                       .rows = op.rows,
-                                       .cols = weight.cols(),
-                                       .prologue = op.prologue,
-                                       .norm = DataOrNull(op.norm),
-                                       .eps = op.eps,
-                                       .number = weight.number(),
-                                       .out = scratch_.as<void>()}));
-  return queue_.Add(ProductOp{.in = scratch_.as<void>(),
-                              .rows = rows,
-                              .weight = weight.data(),
-                              .outputs = weight.rows(),
-                              .cols = weight.cols(),
-                              .number = weight.number(),
-                              .bias = DataOrNull(op.bias),
-                              .add = op.add,
-                              .out = out.data()});
 }
 
 absl::Status CudaBackend::RopeAndStoreKv(const RopeOp& op) {

@@ -4,13 +4,15 @@
 //
 //   ASSIGN_OR_RETURN(auto backend, CudaBackend::Create(options, driver, kernels));
 //
-// What is the same as on a CPU: weights as the file stores them, the rules of sampling bit by bit. What is not: sums of
-// products. A row's bits depend on how many rows a product has (cuBLASLt chooses by shape) and on how its attention was
-// divided among blocks of threads, so the same prompt cut otherwise may differ in the last bits of its logits.
+// What is the same as on a CPU: the values of weights (in bf16 each is rounded, also one that stays quantised), the rules of
+// sampling bit by bit. What is not: sums of products. A row's bits depend on how many rows a product has (cuBLASLt chooses
+// by shape; few rows by quantised weights are multiplied by a kernel of ours) and on how its attention was divided among
+// blocks of threads, so the same prompt cut otherwise may differ in the last bits of its logits.
 #pragma once
 
 #include <cstdint>
 #include <memory>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -68,6 +70,9 @@ class CudaBackend final : public Backend {
 
   CudaBackend(const BackendOptions& options, Driver& driver, Kernels& kernels, Stream stream, bool graphs);
   absl::Status Reserve();
+  const char* PrecisionName() const { return number_ == Number::kF32 ? "f32" : "bf16"; }
+  void Report(WeightFormat stored, WeightFormat packed);
+  absl::Status MultiplyByPanels(const PackedWeights& weight, const ProductOp& whole);
   int64_t group() const { return options_.attention.num_heads / options_.attention.num_kv_heads; }
   bool attends_by_products() const;
   int64_t BlockBytes(int64_t rows, int64_t kv_buffers) const;  // of a tile of so many rows
@@ -93,7 +98,9 @@ class CudaBackend final : public Backend {
   KernelQueue queue_;
   absl::Status order_;  // the first failure of a WaitFor or Flush since the last EndStep
   WeightReport weights_;
-  DeviceBytes inverse_frequencies_, rotations_, partial_, scratch_, chosen_, penalised_;
+  std::set<WeightFormat> quantized_;  // formats of matrices that stay so
+  bool decoded_others_ = false;       // matrices in `number_`
+  DeviceBytes inverse_frequencies_, rotations_, partial_, scratch_, panel_, chosen_, penalised_;
   PinnedBytes download_;
   std::shared_ptr<const DeviceBytes> vectors_;  // shared by those that lie in it
   int64_t vectors_used_ = 0;                    // bytes

@@ -8,6 +8,7 @@
 #include "engine/backend/cuda/cuda_arena.h"
 #include "engine/backend/cuda/cuda_backend.h"
 #include "engine/backend/cuda/cuda_kv_memory.h"
+#include "engine/backend/cuda/packed_weights.h"
 
 namespace swiftcache::engine::backend::cuda {
 
@@ -33,6 +34,10 @@ std::optional<DeviceMemory> CudaDevice::memory() const {
       Limited(driver_.memory().value_or(DeviceMemory()), options_.memory_limit, driver_.allocated_bytes());
   memory.id = driver_.info().uuid;
   return memory;
+}
+
+int64_t CudaDevice::PackedBytes(const WeightSource& source, Precision precision) const {
+  return source.rows * RowBytes(FormatOnDevice(source.format, precision), source.cols);
 }
 
 absl::StatusOr<std::unique_ptr<Backend>> CudaDevice::CreateBackend(const BackendOptions& options) {

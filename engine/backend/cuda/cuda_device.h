@@ -36,6 +36,7 @@ class CudaDevice final : public Device {
 
   std::string name() const override;
   std::optional<DeviceMemory> memory() const override;
+  int64_t PackedBytes(const WeightSource& source, Precision precision) const override;
   absl::StatusOr<std::unique_ptr<Backend>> CreateBackend(const BackendOptions& options) override;
   absl::StatusOr<std::unique_ptr<KvMemory>> CreateKvMemory(const KvMemoryOptions& options) override;
 

@@ -13,25 +13,25 @@
 #include "engine/backend/backend.h"
 #include "engine/backend/cuda/device_memory.h"
 #include "engine/backend/cuda/numbers.h"
+#include "engine/backend/cuda/packed_weights.h"
 
 namespace swiftcache::engine::backend::cuda {
 
 constexpr int64_t BytesOf(Number number) { return number == Number::kF32 ? 4 : 2; }
 
-/// [rows][cols] of bf16 or f32, row after row. Thread-safety: immutable once packed. Ownership: owns the memory.
+/// Packed weights, [rows][cols]. Thread-safety: immutable once packed. Ownership: owns the memory.
 class DeviceMatrix final : public Matrix {
  public:
-  DeviceMatrix(DeviceBytes memory, Number number, int64_t rows, int64_t cols)
-      : memory_(std::move(memory)), number_(number), rows_(rows), cols_(cols) {}
+  DeviceMatrix(DeviceBytes memory, WeightFormat format, int64_t rows, int64_t cols)
+      : memory_(std::move(memory)), format_(format), rows_(rows), cols_(cols) {}
   int64_t rows() const override { return rows_; }
   int64_t cols() const override { return cols_; }
-  int64_t bytes() const override { return rows_ * cols_ * BytesOf(number_); }
-  Number number() const { return number_; }
-  const void* data() const { return memory_.as<void>(); }
+  int64_t bytes() const override { return rows_ * RowBytes(format_, cols_); }
+  PackedWeights weights() const { return PackedAt(format_, memory_.address(), rows_, cols_); }
 
  private:
   const DeviceBytes memory_;
-  const Number number_;
+  const WeightFormat format_;
   const int64_t rows_, cols_;
 };
 

@@ -95,9 +95,10 @@ absl::Status KernelQueue::Give(const KernelCall& call) {
   struct To {
     Kernels& kernels;
     const Stream stream;
-    absl::Status operator()(const EmbedOp& op) const { return kernels.Embed(stream, op); }
+    absl::Status operator()(const UnpackOp& op) const { return kernels.Unpack(stream, op); }
     absl::Status operator()(const PrepareOp& op) const { return kernels.Prepare(stream, op); }
     absl::Status operator()(const ProductOp& op) const { return kernels.Multiply(stream, op); }
+    absl::Status operator()(const QuantizedProductOp& op) const { return kernels.MultiplyQuantized(stream, op); }
     absl::Status operator()(const RotationsOp& op) const { return kernels.Rotations(stream, op); }
     absl::Status operator()(const RotateOp& op) const { return kernels.RopeAndStore(stream, op); }
     absl::Status operator()(const AttendOp& op) const { return kernels.Attend(stream, op); }

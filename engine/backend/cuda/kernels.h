@@ -17,6 +17,7 @@
 #include "engine/backend/cuda/attention_body.h"
 #include "engine/backend/cuda/driver.h"
 #include "engine/backend/cuda/numbers.h"
+#include "engine/backend/cuda/packed_weights.h"
 #include "engine/backend/cuda/row_bodies.h"
 #include "engine/backend/cuda/token_body.h"
 #include "engine/backend/weight_source.h"
@@ -50,21 +51,41 @@ struct ProductOp {
   Number number = Number::kBf16;  // of `in` and `weight`
   const float* bias = nullptr;    // [outputs] or null
   bool add = false;
-  float* out = nullptr;  // [rows][outputs]
+  float* out = nullptr;  // [rows][out_cols], of which the product is the first `outputs` columns
+  int64_t out_cols = 0;
 
   friend bool operator==(const ProductOp&, const ProductOp&) = default;
 };
 
-struct EmbedOp {
-  const void* table = nullptr;  // [vocabulary][cols]
-  Number number = Number::kBf16;
+/// The same of a few rows by quantised weights, which are decoded in registers. What comes of a row depends on that row
+/// alone.
+struct QuantizedProductOp {
+  /// Weights are read once for all rows, but the rows once for every 16 outputs: rows / 8 bytes a weight, out of the cache.
+  /// Weights that are decoded first are written and read again: 4 bytes each, out of the same cache. Not measured.
+  static constexpr int64_t kMostRows = 32;
+  const Bf16* in = nullptr;  // [rows][cols]
+  int64_t rows = 0;
+  PackedWeights weight;  // [outputs][cols]
+  int64_t outputs = 0;
   int64_t cols = 0;
-  const int32_t* ids = nullptr;     // [rows]: -1 - i is chosen[i]
+  const float* bias = nullptr;  // [outputs] or null
+  bool add = false;
+  float* out = nullptr;  // [rows][outputs]
+
+  friend bool operator==(const QuantizedProductOp&, const QuantizedProductOp&) = default;
+};
+
+/// Rows of a packed matrix, as numbers.
+struct UnpackOp {
+  PackedWeights from;  // [..][cols]
+  int64_t cols = 0;
+  const int32_t* ids = nullptr;     // [rows]: row i is row ids[i], of which -1 - i is chosen[i]; null: row i
   const int32_t* chosen = nullptr;  // of the last ChooseOp
   int64_t rows = 0;
-  float* out = nullptr;  // [rows][cols]
+  Number number = Number::kF32;  // of `out`
+  void* out = nullptr;           // [rows][cols]
 
-  friend bool operator==(const EmbedOp&, const EmbedOp&) = default;
+  friend bool operator==(const UnpackOp&, const UnpackOp&) = default;
 };
 
 /// The cosines and sines of each row's position.
@@ -127,9 +148,10 @@ class Kernels {
  public:
   virtual ~Kernels() = default;
   virtual absl::Status Decode(Stream stream, const DecodeOp& op) = 0;
-  virtual absl::Status Embed(Stream stream, const EmbedOp& op) = 0;
+  virtual absl::Status Unpack(Stream stream, const UnpackOp& op) = 0;
   virtual absl::Status Prepare(Stream stream, const PrepareOp& op) = 0;
   virtual absl::Status Multiply(Stream stream, const ProductOp& op) = 0;
+  virtual absl::Status MultiplyQuantized(Stream stream, const QuantizedProductOp& op) = 0;
   virtual absl::Status Rotations(Stream stream, const RotationsOp& op) = 0;
   virtual absl::Status RopeAndStore(Stream stream, const RotateOp& op) = 0;
   virtual absl::Status Attend(Stream stream, const AttendOp& op) = 0;

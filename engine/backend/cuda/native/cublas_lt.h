@@ -2,7 +2,7 @@
 // Products by cuBLASLt, which is loaded when a GPU is used: a binary that computes on CPUs does not want it.
 //
 //   ASSIGN_OR_RETURN(std::unique_ptr<CublasLt> products, CublasLt::Load(driver));
-//   RETURN_IF_ERROR(products->Multiply(stream, {.in = x, .rows = n, .weight = w, .outputs = m, .cols = k, .out = y}));
+//   RETURN_IF_ERROR(products->Multiply(stream, {.in = x, .rows = n, .weight = w, .outputs = m, .cols = k, .out = y, .out_cols = m}));
 #pragma once
 
 #include <cublasLt.h>
@@ -35,8 +35,8 @@ class CublasLt {
  private:
   struct Functions;
   struct Plan;
-  // rows, outputs, columns, number, add, bias.
-  using Shape = std::tuple<int64_t, int64_t, int64_t, Number, bool, bool>;
+  // rows, outputs, columns, columns of `out`, number, add, bias.
+  using Shape = std::tuple<int64_t, int64_t, int64_t, int64_t, Number, bool, bool>;
 
   CublasLt() = default;
   absl::StatusOr<const Plan*> PlanOf(const ProductOp& op);

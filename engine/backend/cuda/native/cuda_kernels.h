@@ -24,9 +24,10 @@ class CudaKernels final : public Kernels {
     return std::unique_ptr<Kernels>(new CudaKernels(*std::move(products), driver.info().block_memory_bytes));
   }
   absl::Status Decode(Stream stream, const DecodeOp& op) override;
-  absl::Status Embed(Stream stream, const EmbedOp& op) override;
+  absl::Status Unpack(Stream stream, const UnpackOp& op) override;
   absl::Status Prepare(Stream stream, const PrepareOp& op) override;
   absl::Status Multiply(Stream stream, const ProductOp& op) override { return products_->Multiply(stream, op); }
+  absl::Status MultiplyQuantized(Stream stream, const QuantizedProductOp& op) override;
   absl::Status Rotations(Stream stream, const RotationsOp& op) override;
   absl::Status RopeAndStore(Stream stream, const RotateOp& op) override;
   absl::Status Attend(Stream stream, const AttendOp& op) override;

@@ -32,14 +32,6 @@ __global__ void PrepareKernel(PrepareOp op) {
   }
 }
 
-template <class In>
-__global__ void EmbedKernel(EmbedOp op) {
-  ThreadBlock block;
-  const int64_t row = blockIdx.x;
-  const int32_t id = op.ids[row] >= 0 ? op.ids[row] : op.chosen[-1 - op.ids[row]];
-  ConvertRow(block, static_cast<const In*>(op.table) + id * op.cols, op.cols, op.out + row * op.cols);
-}
-
 __global__ void RotationsKernel(RotationsOp op) {
   ThreadBlock block;
   const int64_t row = blockIdx.x;
@@ -76,13 +68,6 @@ unsigned Grid(int64_t blocks) { return static_cast<unsigned>(blocks); }
 cudaStream_t Of(Stream stream) { return reinterpret_cast<cudaStream_t>(stream); }
 
 }  // namespace
-
-absl::Status CudaKernels::Embed(Stream stream, const EmbedOp& op) {
-  return WithType(op.number, [&](auto number) {
-    EmbedKernel<decltype(number)><<<Grid(op.rows), kRowThreads, 0, Of(stream)>>>(op);
-    return CudaStatus(cudaGetLastError(), "embedding");
-  });
-}
 
 absl::Status CudaKernels::Prepare(Stream stream, const PrepareOp& op) {
   return WithType(op.number, [&](auto number) {

@@ -75,6 +75,47 @@ class ThreadBlock {
     }
     __syncthreads();
   }
+  // Warps take turns at four runs, which the tensor cores multiply in pairs of numbers: thread 4 * r + t of a warp hands in
+  // run t of outputs r and r + 8 and of row r, and has at the end the sums of these outputs and of rows 2 * t and 2 * t + 1
+  // (PTX: mma.m16n8k16). It is no matter which numbers are in which pair, if they are those of weight and row alike.
+  // REQUIRES: at most 8 warps.
+  template <int kUnits, class Weight, class In, class Put>
+  __device__ void MultiplyRuns(int64_t runs, Weight weight, In in, Put put) {
+    constexpr int kRows = 8 * kUnits, kOutputs = 16, kMostWarps = 8, kRuns = 4;
+    __shared__ float parts[kMostWarps][kRows][kOutputs];
+    const int warp = threadIdx.x / kWarp, warps = blockDim.x / kWarp, r = threadIdx.x % kWarp / kRuns,
+              t = threadIdx.x % kRuns;
+    float sums[kUnits][4] = {};
+    for (int64_t first = warp * kRuns; first < runs; first += warps * kRuns) {
+      const int64_t run = first + t;
+      Bf16Run a, b, x[kUnits];
+      if (run < runs) {
+        for (int unit = 0; unit < kUnits; ++unit) x[unit] = in(unit * 8 + r, run);
+        a = weight(r, run);
+        b = weight(r + 8, run);
+      }
+#pragma unroll
+      for (int unit = 0; unit < kUnits; ++unit) {
+#pragma unroll
+        for (int i = 0; i < Bf16Run::kNumbers / 2; i += 2) {
+          asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+              "{%0, %1, %2, %3};"
+              : "+f"(sums[unit][0]), "+f"(sums[unit][1]), "+f"(sums[unit][2]), "+f"(sums[unit][3])
+              : "r"(a.pairs[i]), "r"(b.pairs[i]), "r"(a.pairs[i + 1]), "r"(b.pairs[i + 1]), "r"(x[unit].pairs[i]),
+                "r"(x[unit].pairs[i + 1]));
+        }
+      }
+    }
+    for (int unit = 0; unit < kUnits; ++unit) {
+      for (int i = 0; i < 4; ++i) parts[warp][unit * 8 + 2 * t + i % 2][r + i / 2 * 8] = sums[unit][i];
+    }
+    __syncthreads();
+    ForEach(kRows * kOutputs, [&](int64_t i) {
+      float sum = 0;
+      for (int w = 0; w < warps; ++w) sum += parts[w][i / kOutputs][i % kOutputs];
+      put(i / kOutputs, i % kOutputs, sum);
+    });
+  }
   __device__ void BeginCopy(SixteenBytes* to, const SixteenBytes* from) { __pipeline_memcpy_async(to, from, 16); }
   __device__ void EndCopies() { __pipeline_commit(); }
   __device__ void AwaitCopies(bool but_the_last) {

@@ -148,6 +148,25 @@ TEST_F(CudaBackendTest, PromptsOfAllLengthsAreMultipliedInFewNumbersOfRows) {
   EXPECT_EQ(product_rows_, std::set<int64_t>({1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 256, kMostRows}));
 }
 
+TEST_F(CudaBackendTest, QuantisedWeightsAreDecodedForManyRowsAloneInMemoryThatIsThere) {
+  constexpr int64_t kCols = 64, kOutputs = 20, kFew = QuantizedProductOp::kMostRows;
+  Close();
+  options_.precision = Precision::kBf16;
+  Open();
+  const cpu::QuantizedWeights weights(WeightFormat::kQ8_0, kOutputs, kCols, 14);
+  const WeightSource source = weights.source();
+  auto matrix = *backend_->PackMatrix({&source, 1}, Exactness::kUsual);
+  auto in = *backend_->Allocate(100, kCols), out = *backend_->Allocate(100, kOutputs);
+  const int64_t before = driver_.memory()->free_bytes;
+  for (const int64_t rows : {int64_t{1}, kFew}) {
+    ASSERT_TRUE(backend_->Linear({.in = in.get(), .rows = rows, .weight = matrix.get(), .out = out.get()}).ok());
+  }
+  EXPECT_EQ(product_rows_, std::set<int64_t>());
+  ASSERT_TRUE(backend_->Linear({.in = in.get(), .rows = kFew + 1, .weight = matrix.get(), .out = out.get()}).ok());
+  EXPECT_EQ(product_rows_, std::set<int64_t>({48}));
+  EXPECT_EQ(driver_.memory()->free_bytes, before);
+}
+
 TEST_F(CudaBackendTest, VectorsShareTheMemoryThatADriverDealsIn) {
   const std::vector<float> norm = RandomVector(1000, 4);  // 4 KiB each, and a unit has 64
   std::vector<std::unique_ptr<Buffer>> vectors;
@@ -198,6 +217,7 @@ TEST_F(CudaBackendTest, ALostDeviceIsSaidByTheStepAndItsFenceDoesNotPass) {
 // memory is left.
 TEST_F(CudaBackendTest, WhicheverCallOfTheDriverFailsNothingIsLeft) {
   Close();
+  options_.precision = Precision::kBf16;
   int64_t failures = 0;
   for (int64_t nth = 1;; ++nth) {
     driver_.FailAt(nth);
@@ -206,8 +226,8 @@ TEST_F(CudaBackendTest, WhicheverCallOfTheDriverFailsNothingIsLeft) {
       ASSIGN_OR_RETURN(backend_, device_->CreateBackend(options_));
       ASSIGN_OR_RETURN(
           kv_, device_->CreateKvMemory({.bytes = options_.kv.block_bytes(), .block_bytes = options_.kv.block_bytes()}));
-      const std::vector<float> values = RandomVector(4 * kQkv, 13);
-      const WeightSource source = cpu::SourceOf(values, 4, kQkv);
+      const cpu::QuantizedWeights weights(WeightFormat::kQ4_0, 4, kQkv, 13);
+      const WeightSource source = weights.source();
       tables_.resize(1);
       buffers_.resize(2);
       ASSIGN_OR_RETURN(tables_[0], backend_->PackMatrix({&source, 1}, Exactness::kUsual));

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+// The kernels that read packed weights. CMake compiles this file without fused multiply-adds: weights have the bits that a
+// CPU gives them.
+#include <cuda_runtime.h>
+
+#include "engine/backend/cuda/native/cuda_kernels.h"
+#include "engine/backend/cuda/native/thread_block.cuh"
+#include "engine/backend/cuda/quantized_body.h"
+#include "engine/backend/cuda/row_bodies.h"
+
+namespace swiftcache::engine::backend::cuda {
+namespace {
+
+constexpr int kRowThreads = 128, kProductThreads = 256;
+constexpr int64_t kOutputs = 16;  // of a block
+
+__device__ int64_t RowOf(const UnpackOp& op) {
+  const int64_t row = blockIdx.x;
+  if (op.ids == nullptr) return row;
+  const int32_t id = op.ids[row];
+  return id >= 0 ? id : op.chosen[-1 - id];
+}
+
+template <class In, class Out>
+__global__ void UnpackKernel(UnpackOp op) {
+  ThreadBlock block;
+  ConvertRow(block, static_cast<const In*>(op.from.numbers) + RowOf(op) * op.cols, op.cols,
+             static_cast<Out*>(op.out) + blockIdx.x * op.cols);
+}
+
+template <WeightFormat kFormat, class Out>
+__global__ void UnpackQuantizedKernel(UnpackOp op) {
+  ThreadBlock block;
+  UnpackRow<kFormat>(block, op.from, RowOf(op), op.cols, static_cast<Out*>(op.out) + blockIdx.x * op.cols);
+}
+
+template <WeightFormat kFormat, int kUnits>
+__global__ void __launch_bounds__(kProductThreads, 2) QuantizedProductKernel(QuantizedProductOp op) {
+  ThreadBlock block;
+  MultiplyOutputs<kFormat, kUnits>(block, op, blockIdx.x * kOutputs);
+}
+
+unsigned Grid(int64_t blocks) { return static_cast<unsigned>(blocks); }
+cudaStream_t Of(Stream stream) { return reinterpret_cast<cudaStream_t>(stream); }
+
+}  // namespace
+
+absl::Status CudaKernels::Unpack(Stream stream, const UnpackOp& op) {
+  WithType(op.number, [&](auto out) {
+    using Out = decltype(out);
+    if (IsQuantized(op.from.format)) {
+      WithQuantized(op.from.format, [&](auto format) {
+        UnpackQuantizedKernel<format(), Out><<<Grid(op.rows), kRowThreads, 0, Of(stream)>>>(op);
+      });
+    } else {
+      WithType(NumberOf(op.from.format),
+               [&](auto in) { UnpackKernel<decltype(in), Out><<<Grid(op.rows), kRowThreads, 0, Of(stream)>>>(op); });
+    }
+  });
+  return CudaStatus(cudaGetLastError(), "unpacking weights");
+}
+
+absl::Status CudaKernels::MultiplyQuantized(Stream stream, const QuantizedProductOp& op) {
+  WithQuantized(op.weight.format, [&](auto format) {
+    const auto kernel = op.rows <= 8    ? QuantizedProductKernel<format(), 1>
+                        : op.rows <= 16 ? QuantizedProductKernel<format(), 2>
+                                        : QuantizedProductKernel<format(), 4>;
+    kernel<<<Grid((op.outputs + kOutputs - 1) / kOutputs), kProductThreads, 0, Of(stream)>>>(op);
+  });
+  return CudaStatus(cudaGetLastError(), "a product of quantised weights");
+}
+
+}  // namespace swiftcache::engine::backend::cuda

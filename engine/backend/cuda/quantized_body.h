@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+// Bodies of the kernels that read packed weights: rows of them as numbers, and products of a few rows, for which quantised
+// blocks are decoded in registers. A weight has the bits that Kernels::Decode gives it, rounded to bf16.
+//
+//   UnpackRow<WeightFormat::kQ4_0>(block, op.from, row, op.cols, static_cast<float*>(out));
+//   MultiplyOutputs<WeightFormat::kQ4_0, /*kUnits=*/1>(block, op, first_output);
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+
+#include "engine/backend/cuda/block_matrix.h"
+#include "engine/backend/cuda/kernels.h"
+#include "engine/backend/cuda/packed_weights.h"
+#include "engine/backend/gpu_code.h"
+#include "engine/backend/weight_blocks.h"
+
+namespace swiftcache::engine::backend::cuda {
+
+/// Block `block` of a matrix, put together again as it was in its file, so that the decoding is that of all formats.
+template <WeightFormat kFormat>
+GPU_CODE Bf16Run DecodeRun(const PackedWeights& from, int64_t block) {
+  constexpr int64_t codes = CodeBytes(kFormat) / 16, halves = HalfBytes(kFormat) / 2;
+  alignas(16) uint8_t memory[16 + CodeBytes(kFormat)];
+  uint8_t* const stored = memory + 16 - HalfBytes(kFormat);
+  for (int64_t i = 0; i < halves; ++i) {
+    const uint16_t half = from.halves[block * halves + i];
+    std::memcpy(stored + 2 * i, &half, 2);
+  }
+  for (int64_t i = 0; i < codes; ++i) {
+    const SixteenBytes some = static_cast<const SixteenBytes*>(from.numbers)[block * codes + i];
+    std::memcpy(memory + 16 + 16 * i, &some, 16);
+  }
+  float values[Bf16Run::kNumbers];
+  DecodeWeightBlock(kFormat, stored, [&values](int i, float value) { values[i] = value; });
+  Bf16Run run;
+  for (int i = 0; i < 16; ++i) run.pairs[i] = ToBf16Pair(values[2 * i], values[2 * i + 1]);
+  return run;
+}
+
+GPU_CODE inline void StoreRun(Bf16* at, const Bf16Run& run) { *reinterpret_cast<Bf16Run*>(at) = run; }
+GPU_CODE inline void StoreRun(float* at, const Bf16Run& run) {
+  for (int i = 0; i < Bf16Run::kNumbers; ++i) at[i] = run.At(i);
+}
+
+/// out: [cols].
+template <WeightFormat kFormat, class Out, class Block>
+GPU_CODE void UnpackRow(Block& block, const PackedWeights& from, int64_t row, int64_t cols, Out* out) {
+  const int64_t blocks = cols / Bf16Run::kNumbers;
+  block.ForEach(blocks,
+                [&](int64_t i) { StoreRun(out + i * Bf16Run::kNumbers, DecodeRun<kFormat>(from, row * blocks + i)); });
+}
+
+/// Sixteen outputs, those from `first` on, of up to 8 * kUnits rows. Where there are fewer, the last one is read again, and
+/// what comes of it is dropped.
+template <WeightFormat kFormat, int kUnits, class Block>
+GPU_CODE void MultiplyOutputs(Block& block, const QuantizedProductOp& op, int64_t first) {
+  const int64_t runs = op.cols / Bf16Run::kNumbers;
+  block.template MultiplyRuns<kUnits>(
+      runs,
+      [&](int64_t output, int64_t run) {
+        const int64_t there = first + output < op.outputs ? first + output : op.outputs - 1;
+        return DecodeRun<kFormat>(op.weight, there * runs + run);
+      },
+      [&](int64_t row, int64_t run) {
+        const int64_t there = row < op.rows ? row : op.rows - 1;
+        return reinterpret_cast<const Bf16Run*>(op.in)[there * runs + run];
+      },
+      [&](int64_t row, int64_t output, float sum) {
+        if (row >= op.rows || first + output >= op.outputs) return;
+        float* const out = op.out + row * op.outputs + first + output;
+        if (op.bias != nullptr) sum += op.bias[first + output];
+        *out = op.add ? sum + *out : sum;
+      });
+}
+
+}  // namespace swiftcache::engine::backend::cuda
