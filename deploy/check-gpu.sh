@@ -39,7 +39,7 @@ else
     if nvidia-smi nvlink --status 2>/dev/null | grep -qE 'GB/s'; then
       ok NVLink
     else
-      note "no NVLink: leases cross PCIe, so that reading them in place is slow"
+      note "no NVLink: leases of other GPUs cross PCIe, where --stream=auto brings them into own memory layer by layer"
     fi
   fi
 fi

@@ -53,7 +53,8 @@ class CudaEngineDevice final : public EngineDevice {
     return engine::transport::cuda_ipc::CreateCudaIpcTransport({.shm_dir = flags.shm_dir,
                                                                 .name = options.name,
                                                                 .instance_id = options.instance_id,
-                                                                .remap_on_return = flags.remap_on_return},
+                                                                .remap_on_return = flags.remap_on_return,
+                                                                .measures_links = flags.stream == "auto"},
                                                                *driver_, arena, clock, events);
   }
 

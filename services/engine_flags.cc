@@ -35,7 +35,7 @@ void EngineFlags::ParseSharing(Flags& flags) {
   flags.Choice("stream", &stream, {"auto", "lsc", "in_place"},
                "how leased KV is read: lsc brings it layer by layer into own memory (the paper's layer stream cache), "
                "in_place reads "
-               "it where it is mapped; auto: in_place");
+               "it where it is mapped; auto: in_place, but lsc from a GPU behind a link that is slow, as measured");
   flags.Text("shm_dir", &shm_dir,
              "folder of the lease sockets, the same for all engines that share KV memory or a GPU");
   flags.Duration("revoke_deadline", &engine.revoke_deadline, absl::Milliseconds(1), absl::Minutes(1),

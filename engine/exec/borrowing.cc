@@ -60,13 +60,24 @@ void Borrowing::Do(const LendableMessage& message) {
   UpdatePotential();
 }
 
-// Each block more on lease takes some of the own memory for the slots through which it is streamed.
+int64_t Borrowing::streamed_blocks() const {
+  if (options_.streams_all) return parts_.cache->leased_in().total;
+  int64_t blocks = 0;
+  for (const auto& [id, region] : regions_) {
+    if (Streams(region.view)) blocks += parts_.cache->region(id).total;
+  }
+  return blocks;
+}
+
+// Each block more on lease takes some of the own memory for the slots through which it is streamed; of what may come, where
+// links are measured, it is not known whether it will.
 void Borrowing::UpdatePotential() {
   int64_t leased = parts_.cache->leased_in().total + lendable_blocks_;
   if (!leases_are_mapped())
     leased = std::min(leased, kv::StreamedBlocks(StreamBlocks(leased), options_.streamed_layers));
   const auto reserved = static_cast<int64_t>(parts_.cache->reserved().size());
-  const int64_t more_reserved = std::max<int64_t>(0, StreamBlocks(leased) - reserved);
+  const int64_t streamed = options_.streams_all ? leased : streamed_blocks();
+  const int64_t more_reserved = std::max<int64_t>(0, StreamBlocks(streamed) - reserved);
   parts_.cache->SetPotentialRegionBlocks(std::max<int64_t>(0, leased - more_reserved), lendable_blocks_);
 }
 

@@ -54,6 +54,7 @@ class Borrowing {
   struct Options {
     int64_t num_blocks = 0;       // of the own memory
     int64_t streamed_layers = 0;  // of the model, where leased blocks are streamed layer by layer; 0: read in place
+    bool streams_all = true;      // false: none but those behind slow links
     absl::Duration revoke_deadline = absl::Milliseconds(50);  // of donors: who leaves more time is in no hurry
   };
   struct Dependencies {
@@ -101,6 +102,10 @@ class Borrowing {
 
   const LeasedRegion& RegionOf(kv::RegionId region) const { return regions_.at(region); }
   bool leases_are_mapped() const { return parts_.transport->maps(); }
+  /// Whether what lies in this lease is streamed, where anything is.
+  bool Streams(const transport::LeaseView& view) const { return options_.streams_all || view.slow_link; }
+  /// Leased blocks that are to be streamed.
+  int64_t streamed_blocks() const;
   /// Own blocks that hold the slots (eq. 4) of so many leased ones: at most half of the arena. Blocks beyond are read
   /// in place.
   int64_t StreamBlocks(int64_t leased_blocks) const;

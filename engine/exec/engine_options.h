@@ -18,7 +18,7 @@
 namespace swiftcache::engine::exec {
 
 /// How blocks in leases are read: streamed through local slots layer by layer, or where they are mapped. kAuto: in
-/// place.
+/// place, but for leases behind a link that was measured and is slow (LeaseView::slow_link).
 enum class StreamMode { kAuto, kLsc, kInPlace };
 
 struct EngineOptions {

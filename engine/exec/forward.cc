@@ -93,7 +93,7 @@ backend::DeviceAddress Forward::AddressOf(kv::Place place) const {
   return base ? base + place.index * own_->block_bytes() : base;
 }
 
-// What lies in leases is read in the slots while there are some, else where it lies.
+// What lies in leases that are streamed is read in the slots while there are some, all else where it lies.
 void Forward::Stream(const kv::BlockTable& table, BlockAddresses& addresses) {
   int64_t left = addresses.num_leased();
   for (int64_t i = 0; left > 0; ++i) {
@@ -101,7 +101,10 @@ void Forward::Stream(const kv::BlockTable& table, BlockAddresses& addresses) {
     if (place.local()) continue;
     --left;
     LeaseRead& read = reads_[read_of_.at(place.region)];
-    const auto slots = leases_->streamer->Add(table[i], read.lease, place.index * own_->block_bytes());
+    std::optional<LayerStreamer::Slots> slots;
+    if (leases_->sharing->borrowing().Streams(read.view)) {
+      slots = leases_->streamer->Add(table[i], read.lease, place.index * own_->block_bytes());
+    }
     addresses.Set(i, slots ? backend::DeviceAddress() : AddressOf(place));
     if (slots) {
       streamed_.push_back({num_blocks_ + i, {(*slots)[0], (*slots)[1]}});

@@ -13,6 +13,7 @@ Sharing::Sharing(const Options& options, const Dependencies& parts)
       borrowing_(
           {.num_blocks = options.num_blocks,
            .streamed_layers = options.streamed_layers,
+           .streams_all = options.streams_all,
            .revoke_deadline = options.revoke_deadline},
           {parts.own, parts.cache, parts.scheduler, parts.transport, parts.coordinator, parts.urgency, parts.clock}),
       window_({.window = coordinator::LeaseTerms().scale_down_window, .num_blocks = options.num_blocks}) {}

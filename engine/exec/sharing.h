@@ -35,6 +35,7 @@ class Sharing {
     int64_t num_blocks = 0;  // of the own memory
     bool scrub_on_return = true;
     int64_t streamed_layers = 0;                              // see Borrowing
+    bool streams_all = true;                                  // likewise
     absl::Duration revoke_deadline = absl::Milliseconds(50);  // likewise
   };
   struct Dependencies {

@@ -73,6 +73,7 @@ std::unique_ptr<Sharing> StepLoop::MakeSharing(const LoopSharing& parts) {
   return std::make_unique<Sharing>(Sharing::Options{.num_blocks = cache_.local().total,
                                                     .scrub_on_return = options_.scrub_on_return,
                                                     .streamed_layers = Streams(parts) ? layout_.num_layers : 0,
+                                                    .streams_all = StreamsAll(parts),
                                                     .revoke_deadline = options_.revoke_deadline},
                                    Sharing::Dependencies{.own = &own_,
                                                          .cache = &cache_,
@@ -84,8 +85,12 @@ std::unique_ptr<Sharing> StepLoop::MakeSharing(const LoopSharing& parts) {
                                                          .metrics = metrics_});
 }
 
-bool StepLoop::Streams(const LoopSharing& parts) const {
+bool StepLoop::StreamsAll(const LoopSharing& parts) const {
   return options_.stream == StreamMode::kLsc || !parts.transport->maps();
+}
+
+bool StepLoop::Streams(const LoopSharing& parts) const {
+  return StreamsAll(parts) || (options_.stream == StreamMode::kAuto && parts.transport->measures_links());
 }
 
 std::unique_ptr<LayerStreamer> StepLoop::MakeStreamer(const LoopSharing& parts) const {
@@ -212,7 +217,7 @@ absl::Time StepLoop::NextWakeup() const {
 
 void StepLoop::SizeLayerStream() {
   if (!streamer_) return;
-  const int64_t wanted = sharing_->borrowing().StreamBlocks(cache_.leased_in().total);
+  const int64_t wanted = sharing_->borrowing().StreamBlocks(sharing_->borrowing().streamed_blocks());
   const auto reserved = static_cast<int64_t>(cache_.reserved().size());
   if (wanted < reserved) cache_.ReleaseReserved(reserved - wanted);
   // The rest as memory comes free. Until then some leased blocks are read where they lie; where they are not mapped,

@@ -114,7 +114,8 @@ class StepLoop {
   void EndStarved();
   std::string WhyStarved(const LiveRequest& request) const;
   int64_t TokensNotRunning() const { return scheduler_.waiting_tokens() + live_.parked_tokens(); }
-  bool Streams(const LoopSharing& parts) const;
+  bool StreamsAll(const LoopSharing& parts) const;
+  bool Streams(const LoopSharing& parts) const;  // some, at least
   void SizeLayerStream();
   void Append(Continuation& continuation, sample::SampledToken token);
   std::optional<absl::Duration> NoteTime(Continuation& continuation);

@@ -17,6 +17,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -126,6 +127,10 @@ class PeerMemory {
                                                                 std::span<const memory::UniqueFd> fds) = 0;
   /// Whether what is read in place in a lease comes over a link, and not as own memory does.
   virtual bool reads_cross_link() const = 0;
+  /// Transport's: measured with memory of this lease, unless `donor`'s was measured a short while ago. By one
+  /// thread, that which opens leases.
+  virtual bool measures_links() const { return false; }
+  virtual bool HasSlowLink(const std::string& donor, const MappedLease& lease, int64_t lease_bytes) { return false; }
   /// A Fence waits for one copy of this size at most.
   virtual int64_t most_bytes_a_copy() const = 0;
   virtual std::unique_ptr<LeaseLoader> CreateLoader(const ShmBorrower& leases, const ShmThrottle::Options& link,

@@ -25,8 +25,10 @@ absl::StatusOr<ShmMapped> MapGrant(const OpenSpec& wanted, const ShmGrantMessage
   ASSIGN_OR_RETURN(std::unique_ptr<MappedLease> mapped,
                    memory.MapLease(wanted.bytes, message.pieces, std::span(fds).subspan(1)));
   const auto* word = reinterpret_cast<const std::atomic<uint64_t>*>(generation.base() + word_offset % page);
-  const LeaseView view = {
-      .base = mapped->base(), .bytes = wanted.bytes, .word = {.word = word, .granted = wanted.epoch.value()}};
+  const LeaseView view = {.base = mapped->base(),
+                          .bytes = wanted.bytes,
+                          .word = {.word = word, .granted = wanted.epoch.value()},
+                          .slow_link = memory.HasSlowLink(wanted.channel, *mapped, wanted.bytes)};
   return ShmMapped{std::move(generation), std::move(mapped), view};
 }
 

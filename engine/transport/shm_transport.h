@@ -59,6 +59,7 @@ class ShmTransport final : public Transport {
 
   const char* kind() const override { return kind_; }
   bool maps() const override { return true; }
+  bool measures_links() const override { return memory_->measures_links(); }
   std::string channel() const override { return listener_.path(); }
   absl::StatusOr<kv::Epoch> Grant(const GrantSpec& spec) override { return donor_->Grant(spec); }
   void SendRevoke(kv::LeaseId lease, absl::Duration time_left) override { donor_->SendRevoke(lease, time_left); }

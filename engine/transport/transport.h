@@ -49,6 +49,7 @@ struct LeaseView {
   /// hears that the lease has ended: it vouches for nothing that was read, Await and End do.
   backend::WordCheck word;
   std::atomic<uint64_t>* reads = nullptr;  // bytes read, as far as the donor is told; null where it cannot be
+  bool slow_link = false;                  // read in place it comes much slower than own memory does (measures_links)
 
   /// So that the donor knows when its memory is at work for others. Called while reading goes on, layer by layer.
   void NoteRead(int64_t bytes) const {
@@ -171,6 +172,8 @@ class Transport {
   /// Whether leases are mapped: then a view has a base, and may be read and stored from where it lies. Where they are
   /// not, Load and BeginStream alone bring what lies there.
   virtual bool maps() const = 0;
+  /// Whether views say of slow links that they are: measured when a lease is opened. If not, none is called slow.
+  virtual bool measures_links() const { return false; }
   /// What peers dial: the path of the channel's socket.
   virtual std::string channel() const = 0;
 

@@ -162,8 +162,11 @@ absl::Status FakeCudaDriver::Copy(Stream stream, std::span<const DeviceCopy> cop
     op.touches.push_back({.begin = copy.from, .bytes = copy.bytes});
     op.touches.push_back({.begin = copy.to, .bytes = copy.bytes, .writes = true});
   }
-  op.work = [copies = std::vector<DeviceCopy>(copies.begin(), copies.end())] {
-    for (const DeviceCopy& copy : copies) std::memcpy(Host(copy.to), Host(copy.from), copy.bytes);
+  op.work = [this, copies = std::vector<DeviceCopy>(copies.begin(), copies.end())] {
+    for (const DeviceCopy& copy : copies) {
+      if (options_.on_copy) options_.on_copy(copy);
+      std::memcpy(Host(copy.to), Host(copy.from), copy.bytes);
+    }
   };
   Lock lock(mutex_);
   if (copies.empty()) Note("a copy of nothing");

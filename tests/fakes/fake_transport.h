@@ -61,7 +61,10 @@ class FakeTransport final : public Transport {
   /// Plants a bug: slots are written again before their reader is done.
   bool early_slots = false;
 
-  LeaseView AddLease(kv::LeaseId lease, int64_t bytes, kv::Epoch epoch) {
+  /// Whether views say of slow links that they are. Set before the first call.
+  bool measures = false;
+
+  LeaseView AddLease(kv::LeaseId lease, int64_t bytes, kv::Epoch epoch, bool slow_link = false) {
     absl::MutexLock lock(&mutex_);
     auto far = std::make_unique<Far>();
     far->memory.resize(bytes);
@@ -70,7 +73,8 @@ class FakeTransport final : public Transport {
     far->epoch = epoch;
     const LeaseView view{.base = mapped ? space.Of(far->memory.data()) : backend::DeviceAddress(),
                          .bytes = bytes,
-                         .word = {.word = mapped ? &far->told : &far->heard, .granted = epoch.value()}};
+                         .word = {.word = mapped ? &far->told : &far->heard, .granted = epoch.value()},
+                         .slow_link = slow_link};
     leases_[lease] = std::move(far);
     return view;
   }
@@ -144,6 +148,11 @@ class FakeTransport final : public Transport {
     absl::MutexLock lock(&mutex_);
     return behind_;
   }
+  /// Leases of which anything was ever streamed.
+  std::set<kv::LeaseId> streamed() const {
+    absl::MutexLock lock(&mutex_);
+    return streamed_;
+  }
   /// To be asked by the loop's thread.
   int64_t streams_under_way() const { return streams_; }
   int64_t loads_under_way() const {
@@ -152,6 +161,7 @@ class FakeTransport final : public Transport {
   }
   const char* kind() const override { return "fake"; }
   bool maps() const override { return mapped; }
+  bool measures_links() const override { return measures; }
   std::string channel() const override { return "fake-channel"; }
   absl::StatusOr<kv::Epoch> Grant(const GrantSpec& spec) override {
     log_.Add(absl::StrCat("Grant ", spec.lease.value()));
@@ -235,6 +245,7 @@ class FakeTransport final : public Transport {
         absl::MutexLock lock(&transport.mutex_);
         transport.behind_.streams += behind;
         transport.control_messages_ += static_cast<int64_t>(told.size());
+        transport.streamed_.insert(told.begin(), told.end());
         ++transport.streams_;
       }
       const bool at_once = transport.early_slots || (transport.is_prompt && transport.is_prompt());
@@ -342,7 +353,7 @@ class FakeTransport final : public Transport {
   TransportStats stats_ ABSL_GUARDED_BY(mutex_);
   int64_t streams_ = 0;  // of the loop's thread
   bool tells_ ABSL_GUARDED_BY(mutex_) = true;
-  std::set<kv::LeaseId> silent_ ABSL_GUARDED_BY(mutex_);
+  std::set<kv::LeaseId> silent_ ABSL_GUARDED_BY(mutex_), streamed_ ABSL_GUARDED_BY(mutex_);
   Behind behind_ ABSL_GUARDED_BY(mutex_);
   int64_t control_messages_ ABSL_GUARDED_BY(mutex_) = 0;
   int64_t last_ticket_ ABSL_GUARDED_BY(mutex_) = 0;

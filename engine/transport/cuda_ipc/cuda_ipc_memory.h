@@ -12,11 +12,14 @@
 #pragma once
 
 #include <memory>
+#include <optional>
+#include <string>
 #include <vector>
 
 #include "engine/backend/cuda/copy_lane.h"
 #include "engine/backend/cuda/cuda_arena.h"
 #include "engine/backend/cuda/driver.h"
+#include "engine/transport/cuda_ipc/link_meter.h"
 #include "engine/transport/peer_memory.h"
 
 namespace swiftcache::engine::transport::cuda_ipc {
@@ -36,9 +39,13 @@ class CudaIpcMemory final : public PeerMemory {
   /// What a copy engine moves in about a millisecond where the link is slow (PCIe), and in 50 us where it is NVLink.
   static constexpr int64_t kMostBytesACopy = 16ll << 20;
 
-  /// `remaps`: whole chunks of a lease that ends get other memory.
-  CudaIpcMemory(backend::cuda::Driver& driver, backend::cuda::CudaArena& arena, bool remaps = false)
-      : driver_(driver), arena_(arena), remaps_(remaps), pulls_(driver), stores_(driver) {}
+  /// `remaps`: whole chunks of a lease that ends get other memory. `measured_by`: the clock by which links are measured,
+  /// or null.
+  CudaIpcMemory(backend::cuda::Driver& driver, backend::cuda::CudaArena& arena, bool remaps = false,
+                const Clock* measured_by = nullptr)
+      : driver_(driver), arena_(arena), remaps_(remaps), pulls_(driver), stores_(driver) {
+    if (measured_by != nullptr) links_.emplace(driver, *measured_by);
+  }
 
   absl::Status CheckLendable() const override;
   int64_t arena_bytes() const override { return arena_.mapped_bytes(); }
@@ -57,6 +64,8 @@ class CudaIpcMemory final : public PeerMemory {
   absl::StatusOr<std::unique_ptr<MappedLease>> MapLease(int64_t lease_bytes, std::span<const ShmPiece> pieces,
                                                         std::span<const memory::UniqueFd> fds) override;
   bool reads_cross_link() const override { return true; }
+  bool measures_links() const override { return links_.has_value(); }
+  bool HasSlowLink(const std::string& donor, const MappedLease& lease, int64_t lease_bytes) override;
   int64_t most_bytes_a_copy() const override { return kMostBytesACopy; }
   /// The link is a GPU's: it is not slowed down.
   std::unique_ptr<LeaseLoader> CreateLoader(const ShmBorrower& leases, const ShmThrottle::Options& link,
@@ -69,6 +78,7 @@ class CudaIpcMemory final : public PeerMemory {
   backend::cuda::CudaArena& arena_;
   const bool remaps_;
   backend::cuda::CopyLane pulls_, stores_;  // as a donor, as a borrower
+  std::optional<LinkMeter> links_;
 };
 
 }  // namespace swiftcache::engine::transport::cuda_ipc

@@ -10,7 +10,9 @@ absl::StatusOr<std::unique_ptr<ShmTransport>> CreateCudaIpcTransport(const CudaI
                                                                      backend::cuda::CudaArena& arena,
                                                                      const Clock& clock, TransportEvents& events) {
   return ShmTransport::CreateOver(
-      "cuda_ipc", std::make_unique<CudaIpcMemory>(driver, arena, options.remap_on_return),
+      "cuda_ipc",
+      std::make_unique<CudaIpcMemory>(driver, arena, options.remap_on_return,
+                                      options.measures_links ? &clock : nullptr),
       {.shm_dir = options.shm_dir, .name = options.name, .instance_id = options.instance_id}, clock, events);
 }
 

@@ -24,6 +24,7 @@ struct CudaIpcOptions {
   std::string name;              // of the engine, unique in shm_dir
   std::string instance_id;       // what grants to this engine name
   bool remap_on_return = false;  // CudaIpcMemory
+  bool measures_links = false;   // Transport::measures_links
 };
 
 /// ShmTransport's protocol over CudaIpcMemory, whose comment says whom an engine trusts and with what. Which GPU a

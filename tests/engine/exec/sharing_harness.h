@@ -31,7 +31,8 @@ struct SharingOptions {
   int64_t num_blocks = 16;
   StreamMode stream = StreamMode::kInPlace;
   bool scrub_on_return = true;
-  bool mapped = true;  // what lies in leases, by the transport
+  bool mapped = true;           // what lies in leases, by the transport
+  bool measures_links = false;  // likewise
   int64_t max_tokens_on_leases = EngineOptions().max_tokens_on_leases;
   bool borrow = true;
 };
@@ -53,6 +54,7 @@ class SharingHarness : private LoopObserver {
     engine.scrub_on_return = options.scrub_on_return;
     engine.max_tokens_on_leases = options.max_tokens_on_leases;
     transport_.mapped = options.mapped;
+    transport_.measures = options.measures_links;
     auto memory = MakeLateKvMemory({.bytes = options.num_blocks * block_bytes_, .block_bytes = block_bytes_}, &queue_,
                                    options.model.space);
     memory->pace = 40 << 20;  // between two steps that follow each other, 4 MiB are cleared
@@ -83,7 +85,7 @@ class SharingHarness : private LoopObserver {
   std::function<void(const LiveRequest& request)> on_ended;
 
   /// A donor lends so many blocks.
-  void Borrow(int64_t id, int64_t blocks) {
+  void Borrow(int64_t id, int64_t blocks, bool slow_link = false) {
     lease::Lease lease{.id = kv::LeaseId(id),
                        .donor = absl::StrCat("donor", id),
                        .donor_instance = "other",
@@ -95,7 +97,7 @@ class SharingHarness : private LoopObserver {
                        .state = lease::State::kGranted};
     coordinator_.OnLease(lease);
     ASSERT_TRUE(transport_.log().WaitFor(absl::StrCat("Open ", id)));
-    coordinator_.OnOpened(lease.id, transport_.AddLease(lease.id, lease.num_bytes, lease.epoch));
+    coordinator_.OnOpened(lease.id, transport_.AddLease(lease.id, lease.num_bytes, lease.epoch, slow_link));
     ASSERT_TRUE(heard_.WaitFor(absl::StrCat("Use ", id, " of ", blocks)));
     Pump();
   }

@@ -50,6 +50,7 @@ SharingSoak::SharingSoak(const SoakOptions& options, SoakTally& tally)
       chance_, tally_);
   peers_->transport().space = model_.space;
   peers_->transport().mapped = options.mapped;
+  peers_->transport().measures = options.measures_links;
   peers_->transport().early_slots = options.bug == ReaderBug::kSlotsReusedEarly;
   peers_->transport().is_prompt = [this] { return chance_.OneIn(2); };
   peers_->transport().on_await = [this] {

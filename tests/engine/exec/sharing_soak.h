@@ -38,8 +38,9 @@ struct SoakOptions {
   ReaderBug bug = ReaderBug::kNone;
   StreamMode stream = StreamMode::kInPlace;
   int64_t actions = 200;
-  bool mapped = true;  // else leases are read through streams and loads alone
-  bool late = false;   // on a device that computes late, in memory that the host cannot touch
+  bool mapped = true;           // else leases are read through streams and loads alone
+  bool measures_links = false;  // and half of them are slow
+  bool late = false;            // on a device that computes late, in memory that the host cannot touch
 };
 
 /// Thread-safety: none. Errors: Run's answer.

@@ -21,6 +21,7 @@ struct Setting {
   StreamMode stream;
   bool late;
   bool mapped = true;
+  bool measures_links = false;
 };
 
 class SharingSoakTest : public testing::TestWithParam<Setting> {
@@ -33,6 +34,7 @@ class SharingSoakTest : public testing::TestWithParam<Setting> {
                         .bug = bug,
                         .stream = GetParam().stream,
                         .mapped = GetParam().mapped,
+                        .measures_links = GetParam().measures_links,
                         .late = GetParam().late},
                        tally)
         .Run();
@@ -58,7 +60,9 @@ INSTANTIATE_TEST_SUITE_P(AllWays, SharingSoakTest,
                                          Setting{"LateInPlace", StreamMode::kInPlace, true},
                                          Setting{"LateStreamed", StreamMode::kLsc, true},
                                          Setting{"Unmapped", StreamMode::kAuto, false, false},
-                                         Setting{"LateUnmapped", StreamMode::kAuto, true, false}),
+                                         Setting{"LateUnmapped", StreamMode::kAuto, true, false},
+                                         Setting{"Measured", StreamMode::kAuto, false, true, true},
+                                         Setting{"LateMeasured", StreamMode::kAuto, true, true, true}),
                          [](const auto& info) { return info.param.name; });
 
 TEST_P(SharingSoakTest, NoSeedHasAWrongTokenOrLeavesAnythingBehind) {
@@ -86,7 +90,9 @@ TEST_P(SharingSoakTest, NoSeedHasAWrongTokenOrLeavesAnythingBehind) {
   if (num_seeds < 100) return;
   if (GetParam().late) {  // else no fence was handed on that anybody had to wait for (loads: it never comes to that)
     EXPECT_GT(tally.stores_behind, 0);
-    EXPECT_EQ(tally.streams_behind > 0, GetParam().stream != StreamMode::kInPlace);
+    if (!GetParam().measures_links) {  // half of the leases are streamed: it happens in one run of 200
+      EXPECT_EQ(tally.streams_behind > 0, GetParam().stream != StreamMode::kInPlace);
+    }
   }
   for (int64_t happened : {tally.granted,
                            tally.fenced,

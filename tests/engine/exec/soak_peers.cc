@@ -112,7 +112,8 @@ void SoakPeers::AnswerOpen(TakenIt taken) {
   if (!lease.asked || lease.open) return;
   if (chance_.OneIn(16)) return Tell().OnOpened(id, absl::UnavailableError("the donor is away"));
   lease.open = true;
-  Tell().OnOpened(id, transport_.AddLease(id, lease.blocks * options_.block_bytes, kv::Epoch(id.value())));
+  const bool slow_link = transport_.measures && chance_.OneIn(2);
+  Tell().OnOpened(id, transport_.AddLease(id, lease.blocks * options_.block_bytes, kv::Epoch(id.value()), slow_link));
 }
 
 void SoakPeers::Revoke(TakenIt taken) {

@@ -9,6 +9,7 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -38,16 +39,21 @@ struct CudaNode {
     uint64_t seed = 1;
     int64_t most_late_us = 100;
     bool remaps = false;
+    bool measures_links = false;
+    std::function<void(const backend::cuda::DeviceCopy&)> on_copy = {};
   };
   CudaNode(const ShmFolder& folder, const Options& options)
       : instance(options.name + "-instance"),
-        driver({.seed = options.seed, .most_late_us = options.most_late_us}),
+        driver({.seed = options.seed, .most_late_us = options.most_late_us, .on_copy = options.on_copy}),
         arena(backend::cuda::MakeArena(
             driver,
             {.bytes = kArenaUnits * kUnit, .block_bytes = 16 * kKiB, .shared = true, .chunk_bytes = 3 * kUnit})) {
-    auto created = CreateCudaIpcTransport(
-        {.shm_dir = folder.path(), .name = options.name, .instance_id = instance, .remap_on_return = options.remaps},
-        driver, *arena, clock, events);
+    auto created = CreateCudaIpcTransport({.shm_dir = folder.path(),
+                                           .name = options.name,
+                                           .instance_id = instance,
+                                           .remap_on_return = options.remaps,
+                                           .measures_links = options.measures_links},
+                                          driver, *arena, clock, events);
     EXPECT_TRUE(created.ok()) << created.status();
     transport = std::move(created).value();
   }

@@ -53,6 +53,28 @@ TEST(CudaIpcTransportTest, WhatIsStoredLiesInTheDonorsArenaAndIsLoadedFromThere)
   EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
 }
 
+TEST(CudaIpcTransportTest, WhereLinksAreMeasuredTheViewOfALeaseSaysOfASlowOneThatItIs) {
+  constexpr int64_t kLarge = 24 * kUnit;  // enough to measure
+  ShmFolder folder;
+  // So long that no other load of this machine makes the difference.
+  constexpr absl::Duration kOwn = absl::Milliseconds(10);
+  std::atomic<absl::Duration> link = kOwn;
+  std::atomic<uint64_t> own = 0;
+  const auto hold_up = [&](const backend::cuda::DeviceCopy& copy) {
+    const bool is_own = own <= copy.from && copy.from < own + CudaNode::kArenaUnits * kUnit;
+    absl::SleepFor(is_own ? kOwn : link.load());
+  };
+  CudaNode borrower(folder, {.name = "borrower", .measures_links = true, .on_copy = hold_up});
+  own = backend::cuda::ToNumber(borrower.arena->base());
+  CudaNode near(folder, {.name = "near"}), far(folder, {.name = "far"});
+  EXPECT_TRUE(borrower.transport->measures_links());
+  EXPECT_FALSE(near.transport->measures_links());
+  EXPECT_FALSE(Lend(near, borrower, LeaseId(1), kLent, kLarge, kStoreBytes).slow_link);
+  link = 10 * kOwn;
+  EXPECT_TRUE(Lend(far, borrower, LeaseId(2), kLent, kLarge, kStoreBytes).slow_link);
+  EXPECT_FALSE(Lend(borrower, near, LeaseId(3), kLent, kLarge, kStoreBytes).slow_link) << "who measures nothing";
+}
+
 TEST(CudaIpcTransportTest, TheRateOfReadsIsMeasuredAndIsThatInPlaceToo) {
   ShmFolder folder;
   CudaNode donor(folder, {.name = "donor"}), borrower(folder, {.name = "borrower"});
