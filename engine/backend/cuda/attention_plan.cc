@@ -35,15 +35,14 @@ int64_t MostParts(const AttentionPlanOptions& options) { return 2 * WantedTiles(
 AttentionPlan PlanAttention(std::span<const StepSequence> sequences, const AttentionPlanOptions& options) {
   AttentionPlan plan;
   const std::vector<AttentionTile> whole = WholeTiles(sequences, options.rows_per_tile);
-  const int64_t tiles = static_cast<int64_t>(whole.size()), wanted = WantedTiles(options);
-  for (const AttentionTile& tile : whole) plan.most_rows = std::max(plan.most_rows, tile.num_rows);
-  if (tiles >= wanted) {
-    plan.tiles = whole;
-    return plan;
-  }
   int64_t tokens = 0;
-  for (const AttentionTile& tile : whole) tokens += tile.end_token;
-  // Parts of one length for all, so that long rows have more of them.
+  for (const AttentionTile& tile : whole) {
+    plan.most_rows = std::max(plan.most_rows, tile.num_rows);
+    tokens += tile.end_token;
+  }
+  // Parts of one length for all, so that long rows have more of them. However many tiles there are, one that is longer
+  // than its share of the device would be computed alone when the others are done.
+  const int64_t wanted = WantedTiles(options);
   const int64_t part_tokens = CeilDiv(std::max(kPartTokens, CeilDiv(tokens, wanted)), kTileTokens) * kTileTokens;
   for (const AttentionTile& tile : whole) {
     const int64_t parts = CeilDiv(tile.end_token, part_tokens);

@@ -23,7 +23,7 @@ struct AttentionPlan {
 struct AttentionPlanOptions {
   int64_t rows_per_tile = 1;
   int64_t num_kv_heads = 1;  // each tile is so many blocks of threads
-  int64_t blocks = 1;        // that keep the device busy: with fewer, long rows are divided
+  int64_t blocks = 1;        // that keep the device busy: a tile of more than one's share of the tokens is divided
 };
 
 /// Every row is in one tile, or in the parts of one. Parts are whole tiles of kTileTokens, and at least kPartTokens long.

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <map>
 #include <random>
 #include <set>
@@ -53,7 +54,7 @@ TEST(AttentionPlanTest, WhateverTheStepEveryRowSeesItsPositionsOnce) {
     const AttentionPlanOptions options = {.rows_per_tile = 1 + static_cast<int64_t>(random() % 64),
                                           .num_kv_heads = 1 + static_cast<int64_t>(random() % 8),
                                           .blocks = 1 + static_cast<int64_t>(random() % 264)};
-    std::vector<StepSequence> sequences(random() % 9);
+    std::vector<StepSequence> sequences(random() % (i % 4 == 0 ? 60 : 9));
     for (StepSequence& s : sequences) {
       s.num_rows = random() % 3 == 0 ? random() % 300 : random() % 2;
       s.context_tokens = random() % 2 == 0 ? random() % 5000 : random() % 40;
@@ -69,6 +70,19 @@ TEST(AttentionPlanTest, ALongSequenceAloneKeepsTheDeviceBusy) {
   const AttentionPlan plan = PlanAttention(one, {.rows_per_tile = 8, .num_kv_heads = 8, .blocks = 264});
   EXPECT_GE(plan.num_parts, 30);
   EXPECT_EQ(plan.divided.size(), 1u);
+}
+
+TEST(AttentionPlanTest, ALongSequenceBesideManyShortOnesIsDivided) {
+  std::vector<StepSequence> sequences(40, {.num_rows = 1, .context_tokens = 511});
+  sequences[7].context_tokens = 131'071;
+  const AttentionPlanOptions options = {.rows_per_tile = 16, .num_kv_heads = 8, .blocks = 264};
+  const AttentionPlan plan = PlanAttention(sequences, options);
+  ExpectWhole(sequences, options, plan);
+  ASSERT_EQ(plan.divided.size(), 1u);
+  EXPECT_EQ(plan.divided[0].first_row, 7);
+  int32_t longest = 0;
+  for (const AttentionTile& tile : plan.tiles) longest = std::max(longest, tile.end_token - tile.first_token);
+  EXPECT_LE(longest, 5000);  // of 151,040 tokens, 33 at a time
 }
 
 TEST(AttentionPlanTest, ManySequencesAreNotDivided) {
