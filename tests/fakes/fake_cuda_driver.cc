@@ -29,7 +29,7 @@ FakeCudaDriver::FakeCudaDriver(const Options& options) : options_(options), rand
            .uuid = options.uuid,
            .compute_major = 9,
            .compute_minor = 0,
-           .multiprocessors = 1,
+           .multiprocessors = 4,
            .block_memory_bytes = 227 * 1024,
            .granularity_bytes = options.granularity_bytes,
            .exports = options.exports};

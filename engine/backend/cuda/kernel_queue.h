@@ -34,7 +34,7 @@ using KernelCall =
 class KernelQueue {
  public:
   static constexpr int kKinds = 2;
-  static constexpr size_t kVariants = 4;
+  static constexpr size_t kVariants = 16;  // numbers of rows that a busy engine goes to and fro between
   /// `graphs`: whether there are to be any.
   KernelQueue(Driver& driver, Kernels& kernels, Stream stream, bool graphs);
   ~KernelQueue();

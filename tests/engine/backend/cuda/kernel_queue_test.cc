@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "engine/backend/cuda/cuda_device.h"
+#include "engine/backend/cuda/device_memory.h"
 #include "tests/engine/backend/cpu/backend_test_util.h"
 #include "tests/engine/backend/cuda/cuda_harness.h"
 #include "tests/engine/backend/cuda/small_shapes.h"
@@ -131,19 +132,41 @@ TEST(KernelQueueTest, AStepThatCameTwiceCostsACallAPlaceFromThenOn) {
   ExpectClean(driver);
 }
 
+// Batches of decoding grow and shrink: a place keeps a graph of each of kVariants sizes, and gives up the one that was not
+// used for the longest.
 TEST(KernelQueueTest, OfMoreVariantsThanAPlaceKeepsTheOldestGoes) {
+  constexpr auto kMost = static_cast<int64_t>(KernelQueue::kVariants);
   FakeCudaDriver driver({.most_late_us = 5});
+  HostKernels kernels(driver);
+  const Stream stream = *driver.CreateStream();
   {
-    Decoding decoding(driver, true);
-    for (int round = 0; round < 3; ++round) {
-      for (int64_t context = 16; context < 640;
-           context += 102) {  // each has a number of parts, or of blocks, of its own
-        for (int again = 0; again < 4; ++again) {
-          ASSERT_TRUE(decoding.Step(context, 1 + again / 2 % 2).ok());
-        }
-      }
+    const DeviceBytes memory = *DeviceBytes::Allocate(driver, 2 * (kMost + 1) * int64_t{sizeof(float)});
+    KernelQueue queue(driver, kernels, stream, /*graphs=*/true);
+    // Whether a step of so many rows was one call.
+    const auto is_graph = [&](int64_t rows) {
+      const int64_t given = driver.kernels_given();
+      queue.BeginStep(/*kind=*/0, /*repeats=*/true);
+      EXPECT_TRUE(queue
+                      .Add(PrepareOp{.in = memory.as<float>(),
+                                     .rows = rows,
+                                     .cols = 1,
+                                     .number = Number::kF32,
+                                     .out = memory.as<float>() + kMost + 1})
+                      .ok());
+      EXPECT_TRUE(queue.Flush().ok());
+      queue.EndStep();
+      return driver.kernels_given() == given;
+    };
+    for (int round = 0; round < 3; ++round) {  // given, made, launched
+      for (int64_t rows = 1; rows <= kMost; ++rows) EXPECT_EQ(is_graph(rows), round == 2) << rows << " rows";
     }
+    EXPECT_FALSE(is_graph(kMost + 1));
+    EXPECT_TRUE(is_graph(2));
+    EXPECT_FALSE(is_graph(1));  // it made way; now that of 3 does
+    EXPECT_TRUE(is_graph(kMost));
+    EXPECT_FALSE(is_graph(3));
   }
+  driver.DestroyStream(stream);
   ExpectClean(driver);
 }
 
