@@ -12,7 +12,7 @@ namespace {
 
 constexpr int kChoiceThreads = 1024, kDecodeThreads = 128;
 
-__global__ void ChooseKernel(ChooseOp op) {
+__global__ void __launch_bounds__(kChoiceThreads) ChooseKernel(ChooseOp op) {
   __shared__ ChoiceMemory memory;
   ThreadBlock block;
   const TokenChoice choice = op.choices[blockIdx.x];

@@ -127,7 +127,7 @@ class ThreadBlock {
     __syncthreads();  // a thread waits for its own copies
   }
   // Most of a warp adds to the same few sums: those that share one are summed first, in two halves that 32 of them cannot
-  // overflow. REQUIRES: value < 2^52.
+  // overflow. REQUIRES: value < 2^47.
   static __device__ void Add(uint64_t* sum, uint64_t value) {
     const unsigned here = __activemask(), peers = __match_any_sync(here, reinterpret_cast<uint64_t>(sum));
     const uint64_t low = __reduce_add_sync(peers, static_cast<unsigned>(value & 0xfffffu));
