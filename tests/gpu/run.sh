@@ -19,6 +19,7 @@ parts=${*:-tests bench torch sharing sanitizer}
 out=${OUT:-build/gpu}
 mkdir -p "$out"
 rm -f "$out/skipped.txt"
+machines=${LD_LIBRARY_PATH:-}  # PyTorch finds its own libraries, and is to find no others
 # What carry.sh put beside the binaries; cuBLASLt and NCCL of the toolkit, or of PyTorch's packages.
 packages=$(python3 -c 'import sysconfig; print(sysconfig.get_paths()["purelib"])' 2>/dev/null)/nvidia
 for libraries in "$PWD/$folder/lib" /usr/local/cuda/lib64 /usr/local/cuda/lib "$packages"/*/lib; do
@@ -60,10 +61,10 @@ for test in gpu_backend_test gpu_golden_test; do
 done
 part bench bench 200 "$folder/bin/swiftcache-gpu-bench" --json="$out/bench.json"
 tell bench .
-if [[ " $parts " == *" torch "* ]] && ! python3 -c 'import torch' 2>/dev/null; then
+if [[ " $parts " == *" torch "* ]] && ! LD_LIBRARY_PATH=$machines python3 -c 'import torch' 2>/dev/null; then
   skip torch "no PyTorch here"
 else
-  part torch torch 100 python3 tests/gpu/torch_bench.py --json "$out/torch.json"
+  part torch torch 100 env LD_LIBRARY_PATH="$machines" python3 tests/gpu/torch_bench.py --json "$out/torch.json"
   tell torch .
 fi
 for transport in cuda_ipc nccl; do
