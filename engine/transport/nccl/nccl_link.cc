@@ -15,6 +15,8 @@ using backend::cuda::EventFence;
 // NCCL and its streams tell nobody when they are done: while something is under way they are asked this often. Streams
 // and hosts that wait for events do not wait for the next time.
 constexpr absl::Duration kPollEvery = absl::Microseconds(100);
+// What NCCL was given has no event until it has settled, some tens of us later: whoever waits for its layer waits for that.
+constexpr absl::Duration kPollPosting = absl::Microseconds(10);
 
 // What it calls may own the batch: it is forgotten with this.
 void TellEnd(NcclBatch& batch, bool whole) {
@@ -139,7 +141,8 @@ void NcclLink::Run() {
 bool NcclLink::AwaitWork() {
   absl::MutexLock lock(&mutex_);
   const bool is_busy = forming_ || !batches_.empty();
-  mutex_.AwaitWithTimeout(absl::Condition(&changed_), is_busy ? kPollEvery : absl::InfiniteDuration());
+  const absl::Duration every = posting_ ? kPollPosting : kPollEvery;
+  mutex_.AwaitWithTimeout(absl::Condition(&changed_), is_busy ? every : absl::InfiniteDuration());
   changed_ = false;
   return !stopping_;
 }
