@@ -16,6 +16,9 @@ class FenceState {
   virtual ~FenceState() = default;
   virtual bool Passed() const = 0;  // once true, always true
   virtual void Wait() const = 0;    // until Passed, or until it is certain that it never will
+  /// The fence that passes when this one does, where this one only tells how the host waits: a device that knows that one
+  /// waits for it by itself. Null: there is none.
+  virtual const FenceState* stands_for() const { return nullptr; }
 };
 
 /// A fence of nothing has passed: all fences of a device that computes at once are such. Thread-safety: a value; copies

@@ -13,6 +13,7 @@ struct LayerStreamer::Waited final : backend::FenceState {
     arrival.Wait();
     streamer.stall_ns_.fetch_add(absl::ToInt64Nanoseconds(streamer.clock_->Now() - begin), std::memory_order_relaxed);
   }
+  const backend::FenceState* stands_for() const override { return arrival.state(); }
   LayerStreamer& streamer;
   const backend::Fence arrival;
 };

@@ -62,7 +62,8 @@ class LayerStreamer {
   /// Waits for what is still on its way: from here on nobody writes to the slots. All leases that were lost.
   std::vector<kv::LeaseId> End();
 
-  /// Time that somebody waited for a layer to arrive, since the start. Any thread.
+  /// Time that the host waited for a layer to arrive, since the start: where a device waits by itself
+  /// (FenceState::stands_for) there is none. Any thread.
   absl::Duration stall() const { return absl::Nanoseconds(stall_ns_.load(std::memory_order_relaxed)); }
 
  private:

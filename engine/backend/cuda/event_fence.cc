@@ -10,8 +10,10 @@ namespace {
 
 // The fence's event, or the one that it is behind, where that is one of this driver.
 const EventFence* EventOf(const Driver& driver, const Fence& fence) {
-  const auto* host = dynamic_cast<const HostFence*>(fence.state());
-  const auto* event = host != nullptr ? host->event() : dynamic_cast<const EventFence*>(fence.state());
+  const FenceState* state = fence.state();
+  while (state != nullptr && state->stands_for() != nullptr) state = state->stands_for();
+  const auto* host = dynamic_cast<const HostFence*>(state);
+  const auto* event = host != nullptr ? host->event() : dynamic_cast<const EventFence*>(state);
   return event != nullptr && event->IsOf(driver) ? event : nullptr;
 }
 

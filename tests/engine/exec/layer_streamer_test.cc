@@ -115,6 +115,7 @@ TEST_F(LayerStreamerTest, StallIsTheTimeThatSomebodyWaitedForALayer) {
   transport_.on_await = [this] { clock_.Advance(absl::Milliseconds(2)); };
   ASSERT_TRUE(streamer_.Add(kv::BlockId(1), kNear, 0).has_value());
   streamer_.Start({});
+  EXPECT_NE(streamer_.Arrived(0).state()->stands_for(), nullptr) << "a device could not wait for it without the host";
   for (int64_t layer = 0; layer < kLayers; ++layer) {
     streamer_.Arrived(layer).Wait();
     streamer_.Release(layer, {});

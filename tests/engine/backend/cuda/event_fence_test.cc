@@ -3,7 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <memory>
 #include <optional>
+#include <utility>
 
 #include "engine/backend/cuda/step_fence.h"
 #include "tests/engine/backend/cuda/cuda_harness.h"
@@ -87,6 +89,31 @@ TEST_F(EventFenceTest, AStreamWaitsForAnotherWithoutTheHost) {
   driver_.Resume();
   behind->Wait();
   EXPECT_TRUE(done.Passed());
+  driver_.DestroyStream(first);
+  driver_.DestroyStream(second);
+}
+
+// As layer streaming does, which measures how long the host waits.
+TEST_F(EventFenceTest, AStreamWaitsForTheEventThatAFenceStandsFor) {
+  struct StandsFor final : FenceState {
+    explicit StandsFor(Fence what) : what(std::move(what)) {}
+    bool Passed() const override { return what.Passed(); }
+    void Wait() const override { ADD_FAILURE() << "the host waits"; }
+    const FenceState* stands_for() const override { return what.state(); }
+    const Fence what;
+  };
+  const Stream first = driver_.CreateStream().value(), second = driver_.CreateStream().value();
+  driver_.Pause();
+  const Fence done(std::make_shared<const StandsFor>(Fence(std::make_shared<const StandsFor>(Fence(Busy(first))))));
+  EXPECT_TRUE(IsOrderable(driver_, done));
+  ASSERT_TRUE(OrderBehind(driver_, second, done).ok());
+  const auto behind = EventFence::Create(driver_).value();
+  ASSERT_TRUE(behind->Record(second).ok());
+  EXPECT_FALSE(behind->Passed());
+  driver_.Resume();
+  behind->Wait();
+  EXPECT_TRUE(done.Passed());
+  EXPECT_TRUE(IsOrderable(driver_, Fence(std::make_shared<const StandsFor>(Fence()))));
   driver_.DestroyStream(first);
   driver_.DestroyStream(second);
 }
