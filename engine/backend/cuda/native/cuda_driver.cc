@@ -5,6 +5,7 @@
 #include <cuda_runtime.h>
 #include <dlfcn.h>
 
+#include <cstdlib>
 #include <string>
 #include <utility>
 
@@ -280,6 +281,9 @@ class CudaDriver final : public Driver {
 };
 
 absl::Status CudaDriver::Open() {
+  // By default streams share eight queues, so that computing may stand behind a copy that waits for a slow peer. CUDA reads
+  // it when it is used first.
+  (void)setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", /*overwrite=*/0);
   int count = 0;
   if (const cudaError_t error = cudaGetDeviceCount(&count); error != cudaSuccess || count == 0) {
     return absl::UnavailableError(absl::StrCat(

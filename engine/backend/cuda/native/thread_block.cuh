@@ -94,6 +94,7 @@ class ThreadBlock {
         a = weight(r, run);
         b = weight(r + 8, run);
       }
+      __syncwarp();  // all of it multiplies together
 #pragma unroll
       for (int unit = 0; unit < kUnits; ++unit) {
 #pragma unroll
