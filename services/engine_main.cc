@@ -158,8 +158,8 @@ struct Loaded {
 };
 
 // Weights first: KV memory gets what they leave. What is free on the device then is this engine's, since no other that
-// starts there takes any before this one has what it wants. The log line about weights explains outputs that differ from another
-// server's: it says whether weights were rounded.
+// starts there takes any before this one has what it wants. The log line about weights explains outputs that differ from
+// another server's: it says whether weights were rounded.
 absl::StatusOr<Loaded> Load(Prepared& p) {
   ASSIGN_OR_RETURN(const StartTurn turn, WaitForTurn(p));
   Loaded loaded;
