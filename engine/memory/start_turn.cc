@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/memory/start_turn.h"
 
-#include <fcntl.h>
 #include <sys/file.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -14,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "common/base/status_macros.h"
+#include "engine/memory/own_file.h"
 #include "glog/logging.h"
 
 namespace swiftcache::engine::memory {
@@ -21,23 +20,10 @@ namespace {
 
 constexpr size_t kMaxHolder = 200;  // bytes of its name
 
-absl::Status Bad(const std::string& path, const std::string& what) {
-  return absl::InvalidArgumentError(absl::StrCat(path, ": ", what));
-}
-
-absl::StatusOr<UniqueFd> OpenFile(const StartTurn::Options& options, const std::string& path) {
-  if (mkdir(options.folder.c_str(), 0700) != 0 && errno != EEXIST) return Bad(options.folder, std::strerror(errno));
-  UniqueFd file(open(path.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600));
-  struct stat found = {};
-  if (!file.ok() || fstat(file.get(), &found) != 0) return Bad(path, std::strerror(errno));
-  if (!S_ISREG(found.st_mode) || found.st_uid != geteuid()) return Bad(path, "is not this user's file: remove it");
-  return file;
-}
-
 absl::StatusOr<bool> Lock(const UniqueFd& file, const std::string& path) {
   if (flock(file.get(), LOCK_EX | LOCK_NB) == 0) return true;
   if (errno == EWOULDBLOCK) return false;
-  return Bad(path, std::strerror(errno));
+  return absl::InvalidArgumentError(absl::StrCat(path, ": ", std::strerror(errno)));
 }
 
 // For people: that it is cut short, or not there, does no harm.
@@ -57,7 +43,7 @@ std::string Read(const UniqueFd& file) {
 absl::StatusOr<StartTurn> StartTurn::Take(const Options& options, const std::function<bool()>& unwanted) {
   if (options.device_id.empty()) return StartTurn();
   const std::string path = absl::StrCat(options.folder, "/start-", options.device_id);
-  ASSIGN_OR_RETURN(UniqueFd file, OpenFile(options, path));
+  ASSIGN_OR_RETURN(UniqueFd file, OpenOwnFile(options.folder, path));
   const absl::Time begin = absl::Now();
   for (int failed = 0;; ++failed) {
     ASSIGN_OR_RETURN(const bool locked, Lock(file, path));

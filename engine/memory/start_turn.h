@@ -20,7 +20,7 @@ namespace swiftcache::engine::memory {
 /// A lock of the kernel's (flock) on the file start-<device_id> in a folder that all of them see, in containers too.
 /// Nobody else is asked, so nobody else can be missing, hang or restart; and the kernel frees it with the process that
 /// holds it, however that ends. The file stays there. Thread-safety: a value. Ownership: move-only; the turn ends with
-/// it. Errors: INVALID_ARGUMENT (the file cannot be made, is another user's, or cannot be locked; names it), CANCELLED.
+/// it. Errors: INVALID_ARGUMENT (the file cannot be locked; names it), CANCELLED, OpenOwnFile's.
 class StartTurn {
  public:
   static constexpr absl::Duration kPoll = absl::Milliseconds(50);

@@ -18,6 +18,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "common/base/status_macros.h"
+#include "engine/memory/own_file.h"
 
 namespace swiftcache::engine::backend::cpu {
 
@@ -42,18 +44,17 @@ absl::Status Bad(const std::string& path, const std::string& what) {
   return absl::InvalidArgumentError(absl::StrCat(path, ": ", what));
 }
 
-absl::StatusOr<memory::UniqueFd> OpenFile(const std::string& path, int64_t bytes) {
-  memory::UniqueFd file(open(path.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600));
-  struct stat found = {};
-  if (!file.ok() && errno == ENOENT) return absl::NotFoundError(path);  // its folder was removed meanwhile
-  if (!file.ok() || fstat(file.get(), &found) != 0) return Bad(path, std::strerror(errno));
-  if (!S_ISREG(found.st_mode) || found.st_uid != geteuid()) return Bad(path, "is not this user's file: remove it");
+absl::StatusOr<memory::UniqueFd> OpenFile(const std::string& folder, const std::string& path, int64_t bytes) {
+  ASSIGN_OR_RETURN(memory::UniqueFd file, memory::OpenOwnFile(folder, path));
   struct statfs system = {};
   if (fstatfs(file.get(), &system) != 0 || system.f_type != TMPFS_MAGIC) {
     unlink(path.c_str());
     return absl::FailedPreconditionError(absl::StrCat(path, " is not on a tmpfs"));
   }
-  if (found.st_size < bytes && ftruncate(file.get(), bytes) != 0) return Bad(path, std::strerror(errno));
+  struct stat found = {};
+  if (fstat(file.get(), &found) != 0 || (found.st_size < bytes && ftruncate(file.get(), bytes) != 0)) {
+    return Bad(path, std::strerror(errno));
+  }
   return file;
 }
 
@@ -88,8 +89,7 @@ absl::StatusOr<std::unique_ptr<CoreShare>> CoreShare::Join(const std::string& fo
   const std::string path = absl::StrCat(folder, "/cores-", cores.set);
   absl::Status status = Bad(path, "is removed as often as it is made");
   for (int attempt = 0; attempt < kAttempts; ++attempt) {
-    if (mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) return Bad(folder, std::strerror(errno));
-    auto file = OpenFile(path, sizeof(Page));
+    auto file = OpenFile(folder, path, sizeof(Page));
     if (absl::IsNotFound(file.status())) continue;
     if (!file.ok()) return file.status();
     const std::optional<int> place = TakePlace(file->get());
