@@ -38,6 +38,8 @@ struct EngineFlags {
   /// As Flags::Parse. Afterwards model_name is set.
   std::optional<int> Parse(int argc, char** argv);
   engine::models::ComputeDtype compute_dtype() const;
+  /// What it is called until the broker has given it a name: --name, else that of its model.
+  const std::string& wanted_name() const { return name.empty() ? model_name : name; }
 
  private:
   void ParseSharing(Flags& flags);

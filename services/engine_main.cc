@@ -104,8 +104,7 @@ struct Prepared {
 std::string WhoStarts(const services::EngineFlags& flags) {
   char hostname[256] = "";
   (void)gethostname(hostname, sizeof(hostname) - 1);
-  return absl::StrCat("engine ", flags.name.empty() ? flags.model_name : flags.name, " (process ", getpid(), " of ",
-                      hostname, ")");
+  return absl::StrCat("engine ", flags.wanted_name(), " (process ", getpid(), " of ", hostname, ")");
 }
 
 // Checked before time is spent on loading. How much memory a GPU has left is known only when the weights are loaded.
@@ -187,7 +186,7 @@ absl::StatusOr<Loaded> LoadAtLowPriority(Prepared& p) {
 // Reserves the engine's name.
 absl::StatusOr<std::string> Register(const services::EngineFlags& flags, const Prepared& p,
                                      const exec::EngineMemory& memory, rpc::BrokerClient& broker) {
-  const rpc::EngineDescription description{.name = flags.name.empty() ? flags.model_name : flags.name,
+  const rpc::EngineDescription description{.name = flags.wanted_name(),
                                            .model_name = flags.model_name,
                                            .kv = memory.layout,
                                            .num_blocks = memory.num_blocks(),
@@ -322,9 +321,8 @@ int main(int argc, char** argv) {
   swiftcache::services::ShutdownSignals signals;
   swiftcache::services::EngineFlags flags;
   if (const std::optional<int> exit_code = flags.Parse(argc, argv)) return *exit_code;
-  const std::string engine = flags.name.empty() ? flags.model_name : flags.name;
   swiftcache::services::StartLogging(
-      flags.log.Options({.program = argv[0], .engine = engine, .model = flags.model_name}));
+      flags.log.Options({.program = argv[0], .engine = flags.wanted_name(), .model = flags.model_name}));
   LOG(INFO) << "flags: " << flags.changed;
   swiftcache::services::RaiseFileLimit();
   bool device_lost = false;
