@@ -23,6 +23,17 @@ class EventFenceTest : public testing::Test {
     EXPECT_TRUE(fence->Record(stream).ok());
     return fence;
   }
+  // What `stream` does waits for `done`, and the host does not. The driver is paused, and goes on.
+  void ExpectOrdered(Stream stream, const Fence& done) {
+    EXPECT_TRUE(IsOrderable(driver_, done));
+    ASSERT_TRUE(OrderBehind(driver_, stream, done).ok());
+    const auto behind = EventFence::Create(driver_).value();
+    ASSERT_TRUE(behind->Record(stream).ok());
+    EXPECT_FALSE(behind->Passed());
+    driver_.Resume();
+    behind->Wait();
+    EXPECT_TRUE(done.Passed());
+  }
 
   FakeCudaDriver driver_;
   std::unique_ptr<CudaArena> arena_;
@@ -81,14 +92,7 @@ TEST_F(EventFenceTest, AStreamWaitsForAnotherWithoutTheHost) {
   const Stream first = driver_.CreateStream().value(), second = driver_.CreateStream().value();
   driver_.Pause();
   const Fence done(Busy(first));
-  EXPECT_TRUE(IsOrderable(driver_, done));
-  ASSERT_TRUE(OrderBehind(driver_, second, done).ok());
-  const auto behind = EventFence::Create(driver_).value();
-  ASSERT_TRUE(behind->Record(second).ok());
-  EXPECT_FALSE(behind->Passed());
-  driver_.Resume();
-  behind->Wait();
-  EXPECT_TRUE(done.Passed());
+  ExpectOrdered(second, done);
   driver_.DestroyStream(first);
   driver_.DestroyStream(second);
 }
@@ -105,14 +109,7 @@ TEST_F(EventFenceTest, AStreamWaitsForTheEventThatAFenceStandsFor) {
   const Stream first = driver_.CreateStream().value(), second = driver_.CreateStream().value();
   driver_.Pause();
   const Fence done(std::make_shared<const StandsFor>(Fence(std::make_shared<const StandsFor>(Fence(Busy(first))))));
-  EXPECT_TRUE(IsOrderable(driver_, done));
-  ASSERT_TRUE(OrderBehind(driver_, second, done).ok());
-  const auto behind = EventFence::Create(driver_).value();
-  ASSERT_TRUE(behind->Record(second).ok());
-  EXPECT_FALSE(behind->Passed());
-  driver_.Resume();
-  behind->Wait();
-  EXPECT_TRUE(done.Passed());
+  ExpectOrdered(second, done);
   EXPECT_TRUE(IsOrderable(driver_, Fence(std::make_shared<const StandsFor>(Fence()))));
   driver_.DestroyStream(first);
   driver_.DestroyStream(second);
