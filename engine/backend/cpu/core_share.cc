@@ -64,20 +64,20 @@ bool IsThere(int file) {
   return fstat(file, &found) == 0 && found.st_nlink > 0;
 }
 
-// Bytes of the file, one for each place, until the process ends.
-bool Lock(int file, int first, int count) {
+// Bytes of the file, one for each place, until the process ends. All of them or none. False: another has one of them.
+bool SetLock(int file, short type, int first, int count) {
   struct flock lock = {};
-  lock.l_type = F_WRLCK;
+  lock.l_type = type;
   lock.l_whence = SEEK_SET;
   lock.l_start = first;
   lock.l_len = count;
-  return count == 0 || fcntl(file, F_OFD_SETLK, &lock) == 0;
+  return fcntl(file, F_OFD_SETLK, &lock) == 0;
 }
 
 // No such lock: all are taken.
 std::optional<int> TakePlace(int file) {
   for (int place = 0; place < CoreShare::kMaxEngines; ++place) {
-    if (Lock(file, place, 1)) return place;
+    if (SetLock(file, F_WRLCK, place, 1)) return place;
   }
   return std::nullopt;
 }
@@ -113,12 +113,15 @@ CoreShare::CoreShare(Seat seat, const AllowedCores& cores, const Clock& clock)
   page_->counters[place_].quota_group = cores_.quota_group;
 }
 
-// With all places locked nobody joins: who opened the file meanwhile finds it removed, and makes another.
+// Its own place is free before it asks for all: of several that end at once, each would else see the others' and none
+// remove the file. With all places locked nobody joins: who opened the file meanwhile finds it removed, and makes another,
+// which is not to be removed here.
 CoreShare::~CoreShare() {
   Leave();
   munmap(page_, sizeof(Page));
   const int file = seat_.file.get();
-  if (!Lock(file, 0, place_) || !Lock(file, place_ + 1, kMaxEngines - place_ - 1)) return;
+  SetLock(file, F_UNLCK, place_, 1);
+  if (!SetLock(file, F_WRLCK, 0, kMaxEngines) || !IsThere(file)) return;
   unlink(seat_.path.c_str());
   if (!seat_.folder_to_remove.empty()) rmdir(seat_.folder_to_remove.c_str());
 }

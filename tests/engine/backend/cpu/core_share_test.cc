@@ -8,6 +8,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <barrier>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -176,6 +177,24 @@ TEST_F(CoreShareTest, WhoJoinsWhileTheLastLeavesIsNotAlone) {
     (*late)->Enter();
     EXPECT_EQ((*stays)->Threads(), 4);
     EXPECT_EQ((*late)->Threads(), 4);
+  }
+}
+
+TEST_F(CoreShareTest, OfSeveralThatEndAtOnceOneRemovesTheFolder) {
+  const AllowedCores cores{.set = "f", .in_set = 8, .usable = 8};
+  for (int turn = 0; turn < 1000; ++turn) {
+    std::vector<std::unique_ptr<CoreShare>> shares;
+    for (int i = 0; i < 3; ++i) shares.push_back(*CoreShare::Join(folder_ + "/made", cores, clock_, true));
+    std::barrier all_there(3);
+    std::vector<std::thread> ends;
+    for (auto& share : shares) {
+      ends.emplace_back([&] {
+        all_there.arrive_and_wait();
+        share.reset();
+      });
+    }
+    for (std::thread& end : ends) end.join();
+    ASSERT_FALSE(std::filesystem::exists(folder_ + "/made")) << "turn " << turn;
   }
 }
 
