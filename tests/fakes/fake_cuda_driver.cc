@@ -162,7 +162,7 @@ absl::StatusOr<uint64_t> FakeCudaDriver::ReserveAddresses(int64_t bytes) {
   if (bytes <= 0 || bytes % options_.granularity_bytes != 0) return Bad("addresses that are no whole units");
   void* const base = mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (base == MAP_FAILED) return absl::ResourceExhaustedError("fake driver: no addresses");
-  const uint64_t address = reinterpret_cast<uint64_t>(base) | kDeviceBit;
+  const uint64_t address = reinterpret_cast<uint64_t>(base) | (options_.host_addresses ? 0 : kDeviceBit);
   reserved_[address] = bytes;
   return address;
 }

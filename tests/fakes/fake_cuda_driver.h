@@ -43,8 +43,9 @@ class FakeCudaDriver final : public Driver {
     int64_t granularity_bytes = 64 << 10;
     int64_t total_bytes = 256ll << 20;
     bool exports = true;
-    uint64_t seed = 1;                                    // of the delays
-    int64_t most_late_us = 100;                           // before a copy begins
+    bool host_addresses = false;  // the device's are the host's: kernels follow them as they are
+    uint64_t seed = 1;            // of the delays
+    int64_t most_late_us = 100;   // before a copy begins
     std::function<void(const DeviceCopy&)> on_copy = {};  // called by the stream's thread at each run that it copies
   };
   explicit FakeCudaDriver(const Options& options);

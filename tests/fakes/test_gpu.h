@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The GPU of a test that runs on any: the fake driver with the kernels' bodies on the host (host_test_gpu.cc), or the GPU
-// of this machine (tests/gpu/real_test_gpu.cc). Which one is linked, CMake says.
+// The GPU of a test that runs on any: the fake driver with the kernels' bodies on the host (host_test_gpu.cc) or with the
+// kernels themselves in emulated blocks of threads (simt/emulated_test_gpu.cc), or the GPU of this machine
+// (tests/gpu/real_test_gpu.cc). Which one is linked, CMake says.
 //
 //   const std::unique_ptr<TestGpu> gpu = OpenTestGpu();
 //   if (gpu == nullptr) GTEST_SKIP() << WhyNoTestGpu();
@@ -32,6 +33,8 @@ class TestGpu {
   virtual std::unique_ptr<Kernels> MakeKernels() = 0;
   /// Whether it is one, and fast.
   virtual bool IsReal() const { return false; }
+  /// How many of so many random cases it has the time for.
+  virtual int64_t Cases(int64_t all) const { return all; }
   /// What was misused, or not given back; a real GPU does not tell.
   virtual std::string Faults() { return ""; }
 

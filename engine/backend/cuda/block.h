@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The threads of one block of a kernel, as the kernel's body sees them. A body is a function template over the block, so
-// that the same source runs on a GPU (native/thread_block.cuh, many threads) and on the host (this one, a single thread).
+// that the same source runs on a GPU (native/thread_block.cuh, many threads; tests/fakes/simt emulates them) and on the
+// host (this one, a single thread).
 //
 //   template <class Block>
 //   GPU_CODE void Halve(Block& block, float* x, int64_t n) {

@@ -4,13 +4,14 @@
 #include <cuda_runtime.h>
 
 #include "engine/backend/cuda/native/cuda_kernels.h"
+#include "engine/backend/cuda/native/launch.cuh"
 #include "engine/backend/cuda/native/thread_block.cuh"
 #include "engine/backend/weight_blocks.h"
 
 namespace swiftcache::engine::backend::cuda {
 namespace {
 
-constexpr int kChoiceThreads = 1024, kDecodeThreads = 128;
+constexpr unsigned kChoiceThreads = 1024, kDecodeThreads = 128;
 
 __global__ void __launch_bounds__(kChoiceThreads) ChooseKernel(ChooseOp op) {
   __shared__ ChoiceMemory memory;
@@ -32,17 +33,13 @@ __global__ void DecodeKernel(const uint8_t* blocks, int64_t num_blocks, Out* out
                     [mine](int element, float value) { Store(mine + element, value); });
 }
 
-unsigned Grid(int64_t blocks) { return static_cast<unsigned>(blocks); }
-cudaStream_t Of(Stream stream) { return reinterpret_cast<cudaStream_t>(stream); }
-
 template <WeightFormat kFormat>
 absl::Status LaunchDecode(Stream stream, const DecodeOp& op) {
   return WithType(op.number, [&](auto number) {
     using Out = decltype(number);
-    DecodeKernel<kFormat, Out>
-        <<<Grid((op.num_blocks + kDecodeThreads - 1) / kDecodeThreads), kDecodeThreads, 0, Of(stream)>>>(
-            op.blocks, op.num_blocks, static_cast<Out*>(op.out));
-    return CudaStatus(cudaGetLastError(), "decoding weights");
+    return Launch("decoding weights", stream, DecodeKernel<kFormat, Out>,
+                  {.blocks = GridOf((op.num_blocks + kDecodeThreads - 1) / kDecodeThreads), .threads = kDecodeThreads},
+                  op.blocks, op.num_blocks, static_cast<Out*>(op.out));
   });
 }
 
@@ -77,8 +74,7 @@ absl::Status CudaKernels::Decode(Stream stream, const DecodeOp& op) {
 }
 
 absl::Status CudaKernels::Choose(Stream stream, const ChooseOp& op) {
-  ChooseKernel<<<Grid(op.rows), kChoiceThreads, 0, Of(stream)>>>(op);
-  return CudaStatus(cudaGetLastError(), "sampling");
+  return Launch("sampling", stream, ChooseKernel, {.blocks = GridOf(op.rows), .threads = kChoiceThreads}, op);
 }
 
 }  // namespace swiftcache::engine::backend::cuda

@@ -4,6 +4,7 @@
 #include <cuda_runtime.h>
 
 #include "engine/backend/cuda/native/cuda_kernels.h"
+#include "engine/backend/cuda/native/launch.cuh"
 #include "engine/backend/cuda/native/thread_block.cuh"
 #include "engine/backend/cuda/quantized_body.h"
 #include "engine/backend/cuda/row_bodies.h"
@@ -11,7 +12,7 @@
 namespace swiftcache::engine::backend::cuda {
 namespace {
 
-constexpr int kRowThreads = 128, kProductThreads = 256;
+constexpr unsigned kRowThreads = 128, kProductThreads = 256;
 constexpr int64_t kOutputs = 16;  // of a block
 
 __device__ int64_t RowOf(const UnpackOp& op) {
@@ -40,34 +41,29 @@ __global__ void __launch_bounds__(kProductThreads, 2) QuantizedProductKernel(Qua
   MultiplyOutputs<kFormat, kUnits>(block, op, blockIdx.x * kOutputs);
 }
 
-unsigned Grid(int64_t blocks) { return static_cast<unsigned>(blocks); }
-cudaStream_t Of(Stream stream) { return reinterpret_cast<cudaStream_t>(stream); }
-
 }  // namespace
 
 absl::Status CudaKernels::Unpack(Stream stream, const UnpackOp& op) {
-  WithType(op.number, [&](auto out) {
+  return WithType(op.number, [&](auto out) {
     using Out = decltype(out);
+    const auto launch = [&](void (*kernel)(UnpackOp)) {
+      return Launch("unpacking weights", stream, kernel, {.blocks = GridOf(op.rows), .threads = kRowThreads}, op);
+    };
     if (IsQuantized(op.from.format)) {
-      WithQuantized(op.from.format, [&](auto format) {
-        UnpackQuantizedKernel<format(), Out><<<Grid(op.rows), kRowThreads, 0, Of(stream)>>>(op);
-      });
-    } else {
-      WithType(NumberOf(op.from.format),
-               [&](auto in) { UnpackKernel<decltype(in), Out><<<Grid(op.rows), kRowThreads, 0, Of(stream)>>>(op); });
+      return WithQuantized(op.from.format, [&](auto format) { return launch(UnpackQuantizedKernel<format(), Out>); });
     }
+    return WithType(NumberOf(op.from.format), [&](auto in) { return launch(UnpackKernel<decltype(in), Out>); });
   });
-  return CudaStatus(cudaGetLastError(), "unpacking weights");
 }
 
 absl::Status CudaKernels::MultiplyQuantized(Stream stream, const QuantizedProductOp& op) {
-  WithQuantized(op.weight.format, [&](auto format) {
+  return WithQuantized(op.weight.format, [&](auto format) {
     const auto kernel = op.rows <= 8    ? QuantizedProductKernel<format(), 1>
                         : op.rows <= 16 ? QuantizedProductKernel<format(), 2>
                                         : QuantizedProductKernel<format(), 4>;
-    kernel<<<Grid((op.outputs + kOutputs - 1) / kOutputs), kProductThreads, 0, Of(stream)>>>(op);
+    return Launch("a product of quantised weights", stream, kernel,
+                  {.blocks = GridOf((op.outputs + kOutputs - 1) / kOutputs), .threads = kProductThreads}, op);
   });
-  return CudaStatus(cudaGetLastError(), "a product of quantised weights");
 }
 
 }  // namespace swiftcache::engine::backend::cuda

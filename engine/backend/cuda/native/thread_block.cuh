@@ -5,6 +5,8 @@
 //     ThreadBlock block;
 //     Halve(block, x, n);
 //   }
+//
+// tests/fakes/simt compiles it as C++, for emulated threads.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -16,6 +18,7 @@
 
 #include "engine/backend/bf16.h"
 #include "engine/backend/cuda/block_matrix.h"
+#include "engine/backend/cuda/native/tensor_core.cuh"
 
 namespace swiftcache::engine::backend::cuda {
 
@@ -99,11 +102,8 @@ class ThreadBlock {
       for (int unit = 0; unit < kUnits; ++unit) {
 #pragma unroll
         for (int i = 0; i < Bf16Run::kNumbers / 2; i += 2) {
-          asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-              "{%0, %1, %2, %3};"
-              : "+f"(sums[unit][0]), "+f"(sums[unit][1]), "+f"(sums[unit][2]), "+f"(sums[unit][3])
-              : "r"(a.pairs[i]), "r"(b.pairs[i]), "r"(a.pairs[i + 1]), "r"(b.pairs[i + 1]), "r"(x[unit].pairs[i]),
-                "r"(x[unit].pairs[i + 1]));
+          MultiplyUnit(sums[unit], {a.pairs[i], b.pairs[i], a.pairs[i + 1], b.pairs[i + 1]},
+                       {x[unit].pairs[i], x[unit].pairs[i + 1]});
         }
       }
     }
@@ -147,7 +147,7 @@ class ThreadBlock {
   // Within warps, then over their results: the order of a sum does not depend on when a warp runs.
   template <class T, class Combine>
   __device__ T Reduce(T mine, T neutral, Combine combine) {
-    __shared__ alignas(8) unsigned char memory[kWarp * sizeof(uint64_t)];
+    alignas(8) __shared__ unsigned char memory[kWarp * sizeof(uint64_t)];
     T* const results = reinterpret_cast<T*>(memory);
     const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
     mine = ReduceWarp(mine, combine);

@@ -113,7 +113,7 @@ SamplingParams RandomParams(std::mt19937& random) {
 
 TEST_F(CudaSamplingTest, RandomRowsGiveTheTokensThatACpuChooses) {
   std::mt19937 random(7);
-  for (int i = 0; i < 1500; ++i) {
+  for (int i = 0; i < gpu_->Cases(1500); ++i) {
     const std::vector<float> logits = RandomLogits(random);
     const SamplingParams params = RandomParams(random);
     std::vector<int32_t> prompt(random() % 20);

@@ -1,0 +1,294 @@
+// SPDX-License-Identifier: Apache-2.0
+// The block of a GPU's threads in the emulation, beside the host's; then what the emulation notices.
+#include "engine/backend/cuda/native/thread_block.cuh"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <memory>
+#include <random>
+#include <vector>
+
+#include "engine/backend/cuda/block.h"
+#include "tests/fakes/simt/simt.h"
+
+namespace swiftcache::engine::backend::cuda {
+namespace {
+
+constexpr unsigned kThreads = 256, kSeeds = 10;
+
+// f(block) by all threads of one block, in another order for each seed.
+template <class F>
+void RunOnce(F f, unsigned threads = kThreads, int64_t memory_bytes = 0) {
+  simt::RunGrid({.threads = threads, .memory_bytes = memory_bytes}, [&] {
+    ThreadBlock block;
+    f(block);
+  });
+}
+template <class F>
+void RunInManyOrders(F f, unsigned threads = kThreads, int64_t memory_bytes = 0) {
+  for (unsigned seed = 1; seed <= kSeeds; ++seed) {
+    simt::Seed(seed);
+    RunOnce(f, threads, memory_bytes);
+    if (testing::Test::HasFailure()) FAIL() << "seed " << seed;
+  }
+}
+
+// Small whole numbers: every order of a sum of their products is exact.
+Bf16 Small(std::mt19937& random) { return ToBf16(static_cast<float>(static_cast<int>(random() % 17) - 8)); }
+
+TEST(ThreadBlockTest, WhatOneCallWroteTheNextOneReads) {
+  for (const unsigned threads : {32u, 128u, 1024u}) {
+    for (const int64_t n : {1, 31, 700, 2500}) {
+      std::vector<int64_t> squares(n), turned(n);
+      int64_t times = 0, first = 0;
+      RunInManyOrders(
+          [&](ThreadBlock& block) {
+            block.Once([&] { ++times; });
+            block.ForEach(n, [&](int64_t i) { squares[i] = i * i + times; });
+            block.ForEach(n, [&](int64_t i) { turned[i] = squares[n - 1 - i]; });
+            block.Once([&] { first = turned[0]; });
+          },
+          threads);
+      EXPECT_EQ(times, kSeeds);
+      EXPECT_EQ(first, (n - 1) * (n - 1) + kSeeds);
+      for (int64_t i = 0; i < n; ++i) ASSERT_EQ(turned[i], (n - 1 - i) * (n - 1 - i) + kSeeds);
+    }
+  }
+}
+
+template <class T>
+void CheckReductions(T lowest) {
+  for (const unsigned threads : {32u, 96u, 1024u}) {
+    for (const int64_t n : {0, 1, 33, 600}) {
+      HostBlock host;
+      std::vector<T> sums, maxima;
+      const auto value = [](int64_t i, int times) { return static_cast<T>((i * 7 + 3) % 1000 * times); };
+      for (const int times : {0, 1, 2}) {
+        sums.push_back(host.Sum<T>(n, [&](int64_t i) { return value(i, times); }));
+        maxima.push_back(host.Max<T>(n, lowest, [&](int64_t i) { return value(i, times); }));
+      }
+      RunInManyOrders(
+          [&](ThreadBlock& block) {  // several, one after the other, in the same memory
+            for (const int times : {1, 0, 2}) {
+              EXPECT_EQ(block.Sum<T>(n, [&](int64_t i) { return value(i, times); }), sums[times]);
+            }
+            for (const int times : {1, 0, 2}) {
+              EXPECT_EQ(block.Max<T>(n, lowest, [&](int64_t i) { return value(i, times); }), maxima[times]);
+            }
+          },
+          threads);
+    }
+  }
+}
+
+TEST(ThreadBlockTest, SumsAndMaximaAreThoseOfTheHost) {
+  CheckReductions<float>(-5);
+  CheckReductions<double>(-5);
+  CheckReductions<uint64_t>(4);
+  CheckReductions<int>(-1);
+}
+
+TEST(ThreadBlockTest, ASumOfFloatsDoesNotDependOnWhoRunsWhen) {
+  std::mt19937 random(1);
+  std::vector<float> values(3000), sums;
+  for (float& value : values) value = std::ldexp(static_cast<float>(random() % 1000), static_cast<int>(random() % 40));
+  RunInManyOrders([&](ThreadBlock& block) {
+    const float sum = block.Sum<float>(values.size(), [&](int64_t i) { return values[i]; });
+    block.Once([&] { sums.push_back(sum); });
+  });
+  EXPECT_EQ(sums, std::vector<float>(kSeeds, sums[0]));
+}
+
+template <bool transposed>
+void CheckMultiply(int64_t rows, int64_t cols, int64_t depth, bool add) {
+  struct alignas(128) Memory {
+    Bf16 a[64 * 72], b[64 * 72];
+    float c[64 * 72], wanted[64 * 72];
+  };
+  const auto memory = std::make_unique<Memory>();
+  std::mt19937 random(2);
+  for (Bf16& x : memory->a) x = Small(random);
+  for (Bf16& x : memory->b) x = Small(random);
+  const BlockMatrix<const Bf16> a = {memory->a, 72}, b = {memory->b, 72};
+  HostBlock host;
+  for (int64_t i = 0; i < 64 * 72; ++i) memory->wanted[i] = static_cast<float>(i % 9);
+  host.Multiply<transposed>(a, b, {memory->wanted, 72}, rows, cols, depth, add);
+  RunInManyOrders([&](ThreadBlock& block) {
+    block.ForEach(64 * 72, [&](int64_t i) { memory->c[i] = static_cast<float>(i % 9); });
+    block.Multiply<transposed>(a, b, {memory->c, 72}, rows, cols, depth, add);
+    block.ForEach(64 * 72, [&](int64_t i) { EXPECT_EQ(memory->c[i], memory->wanted[i]); });
+  });
+}
+
+TEST(ThreadBlockTest, ProductsOfUnitsAreThoseOfTheHost) {
+  for (const bool add : {false, true}) {
+    CheckMultiply<false>(64, 48, 32, add);
+    CheckMultiply<true>(16, 64, 64, add);
+  }
+}
+
+template <int kUnits>
+void CheckRuns(int64_t runs) {
+  constexpr int64_t kRows = 8 * kUnits, kOutputs = 16;
+  std::mt19937 random(3);
+  std::vector<Bf16Run> weights(runs * kOutputs), rows(runs * kRows);
+  for (auto* const all : {&weights, &rows}) {
+    for (Bf16Run& run : *all) {
+      for (uint32_t& pair : run.pairs) pair = Small(random) | uint32_t{Small(random)} << 16;
+    }
+  }
+  const auto weight = [&](int64_t output, int64_t run) { return weights.at(output * runs + run); };
+  const auto in = [&](int64_t row, int64_t run) { return rows.at(row * runs + run); };
+  std::vector<float> wanted(kRows * kOutputs);
+  HostBlock host;
+  host.MultiplyRuns<kUnits>(runs, weight, in, [&](int64_t r, int64_t o, float x) { wanted[r * kOutputs + o] = x; });
+  for (const unsigned threads : {32u, 256u}) {
+    std::vector<float> found(2 * kRows * kOutputs);
+    RunInManyOrders(
+        [&](ThreadBlock& block) {
+          for (const int negative : {0, 1}) {  // one after the other, in the same memory
+            const auto signed_in = [&](int64_t row, int64_t run) {
+              Bf16Run numbers = in(row, run);
+              for (uint32_t& pair : numbers.pairs) pair ^= negative * 0x80008000u;
+              return numbers;
+            };
+            block.MultiplyRuns<kUnits>(runs, weight, signed_in, [&](int64_t r, int64_t o, float x) {
+              found.at((negative * kRows + r) * kOutputs + o) = x;
+            });
+          }
+        },
+        threads);
+    for (int64_t i = 0; i < kRows * kOutputs; ++i) {
+      ASSERT_EQ(found[i], wanted[i]) << runs << " runs, " << kRows << " rows, " << threads << " threads";
+      ASSERT_EQ(found[kRows * kOutputs + i], -wanted[i]);
+    }
+  }
+}
+
+TEST(ThreadBlockTest, ProductsOfRunsAreThoseOfTheHost) {
+  for (const int64_t runs : {1, 3, 4, 33, 70}) {
+    CheckRuns<1>(runs);
+    CheckRuns<2>(runs);
+    CheckRuns<4>(runs);
+  }
+}
+
+TEST(ThreadBlockTest, CopiesAreThereForAllWhenTheyAreAwaited) {
+  constexpr int64_t kPieces = 300;
+  std::vector<SixteenBytes> from(2 * kPieces), to(2 * kPieces);
+  for (int64_t i = 0; i < 2 * kPieces; ++i) from[i].words[0] = from[i].words[1] = i + 1;
+  RunInManyOrders([&](ThreadBlock& block) {
+    const auto begin = [&](int64_t first) {
+      block.ForEach(kPieces, [&](int64_t i) { block.BeginCopy(&to[first + i], &from[first + i]); });
+      block.EndCopies();
+    };
+    const auto check = [&](int64_t first) {
+      block.ForEach(kPieces, [&](int64_t i) {
+        EXPECT_EQ(to[first + (i * 7) % kPieces].words[1], from[first + (i * 7) % kPieces].words[1]);
+      });
+    };
+    begin(0);
+    begin(kPieces);
+    block.AwaitCopies(/*but_the_last=*/true);
+    check(0);
+    begin(0);
+    block.AwaitCopies(/*but_the_last=*/false);
+    check(0);
+    check(kPieces);
+  });
+}
+
+TEST(ThreadBlockTest, WhatMostThreadsAddToFewSumsIsCounted) {
+  constexpr int64_t kCount = 1000, kSums = 5;
+  constexpr uint64_t kLarge = (uint64_t{1} << 46) + 12345;
+  uint64_t sums[kSums];
+  RunInManyOrders([&](ThreadBlock& block) {
+    block.ForEach(kSums, [&](int64_t i) { sums[i] = 0; });
+    block.ForEach(kCount, [&](int64_t i) {
+      if (i % 3 != 0) ThreadBlock::Add(&sums[i % kSums], kLarge);
+      if (i % 7 == 0) ThreadBlock::Add(&sums[0], 1);
+    });
+    block.ForEach(kSums, [&](int64_t s) {
+      uint64_t wanted = 0;
+      for (int64_t i = 0; i < kCount; ++i)
+        wanted += (i % 3 != 0 && i % kSums == s ? kLarge : 0) + (s == 0 && i % 7 == 0);
+      EXPECT_EQ(sums[s], wanted);
+    });
+  });
+}
+
+// --- the emulation
+
+int WrongWithoutABarrier(bool barrier) {
+  std::vector<int> mine(kThreads), others(kThreads);
+  int wrong = 0;
+  for (unsigned seed = 1; seed <= kSeeds; ++seed) {
+    simt::Seed(seed);
+    std::fill(mine.begin(), mine.end(), -1);
+    simt::RunGrid({.threads = kThreads}, [&] {
+      mine[threadIdx.x] = static_cast<int>(threadIdx.x);
+      if (barrier) __syncthreads();
+      others[threadIdx.x] = mine[(threadIdx.x + 1) % kThreads];
+    });
+    for (unsigned i = 0; i < kThreads; ++i) wrong += others[i] != static_cast<int>((i + 1) % kThreads) ? 1 : 0;
+  }
+  return wrong;
+}
+
+TEST(EmulatedGpuTest, ABarrierThatIsMissingShows) {
+  EXPECT_EQ(WrongWithoutABarrier(true), 0);
+  EXPECT_GT(WrongWithoutABarrier(false), 0);
+}
+
+TEST(EmulatedGpuTest, WhatIsReadOfACopyUnderWayIsNoNumber) {
+  const SixteenBytes from;
+  int read_too_early = 0;
+  for (unsigned seed = 1; seed <= kSeeds; ++seed) {
+    simt::Seed(seed);
+    RunOnce([&](ThreadBlock& block) {
+      alignas(16) static float to[4];
+      block.Once([&] { block.BeginCopy(reinterpret_cast<SixteenBytes*>(to), &from); });
+      block.Once([&] { read_too_early += std::isnan(to[3]) ? 1 : 0; });
+      block.EndCopies();
+      block.AwaitCopies(/*but_the_last=*/false);
+      EXPECT_EQ(to[3], 0);
+    });
+  }
+  EXPECT_EQ(read_too_early, kSeeds);
+}
+
+TEST(EmulatedGpuDeathTest, WhatWouldHangIsNamed) {
+  EXPECT_DEATH(RunOnce([](ThreadBlock& block) {
+                 if (threadIdx.x != 7) block.Sync();
+               }),
+               "nobody can go on: 1 threads have ended, as 7; 255 threads wait in .*thread_block.cuh");
+  EXPECT_DEATH(RunOnce([](ThreadBlock& block) {
+                 if (threadIdx.x < 32) __syncthreads();
+                 block.Sync();
+               }),
+               "in different barriers");
+  EXPECT_DEATH(RunOnce([](ThreadBlock&) {
+                 if (threadIdx.x % 2 == 0) __syncwarp();
+               }),
+               "nobody can go on: .*128 threads wait in __syncwarp");
+}
+
+TEST(EmulatedGpuDeathTest, WhatIsUndefinedIsNamed) {
+  EXPECT_DEATH(RunOnce([](ThreadBlock&) { (void)__shfl_down_sync(1u, 0, 1); }), "without the thread that calls it");
+  EXPECT_DEATH(RunOnce([](ThreadBlock&) {
+                 if (threadIdx.x % 32 < 16) (void)__shfl_down_sync(0xffffu, 0, 1);
+               }),
+               "a lane that is not in the mask");
+  EXPECT_DEATH(RunOnce([](ThreadBlock&) { threadIdx.x % 2 == 0 ? __syncwarp() : (void)__reduce_add_sync(~0u, 1); }),
+               "lanes of a warp meet in");
+  alignas(16) static std::byte memory[64];
+  auto* const askew = reinterpret_cast<SixteenBytes*>(memory + 8);
+  EXPECT_DEATH(RunOnce([&](ThreadBlock& block) { block.BeginCopy(askew, askew + 1); }), "do not lie on as many");
+  EXPECT_DEATH(RunOnce([&](ThreadBlock&) { __pipeline_memcpy_async(memory, memory + 16, 16); }), "nobody waited");
+  EXPECT_DEATH(RunOnce([&](ThreadBlock&) { simt::BlockMemory()[100] = std::byte{1}; }, 32, 100),
+               "behind the memory of the block");
+}
+
+}  // namespace
+}  // namespace swiftcache::engine::backend::cuda
