@@ -189,8 +189,9 @@ def mixed(bench):
             print(f"{side.name}: first token of the prompt of {prompt.prompt_tokens} after {prompt.ttft:.2f} s; longest gap "
                   f"{max(gaps[side.name][-8:]) * 1e3:.0f} ms", flush=True)
     for name in gaps:
-        print(f"{name}: gaps before the prompt arrives p50 {percentile(quiet[name], 50) * 1e3:.1f} ms; longest beside it p50 "
-              f"{percentile(gaps[name], 50) * 1e3:.0f}, largest {max(gaps[name]) * 1e3:.0f} ms")
+        before = f"p50 {percentile(quiet[name], 50) * 1e3:.1f} ms" if quiet[name] else "none: its streams had not begun"
+        print(f"{name}: gaps before the prompt arrives {before}; longest beside it p50 {percentile(gaps[name], 50) * 1e3:.0f}, "
+              f"largest {max(gaps[name]) * 1e3:.0f} ms")
     bench.asked("longest gap of ours / of llama-server, medians", percentile(gaps["ours"], 50) / percentile(gaps["llama"], 50), 1.0)
 
 
