@@ -175,7 +175,29 @@ GPU_CODE void AttendTile(Block& block, float* memory, const AttentionStep& step,
   });
 }
 
-/// Puts the parts of divided rows together, in their order. One block for each tile and KV head.
+/// A number of a query whose tokens were divided.
+struct MergedSum {
+  float sum = 0, total = 0, max = -std::numeric_limits<float>::infinity();
+};
+
+/// Number d of a query of which each of `count` parts, `stride` floats apart, has [head_dim + 2]; in their order.
+GPU_CODE inline MergedSum MergeSums(const float* parts, int64_t stride, int64_t count, int64_t head_dim, int64_t d) {
+  MergedSum merged;
+  for (int64_t p = 0; p < count; ++p) {
+    const float max = parts[p * stride + head_dim];
+    merged.max = max > merged.max ? max : merged.max;
+  }
+  for (int64_t p = 0; p < count; ++p) {
+    const float* const part = parts + p * stride;
+    const bool sees = part[head_dim] > -std::numeric_limits<float>::infinity();
+    const float weight = sees ? std::exp(part[head_dim] - merged.max) : 0;
+    merged.sum += part[d] * weight;
+    merged.total += part[head_dim + 1] * weight;
+  }
+  return merged;
+}
+
+/// Puts the parts of divided rows together. One block for each tile and KV head.
 template <class Block>
 GPU_CODE void MergeParts(Block& block, const AttentionStep& step, const DividedTile& tile, int64_t kv_head) {
   const int64_t dim = step.kv.head_dim, group = step.group();
@@ -183,20 +205,9 @@ GPU_CODE void MergeParts(Block& block, const AttentionStep& step, const DividedT
   const float* const parts = PartOf(step, tile.first_part, kv_head);
   block.ForEach(tile.num_rows * group * dim, [&](int64_t i) {
     const int64_t query = i / dim, d = i % dim;
-    float largest = -std::numeric_limits<float>::infinity();
-    for (int64_t p = 0; p < tile.num_parts; ++p) {
-      const float max = parts[p * part_floats + query * (dim + 2) + dim];
-      largest = max > largest ? max : largest;
-    }
-    float sum = 0, total = 0;
-    for (int64_t p = 0; p < tile.num_parts; ++p) {
-      const float* const part = parts + p * part_floats + query * (dim + 2);
-      const float weight = std::exp(part[dim] - largest);  // of a part that sees nothing: 0
-      sum += part[d] * weight;
-      total += part[dim + 1] * weight;
-    }
+    const MergedSum merged = MergeSums(parts + query * (dim + 2), part_floats, tile.num_parts, dim, d);
     float* row = step.out + (tile.first_row + query / group) * step.num_heads * dim;
-    row[(kv_head * group + query % group) * dim + d] = sum / total;
+    row[(kv_head * group + query % group) * dim + d] = merged.sum / merged.total;
   });
 }
 

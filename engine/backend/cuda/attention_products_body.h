@@ -1,14 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // The body of paged attention by products of bf16, for tensor cores: queries and probabilities are rounded to bf16, sums
 // are f32. For KV in bf16 and heads of a multiple of 16. Tiles, parts and their merging are those of attention_body.h.
+// Each warp has 16 queries, a strip; their scores and sums stay in its registers, as in FlashAttention-2
+// (https://arxiv.org/abs/2307.08691, section 3). Two warps share the tokens of a strip where a tile has two strips or one.
 //
-//   AttendTileByProducts(block, memory, attention, tile, kv_head);
+//   WithProductDim(head_dim, [&](auto dim) { AttendTileByProducts<dim()>(block, memory, attention, tile, kv_head); });
 #pragma once
 
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <type_traits>
 
 #include "engine/backend/cuda/attention_body.h"
 #include "engine/backend/cuda/block_matrix.h"
@@ -19,15 +22,26 @@
 namespace swiftcache::engine::backend::cuda {
 
 inline constexpr int64_t kProductTokens = 32;  // of K and V at a time
-inline constexpr int64_t kLanes = 4;           // that share a query's row of scores
+inline constexpr int64_t kStripRows = 16;      // queries of a warp
+inline constexpr int64_t kMostQueries = 64;    // of a tile
 inline constexpr int64_t kPadding = 8;         // elements behind each row, so that rows begin in different banks
 
-GPU_CODE constexpr bool HasProducts(int64_t head_dim) { return head_dim % 16 == 0 && head_dim <= 256; }
+GPU_CODE constexpr bool HasProducts(int64_t group, int64_t head_dim) {
+  return head_dim % 16 == 0 && head_dim <= 256 && group <= kMostQueries;
+}
 
 /// Rows of a tile: 64 queries, or 32 of wide heads, whose sums take more room.
 GPU_CODE constexpr int64_t RowsPerProductTile(int64_t group, int64_t head_dim) {
-  const int64_t rows = (head_dim > 128 ? 32 : 64) / group;
+  const int64_t rows = (head_dim > 128 ? 32 : kMostQueries) / group;
   return rows < 1 ? 1 : rows;
+}
+
+/// f(the number of columns for which registers are set aside). REQUIRES: HasProducts.
+template <class F>
+auto WithProductDim(int64_t head_dim, F f) {
+  if (head_dim <= 64) return f(std::integral_constant<int, 64>());
+  if (head_dim <= 128) return f(std::integral_constant<int, 128>());
+  return f(std::integral_constant<int, 256>());
 }
 
 /// K and V that a block holds at once: with two, one comes in while the other is read.
@@ -35,26 +49,24 @@ struct KvBuffer {
   BlockMatrix<Bf16> k, v;  // [kProductTokens][head_dim]
 };
 
-/// Memory of a block. Queries are whole units of 16, those beyond the tile's are zero.
+/// Memory of a block. Queries are one, two or four strips; those beyond the tile's are zero. When all is computed, what the
+/// warps have lies over it: [warps that share a strip][queries][head_dim + 2], as parts do.
 struct ProductMemory {
-  BlockMatrix<Bf16> q;                  // [queries][head_dim]
-  KvBuffer first;                       // the second, where there are two, lies behind it
-  BlockMatrix<Bf16> p;                  // [queries][kProductTokens]: probabilities
-  BlockMatrix<float> scores;            // likewise
-  BlockMatrix<float> sums;              // [queries][head_dim]
-  const Bf16** rows;                    // [2][kProductTokens]: where the tokens of K, then of V, lie
-  float *lanes, *max, *total, *shrink;  // [queries][kLanes], then [queries] each
+  BlockMatrix<Bf16> q;  // [queries][head_dim]
+  KvBuffer first;       // the second, where there are two, lies behind it
+  const Bf16** rows;    // [2][kProductTokens]: where the tokens of K, then of V, lie
 };
 
-GPU_CODE constexpr int64_t UnitsOf16(int64_t n) { return (n + 15) / 16 * 16; }
+GPU_CODE constexpr int64_t WholeStrips(int64_t queries) {
+  return queries <= kStripRows ? kStripRows : queries <= 2 * kStripRows ? 2 * kStripRows : kMostQueries;
+}
 
 /// Bytes of it. buffers: 1 or 2.
 GPU_CODE constexpr int64_t ProductBytes(int64_t queries, int64_t head_dim, int64_t buffers) {
-  const int64_t rows = UnitsOf16(queries);
-  const int64_t bf16 =
-      (rows + buffers * 2 * kProductTokens) * (head_dim + kPadding) + rows * (kProductTokens + kPadding);
-  const int64_t f32 = rows * (kProductTokens + kPadding) + rows * (head_dim + kPadding) + rows * (kLanes + 3);
-  return 2 * bf16 + 4 * f32 + 8 * 2 * kProductTokens;
+  const int64_t rows = WholeStrips(queries);
+  const int64_t computing = 2 * (rows + buffers * 2 * kProductTokens) * (head_dim + kPadding) + 8 * 2 * kProductTokens;
+  const int64_t merging = 4 * (rows > kStripRows ? kMostQueries : 2 * kStripRows) * (head_dim + 2);
+  return computing > merging ? computing : merging;
 }
 
 template <class T>
@@ -66,19 +78,11 @@ GPU_CODE BlockMatrix<T> TakeMatrix(std::byte*& memory, int64_t rows, int64_t col
 
 GPU_CODE inline ProductMemory DivideProductMemory(std::byte* memory, int64_t queries, int64_t head_dim,
                                                   int64_t buffers) {
-  const int64_t rows = UnitsOf16(queries);
   ProductMemory m = {};
-  m.q = TakeMatrix<Bf16>(memory, rows, head_dim);
+  m.q = TakeMatrix<Bf16>(memory, WholeStrips(queries), head_dim);
   m.first.k = TakeMatrix<Bf16>(memory, buffers * kProductTokens, head_dim);
   m.first.v = TakeMatrix<Bf16>(memory, buffers * kProductTokens, head_dim);
-  m.p = TakeMatrix<Bf16>(memory, rows, kProductTokens);
-  m.scores = TakeMatrix<float>(memory, rows, kProductTokens);
-  m.sums = TakeMatrix<float>(memory, rows, head_dim);
   m.rows = reinterpret_cast<const Bf16**>(memory);
-  m.lanes = reinterpret_cast<float*>(memory + 2 * kProductTokens * static_cast<int64_t>(sizeof(*m.rows)));
-  m.max = m.lanes + rows * kLanes;
-  m.total = m.max + rows;
-  m.shrink = m.total + rows;
   return m;
 }
 
@@ -88,9 +92,9 @@ GPU_CODE inline KvBuffer BufferOf(const ProductMemory& m, int64_t buffer) {
   return {{m.first.k.data + begin, m.first.k.stride}, {m.first.v.data + begin, m.first.v.stride}};
 }
 
-template <class T>
-GPU_CODE BlockMatrix<const T> AsConst(const BlockMatrix<T>& matrix) {
-  return {matrix.data, matrix.stride};
+/// From a row on.
+GPU_CODE inline BlockMatrix<const Bf16> From(const BlockMatrix<Bf16>& matrix, int64_t row) {
+  return {matrix.data + row * matrix.stride, matrix.stride};
 }
 
 template <class Block>
@@ -98,7 +102,7 @@ GPU_CODE void LoadProductQueries(Block& block, const ProductMemory& m, const Att
                                  const AttentionTile& tile, int64_t kv_head) {
   const int64_t dim = step.kv.head_dim, group = step.group(), queries = tile.num_rows * group;
   const float scale = 1.0f / std::sqrt(static_cast<float>(dim));
-  block.ForEach(UnitsOf16(queries) * dim, [&](int64_t i) {
+  block.ForEach(WholeStrips(queries) * dim, [&](int64_t i) {
     const int64_t query = i / dim, d = i % dim;
     float value = 0;
     if (query < queries) {
@@ -106,15 +110,11 @@ GPU_CODE void LoadProductQueries(Block& block, const ProductMemory& m, const Att
       value = row[(kv_head * group + query % group) * dim + d] * scale;
     }
     Store(m.q.data + query * m.q.stride + d, value);
-    m.sums.data[query * m.sums.stride + d] = 0;
-  });
-  block.ForEach(UnitsOf16(queries), [&](int64_t query) {
-    m.max[query] = -std::numeric_limits<float>::infinity();
-    m.total[query] = 0;
   });
 }
 
-/// Begins to bring the tile that starts at position `first` into a buffer, sixteen bytes at a time: rows of heads begin on
+/// Begins to bring the tile that starts at position `first` into a buffer, which others may read until they call it, too:
+/// sixteen bytes at a time: rows of heads begin on
 /// them, wherever a block lies. Where each token lies is found once; what follows it adds and copies. Whole numbers of 32
 /// bits: a GPU divides those of 64 by a routine, which would cost more than the copies.
 template <class Block>
@@ -144,101 +144,141 @@ GPU_CODE void BeginProductTile(Block& block, const ProductMemory& m, const KvBuf
   block.EndCopies();
 }
 
-/// The scores of a tile become probabilities under the new maximum; what was summed before shrinks by `shrink`.
-template <class Block>
-GPU_CODE void ProductSoftmax(Block& block, const ProductMemory& m, const AttentionStep& step, const AttentionTile& tile,
-                             int64_t first, int64_t count) {
-  const float none = -std::numeric_limits<float>::infinity();
-  const int64_t group = step.group(), queries = tile.num_rows * group, rows = UnitsOf16(queries);
-  constexpr int64_t kOfLane = kProductTokens / kLanes;
-  block.ForEach(rows * kLanes, [&](int64_t i) {
-    const int64_t query = i / kLanes, lane = i % kLanes;
-    const uint32_t row = static_cast<uint32_t>(query) / static_cast<uint32_t>(group);
-    const int64_t seen =  // tokens of the tile, from its first on
-        query < queries ? step.tables.position[tile.first_row + row] - first + 1 : 0;
-    float* const scores = m.scores.data + query * m.scores.stride;
-    float largest = none;
-    for (int64_t t = lane * kOfLane; t < (lane + 1) * kOfLane; ++t) {
-      if (t >= seen || t >= count) scores[t] = none;
-      largest = scores[t] > largest ? scores[t] : largest;
-    }
-    m.lanes[i] = largest;
-  });
-  block.ForEach(rows, [&](int64_t query) {
-    float largest = m.max[query];
-    for (int64_t lane = 0; lane < kLanes; ++lane) {
-      const float of_lane = m.lanes[query * kLanes + lane];
-      largest = of_lane > largest ? of_lane : largest;
-    }
-    m.shrink[query] = largest > none ? std::exp(m.max[query] - largest) : 1;
-    m.max[query] = largest;
-  });
-  block.ForEach(rows * kLanes, [&](int64_t i) {
-    const int64_t query = i / kLanes, lane = i % kLanes;
-    const float max = m.max[query];
-    float sum = 0;
-    for (int64_t t = lane * kOfLane; t < (lane + 1) * kOfLane; ++t) {
-      const float p = max > none ? std::exp(m.scores.data[query * m.scores.stride + t] - max) : 0;
-      sum += p;
-      Store(m.p.data + query * m.p.stride + t, p);
-    }
-    m.lanes[i] = sum;
-  });
-  block.ForEach(rows, [&](int64_t query) {
-    float total = m.total[query] * m.shrink[query];
-    for (int64_t lane = 0; lane < kLanes; ++lane) total += m.lanes[query * kLanes + lane];
-    m.total[query] = total;
-  });
-  // Maxima settle soon: then nothing shrinks.
-  if (block.template Max<int>(rows, 0, [&](int64_t query) { return m.shrink[query] != 1 ? 1 : 0; }) == 0) return;
-  const auto dim = static_cast<uint32_t>(step.kv.head_dim);
-  block.ForEach(rows * dim, [&](int64_t i) {
-    const uint32_t query = static_cast<uint32_t>(i) / dim, d = static_cast<uint32_t>(i) % dim;
-    m.sums.data[query * m.sums.stride + d] *= m.shrink[query];
-  });
+/// What a warp has of its queries. Of each row, a thread has the sum over its own tokens in `total`.
+template <class Block, int kDim>
+struct WarpSums {
+  typename Block::template Strip<kDim> sums;
+  float max[Block::kOwnRows], total[Block::kOwnRows];
+  int32_t end[Block::kOwnRows];  // the first position that the query does not see here
+};
+
+template <int kDim, class Block>
+GPU_CODE void BeginSums(Block& block, WarpSums<Block, kDim>& mine, const AttentionStep& step, const AttentionTile& tile,
+                        int64_t first_query) {
+  const int64_t group = step.group(), queries = tile.num_rows * group;
+  block.Each(mine.sums, [](int own, int col, float& sum) { sum = 0; });
+  for (int own = 0; own < Block::kOwnRows; ++own) {
+    const int64_t query = first_query + block.RowOf(own);
+    mine.max[own] = -std::numeric_limits<float>::infinity();
+    mine.total[own] = 0;
+    mine.end[own] = 0;
+    if (query >= queries) continue;
+    const int32_t end = step.tables.position[tile.first_row + query / group] + 1;
+    mine.end[own] = end < tile.end_token ? end : tile.end_token;
+  }
 }
 
-/// memory: [ProductBytes()] of the block, on 32 bytes.
-template <class Block>
-GPU_CODE void AttendTileByProducts(Block& block, std::byte* memory, const AttentionStep& step,
-                                   const AttentionTile& tile, int64_t kv_head) {
-  if (tile.num_rows == 0) return;
+/// Adds kTokens positions from `first` on. q: the strip; k, v: [kTokens][head_dim].
+template <int kTokens, int kDim, class Block>
+GPU_CODE void AddTokensByProducts(Block& block, WarpSums<Block, kDim>& mine, const BlockMatrix<const Bf16>& q,
+                                  const BlockMatrix<const Bf16>& k, const BlockMatrix<const Bf16>& v, int32_t first,
+                                  int head_dim) {
+  const float none = -std::numeric_limits<float>::infinity(), log2_e = 1.44269504f;
+  typename Block::template Strip<kTokens> scores;
+  block.template MultiplyStrip<kDim>(scores, q, k, head_dim);
+  float largest[Block::kOwnRows], shrink[Block::kOwnRows];
+  for (int own = 0; own < Block::kOwnRows; ++own) largest[own] = mine.max[own];
+  block.Each(scores, [&](int own, int col, float& score) {
+    if (first + col >= mine.end[own]) score = none;
+    largest[own] = score > largest[own] ? score : largest[own];
+  });
+  bool shrinks = false;
+  for (int own = 0; own < Block::kOwnRows; ++own) {
+    largest[own] = block.MaxOfRow(largest[own]);
+    shrink[own] = largest[own] > none ? std::exp2((mine.max[own] - largest[own]) * log2_e) : 1;
+    shrinks = shrinks || shrink[own] != 1;
+    mine.max[own] = largest[own];
+    mine.total[own] *= shrink[own];
+  }
+  block.Each(scores, [&](int own, int col, float& score) {  // probabilities under the new maximum
+    score = largest[own] > none ? std::exp2((score - largest[own]) * log2_e) : 0;
+    mine.total[own] += score;
+  });
+  if (block.AnyOfWarp(shrinks)) {  // maxima settle soon: then nothing shrinks
+    block.Each(mine.sums, [&](int own, int col, float& sum) { sum *= shrink[own]; });
+  }
+  block.AddProduct(mine.sums, scores, v, head_dim);
+}
+
+/// Leaves what a warp has in the memory of the block. piece: [kStripRows][head_dim + 2].
+template <int kDim, class Block>
+GPU_CODE void PutPiece(Block& block, const WarpSums<Block, kDim>& mine, int head_dim, float* piece) {
+  block.Each(mine.sums, [&](int own, int col, float sum) {
+    if (col < head_dim) piece[block.RowOf(own) * (head_dim + 2) + col] = sum;
+  });
+  for (int own = 0; own < Block::kOwnRows; ++own) {
+    float* const behind = piece + block.RowOf(own) * (head_dim + 2) + head_dim;
+    behind[0] = mine.max[own];
+    behind[1] = block.SumOfRow(mine.total[own]);
+  }
+}
+
+/// kShares: warps that share the tokens of a strip.
+template <int kDim, int kShares, class Block>
+GPU_CODE void AttendStrips(Block& block, std::byte* memory, const AttentionStep& step, const AttentionTile& tile,
+                           int64_t kv_head) {
+  constexpr int kTokens = static_cast<int>(kProductTokens) / kShares;  // of a warp
   const int64_t dim = step.kv.head_dim, group = step.group(), queries = tile.num_rows * group;
-  const int64_t rows = UnitsOf16(queries);
-  const int64_t buffers = step.kv_buffers;
+  const int64_t buffers = step.kv_buffers, rows = WholeStrips(queries);
   const ProductMemory m = DivideProductMemory(memory, step.queries_in_memory(), dim, buffers);
+  typename Block::template OfWarps<WarpSums<Block, kDim>> sums;
   BeginProductTile(block, m, m.first, step, tile, kv_head, tile.first_token);
   LoadProductQueries(block, m, step, tile, kv_head);
+  block.EachWarp(sums, [&](int warp, WarpSums<Block, kDim>& mine) {
+    BeginSums(block, mine, step, tile, warp / kShares * kStripRows);
+  });
   int64_t here = 0;  // the buffer of the tile that is computed
   for (int64_t first = tile.first_token; first < tile.end_token; first += kProductTokens) {
-    const int64_t next = first + kProductTokens, left = tile.end_token - first;
-    const int64_t count = left < kProductTokens ? left : kProductTokens, there = buffers == 2 ? 1 - here : 0;
+    const int64_t next = first + kProductTokens, there = buffers == 2 ? 1 - here : 0;
     const bool is_last = next >= tile.end_token, ahead = buffers == 2 && !is_last;
     if (ahead) BeginProductTile(block, m, BufferOf(m, there), step, tile, kv_head, next);
     block.AwaitCopies(ahead);
     const KvBuffer kv = BufferOf(m, here);
-    block.template Multiply<true>(AsConst(m.q), AsConst(kv.k), m.scores, rows, kProductTokens, dim, /*add=*/false);
-    ProductSoftmax(block, m, step, tile, first, count);
-    block.template Multiply<false>(AsConst(m.p), AsConst(kv.v), m.sums, rows, dim, kProductTokens, /*add=*/true);
+    block.EachWarp(sums, [&](int warp, WarpSums<Block, kDim>& mine) {
+      const int64_t strip = warp / kShares * kStripRows, share = warp % kShares * kTokens;
+      if (strip >= queries) return;
+      AddTokensByProducts<kTokens>(block, mine, From(m.q, strip), From(kv.k, share), From(kv.v, share),
+                                   static_cast<int32_t>(first + share), static_cast<int>(dim));
+    });
     if (buffers == 1 && !is_last) BeginProductTile(block, m, m.first, step, tile, kv_head, next);
     here = there;
   }
+  block.Sync();  // all have read what the pieces lie over
+  auto* const pieces = reinterpret_cast<float*>(memory);
+  block.EachWarp(sums, [&](int warp, WarpSums<Block, kDim>& mine) {
+    const int64_t strip = warp / kShares * kStripRows;
+    if (strip < queries) {
+      PutPiece(block, mine, static_cast<int>(dim), pieces + (warp % kShares * rows + strip) * (dim + 2));
+    }
+  });
+  block.Sync();
   float* const part = tile.part < 0 ? nullptr : PartOf(step, tile.part, kv_head);
   block.ForEach(queries * dim, [&](int64_t i) {
     const int64_t query = i / dim, d = i % dim;
-    const float sum = m.sums.data[query * m.sums.stride + d];
-    if (part != nullptr) {
-      part[query * (dim + 2) + d] = sum;
+    const MergedSum merged = MergeSums(pieces + query * (dim + 2), rows * (dim + 2), kShares, dim, d);
+    if (part == nullptr) {
+      float* row = step.out + (tile.first_row + query / group) * step.num_heads * dim;
+      row[(kv_head * group + query % group) * dim + d] = merged.sum / merged.total;
       return;
     }
-    float* row = step.out + (tile.first_row + query / group) * step.num_heads * dim;
-    row[(kv_head * group + query % group) * dim + d] = sum / m.total[query];
+    float* const of_query = part + query * (dim + 2);
+    of_query[d] = merged.sum;
+    if (d > 0) return;
+    of_query[dim] = merged.max;
+    of_query[dim + 1] = merged.total;
   });
-  if (part == nullptr) return;
-  block.ForEach(queries, [&](int64_t query) {
-    part[query * (dim + 2) + dim] = m.max[query];
-    part[query * (dim + 2) + dim + 1] = m.total[query];
-  });
+}
+
+/// memory: [ProductBytes()] of the block, on 32 bytes. kDim: WithProductDim's. REQUIRES: four warps.
+template <int kDim, class Block>
+GPU_CODE void AttendTileByProducts(Block& block, std::byte* memory, const AttentionStep& step,
+                                   const AttentionTile& tile, int64_t kv_head) {
+  if (tile.num_rows == 0) return;
+  if (tile.num_rows * step.group() <= 2 * kStripRows) {
+    AttendStrips<kDim, 2>(block, memory, step, tile, kv_head);
+  } else {
+    AttendStrips<kDim, 1>(block, memory, step, tile, kv_head);
+  }
 }
 
 }  // namespace swiftcache::engine::backend::cuda

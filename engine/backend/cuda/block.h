@@ -12,6 +12,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <deque>
 #include <utility>
@@ -51,21 +52,53 @@ class HostBlock {
     for (int64_t i = 0; i < n; ++i) lowest = std::max(lowest, static_cast<T>(f(i)));
     return lowest;
   }
-  /// c (=|+=) a * b in units of 16 by 16, with sums in f32. a: [rows][depth], c: [rows][cols]; all multiples of 16. b:
-  /// [cols][depth] where `transposed`, else [depth][cols].
-  template <bool transposed>
-  void Multiply(const BlockMatrix<const Bf16>& a, const BlockMatrix<const Bf16>& b, const BlockMatrix<float>& c,
-                int64_t rows, int64_t cols, int64_t depth, bool add) {
-    for (int64_t r = 0; r < rows; ++r) {
-      for (int64_t j = 0; j < cols; ++j) {
-        float sum = add ? c.data[r * c.stride + j] : 0;
-        for (int64_t d = 0; d < depth; ++d) {
-          const Bf16 of_b = transposed ? b.data[j * b.stride + d] : b.data[d * b.stride + j];
-          sum += FromBf16(a.data[r * a.stride + d]) * FromBf16(of_b);
-        }
-        c.data[r * c.stride + j] = sum;
-      }
+  /// Warps of a block that works by strips, each for itself. OfWarps<T>: of each warp a T, in the registers of its threads.
+  /// EachWarp: f(warp, its T); nobody waits for the others.
+  static constexpr int kWarps = 4;
+  template <class T>
+  using OfWarps = std::array<T, kWarps>;
+  template <class T, class F>
+  void EachWarp(OfWarps<T>& of_warps, F f) {
+    for (int warp = 0; warp < kWarps; ++warp) f(warp, of_warps[warp]);
+  }
+  /// A strip: 16 rows that a warp has in its registers. A thread has numbers of kOwnRows rows, those that RowOf names; here
+  /// one thread has all. Each: f(own row, column, number) for all that a thread has.
+  static constexpr int kOwnRows = 16;
+  static int RowOf(int own) { return own; }
+  template <int kCols>
+  struct Strip {
+    float numbers[kOwnRows][kCols];
+  };
+  template <class AnyStrip, class F>
+  static void Each(AnyStrip& strip, F f) {
+    for (int own = 0; own < kOwnRows; ++own) {
+      for (int col = 0; auto& number : strip.numbers[own]) f(own, col++, number);
     }
+  }
+  /// What the threads that have numbers of a row have together; all of the warp ask at once.
+  static float MaxOfRow(float mine) { return mine; }
+  static float SumOfRow(float mine) { return mine; }
+  static bool AnyOfWarp(bool mine) { return mine; }
+  /// out = a * b^T, with sums in f32. a: [16][depth], b: [kCols][depth]; depth: a multiple of 16, at most kMostDepth.
+  template <int kMostDepth, int kCols>
+  static void MultiplyStrip(Strip<kCols>& out, const BlockMatrix<const Bf16>& a, const BlockMatrix<const Bf16>& b,
+                            int depth) {
+    Each(out, [&](int row, int col, float& sum) {
+      sum = 0;
+      for (int d = 0; d < depth; ++d) {
+        sum += FromBf16(a.data[row * a.stride + d]) * FromBf16(b.data[col * b.stride + d]);
+      }
+    });
+  }
+  /// sums += a, rounded to bf16, * b, for the first `cols` columns, a multiple of 16. b: [kDepth][cols].
+  template <int kCols, int kDepth>
+  static void AddProduct(Strip<kCols>& sums, const Strip<kDepth>& a, const BlockMatrix<const Bf16>& b, int cols) {
+    Each(sums, [&](int row, int col, float& sum) {
+      if (col >= cols) return;
+      for (int d = 0; d < kDepth; ++d) {
+        sum += FromBf16(ToBf16(a.numbers[row][d])) * FromBf16(b.data[d * b.stride + col]);
+      }
+    });
   }
   /// put(row, output, sum of weight(output, i) * in(row, i) over the runs i of [0, runs)), with sums in f32, for each of
   /// 8 * kUnits rows and of 16 outputs. The order of a sum is the block's own, and the same for each row and kUnits.

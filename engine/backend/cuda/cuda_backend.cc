@@ -107,7 +107,7 @@ std::string CudaBackend::name() const {
 }
 
 bool CudaBackend::attends_by_products() const {
-  return kv_number() == Number::kBf16 && HasProducts(options_.attention.head_dim);
+  return kv_number() == Number::kBf16 && HasProducts(group(), options_.attention.head_dim);
 }
 
 int64_t CudaBackend::BlockBytes(int64_t rows, int64_t kv_buffers) const {

@@ -15,8 +15,7 @@
 namespace swiftcache::engine::backend::cuda {
 namespace {
 
-constexpr unsigned kRowThreads = 256, kHeadThreads = 32, kTileThreads = 256;
-constexpr int64_t kSmallMemory = 54 << 10;  // of which a multiprocessor of an A100 has three
+constexpr unsigned kRowThreads = 256, kHeadThreads = 32, kTileThreads = 256, kProductThreads = 32 * ThreadBlock::kWarps;
 
 template <class Out>
 __global__ void PrepareKernel(PrepareOp op) {
@@ -51,11 +50,16 @@ __global__ void AttendKernel(AttendOp op) {
   AttendTile<Kv>(block, reinterpret_cast<float*>(MemoryOfBlock()), op.step, op.tiles[blockIdx.x], blockIdx.y);
 }
 
-// kBlocks: so many are to run on a multiprocessor at once, so that some compute while others wait for K and V.
-template <int kBlocks>
-__global__ void __launch_bounds__(kTileThreads, kBlocks) AttendByProductsKernel(AttendOp op) {
+// So many blocks are to run on a multiprocessor at once, so that some compute while others wait for K and V.
+template <int kDim>
+constexpr int kBlocksOfProducts = kDim <= 64    ? 4
+                                  : kDim <= 128 ? 3
+                                                : 2;
+
+template <int kDim>
+__global__ void __launch_bounds__(kProductThreads, kBlocksOfProducts<kDim>) AttendByProductsKernel(AttendOp op) {
   ThreadBlock block;
-  AttendTileByProducts(block, MemoryOfBlock(), op.step, op.tiles[blockIdx.x], blockIdx.y);
+  AttendTileByProducts<kDim>(block, MemoryOfBlock(), op.step, op.tiles[blockIdx.x], blockIdx.y);
 }
 
 __global__ void MergeKernel(AttendOp op) {
@@ -85,9 +89,7 @@ absl::Status CudaKernels::RopeAndStore(Stream stream, const RotateOp& op) {
 
 absl::Status CudaKernels::Attend(Stream stream, const AttendOp& op) {
   const int64_t kv_heads = op.step.kv.num_kv_heads;
-  const absl::Status attended = WithType(op.number, [&](auto kv) {
-    const auto by_products = op.memory_bytes <= kSmallMemory ? AttendByProductsKernel<3> : AttendByProductsKernel<2>;
-    const auto kernel = op.products ? by_products : AttendKernel<decltype(kv)>;
+  const auto launch = [&](void (*kernel)(AttendOp), unsigned threads) {
     // More than 48 KiB has to be allowed, once; doing it again costs nothing to speak of. All that there is: graphs that
     // were made with more than this launch has are launched again.
     if (const cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
@@ -96,8 +98,12 @@ absl::Status CudaKernels::Attend(Stream stream, const AttendOp& op) {
       return CudaStatus(error, "memory of a block of attention");
     }
     return Launch("attention", stream, kernel,
-                  {.blocks = GridOf(op.num_tiles, kv_heads), .threads = kTileThreads, .bytes = op.memory_bytes}, op);
-  });
+                  {.blocks = GridOf(op.num_tiles, kv_heads), .threads = threads, .bytes = op.memory_bytes}, op);
+  };
+  const absl::Status attended =
+      op.products ? WithProductDim(op.step.kv.head_dim,
+                                   [&](auto dim) { return launch(AttendByProductsKernel<dim()>, kProductThreads); })
+                  : WithType(op.number, [&](auto kv) { return launch(AttendKernel<decltype(kv)>, kTileThreads); });
   if (!attended.ok() || op.num_divided == 0) return attended;
   return Launch("merging attention", stream, MergeKernel,
                 {.blocks = GridOf(op.num_divided, kv_heads), .threads = kTileThreads}, op);

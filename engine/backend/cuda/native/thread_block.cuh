@@ -9,12 +9,9 @@
 // tests/fakes/simt compiles it as C++, for emulated threads.
 #pragma once
 
-#include <cuda_bf16.h>
 #include <cuda_pipeline.h>
-#include <mma.h>
 
 #include <cstdint>
-#include <type_traits>
 
 #include "engine/backend/bf16.h"
 #include "engine/backend/cuda/block_matrix.h"
@@ -51,32 +48,79 @@ class ThreadBlock {
     }
     return Reduce(mine, lowest, [](T a, T b) { return b > a ? b : a; });
   }
-  template <bool transposed>
-  __device__ void Multiply(const BlockMatrix<const Bf16>& a, const BlockMatrix<const Bf16>& b,
-                           const BlockMatrix<float>& c, int64_t rows, int64_t cols, int64_t depth, bool add) {
-    using namespace nvcuda;  // NOLINT: tensor cores
-    using OfB = std::conditional_t<transposed, wmma::col_major, wmma::row_major>;
-    const int64_t across = cols / kUnit, warp = threadIdx.x / kWarp, warps = blockDim.x / kWarp;
-    for (int64_t unit = warp; unit < rows / kUnit * across; unit += warps) {
-      const int64_t row = unit / across * kUnit, col = unit % across * kUnit;
-      wmma::fragment<wmma::accumulator, kUnit, kUnit, kUnit, float> sums;
-      float* const out = c.data + row * c.stride + col;
-      if (add) {
-        wmma::load_matrix_sync(sums, out, static_cast<unsigned>(c.stride), wmma::mem_row_major);
-      } else {
-        wmma::fill_fragment(sums, 0.0f);
-      }
-      for (int64_t d = 0; d < depth; d += kUnit) {
-        wmma::fragment<wmma::matrix_a, kUnit, kUnit, kUnit, __nv_bfloat16, wmma::row_major> of_a;
-        wmma::fragment<wmma::matrix_b, kUnit, kUnit, kUnit, __nv_bfloat16, OfB> of_b;
-        wmma::load_matrix_sync(of_a, Numbers(a.data + row * a.stride + d), static_cast<unsigned>(a.stride));
-        wmma::load_matrix_sync(of_b, Numbers(b.data + (transposed ? col * b.stride + d : d * b.stride + col)),
-                               static_cast<unsigned>(b.stride));
-        wmma::mma_sync(sums, of_a, of_b, sums);
-      }
-      wmma::store_matrix_sync(out, sums, static_cast<unsigned>(c.stride), wmma::mem_row_major);
+  // Strips lie as mma.m16n8k16 has its sums (tensor_core.cuh): unit j of a strip is its columns from 8 * j on. REQUIRES for
+  // all of them: kWarps warps.
+  static constexpr int kWarps = 4, kOwnRows = 2;
+  template <class T>
+  using OfWarps = T;
+  template <class T, class F>
+  __device__ void EachWarp(T& mine, F f) {
+    f(static_cast<int>(threadIdx.x) / kWarp, mine);
+  }
+  template <int kCols>
+  struct Strip {
+    static constexpr int kUnits = kCols / 8;
+    float units[kUnits][4];
+  };
+  static __device__ int RowOf(int own) { return Lane() / 4 + 8 * own; }
+  template <class AnyStrip, class F>
+  static __device__ void Each(AnyStrip& strip, F f) {
+    const int first = Lane() % 4 * 2;
+#pragma unroll
+    for (int j = 0; j < AnyStrip::kUnits; ++j) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) f(i / 2, j * 8 + first + i % 2, strip.units[j][i]);
     }
-    __syncthreads();
+  }
+  static __device__ float MaxOfRow(float mine) {
+    return OfRow(mine, [](float a, float b) { return b > a ? b : a; });
+  }
+  static __device__ float SumOfRow(float mine) {
+    return OfRow(mine, [](float a, float b) { return a + b; });
+  }
+  static __device__ bool AnyOfWarp(bool mine) { return __any_sync(kAll, mine) != 0; }
+  template <int kMostDepth, int kCols>
+  static __device__ void MultiplyStrip(Strip<kCols>& out, const BlockMatrix<const Bf16>& a,
+                                       const BlockMatrix<const Bf16>& b, int depth) {
+    // Where a lane points for the four squares of 8 by 8 that it loads: of a by columns, of b by rows.
+    const int lane = Lane(), in_square = lane % 8, low = lane / 8 % 2 * 8, high = lane / 16 * 8;
+    const Bf16* const from_a = a.data + (low + in_square) * a.stride + high;
+    const Bf16* const from_b = b.data + (high + in_square) * b.stride + low;
+    Each(out, [](int own, int col, float& sum) { sum = 0; });
+#pragma unroll
+    for (int d = 0; d < kMostDepth; d += 16) {
+      if (d >= depth) break;
+      uint32_t of_a[4];
+      LoadSquares(of_a, from_a + d);
+#pragma unroll
+      for (int j = 0; j < kCols / 8; j += 2) {
+        uint32_t of_b[4];
+        LoadSquares(of_b, from_b + j * 8 * b.stride + d);
+        MultiplyUnit(out.units[j], of_a, {of_b[0], of_b[1]});
+        MultiplyUnit(out.units[j + 1], of_a, {of_b[2], of_b[3]});
+      }
+    }
+  }
+  template <int kCols, int kDepth>
+  static __device__ void AddProduct(Strip<kCols>& sums, const Strip<kDepth>& a, const BlockMatrix<const Bf16>& b,
+                                    int cols) {
+    const int lane = Lane(), in_square = lane % 8, low = lane / 8 % 2 * 8, high = lane / 16 * 8;
+    const Bf16* const from_b = b.data + (low + in_square) * b.stride + high;
+#pragma unroll
+    for (int d = 0; d < kDepth; d += 16) {
+      // Sums of one product, two units of them, lie as the rows of the next one have to.
+      const auto &left = a.units[d / 8], &right = a.units[d / 8 + 1];
+      const uint32_t of_a[4] = {ToBf16Pair(left[0], left[1]), ToBf16Pair(left[2], left[3]),
+                                ToBf16Pair(right[0], right[1]), ToBf16Pair(right[2], right[3])};
+#pragma unroll
+      for (int j = 0; j < kCols / 8; j += 2) {
+        if (j * 8 >= cols) break;
+        uint32_t of_b[4];
+        LoadSquaresTurned(of_b, from_b + d * b.stride + j * 8);
+        MultiplyUnit(sums.units[j], of_a, {of_b[0], of_b[1]});
+        MultiplyUnit(sums.units[j + 1], of_a, {of_b[2], of_b[3]});
+      }
+    }
   }
   // Warps take turns at four runs, which the tensor cores multiply in pairs of numbers: thread 4 * r + t of a warp hands in
   // run t of outputs r and r + 8 and of row r, and has at the end the sums of these outputs and of rows 2 * t and 2 * t + 1
@@ -138,10 +182,15 @@ class ThreadBlock {
   }
 
  private:
-  static constexpr int kWarp = 32, kUnit = 16;
+  static constexpr int kWarp = 32;
+  static constexpr unsigned kAll = 0xffffffffu;
 
-  static __device__ const __nv_bfloat16* Numbers(const Bf16* numbers) {
-    return reinterpret_cast<const __nv_bfloat16*>(numbers);
+  static __device__ int Lane() { return static_cast<int>(threadIdx.x) % kWarp; }
+  // Four lanes that follow each other have a row of a strip.
+  template <class Combine>
+  static __device__ float OfRow(float mine, Combine combine) {
+    mine = combine(mine, __shfl_xor_sync(kAll, mine, 1));
+    return combine(mine, __shfl_xor_sync(kAll, mine, 2));
   }
 
   // Within warps, then over their results: the order of a sum does not depend on when a warp runs.
@@ -166,7 +215,7 @@ class ThreadBlock {
   template <class T, class Combine>
   static __device__ T ReduceWarp(T mine, Combine combine) {
     for (int distance = kWarp / 2; distance > 0; distance /= 2) {
-      mine = combine(mine, __shfl_down_sync(0xffffffffu, mine, distance));
+      mine = combine(mine, __shfl_down_sync(kAll, mine, distance));
     }
     return mine;
   }

@@ -4,9 +4,12 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <array>
 #include <cmath>
 #include <memory>
 #include <random>
+#include <type_traits>
 #include <vector>
 
 #include "engine/backend/cuda/block.h"
@@ -100,32 +103,72 @@ TEST(ThreadBlockTest, ASumOfFloatsDoesNotDependOnWhoRunsWhen) {
   EXPECT_EQ(sums, std::vector<float>(kSeeds, sums[0]));
 }
 
-template <bool transposed>
-void CheckMultiply(int64_t rows, int64_t cols, int64_t depth, bool add) {
+// What each warp has of a strip of a product of its own, and what it adds a second product to: beside the host's.
+template <int kCols, int kDim>
+void CheckStrips(int dim) {
+  constexpr int kStride = kDim + 8, kWarps = ThreadBlock::kWarps;
   struct alignas(128) Memory {
-    Bf16 a[64 * 72], b[64 * 72];
-    float c[64 * 72], wanted[64 * 72];
+    Bf16 a[kWarps][16 * kStride], b[kCols * kStride], c[kCols * kStride];
   };
   const auto memory = std::make_unique<Memory>();
   std::mt19937 random(2);
-  for (Bf16& x : memory->a) x = Small(random);
+  for (auto& of_warp : memory->a) {
+    for (Bf16& x : of_warp) x = Small(random);
+  }
   for (Bf16& x : memory->b) x = Small(random);
-  const BlockMatrix<const Bf16> a = {memory->a, 72}, b = {memory->b, 72};
+  for (Bf16& x : memory->c) x = Small(random);
+  // All that a strip says of itself: its numbers, then of each row the largest and the sum.
+  using Found = std::vector<std::array<std::array<float, kDim + 2>, 16>>;
+  const auto compute = [&](auto& block, Found& found) {
+    using Block = std::decay_t<decltype(block)>;
+    typename Block::template OfWarps<typename Block::template Strip<kDim>> sums;
+    block.EachWarp(sums, [&](int warp, auto& mine) {
+      block.Each(mine, [](int own, int col, float& sum) { sum = static_cast<float>(col % 5); });
+      typename Block::template Strip<kCols> product;
+      block.template MultiplyStrip<kDim>(product, BlockMatrix<const Bf16>{memory->a[warp], kStride},
+                                         BlockMatrix<const Bf16>{memory->b, kStride}, dim);
+      float largest[Block::kOwnRows], sum[Block::kOwnRows];
+      for (int own = 0; own < Block::kOwnRows; ++own) largest[own] = -1e9f, sum[own] = 0;
+      block.Each(product, [&](int own, int col, float& x) {
+        x = std::fmod(x, 128.0f);  // which bf16 holds
+        largest[own] = std::max(largest[own], x);
+        sum[own] += x;
+      });
+      block.AddProduct(mine, product, BlockMatrix<const Bf16>{memory->c, kStride}, dim);
+      auto& rows = found[warp];
+      block.Each(mine, [&](int own, int col, float x) { rows[block.RowOf(own)][col] = x; });
+      for (int own = 0; own < Block::kOwnRows; ++own) {
+        rows[block.RowOf(own)][kDim] = block.MaxOfRow(largest[own]);
+        rows[block.RowOf(own)][kDim + 1] = block.SumOfRow(sum[own]);
+      }
+    });
+  };
   HostBlock host;
-  for (int64_t i = 0; i < 64 * 72; ++i) memory->wanted[i] = static_cast<float>(i % 9);
-  host.Multiply<transposed>(a, b, {memory->wanted, 72}, rows, cols, depth, add);
-  RunInManyOrders([&](ThreadBlock& block) {
-    block.ForEach(64 * 72, [&](int64_t i) { memory->c[i] = static_cast<float>(i % 9); });
-    block.Multiply<transposed>(a, b, {memory->c, 72}, rows, cols, depth, add);
-    block.ForEach(64 * 72, [&](int64_t i) { EXPECT_EQ(memory->c[i], memory->wanted[i]); });
-  });
+  Found wanted(kWarps);
+  compute(host, wanted);
+  RunInManyOrders(
+      [&](ThreadBlock& block) {
+        static Found found;
+        block.Once([&] { found = Found(kWarps); });
+        compute(block, found);
+        block.Sync();
+        block.Once([&] { EXPECT_EQ(found, wanted); });
+      },
+      kWarps * 32);
 }
 
-TEST(ThreadBlockTest, ProductsOfUnitsAreThoseOfTheHost) {
-  for (const bool add : {false, true}) {
-    CheckMultiply<false>(64, 48, 32, add);
-    CheckMultiply<true>(16, 64, 64, add);
-  }
+TEST(ThreadBlockTest, StripsOfWarpsAreThoseOfTheHost) {
+  CheckStrips<16, 64>(16);
+  CheckStrips<32, 64>(64);
+  CheckStrips<16, 128>(80);
+  CheckStrips<32, 256>(256);
+}
+
+TEST(ThreadBlockTest, AnyOfAWarpIsAskedWarpByWarp) {
+  RunInManyOrders([&](ThreadBlock& block) {
+    const unsigned warp = threadIdx.x / 32;
+    EXPECT_EQ(block.AnyOfWarp(threadIdx.x % 32 == 5 && warp % 2 == 1), warp % 2 == 1);
+  });
 }
 
 template <int kUnits>

@@ -53,6 +53,25 @@ T __shfl_down_sync(unsigned mask, T value, unsigned distance) {
 }
 
 template <class T>
+T __shfl_xor_sync(unsigned mask, T value, unsigned bits) {
+  struct Lane {
+    T value, result;
+    unsigned bits;
+  };
+  return swiftcache::simt::MeetWith(mask, "__shfl_xor_sync", Lane{value, value, bits},
+                                    [](auto& lanes) {
+                                      for (unsigned i = 0; i < lanes.size(); ++i) {
+                                        if (lanes[i] == nullptr) continue;
+                                        const Lane* const from = lanes[i ^ lanes[i]->bits];
+                                        if (from == nullptr)
+                                          swiftcache::simt::Die("__shfl_xor_sync: from a lane that is not in the mask");
+                                        lanes[i]->result = from->value;
+                                      }
+                                    })
+      .result;
+}
+
+template <class T>
 unsigned __match_any_sync(unsigned mask, T value) {
   struct Lane {
     T value;
@@ -76,6 +95,16 @@ inline unsigned __reduce_add_sync(unsigned mask, unsigned value) {
     for (const unsigned* const lane : lanes) sum += lane == nullptr ? 0 : *lane;
     for (unsigned* const lane : lanes) {
       if (lane != nullptr) *lane = sum;
+    }
+  });
+}
+
+inline int __any_sync(unsigned mask, int value) {
+  return swiftcache::simt::MeetWith(mask, "__any_sync", value, [](auto& lanes) {
+    int any = 0;
+    for (const int* const lane : lanes) any |= lane != nullptr && *lane != 0 ? 1 : 0;
+    for (int* const lane : lanes) {
+      if (lane != nullptr) *lane = any;
     }
   });
 }

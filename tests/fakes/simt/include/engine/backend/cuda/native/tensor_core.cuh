@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <utility>
 
 #include "engine/backend/bf16.h"
 #include "tests/fakes/simt/include/cuda_runtime.h"
@@ -34,6 +35,34 @@ inline void MultiplyUnit(float (&sums)[4], const uint32_t (&a)[4], const uint32_
       }
     }
   });
+}
+
+// f(square, row, column) says where a number of it comes from.
+template <class F>
+void LoadSquaresBy(uint32_t (&to)[4], const Bf16* row, const char* what, F f) {
+  if (reinterpret_cast<uintptr_t>(row) % 16 != 0) simt::Die("a row of a square that is not on 16 bytes");
+  struct Lane {
+    uint32_t* to;
+    const Bf16* row;
+  };
+  simt::MeetWith(~0u, what, Lane{to, row}, [&f](auto& lanes) {
+    for (int lane = 0; lane < 32; ++lane) {
+      for (int square = 0; square < 4; ++square) {
+        const auto number = [&](int i) {  // of row lane / 4
+          const auto [row, col] = f(lane / 4, 2 * (lane % 4) + i);
+          return static_cast<uint32_t>(lanes[square * 8 + row]->row[col]);
+        };
+        lanes[lane]->to[square] = number(0) | number(1) << 16;
+      }
+    }
+  });
+}
+
+inline void LoadSquares(uint32_t (&to)[4], const Bf16* row) {
+  LoadSquaresBy(to, row, "ldmatrix", [](int row, int col) { return std::pair(row, col); });
+}
+inline void LoadSquaresTurned(uint32_t (&to)[4], const Bf16* row) {
+  LoadSquaresBy(to, row, "ldmatrix.trans", [](int row, int col) { return std::pair(col, row); });
 }
 
 }  // namespace swiftcache::engine::backend::cuda
