@@ -76,7 +76,9 @@ std::optional<std::vector<BlockRef>> BlockPool::Allocate(int64_t count, std::opt
   for (int32_t index : TakeLocal(count, after_index)) {
     const BlockId id(free_ids_.back());
     free_ids_.pop_back();
-    blocks_[id.value()].place = {kLocalRegion, index};
+    Block& block = blocks_[id.value()];
+    block.place = {kLocalRegion, index};
+    block.filling = Filling(++last_filling_);
     local_.occupants[index] = id;
     Hold(id, holder);
     blocks.push_back(BlockRef(this, id, holder));

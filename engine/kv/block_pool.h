@@ -104,6 +104,7 @@ class BlockPool {
   std::optional<std::vector<BlockRef>> Allocate(int64_t count, std::optional<BlockId> after,
                                                 Holder holder = Holder::kSequence);
   Place place(BlockId id) const { return blocks_[id.value()].place; }
+  Filling filling(BlockId id) const { return blocks_[id.value()].filling; }
   /// Blocks that, held by a sequence, came to lie elsewhere or took another's place in its table.
   const PlaceLog& moved() const { return moved_; }
   bool moving(BlockId id) const { return blocks_[id.value()].to.has_value(); }
@@ -201,6 +202,7 @@ class BlockPool {
     int32_t local_sequences = 0;
     bool cache = false;
     uint64_t last_use = 0;
+    Filling filling;
 
     bool used() const { return sequences + local_sequences > 0; }
     bool idle() const { return cache && !used(); }
@@ -256,6 +258,7 @@ class BlockPool {
   absl::btree_set<int32_t> dirty_taken_;
   std::vector<bool> written_;  // by place of the own arena
   int64_t num_reserved_ = 0, num_moves_ = 0, num_outbound_moves_ = 0;
+  uint64_t last_filling_ = 0;
 };
 
 }  // namespace swiftcache::engine::kv

@@ -68,6 +68,7 @@ class KvCache final : public SequenceBlocks, public Tiers, public LendableBlocks
   void Release(BlockTable& table) override;
   void NoteWish(int64_t blocks) override { wish_ = std::max(wish_, blocks); }
   Place place(BlockId id) const override { return pool_.place(id); }
+  Filling filling(BlockId id) const override { return pool_.filling(id); }
   void FollowPlaces(const BlockTable& table, PlaceCursor& cursor,
                     absl::FunctionRef<void(int64_t)> changed) const override;
   bool has_tiers() const override { return pool_.has_regions() || pool_.num_lent() > 0; }

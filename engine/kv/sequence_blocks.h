@@ -88,6 +88,7 @@ class SequenceBlocks {
   virtual void NoteWish(int64_t blocks) = 0;
 
   virtual Place place(BlockId id) const = 0;
+  virtual Filling filling(BlockId id) const = 0;
   /// Calls `changed` for each block of the table that is new, another or elsewhere since `cursor` was here last, and
   /// brings that up to date. Of those that are new, in their order. Costs these, and a look at each change of a place
   /// since then; never more than all blocks of the table.

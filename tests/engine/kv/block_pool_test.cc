@@ -68,6 +68,20 @@ TEST(BlockPoolTest, AMoveIsOfTheKindOfMemoryThatItFillsOrComesHomeFrom) {
   EXPECT_EQ(kinds, (std::vector{RegionKind::kOwnArena, RegionKind::kLease, RegionKind::kLease, RegionKind::kLease}));
 }
 
+TEST(BlockPoolTest, ABlockThatMovesIsTheSameFillingAndOneThatIsAllocatedAgainIsAnother) {
+  BlockPool pool(1);
+  std::vector<BlockRef> blocks = *pool.Allocate(1, std::nullopt);
+  const BlockId id = blocks[0].id();
+  const Filling first = pool.filling(id);
+  for (const RegionId to : {pool.AddRegion(1), kLocalRegion}) {
+    EXPECT_TRUE(pool.FinishMove(*pool.BeginMove(id, to)));
+    EXPECT_EQ(pool.filling(id), first);
+  }
+  blocks.clear();
+  blocks = *pool.Allocate(1, std::nullopt);
+  EXPECT_NE(pool.filling(blocks[0].id()), first);
+}
+
 TEST(BlockPoolTest, WhoKeepsPlacesHearsOfEachBlockInUseThatChangedItsOwn) {
   BlockPool pool(6);
   const RegionId lease = pool.AddRegion(4);

@@ -84,7 +84,7 @@ class TieredWorld {
   struct Totals {
     int64_t hits = 0, leased_hits = 0, spilled = 0, aborted = 0, lost = 0, saved = 0, waits = 0, refusals = 0, lent = 0,
             cleared = 0, reclaimed = 0, dirty = 0, more_hits = 0, promoted = 0, kept = 0, zeroed = 0, untouched = 0,
-            kept_places = 0, patched_places = 0;
+            kept_places = 0, patched_places = 0, fillings_again = 0;
   };
   const Totals& totals() const { return totals_; }
   int64_t evicted() const { return cache_.evicted_total(); }
@@ -303,10 +303,19 @@ class TieredWorld {
       if (rng_() % 4 == 0) Follow(s);
       for (int64_t b = 0; b * kBlockTokens < s.computed; ++b) {
         const int64_t end = std::min(s.computed, (b + 1) * kBlockTokens);
-        ASSERT_EQ(memory_[cache_.place(s.table[b])], Content(s.salt, Tokens(s.tokens.begin(), s.tokens.begin() + end)));
+        const Place place = cache_.place(s.table[b]);
+        ASSERT_EQ(memory_[place], Content(s.salt, Tokens(s.tokens.begin(), s.tokens.begin() + end)));
+        if (!place.local()) CheckFilling(cache_.filling(s.table[b]), memory_[place]);
       }
     }
     ASSERT_TRUE(cache_.CheckInvariants(tables).ok()) << cache_.CheckInvariants(tables);
+  }
+
+  // What lies in leases are always the same bytes of a filling, whatever became of it meanwhile.
+  void CheckFilling(Filling filling, const Content& content) {
+    const auto [known, is_new] = fillings_.try_emplace(filling, content);
+    ASSERT_EQ(known->second, content);
+    totals_.fillings_again += !is_new;
   }
 
   // What is kept of a table's places is what they are, however long ago it was last looked at.
@@ -331,6 +340,7 @@ class TieredWorld {
   std::mt19937 rng_;
   KvCache cache_;
   std::map<Place, Content> memory_;
+  std::map<Filling, Content> fillings_;
   Running running_;
   std::map<RegionId, bool> leases_;  // true: drains
   std::set<int32_t> lent_;
@@ -353,13 +363,14 @@ TEST(KvCacheTiersRandomTest, NoOrderOfEventsMixesContentsOrLeaksABlock) {
     sum.lost += t.lost, sum.saved += t.saved, sum.waits += t.waits, sum.refusals += t.refusals, sum.lent += t.lent;
     sum.cleared += t.cleared, sum.reclaimed += t.reclaimed, sum.dirty += t.dirty, sum.promoted += t.promoted;
     sum.kept += t.kept, sum.zeroed += t.zeroed, sum.untouched += t.untouched, evicted += world.evicted();
-    sum.more_hits += t.more_hits;
+    sum.more_hits += t.more_hits, sum.fillings_again += t.fillings_again;
     sum.kept_places += t.kept_places, sum.patched_places += t.patched_places;
   }
   for (int64_t times :
-       {sum.hits,     sum.leased_hits, sum.spilled,   sum.aborted,     sum.lost,           sum.saved,    sum.waits,
-        sum.refusals, sum.lent,        sum.cleared,   sum.reclaimed,   sum.dirty,          sum.promoted, sum.kept,
-        sum.zeroed,   sum.untouched,   sum.more_hits, sum.kept_places, sum.patched_places, evicted}) {
+       {sum.hits,           sum.leased_hits,    sum.spilled, sum.aborted,   sum.lost,      sum.saved,
+        sum.waits,          sum.refusals,       sum.lent,    sum.cleared,   sum.reclaimed, sum.dirty,
+        sum.promoted,       sum.kept,           sum.zeroed,  sum.untouched, sum.more_hits, sum.kept_places,
+        sum.patched_places, sum.fillings_again, evicted}) {
     EXPECT_GT(times, 50) << "a part of the world was hardly visited";
   }
 }
