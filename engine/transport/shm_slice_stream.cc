@@ -14,25 +14,26 @@ ShmSliceStream::ShmSliceStream(StreamSpec spec, const backend::Fence& after, Lea
 }
 
 void ShmSliceStream::Fetch(int64_t layer, const backend::Fence& after) {
-  if (layer >= spec_.num_layers) return;
+  if (layer >= spec_.num_arrivals()) return;
   std::vector<LoadPiece> pieces;
   pieces.reserve(spec_.sources.size());
   for (const StreamSpec::Source& source : spec_.sources) {
+    if (layer == 0 && source.first_is_there) continue;
     pieces.push_back({.lease = source.lease,
-                      .offset_bytes = source.offset_bytes + layer * spec_.slice_bytes,
+                      .offset_bytes = spec_.OffsetOf(source, layer),
                       .bytes = spec_.slice_bytes,
                       .to = source.slots[layer % 2]});
   }
-  layers_.push_back(loader_.Begin(std::move(pieces), after));
+  layers_.push_back(pieces.empty() ? nullptr : loader_.Begin(std::move(pieces), after));
 }
 
 backend::Fence ShmSliceStream::Arrived(int64_t layer) {
   CHECK_LT(layer, static_cast<int64_t>(layers_.size())) << "the slots of layer " << layer - 2 << " were not released";
-  return layers_[layer]->Arrival();
+  return layers_[layer] == nullptr ? backend::Fence() : layers_[layer]->Arrival();
 }
 
 void ShmSliceStream::Release(int64_t layer, const backend::Fence& read) {
-  CHECK(layer + 2 >= spec_.num_layers || layer + 2 == static_cast<int64_t>(layers_.size()))
+  CHECK(layer + 2 >= spec_.num_arrivals() || layer + 2 == static_cast<int64_t>(layers_.size()))
       << "layer " << layer << " is released out of order";
   Fetch(layer + 2, read);
 }
@@ -40,6 +41,7 @@ void ShmSliceStream::Release(int64_t layer, const backend::Fence& read) {
 // Each layer is asked until it knows, and never again.
 std::vector<kv::LeaseId> ShmSliceStream::Lost() const {
   for (; known_layers_ < layers_.size(); ++known_layers_) {
+    if (layers_[known_layers_] == nullptr) continue;
     const auto lost = layers_[known_layers_]->Lost();
     if (!lost) break;
     for (const kv::LeaseId lease : *lost) {
@@ -50,7 +52,9 @@ std::vector<kv::LeaseId> ShmSliceStream::Lost() const {
 }
 
 std::vector<kv::LeaseId> ShmSliceStream::End() {
-  for (const auto& layer : layers_) (void)layer->Await();
+  for (const auto& layer : layers_) {
+    if (layer != nullptr) (void)layer->Await();
+  }
   return Lost();
 }
 

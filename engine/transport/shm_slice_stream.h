@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A step's streaming where leases are mapped: a load a layer, two layers ahead at most.
+// A step's streaming where leases are mapped: a load a layer, two layers ahead at most, and at the end the first layer
+// of the next step.
 //
 //   return std::make_unique<ShmSliceStream>(std::move(spec), after, loader);
 #pragma once
@@ -29,7 +30,8 @@ class ShmSliceStream final : public SliceStream {
 
   const StreamSpec spec_;
   LeaseLoader& loader_;
-  std::vector<std::shared_ptr<const PendingLoad>> layers_;  // on their way, or there
+  // On their way, or there; null: it was there before.
+  std::vector<std::shared_ptr<const PendingLoad>> layers_;
   // What was lost of the first so many layers.
   mutable size_t known_layers_ = 0;
   mutable std::vector<kv::LeaseId> lost_;

@@ -17,6 +17,7 @@
 // to send.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <memory>
@@ -100,10 +101,24 @@ struct StreamSpec {
     kv::LeaseId lease;
     int64_t offset_bytes = 0;
     backend::DeviceAddress slots[2];
+    bool first_is_there = false;  // layer 0 lies in its slot already
   };
   std::vector<Source> sources;
   int64_t num_layers = 0;
   int64_t slice_bytes = 0;
+  /// Behind the last layer come the slices of layer 0 once more, for the next step, as if they were layer num_layers.
+  /// REQUIRES: num_layers > 1.
+  bool first_again = false;
+
+  /// What comes, one after the other.
+  int64_t num_arrivals() const { return num_layers + (first_again ? 1 : 0); }
+  int64_t OffsetOf(const Source& source, int64_t arrival) const {
+    return source.offset_bytes + arrival % num_layers * slice_bytes;
+  }
+  /// Of all sources.
+  bool first_is_there() const {
+    return std::all_of(sources.begin(), sources.end(), [](const Source& source) { return source.first_is_there; });
+  }
 };
 
 /// A step's streaming under way. Thread-safety: Arrived and Release by one thread, in the order of layers; the fences
@@ -119,7 +134,7 @@ class SliceStream {
   virtual std::vector<kv::LeaseId> Lost() const = 0;
   /// Waits for what is under way: nobody writes to the slots any more. Returns the leases whose memory changed hands
   /// while it was copied, or whose donor did not send it: what was streamed of them is worthless; of all others it was
-  /// good. Called once.
+  /// good, and where layer num_layers - 2 was released StreamSpec::first_again has come, too. Called once.
   virtual std::vector<kv::LeaseId> End() = 0;
 };
 

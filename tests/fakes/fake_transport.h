@@ -60,6 +60,8 @@ class FakeTransport final : public Transport {
   std::function<bool()> is_prompt;
   /// Plants a bug: slots are written again before their reader is done.
   bool early_slots = false;
+  /// Plants a bug: who gets a slot where a first layer came for the next step reads that, whichever block's it was.
+  bool keeps_any_first = false;
 
   /// Whether views say of slow links that they are. Set before the first call.
   bool measures = false;
@@ -153,6 +155,14 @@ class FakeTransport final : public Transport {
     absl::MutexLock lock(&mutex_);
     return streamed_;
   }
+  /// Slices that steps had to wait for at their beginning, and those that the step before had brought.
+  struct FirstLayers {
+    int64_t loaded = 0, found = 0;
+  };
+  FirstLayers first_layers() const {
+    absl::MutexLock lock(&mutex_);
+    return first_layers_;
+  }
   /// To be asked by the loop's thread.
   int64_t streams_under_way() const { return streams_; }
   int64_t loads_under_way() const {
@@ -239,11 +249,17 @@ class FakeTransport final : public Transport {
     Stream(FakeTransport& transport, StreamSpec spec, const backend::Fence& after)
         : state_(std::make_shared<State>(transport, std::move(spec), after)) {
       std::set<kv::LeaseId> told;
-      for (const StreamSpec::Source& source : state_->spec.sources) told.insert(source.lease);
+      FirstLayers first;
+      for (const StreamSpec::Source& source : state_->spec.sources) {
+        told.insert(source.lease);
+        ++(source.first_is_there ? first.found : first.loaded);
+      }
       const bool behind = !after.Passed();
       {
         absl::MutexLock lock(&transport.mutex_);
         transport.behind_.streams += behind;
+        transport.first_layers_.loaded += first.loaded;
+        transport.first_layers_.found += first.found;
         transport.control_messages_ += static_cast<int64_t>(told.size());
         transport.streamed_.insert(told.begin(), told.end());
         ++transport.streams_;
@@ -255,20 +271,27 @@ class FakeTransport final : public Transport {
       (void)End();
       --state_->transport.streams_;
     }
-    backend::Fence Arrived(int64_t layer) override { return backend::Fence(std::make_shared<Arrival>(state_, layer)); }
+    backend::Fence Arrived(int64_t layer) override {
+      if (layer == 0 && state_->spec.first_is_there()) return {};
+      return backend::Fence(std::make_shared<Arrival>(state_, layer));
+    }
     void Release(int64_t layer, const backend::Fence& read) override {
       state_->read[layer] = read;
       if (state_->transport.early_slots) state_->Arrive(layer + 2);
     }
     std::vector<kv::LeaseId> Lost() const override { return state_->lost; }
-    std::vector<kv::LeaseId> End() override { return state_->lost; }
+    std::vector<kv::LeaseId> End() override {
+      const int64_t layers = state_->spec.num_layers;
+      if (state_->spec.first_again && state_->read.contains(layers - 2)) state_->Arrive(layers);
+      return state_->lost;
+    }
 
    private:
     struct State {
       State(FakeTransport& transport, StreamSpec spec, backend::Fence after)
           : transport(transport), spec(std::move(spec)), after(std::move(after)) {}
       void Arrive(int64_t layer) {
-        if (layer < arrived || layer >= spec.num_layers) return;
+        if (layer < arrived || layer >= spec.num_arrivals()) return;
         arrived = layer + 1;
         if (transport.on_await) transport.on_await();
         if (layer < 2) after.Wait();
@@ -276,8 +299,9 @@ class FakeTransport final : public Transport {
         std::vector<LoadPiece> pieces;
         for (const StreamSpec::Source& source : spec.sources) {
           if (std::find(lost.begin(), lost.end(), source.lease) != lost.end()) continue;
-          pieces.push_back({source.lease, source.offset_bytes + layer * spec.slice_bytes, spec.slice_bytes,
-                            source.slots[layer % 2]});
+          if (layer == 0 && (source.first_is_there || transport.TakesForThere(source))) continue;
+          pieces.push_back({source.lease, spec.OffsetOf(source, layer), spec.slice_bytes, source.slots[layer % 2]});
+          transport.NoteSlot(transport.space.Host(pieces.back().to), layer == spec.num_layers);
         }
         for (const kv::LeaseId lease : transport.Copy(pieces)) lost.push_back(lease);
       }
@@ -308,6 +332,17 @@ class FakeTransport final : public Transport {
     load.after.Wait();
     load.lost = Copy(load.pieces);
     load.copied = true;
+  }
+
+  void NoteSlot(const std::byte* slot, bool has_first) {
+    if (has_first) {
+      firsts_.insert(slot);
+    } else {
+      firsts_.erase(slot);
+    }
+  }
+  bool TakesForThere(const StreamSpec::Source& source) const {
+    return keeps_any_first && firsts_.contains(space.Host(source.slots[0]));
   }
 
   std::vector<kv::LeaseId> Copy(const std::vector<LoadPiece>& pieces) {
@@ -351,10 +386,13 @@ class FakeTransport final : public Transport {
   std::map<Ticket, PendingLoad> loads_ ABSL_GUARDED_BY(mutex_);
   std::vector<PendingStore> stores_ ABSL_GUARDED_BY(mutex_);
   TransportStats stats_ ABSL_GUARDED_BY(mutex_);
-  int64_t streams_ = 0;  // of the loop's thread
+  // Of the loop's thread.
+  int64_t streams_ = 0;
+  std::set<const std::byte*> firsts_;  // slots where a first layer came for the next step
   bool tells_ ABSL_GUARDED_BY(mutex_) = true;
   std::set<kv::LeaseId> silent_ ABSL_GUARDED_BY(mutex_), streamed_ ABSL_GUARDED_BY(mutex_);
   Behind behind_ ABSL_GUARDED_BY(mutex_);
+  FirstLayers first_layers_ ABSL_GUARDED_BY(mutex_);
   int64_t control_messages_ ABSL_GUARDED_BY(mutex_) = 0;
   int64_t last_ticket_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t last_epoch_ ABSL_GUARDED_BY(mutex_) = 0;

@@ -4,19 +4,20 @@
 namespace swiftcache::engine::transport::nccl {
 
 std::vector<NcclGroup> MakeNcclGroups(const NcclBatchMessage& message,
-                                      const std::function<uint64_t(size_t piece, int64_t layer)>& address) {
+                                      const std::function<uint64_t(size_t piece, int64_t arrival)>& address) {
   std::vector<NcclGroup> groups;
-  for (int64_t layer = 0; layer < message.head.layers; ++layer) {
+  for (int64_t arrival = 0; arrival < message.head.arrivals(); ++arrival) {
     groups.emplace_back();
     int64_t bytes = 0;
     for (size_t i = 0; i < message.pieces.size(); ++i) {
       const NcclPiece& piece = message.pieces[i];
+      if (arrival == 0 && piece.first_is_there != 0) continue;
       if (message.head.kind != NcclKind::kStream && bytes > 0 && bytes + piece.bytes > kNcclGroupBytes) {
         groups.emplace_back();
         bytes = 0;
       }
       bytes += piece.bytes;
-      groups.back().pieces.push_back({.run = {address(i, layer), piece.bytes}, .lease = piece.lease});
+      groups.back().pieces.push_back({.run = {address(i, arrival), piece.bytes}, .lease = piece.lease});
     }
   }
   return groups;

@@ -63,9 +63,9 @@ using NcclBatchPtr = std::shared_ptr<NcclBatch>;
 /// What NCCL takes at once of loads and stores, so that the patience of either end is of so much: 3 ms at 10 GB/s.
 inline constexpr int64_t kNcclGroupBytes = 32ll << 20;
 
-/// The groups of a batch, at either end the same: a layer of a stream each, else pieces up to kNcclGroupBytes.
-/// `address`: of the memory here of a piece, of its layer.
+/// The groups of a batch, at either end the same: a layer of a stream each, of which the first may be empty, else pieces
+/// up to kNcclGroupBytes. `address`: of the memory here of a piece, of its layer; layer 0 again counts as one more.
 std::vector<NcclGroup> MakeNcclGroups(const NcclBatchMessage& message,
-                                      const std::function<uint64_t(size_t piece, int64_t layer)>& address);
+                                      const std::function<uint64_t(size_t piece, int64_t arrival)>& address);
 
 }  // namespace swiftcache::engine::transport::nccl

@@ -35,13 +35,16 @@ uint32_t PlaceOf(NcclTransfer& transfer, const NcclLeasePtr& lease) {
 
 void Add(NcclTransfer& transfer, const NcclLeasePtr& lease, const NcclMove& move) {
   const uint32_t place = PlaceOf(transfer, lease);
-  transfer.bytes += move.bytes * transfer.message.head.layers;
+  const NcclPiece piece = {.offset = move.offset_bytes,
+                           .lease = static_cast<uint16_t>(place),
+                           .first_is_there = static_cast<uint16_t>(move.first_is_there ? 1 : 0),
+                           .bytes = static_cast<uint32_t>(move.bytes)};
+  transfer.bytes += piece.bytes_of_all(transfer.message.head);
   if (Continues(transfer, place, move)) {
-    transfer.message.pieces.back().bytes += static_cast<uint32_t>(move.bytes);
+    transfer.message.pieces.back().bytes += piece.bytes;
     return;
   }
-  transfer.message.pieces.push_back(
-      {.offset = move.offset_bytes, .lease = place, .bytes = static_cast<uint32_t>(move.bytes)});
+  transfer.message.pieces.push_back(piece);
   transfer.here.push_back(move.here);
   if (transfer.message.head.kind == NcclKind::kStore) transfer.stores.push_back({move.ticket, place});
 }
@@ -88,8 +91,8 @@ NcclTransferPtr NcclBorrower::TransferFor(const NcclMoves& moves, const NcclLeas
   if (it != begun.transfers.rend()) {
     const NcclTransfer& last = **it;
     const auto pieces = static_cast<int64_t>(last.message.pieces.size());
-    const bool has_room =
-        pieces < kMaxNcclPieces && (pieces + 1) * moves.layers <= kMaxNcclSlices && last.leases.size() < kMaxNcclLeases;
+    const bool has_room = pieces < kMaxNcclPieces && (pieces + 1) * last.message.head.arrivals() <= kMaxNcclSlices &&
+                          last.leases.size() < kMaxNcclLeases;
     if (has_room) return *it;
     if (moves.kind == NcclKind::kStream) return nullptr;
   }
@@ -98,6 +101,7 @@ NcclTransferPtr NcclBorrower::TransferFor(const NcclMoves& moves, const NcclLeas
   transfer->message.head.kind = moves.kind;
   transfer->message.head.layers = static_cast<uint32_t>(moves.layers);
   transfer->message.head.layer_stride = moves.layer_stride;
+  transfer->message.head.first_again = moves.first_again ? 1 : 0;
   transfer->began = clock_.Now();
   begun.transfers.push_back(transfer);
   return transfer;
@@ -115,8 +119,8 @@ void NcclBorrower::Refuse(const NcclMoves& moves, const NcclMove& move, NcclBegu
 void NcclBorrower::Post(const NcclMoves& moves, const NcclTransferPtr& transfer) {
   transfer->message.head.num_leases = static_cast<uint32_t>(transfer->message.leases.size());
   transfer->message.head.num_pieces = static_cast<uint32_t>(transfer->message.pieces.size());
-  std::vector<NcclGroup> groups = MakeNcclGroups(transfer->message, [&](size_t piece, int64_t layer) {
-    return backend::cuda::ToNumber(transfer->here[piece][layer % 2]);
+  std::vector<NcclGroup> groups = MakeNcclGroups(transfer->message, [&](size_t piece, int64_t arrival) {
+    return backend::cuda::ToNumber(transfer->here[piece][arrival % 2]);
   });
   for (size_t i = 0; i < groups.size(); ++i) {
     groups[i].ready = moves.kind != NcclKind::kStream || i < 2;

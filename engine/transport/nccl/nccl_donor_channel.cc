@@ -134,14 +134,14 @@ absl::Status NcclDonorChannel::OnBatch(const NcclBatchMessage& message) {
   RETURN_IF_ERROR(CheckNcclPieces(message, lease_bytes));
   crossing.accepted = donor_.Begin(crossing.grants, crossing.stores, shared_from_this());
   for (const NcclPiece& piece : message.pieces) {
-    if (crossing.accepted[piece.lease] != 0) crossing.bytes += int64_t{piece.bytes} * message.head.layers;
+    if (crossing.accepted[piece.lease] != 0) crossing.bytes += piece.bytes_of_all(message.head);
   }
-  const auto address = [&](size_t i, int64_t layer) -> uint64_t {
+  const auto address = [&](size_t i, int64_t arrival) -> uint64_t {
     const NcclPiece& piece = message.pieces[i];
     const NcclDonor::GrantPtr& grant = crossing.grants[piece.lease];
     if (grant == nullptr) return 0;  // refused
     return backend::cuda::ToNumber(donor_.options_.arena + grant->spec.offset_bytes + piece.offset +
-                                   layer * message.head.layer_stride);
+                                   arrival % message.head.layers * message.head.layer_stride);
   };
   auto batch = std::make_shared<NcclBatch>(crossing.stores ? NcclDirection::kReceive : NcclDirection::kSend,
                                            MakeNcclGroups(message, address));

@@ -49,10 +49,11 @@ absl::Status CheckHead(const NcclBatchHead& head) {
   const bool streams = head.kind == NcclKind::kStream;
   if (head.num_leases < 1 || head.num_leases > kMaxNcclLeases || head.num_pieces < 1 ||
       head.num_pieces > kMaxNcclPieces || head.layers < 1 || head.layers > (streams ? kMaxNcclLayers : 1) ||
-      int64_t{head.layers} * head.num_pieces > kMaxNcclSlices || head.layer_stride < 0 ||
-      (!streams && head.layer_stride != 0)) {
+      head.first_again > (head.layers > 1 ? 1 : 0) || head.arrivals() * head.num_pieces > kMaxNcclSlices ||
+      head.layer_stride < 0 || (!streams && head.layer_stride != 0)) {
     return Wrong(absl::StrCat("BATCH has ", head.num_pieces, " pieces of ", head.num_leases, " leases, in ",
-                              head.layers, " layers ", head.layer_stride, " bytes apart"));
+                              head.layers, " layers ", head.layer_stride, " bytes apart, the first ", head.first_again,
+                              " times again"));
   }
   return absl::OkStatus();
 }
@@ -71,9 +72,9 @@ absl::StatusOr<NcclMessage> ParseBatch(WireBytes body) {
   message.pieces = ReadMany<NcclPiece>(tail.subspan(lease_bytes));
   for (const NcclPiece& piece : message.pieces) {
     if (piece.lease >= message.head.num_leases || piece.bytes == 0 || piece.bytes > kMaxNcclPieceBytes ||
-        piece.offset < 0) {
+        piece.offset < 0 || piece.first_is_there > (message.head.kind == NcclKind::kStream ? 1 : 0)) {
       return Wrong(absl::StrCat("BATCH has a piece of ", piece.bytes, " bytes at ", piece.offset, " of its lease ",
-                                piece.lease));
+                                piece.lease, ", its first layer ", piece.first_is_there, " times there"));
     }
   }
   return NcclMessage(std::move(message));

@@ -25,7 +25,8 @@
 //   BROKEN    8 u64 number
 //   BATCH     8 i64 batch, rising   16 u64 communicator's number   24 i64 bytes between the layers of a stream, else 0
 //            32 u32 NcclKind   36 u32 layers, else 1   40 u32 leases   44 u32 pieces
-//            48 leases x i64, then pieces x NcclPiece
+//            48 u32 1: layer 0 comes again behind the last, else 0   52 u32 0
+//            56 leases x i64, then pieces x NcclPiece
 //   ACCEPTED, DONE   8 i64 batch   16 u32 leases   20 u32 0   24 leases x u8, 1 or 0, in the order of the BATCH
 #pragma once
 
@@ -42,11 +43,11 @@
 
 namespace swiftcache::engine::transport::nccl {
 
-inline constexpr uint16_t kNcclVersion = 1;
+inline constexpr uint16_t kNcclVersion = 2;
 inline constexpr uint32_t kMaxNcclPieces = 8192;  // 128 KiB: what a socket's buffer holds at once
 inline constexpr uint32_t kMaxNcclLeases = 1024;
 inline constexpr uint32_t kMaxNcclLayers = 1024;
-inline constexpr int64_t kMaxNcclSlices = 1 << 20;  // of a stream: pieces times layers
+inline constexpr int64_t kMaxNcclSlices = 1 << 20;  // of a stream: pieces times arrivals
 inline constexpr int64_t kMaxNcclPieceBytes = 1ll << 30;
 inline constexpr size_t kMaxNcclBatches = 64;  // of a pair, unanswered
 
@@ -137,16 +138,26 @@ struct NcclBatchHead {
   uint32_t layers;
   uint32_t num_leases;
   uint32_t num_pieces;
+  uint32_t first_again;
+  uint32_t zero = 0;
+
+  /// Layers, and layer 0 again.
+  int64_t arrivals() const { return int64_t{layers} + first_again; }
 };
-static_assert(sizeof(NcclBatchHead) == 40 && offsetof(NcclBatchHead, kind) == 24);
+static_assert(sizeof(NcclBatchHead) == 48 && offsetof(NcclBatchHead, kind) == 24 &&
+              offsetof(NcclBatchHead, first_again) == 40);
 
 /// Of a stream: of its layer 0.
 struct NcclPiece {
-  int64_t offset;  // in the lease
-  uint32_t lease;  // its place among the batch's leases
+  int64_t offset;               // in the lease
+  uint16_t lease;               // its place among the batch's leases
+  uint16_t first_is_there = 0;  // 1: layer 0 is not sent, or only behind the last
   uint32_t bytes;
+
+  int64_t bytes_of_all(const NcclBatchHead& head) const { return bytes * (head.arrivals() - first_is_there); }
 };
-static_assert(sizeof(NcclPiece) == 16);
+static_assert(sizeof(NcclPiece) == 16 && offsetof(NcclPiece, bytes) == 12);
+static_assert(kMaxNcclLeases <= 1 << 16);
 
 struct NcclBatchMessage {
   NcclBatchHead head = {};

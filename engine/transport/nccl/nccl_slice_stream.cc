@@ -30,13 +30,17 @@ class LayerArrival final : public backend::FenceState {
 };
 
 NcclMoves MovesOf(const StreamSpec& spec, const backend::Fence& after) {
-  NcclMoves moves = {
-      .kind = NcclKind::kStream, .layers = spec.num_layers, .layer_stride = spec.slice_bytes, .after = after};
+  NcclMoves moves = {.kind = NcclKind::kStream,
+                     .layers = spec.num_layers,
+                     .layer_stride = spec.slice_bytes,
+                     .first_again = spec.first_again,
+                     .after = after};
   for (const StreamSpec::Source& source : spec.sources) {
     moves.moves.push_back({.lease = source.lease,
                            .offset_bytes = source.offset_bytes,
                            .bytes = spec.slice_bytes,
-                           .here = {source.slots[0], source.slots[1]}});
+                           .here = {source.slots[0], source.slots[1]},
+                           .first_is_there = source.first_is_there});
   }
   return moves;
 }
@@ -44,19 +48,23 @@ NcclMoves MovesOf(const StreamSpec& spec, const backend::Fence& after) {
 }  // namespace
 
 NcclSliceStream::NcclSliceStream(const StreamSpec& spec, const backend::Fence& after, NcclBorrower& borrower)
-    : num_layers_(spec.num_layers), borrower_(borrower), begun_(borrower.Begin(MovesOf(spec, after))) {}
+    : num_arrivals_(spec.num_arrivals()),
+      first_is_there_(spec.first_is_there()),
+      borrower_(borrower),
+      begun_(borrower.Begin(MovesOf(spec, after))) {}
 
 NcclSliceStream::~NcclSliceStream() { (void)End(); }
 
 backend::Fence NcclSliceStream::Arrived(int64_t layer) {
   CHECK_LT(layer, num_released_ + 2) << "the slots of layer " << layer - 2 << " were not released";
+  if (layer == 0 && first_is_there_) return {};
   return backend::Fence(std::make_shared<const LayerArrival>(begun_.transfers, layer));
 }
 
 void NcclSliceStream::Release(int64_t layer, const backend::Fence& read) {
   CHECK_EQ(layer, num_released_) << "a layer is released out of order";
   ++num_released_;
-  if (layer + 2 >= num_layers_) return;
+  if (layer + 2 >= num_arrivals_) return;
   for (const NcclTransferPtr& transfer : begun_.transfers) {
     transfer->channel->link().SetReady(*transfer->batch, layer + 2, read);
   }

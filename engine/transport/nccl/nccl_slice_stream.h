@@ -28,7 +28,8 @@ class NcclSliceStream final : public SliceStream {
   std::vector<kv::LeaseId> End() override;
 
  private:
-  const int64_t num_layers_;
+  const int64_t num_arrivals_;
+  const bool first_is_there_;  // of all sources
   NcclBorrower& borrower_;
   const NcclBegun begun_;
   int64_t num_released_ = 0;

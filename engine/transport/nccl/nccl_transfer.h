@@ -63,6 +63,7 @@ struct NcclMove {
   int64_t offset_bytes = 0;
   int64_t bytes = 0;
   std::array<backend::DeviceAddress, 2> here;  // of even and of odd layers
+  bool first_is_there = false;                 // StreamSpec's
   Ticket ticket;                               // of a store
 };
 
@@ -71,6 +72,7 @@ struct NcclMoves {
   NcclKind kind = NcclKind::kLoad;
   int64_t layers = 1;
   int64_t layer_stride = 0;  // [bytes] in a lease
+  bool first_again = false;  // StreamSpec's
   std::vector<NcclMove> moves;
   backend::Fence after;
 };

@@ -35,13 +35,24 @@ class StreamTest : public testing::Test {
       EXPECT_EQ(borrower_.events.Fate(borrower_.Store(kLease, at * kBlock, Block(at), kBlock)), absl::OkStatus());
   }
   const std::byte* Block(int64_t i) const { return blocks_[i].data(); }
-  std::unique_ptr<SliceStream> Begin(const backend::Fence& after = {}) {
+  StreamSpec Spec() {
     StreamSpec spec{.num_layers = kLayers, .slice_bytes = kSlice};
     for (const int64_t i : {0, 1}) {
       spec.sources.push_back(
           {kLease, i * kBlock, {At(slots_.data() + 2 * i * kSlice), At(slots_.data() + (2 * i + 1) * kSlice)}});
     }
-    return borrower_.transport->BeginStream(std::move(spec), after);
+    return spec;
+  }
+  std::unique_ptr<SliceStream> Begin(const backend::Fence& after = {}) {
+    return borrower_.transport->BeginStream(Spec(), after);
+  }
+  // All layers, one after the other.
+  void ReadAll(SliceStream& stream) {
+    for (int64_t layer = 0; layer < kLayers; ++layer) {
+      stream.Arrived(layer).Wait();
+      EXPECT_TRUE(IsThere(layer)) << layer;
+      stream.Release(layer, {});
+    }
   }
   bool IsThere(int64_t layer) const {
     const auto same = [&](int64_t i) {
@@ -66,6 +77,60 @@ TEST_F(StreamTest, LayersArriveInTheirSlotsAsThoseBeforeThemAreReleased) {
     stream->Release(layer, {});
   }
   EXPECT_TRUE(stream->End().empty());
+  EXPECT_EQ(borrower_.transport->stats().loaded_bytes, 2 * kBlock);
+}
+
+TEST_F(StreamTest, TheFirstLayerComesAgainBehindTheLast) {
+  StreamSpec spec = Spec();
+  spec.first_again = true;
+  const auto stream = borrower_.transport->BeginStream(spec, {});
+  ReadAll(*stream);
+  EXPECT_TRUE(stream->End().empty());
+  for (const int64_t i : {0, 1}) {  // where layer 5 would lie
+    EXPECT_EQ(std::memcmp(slots_.data() + (2 * i + 1) * kSlice, Block(i), kSlice), 0);
+  }
+}
+
+TEST_F(StreamTest, AFirstLayerThatIsThereIsNotLoaded) {
+  for (const bool all : {false, true}) {
+    StreamSpec spec = Spec();
+    for (const int64_t i : {0, 1}) std::memcpy(slots_.data() + 2 * i * kSlice, Block(i), kSlice);
+    std::fill_n(slots_.data() + (all ? 0 : 2) * kSlice, all ? 0 : kSlice, std::byte{0});
+    spec.sources[0].first_is_there = true;
+    spec.sources[1].first_is_there = all;
+    const int64_t before = borrower_.transport->stats().loaded_bytes;
+    const auto writing = std::make_shared<Later>();
+    const auto stream = borrower_.transport->BeginStream(spec, backend::Fence(writing));
+    EXPECT_EQ(stream->Arrived(0).Passed(), all) << "it waits for nothing";
+    writing->passed.Notify();
+    ReadAll(*stream);
+    EXPECT_TRUE(stream->End().empty());
+    EXPECT_EQ(borrower_.transport->stats().loaded_bytes - before, 2 * kBlock - (all ? 2 : 1) * kSlice);
+  }
+}
+
+TEST_F(StreamTest, TheFirstLayerDoesNotComeAgainWhereTheStepEndsEarly) {
+  StreamSpec spec = Spec();
+  spec.first_again = true;
+  const auto stream = borrower_.transport->BeginStream(spec, {});
+  stream->Arrived(0).Wait();
+  stream->Release(0, {});
+  EXPECT_TRUE(stream->End().empty());
+  EXPECT_EQ(borrower_.transport->stats().loaded_bytes, 2 * 3 * kSlice);
+}
+
+TEST_F(StreamTest, TheEndNamesALeaseThatChangedHandsWhileTheFirstLayerCameAgain) {
+  StreamSpec spec = Spec();
+  spec.first_again = true;
+  const auto stream = borrower_.transport->BeginStream(spec, {});
+  const auto reading = std::make_shared<Later>();
+  for (int64_t layer = 0; layer < kLayers; ++layer) {
+    stream->Arrived(layer).Wait();
+    stream->Release(layer, layer == kLayers - 2 ? backend::Fence(reading) : backend::Fence());
+  }
+  donor_.transport->Fence(kLease);
+  reading->passed.Notify();
+  EXPECT_THAT(stream->End(), testing::ElementsAre(kLease));
 }
 
 TEST_F(StreamTest, NothingIsWrittenBeforeTheFence) {

@@ -28,7 +28,8 @@ NcclBatchMessage Batch(NcclKind kind, uint32_t layers, int64_t stride, std::vect
 absl::StatusCode CodeOf(const std::vector<std::byte>& bytes) { return ParseNcclMessage(bytes).status().code(); }
 
 TEST(NcclMessageTest, ABatchIsReadAsItWasWritten) {
-  const auto batch = Batch(NcclKind::kStream, 3, 64, {{.offset = 128, .lease = 1, .bytes = 32}});
+  auto batch = Batch(NcclKind::kStream, 3, 64, {{.offset = 128, .lease = 1, .first_is_there = 1, .bytes = 32}});
+  batch.head.first_again = 1;
   const auto parsed = ParseNcclMessage(EncodeNcclBatch(batch));
   ASSERT_TRUE(parsed.ok()) << parsed.status();
   const auto& read = std::get<NcclBatchMessage>(*parsed);
@@ -40,6 +41,9 @@ TEST(NcclMessageTest, ABatchIsReadAsItWasWritten) {
   EXPECT_EQ(read.pieces[0].offset, 128);
   EXPECT_EQ(read.pieces[0].lease, 1u);
   EXPECT_EQ(read.pieces[0].bytes, 32u);
+  EXPECT_EQ(read.pieces[0].first_is_there, 1u);
+  EXPECT_EQ(read.head.first_again, 1u);
+  EXPECT_EQ(read.pieces[0].bytes_of_all(read.head), 3 * 32) << "two of three layers, and the first one behind them";
 }
 
 TEST(NcclMessageTest, AnAnswerIsReadAsItWasWritten) {
@@ -99,6 +103,12 @@ TEST(NcclMessageTest, NumbersThatMeanNothingAreRefused) {
   bad.push_back(Batch(NcclKind::kLoad, 1, 0, {{.offset = 0, .lease = 2, .bytes = 1}}));
   bad.push_back(Batch(NcclKind::kLoad, 1, 0, {{.offset = 0, .lease = 0, .bytes = 0}}));
   bad.push_back(Batch(NcclKind::kLoad, 1, 0, {{.offset = 0, .lease = 0, .bytes = kMaxNcclPieceBytes + 1}}));
+  bad.push_back(Batch(NcclKind::kLoad, 1, 0, {{.offset = 0, .lease = 0, .first_is_there = 1, .bytes = 1}}));
+  bad.push_back(Batch(NcclKind::kStream, 2, 8, {{.offset = 0, .lease = 0, .first_is_there = 2, .bytes = 1}}));
+  for (const auto& [layers, again] : {std::pair(1u, 1u), std::pair(2u, 2u)}) {
+    bad.push_back(Batch(NcclKind::kStream, layers, 8, {good}));
+    bad.back().head.first_again = again;
+  }
   for (size_t i = 0; i < bad.size(); ++i) {
     EXPECT_EQ(CodeOf(EncodeNcclBatch(bad[i])), absl::StatusCode::kInvalidArgument) << i;
   }

@@ -75,6 +75,43 @@ TEST_F(NcclSliceStreamTest, EachLayerIsInItsSlotsWhenItHasArrived) {
   EXPECT_THAT(stream->End(), IsEmpty());
 }
 
+TEST_F(NcclSliceStreamTest, TheFirstLayerComesAgainBehindTheLastAndIsNotSentWhereItIsThere) {
+  StreamSpec spec = Both();
+  spec.first_again = true;
+  for (int step = 0; step < 3; ++step) {
+    const int64_t groups = borrower_.nccl.num_groups();
+    const auto stream = borrower_.transport->BeginStream(spec, {});
+    if (step == 2) {
+      EXPECT_TRUE(stream->Arrived(0).Passed()) << "all of it is there";
+    }
+    for (int64_t layer = 0; layer < kLayers; ++layer) {
+      stream->Arrived(layer).Wait();
+      ExpectLayer(layer);
+      stream->Release(layer, {});
+    }
+    EXPECT_THAT(stream->End(), IsEmpty());
+    ExpectLayer(0);  // of an even number of layers, it lies where it lay
+    EXPECT_EQ(borrower_.nccl.num_groups() - groups, step == 2 ? 2 * kLayers : 2 * (kLayers + 1));
+    // In the second step some of the first donor's are there, in the third all.
+    for (size_t i = 0; i < spec.sources.size(); ++i) spec.sources[i].first_is_there = step == 1 || i % 4 == 0;
+  }
+}
+
+TEST_F(NcclSliceStreamTest, OfAnOddNumberOfLayersTheFirstComesAgainToTheOtherSlot) {
+  StreamSpec spec = Both();
+  spec.num_layers = kLayers - 1;
+  spec.first_again = true;
+  const auto stream = borrower_.transport->BeginStream(spec, {});
+  for (int64_t layer = 0; layer < spec.num_layers; ++layer) {
+    stream->Arrived(layer).Wait();
+    ExpectLayer(layer);
+    stream->Release(layer, {});
+  }
+  EXPECT_THAT(stream->End(), IsEmpty());
+  EXPECT_EQ(borrower_.Read(SlotOf(0, 1), kSlice), SliceOf(1, 0, 0));
+  EXPECT_EQ(borrower_.Read(SlotOf(1, 1), kSlice), SliceOf(2, 0, 0));
+}
+
 TEST_F(NcclSliceStreamTest, ASlotIsWrittenAgainOnlyWhenItHasBeenRead) {
   const backend::cuda::Stream compute = borrower_.driver.CreateStream().value();
   const auto stream = borrower_.transport->BeginStream(Both(), {});
