@@ -103,7 +103,7 @@ void Forward::Stream(const kv::BlockTable& table, BlockAddresses& addresses) {
     LeaseRead& read = reads_[read_of_.at(place.region)];
     std::optional<LayerStreamer::Slots> slots;
     if (leases_->sharing->borrowing().Streams(read.view)) {
-      slots = leases_->streamer->Add(table[i], read.lease, place.index * own_->block_bytes());
+      slots = leases_->streamer->Add(cache_->filling(table[i]), read.lease, place.index * own_->block_bytes());
     }
     addresses.Set(i, slots ? backend::DeviceAddress() : AddressOf(place));
     if (slots) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/exec/layer_streamer.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace swiftcache::engine::exec {
@@ -11,7 +12,7 @@ struct LayerStreamer::Waited final : backend::FenceState {
   void Wait() const override {
     const absl::Time begin = streamer.clock_->Now();
     arrival.Wait();
-    streamer.stall_ns_.fetch_add(absl::ToInt64Nanoseconds(streamer.clock_->Now() - begin), std::memory_order_relaxed);
+    streamer.NoteStall(begin);
   }
   const backend::FenceState* stands_for() const override { return arrival.state(); }
   LayerStreamer& streamer;
@@ -19,26 +20,37 @@ struct LayerStreamer::Waited final : backend::FenceState {
 };
 
 void LayerStreamer::Begin() {
-  slots_->Clear();
-  spec_ = {.num_layers = layout_.num_layers, .slice_bytes = layout_.slice_bytes()};
+  slots_->Begin();
+  spec_ = {
+      .num_layers = layout_.num_layers, .slice_bytes = layout_.slice_bytes(), .first_again = layout_.num_layers > 1};
+  streams_.clear();
 }
 
-std::optional<LayerStreamer::Slots> LayerStreamer::Add(kv::BlockId block, kv::LeaseId lease, int64_t offset_bytes) {
-  const std::optional<int64_t> stream = slots_->Assign(block);
+std::optional<LayerStreamer::Slots> LayerStreamer::Add(kv::Filling filling, kv::LeaseId lease, int64_t offset_bytes) {
+  const std::optional<kv::LayerSlots::Stream> stream = slots_->Assign(filling);
   if (!stream) return std::nullopt;
-  if (*stream == static_cast<int64_t>(spec_.sources.size())) {
-    transport::StreamSpec::Source source{.lease = lease, .offset_bytes = offset_bytes};
-    for (int64_t buffer = 0; buffer < std::min(kv::kStreamBuffers, layout_.num_layers); ++buffer) {
-      const kv::LayerSlots::Slot slot = slots_->At(*stream, buffer);
-      source.slots[buffer] = arena_ + slot.place * layout_.block_bytes() + slot.slice * layout_.slice_bytes();
-    }
-    spec_.sources.push_back(source);
+  const Slots slots = {AddressOf(stream->number, 0), AddressOf(stream->number, 1)};
+  if (stream->is_new) {
+    spec_.sources.push_back({.lease = lease,
+                             .offset_bytes = offset_bytes,
+                             .slots = {slots[0], slots[1]},
+                             .first_is_there = stream->first_is_there});
+    streams_.push_back(stream->number);
   }
-  const transport::StreamSpec::Source& source = spec_.sources[*stream];
-  return Slots{source.slots[0], source.slots[1]};
+  return slots;
+}
+
+backend::DeviceAddress LayerStreamer::AddressOf(int64_t stream, int64_t layer) const {
+  const kv::LayerSlots::Slot slot = slots_->At(stream, layer);
+  return arena_ + slot.place * layout_.block_bytes() + slot.slice * layout_.slice_bytes();
+}
+
+void LayerStreamer::NoteStall(absl::Time begin) {
+  stall_ns_.fetch_add(absl::ToInt64Nanoseconds(clock_->Now() - begin), std::memory_order_relaxed);
 }
 
 void LayerStreamer::Start(const backend::Fence& after) {
+  num_released_ = 0;
   if (!empty()) stream_ = transport_->BeginStream(spec_, after);
 }
 
@@ -48,7 +60,9 @@ backend::Fence LayerStreamer::Arrived(int64_t layer) {
 }
 
 void LayerStreamer::Release(int64_t layer, const backend::Fence& read) {
-  if (stream_ != nullptr) stream_->Release(layer, read);
+  if (stream_ == nullptr) return;
+  stream_->Release(layer, read);
+  ++num_released_;
 }
 
 std::vector<kv::LeaseId> LayerStreamer::Lost() const {
@@ -57,8 +71,18 @@ std::vector<kv::LeaseId> LayerStreamer::Lost() const {
 
 std::vector<kv::LeaseId> LayerStreamer::End() {
   if (stream_ == nullptr) return {};
+  const absl::Time begin = clock_->Now();
   std::vector<kv::LeaseId> lost = stream_->End();
+  NoteStall(begin);
   stream_.reset();
+  const bool came_again = spec_.first_again && num_released_ == spec_.num_layers;
+  for (size_t i = 0; i < streams_.size(); ++i) {
+    if (came_again && std::find(lost.begin(), lost.end(), spec_.sources[i].lease) == lost.end()) {
+      slots_->KeepFirst(streams_[i]);
+    } else {
+      slots_->ForgetFirst(streams_[i]);
+    }
+  }
   return lost;
 }
 

@@ -2,6 +2,7 @@
 #include "engine/kv/layer_stream.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "glog/logging.h"
 
@@ -22,16 +23,45 @@ LayerSlots::LayerSlots(std::span<const int32_t> places, int64_t num_layers)
   CHECK_GT(num_layers, 0);
 }
 
-std::optional<int64_t> LayerSlots::Assign(BlockId block) {
-  const auto known = streams_.find(block);
-  if (known != streams_.end()) return known->second;
-  if (size() == capacity()) return std::nullopt;
-  return streams_.emplace(block, size()).first->second;
+void LayerSlots::Begin() {
+  ++step_;
+  next_ = 0;
+}
+
+std::optional<LayerSlots::Stream> LayerSlots::Assign(Filling filling) {
+  auto known = numbers_.find(filling);
+  if (known == numbers_.end()) {
+    const std::optional<int64_t> taken = Take();
+    if (!taken) return std::nullopt;
+    streams_[*taken] = {.filling = filling};
+    known = numbers_.emplace(filling, *taken).first;
+  }
+  OfBlock& stream = streams_[known->second];
+  const bool is_new = std::exchange(stream.step, step_) != step_;
+  return Stream{known->second, is_new, stream.first_is_there};
+}
+
+// Of no block, or of one that this step has not named so far.
+std::optional<int64_t> LayerSlots::Take() {
+  if (const auto known = static_cast<int64_t>(streams_.size()); known < capacity()) {
+    streams_.emplace_back();
+    return known;
+  }
+  while (next_ < capacity() && streams_[next_].step == step_) ++next_;
+  if (next_ == capacity()) return std::nullopt;
+  numbers_.erase(streams_[next_].filling);
+  return next_++;
+}
+
+void LayerSlots::KeepFirst(int64_t stream) {
+  OfBlock& kept = streams_[stream];
+  kept.buffer_of_first = (kept.buffer_of_first + num_layers_) % kStreamBuffers;
+  kept.first_is_there = true;
 }
 
 // Buffers lie one behind the other, so that neighbouring streams are neighbours in memory.
 LayerSlots::Slot LayerSlots::At(int64_t stream, int64_t layer) const {
-  const int64_t slot = layer % kStreamBuffers * capacity() + stream;
+  const int64_t slot = (streams_[stream].buffer_of_first + layer) % kStreamBuffers * capacity() + stream;
   return {places_[slot / num_layers_], slot % num_layers_};
 }
 

@@ -3,9 +3,10 @@
 //
 //   int64_t reserve = StreamBlocksFor(/*own_blocks=*/100, /*leased_blocks=*/17, /*num_layers=*/10);   // 4
 //   LayerSlots slots(cache.reserved(), num_layers);
-//   slots.Clear();                                           // a step begins
-//   std::optional<int64_t> stream = slots.Assign(block);     // the same for every sequence that shares the block
-//   LayerSlots::Slot to = slots.At(*stream, layer);
+//   slots.Begin();                                           // a step begins
+//   auto stream = slots.Assign(filling);                     // the same for every sequence that shares the block
+//   LayerSlots::Slot to = slots.At(stream->number, layer);
+//   slots.KeepFirst(stream->number);                         // the step is over, and layer 0 came again behind the last
 //
 // The sizes of SwiftCache 3.2 and where each is computed:
 //
@@ -46,8 +47,11 @@ constexpr int64_t StreamedBlocks(int64_t reserved_blocks, int64_t num_layers) {
   return reserved_blocks * num_layers / kStreamBuffers;
 }
 
-/// The single-layer slots inside reserved local blocks: a block of num_layers slices is as many slots. Buffer b holds
-/// the layers with layer % kStreamBuffers == b.
+/// The single-layer slots inside reserved local blocks: a block of num_layers slices is as many slots. A block's layers
+/// take its two by turns.
+///
+/// The turn goes on from step to step: behind the last layer, while the other slot is read, layer 0 may come once more,
+/// for the next step. There it is found for the same filling of the block, until another one takes the slots.
 /// Thread-safety: none. Ownership: a value. Errors: none. Units: slots.
 class LayerSlots {
  public:
@@ -56,12 +60,21 @@ class LayerSlots {
 
   /// Blocks that can be streamed at once.
   int64_t capacity() const { return StreamedBlocks(static_cast<int64_t>(places_.size()), num_layers_); }
-  int64_t size() const { return static_cast<int64_t>(streams_.size()); }
 
-  /// Forgets all blocks. REQUIRES: no slot is read or written any more.
-  void Clear() { streams_.clear(); }
-  /// The number of the block's stream, from 0 in the order of first calls. Nothing: the slots are used up.
-  std::optional<int64_t> Assign(BlockId block);
+  /// A step begins, in which no block has a stream yet. REQUIRES: no slot is read or written any more.
+  void Begin();
+  struct Stream {
+    int64_t number = 0;
+    bool is_new = false;          // this is the step's first call for the block
+    bool first_is_there = false;  // its layer 0 lies at At(number, 0)
+  };
+  /// Nothing: the slots are used up.
+  std::optional<Stream> Assign(Filling filling);
+  /// The step has used the stream's slots, and layer 0 came again to where layer num_layers would lie. REQUIRES: the
+  /// stream was assigned since Begin; once.
+  void KeepFirst(int64_t stream);
+  /// The same without layer 0.
+  void ForgetFirst(int64_t stream) { streams_[stream].first_is_there = false; }
 
   /// Slice `slice` of local block `place`.
   struct Slot {
@@ -69,13 +82,25 @@ class LayerSlots {
     int64_t slice = 0;
     friend bool operator==(const Slot&, const Slot&) = default;
   };
-  /// Where layer `layer` of a stream lies. REQUIRES: 0 <= stream < capacity(), 0 <= layer < num_layers.
+  /// Where layer `layer` of a stream lies. REQUIRES: it is assigned, layer >= 0.
   Slot At(int64_t stream, int64_t layer) const;
 
  private:
+  struct OfBlock {
+    Filling filling;
+    int64_t step = -1;  // the last one in which it was assigned
+    int64_t buffer_of_first = 0;
+    bool first_is_there = false;
+  };
+
+  std::optional<int64_t> Take();
+
   const std::vector<int32_t> places_;
   const int64_t num_layers_;
-  absl::flat_hash_map<BlockId, int64_t> streams_;
+  std::vector<OfBlock> streams_;  // those that ever had a block
+  absl::flat_hash_map<Filling, int64_t> numbers_;
+  int64_t step_ = 0;
+  int64_t next_ = 0;  // all before it are of this step
 };
 
 }  // namespace swiftcache::engine::kv

@@ -52,6 +52,7 @@ SharingSoak::SharingSoak(const SoakOptions& options, SoakTally& tally)
   peers_->transport().mapped = options.mapped;
   peers_->transport().measures = options.measures_links;
   peers_->transport().early_slots = options.bug == ReaderBug::kSlotsReusedEarly;
+  peers_->transport().keeps_any_first = options.bug == ReaderBug::kSlotsKeepAnyFirst;
   peers_->transport().is_prompt = [this] { return chance_.OneIn(2); };
   peers_->transport().on_await = [this] {
     if (layer_ == kNoStep) ++tally_.fetches;
@@ -79,6 +80,7 @@ std::string SharingSoak::Run() {
   const transport::FakeTransport::Behind behind = peers_->transport().asked_behind();
   tally_.stores_behind += behind.stores;
   tally_.streams_behind += behind.streams;
+  tally_.first_layers_found += peers_->transport().first_layers().found;
   tally_.steps += load.steps_total;
   tally_.preemptions += load.preemptions_total;
   tally_.donor_tokens += load.prompt_tokens_donor;

@@ -25,6 +25,7 @@ enum class ReaderBug {
   kNoGenerationCheck,  // LeaseView::Holds is true, whatever happened, and so is every load good
   kOnlyFirstCheck,     // in a step, only the check of the first layer is honest
   kMovesUnchecked,     // between steps there is no check: of what comes home, or leaves for another lease
+  kSlotsKeepAnyFirst,  // what came to a slot for the next step is read by whichever block has the slot then
   // Of a device that computes late.
   kWordsComparedEarly,  // before the last read of a lease
   kStoredEarly,         // a step seems done before its last layer's KV is written: a store may begin

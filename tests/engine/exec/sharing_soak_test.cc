@@ -86,13 +86,17 @@ TEST_P(SharingSoakTest, NoSeedHasAWrongTokenOrLeavesAnythingBehind) {
             << " for losses; " << tally.requests << " requests, " << tally.cancelled << " cancelled, " << tally.starved
             << " starved, " << tally.tokens << " tokens, " << tally.again << " computed again (at most "
             << tally.most_losses << " losses of one), " << tally.donor_tokens << " prompt tokens from leases, "
-            << tally.steps << " steps, " << tally.preemptions << " preemptions\n";
+            << tally.first_layers_found << " first layers found, " << tally.steps << " steps, " << tally.preemptions
+            << " preemptions\n";
   if (num_seeds < 100) return;
   if (GetParam().late) {  // else no fence was handed on that anybody had to wait for (loads: it never comes to that)
     EXPECT_GT(tally.stores_behind, 0);
     if (!GetParam().measures_links) {  // half of the leases are streamed: it happens in one run of 200
       EXPECT_EQ(tally.streams_behind > 0, GetParam().stream != StreamMode::kInPlace);
     }
+  }
+  if (GetParam().stream == StreamMode::kLsc || !GetParam().mapped) {
+    EXPECT_GT(tally.first_layers_found, static_cast<int64_t>(num_seeds));
   }
   for (int64_t happened : {tally.granted,
                            tally.fenced,
@@ -150,6 +154,9 @@ TEST_P(LateSoakTest, WordsThatAreComparedBeforeTheLastReadAreNoticed) {
 TEST_P(LateSoakTest, AStoreThatBeginsBeforeItsLayerWasWrittenIsNoticed) { ExpectNoticed(ReaderBug::kStoredEarly, 300); }
 TEST_P(LateStreamSoakTest, ASlotThatIsUsedAgainBeforeItsReaderIsDoneIsNoticed) {
   ExpectNoticed(ReaderBug::kSlotsReusedEarly, 300);
+}
+TEST_P(LateStreamSoakTest, AFirstLayerThatIsTakenForThatOfAnotherBlockIsNoticed) {
+  ExpectNoticed(ReaderBug::kSlotsKeepAnyFirst, 300);
 }
 TEST_P(LateSoakTest, ATokenThatIsReadBeforeItWasComputedIsNoticed) { ExpectNoticed(ReaderBug::kTokensReadEarly, 300); }
 TEST_P(LateSoakTest, ABlockThatIsZeroedAfterItsNewOwnerWroteIsNoticed) { ExpectNoticed(ReaderBug::kZeroedLate, 300); }

@@ -56,20 +56,92 @@ TEST(LayerStreamTest, ReservesTheFewestBlocksThroughWhichAllLeasedOnesStream) {
   }
 }
 
-TEST(LayerSlotsTest, SequencesThatShareABlockShareItsStream) {
-  LayerSlots slots(std::array<int32_t, 1>{5}, 4);
-  EXPECT_EQ(slots.capacity(), 2);
-  EXPECT_EQ(slots.Assign(BlockId(7)), 0);
-  EXPECT_EQ(slots.Assign(BlockId(9)), 1);
-  EXPECT_EQ(slots.Assign(BlockId(7)), 0);
-  EXPECT_EQ(slots.Assign(BlockId(8)), std::nullopt);
-  slots.Clear();
-  EXPECT_EQ(slots.Assign(BlockId(8)), 0);
+class LayerSlotsTest : public testing::Test {
+ protected:
+  // Two blocks at a time.
+  LayerSlots slots_{std::array<int32_t, 1>{5}, 4};
+  std::optional<int64_t> Number(uint64_t filling) {
+    const auto stream = slots_.Assign(Filling(filling));
+    return stream ? std::optional(stream->number) : std::nullopt;
+  }
+  bool FindsFirst(uint64_t filling) { return slots_.Assign(Filling(filling))->first_is_there; }
+};
+
+TEST_F(LayerSlotsTest, SequencesThatShareABlockShareItsStream) {
+  EXPECT_EQ(slots_.capacity(), 2);
+  slots_.Begin();
+  EXPECT_EQ(Number(7), 0);
+  EXPECT_EQ(Number(9), 1);
+  EXPECT_EQ(Number(7), 0);
+  EXPECT_EQ(Number(8), std::nullopt);
+  slots_.Begin();
+  EXPECT_EQ(Number(8), 0);
 }
 
-TEST(LayerSlotsTest, NoSlotHoldsTwoThingsThatAreNeededAtOnce) {
+TEST_F(LayerSlotsTest, ABlockIsNewOnceAStep) {
+  for (int step = 0; step < 2; ++step) {
+    slots_.Begin();
+    EXPECT_TRUE(slots_.Assign(Filling(7))->is_new);
+    EXPECT_FALSE(slots_.Assign(Filling(7))->is_new);
+  }
+}
+
+TEST_F(LayerSlotsTest, TheNextStepFindsTheFirstLayerThatCameAgain) {
+  slots_.Begin();
+  EXPECT_FALSE(FindsFirst(7) || FindsFirst(9));
+  slots_.KeepFirst(*Number(7));
+  slots_.ForgetFirst(*Number(9));
+  for (int step = 0; step < 3; ++step) {  // also after steps that did not ask for it
+    slots_.Begin();
+    if (step == 1) continue;
+    EXPECT_TRUE(FindsFirst(7));
+    EXPECT_FALSE(FindsFirst(9));
+  }
+  slots_.ForgetFirst(*Number(7));  // the step was cut short
+  slots_.Begin();
+  EXPECT_FALSE(FindsFirst(7));
+}
+
+TEST_F(LayerSlotsTest, WhoTakesSlotsTakesThemFromBlocksThatTheStepHasNotNamed) {
+  slots_.Begin();
+  slots_.KeepFirst(*Number(7));
+  slots_.KeepFirst(*Number(9));
+  slots_.Begin();
+  EXPECT_TRUE(FindsFirst(7));
+  EXPECT_FALSE(FindsFirst(8));
+  EXPECT_EQ(Number(8), 1) << "9 had it";
+  EXPECT_EQ(Number(9), std::nullopt);
+  slots_.KeepFirst(0);
+  slots_.KeepFirst(1);
+  slots_.Begin();
+  EXPECT_FALSE(FindsFirst(9));
+  EXPECT_TRUE(FindsFirst(8));
+  EXPECT_EQ(Number(7), std::nullopt);
+}
+
+TEST_F(LayerSlotsTest, TheFirstLayerComesAgainToTheSlotThatTheLastLayerIsNotReadIn) {
+  for (int64_t num_layers : {2, 3, 4, 5}) {
+    LayerSlots slots(std::array<int32_t, 2>{4, 2}, num_layers);
+    for (int step = 0; step < 4; ++step) {
+      slots.Begin();
+      const int64_t stream = slots.Assign(Filling(7))->number;
+      const LayerSlots::Slot again = slots.At(stream, num_layers);
+      EXPECT_NE(again, slots.At(stream, num_layers - 1));
+      slots.KeepFirst(stream);
+      slots.Begin();
+      ASSERT_TRUE(slots.Assign(Filling(7))->first_is_there);
+      EXPECT_EQ(slots.At(stream, 0), again);
+    }
+  }
+}
+
+TEST_F(LayerSlotsTest, NoSlotHoldsTwoThingsThatAreNeededAtOnce) {
   for (int64_t num_layers : {1, 2, 3, 30}) {
     LayerSlots slots(std::array<int32_t, 3>{4, 2, 9}, num_layers);
+    for (int64_t block = 0; block < slots.capacity(); ++block) {
+      const int64_t stream = slots.Assign(Filling(block))->number;
+      if (block % 2 == 0) slots.KeepFirst(stream);  // their turns differ
+    }
     for (int64_t layer = 0; layer + 1 < num_layers; ++layer) {
       std::set<std::pair<int32_t, int64_t>> taken;
       for (int64_t stream = 0; stream < slots.capacity(); ++stream) {
