@@ -8,6 +8,7 @@ they cost who lends: donors.py.)
   tests/bench/leases.py ttft_open            the same with donors that do nothing, without llama-server, under Poisson arrivals
   tests/bench/leases.py longest              a prompt many times longer than the engine's own memory
   tests/bench/leases.py stall                what layer streaming does not hide, at several link speeds
+  tests/bench/leases.py decode               time of a token that streams its KV, beside another build's (--other) if one is named
   tests/bench/leases.py unused               what sharing costs an engine that nobody lends to (needs valgrind)
   tests/bench/leases.py guard                ttft, short, beside donors that do nothing, with a bound that a busy machine keeps and broken leases do not: for CI
 
@@ -18,6 +19,7 @@ ratios hold on a noisy machine, absolute times do not. Ends with 1 if a figure m
 import collections
 import concurrent.futures
 import contextlib
+import pathlib
 import random
 import re
 import statistics
@@ -318,6 +320,37 @@ def stall(bench):
             bench.asked(f"stall / prefill at {gbps} Gbit/s", share, 0.01)
 
 
+def decode(bench):
+    """Answers of 64 tokens to a prompt of which about 1,100 tokens lie on lease, streamed; the builds take turns."""
+    builds = {"this": bench.binaries, **({"other": pathlib.Path(bench.args.other).resolve()} if bench.args.other else {})}
+    print(f"{'link':>9}{'build':>8}{'leased':>8}{'token':>10}{'stall':>10}")
+    for gbps in bench.args.gbps:
+        sides = {}
+        for name, bench.binaries in builds.items():
+            sides[name] = bench.side(f"{name}_{gbps}", 1024, (6144,), ("--stream=lsc", f"--link_gbps={gbps}",
+                                                                              f"--link_latency={bench.args.latency}"))
+        prompt = bench.tokens(1500)
+        seconds, stalled, leased = ({name: [] for name in sides} for _ in range(3))
+        for side in sides.values():
+            side.ask(prompt, 64)
+        for _ in range(bench.args.rounds):
+            for name, side in sides.items():
+                before = side.chat.metric("swiftcache_kv_stall_seconds_sum")
+                answer = side.ask(prompt, 64)
+                stalled[name].append((side.chat.metric("swiftcache_kv_stall_seconds_sum") - before) / 64)
+                seconds[name].append(answer.tpot)
+                leased[name].append(answer.usage.cached_tokens.donor)
+        for name in sides:
+            print(f"{gbps:4} Gb/s{name:>8}{statistics.median(leased[name]):8.0f}{statistics.median(seconds[name]) * 1e3:7.2f} ms"
+                  f"{statistics.median(stalled[name]) * 1e3:7.3f} ms")
+        if "other" in sides:
+            ratios = [a / b for a, b in zip(seconds["this"], seconds["other"])]
+            low, high = interval(ratios, bench.rng)
+            print(f"{gbps:4} Gb/s: a token of this build / of the other: {statistics.median(ratios):.3f} in the median, "
+                  f"95 % interval {low:.3f} to {high:.3f}")
+        bench.stop_all()
+
+
 class Unlent:
     """An engine alone, or one that shares with a broker behind which nobody lends."""
 
@@ -377,8 +410,10 @@ def unused(bench):
 
 
 def main():
-    parser = arguments(__doc__, ["ttft", "ttft_open", "longest", "stall", "unused", "guard"])
+    parser = arguments(__doc__, ["ttft", "ttft_open", "longest", "stall", "decode", "unused", "guard"])
     parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--latency", default="0", help="of the link, for decode")
+    parser.add_argument("--other", help="folder of another build's binaries, for decode")
     add_llama_flag(parser)
     parser.add_argument("--gbps", type=lambda s: [int(v) for v in s.split(",")], default=[200, 50, 20, 5])
     args = parser.parse_args()
