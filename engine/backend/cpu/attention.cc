@@ -18,12 +18,8 @@ namespace {
 constexpr int64_t kQueriesPerItem = 96;  // enough to repay the loading of a tile, few enough to stay in L1 and L2
 constexpr int64_t kCacheLineBytes = 64, kRowsAskedAtOnce = kTileTokens / 8;
 constexpr int64_t kSerialRows = 4;  // whose rope is done before a second thread would have woken
-
-Kernels::LoadTiles LoadTilesOf(const Kernels& kernels, KvDtype dtype, bool bf16_products) {
-  if (dtype == KvDtype::kF32) return kernels.load_f32;
-  if (dtype == KvDtype::kBf16) return bf16_products ? kernels.load_bf16_pairs : kernels.load_bf16;
-  return bf16_products ? kernels.load_int8_pairs : kernels.load_int8;
-}
+// For so few a tile of pairs of bf16, each widened where it is multiplied, is quicker than one that is widened first.
+constexpr int64_t kFewQueries = 8;
 
 }  // namespace
 
@@ -33,7 +29,6 @@ PagedAttention::PagedAttention(Options options, const Kernels& kernels, ThreadPo
       pool_(pool),
       bf16_products_(options_.precision == Precision::kBf16 && options_.kv.dtype != KvDtype::kF32 &&
                      kernels.gemm_bf16 != nullptr),
-      load_(LoadTilesOf(kernels, options_.kv.dtype, bf16_products_)),
       item_rows_(std::max<int64_t>(1, kQueriesPerItem / group())),
       ended_(std::make_unique<std::atomic<int64_t>[]>(max_splits())) {}
 
@@ -234,6 +229,7 @@ void PagedAttention::AttendItem(int64_t layer, const Item& item, const HostBuffe
 void PagedAttention::AttendSegment(int64_t layer, const Item& item, int64_t segment, const Sums& sums,
                                    const Scratch& s) const {
   const int64_t queries = item.num_rows * group();
+  const Products products = ProductsOf(queries);
   std::fill_n(sums.out, queries * dims(), 0.0f);
   std::fill_n(sums.max, queries, -std::numeric_limits<float>::infinity());
   std::fill_n(sums.sum, queries, 0.0f);
@@ -243,8 +239,8 @@ void PagedAttention::AttendSegment(int64_t layer, const Item& item, int64_t segm
     if (s.next->first != first) FindTile(layer, item, first, known, *s.next);
     const TileRows now = *s.next;
     FindTile(layer, item, first + kTileTokens, known, *s.next);
-    LoadTile(now, s);
-    AttendTile(item, first, now.count, sums, s);
+    LoadTile(now, products, s);
+    AttendTile(item, first, now.count, products, sums, s);
   }
 }
 
@@ -314,11 +310,22 @@ void PagedAttention::AskAhead(const Scratch& s) const {
   }
 }
 
-void PagedAttention::LoadTile(const TileRows& rows, const Scratch& s) const {
+// A score or sum is the same chain of products with both f32 kernels.
+PagedAttention::Products PagedAttention::ProductsOf(int64_t queries) const {
+  const KvDtype dtype = options_.kv.dtype;
+  if (dtype == KvDtype::kF32) return {kernels_.load_f32, kernels_.gemm_f32, false};
+  const bool int8 = dtype == KvDtype::kInt8;
+  if (bf16_products_) return {int8 ? kernels_.load_int8_pairs : kernels_.load_bf16_pairs, kernels_.gemm_bf16, true};
+  if (int8) return {kernels_.load_int8, kernels_.gemm_f32, false};
+  if (queries <= kFewQueries) return {kernels_.load_bf16_pairs, kernels_.gemm_bf16_weights, true};
+  return {kernels_.load_bf16, kernels_.gemm_f32, false};
+}
+
+void PagedAttention::LoadTile(const TileRows& rows, const Products& products, const Scratch& s) const {
   AskAhead(s);
-  load_.k(rows.k, rows.count, options_.shape.head_dim, s.k);
+  products.load.k(rows.k, rows.count, options_.shape.head_dim, s.k);
   AskAhead(s);
-  load_.v(rows.v, rows.count, options_.shape.head_dim, s.v);
+  products.load.v(rows.v, rows.count, options_.shape.head_dim, s.v);
   if (options_.kv.dtype != KvDtype::kInt8) return;
   std::fill_n(s.k_scales, 2 * kTileTokens, 0.0f);
   for (int64_t t = 0; t < rows.count; ++t) {
@@ -327,10 +334,10 @@ void PagedAttention::LoadTile(const TileRows& rows, const Scratch& s) const {
   }
 }
 
-void PagedAttention::AttendTile(const Item& item, int64_t first, int64_t count, const Sums& sums,
-                                const Scratch& s) const {
+void PagedAttention::AttendTile(const Item& item, int64_t first, int64_t count, const Products& products,
+                                const Sums& sums, const Scratch& s) const {
   const int64_t queries = item.num_rows * group();
-  Scores(queries, count, s);
+  Scores(queries, count, products, s);
   const bool int8 = options_.kv.dtype == KvDtype::kInt8;
   const int64_t position = sequences_[item.sequence].context_tokens + item.first_row;
   for (int64_t i = 0; i < queries; ++i) {
@@ -346,33 +353,33 @@ void PagedAttention::AttendTile(const Item& item, int64_t first, int64_t count, 
                            .sum = sums.sum + i});
   }
   if (bf16_products_) kernels_.to_bf16(s.scores, queries * kTileTokens, s.p_bf16);
-  WeightedSums(queries, sums, s);
+  WeightedSums(queries, sums, products, s);
 }
 
 // scores = q * K^T, of no meaning from `count` on.
-void PagedAttention::Scores(int64_t queries, int64_t count, const Scratch& s) const {
+void PagedAttention::Scores(int64_t queries, int64_t count, const Products& products, const Scratch& s) const {
   PanelGemm gemm;
   gemm.a = bf16_products_ ? static_cast<const void*>(s.q_bf16) : s.q;
   gemm.lda = dims();
   gemm.ldb = kPanelCols;
-  gemm.k = bf16_products_ ? options_.shape.head_dim / 2 : options_.shape.head_dim;
+  gemm.k = products.pairs ? options_.shape.head_dim / 2 : options_.shape.head_dim;
   gemm.ldc = kTileTokens;
   gemm.rows = queries;
   for (int64_t panel = 0; panel * kPanelCols < count; ++panel) {
     AskAhead(s);
     gemm.b = s.k + panel * gemm.k * kPanelCols;
     gemm.c = s.scores + panel * kPanelCols;
-    (bf16_products_ ? kernels_.gemm_bf16 : kernels_.gemm_f32)(gemm);
+    products.gemm(gemm);
   }
 }
 
 // out += p * V
-void PagedAttention::WeightedSums(int64_t queries, const Sums& sums, const Scratch& s) const {
+void PagedAttention::WeightedSums(int64_t queries, const Sums& sums, const Products& products, const Scratch& s) const {
   PanelGemm gemm;
   gemm.a = bf16_products_ ? static_cast<const void*>(s.p_bf16) : s.scores;
   gemm.lda = kTileTokens;
   gemm.ldb = kPanelCols;
-  gemm.k = bf16_products_ ? kTileTokens / 2 : kTileTokens;
+  gemm.k = products.pairs ? kTileTokens / 2 : kTileTokens;
   gemm.ldc = dims();
   gemm.rows = queries;
   gemm.add = true;
@@ -380,7 +387,7 @@ void PagedAttention::WeightedSums(int64_t queries, const Sums& sums, const Scrat
     AskAhead(s);
     gemm.b = s.v + panel * gemm.k * kPanelCols;
     gemm.c = sums.out + panel * kPanelCols;
-    (bf16_products_ ? kernels_.gemm_bf16 : kernels_.gemm_f32)(gemm);
+    products.gemm(gemm);
   }
 }
 

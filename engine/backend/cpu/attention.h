@@ -86,6 +86,12 @@ class PagedAttention {
     float* out;        // [queries][dims]
     float *max, *sum;  // [queries]
   };
+  // How the products of some queries with a tile are made.
+  struct Products {
+    Kernels::LoadTiles load;
+    void (*gemm)(const PanelGemm&);
+    bool pairs;  // the tile is pairs of bf16
+  };
   // One worker's memory; `dims` = PadToPanel(head_dim).
   struct Scratch {
     float* q;       // [queries][dims]
@@ -124,17 +130,18 @@ class PagedAttention {
   void LoadQueries(const Item& item, const HostBuffer& qkv, const Scratch& s) const;
   void FindTile(int64_t layer, const Item& item, int64_t first, int64_t end, TileRows& rows) const;
   void AskAhead(const Scratch& s) const;
-  void LoadTile(const TileRows& rows, const Scratch& s) const;
-  void AttendTile(const Item& item, int64_t first, int64_t count, const Sums& sums, const Scratch& s) const;
-  void Scores(int64_t queries, int64_t count, const Scratch& s) const;
-  void WeightedSums(int64_t queries, const Sums& sums, const Scratch& s) const;
+  Products ProductsOf(int64_t queries) const;
+  void LoadTile(const TileRows& rows, const Products& products, const Scratch& s) const;
+  void AttendTile(const Item& item, int64_t first, int64_t count, const Products& products, const Sums& sums,
+                  const Scratch& s) const;
+  void Scores(int64_t queries, int64_t count, const Products& products, const Scratch& s) const;
+  void WeightedSums(int64_t queries, const Sums& sums, const Products& products, const Scratch& s) const;
   void StoreOutput(const Item& item, const Sums& sums, const HostBuffer& out) const;
 
   const Options options_;
   const Kernels kernels_;
   ThreadPool& pool_;
   const bool bf16_products_;
-  const Kernels::LoadTiles load_;
   const int64_t item_rows_;
   HostMemory scratch_;    // [threads][ScratchFloats()]
   HostMemory parts_;      // [num_parts()] of PartFloats(), Sums of split items
