@@ -5,6 +5,7 @@
 #include <deque>
 #include <utility>
 
+#include "absl/base/call_once.h"
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "engine/backend/cuda/event_fence.h"
@@ -27,24 +28,41 @@ class StepFences::Due {
     absl::MutexLock lock(&mutex_);
     return acts_.empty();
   }
-  // The first `count` that were added are due. When it returns they are done, whoever did them.
+  // The first `count` that were added are due. When it returns they are done, whoever did them: one after the other, without
+  // the lock.
   void Do(int64_t count) ABSL_LOCKS_EXCLUDED(mutex_) {
-    absl::MutexLock lock(&mutex_);
-    for (; done_ < count; ++done_) {
-      acts_.front()();
-      acts_.pop_front();
+    while (const std::function<void()> act = Take(count)) {
+      act();
+      absl::MutexLock lock(&mutex_);
+      doing_ = false;
     }
   }
   // They are not done: whoever wanted them has heard of the failure, and what they write to may be gone.
   void Drop(int64_t count) ABSL_LOCKS_EXCLUDED(mutex_) {
-    absl::MutexLock lock(&mutex_);
-    for (; done_ < count; ++done_) acts_.pop_front();
+    while (Take(count)) {
+      absl::MutexLock lock(&mutex_);
+      doing_ = false;
+    }
   }
 
  private:
+  // The next one, which is then under way until `doing_` says otherwise; null where none of the first `count` is left.
+  std::function<void()> Take(int64_t count) ABSL_LOCKS_EXCLUDED(mutex_) {
+    absl::MutexLock lock(&mutex_);
+    mutex_.Await(absl::Condition(
+        +[](bool* doing) { return !*doing; }, &doing_));
+    if (taken_ >= count) return nullptr;
+    std::function<void()> act = std::move(acts_.front());
+    acts_.pop_front();
+    ++taken_;
+    doing_ = true;
+    return act;
+  }
+
   mutable absl::Mutex mutex_;
   std::deque<std::function<void()>> acts_ ABSL_GUARDED_BY(mutex_);
-  int64_t added_ ABSL_GUARDED_BY(mutex_) = 0, done_ ABSL_GUARDED_BY(mutex_) = 0;
+  int64_t added_ ABSL_GUARDED_BY(mutex_) = 0, taken_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool doing_ ABSL_GUARDED_BY(mutex_) = false;  // one of them, somebody
 };
 
 class StepFences::State final : public HostFence {
@@ -54,43 +72,40 @@ class StepFences::State final : public HostFence {
       : event_(std::move(event)), due_(std::move(due)), due_count_(due_->added()), failed_(std::move(failed)) {}
   // Of what could not be given to the stream.
   State(std::shared_ptr<Due> due, std::function<void(const absl::Status&)> failed, const absl::Status& why)
-      : due_(std::move(due)), failed_(std::move(failed)), has_failed_(true) {
+      : due_(std::move(due)), failed_(std::move(failed)) {
     due_->Drop(due_->added());
     if (failed_) failed_(why);
   }
 
   const EventFence* event() const override { return event_.get(); }
-  bool Passed() const override ABSL_LOCKS_EXCLUDED(mutex_) {
+  bool Passed() const override {
     if (passed_) return true;
-    // Asked without the lock, which Wait holds while the GPU works.
     if (event_ == nullptr || !event_->Passed()) return false;
-    absl::MutexLock lock(&mutex_);
-    if (!passed_ && !has_failed_) Pass();
-    return passed_;
+    Pass();
+    return true;
   }
-  void Wait() const override ABSL_LOCKS_EXCLUDED(mutex_) {
-    absl::MutexLock lock(&mutex_);
-    if (passed_ || has_failed_) return;
+  void Wait() const override {
+    if (passed_ || event_ == nullptr) return;
     const absl::Status status = event_->Synchronize();
     if (status.ok()) return Pass();
-    has_failed_ = true;
-    due_->Drop(due_count_);
-    if (failed_) failed_(status);
+    absl::call_once(told_, [&] {
+      due_->Drop(due_count_);
+      if (failed_) failed_(status);
+    });
   }
 
  private:
-  void Pass() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+  void Pass() const {
     due_->Do(due_count_);
     passed_ = true;
   }
 
-  const std::shared_ptr<const EventFence> event_;
+  const std::shared_ptr<const EventFence> event_;  // null: it never passes
   const std::shared_ptr<Due> due_;
   const int64_t due_count_ = 0;
   const std::function<void(const absl::Status&)> failed_;
-  mutable absl::Mutex mutex_;
-  mutable bool has_failed_ ABSL_GUARDED_BY(mutex_) = false;
-  mutable std::atomic<bool> passed_ = false;  // set under the mutex
+  mutable absl::once_flag told_;
+  mutable std::atomic<bool> passed_ = false;
 };
 
 StepFences::StepFences(Driver& driver, Stream stream)

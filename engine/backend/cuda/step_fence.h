@@ -27,7 +27,8 @@ class StepFences {
   StepFences(Driver& driver, Stream stream);
   ~StepFences();
   /// What is due when all that was given to the stream before is done; once, by whoever first sees a fence recorded
-  /// after it pass. Not called where the stream failed.
+  /// after it pass, without a lock. It may say what is due later, and waits for no fence. Not called where the stream
+  /// failed.
   void WhenDone(std::function<void()> act);
   /// `failed`: hears, once, why the fence cannot pass.
   Fence Record(std::function<void(const absl::Status&)> failed = {});

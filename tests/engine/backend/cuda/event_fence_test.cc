@@ -5,7 +5,9 @@
 
 #include <memory>
 #include <optional>
+#include <thread>
 #include <utility>
+#include <vector>
 
 #include "engine/backend/cuda/step_fence.h"
 #include "tests/engine/backend/cuda/cuda_harness.h"
@@ -138,6 +140,25 @@ TEST_F(EventFenceTest, AStreamDoesNotWaitForWhatTheHostDoesBehindAnEvent) {
   EXPECT_EQ(OrderBehind(driver_, second, refused).code(), absl::StatusCode::kAborted);
   driver_.DestroyStream(first);
   driver_.DestroyStream(second);
+}
+
+TEST_F(EventFenceTest, WhatIsDueIsDoneOnceInOrderAndMaySayMore) {
+  const Stream stream = driver_.CreateStream().value();
+  StepFences fences(driver_, stream);
+  std::vector<int> done;
+  fences.WhenDone([&] {
+    done.push_back(1);
+    fences.WhenDone([&] { done.push_back(3); });  // behind the next fence: a lock held meanwhile would never come free
+  });
+  fences.WhenDone([&] { done.push_back(2); });
+  const Fence first = fences.Record();
+  std::vector<std::thread> waiters;
+  for (int i = 0; i < 3; ++i) waiters.emplace_back([first] { first.Wait(); });
+  for (std::thread& waiter : waiters) waiter.join();
+  EXPECT_EQ(done, std::vector<int>({1, 2}));
+  fences.Record().Wait();
+  EXPECT_EQ(done, std::vector<int>({1, 2, 3}));
+  driver_.DestroyStream(stream);
 }
 
 TEST_F(EventFenceTest, AFenceOfAnotherDriverIsWaitedForHere) {
