@@ -229,9 +229,10 @@ absl::Status CudaBackend::BeginStep(std::span<const StepSequence> sequences, std
     RoundUp(plan_.tiles, 1);
     RoundUp(plan_.divided, 0);
   }
-  ASSIGN_OR_RETURN(tiles_, step().uploads.Put(stream_, std::span<const AttentionTile>(plan_.tiles)));
-  ASSIGN_OR_RETURN(divided_, step().uploads.Put(stream_, std::span<const DividedTile>(plan_.divided)));
+  ASSIGN_OR_RETURN(tiles_, step().uploads.Put(std::span<const AttentionTile>(plan_.tiles)));
+  ASSIGN_OR_RETURN(divided_, step().uploads.Put(std::span<const DividedTile>(plan_.divided)));
   RETURN_IF_ERROR(PutBlocks(sequences, streamed));
+  RETURN_IF_ERROR(step().uploads.Send(stream_));
   if (rows_ == 0) return absl::OkStatus();
   return queue_.Add(RotationsOp{.inverse_frequencies = inverse_frequencies_.as<float>(),
                                 .half = options_.attention.head_dim / 2,
@@ -250,8 +251,8 @@ absl::Status CudaBackend::PutRows(std::span<const StepSequence> sequences) {
   }
   rows_ = static_cast<int64_t>(position.size());
   CHECK_LE(rows_, options_.max_rows);
-  ASSIGN_OR_RETURN(tables_.sequence, step().uploads.Put(stream_, std::span<const int32_t>(sequence)));
-  ASSIGN_OR_RETURN(tables_.position, step().uploads.Put(stream_, std::span<const int32_t>(position)));
+  ASSIGN_OR_RETURN(tables_.sequence, step().uploads.Put(std::span<const int32_t>(sequence)));
+  ASSIGN_OR_RETURN(tables_.position, step().uploads.Put(std::span<const int32_t>(position)));
   return absl::OkStatus();
 }
 
@@ -270,9 +271,9 @@ absl::Status CudaBackend::PutBlocks(std::span<const StepSequence> sequences, std
     blocks.at(s.block) = {.slices = {ToNumber(s.slots[0]), ToNumber(s.slots[1])}};
   }
   RoundUp(blocks, kLeastBlocks);
-  ASSIGN_OR_RETURN(tables_.first_block, step().uploads.Put(stream_, std::span<const int32_t>(first_block)));
+  ASSIGN_OR_RETURN(tables_.first_block, step().uploads.Put(std::span<const int32_t>(first_block)));
   tables_.num_blocks = static_cast<int64_t>(blocks.size());
-  ASSIGN_OR_RETURN(tables_.blocks, step().uploads.Put(stream_, std::span<const KvBlock>(blocks)));
+  ASSIGN_OR_RETURN(tables_.blocks, step().uploads.Put(std::span<const KvBlock>(blocks)));
   return absl::OkStatus();
 }
 

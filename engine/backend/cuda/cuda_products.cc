@@ -80,7 +80,8 @@ absl::Status CudaBackend::Embed(const Matrix& table, std::span<const int32_t> id
   CHECK_EQ(matrix.cols(), to.cols());
   CHECK_LE(static_cast<int64_t>(ids.size()), to.rows());
   if (ids.empty()) return absl::OkStatus();
-  ASSIGN_OR_RETURN(const int32_t* device_ids, step().uploads.Put(stream_, ids));
+  ASSIGN_OR_RETURN(const int32_t* device_ids, step().uploads.Put(ids));
+  RETURN_IF_ERROR(step().uploads.Send(stream_));
   return queue_.Add(UnpackOp{.from = matrix.weights(),
                              .cols = matrix.cols(),
                              .ids = device_ids,
@@ -104,7 +105,8 @@ absl::Status CudaBackend::Linear(const LinearOp& op) {
   const int32_t* in_rows = nullptr;
   if (!op.in_rows.empty()) {
     CHECK_EQ(static_cast<int64_t>(op.in_rows.size()), op.rows);
-    ASSIGN_OR_RETURN(in_rows, step().uploads.Put(stream_, op.in_rows));
+    ASSIGN_OR_RETURN(in_rows, step().uploads.Put(op.in_rows));
+    RETURN_IF_ERROR(step().uploads.Send(stream_));
   }
   RETURN_IF_ERROR(queue_.Add(PrepareOp{.in = in.data(),
                                        .in_rows = in_rows,

@@ -74,7 +74,7 @@ absl::StatusOr<std::vector<TokenChoice>> CudaBackend::ChoicesOf(std::span<const 
     choices.push_back(choice);
   }
   RETURN_IF_ERROR(EnsureDevice(penalised_, penalised * vocab * int64_t{sizeof(float)}));
-  ASSIGN_OR_RETURN(const SeenLogit* device_seen, step().uploads.Put(stream_, std::span<const SeenLogit>(seen)));
+  ASSIGN_OR_RETURN(const SeenLogit* device_seen, step().uploads.Put(std::span<const SeenLogit>(seen)));
   float* copy = penalised_.as<float>();
   for (TokenChoice& choice : choices) {
     if (choice.num_seen == 0) continue;
@@ -99,8 +99,8 @@ absl::Status CudaBackend::Sample(const Buffer& logits, std::span<const SampleRow
   auto* const top_ids = step().top.as<int32_t>();
   auto* const top_logits = reinterpret_cast<float*>(top_ids + alternatives);
   const auto* const results = step().chosen.as<ChosenToken>();
-  ASSIGN_OR_RETURN(const TokenChoice* device_choices,
-                   step().uploads.Put(stream_, std::span<const TokenChoice>(choices)));
+  ASSIGN_OR_RETURN(const TokenChoice* device_choices, step().uploads.Put(std::span<const TokenChoice>(choices)));
+  RETURN_IF_ERROR(step().uploads.Send(stream_));
   RETURN_IF_ERROR(queue_.Add(ChooseOp{.logits = from.data(),
                                       .vocab = from.cols(),
                                       .choices = device_choices,

@@ -9,7 +9,7 @@
 
 namespace swiftcache::engine::backend::cuda {
 
-absl::StatusOr<uint64_t> Uploads::PutBytes(Stream stream, std::span<const std::byte> bytes) {
+absl::StatusOr<uint64_t> Uploads::PutBytes(std::span<const std::byte> bytes) {
   const auto size = static_cast<int64_t>(bytes.size());
   RETURN_IF_ERROR(MakeRoom(size));
   const Chunk& chunk = chunks_[chunk_];
@@ -17,11 +17,28 @@ absl::StatusOr<uint64_t> Uploads::PutBytes(Stream stream, std::span<const std::b
   if (size > 0) {
     std::byte* const staged = chunk.host.data() + used_;
     std::memcpy(staged, bytes.data(), bytes.size());
-    const DeviceCopy copy = {.to = address, .from = reinterpret_cast<uint64_t>(staged), .bytes = size};
-    RETURN_IF_ERROR(driver_.Copy(stream, {&copy, 1}));
+    AddUnsent({.to = address, .from = reinterpret_cast<uint64_t>(staged), .bytes = size});
   }
   used_ += CeilDiv(size, kAlignment) * kAlignment;
   return address;
+}
+
+// With the one before where it lies behind it in the same chunk: what is between them is nobody's.
+void Uploads::AddUnsent(const DeviceCopy& copy) {
+  if (!unsent_.empty()) {
+    DeviceCopy& last = unsent_.back();
+    const auto behind = static_cast<int64_t>(copy.to - last.to);
+    if (static_cast<int64_t>(copy.from - last.from) == behind && behind > 0 && behind < last.bytes + kAlignment) {
+      last.bytes = behind + copy.bytes;
+      return;
+    }
+  }
+  unsent_.push_back(copy);
+}
+
+absl::Status Uploads::Send(Stream stream) {
+  const std::vector<DeviceCopy> copies = std::exchange(unsent_, {});
+  return copies.empty() ? absl::OkStatus() : driver_.Copy(stream, copies);
 }
 
 absl::Status Uploads::MakeRoom(int64_t bytes) {

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // The small arrays that a step's kernels read: written by the host into pinned memory, copied to the device in the order
-// of the stream, and kept until the step is done.
+// of the stream, as many as were put at once, and kept until the step is done.
 //
 //   uploads.Begin();
-//   ASSIGN_OR_RETURN(const int32_t* ids, uploads.Put(stream, token_ids));     // of the device
+//   ASSIGN_OR_RETURN(const int32_t* ids, uploads.Put(token_ids));     // of the device
+//   RETURN_IF_ERROR(uploads.Send(stream));                            // before what reads them
 #pragma once
 
 #include <cstdint>
@@ -23,13 +24,18 @@ class Uploads {
  public:
   explicit Uploads(Driver& driver) : driver_(driver) {}
   /// Forgets what was put. REQUIRES: nothing that reads it is under way.
-  void Begin() { chunk_ = used_ = 0; }
-  /// Where the device finds a copy of `values`, until Begin.
+  void Begin() {
+    chunk_ = used_ = 0;
+    unsent_.clear();
+  }
+  /// Where the device finds a copy of `values`, from the next Send until Begin.
   template <class T>
-  absl::StatusOr<const T*> Put(Stream stream, std::span<const T> values) {
-    ASSIGN_OR_RETURN(const uint64_t address, PutBytes(stream, std::as_bytes(values)));
+  absl::StatusOr<const T*> Put(std::span<const T> values) {
+    ASSIGN_OR_RETURN(const uint64_t address, PutBytes(std::as_bytes(values)));
     return reinterpret_cast<const T*>(address);
   }
+  /// What was put since the last one: one copy, unless a chunk was full.
+  absl::Status Send(Stream stream);
 
  private:
   static constexpr int64_t kAlignment = 256, kChunkBytes = 1 << 20;
@@ -37,13 +43,15 @@ class Uploads {
     PinnedBytes host;
     DeviceBytes device;
   };
-  absl::StatusOr<uint64_t> PutBytes(Stream stream, std::span<const std::byte> bytes);
+  absl::StatusOr<uint64_t> PutBytes(std::span<const std::byte> bytes);
+  void AddUnsent(const DeviceCopy& copy);
   absl::Status MakeRoom(int64_t bytes);
 
   Driver& driver_;
   std::vector<Chunk> chunks_;
   size_t chunk_ = 0;  // the one that is being filled, and
   int64_t used_ = 0;  // how far
+  std::vector<DeviceCopy> unsent_;
 };
 
 }  // namespace swiftcache::engine::backend::cuda

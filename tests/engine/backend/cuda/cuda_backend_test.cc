@@ -167,6 +167,19 @@ TEST_F(CudaBackendTest, QuantisedWeightsAreDecodedForManyRowsAloneInMemoryThatIs
   EXPECT_EQ(driver_.memory()->free_bytes, before);
 }
 
+// Each copy costs a call of the driver.
+TEST_F(CudaBackendTest, TheTablesOfAStepAreOneCopy) {
+  kv_ = *device_->CreateKvMemory({.bytes = options_.kv.block_bytes(), .block_bytes = options_.kv.block_bytes()});
+  const DeviceAddress block[] = {kv_->base()};
+  const StepSequence sequence = {.num_rows = 2, .context_tokens = 3, .blocks = block};
+  const int64_t before = driver_.runs_copied();
+  ASSERT_TRUE(backend_->BeginStep({&sequence, 1}, {}).ok());
+  absl::Status status;
+  backend_->EndStep(status).Wait();
+  EXPECT_TRUE(status.ok()) << status;
+  EXPECT_EQ(driver_.runs_copied() - before, 1);
+}
+
 TEST_F(CudaBackendTest, VectorsShareTheMemoryThatADriverDealsIn) {
   const std::vector<float> norm = RandomVector(1000, 4);  // 4 KiB each, and a unit has 64
   std::vector<std::unique_ptr<Buffer>> vectors;
