@@ -116,6 +116,11 @@ bool NcclLink::HasPassed(const NcclBatch& batch, size_t index) const {
   return event == nullptr || event->Passed();
 }
 
+const EventFence* NcclLink::EventOf(const NcclBatch& batch, size_t index) const {
+  absl::MutexLock lock(&mutex_);
+  return batch.over ? nullptr : batch.groups[index].event.get();
+}
+
 // An event of a communicator that is given up passes, too: its kernels have ended.
 void NcclLink::AwaitPassed(const NcclBatch& batch, size_t index) const {
   std::shared_ptr<const EventFence> event;

@@ -23,6 +23,12 @@ class LayerArrival final : public backend::FenceState {
   void Wait() const override {
     for (const NcclTransferPtr& transfer : transfers_) transfer->channel->link().AwaitPassed(*transfer->batch, layer_);
   }
+  // A device waits by itself for what one donor sends, once it is in the stream of their link. Of several donors there is
+  // no single event: the host waits, as it does until then.
+  const backend::FenceState* stands_for() const override {
+    if (transfers_.size() != 1) return nullptr;
+    return transfers_[0]->channel->link().EventOf(*transfers_[0]->batch, layer_);
+  }
 
  private:
   const std::vector<NcclTransferPtr> transfers_;

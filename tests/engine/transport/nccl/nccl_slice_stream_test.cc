@@ -133,6 +133,40 @@ TEST_F(NcclSliceStreamTest, ASlotIsWrittenAgainOnlyWhenItHasBeenRead) {
   borrower_.driver.DestroyStream(compute);
 }
 
+TEST_F(NcclSliceStreamTest, ADeviceWaitsByItselfForWhatOneDonorSends) {
+  StreamSpec of_one = {.num_layers = kLayers, .slice_bytes = kSlice};
+  for (int64_t source = 0; source < kSources; ++source) Add(of_one, kLease, source);
+  const backend::cuda::Stream compute = borrower_.driver.CreateStream().value();
+  for (const bool one : {true, false}) {
+    const auto stream = borrower_.transport->BeginStream(one ? of_one : Both(), {});
+    for (int64_t layer = 0; layer < kLayers; ++layer) {
+      const backend::Fence arrived = stream->Arrived(layer);
+      const absl::Time deadline = absl::Now() + absl::Seconds(10);
+      while (one && arrived.state()->stands_for() == nullptr && !arrived.Passed() && absl::Now() < deadline) {
+        absl::SleepFor(absl::Microseconds(100));  // until the donor has been asked, and NCCL has it
+      }
+      EXPECT_TRUE(one || arrived.state()->stands_for() == nullptr);
+      EXPECT_TRUE(!one || backend::cuda::IsOrderable(borrower_.driver, arrived));
+      ASSERT_TRUE(backend::cuda::OrderBehind(borrower_.driver, compute, arrived).ok());
+      ASSERT_TRUE(borrower_.driver
+                      .Launch(compute,
+                              [&, layer] {
+                                if (!one) return ExpectLayer(layer);
+                                for (int64_t source = 0; source < kSources; ++source) {
+                                  EXPECT_EQ(borrower_.Read(SlotOf(source, layer), kSlice), SliceOf(1, source, layer));
+                                }
+                              })
+                      .ok());
+      auto read = backend::cuda::EventFence::Create(borrower_.driver).value();
+      ASSERT_TRUE(read->Record(compute).ok());
+      stream->Release(layer, backend::Fence(read));
+    }
+    EXPECT_THAT(stream->End(), IsEmpty());
+    borrower_.driver.Finish(compute);
+  }
+  borrower_.driver.DestroyStream(compute);
+}
+
 TEST_F(NcclSliceStreamTest, LayersThatNobodyReleasedAreNotSent) {
   const auto stream = borrower_.transport->BeginStream(Both(), {});
   stream->Arrived(1).Wait();
