@@ -55,6 +55,20 @@ Bounds MeasureBounds(Driver& driver, Kernels& kernels, Stream stream, Rows& rows
   bounds.bytes = 2.0 * bytes / stopwatch.Time([&] { Check(driver.Copy(stream, {&copy, 1})); });
   rows.Add({.what = "bound: products of bf16, [8192][8192] each", .figure = bounds.flops * 1e-12, .unit = "TFLOP/s"});
   rows.Add({.what = "bound: a plain copy of 1 GiB, reads and writes", .figure = bounds.bytes * 1e-9, .unit = "GB/s"});
+  constexpr int64_t outputs = bytes / 2 / n;
+  const ProductOp reads = {.in = b.as<void>(),
+                           .rows = 1,
+                           .weight = a.as<void>(),
+                           .outputs = outputs,
+                           .cols = n,
+                           .out = b.as<float>() + n,
+                           .out_cols = outputs};
+  const double read = bytes / stopwatch.Time([&] { Check(kernels.Multiply(stream, reads)); });
+  rows.Add({.what = "reads of 1 GiB, by a product of one row",
+            .figure = read * 1e-9,
+            .unit = "GB/s",
+            .share = read / bounds.bytes,
+            .of = "the plain copy's"});
   return bounds;
 }
 

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // How far the CUDA backend is from what this GPU can do, and how fast KV moves. Each figure stands beside its bound,
 // measured in the same run:
-//   bounds         products of bf16 [8192][8192] by [8192][8192], a plain copy on the device
+//   bounds         products of bf16 [8192][8192] by [8192][8192], a plain copy on the device; beside the latter how fast
+//                  memory is read alone, as a product of one row reads its weights
 //   copies         slices of one layer out of leased blocks (block-major), beside the same bytes as one run
 //   memory         a grant, a mapping, other memory: milliseconds a GiB
 //   prefill        one prompt of a model of Qwen3-8B's shape with random weights: FLOP/s over the bound
 //   decode         of one sequence and of 64 together: bytes of weights and KV read a step, over the plain copy's; with
-//                  weights in bf16, and in Q4_0, of which the bytes are those of the file
+//                  weights in bf16, and in Q4_0, of which the bytes are those of the file; of 64 of all lengths, of 32
+//                  beside a prompt, and with tokens that are drawn
 //   streaming      a step that brings all its KV in layer by layer, beside the same step in place: what is not hidden
 //   interference   decode while a copy engine reads the arena at the speed of the host's link, beside decode alone
 //
@@ -45,6 +47,7 @@ using engine::backend::StepSequence;
 using engine::backend::StreamedBlock;
 using engine::backend::WeightFormat;
 using engine::loader::ModelConfig;
+using engine::sample::SamplingParams;
 using namespace engine::backend::cuda;  // NOLINT: a benchmark of that room
 
 // Qwen3-8B's shape: 36 layers, 8.2 billion parameters.
@@ -169,19 +172,23 @@ class Runner {
   std::span<const DeviceAddress> blocks(int64_t tokens) const {
     return std::span(blocks_).first(static_cast<size_t>(tokens / kv_.block_tokens));
   }
-  // `rows` of each sequence behind `context`, and a greedy token of each. `gate`: the first sequence's context is streamed.
-  double Step(int64_t sequences, int64_t context, int64_t rows, StreamGate* gate = nullptr) {
+  /// What a step computes of one sequence.
+  struct Part {
+    int64_t context = 0, rows = 1;
+  };
+  // A token of each, greedy where `sampling` does not say otherwise. `gate`: the first sequence's context is streamed.
+  double Step(const std::vector<Part>& parts, const SamplingParams& sampling, StreamGate* gate) {
     std::vector<int32_t> ids, last;
     std::vector<StepSequence> of;
-    for (int64_t s = 0; s < sequences; ++s) {
-      for (int64_t r = 0; r < rows; ++r)
-        ids.push_back(static_cast<int32_t>((context + r + s) * 7919 % config_.vocab_size));
+    std::vector<engine::backend::SampleRow> samples;
+    for (int64_t s = 0; s < static_cast<int64_t>(parts.size()); ++s) {
+      for (int64_t r = 0; r < parts[s].rows; ++r)
+        ids.push_back(static_cast<int32_t>((parts[s].context + r + s) * 7919 % config_.vocab_size));
       last.push_back(static_cast<int32_t>(ids.size() - 1));
-      of.push_back({rows, context,
-                    std::span(blocks_).subspan(s * blocks_each_, sequences == 1 ? 2 * blocks_each_ : blocks_each_)});
+      of.push_back({parts[s].rows, parts[s].context,
+                    std::span(blocks_).subspan(s * blocks_each_, parts.size() == 1 ? 2 * blocks_each_ : blocks_each_)});
+      samples.push_back({.logits_row = s, .params = sampling, .draw = {.seed = static_cast<uint64_t>(s)}});
     }
-    std::vector<engine::backend::SampleRow> samples(sequences);
-    for (int64_t s = 0; s < sequences; ++s) samples[s] = {.logits_row = s, .params = {.temperature = 0}};
     engine::models::ForwardBatch batch = {.token_ids = ids, .sequences = of, .logit_rows = last, .samples = samples};
     const absl::Time begin = absl::Now();
     if (gate != nullptr) {
@@ -193,11 +200,16 @@ class Runner {
     Check(result.status);
     return absl::ToDoubleSeconds(absl::Now() - begin);
   }
-  double MedianStep(int64_t sequences, int64_t context, int64_t rows, int repeats, StreamGate* gate = nullptr) {
+  double MedianStep(const std::vector<Part>& parts, int repeats, const SamplingParams& sampling = {.temperature = 0},
+                    StreamGate* gate = nullptr) {
     std::vector<double> seconds;
-    for (int i = 0; i < 5; ++i) Step(sequences, context, rows, gate);  // algorithms are chosen, graphs are made
-    for (int i = 0; i < repeats; ++i) seconds.push_back(Step(sequences, context, rows, gate));
+    for (int i = 0; i < 5; ++i) Step(parts, sampling, gate);  // algorithms are chosen, graphs are made
+    for (int i = 0; i < repeats; ++i) seconds.push_back(Step(parts, sampling, gate));
     return Median(std::move(seconds));
+  }
+  // `rows` of each of some sequences behind `context`.
+  double MedianStep(int64_t sequences, int64_t context, int64_t rows, int repeats, StreamGate* gate = nullptr) {
+    return MedianStep(std::vector<Part>(sequences, {context, rows}), repeats, {.temperature = 0}, gate);
   }
 
  private:
@@ -227,17 +239,44 @@ void MeasurePrefill(const ModelConfig& c, Runner& runner, int64_t tokens, const 
             .at_least = tokens == 8192 ? 0.6 : 0});
 }
 
-void MeasureDecode(Runner& runner, int64_t sequences, int64_t context, const char* how, double asked,
-                   const Bounds& bounds, Rows& rows) {
-  const double seconds = runner.MedianStep(sequences, context, 1, 15);
-  const double bytes = static_cast<double>(runner.decoder().weight_bytes()) +
-                       static_cast<double>(sequences * context * runner.kv_bytes_a_token());
-  rows.Add({.what = absl::StrCat("decode of ", sequences, " behind ", context, " tokens", how),
+void AddDecode(const Runner& runner, const std::vector<Runner::Part>& parts, double seconds, const std::string& what,
+               double asked, const Bounds& bounds, Rows& rows) {
+  double bytes = static_cast<double>(runner.decoder().weight_bytes());
+  for (const Runner::Part& part : parts) bytes += static_cast<double>(part.context * runner.kv_bytes_a_token());
+  rows.Add({.what = what,
             .figure = seconds * 1e3,
             .unit = "ms",
             .share = bytes / seconds / bounds.bytes,
             .of = "a plain copy's bandwidth",
             .at_least = asked});
+}
+
+void MeasureDecode(Runner& runner, int64_t sequences, int64_t context, const char* how, double asked,
+                   const Bounds& bounds, Rows& rows) {
+  const std::vector<Runner::Part> parts(sequences, {.context = context});
+  const std::string what = absl::StrCat("decode of ", sequences, " behind ", context, " tokens", how);
+  AddDecode(runner, parts, runner.MedianStep(parts, 15), what, asked, bounds, rows);
+}
+
+// As an engine has it: contexts of all lengths, a prompt beside them, tokens that are drawn.
+void MeasureMixed(Runner& runner, int64_t sequences, int64_t longest, const Bounds& bounds, Rows& rows) {
+  std::vector<Runner::Part> all_lengths;
+  for (int64_t s = 1; s <= sequences; ++s) all_lengths.push_back({.context = longest * s / sequences});
+  const std::string what = absl::StrCat("decode of ", sequences, " behind ", longest / sequences, " to ", longest);
+  AddDecode(runner, all_lengths, runner.MedianStep(all_lengths, 15), what + " tokens", 0, bounds, rows);
+  const SamplingParams top_p = {.temperature = 0.8f, .top_p = 0.95f},
+                       top_k = {.temperature = 0.8f, .top_p = 0.95f, .top_k = 40};
+  AddDecode(runner, all_lengths, runner.MedianStep(all_lengths, 15, top_p), what + ", top_p", 0, bounds, rows);
+  AddDecode(runner, all_lengths, runner.MedianStep(all_lengths, 15, top_k), what + ", top_p and top_k", 0, bounds,
+            rows);
+  std::vector<Runner::Part> beside_a_prompt(sequences / 2, {.context = longest});
+  const double alone = runner.MedianStep(beside_a_prompt, 15);
+  beside_a_prompt.push_back({.context = longest / 2, .rows = 512});
+  rows.Add({.what = absl::StrCat("512 rows of a prompt, and decode of ", sequences / 2, " behind ", longest),
+            .figure = runner.MedianStep(beside_a_prompt, 15) * 1e3,
+            .unit = "ms",
+            .share = alone * 1e3,
+            .of = "ms without the prompt"});
 }
 
 // The same step with its KV where it lies, and brought in layer by layer by the copy engine; in turns.
@@ -317,6 +356,7 @@ void MeasureModel(const ModelConfig& c, Driver& driver, bool graphs, const Bound
   MeasureDecode(runner, 1, context, "", 0.75, bounds, rows);
   MeasureDecode(runner, 8, context, "", 0, bounds, rows);
   MeasureDecode(runner, batch, context, "", 0.65, bounds, rows);
+  MeasureMixed(runner, batch, context, bounds, rows);
   MeasureStreaming(driver, runner, context, 512, rows);
   MeasureStreaming(driver, runner, context, 1, rows);
   MeasureInterference(driver, runner, 1, context, rows);
