@@ -64,7 +64,10 @@ void NcclLink::Break(uint64_t number) {
 
 bool NcclLink::Post(const NcclBatchPtr& batch) {
   absl::MutexLock lock(&mutex_);
-  if (stopping_ || (batch->number != 0 && batch->number <= given_up_)) return false;
+  if (stopping_ || (batch->number != 0 && batch->number <= given_up_)) {
+    batch->over = true;
+    return false;
+  }
   batch->posted_at = clock_.Now();
   batches_.push_back(batch);
   changed_ = true;

@@ -71,7 +71,8 @@ class NcclLink {
   /// Gives up the communicator, if it still is this one.
   void Break(uint64_t number = kAny) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  /// Behind all others. False: its communicator, or this link, is at its end; the batch is forgotten.
+  /// Behind all others. False: its communicator, or this link, is at its end. The batch is over then: its groups count as
+  /// passed, and `ended` is not called.
   bool Post(const NcclBatchPtr& batch) ABSL_LOCKS_EXCLUDED(mutex_);
   /// The other end takes part, as far as these leases go: all of the batch's, 1 or 0. False: it was not asked, or said
   /// so before.

@@ -274,6 +274,26 @@ TEST_F(HostileDonorTest, OneThatSendsOtherSizesCostsTheReadersPatience) {
   borrower_.nccl.ForgetMisuse();
 }
 
+// Of what is asked for before its lease is heard to have ended nothing comes any more, and nobody waits for it.
+TEST_F(HostileDonorTest, AStreamThatIsBegunWhileItDiesIsNotWaitedFor) {
+  Grant();
+  InterruptedClock::Next([&] {  // the lease is found to be open, and the link stops before the stream is given to it
+    peer_.reset();
+    EXPECT_TRUE(Eventually([&] { return borrower_.nccl.num_communicators() == 0; }));
+  });
+  const auto stream = borrower_.transport->BeginStream(
+      {.sources = {{kLease, 0, {borrower_.At(0), borrower_.At(kPiece)}}}, .num_layers = 2, .slice_bytes = kPiece}, {});
+  EXPECT_EQ(borrower_.nccl.num_groups(), 0);
+  for (int64_t layer = 0; layer < 2; ++layer) {
+    const backend::Fence arrived = stream->Arrived(layer);
+    ASSERT_TRUE(arrived.Passed()) << "a step would wait for ever";
+    arrived.Wait();
+    EXPECT_EQ(arrived.state()->stands_for(), nullptr);
+    stream->Release(layer, {});
+  }
+  EXPECT_THAT(stream->End(), ElementsAre(kLease));
+}
+
 TEST_F(HostileDonorTest, WhatItSaysOfLeasesThatAreNotItsOwnIsNotHeard) {
   Grant();
   peer_->Send(EncodeNcclMessage(NcclEnded{kOther.value(), 3}));
