@@ -25,7 +25,15 @@ absl::Status Check(const NcclOpen& open) {
   return CheckWireText("OPEN", open.instance);
 }
 
-absl::Status Check(const NcclRefused& refused) { return CheckRefusal("REFUSED", refused.reason); }
+// Of a field that means nothing yet.
+absl::Status CheckZero(const char* message, uint32_t zero) {
+  return zero == 0 ? absl::OkStatus() : Wrong(absl::StrCat(message, " has ", zero, " in a field that is to be 0"));
+}
+
+absl::Status Check(const NcclRefused& refused) {
+  RETURN_IF_ERROR(CheckZero("REFUSED", refused.zero));
+  return CheckRefusal("REFUSED", refused.reason);
+}
 
 absl::Status Check(const NcclRevoke& revoke) { return CheckTimeLeft(revoke.time_left_ns); }
 
@@ -55,7 +63,7 @@ absl::Status CheckHead(const NcclBatchHead& head) {
                               head.layers, " layers ", head.layer_stride, " bytes apart, the first ", head.first_again,
                               " times again"));
   }
-  return absl::OkStatus();
+  return CheckZero("BATCH", head.zero);
 }
 
 absl::StatusOr<NcclMessage> ParseBatch(WireBytes body) {
@@ -83,6 +91,7 @@ absl::StatusOr<NcclMessage> ParseBatch(WireBytes body) {
 absl::StatusOr<NcclMessage> ParseAnswer(bool done, WireBytes body) {
   if (body.size() < sizeof(NcclAnswerHead)) return Wrong(absl::StrCat("an answer has ", body.size(), " bytes"));
   const auto head = ReadFirst<NcclAnswerHead>(body);
+  RETURN_IF_ERROR(CheckZero("an answer", head.zero));
   const WireBytes tail = body.subspan(sizeof(NcclAnswerHead));
   if (head.num_leases < 1 || head.num_leases > kMaxNcclLeases || tail.size() != head.num_leases) {
     return Wrong(absl::StrCat("an answer about ", head.num_leases, " leases has ", tail.size(), " bytes for them"));

@@ -109,12 +109,19 @@ TEST(NcclMessageTest, NumbersThatMeanNothingAreRefused) {
     bad.push_back(Batch(NcclKind::kStream, layers, 8, {good}));
     bad.back().head.first_again = again;
   }
+  bad.push_back(Batch(NcclKind::kLoad, 1, 0, {good}));
+  bad.back().head.zero = 1;
   for (size_t i = 0; i < bad.size(); ++i) {
     EXPECT_EQ(CodeOf(EncodeNcclBatch(bad[i])), absl::StatusCode::kInvalidArgument) << i;
   }
   EXPECT_EQ(CodeOf(EncodeNcclMessage(NcclRevoke{7, -1})), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(CodeOf(EncodeNcclMessage(NcclRefused{.lease = 7, .reason = LeaseRefusal{9}})),
             absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(CodeOf(EncodeNcclMessage(NcclRefused{.lease = 7, .reason = LeaseRefusal::kNotGranted, .zero = 1})),
+            absl::StatusCode::kInvalidArgument);
+  std::vector<std::byte> answer = EncodeNcclAnswer({.leases = {1}});
+  answer[20] = std::byte{1};
+  EXPECT_EQ(CodeOf(answer), absl::StatusCode::kInvalidArgument);
   NcclOpen open = {.lease = 7, .bytes = 64};
   open.capability[5] = 'x';  // after the text's end
   EXPECT_EQ(CodeOf(EncodeNcclMessage(open)), absl::StatusCode::kInvalidArgument);
