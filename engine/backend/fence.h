@@ -17,7 +17,7 @@ class FenceState {
   virtual bool Passed() const = 0;  // once true, always true
   virtual void Wait() const = 0;    // until Passed, or until it is certain that it never will
   /// The fence that passes when this one does, where this one only tells how the host waits: a device that knows that one
-  /// waits for it by itself. Null: there is none.
+  /// waits for it by itself. Null: there is none, or not now. It may come and go: ask once.
   virtual const FenceState* stands_for() const { return nullptr; }
 };
 

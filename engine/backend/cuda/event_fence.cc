@@ -11,7 +11,7 @@ namespace {
 // The fence's event, or the one that it is behind, where that is one of this driver.
 const EventFence* EventOf(const Driver& driver, const Fence& fence) {
   const FenceState* state = fence.state();
-  while (state != nullptr && state->stands_for() != nullptr) state = state->stands_for();
+  for (const FenceState* next = state; next != nullptr; next = next->stands_for()) state = next;
   const auto* host = dynamic_cast<const HostFence*>(state);
   const auto* event = host != nullptr ? host->event() : dynamic_cast<const EventFence*>(state);
   return event != nullptr && event->IsOf(driver) ? event : nullptr;

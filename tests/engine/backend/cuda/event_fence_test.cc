@@ -117,6 +117,30 @@ TEST_F(EventFenceTest, AStreamWaitsForTheEventThatAFenceStandsFor) {
   driver_.DestroyStream(second);
 }
 
+// As that of a transfer is, once it is given up.
+TEST_F(EventFenceTest, TheEventThatAFenceStandsForMayBeGoneWhenItIsAskedAgain) {
+  struct Fickle final : FenceState {
+    explicit Fickle(Fence what) : what(std::move(what)) {}
+    bool Passed() const override { return what.Passed(); }
+    void Wait() const override { host_waits = true; }
+    const FenceState* stands_for() const override { return std::exchange(answers, false) ? what.state() : nullptr; }
+    const Fence what;
+    mutable bool answers = true, host_waits = false;
+  };
+  const Stream first = driver_.CreateStream().value(), second = driver_.CreateStream().value();
+  driver_.Pause();
+  const auto fickle = std::make_shared<const Fickle>(Fence(Busy(first)));
+  const Fence done(fickle);
+  EXPECT_TRUE(OrderBehind(driver_, second, done).ok());
+  EXPECT_FALSE(fickle->host_waits);
+  driver_.Resume();
+  driver_.Finish(first);
+  EXPECT_TRUE(OrderBehind(driver_, second, done).ok());
+  EXPECT_TRUE(fickle->host_waits);
+  driver_.DestroyStream(first);
+  driver_.DestroyStream(second);
+}
+
 TEST_F(EventFenceTest, AStreamDoesNotWaitForWhatTheHostDoesBehindAnEvent) {
   const Stream first = driver_.CreateStream().value(), second = driver_.CreateStream().value();
   StepFences fences(driver_, first);
