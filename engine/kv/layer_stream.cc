@@ -24,8 +24,9 @@ LayerSlots::LayerSlots(std::span<const int32_t> places, int64_t num_layers)
 }
 
 void LayerSlots::Begin() {
-  ++step_;
-  next_ = 0;
+  if (std::exchange(names_any_, false)) ++step_;
+  next_idle_ = 0;
+  end_ = capacity();
 }
 
 std::optional<LayerSlots::Stream> LayerSlots::Assign(Filling filling) {
@@ -36,21 +37,26 @@ std::optional<LayerSlots::Stream> LayerSlots::Assign(Filling filling) {
     streams_[*taken] = {.filling = filling};
     known = numbers_.emplace(filling, *taken).first;
   }
+  names_any_ = true;
   OfBlock& stream = streams_[known->second];
   const bool is_new = std::exchange(stream.step, step_) != step_;
   return Stream{known->second, is_new, stream.first_is_there};
 }
 
-// Of no block, or of one that this step has not named so far.
+// Of no block; else of one that neither this step nor the one before has named; else, from the end, of one that this step
+// has not named so far. That block may be named a moment later, and takes from another then. From the beginning, which is
+// the order in which blocks are mostly named, each would take from the next one.
 std::optional<int64_t> LayerSlots::Take() {
   if (const auto known = static_cast<int64_t>(streams_.size()); known < capacity()) {
     streams_.emplace_back();
     return known;
   }
-  while (next_ < capacity() && streams_[next_].step == step_) ++next_;
-  if (next_ == capacity()) return std::nullopt;
-  numbers_.erase(streams_[next_].filling);
-  return next_++;
+  while (next_idle_ < capacity() && streams_[next_idle_].step >= step_ - 1) ++next_idle_;
+  while (end_ > 0 && streams_[end_ - 1].step == step_) --end_;
+  if (end_ == 0) return std::nullopt;
+  const int64_t taken = next_idle_ < capacity() ? next_idle_++ : --end_;
+  numbers_.erase(streams_[taken].filling);
+  return taken;
 }
 
 void LayerSlots::KeepFirst(int64_t stream) {

@@ -51,7 +51,8 @@ constexpr int64_t StreamedBlocks(int64_t reserved_blocks, int64_t num_layers) {
 /// take its two by turns.
 ///
 /// The turn goes on from step to step: behind the last layer, while the other slot is read, layer 0 may come once more,
-/// for the next step. There it is found for the same filling of the block, until another one takes the slots.
+/// for the next step. There it is found for the same filling of the block, until another one takes the slots; those that
+/// the step before did not use are taken first.
 /// Thread-safety: none. Ownership: a value. Errors: none. Units: slots.
 class LayerSlots {
  public:
@@ -99,8 +100,10 @@ class LayerSlots {
   const int64_t num_layers_;
   std::vector<OfBlock> streams_;  // those that ever had a block
   absl::flat_hash_map<Filling, int64_t> numbers_;
-  int64_t step_ = 0;
-  int64_t next_ = 0;  // all before it are of this step
+  int64_t step_ = 0;        // of those that named any block
+  bool names_any_ = false;  // this step, so far
+  int64_t next_idle_ = 0;   // all before it are of this step, or of the one before
+  int64_t end_ = 0;         // all from it on are of this step
 };
 
 }  // namespace swiftcache::engine::kv

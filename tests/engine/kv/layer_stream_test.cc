@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/kv/layer_stream.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <array>
+#include <numeric>
 #include <set>
 #include <utility>
 #include <vector>
@@ -12,6 +14,9 @@
 
 namespace swiftcache::engine::kv {
 namespace {
+
+using testing::ElementsAre;
+using testing::IsEmpty;
 
 TEST(LayerStreamTest, ThePapersExample) {
   const LayerStreamSizes sizes = DivideSlices(/*own_slices=*/100, 9 + 8, /*slots_per_block=*/1, /*num_layers=*/10);
@@ -75,7 +80,7 @@ TEST_F(LayerSlotsTest, SequencesThatShareABlockShareItsStream) {
   EXPECT_EQ(Number(7), 0);
   EXPECT_EQ(Number(8), std::nullopt);
   slots_.Begin();
-  EXPECT_EQ(Number(8), 0);
+  EXPECT_EQ(Number(8), 1);
 }
 
 TEST_F(LayerSlotsTest, ABlockIsNewOnceAStep) {
@@ -115,8 +120,51 @@ TEST_F(LayerSlotsTest, WhoTakesSlotsTakesThemFromBlocksThatTheStepHasNotNamed) {
   slots_.KeepFirst(1);
   slots_.Begin();
   EXPECT_FALSE(FindsFirst(9));
-  EXPECT_TRUE(FindsFirst(8));
-  EXPECT_EQ(Number(7), std::nullopt);
+  EXPECT_TRUE(FindsFirst(7));
+  EXPECT_EQ(Number(8), std::nullopt) << "9 has it again";
+}
+
+// Ten blocks at a time.
+class FullSlotsTest : public testing::Test {
+ protected:
+  static std::vector<uint64_t> Range(uint64_t begin, uint64_t end) {
+    std::vector<uint64_t> fillings(end - begin);
+    std::iota(fillings.begin(), fillings.end(), begin);
+    return fillings;
+  }
+  // A step that names these, in this order: those whose first layer was not there.
+  std::vector<uint64_t> Step(const std::vector<std::vector<uint64_t>>& sequences) {
+    slots_.Begin();
+    std::vector<uint64_t> loads;
+    std::vector<int64_t> streams;
+    for (const std::vector<uint64_t>& sequence : sequences) {
+      for (const uint64_t filling : sequence) {
+        const auto stream = slots_.Assign(Filling(filling));
+        EXPECT_TRUE(stream && stream->is_new) << filling;
+        if (!stream->first_is_there) loads.push_back(filling);
+        streams.push_back(stream->number);
+      }
+    }
+    for (const int64_t stream : streams) slots_.KeepFirst(stream);
+    return loads;
+  }
+
+  LayerSlots slots_{std::array<int32_t, 5>{5, 6, 7, 8, 9}, 4};
+};
+
+TEST_F(FullSlotsTest, ANewBlockTakesWhatTheLastStepDidNotUse) {
+  ASSERT_EQ(slots_.capacity(), 10);
+  (void)Step({Range(0, 10)});
+  EXPECT_THAT(Step({Range(0, 4), Range(7, 10)}), IsEmpty());
+  (void)Step({});  // nothing of a lease is read
+  EXPECT_THAT(Step({{20, 21}, Range(7, 10), Range(0, 4)}), ElementsAre(20, 21));
+  EXPECT_THAT(Step({Range(0, 4), Range(7, 10), {20, 21}}), IsEmpty());
+}
+
+TEST_F(FullSlotsTest, ANewBlockThatIsNamedFirstCostsOneOtherItsFirstLayer) {
+  (void)Step({Range(0, 10)});
+  EXPECT_THAT(Step({{20}, Range(6, 10), Range(0, 5)}), ElementsAre(20, 9)) << "5 is named no more";
+  EXPECT_THAT(Step({{20}, Range(6, 10), Range(0, 5)}), IsEmpty());
 }
 
 TEST_F(LayerSlotsTest, TheFirstLayerComesAgainToTheSlotThatTheLastLayerIsNotReadIn) {
