@@ -35,7 +35,11 @@ namespace swiftcache::engine::exec {
 /// argument). What is read in place the device checks itself, after its last read; the words are looked at between
 /// layers too, but only so that a step of none but lost sequences ends early. What is streamed is checked by the
 /// transport around each copy, and stays good. Garbage is read meanwhile and does no harm: it is numbers in the rows of
-/// its own sequence, whose results are thrown away. Thread-safety: none, but progress() may be read by any thread.
+/// its own sequence, whose results are thrown away.
+///
+/// A step ends early only while its layers are given to the device. A device that computes late and waits for streamed
+/// layers by itself (FenceState::stands_for) may have been given all before it has read the first: then the step runs to
+/// its end, and what it lost is known only there. Thread-safety: none, but progress() may be read by any thread.
 /// Ownership: borrows what is handed in, owns the batch's scratch. Errors: the model's.
 class Forward final : private backend::LayerGate {
  public:
@@ -60,7 +64,7 @@ class Forward final : private backend::LayerGate {
   void Gather(const sched::StepPlan& plan);
   std::span<const kv::LeaseId> leases_read() const { return lease_ids_; }
   /// Computes what was gathered, once. `may_cut_short`: give up at the next layer where a lease is due sooner than the
-  /// step would end. REQUIRES: leases.
+  /// step would end, at the pace at which layers are given to the device. REQUIRES: leases.
   absl::StatusOr<Outcome> Run(bool may_cut_short = false);
   /// Counts up with every Run and every layer of it: a long step is not a loop that stands still.
   int64_t progress() const { return progress_.load(std::memory_order_relaxed); }

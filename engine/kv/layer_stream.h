@@ -74,7 +74,7 @@ class LayerSlots {
   /// The step has used the stream's slots, and layer 0 came again to where layer num_layers would lie. REQUIRES: the
   /// stream was assigned since Begin; once.
   void KeepFirst(int64_t stream);
-  /// The same without layer 0.
+  /// The step has used the stream's slots; layer 0 is not there.
   void ForgetFirst(int64_t stream) { streams_[stream].first_is_there = false; }
 
   /// Slice `slice` of local block `place`.

@@ -64,7 +64,8 @@ using NcclBatchPtr = std::shared_ptr<NcclBatch>;
 inline constexpr int64_t kNcclGroupBytes = 32ll << 20;
 
 /// The groups of a batch, at either end the same: a layer of a stream each, of which the first may be empty, else pieces
-/// up to kNcclGroupBytes. `address`: of the memory here of a piece, of its layer; layer 0 again counts as one more.
+/// up to kNcclGroupBytes. `address`: of the memory here of a piece, of its layer; arrival `layers` is
+/// layer 0 again.
 std::vector<NcclGroup> MakeNcclGroups(const NcclBatchMessage& message,
                                       const std::function<uint64_t(size_t piece, int64_t arrival)>& address);
 

@@ -87,7 +87,8 @@ class NcclLink {
   void Hurry() ABSL_LOCKS_EXCLUDED(mutex_);
 
   bool HasPassed(const NcclBatch& batch, size_t group) const ABSL_LOCKS_EXCLUDED(mutex_);
-  /// The event of a group that is in the stream; null where it is not yet, or nothing is to wait for. As long as the batch.
+  /// The event of a group that is in the stream; null where it is not yet, or nothing is to wait for. Valid as
+  /// long as the batch.
   const backend::cuda::EventFence* EventOf(const NcclBatch& batch, size_t group) const ABSL_LOCKS_EXCLUDED(mutex_);
   /// Until the group has passed or is lost.
   void AwaitPassed(const NcclBatch& batch, size_t group) const ABSL_LOCKS_EXCLUDED(mutex_);
