@@ -24,15 +24,17 @@ class StepFences::Due {
     absl::MutexLock lock(&mutex_);
     return added_;
   }
+  // Whether all that were added are done.
   bool IsEmpty() const ABSL_LOCKS_EXCLUDED(mutex_) {
     absl::MutexLock lock(&mutex_);
-    return acts_.empty();
+    return acts_.empty() && !doing_;
   }
   // The first `count` that were added are due. When it returns they are done, whoever did them: one after the other, without
-  // the lock.
+  // the lock. What they held is given back by then.
   void Do(int64_t count) ABSL_LOCKS_EXCLUDED(mutex_) {
-    while (const std::function<void()> act = Take(count)) {
+    while (std::function<void()> act = Take(count)) {
       act();
+      act = nullptr;
       absl::MutexLock lock(&mutex_);
       doing_ = false;
     }

@@ -3,12 +3,16 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "absl/synchronization/notification.h"
+#include "absl/time/time.h"
 #include "engine/backend/cuda/step_fence.h"
 #include "tests/engine/backend/cuda/cuda_harness.h"
 
@@ -183,6 +187,55 @@ TEST_F(EventFenceTest, WhatIsDueIsDoneOnceInOrderAndMaySayMore) {
   fences.Record().Wait();
   EXPECT_EQ(done, std::vector<int>({1, 2, 3}));
   driver_.DestroyStream(stream);
+}
+
+// Somebody who saw a step's fence pass is at what is due behind it.
+class LateActTest : public EventFenceTest {
+ protected:
+  LateActTest() : stream_(driver_.CreateStream().value()), fences_(driver_, stream_) {}
+  ~LateActTest() override { driver_.DestroyStream(stream_); }
+  // `act` waits, when it is done or when what it holds is given back, for go_on_.
+  void BeginActs(std::function<void()> act) {
+    fences_.WhenDone(std::move(act));
+    step_ = fences_.Record();
+    somebody_ = std::thread([fence = step_] { fence.Wait(); });
+    begun_.WaitForNotification();
+  }
+  void WaitAndFinish() {
+    begun_.Notify();
+    go_on_.WaitForNotification();
+    finished_ = true;
+  }
+  void ExpectAwaited(const Fence& fence) {
+    absl::Notification passed;
+    std::thread waiter([&] {
+      fence.Wait();
+      EXPECT_TRUE(finished_);
+      passed.Notify();
+    });
+    EXPECT_FALSE(passed.WaitForNotificationWithTimeout(absl::Milliseconds(50)));
+    go_on_.Notify();
+    waiter.join();
+    somebody_.join();
+  }
+
+  const Stream stream_;
+  StepFences fences_;
+  Fence step_;
+  std::thread somebody_;
+  absl::Notification begun_, go_on_;
+  std::atomic<bool> finished_ = false;
+};
+
+TEST_F(LateActTest, ALaterFenceWaitsForTheLastActToo) {
+  BeginActs([this] { WaitAndFinish(); });
+  ExpectAwaited(fences_.Record());
+}
+
+TEST_F(LateActTest, WhatAnActHoldsIsGivenBackBeforeItsFencePasses) {
+  std::shared_ptr<void> held(nullptr, [this](void*) { WaitAndFinish(); });
+  BeginActs([held = std::move(held)] {});
+  ExpectAwaited(step_);
 }
 
 TEST_F(EventFenceTest, AFenceOfAnotherDriverIsWaitedForHere) {
