@@ -36,7 +36,7 @@ namespace swiftcache::engine::backend::cuda {
 /// Thread-safety: safe. Ownership: owns all that was not given back. Errors: the Driver's; what no honest caller does is
 /// noted in Misuse. A call that gives something back and is made to fail gives it back all the same, as a driver does
 /// that reports an earlier fault.
-class FakeCudaDriver final : public Driver {
+class FakeCudaDriver : public Driver {
  public:
   struct Options {
     std::string uuid = "GPU-00000000-fake";

@@ -17,23 +17,14 @@ absl::StatusOr<uint64_t> Uploads::PutBytes(std::span<const std::byte> bytes) {
   if (size > 0) {
     std::byte* const staged = chunk.host.data() + used_;
     std::memcpy(staged, bytes.data(), bytes.size());
-    AddUnsent({.to = address, .from = reinterpret_cast<uint64_t>(staged), .bytes = size});
+    if (used_ > 0 && !unsent_.empty()) {  // it lies in this chunk, and what is between them is nobody's
+      unsent_.back().bytes = static_cast<int64_t>(address - unsent_.back().to) + size;
+    } else {
+      unsent_.push_back({.to = address, .from = reinterpret_cast<uint64_t>(staged), .bytes = size});
+    }
   }
   used_ += CeilDiv(size, kAlignment) * kAlignment;
   return address;
-}
-
-// With the one before where it lies behind it in the same chunk: what is between them is nobody's.
-void Uploads::AddUnsent(const DeviceCopy& copy) {
-  if (!unsent_.empty()) {
-    DeviceCopy& last = unsent_.back();
-    const auto behind = static_cast<int64_t>(copy.to - last.to);
-    if (static_cast<int64_t>(copy.from - last.from) == behind && behind > 0 && behind < last.bytes + kAlignment) {
-      last.bytes = behind + copy.bytes;
-      return;
-    }
-  }
-  unsent_.push_back(copy);
 }
 
 absl::Status Uploads::Send(Stream stream) {

@@ -34,7 +34,8 @@ class Uploads {
     ASSIGN_OR_RETURN(const uint64_t address, PutBytes(std::as_bytes(values)));
     return reinterpret_cast<const T*>(address);
   }
-  /// What was put since the last one: one copy, unless a chunk was full.
+  /// What was put since the last one: one copy, unless a chunk was full. No copy reaches from one chunk into the next,
+  /// even where it begins at its end: they are allocations of their own.
   absl::Status Send(Stream stream);
 
  private:
@@ -44,7 +45,6 @@ class Uploads {
     DeviceBytes device;
   };
   absl::StatusOr<uint64_t> PutBytes(std::span<const std::byte> bytes);
-  void AddUnsent(const DeviceCopy& copy);
   absl::Status MakeRoom(int64_t bytes);
 
   Driver& driver_;
