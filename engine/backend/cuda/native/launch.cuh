@@ -7,23 +7,15 @@
 #include <cuda_runtime.h>
 
 #include <cstddef>
-#include <cstdint>
 #include <type_traits>
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "engine/backend/cuda/driver.h"
 #include "engine/backend/cuda/native/cuda_status.h"
+#include "engine/backend/cuda/native/launch_shape.cuh"
 
 namespace swiftcache::engine::backend::cuda {
-
-inline dim3 GridOf(int64_t x, int64_t y = 1) { return {static_cast<unsigned>(x), static_cast<unsigned>(y)}; }
-
-struct LaunchShape {
-  dim3 blocks;
-  unsigned threads = 1;  // of a block
-  int64_t bytes = 0;     // of MemoryOfBlock()
-};
 
 /// Errors: of the launch, and of any before it.
 template <class... Params>

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
 #include <type_traits>
 
 #include "absl/status/status.h"
@@ -11,17 +10,10 @@
 #include "engine/backend/cuda/driver.h"
 #include "engine/backend/cuda/native/cublas_lt.h"
 #include "engine/backend/cuda/native/cuda_status.h"
+#include "engine/backend/cuda/native/launch_shape.cuh"
 #include "tests/fakes/simt/include/cuda_runtime.h"
 
 namespace swiftcache::engine::backend::cuda {
-
-inline dim3 GridOf(int64_t x, int64_t y = 1) { return {static_cast<unsigned>(x), static_cast<unsigned>(y)}; }
-
-struct LaunchShape {
-  dim3 blocks;
-  unsigned threads = 1;
-  int64_t bytes = 0;
-};
 
 template <class... Params>
 absl::Status Launch(absl::string_view what, Stream stream, void (*kernel)(Params...), const LaunchShape& shape,
