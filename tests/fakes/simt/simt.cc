@@ -64,6 +64,7 @@ struct Machine {
   std::array<std::vector<Meeting>, kMostWarps> meetings;
   absl::FunctionRef<void()>* kernel = nullptr;
   std::byte *stacks = nullptr, *memory = nullptr;
+  size_t memory_bytes = 0;
   jmp_buf outside;
 };
 
@@ -215,6 +216,12 @@ void RunBlock(unsigned threads) {
 
 // --- copies
 
+// The distance from below the memory is larger than any.
+bool IsInBlockMemory(const void* begin, size_t bytes) {
+  const size_t offset = reinterpret_cast<uintptr_t>(begin) - reinterpret_cast<uintptr_t>(machine().memory);
+  return offset <= machine().memory_bytes && bytes <= machine().memory_bytes - offset;
+}
+
 void Arrive(const std::vector<Copy>& batch) {
   for (const Copy& copy : batch) std::memcpy(copy.to, copy.from, copy.bytes);
 }
@@ -240,6 +247,7 @@ void RunGrid(const Grid& grid, absl::FunctionRef<void()> kernel) {
   const auto lines = static_cast<size_t>(grid.memory_bytes) / kGuardBytes + 1;
   std::vector<Line> memory(lines + 1);
   m.memory = memory.front().bytes;
+  m.memory_bytes = static_cast<size_t>(grid.memory_bytes);
   m.kernel = &kernel;
   blockDim = dim3(grid.threads);
   gridDim = dim3(grid.blocks.x, grid.blocks.y, grid.blocks.z);
@@ -305,11 +313,17 @@ unsigned ActiveMask() {
   return Self().active;
 }
 
+void CheckInBlockMemory(const void* begin, size_t bytes, const char* what) {
+  if (!IsInBlockMemory(begin, bytes)) Die(absl::StrCat(what, " is not in the block's memory").c_str());
+}
+
 void BeginCopy(void* to, const void* from, size_t bytes) {
   if (bytes != 4 && bytes != 8 && bytes != 16) Die("a copy of neither 4, 8 nor 16 bytes");
   if (reinterpret_cast<uintptr_t>(to) % bytes != 0 || reinterpret_cast<uintptr_t>(from) % bytes != 0) {
     Die(absl::StrCat("a copy of ", bytes, " bytes that do not lie on as many").c_str());
   }
+  CheckInBlockMemory(to, bytes, "the destination of a copy");
+  if (IsInBlockMemory(from, bytes)) Die("a copy from the block's memory");
   std::memset(to, kUnset, bytes);
   Self().begun.push_back({static_cast<std::byte*>(to), static_cast<const std::byte*>(from), bytes});
 }

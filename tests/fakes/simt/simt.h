@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// A GPU's blocks of threads, emulated on one thread of the host: each GPU thread is a fiber that runs until it meets others,
-// and then another one, in a seeded random order. The headers in include/ say in these words what CUDA's say. What would
-// hang or be undefined on a GPU aborts, with a line that says what and where. What a block declares as shared keeps the
-// values of the block before.
+// A GPU's blocks of threads, emulated on one thread of the host: each GPU thread is a fiber that runs until it meets
+// others, and then another one, in a seeded random order. The headers in include/ say in these words what CUDA's say. What
+// is checked here and would hang, fail or be undefined on a GPU aborts, with a line that says what and where. A barrier
+// that is missing shows in most orders. What does not show: what a block declares as shared is never unset (it keeps the
+// values of the block before) and counts towards no limit; all writes are seen in their order; lanes meet by whatever way
+// they come; banks, registers and bounds of launches are not looked at.
 //
 //   simt::RunGrid({.blocks = {2, 1, 1}, .threads = 256, .memory_bytes = 1024}, [&] { Kernel(op); });
 #pragma once
@@ -45,7 +47,11 @@ void Meet(unsigned mask, const char* what, void* mine, absl::FunctionRef<void(co
 /// Some lanes of this warp that go on together: all that stand here, or fewer.
 unsigned ActiveMask();
 
-/// Copies that arrive when they are awaited, or before; until then there is NaN.
+/// For what a GPU does in shared memory alone: dies where the bytes do not lie in BlockMemory(). What a block declares
+/// as shared is not known here, and no kernel of ours uses it so.
+void CheckInBlockMemory(const void* begin, size_t bytes, const char* what);
+
+/// Copies to BlockMemory() that arrive when they are awaited, or before; until then there is NaN.
 void BeginCopy(void* to, const void* from, size_t bytes);
 void CommitCopies();
 void AwaitCopies(size_t but_so_many_batches);

@@ -7,12 +7,15 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <cstddef>
+#include <cstring>
 #include <memory>
 #include <random>
 #include <type_traits>
 #include <vector>
 
 #include "engine/backend/cuda/block.h"
+#include "engine/backend/cuda/native/launch.cuh"
 #include "tests/fakes/simt/simt.h"
 
 namespace swiftcache::engine::backend::cuda {
@@ -110,23 +113,23 @@ void CheckStrips(int dim) {
   struct alignas(128) Memory {
     Bf16 a[kWarps][16 * kStride], b[kCols * kStride], c[kCols * kStride];
   };
-  const auto memory = std::make_unique<Memory>();
+  const auto numbers = std::make_unique<Memory>();
   std::mt19937 random(2);
-  for (auto& of_warp : memory->a) {
+  for (auto& of_warp : numbers->a) {
     for (Bf16& x : of_warp) x = Small(random);
   }
-  for (Bf16& x : memory->b) x = Small(random);
-  for (Bf16& x : memory->c) x = Small(random);
+  for (Bf16& x : numbers->b) x = Small(random);
+  for (Bf16& x : numbers->c) x = Small(random);
   // All that a strip says of itself: its numbers, then of each row the largest and the sum.
   using Found = std::vector<std::array<std::array<float, kDim + 2>, 16>>;
-  const auto compute = [&](auto& block, Found& found) {
+  const auto compute = [&](auto& block, const Memory& memory, Found& found) {
     using Block = std::decay_t<decltype(block)>;
     typename Block::template OfWarps<typename Block::template Strip<kDim>> sums;
     block.EachWarp(sums, [&](int warp, auto& mine) {
       block.Each(mine, [](int own, int col, float& sum) { sum = static_cast<float>(col % 5); });
       typename Block::template Strip<kCols> product;
-      block.template MultiplyStrip<kDim>(product, BlockMatrix<const Bf16>{memory->a[warp], kStride},
-                                         BlockMatrix<const Bf16>{memory->b, kStride}, dim);
+      block.template MultiplyStrip<kDim>(product, BlockMatrix<const Bf16>{memory.a[warp], kStride},
+                                         BlockMatrix<const Bf16>{memory.b, kStride}, dim);
       float largest[Block::kOwnRows], sum[Block::kOwnRows];
       for (int own = 0; own < Block::kOwnRows; ++own) largest[own] = -1e9f, sum[own] = 0;
       block.Each(product, [&](int own, int col, float& x) {
@@ -134,7 +137,7 @@ void CheckStrips(int dim) {
         largest[own] = std::max(largest[own], x);
         sum[own] += x;
       });
-      block.AddProduct(mine, product, BlockMatrix<const Bf16>{memory->c, kStride}, dim);
+      block.AddProduct(mine, product, BlockMatrix<const Bf16>{memory.c, kStride}, dim);
       auto& rows = found[warp];
       block.Each(mine, [&](int own, int col, float x) { rows[block.RowOf(own)][col] = x; });
       for (int own = 0; own < Block::kOwnRows; ++own) {
@@ -145,16 +148,20 @@ void CheckStrips(int dim) {
   };
   HostBlock host;
   Found wanted(kWarps);
-  compute(host, wanted);
+  compute(host, *numbers, wanted);
   RunInManyOrders(
       [&](ThreadBlock& block) {
         static Found found;
-        block.Once([&] { found = Found(kWarps); });
-        compute(block, found);
+        auto& memory = *reinterpret_cast<Memory*>(simt::BlockMemory());
+        block.Once([&] {
+          found = Found(kWarps);
+          std::memcpy(&memory, numbers.get(), sizeof(Memory));
+        });
+        compute(block, memory, found);
         block.Sync();
         block.Once([&] { EXPECT_EQ(found, wanted); });
       },
-      kWarps * 32);
+      kWarps * 32, sizeof(Memory));
 }
 
 TEST(ThreadBlockTest, StripsOfWarpsAreThoseOfTheHost) {
@@ -219,9 +226,10 @@ TEST(ThreadBlockTest, ProductsOfRunsAreThoseOfTheHost) {
 
 TEST(ThreadBlockTest, CopiesAreThereForAllWhenTheyAreAwaited) {
   constexpr int64_t kPieces = 300;
-  std::vector<SixteenBytes> from(2 * kPieces), to(2 * kPieces);
+  std::vector<SixteenBytes> from(2 * kPieces);
   for (int64_t i = 0; i < 2 * kPieces; ++i) from[i].words[0] = from[i].words[1] = i + 1;
-  RunInManyOrders([&](ThreadBlock& block) {
+  const auto copy = [&](ThreadBlock& block) {
+    auto* const to = reinterpret_cast<SixteenBytes*>(simt::BlockMemory());
     const auto begin = [&](int64_t first) {
       block.ForEach(kPieces, [&](int64_t i) { block.BeginCopy(&to[first + i], &from[first + i]); });
       block.EndCopies();
@@ -239,7 +247,8 @@ TEST(ThreadBlockTest, CopiesAreThereForAllWhenTheyAreAwaited) {
     block.AwaitCopies(/*but_the_last=*/false);
     check(0);
     check(kPieces);
-  });
+  };
+  RunInManyOrders(copy, kThreads, static_cast<int64_t>(from.size() * sizeof(SixteenBytes)));
 }
 
 TEST(ThreadBlockTest, WhatMostThreadsAddToFewSumsIsCounted) {
@@ -289,16 +298,45 @@ TEST(EmulatedGpuTest, WhatIsReadOfACopyUnderWayIsNoNumber) {
   int read_too_early = 0;
   for (unsigned seed = 1; seed <= kSeeds; ++seed) {
     simt::Seed(seed);
-    RunOnce([&](ThreadBlock& block) {
-      alignas(16) static float to[4];
+    const auto copy = [&](ThreadBlock& block) {
+      auto* const to = reinterpret_cast<float*>(simt::BlockMemory());
       block.Once([&] { block.BeginCopy(reinterpret_cast<SixteenBytes*>(to), &from); });
       block.Once([&] { read_too_early += std::isnan(to[3]) ? 1 : 0; });
       block.EndCopies();
       block.AwaitCopies(/*but_the_last=*/false);
       EXPECT_EQ(to[3], 0);
-    });
+    };
+    RunOnce(copy, kThreads, sizeof(from));
   }
   EXPECT_EQ(read_too_early, kSeeds);
+}
+
+__global__ void CountKernel(int* count) {
+  if (threadIdx.x == 0) ++*count;
+}
+
+TEST(EmulatedGpuTest, AKernelHasAsMuchMemoryAsItAskedForLast) {
+  FakeCudaDriver driver;
+  ASSERT_TRUE(CublasLt::Load(driver).ok());  // it launches there
+  const Stream stream = driver.CreateStream().value();
+  int launched = 0;
+  const auto launches = [&](int64_t kib) {
+    return Launch("", stream, CountKernel, {.threads = 32, .bytes = kib << 10}, &launched).ok();
+  };
+  const auto ask = [](int kib) {
+    return cudaFuncSetAttribute(CountKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kib << 10);
+  };
+  EXPECT_TRUE(launches(48));
+  EXPECT_FALSE(launches(49));
+  EXPECT_EQ(ask(100), cudaSuccess);
+  EXPECT_TRUE(launches(100));
+  EXPECT_FALSE(launches(101));
+  EXPECT_EQ(ask(228), cudaErrorInvalidValue);
+  EXPECT_TRUE(launches(100));
+  EXPECT_EQ(ask(64), cudaSuccess);
+  EXPECT_FALSE(launches(65));
+  driver.DestroyStream(stream);
+  EXPECT_EQ(launched, 3);
 }
 
 TEST(EmulatedGpuDeathTest, WhatWouldHangIsNamed) {
@@ -325,12 +363,43 @@ TEST(EmulatedGpuDeathTest, WhatIsUndefinedIsNamed) {
                "a lane that is not in the mask");
   EXPECT_DEATH(RunOnce([](ThreadBlock&) { threadIdx.x % 2 == 0 ? __syncwarp() : (void)__reduce_add_sync(~0u, 1); }),
                "lanes of a warp meet in");
-  alignas(16) static std::byte memory[64];
-  auto* const askew = reinterpret_cast<SixteenBytes*>(memory + 8);
-  EXPECT_DEATH(RunOnce([&](ThreadBlock& block) { block.BeginCopy(askew, askew + 1); }), "do not lie on as many");
-  EXPECT_DEATH(RunOnce([&](ThreadBlock&) { __pipeline_memcpy_async(memory, memory + 16, 16); }), "nobody waited");
   EXPECT_DEATH(RunOnce([&](ThreadBlock&) { simt::BlockMemory()[100] = std::byte{1}; }, 32, 100),
                "behind the memory of the block");
+}
+
+// f(block, memory) in a block with 64 bytes of memory.
+template <class F>
+void RunWithMemory(F f) {
+  RunOnce([&](ThreadBlock& block) { f(block, reinterpret_cast<SixteenBytes*>(simt::BlockMemory())); }, 32, 64);
+}
+
+TEST(EmulatedGpuDeathTest, ACopyThatAGpuCannotDoIsNamed) {
+  static const SixteenBytes outside[2];
+  EXPECT_DEATH(RunWithMemory([](ThreadBlock& block, SixteenBytes* memory) { block.BeginCopy(memory + 4, outside); }),
+               "the destination of a copy is not in the block's memory");
+  EXPECT_DEATH(RunWithMemory([](ThreadBlock& block, SixteenBytes* memory) { block.BeginCopy(memory - 1, outside); }),
+               "the destination of a copy is not in the block's memory");
+  EXPECT_DEATH(RunWithMemory([](ThreadBlock& block, SixteenBytes* memory) { block.BeginCopy(memory, memory + 1); }),
+               "a copy from the block's memory");
+  EXPECT_DEATH(RunWithMemory([](ThreadBlock&, SixteenBytes* memory) {
+                 __pipeline_memcpy_async(memory, reinterpret_cast<const std::byte*>(outside) + 8, 16);
+               }),
+               "do not lie on as many");
+  EXPECT_DEATH(RunWithMemory([](ThreadBlock&, SixteenBytes* memory) { __pipeline_memcpy_async(memory, outside, 16); }),
+               "nobody waited");
+}
+
+TEST(EmulatedGpuDeathTest, ASquareIsLoadedFromTheBlocksMemoryAlone) {
+  static const SixteenBytes outside;
+  const auto load = [](auto* row) {
+    uint32_t square[4];
+    LoadSquares(square, reinterpret_cast<const Bf16*>(row));
+  };
+  RunWithMemory([&](ThreadBlock&, SixteenBytes* memory) { load(memory + threadIdx.x % 4); });
+  EXPECT_DEATH(RunWithMemory([&](ThreadBlock&, SixteenBytes* memory) { load(memory + threadIdx.x % 5); }),
+               "a row of a square is not in the block's memory");
+  EXPECT_DEATH(RunWithMemory([&](ThreadBlock&, SixteenBytes*) { load(&outside); }),
+               "a row of a square is not in the block's memory");
 }
 
 }  // namespace

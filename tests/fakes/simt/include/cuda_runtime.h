@@ -5,15 +5,15 @@
 #include <array>
 #include <cmath>
 #include <cstdint>
-#include <set>
+#include <map>
 #include <type_traits>
 
 #include "tests/fakes/simt/simt.h"
 
 #define __device__
 #define __global__
-#define __shared__ static  // blocks run one after the other
-#define __launch_bounds__(...)
+#define __shared__ static       // blocks run one after the other
+#define __launch_bounds__(...)  // nobody checks them: more threads would not be launched by a GPU
 
 struct dim3 {
   constexpr dim3(unsigned x = 1, unsigned y = 1, unsigned z = 1) : x(x), y(y), z(z) {}
@@ -124,13 +124,17 @@ enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize = 8 };
 
 namespace swiftcache::simt {
 inline constexpr int64_t kMemoryWithoutAsking = 48 << 10, kMostMemory = 227 << 10;
-/// Kernels that may have more memory than the former.
-inline std::set<const void*> kernels_that_asked;
+/// What a kernel asked for last, in bytes: the most that it may be launched with.
+inline std::map<const void*, int64_t> asked_memory;
+inline int64_t MostMemoryOf(const void* kernel) {
+  const auto asked = asked_memory.find(kernel);
+  return asked == asked_memory.end() ? kMemoryWithoutAsking : asked->second;
+}
 }  // namespace swiftcache::simt
 
 template <class Kernel>
 cudaError_t cudaFuncSetAttribute(Kernel* kernel, cudaFuncAttribute, int bytes) {
   if (bytes > swiftcache::simt::kMostMemory) return cudaErrorInvalidValue;
-  swiftcache::simt::kernels_that_asked.insert(reinterpret_cast<const void*>(kernel));
+  swiftcache::simt::asked_memory[reinterpret_cast<const void*>(kernel)] = bytes;
   return cudaSuccess;
 }

@@ -18,8 +18,7 @@ namespace swiftcache::engine::backend::cuda {
 template <class... Params>
 absl::Status Launch(absl::string_view what, Stream stream, void (*kernel)(Params...), const LaunchShape& shape,
                     const std::type_identity_t<Params>&... args) {
-  if (shape.bytes > simt::kMemoryWithoutAsking &&
-      !simt::kernels_that_asked.contains(reinterpret_cast<const void*>(kernel))) {
+  if (shape.bytes > simt::MostMemoryOf(reinterpret_cast<const void*>(kernel))) {
     return CudaStatus(cudaErrorInvalidValue, what);
   }
   return CublasLt::driver().Launch(stream, [=] {

@@ -41,6 +41,7 @@ inline void MultiplyUnit(float (&sums)[4], const uint32_t (&a)[4], const uint32_
 template <class F>
 void LoadSquaresBy(uint32_t (&to)[4], const Bf16* row, const char* what, F f) {
   if (reinterpret_cast<uintptr_t>(row) % 16 != 0) simt::Die("a row of a square that is not on 16 bytes");
+  simt::CheckInBlockMemory(row, 16, "a row of a square");
   struct Lane {
     uint32_t* to;
     const Bf16* row;
