@@ -23,7 +23,8 @@
 namespace swiftcache::simt {
 namespace {
 
-constexpr size_t kStackBytes = 64 << 10, kGuardBytes = 128;
+constexpr size_t kStackBytes = 64 << 10, kPageBytes = 4096, kGuardBytes = 128;
+constexpr size_t kStackStride = kPageBytes + kStackBytes;  // a page that nobody may touch, below each stack
 constexpr unsigned kMostWarps = kMostThreads / kWarp;
 constexpr int kUnset = 0xff;
 constexpr std::byte kGuard{0xa5};
@@ -185,14 +186,16 @@ void ThreadMain() {
 void MakeStack(unsigned thread) {
   Machine& m = machine();
   if (m.stacks == nullptr) {
-    void* const stacks = mmap(nullptr, kMostThreads * kStackBytes, PROT_READ | PROT_WRITE,
+    void* const stacks = mmap(nullptr, kMostThreads * kStackStride, PROT_READ | PROT_WRITE,
                               MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (stacks == MAP_FAILED) Die("no memory for stacks");
     m.stacks = static_cast<std::byte*>(stacks);
   }
+  std::byte* const guard = m.stacks + thread * kStackStride;
+  if (mprotect(guard, kPageBytes, PROT_NONE) != 0) Die("no guard of a stack");
   ucontext_t context;
   getcontext(&context);
-  context.uc_stack = {.ss_sp = m.stacks + thread * kStackBytes, .ss_flags = 0, .ss_size = kStackBytes};
+  context.uc_stack = {.ss_sp = guard + kPageBytes, .ss_flags = 0, .ss_size = kStackBytes};
   context.uc_link = nullptr;
   makecontext(&context, &ThreadMain, 0);
   m.running = thread;

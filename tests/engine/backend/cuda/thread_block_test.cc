@@ -7,7 +7,9 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <csignal>
 #include <cstddef>
+#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <random>
@@ -400,6 +402,25 @@ TEST(EmulatedGpuDeathTest, ASquareIsLoadedFromTheBlocksMemoryAlone) {
                "a row of a square is not in the block's memory");
   EXPECT_DEATH(RunWithMemory([&](ThreadBlock&, SixteenBytes*) { load(&outside); }),
                "a row of a square is not in the block's memory");
+}
+
+// Of a stack; less than half of a page at a time.
+[[gnu::noinline]] int Use(int kib) {
+  volatile char bytes[1024];
+  bytes[0] = static_cast<char>(kib);
+  return kib == 0 ? 0 : Use(kib - 1) + bytes[0];
+}
+
+TEST(EmulatedGpuDeathTest, AThreadDoesNotWriteOverTheStackOfAnother) {
+  const auto use = [](int kib) {
+    RunOnce([kib](ThreadBlock&) {
+      if (threadIdx.x != 5) return;
+      (void)Use(kib);
+      std::_Exit(0);
+    });
+  };
+  EXPECT_EXIT(use(16), testing::ExitedWithCode(0), "");
+  EXPECT_EXIT(use(66), testing::KilledBySignal(SIGSEGV), "");
 }
 
 }  // namespace
