@@ -113,10 +113,10 @@ GPU_CODE void LoadProductQueries(Block& block, const ProductMemory& m, const Att
   });
 }
 
-/// Begins to bring the tile that starts at position `first` into a buffer, which others may read until they call it, too:
-/// sixteen bytes at a time: rows of heads begin on
-/// them, wherever a block lies. Where each token lies is found once; what follows it adds and copies. Whole numbers of 32
-/// bits: a GPU divides those of 64 by a routine, which would cost more than the copies.
+/// Begins to bring the tile that starts at position `first` into a buffer. Others may still read the buffer until they
+/// call this, too. Copies are of sixteen bytes, on which rows of heads begin wherever a block lies. Where each token lies
+/// is found once; what follows adds to it and copies. Whole numbers have 32 bits: a GPU divides those of 64 by a routine,
+/// which would cost more than the copies.
 template <class Block>
 GPU_CODE void BeginProductTile(Block& block, const ProductMemory& m, const KvBuffer buffer, const AttentionStep& step,
                                const AttentionTile& tile, int64_t kv_head, int64_t first) {
@@ -269,7 +269,7 @@ GPU_CODE void AttendStrips(Block& block, std::byte* memory, const AttentionStep&
   });
 }
 
-/// memory: [ProductBytes()] of the block, on 32 bytes. kDim: WithProductDim's. REQUIRES: four warps.
+/// memory: [ProductBytes()] of the block, on 16 bytes. kDim: WithProductDim's. REQUIRES: four warps.
 template <int kDim, class Block>
 GPU_CODE void AttendTileByProducts(Block& block, std::byte* memory, const AttentionStep& step,
                                    const AttentionTile& tile, int64_t kv_head) {

@@ -15,8 +15,8 @@ namespace swiftcache::engine::backend::cuda {
 /// Row after row. Thread-safety: a value. Ownership: borrows the memory. Errors: none. Units: elements.
 template <class T>
 struct BlockMatrix {
-  T* data = nullptr;   // on 32 bytes
-  int64_t stride = 0;  // from row to row; a multiple of 8
+  T* data = nullptr;   // on 16 bytes
+  int64_t stride = 0;  // from row to row; of bf16 a multiple of 8, so that each row is on 16 bytes
 };
 
 /// What is copied at once; on as many bytes.
