@@ -7,6 +7,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/time/clock.h"
@@ -58,6 +59,20 @@ class NcclSliceStreamTest : public testing::Test {
       EXPECT_EQ(borrower_.Read(SlotOf(2 * source + 1, layer), kSlice), SliceOf(2, source, layer)) << layer;
     }
   }
+  void ReadLayers(SliceStream& stream, int64_t layers) {
+    for (int64_t layer = 0; layer < layers; ++layer) {
+      stream.Arrived(layer).Wait();
+      ExpectLayer(layer);
+      stream.Release(layer, {});
+    }
+  }
+  // The device does it, and the layer's slots are free behind that.
+  void ReadOnDevice(SliceStream& stream, int64_t layer, backend::cuda::Stream compute, std::function<void()> act) {
+    ASSERT_TRUE(borrower_.driver.Launch(compute, std::move(act)).ok());
+    auto read = backend::cuda::EventFence::Create(borrower_.driver).value();
+    ASSERT_TRUE(read->Record(compute).ok());
+    stream.Release(layer, backend::Fence(read));
+  }
 
   ShmFolder folder_;
   NcclNode a_{folder_, "a"}, b_{folder_, "b"}, borrower_{folder_, "borrower"};
@@ -84,11 +99,7 @@ TEST_F(NcclSliceStreamTest, TheFirstLayerComesAgainBehindTheLastAndIsNotSentWher
     if (step == 2) {
       EXPECT_TRUE(stream->Arrived(0).Passed()) << "all of it is there";
     }
-    for (int64_t layer = 0; layer < kLayers; ++layer) {
-      stream->Arrived(layer).Wait();
-      ExpectLayer(layer);
-      stream->Release(layer, {});
-    }
+    ReadLayers(*stream, kLayers);
     EXPECT_THAT(stream->End(), IsEmpty());
     ExpectLayer(0);  // of an even number of layers, it lies where it lay
     EXPECT_EQ(borrower_.nccl.num_groups() - groups, step == 2 ? 2 * kLayers : 2 * (kLayers + 1));
@@ -102,11 +113,7 @@ TEST_F(NcclSliceStreamTest, OfAnOddNumberOfLayersTheFirstComesAgainToTheOtherSlo
   spec.num_layers = kLayers - 1;
   spec.first_again = true;
   const auto stream = borrower_.transport->BeginStream(spec, {});
-  for (int64_t layer = 0; layer < spec.num_layers; ++layer) {
-    stream->Arrived(layer).Wait();
-    ExpectLayer(layer);
-    stream->Release(layer, {});
-  }
+  ReadLayers(*stream, spec.num_layers);
   EXPECT_THAT(stream->End(), IsEmpty());
   EXPECT_EQ(borrower_.Read(SlotOf(0, 1), kSlice), SliceOf(1, 0, 0));
   EXPECT_EQ(borrower_.Read(SlotOf(1, 1), kSlice), SliceOf(2, 0, 0));
@@ -117,17 +124,10 @@ TEST_F(NcclSliceStreamTest, ASlotIsWrittenAgainOnlyWhenItHasBeenRead) {
   const auto stream = borrower_.transport->BeginStream(Both(), {});
   for (int64_t layer = 0; layer < kLayers; ++layer) {
     stream->Arrived(layer).Wait();
-    // The device reads the slots late.
-    ASSERT_TRUE(borrower_.driver
-                    .Launch(compute,
-                            [this, layer] {
-                              absl::SleepFor(absl::Milliseconds(5));
-                              ExpectLayer(layer);
-                            })
-                    .ok());
-    auto read = backend::cuda::EventFence::Create(borrower_.driver).value();
-    ASSERT_TRUE(read->Record(compute).ok());
-    stream->Release(layer, backend::Fence(read));
+    ReadOnDevice(*stream, layer, compute, [this, layer] {
+      absl::SleepFor(absl::Milliseconds(5));  // late
+      ExpectLayer(layer);
+    });
   }
   EXPECT_THAT(stream->End(), IsEmpty());
   borrower_.driver.DestroyStream(compute);
@@ -148,18 +148,12 @@ TEST_F(NcclSliceStreamTest, ADeviceWaitsByItselfForWhatOneDonorSends) {
       EXPECT_TRUE(one || arrived.state()->stands_for() == nullptr);
       EXPECT_TRUE(!one || backend::cuda::IsOrderable(borrower_.driver, arrived));
       ASSERT_TRUE(backend::cuda::OrderBehind(borrower_.driver, compute, arrived).ok());
-      ASSERT_TRUE(borrower_.driver
-                      .Launch(compute,
-                              [&, layer] {
-                                if (!one) return ExpectLayer(layer);
-                                for (int64_t source = 0; source < kSources; ++source) {
-                                  EXPECT_EQ(borrower_.Read(SlotOf(source, layer), kSlice), SliceOf(1, source, layer));
-                                }
-                              })
-                      .ok());
-      auto read = backend::cuda::EventFence::Create(borrower_.driver).value();
-      ASSERT_TRUE(read->Record(compute).ok());
-      stream->Release(layer, backend::Fence(read));
+      ReadOnDevice(*stream, layer, compute, [&, layer] {
+        if (!one) return ExpectLayer(layer);
+        for (int64_t source = 0; source < kSources; ++source) {
+          EXPECT_EQ(borrower_.Read(SlotOf(source, layer), kSlice), SliceOf(1, source, layer));
+        }
+      });
     }
     EXPECT_THAT(stream->End(), IsEmpty());
     borrower_.driver.Finish(compute);
@@ -213,11 +207,7 @@ TEST_F(NcclSliceStreamTest, ALeaseThatIsFencedBeforeItIsAskedForCostsNoCommunica
   Add(spec, third.lease, 0);
   a_.transport->Fence(third.lease);
   const auto stream = borrower_.transport->BeginStream(spec, {});
-  for (int64_t layer = 0; layer < kLayers; ++layer) {
-    stream->Arrived(layer).Wait();
-    ExpectLayer(layer);
-    stream->Release(layer, {});
-  }
+  ReadLayers(*stream, kLayers);
   EXPECT_THAT(stream->End(), ElementsAre(third.lease));
   EXPECT_EQ(borrower_.nccl.num_made(), 2);
 }
