@@ -157,7 +157,7 @@ void DonorSide::Do(const Donor::TakeBack& a) {
 }
 
 void DonorSide::TakeBack(const Donor::TakeBack& a) {
-  push_(TakeBackMessage{a.id, a.extent, clock_.Now()});
+  push_(TakeBackMessage{a.id, a.extent});
   if (a.fenced) counters_.fenced.Increment();
   if (a.after_revoke > absl::ZeroDuration()) {
     counters_.reclaim_seconds.Observe(absl::ToDoubleSeconds(a.after_revoke));

@@ -39,7 +39,6 @@ struct StopClearingMessage {
 struct TakeBackMessage {
   kv::LeaseId id;
   lease::Extent extent;
-  absl::Time returned_at;  // now, as the coordinator reads the clock
 };
 
 // To a borrower.

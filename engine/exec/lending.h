@@ -74,7 +74,7 @@ class Lending {
   struct Need {
     absl::Time since;
     int64_t free_blocks = 0;                     // what would do
-    std::optional<absl::Time> returned_at = {};  // when some of it was back, last
+    std::optional<absl::Time> returned_at = {};  // when the next plan could use some of it, last
   };
 
   void Scrub();
