@@ -45,6 +45,7 @@ struct LeasedRegion {
   bool may_empty = false;   // of an unhurried drain: there may be idle blocks that have somewhere to go
   absl::Time last_use;      // at the latest look (GiveBackIdle) that saw one
   bool given_back = false;  // though nobody asked
+  int64_t resets = 0;       // of sequences, for what it took along
 };
 
 /// Thread-safety: none; the step loop owns it. Ownership: borrows everything handed in. Errors: none: a copy that fails
@@ -139,7 +140,7 @@ class Borrowing {
   bool IsSaving(const LeasedRegion& region) const;
   bool IsEmptying(const LeasedRegion& region) const;
   void Forget(LeasedRegion& region);
-  void ResetReaders(const LeasedRegion& region);
+  void ResetReaders(LeasedRegion& region);
   void AskForMemory(int64_t waiting_tokens);
   void GiveBackIdle();
   void UpdatePotential();

@@ -207,13 +207,14 @@ void Borrowing::NoteLost(const std::vector<kv::LeaseId>& leases) {
   }
 }
 
-void Borrowing::ResetReaders(const LeasedRegion& region) {
+void Borrowing::ResetReaders(LeasedRegion& region) {
   std::vector<sched::Sequence*> readers;
   const kv::Tiers::Readers reads = parts_.cache->ReadersOf(region.region);
   for (sched::Sequence* sequence : parts_.scheduler->running()) {
     if (reads.Has(sequence->blocks)) readers.push_back(sequence);
   }
   for (sched::Sequence* sequence : readers) parts_.scheduler->Reset(sequence);
+  region.resets += static_cast<int64_t>(readers.size());
 }
 
 void Borrowing::FinishRegions() {
@@ -232,7 +233,8 @@ void Borrowing::FinishRegions() {
     }
     if (region.given_back) lendable_blocks_ += parts_.cache->region(region.region).total;  // as far as is known
     const int64_t dropped = parts_.cache->DropRegion(region.region);
-    LOG(INFO) << "lease " << region.lease << " is out of use with " << dropped << " blocks";
+    LOG(INFO) << "lease " << region.lease << " is out of use with " << dropped << " blocks, after " << region.resets
+              << " resets";
     parts_.urgency->Forget(region.lease);
     if (region.phase == LeasedRegion::Phase::kLost) {
       parts_.coordinator->Dropped(region.lease);

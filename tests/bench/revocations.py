@@ -10,6 +10,7 @@ Needs the binaries (--bin) and the model of deploy/fetch-model.sh (--model); run
 (~/.cache/swiftcache/test-venv/bin/python) on a machine that does nothing else. Ends with 1 if a figure misses what was
 asked of it.
 """
+import re
 import statistics
 
 import grpc
@@ -59,6 +60,9 @@ def read(bench):
                 print(error.details())
     show(bench, side, f"a prompt of {7 * own} tokens behind {own} of own memory", revoker.times())
     print(f"requests: {served} served, {refused} refused")
+    resets = {lease: int(n) for lease, n in re.findall(r"lease (\d+) is out of use .* after (\d+) resets", side.chat.text())}
+    costly = sum(resets.get(lease, 0) > 0 for lease in revoker.revoked)
+    bench.asked(f"of {len(revoker.revoked)} revocations, the share that set a request back", costly / len(revoker.revoked), 0.05)
 
 
 def main():
