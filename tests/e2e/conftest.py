@@ -29,6 +29,14 @@ def pytest_addoption(parser):
     parser.addoption("--long", action="store_true", help="full lengths")
 
 
+def pytest_configure(config):
+    config.addinivalue_line("markers", "last: runs when all others have run, of which it tells")
+
+
+def pytest_collection_modifyitems(items):
+    items.sort(key=lambda item: item.get_closest_marker("last") is not None)
+
+
 @pytest.fixture(scope="session")
 def binaries(request):
     return (ROOT / request.config.getoption("--bin")).resolve()

@@ -17,7 +17,7 @@ BLOCK_TOKENS = 16
 ARENA = "--kv_cache_bytes=768KiB"  # 48 blocks: about four conversations of twelve
 DONOR = "--kv_cache_bytes=4MiB"
 BOUND = 4 * WAIT  # seconds for what takes ten to fifty, or needs luck
-RECLAIM = 1  # second until revoked memory is back: the deadline of 50 ms, the rest is a loaded machine's
+RECLAIM = 1  # second until revoked memory is back, at the latest; late_leases_test.py says how many may miss the deadline
 PATIENT = "--heartbeat_misses=240"  # a broker that takes nobody for dead within a minute
 LONG_TALK = 700  # tokens of an answer that is under way when the fault strikes
 
@@ -215,6 +215,17 @@ class Wire:
             end.close()
 
 
+class TakenBack:
+    """Leases that donors of all clusters of this run asked back, and how many came later than --revoke_deadline."""
+    all, late = 0, 0
+
+    @classmethod
+    def note(cls, engine):
+        for name, value in engine.metrics().items():  # who does not share has none of these
+            cls.all += value * name.startswith("swiftcache_reclaim_seconds_count")
+            cls.late += value * name.startswith("swiftcache_lease_late_total")
+
+
 class Leasing(Cluster):
     """A cluster whose engines lend and borrow."""
 
@@ -278,9 +289,12 @@ class Leasing(Cluster):
         wait_until(lambda: not any(self.blocks(name, "used") for name in alive), WAIT, "no block is used")
         last = "donor" if "donor" in alive else alive[-1]
         for name in alive:
-            assert name == last or self.engines[name].stop() == 0
+            if name != last:
+                TakenBack.note(self.engines[name])
+                assert self.engines[name].stop() == 0
         wait_until(lambda: self.blocks(last, "leased_out") == self.blocks(last, "leased_in") == 0, WAIT,
                    f"{last} neither lends nor borrows")
+        TakenBack.note(self.engines[last])
         wait_until(lambda: self.leases() == [], WAIT, lambda: f"no lease is left: {self.leases()}")
         self.stop()
         assert os.listdir(self.shm_dir) == []
