@@ -361,7 +361,6 @@ void PagedAttention::Scores(int64_t queries, int64_t count, const Products& prod
   PanelGemm gemm;
   gemm.a = bf16_products_ ? static_cast<const void*>(s.q_bf16) : s.q;
   gemm.lda = dims();
-  gemm.ldb = kPanelCols;
   gemm.k = products.pairs ? options_.shape.head_dim / 2 : options_.shape.head_dim;
   gemm.ldc = kTileTokens;
   gemm.rows = queries;
@@ -378,7 +377,6 @@ void PagedAttention::WeightedSums(int64_t queries, const Sums& sums, const Produ
   PanelGemm gemm;
   gemm.a = bf16_products_ ? static_cast<const void*>(s.p_bf16) : s.scores;
   gemm.lda = kTileTokens;
-  gemm.ldb = kPanelCols;
   gemm.k = products.pairs ? kTileTokens / 2 : kTileTokens;
   gemm.ldc = dims();
   gemm.rows = queries;

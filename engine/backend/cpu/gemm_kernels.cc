@@ -55,7 +55,7 @@ HWY_INLINE void TileF32(const PanelGemm& g, int64_t row, int64_t col) {
 #pragma GCC unroll 16
     for (int v = 0; v < kVectors; ++v) acc[m][v] = hn::Zero(d);
   }
-  for (int64_t k = 0; k < g.k; ++k, b += g.ldb) {
+  for (int64_t k = 0; k < g.k; ++k, b += kPanelCols) {
     hn::VFromD<F32> bv[kVectors];
 #pragma GCC unroll 16
     for (int v = 0; v < kVectors; ++v) bv[v] = hn::LoadU(d, b + v * kLanes);

@@ -2,7 +2,7 @@
 // The inner loops, one set for each instruction set, as plain functions on rows and panels.
 //
 //   Kernels kernels = KernelsFor(BestIsa(Isa::kAvx512Bf16));
-//   kernels.gemm_f32({.a = a, .lda = k, .b = panel, .ldb = 32, .k = k, .c = c, .ldc = n, .rows = m});
+//   kernels.gemm_f32({.a = a, .lda = k, .b = panel, .k = k, .c = c, .ldc = n, .rows = m});
 #pragma once
 
 #include <cstdint>
@@ -26,8 +26,7 @@ constexpr int64_t PadToPanel(int64_t n) { return (n + kPanelCols - 1) / kPanelCo
 struct PanelGemm {
   const void* a = nullptr;  // f32 [rows][lda], or bf16 [rows][lda]
   int64_t lda = 0;          // elements
-  const void* b = nullptr;  // f32 [k][ldb], or bf16 [k][32][2]: pairs of consecutive inputs
-  int64_t ldb = 0;          // elements; f32 only
+  const void* b = nullptr;  // f32 [k][32], or bf16 [k][32][2]: pairs of consecutive inputs
   int64_t k = 0;            // f32: inputs; bf16: pairs of inputs
   float* c = nullptr;       // f32 [rows][ldc]
   int64_t ldc = 0;

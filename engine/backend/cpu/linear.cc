@@ -106,7 +106,6 @@ void Linear::Panel(const LinearOp& op, const std::byte* prepared, int64_t panel,
   gemm.a = prepared;
   gemm.lda = PreparedRowBytes(weight.cols()) / InputBytes();
   gemm.b = weight.panel(panel);
-  gemm.ldb = kPanelCols;
   gemm.k = weight.steps();
   gemm.c = out.row(row) + panel * kPanelCols;
   gemm.ldc = out.stride();
