@@ -149,11 +149,16 @@ void DonorSide::Do(const Donor::SendRevoke& a) {
 void DonorSide::Do(const Donor::TakeBack& a) {
   needed_blocks_ = std::max<int64_t>(0, needed_blocks_ - a.extent.num_blocks);
   const absl::Time ended = clock_.Now();
-  exchange_.Return(a.id, PartOf(a.extent), [=, this] {
-    Donor::TakeBack back = a;
-    if (a.after_revoke > absl::ZeroDuration()) back.after_revoke += clock_.Now() - ended;
-    TakeBack(back);
-  });
+  exchange_.Return(
+      a.id, PartOf(a.extent),
+      [=, this] {
+        push_(WithheldMessage{a.id, a.extent});
+      },
+      [=, this] {
+        Donor::TakeBack back = a;
+        if (a.after_revoke > absl::ZeroDuration()) back.after_revoke += clock_.Now() - ended;
+        TakeBack(back);
+      });
 }
 
 void DonorSide::TakeBack(const Donor::TakeBack& a) {

@@ -35,6 +35,11 @@ struct ClearMessage {
 struct StopClearingMessage {
   kv::LeaseId id;
 };
+/// Nobody has the extent any more, and when it is ours again nobody knows: there is no other memory for it.
+struct WithheldMessage {
+  kv::LeaseId id;
+  lease::Extent extent;
+};
 /// The extent is ours again.
 struct TakeBackMessage {
   kv::LeaseId id;
@@ -71,7 +76,7 @@ struct LendableMessage {
   std::string shortage;
 };
 
-using LoopMessage = std::variant<ClearMessage, StopClearingMessage, TakeBackMessage, UseMessage, DrainMessage,
-                                 LoseMessage, StoredMessage, LendableMessage, TermsMessage>;
+using LoopMessage = std::variant<ClearMessage, StopClearingMessage, WithheldMessage, TakeBackMessage, UseMessage,
+                                 DrainMessage, LoseMessage, StoredMessage, LendableMessage, TermsMessage>;
 
 }  // namespace swiftcache::engine::coordinator

@@ -30,14 +30,14 @@ void MemoryExchange::Stop() {
 
 void MemoryExchange::Prepare(const Part& part, std::function<void(const absl::Status&)> then) {
   if (!transport_->exchanges()) return then(absl::OkStatus());
-  Add({.part = part, .prepared = std::move(then)});
+  Add(clock_.Now(), {.part = part, .prepared = std::move(then)});
 }
 
-void MemoryExchange::Return(kv::LeaseId id, const Part& part, Then then) {
+void MemoryExchange::Return(kv::LeaseId id, const Part& part, Then withheld, Then then) {
   if (!transport_->exchanges()) return then();
   const absl::Time ended = clock_.Now();
   returning_[id] = {[this, ended] { seconds_.Observe(absl::ToDoubleSeconds(clock_.Now() - ended)); }, std::move(then)};
-  Add({.part = part, .returned = id});
+  Add(ended, {.part = part, .returned = id, .withheld = std::move(withheld)});
 }
 
 void MemoryExchange::WhenBack(kv::LeaseId id, Then then) {
@@ -51,9 +51,9 @@ void MemoryExchange::Returned(kv::LeaseId id) {
   for (const Then& then : returned.mapped()) then();
 }
 
-void MemoryExchange::Add(Job job) {
+void MemoryExchange::Add(absl::Time due, Job job) {
   absl::MutexLock lock(&mutex_);
-  jobs_.push_back(std::move(job));
+  jobs_.emplace(due, std::move(job));
 }
 
 void MemoryExchange::Run() {
@@ -61,29 +61,33 @@ void MemoryExchange::Run() {
     Job job;
     {
       absl::MutexLock lock(&mutex_);
-      mutex_.Await(absl::Condition(this, &MemoryExchange::HasWork));
+      while (!HasWork()) {
+        const absl::Time due = jobs_.empty() ? absl::InfiniteFuture() : jobs_.begin()->first;
+        mutex_.AwaitWithTimeout(absl::Condition(this, &MemoryExchange::HasWork), due - clock_.Now());
+      }
       if (stopping_) return;
-      job = std::move(jobs_.front());
-      jobs_.pop_front();
+      job = std::move(jobs_.extract(jobs_.begin()).mapped());
     }
     Do(std::move(job));
   }
 }
 
 void MemoryExchange::Do(Job job) {
-  const auto& [offset_bytes, bytes] = job.part;
+  const auto [offset_bytes, bytes] = job.part;
   if (job.prepared) {
     const absl::Status ready = transport_->PrepareToLend(offset_bytes, bytes);
     return post_([prepared = std::move(job.prepared), ready] { prepared(ready); });
   }
   const absl::Status exchanged = transport_->Exchange(offset_bytes, bytes);
-  if (exchanged.ok()) return post_([this, id = job.returned] { Returned(id); });
-  LOG_IF(ERROR, !std::exchange(job.refused, true))
-      << "--remap_on_return: there is no other memory for the " << bytes << " bytes of lease " << job.returned
-      << ", which stay out of use until there is: " << exchanged.message() << "; free memory, or end who borrowed them";
-  Add(std::move(job));
-  absl::MutexLock lock(&mutex_);
-  mutex_.AwaitWithTimeout(absl::Condition(&stopping_), kAgain);
+  const kv::LeaseId id = job.returned;
+  if (exchanged.ok()) return post_([this, id] { Returned(id); });
+  Then withheld = std::exchange(job.withheld, nullptr);
+  Add(clock_.Now() + kAgain, std::move(job));
+  if (!withheld) return;
+  post_(std::move(withheld));
+  LOG(ERROR) << "--remap_on_return: there is no other memory for the " << bytes << " bytes of lease " << id
+             << ", which stay out of use until there is: " << exchanged.message()
+             << "; free memory, or end who borrowed them";
 }
 
 }  // namespace swiftcache::engine::coordinator

@@ -3,12 +3,12 @@
 // (Transport::exchanges). Neither the thread that fences nor the loop waits for it.
 //
 //   exchange.Prepare(part, [=](const absl::Status& ready) { ... transport.Grant(...) ... });
-//   exchange.Return(id, part, [=] { ... the loop has its memory back ... });
+//   exchange.Return(id, part, [=] { ... the loop knows that it must do without for now ... },
+//                   [=] { ... the loop has its memory back ... });
 //   exchange.WhenBack(id, [=] { ... the broker hears of it ... });
 #pragma once
 
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <map>
 #include <optional>
@@ -28,7 +28,7 @@ namespace swiftcache::engine::coordinator {
 
 /// What is to be done then is done in the call where the transport exchanges nothing; else it is posted once it may be.
 /// A part for which there is no other memory is tried again every kAgain, and stays out of use so long: its owner's
-/// secrets are worth more than its room.
+/// secrets are worth more than its room. Other parts do not wait for it.
 /// Thread-safety: none, the coordinator's thread owns it; Start and Stop come before and after that one. Ownership: owns
 /// its thread; borrows the transport. Errors: none.
 class MemoryExchange {
@@ -43,7 +43,8 @@ class MemoryExchange {
   /// `post`: runs something on the thread that owns this; safe, and without effect once that one has ended.
   void Start(transport::Transport& transport, std::function<void(Then)> post);
   void Prepare(const Part& part, std::function<void(const absl::Status&)> then);
-  void Return(kv::LeaseId id, const Part& part, Then then);
+  /// `withheld`: what is to be done before, if at first there is no other memory.
+  void Return(kv::LeaseId id, const Part& part, Then withheld, Then then);
   /// After what Return was told, or now: the lease is not on its way back.
   void WhenBack(kv::LeaseId id, Then then);
   bool any_returning() const { return !returning_.empty(); }
@@ -55,14 +56,16 @@ class MemoryExchange {
     Part part;
     std::function<void(const absl::Status&)> prepared;  // empty: it is a return
     kv::LeaseId returned;
-    bool refused = false;  // and logged
+    Then withheld;  // of a return that was not refused yet
   };
 
   void Run() ABSL_LOCKS_EXCLUDED(mutex_);
   void Do(Job job) ABSL_LOCKS_EXCLUDED(mutex_);
-  void Add(Job job) ABSL_LOCKS_EXCLUDED(mutex_);
+  void Add(absl::Time due, Job job) ABSL_LOCKS_EXCLUDED(mutex_);
   void Returned(kv::LeaseId id);
-  bool HasWork() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return stopping_ || !jobs_.empty(); }
+  bool HasWork() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return stopping_ || (!jobs_.empty() && jobs_.begin()->first <= clock_.Now());
+  }
 
   const Clock& clock_;
   prometheus::Histogram& seconds_;
@@ -70,7 +73,7 @@ class MemoryExchange {
   std::function<void(Then)> post_;
   std::map<kv::LeaseId, std::vector<Then>> returning_;  // what is to be done then, in order
   absl::Mutex mutex_;
-  std::deque<Job> jobs_ ABSL_GUARDED_BY(mutex_);
+  std::multimap<absl::Time, Job> jobs_ ABSL_GUARDED_BY(mutex_);  // by when they are due
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   std::thread thread_;  // last: it uses everything above
 };

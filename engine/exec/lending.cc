@@ -12,6 +12,7 @@ namespace swiftcache::engine::exec {
 using coordinator::ClearMessage;
 using coordinator::StopClearingMessage;
 using coordinator::TakeBackMessage;
+using coordinator::WithheldMessage;
 using kv::Move;
 
 namespace {
@@ -35,6 +36,11 @@ void Lending::Do(const StopClearingMessage& message) {
   if (begun == clearing_.end()) return;
   StopClearing(*begun);
   clearing_.erase(begun);
+}
+
+void Lending::Do(const WithheldMessage& message) {
+  parts_.cache->Withhold(static_cast<int32_t>(message.extent.first_block),
+                         static_cast<int32_t>(message.extent.num_blocks));
 }
 
 void Lending::Do(const TakeBackMessage& message) {

@@ -43,6 +43,7 @@ class Lending {
 
   void Do(const coordinator::ClearMessage& message);
   void Do(const coordinator::StopClearingMessage& message);
+  void Do(const coordinator::WithheldMessage& message);
   void Do(const coordinator::TakeBackMessage& message);
 
   /// After each plan: what is lent and was needed is asked back. Once, and whole: `missing_blocks`, that those that run

@@ -327,9 +327,15 @@ bool BlockPool::Lend(int32_t first, int32_t count) {
   return true;
 }
 
+void BlockPool::Withhold(int32_t first, int32_t count) {
+  CHECK(lent_.Covers(first, count)) << "places " << first << " to " << first + count - 1 << " are not lent";
+  withheld_.Insert(first, count);
+}
+
 // Some of the run may have been dirty when it was lent: that is one set of extents, and joining them is paid for by
 // the allocations that had split them.
 void BlockPool::TakeBack(int32_t first, int32_t count) {
+  if (withheld_.Covers(first, count)) withheld_.Remove(first, count);
   lent_.Remove(first, count);
   local_.free.Insert(first, count);
   dirty_.Unite(first, count);

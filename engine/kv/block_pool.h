@@ -161,7 +161,9 @@ class BlockPool {
 
   /// Takes a run of the arena out of use. False: it is not wholly free; nothing was changed.
   bool Lend(int32_t first, int32_t count);
-  /// The run is free again, and dirty: it holds another's bytes. REQUIRES: all of it is lent.
+  /// The run, which nobody has any more, stays out of use until TakeBack. REQUIRES: all of it is lent.
+  void Withhold(int32_t first, int32_t count);
+  /// The run is free again, and dirty: it holds another's bytes. REQUIRES: all of it is lent, and withheld or not.
   void TakeBack(int32_t first, int32_t count);
   /// The dirty places that Allocate gave out since the last call, for whoever scrubs: those in use still, ascending.
   std::vector<int32_t> TakeDirty();
@@ -186,7 +188,9 @@ class BlockPool {
   int64_t CountFree(int32_t first, int32_t end, int64_t enough) const {
     return local_.free.CountWithin(first, end, enough);
   }
-  int64_t num_lent() const { return lent_.size(); }
+  /// Without what is withheld.
+  int64_t num_lent() const { return lent_.size() - withheld_.size(); }
+  int64_t num_withheld() const { return withheld_.size(); }
   int64_t num_reserved() const { return num_reserved_; }
   int64_t num_spillable() const { return static_cast<int64_t>(spillable_idle_.size() + spillable_used_.size()); }
 
@@ -255,6 +259,7 @@ class BlockPool {
   PlaceCounts leased_sum_, live_sum_;
   PlaceLog moved_;
   ExtentSet lent_, dirty_;
+  ExtentSet withheld_;  // of what is lent
   absl::btree_set<int32_t> dirty_taken_;
   std::vector<bool> written_;  // by place of the own arena
   int64_t num_reserved_ = 0, num_moves_ = 0, num_outbound_moves_ = 0;

@@ -72,7 +72,9 @@ class KvCache final : public SequenceBlocks, public Tiers, public LendableBlocks
   void FollowPlaces(const BlockTable& table, PlaceCursor& cursor,
                     absl::FunctionRef<void(int64_t)> changed) const override;
   bool has_tiers() const override { return pool_.has_regions() || pool_.num_lent() > 0; }
-  int64_t num_usable_local() const override { return pool_.local().total - pool_.num_reserved(); }
+  int64_t num_usable_local() const override {
+    return pool_.local().total - pool_.num_reserved() - pool_.num_withheld();
+  }
   int64_t num_usable() const override { return num_usable_local() + num_usable_leased(); }
   int64_t num_potential() const override;
   int64_t num_available() const override;
@@ -108,6 +110,7 @@ class KvCache final : public SequenceBlocks, public Tiers, public LendableBlocks
   void KeepCached(int64_t blocks) override { keep_cached_ = blocks; }
   std::optional<std::vector<Move>> ClearForLending(int32_t first, int32_t count, int64_t max_moves) override;
   bool Lend(int32_t first, int32_t count) override { return pool_.Lend(first, count); }
+  void Withhold(int32_t first, int32_t count) override { pool_.Withhold(first, count); }
   void TakeBack(int32_t first, int32_t count) override { pool_.TakeBack(first, count); }
   std::vector<PlaceRun> WrittenIn(int32_t first, int32_t count) const override { return pool_.WrittenIn(first, count); }
   void NoteZeroed(int32_t first, int32_t count) override { pool_.NoteZeroed(first, count); }

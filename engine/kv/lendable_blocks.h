@@ -35,6 +35,9 @@ class LendableBlocks {
   virtual bool FinishMove(const Move& move) = 0;
   /// Takes the run out of use, at once whatever its length. False: it is not wholly free.
   virtual bool Lend(int32_t first, int32_t count) = 0;
+  /// Nobody has the run any more, and when TakeBack comes nobody knows: until then the arena is smaller by it. REQUIRES:
+  /// lent.
+  virtual void Withhold(int32_t first, int32_t count) = 0;
   /// Ends it: the run is free, and dirty. REQUIRES: lent.
   virtual void TakeBack(int32_t first, int32_t count) = 0;
 
@@ -52,6 +55,7 @@ class LendableBlocks {
   virtual int64_t TakeNeed() = 0;
 
   virtual PlaceCounts local() const = 0;
+  /// Without what is withheld.
   virtual int64_t num_leased_out() const = 0;
 };
 

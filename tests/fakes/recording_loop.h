@@ -25,6 +25,7 @@ class MessageNamer {
  public:
   std::string operator()(const ClearMessage& m) const { return absl::StrCat("Clear ", m.id.value()); }
   std::string operator()(const StopClearingMessage& m) const { return absl::StrCat("StopClearing ", m.id.value()); }
+  std::string operator()(const WithheldMessage& m) const { return absl::StrCat("Withheld ", m.id.value()); }
   std::string operator()(const TakeBackMessage& m) const { return absl::StrCat("TakeBack ", m.id.value()); }
   std::string operator()(const UseMessage& m) const { return absl::StrCat("Use ", m.id.value(), " of ", m.num_blocks); }
   std::string operator()(const DrainMessage& m) const { return absl::StrCat("Drain ", m.id.value()); }

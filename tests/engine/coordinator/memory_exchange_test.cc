@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/time/clock.h"
 #include "tests/engine/coordinator/coordinator_fixture.h"
 
 namespace swiftcache::engine::coordinator {
@@ -137,8 +138,28 @@ TEST_F(MemoryExchangeTest, WhereThereIsNoOtherMemoryItIsTriedAgainUntilThereIs) 
   Lend(7);
   Refuse(3);
   coordinator_->OnReleased(kv::LeaseId(7));
-  ASSERT_TRUE(loop_.log().WaitFor("TakeBack 7"));
+  ASSERT_TRUE(loop_.log().WaitFor("Withheld 7"));
+  EXPECT_EQ(transport_.log().Count(At("Exchange", 7)), 1);
+  for (const absl::Time give_up = absl::Now() + CallLog::kPatience; loop_.log().Count("TakeBack 7") == 0;) {
+    ASSERT_LT(absl::Now(), give_up);
+    fake_clock_.Advance(MemoryExchange::kAgain);
+    absl::SleepFor(absl::Milliseconds(1));
+  }
   EXPECT_EQ(transport_.log().Count(At("Exchange", 7)), 4);
+  EXPECT_EQ(loop_.log().Count("Withheld 7"), 1);
+}
+
+TEST_F(MemoryExchangeTest, WhatThereIsNoOtherMemoryForHoldsUpNothingElse) {
+  Start();
+  Lend(7), Lend(8);
+  Refuse(1);
+  coordinator_->OnReleased(kv::LeaseId(7));
+  ASSERT_TRUE(loop_.log().WaitFor("Withheld 7"));
+  coordinator_->OnReleased(kv::LeaseId(8));
+  ASSERT_TRUE(loop_.log().WaitFor("TakeBack 8")) << "the clock stands still: lease 7 is not tried again";
+  ASSERT_NO_FATAL_FAILURE(Lend(9));
+  EXPECT_EQ(loop_.log().Count("Withheld 8"), 0);
+  EXPECT_EQ(loop_.log().Count("TakeBack 7"), 0);
 }
 
 TEST_F(MemoryExchangeTest, TheEndWaitsForMemoryThatIsOnItsWayBackUntilItsDeadline) {

@@ -35,6 +35,7 @@ struct SharingOptions {
   bool measures_links = false;  // likewise
   int64_t max_tokens_on_leases = EngineOptions().max_tokens_on_leases;
   bool borrow = true;
+  std::function<absl::Status(int64_t offset_bytes, int64_t bytes)> on_exchange = {};  // FakeTransport's
 };
 
 /// The loop is stepped by the test's thread; the coordinator has its own.
@@ -55,6 +56,7 @@ class SharingHarness : private LoopObserver {
     engine.max_tokens_on_leases = options.max_tokens_on_leases;
     transport_.mapped = options.mapped;
     transport_.measures = options.measures_links;
+    transport_.on_exchange = options.on_exchange;
     auto memory = MakeLateKvMemory({.bytes = options.num_blocks * block_bytes_, .block_bytes = block_bytes_}, &queue_,
                                    options.model.space);
     memory->pace = 40 << 20;  // between two steps that follow each other, 4 MiB are cleared

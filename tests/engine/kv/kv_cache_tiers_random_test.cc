@@ -281,7 +281,9 @@ class TieredWorld {
   void TakeBackSome() {
     if (lent_.empty()) return;
     const int32_t first = *std::next(lent_.begin(), rng_() % lent_.size());
+    if (rng_() % 2 && withheld_.insert(first).second) return cache_.Withhold(first, lent_counts_[first]);
     cache_.TakeBack(first, lent_counts_[first]);
+    withheld_.erase(first);
     lent_.erase(first);
   }
 
@@ -342,8 +344,8 @@ class TieredWorld {
   std::map<Place, Content> memory_;
   std::map<Filling, Content> fillings_;
   Running running_;
-  std::map<RegionId, bool> leases_;  // true: drains
-  std::set<int32_t> lent_;
+  std::map<RegionId, bool> leases_;    // true: drains
+  std::set<int32_t> lent_, withheld_;  // first places
   std::map<int32_t, int32_t> lent_counts_;
   std::list<Copy> moves_;
   Totals totals_;

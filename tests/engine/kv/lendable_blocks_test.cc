@@ -36,6 +36,29 @@ TEST_F(KvCacheTiersTest, LentMemoryIsAskedBackBeforeAnythingIsEvicted) {
   EXPECT_THAT(cache_->TakeDirty(), IsEmpty()) << "scrubbed once";
 }
 
+TEST_F(KvCacheTiersTest, WhatIsWithheldIsAsIfTheArenaHadLess) {
+  Create(6);
+  ASSERT_TRUE(cache_->Lend(2, 4));
+  Cache(Count(4));
+  cache_->Withhold(4, 2);
+  EXPECT_EQ(cache_->num_usable_local(), 4);
+  EXPECT_EQ(cache_->num_leased_out(), 2);
+  EXPECT_EQ(cache_->num_available(), 4);
+  BlockTable table;
+  EXPECT_EQ(cache_->Grow(table, 2), Growth::kWait) << "for what is lent";
+  cache_->Withhold(2, 2);
+  EXPECT_EQ(cache_->TakeNeed(), 0);
+  EXPECT_FALSE(cache_->has_tiers());
+  EXPECT_EQ(cache_->num_usable_local(), 2);
+  EXPECT_EQ(cache_->Grow(table, 6), Growth::kNoRoom);
+  EXPECT_EQ(cache_->Grow(table, 4), Growth::kDone) << "by evicting";
+  Check({&table});
+  cache_->TakeBack(2, 4);
+  EXPECT_EQ(cache_->num_usable_local(), 6);
+  EXPECT_EQ(cache_->Grow(table, 12), Growth::kDone);
+  Check({&table});
+}
+
 TEST_F(KvCacheTiersTest, WhatIsNotWorthKeepingIsEvictedBeforeLentMemoryIsAskedBack) {
   Create(6);
   ASSERT_TRUE(cache_->Lend(4, 2));
