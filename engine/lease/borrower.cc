@@ -18,7 +18,8 @@ Borrower::Entry* Borrower::Find(kv::LeaseId id, std::initializer_list<Phase> pha
 void Borrower::SetTtl(absl::Duration ttl, absl::Time now) {
   options_.ttl = ttl;
   for (auto& [id, entry] : leases_) {
-    if (entry.phase == Phase::kActive) entry.next_renewal = std::min(entry.next_renewal, now + ttl / 3);
+    entry.ttl = std::min(entry.ttl, ttl);
+    if (entry.phase == Phase::kActive) entry.next_renewal = std::min(entry.next_renewal, now + entry.ttl / 3);
   }
 }
 
@@ -37,7 +38,8 @@ void Borrower::Granted(const Lease& lease, absl::Time now) {
   }
   Entry& entry = leases_[lease.id];
   entry.lease = lease;
-  entry.give_up = now + options_.ttl;
+  entry.ttl = options_.ttl;
+  entry.give_up = now + entry.ttl;
   actions_.emplace_back(Open{entry.lease});
 }
 
@@ -46,13 +48,13 @@ void Borrower::Opened(kv::LeaseId id, bool ok, absl::Time now) {
   if (entry == nullptr) return;
   if (!ok) return End(*entry);
   entry->phase = Phase::kActive;
-  entry->give_up = now + options_.ttl;
-  entry->next_renewal = now + options_.ttl / 3;
+  entry->give_up = now + entry->ttl;
+  entry->next_renewal = now + entry->ttl / 3;
   actions_.emplace_back(Use{entry->lease});
 }
 
 void Borrower::Renewed(kv::LeaseId id, absl::Time now) {
-  if (Entry* entry = Find(id, {Phase::kActive})) entry->give_up = now + options_.ttl;
+  if (Entry* entry = Find(id, {Phase::kActive})) entry->give_up = now + entry->ttl;
 }
 
 void Borrower::Revoked(kv::LeaseId id, absl::Duration time_left, absl::Time now) {
@@ -117,7 +119,7 @@ void Borrower::Tick(absl::Time now) {
     if (entry.give_up <= now) {
       GiveUp(entry, now);
     } else if (entry.next_renewal <= now) {
-      entry.next_renewal = now + options_.ttl / 3;
+      entry.next_renewal = now + entry.ttl / 3;
       actions_.emplace_back(SendRenewal{entry.lease.id});
     }
   }

@@ -94,7 +94,8 @@ class Borrower {
 
   explicit Borrower(const Options& options) : options_(options) {}
 
-  /// The next renewal of each lease comes soon enough for it.
+  /// A lease goes on with the shortest that was said in its time, from its next renewal on: its donor goes by another, if
+  /// it has not heard of this one.
   void SetTtl(absl::Duration ttl, absl::Time now);
 
   // From the broker's Watch.
@@ -144,6 +145,7 @@ class Borrower {
   enum class Phase { kOpening, kActive, kDraining, kLosing };
   struct Entry {
     Lease lease;
+    absl::Duration ttl;
     Phase phase = Phase::kOpening;
     absl::Time give_up;  // opening, active: without an answer until then; draining: until
     absl::Time next_renewal = absl::InfiniteFuture();

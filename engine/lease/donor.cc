@@ -19,6 +19,11 @@ Donor::Entry* Donor::Find(kv::LeaseId id, std::initializer_list<Phase> phases) {
   return expected ? &it->second : nullptr;
 }
 
+void Donor::SetTtl(absl::Duration ttl) {
+  options_.ttl = ttl;
+  for (auto& [id, entry] : leases_) entry.ttl = std::max(entry.ttl, ttl);
+}
+
 void Donor::OnLeaseUpdate(const Lease& lease, absl::Time now) {
   if (lease.donor_instance != options_.instance_id) return;
   const bool held = leases_.contains(lease.id);
@@ -77,6 +82,7 @@ void Donor::Offered(const Lease& lease, absl::Time) {
   Entry& entry = leases_[lease.id];
   entry.lease = lease;
   entry.lease.state = State::kOffered;
+  entry.ttl = options_.ttl;
   actions_.emplace_back(ClearExtent{entry.lease});
 }
 
@@ -117,7 +123,7 @@ void Donor::Granted(kv::LeaseId id, kv::Epoch epoch, absl::Time now) {
   entry->phase = Phase::kGranted;
   entry->lease.epoch = epoch;
   entry->lease.state = State::kGranted;
-  entry->deadline = now + options_.ttl;
+  entry->deadline = now + entry->ttl;
   accounts_.Begin(entry->lease.borrower_model, entry->lease.num_bytes, now);
   actions_.emplace_back(Say{entry->lease, ""});
 }
@@ -130,13 +136,13 @@ void Donor::BorrowerOpened(kv::LeaseId id, absl::Time now) {
   Entry* entry = Find(id, {Phase::kGranted});
   if (entry == nullptr) return;
   entry->phase = Phase::kActive;
-  entry->deadline = now + options_.ttl;
+  entry->deadline = now + entry->ttl;
 }
 
 void Donor::Renewal(kv::LeaseId id, absl::Time now) {
   Entry* entry = Find(id, {Phase::kActive});
   if (entry == nullptr) return;
-  entry->deadline = now + options_.ttl;
+  entry->deadline = now + entry->ttl;
   actions_.emplace_back(SendRenewed{id});
 }
 

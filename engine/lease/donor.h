@@ -105,8 +105,9 @@ class Donor {
 
   explicit Donor(const Options& options) : options_(options) {}
 
-  /// Of each lease from its next renewal on.
-  void SetTtl(absl::Duration ttl) { options_.ttl = ttl; }
+  /// A lease goes on with the longest that was said in its time: its borrower renews by another, if it has not heard of
+  /// this one.
+  void SetTtl(absl::Duration ttl);
 
   // From the broker's Watch.
   /// A lease as the broker has it now; leases of other donors are ignored. OFFERED: as Offered. REVOKING: as Revoke.
@@ -175,6 +176,7 @@ class Donor {
   enum class Phase { kClearing, kGranting, kGranted, kActive, kRevoking };
   struct Entry {
     Lease lease;
+    absl::Duration ttl;
     Phase phase = Phase::kClearing;
     absl::Time deadline = absl::InfiniteFuture();
     bool wanted_back = false;  // before it was granted

@@ -137,7 +137,7 @@ TEST_F(CoordinatorTest, ABorrowerThatStopsRenewingIsFenced) {
   EXPECT_EQ(Metric("swiftcache_lease_fenced_total"), 1);
 }
 
-TEST_F(CoordinatorTest, ABrokersNewTtlHoldsFromTheNextRenewalOn) {
+TEST_F(CoordinatorTest, ABrokersShorterTtlHoldsForNewLeases) {
   Start({.ttl = absl::Seconds(10)});
   Lend(7);
   coordinator_->OnTerms({.ttl = absl::Seconds(2), .scale_down_window = absl::Seconds(3)});
@@ -147,8 +147,13 @@ TEST_F(CoordinatorTest, ABrokersNewTtlHoldsFromTheNextRenewalOn) {
   Settle();
   EXPECT_EQ(transport_.log().Count("Fence 7"), 0) << "the borrower may not have heard of it yet";
   coordinator_->OnRenewal(kv::LeaseId(7));
+  Lend(8);
   Settle();
   fake_clock_.Advance(absl::Seconds(2));
+  Settle();
+  EXPECT_EQ(transport_.log().Count("Fence 8"), 1);
+  EXPECT_EQ(transport_.log().Count("Fence 7"), 0);
+  fake_clock_.Advance(absl::Seconds(8));
   Settle();
   EXPECT_EQ(transport_.log().Count("Fence 7"), 1);
 }

@@ -137,6 +137,19 @@ TEST(BorrowerTest, RenewsThreeTimesInALifetime) {
   }
 }
 
+TEST(BorrowerTest, ADonorThatHasNotHeardOfALongerTtlHearsOfItsBorrowerInTime) {
+  Borrower borrower = ActiveBorrower();
+  borrower.SetTtl(kTtl * 10, kStart);
+  for (int i = 1; i <= 5; ++i) {
+    EXPECT_EQ(borrower.NextDeadline(), kStart + kTtl / 3 * i);
+    borrower.Tick(borrower.NextDeadline());
+    EXPECT_THAT(Take(borrower), ElementsAre("renew 1"));
+    borrower.Renewed(kId, kStart + kTtl / 3 * i);
+  }
+  borrower.SetTtl(kTtl / 3, borrower.NextDeadline() - kTtl / 3);
+  EXPECT_EQ(borrower.NextDeadline(), kStart + kTtl / 3 * 5 + kTtl / 9) << "a shorter one counts";
+}
+
 TEST(BorrowerTest, ADonorThatAnswersNoRenewalIsLeft) {
   Borrower borrower = ActiveBorrower();
   borrower.Tick(kStart + kTtl / 3);

@@ -107,6 +107,31 @@ TEST(DonorTest, ARenewalIsAnsweredAndPutsTheEndOff) {
   EXPECT_THAT(Take(donor), ElementsAre("fence 1", "take 1 fenced", "FENCED 1"));
 }
 
+// A broker starts again with another ttl, and one of the two engines does not hear of it.
+TEST(DonorTest, ABorrowerThatHasNotHeardOfAShorterTtlKeepsItsLease) {
+  Donor donor = ActiveDonor();
+  donor.SetTtl(kTtl / 10);
+  for (int renewal = 1; renewal <= 8; ++renewal) {
+    const absl::Time now = kStart + kTtl / 4 * renewal;
+    donor.Tick(now);
+    donor.Renewal(kId, now);
+    EXPECT_THAT(Take(donor), ElementsAre("renewed 1"));
+  }
+  EXPECT_EQ(donor.NextDeadline(), kStart + kTtl * 3);
+  donor.SetTtl(kTtl * 2);
+  donor.Renewal(kId, kStart + kTtl * 2);
+  EXPECT_EQ(donor.NextDeadline(), kStart + kTtl * 4) << "a longer one counts";
+}
+
+TEST(DonorTest, LeasesThatBeginAfterAShorterTtlHaveThat) {
+  Donor donor = NewDonor();
+  donor.SetTtl(kTtl / 10);
+  donor.Offered(MakeLease(1), kStart);
+  donor.Cleared(kId, true, kStart);
+  donor.Granted(kId, kv::Epoch(7), kStart);
+  EXPECT_EQ(donor.NextDeadline(), kStart + kTtl / 10);
+}
+
 TEST(DonorTest, ALeaseThatIsNeverOpenedIsFencedAfterItsTtl) {
   Donor donor = GrantedDonor();
   EXPECT_EQ(donor.NextDeadline(), kStart + kTtl);
