@@ -180,8 +180,9 @@ absl::Status HostKernels::Attend(Stream stream, const AttendOp& op) {
       for (int64_t i = 0; i < op.num_tiles; ++i) {
         const AttentionTile& tile = Host(op.tiles)[i];
         if (op.products) {
-          WithProductDim(step.kv.head_dim,
-                         [&](auto dim) { AttendTileByProducts<dim()>(block, memory.front().bytes, step, tile, head); });
+          WithProductShape(step.kv.head_dim, op.strip_rows, [&](auto dim, auto rows) {
+            AttendTileByProducts<dim(), rows()>(block, memory.front().bytes, step, tile, head);
+          });
           continue;
         }
         WithType(op.number, [&](auto kv) {

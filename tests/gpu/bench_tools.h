@@ -20,6 +20,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "engine/backend/backend.h"
 #include "engine/backend/cuda/driver.h"
 #include "engine/backend/cuda/kernels.h"
 
@@ -119,5 +120,9 @@ Bounds MeasureBounds(engine::backend::cuda::Driver& driver, engine::backend::cud
                      engine::backend::cuda::Stream stream, Rows& rows);
 void MeasureCopies(engine::backend::cuda::Driver& driver, engine::backend::cuda::Stream stream, Rows& rows);
 void MeasureMemory(engine::backend::cuda::Driver& driver, Rows& rows);
+
+// bench_attention.cc
+void MeasureAttention(const engine::backend::AttentionShape& shape, engine::backend::cuda::Driver& driver,
+                      engine::backend::cuda::Kernels& kernels, const Bounds& bounds, Rows& rows);
 
 }  // namespace swiftcache::gpu_bench

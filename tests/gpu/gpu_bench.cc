@@ -5,6 +5,7 @@
 //                  memory is read alone, as a product of one row reads its weights
 //   copies         slices of one layer out of leased blocks (block-major), beside the same bytes as one run
 //   memory         a grant, a mapping, other memory: milliseconds a GiB
+//   attention      of one layer alone, with 32 and with 16 queries a warp: FLOP/s over the bound
 //   prefill        one prompt of a model of Qwen3-8B's shape with random weights: FLOP/s over the bound
 //   decode         of one sequence and of 64 together: bytes of weights and KV read a step, over the plain copy's; with
 //                  weights in bf16, and in Q4_0, of which the bytes are those of the file; of 64 of all lengths, of 32
@@ -413,6 +414,9 @@ int main(int argc, char** argv) {
   MeasureMemory(**driver, rows);
   write();
   const ModelConfig config = small ? swiftcache::SmolLm2Config() : Qwen3Config();
+  MeasureAttention({config.num_heads, config.num_kv_heads, config.head_dim}, **driver,
+                   *Take(CudaKernels::Create(**driver)), bounds, rows);
+  write();
   MeasureModel(config, **driver, /*graphs=*/true, bounds, rows);
   write();
   MeasureModel(config, **driver, /*graphs=*/false, bounds, rows);

@@ -1,10 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // The body of paged attention by products of bf16, for tensor cores: queries and probabilities are rounded to bf16, sums
 // are f32. For KV in bf16 and heads of a multiple of 16. Tiles, parts and their merging are those of attention_body.h.
-// Each warp has 16 queries, a strip; their scores and sums stay in its registers, as in FlashAttention-2
-// (https://arxiv.org/abs/2307.08691, section 3). Two warps share the tokens of a strip where a tile has two strips or one.
+// Each warp has 16 or 32 queries, a strip; their scores and sums stay in its registers, as in FlashAttention-2
+// (https://arxiv.org/abs/2307.08691, section 3). Of a tile of 32 queries or fewer two warps share the tokens, each half of
+// every 32. Of a larger one, a query has the same bits whether its warp has 16 or 32 and whatever the others are: every sum
+// of its own has the same terms in the same order, and tokens that it does not see change nothing.
 //
-//   WithProductDim(head_dim, [&](auto dim) { AttendTileByProducts<dim()>(block, memory, attention, tile, kv_head); });
+//   WithProductShape(head_dim, strip_rows, [&](auto dim, auto rows) {
+//     AttendTileByProducts<dim(), rows()>(block, memory, attention, tile, kv_head);
+//   });
 #pragma once
 
 #include <cmath>
@@ -22,26 +26,41 @@
 namespace swiftcache::engine::backend::cuda {
 
 inline constexpr int64_t kProductTokens = 32;  // of K and V at a time
-inline constexpr int64_t kStripRows = 16;      // queries of a warp
-inline constexpr int64_t kMostQueries = 64;    // of a tile
+inline constexpr int64_t kProductWarps = 4;    // of a block
 inline constexpr int64_t kPadding = 8;         // elements behind each row, so that rows begin in different banks
+// Queries of a warp; and of a tile, at most.
+inline constexpr int64_t kLowStrip = 16, kTallStrip = 32;
+inline constexpr int64_t kLowTile = kProductWarps * kLowStrip, kTallTile = kProductWarps * kTallStrip;
 
 GPU_CODE constexpr bool HasProducts(int64_t group, int64_t head_dim) {
-  return head_dim % 16 == 0 && head_dim <= 256 && group <= kMostQueries;
+  return head_dim % 16 == 0 && head_dim <= 256 && group <= kLowTile;
 }
 
-/// Rows of a tile: 64 queries, or 32 of wide heads, whose sums take more room.
+/// The sums of 32 queries with wider heads do not fit into a warp's registers.
+GPU_CODE constexpr bool HasTallStrips(int64_t head_dim) { return head_dim <= 128; }
+
+/// Rows of a tile, at most: 128 queries, or 32 of wide heads.
 GPU_CODE constexpr int64_t RowsPerProductTile(int64_t group, int64_t head_dim) {
-  const int64_t rows = (head_dim > 128 ? 32 : kMostQueries) / group;
+  const int64_t rows = (HasTallStrips(head_dim) ? kTallTile : 2 * kLowStrip) / group;
   return rows < 1 ? 1 : rows;
 }
 
-/// f(the number of columns for which registers are set aside). REQUIRES: HasProducts.
+/// Queries of a warp, where tiles have so many at most. With 16 more blocks fit on a multiprocessor, which hides the time
+/// that K and V take to come in: with few queries that is most of it.
+GPU_CODE constexpr int64_t StripOf(int64_t queries) { return queries <= kLowTile ? kLowStrip : kTallStrip; }
+
+/// f(the number of columns for which registers are set aside, the queries of a warp). REQUIRES: HasProducts.
 template <class F>
-auto WithProductDim(int64_t head_dim, F f) {
-  if (head_dim <= 64) return f(std::integral_constant<int, 64>());
-  if (head_dim <= 128) return f(std::integral_constant<int, 128>());
-  return f(std::integral_constant<int, 256>());
+auto WithProductShape(int64_t head_dim, int64_t strip_rows, F f) {
+  const auto with_dim = [&](auto dim) {
+    if constexpr (HasTallStrips(dim())) {
+      if (strip_rows == kTallStrip) return f(dim, std::integral_constant<int, kTallStrip>());
+    }
+    return f(dim, std::integral_constant<int, kLowStrip>());
+  };
+  if (head_dim <= 64) return with_dim(std::integral_constant<int, 64>());
+  if (head_dim <= 128) return with_dim(std::integral_constant<int, 128>());
+  return with_dim(std::integral_constant<int, 256>());
 }
 
 /// K and V that a block holds at once: with two, one comes in while the other is read.
@@ -49,8 +68,8 @@ struct KvBuffer {
   BlockMatrix<Bf16> k, v;  // [kProductTokens][head_dim]
 };
 
-/// Memory of a block. Queries are one, two or four strips; those beyond the tile's are zero. When all is computed, what the
-/// warps have lies over it: [warps that share a strip][queries][head_dim + 2], as parts do.
+/// Memory of a block. Queries are those of one, two or four warps; those beyond the tile's are zero. When all is computed,
+/// what the warps have lies over it: [warps that share a strip][queries][head_dim + 2], as parts do.
 struct ProductMemory {
   BlockMatrix<Bf16> q;  // [queries][head_dim]
   KvBuffer first;       // the second, where there are two, lies behind it
@@ -58,14 +77,16 @@ struct ProductMemory {
 };
 
 GPU_CODE constexpr int64_t WholeStrips(int64_t queries) {
-  return queries <= kStripRows ? kStripRows : queries <= 2 * kStripRows ? 2 * kStripRows : kMostQueries;
+  int64_t rows = kLowStrip;
+  while (rows < queries) rows *= 2;
+  return rows;
 }
 
-/// Bytes of it. buffers: 1 or 2.
+/// Bytes of it, of a step whose tiles have `queries` at most. buffers: 1 or 2.
 GPU_CODE constexpr int64_t ProductBytes(int64_t queries, int64_t head_dim, int64_t buffers) {
-  const int64_t rows = WholeStrips(queries);
+  const int64_t rows = WholeStrips(queries), shared = rows > kLowStrip ? 4 * kLowStrip : 2 * kLowStrip;
   const int64_t computing = 2 * (rows + buffers * 2 * kProductTokens) * (head_dim + kPadding) + 8 * 2 * kProductTokens;
-  const int64_t merging = 4 * (rows > kStripRows ? kMostQueries : 2 * kStripRows) * (head_dim + 2);
+  const int64_t merging = 4 * (rows > shared ? rows : shared) * (head_dim + 2);
   return computing > merging ? computing : merging;
 }
 
@@ -144,20 +165,25 @@ GPU_CODE void BeginProductTile(Block& block, const ProductMemory& m, const KvBuf
   block.EndCopies();
 }
 
-/// What a warp has of its queries. Of each row, a thread has the sum over its own tokens in `total`.
-template <class Block, int kDim>
+/// What a warp has: its queries and their sums. Of each row, a thread has the sum over its own tokens in `total`.
+template <class Block, int kRows, int kDim>
 struct WarpSums {
-  typename Block::template Strip<kDim> sums;
-  float max[Block::kOwnRows], total[Block::kOwnRows];
-  int32_t end[Block::kOwnRows];  // the first position that the query does not see here
+  using Sums = typename Block::template Strip<kRows, kDim>;
+  static constexpr int kOwnRows = Sums::kOwnRows;
+  typename Block::template HeldRows<kRows, kDim> queries;
+  Sums sums;
+  float max[kOwnRows], total[kOwnRows];
+  int32_t end[kOwnRows];  // the first position that the query does not see here
 };
 
-template <int kDim, class Block>
-GPU_CODE void BeginSums(Block& block, WarpSums<Block, kDim>& mine, const AttentionStep& step, const AttentionTile& tile,
-                        int64_t first_query) {
+/// q: [..][head_dim], all of the tile.
+template <int kRows, int kDim, class Block>
+GPU_CODE void BeginSums(Block& block, WarpSums<Block, kRows, kDim>& mine, const BlockMatrix<Bf16>& q,
+                        const AttentionStep& step, const AttentionTile& tile, int64_t first_query) {
   const int64_t group = step.group(), queries = tile.num_rows * group;
+  block.HoldRows(mine.queries, From(q, first_query), static_cast<int>(step.kv.head_dim));
   block.Each(mine.sums, [](int own, int col, float& sum) { sum = 0; });
-  for (int own = 0; own < Block::kOwnRows; ++own) {
+  for (int own = 0; own < mine.kOwnRows; ++own) {
     const int64_t query = first_query + block.RowOf(own);
     mine.max[own] = -std::numeric_limits<float>::infinity();
     mine.total[own] = 0;
@@ -168,64 +194,68 @@ GPU_CODE void BeginSums(Block& block, WarpSums<Block, kDim>& mine, const Attenti
   }
 }
 
-/// Adds kTokens positions from `first` on. q: the strip; k, v: [kTokens][head_dim].
-template <int kTokens, int kDim, class Block>
-GPU_CODE void AddTokensByProducts(Block& block, WarpSums<Block, kDim>& mine, const BlockMatrix<const Bf16>& q,
-                                  const BlockMatrix<const Bf16>& k, const BlockMatrix<const Bf16>& v, int32_t first,
-                                  int head_dim) {
+/// Adds kTokens positions from `first` on. k, v: [kTokens][head_dim].
+template <int kTokens, int kRows, int kDim, class Block>
+GPU_CODE void AddTokensByProducts(Block& block, WarpSums<Block, kRows, kDim>& mine, const BlockMatrix<const Bf16>& k,
+                                  const BlockMatrix<const Bf16>& v, int32_t first, int head_dim) {
   const float none = -std::numeric_limits<float>::infinity(), log2_e = 1.44269504f;
-  typename Block::template Strip<kTokens> scores;
-  block.template MultiplyStrip<kDim>(scores, q, k, head_dim);
-  float largest[Block::kOwnRows], shrink[Block::kOwnRows];
-  for (int own = 0; own < Block::kOwnRows; ++own) largest[own] = mine.max[own];
+  constexpr int kOwnRows = WarpSums<Block, kRows, kDim>::kOwnRows;
+  typename Block::template Strip<kRows, kTokens> scores;
+  block.MultiplyStrip(scores, mine.queries, k, head_dim);
+  float largest[kOwnRows], shrink[kOwnRows], added[kOwnRows];
+  for (int own = 0; own < kOwnRows; ++own) largest[own] = mine.max[own], added[own] = 0;
   block.Each(scores, [&](int own, int col, float& score) {
     if (first + col >= mine.end[own]) score = none;
     largest[own] = score > largest[own] ? score : largest[own];
   });
   bool shrinks = false;
-  for (int own = 0; own < Block::kOwnRows; ++own) {
+  for (int own = 0; own < kOwnRows; ++own) {
     largest[own] = block.MaxOfRow(largest[own]);
     shrink[own] = largest[own] > none ? std::exp2((mine.max[own] - largest[own]) * log2_e) : 1;
     shrinks = shrinks || shrink[own] != 1;
     mine.max[own] = largest[own];
-    mine.total[own] *= shrink[own];
   }
   block.Each(scores, [&](int own, int col, float& score) {  // probabilities under the new maximum
     score = largest[own] > none ? std::exp2((score - largest[own]) * log2_e) : 0;
-    mine.total[own] += score;
+    added[own] += score;
   });
+  // Fused here, so that no compiler fuses it or not as it likes, for 16 rows otherwise than for 32.
+  for (int own = 0; own < kOwnRows; ++own) mine.total[own] = std::fma(mine.total[own], shrink[own], added[own]);
   if (block.AnyOfWarp(shrinks)) {  // maxima settle soon: then nothing shrinks
     block.Each(mine.sums, [&](int own, int col, float& sum) { sum *= shrink[own]; });
   }
   block.AddProduct(mine.sums, scores, v, head_dim);
 }
 
-/// Leaves what a warp has in the memory of the block. piece: [kStripRows][head_dim + 2].
-template <int kDim, class Block>
-GPU_CODE void PutPiece(Block& block, const WarpSums<Block, kDim>& mine, int head_dim, float* piece) {
+/// Leaves what a warp has in the memory of the block. piece: [kRows][head_dim + 2].
+template <int kRows, int kDim, class Block>
+GPU_CODE void PutPiece(Block& block, const WarpSums<Block, kRows, kDim>& mine, int head_dim, float* piece) {
   block.Each(mine.sums, [&](int own, int col, float sum) {
     if (col < head_dim) piece[block.RowOf(own) * (head_dim + 2) + col] = sum;
   });
-  for (int own = 0; own < Block::kOwnRows; ++own) {
+  for (int own = 0; own < mine.kOwnRows; ++own) {
     float* const behind = piece + block.RowOf(own) * (head_dim + 2) + head_dim;
     behind[0] = mine.max[own];
     behind[1] = block.SumOfRow(mine.total[own]);
   }
 }
 
-/// kShares: warps that share the tokens of a strip.
-template <int kDim, int kShares, class Block>
+/// kRows: queries of a warp. kShares: warps that share their tokens.
+template <int kDim, int kRows, int kShares, class Block>
 GPU_CODE void AttendStrips(Block& block, std::byte* memory, const AttentionStep& step, const AttentionTile& tile,
                            int64_t kv_head) {
+  static_assert(Block::kWarps == kProductWarps);
   constexpr int kTokens = static_cast<int>(kProductTokens) / kShares;  // of a warp
   const int64_t dim = step.kv.head_dim, group = step.group(), queries = tile.num_rows * group;
   const int64_t buffers = step.kv_buffers, rows = WholeStrips(queries);
   const ProductMemory m = DivideProductMemory(memory, step.queries_in_memory(), dim, buffers);
-  typename Block::template OfWarps<WarpSums<Block, kDim>> sums;
+  using Sums = WarpSums<Block, kRows, kDim>;
+  typename Block::template OfWarps<Sums> sums;
   BeginProductTile(block, m, m.first, step, tile, kv_head, tile.first_token);
   LoadProductQueries(block, m, step, tile, kv_head);
-  block.EachWarp(sums, [&](int warp, WarpSums<Block, kDim>& mine) {
-    BeginSums(block, mine, step, tile, warp / kShares * kStripRows);
+  block.EachWarp(sums, [&](int warp, Sums& mine) {
+    const int64_t strip = warp / kShares * kRows;
+    if (strip < queries) BeginSums(block, mine, m.q, step, tile, strip);
   });
   int64_t here = 0;  // the buffer of the tile that is computed
   for (int64_t first = tile.first_token; first < tile.end_token; first += kProductTokens) {
@@ -234,10 +264,10 @@ GPU_CODE void AttendStrips(Block& block, std::byte* memory, const AttentionStep&
     if (ahead) BeginProductTile(block, m, BufferOf(m, there), step, tile, kv_head, next);
     block.AwaitCopies(ahead);
     const KvBuffer kv = BufferOf(m, here);
-    block.EachWarp(sums, [&](int warp, WarpSums<Block, kDim>& mine) {
-      const int64_t strip = warp / kShares * kStripRows, share = warp % kShares * kTokens;
+    block.EachWarp(sums, [&](int warp, Sums& mine) {
+      const int64_t strip = warp / kShares * kRows, share = warp % kShares * kTokens;
       if (strip >= queries) return;
-      AddTokensByProducts<kTokens>(block, mine, From(m.q, strip), From(kv.k, share), From(kv.v, share),
+      AddTokensByProducts<kTokens>(block, mine, From(kv.k, share), From(kv.v, share),
                                    static_cast<int32_t>(first + share), static_cast<int>(dim));
     });
     if (buffers == 1 && !is_last) BeginProductTile(block, m, m.first, step, tile, kv_head, next);
@@ -245,8 +275,8 @@ GPU_CODE void AttendStrips(Block& block, std::byte* memory, const AttentionStep&
   }
   block.Sync();  // all have read what the pieces lie over
   auto* const pieces = reinterpret_cast<float*>(memory);
-  block.EachWarp(sums, [&](int warp, WarpSums<Block, kDim>& mine) {
-    const int64_t strip = warp / kShares * kStripRows;
+  block.EachWarp(sums, [&](int warp, Sums& mine) {
+    const int64_t strip = warp / kShares * kRows;
     if (strip < queries) {
       PutPiece(block, mine, static_cast<int>(dim), pieces + (warp % kShares * rows + strip) * (dim + 2));
     }
@@ -269,15 +299,18 @@ GPU_CODE void AttendStrips(Block& block, std::byte* memory, const AttentionStep&
   });
 }
 
-/// memory: [ProductBytes()] of the block, on 16 bytes. kDim: WithProductDim's. REQUIRES: four warps.
-template <int kDim, class Block>
+/// memory: [ProductBytes()] of the block, on 16 bytes. kDim, kRows: WithProductShape's. REQUIRES: kProductWarps warps.
+template <int kDim, int kRows, class Block>
 GPU_CODE void AttendTileByProducts(Block& block, std::byte* memory, const AttentionStep& step,
                                    const AttentionTile& tile, int64_t kv_head) {
-  if (tile.num_rows == 0) return;
-  if (tile.num_rows * step.group() <= 2 * kStripRows) {
-    AttendStrips<kDim, 2>(block, memory, step, tile, kv_head);
-  } else {
-    AttendStrips<kDim, 1>(block, memory, step, tile, kv_head);
+  const int64_t queries = tile.num_rows * step.group();
+  if (queries == 0) return;
+  if (queries <= 2 * kLowStrip) {
+    AttendStrips<kDim, kLowStrip, 2>(block, memory, step, tile, kv_head);
+  } else if (queries <= kLowTile) {
+    AttendStrips<kDim, kLowStrip, 1>(block, memory, step, tile, kv_head);
+  } else if constexpr (kRows == kTallStrip) {
+    AttendStrips<kDim, kTallStrip, 1>(block, memory, step, tile, kv_head);
   }
 }
 

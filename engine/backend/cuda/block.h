@@ -61,17 +61,17 @@ class HostBlock {
   void EachWarp(OfWarps<T>& of_warps, F f) {
     for (int warp = 0; warp < kWarps; ++warp) f(warp, of_warps[warp]);
   }
-  /// A strip: 16 rows that a warp has in its registers. A thread has numbers of kOwnRows rows, those that RowOf names; here
-  /// one thread has all. Each: f(own row, column, number) for all that a thread has.
-  static constexpr int kOwnRows = 16;
-  static int RowOf(int own) { return own; }
-  template <int kCols>
+  /// A strip: kRows rows, 16 or 32, that a warp has in its registers. A thread has numbers of kOwnRows rows, those that RowOf
+  /// names; here one thread has all. Each: f(own row, column, number) for all that a thread has.
+  template <int kRows, int kCols>
   struct Strip {
-    float numbers[kOwnRows][kCols];
+    static constexpr int kOwnRows = kRows;
+    float numbers[kRows][kCols];
   };
+  static int RowOf(int own) { return own; }
   template <class AnyStrip, class F>
   static void Each(AnyStrip& strip, F f) {
-    for (int own = 0; own < kOwnRows; ++own) {
+    for (int own = 0; own < AnyStrip::kOwnRows; ++own) {
       for (int col = 0; auto& number : strip.numbers[own]) f(own, col++, number);
     }
   }
@@ -79,20 +79,31 @@ class HostBlock {
   static float MaxOfRow(float mine) { return mine; }
   static float SumOfRow(float mine) { return mine; }
   static bool AnyOfWarp(bool mine) { return mine; }
-  /// out = a * b^T, with sums in f32. a: [16][depth], b: [kCols][depth]; depth: a multiple of 16, at most kMostDepth.
-  template <int kMostDepth, int kCols>
-  static void MultiplyStrip(Strip<kCols>& out, const BlockMatrix<const Bf16>& a, const BlockMatrix<const Bf16>& b,
+  /// Rows of which strips are products, taken by a warp: it multiplies them again and again, and may keep them.
+  /// rows: [kRows][depth], and stay; depth: a multiple of 16, at most kMostDepth.
+  template <int kRows, int kMostDepth>
+  struct HeldRows {
+    BlockMatrix<const Bf16> rows;
+  };
+  template <int kRows, int kMostDepth>
+  static void HoldRows(HeldRows<kRows, kMostDepth>& to, const BlockMatrix<const Bf16>& rows, int depth) {
+    to.rows = rows;
+  }
+  /// out = a * b^T, with sums in f32. b: [kCols][depth]. The numbers of a row do not depend on the other rows, nor on kRows.
+  template <int kRows, int kMostDepth, int kCols>
+  static void MultiplyStrip(Strip<kRows, kCols>& out, HeldRows<kRows, kMostDepth>& a, const BlockMatrix<const Bf16>& b,
                             int depth) {
     Each(out, [&](int row, int col, float& sum) {
       sum = 0;
       for (int d = 0; d < depth; ++d) {
-        sum += FromBf16(a.data[row * a.stride + d]) * FromBf16(b.data[col * b.stride + d]);
+        sum += FromBf16(a.rows.data[row * a.rows.stride + d]) * FromBf16(b.data[col * b.stride + d]);
       }
     });
   }
-  /// sums += a, rounded to bf16, * b, for the first `cols` columns, a multiple of 16. b: [kDepth][cols].
-  template <int kCols, int kDepth>
-  static void AddProduct(Strip<kCols>& sums, const Strip<kDepth>& a, const BlockMatrix<const Bf16>& b, int cols) {
+  /// sums += a, rounded to bf16, * b, for the first `cols` columns, a multiple of 16. b: [kDepth][cols]. Likewise.
+  template <int kRows, int kCols, int kDepth>
+  static void AddProduct(Strip<kRows, kCols>& sums, const Strip<kRows, kDepth>& a, const BlockMatrix<const Bf16>& b,
+                         int cols) {
     Each(sums, [&](int row, int col, float& sum) {
       if (col >= cols) return;
       for (int d = 0; d < kDepth; ++d) {

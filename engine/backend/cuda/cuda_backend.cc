@@ -311,6 +311,7 @@ absl::Status CudaBackend::Attention(int64_t layer, const Buffer& qkv, Buffer& ou
                              .num_divided = static_cast<int64_t>(plan_.divided.size()),
                              .memory_bytes = BlockBytes(plan_.most_rows, KvBuffers(plan_.most_rows)),
                              .products = attends_by_products(),
+                             .strip_rows = StripOf(plan_.most_rows * group()),
                              .number = kv_number()});
 }
 

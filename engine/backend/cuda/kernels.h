@@ -115,6 +115,7 @@ struct AttendOp {
   int64_t num_divided = 0;
   int64_t memory_bytes = 0;       // of a block
   bool products = false;          // by attention_products_body.h, which HasProducts; else by attention_body.h
+  int64_t strip_rows = 16;        // queries of a warp, by products: StripOf
   Number number = Number::kBf16;  // of K and V
 
   friend bool operator==(const AttendOp&, const AttendOp&) = default;

@@ -50,16 +50,14 @@ __global__ void AttendKernel(AttendOp op) {
   AttendTile<Kv>(block, reinterpret_cast<float*>(MemoryOfBlock()), op.step, op.tiles[blockIdx.x], blockIdx.y);
 }
 
-// So many blocks are to run on a multiprocessor at once, so that some compute while others wait for K and V.
-template <int kDim>
-constexpr int kBlocksOfProducts = kDim <= 64    ? 4
-                                  : kDim <= 128 ? 3
-                                                : 2;
+// So many blocks are to run on a multiprocessor at once, so that some compute while others wait for K and V: as many as the
+// sums of their strips leave registers for.
+constexpr int BlocksOfProducts(int dim, int rows) { return dim * rows <= 1024 ? 4 : dim * rows <= 2048 ? 3 : 2; }
 
-template <int kDim>
-__global__ void __launch_bounds__(kProductThreads, kBlocksOfProducts<kDim>) AttendByProductsKernel(AttendOp op) {
+template <int kDim, int kRows>
+__global__ void __launch_bounds__(kProductThreads, BlocksOfProducts(kDim, kRows)) AttendByProductsKernel(AttendOp op) {
   ThreadBlock block;
-  AttendTileByProducts<kDim>(block, MemoryOfBlock(), op.step, op.tiles[blockIdx.x], blockIdx.y);
+  AttendTileByProducts<kDim, kRows>(block, MemoryOfBlock(), op.step, op.tiles[blockIdx.x], blockIdx.y);
 }
 
 __global__ void MergeKernel(AttendOp op) {
@@ -101,8 +99,10 @@ absl::Status CudaKernels::Attend(Stream stream, const AttendOp& op) {
                   {.blocks = GridOf(op.num_tiles, kv_heads), .threads = threads, .bytes = op.memory_bytes}, op);
   };
   const absl::Status attended =
-      op.products ? WithProductDim(op.step.kv.head_dim,
-                                   [&](auto dim) { return launch(AttendByProductsKernel<dim()>, kProductThreads); })
+      op.products ? WithProductShape(op.step.kv.head_dim, op.strip_rows,
+                                     [&](auto dim, auto rows) {
+                                       return launch(AttendByProductsKernel<dim(), rows()>, kProductThreads);
+                                     })
                   : WithType(op.number, [&](auto kv) { return launch(AttendKernel<decltype(kv)>, kTileThreads); });
   if (!attended.ok() || op.num_divided == 0) return attended;
   return Launch("merging attention", stream, MergeKernel,

@@ -48,28 +48,30 @@ class ThreadBlock {
     }
     return Reduce(mine, lowest, [](T a, T b) { return b > a ? b : a; });
   }
-  // Strips lie as mma.m16n8k16 has its sums (tensor_core.cuh): unit j of a strip is its columns from 8 * j on. REQUIRES for
-  // all of them: kWarps warps.
-  static constexpr int kWarps = 4, kOwnRows = 2;
+  // Strips lie as mma.m16n8k16 has its sums (tensor_core.cuh), 16 rows after the other: unit j is columns from 8 * j on.
+  // REQUIRES for all of them: kWarps warps.
+  static constexpr int kWarps = 4;
   template <class T>
   using OfWarps = T;
   template <class T, class F>
   __device__ void EachWarp(T& mine, F f) {
     f(static_cast<int>(threadIdx.x) / kWarp, mine);
   }
-  template <int kCols>
+  template <int kRows, int kCols>
   struct Strip {
-    static constexpr int kUnits = kCols / 8;
-    float units[kUnits][4];
+    static constexpr int kOwnRows = kRows / 8, kUnits = kCols / 8;
+    float units[kRows / 16][kUnits][4];
   };
   static __device__ int RowOf(int own) { return Lane() / 4 + 8 * own; }
   template <class AnyStrip, class F>
   static __device__ void Each(AnyStrip& strip, F f) {
     const int first = Lane() % 4 * 2;
 #pragma unroll
-    for (int j = 0; j < AnyStrip::kUnits; ++j) {
+    for (int own = 0; own < AnyStrip::kOwnRows; ++own) {
 #pragma unroll
-      for (int i = 0; i < 4; ++i) f(i / 2, j * 8 + first + i % 2, strip.units[j][i]);
+      for (int i = 0; i < 2 * AnyStrip::kUnits; ++i) {
+        f(own, i / 2 * 8 + first + i % 2, strip.units[own / 2][i / 2][own % 2 * 2 + i % 2]);
+      }
     }
   }
   static __device__ float MaxOfRow(float mine) {
@@ -79,46 +81,71 @@ class ThreadBlock {
     return OfRow(mine, [](float a, float b) { return a + b; });
   }
   static __device__ bool AnyOfWarp(bool mine) { return __any_sync(kAll, mine) != 0; }
-  template <int kMostDepth, int kCols>
-  static __device__ void MultiplyStrip(Strip<kCols>& out, const BlockMatrix<const Bf16>& a,
+  // In registers where there is room for them beside the sums of a strip with as many columns.
+  template <int kRows, int kMostDepth>
+  struct HeldRows {
+    static constexpr bool kKept = kRows == 16 && kMostDepth <= 128;
+    BlockMatrix<const Bf16> rows;
+    uint32_t squares[kKept ? kMostDepth / 16 : 1][kRows / 16][4];
+  };
+  template <int kRows, int kMostDepth>
+  static __device__ void HoldRows(HeldRows<kRows, kMostDepth>& to, const BlockMatrix<const Bf16>& rows, int depth) {
+    to.rows = rows;
+    if constexpr (HeldRows<kRows, kMostDepth>::kKept) {
+#pragma unroll
+      for (int d = 0; d < kMostDepth; d += 16) {
+        if (d < depth) LoadRows(to.squares[d / 16], rows, d);
+      }
+    }
+  }
+  template <int kRows, int kMostDepth, int kCols>
+  static __device__ void MultiplyStrip(Strip<kRows, kCols>& out, HeldRows<kRows, kMostDepth>& a,
                                        const BlockMatrix<const Bf16>& b, int depth) {
-    // Where a lane points for the four squares of 8 by 8 that it loads: of a by columns, of b by rows.
     const int lane = Lane(), in_square = lane % 8, low = lane / 8 % 2 * 8, high = lane / 16 * 8;
-    const Bf16* const from_a = a.data + (low + in_square) * a.stride + high;
     const Bf16* const from_b = b.data + (high + in_square) * b.stride + low;
     Each(out, [](int own, int col, float& sum) { sum = 0; });
 #pragma unroll
     for (int d = 0; d < kMostDepth; d += 16) {
       if (d >= depth) break;
-      uint32_t of_a[4];
-      LoadSquares(of_a, from_a + d);
+      auto& of_a = a.squares[a.kKept ? d / 16 : 0];
+      if constexpr (!HeldRows<kRows, kMostDepth>::kKept) LoadRows(of_a, a.rows, d);
 #pragma unroll
       for (int j = 0; j < kCols / 8; j += 2) {
         uint32_t of_b[4];
         LoadSquares(of_b, from_b + j * 8 * b.stride + d);
-        MultiplyUnit(out.units[j], of_a, {of_b[0], of_b[1]});
-        MultiplyUnit(out.units[j + 1], of_a, {of_b[2], of_b[3]});
+#pragma unroll
+        for (int r = 0; r < kRows / 16; ++r) {
+          MultiplyUnit(out.units[r][j], of_a[r], {of_b[0], of_b[1]});
+          MultiplyUnit(out.units[r][j + 1], of_a[r], {of_b[2], of_b[3]});
+        }
       }
     }
   }
-  template <int kCols, int kDepth>
-  static __device__ void AddProduct(Strip<kCols>& sums, const Strip<kDepth>& a, const BlockMatrix<const Bf16>& b,
-                                    int cols) {
+  template <int kRows, int kCols, int kDepth>
+  static __device__ void AddProduct(Strip<kRows, kCols>& sums, const Strip<kRows, kDepth>& a,
+                                    const BlockMatrix<const Bf16>& b, int cols) {
     const int lane = Lane(), in_square = lane % 8, low = lane / 8 % 2 * 8, high = lane / 16 * 8;
     const Bf16* const from_b = b.data + (low + in_square) * b.stride + high;
 #pragma unroll
     for (int d = 0; d < kDepth; d += 16) {
-      // Sums of one product, two units of them, lie as the rows of the next one have to.
-      const auto &left = a.units[d / 8], &right = a.units[d / 8 + 1];
-      const uint32_t of_a[4] = {ToBf16Pair(left[0], left[1]), ToBf16Pair(left[2], left[3]),
-                                ToBf16Pair(right[0], right[1]), ToBf16Pair(right[2], right[3])};
+      uint32_t of_a[kRows / 16][4];
+#pragma unroll
+      for (int r = 0; r < kRows / 16; ++r) {
+        // Sums of one product, two units of them, lie as the rows of the next one have to.
+        const auto &left = a.units[r][d / 8], &right = a.units[r][d / 8 + 1];
+        of_a[r][0] = ToBf16Pair(left[0], left[1]), of_a[r][1] = ToBf16Pair(left[2], left[3]);
+        of_a[r][2] = ToBf16Pair(right[0], right[1]), of_a[r][3] = ToBf16Pair(right[2], right[3]);
+      }
 #pragma unroll
       for (int j = 0; j < kCols / 8; j += 2) {
         if (j * 8 >= cols) break;
         uint32_t of_b[4];
         LoadSquaresTurned(of_b, from_b + d * b.stride + j * 8);
-        MultiplyUnit(sums.units[j], of_a, {of_b[0], of_b[1]});
-        MultiplyUnit(sums.units[j + 1], of_a, {of_b[2], of_b[3]});
+#pragma unroll
+        for (int r = 0; r < kRows / 16; ++r) {
+          MultiplyUnit(sums.units[r][j], of_a[r], {of_b[0], of_b[1]});
+          MultiplyUnit(sums.units[r][j + 1], of_a[r], {of_b[2], of_b[3]});
+        }
       }
     }
   }
@@ -186,6 +213,15 @@ class ThreadBlock {
   static constexpr unsigned kAll = 0xffffffffu;
 
   static __device__ int Lane() { return static_cast<int>(threadIdx.x) % kWarp; }
+  // Columns d to d + 15 of a strip's rows, as mma.m16n8k16 has its left operand.
+  template <int kUnits>
+  static __device__ void LoadRows(uint32_t (&to)[kUnits][4], const BlockMatrix<const Bf16>& rows, int d) {
+    const int lane = Lane();
+#pragma unroll
+    for (int r = 0; r < kUnits; ++r) {
+      LoadSquares(to[r], rows.data + (r * 16 + lane % 16) * rows.stride + lane / 16 * 8 + d);
+    }
+  }
   // Four lanes that follow each other have a row of a strip.
   template <class Combine>
   static __device__ float OfRow(float mine, Combine combine) {

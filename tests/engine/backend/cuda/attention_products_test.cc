@@ -82,26 +82,26 @@ class AttentionProductsTest : public testing::Test {
       };
       std::vector<Line> memory(bytes / 128 + 1);
       HostBlock block;
-      WithProductDim(c.head_dim, [&](auto dim) {
+      WithProductShape(c.head_dim, StripOf(step.queries()), [&](auto dim, auto rows) {
         for (int64_t head = 0; head < c.kv_heads; ++head) {
-          AttendTileByProducts<dim()>(block, memory[0].bytes, step, tile, head);
+          AttendTileByProducts<dim(), rows()>(block, memory[0].bytes, step, tile, head);
         }
       });
     });
   }
   static std::vector<float> Emulated(const Case& c, int64_t buffers, int64_t first_slot, int64_t stride) {
-    return Attend(c, buffers, first_slot, stride,
-                  [&](const AttentionStep& step, const AttentionTile& tile, int64_t bytes) {
-                    simt::RunGrid({.blocks = {1, static_cast<unsigned>(c.kv_heads)},
-                                   .threads = 32 * ThreadBlock::kWarps,
-                                   .memory_bytes = bytes},
-                                  [&] {
-                                    ThreadBlock block;
-                                    WithProductDim(c.head_dim, [&](auto dim) {
-                                      AttendTileByProducts<dim()>(block, simt::BlockMemory(), step, tile, blockIdx.y);
-                                    });
-                                  });
-                  });
+    return Attend(
+        c, buffers, first_slot, stride, [&](const AttentionStep& step, const AttentionTile& tile, int64_t bytes) {
+          simt::RunGrid({.blocks = {1, static_cast<unsigned>(c.kv_heads)},
+                         .threads = 32 * ThreadBlock::kWarps,
+                         .memory_bytes = bytes},
+                        [&] {
+                          ThreadBlock block;
+                          WithProductShape(c.head_dim, StripOf(step.queries()), [&](auto dim, auto rows) {
+                            AttendTileByProducts<dim(), rows()>(block, simt::BlockMemory(), step, tile, blockIdx.y);
+                          });
+                        });
+        });
   }
 };
 
@@ -112,10 +112,19 @@ TEST_F(AttentionProductsTest, WhateverLiesWhereItIsTheHostsAndTheSameBits) {
       {.head_dim = 80, .heads = 6, .kv_heads = 2, .rows = 9, .context = 33},    // two strips
       {.head_dim = 128, .heads = 2, .kv_heads = 2, .rows = 48, .context = 0},   // three strips
       {.head_dim = 128, .heads = 8, .kv_heads = 2, .rows = 16, .context = 70},  // four strips
+      {.head_dim = 64, .heads = 1, .kv_heads = 1, .rows = 65, .context = 31},   // one more than four strips of 16
+      {.head_dim = 128, .heads = 6, .kv_heads = 2, .rows = 42, .context = 10},  // four strips of 32
+      {.head_dim = 16, .heads = 1, .kv_heads = 1, .rows = 128, .context = 40},
+      {.head_dim = 80, .heads = 11, .kv_heads = 1, .rows = 10, .context = 3},
       {.head_dim = 256, .heads = 8, .kv_heads = 1, .rows = 4, .context = 45},   // wide
       {.head_dim = 256, .heads = 40, .kv_heads = 1, .rows = 1, .context = 64},  // wide, and more than two strips
-      {.rows = 32, .context = 200, .first_token = 64, .end_token = 160, .part = true},   // all see all of it
-      {.rows = 30, .context = 20, .first_token = 32, .end_token = 45, .part = true},     // some see nothing
+      {.rows = 32, .context = 200, .first_token = 64, .end_token = 160, .part = true},  // all see all of it
+      {.rows = 30, .context = 20, .first_token = 32, .end_token = 45, .part = true},    // some see nothing
+      {.rows = 60,
+       .context = 20,
+       .first_token = 64,
+       .end_token = 80,
+       .part = true},  // of the second 16 of a strip, some
       {.rows = 3, .context = 128, .first_token = 128, .end_token = 131, .part = true}};  // few tokens
   for (size_t i = 0; i < cases.size(); ++i) {
     SCOPED_TRACE(absl::StrCat("case ", i));

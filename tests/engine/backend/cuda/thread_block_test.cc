@@ -109,11 +109,11 @@ TEST(ThreadBlockTest, ASumOfFloatsDoesNotDependOnWhoRunsWhen) {
 }
 
 // What each warp has of a strip of a product of its own, and what it adds a second product to: beside the host's.
-template <int kCols, int kDim>
+template <int kRows, int kCols, int kDim>
 void CheckStrips(int dim) {
   constexpr int kStride = kDim + 8, kWarps = ThreadBlock::kWarps;
   struct alignas(128) Memory {
-    Bf16 a[kWarps][16 * kStride], b[kCols * kStride], c[kCols * kStride];
+    Bf16 a[kWarps][kRows * kStride], b[kCols * kStride], c[kCols * kStride];
   };
   const auto numbers = std::make_unique<Memory>();
   std::mt19937 random(2);
@@ -123,28 +123,32 @@ void CheckStrips(int dim) {
   for (Bf16& x : numbers->b) x = Small(random);
   for (Bf16& x : numbers->c) x = Small(random);
   // All that a strip says of itself: its numbers, then of each row the largest and the sum.
-  using Found = std::vector<std::array<std::array<float, kDim + 2>, 16>>;
+  using Found = std::vector<std::array<std::array<float, kDim + 2>, kRows>>;
   const auto compute = [&](auto& block, const Memory& memory, Found& found) {
     using Block = std::decay_t<decltype(block)>;
-    typename Block::template OfWarps<typename Block::template Strip<kDim>> sums;
+    typename Block::template OfWarps<typename Block::template Strip<kRows, kDim>> sums;
     block.EachWarp(sums, [&](int warp, auto& mine) {
       block.Each(mine, [](int own, int col, float& sum) { sum = static_cast<float>(col % 5); });
-      typename Block::template Strip<kCols> product;
-      block.template MultiplyStrip<kDim>(product, BlockMatrix<const Bf16>{memory.a[warp], kStride},
-                                         BlockMatrix<const Bf16>{memory.b, kStride}, dim);
-      float largest[Block::kOwnRows], sum[Block::kOwnRows];
-      for (int own = 0; own < Block::kOwnRows; ++own) largest[own] = -1e9f, sum[own] = 0;
+      typename Block::template HeldRows<kRows, kDim> rows;
+      block.HoldRows(rows, BlockMatrix<const Bf16>{memory.a[warp], kStride}, dim);
+      typename Block::template Strip<kRows, kCols> product;
+      constexpr int kOwnRows = decltype(product)::kOwnRows;
+      for (int times = 0; times < 2; ++times) {  // of the same rows; what it was is no matter
+        block.MultiplyStrip(product, rows, BlockMatrix<const Bf16>{memory.b, kStride}, dim);
+      }
+      float largest[kOwnRows], sum[kOwnRows];
+      for (int own = 0; own < kOwnRows; ++own) largest[own] = -1e9f, sum[own] = 0;
       block.Each(product, [&](int own, int col, float& x) {
         x = std::fmod(x, 128.0f);  // which bf16 holds
         largest[own] = std::max(largest[own], x);
         sum[own] += x;
       });
       block.AddProduct(mine, product, BlockMatrix<const Bf16>{memory.c, kStride}, dim);
-      auto& rows = found[warp];
-      block.Each(mine, [&](int own, int col, float x) { rows[block.RowOf(own)][col] = x; });
-      for (int own = 0; own < Block::kOwnRows; ++own) {
-        rows[block.RowOf(own)][kDim] = block.MaxOfRow(largest[own]);
-        rows[block.RowOf(own)][kDim + 1] = block.SumOfRow(sum[own]);
+      auto& of_warp = found[warp];
+      block.Each(mine, [&](int own, int col, float x) { of_warp[block.RowOf(own)][col] = x; });
+      for (int own = 0; own < kOwnRows; ++own) {
+        of_warp[block.RowOf(own)][kDim] = block.MaxOfRow(largest[own]);
+        of_warp[block.RowOf(own)][kDim + 1] = block.SumOfRow(sum[own]);
       }
     });
   };
@@ -167,10 +171,12 @@ void CheckStrips(int dim) {
 }
 
 TEST(ThreadBlockTest, StripsOfWarpsAreThoseOfTheHost) {
-  CheckStrips<16, 64>(16);
-  CheckStrips<32, 64>(64);
-  CheckStrips<16, 128>(80);
-  CheckStrips<32, 256>(256);
+  CheckStrips<16, 16, 64>(16);
+  CheckStrips<16, 32, 64>(64);
+  CheckStrips<16, 16, 128>(80);
+  CheckStrips<16, 32, 256>(256);
+  CheckStrips<32, 32, 64>(48);
+  CheckStrips<32, 32, 128>(128);
 }
 
 TEST(ThreadBlockTest, AnyOfAWarpIsAskedWarpByWarp) {
