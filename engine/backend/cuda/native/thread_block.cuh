@@ -104,9 +104,7 @@ class ThreadBlock {
     const int lane = Lane(), in_square = lane % 8, low = lane / 8 % 2 * 8, high = lane / 16 * 8;
     const Bf16* const from_b = b.data + (high + in_square) * b.stride + low;
     Each(out, [](int own, int col, float& sum) { sum = 0; });
-#pragma unroll
-    for (int d = 0; d < kMostDepth; d += 16) {
-      if (d >= depth) break;
+    InSixteens<kMostDepth>(depth, [&](int d) {
       auto& of_a = a.squares[a.kKept ? d / 16 : 0];
       if constexpr (!HeldRows<kRows, kMostDepth>::kKept) LoadRows(of_a, a.rows, d);
 #pragma unroll
@@ -119,7 +117,7 @@ class ThreadBlock {
           MultiplyUnit(out.units[r][j + 1], of_a[r], {of_b[2], of_b[3]});
         }
       }
-    }
+    });
   }
   template <int kRows, int kCols, int kDepth>
   static __device__ void AddProduct(Strip<kRows, kCols>& sums, const Strip<kRows, kDepth>& a,
@@ -136,17 +134,16 @@ class ThreadBlock {
         of_a[r][0] = ToBf16Pair(left[0], left[1]), of_a[r][1] = ToBf16Pair(left[2], left[3]);
         of_a[r][2] = ToBf16Pair(right[0], right[1]), of_a[r][3] = ToBf16Pair(right[2], right[3]);
       }
-#pragma unroll
-      for (int j = 0; j < kCols / 8; j += 2) {
-        if (j * 8 >= cols) break;
+      InSixteens<kCols>(cols, [&](int col) {
+        const int j = col / 8;
         uint32_t of_b[4];
-        LoadSquaresTurned(of_b, from_b + d * b.stride + j * 8);
+        LoadSquaresTurned(of_b, from_b + d * b.stride + col);
 #pragma unroll
         for (int r = 0; r < kRows / 16; ++r) {
           MultiplyUnit(sums.units[r][j], of_a[r], {of_b[0], of_b[1]});
           MultiplyUnit(sums.units[r][j + 1], of_a[r], {of_b[2], of_b[3]});
         }
-      }
+      });
     }
   }
   // Warps take turns at four runs, which the tensor cores multiply in pairs of numbers: thread 4 * r + t of a warp hands in
@@ -213,6 +210,21 @@ class ThreadBlock {
   static constexpr unsigned kAll = 0xffffffffu;
 
   static __device__ int Lane() { return static_cast<int>(threadIdx.x) % kWarp; }
+  // f(i) for the multiples of 16 below n, which is at most kMost. Where it is that, nothing is asked between one and the next,
+  // so that the compiler moves what they load ahead of what they multiply.
+  template <int kMost, class F>
+  static __device__ void InSixteens(int n, F f) {
+    if (n == kMost) {
+#pragma unroll
+      for (int i = 0; i < kMost; i += 16) f(i);
+      return;
+    }
+#pragma unroll
+    for (int i = 0; i < kMost; i += 16) {
+      if (i >= n) break;
+      f(i);
+    }
+  }
   // Columns d to d + 15 of a strip's rows, as mma.m16n8k16 has its left operand.
   template <int kUnits>
   static __device__ void LoadRows(uint32_t (&to)[kUnits][4], const BlockMatrix<const Bf16>& rows, int d) {
