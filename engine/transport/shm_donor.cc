@@ -35,6 +35,8 @@ void ShmDonor::Stop() {
     stopping_ = true;
   }
   thread_.join();
+  absl::MutexLock lock(&readers_mutex_);
+  readers_.clear();
 }
 
 absl::Status ShmDonor::CheckSpec(const GrantSpec& spec) const {
@@ -115,14 +117,11 @@ void ShmDonor::Fence(kv::LeaseId lease) {
   if (channel != nullptr) channel->shared_socket()->Shutdown();
 }
 
-// Borrowers' words are foreign bytes, and those of several leases may be one; whether their sum has changed is all that
-// is asked.
+// Borrowers' words are foreign bytes; whether their sum has changed is all that is asked.
 void ShmDonor::AddStats(TransportStats& stats) const {
-  absl::MutexLock lock(&mutex_);
-  stats.received_bytes += received_bytes_;
-  for (const auto& [lease, grant] : grants_) {
-    if (grant->channel != nullptr) stats.borrowers_read += grant->channel->staging().reads();
-  }
+  stats.received_bytes += received_bytes_.load(std::memory_order_relaxed);
+  absl::MutexLock lock(&readers_mutex_);
+  for (const auto& [borrower, channels] : readers_) stats.borrowers_read += channels.front()->staging().reads();
 }
 
 std::shared_ptr<ShmPeer> ShmDonor::Meet(std::shared_ptr<ShmSocket> socket) {
@@ -173,8 +172,12 @@ void ShmDonor::Attach(const GrantPtr& grant, std::shared_ptr<ShmDonorChannel> ch
   {
     absl::MutexLock lock(&mutex_);
     if (grant->fenced) return socket->Shutdown();
-    grant->channel = std::move(channel);
+    grant->channel = channel;
     leave_by = grant->leave_by;
+  }
+  {
+    absl::MutexLock lock(&readers_mutex_);
+    readers_[grant->spec.borrower_instance].push_back(std::move(channel));
   }
   if (leave_by) {
     const absl::Duration time_left = std::max(*leave_by - clock_.Now(), absl::ZeroDuration());
@@ -204,6 +207,14 @@ void ShmDonor::Detach(const GrantPtr& grant) {
     if (std::exchange(grant->channel, nullptr) == nullptr) return;  // no borrower has it yet
   }
   events_.OnBorrowerGone(grant->spec.lease);
+}
+
+void ShmDonor::ForgetReader(const ShmDonorChannel& channel) {
+  absl::MutexLock lock(&readers_mutex_);
+  const auto reader = readers_.find(channel.borrower());
+  if (reader == readers_.end()) return;
+  std::erase_if(reader->second, [&](const auto& known) { return known.get() == &channel; });
+  if (reader->second.empty()) readers_.erase(reader);
 }
 
 // One store of each lease in turn.
@@ -247,7 +258,7 @@ void ShmDonor::CopyIn(const GrantPtr& grant, const std::shared_ptr<ShmDonorChann
       LOG(WARNING) << "a store to lease " << grant->spec.lease << " failed: " << copied.message();
       return channel->shared_socket()->Shutdown();
     }
-    received_bytes_ += bytes;
+    received_bytes_.fetch_add(bytes, std::memory_order_relaxed);
   }
   channel->shared_socket()->Send(EncodeShmMessage(ShmStored{store.ticket}));
 }

@@ -3,6 +3,7 @@
 // copies in what it stores. Transport documents the calls.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <deque>
 #include <memory>
@@ -39,12 +40,13 @@ class ShmDonor {
   void SendRevoke(kv::LeaseId lease, absl::Duration time_left) ABSL_LOCKS_EXCLUDED(mutex_);
   void SendRenewed(kv::LeaseId lease) ABSL_LOCKS_EXCLUDED(mutex_);
   void Fence(kv::LeaseId lease) ABSL_LOCKS_EXCLUDED(mutex_);
-  void AddStats(TransportStats& stats) const ABSL_LOCKS_EXCLUDED(mutex_);
+  /// Takes no lock that a Fence takes. Cost: a look at each borrower, however many leases it has.
+  void AddStats(TransportStats& stats) const ABSL_LOCKS_EXCLUDED(readers_mutex_);
 
   /// A connection came in. Called by the loop's thread.
   std::shared_ptr<ShmPeer> Meet(std::shared_ptr<ShmSocket> socket);
   /// Fences everything and joins. REQUIRES: the loop has stopped.
-  void Stop() ABSL_LOCKS_EXCLUDED(mutex_);
+  void Stop() ABSL_LOCKS_EXCLUDED(mutex_, readers_mutex_);
 
  private:
   friend class ShmDonorChannel;  // a connection, on the loop's thread
@@ -72,10 +74,12 @@ class ShmDonor {
   // What channels ask for, all on the loop's thread.
   absl::StatusOr<GrantPtr> Admit(const ShmHello& hello) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status SendGrant(const GrantState& grant, ShmSocket& socket) const ABSL_LOCKS_EXCLUDED(mutex_);
-  void Attach(const GrantPtr& grant, std::shared_ptr<ShmDonorChannel> channel) ABSL_LOCKS_EXCLUDED(mutex_);
+  void Attach(const GrantPtr& grant, std::shared_ptr<ShmDonorChannel> channel)
+      ABSL_LOCKS_EXCLUDED(mutex_, readers_mutex_);
   absl::Status Enqueue(const GrantPtr& grant, const ShmDonorChannel& channel, const ShmStore& store)
       ABSL_LOCKS_EXCLUDED(mutex_);
   void Detach(const GrantPtr& grant) ABSL_LOCKS_EXCLUDED(mutex_);
+  void ForgetReader(const ShmDonorChannel& channel) ABSL_LOCKS_EXCLUDED(readers_mutex_);
 
   // The thread that copies.
   void Copy() ABSL_LOCKS_EXCLUDED(mutex_);
@@ -92,8 +96,12 @@ class ShmDonor {
   ShmGenerations generations_ ABSL_GUARDED_BY(mutex_);
   absl::flat_hash_map<kv::LeaseId, GrantPtr> grants_ ABSL_GUARDED_BY(mutex_);
   std::deque<GrantPtr> with_stores_ ABSL_GUARDED_BY(mutex_);  // each once, in turn
-  int64_t received_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  std::atomic<int64_t> received_bytes_{0};
+  mutable absl::Mutex readers_mutex_;
+  /// By borrower: the open channels of its leases, which show one staging memory.
+  absl::flat_hash_map<std::string, std::vector<std::shared_ptr<const ShmDonorChannel>>> readers_
+      ABSL_GUARDED_BY(readers_mutex_);
   std::thread thread_;  // last: it uses everything above
 };
 

@@ -18,6 +18,7 @@ absl::Status ShmDonorChannel::OnMessage(ShmMessage message, std::vector<memory::
 
 void ShmDonorChannel::OnClosed(const absl::Status&) {
   std::erase(donor_.strangers_, this);
+  donor_.ForgetReader(*this);
   if (grant_ != nullptr) donor_.Detach(std::exchange(grant_, nullptr));
 }
 
@@ -32,6 +33,7 @@ absl::Status ShmDonorChannel::OnHello(const ShmHello& hello, const std::vector<m
                                                    " and whole pages are wanted"));
   }
   ASSIGN_OR_RETURN(grant_, Admit(hello));
+  borrower_ = grant_->spec.borrower_instance;
   ASSIGN_OR_RETURN(staging_, donor_.memory_.MapStaging(hello.staging_bytes, fds));
   RETURN_IF_ERROR(donor_.SendGrant(*grant_, *socket_));
   donor_.Attach(grant_, shared_from_this());

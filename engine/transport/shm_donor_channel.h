@@ -4,6 +4,7 @@
 
 #include <memory>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -27,6 +28,8 @@ class ShmDonorChannel final : public ShmPeer, public std::enable_shared_from_thi
 
   const std::shared_ptr<ShmSocket>& shared_socket() const { return socket_; }
   const PeerStaging& staging() const { return *staging_; }
+  /// Its instance; empty before its HELLO is taken.
+  const std::string& borrower() const { return borrower_; }
 
  private:
   absl::Status OnHello(const ShmHello& hello, const std::vector<memory::UniqueFd>& fds);
@@ -38,9 +41,10 @@ class ShmDonorChannel final : public ShmPeer, public std::enable_shared_from_thi
   ShmDonor& donor_;
   const std::shared_ptr<ShmSocket> socket_;
   ShmMessageLimit message_limit_;
-  bool met_ = false;                      // HELLO came
-  std::optional<int64_t> last_store_;     // its ticket
-  ShmDonor::GrantPtr grant_;              // since it was taken, until the lease is released
+  bool met_ = false;                   // HELLO came
+  std::optional<int64_t> last_store_;  // its ticket
+  ShmDonor::GrantPtr grant_;           // since it was taken, until the lease is released
+  std::string borrower_;
   std::unique_ptr<PeerStaging> staging_;  // none before `grant_`
 };
 

@@ -240,6 +240,7 @@ class Transport {
   /// `after` has passed; others follow as slots are released. One stream at a time; it ends before the transport does.
   virtual std::unique_ptr<SliceStream> BeginStream(StreamSpec spec, const backend::Fence& after) = 0;
 
+  /// The loop asks before and after each step: no Fence waits for it, and it costs no more with each lease.
   virtual TransportStats stats() const = 0;
   /// Bytes a second that come out of leases at best, by loads and streams or read `in_place`: as the link is configured,
   /// else as it was measured. None: not measured yet, or leases are read as own memory is, over no link.

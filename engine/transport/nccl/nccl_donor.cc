@@ -130,9 +130,8 @@ void NcclDonor::AwaitReceived(const GrantPtr& grant) {
 }
 
 void NcclDonor::AddStats(TransportStats& stats) const {
-  absl::MutexLock lock(&mutex_);
-  stats.received_bytes += received_bytes_;
-  stats.borrowers_read += sent_bytes_;
+  stats.received_bytes += received_bytes_.load(std::memory_order_relaxed);
+  stats.borrowers_read += static_cast<uint64_t>(sent_bytes_.load(std::memory_order_relaxed));
 }
 
 std::shared_ptr<ShmLoopPeer> NcclDonor::Meet(std::shared_ptr<ShmSocket> socket) {
@@ -202,11 +201,7 @@ std::vector<uint8_t> NcclDonor::End(std::span<const GrantPtr> grants, std::span<
     if (accepted[i] == 0 || !stores) continue;
     if (--grants[i]->receiving == 0) grants[i]->receiver = nullptr;
   }
-  if (stores) {
-    received_bytes_ += bytes;
-  } else {
-    sent_bytes_ += static_cast<uint64_t>(bytes);
-  }
+  (stores ? received_bytes_ : sent_bytes_).fetch_add(bytes, std::memory_order_relaxed);
   return held;
 }
 

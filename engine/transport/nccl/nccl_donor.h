@@ -3,6 +3,7 @@
 // it what that one stores. Transport documents the calls.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -49,7 +50,8 @@ class NcclDonor {
   void SendRevoke(kv::LeaseId lease, absl::Duration time_left) ABSL_LOCKS_EXCLUDED(mutex_);
   void SendRenewed(kv::LeaseId lease) ABSL_LOCKS_EXCLUDED(mutex_);
   void Fence(kv::LeaseId lease) ABSL_LOCKS_EXCLUDED(mutex_);
-  void AddStats(TransportStats& stats) const ABSL_LOCKS_EXCLUDED(mutex_);
+  /// Takes no lock.
+  void AddStats(TransportStats& stats) const;
 
   /// A connection came in. Called by the loop's thread.
   std::shared_ptr<ShmLoopPeer> Meet(std::shared_ptr<ShmSocket> socket);
@@ -100,8 +102,7 @@ class NcclDonor {
   /// Until their links' threads have ended, which call them.
   std::vector<std::shared_ptr<NcclDonorChannel>> channels_ ABSL_GUARDED_BY(mutex_);
   uint64_t last_epoch_ ABSL_GUARDED_BY(mutex_) = 0;
-  int64_t received_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
-  uint64_t sent_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::atomic<int64_t> received_bytes_{0}, sent_bytes_{0};
 };
 
 }  // namespace swiftcache::engine::transport::nccl
