@@ -70,8 +70,10 @@ struct BrokerFlags {
         "lent, nor what its requests needed within 3 s or this time");
     flags.Integer("lease_headroom", &ledger.elastic.headroom_percent, 0, 100,
                   "percent of its KV memory that an engine keeps beyond what it needs (default policy)");
-    flags.Bytes("max_lease_bytes", &ledger.max_lease_bytes, 1, int64_t{1} << 50,
-                "largest single lease, at least one elastic unit: small leases are revoked one by one");
+    flags.Bytes(
+        "max_lease_bytes", &ledger.max_lease_bytes, 0, int64_t{1} << 50,
+        "largest single lease, at least one elastic unit: small leases are revoked one by one; 0: 16 MiB or, if "
+        "that is more, 1/2048 of the KV memory of the engine that lends");
     flags.Duration("lease_ttl", &lease_ttl, absl::Milliseconds(10), absl::Hours(1),
                    "an engine takes back a lease that its borrower has not renewed for so long");
   }

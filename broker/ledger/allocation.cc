@@ -16,6 +16,14 @@ namespace swiftcache::broker::ledger {
 namespace {
 
 constexpr size_t kMaxKeyBytes = 128;
+constexpr int64_t kMaxLeaseOfSmallArena = int64_t{16} << 20;
+
+// Of one lease. In whole elastic units it may be half of this: so many leases of half as much are an arena.
+int64_t MaxLeaseBytes(const Options& options, const Engine& donor) {
+  if (options.max_lease_bytes > 0) return options.max_lease_bytes;
+  return std::max(kMaxLeaseOfSmallArena,
+                  donor.num_blocks * donor.block_bytes / static_cast<int64_t>(kMaxLeasesPerSide / 2));
+}
 
 absl::Status CheckRequest(const LeaseRequest& request) {
   if (request.key.empty() || request.key.size() > kMaxKeyBytes) {
@@ -117,9 +125,9 @@ std::vector<LeaseId> Allocation::Offer(Case& request, int64_t want_bytes) {
     Source* source = request.sources.Best();
     if (source == nullptr) break;
     const int64_t unit_bytes = source->unit.bytes;
-    const int64_t units =
-        std::min({CeilDiv(want_bytes - got, unit_bytes), source->free_units,
-                  std::max<int64_t>(1, options_.max_lease_bytes / unit_bytes), (request.quota - got) / unit_bytes});
+    const int64_t units = std::min({CeilDiv(want_bytes - got, unit_bytes), source->free_units,
+                                    std::max<int64_t>(1, MaxLeaseBytes(options_, source->donor->engine) / unit_bytes),
+                                    (request.quota - got) / unit_bytes});
     const std::optional<LeaseId> id = units < 1 ? std::nullopt : OfferFrom(*source, request, units);
     if (!id.has_value()) {
       source->free_units = 0;

@@ -21,7 +21,9 @@ inline constexpr size_t kMaxLeasesPerSide = 4096;
 struct Options {
   elastic::PolicyOptions elastic = {};
   uint32_t id_prefix = 1;  // 31 random bits of this incarnation: makes lease ids unique over restarts
-  int64_t max_lease_bytes = int64_t{16} << 20;        // of one lease, at least one elastic unit
+  /// Of one lease, at least one elastic unit. 0: 16 MiB or, if that is more, 1/2,048 of the donor's arena, so that all of
+  /// it fits into kMaxLeasesPerSide leases.
+  int64_t max_lease_bytes = 0;
   absl::Duration offer_timeout = absl::Seconds(3);    // a donor that has not answered an offer has declined it
   absl::Duration decline_backoff = absl::Seconds(2);  // until an extent that was declined is offered again
   absl::Duration request_ttl = absl::Seconds(5);      // an unmet request that is not repeated stops counting

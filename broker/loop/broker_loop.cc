@@ -29,7 +29,7 @@ BrokerLoop::Counters::Counters(Metrics& metrics)
 
 absl::StatusOr<std::unique_ptr<BrokerLoop>> BrokerLoop::Create(const Options& options, const Clock& clock,
                                                                Metrics& metrics) {
-  if (options.incarnation.empty() || !options.new_capability || options.ledger.max_lease_bytes < 1 ||
+  if (options.incarnation.empty() || !options.new_capability || options.ledger.max_lease_bytes < 0 ||
       options.ledger.elastic.window <= absl::ZeroDuration() || options.ledger.elastic.headroom_percent < 0 ||
       options.ledger.elastic.headroom_percent > 100 || options.lease_ttl <= absl::ZeroDuration() ||
       options.queue_capacity < 1 || options.membership.heartbeat_misses < 1 ||
@@ -40,8 +40,8 @@ absl::StatusOr<std::unique_ptr<BrokerLoop>> BrokerLoop::Create(const Options& op
         "broker options: wanted an incarnation, a source of capabilities, a headroom of 0 to 100 percent, max_engines "
         "of 1 to ",
         membership::kMaxEngines,
-        ", and heartbeat_interval, heartbeat_misses, stall_timeout, queue_capacity, max_lease_bytes, the elastic "
-        "window and lease_ttl above zero"));
+        ", heartbeat_interval, heartbeat_misses, stall_timeout, queue_capacity, the elastic window and lease_ttl above "
+        "zero, and max_lease_bytes not below"));
   }
   return std::make_unique<BrokerLoop>(options, clock, metrics);
 }

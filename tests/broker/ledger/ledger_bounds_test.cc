@@ -81,6 +81,36 @@ TEST_F(LedgerTest, AnAnswerMakesABoundedNumberOfLeasesAndTheNextOneGoesOn) {
   EXPECT_EQ(Current(others.id), others) << "nobody loses memory while there is free memory";
 }
 
+// Units of all sizes, whole blocks of both.
+TEST_F(LedgerTest, ByDefaultAllOfAnArenaFitsIntoTheLeasesThatADonorMayGive) {
+  Options options = TestOptions();
+  options.max_lease_bytes = 0;
+  for (const int64_t arena_bytes : {int64_t{8} << 30, int64_t{100} << 30, int64_t{1} << 40}) {
+    for (const int64_t block_bytes : {int64_t{48} << 10, int64_t{9} << 20, int64_t{33} << 20}) {
+      Restart(1, options);
+      Engine donor = EngineOf("code"), borrower = EngineOf("chat");
+      donor.block_bytes = 3 * block_bytes, borrower.block_bytes = 2 * block_bytes;
+      donor.num_blocks = arena_bytes / donor.block_bytes;
+      AddEngine(borrower, {}, kBlocks);
+      AddEngine(donor);
+      int64_t leases = 0, blocks = 0, most = 0;
+      for (int key = 1; key <= 16; ++key) {
+        const auto answer = ledger_->RequestLease(
+            PartyOf("chat"), {.key = absl::StrCat(key), .want_bytes = INT64_MAX, .waiting_tokens = 1}, now_);
+        ASSERT_TRUE(answer.ok()) << answer.status();
+        leases += static_cast<int64_t>(answer->leases.size());
+        for (const Lease& lease : answer->leases) {
+          blocks += lease.extent.num_blocks;
+          most = std::max(most, lease.num_bytes);
+        }
+      }
+      EXPECT_GE(blocks, donor.num_blocks - 1) << "all of it, but for what is no whole unit";
+      EXPECT_LE(leases, static_cast<int64_t>(kMaxLeasesPerSide));
+      EXPECT_LE(most, std::max({int64_t{16} << 20, arena_bytes / 2048, 6 * block_bytes})) << "and no larger than that";
+    }
+  }
+}
+
 TEST_F(LedgerTest, NobodyLendsOrBorrowsOnMoreLeasesThanTheLimit) {
   AddEngine(HugeEngine("code", kBlock));
   AddEngine(HugeEngine("more", kBlock));

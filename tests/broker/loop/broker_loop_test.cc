@@ -428,7 +428,7 @@ TEST(BrokerLoopOptionsTest, OptionsOutOfRangeAreRefused) {
   };
   expect_refused([](Options& options) { options.membership.heartbeat_misses = 0; });
   expect_refused([](Options& options) { options.membership.max_engines = membership::kMaxEngines + 1; });
-  expect_refused([](Options& options) { options.ledger.max_lease_bytes = 0; });
+  expect_refused([](Options& options) { options.ledger.max_lease_bytes = -1; });
   expect_refused([](Options& options) { options.ledger.elastic.headroom_percent = 101; });
   expect_refused([](Options& options) { options.ledger.elastic.window = absl::ZeroDuration(); });
   expect_refused([](Options& options) { options.lease_ttl = absl::ZeroDuration(); });
