@@ -68,13 +68,15 @@ void DonorSide::NeedBack(int64_t blocks, int64_t blocks_lent, absl::Time now) {
   const int64_t back_unheard = std::max<int64_t>(0, blocks_lent - donor_.blocks_on_loan());
   const int64_t needed = std::min(blocks - back_unheard, donor_.blocks_on_loan());
   if (donor_.blocks_coming_back() >= needed) return;
-  needed_blocks_ = std::max(needed_blocks_, needed);
-  if (advice_deadline_ == absl::InfiniteFuture()) {
-    counters_.scale_up.Increment();
-    advice_deadline_ = now + options_.broker_patience;
-    broker_->RequestScaleUp(needed_blocks_);
+  const int64_t in_all = needed_blocks_ = std::max(needed_blocks_, needed);
+  if (!donor_.HasChoice(in_all)) {
+    donor_.NeedBack(in_all, now);
+    (void)Act();  // before the call
   }
-  if (!donor_.HasChoice(needed_blocks_)) donor_.NeedBack(needed_blocks_, now);
+  if (advice_deadline_ != absl::InfiniteFuture()) return;
+  counters_.scale_up.Increment();
+  advice_deadline_ = now + options_.broker_patience;
+  broker_->RequestScaleUp(in_all);
 }
 
 void DonorSide::Advised(const std::vector<LeaseId>& leases, absl::Time now) {
@@ -164,9 +166,9 @@ void DonorSide::Do(const Donor::TakeBack& a) {
 void DonorSide::TakeBack(const Donor::TakeBack& a) {
   push_(TakeBackMessage{a.id, a.extent});
   if (a.fenced) counters_.fenced.Increment();
+  if (clock_.Now() - a.deadline > options_.revoke_deadline / kFenceEarlyDivisor) counters_.late.Increment();
   if (a.after_revoke > absl::ZeroDuration()) {
     counters_.reclaim_seconds.Observe(absl::ToDoubleSeconds(a.after_revoke));
-    if (clock_.Now() - a.deadline > options_.revoke_deadline / kFenceEarlyDivisor) counters_.late.Increment();
     absl::MutexLock lock(&mutex_);
     reclaims_ = {reclaims_.count + 1, a.after_revoke};
   }

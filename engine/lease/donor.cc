@@ -154,7 +154,8 @@ void Donor::BorrowerReleased(kv::LeaseId id, absl::Time now) {
 
 void Donor::BorrowerGone(kv::LeaseId id, absl::Time now) {
   if (Entry* entry = Find(id, {Phase::kGranted, Phase::kActive, Phase::kRevoking})) {
-    End(*entry, Ending::kBorrowerGone, true, "its borrower is gone", now);
+    const bool revoked = entry->phase == Phase::kRevoking;  // a borrower that is just opening it leaves by going
+    End(*entry, revoked ? entry->ending : Ending::kBorrowerGone, true, "its borrower is gone", now);
   }
 }
 
@@ -303,7 +304,9 @@ void Donor::SayEnd(Entry& entry, State end, const std::string& why) {
 
 void Donor::TakeBackExtent(const Entry& entry, bool fenced, absl::Time now) {
   const absl::Duration waited = std::max(absl::ZeroDuration(), now - entry.revoked_at);
-  const absl::Time deadline = entry.phase == Phase::kRevoking ? entry.deadline : absl::InfiniteFuture();
+  absl::Time deadline = entry.revoked_at + options_.revoke_deadline;
+  if (entry.phase == Phase::kClearing) deadline = absl::InfiniteFuture();
+  if (entry.phase == Phase::kRevoking) deadline = entry.deadline;
   actions_.emplace_back(TakeBack{entry.lease.id, entry.lease.extent, fenced, waited, deadline});
 }
 

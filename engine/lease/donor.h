@@ -24,7 +24,8 @@
 //   BorrowerOpened   | -                 | -                 | -> active      | -               | -
 //   Renewal          | -                 | -                 | -              | SendRenewed     | - (it drains)
 //   BorrowerReleased | -                 | -                 | End RELEASED   | End RELEASED    | End RELEASED
-//   BorrowerGone     | -                 | -                 | End FENCED     | End FENCED      | End FENCED
+//   BorrowerGone     | -                 | -                 | End FENCED     | End FENCED      | End FENCED, for
+//                    |                   |                   |                |                 | what it is revoked
 //   Revoke, NeedBack,| StopClearing,     | wanted back       | End FENCED     | SendRevoke      | -
 //     RevokeAll      | wanted back       |                   | (nobody reads) |                 |
 //                    | (not NeedBack)    |                   |                |                 |
@@ -95,7 +96,7 @@ class Donor {
     Extent extent;
     bool fenced = false;          // false: the borrower gave it back, or never had it
     absl::Duration after_revoke;  // since the revocation; zero if there was none
-    absl::Time deadline;          // of the revocation; infinite future if there was none
+    absl::Time deadline;          // of the revocation; infinite future if there was none, or kv has it still
   };
   struct Say {  // broker: ReportLease, with the state that the lease has now; refused: Refused
     Lease lease;

@@ -73,13 +73,19 @@ void ShmBorrower::SendRenewal(kv::LeaseId lease) {
   if (const auto socket = SocketOf(lease)) socket->Send(EncodeShmMessage(ShmRenew{}));
 }
 
-void ShmBorrower::SendRelease(kv::LeaseId lease) {
-  const auto socket = SocketOf(lease);
-  if (socket == nullptr) return;
+// Nothing follows it: stores that were not sent by then are not.
+void ShmBorrower::SendRelease(kv::LeaseId id) {
+  std::shared_ptr<ShmSocket> socket;
   {
     absl::MutexLock lock(&mutex_);
-    auto it = leases_.find(lease);
-    if (it != leases_.end()) it->second->released = true;
+    auto it = leases_.find(id);
+    if (it == leases_.end() || it->second->state != ShmLease::State::kOpen) return;
+    const LeasePtr lease = it->second;
+    lease->released = true;
+    std::erase_if(to_send_, [&](const SendJob& job) { return job.lease == lease; });
+    mutex_.Await(absl::Condition(
+        +[](ShmLease* l) { return !l->sending; }, lease.get()));
+    socket = lease->socket;
   }
   socket->Send(EncodeShmMessage(ShmRelease{}));
 }
@@ -150,7 +156,7 @@ void ShmBorrower::Run() {
 }
 
 bool ShmBorrower::CanStore(const ShmLease& lease) const {
-  return lease.state == ShmLease::State::kOpen && !lease.waiting.empty() && lease.unanswered.size() < kMaxUnanswered &&
+  return lease.takes_stores() && !lease.waiting.empty() && lease.unanswered.size() < kMaxUnanswered &&
          lease.staging->ring.HasRoom(lease.waiting.front().bytes);
 }
 
@@ -168,7 +174,10 @@ ShmBorrower::Job ShmBorrower::NextJob() {
   for (;;) {
     if (stopping_) return {};
     const absl::Duration wait = to_send_.empty() ? absl::InfiniteDuration() : to_send_.front().due - clock_.Now();
-    if (wait <= absl::ZeroDuration()) return Take(to_send_);
+    if (wait <= absl::ZeroDuration()) {
+      to_send_.front().lease->sending = true;
+      return Take(to_send_);
+    }
     if (!to_refuse_.empty()) return Take(to_refuse_);
     if (!to_open_.empty()) return OpenJob{Take(to_open_)};
     if (std::optional<CopyJob> job = TakeCopyJob()) return *std::move(job);
@@ -244,7 +253,7 @@ absl::Status ShmBorrower::Connect(const LeasePtr& lease) {
 bool ShmBorrower::BeginCopy(const CopyJob& job) {
   ShmLease& lease = *job.lease;
   absl::MutexLock lock(&mutex_);
-  if (lease.closed || lease.state != ShmLease::State::kOpen) {
+  if (!lease.takes_stores()) {
     lease.staging->ring.Free(job.store.staging_offset);
     return false;
   }
@@ -263,6 +272,7 @@ void ShmBorrower::Do(const CopyJob& job) {
   absl::MutexLock lock(&mutex_);
   lease.copying = false;
   lease.unanswered.push_back(job.store);
+  if (lease.released) return;
   to_send_.push_back({.due = job.store.due,
                       .lease = job.lease,
                       .message = {.ticket = job.store.ticket.value(),
@@ -276,7 +286,7 @@ absl::Status ShmBorrower::CopyOut(const CopyJob& job) {
   ShmLease& lease = *job.lease;
   const auto wanted = [&] {
     absl::MutexLock lock(&mutex_);
-    return !lease.closed && lease.state == ShmLease::State::kOpen;
+    return lease.takes_stores();
   };
   const auto& [to, from] = std::pair(job.store.staging_offset, job.store.from);
   const int64_t most_bytes = memory_.most_bytes_a_copy();
@@ -298,7 +308,11 @@ void ShmBorrower::FailCopy(const CopyJob& job, const absl::Status& why) {
   Notify(*job.lease, [&](TransportEvents& events) { events.OnStored(job.store.ticket, fate); });
 }
 
-void ShmBorrower::Do(const SendJob& job) { job.lease->socket->Send(EncodeShmMessage(job.message)); }
+void ShmBorrower::Do(const SendJob& job) {
+  job.lease->socket->Send(EncodeShmMessage(job.message));
+  absl::MutexLock lock(&mutex_);
+  job.lease->sending = false;
+}
 
 absl::Status ShmBorrower::OnGrant(ShmLease& lease, const ShmGrantMessage& message,
                                   const std::vector<memory::UniqueFd>& fds) {

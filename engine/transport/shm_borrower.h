@@ -89,7 +89,7 @@ class ShmBorrower {
   bool BeginCopy(const CopyJob& job) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status CopyOut(const CopyJob& job) ABSL_LOCKS_EXCLUDED(mutex_);
   void FailCopy(const CopyJob& job, const absl::Status& why) ABSL_LOCKS_EXCLUDED(mutex_);
-  void Do(const SendJob& job);
+  void Do(const SendJob& job) ABSL_LOCKS_EXCLUDED(mutex_);
   void Do(const RefuseJob& job) { events_.OnStored(job.ticket, job.why); }
   void Do(const UnmapJob&) {}
   void Do(std::monostate) {}

@@ -51,11 +51,14 @@ struct ShmLease {
 
   explicit ShmLease(OpenSpec wanted) : spec(std::move(wanted)) {}
 
+  bool takes_stores() const { return state == State::kOpen && !released && !closed; }
+
   const OpenSpec spec;
   State state = State::kOpening;
   bool released = false;  // given back: the channel's end is no news
   bool closed = false;    // by its owner: nothing is told any more
   bool copying = false;   // a store's bytes, from the owner's memory
+  bool sending = false;   // a store's message
   int telling = 0;        // events under way
 
   std::shared_ptr<ShmSocket> socket;

@@ -219,7 +219,8 @@ class Transport {
   /// it is opened again, also after OnOpened told an error or OnDonorGone.
   virtual void Open(const OpenSpec& spec) = 0;
   virtual void SendRenewal(kv::LeaseId lease) = 0;
-  /// Gives the lease back. REQUIRES: no Load or read of it is under way, no Store will follow.
+  /// Gives the lease back. REQUIRES: no Load or read of it is under way, no Store will follow. Stores that the donor has
+  /// not heard of by then it never hears of; Abandon answers them, or the channel's end.
   virtual void SendRelease(kv::LeaseId lease) = 0;
   /// For a lease that is lost: unfinished stores, and later ones, are answered with an error though the donor may never
   /// answer; after each OnStored `from` is its owner's. Loads and streams wait for that donor no longer, and name the

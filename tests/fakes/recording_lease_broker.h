@@ -20,6 +20,8 @@ namespace swiftcache::engine::coordinator {
 /// Thread-safety: safe.
 class RecordingLeaseBroker final : public LeaseBroker {
  public:
+  /// Called in RequestScaleUp. Set before the first call.
+  std::function<void()> on_scale_up;
   const CallLog& log() const { return log_; }
   std::vector<LeaseEvent> news() const {
     absl::MutexLock lock(&mutex_);
@@ -29,7 +31,10 @@ class RecordingLeaseBroker final : public LeaseBroker {
   void RequestLease(const LeaseRequest& request) override {
     log_.Add(absl::StrCat("Request ", request.key, " of ", request.want_bytes, " for ", request.waiting_tokens));
   }
-  void RequestScaleUp(int64_t need_blocks) override { log_.Add(absl::StrCat("ScaleUp ", need_blocks)); }
+  void RequestScaleUp(int64_t need_blocks) override {
+    if (on_scale_up) on_scale_up();
+    log_.Add(absl::StrCat("ScaleUp ", need_blocks));
+  }
   void Report(const LeaseEvent& news) override {
     {
       absl::MutexLock lock(&mutex_);

@@ -158,6 +158,16 @@ TEST_F(CoordinatorTest, ABrokersShorterTtlHoldsForNewLeases) {
   EXPECT_EQ(transport_.log().Count("Fence 7"), 1);
 }
 
+TEST_F(CoordinatorTest, WhereThereIsNoChoiceTheBorrowerHearsOfANeedBeforeTheBroker) {
+  int64_t revoked = 0;
+  broker_.on_scale_up = [&] { revoked = transport_.log().Count("SendRevoke 7"); };
+  Start();
+  Lend(7);
+  coordinator_->NeedBack(1, 2);
+  ASSERT_TRUE(broker_.log().WaitFor("ScaleUp 1"));
+  EXPECT_EQ(revoked, 1);
+}
+
 TEST_F(CoordinatorTest, WhatComesBackInTimeIsReleasedAndNotFenced) {
   Start({.revoke_deadline = absl::Milliseconds(50)});
   Lend(7);

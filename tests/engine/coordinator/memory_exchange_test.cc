@@ -162,6 +162,34 @@ TEST_F(MemoryExchangeTest, WhatThereIsNoOtherMemoryForHoldsUpNothingElse) {
   EXPECT_EQ(loop_.log().Count("TakeBack 7"), 0);
 }
 
+TEST_F(MemoryExchangeTest, WhatNobodyHasOpenedIsLateWhereItsMemoryIs) {
+  Start({.revoke_deadline = absl::Milliseconds(50)});
+  ASSERT_NO_FATAL_FAILURE(Clear(7));
+  ASSERT_TRUE(broker_.log().WaitFor("GRANTED 7"));
+  SetThereIsMemory(false);
+  coordinator_->OnLease(Given(7, lease::State::kRevoking));
+  ASSERT_TRUE(transport_.log().WaitFor(At("Exchange", 7)));
+  fake_clock_.Advance(absl::Milliseconds(51));
+  SetThereIsMemory(true);
+  ASSERT_TRUE(loop_.log().WaitFor("TakeBack 7"));
+  Settle();
+  EXPECT_EQ(Metric("swiftcache_lease_late_total"), 1);
+}
+
+TEST_F(MemoryExchangeTest, WhatIsWantedBackWhileItIsGrantedIsLateWhereItsMemoryIs) {
+  Start({.revoke_deadline = absl::Milliseconds(50)});
+  SetThereIsMemory(false);
+  ASSERT_NO_FATAL_FAILURE(Clear(7));
+  ASSERT_TRUE(transport_.log().WaitFor(At("PrepareToLend", 7)));
+  coordinator_->OnLease(Given(7, lease::State::kRevoking));
+  Settle();
+  fake_clock_.Advance(absl::Milliseconds(51));
+  SetThereIsMemory(true);
+  ASSERT_TRUE(loop_.log().WaitFor("TakeBack 7"));
+  Settle();
+  EXPECT_EQ(Metric("swiftcache_lease_late_total"), 1);
+}
+
 TEST_F(MemoryExchangeTest, TheEndWaitsForMemoryThatIsOnItsWayBackUntilItsDeadline) {
   Start();
   Lend(7);

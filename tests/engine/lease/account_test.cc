@@ -107,6 +107,12 @@ INSTANTIATE_TEST_SUITE_P(AllEnds, AccountOfALeaseTest,
                                                d.Tick(t);
                                              },
                                              Ending::kNeed, true},
+                                         End{"NeededAndItsBorrowerWent",
+                                             [](Donor& d, absl::Time t) {
+                                               d.NeedBack(1, t - kDeadline / 2);
+                                               d.BorrowerGone(kId, t);
+                                             },
+                                             Ending::kNeed, true},
                                          RevokedByTheBroker("AnOperatorRevokedIt", Ending::kOperator),
                                          RevokedByTheBroker("ALimitRevokedIt", Ending::kLimit),
                                          RevokedByTheBroker("FairnessRevokedIt", Ending::kFairness),

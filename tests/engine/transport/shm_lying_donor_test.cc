@@ -85,6 +85,40 @@ TEST(ShmLyingDonorTest, GrantsThatCannotBeTrustedAreRefused) {
   EXPECT_EQ(OpenDescriptors(), before);
 }
 
+// A donor that goes on listening.
+TEST(ShmLyingDonorTest, NothingFollowsARelease) {
+  ShmFolder folder;
+  Node borrower(folder, {.name = "borrower", .link_latency = absl::Milliseconds(50)});
+  LyingDonor donor(folder);
+  GoodStaging good(kMiB), words(4096);
+  reinterpret_cast<std::atomic<uint64_t>*>(words.memory.base())[3] = 9;
+  borrower.transport->Open({.lease = kLease,
+                            .channel = donor.channel(),
+                            .capability = kCapability,
+                            .bytes = kMiB,
+                            .epoch = kv::Epoch(9),
+                            .store_bytes = 4096});
+  const std::shared_ptr<ShmSocket> socket = donor.Meet();
+  const ShmPiece piece = {0, kMiB};
+  const int fds[] = {words.fd.get(), good.fd.get()};
+  socket->Send(EncodeShmMessage(ShmGrant{.epoch = 9, .bytes = kMiB, .word = 3, .num_pieces = 1}, std::span(&piece, 1)),
+               fds);
+  ASSERT_TRUE(borrower.events.Opening(kLease).ok());
+  const std::vector<std::byte> block(4096);
+  std::vector<Ticket> tickets;
+  for (int i = 0; i < 8; ++i) tickets.push_back(borrower.Store(kLease, 0, block.data(), 4096));
+  absl::SleepFor(absl::Milliseconds(20));  // some are on the link
+  borrower.transport->SendRelease(kLease);
+  absl::SleepFor(absl::Milliseconds(100));  // and would have crossed it
+  borrower.transport->Abandon(kLease);
+  for (const Ticket ticket : tickets) EXPECT_FALSE(borrower.events.Fate(ticket).ok());
+  borrower.transport->Close(kLease);
+  std::vector<std::vector<std::byte>> heard;
+  for (ShmDatagram datagram; socket->Receive(datagram) == ShmSocket::Got::kDatagram;) heard.push_back(datagram.bytes);
+  ASSERT_FALSE(heard.empty());
+  EXPECT_EQ(heard.back(), EncodeShmMessage(ShmRelease{}));
+}
+
 TEST(ShmLyingDonorTest, AnswersToStoresThatWereNotMadeEndTheLease) {
   ShmFolder folder;
   Node borrower(folder, {.name = "borrower"});
