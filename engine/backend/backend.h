@@ -31,7 +31,8 @@
 namespace swiftcache::engine::backend {
 
 /// How weights lie in memory and what enters a product. kBf16: bf16 weights; activations are rounded to bf16 where the
-/// device multiplies bf16, and stay f32 elsewhere. kF32: f32 both. Sums are f32 always.
+/// device multiplies bf16, and stay f32 elsewhere. kF32: f32 both. Sums are f32 always, and rounded when they are done where
+/// AllocateRounded says so.
 enum class Precision { kBf16, kF32 };
 
 /// How exact a product is to be where a device may choose: kHigh for what goes straight into a softmax (queries and keys,
@@ -47,7 +48,7 @@ class Matrix {
   virtual int64_t bytes() const = 0;  // that one product reads
 };
 
-/// Activations, or a small weight vector: f32 [rows][cols] on the device.
+/// Activations, or a small weight vector: f32 [rows][cols] on the device, but for AllocateRounded.
 class Buffer {
  public:
   virtual ~Buffer() = default;
@@ -112,6 +113,9 @@ class Backend {
   virtual const WeightReport& weights() const = 0;
   /// Zeroes.
   virtual absl::StatusOr<std::unique_ptr<Buffer>> Allocate(int64_t rows, int64_t cols) = 0;
+  /// The same for gates and ups, which in kBf16 a device that multiplies bf16 may round to it: what kSiluMul makes of them is
+  /// rounded anyway. Linear alone writes them, without bias and residual, and reads them, by kSiluMul.
+  virtual absl::StatusOr<std::unique_ptr<Buffer>> AllocateRounded(int64_t rows, int64_t cols) = 0;
   /// The first `rows` rows as f32 [rows][cols] without gaps, valid until the buffer is next written. The buffer's
   /// contents are unspecified afterwards.
   virtual absl::StatusOr<std::span<const float>> Download(Buffer& buffer, int64_t rows) = 0;

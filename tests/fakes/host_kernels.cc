@@ -88,11 +88,16 @@ absl::Status HostKernels::Prepare(Stream stream, const PrepareOp& op) {
       HostBlock block;
       for (int64_t row = 0; row < op.rows; ++row) {
         const int64_t from = op.in_rows == nullptr ? row : Host(op.in_rows)[row];
-        const float* const in = Host(op.in) + from * op.cols * (op.prologue == Prologue::kSiluMul ? 2 : 1);
         auto* const out = Host(static_cast<decltype(number)*>(op.out)) + row * op.cols;
+        if (op.prologue == Prologue::kSiluMul) {
+          WithType(op.in_number, [&](auto in) {
+            SiluMulRow(block, Host(static_cast<const decltype(in)*>(op.in)) + from * 2 * op.cols, op.cols, out);
+          });
+          continue;
+        }
+        const float* const in = Host(static_cast<const float*>(op.in)) + from * op.cols;
         if (op.prologue == Prologue::kNone) ConvertRow(block, in, op.cols, out);
         if (op.prologue == Prologue::kRmsNorm) NormRow(block, in, Host(op.norm), op.cols, op.eps, out);
-        if (op.prologue == Prologue::kSiluMul) SiluMulRow(block, in, op.cols, out);
       }
     });
   });
@@ -107,8 +112,10 @@ absl::Status HostKernels::Multiply(Stream stream, const ProductOp& op) {
         for (int64_t o = 0; o < op.outputs; ++o) {
           float sum = 0;
           for (int64_t i = 0; i < op.cols; ++i) sum += Load(in + row * op.cols + i) * Load(weight + o * op.cols + i);
-          float& out = Host(op.out)[row * op.out_cols + o];
-          out = sum + (op.bias == nullptr ? 0 : Host(op.bias)[o]) + (op.add ? out : 0);
+          WithType(op.out_number, [&](auto out_number) {
+            auto* const out = Host(static_cast<decltype(out_number)*>(op.out)) + row * op.out_cols + o;
+            Store(out, sum + (op.bias == nullptr ? 0 : Host(op.bias)[o]) + (op.add ? Load(out) : 0));
+          });
         }
       }
     });

@@ -38,6 +38,9 @@ class LateBackend final : public engine::backend::Backend {
   absl::StatusOr<std::unique_ptr<engine::backend::Buffer>> Allocate(int64_t rows, int64_t cols) override {
     return Idle().Allocate(rows, cols);
   }
+  absl::StatusOr<std::unique_ptr<engine::backend::Buffer>> AllocateRounded(int64_t rows, int64_t cols) override {
+    return Idle().AllocateRounded(rows, cols);
+  }
   absl::StatusOr<std::unique_ptr<engine::backend::Buffer>> UploadVector(
       std::span<const engine::backend::WeightSource> parts) override {
     return Idle().UploadVector(parts);

@@ -68,6 +68,10 @@ class CpuBackend final : public Backend {
     return std::unique_ptr<Buffer>(std::move(buffer));
   }
 
+  absl::StatusOr<std::unique_ptr<Buffer>> AllocateRounded(int64_t rows, int64_t cols) override {
+    return Allocate(rows, cols);
+  }
+
   absl::StatusOr<std::unique_ptr<Buffer>> UploadVector(std::span<const WeightSource> parts) override {
     int64_t cols = 0;
     for (const WeightSource& part : parts) cols += part.cols;

@@ -24,12 +24,15 @@ struct alignas(16) SixteenBytes {
   uint64_t words[2] = {0, 0};
 };
 
-/// 32 numbers that stand side by side; on 16 bytes.
-struct alignas(16) Bf16Run {
-  static constexpr int kNumbers = 32;
+/// Numbers that stand side by side; on 16 bytes.
+template <int kCount>
+struct alignas(16) Bf16Numbers {
+  static constexpr int kNumbers = kCount;
   uint32_t pairs[kNumbers / 2] = {};  // the first of two in the lower half
 
   GPU_CODE float At(int i) const { return FromBf16(static_cast<Bf16>(i % 2 == 0 ? pairs[i / 2] : pairs[i / 2] >> 16)); }
 };
+using Bf16Run = Bf16Numbers<32>;   // as many as a block of quantised weights has
+using Bf16Eight = Bf16Numbers<8>;  // what is read at once
 
 }  // namespace swiftcache::engine::backend::cuda

@@ -159,11 +159,11 @@ absl::StatusOr<std::unique_ptr<DeviceBuffer>> CudaBackend::PlaceVector(int64_t c
   }
   const uint64_t address = vectors_->address() + static_cast<uint64_t>(vectors_used_);
   vectors_used_ += bytes;
-  return std::make_unique<DeviceBuffer>(vectors_, address, 1, cols);
+  return std::make_unique<DeviceBuffer>(vectors_, address, 1, cols, Number::kF32);
 }
 
-absl::StatusOr<std::unique_ptr<Buffer>> CudaBackend::Allocate(int64_t rows, int64_t cols) {
-  ASSIGN_OR_RETURN(std::unique_ptr<DeviceBuffer> buffer, DeviceBuffer::Allocate(driver_, rows, cols, stream_));
+absl::StatusOr<std::unique_ptr<Buffer>> CudaBackend::AllocateOf(Number number, int64_t rows, int64_t cols) {
+  ASSIGN_OR_RETURN(std::unique_ptr<DeviceBuffer> buffer, DeviceBuffer::Allocate(driver_, rows, cols, number, stream_));
   RETURN_IF_ERROR(driver_.Zero(stream_, buffer->address(), buffer->bytes()));
   return std::unique_ptr<Buffer>(std::move(buffer));
 }
@@ -171,6 +171,7 @@ absl::StatusOr<std::unique_ptr<Buffer>> CudaBackend::Allocate(int64_t rows, int6
 absl::StatusOr<std::span<const float>> CudaBackend::Download(Buffer& buffer, int64_t rows) {
   const DeviceBuffer& from = AsDevice(buffer);
   CHECK_LE(rows, from.rows());
+  CHECK(from.number() == Number::kF32) << "what AllocateRounded gave is not downloaded";
   const int64_t bytes = rows * from.cols() * int64_t{sizeof(float)};
   RETURN_IF_ERROR(EnsurePinned(download_, bytes));
   if (bytes == 0) return std::span<const float>();

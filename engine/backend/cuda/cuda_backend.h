@@ -44,7 +44,12 @@ class CudaBackend final : public Backend {
   absl::StatusOr<std::unique_ptr<Matrix>> PackMatrix(std::span<const WeightSource> stacked, Exactness) override;
   absl::StatusOr<std::unique_ptr<Buffer>> UploadVector(std::span<const WeightSource> parts) override;
   const WeightReport& weights() const override { return weights_; }
-  absl::StatusOr<std::unique_ptr<Buffer>> Allocate(int64_t rows, int64_t cols) override;
+  absl::StatusOr<std::unique_ptr<Buffer>> Allocate(int64_t rows, int64_t cols) override {
+    return AllocateOf(Number::kF32, rows, cols);
+  }
+  absl::StatusOr<std::unique_ptr<Buffer>> AllocateRounded(int64_t rows, int64_t cols) override {
+    return AllocateOf(number_, rows, cols);
+  }
   absl::StatusOr<std::span<const float>> Download(Buffer& buffer, int64_t rows) override;
 
   absl::Status BeginStep(std::span<const StepSequence> sequences, std::span<const StreamedBlock> streamed) override;
@@ -85,6 +90,7 @@ class CudaBackend final : public Backend {
   absl::StatusOr<std::vector<TokenChoice>> ChoicesOf(std::span<const SampleRow> rows, int64_t vocab);
   void Flush();
   void Finish();
+  absl::StatusOr<std::unique_ptr<Buffer>> AllocateOf(Number number, int64_t rows, int64_t cols);
   absl::StatusOr<std::unique_ptr<DeviceBuffer>> PlaceVector(int64_t cols);
   absl::Status EnsurePinned(PinnedBytes& memory, int64_t bytes);
   absl::Status EnsureDevice(DeviceBytes& memory, int64_t bytes);

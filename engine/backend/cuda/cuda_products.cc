@@ -96,6 +96,8 @@ absl::Status CudaBackend::Linear(const LinearOp& op) {
   CHECK_EQ(in.cols(), op.prologue == Prologue::kSiluMul ? 2 * weight.cols() : weight.cols());
   CHECK_EQ(out.cols(), weight.rows());
   CHECK_LE(op.rows, out.rows());
+  CHECK(in.number() == Number::kF32 || op.prologue == Prologue::kSiluMul);
+  CHECK(out.number() == Number::kF32 || (op.bias == nullptr && !op.add));
   if (op.rows == 0) return absl::OkStatus();
   const PackedWeights packed = weight.weights();
   const bool quantized = IsQuantized(packed.format) && op.rows <= QuantizedProductOp::kMostRows;
@@ -108,7 +110,8 @@ absl::Status CudaBackend::Linear(const LinearOp& op) {
     ASSIGN_OR_RETURN(in_rows, step().uploads.Put(op.in_rows));
     RETURN_IF_ERROR(step().uploads.Send(stream_));
   }
-  RETURN_IF_ERROR(queue_.Add(PrepareOp{.in = in.data(),
+  RETURN_IF_ERROR(queue_.Add(PrepareOp{.in = in.numbers(),
+                                       .in_number = in.number(),
                                        .in_rows = in_rows,
                                        .rows = op.rows,
                                        .cols = cols,
@@ -125,7 +128,8 @@ absl::Status CudaBackend::Linear(const LinearOp& op) {
                                          .cols = cols,
                                          .bias = DataOrNull(op.bias),
                                          .add = op.add,
-                                         .out = out.data()});
+                                         .out = out.numbers(),
+                                         .out_number = out.number()});
   }
   const ProductOp product = {.in = scratch_.as<void>(),
                              .rows = rows,
@@ -135,7 +139,8 @@ absl::Status CudaBackend::Linear(const LinearOp& op) {
                              .number = number_,
                              .bias = DataOrNull(op.bias),
                              .add = op.add,
-                             .out = out.data(),
+                             .out = out.numbers(),
+                             .out_number = out.number(),
                              .out_cols = outputs};
   return IsQuantized(packed.format) ? MultiplyByPanels(packed, product) : queue_.Add(product);
 }
@@ -146,7 +151,7 @@ absl::Status CudaBackend::MultiplyByPanels(const PackedWeights& weight, const Pr
     product.weight = panel_.as<void>();
     product.outputs = std::min(PanelOutputs(whole.cols), whole.outputs - first);
     if (product.bias != nullptr) product.bias += first;
-    product.out += first;
+    product.out = static_cast<std::byte*>(whole.out) + first * BytesOf(whole.out_number);
     RETURN_IF_ERROR(queue_.Add(UnpackOp{.from = FromRow(weight, first, whole.cols),
                                         .cols = whole.cols,
                                         .rows = product.outputs,

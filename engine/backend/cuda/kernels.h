@@ -28,7 +28,8 @@ namespace swiftcache::engine::backend::cuda {
 
 /// Rows as a product reads them. Pointers are the device's.
 struct PrepareOp {
-  const float* in = nullptr;         // [..][cols], or [..][2 * cols] for kSiluMul
+  const void* in = nullptr;          // [..][cols], or [..][2 * cols] for kSiluMul
+  Number in_number = Number::kF32;   // of `in`; bf16 for kSiluMul alone
   const int32_t* in_rows = nullptr;  // [rows]: row i comes from in_rows[i]; null: from i
   int64_t rows = 0;
   int64_t cols = 0;
@@ -41,7 +42,7 @@ struct PrepareOp {
   friend bool operator==(const PrepareOp&, const PrepareOp&) = default;
 };
 
-/// out[r] (=|+=) in[r] * weight^T + bias.
+/// out[r] (=|+=) in[r] * weight^T + bias. Where `out` is bf16, `in` and `weight` are too, and nothing is added.
 struct ProductOp {
   const void* in = nullptr;  // [rows][cols]
   int64_t rows = 0;
@@ -51,7 +52,8 @@ struct ProductOp {
   Number number = Number::kBf16;  // of `in` and `weight`
   const float* bias = nullptr;    // [outputs] or null
   bool add = false;
-  float* out = nullptr;  // [rows][out_cols], of which the product is the first `outputs` columns
+  void* out = nullptr;  // [rows][out_cols], of which the product is the first `outputs` columns
+  Number out_number = Number::kF32;
   int64_t out_cols = 0;
 
   friend bool operator==(const ProductOp&, const ProductOp&) = default;
@@ -70,7 +72,8 @@ struct QuantizedProductOp {
   int64_t cols = 0;
   const float* bias = nullptr;  // [outputs] or null
   bool add = false;
-  float* out = nullptr;  // [rows][outputs]
+  void* out = nullptr;  // [rows][outputs]
+  Number out_number = Number::kF32;
 
   friend bool operator==(const QuantizedProductOp&, const QuantizedProductOp&) = default;
 };

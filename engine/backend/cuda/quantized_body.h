@@ -68,7 +68,9 @@ GPU_CODE void MultiplyOutputs(Block& block, const QuantizedProductOp& op, int64_
       },
       [&](int64_t row, int64_t output, float sum) {
         if (row >= op.rows || first + output >= op.outputs) return;
-        float* const out = op.out + row * op.outputs + first + output;
+        const int64_t at = row * op.outputs + first + output;
+        if (op.out_number == Number::kBf16) return Store(static_cast<Bf16*>(op.out) + at, sum);
+        float* const out = static_cast<float*>(op.out) + at;
         if (op.bias != nullptr) sum += op.bias[first + output];
         *out = op.add ? sum + *out : sum;
       });

@@ -7,7 +7,9 @@
 
 #include <cmath>
 #include <cstdint>
+#include <type_traits>
 
+#include "engine/backend/cuda/block_matrix.h"
 #include "engine/backend/cuda/kv_block.h"
 #include "engine/backend/cuda/numbers.h"
 #include "engine/backend/gpu_code.h"
@@ -22,13 +24,27 @@ GPU_CODE void NormRow(Block& block, const float* in, const float* norm, int64_t 
   block.ForEach(cols, [&](int64_t i) { Store(out + i, in[i] * scale * norm[i]); });
 }
 
-/// silu(gate) * up. in: [2 * cols] = gate, up; out: [cols].
-template <class Out, class Block>
-GPU_CODE void SiluMulRow(Block& block, const float* in, int64_t cols, Out* out) {
-  block.ForEach(cols, [&](int64_t i) {
-    const float gate = in[i];
-    Store(out + i, gate / (1.0f + std::exp(-gate)) * in[cols + i]);
-  });
+GPU_CODE inline float SiluMul(float gate, float up) { return gate / (1.0f + std::exp(-gate)) * up; }
+
+/// silu(gate) * up. in: [2 * cols] = gate, up; out: [cols]; both on 16 bytes if they are bf16. A thread that read one bf16
+/// at a time would have too few bytes on their way to use the memory's bandwidth.
+template <class Out, class In, class Block>
+GPU_CODE void SiluMulRow(Block& block, const In* in, int64_t cols, Out* out) {
+  if constexpr (std::is_same_v<In, Bf16> && std::is_same_v<Out, Bf16>) {
+    if (cols % Bf16Eight::kNumbers == 0) {
+      const auto *gates = reinterpret_cast<const Bf16Eight*>(in), *ups = reinterpret_cast<const Bf16Eight*>(in + cols);
+      block.ForEach(cols / Bf16Eight::kNumbers, [&](int64_t i) {
+        const Bf16Eight gate = gates[i], up = ups[i];
+        Bf16Eight product;
+        for (int e = 0; e < Bf16Eight::kNumbers; e += 2) {
+          product.pairs[e / 2] = ToBf16Pair(SiluMul(gate.At(e), up.At(e)), SiluMul(gate.At(e + 1), up.At(e + 1)));
+        }
+        reinterpret_cast<Bf16Eight*>(out)[i] = product;
+      });
+      return;
+    }
+  }
+  block.ForEach(cols, [&](int64_t i) { Store(out + i, SiluMul(Load(in + i), Load(in + cols + i))); });
 }
 
 template <class Out, class In, class Block>

@@ -108,7 +108,7 @@ CublasLt::~CublasLt() {
 }
 
 absl::StatusOr<const CublasLt::Plan*> CublasLt::PlanOf(const ProductOp& op) {
-  const Shape shape = {op.rows, op.outputs, op.cols, op.out_cols, op.number, op.add, op.bias != nullptr};
+  const Shape shape = {op.rows, op.outputs, op.cols, op.out_cols, op.number, op.out_number, op.add, op.bias != nullptr};
   if (const auto known = plans_.find(shape); known != plans_.end()) return known->second.get();
   const Functions& lt = *functions_;
   auto plan = std::make_unique<Plan>(&lt);
@@ -132,7 +132,7 @@ absl::StatusOr<const CublasLt::Plan*> CublasLt::PlanOf(const ProductOp& op) {
              rows = static_cast<uint64_t>(op.rows);
   RETURN_IF_ERROR(LtStatus(lt.layout_create(&plan->weight, TypeOf(op.number), cols, outputs, op.cols), what));
   RETURN_IF_ERROR(LtStatus(lt.layout_create(&plan->in, TypeOf(op.number), cols, rows, op.cols), what));
-  RETURN_IF_ERROR(LtStatus(lt.layout_create(&plan->out, CUDA_R_32F, outputs, rows, op.out_cols), what));
+  RETURN_IF_ERROR(LtStatus(lt.layout_create(&plan->out, TypeOf(op.out_number), outputs, rows, op.out_cols), what));
   cublasLtMatmulPreference_t preference = nullptr;
   RETURN_IF_ERROR(LtStatus(lt.preference_create(&preference), what));
   const auto workspace = static_cast<size_t>(kWorkspaceBytes);

@@ -35,8 +35,8 @@ class CublasLt {
  private:
   struct Functions;
   struct Plan;
-  // rows, outputs, columns, columns of `out`, number, add, bias.
-  using Shape = std::tuple<int64_t, int64_t, int64_t, int64_t, Number, bool, bool>;
+  // rows, outputs, columns, columns of `out`, number, that of `out`, add, bias.
+  using Shape = std::tuple<int64_t, int64_t, int64_t, int64_t, Number, Number, bool, bool>;
 
   CublasLt() = default;
   absl::StatusOr<const Plan*> PlanOf(const ProductOp& op);

@@ -17,19 +17,22 @@ namespace {
 
 constexpr unsigned kRowThreads = 256, kHeadThreads = 32, kTileThreads = 256, kProductThreads = 32 * ThreadBlock::kWarps;
 
+__device__ int64_t RowOf(const PrepareOp& op) { return op.in_rows == nullptr ? blockIdx.x : op.in_rows[blockIdx.x]; }
+
 template <class Out>
 __global__ void PrepareKernel(PrepareOp op) {
   ThreadBlock block;
-  const int64_t row = blockIdx.x, from = op.in_rows == nullptr ? row : op.in_rows[row];
-  Out* const out = static_cast<Out*>(op.out) + row * op.cols;
-  switch (op.prologue) {
-    case Prologue::kNone:
-      return ConvertRow(block, op.in + from * op.cols, op.cols, out);
-    case Prologue::kRmsNorm:
-      return NormRow(block, op.in + from * op.cols, op.norm, op.cols, op.eps, out);
-    case Prologue::kSiluMul:
-      return SiluMulRow(block, op.in + from * 2 * op.cols, op.cols, out);
-  }
+  const float* const in = static_cast<const float*>(op.in) + RowOf(op) * op.cols;
+  Out* const out = static_cast<Out*>(op.out) + blockIdx.x * op.cols;
+  op.prologue == Prologue::kNone ? ConvertRow(block, in, op.cols, out)
+                                 : NormRow(block, in, op.norm, op.cols, op.eps, out);
+}
+
+template <class In, class Out>
+__global__ void SiluMulKernel(PrepareOp op) {
+  ThreadBlock block;
+  SiluMulRow(block, static_cast<const In*>(op.in) + RowOf(op) * 2 * op.cols, op.cols,
+             static_cast<Out*>(op.out) + blockIdx.x * op.cols);
 }
 
 __global__ void RotationsKernel(RotationsOp op) {
@@ -68,9 +71,13 @@ __global__ void MergeKernel(AttendOp op) {
 }  // namespace
 
 absl::Status CudaKernels::Prepare(Stream stream, const PrepareOp& op) {
-  return WithType(op.number, [&](auto number) {
-    return Launch("preparing a product", stream, PrepareKernel<decltype(number)>,
-                  {.blocks = GridOf(op.rows), .threads = kRowThreads}, op);
+  const auto launch = [&](void (*kernel)(PrepareOp)) {
+    return Launch("preparing a product", stream, kernel, {.blocks = GridOf(op.rows), .threads = kRowThreads}, op);
+  };
+  return WithType(op.number, [&](auto out) {
+    using Out = decltype(out);
+    if (op.prologue != Prologue::kSiluMul) return launch(PrepareKernel<Out>);
+    return WithType(op.in_number, [&](auto in) { return launch(SiluMulKernel<decltype(in), Out>); });
   });
 }
 

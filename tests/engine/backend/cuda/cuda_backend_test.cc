@@ -23,17 +23,26 @@ namespace {
 
 using cpu::RandomVector;
 
-// Keeps the numbers of rows that were multiplied.
+struct Products {
+  std::vector<ProductOp> asked_for;
+  bool skip = false;
+  std::set<int64_t> rows() const {
+    std::set<int64_t> rows;
+    for (const ProductOp& product : asked_for) rows.insert(product.rows);
+    return rows;
+  }
+};
+
 class RecordingKernels final : public HostKernels {
  public:
-  RecordingKernels(FakeCudaDriver& driver, std::set<int64_t>& rows) : HostKernels(driver), rows_(rows) {}
+  RecordingKernels(FakeCudaDriver& driver, Products& products) : HostKernels(driver), products_(products) {}
   absl::Status Multiply(Stream stream, const ProductOp& op) override {
-    rows_.insert(op.rows);
-    return HostKernels::Multiply(stream, op);
+    products_.asked_for.push_back(op);
+    return products_.skip ? absl::OkStatus() : HostKernels::Multiply(stream, op);
   }
 
  private:
-  std::set<int64_t>& rows_;
+  Products& products_;
 };
 
 class CudaBackendTest : public testing::Test {
@@ -42,7 +51,7 @@ class CudaBackendTest : public testing::Test {
   ~CudaBackendTest() override { Close(); }
 
   void Open() {
-    auto device = CudaDevice::Create(driver_, std::make_unique<RecordingKernels>(driver_, product_rows_));
+    auto device = CudaDevice::Create(driver_, std::make_unique<RecordingKernels>(driver_, products_));
     EXPECT_TRUE(device.ok()) << device.status();
     device_ = *std::move(device);
     auto backend = device_->CreateBackend(options_);
@@ -64,8 +73,8 @@ class CudaBackendTest : public testing::Test {
       .kv = {.num_layers = 2, .num_kv_heads = kKvHeads, .head_dim = kDim, .block_tokens = 16, .dtype = KvDtype::kF32},
       .inverse_frequencies = std::vector<float>(kDim / 2, 0.3f),
       .max_rows = 700};
-  FakeCudaDriver driver_{{.most_late_us = 200}};
-  std::set<int64_t> product_rows_;
+  FakeCudaDriver driver_{{.total_bytes = 1 << 30, .most_late_us = 200}};
+  Products products_;
   std::unique_ptr<Device> device_;
   std::unique_ptr<KvMemory> kv_;
   std::unique_ptr<Backend> backend_;
@@ -145,7 +154,7 @@ TEST_F(CudaBackendTest, PromptsOfAllLengthsAreMultipliedInFewNumbersOfRows) {
   for (int64_t rows = 1; rows <= kMostRows; ++rows) {
     ASSERT_TRUE(backend_->Linear({.in = in.get(), .rows = rows, .weight = matrix.get(), .out = out.get()}).ok());
   }
-  EXPECT_EQ(product_rows_, std::set<int64_t>({1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 256, kMostRows}));
+  EXPECT_EQ(products_.rows(), std::set<int64_t>({1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 256, kMostRows}));
 }
 
 TEST_F(CudaBackendTest, QuantisedWeightsAreDecodedForManyRowsAloneInMemoryThatIsThere) {
@@ -161,10 +170,34 @@ TEST_F(CudaBackendTest, QuantisedWeightsAreDecodedForManyRowsAloneInMemoryThatIs
   for (const int64_t rows : {int64_t{1}, kFew}) {
     ASSERT_TRUE(backend_->Linear({.in = in.get(), .rows = rows, .weight = matrix.get(), .out = out.get()}).ok());
   }
-  EXPECT_EQ(product_rows_, std::set<int64_t>());
+  EXPECT_EQ(products_.rows(), std::set<int64_t>());
   ASSERT_TRUE(backend_->Linear({.in = in.get(), .rows = kFew + 1, .weight = matrix.get(), .out = out.get()}).ok());
-  EXPECT_EQ(product_rows_, std::set<int64_t>({48}));
+  EXPECT_EQ(products_.rows(), std::set<int64_t>({48}));
   EXPECT_EQ(driver_.memory()->free_bytes, before);
+}
+
+TEST_F(CudaBackendTest, PanelsStandSideBySideWhateverTheirNumbers) {
+  constexpr int64_t kCols = 128 << 10, kOutputs = 130, kRows = QuantizedProductOp::kMostRows + 1;
+  Close();
+  options_.precision = Precision::kBf16;
+  products_.skip = true;
+  Open();
+  const cpu::QuantizedWeights weights(WeightFormat::kQ4_0, kOutputs, kCols, 15);
+  const WeightSource source = weights.source();
+  auto matrix = *backend_->PackMatrix({&source, 1}, Exactness::kUsual);
+  auto in = *backend_->Allocate(kRows, kCols);
+  for (const Number number : {Number::kF32, Number::kBf16}) {
+    const bool rounds = number == Number::kBf16;
+    auto out = rounds ? *backend_->AllocateRounded(kRows, kOutputs) : *backend_->Allocate(kRows, kOutputs);
+    products_.asked_for.clear();
+    ASSERT_TRUE(backend_->Linear({.in = in.get(), .rows = kRows, .weight = matrix.get(), .out = out.get()}).ok());
+    ASSERT_EQ(products_.asked_for.size(), 2u);
+    const auto *first = static_cast<const std::byte*>(products_.asked_for[0].out),
+               *second = static_cast<const std::byte*>(products_.asked_for[1].out);
+    EXPECT_EQ(second - first, 128 * BytesOf(number));
+    EXPECT_EQ(products_.asked_for[1].outputs, kOutputs - 128);
+    for (const ProductOp& product : products_.asked_for) EXPECT_EQ(product.out_number, number);
+  }
 }
 
 // Each copy costs a call of the driver.
