@@ -136,8 +136,7 @@ void NcclBorrower::Post(const NcclMoves& moves, const NcclTransferPtr& transfer)
   if (transfer->channel->link().Post(batch)) return;
   batch->announce = nullptr;
   batch->ended = nullptr;
-  absl::MutexLock lock(&mutex_);
-  Later([this, transfer] { OnTransferEnded(transfer, false); });
+  OnTransferEnded(transfer, false);  // at once: the thread may have ended, and whoever awaits it would wait for ever
 }
 
 NcclTransferPtr NcclBorrower::FindAnnounced(const NcclBorrowerChannel& channel, int64_t batch) {

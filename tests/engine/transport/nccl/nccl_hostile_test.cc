@@ -6,8 +6,10 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
+#include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "engine/transport/nccl/nccl_message.h"
 #include "tests/engine/transport/nccl/nccl_harness.h"
@@ -292,6 +294,26 @@ TEST_F(HostileDonorTest, AStreamThatIsBegunWhileItDiesIsNotWaitedFor) {
     stream->Release(layer, {});
   }
   EXPECT_THAT(stream->End(), ElementsAre(kLease));
+}
+
+// Nor does its end wait for the thread that tells, which hears nothing here and ends with the transport.
+TEST_F(HostileDonorTest, ALoadThatIsBegunWhileItDiesIsOverBeforeAnythingIsTold) {
+  Grant();
+  auto hold = borrower_.events.Hold();
+  (void)borrower_.Store(kOther, 0, 0, kPiece);  // of no lease: the thread waits to tell that it is refused
+  InterruptedClock::Next([&] {
+    peer_.reset();
+    EXPECT_TRUE(Eventually([&] { return borrower_.nccl.num_communicators() == 0; }));
+  });
+  const Ticket load = borrower_.Load(kLease, 0, kPiece, 0);
+  absl::Notification awaited;
+  std::thread reader([&] {
+    EXPECT_THAT(borrower_.transport->Await(load), ElementsAre(kLease));
+    awaited.Notify();
+  });
+  EXPECT_TRUE(awaited.WaitForNotificationWithTimeout(RecordingTransportEvents::kPatience));
+  hold.reset();
+  reader.join();
 }
 
 TEST_F(HostileDonorTest, WhatItSaysOfLeasesThatAreNotItsOwnIsNotHeard) {
