@@ -140,6 +140,8 @@ class HostBlock {
   }
   /// Adds to memory of the block, while others do; within ForEach. Sums are whole numbers, so their order is no matter.
   static void Add(uint64_t* sum, uint64_t value) { *sum += value; }
+  /// One more.
+  static void Count(uint32_t* count) { ++*count; }
 
  private:
   using Copies = std::vector<std::pair<SixteenBytes*, const SixteenBytes*>>;

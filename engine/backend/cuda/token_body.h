@@ -49,11 +49,26 @@ struct ChosenToken {
   int32_t num_top = 0;
 };
 
+/// How many tokens, and what mass of them, have keys that begin with the same bits; by the bits that follow.
+template <int kBits>
+struct RankBins {
+  static constexpr int64_t kBins = int64_t{1} << kBits;
+  uint64_t masses[kBins];
+  uint32_t counts[kBins];
+};
+
 /// Memory of a block that chooses.
 struct ChoiceMemory {
-  static constexpr int64_t kBins = 256, kRuns = 1024;
-  uint64_t counts[kBins], masses[kBins];
-  uint64_t runs[kRuns];
+  static constexpr int kFirstBits = 10, kNextBits = 11;  // of a key's 32: 10, 11 and 11
+  static constexpr int64_t kRuns = 1024, kGroup = 32;    // kGroup: bins
+  RankBins<kFirstBits> first;
+  RankBins<kNextBits> next;
+  union {
+    uint64_t runs[kRuns];
+    int32_t ids[RankBins<kNextBits>::kBins];  // of the token in a bin of `next`, where it is the only one
+  };
+  uint64_t group_masses[RankBins<kNextBits>::kBins / kGroup];
+  uint32_t group_counts[RankBins<kNextBits>::kBins / kGroup];
   uint64_t count, mass;  // found so far, of better ranks
   uint32_t prefix;
   int32_t id;
@@ -124,37 +139,56 @@ GPU_CODE inline float MinPFloor(float max, float temperature, double log_min_p) 
   return rounded < exact ? std::nextafter(rounded, std::numeric_limits<float>::max()) : rounded;
 }
 
-/// The first rank at which the sum of what `by_count` says (ranks, or their weights) reaches `target`; ranks go by
-/// descending logit, then by ascending id. Leaves its id in the memory, returns the mass of all up to and with it. Finds the
-/// logit byte by byte of its key, then the id among those that are equal. REQUIRES: the sum over all reaches it, > 0.
-template <class Block>
-GPU_CODE uint64_t FindRank(Block& block, ChoiceMemory& m, const float* x, int64_t n, const WeightRule& weight,
-                           bool by_count, uint64_t target) {
-  block.Once([&] {
-    m.count = m.mass = 0;
-    m.prefix = 0;
+/// Puts the tokens whose keys begin with `prefix` into `bins`, by the bits of the key from `shift` on. `note`: of a token and
+/// its bin.
+template <class Block, int kBits, class Note>
+GPU_CODE void FillBins(Block& block, RankBins<kBits>& bins, const float* x, int64_t n, const WeightRule& weight,
+                       uint64_t prefix, int shift, Note note) {
+  block.ForEach(RankBins<kBits>::kBins, [&](int64_t bin) { bins.counts[bin] = bins.masses[bin] = 0; });
+  block.ForEach(n, [&](int64_t i) {
+    const uint32_t key = KeyOf(x[i]);
+    if (uint64_t{key} >> (shift + kBits) != prefix) return;
+    const uint32_t bin = (key >> shift) & (RankBins<kBits>::kBins - 1);
+    Block::Count(&bins.counts[bin]);
+    const uint64_t mass = weight(x[i]);
+    if (mass > 0) Block::Add(&bins.masses[bin], mass);
+    note(i, bin);
   });
-  for (int shift = 24; shift >= 0; shift -= 8) {
-    block.ForEach(ChoiceMemory::kBins, [&](int64_t bin) { m.counts[bin] = m.masses[bin] = 0; });
-    const uint32_t prefix = m.prefix;
-    block.ForEach(n, [&](int64_t i) {
-      const uint32_t key = KeyOf(x[i]);
-      if (shift < 24 && key >> (shift + 8) != prefix) return;
-      Block::Add(&m.counts[(key >> shift) & 255u], 1);
-      const uint64_t mass = weight(x[i]);
-      if (mass > 0) Block::Add(&m.masses[(key >> shift) & 255u], mass);
-    });
-    block.Once([&] {
-      int bin = ChoiceMemory::kBins - 1;
-      while (bin > 0 && (by_count ? m.count + m.counts[bin] : m.mass + m.masses[bin]) < target) {
-        m.count += m.counts[bin];
-        m.mass += m.masses[bin];
-        --bin;
-      }
-      m.prefix = prefix << 8 | static_cast<uint32_t>(bin);
-    });
-  }
-  // Those that are equal weigh the same: how many of them are wanted follows, and which one is the last of these.
+}
+
+/// Adds the bin in which the sum reaches `target` to the prefix, and what is in better ones to what was found.
+template <class Block, int kBits>
+GPU_CODE void ChooseBin(Block& block, ChoiceMemory& m, const RankBins<kBits>& bins, bool by_count, uint64_t target) {
+  constexpr int64_t kGroup = ChoiceMemory::kGroup, kGroups = RankBins<kBits>::kBins / kGroup;
+  block.ForEach(kGroups, [&](int64_t group) {
+    uint64_t mass = 0;
+    uint32_t count = 0;
+    for (int64_t bin = group * kGroup; bin < (group + 1) * kGroup; ++bin) {
+      mass += bins.masses[bin];
+      count += bins.counts[bin];
+    }
+    m.group_masses[group] = mass;
+    m.group_counts[group] = count;
+  });
+  block.Once([&] {
+    const auto passes = [&](uint64_t mass, uint32_t count) {
+      if ((by_count ? m.count + count : m.mass + mass) >= target) return false;
+      m.mass += mass;
+      m.count += count;
+      return true;
+    };
+    int64_t group = kGroups - 1;
+    while (group > 0 && passes(m.group_masses[group], m.group_counts[group])) --group;
+    int64_t bin = (group + 1) * kGroup - 1;
+    while (bin > 0 && passes(bins.masses[bin], bins.counts[bin])) --bin;
+    m.prefix = m.prefix << kBits | static_cast<uint32_t>(bin);
+  });
+}
+
+/// Of those that are equal, which weigh the same: how many of them are wanted, and which one is the last of these.
+template <class Block>
+GPU_CODE void FindAmongEqual(Block& block, ChoiceMemory& m, const float* x, int64_t n, const WeightRule& weight,
+                             bool by_count, uint64_t target) {
   const uint32_t key = m.prefix;
   const int64_t run = (n + ChoiceMemory::kRuns - 1) / ChoiceMemory::kRuns;
   block.ForEach(ChoiceMemory::kRuns, [&](int64_t r) {
@@ -180,6 +214,35 @@ GPU_CODE uint64_t FindRank(Block& block, ChoiceMemory& m, const float* x, int64_
     }
     m.id = static_cast<int32_t>(i);
   });
+}
+
+/// The first rank at which the sum of what `by_count` says (ranks, or their weights) reaches `target`; ranks go by
+/// descending logit, then by ascending id. Leaves its id in the memory, returns the mass of all up to and with it. Finds the
+/// logit by the bits of its key, those of m.first, then eleven and eleven more, then the id if others are equal.
+/// REQUIRES: m.first is filled. The sum over all reaches it, > 0.
+template <class Block>
+GPU_CODE uint64_t FindRank(Block& block, ChoiceMemory& m, const float* x, int64_t n, const WeightRule& weight,
+                           bool by_count, uint64_t target) {
+  constexpr int kNextBits = ChoiceMemory::kNextBits;
+  block.Once([&] {
+    m.count = m.mass = 0;
+    m.prefix = 0;
+  });
+  ChooseBin(block, m, m.first, by_count, target);
+  FillBins(block, m.next, x, n, weight, m.prefix, kNextBits, [](int64_t i, uint32_t bin) {});
+  ChooseBin(block, m, m.next, by_count, target);
+  FillBins(block, m.next, x, n, weight, m.prefix, 0,
+           [&](int64_t i, uint32_t bin) { m.ids[bin] = static_cast<int32_t>(i); });
+  ChooseBin(block, m, m.next, by_count, target);
+  const uint32_t bin = m.prefix & (RankBins<kNextBits>::kBins - 1);
+  if (m.next.counts[bin] > 1) {
+    FindAmongEqual(block, m, x, n, weight, by_count, target);
+  } else {
+    block.Once([&] {
+      m.id = m.ids[bin];
+      m.mass += m.next.masses[bin];
+    });
+  }
   const uint64_t mass = m.mass;
   block.Sync();
   return mass;
@@ -277,9 +340,16 @@ GPU_CODE void ChooseToken(Block& block, ChoiceMemory& m, const float* logits, in
   } else {
     const float max = CleanLogit(best);
     const WeightRule weight = {max, choice.bits, MinPFloor(max, choice.temperature, choice.log_min_p)};
-    uint64_t mass = block.template Sum<uint64_t>(n, [&](int64_t i) { return weight(x[i]); });
     const bool ranked = choice.top_k > 0 || choice.top_p < 1;
-    if (ranked) mass = KeptMass(block, m, x, n, weight, choice, mass);
+    uint64_t mass = 0;
+    if (ranked) {
+      FillBins(block, m.first, x, n, weight, /*prefix=*/0, 2 * ChoiceMemory::kNextBits, [](int64_t i, uint32_t bin) {});
+      mass = block.template Sum<uint64_t>(RankBins<ChoiceMemory::kFirstBits>::kBins,
+                                          [&](int64_t bin) { return m.first.masses[bin]; });
+      mass = KeptMass(block, m, x, n, weight, choice, mass);
+    } else {
+      mass = block.template Sum<uint64_t>(n, [&](int64_t i) { return weight(x[i]); });
+    }
     auto target = static_cast<uint64_t>(choice.uniform * static_cast<double>(mass));
     if (target >= mass) target = mass - 1;
     if (ranked) {

@@ -204,6 +204,11 @@ class ThreadBlock {
     if (static_cast<int>(threadIdx.x % kWarp) != __ffs(static_cast<int>(peers)) - 1) return;
     atomicAdd(reinterpret_cast<unsigned long long*>(sum), static_cast<unsigned long long>(low + (high << 20)));
   }
+  static __device__ void Count(uint32_t* count) {
+    const unsigned peers = __match_any_sync(__activemask(), reinterpret_cast<uint64_t>(count));
+    if (static_cast<int>(threadIdx.x % kWarp) != __ffs(static_cast<int>(peers)) - 1) return;
+    atomicAdd(count, static_cast<uint32_t>(__popc(peers)));
+  }
 
  private:
   static constexpr int kWarp = 32;

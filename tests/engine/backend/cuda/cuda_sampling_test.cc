@@ -82,11 +82,12 @@ class CudaSamplingTest : public testing::Test {
 std::vector<float> RandomLogits(std::mt19937& random) {
   const int64_t sizes[] = {1, 7, 255, 256, 1000, 4097, 20'000};
   std::vector<float> logits(sizes[random() % std::size(sizes)]);
-  const float spread = std::vector<float>{0.0f, 0.1f, 3.0f, 50.0f, 1e30f}[random() % 5];
-  const bool coarse = random() % 3 == 0;  // many are equal
+  const float spread = std::vector<float>{0.0f, 1e-4f, 0.1f, 3.0f, 50.0f, 1e30f}[random() % 6];
+  const float middle = random() % 2 == 0 ? 0.0f : 11.3f;  // beside it a small spread is that of the last bits
+  const bool coarse = random() % 3 == 0;                  // many are equal
   std::normal_distribution<float> normal(0.0f, 1.0f);
   for (float& x : logits) {
-    x = coarse ? std::round(normal(random) * 2) * spread : normal(random) * spread;
+    x = middle + (coarse ? std::round(normal(random) * 2) * spread : normal(random) * spread);
     if (random() % 50 == 0) x = std::numeric_limits<float>::quiet_NaN();
     if (random() % 50 == 0) x = -kInfinity;
     if (random() % 5000 == 0) x = kInfinity;

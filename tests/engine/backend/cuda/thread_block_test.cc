@@ -263,17 +263,23 @@ TEST(ThreadBlockTest, WhatMostThreadsAddToFewSumsIsCounted) {
   constexpr int64_t kCount = 1000, kSums = 5;
   constexpr uint64_t kLarge = (uint64_t{1} << 46) + 12345;
   uint64_t sums[kSums];
+  uint32_t counts[kSums];
   RunInManyOrders([&](ThreadBlock& block) {
-    block.ForEach(kSums, [&](int64_t i) { sums[i] = 0; });
+    block.ForEach(kSums, [&](int64_t i) { sums[i] = counts[i] = 0; });
     block.ForEach(kCount, [&](int64_t i) {
+      if (i % 4 != 0) ThreadBlock::Count(&counts[i % kSums]);
       if (i % 3 != 0) ThreadBlock::Add(&sums[i % kSums], kLarge);
       if (i % 7 == 0) ThreadBlock::Add(&sums[0], 1);
     });
     block.ForEach(kSums, [&](int64_t s) {
       uint64_t wanted = 0;
-      for (int64_t i = 0; i < kCount; ++i)
+      uint32_t counted = 0;
+      for (int64_t i = 0; i < kCount; ++i) {
         wanted += (i % 3 != 0 && i % kSums == s ? kLarge : 0) + (s == 0 && i % 7 == 0);
+        counted += i % 4 != 0 && i % kSums == s ? 1 : 0;
+      }
       EXPECT_EQ(sums[s], wanted);
+      EXPECT_EQ(counts[s], counted);
     });
   });
 }

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <map>
 #include <type_traits>
+#include <utility>
 
 #include "tests/fakes/simt/simt.h"
 
@@ -111,10 +112,12 @@ inline int __any_sync(unsigned mask, int value) {
 
 inline int __ffs(int bits) { return __builtin_ffs(bits); }
 
-inline unsigned long long atomicAdd(unsigned long long* sum, unsigned long long value) {
-  const unsigned long long before = *sum;
-  *sum += value;
-  return before;
+inline int __popc(unsigned bits) { return __builtin_popcount(bits); }
+
+template <class T>
+T atomicAdd(T* sum, std::type_identity_t<T> value) {
+  static_assert(std::is_same_v<T, unsigned> || std::is_same_v<T, unsigned long long>);
+  return std::exchange(*sum, *sum + value);
 }
 
 // --- what launches
