@@ -196,7 +196,12 @@ absl::Status HostKernels::Attend(Stream stream, const AttendOp& op) {
           AttendTile<decltype(kv)>(block, reinterpret_cast<float*>(memory.data()), step, tile, head);
         });
       }
-      for (int64_t i = 0; i < op.num_divided; ++i) MergeParts(block, step, Host(op.divided)[i], head);
+      std::vector<float> merging(MergeBytes(op.most_parts) / sizeof(float));
+      for (int64_t i = 0; i < op.num_divided; ++i) {
+        for (int64_t query = 0; query < step.queries_in_memory(); ++query) {
+          MergeParts(block, merging.data(), step, Host(op.divided)[i], head, query);
+        }
+      }
     }
   });
 }

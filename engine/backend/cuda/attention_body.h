@@ -197,17 +197,34 @@ GPU_CODE inline MergedSum MergeSums(const float* parts, int64_t stride, int64_t 
   return merged;
 }
 
-/// Puts the parts of divided rows together. One block for each tile and KV head.
+/// Memory of a block that merges so many parts: of each its weight and its total.
+GPU_CODE constexpr int64_t MergeBytes(int64_t parts) { return 2 * parts * static_cast<int64_t>(sizeof(float)); }
+
+/// Puts the parts of a query of divided rows together, as MergeSums does, with what it reads for each number read once.
+/// One block for each tile, KV head and query, also those that a tile does not have. memory: MergeBytes().
 template <class Block>
-GPU_CODE void MergeParts(Block& block, const AttentionStep& step, const DividedTile& tile, int64_t kv_head) {
+GPU_CODE void MergeParts(Block& block, float* memory, const AttentionStep& step, const DividedTile& tile,
+                         int64_t kv_head, int64_t query) {
   const int64_t dim = step.kv.head_dim, group = step.group();
-  const int64_t part_floats = step.kv.num_kv_heads * step.queries() * (dim + 2);
-  const float* const parts = PartOf(step, tile.first_part, kv_head);
-  block.ForEach(tile.num_rows * group * dim, [&](int64_t i) {
-    const int64_t query = i / dim, d = i % dim;
-    const MergedSum merged = MergeSums(parts + query * (dim + 2), part_floats, tile.num_parts, dim, d);
-    float* row = step.out + (tile.first_row + query / group) * step.num_heads * dim;
-    row[(kv_head * group + query % group) * dim + d] = merged.sum / merged.total;
+  if (query >= tile.num_rows * group) return;
+  const float none = -std::numeric_limits<float>::infinity();
+  const int64_t stride = step.kv.num_kv_heads * step.queries() * (dim + 2);
+  const float* const parts = PartOf(step, tile.first_part, kv_head) + query * (dim + 2);
+  float *const weights = memory, *const totals = memory + tile.num_parts;
+  const float max = block.template Max<float>(tile.num_parts, none, [&](int64_t p) { return parts[p * stride + dim]; });
+  block.ForEach(tile.num_parts, [&](int64_t p) {
+    const float* const behind = parts + p * stride + dim;
+    weights[p] = behind[0] > none ? std::exp(behind[0] - max) : 0;
+    totals[p] = behind[1];
+  });
+  float* const row = step.out + (tile.first_row + query / group) * step.num_heads * dim;
+  block.ForEach(dim, [&](int64_t d) {
+    float sum = 0, total = 0;
+    for (int64_t p = 0; p < tile.num_parts; ++p) {
+      sum += parts[p * stride + d] * weights[p];
+      total += totals[p] * weights[p];
+    }
+    row[(kv_head * group + query % group) * dim + d] = sum / total;
   });
 }
 

@@ -310,6 +310,7 @@ absl::Status CudaBackend::Attention(int64_t layer, const Buffer& qkv, Buffer& ou
                              .num_tiles = static_cast<int64_t>(plan_.tiles.size()),
                              .divided = divided_,
                              .num_divided = static_cast<int64_t>(plan_.divided.size()),
+                             .most_parts = MostParts(plan_options()),
                              .memory_bytes = BlockBytes(plan_.most_rows, KvBuffers(plan_.most_rows)),
                              .products = attends_by_products(),
                              .strip_rows = StripOf(plan_.most_rows * group()),

@@ -116,6 +116,7 @@ struct AttendOp {
   int64_t num_tiles = 0;
   const DividedTile* divided = nullptr;  // [num_divided]
   int64_t num_divided = 0;
+  int64_t most_parts = 0;         // of a divided tile
   int64_t memory_bytes = 0;       // of a block
   bool products = false;          // by attention_products_body.h, which HasProducts; else by attention_body.h
   int64_t strip_rows = 16;        // queries of a warp, by products: StripOf

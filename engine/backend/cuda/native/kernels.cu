@@ -15,7 +15,8 @@
 namespace swiftcache::engine::backend::cuda {
 namespace {
 
-constexpr unsigned kRowThreads = 256, kHeadThreads = 32, kTileThreads = 256, kProductThreads = 32 * ThreadBlock::kWarps;
+constexpr unsigned kRowThreads = 256, kHeadThreads = 32, kTileThreads = 256, kMergeThreads = 128,
+                   kProductThreads = 32 * ThreadBlock::kWarps;
 
 __device__ int64_t RowOf(const PrepareOp& op) { return op.in_rows == nullptr ? blockIdx.x : op.in_rows[blockIdx.x]; }
 
@@ -65,7 +66,9 @@ __global__ void __launch_bounds__(kProductThreads, BlocksOfProducts(kDim, kRows)
 
 __global__ void MergeKernel(AttendOp op) {
   ThreadBlock block;
-  MergeParts(block, op.step, op.divided[blockIdx.x], blockIdx.y);
+  const int64_t queries = op.step.queries_in_memory();
+  MergeParts(block, reinterpret_cast<float*>(MemoryOfBlock()), op.step, op.divided[blockIdx.x], blockIdx.y / queries,
+             blockIdx.y % queries);
 }
 
 }  // namespace
@@ -112,8 +115,12 @@ absl::Status CudaKernels::Attend(Stream stream, const AttendOp& op) {
                                      })
                   : WithType(op.number, [&](auto kv) { return launch(AttendKernel<decltype(kv)>, kTileThreads); });
   if (!attended.ok() || op.num_divided == 0) return attended;
+  const int64_t queries = op.step.rows_in_memory * (op.step.num_heads / kv_heads);
   return Launch("merging attention", stream, MergeKernel,
-                {.blocks = GridOf(op.num_divided, kv_heads), .threads = kTileThreads}, op);
+                {.blocks = GridOf(op.num_divided, kv_heads * queries),
+                 .threads = kMergeThreads,
+                 .bytes = MergeBytes(op.most_parts)},
+                op);
 }
 
 }  // namespace swiftcache::engine::backend::cuda
