@@ -17,8 +17,6 @@
 namespace swiftcache::engine::backend::cuda {
 namespace {
 
-constexpr int64_t kBlocksPerMultiprocessor = 2;  // of threads, that keep it busy
-
 constexpr int64_t kVectorAlignment = 256;
 constexpr int64_t kMostRowsOfAGraph = 256;
 constexpr size_t kLeastBlocks = 256;  // of a step's table
@@ -120,12 +118,22 @@ int64_t CudaBackend::KvBuffers(int64_t rows) const {
   return BlockBytes(rows, 2) <= driver_.info().block_memory_bytes ? 2 : 1;
 }
 
+// Of tiles of one row, which wait for K and V above all, as registers and memory allow; two at least, of which one begins
+// where another ends. A multiprocessor has little more memory than a block of it can have, and takes as much for each block.
+int64_t CudaBackend::BlocksAtOnce() const {
+  constexpr int64_t kLeast = 2, kOfEachBlock = 2 << 10;
+  if (!attends_by_products()) return kLeast;
+  const int64_t bytes = BlockBytes(1, KvBuffers(1)) + kOfEachBlock,
+                have = driver_.info().block_memory_bytes + kOfEachBlock;
+  return std::clamp<int64_t>(have / bytes, kLeast, BlocksOfProducts(options_.attention.head_dim, StripOf(group())));
+}
+
 AttentionPlanOptions CudaBackend::plan_options() const {
   const AttentionShape& shape = options_.attention;
   return {.rows_per_tile = attends_by_products() ? RowsPerProductTile(group(), shape.head_dim)
                                                  : RowsPerTile(group(), shape.head_dim),
           .num_kv_heads = shape.num_kv_heads,
-          .blocks = kBlocksPerMultiprocessor * driver_.info().multiprocessors};
+          .blocks = BlocksAtOnce() * driver_.info().multiprocessors};
 }
 
 KvShape CudaBackend::kv_shape() const {

@@ -82,6 +82,7 @@ class CudaBackend final : public Backend {
   bool attends_by_products() const;
   int64_t BlockBytes(int64_t rows, int64_t kv_buffers) const;  // of a tile of so many rows
   int64_t KvBuffers(int64_t rows) const;                       // that there is memory for
+  int64_t BlocksAtOnce() const;                                // of attention, on a multiprocessor
   AttentionPlanOptions plan_options() const;
   Number kv_number() const { return options_.kv.dtype == KvDtype::kF32 ? Number::kF32 : Number::kBf16; }
   KvShape kv_shape() const;

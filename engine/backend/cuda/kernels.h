@@ -110,6 +110,12 @@ struct RotateOp {
   friend bool operator==(const RotateOp&, const RotateOp&) = default;
 };
 
+/// So many blocks that attend by products are to run on a multiprocessor at once, so that some compute while others wait for
+/// K and V: as many as the sums of their strips leave registers for.
+constexpr int BlocksOfProducts(int64_t dim, int64_t strip_rows) {
+  return dim * strip_rows <= 1024 ? 4 : dim * strip_rows <= 2048 ? 3 : 2;
+}
+
 struct AttendOp {
   AttentionStep step;
   const AttentionTile* tiles = nullptr;  // [num_tiles]

@@ -54,10 +54,6 @@ __global__ void AttendKernel(AttendOp op) {
   AttendTile<Kv>(block, reinterpret_cast<float*>(MemoryOfBlock()), op.step, op.tiles[blockIdx.x], blockIdx.y);
 }
 
-// So many blocks are to run on a multiprocessor at once, so that some compute while others wait for K and V: as many as the
-// sums of their strips leave registers for.
-constexpr int BlocksOfProducts(int dim, int rows) { return dim * rows <= 1024 ? 4 : dim * rows <= 2048 ? 3 : 2; }
-
 template <int kDim, int kRows>
 __global__ void __launch_bounds__(kProductThreads, BlocksOfProducts(kDim, kRows)) AttendByProductsKernel(AttendOp op) {
   ThreadBlock block;

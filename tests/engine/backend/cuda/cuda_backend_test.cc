@@ -23,26 +23,32 @@ namespace {
 
 using cpu::RandomVector;
 
-struct Products {
-  std::vector<ProductOp> asked_for;
-  bool skip = false;
-  std::set<int64_t> rows() const {
+// What was asked for.
+struct Asked {
+  std::vector<ProductOp> products;
+  int64_t most_parts = 0;  // of the attention asked for last
+  bool skip_products = false;
+  std::set<int64_t> product_rows() const {
     std::set<int64_t> rows;
-    for (const ProductOp& product : asked_for) rows.insert(product.rows);
+    for (const ProductOp& product : products) rows.insert(product.rows);
     return rows;
   }
 };
 
 class RecordingKernels final : public HostKernels {
  public:
-  RecordingKernels(FakeCudaDriver& driver, Products& products) : HostKernels(driver), products_(products) {}
+  RecordingKernels(FakeCudaDriver& driver, Asked& asked) : HostKernels(driver), asked_(asked) {}
   absl::Status Multiply(Stream stream, const ProductOp& op) override {
-    products_.asked_for.push_back(op);
-    return products_.skip ? absl::OkStatus() : HostKernels::Multiply(stream, op);
+    asked_.products.push_back(op);
+    return asked_.skip_products ? absl::OkStatus() : HostKernels::Multiply(stream, op);
+  }
+  absl::Status Attend(Stream stream, const AttendOp& op) override {
+    asked_.most_parts = op.most_parts;
+    return HostKernels::Attend(stream, op);
   }
 
  private:
-  Products& products_;
+  Asked& asked_;
 };
 
 class CudaBackendTest : public testing::Test {
@@ -51,7 +57,7 @@ class CudaBackendTest : public testing::Test {
   ~CudaBackendTest() override { Close(); }
 
   void Open() {
-    auto device = CudaDevice::Create(driver_, std::make_unique<RecordingKernels>(driver_, products_));
+    auto device = CudaDevice::Create(driver_, std::make_unique<RecordingKernels>(driver_, asked_));
     EXPECT_TRUE(device.ok()) << device.status();
     device_ = *std::move(device);
     auto backend = device_->CreateBackend(options_);
@@ -74,7 +80,7 @@ class CudaBackendTest : public testing::Test {
       .inverse_frequencies = std::vector<float>(kDim / 2, 0.3f),
       .max_rows = 700};
   FakeCudaDriver driver_{{.total_bytes = 1 << 30, .most_late_us = 200}};
-  Products products_;
+  Asked asked_;
   std::unique_ptr<Device> device_;
   std::unique_ptr<KvMemory> kv_;
   std::unique_ptr<Backend> backend_;
@@ -154,7 +160,7 @@ TEST_F(CudaBackendTest, PromptsOfAllLengthsAreMultipliedInFewNumbersOfRows) {
   for (int64_t rows = 1; rows <= kMostRows; ++rows) {
     ASSERT_TRUE(backend_->Linear({.in = in.get(), .rows = rows, .weight = matrix.get(), .out = out.get()}).ok());
   }
-  EXPECT_EQ(products_.rows(), std::set<int64_t>({1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 256, kMostRows}));
+  EXPECT_EQ(asked_.product_rows(), std::set<int64_t>({1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 256, kMostRows}));
 }
 
 TEST_F(CudaBackendTest, QuantisedWeightsAreDecodedForManyRowsAloneInMemoryThatIsThere) {
@@ -170,9 +176,9 @@ TEST_F(CudaBackendTest, QuantisedWeightsAreDecodedForManyRowsAloneInMemoryThatIs
   for (const int64_t rows : {int64_t{1}, kFew}) {
     ASSERT_TRUE(backend_->Linear({.in = in.get(), .rows = rows, .weight = matrix.get(), .out = out.get()}).ok());
   }
-  EXPECT_EQ(products_.rows(), std::set<int64_t>());
+  EXPECT_EQ(asked_.product_rows(), std::set<int64_t>());
   ASSERT_TRUE(backend_->Linear({.in = in.get(), .rows = kFew + 1, .weight = matrix.get(), .out = out.get()}).ok());
-  EXPECT_EQ(products_.rows(), std::set<int64_t>({48}));
+  EXPECT_EQ(asked_.product_rows(), std::set<int64_t>({48}));
   EXPECT_EQ(driver_.memory()->free_bytes, before);
 }
 
@@ -180,7 +186,7 @@ TEST_F(CudaBackendTest, PanelsStandSideBySideWhateverTheirNumbers) {
   constexpr int64_t kCols = 128 << 10, kOutputs = 130, kRows = QuantizedProductOp::kMostRows + 1;
   Close();
   options_.precision = Precision::kBf16;
-  products_.skip = true;
+  asked_.skip_products = true;
   Open();
   const cpu::QuantizedWeights weights(WeightFormat::kQ4_0, kOutputs, kCols, 15);
   const WeightSource source = weights.source();
@@ -189,14 +195,14 @@ TEST_F(CudaBackendTest, PanelsStandSideBySideWhateverTheirNumbers) {
   for (const Number number : {Number::kF32, Number::kBf16}) {
     const bool rounds = number == Number::kBf16;
     auto out = rounds ? *backend_->AllocateRounded(kRows, kOutputs) : *backend_->Allocate(kRows, kOutputs);
-    products_.asked_for.clear();
+    asked_.products.clear();
     ASSERT_TRUE(backend_->Linear({.in = in.get(), .rows = kRows, .weight = matrix.get(), .out = out.get()}).ok());
-    ASSERT_EQ(products_.asked_for.size(), 2u);
-    const auto *first = static_cast<const std::byte*>(products_.asked_for[0].out),
-               *second = static_cast<const std::byte*>(products_.asked_for[1].out);
+    ASSERT_EQ(asked_.products.size(), 2u);
+    const auto *first = static_cast<const std::byte*>(asked_.products[0].out),
+               *second = static_cast<const std::byte*>(asked_.products[1].out);
     EXPECT_EQ(second - first, 128 * BytesOf(number));
-    EXPECT_EQ(products_.asked_for[1].outputs, kOutputs - 128);
-    for (const ProductOp& product : products_.asked_for) EXPECT_EQ(product.out_number, number);
+    EXPECT_EQ(asked_.products[1].outputs, kOutputs - 128);
+    for (const ProductOp& product : asked_.products) EXPECT_EQ(product.out_number, number);
   }
 }
 
@@ -226,6 +232,29 @@ TEST_F(CudaBackendTest, VectorsShareTheMemoryThatADriverDealsIn) {
   const auto values = backend_->Download(*vectors.front(), 1);
   ASSERT_TRUE(values.ok()) << values.status();
   EXPECT_EQ(std::vector<float>(values->begin(), values->end()), norm);
+}
+
+// The fake has four multiprocessors, each of which a block can have nearly all the memory of.
+TEST_F(CudaBackendTest, ALongRowIsDividedAmongAsManyBlocksAsRunAtOnce) {
+  const std::vector<std::pair<int64_t, int64_t>> blocks_of_dim = {{16, 4}, {64, 4}, {128, 3}, {256, 2}, {10, 2}};
+  for (const auto& [dim, blocks] : blocks_of_dim) {
+    Close();
+    options_.attention = {1, 1, dim};
+    options_.kv = {.num_layers = 1, .num_kv_heads = 1, .head_dim = dim, .block_tokens = 16, .dtype = KvDtype::kBf16};
+    options_.inverse_frequencies.assign(dim / 2, 0.3f);
+    Open();
+    kv_ = *device_->CreateKvMemory({.bytes = options_.kv.block_bytes(), .block_bytes = options_.kv.block_bytes()});
+    const DeviceAddress block[] = {kv_->base()};
+    const StepSequence sequence = {.num_rows = 1, .blocks = block};
+    const auto qkv = *backend_->Allocate(1, 3 * dim);
+    auto out = *backend_->Allocate(1, dim);
+    ASSERT_TRUE(backend_->BeginStep({&sequence, 1}, {}).ok());
+    ASSERT_TRUE(backend_->Attention(0, *qkv, *out).ok());
+    absl::Status status;
+    backend_->EndStep(status).Wait();
+    EXPECT_TRUE(status.ok()) << status;
+    EXPECT_EQ(asked_.most_parts, 2 * blocks * driver_.info().multiprocessors) << "heads of " << dim;
+  }
 }
 
 TEST_F(CudaBackendTest, HeadsThatABlocksMemoryDoesNotHoldAreRefusedAtTheStart) {
