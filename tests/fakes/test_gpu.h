@@ -33,6 +33,8 @@ class TestGpu {
   virtual std::unique_ptr<Kernels> MakeKernels() = 0;
   /// Whether it is one, and fast.
   virtual bool IsReal() const { return false; }
+  /// Whether a model takes seconds where it takes a fraction of one on another host.
+  virtual bool IsSlow() const { return false; }
   /// How many of so many random cases it has the time for.
   virtual int64_t Cases(int64_t all) const { return all; }
   /// What was misused, or not given back; a real GPU does not tell.

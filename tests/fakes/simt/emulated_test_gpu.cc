@@ -11,6 +11,7 @@ class EmulatedTestGpu final : public TestGpu {
   Driver& driver() override { return driver_; }
   std::unique_ptr<Kernels> MakeKernels() override { return *CudaKernels::Create(driver_); }
   std::string Faults() override { return driver_.Misuse() + driver_.Leaks(); }
+  bool IsSlow() const override { return true; }
   int64_t Cases(int64_t all) const override { return all / 20; }
 
  private:
