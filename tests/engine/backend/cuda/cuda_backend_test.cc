@@ -211,6 +211,7 @@ TEST_F(CudaBackendTest, TheTablesOfAStepAreOneCopy) {
   kv_ = *device_->CreateKvMemory({.bytes = options_.kv.block_bytes(), .block_bytes = options_.kv.block_bytes()});
   const DeviceAddress block[] = {kv_->base()};
   const StepSequence sequence = {.num_rows = 2, .context_tokens = 3, .blocks = block};
+  backend_->Submitted().Wait();  // what was uploaded at the start
   const int64_t before = driver_.runs_copied();
   ASSERT_TRUE(backend_->BeginStep({&sequence, 1}, {}).ok());
   absl::Status status;
