@@ -6,7 +6,7 @@
 #   tests       the CUDA backend's tests and the golden tokens, with the kernels themselves
 #   bench       the figures, each beside its bound
 #   torch       PyTorch's figures for the same shapes
-#   sharing     three engines on the GPU that lease to each other, by cuda_ipc and by NCCL: tokens, reclaim, kills
+#   sharing     three engines on the GPU that lease to each other, by cuda_ipc (in f32 and in bf16) and by NCCL: tokens, reclaim, kills
 #   sanitizer   the tests again under compute-sanitizer: memcheck, racecheck
 # Ten minutes at most, all together: what there is no time for is skipped, and can be run by its name. Says what it skipped.
 # Leaves its logs and JSON in $OUT (default: build/gpu), from which tests/gpu/results.py writes RESULTS.md.
@@ -76,6 +76,8 @@ for transport in cuda_ipc nccl; do
   part sharing sharing-$transport 90 python3 tests/gpu/sharing.py --bin "$folder/bin" --transport $transport --json "$out/sharing-$transport.json"
   tell sharing-$transport .
 done
+part sharing sharing-bf16 90 python3 tests/gpu/sharing.py --bin "$folder/bin" --dtype bf16 --json "$out/sharing-bf16.json"
+tell sharing-bf16 .
 sanitizer=$(command -v compute-sanitizer || find /usr/local/cuda/bin -name compute-sanitizer 2>/dev/null)
 for tool in memcheck racecheck; do
   if [[ " $parts " == *" sanitizer "* ]] && [ -z "$sanitizer" ]; then

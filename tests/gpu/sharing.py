@@ -3,8 +3,12 @@
 """Three engines on one GPU that share KV memory: the same tokens as with enough memory of one's own, whatever happens to
 the leases; and what a lease costs and saves there. Needs Python alone: a machine with a GPU may have nothing else.
 
-  tests/gpu/sharing.py --bin build/cuda/bin [--transport cuda_ipc|nccl] [--model FOLDER] [--json PATH]
+  tests/gpu/sharing.py --bin build/cuda/bin [--transport cuda_ipc|nccl] [--dtype bf16] [--model FOLDER] [--json PATH]
   tests/gpu/sharing.py --bin build/release/bin --backend cpu --transport shm          the same script where there is no GPU
+
+In f32 attention is that of the plain kernel; with --dtype bf16 tensor cores compute it. A GPU's sums depend on what else is
+in a step, so tokens are compared up to the first whose two best logits are closer than what that may change (as the golden
+tests do), and prompts are drawn until they have at least four such tokens.
 
 Exit code 1: a token was wrong, or something that had to happen did not. Figures that miss what was asked are said and no
 failure."""
@@ -21,10 +25,13 @@ import sys
 import tempfile
 import threading
 import time
+import urllib.error
 import urllib.request
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 DEADLINE_MS, VOCABULARY = 50, (30, 700)
+MARGIN = {"f32": 1e-3, "bf16": 0.5}
+LEAST_COMPARED = 4  # tokens
 
 
 class Server:
@@ -45,6 +52,27 @@ class Server:
         return sum(float(line.rsplit(" ", 1)[1]) for line in lines)
 
 
+class Refused(RuntimeError):
+    pass
+
+
+class Answer:
+    """Tokens, how far the two best logits of each were apart, seconds to the first and between them."""
+
+    def __init__(self):
+        self.tokens, self.margins, self.ttft, self.pace = [], [], 0, 0
+
+    def add(self, logprobs):
+        self.tokens += logprobs.get("tokens", [])
+        for top in logprobs.get("top_logprobs", []):
+            best = sorted(top.values(), reverse=True)
+            self.margins.append(best[0] - best[1] if len(best) > 1 else 0)  # two tokens of one text: nobody knows
+
+    def certain(self, margin):
+        """The first tokens, up to one that is not."""
+        return self.tokens[:next((i for i, found in enumerate(self.margins) if found < margin), len(self.tokens))]
+
+
 class Cluster:
     def __init__(self, args, folder):
         self.args, self.folder, self.servers = args, folder, []
@@ -56,20 +84,26 @@ class Cluster:
         self.servers.append(Server(argv, self.folder / f"{len(self.servers)}-{binary}.log"))
         return self.servers[-1]
 
-    def engine(self, name, memory, *flags):
+    def engine(self, name, kib, *flags):
+        """`kib`: of KV in f32, for as many tokens."""
+        memory, dtype = kib if self.args.dtype == "f32" else kib // 2, self.args.dtype
         engine = self.start("engine", f"--model={self.args.model}", f"--model_name={name}", f"--broker={self.broker.grpc}",
-                            f"--shm_dir={self.folder / 'shm'}", f"--backend={self.args.backend}", f"--kv_cache_bytes={memory}",
-                            "--dtype=f32", "--kv_cache_dtype=f32", f"--revoke_deadline={DEADLINE_MS}ms", *flags)
+                            f"--shm_dir={self.folder / 'shm'}", f"--backend={self.args.backend}", f"--kv_cache_bytes={memory}KiB",
+                            f"--dtype={dtype}", f"--kv_cache_dtype={dtype}", f"--revoke_deadline={DEADLINE_MS}ms", *flags)
         wait(lambda: f'"{name}"' in self.gateway.get("/v1/models"), f"{name} is served")
         return engine
 
     def ask(self, model, prompt, tokens):
-        """(text, seconds to the first token, seconds between tokens)."""
-        body = {"model": model, "prompt": prompt, "max_tokens": tokens, "temperature": 0, "stream": True, "ignore_eos": True}
+        body = {"model": model, "prompt": prompt, "max_tokens": tokens, "temperature": 0, "stream": True, "ignore_eos": True,
+                "logprobs": 2}
         request = urllib.request.Request(f"http://{self.gateway.http}/v1/completions", json.dumps(body).encode(),
                                          {"Content-Type": "application/json"})
-        begun, text, times = time.monotonic(), "", []
-        with urllib.request.urlopen(request, timeout=120) as reply:
+        begun, times, answer = time.monotonic(), [], Answer()
+        try:
+            reply = urllib.request.urlopen(request, timeout=120)
+        except urllib.error.HTTPError as error:
+            raise Refused(error.read().decode()) from None
+        with reply:
             for line in reply:
                 if line.startswith(b"data: {"):
                     event = json.loads(line[6:])
@@ -77,8 +111,9 @@ class Cluster:
                         raise RuntimeError(event["error"])
                     if event.get("choices"):
                         times.append(time.monotonic())
-                        text += event["choices"][0]["text"]
-        return text, times[0] - begun, (times[-1] - times[0]) / max(1, len(times) - 1)
+                        answer.add(event["choices"][0].get("logprobs") or {})
+        answer.ttft, answer.pace = times[0] - begun, (times[-1] - times[0]) / max(1, len(times) - 1)
+        return answer
 
     def stop(self):
         for server in reversed(self.servers):
@@ -100,27 +135,49 @@ def wait(condition, what, seconds=120):
 
 class Run:
     def __init__(self, args, cluster):
-        self.cluster, self.rows, self.wrong = cluster, [], 0
+        self.cluster, self.rows, self.wrong, self.refused = cluster, [], 0, []
         rng = random.Random(args.seed)
-        self.prompts = [[rng.randrange(*VOCABULARY) for _ in range(n)] for n in (60, 200, 700, 1100, 1500, 1900)]
         self.fresh = lambda n: [rng.randrange(*VOCABULARY) for _ in range(n)]
-        self.alone = cluster.engine("alone", "64MiB", "--transport=none")
-        self.wanted = [cluster.ask("alone", prompt, 24) for prompt in self.prompts]
+        self.alone = cluster.engine("alone", 64 << 10, "--transport=none")
+        self.prompts, self.wanted, self.computed = [], [], []
+        for n in (60, 200, 700, 1100, 1500, 1900):
+            self.draw(n, MARGIN[args.dtype])
+        self.row("tokens of each answer that are compared", " ".join(str(len(wanted)) for wanted in self.wanted), f"{LEAST_COMPARED} or more")
         share = f"--transport={args.transport}"
-        self.donors = [cluster.engine(f"donor{i}", "64MiB", share) for i in range(2)]
-        self.chat = cluster.engine("chat", "1MiB", share)  # 512 tokens of its own
+        self.donors = [cluster.engine(f"donor{i}", 40 << 10, share) for i in range(2)]  # 20,480 tokens
+        self.chat = cluster.engine("chat", 1 << 10, share)  # 512 tokens of its own
+
+    def draw(self, length, margin):
+        """A prompt with enough tokens to compare, and its time when it is computed."""
+        for _ in range(1000):
+            prompt = self.fresh(length)
+            answer = self.cluster.ask("alone", prompt, 24)
+            if len(answer.certain(margin)) >= LEAST_COMPARED:
+                break
+        else:
+            raise SystemExit(f"of 1000 prompts of {length} tokens none has {LEAST_COMPARED} certain tokens")
+        self.prompts.append(prompt)
+        self.wanted.append(answer.certain(margin))
+        self.computed.append(answer.ttft)
 
     def row(self, what, figure, asked=""):
         self.rows.append({"what": what, "figure": figure, "asked": asked})
         print(f"{what:70} {figure:>14}  {asked}", flush=True)
 
-    def compare(self, what, prompts=None):
-        """Asks all prompts; the times to the first token."""
+    def compare(self, what, prompts=None, may_refuse=False):
+        """Asks all prompts; the times to the first token. `may_refuse`: where nobody has memory to lend, a prompt that own
+        memory does not hold may be refused."""
         times = []
         for i in prompts if prompts is not None else range(len(self.prompts)):
-            text, ttft, _ = self.cluster.ask("chat", self.prompts[i], 24)
-            times.append(ttft)
-            if text != self.wanted[i][0]:
+            try:
+                answer = self.cluster.ask("chat", self.prompts[i], 24)
+            except Refused as refused:
+                if not may_refuse:
+                    raise
+                self.refused.append(str(refused))
+                continue
+            times.append(answer.ttft)
+            if answer.tokens[:len(self.wanted[i])] != self.wanted[i]:
                 self.wrong += 1
                 print(f"WRONG  {what}: the prompt of {len(self.prompts[i])} tokens gave other tokens than alone")
         return times
@@ -142,21 +199,21 @@ class Run:
         longest = len(self.prompts[-1])
         self.row("longest prompt over the engine's own memory", f"{longest / 512:.1f}")
         self.row(f"TTFT of {longest} tokens again, with leases", f"{again[-1] * 1e3:.1f} ms")
-        self.row(f"TTFT of {longest} tokens, computed, with enough own memory", f"{self.wanted[-1][1] * 1e3:.1f} ms")
+        self.row(f"TTFT of {longest} tokens, computed, with enough own memory", f"{self.computed[-1] * 1e3:.1f} ms")
 
     def reclaim(self):
-        """Donors need their memory while chat goes on."""
+        """Donors need their memory while chat goes on: 12 prompts are 24,000 tokens, and long enough at it to be there together."""
         stop = threading.Event()
 
         def talk():
             while not stop.is_set():
-                self.compare("while donors take their memory back", [2, 4])
+                self.compare("while donors take their memory back", [2, 4], may_refuse=True)
 
         talker = threading.Thread(target=talk)
         talker.start()
         for round in range(20):
             with concurrent.futures.ThreadPoolExecutor(24) as pool:
-                list(pool.map(lambda i: self.cluster.ask(f"donor{i % 2}", self.fresh(1900), 16), range(24)))
+                list(pool.map(lambda i: self.cluster.ask(f"donor{i % 2}", self.fresh(1900), 120), range(24)))
             if sum(donor.metric("swiftcache_reclaim_seconds_count") for donor in self.donors) >= 3:
                 break
         stop.set()
@@ -165,6 +222,7 @@ class Run:
         self.wrong += count == 0
         late = count - sum(donor.metric("swiftcache_reclaim_seconds_bucket", 'le="0.1"') for donor in self.donors)
         mean = sum(donor.metric("swiftcache_reclaim_seconds_sum") for donor in self.donors) / max(1, count)
+        self.row("prompts that were refused meanwhile, for want of memory", f"{len(self.refused)}")
         self.row("leases that were taken back under load", f"{count:.0f}", "more than 0")
         self.row("from their revocation to their end, mean", f"{mean * 1e3:.1f} ms", f"the deadline is {DEADLINE_MS} ms")
         self.row("of them after more than 100 ms", f"{late:.0f}", "0")
@@ -174,11 +232,11 @@ class Run:
         beside, alone = [], []
         prompt = self.fresh(400)
         for _ in range(6):
-            alone.append(self.cluster.ask("donor0", prompt, 100)[2])
+            alone.append(self.cluster.ask("donor0", prompt, 100).pace)
             stop = threading.Event()
             talker = threading.Thread(target=lambda: [self.compare("beside a donor that decodes", [4]) for _ in iter(stop.is_set, True)])
             talker.start()
-            beside.append(self.cluster.ask("donor0", prompt, 100)[2])
+            beside.append(self.cluster.ask("donor0", prompt, 100).pace)
             stop.set()
             talker.join()
         self.row("a donor's time a token, its borrower at work, over that alone",
@@ -201,6 +259,7 @@ def main():
     parser.add_argument("--bin", required=True)
     parser.add_argument("--backend", default="cuda")
     parser.add_argument("--transport", default="cuda_ipc")
+    parser.add_argument("--dtype", default="f32", choices=MARGIN)
     parser.add_argument("--model", default=ROOT / "tests/data/tiny/tiny-llama-a")
     parser.add_argument("--json")
     parser.add_argument("--seed", type=int, default=1)
@@ -219,8 +278,8 @@ def main():
             cluster.stop()
     print("wrong:", run.wrong)
     if args.json:
-        pathlib.Path(args.json).write_text(json.dumps({"transport": args.transport, "backend": args.backend, "wrong": run.wrong,
-                                                       "rows": run.rows}, indent=1))
+        pathlib.Path(args.json).write_text(json.dumps({"transport": args.transport, "backend": args.backend, "dtype": args.dtype,
+                                                       "wrong": run.wrong, "rows": run.rows}, indent=1))
     return 1 if run.wrong else 0
 
 
