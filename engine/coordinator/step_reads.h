@@ -59,6 +59,11 @@ class StepReads {
     held_ = std::move(held);
     return true;
   }
+  /// Of `held`, what was not taken.
+  std::vector<kv::LeaseId> Held() const ABSL_LOCKS_EXCLUDED(mutex_) {
+    absl::MutexLock lock(&mutex_);
+    return held_;
+  }
   /// What was taken.
   std::vector<kv::LeaseId> End() ABSL_LOCKS_EXCLUDED(mutex_) {
     absl::MutexLock lock(&mutex_);
@@ -109,7 +114,7 @@ class StepReads {
     return offered_.erase(lease) > 0 && taken_unaccepted_.insert(lease).second;
   }
 
-  absl::Mutex mutex_;
+  mutable absl::Mutex mutex_;
   std::vector<kv::LeaseId> unread_ ABSL_GUARDED_BY(mutex_), held_ ABSL_GUARDED_BY(mutex_);  // empty between steps
   std::vector<kv::LeaseId> taken_ ABSL_GUARDED_BY(mutex_);                                  // in the step under way
   std::set<kv::LeaseId> announced_ ABSL_GUARDED_BY(mutex_);                                 // and not handled

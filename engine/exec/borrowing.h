@@ -90,6 +90,8 @@ class Borrowing {
 
   /// Around each step, which reads these leases. False: there is a drain to be handled first.
   bool BeginReads(std::span<const kv::LeaseId> leases);
+  /// Leases where sequences that the step leaves out have blocks, which can still be saved.
+  std::vector<kv::LeaseId> HeldInStep() const { return parts_.coordinator->step_reads().Held(); }
   /// What was given back meanwhile, since the step did not read it, is gone.
   void EndReads();
 

@@ -48,6 +48,7 @@ Forward::Outcome Forward::Conclude(models::ForwardResult result) {
 }
 
 void Forward::Gather(const sched::StepPlan& plan) {
+  leaves_out_readers_ = plan.leaves_out_readers;
   token_ids_.clear();
   num_blocks_ = 0;
   sequences_.clear();
@@ -157,11 +158,18 @@ bool Forward::Read(int64_t layer, const backend::Fence& read) {
 bool Forward::IsTooLate(int64_t layer) const {
   const int64_t layers_left = model_->geometry().num_layers - layer - 1;
   if (layers_left == 0) return false;
-  const absl::Time due = leases_->urgency->Earliest(lease_ids_);
+  const absl::Time due = Due();
   if (due == absl::InfiniteFuture()) return false;
   const absl::Time now = leases_->clock->Now();
   const absl::Duration of_a_layer = layer == 0 ? now - begin_ : (now - first_read_) / layer;
   return now + of_a_layer * layers_left * 3 / 2 > due;
+}
+
+// To compute a step again costs less than all that those lose who wait for their turn.
+absl::Time Forward::Due() const {
+  const absl::Time due = leases_->urgency->Earliest(lease_ids_);
+  if (!leaves_out_readers_ || leases_->urgency->empty()) return due;
+  return std::min(due, leases_->urgency->Earliest(leases_->sharing->borrowing().HeldInStep()));
 }
 
 bool Forward::AllLost() const {

@@ -46,7 +46,8 @@ class Forward final : private backend::LayerGate {
   struct Outcome {
     std::vector<backend::Sampled> tokens;  // [chunks that sample], in their order
     std::vector<kv::LeaseId> lost;         // memory that changed hands while this step read it
-    // No tokens: a lease is due (Urgency) before this step could have ended, or every sequence read lost ones.
+    // No tokens: a lease that it reads, or where those have blocks whose turn it is not, is due (Urgency) before this
+    // step could have ended; or every sequence read lost ones.
     bool cut_short = false;
   };
   /// Of an engine that shares.
@@ -94,6 +95,7 @@ class Forward final : private backend::LayerGate {
   backend::Fence Arrived(int64_t layer) override;
   bool Read(int64_t layer, const backend::Fence& read) override;
   bool IsTooLate(int64_t layer) const;
+  absl::Time Due() const;
   bool AllLost() const;
 
   models::Model* const model_;
@@ -113,7 +115,7 @@ class Forward final : private backend::LayerGate {
   std::vector<backend::WordCheck> checks_;             // of the leases that are read in place, and
   std::vector<size_t> checked_;                        // which these are, in reads_
   int64_t in_place_blocks_ = 0;
-  bool may_cut_short_ = false;
+  bool may_cut_short_ = false, leaves_out_readers_ = false;
   absl::Time begin_, first_read_;
   std::atomic<int64_t> progress_{0};
 };

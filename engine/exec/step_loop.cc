@@ -168,8 +168,10 @@ bool StepLoop::RunStep(const sched::StepPlan& plan) {
   if (!outcome->cut_short) scheduler_.NoteComputed(plan);
   if (!outcome->lost.empty()) sharing_->borrowing().NoteLost(outcome->lost);  // resets the sequences that read them
   cut_short_in_a_row_ = outcome->cut_short ? cut_short_in_a_row_ + 1 : 0;
-  const int64_t tokens = outcome->cut_short ? std::max(TokensOnLeases() / 2, kLeastOnLeases) : 2 * tokens_on_leases_;
-  tokens_on_leases_ = std::min(tokens, MaxOnLeases(options_));
+  if (!plan.leaves_out_readers) {
+    const int64_t tokens = outcome->cut_short ? std::max(TokensOnLeases() / 2, kLeastOnLeases) : 2 * tokens_on_leases_;
+    tokens_on_leases_ = std::min(tokens, MaxOnLeases(options_));
+  }
   if (outcome->cut_short) return false;
   NotePace(plan, clock_.Now() - begin);
   scheduler_.Commit(plan);

@@ -71,6 +71,7 @@ class KvCache final : public SequenceBlocks, public Tiers, public LendableBlocks
   Filling filling(BlockId id) const override { return pool_.filling(id); }
   void FollowPlaces(const BlockTable& table, PlaceCursor& cursor,
                     absl::FunctionRef<void(int64_t)> changed) const override;
+  int64_t LeasedBlocks(const BlockTable& table) const override;
   bool has_tiers() const override { return pool_.has_regions() || pool_.num_lent() > 0; }
   int64_t num_usable_local() const override {
     return pool_.local().total - pool_.num_reserved() - pool_.num_withheld();
@@ -119,8 +120,6 @@ class KvCache final : public SequenceBlocks, public Tiers, public LendableBlocks
   int64_t num_leased_out() const override { return pool_.num_lent(); }
 
   // For whoever has all of it.
-  /// How many of its blocks lie in leases.
-  int64_t LeasedBlocks(const BlockTable& table) const;
   bool Touches(const BlockTable& table, RegionId region) const { return ReadersOf(region).Has(table); }
   /// max(two chunks of max_chunk_tokens, 1/8 of the usable local blocks) or watermark_blocks, and at most half of them.
   int64_t watermark() const;

@@ -98,6 +98,8 @@ class SequenceBlocks {
   virtual bool has_tiers() const = 0;
   /// The places of all leases.
   virtual PlaceCounts leased_in() const = 0;
+  /// How many of its blocks lie in leases.
+  virtual int64_t LeasedBlocks(const BlockTable& table) const = 0;
   /// Local places for sequences, lent ones included: those can be had back. (Those withheld are not: nobody knows when.)
   virtual int64_t num_usable_local() const = 0;
   /// Places for sequences, now and if leases came to all they may.

@@ -4,8 +4,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
-#include "common/base/status_macros.h"
 #include "glog/logging.h"
 
 namespace swiftcache::engine::sched {
@@ -24,11 +22,17 @@ bool FitsInto(int64_t blocks, const kv::SequenceBlocks& cache, int64_t capacity_
 
 }  // namespace
 
+// Of those that run. kReaders: of those that read leases, where a step of the others has left them tokens.
+enum class Scheduler::Turn { kAll, kReadersFirst, kReaders, kOthers };
+
 struct Scheduler::Step {
   StepPlan plan;
   int64_t budget_tokens = 0;
   int64_t used_tokens = 0;
   const Sequence* without_room = nullptr;  // asked already, has to wait
+  Turn turn = Turn::kAll;
+  int64_t readers = 0;          // where turns are taken: how many read leases
+  bool readers_decode = false;  // likewise: some of these decode
   // Of the running, while others are admitted: blocks that they lack for their tokens, and those that must be local.
   int64_t missing_blocks = 0, owned_blocks = 0;
 
@@ -37,6 +41,10 @@ struct Scheduler::Step {
   void Spend(int64_t tokens) {
     budget_tokens -= tokens;
     used_tokens += tokens;
+  }
+  bool Reads(const Sequence& sequence) const { return turn != Turn::kAll && sequence.reads_leases; }
+  bool MayRun(const Sequence& sequence) const {
+    return sequence.reads_leases ? turn != Turn::kOthers : turn != Turn::kReaders;
   }
 };
 
@@ -105,13 +113,22 @@ void Scheduler::Reset(Sequence* sequence) {
 
 StepPlan Scheduler::Plan() {
   Step step{.plan = {}, .budget_tokens = options_.max_num_batched_tokens};
+  for (Sequence* sequence : running_) AttachMore(*sequence);
+  TakeTurn(step);
   PlanRunning(step);
   if (step.plan.preempted.empty() || running_.empty()) Admit(step);
+  if (step.turn == Turn::kOthers) {
+    step.turn = Turn::kReaders;
+    const int64_t readers = std::min(step.readers, num_running());  // some may have given way
+    step.plan.leaves_out_readers = step.used_tokens + readers > MostTouchingRegions();
+    if (!step.plan.leaves_out_readers) PlanRunning(step);
+  }
   CHECK(!step.plan.chunks.empty() || step.plan.waits || !has_work()) << "the sequence served first does not advance";
   return std::move(step.plan);
 }
 
 void Scheduler::NoteComputed(const StepPlan& plan) {
+  left_out_readers_ = plan.leaves_out_readers;
   for (const auto& [sequence, num_tokens, samples] : plan.chunks) {
     const int64_t begin = sequence->computed_tokens, end = begin + num_tokens;
     sequence->again_tokens += std::max<int64_t>(0, std::min(end, sequence->lost_tokens) - begin);
@@ -128,23 +145,55 @@ void Scheduler::Commit(const StepPlan& plan) {
   }
 }
 
+// They take turns where steps without leases would be so much longer that it counts: each step costs more than its tokens.
+constexpr int64_t kMuchLonger = 2;
+
+void Scheduler::TakeTurn(Step& step) const {
+  if (tokens_touching_regions_ == 0 || cache_->leased_in().used == 0) return;
+  int64_t wanted = waiting_.empty() ? 0 : step.budget_tokens;
+  for (const Sequence* sequence : running_) wanted += Wanted(step, *sequence);
+  if (std::min(wanted, step.budget_tokens) <= MostTouchingRegions()) return;
+  int64_t readers = 0, decodes = 0, reading_decodes = 0;
+  for (Sequence* sequence : running_) {
+    sequence->reads_leases = cache_->LeasedBlocks(sequence->blocks) > 0;
+    const bool is_decode = sequence->remaining_tokens() == 1;
+    readers += sequence->reads_leases;
+    decodes += is_decode;
+    reading_decodes += sequence->reads_leases && is_decode;
+  }
+  const bool others_prefill = !waiting_.empty() || num_running() - readers > decodes - reading_decodes;
+  const int64_t most_others =
+      decodes > 0 ? decodes + PromptTokensBesideDecodes(reading_decodes > 0) : step.budget_tokens;
+  if (readers == 0 || !others_prefill || most_others <= kMuchLonger * MostTouchingRegions()) return;
+  step.turn = left_out_readers_ ? Turn::kReadersFirst : Turn::kOthers;
+  step.readers = readers;
+  step.readers_decode = reading_decodes > 0;
+}
+
 // Where the last to be asked gave its blocks back for want of memory, those asked before it can have them in this step.
 void Scheduler::PlanRunning(Step& step) {
-  for (Sequence* sequence : running_) {
-    sequence->waits_for_room = false;
-    AttachMore(*sequence);
-  }
   size_t gave_way = 0;
   do {
     gave_way = step.plan.preempted.size();
     step.without_room = nullptr;
+    for (Sequence* sequence : running_) sequence->waits_for_room &= !step.MayRun(*sequence);
     if (cache_->has_tiers()) BeginAcrossTiers(step);
     PlanDecodes(step);
-    if (prompt_tokens_beside_decodes_ && step.used_tokens > 0) {
-      step.Limit(step.used_tokens + *prompt_tokens_beside_decodes_);
-    }
-    PlanPrefills(step);
+    LimitPrompts(step);
+    if (step.turn == Turn::kReaders || step.turn == Turn::kReadersFirst) PlanPrefills(step, /*readers=*/true);
+    if (step.turn != Turn::kReaders) PlanPrefills(step, /*readers=*/false);
   } while (step.plan.chunks.empty() && step.plan.preempted.size() > gave_way);
+}
+
+void Scheduler::LimitPrompts(Step& step) const {
+  if (step.used_tokens == 0 && !step.readers_decode) return;
+  step.Limit(step.used_tokens + PromptTokensBesideDecodes(step.readers_decode));
+}
+
+// `in_turns`: the decodes have a token in two steps, which together may take the time of one.
+int64_t Scheduler::PromptTokensBesideDecodes(bool in_turns) const {
+  const int64_t tokens = prompt_tokens_beside_decodes_.value_or(options_.max_num_batched_tokens);
+  return prompt_tokens_beside_decodes_ && in_turns ? std::max<int64_t>(1, tokens / 2) : tokens;
 }
 
 // What it had before a loss is not cached tokens that it finds.
@@ -163,8 +212,8 @@ void Scheduler::AttachMore(Sequence& sequence) {
 // Room that comes free while others wait for theirs must reach the sequence served first, so that one asks first.
 void Scheduler::BeginAcrossTiers(Step& step) {
   // Who holds blocks, runs.
-  if (tokens_touching_regions_ > 0 && cache_->leased_in().used > 0) {
-    step.Limit(std::max(tokens_touching_regions_, num_running()));
+  if (tokens_touching_regions_ > 0 && cache_->leased_in().used > 0 && step.turn != Turn::kOthers) {
+    step.Limit(MostTouchingRegions());
   }
   if (running_.empty()) return;
   Sequence* first = running_.front();
@@ -173,19 +222,22 @@ void Scheduler::BeginAcrossTiers(Step& step) {
 
 // One token is left for the sequence served first where that one is still in its prefill.
 void Scheduler::PlanDecodes(Step& step) {
-  const int64_t kept = !running_.empty() && running_.front()->remaining_tokens() > 1 ? 1 : 0;
+  const Sequence* first = running_.empty() ? nullptr : running_.front();
+  const int64_t kept = first != nullptr && first->remaining_tokens() > 1 && step.MayRun(*first) ? 1 : 0;
   for (size_t i = 0; i < running_.size() && step.budget_tokens > kept;) {
     Sequence* sequence = running_[i];
-    if (sequence->remaining_tokens() == 1 && MakeRoomFor(step, sequence)) AddChunk(step, sequence, 1);
+    const bool decodes = sequence->remaining_tokens() == 1 && step.MayRun(*sequence);
+    if (decodes && MakeRoomFor(step, sequence)) AddChunk(step, sequence, 1);
     i += i < running_.size() && running_[i] == sequence;  // it may have given up
   }
 }
 
 // A chunk is cut to the blocks that are left; others give way only where not even one token fits.
-void Scheduler::PlanPrefills(Step& step) {
+void Scheduler::PlanPrefills(Step& step, bool readers) {
   for (size_t i = 0; i < running_.size() && step.budget_tokens > 0;) {
     Sequence* sequence = running_[i];
-    if (sequence->remaining_tokens() > 1 && MakeRoomFor(step, sequence)) {
+    const bool prefills = sequence->remaining_tokens() > 1 && step.Reads(*sequence) == readers;
+    if (prefills && MakeRoomFor(step, sequence)) {
       AddChunk(step, sequence, Fitting(*sequence, Wanted(step, *sequence)));
     }
     i += i < running_.size() && running_[i] == sequence;
@@ -235,6 +287,7 @@ bool Scheduler::Start(Step& step, Sequence* sequence) {
   Dequeue(sequence);
   EnterRunning(sequence);
   sequence->owned_only = RunsFromOwned(*sequence);
+  sequence->reads_leases = false;  // whatever it finds, it has its turn in this step
   const kv::SequenceBlocks::Attached cached =
       cache_->Attach(sequence->blocks, sequence->cache_salt, sequence->tokens, sequence->owned_only);
   sequence->computed_tokens = cached.tokens;
@@ -378,34 +431,6 @@ int64_t Scheduler::missing_blocks() const {
 
 bool Scheduler::is_running(const Sequence* sequence) const {
   return std::binary_search(running_.begin(), running_.end(), sequence, ServedBefore());
-}
-
-absl::Status Scheduler::CheckInvariants() const {
-  std::vector<const kv::BlockTable*> tables;
-  std::set<const void*> groups;
-  int64_t waiting_tokens = 0;
-  for (const Sequence* sequence : running_) {
-    tables.push_back(&sequence->blocks);
-    groups.insert(sequence->group != nullptr ? static_cast<const void*>(sequence->group) : sequence);
-    if (sequence->blocks.size() < cache_->BlocksFor(sequence->computed_tokens)) {
-      return absl::InternalError(absl::StrCat("sequence ", sequence->id.value(), " has ", sequence->blocks.size(),
-                                              " blocks for ", sequence->computed_tokens, " computed tokens"));
-    }
-  }
-  for (const Sequence* sequence : waiting_) {
-    waiting_tokens += sequence->tokens.size();
-    if (sequence->blocks.size() != 0 || sequence->computed_tokens != 0 || sequence->owned_only) {
-      return absl::InternalError(absl::StrCat("sequence ", sequence->id.value(), " waits and holds blocks"));
-    }
-  }
-  if (!std::is_sorted(running_.begin(), running_.end(), ServedBefore())) {
-    return absl::InternalError("running sequences are out of order");
-  }
-  if (waiting_tokens != waiting_tokens_ || static_cast<int64_t>(groups.size()) != num_running_groups_) {
-    return absl::InternalError(absl::StrCat(waiting_tokens, " tokens wait, counted ", waiting_tokens_, "; ",
-                                            groups.size(), " groups run, counted ", num_running_groups_));
-  }
-  return cache_->CheckInvariants(tables);
 }
 
 }  // namespace swiftcache::engine::sched

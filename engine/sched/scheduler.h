@@ -9,6 +9,7 @@
 //   scheduler.Remove(&sequence);  // finished or cancelled
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <set>
@@ -33,6 +34,7 @@ struct StepPlan {
   std::vector<Sequence*> admitted;   // run for the first time
   std::vector<Sequence*> preempted;  // lost their blocks and wait again
   bool waits = false;                // somebody got no tokens, because room for them is on its way or has to be leased
+  bool leaves_out_readers = false;   // of leases, since it is the turn of the others
 };
 
 /// Continuous batching with chunked prefill, first come first served within a priority.
@@ -45,17 +47,23 @@ struct StepPlan {
 /// served before it: its blocks are released (full ones stay cached until evicted) and it waits in its old place in the
 /// order. A waiting sequence of larger priority preempts running ones of smaller priority.
 ///
+/// A step that reads leases is short (max_tokens_touching_regions). So that prompts which read none are not held back by
+/// that, they take turns where both want more together and a full step is over twice as long: one that leaves out who
+/// reads leases, then one within the limit in which those prefill first. Decodes that read none are in both. What fits
+/// within the limit, or is of one kind, is computed as ever.
+///
 /// A sequence whose blocks a lease took along is Reset. What is intact of them stays cached, also behind the hole (see
 /// kv::PrefixTree): its chunks end where a hole ends, and what lies behind is attached again. After kMaxLosses losses it
 /// runs from owned memory: it attaches nothing that lies in a lease and its blocks are not spilled. If it is too long for
 /// that, it goes on with leases, until it IsExhausted: whoever owns the sequences ends it then.
 ///
-/// Progress: the running sequence served first is offered room before anybody else in each plan. Either it gets a token
-/// or more; or it waits for room on its way, which comes: a move ends, lent memory is fenced by its deadline; or
-/// everybody else has given way and own memory and leases, less than when it was admitted, cannot hold it: then it
-/// gives its blocks back and waits, while others run, until they can. Alone it fits, if it fits at all: all of its
-/// blocks but the last can be spilled, all idle ones evicted. Who fits into owned memory alone loses blocks at most
-/// kMaxLosses times, so it ends whatever becomes of the leases.
+/// Progress: the running sequence served first is offered room before anybody else in each plan, also where it is left
+/// out. Either it gets a token or more, in every other step that is computed at least; or it waits for room on its way,
+/// which comes: a move ends, lent memory is fenced by its deadline; or everybody else has given way and own memory and
+/// leases, less than when it was admitted, cannot hold it: then it gives its blocks back and waits, while others run,
+/// until they can. Alone it fits, if it fits at all: all of its blocks but the last can be spilled, all idle ones
+/// evicted. Who fits into owned memory alone loses blocks at most kMaxLosses times, so it ends whatever becomes of the
+/// leases.
 ///
 /// Who does not depends on leases, and each of its tokens that is computed is a new one or computed again. Of the latter
 /// there are at most kMaxAgain times its tokens and a chunk before it is exhausted, so it computes for a bounded time:
@@ -63,7 +71,8 @@ struct StepPlan {
 /// everybody does, or for room (it Starves), and of that its owner grants it so much and no more
 /// (StepLoop::EndStarved). So it ends too, with its tokens or with an error, whatever becomes of the leases.
 ///
-/// By the same order no waiting sequence that fits is served before a running one of its priority, so each gets there.
+/// By the same order no waiting sequence that fits is served before a running one of its priority, so each gets there. Of
+/// two that run and take turns the later may get more tokens than the earlier, but none of its turns.
 ///
 /// Thread-safety: none; the step loop owns it. Ownership: borrows sequences (until Remove) and the cache. Errors: none.
 class Scheduler {
@@ -129,16 +138,20 @@ class Scheduler {
   absl::Status CheckInvariants() const;
 
  private:
+  enum class Turn;
   struct Step;  // a plan in the making
   void Enqueue(Sequence* sequence);
   bool Dequeue(Sequence* sequence);
   void EnterRunning(Sequence* sequence);
   void LeaveRunning(Sequence* sequence);
   void PlanRunning(Step& step);
+  void TakeTurn(Step& step) const;
+  void LimitPrompts(Step& step) const;
+  int64_t PromptTokensBesideDecodes(bool in_turns) const;
   void BeginAcrossTiers(Step& step);
   void AttachMore(Sequence& sequence);
   void PlanDecodes(Step& step);
-  void PlanPrefills(Step& step);
+  void PlanPrefills(Step& step, bool readers);
   void Admit(Step& step);
   Sequence* FirstThatFits(Step& step) const;
   bool LimitFor(Step& step, const Sequence& sequence) const;
@@ -152,6 +165,7 @@ class Scheduler {
   bool RunsFromOwned(const Sequence& sequence) const;
   int64_t Wanted(const Step& step, const Sequence& sequence) const;
   int64_t Fitting(const Sequence& sequence, int64_t num_tokens) const;
+  int64_t MostTouchingRegions() const { return std::max(tokens_touching_regions_, num_running()); }
   int64_t BlocksOf(const Sequence& sequence) const;
   int64_t MissingBlocks(const Sequence& sequence) const;
 
@@ -162,6 +176,7 @@ class Scheduler {
   std::vector<Sequence*> running_;   // in the order of service
   std::set<Sequence*, ServedBefore> waiting_;
   int64_t waiting_tokens_ = 0, num_running_groups_ = 0;
+  bool left_out_readers_ = false;  // the last step that was computed
 };
 
 }  // namespace swiftcache::engine::sched

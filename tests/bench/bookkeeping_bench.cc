@@ -85,6 +85,7 @@ class World {
     const StepPlan plan = scheduler_.Plan();
     moves_ = cache_.TakeMoves(kStoresAtOnce, kFetchesAtOnce);
     cache_.TakeLeaseWish();
+    scheduler_.NoteComputed(plan);
     scheduler_.Commit(plan);
     int64_t tokens = 0;
     for (const Chunk& chunk : plan.chunks) {

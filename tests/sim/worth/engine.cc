@@ -87,6 +87,7 @@ void Engine::Compute(const StepPlan& plan) {
   }
   free_at_ += static_cast<double>(prefilled) * options_.prefill_seconds;
   if (decodes) free_at_ += static_cast<double>(kAnswerPart) * options_.decode_seconds;
+  scheduler_.NoteComputed(plan);
   scheduler_.Commit(plan);
   for (const Chunk& chunk : plan.chunks) {
     auto& job = static_cast<Job&>(*chunk.sequence);

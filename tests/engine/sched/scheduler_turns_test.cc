@@ -1,0 +1,256 @@
+// SPDX-License-Identifier: Apache-2.0
+// Sequences that read leases and prompts that do not take turns.
+#include <gtest/gtest.h>
+
+#include <map>
+#include <random>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "tests/engine/sched/scheduler_tiers_fixture.h"
+
+namespace swiftcache::engine::sched {
+namespace {
+
+constexpr int64_t kStep = 1024;
+
+class SchedulerTurnsTest : public SchedulerTiersTest {
+ protected:
+  // Own memory for all, and a lease.
+  void CreateWith(int64_t limit, int64_t num_blocks = 4000) {
+    Create(num_blocks, {.max_num_batched_tokens = kStep, .max_tokens_touching_regions = limit});
+    lease_ = cache_->AddRegion(1000);
+  }
+  // Runs, with its first blocks in the lease and `left` tokens to compute: own memory is short while it begins.
+  Sequence* AddReader(int64_t left) {
+    const int64_t squeezed = cache_->local().free - 8;
+    EXPECT_EQ(cache_->ReserveLocal(squeezed), kv::Growth::kDone);
+    Sequence* reader = Add(60);
+    while (reader->remaining_tokens() > 1) StepAndSpill();
+    EXPECT_GT(cache_->LeasedBlocks(reader->blocks), 0);
+    cache_->ReleaseReserved(squeezed);
+    for (int64_t i = 1; i < left; ++i) reader->tokens.push_back(next_token_--);
+    return reader;
+  }
+  // To the lease, as if own memory were short, or back.
+  void MoveSome(int64_t max) {
+    const int64_t squeezed = max % 2 ? cache_->local().free - 1 : 0;
+    EXPECT_TRUE(squeezed <= 0 || cache_->ReserveLocal(squeezed) == kv::Growth::kDone);
+    for (const kv::Move& move : cache_->TakeMoves(max, max)) cache_->FinishMove(move);
+    if (squeezed > 0) cache_->ReleaseReserved(squeezed);
+  }
+  static int64_t Of(const Chunks& chunks, const Sequence* sequence) {
+    int64_t tokens = 0;
+    for (const auto& [id, count] : chunks) tokens += id == sequence->id.value() ? count : 0;
+    return tokens;
+  }
+  static int64_t Sum(const Chunks& chunks) {
+    int64_t tokens = 0;
+    for (const auto& [id, count] : chunks) tokens += count;
+    return tokens;
+  }
+
+  kv::RegionId lease_;
+};
+
+TEST_F(SchedulerTurnsTest, APromptThatReadsNoLeaseHasFullStepsBesideADecodeThatReadsOne) {
+  for (const int64_t limit : {16, 256}) {
+    SCOPED_TRACE(limit);
+    CreateWith(limit);
+    const Sequence* reader = AddReader(1);
+    const Sequence* prompt = Add(8000);
+    int64_t steps = 0;
+    while (prompt->remaining_tokens() > kStep) {
+      EXPECT_EQ(Step(), (Chunks{{2, kStep}}));
+      EXPECT_EQ(Step(), (Chunks{{1, 1}, {2, limit - 1}}));
+      steps += 2;
+    }
+    while (prompt->tokens.size() == prompt->prompt_tokens) Step(), ++steps;
+    RecordProperty(absl::StrCat("steps_", limit), steps);
+    EXPECT_LE(steps, limit == 16 ? 16 : 14) << "534 and 32 where every step kept to the limit";
+    EXPECT_GE(reader->tokens.size() - reader->prompt_tokens, steps / 2);
+  }
+}
+
+TEST_F(SchedulerTurnsTest, DecodesThatReadNoneAreInEveryStep) {
+  CreateWith(16);
+  Sequence* reader = AddReader(1);
+  const Sequence* decode = Add(8);
+  Step();
+  const Sequence* prompt = Add(5000);
+  for (int i = 0; i < 6; ++i) {
+    const Chunks chunks = Step();
+    EXPECT_EQ(Of(chunks, decode), 1);
+    EXPECT_EQ(Of(chunks, reader), i % 2);
+    EXPECT_EQ(Of(chunks, prompt), i % 2 ? 14 : kStep - 1);
+  }
+}
+
+TEST_F(SchedulerTurnsTest, TwoPromptsBothGetOnWhoeverIsServedFirst) {
+  for (const int64_t limit : {16, 256}) {
+    for (const int32_t priority : {-1, 1}) {
+      SCOPED_TRACE(testing::Message() << limit << " " << priority);
+      CreateWith(limit);
+      Sequence* reader = AddReader(1);
+      const Sequence* prompt = Add(5000);
+      Step();
+      Step();
+      for (int i = 0; i < 3000; ++i) reader->tokens.push_back(next_token_--);
+      scheduler_->SetPriority(reader, priority);
+      for (int i = 0; i < 6; ++i) {
+        const Chunks chunks = Step();
+        EXPECT_EQ(Of(chunks, prompt), i % 2 ? 0 : kStep);
+        EXPECT_EQ(Of(chunks, reader), i % 2 ? limit : 0) << "all that a step on leases may have";
+      }
+    }
+  }
+}
+
+TEST_F(SchedulerTurnsTest, PromptsThatComeDoNotWaitForAPrefillOnLeases) {
+  CreateWith(16);
+  AddReader(3000);
+  Add(200);
+  Add(200);
+  EXPECT_EQ(Step(), (Chunks{{2, 200}, {3, 200}}));
+  EXPECT_EQ(Step(), (Chunks{{2, 1}, {3, 1}, {1, 14}}));
+  Add(40);
+  EXPECT_EQ(Step(), (Chunks{{2, 1}, {3, 1}, {4, 40}}));
+}
+
+// Who is only one of those that read leases: the others would wait for a third step.
+TEST_F(SchedulerTurnsTest, WhoReadsLeasesIsLeftOutOrNot) {
+  CreateWith(16);
+  Sequence* first = AddReader(1);
+  Sequence* second = AddReader(1);
+  Add(15);
+  EXPECT_EQ(Step(), (Chunks{{3, 15}})) << "one token is left for two";
+  const Chunks chunks = Step();
+  EXPECT_EQ(Of(chunks, first) + Of(chunks, second), 2);
+  Add(13);
+  EXPECT_EQ(Step(), (Chunks{{3, 1}, {4, 13}, {1, 1}, {2, 1}}));
+}
+
+TEST_F(SchedulerTurnsTest, APromptThatFindsItsBeginningInALeaseIsAdmittedWithinTheLimit) {
+  CreateWith(16);
+  Sequence* reader = AddReader(1);
+  Sequence& same = sequences_.emplace_back();
+  same.id = SequenceId(9);
+  same.tokens = reader->tokens;
+  for (int i = 0; i < 100; ++i) same.tokens.push_back(next_token_--);
+  scheduler_->Add(&same);
+  const Chunks chunks = Step();
+  EXPECT_LE(Sum(chunks), 16);
+  EXPECT_GT(same.cached_leased_tokens, 0);
+  EXPECT_GT(Of(chunks, &same), 0);
+}
+
+TEST_F(SchedulerTurnsTest, WhatFitsIsComputedTogether) {
+  CreateWith(256);
+  AddReader(1);
+  Add(200);
+  EXPECT_EQ(Step(), (Chunks{{2, 200}, {1, 1}}));
+  Add(3);
+  EXPECT_EQ(Step(), (Chunks{{2, 1}, {3, 3}, {1, 1}}));
+  EXPECT_FALSE(plan_.leaves_out_readers);
+}
+
+// They are not held back: a step on leases has a token for each.
+TEST_F(SchedulerTurnsTest, DecodesTakeNoTurns) {
+  CreateWith(16);
+  Sequence* reader = AddReader(1);
+  std::vector<Sequence*> decodes;
+  for (int i = 0; i < 20; ++i) decodes.push_back(Add(4));
+  for (int i = 0; i < 10; ++i) Step();
+  for (int i = 0; i < 500; ++i) reader->tokens.push_back(next_token_--);
+  for (int i = 0; i < 4; ++i) {
+    const Chunks chunks = Step();
+    EXPECT_EQ(Sum(chunks), 21);
+    EXPECT_EQ(Of(chunks, reader), 1);
+  }
+}
+
+// Or it would wait for both.
+TEST_F(SchedulerTurnsTest, ADecodeThatIsLeftOutHasItsTokenInTheTimeOfOneStep) {
+  CreateWith(16);
+  Sequence* reader = AddReader(1);
+  const Sequence* prompt = Add(5000);
+  scheduler_->LimitPromptTokensBesideDecodes(100);
+  for (int i = 0; i < 4; ++i) {
+    const Chunks chunks = Step();
+    EXPECT_EQ(Of(chunks, prompt), i % 2 ? 15 : 50);
+    EXPECT_EQ(Of(chunks, reader), i % 2);
+  }
+  scheduler_->LimitPromptTokensBesideDecodes(30);
+  for (int i = 0; i < 4; ++i)
+    EXPECT_EQ(Step(), (Chunks{{1, 1}, {2, 15}})) << "half of that is no more than all may have";
+}
+
+TEST_F(SchedulerTurnsTest, AStepThatWasNotComputedTookNobodysTurn) {
+  CreateWith(16);
+  AddReader(1);
+  Add(5000);
+  Step();
+  for (int i = 0; i < 3; ++i) EXPECT_FALSE(scheduler_->Plan().leaves_out_readers);
+  Step();
+  for (int i = 0; i < 3; ++i) EXPECT_TRUE(scheduler_->Plan().leaves_out_readers);
+  Step();
+  EXPECT_FALSE(scheduler_->Plan().leaves_out_readers);
+}
+
+TEST_F(SchedulerTurnsTest, WhereTheOthersHaveNoRoomItIsTheReadersTurn) {
+  CreateWith(16, /*num_blocks=*/64);
+  const Sequence* reader = AddReader(1);
+  const Sequence* prompt = Add(400);
+  while (Of(Step(), prompt) > 0) {
+  }
+  EXPECT_TRUE(prompt->waits_for_room) << "for stores";
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(Of(Step(), reader), 1);
+  EXPECT_EQ(Sum(Step()), 0) << "it needs a block, too";
+  StartMoves();
+  FinishMoves();
+  Step();
+  EXPECT_GT(Of(Step(), prompt), 0);
+}
+
+// Whatever comes and goes, and wherever its blocks move: each decode has a token in every second step, those that read
+// no lease in every step, and the first prompt of each kind gets on in every second one.
+TEST_F(SchedulerTurnsTest, NobodyIsPassedOverTwice) {
+  int64_t turns = 0;
+  for (unsigned seed = 0; seed < 100; ++seed) {
+    SCOPED_TRACE(seed);
+    std::mt19937 rng(seed);
+    CreateWith(seed % 2 ? 16 : 256, /*num_blocks=*/3000);
+    std::map<const Sequence*, std::pair<bool, int>> passed_over;  // whether it reads leases, and how often
+    for (int step = 0; step < 60; ++step) {
+      if (rng() % 3 == 0) Add(1 + rng() % 3000);
+      if (rng() % 4 == 0) MoveSome(1 + rng() % 200);
+      if (scheduler_->num_running() > 12) scheduler_->Remove(scheduler_->running()[rng() % 12]);
+      std::vector<std::pair<const Sequence*, bool>> expected;  // and whether in each step
+      bool prompts[2] = {};
+      for (const Sequence* sequence : scheduler_->running()) {
+        const bool reads = cache_->LeasedBlocks(sequence->blocks) > 0, decodes = sequence->remaining_tokens() == 1;
+        if (decodes || !std::exchange(prompts[reads], true)) expected.push_back({sequence, decodes && !reads});
+      }
+      const Chunks chunks = Step();
+      turns += plan_.leaves_out_readers;
+      std::map<const Sequence*, std::pair<bool, int>> still;
+      for (const auto& [sequence, always] : expected) {
+        if (sequence->waits_for_room || !scheduler_->is_running(sequence)) continue;
+        const bool reads = cache_->LeasedBlocks(sequence->blocks) > 0;
+        int& times = still[sequence].second;
+        still[sequence].first = reads;
+        if (Of(chunks, sequence) > 0) continue;
+        const auto before = passed_over.find(sequence);
+        times = 1 + (before != passed_over.end() && before->second.first == reads ? before->second.second : 0);
+        EXPECT_LE(times, always ? 0 : 1) << "sequence " << sequence->id.value() << " in step " << step;
+      }
+      passed_over = std::move(still);
+      ASSERT_FALSE(HasFailure());
+    }
+  }
+  EXPECT_GT(turns, 300);
+}
+
+}  // namespace
+}  // namespace swiftcache::engine::sched
