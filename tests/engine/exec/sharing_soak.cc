@@ -231,16 +231,21 @@ void SharingSoak::TellReaders() {
 
 // --- what must be
 
-// What is computed again because of leases has a bound, for whoever fits into own memory and whoever does not.
+// What is computed again because of leases has a bound: less for who fits into own memory than for who does not.
 void SharingSoak::OnEnded(const LiveRequest& request) {
-  const int64_t times = std::max(sched::Scheduler::kMaxAgain, sched::Scheduler::kMaxLosses);
   for (const auto& continuation : request.continuations) {
-    const int64_t again = continuation->again_tokens, bound = times * continuation->tokens.size();
+    const int64_t tokens = continuation->tokens.size(), again = continuation->again_tokens;
+    const bool fits = tokens <= own_tokens_;
+    const int64_t bound = tokens * (fits ? sched::Scheduler::kMaxLosses : sched::Scheduler::kMaxAgain);
     tally_.again += again;
     tally_.most_losses = std::max(tally_.most_losses, continuation->losses);
-    if (again <= bound + engine_.max_num_batched_tokens) continue;
-    unbounded_ = absl::StrCat(request.request.request_id, " computed ", again, " tokens again, for ",
-                              continuation->tokens.size(), " of its own");
+    if (again <= bound + engine_.max_num_batched_tokens &&
+        (!fits || continuation->losses <= sched::Scheduler::kMaxLosses)) {
+      continue;
+    }
+    unbounded_ =
+        absl::StrCat(request.request.request_id, " computed ", again, " tokens again after ", continuation->losses,
+                     " losses, for ", tokens, " of its own, where ", own_tokens_, " fit into own memory");
   }
 }
 
