@@ -9,7 +9,8 @@
 //   prefill        one prompt of a model of Qwen3-8B's shape with random weights: FLOP/s over the bound
 //   decode         of one sequence and of 64 together: bytes of weights and KV read a step, over the plain copy's; with
 //                  weights in bf16, and in Q4_0, of which the bytes are those of the file; of 64 of all lengths, of 32
-//                  beside a prompt, and with tokens that are drawn
+//                  beside a prompt, and with tokens that are drawn; of 1 to 64 that come and go, beside the same steps in
+//                  the order of their sequences: what it costs to go to and fro between graphs, and without graphs
 //   streaming      a step that brings all its KV in layer by layer, beside the same step in place: what is not hidden
 //   interference   decode while a copy engine reads the arena at the speed of the host's link, beside decode alone
 //
@@ -21,23 +22,22 @@
 #include <atomic>
 #include <fstream>
 #include <memory>
+#include <random>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "engine/backend/bf16.h"
 #include "engine/backend/cuda/copy_lane.h"
 #include "engine/backend/cuda/cuda_address.h"
 #include "engine/backend/cuda/cuda_device.h"
 #include "engine/backend/cuda/device_memory.h"
 #include "engine/backend/cuda/native/cuda_driver.h"
 #include "engine/backend/cuda/native/cuda_kernels.h"
-#include "engine/loader/weights.h"
 #include "engine/models/create_model.h"
 #include "engine/models/decoder.h"
 #include "engine/transport/cuda_ipc/copy_plan.h"
-#include "tests/fakes/synthetic_weights.h"
+#include "tests/gpu/bench_model.h"
 #include "tests/gpu/bench_tools.h"
 
 namespace swiftcache::gpu_bench {
@@ -50,55 +50,6 @@ using engine::backend::WeightFormat;
 using engine::loader::ModelConfig;
 using engine::sample::SamplingParams;
 using namespace engine::backend::cuda;  // NOLINT: a benchmark of that room
-
-// Qwen3-8B's shape: 36 layers, 8.2 billion parameters.
-ModelConfig Qwen3Config() {
-  ModelConfig config;
-  config.architecture = engine::loader::Architecture::kQwen3;
-  config.num_layers = 36;
-  config.hidden_size = 4096;
-  config.intermediate_size = 12288;
-  config.num_heads = 32;
-  config.num_kv_heads = 8;
-  config.head_dim = 128;
-  config.vocab_size = 151936;
-  config.max_position = 40960;
-  config.rms_eps = 1e-6;
-  config.rope_theta = 1e6;
-  config.qk_norm = true;
-  return config;
-}
-
-// Every matrix is the beginning of one run of small random numbers, bf16 or blocks of Q4_0; vectors are bf16 always.
-class SharedWeights final : public engine::loader::Weights {
- public:
-  SharedWeights(const ModelConfig& c, WeightFormat format) : numbers_(c.vocab_size * c.hidden_size) {
-    uint64_t state = 1;
-    const auto random = [&state] { return (state = state * 6364136223846793005u + 1442695040888963407u) >> 40; };
-    for (uint16_t& number : numbers_) {
-      number = engine::backend::ToBf16((static_cast<float>(random()) * 0x1p-24f - 0.5f) * 0.05f);
-    }
-    if (format == WeightFormat::kQ4_0) {
-      for (size_t i = 0; i < numbers_.size() / 9 * 9; ++i) {  // of a block: the scale, 1 / 256, and 32 codes
-        blocks_.push_back(static_cast<uint16_t>(i % 9 == 0 ? 0x1C00 : random()));
-      }
-    }
-    ForEachTensor(c, [&](const std::string& name, int64_t rows, int64_t cols) {
-      Add(name, rows, cols, rows == 1 ? WeightFormat::kBf16 : format);
-    });
-  }
-
- private:
-  void Add(const std::string& name, int64_t rows, int64_t cols, WeightFormat format) {
-    const std::vector<uint16_t>& from = format == WeightFormat::kBf16 ? numbers_ : blocks_;
-    tensors_[name] = {.format = format,
-                      .data = reinterpret_cast<const std::byte*>(from.data()),
-                      .rows = rows,
-                      .cols = cols,
-                      .row_bytes = RowBytes(format, cols)};
-  }
-  std::vector<uint16_t> numbers_, blocks_;
-};
 
 // Brings the slices of blocks into slots, two layers ahead, as layer streaming does.
 class StreamGate final : public engine::backend::LayerGate {
@@ -240,14 +191,18 @@ void MeasurePrefill(const ModelConfig& c, Runner& runner, int64_t tokens, const 
             .at_least = tokens == 8192 ? 0.6 : 0});
 }
 
-void AddDecode(const Runner& runner, const std::vector<Runner::Part>& parts, double seconds, const std::string& what,
-               double asked, const Bounds& bounds, Rows& rows) {
+double BytesRead(const Runner& runner, const std::vector<Runner::Part>& parts) {
   double bytes = static_cast<double>(runner.decoder().weight_bytes());
   for (const Runner::Part& part : parts) bytes += static_cast<double>(part.context * runner.kv_bytes_a_token());
+  return bytes;
+}
+
+void AddDecode(const Runner& runner, const std::vector<Runner::Part>& parts, double seconds, const std::string& what,
+               double asked, const Bounds& bounds, Rows& rows) {
   rows.Add({.what = what,
             .figure = seconds * 1e3,
             .unit = "ms",
-            .share = bytes / seconds / bounds.bytes,
+            .share = BytesRead(runner, parts) / seconds / bounds.bytes,
             .of = "a plain copy's bandwidth",
             .at_least = asked});
 }
@@ -278,6 +233,44 @@ void MeasureMixed(Runner& runner, int64_t sequences, int64_t longest, const Boun
             .unit = "ms",
             .share = alone * 1e3,
             .of = "ms without the prompt"});
+}
+
+// Each number of sequences has its own graphs, and no more are kept than KernelQueue::kVariants of a kind.
+void MeasureComingAndGoing(Runner& runner, int64_t most, int64_t context, bool graphs, const Bounds& bounds,
+                           Rows& rows) {
+  std::mt19937 random(1);
+  std::vector<int64_t> numbers;
+  for (int64_t now = most / 2; numbers.size() < 400;) {
+    now = std::clamp<int64_t>(now + static_cast<int64_t>(random() % 9) - 4, 1, most);
+    numbers.push_back(now);
+  }
+  const auto seconds_of = [&] {
+    double seconds = 0;
+    for (const int64_t number : numbers) {
+      seconds += runner.Step(std::vector<Runner::Part>(number, {.context = context}), {.temperature = 0}, nullptr);
+    }
+    return seconds / static_cast<double>(numbers.size());
+  };
+  const std::string what =
+      absl::StrCat("decode of 1 to ", most, " that come and go behind ", context, graphs ? "" : ", without graphs");
+  (void)seconds_of();  // algorithms are chosen
+  const double seconds = seconds_of();
+  double bytes = 0;
+  for (const int64_t number : numbers)
+    bytes += BytesRead(runner, std::vector<Runner::Part>(number, {.context = context}));
+  rows.Add({.what = what,
+            .figure = seconds * 1e3,
+            .unit = "ms",
+            .share = bytes / static_cast<double>(numbers.size()) / seconds / bounds.bytes,
+            .of = "a plain copy's bandwidth"});
+  if (!graphs) return;
+  std::sort(numbers.begin(), numbers.end());
+  const double sorted = seconds_of();
+  rows.Add({.what = "the same steps sorted by their number of sequences",
+            .figure = sorted * 1e3,
+            .unit = "ms",
+            .share = sorted / seconds,
+            .of = "those that come and go"});
 }
 
 // The same step with its KV where it lies, and brought in layer by layer by the copy engine; in turns.
@@ -345,6 +338,7 @@ void MeasureModel(const ModelConfig& c, Driver& driver, bool graphs, const Bound
   Runner runner(c, WeightFormat::kBf16, *device, prompt, batch);
   if (!graphs) {
     MeasureDecode(runner, 1, context, ", without graphs", 0, bounds, rows);
+    MeasureComingAndGoing(runner, batch, 1024, graphs, bounds, rows);
     return;
   }
   rows.Add({.what = "weights, and the time to load them from memory",
@@ -358,6 +352,7 @@ void MeasureModel(const ModelConfig& c, Driver& driver, bool graphs, const Bound
   MeasureDecode(runner, 8, context, "", 0, bounds, rows);
   MeasureDecode(runner, batch, context, "", 0.65, bounds, rows);
   MeasureMixed(runner, batch, context, bounds, rows);
+  MeasureComingAndGoing(runner, batch, 1024, graphs, bounds, rows);
   MeasureStreaming(driver, runner, context, 512, rows);
   MeasureStreaming(driver, runner, context, 1, rows);
   MeasureInterference(driver, runner, 1, context, rows);
