@@ -162,8 +162,8 @@ void Scheduler::TakeTurn(Step& step) const {
     reading_decodes += sequence->reads_leases && is_decode;
   }
   const bool others_prefill = !waiting_.empty() || num_running() - readers > decodes - reading_decodes;
-  const int64_t most_others =
-      decodes > 0 ? decodes + PromptTokensBesideDecodes(reading_decodes > 0) : step.budget_tokens;
+  const int64_t beside = decodes > 0 ? decodes + PromptTokensBesideDecodes(reading_decodes > 0) : step.budget_tokens;
+  const int64_t most_others = std::min(beside, step.budget_tokens);
   if (readers == 0 || !others_prefill || most_others <= kMuchLonger * MostTouchingRegions()) return;
   step.turn = left_out_readers_ ? Turn::kReadersFirst : Turn::kOthers;
   step.readers = readers;

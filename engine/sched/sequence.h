@@ -35,15 +35,15 @@ struct Sequence {
 
   // Kept by the scheduler.
   kv::BlockTable blocks;
-  kv::PrefixTree::InUse prefix_in_use;    // what others hold of it, while it waits
-  int64_t computed_tokens = 0;            // leading tokens whose KV is in the blocks
-  std::optional<int64_t> cached_tokens;   // found in the prefix cache when it first ran; none: has not run yet
-  int64_t cached_leased_tokens = 0;       // of these, in leases
-  int64_t losses = 0;                     // how often a lease took blocks of it along
-  int64_t furthest_tokens = 0;            // leading tokens that were ever computed, or found
-  int64_t lost_tokens = 0;                // of these, those that are computed again because of leases if at all
-  int64_t again_tokens = 0;               // how many were
-  bool owned_only = false;                // runs from memory that the engine owns
+  kv::PrefixTree::InUse prefix_in_use;   // what others hold of it, while it waits
+  int64_t computed_tokens = 0;           // leading tokens whose KV is in the blocks
+  std::optional<int64_t> cached_tokens;  // found in the prefix cache when it first ran; none: has not run yet
+  int64_t cached_leased_tokens = 0;      // of these, in leases
+  int64_t losses = 0;                    // how often a lease took blocks of it along
+  int64_t furthest_tokens = 0;           // leading tokens that were ever computed, or found
+  int64_t lost_tokens = 0;               // of these, those that are computed again because of leases if at all
+  int64_t again_tokens = 0;              // how many were
+  bool owned_only = false;               // runs from memory that the engine owns
   bool waits_for_room = false;  // runs, and got no tokens for want of memory in the last plan that had its turn
   bool reads_leases = false;    // where sequences take turns
 

@@ -155,6 +155,21 @@ TEST_F(SchedulerTurnsTest, WhatFitsIsComputedTogether) {
   EXPECT_FALSE(plan_.leaves_out_readers);
 }
 
+// With decodes and without.
+TEST_F(SchedulerTurnsTest, NoTurnsAreTakenForStepsThatAreTwiceAsLong) {
+  for (const int64_t left : {1, 100}) {
+    CreateWith(kStep / 2);
+    const Sequence* reader = AddReader(left);
+    const Sequence* prompt = Add(8000);
+    for (int i = 0; i < 4; ++i) {
+      const Chunks chunks = Step();
+      EXPECT_EQ(Sum(chunks), kStep / 2);
+      EXPECT_GT(Of(chunks, prompt), 0);
+      EXPECT_GT(Of(chunks, reader), 0);
+    }
+  }
+}
+
 // They are not held back: a step on leases has a token for each.
 TEST_F(SchedulerTurnsTest, DecodesTakeNoTurns) {
   CreateWith(16);
