@@ -151,7 +151,9 @@ constexpr int64_t kMuchLonger = 2;
 void Scheduler::TakeTurn(Step& step) const {
   if (tokens_touching_regions_ == 0 || cache_->leased_in().used == 0) return;
   int64_t wanted = waiting_.empty() ? 0 : step.budget_tokens;
-  for (const Sequence* sequence : running_) wanted += Wanted(step, *sequence);
+  for (const Sequence* sequence : running_) {
+    wanted += sequence->remaining_tokens() == 1 ? 1 : Wanted(step, *sequence);
+  }
   if (std::min(wanted, step.budget_tokens) <= MostTouchingRegions()) return;
   int64_t readers = 0, decodes = 0, reading_decodes = 0;
   for (Sequence* sequence : running_) {
