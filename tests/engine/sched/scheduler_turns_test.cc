@@ -127,7 +127,7 @@ TEST_F(SchedulerTurnsTest, WhoReadsLeasesIsLeftOutOrNot) {
   EXPECT_EQ(Step(), (Chunks{{3, 15}})) << "one token is left for two";
   const Chunks chunks = Step();
   EXPECT_EQ(Of(chunks, first) + Of(chunks, second), 2);
-  Add(13);
+  Add(13, /*priority=*/1);  // is served first, and has its tokens already
   EXPECT_EQ(Step(), (Chunks{{3, 1}, {4, 13}, {1, 1}, {2, 1}}));
 }
 
