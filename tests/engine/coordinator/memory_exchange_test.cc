@@ -52,6 +52,15 @@ class MemoryExchangeTest : public CoordinatorTest {
     coordinator_->OnReleased(kv::LeaseId(id));
     ASSERT_TRUE(transport_.log().WaitFor(At("Exchange", id)));
   }
+  // Other memory is there when the deadline is over.
+  void ExpectLate(int64_t id) {
+    fake_clock_.Advance(kDeadline + absl::Milliseconds(1));
+    SetThereIsMemory(true);
+    ASSERT_TRUE(loop_.log().WaitFor(absl::StrCat("TakeBack ", id)));
+    Settle();
+    EXPECT_EQ(Metric("swiftcache_lease_late_total"), 1);
+  }
+  static constexpr absl::Duration kDeadline = absl::Milliseconds(50);  // of revocations
   static std::string At(const std::string& call, int64_t id) { return absl::StrCat(call, " ", 10 * id * kBlockBytes); }
 
   absl::Mutex mutex_;
@@ -110,7 +119,7 @@ TEST_F(MemoryExchangeTest, WhatHasEndedIsNeitherTheLoopsNorOfferedAgainBeforeItI
 }
 
 TEST_F(MemoryExchangeTest, NoFenceWaitsForOtherMemory) {
-  Start({.revoke_deadline = absl::Milliseconds(50)});
+  Start({.revoke_deadline = kDeadline});
   Lend(7), Lend(8);
   ASSERT_NO_FATAL_FAILURE(ReleaseWithoutMemory(7));
   coordinator_->NeedBack(4, 4);
@@ -163,31 +172,23 @@ TEST_F(MemoryExchangeTest, WhatThereIsNoOtherMemoryForHoldsUpNothingElse) {
 }
 
 TEST_F(MemoryExchangeTest, WhatNobodyHasOpenedIsLateWhereItsMemoryIs) {
-  Start({.revoke_deadline = absl::Milliseconds(50)});
+  Start({.revoke_deadline = kDeadline});
   ASSERT_NO_FATAL_FAILURE(Clear(7));
   ASSERT_TRUE(broker_.log().WaitFor("GRANTED 7"));
   SetThereIsMemory(false);
   coordinator_->OnLease(Given(7, lease::State::kRevoking));
   ASSERT_TRUE(transport_.log().WaitFor(At("Exchange", 7)));
-  fake_clock_.Advance(absl::Milliseconds(51));
-  SetThereIsMemory(true);
-  ASSERT_TRUE(loop_.log().WaitFor("TakeBack 7"));
-  Settle();
-  EXPECT_EQ(Metric("swiftcache_lease_late_total"), 1);
+  ASSERT_NO_FATAL_FAILURE(ExpectLate(7));
 }
 
 TEST_F(MemoryExchangeTest, WhatIsWantedBackWhileItIsGrantedIsLateWhereItsMemoryIs) {
-  Start({.revoke_deadline = absl::Milliseconds(50)});
+  Start({.revoke_deadline = kDeadline});
   SetThereIsMemory(false);
   ASSERT_NO_FATAL_FAILURE(Clear(7));
   ASSERT_TRUE(transport_.log().WaitFor(At("PrepareToLend", 7)));
   coordinator_->OnLease(Given(7, lease::State::kRevoking));
   Settle();
-  fake_clock_.Advance(absl::Milliseconds(51));
-  SetThereIsMemory(true);
-  ASSERT_TRUE(loop_.log().WaitFor("TakeBack 7"));
-  Settle();
-  EXPECT_EQ(Metric("swiftcache_lease_late_total"), 1);
+  ASSERT_NO_FATAL_FAILURE(ExpectLate(7));
 }
 
 TEST_F(MemoryExchangeTest, TheEndWaitsForMemoryThatIsOnItsWayBackUntilItsDeadline) {

@@ -39,6 +39,27 @@ class LyingDonor {
   ShmListener listener_;
 };
 
+OpenSpec SpecOf(LeaseId lease, const LyingDonor& donor) {
+  return {.lease = lease,
+          .channel = donor.channel(),
+          .capability = kCapability,
+          .bytes = kMiB,
+          .epoch = kv::Epoch(9),
+          .store_bytes = 4096};
+}
+constexpr ShmGrant kRight = {.epoch = 9, .bytes = kMiB, .word = 3, .num_pieces = 1};
+
+// The borrower opens kLease, and has a grant as it should be; the socket it is on.
+std::shared_ptr<ShmSocket> Grant(LyingDonor& donor, const GoodStaging& good, GoodStaging& words, Node& borrower) {
+  reinterpret_cast<std::atomic<uint64_t>*>(words.memory.base())[kRight.word] = kRight.epoch;
+  borrower.transport->Open(SpecOf(kLease, donor));
+  std::shared_ptr<ShmSocket> socket = donor.Meet();
+  const ShmPiece piece = {0, kMiB};
+  const int fds[] = {words.fd.get(), good.fd.get()};
+  socket->Send(EncodeShmMessage(kRight, std::span(&piece, 1)), fds);
+  return socket;
+}
+
 TEST(ShmLyingDonorTest, GrantsThatCannotBeTrustedAreRefused) {
   ShmFolder folder;
   Node borrower(folder, {.name = "borrower"});
@@ -52,28 +73,27 @@ TEST(ShmLyingDonorTest, GrantsThatCannotBeTrustedAreRefused) {
     std::vector<int> fds;
   };
   const int word = words.fd.get(), memory = good.fd.get();
-  const ShmGrant right = {.epoch = 9, .bytes = kMiB, .word = 3, .num_pieces = 1};
-  ShmGrant epoch = right, bytes = right, far_word = right, negative_word = right;
+  ShmGrant epoch = kRight, bytes = kRight, far_word = kRight, negative_word = kRight;
   epoch.epoch = 8;
   bytes.bytes = 2 * kMiB;
   far_word.word = 512;
   negative_word.word = -1;
-  const Lie lies[] = {
-      {epoch, {0, kMiB}, {word, memory}},           {bytes, {0, kMiB}, {word, memory}},
-      {far_word, {0, kMiB}, {word, memory}},        {negative_word, {0, kMiB}, {word, memory}},
-      {right, {4096, kMiB}, {word, memory}},        {right, {0, kMiB - 4096}, {word, memory}},
-      {right, {100, kMiB}, {word, memory}},         {right, {INT64_MAX / 4096 * 4096, kMiB}, {word, memory}},
-      {right, {0, INT64_MIN}, {word, memory}},      {right, {0, kMiB}, {word, unsealed.get()}},
-      {right, {0, kMiB}, {unsealed.get(), memory}}, {right, {0, kMiB}, {word}},
-      {right, {0, kMiB}, {word, memory, memory}}};
+  const Lie lies[] = {{epoch, {0, kMiB}, {word, memory}},
+                      {bytes, {0, kMiB}, {word, memory}},
+                      {far_word, {0, kMiB}, {word, memory}},
+                      {negative_word, {0, kMiB}, {word, memory}},
+                      {kRight, {4096, kMiB}, {word, memory}},
+                      {kRight, {0, kMiB - 4096}, {word, memory}},
+                      {kRight, {100, kMiB}, {word, memory}},
+                      {kRight, {INT64_MAX / 4096 * 4096, kMiB}, {word, memory}},
+                      {kRight, {0, INT64_MIN}, {word, memory}},
+                      {kRight, {0, kMiB}, {word, unsealed.get()}},
+                      {kRight, {0, kMiB}, {unsealed.get(), memory}},
+                      {kRight, {0, kMiB}, {word}},
+                      {kRight, {0, kMiB}, {word, memory, memory}}};
   int64_t id = 1;
   for (const Lie& lie : lies) {
-    const OpenSpec spec = {.lease = LeaseId(++id),
-                           .channel = liar.channel(),
-                           .capability = kCapability,
-                           .bytes = kMiB,
-                           .epoch = kv::Epoch(9),
-                           .store_bytes = 4096};
+    const OpenSpec spec = SpecOf(LeaseId(++id), liar);
     borrower.transport->Open(spec);
     const std::shared_ptr<ShmSocket> socket = liar.Meet();
     socket->Send(EncodeShmMessage(lie.grant, std::span(&lie.piece, 1)), lie.fds);
@@ -91,18 +111,7 @@ TEST(ShmLyingDonorTest, NothingFollowsARelease) {
   Node borrower(folder, {.name = "borrower", .link_latency = absl::Milliseconds(50)});
   LyingDonor donor(folder);
   GoodStaging good(kMiB), words(4096);
-  reinterpret_cast<std::atomic<uint64_t>*>(words.memory.base())[3] = 9;
-  borrower.transport->Open({.lease = kLease,
-                            .channel = donor.channel(),
-                            .capability = kCapability,
-                            .bytes = kMiB,
-                            .epoch = kv::Epoch(9),
-                            .store_bytes = 4096});
-  const std::shared_ptr<ShmSocket> socket = donor.Meet();
-  const ShmPiece piece = {0, kMiB};
-  const int fds[] = {words.fd.get(), good.fd.get()};
-  socket->Send(EncodeShmMessage(ShmGrant{.epoch = 9, .bytes = kMiB, .word = 3, .num_pieces = 1}, std::span(&piece, 1)),
-               fds);
+  const std::shared_ptr<ShmSocket> socket = Grant(donor, good, words, borrower);
   ASSERT_TRUE(borrower.events.Opening(kLease).ok());
   const std::vector<std::byte> block(4096);
   std::vector<Ticket> tickets;
@@ -124,18 +133,7 @@ TEST(ShmLyingDonorTest, AnswersToStoresThatWereNotMadeEndTheLease) {
   Node borrower(folder, {.name = "borrower"});
   LyingDonor liar(folder);
   GoodStaging good(kMiB), words(4096);
-  reinterpret_cast<std::atomic<uint64_t>*>(words.memory.base())[3] = 9;
-  borrower.transport->Open({.lease = kLease,
-                            .channel = liar.channel(),
-                            .capability = kCapability,
-                            .bytes = kMiB,
-                            .epoch = kv::Epoch(9),
-                            .store_bytes = 4096});
-  const std::shared_ptr<ShmSocket> socket = liar.Meet();
-  const ShmPiece piece = {0, kMiB};
-  const int fds[] = {words.fd.get(), good.fd.get()};
-  socket->Send(EncodeShmMessage(ShmGrant{.epoch = 9, .bytes = kMiB, .word = 3, .num_pieces = 1}, std::span(&piece, 1)),
-               fds);
+  const std::shared_ptr<ShmSocket> socket = Grant(liar, good, words, borrower);
   ASSERT_TRUE(borrower.events.Opening(kLease).ok());
   const std::vector<std::byte> block(4096);
   const Ticket ticket = borrower.Store(kLease, 0, block.data(), 4096);
