@@ -164,7 +164,7 @@ void DonorSide::Do(const Donor::TakeBack& a) {
 }
 
 void DonorSide::TakeBack(const Donor::TakeBack& a) {
-  push_(TakeBackMessage{a.id, a.extent});
+  push_(TakeBackMessage{a.id, a.extent, clock_.Now()});
   if (a.fenced) counters_.fenced.Increment();
   if (clock_.Now() - a.deadline > options_.revoke_deadline / kFenceEarlyDivisor) counters_.late.Increment();
   if (a.after_revoke > absl::ZeroDuration()) {

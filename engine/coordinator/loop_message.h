@@ -44,6 +44,7 @@ struct WithheldMessage {
 struct TakeBackMessage {
   kv::LeaseId id;
   lease::Extent extent;
+  absl::Time returned_at;  // now, as the coordinator reads the clock
 };
 
 // To a borrower.

@@ -48,17 +48,19 @@ void Lending::Do(const TakeBackMessage& message) {
                          static_cast<int32_t>(message.extent.num_blocks));
   const int64_t free = parts_.cache->local().free;
   if (!need_) return;
-  need_->returned_at = parts_.clock->Now();
+  need_->returned_at = message.returned_at;
+  need_->until_taken = parts_.clock->Now() - message.returned_at;
   if (free >= need_->free_blocks || parts_.cache->num_leased_out() == 0) EndNeed();
 }
 
 // All of it is back, or so much that the rest is not needed any more.
 void Lending::EndNeed() {
   if (need_ && need_->returned_at) {
-    const absl::Duration waited = *need_->returned_at - need_->since;
+    const absl::Duration waited = std::max(absl::ZeroDuration(), *need_->returned_at - need_->since);
     parts_.metrics->Reclaimed(waited);
-    LOG(INFO) << "what was lent is back " << waited << " after it was needed: " << parts_.cache->local().free
-              << " blocks are free, " << need_->free_blocks << " were to be";
+    LOG(INFO) << "what was lent is back " << waited << " after it was needed, and taken " << need_->until_taken
+              << " later: " << parts_.cache->local().free << " blocks are free, " << need_->free_blocks
+              << " were to be";
   }
   need_.reset();
 }

@@ -75,7 +75,8 @@ class Lending {
   struct Need {
     absl::Time since;
     int64_t free_blocks = 0;                     // what would do
-    std::optional<absl::Time> returned_at = {};  // when the next plan could use some of it, last
+    std::optional<absl::Time> returned_at = {};  // when some of it was back, last
+    absl::Duration until_taken = {};             // from then until the loop had ended its step and took it
   };
 
   void Scrub();
