@@ -55,7 +55,7 @@ void Borrowing::Do(const LendableMessage& message) {
   lendable_blocks_ = message.bytes / parts_.own->block_bytes();
   shortage_ = message.shortage;
   if (message.bytes == 0) {  // nor is anything on its way
-    for (const kv::RegionId leaving : leaving_) regions_.at(leaving).leaves_at = absl::InfinitePast();
+    for (const kv::RegionId departing : departing_) regions_.at(departing).departure.NoRoom();
   }
   UpdatePotential();
 }
@@ -147,7 +147,7 @@ void Borrowing::Do(const StoredMessage& message) {
   }
   parts_.cache->AbortMove(move);
   // The donor refuses: whatever becomes of the lease, nothing more goes there.
-  if (!message.status.ok() && to.phase == LeasedRegion::Phase::kInUse) {
+  if (!message.status.ok() && (to.departure.in_use() || to.departure.waiting())) {
     parts_.cache->RegionDraining(to.region);
     parts_.coordinator->StoreFailed(to.lease, message.status);
   }
@@ -184,10 +184,11 @@ void Borrowing::Advance(int64_t waiting_tokens) {
 absl::Time Borrowing::NextWakeup() const {
   absl::Time next = next_idle_look_;
   for (const auto& [ticket, store] : stores_) next = std::min(next, store.waits_since + kStorePatience);
-  for (const kv::RegionId region : leaving_) next = std::min(next, regions_.at(region).leaves_at);
-  for (const kv::RegionId region : ending_) {
-    if (IsSaving(regions_.at(region))) next = std::min(next, regions_.at(region).save_until);
-    if (IsEmptying(regions_.at(region)) && MayStore()) next = parts_.clock->Now();
+  for (const kv::RegionId departing : departing_) {
+    const LeasedRegion& region = regions_.at(departing);
+    next = std::min(next, region.departure.leaves_at());
+    if (IsSaving(region)) next = std::min(next, region.departure.save_until());
+    if (IsEmptying(region) && MayStore()) next = parts_.clock->Now();
   }
   return next;
 }
@@ -204,14 +205,14 @@ void Borrowing::GiveBackIdle() {
   next_idle_look_ = regions_.empty() ? absl::InfiniteFuture() : now + keep_idle_ / kIdleLooks;
   int given = 0;
   for (auto& [id, region] : regions_) {
-    if (region.phase != LeasedRegion::Phase::kInUse || region.given_back || leaving_.contains(id)) continue;
+    if (!region.departure.in_use() || region.departure.given_back()) continue;
     if (parts_.cache->TakeUse(id)) region.last_use = now;
     if (now - region.last_use < keep_idle_) continue;
     if (given++ == kGivenBackAtOnce) {
       next_idle_look_ = now + kBetweenGiveBacks;
       return;
     }
-    region.given_back = true;
+    region.departure.GiveBack();
     parts_.coordinator->GiveBack(region.lease);
   }
 }

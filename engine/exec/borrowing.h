@@ -26,6 +26,7 @@
 #include "engine/exec/own_memory.h"
 #include "engine/exec/urgency.h"
 #include "engine/kv/tiers.h"
+#include "engine/lease/departure.h"
 #include "engine/sched/scheduler.h"
 #include "engine/transport/transport.h"
 
@@ -37,15 +38,9 @@ struct LeasedRegion {
   kv::RegionId region;
   std::string donor;
   transport::LeaseView view;
-  enum class Phase { kInUse, kDraining, kLost } phase = Phase::kInUse;
-  // Of a drain that nobody is in a hurry for: it waits until then for room elsewhere.
-  absl::Time leaves_at = absl::InfiniteFuture();
-  // Of a drain: until then blocks in use are saved; then their readers are reset.
-  absl::Time save_until = absl::InfiniteFuture();
-  bool may_empty = false;   // of an unhurried drain: there may be idle blocks that have somewhere to go
-  absl::Time last_use;      // at the latest look (GiveBackIdle) that saw one
-  bool given_back = false;  // though nobody asked
-  int64_t resets = 0;       // of sequences, for what it took along
+  lease::Departure departure;
+  absl::Time last_use;  // at the latest look (GiveBackIdle) that saw one
+  int64_t resets = 0;   // of sequences, for what it took along
 };
 
 /// Thread-safety: none; the step loop owns it. Ownership: borrows everything handed in. Errors: none: a copy that fails
@@ -133,9 +128,8 @@ class Borrowing {
   void StartMoves();
   void Start(const std::vector<kv::Move>& moves);
   void RestartStoreTimeouts(const std::string& donor);
-  void LeaveThoseThatCan();
-  void StartDraining(LeasedRegion& region, bool unhurried);
-  void Hasten(LeasedRegion& region, absl::Time save_until);
+  void EmptyThoseThatCan();
+  void StartDraining(LeasedRegion& region);
   bool MayStore() const { return static_cast<int64_t>(stores_.size()) < kMaxStores; }
   void Drain(LeasedRegion& region);
   void GoOnDraining(LeasedRegion& region);
@@ -152,8 +146,7 @@ class Borrowing {
   const Dependencies parts_;
   std::map<kv::RegionId, LeasedRegion> regions_;
   absl::flat_hash_map<kv::LeaseId, kv::RegionId> region_of_;
-  std::set<kv::RegionId> leaving_;  // those in use that wait for room elsewhere (leaves_at)
-  std::set<kv::RegionId> ending_;   // those not in use any more
+  std::set<kv::RegionId> departing_;  // those in other phases than in use
   std::map<transport::Ticket, Store> stores_;
   std::vector<Fetch> fetches_;  // under way
   int64_t lendable_blocks_ = 0;
