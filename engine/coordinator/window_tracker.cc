@@ -49,6 +49,15 @@ std::optional<Window> WindowTracker::TakeUpdate(absl::Time now) {
   return window;
 }
 
+std::optional<Window> WindowTracker::Follow(kv::KvCache& cache, int64_t waiting_blocks, int64_t request_tokens,
+                                            absl::Time now) {
+  Note(now, cache.local().used, waiting_blocks, request_tokens);
+  NoteReuse(now, cache.TakeReuse());
+  std::optional<Window> window = TakeUpdate(now);
+  if (window) cache.KeepCached(window->cache_blocks);
+  return window;
+}
+
 absl::Time WindowTracker::NextUpdate() const {
   if (pending_) return reported_at_ + options_.min_interval;
   absl::Time next = absl::InfiniteFuture();

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // What an engine needed of its arena lately: the input of scale-down (Algorithm 1, line 22).
 //
-//   tracker.Note(now, used_blocks, waiting_blocks, longest_request_tokens);
-//   if (std::optional<Window> window = tracker.TakeUpdate(now)) coordinator.ReportWindow(*window);
+//   const std::optional<Window> window = tracker.Follow(cache, waiting_blocks, longest_request_tokens, now);
+//   if (window) coordinator.ReportWindow(*window);
 #pragma once
 
 #include <algorithm>
@@ -13,6 +13,7 @@
 
 #include "absl/time/time.h"
 #include "engine/coordinator/lease_broker.h"
+#include "engine/kv/kv_cache.h"
 #include "engine/kv/reuse_meter.h"
 
 namespace swiftcache::engine::coordinator {
@@ -44,6 +45,8 @@ class WindowTracker {
   void NoteReuse(absl::Time now, const kv::Reuse& reuse);
   /// What is to be reported: nothing where it is what was reported last, or that was a moment ago.
   std::optional<Window> TakeUpdate(absl::Time now);
+  /// The three, of this cache, which keeps from then on what is reported that it does.
+  std::optional<Window> Follow(kv::KvCache& cache, int64_t waiting_blocks, int64_t request_tokens, absl::Time now);
   /// When TakeUpdate may have something although nothing was noted; infinite future: never.
   absl::Time NextUpdate() const;
 

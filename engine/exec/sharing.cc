@@ -44,14 +44,9 @@ void Sharing::Advance(int64_t waiting_tokens, int64_t longest_request_tokens) {
   if (!parts_.scheduler->has_work()) lending_.ForgetNeed();  // cancelled
   lending_.Advance();
   borrowing_.Advance(waiting_tokens);
-  const absl::Time now = parts_.clock->Now();
   const int64_t to_come = parts_.cache->BlocksFor(waiting_tokens) + parts_.scheduler->missing_blocks();
-  window_.Note(now, parts_.cache->local().used, to_come, longest_request_tokens);
-  window_.NoteReuse(now, parts_.cache->TakeReuse());
-  if (const auto window = window_.TakeUpdate(now)) {
-    parts_.cache->KeepCached(window->cache_blocks);
-    parts_.coordinator->ReportWindow(*window);
-  }
+  const auto window = window_.Follow(*parts_.cache, to_come, longest_request_tokens, parts_.clock->Now());
+  if (window) parts_.coordinator->ReportWindow(*window);
 }
 
 absl::Time Sharing::NextWakeup() const {

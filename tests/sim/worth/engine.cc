@@ -138,12 +138,7 @@ void Engine::Advance() {
   for (const auto& [conversation, job] : jobs_) longest = std::max(longest, job->tokens.size());
   const absl::Time now = absl::UnixEpoch() + absl::Seconds(free_at_);
   const int64_t to_come = cache_.BlocksFor(scheduler_.waiting_tokens()) + scheduler_.missing_blocks();
-  window_.Note(now, cache_.local().used, to_come, longest);
-  window_.NoteReuse(now, cache_.TakeReuse());
-  if (const auto window = window_.TakeUpdate(now)) {
-    cache_.KeepCached(window->cache_blocks);
-    neighbours_.Report(*this, *window);
-  }
+  if (const auto window = window_.Follow(cache_, to_come, longest, now)) neighbours_.Report(*this, *window);
 }
 
 bool Engine::Clear(const engine::lease::Extent& extent) {
