@@ -18,7 +18,8 @@ namespace swiftcache::engine::exec {
 struct EngineLoad {
   int64_t running_requests = 0, waiting_requests = 0;
   int64_t kv_blocks_total = 0, kv_blocks_used = 0, kv_blocks_cached = 0, kv_blocks_free = 0;  // of the own arena
-  int64_t kv_blocks_leased_out = 0;                               // lent to others: in none of the other three
+  int64_t kv_blocks_leased_out = 0;  // lent to others: in none of the other three
+  int64_t kv_blocks_withheld = 0;    // nobody's until there is other memory to lay there: likewise
   int64_t kv_blocks_leased_in = 0, kv_blocks_leased_in_used = 0;  // of others; used: by sequences or the prefix cache
   std::optional<absl::Duration> decode_bound;  // of the longest sequence that own memory and leases hold at present
   int64_t steps_total = 0, preemptions_total = 0, evicted_blocks_total = 0;

@@ -11,8 +11,8 @@ namespace swiftcache::engine::exec {
 namespace {
 
 const char kBlocksHelp[] =
-    "Blocks of KV: of the own arena free, used or leased_out, of others' arenas leased_in; those that only the prefix "
-    "cache holds count as free";
+    "Blocks of KV: of the own arena free, used, leased_out, or withheld until there is other memory to lay in their "
+    "place, of others' arenas leased_in; those that only the prefix cache holds count as free";
 const char kDecodeBoundHelp[] =
     "Least time of an output token of the longest sequence that own memory and leases hold: its KV that must lie in "
     "leases over the rate of the link; absent without leases, a link, or a known rate";
@@ -107,6 +107,7 @@ EngineMetrics::EngineMetrics(Metrics& m, const Geometry& geometry)
       free_blocks_(m.Gauge("swiftcache_kv_blocks", kBlocksHelp, {{"state", "free"}})),
       used_blocks_(m.Gauge("swiftcache_kv_blocks", kBlocksHelp, {{"state", "used"}})),
       leased_out_blocks_(m.Gauge("swiftcache_kv_blocks", kBlocksHelp, {{"state", "leased_out"}})),
+      withheld_blocks_(m.Gauge("swiftcache_kv_blocks", kBlocksHelp, {{"state", "withheld"}})),
       leased_in_blocks_(m.Gauge("swiftcache_kv_blocks", kBlocksHelp, {{"state", "leased_in"}})),
       leased_in_used_blocks_(m.Gauge("swiftcache_kv_leased_in_used_blocks", "Leased blocks that hold KV")),
       cached_blocks_(
@@ -243,6 +244,7 @@ void EngineMetrics::SetLoad(const EngineLoad& load) {
   free_blocks_.Set(load.kv_blocks_free + load.kv_blocks_cached);
   used_blocks_.Set(load.kv_blocks_used);
   leased_out_blocks_.Set(load.kv_blocks_leased_out);
+  withheld_blocks_.Set(load.kv_blocks_withheld);
   leased_in_blocks_.Set(load.kv_blocks_leased_in);
   leased_in_used_blocks_.Set(load.kv_blocks_leased_in_used);
   cached_blocks_.Set(load.kv_blocks_cached);

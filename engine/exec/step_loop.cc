@@ -255,6 +255,7 @@ EngineLoad StepLoop::load() const {
           .kv_blocks_cached = local.cached,
           .kv_blocks_free = local.free,
           .kv_blocks_leased_out = cache_.num_leased_out(),
+          .kv_blocks_withheld = cache_.num_withheld(),
           .kv_blocks_leased_in = leased.total,
           .kv_blocks_leased_in_used = leased.used + leased.cached,
           .decode_bound =

@@ -118,6 +118,7 @@ class KvCache final : public SequenceBlocks, public Tiers, public LendableBlocks
   std::vector<int32_t> TakeDirty() override { return pool_.TakeDirty(); }
   int64_t TakeNeed() override;
   int64_t num_leased_out() const override { return pool_.num_lent(); }
+  int64_t num_withheld() const { return pool_.num_withheld(); }
 
   // For whoever has all of it.
   bool Touches(const BlockTable& table, RegionId region) const { return ReadersOf(region).Has(table); }

@@ -62,6 +62,7 @@ TEST_F(WithheldMemoryTest, WhoNeedsMoreThanIsLeftIsPreemptedAsInASmallerArena) {
   EXPECT_EQ(second->tokens(), FakeGreedy(harness_.model(), Prompt(2), 14));
   EXPECT_GT(harness_.load().preemptions_total, 0);
   EXPECT_EQ(harness_.load().kv_blocks_leased_out, 0);
+  EXPECT_EQ(harness_.load().kv_blocks_withheld, 8);
 }
 
 TEST_F(WithheldMemoryTest, WhatIsLeftCannotHoldEndsWithAnErrorThatNamesIt) {
@@ -84,6 +85,7 @@ TEST_F(WithheldMemoryTest, WhoWaitsForItGoesOnWhenThereIsOtherMemory) {
   ASSERT_NO_FATAL_FAILURE(Rounds(60));
   EXPECT_EQ(wide->tokens(), FakeGreedy(harness_.model(), Prompt(1), 40));
   EXPECT_EQ(harness_.load().kv_blocks_free + harness_.load().kv_blocks_cached, 16);
+  EXPECT_EQ(harness_.load().kv_blocks_withheld, 0);
 }
 
 }  // namespace
