@@ -5,13 +5,17 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
 #include <cstring>
+#include <list>
 #include <map>
 #include <random>
 #include <set>
 #include <utility>
 
 #include "engine/sample/sampling_state.h"
+#include "tests/engine/backend/cpu/backend_test_util.h"
 #include "tests/engine/models/sequence_runner.h"
 #include "tests/fakes/cpu.h"
 #include "tests/fakes/late_device.h"
@@ -19,6 +23,9 @@
 
 namespace swiftcache::engine::models {
 namespace {
+
+using backend::WeightFormat;
+using backend::cpu::Activations;
 
 loader::ModelConfig TinyConfig() {
   loader::ModelConfig config;
@@ -49,78 +56,193 @@ bool SameBits(std::span<const float> a, std::span<const float> b) {
   return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size_bytes()) == 0;
 }
 
+// A prompt as one step of one thread, then in chunks, with other threads and blocks.
+void CompareChunks(const loader::ModelConfig& config, const loader::Weights& weights, SequenceRunner::Options options,
+                   int64_t tokens) {
+  const std::vector<int32_t> ids = RandomIds(tokens, 1);
+  options.block_tokens = 16;
+  options.chunk = tokens;
+  options.threads = 1;
+  const std::vector<float> wanted = SequenceRunner(config, weights, options).Logits(ids, 0);
+  ASSERT_EQ(static_cast<int64_t>(wanted.size()), tokens * 131);
+  ASSERT_TRUE(std::all_of(wanted.begin(), wanted.end(), [](float logit) { return std::isfinite(logit); }));
+  for (const int64_t chunk : {1, 7, 64, 512}) {
+    options.chunk = chunk;
+    options.threads = 2 + chunk % 2;
+    options.block_tokens = chunk == 64 ? 5 : 32;
+    EXPECT_TRUE(SameBits(SequenceRunner(config, weights, options).Logits(ids, 0), wanted)) << "chunk " << chunk;
+  }
+}
+
+// Sequences of different lengths, each cut at random, mixed in random order: sequence s has 20 + `more` * s tokens.
+void CompareNeighbours(const loader::ModelConfig& config, const loader::Weights& weights,
+                       SequenceRunner::Options options, int num_sequences, int64_t more) {
+  options.block_tokens = 4;
+  options.chunk = 256;
+  SequenceRunner runner(config, weights, options);
+  std::vector<std::vector<int32_t>> ids;
+  std::vector<std::vector<float>> alone;
+  std::vector<SequenceBlocks> blocks;
+  for (int s = 0; s < num_sequences; ++s) {
+    ids.push_back(RandomIds(20 + more * s, 10 + s));
+    alone.push_back(runner.Logits(ids.back(), 0));
+    blocks.emplace_back(runner.kv(), ids.back().size());
+  }
+  std::minstd_rand random(5);
+  std::vector<int64_t> done(num_sequences, 0);
+  int64_t rows_compared = 0;
+  while (true) {
+    std::vector<int32_t> step_ids, logit_rows;
+    std::vector<backend::StepSequence> sequences;
+    std::vector<std::span<const float>> wanted;
+    for (int s = 0; s < num_sequences; ++s) {
+      const int64_t left = ids[s].size() - done[s];
+      const int64_t rows = std::min<int64_t>(left, random() % 3 == 0 ? random() % 30 : random() % 2);
+      if (rows == 0) continue;
+      sequences.push_back({rows, done[s], blocks[s].addresses()});
+      step_ids.insert(step_ids.end(), ids[s].begin() + done[s], ids[s].begin() + done[s] + rows);
+      logit_rows.push_back(static_cast<int32_t>(step_ids.size()) - 1);
+      done[s] += rows;
+      wanted.push_back(std::span(alone[s]).subspan((done[s] - 1) * 131, 131));
+    }
+    if (step_ids.empty()) {
+      int64_t left = 0;
+      for (int s = 0; s < num_sequences; ++s) left += ids[s].size() - done[s];
+      if (left == 0) break;
+      continue;
+    }
+    const std::vector<float> found = runner.Step(step_ids, sequences, logit_rows);
+    for (size_t i = 0; i < wanted.size(); ++i, ++rows_compared) {
+      ASSERT_TRUE(SameBits(std::span(found).subspan(i * 131, 131), wanted[i]));
+    }
+  }
+  EXPECT_GT(rows_compared, 4 * num_sequences);
+}
+
+SequenceRunner::Options OptionsOf(const Precision& precision) {
+  return {.dtype = precision.dtype, .kv_dtype = precision.kv_dtype, .max_isa = precision.max_isa};
+}
+
 TEST(DecoderTest, ChunksBlocksAndThreadsChangeNoBitOfTheLogits) {
-  const loader::ModelConfig config = TinyConfig();
-  const SyntheticWeights weights(config);
-  const std::vector<int32_t> ids = RandomIds(600, 1);
+  const SyntheticWeights weights(TinyConfig());
   for (const Precision& precision : AllPrecisions()) {
-    SequenceRunner::Options options{.dtype = precision.dtype,
-                                    .kv_dtype = precision.kv_dtype,
-                                    .max_isa = precision.max_isa,
-                                    .block_tokens = 16,
-                                    .chunk = 600,
-                                    .threads = 1};
-    const std::vector<float> wanted = SequenceRunner(config, weights, options).Logits(ids, 0);
-    ASSERT_EQ(wanted.size(), 600u * 131u);
-    for (const int64_t chunk : {1, 7, 64, 512}) {
-      options.chunk = chunk;
-      options.threads = 2 + chunk % 2;
-      options.block_tokens = chunk == 64 ? 5 : 32;
-      EXPECT_TRUE(SameBits(SequenceRunner(config, weights, options).Logits(ids, 0), wanted))
-          << precision.name << " chunk " << chunk;
+    SCOPED_TRACE(precision.name);
+    CompareChunks(TinyConfig(), weights, OptionsOf(precision), 600);
+  }
+}
+
+TEST(DecoderTest, NeighboursInTheBatchChangeNoBitOfTheLogits) {
+  const SyntheticWeights weights(TinyConfig());
+  for (const Precision& precision : AllPrecisions()) {
+    SCOPED_TRACE(precision.name);
+    CompareNeighbours(TinyConfig(), weights, OptionsOf(precision), 8, 23);
+  }
+}
+
+// A model whose matrices a file has quantised: V and the way down in a format of their own, as in files of Q4_K_M.
+struct QuantizedModel {
+  const char* name;
+  WeightFormat most, v_and_down;
+  int64_t head_dim = 32;  // rows of K and of V too; 16: they share a panel
+
+  bool mixed() const { return most != v_and_down; }
+  loader::ModelConfig Config() const {
+    loader::ModelConfig config = TinyConfig();
+    config.num_layers = 2;
+    config.hidden_size = config.intermediate_size = BlockOf(WeightFormat::kQ4_K).elements;
+    config.num_heads = config.hidden_size / head_dim;
+    config.num_kv_heads = 1;
+    config.head_dim = head_dim;
+    return config;
+  }
+};
+
+constexpr QuantizedModel kQuantizedModels[] = {
+    {"Q4_0", WeightFormat::kQ4_0, WeightFormat::kQ4_0},
+    {"Q8_0", WeightFormat::kQ8_0, WeightFormat::kQ8_0},
+    {"Q4_K", WeightFormat::kQ4_K, WeightFormat::kQ4_K},
+    {"Q6_K", WeightFormat::kQ6_K, WeightFormat::kQ6_K},
+    {"Q4_K and Q6_K", WeightFormat::kQ4_K, WeightFormat::kQ6_K},
+    {"Q4_K and Q6_K in a panel", WeightFormat::kQ4_K, WeightFormat::kQ6_K, 16},
+};
+
+class QuantizedModelWeights final : public loader::Weights {
+ public:
+  explicit QuantizedModelWeights(const QuantizedModel& model) : vectors_(model.Config()) {
+    tensors_ = vectors_.tensors();
+    for (auto& [name, tensor] : tensors_) {
+      if (tensor.rows == 1) continue;
+      const bool other = name.ends_with("v_proj.weight") || name.ends_with("down_proj.weight");
+      const auto seed = static_cast<uint32_t>(matrices_.size());
+      tensor = matrices_.emplace_back(other ? model.v_and_down : model.most, tensor.rows, tensor.cols, seed).source();
+    }
+  }
+
+ private:
+  const SyntheticWeights vectors_;
+  std::list<backend::cpu::QuantizedWeights> matrices_;
+};
+
+// Which products are of integers differs by instruction set and by what activations are rounded to.
+struct QuantizedRun {
+  backend::cpu::Isa isa;
+  Activations activations;
+  std::string rows;  // WeightReport's, of a model in one format
+
+  std::string name() const { return std::string(backend::cpu::IsaName(isa)) + ", " + rows; }
+  SequenceRunner::Options options() const {
+    // KV of int8 beside products of int8 alone: one of each is enough.
+    return {.kv_dtype = activations == Activations::kInt8 ? backend::KvDtype::kInt8 : backend::KvDtype::kBf16,
+            .max_isa = isa,
+            .activations = activations};
+  }
+};
+
+std::vector<QuantizedRun> AllQuantizedRuns() {
+  using backend::cpu::Isa;
+  std::vector<QuantizedRun> runs;
+  for (const Isa isa : backend::cpu::kAllIsas) {
+    if (backend::cpu::BestIsa(isa) != isa) continue;
+    runs.push_back({isa, Activations::kF32, "f32"});
+    if (isa == Isa::kBaseline) continue;  // multiplies no integers, so that the others are the same
+    runs.push_back({isa, Activations::kAuto, isa == Isa::kAvx512Bf16 ? "int8 and bf16" : "int8 and f32"});
+    runs.push_back({isa, Activations::kInt8, "int8"});
+    if (isa == Isa::kAvx512Bf16) runs.push_back({isa, Activations::kBf16, "bf16"});
+  }
+  return runs;
+}
+
+TEST(DecoderTest, NothingIsRoundedInTheProductsOfAModelInOneQuantisedFormatButTheRows) {
+  for (const QuantizedModel& model : kQuantizedModels) {
+    if (model.mixed()) continue;
+    const QuantizedModelWeights weights(model);
+    for (const QuantizedRun& run : AllQuantizedRuns()) {
+      SequenceRunner runner(model.Config(), weights, run.options());
+      const backend::WeightReport& report = runner.decoder().weights();
+      EXPECT_EQ(report.packed, "stored") << model.name << ", " << run.name();
+      EXPECT_EQ(report.rows, run.rows) << model.name << ", " << run.name();
+      EXPECT_EQ(report.rounded, 0) << model.name << ", " << run.name();
     }
   }
 }
 
-// Sequences of different lengths, each cut at random, mixed in random order.
-TEST(DecoderTest, NeighboursInTheBatchChangeNoBitOfTheLogits) {
-  const loader::ModelConfig config = TinyConfig();
-  const SyntheticWeights weights(config);
-  constexpr int kSequences = 8;
-  for (const Precision& precision : AllPrecisions()) {
-    SequenceRunner runner(config, weights,
-                          {.dtype = precision.dtype,
-                           .kv_dtype = precision.kv_dtype,
-                           .max_isa = precision.max_isa,
-                           .block_tokens = 4,
-                           .chunk = 256});
-    std::vector<std::vector<int32_t>> ids;
-    std::vector<std::vector<float>> alone;
-    std::vector<SequenceBlocks> blocks;
-    for (int s = 0; s < kSequences; ++s) {
-      ids.push_back(RandomIds(20 + 23 * s, 10 + s));
-      alone.push_back(runner.Logits(ids.back(), 0));
-      blocks.emplace_back(runner.kv(), ids.back().size());
+TEST(DecoderTest, ChunksBlocksAndThreadsChangeNoBitOverQuantisedWeights) {
+  for (const QuantizedModel& model : kQuantizedModels) {
+    const QuantizedModelWeights weights(model);
+    for (const QuantizedRun& run : AllQuantizedRuns()) {
+      SCOPED_TRACE(std::string(model.name) + ", " + run.name());
+      CompareChunks(model.Config(), weights, run.options(), 210);
     }
-    std::minstd_rand random(5);
-    std::vector<int64_t> done(kSequences, 0);
-    int64_t rows_compared = 0;
-    while (true) {
-      std::vector<int32_t> step_ids, logit_rows;
-      std::vector<backend::StepSequence> sequences;
-      std::vector<std::span<const float>> wanted;
-      for (int s = 0; s < kSequences; ++s) {
-        const int64_t left = ids[s].size() - done[s];
-        const int64_t rows = std::min<int64_t>(left, random() % 3 == 0 ? random() % 30 : random() % 2);
-        if (rows == 0) continue;
-        sequences.push_back({rows, done[s], blocks[s].addresses()});
-        step_ids.insert(step_ids.end(), ids[s].begin() + done[s], ids[s].begin() + done[s] + rows);
-        logit_rows.push_back(static_cast<int32_t>(step_ids.size()) - 1);
-        done[s] += rows;
-        wanted.push_back(std::span(alone[s]).subspan((done[s] - 1) * 131, 131));
-      }
-      if (step_ids.empty()) {
-        int64_t left = 0;
-        for (int s = 0; s < kSequences; ++s) left += ids[s].size() - done[s];
-        if (left == 0) break;
-        continue;
-      }
-      const std::vector<float> found = runner.Step(step_ids, sequences, logit_rows);
-      for (size_t i = 0; i < wanted.size(); ++i, ++rows_compared) {
-        ASSERT_TRUE(SameBits(std::span(found).subspan(i * 131, 131), wanted[i])) << precision.name;
-      }
+  }
+}
+
+TEST(DecoderTest, NeighboursInTheBatchChangeNoBitOverQuantisedWeights) {
+  for (const QuantizedModel& model : kQuantizedModels) {
+    const QuantizedModelWeights weights(model);
+    for (const QuantizedRun& run : AllQuantizedRuns()) {
+      SCOPED_TRACE(std::string(model.name) + ", " + run.name());
+      CompareNeighbours(model.Config(), weights, run.options(), 5, 16);
     }
-    EXPECT_GT(rows_compared, 50);
   }
 }
 
