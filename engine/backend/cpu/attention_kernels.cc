@@ -184,14 +184,17 @@ void LoadVRows(const void* const* rows, int64_t count, int64_t head_dim, void* o
 
 constexpr float kLeastScaled = 1e-35f;  // 127 / less may be infinite: all such a head's elements become zero
 
+// Magnitudes are compared as the integers that their bits are, which puts NaN above all others.
 float Quantize(const float* x, int64_t n, int8_t* out) {
   const F32 d;
   const hn::Rebind<int8_t, F32> d8;
-  auto maxima = hn::Zero(d);
+  const hn::RebindToSigned<F32> di;
+  auto maxima = hn::Zero(di);
   int64_t i = 0;
-  for (; i + kLanes <= n; i += kLanes) maxima = hn::Max(maxima, hn::Abs(hn::LoadU(d, x + i)));
-  float largest = hn::GetLane(hn::MaxOfLanes(d, maxima));
-  for (; i < n; ++i) largest = std::max(largest, std::abs(x[i]));
+  for (; i + kLanes <= n; i += kLanes) maxima = hn::Max(maxima, hn::BitCast(di, hn::Abs(hn::LoadU(d, x + i))));
+  int32_t largest_bits = hn::GetLane(hn::MaxOfLanes(di, maxima));
+  for (; i < n; ++i) largest_bits = std::max(largest_bits, std::bit_cast<int32_t>(std::abs(x[i])));
+  const auto largest = std::bit_cast<float>(largest_bits);
   const float to_int = largest > kLeastScaled ? 127 / largest : 0;
   const auto nearest = [=](Words of) HWY_ATTR {
     return hn::DemoteTo(d8, hn::NearestInt(hn::Mul(of, hn::Set(d, to_int))));  // saturates

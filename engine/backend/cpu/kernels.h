@@ -62,7 +62,8 @@ struct Kernels {
   /// x: [groups * 32]; for weights of this zero in blocks of so many inputs, 32 or 16.
   void (*to_int8)(const float* x, int64_t groups, int zero, int inputs, Int8Group* out) = nullptr;
   void (*softmax_tile)(const SoftmaxTile&) = nullptr;
-  /// x as int8 times the scale that is returned, nearest with ties to even; writes n elements, of all zeroes zeroes.
+  /// x as int8 times the scale that is returned, nearest with ties to even; writes n elements, of all zeroes zeroes. The
+  /// scale is not finite where an element is not.
   float (*quantize)(const float* x, int64_t n, int8_t* out) = nullptr;
   /// A tile of K, transposed, and of V, as panels for the products: rows are `count` addresses of [head_dim] elements
   /// as stored. Beyond `count` V is zero, and K is of no meaning; beyond head_dim V is zero.

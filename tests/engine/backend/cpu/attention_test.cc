@@ -2,6 +2,7 @@
 #include "engine/backend/cpu/attention.h"
 
 #include <algorithm>
+#include <limits>
 #include <list>
 
 #include "tests/engine/backend/cpu/backend_test_util.h"
@@ -286,6 +287,44 @@ TEST(AttentionTest, Int8HoldsTheNearestOfEachElementAndTheScale) {
           EXPECT_GE(stored[i], -127);
           ASSERT_LE(std::abs(stored[i] * scale - x[i]), std::max(scale * 0.50001f, 1e-35f))
               << IsaName(isa) << " n " << n << " at " << i;
+        }
+      }
+    }
+  }
+}
+
+TEST(AttentionTest, Int8HasAScaleThatIsNotFiniteWhereverAnElementIsNot) {
+  const float infinity = std::numeric_limits<float>::infinity();
+  for (const Isa isa : kAllIsas) {
+    if (BestIsa(isa) != isa) continue;
+    const Kernels kernels = KernelsFor(isa);
+    for (const int64_t n : {2, 6, 16, 42, 64}) {
+      for (int64_t at = 0; at < n; ++at) {  // in each vector, and behind the last
+        for (const float value : {std::nanf(""), -std::nanf(""), infinity, -infinity}) {
+          std::vector<float> x = RandomVector(n, 3);
+          x[at] = value;
+          std::vector<int8_t> stored(n);
+          EXPECT_FALSE(std::isfinite(kernels.quantize(x.data(), n, stored.data())))
+              << IsaName(isa) << " n " << n << " at " << at << ": " << value;
+        }
+      }
+    }
+  }
+}
+
+TEST(AttentionTest, AValueThatIsNoNumberIsSeenInTheRowsOutput) {
+  constexpr int64_t kTokens = 3, kDim = 42;
+  for (const Isa isa : kAllIsas) {
+    if (BestIsa(isa) != isa) continue;
+    for (const KvDtype dtype : {KvDtype::kBf16, KvDtype::kF32, KvDtype::kInt8}) {
+      const Arrangement setup{{2, 1, kDim}, dtype, 16, isa};
+      for (int64_t d = 0; d < kDim; ++d) {
+        Oracle oracle = MakeOracle(setup, kTokens, 13);
+        oracle.qkv[kTokens * setup.width() - kDim + d] = std::nanf("");  // of the last token's V
+        const std::vector<float> found = Engine(setup, kTokens).Prefill(oracle, kTokens, kTokens);
+        for (const int64_t head : {0, 1}) {
+          EXPECT_TRUE(std::isnan(found[(kTokens - 1) * setup.out_width() + head * kDim + d]))
+              << IsaName(isa) << " KV " << NameOf(dtype) << " at " << d;
         }
       }
     }
