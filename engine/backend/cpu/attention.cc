@@ -79,7 +79,8 @@ void PagedAttention::BeginStep(std::span<const StepSequence> sequences, std::spa
         {s.num_rows, s.context_tokens, static_cast<int64_t>(places_.size()), static_cast<int64_t>(blocks_.size())});
     for (const DeviceAddress block : s.blocks) blocks_.push_back(options_.space.Number(block));
     for (int64_t r = 0; r < s.num_rows; ++r) places_.push_back({index, s.context_tokens + r});
-    for (int64_t r = 0; r < s.num_rows; r += item_rows_) {
+    // The last rows first: they have the longest context, and a long item begun last is one that the others wait for.
+    for (int64_t r = (CeilDiv(s.num_rows, item_rows_) - 1) * item_rows_; r >= 0; r -= item_rows_) {
       for (int64_t head = 0; head < options_.shape.num_kv_heads; ++head) {
         items_.push_back({index, r, std::min(item_rows_, s.num_rows - r), head});
       }
