@@ -12,7 +12,7 @@
 
 namespace swiftcache::engine::backend {
 
-/// Element formats. The quantised ones are GGML's blocks; their layouts stand in cpu/dequantize.cc.
+/// Element formats. The quantised ones are GGML's blocks; their layouts stand in weight_blocks.h.
 enum class WeightFormat { kF32, kF16, kBf16, kQ8_0, kQ4_0, kQ4_1, kQ5_0, kQ5_1, kQ4_K, kQ5_K, kQ6_K };
 
 /// A format and its smallest run of elements. Units: elements and bytes.
