@@ -17,6 +17,7 @@ void StepPace::Note(const Load& load, absl::Duration time) {
     if (load.decodes > 0) decode_time_ = time;
     return;
   }
+  if (load.decodes > 0) decode_time_ = std::min(decode_time_, time);
   if (load.prompt_tokens < kEnoughTokens) return;
   const absl::Duration decodes = load.decodes > 0 ? std::min(decode_time_, time / 2) : absl::ZeroDuration();
   const absl::Duration now = (time - decodes) / load.prompt_tokens;

@@ -25,11 +25,12 @@ class StepPace {
     int64_t decodes = 0, prompt_tokens = 0;
   };
   void Note(const Load& load, absl::Duration time);
-  /// Beside the decodes of the last step without prompts. At least kLeastTokens.
+  /// Beside the decodes of the last step without prompts, which take no longer than any step since that had some. At
+  /// least kLeastTokens.
   int64_t PromptTokensWithin(absl::Duration time) const;
 
  private:
-  absl::Duration decode_time_;        // of the last step without prompts; zero: not known
+  absl::Duration decode_time_;        // of the last step without prompts, or less; zero: not known
   absl::Duration prompt_token_time_;  // zero: not known
 };
 

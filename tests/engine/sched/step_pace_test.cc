@@ -60,5 +60,25 @@ TEST(StepPaceTest, StepsOfALongPromptKeepCloseToTheTarget) {
   }
 }
 
+// Of 64 streams one is left while a prompt is computed: its steps come to use the target, and keep to it.
+TEST(StepPaceTest, TheTimeOfManyDecodesIsForgottenWhenFewAreLeftBesideAPrompt) {
+  constexpr absl::Duration kTarget = absl::Milliseconds(76);
+  StepPace pace;
+  const auto step = [&](int64_t decodes, absl::Duration of_decodes) {
+    const int64_t tokens = pace.PromptTokensWithin(kTarget);
+    const absl::Duration time = of_decodes + tokens * absl::Microseconds(500);
+    pace.Note({.decodes = decodes, .prompt_tokens = tokens}, time);
+    return time;
+  };
+  pace.Note({.decodes = 64}, absl::Milliseconds(60));
+  for (int i = 0; i < 10; ++i) EXPECT_LE(step(64, absl::Milliseconds(60)), 1.25 * kTarget) << i;
+  absl::Duration last;
+  for (int i = 0; i < 20; ++i) {
+    last = step(1, absl::Milliseconds(6));
+    EXPECT_LE(last, kTarget) << i;
+  }
+  EXPECT_GE(last, 0.8 * kTarget);
+}
+
 }  // namespace
 }  // namespace swiftcache::engine::sched
