@@ -31,8 +31,8 @@ def llama_missing(args):
 class Ours(Side):
     """A cluster asked over HTTP."""
 
-    def ask(self, messages, tokens, model="chat"):
-        return Answer(self.cluster.gateway.http, model, messages, tokens)
+    def ask(self, messages, tokens, model="chat", **more):
+        return Answer(self.cluster.gateway.http, model, messages, tokens, **more)
 
 
 class Peer:
@@ -53,8 +53,8 @@ class Peer:
         except OSError:
             return False
 
-    def ask(self, prompt, tokens, model="chat"):
-        return Answer(self.address, model, prompt, tokens)
+    def ask(self, prompt, tokens, model="chat", **more):
+        return Answer(self.address, model, prompt, tokens, **more)
 
     def stop(self):
         self.child.terminate()

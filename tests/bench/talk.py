@@ -17,9 +17,9 @@ def words(rng, count):
 
 class Answer:
     """One streamed greedy answer of exactly `tokens` tokens to a chat's messages, or to a prompt of token ids. Seconds; `at`:
-    when each piece of text came."""
+    when each piece of text came. `began` is called at the first; it hangs up at the first after `enough` is set."""
 
-    def __init__(self, address, model, prompt, tokens):
+    def __init__(self, address, model, prompt, tokens, began=lambda: None, enough=None):
         path, field = ("completions", "prompt") if isinstance(prompt[0], int) else ("chat/completions", "messages")
         body = json.dumps({"model": model, field: prompt, "max_tokens": tokens, "temperature": 0, "ignore_eos": True,
                            "stream": True, "stream_options": {"include_usage": True}})
@@ -36,8 +36,12 @@ class Answer:
             usage = event.get("usage") or usage
             piece = "".join(choice.get("text") or (choice.get("delta") or {}).get("content") or "" for choice in event.get("choices") or [])
             if piece:
+                if not self.at:
+                    began()
                 self.at.append(time.monotonic())
                 self.text += piece
+                if enough and enough.is_set():
+                    break
         connection.close()
         if not self.at:
             raise RuntimeError(f"{address}: an answer without text")
