@@ -2,8 +2,8 @@
 // How far the engine's arithmetic is from what the machine can do, in two ratios:
 //   prefill: GFLOP/s of the products of a prompt over the whole prefill's time, against oneDNN's GFLOP/s on the same
 //            products alone;
-//   decode:  a step of one sequence or of several, against reading every weight and their KV once at the memory
-//            bandwidth measured.
+//   decode:  a step of one sequence or of several, against reading every weight and their KV once as fast as
+//            memory gives them (bandwidth.h).
 // Engine, library and bandwidth loop take turns, since shared machines change their speed from minute to minute.
 //
 //   swiftcache-engine-bench [--model PATH] [--threads N] [--isa avx512_bf16|avx2|...] [--f32] [--kv bf16|f32|int8]
@@ -13,7 +13,6 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -26,10 +25,10 @@
 #include "engine/backend/cpu/cpu_device.h"
 #include "engine/backend/cpu/isa.h"
 #include "engine/backend/cpu/memory.h"
-#include "engine/backend/cpu/thread_pool.h"
 #include "engine/loader/checkpoint.h"
 #include "engine/models/create_model.h"
 #include "engine/models/decoder.h"
+#include "tests/bench/bandwidth.h"
 #include "tests/bench/isa_flag.h"
 #include "tests/bench/library_gemm.h"
 #include "tests/bench/timing.h"
@@ -212,35 +211,21 @@ class LibraryRunner {
   double flops_ = 0;
 };
 
-// Reads `bytes` once with all threads.
-class BandwidthLoop {
- public:
-  BandwidthLoop(int64_t bytes, int threads) : memory_(*HostMemory::Allocate(bytes)), pool_(threads) {
-    std::memset(memory_.data(), 1, bytes);
+// What a step reads of the file: all but the embedding's table where the logits have a matrix of their own.
+int64_t StoredBytes(const engine::loader::Weights& weights) {
+  const bool tied = weights.tensors().count("lm_head.weight") == 0;
+  int64_t bytes = 0;
+  for (const auto& [name, source] : weights.tensors()) {
+    if (tied || name != "model.embed_tokens.weight") bytes += source.rows * source.row_bytes;
   }
-  void Run() {
-    constexpr int64_t kPiece = 1 << 20;
-    pool_.ParallelFor(memory_.bytes() / kPiece, [&](int64_t piece, int worker) {
-      const uint64_t* at = reinterpret_cast<const uint64_t*>(memory_.data() + piece * kPiece);
-      uint64_t sums[32] = {};
-      for (int64_t i = 0; i < kPiece / 8; i += 32) {
-        for (int j = 0; j < 32; ++j) sums[j] += at[i + j];
-      }
-      for (const uint64_t sum : sums) sink_.fetch_add(sum, std::memory_order_relaxed);
-    });
-  }
-
- private:
-  HostMemory memory_;
-  engine::backend::cpu::ThreadPool pool_;
-  std::atomic<uint64_t> sink_{0};
-};
+  return bytes;
+}
 
 void RestFromLibrary() { absl::SleepFor(absl::Milliseconds(30)); }  // its OpenMP threads spin on for a while
 
 struct Figures {
   std::string backend, library;
-  double weight_bytes = 0, kv_bytes = 0, load_seconds = 0, library_flops = 0;
+  double weight_bytes = 0, stored_bytes = 0, kv_bytes = 0, load_seconds = 0, library_flops = 0;
   std::vector<double> prefill, gemm, decode, read;  // seconds of each repeat; none where that half is left out
 };
 
@@ -252,6 +237,7 @@ Figures Measure(const ModelConfig& config, const engine::loader::Weights& weight
   Figures f{.backend = std::string(runner.decoder().backend().name()),
             .library = library_bf16 ? "bf16" : "f32",
             .weight_bytes = static_cast<double>(runner.decoder().weight_bytes()),
+            .stored_bytes = static_cast<double>(StoredBytes(weights)),
             .kv_bytes = static_cast<double>(flags.sequences * flags.context * runner.kv_bytes_of_token()),
             .load_seconds = runner.load_seconds(),
             .library_flops = library.flops()};
@@ -265,15 +251,18 @@ Figures Measure(const ModelConfig& config, const engine::loader::Weights& weight
       f.prefill.push_back(SecondsOf([&] { runner.Step(0, flags.prompt); }));
     }
     if (flags.sequences == 0) continue;
-    f.read.push_back(SecondsOf([&] { bandwidth.Run(); }));
+    f.read.push_back(bandwidth.BestSeconds());
     f.decode.push_back(SecondsOf([&] {
                          for (int i = 0; i < kDecodeTokens; ++i) runner.Step(flags.context + i, 1, flags.sequences);
                        }) /
                        kDecodeTokens);
-    f.read.back() = std::min(f.read.back(), SecondsOf([&] { bandwidth.Run(); }));  // before and after: the better one
+    f.read.back() = std::min(f.read.back(), bandwidth.BestSeconds());  // before and after: the better one
   }
   return f;
 }
+
+// Of the bytes that a step's packed weights and KV have, those of the file's weights and KV.
+double StoredPart(const Figures& f) { return (f.stored_bytes + f.kv_bytes) / (f.weight_bytes + f.kv_bytes); }
 
 double MedianRatio(std::vector<double> above, const std::vector<double>& below) {
   for (size_t i = 0; i < above.size(); ++i) above[i] /= below[i];
@@ -281,8 +270,9 @@ double MedianRatio(std::vector<double> above, const std::vector<double>& below) 
 }
 
 void PrintText(const Figures& f, const Flags& flags) {
-  std::printf("machine   %s, %d threads\nengine    %s, weights %.1f MB, loaded and packed in %.2f s\n",
-              CpuName().c_str(), flags.threads, f.backend.c_str(), f.weight_bytes * 1e-6, f.load_seconds);
+  std::printf("machine   %s, %d threads\nengine    %s, weights %.1f MB of %.1f stored, loaded and packed in %.2f s\n",
+              CpuName().c_str(), flags.threads, f.backend.c_str(), f.weight_bytes * 1e-6, f.stored_bytes * 1e-6,
+              f.load_seconds);
   if (!f.prefill.empty()) {
     std::printf("prefill   %ld tokens: %.1f ms, %.0f tokens/s, %.1f GFLOP/s; oneDNN %s %.1f GFLOP/s; ratio %.2f\n",
                 flags.prompt, Median(f.prefill) * 1e3, flags.prompt / Median(f.prefill),
@@ -294,12 +284,17 @@ void PrintText(const Figures& f, const Flags& flags) {
   std::printf("decode    %ld together at %ld tokens: %.2f ms, %.1f tokens/s; memory reads %.1f MB at %.1f GB/s = ",
               flags.sequences, flags.context, Median(f.decode) * 1e3, flags.sequences / Median(f.decode), bytes * 1e-6,
               bytes / Median(f.read) * 1e-9);
-  std::printf("%.2f ms; ratio %.2f\n", Median(f.read) * 1e3, MedianRatio(f.read, f.decode));
+  const double share = MedianRatio(f.read, f.decode);
+  std::printf("%.2f ms; ratio %.2f, on stored bytes %.2f\n", Median(f.read) * 1e3, share, share * StoredPart(f));
 }
 
-// Tokens and bytes a second; `share`: of the library, or of the memory bandwidth.
+// Tokens and bytes a second; `share`: of the library, or of the memory bandwidth on the bytes that are read; on the file's
+// bytes `stored_share`.
 void PrintJson(const Figures& f, const Flags& flags) {
-  nlohmann::json json = {{"machine", CpuName()}, {"backend", f.backend}, {"weight_bytes", f.weight_bytes}};
+  nlohmann::json json = {{"machine", CpuName()},
+                         {"backend", f.backend},
+                         {"weight_bytes", f.weight_bytes},
+                         {"stored_bytes", f.stored_bytes}};
   if (!f.prefill.empty()) {
     json["prefill"] = {{"tokens_s", flags.prompt / Median(f.prefill)},
                        {"library_flop_s", f.library_flops / Median(f.gemm)},
@@ -308,7 +303,8 @@ void PrintJson(const Figures& f, const Flags& flags) {
   if (!f.decode.empty()) {
     json["decode"] = {{"tokens_s", flags.sequences / Median(f.decode)},
                       {"memory_bytes_s", (f.weight_bytes + f.kv_bytes) / Median(f.read)},
-                      {"share", MedianRatio(f.read, f.decode)}};
+                      {"share", MedianRatio(f.read, f.decode)},
+                      {"stored_share", MedianRatio(f.read, f.decode) * StoredPart(f)}};
   }
   std::printf("%s\n", json.dump().c_str());
 }

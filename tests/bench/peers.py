@@ -7,7 +7,7 @@ model alone, without server or sampling: swiftcache-engine-bench, llama-bench an
 
 `best` compares with the fastest of llama.cpp's files of that model, whichever it is. `share` is ours of what the machine
 could do, measured in the same round: of oneDNN's GEMMs of a prompt alone, in the type that we compute in; of reading
-weights and KV once at the memory bandwidth.
+weights and KV once as fast as memory gives them (bandwidth.h).
 """
 import argparse
 import functools
@@ -36,7 +36,7 @@ class Column:
     def ours(self, flags, model, extra=()):
         said = run(flags, [flags.bin / "swiftcache-engine-bench", "--json", "--model", model, "--threads", flags.threads,
                            "--prompt", self.prompt, "--sequences", self.sequences, "--context", max(1, self.depth),
-                           "--repeats", 2, *extra])
+                           "--repeats", 3, *extra])
         half = json.loads(said)["prefill" if self.prompt else "decode"]
         return half["tokens_s"], half["share"]
 

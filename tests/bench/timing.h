@@ -21,10 +21,10 @@ double SecondsOf(const Work& work) {
   return absl::ToDoubleSeconds(absl::Now() - begin);
 }
 
-/// The upper one of an even number. REQUIRES: there is one.
+/// The mean of the middle two of an even number. REQUIRES: there is one.
 inline double Median(std::vector<double> values) {
-  std::nth_element(values.begin(), values.begin() + values.size() / 2, values.end());
-  return values[values.size() / 2];
+  std::sort(values.begin(), values.end());
+  return (values[(values.size() - 1) / 2] + values[values.size() / 2]) / 2;
 }
 
 }  // namespace swiftcache
