@@ -5,9 +5,10 @@ A column is a kind of work, a line a file. Each figure is the median of --rounds
 does the column once, one after the other: shared machines change their speed from minute to minute. Both sides run the
 model alone, without server or sampling: swiftcache-engine-bench, llama-bench and llama-batched-bench.
 
-`best` compares with the fastest of llama.cpp's files of that model, whichever it is. `share` is ours of what the machine
+`ratio` compares with llama.cpp on the same file, `best` with the fastest of llama.cpp's files of that model and column,
+whichever it is: one sequence is asked of the first, prompts and sequences together of the second. `share` is ours of what the machine
 could do, measured in the same round: of oneDNN's GEMMs of a prompt alone, in the type that we compute in; of reading
-weights and KV once as fast as memory gives them (bandwidth.h).
+weights and KV once as fast as memory gives them (bandwidth.h), `stored_share` the same on the file's bytes.
 """
 import argparse
 import functools
@@ -38,7 +39,7 @@ class Column:
                            "--prompt", self.prompt, "--sequences", self.sequences, "--context", max(1, self.depth),
                            "--repeats", 3, *extra])
         half = json.loads(said)["prefill" if self.prompt else "decode"]
-        return half["tokens_s"], half["share"]
+        return half["tokens_s"], half["share"], half.get("stored_share", half["share"])
 
     def theirs(self, flags, model):
         if self.sequences > 1:
@@ -105,13 +106,13 @@ def measure(flags, models):
     figures = []
     for model, by_format in models.items():
         for column in columns(flags):
-            samples = {f: {"ours": [], "share": [], "theirs": []} for f in by_format}
+            samples = {f: {"ours": [], "share": [], "stored_share": [], "theirs": []} for f in by_format}
             for _ in range(flags.rounds):
                 for f, path in by_format.items():
                     lower = ["--isa", flags.isa] if flags.isa else []
-                    tokens_s, share = column.ours(flags, path, [*lower, "--activations", flags.activations])
-                    samples[f]["ours"].append(tokens_s)
-                    samples[f]["share"].append(share)
+                    ours = column.ours(flags, path, [*lower, "--activations", flags.activations])
+                    for what, value in zip(("ours", "share", "stored_share"), ours):
+                        samples[f][what].append(value)
                     samples[f]["theirs"].append(column.theirs(flags, path))
             medians = {f: {k: statistics.median(v) for k, v in s.items()} for f, s in samples.items()}
             best = max(medians[f]["theirs"] for f in medians)
@@ -122,13 +123,23 @@ def measure(flags, models):
     return figures
 
 
-def table(figures):
-    lines = ["| model | file | work | ours, tokens/s | llama.cpp | ratio | to its best file | share of the machine |",
-             "|---|---|---|---|---|---|---|---|"]
-    for f in figures:
-        lines.append(f"| {f['model']} | {f['format']} | {f['column']} | {f['ours']:.4g} | {f['theirs']:.4g} | {f['ratio']:.2f} "
-                     f"| {f['best']:.2f} | {f['share']:.2f} |")
-    return "\n".join(lines)
+def tables(figures):
+    """A line for each file, a column for each kind of work: the figures, then the shares of the machine."""
+    names = list(dict.fromkeys(f["column"] for f in figures))
+    cells = {(f["model"], f["format"], f["column"]): f for f in figures}
+
+    def table(cell):
+        rows = [f"| {model} | {form} | " + " | ".join(cell(cells[model, form, name]) for name in names) + " |"
+                for model, form in dict.fromkeys((f["model"], f["format"]) for f in figures)]
+        return "\n".join(["| model | file | " + " | ".join(names) + " |", "|---" * (2 + len(names)) + "|", *rows])
+
+    def share(f):
+        return f"{f['share']:.2f}" + (f", {f['stored_share']:.2f}" if f["column"].startswith("decode") else "")
+
+    return ("tokens/s, ours / llama.cpp = ratio on the same file, ratio to its fastest file\n\n" +
+            table(lambda f: f"{f['ours']:.4g} / {f['theirs']:.4g} = {f['ratio']:.2f}, {f['best']:.2f}") +
+            "\n\nshare of oneDNN's products; of reading what a step reads at the memory's bandwidth, and on the file's bytes\n\n" +
+            table(share))
 
 
 def main():
@@ -148,7 +159,7 @@ def main():
     flags = parser.parse_args()
     flags.llama = peer(flags.isa)
     figures = measure(flags, files(flags))
-    print(table(figures))
+    print(tables(figures))
     if flags.json:
         flags.json.write_text(json.dumps(figures, indent=1))
 
