@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // How far the engine's arithmetic is from what the machine can do, in two ratios:
-//   prefill: GFLOP/s of the products of a prompt over the whole prefill's time, against oneDNN's GFLOP/s on the same
-//            products alone;
+//   prefill: GFLOP/s of the products of a prompt over the whole prefill's time, in steps as the engine makes them, against
+//            oneDNN's GFLOP/s on the products of one step alone;
 //   decode:  a step of one sequence or of several, against reading every weight and their KV once as fast as
 //            memory gives them (bandwidth.h).
 // Engine, library and bandwidth loop take turns, since shared machines change their speed from minute to minute.
 //
 //   swiftcache-engine-bench [--model PATH] [--threads N] [--isa avx512_bf16|avx2|...] [--f32] [--kv bf16|f32|int8]
-//                           [--activations auto|f32|bf16|int8] [--prompt N] [--context N] [--sequences N] [--repeats N]
-//                           [--json]
-// --prompt 0 and --sequences 0 leave a half out. --json: one object instead of the text.
+//                           [--activations auto|f32|bf16|int8] [--prompt N] [--step N] [--context N] [--sequences N]
+//                           [--repeats N] [--json]
+// --prompt 0 and --sequences 0 leave a half out. --step: tokens of a prompt in one step; as by default in the engine.
+// --json: one object instead of the text.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -25,6 +26,7 @@
 #include "engine/backend/cpu/cpu_device.h"
 #include "engine/backend/cpu/isa.h"
 #include "engine/backend/cpu/memory.h"
+#include "engine/exec/engine_options.h"
 #include "engine/loader/checkpoint.h"
 #include "engine/models/create_model.h"
 #include "engine/models/decoder.h"
@@ -51,6 +53,7 @@ struct Flags {
   engine::backend::KvDtype kv = engine::backend::KvDtype::kBf16;
   Activations activations = Activations::kAuto;
   int64_t prompt = 512;
+  int64_t step = engine::exec::EngineOptions{}.max_num_batched_tokens;
   int64_t context = 64;
   int64_t sequences = 1;
   int repeats = 7;
@@ -105,6 +108,8 @@ Flags Parse(int argc, char** argv) {
       flags.activations = ActivationsOf(value);
     else if (name == "--prompt")
       flags.prompt = std::atoll(value.c_str());
+    else if (name == "--step")
+      flags.step = std::atoll(value.c_str());
     else if (name == "--context")
       flags.context = std::atoll(value.c_str());
     else if (name == "--sequences")
@@ -114,7 +119,7 @@ Flags Parse(int argc, char** argv) {
     else
       Fail("unknown flag " + name);
   }
-  if (flags.threads < 1 || flags.context < 1 || flags.repeats < 1) Fail("a number below 1");
+  if (flags.threads < 1 || flags.step < 1 || flags.context < 1 || flags.repeats < 1) Fail("a number below 1");
   if (flags.prompt < 0 || flags.sequences < 0 || flags.prompt + flags.sequences == 0)
     Fail("wanted --prompt or --sequences above 0");
   return flags;
@@ -133,11 +138,12 @@ class Runner {
  public:
   Runner(const ModelConfig& config, const engine::loader::Weights& weights, const Flags& flags)
       : vocab_(config.vocab_size),
+        step_(flags.step),
         device_({.threads = flags.threads, .max_isa = flags.isa, .activations = flags.activations}) {
     const int64_t tokens = std::max(flags.prompt, flags.context + 64);
     engine::models::ModelOptions options;
     options.kv = {config.num_layers, config.num_kv_heads, config.head_dim, 16, flags.kv};
-    options.max_batch_rows = max_rows_ = std::max(tokens, flags.sequences);
+    options.max_batch_rows = std::max(flags.step, flags.sequences);
     options.max_logit_rows = std::max<int64_t>(1, flags.sequences);
     options.dtype = flags.f32 ? engine::models::ComputeDtype::kF32 : engine::models::ComputeDtype::kAuto;
     load_seconds_ = SecondsOf([&] {
@@ -153,24 +159,24 @@ class Runner {
     const engine::backend::DeviceAddress base = engine::backend::AddressSpace().Of(arena_.data());
     for (int64_t b = 0; b < all; ++b) blocks_[b / blocks].push_back(base + b * bytes);
   }
-  /// `rows` of each of the first `sequences`, behind `context` tokens.
-  void Step(int64_t context, int64_t rows, int64_t sequences = 1) {
+  /// `rows` of each of the first `sequences`, behind `context` tokens; `logits`: of the last row of each.
+  void Step(int64_t context, int64_t rows, int64_t sequences, bool logits) {
     std::vector<int32_t> ids(rows * sequences), last;
     std::vector<engine::backend::StepSequence> step;
     for (size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<int32_t>((context + i) * 7919 % vocab_);
     for (int64_t s = 0; s < sequences; ++s) {
       step.push_back({rows, context, blocks_[s]});
-      last.push_back(static_cast<int32_t>((s + 1) * rows - 1));
+      if (logits) last.push_back(static_cast<int32_t>((s + 1) * rows - 1));
     }
     engine::models::ForwardResult result;
     model_->Run({.token_ids = ids, .sequences = step, .logit_rows = last}, nullptr, result).Wait();
     if (!result.status.ok()) Fail("a step failed");
   }
-  /// Gives each of the first `sequences` its first `tokens`.
-  void Fill(int64_t tokens, int64_t sequences) {
+  /// Gives each of the first `sequences` its first `tokens`, together, in steps of at most --step; logits of the last.
+  void Prefill(int64_t tokens, int64_t sequences) {
     for (int64_t done = 0, rows; done < tokens; done += rows) {
-      rows = std::min(tokens - done, max_rows_ / sequences);
-      Step(done, rows, sequences);
+      rows = std::min(tokens - done, std::max<int64_t>(1, step_ / sequences));
+      Step(done, rows, sequences, done + rows == tokens);
     }
   }
   double load_seconds() const { return load_seconds_; }
@@ -178,16 +184,16 @@ class Runner {
   const engine::models::Decoder& decoder() const { return static_cast<engine::models::Decoder&>(*model_); }
 
  private:
-  int64_t vocab_;
+  int64_t vocab_, step_;
   engine::backend::cpu::CpuDevice device_;
   double load_seconds_ = 0;
-  int64_t max_rows_ = 0, kv_bytes_of_token_ = 0;
+  int64_t kv_bytes_of_token_ = 0;
   std::unique_ptr<engine::models::Model> model_;
   HostMemory arena_;
   std::vector<std::vector<engine::backend::DeviceAddress>> blocks_;  // of each sequence
 };
 
-// The products of a prompt: `layers` times the four of a layer, with the library.
+// The products of one step of a prompt: `layers` times the four of a layer, with the library.
 class LibraryRunner {
  public:
   LibraryRunner(const ModelConfig& c, int64_t rows, bool bf16) : layers_(c.num_layers) {
@@ -233,27 +239,30 @@ Figures Measure(const ModelConfig& config, const engine::loader::Weights& weight
   constexpr int kDecodeTokens = 24;
   Runner runner(config, weights, flags);
   const bool library_bf16 = !flags.f32 && BestIsa(flags.isa) == Isa::kAvx512Bf16;
-  LibraryRunner library(config, std::max<int64_t>(1, flags.prompt), library_bf16);
+  const int64_t rows = std::clamp<int64_t>(flags.prompt, 1, flags.step);
+  LibraryRunner library(config, rows, library_bf16);
+  const double steps = static_cast<double>(flags.prompt) / rows;
   Figures f{.backend = std::string(runner.decoder().backend().name()),
             .library = library_bf16 ? "bf16" : "f32",
             .weight_bytes = static_cast<double>(runner.decoder().weight_bytes()),
             .stored_bytes = static_cast<double>(StoredBytes(weights)),
             .kv_bytes = static_cast<double>(flags.sequences * flags.context * runner.kv_bytes_of_token()),
             .load_seconds = runner.load_seconds(),
-            .library_flops = library.flops()};
+            .library_flops = steps * library.flops()};
   BandwidthLoop bandwidth(static_cast<int64_t>(f.weight_bytes + f.kv_bytes), flags.threads);
-  if (flags.prompt > 0) runner.Step(0, flags.prompt);
-  if (flags.sequences > 0) runner.Fill(flags.context, flags.sequences);
+  if (flags.prompt > 0) runner.Prefill(flags.prompt, 1);
+  if (flags.sequences > 0) runner.Prefill(flags.context, flags.sequences);
   for (int repeat = 0; repeat < flags.repeats; ++repeat) {
     if (flags.prompt > 0) {
-      f.gemm.push_back(SecondsOf([&] { library.Run(); }));
+      f.gemm.push_back(steps * SecondsOf([&] { library.Run(); }));
       RestFromLibrary();
-      f.prefill.push_back(SecondsOf([&] { runner.Step(0, flags.prompt); }));
+      f.prefill.push_back(SecondsOf([&] { runner.Prefill(flags.prompt, 1); }));
     }
     if (flags.sequences == 0) continue;
     f.read.push_back(bandwidth.BestSeconds());
     f.decode.push_back(SecondsOf([&] {
-                         for (int i = 0; i < kDecodeTokens; ++i) runner.Step(flags.context + i, 1, flags.sequences);
+                         for (int i = 0; i < kDecodeTokens; ++i)
+                           runner.Step(flags.context + i, 1, flags.sequences, true);
                        }) /
                        kDecodeTokens);
     f.read.back() = std::min(f.read.back(), bandwidth.BestSeconds());  // before and after: the better one

@@ -2,8 +2,9 @@
 """Prefill and decode beside llama.cpp: the same files, the same threads, in turns. tests/bench/run.sh calls it.
 
 A column is a kind of work, a line a file. Each figure is the median of --rounds rounds, in each of which every program
-does the column once, one after the other: shared machines change their speed from minute to minute. Both sides run the
-model alone, without server or sampling: swiftcache-engine-bench, llama-bench and llama-batched-bench.
+does the column once, one after the other, and both sides in turns first: shared machines change their speed from minute to
+minute. Every round counts; where a stall has hit one, run all of them again, or more. Both sides run the model alone, without
+server or sampling, prompts in steps of 512 tokens: swiftcache-engine-bench, llama-bench and llama-batched-bench.
 
 `ratio` compares with llama.cpp on the same file, `best` with the fastest of llama.cpp's files of that model and column,
 whichever it is: one sequence is asked of the first, prompts and sequences together of the second. `share` is ours of what the machine
@@ -107,18 +108,21 @@ def measure(flags, models):
     for model, by_format in models.items():
         for column in columns(flags):
             samples = {f: {"ours": [], "share": [], "stored_share": [], "theirs": []} for f in by_format}
-            for _ in range(flags.rounds):
-                for f, path in by_format.items():
+            for number in range(flags.rounds):
+                for place, (f, path) in enumerate(by_format.items()):
+                    if place % 2 != number % 2:
+                        samples[f]["theirs"].append(column.theirs(flags, path))
                     lower = ["--isa", flags.isa] if flags.isa else []
                     ours = column.ours(flags, path, [*lower, "--activations", flags.activations])
                     for what, value in zip(("ours", "share", "stored_share"), ours):
                         samples[f][what].append(value)
-                    samples[f]["theirs"].append(column.theirs(flags, path))
+                    if place % 2 == number % 2:
+                        samples[f]["theirs"].append(column.theirs(flags, path))
             medians = {f: {k: statistics.median(v) for k, v in s.items()} for f, s in samples.items()}
             best = max(medians[f]["theirs"] for f in medians)
             for f, m in medians.items():
                 figures.append({"model": model, "format": f, "column": column.name, "ratio": m["ours"] / m["theirs"],
-                                "best": m["ours"] / best, **m})
+                                "best": m["ours"] / best, **m, "rounds": samples[f]})
                 print(f"{model} {f} {column.name}: {m['ours']:.0f} and {m['theirs']:.0f}", file=sys.stderr)
     return figures
 
@@ -148,7 +152,7 @@ def main():
     parser.add_argument("--model", type=pathlib.Path, required=True, help="SmolLM2's Q4_1 file")
     parser.add_argument("--cache", type=pathlib.Path, required=True, help="folder for the files that are made")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
-    parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--quick", action="store_true", help="two columns, two files, SmolLM2 alone")
     parser.add_argument("--only", default="", help="models whose names contain this")
     parser.add_argument("--only-format", default="", help="files of formats whose names contain this")
