@@ -2,7 +2,7 @@
 """GGUF files for benchmarks: one model in other formats, and random weights of a model's shape.
 
   convert(q4_1, "Q8_0", folder / "q8_0.gguf")
-  write_random(Shape(hidden=2048, inner=5632, layers=12, heads=32, kv_heads=8), "Q4_0", folder / "random.gguf")
+  write_random(Shape(hidden=2048, inner=5632, layers=12, heads=32, kv_heads=8, vocabulary=65536), "Q4_0", folder / "random.gguf")
 """
 import dataclasses
 import struct
@@ -40,7 +40,7 @@ class Shape:
     layers: int
     heads: int
     kv_heads: int
-    vocabulary: int = 8192
+    vocabulary: int
 
 
 # Of a block's bytes: which are halves that scale the others, and what makes weights of about 0.02 of them.

@@ -23,8 +23,10 @@ import sys
 from model_files import Shape, convert, write_random
 
 FORMATS = ("Q4_0", "Q4_1", "Q8_0", "F16")
-SHAPES = {"hidden 2,048": Shape(hidden=2048, inner=5632, layers=12, heads=32, kv_heads=8),
-          "hidden 3,072": Shape(hidden=3072, inner=8192, layers=8, heads=24, kv_heads=8)}
+# With fewer layers than models of such widths have, and so many fewer words that the table of words, which the logits are
+# made with, has their share of all weights: 20 and 11 % (Llama 3.2 1B: 21, 3B: 12).
+SHAPES = {"hidden 2,048": Shape(hidden=2048, inner=5632, layers=12, heads=32, kv_heads=8, vocabulary=65536),
+          "hidden 3,072": Shape(hidden=3072, inner=8192, layers=8, heads=24, kv_heads=8, vocabulary=32768)}
 DECODED = 24  # tokens of a decode
 
 
@@ -95,7 +97,7 @@ def files(flags):
 
     def random(name, f):
         shape = SHAPES[name]
-        return made(f"h{shape.hidden}x{shape.layers}-{f}.gguf", lambda path: write_random(shape, f, path))
+        return made(f"h{shape.hidden}x{shape.layers}v{shape.vocabulary}-{f}.gguf", lambda path: write_random(shape, f, path))
 
     formats = ("Q4_1", "Q8_0") if flags.quick else [f for f in FORMATS if flags.only_format in f]
     makers = {"SmolLM2-135M": smollm2} | {name: functools.partial(random, name) for name in SHAPES}
