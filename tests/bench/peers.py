@@ -20,9 +20,9 @@ import statistics
 import subprocess
 import sys
 
-from model_files import Shape, convert, write_random
+from model_files import Shape, convert, llama_quantize, write_random
 
-FORMATS = ("Q4_0", "Q4_1", "Q8_0", "F16")
+FORMATS = ("Q4_0", "Q4_1", "Q8_0", "F16", "Q4_K_M", "Q6_K")
 # With fewer layers than models of such widths have, and so many fewer words that the table of words, which the logits are
 # made with, has their share of all weights: 20 and 11 % (Llama 3.2 1B: 21, 3B: 12).
 SHAPES = {"hidden 2,048": Shape(hidden=2048, inner=5632, layers=12, heads=32, kv_heads=8, vocabulary=65536),
@@ -93,7 +93,11 @@ def files(flags):
         return path
 
     def smollm2(f):
-        return flags.model if f == "Q4_1" else made(f"smollm2-{f}.gguf", lambda path: convert(flags.model, f, path))
+        if f == "Q4_1":
+            return flags.model
+        if f == "F16":
+            return made("smollm2-F16.gguf", lambda path: convert(flags.model, f, path))
+        return made(f"smollm2-quantized-{f}.gguf", lambda path: llama_quantize(flags.llama, smollm2("F16"), f, path))
 
     def random(name, f):
         shape = SHAPES[name]

@@ -2,14 +2,14 @@
 # SPDX-License-Identifier: Apache-2.0
 # The engine beside llama.cpp (see peers.py), from a checkout alone: builds both, makes the files, prints the table.
 #
-#   tests/bench/run.sh            three models, four formats, six kinds of work
+#   tests/bench/run.sh            three models, six formats, six kinds of work
 #   tests/bench/run.sh --quick    SmolLM2, two formats, two kinds of work: two minutes
 #   ... --rounds 1 --only 'hidden 2,048'
 #   ... --isa avx2               both by a lower instruction set: llama.cpp is built for it, a few minutes
 #   ... --only-format F16 --only-work 'decode of 8'
 #
-# One and a half hours without --quick, of which each of the three rounds takes a third; the first run builds llama.cpp, some 20
-# minutes more on two cores. Nothing else should run on the machine.
+# Some two and a quarter hours without --quick, of which each of the three rounds takes a third; the first run makes 9 GB of
+# files and builds llama.cpp, some 20 minutes more on two cores. Nothing else should run on the machine.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
