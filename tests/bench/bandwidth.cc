@@ -48,25 +48,24 @@ BandwidthLoop::BandwidthLoop(int64_t bytes, int threads)
   std::memset(memory_.data(), 1, bytes);
 }
 
-void BandwidthLoop::Pass(int64_t part_bytes, int64_t ahead_bytes) {
+double BandwidthLoop::PassSeconds(int64_t part_bytes, int64_t ahead_bytes) {
   constexpr int64_t kLineBytes = sizeof(Line);
   const int64_t lines = CeilDiv(memory_.bytes(), kLineBytes), part = CeilDiv(part_bytes, kLineBytes);
-  pool_.ParallelFor(CeilDiv(lines, part), [&](int64_t i, int) {
-    const uint64_t sum =
-        SumOf(memory_.as<Line>() + i * part, std::min(part, lines - i * part), ahead_bytes / kLineBytes);
-    sink_.fetch_add(sum, std::memory_order_relaxed);
+  return SecondsOf([&] {
+    pool_.ParallelFor(CeilDiv(lines, part), [&](int64_t i, int) {
+      const uint64_t sum =
+          SumOf(memory_.as<Line>() + i * part, std::min(part, lines - i * part), ahead_bytes / kLineBytes);
+      sink_.fetch_add(sum, std::memory_order_relaxed);
+    });
   });
 }
 
 double BandwidthLoop::BestSeconds() {
-  constexpr int kPasses = 3;
+  constexpr int kPasses = 2;
   double best = std::numeric_limits<double>::infinity();
-  for (const int64_t part_bytes : {CeilDiv(memory_.bytes(), int64_t{pool_.threads()}), kMiB}) {
-    for (const int64_t ahead_bytes : {kAheadBytes, int64_t{0}}) {
-      for (int pass = 0; pass < kPasses; ++pass) {
-        best = std::min(best, SecondsOf([&] { Pass(part_bytes, ahead_bytes); }));
-      }
-    }
+  for (int pass = 0; pass < kPasses; ++pass) {
+    best = std::min(best, PassSeconds(CeilDiv(memory_.bytes(), pool_.threads()), kAheadBytes));
+    best = std::min(best, PassSeconds(kMiB, 0));
   }
   return best;
 }

@@ -20,12 +20,12 @@ class BandwidthLoop {
  public:
   BandwidthLoop(int64_t bytes, int threads);
 
-  /// Of the fastest pass. Three are made with one contiguous part for each thread, and three with pieces of a MiB that
-  /// threads claim in turn; each with and without prefetching in software.
+  /// Of the fastest of four passes: two with one contiguous part for each thread and prefetching in software, two with
+  /// pieces of a MiB that threads claim in turn.
   double BestSeconds();
 
  private:
-  void Pass(int64_t part_bytes, int64_t ahead_bytes);
+  double PassSeconds(int64_t part_bytes, int64_t ahead_bytes);
 
   engine::backend::cpu::HostMemory memory_;
   engine::backend::cpu::ThreadPool pool_;
