@@ -89,51 +89,45 @@ GPU_CODE void BlockQ5_1(const uint8_t* b, Put put) {
 }
 
 struct ScaleMin {
-  float scale, min;
+  int scale, min;
 };
 
 // Eight 6-bit scales and mins in 12 bytes: the first four of each whole, the last four split into nibble and top bits.
 GPU_CODE inline ScaleMin UnpackScale(const uint8_t* s, int j) {
-  if (j < 4) return {static_cast<float>(s[j] & 63), static_cast<float>(s[j + 4] & 63)};
-  return {static_cast<float>((s[j + 4] & 15) | ((s[j - 4] >> 6) << 4)),
-          static_cast<float>((s[j + 4] >> 4) | ((s[j] >> 6) << 4))};
+  if (j < 4) return {s[j] & 63, s[j + 4] & 63};
+  return {(s[j + 4] & 15) | ((s[j - 4] >> 6) << 4), (s[j + 4] >> 4) | ((s[j] >> 6) << 4)};
 }
 
-// The codes of the K formats: put(i, scale, code, min), which means scale * code - min.
+// The codes of the K formats: put(i, code, scale, min), scale and min being integers that d and dmin multiply.
 
 // Q4_K: 0 d f16 | 2 dmin f16 | 4 scales[12] | 16 q nibbles[256]: each 32 bytes hold two sub-blocks, low and high
 template <class Put>
 GPU_CODE void CodesQ4_K(const uint8_t* b, Put put) {
-  const float d = LoadHalf(b), dmin = LoadHalf(b + 2);
   for (int j = 0; j < 8; ++j) {
     const ScaleMin s = UnpackScale(b + 4, j);
-    const float scale = d * s.scale, min = dmin * s.min;
     const uint8_t* q = b + 16 + (j / 2) * 32;
     const int shift = (j % 2) * 4;
-    for (int i = 0; i < 32; ++i) put(j * 32 + i, scale, (q[i] >> shift) & 15, min);
+    for (int i = 0; i < 32; ++i) put(j * 32 + i, (q[i] >> shift) & 15, s.scale, s.min);
   }
 }
 
 // Q5_K: 0 d f16 | 2 dmin f16 | 4 scales[12] | 16 qh[32], bit j belongs to sub-block j | 48 q nibbles[256]
 template <class Put>
 GPU_CODE void CodesQ5_K(const uint8_t* b, Put put) {
-  const float d = LoadHalf(b), dmin = LoadHalf(b + 2);
   for (int j = 0; j < 8; ++j) {
     const ScaleMin s = UnpackScale(b + 4, j);
-    const float scale = d * s.scale, min = dmin * s.min;
     const uint8_t* q = b + 48 + (j / 2) * 32;
     const int shift = (j % 2) * 4;
     for (int i = 0; i < 32; ++i) {
-      put(j * 32 + i, scale, ((q[i] >> shift) & 15) | (((b[16 + i] >> j) & 1) << 4), min);
+      put(j * 32 + i, ((q[i] >> shift) & 15) | (((b[16 + i] >> j) & 1) << 4), s.scale, s.min);
     }
   }
 }
 
 // Q6_K: 0 ql nibbles[256] | 128 qh 2-bit[256] | 192 scales int8[16] | 208 d f16. Two halves of 128 elements: element
-// 32k + i of a half takes ql byte (k % 2) * 32 + i (low nibble for k < 2), and bits 2k of qh byte i.
+// 32k + i of a half takes ql byte (k % 2) * 32 + i (low nibble for k < 2), and bits 2k of qh byte i. No min; 32 is zero.
 template <class Put>
 GPU_CODE void CodesQ6_K(const uint8_t* b, Put put) {
-  const float d = LoadHalf(b + 208);
   for (int half = 0; half < 2; ++half) {
     const uint8_t* ql = b + half * 64;
     const uint8_t* qh = b + 128 + half * 32;
@@ -141,26 +135,43 @@ GPU_CODE void CodesQ6_K(const uint8_t* b, Put put) {
     for (int k = 0; k < 4; ++k) {
       for (int i = 0; i < 32; ++i) {
         const int low = (ql[(k % 2) * 32 + i] >> (k < 2 ? 0 : 4)) & 15;
-        const float scale = d * static_cast<float>(static_cast<int8_t>(scales[2 * k + i / 16]));
-        put(half * 128 + k * 32 + i, scale, (low | (((qh[i] >> (2 * k)) & 3) << 4)) - 32, 0.0f);
+        const int scale = static_cast<int8_t>(scales[2 * k + i / 16]);
+        put(half * 128 + k * 32 + i, low | (((qh[i] >> (2 * k)) & 3) << 4), scale, 0);
       }
     }
   }
 }
 
+// The value of a code of Q4_K and Q5_K.
+class ScaledLessMin {
+ public:
+  explicit GPU_CODE ScaledLessMin(const uint8_t* b) : d_(LoadHalf(b)), dmin_(LoadHalf(b + 2)) {}
+  GPU_CODE float operator()(int code, int scale, int min) const {
+    return d_ * static_cast<float>(scale) * static_cast<float>(code) - dmin_ * static_cast<float>(min);
+  }
+
+ private:
+  const float d_, dmin_;
+};
+
 template <class Put>
 GPU_CODE void BlockQ4_K(const uint8_t* b, Put put) {
-  CodesQ4_K(b, [&put](int i, float scale, int code, float min) { put(i, scale * static_cast<float>(code) - min); });
+  const ScaledLessMin value(b);
+  CodesQ4_K(b, [&](int i, int code, int scale, int min) { put(i, value(code, scale, min)); });
 }
 
 template <class Put>
 GPU_CODE void BlockQ5_K(const uint8_t* b, Put put) {
-  CodesQ5_K(b, [&put](int i, float scale, int code, float min) { put(i, scale * static_cast<float>(code) - min); });
+  const ScaledLessMin value(b);
+  CodesQ5_K(b, [&](int i, int code, int scale, int min) { put(i, value(code, scale, min)); });
 }
 
 template <class Put>
 GPU_CODE void BlockQ6_K(const uint8_t* b, Put put) {
-  CodesQ6_K(b, [&put](int i, float scale, int code, float) { put(i, scale * static_cast<float>(code)); });
+  const float d = LoadHalf(b + 208);
+  CodesQ6_K(b, [&](int i, int code, int scale, int) {
+    put(i, d * static_cast<float>(scale) * static_cast<float>(code - 32));
+  });
 }
 
 }  // namespace weight_blocks

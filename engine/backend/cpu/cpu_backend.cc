@@ -52,8 +52,10 @@ class CpuBackend final : public Backend {
     const bool int8 = MultipliesInt8(exactness);
     ASSIGN_OR_RETURN(auto matrix, PackedMatrix::Pack(stacked, precision_, int8, arena_, pool_));
     for (size_t i = 0; i < stacked.size(); ++i) Report(stacked[i].format, matrix->rounding()[i]);
-    (matrix->quantized() ? packs_stored_ : packs_rounded_) = true;
-    (matrix->quantized() && int8 ? int8_products_ : other_products_) = true;
+    for (const PackedMatrix* part : matrix->parts()) {
+      (part->quantized() ? packs_stored_ : packs_rounded_) = true;
+      (part->quantized() && int8 ? int8_products_ : other_products_) = true;
+    }
     weights_.rows = absl::StrCat(int8_products_ ? "int8" : "", int8_products_ && other_products_ ? " and " : "",
                                  !other_products_ ? ""
                                  : bf16_rows_     ? "bf16"

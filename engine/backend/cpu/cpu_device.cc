@@ -23,7 +23,7 @@ int64_t CpuDevice::PackedBytes(const WeightSource& source, Precision precision) 
   const std::optional<QuantizedLayout> layout =
       QuantizedLayoutOf(source.format, /*int8=*/false);  // or true: as many bytes
   if (precision != Precision::kBf16 || !layout) return Device::PackedBytes(source, precision);
-  return PadToPanel(source.rows) / kPanelCols * (source.cols / layout->inputs) * layout->block_bytes();
+  return PadToPanel(source.rows) / kPanelCols * layout->panel_bytes(source.cols);
 }
 
 absl::StatusOr<std::unique_ptr<Backend>> CpuDevice::CreateBackend(const BackendOptions& options) {

@@ -20,6 +20,19 @@ template <int kBits>
 struct Vectors : Int8Vectors512<kBits> {
   using Base = Int8Vectors512<kBits>;
   using Sum = __m512i;
+  static HWY_INLINE __m512i Load(const std::byte* quad, int half, int, int) { return Base::Codes(quad, half); }
+  static HWY_INLINE Sum Begin(const int32_t* start) { return _mm512_set1_epi32(*start); }
+  static HWY_INLINE Sum Dot(Sum sum, __m512i weights, __m512i inputs) {
+    const __m512i pairs = _mm512_maddubs_epi16(weights, inputs);
+    return InOrder(_mm512_add_epi32(sum, _mm512_madd_epi16(pairs, _mm512_set1_epi16(1))));
+  }
+  static HWY_INLINE __m512 End(Sum sum, const int32_t*) { return _mm512_cvtepi32_ps(sum); }
+};
+
+template <>
+struct Vectors<8> : Int8Vectors512<8> {
+  using Base = Int8Vectors512<8>;
+  using Sum = __m512i;
   struct Weights {
     __m512i magnitudes;
     __mmask64 negative;

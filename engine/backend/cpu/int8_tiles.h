@@ -9,11 +9,13 @@
 //   Load(quad, half, step, zero)   outputs half * 16 + step * kLanes onwards
 //   Sum                    integer sums of kLanes outputs: Begin(start), Dot(sum, weights, inputs), End(sum, start)
 //   Broadcast(inputs)      four codes, to all lanes
-//   Scales<kBytes>(p), Set, Zero, Mul, MulAdd, Add, LoadFloats, StoreFloats   f32 arithmetic
+//   Halves(p), Bytes(p)    kLanes f16 or int8, as f32
+//   Set, Zero, Mul, MulAdd, Add, LoadFloats, StoreFloats   f32 arithmetic
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <utility>
 
 #include "engine/backend/cpu/int8_row.h"
 #include "engine/backend/cpu/kernels.h"
@@ -26,6 +28,13 @@ template <int64_t kQuadBytes>
 __attribute__((always_inline)) inline void Prefetch(const std::byte* quad) {
   __builtin_prefetch(quad);
   if constexpr (kQuadBytes > 64) __builtin_prefetch(quad + 64);
+}
+
+// Scales or minima of kLanes outputs. super: what those of the super-block are multiplied by, where there is one.
+template <class V, class Form>
+__attribute__((always_inline)) inline typename V::Float Scales(const std::byte* p, const std::byte* super) {
+  if constexpr (Form::kScaleBytes == 1) return V::Mul(V::Halves(super), V::Bytes(p));
+  return V::Halves(p);
 }
 
 // For kRows rows and all outputs of a panel. Of an output: block after block, the exact sum of the products of codes as
@@ -42,7 +51,7 @@ __attribute__((noinline)) void Int8Tile(const QuantizedGemm& g, int64_t row) {
   constexpr int64_t kAhead = 4096;
   const auto output = [](int i) { return 16 * (i % 2) + i / 2 * V::kLanes; };  // of sum i, the first
   const Int8Group* a = rows;
-  const std::byte* b = g.b;
+  const std::byte *b = g.b, *super = nullptr;
   typename V::Float total[kRows][kSums];
 #pragma GCC unroll 16
   for (int m = 0; m < kRows; ++m) {
@@ -50,6 +59,9 @@ __attribute__((noinline)) void Int8Tile(const QuantizedGemm& g, int64_t row) {
     for (int i = 0; i < kSums; ++i) total[m][i] = V::Zero();
   }
   for (int64_t group = 0; group < g.blocks / kParts; ++group, ++a) {
+    if constexpr (Form::kSuperBlocks > 0) {
+      if (group % (kSuperBlockInputs / kInt8Inputs) == 0) super = std::exchange(b, b + Form::kSuperBytes);
+    }
 #pragma GCC unroll 2
     for (int part = 0; part < kParts; ++part, b += block_bytes) {
       typename V::Sum sum[kRows][kSums];
@@ -77,8 +89,10 @@ __attribute__((noinline)) void Int8Tile(const QuantizedGemm& g, int64_t row) {
 #pragma GCC unroll 4
       for (int i = 0; i < kSums; ++i) {
         const std::byte* const at = b + kCodeBytes + output(i) * Form::kScaleBytes;
-        const auto scale = V::template Scales<Form::kScaleBytes>(at);
-        const auto minimum = Form::kMinima ? V::template Scales<Form::kScaleBytes>(at + 32 * Form::kScaleBytes) : scale;
+        const std::byte* const of_super = super + 2 * output(i);
+        const auto scale = Scales<V, Form>(at, of_super);
+        const auto minimum =
+            Form::kMinima ? Scales<V, Form>(at + 32 * Form::kScaleBytes, of_super + kSuperBlockBytes) : scale;
 #pragma GCC unroll 16
         for (int m = 0; m < kRows; ++m) {
           const Int8Group& of_row = a[m * g.lda];
@@ -113,18 +127,10 @@ void Int8Rows(const QuantizedGemm& g, int64_t row) {
 
 template <template <int> class Vectors>
 void Int8Product(const QuantizedGemm& g) {
-  using Four = Vectors<4>;
-  using Eight = Vectors<8>;
-  const QuantizedLayout& layout = g.layout;
-  if (layout.inputs == 16) return Int8Rows<Eight, QuantizedForm<4, false, 16>, Eight::kRows>(g, 0);
-  if (layout.code_bits == 4) {
-    if (!layout.has_minima) return Int8Rows<Four, QuantizedForm<2, false, 32>, Four::kRows>(g, 0);
-    if (layout.scale_bytes == 2) return Int8Rows<Four, QuantizedForm<2, true, 32>, Four::kRows>(g, 0);
-    return Int8Rows<Four, QuantizedForm<4, true, 32>, Four::kRows>(g, 0);
-  }
-  if (!layout.has_minima) return Int8Rows<Eight, QuantizedForm<2, false, 32>, Eight::kRows>(g, 0);
-  if (layout.scale_bytes == 2) return Int8Rows<Eight, QuantizedForm<2, true, 32>, Eight::kRows>(g, 0);
-  return Int8Rows<Eight, QuantizedForm<4, true, 32>, Eight::kRows>(g, 0);
+  WithForm(g.layout, [&]<class Form>() {
+    using V = Vectors<Form::kBits>;
+    Int8Rows<V, Form, V::kRows>(g, 0);
+  });
 }
 
 }  // namespace swiftcache::engine::backend::cpu

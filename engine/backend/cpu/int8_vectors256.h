@@ -25,19 +25,34 @@ struct Int8Vectors256 {
   // As Int8Vectors512::Codes, of the step-th 8 outputs of a half.
   SWIFTCACHE_AVX2 __m256i Codes(const std::byte* quad, int half, int step) {
     const auto* const at = reinterpret_cast<const __m256i*>(quad + 32 * step + (kBits == 8 ? 64 * half : 0));
-    const __m256i codes = _mm256_loadu_si256(at);
+    __m256i codes = _mm256_loadu_si256(at);
     if constexpr (kBits == 8) return codes;
-    return _mm256_and_si256(half == 0 ? codes : _mm256_srli_epi16(codes, 4), _mm256_set1_epi8(15));
+    codes = _mm256_and_si256(half == 0 ? codes : _mm256_srli_epi16(codes, 4), _mm256_set1_epi8(15));
+    for (int bit = 4; bit < kBits; ++bit) {
+      const __m256i is_set = SpreadBits(quad + 64 + 16 * (bit - 4) + 8 * half + 4 * step);
+      codes = _mm256_or_si256(codes, _mm256_and_si256(is_set, _mm256_set1_epi8(static_cast<char>(1 << bit))));
+    }
+    return codes;
+  }
+  // 32 bits, each as a byte of zeroes or ones.
+  SWIFTCACHE_AVX2 __m256i SpreadBits(const std::byte* bits) {
+    int32_t word;
+    std::memcpy(&word, bits, sizeof(word));
+    const __m256i bytes = _mm256_setr_epi64x(0, 0x0101010101010101, 0x0202020202020202, 0x0303030303030303);
+    const __m256i each = _mm256_set1_epi64x(static_cast<int64_t>(0x8040201008040201));
+    const __m256i spread = _mm256_shuffle_epi8(_mm256_set1_epi32(word), bytes);
+    return _mm256_cmpeq_epi8(_mm256_and_si256(spread, each), each);
   }
   SWIFTCACHE_AVX2 __m256i Broadcast(const int8_t* inputs) {
     int32_t four;
     std::memcpy(&four, inputs, sizeof(four));
     return _mm256_set1_epi32(four);
   }
-  template <int kBytes>
-  SWIFTCACHE_AVX2 __m256 Scales(const std::byte* p) {
-    if constexpr (kBytes == 4) return _mm256_loadu_ps(reinterpret_cast<const float*>(p));
+  SWIFTCACHE_AVX2 __m256 Halves(const std::byte* p) {
     return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+  }
+  SWIFTCACHE_AVX2 __m256 Bytes(const std::byte* p) {
+    return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))));
   }
   SWIFTCACHE_AVX2 __m256 Zero() { return _mm256_setzero_ps(); }
   SWIFTCACHE_AVX2 __m256 Set(float x) { return _mm256_set1_ps(x); }

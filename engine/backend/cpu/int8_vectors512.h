@@ -22,21 +22,28 @@ struct Int8Vectors512 {
   static constexpr int kLanes = 16, kRows = 8;
   static constexpr int64_t kQuadBytes = 16 * kBits;
 
-  // Unsigned codes, as stored. 4 bits: [16 outputs][4], the outputs of the second half in the upper four bits.
+  // Unsigned codes of 16 outputs, as quantized_panel.h stores them.
   SWIFTCACHE_AVX512 __m512i Codes(const std::byte* quad, int half) {
     if constexpr (kBits == 8) return _mm512_loadu_si512(quad + 64 * half);
     const __m512i both = _mm512_loadu_si512(quad);
-    return _mm512_and_si512(half == 0 ? both : _mm512_srli_epi16(both, 4), _mm512_set1_epi8(15));
+    __m512i codes = _mm512_and_si512(half == 0 ? both : _mm512_srli_epi16(both, 4), _mm512_set1_epi8(15));
+    for (int bit = 4; bit < kBits; ++bit) {
+      __mmask64 is_set;
+      std::memcpy(&is_set, quad + 64 + 16 * (bit - 4) + 8 * half, sizeof(is_set));
+      codes = _mm512_mask_add_epi8(codes, is_set, codes, _mm512_set1_epi8(static_cast<char>(1 << bit)));
+    }
+    return codes;
   }
   SWIFTCACHE_AVX512 __m512i Broadcast(const int8_t* inputs) {
     int32_t four;
     std::memcpy(&four, inputs, sizeof(four));
     return _mm512_set1_epi32(four);
   }
-  template <int kBytes>
-  SWIFTCACHE_AVX512 __m512 Scales(const std::byte* p) {
-    if constexpr (kBytes == 4) return _mm512_loadu_ps(p);
+  SWIFTCACHE_AVX512 __m512 Halves(const std::byte* p) {
     return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+  }
+  SWIFTCACHE_AVX512 __m512 Bytes(const std::byte* p) {
+    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))));
   }
   SWIFTCACHE_AVX512 __m512 Zero() { return _mm512_setzero_ps(); }
   SWIFTCACHE_AVX512 __m512 Set(float x) { return _mm512_set1_ps(x); }

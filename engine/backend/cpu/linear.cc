@@ -58,10 +58,14 @@ void Linear::Run(const LinearOp& op) {
   CHECK_LE(op.weight->cols(), max_cols_);
   CHECK(op.in_rows.empty() || static_cast<int64_t>(op.in_rows.size()) == op.rows);
   if (op.rows == 0) return;
-  if (op.rows <= kPrivateRows) {
-    RunPrivate(op);
-  } else {
-    RunShared(op);
+  for (const PackedMatrix* part : static_cast<const PackedMatrix&>(*op.weight).parts()) {
+    LinearOp of_part = op;
+    of_part.weight = part;
+    if (op.rows <= kPrivateRows) {
+      RunPrivate(of_part);
+    } else {
+      RunShared(of_part);
+    }
   }
 }
 
@@ -107,10 +111,11 @@ void Linear::Panel(const LinearOp& op, const std::byte* prepared, int64_t panel,
   gemm.lda = PreparedRowBytes(weight.cols()) / InputBytes();
   gemm.b = weight.panel(panel);
   gemm.k = weight.steps();
-  gemm.c = out.row(row) + panel * kPanelCols;
+  const int64_t first = weight.first_row() + panel * kPanelCols;
+  gemm.c = out.row(row) + first;
   gemm.ldc = out.stride();
   gemm.rows = rows;
-  gemm.bias = op.bias == nullptr ? nullptr : AsHost(*op.bias).row(0) + panel * kPanelCols;
+  gemm.bias = op.bias == nullptr ? nullptr : AsHost(*op.bias).row(0) + first;
   gemm.add = op.add;
   if (weight.precision() == Precision::kF32) {
     kernels_.gemm_f32(gemm);
@@ -136,10 +141,11 @@ void Linear::QuantizedPanel(const LinearOp& op, const std::byte* prepared, int64
   gemm.blocks = weight.blocks();
   gemm.layout = *weight.quantized();
   gemm.scratch = unpacked_.data() + worker * PadToPanel(max_cols_) * kPanelCols * InputBytes();
-  gemm.c = out.row(row) + panel * kPanelCols;
+  const int64_t first = weight.first_row() + panel * kPanelCols;
+  gemm.c = out.row(row) + first;
   gemm.ldc = out.stride();
   gemm.rows = rows;
-  gemm.bias = op.bias == nullptr ? nullptr : AsHost(*op.bias).row(0) + panel * kPanelCols;
+  gemm.bias = op.bias == nullptr ? nullptr : AsHost(*op.bias).row(0) + first;
   gemm.add = op.add;
   (int8 ? kernels_.quantized_int8 : bf16_rows_ ? kernels_.quantized_bf16 : kernels_.quantized)(gemm);
 }

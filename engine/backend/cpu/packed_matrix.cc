@@ -38,35 +38,78 @@ void RoundRow(const float* row, int64_t cols, Bf16* out, PackedMatrix::Rounding&
   }
 }
 
+// Sources of a stack, one after the other, that are packed alike.
+struct Run {
+  std::span<const WeightSource> sources;
+  std::optional<QuantizedLayout> layout;  // nothing: rounded
+};
+
+// One, without a layout, where panels would hold rows of two formats.
+std::vector<Run> RunsOf(std::span<const WeightSource> stacked, bool int8) {
+  std::vector<Run> runs;
+  int64_t rows = 0;
+  for (size_t i = 0; i < stacked.size(); rows += stacked[i].rows, ++i) {
+    const std::optional<QuantizedLayout> layout = QuantizedLayoutOf(stacked[i].format, int8);
+    if (runs.empty() || runs.back().layout != layout) {
+      if (rows % kPanelCols != 0) return {{stacked, std::nullopt}};
+      runs.push_back({stacked.subspan(i, 0), layout});
+    }
+    runs.back().sources = {runs.back().sources.data(), runs.back().sources.size() + 1};
+  }
+  return runs;
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<PackedMatrix>> PackedMatrix::Pack(std::span<const WeightSource> stacked,
                                                                  Precision precision, bool int8, WeightArena& arena,
                                                                  ThreadPool& pool) {
-  CHECK(!stacked.empty());
-  auto matrix = std::unique_ptr<PackedMatrix>(new PackedMatrix());
+  auto matrix = std::unique_ptr<PackedMatrix>(new PackedMatrix(stacked));
   matrix->precision_ = precision;
-  matrix->cols_ = stacked[0].cols;
-  for (const WeightSource& source : stacked) {
-    CHECK_EQ(source.cols, matrix->cols_);
-    matrix->rows_ += source.rows;
+  const std::vector<Run> runs = precision == Precision::kBf16 ? RunsOf(stacked, int8) : std::vector<Run>{{stacked, {}}};
+  if (runs.size() == 1) {
+    matrix->quantized_ = runs[0].layout;
+    matrix->parts_.push_back(matrix.get());
+    RETURN_IF_ERROR(matrix->PackPart(stacked, arena, pool));
+    return matrix;
   }
-  if (precision == Precision::kBf16) matrix->quantized_ = CommonLayout(stacked, int8);
-  matrix->rounding_.resize(stacked.size());
-  ASSIGN_OR_RETURN(matrix->data_, arena.Allocate(matrix->bytes()));
-  if (matrix->quantized_) {
-    matrix->PackQuantized(stacked, pool);
-  } else {
-    RETURN_IF_ERROR(matrix->PackRounded(stacked, pool));
+  int64_t first_row = 0;
+  for (const Run& run : runs) {
+    std::unique_ptr<PackedMatrix>& part =
+        matrix->own_parts_.emplace_back(std::unique_ptr<PackedMatrix>(new PackedMatrix(run.sources)));
+    part->quantized_ = run.layout;
+    part->first_row_ = first_row;
+    part->parts_.push_back(part.get());
+    RETURN_IF_ERROR(part->PackPart(run.sources, arena, pool));
+    first_row += part->rows();
+    matrix->parts_.push_back(part.get());
+    matrix->rounding_.insert(matrix->rounding_.end(), part->rounding_.begin(), part->rounding_.end());
   }
   return matrix;
 }
 
-std::optional<QuantizedLayout> PackedMatrix::CommonLayout(std::span<const WeightSource> stacked, bool int8) {
+PackedMatrix::PackedMatrix(std::span<const WeightSource> stacked) {
+  CHECK(!stacked.empty());
+  cols_ = stacked[0].cols;
   for (const WeightSource& source : stacked) {
-    if (source.format != stacked[0].format) return std::nullopt;
+    CHECK_EQ(source.cols, cols_);
+    rows_ += source.rows;
   }
-  return QuantizedLayoutOf(stacked[0].format, int8);
+}
+
+absl::Status PackedMatrix::PackPart(std::span<const WeightSource> stacked, WeightArena& arena, ThreadPool& pool) {
+  rounding_.resize(stacked.size());
+  ASSIGN_OR_RETURN(data_, arena.Allocate(bytes()));
+  if (!quantized_) return PackRounded(stacked, pool);
+  PackQuantized(stacked, pool);
+  return absl::OkStatus();
+}
+
+int64_t PackedMatrix::bytes() const {
+  if (own_parts_.empty()) return panels() * panel_bytes();
+  int64_t sum = 0;
+  for (const PackedMatrix* part : parts_) sum += part->bytes();
+  return sum;
 }
 
 absl::Status PackedMatrix::PackRounded(std::span<const WeightSource> stacked, ThreadPool& pool) {
@@ -91,7 +134,7 @@ void PackedMatrix::PackQuantized(std::span<const WeightSource> stacked, ThreadPo
       const int64_t begin = std::max(first, panel * kPanelCols);
       const int64_t end = std::min(first + source.rows, (panel + 1) * kPanelCols);
       for (int64_t r = begin; r < end; ++r) {
-        PutQuantizedRow(*quantized_, source.format, source.Row(r - first), blocks(), static_cast<int>(r % kPanelCols),
+        PutQuantizedRow(*quantized_, source.format, source.Row(r - first), cols_, static_cast<int>(r % kPanelCols),
                         out);
       }
       first += source.rows;
@@ -131,9 +174,12 @@ void PackedMatrix::PackPanel(std::span<const WeightSource> stacked, int64_t pane
 }
 
 void PackedMatrix::ReadRow(int64_t row, float* out) const {
+  for (const auto& part : own_parts_) {
+    if (row < part->first_row() + part->rows()) return part->ReadRow(row - part->first_row(), out);
+  }
   const std::byte* base = panel(row / kPanelCols);
   const int64_t col = row % kPanelCols;
-  if (quantized_) return GetQuantizedRow(*quantized_, base, blocks(), static_cast<int>(col), out);
+  if (quantized_) return GetQuantizedRow(*quantized_, base, cols_, static_cast<int>(col), out);
   if (precision_ == Precision::kF32) {
     const float* in = reinterpret_cast<const float*>(base) + col;
     for (int64_t k = 0; k < cols_; ++k) out[k] = in[k * kPanelCols];

@@ -3,12 +3,14 @@
 //
 //   kBf16: [panels][pairs = ceil(cols / 2)][32][2]   a pair's inputs side by side, as the bf16 dot product wants them
 //   kF32:  [panels][cols][32]
-//   quantized(), where precision is kBf16 and all that is stacked has one format of quantized_panel.h: as it says
+//   quantized(), where precision is kBf16 and the format is one of quantized_panel.h: as it says
 //
-// Outputs beyond rows() and an odd matrix's last input are zero.
+// Outputs beyond rows() and an odd matrix's last input are zero. A stack of several formats is several matrices, its
+// parts(), if each of them but the last is whole panels; else all of it is bf16.
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <vector>
@@ -36,7 +38,18 @@ class PackedMatrix final : public Matrix {
                                                             bool int8, WeightArena& arena, ThreadPool& pool);
   int64_t rows() const override { return rows_; }
   int64_t cols() const override { return cols_; }
-  int64_t bytes() const override { return panels() * panel_bytes(); }
+  int64_t bytes() const override;
+
+  /// What products are made of: in the order of their rows; the matrix itself, where it is of one format.
+  std::span<const PackedMatrix* const> parts() const { return parts_; }
+  /// Of a part, within the stack.
+  int64_t first_row() const { return first_row_; }
+  /// out: f32 [cols()].
+  void ReadRow(int64_t row, float* out) const;
+  /// Of each source, in the order of the stack.
+  const std::vector<Rounding>& rounding() const { return rounding_; }
+
+  // Of a part.
 
   Precision precision() const { return precision_; }
   const std::optional<QuantizedLayout>& quantized() const { return quantized_; }
@@ -45,19 +58,15 @@ class PackedMatrix final : public Matrix {
   /// Steps of a product: inputs (kF32) or pairs of inputs (kBf16). Of a panel that is not quantised.
   int64_t steps() const { return precision_ == Precision::kF32 ? cols_ : (cols_ + 1) / 2; }
   int64_t panel_bytes() const {
-    return quantized_ ? blocks() * quantized_->block_bytes() : steps() * kPanelCols * kWordBytes;
+    return quantized_ ? quantized_->panel_bytes(cols_) : steps() * kPanelCols * kWordBytes;
   }
   const std::byte* panel(int64_t p) const { return data_ + p * panel_bytes(); }
-  /// out: f32 [cols()].
-  void ReadRow(int64_t row, float* out) const;
-  /// Of each source, in the order of the stack.
-  const std::vector<Rounding>& rounding() const { return rounding_; }
 
  private:
   static constexpr int64_t kWordBytes = 4;  // of one output and one step: an f32, or a pair of bf16
 
-  PackedMatrix() = default;
-  static std::optional<QuantizedLayout> CommonLayout(std::span<const WeightSource> stacked, bool int8);
+  explicit PackedMatrix(std::span<const WeightSource> stacked);
+  absl::Status PackPart(std::span<const WeightSource> stacked, WeightArena& arena, ThreadPool& pool);
   absl::Status PackRounded(std::span<const WeightSource> stacked, ThreadPool& pool);
   void PackQuantized(std::span<const WeightSource> stacked, ThreadPool& pool);
   void PackPanel(std::span<const WeightSource> stacked, int64_t panel, std::byte* scratch, Rounding* rounding);
@@ -66,7 +75,10 @@ class PackedMatrix final : public Matrix {
   std::optional<QuantizedLayout> quantized_;
   int64_t rows_ = 0;
   int64_t cols_ = 0;
+  int64_t first_row_ = 0;
   std::byte* data_ = nullptr;
+  std::vector<std::unique_ptr<PackedMatrix>> own_parts_;  // of several formats
+  std::vector<const PackedMatrix*> parts_;
   std::vector<Rounding> rounding_;
 };
 

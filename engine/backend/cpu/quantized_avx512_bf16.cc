@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <type_traits>
+#include <utility>
 
 #include "engine/backend/cpu/kernels.h"
 #include "engine/backend/cpu/quantized_panel.h"
@@ -23,28 +24,43 @@ struct Weights {
   __m512bh low, high;
 };
 
-// Codes of 4 bits, looked up: word i of the table is i % 16 - zero.
-class FourBits {
+// Codes of fewer than 8 bits, looked up.
+template <int kBits>
+class Codes {
  public:
-  SWIFTCACHE_INLINE explicit FourBits(int zero) {
-    alignas(64) Bf16 table[32];
-    for (int i = 0; i < 32; ++i) table[i] = ToBf16(static_cast<float>(i % 16 - zero));
+  SWIFTCACHE_INLINE explicit Codes(int zero) {
+    alignas(64) Bf16 table[64];
+    for (int i = 0; i < 64; ++i) table[i] = ToBf16(static_cast<float>((kBits == 4 ? i % 16 : i) - zero));
     table_ = _mm512_load_si512(table);
+    table_from_32_ = _mm512_load_si512(table + 32);
   }
-  static constexpr int64_t kPairBytes = 32;
+  static constexpr int64_t kPairBytes = 8 * kBits;
   SWIFTCACHE_INLINE Weights Load(const std::byte* pair) const {
     const __m512i words = _mm512_cvtepu8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(pair)));
-    return {(__m512bh)_mm512_permutexvar_epi16(words, table_),  // which looks at the lowest 5 bits
-            (__m512bh)_mm512_permutexvar_epi16(_mm512_srli_epi16(words, 4), table_)};
+    return {LookUp(words, pair + 32), LookUp(_mm512_srli_epi16(words, 4), pair + 36)};
   }
 
  private:
-  __m512i table_;
+  // words: the lower four bits of 16 outputs, and others above them. bits: where the fifth ones are.
+  SWIFTCACHE_INLINE __m512bh LookUp(__m512i words, const std::byte* bits) const {
+    if constexpr (kBits == 4) return (__m512bh)_mm512_permutexvar_epi16(words, table_);  // looks at the lowest 5 bits
+    __m512i codes = _mm512_and_si512(words, _mm512_set1_epi16(15));
+    for (int bit = 4; bit < kBits; ++bit) {
+      __mmask32 is_set;
+      __builtin_memcpy(&is_set, bits + 8 * (bit - 4), sizeof(is_set));
+      codes = _mm512_mask_add_epi16(codes, is_set, codes, _mm512_set1_epi16(static_cast<int16_t>(1 << bit)));
+    }
+    if constexpr (kBits == 5) return (__m512bh)_mm512_permutexvar_epi16(codes, table_);
+    return (__m512bh)_mm512_permutex2var_epi16(table_, codes, table_from_32_);
+  }
+
+  __m512i table_, table_from_32_;
 };
 
-class EightBits {
+template <>
+class Codes<8> {
  public:
-  SWIFTCACHE_INLINE explicit EightBits(int) {}
+  SWIFTCACHE_INLINE explicit Codes(int) {}
   static constexpr int64_t kPairBytes = 64;
   SWIFTCACHE_INLINE Weights Load(const std::byte* pair) const {
     return {_mm512_cvtne2ps_pbh(Widen(pair + 16), Widen(pair)),
@@ -67,31 +83,40 @@ class Unpacked {
   }
 };
 
-// Scales or minima of 16 outputs, the half-th of the panel's.
-template <int kBytes>
-SWIFTCACHE_INLINE __m512 LoadScales(const std::byte* p, int half) {
-  if constexpr (kBytes == 4) return _mm512_loadu_ps(p + 64 * half);
+SWIFTCACHE_INLINE __m512 LoadHalves(const std::byte* p, int half) {
   return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p + 32 * half)));
 }
 
-template <class Codes, class Form, int kRows>
+// Scales or minima of 16 outputs, the half-th of the panel's. super: what those of the super-block are multiplied by.
+template <class Form>
+SWIFTCACHE_INLINE __m512 LoadScales(const std::byte* p, const std::byte* super, int half) {
+  if constexpr (Form::kScaleBytes == 2) return LoadHalves(p, half);
+  const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p + 16 * half));
+  return _mm512_mul_ps(LoadHalves(super, half), _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes)));
+}
+
+template <class Source, class Form, int kRows>
 SWIFTCACHE_AVX512_BF16 __attribute__((noinline)) void Tile(const QuantizedGemm& g, int64_t row) {
-  const Codes codes(g.layout.zero);
+  const Source codes(g.layout.zero);
   const Bf16* a = static_cast<const Bf16*>(g.a) + row * g.lda;
-  const bool unpacked = std::is_same_v<Codes, Unpacked>;
+  const bool unpacked = std::is_same_v<Source, Unpacked>;
   const std::byte* b = unpacked ? static_cast<const std::byte*>(g.scratch) : g.b;
   const int64_t code_bytes = g.layout.code_bytes(), block_bytes = g.layout.block_bytes();
-  const std::byte* scales = g.b + code_bytes;
+  const std::byte *at = g.b, *super = nullptr;  // the block, what stands before its super-block
   __m512 total[kRows][2];
 #pragma GCC unroll 16
   for (int m = 0; m < kRows; ++m) total[m][0] = total[m][1] = _mm512_setzero_ps();
-  for (int64_t block = 0; block < g.blocks; ++block, scales += block_bytes) {
-    if (!unpacked) b = scales - code_bytes;
+  for (int64_t block = 0; block < g.blocks; ++block, at += block_bytes) {
+    if constexpr (Form::kSuperBlocks > 0) {
+      if (block % Form::kSuperBlocks == 0) super = std::exchange(at, at + Form::kSuperBytes);
+    }
+    const std::byte* const scales = at + code_bytes;
+    if (!unpacked) b = at;
     __m512 acc[kRows][2];
 #pragma GCC unroll 16
     for (int m = 0; m < kRows; ++m) acc[m][0] = acc[m][1] = _mm512_setzero_ps();
 #pragma GCC unroll 2
-    for (int pair = 0; pair < Form::kPairs; ++pair, b += Codes::kPairBytes, a += 2) {
+    for (int pair = 0; pair < Form::kPairs; ++pair, b += Source::kPairBytes, a += 2) {
       const Weights weights = codes.Load(b);
 #pragma GCC unroll 16
       for (int m = 0; m < kRows; ++m) {
@@ -104,8 +129,9 @@ SWIFTCACHE_AVX512_BF16 __attribute__((noinline)) void Tile(const QuantizedGemm& 
     }
 #pragma GCC unroll 2
     for (int v = 0; v < 2; ++v) {
-      const __m512 scale = LoadScales<Form::kScaleBytes>(scales, v);
-      const __m512 minimum = Form::kMinima ? LoadScales<Form::kScaleBytes>(scales + 32 * Form::kScaleBytes, v) : scale;
+      const __m512 scale = LoadScales<Form>(scales, super, v);
+      const __m512 minimum =
+          Form::kMinima ? LoadScales<Form>(scales + 32 * Form::kScaleBytes, super + kSuperBlockBytes, v) : scale;
 #pragma GCC unroll 16
       for (int m = 0; m < kRows; ++m) {
         __m512 sum = _mm512_fmadd_ps(scale, acc[m][v], total[m][v]);
@@ -130,13 +156,13 @@ SWIFTCACHE_AVX512_BF16 __attribute__((noinline)) void Tile(const QuantizedGemm& 
 }
 
 // A row's sums are the same chain of operations whatever the tile that computes it.
-template <class Codes>
+template <int kBits>
 SWIFTCACHE_AVX512_BF16 void Unpack(const QuantizedGemm& g) {
-  const Codes codes(g.layout.zero);
+  const Codes<kBits> codes(g.layout.zero);
   auto* out = static_cast<std::byte*>(g.scratch);
   for (int64_t block = 0; block < g.blocks; ++block) {
-    const std::byte* b = g.b + block * g.layout.block_bytes();
-    for (int pair = 0; pair < g.layout.inputs / 2; ++pair, b += Codes::kPairBytes, out += Unpacked::kPairBytes) {
+    const std::byte* b = g.b + g.layout.block_at(block);
+    for (int pair = 0; pair < g.layout.inputs / 2; ++pair, b += codes.kPairBytes, out += Unpacked::kPairBytes) {
       const Weights weights = codes.Load(b);
       _mm512_store_si512(out, (__m512i)weights.low);
       _mm512_store_si512(out + 64, (__m512i)weights.high);
@@ -144,45 +170,31 @@ SWIFTCACHE_AVX512_BF16 void Unpack(const QuantizedGemm& g) {
   }
 }
 
-template <class Codes, class Form>
+template <class Source, class Form>
 void Rows(const QuantizedGemm& g) {
   using Function = void (*)(const QuantizedGemm&, int64_t);
   static constexpr Function kTiles[kTileRows + 1] = {nullptr,
-                                                     Tile<Codes, Form, 1>,
-                                                     Tile<Codes, Form, 2>,
-                                                     Tile<Codes, Form, 3>,
-                                                     Tile<Codes, Form, 4>,
-                                                     Tile<Codes, Form, 5>,
-                                                     Tile<Codes, Form, 6>,
-                                                     Tile<Codes, Form, 7>,
-                                                     Tile<Codes, Form, 8>};
+                                                     Tile<Source, Form, 1>,
+                                                     Tile<Source, Form, 2>,
+                                                     Tile<Source, Form, 3>,
+                                                     Tile<Source, Form, 4>,
+                                                     Tile<Source, Form, 5>,
+                                                     Tile<Source, Form, 6>,
+                                                     Tile<Source, Form, 7>,
+                                                     Tile<Source, Form, 8>};
   for (int64_t row = 0; row < g.rows; row += kTileRows) {
     kTiles[std::min<int64_t>(kTileRows, g.rows - row)](g, row);
-  }
-}
-
-template <class Codes>
-void ByLayout(const QuantizedGemm& g) {
-  const bool f32 = g.layout.scale_bytes == 4;
-  if (g.layout.inputs == 16) return Rows<Codes, QuantizedForm<4, false, 16>>(g);
-  if (!g.layout.has_minima) return Rows<Codes, QuantizedForm<2, false, 32>>(g);
-  f32 ? Rows<Codes, QuantizedForm<4, true, 32>>(g) : Rows<Codes, QuantizedForm<2, true, 32>>(g);
-}
-
-template <class Codes>
-void Product(const QuantizedGemm& g) {
-  if (g.rows >= kUnpackRows) {
-    Unpack<Codes>(g);
-    ByLayout<Unpacked>(g);
-  } else {
-    ByLayout<Codes>(g);
   }
 }
 
 }  // namespace
 
 void QuantizedAvx512Bf16(const QuantizedGemm& g) {
-  g.layout.code_bits == 4 ? Product<FourBits>(g) : Product<EightBits>(g);
+  WithForm(g.layout, [&]<class Form>() {
+    if (g.rows < kUnpackRows) return Rows<Codes<Form::kBits>, Form>(g);
+    Unpack<Form::kBits>(g);
+    Rows<Unpacked, typename Form::OfAnyBits>(g);
+  });
 }
 
 }  // namespace swiftcache::engine::backend::cpu

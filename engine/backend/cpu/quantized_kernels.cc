@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Products of f32 rows and quantised panels.
+#include <cstring>
 #include <type_traits>
+#include <utility>
 
 #include "engine/backend/cpu/kernels.h"
 #include "engine/backend/cpu/quantized_panel.h"
@@ -24,6 +26,7 @@ using F32 = hn::ScalableTag<float>;
 using I32 = hn::ScalableTag<int32_t>;
 using U32 = hn::ScalableTag<uint32_t>;
 using U16 = hn::Rebind<uint16_t, U32>;
+using I8 = hn::Rebind<int8_t, I32>;
 using F16 = hn::Rebind<hwy::float16_t, F32>;
 
 constexpr int kLanes = HWY_MAX_BYTES / 4;
@@ -34,13 +37,27 @@ constexpr int kThinRows = HWY_MAX_BYTES == 64 ? 3 : 2;  // as wide as one row: a
 constexpr int64_t kUnpackRows = 4 * kTileRows;          // from which on it costs less to unpack a panel once
 constexpr int kThinVectors = kPanelCols / kLanes < 4 ? kPanelCols / kLanes : 4;
 
+// Adds a higher bit of the codes of a pair of inputs.
+template <int kBit>
+HWY_INLINE hn::VFromD<U32> AddBit(hn::VFromD<U32> words, const std::byte* pair, int64_t col) {
+  uint32_t word;
+  std::memcpy(&word, pair + 32 + 8 * (kBit - 4) + 4 * (col / 16), sizeof(word));
+  const auto at = hn::ShiftLeft<1>(hn::Iota(U32(), static_cast<uint32_t>(col % 16)));
+  const auto bits = hn::Shr(hn::Set(U32(), word), at);  // the lowest two are those of both inputs
+  const auto first = hn::ShiftLeft<kBit>(hn::And(bits, hn::Set(U32(), 1u)));
+  return hn::Or(words, hn::Or(first, hn::ShiftLeft<kBit + 7>(hn::And(bits, hn::Set(U32(), 2u)))));
+}
+
 // The codes of a pair of inputs for kLanes outputs from `col` on: a word of 16 bits of each.
 template <int kBits>
 HWY_INLINE hn::VFromD<U32> LoadCodes(const std::byte* pair, int64_t col) {
   const auto* words = reinterpret_cast<const uint16_t*>(pair);
-  const auto wide = hn::PromoteTo(U32(), hn::LoadU(U16(), words + (kBits == 8 ? col : col % 16)));
+  auto wide = hn::PromoteTo(U32(), hn::LoadU(U16(), words + (kBits == 8 ? col : col % 16)));
   if constexpr (kBits == 8) return wide;
-  return col < 16 ? wide : hn::ShiftRight<4>(wide);
+  if (col >= 16) wide = hn::ShiftRight<4>(wide);
+  if constexpr (kBits > 4) wide = AddBit<4>(hn::And(wide, hn::Set(U32(), 0x0F0Fu)), pair, col);
+  if constexpr (kBits > 5) wide = AddBit<5>(wide, pair, col);
+  return wide;
 }
 
 // Of the first or second input of the pair, less the zero.
@@ -50,7 +67,7 @@ HWY_INLINE hn::VFromD<F32> Weights(hn::VFromD<U32> words, hn::VFromD<I32> zero) 
     const auto high = hn::BitCast(I32(), hn::ShiftLeft < kSecond ? 16 : 24 > (words));
     return hn::ConvertTo(F32(), hn::ShiftRight<24>(high));
   } else {
-    const auto code = hn::And(kSecond ? hn::ShiftRight<8>(words) : words, hn::Set(U32(), 15u));
+    const auto code = hn::And(kSecond ? hn::ShiftRight<8>(words) : words, hn::Set(U32(), (1u << kBits) - 1));
     return hn::ConvertTo(F32(), hn::Sub(hn::BitCast(I32(), code), zero));
   }
 }
@@ -84,7 +101,7 @@ HWY_NOINLINE void Unpack(const QuantizedGemm& g) {
   const auto zero = hn::Set(I32(), g.layout.zero);
   auto* out = static_cast<float*>(g.scratch);
   for (int64_t block = 0; block < g.blocks; ++block) {
-    const std::byte* b = g.b + block * g.layout.block_bytes();
+    const std::byte* b = g.b + g.layout.block_at(block);
     for (int pair = 0; pair < g.layout.inputs / 2; ++pair, b += Packed<kBits>::kPairBytes, out += 2 * kPanelCols) {
       for (int64_t col = 0; col < kPanelCols; col += kLanes) {
         hn::VFromD<F32> first, second;
@@ -96,11 +113,16 @@ HWY_NOINLINE void Unpack(const QuantizedGemm& g) {
   }
 }
 
-// Scales or minima of kLanes outputs from `col` on.
-template <int kBytes>
-HWY_INLINE hn::VFromD<F32> LoadScales(const std::byte* p, int64_t col) {
-  if constexpr (kBytes == 4) return hn::LoadU(F32(), reinterpret_cast<const float*>(p) + col);
+HWY_INLINE hn::VFromD<F32> LoadHalves(const std::byte* p, int64_t col) {
   return hn::PromoteTo(F32(), hn::LoadU(F16(), reinterpret_cast<const hwy::float16_t*>(p) + col));
+}
+
+// Scales or minima of kLanes outputs from `col` on. super: what those of the super-block are multiplied by.
+template <class Form>
+HWY_INLINE hn::VFromD<F32> LoadScales(const std::byte* p, const std::byte* super, int64_t col) {
+  if constexpr (Form::kScaleBytes == 2) return LoadHalves(p, col);
+  const auto bytes = hn::LoadU(I8(), reinterpret_cast<const int8_t*>(p) + col);
+  return hn::Mul(LoadHalves(super, col), hn::ConvertTo(F32(), hn::PromoteTo(I32(), bytes)));
 }
 
 template <class Codes, class Form, int kRows, int kVectors>
@@ -110,16 +132,20 @@ HWY_INLINE void Tile(const QuantizedGemm& g, int64_t row, int64_t col) {
   const float* a = static_cast<const float*>(g.a) + row * g.lda;
   const bool unpacked = std::is_same_v<Codes, Unpacked>;
   const std::byte* b = unpacked ? static_cast<const std::byte*>(g.scratch) : g.b;
-  const int64_t block_bytes = g.layout.block_bytes();
-  const std::byte* scales = g.b + g.layout.code_bytes();
+  const int64_t code_bytes = g.layout.code_bytes(), block_bytes = g.layout.block_bytes();
+  const std::byte *at = g.b, *super = nullptr;  // the block, what stands before its super-block
   hn::VFromD<F32> total[kRows][kVectors];
 #pragma GCC unroll 16
   for (int m = 0; m < kRows; ++m) {
 #pragma GCC unroll 16
     for (int v = 0; v < kVectors; ++v) total[m][v] = hn::Zero(d);
   }
-  for (int64_t block = 0; block < g.blocks; ++block, scales += block_bytes) {
-    if (!unpacked) b = g.b + block * block_bytes;
+  for (int64_t block = 0; block < g.blocks; ++block, at += block_bytes) {
+    if constexpr (Form::kSuperBlocks > 0) {
+      if (block % Form::kSuperBlocks == 0) super = std::exchange(at, at + Form::kSuperBytes);
+    }
+    const std::byte* const scales = at + code_bytes;
+    if (!unpacked) b = at;
     hn::VFromD<F32> acc[kRows][kVectors];
 #pragma GCC unroll 16
     for (int m = 0; m < kRows; ++m) {
@@ -143,14 +169,15 @@ HWY_INLINE void Tile(const QuantizedGemm& g, int64_t row, int64_t col) {
     }
 #pragma GCC unroll 16
     for (int v = 0; v < kVectors; ++v) {
-      const auto scale = LoadScales<Form::kScaleBytes>(scales, col + v * kLanes);
+      const auto scale = LoadScales<Form>(scales, super, col + v * kLanes);
 #pragma GCC unroll 16
       for (int m = 0; m < kRows; ++m) total[m][v] = hn::MulAdd(scale, acc[m][v], total[m][v]);
     }
     if constexpr (Form::kMinima) {
 #pragma GCC unroll 16
       for (int v = 0; v < kVectors; ++v) {
-        const auto minimum = LoadScales<Form::kScaleBytes>(scales + 32 * Form::kScaleBytes, col + v * kLanes);
+        const auto minimum =
+            LoadScales<Form>(scales + 32 * Form::kScaleBytes, super + kSuperBlockBytes, col + v * kLanes);
 #pragma GCC unroll 16
         for (int m = 0; m < kRows; ++m) {
           const auto sum = hn::Set(d, g.sums[(row + m) * g.ld_sums + block]);
@@ -191,25 +218,13 @@ HWY_INLINE void Rows(const QuantizedGemm& g) {
   for (; row < g.rows; ++row) Columns<Codes, Form, 1, kThinVectors>(g, row);
 }
 
-template <class Codes>
-void ByLayout(const QuantizedGemm& g) {
-  const bool f32 = g.layout.scale_bytes == 4;
-  if (g.layout.inputs == 16) return Rows<Codes, QuantizedForm<4, false, 16>>(g);
-  if (!g.layout.has_minima) return Rows<Codes, QuantizedForm<2, false, 32>>(g);
-  f32 ? Rows<Codes, QuantizedForm<4, true, 32>>(g) : Rows<Codes, QuantizedForm<2, true, 32>>(g);
+void Quantized(const QuantizedGemm& g) {
+  WithForm(g.layout, [&]<class Form>() {
+    if (g.rows < kUnpackRows) return Rows<Packed<Form::kBits>, Form>(g);
+    Unpack<Form::kBits>(g);
+    Rows<Unpacked, typename Form::OfAnyBits>(g);
+  });
 }
-
-template <int kBits>
-void Product(const QuantizedGemm& g) {
-  if (g.rows >= kUnpackRows) {
-    Unpack<kBits>(g);
-    ByLayout<Unpacked>(g);
-  } else {
-    ByLayout<Packed<kBits>>(g);
-  }
-}
-
-void Quantized(const QuantizedGemm& g) { g.layout.code_bits == 4 ? Product<4>(g) : Product<8>(g); }
 
 void SetQuantized(Kernels& kernels) { kernels.quantized = Quantized; }
 

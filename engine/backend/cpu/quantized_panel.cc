@@ -3,7 +3,6 @@
 
 #include <glog/logging.h>
 
-#include <bit>
 #include <cstring>
 
 #include "engine/backend/weight_blocks.h"
@@ -11,10 +10,15 @@
 namespace swiftcache::engine::backend::cpu {
 namespace {
 
-// One block of a panel: codes as panels have them; scale and minimum as bits of f16 or f32.
+// One block of a panel: codes as a file has them, unsigned but for Q8_0; scale and minimum as bits of f16, or as int8.
 struct Block {
   int8_t codes[kBlockInputs];
-  uint32_t scale = 0, minimum = 0;
+  uint16_t scale = 0, minimum = 0;
+};
+
+// Of a K format, what its blocks' are multiplied by: bits of f16.
+struct SuperBlock {
+  uint16_t scale = 0, minimum = 0;
 };
 
 template <typename T>
@@ -23,11 +27,10 @@ T Load(const uint8_t* p) {
 }
 
 // Low nibbles are elements 0..15, high ones 16..31; bit i of `high` is the fifth bit of element i.
-void SplitNibbles(const uint8_t* nibbles, uint32_t high, int subtract, int8_t* codes) {
+void SplitNibbles(const uint8_t* nibbles, uint32_t high, int8_t* codes) {
   for (int i = 0; i < 16; ++i) {
-    codes[i] = static_cast<int8_t>(((nibbles[i] & 15) | static_cast<int>((high >> i) & 1u) << 4) - subtract);
-    codes[i + 16] =
-        static_cast<int8_t>(((nibbles[i] >> 4) | static_cast<int>((high >> (i + 16)) & 1u) << 4) - subtract);
+    codes[i] = static_cast<int8_t>((nibbles[i] & 15) | static_cast<int>((high >> i) & 1u) << 4);
+    codes[i + 16] = static_cast<int8_t>((nibbles[i] >> 4) | static_cast<int>((high >> (i + 16)) & 1u) << 4);
   }
 }
 
@@ -40,18 +43,18 @@ Block ReadSmallBlock(WeightFormat format, const uint8_t* b) {
       std::memcpy(block.codes, b + 2, sizeof block.codes);
       break;
     case WeightFormat::kQ4_0:
-      SplitNibbles(b + 2, 0, 0, block.codes);
+      SplitNibbles(b + 2, 0, block.codes);
       break;
     case WeightFormat::kQ4_1:
       block.minimum = Load<uint16_t>(b + 2);
-      SplitNibbles(b + 4, 0, 0, block.codes);
+      SplitNibbles(b + 4, 0, block.codes);
       break;
     case WeightFormat::kQ5_0:
-      SplitNibbles(b + 6, Load<uint32_t>(b + 2), 16, block.codes);
+      SplitNibbles(b + 6, Load<uint32_t>(b + 2), block.codes);
       break;
     case WeightFormat::kQ5_1:
       block.minimum = Load<uint16_t>(b + 2);
-      SplitNibbles(b + 8, Load<uint32_t>(b + 4), 0, block.codes);
+      SplitNibbles(b + 8, Load<uint32_t>(b + 4), block.codes);
       break;
     default:
       LOG(FATAL) << "no blocks of " << NameOf(format);
@@ -59,51 +62,89 @@ Block ReadSmallBlock(WeightFormat format, const uint8_t* b) {
   return block;
 }
 
-// Where a block has the code of an input of an output. 4 bits: the half that `output` / 16 says.
-int64_t CodeAt(const QuantizedLayout& layout, int64_t input, int output) {
-  const int64_t together = layout.int8 ? 4 : 2, outputs = layout.code_bits == 8 ? 32 : 16;
-  return (input / together * outputs + output % outputs) * together + input % together;
-}
+constexpr uint16_t kSign = 0x8000;  // of f16
 
-// The blocks of a panel that a file's block of a K format makes, `inputs` elements each.
-void ReadSuperBlock(WeightFormat format, const uint8_t* b, int inputs, Block* blocks) {
-  const auto put = [&](int i, float scale, int code, float min) {
+// The blocks of a panel that a file's block of a K format makes, `inputs` elements each. Minima are subtracted there.
+SuperBlock ReadSuperBlock(WeightFormat format, const uint8_t* b, int inputs, Block* blocks) {
+  const auto put = [&](int i, int code, int scale, int minimum) {
     Block& block = blocks[i / inputs];
     block.codes[i % inputs] = static_cast<int8_t>(code);
-    block.scale = std::bit_cast<uint32_t>(scale);
-    block.minimum = std::bit_cast<uint32_t>(-min);
+    block.scale = static_cast<uint8_t>(scale);
+    block.minimum = static_cast<uint8_t>(minimum);
   };
   switch (format) {
     case WeightFormat::kQ4_K:
-      return weight_blocks::CodesQ4_K(b, put);
+      weight_blocks::CodesQ4_K(b, put);
+      return {Load<uint16_t>(b), static_cast<uint16_t>(Load<uint16_t>(b + 2) ^ kSign)};
     case WeightFormat::kQ5_K:
-      return weight_blocks::CodesQ5_K(b, put);
+      weight_blocks::CodesQ5_K(b, put);
+      return {Load<uint16_t>(b), static_cast<uint16_t>(Load<uint16_t>(b + 2) ^ kSign)};
     case WeightFormat::kQ6_K:
-      return weight_blocks::CodesQ6_K(b, put);
+      weight_blocks::CodesQ6_K(b, put);
+      return {Load<uint16_t>(b + 208)};
     default:
       LOG(FATAL) << "no super-blocks of " << NameOf(format);
   }
 }
 
-void PutBlock(const QuantizedLayout& layout, const Block& block, int output, std::byte* to) {
-  for (int64_t i = 0; i < layout.inputs; ++i) {
-    std::byte& at = to[CodeAt(layout, i, output)];
-    const auto code = static_cast<std::byte>(block.codes[i] + (layout.int8 && layout.code_bits == 8 ? layout.zero : 0));
-    if (layout.code_bits == 8) {
-      at = code;
-    } else {
-      at = output < 16 ? (at & std::byte{0xF0}) | code : (at & std::byte{0x0F}) | code << 4;
-    }
+// Where a block has the code of an input of an output.
+struct CodePlace {
+  int64_t byte;       // of all 8 bits, or of the lower four
+  int shift;          // there
+  int64_t bits_byte;  // of the fifth bit; of the sixth, `next_bits` further
+  int bit;            // there
+  int64_t next_bits;
+};
+
+CodePlace PlaceOf(const QuantizedLayout& layout, int64_t input, int output) {
+  const int64_t together = layout.int8 ? 4 : 2, group_bytes = together * 32 * layout.code_bits / 8;
+  const int64_t group = input / together * group_bytes, within = input % together;
+  if (layout.code_bits == 8) return {.byte = group + output * together + within, .shift = 0};
+  const int64_t bit = output * together + within;
+  return {.byte = group + output % 16 * together + within,
+          .shift = output < 16 ? 0 : 4,
+          .bits_byte = group + 16 * together + bit / 8,
+          .bit = static_cast<int>(bit % 8),
+          .next_bits = 32 * together / 8};
+}
+
+void PutCode(const QuantizedLayout& layout, int64_t input, int output, int code, std::byte* block) {
+  const CodePlace at = PlaceOf(layout, input, output);
+  if (layout.code_bits == 8) {
+    block[at.byte] = static_cast<std::byte>(code);
+    return;
   }
+  block[at.byte] |= static_cast<std::byte>((code & 15) << at.shift);
+  for (int i = 4; i < layout.code_bits; ++i) {
+    block[at.bits_byte + (i - 4) * at.next_bits] |= static_cast<std::byte>(((code >> i) & 1) << at.bit);
+  }
+}
+
+int GetCode(const QuantizedLayout& layout, int64_t input, int output, const std::byte* block) {
+  const CodePlace at = PlaceOf(layout, input, output);
+  const auto byte = static_cast<uint8_t>(block[at.byte]);
+  if (layout.code_bits == 8) return layout.int8 ? byte : static_cast<int8_t>(byte);
+  int code = (byte >> at.shift) & 15;
+  for (int i = 4; i < layout.code_bits; ++i) {
+    code |= (static_cast<int>(block[at.bits_byte + (i - 4) * at.next_bits]) >> at.bit & 1) << i;
+  }
+  return code;
+}
+
+void PutBlock(const QuantizedLayout& layout, const Block& block, int output, std::byte* to) {
+  const int zero = layout.code_bits == 8 ? layout.zero : 0;
+  for (int64_t i = 0; i < layout.inputs; ++i) PutCode(layout, i, output, block.codes[i] + zero, to);
   std::memcpy(to + layout.code_bytes() + layout.scale_bytes * output, &block.scale, layout.scale_bytes);
   if (layout.has_minima) {
     std::memcpy(to + layout.minima_at() + layout.scale_bytes * output, &block.minimum, layout.scale_bytes);
   }
 }
 
-float LoadScale(const QuantizedLayout& layout, const std::byte* p) {
-  const auto* bytes = reinterpret_cast<const uint8_t*>(p);
-  return layout.scale_bytes == 2 ? weight_blocks::LoadHalf(bytes) : Load<float>(bytes);
+float LoadHalf(const std::byte* p) { return weight_blocks::LoadHalf(reinterpret_cast<const uint8_t*>(p)); }
+
+// super: the factor of the output's super-block, where there is one.
+float LoadScale(const QuantizedLayout& layout, const std::byte* p, const std::byte* super) {
+  return layout.scale_bytes == 2 ? LoadHalf(p) : LoadHalf(super) * static_cast<float>(static_cast<int8_t>(*p));
 }
 
 template <typename T, typename Widen>
@@ -125,51 +166,57 @@ std::optional<QuantizedLayout> QuantizedLayoutOf(WeightFormat format, bool int8)
     case WeightFormat::kQ8_0:
       return QuantizedLayout{.code_bits = 8, .zero = int8 ? 128 : 0, .int8 = int8};
     case WeightFormat::kQ5_0:
-      return QuantizedLayout{.code_bits = 8, .zero = int8 ? 16 : 0, .int8 = int8};
+      return QuantizedLayout{.code_bits = 5, .zero = 16, .int8 = int8};
     case WeightFormat::kQ5_1:
-      return QuantizedLayout{.code_bits = 8, .has_minima = true, .int8 = int8};
+      return QuantizedLayout{.code_bits = 5, .has_minima = true, .int8 = int8};
     case WeightFormat::kQ4_0:
       return QuantizedLayout{.code_bits = 4, .zero = 8, .int8 = int8};
     case WeightFormat::kQ4_1:
       return QuantizedLayout{.code_bits = 4, .has_minima = true, .int8 = int8};
     case WeightFormat::kQ4_K:
-      return QuantizedLayout{.code_bits = 4, .has_minima = true, .scale_bytes = 4, .int8 = int8};
+      return QuantizedLayout{.code_bits = 4, .has_minima = true, .scale_bytes = 1, .int8 = int8};
     case WeightFormat::kQ5_K:
-      return QuantizedLayout{.code_bits = 8, .has_minima = true, .scale_bytes = 4, .int8 = int8};
+      return QuantizedLayout{.code_bits = 5, .has_minima = true, .scale_bytes = 1, .int8 = int8};
     case WeightFormat::kQ6_K:
-      return QuantizedLayout{.code_bits = 8, .zero = int8 ? 32 : 0, .scale_bytes = 4, .inputs = 16, .int8 = int8};
+      return QuantizedLayout{.code_bits = 6, .zero = 32, .scale_bytes = 1, .inputs = 16, .int8 = int8};
     default:
       return std::nullopt;
   }
 }
 
-void PutQuantizedRow(const QuantizedLayout& layout, WeightFormat format, const std::byte* row, int64_t blocks,
-                     int output, std::byte* panel) {
+void PutQuantizedRow(const QuantizedLayout& layout, WeightFormat format, const std::byte* row, int64_t cols, int output,
+                     std::byte* panel) {
   const auto* from = reinterpret_cast<const uint8_t*>(row);
   constexpr int64_t kMost = 16;
-  const int64_t at_once = BlockOf(format).elements / layout.inputs;
+  const int64_t at_once = BlockOf(format).elements / layout.inputs, blocks = cols / layout.inputs;
   CHECK_LE(at_once, kMost);
   for (int64_t b = 0; b < blocks; b += at_once, from += BlockOf(format).bytes) {
     Block read[kMost];
     if (at_once == 1) {
       read[0] = ReadSmallBlock(format, from);
     } else {
-      ReadSuperBlock(format, from, layout.inputs, read);
+      const SuperBlock super = ReadSuperBlock(format, from, layout.inputs, read);
+      std::byte* const to = panel + layout.block_at(b) - layout.super_bytes() + 2 * output;
+      std::memcpy(to, &super.scale, 2);
+      if (layout.has_minima) std::memcpy(to + kSuperBlockBytes, &super.minimum, 2);
     }
-    for (int64_t i = 0; i < at_once; ++i, panel += layout.block_bytes()) PutBlock(layout, read[i], output, panel);
+    for (int64_t i = 0; i < at_once; ++i) PutBlock(layout, read[i], output, panel + layout.block_at(b + i));
   }
 }
 
-void GetQuantizedRow(const QuantizedLayout& layout, const std::byte* panel, int64_t blocks, int output, float* out) {
-  for (int64_t b = 0; b < blocks; ++b, panel += layout.block_bytes(), out += layout.inputs) {
+void GetQuantizedRow(const QuantizedLayout& layout, const std::byte* panel, int64_t cols, int output, float* out) {
+  const int64_t blocks = cols / layout.inputs;
+  for (int64_t b = 0; b < blocks; ++b, out += layout.inputs) {
+    const int64_t first =
+        b * layout.inputs / kSuperBlockInputs * kSuperBlockInputs / layout.inputs;  // of its super-block
+    const std::byte* const block = panel + layout.block_at(b);
+    const std::byte* const super = panel + layout.block_at(first) - layout.super_bytes() + 2 * output;
     const int64_t at = layout.scale_bytes * output;
-    const float scale = LoadScale(layout, panel + layout.code_bytes() + at);
-    const float minimum = layout.has_minima ? LoadScale(layout, panel + layout.minima_at() + at) : 0;
+    const float scale = LoadScale(layout, block + layout.code_bytes() + at, super);
+    const float minimum =
+        layout.has_minima ? LoadScale(layout, block + layout.minima_at() + at, super + kSuperBlockBytes) : 0;
     for (int64_t i = 0; i < layout.inputs; ++i) {
-      const auto byte = static_cast<uint8_t>(panel[CodeAt(layout, i, output)]);
-      const int eight = layout.int8 ? byte : static_cast<int8_t>(byte);
-      const int code = layout.code_bits == 8 ? eight : (output < 16 ? byte & 15 : byte >> 4);
-      const float product = scale * static_cast<float>(code - layout.zero);
+      const float product = scale * static_cast<float>(GetCode(layout, i, output, block) - layout.zero);
       out[i] = layout.has_minima ? product + minimum : product;
     }
   }

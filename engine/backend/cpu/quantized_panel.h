@@ -1,17 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// Panels of weights that stay as a file has quantised them, so that a product of few rows reads a file's bytes and no
-// more. A panel of 32 outputs is blocks of 32 inputs (Q6_K: 16), one after the other, each of these:
+// Panels of weights that stay as a file has quantised them, so that a product of few rows reads a file's bytes (K formats:
+// up to 3 % more). A panel of 32 outputs is blocks of 32 inputs (Q6_K: 16), one after the other, each of these:
 //
-//   codes    8 bits: [pairs of inputs][32 outputs][2] int8
-//            4 bits: [pairs of inputs][16 outputs][2] bytes: the code of an output in the lower half, that of the
-//            output 16 further in the upper one
-//   scales   f16 [32 outputs]; f32 where the file's are products, as those of the K formats
+//   codes    one pair of inputs after the other, and of each pair
+//            8 bits: [32 outputs][2 inputs] int8
+//            fewer:  [16 outputs][2] bytes: the lower four bits of an output's code in the lower half, those of the output
+//                    16 further in the upper one; then for each higher bit [32 outputs][2] bits, the first the lowest
+//   scales   f16 [32 outputs]; of the K formats int8, to be multiplied by the super-block's
 //   minima   likewise, where the format has them
 //
-// For integer products (`int8`) codes are unsigned, zero included, and four inputs stand side by side:
-//
-//   codes    8 bits: [quads of inputs][32 outputs][4] uint8
-//            4 bits: [quads of inputs][16 outputs][4] bytes, halves as above
+// In the K formats 256 inputs are a super-block, and before its first block stand f16 [32 outputs] for scales, then for
+// minima. For integer products (`int8`) codes are unsigned, zero included, and four inputs stand side by side, not two.
 //
 // A weight is scale * (code - zero) + minimum. Products sum code times input within a block, where both are exact, then
 // scale the sum: nothing is rounded but the input, to bf16 or to 8 bits (int8_row.h). For the minima each row has the sum
@@ -27,38 +26,75 @@
 
 namespace swiftcache::engine::backend::cpu {
 
-inline constexpr int64_t kBlockInputs = 32;  // of a block, at most
+inline constexpr int64_t kBlockInputs = 32;          // of a block, at most
+inline constexpr int64_t kSuperBlockInputs = 256;    // of the K formats
+inline constexpr int64_t kSuperBlockBytes = 32 * 2;  // of its scales, and of its minima
 
 /// Thread-safety: a value. Units: bytes.
 struct QuantizedLayout {
-  int code_bits = 8;  // or 4
-  int zero = 0;       // 4 bits, and where `int8`
+  int code_bits = 8;  // 4, 5, 6 or 8
+  int zero = 0;       // below 8 bits, and where `int8`
   bool has_minima = false;
-  int scale_bytes = 2;             // f16, or 4: f32
+  int scale_bytes = 2;             // f16, or 1: int8, in super-blocks
   int inputs = int{kBlockInputs};  // of a block; or 16, without minima
   bool int8 = false;               // for integer products
 
   int64_t code_bytes() const { return int64_t{inputs} * 32 * code_bits / 8; }
   int64_t minima_at() const { return code_bytes() + 32 * scale_bytes; }
   int64_t block_bytes() const { return has_minima ? minima_at() + 32 * scale_bytes : minima_at(); }
+  /// What stands before the first block of a super-block.
+  int64_t super_bytes() const { return scale_bytes == 1 ? (has_minima ? 2 : 1) * kSuperBlockBytes : 0; }
+  /// Where a block begins within its panel.
+  int64_t block_at(int64_t block) const {
+    return block * block_bytes() + (block * inputs / kSuperBlockInputs + 1) * super_bytes();
+  }
+  int64_t panel_bytes(int64_t cols) const {
+    return cols / inputs * block_bytes() + cols / kSuperBlockInputs * super_bytes();
+  }
+  friend bool operator==(const QuantizedLayout&, const QuantizedLayout&) = default;
 };
 
-/// What of a layout the kernels are compiled for, beside the bits of a code. Other combinations do not exist.
-template <int kScaleBytes_, bool kMinima_, int kInputs>
+/// What of a layout the kernels are compiled for. Other combinations do not exist.
+template <int kBits_, int kScaleBytes_, bool kMinima_, int kInputs>
 struct QuantizedForm {
-  static constexpr int kScaleBytes = kScaleBytes_, kPairs = kInputs / 2;
+  static constexpr int kBits = kBits_, kScaleBytes = kScaleBytes_, kPairs = kInputs / 2;
   static constexpr bool kMinima = kMinima_;
+  using OfAnyBits = QuantizedForm<0, kScaleBytes_, kMinima_, kInputs>;
+  /// 0: there are none. Otherwise the bytes that stand before a super-block.
+  static constexpr int64_t kSuperBlocks = kScaleBytes == 1 ? kSuperBlockInputs / kInputs : 0;
+  static constexpr int64_t kSuperBytes = kScaleBytes == 1 ? (kMinima ? 2 : 1) * kSuperBlockBytes : 0;
 };
+
+/// Calls run.operator()<QuantizedForm>() with that of the layout.
+template <class Run>
+void WithForm(const QuantizedLayout& layout, Run run) {
+  switch (layout.code_bits * 10 + layout.scale_bytes) {
+    case 41:
+      return run.template operator()<QuantizedForm<4, 1, true, 32>>();  // Q4_K
+    case 42:
+      return layout.has_minima ? run.template operator()<QuantizedForm<4, 2, true, 32>>()    // Q4_1
+                               : run.template operator()<QuantizedForm<4, 2, false, 32>>();  // Q4_0
+    case 51:
+      return run.template operator()<QuantizedForm<5, 1, true, 32>>();  // Q5_K
+    case 52:
+      return layout.has_minima ? run.template operator()<QuantizedForm<5, 2, true, 32>>()    // Q5_1
+                               : run.template operator()<QuantizedForm<5, 2, false, 32>>();  // Q5_0
+    case 61:
+      return run.template operator()<QuantizedForm<6, 1, false, 16>>();  // Q6_K
+    default:
+      return run.template operator()<QuantizedForm<8, 2, false, 32>>();  // Q8_0
+  }
+}
 
 /// How panels hold a format, for integer products or others; nothing: it is not quantised.
 std::optional<QuantizedLayout> QuantizedLayoutOf(WeightFormat format, bool int8);
 
-/// Stores a row of the file as output `output` of a panel. `blocks` are the panel's, here and below.
-/// REQUIRES: `layout` is one of the format's.
-void PutQuantizedRow(const QuantizedLayout& layout, WeightFormat format, const std::byte* row, int64_t blocks,
-                     int output, std::byte* panel);
-/// The output's weights, in the bits of DequantizeRow. out: f32 [blocks * layout.inputs].
-void GetQuantizedRow(const QuantizedLayout& layout, const std::byte* panel, int64_t blocks, int output, float* out);
+/// Stores a row of the file as output `output` of a panel. `cols` are the panel's inputs, here and below.
+/// REQUIRES: `layout` is one of the format's; the panel was zeroed.
+void PutQuantizedRow(const QuantizedLayout& layout, WeightFormat format, const std::byte* row, int64_t cols, int output,
+                     std::byte* panel);
+/// The output's weights, in the bits of DequantizeRow. out: f32 [cols].
+void GetQuantizedRow(const QuantizedLayout& layout, const std::byte* panel, int64_t cols, int output, float* out);
 
 /// sums[i] = the sum of the inputs of block i, in an order that is fixed. inputs: [blocks * kBlockInputs].
 void SumBlocks(const float* inputs, int64_t blocks, float* sums);

@@ -335,6 +335,49 @@ TEST(LinearTest, InRowsPicksRowsOfTheInput) {
   }
 }
 
+TEST(LinearTest, InAStackOfSeveralFormatsEachHasTheBitsThatItHasAlone) {
+  constexpr int64_t kInputs = 512, kFirst = 64, kSecond = 33;
+  const QuantizedWeights first(WeightFormat::kQ4_K, kFirst, kInputs, 1),
+      second(WeightFormat::kQ6_K, kSecond, kInputs, 2);
+  const std::vector<float> norm_values = RandomVector(kInputs, 3), bias_values = RandomVector(kFirst + kSecond, 4);
+  for (const Case& c : AllQuantizedCases()) {
+    for (const int64_t rows : {1, 3, 5, 40}) {
+      auto backend = MakeBackend(
+          {.threads = 2, .precision = c.precision, .activations = c.activations, .max_isa = c.isa, .max_rows = 64});
+      auto in = MakeBuffer(*backend, RandomVector(rows * kInputs, 5), kInputs);
+      auto norm = UploadVector(*backend, norm_values);
+      const auto product = [&](std::span<const WeightSource> stacked, int64_t begin, int64_t outputs) {
+        auto weight = *backend->PackMatrix(stacked, Exactness::kUsual);
+        auto bias = UploadVector(*backend, {bias_values.begin() + begin, bias_values.begin() + begin + outputs});
+        auto out = MakeBuffer(*backend, std::vector<float>(rows * outputs, 0.25f), outputs);
+        EXPECT_TRUE(backend
+                        ->Linear({.in = in.get(),
+                                  .rows = rows,
+                                  .prologue = Prologue::kRmsNorm,
+                                  .norm = norm.get(),
+                                  .eps = 1e-5f,
+                                  .weight = weight.get(),
+                                  .bias = bias.get(),
+                                  .add = true,
+                                  .out = out.get()})
+                        .ok());
+        return Values(*out, rows);
+      };
+      const WeightSource sources[] = {first.source(), second.source()};
+      const std::vector<float> all = product(sources, 0, kFirst + kSecond);
+      const std::vector<float> of_first = product({sources, 1}, 0, kFirst);
+      const std::vector<float> of_second = product({sources + 1, 1}, kFirst, kSecond);
+      for (int64_t r = 0; r < rows; ++r) {
+        const std::span<const float> row = std::span(all).subspan(r * (kFirst + kSecond), kFirst + kSecond);
+        EXPECT_TRUE(SameBits(row.first(kFirst), std::span(of_first).subspan(r * kFirst, kFirst)))
+            << c.name() << " rows " << rows;
+        EXPECT_TRUE(SameBits(row.last(kSecond), std::span(of_second).subspan(r * kSecond, kSecond)))
+            << c.name() << " rows " << rows;
+      }
+    }
+  }
+}
+
 TEST(LinearTest, StackedSourcesAreOneMatrixAndEmbedReadsItsRows) {
   for (const Case& c : AllCases()) {
     const std::vector<float> first = RandomVector(5 * 9, 1), second = RandomVector(30 * 9, 2);

@@ -136,21 +136,9 @@ TEST(PackedMatrixTest, InBf16EveryFormatReadsBackRoundedAndEachSourceOfTheStackS
   }
 }
 
-// What a panel takes beyond the file for 256 weights: codes of 5 and 6 bits take 8, scales and minima of the K formats 32.
+// What a panel takes beyond the file for 256 weights: scales and minima of the K formats have 8 bits, and not 6.
 int64_t MoreBytes(WeightFormat format) {
-  switch (format) {
-    case WeightFormat::kQ5_0:
-    case WeightFormat::kQ5_1:
-      return 8 * 12;
-    case WeightFormat::kQ4_K:
-      return 8 * (16 + 8) - 144;
-    case WeightFormat::kQ5_K:
-      return 8 * (32 + 8) - 176;
-    case WeightFormat::kQ6_K:
-      return 16 * (16 + 4) - 210;
-    default:
-      return 0;
-  }
+  return format == WeightFormat::kQ4_K || format == WeightFormat::kQ5_K ? 8 * 2 - 12 : 0;
 }
 
 TEST(PackedMatrixTest, AFormatAloneStaysAsItIsStoredAndReadsBackAsTheReferencesBits) {
@@ -176,6 +164,34 @@ TEST(PackedMatrixTest, AFormatAloneStaysAsItIsStoredAndReadsBackAsTheReferencesB
     }
     EXPECT_FALSE(Packed({sources, 4}, Precision::kF32)->quantized());
   }
+}
+
+// As q, k and v of a Q4_K_M file, half of whose v are Q6_K.
+TEST(PackedMatrixTest, AStackOfSeveralFormatsStaysAsItIsStoredWherePanelsHoldOneEach) {
+  const Stored first = ReadStored(WeightFormat::kQ4_K), second = ReadStored(WeightFormat::kQ6_K),
+               third = ReadStored(WeightFormat::kF16);
+  std::vector<WeightSource> sources(4, first.source());  // a panel
+  sources.insert(sources.end(), 8, second.source());
+  sources.insert(sources.end(), 2, third.source());
+  for (const bool int8 : {false, true}) {
+    const Packed packed(sources, Precision::kBf16, 2, int8);
+    ASSERT_EQ(packed->parts().size(), 3);
+    EXPECT_EQ(packed->rows(), 14 * kRows);
+    EXPECT_TRUE(packed->parts()[0]->quantized() && packed->parts()[1]->quantized());
+    EXPECT_FALSE(packed->parts()[2]->quantized());
+    int64_t bytes = 0;
+    for (const PackedMatrix* part : packed->parts()) bytes += part->bytes();
+    EXPECT_EQ(packed->bytes(), bytes);
+    for (int64_t i = 0; i < 12; ++i) {
+      EXPECT_TRUE(SameBits(packed.Rows(i * kRows, kRows), i < 4 ? first.values : second.values)) << i;
+      EXPECT_FALSE(packed->rounding()[i].rounds) << i;
+    }
+    EXPECT_TRUE(packed->rounding()[13].rounds);
+  }
+  sources.erase(sources.begin());
+  const Packed straddling(sources, Precision::kBf16);
+  ASSERT_EQ(straddling->parts().size(), 1) << "a panel would hold rows of two formats";
+  EXPECT_FALSE(straddling->parts()[0]->quantized());
 }
 
 TEST(PackedMatrixTest, OneValueThatDoesNotFitIsFoundWhereverItStands) {
