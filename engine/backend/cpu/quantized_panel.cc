@@ -87,57 +87,62 @@ SuperBlock ReadSuperBlock(WeightFormat format, const uint8_t* b, int inputs, Blo
   }
 }
 
-// Where a block has the code of an input of an output.
+// Where a group of inputs has the codes of an output; that of the input behind it is a byte, or a bit, further.
 struct CodePlace {
-  int64_t byte;       // of all 8 bits, or of the lower four
-  int shift;          // there
-  int64_t bits_byte;  // of the fifth bit; of the sixth, `next_bits` further
-  int bit;            // there
-  int64_t next_bits;
+  int64_t group_bytes;  // of pairs or quads of inputs, for all outputs
+  int64_t byte;         // of all 8 bits, or of the lower four
+  int shift;            // there
+  int64_t bits_byte;    // of the fifth bit
+  int bit;              // there
+  int64_t next_bits;    // from the fifth bit to the sixth, in bytes
 };
 
-CodePlace PlaceOf(const QuantizedLayout& layout, int64_t input, int output) {
-  const int64_t together = layout.int8 ? 4 : 2, group_bytes = together * 32 * layout.code_bits / 8;
-  const int64_t group = input / together * group_bytes, within = input % together;
-  if (layout.code_bits == 8) return {.byte = group + output * together + within, .shift = 0};
-  const int64_t bit = output * together + within;
-  return {.byte = group + output % 16 * together + within,
+int Together(const QuantizedLayout& layout) { return layout.int8 ? 4 : 2; }
+
+CodePlace PlaceOf(const QuantizedLayout& layout, int output) {
+  const int64_t together = Together(layout), group_bytes = together * 32 * layout.code_bits / 8;
+  if (layout.code_bits == 8) return {.group_bytes = group_bytes, .byte = output * together};
+  return {.group_bytes = group_bytes,
+          .byte = output % 16 * together,
           .shift = output < 16 ? 0 : 4,
-          .bits_byte = group + 16 * together + bit / 8,
-          .bit = static_cast<int>(bit % 8),
+          .bits_byte = 16 * together + output * together / 8,
+          .bit = static_cast<int>(output * together % 8),
           .next_bits = 32 * together / 8};
 }
 
-void PutCode(const QuantizedLayout& layout, int64_t input, int output, int code, std::byte* block) {
-  const CodePlace at = PlaceOf(layout, input, output);
-  if (layout.code_bits == 8) {
-    block[at.byte] = static_cast<std::byte>(code);
-    return;
-  }
-  block[at.byte] |= static_cast<std::byte>((code & 15) << at.shift);
-  for (int i = 4; i < layout.code_bits; ++i) {
-    block[at.bits_byte + (i - 4) * at.next_bits] |= static_cast<std::byte>(((code >> i) & 1) << at.bit);
-  }
-}
-
-int GetCode(const QuantizedLayout& layout, int64_t input, int output, const std::byte* block) {
-  const CodePlace at = PlaceOf(layout, input, output);
-  const auto byte = static_cast<uint8_t>(block[at.byte]);
-  if (layout.code_bits == 8) return layout.int8 ? byte : static_cast<int8_t>(byte);
-  int code = (byte >> at.shift) & 15;
-  for (int i = 4; i < layout.code_bits; ++i) {
-    code |= (static_cast<int>(block[at.bits_byte + (i - 4) * at.next_bits]) >> at.bit & 1) << i;
-  }
-  return code;
-}
-
 void PutBlock(const QuantizedLayout& layout, const Block& block, int output, std::byte* to) {
-  const int zero = layout.code_bits == 8 ? layout.zero : 0;
-  for (int64_t i = 0; i < layout.inputs; ++i) PutCode(layout, i, output, block.codes[i] + zero, to);
+  const CodePlace at = PlaceOf(layout, output);
+  const int together = Together(layout), zero = layout.code_bits == 8 ? layout.zero : 0;
+  const int8_t* code = block.codes;
+  std::byte* group = to;
+  for (int64_t i = 0; i < layout.inputs; i += together, group += at.group_bytes) {
+    for (int k = 0; k < together; ++k, ++code) {
+      if (layout.code_bits == 8) {
+        group[at.byte + k] = static_cast<std::byte>(*code + zero);
+        continue;
+      }
+      group[at.byte + k] |= static_cast<std::byte>((*code & 15) << at.shift);
+      for (int b = 4; b < layout.code_bits; ++b) {
+        group[at.bits_byte + (b - 4) * at.next_bits] |= static_cast<std::byte>(((*code >> b) & 1) << (at.bit + k));
+      }
+    }
+  }
   std::memcpy(to + layout.code_bytes() + layout.scale_bytes * output, &block.scale, layout.scale_bytes);
   if (layout.has_minima) {
     std::memcpy(to + layout.minima_at() + layout.scale_bytes * output, &block.minimum, layout.scale_bytes);
   }
+}
+
+int GetCode(const QuantizedLayout& layout, const CodePlace& at, int64_t input, const std::byte* block) {
+  const std::byte* const group = block + input / Together(layout) * at.group_bytes;
+  const int64_t k = input % Together(layout);
+  const auto byte = static_cast<uint8_t>(group[at.byte + k]);
+  if (layout.code_bits == 8) return layout.int8 ? byte : static_cast<int8_t>(byte);
+  int code = (byte >> at.shift) & 15;
+  for (int b = 4; b < layout.code_bits; ++b) {
+    code |= (static_cast<int>(group[at.bits_byte + (b - 4) * at.next_bits]) >> (at.bit + k) & 1) << b;
+  }
+  return code;
 }
 
 float LoadHalf(const std::byte* p) { return weight_blocks::LoadHalf(reinterpret_cast<const uint8_t*>(p)); }
@@ -205,18 +210,19 @@ void PutQuantizedRow(const QuantizedLayout& layout, WeightFormat format, const s
 }
 
 void GetQuantizedRow(const QuantizedLayout& layout, const std::byte* panel, int64_t cols, int output, float* out) {
+  const CodePlace at = PlaceOf(layout, output);
   const int64_t blocks = cols / layout.inputs;
   for (int64_t b = 0; b < blocks; ++b, out += layout.inputs) {
     const int64_t first =
         b * layout.inputs / kSuperBlockInputs * kSuperBlockInputs / layout.inputs;  // of its super-block
     const std::byte* const block = panel + layout.block_at(b);
     const std::byte* const super = panel + layout.block_at(first) - layout.super_bytes() + 2 * output;
-    const int64_t at = layout.scale_bytes * output;
-    const float scale = LoadScale(layout, block + layout.code_bytes() + at, super);
+    const int64_t of_output = layout.scale_bytes * output;
+    const float scale = LoadScale(layout, block + layout.code_bytes() + of_output, super);
     const float minimum =
-        layout.has_minima ? LoadScale(layout, block + layout.minima_at() + at, super + kSuperBlockBytes) : 0;
+        layout.has_minima ? LoadScale(layout, block + layout.minima_at() + of_output, super + kSuperBlockBytes) : 0;
     for (int64_t i = 0; i < layout.inputs; ++i) {
-      const float product = scale * static_cast<float>(GetCode(layout, i, output, block) - layout.zero);
+      const float product = scale * static_cast<float>(GetCode(layout, at, i, block) - layout.zero);
       out[i] = layout.has_minima ? product + minimum : product;
     }
   }

@@ -68,18 +68,17 @@ struct QuantizedForm {
 /// Calls run.operator()<QuantizedForm>() with that of the layout.
 template <class Run>
 void WithForm(const QuantizedLayout& layout, Run run) {
-  switch (layout.code_bits * 10 + layout.scale_bytes) {
-    case 41:
-      return run.template operator()<QuantizedForm<4, 1, true, 32>>();  // Q4_K
-    case 42:
-      return layout.has_minima ? run.template operator()<QuantizedForm<4, 2, true, 32>>()    // Q4_1
-                               : run.template operator()<QuantizedForm<4, 2, false, 32>>();  // Q4_0
-    case 51:
-      return run.template operator()<QuantizedForm<5, 1, true, 32>>();  // Q5_K
-    case 52:
-      return layout.has_minima ? run.template operator()<QuantizedForm<5, 2, true, 32>>()    // Q5_1
-                               : run.template operator()<QuantizedForm<5, 2, false, 32>>();  // Q5_0
-    case 61:
+  const bool super_blocks = layout.scale_bytes == 1, minima = layout.has_minima;
+  switch (layout.code_bits) {
+    case 4:
+      if (super_blocks) return run.template operator()<QuantizedForm<4, 1, true, 32>>();  // Q4_K
+      if (minima) return run.template operator()<QuantizedForm<4, 2, true, 32>>();        // Q4_1
+      return run.template operator()<QuantizedForm<4, 2, false, 32>>();                   // Q4_0
+    case 5:
+      if (super_blocks) return run.template operator()<QuantizedForm<5, 1, true, 32>>();  // Q5_K
+      if (minima) return run.template operator()<QuantizedForm<5, 2, true, 32>>();        // Q5_1
+      return run.template operator()<QuantizedForm<5, 2, false, 32>>();                   // Q5_0
+    case 6:
       return run.template operator()<QuantizedForm<6, 1, false, 16>>();  // Q6_K
     default:
       return run.template operator()<QuantizedForm<8, 2, false, 32>>();  // Q8_0
