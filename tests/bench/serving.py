@@ -183,7 +183,7 @@ def streams_and_a_prompt(bench, side, number):
     """The gaps of each stream while the prompt's first token is awaited, and all gaps of before."""
     begun, enough = threading.Semaphore(0), threading.Event()
     streams = [bench.pool.submit(side.ask, [{"role": "user", "content": words(random.Random(f"{number}/{i}"), 60)}], STREAM_TOKENS,
-                                 began=begun.release, enough=enough) for i in range(STREAMS)]
+                                 began=begun.release, enough=enough, every_token=True) for i in range(STREAMS)]
     for _ in streams:
         if not begun.acquire(timeout=60):
             sys.exit(f"serving: not all of {side.name}'s {STREAMS} streams have begun after a minute")

@@ -17,12 +17,14 @@ def words(rng, count):
 
 class Answer:
     """One streamed greedy answer of exactly `tokens` tokens to a chat's messages, or to a prompt of token ids. Seconds; `at`:
-    when each piece of text came. `began` is called at the first; it hangs up at the first after `enough` is set."""
+    when each piece of text came. `began` is called at the first; it hangs up at the first after `enough` is set. `every_token`:
+    `at` has those, too, that bring no text, from servers that tell the usage so far."""
 
-    def __init__(self, address, model, prompt, tokens, began=lambda: None, enough=None):
+    def __init__(self, address, model, prompt, tokens, began=lambda: None, enough=None, every_token=False):
         path, field = ("completions", "prompt") if isinstance(prompt[0], int) else ("chat/completions", "messages")
         body = json.dumps({"model": model, field: prompt, "max_tokens": tokens, "temperature": 0, "ignore_eos": True,
-                           "stream": True, "stream_options": {"include_usage": True}})
+                           "stream": True,
+                           "stream_options": {"include_usage": True, "continuous_usage_stats": every_token}})
         connection = http.client.HTTPConnection(address, timeout=600)
         self.begun, self.at, self.text, usage = time.monotonic(), [], "", {}
         connection.request("POST", f"/v1/{path}", body, {"Content-Type": "application/json"})
@@ -33,9 +35,10 @@ class Answer:
             if not line.startswith(b"data: {"):
                 continue
             event = json.loads(line[6:])
-            usage = event.get("usage") or usage
+            told, usage = usage.get("completion_tokens", 0), event.get("usage") or usage
+            more = every_token and usage.get("completion_tokens", 0) > told
             piece = "".join(choice.get("text") or (choice.get("delta") or {}).get("content") or "" for choice in event.get("choices") or [])
-            if piece:
+            if piece or more:
                 if not self.at:
                     began()
                 self.at.append(time.monotonic())
