@@ -21,29 +21,21 @@ HWY_INLINE __m256i InOrder(__m256i sum) {
 // 5 and 6 bits: two products, at most 2 * 63 * 127, fit 16 bits.
 template <int kBits>
 struct Vectors : Int8Vectors256<kBits> {
-  using Base = Int8Vectors256<kBits>;
   using Sum = __m256i;
-  static HWY_INLINE __m256i Load(const std::byte* quad, int half, int step, int) {
-    return Base::Codes(quad, half, step);
-  }
-  static HWY_INLINE Sum Begin(const int32_t* start) { return _mm256_set1_epi32(*start); }
   static HWY_INLINE Sum Dot(Sum sum, __m256i weights, __m256i inputs) {
     const __m256i pairs = _mm256_maddubs_epi16(weights, inputs);
     return InOrder(_mm256_add_epi32(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1))));
   }
-  static HWY_INLINE __m256 End(Sum sum, const int32_t*) { return _mm256_cvtepi32_ps(sum); }
 };
 
 // 8 bits: magnitudes of weights times inputs with the weights' signs, at most 2 * 128 * 127 a pair.
 template <>
 struct Vectors<8> : Int8Vectors256<8> {
-  using Base = Int8Vectors256<8>;
-  using Sum = __m256i;
   struct Weights {
     __m256i magnitudes, codes;
   };
   static HWY_INLINE Weights Load(const std::byte* quad, int half, int step, int zero) {
-    const __m256i codes = _mm256_sub_epi8(Base::Codes(quad, half, step), _mm256_set1_epi8(static_cast<char>(zero)));
+    const __m256i codes = _mm256_sub_epi8(Codes(quad, half, step), _mm256_set1_epi8(static_cast<char>(zero)));
     return {_mm256_abs_epi8(codes), codes};
   }
   static HWY_INLINE Sum Begin(const int32_t*) { return _mm256_setzero_si256(); }
@@ -51,14 +43,11 @@ struct Vectors<8> : Int8Vectors256<8> {
     const __m256i pairs = _mm256_maddubs_epi16(weights.magnitudes, _mm256_sign_epi8(inputs, weights.codes));
     return InOrder(_mm256_add_epi32(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1))));
   }
-  static HWY_INLINE __m256 End(Sum sum, const int32_t*) { return _mm256_cvtepi32_ps(sum); }
 };
 
 // 4 bits: a block's 8 pairs of products, at most 2 * 15 * 127 each, fit 16 bits.
 template <>
 struct Vectors<4> : Int8Vectors256<4> {
-  using Sum = __m256i;
-  static HWY_INLINE __m256i Load(const std::byte* quad, int half, int step, int) { return Codes(quad, half, step); }
   static HWY_INLINE Sum Begin(const int32_t*) { return _mm256_setzero_si256(); }
   static HWY_INLINE Sum Dot(Sum sum, __m256i weights, __m256i inputs) {
     return InOrder(_mm256_add_epi16(sum, _mm256_maddubs_epi16(weights, inputs)));

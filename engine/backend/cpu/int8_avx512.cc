@@ -18,27 +18,21 @@ HWY_INLINE __m512i InOrder(__m512i sum) {
 
 template <int kBits>
 struct Vectors : Int8Vectors512<kBits> {
-  using Base = Int8Vectors512<kBits>;
   using Sum = __m512i;
-  static HWY_INLINE __m512i Load(const std::byte* quad, int half, int, int) { return Base::Codes(quad, half); }
-  static HWY_INLINE Sum Begin(const int32_t* start) { return _mm512_set1_epi32(*start); }
   static HWY_INLINE Sum Dot(Sum sum, __m512i weights, __m512i inputs) {
     const __m512i pairs = _mm512_maddubs_epi16(weights, inputs);
     return InOrder(_mm512_add_epi32(sum, _mm512_madd_epi16(pairs, _mm512_set1_epi16(1))));
   }
-  static HWY_INLINE __m512 End(Sum sum, const int32_t*) { return _mm512_cvtepi32_ps(sum); }
 };
 
 template <>
 struct Vectors<8> : Int8Vectors512<8> {
-  using Base = Int8Vectors512<8>;
-  using Sum = __m512i;
   struct Weights {
     __m512i magnitudes;
     __mmask64 negative;
   };
   static HWY_INLINE Weights Load(const std::byte* quad, int half, int, int zero) {
-    const __m512i codes = _mm512_sub_epi8(Base::Codes(quad, half), _mm512_set1_epi8(static_cast<char>(zero)));
+    const __m512i codes = _mm512_sub_epi8(Codes(quad, half), _mm512_set1_epi8(static_cast<char>(zero)));
     return {_mm512_abs_epi8(codes), _mm512_movepi8_mask(codes)};
   }
   static HWY_INLINE Sum Begin(const int32_t*) { return _mm512_setzero_si512(); }
@@ -47,13 +41,10 @@ struct Vectors<8> : Int8Vectors512<8> {
     const __m512i pairs = _mm512_maddubs_epi16(weights.magnitudes, with_sign);
     return InOrder(_mm512_add_epi32(sum, _mm512_madd_epi16(pairs, _mm512_set1_epi16(1))));
   }
-  static HWY_INLINE __m512 End(Sum sum, const int32_t*) { return _mm512_cvtepi32_ps(sum); }
 };
 
 template <>
 struct Vectors<4> : Int8Vectors512<4> {
-  using Sum = __m512i;
-  static HWY_INLINE __m512i Load(const std::byte* quad, int half, int, int) { return Codes(quad, half); }
   static HWY_INLINE Sum Begin(const int32_t*) { return _mm512_setzero_si512(); }
   static HWY_INLINE Sum Dot(Sum sum, __m512i weights, __m512i inputs) {
     return InOrder(_mm512_add_epi16(sum, _mm512_maddubs_epi16(weights, inputs)));

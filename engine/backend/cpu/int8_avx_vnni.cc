@@ -13,16 +13,10 @@ namespace {
 
 template <int kBits>
 struct Vectors : Int8Vectors256<kBits> {
-  using Base = Int8Vectors256<kBits>;
   using Sum = __m256i;
-  static HWY_INLINE __m256i Load(const std::byte* quad, int half, int step, int) {
-    return Base::Codes(quad, half, step);
-  }
-  static HWY_INLINE Sum Begin(const int32_t* start) { return _mm256_set1_epi32(*start); }
   static HWY_INLINE Sum Dot(Sum sum, __m256i weights, __m256i inputs) {
     return _mm256_dpbusd_avx_epi32(sum, weights, inputs);
   }
-  static HWY_INLINE __m256 End(Sum sum, const int32_t*) { return _mm256_cvtepi32_ps(sum); }
 };
 
 }  // namespace

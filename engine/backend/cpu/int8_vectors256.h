@@ -19,8 +19,14 @@ namespace swiftcache::engine::backend::cpu {
 template <int kBits>
 struct Int8Vectors256 {
   using Float = __m256;
+  using Sum = __m256i;
   static constexpr int kLanes = 8, kRows = 4;
   static constexpr int64_t kQuadBytes = 16 * kBits;
+
+  // Of unsigned codes, and sums that begin with what zero takes away; which others are not, says so.
+  SWIFTCACHE_AVX2 __m256i Load(const std::byte* quad, int half, int step, int) { return Codes(quad, half, step); }
+  SWIFTCACHE_AVX2 Sum Begin(const int32_t* start) { return _mm256_set1_epi32(*start); }
+  SWIFTCACHE_AVX2 __m256 End(Sum sum, const int32_t*) { return _mm256_cvtepi32_ps(sum); }
 
   // As Int8Vectors512::Codes, of the step-th 8 outputs of a half.
   SWIFTCACHE_AVX2 __m256i Codes(const std::byte* quad, int half, int step) {

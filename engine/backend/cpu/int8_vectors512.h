@@ -19,8 +19,14 @@ namespace swiftcache::engine::backend::cpu {
 template <int kBits>
 struct Int8Vectors512 {
   using Float = __m512;
+  using Sum = __m512i;
   static constexpr int kLanes = 16, kRows = 8;
   static constexpr int64_t kQuadBytes = 16 * kBits;
+
+  // As Int8Vectors256's.
+  SWIFTCACHE_AVX512 __m512i Load(const std::byte* quad, int half, int, int) { return Codes(quad, half); }
+  SWIFTCACHE_AVX512 Sum Begin(const int32_t* start) { return _mm512_set1_epi32(*start); }
+  SWIFTCACHE_AVX512 __m512 End(Sum sum, const int32_t*) { return _mm512_cvtepi32_ps(sum); }
 
   // Unsigned codes of 16 outputs, as quantized_panel.h stores them.
   SWIFTCACHE_AVX512 __m512i Codes(const std::byte* quad, int half) {
