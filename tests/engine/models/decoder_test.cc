@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <list>
 #include <map>
 #include <random>
@@ -26,6 +25,7 @@ namespace {
 
 using backend::WeightFormat;
 using backend::cpu::Activations;
+using backend::cpu::SameBits;
 
 loader::ModelConfig TinyConfig() {
   loader::ModelConfig config;
@@ -50,10 +50,6 @@ std::vector<int32_t> RandomIds(int64_t n, uint32_t seed) {
   std::vector<int32_t> ids;
   for (int64_t i = 0; i < n; ++i) ids.push_back(static_cast<int32_t>(random() % 131));
   return ids;
-}
-
-bool SameBits(std::span<const float> a, std::span<const float> b) {
-  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size_bytes()) == 0;
 }
 
 // A prompt as one step of one thread, then in chunks, with other threads and blocks.
