@@ -18,8 +18,7 @@ using kv::Move;
 
 namespace {
 
-constexpr int kIdleDivisor =
-    100;  // copies of idle blocks take this part of the time of a drain, for all drains of a need
+constexpr int kIdleDivisor = 100;  // copies of idle blocks take this part of a drain's time, for all drains of a need
 constexpr absl::Duration kBetweenDrains = absl::Milliseconds(50);  // drains closer than this are of one need
 constexpr absl::Duration kStep = absl::Milliseconds(100);  // blocks that must be saved sooner are not read until then
 constexpr int64_t kDrainBatch = 8;                         // moves planned before the clock is read again, and

@@ -30,6 +30,11 @@ inline constexpr int64_t kBlockInputs = 32;          // of a block, at most
 inline constexpr int64_t kSuperBlockInputs = 256;    // of the K formats
 inline constexpr int64_t kSuperBlockBytes = 32 * 2;  // of its scales, and of its minima
 
+/// What stands before the first block of a super-block.
+constexpr int64_t SuperBytes(int scale_bytes, bool has_minima) {
+  return scale_bytes == 1 ? (has_minima ? 2 : 1) * kSuperBlockBytes : 0;
+}
+
 /// Thread-safety: a value. Units: bytes.
 struct QuantizedLayout {
   int code_bits = 8;  // 4, 5, 6 or 8
@@ -42,8 +47,7 @@ struct QuantizedLayout {
   int64_t code_bytes() const { return int64_t{inputs} * 32 * code_bits / 8; }
   int64_t minima_at() const { return code_bytes() + 32 * scale_bytes; }
   int64_t block_bytes() const { return has_minima ? minima_at() + 32 * scale_bytes : minima_at(); }
-  /// What stands before the first block of a super-block.
-  int64_t super_bytes() const { return scale_bytes == 1 ? (has_minima ? 2 : 1) * kSuperBlockBytes : 0; }
+  int64_t super_bytes() const { return SuperBytes(scale_bytes, has_minima); }
   /// Where a block begins within its panel.
   int64_t block_at(int64_t block) const {
     return block * block_bytes() + (block * inputs / kSuperBlockInputs + 1) * super_bytes();
@@ -60,9 +64,9 @@ struct QuantizedForm {
   static constexpr int kBits = kBits_, kScaleBytes = kScaleBytes_, kPairs = kInputs / 2;
   static constexpr bool kMinima = kMinima_;
   using OfAnyBits = QuantizedForm<0, kScaleBytes_, kMinima_, kInputs>;
-  /// 0: there are none. Otherwise the bytes that stand before a super-block.
+  /// Blocks of a super-block; 0: there are none.
   static constexpr int64_t kSuperBlocks = kScaleBytes == 1 ? kSuperBlockInputs / kInputs : 0;
-  static constexpr int64_t kSuperBytes = kScaleBytes == 1 ? (kMinima ? 2 : 1) * kSuperBlockBytes : 0;
+  static constexpr int64_t kSuperBytes = SuperBytes(kScaleBytes, kMinima);
 };
 
 /// Calls run.operator()<QuantizedForm>() with that of the layout.
