@@ -42,6 +42,7 @@ Window WindowTracker::At(absl::Time now) {
 std::optional<Window> WindowTracker::TakeUpdate(absl::Time now) {
   if (now - reported_at_ < options_.min_interval) return std::nullopt;
   const Window window = At(now);
+  looked_at_ = now;
   pending_ = false;
   if (reported_ == window) return std::nullopt;
   reported_ = window;
@@ -64,7 +65,7 @@ absl::Time WindowTracker::NextUpdate() const {
   if (!slices_.empty()) next = slices_.front().begin + options_.window;
   if (!reuse_.empty()) {
     next = std::min(next, reuse_.front().first + (kReuseWindows + 1) * options_.window);
-    if (PauseBegins() > reported_at_) next = std::min(next, PauseBegins());
+    if (PauseBegins() > looked_at_) next = std::min(next, PauseBegins());
   }
   return std::max(next, reported_at_ + options_.min_interval);
 }

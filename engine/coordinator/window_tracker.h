@@ -65,6 +65,7 @@ class WindowTracker {
   absl::Time busy_at_ = absl::InfinitePast();  // last
   std::optional<Window> reported_;
   absl::Time reported_at_ = absl::InfinitePast();
+  absl::Time looked_at_ = absl::InfinitePast();  // TakeUpdate, late enough to report
   bool pending_ = true;
 };
 

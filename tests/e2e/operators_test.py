@@ -350,17 +350,19 @@ def test_an_idle_cluster_of_five_that_is_scraped_uses_under_seven_thousandths_of
     cluster.start()
     cluster.start_engine(TINY / "tiny-llama-b", "b")
     cluster.start_engine(TINY / "tiny-qwen2", "c")
-    cluster.ctl("generate", "--model=b", "--prompt=one", "--max_tokens=4")
+    for _ in range(4):  # most of what it is asked is in its cache, whose worth has to be weighed when it pauses
+        cluster.ctl("generate", "--model=b", "--prompt=" + "one two three " * 40, "--max_tokens=4")
     pids = [p.child.pid for p in cluster.all]
     assert len(pids) == 5
     shares = []
     with scraped(cluster.all):
-        for _ in range(5):  # the quietest of five windows: a shared machine makes every wake-up dearer, and start-up settles
+        for _ in range(5):
             before, begin = [cpu_seconds(p) for p in pids], time.monotonic()
             time.sleep(5)
             shares.append((sum(cpu_seconds(p) for p in pids) - sum(before)) / (time.monotonic() - begin))
     print("idle, percent of a core:", " ".join(f"{100 * share:.2f}" for share in shares))
-    assert min(shares) < (0.007 if request.config.getoption("--long") else 0.02)  # CI's machines are slower than ours
+    # The quietest after the 10 seconds that make a pause: a shared machine makes every wake-up dearer.
+    assert min(shares[2:]) < (0.007 if request.config.getoption("--long") else 0.02)  # CI's machines are slower than ours
 
 
 def first_token_ms(stub, request):

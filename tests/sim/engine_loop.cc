@@ -21,6 +21,7 @@ namespace {
 
 constexpr size_t kMostRequests = 10, kMostConversations = 6;
 constexpr absl::Duration kLeasePatience = absl::Milliseconds(300);
+constexpr int kMostTurnsWithoutSleep = 1'000;
 
 // The arena as the loop's device has it.
 class ArenaMemory final : public backend::KvMemory {
@@ -133,12 +134,23 @@ void EngineLoop::Run() {
       loop_->Handle(message);
     }
     const absl::Time due = loop_->Turn();
+    CheckSleep(due);
     if (random.Chance(0.1)) CheckInvariants();
     if (!known_.empty() && !quiet_ && !options_.calm && random.Chance(0.004)) {  // as if nobody had used it for long
       parts_.coordinator.GiveBack(*std::next(known_.begin(), random.Below(num_regions())));
     }
     Pass(random.Between(5, random.Chance(0.05) ? 5'000 : 200));
     WaitUntil(due);
+  }
+}
+
+// A loop that has nothing to do waits: a time to wake up that has passed is a core lost to the neighbours.
+void EngineLoop::CheckSleep(absl::Time due) {
+  const absl::Time now = parts_.process.LocalNow();
+  if (loop_->has_work() || due > now) {
+    turns_without_sleep_ = 0;
+  } else if (++turns_without_sleep_ == kMostTurnsWithoutSleep) {
+    parts_.sim.Fail(absl::StrCat("a loop without work went round ", kMostTurnsWithoutSleep, " times and never slept"));
   }
 }
 

@@ -95,6 +95,7 @@ class EngineLoop final : private engine::exec::LoopObserver, private engine::coo
 
   // The loop's thread.
   void Run();
+  void CheckSleep(absl::Time due);
   void CheckInvariants();
   void WaitUntil(absl::Time due);
   void Wake(int64_t wait);
@@ -144,6 +145,7 @@ class EngineLoop final : private engine::exec::LoopObserver, private engine::coo
   int64_t last_request_ = 0, asked_blocks_ = 0, target_blocks_ = 0;
   bool quiet_ = false, waiting_ = false;
   int64_t waits_ = 0;
+  int turns_without_sleep_ = 0;
   Micros hang_ = 0;
 
   engine::exec::Urgency urgency_;

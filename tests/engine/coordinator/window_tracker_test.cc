@@ -93,6 +93,7 @@ TEST(WindowTrackerTest, WhoFindsMostKeepsItWhileItPauses) {
   tracker.Note(At(2), 0, 0, 0);
   EXPECT_EQ(tracker.TakeUpdate(At(2))->cache_blocks, 110);
   EXPECT_FALSE(tracker.TakeUpdate(At(12)).has_value());
+  EXPECT_EQ(tracker.NextUpdate(), At(61)) << "the pause has been looked at: nothing to wake up for";
 }
 
 TEST(WindowTrackerTest, APauseIsNoLongerThanTheWindow) {
