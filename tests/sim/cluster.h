@@ -19,8 +19,9 @@ namespace swiftcache::sim {
 
 /// What holds after every event: one owner per extent (kv, grants and the broker's word agree), no wrong KV reaches a
 /// token, a donor has its memory back by its deadline, a need is answered in time (need_watch.h), the state machines and
-/// tables are sound, the contract of the transport is kept. In peace: the broker's table is what the engines hold; after all was returned: no block, grant,
-/// mapping or entry is left. Thread-safety: none. Ownership: owns everything in it; borrows the tally.
+/// tables are sound, the contract of the transport is kept. In peace: the broker's table is what the engines hold, but for
+/// what is on its way; after all was returned: no block, grant, mapping or entry is left. Thread-safety: none. Ownership:
+/// owns everything in it; borrows the tally.
 class Cluster {
  public:
   struct Options {
@@ -52,6 +53,7 @@ class Cluster {
   void RunUntil(Micros when);
   void Heal();
   void CheckAgreement();
+  std::string Disagreement() const;
   void CheckNothingIsLeft();
   SimEngine& AnyEngine();
 
