@@ -9,6 +9,7 @@
 #include "engine/backend/cuda/block.h"
 #include "engine/backend/cuda/quantized_body.h"
 #include "engine/backend/weight_blocks.h"
+#include "glog/logging.h"
 
 namespace swiftcache::engine::backend::cuda {
 namespace {
@@ -171,6 +172,7 @@ absl::Status HostKernels::RopeAndStore(Stream stream, const RotateOp& op) {
 }
 
 absl::Status HostKernels::Attend(Stream stream, const AttendOp& op) {
+  CHECK(op.num_divided == 0 || op.most_parts > 0) << "divided tiles are merged in memory for most_parts, which is 0";
   return Launch(stream, [op] {
     const HostTables host(op.step.tables, op.step.tables.num_blocks);
     AttentionStep step = op.step;

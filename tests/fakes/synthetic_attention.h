@@ -79,6 +79,7 @@ class SyntheticAttention {
                    .num_tiles = static_cast<int64_t>(plan.tiles.size()),
                    .divided = Put(plan.divided),
                    .num_divided = static_cast<int64_t>(plan.divided.size()),
+                   .most_parts = MostParts(options),
                    .products = true,
                    .strip_rows = StripOf(queries)};
     op.step.rows_per_tile = rows;

@@ -11,6 +11,7 @@
 #include "engine/backend/cuda/native/cuda_kernels.h"
 #include "engine/backend/cuda/native/launch.cuh"
 #include "engine/backend/cuda/native/thread_block.cuh"
+#include "glog/logging.h"
 
 namespace swiftcache::engine::backend::cuda {
 namespace {
@@ -92,6 +93,7 @@ absl::Status CudaKernels::RopeAndStore(Stream stream, const RotateOp& op) {
 }
 
 absl::Status CudaKernels::Attend(Stream stream, const AttendOp& op) {
+  CHECK(op.num_divided == 0 || op.most_parts > 0) << "divided tiles are merged in memory for most_parts, which is 0";
   const int64_t kv_heads = op.step.kv.num_kv_heads;
   const auto launch = [&](void (*kernel)(AttendOp), unsigned threads) {
     // More than 48 KiB has to be allowed, once; doing it again costs nothing to speak of. All that there is: graphs that

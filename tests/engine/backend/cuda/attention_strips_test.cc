@@ -69,5 +69,30 @@ TEST_F(AttentionStripsTest, AQueryHasTheSameBitsWith16And32QueriesAWarp) {
   }
 }
 
+// As tests/gpu/bench_attention.cc divides them on an H100. Weights are rounded to bf16 in other groups.
+TEST_F(AttentionStripsTest, DividedTilesHaveTheSumsOfWholeOnes) {
+  SyntheticAttention attention(gpu_->driver(), {.num_heads = 8, .num_kv_heads = 2, .head_dim = 64},
+                               {{.num_rows = 256}});
+  for (const int64_t queries : {kTallTile, kLowTile}) {
+    SCOPED_TRACE(absl::StrCat("tiles of ", queries, " queries"));
+    const int64_t rows = queries / attention.group();
+    const std::vector<float> wanted = attention.Run(*kernels_, attention.ByTilesOf(rows));
+    const AttendOp divided = attention.ByTilesOf(rows, /*blocks=*/264);
+    EXPECT_GT(divided.num_divided, 0);
+    const std::vector<float> found = attention.Run(*kernels_, divided);
+    for (size_t i = 0; i < wanted.size(); ++i) ASSERT_NEAR(found[i], wanted[i], 0.03) << "at " << i;
+  }
+}
+
+TEST_F(AttentionStripsTest, DividedTilesWithoutMemoryToMergeThemAreTheCallersBug) {
+  testing::GTEST_FLAG(death_test_style) = "threadsafe";
+  SyntheticAttention attention(gpu_->driver(), {.num_heads = 2, .num_kv_heads = 2, .head_dim = 16},
+                               {{.num_rows = 256}});
+  AttendOp op = attention.ByTilesOf(kLowTile, /*blocks=*/8);
+  ASSERT_GT(op.num_divided, 0);
+  op.most_parts = 0;
+  EXPECT_DEATH((void)kernels_->Attend(attention.stream(), op), "most_parts");
+}
+
 }  // namespace
 }  // namespace swiftcache::engine::backend::cuda
