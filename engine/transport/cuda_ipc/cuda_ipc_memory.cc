@@ -14,7 +14,6 @@
 #include "engine/transport/cuda_ipc/cuda_mapping.h"
 #include "engine/transport/shm_foreign_memory.h"
 #include "engine/transport/shm_staging.h"
-#include "glog/logging.h"
 
 namespace swiftcache::engine::transport::cuda_ipc {
 namespace {
@@ -104,16 +103,18 @@ absl::Status CudaIpcMemory::CopyIn(int64_t offset, const PeerStaging& from, int6
 }
 
 // Nothing of the chunks is in use or under way: they were cleared before they were granted, and the last store is over.
-// Where they keep their memory, a borrower that does not unmap it sees what its owner writes there next.
 absl::Status CudaIpcMemory::Exchange(int64_t offset, int64_t bytes) {
+  std::vector<size_t> whole;
   for (size_t i = 0; i < arena_.chunks().size(); ++i) {
     const auto& chunk = arena_.chunks()[i];
-    if (chunk.offset < offset || offset + bytes < chunk.offset + chunk.bytes) continue;
-    const absl::Status remapped = arena_.Remap(i);
-    LOG_IF(ERROR, !remapped.ok()) << "--remap_on_return: memory that was lent keeps its place, and whoever borrowed it "
-                                     "may still see it: "
-                                  << remapped.message();
+    if (offset <= chunk.offset && chunk.offset + chunk.bytes <= offset + bytes) whole.push_back(i);
   }
+  for (const size_t chunk : whole) {
+    if (exchanged_.contains(chunk)) continue;
+    RETURN_IF_ERROR(arena_.Remap(chunk));
+    exchanged_.insert(chunk);
+  }
+  for (const size_t chunk : whole) exchanged_.erase(chunk);
   return absl::OkStatus();
 }
 

@@ -13,6 +13,7 @@
 
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -55,7 +56,7 @@ class CudaIpcMemory final : public PeerMemory {
                                                           std::span<const memory::UniqueFd> fds) override;
   absl::Status CopyIn(int64_t offset, const PeerStaging& from, int64_t staging_offset, int64_t bytes) override;
   bool exchanges() const override { return remaps_; }
-  /// A chunk for which there is no other memory keeps its own, and a line is logged: then this is no error.
+  /// Where it is tried again, chunks that have got other memory keep that.
   absl::Status Exchange(int64_t offset, int64_t bytes) override;
   absl::StatusOr<std::unique_ptr<OwnStaging>> CreateStaging(int64_t ring_bytes) override;
   absl::Status CopyOut(OwnStaging& to, int64_t staging_offset, backend::DeviceAddress from, int64_t bytes,
@@ -77,6 +78,7 @@ class CudaIpcMemory final : public PeerMemory {
   backend::cuda::Driver& driver_;
   backend::cuda::CudaArena& arena_;
   const bool remaps_;
+  std::set<size_t> exchanged_;  // chunks, of parts of which others are still to be; of the thread that calls Exchange
   backend::cuda::CopyLane pulls_, stores_;  // as a donor, as a borrower
   std::optional<LinkMeter> links_;
 };
