@@ -171,9 +171,7 @@ absl::StatusOr<std::unique_ptr<MappedLease>> CudaIpcMemory::MapLease(int64_t, st
 
 bool CudaIpcMemory::HasSlowLink(const std::string& donor, const MappedLease& lease, int64_t lease_bytes) {
   if (!links_) return false;
-  return links_->IsSlow(donor, {.lease = backend::cuda::ToNumber(lease.base()),
-                                .own = backend::cuda::ToNumber(arena_.base()),
-                                .bytes = std::min(lease_bytes, arena_.mapped_bytes())});
+  return links_->IsSlow(donor, backend::cuda::ToNumber(lease.base()), lease_bytes);
 }
 
 std::unique_ptr<LeaseLoader> CudaIpcMemory::CreateLoader(const ShmBorrower& leases, const ShmThrottle::Options&,

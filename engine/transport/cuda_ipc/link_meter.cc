@@ -12,13 +12,13 @@ namespace swiftcache::engine::transport::cuda_ipc {
 using backend::cuda::DeviceBytes;
 using backend::cuda::DeviceCopy;
 
-bool LinkMeter::IsSlow(const std::string& donor, const Ends& ends) {
+bool LinkMeter::IsSlow(const std::string& donor, uint64_t lease, int64_t lease_bytes) {
   const absl::Time now = clock_.Now();
   absl::erase_if(known_, [&](const auto& entry) { return entry.second.until + kRemembered < now; });
   const auto it = known_.find(donor);
   if (it != known_.end() && now <= it->second.until) return it->second.slow;
-  if (ends.bytes < kLeastBytes) return false;
-  const absl::StatusOr<Times> times = Measure(ends);
+  if (lease_bytes < kLeastBytes) return false;
+  const absl::StatusOr<Times> times = Measure(lease, lease_bytes);
   LOG_IF(WARNING, !times.ok()) << "the link to " << donor << " could not be measured, and what lies there is read in "
                                << "place: " << times.status().message();
   const bool slow = times.ok() && times->link > kSlower * times->own;
@@ -30,12 +30,14 @@ bool LinkMeter::IsSlow(const std::string& donor, const Ends& ends) {
   return slow;
 }
 
-absl::StatusOr<LinkMeter::Times> LinkMeter::Measure(const Ends& ends) {
-  const int64_t bytes = std::min(ends.bytes, kBytes);
+// Not from the arena: memory of it that comes back from a lease may just be exchanged, and is nowhere meanwhile.
+absl::StatusOr<LinkMeter::Times> LinkMeter::Measure(uint64_t lease, int64_t lease_bytes) {
+  const int64_t bytes = std::min(lease_bytes, kBytes);
   ASSIGN_OR_RETURN(const DeviceBytes target, DeviceBytes::Allocate(driver_, bytes));
+  ASSIGN_OR_RETURN(const DeviceBytes own, DeviceBytes::Allocate(driver_, bytes));
   Times times;
-  ASSIGN_OR_RETURN(times.own, TimeOf({.to = target.address(), .from = ends.own, .bytes = bytes}));
-  ASSIGN_OR_RETURN(times.link, TimeOf({.to = target.address(), .from = ends.lease, .bytes = bytes}));
+  ASSIGN_OR_RETURN(times.own, TimeOf({.to = target.address(), .from = own.address(), .bytes = bytes}));
+  ASSIGN_OR_RETURN(times.link, TimeOf({.to = target.address(), .from = lease, .bytes = bytes}));
   return times;
 }
 

@@ -21,7 +21,7 @@
 
 namespace swiftcache::engine::transport::cuda_ipc {
 
-/// Compares copies of kBytes from a lease with such copies from own memory, the fastest of kTries each, by the host's
+/// Compares copies of kBytes from a lease with such copies from memory that it allocates, the fastest of kTries each, by the host's
 /// clock. With 10 to 15 us for a call in both times, and rates from data sheets, a lease takes as long as own memory on the
 /// same GPU, half as long again over NVLink, and 4 to 11 times as long over PCIe: kSlower lies between. No GPU has
 /// measured it yet (ARCHITECTURE.md, decision 27). What is copied may be written meanwhile: nobody uses it.
@@ -38,12 +38,8 @@ class LinkMeter {
 
   LinkMeter(backend::cuda::Driver& driver, const Clock& clock) : driver_(driver), clock_(clock), lane_(driver) {}
 
-  struct Ends {
-    uint64_t lease = 0, own = 0;  // [bytes] each, of the donor and of this engine
-    int64_t bytes = 0;
-  };
-  /// REQUIRES: both ends are mapped until it returns.
-  bool IsSlow(const std::string& donor, const Ends& ends);
+  /// `lease`: where it lies, of the donor's memory. REQUIRES: it is mapped until this returns.
+  bool IsSlow(const std::string& donor, uint64_t lease, int64_t lease_bytes);
 
  private:
   struct Known {
@@ -53,7 +49,7 @@ class LinkMeter {
   struct Times {
     absl::Duration own, link;
   };
-  absl::StatusOr<Times> Measure(const Ends& ends);
+  absl::StatusOr<Times> Measure(uint64_t lease, int64_t lease_bytes);
   absl::StatusOr<absl::Duration> TimeOf(const backend::cuda::DeviceCopy& copy);
 
   backend::cuda::Driver& driver_;

@@ -59,13 +59,15 @@ TEST(CudaIpcTransportTest, WhereLinksAreMeasuredTheViewOfALeaseSaysOfASlowOneTha
   // So long that no other load of this machine makes the difference.
   constexpr absl::Duration kOwn = absl::Milliseconds(10);
   std::atomic<absl::Duration> link = kOwn;
-  std::atomic<uint64_t> own = 0;
+  std::atomic<uint64_t> arena = 0;
+  std::atomic<int> copies = 0, from_arena = 0;
   const auto hold_up = [&](const backend::cuda::DeviceCopy& copy) {
-    const bool is_own = own <= copy.from && copy.from < own + CudaNode::kArenaUnits * kUnit;
+    if (arena <= copy.from && copy.from < arena + CudaNode::kArenaUnits * kUnit) ++from_arena;
+    const bool is_own = copies++ % (2 * LinkMeter::kTries) < LinkMeter::kTries;  // those come first
     absl::SleepFor(is_own ? kOwn : link.load());
   };
   CudaNode borrower(folder, {.name = "borrower", .measures_links = true, .on_copy = hold_up});
-  own = backend::cuda::ToNumber(borrower.arena->base());
+  arena = backend::cuda::ToNumber(borrower.arena->base());
   CudaNode near(folder, {.name = "near"}), far(folder, {.name = "far"});
   EXPECT_TRUE(borrower.transport->measures_links());
   EXPECT_FALSE(near.transport->measures_links());
@@ -73,6 +75,8 @@ TEST(CudaIpcTransportTest, WhereLinksAreMeasuredTheViewOfALeaseSaysOfASlowOneTha
   link = 10 * kOwn;
   EXPECT_TRUE(Lend(far, borrower, LeaseId(2), kLent, kLarge, kStoreBytes).slow_link);
   EXPECT_FALSE(Lend(borrower, near, LeaseId(3), kLent, kLarge, kStoreBytes).slow_link) << "who measures nothing";
+  EXPECT_EQ(copies, 4 * LinkMeter::kTries);
+  EXPECT_EQ(from_arena, 0) << "other memory may just be laid into the place of what was lent";
 }
 
 TEST(CudaIpcTransportTest, TheRateOfReadsIsMeasuredAndIsThatInPlaceToo) {

@@ -32,17 +32,15 @@ class LinkMeterTest : public ::testing::Test {
                    clock_.Advance(from_lease ? lease_time_ : own_time_);
                  }}) {
     lease_ = DeviceBytes::Allocate(driver_, kBytes).value();
-    own_ = DeviceBytes::Allocate(driver_, kBytes).value();
     links_ = std::make_unique<LinkMeter>(driver_, clock_);
   }
   ~LinkMeterTest() override {
     links_.reset();
     lease_ = DeviceBytes();
-    own_ = DeviceBytes();
     ExpectClean(driver_);
   }
   bool IsSlow(const std::string& donor = "donor", int64_t bytes = kBytes) {
-    return links_->IsSlow(donor, {.lease = lease_.address(), .own = own_.address(), .bytes = bytes});
+    return links_->IsSlow(donor, lease_.address(), bytes);
   }
 
   FakeClock clock_;
@@ -50,7 +48,7 @@ class LinkMeterTest : public ::testing::Test {
   int64_t lease_copies_ = 0, copied_bytes_ = 0;  // written by the driver's thread, read behind an event
   std::function<void()> at_last_try_;
   FakeCudaDriver driver_;
-  DeviceBytes lease_, own_;
+  DeviceBytes lease_;
   std::unique_ptr<LinkMeter> links_;
 };
 
