@@ -20,20 +20,26 @@ namespace swiftcache::engine::transport::nccl {
 // What is used of nccl.h, written down by hand: NCCL keeps to it from 2.18 on. It sees by `size` and `version` that
 // whoever asks knows no later fields.
 struct NcclConfig {
+  /// A donor's kernel waits on its multiprocessors for what the borrower asks for next, from the first layer of a step to
+  /// the last, and each of its blocks of threads takes room there. Left to itself NCCL has one for each way that it finds
+  /// between the two. Few, then, and not one, since each moves only so many bytes a second. Not measured yet.
+  static constexpr int kMostCtas = 4;
+
   size_t size = sizeof(NcclConfig);
   uint32_t magic = 0xcafebeef;
   uint32_t version = 21800;
   int blocking = 0;
   int cga_cluster_size = kUndefined;
   int min_ctas = kUndefined;
-  int max_ctas = kUndefined;
+  int max_ctas = kMostCtas;
   const char* net_name = nullptr;
   int split_share = kUndefined;
 
   static constexpr int kUndefined = INT32_MIN;  // NCCL_CONFIG_UNDEF_INT
 };
 static_assert(sizeof(NcclConfig) == 48 && offsetof(NcclConfig, blocking) == 16 &&
-              offsetof(NcclConfig, net_name) == 32 && offsetof(NcclConfig, split_share) == 40);
+              offsetof(NcclConfig, max_ctas) == 28 && offsetof(NcclConfig, net_name) == 32 &&
+              offsetof(NcclConfig, split_share) == 40);
 
 struct NcclFunctions {
   int (*get_version)(int* version) = nullptr;

@@ -135,7 +135,8 @@ TEST_F(NcclLibraryTest, ACommunicatorDoesNotBlockAndSaysWhichFieldsItKnows) {
   EXPECT_EQ(calls.config.size, 48u);
   EXPECT_EQ(calls.config.magic, 0xcafebeefu);
   EXPECT_EQ(calls.config.version, 21800u);
-  EXPECT_EQ(calls.config.max_ctas, INT32_MIN);
+  EXPECT_EQ(calls.config.min_ctas, INT32_MIN);
+  EXPECT_EQ(calls.config.max_ctas, NcclConfig::kMostCtas) << "a donor's kernels wait on what it computes with";
   calls.async_error = 7;
   EXPECT_EQ(*library->Settled(*comm), false);
   calls.async_error = 0;
