@@ -51,17 +51,19 @@ done
 
 # --- what an engine loads when it uses a GPU
 newest() { find "$1" -maxdepth 1 -name "$2.so.*" 2>/dev/null | sort -V | tail -n 1; }  # newest FOLDER NAME
-library() {  # library NAME: the file that the dynamic linker would take, or where the toolkit puts it
+toolkit=${CUDA_HOME:-/usr/local/cuda}
+library() {  # library NAME: the file that the dynamic linker would take
   local path='' folder
   for folder in ${LD_LIBRARY_PATH//:/ }; do
     [ -n "$path" ] || path=$(newest "$folder" "$1")
   done
   [ -n "$path" ] || path=$(ldconfig -p 2>/dev/null | awk -v name="$1" 'index($1, name ".so") == 1 {print $NF; exit}')
-  [ -n "$path" ] || path=$(newest /usr/local/cuda/lib64 "$1")
   [ -n "$path" ] && printf '%s' "$path"
 }
 if path=$(library libcublasLt); then
   ok "cuBLASLt at $path"
+elif path=$(newest "$toolkit/lib64" libcublasLt) && [ -n "$path" ]; then
+  lacks "cuBLASLt (an engine does not look in $toolkit/lib64, where it lies)" "put that folder into LD_LIBRARY_PATH, or into /etc/ld.so.conf.d and run ldconfig"
 else
   lacks cuBLASLt "install CUDA's libraries $TOOLKIT_LOWEST or later, or put their folder into LD_LIBRARY_PATH"
 fi
@@ -86,9 +88,6 @@ for device in /dev/nvidia0 /dev/nvidiactl /dev/nvidia-uvm; do
     lacks "access to $device" "let this user read and write it"
   fi
 done
-limit=$(ulimit -l)
-[ "$limit" = unlimited ] || [ "$limit" -ge 65536 ] ||
-  lacks "locked memory (limit $limit KiB)" "raise it: ulimit -l unlimited, in a container --ulimit memlock=-1" optional
 note "engines that lend to each other, or share a GPU, run as one user and see one --shm_dir; in containers, mount it into all of them"
 
 # --- what building wants

@@ -24,7 +24,7 @@ H100 = "{0}, NVIDIA H100, GPU-{0}abc, 9.0, 81559 MiB, Disabled\\n"
 def check(tmp_path):
     def run(cuda="13.0", gpus=H100.format(0), nccl="2.28.3", smi=True, nvcc="13.0", environment={}):
         tools, libraries = tmp_path / "tools", tmp_path / "libraries"
-        tools.mkdir(), libraries.mkdir()
+        tools.mkdir(exist_ok=True), libraries.mkdir()
         if smi:
             script = tools / "nvidia-smi"
             script.write_text(SMI.format(cuda=cuda, gpus=gpus))
@@ -53,6 +53,17 @@ def test_a_machine_without_a_gpu_is_told_what_is_missing(check):
     code, said = check(smi=False)
     assert code == 1
     assert line(said, "NVIDIA driver").startswith("missing") and "container toolkit" in said
+
+
+def test_a_toolkit_that_the_linker_does_not_know_is_not_taken_for_one_that_an_engine_finds(check, tmp_path):
+    (tmp_path / "cuda/lib64").mkdir(parents=True)
+    (tmp_path / "cuda/lib64/libcublasLt.so.13").write_text("")
+    (tmp_path / "tools").mkdir()
+    (tmp_path / "tools/ldconfig").write_text("#!/bin/sh\n")
+    (tmp_path / "tools/ldconfig").chmod(0o755)
+    code, said = check(environment={"CUDA_HOME": str(tmp_path / "cuda"), "LD_LIBRARY_PATH": ""})
+    assert code == 1
+    assert line(said, "cuBLASLt").startswith("missing") and str(tmp_path / "cuda/lib64") in line(said, "cuBLASLt")
 
 
 def test_a_gpu_and_its_libraries_are_named(check):
