@@ -122,7 +122,8 @@ class Driver {
   /// The kernels in their order, as if they were given now.
   virtual absl::Status LaunchGraph(Stream stream, Graph graph) = 0;
 
-  // Copies by the copy engines, without a kernel.
+  // Copies without a kernel of ours: by the copy engines to and from other GPUs and the host; between addresses of one GPU
+  // the driver may choose its multiprocessors.
   virtual absl::Status Copy(Stream stream, std::span<const DeviceCopy> copies) = 0;
   virtual absl::Status Copy2D(Stream stream, const DeviceCopy2D& copy) = 0;
   virtual absl::Status Zero(Stream stream, uint64_t address, int64_t bytes) = 0;
