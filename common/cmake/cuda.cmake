@@ -10,6 +10,7 @@ if(NOT CMAKE_CUDA_COMPILER)
   message(FATAL_ERROR "SWIFTCACHE_CUDA is ON, and nvcc is not found: install the CUDA Toolkit (12.4 to 13.x), or see deploy/install-deps.sh --cuda")
 endif()
 set(CMAKE_CUDA_ARCHITECTURES OFF)  # each target says which
+set(CMAKE_CUDA_FLAGS "${CMAKE_CUDA_FLAGS} -O2")  # what launches kernels; presets name no build type, and ptxas optimises anyway
 enable_language(CUDA)
 if(NOT CMAKE_CUDA20_STANDARD_COMPILE_OPTION)  # Debian 12's CMake does not know that nvcc can
   set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION -std=c++20)
