@@ -113,7 +113,10 @@ void Scheduler::Reset(Sequence* sequence) {
 
 StepPlan Scheduler::Plan() {
   Step step{.plan = {}, .budget_tokens = options_.max_num_batched_tokens};
-  for (Sequence* sequence : running_) AttachMore(*sequence);
+  for (Sequence* sequence : running_) {
+    AttachMore(*sequence);
+    cache_->NoteWish(BlocksOf(*sequence));  // leases that it was admitted with may have gone since
+  }
   TakeTurn(step);
   PlanRunning(step);
   if (step.plan.preempted.empty() || running_.empty()) Admit(step);

@@ -23,8 +23,10 @@ class SchedulerTiersTest : public ::testing::Test {
   void Create(int64_t num_blocks, const Scheduler::Options& options, int64_t potential = 1000,
               int64_t watermark_blocks = 1) {
     sequences_.clear();  // before the cache that they hold blocks of
-    cache_ = std::make_unique<kv::KvCache>(kv::KvCache::Options{
-        .num_blocks = num_blocks, .block_tokens = kBlockTokens, .watermark_blocks = watermark_blocks});
+    cache_ = std::make_unique<kv::KvCache>(kv::KvCache::Options{.num_blocks = num_blocks,
+                                                                .block_tokens = kBlockTokens,
+                                                                .may_borrow = true,
+                                                                .watermark_blocks = watermark_blocks});
     cache_->SetPotentialRegionBlocks(potential, /*leasable=*/0);
     scheduler_ = std::make_unique<Scheduler>(options, cache_.get());
     moves_.clear();

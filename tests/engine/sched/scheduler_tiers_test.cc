@@ -89,6 +89,18 @@ TEST_F(SchedulerTiersTest, WhatNeedsMoreThanThereIsWaitsAndIsOvertaken) {
   EXPECT_FALSE(scheduler_->CanEverFit(24 * kBlockTokens + 1));
 }
 
+TEST_F(SchedulerTiersTest, WhoRunsAsksForWhatWasTakenFromItBeforeItMisses) {
+  Create(4, {.max_num_batched_tokens = 4}, 20);
+  cache_->AddRegion(4);
+  const kv::RegionId unused = cache_->AddRegion(4);
+  Add(40);
+  EXPECT_THAT(Step(), ElementsAre(Pair(1, 4)));
+  EXPECT_EQ(cache_->TakeLeaseWish(), 0) << "10 blocks fit into 12";
+  Lose(unused);
+  EXPECT_THAT(Step(), ElementsAre(Pair(1, 4)));
+  EXPECT_EQ(cache_->TakeLeaseWish(), 2) << "and not into 8";
+}
+
 TEST_F(SchedulerTiersTest, WhoOutgrowsWhatIsLeftGivesItsBlocksBackAndOthersRun) {
   Create(4, {.max_num_batched_tokens = 16}, 20);
   const kv::RegionId lease = cache_->AddRegion(8);
