@@ -13,6 +13,8 @@ namespace {
 
 constexpr unsigned kChoiceThreads = 1024, kDecodeThreads = 128;
 
+// 47,640 bytes of the 49,152 that a block of threads has without asking for more: ChoiceMemory, and 256 of each reduction
+// that ChooseToken calls.
 __global__ void __launch_bounds__(kChoiceThreads) ChooseKernel(ChooseOp op) {
   __shared__ ChoiceMemory memory;
   ThreadBlock block;
