@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "common/base/status_macros.h"
 
 namespace swiftcache::engine::transport::nccl {
@@ -43,6 +44,11 @@ void FakeNccl::Mute() {
 void FakeNccl::Unmute() {
   std::lock_guard lock(mutex_);
   muted_ = false;
+}
+
+void FakeNccl::ConnectIn(absl::Duration time) {
+  std::lock_guard lock(mutex_);
+  connect_in_ = time;
 }
 
 void FakeNccl::BeforeSends(std::function<void()> hook) {
@@ -126,7 +132,7 @@ absl::StatusOr<bool> FakeNccl::Settled(NcclComm handle) {
     return counted;
   }
   if (comm.settled) return true;
-  if (muted_ || --comm.polls > 0) return false;
+  if (muted_ || --comm.polls > 0 || absl::Now() < comm.settles_at) return false;
   if (comm.given != nullptr) {
     const absl::Status launched = Launch(comm);
     comm.failed = !launched.ok();
@@ -152,8 +158,11 @@ absl::Status FakeNccl::Transfer(NcclComm handle, NcclDirection direction, int pe
     comm.failed = true;
     return counted;
   }
-  ++num_groups_;
-  comm.given = std::make_shared<Group>(Group{.direction = direction, .runs = {runs.begin(), runs.end()}});
+  const bool connects = comm.connected.insert(direction).second;
+  comm.settles_at = connects ? absl::Now() + connect_in_ : absl::InfinitePast();
+  if (!connects) ++num_groups_;
+  comm.given =
+      std::make_shared<Group>(Group{.direction = direction, .runs = {runs.begin(), runs.end()}, .connects = connects});
   comm.stream = stream;
   comm.settled = false;
   comm.polls = settle_polls_;
@@ -184,7 +193,7 @@ bool FakeNccl::Match(const Group& a, const Group& b) {
 // The kernel. Groups that do not match wait until somebody aborts, as those of the real one may.
 void FakeNccl::RunGroup(Meeting& meeting, int rank, size_t index, const std::shared_ptr<Group>& group) {
   const bool sends = group->direction == NcclDirection::kSend;
-  if (sends) {
+  if (sends && !group->connects) {
     std::function<void()> hook;
     {
       std::lock_guard lock(mutex_);

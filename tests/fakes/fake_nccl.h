@@ -14,12 +14,14 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "engine/transport/nccl/nccl_api.h"
 #include "tests/fakes/fake_cuda_driver.h"
 
@@ -39,14 +41,16 @@ class FakeNccl final : public NcclApi {
   /// From now on nothing settles.
   void Mute();
   void Unmute();
-  /// Called on the stream before each group of sends is read.
+  /// The first group of each direction takes so long to settle: the ranks connect only then.
+  void ConnectIn(absl::Duration time);
+  /// Called on the stream before each group of sends is read, but for a communicator's first.
   void BeforeSends(std::function<void()> hook);
   std::string Misuse() const;
   /// What the other rank of a test did.
   void ForgetMisuse();
   int64_t num_communicators() const;  // that live
   int64_t num_made() const;
-  int64_t num_groups() const;  // that were given
+  int64_t num_groups() const;  // that were given, but for those that connect
 
   int version() const override { return 23203; }
   absl::StatusOr<NcclUniqueId> CreateUniqueId() override;
@@ -60,6 +64,7 @@ class FakeNccl final : public NcclApi {
   struct Group {
     NcclDirection direction;
     std::vector<NcclRun> runs;
+    bool connects = false;
     bool there = false, done = false;
   };
   struct Meeting;  // two ranks of one id
@@ -67,6 +72,8 @@ class FakeNccl final : public NcclApi {
     std::shared_ptr<Meeting> meeting;
     int rank = 0;
     int polls = 0;  // until it settles
+    absl::Time settles_at = absl::InfinitePast();
+    std::set<NcclDirection> connected;
     bool settled = false, failed = false;
     std::shared_ptr<Group> given;  // not yet in the stream
     backend::cuda::Stream stream{};
@@ -82,6 +89,7 @@ class FakeNccl final : public NcclApi {
   mutable std::mutex mutex_;
   int64_t calls_until_failure_ = 0;
   bool has_failed_ = false, muted_ = false;
+  absl::Duration connect_in_ = absl::ZeroDuration();
   std::function<void()> before_sends_;
   std::string misuse_;
   std::map<uint64_t, Comm> comms_;

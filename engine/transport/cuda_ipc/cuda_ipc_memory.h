@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Memory of GPUs, shown to other processes through the driver: leases are chunks that their borrower maps and copies out
-// of, stores wait in staging memory that the donor maps and copies out of. Between two GPUs
-// copy engines do both; on one the driver chooses.
+// of, stores wait in staging memory that the donor maps and copies out of. Between two GPUs copy engines do both; on one
+// the driver chooses.
 //
 //   auto memory = std::make_unique<CudaIpcMemory>(driver, arena, /*remaps=*/false);
 //

@@ -21,10 +21,10 @@
 
 namespace swiftcache::engine::transport::cuda_ipc {
 
-/// Compares copies of kBytes from a lease with such copies from memory that it allocates, the fastest of kTries each, by the host's
-/// clock. With 10 to 15 us for a call in both times, and rates from data sheets, a lease takes as long as own memory on the
-/// same GPU, half as long again over NVLink, and 4 to 11 times as long over PCIe: kSlower lies between. No GPU has
-/// measured it yet (ARCHITECTURE.md, decision 27). What is copied may be written meanwhile: nobody uses it.
+/// Compares copies of kBytes from a lease with such copies from memory that it allocates, the fastest of kTries each, by
+/// the host's clock. With 10 to 15 us for a call in both times, and rates from data sheets, a lease takes as long as own
+/// memory on the same GPU, half as long again over NVLink, and 4 to 11 times as long over PCIe: kSlower lies between. No
+/// GPU has measured it yet (ARCHITECTURE.md, decision 27). What is copied may be written meanwhile: nobody uses it.
 ///
 /// Thread-safety: none; the thread that opens leases has it. Ownership: borrows driver and clock. Errors: none; what
 /// cannot be measured counts as fast.

@@ -220,20 +220,31 @@ absl::Status NcclLink::BeginForming() {
 absl::Status NcclLink::Settle() {
   if (!comm_) return absl::OkStatus();
   ASSIGN_OR_RETURN(const bool settled, nccl_.Settled(*comm_));
-  if (!settled) {
-    if (!forming_ || clock_.Now() - forming_since_ < kFormPatience) return absl::OkStatus();
+  if (settled && forming_) RETURN_IF_ERROR(Connect());
+  if (forming_ && clock_.Now() - forming_since_ >= kFormPatience) {
     return absl::UnavailableError(absl::StrCat("no communicator came about in ", absl::FormatDuration(kFormPatience)));
   }
-  if (forming_) {
-    forming_ = false;
-    formed_ = true;
-    hooks_.formed();
-  }
+  if (!settled) return absl::OkStatus();
   if (posting_) {
     RETURN_IF_ERROR(posting_->event->Record(*stream_));
     const Posting posted = *std::exchange(posting_, std::nullopt);
     MarkPosted(*posted.batch, posted.event);
   }
+  return absl::OkStatus();
+}
+
+// Rank 0 announces no batch before.
+absl::Status NcclLink::Connect() {
+  if (!trial_) {
+    ASSIGN_OR_RETURN(stream_, driver_.CreateStream());
+    trial_.emplace(nccl_, driver_, options_.rank);
+  }
+  ASSIGN_OR_RETURN(const bool connected, trial_->Advance(*comm_, *stream_));
+  if (!connected) return absl::OkStatus();
+  trial_.reset();
+  forming_ = false;
+  formed_ = true;
+  hooks_.formed();
   return absl::OkStatus();
 }
 
@@ -284,9 +295,6 @@ absl::Status NcclLink::PostNext() {
 }
 
 absl::Status NcclLink::Give(const NcclBatchPtr& batch, NcclGroup& group, const std::vector<NcclRun>& runs) {
-  if (!stream_) {
-    ASSIGN_OR_RETURN(stream_, driver_.CreateStream());
-  }
   ASSIGN_OR_RETURN(std::shared_ptr<EventFence> event, EventFence::Create(driver_));
   RETURN_IF_ERROR(OrderStream(group));
   RETURN_IF_ERROR(nccl_.Transfer(*comm_, batch->direction, 1 - options_.rank, runs, *stream_));
@@ -394,6 +402,7 @@ void NcclLink::GiveUp(const absl::Status& why) {
   if (comm_) nccl_.Abort(*comm_);
   comm_.reset();
   posting_.reset();
+  trial_.reset();
   if (stream_) driver_.DestroyStream(*stream_);
   stream_.reset();
   std::deque<NcclBatchPtr> lost;

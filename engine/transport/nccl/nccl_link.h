@@ -33,6 +33,7 @@
 #include "engine/backend/fence.h"
 #include "engine/transport/nccl/nccl_api.h"
 #include "engine/transport/nccl/nccl_batch.h"
+#include "engine/transport/nccl/nccl_trial.h"
 
 namespace swiftcache::engine::transport::nccl {
 
@@ -42,7 +43,7 @@ namespace swiftcache::engine::transport::nccl {
 /// it and the batches' events. Errors: none; a batch ends whole or not, and `broken` says why.
 class NcclLink {
  public:
-  /// How long a communicator may take to come about; NCCL looks for its ways between the two ranks.
+  /// How long a communicator may take to come about and to carry its trial; NCCL looks for its ways between the two ranks.
   static constexpr absl::Duration kFormPatience = absl::Seconds(20);
   /// What is left to a batch that nobody wants any more to make progress: a living peer needs far less.
   static constexpr absl::Duration kHurriedPatience = absl::Milliseconds(50);
@@ -120,6 +121,7 @@ class NcclLink {
   absl::Status Advance() ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status BeginForming() ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status Settle() ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Status Connect() ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status Announce() ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status PostNext() ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status Give(const NcclBatchPtr& batch, NcclGroup& group, const std::vector<NcclRun>& runs)
@@ -156,6 +158,7 @@ class NcclLink {
   uint64_t comm_number_ = 0;
   bool forming_ = false;
   absl::Time forming_since_;
+  std::optional<NcclTrial> trial_;
   std::optional<Posting> posting_;
   std::optional<backend::cuda::Stream> stream_;
   Stage stage_;

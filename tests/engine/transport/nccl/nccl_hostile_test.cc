@@ -12,6 +12,7 @@
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "engine/transport/nccl/nccl_message.h"
+#include "engine/transport/nccl/nccl_trial.h"
 #include "tests/engine/transport/nccl/nccl_harness.h"
 
 namespace swiftcache::engine::transport::nccl {
@@ -198,12 +199,16 @@ class HostileDonorTest : public testing::Test {
     peer_.emplace(socket);
     EXPECT_EQ(peer_->Await<NcclOpen>().lease, kLease.value());
   }
-  // Grants it, and joins as far as a communicator goes.
+  // Grants it, and joins as far as a communicator and its trial go.
   void Grant() {
     peer_->Send(EncodeNcclMessage(NcclGranted{kLease.value(), 3}));
     join_ = peer_->Await<NcclJoin>();
     comm_ = nccl_.Init(join_.id, 1).value();
     EXPECT_TRUE(Eventually([&] { return *nccl_.Settled(comm_); }));
+    const backend::cuda::Stream stream = driver_.CreateStream().value();
+    NcclTrial trial(nccl_, driver_, /*rank=*/1);
+    EXPECT_TRUE(Eventually([&] { return *nccl_.Settled(comm_) && *trial.Advance(comm_, stream); }));
+    driver_.DestroyStream(stream);
     EXPECT_TRUE(borrower_.events.Opening(kLease).ok());
   }
   void ExpectGone() {

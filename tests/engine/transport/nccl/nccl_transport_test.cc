@@ -98,6 +98,17 @@ TEST_F(NcclTransportTest, AGroupIsInItsStreamOnlyOnceNcclHasSettled) {
   }
 }
 
+// A read waits for kReadPatience, and a communicator that is given up connects anew: for ever, if the first read had to.
+TEST_F(NcclTransportTest, HowLongTheRanksTakeToConnectIsNoMatterOfReads) {
+  for (NcclNode* node : {&donor_, &borrower_}) node->nccl.ConnectIn(Transport::kReadPatience * 3 / 2);
+  donor_.Fill(0, Pattern(kPiece, 6));
+  (void)Lend(donor_, borrower_, kLease, 0);
+  EXPECT_THAT(borrower_.LoadNow(kLease, 0, kPiece, 0), IsEmpty());
+  EXPECT_EQ(borrower_.Read(0, kPiece), Pattern(kPiece, 6));
+  EXPECT_EQ(borrower_.events.Fate(borrower_.Store(kLease, 0, 0, kPiece)), absl::OkStatus());
+  EXPECT_EQ(borrower_.nccl.num_made(), 1);
+}
+
 TEST_F(NcclTransportTest, ALoadBeginsWhenItsFenceHasPassed) {
   donor_.Fill(0, Pattern(kPiece, 4));
   (void)Lend(donor_, borrower_, kLease, 0);
