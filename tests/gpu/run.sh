@@ -7,6 +7,7 @@
 #   bench       the figures, each beside its bound
 #   torch       PyTorch's figures for the same shapes
 #   sharing     three engines on the GPU that lease to each other, by cuda_ipc (in f32 and in bf16) and by NCCL: tokens, reclaim, kills
+#   large       the same at Qwen3-8B's size, with random weights: longest prompt, first tokens, reclaim of over 1 GiB
 #   sanitizer   the tests again under compute-sanitizer: memcheck, racecheck
 # Ten minutes at most, all together: what there is no time for is skipped, and can be run by its name. Says what it skipped.
 # Leaves its logs and JSON in $OUT (default: build/gpu), from which tests/gpu/results.py writes RESULTS.md.
@@ -15,7 +16,7 @@ cd "$(dirname "$0")/../.." || exit 1
 export SWIFTCACHE_SOURCE_DIR=$PWD
 folder=${1:-build/cuda}
 [ $# -gt 0 ] && shift
-parts=${*:-tests bench torch sharing sanitizer}
+parts=${*:-tests bench torch sharing large sanitizer}
 out=${OUT:-build/gpu}
 mkdir -p "$out"
 rm -f "$out/skipped.txt"
@@ -89,6 +90,8 @@ for transport in cuda_ipc nccl; do
 done
 part sharing sharing-bf16 90 python3 tests/gpu/sharing.py --bin "$folder/bin" --dtype bf16 --json "$out/sharing-bf16.json"
 tell sharing-bf16 .
+part large sharing-large 200 python3 tests/gpu/large_sharing.py --bin "$folder/bin" --json "$out/sharing-large.json"
+[[ " $parts " != *" large "* ]] || tell sharing-large .
 sanitizer=$(command -v compute-sanitizer || find /usr/local/cuda/bin -name compute-sanitizer 2>/dev/null)
 for tool in memcheck racecheck; do
   if [[ " $parts " == *" sanitizer "* ]] && [ -z "$sanitizer" ]; then

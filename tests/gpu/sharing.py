@@ -84,10 +84,10 @@ class Cluster:
         self.servers.append(Server(argv, self.folder / f"{len(self.servers)}-{binary}.log"))
         return self.servers[-1]
 
-    def engine(self, name, kib, *flags):
+    def engine(self, name, kib, *flags, model=None):
         """`kib`: of KV in f32, for as many tokens."""
         memory, dtype = kib if self.args.dtype == "f32" else kib // 2, self.args.dtype
-        engine = self.start("engine", f"--model={self.args.model}", f"--model_name={name}", f"--broker={self.broker.grpc}",
+        engine = self.start("engine", f"--model={model or self.args.model}", f"--model_name={name}", f"--broker={self.broker.grpc}",
                             f"--shm_dir={self.folder / 'shm'}", f"--backend={self.args.backend}", f"--kv_cache_bytes={memory}KiB",
                             f"--dtype={dtype}", f"--kv_cache_dtype={dtype}", f"--revoke_deadline={DEADLINE_MS}ms", *flags)
         wait(lambda: f'"{name}"' in self.gateway.get("/v1/models"), f"{name} is served")
@@ -278,8 +278,9 @@ def main():
             cluster.stop()
     print("wrong:", run.wrong)
     if args.json:
-        pathlib.Path(args.json).write_text(json.dumps({"transport": args.transport, "backend": args.backend, "dtype": args.dtype,
-                                                       "wrong": run.wrong, "rows": run.rows}, indent=1))
+        pathlib.Path(args.json).write_text(json.dumps({"models": pathlib.Path(args.model).name, "transport": args.transport,
+                                                       "backend": args.backend, "dtype": args.dtype, "wrong": run.wrong,
+                                                       "rows": run.rows}, indent=1))
     return 1 if run.wrong else 0
 
 

@@ -1,0 +1,137 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Leases at the size of a GPU: a model of Qwen3-8B's shape with little KV memory of its own, beside two workers of
+Qwen3-0.6B's shape that have much, all with random weights and on one GPU: the longest prompt, the time to the first token of a
+prompt that is cached in leases beside that of one that is computed, and a need of a donor for more than 1 GiB of what it lends
+while all compute. Tokens of random weights say nothing: sharing.py compares tokens. Wants 18 GB of disk for the weights.
+
+  tests/gpu/large_sharing.py --bin build/cuda/bin [--transport cuda_ipc] [--json PATH]
+  tests/gpu/large_sharing.py --bin build/release/bin --backend cpu --transport shm --small    tries the script without a GPU
+
+Exit code 1: something that had to happen did not. Figures that miss what was asked are said and no failure."""
+import argparse
+import concurrent.futures
+import json
+import pathlib
+import random
+import statistics
+import sys
+import tempfile
+import threading
+
+import random_model
+from sharing import DEADLINE_MS, Cluster, Refused, wait
+
+OWN = 3072  # tokens, of the large model
+SMALL = {"num_hidden_layers": 2, "hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 8, "num_key_value_heads": 8,
+         "head_dim": 128, "vocab_size": 704}
+
+
+class Run:
+    def __init__(self, args, cluster, folder):
+        self.cluster, self.rows, self.failed = cluster, [], False
+        rng = random.Random(args.seed)
+        self.fresh = lambda n: [rng.randrange(30, 700) for _ in range(n)]
+        shapes = {"large": {**random_model.QWEN3_8B, **(SMALL if args.small else {})},
+                  "worker": {**random_model.WORKER, **(SMALL if args.small else {})}}
+        for name, shape in shapes.items():
+            random_model.write(folder / name, shape)
+        self.kv = {name: random_model.kv_bytes(shape) for name, shape in shapes.items()}
+        share = f"--transport={args.transport}"
+        lent = 4 * OWN * self.kv["large"]  # bytes that each worker has for the large model's prompts
+        self.worker_tokens = lent // self.kv["worker"]
+        self.donors = [cluster.engine(f"donor{i}", lent >> 9, share, model=folder / "worker") for i in range(2)]
+        self.chat = cluster.engine("chat", (OWN * self.kv["large"]) >> 9, share, model=folder / "large")
+
+    def row(self, what, figure, asked=""):
+        self.rows.append({"what": what, "figure": figure, "asked": asked})
+        print(f"{what:90} {figure:>14}  {asked}", flush=True)
+
+    def expect(self, holds, what):
+        if not holds:
+            self.failed = True
+            print("FAILED ", what, flush=True)
+
+    def lent(self):
+        return sum(donor.metric("swiftcache_kv_blocks", 'state="leased_out"') for donor in self.donors)
+
+    def longest(self):
+        self.cluster.ask("chat", self.fresh(256), 2)
+        wait(lambda: self.chat.metric("swiftcache_kv_blocks", 'state="leased_in"') > 0 or self.cluster.ask("chat", self.fresh(OWN - 64), 2) is None,
+             "chat leases memory")
+        answer = self.cluster.ask("chat", self.fresh(7 * OWN), 8)
+        self.row(f"prompt of {7 * OWN} tokens over {OWN} of own memory: TTFT", f"{answer.ttft:.2f} s", "it is served")
+
+    def first_token(self):
+        length = 2 * OWN
+        both, cached = [self.fresh(length), self.fresh(length)], []  # each time one of them has pushed the other out of own memory
+        for _ in range(4):
+            cached += [self.cluster.ask("chat", prompt, 4).ttft for prompt in both]
+        computed = [self.cluster.ask("chat", self.fresh(length), 4).ttft for _ in range(3)]
+        found = self.chat.metric("swiftcache_prompt_tokens_by_source_total", 'source="donor"')
+        self.expect(found > length, f"only {found:.0f} prompt tokens were found in leases")
+        again, anew = statistics.median(cached[2:]), statistics.median(computed)
+        self.row(f"TTFT of {length} tokens, cached in own memory and leases, median", f"{again * 1e3:.0f} ms")
+        self.row("of as many that are computed", f"{anew * 1e3:.0f} ms")
+        self.row("ratio", f"{again / anew:.3f}", "several times sooner")
+
+    def reclaim(self):
+        """A donor needs more than is left to it, while the large model computes."""
+        stop = threading.Event()
+
+        def talk():
+            while not stop.is_set():
+                try:
+                    self.cluster.ask("chat", self.fresh(2 * OWN), 4)
+                except Refused:
+                    pass  # while nobody has memory to lend
+
+        talker = threading.Thread(target=talk)
+        talker.start()
+        donor = self.donors[0]
+        block = 16 * self.kv["worker"]
+        before = donor.metric("swiftcache_kv_blocks", 'state="leased_out"') * block
+        sequences = 16
+        length = self.worker_tokens // sequences - 64  # all of the donor's memory
+        with concurrent.futures.ThreadPoolExecutor(sequences) as pool:
+            list(pool.map(lambda _: self.cluster.ask("donor0", self.fresh(length), 32), range(sequences)))
+        after = donor.metric("swiftcache_kv_blocks", 'state="leased_out"') * block
+        stop.set()
+        talker.join()
+        count = donor.metric("swiftcache_reclaim_seconds_count")
+        total = donor.metric("swiftcache_reclaim_seconds_sum")
+        late = count - donor.metric("swiftcache_reclaim_seconds_bucket", 'le="0.1"')
+        self.expect(count > 0 and before > 0, f"nothing was taken back: {before / 2**30:.2f} GiB were lent")
+        self.row("lent by a donor before it needs its memory, and after", f"{before / 2**30:.2f}, {after / 2**30:.2f} GiB", "1 GiB or more goes back")
+        self.row("its needs, and how long each waited in the mean", f"{count:.0f}, {total / max(1, count) * 1e3:.1f} ms", f"the deadline is {DEADLINE_MS} ms")
+        self.row("of them after more than 100 ms", f"{late:.0f}", "0")
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--bin", required=True)
+    parser.add_argument("--backend", default="cuda")
+    parser.add_argument("--transport", default="cuda_ipc")
+    parser.add_argument("--small", action="store_true")
+    parser.add_argument("--json")
+    parser.add_argument("--seed", type=int, default=1)
+    args = parser.parse_args()
+    args.dtype, args.model = "bf16", None
+    with tempfile.TemporaryDirectory(prefix="sc") as folder:
+        cluster = Cluster(args, pathlib.Path(folder))
+        try:
+            run = Run(args, cluster, pathlib.Path(folder))
+            run.longest()
+            run.first_token()
+            run.reclaim()
+        finally:
+            cluster.stop()
+    if args.json:
+        pathlib.Path(args.json).write_text(json.dumps({"models": "Qwen3-8B's and Qwen3-0.6B's shapes", "transport": args.transport,
+                                                       "backend": args.backend, "dtype": args.dtype, "wrong": int(run.failed),
+                                                       "rows": run.rows}, indent=1))
+    return 1 if run.failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
