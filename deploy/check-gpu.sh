@@ -60,8 +60,10 @@ library() {  # library NAME: the file that the dynamic linker would take
   [ -n "$path" ] || path=$(ldconfig -p 2>/dev/null | awk -v name="$1" 'index($1, name ".so") == 1 {print $NF; exit}')
   [ -n "$path" ] && printf '%s' "$path"
 }
-if path=$(library libcublasLt); then
+if path=$(library libcublasLt) && [[ $path =~ \.so\.1[23](\.|$) ]]; then
   ok "cuBLASLt at $path"
+elif [ -n "$path" ]; then
+  lacks "cuBLASLt 12 or 13 (found $path)" "install CUDA's libraries $TOOLKIT_LOWEST or later, or put their folder into LD_LIBRARY_PATH"
 elif path=$(newest "$toolkit/lib64" libcublasLt) && [ -n "$path" ]; then
   lacks "cuBLASLt (an engine does not look in $toolkit/lib64, where it lies)" "put that folder into LD_LIBRARY_PATH, or into /etc/ld.so.conf.d and run ldconfig"
 else
@@ -105,7 +107,7 @@ else
   fi
 fi
 if [ $code -eq 0 ]; then
-  echo "an engine can compute on a GPU here"
+  echo "nothing is missing that an engine wants to compute on a GPU here; what is built with CUDA 13 wants a driver for CUDA 13"
 else
   echo "no engine can compute on a GPU here: see what is missing above"
 fi

@@ -19,7 +19,7 @@ absl::StatusOr<std::unique_ptr<EngineDevice>> Choose(const EngineFlags& flags) {
   }
   // There is one, and what was said about it cannot be read: that is mended, not passed over.
   if (absl::IsInvalidArgument(gpu.status())) return gpu;
-  if (!absl::IsUnimplemented(gpu.status())) LOG(INFO) << "--backend=auto takes the CPU: " << gpu.status().message();
+  if (!absl::IsUnimplemented(gpu.status())) LOG(WARNING) << "--backend=auto takes the CPU: " << gpu.status().message();
   return CreateCpuEngineDevice(flags);
 }
 

@@ -35,6 +35,6 @@ def test_the_commands_by_hand_serve_lease_and_stop(folder):
     run = subprocess.run(["bash", "-uc", script + ended], cwd=folder, capture_output=True, text=True, timeout=300)
     logs = {log.name: log.read_text()[-2000:] for log in folder.glob("*.log")}
     assert run.stdout.count("ended=0") == 4, (run.stdout, run.stderr, logs)
-    assert run.stdout.count("[ttft") + run.stderr.count("[ttft") == 2, (run.stdout, run.stderr)
+    assert run.stdout.count("[ttft") + run.stderr.count("[ttft") == 3, (run.stdout, run.stderr)
     assert re.search(r"code +chat|chat +code", run.stdout), ("no lease is listed", run.stdout)
     assert "data: [DONE]" in run.stdout, run.stdout

@@ -53,6 +53,7 @@ def sharing(path):
     yield "| what | figure | asked |\n|---|---|---|"
     for row in data["rows"]:
         yield f"| {row['what']} | {row['figure']} | {row['asked']} |"
+    yield f"| what was wrong, or did not happen | {data['wrong']} | 0 |"
 
 
 def write(folder, command, target):
@@ -64,12 +65,12 @@ def write(folder, command, target):
     for path in sorted(folder.glob("sharing-*.json")):
         lines += sharing(path)
     if (folder / "skipped.txt").exists():
-        lines += ["\nNot run, or not to its end:\n", *(f"- {line}" for line in (folder / "skipped.txt").read_text().splitlines())]
+        lines += ["\nNot run, or failed:\n", *(f"- {line}" for line in (folder / "skipped.txt").read_text().splitlines())]
     target.write_text("\n".join(lines) + "\n")
     print(f"{target} is written")
 
 
 if __name__ == "__main__":
-    if len(sys.argv) < 2:
-        sys.exit(__doc__)
+    if len(sys.argv) < 2 or not (pathlib.Path(sys.argv[1]) / "machine.txt").exists():
+        sys.exit(f"{__doc__}\nFOLDER is what tests/gpu/run.sh has filled: it holds machine.txt")
     write(sys.argv[1], sys.argv[2] if len(sys.argv) > 2 else "tests/gpu/run.sh", pathlib.Path(__file__).parent / "RESULTS.md")

@@ -16,10 +16,14 @@ cd "$(dirname "$0")/../.." || exit 1
 export SWIFTCACHE_SOURCE_DIR=$PWD
 folder=${1:-build/cuda}
 [ $# -gt 0 ] && shift
-parts=${*:-tests bench torch sharing large sanitizer}
+every="tests bench torch sharing large sanitizer"
+parts=${*:-$every}
+for part in $parts; do
+  [[ " $every " == *" $part "* ]] || { echo "tests/gpu/run.sh: no part '$part'; want some of: $every" >&2; exit 2; }
+done
 out=${OUT:-build/gpu}
 mkdir -p "$out"
-rm -f "$out/skipped.txt"
+nvidia-smi -L >/dev/null 2>&1 || { echo "tests/gpu/run.sh: no GPU here; deploy/check-gpu.sh says what is missing" >&2; exit 1; }
 machines=${LD_LIBRARY_PATH:-}  # PyTorch finds its own libraries, and is to find no others
 # What carry.sh put beside the binaries; cuBLASLt and NCCL of the toolkit, or of PyTorch's packages.
 packages=$(python3 -c 'import sysconfig; print(sysconfig.get_paths()["purelib"])' 2>/dev/null)/nvidia
@@ -34,23 +38,31 @@ for binary in "${binaries[@]}"; do
     { echo "$folder/$binary is missing, and there is no nvcc to build it: carry it here, see tests/gpu/README.md"; exit 1; }
   cmake --preset cuda && cmake --build --preset cuda --target "${binaries[@]#*/}" || exit 1
 done
+SECONDS=0  # building is not measured
+before=$(tail -n +2 "$out/machine.txt" 2>/dev/null)
 {
   date --utc +%FT%TZ
   git rev-parse --short HEAD 2>/dev/null || echo "no git here"
   nvidia-smi --query-gpu=name,driver_version,clocks.sm,clocks.mem,clocks.max.sm,ecc.mode.current,power.limit,memory.total --format=csv 2>&1
 } | tee "$out/machine.txt"
-code=0
-skip() { echo "skipped: $1: $2" | tee -a "$out/skipped.txt"; }
+[ "$before" = "$(tail -n +2 "$out/machine.txt")" ] || rm -f "$out"/*.json "$out/skipped.txt"  # of another GPU, or of other code
+code=0 ran=0
+forget() { [ ! -f "$out/skipped.txt" ] || sed -i "/^[a-z]*: $1: /d" "$out/skipped.txt"; }  # what an earlier run said of it
+skip() { forget "$1"; echo "skipped: $1: $2" | tee -a "$out/skipped.txt"; }
 part() {  # part PART NAME SECONDS COMMAND...: the log is NAME.log; 1: it failed
   local part=$1 name=$2 seconds=$3 left=$((580 - SECONDS)) rc
   shift 3
   [[ " $parts " == *" $part "* ]] || return 0
   [ $left -ge 15 ] || { skip "$name" "no time left; tests/gpu/run.sh $folder $part"; return 0; }
   echo "--- $name"
+  rm -f "$out/$name.json"
+  forget "$name"
+  ran=$((ran + 1))
   timeout -k 5 $((seconds < left ? seconds : left)) "$@" >"$out/$name.log" 2>&1
   rc=$?
   [ $rc -eq 0 ] && return 0
   if [ $rc -eq 124 ] || [ $rc -eq 137 ]; then skip "$name" "cut off after $((seconds < left ? seconds : left)) s"; fi
+  echo "failed: $name: it ended with $rc" >>"$out/skipped.txt"
   code=1
   echo "$name ended with $rc; $out/$name.log has all of it"
 }
@@ -101,4 +113,5 @@ for tool in memcheck racecheck; do
   part sanitizer sanitizer-$tool 100 "$sanitizer" --tool $tool --error-exitcode 9 "$folder/tests/gpu_backend_test"
   tell sanitizer-$tool 'ERROR SUMMARY|RACECHECK SUMMARY|^\[  (PASSED|FAILED)'
 done
+[ $ran -gt 0 ] || { echo "tests/gpu/run.sh: nothing ran" >&2; code=1; }
 exit $code

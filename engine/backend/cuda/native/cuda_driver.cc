@@ -288,7 +288,8 @@ absl::Status CudaDriver::Open() {
   if (const cudaError_t error = cudaGetDeviceCount(&count); error != cudaSuccess || count == 0) {
     return absl::UnavailableError(absl::StrCat(
         "no GPU can be used (", error == cudaSuccess ? "none is visible" : cudaGetErrorString(error),
-        "): install NVIDIA's driver for ", WantedDriver(), ", look at CUDA_VISIBLE_DEVICES, or use --backend=cpu"));
+        "): install NVIDIA's driver for ", WantedDriver(),
+        ", look at CUDA_VISIBLE_DEVICES (deploy/check-gpu.sh says what is missing), or use --backend=cpu"));
   }
   RETURN_IF_ERROR(CudaStatus(cudaSetDevice(kDevice), "cudaSetDevice"));
   RETURN_IF_ERROR(driver_.Load());
