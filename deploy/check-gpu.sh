@@ -50,26 +50,25 @@ for limit in CUDA_MPS_PINNED_DEVICE_MEM_LIMIT CUDA_DEVICE_MEMORY_LIMIT ${!CUDA_D
 done
 
 # --- what an engine loads when it uses a GPU
-newest() { find "$1" -maxdepth 1 -name "$2.so.*" 2>/dev/null | sort -V | tail -n 1; }  # newest FOLDER NAME
+newest() { find "$1" -maxdepth 1 -name "$2*" 2>/dev/null | sort -V | tail -n 1; }  # newest FOLDER NAME
 toolkit=${CUDA_HOME:-/usr/local/cuda}
-library() {  # library NAME: the file that the dynamic linker would take
+library() {  # library NAME: the file that the dynamic linker would take; NAME may have [..] in it
   local path='' folder
   for folder in ${LD_LIBRARY_PATH//:/ }; do
     [ -n "$path" ] || path=$(newest "$folder" "$1")
   done
-  [ -n "$path" ] || path=$(ldconfig -p 2>/dev/null | awk -v name="$1" 'index($1, name ".so") == 1 {print $NF; exit}')
+  [ -n "$path" ] || path=$(ldconfig -p 2>/dev/null | awk -v name="^$1" '$1 ~ name {print $NF; exit}')
   [ -n "$path" ] && printf '%s' "$path"
 }
-if path=$(library libcublasLt) && [[ $path =~ \.so\.1[23](\.|$) ]]; then
+cublas='libcublasLt.so.1[23]'
+if path=$(library "$cublas"); then
   ok "cuBLASLt at $path"
-elif [ -n "$path" ]; then
-  lacks "cuBLASLt 12 or 13 (found $path)" "install CUDA's libraries $TOOLKIT_LOWEST or later, or put their folder into LD_LIBRARY_PATH"
-elif path=$(newest "$toolkit/lib64" libcublasLt) && [ -n "$path" ]; then
+elif path=$(newest "$toolkit/lib64" "$cublas") && [ -n "$path" ]; then
   lacks "cuBLASLt (an engine does not look in $toolkit/lib64, where it lies)" "put that folder into LD_LIBRARY_PATH, or into /etc/ld.so.conf.d and run ldconfig"
 else
   lacks cuBLASLt "install CUDA's libraries $TOOLKIT_LOWEST or later, or put their folder into LD_LIBRARY_PATH"
 fi
-if path=$(library libnccl); then
+if path=$(library libnccl.so); then
   version=$(strings "$path" 2>/dev/null | grep -oE 'NCCL version [0-9]+\.[0-9]+\.[0-9]+' | grep -oE '[0-9.]+$' | head -n 1)
   [ -n "$version" ] || version=$(grep -oE '[0-9]+\.[0-9]+\.[0-9]+$' <<<"$(readlink -f "$path")" || echo 0)
   if ! at_least "$version" $NCCL; then

@@ -43,6 +43,13 @@ def check(tmp_path):
     return run
 
 
+def no_linker_cache(tmp_path):
+    """Else this machine's own libraries are found."""
+    (tmp_path / "tools").mkdir()
+    (tmp_path / "tools/ldconfig").write_text("#!/bin/sh\n")
+    (tmp_path / "tools/ldconfig").chmod(0o755)
+
+
 def line(said, what):
     found = [one for one in said.splitlines() if what in one]
     assert found, f"no line about {what}:\n{said}"
@@ -58,12 +65,18 @@ def test_a_machine_without_a_gpu_is_told_what_is_missing(check):
 def test_a_toolkit_that_the_linker_does_not_know_is_not_taken_for_one_that_an_engine_finds(check, tmp_path):
     (tmp_path / "cuda/lib64").mkdir(parents=True)
     (tmp_path / "cuda/lib64/libcublasLt.so.13").write_text("")
-    (tmp_path / "tools").mkdir()
-    (tmp_path / "tools/ldconfig").write_text("#!/bin/sh\n")
-    (tmp_path / "tools/ldconfig").chmod(0o755)
+    no_linker_cache(tmp_path)
     code, said = check(environment={"CUDA_HOME": str(tmp_path / "cuda"), "LD_LIBRARY_PATH": ""})
     assert code == 1
     assert line(said, "cuBLASLt").startswith("missing") and str(tmp_path / "cuda/lib64") in line(said, "cuBLASLt")
+
+
+def test_an_older_cublas_is_passed_over(check, tmp_path):
+    (tmp_path / "older").mkdir()
+    (tmp_path / "older/libcublasLt.so.11").write_text("")
+    no_linker_cache(tmp_path)
+    code, said = check(environment={"CUDA_HOME": str(tmp_path / "none"), "LD_LIBRARY_PATH": str(tmp_path / "older")})
+    assert code == 1 and line(said, "cuBLASLt").startswith("missing")
 
 
 def test_a_gpu_and_its_libraries_are_named(check):
