@@ -11,7 +11,6 @@ while all compute. Tokens of random weights say nothing: sharing.py compares tok
 Exit code 1: something that had to happen did not. Figures that miss what was asked are said and no failure."""
 import argparse
 import concurrent.futures
-import json
 import pathlib
 import random
 import statistics
@@ -20,16 +19,17 @@ import tempfile
 import threading
 
 import random_model
-from sharing import DEADLINE_MS, Cluster, Refused, wait
+from sharing import DEADLINE_MS, Cluster, Figures, Refused, reclaims, wait
 
 OWN = 3072  # tokens, of the large model
 SMALL = {"num_hidden_layers": 2, "hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 8, "num_key_value_heads": 8,
          "head_dim": 128, "vocab_size": 704}
 
 
-class Run:
+class Run(Figures):
     def __init__(self, args, cluster, folder):
-        self.cluster, self.rows, self.failed = cluster, [], False
+        super().__init__()
+        self.cluster = cluster
         rng = random.Random(args.seed)
         self.fresh = lambda n: [rng.randrange(30, 700) for _ in range(n)]
         shapes = {"large": {**random_model.QWEN3_8B, **(SMALL if args.small else {})},
@@ -43,17 +43,13 @@ class Run:
         self.donors = [cluster.engine(f"donor{i}", lent >> 9, share, model=folder / "worker") for i in range(2)]
         self.chat = cluster.engine("chat", (OWN * self.kv["large"]) >> 9, share, model=folder / "large")
 
-    def row(self, what, figure, asked=""):
-        self.rows.append({"what": what, "figure": figure, "asked": asked})
-        print(f"{what:90} {figure:>14}  {asked}", flush=True)
-
     def expect(self, holds, what):
         if not holds:
-            self.failed = True
+            self.wrong += 1
             print("FAILED ", what, flush=True)
 
-    def lent(self):
-        return sum(donor.metric("swiftcache_kv_blocks", 'state="leased_out"') for donor in self.donors)
+    def lent_bytes(self, donor):
+        return donor.metric("swiftcache_kv_blocks", 'state="leased_out"') * 16 * self.kv["worker"]
 
     def longest(self):
         self.cluster.ask("chat", self.fresh(256), 2)
@@ -89,21 +85,18 @@ class Run:
         talker = threading.Thread(target=talk)
         talker.start()
         donor = self.donors[0]
-        block = 16 * self.kv["worker"]
-        before = donor.metric("swiftcache_kv_blocks", 'state="leased_out"') * block
+        before = self.lent_bytes(donor)
         sequences = 16
         length = self.worker_tokens // sequences - 64  # all of the donor's memory
         with concurrent.futures.ThreadPoolExecutor(sequences) as pool:
             list(pool.map(lambda _: self.cluster.ask("donor0", self.fresh(length), 32), range(sequences)))
-        after = donor.metric("swiftcache_kv_blocks", 'state="leased_out"') * block
+        after = self.lent_bytes(donor)
         stop.set()
         talker.join()
-        count = donor.metric("swiftcache_reclaim_seconds_count")
-        total = donor.metric("swiftcache_reclaim_seconds_sum")
-        late = count - donor.metric("swiftcache_reclaim_seconds_bucket", 'le="0.1"')
+        count, late, mean_ms = reclaims([donor])
         self.expect(count > 0 and before > 0, f"nothing was taken back: {before / 2**30:.2f} GiB were lent")
         self.row("lent by a donor before it needs its memory, and after", f"{before / 2**30:.2f}, {after / 2**30:.2f} GiB", "1 GiB or more goes back")
-        self.row("its needs, and how long each waited in the mean", f"{count:.0f}, {total / max(1, count) * 1e3:.1f} ms", f"the deadline is {DEADLINE_MS} ms")
+        self.row("its needs, and how long each waited in the mean", f"{count:.0f}, {mean_ms:.1f} ms", f"the deadline is {DEADLINE_MS} ms")
         self.row("of them after more than 100 ms", f"{late:.0f}", "0")
 
 
@@ -126,11 +119,8 @@ def main():
             run.reclaim()
         finally:
             cluster.stop()
-    if args.json:
-        pathlib.Path(args.json).write_text(json.dumps({"models": "Qwen3-8B's and Qwen3-0.6B's shapes", "transport": args.transport,
-                                                       "backend": args.backend, "dtype": args.dtype, "wrong": int(run.failed),
-                                                       "rows": run.rows}, indent=1))
-    return 1 if run.failed else 0
+    run.save(args, "Qwen3-8B's and Qwen3-0.6B's shapes")
+    return 1 if run.wrong else 0
 
 
 if __name__ == "__main__":

@@ -133,9 +133,33 @@ def wait(condition, what, seconds=120):
         time.sleep(0.02)
 
 
-class Run:
+class Figures:
+    """What was measured, and how much of it was wrong or did not happen."""
+
+    def __init__(self):
+        self.rows, self.wrong = [], 0
+
+    def row(self, what, figure, asked=""):
+        self.rows.append({"what": what, "figure": figure, "asked": asked})
+        print(f"{what:84} {figure:>14}  {asked}", flush=True)
+
+    def save(self, args, models):
+        if args.json:
+            pathlib.Path(args.json).write_text(json.dumps({"models": models, "transport": args.transport, "backend": args.backend,
+                                                           "dtype": args.dtype, "wrong": self.wrong, "rows": self.rows}, indent=1))
+
+
+def reclaims(donors):
+    """Needs of theirs that were answered, how many of them after more than 100 ms, and the mean time, in ms."""
+    count, seconds, early = (sum(donor.metric(f"swiftcache_reclaim_seconds_{what}", label) for donor in donors)
+                             for what, label in (("count", ""), ("sum", ""), ("bucket", 'le="0.1"')))
+    return count, count - early, seconds / max(1, count) * 1e3
+
+
+class Run(Figures):
     def __init__(self, args, cluster):
-        self.cluster, self.rows, self.wrong, self.refused = cluster, [], 0, []
+        super().__init__()
+        self.cluster, self.refused = cluster, []
         rng = random.Random(args.seed)
         self.fresh = lambda n: [rng.randrange(*VOCABULARY) for _ in range(n)]
         self.alone = cluster.engine("alone", 64 << 10, "--transport=none")
@@ -159,10 +183,6 @@ class Run:
         self.prompts.append(prompt)
         self.wanted.append(answer.certain(margin))
         self.computed.append(answer.ttft)
-
-    def row(self, what, figure, asked=""):
-        self.rows.append({"what": what, "figure": figure, "asked": asked})
-        print(f"{what:70} {figure:>14}  {asked}", flush=True)
 
     def compare(self, what, prompts=None, may_refuse=False):
         """Asks all prompts; the times to the first token. `may_refuse`: where nobody has memory to lend, a prompt that own
@@ -214,17 +234,15 @@ class Run:
         for round in range(20):
             with concurrent.futures.ThreadPoolExecutor(24) as pool:
                 list(pool.map(lambda i: self.cluster.ask(f"donor{i % 2}", self.fresh(1900), 120), range(24)))
-            if sum(donor.metric("swiftcache_reclaim_seconds_count") for donor in self.donors) >= 3:
+            if reclaims(self.donors)[0] >= 3:
                 break
         stop.set()
         talker.join()
-        count = sum(donor.metric("swiftcache_reclaim_seconds_count") for donor in self.donors)
+        count, late, mean_ms = reclaims(self.donors)
         self.wrong += count == 0
-        late = count - sum(donor.metric("swiftcache_reclaim_seconds_bucket", 'le="0.1"') for donor in self.donors)
-        mean = sum(donor.metric("swiftcache_reclaim_seconds_sum") for donor in self.donors) / max(1, count)
         self.row("prompts that were refused meanwhile, for want of memory", f"{len(self.refused)}")
         self.row("leases that were taken back under load", f"{count:.0f}", "more than 0")
-        self.row("from their revocation to their end, mean", f"{mean * 1e3:.1f} ms", f"the deadline is {DEADLINE_MS} ms")
+        self.row("from their revocation to their end, mean", f"{mean_ms:.1f} ms", f"the deadline is {DEADLINE_MS} ms")
         self.row("of them after more than 100 ms", f"{late:.0f}", "0")
 
     def interference(self):
@@ -277,10 +295,7 @@ def main():
         finally:
             cluster.stop()
     print("wrong:", run.wrong)
-    if args.json:
-        pathlib.Path(args.json).write_text(json.dumps({"models": pathlib.Path(args.model).name, "transport": args.transport,
-                                                       "backend": args.backend, "dtype": args.dtype, "wrong": run.wrong,
-                                                       "rows": run.rows}, indent=1))
+    run.save(args, pathlib.Path(args.model).name)
     return 1 if run.wrong else 0
 
 
