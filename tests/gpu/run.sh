@@ -39,13 +39,14 @@ for binary in "${binaries[@]}"; do
   cmake --preset cuda && cmake --build --preset cuda --target "${binaries[@]#*/}" || exit 1
 done
 SECONDS=0  # building is not measured
-before=$(tail -n +2 "$out/machine.txt" 2>/dev/null)
+identity() { tail -n +2 "$out/machine.txt" 2>/dev/null | cut -d, -f1,2,5-; }  # not how fast it runs at the moment
+before=$(identity)
 {
   date --utc +%FT%TZ
   git rev-parse --short HEAD 2>/dev/null || echo "no git here"
   nvidia-smi --query-gpu=name,driver_version,clocks.sm,clocks.mem,clocks.max.sm,ecc.mode.current,power.limit,memory.total --format=csv 2>&1
 } | tee "$out/machine.txt"
-[ "$before" = "$(tail -n +2 "$out/machine.txt")" ] || rm -f "$out"/*.json "$out/skipped.txt"  # of another GPU, or of other code
+[ "$before" = "$(identity)" ] || rm -f "$out"/*.json "$out/skipped.txt"  # of another GPU, or of other code
 code=0 ran=0
 forget() { [ ! -f "$out/skipped.txt" ] || sed -i "/^[a-z]*: $1: /d" "$out/skipped.txt"; }  # what an earlier run said of it
 skip() { forget "$1"; echo "skipped: $1: $2" | tee -a "$out/skipped.txt"; }
