@@ -23,6 +23,11 @@ def leftovers(folder):
     return ours, sorted(glob.glob("/dev/shm/*swiftcache*")), sockets, sorted(p.name for p in pathlib.Path(folder).iterdir())
 
 
+def nothing_new(environment, before):
+    """What an earlier killed engine left may be gone: whoever ends last removes it."""
+    return all(set(now) <= set(then) for now, then in zip(leftovers(environment["TMPDIR"]), before))
+
+
 @pytest.fixture
 def environment(binaries, tmp_path):
     if binaries != ROOT / "build" / "release" / "bin":
@@ -68,7 +73,7 @@ def test_a_conversation_outgrows_its_memory_and_goes_on_while_a_neighbour_takes_
     taken_back = re.search(r"leases it took back: (\d+), after ([\d.]+) ms", run.stdout)
     assert int(taken_back.group(1)) > 0 and float(taken_back.group(2)) > 0
     assert run.stdout.count(" READY ") == 6  # in the tables of status and of top
-    assert leftovers(environment["TMPDIR"]) == before
+    assert nothing_new(environment, before), leftovers(environment["TMPDIR"])
 
 
 def test_ctrl_c_in_the_middle_leaves_nothing(environment):
@@ -82,7 +87,7 @@ def test_ctrl_c_in_the_middle_leaves_nothing(environment):
     os.killpg(child.pid, signal.SIGINT)  # as a terminal does
     child.stdout.read()
     assert child.wait(30) == 130
-    wait_until(lambda: leftovers(environment["TMPDIR"]) == before, WAIT, "nothing is left")
+    wait_until(lambda: nothing_new(environment, before), WAIT, "nothing is left")
 
 
 def test_a_relative_model_path_is_the_callers(environment):
@@ -125,7 +130,7 @@ def test_serve_serves_until_it_is_told_to_stop_and_a_second_ctrl_c_does_not_cut_
     child.stdout.read()
     assert child.wait(30) == 130
     assert "quickstart: stopping" not in child.stderr.read()
-    wait_until(lambda: leftovers(environment["TMPDIR"]) == before, WAIT, "nothing is left")
+    wait_until(lambda: nothing_new(environment, before), WAIT, "nothing is left")
 
 
 def test_a_reader_that_goes_away_leaves_nothing(environment):
@@ -136,7 +141,7 @@ def test_a_reader_that_goes_away_leaves_nothing(environment):
         assert child.poll() is None
     child.stdout.close()
     assert child.wait(60) != 0
-    wait_until(lambda: leftovers(environment["TMPDIR"]) == before, WAIT, "nothing is left")
+    wait_until(lambda: nothing_new(environment, before), WAIT, "nothing is left")
 
 
 def test_a_process_that_dies_under_serve_is_named_and_its_log_is_kept(environment):
@@ -151,4 +156,4 @@ def test_a_process_that_dies_under_serve_is_named_and_its_log_is_kept(environmen
     assert "quickstart: smollm2-summary ended by itself (exit code 137)" in error
     folder = pathlib.Path(re.search(r"all logs are in (\S+)", error).group(1))
     assert "serves smollm2-summary" in (folder / "smollm2-summary.log").read_text()
-    wait_until(lambda: leftovers(environment["TMPDIR"]) == before, WAIT, "nothing is left")
+    wait_until(lambda: nothing_new(environment, before), WAIT, "nothing is left")
