@@ -111,7 +111,8 @@ for tool in memcheck racecheck; do
     skip "sanitizer $tool" "no compute-sanitizer here"
     continue
   fi
-  part sanitizer sanitizer-$tool 100 "$sanitizer" --tool $tool --error-exitcode 9 "$folder/tests/gpu_backend_test"
+  # Not those that end a child: what the sanitizer has put into it waits there for ever.
+  part sanitizer sanitizer-$tool 100 "$sanitizer" --tool $tool --error-exitcode 9 "$folder/tests/gpu_backend_test" --gtest_filter='-*CallersBug'
   tell sanitizer-$tool 'ERROR SUMMARY|RACECHECK SUMMARY|^\[  (PASSED|FAILED)'
 done
 [ $ran -gt 0 ] || { echo "tests/gpu/run.sh: nothing ran" >&2; code=1; }

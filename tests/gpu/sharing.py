@@ -168,8 +168,12 @@ class Run(Figures):
             self.draw(n, MARGIN[args.dtype])
         self.row("tokens of each answer that are compared", " ".join(str(len(wanted)) for wanted in self.wanted), f"{LEAST_COMPARED} or more")
         share = f"--transport={args.transport}"
-        self.donors = [cluster.engine(f"donor{i}", 40 << 10, share) for i in range(2)]  # 20,480 tokens
-        self.chat = cluster.engine("chat", 1 << 10, share)  # 512 tokens of its own
+        kib = 40 << 10 if args.dtype == "f32" else 80 << 10  # 40 MiB: what is lent is lent by pages of 2 MiB, 1/16 at most
+        self.donors = [cluster.engine(f"donor{i}", kib, share) for i in range(2)]  # 20,480 tokens, or twice as many
+        self.asks = 24 if args.dtype == "f32" else 48  # of 2,000 tokens: more than donors have beside what they lend
+        # 512 tokens of its own, or where all that is leased is streamed, half of it through slots, 1,536.
+        own = 512 if args.transport != "nccl" else 1536
+        self.chat, self.own = cluster.engine("chat", 2 * own, share), own
 
     def draw(self, length, margin):
         """A prompt with enough tokens to compare, and its time when it is computed."""
@@ -217,12 +221,13 @@ class Run(Figures):
         self.row("prompt tokens that were found in leased memory", f"{found:.0f}", "more than 0")
         self.wrong += found == 0
         longest = len(self.prompts[-1])
-        self.row("longest prompt over the engine's own memory", f"{longest / 512:.1f}")
+        self.row("longest prompt over the engine's own memory", f"{longest / self.own:.1f}")
         self.row(f"TTFT of {longest} tokens again, with leases", f"{again[-1] * 1e3:.1f} ms")
         self.row(f"TTFT of {longest} tokens, computed, with enough own memory", f"{self.computed[-1] * 1e3:.1f} ms")
 
     def reclaim(self):
-        """Donors need their memory while chat goes on: 12 prompts are 24,000 tokens, and long enough at it to be there together."""
+        """Donors need their memory while chat goes on: prompts of 24,000 tokens each, or twice as many, and long enough at it to
+        be there together."""
         stop = threading.Event()
 
         def talk():
@@ -232,8 +237,8 @@ class Run(Figures):
         talker = threading.Thread(target=talk)
         talker.start()
         for round in range(20):
-            with concurrent.futures.ThreadPoolExecutor(24) as pool:
-                list(pool.map(lambda i: self.cluster.ask(f"donor{i % 2}", self.fresh(1900), 120), range(24)))
+            with concurrent.futures.ThreadPoolExecutor(self.asks) as pool:
+                list(pool.map(lambda i: self.cluster.ask(f"donor{i % 2}", self.fresh(1900), 120), range(self.asks)))
             if reclaims(self.donors)[0] >= 3:
                 break
         stop.set()
