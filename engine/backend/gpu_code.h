@@ -7,3 +7,5 @@
 #pragma once
 
 #define GPU_CODE
+/// Before a loop: so many rounds of it one after the other, so that what they read is on its way at once.
+#define GPU_UNROLL(rounds)

@@ -92,7 +92,8 @@ absl::Status HostKernels::Prepare(Stream stream, const PrepareOp& op) {
         auto* const out = Host(static_cast<decltype(number)*>(op.out)) + row * op.cols;
         if (op.prologue == Prologue::kSiluMul) {
           WithType(op.in_number, [&](auto in) {
-            SiluMulRow(block, Host(static_cast<const decltype(in)*>(op.in)) + from * 2 * op.cols, op.cols, out);
+            SiluMulRow(block, Host(static_cast<const decltype(in)*>(op.in)) + from * 2 * op.cols, op.cols, 0, op.cols,
+                       out);
           });
           continue;
         }

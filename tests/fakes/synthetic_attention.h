@@ -84,8 +84,7 @@ class SyntheticAttention {
                    .strip_rows = StripOf(queries)};
     op.step.rows_per_tile = rows;
     op.step.rows_in_memory = plan.most_rows;
-    const int64_t most = driver_.info().block_memory_bytes;
-    op.step.kv_buffers = ProductBytes(queries, shape_.head_dim, 2) <= most ? 2 : 1;
+    op.step.kv_buffers = BuffersOfProducts(queries, shape_.head_dim, driver_.info().block_memory_bytes);
     op.memory_bytes = ProductBytes(queries, shape_.head_dim, op.step.kv_buffers);
     op.step.partial = Put(std::vector<float>(std::max(plan.num_parts, 1) * shape_.num_kv_heads * op.step.queries() *
                                              (shape_.head_dim + 2)));

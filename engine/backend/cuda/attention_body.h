@@ -220,7 +220,8 @@ GPU_CODE void MergeParts(Block& block, float* memory, const AttentionStep& step,
   float* const row = step.out + (tile.first_row + query / group) * step.num_heads * dim;
   block.ForEach(dim, [&](int64_t d) {
     float sum = 0, total = 0;
-    for (int64_t p = 0; p < tile.num_parts; ++p) {
+    GPU_UNROLL(8)
+    for (int32_t p = 0; p < tile.num_parts; ++p) {
       sum += parts[p * stride + d] * weights[p];
       total += totals[p] * weights[p];
     }

@@ -62,6 +62,10 @@ AttentionPlan PlanAttention(std::span<const StepSequence> sequences, const Atten
       plan.tiles.push_back(part);
     }
   }
+  // Those that begin last are short, so that all end at about the same time.
+  std::stable_sort(plan.tiles.begin(), plan.tiles.end(), [](const AttentionTile& a, const AttentionTile& b) {
+    return a.end_token - a.first_token > b.end_token - b.first_token;
+  });
   return plan;
 }
 

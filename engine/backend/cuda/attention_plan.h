@@ -14,7 +14,7 @@
 namespace swiftcache::engine::backend::cuda {
 
 struct AttentionPlan {
-  std::vector<AttentionTile> tiles;  // in the order of rows
+  std::vector<AttentionTile> tiles;  // the longest first
   std::vector<DividedTile> divided;  // those of several parts
   int32_t num_parts = 0;
   int32_t most_rows = 0;  // of a tile

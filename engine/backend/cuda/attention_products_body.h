@@ -27,6 +27,7 @@ namespace swiftcache::engine::backend::cuda {
 
 inline constexpr int64_t kProductTokens = 32;  // of K and V at a time
 inline constexpr int64_t kProductWarps = 4;    // of a block
+inline constexpr int64_t kTokensFound = 128;   // at a time: where they lie
 inline constexpr int64_t kPadding = 8;         // elements behind each row, so that rows begin in different banks
 // Queries of a warp; and of a tile, at most.
 inline constexpr int64_t kLowStrip = 16, kTallStrip = 32;
@@ -63,17 +64,18 @@ auto WithProductShape(int64_t head_dim, int64_t strip_rows, F f) {
   return with_dim(std::integral_constant<int, 256>());
 }
 
-/// K and V that a block holds at once: with two, one comes in while the other is read.
+/// K and V of kProductTokens. A block has up to kMostBuffers of them: while one is read the others come in.
 struct KvBuffer {
   BlockMatrix<Bf16> k, v;  // [kProductTokens][head_dim]
 };
+inline constexpr int64_t kMostBuffers = 3;
 
 /// Memory of a block. Queries are those of one, two or four warps; those beyond the tile's are zero. When all is computed,
 /// what the warps have lies over it: [warps that share a strip][queries][head_dim + 2], as parts do.
 struct ProductMemory {
   BlockMatrix<Bf16> q;  // [queries][head_dim]
-  KvBuffer first;       // the second, where there are two, lies behind it
-  const Bf16** rows;    // [2][kProductTokens]: where the tokens of K, then of V, lie
+  KvBuffer first;       // the others lie behind it
+  const Bf16** keys;    // [kTokensFound]: where K of tokens lies, of some tiles; null: there are no such tokens
 };
 
 GPU_CODE constexpr int64_t WholeStrips(int64_t queries) {
@@ -82,10 +84,10 @@ GPU_CODE constexpr int64_t WholeStrips(int64_t queries) {
   return rows;
 }
 
-/// Bytes of it, of a step whose tiles have `queries` at most. buffers: 1 or 2.
+/// Bytes of it, of a step whose tiles have `queries` at most. buffers: 1 to kMostBuffers.
 GPU_CODE constexpr int64_t ProductBytes(int64_t queries, int64_t head_dim, int64_t buffers) {
   const int64_t rows = WholeStrips(queries), shared = rows > kLowStrip ? 4 * kLowStrip : 2 * kLowStrip;
-  const int64_t computing = 2 * (rows + buffers * 2 * kProductTokens) * (head_dim + kPadding) + 8 * 2 * kProductTokens;
+  const int64_t computing = 2 * (rows + buffers * 2 * kProductTokens) * (head_dim + kPadding) + 8 * kTokensFound;
   const int64_t merging = 4 * (rows > shared ? rows : shared) * (head_dim + 2);
   return computing > merging ? computing : merging;
 }
@@ -103,7 +105,7 @@ GPU_CODE inline ProductMemory DivideProductMemory(std::byte* memory, int64_t que
   m.q = TakeMatrix<Bf16>(memory, WholeStrips(queries), head_dim);
   m.first.k = TakeMatrix<Bf16>(memory, buffers * kProductTokens, head_dim);
   m.first.v = TakeMatrix<Bf16>(memory, buffers * kProductTokens, head_dim);
-  m.rows = reinterpret_cast<const Bf16**>(memory);
+  m.keys = reinterpret_cast<const Bf16**>(memory);
   return m;
 }
 
@@ -118,50 +120,69 @@ GPU_CODE inline BlockMatrix<const Bf16> From(const BlockMatrix<Bf16>& matrix, in
   return {matrix.data + row * matrix.stride, matrix.stride};
 }
 
-template <class Block>
+/// Whole numbers that are divided have 32 bits from here on: a GPU divides those of 64 by a routine, which would cost more
+/// than what they count.
+template <int kDim, class Block>
 GPU_CODE void LoadProductQueries(Block& block, const ProductMemory& m, const AttentionStep& step,
                                  const AttentionTile& tile, int64_t kv_head) {
-  const int64_t dim = step.kv.head_dim, group = step.group(), queries = tile.num_rows * group;
+  constexpr uint32_t kAtOnce = Bf16Eight::kNumbers, kPieces = kDim / kAtOnce;
+  const auto dim = static_cast<uint32_t>(step.kv.head_dim), group = static_cast<uint32_t>(step.group());
+  const uint32_t queries = tile.num_rows * group;
   const float scale = 1.0f / std::sqrt(static_cast<float>(dim));
-  block.ForEach(WholeStrips(queries) * dim, [&](int64_t i) {
-    const int64_t query = i / dim, d = i % dim;
-    float value = 0;
+  block.ForEach(WholeStrips(queries) * kPieces, [&](uint32_t i) {
+    const uint32_t query = i / kPieces, d = i % kPieces * kAtOnce;
+    if (d >= dim) return;
+    Bf16Eight eight;
     if (query < queries) {
-      const float* row = step.qkv + (tile.first_row + query / group) * step.qkv_cols();
-      value = row[(kv_head * group + query % group) * dim + d] * scale;
+      const float* const row = step.qkv + (tile.first_row + query / group) * step.qkv_cols();
+      const float* const from = row + (kv_head * group + query % group) * dim + d;
+      for (int e = 0; e < Bf16Eight::kNumbers; e += 4) {
+        const Four four = LoadFour(from + e);
+        eight.pairs[e / 2] = ToBf16Pair(four.x[0] * scale, four.x[1] * scale);
+        eight.pairs[e / 2 + 1] = ToBf16Pair(four.x[2] * scale, four.x[3] * scale);
+      }
     }
-    Store(m.q.data + query * m.q.stride + d, value);
+    *reinterpret_cast<Bf16Eight*>(m.q.data + query * m.q.stride + d) = eight;
   });
 }
 
-/// Begins to bring the tile that starts at position `first` into a buffer. Others may still read the buffer until they
-/// call this, too. Copies are of sixteen bytes, on which rows of heads begin wherever a block lies. Where each token lies
-/// is found once; what follows adds to it and copies. Whole numbers have 32 bits: a GPU divides those of 64 by a routine,
-/// which would cost more than the copies.
+/// Finds where K of the tokens from `first` on lies: once for some tiles, since it waits for memory twice.
 template <class Block>
+GPU_CODE void FindTokens(Block& block, const ProductMemory& m, const AttentionStep& step, const AttentionTile& tile,
+                         int64_t kv_head, int64_t first) {
+  block.ForEach(kTokensFound, [&](int64_t i) {
+    m.keys[i] = first + i >= tile.end_token
+                    ? nullptr
+                    : KvAt<Bf16>(step.tables, step.kv, tile.sequence, step.layer, first + i, kv_head, /*value=*/false);
+  });
+}
+
+/// Begins to bring the tile that starts at position `first` into a buffer which nobody reads any more. Of a tile behind the
+/// last one nothing is brought, but a batch of copies ends all the same. Copies are of sixteen bytes, on which rows of heads
+/// begin wherever a block lies.
+template <int kDim, class Block>
 GPU_CODE void BeginProductTile(Block& block, const ProductMemory& m, const KvBuffer buffer, const AttentionStep& step,
                                const AttentionTile& tile, int64_t kv_head, int64_t first) {
-  const int64_t count = tile.end_token - first;
-  constexpr auto kTokens = static_cast<uint32_t>(kProductTokens);
-  constexpr auto kAtOnce = static_cast<uint32_t>(sizeof(SixteenBytes) / sizeof(Bf16));
-  block.ForEach(2 * kProductTokens, [&](int64_t i) {
-    const int64_t t = i % kProductTokens;
-    m.rows[i] = t >= count ? nullptr
-                           : KvAt<Bf16>(step.tables, step.kv, tile.sequence, step.layer, first + t, kv_head,
-                                        /*value=*/i >= kProductTokens);
-  });
-  const auto pieces = static_cast<uint32_t>(step.kv.head_dim) / kAtOnce;
-  const auto stride = static_cast<uint32_t>(buffer.k.stride);
-  block.ForEach(2 * kTokens * pieces, [&](int64_t i) {
-    const uint32_t row = static_cast<uint32_t>(i) / pieces, d = static_cast<uint32_t>(i) % pieces * kAtOnce;
-    Bf16* const to = row < kTokens ? buffer.k.data + row * stride + d : buffer.v.data + (row - kTokens) * stride + d;
-    const Bf16* const from = m.rows[row];
-    if (from != nullptr) {
-      block.BeginCopy(reinterpret_cast<SixteenBytes*>(to), reinterpret_cast<const SixteenBytes*>(from + d));
-    } else {  // tokens beyond the last: zero, so that a probability of 0 times it is 0
-      *reinterpret_cast<SixteenBytes*>(to) = SixteenBytes{};
-    }
-  });
+  if (first < tile.end_token) {
+    const auto found = static_cast<uint32_t>(first - tile.first_token) % static_cast<uint32_t>(kTokensFound);
+    if (found == 0) FindTokens(block, m, step, tile, kv_head, first);
+    constexpr uint32_t kAtOnce = sizeof(SixteenBytes) / sizeof(Bf16), kPieces = kDim / kAtOnce;
+    const int64_t values = step.kv.num_kv_heads * step.kv.block_tokens * step.kv.head_dim;  // V lies so far behind K
+    const auto stride = static_cast<uint32_t>(buffer.k.stride), dim = static_cast<uint32_t>(step.kv.head_dim);
+    block.ForEachAhead(kProductTokens * kPieces, [&](uint32_t i) {
+      const uint32_t row = i / kPieces, d = i % kPieces * kAtOnce;
+      if (kDim != dim && d >= dim) return;
+      auto* const k = reinterpret_cast<SixteenBytes*>(buffer.k.data + row * stride + d);
+      auto* const v = reinterpret_cast<SixteenBytes*>(buffer.v.data + row * stride + d);
+      const Bf16* const from = m.keys[found + row];
+      if (from != nullptr) {
+        block.BeginCopy(k, reinterpret_cast<const SixteenBytes*>(from + d));
+        block.BeginCopy(v, reinterpret_cast<const SixteenBytes*>(from + values + d));
+      } else {  // tokens beyond the last: zero, so that a probability of 0 times it is 0
+        *k = *v = SixteenBytes{};
+      }
+    });
+  }
   block.EndCopies();
 }
 
@@ -209,16 +230,19 @@ GPU_CODE void AddTokensByProducts(Block& block, WarpSums<Block, kRows, kDim>& mi
     largest[own] = score > largest[own] ? score : largest[own];
   });
   bool shrinks = false;
+  float below[kOwnRows];  // exp(score - largest) is exp2(score * log2_e + below)
   for (int own = 0; own < kOwnRows; ++own) {
     largest[own] = block.MaxOfRow(largest[own]);
+    below[own] = largest[own] > none ? -largest[own] * log2_e : 0;
     shrink[own] = largest[own] > none ? std::exp2((mine.max[own] - largest[own]) * log2_e) : 1;
     shrinks = shrinks || shrink[own] != 1;
     mine.max[own] = largest[own];
   }
-  block.Each(scores, [&](int own, int col, float& score) {  // probabilities under the new maximum
-    score = largest[own] > none ? std::exp2((score - largest[own]) * log2_e) : 0;
-    added[own] += score;
-  });
+  block.Each(scores,
+             [&](int own, int col, float& score) {  // probabilities under the new maximum; 0 of what is not seen
+               score = std::exp2(std::fma(score, log2_e, below[own]));
+               added[own] += score;
+             });
   // Fused here, so that no compiler fuses it or not as it likes, for 16 rows otherwise than for 32.
   for (int own = 0; own < kOwnRows; ++own) mine.total[own] = std::fma(mine.total[own], shrink[own], added[own]);
   if (block.AnyOfWarp(shrinks)) {  // maxima settle soon: then nothing shrinks
@@ -251,18 +275,21 @@ GPU_CODE void AttendStrips(Block& block, std::byte* memory, const AttentionStep&
   const ProductMemory m = DivideProductMemory(memory, step.queries_in_memory(), dim, buffers);
   using Sums = WarpSums<Block, kRows, kDim>;
   typename Block::template OfWarps<Sums> sums;
-  BeginProductTile(block, m, m.first, step, tile, kv_head, tile.first_token);
-  LoadProductQueries(block, m, step, tile, kv_head);
+  const auto begin = [&](int64_t buffer, int64_t first) {
+    BeginProductTile<kDim>(block, m, BufferOf(m, buffer), step, tile, kv_head, first);
+  };
+  const int64_t ahead = buffers > 1 ? buffers - 1 : 1;  // tiles that are on their way when one is awaited
+  for (int64_t i = 0; i < ahead; ++i) begin(i, tile.first_token + i * kProductTokens);
+  LoadProductQueries<kDim>(block, m, step, tile, kv_head);
   block.EachWarp(sums, [&](int warp, Sums& mine) {
     const int64_t strip = warp / kShares * kRows;
     if (strip < queries) BeginSums(block, mine, m.q, step, tile, strip);
   });
-  int64_t here = 0;  // the buffer of the tile that is computed
+  int64_t here = 0, there = ahead % buffers;  // the buffer of the tile that is computed, and of the next to begin
   for (int64_t first = tile.first_token; first < tile.end_token; first += kProductTokens) {
-    const int64_t next = first + kProductTokens, there = buffers == 2 ? 1 - here : 0;
-    const bool is_last = next >= tile.end_token, ahead = buffers == 2 && !is_last;
-    if (ahead) BeginProductTile(block, m, BufferOf(m, there), step, tile, kv_head, next);
-    block.AwaitCopies(ahead);
+    block.AwaitCopies(ahead - 1);  // and all have computed the tile before it
+    const int64_t next = first + ahead * kProductTokens;
+    if (buffers > 1) begin(there, next);
     const KvBuffer kv = BufferOf(m, here);
     block.EachWarp(sums, [&](int warp, Sums& mine) {
       const int64_t strip = warp / kShares * kRows, share = warp % kShares * kTokens;
@@ -270,10 +297,14 @@ GPU_CODE void AttendStrips(Block& block, std::byte* memory, const AttentionStep&
       AddTokensByProducts<kTokens>(block, mine, From(kv.k, share), From(kv.v, share),
                                    static_cast<int32_t>(first + share), static_cast<int>(dim));
     });
-    if (buffers == 1 && !is_last) BeginProductTile(block, m, m.first, step, tile, kv_head, next);
-    here = there;
+    if (buffers == 1) {
+      block.Sync();
+      begin(0, next);
+    }
+    here = here + 1 == buffers ? 0 : here + 1;
+    there = there + 1 == buffers ? 0 : there + 1;
   }
-  block.Sync();  // all have read what the pieces lie over
+  block.AwaitCopies(0);  // none is on its way, and all have read what the pieces lie over
   auto* const pieces = reinterpret_cast<float*>(memory);
   block.EachWarp(sums, [&](int warp, Sums& mine) {
     const int64_t strip = warp / kShares * kRows;
@@ -283,12 +314,14 @@ GPU_CODE void AttendStrips(Block& block, std::byte* memory, const AttentionStep&
   });
   block.Sync();
   float* const part = tile.part < 0 ? nullptr : PartOf(step, tile.part, kv_head);
-  block.ForEach(queries * dim, [&](int64_t i) {
-    const int64_t query = i / dim, d = i % dim;
+  block.ForEach(queries * kDim, [&](uint32_t i) {
+    const uint32_t query = i / kDim, d = i % kDim;
+    if (d >= dim) return;
     const MergedSum merged = MergeSums(pieces + query * (dim + 2), rows * (dim + 2), kShares, dim, d);
     if (part == nullptr) {
-      float* row = step.out + (tile.first_row + query / group) * step.num_heads * dim;
-      row[(kv_head * group + query % group) * dim + d] = merged.sum / merged.total;
+      const auto heads = static_cast<uint32_t>(group);
+      float* const row = step.out + (tile.first_row + query / heads) * step.num_heads * dim;
+      row[(kv_head * group + query % heads) * dim + d] = merged.sum / merged.total;
       return;
     }
     float* const of_query = part + query * (dim + 2);

@@ -32,6 +32,11 @@ class HostBlock {
   void ForEach(int64_t n, F f) {
     for (int64_t i = 0; i < n; ++i) f(i);
   }
+  /// The same, but nobody waits for the others: what is written is there for them after the next call that is not this one.
+  template <class F>
+  void ForEachAhead(int64_t n, F f) {
+    ForEach(n, f);
+  }
   /// What was read before it may be written after it.
   void Sync() {}
   /// f() once.
@@ -128,12 +133,12 @@ class HostBlock {
     }
   }
   /// Copies into memory of the block that go on while the thread does. EndCopies: those begun since the last one are a
-  /// batch. AwaitCopies: all batches are there, for every thread; with `but_the_last`, all others. Here they come about no
-  /// sooner than they are awaited.
+  /// batch, also if there are none. AwaitCopies: all batches but the last `but` are there, for every thread. Here they come
+  /// about no sooner than they are awaited.
   void BeginCopy(SixteenBytes* to, const SixteenBytes* from) { begun_.push_back({to, from}); }
   void EndCopies() { batches_.push_back(std::exchange(begun_, {})); }
-  void AwaitCopies(bool but_the_last) {
-    while (batches_.size() > (but_the_last ? 1 : 0)) {
+  void AwaitCopies(size_t but) {
+    while (batches_.size() > but) {
       for (const auto& [to, from] : batches_.front()) *to = *from;
       batches_.pop_front();
     }

@@ -115,16 +115,17 @@ int64_t CudaBackend::BlockBytes(int64_t rows, int64_t kv_buffers) const {
 }
 
 int64_t CudaBackend::KvBuffers(int64_t rows) const {
-  return BlockBytes(rows, 2) <= driver_.info().block_memory_bytes ? 2 : 1;
+  if (!attends_by_products()) return 1;
+  return BuffersOfProducts(rows * group(), options_.attention.head_dim, driver_.info().block_memory_bytes);
 }
 
 // Of tiles of one row, which wait for K and V above all, as registers and memory allow; two at least, of which one begins
-// where another ends. A multiprocessor has little more memory than a block of it can have, and takes as much for each block.
+// where another ends.
 int64_t CudaBackend::BlocksAtOnce() const {
-  constexpr int64_t kLeast = 2, kOfEachBlock = 2 << 10;
+  constexpr int64_t kLeast = 2;
   if (!attends_by_products()) return kLeast;
-  const int64_t bytes = BlockBytes(1, KvBuffers(1)) + kOfEachBlock,
-                have = driver_.info().block_memory_bytes + kOfEachBlock;
+  const int64_t bytes = BlockBytes(1, KvBuffers(1)) + kMemoryOfEachBlock,
+                have = driver_.info().block_memory_bytes + kMemoryOfEachBlock;
   return std::clamp<int64_t>(have / bytes, kLeast, BlocksOfProducts(options_.attention.head_dim, StripOf(group())));
 }
 

@@ -15,6 +15,7 @@
 #include "absl/status/statusor.h"
 #include "engine/backend/backend.h"
 #include "engine/backend/cuda/attention_body.h"
+#include "engine/backend/cuda/attention_products_body.h"
 #include "engine/backend/cuda/driver.h"
 #include "engine/backend/cuda/numbers.h"
 #include "engine/backend/cuda/packed_weights.h"
@@ -114,6 +115,17 @@ struct RotateOp {
 /// K and V: as many as the sums of their strips leave registers for.
 constexpr int BlocksOfProducts(int64_t dim, int64_t strip_rows) {
   return dim * strip_rows <= 1024 ? 4 : dim * strip_rows <= 2048 ? 3 : 2;
+}
+
+/// Buffers for K and V of such a block, of a step whose tiles have `queries` at most: three where the blocks that are to run
+/// at once have memory for them, else two, or one where a block has no more. A multiprocessor has little more memory than
+/// a block of it can have, and takes kMemoryOfEachBlock for each beside what it asks for.
+inline constexpr int64_t kMemoryOfEachBlock = 2 << 10;
+constexpr int64_t BuffersOfProducts(int64_t queries, int64_t head_dim, int64_t block_memory_bytes) {
+  const int64_t blocks = BlocksOfProducts(head_dim, StripOf(queries));
+  const int64_t of_three = blocks * (ProductBytes(queries, head_dim, kMostBuffers) + kMemoryOfEachBlock);
+  if (of_three <= block_memory_bytes + kMemoryOfEachBlock) return kMostBuffers;
+  return ProductBytes(queries, head_dim, 2) <= block_memory_bytes ? 2 : 1;
 }
 
 struct AttendOp {

@@ -46,10 +46,11 @@ GPU_CODE inline uint64_t SliceOf(const KvBlock& block, int64_t layer) {
 template <class Kv>
 GPU_CODE Kv* KvAt(const StepTables& tables, const KvShape& kv, int64_t sequence, int64_t layer, int64_t position,
                   int64_t kv_head, bool value) {
-  const KvBlock& block = tables.blocks[tables.first_block[sequence] + position / kv.block_tokens];
+  // Of 32 bits: a GPU divides whole numbers of 64 by a routine.
+  const auto at = static_cast<uint32_t>(position), tokens = static_cast<uint32_t>(kv.block_tokens);
+  const KvBlock& block = tables.blocks[tables.first_block[sequence] + at / tokens];
   const int64_t head = kv_head + (value ? kv.num_kv_heads : 0);
-  return reinterpret_cast<Kv*>(SliceOf(block, layer)) +
-         (head * kv.block_tokens + position % kv.block_tokens) * kv.head_dim;
+  return reinterpret_cast<Kv*>(SliceOf(block, layer)) + (head * kv.block_tokens + at % tokens) * kv.head_dim;
 }
 
 }  // namespace swiftcache::engine::backend::cuda

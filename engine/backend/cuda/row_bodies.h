@@ -16,40 +16,61 @@
 
 namespace swiftcache::engine::backend::cuda {
 
-/// in / sqrt(mean(in^2) + eps) * norm. in, norm, out: [cols].
+/// Rows of so many columns have all their fours on as many bytes.
+GPU_CODE inline bool HasFours(int64_t cols) { return cols % 4 == 0; }
+
+/// in / sqrt(mean(in^2) + eps) * norm. in, norm, out: [cols]. A thread that read one number at a time would wait for memory
+/// four times as often.
 template <class Out, class Block>
 GPU_CODE void NormRow(Block& block, const float* in, const float* norm, int64_t cols, float eps, Out* out) {
-  const float squares = block.template Sum<float>(cols, [&](int64_t i) { return in[i] * in[i]; });
-  const float scale = 1.0f / std::sqrt(squares / static_cast<float>(cols) + eps);
-  block.ForEach(cols, [&](int64_t i) { Store(out + i, in[i] * scale * norm[i]); });
+  const auto scale_of = [&](float squares) { return 1.0f / std::sqrt(squares / static_cast<float>(cols) + eps); };
+  if (!HasFours(cols)) {
+    const float scale = scale_of(block.template Sum<float>(cols, [&](int64_t i) { return in[i] * in[i]; }));
+    block.ForEach(cols, [&](int64_t i) { Store(out + i, in[i] * scale * norm[i]); });
+    return;
+  }
+  const float scale = scale_of(block.template Sum<float>(cols / 4, [&](int64_t i) {
+    const Four x = LoadFour(in + 4 * i);
+    return x.x[0] * x.x[0] + x.x[1] * x.x[1] + x.x[2] * x.x[2] + x.x[3] * x.x[3];
+  }));
+  block.ForEach(cols / 4, [&](int64_t i) {
+    Four x = LoadFour(in + 4 * i);
+    const Four by = LoadFour(norm + 4 * i);
+    for (int e = 0; e < 4; ++e) x.x[e] = x.x[e] * scale * by.x[e];
+    StoreFour(out + 4 * i, x);
+  });
 }
 
 GPU_CODE inline float SiluMul(float gate, float up) { return gate / (1.0f + std::exp(-gate)) * up; }
 
-/// silu(gate) * up. in: [2 * cols] = gate, up; out: [cols]; both on 16 bytes if they are bf16. A thread that read one bf16
-/// at a time would have too few bytes on their way to use the memory's bandwidth.
+/// silu(gate) * up of `count` columns, those from `first` on. in: [2 * cols] = gate, up; out: [cols]; both on 16 bytes if
+/// they are bf16, and `first` a multiple of 8. A thread that read one bf16 at a time would have too few bytes on their way
+/// to use the memory's bandwidth.
 template <class Out, class In, class Block>
-GPU_CODE void SiluMulRow(Block& block, const In* in, int64_t cols, Out* out) {
+GPU_CODE void SiluMulRow(Block& block, const In* in, int64_t cols, int64_t first, int64_t count, Out* out) {
+  const In *const gate_row = in + first, *const up_row = in + cols + first;
   if constexpr (std::is_same_v<In, Bf16> && std::is_same_v<Out, Bf16>) {
     if (cols % Bf16Eight::kNumbers == 0) {
-      const auto *gates = reinterpret_cast<const Bf16Eight*>(in), *ups = reinterpret_cast<const Bf16Eight*>(in + cols);
-      block.ForEach(cols / Bf16Eight::kNumbers, [&](int64_t i) {
+      const auto *gates = reinterpret_cast<const Bf16Eight*>(gate_row),
+                 *ups = reinterpret_cast<const Bf16Eight*>(up_row);
+      block.ForEach(count / Bf16Eight::kNumbers, [&](int64_t i) {
         const Bf16Eight gate = gates[i], up = ups[i];
         Bf16Eight product;
         for (int e = 0; e < Bf16Eight::kNumbers; e += 2) {
           product.pairs[e / 2] = ToBf16Pair(SiluMul(gate.At(e), up.At(e)), SiluMul(gate.At(e + 1), up.At(e + 1)));
         }
-        reinterpret_cast<Bf16Eight*>(out)[i] = product;
+        reinterpret_cast<Bf16Eight*>(out + first)[i] = product;
       });
       return;
     }
   }
-  block.ForEach(cols, [&](int64_t i) { Store(out + i, SiluMul(Load(in + i), Load(in + cols + i))); });
+  block.ForEach(count, [&](int64_t i) { Store(out + first + i, SiluMul(Load(gate_row + i), Load(up_row + i))); });
 }
 
 template <class Out, class In, class Block>
 GPU_CODE void ConvertRow(Block& block, const In* in, int64_t cols, Out* out) {
-  block.ForEach(cols, [&](int64_t i) { Store(out + i, Load(in + i)); });
+  if (!HasFours(cols)) return block.ForEach(cols, [&](int64_t i) { Store(out + i, Load(in + i)); });
+  block.ForEach(cols / 4, [&](int64_t i) { StoreFour(out + 4 * i, LoadFour(in + 4 * i)); });
 }
 
 /// The cosines, then the sines of a position. inverse_frequencies: [half]; out: [2 * half]. The angle is an f32 product,
@@ -74,19 +95,26 @@ struct HeadPlace {
 template <class Kv, class Block>
 GPU_CODE void RotateHead(Block& block, const HeadPlace& place, int64_t head_dim, float eps, Kv* out) {
   float* const head = place.head;
-  if (place.norm != nullptr) {
-    const float squares = block.template Sum<float>(head_dim, [&](int64_t i) { return head[i] * head[i]; });
-    const float scale = 1.0f / std::sqrt(squares / static_cast<float>(head_dim) + eps);
-    block.ForEach(head_dim, [&](int64_t i) { head[i] = head[i] * scale * place.norm[i]; });
-  }
   const int64_t half = head_dim / 2;
+  float scale = 1;
+  if (place.norm != nullptr) {
+    const float squares =
+        block.template Sum<float>(half, [&](int64_t i) { return head[i] * head[i] + head[half + i] * head[half + i]; });
+    scale = 1.0f / std::sqrt(squares / static_cast<float>(head_dim) + eps);
+  }
   block.ForEach(half, [&](int64_t i) {
     float x = head[i], y = head[half + i];
+    if (place.norm != nullptr) {
+      x = x * scale * place.norm[i];
+      y = y * scale * place.norm[half + i];
+    }
     if (place.rotations != nullptr) {
       const float cosine = place.rotations[i], sine = place.rotations[half + i];
       const float rotated = x * cosine - y * sine;
       y = y * cosine + x * sine;
       x = rotated;
+    }
+    if (place.norm != nullptr || place.rotations != nullptr) {
       head[i] = x;
       head[half + i] = y;
     }

@@ -26,7 +26,7 @@ class CudaKernels final : public Kernels {
   absl::Status Decode(Stream stream, const DecodeOp& op) override;
   absl::Status Unpack(Stream stream, const UnpackOp& op) override;
   absl::Status Prepare(Stream stream, const PrepareOp& op) override;
-  absl::Status Multiply(Stream stream, const ProductOp& op) override { return products_->Multiply(stream, op); }
+  absl::Status Multiply(Stream stream, const ProductOp& op) override;
   absl::Status MultiplyQuantized(Stream stream, const QuantizedProductOp& op) override;
   absl::Status Rotations(Stream stream, const RotationsOp& op) override;
   absl::Status RopeAndStore(Stream stream, const RotateOp& op) override;

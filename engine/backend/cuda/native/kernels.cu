@@ -7,17 +7,29 @@
 #include <memory>
 #include <utility>
 
+#include "common/base/units.h"
 #include "engine/backend/cuda/attention_products_body.h"
 #include "engine/backend/cuda/native/cuda_kernels.h"
 #include "engine/backend/cuda/native/launch.cuh"
 #include "engine/backend/cuda/native/thread_block.cuh"
+#include "engine/backend/cuda/native/warp_block.cuh"
+#include "engine/backend/cuda/one_row_body.h"
 #include "glog/logging.h"
 
 namespace swiftcache::engine::backend::cuda {
 namespace {
 
-constexpr unsigned kRowThreads = 256, kHeadThreads = 32, kTileThreads = 256, kMergeThreads = 128,
-                   kProductThreads = 32 * ThreadBlock::kWarps;
+constexpr unsigned kRowThreads = 256, kMostRowThreads = 1024, kRotationThreads = 32, kTileThreads = 256,
+                   kMergeThreads = 128, kProductThreads = 32 * ThreadBlock::kWarps;
+constexpr unsigned kWarps = 8;              // of a block, where each has something of its own to do
+constexpr int64_t kSiluColumns = 2048;      // of a block
+constexpr int64_t kRowsThatFillAGpu = 512;  // with blocks of kRowThreads
+
+// A few rows have many threads each, so that each waits for memory once.
+unsigned RowThreads(int64_t rows, int64_t cols) {
+  if (rows >= kRowsThatFillAGpu) return kRowThreads;
+  return static_cast<unsigned>(std::clamp<int64_t>(CeilDiv(cols / 4, 32) * 32, kRowThreads, kMostRowThreads));
+}
 
 __device__ int64_t RowOf(const PrepareOp& op) { return op.in_rows == nullptr ? blockIdx.x : op.in_rows[blockIdx.x]; }
 
@@ -33,8 +45,15 @@ __global__ void PrepareKernel(PrepareOp op) {
 template <class In, class Out>
 __global__ void SiluMulKernel(PrepareOp op) {
   ThreadBlock block;
-  SiluMulRow(block, static_cast<const In*>(op.in) + RowOf(op) * 2 * op.cols, op.cols,
-             static_cast<Out*>(op.out) + blockIdx.x * op.cols);
+  const int64_t first = blockIdx.y * kSiluColumns, left = op.cols - first;
+  SiluMulRow(block, static_cast<const In*>(op.in) + RowOf(op) * 2 * op.cols, op.cols, first,
+             left < kSiluColumns ? left : kSiluColumns, static_cast<Out*>(op.out) + blockIdx.x * op.cols);
+}
+
+__global__ void OneRowKernel(ProductOp op) {
+  WarpBlock warp;
+  const int64_t output = int64_t{blockIdx.x} * kWarps + threadIdx.x / WarpBlock::kThreads;
+  if (output < op.outputs) MultiplyOneRow(warp, op, output);
 }
 
 __global__ void RotationsKernel(RotationsOp op) {
@@ -45,8 +64,9 @@ __global__ void RotationsKernel(RotationsOp op) {
 
 template <class Kv>
 __global__ void RopeKernel(RopeStep step) {
-  ThreadBlock block;
-  RopeAndStoreHead<Kv>(block, step, blockIdx.x, blockIdx.y);
+  WarpBlock warp;
+  const int64_t head = blockIdx.y * kWarps + threadIdx.x / WarpBlock::kThreads;
+  if (head < step.num_heads + 2 * step.kv.num_kv_heads) RopeAndStoreHead<Kv>(warp, step, blockIdx.x, head);
 }
 
 template <class Kv>
@@ -71,25 +91,33 @@ __global__ void MergeKernel(AttendOp op) {
 }  // namespace
 
 absl::Status CudaKernels::Prepare(Stream stream, const PrepareOp& op) {
-  const auto launch = [&](void (*kernel)(PrepareOp)) {
-    return Launch("preparing a product", stream, kernel, {.blocks = GridOf(op.rows), .threads = kRowThreads}, op);
+  const auto launch = [&](void (*kernel)(PrepareOp), const LaunchShape& shape) {
+    return Launch("preparing a product", stream, kernel, shape, op);
   };
+  const LaunchShape by_rows = {.blocks = GridOf(op.rows), .threads = RowThreads(op.rows, op.cols)},
+                    by_columns = {.blocks = GridOf(op.rows, CeilDiv(op.cols, kSiluColumns)), .threads = kRowThreads};
   return WithType(op.number, [&](auto out) {
     using Out = decltype(out);
-    if (op.prologue != Prologue::kSiluMul) return launch(PrepareKernel<Out>);
-    return WithType(op.in_number, [&](auto in) { return launch(SiluMulKernel<decltype(in), Out>); });
+    if (op.prologue != Prologue::kSiluMul) return launch(PrepareKernel<Out>, by_rows);
+    return WithType(op.in_number, [&](auto in) { return launch(SiluMulKernel<decltype(in), Out>, by_columns); });
   });
+}
+
+absl::Status CudaKernels::Multiply(Stream stream, const ProductOp& op) {
+  if (!IsOneRow(op)) return products_->Multiply(stream, op);
+  return Launch("a product of one row", stream, OneRowKernel,
+                {.blocks = GridOf(CeilDiv(op.outputs, kWarps)), .threads = kWarps * WarpBlock::kThreads}, op);
 }
 
 absl::Status CudaKernels::Rotations(Stream stream, const RotationsOp& op) {
-  return Launch("rotations", stream, RotationsKernel, {.blocks = GridOf(op.rows), .threads = kHeadThreads}, op);
+  return Launch("rotations", stream, RotationsKernel, {.blocks = GridOf(op.rows), .threads = kRotationThreads}, op);
 }
 
 absl::Status CudaKernels::RopeAndStore(Stream stream, const RotateOp& op) {
-  const dim3 grid = GridOf(op.rows, op.step.num_heads + 2 * op.step.kv.num_kv_heads);
-  return WithType(op.number, [&](auto kv) {
-    return Launch("rope", stream, RopeKernel<decltype(kv)>, {.blocks = grid, .threads = kHeadThreads}, op.step);
-  });
+  const LaunchShape shape = {
+      .blocks = GridOf(op.rows, CeilDiv(op.step.num_heads + 2 * op.step.kv.num_kv_heads, kWarps)),
+      .threads = kWarps * WarpBlock::kThreads};
+  return WithType(op.number, [&](auto kv) { return Launch("rope", stream, RopeKernel<decltype(kv)>, shape, op.step); });
 }
 
 absl::Status CudaKernels::Attend(Stream stream, const AttendOp& op) {

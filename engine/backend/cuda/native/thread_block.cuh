@@ -27,6 +27,10 @@ class ThreadBlock {
     for (int64_t i = threadIdx.x; i < n; i += blockDim.x) f(i);
     __syncthreads();
   }
+  template <class F>
+  __device__ void ForEachAhead(int64_t n, F f) {
+    for (uint32_t i = threadIdx.x; i < static_cast<uint32_t>(n); i += blockDim.x) f(i);
+  }
   __device__ void Sync() { __syncthreads(); }
   template <class F>
   __device__ void Once(F f) {
@@ -187,11 +191,16 @@ class ThreadBlock {
   }
   __device__ void BeginCopy(SixteenBytes* to, const SixteenBytes* from) { __pipeline_memcpy_async(to, from, 16); }
   __device__ void EndCopies() { __pipeline_commit(); }
-  __device__ void AwaitCopies(bool but_the_last) {
-    if (but_the_last) {
-      __pipeline_wait_prior(1);
-    } else {
-      __pipeline_wait_prior(0);
+  __device__ void AwaitCopies(size_t but) {
+    switch (but) {  // an instruction has the number in it
+      case 0:
+        __pipeline_wait_prior(0);
+        break;
+      case 1:
+        __pipeline_wait_prior(1);
+        break;
+      default:
+        __pipeline_wait_prior(2);
     }
     __syncthreads();  // a thread waits for its own copies
   }

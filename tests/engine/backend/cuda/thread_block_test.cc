@@ -249,10 +249,10 @@ TEST(ThreadBlockTest, CopiesAreThereForAllWhenTheyAreAwaited) {
     };
     begin(0);
     begin(kPieces);
-    block.AwaitCopies(/*but_the_last=*/true);
+    block.AwaitCopies(/*but=*/1);
     check(0);
     begin(0);
-    block.AwaitCopies(/*but_the_last=*/false);
+    block.AwaitCopies(/*but=*/0);
     check(0);
     check(kPieces);
   };
@@ -317,7 +317,7 @@ TEST(EmulatedGpuTest, WhatIsReadOfACopyUnderWayIsNoNumber) {
       block.Once([&] { block.BeginCopy(reinterpret_cast<SixteenBytes*>(to), &from); });
       block.Once([&] { read_too_early += std::isnan(to[3]) ? 1 : 0; });
       block.EndCopies();
-      block.AwaitCopies(/*but_the_last=*/false);
+      block.AwaitCopies(/*but=*/0);
       EXPECT_EQ(to[3], 0);
     };
     RunOnce(copy, kThreads, sizeof(from));
