@@ -135,7 +135,7 @@ absl::Status HostKernels::MultiplyQuantized(Stream stream, const QuantizedProduc
     WithQuantized(op.weight.format, [&](auto format) {
       for (int64_t first = 0; first < op.outputs; first += 16) {
         op.rows <= 8 ? MultiplyOutputs<format(), 1>(block, here, first)
-                     : MultiplyOutputs<format(), 4>(block, here, first);
+                     : MultiplyOutputs<format(), 8>(block, here, first);
       }
     });
   });

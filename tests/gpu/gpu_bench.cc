@@ -274,7 +274,8 @@ void MeasureComingAndGoing(Runner& runner, int64_t most, int64_t context, bool g
 }
 
 // The same step with its KV where it lies, and brought in layer by layer by the copy engine; in turns.
-void MeasureStreaming(Driver& driver, Runner& runner, int64_t context, int64_t new_tokens, Rows& rows) {
+void MeasureStreaming(Driver& driver, Runner& runner, int64_t context, int64_t new_tokens, const Bounds& bounds,
+                      Rows& rows) {
   StreamGate gate(driver, runner.kv(), runner.blocks(context));
   std::vector<double> in_place, streamed;
   for (int round = 0; round < 3; ++round) {
@@ -290,6 +291,10 @@ void MeasureStreaming(Driver& driver, Runner& runner, int64_t context, int64_t n
             .share = stall / whole,
             .of = "the step",
             .at_most = 0.001});
+  // Here they are read and written by the memory that the step reads: a GPU of a cluster only writes what it streams.
+  rows.Add({.what = what + ": what the copies take of the memory's time",
+            .figure = 2 * bytes / bounds.bytes * 1e3,
+            .unit = "ms"});
   rows.Add({.what = what + ": the link that hides them", .figure = bytes / whole * 1e-9, .unit = "GB/s"});
 }
 
@@ -353,8 +358,8 @@ void MeasureModel(const ModelConfig& c, Driver& driver, bool graphs, const Bound
   MeasureDecode(runner, batch, context, "", 0.65, bounds, rows);
   MeasureMixed(runner, batch, context, bounds, rows);
   MeasureComingAndGoing(runner, batch, 1024, graphs, bounds, rows);
-  MeasureStreaming(driver, runner, context, 512, rows);
-  MeasureStreaming(driver, runner, context, 1, rows);
+  MeasureStreaming(driver, runner, context, 512, bounds, rows);
+  MeasureStreaming(driver, runner, context, 1, bounds, rows);
   MeasureInterference(driver, runner, 1, context, rows);
   MeasureInterference(driver, runner, batch, context, rows);
 }

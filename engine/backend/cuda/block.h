@@ -116,14 +116,15 @@ class HostBlock {
       }
     });
   }
-  /// put(row, output, sum of weight(output, i) * in(row, i) over the runs i of [0, runs)), with sums in f32, for each of
-  /// 8 * kUnits rows and of 16 outputs. The order of a sum is the block's own, and the same for each row and kUnits.
-  template <int kUnits, class Weight, class In, class Put>
-  void MultiplyRuns(int64_t runs, Weight weight, In in, Put put) {
+  /// put(row, output, sum of decode(stored(output, i)) * in(row, i) over the runs i of [0, runs)), with sums in f32, for each
+  /// of 8 * kUnits rows and of 16 outputs. What is stored is read ahead. The order of a sum is the block's own, and the same
+  /// for each row and kUnits.
+  template <int kUnits, class Stored, class Decode, class In, class Put>
+  void MultiplyRuns(int64_t runs, Stored stored, Decode decode, In in, Put put) {
     for (int64_t output = 0; output < 16; ++output) {
       float sums[8 * kUnits] = {};
       for (int64_t i = 0; i < runs; ++i) {
-        const Bf16Run of_weight = weight(output, i);
+        const Bf16Run of_weight = decode(stored(output, i));
         for (int64_t row = 0; row < 8 * kUnits; ++row) {
           const Bf16Run of_in = in(row, i);
           for (int e = 0; e < Bf16Run::kNumbers; ++e) sums[row] += of_weight.At(e) * of_in.At(e);

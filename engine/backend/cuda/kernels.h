@@ -64,8 +64,8 @@ struct ProductOp {
 /// alone.
 struct QuantizedProductOp {
   /// Weights are read once for all rows, but the rows once for every 16 outputs: rows / 8 bytes a weight, out of the cache.
-  /// Weights that are decoded first are written and read again: 4 bytes each, out of the same cache. Not measured.
-  static constexpr int64_t kMostRows = 32;
+  /// Weights that are decoded first are written and read again: 4 bytes each, out of the same cache, and cost two kernels more.
+  static constexpr int64_t kMostRows = 64;
   const Bf16* in = nullptr;  // [rows][cols]
   int64_t rows = 0;
   PackedWeights weight;  // [outputs][cols]

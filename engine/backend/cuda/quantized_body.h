@@ -17,20 +17,31 @@
 
 namespace swiftcache::engine::backend::cuda {
 
-/// Block `block` of a matrix, put together again as it was in its file, so that the decoding is that of all formats.
+/// A block as it lies in the device's memory, in two places.
 template <WeightFormat kFormat>
-GPU_CODE Bf16Run DecodeRun(const PackedWeights& from, int64_t block) {
-  constexpr int64_t codes = CodeBytes(kFormat) / 16, halves = HalfBytes(kFormat) / 2;
+struct StoredRun {
+  static constexpr int64_t kCodes = CodeBytes(kFormat) / 16, kHalves = HalfBytes(kFormat) / 2;
+  SixteenBytes codes[kCodes];
+  uint16_t halves[kHalves];
+};
+
+template <WeightFormat kFormat>
+GPU_CODE StoredRun<kFormat> ReadRun(const PackedWeights& from, int64_t block) {
+  StoredRun<kFormat> run = {};
+  for (int64_t i = 0; i < run.kCodes; ++i) {
+    run.codes[i] = static_cast<const SixteenBytes*>(from.numbers)[block * run.kCodes + i];
+  }
+  for (int64_t i = 0; i < run.kHalves; ++i) run.halves[i] = from.halves[block * run.kHalves + i];
+  return run;
+}
+
+/// The block is put together again as it was in its file, so that the decoding is that of all formats.
+template <WeightFormat kFormat>
+GPU_CODE Bf16Run DecodeRun(const StoredRun<kFormat>& from) {
   alignas(16) uint8_t memory[16 + CodeBytes(kFormat)];
   uint8_t* const stored = memory + 16 - HalfBytes(kFormat);
-  for (int64_t i = 0; i < halves; ++i) {
-    const uint16_t half = from.halves[block * halves + i];
-    std::memcpy(stored + 2 * i, &half, 2);
-  }
-  for (int64_t i = 0; i < codes; ++i) {
-    const SixteenBytes some = static_cast<const SixteenBytes*>(from.numbers)[block * codes + i];
-    std::memcpy(memory + 16 + 16 * i, &some, 16);
-  }
+  std::memcpy(stored, from.halves, HalfBytes(kFormat));
+  std::memcpy(memory + 16, from.codes, CodeBytes(kFormat));
   float values[Bf16Run::kNumbers];
   DecodeWeightBlock(kFormat, stored, [&values](int i, float value) { values[i] = value; });
   Bf16Run run;
@@ -47,8 +58,9 @@ GPU_CODE inline void StoreRun(float* at, const Bf16Run& run) {
 template <WeightFormat kFormat, class Out, class Block>
 GPU_CODE void UnpackRow(Block& block, const PackedWeights& from, int64_t row, int64_t cols, Out* out) {
   const int64_t blocks = cols / Bf16Run::kNumbers;
-  block.ForEach(blocks,
-                [&](int64_t i) { StoreRun(out + i * Bf16Run::kNumbers, DecodeRun<kFormat>(from, row * blocks + i)); });
+  block.ForEach(blocks, [&](int64_t i) {
+    StoreRun(out + i * Bf16Run::kNumbers, DecodeRun(ReadRun<kFormat>(from, row * blocks + i)));
+  });
 }
 
 /// Sixteen outputs, those from `first` on, of up to 8 * kUnits rows. Where there are fewer, the last one is read again, and
@@ -60,8 +72,9 @@ GPU_CODE void MultiplyOutputs(Block& block, const QuantizedProductOp& op, int64_
       runs,
       [&](int64_t output, int64_t run) {
         const int64_t there = first + output < op.outputs ? first + output : op.outputs - 1;
-        return DecodeRun<kFormat>(op.weight, there * runs + run);
+        return ReadRun<kFormat>(op.weight, there * runs + run);
       },
+      [](const StoredRun<kFormat>& run) { return DecodeRun(run); },
       [&](int64_t row, int64_t run) {
         const int64_t there = row < op.rows ? row : op.rows - 1;
         return reinterpret_cast<const Bf16Run*>(op.in)[there * runs + run];

@@ -60,7 +60,8 @@ absl::Status CudaKernels::MultiplyQuantized(Stream stream, const QuantizedProduc
   return WithQuantized(op.weight.format, [&](auto format) {
     const auto kernel = op.rows <= 8    ? QuantizedProductKernel<format(), 1>
                         : op.rows <= 16 ? QuantizedProductKernel<format(), 2>
-                                        : QuantizedProductKernel<format(), 4>;
+                        : op.rows <= 32 ? QuantizedProductKernel<format(), 4>
+                                        : QuantizedProductKernel<format(), 8>;
     return Launch("a product of quantised weights", stream, kernel,
                   {.blocks = GridOf((op.outputs + kOutputs - 1) / kOutputs), .threads = kProductThreads}, op);
   });

@@ -154,30 +154,35 @@ class ThreadBlock {
   // run t of outputs r and r + 8 and of row r, and has at the end the sums of these outputs and of rows 2 * t and 2 * t + 1
   // (PTX: mma.m16n8k16). It is no matter which numbers are in which pair, if they are those of weight and row alike.
   // REQUIRES: at most 8 warps.
-  template <int kUnits, class Weight, class In, class Put>
-  __device__ void MultiplyRuns(int64_t runs, Weight weight, In in, Put put) {
+  template <int kUnits, class Stored, class Decode, class In, class Put>
+  __device__ void MultiplyRuns(int64_t runs, Stored stored, Decode decode, In in, Put put) {
     constexpr int kRows = 8 * kUnits, kOutputs = 16, kMostWarps = 8, kRuns = 4;
     __shared__ float parts[kMostWarps][kRows][kOutputs];
     const int warp = threadIdx.x / kWarp, warps = blockDim.x / kWarp, r = threadIdx.x % kWarp / kRuns,
               t = threadIdx.x % kRuns;
     float sums[kUnits][4] = {};
+    decltype(stored(r, 0)) here[2] = {}, next[2] = {};  // of output r and of r + 8
+    const auto read = [&](int64_t run, auto& to) {
+      if (run < runs) to[0] = stored(r, run), to[1] = stored(r + 8, run);
+    };
+    read(warp * kRuns + t, here);
     for (int64_t first = warp * kRuns; first < runs; first += warps * kRuns) {
       const int64_t run = first + t;
-      Bf16Run a, b, x[kUnits];
-      if (run < runs) {
-        for (int unit = 0; unit < kUnits; ++unit) x[unit] = in(unit * 8 + r, run);
-        a = weight(r, run);
-        b = weight(r + 8, run);
-      }
-      __syncwarp();  // all of it multiplies together
+      read(run + warps * kRuns, next);
+      Bf16Run a, b;
+      if (run < runs) a = decode(here[0]), b = decode(here[1]);
 #pragma unroll
       for (int unit = 0; unit < kUnits; ++unit) {
+        Bf16Run x;
+        if (run < runs) x = in(unit * 8 + r, run);
+        __syncwarp();  // all of it multiplies together
 #pragma unroll
         for (int i = 0; i < Bf16Run::kNumbers / 2; i += 2) {
           MultiplyUnit(sums[unit], {a.pairs[i], b.pairs[i], a.pairs[i + 1], b.pairs[i + 1]},
-                       {x[unit].pairs[i], x[unit].pairs[i + 1]});
+                       {x.pairs[i], x.pairs[i + 1]});
         }
       }
+      here[0] = next[0], here[1] = next[1];
     }
     for (int unit = 0; unit < kUnits; ++unit) {
       for (int i = 0; i < 4; ++i) parts[warp][unit * 8 + 2 * t + i % 2][r + i / 2 * 8] = sums[unit][i];

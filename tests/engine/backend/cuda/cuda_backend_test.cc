@@ -178,7 +178,7 @@ TEST_F(CudaBackendTest, QuantisedWeightsAreDecodedForManyRowsAloneInMemoryThatIs
   }
   EXPECT_EQ(asked_.product_rows(), std::set<int64_t>());
   ASSERT_TRUE(backend_->Linear({.in = in.get(), .rows = kFew + 1, .weight = matrix.get(), .out = out.get()}).ok());
-  EXPECT_EQ(asked_.product_rows(), std::set<int64_t>({48}));
+  EXPECT_EQ(asked_.product_rows(), std::set<int64_t>({96}));
   EXPECT_EQ(driver_.memory()->free_bytes, before);
 }
 

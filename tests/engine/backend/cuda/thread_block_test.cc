@@ -196,11 +196,13 @@ void CheckRuns(int64_t runs) {
       for (uint32_t& pair : run.pairs) pair = Small(random) | uint32_t{Small(random)} << 16;
     }
   }
-  const auto weight = [&](int64_t output, int64_t run) { return weights.at(output * runs + run); };
+  const auto stored = [&](int64_t output, int64_t run) { return weights.at(output * runs + run); };
+  const auto decode = [](const Bf16Run& run) { return run; };
   const auto in = [&](int64_t row, int64_t run) { return rows.at(row * runs + run); };
   std::vector<float> wanted(kRows * kOutputs);
   HostBlock host;
-  host.MultiplyRuns<kUnits>(runs, weight, in, [&](int64_t r, int64_t o, float x) { wanted[r * kOutputs + o] = x; });
+  host.MultiplyRuns<kUnits>(runs, stored, decode, in,
+                            [&](int64_t r, int64_t o, float x) { wanted[r * kOutputs + o] = x; });
   for (const unsigned threads : {32u, 256u}) {
     std::vector<float> found(2 * kRows * kOutputs);
     RunInManyOrders(
@@ -211,7 +213,7 @@ void CheckRuns(int64_t runs) {
               for (uint32_t& pair : numbers.pairs) pair ^= negative * 0x80008000u;
               return numbers;
             };
-            block.MultiplyRuns<kUnits>(runs, weight, signed_in, [&](int64_t r, int64_t o, float x) {
+            block.MultiplyRuns<kUnits>(runs, stored, decode, signed_in, [&](int64_t r, int64_t o, float x) {
               found.at((negative * kRows + r) * kOutputs + o) = x;
             });
           }
@@ -229,6 +231,7 @@ TEST(ThreadBlockTest, ProductsOfRunsAreThoseOfTheHost) {
     CheckRuns<1>(runs);
     CheckRuns<2>(runs);
     CheckRuns<4>(runs);
+    CheckRuns<8>(runs);
   }
 }
 
