@@ -21,6 +21,7 @@
 #include "engine/backend/cuda/block_matrix.h"
 #include "engine/backend/cuda/kv_block.h"
 #include "engine/backend/cuda/numbers.h"
+#include "engine/backend/exp2.h"
 #include "engine/backend/gpu_code.h"
 
 namespace swiftcache::engine::backend::cuda {
@@ -129,7 +130,7 @@ GPU_CODE void LoadProductQueries(Block& block, const ProductMemory& m, const Att
   const auto dim = static_cast<uint32_t>(step.kv.head_dim), group = static_cast<uint32_t>(step.group());
   const uint32_t queries = tile.num_rows * group;
   const float scale = 1.0f / std::sqrt(static_cast<float>(dim));
-  block.ForEach(WholeStrips(queries) * kPieces, [&](uint32_t i) {
+  block.ForEachAhead(WholeStrips(queries) * kPieces, [&](uint32_t i) {
     const uint32_t query = i / kPieces, d = i % kPieces * kAtOnce;
     if (d >= dim) return;
     Bf16Eight eight;
@@ -144,6 +145,7 @@ GPU_CODE void LoadProductQueries(Block& block, const ProductMemory& m, const Att
     }
     *reinterpret_cast<Bf16Eight*>(m.q.data + query * m.q.stride + d) = eight;
   });
+  block.Sync();
 }
 
 /// Finds where K of the tokens from `first` on lies: once for some tiles, since it waits for memory twice.
@@ -195,6 +197,7 @@ struct WarpSums {
   Sums sums;
   float max[kOwnRows], total[kOwnRows];
   int32_t end[kOwnRows];  // the first position that the query does not see here
+  int32_t least_end;      // of them: all see what is before it
 };
 
 /// q: [..][head_dim], all of the tile.
@@ -213,6 +216,10 @@ GPU_CODE void BeginSums(Block& block, WarpSums<Block, kRows, kDim>& mine, const 
     const int32_t end = step.tables.position[tile.first_row + query / group] + 1;
     mine.end[own] = end < tile.end_token ? end : tile.end_token;
   }
+  mine.least_end = mine.end[0];
+  for (int own = 1; own < mine.kOwnRows; ++own) {
+    if (mine.end[own] < mine.least_end) mine.least_end = mine.end[own];
+  }
 }
 
 /// Adds kTokens positions from `first` on. k, v: [kTokens][head_dim].
@@ -225,22 +232,22 @@ GPU_CODE void AddTokensByProducts(Block& block, WarpSums<Block, kRows, kDim>& mi
   block.MultiplyStrip(scores, mine.queries, k, head_dim);
   float largest[kOwnRows], shrink[kOwnRows], added[kOwnRows];
   for (int own = 0; own < kOwnRows; ++own) largest[own] = mine.max[own], added[own] = 0;
-  block.Each(scores, [&](int own, int col, float& score) {
-    if (first + col >= mine.end[own]) score = none;
-    largest[own] = score > largest[own] ? score : largest[own];
-  });
+  if (first + kTokens > mine.least_end) {
+    block.Each(scores, [&](int own, int col, float& score) { score = first + col < mine.end[own] ? score : none; });
+  }
+  block.Each(scores, [&](int own, int col, float score) { largest[own] = std::fmax(largest[own], score); });
   bool shrinks = false;
   float below[kOwnRows];  // exp(score - largest) is exp2(score * log2_e + below)
   for (int own = 0; own < kOwnRows; ++own) {
     largest[own] = block.MaxOfRow(largest[own]);
     below[own] = largest[own] > none ? -largest[own] * log2_e : 0;
-    shrink[own] = largest[own] > none ? std::exp2((mine.max[own] - largest[own]) * log2_e) : 1;
+    shrink[own] = largest[own] > none ? Exp2((mine.max[own] - largest[own]) * log2_e) : 1;
     shrinks = shrinks || shrink[own] != 1;
     mine.max[own] = largest[own];
   }
   block.Each(scores,
              [&](int own, int col, float& score) {  // probabilities under the new maximum; 0 of what is not seen
-               score = std::exp2(std::fma(score, log2_e, below[own]));
+               score = Exp2(std::fma(score, log2_e, below[own]));
                added[own] += score;
              });
   // Fused here, so that no compiler fuses it or not as it likes, for 16 rows otherwise than for 32.
@@ -314,21 +321,27 @@ GPU_CODE void AttendStrips(Block& block, std::byte* memory, const AttentionStep&
   });
   block.Sync();
   float* const part = tile.part < 0 ? nullptr : PartOf(step, tile.part, kv_head);
-  block.ForEach(queries * kDim, [&](uint32_t i) {
-    const uint32_t query = i / kDim, d = i % kDim;
+  constexpr uint32_t kFours = kDim / 4;
+  block.ForEachAhead(queries * kFours, [&](uint32_t i) {
+    const uint32_t query = i / kFours, d = i % kFours * 4;
     if (d >= dim) return;
-    const MergedSum merged = MergeSums(pieces + query * (dim + 2), rows * (dim + 2), kShares, dim, d);
+    MergedSum merged[4];
+    for (uint32_t e = 0; e < 4; ++e) {
+      merged[e] = MergeSums(pieces + query * (dim + 2), rows * (dim + 2), kShares, dim, d + e);
+    }
     if (part == nullptr) {
       const auto heads = static_cast<uint32_t>(group);
       float* const row = step.out + (tile.first_row + query / heads) * step.num_heads * dim;
-      row[(kv_head * group + query % heads) * dim + d] = merged.sum / merged.total;
+      Four four;
+      for (int e = 0; e < 4; ++e) four.x[e] = merged[e].sum / merged[e].total;
+      StoreFour(row + (kv_head * group + query % heads) * dim + d, four);
       return;
     }
     float* const of_query = part + query * (dim + 2);
-    of_query[d] = merged.sum;
+    for (uint32_t e = 0; e < 4; ++e) of_query[d + e] = merged[e].sum;
     if (d > 0) return;
-    of_query[dim] = merged.max;
-    of_query[dim + 1] = merged.total;
+    of_query[dim] = merged[0].max;
+    of_query[dim + 1] = merged[0].total;
   });
 }
 

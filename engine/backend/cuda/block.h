@@ -33,6 +33,7 @@ class HostBlock {
     for (int64_t i = 0; i < n; ++i) f(i);
   }
   /// The same, but nobody waits for the others: what is written is there for them after the next call that is not this one.
+  /// Some rounds go on at once. REQUIRES: kWarps warps.
   template <class F>
   void ForEachAhead(int64_t n, F f) {
     ForEach(n, f);

@@ -72,13 +72,13 @@ __global__ void RopeKernel(RopeStep step) {
 template <class Kv>
 __global__ void AttendKernel(AttendOp op) {
   ThreadBlock block;
-  AttendTile<Kv>(block, reinterpret_cast<float*>(MemoryOfBlock()), op.step, op.tiles[blockIdx.x], blockIdx.y);
+  AttendTile<Kv>(block, reinterpret_cast<float*>(MemoryOfBlock()), op.step, op.tiles[blockIdx.y], blockIdx.x);
 }
 
 template <int kDim, int kRows>
 __global__ void __launch_bounds__(kProductThreads, BlocksOfProducts(kDim, kRows)) AttendByProductsKernel(AttendOp op) {
   ThreadBlock block;
-  AttendTileByProducts<kDim, kRows>(block, MemoryOfBlock(), op.step, op.tiles[blockIdx.x], blockIdx.y);
+  AttendTileByProducts<kDim, kRows>(block, MemoryOfBlock(), op.step, op.tiles[blockIdx.y], blockIdx.x);
 }
 
 __global__ void MergeKernel(AttendOp op) {
@@ -131,8 +131,14 @@ absl::Status CudaKernels::Attend(Stream stream, const AttendOp& op) {
         error != cudaSuccess) {
       return CudaStatus(error, "memory of a block of attention");
     }
+    // Blocks that are to run at once want nearly all memory that a multiprocessor has.
+    if (const cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
+                                                       cudaSharedmemCarveoutMaxShared);
+        error != cudaSuccess) {
+      return CudaStatus(error, "memory of a block of attention");
+    }
     return Launch("attention", stream, kernel,
-                  {.blocks = GridOf(op.num_tiles, kv_heads), .threads = threads, .bytes = op.memory_bytes}, op);
+                  {.blocks = GridOf(kv_heads, op.num_tiles), .threads = threads, .bytes = op.memory_bytes}, op);
   };
   const absl::Status attended =
       op.products ? WithProductShape(op.step.kv.head_dim, op.strip_rows,

@@ -29,7 +29,8 @@ class ThreadBlock {
   }
   template <class F>
   __device__ void ForEachAhead(int64_t n, F f) {
-    for (uint32_t i = threadIdx.x; i < static_cast<uint32_t>(n); i += blockDim.x) f(i);
+#pragma unroll 4
+    for (uint32_t i = threadIdx.x; i < static_cast<uint32_t>(n); i += kWarps * kWarp) f(i);
   }
   __device__ void Sync() { __syncthreads(); }
   template <class F>
@@ -79,7 +80,7 @@ class ThreadBlock {
     }
   }
   static __device__ float MaxOfRow(float mine) {
-    return OfRow(mine, [](float a, float b) { return b > a ? b : a; });
+    return OfRow(mine, [](float a, float b) { return fmaxf(a, b); });
   }
   static __device__ float SumOfRow(float mine) {
     return OfRow(mine, [](float a, float b) { return a + b; });

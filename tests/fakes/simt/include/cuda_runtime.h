@@ -123,7 +123,11 @@ T atomicAdd(T* sum, std::type_identity_t<T> value) {
 // --- what launches
 
 enum cudaError_t { cudaSuccess = 0, cudaErrorInvalidValue = 1 };
-enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize = 8 };
+enum cudaFuncAttribute {
+  cudaFuncAttributeMaxDynamicSharedMemorySize = 8,
+  cudaFuncAttributePreferredSharedMemoryCarveout = 9
+};
+enum cudaSharedCarveout { cudaSharedmemCarveoutMaxShared = 100 };
 
 namespace swiftcache::simt {
 inline constexpr int64_t kMemoryWithoutAsking = 48 << 10, kMostMemory = 227 << 10;
@@ -136,7 +140,8 @@ inline int64_t MostMemoryOf(const void* kernel) {
 }  // namespace swiftcache::simt
 
 template <class Kernel>
-cudaError_t cudaFuncSetAttribute(Kernel* kernel, cudaFuncAttribute, int bytes) {
+cudaError_t cudaFuncSetAttribute(Kernel* kernel, cudaFuncAttribute attribute, int bytes) {
+  if (attribute != cudaFuncAttributeMaxDynamicSharedMemorySize) return cudaSuccess;
   if (bytes > swiftcache::simt::kMostMemory) return cudaErrorInvalidValue;
   swiftcache::simt::asked_memory[reinterpret_cast<const void*>(kernel)] = bytes;
   return cudaSuccess;
