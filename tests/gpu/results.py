@@ -1,6 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Writes tests/gpu/RESULTS.md from what tests/gpu/run.sh left: tests/gpu/results.py FOLDER [COMMAND]"""
+"""Writes tests/gpu/RESULTS.md from what tests/gpu/run.sh left: tests/gpu/results.py FOLDER [COMMAND]
+
+What is to be said beside the figures stands in FOLDER/notes.md."""
 import json
 import pathlib
 import sys
@@ -66,6 +68,8 @@ def write(folder, command, target):
         lines += sharing(path)
     if (folder / "skipped.txt").exists():
         lines += ["\nNot run, or failed:\n", *(f"- {line}" for line in (folder / "skipped.txt").read_text().splitlines())]
+    if (folder / "notes.md").exists():
+        lines += ["", (folder / "notes.md").read_text().strip()]
     target.write_text("\n".join(lines) + "\n")
     print(f"{target} is written")
 
