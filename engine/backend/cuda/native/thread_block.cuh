@@ -41,12 +41,14 @@ class ThreadBlock {
   template <class T, class F>
   __device__ T Sum(int64_t n, F f) {
     T mine = 0;
+#pragma unroll 8
     for (int64_t i = threadIdx.x; i < n; i += blockDim.x) mine += f(i);
     return Reduce(mine, T{0}, [](T a, T b) { return a + b; });
   }
   template <class T, class F>
   __device__ T Max(int64_t n, T lowest, F f) {
     T mine = lowest;
+#pragma unroll 8
     for (int64_t i = threadIdx.x; i < n; i += blockDim.x) {
       const T value = static_cast<T>(f(i));
       if (value > mine) mine = value;
