@@ -3,6 +3,7 @@
 #pragma once
 
 #include <bit>
+#include <cmath>
 #include <cstdint>
 
 #include "engine/backend/gpu_code.h"
@@ -24,5 +25,11 @@ GPU_CODE inline uint32_t ToBf16Pair(float low, float high) {
 }
 
 GPU_CODE inline float FromBf16(Bf16 value) { return std::bit_cast<float>(static_cast<uint32_t>(value) << 16); }
+
+/// a * b + c of pairs, each rounded once. Here that is so where f32 holds a * b + c.
+GPU_CODE inline uint32_t FusedPair(uint32_t a, uint32_t b, uint32_t c) {
+  const auto at = [](uint32_t pair, int i) { return FromBf16(static_cast<Bf16>(pair >> 16 * i)); };
+  return ToBf16Pair(std::fma(at(a, 0), at(b, 0), at(c, 0)), std::fma(at(a, 1), at(b, 1), at(c, 1)));
+}
 
 }  // namespace swiftcache::engine::backend

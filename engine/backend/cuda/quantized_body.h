@@ -6,9 +6,11 @@
 //   MultiplyOutputs<WeightFormat::kQ4_0, /*kUnits=*/1>(block, op, first_output);
 #pragma once
 
+#include <bit>
 #include <cstdint>
 #include <cstring>
 
+#include "engine/backend/bf16.h"
 #include "engine/backend/cuda/block_matrix.h"
 #include "engine/backend/cuda/kernels.h"
 #include "engine/backend/cuda/packed_weights.h"
@@ -46,6 +48,29 @@ GPU_CODE Bf16Run DecodeRun(const StoredRun<kFormat>& from) {
   DecodeWeightBlock(kFormat, stored, [&values](int i, float value) { values[i] = value; });
   Bf16Run run;
   for (int i = 0; i < 16; ++i) run.pairs[i] = ToBf16Pair(values[2 * i], values[2 * i + 1]);
+  return run;
+}
+
+/// Two weights at once, to the same bits: scale * (code - 8) has 15 bits at most, the scale is the sum of two numbers of
+/// bf16 (its first eight bits, and the other three), and what is fused is rounded once. A third of the instructions.
+GPU_CODE inline Bf16Run DecodeRun(const StoredRun<WeightFormat::kQ4_0>& from) {
+  constexpr uint32_t kOnes = 0x3f803f80, kZeros = 0x80008000 /* -0, which changes no zero's sign */;
+  const float scale = weight_blocks::HalfToFloat(from.halves[0]);
+  const uint32_t bits = std::bit_cast<uint32_t>(scale), high = bits & 0xffff0000u;
+  const uint32_t rest = ToBf16(scale - std::bit_cast<float>(high)) | (bits >> 16 & 0x8000u);  // 0 has the scale's sign
+  const uint32_t high_pair = high | high >> 16, rest_pair = rest | rest << 16;
+  const auto decode = [&](uint32_t codes) {
+    const uint32_t numbers = (codes & 0x000f000fu) | 0x43004300u;   // 128 + code
+    const uint32_t below = FusedPair(numbers, kOnes, 0xc308c308u);  // - 136
+    return FusedPair(below, high_pair, FusedPair(below, rest_pair, kZeros));
+  };
+  Bf16Run run;
+  for (int i = 0; i < 8; ++i) {  // low halves of bytes are elements 0 to 15, high ones 16 to 31
+    const auto two = static_cast<uint32_t>(from.codes[0].words[i / 4] >> i % 4 * 16) & 0xffffu;
+    const uint32_t apart = (two & 0xffu) | (two & 0xff00u) << 8;
+    run.pairs[i] = decode(apart);
+    run.pairs[8 + i] = decode(apart >> 4);
+  }
   return run;
 }
 

@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstdint>
+#include <cstring>
 #include <memory>
 #include <string>
 #include <utility>
@@ -12,6 +14,8 @@
 #include "engine/backend/bf16.h"
 #include "engine/backend/cuda/cuda_device.h"
 #include "engine/backend/cuda/kernels.h"
+#include "engine/backend/cuda/quantized_body.h"
+#include "engine/backend/weight_blocks.h"
 #include "tests/engine/backend/cpu/backend_test_util.h"
 #include "tests/engine/backend/cuda/small_shapes.h"
 #include "tests/fakes/test_gpu.h"
@@ -100,6 +104,23 @@ class CudaQuantizedTest : public testing::Test {
   std::unique_ptr<Backend> backend_;
   std::vector<std::unique_ptr<Matrix>> matrices_;
 };
+
+// On the host alone: all scales that are numbers, all codes.
+TEST(DecodeRunTest, TwoWeightsAtOnceHaveTheBitsOfEachByItself) {
+  StoredRun<WeightFormat::kQ4_0> run = {};
+  uint8_t block[18];
+  for (int i = 0; i < 16; ++i) block[2 + i] = static_cast<uint8_t>(i | (15 - i) << 4);
+  std::memcpy(run.codes, block + 2, 16);
+  for (uint32_t scale = 0; scale < 0x10000; ++scale) {
+    if ((scale & 0x7c00u) == 0x7c00u) continue;  // infinite, or no number
+    run.halves[0] = static_cast<uint16_t>(scale);
+    std::memcpy(block, run.halves, 2);
+    const Bf16Run found = DecodeRun(run);
+    DecodeWeightBlock(WeightFormat::kQ4_0, block, [&](int i, float value) {
+      ASSERT_EQ(found.pairs[i / 2] >> 16 * (i % 2) & 0xffffu, ToBf16(value)) << scale << ", element " << i;
+    });
+  }
+}
 
 TEST_F(CudaQuantizedTest, RowsAreThoseOfTheFileRoundedToBf16) {
   for (const WeightFormat format : kStaying) {
