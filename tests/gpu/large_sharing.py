@@ -105,6 +105,7 @@ def main():
     parser.add_argument("--bin", required=True)
     parser.add_argument("--backend", default="cuda")
     parser.add_argument("--transport", default="cuda_ipc")
+    parser.add_argument("--logs", help="folder for the servers' logs, which go else")
     parser.add_argument("--small", action="store_true")
     parser.add_argument("--json")
     parser.add_argument("--seed", type=int, default=1)

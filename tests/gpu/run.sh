@@ -59,7 +59,7 @@ part() {  # part PART NAME SECONDS COMMAND...: the log is NAME.log; 1: it failed
   rm -f "$out/$name.json"
   forget "$name"
   ran=$((ran + 1))
-  timeout -k 5 $((seconds < left ? seconds : left)) "$@" >"$out/$name.log" 2>&1
+  timeout -k 15 $((seconds < left ? seconds : left)) "$@" >"$out/$name.log" 2>&1
   rc=$?
   [ $rc -eq 0 ] && return 0
   if [ $rc -eq 124 ] || [ $rc -eq 137 ]; then skip "$name" "cut off after $((seconds < left ? seconds : left)) s"; fi
@@ -98,7 +98,17 @@ for transport in cuda_ipc nccl; do
     skip sharing-nccl "$found; several engines on one GPU want 2.30 or later"
     continue
   fi
-  part sharing sharing-$transport 90 python3 tests/gpu/sharing.py --bin "$folder/bin" --transport $transport --json "$out/sharing-$transport.json"
+  # NCCL's kernels wait for each other: of several processes on one GPU they run together by MPS alone.
+  mps=false trace=()
+  if [ $transport = nccl ] && [[ " $parts " == *" sharing "* ]]; then
+    trace=(--trace --logs "$out/nccl")
+    export CUDA_MPS_PIPE_DIRECTORY=$out/nccl/mps CUDA_MPS_LOG_DIRECTORY=$out/nccl/mps NCCL_DEBUG=WARN
+    mkdir -p "$out/nccl/mps"
+    if nvidia-cuda-mps-control -d 2>/dev/null; then mps=true; else echo "no MPS here: NCCL's kernels take turns"; fi
+  fi
+  part sharing sharing-$transport 90 python3 tests/gpu/sharing.py --bin "$folder/bin" --transport $transport "${trace[@]}" --json "$out/sharing-$transport.json"
+  ! $mps || echo quit | nvidia-cuda-mps-control
+  unset CUDA_MPS_PIPE_DIRECTORY CUDA_MPS_LOG_DIRECTORY
   tell sharing-$transport .
 done
 part sharing sharing-bf16 90 python3 tests/gpu/sharing.py --bin "$folder/bin" --dtype bf16 --json "$out/sharing-bf16.json"

@@ -19,6 +19,7 @@ import os
 import pathlib
 import random
 import re
+import signal
 import statistics
 import subprocess
 import sys
@@ -76,12 +77,15 @@ class Answer:
 class Cluster:
     def __init__(self, args, folder):
         self.args, self.folder, self.servers = args, folder, []
+        self.logs = pathlib.Path(args.logs or folder)
+        self.logs.mkdir(parents=True, exist_ok=True)
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # whoever cuts this off leaves no engine on the GPU
         self.broker = self.start("broker", "--scale_down_window=1s")
         self.gateway = self.start("gateway", f"--broker={self.broker.grpc}")
 
     def start(self, binary, *flags):
         argv = [pathlib.Path(self.args.bin) / f"swiftcache-{binary}", "--listen=127.0.0.1:0", "--http_listen=127.0.0.1:0", *flags]
-        self.servers.append(Server(argv, self.folder / f"{len(self.servers)}-{binary}.log"))
+        self.servers.append(Server(argv, self.logs / f"{len(self.servers)}-{binary}.log"))
         return self.servers[-1]
 
     def engine(self, name, kib, *flags, model=None):
@@ -118,9 +122,10 @@ class Cluster:
     def stop(self):
         for server in reversed(self.servers):
             server.child.terminate()
+        deadline = time.monotonic() + 10
         for server in self.servers:
             try:
-                server.child.wait(60)
+                server.child.wait(max(0.1, deadline - time.monotonic()))
             except subprocess.TimeoutExpired:
                 server.child.kill()
 
@@ -201,6 +206,8 @@ class Run(Figures):
                 self.refused.append(str(refused))
                 continue
             times.append(answer.ttft)
+            if self.cluster.args.trace:
+                print(f"{what}: {len(self.prompts[i])} tokens, the first after {answer.ttft * 1e3:.0f} ms, {answer.pace * 1e3:.0f} ms each", flush=True)
             if answer.tokens[:len(self.wanted[i])] != self.wanted[i]:
                 self.wrong += 1
                 print(f"WRONG  {what}: the prompt of {len(self.prompts[i])} tokens gave other tokens than alone")
@@ -226,8 +233,8 @@ class Run(Figures):
         self.row(f"TTFT of {longest} tokens, computed, with enough own memory", f"{self.computed[-1] * 1e3:.1f} ms")
 
     def reclaim(self):
-        """Donors need their memory while chat goes on: prompts of 24,000 tokens each, or twice as many, and long enough at it to
-        be there together."""
+        """Donors need their memory while chat goes on: 24 prompts, or twice as many, of 1,900 tokens, and long enough at it to be
+        there together."""
         stop = threading.Event()
 
         def talk():
@@ -285,6 +292,8 @@ def main():
     parser.add_argument("--dtype", default="f32", choices=MARGIN)
     parser.add_argument("--model", default=ROOT / "tests/data/tiny/tiny-llama-a")
     parser.add_argument("--json")
+    parser.add_argument("--logs", help="folder for the servers' logs, which go else")
+    parser.add_argument("--trace", action="store_true", help="a line for each answer")
     parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args()
     if args.transport == "nccl":

@@ -399,12 +399,16 @@ absl::Status NcclLink::CheckPatience() {
 void NcclLink::GiveUp(const absl::Status& why) {
   formed_ = forming_ = false;
   stage_ = {};  // of a batch whose address may come again
+  const absl::Time begin = clock_.Now();
   if (comm_) nccl_.Abort(*comm_);
   comm_.reset();
   posting_.reset();
   trial_.reset();
   if (stream_) driver_.DestroyStream(*stream_);
   stream_.reset();
+  if (const absl::Duration took = clock_.Now() - begin; took > absl::Seconds(1)) {
+    LOG(WARNING) << "NCCL needed " << took << " to end communicator " << comm_number_ << ", whose steps waited";
+  }
   std::deque<NcclBatchPtr> lost;
   bool ends = false;
   {
