@@ -113,8 +113,9 @@ class Backend {
   virtual const WeightReport& weights() const = 0;
   /// Zeroes.
   virtual absl::StatusOr<std::unique_ptr<Buffer>> Allocate(int64_t rows, int64_t cols) = 0;
-  /// The same for gates and ups, which in kBf16 a device that multiplies bf16 may round to it: what kSiluMul makes of them is
-  /// rounded anyway. Linear alone writes them, without bias and residual, and reads them, by kSiluMul.
+  /// The same for gates and ups and for what Attention gives, which in kBf16 a device that multiplies bf16 may round to it:
+  /// they, or what kSiluMul makes of them, are rounded anyway. Attention writes them, and Linear without bias and residual;
+  /// Linear alone reads them, by kSiluMul or kNone, without in_rows.
   virtual absl::StatusOr<std::unique_ptr<Buffer>> AllocateRounded(int64_t rows, int64_t cols) = 0;
   /// The first `rows` rows as f32 [rows][cols] without gaps, valid until the buffer is next written. The buffer's
   /// contents are unspecified afterwards.

@@ -42,7 +42,7 @@ absl::Status Decoder::AllocateActivations() {
   const int64_t rows = max_.max_batch_rows;
   ASSIGN_OR_RETURN(residual_, backend_->Allocate(rows, config_.hidden_size));
   ASSIGN_OR_RETURN(qkv_, backend_->Allocate(rows, (config_.num_heads + 2 * config_.num_kv_heads) * config_.head_dim));
-  ASSIGN_OR_RETURN(attended_, backend_->Allocate(rows, config_.num_heads * config_.head_dim));
+  ASSIGN_OR_RETURN(attended_, backend_->AllocateRounded(rows, config_.num_heads * config_.head_dim));
   ASSIGN_OR_RETURN(gate_up_, backend_->AllocateRounded(rows, 2 * config_.intermediate_size));
   return EnsureLogits(std::max<int64_t>(1, std::min(max_.max_logit_rows, rows)));
 }

@@ -93,12 +93,16 @@ class SyntheticAttention {
   /// [rows][num_heads * head_dim]; NaN where nothing was written.
   std::vector<float> Run(Kernels& kernels, const AttendOp& op) {
     const PinnedBytes host = *PinnedBytes::Allocate(driver_, out_floats_ * int64_t{sizeof(float)});
-    std::fill_n(host.as<float>(), out_floats_, std::nanf(""));
+    std::memset(host.data(), 0xff, static_cast<size_t>(host.bytes()));  // NaN in bf16, too
     const auto here = reinterpret_cast<uint64_t>(host.data()), there = reinterpret_cast<uint64_t>(step_.out);
     Copy({.to = there, .from = here, .bytes = host.bytes()});
     CHECK(kernels.Attend(stream_, op).ok());
     Copy({.to = here, .from = there, .bytes = host.bytes()});
-    return std::vector<float>(host.as<float>(), host.as<float>() + out_floats_);
+    std::vector<float> found(host.as<float>(), host.as<float>() + out_floats_);
+    if (op.step.out_number == Number::kBf16) {
+      std::transform(host.as<Bf16>(), host.as<Bf16>() + out_floats_, found.begin(), FromBf16);
+    }
+    return found;
   }
 
  private:

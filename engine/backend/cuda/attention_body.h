@@ -45,8 +45,9 @@ struct AttentionStep {
   int64_t kv_buffers = 1;      // of a block that attends by products
   int64_t layer = 0;
   const float* qkv = nullptr;  // [rows][(num_heads + 2 * num_kv_heads) * head_dim]
-  float* out = nullptr;        // [rows][num_heads * head_dim]
-  float* partial = nullptr;    // [parts][num_kv_heads][queries()][head_dim + 2]: sums, then the maximum and the total
+  void* out = nullptr;         // [rows][num_heads * head_dim]
+  Number out_number = Number::kF32;
+  float* partial = nullptr;  // [parts][num_kv_heads][queries()][head_dim + 2]: sums, then the maximum and the total
 
   friend bool operator==(const AttentionStep&, const AttentionStep&) = default;
   GPU_CODE int64_t group() const { return num_heads / kv.num_kv_heads; }
@@ -64,6 +65,12 @@ GPU_CODE constexpr int64_t RowsPerTile(int64_t group, int64_t head_dim) {
 /// Where a part's sums lie.
 GPU_CODE inline float* PartOf(const AttentionStep& step, int64_t part, int64_t kv_head) {
   return step.partial + (part * step.kv.num_kv_heads + kv_head) * step.queries() * (step.kv.head_dim + 2);
+}
+
+/// Number `at` of the result.
+GPU_CODE inline void PutResult(const AttentionStep& step, int64_t at, float value) {
+  if (step.out_number == Number::kBf16) return Store(static_cast<Bf16*>(step.out) + at, value);
+  Store(static_cast<float*>(step.out) + at, value);
 }
 
 /// Memory of a block, as floats: queries and sums [queries][head_dim], K and V [kTileTokens][head_dim + 1], scores
@@ -163,8 +170,8 @@ GPU_CODE void AttendTile(Block& block, float* memory, const AttentionStep& step,
   if (tile.part < 0) {
     block.ForEach(queries * dim, [&](int64_t i) {
       const int64_t query = i / dim;
-      float* row = step.out + (tile.first_row + query / group) * step.num_heads * dim;
-      row[(kv_head * group + query % group) * dim + i % dim] = m.sums[i] / m.total[query];
+      const int64_t row = tile.first_row + query / group, head = kv_head * group + query % group;
+      PutResult(step, (row * step.num_heads + head) * dim + i % dim, m.sums[i] / m.total[query]);
     });
     return;
   }
@@ -217,7 +224,7 @@ GPU_CODE void MergeParts(Block& block, float* memory, const AttentionStep& step,
     weights[p] = behind[0] > none ? std::exp(behind[0] - max) : 0;
     totals[p] = behind[1];
   });
-  float* const row = step.out + (tile.first_row + query / group) * step.num_heads * dim;
+  const int64_t row = tile.first_row + query / group, head = kv_head * group + query % group;
   block.ForEach(dim, [&](int64_t d) {
     float sum = 0, total = 0;
     GPU_UNROLL(8)
@@ -225,7 +232,7 @@ GPU_CODE void MergeParts(Block& block, float* memory, const AttentionStep& step,
       sum += parts[p * stride + d] * weights[p];
       total += totals[p] * weights[p];
     }
-    row[(kv_head * group + query % group) * dim + d] = sum / total;
+    PutResult(step, (row * step.num_heads + head) * dim + d, sum / total);
   });
 }
 

@@ -51,7 +51,12 @@ GPU_CODE constexpr int64_t RowsPerProductTile(int64_t group, int64_t head_dim) {
 /// that K and V take to come in: with few queries that is most of it.
 GPU_CODE constexpr int64_t StripOf(int64_t queries) { return queries <= kLowTile ? kLowStrip : kTallStrip; }
 
-/// f(the number of columns for which registers are set aside, the queries of a warp). REQUIRES: HasProducts.
+/// For which registers are set aside. REQUIRES: HasProducts.
+GPU_CODE constexpr int64_t ColumnsInRegisters(int64_t head_dim) {
+  return head_dim <= 64 ? 64 : head_dim <= 128 ? 128 : 256;
+}
+
+/// f(ColumnsInRegisters, the queries of a warp). REQUIRES: HasProducts.
 template <class F>
 auto WithProductShape(int64_t head_dim, int64_t strip_rows, F f) {
   const auto with_dim = [&](auto dim) {
@@ -60,8 +65,9 @@ auto WithProductShape(int64_t head_dim, int64_t strip_rows, F f) {
     }
     return f(dim, std::integral_constant<int, kLowStrip>());
   };
-  if (head_dim <= 64) return with_dim(std::integral_constant<int, 64>());
-  if (head_dim <= 128) return with_dim(std::integral_constant<int, 128>());
+  const int64_t columns = ColumnsInRegisters(head_dim);
+  if (columns == 64) return with_dim(std::integral_constant<int, 64>());
+  if (columns == 128) return with_dim(std::integral_constant<int, 128>());
   return with_dim(std::integral_constant<int, 256>());
 }
 
@@ -76,7 +82,7 @@ inline constexpr int64_t kMostBuffers = 3;
 struct ProductMemory {
   BlockMatrix<Bf16> q;  // [queries][head_dim]
   KvBuffer first;       // the others lie behind it
-  const Bf16** keys;    // [kTokensFound]: where K of tokens lies, of some tiles; null: there are no such tokens
+  const Bf16** keys;    // [kTokensFound]: where K of tokens lies, of some tiles
 };
 
 GPU_CODE constexpr int64_t WholeStrips(int64_t queries) {
@@ -130,7 +136,7 @@ GPU_CODE void LoadProductQueries(Block& block, const ProductMemory& m, const Att
   const auto dim = static_cast<uint32_t>(step.kv.head_dim), group = static_cast<uint32_t>(step.group());
   const uint32_t queries = tile.num_rows * group;
   const float scale = 1.0f / std::sqrt(static_cast<float>(dim));
-  block.ForEachAhead(WholeStrips(queries) * kPieces, [&](uint32_t i) {
+  block.ForEachUnsynced(WholeStrips(queries) * kPieces, [&](uint32_t i) {
     const uint32_t query = i / kPieces, d = i % kPieces * kAtOnce;
     if (d >= dim) return;
     Bf16Eight eight;
@@ -148,14 +154,15 @@ GPU_CODE void LoadProductQueries(Block& block, const ProductMemory& m, const Att
   block.Sync();
 }
 
-/// Finds where K of the tokens from `first` on lies: once for some tiles, since it waits for memory twice.
+/// Finds where K of the tokens from `first` on lies: once for some tiles, since it waits for memory. Tokens beyond the
+/// tile's are its last one again, which no query sees there.
 template <class Block>
 GPU_CODE void FindTokens(Block& block, const ProductMemory& m, const AttentionStep& step, const AttentionTile& tile,
                          int64_t kv_head, int64_t first) {
+  const KvBlock* const blocks = step.tables.blocks + step.tables.first_block[tile.sequence];
   block.ForEach(kTokensFound, [&](int64_t i) {
-    m.keys[i] = first + i >= tile.end_token
-                    ? nullptr
-                    : KvAt<Bf16>(step.tables, step.kv, tile.sequence, step.layer, first + i, kv_head, /*value=*/false);
+    const int64_t position = first + i < tile.end_token ? first + i : tile.end_token - 1;
+    m.keys[i] = KvIn<Bf16>(blocks, step.kv, step.layer, position, kv_head, /*value=*/false);
   });
 }
 
@@ -171,19 +178,16 @@ GPU_CODE void BeginProductTile(Block& block, const ProductMemory& m, const KvBuf
     constexpr uint32_t kAtOnce = sizeof(SixteenBytes) / sizeof(Bf16), kPieces = kDim / kAtOnce;
     const int64_t values = step.kv.num_kv_heads * step.kv.block_tokens * step.kv.head_dim;  // V lies so far behind K
     const auto stride = static_cast<uint32_t>(buffer.k.stride), dim = static_cast<uint32_t>(step.kv.head_dim);
-    block.ForEachAhead(kProductTokens * kPieces, [&](uint32_t i) {
-      const uint32_t row = i / kPieces, d = i % kPieces * kAtOnce;
-      if (kDim != dim && d >= dim) return;
-      auto* const k = reinterpret_cast<SixteenBytes*>(buffer.k.data + row * stride + d);
-      auto* const v = reinterpret_cast<SixteenBytes*>(buffer.v.data + row * stride + d);
-      const Bf16* const from = m.keys[found + row];
-      if (from != nullptr) {
-        block.BeginCopy(k, reinterpret_cast<const SixteenBytes*>(from + d));
-        block.BeginCopy(v, reinterpret_cast<const SixteenBytes*>(from + values + d));
-      } else {  // tokens beyond the last: zero, so that a probability of 0 times it is 0
-        *k = *v = SixteenBytes{};
-      }
-    });
+    block.template ForEachGot<kProductTokens * kPieces>(
+        [&](uint32_t i) { return m.keys[found + i / kPieces]; },
+        [&](uint32_t i, const Bf16* from) {
+          const uint32_t row = i / kPieces, d = i % kPieces * kAtOnce;
+          if (kDim != dim && d >= dim) return;
+          block.BeginCopy(reinterpret_cast<SixteenBytes*>(buffer.k.data + row * stride + d),
+                          reinterpret_cast<const SixteenBytes*>(from + d));
+          block.BeginCopy(reinterpret_cast<SixteenBytes*>(buffer.v.data + row * stride + d),
+                          reinterpret_cast<const SixteenBytes*>(from + values + d));
+        });
   }
   block.EndCopies();
 }
@@ -322,7 +326,7 @@ GPU_CODE void AttendStrips(Block& block, std::byte* memory, const AttentionStep&
   block.Sync();
   float* const part = tile.part < 0 ? nullptr : PartOf(step, tile.part, kv_head);
   constexpr uint32_t kFours = kDim / 4;
-  block.ForEachAhead(queries * kFours, [&](uint32_t i) {
+  block.ForEachUnsynced(queries * kFours, [&](uint32_t i) {
     const uint32_t query = i / kFours, d = i % kFours * 4;
     if (d >= dim) return;
     MergedSum merged[4];
@@ -331,11 +335,12 @@ GPU_CODE void AttendStrips(Block& block, std::byte* memory, const AttentionStep&
     }
     if (part == nullptr) {
       const auto heads = static_cast<uint32_t>(group);
-      float* const row = step.out + (tile.first_row + query / heads) * step.num_heads * dim;
+      const int64_t row = tile.first_row + query / heads, head = kv_head * group + query % heads;
+      const int64_t at = (row * step.num_heads + head) * dim + d;
       Four four;
       for (int e = 0; e < 4; ++e) four.x[e] = merged[e].sum / merged[e].total;
-      StoreFour(row + (kv_head * group + query % heads) * dim + d, four);
-      return;
+      if (step.out_number == Number::kBf16) return StoreFour(static_cast<Bf16*>(step.out) + at, four);
+      return StoreFour(static_cast<float*>(step.out) + at, four);
     }
     float* const of_query = part + query * (dim + 2);
     for (uint32_t e = 0; e < 4; ++e) of_query[d + e] = merged[e].sum;

@@ -32,11 +32,17 @@ class HostBlock {
   void ForEach(int64_t n, F f) {
     for (int64_t i = 0; i < n; ++i) f(i);
   }
-  /// The same, but nobody waits for the others: what is written is there for them after the next call that is not this one.
-  /// Some rounds go on at once. REQUIRES: kWarps warps.
+  /// The same without a barrier behind it: what is written is there for others after the next call that has one. A thread
+  /// has several i under way at once. REQUIRES: kWarps warps.
   template <class F>
-  void ForEachAhead(int64_t n, F f) {
+  void ForEachUnsynced(int64_t n, F f) {
     ForEach(n, f);
+  }
+  /// use(i, get(i)) for each i of [0, kCount), likewise; a thread gets all of its own before it uses any.
+  /// REQUIRES: kWarps warps; kCount is a multiple of their threads.
+  template <int kCount, class Get, class Use>
+  void ForEachGot(Get get, Use use) {
+    for (int i = 0; i < kCount; ++i) use(i, get(i));
   }
   /// What was read before it may be written after it.
   void Sync() {}

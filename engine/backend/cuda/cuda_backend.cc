@@ -312,7 +312,8 @@ absl::Status CudaBackend::Attention(int64_t layer, const Buffer& qkv, Buffer& ou
                                    .kv_buffers = KvBuffers(plan_.most_rows),
                                    .layer = layer,
                                    .qkv = AsDevice(qkv).data(),
-                                   .out = AsDevice(out).data(),
+                                   .out = AsDevice(out).numbers(),
+                                   .out_number = AsDevice(out).number(),
                                    .partial = partial_.as<float>()};
   return queue_.Add(AttendOp{.step = attention,
                              .tiles = tiles_,
@@ -329,7 +330,9 @@ absl::Status CudaBackend::Attention(int64_t layer, const Buffer& qkv, Buffer& ou
 // A fence of work that failed does not pass: the step that needs it is not computed.
 void CudaBackend::WaitFor(const Fence& fence) {
   if (fence.Passed()) return;
-  Flush();
+  // What was kept back may be given behind a wait of the stream: the fence does not depend on it, since whoever wants to
+  // know of work asks Submitted, which gives it. The host's own wait would keep it from the device.
+  if (!IsOrderable(driver_, fence)) Flush();
   const absl::Status status = OrderBehind(driver_, stream_, fence);
   if (order_.ok()) order_ = status;
 }

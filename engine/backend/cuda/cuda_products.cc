@@ -96,13 +96,16 @@ absl::Status CudaBackend::Linear(const LinearOp& op) {
   CHECK_EQ(in.cols(), op.prologue == Prologue::kSiluMul ? 2 * weight.cols() : weight.cols());
   CHECK_EQ(out.cols(), weight.rows());
   CHECK_LE(op.rows, out.rows());
-  CHECK(in.number() == Number::kF32 || op.prologue == Prologue::kSiluMul);
+  // What is as products read it is multiplied where it lies.
+  const bool prepared = op.prologue == Prologue::kNone && op.in_rows.empty() && in.number() == number_;
+  CHECK(in.number() == Number::kF32 || op.prologue == Prologue::kSiluMul || prepared);
   CHECK(out.number() == Number::kF32 || (op.bias == nullptr && !op.add));
   if (op.rows == 0) return absl::OkStatus();
   const PackedWeights packed = weight.weights();
   const bool quantized = IsQuantized(packed.format) && op.rows <= QuantizedProductOp::kMostRows;
   const int64_t cols = weight.cols(), outputs = weight.rows(),
-                rows = quantized ? op.rows : std::min(ProductRows(op.rows), out.rows());
+                most_rows = prepared ? std::min(in.rows(), out.rows()) : out.rows(),
+                rows = quantized ? op.rows : std::min(ProductRows(op.rows), most_rows);
   RETURN_IF_ERROR(EnsureDevice(scratch_, rows * cols * BytesOf(number_)));
   const int32_t* in_rows = nullptr;
   if (!op.in_rows.empty()) {
@@ -110,18 +113,22 @@ absl::Status CudaBackend::Linear(const LinearOp& op) {
     ASSIGN_OR_RETURN(in_rows, step().uploads.Put(op.in_rows));
     RETURN_IF_ERROR(step().uploads.Send(stream_));
   }
-  RETURN_IF_ERROR(queue_.Add(PrepareOp{.in = in.numbers(),
-                                       .in_number = in.number(),
-                                       .in_rows = in_rows,
-                                       .rows = op.rows,
-                                       .cols = cols,
-                                       .prologue = op.prologue,
-                                       .norm = DataOrNull(op.norm),
-                                       .eps = op.eps,
-                                       .number = number_,
-                                       .out = scratch_.as<void>()}));
+  const void* multiplied = in.numbers();
+  if (!prepared) {
+    multiplied = scratch_.as<void>();
+    RETURN_IF_ERROR(queue_.Add(PrepareOp{.in = in.numbers(),
+                                         .in_number = in.number(),
+                                         .in_rows = in_rows,
+                                         .rows = op.rows,
+                                         .cols = cols,
+                                         .prologue = op.prologue,
+                                         .norm = DataOrNull(op.norm),
+                                         .eps = op.eps,
+                                         .number = number_,
+                                         .out = scratch_.as<void>()}));
+  }
   if (quantized) {
-    return queue_.Add(QuantizedProductOp{.in = scratch_.as<Bf16>(),
+    return queue_.Add(QuantizedProductOp{.in = static_cast<const Bf16*>(multiplied),
                                          .rows = rows,
                                          .weight = packed,
                                          .outputs = outputs,
@@ -131,7 +138,7 @@ absl::Status CudaBackend::Linear(const LinearOp& op) {
                                          .out = out.numbers(),
                                          .out_number = out.number()});
   }
-  const ProductOp product = {.in = scratch_.as<void>(),
+  const ProductOp product = {.in = multiplied,
                              .rows = rows,
                              .weight = packed.numbers,
                              .outputs = outputs,

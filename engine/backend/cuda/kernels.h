@@ -113,7 +113,8 @@ struct RotateOp {
 
 /// So many blocks that attend by products are to run on a multiprocessor at once, so that some compute while others wait for
 /// K and V: as many as the sums of their strips leave registers for.
-constexpr int BlocksOfProducts(int64_t dim, int64_t strip_rows) {
+constexpr int BlocksOfProducts(int64_t head_dim, int64_t strip_rows) {
+  const int64_t dim = ColumnsInRegisters(head_dim);
   return dim * strip_rows <= 1024 ? 4 : dim * strip_rows <= 2048 ? 3 : 2;
 }
 

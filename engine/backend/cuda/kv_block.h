@@ -42,15 +42,21 @@ GPU_CODE inline uint64_t SliceOf(const KvBlock& block, int64_t layer) {
   return block.slices[layer % 2] + static_cast<uint64_t>(layer * block.layer_stride);
 }
 
-/// K or V of a position: [head_dim] elements.
+/// K or V of a position of the sequence whose blocks are `blocks`: [head_dim] elements.
+template <class Kv>
+GPU_CODE Kv* KvIn(const KvBlock* blocks, const KvShape& kv, int64_t layer, int64_t position, int64_t kv_head,
+                  bool value) {
+  // Of 32 bits: a GPU divides whole numbers of 64 by a routine.
+  const auto at = static_cast<uint32_t>(position), tokens = static_cast<uint32_t>(kv.block_tokens);
+  const KvBlock& block = blocks[at / tokens];
+  const int64_t head = kv_head + (value ? kv.num_kv_heads : 0);
+  return reinterpret_cast<Kv*>(SliceOf(block, layer)) + (head * kv.block_tokens + at % tokens) * kv.head_dim;
+}
+
 template <class Kv>
 GPU_CODE Kv* KvAt(const StepTables& tables, const KvShape& kv, int64_t sequence, int64_t layer, int64_t position,
                   int64_t kv_head, bool value) {
-  // Of 32 bits: a GPU divides whole numbers of 64 by a routine.
-  const auto at = static_cast<uint32_t>(position), tokens = static_cast<uint32_t>(kv.block_tokens);
-  const KvBlock& block = tables.blocks[tables.first_block[sequence] + at / tokens];
-  const int64_t head = kv_head + (value ? kv.num_kv_heads : 0);
-  return reinterpret_cast<Kv*>(SliceOf(block, layer)) + (head * kv.block_tokens + at % tokens) * kv.head_dim;
+  return KvIn<Kv>(tables.blocks + tables.first_block[sequence], kv, layer, position, kv_head, value);
 }
 
 }  // namespace swiftcache::engine::backend::cuda

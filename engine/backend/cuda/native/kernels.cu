@@ -34,7 +34,7 @@ unsigned RowThreads(int64_t rows, int64_t cols) {
 __device__ int64_t RowOf(const PrepareOp& op) { return op.in_rows == nullptr ? blockIdx.x : op.in_rows[blockIdx.x]; }
 
 template <class Out>
-__global__ void PrepareKernel(PrepareOp op) {
+__global__ void __launch_bounds__(kMostRowThreads) PrepareKernel(PrepareOp op) {
   ThreadBlock block;
   const float* const in = static_cast<const float*>(op.in) + RowOf(op) * op.cols;
   Out* const out = static_cast<Out*>(op.out) + blockIdx.x * op.cols;
@@ -69,16 +69,28 @@ __global__ void RopeKernel(RopeStep step) {
   if (head < step.num_heads + 2 * step.kv.num_kv_heads) RopeAndStoreHead<Kv>(warp, step, blockIdx.x, head);
 }
 
+// A copy, in registers. All heads of the longest tiles come first.
+struct TileOfHead {
+  AttentionTile tile;
+  int64_t kv_head;
+};
+__device__ TileOfHead TileOf(const AttendOp& op) {
+  const auto kv_heads = static_cast<unsigned>(op.step.kv.num_kv_heads);
+  return {op.tiles[blockIdx.x / kv_heads], blockIdx.x % kv_heads};
+}
+
 template <class Kv>
 __global__ void AttendKernel(AttendOp op) {
   ThreadBlock block;
-  AttendTile<Kv>(block, reinterpret_cast<float*>(MemoryOfBlock()), op.step, op.tiles[blockIdx.y], blockIdx.x);
+  const auto [tile, kv_head] = TileOf(op);
+  AttendTile<Kv>(block, reinterpret_cast<float*>(MemoryOfBlock()), op.step, tile, kv_head);
 }
 
 template <int kDim, int kRows>
 __global__ void __launch_bounds__(kProductThreads, BlocksOfProducts(kDim, kRows)) AttendByProductsKernel(AttendOp op) {
   ThreadBlock block;
-  AttendTileByProducts<kDim, kRows>(block, MemoryOfBlock(), op.step, op.tiles[blockIdx.y], blockIdx.x);
+  const auto [tile, kv_head] = TileOf(op);
+  AttendTileByProducts<kDim, kRows>(block, MemoryOfBlock(), op.step, tile, kv_head);
 }
 
 __global__ void MergeKernel(AttendOp op) {
@@ -124,21 +136,23 @@ absl::Status CudaKernels::Attend(Stream stream, const AttendOp& op) {
   CHECK(op.num_divided == 0 || op.most_parts > 0) << "divided tiles are merged in memory for most_parts, which is 0";
   const int64_t kv_heads = op.step.kv.num_kv_heads;
   const auto launch = [&](void (*kernel)(AttendOp), unsigned threads) {
-    // More than 48 KiB has to be allowed, once; doing it again costs nothing to speak of. All that there is: graphs that
-    // were made with more than this launch has are launched again.
+    // More than 48 KiB has to be allowed, once; doing it again costs nothing to speak of. Always the most, since a graph
+    // that was made earlier may want more than this launch.
     if (const cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                                        static_cast<int>(block_memory_bytes_));
         error != cudaSuccess) {
       return CudaStatus(error, "memory of a block of attention");
     }
-    // Blocks that are to run at once want nearly all memory that a multiprocessor has.
-    if (const cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
-                                                       cudaSharedmemCarveoutMaxShared);
+    // Blocks by products that are to run at once want nearly all memory that a multiprocessor has.
+    if (const cudaError_t error = op.products
+                                      ? cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
+                                                             cudaSharedmemCarveoutMaxShared)
+                                      : cudaSuccess;
         error != cudaSuccess) {
       return CudaStatus(error, "memory of a block of attention");
     }
     return Launch("attention", stream, kernel,
-                  {.blocks = GridOf(kv_heads, op.num_tiles), .threads = threads, .bytes = op.memory_bytes}, op);
+                  {.blocks = GridOf(op.num_tiles * kv_heads), .threads = threads, .bytes = op.memory_bytes}, op);
   };
   const absl::Status attended =
       op.products ? WithProductShape(op.step.kv.head_dim, op.strip_rows,

@@ -28,9 +28,19 @@ class ThreadBlock {
     __syncthreads();
   }
   template <class F>
-  __device__ void ForEachAhead(int64_t n, F f) {
+  __device__ void ForEachUnsynced(int64_t n, F f) {
 #pragma unroll 4
     for (uint32_t i = threadIdx.x; i < static_cast<uint32_t>(n); i += kWarps * kWarp) f(i);
+  }
+  template <int kCount, class Get, class Use>
+  __device__ void ForEachGot(Get get, Use use) {
+    constexpr int kThreads = kWarps * kWarp, kRounds = kCount / kThreads;
+    static_assert(kCount % kThreads == 0);
+    decltype(get(0u)) got[kRounds];
+#pragma unroll
+    for (int round = 0; round < kRounds; ++round) got[round] = get(threadIdx.x + round * kThreads);
+#pragma unroll
+    for (int round = 0; round < kRounds; ++round) use(threadIdx.x + round * kThreads, got[round]);
   }
   __device__ void Sync() { __syncthreads(); }
   template <class F>

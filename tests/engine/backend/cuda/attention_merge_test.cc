@@ -56,7 +56,7 @@ class AttentionMergeTest : public testing::Test {
       const int64_t row = i / dim / kHeads, head = i / dim % kHeads, query = row * kGroup + head % kGroup;
       const float* const parts = PartOf(step_, kFirstPart, head / kGroup) + query * (dim + 2);
       const MergedSum merged = MergeSums(parts, stride, tile_.num_parts, dim, i % dim);
-      step_.out[((kFirstRow + row) * kHeads + head) * dim + i % dim] = merged.sum / merged.total;
+      static_cast<float*>(step_.out)[((kFirstRow + row) * kHeads + head) * dim + i % dim] = merged.sum / merged.total;
     }
   }
 

@@ -84,6 +84,19 @@ TEST_F(AttentionStripsTest, DividedTilesHaveTheSumsOfWholeOnes) {
   }
 }
 
+TEST_F(AttentionStripsTest, ResultsAreRoundedForWhoReadsThemSo) {
+  SyntheticAttention attention(gpu_->driver(), {.num_heads = 8, .num_kv_heads = 2, .head_dim = 64},
+                               {{.num_rows = 70, .context_tokens = 200}});
+  for (const int64_t blocks : {1, 264}) {
+    AttendOp op = attention.ByTilesOf(kTallTile / attention.group(), blocks);
+    EXPECT_EQ(op.num_divided > 0, blocks > 1);
+    std::vector<float> wanted = attention.Run(*kernels_, op);
+    for (float& x : wanted) x = FromBf16(ToBf16(x));
+    op.step.out_number = Number::kBf16;
+    ExpectSameBits(attention.Run(*kernels_, op), wanted);
+  }
+}
+
 TEST_F(AttentionStripsTest, DividedTilesWithoutMemoryToMergeThemAreTheCallersBug) {
   testing::GTEST_FLAG(death_test_style) = "threadsafe";
   SyntheticAttention attention(gpu_->driver(), {.num_heads = 2, .num_kv_heads = 2, .head_dim = 16},

@@ -63,6 +63,7 @@ class CudaOpsTest : public testing::Test {
     tables_.push_back(*std::move(table));  // the device reads it later
     return *std::move(buffer);
   }
+  void CompareProducts(Precision precision, int64_t rows, int64_t inputs, double tolerance);
   void CompareAttention(const BackendOptions& options, double tolerance);
 
   BackendOptions options_ = {
@@ -78,41 +79,63 @@ class CudaOpsTest : public testing::Test {
   std::vector<std::unique_ptr<Matrix>> tables_;  // what the device may still read
 };
 
-TEST_F(CudaOpsTest, ProductsAreThoseOfACpuWhateverStandsBeforeThem) {
-  constexpr int64_t kRows = 5, kIn = 24, kOut = 7;
+std::vector<float> RoundedVector(int64_t size, uint32_t seed) {
+  std::vector<float> values = RandomVector(size, seed);
+  for (float& value : values) value = FromBf16(ToBf16(value));
+  return values;
+}
+
+// In bf16 what stands before a product rounds each of its numbers once.
+void CudaOpsTest::CompareProducts(Precision precision, int64_t rows, int64_t inputs, double tolerance) {
+  SCOPED_TRACE(absl::StrCat(rows, " rows of ", inputs));
+  constexpr int64_t kMostRows = 5, kOut = 13;
+  BackendOptions options = options_;
+  options.precision = precision;
+  const auto gpu = *device_->CreateBackend(options);
   const auto cpu = cpu::MakeBackend({.precision = Precision::kF32});
-  const std::vector<float> weights = RandomVector(kOut * kIn, 1), bias = RandomVector(kOut, 2),
-                           norm = RandomVector(kIn, 3), wide = RandomVector(kRows * 2 * kIn, 4),
-                           narrow = RandomVector(kRows * kIn, 5), before = RandomVector(kRows * kOut, 6);
-  const WeightSource source = cpu::SourceOf(weights, kOut, kIn);
+  const std::vector<float> weights = RoundedVector(kOut * inputs, 1), bias = RandomVector(kOut, 2),
+                           norm = RandomVector(inputs, 3), wide = RoundedVector(kMostRows * 2 * inputs, 4),
+                           narrow = RoundedVector(kMostRows * inputs, 5), before = RoundedVector(kMostRows * kOut, 6);
+  const WeightSource source = cpu::SourceOf(weights, kOut, inputs);
   const std::vector<int32_t> in_rows = {4, 0, 2, 2, 1};
   for (const Prologue prologue : {Prologue::kNone, Prologue::kRmsNorm, Prologue::kSiluMul}) {
     for (const bool gathers : {false, true}) {
       const auto run = [&](Backend& backend, auto make_buffer) {
         auto weight = *backend.PackMatrix({&source, 1}, Exactness::kUsual);
         auto bias_buffer = cpu::UploadVector(backend, bias), norm_buffer = cpu::UploadVector(backend, norm);
-        auto in = prologue == Prologue::kSiluMul ? make_buffer(wide, 2 * kIn) : make_buffer(narrow, kIn);
+        auto in = prologue == Prologue::kSiluMul ? make_buffer(wide, 2 * inputs) : make_buffer(narrow, inputs);
         auto out = make_buffer(before, kOut);
-        const absl::Status status = backend.Linear({.in = in.get(),
-                                                    .rows = kRows,
-                                                    .in_rows = gathers ? in_rows : std::vector<int32_t>(),
-                                                    .prologue = prologue,
-                                                    .norm = norm_buffer.get(),
-                                                    .eps = 1e-5f,
-                                                    .weight = weight.get(),
-                                                    .bias = bias_buffer.get(),
-                                                    .add = true,
-                                                    .out = out.get()});
+        const absl::Status status =
+            backend.Linear({.in = in.get(),
+                            .rows = rows,
+                            .in_rows = gathers ? std::span(in_rows).first(rows) : std::span<const int32_t>(),
+                            .prologue = prologue,
+                            .norm = norm_buffer.get(),
+                            .eps = 1e-5f,
+                            .weight = weight.get(),
+                            .bias = bias_buffer.get(),
+                            .add = true,
+                            .out = out.get()});
         EXPECT_TRUE(status.ok()) << status;
-        const auto values = backend.Download(*out, kRows);
+        const auto values = backend.Download(*out, rows);
         return std::vector<float>(values->begin(), values->end());
       };
       const std::vector<float> wanted =
           run(*cpu, [&](const auto& values, int64_t cols) { return cpu::MakeBuffer(*cpu, values, cols); });
       const std::vector<float> found =
-          run(*backend_, [&](const auto& values, int64_t cols) { return MakeBuffer(*backend_, values, cols); });
+          run(*gpu, [&](const auto& values, int64_t cols) { return MakeBuffer(*gpu, values, cols); });
       ASSERT_EQ(found.size(), wanted.size());
-      for (size_t i = 0; i < found.size(); ++i) EXPECT_NEAR(found[i], wanted[i], 1e-4) << "at " << i;
+      for (size_t i = 0; i < found.size(); ++i) ASSERT_NEAR(found[i], wanted[i], tolerance) << "at " << i;
+    }
+  }
+}
+
+// Columns of which no four, no eight, and more than one block of threads' belong together; one row, and more.
+TEST_F(CudaOpsTest, ProductsAreThoseOfACpuWhateverStandsBeforeThem) {
+  for (const int64_t rows : {1, 5}) {
+    for (const int64_t inputs : {22, 24, 2056}) {
+      CompareProducts(Precision::kF32, rows, inputs, inputs < 100 ? 1e-4 : 1e-3);
+      CompareProducts(Precision::kBf16, rows, inputs, inputs < 100 ? 0.03 : 0.4);
     }
   }
 }
