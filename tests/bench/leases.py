@@ -386,6 +386,9 @@ class Unlent:
 def unused(bench):
     """64 sequences of 4,096 tokens, which have all but the last 49 of them in common, decode beside nobody who lends: the
     wall time of a step, in turns; then the loop around a model that computes nothing: time and instructions (callgrind)."""
+    loop = bench.binaries / "swiftcache-bookkeeping-bench"
+    if not loop.exists():
+        raise SystemExit(f"{loop} is missing: cmake --build build/release --target swiftcache-bookkeeping-bench")
     cluster = Cluster(bench.binaries, bench.folder)
     cluster.start_broker()
     pool = concurrent.futures.ThreadPoolExecutor(64)
@@ -406,7 +409,6 @@ def unused(bench):
           f"interval {low:.4f} to {high:.4f}")
     bench.asked("wall time of a step with sharing / alone: upper end", high, 1.05)  # the interval is some 0.06 wide
 
-    loop = bench.binaries / "swiftcache-bookkeeping-bench"
     said = subprocess.run([loop, "unused"], check=True, capture_output=True, text=True).stdout.strip()
     print(said)
     bench.asked("time that sharing adds to the loop / a step", float(re.search(r"adds ([\d.]+)", said)[1]) / step, 0.01)
