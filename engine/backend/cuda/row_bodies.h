@@ -19,20 +19,25 @@ namespace swiftcache::engine::backend::cuda {
 /// Rows of so many columns have all their fours on as many bytes.
 GPU_CODE inline bool HasFours(int64_t cols) { return cols % 4 == 0; }
 
+GPU_CODE inline float NormScale(float squares, int64_t cols, float eps) {
+  return 1.0f / std::sqrt(squares / static_cast<float>(cols) + eps);
+}
+
 /// in / sqrt(mean(in^2) + eps) * norm. in, norm, out: [cols]. A thread that read one number at a time would wait for memory
 /// four times as often.
 template <class Out, class Block>
 GPU_CODE void NormRow(Block& block, const float* in, const float* norm, int64_t cols, float eps, Out* out) {
-  const auto scale_of = [&](float squares) { return 1.0f / std::sqrt(squares / static_cast<float>(cols) + eps); };
   if (!HasFours(cols)) {
-    const float scale = scale_of(block.template Sum<float>(cols, [&](int64_t i) { return in[i] * in[i]; }));
+    const float squares = block.template Sum<float>(cols, [&](int64_t i) { return in[i] * in[i]; });
+    const float scale = NormScale(squares, cols, eps);
     block.ForEach(cols, [&](int64_t i) { Store(out + i, in[i] * scale * norm[i]); });
     return;
   }
-  const float scale = scale_of(block.template Sum<float>(cols / 4, [&](int64_t i) {
+  const float squares = block.template Sum<float>(cols / 4, [&](int64_t i) {
     const Four x = LoadFour(in + 4 * i);
     return x.x[0] * x.x[0] + x.x[1] * x.x[1] + x.x[2] * x.x[2] + x.x[3] * x.x[3];
-  }));
+  });
+  const float scale = NormScale(squares, cols, eps);
   block.ForEach(cols / 4, [&](int64_t i) {
     Four x = LoadFour(in + 4 * i);
     const Four by = LoadFour(norm + 4 * i);
@@ -100,7 +105,7 @@ GPU_CODE void RotateHead(Block& block, const HeadPlace& place, int64_t head_dim,
   if (place.norm != nullptr) {
     const float squares =
         block.template Sum<float>(half, [&](int64_t i) { return head[i] * head[i] + head[half + i] * head[half + i]; });
-    scale = 1.0f / std::sqrt(squares / static_cast<float>(head_dim) + eps);
+    scale = NormScale(squares, head_dim, eps);
   }
   block.ForEach(half, [&](int64_t i) {
     float x = head[i], y = head[half + i];

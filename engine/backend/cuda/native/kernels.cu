@@ -7,6 +7,7 @@
 #include <memory>
 #include <utility>
 
+#include "common/base/status_macros.h"
 #include "common/base/units.h"
 #include "engine/backend/cuda/attention_products_body.h"
 #include "engine/backend/cuda/native/cuda_kernels.h"
@@ -100,6 +101,15 @@ __global__ void MergeKernel(AttendOp op) {
              blockIdx.y % queries);
 }
 
+// More than 48 KiB has to be allowed, once; doing it again costs nothing to speak of. Always the most, since a graph that was
+// made earlier may want more than this launch. Blocks by products that are to run at once want nearly all memory that a
+// multiprocessor has.
+cudaError_t AllowMemory(void (*kernel)(AttendOp), int bytes, bool products) {
+  const cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+  if (error != cudaSuccess || !products) return error;
+  return cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared);
+}
+
 }  // namespace
 
 absl::Status CudaKernels::Prepare(Stream stream, const PrepareOp& op) {
@@ -136,21 +146,8 @@ absl::Status CudaKernels::Attend(Stream stream, const AttendOp& op) {
   CHECK(op.num_divided == 0 || op.most_parts > 0) << "divided tiles are merged in memory for most_parts, which is 0";
   const int64_t kv_heads = op.step.kv.num_kv_heads;
   const auto launch = [&](void (*kernel)(AttendOp), unsigned threads) {
-    // More than 48 KiB has to be allowed, once; doing it again costs nothing to speak of. Always the most, since a graph
-    // that was made earlier may want more than this launch.
-    if (const cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                                       static_cast<int>(block_memory_bytes_));
-        error != cudaSuccess) {
-      return CudaStatus(error, "memory of a block of attention");
-    }
-    // Blocks by products that are to run at once want nearly all memory that a multiprocessor has.
-    if (const cudaError_t error = op.products
-                                      ? cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
-                                                             cudaSharedmemCarveoutMaxShared)
-                                      : cudaSuccess;
-        error != cudaSuccess) {
-      return CudaStatus(error, "memory of a block of attention");
-    }
+    RETURN_IF_ERROR(CudaStatus(AllowMemory(kernel, static_cast<int>(block_memory_bytes_), op.products),
+                               "memory of a block of attention"));
     return Launch("attention", stream, kernel,
                   {.blocks = GridOf(op.num_tiles * kv_heads), .threads = threads, .bytes = op.memory_bytes}, op);
   };

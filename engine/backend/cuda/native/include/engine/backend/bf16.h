@@ -19,8 +19,9 @@ GPU_CODE inline uint32_t ToBf16Pair(float low, float high) {
 }
 GPU_CODE inline float FromBf16(Bf16 value) { return std::bit_cast<float>(static_cast<uint32_t>(value) << 16); }
 GPU_CODE inline uint32_t FusedPair(uint32_t a, uint32_t b, uint32_t c) {
-  const auto pair = [](uint32_t bits) { return __nv_bfloat162(std::bit_cast<__nv_bfloat162_raw>(bits)); };
-  return std::bit_cast<uint32_t>(static_cast<__nv_bfloat162_raw>(__hfma2(pair(a), pair(b), pair(c))));
+  uint32_t fused;
+  asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(fused) : "r"(a), "r"(b), "r"(c));
+  return fused;
 }
 
 }  // namespace swiftcache::engine::backend
