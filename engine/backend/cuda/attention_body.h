@@ -72,6 +72,11 @@ GPU_CODE inline void PutResult(const AttentionStep& step, int64_t at, float valu
   if (step.out_number == Number::kBf16) return Store(static_cast<Bf16*>(step.out) + at, value);
   Store(static_cast<float*>(step.out) + at, value);
 }
+/// And the three behind it.
+GPU_CODE inline void PutResult(const AttentionStep& step, int64_t at, const Four& four) {
+  if (step.out_number == Number::kBf16) return StoreFour(static_cast<Bf16*>(step.out) + at, four);
+  StoreFour(static_cast<float*>(step.out) + at, four);
+}
 
 /// Memory of a block, as floats: queries and sums [queries][head_dim], K and V [kTileTokens][head_dim + 1], scores
 /// [queries][kTileTokens], and of each query the maximum, the total and what its sums shrink by.

@@ -296,10 +296,11 @@ GPU_CODE void AttendStrips(Block& block, std::byte* memory, const AttentionStep&
     const int64_t strip = warp / kShares * kRows;
     if (strip < queries) BeginSums(block, mine, m.q, step, tile, strip);
   });
-  int64_t here = 0, there = ahead % buffers;  // the buffer of the tile that is computed, and of the next to begin
+  int64_t here = 0;  // the buffer of the tile that is computed
   for (int64_t first = tile.first_token; first < tile.end_token; first += kProductTokens) {
     block.AwaitCopies(ahead - 1);  // and all have computed the tile before it
-    const int64_t next = first + ahead * kProductTokens;
+    // The next to begin takes the buffer of the one before, where there are several; else this one's.
+    const int64_t next = first + ahead * kProductTokens, there = here == 0 ? buffers - 1 : here - 1;
     if (buffers > 1) begin(there, next);
     const KvBuffer kv = BufferOf(m, here);
     block.EachWarp(sums, [&](int warp, Sums& mine) {
@@ -310,10 +311,9 @@ GPU_CODE void AttendStrips(Block& block, std::byte* memory, const AttentionStep&
     });
     if (buffers == 1) {
       block.Sync();
-      begin(0, next);
+      begin(there, next);
     }
     here = here + 1 == buffers ? 0 : here + 1;
-    there = there + 1 == buffers ? 0 : there + 1;
   }
   block.AwaitCopies(0);  // none is on its way, and all have read what the pieces lie over
   auto* const pieces = reinterpret_cast<float*>(memory);
@@ -336,11 +336,9 @@ GPU_CODE void AttendStrips(Block& block, std::byte* memory, const AttentionStep&
     if (part == nullptr) {
       const auto heads = static_cast<uint32_t>(group);
       const int64_t row = tile.first_row + query / heads, head = kv_head * group + query % heads;
-      const int64_t at = (row * step.num_heads + head) * dim + d;
       Four four;
       for (int e = 0; e < 4; ++e) four.x[e] = merged[e].sum / merged[e].total;
-      if (step.out_number == Number::kBf16) return StoreFour(static_cast<Bf16*>(step.out) + at, four);
-      return StoreFour(static_cast<float*>(step.out) + at, four);
+      return PutResult(step, (row * step.num_heads + head) * dim + d, four);
     }
     float* const of_query = part + query * (dim + 2);
     for (uint32_t e = 0; e < 4; ++e) of_query[d + e] = merged[e].sum;

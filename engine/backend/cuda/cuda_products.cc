@@ -106,16 +106,16 @@ absl::Status CudaBackend::Linear(const LinearOp& op) {
   const int64_t cols = weight.cols(), outputs = weight.rows(),
                 most_rows = prepared ? std::min(in.rows(), out.rows()) : out.rows(),
                 rows = quantized ? op.rows : std::min(ProductRows(op.rows), most_rows);
-  RETURN_IF_ERROR(EnsureDevice(scratch_, rows * cols * BytesOf(number_)));
-  const int32_t* in_rows = nullptr;
-  if (!op.in_rows.empty()) {
-    CHECK_EQ(static_cast<int64_t>(op.in_rows.size()), op.rows);
-    ASSIGN_OR_RETURN(in_rows, step().uploads.Put(op.in_rows));
-    RETURN_IF_ERROR(step().uploads.Send(stream_));
-  }
   const void* multiplied = in.numbers();
   if (!prepared) {
+    RETURN_IF_ERROR(EnsureDevice(scratch_, rows * cols * BytesOf(number_)));
     multiplied = scratch_.as<void>();
+    const int32_t* in_rows = nullptr;
+    if (!op.in_rows.empty()) {
+      CHECK_EQ(static_cast<int64_t>(op.in_rows.size()), op.rows);
+      ASSIGN_OR_RETURN(in_rows, step().uploads.Put(op.in_rows));
+      RETURN_IF_ERROR(step().uploads.Send(stream_));
+    }
     RETURN_IF_ERROR(queue_.Add(PrepareOp{.in = in.numbers(),
                                          .in_number = in.number(),
                                          .in_rows = in_rows,

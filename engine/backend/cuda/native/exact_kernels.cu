@@ -3,6 +3,7 @@
 // without fused multiply-adds.
 #include <cuda_runtime.h>
 
+#include "common/base/units.h"
 #include "engine/backend/cuda/native/cuda_kernels.h"
 #include "engine/backend/cuda/native/launch.cuh"
 #include "engine/backend/cuda/native/thread_block.cuh"
@@ -40,8 +41,8 @@ absl::Status LaunchDecode(Stream stream, const DecodeOp& op) {
   return WithType(op.number, [&](auto number) {
     using Out = decltype(number);
     return Launch("decoding weights", stream, DecodeKernel<kFormat, Out>,
-                  {.blocks = GridOf((op.num_blocks + kDecodeThreads - 1) / kDecodeThreads), .threads = kDecodeThreads},
-                  op.blocks, op.num_blocks, static_cast<Out*>(op.out));
+                  {.blocks = GridOf(CeilDiv(op.num_blocks, kDecodeThreads)), .threads = kDecodeThreads}, op.blocks,
+                  op.num_blocks, static_cast<Out*>(op.out));
   });
 }
 

@@ -3,6 +3,7 @@
 // CPU gives them.
 #include <cuda_runtime.h>
 
+#include "common/base/units.h"
 #include "engine/backend/cuda/native/cuda_kernels.h"
 #include "engine/backend/cuda/native/launch.cuh"
 #include "engine/backend/cuda/native/thread_block.cuh"
@@ -63,7 +64,7 @@ absl::Status CudaKernels::MultiplyQuantized(Stream stream, const QuantizedProduc
                         : op.rows <= 32 ? QuantizedProductKernel<format(), 4>
                                         : QuantizedProductKernel<format(), 8>;
     return Launch("a product of quantised weights", stream, kernel,
-                  {.blocks = GridOf((op.outputs + kOutputs - 1) / kOutputs), .threads = kProductThreads}, op);
+                  {.blocks = GridOf(CeilDiv(op.outputs, kOutputs)), .threads = kProductThreads}, op);
   });
 }
 

@@ -210,15 +210,10 @@ class ThreadBlock {
   __device__ void BeginCopy(SixteenBytes* to, const SixteenBytes* from) { __pipeline_memcpy_async(to, from, 16); }
   __device__ void EndCopies() { __pipeline_commit(); }
   __device__ void AwaitCopies(size_t but) {
-    switch (but) {  // an instruction has the number in it
-      case 0:
-        __pipeline_wait_prior(0);
-        break;
-      case 1:
-        __pipeline_wait_prior(1);
-        break;
-      default:
-        __pipeline_wait_prior(2);
+    if (but == 0) {  // the instruction has the number in it
+      __pipeline_wait_prior(0);
+    } else {  // kMostBuffers leave no more than one; whoever left more would wait for more than he asked
+      __pipeline_wait_prior(1);
     }
     __syncthreads();  // a thread waits for its own copies
   }
