@@ -9,7 +9,6 @@ while all compute. Tokens of random weights say nothing: sharing.py compares tok
   tests/gpu/large_sharing.py --bin build/release/bin --backend cpu --transport shm --small    tries the script without a GPU
 
 Exit code 1: something that had to happen did not. Figures that miss what was asked are said and no failure."""
-import argparse
 import concurrent.futures
 import pathlib
 import random
@@ -19,7 +18,7 @@ import tempfile
 import threading
 
 import random_model
-from sharing import DEADLINE_MS, Cluster, Figures, Refused, reclaims, wait
+from sharing import DEADLINE_MS, Cluster, Figures, Refused, arguments, reclaims, wait
 
 OWN = 3072  # tokens, of the large model
 SMALL = {"num_hidden_layers": 2, "hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 8, "num_key_value_heads": 8,
@@ -101,14 +100,8 @@ class Run(Figures):
 
 
 def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--bin", required=True)
-    parser.add_argument("--backend", default="cuda")
-    parser.add_argument("--transport", default="cuda_ipc")
-    parser.add_argument("--logs", help="folder for the servers' logs, which go else")
+    parser = arguments()
     parser.add_argument("--small", action="store_true")
-    parser.add_argument("--json")
-    parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args()
     args.dtype, args.model = "bf16", None
     with tempfile.TemporaryDirectory(prefix="sc") as folder:

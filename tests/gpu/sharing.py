@@ -284,17 +284,23 @@ class Run(Figures):
         self.row("answers were right while a donor was killed", "yes" if self.wrong == 0 else "no", "yes")
 
 
-def main():
+def arguments():
+    """What large_sharing.py takes, too."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--bin", required=True)
     parser.add_argument("--backend", default="cuda")
     parser.add_argument("--transport", default="cuda_ipc")
-    parser.add_argument("--dtype", default="f32", choices=MARGIN)
-    parser.add_argument("--model", default=ROOT / "tests/data/tiny/tiny-llama-a")
     parser.add_argument("--json")
     parser.add_argument("--logs", help="folder for the servers' logs, which go else")
-    parser.add_argument("--trace", action="store_true", help="a line for each answer")
     parser.add_argument("--seed", type=int, default=1)
+    return parser
+
+
+def main():
+    parser = arguments()
+    parser.add_argument("--dtype", default="f32", choices=MARGIN)
+    parser.add_argument("--model", default=ROOT / "tests/data/tiny/tiny-llama-a")
+    parser.add_argument("--trace", action="store_true", help="a line for each answer")
     args = parser.parse_args()
     if args.transport == "nccl":
         os.environ.setdefault("NCCL_MULTI_RANK_GPU_ENABLE", "1")
