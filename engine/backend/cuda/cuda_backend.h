@@ -6,8 +6,8 @@
 //
 // What is the same as on a CPU: the values of weights (in bf16 each is rounded, also one that stays quantised), the rules of
 // sampling bit by bit. What is not: sums of products. A row's bits depend on how many rows a product has (cuBLASLt chooses
-// by shape; one row by bf16 and few rows by quantised weights are multiplied by kernels of ours) and on how its attention was divided among
-// blocks of threads, so the same prompt cut otherwise may differ in the last bits of its logits.
+// by shape; one row by bf16 and few rows by quantised weights are multiplied by kernels of ours) and on how its attention
+// was divided among blocks of threads, so the same prompt cut otherwise may differ in the last bits of its logits.
 #pragma once
 
 #include <cstdint>
