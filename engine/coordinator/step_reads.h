@@ -44,8 +44,8 @@ namespace swiftcache::engine::coordinator {
 /// A drain that is announced waits for one step at most, since Begin refuses until the loop has handled it; and for that
 /// only if it reads the lease (it is cut short then, exec::Urgency), or if a copy out of the lease began before it.
 ///
-/// `held`: leases where sequences that the step does not compute have blocks. They are left to the loop, which may save
-/// these; Take takes them too, for when that comes too late. `unread`: the others.
+/// `held`: leases where sequences that the step does not compute have blocks, or prompts have found more than it computes.
+/// They are left to the loop, which may save these; Take takes them too, for when that comes too late. `unread`: the others.
 ///
 /// Thread-safety: safe; one loop. Ownership: a value. Errors: none.
 class StepReads {

@@ -39,8 +39,9 @@ struct LeasedRegion {
   std::string donor;
   transport::LeaseView view;
   lease::Departure departure;
-  absl::Time last_use;  // at the latest look (GiveBackIdle) that saw one
-  int64_t resets = 0;   // of sequences, for what it took along
+  absl::Time last_use;     // at the latest look (GiveBackIdle) that saw one
+  bool saves_idle = true;  // false: what is idle there has nowhere to go
+  int64_t resets = 0;      // of sequences, for what it took along
 };
 
 /// Thread-safety: none; the step loop owns it. Ownership: borrows everything handed in. Errors: none: a copy that fails
@@ -48,7 +49,8 @@ struct LeasedRegion {
 class Borrowing {
  public:
   struct Options {
-    int64_t num_blocks = 0;       // of the own memory
+    int64_t num_blocks = 0;  // of the own memory
+    int64_t block_tokens = 0;
     int64_t streamed_layers = 0;  // of the model, where leased blocks are streamed layer by layer; 0: read in place
     bool streams_all = true;      // false: none but those behind slow links
     absl::Duration revoke_deadline = absl::Milliseconds(50);  // of donors: who leaves more time is in no hurry
@@ -76,17 +78,19 @@ class Borrowing {
   /// go on leaving, or their readers are reset; a region goes when nobody uses it and its last copy has ended, and the
   /// lease half hears that nothing reads it any more.
   void FinishRegions();
-  /// Blocks in use are on their way out of a lease that is wanted back soon: a step now would read them there. It takes
-  /// milliseconds, less than to compute them again.
+  /// Blocks are on their way out of a lease that is wanted back soon: a step now would read them there, or outlast the
+  /// revocation. It takes milliseconds, less than to compute them again.
   bool saves_blocks() const;
 
   /// True: donors that accept no stores were given up just now, and their leases are to be drained before anything else.
   bool LeaveSilentDonors();
 
-  /// Around each step, which reads these leases. False: there is a drain to be handled first.
-  bool BeginReads(std::span<const kv::LeaseId> leases);
-  /// Leases where sequences that the step leaves out have blocks, which can still be saved.
-  std::vector<kv::LeaseId> HeldInStep() const { return parts_.coordinator->step_reads().Held(); }
+  /// Around each step, which reads these leases. False: there is a drain to be handled first. `tokens_at_stake`: what is
+  /// computed again if the step is cut short.
+  bool BeginReads(std::span<const kv::LeaseId> leases, int64_t tokens_at_stake);
+  /// Leases that the step does not read and that have more tokens than are at stake, which can still be saved: of sequences
+  /// that it leaves out, or that prompts have found (kv::Tiers::WorthSaving).
+  std::vector<kv::LeaseId> WorthMoreThanStep() const;
   /// What was given back meanwhile, since the step did not read it, is gone.
   void EndReads();
 
@@ -133,6 +137,7 @@ class Borrowing {
   bool MayStore() const { return static_cast<int64_t>(stores_.size()) < kMaxStores; }
   void Drain(LeasedRegion& region);
   void GoOnDraining(LeasedRegion& region);
+  bool SavesIdle(const LeasedRegion& region) const;
   bool IsSaving(const LeasedRegion& region) const;
   bool IsEmptying(const LeasedRegion& region) const;
   void Forget(LeasedRegion& region);
@@ -148,7 +153,8 @@ class Borrowing {
   absl::flat_hash_map<kv::LeaseId, kv::RegionId> region_of_;
   std::set<kv::RegionId> departing_;  // those in other phases than in use
   std::map<transport::Ticket, Store> stores_;
-  std::vector<Fetch> fetches_;  // under way
+  std::vector<Fetch> fetches_;           // under way
+  std::vector<kv::LeaseId> worth_more_;  // than the step under way
   int64_t lendable_blocks_ = 0;
   std::string shortage_;
   int64_t homeless_blocks_ = 0;                         // in leases that wait for room elsewhere, and have none

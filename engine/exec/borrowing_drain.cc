@@ -97,11 +97,16 @@ void Borrowing::Drain(LeasedRegion& region) {
       departure.given_back() ? absl::InfinitePast() : std::min(departure.save_until(), idle_moves_until_);
   const int64_t batch = std::clamp<int64_t>(kDrainBatchBytes / parts_.own->block_bytes(), 1, kDrainBatch);
   while (region.view.Holds()) {
-    const bool in_use = parts_.cache->region(region.region).used > 0;
-    const absl::Time until = departure.emptying() ? slice_until_ : in_use ? departure.save_until() : idle_until;
-    if (parts_.clock->Now() >= until || (departure.emptying() && !MayStore())) return;
+    const bool in_use = parts_.cache->region(region.region).used > 0, saves_idle = !in_use && SavesIdle(region);
+    const absl::Time until = departure.emptying()   ? slice_until_
+                             : in_use || saves_idle ? departure.save_until()
+                                                    : idle_until;
+    if (parts_.clock->Now() >= until || ((departure.emptying() || saves_idle) && !MayStore())) return;
     const std::vector<Move> moves = parts_.cache->PlanDrain(region.region, batch);
-    if (moves.empty()) return departure.Emptied();
+    if (moves.empty()) {
+      region.saves_idle = false;
+      return departure.Emptied();
+    }
     Start(moves);
     FinishFetches();
     if (departure.lost()) return;
@@ -118,9 +123,16 @@ void Borrowing::GoOnDraining(LeasedRegion& region) {
   ResetReaders(region);
 }
 
+// Who is in a hurry leaves time for more than what is in use.
+bool Borrowing::SavesIdle(const LeasedRegion& region) const {
+  return region.saves_idle && region.departure.draining() && !region.departure.given_back() &&
+         parts_.cache->WorthSaving(region.region) > 0 && region.view.Holds() &&
+         parts_.clock->Now() < region.departure.save_until();
+}
+
 bool Borrowing::IsSaving(const LeasedRegion& region) const {
-  return region.departure.draining() && parts_.cache->region(region.region).used > 0 &&
-         parts_.cache->num_moves_of(region.region) > 0 && parts_.clock->Now() < region.departure.save_until();
+  return region.departure.draining() && parts_.cache->num_moves_of(region.region) > 0 &&
+         parts_.clock->Now() < region.departure.save_until();
 }
 
 bool Borrowing::IsEmptying(const LeasedRegion& region) const {
@@ -135,7 +147,7 @@ bool Borrowing::saves_blocks() const {
 }
 
 // What copies under way read is read as long as the step, since their end is not heard of before.
-bool Borrowing::BeginReads(std::span<const kv::LeaseId> leases) {
+bool Borrowing::BeginReads(std::span<const kv::LeaseId> leases, int64_t tokens_at_stake) {
   absl::flat_hash_set<kv::LeaseId> read(leases.begin(), leases.end());
   for (const Fetch& fetch : fetches_) {
     for (const Move& move : fetch.moves) read.insert(regions_.at(move.from.region).lease);
@@ -144,11 +156,23 @@ bool Borrowing::BeginReads(std::span<const kv::LeaseId> leases) {
     if (!store.move.from.local()) read.insert(regions_.at(store.move.from.region).lease);
   }
   std::vector<kv::LeaseId> unread, held;
+  worth_more_.clear();
   for (const auto& [region, leased] : regions_) {
     if (read.contains(leased.lease) || leased.departure.lost()) continue;
-    (parts_.cache->region(region).used > 0 ? held : unread).push_back(leased.lease);
+    const int64_t used = parts_.cache->region(region).used;
+    const int64_t tokens = (used + parts_.cache->WorthSaving(region)) * options_.block_tokens;
+    if (tokens > tokens_at_stake) worth_more_.push_back(leased.lease);
+    (used > 0 || tokens > tokens_at_stake ? held : unread).push_back(leased.lease);
   }
   return parts_.coordinator->step_reads().Begin(std::move(unread), std::move(held));
+}
+
+std::vector<kv::LeaseId> Borrowing::WorthMoreThanStep() const {
+  std::vector<kv::LeaseId> held = parts_.coordinator->step_reads().Held();
+  std::erase_if(held, [this](kv::LeaseId lease) {
+    return std::find(worth_more_.begin(), worth_more_.end(), lease) == worth_more_.end();
+  });
+  return held;
 }
 
 void Borrowing::EndReads() {
@@ -197,13 +221,13 @@ void Borrowing::FinishRegions() {
   for (const kv::RegionId departing : departing_) {
     LeasedRegion& region = regions_.at(departing);
     const bool in_use = parts_.cache->region(departing).used > 0;
-    if (region.departure.draining() && (in_use || IsEmptying(region))) GoOnDraining(region);
+    if (region.departure.draining() && (in_use || IsEmptying(region) || SavesIdle(region))) GoOnDraining(region);
   }
   for (auto it = departing_.begin(); it != departing_.end();) {
     const auto found = regions_.find(*it);
     const LeasedRegion& region = found->second;
     if (region.departure.waiting() || parts_.cache->num_moves_of(region.region) > 0 ||
-        parts_.cache->region(region.region).used > 0 || IsEmptying(region)) {
+        parts_.cache->region(region.region).used > 0 || IsEmptying(region) || SavesIdle(region)) {
       ++it;
       continue;
     }

@@ -48,7 +48,6 @@ Forward::Outcome Forward::Conclude(models::ForwardResult result) {
 }
 
 void Forward::Gather(const sched::StepPlan& plan) {
-  leaves_out_readers_ = plan.leaves_out_readers;
   token_ids_.clear();
   num_blocks_ = 0;
   sequences_.clear();
@@ -165,11 +164,10 @@ bool Forward::IsTooLate(int64_t layer) const {
   return now + of_a_layer * layers_left * 3 / 2 > due;
 }
 
-// To compute a step again costs less than all that those lose who wait for their turn.
 absl::Time Forward::Due() const {
   const absl::Time due = leases_->urgency->Earliest(lease_ids_);
-  if (!leaves_out_readers_ || leases_->urgency->empty()) return due;
-  return std::min(due, leases_->urgency->Earliest(leases_->sharing->borrowing().HeldInStep()));
+  if (leases_->urgency->empty()) return due;
+  return std::min(due, leases_->urgency->Earliest(leases_->sharing->borrowing().WorthMoreThanStep()));
 }
 
 bool Forward::AllLost() const {

@@ -46,8 +46,8 @@ class Forward final : private backend::LayerGate {
   struct Outcome {
     std::vector<backend::Sampled> tokens;  // [chunks that sample], in their order
     std::vector<kv::LeaseId> lost;         // memory that changed hands while this step read it
-    // No tokens: a lease that it reads, or where those have blocks whose turn it is not, is due (Urgency) before this
-    // step could have ended; or every sequence read lost ones.
+    // No tokens: a lease that it reads, or that is worth more (Borrowing::WorthMoreThanStep), is due (Urgency) before
+    // this step could have ended; or every sequence read lost ones.
     bool cut_short = false;
   };
   /// Of an engine that shares.
@@ -64,6 +64,7 @@ class Forward final : private backend::LayerGate {
   /// Rows and addresses of a step, of which nothing is read yet.
   void Gather(const sched::StepPlan& plan);
   std::span<const kv::LeaseId> leases_read() const { return lease_ids_; }
+  int64_t num_tokens() const { return static_cast<int64_t>(token_ids_.size()); }
   /// Computes what was gathered, once. `may_cut_short`: give up at the next layer where a lease is due sooner than the
   /// step would end, at the pace at which layers are given to the device. REQUIRES: leases.
   absl::StatusOr<Outcome> Run(bool may_cut_short = false);
@@ -115,7 +116,7 @@ class Forward final : private backend::LayerGate {
   std::vector<backend::WordCheck> checks_;             // of the leases that are read in place, and
   std::vector<size_t> checked_;                        // which these are, in reads_
   int64_t in_place_blocks_ = 0;
-  bool may_cut_short_ = false, leaves_out_readers_ = false;
+  bool may_cut_short_ = false;
   absl::Time begin_, first_read_;
   std::atomic<int64_t> progress_{0};
 };

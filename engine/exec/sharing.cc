@@ -12,6 +12,7 @@ Sharing::Sharing(const Options& options, const Dependencies& parts)
       lending_({parts.own, parts.cache, parts.coordinator, parts.clock, parts.metrics}, options.scrub_on_return),
       borrowing_(
           {.num_blocks = options.num_blocks,
+           .block_tokens = options.block_tokens,
            .streamed_layers = options.streamed_layers,
            .streams_all = options.streams_all,
            .revoke_deadline = options.revoke_deadline},

@@ -33,6 +33,7 @@ class Sharing {
  public:
   struct Options {
     int64_t num_blocks = 0;  // of the own memory
+    int64_t block_tokens = 0;
     bool scrub_on_return = true;
     int64_t streamed_layers = 0;                              // see Borrowing
     bool streams_all = true;                                  // likewise

@@ -2,6 +2,7 @@
 #include "engine/exec/step_loop.h"
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -71,6 +72,7 @@ StepLoop::StepLoop(const EngineOptions& options, const backend::KvLayout& layout
 
 std::unique_ptr<Sharing> StepLoop::MakeSharing(const LoopSharing& parts) {
   return std::make_unique<Sharing>(Sharing::Options{.num_blocks = cache_.local().total,
+                                                    .block_tokens = options_.block_tokens,
                                                     .scrub_on_return = options_.scrub_on_return,
                                                     .streamed_layers = Streams(parts) ? layout_.num_layers : 0,
                                                     .streams_all = StreamsAll(parts),
@@ -130,7 +132,7 @@ bool StepLoop::Step() {
   bool computes = sharing_ ? ServeLeases(plan) : !plan.chunks.empty();
   if (computes) {
     forward_.Gather(plan);
-    computes = !sharing_ || sharing_->borrowing().BeginReads(forward_.leases_read());
+    computes = !sharing_ || sharing_->borrowing().BeginReads(forward_.leases_read(), TokensAtStake(plan));
   }
   if (computes) RunStep(plan);
   Publish();
@@ -151,10 +153,17 @@ bool StepLoop::ServeLeases(const sched::StepPlan& plan) {
 // progress whatever donors do.
 constexpr int64_t kMaxCutShortInARow = 2;
 
+bool StepLoop::MayCutShort() const { return sharing_ != nullptr && cut_short_in_a_row_ < kMaxCutShortInARow; }
+
+// A step that leaves out who reads leases costs less than all that those lose who wait for their turn.
+int64_t StepLoop::TokensAtStake(const sched::StepPlan& plan) const {
+  if (!MayCutShort()) return std::numeric_limits<int64_t>::max();
+  return plan.leaves_out_readers ? 0 : forward_.num_tokens();
+}
+
 bool StepLoop::RunStep(const sched::StepPlan& plan) {
-  const bool may_cut = sharing_ != nullptr && cut_short_in_a_row_ < kMaxCutShortInARow;
   const absl::Time begin = clock_.Now();
-  absl::StatusOr<Forward::Outcome> outcome = forward_.Run(may_cut);
+  absl::StatusOr<Forward::Outcome> outcome = forward_.Run(MayCutShort());
   if (sharing_) sharing_->borrowing().EndReads();
   if (!outcome.ok()) {
     if (backend::IsDeviceLost(outcome.status())) {

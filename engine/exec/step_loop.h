@@ -106,6 +106,8 @@ class StepLoop {
   std::unique_ptr<LayerStreamer> MakeStreamer(const LoopSharing& parts) const;
   void NoteStarts(const sched::StepPlan& plan);
   bool ServeLeases(const sched::StepPlan& plan);
+  bool MayCutShort() const;
+  int64_t TokensAtStake(const sched::StepPlan& plan) const;
   bool RunStep(const sched::StepPlan& plan);
   void NotePace(const sched::StepPlan& plan, absl::Duration time);
   int64_t TokensOnLeases() const;

@@ -28,8 +28,8 @@ class Urgency {
   /// A donor that died is owed an end of the mapping within a second.
   static constexpr absl::Duration kUnmapWithin = absl::Milliseconds(500);
 
-  /// Of a message on its way to the loop. A Drain concerns the steps that read the lease, and those that leave out who
-  /// would (Forward::Due): any other is worth more than what lies there. A Lose concerns every step. Others concern none.
+  /// Of a message on its way to the loop. A Drain concerns the steps that read the lease, and those that are worth less than
+  /// what lies there (Forward::Due). A Lose concerns every step. Others concern none.
   void Note(const coordinator::LoopMessage& message, absl::Time now) {
     if (const auto* drain = std::get_if<coordinator::DrainMessage>(&message)) {
       Set(drain->id, now + (drain->until - now) / kStepDivisor, &Due::wanted_back);

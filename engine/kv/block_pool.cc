@@ -41,6 +41,11 @@ void BlockRef::NoteUse(uint64_t time) const {
   pool_->List(id_);
 }
 
+void BlockRef::NoteFound() const {
+  CHECK(holder_ != Holder::kCache) << "while a sequence holds it, it counts nowhere";
+  pool_->blocks_[id_.value()].found = true;
+}
+
 void BlockRef::Reset() {
   if (BlockPool* pool = std::exchange(pool_, nullptr)) pool->Drop(id_, holder_);
 }
@@ -79,6 +84,7 @@ std::optional<std::vector<BlockRef>> BlockPool::Allocate(int64_t count, std::opt
     Block& block = blocks_[id.value()];
     block.place = {kLocalRegion, index};
     block.filling = Filling(++last_filling_);
+    block.found = false;
     local_.occupants[index] = id;
     Hold(id, holder);
     blocks.push_back(BlockRef(this, id, holder));
@@ -147,6 +153,7 @@ void BlockPool::Unlist(BlockId id) {
   if (!block.held()) return;
   Region& at = region(block.place.region);
   --(block.used() ? at.used : at.cached);
+  at.found -= block.idle() && block.found;
   at.touched |= block.used();
   if (!block.place.local()) CountLeased(at, {.used = -block.used(), .cached = -block.idle()});
   if (ByUse* order = OrderOf(block)) order->erase({block.last_use, id});
@@ -157,6 +164,7 @@ void BlockPool::List(BlockId id) {
   if (!block.held()) return;
   Region& at = region(block.place.region);
   ++(block.used() ? at.used : at.cached);
+  at.found += block.idle() && block.found;
   if (!block.place.local()) CountLeased(at, {.used = block.used(), .cached = block.idle()});
   if (ByUse* order = OrderOf(block)) order->insert({block.last_use, id});
 }

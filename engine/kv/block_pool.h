@@ -49,6 +49,8 @@ class BlockRef {
   bool idle() const;
   /// The block was used at this time, which no other block was. REQUIRES: holds a block.
   void NoteUse(uint64_t time) const;
+  /// A prompt found the block, which was computed for another. REQUIRES: a sequence's hold.
+  void NoteFound() const;
   /// REQUIRES: holds a block.
   const BlockPool& pool() const { return *pool_; }
   /// Becomes a hold on `other`'s block, which holds the same bytes. If that lies in a lease and this one does not, they
@@ -132,6 +134,8 @@ class BlockPool {
   void SetDraining(RegionId id, bool attachable = false);
   bool draining(RegionId id) const { return region(id).draining; }
   bool has_regions() const { return !leased_.empty(); }
+  /// Of the blocks there that the cache alone holds, how many a prompt has found (BlockRef::NoteFound).
+  int64_t num_found(RegionId id) const { return region(id).found; }
   /// The oldest lease that does not drain and has a free place; for what leaves a lease, one of another lender, since
   /// this one may want the next lease back too.
   std::optional<RegionId> RegionWithRoom() const { return rooms_.Oldest(); }
@@ -204,7 +208,7 @@ class BlockPool {
     std::optional<Place> to;  // moving
     int32_t sequences = 0;    // holds of kSequence
     int32_t local_sequences = 0;
-    bool cache = false;
+    bool cache = false, found = false;
     uint64_t last_use = 0;
     Filling filling;
 
@@ -220,9 +224,9 @@ class BlockPool {
     ExtentSet free;       // none once it drains
     int64_t vacated = 0;  // free places since it drains: which ones, nobody asks any more
     std::vector<std::optional<BlockId>> occupants;
-    int64_t used = 0, cached = 0;
-    int64_t moves = 0;    // that begin or end here
-    int64_t inbound = 0;  // that end here and begin in the own arena
+    int64_t used = 0, cached = 0, found = 0;  // found: of those cached
+    int64_t moves = 0;                        // that begin or end here
+    int64_t inbound = 0;                      // that end here and begin in the own arena
     bool draining = false, attachable = true;
     bool touched = false;  // a use of it has ended, or a block has come, since TakeUse
   };

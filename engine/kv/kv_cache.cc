@@ -56,14 +56,17 @@ KvCache::Attached KvCache::Attach(BlockTable& table, const std::string& salt, co
     table.reuse_key_ = seen.key;
     CountWorth(table, seen);
   }
+  if (!std::exchange(table.was_attached_, true) && options_.may_borrow) {
+    for (const BlockRef& block : table.blocks_) block.NoteFound();
+  }
   return {table.size() * options_.block_tokens, LeasedBlocks(table) * options_.block_tokens};
 }
 
 // What others use would be there without leases too. What a sequence finds that ran before it has computed itself.
-void KvCache::CountWorth(BlockTable& table, const ReuseMeter::LookedUp& seen) {
+void KvCache::CountWorth(const BlockTable& table, const ReuseMeter::LookedUp& seen) {
   worth_.again_for_loans_tokens += seen.again_for_loans * options_.block_tokens;
   worth_.again_for_losses_tokens += seen.again_for_losses * options_.block_tokens;
-  if (std::exchange(table.was_attached_, true) || !pool_.has_regions()) return;
+  if (table.was_attached_ || !pool_.has_regions()) return;
   for (int64_t i = seen.found_alone; i < table.size(); ++i) {
     if (pool_.sequence_holds(table[i]) == 1) worth_.saved_tokens += options_.block_tokens;
   }
@@ -287,6 +290,12 @@ std::vector<Move> KvCache::PlanDrain(RegionId region, int64_t max) {
   std::vector<Move> moves = planner_.Drain(region, max, watermark());
   CountEvicted(planner_.TakeEvicted());
   return moves;
+}
+
+int64_t KvCache::WorthSaving(RegionId region) const {
+  const int64_t found = pool_.num_found(region);
+  if (found == 0 || pool_.local().free > watermark()) return found;
+  return options_.leases_are_mapped && pool_.HasRefuge(region) ? found : 0;
 }
 
 int64_t KvCache::DropRegion(RegionId region) {

@@ -105,6 +105,7 @@ class KvCache final : public SequenceBlocks, public Tiers, public LendableBlocks
   PlaceCounts leased_in() const override { return pool_.leased(); }
   PlaceCounts region(RegionId id) const override { return pool_.counts(id); }
   int64_t num_moves_of(RegionId id) const override { return pool_.num_moves_of(id); }
+  int64_t WorthSaving(RegionId id) const override;
   bool TakeUse(RegionId id) override { return pool_.TakeUse(id); }
 
   // LendableBlocks.
@@ -144,7 +145,7 @@ class KvCache final : public SequenceBlocks, public Tiers, public LendableBlocks
   int64_t PromotionsWanted() const;
   void CountEvicted(int64_t blocks, bool for_loan = false);
   void NoteGone(ReuseMeter::Gone why);
-  void CountWorth(BlockTable& table, const ReuseMeter::LookedUp& seen);
+  void CountWorth(const BlockTable& table, const ReuseMeter::LookedUp& seen);
 
   const Options options_;
   BlockPool pool_;

@@ -81,6 +81,9 @@ class Tiers {
   virtual PlaceCounts leased_in() const = 0;
   virtual PlaceCounts region(RegionId id) const = 0;
   virtual int64_t num_moves_of(RegionId id) const = 0;
+  /// Of the idle blocks there, how many a prompt has found since they were computed: who comes again will come once more,
+  /// while most of what is computed nobody asks for again. 0 where what leaves the region has nowhere to go.
+  virtual int64_t WorthSaving(RegionId id) const = 0;
   /// BlockPool's.
   virtual bool TakeUse(RegionId id) = 0;
 };

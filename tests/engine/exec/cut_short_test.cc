@@ -178,6 +178,89 @@ TEST_F(CutShortTest, AStepThatReadsNoLeaseIsNotCutForARevocation) {
   ExpectRight(*other, harness_.Prompt(9));
 }
 
+// Prompts find what lies in the lease, and there is another to which it can go.
+class CutShortForOthersTest : public CutShortTest {
+ protected:
+  static constexpr int64_t kElsewhere = 8;
+  CutShortForOthersTest() { harness_.Borrow(kElsewhere, 64); }
+  void RevokeAndAwaitRelease() {
+    harness_.coordinator().OnRevoked(kv::LeaseId(kId), absl::Milliseconds(50));
+    ASSERT_TRUE(harness_.transport().log().WaitFor("SendRelease 7")) << "at once";
+  }
+  // Of all talks, once nothing is left of the lease.
+  int64_t CachedTokens() {
+    EXPECT_TRUE(harness_.PumpUntil([&] {
+      harness_.loop().ServeBetweenSteps();
+      return harness_.load().kv_blocks_leased_in == 64;
+    }));
+    int64_t cached = 0;
+    for (unsigned seed = 1; seed <= kTalks; ++seed) {
+      const auto recording = harness_.Add(harness_.Prompt(seed), kTokens);
+      harness_.RunAll();
+      ExpectRight(*recording, harness_.Prompt(seed));
+      cached += recording->output().usage->cached_donor_tokens + recording->output().usage->cached_local_tokens;
+    }
+    return cached;
+  }
+  static constexpr int64_t kTalks = 4, kAllCached = kTalks * 20;  // as many as CutShortTest has
+};
+
+TEST_F(CutShortForOthersTest, AStepIsCutForALeaseInWhichPromptsFindMoreThanItComputes) {
+  harness_.Converse(kTalks, kTokens);
+  const auto other = harness_.Add({5, 6, 7}, kTokens);
+  EXPECT_EQ(LayersRun(absl::Milliseconds(2), [&] { Revoke(absl::Milliseconds(50)); }), 3);
+  EXPECT_TRUE(other->tokens().empty());
+  EXPECT_EQ(CachedTokens(), kAllCached);
+  EXPECT_EQ(harness_.transport().log().Count("Abandon 7"), 0) << "it was given back in time";
+  ExpectRight(*other, {5, 6, 7});
+}
+
+TEST_F(CutShortForOthersTest, NoStepBeginsWhileThatIsSaved) {
+  harness_.Converse(kTalks, kTokens);
+  const auto other = harness_.Add({5, 6, 7}, kTokens);
+  Revoke(absl::Milliseconds(50));
+  harness_.Pump();
+  EXPECT_FALSE(harness_.loop().Step());
+  EXPECT_EQ(harness_.loop().NextWakeup(), harness_.clock().Now() + absl::Milliseconds(25));
+  harness_.clock().Advance(absl::Milliseconds(25));
+  EXPECT_TRUE(harness_.loop().Step()) << "a donor that takes no stores keeps nobody waiting";
+  EXPECT_EQ(CachedTokens(), kAllCached);
+  ExpectRight(*other, {5, 6, 7});
+}
+
+TEST_F(CutShortForOthersTest, AStepThatComputesMoreIsNotCut) {
+  harness_.Converse(1, kTokens);
+  const std::vector<int32_t> prompt = RandomTokens(9, 64, harness_.model().vocab_size);
+  const auto other = harness_.Add(prompt, kTokens);
+  EXPECT_EQ(LayersRun(absl::Milliseconds(200), [&] { RevokeAndAwaitRelease(); }), kDeepLayers);
+  EXPECT_LT(CachedTokens(), kAllCached);
+  ExpectRight(*other, prompt);
+}
+
+TEST_F(CutShortForOthersTest, TheThirdStepInARowIsNotCutForIt) {
+  harness_.Converse(kTalks, kTokens);
+  const auto other = harness_.Add({5, 6, 7}, kTokens);
+  Revoke(absl::Milliseconds(1));
+  harness_.coordinator().step_reads().Handled(kv::LeaseId(kId));  // as if each step met another revocation
+  for (int i = 0; i < 2; ++i) EXPECT_EQ(LayersRun(absl::Milliseconds(2), [] {}), 1) << i;
+  EXPECT_EQ(LayersRun(absl::Milliseconds(2), [] {}), kDeepLayers);
+  EXPECT_EQ(other->tokens().size(), 1);
+  harness_.RunAll();
+  ExpectRight(*other, {5, 6, 7});
+}
+
+TEST_F(CutShortTest, AStepIsNotCutForWhatHasNowhereToGo) {
+  harness_.Converse(4, kTokens);  // prompts have found it
+  const auto other = harness_.Add({5, 6, 7}, kTokens);
+  const auto revoke = [&] {
+    harness_.coordinator().OnRevoked(kv::LeaseId(kId), absl::Milliseconds(50));
+    ASSERT_TRUE(harness_.transport().log().WaitFor("SendRelease 7")) << "at once";
+  };
+  EXPECT_EQ(LayersRun(absl::Milliseconds(2), revoke), kDeepLayers);
+  harness_.RunAll();
+  ExpectRight(*other, {5, 6, 7});
+}
+
 // Its pages stay mapped until the step ends.
 TEST_F(CutShortTest, ALongStepThatReadsNoLeaseIsCutForADonorThatIsGone) {
   const auto other = harness_.Add(harness_.Prompt(9), kTokens);

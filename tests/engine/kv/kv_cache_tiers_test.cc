@@ -263,6 +263,49 @@ TEST_F(KvCacheTiersTest, IdleBlocksDoNotFleeToTheSameLender) {
   Check({});
 }
 
+TEST_F(KvCacheTiersTest, WhatPromptsHaveFoundIsWorthSavingWhereItHasSomewhereToGo) {
+  Create(4, 4);
+  const RegionId lease = cache_->AddRegion(4, "donor"), other = cache_->AddRegion(2, "another");
+  Cache(Count(4));
+  Cache(Count(4, 50));
+  while (Spill() > 0) {
+  }
+  ASSERT_EQ(cache_->region(lease).cached, 2);
+  EXPECT_EQ(cache_->WorthSaving(lease), 0) << "nobody has asked for it again";
+  BlockTable again;
+  cache_->Attach(again, "", Count(5));
+  EXPECT_EQ(cache_->WorthSaving(lease), 0) << "it is in use";
+  cache_->Release(again);
+  EXPECT_EQ(cache_->WorthSaving(lease), 2);
+  Check({});
+  cache_->RegionDraining(lease);
+  const std::vector<Move> moves = cache_->PlanDrain(lease, 2);
+  for (const Move& move : moves) EXPECT_TRUE(cache_->FinishMove(move));
+  EXPECT_EQ(cache_->WorthSaving(lease), 0);
+  EXPECT_EQ(cache_->WorthSaving(other), 0) << "it has nowhere to go: nobody else lends";
+  (void)cache_->AddRegion(1, "third");
+  EXPECT_EQ(cache_->WorthSaving(other), 2);
+  cache_->DropRegion(lease);
+  Check({});
+}
+
+TEST_F(KvCacheTiersTest, WhatASequenceFindsOfItsOwnNobodyHasFound) {
+  Create(4, 4);
+  const RegionId lease = cache_->AddRegion(4, "donor");
+  (void)cache_->AddRegion(4, "another");
+  BlockTable table;
+  Run(table, Count(4));
+  cache_->Release(table);
+  Cache(Count(4, 50));
+  while (Spill() > 0) {
+  }
+  cache_->Attach(table, "", Count(5));
+  ASSERT_EQ(table.size(), 2);
+  cache_->Release(table);
+  ASSERT_EQ(cache_->region(lease).cached, 2);
+  EXPECT_EQ(cache_->WorthSaving(lease), 0);
+}
+
 TEST_F(KvCacheTiersTest, WhatFollowsFromTheBlocksOfALostLeaseIsFoundBehindTheHole) {
   Create(6, 1);
   const RegionId lease = cache_->AddRegion(1);
