@@ -42,10 +42,12 @@ namespace swiftcache::engine::coordinator {
 /// would still see the generation changed.
 ///
 /// A drain that is announced waits for one step at most, since Begin refuses until the loop has handled it; and for that
-/// only if it reads the lease (it is cut short then, exec::Urgency), or if a copy out of the lease began before it.
+/// only if it reads the lease, or the lease is held (it is cut short then where that helps, exec::Urgency), or if a copy
+/// out of the lease began before it.
 ///
-/// `held`: leases where sequences that the step does not compute have blocks, or prompts have found more than it computes.
-/// They are left to the loop, which may save these; Take takes them too, for when that comes too late. `unread`: the others.
+/// `held`: leases where sequences that the step does not compute have blocks, or which are worth more than the step
+/// (exec::Borrowing). They are left to the loop, which may save what lies there; Take takes them too, for when that comes
+/// too late. `unread`: the others.
 ///
 /// Thread-safety: safe; one loop. Ownership: a value. Errors: none.
 class StepReads {

@@ -39,9 +39,9 @@ struct LeasedRegion {
   std::string donor;
   transport::LeaseView view;
   lease::Departure departure;
-  absl::Time last_use;     // at the latest look (GiveBackIdle) that saw one
-  bool saves_idle = true;  // false: what is idle there has nowhere to go
-  int64_t resets = 0;      // of sequences, for what it took along
+  absl::Time last_use;           // at the latest look (GiveBackIdle) that saw one
+  bool has_more_to_move = true;  // false: what had somewhere to go has gone, or goes
+  int64_t resets = 0;            // of sequences, for what it took along
 };
 
 /// Thread-safety: none; the step loop owns it. Ownership: borrows everything handed in. Errors: none: a copy that fails
@@ -78,18 +78,22 @@ class Borrowing {
   /// go on leaving, or their readers are reset; a region goes when nobody uses it and its last copy has ended, and the
   /// lease half hears that nothing reads it any more.
   void FinishRegions();
-  /// Blocks are on their way out of a lease that is wanted back soon: a step now would read them there, or outlast the
-  /// revocation. It takes milliseconds, less than to compute them again.
+  /// Blocks are on their way out of a lease that is wanted back soon, or about to be: a step now would read them there, or
+  /// outlast the revocation. It takes milliseconds, less than to compute them again.
   bool saves_blocks() const;
 
   /// True: donors that accept no stores were given up just now, and their leases are to be drained before anything else.
   bool LeaveSilentDonors();
 
-  /// Around each step, which reads these leases. False: there is a drain to be handled first. `tokens_at_stake`: what is
-  /// computed again if the step is cut short.
-  bool BeginReads(std::span<const kv::LeaseId> leases, int64_t tokens_at_stake);
-  /// Leases that the step does not read and that have more tokens than are at stake, which can still be saved: of sequences
-  /// that it leaves out, or that prompts have found (kv::Tiers::WorthSaving).
+  /// What a step costs that is cut short for a lease that it does not read.
+  struct Stake {
+    int64_t tokens = 0;               // of prompts, that could be computed in its time
+    bool leaves_out_readers = false;  // who reads leases waits for its turn, and would lose more than a step
+  };
+  /// Around each step, which reads these leases. False: there is a drain to be handled first.
+  bool BeginReads(std::span<const kv::LeaseId> leases, const Stake& stake);
+  /// Leases that the step does not read and that are worth more than it: for what sequences have there that it leaves out,
+  /// or prompts have found (kv::Tiers::WorthSaving), which can still be saved.
   std::vector<kv::LeaseId> WorthMoreThanStep() const;
   /// What was given back meanwhile, since the step did not read it, is gone.
   void EndReads();
@@ -137,7 +141,9 @@ class Borrowing {
   bool MayStore() const { return static_cast<int64_t>(stores_.size()) < kMaxStores; }
   void Drain(LeasedRegion& region);
   void GoOnDraining(LeasedRegion& region);
-  bool SavesIdle(const LeasedRegion& region) const;
+  bool StoresFlow() const;
+  bool MaySaveMore() const;
+  bool SavesFound(const LeasedRegion& region) const;
   bool IsSaving(const LeasedRegion& region) const;
   bool IsEmptying(const LeasedRegion& region) const;
   void Forget(LeasedRegion& region);
@@ -153,13 +159,14 @@ class Borrowing {
   absl::flat_hash_map<kv::LeaseId, kv::RegionId> region_of_;
   std::set<kv::RegionId> departing_;  // those in other phases than in use
   std::map<transport::Ticket, Store> stores_;
-  std::vector<Fetch> fetches_;           // under way
-  std::vector<kv::LeaseId> worth_more_;  // than the step under way
+  std::vector<Fetch> fetches_;                   // under way
+  absl::flat_hash_set<kv::LeaseId> worth_more_;  // than the step under way
   int64_t lendable_blocks_ = 0;
   std::string shortage_;
-  int64_t homeless_blocks_ = 0;                         // in leases that wait for room elsewhere, and have none
-  absl::Time slice_until_ = absl::InfinitePast();       // of moves for drains that nobody is in a hurry for
-  absl::Time idle_moves_until_ = absl::InfinitePast();  // of all drains for one need
+  int64_t homeless_blocks_ = 0;                    // in leases that wait for room elsewhere, and have none
+  absl::Time slice_until_ = absl::InfinitePast();  // of moves for drains that nobody is in a hurry for
+  // Of all drains for one need; of blocks that prompts have found, and of other idle ones.
+  absl::Time found_moves_until_ = absl::InfinitePast(), idle_moves_until_ = absl::InfinitePast();
   absl::Duration keep_idle_ = absl::InfiniteDuration();
   absl::Time next_idle_look_ = absl::InfiniteFuture();
 };

@@ -23,6 +23,9 @@ constexpr absl::Duration kBetweenDrains = absl::Milliseconds(50);  // drains clo
 constexpr absl::Duration kStep = absl::Milliseconds(100);  // blocks that must be saved sooner are not read until then
 constexpr int64_t kDrainBatch = 8;                         // moves planned before the clock is read again, and
 constexpr int64_t kDrainBatchBytes = kMiB;
+// Of blocks that prompts have found, so many are on their way out of leases at once: where the time is up, these still are.
+constexpr int64_t kSavedAtOnceBytes = 8 * kMiB;
+constexpr int kStuckDivisor = 4;  // who waits for a store for this part of a revocation's time sends no more there
 constexpr int kSpareDivisor = 4;  // this part more room than its blocks need: spills go there too
 constexpr absl::Duration kIdleSlice = absl::Milliseconds(5);  // of its moves of idle blocks, between two steps
 
@@ -49,6 +52,8 @@ void Borrowing::Do(const DrainMessage& message) {
   // A donor in need revokes many leases at once, and waits for the last of them.
   if (!departure.given_back() && now - idle_moves_until_ > kBetweenDrains) {
     idle_moves_until_ = now + (message.until - now) / kIdleDivisor;
+    found_moves_until_ =
+        now + std::min(message.until - now, options_.revoke_deadline) / lease::Departure::kDrainDivisor;
   }
   StartDraining(*region);
 }
@@ -97,14 +102,18 @@ void Borrowing::Drain(LeasedRegion& region) {
       departure.given_back() ? absl::InfinitePast() : std::min(departure.save_until(), idle_moves_until_);
   const int64_t batch = std::clamp<int64_t>(kDrainBatchBytes / parts_.own->block_bytes(), 1, kDrainBatch);
   while (region.view.Holds()) {
-    const bool in_use = parts_.cache->region(region.region).used > 0, saves_idle = !in_use && SavesIdle(region);
-    const absl::Time until = departure.emptying()   ? slice_until_
-                             : in_use || saves_idle ? departure.save_until()
-                                                    : idle_until;
-    if (parts_.clock->Now() >= until || ((departure.emptying() || saves_idle) && !MayStore())) return;
-    const std::vector<Move> moves = parts_.cache->PlanDrain(region.region, batch);
+    const bool in_use = parts_.cache->region(region.region).used > 0;
+    const bool found = !departure.emptying() && !in_use && SavesFound(region);
+    const absl::Time until = departure.emptying() ? slice_until_
+                             : in_use             ? departure.save_until()
+                             : found              ? found_moves_until_
+                                                  : idle_until;
+    if (parts_.clock->Now() >= until) return;
+    if ((departure.emptying() && !MayStore()) || (found && !MaySaveMore())) return;
+    const int64_t most = found ? std::min(batch, parts_.cache->WorthSaving(region.region)) : batch;
+    const std::vector<Move> moves = parts_.cache->PlanDrain(region.region, most);
     if (moves.empty()) {
-      region.saves_idle = false;
+      region.has_more_to_move = false;
       return departure.Emptied();
     }
     Start(moves);
@@ -123,16 +132,28 @@ void Borrowing::GoOnDraining(LeasedRegion& region) {
   ResetReaders(region);
 }
 
-// Who is in a hurry leaves time for more than what is in use.
-bool Borrowing::SavesIdle(const LeasedRegion& region) const {
-  return region.saves_idle && region.departure.draining() && !region.departure.given_back() &&
-         parts_.cache->WorthSaving(region.region) > 0 && region.view.Holds() &&
-         parts_.clock->Now() < region.departure.save_until();
+// False: a donor takes its time over a store, and what is sent to it now would not be there in time.
+bool Borrowing::StoresFlow() const {
+  const absl::Time now = parts_.clock->Now();
+  return std::none_of(stores_.begin(), stores_.end(), [&](const auto& store) {
+    return now - store.second.waits_since > options_.revoke_deadline / kStuckDivisor;
+  });
+}
+
+bool Borrowing::MaySaveMore() const {
+  return stores_.empty() || static_cast<int64_t>(stores_.size()) * parts_.own->block_bytes() < kSavedAtOnceBytes;
+}
+
+// What prompts have found there is on its way, or about to be.
+bool Borrowing::SavesFound(const LeasedRegion& region) const {
+  return region.departure.draining() && !region.departure.given_back() && region.has_more_to_move &&
+         parts_.clock->Now() < found_moves_until_ && region.view.Holds() && StoresFlow() &&
+         parts_.cache->WorthSaving(region.region) > 0;
 }
 
 bool Borrowing::IsSaving(const LeasedRegion& region) const {
-  return region.departure.draining() && parts_.cache->num_moves_of(region.region) > 0 &&
-         parts_.clock->Now() < region.departure.save_until();
+  return region.departure.draining() && parts_.clock->Now() < region.departure.save_until() &&
+         (parts_.cache->num_moves_from(region.region) > 0 || SavesFound(region));
 }
 
 bool Borrowing::IsEmptying(const LeasedRegion& region) const {
@@ -147,7 +168,7 @@ bool Borrowing::saves_blocks() const {
 }
 
 // What copies under way read is read as long as the step, since their end is not heard of before.
-bool Borrowing::BeginReads(std::span<const kv::LeaseId> leases, int64_t tokens_at_stake) {
+bool Borrowing::BeginReads(std::span<const kv::LeaseId> leases, const Stake& stake) {
   absl::flat_hash_set<kv::LeaseId> read(leases.begin(), leases.end());
   for (const Fetch& fetch : fetches_) {
     for (const Move& move : fetch.moves) read.insert(regions_.at(move.from.region).lease);
@@ -157,21 +178,24 @@ bool Borrowing::BeginReads(std::span<const kv::LeaseId> leases, int64_t tokens_a
   }
   std::vector<kv::LeaseId> unread, held;
   worth_more_.clear();
+  const bool stores_flow = StoresFlow();
   for (const auto& [region, leased] : regions_) {
-    if (read.contains(leased.lease) || leased.departure.lost()) continue;
+    const lease::Departure& departure = leased.departure;
+    if (read.contains(leased.lease) || departure.lost()) continue;
     const int64_t used = parts_.cache->region(region).used;
-    const int64_t tokens = (used + parts_.cache->WorthSaving(region)) * options_.block_tokens;
-    if (tokens > tokens_at_stake) worth_more_.push_back(leased.lease);
-    (used > 0 || tokens > tokens_at_stake ? held : unread).push_back(leased.lease);
+    const bool saves_found = stores_flow && !departure.draining() && !departure.given_back();
+    const int64_t found = saves_found ? parts_.cache->WorthSaving(region) : 0;
+    const bool worth_more =
+        (used > 0 && stake.leaves_out_readers) || (used + found) * options_.block_tokens > stake.tokens;
+    if (worth_more) worth_more_.insert(leased.lease);
+    (used > 0 || worth_more ? held : unread).push_back(leased.lease);
   }
   return parts_.coordinator->step_reads().Begin(std::move(unread), std::move(held));
 }
 
 std::vector<kv::LeaseId> Borrowing::WorthMoreThanStep() const {
   std::vector<kv::LeaseId> held = parts_.coordinator->step_reads().Held();
-  std::erase_if(held, [this](kv::LeaseId lease) {
-    return std::find(worth_more_.begin(), worth_more_.end(), lease) == worth_more_.end();
-  });
+  std::erase_if(held, [this](kv::LeaseId lease) { return !worth_more_.contains(lease); });
   return held;
 }
 
@@ -221,13 +245,13 @@ void Borrowing::FinishRegions() {
   for (const kv::RegionId departing : departing_) {
     LeasedRegion& region = regions_.at(departing);
     const bool in_use = parts_.cache->region(departing).used > 0;
-    if (region.departure.draining() && (in_use || IsEmptying(region) || SavesIdle(region))) GoOnDraining(region);
+    if (region.departure.draining() && (in_use || IsEmptying(region) || SavesFound(region))) GoOnDraining(region);
   }
   for (auto it = departing_.begin(); it != departing_.end();) {
     const auto found = regions_.find(*it);
     const LeasedRegion& region = found->second;
     if (region.departure.waiting() || parts_.cache->num_moves_of(region.region) > 0 ||
-        parts_.cache->region(region.region).used > 0 || IsEmptying(region) || SavesIdle(region)) {
+        parts_.cache->region(region.region).used > 0 || IsEmptying(region) || SavesFound(region)) {
       ++it;
       continue;
     }

@@ -64,7 +64,6 @@ class Forward final : private backend::LayerGate {
   /// Rows and addresses of a step, of which nothing is read yet.
   void Gather(const sched::StepPlan& plan);
   std::span<const kv::LeaseId> leases_read() const { return lease_ids_; }
-  int64_t num_tokens() const { return static_cast<int64_t>(token_ids_.size()); }
   /// Computes what was gathered, once. `may_cut_short`: give up at the next layer where a lease is due sooner than the
   /// step would end, at the pace at which layers are given to the device. REQUIRES: leases.
   absl::StatusOr<Outcome> Run(bool may_cut_short = false);

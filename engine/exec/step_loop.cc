@@ -30,6 +30,14 @@ int64_t MaxOnLeases(const EngineOptions& options) {
   return options.max_tokens_on_leases > 0 ? std::min(options.max_tokens_on_leases, most) : most;
 }
 
+sched::StepPace::Load LoadOf(const sched::StepPlan& plan) {
+  sched::StepPace::Load load;
+  for (const sched::Chunk& chunk : plan.chunks) {
+    chunk.num_tokens == 1 ? ++load.decodes : load.prompt_tokens += chunk.num_tokens;
+  }
+  return load;
+}
+
 }  // namespace
 
 StepLoop::StepLoop(const EngineOptions& options, const backend::KvLayout& layout, std::unique_ptr<models::Model> model,
@@ -132,7 +140,7 @@ bool StepLoop::Step() {
   bool computes = sharing_ ? ServeLeases(plan) : !plan.chunks.empty();
   if (computes) {
     forward_.Gather(plan);
-    computes = !sharing_ || sharing_->borrowing().BeginReads(forward_.leases_read(), TokensAtStake(plan));
+    computes = !sharing_ || sharing_->borrowing().BeginReads(forward_.leases_read(), StakeOf(plan));
   }
   if (computes) RunStep(plan);
   Publish();
@@ -155,10 +163,9 @@ constexpr int64_t kMaxCutShortInARow = 2;
 
 bool StepLoop::MayCutShort() const { return sharing_ != nullptr && cut_short_in_a_row_ < kMaxCutShortInARow; }
 
-// A step that leaves out who reads leases costs less than all that those lose who wait for their turn.
-int64_t StepLoop::TokensAtStake(const sched::StepPlan& plan) const {
-  if (!MayCutShort()) return std::numeric_limits<int64_t>::max();
-  return plan.leaves_out_readers ? 0 : forward_.num_tokens();
+Borrowing::Stake StepLoop::StakeOf(const sched::StepPlan& plan) const {
+  if (!MayCutShort()) return {.tokens = std::numeric_limits<int64_t>::max()};
+  return {.tokens = pace_.InPromptTokens(LoadOf(plan)), .leaves_out_readers = plan.leaves_out_readers};
 }
 
 bool StepLoop::RunStep(const sched::StepPlan& plan) {
@@ -177,12 +184,12 @@ bool StepLoop::RunStep(const sched::StepPlan& plan) {
   if (!outcome->cut_short) scheduler_.NoteComputed(plan);
   if (!outcome->lost.empty()) sharing_->borrowing().NoteLost(outcome->lost);  // resets the sequences that read them
   cut_short_in_a_row_ = outcome->cut_short ? cut_short_in_a_row_ + 1 : 0;
-  if (!plan.leaves_out_readers) {
+  if (!plan.leaves_out_readers && !(outcome->cut_short && forward_.leases_read().empty())) {
     const int64_t tokens = outcome->cut_short ? std::max(TokensOnLeases() / 2, kLeastOnLeases) : 2 * tokens_on_leases_;
     tokens_on_leases_ = std::min(tokens, MaxOnLeases(options_));
   }
   if (outcome->cut_short) return false;
-  NotePace(plan, clock_.Now() - begin);
+  pace_.Note(LoadOf(plan), clock_.Now() - begin);
   scheduler_.Commit(plan);
   TakeTokens(plan, std::move(outcome->tokens));
   return true;
@@ -192,14 +199,6 @@ bool StepLoop::RunStep(const sched::StepPlan& plan) {
 int64_t StepLoop::TokensOnLeases() const {
   const absl::Duration layers = options_.revoke_deadline / kLayerDivisor * layout_.num_layers;
   return std::min(tokens_on_leases_, scheduler_.num_running() + pace_.PromptTokensWithin(layers));
-}
-
-void StepLoop::NotePace(const sched::StepPlan& plan, absl::Duration time) {
-  sched::StepPace::Load load;
-  for (const sched::Chunk& chunk : plan.chunks) {
-    chunk.num_tokens == 1 ? ++load.decodes : load.prompt_tokens += chunk.num_tokens;
-  }
-  pace_.Note(load, time);
 }
 
 void StepLoop::Handle(const coordinator::LoopMessage& message) {

@@ -107,9 +107,8 @@ class StepLoop {
   void NoteStarts(const sched::StepPlan& plan);
   bool ServeLeases(const sched::StepPlan& plan);
   bool MayCutShort() const;
-  int64_t TokensAtStake(const sched::StepPlan& plan) const;
+  Borrowing::Stake StakeOf(const sched::StepPlan& plan) const;
   bool RunStep(const sched::StepPlan& plan);
-  void NotePace(const sched::StepPlan& plan, absl::Duration time);
   int64_t TokensOnLeases() const;
   void TakeTokens(const sched::StepPlan& plan, std::vector<backend::Sampled> tokens);
   void AdmitParked();

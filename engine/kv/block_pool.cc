@@ -153,7 +153,7 @@ void BlockPool::Unlist(BlockId id) {
   if (!block.held()) return;
   Region& at = region(block.place.region);
   --(block.used() ? at.used : at.cached);
-  at.found -= block.idle() && block.found;
+  at.found -= block.found_idle();
   at.touched |= block.used();
   if (!block.place.local()) CountLeased(at, {.used = -block.used(), .cached = -block.idle()});
   if (ByUse* order = OrderOf(block)) order->erase({block.last_use, id});
@@ -164,7 +164,7 @@ void BlockPool::List(BlockId id) {
   if (!block.held()) return;
   Region& at = region(block.place.region);
   ++(block.used() ? at.used : at.cached);
-  at.found += block.idle() && block.found;
+  at.found += block.found_idle();
   if (!block.place.local()) CountLeased(at, {.used = block.used(), .cached = block.idle()});
   if (ByUse* order = OrderOf(block)) order->insert({block.last_use, id});
 }
@@ -276,6 +276,7 @@ std::optional<Move> BlockPool::BeginMove(BlockId id, RegionId to) {
 void BlockPool::CountMove(const Move& move, int64_t sign) {
   num_moves_ += sign;
   region(move.from.region).moves += sign;
+  region(move.from.region).outbound += sign;
   region(move.to.region).moves += sign;
   if (!move.from.local()) return;
   Region& to = region(move.to.region);

@@ -49,7 +49,7 @@ class BlockRef {
   bool idle() const;
   /// The block was used at this time, which no other block was. REQUIRES: holds a block.
   void NoteUse(uint64_t time) const;
-  /// A prompt found the block, which was computed for another. REQUIRES: a sequence's hold.
+  /// A prompt found the block, which nobody was using. REQUIRES: a sequence's hold.
   void NoteFound() const;
   /// REQUIRES: holds a block.
   const BlockPool& pool() const { return *pool_; }
@@ -134,8 +134,10 @@ class BlockPool {
   void SetDraining(RegionId id, bool attachable = false);
   bool draining(RegionId id) const { return region(id).draining; }
   bool has_regions() const { return !leased_.empty(); }
-  /// Of the blocks there that the cache alone holds, how many a prompt has found (BlockRef::NoteFound).
+  /// Of the blocks there that the cache alone holds, and that do not move, how many a prompt has found
+  /// (BlockRef::NoteFound).
   int64_t num_found(RegionId id) const { return region(id).found; }
+  bool was_found(BlockId id) const { return blocks_[id.value()].found; }
   /// The oldest lease that does not drain and has a free place; for what leaves a lease, one of another lender, since
   /// this one may want the next lease back too.
   std::optional<RegionId> RegionWithRoom() const { return rooms_.Oldest(); }
@@ -160,8 +162,9 @@ class BlockPool {
   int64_t num_moves() const { return num_moves_; }
   /// Moves that will free a local place, unless they are aborted or their lease drains.
   int64_t num_outbound_moves() const { return num_outbound_moves_; }
-  /// Moves that begin or end in a region.
+  /// Moves that begin or end in a region, and those that begin there.
   int64_t num_moves_of(RegionId id) const { return region(id).moves; }
+  int64_t num_moves_from(RegionId id) const { return region(id).outbound; }
 
   /// Takes a run of the arena out of use. False: it is not wholly free; nothing was changed.
   bool Lend(int32_t first, int32_t count);
@@ -215,6 +218,7 @@ class BlockPool {
     bool used() const { return sequences + local_sequences > 0; }
     bool idle() const { return cache && !used(); }
     bool held() const { return cache || used(); }
+    bool found_idle() const { return found && idle() && !to; }
   };
   struct Region {
     Region(RegionKind kind, int64_t num_blocks, RoomIndex::Lender lender = {})
@@ -224,8 +228,9 @@ class BlockPool {
     ExtentSet free;       // none once it drains
     int64_t vacated = 0;  // free places since it drains: which ones, nobody asks any more
     std::vector<std::optional<BlockId>> occupants;
-    int64_t used = 0, cached = 0, found = 0;  // found: of those cached
+    int64_t used = 0, cached = 0, found = 0;  // found: of those cached that do not move
     int64_t moves = 0;                        // that begin or end here
+    int64_t outbound = 0;                     // that begin here
     int64_t inbound = 0;                      // that end here and begin in the own arena
     bool draining = false, attachable = true;
     bool touched = false;  // a use of it has ended, or a block has come, since TakeUse

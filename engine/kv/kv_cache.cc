@@ -57,7 +57,9 @@ KvCache::Attached KvCache::Attach(BlockTable& table, const std::string& salt, co
     CountWorth(table, seen);
   }
   if (!std::exchange(table.was_attached_, true) && options_.may_borrow) {
-    for (const BlockRef& block : table.blocks_) block.NoteFound();
+    for (const BlockRef& block : table.blocks_) {
+      if (pool_.sequence_holds(block.id()) == 1) block.NoteFound();  // not of a request that runs, as one with n > 1
+    }
   }
   return {table.size() * options_.block_tokens, LeasedBlocks(table) * options_.block_tokens};
 }
@@ -294,8 +296,8 @@ std::vector<Move> KvCache::PlanDrain(RegionId region, int64_t max) {
 
 int64_t KvCache::WorthSaving(RegionId region) const {
   const int64_t found = pool_.num_found(region);
-  if (found == 0 || pool_.local().free > watermark()) return found;
-  return options_.leases_are_mapped && pool_.HasRefuge(region) ? found : 0;
+  if (found == 0 || (options_.leases_are_mapped && pool_.HasRefuge(region))) return found;
+  return std::clamp<int64_t>(pool_.local().free - watermark(), 0, found);
 }
 
 int64_t KvCache::DropRegion(RegionId region) {

@@ -2,6 +2,7 @@
 #include "engine/kv/move_planner.h"
 
 #include <algorithm>
+#include <tuple>
 #include <utility>
 
 #include "absl/container/flat_hash_set.h"
@@ -40,6 +41,7 @@ std::vector<Move> MovePlanner::Promote(int64_t count) {
 std::vector<Move> MovePlanner::Drain(RegionId region, int64_t count, int64_t keep_free) {
   CHECK(pool_.draining(region));
   std::vector<Move> moves;
+  uint64_t no_room_before = 0;  // last uses
   bool fresh = false;
   while (static_cast<int64_t>(moves.size()) < count) {
     if (ranked_.region != region || ranked_.blocks.empty()) {
@@ -51,7 +53,10 @@ std::vector<Move> MovePlanner::Drain(RegionId region, int64_t count, int64_t kee
     const BlockId id = ranked_.blocks.back();
     // An eviction for one before it may have taken it.
     const bool leaves = tree_.Contains(id) && pool_.place(id).region == region && !pool_.moving(id);
-    if (leaves && !Leave(id, region, keep_free, moves)) break;
+    if (leaves && pool_.last_use(id) > no_room_before && !Leave(id, region, keep_free, moves)) {
+      if (pool_.sequence_holds(id) > 0) break;
+      no_room_before = pool_.last_use(id);
+    }
     ranked_.blocks.pop_back();
   }
   return moves;
@@ -66,15 +71,15 @@ void MovePlanner::RankForDrain(RegionId region) {
   for (const std::optional<BlockId>& occupant : pool_.occupants(region)) {
     if (occupant && leaves(*occupant)) blocks.push_back(*occupant);
   }
-  std::sort(blocks.begin(), blocks.end(), [this](BlockId a, BlockId b) {
-    return std::pair(pool_.sequence_holds(a) > 0, pool_.last_use(a)) >
-           std::pair(pool_.sequence_holds(b) > 0, pool_.last_use(b));
-  });
+  const auto worth = [this](BlockId id) {
+    return std::tuple(pool_.sequence_holds(id) > 0, pool_.was_found(id), pool_.last_use(id));
+  };
+  std::sort(blocks.begin(), blocks.end(), [&](BlockId a, BlockId b) { return worth(a) > worth(b); });
   ranked_ = {region, tree_.LeadingFirst(blocks, static_cast<int64_t>(blocks.size()), leaves)};
   std::reverse(ranked_.blocks.begin(), ranked_.blocks.end());
 }
 
-// False: nowhere to go, nor for those that are colder. Idle blocks evict others only where that can give them room.
+// False: nowhere to go, nor for what was used before it. Idle blocks evict others only where that can give them room.
 bool MovePlanner::Leave(BlockId id, RegionId leaving, int64_t keep_free, std::vector<Move>& moves) {
   const bool in_use = pool_.sequence_holds(id) > 0;
   const uint64_t before = in_use ? UINT64_MAX : pool_.last_use(id);

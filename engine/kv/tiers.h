@@ -44,8 +44,8 @@ class Tiers {
   /// Nothing is placed there any more, and nobody attaches what lies there, unless it is `attachable`, which a later call
   /// can end. Moves to it that finish stay at home.
   virtual void RegionDraining(RegionId region, bool attachable = false) = 0;
-  /// Up to `max` moves out of it, most worthwhile first: blocks of running sequences, then the most recently used; less
-  /// recently used blocks elsewhere are evicted for them. REQUIRES: it drains.
+  /// Up to `max` moves out of it, most worthwhile first: blocks of running sequences, then what prompts have found, and
+  /// of either the most recently used; less recently used blocks elsewhere are evicted for them. REQUIRES: it drains.
   virtual std::vector<Move> PlanDrain(RegionId region, int64_t max) = 0;
   virtual Readers ReadersOf(RegionId region) const = 0;
   /// Forgets the region and its blocks; what follows from them stays cached behind a hole. Returns how many were lost. REQUIRES: no
@@ -80,9 +80,12 @@ class Tiers {
   virtual PlaceCounts local() const = 0;
   virtual PlaceCounts leased_in() const = 0;
   virtual PlaceCounts region(RegionId id) const = 0;
+  /// Moves that begin or end in it, and those that begin there.
   virtual int64_t num_moves_of(RegionId id) const = 0;
-  /// Of the idle blocks there, how many a prompt has found since they were computed: who comes again will come once more,
-  /// while most of what is computed nobody asks for again. 0 where what leaves the region has nowhere to go.
+  virtual int64_t num_moves_from(RegionId id) const = 0;
+  /// Of the idle blocks there that do not move, how many a prompt has found since they were computed: who came again
+  /// comes once more, while most of what is computed nobody asks for again. As far as it could go to free own memory, or
+  /// where others lend.
   virtual int64_t WorthSaving(RegionId id) const = 0;
   /// BlockPool's.
   virtual bool TakeUse(RegionId id) = 0;

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "tests/engine/exec/sharing_harness.h"
 
 namespace swiftcache::engine::exec {
@@ -183,16 +184,19 @@ class CutShortForOthersTest : public CutShortTest {
  protected:
   static constexpr int64_t kElsewhere = 8;
   CutShortForOthersTest() { harness_.Borrow(kElsewhere, 64); }
-  void RevokeAndAwaitRelease() {
-    harness_.coordinator().OnRevoked(kv::LeaseId(kId), absl::Milliseconds(50));
-    ASSERT_TRUE(harness_.transport().log().WaitFor("SendRelease 7")) << "at once";
+  void RevokeAndAwaitRelease(int64_t id = kId) {
+    harness_.coordinator().OnRevoked(kv::LeaseId(id), absl::Milliseconds(50));
+    ASSERT_TRUE(harness_.transport().log().WaitFor(absl::StrCat("SendRelease ", id))) << "at once";
   }
-  // Of all talks, once nothing is left of the lease.
-  int64_t CachedTokens() {
+  void AwaitEndOfOneLease() {
     EXPECT_TRUE(harness_.PumpUntil([&] {
       harness_.loop().ServeBetweenSteps();
       return harness_.load().kv_blocks_leased_in == 64;
     }));
+  }
+  // Of all talks, once nothing is left of the lease.
+  int64_t CachedTokens() {
+    AwaitEndOfOneLease();
     int64_t cached = 0;
     for (unsigned seed = 1; seed <= kTalks; ++seed) {
       const auto recording = harness_.Add(harness_.Prompt(seed), kTokens);
@@ -240,11 +244,53 @@ TEST_F(CutShortForOthersTest, AStepThatComputesMoreIsNotCut) {
 TEST_F(CutShortForOthersTest, TheThirdStepInARowIsNotCutForIt) {
   harness_.Converse(kTalks, kTokens);
   const auto other = harness_.Add({5, 6, 7}, kTokens);
-  Revoke(absl::Milliseconds(1));
-  harness_.coordinator().step_reads().Handled(kv::LeaseId(kId));  // as if each step met another revocation
-  for (int i = 0; i < 2; ++i) EXPECT_EQ(LayersRun(absl::Milliseconds(2), [] {}), 1) << i;
-  EXPECT_EQ(LayersRun(absl::Milliseconds(2), [] {}), kDeepLayers);
+  for (const int64_t id : {kId, kElsewhere}) {
+    EXPECT_EQ(LayersRun(absl::Milliseconds(2),
+                        [&] {
+                          harness_.coordinator().OnRevoked(kv::LeaseId(id), absl::Milliseconds(50));
+                          ASSERT_TRUE(harness_.heard().WaitFor(absl::StrCat("Drain ", id)));
+                        }),
+              3);
+    AwaitEndOfOneLease();
+    harness_.Borrow(id + 2, 64);
+  }
+  EXPECT_EQ(LayersRun(absl::Milliseconds(2), [&] { RevokeAndAwaitRelease(kId + 2); }), kDeepLayers);
   EXPECT_EQ(other->tokens().size(), 1);
+  EXPECT_LT(CachedTokens(), kAllCached);
+  ExpectRight(*other, {5, 6, 7});
+}
+
+TEST_F(CutShortForOthersTest, AStepIsNotCutForWhatNobodyHasAskedForAgain) {
+  const auto other = harness_.Add({5, 6, 7}, kTokens);
+  EXPECT_EQ(LayersRun(absl::Milliseconds(200), [&] { RevokeAndAwaitRelease(); }), kDeepLayers);
+  harness_.RunAll();
+  ExpectRight(*other, {5, 6, 7});
+}
+
+// A donor that takes its time over a store would have the next lease's come too late as well.
+TEST_F(CutShortForOthersTest, AStepIsNotCutWhereStoresDoNotFlow) {
+  harness_.Converse(kTalks, kTokens);
+  Revoke(absl::Milliseconds(50));
+  harness_.Pump();
+  ASSERT_GT(harness_.load().kv_blocks_leased_in_used, 0);
+  harness_.clock().Advance(absl::Milliseconds(25));  // no store has ended
+  harness_.Borrow(kElsewhere + 1, 64);
+  const auto other = harness_.Add({5, 6, 7}, kTokens);
+  EXPECT_EQ(LayersRun(absl::Milliseconds(2), [&] { RevokeAndAwaitRelease(kElsewhere); }), kDeepLayers);
+  harness_.RunAll();
+  ExpectRight(*other, {5, 6, 7});
+}
+
+TEST_F(CutShortTest, AStepBeginsWhileSpillsGoToALeaseThatIsWantedBack) {
+  (void)harness_.Add(harness_.Prompt(9), kTokens);
+  const size_t landed = harness_.transport().stores().size();
+  while (harness_.loop().has_work()) harness_.loop().Turn();
+  harness_.loop().ServeBetweenSteps();
+  ASSERT_GT(harness_.transport().stores().size(), landed) << "to the lease, and not there yet";
+  Revoke(absl::Milliseconds(50));
+  harness_.Pump();
+  const auto other = harness_.Add({5, 6, 7}, kTokens);
+  EXPECT_TRUE(harness_.loop().Step());
   harness_.RunAll();
   ExpectRight(*other, {5, 6, 7});
 }

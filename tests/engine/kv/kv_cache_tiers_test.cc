@@ -280,13 +280,70 @@ TEST_F(KvCacheTiersTest, WhatPromptsHaveFoundIsWorthSavingWhereItHasSomewhereToG
   Check({});
   cache_->RegionDraining(lease);
   const std::vector<Move> moves = cache_->PlanDrain(lease, 2);
+  EXPECT_EQ(cache_->WorthSaving(lease), 0) << "all of it is on its way";
+  Check({});
   for (const Move& move : moves) EXPECT_TRUE(cache_->FinishMove(move));
-  EXPECT_EQ(cache_->WorthSaving(lease), 0);
   EXPECT_EQ(cache_->WorthSaving(other), 0) << "it has nowhere to go: nobody else lends";
   (void)cache_->AddRegion(1, "third");
   EXPECT_EQ(cache_->WorthSaving(other), 2);
   cache_->DropRegion(lease);
   Check({});
+}
+
+TEST_F(KvCacheTiersTest, WhatPromptsHaveFoundLeavesBeforeWhatWasUsedSince) {
+  Create(4, 4);
+  const RegionId lease = cache_->AddRegion(8, "donor");
+  Cache(Count(4));
+  BlockTable again;
+  cache_->Attach(again, "", Count(5));
+  const std::vector<BlockId> found = {again[0], again[1]};
+  cache_->Release(again);
+  for (const int32_t from : {50, 60, 70}) {
+    Cache(Count(4, from));
+    while (Spill() > 0) {
+    }
+  }
+  ASSERT_EQ(cache_->region(lease).cached, 6);
+  (void)cache_->AddRegion(3, "another");
+  cache_->RegionDraining(lease);
+  std::vector<BlockId> first;
+  for (const Move& move : cache_->PlanDrain(lease, 2)) first.push_back(move.id);
+  EXPECT_EQ(first, found);
+}
+
+TEST_F(KvCacheTiersTest, OwnMemoryThatIsFreeIsRoomForAsMuchAsItHas) {
+  Create(8, 2);
+  const RegionId lease = cache_->AddRegion(8, "donor");
+  BlockTable filler;
+  Cache(Count(8));
+  BlockTable again;
+  cache_->Attach(again, "", Count(9));
+  cache_->Release(again);
+  ASSERT_EQ(cache_->Grow(filler, 8), Growth::kDone);
+  while (Spill() > 0) {
+  }
+  ASSERT_EQ(cache_->region(lease).cached, 2);
+  EXPECT_EQ(cache_->local().free, 2);
+  EXPECT_EQ(cache_->WorthSaving(lease), 0) << "as much as is to stay free";
+  cache_->Release(filler);
+  EXPECT_EQ(cache_->WorthSaving(lease), 2);
+}
+
+TEST_F(KvCacheTiersTest, WhatRunningSequencesShareNobodyHasFound) {
+  Create(8, 8);
+  const RegionId lease = cache_->AddRegion(8, "donor");
+  (void)cache_->AddRegion(8, "another");
+  BlockTable first, second;
+  Run(first, Count(4));
+  cache_->Attach(second, "", Count(5));
+  ASSERT_EQ(second.size(), 2);
+  cache_->Release(first);
+  cache_->Release(second);
+  Cache(Count(8, 50));
+  while (Spill() > 0) {
+  }
+  ASSERT_GE(cache_->region(lease).cached, 2);
+  EXPECT_EQ(cache_->WorthSaving(lease), 0);
 }
 
 TEST_F(KvCacheTiersTest, WhatASequenceFindsOfItsOwnNobodyHasFound) {

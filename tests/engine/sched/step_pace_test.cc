@@ -13,6 +13,17 @@ TEST(StepPaceTest, TheHeadersExample) {
   EXPECT_EQ(pace.PromptTokensWithin(absl::Milliseconds(76)), 128);
 }
 
+TEST(StepPaceTest, DecodesCountAsTheTokensOfPromptsThatTakeAsLong) {
+  StepPace pace;
+  EXPECT_EQ(pace.InPromptTokens({.decodes = 8, .prompt_tokens = 100}), 108) << "nothing is known yet";
+  pace.Note({.decodes = 8}, absl::Milliseconds(12));
+  pace.Note({.decodes = 8, .prompt_tokens = 256}, absl::Milliseconds(140));
+  EXPECT_EQ(pace.InPromptTokens({.decodes = 8}), 24);
+  EXPECT_EQ(pace.InPromptTokens({.decodes = 8, .prompt_tokens = 100}), 124);
+  EXPECT_EQ(pace.InPromptTokens({.decodes = 64}), 64) << "more of them take longer than what is known";
+  EXPECT_EQ(pace.InPromptTokens({.prompt_tokens = 100}), 100);
+}
+
 TEST(StepPaceTest, NothingIsKnownAtFirst) {
   EXPECT_EQ(StepPace().PromptTokensWithin(absl::Seconds(1)), StepPace::kUnknownTokens);
 }
