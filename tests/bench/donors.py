@@ -4,6 +4,7 @@
 
   tests/bench/donors.py reclaim         how soon a donor in need has its memory: while it decodes, while its borrower computes
   tests/bench/donors.py interference    its TTFT and TPOT while its borrower reads, writes, and has leases taken from it
+  tests/bench/donors.py pauses          two chat engines that pause in turn: what each computes again, and its first tokens after a pause
   tests/bench/donors.py guard           interference, short, with bounds that a busy machine keeps and broken leases do not: for CI
   tests/bench/donors.py lend            a loan of 1 GiB: what its donor feels of it, and of the scrub
 
@@ -18,7 +19,7 @@ import statistics
 import threading
 import time
 
-from sides import TOKEN_BYTES, Asker, Revoker, arguments, go_duration, interval, percentile, random_tokens, ratio_interval, run
+from sides import TOKEN_BYTES, Asker, Conversations, Revoker, arguments, go_duration, interval, percentile, random_tokens, ratio_interval, run
 
 BLOCK_TOKENS = 16
 
@@ -129,6 +130,73 @@ def interference(bench):
         bench.asked(f"upper end of the slow-down of {name}", high - 1, {"TTFT": 0.05, "TPOT": 0.03}[name])
 
 
+PAUSING = ("donor0", "chat")
+
+
+class Turns:
+    """What two engines computed of their conversations' turns, on each side."""
+
+    WAKING = 8  # prompts of a phase, the first ones, whose first tokens count
+
+    def __init__(self, bench, sides, talking):
+        self.bench, self.sides = bench, sides
+        self.talks = {name: Conversations(bench, active=count) for name, count in talking.items()}
+        self.again, self.computed = ({side.name: dict.fromkeys(PAUSING, 0) for side in sides} for _ in range(2))
+        self.waking = {name: [] for name in PAUSING}  # prompts: {side: TTFT}
+
+    def phase(self, name, seconds, counts=True):
+        """This engine is asked for its next turns; each prompt by one side after the other."""
+        talks, begun, number = self.talks[name], time.monotonic(), 0
+        while time.monotonic() - begun < seconds:
+            slot, talk = talks.next()
+            prompt = talk["prompt"]
+            known = (len(prompt) - talks.TURN - 1) // BLOCK_TOKENS * BLOCK_TOKENS if talk["turn"] > 1 else 0
+            answers = {side.name: side.ask(prompt, talks.ANSWER, name) for side in self.bench.rng.sample(self.sides, len(self.sides))}
+            if counts:
+                self._count(name, answers, len(prompt) - known)
+            if counts and number < self.WAKING and talk["turn"] > 1:
+                self.waking[name].append({side: answer.ttft for side, answer in answers.items()})
+            talks.answered(slot, answers["alone"].ids)
+            number += 1
+
+    def _count(self, name, answers, new):
+        for side, answer in answers.items():
+            self.computed[side][name] += answer.computed
+            self.again[side][name] += max(0, answer.computed - new)
+
+
+def pauses(bench):
+    """As long as one of two engines is asked the other pauses, and lends what it does not expect to want again. One computes
+    hardly anything again, since its memory suffices for all conversations, or both compute most of them again."""
+    own, window = 4096, "3s"
+    for case, talking in (("one has memory enough", {"donor0": 3, "chat": 10}), ("neither has", {"donor0": 10, "chat": 10})):
+        alone = ("--transport=none",)
+        sides = [bench.side("shares", own, (own,), window=window), bench.side("alone", own, (own,), alone, alone, window=window)]
+        turns = Turns(bench, sides, talking)
+        for number in range(2 * (1 + bench.args.rounds)):
+            turns.phase(PAUSING[number % 2], bench.args.phase, counts=number > 1)
+        print(f"\n{case}: conversations {talking}, {own} tokens of memory each, window {window}, pauses of {bench.args.phase:g} s")
+        judge_pauses(bench, sides[0], turns)
+        bench.stop_all()
+
+
+def judge_pauses(bench, shares, turns):
+    print(f"{'engine':10}{'computed alone':>16}{'again, alone':>14}{'again, shares':>15}{'waking':>8}{'p99 / alone':>13}")
+    for name in PAUSING:
+        again, alone = turns.again["shares"][name], turns.again["alone"][name]
+        computed = turns.computed["alone"][name]
+        first = {side: [answers[side] for answers in turns.waking[name]] for side in turns.again}
+        p99 = percentile(first["shares"], 99) / percentile(first["alone"], 99)
+        low, high = ratio_interval(first["shares"], first["alone"], 99, bench.rng)
+        print(f"{name:10}{computed:16}{alone:14}{again:15}{len(first['alone']):8}{p99:13.3f} ({low:.3f} to {high:.3f})")
+        bench.asked(f"{name}: tokens computed again (1.1 of those alone, and 3 % of all)", again, round(1.1 * alone + 0.03 * computed))
+        bench.asked(f"{name}: p99 of first tokens after a pause / alone", p99, 1.1)
+    again = {side: sum(values.values()) for side, values in turns.again.items()}
+    bench.asked("tokens that both computed again, beside alone", again["shares"], again["alone"])
+    borrowed = sum(int(engine.metric("swiftcache_lease_borrowed_total")) for engine in (shares.chat, *shares.donors))
+    bench.asked("leases", borrowed, 1, least=True)
+
+
 def guard(bench):
     for name, values in slow_downs(bench, 5).items():
         bench.asked(f"slow-down of a donor's {name}, median", statistics.median(values) - 1, 0.3)
@@ -212,8 +280,9 @@ def gaps_while_lending(bench, want):
 
 
 def main():
-    parser = arguments(__doc__, ["reclaim", "interference", "lend", "guard"])
+    parser = arguments(__doc__, ["reclaim", "interference", "pauses", "lend", "guard"])
     parser.add_argument("--rounds", type=int, help="of reclaim 200 by default, else 20")
+    parser.add_argument("--phase", type=float, default=6, help="pauses: seconds for which an engine is asked while the other pauses")
     parser.add_argument("--gaps", type=int, default=1000, help="lend: so many, or a few more, while it lends, and as many without")
     parser.add_argument("--dirty", type=int, default=0, help="lend: tokens that the donor holds before each loan; 46000 write nearly all of it")
     args = parser.parse_args()

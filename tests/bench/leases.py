@@ -30,34 +30,9 @@ import time
 import grpc
 import instructions
 from servers import Llama, add_llama_flag, llama_missing
-from sides import Revoker, Side, arguments, interval, percentile, random_tokens, ratio_interval, run
+from sides import Conversations, Revoker, Side, arguments, interval, percentile, random_tokens, ratio_interval, run
 
 from conftest import Cluster, Process  # of tests/e2e, which sides put on the path
-
-
-class Conversations:
-    """Endless talks, `active` at a time, one of which takes its next turn; the same for every side."""
-
-    FIRST, TURN, ANSWER, TURNS = 512, 48, 16, 9
-
-    def __init__(self, bench, active):
-        self.bench = bench
-        self.active = [self._fresh() for _ in range(active)]
-
-    def _fresh(self):
-        return {"prompt": self.bench.tokens(self.FIRST), "turn": 1}
-
-    def next(self):
-        slot = self.bench.rng.randrange(len(self.active))
-        return slot, self.active[slot]
-
-    def answered(self, slot, ids):
-        talk = self.active[slot]
-        if talk["turn"] == self.TURNS:
-            self.active[slot] = self._fresh()
-        else:
-            talk["prompt"] = talk["prompt"] + ids + self.bench.tokens(self.TURN)
-            talk["turn"] += 1
 
 
 OWN = 2048  # tokens of memory, of the chat engine

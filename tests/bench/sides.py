@@ -168,6 +168,31 @@ def run(case, args):
     sys.exit(bench.missed > 0)
 
 
+class Conversations:
+    """Endless talks, `active` at a time, one of which takes its next turn; the same for every side."""
+
+    FIRST, TURN, ANSWER, TURNS = 512, 48, 16, 9
+
+    def __init__(self, bench, active):
+        self.bench = bench
+        self.active = [self._fresh() for _ in range(active)]
+
+    def _fresh(self):
+        return {"prompt": self.bench.tokens(self.FIRST), "turn": 1}
+
+    def next(self):
+        slot = self.bench.rng.randrange(len(self.active))
+        return slot, self.active[slot]
+
+    def answered(self, slot, ids):
+        talk = self.active[slot]
+        if talk["turn"] == self.TURNS:
+            self.active[slot] = self._fresh()
+        else:
+            talk["prompt"] = talk["prompt"] + ids + self.bench.tokens(self.TURN)
+            talk["turn"] += 1
+
+
 class Asker:
     """Registers as an engine beside the one of a side, and only asks for memory: what it is granted it never maps."""
 
