@@ -49,7 +49,7 @@ class BlockRef {
   bool idle() const;
   /// The block was used at this time, which no other block was. REQUIRES: holds a block.
   void NoteUse(uint64_t time) const;
-  /// A prompt found the block, which nobody was using. REQUIRES: a sequence's hold.
+  /// A prompt found the block, or it continues what one found. REQUIRES: a sequence's hold.
   void NoteFound() const;
   /// REQUIRES: holds a block.
   const BlockPool& pool() const { return *pool_; }

@@ -56,12 +56,19 @@ KvCache::Attached KvCache::Attach(BlockTable& table, const std::string& salt, co
     table.reuse_key_ = seen.key;
     CountWorth(table, seen);
   }
-  if (!std::exchange(table.was_attached_, true) && options_.may_borrow) {
-    for (const BlockRef& block : table.blocks_) {
-      if (pool_.sequence_holds(block.id()) == 1) block.NoteFound();  // not of a request that runs, as one with n > 1
-    }
-  }
+  if (!std::exchange(table.was_attached_, true) && options_.may_borrow) NoteFound(table, MatchLimit(tokens));
   return {table.size() * options_.block_tokens, LeasedBlocks(table) * options_.block_tokens};
+}
+
+// What others use may be of the same request, one with n > 1, say.
+void KvCache::NoteFound(BlockTable& table, int64_t prompt_blocks) {
+  int64_t found = 0;
+  for (const BlockRef& block : table.blocks_) {
+    if (pool_.sequence_holds(block.id()) > 1) continue;
+    block.NoteFound();
+    ++found;
+  }
+  table.continues_ = found > prompt_blocks / 2;
 }
 
 // What others use would be there without leases too. What a sequence finds that ran before it has computed itself.
@@ -189,6 +196,7 @@ void KvCache::Commit(BlockTable& table, const TokenView& tokens, int64_t compute
   for (int64_t& i = table.committed_; i < full; ++i) {
     const auto block_tokens = tokens.Run(i * options_.block_tokens, options_.block_tokens);
     if (!tree_.Extend(table.pin_, block_tokens, table.blocks_[i])) return;
+    if (table.continues_) table.blocks_[i].NoteFound();
     if (!meter_) continue;
     table.reuse_key_ = ReuseMeter::Next(table.reuse_key_, block_tokens);
     reuse_keys_.resize(std::max<size_t>(reuse_keys_.size(), pool_.id_limit()));
@@ -198,9 +206,10 @@ void KvCache::Commit(BlockTable& table, const TokenView& tokens, int64_t compute
 }
 
 void KvCache::Release(BlockTable& table) {
-  const bool was_attached = table.was_attached_;
+  const bool was_attached = table.was_attached_, continues = table.continues_;
   table = BlockTable();
   table.was_attached_ = was_attached;
+  table.continues_ = continues;
 }
 
 // A block of the tree has one number in all tables that hold it; what is not committed is looked for where it can be.

@@ -38,7 +38,8 @@ class BlockTable {
   PrefixTree::Pin pin_;                // at block committed_ - 1
   uint64_t reuse_key_ = 0;             // likewise: of ReuseMeter, which
   int64_t looked_up_ = 0;              // has heard of so many leading blocks
-  bool was_attached_ = false;          // before, too: stays when the table is emptied
+  // They stay when the table is emptied: it was attached before, and then most of its prompt was found, in use by nobody.
+  bool was_attached_ = false, continues_ = false;
 };
 
 /// kWait: room is on its way, because moves that free it are under way, or Tiers::TakeMoves or LendableBlocks::TakeNeed

@@ -311,6 +311,23 @@ TEST_F(KvCacheTiersTest, WhatPromptsHaveFoundLeavesBeforeWhatWasUsedSince) {
   EXPECT_EQ(first, found);
 }
 
+// The next turn asks for what this one adds. A prompt that shares its beginning with others is no turn.
+TEST_F(KvCacheTiersTest, WhatFollowsMostOfAPromptThatWasFoundCountsAsFoundToo) {
+  for (const int64_t prompt : {6, 11}) {
+    Create(8, 8);
+    const RegionId lease = cache_->AddRegion(20, "donor");
+    (void)cache_->AddRegion(1, "another");
+    for (const Tokens& tokens : {Count(4), Count(prompt), Count(8, 50), Count(8, 70)}) {
+      Cache(tokens);
+      while (Spill() > 0) {
+      }
+    }
+    ASSERT_EQ(cache_->local().cached, 4) << "all that came first lies in the lease";
+    EXPECT_EQ(cache_->WorthSaving(lease), prompt == 6 ? 3 : 2) << prompt;
+    Check({});
+  }
+}
+
 TEST_F(KvCacheTiersTest, OwnMemoryThatIsFreeIsRoomForAsMuchAsItHas) {
   Create(8, 2);
   const RegionId lease = cache_->AddRegion(8, "donor");
