@@ -192,7 +192,7 @@ def judge_pauses(bench, shares, turns):
         bench.asked(f"{name}: tokens computed again (1.1 of those alone, and 3 % of all)", again, round(1.1 * alone + 0.03 * computed))
         bench.asked(f"{name}: p99 of first tokens after a pause / alone", p99, 1.1)
     again = {side: sum(values.values()) for side, values in turns.again.items()}
-    bench.asked("tokens that both computed again, beside alone", again["shares"], again["alone"])
+    bench.asked("tokens that both computed again / alone", again["shares"] / again["alone"], 1.1)
     borrowed = sum(int(engine.metric("swiftcache_lease_borrowed_total")) for engine in (shares.chat, *shares.donors))
     bench.asked("leases", borrowed, 1, least=True)
 
