@@ -177,7 +177,7 @@ bool Borrowing::LeaveSilentDonors() {
 void Borrowing::Advance(int64_t waiting_tokens) {
   (void)LeaveSilentDonors();
   GiveBackIdle();
-  StartMoves();
+  if (!saves_blocks()) StartMoves();
   AskForMemory(waiting_tokens);
 }
 
@@ -188,6 +188,7 @@ absl::Time Borrowing::NextWakeup() const {
     const LeasedRegion& region = regions_.at(departing);
     next = std::min(next, region.departure.leaves_at());
     if (IsSaving(region)) next = std::min(next, region.departure.save_until());
+    if (SavesFound(region)) next = std::min(next, region.departure.save_idle_until());
     if (IsEmptying(region) && MayStore()) next = parts_.clock->Now();
   }
   return next;

@@ -144,6 +144,7 @@ class Borrowing {
   bool StoresFlow() const;
   bool MaySaveMore() const;
   bool SavesFound(const LeasedRegion& region) const;
+  absl::Time MovesUntil(const LeasedRegion& region) const;
   bool IsSaving(const LeasedRegion& region) const;
   bool IsEmptying(const LeasedRegion& region) const;
   void Forget(LeasedRegion& region);
@@ -163,10 +164,9 @@ class Borrowing {
   absl::flat_hash_set<kv::LeaseId> worth_more_;  // than the step under way
   int64_t lendable_blocks_ = 0;
   std::string shortage_;
-  int64_t homeless_blocks_ = 0;                    // in leases that wait for room elsewhere, and have none
-  absl::Time slice_until_ = absl::InfinitePast();  // of moves for drains that nobody is in a hurry for
-  // Of all drains for one need; of blocks that prompts have found, and of other idle ones.
-  absl::Time found_moves_until_ = absl::InfinitePast(), idle_moves_until_ = absl::InfinitePast();
+  int64_t homeless_blocks_ = 0;                         // in leases that wait for room elsewhere, and have none
+  absl::Time slice_until_ = absl::InfinitePast();       // of moves for drains that nobody is in a hurry for
+  absl::Time idle_moves_until_ = absl::InfinitePast();  // of all drains for one need
   absl::Duration keep_idle_ = absl::InfiniteDuration();
   absl::Time next_idle_look_ = absl::InfiniteFuture();
 };

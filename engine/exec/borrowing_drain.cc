@@ -23,7 +23,7 @@ constexpr absl::Duration kBetweenDrains = absl::Milliseconds(50);  // drains clo
 constexpr absl::Duration kStep = absl::Milliseconds(100);  // blocks that must be saved sooner are not read until then
 constexpr int64_t kDrainBatch = 8;                         // moves planned before the clock is read again, and
 constexpr int64_t kDrainBatchBytes = kMiB;
-// Of blocks that prompts have found, so many are on their way out of leases at once: where the time is up, these still are.
+// So many are on their way out of leases at once: where the time is up, these still are.
 constexpr int64_t kSavedAtOnceBytes = 8 * kMiB;
 constexpr int kStuckDivisor = 4;  // who waits for a store for this part of a revocation's time sends no more there
 constexpr int kSpareDivisor = 4;  // this part more room than its blocks need: spills go there too
@@ -52,8 +52,6 @@ void Borrowing::Do(const DrainMessage& message) {
   // A donor in need revokes many leases at once, and waits for the last of them.
   if (!departure.given_back() && now - idle_moves_until_ > kBetweenDrains) {
     idle_moves_until_ = now + (message.until - now) / kIdleDivisor;
-    found_moves_until_ =
-        now + std::min(message.until - now, options_.revoke_deadline) / lease::Departure::kDrainDivisor;
   }
   StartDraining(*region);
 }
@@ -97,25 +95,16 @@ void Borrowing::StartDraining(LeasedRegion& region) {
 
 void Borrowing::Drain(LeasedRegion& region) {
   lease::Departure& departure = region.departure;
-  // What goes back unasked is cold.
-  const absl::Time idle_until =
-      departure.given_back() ? absl::InfinitePast() : std::min(departure.save_until(), idle_moves_until_);
   const int64_t batch = std::clamp<int64_t>(kDrainBatchBytes / parts_.own->block_bytes(), 1, kDrainBatch);
-  while (region.view.Holds()) {
-    const bool in_use = parts_.cache->region(region.region).used > 0;
-    const bool found = !departure.emptying() && !in_use && SavesFound(region);
-    const absl::Time until = departure.emptying() ? slice_until_
-                             : in_use             ? departure.save_until()
-                             : found              ? found_moves_until_
-                                                  : idle_until;
-    if (parts_.clock->Now() >= until) return;
-    if ((departure.emptying() && !MayStore()) || (found && !MaySaveMore())) return;
+  while (region.view.Holds() && parts_.clock->Now() < MovesUntil(region)) {
+    const bool found = SavesFound(region), under_way = parts_.cache->num_moves_from(region.region) > 0;
+    if (departure.emptying() && !MayStore()) return;
+    if (!departure.emptying() && under_way && !region.has_more_to_move) return;
+    if (!departure.emptying() && (under_way || found) && !MaySaveMore()) return;
     const int64_t most = found ? std::min(batch, parts_.cache->WorthSaving(region.region)) : batch;
     const std::vector<Move> moves = parts_.cache->PlanDrain(region.region, most);
-    if (moves.empty()) {
-      region.has_more_to_move = false;
-      return departure.Emptied();
-    }
+    region.has_more_to_move = !moves.empty();
+    if (moves.empty()) return departure.Emptied();
     Start(moves);
     FinishFetches();
     if (departure.lost()) return;
@@ -141,14 +130,25 @@ bool Borrowing::StoresFlow() const {
 }
 
 bool Borrowing::MaySaveMore() const {
-  return stores_.empty() || static_cast<int64_t>(stores_.size()) * parts_.own->block_bytes() < kSavedAtOnceBytes;
+  const int64_t stores =
+      std::count_if(stores_.begin(), stores_.end(), [](const auto& store) { return !store.second.move.from.local(); });
+  return stores == 0 || stores * parts_.own->block_bytes() < kSavedAtOnceBytes;
 }
 
-// What prompts have found there is on its way, or about to be.
+// Nothing there is in use, and what prompts have found leaves.
 bool Borrowing::SavesFound(const LeasedRegion& region) const {
-  return region.departure.draining() && !region.departure.given_back() && region.has_more_to_move &&
-         parts_.clock->Now() < found_moves_until_ && region.view.Holds() && StoresFlow() &&
-         parts_.cache->WorthSaving(region.region) > 0;
+  return region.departure.draining() && !region.departure.emptying() && !region.departure.given_back() &&
+         region.has_more_to_move && parts_.clock->Now() < region.departure.save_idle_until() && region.view.Holds() &&
+         parts_.cache->region(region.region).used == 0 && StoresFlow() && parts_.cache->WorthSaving(region.region) > 0;
+}
+
+absl::Time Borrowing::MovesUntil(const LeasedRegion& region) const {
+  const lease::Departure& departure = region.departure;
+  if (departure.emptying()) return slice_until_;
+  if (parts_.cache->region(region.region).used > 0) return departure.save_until();
+  if (SavesFound(region)) return departure.save_idle_until();
+  if (departure.given_back()) return absl::InfinitePast();  // what goes back unasked is cold
+  return std::min(departure.save_until(), idle_moves_until_);
 }
 
 bool Borrowing::IsSaving(const LeasedRegion& region) const {

@@ -56,19 +56,18 @@ KvCache::Attached KvCache::Attach(BlockTable& table, const std::string& salt, co
     table.reuse_key_ = seen.key;
     CountWorth(table, seen);
   }
-  if (!std::exchange(table.was_attached_, true) && options_.may_borrow) NoteFound(table, MatchLimit(tokens));
+  table.is_first_run_ = !std::exchange(table.was_attached_, true);
+  NoteFound(table, 0);
   return {table.size() * options_.block_tokens, LeasedBlocks(table) * options_.block_tokens};
 }
 
-// What others use may be of the same request, one with n > 1, say.
-void KvCache::NoteFound(BlockTable& table, int64_t prompt_blocks) {
-  int64_t found = 0;
-  for (const BlockRef& block : table.blocks_) {
-    if (pool_.sequence_holds(block.id()) > 1) continue;
-    block.NoteFound();
-    ++found;
+// From this block on. What others use may be of the same request, one with n > 1, say.
+void KvCache::NoteFound(BlockTable& table, int64_t first) {
+  if (!table.is_first_run_ || !options_.may_borrow || first == table.size()) return;
+  for (int64_t i = first; i < table.size(); ++i) {
+    if (pool_.sequence_holds(table[i]) == 1) table.blocks_[i].NoteFound();
   }
-  table.continues_ = found > prompt_blocks / 2;
+  table.continues_ = PrefixTree::EndsAtLeaf(table.pin_) && pool_.sequence_holds(table.blocks_.back().id()) == 1;
 }
 
 // What others use would be there without leases too. What a sequence finds that ran before it has computed itself.
@@ -93,7 +92,7 @@ KvCache::Attached KvCache::AttachMore(BlockTable& table, const TokenView& tokens
   for (int64_t i = table.committed_; i < table.size() && meter_; ++i) {
     table.reuse_key_ = ReuseMeter::Next(table.reuse_key_, tokens.Run(i * options_.block_tokens, options_.block_tokens));
   }
-  table.committed_ = table.size();
+  NoteFound(table, std::exchange(table.committed_, table.size()));
   table.filling_ = ++fillings_;
   return attached;
 }

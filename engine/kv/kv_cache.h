@@ -146,7 +146,7 @@ class KvCache final : public SequenceBlocks, public Tiers, public LendableBlocks
   int64_t PromotionsWanted() const;
   void CountEvicted(int64_t blocks, bool for_loan = false);
   void NoteGone(ReuseMeter::Gone why);
-  void NoteFound(BlockTable& table, int64_t prompt_blocks);
+  void NoteFound(BlockTable& table, int64_t first);
   void CountWorth(const BlockTable& table, const ReuseMeter::LookedUp& seen);
 
   const Options options_;

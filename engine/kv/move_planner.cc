@@ -41,7 +41,7 @@ std::vector<Move> MovePlanner::Promote(int64_t count) {
 std::vector<Move> MovePlanner::Drain(RegionId region, int64_t count, int64_t keep_free) {
   CHECK(pool_.draining(region));
   std::vector<Move> moves;
-  uint64_t no_room_before = 0;  // last uses
+  uint64_t no_room_before = 0;  // idle blocks last used then or earlier have nowhere to go
   bool fresh = false;
   while (static_cast<int64_t>(moves.size()) < count) {
     if (ranked_.region != region || ranked_.blocks.empty()) {

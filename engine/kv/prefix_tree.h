@@ -59,6 +59,9 @@ class PrefixTree {
     Node* node_ = nullptr;
   };
 
+  /// Whether a block is pinned from which nothing follows.
+  static bool EndsAtLeaf(const Pin& pin) { return pin.node_->depth > 0 && pin.node_->children.empty(); }
+
   struct Match {
     std::vector<BlockRef> blocks;
     Pin pin;  // the last matched node, or the salt's root

@@ -38,7 +38,8 @@ class BlockTable {
   PrefixTree::Pin pin_;                // at block committed_ - 1
   uint64_t reuse_key_ = 0;             // likewise: of ReuseMeter, which
   int64_t looked_up_ = 0;              // has heard of so many leading blocks
-  // They stay when the table is emptied: it was attached before, and then most of its prompt was found, in use by nobody.
+  bool is_first_run_ = false;          // it has not been emptied since its first Attach
+  // They stay when the table is emptied: it was attached before, and goes on from where another sequence ended.
   bool was_attached_ = false, continues_ = false;
 };
 

@@ -83,9 +83,9 @@ class Tiers {
   /// Moves that begin or end in it, and those that begin there.
   virtual int64_t num_moves_of(RegionId id) const = 0;
   virtual int64_t num_moves_from(RegionId id) const = 0;
-  /// Of the idle blocks there that do not move, how many a prompt has found since they were computed, or follow where
-  /// most of a prompt was found: who came again comes once more, while much of what is computed nobody asks for again. As
-  /// far as it could go to free own memory, or where others lend.
+  /// Of the idle blocks there that do not move, how many a prompt has found since they were computed, or go on from the
+  /// end of what one found: who came again comes once more, while much of what is computed nobody asks for again. None
+  /// where there is neither own memory that is free nor a lease of somebody else.
   virtual int64_t WorthSaving(RegionId id) const = 0;
   /// BlockPool's.
   virtual bool TakeUse(RegionId id) = 0;

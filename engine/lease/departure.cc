@@ -9,6 +9,8 @@ void Departure::Drain(absl::Time until, absl::Time now, const Terms& terms) {
   if (lost()) return;
   const absl::Duration time = until - now;
   const absl::Time save_until = now + time / kDrainDivisor;
+  const absl::Duration half = terms.revoke_deadline / kDrainDivisor;
+  save_idle_until_ = std::min({save_until, now + half, until - half});
   if (draining()) {
     phase_ = Phase::kSaving;
     save_until_ = std::min(save_until_, save_until);

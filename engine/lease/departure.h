@@ -69,12 +69,16 @@ class Departure {
   absl::Time leaves_at() const { return waiting() ? leaves_at_ : absl::InfiniteFuture(); }
   /// Infinite future before any Drain.
   absl::Time save_until() const { return save_until_; }
+  /// What is idle and worth it is saved until then, so that all leases of one need, whose time is the same, are done with
+  /// half of a deadline to spare. Infinite past before any Drain.
+  absl::Time save_idle_until() const { return save_idle_until_; }
 
  private:
   Phase phase_ = Phase::kInUse;
   bool given_back_ = false;
   absl::Time leaves_at_ = absl::InfiniteFuture();
   absl::Time save_until_ = absl::InfiniteFuture();
+  absl::Time save_idle_until_ = absl::InfinitePast();
 };
 
 }  // namespace swiftcache::engine::lease

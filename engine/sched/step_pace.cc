@@ -35,7 +35,8 @@ int64_t StepPace::PromptTokensWithin(absl::Duration time) const {
 int64_t StepPace::InPromptTokens(const Load& load) const {
   if (prompt_token_time_ <= absl::ZeroDuration()) return load.decodes + load.prompt_tokens;
   const absl::Duration decodes = load.decodes > 0 ? decode_time_ : absl::ZeroDuration();
-  return load.prompt_tokens + std::max(load.decodes, static_cast<int64_t>(decodes / prompt_token_time_));
+  absl::Duration rest;
+  return load.prompt_tokens + std::max(load.decodes, absl::IDivDuration(decodes, prompt_token_time_, &rest));
 }
 
 }  // namespace swiftcache::engine::sched

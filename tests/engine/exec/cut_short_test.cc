@@ -272,9 +272,14 @@ TEST_F(CutShortForOthersTest, AStepIsNotCutWhereStoresDoNotFlow) {
   harness_.Converse(kTalks, kTokens);
   Revoke(absl::Milliseconds(50));
   harness_.Pump();
-  ASSERT_GT(harness_.load().kv_blocks_leased_in_used, 0);
-  harness_.clock().Advance(absl::Milliseconds(25));  // no store has ended
+  AwaitEndOfOneLease();  // what prompts find lies elsewhere
   harness_.Borrow(kElsewhere + 1, 64);
+  (void)harness_.Add(harness_.Prompt(9), kTokens);
+  const size_t landed = harness_.transport().stores().size();
+  while (harness_.loop().has_work()) harness_.loop().Turn();
+  harness_.loop().ServeBetweenSteps();
+  ASSERT_GT(harness_.transport().stores().size(), landed);
+  harness_.clock().Advance(absl::Milliseconds(13));
   const auto other = harness_.Add({5, 6, 7}, kTokens);
   EXPECT_EQ(LayersRun(absl::Milliseconds(2), [&] { RevokeAndAwaitRelease(kElsewhere); }), kDeepLayers);
   harness_.RunAll();

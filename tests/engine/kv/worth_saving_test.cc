@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+// What of a lease is worth saving: what prompts have found, and what goes on from it.
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "engine/kv/kv_cache.h"
+#include "tests/engine/kv/kv_cache_tiers_fixture.h"
+
+namespace swiftcache::engine::kv {
+namespace {
+
+using WorthSavingTest = KvCacheTiersTest;
+
+TEST_F(WorthSavingTest, WhatPromptsHaveFoundIsWorthSavingWhereItHasSomewhereToGo) {
+  Create(4, 4);
+  const RegionId lease = cache_->AddRegion(4, "donor"), other = cache_->AddRegion(2, "another");
+  Cache(Count(4));
+  Cache(Count(4, 50));
+  while (Spill() > 0) {
+  }
+  ASSERT_EQ(cache_->region(lease).cached, 2);
+  EXPECT_EQ(cache_->WorthSaving(lease), 0) << "nobody has asked for it again";
+  BlockTable again;
+  cache_->Attach(again, "", Count(5));
+  EXPECT_EQ(cache_->WorthSaving(lease), 0) << "it is in use";
+  cache_->Release(again);
+  EXPECT_EQ(cache_->WorthSaving(lease), 2);
+  Check({});
+  cache_->RegionDraining(lease);
+  const std::vector<Move> moves = cache_->PlanDrain(lease, 2);
+  EXPECT_EQ(cache_->WorthSaving(lease), 0) << "all of it is on its way";
+  Check({});
+  for (const Move& move : moves) EXPECT_TRUE(cache_->FinishMove(move));
+  EXPECT_EQ(cache_->WorthSaving(other), 0) << "it has nowhere to go: nobody else lends";
+  (void)cache_->AddRegion(1, "third");
+  EXPECT_EQ(cache_->WorthSaving(other), 2);
+  cache_->DropRegion(lease);
+  Check({});
+}
+
+TEST_F(WorthSavingTest, WhatPromptsHaveFoundLeavesBeforeWhatWasUsedSince) {
+  Create(4, 4);
+  const RegionId lease = cache_->AddRegion(8, "donor");
+  Cache(Count(4));
+  BlockTable again;
+  cache_->Attach(again, "", Count(5));
+  const std::vector<BlockId> found = {again[0], again[1]};
+  cache_->Release(again);
+  for (const int32_t from : {50, 60, 70}) {
+    Cache(Count(4, from));
+    while (Spill() > 0) {
+    }
+  }
+  ASSERT_EQ(cache_->region(lease).cached, 6);
+  (void)cache_->AddRegion(3, "another");
+  cache_->RegionDraining(lease);
+  std::vector<BlockId> first;
+  for (const Move& move : cache_->PlanDrain(lease, 2)) first.push_back(move.id);
+  EXPECT_EQ(first, found);
+}
+
+// The next turn asks for what this one adds. A prompt that shares its beginning with others is no turn.
+TEST_F(WorthSavingTest, WhatGoesOnFromTheEndOfWhatAPromptFoundCountsAsFoundToo) {
+  for (const bool shares : {false, true}) {
+    Create(8, 8);
+    const RegionId lease = cache_->AddRegion(20, "donor");
+    (void)cache_->AddRegion(1, "another");
+    Tokens next = Count(6);
+    if (shares) next[2] = 99;
+    for (const Tokens& tokens : {Count(4), next, Count(8, 50), Count(8, 70)}) {
+      Cache(tokens);
+      while (Spill() > 0) {
+      }
+    }
+    ASSERT_EQ(cache_->local().cached, 4) << "all that came first lies in the lease";
+    EXPECT_EQ(cache_->WorthSaving(lease), shares ? 1 : 3);
+    Check({});
+  }
+}
+
+TEST_F(WorthSavingTest, OwnMemoryThatIsFreeIsRoomForAsMuchAsItHas) {
+  Create(8, 2);
+  const RegionId lease = cache_->AddRegion(8, "donor");
+  BlockTable filler;
+  Cache(Count(8));
+  BlockTable again;
+  cache_->Attach(again, "", Count(9));
+  cache_->Release(again);
+  ASSERT_EQ(cache_->Grow(filler, 8), Growth::kDone);
+  while (Spill() > 0) {
+  }
+  ASSERT_EQ(cache_->region(lease).cached, 2);
+  EXPECT_EQ(cache_->local().free, 2);
+  EXPECT_EQ(cache_->WorthSaving(lease), 0) << "as much as is to stay free";
+  cache_->Release(filler);
+  EXPECT_EQ(cache_->WorthSaving(lease), 2);
+}
+
+TEST_F(WorthSavingTest, WhatRunningSequencesShareNobodyHasFound) {
+  Create(8, 8);
+  const RegionId lease = cache_->AddRegion(8, "donor");
+  (void)cache_->AddRegion(8, "another");
+  BlockTable first, second;
+  Run(first, Count(4));
+  cache_->Attach(second, "", Count(5));
+  ASSERT_EQ(second.size(), 2);
+  cache_->Release(first);
+  cache_->Release(second);
+  Cache(Count(8, 50));
+  while (Spill() > 0) {
+  }
+  ASSERT_GE(cache_->region(lease).cached, 2);
+  EXPECT_EQ(cache_->WorthSaving(lease), 0);
+}
+
+TEST_F(WorthSavingTest, WhatASequenceFindsOfItsOwnNobodyHasFound) {
+  Create(4, 4);
+  const RegionId lease = cache_->AddRegion(4, "donor");
+  (void)cache_->AddRegion(4, "another");
+  BlockTable table;
+  Run(table, Count(4));
+  cache_->Release(table);
+  Cache(Count(4, 50));
+  while (Spill() > 0) {
+  }
+  cache_->Attach(table, "", Count(5));
+  ASSERT_EQ(table.size(), 2);
+  cache_->Release(table);
+  ASSERT_EQ(cache_->region(lease).cached, 2);
+  EXPECT_EQ(cache_->WorthSaving(lease), 0);
+}
+
+}  // namespace
+}  // namespace swiftcache::engine::kv
