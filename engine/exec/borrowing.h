@@ -144,7 +144,8 @@ class Borrowing {
   bool StoresFlow() const;
   bool MaySaveMore() const;
   bool SavesFound(const LeasedRegion& region) const;
-  absl::Time MovesUntil(const LeasedRegion& region) const;
+  absl::Time MovesUntil(const LeasedRegion& region, bool saves_found) const;
+  bool MayMoveMore(const LeasedRegion& region, bool saves_found) const;
   bool IsSaving(const LeasedRegion& region) const;
   bool IsEmptying(const LeasedRegion& region) const;
   void Forget(LeasedRegion& region);

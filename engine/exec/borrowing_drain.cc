@@ -96,11 +96,9 @@ void Borrowing::StartDraining(LeasedRegion& region) {
 void Borrowing::Drain(LeasedRegion& region) {
   lease::Departure& departure = region.departure;
   const int64_t batch = std::clamp<int64_t>(kDrainBatchBytes / parts_.own->block_bytes(), 1, kDrainBatch);
-  while (region.view.Holds() && parts_.clock->Now() < MovesUntil(region)) {
-    const bool found = SavesFound(region), under_way = parts_.cache->num_moves_from(region.region) > 0;
-    if (departure.emptying() && !MayStore()) return;
-    if (!departure.emptying() && under_way && !region.has_more_to_move) return;
-    if (!departure.emptying() && (under_way || found) && !MaySaveMore()) return;
+  while (region.view.Holds()) {
+    const bool found = SavesFound(region);
+    if (parts_.clock->Now() >= MovesUntil(region, found) || !MayMoveMore(region, found)) return;
     const int64_t most = found ? std::min(batch, parts_.cache->WorthSaving(region.region)) : batch;
     const std::vector<Move> moves = parts_.cache->PlanDrain(region.region, most);
     region.has_more_to_move = !moves.empty();
@@ -142,13 +140,21 @@ bool Borrowing::SavesFound(const LeasedRegion& region) const {
          parts_.cache->region(region.region).used == 0 && StoresFlow() && parts_.cache->WorthSaving(region.region) > 0;
 }
 
-absl::Time Borrowing::MovesUntil(const LeasedRegion& region) const {
+absl::Time Borrowing::MovesUntil(const LeasedRegion& region, bool saves_found) const {
   const lease::Departure& departure = region.departure;
   if (departure.emptying()) return slice_until_;
   if (parts_.cache->region(region.region).used > 0) return departure.save_until();
-  if (SavesFound(region)) return departure.save_idle_until();
+  if (saves_found) return departure.save_idle_until();
   if (departure.given_back()) return absl::InfinitePast();  // what goes back unasked is cold
   return std::min(departure.save_until(), idle_moves_until_);
+}
+
+// A first move out of a lease waits for none out of others, unless it saves what is idle.
+bool Borrowing::MayMoveMore(const LeasedRegion& region, bool saves_found) const {
+  if (region.departure.emptying()) return MayStore();
+  const bool under_way = parts_.cache->num_moves_from(region.region) > 0;
+  if (under_way && !region.has_more_to_move) return false;
+  return !(under_way || saves_found) || MaySaveMore();
 }
 
 bool Borrowing::IsSaving(const LeasedRegion& region) const {
