@@ -44,9 +44,21 @@ class CutShortTest : public testing::Test {
     harness_.during_layer = nullptr;
     return layers;
   }
-  void Revoke(absl::Duration time_left) {
-    harness_.coordinator().OnRevoked(kv::LeaseId(kId), time_left);
-    ASSERT_TRUE(harness_.heard().WaitFor("Drain 7"));
+  void Revoke(absl::Duration time_left, int64_t id = kId) {
+    harness_.coordinator().OnRevoked(kv::LeaseId(id), time_left);
+    ASSERT_TRUE(harness_.heard().WaitFor(absl::StrCat("Drain ", id)));
+  }
+  void RevokeAndAwaitRelease(int64_t id = kId) {
+    harness_.coordinator().OnRevoked(kv::LeaseId(id), absl::Milliseconds(50));
+    ASSERT_TRUE(harness_.transport().log().WaitFor(absl::StrCat("SendRelease ", id))) << "at once";
+  }
+  /// Another conversation's: they are on their way, and do not land.
+  void StartSpills() {
+    (void)harness_.Add(harness_.Prompt(9), kTokens);
+    const size_t landed = harness_.transport().stores().size();
+    while (harness_.loop().has_work()) harness_.loop().Turn();
+    harness_.loop().ServeBetweenSteps();
+    ASSERT_GT(harness_.transport().stores().size(), landed);
   }
   void LoseDonor() {
     harness_.coordinator().OnDonorGone(kv::LeaseId(kId));
@@ -169,11 +181,7 @@ TEST_F(CutShortTest, ALeaseThatTheStepReadsIsNotGivenBackBeforeItsEnd) {
 
 TEST_F(CutShortTest, AStepThatReadsNoLeaseIsNotCutForARevocation) {
   const auto other = harness_.Add(harness_.Prompt(9), kTokens);
-  const auto revoke = [&] {
-    harness_.coordinator().OnRevoked(kv::LeaseId(kId), absl::Milliseconds(50));
-    ASSERT_TRUE(harness_.transport().log().WaitFor("SendRelease 7")) << "at once";
-  };
-  EXPECT_EQ(LayersRun(absl::Milliseconds(200), revoke), kDeepLayers);
+  EXPECT_EQ(LayersRun(absl::Milliseconds(200), [&] { RevokeAndAwaitRelease(); }), kDeepLayers);
   EXPECT_EQ(other->tokens().size(), 1);
   harness_.RunAll();
   ExpectRight(*other, harness_.Prompt(9));
@@ -184,10 +192,6 @@ class CutShortForOthersTest : public CutShortTest {
  protected:
   static constexpr int64_t kElsewhere = 8;
   CutShortForOthersTest() { harness_.Borrow(kElsewhere, 64); }
-  void RevokeAndAwaitRelease(int64_t id = kId) {
-    harness_.coordinator().OnRevoked(kv::LeaseId(id), absl::Milliseconds(50));
-    ASSERT_TRUE(harness_.transport().log().WaitFor(absl::StrCat("SendRelease ", id))) << "at once";
-  }
   void AwaitEndOfOneLease() {
     EXPECT_TRUE(harness_.PumpUntil([&] {
       harness_.loop().ServeBetweenSteps();
@@ -245,12 +249,7 @@ TEST_F(CutShortForOthersTest, TheThirdStepInARowIsNotCutForIt) {
   harness_.Converse(kTalks, kTokens);
   const auto other = harness_.Add({5, 6, 7}, kTokens);
   for (const int64_t id : {kId, kElsewhere}) {
-    EXPECT_EQ(LayersRun(absl::Milliseconds(2),
-                        [&] {
-                          harness_.coordinator().OnRevoked(kv::LeaseId(id), absl::Milliseconds(50));
-                          ASSERT_TRUE(harness_.heard().WaitFor(absl::StrCat("Drain ", id)));
-                        }),
-              3);
+    EXPECT_EQ(LayersRun(absl::Milliseconds(2), [&] { Revoke(absl::Milliseconds(50), id); }), 3);
     AwaitEndOfOneLease();
     harness_.Borrow(id + 2, 64);
   }
@@ -274,11 +273,7 @@ TEST_F(CutShortForOthersTest, AStepIsNotCutWhereStoresDoNotFlow) {
   harness_.Pump();
   AwaitEndOfOneLease();  // what prompts find lies elsewhere
   harness_.Borrow(kElsewhere + 1, 64);
-  (void)harness_.Add(harness_.Prompt(9), kTokens);
-  const size_t landed = harness_.transport().stores().size();
-  while (harness_.loop().has_work()) harness_.loop().Turn();
-  harness_.loop().ServeBetweenSteps();
-  ASSERT_GT(harness_.transport().stores().size(), landed);
+  StartSpills();
   harness_.clock().Advance(absl::Milliseconds(13));
   const auto other = harness_.Add({5, 6, 7}, kTokens);
   EXPECT_EQ(LayersRun(absl::Milliseconds(2), [&] { RevokeAndAwaitRelease(kElsewhere); }), kDeepLayers);
@@ -287,11 +282,7 @@ TEST_F(CutShortForOthersTest, AStepIsNotCutWhereStoresDoNotFlow) {
 }
 
 TEST_F(CutShortTest, AStepBeginsWhileSpillsGoToALeaseThatIsWantedBack) {
-  (void)harness_.Add(harness_.Prompt(9), kTokens);
-  const size_t landed = harness_.transport().stores().size();
-  while (harness_.loop().has_work()) harness_.loop().Turn();
-  harness_.loop().ServeBetweenSteps();
-  ASSERT_GT(harness_.transport().stores().size(), landed) << "to the lease, and not there yet";
+  StartSpills();
   Revoke(absl::Milliseconds(50));
   harness_.Pump();
   const auto other = harness_.Add({5, 6, 7}, kTokens);
@@ -303,11 +294,7 @@ TEST_F(CutShortTest, AStepBeginsWhileSpillsGoToALeaseThatIsWantedBack) {
 TEST_F(CutShortTest, AStepIsNotCutForWhatHasNowhereToGo) {
   harness_.Converse(4, kTokens);  // prompts have found it
   const auto other = harness_.Add({5, 6, 7}, kTokens);
-  const auto revoke = [&] {
-    harness_.coordinator().OnRevoked(kv::LeaseId(kId), absl::Milliseconds(50));
-    ASSERT_TRUE(harness_.transport().log().WaitFor("SendRelease 7")) << "at once";
-  };
-  EXPECT_EQ(LayersRun(absl::Milliseconds(2), revoke), kDeepLayers);
+  EXPECT_EQ(LayersRun(absl::Milliseconds(2), [&] { RevokeAndAwaitRelease(); }), kDeepLayers);
   harness_.RunAll();
   ExpectRight(*other, {5, 6, 7});
 }

@@ -46,6 +46,10 @@ class KvCacheTiersTest : public ::testing::Test {
     for (const Move& move : moves) EXPECT_TRUE(cache_->FinishMove(move));
     return static_cast<int64_t>(moves.size());
   }
+  void SpillAll() {
+    while (Spill() > 0) {
+    }
+  }
   int64_t Found(const Tokens& tokens) { return cache_->Measure("", tokens).blocks; }
   std::vector<bool> Local(const BlockTable& table) {
     std::vector<bool> local;

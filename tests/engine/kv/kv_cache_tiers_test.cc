@@ -216,8 +216,7 @@ TEST_F(KvCacheTiersTest, DrainingSavesBlocksInUseThenThoseLastUsed) {
   Run(running, Count(4));
   Cache(Count(4, 50));
   Cache(Count(4, 90));
-  while (Spill() > 0) {
-  }
+  SpillAll();
   BlockTable filler;
   while (cache_->Grow(filler, 16) == Growth::kWait) Spill();
   EXPECT_EQ(cache_->region(lease).used + cache_->region(lease).cached, 6);
@@ -247,8 +246,7 @@ TEST_F(KvCacheTiersTest, IdleBlocksDoNotFleeToTheSameLender) {
   const RegionId lease = cache_->AddRegion(4, "donor");
   Cache(Count(4));
   Cache(Count(4, 50));
-  while (Spill() > 0) {
-  }
+  SpillAll();
   ASSERT_GT(cache_->region(lease).cached, 0);
   const RegionId next = cache_->AddRegion(4, "donor");
   cache_->RegionDraining(lease);

@@ -18,8 +18,7 @@ TEST_F(WorthSavingTest, WhatPromptsHaveFoundIsWorthSavingWhereItHasSomewhereToGo
   const RegionId lease = cache_->AddRegion(4, "donor"), other = cache_->AddRegion(2, "another");
   Cache(Count(4));
   Cache(Count(4, 50));
-  while (Spill() > 0) {
-  }
+  SpillAll();
   ASSERT_EQ(cache_->region(lease).cached, 2);
   EXPECT_EQ(cache_->WorthSaving(lease), 0) << "nobody has asked for it again";
   BlockTable again;
@@ -50,8 +49,7 @@ TEST_F(WorthSavingTest, WhatPromptsHaveFoundLeavesBeforeWhatWasUsedSince) {
   cache_->Release(again);
   for (const int32_t from : {50, 60, 70}) {
     Cache(Count(4, from));
-    while (Spill() > 0) {
-    }
+    SpillAll();
   }
   ASSERT_EQ(cache_->region(lease).cached, 6);
   (void)cache_->AddRegion(3, "another");
@@ -71,8 +69,7 @@ TEST_F(WorthSavingTest, WhatGoesOnFromTheEndOfWhatAPromptFoundCountsAsFoundToo) 
     if (shares) next[2] = 99;
     for (const Tokens& tokens : {Count(4), next, Count(8, 50), Count(8, 70)}) {
       Cache(tokens);
-      while (Spill() > 0) {
-      }
+      SpillAll();
     }
     ASSERT_EQ(cache_->local().cached, 4) << "all that came first lies in the lease";
     EXPECT_EQ(cache_->WorthSaving(lease), shares ? 1 : 3);
@@ -89,8 +86,7 @@ TEST_F(WorthSavingTest, OwnMemoryThatIsFreeIsRoomForAsMuchAsItHas) {
   cache_->Attach(again, "", Count(9));
   cache_->Release(again);
   ASSERT_EQ(cache_->Grow(filler, 8), Growth::kDone);
-  while (Spill() > 0) {
-  }
+  SpillAll();
   ASSERT_EQ(cache_->region(lease).cached, 2);
   EXPECT_EQ(cache_->local().free, 2);
   EXPECT_EQ(cache_->WorthSaving(lease), 0) << "as much as is to stay free";
@@ -109,8 +105,7 @@ TEST_F(WorthSavingTest, WhatRunningSequencesShareNobodyHasFound) {
   cache_->Release(first);
   cache_->Release(second);
   Cache(Count(8, 50));
-  while (Spill() > 0) {
-  }
+  SpillAll();
   ASSERT_GE(cache_->region(lease).cached, 2);
   EXPECT_EQ(cache_->WorthSaving(lease), 0);
 }
@@ -123,8 +118,7 @@ TEST_F(WorthSavingTest, WhatASequenceFindsOfItsOwnNobodyHasFound) {
   Run(table, Count(4));
   cache_->Release(table);
   Cache(Count(4, 50));
-  while (Spill() > 0) {
-  }
+  SpillAll();
   cache_->Attach(table, "", Count(5));
   ASSERT_EQ(table.size(), 2);
   cache_->Release(table);
