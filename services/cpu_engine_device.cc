@@ -59,10 +59,6 @@ class CpuEngineDevice final : public EngineDevice {
                                                              engine::backend::KvMemory& memory, const Clock& clock,
                                                              engine::transport::TransportEvents& events) override {
     const EngineFlags& flags = *options.flags;
-    if (flags.transport != "auto" && flags.transport != "shm") {
-      return absl::InvalidArgumentError(
-          absl::StrCat("--transport is ", flags.transport, ", which is of GPUs; on a CPU use --transport=shm"));
-    }
     return ShmTransport::Create({.shm_dir = flags.shm_dir,
                                  .name = options.name,
                                  .instance_id = options.instance_id,
@@ -82,6 +78,10 @@ class CpuEngineDevice final : public EngineDevice {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<EngineDevice>> CreateCpuEngineDevice(const EngineFlags& flags) {
+  if (flags.transport == "cuda_ipc" || flags.transport == "nccl") {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--transport is ", flags.transport, ", which is of GPUs; on a CPU use --transport=shm"));
+  }
   const Isa best = BestIsa(Isa::kAvx512Bf16), isa = IsaOfName(flags.isa).value_or(best);
   if (BestIsa(isa) != isa) {
     return absl::FailedPreconditionError(

@@ -46,10 +46,6 @@ class CudaEngineDevice final : public EngineDevice {
                                     .arena_bytes = arena.mapped_bytes()},
                                    *nccl_, *driver_, clock, events);
     }
-    if (flags.transport != "auto" && flags.transport != "cuda_ipc") {
-      return absl::InvalidArgumentError(absl::StrCat("--transport is ", flags.transport,
-                                                     ", which is of CPUs; on a GPU use --transport=cuda_ipc or nccl"));
-    }
     return engine::transport::cuda_ipc::CreateCudaIpcTransport({.shm_dir = flags.shm_dir,
                                                                 .name = options.name,
                                                                 .instance_id = options.instance_id,
@@ -69,6 +65,10 @@ class CudaEngineDevice final : public EngineDevice {
 absl::StatusOr<std::unique_ptr<EngineDevice>> CreateCudaEngineDevice(const EngineFlags& flags) {
   namespace cuda = engine::backend::cuda;
   ASSIGN_OR_RETURN(std::unique_ptr<cuda::Driver> driver, cuda::OpenDriver());
+  if (flags.transport == "shm") {
+    return absl::InvalidArgumentError(
+        "--transport is shm, which is of CPUs; on a GPU use --transport=cuda_ipc or nccl");
+  }
   ASSIGN_OR_RETURN(const std::optional<cuda::MemoryLimit> limit,
                    cuda::ReadMemoryLimit([](const char* name) { return std::getenv(name); }, driver->info().uuid));
   if (limit) LOG(INFO) << limit->source << " allows this engine " << limit->bytes << " bytes of the GPU's memory";

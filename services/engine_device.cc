@@ -17,7 +17,7 @@ absl::StatusOr<std::unique_ptr<EngineDevice>> Choose(const EngineFlags& flags) {
   if (flags.backend == "cuda") {
     return absl::FailedPreconditionError(absl::StrCat("--backend is cuda; ", gpu.status().message()));
   }
-  // There is one, and what was said about it cannot be read: that is mended, not passed over.
+  // There is one, and what was said about it cannot be read, or does not suit it: that is mended, not passed over.
   if (absl::IsInvalidArgument(gpu.status())) return gpu;
   if (!absl::IsUnimplemented(gpu.status())) LOG(WARNING) << "--backend=auto takes the CPU: " << gpu.status().message();
   return CreateCpuEngineDevice(flags);

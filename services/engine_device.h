@@ -30,8 +30,7 @@ class EngineDevice {
  public:
   virtual ~EngineDevice() = default;
   virtual engine::backend::Device& device() = 0;
-  /// REQUIRES: `memory` was made by device(), to be shared. INVALID_ARGUMENT: --transport names one of another device;
-  /// else those of the transport.
+  /// REQUIRES: `memory` was made by device(), to be shared. Errors: those of the transport.
   virtual absl::StatusOr<std::unique_ptr<engine::transport::Transport>> CreateTransport(
       const TransportOptions& options, engine::backend::KvMemory& memory, const Clock& clock,
       engine::transport::TransportEvents& events) = 0;
@@ -39,13 +38,14 @@ class EngineDevice {
 
 /// As --backend says; with auto a GPU where there is one that can be used, else the CPU, and a line in the log that says
 /// why. FAILED_PRECONDITION: this build, or this machine, has no such device; names the flag and the remedy.
-/// INVALID_ARGUMENT: --remap_on_return with --transport=nccl, or a limit of the GPU's memory that cannot be read.
+/// INVALID_ARGUMENT: --transport is of another device, or nccl with --remap_on_return, or a limit of the GPU's memory
+/// cannot be read.
 absl::StatusOr<std::unique_ptr<EngineDevice>> CreateEngineDevice(const EngineFlags& flags);
 
-/// FAILED_PRECONDITION: the processor lacks what --isa names.
+/// FAILED_PRECONDITION: the processor lacks what --isa names. INVALID_ARGUMENT: --transport is of GPUs.
 absl::StatusOr<std::unique_ptr<EngineDevice>> CreateCpuEngineDevice(const EngineFlags& flags);
 /// UNAVAILABLE: no GPU; UNIMPLEMENTED: this build has no CUDA; FAILED_PRECONDITION: a GPU that cannot be used;
-/// INVALID_ARGUMENT: ReadMemoryLimit's.
+/// INVALID_ARGUMENT: --transport is of CPUs, or ReadMemoryLimit's.
 absl::StatusOr<std::unique_ptr<EngineDevice>> CreateCudaEngineDevice(const EngineFlags& flags);
 
 }  // namespace swiftcache::services

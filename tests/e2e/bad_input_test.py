@@ -37,6 +37,7 @@ def engine(binaries, *flags, timeout=30):
     ([f"--model={MODEL}", "--model_name=m", "--lend=maybe"], "lend"),
     ([f"--model={MODEL}", "--model_name=m", "--borrow=maybe"], "borrow"),
     ([f"--model={MODEL}", "--model_name=m", "--remap_on_return", "--transport=nccl"], "remap_on_return"),
+    (["--model=nowhere/model.gguf", "--model_name=m", "--transport=nccl"], "which is of GPUs"),  # before the model is opened
     ([f"--model={MODEL}", "--model_name=a\nb"], "model_name"),
 ])
 def test_engine_refuses_bad_flags_in_one_line(binaries, flags, wanted):
