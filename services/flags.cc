@@ -88,15 +88,19 @@ Flags::Flags(const std::string& program, const std::string& description)
 Flags::~Flags() = default;
 
 CLI::Option* Flags::Add(const std::string& name, Getter show, const std::string& help, Setter set) {
-  const CLI::callback_t callback = [name, set = std::move(set)](const CLI::results_t& values) {
-    const absl::Status status = set(values.back());
-    if (!status.ok()) throw CLI::ValidationError("--" + name, std::string(status.message()));
-    return true;
-  };
-  CLI::Option* option = app_->add_option("--" + name, callback, help);
   const std::string flag = absl::AsciiStrToUpper(name), own = EnvironmentPrefix(program_) + flag;
   const char* const own_value = std::getenv(own.c_str());
-  option->envname(own_value != nullptr && *own_value != '\0' ? own : kCommonPrefix + flag)->type_name("");
+  const std::string variable = own_value != nullptr && *own_value != '\0' ? own : kCommonPrefix + flag;
+  const CLI::callback_t callback = [this, name = "--" + name, variable, set = std::move(set)](const auto& values) {
+    const absl::Status status = set(values.back());
+    if (status.ok()) return true;
+    const std::vector<CLI::Option*> typed = app_->parse_order();
+    const bool is_typed = std::find(typed.begin(), typed.end(), app_->get_option(name)) != typed.end();
+    throw CLI::ValidationError(is_typed ? name : absl::StrCat("the environment variable ", variable),
+                               std::string(status.message()));
+  };
+  CLI::Option* option = app_->add_option("--" + name, callback, help);
+  option->envname(variable)->type_name("");
   const std::string by_default = show();
   if (!by_default.empty()) option->default_str(by_default);
   settings_.push_back({name, by_default, std::move(show)});

@@ -104,13 +104,14 @@ TEST(FlagsTest, EnvironmentSpeaksWhereTheCommandLineDoesNot) {
   Parsed parsed({"--model=m"});
   Parsed overruled({"--model=m", "--max_num_seqs=5"});
   setenv("SWIFTCACHE_MAX_NUM_SEQS", "many", 1);
-  Parsed wrong({"--model=m"});
+  Parsed wrong({"--model=m"}), typed_wrong({"--model=m", "--max_num_seqs=few"});
   unsetenv("SWIFTCACHE_MAX_NUM_SEQS");
   unsetenv("SWIFTCACHE_ENABLE_PREFIX_CACHING");
   EXPECT_EQ(parsed.seqs, 3);
   EXPECT_FALSE(parsed.prefix);
   EXPECT_EQ(overruled.seqs, 5);
-  ExpectOneLine(wrong, "--max_num_seqs: found 'many', wanted a whole number");
+  ExpectOneLine(wrong, "the environment variable SWIFTCACHE_MAX_NUM_SEQS: found 'many', wanted a whole number");
+  ExpectOneLine(typed_wrong, "--max_num_seqs: found 'few', wanted a whole number");
 }
 
 TEST(FlagsTest, WrongValuesAreOneLineThatNamesFlagFoundAndWanted) {
