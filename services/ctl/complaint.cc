@@ -25,12 +25,12 @@ std::string CommandLine(const CLI::App& app, const CLI::App*& innermost) {
   return line;
 }
 
-std::string Subcommands(const CLI::App& command) {
+std::vector<std::string> Subcommands(const CLI::App& command) {
   std::vector<std::string> names;
   for (const CLI::App* each : command.get_subcommands([](const CLI::App*) { return true; })) {
     names.push_back(each->get_name());
   }
-  return absl::StrJoin(names, ", ");
+  return names;
 }
 
 // " (did you mean --prompt "the text"?)" for a text that stands alone, of a command that takes one by a flag; else "".
@@ -61,14 +61,21 @@ std::string OfUnknown(const CLI::App& command, const std::vector<std::string>& u
     if (!absl::StartsWith(each, "-")) continue;
     const std::string flag = each.substr(0, each.find('='));
     const std::vector<std::string> known = Flags(&command);
-    const bool too_early = std::count(known.begin(), known.end(), flag) > 0;
-    absl::StrAppend(&what, what.empty() ? "unknown flag " : ", ", absl::CHexEscape(flag),
-                    too_early ? " (it follows its command)" : DidYouMean(flag, known));
+    absl::StrAppend(&what, what.empty() ? "unknown flag " : ", ", absl::CHexEscape(flag));
+    if (command.get_option_no_throw(flag) != nullptr) {
+      absl::StrAppend(&what, " (it follows its command)");
+    } else if (std::count(known.begin(), known.end(), flag) > 0) {
+      absl::StrAppend(&what, " (not of this command)");
+    } else {
+      absl::StrAppend(&what, DidYouMean(flag, known));
+    }
   }
   if (!what.empty()) return what;
   const std::string found = absl::CHexEscape(unknown[0]);
-  const std::string commands = Subcommands(command);
-  if (!commands.empty()) return absl::StrCat("unknown command '", found, "', wanted one of: ", commands);
+  if (const std::vector<std::string> commands = Subcommands(command); !commands.empty()) {
+    return absl::StrCat("unknown command '", found, "'", DidYouMean(found, commands),
+                        ", wanted one of: ", absl::StrJoin(commands, ", "));
+  }
   return absl::StrCat("unexpected argument '", found, "'", SuggestText(command, unknown[0]));
 }
 
@@ -78,7 +85,7 @@ std::string Complaint(const CLI::App& app, const CLI::ParseError& error) {
   const CLI::App* command = nullptr;
   const std::string line = CommandLine(app, command);
   const std::vector<std::string> unknown = app.remaining(/*recurse=*/true);
-  const std::string commands = Subcommands(*command);
+  const std::string commands = absl::StrJoin(Subcommands(*command), ", ");
   std::string what = error.what();
   if (!unknown.empty()) {
     what = OfUnknown(*command, unknown);

@@ -39,6 +39,7 @@ TEST(ComplaintTest, ACommandOfCommandsNamesThem) {
   EXPECT_EQ(Of(""), "ctl: a command is missing, wanted one of: say, lease; ctl --help lists commands and flags");
   EXPECT_EQ(Of("lease"),
             "ctl: a command is missing, wanted one of: ls, limit; ctl lease --help lists commands and flags");
+  EXPECT_THAT(Of("lease limt"), HasSubstr("unknown command 'limt' (did you mean limit?), wanted one of: ls, limit; "));
   EXPECT_THAT(Of("lease lend"), HasSubstr("unknown command 'lend', wanted one of: ls, limit; ctl lease --help"));
 }
 
@@ -61,6 +62,7 @@ TEST(ComplaintTest, AFlagOfNearlyTheSameNameIsOffered) {
 
 TEST(ComplaintTest, AFlagBeforeItsCommandIsSentBehindIt) {
   EXPECT_THAT(Of("--max_tokens=5 say --prompt=x"), HasSubstr("unknown flag --max_tokens (it follows its command); "));
+  EXPECT_THAT(Of("say --prompt=x --broker=y"), HasSubstr("unknown flag --broker (not of this command); "));
 }
 
 TEST(ComplaintTest, WhatIsMissingIsExplained) {
