@@ -4,11 +4,13 @@
 #include <optional>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "gateway/openai/api_error.h"
 
 namespace swiftcache::gateway::openai {
 namespace {
 
+constexpr char kIdsOfRelay[] = "token_ids[";  // of a prompt, in its errors
 constexpr char kEvents[] = "text/event-stream; charset=utf-8";
 
 std::string ResponseId(Endpoint endpoint, const std::string& request_id) {
@@ -19,7 +21,9 @@ absl::Status WithParam(absl::Status status, Endpoint endpoint) {
   if (absl::IsNotFound(status)) return AboutField(std::move(status), "model");
   if (absl::IsOutOfRange(status))
     return AboutField(std::move(status), endpoint == Endpoint::kChat ? "messages" : "prompt");
-  return status;
+  absl::string_view message = status.message();
+  if (!absl::IsInvalidArgument(status) || !absl::ConsumePrefix(&message, kIdsOfRelay)) return status;
+  return FieldError("prompt", absl::StrCat("prompt[", message));
 }
 
 // The prompt's text, if the client sent text and wants it back.

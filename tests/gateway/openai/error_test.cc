@@ -92,6 +92,15 @@ TEST_F(ErrorTest, APromptThatIsTooLongNamesItsField) {
   EXPECT_EQ(error["code"], "context_length_exceeded");
 }
 
+TEST_F(ErrorTest, AWrongIdIsNamedAsTheClientSentIt) {
+  relay_.check = [](const relay::GenerateRequest&) {
+    return absl::InvalidArgumentError("token_ids[2] is 999999, wants 0..299");
+  };
+  const json error = Error(Post(kCompletionsPath, CompletionBody({{"prompt", {1, 2, 999999}}})));
+  EXPECT_EQ(error["param"], "prompt");
+  EXPECT_EQ(error["message"], "prompt[2] is 999999, wants 0..299");
+}
+
 TEST_F(ErrorTest, HostileBodiesAreRefusedBeforeTheRelayHears) {
   const std::vector<std::string> bodies = {"",
                                            "not json",
