@@ -45,10 +45,17 @@ export CCACHE_BASEDIR=$PWD CCACHE_NOHASHDIR=1  # checkouts in other folders shar
 log=build/quickstart.log
 cmake --preset release >"$log" 2>&1 || { tail -15 "$log" >&2; die "cmake --preset release failed (above; all of it in $log)"; }
 say "building (release)"
-# One line of progress: rewritten in place on a terminal, every tenth step elsewhere.
-NINJA_STATUS='[%f/%t %es] ' cmake --build --preset release --target binaries 2>&1 | tee -a "$log" |
-  if [ -t 1 ]; then awk '/^\[/ { printf "\r\033[K%.100s", $0; fflush() } END { print "" }'
-  else awk -F'[[/ ]' '/^\[/ && $2 % 10 == 0 { print $0; fflush() }'; fi ||
+# One line of progress: rewritten in place on a terminal, every tenth step elsewhere. (Debian's awk reads pipes by blocks.)
+progress() {
+  local line
+  while IFS= read -r line; do
+    [[ $line =~ ^\[([0-9]+)/ ]] || continue
+    if [ -t 1 ]; then printf '\r\033[K%.100s' "$line"
+    elif ((BASH_REMATCH[1] % 10 == 0)); then echo "$line"; fi
+  done
+  [ ! -t 1 ] || echo
+}
+NINJA_STATUS='[%f/%t %es] ' cmake --build --preset release --target binaries 2>&1 | tee -a "$log" | progress ||
   { grep -A12 -m1 -E 'FAILED|error|No space' "$log" >&2 || tail -15 "$log" >&2; die "the build failed (above; all of it in $log)"; }
 
 leases=false  # another model's tokens take other room: what follows about leases is measured out for this one
