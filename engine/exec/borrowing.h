@@ -93,7 +93,8 @@ class Borrowing {
   /// Around each step, which reads these leases. False: there is a drain to be handled first.
   bool BeginReads(std::span<const kv::LeaseId> leases, const Stake& stake);
   /// Leases that the step does not read and that are worth more than it: for what sequences have there that it leaves out,
-  /// or prompts have found (kv::Tiers::WorthSaving), which can still be saved.
+  /// or prompts have found (kv::Tiers::WorthSaving), which can still be saved. One out of which a copy is under way is
+  /// among them, too: until the step's end nobody hears that the copy has ended, so it could not be given back before.
   std::vector<kv::LeaseId> WorthMoreThanStep() const;
   /// What was given back meanwhile, since the step did not read it, is gone.
   void EndReads();
@@ -163,6 +164,7 @@ class Borrowing {
   std::map<transport::Ticket, Store> stores_;
   std::vector<Fetch> fetches_;                   // under way
   absl::flat_hash_set<kv::LeaseId> worth_more_;  // than the step under way
+  std::vector<kv::LeaseId> worth_more_copied_;   // likewise, but copies read it
   int64_t lendable_blocks_ = 0;
   std::string shortage_;
   int64_t homeless_blocks_ = 0;                         // in leases that wait for room elsewhere, and have none

@@ -19,9 +19,9 @@ using kv::Move;
 namespace {
 
 constexpr int kIdleDivisor = 100;  // copies of idle blocks take this part of a drain's time, for all drains of a need
-constexpr absl::Duration kBetweenDrains = absl::Milliseconds(50);  // drains closer than this are of one need
-constexpr absl::Duration kStep = absl::Milliseconds(100);  // blocks that must be saved sooner are not read until then
-constexpr int64_t kDrainBatch = 8;                         // moves planned before the clock is read again, and
+constexpr absl::Duration kBetweenDrains = absl::Milliseconds(50);    // drains closer than this are of one need
+constexpr absl::Duration kHeldBackWithin = absl::Milliseconds(100);  // what must be saved sooner is not read until then
+constexpr int64_t kDrainBatch = 8;  // moves planned before the clock is read again, and
 constexpr int64_t kDrainBatchBytes = kMiB;
 // So many are on their way out of leases at once: where the time is up, these still are.
 constexpr int64_t kSavedAtOnceBytes = 8 * kMiB;
@@ -169,21 +169,23 @@ bool Borrowing::IsEmptying(const LeasedRegion& region) const {
 bool Borrowing::saves_blocks() const {
   return std::any_of(departing_.begin(), departing_.end(), [this](kv::RegionId departing) {
     const LeasedRegion& region = regions_.at(departing);
-    return IsSaving(region) && region.departure.save_until() - parts_.clock->Now() <= kStep;
+    return IsSaving(region) && region.departure.save_until() - parts_.clock->Now() <= kHeldBackWithin;
   });
 }
 
 // What copies under way read is read as long as the step, since their end is not heard of before.
 bool Borrowing::BeginReads(std::span<const kv::LeaseId> leases, const Stake& stake) {
-  absl::flat_hash_set<kv::LeaseId> read(leases.begin(), leases.end());
+  const absl::flat_hash_set<kv::LeaseId> read(leases.begin(), leases.end());
+  absl::flat_hash_set<kv::LeaseId> copied;
   for (const Fetch& fetch : fetches_) {
-    for (const Move& move : fetch.moves) read.insert(regions_.at(move.from.region).lease);
+    for (const Move& move : fetch.moves) copied.insert(regions_.at(move.from.region).lease);
   }
   for (const auto& [ticket, store] : stores_) {
-    if (!store.move.from.local()) read.insert(regions_.at(store.move.from.region).lease);
+    if (!store.move.from.local()) copied.insert(regions_.at(store.move.from.region).lease);
   }
   std::vector<kv::LeaseId> unread, held;
   worth_more_.clear();
+  worth_more_copied_.clear();
   const bool stores_flow = StoresFlow();
   for (const auto& [region, leased] : regions_) {
     const lease::Departure& departure = leased.departure;
@@ -193,6 +195,10 @@ bool Borrowing::BeginReads(std::span<const kv::LeaseId> leases, const Stake& sta
     const int64_t found = saves_found ? parts_.cache->WorthSaving(region) : 0;
     const bool worth_more =
         (used > 0 && stake.leaves_out_readers) || (used + found) * options_.block_tokens > stake.tokens;
+    if (copied.contains(leased.lease)) {
+      if (worth_more && departure.in_use()) worth_more_copied_.push_back(leased.lease);
+      continue;
+    }
     if (worth_more) worth_more_.insert(leased.lease);
     (used > 0 || worth_more ? held : unread).push_back(leased.lease);
   }
@@ -202,6 +208,7 @@ bool Borrowing::BeginReads(std::span<const kv::LeaseId> leases, const Stake& sta
 std::vector<kv::LeaseId> Borrowing::WorthMoreThanStep() const {
   std::vector<kv::LeaseId> held = parts_.coordinator->step_reads().Held();
   std::erase_if(held, [this](kv::LeaseId lease) { return !worth_more_.contains(lease); });
+  held.insert(held.end(), worth_more_copied_.begin(), worth_more_copied_.end());
   return held;
 }
 

@@ -80,6 +80,25 @@ TEST_F(TurnsTest, AStepIsCutForTheLeaseOfWhomItLeavesOut) {
   EXPECT_EQ(RunAll(), kOutput - 1 + kOtherTokens + kOutput - 1) << "nothing was computed again";
 }
 
+// The copies are done long before, but the step's end is when the loop hears of it.
+TEST_F(TurnsTest, AStepIsCutForALeaseOutOfWhichBlocksComeHome) {
+  harness_.OfferAway(3, {8, 32});  // drops what is idle in own memory, for which there is room then
+  ASSERT_TRUE(harness_.broker().log().WaitFor("GRANTED 3"));
+  harness_.coordinator().OnReleased(kv::LeaseId(3));
+  ASSERT_TRUE(harness_.heard().WaitFor("TakeBack 3"));
+  harness_.Pump();
+  size_t loads = 0;
+  EXPECT_EQ(LayersRun(absl::Milliseconds(2),
+                      [&] {
+                        loads = harness_.transport().loads_under_way();
+                        harness_.coordinator().OnRevoked(kv::LeaseId(kLeaseId), absl::Milliseconds(60));
+                        ASSERT_TRUE(harness_.heard().WaitFor("Drain 7"));
+                      }),
+            3);
+  EXPECT_GT(loads, 0);
+  EXPECT_EQ(RunAll(), kOutput - 1 + kOtherTokens + kOutput - 1) << "nothing was computed again";
+}
+
 TEST_F(TurnsTest, AStepIsNotCutForALeaseThatIsGone) {
   EXPECT_EQ(LayersRun(absl::Milliseconds(20),
                       [&] {
