@@ -152,9 +152,21 @@ bool StepLoop::ServeLeases(const sched::StepPlan& plan) {
   SizeLayerStream();
   sharing_->lending().StateNeed(scheduler_.missing_blocks());
   if (plan.chunks.empty() || sharing_->lending().ShouldDefer(plan)) return false;
-  if (sharing_->borrowing().saves_blocks() || sharing_->borrowing().LeaveSilentDonors()) return false;
+  if (HoldsBack() || sharing_->borrowing().LeaveSilentDonors()) return false;
   sharing_->Advance(TokensNotRunning(), live_.longest_tokens());
   return true;
+}
+
+// What is being saved is not read meanwhile; for no longer than a revocation takes, or donors that go on revoking would
+// let no step begin.
+bool StepLoop::HoldsBack() {
+  if (!sharing_->borrowing().saves_blocks()) {
+    held_back_since_ = absl::InfiniteFuture();
+    return false;
+  }
+  const absl::Time now = clock_.Now();
+  held_back_since_ = std::min(held_back_since_, now);
+  return now - held_back_since_ < options_.revoke_deadline;
 }
 
 // Two steps in a row may be cut short for leases that are wanted back; the next one runs to its end, so that there is
@@ -170,6 +182,7 @@ Borrowing::Stake StepLoop::StakeOf(const sched::StepPlan& plan) const {
 
 bool StepLoop::RunStep(const sched::StepPlan& plan) {
   const absl::Time begin = clock_.Now();
+  held_back_since_ = absl::InfiniteFuture();
   absl::StatusOr<Forward::Outcome> outcome = forward_.Run(MayCutShort());
   if (sharing_) sharing_->borrowing().EndReads();
   if (!outcome.ok()) {

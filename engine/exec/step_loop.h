@@ -107,6 +107,7 @@ class StepLoop {
   void NoteStarts(const sched::StepPlan& plan);
   bool ServeLeases(const sched::StepPlan& plan);
   bool MayCutShort() const;
+  bool HoldsBack();
   Borrowing::Stake StakeOf(const sched::StepPlan& plan) const;
   bool RunStep(const sched::StepPlan& plan);
   int64_t TokensOnLeases() const;
@@ -147,6 +148,7 @@ class StepLoop {
   LiveRequests live_;  // after cache_: holds its blocks
   Starvation starvation_;
   int64_t cut_short_in_a_row_ = 0;
+  absl::Time held_back_since_ = absl::InfiniteFuture();  // since then no step began, for blocks that are being saved
   int64_t tokens_on_leases_;  // of a step that reads any, at most: fewer after steps that were cut short
   Outbox outbox_;
   int64_t next_sequence_ = 0;

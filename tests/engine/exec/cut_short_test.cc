@@ -281,6 +281,32 @@ TEST_F(CutShortForOthersTest, AStepIsNotCutWhereStoresDoNotFlow) {
   ExpectRight(*other, {5, 6, 7});
 }
 
+// Leases of many donors, wanted back one after the other; what prompts find there has somewhere to go.
+TEST_F(CutShortTest, RevocationsInARowHoldNoStepBackForLongerThanOne) {
+  constexpr int64_t kFirst = 10, kNumLeases = 8;
+  SharingHarness harness({.model = {.num_layers = kDeepLayers, .block_tokens = 4}, .num_blocks = 20});
+  for (int64_t id = kFirst; id < kFirst + kNumLeases; ++id) harness.Borrow(id, 8);
+  for (int i = 0; i < 2; ++i) harness.Converse(10, kTokens);
+  harness.Borrow(kId, 64);
+  const std::vector<int32_t> prompt{5, 6, 7};
+  const auto other = harness.Add(prompt, kTokens);
+  const absl::Time begin = harness.clock().Now();
+  bool computes = false;
+  for (int64_t id = kFirst; !computes && id < kFirst + kNumLeases; ++id) {
+    harness.coordinator().OnRevoked(kv::LeaseId(id), absl::Milliseconds(50));
+    ASSERT_TRUE(harness.heard().WaitFor(absl::StrCat("Drain ", id)));
+    harness.Pump();
+    computes = harness.loop().Step();
+    if (computes) break;
+    harness.clock().Advance(absl::Milliseconds(10));
+    harness.LandStores();
+  }
+  EXPECT_TRUE(computes);
+  EXPECT_EQ(harness.clock().Now() - begin, absl::Milliseconds(50));
+  harness.RunAll();
+  EXPECT_EQ(other->tokens(), FakeGreedy(harness.model(), prompt, kTokens));
+}
+
 TEST_F(CutShortTest, AStepBeginsWhileSpillsGoToALeaseThatIsWantedBack) {
   StartSpills();
   Revoke(absl::Milliseconds(50));

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <string>
 #include <utility>
@@ -152,9 +153,10 @@ class SharingHarness : private LoopObserver {
     for (const LoopMessage& message : messages) loop_->Handle(message);
   }
   /// Donors copy in what was stored, and say so.
-  void LandStores() {
+  /// Those begun since, or the first `most` of all.
+  void LandStores(size_t most = std::numeric_limits<size_t>::max()) {
     const auto stores = transport_.stores();
-    for (; landed_ < stores.size(); ++landed_) {
+    for (; landed_ < std::min(most, stores.size()); ++landed_) {
       const absl::Status answer = store_answer;
       if (answer.ok()) transport_.Land(stores[landed_]);
       coordinator_.OnStored(stores[landed_].ticket, answer);
