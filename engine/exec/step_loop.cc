@@ -169,8 +169,9 @@ bool StepLoop::HoldsBack() {
   return now - held_back_since_ < options_.revoke_deadline;
 }
 
-// Two steps in a row may be cut short for leases that are wanted back; the next one runs to its end, so that there is
-// progress whatever donors do.
+// Two steps in a row may be cut short for leases that are wanted back; the next one runs to its end, or until all that
+// it reads is lost. Then the sequences have lost something, which is counted: there is progress, or an end, whatever
+// donors do.
 constexpr int64_t kMaxCutShortInARow = 2;
 
 bool StepLoop::MayCutShort() const { return sharing_ != nullptr && cut_short_in_a_row_ < kMaxCutShortInARow; }
@@ -194,7 +195,7 @@ bool StepLoop::RunStep(const sched::StepPlan& plan) {
     return false;
   }
   meter_.Computed(plan, {.in_place_bytes = forward_.in_place_bytes(), .whole = !outcome->cut_short});
-  if (!outcome->cut_short) scheduler_.NoteComputed(plan);
+  if (!outcome->cut_short || !outcome->lost.empty()) scheduler_.NoteComputed(plan);
   if (!outcome->lost.empty()) sharing_->borrowing().NoteLost(outcome->lost);  // resets the sequences that read them
   cut_short_in_a_row_ = outcome->cut_short ? cut_short_in_a_row_ + 1 : 0;
   if (!plan.leaves_out_readers && !(outcome->cut_short && forward_.leases_read().empty())) {

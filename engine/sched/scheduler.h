@@ -110,7 +110,8 @@ class Scheduler {
   void LimitTokensTouchingRegions(int64_t tokens) { tokens_touching_regions_ = tokens; }
   /// Decides a step and takes the blocks it needs. No chunks: nothing was added, or all wait.
   StepPlan Plan();
-  /// The step was computed, whatever has become of what it read: counts what was computed again.
+  /// The step was computed, whatever has become of what it read, or ended before since that was lost: counts what was
+  /// computed again.
   void NoteComputed(const StepPlan& plan);
   /// The step's KV is in the blocks: counts it, and offers full blocks to other sequences. A sequence of the plan that
   /// was Reset since is left out.

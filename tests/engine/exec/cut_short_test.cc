@@ -111,10 +111,25 @@ TEST_F(CutShortTest, TheThirdStepInARowRunsToItsEnd) {
     EXPECT_EQ(reader->tokens().size(), 1) << i;
   }
   EXPECT_EQ(LayersRun(absl::Milliseconds(2), nothing), kDeepLayers);
-  EXPECT_EQ(reader->tokens().size(), 2) << "there is progress, whatever donors do";
+  EXPECT_EQ(reader->tokens().size(), 2) << "there is progress, while the lease is there";
   EXPECT_EQ(LayersRun(absl::Milliseconds(2), nothing), 1) << "and its donor's turn again";
   harness_.RunAll();
   ExpectRight(*reader, reader_prompt_);
+}
+
+// Or a prompt all of whose steps are lost would have neither a token nor an error.
+TEST_F(CutShortTest, WhatAStepLosesCountsAsComputedAgain) {
+  const auto reader = StartReader();
+  int64_t again = 0;
+  harness_.on_ended = [&](const LiveRequest& request) { again = request.continuations.front()->again_tokens; };
+  const auto lease_goes = [&] {
+    harness_.transport().Fence(kv::LeaseId(kId));
+    LoseDonor();
+  };
+  EXPECT_EQ(LayersRun(absl::Milliseconds(2), lease_goes), 3) << "nobody is left who would want its tokens";
+  harness_.RunAll();
+  ExpectRight(*reader, reader_prompt_);
+  EXPECT_EQ(again, static_cast<int64_t>(reader_prompt_.size()) + 1) << "the prompt, and the step's token";
 }
 
 int64_t RowsOfNextStep(SharingHarness& harness) {
