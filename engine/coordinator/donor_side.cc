@@ -64,9 +64,9 @@ void DonorSide::Tick(absl::Time now) {
 }
 
 void DonorSide::NeedBack(int64_t blocks, int64_t blocks_lent, absl::Time now) {
-  donor_.Hasten(now);
   const int64_t back_unheard = std::max<int64_t>(0, blocks_lent - donor_.blocks_on_loan());
   const int64_t needed = std::min(blocks - back_unheard, donor_.blocks_on_loan());
+  donor_.Hasten(needed, now);
   if (donor_.blocks_coming_back() >= needed) return;
   const int64_t in_all = needed_blocks_ = std::max(needed_blocks_, needed);
   if (!donor_.HasChoice(in_all)) {

@@ -169,14 +169,14 @@ void Donor::Revoke(kv::LeaseId id, const std::string& why, absl::Time now, Endin
   WantBack(*entry, ending, why, now, options_.revoke_deadline);
 }
 
-void Donor::NeedBack(int64_t blocks, absl::Time now) {
+std::vector<Donor::Entry*> Donor::FirstToGo(int64_t blocks, absl::FunctionRef<bool(const Entry&)> among) {
   struct Yielder {
     int64_t bytes = 0, weight = 1;
     std::map<int64_t, Entry*> leases;  // by place
   };
   std::map<std::string, Yielder> yielders;  // by instance
   for (auto& [id, entry] : leases_) {
-    if (!entry.taken() || entry.comes_back()) continue;
+    if (!among(entry)) continue;
     Yielder& yielder = yielders[entry.lease.borrower_instance];
     yielder.bytes += entry.lease.num_bytes;
     yielder.weight = WeightOf(entry.lease.borrower_instance);
@@ -188,14 +188,24 @@ void Donor::NeedBack(int64_t blocks, absl::Time now) {
     const absl::int128 left = absl::int128(x.bytes) * y.weight, right = absl::int128(y.bytes) * x.weight;
     return left != right ? left < right : x.leases.begin()->first > y.leases.begin()->first;
   };
-  for (int64_t coming = blocks_coming_back(); coming < blocks && !yielders.empty();) {
+  std::vector<Entry*> first;
+  while (blocks > 0 && !yielders.empty()) {
     const auto most = std::max_element(yielders.begin(), yielders.end(), less);
     Yielder& yielder = most->second;
     Entry* entry = yielder.leases.begin()->second;
-    coming += entry->lease.extent.num_blocks;
+    first.push_back(entry);
+    blocks -= entry->lease.extent.num_blocks;
     yielder.bytes -= entry->lease.num_bytes;
     yielder.leases.erase(yielder.leases.begin());
     if (yielder.leases.empty()) yielders.erase(most);
+  }
+  return first;
+}
+
+void Donor::NeedBack(int64_t blocks, absl::Time now) {
+  Hasten(blocks, now);
+  const auto is_lent = [](const Entry& entry) { return entry.taken() && !entry.comes_back(); };
+  for (Entry* entry : FirstToGo(blocks - blocks_coming_back(), is_lent)) {
     WantBack(*entry, Ending::kNeed, "the donor needs its memory", now, options_.revoke_deadline);
   }
 }
@@ -227,11 +237,16 @@ void Donor::RevokeAll(const std::string& why, absl::Time now, absl::Duration tim
   }
 }
 
-void Donor::Hasten(absl::Time now) {
-  for (auto& [id, entry] : leases_) {
-    if (entry.phase != Phase::kRevoking || entry.deadline <= now + options_.revoke_deadline) continue;
-    entry.deadline = now + options_.revoke_deadline;
-    actions_.emplace_back(SendRevoke{id, options_.revoke_deadline});
+void Donor::Hasten(int64_t blocks, absl::Time now) {
+  const absl::Time until = now + options_.revoke_deadline;
+  const auto has_time = [until](const Entry& entry) {
+    return entry.phase == Phase::kRevoking && entry.deadline > until;
+  };
+  int64_t in_time = blocks_coming_back();
+  for (const auto& [id, entry] : leases_) in_time -= has_time(entry) ? entry.lease.extent.num_blocks : 0;
+  for (Entry* entry : FirstToGo(blocks - in_time, has_time)) {
+    entry->deadline = until;
+    actions_.emplace_back(SendRevoke{entry->lease.id, options_.revoke_deadline});
   }
 }
 

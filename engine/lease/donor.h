@@ -49,6 +49,7 @@
 #include <variant>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "common/base/recent_ids.h"
@@ -136,17 +137,18 @@ class Donor {
   void SetWeights(const std::map<std::string, int64_t>& weights) { weights_ = weights; }
   /// Gets `blocks` back without the broker's advice, in the order that it would advise: revokes the innermost lease
   /// (lowest first block) of who has the most bytes per weight, and so on, until those that are on their way back, older
-  /// revocations included, add up to `blocks`. Whom the broker has not weighed yet weighs as much as anybody. (Leases
-  /// still being cleared do not count, since their blocks are still in local use; kv refuses to clear them if it needs
-  /// them.)
+  /// revocations included, add up to `blocks`; of those it hastens as many as that takes. Whom the broker has not weighed
+  /// yet weighs as much as anybody. (Leases still being cleared do not count, since their blocks are still in local use;
+  /// kv refuses to clear them if it needs them.)
   void NeedBack(int64_t blocks, absl::Time now);
   /// Whether it matters which leases give `blocks` back: leases not on their way back belong to several borrowers, and
   /// not all of them are needed.
   bool HasChoice(int64_t blocks) const;
   /// Revokes all leases, and declines all later offers. Borrowers get `time_left`, at least revoke_deadline.
   void RevokeAll(const std::string& why, absl::Time now, absl::Duration time_left = absl::ZeroDuration());
-  /// Own memory is needed: what is being revoked is back within revoke_deadline, and borrowers with more time are told.
-  void Hasten(absl::Time now);
+  /// Own memory is needed: of what is being revoked `blocks` are back within revoke_deadline, or all if it is less.
+  /// Borrowers with more time are told that it is over, in the order of NeedBack, until that adds up; others keep theirs.
+  void Hasten(int64_t blocks, absl::Time now);
 
   /// Ends revoked leases that are past their deadlines: the part of Tick that depends on no message.
   void FenceOverdue(absl::Time now);
@@ -192,6 +194,8 @@ class Donor {
   using Leases = std::map<kv::LeaseId, Entry>;
 
   int64_t WeightOf(const std::string& borrower) const;
+  /// In the order in which loans go, until they add up to `blocks`: of the leases that are `among` them.
+  std::vector<Entry*> FirstToGo(int64_t blocks, absl::FunctionRef<bool(const Entry&)> among);
   Entry* Find(kv::LeaseId id, std::initializer_list<Phase> phases);
   std::string ReasonToDecline(const Lease& lease) const;
   void Unknown(kv::LeaseId id, absl::Time now);

@@ -56,6 +56,35 @@ TEST_F(CoordinatorTest, WhatIsAskedBackBeforeTheEndIsFencedOnlyAtItsDeadlineOrWh
   EXPECT_EQ(transport_.log().Count("Fence 1"), 1);
 }
 
+TEST_F(CoordinatorTest, ANeedAtTheEndLeavesTheOthersTheirTime) {
+  Start({.revoke_deadline = absl::Milliseconds(50)});
+  Lend(1), Lend(2);
+  coordinator_->AskBackAll(fake_clock_.Now() + absl::Seconds(5));
+  ASSERT_TRUE(transport_.log().WaitFor("SendRevoke 2"));
+  coordinator_->NeedBack(1, /*blocks_lent=*/4);
+  ASSERT_TRUE(transport_.log().WaitFor("SendRevoke 1", 2));
+  fake_clock_.Advance(absl::Milliseconds(50));
+  Settle();
+  EXPECT_EQ(transport_.log().Count("Fence 1"), 1);
+  EXPECT_EQ(transport_.log().Count("Fence 2"), 0);
+  EXPECT_EQ(transport_.log().Count("SendRevoke 2"), 1);
+}
+
+TEST_F(CoordinatorTest, ANeedThatWaitsForAdviceIsMetInTimeThoughTheEngineEndsMeanwhile) {
+  Start({.revoke_deadline = absl::Milliseconds(50), .broker_patience = absl::Hours(1)});
+  Lend(1), Lend(2);
+  coordinator_->NeedBack(2, /*blocks_lent=*/4);
+  ASSERT_TRUE(broker_.log().WaitFor("ScaleUp 2"));
+  coordinator_->AskBackAll(fake_clock_.Now() + absl::Seconds(5));
+  ASSERT_TRUE(transport_.log().WaitFor("SendRevoke 2"));
+  coordinator_->OnScaleUp(absl::UnavailableError("nobody there"));
+  Settle();
+  fake_clock_.Advance(absl::Milliseconds(50));
+  Settle();
+  EXPECT_EQ(transport_.log().Count("Fence 1"), 1);
+  EXPECT_EQ(transport_.log().Count("Fence 2"), 0);
+}
+
 TEST_F(CoordinatorTest, WhoAttachesTakesItsTurnsAndNothingHappensBetweenThem) {
   Coordinator coordinator(
       {.instance_id = kMe, .ttl = absl::Seconds(10), .num_blocks = 1000, .block_bytes = kBlockBytes}, fake_clock_,

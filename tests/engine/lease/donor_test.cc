@@ -306,12 +306,44 @@ TEST(DonorTest, AnEngineThatEndsGivesTimeUnlessItNeedsTheMemoryItself) {
   EXPECT_THAT(Take(donor), ElementsAre("revoke 1 in 5s"));
   EXPECT_EQ(donor.NextDeadline(), kStart + absl::Seconds(5));
   const absl::Time need = kStart + absl::Seconds(1);
-  donor.Hasten(need);
-  donor.Hasten(need + kDeadline / 2);
+  donor.Hasten(1, need);
+  donor.Hasten(1, need + kDeadline / 2);
   EXPECT_THAT(Take(donor), ElementsAre("revoke 1 in 50ms"));
   EXPECT_EQ(donor.NextDeadline(), need + kDeadline);
   donor.Tick(need + kDeadline);
   EXPECT_THAT(Take(donor), ElementsAre("fence 1", "take 1 fenced", "FENCED 1"));
+}
+
+TEST(DonorTest, ANeedHastensNoMoreThanItTakesInTheOrderInWhichLoansGo) {
+  Donor donor = NewDonor();
+  Lend(donor, OfBorrower("rich", 1, 90)), Lend(donor, OfBorrower("rich", 2, 80));
+  Lend(donor, OfBorrower("poor", 3, 70));
+  donor.RevokeAll("the engine ends", kStart, absl::Seconds(5));
+  donor.TakeActions();
+  const absl::Time need = kStart + absl::Seconds(1);
+  donor.Hasten(0, need);
+  EXPECT_THAT(Take(donor), IsEmpty());
+  donor.Hasten(10, need);
+  EXPECT_THAT(Take(donor), ElementsAre("revoke 2 in 50ms"));
+  donor.Hasten(10, need + kDeadline / 2);
+  EXPECT_THAT(Take(donor), IsEmpty()) << "that is due in time";
+  donor.Hasten(11, need + kDeadline / 2);
+  EXPECT_THAT(Take(donor), ElementsAre("revoke 3 in 50ms"));
+  donor.Tick(need + kDeadline);
+  EXPECT_THAT(Take(donor), ElementsAre("fence 2", "take 2 fenced", "FENCED 2"));
+  donor.Hasten(100, need + kDeadline);
+  EXPECT_THAT(Take(donor), ElementsAre("revoke 1 in 50ms")) << "all that there is";
+  donor.Tick(kStart + absl::Seconds(5));
+  EXPECT_THAT(donor.Held(), IsEmpty());
+}
+
+TEST(DonorTest, WhatHasTimeIsHastenedBeforeItCountsForANeed) {
+  Donor donor = NewDonor();
+  Lend(donor, MakeLease(1, 90)), Lend(donor, MakeLease(2, 80));
+  donor.RevokeAll("the engine ends", kStart, absl::Seconds(5));
+  donor.TakeActions();
+  donor.NeedBack(10, kStart);
+  EXPECT_THAT(Take(donor), ElementsAre("revoke 2 in 50ms"));
 }
 
 // A broker that restarted, or called this engine dead, lends on as before once it is told.
