@@ -244,10 +244,7 @@ void Donor::Hasten(int64_t blocks, absl::Time now) {
   };
   int64_t in_time = blocks_coming_back();
   for (const auto& [id, entry] : leases_) in_time -= has_time(entry) ? entry.lease.extent.num_blocks : 0;
-  for (Entry* entry : FirstToGo(blocks - in_time, has_time)) {
-    entry->deadline = until;
-    actions_.emplace_back(SendRevoke{entry->lease.id, options_.revoke_deadline});
-  }
+  for (Entry* entry : FirstToGo(blocks - in_time, has_time)) AskBack(*entry, now, options_.revoke_deadline);
 }
 
 void Donor::WantBack(Entry& entry, Ending ending, const std::string& why, absl::Time now, absl::Duration time_left) {
@@ -264,19 +261,30 @@ void Donor::WantBack(Entry& entry, Ending ending, const std::string& why, absl::
     case Phase::kGranted:
       return End(entry, ending, true, why, now);
     case Phase::kActive:
-      entry.phase = Phase::kRevoking;
-      entry.deadline = now + time_left;
-      actions_.emplace_back(SendRevoke{entry.lease.id, time_left});
-      return;
+      return AskBack(entry, now, time_left);
     case Phase::kRevoking:
       return;
   }
 }
 
+void Donor::AskBack(Entry& entry, absl::Time now, absl::Duration time_left) {
+  entry.phase = Phase::kRevoking;
+  entry.deadline = now + time_left;
+  none_overdue_before_ = std::min(none_overdue_before_, entry.deadline);
+  actions_.emplace_back(SendRevoke{entry.lease.id, time_left});
+}
+
 void Donor::FenceOverdue(absl::Time now) {
+  if (now < none_overdue_before_) return;
+  none_overdue_before_ = absl::InfiniteFuture();
   for (auto it = leases_.begin(); it != leases_.end();) {
     Entry& entry = (it++)->second;  // it may end here
-    if (entry.phase == Phase::kRevoking && entry.deadline <= now) End(entry, entry.ending, true, entry.why, now);
+    if (entry.phase != Phase::kRevoking) continue;
+    if (entry.deadline <= now) {
+      End(entry, entry.ending, true, entry.why, now);
+    } else {
+      none_overdue_before_ = std::min(none_overdue_before_, entry.deadline);
+    }
   }
 }
 
@@ -371,6 +379,9 @@ absl::Status Donor::CheckInvariants() const {
       return absl::InternalError(absl::StrCat("lease ", id.value(), ": state ", StateName(entry.lease.state),
                                               " in phase ", static_cast<int>(entry.phase), ", deadline ",
                                               absl::FormatTime(entry.deadline)));
+    }
+    if (entry.phase == Phase::kRevoking && entry.deadline < none_overdue_before_) {
+      return absl::InternalError(absl::StrCat("lease ", id.value(), " is overdue before anybody looks"));
     }
     if (ended_.Contains(id)) return absl::InternalError(absl::StrCat("lease ", id.value(), " lives and has ended"));
   }

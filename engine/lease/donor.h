@@ -136,10 +136,10 @@ class Donor {
   /// How borrowers weigh against each other, by instance, as the broker saw it last; it says so beforehand.
   void SetWeights(const std::map<std::string, int64_t>& weights) { weights_ = weights; }
   /// Gets `blocks` back without the broker's advice, in the order that it would advise: revokes the innermost lease
-  /// (lowest first block) of who has the most bytes per weight, and so on, until those that are on their way back, older
-  /// revocations included, add up to `blocks`; of those it hastens as many as that takes. Whom the broker has not weighed
-  /// yet weighs as much as anybody. (Leases still being cleared do not count, since their blocks are still in local use;
-  /// kv refuses to clear them if it needs them.)
+  /// (lowest first block) of who has the most bytes per weight, and so on, until those that are on their way back,
+  /// older revocations included, add up to `blocks`; of those it hastens as many as that takes. Whom the broker has not
+  /// weighed yet weighs as much as anybody. (Leases still being cleared do not count, since their blocks are still in
+  /// local use; kv refuses to clear them if it needs them.)
   void NeedBack(int64_t blocks, absl::Time now);
   /// Whether it matters which leases give `blocks` back: leases not on their way back belong to several borrowers, and
   /// not all of them are needed.
@@ -147,10 +147,12 @@ class Donor {
   /// Revokes all leases, and declines all later offers. Borrowers get `time_left`, at least revoke_deadline.
   void RevokeAll(const std::string& why, absl::Time now, absl::Duration time_left = absl::ZeroDuration());
   /// Own memory is needed: of what is being revoked `blocks` are back within revoke_deadline, or all if it is less.
-  /// Borrowers with more time are told that it is over, in the order of NeedBack, until that adds up; others keep theirs.
+  /// Borrowers with more time are told that it is over, in the order of NeedBack, until that adds up; others keep
+  /// theirs.
   void Hasten(int64_t blocks, absl::Time now);
 
-  /// Ends revoked leases that are past their deadlines: the part of Tick that depends on no message.
+  /// Ends revoked leases that are past their deadlines: the part of Tick that depends on no message. It may be called
+  /// between any two: before the first of these deadlines it looks at no lease.
   void FenceOverdue(absl::Time now);
   /// Ends leases that are past their deadlines. REQUIRES: messages that have arrived were handed in before, since a
   /// renewal in the queue is in time.
@@ -204,6 +206,7 @@ class Donor {
   void EndUngranted(Entry& entry, bool cleared, const std::string& why, absl::Time now);
   void End(Entry& entry, Ending ending, bool fenced, const std::string& why, absl::Time now);
   void WantBack(Entry& entry, Ending ending, const std::string& why, absl::Time now, absl::Duration time_left);
+  void AskBack(Entry& entry, absl::Time now, absl::Duration time_left);
   void TakeBackExtent(const Entry& entry, bool fenced, absl::Time now);
 
   static constexpr size_t kRemembered = 1024;  // ended leases; one that is started again finds no peer
@@ -214,6 +217,7 @@ class Donor {
   Accounts accounts_;
   std::map<std::string, int64_t> weights_;  // of borrowers, by instance
   bool lends_ = true;
+  absl::Time none_overdue_before_ = absl::InfiniteFuture();  // of the leases that are revoked
   int64_t ignored_ = 0;
 };
 
