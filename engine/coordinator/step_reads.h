@@ -11,6 +11,8 @@
 #pragma once
 
 #include <algorithm>
+#include <cstdint>
+#include <map>
 #include <set>
 #include <utility>
 #include <vector>
@@ -41,9 +43,9 @@ namespace swiftcache::engine::coordinator {
 /// they stay at home (kv::Tiers::RegionDraining). All of this saves time, not results: a reader that were missed here
 /// would still see the generation changed.
 ///
-/// A drain that is announced waits for one step at most, since Begin refuses until the loop has handled it; and for that
-/// only if it reads the lease, or the lease is held (it is cut short then where that helps, exec::Urgency), or if a copy
-/// out of the lease began before it.
+/// A drain that is announced waits for one step at most, since Begin refuses until the loop has handled it, also where
+/// it is the second of its lease; and for that only if it reads the lease, or the lease is held (it is cut short then
+/// where that helps, exec::Urgency), or if a copy out of the lease began before it.
 ///
 /// `held`: leases where sequences that the step does not compute have blocks, or which are worth more than the step
 /// (exec::Borrowing). They are left to the loop, which may save what lies there; Take takes them too, for when that comes
@@ -79,9 +81,11 @@ class StepReads {
     offered_.erase(lease);
     return taken_unaccepted_.erase(lease) == 0;
   }
+  /// One of the drains that were announced of it: a hurried one may be on its way behind one with time.
   void Handled(kv::LeaseId lease) ABSL_LOCKS_EXCLUDED(mutex_) {
     absl::MutexLock lock(&mutex_);
-    announced_.erase(lease);
+    const auto it = announced_.find(lease);
+    if (it != announced_.end() && --it->second == 0) announced_.erase(it);
   }
 
   // The coordinator's thread.
@@ -96,7 +100,7 @@ class StepReads {
   bool TakeOrAnnounce(kv::LeaseId lease, bool at_once) ABSL_LOCKS_EXCLUDED(mutex_) {
     absl::MutexLock lock(&mutex_);
     if (at_once && (TakeOfferedLocked(lease) || TakeLocked(unread_, lease))) return true;
-    announced_.insert(lease);
+    ++announced_[lease];
     return false;
   }
   bool Take(kv::LeaseId lease) ABSL_LOCKS_EXCLUDED(mutex_) {
@@ -119,7 +123,7 @@ class StepReads {
   mutable absl::Mutex mutex_;
   std::vector<kv::LeaseId> unread_ ABSL_GUARDED_BY(mutex_), held_ ABSL_GUARDED_BY(mutex_);  // empty between steps
   std::vector<kv::LeaseId> taken_ ABSL_GUARDED_BY(mutex_);                                  // in the step under way
-  std::set<kv::LeaseId> announced_ ABSL_GUARDED_BY(mutex_);                                 // and not handled
+  std::map<kv::LeaseId, int64_t> announced_ ABSL_GUARDED_BY(mutex_);                        // drains not handled, > 0
   std::set<kv::LeaseId> offered_ ABSL_GUARDED_BY(mutex_), taken_unaccepted_
       ABSL_GUARDED_BY(mutex_);  // not accepted yet
 };

@@ -3,11 +3,13 @@
 //
 //   urgency.Note(message, clock.Now());                   // whoever pushes it to the loop, before that
 //   if (urgency.Earliest(leases_it_reads) < forecast) ... // the step
+//   urgency.NotYet(lease);                                // the loop, of a drain that may wait
 //   urgency.Forget(lease);                                // the loop, once it has dealt with the lease
 #pragma once
 
 #include <algorithm>
 #include <atomic>
+#include <cstdint>
 #include <map>
 #include <span>
 #include <variant>
@@ -30,11 +32,18 @@ class Urgency {
 
   /// Of a message on its way to the loop. A Drain concerns the steps that read the lease, and those that are worth less than
   /// what lies there (Forward::Due). A Lose concerns every step. Others concern none.
-  void Note(const coordinator::LoopMessage& message, absl::Time now) {
+  void Note(const coordinator::LoopMessage& message, absl::Time now) ABSL_LOCKS_EXCLUDED(mutex_) {
     if (const auto* drain = std::get_if<coordinator::DrainMessage>(&message)) {
-      Set(drain->id, now + (drain->until - now) / kStepDivisor, &Due::wanted_back);
+      absl::MutexLock lock(&mutex_);
+      Due& due = due_[drain->id];
+      due.wanted_back = std::min(due.wanted_back, now + (drain->until - now) / kStepDivisor);
+      ++due.drains;
+      any_.store(true, std::memory_order_relaxed);
     } else if (const auto* lose = std::get_if<coordinator::LoseMessage>(&message)) {
-      Set(lose->id, now + kUnmapWithin, &Due::lost);
+      absl::MutexLock lock(&mutex_);
+      Due& due = due_[lose->id];
+      due.lost = std::min(due.lost, now + kUnmapWithin);
+      any_.store(true, std::memory_order_relaxed);
     }
   }
   void Forget(kv::LeaseId lease) ABSL_LOCKS_EXCLUDED(mutex_) {
@@ -42,11 +51,12 @@ class Urgency {
     due_.erase(lease);
     any_.store(!due_.empty(), std::memory_order_relaxed);
   }
-  /// Nobody is in a hurry for it yet: steps may read it. Unless its donor is gone.
+  /// Of a drain that was noted nobody is in a hurry yet: steps may read the lease. Unless another drain of it, which
+  /// may be in a hurry, is still on its way to the loop, or its donor is gone.
   void NotYet(kv::LeaseId lease) ABSL_LOCKS_EXCLUDED(mutex_) {
     absl::MutexLock lock(&mutex_);
     const auto it = due_.find(lease);
-    if (it == due_.end()) return;
+    if (it == due_.end() || --it->second.drains > 0) return;
     it->second.wanted_back = absl::InfiniteFuture();
     if (it->second.lost == absl::InfiniteFuture()) due_.erase(it);
     any_.store(!due_.empty(), std::memory_order_relaxed);
@@ -68,13 +78,8 @@ class Urgency {
   struct Due {
     absl::Time wanted_back = absl::InfiniteFuture();
     absl::Time lost = absl::InfiniteFuture();
+    int64_t drains = 0;  // noted, less those that may wait
   };
-  void Set(kv::LeaseId lease, absl::Time until, absl::Time Due::*of) ABSL_LOCKS_EXCLUDED(mutex_) {
-    absl::MutexLock lock(&mutex_);
-    absl::Time& due = due_[lease].*of;
-    due = std::min(due, until);
-    any_.store(true, std::memory_order_relaxed);
-  }
 
   mutable absl::Mutex mutex_;
   std::map<kv::LeaseId, Due> due_ ABSL_GUARDED_BY(mutex_);

@@ -72,6 +72,21 @@ TEST(StepReadsTest, NoStepBeginsBeforeAnAnnouncedDrainIsHandled) {
   EXPECT_TRUE(reads.Take(LeaseId(2)));
 }
 
+// A donor that ends in order, and needs the memory a moment later.
+TEST(StepReadsTest, ADrainThatIsAnnouncedBehindAnotherIsHandledToo) {
+  StepReads reads;
+  EXPECT_FALSE(reads.TakeOrAnnounce(LeaseId(1), false));
+  EXPECT_FALSE(reads.TakeOrAnnounce(LeaseId(1), true)) << "the loop has not handled the first";
+  reads.Handled(LeaseId(1));
+  EXPECT_FALSE(reads.Begin({}, {})) << "the second is on its way";
+  reads.Handled(LeaseId(1));
+  EXPECT_TRUE(reads.Begin({}, {}));
+  EXPECT_THAT(reads.End(), IsEmpty());
+  reads.Handled(LeaseId(1));
+  EXPECT_FALSE(reads.TakeOrAnnounce(LeaseId(1), true)) << "what was not announced is not handled beforehand";
+  EXPECT_FALSE(reads.Begin({}, {}));
+}
+
 // Two threads as loop and coordinator are: of a lease that was given back nothing is read, whoever was first.
 TEST(StepReadsTest, WhatWasGivenBackIsNotReadWhoeverWasFirst) {
   for (int round = 0; round < 200; ++round) {
