@@ -8,17 +8,21 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/log/log.h"
+#include "engine/lease/departure.h"
 
 namespace swiftcache::engine::coordinator {
 
 using kv::LeaseId;
 using lease::Borrower;
+using lease::Departure;
 using lease::Lease;
 
 namespace {
 
-constexpr int kHeldDivisor = 2;                          // the loop has this part of a drain's time to begin it
-constexpr absl::Duration kUnhurried = absl::Seconds(1);  // a drain that nobody waits for: a step may come before it
+// The time of a drain that nobody waits for: a step may come before it, as before any longer than revoke_deadline. So
+// long a drain could wait for room elsewhere (Departure::kUnhurried); this one does not, since the loop that gives a
+// lease back has said so first (Departure::GiveBack).
+constexpr absl::Duration kUnusedDrain = absl::Seconds(1);
 
 }  // namespace
 
@@ -68,7 +72,7 @@ void BorrowerSide::Opened(LeaseId id, const absl::StatusOr<transport::LeaseView>
 
 void BorrowerSide::GiveBackUnused(LeaseId id, absl::Time now) {
   counters_.given_back.Increment();
-  borrower_.GiveBack(id, kUnhurried, now);
+  borrower_.GiveBack(id, kUnusedDrain, now);
 }
 
 void BorrowerSide::GiveBackAll(absl::Time now) {
@@ -139,7 +143,7 @@ void BorrowerSide::Do(const Borrower::Drain& a) {
   const absl::Time now = clock_.Now();
   const bool at_once = a.until - now <= options_.revoke_deadline;
   if (step_reads_.TakeOrAnnounce(a.id, at_once)) return ReleaseUnread(a.id);
-  release_held_at_[a.id] = now + (a.until - now) / kHeldDivisor;
+  release_held_at_[a.id] = now + (a.until - now) / Departure::kDrainDivisor;  // then the loop saves no more
   push_(DrainMessage{a.id, a.until});
 }
 

@@ -38,7 +38,8 @@ class Departure {
     absl::Duration revoke_deadline;  // what a donor in need leaves
     bool has_elsewhere = true;       // what lies in a lease can go to another
   };
-  /// Of the time that a drain leaves copies may take this part.
+  /// Of the time that a drain leaves copies may take this part. A loop that has not begun it by then saves nothing
+  /// there: the coordinator gives back what no step reads (coordinator::BorrowerSide).
   static constexpr int kDrainDivisor = 2;
   /// A drain with at least so much time, and so many deadlines, is in no hurry: its donor ends in order, say.
   static constexpr absl::Duration kUnhurried = absl::Seconds(1);
@@ -47,7 +48,8 @@ class Departure {
   static constexpr int kRoomDivisor = 4;
   static constexpr absl::Duration kRoomPatience = absl::Seconds(2);
 
-  /// The borrower itself has no more use for the lease: what lies there is not worth to wait for room.
+  /// The borrower itself has no more use for the lease: what lies there is not worth to wait for room, whatever time
+  /// its drain has. Before that drain.
   void GiveBack() { given_back_ |= phase_ == Phase::kInUse; }
   void Drain(absl::Time until, absl::Time now, const Terms& terms);
   /// Nobody has memory to lend.
