@@ -14,13 +14,13 @@
 
 namespace swiftcache::engine::coordinator {
 
-/// What this engine, the donor, says of a lease: with the state that it has now.
+/// What this engine, the donor, says of a lease: with the state that it has now. Thread-safety: a value.
 struct LeaseEvent {
   lease::Lease lease;
   std::string reason = {};  // for the broker's log
 };
 
-/// A wish for memory on its way to the broker.
+/// A wish for memory on its way to the broker. Thread-safety: a value. Units: as named.
 struct LeaseRequest {
   std::string key;  // the same for a request that got no answer and is made again
   int64_t want_bytes = 0;
@@ -28,7 +28,7 @@ struct LeaseRequest {
   int64_t held_bytes = 0;      // on lease by now
 };
 
-/// What an engine needed of its own arena lately (scale-down's input). Units: as named.
+/// What an engine needed of its own arena lately (scale-down's input). Thread-safety: a value. Units: as named.
 struct Window {
   int64_t used_blocks = 0, waiting_blocks = 0;
   int64_t max_request_tokens = 0, peak_blocks = 0;  // within the window
@@ -37,6 +37,7 @@ struct Window {
 };
 
 /// The answer to RequestLease. The leases themselves come with the news, when their donors have accepted them.
+/// Thread-safety: a value. Units: as named.
 struct LeaseResponse {
   int64_t offered_bytes = 0;
   int64_t lendable_bytes = 0;  // that donors could lend beyond those
@@ -44,12 +45,15 @@ struct LeaseResponse {
 };
 
 /// What the broker wants of every engine: it may change whenever an engine registers. The defaults hold before that.
+/// Thread-safety: a value.
 struct LeaseTerms {
   absl::Duration ttl = absl::Seconds(10);                // of a lease that nobody renews
   absl::Duration scale_down_window = absl::Seconds(60);  // Algorithm 1's t
 };
 
-/// Hears of the broker. Called by its threads; must not block.
+/// Hears of the broker. Thread-safety: safe, whoever speaks with the broker calls it; nothing blocks. Ownership: they
+/// borrow it until they have stopped. Errors: a call that failed is answered with its status; what is said too late is
+/// ignored.
 class LeaseBrokerEvents {
  public:
   virtual ~LeaseBrokerEvents() = default;

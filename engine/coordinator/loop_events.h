@@ -14,7 +14,9 @@
 
 namespace swiftcache::engine::coordinator {
 
-/// Hears of the loop. Called by the loop's thread; must not block.
+/// Hears of the loop. Thread-safety: one loop's thread calls it; nothing blocks. Ownership: the loop borrows it until
+/// it has ended. Errors: none: what is said of a lease that has ended, or is said too late, is ignored. Units: as
+/// named.
 class LoopEvents {
  public:
   virtual ~LoopEvents() = default;

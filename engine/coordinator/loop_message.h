@@ -4,6 +4,10 @@
 //
 //   coordinator.Start(&transport, &broker, [&mailbox](LoopMessage message) { mailbox.Push(std::move(message)); });
 //   ... std::visit([this](const auto& m) { Do(m); }, message);   // the loop, between two steps
+//
+// Of each message. Thread-safety: a value: whoever makes it hands it over. Ownership: it owns what it names, but for
+// the memory behind a LeaseView, which is mapped until the loop has said Drained or Dropped. Errors: none, but for the
+// status of a store. Units: extents in blocks of the own arena, `num_blocks` in the borrower's; times by the own clock.
 #pragma once
 
 #include <cstdint>
