@@ -5,16 +5,28 @@ by, as its log tells. Leases are revoked one at a time, at random moments, by th
 
   tests/bench/revocations.py unread    no step reads them: the borrower prefills 8,000 tokens in its own memory
   tests/bench/revocations.py read      the borrower's prompt is seven times its own memory, and every step reads them
+  tests/bench/revocations.py adverse   tiny engines as in tests/e2e: nobody reads any log; the borrower stands still
+                                       (SIGSTOP); the donor needs the memory, and the broker answers after a second.
+                                       Asked is that none is late, by the donor's count
 
 Needs the binaries (--bin) and the model of deploy/fetch-model.sh (--model); run it with the Python of tests/run.sh
 (~/.cache/swiftcache/test-venv/bin/python) on a machine that does nothing else. Ends with 1 if a figure misses what was
 asked of it.
 """
+import asyncio
+import pathlib
 import re
+import signal
 import statistics
+import tempfile
+import threading
 
 import grpc
 from sides import Revoker, arguments, percentile, run
+
+from conftest import wait_until  # of tests/e2e, which sides puts on the path
+from leasing import ARENA, BOUND, DONOR, PATIENT, WAIT, Client, Leasing, Talks, alone, hits, storm
+from unread_log_test import REQUESTS, ask_often, unread_pipe
 
 
 def count(processes, name):
@@ -65,8 +77,98 @@ def read(bench):
     bench.asked(f"of {len(revoker.revoked)} revocations, the share that set a request back", costly / len(revoker.revoked), 0.05)
 
 
+def taken_back(leasing):
+    return leasing.count("donor", "swiftcache_reclaim_seconds_count")
+
+
+def none_is_late(bench, what, leasing):
+    fenced, late = (leasing.count("donor", f"swiftcache_lease_{name}_total") for name in ("fenced", "late"))
+    in_time = {ms: leasing.count("donor", "swiftcache_reclaim_seconds_bucket", le=f"{ms / 1e3:g}") for ms in (10, 30, 50)}
+    print(f"{what}: {taken_back(leasing):.0f} taken back, {fenced:.0f} of them fenced; "
+          + ", ".join(f"{count:.0f} within {ms} ms" for ms, count in in_time.items()))
+    bench.asked(f"{what}: late ones", late, 0)
+
+
+def unread_log(bench, leasing, talks):
+    stubs = bench.pb, bench.rpc
+    with unread_pipe() as (_, leasing.stderr):
+        leasing.begin()
+        leasing.engine("donor", DONOR), leasing.engine("chat", ARENA)
+        leasing.ready("donor", "chat")
+        asyncio.run(ask_often(leasing.gateway.grpc, stubs, "chat", REQUESTS))
+        assert leasing.count("chat", "swiftcache_log_lines_lost_total") > 0
+        load = leasing.load(stubs, talks, "chat").until(hits(leasing, "chat"), "hits in leases")
+        ending = threading.Event()
+        operator = threading.Thread(target=storm, args=(leasing, bench.args.seed, ending, []))
+        operator.start()
+        try:
+            load.until(lambda: taken_back(leasing) >= bench.args.samples, "enough revocations", WAIT + bench.args.samples)
+        finally:
+            ending.set()
+            operator.join()
+        load.stop()
+        none_is_late(bench, "a log that nobody reads", leasing)
+        leasing.finish()
+
+
+def stopped_borrower(bench, leasing, talks):
+    leasing.begin(PATIENT)
+    leasing.engine("donor", DONOR)
+    chat = leasing.engine("chat", ARENA)
+    load = leasing.ready("chat").load((bench.pb, bench.rpc), talks, "chat")
+    while taken_back(leasing) < bench.args.samples:
+        load.until(hits(leasing, "chat"), "hits in leases").until(lambda: len(leasing.leases()) > 1, "several leases")
+        chat.child.send_signal(signal.SIGSTOP)
+        revoked = {lease[0] for lease in leasing.leases() if lease[1] == "granted"}
+        for lease in revoked:
+            leasing.ctl("lease", "revoke", lease, check=False)  # it may have ended meanwhile
+        wait_until(lambda: not revoked & {lease[0] for lease in leasing.leases()}, WAIT, "what was revoked is back")
+        chat.child.send_signal(signal.SIGCONT)
+    load.stop()
+    none_is_late(bench, "a borrower that stands still", leasing)
+    leasing.finish()
+
+
+def slow_broker(bench, leasing, talks):
+    leasing.begin()
+    leasing.engine("donor", "--kv_cache_bytes=2MiB", leasing.wire())
+    leasing.ready("donor")
+    for name in ("chat", "chat2"):
+        leasing.engine(name, ARENA)
+    load = leasing.ready("chat", "chat2").load((bench.pb, bench.rpc), talks, "chat", "chat2", clients=1)
+    client, needs = Client(leasing.gateway.grpc, (bench.pb, bench.rpc)), 0
+    while taken_back(leasing) < bench.args.samples:
+        load.until(lambda: leasing.blocks("donor", "leased_out") > 48 and
+                   {lease[3] for lease in leasing.leases() if lease[1] == "granted"} == {"chat", "chat2"},
+                   "it lends to both, and nearly half of what it has", BOUND)
+        leasing.wires[0].answers_after = 1
+        client.ask("donor", talks.long_prompt[:1500], talks.answer_tokens, salt=f"{needs}")  # three quarters of its arena
+        leasing.wires[0].answers_after = 0
+        needs += 1
+    client.close()
+    load.stop()
+    none_is_late(bench, f"a broker that answers after a second, {needs} needs", leasing)
+    leasing.finish()
+
+
+def adverse(bench):
+    """Cases of tests/e2e, where memory may take a second, since a busy machine keeps a donor waiting. Here the deadline is
+    the default one, each goes on until enough was taken back, and nothing of it is late."""
+    def folder():
+        return pathlib.Path(tempfile.mkdtemp(dir=bench.folder))
+
+    with alone(bench.binaries, folder(), (bench.pb, bench.rpc), "64MiB") as client:
+        talks = Talks(bench.args.seed, conversations=12, turns=4).learn(client, "chat")
+    for case in (unread_log, stopped_borrower, slow_broker):
+        leasing = Leasing(bench.binaries, folder())
+        try:
+            case(bench, leasing, talks)
+        finally:
+            leasing.cleanup()
+
+
 def main():
-    parser = arguments(__doc__, ["unread", "read"])
+    parser = arguments(__doc__, ["unread", "read", "adverse"])
     parser.add_argument("--every", type=lambda s: [float(v) for v in s.split(",")], default=[0.1, 0.3],
                         help="seconds between two revocations, at least and at most")
     args = parser.parse_args()

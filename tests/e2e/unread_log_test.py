@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A log that nobody reads: standard error of every process is one pipe, and it is full."""
 import asyncio
+import contextlib
 import fcntl
 import os
 import threading
@@ -13,9 +14,9 @@ from leasing import ARENA, DONOR, RECLAIM, WAIT, hits, leasing, talks  # noqa: F
 REQUESTS = 8000  # a line of about 250 bytes each, in gateway and engine: more than the queue of a process takes
 
 
-@pytest.fixture
-def full_pipe():
-    """(reading end, writing end)"""
+@contextlib.contextmanager
+def unread_pipe():
+    """(reading end, writing end) of a pipe that takes nothing more."""
     reader, writer = os.pipe()
     flags = fcntl.fcntl(writer, fcntl.F_GETFL)
     fcntl.fcntl(writer, fcntl.F_SETFL, flags | os.O_NONBLOCK)
@@ -27,6 +28,12 @@ def full_pipe():
     yield reader, writer
     os.close(reader)
     os.close(writer)
+
+
+@pytest.fixture
+def full_pipe():
+    with unread_pipe() as ends:
+        yield ends
 
 
 async def ask_often(address, stubs, model, requests, at_once=64):
