@@ -42,7 +42,7 @@ class EngineMetrics {
   void Prefilled(const PrefillTimes& times);
   /// A step streamed KV of leases through local slots, and stood still for it that long.
   void Stalled(absl::Duration stall);
-  /// What was lent was the owner's again so long after a sequence needed it.
+  /// All that was needed of what was lent was the owner's again so long after that.
   void Reclaimed(absl::Duration since_needed);
   /// A step read KV of leases where it lies.
   void ReadInPlace(int64_t bytes);

@@ -46,21 +46,21 @@ void Lending::Do(const WithheldMessage& message) {
 void Lending::Do(const TakeBackMessage& message) {
   parts_.cache->TakeBack(static_cast<int32_t>(message.extent.first_block),
                          static_cast<int32_t>(message.extent.num_blocks));
-  const int64_t free = parts_.cache->local().free;
   if (!need_) return;
-  need_->returned_at = message.returned_at;
-  need_->until_taken = parts_.clock->Now() - message.returned_at;
-  if (free >= need_->free_blocks || parts_.cache->num_leased_out() == 0) EndNeed();
+  need_->returned_blocks += message.extent.num_blocks;
+  if (need_->returned_blocks < need_->blocks) return;
+  const absl::Duration waited = std::max(absl::ZeroDuration(), message.returned_at - need_->since);
+  parts_.metrics->Reclaimed(waited);
+  LOG(INFO) << "what was lent is back " << waited << " after it was needed, all of " << need_->blocks
+            << " blocks, and taken " << parts_.clock->Now() - message.returned_at << " later";
+  need_.reset();
 }
 
-// All of it is back, or so much that the rest is not needed any more.
+// Nobody waits for the rest of it.
 void Lending::EndNeed() {
-  if (need_ && need_->returned_at) {
-    const absl::Duration waited = std::max(absl::ZeroDuration(), *need_->returned_at - need_->since);
-    parts_.metrics->Reclaimed(waited);
-    LOG(INFO) << "what was lent is back " << waited << " after it was needed, and taken " << need_->until_taken
-              << " later: " << parts_.cache->local().free << " blocks are free, " << need_->free_blocks
-              << " were to be";
+  if (need_ && need_->returned_blocks > 0) {
+    LOG(INFO) << "of " << need_->blocks << " blocks that were lent and needed the last "
+              << need_->blocks - need_->returned_blocks << " are needed no more";
   }
   need_.reset();
 }
@@ -203,14 +203,19 @@ void Lending::StateNeed(int64_t missing_blocks) {
     blocks = std::min(std::max(blocks, missing_blocks - parts_.cache->local().free), parts_.cache->num_leased_out());
   }
   if (blocks > 0 && !(clears_.empty() && clearing_.empty())) blocks -= StopAllClearing();
-  if (blocks <= 0) return EndNeed();
-  if (!need_) need_ = {.since = parts_.clock->Now()};
-  need_->free_blocks = parts_.cache->local().free + blocks;
+  if (blocks <= 0) {
+    lacking_since_ = absl::InfinitePast();
+    if (missing_blocks <= parts_.cache->local().free) EndNeed();
+    return;
+  }
+  if (lacking_since_ == absl::InfinitePast()) lacking_since_ = parts_.clock->Now();
+  if (!need_) need_ = {.since = parts_.clock->Now(), .blocks = blocks};
   parts_.coordinator->NeedBack(blocks, parts_.cache->num_leased_out());
 }
 
 void Lending::ForgetNeed() {
-  need_.reset();
+  lacking_since_ = absl::InfinitePast();
+  EndNeed();
   asks_again_ = false;
 }
 

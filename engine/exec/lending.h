@@ -50,9 +50,9 @@ class Lending {
   /// will take, come along with what the plan lacked.
   void StateNeed(int64_t missing_blocks);
   static constexpr absl::Duration kReclaimPatience = absl::Milliseconds(5);
-  /// True for at most kReclaimPatience after a need arose, while the plan samples no token: the memory usually comes
-  /// within that time, and one large step of prefill is cheaper than two. (On CPUs a step would also compete with the
-  /// borrower that is to give the memory back.)
+  /// True for at most kReclaimPatience after plans began to lack room, while the plan samples no token: the memory
+  /// usually comes within that time, and one large step of prefill is cheaper than two. (On CPUs a step would also
+  /// compete with the borrower that is to give the memory back.)
   bool ShouldDefer(const sched::StepPlan& plan) const;
   /// Nobody runs or waits: nothing is needed.
   void ForgetNeed();
@@ -72,11 +72,11 @@ class Lending {
     backend::Fence done;                   // of what was
     bool cleared() const { return left.empty() && done.Passed(); }
   };
+  // Of what is lent. Each plan lacks the room of its next step, a part of that: it ends when all of it is back.
   struct Need {
     absl::Time since;
-    int64_t free_blocks = 0;                     // what would do
-    std::optional<absl::Time> returned_at = {};  // when some of it was back, last
-    absl::Duration until_taken = {};             // from then until the loop had ended its step and took it
+    int64_t blocks = 0;  // as stated first
+    int64_t returned_blocks = 0;
   };
 
   void Scrub();
@@ -91,7 +91,7 @@ class Lending {
   void StopClearing(const Clearing& clearing);
   int64_t StopAllClearing();
   void EndNeed();
-  absl::Time PatienceEnds() const { return need_ ? need_->since + kReclaimPatience : absl::InfinitePast(); }
+  absl::Time PatienceEnds() const { return lacking_since_ + kReclaimPatience; }
 
   const Dependencies parts_;
   const bool scrub_;
@@ -100,7 +100,8 @@ class Lending {
   absl::Time clears_wait_since_ = absl::InfiniteFuture();  // for the next round; infinite: none waited for it
   int64_t bytes_left_ = 0;                                 // to be zeroed in this round; below 0: of the next one's
   bool asks_again_ = false;                                // memory came free since the last plan, which had none
-  std::optional<Need> need_;                               // of what is lent
+  absl::Time lacking_since_ = absl::InfinitePast();        // room, plan after plan; infinite: the last had it
+  std::optional<Need> need_;
 };
 
 }  // namespace swiftcache::engine::exec
