@@ -47,6 +47,8 @@ void Borrowing::Do(const DrainMessage& message) {
   departure.Drain(message.until, now,
                   {.revoke_deadline = options_.revoke_deadline, .has_elsewhere = leases_are_mapped()});
   if (goes_on) return;
+  LOG(INFO) << "lease " << region->lease << " is drained: " << parts_.cache->region(region->region).used
+            << " of its blocks are in use";
   departing_.insert(region->region);
   if (departure.waiting()) return parts_.urgency->NotYet(message.id);
   // A donor in need revokes many leases at once, and waits for the last of them.
