@@ -72,9 +72,14 @@ def read(bench):
                 print(error.details())
     show(bench, side, f"a prompt of {7 * own} tokens behind {own} of own memory", revoker.times())
     print(f"requests: {served} served, {refused} refused")
-    resets = {lease: int(n) for lease, n in re.findall(r"lease (\d+) is out of use .* after (\d+) resets", side.chat.text())}
-    costly = sum(resets.get(lease, 0) > 0 for lease in revoker.revoked)
-    bench.asked(f"of {len(revoker.revoked)} revocations, the share that set a request back", costly / len(revoker.revoked), 0.05)
+    log = side.chat.text()
+    in_use = {lease: int(n) for lease, n in re.findall(r"lease (\d+) is drained: (\d+) of its blocks are in use", log)}
+    resets = {lease: int(n) for lease, n in re.findall(r"lease (\d+) is out of use .* after (\d+) resets", log)}
+    costly = {lease for lease in revoker.revoked if resets.get(lease, 0) > 0}
+    could = {lease for lease in revoker.revoked if in_use.get(lease, 0) > 0} | costly  # a lost one need not drain
+    print(f"{len(revoker.revoked)} leases revoked (of {len(revoker.tried)} that were to be), {len(could)} with blocks in use")
+    bench.asked("revocations of leases with blocks in use", len(could), 1, least=True)
+    bench.asked(f"of these {len(could)}, the share that set a request back", len(costly) / max(1, len(could)), 0.05)
 
 
 def taken_back(leasing):

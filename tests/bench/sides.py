@@ -260,12 +260,14 @@ class Revoker:
         from swiftcache.v1 import broker_pb2, broker_pb2_grpc
         self.pb, self.bench, self.side, self.every = broker_pb2, bench, side, every
         self.broker = broker_pb2_grpc.BrokerServiceStub(grpc.insecure_channel(side.cluster.broker.grpc))
-        self.revoked = set()
+        self.tried, self.revoked = set(), set()  # the broker did revoke the latter; the others had ended
         self.stopping = threading.Event()
 
     def in_use(self):
         """By the borrower's log: a lease that it has not opened yet comes back at once, and is no measurement."""
-        return sorted(set(re.findall(r"lease (\d+) of \d+ blocks from \S+ is in use", self.side.chat.text())) - self.revoked)
+        log = self.side.chat.text()
+        opened, ended = (set(re.findall(rf"lease (\d+) {end}", log)) for end in (r"of \d+ blocks from \S+ is in use", "is out of use"))
+        return sorted(opened - ended - self.tried)
 
     def _revoke(self):
         while not self.stopping.wait(self.bench.rng.uniform(*self.every)):
@@ -273,11 +275,12 @@ class Revoker:
             if not leases:
                 continue
             lease = self.bench.rng.choice(leases)
-            self.revoked.add(lease)
+            self.tried.add(lease)
             try:
                 self.broker.RevokeLease(self.pb.RevokeLeaseRequest(lease_id=int(lease)))
+                self.revoked.add(lease)
             except grpc.RpcError as error:
-                assert error.code() is grpc.StatusCode.NOT_FOUND, error  # it has ended
+                assert error.code() is grpc.StatusCode.NOT_FOUND, error
 
     def __enter__(self):
         self.stopping.clear()
