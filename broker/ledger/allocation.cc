@@ -17,6 +17,7 @@ namespace {
 
 constexpr size_t kMaxKeyBytes = 128;
 constexpr int64_t kMaxLeaseOfSmallArena = int64_t{16} << 20;
+constexpr int64_t kMaxUnseenBytes = int64_t{1} << 60;  // whatever an engine says: sums with it do not overflow
 
 // Of one lease. In whole elastic units it may be half of this: so many leases of half as much are an arena.
 int64_t MaxLeaseBytes(const Options& options, const Engine& donor) {
@@ -48,9 +49,11 @@ absl::StatusOr<LeaseResponse> Allocation::Request(Member& borrower, const LeaseR
               .sources = FindSources(table_, members_, borrower.engine, now),
               .now = now,
               .asked = request.want_bytes};
-  // After a restart of the broker the borrower may hold leases of donors that have not come back yet.
-  const int64_t unseen = std::max<int64_t>(0, request.held_bytes - table_.BorrowedBy(borrower.id).bytes);
-  const auto quota_left = [&] { return std::max<int64_t>(0, limits_.Left(borrower.engine.model_name) - unseen); };
+  const Holding& seen = table_.BorrowedBy(borrower.id);  // it holds no offers yet
+  served.unseen = std::clamp<int64_t>(request.held_bytes - (seen.bytes - seen.offered_bytes), 0, kMaxUnseenBytes);
+  const auto quota_left = [&] {
+    return std::max<int64_t>(0, limits_.Left(borrower.engine.model_name) - served.unseen);
+  };
   served.quota = quota_left();
   if (const auto it = borrower.requests.find(request.key); it != borrower.requests.end()) {
     return Again(it->second, served);
@@ -88,14 +91,19 @@ std::vector<LeaseId> Allocation::Serve(Case& request, int64_t waiting_tokens) {
   return ids;
 }
 
-// Weighted max-min over all engines that hold or ask for memory of these sources: what each may hold in all.
+// Weighted max-min over all members that hold or ask for memory of these sources: what each may hold in all.
 void Allocation::Share(Case& request, int64_t want_bytes) const {
   const Member& borrower = request.borrower;
-  int64_t pool = request.sources.free_bytes();
+  int64_t pool = request.sources.free_bytes() + request.unseen;
+  request.stakes[borrower.id].held = request.unseen;
   for (const Source& source : request.sources.list) {
     pool += table_.LentBy(source.donor->id).bytes;
     for (const auto& [party, pair] : table_.PairsOf(source.donor->id)) {
-      request.stakes[party].held += pair.bytes_that_stay();
+      if (members_.Find(party) == nullptr) {
+        pool -= pair.bytes_that_stay();
+      } else {
+        request.stakes[party].held += pair.bytes_that_stay();
+      }
     }
   }
   std::vector<Stake*> stakes;
@@ -109,7 +117,7 @@ void Allocation::Share(Case& request, int64_t want_bytes) const {
     if (wanted == 0) continue;
     stakes.push_back(&stake);
     // Weights of 2^40 tokens leave room for their sum.
-    const int64_t weight = members_.WeightOf(id, /*against_need=*/borrower.waiting_tokens > 0, request.now);
+    const int64_t weight = members_.WeightOf(*member, /*against_need=*/borrower.waiting_tokens > 0, request.now);
     claims.push_back({.weight = std::min(weight, int64_t{1} << 40), .wanted_bytes = wanted});
   }
   const std::vector<int64_t> parts = elastic::FairShares(pool, claims);
@@ -167,11 +175,11 @@ std::optional<LeaseId> Allocation::OfferFrom(Source& source, const Case& request
   return lease.id;
 }
 
-// The innermost leases that may be taken back for fairness, until there is enough.
-void Allocation::AddRipe(const Places& stay, int64_t lacking_bytes, absl::Time now, Places& ripe) const {
+// The innermost leases that may be taken back for fairness, those that entered by `ripe_since`, until there is enough.
+void Allocation::AddRipe(const Places& stay, int64_t lacking_bytes, absl::Time ripe_since, Places& ripe) const {
   for (auto it = stay.begin(); it != stay.end() && lacking_bytes > 0; ++it) {
     const Record& record = *it->second;
-    if (!record.lease.epoch.has_value() || now - record.entered < options_.min_hold) continue;
+    if (!record.lease.epoch.has_value() || record.entered > ripe_since) continue;
     ripe.insert(*it);
     lacking_bytes -= record.lease.num_bytes;
   }
@@ -179,21 +187,25 @@ void Allocation::AddRipe(const Places& stay, int64_t lacking_bytes, absl::Time n
 
 // Asks to revoke for the borrower what others hold above their shares; returns the bytes on their way back. So that
 // leases do not move to and fro, a borrower that is not starved gets only memory of idle borrowers, and only if tokens
-// wait.
+// wait. Who has come back has as much time to say what it needs as a new lease has.
 int64_t Allocation::Rebalance(Case& request, int64_t lacking_bytes) {
   const Member& borrower = request.borrower;
   const bool starved = request.held + request.got < request.share / 4 * 3;
+  const absl::Time ripe_since = request.now - options_.min_hold;
   int64_t coming = 0;
+  for (const Source& source : request.sources.list) {
+    const PartyId donor = source.donor->id;
+    coming += table_.LentBy(donor).revoking_bytes - table_.PairOf(donor, borrower.id).revoking_bytes;
+  }
   std::deque<Places> ripe;  // by yielder
   std::vector<Yielder> above;
   for (const auto& [party, stake] : request.stakes) {
-    if (party == borrower.id) continue;
-    const bool yields = starved || (borrower.waiting_tokens > 0 && members_.OnlyCaches(party, request.now));
+    const Member& member = *members_.Find(party);
+    const bool yields = starved || (borrower.waiting_tokens > 0 && members_.OnlyCaches(member, request.now));
+    if (party == borrower.id || !yields || member.here_since > ripe_since) continue;
     Places& leases = ripe.emplace_back();
     for (const Source& source : request.sources.list) {
-      const Holding& pair = table_.PairOf(source.donor->id, party);
-      coming += pair.revoking_bytes;
-      if (yields) AddRipe(pair.stay, lacking_bytes, request.now, leases);
+      AddRipe(table_.PairOf(source.donor->id, party).stay, lacking_bytes, ripe_since, leases);
     }
     above.emplace_back(stake.held - stake.share, /*weight=*/1, leases, /*offers=*/false);
   }

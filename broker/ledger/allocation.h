@@ -42,7 +42,9 @@ struct LeaseResponse {
 /// max_lease_bytes. Borrowers of one node share what the donors lend by weighted max-min fairness over waiting tokens
 /// (elastic/fair_share.h). The first borrower may hold everything, but only until another asks: when a borrower has
 /// less than 3/4 of its share, leases that are older than min_hold are taken back for it from borrowers above their
-/// shares.
+/// shares. An engine that is not here (it has not registered again with a new broker, or cannot reach this one) keeps
+/// what it holds, which is no part of what is divided: what it needs is not known. What the borrower holds of donors
+/// that are not here counts as held.
 ///
 /// Thread-safety: none. Ownership: borrows table, members and limits.
 class Allocation {
@@ -69,7 +71,8 @@ class Allocation {
     Sources sources;
     absl::Time now;
     int64_t asked = 0, quota = 0;          // what the borrower asks for; what its model's limit leaves
-    std::map<PartyId, Stake> stakes = {};  // in the memory of the sources
+    int64_t unseen = 0;                    // that the borrower holds of donors that are not here
+    std::map<PartyId, Stake> stakes = {};  // of members in the memory of the sources
     int64_t share = 0, held = 0;           // the borrower's stake
     int64_t got = 0, coming = 0;           // offered now; being taken back from others
     size_t max_leases = 0;                 // that this response may offer
@@ -82,7 +85,7 @@ class Allocation {
   std::vector<LeaseId> Offer(Case& request, int64_t want_bytes);
   std::optional<LeaseId> OfferFrom(Source& source, const Case& request, int64_t max_units);
   int64_t Rebalance(Case& request, int64_t lacking_bytes);
-  void AddRipe(const Places& stay, int64_t lacking_bytes, absl::Time now, Places& ripe) const;
+  void AddRipe(const Places& stay, int64_t lacking_bytes, absl::Time ripe_since, Places& ripe) const;
   static std::string ExplainShortage(const Case& request);
   void Remember(Member& member, const std::string& key, std::vector<LeaseId> ids) const;
   std::vector<Lease> Alive(const std::vector<LeaseId>& ids) const;

@@ -54,17 +54,17 @@ absl::Status Claims::HearGranted(const Member& donor, const Lease& claim, absl::
 }
 
 absl::Status Claims::CheckSound(const Engine& donor, const Lease& claim) {
-  const bool sound = claim.id.value() >= 1 && donor.page_bytes >= 1 && claim.borrower.name != claim.donor.name &&
-                     !claim.borrower.name.empty() && !claim.capability.empty() && claim.borrower_blocks >= 0 &&
-                     claim.borrower_blocks <= claim.num_bytes && NamesBlocksOf(claim.extent, donor.num_blocks) &&
-                     claim.num_bytes == claim.extent.num_blocks * donor.block_bytes &&
-                     claim.num_bytes % donor.page_bytes == 0 &&
-                     claim.extent.first_block * donor.block_bytes % donor.page_bytes == 0;
+  const bool sound =
+      claim.id.value() >= 1 && donor.page_bytes >= 1 && claim.borrower.name != claim.donor.name &&
+      !claim.borrower.name.empty() && !claim.borrower_model.empty() && !claim.capability.empty() &&
+      claim.borrower_blocks >= 0 && claim.borrower_blocks <= claim.num_bytes &&
+      NamesBlocksOf(claim.extent, donor.num_blocks) && claim.num_bytes == claim.extent.num_blocks * donor.block_bytes &&
+      claim.num_bytes % donor.page_bytes == 0 && claim.extent.first_block * donor.block_bytes % donor.page_bytes == 0;
   if (sound) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat("lease ", claim.id.value(), " of ", claim.num_bytes, " bytes, blocks ", claim.extent.first_block,
                    "+", claim.extent.num_blocks, " of ", donor.num_blocks,
-                   ": wanted whole pages of the donor's blocks, a borrower and a ", "capability"));
+                   ": wanted whole pages of the donor's blocks, a borrower, its model and a capability"));
 }
 
 // The broker does not know the lease: an earlier one made it, or this one has not seen its donor for a while, or waited
@@ -83,7 +83,7 @@ absl::Status Claims::Enter(const Member& donor, const Lease& claim, absl::Time n
   }
   for (const LeaseId offer : others) table_.MustStep(offer, LeaseState::kReleased);
   table_.Insert({.lease = claim, .entered = now});
-  if (const Member* borrower = members_.Find(claim.borrower)) limits_.Enforce(borrower->engine.model_name);
+  limits_.Enforce(claim.borrower_model);
   return absl::OkStatus();
 }
 

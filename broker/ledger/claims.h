@@ -17,11 +17,11 @@
 
 namespace swiftcache::broker::ledger {
 
-/// Thread-safety: none. Ownership: borrows table, members and limits.
+/// Thread-safety: none. Ownership: borrows table and limits.
 class Claims {
  public:
-  Claims(const Options& options, LeaseTable& table, const Members& members, Limits& limits)
-      : options_(options), table_(table), members_(members), limits_(limits) {}
+  Claims(const Options& options, LeaseTable& table, Limits& limits)
+      : options_(options), table_(table), limits_(limits) {}
 
   /// GRANTED: the donor gives this lease, whether it was offered or the broker has lost it; the donor's word ends offers
   /// that overlap it. RELEASED and FENCED: it has ended, or was never accepted. As Ledger::ReportLease.
@@ -39,7 +39,6 @@ class Claims {
 
   const Options& options_;
   LeaseTable& table_;
-  const Members& members_;
   Limits& limits_;
 };
 

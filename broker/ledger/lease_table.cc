@@ -31,7 +31,7 @@ void Count(Holding& holding, const Lease& lease, int64_t times) {
   holding.leases += times;
   holding.blocks += times * lease.extent.num_blocks;
   holding.bytes += times * lease.num_bytes;
-  if (!lease.epoch.has_value()) holding.offered_blocks += times * lease.extent.num_blocks;
+  if (!lease.epoch.has_value()) holding.offered_bytes += times * lease.num_bytes;
   if (lease.state == LeaseState::kRevoking) holding.revoking_bytes += times * lease.num_bytes;
 }
 
@@ -70,7 +70,7 @@ void RemoveRun(Runs& runs, const Extent& extent) {
 }
 
 bool SameSums(const Holding& a, const Holding& b) {
-  return a.leases == b.leases && a.blocks == b.blocks && a.bytes == b.bytes && a.offered_blocks == b.offered_blocks &&
+  return a.leases == b.leases && a.blocks == b.blocks && a.bytes == b.bytes && a.offered_bytes == b.offered_bytes &&
          a.revoking_bytes == b.revoking_bytes && a.stay == b.stay && a.revoking == b.revoking;
 }
 
@@ -141,6 +141,12 @@ const LeaseTable::Side& LeaseTable::SideOf(PartyId party) const {
   return party.value() < sides_.size() ? sides_[party.value()] : nothing;
 }
 
+const Holding& LeaseTable::BorrowedByModel(const std::string& model_name) const {
+  static const Holding nothing;
+  const auto it = models_.find(model_name);
+  return it == models_.end() ? nothing : it->second;
+}
+
 const Holding& LeaseTable::PairOf(PartyId donor, PartyId borrower) const {
   static const Holding nothing;
   const std::vector<Pair>& pairs = PairsOf(donor);
@@ -192,16 +198,17 @@ void LeaseTable::ForgetDeclined(absl::Time now) {
   }
 }
 
-// All that count the record: the donor's, the borrower's and the pair's. REQUIRES: it is in the indexes.
-std::array<Holding*, 3> LeaseTable::HoldingsOf(const Record& record) {
+// All that count the record: the donor's, the borrower's, the pair's and the model's. REQUIRES: it is in the indexes.
+std::array<Holding*, 4> LeaseTable::HoldingsOf(const Record& record) {
   Side& donor = sides_[record.donor.value()];
-  return {&donor.lent, &sides_[record.borrower.value()].borrowed, &FindPair(donor.pairs, record.borrower)->holding};
+  return {&donor.lent, &sides_[record.borrower.value()].borrowed, &FindPair(donor.pairs, record.borrower)->holding,
+          &models_.at(record.lease.borrower_model)};
 }
 
 // Changes a lease and the sums. REQUIRES: it is in the indexes.
 void LeaseTable::Set(Record& record, LeaseState state, std::optional<Epoch> epoch) {
   Lease& lease = record.lease;
-  const std::array<Holding*, 3> holdings = HoldingsOf(record);
+  const std::array<Holding*, 4> holdings = HoldingsOf(record);
   const bool moves = (state == LeaseState::kRevoking) != (lease.state == LeaseState::kRevoking);
   for (Holding* holding : holdings) {
     Count(*holding, lease, -1);
@@ -222,6 +229,7 @@ void LeaseTable::Index(const Record& record) {
   if (pair == donor.pairs.end() || pair->borrower != record.borrower) {
     donor.pairs.insert(pair, {.borrower = record.borrower, .holding = {}});
   }
+  models_.try_emplace(record.lease.borrower_model);
   for (Holding* holding : HoldingsOf(record)) {
     Count(*holding, record.lease, 1);
     PlacesOf(*holding, record.lease.state).emplace(PlaceOf(record.lease), &record);
@@ -239,6 +247,8 @@ void LeaseTable::Remove(const Record& record) {
   Side& donor = sides_[record.donor.value()];
   const auto pair = FindPair(donor.pairs, record.borrower);
   if (pair->holding.leases == 0) donor.pairs.erase(pair);
+  const auto model = models_.find(record.lease.borrower_model);
+  if (model->second.leases == 0) models_.erase(model);
   RemoveRun(donor.runs, record.lease.extent);
   answers_.erase({record.answer_by, record.lease.id});
   parties_.Drop(record.donor);
@@ -278,6 +288,11 @@ absl::Status LeaseTable::CheckSums() const {
         !std::equal(a.pairs.begin(), a.pairs.end(), b.pairs.begin(), b.pairs.end(), same_pair)) {
       return absl::InternalError("what donors lend does not add up");
     }
+  }
+  if (fresh.models_.size() != models_.size()) return absl::InternalError("models that borrow nothing are remembered");
+  for (const auto& [model_name, borrowed] : models_) {
+    if (SameSums(fresh.BorrowedByModel(model_name), borrowed)) continue;
+    return absl::InternalError(absl::StrCat("what model ", model_name, " borrows does not add up"));
   }
   return absl::OkStatus();
 }

@@ -12,10 +12,12 @@
 #include <memory>
 #include <optional>
 #include <set>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/container/btree_map.h"
+#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "broker/ledger/lease.h"
@@ -35,10 +37,10 @@ struct Record {
 /// what stays on lease is one run at the arena's end.
 using Places = absl::btree_map<std::pair<int64_t, LeaseId>, const Record*>;
 
-/// The leases that an engine gives, or that it takes, or the leases of one pair of engines.
+/// The leases that an engine gives, or that it takes, or that the engines of a model take, or those of one pair.
 struct Holding {
   int64_t leases = 0, blocks = 0, bytes = 0;  // all; blocks of the donor
-  int64_t offered_blocks = 0;                 // of these, those that the donor has not accepted
+  int64_t offered_bytes = 0;                  // of these, those that the donor has not accepted
   int64_t revoking_bytes = 0;                 // and those being revoked
   Places stay;                                // offered or granted
   Places revoking;
@@ -80,6 +82,8 @@ class LeaseTable {
   /// That the party gives, and takes. Valid until the table changes.
   const Holding& LentBy(PartyId donor) const { return SideOf(donor).lent; }
   const Holding& BorrowedBy(PartyId borrower) const { return SideOf(borrower).borrowed; }
+  /// That the engines of a model take. Valid until the table changes.
+  const Holding& BorrowedByModel(const std::string& model_name) const;
   /// What the donor lends, by borrower; of one borrower. Valid until the table changes.
   const std::vector<Pair>& PairsOf(PartyId donor) const { return SideOf(donor).pairs; }
   const Holding& PairOf(PartyId donor, PartyId borrower) const;
@@ -113,7 +117,7 @@ class LeaseTable {
     absl::Time until;
   };
   const Side& SideOf(PartyId party) const;
-  std::array<Holding*, 3> HoldingsOf(const Record& record);
+  std::array<Holding*, 4> HoldingsOf(const Record& record);
   void Set(Record& record, LeaseState state, std::optional<Epoch> epoch);
   void Index(const Record& record);
   void Remove(const Record& record);
@@ -122,6 +126,7 @@ class LeaseTable {
   Parties& parties_;
   Map records_;
   std::vector<Side> sides_;                           // by party
+  absl::flat_hash_map<std::string, Holding> models_;  // by the borrower's; none is empty
   std::set<std::pair<absl::Time, LeaseId>> answers_;  // of offers
   std::deque<Declined> declined_;                     // in the order of `until`
   std::vector<Change> changes_;

@@ -13,15 +13,14 @@ Ledger::Ledger(const Options& options, NewCapability new_capability)
     : options_(options),
       table_(parties_),
       members_(options.request_ttl, parties_),
-      limits_(table_, members_),
-      claims_(options_, table_, members_, limits_),
+      limits_(table_),
+      claims_(options_, table_, limits_),
       allocation_(options_, std::move(new_capability), table_, members_, limits_),
       taking_back_(table_, members_) {}
 
 void Ledger::AddEngine(const Engine& engine, const std::vector<Lease>& given, absl::Time now) {
   Tick(now);
   claims_.HearAll(Replace(engine, now), given, now);
-  limits_.Enforce(engine.model_name);  // what it borrows counts from now on
 }
 
 Member& Ledger::Replace(const Engine& engine, absl::Time now) {
@@ -33,6 +32,7 @@ Member& Ledger::Replace(const Engine& engine, absl::Time now) {
                           same->engine.block_tokens == engine.block_tokens &&
                           same->engine.page_bytes == engine.page_bytes;
   Member& member = members_.Put(engine);
+  if (same == nullptr) member.here_since = now;
   if (same_arena) return member;
   ForgetLeasesOf(member.id);  // extents of an arena with another geometry mean nothing now
   member.policy = engine.num_blocks < 1 || engine.block_tokens < 1

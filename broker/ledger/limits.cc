@@ -36,14 +36,11 @@ absl::StatusOr<LeaseLimit> Limits::Set(const std::string& model_name, std::optio
 void Limits::Enforce(const std::string& model_name) {
   const std::optional<int64_t> max = MaxOf(model_name);
   if (!max.has_value()) return;
-  std::vector<const Record*> held;
-  int64_t bytes = 0;
-  for (const PartyId member : members_.OfModel(model_name)) {
-    const Holding& holding = table_.BorrowedBy(member);
-    bytes += holding.bytes_that_stay();
-    for (const auto& [place, record] : holding.stay) held.push_back(record);
-  }
+  const Holding& holding = table_.BorrowedByModel(model_name);
+  int64_t bytes = holding.bytes_that_stay();
   if (bytes <= *max) return;
+  std::vector<const Record*> held;
+  for (const auto& [place, record] : holding.stay) held.push_back(record);
   std::sort(held.begin(), held.end(), [](const Record* a, const Record* b) { return a->order > b->order; });
   for (const Record* record : held) {
     if (bytes <= *max) break;
@@ -62,12 +59,6 @@ int64_t Limits::Left(const std::string& model_name) const {
   return max.has_value() ? std::max<int64_t>(0, *max - BorrowedBytes(model_name)) : INT64_MAX;
 }
 
-int64_t Limits::BorrowedBytes(const std::string& model_name) const {
-  int64_t bytes = 0;
-  for (const PartyId member : members_.OfModel(model_name)) bytes += table_.BorrowedBy(member).bytes;
-  return bytes;
-}
-
 std::vector<LeaseLimit> Limits::all() const {
   std::vector<LeaseLimit> all;
   for (const auto& [model_name, limit] : limits_) all.push_back(limit);
@@ -76,10 +67,7 @@ std::vector<LeaseLimit> Limits::all() const {
 
 absl::Status Limits::CheckInvariants() const {
   for (const auto& [model_name, limit] : limits_) {
-    int64_t bytes = 0;
-    for (const PartyId member : members_.OfModel(model_name)) {
-      bytes += table_.BorrowedBy(member).bytes_that_stay();
-    }
+    const int64_t bytes = table_.BorrowedByModel(model_name).bytes_that_stay();
     if (bytes <= limit.max_borrowed_bytes.value_or(INT64_MAX)) continue;
     return absl::InternalError(
         absl::StrCat("model ", model_name, " borrows ", bytes, " of ", *limit.max_borrowed_bytes));

@@ -16,18 +16,17 @@
 #include "absl/time/time.h"
 #include "broker/ledger/lease.h"
 #include "broker/ledger/lease_table.h"
-#include "broker/ledger/members.h"
 
 namespace swiftcache::broker::ledger {
 
-/// A limit that was lifted is remembered too: an engine that has not heard of it may bring the old one. Thread-safety:
-/// none. Ownership: borrows table and members.
+/// A lease counts by the model of its borrower, whether that is here or not. A limit that was lifted is remembered too:
+/// an engine that has not heard of it may bring the old one. Thread-safety: none. Ownership: borrows the table.
 class Limits {
  public:
   /// Models whose limits are remembered: more than any cluster serves.
   static constexpr size_t kMaxModels = 4096;
 
-  Limits(LeaseTable& table, const Members& members) : table_(table), members_(members) {}
+  explicit Limits(LeaseTable& table) : table_(table) {}
 
   /// Takes a limit if it is younger than what is known, and asks to revoke what is beyond it. False: it is not.
   bool Learn(const LeaseLimit& limit);
@@ -40,7 +39,7 @@ class Limits {
 
   /// Bytes that the model's engines may still borrow; INT64_MAX: there is no limit.
   int64_t Left(const std::string& model_name) const;
-  int64_t BorrowedBytes(const std::string& model_name) const;
+  int64_t BorrowedBytes(const std::string& model_name) const { return table_.BorrowedByModel(model_name).bytes; }
   /// By model name, with those that were lifted.
   std::vector<LeaseLimit> all() const;
   /// INTERNAL: a model has more than it may have, beyond what is being revoked.
@@ -50,7 +49,6 @@ class Limits {
   std::optional<int64_t> MaxOf(const std::string& model_name) const;
 
   LeaseTable& table_;
-  const Members& members_;
   std::map<std::string, LeaseLimit> limits_;
 };
 

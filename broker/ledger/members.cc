@@ -21,12 +21,12 @@ Member& Members::Put(const Engine& engine) {
     Leave(*member);
   }
   member->engine = engine;
-  Enter(by_node_[engine.node_id], *member);
-  Enter(by_model_[engine.model_name], *member);
+  Enter(*member);
   return *member;
 }
 
-void Members::Enter(Group& group, const Member& member) const {
+void Members::Enter(const Member& member) {
+  Group& group = by_node_[member.engine.node_id];
   const auto before = [this](const std::string& name, PartyId other) { return name < Find(other)->engine.party.name; };
   group.insert(std::upper_bound(group.begin(), group.end(), member.engine.party.name, before), member.id);
 }
@@ -42,13 +42,9 @@ void Members::Erase(const std::string& name) {
 }
 
 void Members::Leave(const Member& member) {
-  const auto leave = [&](Groups& groups, const std::string& key) {
-    const auto group = groups.find(key);
-    std::erase(group->second, member.id);
-    if (group->second.empty()) groups.erase(group);
-  };
-  leave(by_node_, member.engine.node_id);
-  leave(by_model_, member.engine.model_name);
+  const auto group = by_node_.find(member.engine.node_id);
+  std::erase(group->second, member.id);
+  if (group->second.empty()) by_node_.erase(group);
 }
 
 Member* Members::Find(const std::string& name) const {
@@ -68,21 +64,15 @@ absl::StatusOr<Member*> Members::Require(const Party& party) const {
                                              "' is not registered; register, then ask again"));
 }
 
-const Members::Group& Members::GroupOf(const Groups& groups, const std::string& key) {
+const Members::Group& Members::OfNode(const std::string& node_id) const {
   static const Group none;
-  const auto it = groups.find(key);
-  return it == groups.end() ? none : it->second;
+  const auto it = by_node_.find(node_id);
+  return it == by_node_.end() ? none : it->second;
 }
 
-bool Members::OnlyCaches(PartyId borrower, absl::Time now) const {
-  const Member* member = Find(borrower);
-  return member == nullptr || (member->idle && !HasOpenRequest(*member, now));
-}
-
-int64_t Members::WeightOf(PartyId borrower, bool against_need, absl::Time now) const {
-  const Member* member = Find(borrower);
-  if (member == nullptr || (against_need && OnlyCaches(borrower, now))) return 1;
-  return CheckedAdd(elastic::kBaseWeightTokens, HasOpenRequest(*member, now) ? member->waiting_tokens : 0)
+int64_t Members::WeightOf(const Member& borrower, bool against_need, absl::Time now) const {
+  if (against_need && OnlyCaches(borrower, now)) return 1;
+  return CheckedAdd(elastic::kBaseWeightTokens, HasOpenRequest(borrower, now) ? borrower.waiting_tokens : 0)
       .value_or(INT64_MAX);
 }
 

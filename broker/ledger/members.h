@@ -31,6 +31,7 @@ struct Member {
   absl::Time requested_at = absl::InfinitePast();
   std::unique_ptr<elastic::Policy> policy;  // none: it has no arena
   Engine engine;
+  absl::Time here_since;                                 // it was not here before
   std::map<std::string, std::vector<LeaseId>> requests;  // by key: what a retry gets
   std::deque<std::string> request_order;                 // oldest first
 
@@ -58,27 +59,26 @@ class Members {
   Member* Find(PartyId party) const { return party.value() < by_id_.size() ? by_id_[party.value()] : nullptr; }
   /// UNAVAILABLE instead ("register, then ask again").
   absl::StatusOr<Member*> Require(const Party& party) const;
-  const Group& OfNode(const std::string& node_id) const { return GroupOf(by_node_, node_id); }
-  const Group& OfModel(const std::string& model_name) const { return GroupOf(by_model_, model_name); }
+  const Group& OfNode(const std::string& node_id) const;
 
   bool HasOpenRequest(const Member& member, absl::Time now) const { return now - member.requested_at < request_ttl_; }
-  /// Nothing runs or waits there and it asks for no more, or it is gone: no request needs what it holds now.
-  bool OnlyCaches(PartyId borrower, absl::Time now) const;
+  /// Nothing runs or waits there and it asks for no more: no request needs what it holds now.
+  bool OnlyCaches(const Member& borrower, absl::Time now) const {
+    return borrower.idle && !HasOpenRequest(borrower, now);
+  }
   /// Its weight among borrowers, in tokens. `against_need`: where tokens of others wait, who only caches weighs almost
   /// nothing.
-  int64_t WeightOf(PartyId borrower, bool against_need, absl::Time now) const;
+  int64_t WeightOf(const Member& borrower, bool against_need, absl::Time now) const;
 
  private:
-  using Groups = absl::flat_hash_map<std::string, Group>;
-  static const Group& GroupOf(const Groups& groups, const std::string& key);
-  void Enter(Group& group, const Member& member) const;
+  void Enter(const Member& member);
   void Leave(const Member& member);
 
   const absl::Duration request_ttl_;
   Parties& parties_;
   absl::flat_hash_map<std::string, std::unique_ptr<Member>> members_;  // by name
   std::vector<Member*> by_id_;                                         // null: not a member
-  Groups by_node_, by_model_;
+  absl::flat_hash_map<std::string, Group> by_node_;
 };
 
 }  // namespace swiftcache::broker::ledger

@@ -27,6 +27,7 @@ class TakingBack {
   std::vector<BorrowerWeight> Weights(const Member& donor, absl::Time now) const;
 
  private:
+  std::vector<int64_t> WeightsOfPairs(const Member& donor, absl::Time now) const;
   elastic::UnitBlocks UnitBlocksOf(const Member& donor, const Record& lease) const;
 
   const LeaseTable& table_;

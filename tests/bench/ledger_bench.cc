@@ -110,6 +110,7 @@ class Cluster {
       given.push_back({.id = ledger::LeaseId(++last_id_),
                        .donor = {Name(i), Name(i)},
                        .borrower = {Name(neighbour), Name(neighbour)},
+                       .borrower_model = absl::StrCat("model-", neighbour % 5),
                        .extent = {.first_block = kBlocks - (k + 1) * kLeaseBlocks, .num_blocks = kLeaseBlocks},
                        .num_bytes = kLeaseBlocks * kBlock,
                        .borrower_blocks = kLeaseBlocks,

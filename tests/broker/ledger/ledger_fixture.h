@@ -37,6 +37,7 @@ inline Lease LeaseOfBlock(int64_t block, const std::string& borrower) {
   return {.id = LeaseId(block + 1),
           .donor = PartyOf("code"),
           .borrower = PartyOf(borrower),
+          .borrower_model = borrower + "-model",
           .extent = {.first_block = block, .num_blocks = 1},
           .num_bytes = kBlock,
           .borrower_blocks = 1,

@@ -77,6 +77,7 @@ TEST_F(LedgerRestartTest, ClaimsThatCannotBeAreRefused) {
   expect_refused("bytes", [](Lease& l) { ++l.num_bytes; });
   expect_refused("no epoch", [](Lease& l) { l.epoch.reset(); });
   expect_refused("to itself", [](Lease& l) { l.borrower = l.donor; });
+  expect_refused("no model", [](Lease& l) { l.borrower_model.clear(); });
   expect_refused("no capability", [](Lease& l) { l.capability.clear(); });
   expect_refused("an offer", [](Lease& l) { l.state = LeaseState::kOffered; });
   expect_refused("an end", [](Lease& l) { l.state = LeaseState::kFenced; });

@@ -214,6 +214,7 @@ TEST_F(BrokerDoorLeaseTest, ALargeSnapshotComesInPartsThatAreReadAsOne) {
     lease.set_donor_instance(IdOf("code"));
     lease.set_borrower("chat");
     lease.set_borrower_instance(IdOf("chat"));
+    lease.set_borrower_model("model");
     lease.mutable_extent()->set_first_block(i);
     lease.mutable_extent()->set_num_blocks(1);
     lease.set_num_bytes(368'640);
