@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -138,10 +139,10 @@ Micros Cluster::BrokerIsAway() {
     (void)address_.broker->tables().LimitLease(*limited_, bytes, address_.broker->Now());  // no limit is below 0
   });
   RunUntil(kTrouble);  // what was over the limit has ended
-  std::map<LeaseId, SimEngine*> lent;
+  std::vector<Lease> lent;
   for (const auto& engine : engines_) {
     for (const Lease& lease : engine->given()) {
-      if (!address_.broker->HasAskedFor(lease.id)) lent[lease.id] = engine.get();
+      if (!address_.broker->WhyAskedFor(lease.id).has_value()) lent.push_back(lease);
     }
   }
   const int64_t reads = tally_.remote_reads;
@@ -150,26 +151,41 @@ Micros Cluster::BrokerIsAway() {
   sim_.Trace([&] { return absl::StrCat(address_.broker->incarnation(), " dies, with ", lent.size(), " leases"); });
   std::exchange(address_.broker, nullptr)->Die();
   for (const auto& engine : engines_) engine->WatchBroke();
-  network_.Cut(SimBroker::kEndpoint, AnyEngine().endpoint(), late);
+  const SimEngine& cut_off = AnyEngine();
+  network_.Cut(SimBroker::kEndpoint, cut_off.endpoint(), late);
   RunUntil(back);
   StartBroker();
+  RunUntil(late);
+  tally_.kept_of_cut_off += CheckNothingEnded(lent, cut_off.instance());
   RunUntil(late + 500 * kMillisecond);
-  if (!sim_.failed()) CheckNothingEnded(lent);
+  tally_.kept_leases += CheckNothingEnded(lent, "");
   if (!sim_.failed()) CheckLimit();
-  tally_.kept_leases += static_cast<int64_t>(lent.size());
   tally_.reads_meanwhile += tally_.remote_reads - reads;
   return late;
 }
 
-// Of those leases that the new broker did not ask for, to divide memory anew.
-void Cluster::CheckNothingEnded(const std::map<LeaseId, SimEngine*>& before) {
-  for (const auto& [id, donor] : before) {
-    if (address_.broker->HasAskedFor(id)) continue;
-    const std::vector<Lease> given = donor->given();
-    if (std::none_of(given.begin(), given.end(), [&, id = id](const Lease& lease) { return lease.id == id; })) {
-      sim_.Fail(absl::StrCat("only the broker was away, and that ended lease ", id.value(), " of ", donor->instance()));
-    }
+// Of those that the new broker did not ask for to divide memory anew. It may not ask for what an engine gives or takes
+// that is cut off. Returns how many live; of that engine, if there is one.
+int64_t Cluster::CheckNothingEnded(const std::vector<Lease>& before, const std::string& cut_off) {
+  if (sim_.failed()) return 0;
+  std::set<LeaseId> given;
+  for (const auto& engine : engines_) {
+    for (const Lease& lease : engine->given()) given.insert(lease.id);
   }
+  int64_t kept = 0;
+  for (const Lease& lease : before) {
+    const bool of_cut_off = lease.donor_instance == cut_off || lease.borrower_instance == cut_off;
+    const auto asked_for = address_.broker->WhyAskedFor(lease.id);
+    if (!of_cut_off && asked_for == broker::ledger::RevokeReason::kFairness) continue;
+    if (asked_for.has_value() || !given.contains(lease.id)) {
+      sim_.Fail(absl::StrCat("only the broker was away, and that ended lease ", lease.id.value(), " of ",
+                             lease.donor_instance, " to ", lease.borrower_instance, ": ",
+                             asked_for.has_value() ? ReasonName(*asked_for) : "by itself"));
+      return 0;
+    }
+    kept += of_cut_off || cut_off.empty() ? 1 : 0;
+  }
+  return kept;
 }
 
 void Cluster::CheckLimit() {
@@ -178,8 +194,7 @@ void Cluster::CheckLimit() {
     int64_t bytes = 0;
     for (const auto& lease : address_.broker->tables().leases().Snapshot()) {
       const bool counts = lease.state != broker::ledger::LeaseState::kRevoking;
-      const auto borrower = address_.broker->tables().engines().Find(lease.borrower.name);
-      if (counts && borrower.has_value() && borrower->info.model_name == limited_) bytes += lease.num_bytes;
+      if (counts && lease.borrower_model == limited_) bytes += lease.num_bytes;
     }
     if (bytes > limit.max_borrowed_bytes.value_or(0)) {
       sim_.Fail(absl::StrCat(limit.model_name, " borrows ", bytes, " of ", limit.max_borrowed_bytes.value_or(0)));

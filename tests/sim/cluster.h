@@ -7,7 +7,6 @@
 
 #include <cstdint>
 #include <deque>
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -39,7 +38,7 @@ class Cluster {
  private:
   void PlanFaults();
   Micros BrokerIsAway();
-  void CheckNothingEnded(const std::map<LeaseId, SimEngine*>& before);
+  int64_t CheckNothingEnded(const std::vector<engine::lease::Lease>& before, const std::string& cut_off);
   void CheckLimit();
   void OneFault();
   void CrashEngine(SimEngine& engine);

@@ -37,6 +37,7 @@ struct Tally {
           hangs = 0, cuts = 0;
   int64_t own_needs = 0, answered_needs = 0, agreed_leases = 0, stray_messages = 0;
   int64_t kept_leases = 0, reads_meanwhile = 0;  // while a broker was away
+  int64_t kept_of_cut_off = 0;                   // leases of the engine that its successor did not see, until it did
 };
 
 }  // namespace swiftcache::sim

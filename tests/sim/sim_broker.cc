@@ -147,7 +147,7 @@ void SimBroker::Publish(const broker::loop::TableChange& change) {
     if (!leases_twice) CheckToldLease(lease);
     told_[lease.id] = lease;
   }
-  if (told->state == ledger::LeaseState::kRevoking) asked_for_.insert(lease.id);
+  if (told->state == ledger::LeaseState::kRevoking) asked_for_.emplace(lease.id, *told->revoke_reason);
   for (const auto& [endpoint, stream] : streams_) {
     const bool own = stream.instance == lease.donor_instance || stream.instance == lease.borrower_instance;
     if (own) Tell(endpoint, {.incarnation = incarnation_, .leases = {lease}});

@@ -6,7 +6,6 @@
 #include <functional>
 #include <map>
 #include <optional>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -57,8 +56,11 @@ class SimBroker {
   void Watch(int endpoint, const std::string& instance, int64_t number, Process& to, OnWord on_word);
   /// The connection broke: what was not delivered is lost.
   void BreakStream(int endpoint) { streams_.erase(endpoint); }
-  /// Whether it has asked the lease's donor to revoke it.
-  bool HasAskedFor(LeaseId id) const { return asked_for_.contains(id); }
+  /// Why it has asked the lease's donor to revoke it; none: it has not.
+  std::optional<broker::ledger::RevokeReason> WhyAskedFor(LeaseId id) const {
+    const auto it = asked_for_.find(id);
+    return it == asked_for_.end() ? std::nullopt : std::optional(it->second);
+  }
 
  private:
   struct Stream {
@@ -85,7 +87,7 @@ class SimBroker {
   absl::Time last_awake_;
   std::map<int, Stream> streams_;
   std::map<LeaseId, engine::lease::Lease> told_;  // that live, as Watch told of them
-  std::set<LeaseId> asked_for_;
+  std::map<LeaseId, broker::ledger::RevokeReason> asked_for_;
   Micros planned_tick_ = 0;
   int64_t last_capability_ = 0;
 };

@@ -169,8 +169,10 @@ TEST(SimTest, ABrokerThatIsAwayEndsNoLeaseAndItsLimitsStand) {
       ASSERT_EQ(Cluster(options, tally).Run(), "") << "seed " << seed << ", away for " << seconds << " s";
     }
     std::cout << "away for " << seconds << " s: " << tally.kept_leases << " leases lived on, and were read "
-              << tally.reads_meanwhile << " times meanwhile\n";
+              << tally.reads_meanwhile << " times meanwhile; " << tally.kept_of_cut_off
+              << " of engines cut off for longer\n";
     EXPECT_GT(tally.kept_leases, 20);
+    EXPECT_GT(tally.kept_of_cut_off, 20);
     EXPECT_GT(tally.reads_meanwhile, 1000);
   }
 }
