@@ -127,6 +127,15 @@ class SharingHarness : private LoopObserver {
     coordinator_.OnBorrowerOpened(kv::LeaseId(id));
   }
 
+  /// And has it back: what was idle there is dropped, so that own memory has room.
+  void LendAwayAndTakeBack(int64_t id, lease::Extent extent) {
+    OfferAway(id, extent);
+    ASSERT_TRUE(broker_.log().WaitFor(absl::StrCat("GRANTED ", id)));
+    coordinator_.OnReleased(kv::LeaseId(id));
+    ASSERT_TRUE(heard_.WaitFor(absl::StrCat("TakeBack ", id)));
+    Pump();
+  }
+
   /// The prompt of a conversation: six blocks, with other tokens for every seed.
   std::vector<int32_t> Prompt(unsigned seed) const {
     return RandomTokens(seed, 6 * model_.block_tokens, model_.vocab_size);

@@ -171,11 +171,7 @@ TEST(SharingMovesTest, NothingOfALostLeaseIsPromoted) {
     SharingHarness harness({.num_blocks = 40, .stream = StreamMode::kInPlace});
     harness.Borrow(kLease, 64);
     Fill(harness);
-    harness.OfferAway(3, {0, 40});  // drops what is idle in own memory
-    ASSERT_TRUE(harness.broker().log().WaitFor("GRANTED 3"));
-    harness.coordinator().OnReleased(kv::LeaseId(3));
-    ASSERT_TRUE(harness.heard().WaitFor("TakeBack 3"));
-    harness.Pump();
+    ASSERT_NO_FATAL_FAILURE(harness.LendAwayAndTakeBack(3, {0, 40}));
     const int64_t away = harness.load().kv_blocks_leased_in_used;
     const auto recording = Continue(harness);
     if (fenced) harness.transport().Fence(kv::LeaseId(kLease));

@@ -189,7 +189,7 @@ class StormWorld {
 };
 
 class StormTest : public testing::TestWithParam<Storm> {};
-INSTANTIATE_TEST_SUITE_P(, StormTest,
+INSTANTIATE_TEST_SUITE_P(Revocations, StormTest,
                          testing::Values(Storm{.name = "TenASecond", .a_second = 10},
                                          Storm{.name = "AHundredASecond", .a_second = 100},
                                          Storm{.name = "StepsOfASecond",

@@ -82,11 +82,7 @@ TEST_F(TurnsTest, AStepIsCutForTheLeaseOfWhomItLeavesOut) {
 
 // The copies are done long before, but the step's end is when the loop hears of it.
 TEST_F(TurnsTest, AStepIsCutForALeaseOutOfWhichBlocksComeHome) {
-  harness_.OfferAway(3, {8, 32});  // drops what is idle in own memory, for which there is room then
-  ASSERT_TRUE(harness_.broker().log().WaitFor("GRANTED 3"));
-  harness_.coordinator().OnReleased(kv::LeaseId(3));
-  ASSERT_TRUE(harness_.heard().WaitFor("TakeBack 3"));
-  harness_.Pump();
+  ASSERT_NO_FATAL_FAILURE(harness_.LendAwayAndTakeBack(3, {8, 32}));
   size_t loads = 0;
   EXPECT_EQ(LayersRun(absl::Milliseconds(2),
                       [&] {
