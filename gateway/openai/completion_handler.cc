@@ -6,11 +6,11 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "gateway/openai/api_error.h"
+#include "gateway/relay/prompt.h"
 
 namespace swiftcache::gateway::openai {
 namespace {
 
-constexpr char kIdsOfRelay[] = "token_ids[";  // of a prompt, in its errors
 constexpr char kEvents[] = "text/event-stream; charset=utf-8";
 
 std::string ResponseId(Endpoint endpoint, const std::string& request_id) {
@@ -22,7 +22,9 @@ absl::Status WithParam(absl::Status status, Endpoint endpoint) {
   if (absl::IsOutOfRange(status))
     return AboutField(std::move(status), endpoint == Endpoint::kChat ? "messages" : "prompt");
   absl::string_view message = status.message();
-  if (!absl::IsInvalidArgument(status) || !absl::ConsumePrefix(&message, kIdsOfRelay)) return status;
+  if (!absl::IsInvalidArgument(status) || !absl::ConsumePrefix(&message, absl::StrCat(relay::kPromptIds, "["))) {
+    return status;
+  }
   return FieldError("prompt", absl::StrCat("prompt[", message));
 }
 

@@ -114,7 +114,7 @@ absl::StatusOr<std::vector<int32_t>> PromptIds(const fleet::ModelText& text,
     ASSIGN_OR_RETURN(ids, ChatIds(text, *chat));
   } else {
     ids = std::get<std::vector<int32_t>>(input);
-    RETURN_IF_ERROR(CheckIds("token_ids", ids, text.vocab_size()));
+    RETURN_IF_ERROR(CheckIds(kPromptIds, ids, text.vocab_size()));
   }
   if (ids.empty()) return absl::InvalidArgumentError("prompt has no tokens, wants at least one: send some text");
   if (static_cast<int64_t>(ids.size()) >= max_model_len_tokens) {

@@ -15,6 +15,9 @@
 
 namespace swiftcache::gateway::relay {
 
+/// What errors call the ids of a prompt that came as ids; a door that calls them otherwise says so itself.
+inline constexpr char kPromptIds[] = "token_ids";
+
 /// Ids of a prompt. REQUIRES: the input passed CheckRequest.
 /// Errors: INVALID_ARGUMENT (id outside the vocabulary; what the chat template says; the model has no usable chat
 /// template), OUT_OF_RANGE (no room for one new token in `max_model_len_tokens`).
