@@ -28,7 +28,7 @@ import grpc
 from sides import Revoker, arguments, percentile, run
 
 from conftest import wait_until  # of tests/e2e, which sides puts on the path
-from leasing import ARENA, BOUND, DONOR, PATIENT, WAIT, Client, Leasing, Talks, alone, hits, storm
+from leasing import ARENA, BOUND, DONOR, PATIENT, WAIT, Client, Leasing, Talks, alone, half_lent_to, hits, storm
 from unread_log_test import REQUESTS, ask_often, unread_pipe
 
 
@@ -132,7 +132,7 @@ def stopped_borrower(bench, leasing, talks):
     while taken_back(leasing) < bench.args.samples:
         load.until(hits(leasing, "chat"), "hits in leases").until(lambda: len(leasing.leases()) > 1, "several leases")
         chat.child.send_signal(signal.SIGSTOP)
-        revoked = {lease[0] for lease in leasing.leases() if lease[1] == "granted"}
+        revoked = set(leasing.granted())
         for lease in revoked:
             leasing.ctl("lease", "revoke", lease, check=False)  # it may have ended meanwhile
         wait_until(lambda: not revoked & {lease[0] for lease in leasing.leases()}, WAIT, "what was revoked is back")
@@ -151,9 +151,7 @@ def slow_broker(bench, leasing, talks):
     load = leasing.ready("chat", "chat2").load((bench.pb, bench.rpc), talks, "chat", "chat2", clients=1)
     client, needs = Client(leasing.gateway.grpc, (bench.pb, bench.rpc)), 0
     while taken_back(leasing) < bench.args.samples:
-        load.until(lambda: leasing.blocks("donor", "leased_out") > 48 and
-                   {lease[3] for lease in leasing.leases() if lease[1] == "granted"} == {"chat", "chat2"},
-                   "it lends to both, and nearly half of what it has", BOUND)
+        load.until(half_lent_to(leasing, "chat", "chat2"), "it lends to both, and nearly half of what it has", BOUND)
         leasing.wires[0].answers_after = 1
         client.ask("donor", talks.long_prompt[:1500], talks.answer_tokens, salt=f"{needs}")  # three quarters of its arena
         leasing.wires[0].answers_after = 0

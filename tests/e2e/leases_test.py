@@ -11,8 +11,8 @@ import time
 import grpc
 import pytest
 from conftest import wait_until
-from leasing import (ARENA, BLOCK_TOKENS, BOUND, DONOR, LONG_TALK, PATIENT, RECLAIM, WAIT, Client, Leasing, hits, leasing,  # noqa: F401
-                     pytest_generate_tests, storm, talks)
+from leasing import (ARENA, BLOCK_TOKENS, BOUND, DONOR, LONG_TALK, PATIENT, RECLAIM, WAIT, Client, Leasing, half_lent_to,  # noqa: F401
+                     hits, leasing, pytest_generate_tests, storm, talks)
 
 SMALL, SMALL_BLOCKS = "--kv_cache_bytes=256KiB", 16
 UNMAP = 10  # seconds until a dead donor's memory is unmapped: one is promised, the rest is a loaded machine's
@@ -206,7 +206,7 @@ def test_the_broker_is_killed_and_comes_back(leasing, stubs, talks, seed):
     leasing.start_broker(*leasing.broker_flags, **where)
 
     def known():
-        return {lease[0] for lease in leasing.leases() if lease[1] == "granted"}
+        return set(leasing.granted())
 
     load.until(known, "the new broker knows the leases that live")
     for lease in (old := known()):
@@ -263,7 +263,7 @@ def test_a_donor_has_its_memory_back_though_the_borrower_stands_still(leasing, s
     chat.child.send_signal(signal.SIGSTOP)
     lent, fenced = leasing.blocks("donor", "leased_out"), leasing.count("donor", "swiftcache_lease_fenced_total")
     # Oldest first: the latest may not be open yet, and then it comes back at once.
-    active = sorted((lease[0] for lease in leasing.leases() if lease[1] == "granted"), key=int)
+    active = sorted(leasing.granted(), key=int)
     assert any(leasing.ctl("lease", "revoke", lease, check=False).returncode == 0 for lease in active), active
     wait_until(lambda: leasing.blocks("donor", "leased_out") < lent, WAIT, "what was revoked is back")
     wait_until(lambda: leasing.blocks("donor", "leased_out") == 0, WAIT, "what was not renewed is back")
@@ -292,9 +292,7 @@ def test_a_donor_has_its_memory_back_though_the_broker_answers_late(leasing, stu
 
     took = []
     for round in range(3):
-        load.until(lambda: leasing.blocks("donor", "leased_out") > 48 and
-                   {lease[3] for lease in leasing.leases() if lease[1] == "granted"} == {"chat", "chat2"},
-                   "it lends to both, and nearly half of what it has", BOUND)
+        load.until(half_lent_to(leasing, "chat", "chat2"), "it lends to both, and nearly half of what it has", BOUND)
         leasing.wires[0].answers_after = 1
         before, begin = needed(), time.monotonic()
         assert client.ask("donor", prompt, talks.answer_tokens, salt=f"{round}") == wanted
@@ -382,7 +380,7 @@ def test_clients_of_a_killed_gateway_see_one_error_and_their_second_try_the_same
         time.sleep(rng.uniform(0, 0.2))
         leasing.gateway.kill()
         wait_until(lambda: leasing.blocks("chat", "used") == 0, WAIT, "what was under way is given up")
-        assert leasing.blocks("chat", "leased_in") > 0 and any(lease[1] == "granted" for lease in leasing.leases())
+        assert leasing.blocks("chat", "leased_in") > 0 and leasing.granted()
         leasing.start_gateway(listen=leasing.gateway.grpc)
         leasing.wait_models("chat")
         long_answers.again.set()

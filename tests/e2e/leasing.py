@@ -265,6 +265,10 @@ class Leasing(Cluster):
         rows = [line.split() for line in self.ctl("lease", "ls").stdout.splitlines()]
         return [(row[0], row[1].lower(), *row[2:4]) for row in rows if row and row[0].isdigit()]
 
+    def granted(self):
+        """Ids of those in use."""
+        return [lease[0] for lease in self.leases() if lease[1] == "granted"]
+
     def count(self, name, metric, **labels):
         return self.engines[name].metric(metric, **labels)
 
@@ -341,10 +345,16 @@ def hits(cluster, *names, tokens=500):
     return lambda: all(cluster.from_donors(name) >= least for name, least in wanted.items())
 
 
+def half_lent_to(cluster, *borrowers):
+    """A condition: an engine `donor` with 128 blocks lends to each of these, and nearly half of what it has."""
+    return lambda: (cluster.blocks("donor", "leased_out") > 48 and
+                    {lease[3] for lease in cluster.leases() if lease[1] == "granted"} == set(borrowers))
+
+
 def storm(leasing, seed, ending, revoked):
     """An operator who revokes some lease ten times a second."""
     rng = random.Random(seed)
     while not ending.wait(0.1):
-        if ids := [lease[0] for lease in leasing.leases() if lease[1] == "granted"]:
+        if ids := leasing.granted():
             run = leasing.ctl("lease", "revoke", rng.choice(ids), check=False)  # it may have ended meanwhile
             revoked.append(run.returncode == 0)

@@ -76,8 +76,8 @@ def test_a_log_that_nobody_reads_stops_no_token_and_no_reclaim(leasing, stubs, t
 
     load = leasing.load(stubs, talks, "chat").until(hits(leasing, "chat"), "hits in leases")
     ended = leasing.count("donor", "swiftcache_reclaim_seconds_count")
-    for lease in [lease for lease in leasing.leases() if lease[1] == "granted"]:
-        leasing.ctl("lease", "revoke", lease[0], check=False)  # it may have ended meanwhile
+    for lease in leasing.granted():
+        leasing.ctl("lease", "revoke", lease, check=False)  # it may have ended meanwhile
     wait_until(lambda: leasing.count("donor", "swiftcache_reclaim_seconds_count") > ended, WAIT, "what was lent is back")
     load.answered(100).until(hits(leasing, "chat"), "hits in leases again").stop()
     in_time = leasing.count("donor", "swiftcache_reclaim_seconds_bucket", le=f"{RECLAIM}")
