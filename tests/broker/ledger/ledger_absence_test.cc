@@ -78,7 +78,9 @@ TEST_F(LedgerAbsenceTest, WhatComesBackFromABorrowerThatIsNotHereIsNotTakenFromO
   LoseLate(/*restart=*/true);
   Activate(Request("chat", 60).leases);
   for (const Lease& lease : ledger_->Snapshot()) {
-    if (lease.borrower.name == "late") EXPECT_TRUE(ledger_->RevokeLease(lease.id, now_).ok());
+    if (lease.borrower.name == "late") {
+      EXPECT_TRUE(ledger_->RevokeLease(lease.id, now_).ok());
+    }
   }
   AddEngine(EngineOf("new"), {}, kBlocks);
   now_ += absl::Seconds(10);
