@@ -67,7 +67,7 @@ class BorrowerSide {
   // Actions.
   void Do(const lease::Borrower::Open& a);
   void Do(const lease::Borrower::Use& a);
-  void Do(const lease::Borrower::SendRenewal& a) { transport_->SendRenewal(a.id); }
+  void Do(const lease::Borrower::SendRenewal& a) { transport_->SendRenewal(a.id, a.heat); }
   void Do(const lease::Borrower::Drain& a);
   void Do(const lease::Borrower::SendRelease& a) { transport_->SendRelease(a.id); }
   void Do(const lease::Borrower::Lose& a);

@@ -113,11 +113,14 @@ void Coordinator::DonorSilent(LeaseId id) {
 void Coordinator::GiveBack(LeaseId id) {
   Post([=, this](absl::Time now) { borrower_side_.GiveBackUnused(id, now); });
 }
+void Coordinator::NoteHeat(LeaseId id, int64_t heat) {
+  Post([=, this](absl::Time now) { borrower_side_.borrower().NoteHeat(id, heat, now); });
+}
 void Coordinator::OnBorrowerOpened(LeaseId id) {
   Post([=, this](absl::Time now) { donor_side_.donor().BorrowerOpened(id, now); });
 }
-void Coordinator::OnRenewal(LeaseId id) {
-  Post([=, this](absl::Time now) { donor_side_.donor().Renewal(id, now); });
+void Coordinator::OnRenewal(LeaseId id, int64_t heat) {
+  Post([=, this](absl::Time now) { donor_side_.donor().Renewal(id, heat, now); });
 }
 void Coordinator::OnReleased(LeaseId id) {
   Post([=, this](absl::Time now) { donor_side_.donor().BorrowerReleased(id, now); });

@@ -18,7 +18,7 @@
 //                                                      Borrower::Open -> Transport::Open
 //   OnBorrowerOpened <--------- transport -----------> OnOpened
 //                                                      Borrower::Use -> UseMessage
-//   OnRenewal, SendRenewed <--- transport -----------> SendRenewal, OnRenewed: each third of the ttl
+//   OnRenewal, SendRenewed <--- transport -----------> SendRenewal, OnRenewed: each third of the ttl, and NoteHeat
 //   NeedBack -> broker: RequestScaleUp -> OnScaleUp: how much, and whose. Where there is no choice whose, what is
 //     needed does not wait for it; nor does it longer than broker_patience, or if the broker fails
 //   SendRevoke ---------------- transport -----------> OnRevoked
@@ -106,6 +106,7 @@ class Coordinator final : public LoopEvents, public transport::TransportEvents, 
   void StoreFailed(kv::LeaseId id, const absl::Status& why) override;
   void DonorSilent(kv::LeaseId id) override;
   void GiveBack(kv::LeaseId id) override;
+  void NoteHeat(kv::LeaseId id, int64_t heat) override;
   StepReads& step_reads() override { return borrower_side_.step_reads(); }
   void NeedBack(int64_t blocks, int64_t blocks_lent) override;
   void WishForMemory(int64_t bytes, int64_t waiting_tokens) override;
@@ -130,7 +131,7 @@ class Coordinator final : public LoopEvents, public transport::TransportEvents, 
 
   // From the transport.
   void OnBorrowerOpened(kv::LeaseId lease) override;
-  void OnRenewal(kv::LeaseId lease) override;
+  void OnRenewal(kv::LeaseId lease, int64_t heat) override;
   void OnReleased(kv::LeaseId lease) override;
   void OnBorrowerGone(kv::LeaseId lease) override;
   void OnOpened(kv::LeaseId lease, absl::StatusOr<transport::LeaseView> view) override;

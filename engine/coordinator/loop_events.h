@@ -28,6 +28,8 @@ class LoopEvents {
   virtual void DonorSilent(kv::LeaseId id) = 0;
   /// Nobody has used it for long: it is drained, then released.
   virtual void GiveBack(kv::LeaseId id) = 0;
+  /// How much of what lies there was used lately (kv::Tiers::Heat): of several its donor takes the coldest back first.
+  virtual void NoteHeat(kv::LeaseId id, int64_t heat) = 0;
   virtual StepReads& step_reads() = 0;
   /// Own memory is needed: revokes leases until at least `blocks` of it are on their way back, and what the broker
   /// advises beyond that, if its advice comes before the memory does. Repeated needs are one.

@@ -2,6 +2,7 @@
 #include "engine/exec/borrowing.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <utility>
 
 #include "common/base/units.h"
@@ -24,6 +25,9 @@ constexpr int kIdleLooks = 16;                               // at leases, while
 // Of leases that go back because nobody uses them: the loop forgets the blocks of each, and somebody may wait for it.
 constexpr int kGivenBackAtOnce = 16;
 constexpr absl::Duration kBetweenGiveBacks = absl::Seconds(1);
+constexpr absl::Duration kBetweenHeatLooks = absl::Seconds(1);
+constexpr int kHeatsAtOnce = 64;  // what peers may say in a second is bounded
+constexpr int kHeatDivisor = 8;   // a donor hears of heat that differs by this part
 
 }  // namespace
 
@@ -177,12 +181,13 @@ bool Borrowing::LeaveSilentDonors() {
 void Borrowing::Advance(int64_t waiting_tokens) {
   (void)LeaveSilentDonors();
   GiveBackIdle();
+  TellHeat();
   if (!saves_blocks()) StartMoves();
   AskForMemory(waiting_tokens);
 }
 
 absl::Time Borrowing::NextWakeup() const {
-  absl::Time next = next_idle_look_;
+  absl::Time next = heat_may_differ_ ? std::min(next_idle_look_, next_heat_look_) : next_idle_look_;
   for (const auto& [ticket, store] : stores_) next = std::min(next, store.waits_since + kStorePatience);
   for (const kv::RegionId departing : departing_) {
     const LeasedRegion& region = regions_.at(departing);
@@ -215,6 +220,31 @@ void Borrowing::GiveBackIdle() {
     }
     region.departure.GiveBack();
     parts_.coordinator->GiveBack(region.lease);
+  }
+}
+
+// A donor in need takes the coldest lease back first.
+void Borrowing::TellHeat() {
+  const absl::Time now = parts_.clock->Now();
+  heat_may_differ_ = now < next_heat_look_ && !regions_.empty();
+  if (now < next_heat_look_) return;
+  next_heat_look_ = now + kBetweenHeatLooks;
+  int told = 0;
+  for (size_t i = 0; i < regions_.size(); ++i) {
+    auto it = regions_.upper_bound(heat_looked_at_);
+    if (it == regions_.end()) it = regions_.begin();
+    auto& [id, region] = *it;
+    heat_looked_at_ = id;
+    if (!region.departure.in_use()) continue;
+    const int64_t heat = parts_.cache->Heat(id);
+    if (region.told_heat >= 0 && std::abs(heat - region.told_heat) <= std::max(heat, region.told_heat) / kHeatDivisor) {
+      continue;
+    }
+    region.told_heat = heat;
+    parts_.coordinator->NoteHeat(region.lease, heat);
+    if (++told < kHeatsAtOnce) continue;
+    heat_may_differ_ = true;
+    return;
   }
 }
 

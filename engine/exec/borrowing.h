@@ -42,6 +42,7 @@ struct LeasedRegion {
   absl::Time last_use;           // at the latest look (GiveBackIdle) that saw one
   bool has_more_to_move = true;  // false: what had somewhere to go has gone, or goes
   int64_t resets = 0;            // of sequences, for what it took along
+  int64_t told_heat = -1;        // to its donor; negative: nothing yet
 };
 
 /// Thread-safety: none; the step loop owns it. Ownership: borrows everything handed in. Errors: none: a copy that fails
@@ -153,6 +154,7 @@ class Borrowing {
   void ResetReaders(LeasedRegion& region);
   void AskForMemory(int64_t waiting_tokens);
   void GiveBackIdle();
+  void TellHeat();
   void UpdatePotential();
 
   static constexpr int64_t kMaxStores = 64;  // under way: enough to keep the transport busy
@@ -172,6 +174,9 @@ class Borrowing {
   absl::Time idle_moves_until_ = absl::InfinitePast();  // of all drains for one need
   absl::Duration keep_idle_ = absl::InfiniteDuration();
   absl::Time next_idle_look_ = absl::InfiniteFuture();
+  absl::Time next_heat_look_ = absl::InfinitePast();
+  kv::RegionId heat_looked_at_ = kv::kLocalRegion;  // the latest
+  bool heat_may_differ_ = false;                    // since then
 };
 
 }  // namespace swiftcache::engine::exec

@@ -308,6 +308,19 @@ int64_t KvCache::WorthSaving(RegionId region) const {
   return std::clamp<int64_t>(pool_.local().free - watermark(), 0, found);
 }
 
+int64_t KvCache::Heat(RegionId region) const {
+  constexpr double kBlock = 1000;
+  const auto all = static_cast<double>(pool_.local().total + pool_.leased().total);
+  double heat = 0;
+  for (const std::optional<BlockId>& occupant : pool_.occupants(region)) {
+    if (!occupant) continue;
+    const bool used = pool_.sequence_holds(*occupant) > 0;
+    const double later = used ? 0 : static_cast<double>(tree_.uses() - pool_.last_use(*occupant));
+    heat += kBlock * (used || pool_.was_found(*occupant) ? 2 : 1) * all / (all + later);
+  }
+  return static_cast<int64_t>(heat / static_cast<double>(pool_.counts(region).total));
+}
+
 int64_t KvCache::DropRegion(RegionId region) {
   CHECK_EQ(pool_.num_moves_of(region), 0) << "moves of region " << region << " are under way";
   int64_t lost = 0;

@@ -107,6 +107,7 @@ class KvCache final : public SequenceBlocks, public Tiers, public LendableBlocks
   int64_t num_moves_of(RegionId id) const override { return pool_.num_moves_of(id); }
   int64_t num_moves_from(RegionId id) const override { return pool_.num_moves_from(id); }
   int64_t WorthSaving(RegionId id) const override;
+  int64_t Heat(RegionId id) const override;
   bool TakeUse(RegionId id) override { return pool_.TakeUse(id); }
 
   // LendableBlocks.

@@ -135,6 +135,8 @@ class PrefixTree {
   void TakeGone(absl::FunctionRef<void(BlockId)> each);
 
   int64_t num_blocks() const { return num_blocks_; }
+  /// Uses of blocks so far, which last_use counts.
+  uint64_t uses() const { return uses_; }
   int64_t num_holes() const { return static_cast<int64_t>(holes_.size()); }
   /// INTERNAL says what does not add up.
   absl::Status CheckInvariants() const;

@@ -87,6 +87,10 @@ class Tiers {
   /// end of what one found: who came again comes once more, while much of what is computed nobody asks for again. None
   /// where there is neither own memory that is free nor a lease of somebody else.
   virtual int64_t WorthSaving(RegionId id) const = 0;
+  /// How much of what lies there was used lately, in thousandths: of its places, each counts 1 if its block has just
+  /// been used, 1/2 when as many were used after it as there are blocks in all, 1/3 after twice as many, and so on; double
+  /// if the block is in use, or counts for WorthSaving. It costs a look at each of them.
+  virtual int64_t Heat(RegionId id) const = 0;
   /// BlockPool's.
   virtual bool TakeUse(RegionId id) = 0;
 };

@@ -119,10 +119,21 @@ void Borrower::Tick(absl::Time now) {
     if (entry.give_up <= now) {
       GiveUp(entry, now);
     } else if (entry.next_renewal <= now) {
-      entry.next_renewal = now + entry.ttl / 3;
-      actions_.emplace_back(SendRenewal{entry.lease.id});
+      Renew(entry, now);
     }
   }
+}
+
+void Borrower::Renew(Entry& entry, absl::Time now) {
+  entry.next_renewal = now + entry.ttl / 3;
+  actions_.emplace_back(SendRenewal{entry.lease.id, entry.heat});
+}
+
+void Borrower::NoteHeat(kv::LeaseId id, int64_t heat, absl::Time now) {
+  Entry* entry = Find(id, {Phase::kActive});
+  if (entry == nullptr) return;
+  entry->heat = heat;
+  Renew(*entry, now);
 }
 
 void Borrower::GiveUp(Entry& entry, absl::Time now) {

@@ -27,6 +27,7 @@
 //   StoreFailed       |                    |                     |                     |
 //   DonorSilent       | -                  | Drain; as all of    | -                   | -
 //                     |                    | that donor          |                     |
+//   NoteHeat          | -                  | SendRenewal         | -                   | -
 //   Tick              | after ttl: Close;  | each ttl/3 a        | at `until`: Lose    | -
 //                     | ends               | SendRenewal; ttl    | -> losing           |
 //                     |                    | without an answer:  |                     |
@@ -75,6 +76,7 @@ class Borrower {
   };
   struct SendRenewal {
     kv::LeaseId id;
+    int64_t heat = 0;  // NoteHeat's
   };
   struct Drain {  // kv: no new use; move or drop what lies there; then Drained. At `until` it may be lost.
     kv::LeaseId id;
@@ -120,6 +122,8 @@ class Borrower {
   void StoreFailed(kv::LeaseId id, const std::string& why, absl::Time now);
   /// The donor accepts no stores any more: a request that waits for room in its memory would wait for ever.
   void DonorSilent(kv::LeaseId id, absl::Time now);
+  /// How much of what lies there was used lately (kv::Tiers::Heat): its donor hears of it at once.
+  void NoteHeat(kv::LeaseId id, int64_t heat, absl::Time now);
   /// This engine has no more use for the lease, or is shutting down: it is drained within `drain`, at most the ttl.
   void GiveBack(kv::LeaseId id, absl::Duration drain, absl::Time now);
 
@@ -149,10 +153,12 @@ class Borrower {
     Phase phase = Phase::kOpening;
     absl::Time give_up;  // opening, active: without an answer until then; draining: until
     absl::Time next_renewal = absl::InfiniteFuture();
+    int64_t heat = 0;
   };
   using Leases = std::map<kv::LeaseId, Entry>;
 
   Entry* Find(kv::LeaseId id, std::initializer_list<Phase> phases);
+  void Renew(Entry& entry, absl::Time now);
   void StartDrain(Entry& entry, absl::Time until);
   void StartLose(Entry& entry, const std::string& why);
   void Fail(kv::LeaseId id, const std::string& why);

@@ -5,11 +5,17 @@
 #include <set>
 #include <string>
 #include <tuple>
+#include <utility>
 
 #include "absl/numeric/int128.h"
 #include "absl/strings/str_cat.h"
 
 namespace swiftcache::engine::lease {
+namespace {
+
+constexpr char kOwnNeed[] = "the donor needs its memory";
+
+}  // namespace
 
 Donor::Entry* Donor::Find(kv::LeaseId id, std::initializer_list<Phase> phases) {
   auto it = leases_.find(id);
@@ -137,11 +143,13 @@ void Donor::BorrowerOpened(kv::LeaseId id, absl::Time now) {
   if (entry == nullptr) return;
   entry->phase = Phase::kActive;
   entry->deadline = now + entry->ttl;
+  entry->heat = kUnknownHeat;
 }
 
-void Donor::Renewal(kv::LeaseId id, absl::Time now) {
+void Donor::Renewal(kv::LeaseId id, int64_t heat, absl::Time now) {
   Entry* entry = Find(id, {Phase::kActive});
   if (entry == nullptr) return;
+  entry->heat = heat;
   entry->deadline = now + entry->ttl;
   actions_.emplace_back(SendRenewed{id});
 }
@@ -172,7 +180,7 @@ void Donor::Revoke(kv::LeaseId id, const std::string& why, absl::Time now, Endin
 std::vector<Donor::Entry*> Donor::FirstToGo(int64_t blocks, absl::FunctionRef<bool(const Entry&)> among) {
   struct Yielder {
     int64_t bytes = 0, weight = 1;
-    std::map<int64_t, Entry*> leases;  // by place
+    std::map<std::pair<int64_t, int64_t>, Entry*> leases;  // by heat and place
   };
   std::map<std::string, Yielder> yielders;  // by instance
   for (auto& [id, entry] : leases_) {
@@ -180,13 +188,14 @@ std::vector<Donor::Entry*> Donor::FirstToGo(int64_t blocks, absl::FunctionRef<bo
     Yielder& yielder = yielders[entry.lease.borrower_instance];
     yielder.bytes += entry.lease.num_bytes;
     yielder.weight = WeightOf(entry.lease.borrower_instance);
-    yielder.leases[entry.lease.extent.first_block] = &entry;
+    yielder.leases[{entry.heat, entry.lease.extent.first_block}] = &entry;
   }
+  const auto next = [](const auto& yielder) { return yielder.second.leases.begin()->second->lease.extent.first_block; };
   // Who has more bytes per weight, among equals the innermost lease, is the greater one.
-  const auto less = [](const auto& a, const auto& b) {
+  const auto less = [next](const auto& a, const auto& b) {
     const auto& [x, y] = std::tie(a.second, b.second);
     const absl::int128 left = absl::int128(x.bytes) * y.weight, right = absl::int128(y.bytes) * x.weight;
-    return left != right ? left < right : x.leases.begin()->first > y.leases.begin()->first;
+    return left != right ? left < right : next(a) > next(b);
   };
   std::vector<Entry*> first;
   while (blocks > 0 && !yielders.empty()) {
@@ -206,7 +215,27 @@ void Donor::NeedBack(int64_t blocks, absl::Time now) {
   Hasten(blocks, now);
   const auto is_lent = [](const Entry& entry) { return entry.taken() && !entry.comes_back(); };
   for (Entry* entry : FirstToGo(blocks - blocks_coming_back(), is_lent)) {
-    WantBack(*entry, Ending::kNeed, "the donor needs its memory", now, options_.revoke_deadline);
+    WantBack(*entry, Ending::kNeed, kOwnNeed, now, options_.revoke_deadline);
+  }
+}
+
+void Donor::TakeAdvised(const std::vector<kv::LeaseId>& leases, absl::Time now) {
+  std::map<std::string, int64_t> wanted;  // by instance
+  for (const kv::LeaseId id : leases) {
+    if (const Entry* entry = Find(id, {Phase::kGranting, Phase::kGranted, Phase::kActive, Phase::kRevoking})) {
+      wanted[entry->lease.borrower_instance] += entry->lease.extent.num_blocks;
+    }
+  }
+  for (const auto& [id, entry] : leases_) {
+    const auto it = wanted.find(entry.lease.borrower_instance);
+    if (it != wanted.end() && entry.taken() && entry.comes_back()) it->second -= entry.lease.extent.num_blocks;
+  }
+  for (const auto& [borrower, blocks] : wanted) {
+    const auto is_lent = [&borrower = borrower](const Entry& entry) {
+      return entry.taken() && !entry.comes_back() && entry.lease.borrower_instance == borrower;
+    };
+    for (Entry* entry : FirstToGo(blocks, is_lent))
+      WantBack(*entry, Ending::kNeed, kOwnNeed, now, options_.revoke_deadline);
   }
 }
 

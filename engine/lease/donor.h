@@ -22,7 +22,8 @@
 //     if wanted back |                   | End               |                |                 |
 //   GrantFailed      | -                 | End               | -              | -               | -
 //   BorrowerOpened   | -                 | -                 | -> active      | -               | -
-//   Renewal          | -                 | -                 | -              | SendRenewed     | - (it drains)
+//   Renewal          | -                 | -                 | -              | SendRenewed,    | - (it drains)
+//                    |                   |                   |                | notes the heat  |
 //   BorrowerReleased | -                 | -                 | End RELEASED   | End RELEASED    | End RELEASED
 //   BorrowerGone     | -                 | -                 | End FENCED     | End FENCED      | End FENCED, for
 //                    |                   |                   |                |                 | what it is revoked
@@ -43,6 +44,7 @@
 
 #include <cstdint>
 #include <initializer_list>
+#include <limits>
 #include <map>
 #include <string>
 #include <utility>
@@ -127,20 +129,25 @@ class Donor {
   void GrantFailed(kv::LeaseId id, const std::string& why, absl::Time now);
   // From the transport, of the borrower.
   void BorrowerOpened(kv::LeaseId id, absl::Time now);
-  void Renewal(kv::LeaseId id, absl::Time now);
+  /// `heat`: how much of what lies there was used lately (kv::Tiers::Heat), as its borrower says.
+  void Renewal(kv::LeaseId id, int64_t heat, absl::Time now);
   void BorrowerReleased(kv::LeaseId id, absl::Time now);
   void BorrowerGone(kv::LeaseId id, absl::Time now);
 
-  /// Revokes one lease: because the broker wants it, or, where its response to ScaleUp names the lease, for kNeed.
+  /// Revokes one lease: because the broker wants it.
   void Revoke(kv::LeaseId id, const std::string& why, absl::Time now, Ending ending = Ending::kBroker);
   /// How borrowers weigh against each other, by instance, as the broker saw it last; it says so beforehand.
   void SetWeights(const std::map<std::string, int64_t>& weights) { weights_ = weights; }
-  /// Gets `blocks` back without the broker's advice, in the order that it would advise: revokes the innermost lease
-  /// (lowest first block) of who has the most bytes per weight, and so on, until those that are on their way back,
-  /// older revocations included, add up to `blocks`; of those it hastens as many as that takes. Whom the broker has not
-  /// weighed yet weighs as much as anybody. (Leases still being cleared do not count, since their blocks are still in
-  /// local use; kv refuses to clear them if it needs them.)
+  /// Gets `blocks` back without the broker's advice, from whom it would advise: revokes the coldest lease, by what its
+  /// borrower said last, of who has the most bytes per weight, and so on, until those that are on their way back, older
+  /// revocations included, add up to `blocks`; of those it hastens as many as that takes. Among leases as cold the
+  /// innermost (lowest first block) goes; one that nobody has opened is the coldest, and one of which nothing was said
+  /// yet the hottest. Whom the broker has not weighed yet weighs as much as anybody. (Leases still being cleared do not
+  /// count, since their blocks are still in local use; kv refuses to clear them if it needs them.)
   void NeedBack(int64_t blocks, absl::Time now);
+  /// The broker's response to ScaleUp: as many blocks as these leases have from each of their borrowers, which are on
+  /// their way back already or else come from its leases in the order of NeedBack.
+  void TakeAdvised(const std::vector<kv::LeaseId>& leases, absl::Time now);
   /// Whether it matters which leases give `blocks` back: leases not on their way back belong to several borrowers, and
   /// not all of them are needed.
   bool HasChoice(int64_t blocks) const;
@@ -186,6 +193,7 @@ class Donor {
     absl::Time deadline = absl::InfiniteFuture();
     bool wanted_back = false;  // before it was granted
     absl::Time revoked_at = absl::InfiniteFuture();
+    int64_t heat = 0;                    // of an open lease kUnknownHeat, until its borrower says so
     Ending ending = Ending::kGivenBack;  // if it is revoked, why
     std::string why;
 
@@ -209,6 +217,7 @@ class Donor {
   void AskBack(Entry& entry, absl::Time now, absl::Duration time_left);
   void TakeBackExtent(const Entry& entry, bool fenced, absl::Time now);
 
+  static constexpr int64_t kUnknownHeat = std::numeric_limits<int64_t>::max();
   static constexpr size_t kRemembered = 1024;  // ended leases; one that is started again finds no peer
   Options options_;
   Leases leases_;

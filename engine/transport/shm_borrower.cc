@@ -69,8 +69,8 @@ std::shared_ptr<ShmSocket> ShmBorrower::SocketOf(kv::LeaseId lease) const {
   return it == leases_.end() || it->second->state != ShmLease::State::kOpen ? nullptr : it->second->socket;
 }
 
-void ShmBorrower::SendRenewal(kv::LeaseId lease) {
-  if (const auto socket = SocketOf(lease)) socket->Send(EncodeShmMessage(ShmRenew{}));
+void ShmBorrower::SendRenewal(kv::LeaseId lease, int64_t heat) {
+  if (const auto socket = SocketOf(lease)) socket->Send(EncodeShmMessage(ShmRenew{heat}));
 }
 
 // Nothing follows it: stores that were not sent by then are not.

@@ -42,7 +42,7 @@ class ShmBorrower {
   void Start(ShmLoop& loop);
 
   void Open(const OpenSpec& spec) ABSL_LOCKS_EXCLUDED(mutex_);
-  void SendRenewal(kv::LeaseId lease) ABSL_LOCKS_EXCLUDED(mutex_);
+  void SendRenewal(kv::LeaseId lease, int64_t heat) ABSL_LOCKS_EXCLUDED(mutex_);
   void SendRelease(kv::LeaseId lease) ABSL_LOCKS_EXCLUDED(mutex_);
   void Abandon(kv::LeaseId lease) ABSL_LOCKS_EXCLUDED(mutex_);
   void Close(kv::LeaseId lease) ABSL_LOCKS_EXCLUDED(mutex_);

@@ -11,7 +11,7 @@ absl::Status ShmDonorChannel::OnMessage(ShmMessage message, std::vector<memory::
   if (grant_ == nullptr) return absl::InvalidArgumentError("a peer speaks before its HELLO, or after its RELEASE");
   if (!fds.empty()) return absl::InvalidArgumentError("a borrower sent descriptors after its HELLO");
   if (const auto* store = std::get_if<ShmStore>(&message)) return OnStore(*store);
-  if (std::holds_alternative<ShmRenew>(message)) return OnRenew();
+  if (const auto* renew = std::get_if<ShmRenew>(&message)) return OnRenew(*renew);
   if (std::holds_alternative<ShmRelease>(message)) return OnRelease();
   return absl::InvalidArgumentError("a borrower sent a message that only donors send");
 }
@@ -58,9 +58,9 @@ absl::Status ShmDonorChannel::OnStore(const ShmStore& store) {
   return donor_.Enqueue(grant_, *this, store);
 }
 
-absl::Status ShmDonorChannel::OnRenew() {
+absl::Status ShmDonorChannel::OnRenew(const ShmRenew& renew) {
   if (!message_limit_.Allow(donor_.clock_.Now())) return absl::InvalidArgumentError("a borrower floods its channel");
-  donor_.events_.OnRenewal(grant_->spec.lease);
+  donor_.events_.OnRenewal(grant_->spec.lease, renew.heat);
   return absl::OkStatus();
 }
 

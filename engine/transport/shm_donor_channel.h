@@ -34,7 +34,7 @@ class ShmDonorChannel final : public ShmPeer, public std::enable_shared_from_thi
  private:
   absl::Status OnHello(const ShmHello& hello, const std::vector<memory::UniqueFd>& fds);
   absl::Status OnStore(const ShmStore& store);
-  absl::Status OnRenew();
+  absl::Status OnRenew(const ShmRenew& renew);
   absl::Status OnRelease();
   absl::StatusOr<ShmDonor::GrantPtr> Admit(const ShmHello& hello);
 

@@ -23,6 +23,8 @@ absl::Status Check(const ShmRefuse& refuse) { return CheckRefusal("REFUSE", refu
 
 absl::Status Check(const ShmRevoke& revoke) { return CheckTimeLeft(revoke.time_left_ns); }
 
+absl::Status Check(const ShmRenew& renew) { return CheckHeat(renew.heat); }
+
 absl::Status Check(const ShmStore& store) {
   if (store.bytes <= 0 || store.offset < 0 || store.staging_offset < 0) {
     return Wrong(absl::StrCat("STORE of ", store.bytes, " bytes at ", store.offset, " from ", store.staging_offset));

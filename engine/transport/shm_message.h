@@ -17,7 +17,8 @@
 //   REVOKE   8 i64 nanoseconds left
 //   STORE    8 i64 ticket   16 i64 offset in the lease   24 i64 bytes   32 i64 offset in the staging memory
 //   STORED   8 i64 ticket
-//   RENEW, RENEWED, RELEASE: nothing
+//   RENEW    8 i64 heat, not negative
+//   RENEWED, RELEASE: nothing
 //
 // shm_staging.h has the layout of the staging memory. A GRANT carries 1 + pieces
 // descriptors: the generation page, and the memory of each piece; the lease is the pieces, one after the other. A HELLO
@@ -36,7 +37,7 @@
 
 namespace swiftcache::engine::transport {
 
-inline constexpr uint16_t kShmVersion = 1;
+inline constexpr uint16_t kShmVersion = 2;
 inline constexpr int64_t kMaxShmPieces = 240;           // as many as an arena has chunks
 inline constexpr int64_t kMaxStagingBytes = 1ll << 30;  // of one lease
 inline constexpr size_t kMaxUnanswered = 64;            // stores of one lease on their way
@@ -97,7 +98,10 @@ static_assert(sizeof(ShmStored) == 8);
 
 struct ShmRenew {
   static constexpr ShmKind kKind = ShmKind::kRenew;
+  int64_t heat;
 };
+static_assert(sizeof(ShmRenew) == 8);
+
 struct ShmRenewed {
   static constexpr ShmKind kKind = ShmKind::kRenewed;
 };

@@ -145,7 +145,7 @@ class TransportEvents {
   virtual ~TransportEvents() = default;
   // To a donor.
   virtual void OnBorrowerOpened(kv::LeaseId lease) = 0;
-  virtual void OnRenewal(kv::LeaseId lease) = 0;
+  virtual void OnRenewal(kv::LeaseId lease, int64_t heat) = 0;
   virtual void OnReleased(kv::LeaseId lease) = 0;  // the borrower gave it back: it is fenced already
   virtual void OnBorrowerGone(
       kv::LeaseId lease) = 0;  // its end of the channel closed; the grant stands, and may be opened
@@ -218,7 +218,8 @@ class Transport {
   /// -> OnOpened, however long the donor takes; Close ends the wait. REQUIRES: the lease is not open; Close it before
   /// it is opened again, also after OnOpened told an error or OnDonorGone.
   virtual void Open(const OpenSpec& spec) = 0;
-  virtual void SendRenewal(kv::LeaseId lease) = 0;
+  /// `heat`: lease::Donor::Renewal's.
+  virtual void SendRenewal(kv::LeaseId lease, int64_t heat) = 0;
   /// Gives the lease back. REQUIRES: no Load or read of it is under way, no Store will follow. Stores that the donor has
   /// not heard of by then it never hears of; Abandon answers them, or the channel's end.
   virtual void SendRelease(kv::LeaseId lease) = 0;

@@ -69,6 +69,11 @@ absl::Status CheckTimeLeft(int64_t time_left_ns) {
   return Wrong(absl::StrCat("REVOKE leaves ", time_left_ns, " ns"));
 }
 
+absl::Status CheckHeat(int64_t heat) {
+  if (heat >= 0) return absl::OkStatus();
+  return Wrong(absl::StrCat("RENEW says that its lease has heat ", heat));
+}
+
 absl::Status CheckGrantTexts(const GrantSpec& spec) {
   const size_t longest = std::max(spec.capability.size(), spec.borrower_instance.size());
   if (!spec.capability.empty() && longest <= kMaxWireText) return absl::OkStatus();

@@ -90,6 +90,8 @@ absl::Status CheckWireText(const char* message, const WireText& field);
 absl::Status CheckRefusal(const char* message, LeaseRefusal reason);
 /// Of a REVOKE. INVALID_ARGUMENT: negative.
 absl::Status CheckTimeLeft(int64_t time_left_ns);
+/// Of a RENEW. INVALID_ARGUMENT: negative.
+absl::Status CheckHeat(int64_t heat);
 /// Of a grant, whose texts have to fit into a message. INVALID_ARGUMENT: too long, or no capability.
 absl::Status CheckGrantTexts(const GrantSpec& spec);
 

@@ -70,7 +70,7 @@ class NullTransport final : public transport::Transport {
   void SendRenewed(kv::LeaseId) override {}
   void Fence(kv::LeaseId) override {}
   void Open(const transport::OpenSpec&) override {}
-  void SendRenewal(kv::LeaseId) override {}
+  void SendRenewal(kv::LeaseId, int64_t) override {}
   void SendRelease(kv::LeaseId) override {}
   void Abandon(kv::LeaseId) override {}
   void Close(kv::LeaseId) override {}

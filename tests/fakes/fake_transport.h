@@ -17,6 +17,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -123,6 +124,12 @@ class FakeTransport final : public Transport {
   }
 
   const CallLog& log() const { return log_; }
+  /// What its donor heard last; nothing yet: nothing.
+  std::optional<int64_t> HeatOf(kv::LeaseId lease) const {
+    absl::MutexLock lock(&mutex_);
+    const auto it = heats_.find(lease);
+    return it == heats_.end() ? std::nullopt : std::optional(it->second);
+  }
   std::vector<PendingStore> stores() const {
     absl::MutexLock lock(&mutex_);
     return stores_;
@@ -191,7 +198,11 @@ class FakeTransport final : public Transport {
   void SendRevoke(kv::LeaseId lease, absl::Duration) override { log_.Add(absl::StrCat("SendRevoke ", lease.value())); }
   void SendRenewed(kv::LeaseId lease) override { log_.Add(absl::StrCat("SendRenewed ", lease.value())); }
   void Open(const OpenSpec& spec) override { log_.Add(absl::StrCat("Open ", spec.lease.value())); }
-  void SendRenewal(kv::LeaseId lease) override { log_.Add(absl::StrCat("SendRenewal ", lease.value())); }
+  void SendRenewal(kv::LeaseId lease, int64_t heat) override {
+    log_.Add(absl::StrCat("SendRenewal ", lease.value()));
+    absl::MutexLock lock(&mutex_);
+    heats_[lease] = heat;
+  }
   void SendRelease(kv::LeaseId lease) override { log_.Add(absl::StrCat("SendRelease ", lease.value())); }
   void Abandon(kv::LeaseId lease) override { log_.Add(absl::StrCat("Abandon ", lease.value())); }
   /// Who reads it from now on reads what was never written, and no generation says so.
@@ -382,6 +393,7 @@ class FakeTransport final : public Transport {
   };
   CallLog log_;
   mutable absl::Mutex mutex_;
+  std::map<kv::LeaseId, int64_t> heats_ ABSL_GUARDED_BY(mutex_);
   std::map<kv::LeaseId, std::unique_ptr<Far>> leases_ ABSL_GUARDED_BY(mutex_);
   std::map<Ticket, PendingLoad> loads_ ABSL_GUARDED_BY(mutex_);
   std::vector<PendingStore> stores_ ABSL_GUARDED_BY(mutex_);

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
@@ -27,8 +28,8 @@ class RecordingTransportEvents final : public TransportEvents {
   void OnBorrowerOpened(kv::LeaseId lease) override {
     Note([&] { borrower_opened.insert(lease); });
   }
-  void OnRenewal(kv::LeaseId lease) override {
-    Note([&] { ++renewals[lease]; });
+  void OnRenewal(kv::LeaseId lease, int64_t heat) override {
+    Note([&] { ++renewals[lease], heats[lease] = heat; });
   }
   void OnReleased(kv::LeaseId lease) override {
     Note([&] { released.insert(lease); });
@@ -85,6 +86,7 @@ class RecordingTransportEvents final : public TransportEvents {
 
   std::set<kv::LeaseId> borrower_opened, released, borrower_gone, donor_gone;
   std::map<kv::LeaseId, int> renewals, renewed;
+  std::map<kv::LeaseId, int64_t> heats;
   std::map<kv::LeaseId, absl::StatusOr<LeaseView>> opened;
   std::map<kv::LeaseId, absl::Duration> revoked;
   std::vector<std::pair<Ticket, absl::Status>> stored;

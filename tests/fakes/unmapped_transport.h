@@ -55,7 +55,7 @@ class UnmappedTransport final : public Transport, public TransportEvents {
     }
     beneath_->Open(spec);
   }
-  void SendRenewal(kv::LeaseId lease) override { beneath_->SendRenewal(lease); }
+  void SendRenewal(kv::LeaseId lease, int64_t heat) override { beneath_->SendRenewal(lease, heat); }
   void SendRelease(kv::LeaseId lease) override { beneath_->SendRelease(lease); }
   void Abandon(kv::LeaseId lease) override {
     NoteEnded(lease);
@@ -95,7 +95,7 @@ class UnmappedTransport final : public Transport, public TransportEvents {
   void Stop() override { beneath_->Stop(); }
 
   void OnBorrowerOpened(kv::LeaseId lease) override { heard_.OnBorrowerOpened(lease); }
-  void OnRenewal(kv::LeaseId lease) override { heard_.OnRenewal(lease); }
+  void OnRenewal(kv::LeaseId lease, int64_t heat) override { heard_.OnRenewal(lease, heat); }
   void OnReleased(kv::LeaseId lease) override { heard_.OnReleased(lease); }
   void OnBorrowerGone(kv::LeaseId lease) override { heard_.OnBorrowerGone(lease); }
   void OnOpened(kv::LeaseId lease, absl::StatusOr<LeaseView> view) override {

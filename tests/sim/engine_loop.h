@@ -122,6 +122,7 @@ class EngineLoop final : private engine::exec::LoopObserver, private engine::coo
   void StoreFailed(LeaseId id, const absl::Status& why) override { parts_.coordinator.StoreFailed(id, why); }
   void DonorSilent(LeaseId id) override { parts_.coordinator.DonorSilent(id); }
   void GiveBack(LeaseId id) override { parts_.coordinator.GiveBack(id); }
+  void NoteHeat(LeaseId id, int64_t heat) override { parts_.coordinator.NoteHeat(id, heat); }
   engine::coordinator::StepReads& step_reads() override { return parts_.coordinator.step_reads(); }
   void NeedBack(int64_t blocks, int64_t blocks_lent) override;
   void WishForMemory(int64_t bytes, int64_t waiting_tokens) override {

@@ -175,10 +175,10 @@ void LeaseChannels::Answer(const ConnectionPtr& connection, std::optional<View> 
                                                                     .word = {.word = word, .granted = view->epoch}});
 }
 
-void LeaseChannels::SendRenewal(LeaseId id) {
+void LeaseChannels::SendRenewal(LeaseId id, int64_t heat) {
   ++tally_.renewals;
   if (const ConnectionPtr connection = Outgoing(id)) {
-    ToDonor(connection, [id](LeaseChannels& to) { to.events_->OnRenewal(id); });
+    ToDonor(connection, [id, heat](LeaseChannels& to) { to.events_->OnRenewal(id, heat); });
   }
 }
 

@@ -71,7 +71,7 @@ class LeaseChannels final : public engine::transport::Transport {
 
   // Borrower.
   void Open(const engine::transport::OpenSpec& spec) override;
-  void SendRenewal(LeaseId id) override;
+  void SendRenewal(LeaseId id, int64_t heat) override;
   void SendRelease(LeaseId id) override;
   void Abandon(LeaseId id) override;
   void Close(LeaseId id) override;

@@ -205,8 +205,8 @@ NcclBorrower::ChannelPtr NcclBorrower::OpenChannelOf(kv::LeaseId id) const {
   return lease == nullptr || lease->state != NcclLease::State::kOpen ? nullptr : lease->channel;
 }
 
-void NcclBorrower::SendRenewal(kv::LeaseId lease) {
-  if (const auto channel = OpenChannelOf(lease)) channel->Send(EncodeNcclMessage(NcclRenew{lease.value()}));
+void NcclBorrower::SendRenewal(kv::LeaseId lease, int64_t heat) {
+  if (const auto channel = OpenChannelOf(lease)) channel->Send(EncodeNcclMessage(NcclRenew{lease.value(), heat}));
 }
 
 void NcclBorrower::SendRelease(kv::LeaseId id) {

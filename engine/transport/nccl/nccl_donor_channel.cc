@@ -94,7 +94,7 @@ absl::Status NcclDonorChannel::OnJoin(const NcclJoin& join) {
 // Of leases that are open no more a borrower may speak for a while: it has not heard yet.
 absl::Status NcclDonorChannel::OnLeaseMessage(const NcclMessage& message) {
   if (const auto* renew = std::get_if<NcclRenew>(&message)) {
-    if (open_.contains(renew->lease)) donor_.events_.OnRenewal(kv::LeaseId(renew->lease));
+    if (open_.contains(renew->lease)) donor_.events_.OnRenewal(kv::LeaseId(renew->lease), renew->heat);
     return absl::OkStatus();
   }
   if (const auto* close = std::get_if<NcclClose>(&message)) {

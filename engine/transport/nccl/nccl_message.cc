@@ -37,6 +37,8 @@ absl::Status Check(const NcclRefused& refused) {
 
 absl::Status Check(const NcclRevoke& revoke) { return CheckTimeLeft(revoke.time_left_ns); }
 
+absl::Status Check(const NcclRenew& renew) { return CheckHeat(renew.heat); }
+
 template <typename Body>
 absl::Status Check(const Body&) {
   return absl::OkStatus();

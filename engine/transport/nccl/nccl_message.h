@@ -20,7 +20,8 @@
 //   GRANTED, ENDED   8 i64 lease   16 u64 epoch
 //   REFUSED  8 i64 lease   16 u32 LeaseRefusal   20 u32 0
 //   REVOKE    8 i64 lease   16 i64 nanoseconds left
-//   RENEW, RELEASE, CLOSE, RENEWED     8 i64 lease
+//   RENEW     8 i64 lease   16 i64 heat, not negative
+//   RELEASE, CLOSE, RENEWED     8 i64 lease
 //   JOIN      8 u64 number, rising            16 byte[128] unique id
 //   BROKEN    8 u64 number
 //   BATCH     8 i64 batch, rising   16 u64 communicator's number   24 i64 bytes between the layers of a stream, else 0
@@ -43,7 +44,7 @@
 
 namespace swiftcache::engine::transport::nccl {
 
-inline constexpr uint16_t kNcclVersion = 2;
+inline constexpr uint16_t kNcclVersion = 3;
 inline constexpr uint32_t kMaxNcclPieces = 8192;  // 128 KiB: what a socket's buffer holds at once
 inline constexpr uint32_t kMaxNcclLeases = 1024;
 inline constexpr uint32_t kMaxNcclLayers = 1024;
@@ -104,17 +105,23 @@ struct NcclRevoke {
 };
 static_assert(sizeof(NcclRevoke) == 16);
 
+struct NcclRenew {
+  static constexpr auto kKind = NcclMessageKind::kRenew;
+  int64_t lease;
+  int64_t heat;
+};
+static_assert(sizeof(NcclRenew) == 16);
+
 /// A message of a lease and nothing else.
 template <NcclMessageKind kind>
 struct NcclOfLease {
   static constexpr NcclMessageKind kKind = kind;
   int64_t lease;
 };
-using NcclRenew = NcclOfLease<NcclMessageKind::kRenew>;
 using NcclRelease = NcclOfLease<NcclMessageKind::kRelease>;
 using NcclClose = NcclOfLease<NcclMessageKind::kClose>;
 using NcclRenewed = NcclOfLease<NcclMessageKind::kRenewed>;
-static_assert(sizeof(NcclRenew) == 8);
+static_assert(sizeof(NcclRelease) == 8);
 
 struct NcclJoin {
   static constexpr auto kKind = NcclMessageKind::kJoin;

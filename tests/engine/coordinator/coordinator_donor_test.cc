@@ -119,7 +119,7 @@ TEST_F(CoordinatorTest, ARenewalIsAnsweredAndKeepsTheLease) {
   Lend(7);
   for (int i = 1; i <= 4; ++i) {
     fake_clock_.Advance(absl::Seconds(6));
-    coordinator_->OnRenewal(kv::LeaseId(7));
+    coordinator_->OnRenewal(kv::LeaseId(7), 0);
     ASSERT_TRUE(transport_.log().WaitFor("SendRenewed 7", i));
   }
   EXPECT_EQ(transport_.log().Count("Fence 7"), 0);
@@ -146,7 +146,7 @@ TEST_F(CoordinatorTest, ABrokersShorterTtlHoldsForNewLeases) {
   fake_clock_.Advance(absl::Seconds(9));
   Settle();
   EXPECT_EQ(transport_.log().Count("Fence 7"), 0) << "the borrower may not have heard of it yet";
-  coordinator_->OnRenewal(kv::LeaseId(7));
+  coordinator_->OnRenewal(kv::LeaseId(7), 0);
   Lend(8);
   Settle();
   fake_clock_.Advance(absl::Seconds(2));

@@ -214,7 +214,7 @@ void SoakPeers::GoOnBorrowing(GivenIt given) {
   auto& [id, lease] = *given;
   if (!lease.granted) return;
   if (std::exchange(lease.open, true)) {
-    Tell().OnRenewal(id);
+    Tell().OnRenewal(id, /*heat=*/id.value() % 7);
   } else {
     Tell().OnBorrowerOpened(id);
   }

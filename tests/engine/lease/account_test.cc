@@ -97,7 +97,7 @@ INSTANTIATE_TEST_SUITE_P(AllEnds, AccountOfALeaseTest,
                                              Ending::kNeed, false},
                                          End{"NeededAsTheBrokerAdvised",
                                              [](Donor& d, absl::Time t) {
-                                               d.Revoke(kId, "", t - kDeadline / 2, Ending::kNeed);
+                                               d.TakeAdvised({kId}, t - kDeadline / 2);
                                                d.BorrowerReleased(kId, t);
                                              },
                                              Ending::kNeed, false},

@@ -43,7 +43,7 @@ TEST(AccountsTest, EachBeginningAndEachEndIsAChange) {
 
 TEST(DonorTest, WhatNobodyExpectsIsIgnoredAndCounted) {
   Donor donor = ClearingDonor();
-  donor.Renewal(kId, kStart);
+  donor.Renewal(kId, 0, kStart);
   EXPECT_EQ(donor.ignored(), 1);
   donor.Offered(MakeLease(1), kStart);
   EXPECT_EQ(donor.ignored(), 2);

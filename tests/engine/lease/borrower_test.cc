@@ -137,6 +137,23 @@ TEST(BorrowerTest, RenewsThreeTimesInALifetime) {
   }
 }
 
+TEST(BorrowerTest, HowHotALeaseIsGoesWithARenewalAtOnceAndWithLaterOnes) {
+  Borrower borrower = ActiveBorrower();
+  const auto heat = [&] {
+    const std::vector<Borrower::Action> actions = borrower.TakeActions();
+    return actions.size() == 1 ? std::get<Borrower::SendRenewal>(actions[0]).heat : -1;
+  };
+  borrower.NoteHeat(kId, 700, kStart + kTtl / 6);
+  EXPECT_EQ(heat(), 700);
+  EXPECT_EQ(borrower.NextDeadline(), kStart + kTtl / 2) << "that was a renewal";
+  borrower.Tick(borrower.NextDeadline());
+  EXPECT_EQ(heat(), 700);
+  borrower.Revoked(kId, kLeft, kStart + kTtl / 2);
+  EXPECT_THAT(Take(borrower), ElementsAre("drain 1"));
+  borrower.NoteHeat(kId, 800, kStart + kTtl / 2);
+  EXPECT_THAT(Take(borrower), IsEmpty()) << "it goes anyway";
+}
+
 TEST(BorrowerTest, ADonorThatHasNotHeardOfALongerTtlHearsOfItsBorrowerInTime) {
   Borrower borrower = ActiveBorrower();
   borrower.SetTtl(kTtl * 10, kStart);

@@ -80,7 +80,7 @@ const std::vector<Input>& Inputs() {
       {"Granted", [](Donor& d, absl::Time t) { d.Granted(kId, kv::Epoch(7), t); }},
       {"GrantFailed", [](Donor& d, absl::Time t) { d.GrantFailed(kId, "no room", t); }},
       {"Opened", [](Donor& d, absl::Time t) { d.BorrowerOpened(kId, t); }},
-      {"Renewal", [](Donor& d, absl::Time t) { d.Renewal(kId, t); }},
+      {"Renewal", [](Donor& d, absl::Time t) { d.Renewal(kId, 0, t); }},
       {"Released", [](Donor& d, absl::Time t) { d.BorrowerReleased(kId, t); }},
       {"Gone", [](Donor& d, absl::Time t) { d.BorrowerGone(kId, t); }},
       {"Revoke", [](Donor& d, absl::Time t) { d.Revoke(kId, "operator", t); }},

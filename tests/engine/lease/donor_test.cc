@@ -98,7 +98,7 @@ TEST(DonorTest, AnOfferOfMoreOrFewerBytesThanItsBlocksHaveIsDeclined) {
 
 TEST(DonorTest, ARenewalIsAnsweredAndPutsTheEndOff) {
   Donor donor = ActiveDonor();
-  donor.Renewal(kId, kStart + kTtl / 2);
+  donor.Renewal(kId, 0, kStart + kTtl / 2);
   EXPECT_THAT(Take(donor), ElementsAre("renewed 1"));
   donor.Tick(kStart + kTtl);
   EXPECT_THAT(Take(donor), IsEmpty());
@@ -114,12 +114,12 @@ TEST(DonorTest, ABorrowerThatHasNotHeardOfAShorterTtlKeepsItsLease) {
   for (int renewal = 1; renewal <= 8; ++renewal) {
     const absl::Time now = kStart + kTtl / 4 * renewal;
     donor.Tick(now);
-    donor.Renewal(kId, now);
+    donor.Renewal(kId, 0, now);
     EXPECT_THAT(Take(donor), ElementsAre("renewed 1"));
   }
   EXPECT_EQ(donor.NextDeadline(), kStart + kTtl * 3);
   donor.SetTtl(kTtl * 2);
-  donor.Renewal(kId, kStart + kTtl * 2);
+  donor.Renewal(kId, 0, kStart + kTtl * 2);
   EXPECT_EQ(donor.NextDeadline(), kStart + kTtl * 4) << "a longer one counts";
 }
 
@@ -163,7 +163,7 @@ TEST(DonorTest, AtTheDeadlineTheDonorFencesAlone) {
 
 TEST(DonorTest, ARenewalDoesNotPutARevocationOff) {
   Donor donor = RevokingDonor();
-  donor.Renewal(kId, kStart + kDeadline / 2);
+  donor.Renewal(kId, 0, kStart + kDeadline / 2);
   EXPECT_THAT(Take(donor), IsEmpty());
   EXPECT_EQ(donor.NextDeadline(), kStart + kDeadline);
 }
@@ -214,6 +214,37 @@ TEST(DonorTest, NeedTakesTheInnermostLeasesFirst) {
   EXPECT_THAT(Take(donor), ElementsAre("revoke 2 in 50ms", "revoke 3 in 50ms"));
 }
 
+TEST(DonorTest, NeedTakesTheColdestLeasesFirstAsTheirBorrowerSaid) {
+  Donor donor = NewDonor();
+  Lend(donor, MakeLease(1, 90)), Lend(donor, MakeLease(2, 80)), Lend(donor, MakeLease(3, 70));
+  donor.Renewal(kv::LeaseId(1), 100, kStart);
+  donor.Renewal(kv::LeaseId(2), 200, kStart);
+  donor.Renewal(kv::LeaseId(2), 50, kStart);
+  donor.TakeActions();
+  donor.NeedBack(1, kStart);
+  EXPECT_THAT(Take(donor), ElementsAre("revoke 2 in 50ms"));
+  donor.NeedBack(11, kStart);
+  EXPECT_THAT(Take(donor), ElementsAre("revoke 1 in 50ms")) << "of lease 3 nothing was said yet";
+  Lend(donor, MakeLease(4, 60));
+  donor.Renewal(kv::LeaseId(3), 70, kStart);
+  donor.Renewal(kv::LeaseId(4), 70, kStart);
+  donor.TakeActions();
+  donor.NeedBack(21, kStart);
+  EXPECT_THAT(Take(donor), ElementsAre("revoke 4 in 50ms")) << "they are as cold";
+}
+
+TEST(DonorTest, ALeaseThatNobodyHasOpenedIsTheColdest) {
+  Donor donor = NewDonor();
+  donor.Offered(MakeLease(1, 90), kStart);
+  donor.Cleared(kId, true, kStart);
+  donor.Granted(kId, kv::Epoch(7), kStart);
+  Lend(donor, MakeLease(2, 80));
+  donor.Renewal(kv::LeaseId(2), 1, kStart);
+  donor.TakeActions();
+  donor.NeedBack(1, kStart);
+  EXPECT_THAT(Take(donor), ElementsAre("fence 1", "take 1 fenced", "FENCED 1"));
+}
+
 // A lease of ten blocks.
 Lease OfBorrower(const std::string& instance, int64_t id, int64_t first_block) {
   Lease lease = MakeLease(id, first_block);
@@ -229,6 +260,30 @@ TEST(DonorTest, ANeedWithoutAdviceTakesFirstFromWhoHasTheMost) {
   EXPECT_THAT(Take(donor), ElementsAre("revoke 2 in 50ms"));
   donor.NeedBack(11, kStart);
   EXPECT_THAT(Take(donor), ElementsAre("revoke 3 in 50ms")) << "now that they have the same";
+}
+
+TEST(DonorTest, WhoGivesNextDoesNotDependOnHowHotItSaysItsLeasesAre) {
+  Donor donor = NewDonor();
+  Lend(donor, OfBorrower("loud", 1, 70)), Lend(donor, OfBorrower("quiet", 2, 80));
+  donor.Renewal(kv::LeaseId(1), 1000, kStart);
+  donor.Renewal(kv::LeaseId(2), 1, kStart);
+  donor.TakeActions();
+  donor.NeedBack(1, kStart);
+  EXPECT_THAT(Take(donor), ElementsAre("revoke 1 in 50ms")) << "it is the innermost of equals";
+}
+
+TEST(DonorTest, TheBrokerSaysHowMuchFromWhomAndHeatWhichLeases) {
+  Donor donor = NewDonor();
+  Lend(donor, OfBorrower("one", 1, 90)), Lend(donor, OfBorrower("one", 2, 80)), Lend(donor, OfBorrower("one", 3, 70));
+  Lend(donor, OfBorrower("two", 4, 60)), Lend(donor, OfBorrower("two", 5, 50));
+  for (int64_t id = 1; id <= 5; ++id) donor.Renewal(kv::LeaseId(id), id, kStart);
+  donor.TakeActions();
+  donor.TakeAdvised({kv::LeaseId(3), kv::LeaseId(5), kv::LeaseId(77)}, kStart);
+  EXPECT_THAT(Take(donor), ElementsAre("revoke 1 in 50ms", "revoke 4 in 50ms"));
+  donor.TakeAdvised({kv::LeaseId(3)}, kStart);
+  EXPECT_THAT(Take(donor), IsEmpty()) << "as much is on its way back from there";
+  donor.TakeAdvised({kv::LeaseId(1), kv::LeaseId(3)}, kStart);
+  EXPECT_THAT(Take(donor), ElementsAre("revoke 2 in 50ms"));
 }
 
 TEST(DonorTest, ANeedWithoutAdviceGoesByTheWeightsThatTheBrokerSaidBefore) {

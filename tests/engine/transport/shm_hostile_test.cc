@@ -150,7 +150,7 @@ TEST_F(ShmHostileTest, DescriptorsThatNobodyWantsAreClosed) {
     RawPeer none(channel()), two(channel()), with_renew(channel()), with_garbage(channel()), too_many(channel());
     none.Say(hello);
     two.Say(hello, std::span(many).first(2));
-    with_renew.Say(ShmRenew{}, std::span(many).first(100));
+    with_renew.Say(ShmRenew{7}, std::span(many).first(100));
     with_garbage.SayBytes(std::vector<std::byte>(100), many);
     too_many.SayBytes(std::vector<std::byte>(kMaxShmMessageBytes + 1), many);
     for (RawPeer* peer : {&none, &two, &with_renew, &with_garbage, &too_many}) EXPECT_TRUE(peer->IsCut());
@@ -166,7 +166,7 @@ TEST_F(ShmHostileTest, DescriptorsThatNobodyWantsAreClosed) {
 
 TEST_F(ShmHostileTest, MessagesOutOfTurnCutTheChannel) {
   GoodStaging staging;
-  const std::vector<std::vector<std::byte>> first = {EncodeShmMessage(ShmRenew{}),
+  const std::vector<std::vector<std::byte>> first = {EncodeShmMessage(ShmRenew{7}),
                                                      EncodeShmMessage(ShmRelease{}),
                                                      EncodeShmMessage(ShmStore{1, 0, 1, 0}),
                                                      EncodeShmMessage(ShmStored{1}),
@@ -273,7 +273,7 @@ TEST_F(ShmHostileTest, RandomAndMutatedMessagesOnlyCutTheirChannels) {
   SetWireText(hello.instance, "borrower-instance");
   const std::vector<std::vector<std::byte>> seeds = {
       EncodeShmMessage(hello),           EncodeShmMessage(ShmStore{1, 4096, 4096, 0}),
-      EncodeShmMessage(ShmRenew{}),      EncodeShmMessage(ShmStored{1}),
+      EncodeShmMessage(ShmRenew{7}),     EncodeShmMessage(ShmStored{1}),
       EncodeShmMessage(ShmRevoke{1000}), EncodeShmMessage(ShmRelease{})};
   for (int i = 0; i < 1500; ++i) {
     RawPeer peer(channel());
@@ -318,7 +318,7 @@ TEST_F(ShmHostileTest, AFloodOfRenewalsIsCutAndDelaysNobody) {
   peer.SayHello(staging.fd);
   ASSERT_TRUE(peer.Hear().has_value());
   std::thread flood([&] {
-    while (peer.Say(ShmRenew{})) {
+    while (peer.Say(ShmRenew{7})) {
     }
   });
   ExpectUnharmed();

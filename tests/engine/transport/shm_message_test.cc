@@ -46,7 +46,7 @@ TEST(ShmMessageTest, EveryKindSurvivesTheWire) {
   EXPECT_EQ(std::get<ShmRevoke>(*ParseShmMessage(EncodeShmMessage(ShmRevoke{8}))).time_left_ns, 8);
   EXPECT_EQ(std::get<ShmRefuse>(*ParseShmMessage(EncodeShmMessage(ShmRefuse{LeaseRefusal::kAlreadyOpen}))).reason,
             LeaseRefusal::kAlreadyOpen);
-  EXPECT_TRUE(std::holds_alternative<ShmRenew>(*ParseShmMessage(EncodeShmMessage(ShmRenew{}))));
+  EXPECT_TRUE(std::holds_alternative<ShmRenew>(*ParseShmMessage(EncodeShmMessage(ShmRenew{7}))));
   EXPECT_TRUE(std::holds_alternative<ShmRenewed>(*ParseShmMessage(EncodeShmMessage(ShmRenewed{}))));
   EXPECT_TRUE(std::holds_alternative<ShmRelease>(*ParseShmMessage(EncodeShmMessage(ShmRelease{}))));
 }
@@ -54,7 +54,7 @@ TEST(ShmMessageTest, EveryKindSurvivesTheWire) {
 // The table in shm_message.h, to the byte.
 TEST(ShmMessageTest, TheLayoutIsTheTables) {
   const Bytes store = EncodeShmMessage(ShmStore{0x11, 0x22, 0x33, 0x44});
-  const unsigned char wanted[40] = {8, 0, 1, 0, 40,   0, 0, 0, 0x11, 0, 0, 0, 0,    0, 0, 0, 0x22, 0, 0, 0,
+  const unsigned char wanted[40] = {8, 0, 2, 0, 40,   0, 0, 0, 0x11, 0, 0, 0, 0,    0, 0, 0, 0x22, 0, 0, 0,
                                     0, 0, 0, 0, 0x33, 0, 0, 0, 0,    0, 0, 0, 0x44, 0, 0, 0, 0,    0, 0, 0};
   ASSERT_EQ(store.size(), sizeof wanted);
   EXPECT_EQ(std::memcmp(store.data(), wanted, sizeof wanted), 0);
@@ -62,14 +62,14 @@ TEST(ShmMessageTest, TheLayoutIsTheTables) {
   ASSERT_EQ(hello.size(), 280);
   EXPECT_EQ(std::memcmp(hello.data() + 24, "secret", 7), 0);
   EXPECT_EQ(std::memcmp(hello.data() + 152, "chat-1", 7), 0);
-  EXPECT_EQ(EncodeShmMessage(ShmRenew{}).size(), 8);
+  EXPECT_EQ(EncodeShmMessage(ShmRenew{7}).size(), 16);
 }
 
 TEST(ShmMessageTest, EveryOtherLengthIsRefused) {
   const ShmPiece piece = {0, 4096};
   const std::vector<Bytes> messages = {EncodeShmMessage(Hello()),
                                        EncodeShmMessage(ShmGrant{9, 4096, 1, 1}, std::span(&piece, 1)),
-                                       EncodeShmMessage(ShmStore{1, 2, 3, 4}), EncodeShmMessage(ShmRenew{})};
+                                       EncodeShmMessage(ShmStore{1, 2, 3, 4}), EncodeShmMessage(ShmRenew{7})};
   for (const Bytes& message : messages) {
     ASSERT_TRUE(ParseShmMessage(message).ok());
     for (size_t size = 0; size < message.size() + 40; ++size) {
@@ -85,10 +85,10 @@ TEST(ShmMessageTest, EveryOtherLengthIsRefused) {
 }
 
 TEST(ShmMessageTest, FieldsThatMeanNothingAreRefused) {
-  Bytes version = EncodeShmMessage(ShmRenew{});
-  version[2] = std::byte{2};
+  Bytes version = EncodeShmMessage(ShmRenew{7});
+  version[2] = std::byte{kShmVersion - 1};
   EXPECT_EQ(ParseCode(version), absl::StatusCode::kInvalidArgument);
-  Bytes kind = EncodeShmMessage(ShmRenew{});
+  Bytes kind = EncodeShmMessage(ShmRenew{7});
   for (const int unknown : {0, 10, 255}) {
     kind[0] = static_cast<std::byte>(unknown);
     EXPECT_EQ(ParseCode(kind), absl::StatusCode::kInvalidArgument) << unknown;
@@ -102,6 +102,7 @@ TEST(ShmMessageTest, FieldsThatMeanNothingAreRefused) {
   open_ended.capability[kMaxWireText - 1] = 'x';
   EXPECT_EQ(ParseCode(EncodeShmMessage(open_ended)), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(ParseCode(EncodeShmMessage(ShmRevoke{-1})), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(ParseCode(EncodeShmMessage(ShmRenew{-1})), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(ParseCode(EncodeShmMessage(ShmRefuse{static_cast<LeaseRefusal>(3)})), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(ParseCode(EncodeShmMessage(ShmGrant{9, 4096, 1, 0})), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(ParseCode(EncodeShmMessage(ShmGrant{9, 4096, 1, INT32_MAX})), absl::StatusCode::kInvalidArgument);

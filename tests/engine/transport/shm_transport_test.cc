@@ -111,8 +111,9 @@ TEST(ShmTransportTest, RenewalsAndRevocationsGoBothWays) {
   EXPECT_LE(borrower.events.revoked[kLease], absl::Seconds(5));
   donor.transport->SendRevoke(kLease, absl::Milliseconds(50));
   ASSERT_TRUE(borrower.events.WaitFor([&] { return borrower.events.revoked[kLease] == absl::Milliseconds(50); }));
-  borrower.transport->SendRenewal(kLease);
+  borrower.transport->SendRenewal(kLease, 7);
   ASSERT_TRUE(donor.events.WaitFor([&] { return donor.events.renewals[kLease] == 1; }));
+  EXPECT_EQ(donor.events.heats[kLease], 7);
   donor.transport->SendRenewed(kLease);
   ASSERT_TRUE(borrower.events.WaitFor([&] { return borrower.events.renewed[kLease] == 1; }));
 }
@@ -227,7 +228,7 @@ TEST(ShmTransportTest, StoresOfAnotherLeaseDoNotWaitBehindAFullRing) {
   Lend(fast, borrower, LeaseId(2), 0, kMiB, kMiB);
   const std::vector<std::byte> block = Pattern(kMiB, 1);
   auto hold = slow.events.Hold();
-  borrower.transport->SendRenewal(LeaseId(1));  // at which the slow one stands still
+  borrower.transport->SendRenewal(LeaseId(1), 0);  // at which the slow one stands still
   // A few find room in staging memory, the others wait.
   for (int i = 0; i < 100; ++i) borrower.Store(LeaseId(1), 0, block.data(), kMiB);
   const Ticket quick = borrower.Store(LeaseId(2), 0, block.data(), kMiB);

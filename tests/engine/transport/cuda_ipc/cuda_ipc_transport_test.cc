@@ -179,8 +179,9 @@ TEST(CudaIpcTransportTest, RenewalsRevocationsAndReleasesCrossTheChannel) {
   ShmFolder folder;
   CudaNode donor(folder, {.name = "donor"}), borrower(folder, {.name = "borrower"});
   const LeaseView view = Lend(donor, borrower, kLease, kLent, kLentBytes, kStoreBytes);
-  borrower.transport->SendRenewal(kLease);
+  borrower.transport->SendRenewal(kLease, 7);
   ASSERT_TRUE(donor.events.WaitFor([&] { return donor.events.renewals[kLease] == 1; }));
+  EXPECT_EQ(donor.events.heats[kLease], 7);
   donor.transport->SendRenewed(kLease);
   donor.transport->SendRevoke(kLease, absl::Milliseconds(50));
   ASSERT_TRUE(borrower.events.WaitFor([&] { return borrower.events.revoked.contains(kLease); }));

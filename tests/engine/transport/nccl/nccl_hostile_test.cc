@@ -165,7 +165,7 @@ TEST_F(HostileBorrowerTest, WhatItDoesNotReceiveEndsWithItsCommunicator) {
 TEST_F(HostileBorrowerTest, AFloodEndsTheChannel) {
   RawPeer peer = Opened();
   for (int i = 0; i < 2 * ShmMessageLimit::kMostASecond; ++i) {
-    peer.Send(EncodeNcclMessage(NcclRenew{kOther.value()}));
+    peer.Send(EncodeNcclMessage(NcclRenew{kOther.value(), 0}));
   }
   EXPECT_TRUE(peer.IsClosed());
   EXPECT_TRUE(donor_.events.WaitFor([&] { return donor_.events.borrower_gone.contains(kOther); }));

@@ -64,7 +64,7 @@ TEST(NcclMessageTest, MessagesOfEveryKindAreRefusedAtAnyOtherLength) {
       EncodeNcclMessage(NcclGranted{7, 1}),
       EncodeNcclMessage(NcclRefused{.lease = 7, .reason = LeaseRefusal::kNotGranted}),
       EncodeNcclMessage(NcclRevoke{7, 1}),
-      EncodeNcclMessage(NcclRenew{7}),
+      EncodeNcclMessage(NcclRenew{7, 8}),
       EncodeNcclMessage(NcclRelease{7}),
       EncodeNcclMessage(NcclClose{7}),
       EncodeNcclMessage(NcclRenewed{7}),
@@ -115,6 +115,7 @@ TEST(NcclMessageTest, NumbersThatMeanNothingAreRefused) {
     EXPECT_EQ(CodeOf(EncodeNcclBatch(bad[i])), absl::StatusCode::kInvalidArgument) << i;
   }
   EXPECT_EQ(CodeOf(EncodeNcclMessage(NcclRevoke{7, -1})), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(CodeOf(EncodeNcclMessage(NcclRenew{7, -1})), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(CodeOf(EncodeNcclMessage(NcclRefused{.lease = 7, .reason = LeaseRefusal{9}})),
             absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(CodeOf(EncodeNcclMessage(NcclRefused{.lease = 7, .reason = LeaseRefusal::kNotGranted, .zero = 1})),

@@ -138,8 +138,9 @@ TEST_F(NcclTransportTest, ALoadWhoseFenceIsOfFailedWorkEndsAllTheSame) {
 
 TEST_F(NcclTransportTest, MessagesAboutALeaseReachTheOtherSide) {
   const LeaseView view = Lend(donor_, borrower_, kLease, 0);
-  borrower_.transport->SendRenewal(kLease);
+  borrower_.transport->SendRenewal(kLease, 7);
   EXPECT_TRUE(donor_.events.WaitFor([&] { return donor_.events.renewals[kLease] == 1; }));
+  EXPECT_EQ(donor_.events.heats[kLease], 7);
   donor_.transport->SendRenewed(kLease);
   EXPECT_TRUE(borrower_.events.WaitFor([&] { return borrower_.events.renewed[kLease] == 1; }));
   donor_.transport->SendRevoke(kLease, absl::Seconds(3));
