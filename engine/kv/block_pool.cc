@@ -41,9 +41,14 @@ void BlockRef::NoteUse(uint64_t time) const {
   pool_->List(id_);
 }
 
-void BlockRef::NoteFound() const {
+bool BlockRef::NoteFound() const {
   CHECK(holder_ != Holder::kCache) << "while a sequence holds it, it counts nowhere";
-  pool_->blocks_[id_.value()].found = true;
+  return !std::exchange(pool_->blocks_[id_.value()].found, true);
+}
+
+void BlockRef::NoteExpected() const {
+  CHECK(holder_ != Holder::kCache) << "while a sequence holds it, it counts nowhere";
+  pool_->blocks_[id_.value()].expected = true;
 }
 
 void BlockRef::Reset() {
@@ -84,7 +89,7 @@ std::optional<std::vector<BlockRef>> BlockPool::Allocate(int64_t count, std::opt
     Block& block = blocks_[id.value()];
     block.place = {kLocalRegion, index};
     block.filling = Filling(++last_filling_);
-    block.found = false;
+    block.found = block.expected = false;
     local_.occupants[index] = id;
     Hold(id, holder);
     blocks.push_back(BlockRef(this, id, holder));

@@ -49,8 +49,10 @@ class BlockRef {
   bool idle() const;
   /// The block was used at this time, which no other block was. REQUIRES: holds a block.
   void NoteUse(uint64_t time) const;
-  /// A prompt found the block, or it continues what one found. REQUIRES: a sequence's hold.
-  void NoteFound() const;
+  /// A prompt found the block. True: for the first time since it was filled. REQUIRES: a sequence's hold.
+  bool NoteFound() const;
+  /// It is expected that one will. REQUIRES: as above.
+  void NoteExpected() const;
   /// REQUIRES: holds a block.
   const BlockPool& pool() const { return *pool_; }
   /// Becomes a hold on `other`'s block, which holds the same bytes. If that lies in a lease and this one does not, they
@@ -134,10 +136,10 @@ class BlockPool {
   void SetDraining(RegionId id, bool attachable = false);
   bool draining(RegionId id) const { return region(id).draining; }
   bool has_regions() const { return !leased_.empty(); }
-  /// Of the blocks there that the cache alone holds, and that do not move, how many a prompt has found
-  /// (BlockRef::NoteFound).
+  /// Of the blocks there that the cache alone holds, and that do not move, how many a prompt has found, or is expected to
+  /// (BlockRef::NoteFound, NoteExpected).
   int64_t num_found(RegionId id) const { return region(id).found; }
-  bool was_found(BlockId id) const { return blocks_[id.value()].found; }
+  bool was_found(BlockId id) const { return blocks_[id.value()].asked_for(); }
   /// The oldest lease that does not drain and has a free place; for what leaves a lease, one of another lender, since
   /// this one may want the next lease back too.
   std::optional<RegionId> RegionWithRoom() const { return rooms_.Oldest(); }
@@ -211,14 +213,15 @@ class BlockPool {
     std::optional<Place> to;  // moving
     int32_t sequences = 0;    // holds of kSequence
     int32_t local_sequences = 0;
-    bool cache = false, found = false;
+    bool cache = false, found = false, expected = false;
     uint64_t last_use = 0;
     Filling filling;
 
     bool used() const { return sequences + local_sequences > 0; }
     bool idle() const { return cache && !used(); }
     bool held() const { return cache || used(); }
-    bool found_idle() const { return found && idle() && !to; }
+    bool asked_for() const { return found || expected; }
+    bool found_idle() const { return asked_for() && idle() && !to; }
   };
   struct Region {
     Region(RegionKind kind, int64_t num_blocks, RoomIndex::Lender lender = {})

@@ -65,7 +65,7 @@ KvCache::Attached KvCache::Attach(BlockTable& table, const std::string& salt, co
 void KvCache::NoteFound(BlockTable& table, int64_t first) {
   if (!table.is_first_run_ || !options_.may_borrow || first == table.size()) return;
   for (int64_t i = first; i < table.size(); ++i) {
-    if (pool_.sequence_holds(table[i]) == 1) table.blocks_[i].NoteFound();
+    if (pool_.sequence_holds(table[i]) == 1 && table.blocks_[i].NoteFound()) asked_again_.NoteFound();
   }
   table.continues_ = PrefixTree::EndsAtLeaf(table.pin_) && pool_.sequence_holds(table.blocks_.back().id()) == 1;
 }
@@ -195,7 +195,8 @@ void KvCache::Commit(BlockTable& table, const TokenView& tokens, int64_t compute
   for (int64_t& i = table.committed_; i < full; ++i) {
     const auto block_tokens = tokens.Run(i * options_.block_tokens, options_.block_tokens);
     if (!tree_.Extend(table.pin_, block_tokens, table.blocks_[i])) return;
-    if (table.continues_) table.blocks_[i].NoteFound();
+    if (table.is_first_run_) asked_again_.NoteComputed();
+    if (table.continues_ || asked_again_.Mostly()) table.blocks_[i].NoteExpected();
     if (!meter_) continue;
     table.reuse_key_ = ReuseMeter::Next(table.reuse_key_, block_tokens);
     reuse_keys_.resize(std::max<size_t>(reuse_keys_.size(), pool_.id_limit()));

@@ -19,6 +19,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "common/base/units.h"
+#include "engine/kv/asked_again.h"
 #include "engine/kv/block_pool.h"
 #include "engine/kv/lendable_blocks.h"
 #include "engine/kv/move_planner.h"
@@ -165,6 +166,7 @@ class KvCache final : public SequenceBlocks, public Tiers, public LendableBlocks
   int64_t need_ = 0, spill_wish_ = 0, wish_ = 0, recently_evicted_ = 0;
   int64_t evicted_total_ = 0;
   std::optional<int64_t> keep_cached_;
+  AskedAgain asked_again_;
 };
 
 }  // namespace swiftcache::engine::kv

@@ -77,6 +77,25 @@ TEST_F(WorthSavingTest, WhatGoesOnFromTheEndOfWhatAPromptFoundCountsAsFoundToo) 
   }
 }
 
+TEST_F(WorthSavingTest, WhatIsComputedWhereMostIsAskedForAgainIsExpectedToBe) {
+  for (const int of_four : {0, 1, 3}) {
+    Create(8, 8);
+    const RegionId lease = cache_->AddRegion(200, "donor");
+    (void)cache_->AddRegion(1, "another");
+    for (int i = 0; i < 40; ++i) {
+      Cache(Count(4, 10 * i));
+      BlockTable next;
+      if (i % 4 < of_four) cache_->Attach(next, "", Count(5, 10 * i));
+      cache_->Release(next);
+      SpillAll();
+    }
+    const int64_t found = cache_->WorthSaving(lease);
+    for (const int32_t from : {1000, 1010, 1020}) Cache(Count(4, from)), SpillAll();
+    EXPECT_EQ(cache_->WorthSaving(lease) - found, of_four == 3 ? 6 : 0);
+    Check({});
+  }
+}
+
 TEST_F(WorthSavingTest, OwnMemoryThatIsFreeIsRoomForAsMuchAsItHas) {
   Create(8, 2);
   const RegionId lease = cache_->AddRegion(8, "donor");

@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+// Whether prompts ask again for what was computed: a chat's mostly do, a stream of documents does not.
+//
+//   AskedAgain asked_again;
+//   asked_again.NoteComputed();   // for each block
+//   asked_again.NoteFound();      // a prompt found a block, for the first time
+//   if (asked_again.Mostly()) ... // what is computed now will be asked for again, too
+#pragma once
+
+#include <cstdint>
+
+namespace swiftcache::engine::kv {
+
+/// Of the blocks computed of late, how many a prompt has found since. Thread-safety: a value. Errors: none. Units: blocks.
+class AskedAgain {
+ public:
+  static constexpr int64_t kRecent = 512;  // of more, the older count half
+  static constexpr int64_t kLeast = 64;    // before anything is expected
+
+  void NoteComputed() {
+    if (++computed_ < kRecent) return;
+    computed_ /= 2;
+    found_ /= 2;
+  }
+  void NoteFound() { ++found_; }
+  bool Mostly() const { return computed_ >= kLeast && 2 * found_ > computed_; }
+
+ private:
+  int64_t computed_ = 0, found_ = 0;
+};
+
+}  // namespace swiftcache::engine::kv
