@@ -80,7 +80,7 @@ void DonorSide::NeedBack(int64_t blocks, int64_t blocks_lent, absl::Time now) {
 }
 
 void DonorSide::Advised(const std::vector<LeaseId>& leases, absl::Time now) {
-  if (advice_deadline_ == absl::InfiniteFuture()) return;  // too late
+  if (advice_deadline_ == absl::InfiniteFuture()) return;   // too late
   if (needed_blocks_ > 0) donor_.TakeAdvised(leases, now);  // else it is back already
   RevokeNeeded(now);
 }
