@@ -25,9 +25,10 @@ constexpr int kIdleLooks = 16;                               // at leases, while
 // Of leases that go back because nobody uses them: the loop forgets the blocks of each, and somebody may wait for it.
 constexpr int kGivenBackAtOnce = 16;
 constexpr absl::Duration kBetweenGiveBacks = absl::Seconds(1);
-constexpr absl::Duration kBetweenHeatLooks = absl::Seconds(1);
-constexpr int kHeatsAtOnce = 64;  // what peers may say in a second is bounded
-constexpr int kHeatDivisor = 8;   // a donor hears of heat that differs by this part
+// All leases are looked at in this time, one after the other, and not more often: what peers may say is bounded.
+constexpr absl::Duration kHeatRound = absl::Seconds(1);
+constexpr absl::Duration kBetweenHeatLooks = absl::Milliseconds(15);
+constexpr int kHeatDivisor = 8;  // a donor hears of heat that differs by this part
 
 }  // namespace
 
@@ -187,7 +188,7 @@ void Borrowing::Advance(int64_t waiting_tokens) {
 }
 
 absl::Time Borrowing::NextWakeup() const {
-  absl::Time next = heat_may_differ_ ? std::min(next_idle_look_, next_heat_look_) : next_idle_look_;
+  absl::Time next = heat_looks_left_ > 0 ? std::min(next_idle_look_, next_heat_look_) : next_idle_look_;
   for (const auto& [ticket, store] : stores_) next = std::min(next, store.waits_since + kStorePatience);
   for (const kv::RegionId departing : departing_) {
     const LeasedRegion& region = regions_.at(departing);
@@ -223,29 +224,23 @@ void Borrowing::GiveBackIdle() {
   }
 }
 
-// A donor in need takes the coldest lease back first.
+// A donor in need takes the coldest lease back first. One lease at a time: it costs a look at each place there.
 void Borrowing::TellHeat() {
   const absl::Time now = parts_.clock->Now();
-  heat_may_differ_ = now < next_heat_look_ && !regions_.empty();
-  if (now < next_heat_look_) return;
-  next_heat_look_ = now + kBetweenHeatLooks;
-  int told = 0;
-  for (size_t i = 0; i < regions_.size(); ++i) {
-    auto it = regions_.upper_bound(heat_looked_at_);
-    if (it == regions_.end()) it = regions_.begin();
-    auto& [id, region] = *it;
-    heat_looked_at_ = id;
-    if (!region.departure.in_use()) continue;
-    const int64_t heat = parts_.cache->Heat(id);
-    if (region.told_heat >= 0 && std::abs(heat - region.told_heat) <= std::max(heat, region.told_heat) / kHeatDivisor) {
-      continue;
-    }
-    region.told_heat = heat;
-    parts_.coordinator->NoteHeat(region.lease, heat);
-    if (++told < kHeatsAtOnce) continue;
-    heat_may_differ_ = true;
-    return;
-  }
+  const auto leases = static_cast<int64_t>(regions_.size());
+  heat_looks_left_ = parts_.scheduler->running().empty() ? std::min(heat_looks_left_, leases) : leases;
+  if (now < next_heat_look_ || heat_looks_left_ == 0) return;
+  --heat_looks_left_;
+  next_heat_look_ = now + std::max(kHeatRound / leases, kBetweenHeatLooks);
+  auto next = regions_.upper_bound(heat_looked_at_);
+  if (next == regions_.end()) next = regions_.begin();
+  auto& [id, region] = *next;
+  heat_looked_at_ = id;
+  if (!region.departure.in_use()) return;
+  const int64_t heat = parts_.cache->Heat(id), told = region.told_heat;
+  if (told >= 0 && std::abs(heat - told) <= std::max(heat, told) / kHeatDivisor) return;
+  region.told_heat = heat;
+  parts_.coordinator->NoteHeat(region.lease, heat);
 }
 
 void Borrowing::AskForMemory(int64_t waiting_tokens) {

@@ -176,7 +176,7 @@ class Borrowing {
   absl::Time next_idle_look_ = absl::InfiniteFuture();
   absl::Time next_heat_look_ = absl::InfinitePast();
   kv::RegionId heat_looked_at_ = kv::kLocalRegion;  // the latest
-  bool heat_may_differ_ = false;                    // since then
+  int64_t heat_looks_left_ = 0;                     // until what ran has been seen
 };
 
 }  // namespace swiftcache::engine::exec
