@@ -212,6 +212,11 @@ void KvCache::Release(BlockTable& table) {
   table.continues_ = continues;
 }
 
+void KvCache::ReleaseForNow(BlockTable& table) {
+  for (int64_t i = 0; i < table.committed_; ++i) table.blocks_[i].NoteExpected();
+  Release(table);
+}
+
 // A block of the tree has one number in all tables that hold it; what is not committed is looked for where it can be.
 void KvCache::FollowPlaces(const BlockTable& table, PlaceCursor& cursor,
                            absl::FunctionRef<void(int64_t)> changed) const {

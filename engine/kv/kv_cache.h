@@ -67,6 +67,7 @@ class KvCache final : public SequenceBlocks, public Tiers, public LendableBlocks
   int64_t Obtain(int64_t blocks) override;
   void Commit(BlockTable& table, const TokenView& tokens, int64_t computed_tokens) override;
   void Release(BlockTable& table) override;
+  void ReleaseForNow(BlockTable& table) override;
   void NoteWish(int64_t blocks) override { wish_ = std::max(wish_, blocks); }
   Place place(BlockId id) const override { return pool_.place(id); }
   Filling filling(BlockId id) const override { return pool_.filling(id); }

@@ -84,9 +84,9 @@ class Tiers {
   virtual int64_t num_moves_of(RegionId id) const = 0;
   virtual int64_t num_moves_from(RegionId id) const = 0;
   /// Of the idle blocks there that do not move, how many a prompt has found since they were computed, or is expected to:
-  /// who came again comes once more, so what goes on from the end of what was found is expected to be, and all that was
-  /// computed while most of it was asked for again (AskedAgain). None where there is neither own memory that is free nor
-  /// a lease of somebody else.
+  /// who came again comes once more, so what goes on from the end of what was found is expected to be, all that was
+  /// computed while most of it was asked for again (AskedAgain), and what a sequence had that waits to be computed
+  /// again. None where there is neither own memory that is free nor a lease of somebody else.
   virtual int64_t WorthSaving(RegionId id) const = 0;
   /// How much of what lies there was used lately, in thousandths: of its places, each counts 1 if its block has just
   /// been used, 1/2 when as many were used after it as there are blocks in all, 1/3 after twice as many, and so on; double

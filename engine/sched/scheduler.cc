@@ -105,6 +105,7 @@ void Scheduler::SetPriority(Sequence* sequence, int32_t priority) {
 
 void Scheduler::Reset(Sequence* sequence) {
   ++sequence->losses;
+  cache_->ReleaseForNow(sequence->blocks);
   Remove(sequence);
   sequence->lost_tokens = sequence->furthest_tokens;
   sequence->owned_only = false;
@@ -354,7 +355,7 @@ void Scheduler::GiveWay(Step& step, Sequence* victim) {
     step.Spend(-chunk.num_tokens);
     return true;
   });
-  cache_->Release(victim->blocks);
+  cache_->ReleaseForNow(victim->blocks);
   victim->computed_tokens = 0;
   victim->lost_tokens = 0;
   victim->owned_only = false;

@@ -129,6 +129,22 @@ TEST_F(WorthSavingTest, WhatRunningSequencesShareNobodyHasFound) {
   EXPECT_EQ(cache_->WorthSaving(lease), 0);
 }
 
+TEST_F(WorthSavingTest, WhatASequenceLeavesForNowIsExpectedToBeFoundByItself) {
+  Create(4, 4);
+  const RegionId lease = cache_->AddRegion(4, "donor");
+  (void)cache_->AddRegion(4, "another");
+  BlockTable table;
+  Run(table, Count(5));
+  ASSERT_EQ(table.size(), 3);
+  cache_->ReleaseForNow(table);
+  EXPECT_EQ(table.size(), 0);
+  Cache(Count(4, 50));
+  SpillAll();
+  ASSERT_EQ(cache_->region(lease).cached, 2);
+  EXPECT_EQ(cache_->WorthSaving(lease), 2);
+  Check({});
+}
+
 TEST_F(WorthSavingTest, WhatASequenceFindsOfItsOwnNobodyHasFound) {
   Create(4, 4);
   const RegionId lease = cache_->AddRegion(4, "donor");
