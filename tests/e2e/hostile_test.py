@@ -18,13 +18,13 @@ import pytest
 from conftest import instance_of, wait_until
 from leasing import ARENA, BOUND, DONOR, RECLAIM, WAIT, hits, leasing, pytest_generate_tests, talks  # noqa: F401
 
-HELLO, GRANT, RENEW, REVOKE, STORE = 1, 2, 4, 6, 8
+VERSION, HELLO, GRANT, RENEW, REVOKE, STORE = 2, 1, 2, 4, 6, 8  # shm_message.h
 STAGING = 1 << 20
 F_ADD_SEALS, F_SEAL_SHRINK, F_SEAL_GROW, F_SEAL_FUTURE_WRITE = 1033, 2, 4, 16
 
 
 def message(kind, body=b""):
-    return struct.pack("HHI", kind, 1, 8 + len(body)) + body
+    return struct.pack("HHI", kind, VERSION, 8 + len(body)) + body
 
 
 class Mallory:
@@ -137,7 +137,7 @@ class Mallory:
 
     def flood(self, lease, channel, fds):
         for ticket in range(100000):
-            channel.send(self.store(ticket, 0, min(lease.num_bytes, STAGING)) if ticket % 2 else message(RENEW))
+            channel.send(self.store(ticket, 0, min(lease.num_bytes, STAGING)) if ticket % 2 else message(RENEW, struct.pack("q", ticket)))
 
     def babble(self, lease, channel, fds):
         for ticket in range(1, 1000):
