@@ -14,6 +14,7 @@
 
 #include "absl/time/clock.h"
 #include "engine/backend/cuda/copy_lane.h"
+#include "engine/transport/cuda_ipc/link_meter.h"
 #include "tests/engine/transport/cuda_ipc/cuda_ipc_harness.h"
 
 namespace swiftcache::engine::transport::cuda_ipc {
