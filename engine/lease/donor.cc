@@ -11,11 +11,6 @@
 #include "absl/strings/str_cat.h"
 
 namespace swiftcache::engine::lease {
-namespace {
-
-constexpr char kOwnNeed[] = "the donor needs its memory";
-
-}  // namespace
 
 Donor::Entry* Donor::Find(kv::LeaseId id, std::initializer_list<Phase> phases) {
   auto it = leases_.find(id);
@@ -213,10 +208,8 @@ std::vector<Donor::Entry*> Donor::FirstToGo(int64_t blocks, absl::FunctionRef<bo
 
 void Donor::NeedBack(int64_t blocks, absl::Time now) {
   Hasten(blocks, now);
-  const auto is_lent = [](const Entry& entry) { return entry.taken() && !entry.comes_back(); };
-  for (Entry* entry : FirstToGo(blocks - blocks_coming_back(), is_lent)) {
-    WantBack(*entry, Ending::kNeed, kOwnNeed, now, options_.revoke_deadline);
-  }
+  TakeForNeed(
+      blocks - blocks_coming_back(), [](const Entry&) { return true; }, now);
 }
 
 void Donor::TakeAdvised(const std::vector<kv::LeaseId>& leases, absl::Time now) {
@@ -231,11 +224,17 @@ void Donor::TakeAdvised(const std::vector<kv::LeaseId>& leases, absl::Time now) 
     if (it != wanted.end() && entry.taken() && entry.comes_back()) it->second -= entry.lease.extent.num_blocks;
   }
   for (const auto& [borrower, blocks] : wanted) {
-    const auto is_lent = [&borrower = borrower](const Entry& entry) {
-      return entry.taken() && !entry.comes_back() && entry.lease.borrower_instance == borrower;
+    const auto is_its = [&borrower = borrower](const Entry& entry) {
+      return entry.lease.borrower_instance == borrower;
     };
-    for (Entry* entry : FirstToGo(blocks, is_lent))
-      WantBack(*entry, Ending::kNeed, kOwnNeed, now, options_.revoke_deadline);
+    TakeForNeed(blocks, is_its, now);
+  }
+}
+
+void Donor::TakeForNeed(int64_t blocks, absl::FunctionRef<bool(const Entry&)> among, absl::Time now) {
+  const auto may_go = [&among](const Entry& entry) { return entry.lent() && among(entry); };
+  for (Entry* entry : FirstToGo(blocks, may_go)) {
+    WantBack(*entry, Ending::kNeed, "the donor needs its memory", now, options_.revoke_deadline);
   }
 }
 
@@ -252,7 +251,7 @@ bool Donor::HasChoice(int64_t blocks) const {
   if (blocks >= blocks_on_loan()) return false;
   std::set<std::string> borrowers;
   for (const auto& [id, entry] : leases_) {
-    if (entry.taken() && !entry.comes_back()) borrowers.insert(entry.lease.borrower_instance);
+    if (entry.lent()) borrowers.insert(entry.lease.borrower_instance);
   }
   return borrowers.size() > 1;
 }

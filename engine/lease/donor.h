@@ -200,12 +200,15 @@ class Donor {
     bool granted() const { return phase != Phase::kClearing && phase != Phase::kGranting; }
     bool taken() const { return phase != Phase::kClearing; }  // out of local use
     bool comes_back() const { return wanted_back || phase == Phase::kRevoking; }
+    bool lent() const { return taken() && !comes_back(); }
   };
   using Leases = std::map<kv::LeaseId, Entry>;
 
   int64_t WeightOf(const std::string& borrower) const;
   /// In the order in which loans go, until they add up to `blocks`: of the leases that are `among` them.
   std::vector<Entry*> FirstToGo(int64_t blocks, absl::FunctionRef<bool(const Entry&)> among);
+  // Of those that are lent and `among` them, as FirstToGo.
+  void TakeForNeed(int64_t blocks, absl::FunctionRef<bool(const Entry&)> among, absl::Time now);
   Entry* Find(kv::LeaseId id, std::initializer_list<Phase> phases);
   std::string ReasonToDecline(const Lease& lease) const;
   void Unknown(kv::LeaseId id, absl::Time now);
