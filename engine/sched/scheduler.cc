@@ -105,9 +105,14 @@ void Scheduler::SetPriority(Sequence* sequence, int32_t priority) {
 
 void Scheduler::Reset(Sequence* sequence) {
   ++sequence->losses;
+  WaitAgain(sequence);
+  sequence->lost_tokens = sequence->furthest_tokens;
+}
+
+// It comes back for what it had.
+void Scheduler::WaitAgain(Sequence* sequence) {
   cache_->ReleaseForNow(sequence->blocks);
   Remove(sequence);
-  sequence->lost_tokens = sequence->furthest_tokens;
   sequence->owned_only = false;
   Enqueue(sequence);
 }
@@ -349,17 +354,13 @@ bool Scheduler::MakeRoomFor(Step& step, Sequence* sequence) {
 
 // The victim may already have a part in this step, or have been admitted by it.
 void Scheduler::GiveWay(Step& step, Sequence* victim) {
-  LeaveRunning(victim);
   std::erase_if(step.plan.chunks, [&](const Chunk& chunk) {
     if (chunk.sequence != victim) return false;
     step.Spend(-chunk.num_tokens);
     return true;
   });
-  cache_->ReleaseForNow(victim->blocks);
-  victim->computed_tokens = 0;
+  WaitAgain(victim);
   victim->lost_tokens = 0;
-  victim->owned_only = false;
-  Enqueue(victim);
   step.plan.preempted.push_back(victim);
 }
 

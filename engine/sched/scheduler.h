@@ -159,6 +159,7 @@ class Scheduler {
   bool Start(Step& step, Sequence* sequence);
   void AddChunk(Step& step, Sequence* sequence, int64_t num_tokens);
   bool MakeRoomFor(Step& step, Sequence* sequence);
+  void WaitAgain(Sequence* sequence);
   void GiveWay(Step& step, Sequence* victim);
   void CountNeeds(Step& step, const Sequence& sequence, int64_t sign) const;
   bool HasPlaceFor(const Step& step, Sequence& sequence) const;
