@@ -5,7 +5,8 @@
 #   . tests/e2e/deployment.sh package
 test_name=$1
 skip() { echo "skipped: $*"; exit 77; }
-die() { echo "$test_name: $*" >&2; exit 1; }
+why=
+die() { why=$*; exit 1; }
 say() { echo "== $* ($SECONDS s)"; }
 wait_for() {  # wait_for SECONDS WHAT COMMAND...
   local deadline=$((SECONDS + $1)) what=$2; shift 2
@@ -24,6 +25,7 @@ finish() {
   trap - EXIT
   set +e
   if [ $code -ne 0 ] && [ $code -ne 77 ]; then show_why; fi
+  [ -z "$why" ] || echo "$test_name: $why" >&2  # the last line, which whoever runs many tests shows
   clean_up
   rm -rf --one-file-system "$work"
   exit $code
