@@ -49,7 +49,7 @@ class DonorSide {
   const lease::Donor& donor() const { return donor_; }
   /// Coordinator::NeedBack.
   void NeedBack(int64_t blocks, int64_t blocks_lent, absl::Time now);
-  /// The broker's advice: which leases to revoke, in order. Empty: it has none.
+  /// The broker's advice (lease::Donor::TakeAdvised). Empty: it has none.
   void Advised(const std::vector<kv::LeaseId>& leases, absl::Time now);
 
   /// Does what the donor wants done. False: nothing.

@@ -63,7 +63,7 @@ class LeaseBrokerEvents {
   /// All that this engine gives or takes, as the broker knows them.
   virtual void OnLeases(const std::vector<lease::Lease>& leases) = 0;
   virtual void OnLeaseResponse(absl::StatusOr<LeaseResponse> answer) = 0;
-  /// Which leases to revoke, in order; not OK: no answer in time.
+  /// lease::Donor::TakeAdvised's; not OK: no answer in time.
   virtual void OnScaleUp(absl::StatusOr<std::vector<kv::LeaseId>> leases) = 0;
   /// The broker refuses what was said of a lease, for good.
   virtual void OnReportRefused(const LeaseEvent& news, const absl::Status& why) = 0;

@@ -153,7 +153,7 @@ class Borrower {
     Phase phase = Phase::kOpening;
     absl::Time give_up;  // opening, active: without an answer until then; draining: until
     absl::Time next_renewal = absl::InfiniteFuture();
-    int64_t heat = 0;
+    int64_t heat = kUnknownHeat;  // NoteHeat's
   };
   using Leases = std::map<kv::LeaseId, Entry>;
 

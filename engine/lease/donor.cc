@@ -176,6 +176,7 @@ std::vector<Donor::Entry*> Donor::FirstToGo(int64_t blocks, absl::FunctionRef<bo
   struct Yielder {
     int64_t bytes = 0, weight = 1;
     std::map<std::pair<int64_t, int64_t>, Entry*> leases;  // by heat and place
+    std::set<int64_t> places;
   };
   std::map<std::string, Yielder> yielders;  // by instance
   for (auto& [id, entry] : leases_) {
@@ -184,13 +185,13 @@ std::vector<Donor::Entry*> Donor::FirstToGo(int64_t blocks, absl::FunctionRef<bo
     yielder.bytes += entry.lease.num_bytes;
     yielder.weight = WeightOf(entry.lease.borrower_instance);
     yielder.leases[{entry.heat, entry.lease.extent.first_block}] = &entry;
+    yielder.places.insert(entry.lease.extent.first_block);
   }
-  const auto next = [](const auto& yielder) { return yielder.second.leases.begin()->second->lease.extent.first_block; };
-  // Who has more bytes per weight, among equals the innermost lease, is the greater one.
-  const auto less = [next](const auto& a, const auto& b) {
+  // Who has more bytes per weight, among equals the innermost lease, is the greater one: whatever they say of heat.
+  const auto less = [](const auto& a, const auto& b) {
     const auto& [x, y] = std::tie(a.second, b.second);
     const absl::int128 left = absl::int128(x.bytes) * y.weight, right = absl::int128(y.bytes) * x.weight;
-    return left != right ? left < right : next(a) > next(b);
+    return left != right ? left < right : *x.places.begin() > *y.places.begin();
   };
   std::vector<Entry*> first;
   while (blocks > 0 && !yielders.empty()) {
@@ -201,6 +202,7 @@ std::vector<Donor::Entry*> Donor::FirstToGo(int64_t blocks, absl::FunctionRef<bo
     blocks -= entry->lease.extent.num_blocks;
     yielder.bytes -= entry->lease.num_bytes;
     yielder.leases.erase(yielder.leases.begin());
+    yielder.places.erase(entry->lease.extent.first_block);
     if (yielder.leases.empty()) yielders.erase(most);
   }
   return first;
@@ -223,19 +225,24 @@ void Donor::TakeAdvised(const std::vector<kv::LeaseId>& leases, absl::Time now) 
     const auto it = wanted.find(entry.lease.borrower_instance);
     if (it != wanted.end() && entry.taken() && entry.comes_back()) it->second -= entry.lease.extent.num_blocks;
   }
+  int64_t left = 0;  // a lease that is larger than what its borrower owes gives for the others
+  for (const auto& [borrower, blocks] : wanted) left += std::max<int64_t>(0, blocks);
   for (const auto& [borrower, blocks] : wanted) {
     const auto is_its = [&borrower = borrower](const Entry& entry) {
       return entry.lease.borrower_instance == borrower;
     };
-    TakeForNeed(blocks, is_its, now);
+    left -= TakeForNeed(std::min(blocks, left), is_its, now);
   }
 }
 
-void Donor::TakeForNeed(int64_t blocks, absl::FunctionRef<bool(const Entry&)> among, absl::Time now) {
+int64_t Donor::TakeForNeed(int64_t blocks, absl::FunctionRef<bool(const Entry&)> among, absl::Time now) {
   const auto may_go = [&among](const Entry& entry) { return entry.lent() && among(entry); };
+  int64_t taken = 0;
   for (Entry* entry : FirstToGo(blocks, may_go)) {
+    taken += entry->lease.extent.num_blocks;
     WantBack(*entry, Ending::kNeed, "the donor needs its memory", now, options_.revoke_deadline);
   }
+  return taken;
 }
 
 // A borrower that is new since has just been given its share.

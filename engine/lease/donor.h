@@ -28,8 +28,8 @@
 //   BorrowerGone     | -                 | -                 | End FENCED     | End FENCED      | End FENCED, for
 //                    |                   |                   |                |                 | what it is revoked
 //   Revoke, NeedBack,| StopClearing,     | wanted back       | End FENCED     | SendRevoke      | -
-//     RevokeAll      | wanted back       |                   | (nobody reads) |                 |
-//                    | (not NeedBack)    |                   |                |                 |
+//     TakeAdvised,   | wanted back       |                   | (nobody reads) |                 |
+//     RevokeAll      | (not for a need)  |                   |                |                 |
 //   Unknown          | as Revoke         | as Revoke         | Say GRANTED    | Say GRANTED     | Say GRANTED
 //   Refused          | as Revoke         | as Revoke         | as Revoke      | as Revoke       | as Revoke
 //   Tick             | -                 | -                 | after ttl      | ttl after last  | at the deadline
@@ -44,7 +44,6 @@
 
 #include <cstdint>
 #include <initializer_list>
-#include <limits>
 #include <map>
 #include <string>
 #include <utility>
@@ -207,8 +206,8 @@ class Donor {
   int64_t WeightOf(const std::string& borrower) const;
   /// In the order in which loans go, until they add up to `blocks`: of the leases that are `among` them.
   std::vector<Entry*> FirstToGo(int64_t blocks, absl::FunctionRef<bool(const Entry&)> among);
-  // Of those that are lent and `among` them, as FirstToGo.
-  void TakeForNeed(int64_t blocks, absl::FunctionRef<bool(const Entry&)> among, absl::Time now);
+  // Of those that are lent and `among` them, as FirstToGo. Returns how many blocks come back.
+  int64_t TakeForNeed(int64_t blocks, absl::FunctionRef<bool(const Entry&)> among, absl::Time now);
   Entry* Find(kv::LeaseId id, std::initializer_list<Phase> phases);
   std::string ReasonToDecline(const Lease& lease) const;
   void Unknown(kv::LeaseId id, absl::Time now);
@@ -220,7 +219,6 @@ class Donor {
   void AskBack(Entry& entry, absl::Time now, absl::Duration time_left);
   void TakeBackExtent(const Entry& entry, bool fenced, absl::Time now);
 
-  static constexpr int64_t kUnknownHeat = std::numeric_limits<int64_t>::max();
   static constexpr size_t kRemembered = 1024;  // ended leases; one that is started again finds no peer
   Options options_;
   Leases leases_;

@@ -137,6 +137,14 @@ TEST(BorrowerTest, RenewsThreeTimesInALifetime) {
   }
 }
 
+TEST(BorrowerTest, OfALeaseThatNobodyHasLookedAtItSaysSo) {
+  Borrower borrower = ActiveBorrower();
+  borrower.Tick(borrower.NextDeadline());
+  const std::vector<Borrower::Action> actions = borrower.TakeActions();
+  ASSERT_EQ(actions.size(), 1u);
+  EXPECT_EQ(std::get<Borrower::SendRenewal>(actions[0]).heat, kUnknownHeat);
+}
+
 TEST(BorrowerTest, HowHotALeaseIsGoesWithARenewalAtOnceAndWithLaterOnes) {
   Borrower borrower = ActiveBorrower();
   const auto heat = [&] {

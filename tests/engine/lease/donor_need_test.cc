@@ -80,6 +80,14 @@ TEST(DonorNeedTest, WhoGivesNextDoesNotDependOnHowHotItSaysItsLeasesAre) {
   donor.TakeActions();
   donor.NeedBack(1, kStart);
   EXPECT_THAT(Take(donor), ElementsAre("revoke 1 in 50ms")) << "it is the innermost of equals";
+
+  Donor of_two_each = NewDonor();
+  Lend(of_two_each, OfBorrower("loud", 1, 70)), Lend(of_two_each, OfBorrower("loud", 2, 90));
+  Lend(of_two_each, OfBorrower("quiet", 3, 80)), Lend(of_two_each, OfBorrower("quiet", 4, 85));
+  of_two_each.Renewal(kv::LeaseId(2), 0, kStart);
+  of_two_each.TakeActions();
+  of_two_each.NeedBack(1, kStart);
+  EXPECT_THAT(Take(of_two_each), ElementsAre("revoke 2 in 50ms")) << "whose innermost lease it is, not the coldest";
 }
 
 TEST(DonorNeedTest, TheBrokerSaysHowMuchFromWhomAndHeatWhichLeases) {
@@ -94,6 +102,17 @@ TEST(DonorNeedTest, TheBrokerSaysHowMuchFromWhomAndHeatWhichLeases) {
   EXPECT_THAT(Take(donor), IsEmpty()) << "as much is on its way back from there";
   donor.TakeAdvised({kv::LeaseId(1), kv::LeaseId(3)}, kStart);
   EXPECT_THAT(Take(donor), ElementsAre("revoke 2 in 50ms"));
+}
+
+TEST(DonorNeedTest, NoMoreIsTakenThanWasAdvisedForAllTogether) {
+  Donor donor = NewDonor();
+  Lease large = MakeLease(1, 40, /*num_blocks=*/40);
+  large.borrower_instance = "one";
+  Lend(donor, large), Lend(donor, OfBorrower("one", 2, 80)), Lend(donor, OfBorrower("two", 3, 90));
+  donor.Renewal(kv::LeaseId(1), 1, kStart);
+  donor.TakeActions();
+  donor.TakeAdvised({kv::LeaseId(2), kv::LeaseId(3)}, kStart);
+  EXPECT_THAT(Take(donor), ElementsAre("revoke 1 in 50ms"));
 }
 
 TEST(DonorNeedTest, ANeedWithoutAdviceGoesByTheWeightsThatTheBrokerSaidBefore) {
