@@ -25,7 +25,7 @@ TEST(ShmThrottleTest, WithoutARateOnlyTheLatencyIsLeft) {
 
 TEST(ShmChatterTest, AFloodIsOneSecondsTalkTooMany) {
   ShmMessageLimit limit;
-  for (int i = 0; i < ShmMessageLimit::kMostASecond; ++i) EXPECT_TRUE(limit.Allow(kNow + absl::Milliseconds(i)));
+  for (int i = 0; i < ShmMessageLimit::kMostASecond; ++i) EXPECT_TRUE(limit.Allow(kNow + absl::Microseconds(i)));
   EXPECT_FALSE(limit.Allow(kNow + absl::Milliseconds(999)));
   EXPECT_TRUE(limit.Allow(kNow + absl::Seconds(1)));
 }
