@@ -25,7 +25,8 @@ constexpr int kIdleLooks = 16;                               // at leases, while
 // Of leases that go back because nobody uses them: the loop forgets the blocks of each, and somebody may wait for it.
 constexpr int kGivenBackAtOnce = 16;
 constexpr absl::Duration kBetweenGiveBacks = absl::Seconds(1);
-// All leases are looked at in this time, one after the other, and not more often: what peers may say is bounded.
+// All leases are looked at in this time, one after the other (of more than 66: 66 a second), and not more often: what
+// peers may say is bounded.
 constexpr absl::Duration kHeatRound = absl::Seconds(1);
 constexpr absl::Duration kBetweenHeatLooks = absl::Milliseconds(15);
 constexpr int kHeatDivisor = 8;  // a donor hears of heat that differs by this part
@@ -52,6 +53,7 @@ void Borrowing::Do(const UseMessage& message) {
       LeasedRegion{
           .lease = message.id, .region = region, .donor = message.donor, .view = message.view, .last_use = now});
   next_idle_look_ = std::min(next_idle_look_, now + keep_idle_ / kIdleLooks);
+  heat_looks_left_ = static_cast<int64_t>(regions_.size());
   lendable_blocks_ = std::max<int64_t>(0, lendable_blocks_ - message.num_blocks);  // it was offered
   UpdatePotential();
 }
@@ -194,7 +196,7 @@ absl::Time Borrowing::NextWakeup() const {
     const LeasedRegion& region = regions_.at(departing);
     next = std::min(next, region.departure.leaves_at());
     if (IsSaving(region)) next = std::min(next, region.departure.save_until());
-    if (SavesFound(region)) next = std::min(next, region.departure.save_idle_until());
+    if (SavesIdle(region)) next = std::min(next, region.departure.save_idle_until());
     if (IsEmptying(region) && MayStore()) next = parts_.clock->Now();
   }
   return next;
@@ -224,14 +226,20 @@ void Borrowing::GiveBackIdle() {
   }
 }
 
-// A donor in need takes the coldest lease back first. One lease at a time: it costs a look at each place there.
+// A donor in need takes the coldest lease back first. A look costs one at each place there: leases have their turns, also
+// those that came while a step ran.
 void Borrowing::TellHeat() {
   const absl::Time now = parts_.clock->Now();
   const auto leases = static_cast<int64_t>(regions_.size());
   heat_looks_left_ = parts_.scheduler->running().empty() ? std::min(heat_looks_left_, leases) : leases;
-  if (now < next_heat_look_ || heat_looks_left_ == 0) return;
-  --heat_looks_left_;
-  next_heat_look_ = now + std::max(kHeatRound / leases, kBetweenHeatLooks);
+  next_heat_look_ = std::max(next_heat_look_, now - kHeatRound);
+  for (; heat_looks_left_ > 0 && next_heat_look_ <= now; --heat_looks_left_) {
+    next_heat_look_ += std::max(kHeatRound / leases, kBetweenHeatLooks);
+    TellHeatOfNext();
+  }
+}
+
+void Borrowing::TellHeatOfNext() {
   auto next = regions_.upper_bound(heat_looked_at_);
   if (next == regions_.end()) next = regions_.begin();
   auto& [id, region] = *next;

@@ -94,7 +94,7 @@ class Borrowing {
   /// Around each step, which reads these leases. False: there is a drain to be handled first.
   bool BeginReads(std::span<const kv::LeaseId> leases, const Stake& stake);
   /// Leases that the step does not read and that are worth more than it: for what sequences have there that it leaves out,
-  /// or prompts have found (kv::Tiers::WorthSaving), which can still be saved. One out of which a copy is under way is
+  /// or is worth saving (kv::Tiers::WorthSaving) and still can be. One out of which a copy is under way is
   /// among them, too: until the step's end nobody hears that the copy has ended, so it could not be given back before.
   std::vector<kv::LeaseId> WorthMoreThanStep() const;
   /// What was given back meanwhile, since the step did not read it, is gone.
@@ -145,9 +145,9 @@ class Borrowing {
   void GoOnDraining(LeasedRegion& region);
   bool StoresFlow() const;
   bool MaySaveMore() const;
-  bool SavesFound(const LeasedRegion& region) const;
-  absl::Time MovesUntil(const LeasedRegion& region, bool saves_found) const;
-  bool MayMoveMore(const LeasedRegion& region, bool saves_found) const;
+  bool SavesIdle(const LeasedRegion& region) const;
+  absl::Time MovesUntil(const LeasedRegion& region, bool saves_idle) const;
+  bool MayMoveMore(const LeasedRegion& region, bool saves_idle) const;
   bool IsSaving(const LeasedRegion& region) const;
   bool IsEmptying(const LeasedRegion& region) const;
   void Forget(LeasedRegion& region);
@@ -155,6 +155,7 @@ class Borrowing {
   void AskForMemory(int64_t waiting_tokens);
   void GiveBackIdle();
   void TellHeat();
+  void TellHeatOfNext();
   void UpdatePotential();
 
   static constexpr int64_t kMaxStores = 64;  // under way: enough to keep the transport busy
@@ -176,7 +177,7 @@ class Borrowing {
   absl::Time next_idle_look_ = absl::InfiniteFuture();
   absl::Time next_heat_look_ = absl::InfinitePast();
   kv::RegionId heat_looked_at_ = kv::kLocalRegion;  // the latest
-  int64_t heat_looks_left_ = 0;                     // until what ran has been seen
+  int64_t heat_looks_left_ = 0;                     // until what ran, and what came, has been seen
 };
 
 }  // namespace swiftcache::engine::exec

@@ -99,9 +99,9 @@ void Borrowing::Drain(LeasedRegion& region) {
   lease::Departure& departure = region.departure;
   const int64_t batch = std::clamp<int64_t>(kDrainBatchBytes / parts_.own->block_bytes(), 1, kDrainBatch);
   while (region.view.Holds()) {
-    const bool found = SavesFound(region);
-    if (parts_.clock->Now() >= MovesUntil(region, found) || !MayMoveMore(region, found)) return;
-    const int64_t most = found ? std::min(batch, parts_.cache->WorthSaving(region.region)) : batch;
+    const bool idle = SavesIdle(region);
+    if (parts_.clock->Now() >= MovesUntil(region, idle) || !MayMoveMore(region, idle)) return;
+    const int64_t most = idle ? std::min(batch, parts_.cache->WorthSaving(region.region)) : batch;
     const std::vector<Move> moves = parts_.cache->PlanDrain(region.region, most);
     region.has_more_to_move = !moves.empty();
     if (moves.empty()) return departure.Emptied();
@@ -135,33 +135,33 @@ bool Borrowing::MaySaveMore() const {
   return stores == 0 || stores * parts_.own->block_bytes() < kSavedAtOnceBytes;
 }
 
-// Nothing there is in use, and what prompts have found leaves.
-bool Borrowing::SavesFound(const LeasedRegion& region) const {
+// Nothing there is in use, and what is worth saving leaves.
+bool Borrowing::SavesIdle(const LeasedRegion& region) const {
   return region.departure.draining() && !region.departure.emptying() && !region.departure.given_back() &&
          region.has_more_to_move && parts_.clock->Now() < region.departure.save_idle_until() && region.view.Holds() &&
          parts_.cache->region(region.region).used == 0 && StoresFlow() && parts_.cache->WorthSaving(region.region) > 0;
 }
 
-absl::Time Borrowing::MovesUntil(const LeasedRegion& region, bool saves_found) const {
+absl::Time Borrowing::MovesUntil(const LeasedRegion& region, bool saves_idle) const {
   const lease::Departure& departure = region.departure;
   if (departure.emptying()) return slice_until_;
   if (parts_.cache->region(region.region).used > 0) return departure.save_until();
-  if (saves_found) return departure.save_idle_until();
+  if (saves_idle) return departure.save_idle_until();
   if (departure.given_back()) return absl::InfinitePast();  // what goes back unasked is cold
   return std::min(departure.save_until(), idle_moves_until_);
 }
 
 // A first move out of a lease waits for none out of others, unless it saves what is idle.
-bool Borrowing::MayMoveMore(const LeasedRegion& region, bool saves_found) const {
+bool Borrowing::MayMoveMore(const LeasedRegion& region, bool saves_idle) const {
   if (region.departure.emptying()) return MayStore();
   const bool under_way = parts_.cache->num_moves_from(region.region) > 0;
   if (under_way && !region.has_more_to_move) return false;
-  return !(under_way || saves_found) || MaySaveMore();
+  return !(under_way || saves_idle) || MaySaveMore();
 }
 
 bool Borrowing::IsSaving(const LeasedRegion& region) const {
   return region.departure.draining() && parts_.clock->Now() < region.departure.save_until() &&
-         (parts_.cache->num_moves_from(region.region) > 0 || SavesFound(region));
+         (parts_.cache->num_moves_from(region.region) > 0 || SavesIdle(region));
 }
 
 bool Borrowing::IsEmptying(const LeasedRegion& region) const {
@@ -193,10 +193,10 @@ bool Borrowing::BeginReads(std::span<const kv::LeaseId> leases, const Stake& sta
     const lease::Departure& departure = leased.departure;
     if (read.contains(leased.lease) || departure.lost()) continue;
     const int64_t used = parts_.cache->region(region).used;
-    const bool saves_found = stores_flow && !departure.draining() && !departure.given_back();
-    const int64_t found = saves_found ? parts_.cache->WorthSaving(region) : 0;
+    const bool saves_idle = stores_flow && !departure.draining() && !departure.given_back();
+    const int64_t idle = saves_idle ? parts_.cache->WorthSaving(region) : 0;
     const bool worth_more =
-        (used > 0 && stake.leaves_out_readers) || (used + found) * options_.block_tokens > stake.tokens;
+        (used > 0 && stake.leaves_out_readers) || (used + idle) * options_.block_tokens > stake.tokens;
     if (copied.contains(leased.lease)) {
       if (worth_more && departure.in_use()) worth_more_copied_.push_back(leased.lease);
       continue;
@@ -260,13 +260,13 @@ void Borrowing::FinishRegions() {
   for (const kv::RegionId departing : departing_) {
     LeasedRegion& region = regions_.at(departing);
     const bool in_use = parts_.cache->region(departing).used > 0;
-    if (region.departure.draining() && (in_use || IsEmptying(region) || SavesFound(region))) GoOnDraining(region);
+    if (region.departure.draining() && (in_use || IsEmptying(region) || SavesIdle(region))) GoOnDraining(region);
   }
   for (auto it = departing_.begin(); it != departing_.end();) {
     const auto found = regions_.find(*it);
     const LeasedRegion& region = found->second;
     if (region.departure.waiting() || parts_.cache->num_moves_of(region.region) > 0 ||
-        parts_.cache->region(region.region).used > 0 || IsEmptying(region) || SavesFound(region)) {
+        parts_.cache->region(region.region).used > 0 || IsEmptying(region) || SavesIdle(region)) {
       ++it;
       continue;
     }

@@ -3,7 +3,7 @@
 //
 //   AskedAgain asked_again;
 //   asked_again.NoteComputed();   // for each block
-//   asked_again.NoteFound();      // a prompt found a block, for the first time
+//   asked_again.NoteAsked(2);     // a prompt asked for so many: found for the first time, or gone, so that they are computed again
 //   if (asked_again.Mostly()) ... // what is computed now will be asked for again, too
 #pragma once
 
@@ -11,7 +11,7 @@
 
 namespace swiftcache::engine::kv {
 
-/// Of the blocks computed of late, how many a prompt has found since. Thread-safety: a value. Errors: none. Units: blocks.
+/// Of the blocks computed of late, how many a prompt has asked for since. Thread-safety: a value. Errors: none. Units: blocks.
 class AskedAgain {
  public:
   static constexpr int64_t kRecent = 512;  // of more, the older count half
@@ -20,13 +20,13 @@ class AskedAgain {
   void NoteComputed() {
     if (++computed_ < kRecent) return;
     computed_ /= 2;
-    found_ /= 2;
+    asked_ /= 2;
   }
-  void NoteFound() { ++found_; }
-  bool Mostly() const { return computed_ >= kLeast && 2 * found_ > computed_; }
+  void NoteAsked(int64_t blocks) { asked_ += blocks; }
+  bool Mostly() const { return computed_ >= kLeast && 2 * asked_ > computed_; }
 
  private:
-  int64_t computed_ = 0, found_ = 0;
+  int64_t computed_ = 0, asked_ = 0;
 };
 
 }  // namespace swiftcache::engine::kv

@@ -158,7 +158,7 @@ void BlockPool::Unlist(BlockId id) {
   if (!block.held()) return;
   Region& at = region(block.place.region);
   --(block.used() ? at.used : at.cached);
-  at.found -= block.found_idle();
+  at.asked_for -= block.asked_for_idle();
   at.touched |= block.used();
   if (!block.place.local()) CountLeased(at, {.used = -block.used(), .cached = -block.idle()});
   if (ByUse* order = OrderOf(block)) order->erase({block.last_use, id});
@@ -169,7 +169,7 @@ void BlockPool::List(BlockId id) {
   if (!block.held()) return;
   Region& at = region(block.place.region);
   ++(block.used() ? at.used : at.cached);
-  at.found += block.found_idle();
+  at.asked_for += block.asked_for_idle();
   if (!block.place.local()) CountLeased(at, {.used = block.used(), .cached = block.idle()});
   if (ByUse* order = OrderOf(block)) order->insert({block.last_use, id});
 }

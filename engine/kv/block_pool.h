@@ -138,8 +138,8 @@ class BlockPool {
   bool has_regions() const { return !leased_.empty(); }
   /// Of the blocks there that the cache alone holds, and that do not move, how many a prompt has found, or is expected to
   /// (BlockRef::NoteFound, NoteExpected).
-  int64_t num_found(RegionId id) const { return region(id).found; }
-  bool was_found(BlockId id) const { return blocks_[id.value()].asked_for(); }
+  int64_t num_asked_for(RegionId id) const { return region(id).asked_for; }
+  bool is_asked_for(BlockId id) const { return blocks_[id.value()].asked_for(); }
   /// The oldest lease that does not drain and has a free place; for what leaves a lease, one of another lender, since
   /// this one may want the next lease back too.
   std::optional<RegionId> RegionWithRoom() const { return rooms_.Oldest(); }
@@ -221,7 +221,7 @@ class BlockPool {
     bool idle() const { return cache && !used(); }
     bool held() const { return cache || used(); }
     bool asked_for() const { return found || expected; }
-    bool found_idle() const { return asked_for() && idle() && !to; }
+    bool asked_for_idle() const { return asked_for() && idle() && !to; }
   };
   struct Region {
     Region(RegionKind kind, int64_t num_blocks, RoomIndex::Lender lender = {})
@@ -231,10 +231,10 @@ class BlockPool {
     ExtentSet free;       // none once it drains
     int64_t vacated = 0;  // free places since it drains: which ones, nobody asks any more
     std::vector<std::optional<BlockId>> occupants;
-    int64_t used = 0, cached = 0, found = 0;  // found: of those cached that do not move
-    int64_t moves = 0;                        // that begin or end here
-    int64_t outbound = 0;                     // that begin here
-    int64_t inbound = 0;                      // that end here and begin in the own arena
+    int64_t used = 0, cached = 0, asked_for = 0;  // asked_for: of those cached that do not move
+    int64_t moves = 0;                            // that begin or end here
+    int64_t outbound = 0;                         // that begin here
+    int64_t inbound = 0;                          // that end here and begin in the own arena
     bool draining = false, attachable = true;
     bool touched = false;  // a use of it has ended, or a block has come, since TakeUse
   };

@@ -71,7 +71,7 @@ absl::Status BlockPool::CheckBlocks() const {
 // Every place is one of: free, taken by a block or its move, and in the own arena lent or reserved.
 absl::Status BlockPool::CheckPlaces(RegionId id, const Region& region) const {
   const bool own = region.kind == RegionKind::kOwnArena;
-  int64_t used = 0, cached = 0, found = 0, taken = 0, moves = 0, outbound = 0, inbound = 0;
+  int64_t used = 0, cached = 0, asked_for = 0, taken = 0, moves = 0, outbound = 0, inbound = 0;
   for (size_t i = 0; i < region.occupants.size(); ++i) {
     const std::optional<BlockId> occupant = region.occupants[i];
     const auto index = static_cast<int32_t>(i);
@@ -93,19 +93,20 @@ absl::Status BlockPool::CheckPlaces(RegionId id, const Region& region) const {
     if (block.to) moves += (block.place.region == id) + (block.to->region == id && block.place.region != id);
     inbound += block.to == place && block.place.local();
     if (block.place == place) {
-      used += block.used(), cached += block.idle(), found += block.found_idle(), outbound += block.to.has_value();
+      used += block.used(), cached += block.idle(), asked_for += block.asked_for_idle(),
+          outbound += block.to.has_value();
     }
   }
   int64_t rest = static_cast<int64_t>(region.occupants.size()) - CountsOf(region).free - taken;
   if (own) rest -= lent_.size() + num_reserved_;
   const bool moves_add_up =
       outbound == region.outbound && (own || (moves == region.moves && inbound == region.inbound));
-  const bool holds_add_up = used == region.used && cached == region.cached && found == region.found;
+  const bool holds_add_up = used == region.used && cached == region.cached && asked_for == region.asked_for;
   if (rest == 0 && holds_add_up && moves_add_up) return absl::OkStatus();
   return absl::InternalError(absl::StrCat("region ", id.value(), ": ", rest, " places are nobody's; used: found ", used,
                                           ", counted ", region.used, "; cached: found ", cached, ", counted ",
-                                          region.cached, "; found by prompts: found ", found, ", counted ",
-                                          region.found, "; moves: found ", moves, ", counted ", region.moves));
+                                          region.cached, "; asked for: found ", asked_for, ", counted ",
+                                          region.asked_for, "; moves: found ", moves, ", counted ", region.moves));
 }
 
 }  // namespace swiftcache::engine::kv

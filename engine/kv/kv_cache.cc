@@ -50,13 +50,16 @@ KvCache::Attached KvCache::Attach(BlockTable& table, const std::string& salt, co
   table.blocks_ = std::move(match.blocks);
   table.pin_ = std::move(match.pin);
   table.committed_ = table.size();
+  int64_t gone = 0;
   if (meter_) {
     table.looked_up_ = MatchLimit(tokens);
     const ReuseMeter::LookedUp seen = meter_->LookUp(salt, tokens, table.looked_up_, table.size());
     table.reuse_key_ = seen.key;
     CountWorth(table, seen);
+    gone = seen.again_for_loans + seen.again_for_losses;
   }
   table.is_first_run_ = !std::exchange(table.was_attached_, true);
+  if (table.is_first_run_) asked_again_.NoteAsked(gone);
   NoteFound(table, 0);
   return {table.size() * options_.block_tokens, LeasedBlocks(table) * options_.block_tokens};
 }
@@ -65,7 +68,7 @@ KvCache::Attached KvCache::Attach(BlockTable& table, const std::string& salt, co
 void KvCache::NoteFound(BlockTable& table, int64_t first) {
   if (!table.is_first_run_ || !options_.may_borrow || first == table.size()) return;
   for (int64_t i = first; i < table.size(); ++i) {
-    if (pool_.sequence_holds(table[i]) == 1 && table.blocks_[i].NoteFound()) asked_again_.NoteFound();
+    if (pool_.sequence_holds(table[i]) == 1 && table.blocks_[i].NoteFound()) asked_again_.NoteAsked(1);
   }
   table.continues_ = PrefixTree::EndsAtLeaf(table.pin_) && pool_.sequence_holds(table.blocks_.back().id()) == 1;
 }
@@ -309,9 +312,9 @@ std::vector<Move> KvCache::PlanDrain(RegionId region, int64_t max) {
 }
 
 int64_t KvCache::WorthSaving(RegionId region) const {
-  const int64_t found = pool_.num_found(region);
-  if (found == 0 || (options_.leases_are_mapped && pool_.HasRefuge(region))) return found;
-  return std::clamp<int64_t>(pool_.local().free - watermark(), 0, found);
+  const int64_t asked_for = pool_.num_asked_for(region);
+  if (asked_for == 0 || (options_.leases_are_mapped && pool_.HasRefuge(region))) return asked_for;
+  return std::clamp<int64_t>(pool_.local().free - watermark(), 0, asked_for);
 }
 
 int64_t KvCache::Heat(RegionId region) const {
@@ -322,7 +325,7 @@ int64_t KvCache::Heat(RegionId region) const {
     if (!occupant) continue;
     const bool used = pool_.sequence_holds(*occupant) > 0;
     const double later = used ? 0 : static_cast<double>(tree_.uses() - pool_.last_use(*occupant));
-    heat += kBlock * (used || pool_.was_found(*occupant) ? 2 : 1) * all / (all + later);
+    heat += kBlock * (used || pool_.is_asked_for(*occupant) ? 2 : 1) * all / (all + later);
   }
   return static_cast<int64_t>(heat / static_cast<double>(pool_.counts(region).total));
 }

@@ -72,7 +72,7 @@ void MovePlanner::RankForDrain(RegionId region) {
     if (occupant && leaves(*occupant)) blocks.push_back(*occupant);
   }
   const auto worth = [this](BlockId id) {
-    return std::tuple(pool_.sequence_holds(id) > 0, pool_.was_found(id), pool_.last_use(id));
+    return std::tuple(pool_.sequence_holds(id) > 0, pool_.is_asked_for(id), pool_.last_use(id));
   };
   std::sort(blocks.begin(), blocks.end(), [&](BlockId a, BlockId b) { return worth(a) > worth(b); });
   ranked_ = {region, tree_.LeadingFirst(blocks, static_cast<int64_t>(blocks.size()), leaves)};

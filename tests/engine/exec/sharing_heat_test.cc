@@ -51,6 +51,21 @@ TEST_F(SharingHeatTest, TheLoopWakesToLookAtWhatRan) {
   EXPECT_GT(harness_.loop().NextWakeup(), harness_.clock().Now() + absl::Seconds(2)) << "and then sleeps";
 }
 
+TEST_F(SharingHeatTest, WhileStepsAreLongLeasesHaveTheirTurnsAllTheSame) {
+  harness_.clock().Advance(absl::Seconds(1));
+  harness_.loop().ServeBetweenSteps();
+  harness_.AwaitCoordinator();
+  EXPECT_GT(HeatOf(7), 0);
+  EXPECT_EQ(HeatOf(8), 0);
+}
+
+TEST_F(SharingHeatTest, ALeaseThatComesWhileNothingRunsIsLookedAtToo) {
+  PassASecond();
+  harness_.Borrow(9, 64);
+  for (int i = 0; i < 3; ++i) PassASecond();
+  EXPECT_EQ(HeatOf(9), 0);
+}
+
 TEST_F(SharingHeatTest, WhatIsUsedAgainIsHotter) {
   PassASecond();
   const int64_t before = HeatOf(7);

@@ -45,7 +45,21 @@ TEST_F(HeatTest, WhatIsInUseOrWasFoundCountsDouble) {
   EXPECT_GT(cache_->Heat(first_), 1500);
 }
 
-TEST_F(HeatTest, ABlockCountsHalfWhenAsManyWereUsedAfterItAsThereAre) {
+// There are 8 places here and 12 on lease.
+TEST_F(HeatTest, ABlockCountsHalfAfterAsManyUsesAsThereAreBlocks) {
+  BlockTable mine;
+  Attach(mine);
+  cache_->Release(mine);
+  EXPECT_GT(cache_->Heat(first_), 1600) << "at most three uses after each: 20 of 23 parts of 2,000";
+  BlockTable other;
+  for (int i = 0; i < 3; ++i) {  // four blocks, and what lies in between, each taken and let go
+    cache_->Attach(other, "", Count(9, 50));
+    cache_->Release(other);
+  }
+  EXPECT_NEAR(static_cast<double>(cache_->Heat(first_)), 1000, 100);
+}
+
+TEST_F(HeatTest, WhatNobodyUsesIsCold) {
   const int64_t before = cache_->Heat(first_);
   BlockTable table;
   for (int i = 0; i < 1000; ++i) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What of a lease is worth saving: what prompts have found, and what goes on from it.
+// What of a lease is worth saving: what prompts have found, and what is expected to be.
 #include <gtest/gtest.h>
 
 #include <cstdint>

@@ -146,6 +146,27 @@ TEST_F(SchedulerTiersTest, CommitLeavesOutWhoWasReset) {
   EXPECT_EQ(scheduler_->num_waiting(), 1);
 }
 
+// Its cached blocks are then worth saving out of a lease that goes back.
+TEST_F(SchedulerTiersTest, WhoIsResetOrGivesWayIsExpectedToFindItsBlocksAgain) {
+  enum { kEnds, kIsReset, kGivesWay };
+  for (const int how : {kEnds, kIsReset, kGivesWay}) {
+    Create(8, {.max_num_seqs = 1, .max_num_batched_tokens = 64});
+    const kv::RegionId lease = cache_->AddRegion(8, "donor");
+    cache_->AddRegion(8, "another");
+    Sequence* sequence = Add(40);
+    while (cache_->LeasedBlocks(sequence->blocks) == 0 || sequence->remaining_tokens() > 1) StepAndSpill();
+    ASSERT_EQ(cache_->WorthSaving(lease), 0) << "it is in use";
+    if (how == kEnds) scheduler_->Remove(sequence);
+    if (how == kIsReset) scheduler_->Reset(sequence);
+    if (how == kGivesWay) {
+      Add(8, /*priority=*/1);
+      Step();
+      ASSERT_THAT(plan_.preempted, ElementsAre(sequence));
+    }
+    EXPECT_EQ(cache_->WorthSaving(lease) > 0, how != kEnds) << how;
+  }
+}
+
 TEST_F(SchedulerTiersTest, AfterTwoLossesItRunsFromOwnedMemory) {
   Create(8, {.max_num_batched_tokens = 64});
   cache_->AddRegion(20);
