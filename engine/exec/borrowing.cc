@@ -25,6 +25,8 @@ constexpr int kIdleLooks = 16;                               // at leases, while
 // Of leases that go back because nobody uses them: the loop forgets the blocks of each, and somebody may wait for it.
 constexpr int kGivenBackAtOnce = 16;
 constexpr absl::Duration kBetweenGiveBacks = absl::Seconds(1);
+// What donors took in this time they may take again before a wish is granted, which takes a part of it.
+constexpr absl::Duration kTakenOfLate = absl::Seconds(1);
 // All leases are looked at in this time, one after the other (of more than 66: 66 a second), and not more often: what
 // peers may say is bounded.
 constexpr absl::Duration kHeatRound = absl::Seconds(1);
@@ -251,8 +253,22 @@ void Borrowing::TellHeatOfNext() {
   parts_.coordinator->NoteHeat(region.lease, heat);
 }
 
+void Borrowing::NoteTaken(int64_t blocks) {
+  const absl::Time now = parts_.clock->Now();
+  if (now - taken_since_ >= kTakenOfLate) {
+    taken_before_ = now - taken_since_ < 2 * kTakenOfLate ? taken_blocks_ : 0;
+    taken_blocks_ = 0;
+    taken_since_ = now;
+  }
+  taken_blocks_ += blocks;
+}
+
+int64_t Borrowing::taken_of_late() const {
+  return parts_.clock->Now() - taken_since_ < 2 * kTakenOfLate ? std::max(taken_blocks_, taken_before_) : 0;
+}
+
 void Borrowing::AskForMemory(int64_t waiting_tokens) {
-  int64_t blocks = std::max(parts_.cache->TakeLeaseWish(), homeless_blocks_);
+  int64_t blocks = std::max(parts_.cache->TakeLeaseWish(taken_of_late()), homeless_blocks_);
   if (blocks == 0) return;
   // Who needs a little will need more: leases grow by steps, so that they stay few.
   blocks = std::max({blocks, options_.num_blocks / kWishDivisor, parts_.cache->leased_in().total / kWishDivisor});

@@ -153,6 +153,8 @@ class Borrowing {
   void Forget(LeasedRegion& region);
   void ResetReaders(LeasedRegion& region);
   void AskForMemory(int64_t waiting_tokens);
+  void NoteTaken(int64_t blocks);
+  int64_t taken_of_late() const;
   void GiveBackIdle();
   void TellHeat();
   void TellHeatOfNext();
@@ -174,6 +176,8 @@ class Borrowing {
   absl::Time slice_until_ = absl::InfinitePast();       // of moves for drains that nobody is in a hurry for
   absl::Time idle_moves_until_ = absl::InfinitePast();  // of all drains for one need
   absl::Duration keep_idle_ = absl::InfiniteDuration();
+  absl::Time taken_since_ = absl::InfinitePast();
+  int64_t taken_blocks_ = 0, taken_before_ = 0;  // by donors: since then, and in the kTakenOfLate before it
   absl::Time next_idle_look_ = absl::InfiniteFuture();
   absl::Time next_heat_look_ = absl::InfinitePast();
   kv::RegionId heat_looked_at_ = kv::kLocalRegion;  // the latest

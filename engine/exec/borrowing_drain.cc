@@ -270,8 +270,12 @@ void Borrowing::FinishRegions() {
       ++it;
       continue;
     }
-    if (region.departure.given_back())
-      lendable_blocks_ += parts_.cache->region(region.region).total;  // as far as is known
+    const int64_t blocks = parts_.cache->region(region.region).total;
+    if (region.departure.given_back()) {
+      lendable_blocks_ += blocks;  // as far as is known
+    } else {
+      NoteTaken(blocks);
+    }
     const int64_t dropped = parts_.cache->DropRegion(region.region);
     LOG(INFO) << "lease " << region.lease << " is out of use with " << dropped << " blocks, after " << region.resets
               << " resets";

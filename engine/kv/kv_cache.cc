@@ -344,9 +344,11 @@ int64_t KvCache::DropRegion(RegionId region) {
   return lost;
 }
 
-int64_t KvCache::TakeLeaseWish() {
+int64_t KvCache::TakeLeaseWish(int64_t margin) {
   const int64_t evicted = std::exchange(recently_evicted_, 0);
-  const int64_t beyond = std::exchange(wish_, 0) - num_usable();
+  int64_t beyond = std::exchange(wish_, 0);
+  if (beyond > num_usable_local()) beyond += margin;
+  beyond -= num_usable();
   if (!options_.may_borrow) return 0;
   const int64_t short_of = watermark() - pool_.local().free - pool_.live().free;
   int64_t wish = 0;

@@ -94,7 +94,7 @@ class KvCache final : public SequenceBlocks, public Tiers, public LendableBlocks
   std::vector<Move> TakeMoves(int64_t max_spills, int64_t max_promotions) override;
   bool FinishMove(const Move& move) override;
   void AbortMove(const Move& move) override;
-  int64_t TakeLeaseWish() override;
+  int64_t TakeLeaseWish(int64_t margin) override;
   void SetPotentialRegionBlocks(int64_t blocks, int64_t leasable) override {
     potential_region_blocks_ = blocks;
     leasable_blocks_ = leasable;

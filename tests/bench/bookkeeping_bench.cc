@@ -84,7 +84,7 @@ class World {
     for (const kv::Move& move : moves_) cache_.FinishMove(move);
     const StepPlan plan = scheduler_.Plan();
     moves_ = cache_.TakeMoves(kStoresAtOnce, kFetchesAtOnce);
-    cache_.TakeLeaseWish();
+    cache_.TakeLeaseWish(0);
     scheduler_.NoteComputed(plan);
     scheduler_.Commit(plan);
     int64_t tokens = 0;

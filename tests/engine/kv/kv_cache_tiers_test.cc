@@ -329,17 +329,21 @@ TEST_F(KvCacheTiersTest, ReservedBlocksAreNobodysUntilGivenBack) {
 
 TEST_F(KvCacheTiersTest, ItWishesForALeaseWhenEvictionsAreNearOrHappened) {
   Create(8, 2);
-  EXPECT_EQ(cache_->TakeLeaseWish(), 0);
+  EXPECT_EQ(cache_->TakeLeaseWish(0), 0);
   Cache(Count(14));
-  EXPECT_EQ(cache_->TakeLeaseWish(), 1) << "one under the watermark";
+  EXPECT_EQ(cache_->TakeLeaseWish(0), 1) << "one under the watermark";
   Cache(Count(6, 50));
-  EXPECT_EQ(cache_->TakeLeaseWish(), 4) << "two were evicted, none is free";
-  EXPECT_EQ(cache_->TakeLeaseWish(), 2);
+  EXPECT_EQ(cache_->TakeLeaseWish(0), 4) << "two were evicted, none is free";
+  EXPECT_EQ(cache_->TakeLeaseWish(0), 2);
   cache_->NoteWish(20);
-  EXPECT_EQ(cache_->TakeLeaseWish(), 12) << "a sequence needs more than there is";
+  EXPECT_EQ(cache_->TakeLeaseWish(0), 12) << "a sequence needs more than there is";
   cache_->AddRegion(12);
   cache_->NoteWish(20);
-  EXPECT_EQ(cache_->TakeLeaseWish(), 0);
+  EXPECT_EQ(cache_->TakeLeaseWish(0), 0);
+  cache_->NoteWish(20);
+  EXPECT_EQ(cache_->TakeLeaseWish(5), 5);
+  cache_->NoteWish(8);
+  EXPECT_EQ(cache_->TakeLeaseWish(100), 0) << "own memory is enough";
 }
 
 }  // namespace

@@ -95,10 +95,10 @@ TEST_F(SchedulerTiersTest, WhoRunsAsksForWhatWasTakenFromItBeforeItMisses) {
   const kv::RegionId unused = cache_->AddRegion(4);
   Add(40);
   EXPECT_THAT(Step(), ElementsAre(Pair(1, 4)));
-  EXPECT_EQ(cache_->TakeLeaseWish(), 0) << "10 blocks fit into 12";
+  EXPECT_EQ(cache_->TakeLeaseWish(0), 0) << "10 blocks fit into 12";
   Lose(unused);
   EXPECT_THAT(Step(), ElementsAre(Pair(1, 4)));
-  EXPECT_EQ(cache_->TakeLeaseWish(), 2) << "and not into 8";
+  EXPECT_EQ(cache_->TakeLeaseWish(0), 2) << "and not into 8";
 }
 
 TEST_F(SchedulerTiersTest, WhoOutgrowsWhatIsLeftGivesItsBlocksBackAndOthersRun) {

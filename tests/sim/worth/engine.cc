@@ -130,7 +130,7 @@ void Engine::Answer(Job& job) {
 void Engine::Advance() {
   (void)cache_.TakeDirty();
   for (const Move& move : cache_.TakeMoves(64, 64)) cache_.FinishMove(move);
-  if (int64_t wish = cache_.TakeLeaseWish(); wish > 0) {
+  if (int64_t wish = cache_.TakeLeaseWish(0); wish > 0) {
     wish = std::max({wish, options_.num_blocks / 4, cache_.leased_in().total / 4});
     neighbours_.Wish(*this, wish);
   }
