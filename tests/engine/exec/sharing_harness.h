@@ -225,6 +225,11 @@ class SharingHarness : private LoopObserver {
   coordinator::Coordinator& coordinator() { return coordinator_; }
   const coordinator::RecordingLeaseBroker& broker() const { return broker_; }
   const CallLog& heard() const { return heard_; }
+  /// Of leases, at the broker.
+  int64_t num_requests() const {
+    const std::vector<std::string> calls = broker_.log().calls();
+    return std::count_if(calls.begin(), calls.end(), [](const auto& call) { return call.starts_with("Request "); });
+  }
   EngineLoad load() const { return loop_->load(); }
   std::string scrape() const { return registry_.Serialize(); }
   const FakeModelOptions& model() const { return model_; }

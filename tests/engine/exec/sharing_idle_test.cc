@@ -2,7 +2,6 @@
 // What becomes of leases that nobody uses any more.
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <memory>
 #include <string>
 #include <vector>
@@ -44,10 +43,6 @@ class SharingIdleTest : public testing::Test {
     return recording->output().usage->cached_donor_tokens;
   }
   int Gone(const std::string& lease) const { return harness_.heard().Count("Drain " + lease); }
-  int64_t Requests() const {
-    const std::vector<std::string> calls = harness_.broker().log().calls();
-    return std::count_if(calls.begin(), calls.end(), [](const auto& call) { return call.starts_with("Request "); });
-  }
 
   SharingHarness harness_;
 };
@@ -76,9 +71,9 @@ TEST_F(SharingIdleTest, WhatWasGivenBackIsNotAskedForAgainWithoutAPrompt) {
   ASSERT_EQ(Gone("7") + Gone("8"), 2);
   harness_.coordinator().OnLeaseResponse(coordinator::LeaseResponse());  // to whatever was asked before
   harness_.AwaitCoordinator();
-  const int64_t asked = Requests();
+  const int64_t asked = harness_.num_requests();
   Pass(40);
-  EXPECT_EQ(Requests(), asked);
+  EXPECT_EQ(harness_.num_requests(), asked);
 }
 
 TEST_F(SharingIdleTest, TheLoopWakesToLook) {
