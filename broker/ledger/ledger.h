@@ -59,9 +59,9 @@ class Ledger {
   absl::StatusOr<int64_t> ReportWindow(const Party& who, const elastic::Demand& demand, absl::Time now);
   /// INVALID_ARGUMENT: want_bytes < 1, negative numbers, no key or one above 128 bytes.
   absl::StatusOr<LeaseResponse> RequestLease(const Party& who, const LeaseRequest& request, absl::Time now);
-  /// From whom the donor should take need_blocks, and how much, told as leases of theirs: first those that are being revoked already,
-  /// then the innermost lease of the borrower with the most bytes per weight, and so on. INVALID_ARGUMENT: need_blocks
-  /// < 1. Changes no lease.
+  /// From whom the donor should take need_blocks, and how much, told as leases of theirs: first those that are being
+  /// revoked already, then the innermost lease of the borrower with the most bytes per weight, and so on.
+  /// INVALID_ARGUMENT: need_blocks < 1. Changes no lease.
   absl::StatusOr<std::vector<LeaseId>> ScaleUp(const Party& who, int64_t need_blocks, absl::Time now);
   /// What ScaleUp goes by, for a donor that hears of that too late. Empty: it has no choice, or is no engine here.
   std::vector<BorrowerWeight> WeightsFor(const Party& donor, absl::Time now) const;

@@ -228,8 +228,8 @@ void Borrowing::GiveBackIdle() {
   }
 }
 
-// A donor in need takes the coldest lease back first. A look costs one at each place there: leases have their turns, also
-// those that came while a step ran.
+// A donor in need takes the coldest lease back first. To look at a lease is to look at each place there: leases have
+// their turns, also those that came while a step ran.
 void Borrowing::TellHeat() {
   const absl::Time now = parts_.clock->Now();
   const auto leases = static_cast<int64_t>(regions_.size());

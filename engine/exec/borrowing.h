@@ -94,8 +94,8 @@ class Borrowing {
   /// Around each step, which reads these leases. False: there is a drain to be handled first.
   bool BeginReads(std::span<const kv::LeaseId> leases, const Stake& stake);
   /// Leases that the step does not read and that are worth more than it: for what sequences have there that it leaves out,
-  /// or is worth saving (kv::Tiers::WorthSaving) and still can be. One out of which a copy is under way is
-  /// among them, too: until the step's end nobody hears that the copy has ended, so it could not be given back before.
+  /// or is worth saving (kv::Tiers::WorthSaving) and still can be. One out of which a copy is under way is among them,
+  /// too: until the step's end nobody hears that the copy has ended, so it could not be given back before.
   std::vector<kv::LeaseId> WorthMoreThanStep() const;
   /// What was given back meanwhile, since the step did not read it, is gone.
   void EndReads();

@@ -3,7 +3,7 @@
 //
 //   AskedAgain asked_again;
 //   asked_again.NoteComputed();   // for each block
-//   asked_again.NoteAsked(2);     // a prompt asked for so many: found for the first time, or gone, so that they are computed again
+//   asked_again.NoteAsked(2);     // a prompt asked for so many: found for the first time, or gone and computed again
 //   if (asked_again.Mostly()) ... // what is computed now will be asked for again, too
 #pragma once
 
@@ -11,7 +11,8 @@
 
 namespace swiftcache::engine::kv {
 
-/// Of the blocks computed of late, how many a prompt has asked for since. Thread-safety: a value. Errors: none. Units: blocks.
+/// Of the blocks computed of late, how many a prompt has asked for since. Thread-safety: a value. Errors: none. Units:
+/// blocks.
 class AskedAgain {
  public:
   static constexpr int64_t kRecent = 512;  // of more, the older count half

@@ -346,9 +346,8 @@ int64_t KvCache::DropRegion(RegionId region) {
 
 int64_t KvCache::TakeLeaseWish(int64_t margin) {
   const int64_t evicted = std::exchange(recently_evicted_, 0);
-  int64_t beyond = std::exchange(wish_, 0);
-  if (beyond > num_usable_local()) beyond += margin;
-  beyond -= num_usable();
+  const int64_t needed = std::exchange(wish_, 0);
+  const int64_t beyond = needed - num_usable() + (needed > num_usable_local() ? margin : 0);
   if (!options_.may_borrow) return 0;
   const int64_t short_of = watermark() - pool_.local().free - pool_.live().free;
   int64_t wish = 0;

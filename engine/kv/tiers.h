@@ -44,8 +44,9 @@ class Tiers {
   /// Nothing is placed there any more, and nobody attaches what lies there, unless it is `attachable`, which a later call
   /// can end. Moves to it that finish stay at home.
   virtual void RegionDraining(RegionId region, bool attachable = false) = 0;
-  /// Up to `max` moves out of it, most worthwhile first: blocks of running sequences, then what counts for
-  /// WorthSaving, and of either the most recently used; less recently used blocks elsewhere are evicted for them. REQUIRES: it drains.
+  /// Up to `max` moves out of it, most worthwhile first: blocks of running sequences, then what counts for WorthSaving,
+  /// and of either the most recently used; less recently used blocks elsewhere are evicted for them. REQUIRES: it
+  /// drains.
   virtual std::vector<Move> PlanDrain(RegionId region, int64_t max) = 0;
   virtual Readers ReadersOf(RegionId region) const = 0;
   /// Forgets the region and its blocks; what follows from them stays cached behind a hole. Returns how many were lost. REQUIRES: no
@@ -90,8 +91,8 @@ class Tiers {
   /// again. None where there is neither own memory that is free nor a lease of somebody else.
   virtual int64_t WorthSaving(RegionId id) const = 0;
   /// How much of what lies there was used lately, in thousandths: of its places, each counts 1 if its block has just
-  /// been used, 1/2 after as many uses (a sequence takes a block, or lets go of it) as there are blocks in all, 1/3 after
-  /// twice as many, and so on; double if the block is in use, or counts for WorthSaving. It costs a look at each of them.
+  /// been used, 1/2 after as many uses (a sequence takes a block, or lets go of it) as there are blocks in all, 1/3
+  /// after twice as many, and so on; double if the block is in use, or counts for WorthSaving. It costs a look at each.
   virtual int64_t Heat(RegionId id) const = 0;
   /// BlockPool's.
   virtual bool TakeUse(RegionId id) = 0;

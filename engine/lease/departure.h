@@ -22,8 +22,8 @@
 //
 // Waiting: nobody is in a hurry; blocks are used as ever, until there is room for them in leases of other donors, or
 // until leaves_at. Emptying: all blocks that have somewhere to go move there, idle ones too. Saving: those in use do,
-// then idle ones that are worth saving (kv::Tiers); of other idle ones what begins to in next to no time. What is still in use at
-// save_until is given up, with the sequences that read it. Lost: nothing can be saved.
+// then idle ones that are worth saving (kv::Tiers); of other idle ones what begins to in next to no time. What is still
+// in use at save_until is given up, with the sequences that read it. Lost: nothing can be saved.
 #pragma once
 
 #include "absl/time/time.h"

@@ -176,7 +176,7 @@ std::vector<Donor::Entry*> Donor::FirstToGo(int64_t blocks, absl::FunctionRef<bo
   struct Yielder {
     int64_t bytes = 0, weight = 1;
     std::map<std::pair<int64_t, int64_t>, Entry*> leases;  // by heat and place
-    std::set<int64_t> places;
+    std::set<int64_t> places;                              // their first blocks
   };
   std::map<std::string, Yielder> yielders;  // by instance
   for (auto& [id, entry] : leases_) {

@@ -30,7 +30,8 @@ enum class State { kOffered, kGranted, kRevoking, kReleased, kFenced };
 /// Lower case, for metrics and logs.
 const char* StateName(State state);
 
-/// Heat (kv::Tiers::Heat) of a lease of which its borrower has said nothing yet: new ones mostly have the latest blocks.
+/// The heat (kv::Tiers::Heat) of a lease of which its borrower has said nothing yet, the hottest: new leases mostly
+/// have the latest blocks.
 constexpr int64_t kUnknownHeat = std::numeric_limits<int64_t>::max();
 
 /// Thread-safety: a value. Units: `extent` in the donor's blocks.
