@@ -155,6 +155,8 @@ class HostBlock {
   static void Add(uint64_t* sum, uint64_t value) { *sum += value; }
   /// One more.
   static void Count(uint32_t* count) { ++*count; }
+  /// Writes to memory of the block, while others do: one of the values is kept. Likewise.
+  static void Keep(int32_t* kept, int32_t value) { *kept = value; }
 
  private:
   using Copies = std::vector<std::pair<SixteenBytes*, const SixteenBytes*>>;

@@ -232,7 +232,7 @@ GPU_CODE uint64_t FindRank(Block& block, ChoiceMemory& m, const float* x, int64_
   FillBins(block, m.next, x, n, weight, m.prefix, kNextBits, [](int64_t i, uint32_t bin) {});
   ChooseBin(block, m, m.next, by_count, target);
   FillBins(block, m.next, x, n, weight, m.prefix, 0,
-           [&](int64_t i, uint32_t bin) { m.ids[bin] = static_cast<int32_t>(i); });
+           [&](int64_t i, uint32_t bin) { Block::Keep(&m.ids[bin], static_cast<int32_t>(i)); });
   ChooseBin(block, m, m.next, by_count, target);
   const uint32_t bin = m.prefix & (RankBins<kNextBits>::kBins - 1);
   if (m.next.counts[bin] > 1) {

@@ -231,6 +231,7 @@ class ThreadBlock {
     if (static_cast<int>(threadIdx.x % kWarp) != __ffs(static_cast<int>(peers)) - 1) return;
     atomicAdd(count, static_cast<uint32_t>(__popc(peers)));
   }
+  static __device__ void Keep(int32_t* kept, int32_t value) { atomicExch(kept, value); }
 
  private:
   static constexpr int kWarp = 32;

@@ -120,6 +120,8 @@ T atomicAdd(T* sum, std::type_identity_t<T> value) {
   return std::exchange(*sum, *sum + value);
 }
 
+inline int atomicExch(int* kept, int value) { return std::exchange(*kept, value); }
+
 // --- what launches
 
 enum cudaError_t { cudaSuccess = 0, cudaErrorInvalidValue = 1 };
