@@ -75,7 +75,9 @@ if path=$(library libnccl.so); then
     lacks "NCCL $NCCL (found $version at $path)" "install a later one; without it engines share over CUDA IPC alone" optional
   else
     ok "NCCL $version at $path"
-    at_least "$version" $NCCL_SHARED_GPU || note "several NCCL engines on one GPU want NCCL $NCCL_SHARED_GPU with NCCL_MULTI_RANK_GPU_ENABLE=1"
+    wanted="NCCL_MULTI_RANK_GPU_ENABLE=1 and MPS, without which a token takes 50 to 200 ms"
+    at_least "$version" $NCCL_SHARED_GPU || wanted="NCCL $NCCL_SHARED_GPU, $wanted"
+    note "several NCCL engines on one GPU want $wanted"
   fi
 else
   lacks NCCL "install libnccl2 $NCCL or later; without it engines share over CUDA IPC alone" optional

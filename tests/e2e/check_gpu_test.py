@@ -113,9 +113,14 @@ def test_an_old_nccl_costs_nccl_alone(check):
     assert line(said, "NCCL 2.18").startswith("missing") and "2.16.5" in said and "CUDA IPC alone" in said
 
 
-def test_several_engines_on_one_gpu_want_a_later_nccl(check):
+def test_several_engines_on_one_gpu_want_a_later_nccl_and_mps(check):
     _, said = check(nccl="2.28.3")
-    assert "NCCL_MULTI_RANK_GPU_ENABLE" in said
+    assert "on one GPU want NCCL 2.30, NCCL_MULTI_RANK_GPU_ENABLE=1 and MPS" in said
+
+
+def test_with_a_later_nccl_they_want_mps_alone(check):
+    _, said = check(nccl="2.32.3")
+    assert "on one GPU want NCCL_MULTI_RANK_GPU_ENABLE=1 and MPS" in said
 
 
 def test_a_sliced_gpu_is_pointed_out(check):
