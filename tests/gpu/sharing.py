@@ -297,8 +297,9 @@ class Run(Figures):
                 one.result()
         self.compare("after a donor's death")
         self.row("answers were right while a donor was killed", "yes" if self.wrong == 0 else "no", "yes")
-        self.row("prompt tokens that were found in leased memory", f"{self.found():.0f}", "more than 0")
-        self.wrong += self.found() == 0
+        found = self.found()
+        self.row("prompt tokens that were found in leased memory", f"{found:.0f}", "more than 0")
+        self.wrong += found == 0
 
 
 def arguments():
