@@ -2,70 +2,57 @@
 #include "engine/exec/borrowing.h"
 
 #include <algorithm>
-#include <cstdlib>
 #include <utility>
 
-#include "common/base/units.h"
-#include "common/log/log.h"
 #include "engine/kv/layer_stream.h"
 
 namespace swiftcache::engine::exec {
 
+using coordinator::DrainMessage;
 using coordinator::LendableMessage;
+using coordinator::LoseMessage;
 using coordinator::StoredMessage;
 using coordinator::UseMessage;
-using kv::Move;
 
 namespace {
 
-constexpr int64_t kFetchBytes = 4 * kMiB;  // of a fetch: a drain, and the first layer's load, wait for it
-constexpr int64_t kWishDivisor = 4;        // at least this part of own and of leased memory is asked for
-constexpr absl::Duration kStorePatience = absl::Seconds(1);  // with a donor behind whose stores all others wait
-constexpr int kIdleLooks = 16;                               // at leases, while one that nobody uses is kept
-// Of leases that go back because nobody uses them: the loop forgets the blocks of each, and somebody may wait for it.
-constexpr int kGivenBackAtOnce = 16;
-constexpr absl::Duration kBetweenGiveBacks = absl::Seconds(1);
-// What donors took in this time they may take again before a wish is granted, which takes a part of it.
-constexpr absl::Duration kTakenOfLate = absl::Seconds(1);
-// All leases are looked at in this time, one after the other (of more than 66: 66 a second), and not more often: what
-// peers may say is bounded.
-constexpr absl::Duration kHeatRound = absl::Seconds(1);
-constexpr absl::Duration kBetweenHeatLooks = absl::Milliseconds(15);
-constexpr int kHeatDivisor = 8;  // a donor hears of heat that differs by this part
+constexpr int64_t kWishDivisor = 4;  // at least this part of own and of leased memory is asked for
 
 }  // namespace
 
-backend::DeviceAddress Borrowing::Address(kv::Place place) const {
-  if (place.local()) return parts_.own->At(place.index);
-  return regions_.at(place.region).view.base + place.index * parts_.own->block_bytes();
-}
-
-LeasedRegion* Borrowing::Find(kv::LeaseId lease) {
-  const auto it = region_of_.find(lease);
-  return it == region_of_.end() ? nullptr : &regions_.at(it->second);
-}
+Borrowing::Borrowing(const Options& options, const Dependencies& parts)
+    : options_(options),
+      parts_(parts),
+      copies_(options.revoke_deadline,
+              {&regions_, parts.own, parts.cache, parts.transport, parts.coordinator, parts.clock}),
+      departures_({.revoke_deadline = options.revoke_deadline, .leases_are_mapped = parts.transport->maps()},
+                  {&regions_, &copies_, parts.own, parts.cache, parts.scheduler, parts.coordinator, parts.urgency,
+                   parts.clock}),
+      use_({&regions_, parts.cache, parts.scheduler, parts.coordinator, parts.clock}) {}
 
 void Borrowing::Do(const UseMessage& message) {
   if (!parts_.coordinator->step_reads().Accept(message.id)) return parts_.coordinator->Dropped(message.id);
   const kv::RegionId region = parts_.cache->AddRegion(message.num_blocks, message.donor);
-  region_of_[message.id] = region;
-  const absl::Time now = parts_.clock->Now();
-  regions_.emplace(
-      region,
-      LeasedRegion{
-          .lease = message.id, .region = region, .donor = message.donor, .view = message.view, .last_use = now});
-  next_idle_look_ = std::min(next_idle_look_, now + keep_idle_ / kIdleLooks);
-  heat_looks_left_ = static_cast<int64_t>(regions_.size());
+  regions_.Add({.lease = message.id,
+                .region = region,
+                .donor = message.donor,
+                .view = message.view,
+                .last_use = parts_.clock->Now()});
+  use_.Added();
   lendable_blocks_ = std::max<int64_t>(0, lendable_blocks_ - message.num_blocks);  // it was offered
   UpdatePotential();
 }
 
+void Borrowing::Do(const DrainMessage& message) { departures_.Begin(message); }
+
+void Borrowing::Do(const LoseMessage& message) { departures_.Lose(message.id); }
+
+void Borrowing::Do(const StoredMessage& message) { copies_.Ended(message.ticket, message.status); }
+
 void Borrowing::Do(const LendableMessage& message) {
   lendable_blocks_ = message.bytes / parts_.own->block_bytes();
   shortage_ = message.shortage;
-  if (message.bytes == 0) {  // nor is anything on its way
-    for (const kv::RegionId departing : departing_) regions_.at(departing).departure.NoRoom();
-  }
+  if (message.bytes == 0) departures_.NoRoom();  // nor is anything on its way
   UpdatePotential();
 }
 
@@ -95,180 +82,69 @@ int64_t Borrowing::StreamBlocks(int64_t leased_blocks) const {
   return kv::StreamBlocksFor(options_.num_blocks, leased_blocks, options_.streamed_layers);
 }
 
-// --- copies
-
-void Borrowing::StartMoves() {
-  const int64_t stores = std::max<int64_t>(0, kMaxStores - static_cast<int64_t>(stores_.size()));
-  Start(parts_.cache->TakeMoves(stores, std::max<int64_t>(1, kFetchBytes / parts_.own->block_bytes())));
+void Borrowing::FinishRegions() {
+  const Departures::Gone gone = departures_.Finish();
+  if (!gone.any) return;
+  lendable_blocks_ += gone.given_back;  // as far as is known
+  if (gone.taken > 0) taken_.Note(gone.taken, parts_.clock->Now());
+  UpdatePotential();
 }
 
-// What comes home is read by the next step there, by this one where it was: the copy and the step do not disturb each
-// other, since neither place is written.
-void Borrowing::Start(const std::vector<Move>& moves) {
-  const int64_t bytes = parts_.own->block_bytes();
-  std::vector<transport::LoadPiece> loads;
-  std::vector<transport::StorePiece> stores;
-  std::vector<Move> home, away;
-  for (const Move& move : moves) {
-    CHECK(move.kind == kv::RegionKind::kLease) << "block " << move.id << " moves by other means than a transport";
-    if (move.to.local()) {
-      loads.push_back({regions_.at(move.from.region).lease, move.from.index * bytes, bytes, Address(move.to)});
-      home.push_back(move);
-    } else {
-      stores.push_back({regions_.at(move.to.region).lease, move.to.index * bytes, Address(move.from), bytes});
-      away.push_back(move);
+// What copies under way read is read as long as the step, since their end is not heard of before.
+bool Borrowing::BeginReads(std::span<const kv::LeaseId> leases, const Stake& stake) {
+  const absl::flat_hash_set<kv::LeaseId> read(leases.begin(), leases.end());
+  const absl::flat_hash_set<kv::LeaseId> copied = copies_.LeasesRead();
+  std::vector<kv::LeaseId> unread, held;
+  worth_more_.clear();
+  worth_more_copied_.clear();
+  const bool stores_flow = copies_.StoresFlow();
+  for (const auto& [region, leased] : regions_) {
+    const lease::Departure& departure = leased.departure;
+    if (read.contains(leased.lease) || departure.lost()) continue;
+    const int64_t used = parts_.cache->region(region).used;
+    const bool saves_idle = stores_flow && !departure.draining() && !departure.given_back();
+    const int64_t idle = saves_idle ? parts_.cache->WorthSaving(region) : 0;
+    const bool worth_more =
+        (used > 0 && stake.leaves_out_readers) || (used + idle) * options_.block_tokens > stake.tokens;
+    if (copied.contains(leased.lease)) {
+      if (worth_more && departure.in_use()) worth_more_copied_.push_back(leased.lease);
+      continue;
     }
+    if (worth_more) worth_more_.insert(leased.lease);
+    (used > 0 || worth_more ? held : unread).push_back(leased.lease);
   }
-  const backend::Fence& after = parts_.own->last_change();
-  if (!loads.empty()) fetches_.push_back({parts_.transport->Load(std::move(loads), after), std::move(home)});
-  if (stores.empty()) return;
-  const std::vector<transport::Ticket> tickets = parts_.transport->Store(stores, after);
-  for (size_t i = 0; i < away.size(); ++i) stores_.emplace(tickets[i], Store{away[i], parts_.clock->Now()});
+  return parts_.coordinator->step_reads().Begin(std::move(unread), std::move(held));
 }
 
-void Borrowing::FinishFetches() {
-  std::vector<kv::LeaseId> lost_of_any;
-  for (const Fetch& fetch : std::exchange(fetches_, {})) {
-    const std::vector<kv::LeaseId> lost = parts_.transport->Await(fetch.load);
-    lost_of_any.insert(lost_of_any.end(), lost.begin(), lost.end());
-    for (const Move& move : fetch.moves) {
-      if (std::find(lost.begin(), lost.end(), regions_.at(move.from.region).lease) == lost.end()) {
-        parts_.cache->FinishMove(move);
-      } else {
-        parts_.cache->AbortMove(move);
-      }
-    }
-  }
-  NoteLost(lost_of_any);  // or they would be asked again
+std::vector<kv::LeaseId> Borrowing::WorthMoreThanStep() const {
+  std::vector<kv::LeaseId> held = parts_.coordinator->step_reads().Held();
+  std::erase_if(held, [this](kv::LeaseId lease) { return !worth_more_.contains(lease); });
+  held.insert(held.end(), worth_more_copied_.begin(), worth_more_copied_.end());
+  return held;
 }
 
-void Borrowing::Do(const StoredMessage& message) {
-  const auto it = stores_.find(message.ticket);
-  if (it == stores_.end()) return;
-  const Move move = it->second.move;
-  stores_.erase(it);
-  LeasedRegion& to = regions_.at(move.to.region);
-  if (message.status.ok()) RestartStoreTimeouts(to.donor);
-  const bool good = message.status.ok() && (move.from.local() || regions_.at(move.from.region).view.Holds());
-  if (good) {
-    parts_.cache->FinishMove(move);
-    return;
-  }
-  parts_.cache->AbortMove(move);
-  // The donor refuses: whatever becomes of the lease, nothing more goes there.
-  if (!message.status.ok() && (to.departure.in_use() || to.departure.waiting())) {
-    parts_.cache->RegionDraining(to.region);
-    parts_.coordinator->StoreFailed(to.lease, message.status);
-  }
-}
-
-void Borrowing::RestartStoreTimeouts(const std::string& donor) {
-  const absl::Time now = parts_.clock->Now();
-  for (auto& [ticket, store] : stores_) {
-    if (regions_.at(store.move.to.region).donor == donor) store.waits_since = now;
-  }
-}
-
-bool Borrowing::LeaveSilentDonors() {
-  const absl::Time now = parts_.clock->Now();
-  bool left = false;
-  for (auto& [ticket, store] : stores_) {
-    if (now - store.waits_since < kStorePatience) continue;
-    store.waits_since = absl::InfiniteFuture();  // said once
-    parts_.coordinator->DonorSilent(regions_.at(store.move.to.region).lease);
-    left = true;
-  }
-  return left;
+void Borrowing::EndReads() {
+  const std::vector<kv::LeaseId> taken = parts_.coordinator->step_reads().End();
+  for (const kv::LeaseId lease : taken) departures_.Lose(lease);
+  if (!taken.empty()) FinishRegions();
 }
 
 // --- wishes
 
 void Borrowing::Advance(int64_t waiting_tokens) {
   (void)LeaveSilentDonors();
-  GiveBackIdle();
-  TellHeat();
-  if (!saves_blocks()) StartMoves();
+  use_.Look();
+  if (!saves_blocks()) copies_.StartWished();
   AskForMemory(waiting_tokens);
 }
 
 absl::Time Borrowing::NextWakeup() const {
-  absl::Time next = heat_looks_left_ > 0 ? std::min(next_idle_look_, next_heat_look_) : next_idle_look_;
-  for (const auto& [ticket, store] : stores_) next = std::min(next, store.waits_since + kStorePatience);
-  for (const kv::RegionId departing : departing_) {
-    const LeasedRegion& region = regions_.at(departing);
-    next = std::min(next, region.departure.leaves_at());
-    if (IsSaving(region)) next = std::min(next, region.departure.save_until());
-    if (SavesIdle(region)) next = std::min(next, region.departure.save_idle_until());
-    if (IsEmptying(region) && MayStore()) next = parts_.clock->Now();
-  }
-  return next;
-}
-
-void Borrowing::SetKeepIdle(absl::Duration keep) {
-  keep_idle_ = std::max(keep, kLeastIdle);
-  if (!regions_.empty()) next_idle_look_ = parts_.clock->Now();
-}
-
-// What lies there was of no use for longer than a pausing donor keeps what its prompts found worth keeping.
-void Borrowing::GiveBackIdle() {
-  const absl::Time now = parts_.clock->Now();
-  if (now < next_idle_look_) return;
-  next_idle_look_ = regions_.empty() ? absl::InfiniteFuture() : now + keep_idle_ / kIdleLooks;
-  int given = 0;
-  for (auto& [id, region] : regions_) {
-    if (!region.departure.in_use() || region.departure.given_back()) continue;
-    if (parts_.cache->TakeUse(id)) region.last_use = now;
-    if (now - region.last_use < keep_idle_) continue;
-    if (given++ == kGivenBackAtOnce) {
-      next_idle_look_ = now + kBetweenGiveBacks;
-      return;
-    }
-    region.departure.GiveBack();
-    parts_.coordinator->GiveBack(region.lease);
-  }
-}
-
-// A donor in need takes the coldest lease back first. To look at a lease is to look at each place there: leases have
-// their turns, also those that came while a step ran.
-void Borrowing::TellHeat() {
-  const absl::Time now = parts_.clock->Now();
-  const auto leases = static_cast<int64_t>(regions_.size());
-  heat_looks_left_ = parts_.scheduler->running().empty() ? std::min(heat_looks_left_, leases) : leases;
-  next_heat_look_ = std::max(next_heat_look_, now - kHeatRound);
-  for (; heat_looks_left_ > 0 && next_heat_look_ <= now; --heat_looks_left_) {
-    next_heat_look_ += std::max(kHeatRound / leases, kBetweenHeatLooks);
-    TellHeatOfNext();
-  }
-}
-
-void Borrowing::TellHeatOfNext() {
-  auto next = regions_.upper_bound(heat_looked_at_);
-  if (next == regions_.end()) next = regions_.begin();
-  auto& [id, region] = *next;
-  heat_looked_at_ = id;
-  if (!region.departure.in_use()) return;
-  const int64_t heat = parts_.cache->Heat(id), told = region.told_heat;
-  if (told >= 0 && std::abs(heat - told) <= std::max(heat, told) / kHeatDivisor) return;
-  region.told_heat = heat;
-  parts_.coordinator->NoteHeat(region.lease, heat);
-}
-
-void Borrowing::NoteTaken(int64_t blocks) {
-  const absl::Time now = parts_.clock->Now();
-  if (now - taken_since_ >= kTakenOfLate) {
-    taken_before_ = now - taken_since_ < 2 * kTakenOfLate ? taken_blocks_ : 0;
-    taken_blocks_ = 0;
-    taken_since_ = now;
-  }
-  taken_blocks_ += blocks;
-}
-
-int64_t Borrowing::taken_of_late() const {
-  return parts_.clock->Now() - taken_since_ < 2 * kTakenOfLate ? std::max(taken_blocks_, taken_before_) : 0;
+  return std::min({use_.next_look(), copies_.silent_at(), departures_.next_change()});
 }
 
 void Borrowing::AskForMemory(int64_t waiting_tokens) {
-  int64_t blocks = std::max(parts_.cache->TakeLeaseWish(taken_of_late()), homeless_blocks_);
+  const int64_t taken = taken_.blocks(parts_.clock->Now());
+  int64_t blocks = std::max(parts_.cache->TakeLeaseWish(/*margin=*/taken), departures_.homeless_blocks());
   if (blocks == 0) return;
   // Who needs a little will need more: leases grow by steps, so that they stay few.
   blocks = std::max({blocks, options_.num_blocks / kWishDivisor, parts_.cache->leased_in().total / kWishDivisor});
