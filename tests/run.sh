@@ -81,9 +81,8 @@ export PATH="$venv/bin:$PATH"  # python3 with jinja2, for the reference renderin
 [ -d "$SWIFTCACHE_SHARED/golden" ] || skip "shared reference data" "$SWIFTCACHE_SHARED is absent; the small cases in tests/data are used alone"
 
 stage build-release built release binaries unit_tests || finish
-# First and alone: its fixed ports lie where the system takes local ports for the connections of other tests, and keeps
-# them for a minute.
-# These two have fixed ports.
+# First and alone: the fixed ports of these two lie where the system takes local ports for the connections of other tests,
+# and keeps them for a minute.
 stage end-to-end-quickstart e2e e2e-quickstart tests/e2e/quickstart_test.py tests/e2e/readme_test.py
 stage unit-release unit release
 stage end-to-end e2e e2e tests/e2e --ignore tests/e2e/quickstart_test.py --ignore tests/e2e/readme_test.py --bin build/release/bin $($long && echo --long)
