@@ -53,7 +53,7 @@ void BorrowerSide::Start(transport::Transport* transport, LeaseBroker* broker, s
 absl::Time BorrowerSide::NextDeadline() const {
   absl::Time next = borrower_.NextDeadline();
   for (const auto& [id, time] : release_held_at_) next = std::min(next, time);
-  if (wished_bytes_ > 0 && !request_under_way_) next = std::min(next, next_request_);
+  if (wished_bytes_ > 0 && !request_under_way_) next = std::min(next, NextRequest());
   return next;
 }
 
@@ -90,10 +90,15 @@ void BorrowerSide::Wish(int64_t bytes, int64_t waiting_tokens, absl::Time now) {
   MaybeRequest(now);
 }
 
+// While requests wait for memory, what a donor can lend again is worth a question at once.
+absl::Time BorrowerSide::NextRequest() const {
+  return last_request_ + (waiting_tokens_ > 0 ? options_.min_request_interval : request_interval_);
+}
+
 void BorrowerSide::MaybeRequest(absl::Time now) {
-  if (wished_bytes_ <= 0 || request_under_way_ || now < next_request_) return;
+  if (wished_bytes_ <= 0 || request_under_way_ || now < NextRequest()) return;
   request_under_way_ = true;
-  next_request_ = now + request_interval_;
+  last_request_ = now;
   int64_t held_bytes = 0;
   for (const Lease& lease : borrower_.Held()) held_bytes += lease.num_bytes;
   broker_->RequestLease({.key = absl::StrCat(responses_ + 1),
@@ -108,7 +113,7 @@ void BorrowerSide::Answered(const absl::StatusOr<LeaseResponse>& answer, absl::T
   const bool short_of = !answer.ok() || !answer->shortage.empty();
   request_interval_ =
       short_of ? std::min(2 * request_interval_, options_.max_request_interval) : options_.min_request_interval;
-  next_request_ = now + request_interval_;
+  last_request_ = now;
   if (answer.ok()) push_(LendableMessage{answer->lendable_bytes + answer->offered_bytes, answer->shortage});
 }
 

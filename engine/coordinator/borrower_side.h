@@ -60,6 +60,7 @@ class BorrowerSide {
     prometheus::Counter &borrowed, &unread, &lost, &given_back;
   };
 
+  absl::Time NextRequest() const;
   void MaybeRequest(absl::Time now);
   void ReleaseUnread(kv::LeaseId id);
   void ReleaseHeld(absl::Time now);
@@ -86,8 +87,8 @@ class BorrowerSide {
   int64_t wished_bytes_ = 0, waiting_tokens_ = 0;
   bool request_under_way_ = false;
   bool ends_ = false;  // all was given back: nothing is wished for any more
-  absl::Time next_request_ = absl::InfinitePast();
-  absl::Duration request_interval_;
+  absl::Time last_request_ = absl::InfinitePast();  // or its answer
+  absl::Duration request_interval_;                 // while nothing waits
   int64_t responses_ = 0;  // requests; the next one's key follows from it
 };
 

@@ -18,7 +18,7 @@ struct CoordinatorOptions {
   int64_t num_blocks = 0, block_bytes = 0;                 // of this engine's arena
   int64_t never_lent_blocks = 0;                           // the first of these
   absl::Duration min_request_interval = absl::Milliseconds(200);
-  absl::Duration max_request_interval = absl::Seconds(5);  // while there is a shortage
+  absl::Duration max_request_interval = absl::Seconds(5);  // while there is a shortage, and nothing waits
 };
 
 }  // namespace swiftcache::engine::coordinator

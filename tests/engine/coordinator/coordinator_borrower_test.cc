@@ -270,18 +270,37 @@ TEST_F(CoordinatorTest, AShortageIsAskedAboutLessAndLessOften) {
   int64_t requests = 0;
   for (const double wait : {0.0, 2.0, 4.0, 4.0}) {
     fake_clock_.Advance(absl::Seconds(wait) - absl::Milliseconds(wait > 0 ? 1 : 0));
-    coordinator_->WishForMemory(100, 5);
+    coordinator_->WishForMemory(100, 0);
     Settle();
     if (wait > 0) {
-      EXPECT_EQ(broker_.log().Count(absl::StrCat("Request ", requests + 1, " of 100 for 5")), 0) << wait;
+      EXPECT_EQ(broker_.log().Count(absl::StrCat("Request ", requests + 1, " of 100 for 0")), 0) << wait;
     }
     fake_clock_.Advance(absl::Milliseconds(wait > 0 ? 1 : 0));
     Settle();
     ++requests;
-    EXPECT_EQ(broker_.log().Count(absl::StrCat("Request ", requests, " of 100 for 5")), 1) << wait;
+    EXPECT_EQ(broker_.log().Count(absl::StrCat("Request ", requests, " of 100 for 0")), 1) << wait;
     coordinator_->OnLeaseResponse(LeaseResponse{.shortage = "all is lent"});
     Settle();
   }
+}
+
+TEST_F(CoordinatorTest, WhileRequestsWaitAShortageIsAskedAboutAsOftenAsAnything) {
+  Start({.min_request_interval = absl::Seconds(1), .max_request_interval = absl::Seconds(64)});
+  for (int i = 1; i <= 5; ++i) {
+    coordinator_->WishForMemory(100, 0);
+    fake_clock_.Advance(absl::Seconds(1 << i));
+    Settle();
+    ASSERT_EQ(broker_.log().Count(absl::StrCat("Request ", i, " of 100 for 0")), 1);
+    coordinator_->OnLeaseResponse(LeaseResponse{.shortage = "all is lent"});
+    Settle();
+  }
+  fake_clock_.Advance(absl::Seconds(1) - absl::Milliseconds(1));
+  coordinator_->WishForMemory(100, 5);
+  Settle();
+  EXPECT_EQ(broker_.log().Count("Request 6 of 100 for 5"), 0);
+  fake_clock_.Advance(absl::Milliseconds(1));
+  Settle();
+  EXPECT_EQ(broker_.log().Count("Request 6 of 100 for 5"), 1) << "not only after the 32 seconds of who has time";
 }
 
 }  // namespace
