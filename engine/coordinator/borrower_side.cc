@@ -148,7 +148,7 @@ void BorrowerSide::Do(const Borrower::Drain& a) {
   const absl::Time now = clock_.Now();
   const bool at_once = a.until - now <= options_.revoke_deadline;
   if (step_reads_.TakeOrAnnounce(a.id, at_once)) return ReleaseUnread(a.id);
-  release_held_at_[a.id] = now + (a.until - now) / Departure::kDrainDivisor;  // then the loop saves no more
+  release_held_at_[a.id] = now + (a.until - now) / Departure::kDrainDivisor;  // if the loop has not begun
   push_(DrainMessage{a.id, a.until});
 }
 

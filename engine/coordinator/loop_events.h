@@ -35,7 +35,8 @@ class LoopEvents {
   /// advises beyond that, if its advice comes before the memory does. Repeated needs are one.
   /// `blocks_lent`, as the loop counts them: what came back and it has not heard of is not asked for again.
   virtual void NeedBack(int64_t blocks, int64_t blocks_lent) = 0;
-  /// More memory would be of use; `waiting_tokens` is the weight among borrowers. Repeated wishes are one.
+  /// More memory would be of use; `waiting_tokens` is the weight among borrowers. Repeated wishes are one, and 0 bytes
+  /// take back what the broker has not been asked for yet.
   virtual void WishForMemory(int64_t bytes, int64_t waiting_tokens) = 0;
   virtual void ReportWindow(const Window& window) = 0;
 };

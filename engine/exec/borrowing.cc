@@ -102,8 +102,8 @@ bool Borrowing::BeginReads(std::span<const kv::LeaseId> leases, const Stake& sta
     const lease::Departure& departure = leased.departure;
     if (read.contains(leased.lease) || departure.lost()) continue;
     const int64_t used = parts_.cache->region(region).used;
-    const bool saves_idle = stores_flow && !departure.draining() && !departure.given_back();
-    const int64_t idle = saves_idle ? parts_.cache->WorthSaving(region) : 0;
+    const bool may_save = stores_flow && !departure.draining() && !departure.given_back();
+    const int64_t idle = may_save ? parts_.cache->WorthSaving(region) : 0;
     const bool worth_more =
         (used > 0 && stake.leaves_out_readers) || (used + idle) * options_.block_tokens > stake.tokens;
     if (copied.contains(leased.lease)) {
@@ -145,10 +145,18 @@ absl::Time Borrowing::NextWakeup() const {
 void Borrowing::AskForMemory(int64_t waiting_tokens) {
   const int64_t taken = taken_.blocks(parts_.clock->Now());
   int64_t blocks = std::max(parts_.cache->TakeLeaseWish(/*margin=*/taken), departures_.homeless_blocks());
-  if (blocks == 0) return;
+  if (blocks == 0) {
+    if (waiting_tokens == 0 && !parts_.scheduler->has_work()) ForgetNeed();
+    return;
+  }
+  wish_is_needed_ = waiting_tokens > 0 || parts_.scheduler->missing_blocks() > 0;
   // Who needs a little will need more: leases grow by steps, so that they stay few.
   blocks = std::max({blocks, options_.num_blocks / kWishDivisor, parts_.cache->leased_in().total / kWishDivisor});
   parts_.coordinator->WishForMemory(blocks * parts_.own->block_bytes(), waiting_tokens);
+}
+
+void Borrowing::ForgetNeed() {
+  if (std::exchange(wish_is_needed_, false)) parts_.coordinator->WishForMemory(0, 0);
 }
 
 }  // namespace swiftcache::engine::exec

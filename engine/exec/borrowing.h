@@ -106,6 +106,7 @@ class Borrowing {
 
  private:
   void AskForMemory(int64_t waiting_tokens);
+  void ForgetNeed();
   void UpdatePotential();
 
   const Options options_;
@@ -115,6 +116,7 @@ class Borrowing {
   Departures departures_;
   LeaseUse use_;
   TakenOfLate taken_;
+  bool wish_is_needed_ = false;                  // the latest, by requests, and not only of use
   absl::flat_hash_set<kv::LeaseId> worth_more_;  // than the step under way
   std::vector<kv::LeaseId> worth_more_copied_;   // likewise, but copies read it
   int64_t lendable_blocks_ = 0;

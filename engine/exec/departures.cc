@@ -23,7 +23,6 @@ constexpr int64_t kDrainBatchBytes = kMiB;
 // So many are on their way out of leases at once: where the time is up, these still are.
 constexpr int64_t kSavedAtOnceBytes = 8 * kMiB;
 constexpr int kSpareDivisor = 4;  // this part more room than its blocks need: spills go there too
-constexpr absl::Duration kIdleSlice = absl::Milliseconds(5);  // of its moves of idle blocks, between two steps
 
 }  // namespace
 
@@ -63,7 +62,8 @@ void Departures::NoRoom() {
 void Departures::EmptyThoseThatCan() {
   homeless_blocks_ = 0;
   if (departing_.empty()) return;
-  slice_until_ = parts_.clock->Now() + kIdleSlice;
+  const absl::Time now = parts_.clock->Now();
+  if (now >= NextSlice()) slice_until_ = now + kIdleSlice;
   const auto waits = [this](kv::RegionId departing) { return parts_.regions->at(departing).departure.waiting(); };
   if (std::none_of(departing_.begin(), departing_.end(), waits)) return;
   int64_t room = 0;
@@ -84,7 +84,7 @@ void Departures::EmptyThoseThatCan() {
   for (const kv::RegionId departing : departing_) {
     LeasedRegion& region = parts_.regions->at(departing);
     if (!region.departure.waiting()) continue;
-    if (blocks_at[region.donor] > 0 && parts_.clock->Now() < region.departure.leaves_at()) continue;
+    if (blocks_at[region.donor] > 0 && now < region.departure.leaves_at()) continue;
     region.departure.Empty();
     StartDraining(region);
   }
@@ -204,7 +204,7 @@ absl::Time Departures::next_change() const {
     next = std::min(next, region.departure.leaves_at());
     if (IsSaving(region)) next = std::min(next, region.departure.save_until());
     if (SavesIdle(region)) next = std::min(next, region.departure.save_idle_until());
-    if (IsEmptying(region) && parts_.copies->MayStore()) next = parts_.clock->Now();
+    if (IsEmptying(region) && parts_.copies->MayStore()) next = std::min(next, NextSlice());
   }
   return next;
 }

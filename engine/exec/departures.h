@@ -70,6 +70,11 @@ class Departures {
   absl::Time next_change() const;
 
  private:
+  // Of its moves of idle blocks that nobody is in a hurry for, and at least as long until the next: a step comes between,
+  // however many messages there are.
+  static constexpr absl::Duration kIdleSlice = absl::Milliseconds(5);
+  absl::Time NextSlice() const { return slice_until_ + kIdleSlice; }
+
   void EmptyThoseThatCan();
   void StartDraining(LeasedRegion& region);
   void Drain(LeasedRegion& region);
@@ -88,7 +93,7 @@ class Departures {
   const Dependencies parts_;
   std::set<kv::RegionId> departing_;  // those in other phases than in use
   int64_t homeless_blocks_ = 0;
-  absl::Time slice_until_ = absl::InfinitePast();       // of moves for drains that nobody is in a hurry for
+  absl::Time slice_until_ = absl::InfinitePast();
   absl::Time idle_moves_until_ = absl::InfinitePast();  // of all drains for one need
 };
 

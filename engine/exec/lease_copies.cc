@@ -14,8 +14,6 @@ using kv::Move;
 namespace {
 
 constexpr int64_t kFetchBytes = 4 * kMiB;  // of a fetch: a drain, and the first layer's load, wait for it
-constexpr absl::Duration kStorePatience = absl::Seconds(1);  // with a donor behind whose stores all others wait
-constexpr int kStuckDivisor = 4;  // who waits for a store for this part of a revocation's time sends no more there
 
 }  // namespace
 
@@ -50,7 +48,12 @@ void LeaseCopies::Start(const std::vector<Move>& moves) {
   if (!loads.empty()) fetches_.push_back({parts_.transport->Load(std::move(loads), after), std::move(home)});
   if (stores.empty()) return;
   const std::vector<transport::Ticket> tickets = parts_.transport->Store(stores, after);
-  for (size_t i = 0; i < away.size(); ++i) stores_.emplace(tickets[i], Store{away[i], parts_.clock->Now()});
+  const absl::Time now = parts_.clock->Now();
+  for (size_t i = 0; i < away.size(); ++i) {
+    stores_.emplace(tickets[i], Store{away[i], now});
+    stores_from_leases_ += away[i].from.local() ? 0 : 1;
+  }
+  longest_wait_since_ = std::min(longest_wait_since_, now);
 }
 
 std::vector<kv::LeaseId> LeaseCopies::FinishFetches() {
@@ -74,8 +77,10 @@ void LeaseCopies::Ended(transport::Ticket store, const absl::Status& status) {
   if (it == stores_.end()) return;
   const Move move = it->second.move;
   stores_.erase(it);
+  stores_from_leases_ -= move.from.local() ? 0 : 1;
   const LeasedRegion& to = parts_.regions->at(move.to.region);
   if (status.ok()) RestartTimeouts(to.donor);
+  NoteLongestWait();
   const bool good = status.ok() && (move.from.local() || parts_.regions->at(move.from.region).view.Holds());
   if (good) {
     parts_.cache->FinishMove(move);
@@ -99,31 +104,20 @@ void LeaseCopies::RestartTimeouts(const std::string& donor) {
 bool LeaseCopies::LeaveSilentDonors() {
   const absl::Time now = parts_.clock->Now();
   bool left = false;
+  if (now < silent_at()) return false;
   for (auto& [ticket, store] : stores_) {
     if (now - store.waits_since < kStorePatience) continue;
     store.waits_since = absl::InfiniteFuture();  // said once
     parts_.coordinator->DonorSilent(parts_.regions->at(store.move.to.region).lease);
     left = true;
   }
+  if (left) NoteLongestWait();
   return left;
 }
 
-absl::Time LeaseCopies::silent_at() const {
-  absl::Time next = absl::InfiniteFuture();
-  for (const auto& [ticket, store] : stores_) next = std::min(next, store.waits_since + kStorePatience);
-  return next;
-}
-
-bool LeaseCopies::StoresFlow() const {
-  const absl::Time now = parts_.clock->Now();
-  return std::none_of(stores_.begin(), stores_.end(), [&](const auto& store) {
-    return now - store.second.waits_since > revoke_deadline_ / kStuckDivisor;
-  });
-}
-
-int64_t LeaseCopies::num_stores_from_leases() const {
-  return std::count_if(stores_.begin(), stores_.end(),
-                       [](const auto& store) { return !store.second.move.from.local(); });
+void LeaseCopies::NoteLongestWait() {
+  longest_wait_since_ = absl::InfiniteFuture();
+  for (const auto& [ticket, store] : stores_) longest_wait_since_ = std::min(longest_wait_since_, store.waits_since);
 }
 
 absl::flat_hash_set<kv::LeaseId> LeaseCopies::LeasesRead() const {

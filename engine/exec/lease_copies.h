@@ -53,13 +53,13 @@ class LeaseCopies {
   /// True: donors that accept no stores were given up just now, and their leases are to be drained before anything else.
   bool LeaveSilentDonors();
   /// When a donor is silent for too long.
-  absl::Time silent_at() const;
+  absl::Time silent_at() const { return longest_wait_since_ + kStorePatience; }
 
   bool MayStore() const { return static_cast<int64_t>(stores_.size()) < kMaxStores; }
   /// False: a donor takes its time over a store, and what is sent to it now would not be there in time.
-  bool StoresFlow() const;
+  bool StoresFlow() const { return parts_.clock->Now() - longest_wait_since_ <= revoke_deadline_ / kStuckDivisor; }
   /// Blocks on their way from leases to leases.
-  int64_t num_stores_from_leases() const;
+  int64_t num_stores_from_leases() const { return stores_from_leases_; }
   /// Leases that copies under way read.
   absl::flat_hash_set<kv::LeaseId> LeasesRead() const;
 
@@ -76,11 +76,19 @@ class LeaseCopies {
   // Where the bytes of a place are. Those of a lease must not be written: a block there is full and committed.
   backend::DeviceAddress Address(kv::Place place) const;
   void RestartTimeouts(const std::string& donor);
+  void NoteLongestWait();
 
   static constexpr int64_t kMaxStores = 64;  // under way: enough to keep the transport busy
+  static constexpr absl::Duration kStorePatience =
+      absl::Seconds(1);  // with a donor behind whose stores all others wait
+  // Who waits for a store for this part of a revocation's time sends no more there.
+  static constexpr int kStuckDivisor = 4;
   const absl::Duration revoke_deadline_;
   const Dependencies parts_;
   std::map<transport::Ticket, Store> stores_;
+  // Of stores_; asked for every lease on its way out, whenever one leaves.
+  int64_t stores_from_leases_ = 0;
+  absl::Time longest_wait_since_ = absl::InfiniteFuture();
   std::vector<Fetch> fetches_;
 };
 

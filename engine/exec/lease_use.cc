@@ -62,6 +62,7 @@ void LeaseUse::GiveBackIdle() {
 void LeaseUse::TellHeat() {
   const absl::Time now = parts_.clock->Now();
   const int64_t leases = parts_.regions->size();
+  if (heat_looks_left_ == 0) next_heat_look_ = std::max(next_heat_look_, now);  // none was due
   heat_looks_left_ = parts_.scheduler->running().empty() ? std::min(heat_looks_left_, leases) : leases;
   next_heat_look_ = std::max(next_heat_look_, now - kHeatRound);
   for (; heat_looks_left_ > 0 && next_heat_look_ <= now; --heat_looks_left_) {

@@ -67,9 +67,10 @@ class Urgency {
     absl::Time earliest = absl::InfiniteFuture();
     if (!any_.load(std::memory_order_relaxed)) return earliest;
     absl::MutexLock lock(&mutex_);
-    for (const auto& [lease, due] : due_) {
-      earliest = std::min(earliest, due.lost);
-      if (std::find(read.begin(), read.end(), lease) != read.end()) earliest = std::min(earliest, due.wanted_back);
+    for (const auto& [lease, due] : due_) earliest = std::min(earliest, due.lost);
+    for (const kv::LeaseId lease : read) {
+      const auto it = due_.find(lease);
+      if (it != due_.end()) earliest = std::min(earliest, it->second.wanted_back);
     }
     return earliest;
   }

@@ -347,7 +347,8 @@ int64_t KvCache::DropRegion(RegionId region) {
 int64_t KvCache::TakeLeaseWish(int64_t margin) {
   const int64_t evicted = std::exchange(recently_evicted_, 0);
   const int64_t needed = std::exchange(wish_, 0);
-  const int64_t beyond = needed - num_usable() + (needed > num_usable_local() ? margin : 0);
+  const int64_t beyond_own = std::max<int64_t>(0, needed - num_usable_local());
+  const int64_t beyond = needed - num_usable() + std::min(margin, beyond_own);
   if (!options_.may_borrow) return 0;
   const int64_t short_of = watermark() - pool_.local().free - pool_.live().free;
   int64_t wish = 0;

@@ -64,7 +64,8 @@ class Tiers {
 
   /// Blocks that it would like to lease beyond what it has: evictions are near or happened since the last call, or a
   /// sequence waits for more than there is. A level, not an increment. `margin`: what is taken away before a wish is
-  /// granted; a sequence that needs leases needs so much more.
+  /// granted; a sequence that needs leases needs so much more, but no more than as much again (or who asks for more, and
+  /// has it taken away, would ask for ever more).
   virtual int64_t TakeLeaseWish(int64_t margin) = 0;
   /// How many blocks leases may come to, in all: what does not fit into these and the own arena can never run. And how
   /// many more may be leased: while there are some, none is evicted ahead of the need.

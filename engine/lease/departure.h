@@ -38,8 +38,8 @@ class Departure {
     absl::Duration revoke_deadline;  // what a donor in need leaves
     bool has_elsewhere = true;       // what lies in a lease can go to another
   };
-  /// Of the time that a drain leaves copies may take this part. A loop that has not begun it by then saves nothing
-  /// there: the coordinator gives back what no step reads (coordinator::BorrowerSide).
+  /// Of the time that is left when the loop gets to a drain copies may take this part. What no step reads the coordinator
+  /// gives back as it is, if the loop has not got to it in this part of the whole time (coordinator::BorrowerSide).
   static constexpr int kDrainDivisor = 2;
   /// A drain with at least so much time, and so many deadlines, is in no hurry: its donor ends in order, say.
   static constexpr absl::Duration kUnhurried = absl::Seconds(1);

@@ -178,6 +178,7 @@ std::vector<Donor::Entry*> Donor::FirstToGo(int64_t blocks, absl::FunctionRef<bo
     std::map<std::pair<int64_t, int64_t>, Entry*> leases;  // by heat and place
     std::set<int64_t> places;                              // their first blocks
   };
+  if (blocks <= 0) return {};
   std::map<std::string, Yielder> yielders;  // by instance
   for (auto& [id, entry] : leases_) {
     if (!among(entry)) continue;
