@@ -7,10 +7,10 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "engine/transport/message_limit.h"
 #include "engine/transport/shm_borrower.h"
 #include "engine/transport/shm_lease.h"
 #include "engine/transport/shm_loop.h"
-#include "engine/transport/shm_message_limit.h"
 
 namespace swiftcache::engine::transport {
 
@@ -31,7 +31,7 @@ class ShmBorrowerChannel final : public ShmPeer {
   ShmBorrower& borrower_;
   std::shared_ptr<ShmLease> lease_;
   const std::shared_ptr<ShmSocket> socket_;
-  ShmMessageLimit message_limit_;
+  MessageLimit message_limit_;
   bool granted_ = false;
 };
 

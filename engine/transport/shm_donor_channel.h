@@ -11,9 +11,9 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "engine/memory/sealed_memory.h"
+#include "engine/transport/message_limit.h"
 #include "engine/transport/shm_donor.h"
 #include "engine/transport/shm_loop.h"
-#include "engine/transport/shm_message_limit.h"
 
 namespace swiftcache::engine::transport {
 
@@ -40,7 +40,7 @@ class ShmDonorChannel final : public ShmPeer, public std::enable_shared_from_thi
 
   ShmDonor& donor_;
   const std::shared_ptr<ShmSocket> socket_;
-  ShmMessageLimit message_limit_;
+  MessageLimit message_limit_;
   bool met_ = false;                   // HELLO came
   std::optional<int64_t> last_store_;  // its ticket
   ShmDonor::GrantPtr grant_;           // since it was taken, until the lease is released

@@ -72,6 +72,11 @@ void NcclBorrower::Tell(NcclLease& lease, const Event& event) {
   --lease.telling;
 }
 
+int64_t NcclBorrower::num_leases() const {
+  absl::MutexLock lock(&mutex_);
+  return static_cast<int64_t>(leases_.size());
+}
+
 NcclLeasePtr NcclBorrower::Find(kv::LeaseId id) const {
   const auto it = leases_.find(id);
   return it == leases_.end() ? nullptr : it->second;

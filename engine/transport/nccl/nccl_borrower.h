@@ -101,6 +101,8 @@ class NcclBorrower {
       ABSL_LOCKS_EXCLUDED(mutex_);
   void NoteAnswer(NcclTransfer& transfer, const NcclAnswer& answer) ABSL_LOCKS_EXCLUDED(mutex_);
 
+  /// Of all donors.
+  int64_t num_leases() const ABSL_LOCKS_EXCLUDED(mutex_);
   NcclLeasePtr Find(kv::LeaseId id) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   NcclLeasePtr FindOf(const NcclBorrowerChannel& channel, kv::LeaseId id) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::vector<NcclLeasePtr> LeasesOf(const NcclBorrowerChannel& channel) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -54,7 +54,8 @@ absl::Status NcclBorrowerChannel::OnMessage(const NcclMessage& message) {
     borrower_.OnRefused(*this, kv::LeaseId(refused->lease), Refused(*refused));
     return absl::OkStatus();
   }
-  if (!message_limit_.Allow(borrower_.clock_.Now())) return absl::InvalidArgumentError("a donor floods its channel");
+  if (!message_limit_.Allow(borrower_.clock_.Now(), borrower_.num_leases()))
+    return absl::InvalidArgumentError("a donor floods its channel");
   if (const auto* broken = std::get_if<NcclBroken>(&message)) {
     link_.Break(broken->number);
     return absl::OkStatus();
@@ -77,7 +78,7 @@ absl::Status NcclBorrowerChannel::OnMessage(const NcclMessage& message) {
 absl::Status NcclBorrowerChannel::OnAnswer(const NcclAnswer& answer) {
   const NcclTransferPtr transfer = borrower_.FindAnnounced(*this, answer.batch);
   if (transfer == nullptr) {
-    if (message_limit_.Allow(borrower_.clock_.Now())) return absl::OkStatus();
+    if (message_limit_.Allow(borrower_.clock_.Now(), borrower_.num_leases())) return absl::OkStatus();
     return absl::InvalidArgumentError("a donor floods its channel");
   }
   if (answer.leases.size() != transfer->leases.size()) {

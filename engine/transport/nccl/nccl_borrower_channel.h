@@ -9,12 +9,12 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
+#include "engine/transport/message_limit.h"
 #include "engine/transport/nccl/nccl_borrower.h"
 #include "engine/transport/nccl/nccl_link.h"
 #include "engine/transport/nccl/nccl_message.h"
 #include "engine/transport/nccl/nccl_transfer.h"
 #include "engine/transport/shm_loop.h"
-#include "engine/transport/shm_message_limit.h"
 
 namespace swiftcache::engine::transport::nccl {
 
@@ -49,7 +49,7 @@ class NcclBorrowerChannel final : public ShmLoopPeer {
   NcclBorrower& borrower_;
   const std::string path_;
   const std::shared_ptr<ShmSocket> socket_;
-  ShmMessageLimit message_limit_;
+  MessageLimit message_limit_;
   int64_t last_batch_ = 0;  // the link's thread only
   std::atomic<bool> closed_ = false;
   NcclLink link_;  // last: its thread uses everything above

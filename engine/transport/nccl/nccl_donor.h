@@ -19,10 +19,10 @@
 #include "common/base/clock.h"
 #include "engine/backend/cuda/driver.h"
 #include "engine/backend/device_address.h"
+#include "engine/transport/message_limit.h"
 #include "engine/transport/nccl/nccl_api.h"
 #include "engine/transport/nccl/nccl_message.h"
 #include "engine/transport/shm_loop.h"
-#include "engine/transport/shm_message_limit.h"
 #include "engine/transport/transport.h"
 
 namespace swiftcache::engine::transport::nccl {

@@ -38,7 +38,7 @@ absl::Status NcclDonorChannel::OnMessage(const NcclMessage& message) {
 }
 
 absl::Status NcclDonorChannel::CheckRate() {
-  if (message_limit_.Allow(donor_.clock_.Now())) return absl::OkStatus();
+  if (message_limit_.Allow(donor_.clock_.Now(), static_cast<int64_t>(open_.size()))) return absl::OkStatus();
   return absl::InvalidArgumentError("a borrower floods its channel");
 }
 

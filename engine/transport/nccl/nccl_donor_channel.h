@@ -11,11 +11,11 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
+#include "engine/transport/message_limit.h"
 #include "engine/transport/nccl/nccl_donor.h"
 #include "engine/transport/nccl/nccl_link.h"
 #include "engine/transport/nccl/nccl_message.h"
 #include "engine/transport/shm_loop.h"
-#include "engine/transport/shm_message_limit.h"
 
 namespace swiftcache::engine::transport::nccl {
 
@@ -61,7 +61,7 @@ class NcclDonorChannel final : public ShmLoopPeer, public std::enable_shared_fro
 
   NcclDonor& donor_;
   const std::shared_ptr<ShmSocket> socket_;
-  ShmMessageLimit message_limit_;
+  MessageLimit message_limit_;
   absl::flat_hash_map<int64_t, NcclDonor::GrantPtr> open_;  // by lease
   bool met_ = false;                                        // a lease was opened
   int num_refused_ = 0;                                     // before that

@@ -164,14 +164,14 @@ TEST_F(HostileBorrowerTest, WhatItDoesNotReceiveEndsWithItsCommunicator) {
 
 TEST_F(HostileBorrowerTest, AFloodEndsTheChannel) {
   RawPeer peer = Opened();
-  for (int i = 0; i < 2 * ShmMessageLimit::kMostASecond; ++i) {
+  for (int i = 0; i < 2 * MessageLimit::kMostASecond; ++i) {
     peer.Send(EncodeNcclMessage(NcclRenew{kOther.value(), 0}));
   }
   EXPECT_TRUE(peer.IsClosed());
   EXPECT_TRUE(donor_.events.WaitFor([&] { return donor_.events.borrower_gone.contains(kOther); }));
   EXPECT_TRUE(HoldsNow(donor_.events, [&] {
     const auto renewals = donor_.events.renewals.find(kOther);
-    return renewals == donor_.events.renewals.end() || renewals->second <= ShmMessageLimit::kMostASecond;
+    return renewals == donor_.events.renewals.end() || renewals->second <= MessageLimit::kMostASecond;
   }));
 }
 
@@ -334,7 +334,7 @@ TEST_F(HostileDonorTest, WhatItSaysOfLeasesThatAreNotItsOwnIsNotHeard) {
 
 TEST_F(HostileDonorTest, AFloodEndsTheChannel) {
   Grant();
-  for (int i = 0; i < 2 * ShmMessageLimit::kMostASecond; ++i) {
+  for (int i = 0; i < 2 * MessageLimit::kMostASecond; ++i) {
     peer_->Send(EncodeNcclMessage(NcclRenewed{kLease.value()}));
   }
   ExpectGone();
