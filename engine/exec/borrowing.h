@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_set.h"
+#include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "common/base/clock.h"
 #include "engine/coordinator/loop_events.h"
@@ -101,6 +102,8 @@ class Borrowing {
   int64_t StreamBlocks(int64_t leased_blocks) const;
   /// Why others do not lend what was wanted, as the broker said last; or "".
   const std::string& shortage() const { return shortage_; }
+  /// See LeaseCopies.
+  absl::Status CheckInvariants() const { return copies_.CheckInvariants(); }
   /// See Departures.
   void NoteLost(const std::vector<kv::LeaseId>& leases) { departures_.NoteLost(leases); }
 

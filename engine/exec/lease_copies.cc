@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "common/base/units.h"
 #include "common/log/log.h"
 
@@ -115,9 +116,10 @@ bool LeaseCopies::LeaveSilentDonors() {
   return left;
 }
 
-void LeaseCopies::NoteLongestWait() {
-  longest_wait_since_ = absl::InfiniteFuture();
-  for (const auto& [ticket, store] : stores_) longest_wait_since_ = std::min(longest_wait_since_, store.waits_since);
+absl::Time LeaseCopies::LongestWaitSince() const {
+  absl::Time since = absl::InfiniteFuture();
+  for (const auto& [ticket, store] : stores_) since = std::min(since, store.waits_since);
+  return since;
 }
 
 absl::flat_hash_set<kv::LeaseId> LeaseCopies::LeasesRead() const {
@@ -129,6 +131,19 @@ absl::flat_hash_set<kv::LeaseId> LeaseCopies::LeasesRead() const {
     if (!store.move.from.local()) read.insert(parts_.regions->at(store.move.from.region).lease);
   }
   return read;
+}
+
+absl::Status LeaseCopies::CheckInvariants() const {
+  const int64_t from_leases =
+      std::count_if(stores_.begin(), stores_.end(), [](const auto& store) { return !store.second.move.from.local(); });
+  if (from_leases != stores_from_leases_) {
+    return absl::InternalError(absl::StrCat(from_leases, " stores come from leases, counted ", stores_from_leases_));
+  }
+  if (LongestWaitSince() != longest_wait_since_) {
+    return absl::InternalError(absl::StrCat("a store waits since ", absl::FormatTime(LongestWaitSince()), ", noted ",
+                                            absl::FormatTime(longest_wait_since_)));
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace swiftcache::engine::exec

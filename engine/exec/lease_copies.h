@@ -62,6 +62,8 @@ class LeaseCopies {
   int64_t num_stores_from_leases() const { return stores_from_leases_; }
   /// Leases that copies under way read.
   absl::flat_hash_set<kv::LeaseId> LeasesRead() const;
+  /// INTERNAL says what does not add up.
+  absl::Status CheckInvariants() const;
 
  private:
   struct Store {
@@ -76,7 +78,8 @@ class LeaseCopies {
   // Where the bytes of a place are. Those of a lease must not be written: a block there is full and committed.
   backend::DeviceAddress Address(kv::Place place) const;
   void RestartTimeouts(const std::string& donor);
-  void NoteLongestWait();
+  void NoteLongestWait() { longest_wait_since_ = LongestWaitSince(); }
+  absl::Time LongestWaitSince() const;
 
   static constexpr int64_t kMaxStores = 64;  // under way: enough to keep the transport busy
   static constexpr absl::Duration kStorePatience =

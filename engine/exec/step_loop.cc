@@ -308,6 +308,7 @@ absl::Status StepLoop::CheckInvariants() const {
                                             " waiting"));
   }
   RETURN_IF_ERROR(live_.CheckInvariants());
+  if (sharing_) RETURN_IF_ERROR(sharing_->borrowing().CheckInvariants());
   return scheduler_.CheckInvariants();
 }
 

@@ -42,21 +42,23 @@ void StepLoop::EndStarved() {
 }
 
 std::string StepLoop::WhyStarved(const LiveRequest& request) const {
-  std::string why =
-      absl::StrCat("the request may grow to ", request.max_total_tokens, " tokens; this engine's own memory holds ",
-                   cache_.num_usable_local() * options_.block_tokens, ", with what others lend at present ",
-                   cache_.num_usable() * options_.block_tokens);
+  const auto prompt_tokens = static_cast<int64_t>(request.request.prompt.size());
+  std::string why = absl::StrCat(
+      "the prompt has ", prompt_tokens, " tokens, and max_tokens allows ", request.max_total_tokens - prompt_tokens,
+      " more; this engine's own memory holds ", cache_.num_usable_local() * options_.block_tokens,
+      " in all, with what others lend at present ", cache_.num_usable() * options_.block_tokens,
+      ": lower max_tokens, shorten the prompt, or raise --kv_cache_bytes");
   const auto exhausted = std::find_if(request.continuations.begin(), request.continuations.end(),
                                       [this](const auto& c) { return !c->done && scheduler_.IsExhausted(*c); });
   if (exhausted != request.continuations.end()) {
-    absl::StrAppend(&why, "; they took what it lay in back ", (*exhausted)->losses, " times, for which ",
-                    (*exhausted)->again_tokens, " tokens were computed again");
+    absl::StrAppend(&why, " (others took what it lay in back ", (*exhausted)->losses, " times, for which ",
+                    (*exhausted)->again_tokens, " tokens were computed again)");
   } else {
     const std::string& shortage = sharing_->borrowing().shortage();
     absl::StrAppend(&why, " (waited ", absl::FormatDuration(options_.lease_patience), " for more",
                     shortage.empty() ? "" : "; the broker says: ", shortage, ")");
   }
-  return why + ": shorten the prompt, lower max_tokens, or raise --kv_cache_bytes";
+  return why;
 }
 
 void StepLoop::Cancel(const std::string& request_id) {

@@ -3,7 +3,8 @@
 //
 //   AskedAgain asked_again;
 //   asked_again.NoteComputed();   // for each block
-//   asked_again.NoteAsked(2);     // a prompt asked for so many: found for the first time, or gone and computed again
+//   asked_again.NoteAsked(2);     // a prompt asked for so many: found for the first time, or taken along by a loan or a
+//                                 // lease that went, which own memory alone would have kept (ReuseMeter)
 //   if (asked_again.Mostly()) ... // what is computed now will be asked for again, too
 #pragma once
 

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "engine/kv/kv_cache.h"
@@ -93,6 +94,27 @@ TEST_F(WorthSavingTest, WhatIsComputedWhereMostIsAskedForAgainIsExpectedToBe) {
     for (const int32_t from : {1000, 1010, 1020}) Cache(Count(4, from)), SpillAll();
     EXPECT_EQ(cache_->WorthSaving(lease) - found, of_four == 3 ? 6 : 0);
     Check({});
+  }
+}
+
+TEST_F(WorthSavingTest, WhatWentWithALeaseAndIsAskedForAgainCountsToo) {
+  for (const bool again : {false, true}) {
+    cache_ = std::make_unique<KvCache>(KvCache::Options{.num_blocks = 8,
+                                                        .block_tokens = kBlockTokens,
+                                                        .may_borrow = true,
+                                                        .measures_reuse = true,
+                                                        .watermark_blocks = 8});
+    (void)cache_->AddRegion(1, "another");
+    for (int i = 0; i < 60; ++i) {
+      const RegionId lease = cache_->AddRegion(20, "donor");
+      Cache(Count(5, again ? 0 : 10 * i)), SpillAll();
+      cache_->RegionDraining(lease);
+      cache_->DropRegion(lease);
+    }
+    const RegionId lease = cache_->AddRegion(20, "donor");
+    for (const int32_t from : {2000, 2010, 2020, 2030, 2040, 2050}) Cache(Count(4, from)), SpillAll();
+    ASSERT_GT(cache_->region(lease).cached, 0);
+    EXPECT_EQ(cache_->WorthSaving(lease) > 0, again);
   }
 }
 
