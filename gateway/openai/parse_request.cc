@@ -74,15 +74,24 @@ void ReadStreamOptions(Fields& fields, ResponseOptions& answer) {
   fields.Adopt(stream.status());
 }
 
-// Refuses fields that would change the form of the response, since ignoring them would mislead the client.
+// Refuses fields that would change the form of the response, since ignoring them would mislead the client: OpenAI's, the
+// older names of these, and vLLM's.
 void RefuseUnsupported(Fields& fields) {
-  if (const json* tools = fields.Find("tools"); tools != nullptr && *tools != json::array()) {
-    fields.Fail("tools", absl::StrCat("is ", Shown(*tools), ", wants to be left out: calling tools is not supported"));
+  for (const char* name : {"tools", "functions"}) {
+    const json* tools = fields.Find(name);
+    if (tools == nullptr || *tools == json::array()) continue;
+    fields.Fail(name, absl::StrCat("is ", Shown(*tools), ", wants to be left out: calling tools is not supported"));
   }
-  const json* choice = fields.Find("tool_choice");
-  if (choice != nullptr && *choice != "none" && *choice != "auto") {
-    fields.Fail("tool_choice",
+  for (const char* name : {"tool_choice", "function_call"}) {
+    const json* choice = fields.Find(name);
+    if (choice == nullptr || *choice == "none" || *choice == "auto") continue;
+    fields.Fail(name,
                 absl::StrCat("is ", Shown(*choice), ", wants \"none\" or \"auto\": calling tools is not supported"));
+  }
+  for (const char* name : {"guided_json", "guided_regex", "guided_choice", "guided_grammar", "structured_outputs"}) {
+    const json* form = fields.Find(name);
+    if (form == nullptr) continue;
+    fields.Fail(name, absl::StrCat("is ", Shown(*form), ", wants to be left out: a form cannot be imposed on answers"));
   }
   const json* format = fields.Find("response_format");
   if (format == nullptr) return;

@@ -75,10 +75,9 @@ absl::Status CheckRequestId(const std::string& id, const Limits& limits) {
 }  // namespace
 
 absl::Status CheckSampling(const fleet::Sampling& s, const Limits& limits) {
-  constexpr double kMax = std::numeric_limits<float>::max();
   constexpr double kInt = std::numeric_limits<int32_t>::max();
   RETURN_IF_ERROR(CheckNumber("max_tokens", Wide(s.max_tokens), {1, kInt}));
-  RETURN_IF_ERROR(CheckNumber("temperature", Wide(s.temperature), {0, kMax}));
+  RETURN_IF_ERROR(CheckNumber("temperature", Wide(s.temperature), {0, 2}));
   RETURN_IF_ERROR(CheckNumber("top_p", Wide(s.top_p), {0, 1, true}));
   RETURN_IF_ERROR(CheckNumber("top_k", Wide(s.top_k), {-1, kInt}));
   RETURN_IF_ERROR(CheckNumber("min_p", Wide(s.min_p), {0, 1}));

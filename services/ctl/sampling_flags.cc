@@ -15,7 +15,7 @@ void ModelFlags::AddTo(CLI::App& command) {
 void SamplingFlags::AddTo(CLI::App& command, int32_t default_max_tokens) {
   max_tokens = default_max_tokens;
   command.add_option("--max_tokens", max_tokens, "the answer ends after so many tokens")->capture_default_str();
-  command.add_option("--temperature", temperature, "0 is greedy; left out: 1");
+  command.add_option("--temperature", temperature, "[0, 2]; 0 is greedy; left out: 1");
   command.add_option("--top_p", top_p, "nucleus sampling, (0, 1]");
   command.add_option("--top_k", top_k, "the k likeliest tokens; 0: all");
   command.add_option("--min_p", min_p, "least share of the likeliest token's probability, [0, 1]");

@@ -186,7 +186,8 @@ TEST(ParseRequest, PromptsAndMessagesOfTheWrongShapeAreRefused) {
   for (const char* messages :
        {"5", "[]", "{}", "[5]", "[{}]", R"([{"role":5}])", R"([{"role":""}])", R"([{"role":"user","content":5}])",
         R"([{"role":"user","content":["a"]}])", R"([{"role":"user","content":[{"type":"image_url","image_url":{}}]}])",
-        R"([{"role":"user","content":[{"type":"text"}]}])"}) {
+        R"([{"role":"user","content":[{"type":"text"}]}])", R"([{"role":"user"}])",
+        R"([{"role":"assistant","content":null},{"role":"user","content":null}])"}) {
     EXPECT_THAT(Refusal(Endpoint::kChat, absl::StrCat(R"({"model":"m","messages":)", messages, "}")),
                 ::testing::StartsWith("messages"))
         << messages;
@@ -252,8 +253,15 @@ TEST(ParseRequest, ToolsAndFormatsOtherThanTextAreRefusedByName) {
             "response_format.type: response_format.type is \"json_object\", wants \"text\": other formats are not "
             "supported");
   EXPECT_THAT(RefusedField(R"("response_format":"json")"), HasSubstr("wants a JSON object"));
+  EXPECT_THAT(RefusedField(R"("functions":[{"name":"f"}])"),
+              HasSubstr("functions is a list of 1, wants to be left out"));
+  EXPECT_THAT(RefusedField(R"("function_call":{"name":"f"})"), HasSubstr("function_call is an object"));
+  EXPECT_EQ(RefusedField(R"("guided_choice":["a"])"),
+            "guided_choice: guided_choice is a list of 1, wants to be left out: a form cannot be imposed on answers");
+  EXPECT_THAT(RefusedField(R"("structured_outputs":{})"), HasSubstr("structured_outputs is an object"));
   for (const char* field : {R"("tools":[])", R"("tools":null)", R"("tool_choice":"auto","tools":[])",
-                            R"("tool_choice":"none")", R"("response_format":{"type":"text"})"}) {
+                            R"("functions":[],"function_call":"auto")", R"("tool_choice":"none")",
+                            R"("response_format":{"type":"text"})"}) {
     EXPECT_EQ(Chat(absl::StrCat(kHello, ",", field)).prompts.size(), 1u) << field;
   }
   EXPECT_THAT(Refusal(Endpoint::kChat, absl::StrCat(R"({"model":"m",)", kHello, R"(,"tools":[{}]})")),

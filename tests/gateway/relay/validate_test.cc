@@ -84,6 +84,7 @@ std::vector<BadRequest> BadRequests() {
       {"NoTokens", [](R& r) { r.sampling.max_tokens = 0; }, kBad, {"sampling.max_tokens is 0", "[1,"}},
       {"NegativeTemperature", [](R& r) { r.sampling.temperature = -1; }, kBad, {"sampling.temperature is -1"}},
       {"NanTemperature", [](R& r) { r.sampling.temperature = kNan; }, kBad, {"sampling.temperature is nan"}},
+      {"LargeTemperature", [](R& r) { r.sampling.temperature = 9; }, kBad, {"sampling.temperature is 9", "[0, 2]"}},
       {"InfiniteTemperature", [](R& r) { r.sampling.temperature = kInf; }, kBad, {"sampling.temperature is inf"}},
       {"LargeTopP", [](R& r) { r.sampling.top_p = 7; }, kBad, {"sampling.top_p is 7", "(0, 1]"}},
       {"ZeroTopP", [](R& r) { r.sampling.top_p = 0; }, kBad, {"sampling.top_p is 0"}},
