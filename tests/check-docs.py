@@ -24,6 +24,7 @@ def tracked(*patterns):
 
 
 FILES = set(tracked())
+NAMES = {pathlib.PurePath(file).name for file in FILES}
 FOLDERS = {str(parent) for file in FILES for parent in pathlib.PurePath(file).parents} - {"."}
 
 
@@ -72,6 +73,8 @@ def link_errors(file, text):
 def path_errors(file, text):
     for quoted in re.findall(r"`([^`\n]+)`", text):
         match = re.match(r"([\w./*{},-]+)(?:: ?(.+)| .*)?$", quoted)
+        if match and re.fullmatch(r"\w+\.(?:h|cc|cu|cuh|py|sh)", match[1]) and match[1] not in NAMES:
+            yield f"names {match[1]}, which is not there"
         if not match or not match[1].startswith(TOPS):
             continue
         here = os.path.normpath(pathlib.PurePath(file).parent / match[1])

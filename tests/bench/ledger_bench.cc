@@ -189,4 +189,8 @@ int Main() {
 }  // namespace
 }  // namespace swiftcache::broker
 
-int main() { return swiftcache::broker::Main(); }
+int main(int argc, char** argv) {
+  if (argc == 1) return swiftcache::broker::Main();
+  std::fprintf(stderr, "swiftcache-ledger-bench: unknown argument '%s'; it takes none, and measures\n", argv[1]);
+  return 2;
+}
