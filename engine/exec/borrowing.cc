@@ -145,18 +145,10 @@ absl::Time Borrowing::NextWakeup() const {
 void Borrowing::AskForMemory(int64_t waiting_tokens) {
   const int64_t taken = taken_.blocks(parts_.clock->Now());
   int64_t blocks = std::max(parts_.cache->TakeLeaseWish(/*margin=*/taken), departures_.homeless_blocks());
-  if (blocks == 0) {
-    if (waiting_tokens == 0 && !parts_.scheduler->has_work()) ForgetNeed();
-    return;
-  }
-  wish_is_needed_ = waiting_tokens > 0 || parts_.scheduler->missing_blocks() > 0;
+  if (blocks == 0) return;
   // Who needs a little will need more: leases grow by steps, so that they stay few.
   blocks = std::max({blocks, options_.num_blocks / kWishDivisor, parts_.cache->leased_in().total / kWishDivisor});
   parts_.coordinator->WishForMemory(blocks * parts_.own->block_bytes(), waiting_tokens);
-}
-
-void Borrowing::ForgetNeed() {
-  if (std::exchange(wish_is_needed_, false)) parts_.coordinator->WishForMemory(0, 0);
 }
 
 }  // namespace swiftcache::engine::exec

@@ -88,6 +88,8 @@ class Borrowing {
   /// After each plan, and whenever a message was handled: what else cache and scheduler wish for is set going.
   /// `waiting_tokens`: of requests that do not run yet.
   void Advance(int64_t waiting_tokens);
+  /// Who waited for memory has gone, and nobody else is there: what the broker has not been asked for yet it is not asked.
+  void ForgetNeed() { parts_.coordinator->WishForMemory(0, 0); }
   /// When Advance has something to do without a message.
   absl::Time NextWakeup() const;
 
@@ -109,7 +111,6 @@ class Borrowing {
 
  private:
   void AskForMemory(int64_t waiting_tokens);
-  void ForgetNeed();
   void UpdatePotential();
 
   const Options options_;
@@ -119,7 +120,6 @@ class Borrowing {
   Departures departures_;
   LeaseUse use_;
   TakenOfLate taken_;
-  bool wish_is_needed_ = false;                  // the latest, by requests, and not only of use
   absl::flat_hash_set<kv::LeaseId> worth_more_;  // than the step under way
   std::vector<kv::LeaseId> worth_more_copied_;   // likewise, but copies read it
   int64_t lendable_blocks_ = 0;

@@ -38,7 +38,13 @@ void StepLoop::AdmitParked() {
 }
 
 void StepLoop::EndStarved() {
-  for (LiveRequest* request : starvation_.Look()) Close(*request, absl::OutOfRangeError(WhyStarved(*request)));
+  const std::vector<LiveRequest*> starved = starvation_.Look();
+  for (LiveRequest* request : starved) Close(*request, absl::OutOfRangeError(WhyStarved(*request)));
+  if (!starved.empty()) ForgetNeed();
+}
+
+void StepLoop::ForgetNeed() {
+  if (sharing_ && !has_work()) sharing_->borrowing().ForgetNeed();
 }
 
 std::string StepLoop::WhyStarved(const LiveRequest& request) const {
@@ -65,6 +71,7 @@ void StepLoop::Cancel(const std::string& request_id) {
   LiveRequest* request = live_.Find(request_id);
   if (request == nullptr) return;
   Close(*request, absl::CancelledError("the request was cancelled"));
+  ForgetNeed();
   Publish();
 }
 
