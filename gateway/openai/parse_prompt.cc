@@ -62,13 +62,11 @@ void AddPart(const json& part, const std::string& name, Fields& fields, std::str
   text += content->get_ref<const std::string&>();
 }
 
+// Of a message that has a role.
 std::string ParseContent(const json& message, const std::string& name, Fields& fields) {
   const auto content = message.find("content");
   if (content == message.end() || content->is_null()) {  // an assistant's message may have none
-    const auto role = message.find("role");
-    if (role == message.end() || *role != "assistant") {
-      fields.Fail(name, "is missing, wants a string or a list of text parts");
-    }
+    if (message.at("role") != "assistant") fields.Fail(name, "is missing, wants a string or a list of text parts");
     return "";
   }
   if (content->is_string()) return content->get<std::string>();
