@@ -91,6 +91,7 @@ for device in /dev/nvidia0 /dev/nvidiactl /dev/nvidia-uvm; do
     lacks "access to $device" "let this user read and write it"
   fi
 done
+note "engines that share a GPU want MPS (nvidia-cuda-mps-control -d): without it they take turns, and each waits for the turn of the other whose answer it wants"
 note "engines that lend to each other, or share a GPU, run as one user and see one --shm_dir; in containers, mount it into all of them"
 
 # --- what building wants

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <cstdlib>
 #include <utility>
 
 #include "engine/backend/cuda/native/cuda_driver.h"
@@ -13,6 +14,10 @@ class RealTestGpu final : public TestGpu {
   explicit RealTestGpu(std::unique_ptr<Driver> driver) : driver_(std::move(driver)) {}
   Driver& driver() override { return *driver_; }
   bool IsReal() const override { return true; }
+  // Under a sanitizer a case takes a hundred times as long.
+  int64_t Cases(int64_t all) const override {
+    return std::getenv("SWIFTCACHE_TEST_FEW_CASES") != nullptr ? all / 20 : all;
+  }
   std::unique_ptr<Kernels> MakeKernels() override {
     auto kernels = CudaKernels::Create(*driver_);
     EXPECT_TRUE(kernels.ok()) << kernels.status();

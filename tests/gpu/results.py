@@ -51,7 +51,7 @@ def bench(path, torch_path):
 
 def sharing(path):
     data = json.loads(path.read_text())
-    yield f"\nEngines of {data['models']} on one GPU, `--transport={data['transport']}`, in {data['dtype']}:\n"
+    yield f"\nEngines of {data['models']} on one GPU, `--transport={data['transport']}`, in {data['dtype']}, {'at the same time (MPS)' if data['mps'] else 'in turns'}:\n"
     yield "| what | figure | asked |\n|---|---|---|"
     for row in data["rows"]:
         yield f"| {row['what']} | {row['figure']} | {row['asked']} |"

@@ -6,9 +6,10 @@
 #   tests       the CUDA backend's tests and the golden tokens, with the kernels themselves
 #   bench       the figures, each beside its bound
 #   torch       PyTorch's figures for the same shapes
-#   sharing     three engines on the GPU that lease to each other, by cuda_ipc (in f32 and in bf16) and by NCCL: tokens, reclaim, kills
+#   sharing     three engines on the GPU that lease to each other, by cuda_ipc (in f32, in turns and at the same
+#               time, and in bf16) and by NCCL: tokens, reclaim, kills
 #   large       the same at Qwen3-8B's size, with random weights: longest prompt, first tokens, reclaim of over 1 GiB
-#   sanitizer   the tests again under compute-sanitizer: memcheck, racecheck
+#   sanitizer   the tests again under compute-sanitizer: memcheck, and each by itself racecheck
 # Ten minutes at most, all together: what there is no time for is skipped, and can be run by its name. Says what it skipped.
 # Leaves its logs and JSON in $OUT (default: build/gpu), from which tests/gpu/results.py writes RESULTS.md.
 set -uo pipefail
@@ -91,45 +92,42 @@ import ctypes
 version = ctypes.c_int()
 ctypes.CDLL("libnccl.so.2").ncclGetVersion(ctypes.byref(version))
 print(version.value)' 2>/dev/null) || nccl=0
-for transport in cuda_ipc nccl; do
-  if [ $transport = nccl ] && [[ " $parts " == *" sharing "* ]] && [ "$nccl" -lt 23000 ]; then
-    found="NCCL $((nccl / 10000)).$((nccl / 100 % 100)).$((nccl % 100))"
-    [ "$nccl" -gt 0 ] || found="no NCCL here"
-    skip sharing-nccl "$found; several engines on one GPU want 2.30 or later"
-    continue
-  fi
-  # NCCL's kernels wait for each other: of several processes on one GPU they run together by MPS alone. Without it they hand
-  # over once in a turn, which takes 50 to 200 ms a token.
-  mps=false trace=()
-  if [ $transport = nccl ] && [[ " $parts " == *" sharing "* ]]; then
-    trace=(--trace --logs "$out/nccl")
-    export CUDA_MPS_PIPE_DIRECTORY=$out/nccl/mps CUDA_MPS_LOG_DIRECTORY=$out/nccl/mps NCCL_DEBUG=WARN
-    mkdir -p "$out/nccl/mps"
-    if nvidia-cuda-mps-control -d 2>/dev/null; then mps=true; else echo "no MPS here: NCCL's kernels take turns"; fi
-  fi
-  part sharing sharing-$transport 90 python3 tests/gpu/sharing.py --bin "$folder/bin" --transport $transport "${trace[@]}" --json "$out/sharing-$transport.json"
-  ! $mps || echo quit | nvidia-cuda-mps-control
-  unset CUDA_MPS_PIPE_DIRECTORY CUDA_MPS_LOG_DIRECTORY
-  tell sharing-$transport . | grep -v ' tokens, the first after '
-done
-part sharing sharing-bf16 90 python3 tests/gpu/sharing.py --bin "$folder/bin" --dtype bf16 --json "$out/sharing-bf16.json"
-tell sharing-bf16 .
+share() {  # share NAME FLAG...
+  part sharing "sharing-$1" 90 python3 tests/gpu/sharing.py --bin "$folder/bin" --trace --logs "$out/servers-$1" --json "$out/sharing-$1.json" "${@:2}"
+  [[ " $parts " != *" sharing "* ]] || tell "sharing-$1" . | grep -v ' tokens, the first after '
+}
+share turns
+# Engines run on one GPU at the same time by MPS alone, as they do on one each. Without it they take turns: whoever waits for
+# another waits for its turn, too, and NCCL's kernels, which wait for each other, hand over once in a turn: 50 to 200 ms a token.
+mps=false
+if [[ " $parts " == *" sharing "* || " $parts " == *" large "* ]]; then
+  export CUDA_MPS_PIPE_DIRECTORY=$out/mps CUDA_MPS_LOG_DIRECTORY=$out/mps NCCL_DEBUG=WARN
+  mkdir -p "$out/mps"
+  forget MPS
+  if nvidia-cuda-mps-control -d 2>/dev/null; then mps=true; else unset CUDA_MPS_PIPE_DIRECTORY; skip MPS "none here: engines take turns on the GPU"; fi
+fi
+share cuda_ipc
+share bf16 --dtype bf16
+if [ "$nccl" -ge 23000 ]; then
+  share nccl --transport nccl
+elif [[ " $parts " == *" sharing "* ]]; then
+  found="NCCL $((nccl / 10000)).$((nccl / 100 % 100)).$((nccl % 100))"
+  [ "$nccl" -gt 0 ] || found="no NCCL here"
+  skip sharing-nccl "$found; several engines on one GPU want 2.30 or later"
+fi
 part large sharing-large 200 python3 tests/gpu/large_sharing.py --bin "$folder/bin" --json "$out/sharing-large.json"
 [[ " $parts " != *" large "* ]] || tell sharing-large .
+! $mps || echo quit | nvidia-cuda-mps-control
+unset CUDA_MPS_PIPE_DIRECTORY CUDA_MPS_LOG_DIRECTORY NCCL_DEBUG
 sanitizer=$(command -v compute-sanitizer || find /usr/local/cuda/bin -name compute-sanitizer 2>/dev/null)
-for tool in memcheck racecheck; do
-  if [[ " $parts " == *" sanitizer "* ]] && [ -z "$sanitizer" ]; then
-    skip "sanitizer $tool" "no compute-sanitizer here"
-    continue
-  fi
-  # Racecheck reports hand-overs within NVIDIA's kernels, too, and fails of itself where it is told to pass them over.
-  fatal=(--error-exitcode 9)
-  [ $tool != racecheck ] || fatal=()
+if [[ " $parts " == *" sanitizer "* ]] && [ -z "$sanitizer" ]; then
+  skip sanitizer "no compute-sanitizer here"
+else
   # Not those that end a child: what the sanitizer has put into it waits there for ever.
-  part sanitizer sanitizer-$tool 150 "$sanitizer" --tool $tool "${fatal[@]}" "$folder/tests/gpu_backend_test" --gtest_filter='-*CallersBug'
-  tell sanitizer-$tool 'ERROR SUMMARY|RACECHECK SUMMARY|^\[  (PASSED|FAILED)'
-done
-races=$(tell sanitizer-racecheck 'Race reported.*swiftcache' | sort | uniq -c)
-[[ " $parts " != *" sanitizer "* ]] || [ -z "$races" ] || { echo "races in our kernels:"; echo "$races"; code=1; }
+  part sanitizer sanitizer-memcheck 150 "$sanitizer" --tool memcheck --error-exitcode 9 "$folder/tests/gpu_backend_test" --gtest_filter='-*CallersBug'
+  tell sanitizer-memcheck 'ERROR SUMMARY|^\[  (PASSED|FAILED)'
+  part sanitizer sanitizer-racecheck 200 tests/gpu/racecheck.sh "$sanitizer" "$folder/tests/gpu_backend_test" "$out/racecheck"
+  tell sanitizer-racecheck .
+fi
 [ $ran -gt 0 ] || { echo "tests/gpu/run.sh: nothing ran" >&2; code=1; }
 exit $code

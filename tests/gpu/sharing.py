@@ -165,7 +165,7 @@ class Figures:
     def save(self, args, models):
         if args.json:
             pathlib.Path(args.json).write_text(json.dumps({"models": models, "transport": args.transport, "backend": args.backend,
-                                                           "dtype": args.dtype, "wrong": self.wrong, "rows": self.rows}, indent=1))
+                                                           "dtype": args.dtype, "mps": "CUDA_MPS_PIPE_DIRECTORY" in os.environ, "wrong": self.wrong, "rows": self.rows}, indent=1))
 
 
 def reclaims(donors):
