@@ -23,7 +23,6 @@ namespace {
 constexpr int kDevice = 0;                      // of those that CUDA_VISIBLE_DEVICES leaves
 constexpr int kOldestMajor = 8;                 // sm_80: bf16 in tensor cores
 constexpr int64_t kDeclaredBlockMemory = 1024;  // of a kernel that asks for more: thread_block.cuh's reductions
-constexpr size_t kPieceBytes = 2048;            // a power of two
 constexpr int kDriverFunctions = 12'040;        // of the CUDA whose functions are looked up
 
 // The runtime that is linked in wants a driver of its own CUDA's major version, whatever functions are used.
@@ -241,16 +240,17 @@ class CudaDriver final : public Driver {
     }
     return absl::OkStatus();
   }
-  // Rows of several KiB are given as stacks of rows of kPieceBytes, which the driver moves faster: tests/gpu/RESULTS.md.
+  // Long rows are given as stacks of short ones, which the driver moves faster: tests/gpu/RESULTS.md.
   absl::Status Copy2D(Stream stream, const DeviceCopy2D& copy) override {
-    const auto stacked = [](uint64_t address, int64_t stride) {
-      return make_cudaPitchedPtr(At(address), kPieceBytes, kPieceBytes, static_cast<size_t>(stride) / kPieceBytes);
+    const size_t piece = copy.bytes > 32 << 10 ? 1024 : 2048;
+    const bool whole_pieces = (copy.bytes | copy.to_stride | copy.from_stride) % piece == 0;
+    const auto stacked = [&](uint64_t address, int64_t stride) {
+      return make_cudaPitchedPtr(At(address), piece, piece, static_cast<size_t>(stride) / piece);
     };
-    const bool whole_pieces = (copy.bytes | copy.to_stride | copy.from_stride) % kPieceBytes == 0;
     cudaMemcpy3DParms stacks = {};
     stacks.srcPtr = stacked(copy.from, copy.from_stride);
     stacks.dstPtr = stacked(copy.to, copy.to_stride);
-    stacks.extent = {kPieceBytes, static_cast<size_t>(copy.bytes) / kPieceBytes, static_cast<size_t>(copy.rows)};
+    stacks.extent = {piece, static_cast<size_t>(copy.bytes) / piece, static_cast<size_t>(copy.rows)};
     stacks.kind = cudaMemcpyDefault;
     return CudaStatus(whole_pieces
                           ? cudaMemcpy3DAsync(&stacks, Of(stream))

@@ -31,9 +31,10 @@ TEST(CopyGridTest, RowsOfAnyLengthAndDistanceLieWhereTheyBelong) {
   struct Grid {
     int64_t words, to_stride, from_stride, rows;
   };
-  for (const Grid& grid : std::initializer_list<Grid>{{64, 64, 192, 100},         // short rows
-                                                      {512, 512, 1024, 30},       // as long as a piece
-                                                      {8192, 8192, 3 * 8192, 6},  // several pieces
+  for (const Grid& grid : std::initializer_list<Grid>{{64, 64, 192, 100},            // short rows
+                                                      {512, 512, 1024, 30},          // as long as a piece
+                                                      {8192, 8192, 3 * 8192, 6},     // several pieces
+                                                      {16384, 16384, 2 * 16384, 4},  // which are shorter in longer rows
                                                       {2048, 4096, 2560, 30},  // to rows apart, distances of odd pieces
                                                       {2048, 2048, 2050, 30},  // a distance that is no pieces
                                                       {1000, 1024, 1536, 30},  // a length that is none
