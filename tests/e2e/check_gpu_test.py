@@ -116,6 +116,7 @@ def test_an_old_nccl_costs_nccl_alone(check):
 def test_several_engines_on_one_gpu_want_a_later_nccl_and_mps(check):
     _, said = check(nccl="2.28.3")
     assert "on one GPU want NCCL 2.30, NCCL_MULTI_RANK_GPU_ENABLE=1 and MPS" in said
+    assert line(said, "share a GPU want MPS").startswith("note")
 
 
 def test_with_a_later_nccl_they_want_mps_alone(check):
