@@ -100,6 +100,8 @@ share turns
 # Engines run on one GPU at the same time by MPS alone, as they do on one each. Without it they take turns: whoever waits for
 # another waits for its turn, too, and NCCL's kernels, which wait for each other, hand over once in a turn: 50 to 200 ms a token.
 mps=false
+stop_mps() { ! $mps || { mps=false; nvidia-cuda-mps-control <<<quit; }; }
+trap stop_mps EXIT
 if [[ " $parts " == *" sharing "* || " $parts " == *" large "* ]]; then
   export CUDA_MPS_PIPE_DIRECTORY=$out/mps CUDA_MPS_LOG_DIRECTORY=$out/mps NCCL_DEBUG=WARN
   mkdir -p "$out/mps"
@@ -117,7 +119,7 @@ elif [[ " $parts " == *" sharing "* ]]; then
 fi
 part large sharing-large 200 python3 tests/gpu/large_sharing.py --bin "$folder/bin" --json "$out/sharing-large.json"
 [[ " $parts " != *" large "* ]] || tell sharing-large .
-! $mps || echo quit | nvidia-cuda-mps-control
+stop_mps
 unset CUDA_MPS_PIPE_DIRECTORY CUDA_MPS_LOG_DIRECTORY NCCL_DEBUG
 sanitizer=$(command -v compute-sanitizer || find /usr/local/cuda/bin -name compute-sanitizer 2>/dev/null)
 if [[ " $parts " == *" sanitizer "* ]] && [ -z "$sanitizer" ]; then
