@@ -6,7 +6,6 @@ cd "$(dirname "$0")/.."
 die() { echo "package: $*" >&2; exit 2; }
 [ $# -eq 0 ] || die "unknown argument '$1'; usage: deploy/package.sh"
 deploy/install-deps.sh >&2
-export CCACHE_BASEDIR=$PWD CCACHE_NOHASHDIR=1  # checkouts in other folders share the compiler cache
 log=build/package.log
 mkdir -p build
 { cmake --preset release && cmake --build --preset release --target binaries; } >"$log" 2>&1 ||

@@ -41,7 +41,6 @@ deploy/install-deps.sh
 free_kib=$(df -Pk . | awk 'NR==2 {print $4}')
 [ "$free_kib" -ge 1048576 ] || [ -x $bin/swiftcachectl ] || die "$PWD has $((free_kib / 1024)) MiB free, wanted 1024 to build; free some"
 mkdir -p build
-export CCACHE_BASEDIR=$PWD CCACHE_NOHASHDIR=1  # checkouts in other folders share the compiler cache
 log=build/quickstart.log
 cmake --preset release >"$log" 2>&1 || { tail -15 "$log" >&2; die "cmake --preset release failed (above; all of it in $log)"; }
 say "building (release)"
