@@ -48,18 +48,19 @@ before=$(identity)
   nvidia-smi --query-gpu=name,driver_version,clocks.sm,clocks.mem,clocks.max.sm,ecc.mode.current,power.limit,memory.total --format=csv 2>&1
 } | tee "$out/machine.txt"
 [ "$before" = "$(identity)" ] || rm -f "$out"/*.json "$out/skipped.txt"  # of another GPU, or of other code
-code=0 ran=0
+code=0 ran=' '
+wants() { [[ " $parts " == *" $1 "* ]]; }
 forget() { [ ! -f "$out/skipped.txt" ] || sed -i "/^[a-z]*: $1: /d" "$out/skipped.txt"; }  # what an earlier run said of it
 skip() { forget "$1"; echo "skipped: $1: $2" | tee -a "$out/skipped.txt"; }
 part() {  # part PART NAME SECONDS COMMAND...: the log is NAME.log; 1: it failed
   local part=$1 name=$2 seconds=$3 left=$((580 - SECONDS)) rc
   shift 3
-  [[ " $parts " == *" $part "* ]] || return 0
+  wants "$part" || return 0
   [ $left -ge 15 ] || { skip "$name" "no time left; tests/gpu/run.sh $folder $part"; return 0; }
   echo "--- $name"
   rm -f "$out/$name.json"
   forget "$name"
-  ran=$((ran + 1))
+  ran+="$name "
   timeout -k 15 $((seconds < left ? seconds : left)) "$@" >"$out/$name.log" 2>&1
   rc=$?
   [ $rc -eq 0 ] && return 0
@@ -68,10 +69,10 @@ part() {  # part PART NAME SECONDS COMMAND...: the log is NAME.log; 1: it failed
   code=1
   echo "$name ended with $rc; $out/$name.log has all of it"
 }
-tell() { [ ! -f "$out/$1.log" ] || grep -E "$2" "$out/$1.log"; }
+tell() { [[ $ran != *" $1 "* ]] || grep -E "$2" "$out/$1.log"; }  # tell NAME WHAT: of what ran just now
 
 export SWIFTCACHE_TEST_MODEL=${SWIFTCACHE_TEST_MODEL:-${XDG_CACHE_HOME:-$HOME/.cache}/swiftcache/models/SmolLM2-135M-Instruct.Q4_1.gguf}
-if [[ " $parts " == *" tests "* ]] && [ ! -f "$SWIFTCACHE_TEST_MODEL" ]; then
+if wants tests && [ ! -f "$SWIFTCACHE_TEST_MODEL" ]; then
   skip "SmolLM2's golden tokens" "no $SWIFTCACHE_TEST_MODEL: deploy/fetch-model.sh fetches it, SWIFTCACHE_TEST_MODEL names it"
   unset SWIFTCACHE_TEST_MODEL
 fi
@@ -81,7 +82,7 @@ for test in gpu_backend_test gpu_golden_test; do
 done
 part bench bench 200 "$folder/bin/swiftcache-gpu-bench" --json="$out/bench.json"
 tell bench .
-if [[ " $parts " == *" torch "* ]] && ! LD_LIBRARY_PATH=$machines python3 -c 'import torch' 2>/dev/null; then
+if wants torch && ! LD_LIBRARY_PATH=$machines python3 -c 'import torch' 2>/dev/null; then
   skip torch "no PyTorch here"
 else
   part torch torch 100 env LD_LIBRARY_PATH="$machines" python3 tests/gpu/torch_bench.py --json "$out/torch.json"
@@ -94,7 +95,7 @@ ctypes.CDLL("libnccl.so.2").ncclGetVersion(ctypes.byref(version))
 print(version.value)' 2>/dev/null) || nccl=0
 share() {  # share NAME FLAG...
   part sharing "sharing-$1" 90 python3 tests/gpu/sharing.py --bin "$folder/bin" --trace --logs "$out/servers-$1" --json "$out/sharing-$1.json" "${@:2}"
-  [[ " $parts " != *" sharing "* ]] || tell "sharing-$1" . | grep -v ' tokens, the first after '
+  tell "sharing-$1" . | grep -v ' tokens, the first after '
 }
 share turns
 # Engines run on one GPU at the same time by MPS alone, as they do on one each. Without it they take turns: whoever waits for
@@ -102,7 +103,7 @@ share turns
 mps=false
 stop_mps() { ! $mps || { mps=false; nvidia-cuda-mps-control <<<quit; }; }
 trap stop_mps EXIT
-if [[ " $parts " == *" sharing "* || " $parts " == *" large "* ]]; then
+if wants sharing || wants large; then
   export CUDA_MPS_PIPE_DIRECTORY=$out/mps CUDA_MPS_LOG_DIRECTORY=$out/mps NCCL_DEBUG=WARN
   mkdir -p "$out/mps"
   forget MPS
@@ -112,17 +113,17 @@ share cuda_ipc
 share bf16 --dtype bf16
 if [ "$nccl" -ge 23000 ]; then
   share nccl --transport nccl
-elif [[ " $parts " == *" sharing "* ]]; then
+elif wants sharing; then
   found="NCCL $((nccl / 10000)).$((nccl / 100 % 100)).$((nccl % 100))"
   [ "$nccl" -gt 0 ] || found="no NCCL here"
   skip sharing-nccl "$found; several engines on one GPU want 2.30 or later"
 fi
 part large sharing-large 200 python3 tests/gpu/large_sharing.py --bin "$folder/bin" --json "$out/sharing-large.json"
-[[ " $parts " != *" large "* ]] || tell sharing-large .
+tell sharing-large .
 stop_mps
 unset CUDA_MPS_PIPE_DIRECTORY CUDA_MPS_LOG_DIRECTORY NCCL_DEBUG
 sanitizer=$(command -v compute-sanitizer || find /usr/local/cuda/bin -name compute-sanitizer 2>/dev/null)
-if [[ " $parts " == *" sanitizer "* ]] && [ -z "$sanitizer" ]; then
+if wants sanitizer && [ -z "$sanitizer" ]; then
   skip sanitizer "no compute-sanitizer here"
 else
   # Not those that end a child: what the sanitizer has put into it waits there for ever.
@@ -131,5 +132,5 @@ else
   part sanitizer sanitizer-racecheck 200 tests/gpu/racecheck.sh "$sanitizer" "$folder/tests/gpu_backend_test" "$out/racecheck"
   tell sanitizer-racecheck .
 fi
-[ $ran -gt 0 ] || { echo "tests/gpu/run.sh: nothing ran" >&2; code=1; }
+[ "$ran" != ' ' ] || { echo "tests/gpu/run.sh: nothing ran" >&2; code=1; }
 exit $code
