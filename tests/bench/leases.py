@@ -37,6 +37,7 @@ from conftest import Cluster, Process  # of tests/e2e, which sides put on the pa
 
 OWN = 2048  # tokens of memory, of the chat engine
 LEASES = ("in_place", "lsc_200gbps")
+ALL_LOCAL = ("all_local", "all_local_too")
 WARM_UP = 24  # turns
 # What a donor took back it lends again before its turn comes again; an idle lease is kept for 16 of these, so that on
 # a slow machine, too, donors stay full.
@@ -44,13 +45,13 @@ WINDOW = "30s"
 
 
 def ttft_sides(bench):
-    """Equal own memory with leases and without; the bound has as much as all of them, for itself. Each has two neighbours, alike
-    but for whether they lend."""
+    """Equal own memory with leases and without; the bound has as much as all of them, for itself, and stands there twice, so
+    that it is seen by how much figures of the same differ. Each has two neighbours, alike but for whether they lend."""
     alone, lent = {"chat_flags": ("--transport=none",), "donor_flags": ("--transport=none",)}, 2 * (bench.args.lent,)
     return [bench.side("without", OWN, lent, **alone),
             bench.side("in_place", OWN, lent, ("--stream=in_place",), window=WINDOW),
             bench.side("lsc_200gbps", OWN, lent, ("--stream=lsc", "--link_gbps=200"), window=WINDOW),
-            bench.side("all_local", OWN + sum(lent), lent, **alone)]
+            *(bench.side(name, OWN + sum(lent), lent, **alone) for name in ALL_LOCAL)]
 
 
 def host_memory_peer(bench):
@@ -116,6 +117,10 @@ def print_ttft(bench, title, samples):
                 bench.asked(f"p99 of {side} / {peer}, upper end of the 95 % interval, {len(samples[side])} pairs, from {low:.3f}", high, bound)
         low, high = ratio_interval(samples[side], samples["all_local"], 99, bench.rng)
         bench.asked(f"p99 of {side} / all_local, upper end of the 95 % interval, from {low:.3f}", high, 1.15)
+    for p, ratio in ((99, p99), (50, p50)):
+        low, high = ratio_interval(*(samples[name] for name in ALL_LOCAL[::-1]), p, bench.rng)
+        print(f"        p{p} of all_local_too / all_local, which are the same: {ratio['all_local_too'] / ratio['all_local']:.3f} "
+              f"({low:.3f} to {high:.3f})")
 
 
 def print_revoked(bench, requests):
