@@ -246,14 +246,30 @@ void CountSteps() {
 }  // namespace
 
 int Main(std::string_view part) {
-  if (part.empty() || part == "step") MeasureSteps();
-  if (part.empty() || part == "wait") MeasureWaiting();
-  if (part.empty() || part == "drain") MeasureDrains();
-  if (part.empty() || part == "loop") MeasureLoop();
-  if (part.empty() || part == "unused") MeasureUnused();
-  if (part == "counted") CountSteps();
-  if (part == "counted-alone" || part == "counted-sharing") CountUnused(part == "counted-sharing");
-  return 0;
+  struct Part {
+    std::string_view name;
+    void (*run)();
+    bool by_default = true;
+  };
+  const Part parts[] = {{"step", MeasureSteps},
+                        {"wait", MeasureWaiting},
+                        {"drain", MeasureDrains},
+                        {"loop", MeasureLoop},
+                        {"unused", MeasureUnused},
+                        {"counted", CountSteps, false},
+                        {"counted-alone", [] { CountUnused(/*sharing=*/false); }, false},
+                        {"counted-sharing", [] { CountUnused(/*sharing=*/true); }, false}};
+  bool known = part.empty();
+  for (const Part& one : parts) {
+    if (part.empty() ? !one.by_default : part != one.name) continue;
+    known = true;
+    one.run();
+  }
+  if (known) return 0;
+  std::fprintf(stderr,
+               "usage: swiftcache-bookkeeping-bench [step | wait | drain | loop | unused | counted | counted-alone | "
+               "counted-sharing]\n");
+  return part == "--help" ? 0 : 2;
 }
 
 }  // namespace swiftcache::engine::sched
