@@ -3,6 +3,7 @@
 // machines change their speed from minute to minute. A Markdown table; one line each for weights, shape and rows.
 //
 //   swiftcache-gemm-bench [--threads N] [--isa avx512_bf16|avx2|...] [--rows 8,256,512] [--repeats N]
+//                        [--weights Q8_0,Q6_K]
 #include <glog/logging.h>
 
 #include <CLI/CLI.hpp>
@@ -30,6 +31,7 @@ struct Flags {
   std::string isa = "avx512_bf16";
   std::vector<int64_t> rows = {8, 256, 512};
   int repeats = 9;
+  std::vector<std::string> weights;  // empty: all
 };
 
 struct Shape {
@@ -44,11 +46,10 @@ struct Case {
   Precision precision;
   int bits;  // of a weight
 };
-constexpr Case kCases[] = {{WeightFormat::kF32, Precision::kF32, 32},
-                           {WeightFormat::kBf16, Precision::kBf16, 16},
-                           {WeightFormat::kQ8_0, Precision::kBf16, 8},
-                           {WeightFormat::kQ4_0, Precision::kBf16, 4},
-                           {WeightFormat::kQ4_1, Precision::kBf16, 4}};
+constexpr Case kCases[] = {{WeightFormat::kF32, Precision::kF32, 32},  {WeightFormat::kBf16, Precision::kBf16, 16},
+                           {WeightFormat::kQ8_0, Precision::kBf16, 8}, {WeightFormat::kQ4_0, Precision::kBf16, 4},
+                           {WeightFormat::kQ4_1, Precision::kBf16, 4}, {WeightFormat::kQ4_K, Precision::kBf16, 4},
+                           {WeightFormat::kQ5_K, Precision::kBf16, 5}, {WeightFormat::kQ6_K, Precision::kBf16, 6}};
 
 Arithmetic ArithmeticOf(const Case& c, Isa isa) {
   if (c.bits <= 8) return Arithmetic::kInt8;
@@ -104,6 +105,7 @@ int main(int argc, char** argv) {
       ->check([](const std::string& name) { return IsaOfName(name) ? "" : name + ", wanted " + kWantedIsa; });
   app.add_option("--rows", flags.rows, "of the products, with commas")->delimiter(',')->check(CLI::PositiveNumber);
   app.add_option("--repeats", flags.repeats, "of each measurement; the median counts")->check(CLI::Range(1, 1000));
+  app.add_option("--weights", flags.weights, "these formats alone, with commas")->delimiter(',');
   CLI11_PARSE(app, argc, argv);
   const Isa isa = BestIsa(*IsaOfName(flags.isa));
   if (isa == Isa::kBaseline) {
@@ -115,7 +117,10 @@ int main(int argc, char** argv) {
   std::printf(
       "| weights | arithmetic | inputs x outputs | rows | GOP/s | peak | share |\n|---|---|---|---|---|---|---|\n");
   for (const Case& c : kCases) {
+    const WeightBlock& block = BlockOf(c.format);
+    if (!flags.weights.empty() && std::count(flags.weights.begin(), flags.weights.end(), block.name) == 0) continue;
     for (const Shape& shape : kShapes) {
+      if (shape.inputs % block.elements != 0) continue;
       for (const int64_t rows : flags.rows) Measure(flags, c, shape, rows, isa, pool);
     }
   }

@@ -18,12 +18,14 @@ HWY_INLINE __m256i InOrder(__m256i sum) {
   return sum;
 }
 
-// 5 and 6 bits: two products, at most 2 * 63 * 127, fit 16 bits.
+// 5 and 6 bits: two pairs of products, at most 2 * 63 * 127 each, fit 16 bits.
 template <int kBits>
 struct Vectors : Int8Vectors256<kBits> {
   using Sum = __m256i;
-  static HWY_INLINE Sum Dot(Sum sum, __m256i weights, __m256i inputs) {
-    const __m256i pairs = _mm256_maddubs_epi16(weights, inputs);
+  static constexpr int kQuads = 2;
+  static HWY_INLINE Sum Dot(Sum sum, const __m256i* weights, const __m256i* inputs) {
+    const __m256i first = _mm256_maddubs_epi16(weights[0], inputs[0]);
+    const __m256i pairs = _mm256_add_epi16(first, _mm256_maddubs_epi16(weights[1], inputs[1]));
     return InOrder(_mm256_add_epi32(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1))));
   }
 };
@@ -39,8 +41,8 @@ struct Vectors<8> : Int8Vectors256<8> {
     return {_mm256_abs_epi8(codes), codes};
   }
   static HWY_INLINE Sum Begin(const int32_t*) { return _mm256_setzero_si256(); }
-  static HWY_INLINE Sum Dot(Sum sum, const Weights& weights, __m256i inputs) {
-    const __m256i pairs = _mm256_maddubs_epi16(weights.magnitudes, _mm256_sign_epi8(inputs, weights.codes));
+  static HWY_INLINE Sum Dot(Sum sum, const Weights* weights, const __m256i* inputs) {
+    const __m256i pairs = _mm256_maddubs_epi16(weights->magnitudes, _mm256_sign_epi8(*inputs, weights->codes));
     return InOrder(_mm256_add_epi32(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1))));
   }
 };
@@ -49,8 +51,8 @@ struct Vectors<8> : Int8Vectors256<8> {
 template <>
 struct Vectors<4> : Int8Vectors256<4> {
   static HWY_INLINE Sum Begin(const int32_t*) { return _mm256_setzero_si256(); }
-  static HWY_INLINE Sum Dot(Sum sum, __m256i weights, __m256i inputs) {
-    return InOrder(_mm256_add_epi16(sum, _mm256_maddubs_epi16(weights, inputs)));
+  static HWY_INLINE Sum Dot(Sum sum, const __m256i* weights, const __m256i* inputs) {
+    return InOrder(_mm256_add_epi16(sum, _mm256_maddubs_epi16(*weights, *inputs)));
   }
   static HWY_INLINE __m256 End(Sum sum, const int32_t* start) {
     return _mm256_cvtepi32_ps(

@@ -19,8 +19,10 @@ HWY_INLINE __m512i InOrder(__m512i sum) {
 template <int kBits>
 struct Vectors : Int8Vectors512<kBits> {
   using Sum = __m512i;
-  static HWY_INLINE Sum Dot(Sum sum, __m512i weights, __m512i inputs) {
-    const __m512i pairs = _mm512_maddubs_epi16(weights, inputs);
+  static constexpr int kQuads = 2;
+  static HWY_INLINE Sum Dot(Sum sum, const __m512i* weights, const __m512i* inputs) {
+    const __m512i first = _mm512_maddubs_epi16(weights[0], inputs[0]);
+    const __m512i pairs = _mm512_add_epi16(first, _mm512_maddubs_epi16(weights[1], inputs[1]));
     return InOrder(_mm512_add_epi32(sum, _mm512_madd_epi16(pairs, _mm512_set1_epi16(1))));
   }
 };
@@ -36,9 +38,9 @@ struct Vectors<8> : Int8Vectors512<8> {
     return {_mm512_abs_epi8(codes), _mm512_movepi8_mask(codes)};
   }
   static HWY_INLINE Sum Begin(const int32_t*) { return _mm512_setzero_si512(); }
-  static HWY_INLINE Sum Dot(Sum sum, const Weights& weights, __m512i inputs) {
-    const __m512i with_sign = _mm512_mask_sub_epi8(inputs, weights.negative, _mm512_setzero_si512(), inputs);
-    const __m512i pairs = _mm512_maddubs_epi16(weights.magnitudes, with_sign);
+  static HWY_INLINE Sum Dot(Sum sum, const Weights* weights, const __m512i* inputs) {
+    const __m512i with_sign = _mm512_mask_sub_epi8(*inputs, weights->negative, _mm512_setzero_si512(), *inputs);
+    const __m512i pairs = _mm512_maddubs_epi16(weights->magnitudes, with_sign);
     return InOrder(_mm512_add_epi32(sum, _mm512_madd_epi16(pairs, _mm512_set1_epi16(1))));
   }
 };
@@ -46,8 +48,8 @@ struct Vectors<8> : Int8Vectors512<8> {
 template <>
 struct Vectors<4> : Int8Vectors512<4> {
   static HWY_INLINE Sum Begin(const int32_t*) { return _mm512_setzero_si512(); }
-  static HWY_INLINE Sum Dot(Sum sum, __m512i weights, __m512i inputs) {
-    return InOrder(_mm512_add_epi16(sum, _mm512_maddubs_epi16(weights, inputs)));
+  static HWY_INLINE Sum Dot(Sum sum, const __m512i* weights, const __m512i* inputs) {
+    return InOrder(_mm512_add_epi16(sum, _mm512_maddubs_epi16(*weights, *inputs)));
   }
   static HWY_INLINE __m512 End(Sum sum, const int32_t* start) {
     return _mm512_cvtepi32_ps(

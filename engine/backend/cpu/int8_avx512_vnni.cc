@@ -14,8 +14,8 @@ namespace {
 template <int kBits>
 struct Vectors : Int8Vectors512<kBits> {
   using Sum = __m512i;
-  static HWY_INLINE Sum Dot(Sum sum, __m512i weights, __m512i inputs) {
-    return _mm512_dpbusd_epi32(sum, weights, inputs);
+  static HWY_INLINE Sum Dot(Sum sum, const __m512i* weights, const __m512i* inputs) {
+    return _mm512_dpbusd_epi32(sum, *weights, *inputs);
   }
 };
 

@@ -14,8 +14,8 @@ namespace {
 template <int kBits>
 struct Vectors : Int8Vectors256<kBits> {
   using Sum = __m256i;
-  static HWY_INLINE Sum Dot(Sum sum, __m256i weights, __m256i inputs) {
-    return _mm256_dpbusd_avx_epi32(sum, weights, inputs);
+  static HWY_INLINE Sum Dot(Sum sum, const __m256i* weights, const __m256i* inputs) {
+    return _mm256_dpbusd_avx_epi32(sum, *weights, *inputs);
   }
 };
 

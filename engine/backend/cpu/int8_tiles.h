@@ -7,8 +7,10 @@
 //   kQuadBytes             codes of a quad of inputs for all outputs
 //   Weights                codes of a quad of inputs for kLanes outputs
 //   Load(quad, half, step, zero)   outputs half * 16 + step * kLanes onwards
+//   LoadCodes(p), StoreCodes(codes, p)   Weights of 5 and 6 bits, as bytes
+//   Vector, Broadcast(inputs)   four codes, to all lanes
 //   Sum                    integer sums of kLanes outputs: Begin(start), Dot(sum, weights, inputs), End(sum, start)
-//   Broadcast(inputs)      four codes, to all lanes
+//   kQuads                 how many Weights and Vectors Dot takes
 //   Halves(p), Bytes(p)    kLanes f16 or int8, as f32
 //   Set, Zero, Mul, MulAdd, Add, LoadFloats, StoreFloats   f32 arithmetic
 #pragma once
@@ -37,13 +39,39 @@ __attribute__((always_inline)) inline typename V::Float Scales(const std::byte* 
   return V::Halves(p);
 }
 
+// Codes of 5 and 6 bits take a while to put together: for several tiles that is done once, and QuantizedGemm::scratch has
+// each as a byte.
+template <class V>
+struct Unpacked : V {
+  static constexpr int64_t kQuadBytes = 128;
+  static __attribute__((always_inline)) auto Load(const std::byte* quad, int half, int step, int) {
+    return V::LoadCodes(quad + 64 * half + 4 * V::kLanes * step);
+  }
+};
+
+template <class V, class Form>
+__attribute__((noinline)) void Unpack(const QuantizedGemm& g) {
+  auto* out = static_cast<std::byte*>(g.scratch);
+  for (int64_t block = 0; block < g.blocks; ++block) {
+    const std::byte* quad = g.b + g.layout.block_at(block);
+    for (int i = 0; i < Form::kPairs / 2; ++i, quad += V::kQuadBytes) {
+      for (int half = 0; half < 2; ++half) {
+        for (int step = 0; step < 16 / V::kLanes; ++step, out += 4 * V::kLanes) {
+          V::StoreCodes(V::Load(quad, half, step, 0), out);
+        }
+      }
+    }
+  }
+}
+
 // For kRows rows and all outputs of a panel. Of an output: block after block, the exact sum of the products of codes as
 // f32, times the product of both scales, is added by a fused multiply-add; then, likewise, minimum times sum of inputs.
 // That is the same chain whatever the tile and the instruction set.
 template <class V, class Form, int kRows>
 __attribute__((noinline)) void Int8Tile(const QuantizedGemm& g, int64_t row) {
   constexpr int kBlockQuads = Form::kPairs / 2, kParts = kInt8Inputs / 4 / kBlockQuads;
-  constexpr int64_t kQuadBytes = V::kQuadBytes, kCodeBytes = kQuadBytes * kBlockQuads;
+  constexpr int64_t kQuadBytes = V::kQuadBytes, kCodeBytes = 16 * Form::kBits * kBlockQuads;
+  constexpr bool kUnpacked = kQuadBytes * kBlockQuads != kCodeBytes;
   constexpr int kSteps = 16 / V::kLanes, kSums = 2 * kSteps;
   const auto* const rows = static_cast<const Int8Group*>(g.a) + row * g.lda;
   const int zero = g.layout.zero;
@@ -51,7 +79,7 @@ __attribute__((noinline)) void Int8Tile(const QuantizedGemm& g, int64_t row) {
   constexpr int64_t kAhead = 4096;
   const auto output = [](int i) { return 16 * (i % 2) + i / 2 * V::kLanes; };  // of sum i, the first
   const Int8Group* a = rows;
-  const std::byte *b = g.b, *super = nullptr;
+  const std::byte *b = g.b, *super = nullptr, *unpacked = static_cast<const std::byte*>(g.scratch);
   typename V::Float total[kRows][kSums];
 #pragma GCC unroll 16
   for (int m = 0; m < kRows; ++m) {
@@ -64,6 +92,7 @@ __attribute__((noinline)) void Int8Tile(const QuantizedGemm& g, int64_t row) {
     }
 #pragma GCC unroll 2
     for (int part = 0; part < kParts; ++part, b += block_bytes) {
+      const std::byte* const codes = kUnpacked ? std::exchange(unpacked, unpacked + kQuadBytes * kBlockQuads) : b;
       typename V::Sum sum[kRows][kSums];
 #pragma GCC unroll 16
       for (int m = 0; m < kRows; ++m) {
@@ -71,16 +100,24 @@ __attribute__((noinline)) void Int8Tile(const QuantizedGemm& g, int64_t row) {
         for (int i = 0; i < kSums; ++i) sum[m][i] = V::Begin(a[m * g.lda].starts + part);
       }
 #pragma GCC unroll 8
-      for (int quad = 0; quad < kBlockQuads; ++quad) {
-        // From memory a panel comes as fast as its reader asks for it.
-        Prefetch<kQuadBytes>(b + quad * kQuadBytes + kAhead);
+      for (int quad = 0; quad < kBlockQuads; quad += V::kQuads) {
 #pragma GCC unroll 2
         for (int step = 0; step < kSteps; ++step) {
-          const auto low = V::Load(b + quad * kQuadBytes, 0, step, zero);
-          const auto high = V::Load(b + quad * kQuadBytes, 1, step, zero);
+          typename V::Weights low[V::kQuads], high[V::kQuads];
+#pragma GCC unroll 2
+          for (int i = 0; i < V::kQuads; ++i) {
+            const std::byte* const at = codes + (quad + i) * kQuadBytes;
+            // From memory a panel comes as fast as its reader asks for it.
+            if (step == 0) Prefetch<kQuadBytes>(at + kAhead);
+            low[i] = V::Load(at, 0, step, zero);
+            high[i] = V::Load(at, 1, step, zero);
+          }
 #pragma GCC unroll 16
           for (int m = 0; m < kRows; ++m) {
-            const auto inputs = V::Broadcast(a[m * g.lda].codes + 4 * (part * kBlockQuads + quad));
+            const int8_t* const of_row = a[m * g.lda].codes + 4 * (part * kBlockQuads + quad);
+            typename V::Vector inputs[V::kQuads];
+#pragma GCC unroll 2
+            for (int i = 0; i < V::kQuads; ++i) inputs[i] = V::Broadcast(of_row + 4 * i);
             sum[m][2 * step] = V::Dot(sum[m][2 * step], low, inputs);
             sum[m][2 * step + 1] = V::Dot(sum[m][2 * step + 1], high, inputs);
           }
@@ -129,6 +166,12 @@ template <template <int> class Vectors>
 void Int8Product(const QuantizedGemm& g) {
   WithForm(g.layout, [&]<class Form>() {
     using V = Vectors<Form::kBits>;
+    if constexpr (Form::kBits == 5 || Form::kBits == 6) {
+      if (g.rows >= 2 * V::kRows) {
+        Unpack<V, Form>(g);
+        return Int8Rows<Unpacked<V>, Form, V::kRows>(g, 0);
+      }
+    }
     Int8Rows<V, Form, V::kRows>(g, 0);
   });
 }
