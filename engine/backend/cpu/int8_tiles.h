@@ -7,7 +7,7 @@
 //   kQuadBytes             codes of a quad of inputs for all outputs
 //   Weights                codes of a quad of inputs for kLanes outputs
 //   Load(quad, half, step, zero)   outputs half * 16 + step * kLanes onwards
-//   LoadCodes(p), StoreCodes(codes, p)   Weights of 5 and 6 bits, as bytes
+//   StoreCodes(codes, p)   Weights of 5 and 6 bits; OfBytes loads them again, as it does 8 bits
 //   Vector, Broadcast(inputs)   four codes, to all lanes
 //   Sum                    integer sums of kLanes outputs: Begin(start), Dot(sum, weights, inputs), End(sum, start)
 //   kQuads                 how many Weights and Vectors Dot takes
@@ -40,12 +40,12 @@ __attribute__((always_inline)) inline typename V::Float Scales(const std::byte* 
 }
 
 // Codes of 5 and 6 bits take a while to put together: for several tiles that is done once, and QuantizedGemm::scratch has
-// each as a byte.
+// them as those of 8 bits lie in a panel.
 template <class V>
 struct Unpacked : V {
-  static constexpr int64_t kQuadBytes = 128;
-  static __attribute__((always_inline)) auto Load(const std::byte* quad, int half, int step, int) {
-    return V::LoadCodes(quad + 64 * half + 4 * V::kLanes * step);
+  static constexpr int64_t kQuadBytes = V::OfBytes::kQuadBytes;
+  static __attribute__((always_inline)) auto Load(const std::byte* quad, int half, int step, int zero) {
+    return V::OfBytes::Load(quad, half, step, zero);
   }
 };
 
@@ -71,7 +71,7 @@ template <class V, class Form, int kRows>
 __attribute__((noinline)) void Int8Tile(const QuantizedGemm& g, int64_t row) {
   constexpr int kBlockQuads = Form::kPairs / 2, kParts = kInt8Inputs / 4 / kBlockQuads;
   constexpr int64_t kQuadBytes = V::kQuadBytes, kCodeBytes = 16 * Form::kBits * kBlockQuads;
-  constexpr bool kUnpacked = kQuadBytes * kBlockQuads != kCodeBytes;
+  constexpr bool kUnpacked = kQuadBytes != 16 * Form::kBits;
   constexpr int kSteps = 16 / V::kLanes, kSums = 2 * kSteps;
   const auto* const rows = static_cast<const Int8Group*>(g.a) + row * g.lda;
   const int zero = g.layout.zero;

@@ -21,6 +21,7 @@ struct Int8Vectors256 {
   using Float = __m256;
   using Vector = __m256i;
   using Weights = Vector;
+  using OfBytes = Int8Vectors256<8>;
   using Sum = __m256i;
   static constexpr int kQuads = 1, kLanes = 8, kRows = 4;
   static constexpr int64_t kQuadBytes = 16 * kBits;
@@ -41,9 +42,6 @@ struct Int8Vectors256 {
       codes = _mm256_or_si256(codes, _mm256_and_si256(is_set, _mm256_set1_epi8(static_cast<char>(1 << bit))));
     }
     return codes;
-  }
-  SWIFTCACHE_AVX2 __m256i LoadCodes(const std::byte* p) {
-    return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
   }
   SWIFTCACHE_AVX2 void StoreCodes(__m256i codes, std::byte* p) {
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), codes);

@@ -21,6 +21,7 @@ struct Int8Vectors512 {
   using Float = __m512;
   using Vector = __m512i;
   using Weights = Vector;
+  using OfBytes = Int8Vectors512<8>;
   using Sum = __m512i;
   static constexpr int kQuads = 1, kLanes = 16, kRows = 8;
   static constexpr int64_t kQuadBytes = 16 * kBits;
@@ -42,7 +43,6 @@ struct Int8Vectors512 {
     }
     return codes;
   }
-  SWIFTCACHE_AVX512 __m512i LoadCodes(const std::byte* p) { return _mm512_loadu_si512(p); }
   SWIFTCACHE_AVX512 void StoreCodes(__m512i codes, std::byte* p) { _mm512_storeu_si512(p, codes); }
   SWIFTCACHE_AVX512 __m512i Broadcast(const int8_t* inputs) {
     int32_t four;
