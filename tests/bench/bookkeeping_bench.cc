@@ -247,7 +247,7 @@ void CountSteps() {
 
 int Main(std::string_view part) {
   struct Part {
-    std::string_view name;
+    const char* name;
     void (*run)();
     bool by_default = true;
   };
@@ -266,9 +266,9 @@ int Main(std::string_view part) {
     one.run();
   }
   if (known) return 0;
-  std::fprintf(stderr,
-               "usage: swiftcache-bookkeeping-bench [step | wait | drain | loop | unused | counted | counted-alone | "
-               "counted-sharing]\n");
+  std::fprintf(stderr, "usage: swiftcache-bookkeeping-bench [PART], one of:");
+  for (const Part& one : parts) std::fprintf(stderr, " %s", one.name);
+  std::fprintf(stderr, "\n");
   return part == "--help" ? 0 : 2;
 }
 

@@ -105,7 +105,11 @@ int main(int argc, char** argv) {
       ->check([](const std::string& name) { return IsaOfName(name) ? "" : name + ", wanted " + kWantedIsa; });
   app.add_option("--rows", flags.rows, "of the products, with commas")->delimiter(',')->check(CLI::PositiveNumber);
   app.add_option("--repeats", flags.repeats, "of each measurement; the median counts")->check(CLI::Range(1, 1000));
-  app.add_option("--weights", flags.weights, "these formats alone, with commas")->delimiter(',');
+  std::vector<std::string> formats;
+  for (const Case& c : kCases) formats.push_back(NameOf(c.format));
+  app.add_option("--weights", flags.weights, "these formats alone, with commas")
+      ->delimiter(',')
+      ->check(CLI::IsMember(formats));
   CLI11_PARSE(app, argc, argv);
   const Isa isa = BestIsa(*IsaOfName(flags.isa));
   if (isa == Isa::kBaseline) {
