@@ -72,7 +72,7 @@ part() {  # part PART NAME SECONDS COMMAND...: the log is NAME.log; 1: it failed
 tell() { [[ $ran != *" $1 "* ]] || grep -E "$2" "$out/$1.log"; }  # tell NAME WHAT: of what ran just now
 
 export SWIFTCACHE_TEST_MODEL=${SWIFTCACHE_TEST_MODEL:-${XDG_CACHE_HOME:-$HOME/.cache}/swiftcache/models/SmolLM2-135M-Instruct.Q4_1.gguf}
-forget "SmolLM2's golden tokens"
+wants tests && forget "SmolLM2's golden tokens"
 if wants tests && [ ! -f "$SWIFTCACHE_TEST_MODEL" ]; then
   skip "SmolLM2's golden tokens" "no $SWIFTCACHE_TEST_MODEL: deploy/fetch-model.sh fetches it, SWIFTCACHE_TEST_MODEL names it"
   unset SWIFTCACHE_TEST_MODEL
