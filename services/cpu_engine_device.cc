@@ -82,7 +82,7 @@ absl::StatusOr<std::unique_ptr<EngineDevice>> CreateCpuEngineDevice(const Engine
     return absl::InvalidArgumentError(
         absl::StrCat("--transport is ", flags.transport, ", which is of GPUs; on a CPU use --transport=shm"));
   }
-  const Isa best = BestIsa(Isa::kAvx512Bf16), isa = IsaOfName(flags.isa).value_or(best);
+  const Isa best = BestIsa(), isa = IsaOfName(flags.isa).value_or(best);
   if (BestIsa(isa) != isa) {
     return absl::FailedPreconditionError(
         absl::StrCat("--isa is ", flags.isa, ", which this processor lacks; its best is ", IsaName(best)));

@@ -6,7 +6,7 @@
 //            memory gives them (bandwidth.h).
 // Engine, library and bandwidth loop take turns, since shared machines change their speed from minute to minute.
 //
-//   swiftcache-engine-bench [--model PATH] [--threads N] [--isa avx512_bf16|avx2|...] [--f32] [--kv bf16|f32|int8]
+//   swiftcache-engine-bench [--model PATH] [--threads N] [--isa amx|avx512_bf16|avx2|...] [--f32] [--kv bf16|f32|int8]
 //                           [--activations auto|f32|bf16|int8] [--prompt N] [--step N] [--context N] [--sequences N]
 //                           [--repeats N] [--json]
 // --prompt 0 and --sequences 0 leave a half out. --step: tokens of a prompt in one step; as by default in the engine.
@@ -48,7 +48,7 @@ using engine::loader::ModelConfig;
 struct Flags {
   std::string model;
   int threads = static_cast<int>(std::thread::hardware_concurrency());
-  Isa isa = Isa::kAvx512Bf16;
+  Isa isa = Isa::kAmx;
   bool f32 = false;
   engine::backend::KvDtype kv = engine::backend::KvDtype::kBf16;
   Activations activations = Activations::kAuto;
@@ -239,7 +239,7 @@ struct Figures {
 Figures Measure(const ModelConfig& config, const engine::loader::Weights& weights, const Flags& flags) {
   constexpr int kDecodeTokens = 24, kBetweenReads = 4;
   Runner runner(config, weights, flags);
-  const bool library_bf16 = !flags.f32 && BestIsa(flags.isa) == Isa::kAvx512Bf16;
+  const bool library_bf16 = !flags.f32 && MultipliesBf16(BestIsa(flags.isa));
   const int64_t rows = std::clamp<int64_t>(flags.prompt, 1, flags.step);
   LibraryRunner library(config, rows, library_bf16);
   const double steps = static_cast<double>(flags.prompt) / rows;

@@ -2,7 +2,7 @@
 // How far matrix products alone are from the processor's multiply-add instructions: GOP/s of both, in turns, since shared
 // machines change their speed from minute to minute. A Markdown table; one line each for weights, shape and rows.
 //
-//   swiftcache-gemm-bench [--threads N] [--isa avx512_bf16|avx2|...] [--rows 8,256,512] [--repeats N]
+//   swiftcache-gemm-bench [--threads N] [--isa amx|avx512_bf16|avx2|...] [--rows 8,256,512] [--repeats N]
 //                        [--weights Q8_0,Q6_K]
 #include <glog/logging.h>
 
@@ -28,7 +28,7 @@ using namespace engine::backend::cpu;
 
 struct Flags {
   int threads = static_cast<int>(std::thread::hardware_concurrency());
-  std::string isa = "avx512_bf16";
+  std::string isa = "amx";
   std::vector<int64_t> rows = {8, 256, 512};
   int repeats = 9;
   std::vector<std::string> weights;  // empty: all
@@ -53,7 +53,7 @@ constexpr Case kCases[] = {{WeightFormat::kF32, Precision::kF32, 32},  {WeightFo
 
 Arithmetic ArithmeticOf(const Case& c, Isa isa) {
   if (c.bits <= 8) return Arithmetic::kInt8;
-  return c.bits == 16 && isa == Isa::kAvx512Bf16 ? Arithmetic::kBf16 : Arithmetic::kF32;
+  return c.bits == 16 && MultipliesBf16(isa) ? Arithmetic::kBf16 : Arithmetic::kF32;
 }
 
 void Measure(const Flags& flags, const Case& c, const Shape& shape, int64_t rows, Isa isa, ThreadPool& pool) {

@@ -4,6 +4,6 @@
 
 namespace swiftcache {
 
-inline constexpr char kWantedIsa[] = "avx512_bf16, avx512_vnni, avx512, avx_vnni, avx2 or baseline";
+inline constexpr char kWantedIsa[] = "amx, avx512_bf16, avx512_vnni, avx512, avx_vnni, avx2 or baseline";
 
 }  // namespace swiftcache

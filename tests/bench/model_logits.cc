@@ -4,7 +4,7 @@
 //   echo "1 523 17" > ids.txt    # a sequence a line
 //   swiftcache-model-logits --model PATH --ids ids.txt --out logits.f32
 //                           [--dtype auto|bf16|f32] [--kv bf16|f32|int8] [--activations auto|f32|bf16|int8]
-//                           [--isa avx512_bf16|avx512_vnni|avx512|avx_vnni|avx2|baseline]
+//                           [--isa amx|avx512_bf16|avx512_vnni|avx512|avx_vnni|avx2|baseline]
 //
 // logits.f32: [positions of all sequences, one after the other][vocab]. Prints backend, KV's element and weights.
 #include <cstdio>
@@ -61,7 +61,8 @@ SequenceRunner::Options OptionsOf(const std::map<std::string, std::string>& flag
           .kv_dtype = Choose<KvDtype>(flags, "--kv",
                                       {{"bf16", KvDtype::kBf16}, {"f32", KvDtype::kF32}, {"int8", KvDtype::kInt8}}),
           .max_isa = Choose<Isa>(flags, "--isa",
-                                 {{"avx512_bf16", Isa::kAvx512Bf16},
+                                 {{"amx", Isa::kAmx},
+                                  {"avx512_bf16", Isa::kAvx512Bf16},
                                   {"avx512_vnni", Isa::kAvx512Vnni},
                                   {"avx512", Isa::kAvx512},
                                   {"avx_vnni", Isa::kAvxVnni},

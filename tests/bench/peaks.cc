@@ -43,6 +43,25 @@ SWIFTCACHE_PEAK(Int4Pairs256, "avx2", __m256i, _mm256_setzero_si256(),
 
 #undef SWIFTCACHE_PEAK
 
+// Four tiles of sums: 4 products of 16 x 32 inputs and 32 x 16 weights, of bf16.
+constexpr int64_t kTileMultiplyAdds = 4 * 16 * 32 * 16;
+__attribute__((target("amx-tile,amx-bf16"))) void TileDot(int64_t n) {
+  struct alignas(64) Shapes {
+    uint8_t palette = 1, start_row = 0, reserved[14] = {};
+    uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
+    uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
+  };
+  static constexpr Shapes kShapes;
+  _tile_loadconfig(&kShapes);
+  for (int64_t i = 0; i < n; ++i) {
+    _tile_dpbf16ps(0, 4, 6);
+    _tile_dpbf16ps(1, 4, 7);
+    _tile_dpbf16ps(2, 5, 6);
+    _tile_dpbf16ps(3, 5, 7);
+  }
+  _tile_release();
+}
+
 // Of kChains instructions, each with so many multiply-adds.
 constexpr int64_t Operations(int64_t multiply_adds) { return 2 * kChains * multiply_adds; }
 
@@ -56,6 +75,7 @@ const char* NameOf(Arithmetic arithmetic) {
 Peak PeakOf(Isa isa, Arithmetic arithmetic, int bits) {
   const bool wide = isa >= Isa::kAvx512;
   if (arithmetic == Arithmetic::kF32) return wide ? Peak{Fma512, Operations(16)} : Peak{Fma256, Operations(8)};
+  if (arithmetic == Arithmetic::kBf16 && isa == Isa::kAmx) return {TileDot, 2 * kTileMultiplyAdds};
   if (arithmetic == Arithmetic::kBf16) return {Bf16Dot512, Operations(32)};
   if (isa >= Isa::kAvx512Vnni) return {IntDot512, Operations(64)};
   if (isa == Isa::kAvxVnni) return {IntDot256, Operations(32)};

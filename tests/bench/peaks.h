@@ -22,7 +22,7 @@ struct Peak {
 };
 
 /// The instructions that the engine's kernels use there for weights of `bits`. REQUIRES: the machine has `isa`, which is
-/// kAvx2 or above, and for kBf16 kAvx512Bf16.
+/// kAvx2 or above, and for kBf16 MultipliesBf16(isa).
 Peak PeakOf(engine::backend::cpu::Isa isa, Arithmetic arithmetic, int bits);
 
 }  // namespace swiftcache

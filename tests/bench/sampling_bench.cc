@@ -4,7 +4,7 @@
 // top_p of 0.9. The thread counts take turns, since shared machines change their speed from minute to minute.
 //
 //   swiftcache-sampling-bench [--logits F32_FILE] [--rows N] [--vocab N] [--repeats N]
-//                             [--isa avx512_bf16|avx512|avx2|baseline]
+//                             [--isa amx|avx512_bf16|avx512|avx2|baseline]
 //
 // --logits: rows of a model's logits, f32 and nothing else, to be measured beside the others.
 #include <algorithm>
@@ -36,7 +36,7 @@ struct Flags {
   int64_t rows = 16;
   int64_t vocab = 49152;
   int repeats = 51;
-  Isa isa = Isa::kAvx512Bf16;
+  Isa isa = Isa::kAmx;
 };
 
 [[noreturn]] void Fail(const std::string& message) {

@@ -46,7 +46,7 @@ struct Subject {
   std::string path;
   models::ComputeDtype dtype = models::ComputeDtype::kAuto;
   backend::KvDtype kv_dtype = backend::KvDtype::kBf16;
-  backend::cpu::Isa max_isa = backend::cpu::Isa::kAvx512Bf16;
+  backend::cpu::Isa max_isa = backend::cpu::Isa::kAmx;
   int64_t block_tokens = 16;
   int64_t longest_prefix = 64, longest_own = 50, output_tokens = 24;
   std::vector<int64_t> chunks = {1, 7, 64, 512};
@@ -224,7 +224,7 @@ TEST_P(TinyModelTest, SameTokensInF32) {
 }
 
 TEST_P(TinyModelTest, SameTokensWithKvInInt8) {
-  for (const auto limit : {backend::cpu::Isa::kAvx2, backend::cpu::Isa::kAvx512Bf16}) {
+  for (const auto limit : {backend::cpu::Isa::kAvx2, backend::cpu::Isa::kAmx}) {
     Subject int8 = subject();
     int8.max_isa = backend::cpu::BestIsa(limit);
     int8.kv_dtype = backend::KvDtype::kInt8;
@@ -245,7 +245,7 @@ INSTANTIATE_TEST_SUITE_P(All, TinyModelTest,
 
 // Prompts of up to 1,000 tokens: 512 cuts them too, and attention passes over many tiles.
 TEST(LongPromptsTest, SameTokensWhenEveryChunkIsShorterThanThePrompt) {
-  for (const auto isa : {backend::cpu::Isa::kAvx2, backend::cpu::BestIsa(backend::cpu::Isa::kAvx512Bf16)}) {
+  for (const auto isa : {backend::cpu::Isa::kAvx2, backend::cpu::BestIsa()}) {
     CheckSubject({.path = std::string(kTiny) + "tiny/tiny-llama-a",
                   .max_isa = isa,
                   .block_tokens = 4,

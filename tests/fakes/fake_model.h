@@ -292,9 +292,8 @@ class FakeModel final : public engine::models::Model {
   std::vector<Block> blocks_;     // of all sequences, one after the other
   std::vector<uint64_t> states_;  // one a row
   engine::backend::cpu::ThreadPool pool_{1};
-  engine::backend::cpu::Sampler sampler_{
-      engine::backend::cpu::SamplingKernelsFor(engine::backend::cpu::BestIsa(engine::backend::cpu::Isa::kAvx512Bf16)),
-      pool_};
+  engine::backend::cpu::Sampler sampler_{engine::backend::cpu::SamplingKernelsFor(engine::backend::cpu::BestIsa()),
+                                         pool_};
   int64_t steps_ = 0;
 };
 

@@ -34,7 +34,7 @@ class CpuBackend final : public Backend {
         core_share_(options.core_share),
         pool_(options.threads, options.core_share),
         activations_(options.activations),
-        bf16_rows_(precision_ == Precision::kBf16 && isa_ == Isa::kAvx512Bf16 && activations_ != Activations::kF32),
+        bf16_rows_(precision_ == Precision::kBf16 && MultipliesBf16(isa_) && activations_ != Activations::kF32),
         linear_(KernelsFor(isa_), bf16_rows_, pool_),
         attention_({options.attention, options.kv, options.inverse_frequencies, options.max_rows, options.precision,
                     options.space},

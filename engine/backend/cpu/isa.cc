@@ -2,6 +2,8 @@
 #include "engine/backend/cpu/isa.h"
 
 #include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <iterator>
 
@@ -13,6 +15,15 @@ namespace {
 bool HasAvxVnni() {
   unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
   return __get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx) != 0 && (eax & (1u << 4)) != 0;
+}
+
+bool HasAmx() {
+  constexpr unsigned kBf16AndTiles = 1u << 22 | 1u << 24;
+  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+  if (__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) == 0 || (edx & kBf16AndTiles) != kBf16AndTiles) return false;
+  constexpr int kRequestPermission = 0x1023, kTileData = 18;  // arch_prctl(2), ARCH_REQ_XCOMP_PERM
+  static const bool permitted = syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+  return permitted;
 }
 
 bool MachineHas(Isa isa) {
@@ -31,7 +42,9 @@ bool MachineHas(Isa isa) {
     case Isa::kAvx512Vnni:
       return avx512 && __builtin_cpu_supports("avx512vnni");
     case Isa::kAvx512Bf16:
-      return avx512 && __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512bf16");
+      return MachineHas(Isa::kAvx512Vnni) && __builtin_cpu_supports("avx512bf16");
+    case Isa::kAmx:
+      return MachineHas(Isa::kAvx512Bf16) && HasAmx();
   }
   return false;
 }
@@ -52,6 +65,8 @@ const char* IsaName(Isa isa) {
       return "avx512_vnni";
     case Isa::kAvx512Bf16:
       return "avx512_bf16";
+    case Isa::kAmx:
+      return "amx";
   }
   return "unknown";
 }

@@ -16,6 +16,7 @@ decltype(Kernels::quantized_int8) Int8KernelFor(Isa isa) {
       return Int8Avx512;
     case Isa::kAvx512Vnni:
     case Isa::kAvx512Bf16:
+    case Isa::kAmx:
       return Int8Avx512Vnni;
   }
   return nullptr;
@@ -30,7 +31,10 @@ Kernels KernelsFor(Isa isa) {
   kernels.quantized_int8 = Int8KernelFor(isa);
   SetRowKernels(isa, kernels);
   SetAttentionKernels(isa, kernels);
-  if (isa == Isa::kAvx512Bf16) {
+  if (isa == Isa::kAmx) {
+    kernels.gemm_bf16 = GemmAmx;
+    kernels.quantized_bf16 = QuantizedAmx;
+  } else if (MultipliesBf16(isa)) {
     kernels.gemm_bf16 = GemmAvx512Bf16;
     kernels.quantized_bf16 = QuantizedAvx512Bf16;
   }

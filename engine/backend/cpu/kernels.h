@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The inner loops, one set for each instruction set, as plain functions on rows and panels.
 //
-//   Kernels kernels = KernelsFor(BestIsa(Isa::kAvx512Bf16));
+//   Kernels kernels = KernelsFor(BestIsa());
 //   kernels.gemm_f32({.a = a, .lda = k, .b = panel, .k = k, .c = c, .ldc = n, .rows = m});
 #pragma once
 
@@ -24,7 +24,7 @@ constexpr int64_t PadToPanel(int64_t n) { return (n + kPanelCols - 1) / kPanelCo
 
 /// c[m][0..32) = sum over k of a[m][k] * b[k][0..32), in ascending k, from zero; then + bias, then + c if `add`.
 struct PanelGemm {
-  const void* a = nullptr;  // f32 [rows][lda], or bf16 [rows][lda]
+  const void* a = nullptr;  // f32 [rows][lda], or bf16 [rows][lda] with zeroes up to a multiple of 32 inputs
   int64_t lda = 0;          // elements
   const void* b = nullptr;  // f32 [k][32], or bf16 [k][32][2]: pairs of consecutive inputs
   int64_t k = 0;            // f32: inputs; bf16: pairs of inputs
@@ -52,9 +52,9 @@ struct SoftmaxTile {
 struct Kernels {
   void (*gemm_f32)(const PanelGemm&) = nullptr;            // f32 a, f32 b
   void (*gemm_bf16_weights)(const PanelGemm&) = nullptr;   // f32 a, bf16 b, widened
-  void (*gemm_bf16)(const PanelGemm&) = nullptr;           // bf16 a and b; none below kAvx512Bf16
+  void (*gemm_bf16)(const PanelGemm&) = nullptr;           // bf16 a and b; of MultipliesBf16(isa)
   void (*quantized)(const QuantizedGemm&) = nullptr;       // f32 a
-  void (*quantized_bf16)(const QuantizedGemm&) = nullptr;  // bf16 a; none below kAvx512Bf16
+  void (*quantized_bf16)(const QuantizedGemm&) = nullptr;  // bf16 a; of MultipliesBf16(isa)
   void (*quantized_int8)(const QuantizedGemm&) = nullptr;  // Int8Group a; none on kBaseline
   void (*rms_norm)(const float* x, const float* weight, int64_t n, float eps, float* out) = nullptr;
   void (*silu_mul)(const float* gate, const float* up, int64_t n, float* out) = nullptr;
@@ -94,5 +94,7 @@ void Int8Avx2(const QuantizedGemm& gemm);
 void Int8AvxVnni(const QuantizedGemm& gemm);
 void Int8Avx512(const QuantizedGemm& gemm);
 void Int8Avx512Vnni(const QuantizedGemm& gemm);
+void GemmAmx(const PanelGemm& gemm);
+void QuantizedAmx(const QuantizedGemm& gemm);
 
 }  // namespace swiftcache::engine::backend::cpu

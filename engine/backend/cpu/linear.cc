@@ -15,6 +15,8 @@
 namespace swiftcache::engine::backend::cpu {
 namespace {
 
+constexpr int64_t kRowAlignment = 64;  // in bytes, so that no row of a tile of AMX lies in two cache lines
+
 // Copies a row and zeroes the padding.
 void CopyRow(const float* x, int64_t n, float* out) {
   std::memcpy(out, x, n * sizeof(float));
@@ -33,7 +35,8 @@ int64_t Linear::PreparedRowBytes(const PackedMatrix& weight) const {
 }
 
 int64_t Linear::PreparedRowBytes(int64_t cols) const {
-  return PadToPanel(cols) * InputBytes() + PadToPanel(cols) / kBlockInputs * int64_t{sizeof(float)};
+  const int64_t bytes = PadToPanel(cols) * InputBytes() + PadToPanel(cols) / kBlockInputs * int64_t{sizeof(float)};
+  return CeilDiv(bytes, kRowAlignment) * kRowAlignment;
 }
 
 absl::Status Linear::Reserve(int64_t rows, int64_t cols) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The passes over a vocabulary that sampling makes, one set for each instruction set; all sets give the same bits.
 //
-//   SamplingKernels kernels = SamplingKernelsFor(BestIsa(Isa::kAvx512Bf16));
+//   SamplingKernels kernels = SamplingKernelsFor(BestIsa());
 //   uint64_t total = kernels.sum_weights(logits, n, {.max = max, .bits = 1.4427f, .floor = -INFINITY});
 #pragma once
 

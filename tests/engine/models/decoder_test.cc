@@ -202,9 +202,9 @@ std::vector<QuantizedRun> AllQuantizedRuns() {
     if (backend::cpu::BestIsa(isa) != isa) continue;
     runs.push_back({isa, Activations::kF32, "f32"});
     if (isa == Isa::kBaseline) continue;  // multiplies no integers, so that the others are the same
-    runs.push_back({isa, Activations::kAuto, isa == Isa::kAvx512Bf16 ? "int8 and bf16" : "int8 and f32"});
+    runs.push_back({isa, Activations::kAuto, MultipliesBf16(isa) ? "int8 and bf16" : "int8 and f32"});
     runs.push_back({isa, Activations::kInt8, "int8"});
-    if (isa == Isa::kAvx512Bf16) runs.push_back({isa, Activations::kBf16, "bf16"});
+    if (MultipliesBf16(isa)) runs.push_back({isa, Activations::kBf16, "bf16"});
   }
   return runs;
 }

@@ -63,7 +63,7 @@ class SequenceRunner {
   struct Options {
     ComputeDtype dtype = ComputeDtype::kAuto;
     backend::KvDtype kv_dtype = backend::KvDtype::kBf16;
-    backend::cpu::Isa max_isa = backend::cpu::Isa::kAvx512Bf16;
+    backend::cpu::Isa max_isa = backend::cpu::Isa::kAmx;
     backend::cpu::Activations activations = backend::cpu::Activations::kAuto;
     int64_t block_tokens = 16;
     int64_t chunk = 512;  // rows of a step
@@ -149,8 +149,8 @@ inline std::vector<Precision> AllPrecisions() {
   for (const Isa isa : backend::cpu::kAllIsas) {
     if (BestIsa(isa) != isa) continue;
     const std::string name = backend::cpu::IsaName(isa);
-    // kF32 has no kernels of its own on kAvx512Bf16.
-    if (isa != Isa::kAvx512Bf16) out.push_back({name + "/f32", ComputeDtype::kF32, KvDtype::kF32, isa, 1e-3, 1e-3});
+    // kF32 has no kernels of its own on these.
+    if (!MultipliesBf16(isa)) out.push_back({name + "/f32", ComputeDtype::kF32, KvDtype::kF32, isa, 1e-3, 1e-3});
     out.push_back({name + "/bf16", ComputeDtype::kBf16, KvDtype::kBf16, isa, 0.5, 1.5});
     out.push_back({name + "/bf16, KV int8", ComputeDtype::kBf16, KvDtype::kInt8, isa, 0.5, 1.5});
   }

@@ -14,7 +14,7 @@ struct Arrangement {
   AttentionShape shape;
   KvDtype dtype = KvDtype::kBf16;
   int64_t block_tokens = 16;
-  Isa isa = Isa::kAvx512Bf16;
+  Isa isa = Isa::kAmx;
   int threads = 2;
   bool norms = false;
   Precision precision = Precision::kBf16;
@@ -192,7 +192,7 @@ TEST(AttentionTest, EveryIsaDtypeAndHeadShapeMatchesTheOracle) {
     const Oracle oracle = MakeOracle(setup, kTokens, 7);
     const std::vector<float> found = Engine(setup, kTokens).Prefill(oracle, kTokens, kTokens);
     // A key one float away may be stored as the neighbouring bf16; queries and probabilities may be rounded to bf16.
-    const bool bf16_products = setup.isa == Isa::kAvx512Bf16 && setup.precision == Precision::kBf16;
+    const bool bf16_products = MultipliesBf16(setup.isa) && setup.precision == Precision::kBf16;
     const double tolerance = setup.dtype == KvDtype::kF32 ? 1e-4 : bf16_products ? 3e-2 : 1e-2;
     for (const int64_t row : {0, 1, 62, 63, 64, 65, 127, 128, 149}) {
       const std::vector<double> wanted = oracle.Attend(row);
@@ -243,7 +243,7 @@ TEST(AttentionTest, SegmentsComputedApartChangeNoBit) {
     }
     const std::vector<float> crowd = engine.Step(sequences, std::vector(kNeighbours + 1, &oracle));
     EXPECT_TRUE(SameBits(std::span(crowd).first(setup.out_width()), wanted)) << IsaName(setup.isa) << " in a crowd";
-    const bool bf16_products = setup.isa == Isa::kAvx512Bf16 && setup.precision == Precision::kBf16;
+    const bool bf16_products = MultipliesBf16(setup.isa) && setup.precision == Precision::kBf16;
     const double tolerance = setup.dtype == KvDtype::kF32 ? 1e-4 : bf16_products ? 3e-2 : 1e-2;
     const std::vector<double> exact = oracle.Attend(kTokens - 1);
     for (int64_t i = 0; i < setup.out_width(); ++i) ASSERT_NEAR(wanted[i], exact[i], tolerance) << IsaName(setup.isa);

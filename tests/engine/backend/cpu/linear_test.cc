@@ -74,7 +74,7 @@ struct Case {
   Activations activations = Activations::kBf16;
 
   bool bf16_rows() const {
-    return precision == Precision::kBf16 && isa == Isa::kAvx512Bf16 && activations != Activations::kF32;
+    return precision == Precision::kBf16 && MultipliesBf16(isa) && activations != Activations::kF32;
   }
   std::string name() const { return std::string(IsaName(isa)) + (activations == Activations::kInt8 ? ", int8" : ""); }
 };

@@ -16,7 +16,7 @@ namespace {
 
 // Asks a ranking of `values`, whose ids are 3, 5, 7, ..., for ranks and masses, and compares with a plain sort.
 void ExpectRanks(const std::vector<float>& values, float bits, float lowest) {
-  const SamplingKernels kernels = SamplingKernelsFor(BestIsa(Isa::kAvx512Bf16));
+  const SamplingKernels kernels = SamplingKernelsFor(BestIsa());
   const int64_t n = values.size();
   Ranking ranking(kernels);
   ASSERT_TRUE(ranking.Reserve(n).ok());
