@@ -14,13 +14,22 @@ sha256=b0a2feb64c6fbd09f12af230734f072dd819ecb0ebd259565e1d6e9c34007e45
 target=${XDG_CACHE_HOME:-$HOME/.cache}/swiftcache/llama.cpp-11434
 isa=${1:-native}
 build=$target/build${1:+-$1}
+cxx=c++
 tools=(llama-bench llama-batched-bench llama-quantize)
 
 fail() { echo "llama: $*" >&2; exit 1; }
 
 lower=(-DGGML_NATIVE=OFF -DGGML_AVX=ON -DGGML_AVX2=ON -DGGML_FMA=ON -DGGML_F16C=ON -DGGML_BMI2=ON)
 case $isa in
-  native) flags=(-DGGML_NATIVE=ON) tools+=(llama-server) ;;
+  native)
+    flags=(-DGGML_NATIVE=ON) tools+=(llama-server)
+    # GCC 12 believes that a tile configuration is read no further than 8 bytes: what it builds of AMX crashes.
+    if grep -q amx_tile /proc/cpuinfo; then
+      flags+=(-DCMAKE_C_COMPILER=clang-14 -DCMAKE_CXX_COMPILER=clang++-14)
+      cxx=clang++-14
+      dpkg -s clang-14 libomp-14-dev >/dev/null || fail "clang-14 or libomp-14-dev is missing; apt-get install installs them"
+    fi
+    ;;
   avx2) flags=("${lower[@]}") ;;
   avx_vnni) flags=("${lower[@]}" -DGGML_AVX_VNNI=ON) ;;
   avx512) flags=("${lower[@]}" -DGGML_AVX512=ON) ;;
@@ -56,7 +65,7 @@ fi
 logits=$(dirname "$0")/llama_logits.cc
 if [ "$isa" = native ] && [ "$logits" -nt "$build/bin/llama-logits" ]; then
   ggml=$build/ggml/src
-  c++ -O2 -std=c++17 -I "$target/src/include" -I "$target/src/ggml/include" "$logits" "$build/src/libllama.a" \
+  "$cxx" -O2 -std=c++17 -I "$target/src/include" -I "$target/src/ggml/include" "$logits" "$build/src/libllama.a" \
     "$ggml/libggml.a" "$ggml/libggml-cpu.a" "$ggml/libggml-base.a" -fopenmp -lpthread -ldl -o "$build/bin/llama-logits" >&2
 fi
 echo "$build/bin"
