@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the kernels of AMX have in common. They include this within HWY_PUSH_ATTRIBUTES.
+// What the kernels of AMX have in common. They include this within HWY_PUSH_ATTRIBUTES, and before that what it includes.
 //
 //   ShapeTiles<16>(rows);
 //   BeforeTileLoads();

@@ -2,6 +2,13 @@
 // Products of bf16 pairs with AMX. A tile product takes 32 inputs: the products of those at even places and of those at
 // odd ones are summed up apart, and both are then added to the sum so far. That is the same chain whatever the number of
 // rows, but another one than that of gemm_avx512_bf16.cc.
+#include <immintrin.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstring>
+
 #include "common/base/units.h"
 #include "engine/backend/cpu/kernels.h"
 #include "hwy/base.h"

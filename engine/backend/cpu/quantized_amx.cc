@@ -1,6 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Products of bf16 rows and quantised panels with AMX. As with AVX-512 BF16 codes become bf16, where they are exact, and
 // what a block sums up is scaled; a block is one tile product, whose order of sums is AMX's own (gemm_amx.cc).
+#include <immintrin.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstring>
+
 #include "common/base/units.h"
 #include "engine/backend/cpu/bf16_codes.h"
 #include "engine/backend/cpu/kernels.h"
