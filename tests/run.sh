@@ -56,6 +56,20 @@ finish() {
 built() {
   cmake --preset "$1" -DCMAKE_COMPILE_WARNING_AS_ERROR=ON && cmake --build --preset "$1" --target "${@:2}"
 }
+# Compiles what comes later with what tests leave of the processors: they wait, for one another and for time to pass.
+fuzz_build=(fuzz swiftcache-{broker,engine,gateway} asan_tests fuzzers)
+tsan_build=(tsan tsan_tests)
+begin_ahead() {
+  export -f built
+  setsid chrt --idle 0 bash -c "built ${fuzz_build[*]} && built ${tsan_build[*]}" >"$results/ahead.log" 2>&1 &
+  ahead=$!
+  trap end_ahead EXIT
+}
+end_ahead() {
+  trap - EXIT
+  kill -TERM -- "-$ahead" 2>/dev/null
+  wait "$ahead" 2>/dev/null
+}
 # unit PRESET CTEST_ARGS...: GoogleTest leaves one JSON a binary.
 unit() {
   local preset=$1; shift
@@ -81,13 +95,19 @@ export PATH="$venv/bin:$PATH"  # python3 with jinja2, for the reference renderin
 [ -d "$SWIFTCACHE_SHARED/golden" ] || skip "shared reference data" "$SWIFTCACHE_SHARED is absent; the small cases in tests/data are used alone"
 
 stage build-release built release binaries unit_tests || finish
+begin_ahead
 # First and alone: the fixed ports of these two lie where the system takes local ports for the connections of other tests,
 # and keeps them for a minute.
 stage end-to-end-quickstart e2e e2e-quickstart tests/e2e/quickstart_test.py tests/e2e/readme_test.py
 stage unit-release unit release
 stage end-to-end e2e e2e tests/e2e --ignore tests/e2e/quickstart_test.py --ignore tests/e2e/readme_test.py --bin build/release/bin $($long && echo --long)
+stage rules-and-alerts tests/observability/check.sh
+stage package tests/e2e/package.sh "$SWIFTCACHE_TEST_MODEL" && tail -n 1 "$results/package.log"
+stage units tests/e2e/units.sh "$SWIFTCACHE_TEST_MODEL" && tail -n 1 "$results/units.log"
+stage containers tests/e2e/compose.sh build/release/bin "$SWIFTCACHE_TEST_MODEL" $($long && echo --whole) && tail -n 1 "$results/containers.log"
+end_ahead
 # The fuzz preset is AddressSanitizer and UBSan with libFuzzer's coverage: one build serves tests and fuzzers.
-if stage build-fuzz built fuzz swiftcache-{broker,engine,gateway} asan_tests fuzzers; then
+if stage build-fuzz built "${fuzz_build[@]}"; then
   stage unit-fuzz unit fuzz -L asan
   stage end-to-end-asan e2e e2e-asan tests/e2e/load_test.py --bin build/fuzz/bin --small
   for fuzzer in build/fuzz/tests/fuzz_*; do
@@ -95,17 +115,13 @@ if stage build-fuzz built fuzz swiftcache-{broker,engine,gateway} asan_tests fuz
     stage "$name" tests/fuzz/run-one.sh "$fuzzer" "$($long && echo 300 || echo 5)"
   done
 fi
-stage build-tsan built tsan tsan_tests && stage unit-tsan unit tsan -L tsan
+stage build-tsan built "${tsan_build[@]}" && stage unit-tsan unit tsan -L tsan
 stage build-counted built release swiftcache-counted-steps swiftcache-bookkeeping-bench &&
   stage instructions tests/bench/instructions.py --bin build/release/bin
 for bench in leases donors; do  # the whole ones are too long, and want a machine that does nothing else
   stage "bench-of-$bench-guard" "$venv/bin/python" tests/bench/$bench.py guard --bin build/release/bin --model "$SWIFTCACHE_TEST_MODEL"
 done
 stage arm tests/arm.sh
-stage rules-and-alerts tests/observability/check.sh
-stage package tests/e2e/package.sh "$SWIFTCACHE_TEST_MODEL" && tail -n 1 "$results/package.log"
-stage units tests/e2e/units.sh "$SWIFTCACHE_TEST_MODEL" && tail -n 1 "$results/units.log"
-stage containers tests/e2e/compose.sh build/release/bin "$SWIFTCACHE_TEST_MODEL" $($long && echo --whole) && tail -n 1 "$results/containers.log"
 # The CUDA half is compiled wherever nvcc is. On a machine without a GPU nothing of it runs, and it says so.
 if command -v nvcc >/dev/null || [ -x /usr/local/cuda/bin/nvcc ]; then
   if stage build-cuda built cuda swiftcache-engine swiftcache-gpu-bench gpu_tests; then
@@ -136,6 +152,8 @@ stage documents tests/check-docs.py
 stage flags-table tests/flags-table.py --bin build/release/bin
 stage sizes tests/report-sizes.py && head -n 2 "$results/sizes.log"
 stage format tests/check-format.sh
-if ! grep -q avx512_bf16 /proc/cpuinfo; then skip "AVX-512 BF16 kernels" "this processor has no avx512_bf16"; fi
+for flag in avx512_bf16 amx_bf16; do
+  if ! grep -q "$flag" /proc/cpuinfo; then skip "kernels of $flag" "this processor lacks it"; fi
+done
 echo "took $((SECONDS - started)) s"
 finish
