@@ -3,6 +3,17 @@
 
 #include <immintrin.h>
 
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstring>
+
+#include "hwy/base.h"
+
+HWY_PUSH_ATTRIBUTES("avx512f,amx-tile,amx-bf16")
+#include "engine/backend/cpu/amx_tiles.h"
+HWY_POP_ATTRIBUTES
+
 namespace swiftcache {
 namespace {
 
@@ -43,23 +54,16 @@ SWIFTCACHE_PEAK(Int4Pairs256, "avx2", __m256i, _mm256_setzero_si256(),
 
 #undef SWIFTCACHE_PEAK
 
-// Four tiles of sums: 4 products of 16 x 32 inputs and 32 x 16 weights, of bf16.
+// Of tiles of 16 rows, 32 inputs and 16 outputs, into four tiles of sums.
 constexpr int64_t kTileMultiplyAdds = 4 * 16 * 32 * 16;
-__attribute__((target("amx-tile,amx-bf16"))) void TileDot(int64_t n) {
-  struct alignas(64) Shapes {
-    uint8_t palette = 1, start_row = 0, reserved[14] = {};
-    uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
-    uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
-  };
-  static constexpr Shapes kShapes;
-  _tile_loadconfig(&kShapes);
-  for (int64_t i = 0; i < n; ++i) {
+__attribute__((target("avx512f,amx-tile,amx-bf16"))) void TileDot(int64_t n) {
+  engine::backend::cpu::ShapeTiles<16>(16);
+  for (; n > 0; --n) {
     _tile_dpbf16ps(0, 4, 6);
     _tile_dpbf16ps(1, 4, 7);
     _tile_dpbf16ps(2, 5, 6);
     _tile_dpbf16ps(3, 5, 7);
   }
-  _tile_release();
 }
 
 // Of kChains instructions, each with so many multiply-adds.
