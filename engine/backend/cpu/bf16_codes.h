@@ -17,22 +17,22 @@
 namespace swiftcache::engine::backend::cpu {
 
 // The weights of a pair of inputs: [outputs 0..15][2] and [outputs 16..31][2].
-struct Weights {
+struct Bf16Weights {
   __m512bh low, high;
 };
 
 // Codes of fewer than 8 bits, looked up.
 template <int kBits>
-class Codes {
+class Bf16Codes {
  public:
-  SWIFTCACHE_INLINE explicit Codes(int zero) {
+  SWIFTCACHE_INLINE explicit Bf16Codes(int zero) {
     alignas(64) Bf16 table[64];
     for (int i = 0; i < 64; ++i) table[i] = ToBf16(static_cast<float>((kBits == 4 ? i % 16 : i) - zero));
     table_ = _mm512_load_si512(table);
     table_from_32_ = _mm512_load_si512(table + 32);
   }
   static constexpr int64_t kPairBytes = 8 * kBits;
-  SWIFTCACHE_INLINE Weights Load(const std::byte* pair) const {
+  SWIFTCACHE_INLINE Bf16Weights Load(const std::byte* pair) const {
     const __m512i words = _mm512_cvtepu8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(pair)));
     return {LookUp(words, pair + 32), LookUp(_mm512_srli_epi16(words, 4), pair + 36)};
   }
@@ -57,11 +57,11 @@ class Codes {
 };
 
 template <>
-class Codes<8> {
+class Bf16Codes<8> {
  public:
-  SWIFTCACHE_INLINE explicit Codes(int) {}
+  SWIFTCACHE_INLINE explicit Bf16Codes(int) {}
   static constexpr int64_t kPairBytes = 64;
-  SWIFTCACHE_INLINE Weights Load(const std::byte* pair) const {
+  SWIFTCACHE_INLINE Bf16Weights Load(const std::byte* pair) const {
     return {_mm512_cvtne2ps_pbh(Widen(pair + 16), Widen(pair)),
             _mm512_cvtne2ps_pbh(Widen(pair + 48), Widen(pair + 32))};
   }
@@ -91,13 +91,13 @@ inline constexpr int64_t kUnpackedPairBytes = 2 * 32 * sizeof(Bf16);
 template <int kBits>
 SWIFTCACHE_AVX512_BF16 inline void UnpackBlocks(const QuantizedGemm& g, int64_t first, int64_t count, void* out) {
   constexpr int64_t kAhead = 4096;  // from memory a panel comes as fast as its reader asks for it
-  const Codes<kBits> codes(g.layout.zero);
+  const Bf16Codes<kBits> codes(g.layout.zero);
   auto* to = static_cast<std::byte*>(out);
   for (int64_t block = first; block < first + count; ++block) {
     const std::byte* b = g.b + g.layout.block_at(block);
     for (int pair = 0; pair < g.layout.inputs / 2; ++pair, b += codes.kPairBytes, to += kUnpackedPairBytes) {
       __builtin_prefetch(b + kAhead);
-      const Weights weights = codes.Load(b);
+      const Bf16Weights weights = codes.Load(b);
       _mm512_store_si512(to, (__m512i)weights.low);
       _mm512_store_si512(to + 64, (__m512i)weights.high);
     }

@@ -20,8 +20,8 @@ HWY_PUSH_ATTRIBUTES("avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,amx-tile,amx-
 namespace swiftcache::engine::backend::cpu {
 namespace {
 
-constexpr int64_t kCachedInputs =
-    128;  // whose weights are unpacked at once: fewer cost more, more let memory wait meanwhile
+// Whose weights are unpacked at once: fewer cost more, more let memory wait meanwhile.
+constexpr int64_t kCachedInputs = 128;
 
 // Consecutive blocks of a panel.
 template <class Form>

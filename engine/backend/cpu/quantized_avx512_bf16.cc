@@ -20,7 +20,7 @@ class Unpacked {
  public:
   SWIFTCACHE_INLINE explicit Unpacked(int) {}
   static constexpr int64_t kPairBytes = kUnpackedPairBytes;
-  SWIFTCACHE_INLINE Weights Load(const std::byte* pair) const {
+  SWIFTCACHE_INLINE Bf16Weights Load(const std::byte* pair) const {
     return {(__m512bh)_mm512_load_si512(pair), (__m512bh)_mm512_load_si512(pair + 64)};
   }
 };
@@ -47,7 +47,7 @@ SWIFTCACHE_AVX512_BF16 __attribute__((noinline)) void Tile(const QuantizedGemm& 
     for (int m = 0; m < kRows; ++m) acc[m][0] = acc[m][1] = _mm512_setzero_ps();
 #pragma GCC unroll 2
     for (int pair = 0; pair < Form::kPairs; ++pair, b += Source::kPairBytes, a += 2) {
-      const Weights weights = codes.Load(b);
+      const Bf16Weights weights = codes.Load(b);
 #pragma GCC unroll 16
       for (int m = 0; m < kRows; ++m) {
         int32_t inputs;
@@ -107,7 +107,7 @@ void Rows(const QuantizedGemm& g) {
 
 void QuantizedAvx512Bf16(const QuantizedGemm& g) {
   WithForm(g.layout, [&]<class Form>() {
-    if (g.rows < kUnpackRows) return Rows<Codes<Form::kBits>, Form>(g);
+    if (g.rows < kUnpackRows) return Rows<Bf16Codes<Form::kBits>, Form>(g);
     UnpackBlocks<Form::kBits>(g, 0, g.blocks, g.scratch);
     Rows<Unpacked, typename Form::OfAnyBits>(g);
   });
