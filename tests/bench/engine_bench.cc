@@ -48,7 +48,7 @@ using engine::loader::ModelConfig;
 struct Flags {
   std::string model;
   int threads = static_cast<int>(std::thread::hardware_concurrency());
-  Isa isa = Isa::kAmx;
+  Isa isa = engine::backend::cpu::kHighestIsa;
   bool f32 = false;
   engine::backend::KvDtype kv = engine::backend::KvDtype::kBf16;
   Activations activations = Activations::kAuto;

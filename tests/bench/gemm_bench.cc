@@ -28,7 +28,7 @@ using namespace engine::backend::cpu;
 
 struct Flags {
   int threads = static_cast<int>(std::thread::hardware_concurrency());
-  std::string isa = "amx";
+  std::string isa = IsaName(kHighestIsa);
   std::vector<int64_t> rows = {8, 256, 512};
   int repeats = 9;
   std::vector<std::string> weights;  // empty: all

@@ -7,6 +7,7 @@
 //                           [--isa amx|avx512_bf16|avx512_vnni|avx512|avx_vnni|avx2|baseline]
 //
 // logits.f32: [positions of all sequences, one after the other][vocab]. Prints backend, KV's element and weights.
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
@@ -54,20 +55,20 @@ std::map<std::string, std::string> Parse(int argc, char** argv) {
   return flags;
 }
 
+std::vector<std::pair<std::string, Isa>> IsaChoices() {
+  std::vector<std::pair<std::string, Isa>> choices;
+  for (const Isa isa : engine::backend::cpu::kAllIsas) choices.emplace_back(IsaName(isa), isa);
+  std::reverse(choices.begin(), choices.end());
+  return choices;
+}
+
 SequenceRunner::Options OptionsOf(const std::map<std::string, std::string>& flags) {
   return {.dtype = Choose<ComputeDtype>(
               flags, "--dtype",
               {{"auto", ComputeDtype::kAuto}, {"bf16", ComputeDtype::kBf16}, {"f32", ComputeDtype::kF32}}),
           .kv_dtype = Choose<KvDtype>(flags, "--kv",
                                       {{"bf16", KvDtype::kBf16}, {"f32", KvDtype::kF32}, {"int8", KvDtype::kInt8}}),
-          .max_isa = Choose<Isa>(flags, "--isa",
-                                 {{"amx", Isa::kAmx},
-                                  {"avx512_bf16", Isa::kAvx512Bf16},
-                                  {"avx512_vnni", Isa::kAvx512Vnni},
-                                  {"avx512", Isa::kAvx512},
-                                  {"avx_vnni", Isa::kAvxVnni},
-                                  {"avx2", Isa::kAvx2},
-                                  {"baseline", Isa::kBaseline}}),
+          .max_isa = Choose<Isa>(flags, "--isa", IsaChoices()),
           .activations = Choose<Activations>(flags, "--activations",
                                              {{"auto", Activations::kAuto},
                                               {"f32", Activations::kF32},

@@ -36,7 +36,7 @@ struct Flags {
   int64_t rows = 16;
   int64_t vocab = 49152;
   int repeats = 51;
-  Isa isa = Isa::kAmx;
+  Isa isa = engine::backend::cpu::kHighestIsa;
 };
 
 [[noreturn]] void Fail(const std::string& message) {

@@ -23,7 +23,7 @@ struct CpuBackendOptions {
   CoreShare* core_share = nullptr;  // where there is one, it says how many of them compute; borrowed
   Precision precision = Precision::kBf16;
   Activations activations = Activations::kAuto;
-  Isa max_isa = Isa::kAmx;  // a lower one is for tests, and for comparing machines
+  Isa max_isa = kHighestIsa;  // a lower one is for tests, and for comparing machines
   AttentionShape attention = {};
   KvLayout kv = {};
   std::vector<float> inverse_frequencies = {};  // of rope, [head_dim / 2]

@@ -21,7 +21,7 @@ class CoreShare;
 struct CpuDeviceOptions {
   int threads = 1;
   CoreShare* core_share = nullptr;  // as CpuBackendOptions; borrowed
-  Isa max_isa = Isa::kAmx;          // a lower one is for tests, and for comparing machines
+  Isa max_isa = kHighestIsa;        // a lower one is for tests, and for comparing machines
   Activations activations = Activations::kAuto;
   AddressSpace space = {};  // of the KV memory; another is for tests
   bool chunks = true;       // shared KV memory lies in chunks that others are shown; else Arena::Show shows its parts

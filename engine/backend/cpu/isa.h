@@ -17,6 +17,9 @@ enum class Isa { kBaseline, kAvx2, kAvxVnni, kAvx512, kAvx512Vnni, kAvx512Bf16, 
 inline constexpr Isa kAllIsas[] = {Isa::kBaseline,   Isa::kAvx2,       Isa::kAvxVnni, Isa::kAvx512,
                                    Isa::kAvx512Vnni, Isa::kAvx512Bf16, Isa::kAmx};
 
+/// As a limit: none.
+inline constexpr Isa kHighestIsa = Isa::kAmx;
+
 /// Whether products of bf16 have instructions of their own.
 constexpr bool MultipliesBf16(Isa isa) { return isa >= Isa::kAvx512Bf16; }
 
@@ -25,6 +28,6 @@ const char* IsaName(Isa isa);
 std::optional<Isa> IsaOfName(std::string_view name);
 
 /// The best one that this machine has and that is not above `limit`. Of kAmx the process first asks Linux for leave.
-Isa BestIsa(Isa limit = Isa::kAmx);
+Isa BestIsa(Isa limit = kHighestIsa);
 
 }  // namespace swiftcache::engine::backend::cpu

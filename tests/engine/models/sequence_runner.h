@@ -63,7 +63,7 @@ class SequenceRunner {
   struct Options {
     ComputeDtype dtype = ComputeDtype::kAuto;
     backend::KvDtype kv_dtype = backend::KvDtype::kBf16;
-    backend::cpu::Isa max_isa = backend::cpu::Isa::kAmx;
+    backend::cpu::Isa max_isa = backend::cpu::kHighestIsa;
     backend::cpu::Activations activations = backend::cpu::Activations::kAuto;
     int64_t block_tokens = 16;
     int64_t chunk = 512;  // rows of a step

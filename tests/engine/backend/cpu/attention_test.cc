@@ -14,7 +14,7 @@ struct Arrangement {
   AttentionShape shape;
   KvDtype dtype = KvDtype::kBf16;
   int64_t block_tokens = 16;
-  Isa isa = Isa::kAmx;
+  Isa isa = kHighestIsa;
   int threads = 2;
   bool norms = false;
   Precision precision = Precision::kBf16;
