@@ -87,6 +87,7 @@ chat >"$work/first" || die "no answer"
 say "one command, by a user of this machine"
 up() {  # up MODEL...: a cluster, a first answer of each model, and Ctrl-C
   local begin=$SECONDS name
+  rm -f "$work/up.out"  # the next is read as soon as it says ready
   chroot --userspec=nobody:nogroup "$root" /usr/bin/env -i PATH=/usr/bin HOME=/tmp swiftcachectl up --kv_cache_bytes=32MiB "$@" \
     >"$work/up.out" 2>"$work/up.log" &
   pids+=($!)
