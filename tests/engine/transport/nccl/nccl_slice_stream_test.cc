@@ -27,8 +27,8 @@ constexpr int64_t kLayers = 6, kSlice = 8 * kKiB, kSources = 3;
 class NcclSliceStreamTest : public testing::Test {
  protected:
   NcclSliceStreamTest() {
-    a_.Fill(0, Pattern(kNcclLeaseBytes, 1));
-    b_.Fill(0, Pattern(kNcclLeaseBytes, 2));
+    a_.Fill(0, KvOf(1));
+    b_.Fill(0, KvOf(2));
     (void)Lend(a_, borrower_, kLease, 0);
     (void)Lend(b_, borrower_, kOther, 0);
   }
@@ -48,9 +48,13 @@ class NcclSliceStreamTest : public testing::Test {
     }
     return spec;
   }
-  static std::vector<std::byte> SliceOf(uint64_t seed, int64_t source, int64_t layer) {
-    const std::vector<std::byte> kv = Pattern(kNcclLeaseBytes, seed);
-    const auto begin = kv.begin() + OffsetOf(source) + layer * kSlice;
+  // The first donor's, or the second's. Made once: kernels of the fake device look at it, for which others wait.
+  static const std::vector<std::byte>& KvOf(int donor) {
+    static const std::vector<std::byte> of_first = Pattern(kNcclLeaseBytes, 1), of_second = Pattern(kNcclLeaseBytes, 2);
+    return donor == 1 ? of_first : of_second;
+  }
+  static std::vector<std::byte> SliceOf(int donor, int64_t source, int64_t layer) {
+    const auto begin = KvOf(donor).begin() + OffsetOf(source) + layer * kSlice;
     return {begin, begin + kSlice};
   }
   void ExpectLayer(int64_t layer) {
