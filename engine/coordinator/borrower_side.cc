@@ -76,15 +76,14 @@ void BorrowerSide::GiveBackUnused(LeaseId id, absl::Time now) {
 }
 
 void BorrowerSide::GiveBackAll(absl::Time now) {
-  ends_ = true;
   wished_bytes_ = 0;
-  for (const Lease& lease : borrower_.Held()) borrower_.GiveBack(lease.id, options_.revoke_deadline, now);
+  borrower_.GiveBackAll(options_.revoke_deadline, now);
 }
 
 // --- more of them
 
 void BorrowerSide::Wish(int64_t bytes, int64_t waiting_tokens, absl::Time now) {
-  if (ends_) return;  // the loop goes on, and wants what it gives back
+  if (!borrower_.borrows()) return;  // the loop goes on, and wants what it gives back
   wished_bytes_ = bytes;
   waiting_tokens_ = waiting_tokens;
   MaybeRequest(now);

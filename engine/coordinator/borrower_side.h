@@ -86,7 +86,6 @@ class BorrowerSide {
   std::map<kv::LeaseId, absl::Time> release_held_at_;  // drains that the loop has not heard of by then
   int64_t wished_bytes_ = 0, waiting_tokens_ = 0;
   bool request_under_way_ = false;
-  bool ends_ = false;                               // all was given back: nothing is wished for any more
   absl::Time last_request_ = absl::InfinitePast();  // or its answer
   absl::Duration request_interval_;                 // while nothing waits
   int64_t responses_ = 0;                           // requests; the next one's key follows from it

@@ -40,6 +40,7 @@ void Borrower::Granted(const Lease& lease, absl::Time now) {
   entry.lease = lease;
   entry.ttl = options_.ttl;
   entry.give_up = now + entry.ttl;
+  entry.wanted_back = !borrows_;
   actions_.emplace_back(Open{entry.lease});
 }
 
@@ -47,6 +48,7 @@ void Borrower::Opened(kv::LeaseId id, bool ok, absl::Time now) {
   Entry* entry = Find(id, {Phase::kOpening});
   if (entry == nullptr) return;
   if (!ok) return End(*entry);
+  if (entry->wanted_back) return Release(*entry);
   entry->phase = Phase::kActive;
   entry->give_up = now + entry->ttl;
   entry->next_renewal = now + entry->ttl / 3;
@@ -60,7 +62,10 @@ void Borrower::Renewed(kv::LeaseId id, absl::Time now) {
 void Borrower::Revoked(kv::LeaseId id, absl::Duration time_left, absl::Time now) {
   Entry* entry = Find(id, {Phase::kOpening, Phase::kActive, Phase::kDraining});
   if (entry == nullptr) return;
-  if (entry->phase == Phase::kOpening) return End(*entry);
+  if (entry->phase == Phase::kOpening) {
+    entry->wanted_back = true;
+    return;
+  }
   const absl::Time until = now + std::clamp(time_left, absl::ZeroDuration(), options_.ttl);
   if (entry->phase == Phase::kActive || until < entry->give_up) return StartDrain(*entry, until);
   ++ignored_;
@@ -68,11 +73,15 @@ void Borrower::Revoked(kv::LeaseId id, absl::Duration time_left, absl::Time now)
 
 void Borrower::GiveBack(kv::LeaseId id, absl::Duration drain, absl::Time now) { Revoked(id, drain, now); }
 
+void Borrower::GiveBackAll(absl::Duration drain, absl::Time now) {
+  borrows_ = false;
+  for (const Lease& lease : Held()) GiveBack(lease.id, drain, now);
+}
+
 void Borrower::Drained(kv::LeaseId id, absl::Time) {
   Entry* entry = Find(id, {Phase::kDraining, Phase::kLosing});
   if (entry == nullptr) return;
-  if (entry->phase == Phase::kDraining) actions_.emplace_back(SendRelease{id});
-  End(*entry);
+  entry->phase == Phase::kDraining ? Release(*entry) : End(*entry);
 }
 
 void Borrower::Unread(kv::LeaseId id, absl::Time) {
@@ -166,6 +175,11 @@ void Borrower::StartLose(Entry& entry, const std::string& why) {
   entry.phase = Phase::kLosing;
   entry.give_up = entry.next_renewal = absl::InfiniteFuture();
   actions_.emplace_back(Lose{entry.lease.id, why});
+}
+
+void Borrower::Release(Entry& entry) {
+  actions_.emplace_back(SendRelease{entry.lease.id});
+  End(entry);
 }
 
 void Borrower::End(Entry& entry) {

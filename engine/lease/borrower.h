@@ -14,10 +14,12 @@
 //   ------------------+--------------------+---------------------+---------------------+-------------
 //   Granted (same)    | -                  | -                   | -                   | -
 //   Opened ok         | Use -> active      | -                   | -                   | -
+//     if wanted back  | SendRelease, Close;|                     |                     |
+//                     | ends               |                     |                     |
 //   Opened not ok     | Close; ends        | -                   | -                   | -
 //   Renewed           | -                  | counts as an answer | - (too late)        | -
-//   Revoked, GiveBack | Close; ends        | Drain -> draining   | Drain, if `until`   | -
-//                     |                    |                     | is earlier; else -  |
+//   Revoked, GiveBack,| wanted back        | Drain -> draining   | Drain, if `until`   | -
+//     GiveBackAll     |                    |                     | is earlier; else -  |
 //   Drained           | -                  | -                   | SendRelease, Close; | Close; ends
 //                     |                    |                     | ends                |
 //   Dropped           | -                  | -                   | -                   | Close; ends
@@ -34,9 +36,10 @@
 //                     |                    | Drain               |                     |
 //
 // Lose may cross a Drained that is under way: that Drained ends the lease as Dropped does, and the Dropped behind it is
-// ignored. A grant whose bytes do not hold its blocks is ignored. The broker tells a borrower what it may open, and
-// nothing else; it is told nothing. A lease ends by its channel: because its donor says so there, or is not there any
-// more, or its generation changed; never because of the broker. A loss costs cache misses, nothing else.
+// ignored. A grant whose bytes do not hold its blocks is ignored; one that comes after GiveBackAll is wanted back, so
+// that its donor hears at once that nobody uses it. The broker tells a borrower what it may open, and nothing else; it is
+// told nothing. A lease ends by its channel: because its donor says so there, or is not there any more, or its generation
+// changed; never because of the broker. A loss costs cache misses, nothing else.
 #pragma once
 
 #include <cstdint>
@@ -55,9 +58,9 @@
 namespace swiftcache::engine::lease {
 
 /// Every lease that is opened is closed exactly once, and never while kv may use it: after Use there is no Close before
-/// Drained or Dropped. A release is sent only after Drained, or before Unread. Thread-safety: none. Ownership: a value.
-/// Errors: none: foreign, late and repeated messages are ignored and counted. Time: never goes back; the borrower's own
-/// clock.
+/// Drained or Dropped. A release is sent only after Drained, before Unread, or without Use. Thread-safety: none.
+/// Ownership: a value. Errors: none: foreign, late and repeated messages are ignored and counted. Time: never goes back;
+/// the borrower's own clock.
 class Borrower {
  public:
   struct Options {
@@ -124,8 +127,11 @@ class Borrower {
   void DonorSilent(kv::LeaseId id, absl::Time now);
   /// How much of what lies there was used lately (kv::Tiers::Heat): its donor hears of it at once.
   void NoteHeat(kv::LeaseId id, int64_t heat, absl::Time now);
-  /// This engine has no more use for the lease, or is shutting down: it is drained within `drain`, at most the ttl.
+  /// This engine has no more use for the lease: it is drained within `drain`, at most the ttl.
   void GiveBack(kv::LeaseId id, absl::Duration drain, absl::Time now);
+  /// Nor for any other, those included that are still on their way here.
+  void GiveBackAll(absl::Duration drain, absl::Time now);
+  bool borrows() const { return borrows_; }  // until then
 
   /// Renews leases, and gives up those that are past their deadlines. REQUIRES: messages that have arrived were handed
   /// in before.
@@ -151,7 +157,8 @@ class Borrower {
     Lease lease;
     absl::Duration ttl;
     Phase phase = Phase::kOpening;
-    absl::Time give_up;  // opening, active: without an answer until then; draining: until
+    bool wanted_back = false;  // before it was opened
+    absl::Time give_up;        // opening, active: without an answer until then; draining: until
     absl::Time next_renewal = absl::InfiniteFuture();
     int64_t heat = kUnknownHeat;  // NoteHeat's
   };
@@ -163,6 +170,7 @@ class Borrower {
   void StartLose(Entry& entry, const std::string& why);
   void Fail(kv::LeaseId id, const std::string& why);
   void GiveUp(Entry& entry, absl::Time now);
+  void Release(Entry& entry);
   void End(Entry& entry);
 
   static constexpr size_t kRemembered = 1024;  // ended leases; one that is started again finds no peer
@@ -170,6 +178,7 @@ class Borrower {
   Leases leases_;
   RecentIds<kv::LeaseId> ended_{kRemembered};
   std::vector<Action> actions_;
+  bool borrows_ = true;
   int64_t ignored_ = 0;
 };
 

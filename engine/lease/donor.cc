@@ -134,8 +134,16 @@ void Donor::GrantFailed(kv::LeaseId id, const std::string& why, absl::Time now) 
 }
 
 void Donor::BorrowerOpened(kv::LeaseId id, absl::Time now) {
-  Entry* entry = Find(id, {Phase::kGranted});
+  Entry* entry = Find(id, {Phase::kGranted, Phase::kRevoking});
   if (entry == nullptr) return;
+  if (std::exchange(entry->opened, true)) {
+    ++ignored_;
+    return;
+  }
+  if (entry->phase == Phase::kRevoking) {
+    actions_.emplace_back(SendRevoke{id, std::max(absl::ZeroDuration(), entry->deadline - now)});
+    return;
+  }
   entry->phase = Phase::kActive;
   entry->deadline = now + entry->ttl;
   entry->heat = kUnknownHeat;
@@ -294,8 +302,9 @@ void Donor::WantBack(Entry& entry, Ending ending, const std::string& why, absl::
     case Phase::kGranting:
       entry.wanted_back = true;
       return;
-    case Phase::kGranted:
-      return End(entry, ending, true, why, now);
+    case Phase::kGranted:  // nobody reads it; but where there is time, who is just opening it is asked
+      if (ending != Ending::kShutdown) return End(entry, ending, false, why, now);
+      return AskBack(entry, now, std::min(time_left, entry.deadline - now));
     case Phase::kActive:
       return AskBack(entry, now, time_left);
     case Phase::kRevoking:

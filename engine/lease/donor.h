@@ -21,15 +21,18 @@
 //                    |                   | -> granted        |                |                 |
 //     if wanted back |                   | End               |                |                 |
 //   GrantFailed      | -                 | End               | -              | -               | -
-//   BorrowerOpened   | -                 | -                 | -> active      | -               | -
+//   BorrowerOpened   | -                 | -                 | -> active      | -               | SendRevoke, if
+//                    |                   |                   |                |                 | it was granted
+//                    |                   |                   |                |                 | when revoked
 //   Renewal          | -                 | -                 | -              | SendRenewed,    | - (it drains)
 //                    |                   |                   |                | notes the heat  |
 //   BorrowerReleased | -                 | -                 | End RELEASED   | End RELEASED    | End RELEASED
 //   BorrowerGone     | -                 | -                 | End FENCED     | End FENCED      | End FENCED, for
 //                    |                   |                   |                |                 | what it is revoked
-//   Revoke, NeedBack,| StopClearing,     | wanted back       | End FENCED     | SendRevoke      | -
-//     TakeAdvised,   | wanted back       |                   | (nobody reads) |                 |
-//     RevokeAll      | (not for a need)  |                   |                |                 |
+//   Revoke, NeedBack,| StopClearing,     | wanted back       | End RELEASED   | SendRevoke      | -
+//     TakeAdvised    | wanted back       |                   | (nobody reads) |                 |
+//                    | (not for a need)  |                   |                |                 |
+//   RevokeAll        | as Revoke         | as Revoke         | SendRevoke     | SendRevoke      | -
 //   Unknown          | as Revoke         | as Revoke         | Say GRANTED    | Say GRANTED     | Say GRANTED
 //   Refused          | as Revoke         | as Revoke         | as Revoke      | as Revoke       | as Revoke
 //   Tick             | -                 | -                 | after ttl      | ttl after last  | at the deadline
@@ -150,7 +153,8 @@ class Donor {
   /// Whether it matters which leases give `blocks` back: leases not on their way back belong to several borrowers, and
   /// not all of them are needed.
   bool HasChoice(int64_t blocks) const;
-  /// Revokes all leases, and declines all later offers. Borrowers get `time_left`, at least revoke_deadline.
+  /// Revokes all leases, and declines all later offers. Borrowers get `time_left`, at least revoke_deadline; who is just
+  /// opening its lease hears of it then.
   void RevokeAll(const std::string& why, absl::Time now, absl::Duration time_left = absl::ZeroDuration());
   /// Own memory is needed: of what is being revoked `blocks` are back within revoke_deadline, or all if it is less.
   /// Borrowers with more time are told that it is over, in the order of NeedBack, until that adds up; others keep
@@ -191,6 +195,7 @@ class Donor {
     Phase phase = Phase::kClearing;
     absl::Time deadline = absl::InfiniteFuture();
     bool wanted_back = false;  // before it was granted
+    bool opened = false;       // by its borrower
     absl::Time revoked_at = absl::InfiniteFuture();
     int64_t heat = 0;                    // of an open lease kUnknownHeat, until its borrower says so
     Ending ending = Ending::kGivenBack;  // if it is revoked, why

@@ -46,10 +46,25 @@ TEST_F(CoordinatorTest, ALeaseThatWasRevokedBeforeItWasOpenNeverReachesTheLoop) 
   coordinator_->OnLease(Taken(9));
   ASSERT_TRUE(transport_.log().WaitFor("Open 9"));
   coordinator_->OnRevoked(kv::LeaseId(9), absl::Milliseconds(50));
-  ASSERT_TRUE(transport_.log().WaitFor("Close 9"));
   coordinator_->OnOpened(kv::LeaseId(9), transport_.AddLease(kv::LeaseId(9), 2 * kBlockBytes, kv::Epoch(1)));
-  Settle();
+  ASSERT_TRUE(transport_.log().WaitFor("Close 9"));
+  EXPECT_EQ(transport_.log().Count("SendRelease 9"), 1);
   EXPECT_EQ(loop_.log().Count("Use 9 of 2"), 0);
+}
+
+TEST_F(CoordinatorTest, ALeaseThatComesToAnEngineThatEndsIsGivenBackUnused) {
+  Start();
+  Take(8);
+  coordinator_->ReturnAll();
+  ASSERT_TRUE(loop_.log().WaitFor("Drain 8"));
+  coordinator_->OnLease(Taken(9));
+  ASSERT_TRUE(transport_.log().WaitFor("Open 9"));
+  coordinator_->OnOpened(kv::LeaseId(9), transport_.AddLease(kv::LeaseId(9), 2 * kBlockBytes, kv::Epoch(1)));
+  ASSERT_TRUE(transport_.log().WaitFor("SendRelease 9"));
+  coordinator_->Drained(kv::LeaseId(8));
+  coordinator_->Stop(absl::InfiniteFuture());  // nothing is held that it would wait for
+  EXPECT_EQ(loop_.log().Count("Use 9 of 2"), 0);
+  EXPECT_EQ(Metric("swiftcache_lease_lost_total"), 0);
 }
 
 TEST_F(CoordinatorTest, ALeaseThatIsOfNoMoreUseIsDrainedAndReleased) {

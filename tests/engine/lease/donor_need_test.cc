@@ -52,7 +52,7 @@ TEST(DonorNeedTest, ALeaseThatNobodyHasOpenedIsTheColdest) {
   donor.Renewal(kv::LeaseId(2), 1, kStart);
   donor.TakeActions();
   donor.NeedBack(1, kStart);
-  EXPECT_THAT(Take(donor), ElementsAre("fence 1", "take 1 fenced", "FENCED 1"));
+  EXPECT_THAT(Take(donor), ElementsAre("fence 1", "take 1", "RELEASED 1"));
 }
 
 // A lease of ten blocks.

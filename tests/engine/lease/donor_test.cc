@@ -186,7 +186,27 @@ TEST(DonorTest, ABorrowerThatIsGoneIsFencedAtOnce) {
 TEST(DonorTest, ALeaseThatNobodyReadsYetIsTakenBackAtOnce) {
   Donor donor = GrantedDonor();
   donor.Revoke(kId, "own need", kStart);
-  EXPECT_THAT(Take(donor), ElementsAre("fence 1", "take 1 fenced", "FENCED 1"));
+  EXPECT_THAT(Take(donor), ElementsAre("fence 1", "take 1", "RELEASED 1"));
+}
+
+TEST(DonorTest, ABorrowerThatIsJustOpeningLosesNothingToADonorThatEnds) {
+  Donor donor = GrantedDonor();
+  donor.RevokeAll("the engine ends", kStart, absl::Seconds(5));
+  EXPECT_THAT(Take(donor), ElementsAre("revoke 1 in 5s"));
+  donor.BorrowerOpened(kId, kStart + absl::Seconds(1));
+  EXPECT_THAT(Take(donor), ElementsAre("revoke 1 in 4s")) << "the first one may have found no channel";
+  donor.BorrowerOpened(kId, kStart + absl::Seconds(2));
+  EXPECT_THAT(Take(donor), IsEmpty());
+  donor.BorrowerReleased(kId, kStart + absl::Seconds(3));
+  EXPECT_THAT(Take(donor), ElementsAre("fence 1", "take 1", "RELEASED 1"));
+}
+
+TEST(DonorTest, ADonorThatEndsWaitsForAnOpeningNoLongerThanElse) {
+  Donor donor = GrantedDonor();
+  donor.RevokeAll("the engine ends", kStart + kTtl / 2, absl::Minutes(1));
+  EXPECT_EQ(donor.NextDeadline(), kStart + kTtl);
+  donor.Tick(kStart + kTtl);
+  EXPECT_THAT(Take(donor), ElementsAre("revoke 1 in 5s", "fence 1", "take 1 fenced", "FENCED 1"));
 }
 
 TEST(DonorTest, WhatIsWantedBackWhileItIsClearedIsNotGranted) {
