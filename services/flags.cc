@@ -40,19 +40,12 @@ absl::Status SetInRange(absl::StatusOr<T> parsed, T min, T max, Format format, V
   return absl::OkStatus();
 }
 
-// Without the program's name, in reverse (CLI11 wants a stack); --name= becomes --name and "", which CLI11 would not
-// do.
-std::vector<std::string> Arguments(int argc, const char* const* argv) {
-  std::vector<std::string> stack;
-  for (int i = argc - 1; i > 0; --i) {
-    std::string argument = WithUnderscores(argv[i]);
-    if (absl::StartsWith(argument, "--") && argument.find('=') == argument.size() - 1) {
-      stack.push_back("");
-      argument.pop_back();
-    }
-    stack.push_back(std::move(argument));
-  }
-  return stack;
+// "--max_tokens=a-b" for "--max-tokens=a-b": both are one flag. What does not begin with dashes stays as it is.
+std::string WithUnderscores(std::string argument) {
+  if (!absl::StartsWith(argument, "--")) return argument;
+  const auto end = argument.begin() + static_cast<std::ptrdiff_t>(std::min(argument.find('='), argument.size()));
+  std::replace(argument.begin() + 2, end, '-', '_');
+  return argument;
 }
 
 // "swiftcache-engine": "SWIFTCACHE_ENGINE_".
@@ -214,13 +207,6 @@ int Flags::Complain(const CLI::ParseError& error) const {
   return kUsageError;
 }
 
-std::string WithUnderscores(std::string argument) {
-  if (!absl::StartsWith(argument, "--")) return argument;
-  const auto end = argument.begin() + static_cast<std::ptrdiff_t>(std::min(argument.find('='), argument.size()));
-  std::replace(argument.begin() + 2, end, '-', '_');
-  return argument;
-}
-
 std::vector<std::string> Flags::Names(const std::string& prefix) const {
   std::vector<std::string> names;
   for (const Setting& setting : settings_) names.push_back(prefix + setting.name);
@@ -253,7 +239,7 @@ std::optional<int> Flags::Parse(int argc, const char* const* argv) {
   // CLI11 takes what --help shows as a flag's default for the value of a flag that stands without one.
   for (const auto& [option, by_default] : switches_) option->default_str("true");
   try {
-    app_->parse(Arguments(argc, argv));
+    app_->parse(ParserArguments(argc, argv));
     return CheckVariables() ? std::nullopt : std::optional<int>(kUsageError);
   } catch (const CLI::ParseError& error) {
     for (const auto& [option, by_default] : switches_) option->default_str(by_default);
@@ -269,6 +255,19 @@ std::string Flags::Changed() const {
     if (value != setting.by_default) changed.push_back(absl::StrCat(setting.name, "=", absl::CHexEscape(value)));
   }
   return absl::StrJoin(changed, " ");
+}
+
+std::vector<std::string> ParserArguments(int argc, const char* const* argv) {
+  std::vector<std::string> stack;
+  for (int i = argc - 1; i > 0; --i) {
+    std::string argument = WithUnderscores(argv[i]);
+    if (absl::StartsWith(argument, "--") && argument.find('=') == argument.size() - 1) {
+      stack.push_back("");
+      argument.pop_back();
+    }
+    stack.push_back(std::move(argument));
+  }
+  return stack;
 }
 
 }  // namespace swiftcache::services

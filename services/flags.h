@@ -80,7 +80,8 @@ class Flags {
   std::vector<std::pair<CLI::Option*, std::string>> switches_;  // with their defaults
 };
 
-/// "--max_tokens=a-b" for "--max-tokens=a-b": both are one flag. What does not begin with dashes stays as it is.
-std::string WithUnderscores(std::string argument);
+/// A program's arguments as CLI::App::parse wants them: the last first, without the program's name. --max-tokens is
+/// --max_tokens, and --name= is --name with the value "", where CLI11 would take the next argument for its value.
+std::vector<std::string> ParserArguments(int argc, const char* const* argv);
 
 }  // namespace swiftcache::services

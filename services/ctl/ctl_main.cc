@@ -4,7 +4,6 @@
 #include <CLI/CLI.hpp>
 #include <iostream>
 #include <string>
-#include <vector>
 
 #include "common/base/version.h"
 #include "common/rpc/address.h"
@@ -63,9 +62,7 @@ int main(int argc, char** argv) {
   AddUp(app, chosen);
   AddBench(app, addresses, chosen);
   try {
-    std::vector<std::string> arguments;  // the last first, as CLI11 wants them
-    for (int i = argc - 1; i > 0; --i) arguments.push_back(swiftcache::services::WithUnderscores(argv[i]));
-    app.parse(arguments);
+    app.parse(swiftcache::services::ParserArguments(argc, argv));
   } catch (const CLI::ParseError& error) {
     return Complain(app, error);
   }

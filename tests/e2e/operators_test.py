@@ -142,6 +142,7 @@ def test_ctl_says_what_is_no_broker_and_which_flag_was_meant(tiny):
     assert f"--gateway={tiny.gateway.http}: what answers there is no gateway" in complaint(
         f"--gateway={tiny.gateway.http}", "chat", "--message=x", code=1)
     assert "--broker: address 'nowhere': has no port" in complaint("--broker=nowhere", "status")
+    assert "--gateway: address '': " in complaint("--gateway=", "generate", "--prompt=x")
     assert "unknown flag --mux_tokens (did you mean --max_tokens?); swiftcachectl generate --help" in complaint("generate", "--mux-tokens=5")
     assert "wants a number in [1, 2147483647]" in complaint("generate", "--model=tiny", "--prompt=x", "--max_tokens=0")
     assert "model \"b\" is not served; served: tiny" in complaint("tokenize", "--model=b", "--wait=0", "--text=x", code=1)
