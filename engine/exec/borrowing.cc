@@ -84,7 +84,7 @@ int64_t Borrowing::StreamBlocks(int64_t leased_blocks) const {
 
 void Borrowing::FinishRegions() {
   const Departures::Gone gone = departures_.Finish();
-  if (!gone.any) return;
+  if (gone.blocks() == 0) return;
   lendable_blocks_ += gone.given_back;  // as far as is known
   if (gone.taken > 0) taken_.Note(gone.taken, parts_.clock->Now());
   UpdatePotential();

@@ -223,7 +223,6 @@ Departures::Gone Departures::Finish() {
       ++it;
       continue;
     }
-    gone.any = true;
     (region.departure.given_back() ? gone.given_back : gone.taken) += parts_.cache->region(region.region).total;
     Drop(region);
     parts_.regions->Remove(*it);

@@ -55,7 +55,7 @@ class Departures {
   /// Blocks of leases that are out of use.
   struct Gone {
     int64_t given_back = 0, taken = 0;  // unasked, by their donors
-    bool any = false;
+    int64_t blocks() const { return given_back + taken; }
   };
   /// Not behind a plan: sequences may be reset. Blocks in use that leave a region go on leaving, or their readers are
   /// reset; a region goes when nobody uses it and its last copy has ended, and the coordinator hears that nothing reads it
