@@ -224,6 +224,14 @@ void NcclBorrower::SendRelease(kv::LeaseId id) {
   channel->Send(EncodeNcclMessage(NcclRelease{id.value()}));
 }
 
+void NcclBorrower::OnRevoked(const NcclBorrowerChannel& channel, kv::LeaseId id, absl::Duration time_left) {
+  absl::MutexLock lock(&mutex_);
+  const NcclLeasePtr lease = FindOf(channel, id);
+  if (lease == nullptr) return;
+  if (lease->state != NcclLease::State::kGranted && lease->state != NcclLease::State::kOpen) return;
+  TellLater(lease, [id, time_left](TransportEvents& events) { events.OnRevoked(id, time_left); });
+}
+
 void NcclBorrower::TellOpen(const NcclBorrowerChannel& channel, kv::LeaseId id, Event event) {
   absl::MutexLock lock(&mutex_);
   const NcclLeasePtr lease = FindOf(channel, id);

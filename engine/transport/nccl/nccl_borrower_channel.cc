@@ -62,9 +62,7 @@ absl::Status NcclBorrowerChannel::OnMessage(const NcclMessage& message) {
   }
   if (const auto* revoke = std::get_if<NcclRevoke>(&message)) {
     const kv::LeaseId lease(revoke->lease);
-    borrower_.TellOpen(*this, lease, [lease, left = absl::Nanoseconds(revoke->time_left_ns)](TransportEvents& events) {
-      events.OnRevoked(lease, left);
-    });
+    borrower_.OnRevoked(*this, lease, absl::Nanoseconds(revoke->time_left_ns));
     return absl::OkStatus();
   }
   const auto* renewed = std::get_if<NcclRenewed>(&message);

@@ -78,6 +78,16 @@ TEST_F(NcclTransportTest, StoresOfOneLeaseKeepTheirOrder) {
   EXPECT_EQ(donor_.Read(0, kPiece), Pattern(kPiece, 7));
 }
 
+TEST_F(NcclTransportTest, ARevocationIsHeardWhileTheCommunicatorForms) {
+  borrower_.nccl.Mute();
+  borrower_.transport->Open(Granted(donor_, borrower_, kLease, 0));
+  ASSERT_TRUE(donor_.events.WaitFor([&] { return donor_.events.borrower_opened.contains(kLease); }));
+  donor_.transport->SendRevoke(kLease, absl::Seconds(3));
+  EXPECT_TRUE(borrower_.events.WaitFor([&] { return borrower_.events.revoked.contains(kLease); }));
+  borrower_.nccl.Unmute();
+  EXPECT_TRUE(borrower_.events.Opening(kLease).ok());
+}
+
 TEST_F(NcclTransportTest, AdjacentPiecesOfALoadAreOneRunAndOneMessageIsEnough) {
   donor_.Fill(0, Pattern(4 * kPiece, 3));
   (void)Lend(donor_, borrower_, kLease, 0);
