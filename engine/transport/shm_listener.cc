@@ -10,6 +10,7 @@
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "common/base/status_macros.h"
 #include "engine/transport/shm_address.h"
 #include "glog/logging.h"
@@ -18,6 +19,7 @@ namespace swiftcache::engine::transport {
 namespace {
 
 constexpr int kBacklog = 64;
+constexpr absl::Duration kEndPatience = absl::Seconds(2), kAskAgain = absl::Milliseconds(50);
 
 absl::Status BadDir(const std::string& dir, const std::string& what) {
   return absl::InvalidArgumentError(absl::StrCat("--shm_dir ", dir, ": ", what, ": name a folder that can be written"));
@@ -72,7 +74,15 @@ absl::Status RemoveStale(const std::string& path, const sockaddr_un& address) {
 }  // namespace
 
 absl::StatusOr<ShmListener> ShmListener::Create(const std::string& dir, const std::string& name) {
-  const std::string path = ShmSocketPath(dir, name);
+  const absl::Time deadline = absl::Now() + kEndPatience;
+  for (;;) {
+    absl::StatusOr<ShmListener> listener = Listen(dir, ShmSocketPath(dir, name));
+    if (!absl::IsAlreadyExists(listener.status()) || absl::Now() >= deadline) return listener;
+    absl::SleepFor(kAskAgain);
+  }
+}
+
+absl::StatusOr<ShmListener> ShmListener::Listen(const std::string& dir, const std::string& path) {
   ASSIGN_OR_RETURN(const sockaddr_un address, ShmAddress(path));
   ASSIGN_OR_RETURN(const memory::UniqueFd lock, LockDir(dir));
   RETURN_IF_ERROR(RemoveStale(path, address));
@@ -86,9 +96,10 @@ absl::StatusOr<ShmListener> ShmListener::Create(const std::string& dir, const st
 }
 
 // Only what is still ours: an operator may have removed it and started another engine.
-ShmListener::~ShmListener() {
+void ShmListener::Close() {
   struct stat file = {};
-  if (!path_.empty() && lstat(path_.c_str(), &file) == 0 && file.st_ino == inode_) unlink(path_.c_str());
+  if (fd_.ok() && lstat(path_.c_str(), &file) == 0 && file.st_ino == inode_) unlink(path_.c_str());
+  fd_ = memory::UniqueFd();
 }
 
 ShmListener::Got ShmListener::Accept(std::shared_ptr<ShmSocket>& socket) {

@@ -18,15 +18,17 @@ namespace swiftcache::engine::transport {
 
 /// Thread-safety: compatible. Ownership: owns the socket and its file, which it removes at the end.
 /// Errors: Create: INVALID_ARGUMENT (path too long, shm_dir is no folder), PERMISSION_DENIED (the folder belongs to
-/// another user, who could put a socket of their own there), ALREADY_EXISTS (a living engine of that name); each names
-/// --shm_dir or --name. The socket of a dead process is replaced.
+/// another user, who could put a socket of their own there), ALREADY_EXISTS (a living engine of that name, which has two
+/// seconds to end: the broker gives a name on a moment earlier); each names --shm_dir or --name. The socket of a dead process is replaced.
 class ShmListener {
  public:
   static absl::StatusOr<ShmListener> Create(const std::string& dir, const std::string& name);
   ShmListener(ShmListener&& other) noexcept
       : path_(std::exchange(other.path_, "")), inode_(other.inode_), fd_(std::move(other.fd_)) {}
   ShmListener& operator=(ShmListener&&) = delete;
-  ~ShmListener();
+  ~ShmListener() { Close(); }
+  /// Another engine may take the name.
+  void Close();
 
   const std::string& path() const { return path_; }
   int fd() const { return fd_.get(); }
@@ -35,6 +37,7 @@ class ShmListener {
   Got Accept(std::shared_ptr<ShmSocket>& socket);
 
  private:
+  static absl::StatusOr<ShmListener> Listen(const std::string& dir, const std::string& path);
   ShmListener(std::string path, ino_t inode, memory::UniqueFd fd)
       : path_(std::move(path)), inode_(inode), fd_(std::move(fd)) {}
 

@@ -70,6 +70,7 @@ void ShmLoop::Stop() {
   stopping_ = true;
   (void)eventfd_write(wake_.get(), 1);
   thread_.join();
+  listener_.Close();
   absl::MutexLock lock(&mutex_);
   peers_.clear();
 }

@@ -49,6 +49,21 @@ TEST(ShmListenerTest, ALivingEnginesSocketIsNotTaken) {
   EXPECT_TRUE(ShmListener::Create(folder.path(), "chat-2").ok());
 }
 
+TEST(ShmListenerTest, TheNameOfAnEngineThatEndsIsWaitedFor) {
+  ShmFolder folder;
+  auto first = ShmListener::Create(folder.path(), "chat");
+  ASSERT_TRUE(first.ok()) << first.status();
+  std::thread end([&] {
+    absl::SleepFor(absl::Milliseconds(100));
+    first->Close();
+  });
+  const auto second = ShmListener::Create(folder.path(), "chat");
+  end.join();
+  ASSERT_TRUE(second.ok()) << second.status();
+  first->Close();
+  EXPECT_TRUE(std::filesystem::exists(second->path())) << "it is another's now";
+}
+
 TEST(ShmListenerTest, ADeadEnginesSocketIsReplaced) {
   ShmFolder folder;
   const std::string path = ShmSocketPath(folder.path(), "chat");
