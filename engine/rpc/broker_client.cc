@@ -134,8 +134,8 @@ class GrpcBrokerClient final : public BrokerClient {
   std::string base_name_;
   NameChoice choice_ = NameChoice::kExactly;
   int suffix_ = 1;
-  bool registered_ = false;
-  std::map<std::string, int64_t> weights_;  // of borrowers, as told last
+  bool registered_ = false, may_be_known_ = false;  // a call that was not answered may have been heard
+  std::map<std::string, int64_t> weights_;          // of borrowers, as told last
   absl::Duration interval_ = absl::Seconds(1);
   absl::StatusCode logged_ = absl::StatusCode::kUnknown;
 
@@ -197,6 +197,7 @@ absl::Status GrpcBrokerClient::Register() {
   v1::RegisterResponse response;
   const absl::Status status = FromGrpc(stub_->Register(&context, request, &response));
   registered_ = status.ok();
+  may_be_known_ = may_be_known_ || status.ok() || BrokerIsAway(status);
   {
     absl::MutexLock lock(&mutex_);
     incarnation_ = response.incarnation();  // "" where it failed
@@ -386,7 +387,7 @@ void GrpcBrokerClient::Leave() {
     if (std::exchange(stopped_, true)) return;
   }
   if (thread_.joinable()) thread_.join();
-  if (registered_) Deregister();
+  if (may_be_known_) Deregister();
 }
 
 }  // namespace

@@ -332,6 +332,32 @@ TEST(BrokerClientTest, WhatHeartbeatsSayOfBorrowersWeightsIsToldWhenItChanges) {
   for (const int64_t weight : {0, 1, 2}) EXPECT_EQ(told.Count(absl::StrCat("chat-1 ", weight)), 1);
 }
 
+// A registration that nobody answered may have been heard all the same.
+TEST(BrokerClientTest, ALeaveIsToldAfterARegistrationThatWasNotAnswered) {
+  class Door final : public v1::BrokerService::Service {
+   public:
+    grpc::Status Register(grpc::ServerContext*, const v1::RegisterRequest* request,
+                          v1::RegisterResponse* response) override {
+      response->set_incarnation("inc-1");
+      if (request->engine().state() != v1::DRAINING) return grpc::Status::OK;
+      calls.Add("draining");
+      return {grpc::StatusCode::UNAVAILABLE, "lost on its way"};
+    }
+    grpc::Status Deregister(grpc::ServerContext*, const v1::DeregisterRequest*, v1::DeregisterResponse*) override {
+      calls.Add("left");
+      return grpc::Status::OK;
+    }
+    CallLog calls;
+  } door;
+  auto server = RpcServer::Create({.listen = "127.0.0.1:0"}, {&door});
+  ASSERT_TRUE(server.ok()) << server.status();
+  const auto client = ReadyClient((*server)->address());
+  client->Draining();
+  ASSERT_TRUE(door.calls.WaitFor("draining"));
+  client->Leave();
+  EXPECT_EQ(door.calls.Count("left"), 1);
+}
+
 class Lines final : public google::LogSink {
  public:
   Lines() { google::AddLogSink(this); }
