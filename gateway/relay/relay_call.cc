@@ -81,7 +81,7 @@ absl::Status RelayCall::StartAttempt() {
   ASSIGN_OR_RETURN(size_t chosen, route::PickEngine(model_, engine_request_.token_ids.size(), tried_));
   const std::shared_ptr<fleet::EngineLink> engine = model_.engines[chosen].link;
   engine_name_ = engine->name();
-  tried_.insert(engine_name_);
+  tried_.push_back(engine);
   const int number = ++attempts_;
   BeginAttempt(number);
   cut_off_ = false;

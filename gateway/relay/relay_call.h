@@ -10,7 +10,6 @@
 #include <deque>
 #include <functional>
 #include <memory>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -24,6 +23,7 @@
 #include "gateway/relay/relay.h"
 #include "gateway/relay/relay_metrics.h"
 #include "gateway/relay/text_continuation.h"
+#include "gateway/route/route.h"
 
 namespace swiftcache::gateway::relay {
 
@@ -99,7 +99,7 @@ class RelayCall final : public GenerateCall, public std::enable_shared_from_this
   int64_t text_bytes_ = 0;
   bool cut_off_ = false;  // by the engine, which shut down before the end
   absl::Duration time_to_first_token_ = absl::ZeroDuration();
-  std::set<std::string> tried_;
+  route::Tried tried_;
   absl::Status full_;  // the last engine's RESOURCE_EXHAUSTED
   std::string engine_name_;
   fleet::EngineLink::InFlight in_flight_;

@@ -24,9 +24,18 @@ int64_t Load(const EngineView& engine) {
   return engine.link->in_flight() + engine.load.running_requests + engine.load.waiting_requests;
 }
 
-bool Usable(const EngineView& engine, int64_t prompt_tokens, const std::set<std::string>& tried) {
-  return engine.link != nullptr && engine.state == EngineState::kReady && !tried.contains(engine.link->name()) &&
+bool Usable(const EngineView& engine, int64_t prompt_tokens, const Tried& tried) {
+  return engine.link != nullptr && engine.state == EngineState::kReady &&
+         std::find(tried.begin(), tried.end(), engine.link) == tried.end() &&
          engine.max_model_len_tokens > prompt_tokens;
+}
+
+// "; tried and failed: a, b"
+std::string Named(const Tried& tried) {
+  if (tried.empty()) return "";
+  return absl::StrCat("; tried and failed: ", absl::StrJoin(tried, ", ", [](std::string* out, const auto& link) {
+                        absl::StrAppend(out, link->name());
+                      }));
 }
 
 // "2 READY (tried), 1 STARTING"
@@ -39,7 +48,7 @@ std::string Found(const ModelView& model) {
 
 }  // namespace
 
-absl::StatusOr<size_t> PickEngine(const ModelView& model, int64_t prompt_tokens, const std::set<std::string>& tried) {
+absl::StatusOr<size_t> PickEngine(const ModelView& model, int64_t prompt_tokens, const Tried& tried) {
   std::optional<size_t> best;
   for (size_t i = 0; i < model.engines.size(); ++i) {
     if (!Usable(model.engines[i], prompt_tokens, tried)) continue;
@@ -47,8 +56,7 @@ absl::StatusOr<size_t> PickEngine(const ModelView& model, int64_t prompt_tokens,
   }
   if (best.has_value()) return *best;
   return absl::UnavailableError(absl::StrCat("model ", model.name, ": no engine can take the request (", Found(model),
-                                             tried.empty() ? "" : "; tried and failed: ", absl::StrJoin(tried, ", "),
-                                             "); try again shortly"));
+                                             Named(tried), "); try again shortly"));
 }
 
 bool ShouldRetry(const absl::Status& status, bool anything_sent) {

@@ -2,15 +2,15 @@
 // Decides which engine of a model gets a request, and whether a failed request is retried on another. Pure: no I/O, no
 // clock, no threads.
 //
-//   std::set<std::string> tried;
+//   Tried tried;
 //   ASSIGN_OR_RETURN(size_t i, PickEngine(model, prompt.size(), tried));
 //   ...
-//   if (ShouldRetry(status, anything_sent)) { tried.insert(name); ... }
+//   if (ShouldRetry(status, anything_sent)) { tried.push_back(model.engines[i].link); ... }
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
-#include <set>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -20,12 +20,14 @@
 
 namespace swiftcache::gateway::route {
 
+/// Engines that a request was sent to. Links and not names: a process that has taken a dead one's name is another engine.
+using Tried = std::vector<std::shared_ptr<fleet::EngineLink>>;
+
 /// The index in `model.engines` of the READY engine with the least load (this gateway's requests under way there plus
 /// the load that it reported) that is not in `tried` and takes prompts of `prompt_tokens`; among equals the first by
 /// name.
 /// UNAVAILABLE: there is none; says what was found instead.
-absl::StatusOr<size_t> PickEngine(const fleet::ModelView& model, int64_t prompt_tokens,
-                                  const std::set<std::string>& tried);
+absl::StatusOr<size_t> PickEngine(const fleet::ModelView& model, int64_t prompt_tokens, const Tried& tried);
 
 /// Whether to try another engine: only if this one is dead, draining, starting or full, and nothing has been sent to
 /// the client yet.

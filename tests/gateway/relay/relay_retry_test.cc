@@ -80,6 +80,20 @@ TEST_F(RelayRetryTest, AnEngineThatCameMeanwhileTakesTheRetry) {
   EXPECT_EQ(engines_["z"].calls(), 1);
 }
 
+TEST_F(RelayRetryTest, AnEngineThatHasTakenADeadOnesNameIsAnother) {
+  Serve({"a"});
+  engines_["a"].SetScript([this](FakeCall& call) {
+    if (engines_["a"].calls() > 1) return fakes::SayHello(call);
+    fleet::EngineStatus next = Ready("a");
+    next.info.instance_id = "a-2";
+    fleet_->OnUpdate(next);
+    call.End(absl::UnavailableError("Socket closed"));
+  });
+  ASSERT_EQ(Run(Prompt("x")), absl::OkStatus());
+  EXPECT_EQ(sink_->Text(), "hello");
+  EXPECT_EQ(engines_["a"].calls(), 2);
+}
+
 TEST_F(RelayRetryTest, OtherErrorsAreTheClientsToSee) {
   Serve({"a", "b"});
   for (const absl::Status& error : {absl::InvalidArgumentError("bad"), absl::InternalError("bug")}) {

@@ -26,7 +26,7 @@ class RouteTest : public ::testing::Test {
     engine.load.running_requests = reported;
     model_.engines.push_back(std::move(engine));
   }
-  std::string Pick(const std::set<std::string>& tried = {}, int64_t prompt_tokens = 10) {
+  std::string Pick(const Tried& tried = {}, int64_t prompt_tokens = 10) {
     auto picked = PickEngine(model_, prompt_tokens, tried);
     return picked.ok() ? model_.engines[*picked].link->name() : picked.status().ToString();
   }
@@ -55,13 +55,13 @@ TEST_F(RouteTest, SkipsWhatWasTriedIsNotReadyOrIsTooSmall) {
   Add("c", 0, fleet::EngineState::kStalled);
   Add("d", 0, fleet::EngineState::kReady, 10);
   Add("e", 9);
-  EXPECT_EQ(Pick({"a"}), "e");
+  EXPECT_EQ(Pick({model_.engines[0].link}), "e");
 }
 
 TEST_F(RouteTest, SaysWhatItFoundWhenNobodyCanTakeTheRequest) {
   Add("a", 0);
   Add("b", 0, fleet::EngineState::kStarting);
-  const absl::Status status = PickEngine(model_, 10, {"a"}).status();
+  const absl::Status status = PickEngine(model_, 10, {model_.engines[0].link}).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
   EXPECT_THAT(std::string(status.message()), AllOf(HasSubstr("1 READY, 1 STARTING"), HasSubstr("tried and failed: a")));
 }
