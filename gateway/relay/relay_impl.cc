@@ -28,11 +28,19 @@ absl::StatusOr<std::shared_ptr<GenerateCall>> RelayImpl::Generate(GenerateReques
   const absl::Time arrived = clock_.Now();
   const std::string own_id = absl::StrCat(options_.id_prefix, "-", next_id_.fetch_add(1));
   if (request.request_id.empty()) request.request_id = own_id;
-  if (refusing_) {
+  if (!Enter()) {
     const absl::Status why = absl::UnavailableError("the gateway is draining: send the request to another gateway");
     Refuse(request, why, Refusal::kDraining, arrived);
     return why;
   }
+  auto call = Begin(std::move(request), std::move(sink), own_id, arrived);
+  Leave();
+  return call;
+}
+
+absl::StatusOr<std::shared_ptr<GenerateCall>> RelayImpl::Begin(GenerateRequest request,
+                                                               std::shared_ptr<GenerateSink> sink,
+                                                               const std::string& own_id, absl::Time arrived) {
   absl::StatusOr<RelayCall::Inputs> inputs = Prepare(request);
   if (!inputs.ok()) {
     Refuse(request, inputs.status(), RefusalOf(inputs.status()), arrived);
@@ -142,6 +150,23 @@ void RelayImpl::UpdateMetrics() {
   }
 }
 
+bool RelayImpl::Enter() {
+  absl::MutexLock lock(&mutex_);
+  if (refusing_) return false;
+  ++entering_;
+  return true;
+}
+
+void RelayImpl::Leave() {
+  absl::MutexLock lock(&mutex_);
+  --entering_;
+}
+
+void RelayImpl::RefuseNew() {
+  absl::MutexLock lock(&mutex_);
+  refusing_ = true;
+}
+
 void RelayImpl::Register(const std::shared_ptr<RelayCall>& call) {
   absl::MutexLock lock(&mutex_);
   calls_[call.get()] = call;
@@ -158,6 +183,7 @@ void RelayImpl::Stop(absl::Time deadline) {
   {
     absl::MutexLock lock(&mutex_);
     mutex_.AwaitWithTimeout(absl::Condition(this, &RelayImpl::Idle), deadline - clock_.Now());
+    mutex_.Await(absl::Condition(this, &RelayImpl::NoneEnters));  // what is being tokenised is a call soon, or an error
     for (const auto& [call, weak] : calls_) {
       if (std::shared_ptr<RelayCall> alive = weak.lock()) late.push_back(std::move(alive));
     }

@@ -54,7 +54,7 @@ class RelayImpl final : public Relay {
   /// Counters of every model and engine that is served, into the metrics: before they are read.
   void UpdateMetrics();
   /// From now on new requests get UNAVAILABLE; those under way go on.
-  void RefuseNew() { refusing_ = true; }
+  void RefuseNew() ABSL_LOCKS_EXCLUDED(mutex_);
   /// RefuseNew; waits for calls under way until `deadline`, ends the rest with UNAVAILABLE and waits for their sinks'
   /// OnDone.
   void Stop(absl::Time deadline) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -64,18 +64,24 @@ class RelayImpl final : public Relay {
   absl::StatusOr<fleet::ModelView> FindModel(const std::string& name) const;
   absl::StatusOr<RelayCall::Inputs> Prepare(const GenerateRequest& request);
   absl::StatusOr<std::vector<int32_t>> PromptOf(const GenerateRequest& request, const fleet::ModelView& model);
+  bool Enter() ABSL_LOCKS_EXCLUDED(mutex_);
+  void Leave() ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::StatusOr<std::shared_ptr<GenerateCall>> Begin(GenerateRequest request, std::shared_ptr<GenerateSink> sink,
+                                                      const std::string& own_id, absl::Time arrived);
   void Register(const std::shared_ptr<RelayCall>& call) ABSL_LOCKS_EXCLUDED(mutex_);
   void Forget(RelayCall* call) ABSL_LOCKS_EXCLUDED(mutex_);
   void Refuse(const GenerateRequest& request, const absl::Status& status, Refusal why, absl::Time arrived);
-  bool Idle() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return calls_.empty(); }
+  bool NoneEnters() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return entering_ == 0; }
+  bool Idle() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return calls_.empty() && NoneEnters(); }
 
   const Options options_;
   fleet::Fleet& fleet_;
   const Clock& clock_;
   RelayMetrics metrics_;
-  std::atomic<bool> refusing_{false};
   std::atomic<int64_t> next_id_{1};
   absl::Mutex mutex_;
+  bool refusing_ ABSL_GUARDED_BY(mutex_) = false;
+  int64_t entering_ ABSL_GUARDED_BY(mutex_) = 0;  // requests that were not refused and are no calls yet
   std::map<RelayCall*, std::weak_ptr<RelayCall>> calls_ ABSL_GUARDED_BY(mutex_);
 };
 

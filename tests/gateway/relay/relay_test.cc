@@ -2,8 +2,12 @@
 #include <gmock/gmock.h>
 
 #include <algorithm>
+#include <atomic>
+#include <thread>
 
 #include "absl/synchronization/notification.h"
+#include "absl/time/clock.h"
+#include "tests/fakes/interrupted_clock.h"
 #include "tests/gateway/relay/relay_fixture.h"
 #include "tests/gateway/text/specs.h"
 
@@ -318,6 +322,29 @@ TEST_F(RelayTest, DrainingRefusesNewRequestsAndLetsRunningOnesFinish) {
   relay_->Stop(clock_.Now() + absl::Seconds(60));
   EXPECT_EQ(sink->Wait(), absl::OkStatus());
   EXPECT_EQ(sink->Text(), "hello");
+}
+
+// Its prompt is being tokenised when the signal comes.
+TEST_F(RelayTest, StopWaitsForARequestThatHasJustBeenAccepted) {
+  Serve({"a"});
+  const InterruptedClock clock;
+  const auto relay = *relay::RelayImpl::Create({.limits = {}, .id_prefix = "test"}, *fleet_, clock, metrics_);
+  std::atomic<bool> stopped = false;
+  std::thread stop;
+  const auto begin_to_stop = [&] {
+    relay->RefuseNew();
+    stop = std::thread([&] {
+      relay->Stop(absl::InfiniteFuture());
+      stopped = true;
+    });
+    absl::SleepFor(absl::Milliseconds(20));
+    EXPECT_FALSE(stopped);
+  };
+  InterruptedClock::Next([&] { InterruptedClock::Next(begin_to_stop); });  // first it notes when the request arrived
+  auto sink = std::make_shared<CollectingSink>();
+  EXPECT_TRUE(relay->Generate(Prompt("x"), sink).ok());
+  EXPECT_EQ(sink->Wait(), absl::OkStatus());
+  stop.join();
 }
 
 TEST_F(RelayTest, StopEndsWhatIsLeftAtItsDeadlineWithOneClearError) {

@@ -18,7 +18,6 @@
 #include <vector>
 
 #include "absl/time/clock.h"
-#include "common/base/clock.h"
 #include "engine/backend/cuda/cuda_address.h"
 #include "engine/backend/cuda/cuda_arena.h"
 #include "engine/transport/nccl/nccl_transport.h"
@@ -27,6 +26,7 @@
 #include "tests/engine/transport/transport_harness.h"
 #include "tests/fakes/fake_cuda_driver.h"
 #include "tests/fakes/fake_nccl.h"
+#include "tests/fakes/interrupted_clock.h"
 #include "tests/fakes/recording_transport_events.h"
 
 namespace swiftcache::engine::transport::nccl {
@@ -38,21 +38,6 @@ inline constexpr int64_t kNcclLeaseBytes = 16 * backend::cuda::kUnit;  // 1 MiB
 
 inline constexpr kv::LeaseId kOther{8};  // beside kLease
 inline constexpr int64_t kPiece = 48 * kKiB;
-
-/// The process's clock. What a thread wants done is done when it itself next looks at a clock, so that a test comes in
-/// the midst of a call. Thread-safety: safe.
-class InterruptedClock final : public Clock {
- public:
-  static void Next(std::function<void()> act) { next_ = std::move(act); }
-  absl::Time Now() const override {
-    if (next_) std::exchange(next_, nullptr)();
-    return real_.Now();
-  }
-
- private:
-  static inline thread_local std::function<void()> next_;
-  RealClock real_;
-};
 
 /// One engine: its device, its arena, what it heard, its transport.
 struct NcclNode {
