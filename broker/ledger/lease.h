@@ -43,7 +43,7 @@ enum class RevokeReason {
   kOperator,
   kLimit,
   kFairness,
-  kBorrowerGone,  // before the donor had accepted
+  kBorrowerGone,  // before the donor had accepted, or in order
 };
 
 /// Lower case, for logs.

@@ -48,14 +48,14 @@ void Ledger::ForgetLeasesOf(PartyId donor) {
   }
 }
 
-void Ledger::RemoveEngine(const std::string& name, absl::Time now) {
+void Ledger::RemoveEngine(const std::string& name, absl::Time now, bool in_order) {
   Tick(now);
   const Member* member = members_.Find(name);
   if (member == nullptr) return;
   const PartyId party = member->id;
   ForgetLeasesOf(party);
   for (const Record* record : RecordsOf(party)) {
-    if (!record->lease.epoch.has_value()) table_.AskToRevoke(record->lease.id, RevokeReason::kBorrowerGone);
+    if (in_order || !record->lease.epoch.has_value()) table_.AskToRevoke(record->lease.id, RevokeReason::kBorrowerGone);
   }
   members_.Erase(name);
 }

@@ -49,8 +49,8 @@ class Ledger {
   /// REQUIRES: num_blocks * block_bytes is at most membership::kMaxArenaBytes, as Validate checks.
   void AddEngine(const Engine& engine, const std::vector<Lease>& given, absl::Time now);
   /// The engine is dead, gone, or cannot reach the broker: leases from it are forgotten (RELEASED); offers to it are
-  /// revoked.
-  void RemoveEngine(const std::string& name, absl::Time now);
+  /// revoked, and where it left in order, what was granted to it, which it gave back or never saw.
+  void RemoveEngine(const std::string& name, absl::Time now, bool in_order = false);
   /// Whether new offers may go to it.
   void SetReady(const std::string& name, bool ready);
 

@@ -138,7 +138,7 @@ void Tables::CollectChanges(absl::Time now) {
       AddChange(*status, *status);
     } else {
       const auto& removed = std::get<Removed>(change);
-      leases_.RemoveEngine(removed.name, now);
+      leases_.RemoveEngine(removed.name, now, /*in_order=*/!removed.died);
       AddChange(WatchEvent::EngineRemoved{.name = removed.name, .died = removed.died}, removed);
     }
   }

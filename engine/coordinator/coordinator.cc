@@ -37,6 +37,7 @@ void Coordinator::ReturnAll() {
   Post([this](absl::Time now) {
     donor_side_.donor().RevokeAll("the engine ends", now);
     borrower_side_.GiveBackAll(now);
+    returns_all_ = true;
   });
 }
 
@@ -87,7 +88,7 @@ void Coordinator::Act() {
 void Coordinator::Publish() {
   donor_side_.Publish();
   absl::MutexLock lock(&mutex_);
-  none_held_ = !donor_side_.any_held() && !borrower_side_.any_held();
+  all_returned_ = returns_all_ && !donor_side_.any_held() && !borrower_side_.any_held();
 }
 
 // --- what others say

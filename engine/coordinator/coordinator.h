@@ -149,7 +149,7 @@ class Coordinator final : public LoopEvents, public transport::TransportEvents, 
   void Run();
   void Act();
   void Publish() ABSL_LOCKS_EXCLUDED(mutex_);
-  bool AllEndedLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return none_held_ || ended_; }
+  bool AllEndedLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return all_returned_ || ended_; }
 
   const Clock& clock_;
   LeaseBroker* broker_ = nullptr;
@@ -157,9 +157,10 @@ class Coordinator final : public LoopEvents, public transport::TransportEvents, 
   Mailbox<Message> mailbox_;               // peers are few, and what each may say is bounded
   DonorSide donor_side_;
   BorrowerSide borrower_side_;
+  bool returns_all_ = false;  // the thread only
 
   absl::Mutex mutex_;
-  bool none_held_ ABSL_GUARDED_BY(mutex_) = true;  // neither given nor taken
+  bool all_returned_ ABSL_GUARDED_BY(mutex_) = false;  // since ReturnAll nothing is held, neither given nor taken
   bool ended_ ABSL_GUARDED_BY(mutex_) = false;
 
   std::thread thread_;  // last: it uses everything above

@@ -40,8 +40,8 @@ void Borrower::Granted(const Lease& lease, absl::Time now) {
   entry.lease = lease;
   entry.ttl = options_.ttl;
   entry.give_up = now + entry.ttl;
-  entry.wanted_back = !borrows_;
   actions_.emplace_back(Open{entry.lease});
+  if (!borrows_) WantBack(entry, now);
 }
 
 void Borrower::Opened(kv::LeaseId id, bool ok, absl::Time now) {
@@ -62,13 +62,15 @@ void Borrower::Renewed(kv::LeaseId id, absl::Time now) {
 void Borrower::Revoked(kv::LeaseId id, absl::Duration time_left, absl::Time now) {
   Entry* entry = Find(id, {Phase::kOpening, Phase::kActive, Phase::kDraining});
   if (entry == nullptr) return;
-  if (entry->phase == Phase::kOpening) {
-    entry->wanted_back = true;
-    return;
-  }
+  if (entry->phase == Phase::kOpening) return WantBack(*entry, now);
   const absl::Time until = now + std::clamp(time_left, absl::ZeroDuration(), options_.ttl);
   if (entry->phase == Phase::kActive || until < entry->give_up) return StartDrain(*entry, until);
   ++ignored_;
+}
+
+void Borrower::WantBack(Entry& entry, absl::Time now) {
+  entry.wanted_back = true;
+  entry.give_up = std::min(entry.give_up, now + kOpeningPatience);
 }
 
 void Borrower::GiveBack(kv::LeaseId id, absl::Duration drain, absl::Time now) { Revoked(id, drain, now); }

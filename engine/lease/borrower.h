@@ -18,8 +18,8 @@
 //                     | ends               |                     |                     |
 //   Opened not ok     | Close; ends        | -                   | -                   | -
 //   Renewed           | -                  | counts as an answer | - (too late)        | -
-//   Revoked, GiveBack,| wanted back        | Drain -> draining   | Drain, if `until`   | -
-//     GiveBackAll     |                    |                     | is earlier; else -  |
+//   Revoked, GiveBack,| wanted back, for a | Drain -> draining   | Drain, if `until`   | -
+//     GiveBackAll     | second at the most |                     | is earlier; else -  |
 //   Drained           | -                  | -                   | SendRelease, Close; | Close; ends
 //                     |                    |                     | ends                |
 //   Dropped           | -                  | -                   | -                   | Close; ends
@@ -166,6 +166,7 @@ class Borrower {
 
   Entry* Find(kv::LeaseId id, std::initializer_list<Phase> phases);
   void Renew(Entry& entry, absl::Time now);
+  void WantBack(Entry& entry, absl::Time now);
   void StartDrain(Entry& entry, absl::Time until);
   void StartLose(Entry& entry, const std::string& why);
   void Fail(kv::LeaseId id, const std::string& why);

@@ -304,7 +304,7 @@ void Donor::WantBack(Entry& entry, Ending ending, const std::string& why, absl::
       return;
     case Phase::kGranted:  // nobody reads it; but where there is time, who is just opening it is asked
       if (ending != Ending::kShutdown) return End(entry, ending, false, why, now);
-      return AskBack(entry, now, std::min(time_left, entry.deadline - now));
+      return AskBack(entry, now, std::min({time_left, entry.deadline - now, kOpeningPatience}));
     case Phase::kActive:
       return AskBack(entry, now, time_left);
     case Phase::kRevoking:
@@ -326,7 +326,7 @@ void Donor::FenceOverdue(absl::Time now) {
     Entry& entry = (it++)->second;  // it may end here
     if (entry.phase != Phase::kRevoking) continue;
     if (entry.deadline <= now) {
-      End(entry, entry.ending, true, entry.why, now);
+      End(entry, entry.ending, entry.opened, entry.why, now);
     } else {
       none_overdue_before_ = std::min(none_overdue_before_, entry.deadline);
     }

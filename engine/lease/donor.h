@@ -32,11 +32,14 @@
 //   Revoke, NeedBack,| StopClearing,     | wanted back       | End RELEASED   | SendRevoke      | -
 //     TakeAdvised    | wanted back       |                   | (nobody reads) |                 |
 //                    | (not for a need)  |                   |                |                 |
-//   RevokeAll        | as Revoke         | as Revoke         | SendRevoke     | SendRevoke      | -
+//   RevokeAll        | as Revoke         | as Revoke         | SendRevoke, a  | SendRevoke      | -
+//                    |                   |                   | second at most |                 |
 //   Unknown          | as Revoke         | as Revoke         | Say GRANTED    | Say GRANTED     | Say GRANTED
 //   Refused          | as Revoke         | as Revoke         | as Revoke      | as Revoke       | as Revoke
 //   Tick             | -                 | -                 | after ttl      | ttl after last  | at the deadline
-//                    |                   |                   | End FENCED     | renewal: FENCED | End FENCED
+//                    |                   |                   | End FENCED     | renewal: FENCED | End FENCED, or
+//                    |                   |                   |                |                 | RELEASED where
+//                    |                   |                   |                |                 | nobody opened it
 //
 // The donor alone says what becomes of a lease: a broker that does not know one (Unknown: it has restarted, or has not
 // seen this engine for a while) is told again, and one that believes in a lease which has ended is told RELEASED.

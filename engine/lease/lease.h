@@ -7,6 +7,7 @@
 #include <limits>
 #include <string>
 
+#include "absl/time/time.h"
 #include "engine/kv/lease_id.h"
 #include "engine/lease/ending.h"
 
@@ -33,6 +34,10 @@ const char* StateName(State state);
 /// The heat (kv::Tiers::Heat) of a lease of which its borrower has said nothing yet, the hottest: new leases mostly
 /// have the latest blocks.
 constexpr int64_t kUnknownHeat = std::numeric_limits<int64_t>::max();
+
+/// What is wanted back is opened no later, so that an end waits no longer for a peer that does not answer: an opening
+/// takes milliseconds, and one that makes a communicator is better given up.
+constexpr absl::Duration kOpeningPatience = absl::Seconds(1);
 
 /// Thread-safety: a value. Units: `extent` in the donor's blocks.
 struct Lease {

@@ -333,6 +333,15 @@ TEST_F(LedgerTest, LeasesOfABorrowerThatCannotBeSeenLiveAndOffersToItDoNot) {
   EXPECT_EQ(Current(lease.id), lease);
 }
 
+TEST_F(LedgerTest, WhatABorrowerNeverSawThatTookItsLeaveIsAskedBack) {
+  AddEngine(EngineOf("chat"), {}, kBlocks);
+  AddEngine(EngineOf("code"));
+  const Lease lease = Active("chat", 10);
+  ledger_->RemoveEngine("chat", now_, /*in_order=*/true);
+  EXPECT_EQ(Current(lease.id).state, LeaseState::kRevoking);
+  EXPECT_EQ(Current(lease.id).revoke_reason, RevokeReason::kBorrowerGone);
+}
+
 TEST_F(LedgerTest, ANewInstanceOfTheSameNameHasNothingOfTheOld) {
   AddEngine(EngineOf("chat"), {}, kBlocks);
   AddEngine(EngineOf("code"));

@@ -32,6 +32,17 @@ TEST_F(CoordinatorTest, AtTheEndPeersThatAnswerGetAndGiveEverythingBack) {
   EXPECT_EQ(broker_.log().Count("FENCED 1"), 0);
 }
 
+TEST_F(CoordinatorTest, AtTheEndWhatWasGrantedJustBeforeIsGivenBackToo) {
+  Start();
+  Settle();  // it knows that nothing is held, until it hears of the lease
+  coordinator_->OnLease(Taken(9));
+  std::thread end([this] { coordinator_->Stop(absl::InfiniteFuture()); });
+  EXPECT_TRUE(transport_.log().WaitFor("Open 9"));
+  coordinator_->OnOpened(kv::LeaseId(9), transport_.AddLease(kv::LeaseId(9), 2 * kBlockBytes, kv::Epoch(1)));
+  end.join();
+  EXPECT_EQ(transport_.log().Count("SendRelease 9"), 1);
+}
+
 TEST_F(CoordinatorTest, AtTheEndPeersThatDoNotAnswerAreFenced) {
   Start({.revoke_deadline = absl::Hours(1)});
   Lend(1);

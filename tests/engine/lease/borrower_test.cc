@@ -283,6 +283,16 @@ TEST(BorrowerTest, AnOpeningThatIsRevokedIsReleasedUnused) {
   EXPECT_THAT(Take(borrower), ElementsAre("release 1", "close 1"));
 }
 
+TEST(BorrowerTest, AnEngineThatEndsWaitsForAnOpeningASecond) {
+  Borrower borrower = OpeningBorrower();
+  borrower.GiveBackAll(kLeft, kStart);
+  borrower.Tick(kStart + kOpeningPatience - absl::Nanoseconds(1));
+  EXPECT_THAT(Take(borrower), IsEmpty());
+  borrower.Tick(kStart + kOpeningPatience);
+  EXPECT_THAT(Take(borrower), ElementsAre("close 1"));
+  EXPECT_FALSE(borrower.any_held());
+}
+
 TEST(BorrowerTest, AnEngineThatEndsGivesBackWhatItHasAndWhatIsOnItsWay) {
   Borrower borrower = ActiveBorrower();
   borrower.Granted(MakeLease(2), kStart);
