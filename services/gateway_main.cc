@@ -7,6 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
 #include "common/base/clock.h"
 #include "common/base/status_macros.h"
 #include "common/base/version.h"
@@ -63,25 +65,34 @@ struct GatewayFlags {
   }
 };
 
-// The fleet's sink, which also reports SERVING from the first snapshot on: until then no model is known.
+// The fleet's sink, which also reports SERVING from the first snapshot on, until the end: before, no model is known.
 class ServeOnFirstSnapshot final : public gateway::fleet::ClusterSink {
  public:
   ServeOnFirstSnapshot(Fleet& fleet, RpcServer& server) : fleet_(fleet), server_(server) {}
   void OnSnapshot(const std::string& incarnation, std::vector<gateway::fleet::EngineStatus> engines) override {
     fleet_.OnSnapshot(incarnation, std::move(engines));
-    server_.SetServing(true);
+    absl::MutexLock lock(&mutex_);
+    if (serves_) server_.SetServing(true);
   }
   void OnUpdate(gateway::fleet::EngineStatus engine) override { fleet_.OnUpdate(std::move(engine)); }
   void OnRemoved(const std::string& engine_name, bool died) override { fleet_.OnRemoved(engine_name, died); }
   void OnBrokerLost() override { fleet_.OnBrokerLost(); }
+  void EndServing() {
+    absl::MutexLock lock(&mutex_);
+    serves_ = false;
+    server_.SetServing(false);
+  }
 
  private:
   Fleet& fleet_;
   RpcServer& server_;
+  absl::Mutex mutex_;
+  bool serves_ ABSL_GUARDED_BY(mutex_) = true;
 };
 
 std::unique_ptr<gateway::fleet::EngineClient> Dial(const EngineInfo& engine) {
-  return gateway::rpc::GrpcEngineClient::Create({.address = engine.address, .card_hash = engine.model_card_hash});
+  return gateway::rpc::GrpcEngineClient::Create(
+      {.address = engine.address, .card_hash = engine.model_card_hash, .instance_id = engine.instance_id});
 }
 
 // Absent until there is a table.
@@ -132,9 +143,10 @@ absl::Status Serve(const GatewayFlags& flags, services::ShutdownSignals& signals
   draining = true;
   relay->RefuseNew();  // before the line, so that a client that reads it is refused
   LOG(INFO) << "signal " << signal << ": draining for at most " << flags.drain_timeout;
-  watcher.reset();  // a late snapshot must not undo SetServing(false)
-  server->SetServing(false);
-  relay->Stop(clock.Now() + flags.drain_timeout);
+  sink.EndServing();
+  relay->Stop(clock.Now() +
+              flags.drain_timeout);  // its requests still move to other engines, of which the broker tells
+  watcher.reset();
   // No request is left: a client that still holds a stream (a health Watch, say) delays nothing but the flush.
   const absl::Time flushed = clock.Now() + kFlushTimeout;
   server->Stop(flushed);

@@ -29,7 +29,11 @@ class GenerateRefusal final : public grpc::ServerWriteReactor<v1::EngineGenerate
 class CardStream final : public grpc::ServerWriteReactor<v1::GetModelCardResponse> {
  public:
   /// Sends no data where the client has the card.
-  CardStream(const SerializedCard& card, bool known) : card_(card), offset_(known ? card.bytes.size() : 0) { Next(); }
+  CardStream(const SerializedCard& card, const std::string& instance_id, bool known)
+      : card_(card), offset_(known ? card.bytes.size() : 0) {
+    chunk_.set_instance_id(instance_id);
+    Next();
+  }
   void OnWriteDone(bool ok) override {
     if (ok && offset_ < card_.bytes.size()) {
       Next();
@@ -95,7 +99,7 @@ void EngineDoor::CloseStreams() {
 
 grpc::ServerWriteReactor<v1::GetModelCardResponse>* EngineDoor::GetModelCard(grpc::CallbackServerContext*,
                                                                              const v1::GetModelCardRequest* request) {
-  return new CardStream(card_, request->known_hash() == card_.hash);
+  return new CardStream(card_, instance_id_, request->known_hash() == card_.hash);
 }
 
 }  // namespace swiftcache::engine::rpc

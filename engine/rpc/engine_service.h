@@ -34,8 +34,10 @@ namespace swiftcache::engine::rpc {
 class EngineDoor final : public v1::EngineService::CallbackService {
  public:
   /// `random`: seeds and ids for requests without; called from any thread.
-  EngineDoor(const WireLimits& limits, SerializedCard card, std::function<uint64_t()> random)
-      : submitter_(std::make_shared<Submitter>(limits, std::move(random))), card_(std::move(card)) {}
+  EngineDoor(const WireLimits& limits, SerializedCard card, std::string instance_id, std::function<uint64_t()> random)
+      : submitter_(std::make_shared<Submitter>(limits, std::move(random))),
+        card_(std::move(card)),
+        instance_id_(std::move(instance_id)) {}
   ~EngineDoor() override { submitter_->Close(); }
 
   void Open(exec::Engine& engine) { submitter_->Open(engine); }
@@ -53,6 +55,7 @@ class EngineDoor final : public v1::EngineService::CallbackService {
  private:
   const std::shared_ptr<Submitter> submitter_;  // of streams whose deadlines may pass when the server has ended, too
   const SerializedCard card_;
+  const std::string instance_id_;
   absl::Mutex mutex_;
   absl::flat_hash_map<GenerateManyStream*, std::weak_ptr<GenerateManyStream>> streams_ ABSL_GUARDED_BY(mutex_);
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;

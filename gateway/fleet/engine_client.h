@@ -93,9 +93,10 @@ class EngineClient {
   virtual ~EngineClient() = default;
   virtual std::unique_ptr<EngineCall> Generate(const EngineRequest& request,
                                                std::shared_ptr<EngineObserver> observer) = 0;
-  /// Blocks up to `timeout`. NOT_FOUND, UNAVAILABLE, DATA_LOSS (hash does not match).
+  /// Blocks up to `timeout`. UNAVAILABLE (nobody answers with a card), DATA_LOSS (hash does not match), INVALID_ARGUMENT,
+  /// UNIMPLEMENTED (of the card, which no other engine's is better than).
   virtual absl::StatusOr<ModelCard> FetchModelCard(absl::Duration timeout) = 0;
-  /// OK where an engine of the same model answers. Blocks up to `timeout`. NOT_FOUND (another model answers),
+  /// OK where the same process answers. Blocks up to `timeout`. NOT_FOUND (another process or model answers),
   /// UNAVAILABLE, DEADLINE_EXCEEDED.
   virtual absl::Status Ping(absl::Duration timeout) = 0;
 };

@@ -85,7 +85,10 @@ absl::StatusOr<fleet::ModelCard> Client::FetchModelCard(absl::Duration timeout) 
                                               chunk.total_bytes(), " bytes announced, wants at most ", kMaxCardBytes));
     }
   }
-  if (grpc::Status status = reader->Finish(); !status.ok()) return FromGrpc(status);
+  if (const absl::Status status = FromGrpc(reader->Finish()); !status.ok()) {
+    // Whatever it is: it says nothing of the card, which another engine may have.
+    return absl::UnavailableError(absl::StrCat("model card from ", options_.address, ": ", status.ToString()));
+  }
   return ParseModelCard(bytes, options_.card_hash);
 }
 
@@ -103,9 +106,13 @@ absl::Status Client::Ping(absl::Duration timeout) {
   }
   context.TryCancel();
   reader->Finish();
-  if (response.hash() == options_.card_hash) return absl::OkStatus();
-  return absl::NotFoundError(absl::StrCat("engine at ", options_.address, ": its model card is ", response.hash(),
-                                          ", wanted ", options_.card_hash, ": another model is there now"));
+  if (response.hash() != options_.card_hash) {
+    return absl::NotFoundError(absl::StrCat("engine at ", options_.address, ": its model card is ", response.hash(),
+                                            ", wanted ", options_.card_hash, ": another model is there now"));
+  }
+  if (response.instance_id() == options_.instance_id) return absl::OkStatus();
+  return absl::NotFoundError(absl::StrCat("engine at ", options_.address, ": instance ", response.instance_id(),
+                                          " answers, wanted ", options_.instance_id, ": another process is there now"));
 }
 
 }  // namespace

@@ -20,8 +20,9 @@ namespace swiftcache::gateway::rpc {
 class GrpcEngineClient : public fleet::EngineClient {
  public:
   struct Options {
-    std::string address;    // host:port
-    std::string card_hash;  // of the card that FetchModelCard must return
+    std::string address;      // host:port
+    std::string card_hash;    // of the card that FetchModelCard must return
+    std::string instance_id;  // of the process that must answer Ping
     absl::Duration keepalive = absl::Seconds(10);
   };
   /// Connects in the background, so that the first request finds a connection.

@@ -87,7 +87,7 @@ class FakeEngineService final : public v1::EngineService::Service {
  public:
   std::function<absl::Status(FakeGeneration&)> generate;
   bool ends_by_script = false;  // false: what `generate` returns is the end of its generation
-  std::string card_bytes, card_hash;
+  std::string card_bytes, card_hash, instance_id;
   int64_t announced_bytes = -1;  // -1: the truth
 
   int streams_begun() const { return streams_begun_; }
@@ -139,6 +139,7 @@ class FakeEngineService final : public v1::EngineService::Service {
     if (!request->known_hash().empty() && request->known_hash() == card_hash) {
       v1::GetModelCardResponse known;
       known.set_hash(card_hash);
+      known.set_instance_id(instance_id);
       writer->Write(known);
       return grpc::Status::OK;
     }

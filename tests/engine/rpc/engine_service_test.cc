@@ -63,7 +63,8 @@ class EngineDoorTest : public ::testing::Test {
 
   void Serve(SerializedCard card) {
     card_ = card;
-    door_ = std::make_unique<EngineDoor>(WireLimits{.vocab_size = 8}, std::move(card), [] { return uint64_t{7}; });
+    door_ =
+        std::make_unique<EngineDoor>(WireLimits{.vocab_size = 8}, std::move(card), "i1", [] { return uint64_t{7}; });
     auto server = RpcServer::Create({.listen = "127.0.0.1:0"}, {door_.get()});
     ASSERT_TRUE(server.ok()) << server.status();
     server_ = *std::move(server);
@@ -86,6 +87,7 @@ class EngineDoorTest : public ::testing::Test {
     std::string bytes;
     for (*messages = 0; reader->Read(&response); ++*messages) {
       EXPECT_EQ(response.hash(), card_.hash);
+      EXPECT_EQ(response.instance_id(), "i1");
       EXPECT_EQ(response.total_bytes(), static_cast<int64_t>(card_.bytes.size()));
       EXPECT_LE(response.data().size(), size_t{1} << 20);
       bytes += response.data();

@@ -97,7 +97,8 @@ class Stream {
 
 class GenerateManyTest : public ::testing::Test {
  protected:
-  GenerateManyTest() : door_(WireLimits{.vocab_size = 8}, *SerializeModelCard(SomeCard()), [] { return uint64_t{7}; }) {
+  GenerateManyTest()
+      : door_(WireLimits{.vocab_size = 8}, *SerializeModelCard(SomeCard()), "i1", [] { return uint64_t{7}; }) {
     server_ = *RpcServer::Create({.listen = "127.0.0.1:0"}, {&door_});
     door_.Open(engine_);
   }
@@ -258,7 +259,7 @@ TEST_F(GenerateManyTest, RefusalsAreThoseOfGenerateAndEndNothingElse) {
 }
 
 TEST_F(GenerateManyTest, UnavailableUntilTheEngineIsThere) {
-  EngineDoor door(WireLimits{.vocab_size = 8}, *SerializeModelCard(SomeCard()), [] { return uint64_t{7}; });
+  EngineDoor door(WireLimits{.vocab_size = 8}, *SerializeModelCard(SomeCard()), "i1", [] { return uint64_t{7}; });
   const auto server = *RpcServer::Create({.listen = "127.0.0.1:0"}, {&door});
   Stream stream(server->address());
   EXPECT_EQ(stream.Begin(1, "r1").ReadEnd(1).code(), absl::StatusCode::kUnavailable);

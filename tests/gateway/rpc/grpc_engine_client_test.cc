@@ -21,12 +21,14 @@ class GrpcEngineClientTest : public ::testing::Test {
  protected:
   void Serve() {
     server_ = *RpcServer::Create({.listen = "127.0.0.1:0"}, {&service_});
-    client_ = GrpcEngineClient::Create({.address = server_->address(), .card_hash = expected_hash_});
+    client_ =
+        GrpcEngineClient::Create({.address = server_->address(), .card_hash = expected_hash_, .instance_id = "i1"});
   }
   void SetCard(const v1::ModelCard& card) {
     service_.card_bytes = card.SerializeAsString();
     service_.card_hash = expected_hash_ = Sha256Hex(service_.card_bytes);
   }
+  GrpcEngineClientTest() { service_.instance_id = "i1"; }
   ~GrpcEngineClientTest() override {
     if (server_ != nullptr) server_->Stop(absl::Now());
   }
@@ -111,6 +113,23 @@ TEST_F(GrpcEngineClientTest, AnotherModelAtTheAddressIsNoAnswer) {
   expected_hash_ = "another";
   Serve();
   EXPECT_EQ(client_->Ping(absl::Seconds(30)).code(), absl::StatusCode::kNotFound);
+}
+
+TEST_F(GrpcEngineClientTest, AnotherProcessOfTheSameModelIsNoAnswer) {
+  SetCard({});
+  service_.instance_id = "i2";
+  Serve();
+  const absl::Status status = client_->Ping(absl::Seconds(30));
+  EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("instance i2 answers, wanted i1"));
+}
+
+TEST_F(GrpcEngineClientTest, AServerWithoutModelCardsSaysNothingOfThisOne) {
+  server_ = *RpcServer::Create({.listen = "127.0.0.1:0"}, {});
+  client_ = GrpcEngineClient::Create({.address = server_->address(), .card_hash = "hash", .instance_id = "i1"});
+  const absl::Status status = client_->FetchModelCard(absl::Seconds(20)).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("UNIMPLEMENTED"));
 }
 
 TEST_F(GrpcEngineClientTest, NobodyAnswersAPingWhereNobodyListens) {
