@@ -138,6 +138,7 @@ void Membership::PostponeDeadlines(absl::Duration lateness) {
   by_last_heard_.clear();
   for (auto& [name, record] : engines_) {
     record.last_heard += lateness;
+    record.last_progress += lateness;
     by_last_heard_.emplace(record.last_heard, name);
   }
 }

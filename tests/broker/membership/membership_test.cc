@@ -199,6 +199,16 @@ TEST_F(MembershipTest, ForgivenLatenessPutsDeathsOff) {
   EXPECT_THAT(table_.Snapshot(), IsEmpty());
 }
 
+// All processes stood still, the engine's and the broker's own.
+TEST_F(MembershipTest, TimeInWhichTheBrokerStoodStillIsNoStall) {
+  ASSERT_TRUE(table_.Register(EngineNamed("a"), now_).ok());
+  const LoadReport working = {.running_requests = 1, .progress = 7};
+  ASSERT_TRUE(table_.Heartbeat("a", "i1", working, now_).ok());
+  table_.PostponeDeadlines(absl::Minutes(5));
+  ASSERT_TRUE(table_.Heartbeat("a", "i1", working, now_ + absl::Minutes(5)).ok());
+  EXPECT_NE(table_.Snapshot().front().info.state, EngineState::kStalled);
+}
+
 TEST_F(MembershipTest, TheTableIsBounded) {
   options_.max_engines = 2;
   Membership table(options_);
