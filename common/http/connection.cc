@@ -323,7 +323,9 @@ void Connection::OnWritten(ErrorCode error, size_t size) {
 
 void Connection::OnFlushed() {
   if (end_when_flushed_) return Linger();
-  if (!busy_) Serve();  // a pipelined request that waited for the client to read
+  if (busy_) return;
+  Serve();  // a pipelined request that waited for the client to read
+  ReadMore();
 }
 
 // Closing with unread bytes would send a reset that can overtake the response, so the rest is read and dropped first.
