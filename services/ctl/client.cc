@@ -111,7 +111,9 @@ absl::StatusOr<std::string> Client::ResolveModel(const std::string& model, absl:
   const absl::Time deadline = clock_.Now() + wait;
   while (true) {
     const absl::StatusOr<std::string> resolved = Choose(model, Models());
-    const bool may_come = absl::IsUnavailable(resolved.status()) || absl::IsNotFound(resolved.status());
+    // CANCELLED: a server of another protocol, or a gateway that is just ending.
+    const bool may_come = absl::IsUnavailable(resolved.status()) || absl::IsNotFound(resolved.status()) ||
+                          absl::IsCancelled(resolved.status());
     if (!may_come || clock_.Now() >= deadline) return resolved;
     Pause();
   }

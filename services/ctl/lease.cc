@@ -104,8 +104,15 @@ absl::Status RunRevoke(const Addresses& addresses, const std::vector<int64_t>& l
   BrokerConnection broker(addresses.broker);
   const absl::StatusOr<v1::WatchResponse> before = broker.Snapshot();
   std::set<std::string> models;
+  absl::Status ended;
   for (const int64_t lease : leases) {
-    RETURN_IF_ERROR(broker.RevokeLease(lease));
+    const absl::Status status = broker.RevokeLease(lease);
+    if (absl::IsNotFound(status)) {  // it may have ended since it was listed
+      ended = leases.size() == 1 ? status : absl::NotFoundError("some of these leases are unknown or have ended");
+      if (leases.size() > 1) std::cerr << status.message() << std::endl;
+      continue;
+    }
+    RETURN_IF_ERROR(status);
     std::cout << "lease " << lease << " is being revoked by its donor" << std::endl;
     models.insert(before.ok() ? BorrowerModel(before->snapshot(), lease) : "MODEL");
   }
@@ -115,7 +122,7 @@ absl::Status RunRevoke(const Addresses& addresses, const std::vector<int64_t>& l
                                   " 0 prevents it"))
               << std::endl;
   }
-  return absl::OkStatus();
+  return ended;
 }
 
 // Of `lease revoke`.

@@ -200,9 +200,10 @@ def test_ctl_lease_revoke_says_how_to_hinder_the_next_lease(cluster):
             cluster.ctl("generate", "--model=tiny", f"--prompt={i} " + "one two three " * 20, "--max_tokens=8")
         return [line.split() for line in cluster.ctl("lease", "ls").stdout.splitlines() if " GRANTED " in line]
     first = wait_until(leases, WAIT, "tiny borrows")[0][0]
-    out = cluster.ctl("lease", "revoke", first).stdout
-    assert out == (f"lease {first} is being revoked by its donor\nthe borrower leases again when it needs memory; "
-                   "swiftcachectl lease limit tiny 0 prevents it\n")
+    revoke = cluster.ctl("lease", "revoke", "1", first, check=False)  # the other has ended
+    assert revoke.stdout == (f"lease {first} is being revoked by its donor\nthe borrower leases again when it needs memory; "
+                             "swiftcachectl lease limit tiny 0 prevents it\n")
+    assert revoke.returncode == 1 and "lease 1" in revoke.stderr and "some of these leases" in revoke.stderr
     cluster.ctl("lease", "limit", "tiny", "0")
     wait_until(lambda: "leases of 0 B" in cluster.ctl("lease", "ls").stdout, WAIT, "all is given back")
     row = next(line for line in cluster.ctl("top", "--frames=1").stdout.splitlines() if line.startswith("tiny "))
