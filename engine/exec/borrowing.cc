@@ -123,8 +123,10 @@ std::vector<kv::LeaseId> Borrowing::WorthMoreThanStep() const {
   return held;
 }
 
-void Borrowing::EndReads() {
+// The step's own losses first: what comes home meanwhile is no longer where its readers were.
+void Borrowing::EndReads(const std::vector<kv::LeaseId>& lost) {
   const std::vector<kv::LeaseId> taken = parts_.coordinator->step_reads().End();
+  departures_.NoteLost(lost);
   for (const kv::LeaseId lease : taken) departures_.Lose(lease);
   if (!taken.empty()) FinishRegions();
 }

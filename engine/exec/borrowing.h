@@ -80,11 +80,12 @@ class Borrowing {
   /// or is worth saving (kv::Tiers::WorthSaving) and still can be. One out of which a copy is under way is among them,
   /// too: until the step's end nobody hears that the copy has ended, so it could not be given back before.
   std::vector<kv::LeaseId> WorthMoreThanStep() const;
-  /// What was given back meanwhile, since the step did not read it, is gone.
-  void EndReads();
+  /// Sequences that read what the step found `lost` are reset: what it computed of them is never committed. What was given
+  /// back meanwhile, since the step did not read it, is gone.
+  void EndReads(const std::vector<kv::LeaseId>& lost);
 
   /// Before each plan, and each message: blocks that came home while the last step ran are there.
-  void FinishFetches() { NoteLost(copies_.FinishFetches()); }
+  void FinishFetches() { departures_.NoteLost(copies_.FinishFetches()); }
   /// After each plan, and whenever a message was handled: what else cache and scheduler wish for is set going.
   /// `waiting_tokens`: of requests that do not run yet.
   void Advance(int64_t waiting_tokens);
@@ -106,8 +107,6 @@ class Borrowing {
   const std::string& shortage() const { return shortage_; }
   /// See LeaseCopies.
   absl::Status CheckInvariants() const { return copies_.CheckInvariants(); }
-  /// See Departures.
-  void NoteLost(const std::vector<kv::LeaseId>& leases) { departures_.NoteLost(leases); }
 
  private:
   void AskForMemory(int64_t waiting_tokens);

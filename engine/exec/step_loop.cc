@@ -185,8 +185,8 @@ bool StepLoop::RunStep(const sched::StepPlan& plan) {
   const absl::Time begin = clock_.Now();
   held_back_since_ = absl::InfiniteFuture();
   absl::StatusOr<Forward::Outcome> outcome = forward_.Run(MayCutShort());
-  if (sharing_) sharing_->borrowing().EndReads();
   if (!outcome.ok()) {
+    if (sharing_) sharing_->borrowing().EndReads({});
     if (backend::IsDeviceLost(outcome.status())) {
       LoseDevice(outcome.status());
     } else {
@@ -196,7 +196,7 @@ bool StepLoop::RunStep(const sched::StepPlan& plan) {
   }
   meter_.Computed(plan, {.in_place_bytes = forward_.in_place_bytes(), .whole = !outcome->cut_short});
   if (!outcome->cut_short || !outcome->lost.empty()) scheduler_.NoteComputed(plan);
-  if (!outcome->lost.empty()) sharing_->borrowing().NoteLost(outcome->lost);  // resets the sequences that read them
+  if (sharing_) sharing_->borrowing().EndReads(outcome->lost);
   cut_short_in_a_row_ = outcome->cut_short ? cut_short_in_a_row_ + 1 : 0;
   if (!plan.leaves_out_readers && !(outcome->cut_short && forward_.leases_read().empty())) {
     const int64_t tokens = outcome->cut_short ? std::max(TokensOnLeases() / 2, kLeastOnLeases) : 2 * tokens_on_leases_;

@@ -20,7 +20,9 @@ class Bug:
         return text
 
 
-NOTE_LOST = '  if (!outcome->lost.empty()) sharing_->borrowing().NoteLost(outcome->lost);  // resets the sequences that read them\n'
+END_READS = '  if (sharing_) sharing_->borrowing().EndReads(outcome->lost);\n'
+NOTE_LOST = '  departures_.NoteLost(lost);\n'
+FINISH_REGIONS = '  if (!taken.empty()) FinishRegions();\n'
 FENCE = '  actions_.emplace_back(Fence{entry.lease.id});\n'
 TAKE_BACK = '  TakeBackExtent(entry, fenced, now);\n'
 COMMIT = '  scheduler_.Commit(plan);\n'
@@ -38,7 +40,9 @@ BUGS = [
           '    EndUngranted(*entry, /*cleared=*/true, entry->why, now);\n    actions_.emplace_back(Fence{id});\n    return;\n'),),
         'engine_lease_test'),
     Bug('a step is committed before its leases are checked', 'engine/exec/step_loop.cc',
-        ((NOTE_LOST, ''), (COMMIT, COMMIT + NOTE_LOST)), 'engine_exec_test', 'Sharing*'),
+        ((END_READS, ''), (COMMIT, COMMIT + END_READS)), 'engine_exec_test', 'Sharing*'),
+    Bug('what a step lost is looked for behind what came home', 'engine/exec/borrowing.cc',
+        ((NOTE_LOST, ''), (FINISH_REGIONS, FINISH_REGIONS + NOTE_LOST)), 'engine_exec_test', 'Sharing*'),
     Bug('an abort of clearing without scrub', 'engine/kv/block_pool.cc',
         (('  local_.free.Insert(first, count);\n  dirty_.Unite(first, count);\n', '  local_.free.Insert(first, count);\n'),),
         'engine_kv_test'),

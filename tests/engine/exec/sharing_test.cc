@@ -187,6 +187,44 @@ TEST(SharingMovesTest, NothingOfALostLeaseIsPromoted) {
   }
 }
 
+// While its blocks are read there, they are copied home, soundly; then its donor fences it under the step. Another lease
+// ends with the step, and a third moves at its end, so that what was copied is at home before the step's loss is looked at.
+TEST(SharingMovesTest, WhatComesHomeBehindAStepHidesNoLossOfIt) {
+  constexpr int64_t kKept = 8, kLeaving = 9, kEmpty = 10, kUnread = 11, kRoom = 12;
+  SharingHarness harness({.num_blocks = 40, .stream = StreamMode::kInPlace});
+  harness.transport().is_prompt = [] { return true; };  // copies are done when they are begun
+  harness.Borrow(kLease, 24);
+  Fill(harness);
+  for (const int64_t lease : {kKept, kLeaving}) harness.Borrow(lease, 24);
+  harness.Converse(12, kOutputTokens);
+  ASSERT_NO_FATAL_FAILURE(harness.LendAwayAndTakeBack(3, {0, 40}));
+  for (const int64_t lease : {kEmpty, kUnread, kRoom}) harness.Borrow(lease, 64);
+  harness.coordinator().OnRevoked(kv::LeaseId(kEmpty), absl::Seconds(10));  // others move in its slices of time
+  ASSERT_TRUE(harness.PumpUntil([&] { return harness.load().kv_blocks_leased_in == 200; }));
+  harness.clock().Advance(absl::Milliseconds(7));
+  harness.coordinator().OnRevoked(kv::LeaseId(kLeaving), absl::Seconds(10));
+  ASSERT_TRUE(harness.heard().WaitFor(absl::StrCat("Drain ", kLeaving)));
+  const auto recording = Continue(harness);
+  std::vector<int32_t> other = harness.Prompt(5);
+  other.resize(9);                          // two blocks and a token
+  (void)harness.Add(other, kOutputTokens);  // of what it reads nothing is lost, so that the step goes on
+  harness.Pump();
+  bool struck = false;
+  harness.during_layer = [&](int64_t layer) {
+    if (layer < harness.model().num_layers - 1 || std::exchange(struck, true)) return;
+    ASSERT_GT(harness.transport().loads_under_way(), 0);
+    harness.transport().Fence(kv::LeaseId(kLease));
+    harness.coordinator().OnRevoked(kv::LeaseId(kUnread), absl::Milliseconds(10));
+    ASSERT_TRUE(harness.transport().log().WaitFor(absl::StrCat("SendRelease ", kUnread)));
+    harness.clock().Advance(absl::Milliseconds(100));
+  };
+  harness.loop().Step();
+  ASSERT_TRUE(struck);
+  EXPECT_EQ(harness.transport().loads_under_way(), 0) << "the third lease moves";
+  harness.RunAll();
+  ExpectRight(harness, *recording, "");
+}
+
 // The donor fences it before what it copies to the other lease is on its way; that one is sound, and so is the store.
 TEST_P(SharingTest, NothingOfALostLeaseIsFoundInTheLeaseItWasStoredTo) {
   if (!GetParam().mapped) GTEST_SKIP() << "no block moves from lease to lease where neither is mapped";
