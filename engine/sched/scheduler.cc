@@ -114,6 +114,7 @@ void Scheduler::WaitAgain(Sequence* sequence) {
   cache_->ReleaseForNow(sequence->blocks);
   Remove(sequence);
   sequence->owned_only = false;
+  sequence->waits_for_room = false;
   Enqueue(sequence);
 }
 

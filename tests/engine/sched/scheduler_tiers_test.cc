@@ -40,6 +40,19 @@ TEST_F(SchedulerTiersTest, WhoWaitsForRoomGetsNoTokensAndOthersGoOn) {
   EXPECT_EQ(first->losses + second->losses, 0);
 }
 
+TEST_F(SchedulerTiersTest, WhoWaitsForRoomAndGivesWayToAnotherDoesNotStarve) {
+  Create(2, {.max_num_seqs = 1, .max_num_batched_tokens = 64});
+  cache_->AddRegion(20);
+  const Sequence* first = Add(8);
+  EXPECT_THAT(Step(), ElementsAre(Pair(1, 8)));
+  EXPECT_THAT(Step(), IsEmpty());
+  EXPECT_TRUE(scheduler_->Starves(*first)) << "it runs, and gets no room";
+  Add(4, /*priority=*/1);
+  Step();
+  EXPECT_THAT(plan_.preempted, ElementsAre(first));
+  EXPECT_FALSE(scheduler_->Starves(*first)) << "it waits for its turn";
+}
+
 TEST_F(SchedulerTiersTest, APlanMayBeEmptyWhenAllWait) {
   Create(2, {.max_num_batched_tokens = 64});
   cache_->AddRegion(20);
