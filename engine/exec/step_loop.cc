@@ -129,6 +129,7 @@ bool StepLoop::Step() {
   if (sharing_) {
     sharing_->borrowing().FinishFetches();
     sharing_->borrowing().FinishRegions();
+    AdmitParked();
     EndStarved();
   }
   if (options_.target_itl > absl::ZeroDuration()) {

@@ -72,6 +72,21 @@ TEST_F(StarvationTest, WhoseWorkWaitsTakesItsNextTurnSoonThoughNobodySaysAnythin
   EXPECT_EQ(harness_.loop().Turn(), harness_.clock().Now() + absl::Milliseconds(20));
 }
 
+// The broker could not be reached once.
+TEST_F(StarvationTest, WhatIsParkedIsAskedForAgainWhileOthersRun) {
+  (void)harness_.Add(Prompt(10), 50);
+  (void)harness_.Add(Prompt(40), 400);
+  ASSERT_NO_FATAL_FAILURE(Rounds(2));
+  harness_.AwaitCoordinator();
+  ASSERT_EQ(harness_.num_requests(), 1);
+  harness_.coordinator().OnLeaseResponse(absl::UnavailableError("the broker is away"));
+  harness_.AwaitCoordinator();
+  harness_.clock().Advance(absl::Seconds(5));
+  ASSERT_NO_FATAL_FAILURE(Rounds(5));
+  harness_.AwaitCoordinator();
+  EXPECT_EQ(harness_.num_requests(), 2);
+}
+
 TEST_F(StarvationTest, NewLeasesDoNotStartPatienceAnew) {
   harness_.Borrow(7, 64);
   const auto wide = harness_.Add(Prompt(40), 100);
