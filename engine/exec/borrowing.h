@@ -90,7 +90,10 @@ class Borrowing {
   /// `waiting_tokens`: of requests that do not run yet.
   void Advance(int64_t waiting_tokens);
   /// Who waited for memory has gone, and nobody else is there: what the broker has not been asked for yet it is not asked.
-  void ForgetNeed() { parts_.coordinator->WishForMemory(0, 0); }
+  void ForgetNeed() {
+    (void)parts_.cache->TakeLeaseWish(/*margin=*/0);
+    parts_.coordinator->WishForMemory(0, 0);
+  }
   /// When Advance has something to do without a message.
   absl::Time NextWakeup() const;
 

@@ -119,5 +119,13 @@ TEST_F(SharingMarginTest, WhatARequestNeededIsNotAskedForWhenItIsCancelled) {
   EXPECT_EQ(harness_.num_requests(), requests);
 }
 
+TEST_F(SharingMarginTest, NorWhatOneNeededThatCameAndWentWithinAStep) {
+  (void)harness_.Add(RandomTokens(1, 800, harness_.model().vocab_size), 20);  // 200 blocks, of 86
+  harness_.loop().Cancel("r0");
+  harness_.loop().ServeBetweenSteps();
+  harness_.AwaitCoordinator();
+  EXPECT_EQ(harness_.num_requests(), 0);
+}
+
 }  // namespace
 }  // namespace swiftcache::engine::exec
