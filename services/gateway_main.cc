@@ -144,8 +144,8 @@ absl::Status Serve(const GatewayFlags& flags, services::ShutdownSignals& signals
   relay->RefuseNew();  // before the line, so that a client that reads it is refused
   LOG(INFO) << "signal " << signal << ": draining for at most " << flags.drain_timeout;
   sink.EndServing();
-  relay->Stop(clock.Now() +
-              flags.drain_timeout);  // its requests still move to other engines, of which the broker tells
+  // Its requests still move to other engines, of which the broker tells.
+  relay->Stop(clock.Now() + flags.drain_timeout);
   watcher.reset();
   // No request is left: a client that still holds a stream (a health Watch, say) delays nothing but the flush.
   const absl::Time flushed = clock.Now() + kFlushTimeout;
