@@ -17,6 +17,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
+#include "common/base/clock.h"
 #include "common/base/status_macros.h"
 #include "common/http/body_budget.h"
 #include "common/http/connection.h"
@@ -201,7 +202,7 @@ void ServerImpl::Stop(absl::Time deadline) {
   for (const auto& connection : Connections()) connection->CloseWhenIdle();
   {
     absl::MutexLock lock(&mutex_);
-    mutex_.AwaitWithDeadline(absl::Condition(this, &ServerImpl::EmptyLocked), deadline);
+    mutex_.AwaitWithTimeout(absl::Condition(this, &ServerImpl::EmptyLocked), deadline - RealClock().Now());
   }
   for (const auto& connection : Connections()) connection->Cut();
   work_.reset();

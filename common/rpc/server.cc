@@ -22,6 +22,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "common/base/status_macros.h"
+#include "common/base/wall_time.h"
 #include "common/rpc/address.h"
 #include "common/rpc/callback_pulse.h"
 
@@ -100,7 +101,7 @@ class GrpcServer final : public RpcServer {
     std::call_once(stopped_, [&] {
       SetServing(false);
       pulse_.reset();
-      server_->Shutdown(absl::ToChronoTime(std::max(deadline, absl::UnixEpoch())));
+      server_->Shutdown(absl::ToChronoTime(std::max(ToWallTime(deadline), absl::UnixEpoch())));
       server_->Wait();
     });
   }

@@ -9,7 +9,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "common/base/clock.h"
 #include "common/base/traceparent.h"
+#include "common/base/wall_time.h"
 #include "common/rpc/channel.h"
 #include "common/rpc/proto_duration.h"
 #include "common/rpc/status.h"
@@ -30,7 +32,7 @@ v1::GenerateManyRequest ToBegin(const fleet::EngineRequest& request) {
   *begin.mutable_request() = rpc::ToProto(request);
   begin.set_traceparent(ParseTraceparent(request.traceparent));
   if (request.deadline != absl::InfiniteFuture()) {
-    const absl::Duration timeout = std::max(absl::ZeroDuration(), request.deadline - absl::Now());
+    const absl::Duration timeout = std::max(absl::ZeroDuration(), request.deadline - RealClock().Now());
     *begin.mutable_timeout() = DurationToProto(timeout);
   }
   return command;
@@ -102,7 +104,7 @@ std::unique_ptr<fleet::EngineCall> EngineStream::Begin(const fleet::EngineReques
 
 void EngineStream::SetAlarm(const std::shared_ptr<Generation>& generation, absl::Time deadline) {
   // Called, with false, when the generation is destroyed as well.
-  generation->deadline.Set(absl::ToChronoTime(deadline),
+  generation->deadline.Set(absl::ToChronoTime(ToWallTime(deadline)),
                            [weak_stream = weak_from_this(), weak = std::weak_ptr(generation)](bool passed) {
                              const auto stream = weak_stream.lock();
                              const auto late = weak.lock();

@@ -11,6 +11,7 @@
 #include "absl/time/time.h"
 #include "common/base/status_macros.h"
 #include "common/base/traceparent.h"
+#include "common/base/wall_time.h"
 #include "common/rpc/address.h"
 #include "common/rpc/server.h"
 #include "common/rpc/status.h"
@@ -21,7 +22,8 @@ namespace {
 
 absl::Time DeadlineOf(const grpc::CallbackServerContext& context) {
   const std::chrono::system_clock::time_point deadline = context.deadline();
-  return deadline == std::chrono::system_clock::time_point::max() ? absl::InfiniteFuture() : absl::FromChrono(deadline);
+  if (deadline == std::chrono::system_clock::time_point::max()) return absl::InfiniteFuture();
+  return FromWallTime(absl::FromChrono(deadline));
 }
 
 // What the call says beside its message.
