@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+// What comes home while its lease is lost.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "tests/engine/exec/sharing_conversations.h"
+
+namespace swiftcache::engine::exec {
+namespace {
+
+// Blocks in use go home while there is much room. The loop does not know yet that their lease is fenced.
+TEST(SharingMovesTest, NothingOfALostLeaseIsPromoted) {
+  for (const bool fenced : {false, true}) {
+    SharingHarness harness({.num_blocks = 40, .stream = StreamMode::kInPlace});
+    harness.Borrow(kLease, 64);
+    Fill(harness);
+    ASSERT_NO_FATAL_FAILURE(harness.LendAwayAndTakeBack(3, {0, 40}));
+    const int64_t away = harness.load().kv_blocks_leased_in_used;
+    const auto recording = Continue(harness);
+    if (fenced) harness.transport().Fence(kv::LeaseId(kLease));
+    harness.loop().Step();
+    EXPECT_GT(harness.transport().loads_under_way(), 0) << "until the next one";
+    harness.loop().ServeBetweenSteps();
+    EXPECT_EQ(harness.transport().loads_under_way(), 0);
+    if (!fenced) {
+      ASSERT_LT(harness.load().kv_blocks_leased_in_used, away) << "some are at home";
+    }
+    harness.RunAll();
+    ExpectRight(harness, *recording, fenced ? "fenced" : "not fenced");
+  }
+}
+
+// While its blocks are read there, they are copied home, soundly; then its donor fences it under the step. Another lease
+// ends with the step, and a third moves at its end, so that what was copied is at home before the step's loss is looked at.
+TEST(SharingMovesTest, WhatComesHomeBehindAStepHidesNoLossOfIt) {
+  constexpr int64_t kKept = 8, kLeaving = 9, kEmpty = 10, kUnread = 11, kRoom = 12;
+  SharingHarness harness({.num_blocks = 40, .stream = StreamMode::kInPlace});
+  harness.transport().is_prompt = [] { return true; };  // copies are done when they are begun
+  harness.Borrow(kLease, 24);
+  Fill(harness);
+  for (const int64_t lease : {kKept, kLeaving}) harness.Borrow(lease, 24);
+  harness.Converse(12, kOutputTokens);
+  ASSERT_NO_FATAL_FAILURE(harness.LendAwayAndTakeBack(3, {0, 40}));
+  for (const int64_t lease : {kEmpty, kUnread, kRoom}) harness.Borrow(lease, 64);
+  harness.coordinator().OnRevoked(kv::LeaseId(kEmpty), absl::Seconds(10));  // others move in its slices of time
+  ASSERT_TRUE(harness.PumpUntil([&] { return harness.load().kv_blocks_leased_in == 200; }));
+  harness.clock().Advance(absl::Milliseconds(7));
+  harness.coordinator().OnRevoked(kv::LeaseId(kLeaving), absl::Seconds(10));
+  ASSERT_TRUE(harness.heard().WaitFor(absl::StrCat("Drain ", kLeaving)));
+  const auto recording = Continue(harness);
+  std::vector<int32_t> other = harness.Prompt(5);
+  other.resize(9);                          // two blocks and a token
+  (void)harness.Add(other, kOutputTokens);  // of what it reads nothing is lost, so that the step goes on
+  harness.Pump();
+  bool struck = false;
+  harness.during_layer = [&](int64_t layer) {
+    if (layer < harness.model().num_layers - 1 || std::exchange(struck, true)) return;
+    ASSERT_GT(harness.transport().loads_under_way(), 0);
+    harness.transport().Fence(kv::LeaseId(kLease));
+    harness.coordinator().OnRevoked(kv::LeaseId(kUnread), absl::Milliseconds(10));
+    ASSERT_TRUE(harness.transport().log().WaitFor(absl::StrCat("SendRelease ", kUnread)));
+    harness.clock().Advance(absl::Milliseconds(100));
+  };
+  harness.loop().Step();
+  ASSERT_TRUE(struck);
+  EXPECT_EQ(harness.transport().loads_under_way(), 0) << "the third lease moves";
+  harness.RunAll();
+  ExpectRight(harness, *recording, "");
+}
+
+}  // namespace
+}  // namespace swiftcache::engine::exec
