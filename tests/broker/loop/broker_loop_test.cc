@@ -319,15 +319,15 @@ TEST_F(BrokerLoopLeaseTest, AnotherIncarnationIsToRegisterAgainWhateverIsCalled)
   EXPECT_EQ(Request(CallerNamed("stranger"), 1).status().code(), kUnavailable);
 }
 
-TEST_F(BrokerLoopLeaseTest, ADonorThatGoesTakesItsLeasesAlongAndABorrowerDoesNot) {
+TEST_F(BrokerLoopLeaseTest, ADonorThatLeavesTakesItsLeasesAlongAndThoseOfABorrowerAreAskedBack) {
   RegisterPair();
   Active(5);
   auto watcher = std::make_shared<KeepingWatcher>();
   loop_->Watch(watcher);
   ASSERT_TRUE(Deregister("chat").ok());
-  EXPECT_THAT(StatesIn(watcher->WaitFor(2)), IsEmpty());
+  EXPECT_THAT(StatesIn(watcher->WaitFor(3)), ElementsAre(ledger::LeaseState::kRevoking));
   ASSERT_TRUE(Deregister("code").ok());
-  EXPECT_THAT(StatesIn(watcher->WaitFor(4)), ElementsAre(ledger::LeaseState::kReleased));
+  EXPECT_THAT(StatesIn(watcher->WaitFor(5)), ElementsAre(ledger::LeaseState::kRevoking, ledger::LeaseState::kReleased));
 }
 
 TEST_F(BrokerLoopLeaseTest, AnInstanceThatTakesADeadOnesNameHasNoneOfItsLeases) {
