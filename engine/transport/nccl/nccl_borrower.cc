@@ -224,18 +224,12 @@ void NcclBorrower::SendRelease(kv::LeaseId id) {
   channel->Send(EncodeNcclMessage(NcclRelease{id.value()}));
 }
 
-void NcclBorrower::OnRevoked(const NcclBorrowerChannel& channel, kv::LeaseId id, absl::Duration time_left) {
+void NcclBorrower::TellGranted(const NcclBorrowerChannel& channel, kv::LeaseId id, Event event) {
   absl::MutexLock lock(&mutex_);
   const NcclLeasePtr lease = FindOf(channel, id);
   if (lease == nullptr) return;
   if (lease->state != NcclLease::State::kGranted && lease->state != NcclLease::State::kOpen) return;
-  TellLater(lease, [id, time_left](TransportEvents& events) { events.OnRevoked(id, time_left); });
-}
-
-void NcclBorrower::TellOpen(const NcclBorrowerChannel& channel, kv::LeaseId id, Event event) {
-  absl::MutexLock lock(&mutex_);
-  const NcclLeasePtr lease = FindOf(channel, id);
-  if (lease != nullptr && lease->state == NcclLease::State::kOpen) TellLater(lease, std::move(event));
+  TellLater(lease, std::move(event));
 }
 
 // --- the end

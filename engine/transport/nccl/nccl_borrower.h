@@ -95,10 +95,8 @@ class NcclBorrower {
       ABSL_LOCKS_EXCLUDED(mutex_);
   void EndLease(const NcclLeasePtr& lease, const absl::Status& why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void SetOpen(const NcclLeasePtr& lease) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void TellOpen(const NcclBorrowerChannel& channel, kv::LeaseId id, Event event) ABSL_LOCKS_EXCLUDED(mutex_);
   // Also while its communicator forms: for its donor it is open.
-  void OnRevoked(const NcclBorrowerChannel& channel, kv::LeaseId id, absl::Duration time_left)
-      ABSL_LOCKS_EXCLUDED(mutex_);
+  void TellGranted(const NcclBorrowerChannel& channel, kv::LeaseId id, Event event) ABSL_LOCKS_EXCLUDED(mutex_);
   NcclTransferPtr FindAnnounced(const NcclBorrowerChannel& channel, int64_t batch) ABSL_LOCKS_EXCLUDED(mutex_);
   void NoteAnnounced(NcclBorrowerChannel& channel, int64_t batch, const NcclTransferPtr& transfer)
       ABSL_LOCKS_EXCLUDED(mutex_);

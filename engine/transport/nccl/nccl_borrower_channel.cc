@@ -62,13 +62,14 @@ absl::Status NcclBorrowerChannel::OnMessage(const NcclMessage& message) {
   }
   if (const auto* revoke = std::get_if<NcclRevoke>(&message)) {
     const kv::LeaseId lease(revoke->lease);
-    borrower_.OnRevoked(*this, lease, absl::Nanoseconds(revoke->time_left_ns));
+    const absl::Duration left = absl::Nanoseconds(revoke->time_left_ns);
+    borrower_.TellGranted(*this, lease, [lease, left](TransportEvents& events) { events.OnRevoked(lease, left); });
     return absl::OkStatus();
   }
   const auto* renewed = std::get_if<NcclRenewed>(&message);
   if (renewed == nullptr) return absl::InvalidArgumentError("a donor sent a message that only borrowers send");
   const kv::LeaseId lease(renewed->lease);
-  borrower_.TellOpen(*this, lease, [lease](TransportEvents& events) { events.OnRenewed(lease); });
+  borrower_.TellGranted(*this, lease, [lease](TransportEvents& events) { events.OnRenewed(lease); });
   return absl::OkStatus();
 }
 
