@@ -88,7 +88,8 @@ class HttpServer {
   static absl::StatusOr<std::unique_ptr<HttpServer>> Create(Options options, std::vector<HttpRoute> routes);
   virtual ~HttpServer() = default;
   virtual std::string address() const = 0;  // host:port in use
-  /// Closes the listener, lets responses under way end until `deadline` (of RealClock), ends the other connections, joins.
+  /// Closes the listener, lets responses under way end until `deadline` (of RealClock), ends the other connections,
+  /// joins.
   virtual void Stop(absl::Time deadline) = 0;
 };
 

@@ -35,8 +35,8 @@ class RpcServer {
   virtual std::string address() const = 0;  // host:port in use
   /// grpc.health.v1 for "" and for every service; NOT_SERVING from the start.
   virtual void SetServing(bool serving) = 0;
-  /// NOT_SERVING, then lets calls end until `deadline` (of RealClock), then cancels them. A new call is refused: UNAVAILABLE, or, on a
-  /// connection that gRPC took on before it stopped listening, CANCELLED.
+  /// NOT_SERVING, then lets calls end until `deadline` (of RealClock), then cancels them. A new call is refused:
+  /// UNAVAILABLE, or, on a connection that gRPC took on before it stopped listening, CANCELLED.
   virtual void Stop(absl::Time deadline) = 0;
 };
 

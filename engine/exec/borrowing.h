@@ -80,8 +80,8 @@ class Borrowing {
   /// or is worth saving (kv::Tiers::WorthSaving) and still can be. One out of which a copy is under way is among them,
   /// too: until the step's end nobody hears that the copy has ended, so it could not be given back before.
   std::vector<kv::LeaseId> WorthMoreThanStep() const;
-  /// Sequences that read what the step found `lost` are reset: what it computed of them is never committed. What was given
-  /// back meanwhile, since the step did not read it, is gone.
+  /// Sequences that read what the step found `lost` are reset: what it computed of them is never committed. What was
+  /// given back meanwhile, since the step did not read it, is gone.
   void EndReads(const std::vector<kv::LeaseId>& lost);
 
   /// Before each plan, and each message: blocks that came home while the last step ran are there.

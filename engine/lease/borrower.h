@@ -37,9 +37,9 @@
 //
 // Lose may cross a Drained that is under way: that Drained ends the lease as Dropped does, and the Dropped behind it is
 // ignored. A grant whose bytes do not hold its blocks is ignored; one that comes after GiveBackAll is wanted back, so
-// that its donor hears at once that nobody uses it. The broker tells a borrower what it may open, and nothing else; it is
-// told nothing. A lease ends by its channel: because its donor says so there, or is not there any more, or its generation
-// changed; never because of the broker. A loss costs cache misses, nothing else.
+// that its donor hears at once that nobody uses it. The broker tells a borrower what it may open, and nothing else; it
+// is told nothing. A lease ends by its channel: because its donor says so there, or is not there any more, or its
+// generation changed; never because of the broker. A loss costs cache misses, nothing else.
 #pragma once
 
 #include <cstdint>
@@ -59,8 +59,8 @@ namespace swiftcache::engine::lease {
 
 /// Every lease that is opened is closed exactly once, and never while kv may use it: after Use there is no Close before
 /// Drained or Dropped. A release is sent only after Drained, before Unread, or without Use. Thread-safety: none.
-/// Ownership: a value. Errors: none: foreign, late and repeated messages are ignored and counted. Time: never goes back;
-/// the borrower's own clock.
+/// Ownership: a value. Errors: none: foreign, late and repeated messages are ignored and counted. Time: never goes
+/// back; the borrower's own clock.
 class Borrower {
  public:
   struct Options {

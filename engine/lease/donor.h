@@ -156,8 +156,8 @@ class Donor {
   /// Whether it matters which leases give `blocks` back: leases not on their way back belong to several borrowers, and
   /// not all of them are needed.
   bool HasChoice(int64_t blocks) const;
-  /// Revokes all leases, and declines all later offers. Borrowers get `time_left`, at least revoke_deadline; who is just
-  /// opening its lease hears of it then.
+  /// Revokes all leases, and declines all later offers. Borrowers get `time_left`, at least revoke_deadline; who is
+  /// just opening its lease hears of it then.
   void RevokeAll(const std::string& why, absl::Time now, absl::Duration time_left = absl::ZeroDuration());
   /// Own memory is needed: of what is being revoked `blocks` are back within revoke_deadline, or all if it is less.
   /// Borrowers with more time are told that it is over, in the order of NeedBack, until that adds up; others keep

@@ -93,8 +93,8 @@ class EngineClient {
   virtual ~EngineClient() = default;
   virtual std::unique_ptr<EngineCall> Generate(const EngineRequest& request,
                                                std::shared_ptr<EngineObserver> observer) = 0;
-  /// Blocks up to `timeout`. UNAVAILABLE (nobody answers with a card), DATA_LOSS (hash does not match), INVALID_ARGUMENT,
-  /// UNIMPLEMENTED (of the card, which no other engine's is better than).
+  /// Blocks up to `timeout`. UNAVAILABLE (nobody answers with a card), DATA_LOSS (hash does not match),
+  /// INVALID_ARGUMENT, UNIMPLEMENTED (of the card, which no other engine's is better than).
   virtual absl::StatusOr<ModelCard> FetchModelCard(absl::Duration timeout) = 0;
   /// OK where the same process answers. Blocks up to `timeout`. NOT_FOUND (another process or model answers),
   /// UNAVAILABLE, DEADLINE_EXCEEDED.

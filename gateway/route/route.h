@@ -20,7 +20,8 @@
 
 namespace swiftcache::gateway::route {
 
-/// Engines that a request was sent to. Links and not names: a process that has taken a dead one's name is another engine.
+/// Engines that a request was sent to. Links and not names: a process that has taken a dead one's name is another
+/// engine.
 using Tried = std::vector<std::shared_ptr<fleet::EngineLink>>;
 
 /// The index in `model.engines` of the READY engine with the least load (this gateway's requests under way there plus

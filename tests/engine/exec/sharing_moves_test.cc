@@ -34,8 +34,9 @@ TEST(SharingMovesTest, NothingOfALostLeaseIsPromoted) {
   }
 }
 
-// While its blocks are read there, they are copied home, soundly; then its donor fences it under the step. Another lease
-// ends with the step, and a third moves at its end, so that what was copied is at home before the step's loss is looked at.
+// While its blocks are read there, they are copied home, soundly; then its donor fences it under the step. Another
+// lease ends with the step, and a third moves at its end, so that what was copied is at home before the step's loss is
+// looked at.
 TEST(SharingMovesTest, WhatComesHomeBehindAStepHidesNoLossOfIt) {
   constexpr int64_t kKept = 8, kLeaving = 9, kEmpty = 10, kUnread = 11, kRoom = 12;
   SharingHarness harness({.num_blocks = 40, .stream = StreamMode::kInPlace});
