@@ -60,7 +60,6 @@ bool Scheduler::CanEverFit(int64_t tokens) const {
 
 void Scheduler::Add(Sequence* sequence) {
   CHECK(!sequence->tokens.empty());
-  CHECK(CanEverFit(sequence->tokens.size()));
   Enqueue(sequence);
 }
 
