@@ -136,8 +136,20 @@ void Borrowing::EndReads(const std::vector<kv::LeaseId>& lost) {
 void Borrowing::Advance(int64_t waiting_tokens) {
   (void)LeaveSilentDonors();
   use_.Look();
-  if (!saves_blocks()) copies_.StartWished();
+  if (!WishesWait()) copies_.StartWished();
   AskForMemory(waiting_tokens);
+}
+
+// For what is being saved; for no longer than a revocation takes, or donors that go on revoking would let nobody have the
+// room that spills are to make.
+bool Borrowing::WishesWait() {
+  const absl::Time now = parts_.clock->Now();
+  if (saves_blocks()) {
+    wishes_wait_since_ = std::min(wishes_wait_since_, now);
+    if (now - wishes_wait_since_ < options_.revoke_deadline) return true;
+  }
+  wishes_wait_since_ = absl::InfiniteFuture();
+  return false;
 }
 
 absl::Time Borrowing::NextWakeup() const {

@@ -112,6 +112,7 @@ class Borrowing {
   absl::Status CheckInvariants() const { return copies_.CheckInvariants(); }
 
  private:
+  bool WishesWait();
   void AskForMemory(int64_t waiting_tokens);
   void UpdatePotential();
 
@@ -122,8 +123,9 @@ class Borrowing {
   Departures departures_;
   LeaseUse use_;
   TakenOfLate taken_;
-  absl::flat_hash_set<kv::LeaseId> worth_more_;  // than the step under way
-  std::vector<kv::LeaseId> worth_more_copied_;   // likewise, but copies read it
+  absl::flat_hash_set<kv::LeaseId> worth_more_;            // than the step under way
+  std::vector<kv::LeaseId> worth_more_copied_;             // likewise, but copies read it
+  absl::Time wishes_wait_since_ = absl::InfiniteFuture();  // the cache's for moves; infinite: they do not
   int64_t lendable_blocks_ = 0;
   std::string shortage_;
 };
