@@ -148,6 +148,9 @@ class BlockPool {
   }
   /// Whether there is one where `leaving` could go, were there room.
   bool HasRefuge(RegionId leaving) const { return rooms_.HasOthers(region(leaving).lender); }
+  bool IsRefuge(RegionId id, RegionId leaving) const {
+    return id != kLocalRegion && !region(id).draining && region(id).lender != region(leaving).lender;
+  }
   /// Whether a sequence held a block of the region, or a block came to it, since the last call.
   bool TakeUse(RegionId id);
   /// Who lies, or arrives, on each place of a region.

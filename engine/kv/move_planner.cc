@@ -79,17 +79,34 @@ void MovePlanner::RankForDrain(RegionId region) {
   std::reverse(ranked_.blocks.begin(), ranked_.blocks.end());
 }
 
-// False: nowhere to go, nor for what was used before it. Idle blocks evict others only where that can give them room.
+// False: nowhere to go, nor for what was used before it.
 bool MovePlanner::Leave(BlockId id, RegionId leaving, int64_t keep_free, std::vector<Move>& moves) {
-  const bool in_use = pool_.sequence_holds(id) > 0;
-  const uint64_t before = in_use ? UINT64_MAX : pool_.last_use(id);
-  const bool may_evict = in_use || (between_leases_ && pool_.HasRefuge(leaving));
   std::optional<RegionId> to = RoomFor(id, leaving, keep_free);
   for (; !to; to = RoomFor(id, leaving, keep_free)) {
-    if (!may_evict || !tree_.EvictOne(before)) return false;
-    ++evicted_;
+    if (!(pool_.sequence_holds(id) > 0 ? EvictForUsed(leaving) : EvictForIdle(id, leaving))) return false;
   }
   Begin(id, *to, moves);
+  return true;
+}
+
+// A leaf that gives room, however much is colder that gives none: what lies in leases of the same lender, say.
+bool MovePlanner::EvictForUsed(RegionId leaving) {
+  const bool has_refuge = between_leases_ && pool_.HasRefuge(leaving);
+  const auto gives_room = [&](BlockId id) {
+    const RegionId at = pool_.place(id).region;
+    return at == kLocalRegion || (has_refuge && pool_.IsRefuge(at, leaving));
+  };
+  int64_t evicted = tree_.EvictOneOf(gives_room);
+  if (evicted == 0 && !pool_.spillable_idle().empty()) evicted = tree_.Lose(pool_.spillable_idle().begin()->second);
+  if (evicted == 0 && has_refuge) evicted = tree_.EvictOne();  // what is idle there leads to others
+  evicted_ += evicted;
+  return evicted > 0;
+}
+
+// Only where that can give room to what is idle.
+bool MovePlanner::EvictForIdle(BlockId id, RegionId leaving) {
+  if (!between_leases_ || !pool_.HasRefuge(leaving) || !tree_.EvictOne(pool_.last_use(id))) return false;
+  ++evicted_;
   return true;
 }
 

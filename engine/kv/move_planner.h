@@ -32,7 +32,8 @@ class MovePlanner {
   std::vector<Move> Promote(int64_t count);
   /// Up to `count` blocks out of a region, most worthwhile first. Those in use go to the own arena, else to another
   /// lease, if it may; idle ones to another lease, else to the own arena while more than `keep_free` places are free
-  /// there. Where nothing is free, blocks that were used less recently are evicted. REQUIRES: the region drains.
+  /// there. Where nothing is free, blocks that were used less recently are evicted, if that can give room. REQUIRES: the
+  /// region drains.
   std::vector<Move> Drain(RegionId region, int64_t count, int64_t keep_free);
   /// Empties a run of the own arena. Of all blocks that lie in the arena the `keep` used last stay there, and so do
   /// those that are held: they move below the run, at most `max_moves` in this call, and the coldest idle blocks there
@@ -47,6 +48,8 @@ class MovePlanner {
   void RankForDrain(RegionId region);
   std::optional<RegionId> RoomFor(BlockId id, RegionId leaving, int64_t keep_free) const;
   bool Leave(BlockId id, RegionId leaving, int64_t keep_free, std::vector<Move>& moves);
+  bool EvictForUsed(RegionId leaving);
+  bool EvictForIdle(BlockId id, RegionId leaving);
   uint64_t LastUseOfHottest(int64_t keep) const;
   int64_t MakeRoomBelow(int32_t first, int64_t count);
   void Begin(BlockId id, RegionId to, std::vector<Move>& moves);

@@ -185,6 +185,14 @@ bool PrefixTree::EvictOne(uint64_t before) {
   return true;
 }
 
+bool PrefixTree::EvictOneOf(absl::FunctionRef<bool(BlockId)> wanted) {
+  const auto leaf = std::find_if(evictable_.begin(), evictable_.end(),
+                                 [&](const auto& entry) { return wanted(entry.second->block.id()); });
+  if (leaf == evictable_.end()) return false;
+  Remove(*leaf->second);
+  return true;
+}
+
 void PrefixTree::NoteMove(BlockId id) {
   Node* const node = NodeOf(id);
   if (node == nullptr || node->pins > 0 || !node->children.empty()) return;
