@@ -40,6 +40,7 @@ std::vector<Move> MovePlanner::Promote(int64_t count) {
 
 std::vector<Move> MovePlanner::Drain(RegionId region, int64_t count, int64_t keep_free) {
   CHECK(pool_.draining(region));
+  if (pool_.counts(region).used > ranked_.used) ranked_.blocks.clear();  // as it empties it may be attached to
   std::vector<Move> moves;
   uint64_t no_room_before = 0;  // idle blocks last used then or earlier have nowhere to go
   bool fresh = false;
@@ -59,6 +60,7 @@ std::vector<Move> MovePlanner::Drain(RegionId region, int64_t count, int64_t kee
     }
     ranked_.blocks.pop_back();
   }
+  ranked_.used = pool_.counts(region).used;
   return moves;
 }
 
@@ -75,7 +77,8 @@ void MovePlanner::RankForDrain(RegionId region) {
     return std::tuple(pool_.sequence_holds(id) > 0, pool_.is_asked_for(id), pool_.last_use(id));
   };
   std::sort(blocks.begin(), blocks.end(), [&](BlockId a, BlockId b) { return worth(a) > worth(b); });
-  ranked_ = {region, tree_.LeadingFirst(blocks, static_cast<int64_t>(blocks.size()), leaves)};
+  ranked_.region = region;
+  ranked_.blocks = tree_.LeadingFirst(blocks, static_cast<int64_t>(blocks.size()), leaves);
   std::reverse(ranked_.blocks.begin(), ranked_.blocks.end());
 }
 

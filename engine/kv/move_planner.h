@@ -57,10 +57,12 @@ class MovePlanner {
   BlockPool& pool_;
   PrefixTree& tree_;
   const bool between_leases_;
-  // What Drain takes next, the most worthwhile last: ranked once for all of its batches, so entries may be out of date.
+  // What Drain takes next, the most worthwhile last: ranked for many of its batches, so entries may be out of date. Anew
+  // where more blocks are in use there than when the last batch ended.
   struct {
     std::optional<RegionId> region;
     std::vector<BlockId> blocks;
+    int64_t used = 0;
   } ranked_;
   int64_t evicted_ = 0;
 };

@@ -60,6 +60,28 @@ TEST_F(WorthSavingTest, WhatPromptsHaveFoundLeavesBeforeWhatWasUsedSince) {
   EXPECT_EQ(first, found);
 }
 
+// A lease in no hurry is attached to while it empties, and may be in a hurry then.
+TEST_F(WorthSavingTest, WhatIsAttachedWhileALeaseEmptiesLeavesFirst) {
+  Create(4, 4);
+  const RegionId lease = cache_->AddRegion(6, "donor");
+  for (const int32_t from : {50, 60, 70, 80, 90}) {
+    Cache(Count(4, from));
+    SpillAll();
+  }
+  ASSERT_EQ(cache_->region(lease).cached, 6);
+  (void)cache_->AddRegion(8, "another");
+  cache_->RegionDraining(lease, /*attachable=*/true);
+  ASSERT_EQ(cache_->PlanDrain(lease, 1).size(), 1u);
+  BlockTable coldest;
+  cache_->Attach(coldest, "", Count(5, 60));
+  ASSERT_EQ(cache_->LeasedBlocks(coldest), 2);
+  const std::vector<Move> moves = cache_->PlanDrain(lease, 2);
+  ASSERT_EQ(moves.size(), 2u);
+  EXPECT_EQ(moves[0].id, coldest[0]);
+  EXPECT_EQ(moves[1].id, coldest[1]);
+  Check({&coldest});
+}
+
 // The next turn asks for what this one adds. A prompt that shares its beginning with others is no turn.
 TEST_F(WorthSavingTest, WhatGoesOnFromTheEndOfWhatAPromptFoundCountsAsFoundToo) {
   for (const bool shares : {false, true}) {
