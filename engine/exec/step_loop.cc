@@ -227,6 +227,7 @@ void StepLoop::Handle(const coordinator::LoopMessage& message) {
 void StepLoop::ServeBetweenSteps() {
   if (!sharing_) return;
   sharing_->borrowing().FinishRegions();
+  if (!sharing_->borrowing().saves_blocks()) held_back_since_ = absl::InfiniteFuture();  // nobody may want a step
   SizeLayerStream();  // the last step, or this, may have ended the last lease
   AdmitParked();
   EndStarved();

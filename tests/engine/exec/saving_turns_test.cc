@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who waits for a spill while blocks of leases that are wanted back are saved, one lease after the other without an end.
+// Who waits while blocks of leases that are wanted back are saved: for a spill, or for a step to begin.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -16,10 +16,10 @@ namespace {
 constexpr absl::Duration kRevokeEach = absl::Milliseconds(10), kStoreTakes = absl::Milliseconds(11);
 constexpr int64_t kSmallLease = 3, kManyLeases = 200;
 
-class SpillTurnTest : public testing::Test {
+class SavingTurnsTest : public testing::Test {
  protected:
   // The first conversation's prompt lies in two leases, which others can take over, and is expected to be asked for again.
-  SpillTurnTest() {
+  SavingTurnsTest() {
     for (const int64_t id : {1, 2}) harness_.Borrow(id, kSmallLease);
     harness_.Converse(2, 8);
     std::vector<int32_t> again = harness_.Prompt(1);
@@ -61,7 +61,7 @@ class SpillTurnTest : public testing::Test {
 };
 
 // Of one lease blocks are always on their way out. The prompt fits into own memory, where what is idle has to make way.
-TEST_F(SpillTurnTest, ASpillThatIsWaitedForBeginsHoweverManyLeasesFollowEachOther) {
+TEST_F(SavingTurnsTest, ASpillThatIsWaitedForBeginsHoweverManyLeasesFollowEachOther) {
   begun_.resize(harness_.transport().stores().size(), harness_.clock().Now());
   RevokeNext();
   const std::vector<int32_t> prompt = RandomTokens(9, 12 * 4, harness_.model().vocab_size);
@@ -74,6 +74,19 @@ TEST_F(SpillTurnTest, ASpillThatIsWaitedForBeginsHoweverManyLeasesFollowEachOthe
   }
   ASSERT_TRUE(recording->done()) << "ten times the deadline of a revocation";
   EXPECT_EQ(recording->tokens(), FakeGreedy(harness_.model(), prompt, 8));
+}
+
+// The one that it was held back for was cancelled, and that was long ago.
+TEST_F(SavingTurnsTest, AStepIsHeldBackWhateverAnotherWasHeldBackBefore) {
+  for (int i = 0; i < 2; ++i) {
+    RevokeNext();
+    (void)harness_.Add(harness_.Prompt(20 + i), 8);
+    EXPECT_FALSE(harness_.loop().Step()) << i << ": blocks are being saved";
+    harness_.loop().Cancel(absl::StrCat("r", 3 + i));
+    harness_.LandStores();
+    harness_.loop().ServeBetweenSteps();
+    harness_.clock().Advance(absl::Seconds(10));
+  }
 }
 
 }  // namespace
