@@ -343,14 +343,15 @@ void Connection::Linger() {
 
 // ---- time and the end
 
-// Sets the timeout for what is being read. While a response is under way the client may send nothing.
+// Sets the timeout for what is being read. While a response is under way, or on its way to a slow reader, the client
+// may send nothing.
 void Connection::WatchReading() {
   if (closed_ || end_when_flushed_) return;
   const ReadPhase before = phase_;
   if (busy_ || !waiting_.empty()) {
     phase_ = ReadPhase::kNone;
   } else if (!parser_) {
-    phase_ = ReadPhase::kIdle;
+    phase_ = writing_ ? ReadPhase::kNone : ReadPhase::kIdle;
   } else {
     phase_ = parser_->is_header_done() ? ReadPhase::kBody : ReadPhase::kHeader;
   }

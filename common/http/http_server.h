@@ -82,7 +82,7 @@ class HttpServer {
     std::function<void()> on_slow_reader_cut = {};      // a client was disconnected because it does not read
     int64_t max_unsent_bytes = 4 << 20;                 // of a stream; a client that leaves more unread is cut
     absl::Duration header_timeout = absl::Seconds(10);  // from a request's first byte to the end of its headers
-    absl::Duration idle_timeout = absl::Seconds(120);   // between two requests
+    absl::Duration idle_timeout = absl::Seconds(120);   // from a response's last byte to the next request
     absl::Duration stall_timeout = absl::Seconds(30);   // of a body or a response that makes no progress
   };
   static absl::StatusOr<std::unique_ptr<HttpServer>> Create(Options options, std::vector<HttpRoute> routes);

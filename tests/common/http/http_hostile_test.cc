@@ -240,6 +240,22 @@ TEST_F(HttpHostileTest, ALongAnswerIsNoIdleTime) {
   EXPECT_EQ(client.ReadResponse()->body, "at last");
 }
 
+TEST_F(HttpHostileTest, ALargeAnswerThatIsReadSlowlyIsNoIdleTime) {
+  constexpr size_t kBytes = 64 << 20;  // more than the kernel's buffers take
+  StartServer({.idle_timeout = absl::Milliseconds(200)});
+  RawHttpClient client(server_->address());
+  client.SendRequest("POST", "/held");
+  auto answer = held_.Get(0);
+  ASSERT_TRUE(answer);
+  answer->Send(200, "text/plain", std::string(kBytes, 'x'), {});
+  absl::SleepFor(absl::Seconds(1));
+  const auto response = client.ReadResponse();
+  ASSERT_TRUE(response);
+  EXPECT_TRUE(response->complete);
+  EXPECT_EQ(response->body.size(), kBytes);
+  EXPECT_TRUE(client.ReadsEnd()) << "and now it is idle";
+}
+
 TEST_F(HttpHostileTest, AClientThatDoesNotReadItsStreamIsCut) {
   StartServer({.max_unsent_bytes = 1 << 20});
   RawHttpClient client(server_->address());
