@@ -32,6 +32,7 @@ namespace {
 
 struct CancelMessage {
   std::string request_id;
+  RequestNumber number;
 };
 struct FinishMessage {};  // end when nothing is left
 struct StopMessage {};    // end now
@@ -66,7 +67,9 @@ class EngineImpl final : public Engine, private LoopObserver {
   }
   absl::Status Submit(Request request, std::unique_ptr<ResponseSink> sink) override;
   void CountRefusal(const absl::Status& why) override { metrics_.Refused(why); }
-  void Cancel(const std::string& request_id) override { mailbox_.Push(CancelMessage{request_id}); }
+  void Cancel(const std::string& request_id, RequestNumber number) override {
+    mailbox_.Push(CancelMessage{request_id, number});
+  }
   void Post(LoopMessage message) override {
     urgency_.Note(message, clock_.Now());
     mailbox_.Push(std::move(message));
@@ -232,7 +235,7 @@ void EngineImpl::Handle(Message message) {
   if (auto* request = std::get_if<std::unique_ptr<LiveRequest>>(&message)) {
     loop_.Accept(std::move(*request));
   } else if (auto* cancel = std::get_if<CancelMessage>(&message)) {
-    loop_.Cancel(cancel->request_id);
+    loop_.Cancel(cancel->request_id, cancel->number);
   } else if (auto* lease = std::get_if<LoopMessage>(&message)) {
     loop_.Handle(*lease);
   } else {

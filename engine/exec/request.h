@@ -13,12 +13,17 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "common/base/strong_id.h"
 #include "engine/sample/sampling_params.h"
 
 namespace swiftcache::engine::exec {
 
+/// Tells a request from later ones of the same id.
+using RequestNumber = StrongId<struct RequestNumberTag, int64_t>;
+
 struct Request {
   std::string request_id;  // unique among live requests
+  RequestNumber number;    // unique among those of its id, if it may be cancelled
   std::string traceparent;
   std::vector<int32_t> prompt;
   sample::SamplingParams sampling;

@@ -71,8 +71,8 @@ class StepLoop {
 
   /// REQUIRES: checked (request_check.h), and no live request has its id.
   void Accept(std::unique_ptr<LiveRequest> request);
-  /// Ends the request with CANCELLED; unknown ids are ignored.
-  void Cancel(const std::string& request_id);
+  /// Ends the request with CANCELLED. Ignored where none of this id lives, or another does.
+  void Cancel(const std::string& request_id, RequestNumber number);
   /// Ends everything: what has a token with FinishReason::kCancelled, the rest with UNAVAILABLE.
   void EndAll();
   bool has_work() const { return scheduler_.has_work() || live_.any_parked(); }

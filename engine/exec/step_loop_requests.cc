@@ -67,9 +67,9 @@ std::string StepLoop::WhyStarved(const LiveRequest& request) const {
   return why;
 }
 
-void StepLoop::Cancel(const std::string& request_id) {
+void StepLoop::Cancel(const std::string& request_id, RequestNumber number) {
   LiveRequest* request = live_.Find(request_id);
-  if (request == nullptr) return;
+  if (request == nullptr || request->request.number != number) return;
   Close(*request, absl::CancelledError("the request was cancelled"));
   ForgetNeed();
   Publish();

@@ -32,6 +32,7 @@ struct GenerateManyStream::Generation {
 
   const int64_t id;
   const std::string request_id;
+  const exec::RequestNumber number;
   grpc::Alarm deadline;  // set before Submit, if there is one
   // Guarded by the stream's mutex.
   std::vector<Slot> slots;  // by index
@@ -90,7 +91,8 @@ absl::Status GenerateManyStream::Begin(int64_t id, const v1::GenerateManyRequest
     return absl::OkStatus();
   }
   const absl::Duration timeout = begin.has_timeout() ? DurationFromProto(begin.timeout()) : absl::InfiniteDuration();
-  auto generation = std::make_shared<Generation>(Generation{.id = id, .request_id = request->request_id});
+  auto generation =
+      std::make_shared<Generation>(Generation{.id = id, .request_id = request->request_id, .number = request->number});
   generation->slots.resize(request->n);
   Submit(generation, *std::move(request), timeout);
   return absl::OkStatus();
@@ -143,18 +145,22 @@ void GenerateManyStream::Submit(const std::shared_ptr<Generation>& generation, e
     generation->accepted = true;
     cancel = end_.has_value() || generation->timed_out;
   }
-  if (cancel) submitter_->Cancel(generation->request_id);
+  if (cancel) CancelInEngine(*generation);
 }
 
 void GenerateManyStream::Cancel(int64_t id) {
-  std::string request_id;
+  std::shared_ptr<Generation> generation;
   {
     absl::MutexLock lock(&mutex_);
     const auto it = generations_.find(id);
     if (it == generations_.end()) return;
-    request_id = it->second->request_id;
+    generation = it->second;
   }
-  submitter_->Cancel(request_id);
+  CancelInEngine(*generation);
+}
+
+void GenerateManyStream::CancelInEngine(const Generation& generation) const {
+  submitter_->Cancel(generation.request_id, generation.number);
 }
 
 void GenerateManyStream::OnDeadline(const std::shared_ptr<Generation>& generation) {
@@ -165,7 +171,7 @@ void GenerateManyStream::OnDeadline(const std::shared_ptr<Generation>& generatio
     generation->timed_out = true;
     if (!generation->accepted) return;
   }
-  submitter_->Cancel(generation->request_id);
+  CancelInEngine(*generation);
 }
 
 void GenerateManyStream::OnTokens(Generation& generation, const exec::TokenEvent& event) {
@@ -231,14 +237,14 @@ void GenerateManyStream::EndIfIdle() {
 
 void GenerateManyStream::End(absl::Status why) {
   Drop(std::move(why));
-  std::vector<std::string> request_ids;
+  std::vector<std::shared_ptr<Generation>> accepted;
   {
     absl::MutexLock lock(&mutex_);
     for (const auto& [id, generation] : generations_) {
-      if (generation->accepted) request_ids.push_back(generation->request_id);
+      if (generation->accepted) accepted.push_back(generation);
     }
   }
-  for (const std::string& request_id : request_ids) submitter_->Cancel(request_id);
+  for (const auto& generation : accepted) CancelInEngine(*generation);
 }
 
 void GenerateManyStream::OnDone() {

@@ -31,8 +31,8 @@ namespace swiftcache::engine::rpc {
 /// calls the sinks, and any of gRPC's for ends of writes, a client that is gone and deadlines. All state is guarded by
 /// `mutex_`, and neither gRPC nor the engine is called under it. A generation stands in `generations_` from before
 /// Submit until its sink hears OnDone, so whoever ends the stream finds all that the engine has. Who ends it, or whose
-/// deadline passes, before the engine has accepted the generation cancels nothing (its id may be another's); so Begin
-/// looks again after Submit.
+/// deadline passes, before the engine has accepted the generation cancels nothing; so Begin looks again after Submit. A
+/// cancel names the request's number: the request may end meanwhile, and its id be another's.
 /// Ownership: shared by the engine's sinks and by the call under way (`self_`, until OnDone), and by a deadline that passes just then, for which the server does not wait; so the submitter
 /// is shared.
 /// Errors: as in engine.proto.
@@ -67,6 +67,7 @@ class GenerateManyStream final
   void Submit(const std::shared_ptr<Generation>& generation, exec::Request request, absl::Duration timeout)
       ABSL_LOCKS_EXCLUDED(mutex_);
   void Cancel(int64_t id) ABSL_LOCKS_EXCLUDED(mutex_);
+  void CancelInEngine(const Generation& generation) const;
   void OnDeadline(const std::shared_ptr<Generation>& generation) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Called by sinks.

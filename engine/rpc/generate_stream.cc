@@ -24,6 +24,7 @@ class StreamSink final : public exec::ResponseSink {
 void GenerateStream::Start(exec::Request request) {
   self_ = shared_from_this();
   request_id_ = request.request_id;
+  number_ = request.number;
   {
     absl::MutexLock lock(&mutex_);
     submitted_ = true;  // before Submit: the sink may be called before it returns
@@ -63,7 +64,7 @@ void GenerateStream::OnReaderGone() {
     absl::MutexLock lock(&mutex_);
     cancel = std::exchange(submitted_, false);
   }
-  if (cancel) submitter_.Cancel(request_id_);
+  if (cancel) submitter_.Cancel(request_id_, number_);
 }
 
 void GenerateStream::OnDone() { self_.reset(); }  // may delete this

@@ -41,7 +41,8 @@ class GenerateStream final : public StreamWriter<v1::EngineGenerateResponse>,
   void OnReaderGone() override ABSL_LOCKS_EXCLUDED(mutex_);
 
   const Submitter& submitter_;
-  std::string request_id_;  // set by Start, then constant
+  std::string request_id_;      // set by Start, then constant,
+  exec::RequestNumber number_;  // likewise
   std::shared_ptr<GenerateStream> self_;
   bool submitted_ ABSL_GUARDED_BY(mutex_) = false;  // the engine has it, and has not ended it
 };

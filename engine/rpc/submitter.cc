@@ -28,6 +28,7 @@ absl::StatusOr<exec::Request> Submitter::Check(const v1::EngineGenerateRequest& 
   const std::string trace = ParseTraceparent(traceparent);
   if (plain.ok()) {
     plain->traceparent = trace;
+    plain->number = exec::RequestNumber(++last_number_);
     return plain;
   }
   const std::string id = request.request_id().substr(0, limits_.max_request_id_bytes);  // it may be what is wrong

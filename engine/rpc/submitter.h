@@ -36,20 +36,21 @@ class Submitter {
     closed_ = true;
   }
 
-  /// `traceparent`: of the client; one that is none is left out.
+  /// Numbers the request. `traceparent`: of the client; one that is none is left out.
   absl::StatusOr<exec::Request> Check(const v1::EngineGenerateRequest& request, const std::string& traceparent) const;
   /// On error the sink is never called. REQUIRES: `request` is of Check.
   absl::Status Submit(exec::Request request, std::unique_ptr<exec::ResponseSink> sink) const;
   /// As Engine::Cancel; nothing after Close. REQUIRES: a request was submitted.
-  void Cancel(const std::string& request_id) const ABSL_LOCKS_EXCLUDED(mutex_) {
+  void Cancel(const std::string& request_id, exec::RequestNumber number) const ABSL_LOCKS_EXCLUDED(mutex_) {
     absl::ReaderMutexLock lock(&mutex_);
-    if (!closed_) engine_.load()->Cancel(request_id);
+    if (!closed_) engine_.load()->Cancel(request_id, number);
   }
 
  private:
   const WireLimits limits_;
   const std::function<uint64_t()> random_;
   std::atomic<exec::Engine*> engine_ = nullptr;
+  mutable std::atomic<int64_t> last_number_ = 0;
   mutable absl::Mutex mutex_;
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
 };

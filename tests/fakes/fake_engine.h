@@ -8,6 +8,7 @@
 #pragma once
 
 #include <algorithm>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -42,8 +43,10 @@ class FakeEngine final : public exec::Engine {
     absl::MutexLock lock(&mutex_);
     refusals_.push_back(why.code());
   }
-  void Cancel(const std::string& request_id) override {
-    End(request_id, absl::CancelledError("cancelled"));
+  void Cancel(const std::string& request_id, exec::RequestNumber number) override {
+    if (before_cancel) before_cancel();
+    EndIf(request_id, absl::CancelledError("cancelled"),
+          [&](const Live& live) { return live.request.number == number; });
     absl::MutexLock lock(&mutex_);
     cancelled_.push_back(request_id);  // last: who waits for it finds the request gone
   }
@@ -63,18 +66,19 @@ class FakeEngine final : public exec::Engine {
     const auto there = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return live_.contains(id); };
     return mutex_.AwaitWithTimeout(absl::Condition(&there), absl::Seconds(30)) ? &live_[id] : nullptr;
   }
+  /// Takes a request that did not come through the door under test; its events go nowhere.
+  absl::Status SubmitOf(const std::string& id) {
+    struct Nowhere final : exec::ResponseSink {
+      void OnTokens(exec::TokenEvent) override {}
+      void OnDone(absl::Status) override {}
+    };
+    exec::Request request;
+    request.request_id = id;
+    return Submit(std::move(request), std::make_unique<Nowhere>());
+  }
   /// Ends a live request and forgets it; unknown ids are ignored.
   void End(const std::string& id, absl::Status status) {
-    std::unique_ptr<exec::ResponseSink> sink;
-    {
-      absl::MutexLock lock(&mutex_);
-      const auto it = live_.find(id);
-      if (it == live_.end()) return;
-      sink = std::move(it->second.sink);
-      live_.erase(it);
-    }
-    sink->OnDone(std::move(status));
-    sink->OnStepEnd();
+    EndIf(id, std::move(status), [](const Live&) { return true; });
   }
   /// True when `id` was cancelled within 30 s.
   bool WaitForCancel(const std::string& id) {
@@ -101,7 +105,23 @@ class FakeEngine final : public exec::Engine {
     refuse_with_ = std::move(status);
   }
 
+  std::function<void()> before_cancel;  // called by Cancel before it looks for the request; set before that; no waiting
+
  private:
+  template <typename Condition>
+  void EndIf(const std::string& id, absl::Status status, const Condition& condition) {
+    std::unique_ptr<exec::ResponseSink> sink;
+    {
+      absl::MutexLock lock(&mutex_);
+      const auto it = live_.find(id);
+      if (it == live_.end() || !condition(it->second)) return;
+      sink = std::move(it->second.sink);
+      live_.erase(it);
+    }
+    sink->OnDone(std::move(status));
+    sink->OnStepEnd();
+  }
+
   const backend::KvLayout layout_{
       .num_layers = 2, .num_kv_heads = 2, .head_dim = 8, .block_tokens = 16, .dtype = backend::KvDtype::kBf16};
   mutable absl::Mutex mutex_;

@@ -51,7 +51,7 @@ class InMemoryEngineClient final : public gateway::fleet::EngineClient {
   class Call final : public gateway::fleet::EngineCall {
    public:
     Call(engine::exec::Engine& engine, std::string id) : engine_(engine), id_(std::move(id)) {}
-    void Cancel() override { engine_.Cancel(id_); }
+    void Cancel() override { engine_.Cancel(id_, {}); }
 
    private:
     engine::exec::Engine& engine_;

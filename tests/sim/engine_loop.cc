@@ -127,7 +127,7 @@ void EngineLoop::Start() {
 void EngineLoop::Run() {
   Random& random = parts_.sim.random;
   while (!fiber_.finishing()) {
-    for (const std::string& id : std::exchange(cancels_, {})) loop_->Cancel(id);
+    for (const std::string& id : std::exchange(cancels_, {})) loop_->Cancel(id, {});
     for (auto& request : std::exchange(arrivals_, {})) loop_->Accept(std::move(request));
     for (const LoopMessage& message : std::exchange(inbox_, {})) {
       Note(message);

@@ -71,7 +71,7 @@ TEST_F(LendingTest, ANeedOfWhichTheRequestIsCancelledEndsAndIsNotMeasured) {
     harness_.AwaitCoordinator();
   }
   ASSERT_NO_FATAL_FAILURE(ReturnAfter(kOne, 1));
-  harness_.loop().Cancel("r1");
+  harness_.loop().Cancel("r1", {});
   ASSERT_TRUE(harness_.loop().Step());
   ASSERT_NO_FATAL_FAILURE(ReturnAfter(kOne, 2));
   ASSERT_NO_FATAL_FAILURE(ReturnAfter(kOne, 3));

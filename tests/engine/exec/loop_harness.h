@@ -65,8 +65,8 @@ class LoopHarness : private LoopObserver {
     loop_->Step();
     Check();
   }
-  void Cancel(const std::string& id) {
-    loop_->Cancel(id);
+  void Cancel(const std::string& id, RequestNumber number = {}) {
+    loop_->Cancel(id, number);
     Check();
   }
   void RunAll() {

@@ -82,7 +82,7 @@ TEST_F(SavingTurnsTest, AStepIsHeldBackWhateverAnotherWasHeldBackBefore) {
     RevokeNext();
     (void)harness_.Add(harness_.Prompt(20 + i), 8);
     EXPECT_FALSE(harness_.loop().Step()) << i << ": blocks are being saved";
-    harness_.loop().Cancel(absl::StrCat("r", 3 + i));
+    harness_.loop().Cancel(absl::StrCat("r", 3 + i), {});
     harness_.LandStores();
     harness_.loop().ServeBetweenSteps();
     harness_.clock().Advance(absl::Seconds(10));

@@ -120,7 +120,7 @@ TEST_F(SharingLoanTest, ANeedThatIsCancelledLeavesNothingToDo) {
   std::mt19937 rng(9);
   (void)harness_.Add(RandomTokens(rng, 80, 64), 4);
   EXPECT_TRUE(harness_.loop().Step());  // what there is room for
-  harness_.loop().Cancel("r1");
+  harness_.loop().Cancel("r1", {});
   harness_.loop().ServeBetweenSteps();
   EXPECT_GT(harness_.loop().NextWakeup(), harness_.clock().Now());
 }

@@ -108,7 +108,7 @@ TEST_F(SharingMarginTest, WhatARequestNeededIsNotAskedForWhenItIsCancelled) {
   StepOnce();  // its first wish is on its way to the broker, the next one waits
   const int64_t requests = harness_.num_requests();
   ASSERT_GT(requests, 0);
-  harness_.loop().Cancel("r0");
+  harness_.loop().Cancel("r0", {});
   for (int i = 0; i < 3; ++i) StepOnce();
   harness_.coordinator().OnLeaseResponse(coordinator::LeaseResponse{});
   harness_.AwaitCoordinator();
@@ -121,7 +121,7 @@ TEST_F(SharingMarginTest, WhatARequestNeededIsNotAskedForWhenItIsCancelled) {
 
 TEST_F(SharingMarginTest, NorWhatOneNeededThatCameAndWentWithinAStep) {
   (void)harness_.Add(RandomTokens(1, 800, harness_.model().vocab_size), 20);  // 200 blocks, of 86
-  harness_.loop().Cancel("r0");
+  harness_.loop().Cancel("r0", {});
   harness_.loop().ServeBetweenSteps();
   harness_.AwaitCoordinator();
   EXPECT_EQ(harness_.num_requests(), 0);

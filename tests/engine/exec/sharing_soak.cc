@@ -172,7 +172,7 @@ void SharingSoak::CancelSome() {
   if (asked.recording->done()) return;
   asked.cancelled = true;
   ++tally_.cancelled;
-  loop_->Cancel(asked.request.request_id);
+  loop_->Cancel(asked.request.request_id, asked.request.number);
 }
 
 // --- the loop, and what happens meanwhile

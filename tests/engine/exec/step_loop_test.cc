@@ -308,6 +308,7 @@ TEST(StepLoopTest, CancelFreesTheBlocksOfRunningAndWaitingRequests) {
   EXPECT_EQ(harness.load().waiting_requests, 1);
   harness.Cancel("waiting");
   harness.Cancel("unknown");
+  harness.Cancel("running", RequestNumber(1));  // of an earlier request of that id
   EXPECT_EQ(waiting->Wait().code(), absl::StatusCode::kCancelled);
   EXPECT_FALSE(running->done());
   harness.Cancel("running");

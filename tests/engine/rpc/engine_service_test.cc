@@ -200,6 +200,21 @@ TEST_F(EngineDoorTest, AClientThatCancelsCancelsTheRequestAtOnce) {
   EXPECT_EQ(engine_.live(), 0u);
 }
 
+TEST_F(EngineDoorTest, ACancelThatComesTooLateLeavesTheNextRequestOfItsIdAlone) {
+  engine_.before_cancel = [this] {
+    engine_.End("r1", absl::OkStatus());
+    EXPECT_EQ(engine_.SubmitOf("r1"), absl::OkStatus());
+  };
+  door_->Open(engine_);
+  grpc::ClientContext context;
+  auto reader = stub_->Generate(&context, Prompt("r1"));
+  ASSERT_NE(engine_.WaitForRequest("r1"), nullptr);
+  context.TryCancel();
+  EXPECT_TRUE(engine_.WaitForCancel("r1"));
+  EXPECT_EQ(engine_.live(), 1u);
+  EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::CANCELLED);
+}
+
 TEST_F(EngineDoorTest, AClientWhoseConnectionIsGoneCancelsItsRequest) {
   door_->Open(engine_);
   {

@@ -216,6 +216,20 @@ TEST_F(GenerateManyTest, CancelEndsOneGenerationAndNoOther) {
   EXPECT_NE(engine_.WaitForRequest("r4"), nullptr) << "the cancel of what has ended does nothing";
 }
 
+TEST_F(GenerateManyTest, ACancelThatComesTooLateLeavesTheNextRequestOfItsIdAlone) {
+  engine_.before_cancel = [this] {
+    engine_.End("r1", absl::OkStatus());
+    EXPECT_EQ(engine_.SubmitOf("r1"), absl::OkStatus());
+  };
+  Stream stream = NewStream();
+  stream.Begin(1, "r1");
+  ASSERT_NE(engine_.WaitForRequest("r1"), nullptr);
+  stream.Send(CancelOf(1));
+  EXPECT_EQ(stream.ReadEnd(1), absl::OkStatus());
+  EXPECT_TRUE(engine_.WaitForCancel("r1"));
+  EXPECT_EQ(engine_.live(), 1u);
+}
+
 TEST_F(GenerateManyTest, ATimeoutEndsAGeneration) {
   Stream stream = NewStream();
   for (const int64_t nanos : {int64_t{0}, int64_t{30'000'000}, int64_t{-1'000'000'000}}) {
