@@ -103,6 +103,7 @@ absl::Status Membership::Heartbeat(const std::string& name, const std::string& i
   const bool had_work = HasWork(record.load);
   Alter(record, [&] {
     if (moved || !has_work || !had_work) record.last_progress = now;
+    if (has_work) record.last_progress = std::min(record.last_progress, now - absl::Microseconds(load.still_micros));
     record.stalled = now - record.last_progress >= options_.stall_timeout;
     record.load = load;
     record.last_heard = now;

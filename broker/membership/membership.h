@@ -45,7 +45,7 @@ using Change = std::variant<EngineStatus, Removed>;
 /// Life of an engine: Register (in the state that it names: STARTING, READY or DRAINING), heartbeats, then Deregister,
 /// after which an instance does not come back, or death after heartbeat_misses intervals without a call. A READY engine
 /// whose progress counter stands still for stall_timeout while requests run or wait is STALLED; it is READY again when
-/// the counter moves or the work is gone.
+/// the counter moves or the work is gone. For how long it stood still before this table knew it the engine says itself.
 /// Thread-safety: none; one loop owns it. Ownership: a value. Errors: as named.
 class Membership {
  public:

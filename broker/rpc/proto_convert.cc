@@ -156,6 +156,7 @@ v1::EngineLoad ToProto(const membership::LoadReport& load) {
   proto.set_kv_blocks_cached(load.kv_blocks_cached);
   proto.set_steps_total(load.steps_total);
   proto.set_progress(load.progress);
+  proto.set_still_micros(load.still_micros);
   proto.set_prompt_tokens_computed(load.prompt_tokens_computed);
   proto.set_prompt_tokens_local(load.prompt_tokens_local);
   proto.set_prompt_tokens_donor(load.prompt_tokens_donor);
@@ -200,6 +201,7 @@ membership::LoadReport FromProto(const v1::EngineLoad& proto) {
                               .kv_blocks_cached = proto.kv_blocks_cached(),
                               .steps_total = proto.steps_total(),
                               .progress = proto.progress(),
+                              .still_micros = std::max<int64_t>(0, proto.still_micros()),
                               .prompt_tokens_computed = proto.prompt_tokens_computed(),
                               .prompt_tokens_local = proto.prompt_tokens_local(),
                               .prompt_tokens_donor = proto.prompt_tokens_donor(),

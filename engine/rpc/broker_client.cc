@@ -15,6 +15,7 @@
 #include "common/rpc/proto_duration.h"
 #include "common/rpc/status.h"
 #include "engine/rpc/lease_convert.h"
+#include "engine/rpc/standstill.h"
 #include "swiftcache/v1/broker.grpc.pb.h"
 
 namespace swiftcache::engine::rpc {
@@ -136,6 +137,7 @@ class GrpcBrokerClient final : public BrokerClient {
   int suffix_ = 1;
   bool registered_ = false, may_be_known_ = false;  // a call that was not answered may have been heard
   std::map<std::string, int64_t> weights_;          // of borrowers, as told last
+  Standstill standstill_;
   absl::Duration interval_ = absl::Seconds(1);
   absl::StatusCode logged_ = absl::StatusCode::kUnknown;
 
@@ -230,6 +232,8 @@ absl::Status GrpcBrokerClient::Heartbeat() {
   request.mutable_load()->set_kv_blocks_cached(load.kv_blocks_cached);
   request.mutable_load()->set_steps_total(load.steps_total);
   request.mutable_load()->set_progress(load.progress);
+  const absl::Duration max_gap = interval_ + 2 * options_.rpc_timeout;  // between two heartbeats, and room for delays
+  request.mutable_load()->set_still_micros(absl::ToInt64Microseconds(standstill_.Note(load, clock_.Now(), max_gap)));
   request.mutable_load()->set_prompt_tokens_computed(load.prompt_tokens_computed);
   request.mutable_load()->set_prompt_tokens_local(load.prompt_tokens_local);
   request.mutable_load()->set_prompt_tokens_donor(load.prompt_tokens_donor);
@@ -328,7 +332,7 @@ absl::Status GrpcBrokerClient::HeartbeatOrRegister() {
   }
   const absl::Status status = Register();
   if (absl::IsAlreadyExists(status) && choice_ == NameChoice::kWithSuffix && suffix_ < kMaxSuffix) NextName();
-  return status;
+  return status.ok() ? Heartbeat() : status;  // at once: what the broker knows of this engine now has no load
 }
 
 void GrpcBrokerClient::NoteHeard(const absl::Status& status) {

@@ -150,6 +150,24 @@ TEST_F(MembershipTest, ProgressThatStandsStillUnderWorkIsAStallUntilItMoves) {
   EXPECT_EQ(StateOf("a"), EngineState::kReady);
 }
 
+// It has registered again, at a broker that has restarted or had taken it for dead.
+TEST_F(MembershipTest, AnEngineThatHasStoodStillIsStalledFromItsFirstReport) {
+  constexpr int64_t kSecond = 1'000'000;
+  ASSERT_TRUE(table_.Register(EngineNamed("a"), now_).ok());
+  ASSERT_TRUE(Beat("a", {.running_requests = 1, .progress = 5, .still_micros = 10 * kSecond}).ok());
+  EXPECT_EQ(StateOf("a"), EngineState::kStalled);
+  ASSERT_TRUE(Beat("a", {.running_requests = 1, .progress = 6}).ok());
+  EXPECT_EQ(StateOf("a"), EngineState::kReady);
+  ASSERT_TRUE(table_.Register(EngineNamed("b"), now_).ok());
+  ASSERT_TRUE(Beat("b", {.waiting_requests = 1, .progress = 5, .still_micros = 9 * kSecond}).ok());
+  EXPECT_EQ(StateOf("b"), EngineState::kReady);
+  now_ += absl::Seconds(1);
+  ASSERT_TRUE(Beat("b", {.waiting_requests = 1, .progress = 5, .still_micros = 10 * kSecond}).ok());
+  EXPECT_EQ(StateOf("b"), EngineState::kStalled);
+  ASSERT_TRUE(Beat("b", {.progress = 5, .still_micros = 10 * kSecond}).ok());
+  EXPECT_EQ(StateOf("b"), EngineState::kReady) << "without work nothing stands still";
+}
+
 TEST_F(MembershipTest, AStepThatLastsLongerThanTheStallTimeoutIsNoStallWhileItsLayersPass) {
   ASSERT_TRUE(table_.Register(EngineNamed("a"), now_).ok());
   for (int layer = 0; layer < 60; ++layer) {

@@ -184,6 +184,26 @@ TEST(BrokerClientTest, ARestartedBrokerKnowsTheEngineWithinTwoHeartbeats) {
   EXPECT_LE(second.clock.Now() - up, 2 * kHeartbeat + absl::Seconds(2)) << "of which the seconds are a busy machine's";
 }
 
+TEST(BrokerClientTest, ARestartedBrokerHearsForHowLongTheEngineHasStoodStill) {
+  constexpr int64_t kStill = 500'000;
+  auto first = std::make_unique<Broker>("inc-1");
+  const std::string address = first->server->address();
+  auto client = ClientOf(address, "i1");
+  ASSERT_TRUE(client->Reserve(Description("a"), NameChoice::kExactly).ok());
+  client->Start();
+  client->Ready("127.0.0.1:1", [] { return exec::EngineLoad{.running_requests = 1, .progress = 7}; });
+  ASSERT_TRUE(first->table->WaitUntil([](auto& engines) { return engines["a"].load.still_micros >= kStill; }));
+  first.reset();
+  Broker second("inc-2", address);
+  int64_t first_report = 0;
+  ASSERT_TRUE(second.table->WaitUntil([&](auto& engines) {
+    first_report = engines["a"].load.running_requests > 0 ? engines["a"].load.still_micros : 0;
+    return engines["a"].load.running_requests > 0;
+  }));
+  EXPECT_GE(first_report, kStill);
+  client->Leave();
+}
+
 TEST(BrokerClientTest, AnEngineThatWasThereBeforeTheBrokerRegistersWhenItComes) {
   std::string address;
   { address = Broker("inc-0").server->address(); }
