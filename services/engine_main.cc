@@ -242,7 +242,8 @@ absl::Status Serve(const services::EngineFlags& flags, services::ShutdownSignals
   std::unique_ptr<exec::Engine> engine;              // before the doors, which borrow it
   std::atomic<bool> measured = false, ready = false, draining = false;
   Metrics::Labels build;  // written before `measured`
-  rpc::EngineDoor door({.vocab_size = p.checkpoint.config.vocab_size}, p.card, instance_id, RandomNumber);
+  rpc::EngineDoor door({.model_name = flags.model_name, .vocab_size = p.checkpoint.config.vocab_size}, p.card,
+                       instance_id, RandomNumber);
   HttpServer::Options http_options{.listen = flags.http_listen};
   http_options.ready = [&] { return ready.load(); };
   http_metrics.Watch(http_options);

@@ -91,8 +91,10 @@ class ServeOnFirstSnapshot final : public gateway::fleet::ClusterSink {
 };
 
 std::unique_ptr<gateway::fleet::EngineClient> Dial(const EngineInfo& engine) {
-  return gateway::rpc::GrpcEngineClient::Create(
-      {.address = engine.address, .card_hash = engine.model_card_hash, .instance_id = engine.instance_id});
+  return gateway::rpc::GrpcEngineClient::Create({.address = engine.address,
+                                                 .model_name = engine.model_name,
+                                                 .card_hash = engine.model_card_hash,
+                                                 .instance_id = engine.instance_id});
 }
 
 // Absent until there is a table.

@@ -33,11 +33,9 @@ namespace swiftcache::engine::rpc {
 /// Errors: as in engine.proto.
 class EngineDoor final : public v1::EngineService::CallbackService {
  public:
-  /// `random`: seeds and ids for requests without; called from any thread.
-  EngineDoor(const WireLimits& limits, SerializedCard card, std::string instance_id, std::function<uint64_t()> random)
-      : submitter_(std::make_shared<Submitter>(limits, std::move(random))),
-        card_(std::move(card)),
-        instance_id_(std::move(instance_id)) {}
+  /// The model served has the card's hash, whatever `limits` says. `random`: seeds and ids for requests without; called
+  /// from any thread.
+  EngineDoor(const WireLimits& limits, SerializedCard card, std::string instance_id, std::function<uint64_t()> random);
   ~EngineDoor() override { submitter_->Close(); }
 
   void Open(exec::Engine& engine) { submitter_->Open(engine); }

@@ -4,6 +4,7 @@
 #include <string>
 #include <utility>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/base/status_macros.h"
@@ -12,10 +13,29 @@
 namespace swiftcache::engine::rpc {
 namespace {
 
+constexpr size_t kShownBytes = 128;  // of a name that is not ours
+
 absl::Status CheckLength(const char* field, const std::string& value, int64_t max_bytes) {
   if (static_cast<int64_t>(value.size()) <= max_bytes) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat(field, " has ", value.size(), " bytes, the limit is ", max_bytes, "; send a shorter one"));
+}
+
+// Ids of another vocabulary mean something else, or nothing. Whoever sent them does not know yet that the engine which
+// it means is gone.
+absl::Status CheckModel(const v1::EngineGenerateRequest& request, const WireLimits& limits) {
+  const auto differs = [](const std::string& wanted, const std::string& served) {
+    return !wanted.empty() && !served.empty() && wanted != served;
+  };
+  if (!differs(request.model_name(), limits.model_name) &&
+      !differs(request.model_card_hash(), limits.model_card_hash)) {
+    return absl::OkStatus();
+  }
+  return absl::UnavailableError(absl::StrCat("this engine serves model ", limits.model_name, " (card ",
+                                             limits.model_card_hash, "), wanted ",
+                                             absl::CHexEscape(request.model_name().substr(0, kShownBytes)), " (card ",
+                                             absl::CHexEscape(request.model_card_hash().substr(0, kShownBytes)),
+                                             "): another engine has this address now; send the request to another"));
 }
 
 absl::Status CheckIds(const char* field, const google::protobuf::RepeatedField<int32_t>& ids, int64_t vocab_size) {
@@ -93,6 +113,7 @@ v1::FinishReason ToProto(exec::FinishReason reason) {
 
 absl::StatusOr<exec::Request> ToRequest(const v1::EngineGenerateRequest& proto, const WireLimits& limits,
                                         const std::function<uint64_t()>& random) {
+  RETURN_IF_ERROR(CheckModel(proto, limits));
   RETURN_IF_ERROR(CheckLength("request_id", proto.request_id(), limits.max_request_id_bytes));
   RETURN_IF_ERROR(CheckLength("cache_salt", proto.cache_salt(), limits.max_cache_salt_bytes));
   if (proto.token_ids().empty())

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <string>
 
 #include "absl/status/statusor.h"
 #include "engine/exec/request.h"
@@ -14,6 +15,7 @@
 namespace swiftcache::engine::rpc {
 
 struct WireLimits {
+  std::string model_name = {}, model_card_hash = {};  // what is served; "": whatever is wanted
   int64_t vocab_size = 0;
   int64_t max_request_id_bytes = 512;  // 256 of a client's, and what makes it unique
   int64_t max_cache_salt_bytes = 1024;
@@ -22,8 +24,8 @@ struct WireLimits {
 };
 
 /// `random` gives the seed and the id of a request that has none.
-/// INVALID_ARGUMENT names field, value, limit and remedy. Limits that depend on the engine's memory are checked by the
-/// engine.
+/// UNAVAILABLE: another model is wanted. INVALID_ARGUMENT names field, value, limit and remedy. Limits that depend on
+/// the engine's memory are checked by the engine.
 absl::StatusOr<exec::Request> ToRequest(const v1::EngineGenerateRequest& proto, const WireLimits& limits,
                                         const std::function<uint64_t()>& random);
 

@@ -76,7 +76,10 @@ class EngineStream::Handle final : public fleet::EngineCall {
   const std::shared_ptr<Generation> generation_;
 };
 
-EngineStream::EngineStream(v1::EngineService::Stub& stub) { stub.async()->GenerateMany(&context_, this); }
+EngineStream::EngineStream(v1::EngineService::Stub& stub, std::string model_name, std::string card_hash)
+    : model_name_(std::move(model_name)), card_hash_(std::move(card_hash)) {
+  stub.async()->GenerateMany(&context_, this);
+}
 
 void EngineStream::Start() {
   self_ = shared_from_this();
@@ -88,6 +91,8 @@ void EngineStream::Start() {
 std::unique_ptr<fleet::EngineCall> EngineStream::Begin(const fleet::EngineRequest& request,
                                                        std::shared_ptr<fleet::EngineObserver> observer) {
   v1::GenerateManyRequest command = ToBegin(request);
+  command.mutable_begin()->mutable_request()->set_model_name(model_name_);
+  command.mutable_begin()->mutable_request()->set_model_card_hash(card_hash_);
   std::shared_ptr<Generation> generation;
   {
     absl::MutexLock lock(&mutex_);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // One GenerateMany stream to an engine, which carries all requests of a client until it breaks.
 //
-//   auto stream = std::make_shared<EngineStream>(*stub);
+//   auto stream = std::make_shared<EngineStream>(*stub, "smollm2-chat", card_hash);
 //   std::unique_ptr<fleet::EngineCall> call = stream->Begin(request, observer);  // null: the stream is over
 //   stream->Start();
 #pragma once
@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -34,7 +35,8 @@ namespace swiftcache::gateway::rpc {
 class EngineStream final : public grpc::ClientBidiReactor<v1::GenerateManyRequest, v1::GenerateManyResponse>,
                            public std::enable_shared_from_this<EngineStream> {
  public:
-  explicit EngineStream(v1::EngineService::Stub& stub);
+  /// The model that all requests are for, which the engine checks.
+  EngineStream(v1::EngineService::Stub& stub, std::string model_name, std::string card_hash);
 
   /// Called once; calls may be begun before.
   void Start();
@@ -62,6 +64,7 @@ class EngineStream final : public grpc::ClientBidiReactor<v1::GenerateManyReques
   void Write() ABSL_LOCKS_EXCLUDED(mutex_);
   void CloseIfIdle() ABSL_LOCKS_EXCLUDED(mutex_);
 
+  const std::string model_name_, card_hash_;
   std::shared_ptr<EngineStream> self_;
   grpc::ClientContext context_;
   v1::GenerateManyRequest current_;                 // what the write under way reads

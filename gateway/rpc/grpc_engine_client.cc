@@ -55,7 +55,7 @@ class Client final : public GrpcEngineClient {
 std::shared_ptr<EngineStream> Client::StreamAfter(const std::shared_ptr<EngineStream>& over, bool& created) {
   absl::MutexLock lock(&mutex_);
   created = stream_ == over;
-  if (created) stream_ = std::make_shared<EngineStream>(*stub_);
+  if (created) stream_ = std::make_shared<EngineStream>(*stub_, options_.model_name, options_.card_hash);
   return stream_;
 }
 

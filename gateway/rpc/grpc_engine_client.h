@@ -21,7 +21,8 @@ class GrpcEngineClient : public fleet::EngineClient {
  public:
   struct Options {
     std::string address;      // host:port
-    std::string card_hash;    // of the card that FetchModelCard must return
+    std::string model_name;   // that must be served there
+    std::string card_hash;    // of the card that it must have, and FetchModelCard return
     std::string instance_id;  // of the process that must answer Ping
     absl::Duration keepalive = absl::Seconds(10);
   };

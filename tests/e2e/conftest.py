@@ -145,10 +145,10 @@ class Cluster:
         self.gateway = self.spawn("swiftcache-gateway", f"--broker={self.broker.grpc}", DRAIN, **where)
         return self.gateway
 
-    def start_engine(self, model=TINY / "tiny-llama-a", name="tiny", *flags, wait=True):
+    def start_engine(self, model=TINY / "tiny-llama-a", name="tiny", *flags, wait=True, **where):
         engine = self.spawn("swiftcache-engine", f"--model={model}", f"--model_name={name}",
                             f"--broker={self.broker.grpc}", f"--shm_dir={self.shm_dir}", "--kv_cache_bytes=16MiB",
-                            "--threads=1", DRAIN, *flags)
+                            "--threads=1", DRAIN, *flags, **where)
         return engine.wait_healthy() if wait else engine
 
     def start(self, *flags):

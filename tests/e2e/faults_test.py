@@ -222,6 +222,20 @@ def test_an_engine_killed_and_restarted_under_its_name_serves_again(tiny, stubs)
     wait_until(lambda: Streams(tiny.gateway.grpc, stubs, 1, tokens=4).join().errors == [None], WAIT, "served again")
 
 
+def test_who_comes_to_a_dead_engines_address_with_another_model_gets_none_of_its_requests(tiny, stubs):
+    tiny.broker.kill()  # so that nobody tells the gateway
+    tiny.engine.kill()
+    tiny.start_engine(TINY / "tiny-qwen2", "other", listen=tiny.engine.grpc)
+
+    def refused():
+        late = Streams(tiny.gateway.grpc, stubs, 1, tokens=4).join()
+        assert late.ids == [[]], "tokens of another model"
+        assert late.errors[0][0] == grpc.StatusCode.UNAVAILABLE
+        return "serves model other" in late.errors[0][1]
+
+    wait_until(refused, WAIT, "the gateway has reached the address again")
+
+
 def test_sigterm_lets_running_requests_finish_and_refuses_new_ones(tiny, stubs):
     streams = Streams(tiny.gateway.grpc, stubs, 4, tokens=1500)
     wait_until(streams.all_begun, WAIT, "all streams begun")

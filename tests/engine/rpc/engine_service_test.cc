@@ -73,6 +73,7 @@ class EngineDoorTest : public ::testing::Test {
   // The status of a call that is refused.
   absl::Status StatusOf(const v1::EngineGenerateRequest& request) {
     grpc::ClientContext context;
+    SetTimeout(context, absl::Seconds(30));
     auto reader = stub_->Generate(&context, request);
     v1::EngineGenerateResponse response;
     EXPECT_FALSE(reader->Read(&response));
@@ -234,6 +235,19 @@ TEST_F(EngineDoorTest, ADeadlineCancelsTheRequest) {
   v1::EngineGenerateResponse response;
   EXPECT_FALSE(reader->Read(&response));
   EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
+  EXPECT_TRUE(engine_.WaitForCancel("r1"));
+}
+
+TEST_F(EngineDoorTest, ARequestForAnotherCardGoesToNoEngine) {
+  door_->Open(engine_);
+  v1::EngineGenerateRequest request = Prompt("r1");
+  request.set_model_card_hash("beef");
+  EXPECT_EQ(StatusOf(request).code(), absl::StatusCode::kUnavailable);
+  request.set_model_card_hash(card_.hash);
+  grpc::ClientContext context;
+  auto reader = stub_->Generate(&context, request);
+  EXPECT_NE(engine_.WaitForRequest("r1"), nullptr);
+  context.TryCancel();
   EXPECT_TRUE(engine_.WaitForCancel("r1"));
 }
 

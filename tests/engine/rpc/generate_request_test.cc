@@ -37,6 +37,21 @@ TEST(GenerateRequestTest, AbsentFieldsMeanTheirDefaults) {
   EXPECT_EQ(request->request_id, "engine-0000000000000007");
 }
 
+TEST(GenerateRequestTest, WhatIsMeantForAnotherModelIsUnavailable) {
+  const WireLimits limits{.model_name = "chat", .model_card_hash = "cafe", .vocab_size = 100};
+  v1::EngineGenerateRequest proto = Prompt({1'000});  // of a larger vocabulary
+  proto.set_model_name("code");
+  const absl::Status status = ToRequest(proto, limits, Seven).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("serves model chat (card cafe), wanted code"));
+  proto.set_model_name("chat");
+  proto.set_model_card_hash("beef");
+  EXPECT_EQ(ToRequest(proto, limits, Seven).status().code(), absl::StatusCode::kUnavailable);
+  proto.set_model_card_hash("cafe");
+  proto.set_token_ids(0, 99);
+  EXPECT_EQ(ToRequest(proto, limits, Seven).status(), absl::OkStatus());
+}
+
 TEST(GenerateRequestTest, EveryFieldIsTaken) {
   v1::EngineGenerateRequest proto = Prompt({99});
   proto.set_request_id("r1");

@@ -84,7 +84,7 @@ class EngineStreamTest : public ::testing::Test {
  protected:
   void Serve() {
     server_ = *RpcServer::Create({.listen = "127.0.0.1:0"}, {&service_});
-    client_ = GrpcEngineClient::Create({.address = server_->address(), .card_hash = ""});
+    client_ = GrpcEngineClient::Create({.address = server_->address(), .model_name = "chat", .card_hash = "cafe"});
   }
   void See(const FakeGeneration& generation) {
     absl::MutexLock lock(&mutex_);
@@ -133,6 +133,8 @@ TEST_F(EngineStreamTest, StreamsTokensAndPassesRequestAndTrace) {
   EXPECT_FLOAT_EQ(seen.request().sampling().temperature(), 0.5F);
   EXPECT_FALSE(seen.request().sampling().has_top_p());
   EXPECT_EQ(seen.request().sampling().stop_size(), 0);
+  EXPECT_EQ(seen.request().model_name(), "chat");
+  EXPECT_EQ(seen.request().model_card_hash(), "cafe");
   EXPECT_EQ(seen.traceparent(), kTrace);
   EXPECT_FALSE(seen.has_timeout());
 }
