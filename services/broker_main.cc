@@ -14,6 +14,7 @@
 #include "common/base/clock.h"
 #include "common/base/status_macros.h"
 #include "common/base/version.h"
+#include "common/base/wall_time.h"
 #include "common/http/http_metrics.h"
 #include "common/http/http_server.h"
 #include "common/log/log.h"
@@ -100,6 +101,7 @@ absl::Status Serve(const BrokerFlags& flags, services::ShutdownSignals& signals)
                                 .new_capability = NewCapability,
                                 .lease_ttl = flags.lease_ttl,
                                 .incarnation = services::RandomId()};
+  options.ledger.wall_time = ToWallTime;
   options.ledger.id_prefix = std::random_device()() & 0x7fffffff;
   ASSIGN_OR_RETURN(auto loop, broker::loop::BrokerLoop::Create(options, clock, metrics));
   broker::rpc::BrokerDoor door(*loop, {});

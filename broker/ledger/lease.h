@@ -69,7 +69,7 @@ struct Lease {
 struct LeaseLimit {
   std::string model_name;
   std::optional<int64_t> max_borrowed_bytes;  // none: no limit any more
-  int64_t set_at_micros = 0;                  // since 1970, by the clock of the broker that an operator told it
+  int64_t set_at_micros = 0;                  // since 1970, by the wall clock of the broker that was told it
   friend bool operator==(const LeaseLimit&, const LeaseLimit&) = default;
 };
 

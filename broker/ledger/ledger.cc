@@ -113,7 +113,7 @@ absl::Status Ledger::ReportLease(const Party& who, const Lease& lease, absl::Tim
 absl::StatusOr<LeaseLimit> Ledger::LimitLease(const std::string& model_name, std::optional<int64_t> max_borrowed_bytes,
                                               absl::Time now) {
   Tick(now);
-  return limits_.Set(model_name, max_borrowed_bytes, now);
+  return limits_.Set(model_name, max_borrowed_bytes, options_.wall_time ? options_.wall_time(now) : now);
 }
 
 absl::Status Ledger::RevokeLease(LeaseId id, absl::Time now) {

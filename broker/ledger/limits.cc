@@ -18,7 +18,7 @@ bool Limits::Learn(const LeaseLimit& limit) {
 }
 
 absl::StatusOr<LeaseLimit> Limits::Set(const std::string& model_name, std::optional<int64_t> max_borrowed_bytes,
-                                       absl::Time now) {
+                                       absl::Time wall_time) {
   if (max_borrowed_bytes.value_or(0) < 0) {
     return absl::InvalidArgumentError(
         absl::StrCat("max_borrowed_bytes is ", *max_borrowed_bytes, ", wanted at least 0"));
@@ -26,7 +26,7 @@ absl::StatusOr<LeaseLimit> Limits::Set(const std::string& model_name, std::optio
   const auto it = limits_.find(model_name);
   const int64_t last = it == limits_.end() ? INT64_MIN : it->second.set_at_micros;
   const LeaseLimit limit{model_name, max_borrowed_bytes,
-                         last == INT64_MAX ? last : std::max(absl::ToUnixMicros(now), last + 1)};
+                         last == INT64_MAX ? last : std::max(absl::ToUnixMicros(wall_time), last + 1)};
   if (it != limits_.end()) limits_.erase(it);
   if (Learn(limit)) return limit;
   return absl::ResourceExhaustedError(absl::StrCat("the broker remembers the limits of ", limits_.size(),

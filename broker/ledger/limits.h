@@ -33,7 +33,7 @@ class Limits {
   /// A limit that is younger than all that were known before. INVALID_ARGUMENT: negative. RESOURCE_EXHAUSTED: of too
   /// many models.
   absl::StatusOr<LeaseLimit> Set(const std::string& model_name, std::optional<int64_t> max_borrowed_bytes,
-                                 absl::Time now);
+                                 absl::Time wall_time);
   /// Asks to revoke the newest leases beyond the model's limit.
   void Enforce(const std::string& model_name);
 

@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 
 #include "absl/time/time.h"
 #include "broker/elastic/policy.h"
@@ -29,6 +30,9 @@ struct Options {
   absl::Duration request_ttl = absl::Seconds(5);      // an unmet request that is not repeated stops counting
   absl::Duration min_hold = absl::Seconds(2);         // leases younger than this are not taken back for fairness
   size_t max_remembered_requests = 256;               // of one engine: retries of older ones are new requests
+  /// What the wall clock shows at a moment of this process's clock: limits are stamped by it, since those of one broker
+  /// are compared with those of the next. None: the same.
+  std::function<absl::Time(absl::Time)> wall_time = {};
 };
 
 }  // namespace swiftcache::broker::ledger

@@ -156,6 +156,19 @@ TEST_F(LedgerTest, TheYoungerOfTwoLimitsCountsAndALiftedOneIsRemembered) {
   EXPECT_GT(again.set_at_micros, lifted.set_at_micros) << "whatever this broker's clock says";
 }
 
+// Each process's clock runs on from what the wall clock showed when it started, whatever that was set to since.
+TEST_F(LedgerTest, LimitsOfTwoBrokersAreComparedByTheWallClock) {
+  Options ahead = TestOptions();  // it started when the wall clock was an hour ahead
+  ahead.wall_time = [](absl::Time time) { return time - absl::Hours(1); };
+  Restart(1, ahead);
+  now_ = absl::FromUnixSeconds(10'000);
+  const LeaseLimit old = *ledger_->LimitLease("chat-model", 5 * kBlock, now_ + absl::Hours(1));
+  Restart(2);
+  const LeaseLimit young = *ledger_->LimitLease("chat-model", 7 * kBlock, now_ + absl::Seconds(1));
+  EXPECT_FALSE(ledger_->LearnLimit(old)) << "from an engine that comes late";
+  EXPECT_THAT(ledger_->limits(), ElementsAre(young));
+}
+
 TEST_F(LedgerTest, ALimitHoldsWhileADonorHasNotComeBack) {
   AddEngine(EngineOf("chat"), {}, kBlocks);
   AddEngine(EngineOf("late"));
