@@ -248,22 +248,21 @@ absl::Status NcclLink::Connect() {
   return absl::OkStatus();
 }
 
+// No more than the other end takes at once: the others follow as these end.
 absl::Status NcclLink::Announce() {
   if (options_.rank != 0 || !formed_) return absl::OkStatus();
   for (;;) {
     NcclBatchPtr next;
     {
       absl::MutexLock lock(&mutex_);
-      for (const NcclBatchPtr& batch : batches_) {
-        if (batch->number != 0) continue;
-        batch->number = comm_number_;
-        next = batch;
-        break;
-      }
+      const auto it = std::find_if(batches_.begin(), batches_.end(), [](const auto& b) { return b->number == 0; });
+      if (it == batches_.end() || it - batches_.begin() >= static_cast<int64_t>(kMaxNcclBatches)) break;
+      next = *it;
+      next->number = comm_number_;
     }
-    if (next == nullptr) return absl::OkStatus();
     if (!next->announce(comm_number_)) return absl::UnavailableError("nobody hears what is to be sent");
   }
+  return absl::OkStatus();
 }
 
 // In the order of the batches, and one at a time in NCCL's hands: until it has settled it takes no other.
@@ -346,14 +345,16 @@ void NcclLink::MarkDone() {
   }
 }
 
-// The other end does not know of them: they can be lost without the communicator, which may still come about.
+// The other end does not know of them: they can be lost without the communicator, which may still come about. Once it
+// has, they wait for those before them, which are not waited for if they do not move.
 void NcclLink::LoseUnannounced() {
   std::vector<NcclBatchPtr> lost;
   {
     absl::MutexLock lock(&mutex_);
     const absl::Time now = clock_.Now();
     std::erase_if(batches_, [&](const NcclBatchPtr& batch) {
-      const bool loses = batch->number == 0 && (batch->hurried || now - batch->posted_at > options_.patience);
+      const bool is_late = !formed_ && now - batch->posted_at > options_.patience;
+      const bool loses = batch->number == 0 && (batch->hurried || is_late);
       if (loses) lost.push_back(batch);
       return loses;
     });
