@@ -153,6 +153,13 @@ void NcclBorrower::Dial(const NcclLeasePtr& lease) {
   SetWireText(open.capability, spec.capability);
   SetWireText(open.instance, instance_id_);
   (*channel)->Send(EncodeNcclMessage(open));
+  bool is_unwanted = false;
+  {
+    absl::MutexLock lock(&mutex_);
+    lease->asked_for = true;
+    is_unwanted = lease->closed && !lease->released;
+  }
+  if (is_unwanted) (*channel)->Send(EncodeNcclMessage(NcclClose{spec.lease.value()}));
   if ((*channel)->is_closed()) fail(absl::UnavailableError("the donor's channel was closed"));
 }
 
@@ -285,18 +292,21 @@ void NcclBorrower::Abandon(kv::LeaseId id) {
   if (channel != nullptr) channel->link().Hurry();
 }
 
+// Of a lease that is just being asked for Dial sends CLOSE: it must not come before OPEN.
 void NcclBorrower::Close(kv::LeaseId id) {
   NcclLeasePtr lease;
+  bool tells = false;
   {
     absl::MutexLock lock(&mutex_);
     lease = Find(id);
     if (lease == nullptr) return;
     leases_.erase(id);
     lease->closed = true;
+    tells = lease->asked_for && !lease->released;
     const auto is_quiet = [&lease] { return lease->telling == 0; };
     mutex_.Await(absl::Condition(&is_quiet));
   }
-  if (lease->channel != nullptr && !lease->released) lease->channel->Send(EncodeNcclMessage(NcclClose{id.value()}));
+  if (tells) lease->channel->Send(EncodeNcclMessage(NcclClose{id.value()}));
 }
 
 }  // namespace swiftcache::engine::transport::nccl

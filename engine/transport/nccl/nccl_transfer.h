@@ -30,6 +30,7 @@ struct NcclLease {
   std::atomic<uint64_t> word;  // ours: it changes when we hear that the lease has ended
   State state = State::kOpening;
   bool abandoned = false, released = false, closed = false;  // by its owner
+  bool asked_for = false;                                    // its donor has been sent OPEN
   int telling = 0;                                           // events under way
   std::shared_ptr<NcclBorrowerChannel> channel;              // once it is dialled
 };

@@ -28,5 +28,23 @@ TEST_F(NcclCrowdTest, ASlowDonorIsSentNoMoreBatchesThanItTakes) {
   for (const Ticket store : stores) EXPECT_EQ(borrower_.events.Fate(store), absl::OkStatus()) << store;
 }
 
+// A channel's messages keep their order, and what is closed while it is being opened is nobody's.
+TEST_F(NcclCrowdTest, ALeaseThatIsClosedWhileItIsOpenedIsGoneAtItsDonor) {
+  (void)Lend(donor_, borrower_, kLease, 0);
+  for (int64_t i = 0; i < 1000; ++i) {
+    const OpenSpec spec = Granted(donor_, borrower_, kv::LeaseId(100 + i), 0);
+    borrower_.transport->Open(spec);
+    for (const absl::Time close = absl::Now() + absl::Microseconds(i % 100); absl::Now() < close;) {
+    }
+    borrower_.transport->Close(spec.lease);
+    absl::SleepFor(absl::Milliseconds(1));  // a borrower may not say more in a second
+  }
+  EXPECT_TRUE(Eventually([&] {
+    return HoldsNow(donor_.events, [&] {  // all but that which stays open
+      return donor_.events.borrower_gone.size() + 1 == donor_.events.borrower_opened.size();
+    });
+  }));
+}
+
 }  // namespace
 }  // namespace swiftcache::engine::transport::nccl
