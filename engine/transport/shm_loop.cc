@@ -20,8 +20,8 @@ constexpr uint64_t kWake = 0, kListener = 1;
 constexpr int kEventsARound = 64, kAcceptsARound = 16;
 constexpr int kNoRoomPauseMs = 100;  // before asking again whether there are descriptors
 
-absl::Status Watch(int epoll, int operation, int fd, uint64_t id) {
-  epoll_event event = {.events = EPOLLIN, .data = {.u64 = id}};
+absl::Status Watch(int epoll, int operation, int fd, uint64_t id, uint32_t events = EPOLLIN) {
+  epoll_event event = {.events = events, .data = {.u64 = id}};
   if (epoll_ctl(epoll, operation, fd, &event) == 0) return absl::OkStatus();
   return absl::ResourceExhaustedError(
       absl::StrCat("the kernel refused to watch a socket (", std::strerror(errno), ")"));
@@ -51,27 +51,34 @@ ShmLoop::ShmLoop(ShmListener& listener, Meet meet, memory::UniqueFd epoll, memor
 }
 
 absl::Status ShmLoop::Add(std::shared_ptr<ShmLoopPeer> peer) {
-  const int fd = peer->socket().fd();
+  ShmSocket& socket = peer->socket();
+  const int fd = socket.fd();
   uint64_t id = 0;
   {
     absl::MutexLock lock(&mutex_);
     id = next_id_++;
-    peers_[id] = std::move(peer);
+    peers_[id] = peer;
   }
+  socket.SetWatch([this, fd, id](bool sends) {
+    return Watch(epoll_.get(), EPOLL_CTL_MOD, fd, id, sends ? EPOLLIN | EPOLLOUT : EPOLLIN).ok();
+  });
   const absl::Status watched = Watch(epoll_.get(), EPOLL_CTL_ADD, fd, id);
   if (watched.ok()) return watched;
+  socket.SetWatch(nullptr);
   absl::MutexLock lock(&mutex_);
   peers_.erase(id);
   return watched;
 }
 
 void ShmLoop::Stop() {
-  if (!thread_.joinable()) return;
-  stopping_ = true;
-  (void)eventfd_write(wake_.get(), 1);
-  thread_.join();
-  listener_.Close();
+  if (thread_.joinable()) {
+    stopping_ = true;
+    (void)eventfd_write(wake_.get(), 1);
+    thread_.join();
+    listener_.Close();
+  }
   absl::MutexLock lock(&mutex_);
+  for (const auto& [id, peer] : peers_) peer->socket().SetWatch(nullptr);
   peers_.clear();
 }
 
@@ -80,11 +87,11 @@ void ShmLoop::Run() {
   while (!stopping_) {
     const int count = epoll_wait(epoll_.get(), events, kEventsARound, listening_ ? -1 : kNoRoomPauseMs);
     if (!listening_) Listen(true);
-    for (int i = 0; i < count && !stopping_; ++i) Handle(events[i].data.u64);
+    for (int i = 0; i < count && !stopping_; ++i) Handle(events[i].data.u64, events[i].events);
   }
 }
 
-void ShmLoop::Handle(uint64_t id) {
+void ShmLoop::Handle(uint64_t id, uint32_t events) {
   if (id == kWake) return;
   if (id == kListener) return AcceptSome();
   std::shared_ptr<ShmLoopPeer> peer;
@@ -93,7 +100,9 @@ void ShmLoop::Handle(uint64_t id) {
     auto it = peers_.find(id);
     if (it != peers_.end()) peer = it->second;
   }
-  if (peer != nullptr) Serve(id, *peer);
+  if (peer == nullptr) return;
+  if ((events & EPOLLOUT) != 0) peer->socket().SendUnsent();
+  if ((events & ~uint32_t{EPOLLOUT}) != 0) Serve(id, *peer);
 }
 
 void ShmLoop::AcceptSome() {
@@ -131,6 +140,7 @@ void ShmLoop::Serve(uint64_t id, ShmLoopPeer& peer) {
 }
 
 void ShmLoop::Drop(uint64_t id, ShmLoopPeer& peer, const absl::Status& why) {
+  peer.socket().SetWatch(nullptr);
   (void)epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, peer.socket().fd(), nullptr);
   peer.socket().Shutdown();
   peer.OnClosed(why);

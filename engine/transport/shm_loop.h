@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The thread that hears every channel of an engine: takes one message at a time from each, so that a peer that floods
-// its own channel delays the others by one message a round.
+// its own channel delays the others by one message a round. It also sends what a channel had no room for.
 //
 //   ASSIGN_OR_RETURN(auto loop, ShmLoop::Create(listener, [&](auto socket) { return donor.Meet(std::move(socket)); }));
 //   RETURN_IF_ERROR(loop->Add(channel));
@@ -62,7 +62,7 @@ class ShmLoop {
  private:
   ShmLoop(ShmListener& listener, Meet meet, memory::UniqueFd epoll, memory::UniqueFd wake);
   void Run();
-  void Handle(uint64_t id);
+  void Handle(uint64_t id, uint32_t events);
   void AcceptSome();
   void Listen(bool on);
   void Serve(uint64_t id, ShmLoopPeer& peer);

@@ -17,7 +17,8 @@
 namespace swiftcache::engine::transport {
 namespace {
 
-constexpr size_t kMaxFds = 253;  // the kernel's SCM_MAX_FD
+constexpr size_t kMaxFds = 253;       // the kernel's SCM_MAX_FD
+constexpr int64_t kBytesBeside = 64;  // that a message takes while it waits
 
 // Every descriptor that came, wanted or not: what is not taken out of here is closed.
 std::vector<memory::UniqueFd> TakeFds(msghdr& header) {
@@ -55,7 +56,7 @@ absl::StatusOr<std::shared_ptr<ShmSocket>> ShmSocket::Connect(const std::string&
   return std::make_shared<ShmSocket>(std::move(fd));
 }
 
-bool ShmSocket::Send(std::span<const std::byte> bytes, std::span<const int> fds) {
+ShmSocket::Sent ShmSocket::Give(std::span<const std::byte> bytes, std::span<const int> fds) const {
   CHECK_LE(fds.size(), kMaxFds);
   iovec part = {const_cast<std::byte*>(bytes.data()), bytes.size()};
   alignas(cmsghdr) char control[CMSG_SPACE(kMaxFds * sizeof(int))] = {};
@@ -75,9 +76,46 @@ bool ShmSocket::Send(std::span<const std::byte> bytes, std::span<const int> fds)
   do {
     sent = sendmsg(fd_.get(), &header, MSG_NOSIGNAL | MSG_DONTWAIT);
   } while (sent < 0 && errno == EINTR);
-  if (sent == static_cast<ssize_t>(bytes.size())) return true;
+  if (sent == static_cast<ssize_t>(bytes.size())) return Sent::kYes;
+  return sent < 0 && errno == EAGAIN ? Sent::kNoRoom : Sent::kEnd;
+}
+
+bool ShmSocket::Send(std::span<const std::byte> bytes, std::span<const int> fds) {
+  absl::MutexLock lock(&mutex_);
+  const Sent sent = unsent_.empty() ? Give(bytes, fds) : Sent::kNoRoom;
+  if (sent == Sent::kYes || (sent == Sent::kNoRoom && fds.empty() && Keep(bytes))) return true;
   Shutdown();
   return false;
+}
+
+bool ShmSocket::Keep(std::span<const std::byte> bytes) {
+  const int64_t size = static_cast<int64_t>(bytes.size()) + kBytesBeside;
+  if (!watch_ || size > kMostUnsentBytes - unsent_bytes_ || (unsent_.empty() && !watch_(true))) return false;
+  unsent_.emplace_back(bytes.begin(), bytes.end());
+  unsent_bytes_ += size;
+  return true;
+}
+
+void ShmSocket::SetWatch(std::function<bool(bool)> watch) {
+  absl::MutexLock lock(&mutex_);
+  watch_ = std::move(watch);
+}
+
+void ShmSocket::SendUnsent() {
+  absl::MutexLock lock(&mutex_);
+  while (!unsent_.empty()) {
+    const Sent sent = Give(unsent_.front(), {});
+    if (sent == Sent::kNoRoom) return;
+    if (sent == Sent::kEnd) {
+      Shutdown();
+      break;
+    }
+    unsent_bytes_ -= static_cast<int64_t>(unsent_.front().size()) + kBytesBeside;
+    unsent_.pop_front();
+  }
+  unsent_.clear();
+  unsent_bytes_ = 0;
+  if (watch_) (void)watch_(false);
 }
 
 ShmSocket::Got ShmSocket::Receive(ShmDatagram& datagram, int64_t most_bytes) {

@@ -7,12 +7,16 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <deque>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
 #include "engine/memory/sealed_memory.h"
 #include "engine/transport/shm_message.h"
 
@@ -37,9 +41,14 @@ class ShmSocket {
   /// as CheckSameUser.
   static absl::StatusOr<std::shared_ptr<ShmSocket>> Connect(const std::string& path);
 
-  /// Sends one datagram. Never waits: a peer that leaves so much unread that nothing more fits is given up. False: the
-  /// channel is, or now is, at its end.
-  bool Send(std::span<const std::byte> bytes, std::span<const int> fds = {});
+  /// Sends one datagram. Never waits: what the kernel has no room for waits here, where there is a watch. A peer that
+  /// leaves more than kMostUnsentBytes of it unread is given up. False: the channel is, or now is, at its end.
+  bool Send(std::span<const std::byte> bytes, std::span<const int> fds = {}) ABSL_LOCKS_EXCLUDED(mutex_);
+  static constexpr int64_t kMostUnsentBytes = 2 << 20;  // an OPEN of each lease that an engine can have
+  /// `watch(true)`: something waits, and SendUnsent is to be called when there is room; false: nothing does any more.
+  /// It calls nothing of this, and says whether it could. Null: from now on nothing more waits.
+  void SetWatch(std::function<bool(bool)> watch) ABSL_LOCKS_EXCLUDED(mutex_);
+  void SendUnsent() ABSL_LOCKS_EXCLUDED(mutex_);
   enum class Got { kDatagram, kNothing, kEnd, kTooLong };
   /// kTooLong: of more than `most_bytes`, or with more descriptors than any may bring.
   Got Receive(ShmDatagram& datagram, int64_t most_bytes = kMaxShmMessageBytes);
@@ -48,7 +57,15 @@ class ShmSocket {
   int fd() const { return fd_.get(); }
 
  private:
+  enum class Sent { kYes, kNoRoom, kEnd };
+  Sent Give(std::span<const std::byte> bytes, std::span<const int> fds) const;
+  bool Keep(std::span<const std::byte> bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
   const memory::UniqueFd fd_;
+  absl::Mutex mutex_;  // held while a datagram is sent, which never waits: its order is that of the messages
+  std::deque<std::vector<std::byte>> unsent_ ABSL_GUARDED_BY(mutex_);
+  int64_t unsent_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::function<bool(bool)> watch_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace swiftcache::engine::transport

@@ -13,8 +13,20 @@ namespace {
 
 class NcclCrowdTest : public testing::Test {
  protected:
+  static constexpr int64_t kLeases = 900;
+  static constexpr int64_t kBytes = 4 * kKiB;  // of each
+  // Opens them all at once, as a borrower does that hears of many.
+  void LendMany() {
+    for (int64_t i = 0; i < kLeases; ++i) {
+      specs_.push_back(Granted(donor_, borrower_, kv::LeaseId(100 + i), i * kBytes, kBytes));
+    }
+    for (const OpenSpec& spec : specs_) borrower_.transport->Open(spec);
+    for (const OpenSpec& spec : specs_) ASSERT_TRUE(borrower_.events.Opening(spec.lease).ok()) << spec.lease;
+  }
+
   ShmFolder folder_;
   NcclNode donor_{folder_, "donor"}, borrower_{folder_, "borrower"};
+  std::vector<OpenSpec> specs_;
 };
 
 TEST_F(NcclCrowdTest, ASlowDonorIsSentNoMoreBatchesThanItTakes) {
@@ -26,6 +38,27 @@ TEST_F(NcclCrowdTest, ASlowDonorIsSentNoMoreBatchesThanItTakes) {
   absl::SleepFor(absl::Milliseconds(20));                                  // nor do the others follow
   donor_.nccl.Unmute();
   for (const Ticket store : stores) EXPECT_EQ(borrower_.events.Fate(store), absl::OkStatus()) << store;
+}
+
+TEST_F(NcclCrowdTest, ManyLeasesAreOpenedAtOnce) { LendMany(); }
+
+TEST_F(NcclCrowdTest, ManyLeasesAreRenewedAtOnce) {
+  LendMany();
+  for (int64_t i = 0; i < 2; ++i) {
+    for (const OpenSpec& spec : specs_) borrower_.transport->SendRenewal(spec.lease, i);
+  }
+  for (const OpenSpec& spec : specs_) {
+    ASSERT_TRUE(donor_.events.WaitFor([&] { return donor_.events.renewals[spec.lease] == 2; })) << spec.lease;
+  }
+}
+
+TEST_F(NcclCrowdTest, ManyLeasesAreRevokedAtOnce) {
+  LendMany();
+  for (const OpenSpec& spec : specs_) donor_.transport->SendRevoke(spec.lease, absl::Seconds(1));
+  for (const OpenSpec& spec : specs_) {
+    ASSERT_TRUE(borrower_.events.WaitFor([&] { return borrower_.events.revoked.contains(spec.lease); })) << spec.lease;
+  }
+  EXPECT_TRUE(HoldsNow(borrower_.events, [&] { return borrower_.events.donor_gone.empty(); }));
 }
 
 // A channel's messages keep their order, and what is closed while it is being opened is nobody's.

@@ -321,6 +321,13 @@ TEST_F(HostileDonorTest, ALoadThatIsBegunWhileItDiesIsOverBeforeAnythingIsTold) 
   reader.join();
 }
 
+TEST_F(HostileDonorTest, OneThatReadsNothingIsGivenUpBeforeItCostsMuchMemory) {
+  Grant();
+  constexpr int64_t kMessages = ShmSocket::kMostUnsentBytes / sizeof(NcclRenew);  // more than may wait
+  for (int64_t i = 0; i < kMessages; ++i) borrower_.transport->SendRenewal(kLease, i);
+  EXPECT_TRUE(borrower_.events.WaitFor([&] { return borrower_.events.donor_gone.contains(kLease); }));
+}
+
 TEST_F(HostileDonorTest, WhatItSaysOfLeasesThatAreNotItsOwnIsNotHeard) {
   Grant();
   peer_->Send(EncodeNcclMessage(NcclEnded{kOther.value(), 3}));
