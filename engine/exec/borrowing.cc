@@ -140,8 +140,8 @@ void Borrowing::Advance(int64_t waiting_tokens) {
   AskForMemory(waiting_tokens);
 }
 
-// For what is being saved; for no longer than a revocation takes, or donors that go on revoking would let nobody have the
-// room that spills are to make.
+// For what is being saved; for no longer than a revocation takes, or donors that go on revoking would let nobody have
+// the room that spills are to make.
 bool Borrowing::WishesWait() {
   const absl::Time now = parts_.clock->Now();
   if (saves_blocks()) {

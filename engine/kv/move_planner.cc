@@ -41,6 +41,7 @@ std::vector<Move> MovePlanner::Promote(int64_t count) {
 std::vector<Move> MovePlanner::Drain(RegionId region, int64_t count, int64_t keep_free) {
   CHECK(pool_.draining(region));
   if (pool_.counts(region).used > ranked_.used) ranked_.blocks.clear();  // as it empties it may be attached to
+  evict_from_ = 0;
   std::vector<Move> moves;
   uint64_t no_room_before = 0;  // idle blocks last used then or earlier have nowhere to go
   bool fresh = false;
@@ -99,7 +100,7 @@ bool MovePlanner::EvictForUsed(RegionId leaving) {
     const RegionId at = pool_.place(id).region;
     return at == kLocalRegion || (has_refuge && pool_.IsRefuge(at, leaving));
   };
-  int64_t evicted = tree_.EvictOneOf(gives_room);
+  int64_t evicted = tree_.EvictOneOf(gives_room, evict_from_);
   if (evicted == 0 && !pool_.spillable_idle().empty()) evicted = tree_.Lose(pool_.spillable_idle().begin()->second);
   if (evicted == 0 && has_refuge) evicted = tree_.EvictOne();  // what is idle there leads to others
   evicted_ += evicted;

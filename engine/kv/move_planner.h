@@ -32,8 +32,8 @@ class MovePlanner {
   std::vector<Move> Promote(int64_t count);
   /// Up to `count` blocks out of a region, most worthwhile first. Those in use go to the own arena, else to another
   /// lease, if it may; idle ones to another lease, else to the own arena while more than `keep_free` places are free
-  /// there. Where nothing is free, blocks that were used less recently are evicted, if that can give room. REQUIRES: the
-  /// region drains.
+  /// there. Where nothing is free, blocks that were used less recently are evicted, if that can give room.
+  /// REQUIRES: the region drains.
   std::vector<Move> Drain(RegionId region, int64_t count, int64_t keep_free);
   /// Empties a run of the own arena. Of all blocks that lie in the arena the `keep` used last stay there, and so do
   /// those that are held: they move below the run, at most `max_moves` in this call, and the coldest idle blocks there
@@ -57,13 +57,14 @@ class MovePlanner {
   BlockPool& pool_;
   PrefixTree& tree_;
   const bool between_leases_;
-  // What Drain takes next, the most worthwhile last: ranked for many of its batches, so entries may be out of date. Anew
-  // where more blocks are in use there than when the last batch ended.
+  // What Drain takes next, the most worthwhile last: ranked for many of its batches, so entries may be out of date.
+  // Anew where more blocks are in use there than when the last batch ended.
   struct {
     std::optional<RegionId> region;
     std::vector<BlockId> blocks;
     int64_t used = 0;
   } ranked_;
+  uint64_t evict_from_ = 0;  // leaves used before then give no room to those in use that the batch at hand takes
   int64_t evicted_ = 0;
 };
 

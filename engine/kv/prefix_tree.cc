@@ -185,9 +185,10 @@ bool PrefixTree::EvictOne(uint64_t before) {
   return true;
 }
 
-bool PrefixTree::EvictOneOf(absl::FunctionRef<bool(BlockId)> wanted) {
-  const auto leaf = std::find_if(evictable_.begin(), evictable_.end(),
+bool PrefixTree::EvictOneOf(absl::FunctionRef<bool(BlockId)> wanted, uint64_t& from) {
+  const auto leaf = std::find_if(evictable_.lower_bound({from, nullptr}), evictable_.end(),
                                  [&](const auto& entry) { return wanted(entry.second->block.id()); });
+  from = leaf == evictable_.end() ? UINT64_MAX : leaf->first;
   if (leaf == evictable_.end()) return false;
   Remove(*leaf->second);
   return true;

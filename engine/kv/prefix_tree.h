@@ -115,8 +115,9 @@ class PrefixTree {
   int64_t Evict(int64_t count);
   /// Drops the least recently used leaf, if it was used before `before`.
   bool EvictOne(uint64_t before = UINT64_MAX);
-  /// The least recently used of the leaves that are `wanted`. Costs a look at each that was used before it.
-  bool EvictOneOf(absl::FunctionRef<bool(BlockId)> wanted);
+  /// Drops the least recently used of the leaves that are `wanted` and were used at `from` or later, and sets `from` to
+  /// its use: who drops several looks at each leaf once.
+  bool EvictOneOf(absl::FunctionRef<bool(BlockId)> wanted, uint64_t& from);
   /// Drops a block, and keeps what follows from it behind a hole, while there are more blocks than holes; else drops
   /// that too. Returns how many blocks went. REQUIRES: Contains(id), nobody pins any of them.
   int64_t Lose(BlockId id);

@@ -98,8 +98,8 @@ class Scheduler {
   bool Starves(const Sequence& sequence) const;
   /// Leases that were taken back made it compute so much again that it would not end, and it is too long for own memory.
   bool IsExhausted(const Sequence& sequence) const;
-  /// One that does not fit waits until it does, and Starves meanwhile: leases that it would fit into may leave at any time.
-  /// REQUIRES: not added yet, at least one token.
+  /// One that does not fit waits until it does, and Starves meanwhile: leases that it would fit into may leave at any
+  /// time. REQUIRES: not added yet, at least one token.
   void Add(Sequence* sequence);
   /// Takes the sequence out, wherever it is, and frees its blocks. REQUIRES: no plan that names it is under way.
   void Remove(Sequence* sequence);

@@ -18,7 +18,8 @@ constexpr int64_t kSmallLease = 3, kManyLeases = 200;
 
 class SavingTurnsTest : public testing::Test {
  protected:
-  // The first conversation's prompt lies in two leases, which others can take over, and is expected to be asked for again.
+  // The first conversation's prompt lies in two leases, which others can take over, and is expected to be asked for
+  // again.
   SavingTurnsTest() {
     for (const int64_t id : {1, 2}) harness_.Borrow(id, kSmallLease);
     harness_.Converse(2, 8);

@@ -44,8 +44,8 @@ class SiblingsTest : public testing::Test {
   int64_t computed_ = 0;  // tokens
 };
 
-// Four own blocks are slots for what is leased: 36 blocks are all there is, of which the prompt takes 33. Its last chunk
-// is computed while blocks move out of the lease, a few in each slice of time.
+// Four own blocks are slots for what is leased: 36 blocks are all there is, of which the prompt takes 33. Its last
+// chunk is computed while blocks move out of the lease, a few in each slice of time.
 TEST_F(SiblingsTest, TheyWaitForMemoryWhereTheLeaseOfTheirPromptLeaves) {
   harness_.Borrow(kLeaving, kBlocks);
   const std::vector<int32_t> prompt = RandomTokens(1, 33 * 4, harness_.model().vocab_size);
