@@ -18,11 +18,6 @@ constexpr size_t kChunkBytes = 1 * kMiB;
 
 absl::Status Closed() { return absl::UnavailableError("the engine has drained and ends: use another"); }
 
-WireLimits WithCard(WireLimits limits, const SerializedCard& card) {
-  limits.model_card_hash = card.hash;
-  return limits;
-}
-
 /// A call that is refused before it begins.
 class GenerateRefusal final : public grpc::ServerWriteReactor<v1::EngineGenerateResponse> {
  public:
@@ -63,12 +58,6 @@ class CardStream final : public grpc::ServerWriteReactor<v1::GetModelCardRespons
 };
 
 }  // namespace
-
-EngineDoor::EngineDoor(const WireLimits& limits, SerializedCard card, std::string instance_id,
-                       std::function<uint64_t()> random)
-    : submitter_(std::make_shared<Submitter>(WithCard(limits, card), std::move(random))),
-      card_(std::move(card)),
-      instance_id_(std::move(instance_id)) {}
 
 grpc::ServerWriteReactor<v1::EngineGenerateResponse>* EngineDoor::Generate(grpc::CallbackServerContext* context,
                                                                            const v1::EngineGenerateRequest* request) {

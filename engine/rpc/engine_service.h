@@ -33,9 +33,11 @@ namespace swiftcache::engine::rpc {
 /// Errors: as in engine.proto.
 class EngineDoor final : public v1::EngineService::CallbackService {
  public:
-  /// The model served has the card's hash, whatever `limits` says. `random`: seeds and ids for requests without; called
-  /// from any thread.
-  EngineDoor(const WireLimits& limits, SerializedCard card, std::string instance_id, std::function<uint64_t()> random);
+  /// `random`: seeds and ids for requests without; called from any thread.
+  EngineDoor(const WireLimits& limits, SerializedCard card, std::string instance_id, std::function<uint64_t()> random)
+      : submitter_(std::make_shared<Submitter>(limits, std::move(random))),
+        card_(std::move(card)),
+        instance_id_(std::move(instance_id)) {}
   ~EngineDoor() override { submitter_->Close(); }
 
   void Open(exec::Engine& engine) { submitter_->Open(engine); }

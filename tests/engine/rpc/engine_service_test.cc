@@ -63,8 +63,8 @@ class EngineDoorTest : public ::testing::Test {
 
   void Serve(SerializedCard card) {
     card_ = card;
-    door_ =
-        std::make_unique<EngineDoor>(WireLimits{.vocab_size = 8}, std::move(card), "i1", [] { return uint64_t{7}; });
+    const WireLimits limits{.model_card_hash = card.hash, .vocab_size = 8};
+    door_ = std::make_unique<EngineDoor>(limits, std::move(card), "i1", [] { return uint64_t{7}; });
     auto server = RpcServer::Create({.listen = "127.0.0.1:0"}, {door_.get()});
     ASSERT_TRUE(server.ok()) << server.status();
     server_ = *std::move(server);
