@@ -70,6 +70,16 @@ class EngineDoorTest : public ::testing::Test {
     server_ = *std::move(server);
     stub_ = v1::EngineService::NewStub(CreateRpcChannel(server_->address(), {}));
   }
+  // A client's request, which it cancels once the engine has it.
+  void BeginAndCancel() {
+    door_->Open(engine_);
+    grpc::ClientContext context;
+    auto reader = stub_->Generate(&context, Prompt("r1"));
+    ASSERT_NE(engine_.WaitForRequest("r1"), nullptr);
+    context.TryCancel();
+    EXPECT_TRUE(engine_.WaitForCancel("r1"));
+    EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::CANCELLED);
+  }
   // The status of a call that is refused.
   absl::Status StatusOf(const v1::EngineGenerateRequest& request) {
     grpc::ClientContext context;
@@ -191,13 +201,7 @@ TEST_F(EngineDoorTest, AnErrorAfterTokensReachesTheClientBehindThem) {
 }
 
 TEST_F(EngineDoorTest, AClientThatCancelsCancelsTheRequestAtOnce) {
-  door_->Open(engine_);
-  grpc::ClientContext context;
-  auto reader = stub_->Generate(&context, Prompt("r1"));
-  ASSERT_NE(engine_.WaitForRequest("r1"), nullptr);
-  context.TryCancel();
-  EXPECT_TRUE(engine_.WaitForCancel("r1"));
-  EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::CANCELLED);
+  ASSERT_NO_FATAL_FAILURE(BeginAndCancel());
   EXPECT_EQ(engine_.live(), 0u);
 }
 
@@ -206,14 +210,8 @@ TEST_F(EngineDoorTest, ACancelThatComesTooLateLeavesTheNextRequestOfItsIdAlone) 
     engine_.End("r1", absl::OkStatus());
     EXPECT_EQ(engine_.SubmitOf("r1"), absl::OkStatus());
   };
-  door_->Open(engine_);
-  grpc::ClientContext context;
-  auto reader = stub_->Generate(&context, Prompt("r1"));
-  ASSERT_NE(engine_.WaitForRequest("r1"), nullptr);
-  context.TryCancel();
-  EXPECT_TRUE(engine_.WaitForCancel("r1"));
+  ASSERT_NO_FATAL_FAILURE(BeginAndCancel());
   EXPECT_EQ(engine_.live(), 1u);
-  EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::CANCELLED);
 }
 
 TEST_F(EngineDoorTest, AClientWhoseConnectionIsGoneCancelsItsRequest) {
