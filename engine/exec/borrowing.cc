@@ -143,13 +143,9 @@ void Borrowing::Advance(int64_t waiting_tokens) {
 // For what is being saved; for no longer than a revocation takes, or donors that go on revoking would let nobody have
 // the room that spills are to make.
 bool Borrowing::WishesWait() {
-  const absl::Time now = parts_.clock->Now();
-  if (saves_blocks()) {
-    wishes_wait_since_ = std::min(wishes_wait_since_, now);
-    if (now - wishes_wait_since_ < options_.revoke_deadline) return true;
-  }
-  wishes_wait_since_ = absl::InfiniteFuture();
-  return false;
+  const bool wait = wishes_wait_.Goes(saves_blocks(), parts_.clock->Now(), options_.revoke_deadline);
+  if (!wait) wishes_wait_.End();
+  return wait;
 }
 
 absl::Time Borrowing::NextWakeup() const {

@@ -24,6 +24,7 @@
 #include "engine/exec/lease_copies.h"
 #include "engine/exec/lease_use.h"
 #include "engine/exec/leased_regions.h"
+#include "engine/exec/limited_wait.h"
 #include "engine/exec/own_memory.h"
 #include "engine/exec/taken_of_late.h"
 #include "engine/exec/urgency.h"
@@ -123,9 +124,9 @@ class Borrowing {
   Departures departures_;
   LeaseUse use_;
   TakenOfLate taken_;
-  absl::flat_hash_set<kv::LeaseId> worth_more_;            // than the step under way
-  std::vector<kv::LeaseId> worth_more_copied_;             // likewise, but copies read it
-  absl::Time wishes_wait_since_ = absl::InfiniteFuture();  // the cache's for moves; infinite: they do not
+  absl::flat_hash_set<kv::LeaseId> worth_more_;  // than the step under way
+  std::vector<kv::LeaseId> worth_more_copied_;   // likewise, but copies read it
+  LimitedWait wishes_wait_;                      // the cache's, for moves
   int64_t lendable_blocks_ = 0;
   std::string shortage_;
 };

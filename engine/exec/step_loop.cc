@@ -161,13 +161,7 @@ bool StepLoop::ServeLeases(const sched::StepPlan& plan) {
 // What is being saved is not read meanwhile; for no longer than a revocation takes, or donors that go on revoking would
 // let no step begin.
 bool StepLoop::HoldsBack() {
-  if (!sharing_->borrowing().saves_blocks()) {
-    held_back_since_ = absl::InfiniteFuture();
-    return false;
-  }
-  const absl::Time now = clock_.Now();
-  held_back_since_ = std::min(held_back_since_, now);
-  return now - held_back_since_ < options_.revoke_deadline;
+  return held_back_.Goes(sharing_->borrowing().saves_blocks(), clock_.Now(), options_.revoke_deadline);
 }
 
 // Two steps in a row may be cut short for leases that are wanted back; the next one runs to its end, or until all that
@@ -184,7 +178,7 @@ Borrowing::Stake StepLoop::StakeOf(const sched::StepPlan& plan) const {
 
 bool StepLoop::RunStep(const sched::StepPlan& plan) {
   const absl::Time begin = clock_.Now();
-  held_back_since_ = absl::InfiniteFuture();
+  held_back_.End();
   absl::StatusOr<Forward::Outcome> outcome = forward_.Run(MayCutShort());
   if (!outcome.ok()) {
     if (sharing_) sharing_->borrowing().EndReads({});
@@ -227,8 +221,8 @@ void StepLoop::Handle(const coordinator::LoopMessage& message) {
 void StepLoop::ServeBetweenSteps() {
   if (!sharing_) return;
   sharing_->borrowing().FinishRegions();
-  if (!sharing_->borrowing().saves_blocks()) held_back_since_ = absl::InfiniteFuture();  // nobody may want a step
-  SizeLayerStream();  // the last step, or this, may have ended the last lease
+  if (!sharing_->borrowing().saves_blocks()) held_back_.End();  // nobody may want a step
+  SizeLayerStream();                                            // the last step, or this, may have ended the last lease
   AdmitParked();
   EndStarved();
   sharing_->Advance(TokensNotRunning(), live_.longest_tokens());

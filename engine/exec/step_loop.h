@@ -24,6 +24,7 @@
 #include "engine/exec/engine_options.h"
 #include "engine/exec/forward.h"
 #include "engine/exec/layer_streamer.h"
+#include "engine/exec/limited_wait.h"
 #include "engine/exec/live_requests.h"
 #include "engine/exec/outbox.h"
 #include "engine/exec/own_memory.h"
@@ -149,7 +150,7 @@ class StepLoop {
   LiveRequests live_;  // after cache_: holds its blocks
   Starvation starvation_;
   int64_t cut_short_in_a_row_ = 0;
-  absl::Time held_back_since_ = absl::InfiniteFuture();  // since then no step began, for blocks that are being saved
+  LimitedWait held_back_;     // steps, for blocks that are being saved
   int64_t tokens_on_leases_;  // of a step that reads any, at most: fewer after steps that were cut short
   Outbox outbox_;
   int64_t next_sequence_ = 0;
