@@ -39,6 +39,7 @@ void Borrower::Granted(const Lease& lease, absl::Time now) {
   Entry& entry = leases_[lease.id];
   entry.lease = lease;
   entry.ttl = options_.ttl;
+  entry.asked_at = now;
   entry.give_up = now + entry.ttl;
   actions_.emplace_back(Open{entry.lease});
   if (!borrows_) WantBack(entry, now);
@@ -53,6 +54,7 @@ void Borrower::Opened(kv::LeaseId id, bool ok, absl::Time now) {
   entry->give_up = now + entry->ttl;
   entry->next_renewal = now + entry->ttl / 3;
   actions_.emplace_back(Use{entry->lease});
+  if (now - entry->asked_at >= entry->ttl / 3) Renew(*entry, now);
 }
 
 void Borrower::Renewed(kv::LeaseId id, absl::Time now) {

@@ -14,6 +14,7 @@
 //   ------------------+--------------------+---------------------+---------------------+-------------
 //   Granted (same)    | -                  | -                   | -                   | -
 //   Opened ok         | Use -> active      | -                   | -                   | -
+//     after ttl/3     | then SendRenewal   |                     |                     |
 //     if wanted back  | SendRelease, Close;|                     |                     |
 //                     | ends               |                     |                     |
 //   Opened not ok     | Close; ends        | -                   | -                   | -
@@ -158,6 +159,7 @@ class Borrower {
     absl::Duration ttl;
     Phase phase = Phase::kOpening;
     bool wanted_back = false;  // before it was opened
+    absl::Time asked_at;       // when the opening began: its donor may reckon the ttl from there on
     absl::Time give_up;        // opening, active: without an answer until then; draining: until
     absl::Time next_renewal = absl::InfiniteFuture();
     int64_t heat = kUnknownHeat;  // NoteHeat's

@@ -74,6 +74,19 @@ TEST(BorrowerTest, RenewsThreeTimesInALifetime) {
   }
 }
 
+TEST(BorrowerTest, WhatTookLongToOpenIsRenewedAtOnce) {
+  // Its donor may have answered when the opening began, and gives the lease up a ttl after that.
+  for (const auto& [took, renewals] :
+       std::vector<std::pair<absl::Duration, int>>{{kTtl / 3 - kLeft / 100, 0}, {kTtl / 3, 1}, {kTtl * 0.9, 1}}) {
+    Borrower borrower = OpeningBorrower();
+    borrower.Opened(kId, true, kStart + took);
+    EXPECT_EQ(Take(borrower),
+              renewals == 0 ? std::vector<std::string>{"use 1"} : (std::vector<std::string>{"use 1", "renew 1"}))
+        << took;
+    EXPECT_EQ(borrower.NextDeadline(), kStart + took + kTtl / 3);
+  }
+}
+
 TEST(BorrowerTest, OfALeaseThatNobodyHasLookedAtItSaysSo) {
   Borrower borrower = ActiveBorrower();
   borrower.Tick(borrower.NextDeadline());
