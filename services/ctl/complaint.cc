@@ -9,6 +9,8 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 #include "services/did_you_mean.h"
 
 namespace swiftcache::services::ctl {
@@ -79,6 +81,19 @@ std::string OfUnknown(const CLI::App& command, const std::vector<std::string>& u
   return absl::StrCat("unexpected argument '", found, "'", SuggestText(command, unknown[0]));
 }
 
+// "--max_tokens: found 'x', wanted a whole number" for "Could not convert: --max_tokens = x".
+std::string OfValue(const CLI::App* command, const std::string& said) {
+  const std::vector<std::string> parts = absl::StrSplit(absl::StripPrefix(said, "Could not convert: "), " = ");
+  const CLI::Option* option = nullptr;
+  for (; command != nullptr && option == nullptr; command = command->get_parent()) {
+    option = command->get_option_no_throw(parts[0]);
+  }
+  if (option == nullptr || parts.size() < 2) return said;
+  const bool whole = absl::StrContains(option->get_type_name(), "INT");
+  return absl::StrCat(parts[0], ": found '", absl::CHexEscape(option->results()[0]), "', wanted a ",
+                      whole ? "whole number" : "number");
+}
+
 }  // namespace
 
 std::string Complaint(const CLI::App& app, const CLI::ParseError& error) {
@@ -89,6 +104,8 @@ std::string Complaint(const CLI::App& app, const CLI::ParseError& error) {
   std::string what = error.what();
   if (!unknown.empty()) {
     what = OfUnknown(*command, unknown);
+  } else if (dynamic_cast<const CLI::ConversionError*>(&error) != nullptr) {
+    what = OfValue(command, what);
   } else if (!commands.empty() && dynamic_cast<const CLI::RequiredError*>(&error) != nullptr) {
     what = absl::StrCat("a command is missing, wanted one of: ", commands);
   } else if (dynamic_cast<const CLI::RequiredError*>(&error) != nullptr) {

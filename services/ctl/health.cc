@@ -15,6 +15,7 @@
 #include "common/rpc/channel.h"
 #include "common/rpc/status.h"
 #include "services/ctl/commands.h"
+#include "services/ctl/complaint.h"
 
 namespace swiftcache::services::ctl {
 namespace {
@@ -41,6 +42,11 @@ absl::Status RunHealth(const std::string& address) {
   done.WaitForNotification();
   if (!status.ok()) {
     const absl::Status plain = FromGrpc(status);
+    if (SpeaksHttp1(plain)) {
+      return absl::UnimplementedError(absl::StrCat(
+          address,
+          " is an HTTP port, whose health is /health; wanted: the gRPC address of a gateway, engine or broker"));
+    }
     return absl::Status(plain.code(), absl::StrCat("no server answers at ", address, " (", plain.message(),
                                                    "); wanted: the gRPC address of a gateway, engine or broker"));
   }

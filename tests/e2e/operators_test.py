@@ -141,6 +141,7 @@ def test_ctl_says_what_is_no_broker_and_which_flag_was_meant(tiny):
         f"--broker={tiny.gateway.http}", "status", code=1)
     assert f"--gateway={tiny.gateway.http}: what answers there is no gateway" in complaint(
         f"--gateway={tiny.gateway.http}", "chat", "--message=x", code=1)
+    assert f"{tiny.gateway.http} is an HTTP port, whose health is /health" in complaint("health", tiny.gateway.http, code=1)
     assert "--broker: address 'nowhere': has no port" in complaint("--broker=nowhere", "status")
     assert "--gateway: address '': " in complaint("--gateway=", "generate", "--prompt=x")
     assert "unknown flag --mux_tokens (did you mean --max_tokens?); swiftcachectl generate --help" in complaint("generate", "--mux-tokens=5")

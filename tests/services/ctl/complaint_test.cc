@@ -18,8 +18,12 @@ std::string Of(const std::string& arguments) {
   app.require_subcommand(1);
   CLI::App* say = app.add_subcommand("say");
   std::string prompt, warmth;
+  int number = 0;
+  double heat = 0;
   say->add_option("--prompt", prompt, "the text")->required();
   say->add_option("--max_tokens", warmth);
+  say->add_option("--seed", number);
+  say->add_option("--heat", heat);
   CLI::App* lease = app.add_subcommand("lease")->require_subcommand(1);
   lease->add_subcommand("ls");
   CLI::App* limit = lease->add_subcommand("limit");
@@ -47,6 +51,13 @@ TEST(ComplaintTest, ATextThatStandsAloneIsOfferedItsFlag) {
   EXPECT_THAT(Of("say \"a b\""),
               HasSubstr("unexpected argument 'a b' (did you mean --prompt \"a b\"?); ctl say --help"));
   EXPECT_THAT(Of("say --prompt=x more"), HasSubstr("unexpected argument 'more'; ctl say"));
+}
+
+TEST(ComplaintTest, AValueThatIsNoNumberIsNamedWithWhatIsWanted) {
+  EXPECT_THAT(Of("say --prompt=x --seed=a=b"), HasSubstr("--seed: found 'a=b', wanted a whole number; ctl say --help"));
+  EXPECT_THAT(Of("say --prompt=x --seed 99999999999999999999"),
+              HasSubstr("--seed: found '99999999999999999999', wanted a whole number; "));
+  EXPECT_THAT(Of("say --prompt=x --heat ' = hot'"), HasSubstr("--heat: found ' = hot', wanted a number; "));
 }
 
 TEST(ComplaintTest, AnUnknownFlagIsNamedWithoutWhatMayBeItsValue) {
