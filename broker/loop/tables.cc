@@ -132,10 +132,11 @@ void Tables::PostponeDeadlines(absl::Duration lateness) {
 
 // Tells the ledger what the membership saw, and numbers all changes for the watchers.
 void Tables::CollectChanges(absl::Time now) {
-  for (const membership::Change& change : engines_.TakeChanges()) {
+  for (membership::Change& change : engines_.TakeChanges()) {
     if (const auto* status = std::get_if<EngineStatus>(&change)) {
       leases_.SetReady(status->info.name, status->info.state == EngineState::kReady);
-      AddChange(*status, *status);
+      WatchEvent event{incarnation_, *status};
+      changes_.push_back({.event = std::move(event), .change = std::move(change)});
     } else {
       const auto& removed = std::get<Removed>(change);
       leases_.RemoveEngine(removed.name, now, /*in_order=*/!removed.died);

@@ -2,7 +2,6 @@
 #include "broker/membership/membership.h"
 
 #include <algorithm>
-#include <map>
 #include <utility>
 
 #include "absl/strings/escaping.h"
@@ -16,39 +15,28 @@ bool HasWork(const LoadReport& load) { return load.running_requests > 0 || load.
 
 }  // namespace
 
-EngineStatus Membership::StatusOf(const Record& record) {
-  EngineStatus status{.info = record.info, .load = record.load};
-  if (record.stalled && status.info.state == EngineState::kReady) status.info.state = EngineState::kStalled;
-  return status;
+EngineState Membership::StateOf(const Record& record) {
+  return record.stalled && record.info.state == EngineState::kReady ? EngineState::kStalled : record.info.state;
 }
 
-void Membership::Index(const Record& record) {
-  by_last_heard_.emplace(record.last_heard, record.info.name);
-  names_[record.info.instance_id] = record.info.name;
-  ++counts_[StatusOf(record).info.state];
+Membership::Record* Membership::Find(const std::string& name, const std::string& instance_id) const {
+  const auto it = engines_.find(name);
+  return it == engines_.end() || it->second->info.instance_id != instance_id ? nullptr : it->second.get();
 }
 
-void Membership::Unindex(const Record& record) {
-  by_last_heard_.erase({record.last_heard, record.info.name});
-  const auto name = names_.find(record.info.instance_id);
-  if (name != names_.end() && name->second == record.info.name) names_.erase(name);
-  --counts_[StatusOf(record).info.state];
+void Membership::Hear(Record& record, absl::Time now) {
+  record.last_heard = now;
+  by_silence_.splice(by_silence_.end(), by_silence_, record.turn);
 }
 
-template <typename Update>
-void Membership::Alter(Record& record, const Update& update) {
-  const EngineStatus before = StatusOf(record);
-  Unindex(record);
-  update();
-  Index(record);
-  EngineStatus after = StatusOf(record);
-  if (after != before) changes_.push_back(std::move(after));
-}
-
-void Membership::Remove(std::map<std::string, Record>::iterator it, bool died) {
-  Unindex(it->second);
-  changes_.push_back(Removed{.name = it->first, .died = died});
-  engines_.erase(it);
+void Membership::Remove(Record& record, bool died) {
+  const std::string name = record.info.name;
+  --counts_[StateOf(record)];
+  const auto named = names_.find(record.info.instance_id);
+  if (named != names_.end() && named->second == name) names_.erase(named);
+  by_silence_.erase(record.turn);
+  engines_.erase(name);
+  changes_.push_back(Removed{.name = name, .died = died});
 }
 
 absl::Status Membership::Register(const EngineInfo& info, absl::Time now) {
@@ -60,12 +48,15 @@ absl::Status Membership::Register(const EngineInfo& info, absl::Time now) {
       return absl::ResourceExhaustedError(
           absl::StrCat("the broker holds ", engines_.size(), " engines, its limit; stop some"));
     }
-    const Record& record = engines_[info.name] = {.info = info, .load = {}, .last_heard = now, .last_progress = now};
-    Index(record);
+    Record& record = *(engines_[info.name] = std::make_unique<Record>());
+    record = {.info = info, .load = {}, .last_heard = now, .last_progress = now};
+    record.turn = by_silence_.insert(by_silence_.end(), &record);
+    names_[info.instance_id] = info.name;
+    ++counts_[info.state];
     changes_.push_back(StatusOf(record));
     return absl::OkStatus();
   }
-  Record& record = it->second;
+  Record& record = *it->second;
   if (record.info.instance_id != info.instance_id) {
     return absl::AlreadyExistsError(
         absl::StrCat("engine name '", info.name, "' is held by live instance ", record.info.instance_id, " of model '",
@@ -73,74 +64,77 @@ absl::Status Membership::Register(const EngineInfo& info, absl::Time now) {
                      ", last heard ", absl::FormatDuration(absl::Trunc(now - record.last_heard, absl::Milliseconds(1))),
                      " ago; choose another --name or stop that engine"));
   }
-  Alter(record, [&] {
-    record.info = info;
-    record.last_heard = now;
-  });
+  const EngineStatus before = StatusOf(record);
+  record.info = info;
+  Hear(record, now);
+  EngineStatus after = StatusOf(record);
+  --counts_[before.info.state];
+  ++counts_[after.info.state];
+  if (after != before) changes_.push_back(std::move(after));
   return absl::OkStatus();
 }
 
 bool Membership::IsOldRegistration(const EngineInfo& info, absl::Time now) {
   Expire(now);
   if (left_.Contains(info.instance_id)) return true;
-  const auto it = engines_.find(info.name);
-  return it != engines_.end() && it->second.info.instance_id == info.instance_id && info.registration > 0 &&
-         info.registration <= it->second.info.registration;
+  const Record* record = Find(info.name, info.instance_id);
+  return record != nullptr && info.registration > 0 && info.registration <= record->info.registration;
 }
 
 absl::Status Membership::Heartbeat(const std::string& name, const std::string& instance_id, const LoadReport& load,
                                    absl::Time now) {
   Expire(now);
-  const auto it = engines_.find(name);
-  if (it == engines_.end() || it->second.info.instance_id != instance_id) {
+  Record* const record = Find(name, instance_id);
+  if (record == nullptr) {
     return absl::NotFoundError(absl::StrCat("engine '", absl::CHexEscape(name), "' instance '",
                                             absl::CHexEscape(instance_id), "' is not registered; register again"));
   }
-  Record& record = it->second;
+  const EngineState before = StateOf(*record);
+  const bool changed = load != record->load;
   const bool has_work = HasWork(load);
-  const bool moved = load.progress != record.load.progress;
+  const bool moved = load.progress != record->load.progress;
   // The stall timeout starts with the first work: an engine that idled for an hour is not stalled by its first request.
-  const bool had_work = HasWork(record.load);
-  Alter(record, [&] {
-    if (moved || !has_work || !had_work) record.last_progress = now;
-    if (has_work) record.last_progress = std::min(record.last_progress, now - absl::Microseconds(load.still_micros));
-    record.stalled = now - record.last_progress >= options_.stall_timeout;
-    record.load = load;
-    record.last_heard = now;
-  });
+  const bool had_work = HasWork(record->load);
+  if (moved || !has_work || !had_work) record->last_progress = now;
+  if (has_work) record->last_progress = std::min(record->last_progress, now - absl::Microseconds(load.still_micros));
+  record->stalled = now - record->last_progress >= options_.stall_timeout;
+  record->load = load;
+  Hear(*record, now);
+  const EngineState after = StateOf(*record);
+  --counts_[before];
+  ++counts_[after];
+  if (changed || after != before) changes_.push_back(StatusOf(*record));
   return absl::OkStatus();
 }
 
 void Membership::Deregister(const std::string& name, const std::string& instance_id) {
-  const auto it = engines_.find(name);
-  if (it == engines_.end() || it->second.info.instance_id != instance_id) return;
+  Record* const record = Find(name, instance_id);
+  if (record == nullptr) return;
   left_.Add(instance_id);
-  Remove(it, /*died=*/false);
+  Remove(*record, /*died=*/false);
 }
 
 void Membership::Expire(absl::Time now) {
-  while (!by_last_heard_.empty() && now - by_last_heard_.begin()->first >= Lifetime()) {
-    Remove(engines_.find(by_last_heard_.begin()->second), /*died=*/true);
+  while (!by_silence_.empty() && now - by_silence_.front()->last_heard >= Lifetime()) {
+    Remove(*by_silence_.front(), /*died=*/true);
   }
 }
 
 std::optional<absl::Time> Membership::NextExpiry() const {
-  if (by_last_heard_.empty()) return std::nullopt;
-  return by_last_heard_.begin()->first + Lifetime();
+  if (by_silence_.empty()) return std::nullopt;
+  return by_silence_.front()->last_heard + Lifetime();
 }
 
 std::optional<absl::Duration> Membership::TimeUntilExpiry(const std::string& name, absl::Time now) const {
   const auto it = engines_.find(name);
   if (it == engines_.end()) return std::nullopt;
-  return std::max(absl::ZeroDuration(), it->second.last_heard + Lifetime() - now);
+  return std::max(absl::ZeroDuration(), it->second->last_heard + Lifetime() - now);
 }
 
 void Membership::PostponeDeadlines(absl::Duration lateness) {
-  by_last_heard_.clear();
-  for (auto& [name, record] : engines_) {
-    record.last_heard += lateness;
-    record.last_progress += lateness;
-    by_last_heard_.emplace(record.last_heard, name);
+  for (Record* record : by_silence_) {
+    record->last_heard += lateness;
+    record->last_progress += lateness;
   }
 }
 
@@ -153,12 +147,13 @@ std::optional<std::string> Membership::NameOf(const std::string& instance_id) co
 std::optional<EngineStatus> Membership::Find(const std::string& name) const {
   const auto it = engines_.find(name);
   if (it == engines_.end()) return std::nullopt;
-  return StatusOf(it->second);
+  return StatusOf(*it->second);
 }
 
 std::vector<EngineStatus> Membership::Snapshot() const {
   std::vector<EngineStatus> all;
-  for (const auto& [name, record] : engines_) all.push_back(StatusOf(record));
+  for (const auto& [name, record] : engines_) all.push_back(StatusOf(*record));
+  std::sort(all.begin(), all.end(), [](const auto& a, const auto& b) { return a.info.name < b.info.name; });
   return all;
 }
 

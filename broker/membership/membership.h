@@ -8,14 +8,16 @@
 #pragma once
 
 #include <cstdint>
+#include <list>
 #include <map>
+#include <memory>
 #include <optional>
-#include <set>
 #include <string>
 #include <utility>
 #include <variant>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "broker/membership/engine_status.h"
@@ -89,23 +91,26 @@ class Membership {
     LoadReport load;
     absl::Time last_heard, last_progress;
     bool stalled = false;
+    std::list<Record*>::iterator turn;  // in by_silence_
   };
 
   absl::Duration Lifetime() const { return options_.heartbeat_interval * options_.heartbeat_misses; }
-  static EngineStatus StatusOf(const Record& record);
-  /// Changes a record, keeps the indexes, and adds a change if what watchers see differs.
-  template <typename Update>
-  void Alter(Record& record, const Update& update);
-  void Index(const Record& record);
-  void Unindex(const Record& record);
-  void Remove(std::map<std::string, Record>::iterator it, bool died);
+  static EngineState StateOf(const Record& record);
+  static EngineStatus StatusOf(const Record& record) {
+    EngineStatus status{.info = record.info, .load = record.load};
+    status.info.state = StateOf(record);
+    return status;
+  }
+  Record* Find(const std::string& name, const std::string& instance_id) const;
+  void Hear(Record& record, absl::Time now);
+  void Remove(Record& record, bool died);
 
   const Options options_;
-  std::map<std::string, Record> engines_;
-  std::set<std::pair<absl::Time, std::string>> by_last_heard_;
-  std::map<std::string, std::string> names_;  // by instance id
-  std::map<EngineState, int64_t> counts_;     // as watchers see them
-  RecentIds<std::string> left_{kMaxEngines};  // instances that deregistered
+  absl::flat_hash_map<std::string, std::unique_ptr<Record>> engines_;  // by name
+  absl::flat_hash_map<std::string, std::string> names_;                // by instance id
+  std::list<Record*> by_silence_;                                      // the longest first
+  std::map<EngineState, int64_t> counts_;                              // as watchers see them
+  RecentIds<std::string> left_{kMaxEngines};                           // instances that deregistered
   std::vector<Change> changes_;
 };
 
