@@ -53,6 +53,8 @@ class LayerGate {
   /// `read`: the layer's attention has read them. False: nobody wants the rest of the step; a device that can stops
   /// here, and says so.
   virtual bool Read(int64_t layer, const Fence& read) = 0;
+  /// Asked between the products behind that attention. False: as of Read.
+  virtual bool Wanted() { return true; }
 };
 
 }  // namespace swiftcache::engine::backend

@@ -149,19 +149,23 @@ bool Forward::Read(int64_t layer, const backend::Fence& read) {
   for (const size_t i : checked_) {
     reads_[i].view.NoteRead(reads_[i].in_place_blocks * own_->block_bytes() / model_->geometry().num_layers);
   }
-  if (layer == 0) first_read_ = leases_->clock->Now();
-  return !(may_cut_short_ && IsTooLate(layer)) && !AllLost();
+  NotePace(layer);
+  computes_at_once_ = read.state() == nullptr;
+  return !IsTooLate() && !AllLost();
+}
+
+void Forward::NotePace(int64_t layer) {
+  const absl::Time now = leases_->clock->Now();
+  if (layer == 0) first_read_ = now;
+  of_a_layer_ = layer == 0 ? now - begin_ : (now - first_read_) / layer;
+  layers_left_ = model_->geometry().num_layers - layer - 1;
 }
 
 // True where a lease is due before the rest of the step will be done, at the pace so far or half as slow again.
-bool Forward::IsTooLate(int64_t layer) const {
-  const int64_t layers_left = model_->geometry().num_layers - layer - 1;
-  if (layers_left == 0) return false;
+bool Forward::IsTooLate() const {
+  if (!may_cut_short_ || layers_left_ == 0) return false;
   const absl::Time due = Due();
-  if (due == absl::InfiniteFuture()) return false;
-  const absl::Time now = leases_->clock->Now();
-  const absl::Duration of_a_layer = layer == 0 ? now - begin_ : (now - first_read_) / layer;
-  return now + of_a_layer * layers_left * 3 / 2 > due;
+  return due != absl::InfiniteFuture() && leases_->clock->Now() + of_a_layer_ * layers_left_ * 3 / 2 > due;
 }
 
 absl::Time Forward::Due() const {

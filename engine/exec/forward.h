@@ -64,8 +64,8 @@ class Forward final : private backend::LayerGate {
   /// Rows and addresses of a step, of which nothing is read yet.
   void Gather(const sched::StepPlan& plan);
   std::span<const kv::LeaseId> leases_read() const { return lease_ids_; }
-  /// Computes what was gathered, once. `may_cut_short`: give up at the next layer where a lease is due sooner than the
-  /// step would end, at the pace at which layers are given to the device. REQUIRES: leases.
+  /// Computes what was gathered, once. `may_cut_short`: give up behind the next attention or product where a lease is due
+  /// sooner than the step would end, at the pace at which layers are given to the device. REQUIRES: leases.
   absl::StatusOr<Outcome> Run(bool may_cut_short = false);
   /// Counts up with every Run and every layer of it: a long step is not a loop that stands still.
   int64_t progress() const { return progress_.load(std::memory_order_relaxed); }
@@ -94,7 +94,9 @@ class Forward final : private backend::LayerGate {
   // The gate.
   backend::Fence Arrived(int64_t layer) override;
   bool Read(int64_t layer, const backend::Fence& read) override;
-  bool IsTooLate(int64_t layer) const;
+  bool Wanted() override { return !(computes_at_once_ && IsTooLate()); }
+  void NotePace(int64_t layer);
+  bool IsTooLate() const;
   absl::Time Due() const;
   bool AllLost() const;
 
@@ -117,6 +119,9 @@ class Forward final : private backend::LayerGate {
   int64_t in_place_blocks_ = 0;
   bool may_cut_short_ = false;
   absl::Time begin_, first_read_;
+  absl::Duration of_a_layer_;      // the pace until the layer that was read last
+  int64_t layers_left_ = 0;        // behind that
+  bool computes_at_once_ = false;  // the device: another is given a layer's products in no time
   std::atomic<int64_t> progress_{0};
 };
 

@@ -106,10 +106,11 @@ absl::Status Decoder::RunLayer(int64_t layer, int64_t rows, backend::LayerGate* 
   if (gate != nullptr) backend_->WaitFor(gate->Arrived(layer));
   RETURN_IF_ERROR(backend_->Attention(layer, *qkv_, *attended_));
   result.cut_short = gate != nullptr && !gate->Read(layer, backend_->Submitted());
-  return result.cut_short ? absl::OkStatus() : FeedForward(w, rows);
+  return result.cut_short ? absl::OkStatus() : FeedForward(w, rows, gate, result);
 }
 
-absl::Status Decoder::FeedForward(const LayerWeights& w, int64_t rows) {
+absl::Status Decoder::FeedForward(const LayerWeights& w, int64_t rows, backend::LayerGate* gate,
+                                  ForwardResult& result) {
   RETURN_IF_ERROR(backend_->Linear(
       {.in = attended_.get(), .rows = rows, .weight = w.o.get(), .add = true, .out = residual_.get()}));
   RETURN_IF_ERROR(backend_->Linear({.in = residual_.get(),
@@ -119,12 +120,16 @@ absl::Status Decoder::FeedForward(const LayerWeights& w, int64_t rows) {
                                     .eps = static_cast<float>(config_.rms_eps),
                                     .weight = w.gate_up.get(),
                                     .out = gate_up_.get()}));
-  return backend_->Linear({.in = gate_up_.get(),
-                           .rows = rows,
-                           .prologue = Prologue::kSiluMul,
-                           .weight = w.down.get(),
-                           .add = true,
-                           .out = residual_.get()});
+  result.cut_short = gate != nullptr && !gate->Wanted();
+  if (result.cut_short) return absl::OkStatus();
+  RETURN_IF_ERROR(backend_->Linear({.in = gate_up_.get(),
+                                    .rows = rows,
+                                    .prologue = Prologue::kSiluMul,
+                                    .weight = w.down.get(),
+                                    .add = true,
+                                    .out = residual_.get()}));
+  result.cut_short = gate != nullptr && !gate->Wanted();
+  return absl::OkStatus();
 }
 
 absl::Status Decoder::ChooseTokens(const ForwardBatch& batch, ForwardResult& result) {

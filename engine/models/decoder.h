@@ -56,7 +56,7 @@ class Decoder final : public Model {
   void Check(const ForwardBatch& batch) const;
   absl::Status Submit(const ForwardBatch& batch, backend::LayerGate* gate, ForwardResult& result);
   absl::Status RunLayer(int64_t layer, int64_t rows, backend::LayerGate* gate, ForwardResult& result);
-  absl::Status FeedForward(const LayerWeights& weights, int64_t rows);
+  absl::Status FeedForward(const LayerWeights& weights, int64_t rows, backend::LayerGate* gate, ForwardResult& result);
   absl::Status ChooseTokens(const ForwardBatch& batch, ForwardResult& result);
   const backend::Matrix& head() const { return outer_.lm_head ? *outer_.lm_head : *outer_.embedding; }
 

@@ -49,6 +49,8 @@ struct FakeModelOptions {
   std::function<absl::Status(const FakeStep&)> on_step = {};
   /// Called before a layer writes or reads anything.
   std::function<void(int64_t layer)> on_layer = {};
+  /// Called when a layer's attention has read what it reads, before its products.
+  std::function<void(int64_t layer)> on_products = {};
   /// Called on each row of logits, of so many in the step, before a token is chosen from it.
   std::function<void(int64_t row, int64_t rows, std::span<float>)> on_logits = {};
   /// Where its device does what it is given, and what its addresses mean; null: at once, on the caller's thread.
@@ -137,6 +139,8 @@ class FakeModel final : public engine::models::Model {
       if (gate != nullptr) queue().Submit([fence = gate->Arrived(layer)] { fence.Wait(); });
       queue().Submit([this, &result, layer] { Attend(layer, result.status); });
       if (gate != nullptr) result.cut_short = !gate->Read(layer, queue().Submitted());
+      if (options_.on_products) queue().Submit([this, layer] { options_.on_products(layer); });
+      if (gate != nullptr && !result.cut_short) result.cut_short = !gate->Wanted();
     }
     if (options_.bug != Bug::kChecksEarly) Check(batch, result);
     if (result.cut_short) return queue().Submitted();

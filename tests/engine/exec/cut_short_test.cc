@@ -83,6 +83,30 @@ TEST_F(CutShortTest, AStepThatWouldOutlastTheRevocationOfALeaseThatItReadsIsCutA
   EXPECT_EQ(harness_.transport().log().Count("Abandon 7"), 0) << "it was given back in time";
 }
 
+TEST_F(CutShortTest, NorDoesItWaitForTheNextLayersAttention) {
+  const auto reader = StartReader();
+  harness_.during_products = [&](int64_t layer) {
+    if (layer == 2) Revoke(absl::Milliseconds(60));
+  };
+  EXPECT_EQ(LayersRun(absl::Milliseconds(2), [] {}), 3);
+  EXPECT_EQ(reader->tokens().size(), 1);
+  harness_.during_products = nullptr;
+  harness_.RunAll();
+  ExpectRight(*reader, reader_prompt_);
+}
+
+TEST_F(CutShortTest, AStepWhoseLastProductsAreUnderWayIsNotCut) {
+  const auto reader = StartReader();
+  harness_.during_products = [&](int64_t layer) {
+    if (layer == kDeepLayers - 1) Revoke(absl::Milliseconds(1));
+  };
+  EXPECT_EQ(LayersRun(absl::Milliseconds(30), [] {}), kDeepLayers);
+  EXPECT_EQ(reader->tokens().size(), 2);
+  harness_.during_products = nullptr;
+  harness_.RunAll();
+  ExpectRight(*reader, reader_prompt_);
+}
+
 TEST_F(CutShortTest, AStepThatEndsInTimeIsNotCut) {
   const auto reader = StartReader();
   EXPECT_EQ(LayersRun(absl::Milliseconds(2), [&] { Revoke(absl::Milliseconds(100)); }), kDeepLayers);

@@ -71,6 +71,9 @@ class SharingHarness : private LoopObserver {
     model.on_layer = [this](int64_t layer) {
       if (during_layer) during_layer(layer);
     };
+    model.on_products = [this](int64_t layer) {
+      if (during_products) during_products(layer);
+    };
     loop_ = std::make_unique<StepLoop>(engine, model_.layout(), std::make_unique<FakeModel>(model), std::move(memory),
                                        LoopSharing{&transport_, &coordinator_, &urgency_}, clock_, &metrics_,
                                        static_cast<LoopObserver*>(this));
@@ -82,6 +85,8 @@ class SharingHarness : private LoopObserver {
   std::function<void()> during_step;
   /// Called when a layer of it is to be computed.
   std::function<void(int64_t layer)> during_layer;
+  /// Called when it has read its KV.
+  std::function<void(int64_t layer)> during_products;
   /// What the model says of it.
   absl::Status step_status;
   /// Called when a request has ended.

@@ -284,6 +284,41 @@ TEST(DecoderTest, AStepMayNameTokensThatTheStepBeforeItChose) {
   EXPECT_GT(std::set<int32_t>(outputs[0].begin(), outputs[0].end()).size(), 2u) << "tokens that tell steps apart";
 }
 
+// So often asked, it wants no more.
+class TiredGate final : public backend::LayerGate {
+ public:
+  explicit TiredGate(int64_t patience) : patience_(patience) {}
+  backend::Fence Arrived(int64_t) override { return {}; }
+  bool Read(int64_t, const backend::Fence&) override { return ++layers_read, true; }
+  bool Wanted() override { return ++asked < patience_; }
+  int64_t layers_read = 0, asked = 0;
+
+ private:
+  const int64_t patience_;
+};
+
+TEST(DecoderTest, AStepEndsBetweenTheProductsOfALayerWhereNobodyWantsIt) {
+  const loader::ModelConfig config = TinyConfig();
+  const SyntheticWeights weights(config);
+  SequenceRunner runner(config, weights, {});
+  SequenceBlocks blocks(runner.kv(), 16);
+  const std::vector<int32_t> ids = RandomIds(16, 1), last = {15};
+  const std::vector<backend::StepSequence> sequences = {{16, 0, blocks.addresses()}};
+  const std::vector<backend::SampleRow> samples = {{.logits_row = 0}};
+  const int64_t whole = 2 * config.num_layers;  // it is asked twice a layer
+  for (int64_t patience = 1; patience <= whole + 1; ++patience) {
+    TiredGate gate(patience);
+    ForwardResult result;
+    const ForwardBatch batch{.token_ids = ids, .sequences = sequences, .logit_rows = last, .samples = samples};
+    runner.decoder().Run(batch, &gate, result).Wait();
+    EXPECT_TRUE(result.status.ok()) << result.status;
+    EXPECT_EQ(result.cut_short, patience <= whole) << patience;
+    EXPECT_EQ(result.tokens.size(), patience <= whole ? 0u : 1u) << patience;
+    EXPECT_EQ(gate.asked, std::min(patience, whole));
+    EXPECT_EQ(gate.layers_read, (gate.asked + 1) / 2);
+  }
+}
+
 // Part of a prompt, of which nothing is sampled: nobody but the step's status could tell.
 TEST(DecoderTest, WhatFailsWhenTheDeviceGetsToItComesHomeWithItsStep) {
   const loader::ModelConfig config = TinyConfig();
