@@ -293,7 +293,7 @@ class Revoker:
         self.thread.join()
 
     def times(self):
-        """Seconds, of every lease that this revoked."""
+        """Seconds, by every lease that this revoked."""
         said = re.compile(r"lease (\d+) (?:came back|was fenced): .*, (\S+) after it was asked back")
         found = [m for donor in self.side.donors for m in said.findall(donor.text())]
-        return [seconds for lease, text in found if lease in self.revoked and (seconds := go_duration(text)) > 0]
+        return {lease: seconds for lease, text in found if lease in self.revoked and (seconds := go_duration(text)) > 0}
