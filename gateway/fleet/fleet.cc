@@ -209,20 +209,27 @@ std::vector<ModelView> Fleet::Models() const {
   return models;
 }
 
-// Engines of one model may run different files: the token ids are those of the first card that is there.
+// Engines of one model may run different files: the token ids are those of the first READY engine's card, so that an
+// engine that starts or ends with another file keeps nobody from those that serve.
 ModelView Fleet::View(const std::string& model_name) const {
   ModelView view;
   view.name = model_name;
   std::vector<std::pair<std::string, EngineView>> by_card;
   std::string card;
+  bool ready = false;
   for (const auto& [name, entry] : engines_) {
     const EngineInfo& info = entry.status.info;
     if (info.model_name != model_name) continue;
     by_card.emplace_back(info.model_card_hash,
                          EngineView{entry.link, info.state, info.max_model_len_tokens, entry.status.load});
-    if (view.text.ok()) continue;
-    view.text = cards_.Text(info.model_card_hash);
-    if (view.text.ok()) card = info.model_card_hash;
+    const bool serves = entry.link != nullptr && info.state == EngineState::kReady;
+    if (ready || (!card.empty() && !serves)) continue;
+    auto text = cards_.Text(info.model_card_hash);
+    const bool found = text.ok();
+    if (found || card.empty()) view.text = std::move(text);
+    if (!found) continue;
+    card = info.model_card_hash;
+    ready = serves;
   }
   for (auto& [hash, engine] : by_card) {
     if (!view.text.ok() || hash == card) view.engines.push_back(std::move(engine));

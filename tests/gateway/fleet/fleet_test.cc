@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/synchronization/notification.h"
+#include "absl/time/clock.h"
 #include "tests/fakes/fake_clock.h"
 #include "tests/fakes/fake_engine_client.h"
 
@@ -245,6 +246,23 @@ TEST_F(FleetTest, AModelsEnginesAreThoseThatShareTheCard) {
   fleet_->OnSnapshot("b1", {Engine("a")});
   WaitForText(absl::StatusCode::kOk);
   fleet_->OnUpdate(Engine("b", "another"));
+  EXPECT_THAT(Names(), ElementsAre("a"));
+}
+
+TEST_F(FleetTest, AnEngineThatEndsOrStartsWithAnotherCardHidesNoneThatServes) {
+  fleet_->OnSnapshot("b1", {Engine("a")});
+  WaitForText(absl::StatusCode::kOk);
+  fleet_->OnUpdate(Engine("b", "another"));
+  for (const fleet::EngineState state : {fleet::EngineState::kDraining, fleet::EngineState::kStalled}) {
+    fleet_->OnUpdate(Engine("a", "h", state));
+    for (int i = 0; i < 1000 && Names() != std::vector<std::string>{"b"}; ++i) absl::SleepFor(absl::Milliseconds(5));
+    EXPECT_THAT(Names(), ElementsAre("b")) << fleet::Name(state);
+  }
+  fleet_->OnUpdate(Engine("a"));  // back, with a card that is known
+  EXPECT_THAT(Names(), ElementsAre("a"));
+  fleet_->OnUpdate(Engine("a", "h", fleet::EngineState::kStarting));
+  EXPECT_THAT(Names(), ElementsAre("b"));
+  fleet_->OnRemoved("b", /*died=*/false);
   EXPECT_THAT(Names(), ElementsAre("a"));
 }
 
