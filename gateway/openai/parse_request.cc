@@ -130,7 +130,8 @@ void ReadLabels(Fields& fields, const HttpRequestLimits& limits, relay::Generate
   request.cache_salt = fields.Text("cache_salt", limits.max_label_bytes).value_or("");
   request.conversation_id = fields.Text("conversation_id", limits.max_label_bytes).value_or("");
   fields.Text("user", limits.max_label_bytes);
-  request.priority = Narrow(fields.Integer("priority", -kMaxInt - 1, kMaxInt)).value_or(0);
+  // Here less is more urgent, as in vLLM; to the relay more is.
+  request.priority = -Narrow(fields.Integer("priority", -kMaxInt, kMaxInt)).value_or(0);
 }
 
 }  // namespace

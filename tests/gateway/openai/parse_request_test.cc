@@ -92,7 +92,7 @@ TEST(ParseCompletion, EveryFieldReachesTheRelay) {
   EXPECT_EQ(sampling.logprobs, 4);
   EXPECT_EQ(request.cache_salt, "s");
   EXPECT_EQ(request.conversation_id, "c");
-  EXPECT_EQ(request.priority, -3);
+  EXPECT_EQ(request.priority, 3);  // to the relay more is more urgent
   EXPECT_TRUE(parsed.answer.stream && parsed.answer.usage_at_end && parsed.answer.usage_on_chunks);
 }
 
@@ -167,6 +167,7 @@ TEST(ParseRequest, RangesAndTypesAreRefusedByNameValueAndLimit) {
                             R"("stop_token_ids":7)",
                             R"("cache_salt":1)",
                             R"("priority":"high")",
+                            R"("priority":-2147483648)",
                             R"("user":{})",
                             R"("echo":"yes")",
                             R"("best_of":2)",
