@@ -105,15 +105,21 @@ void RefuseUnsupported(Fields& fields) {
 
 using Inputs = std::vector<std::variant<std::string, std::vector<int32_t>, relay::Chat>>;
 
-// Limits echoed ids: each may stand for a long text, so that a body within its limit could ask for gigabytes.
-void CheckEcho(Fields& fields, const HttpRequestLimits& limits, const Inputs& inputs) {
-  int64_t count = 0;
+// Limits what is echoed, which each answer holds, so that a body within its limit could ask for gigabytes: n may be
+// large, and an id stand for a long text.
+void CheckEcho(Fields& fields, const HttpRequestLimits& limits, const Inputs& inputs, int64_t n) {
+  int64_t ids = 0, bytes = 0;
   for (const auto& input : inputs) {
-    if (const auto* ids = std::get_if<std::vector<int32_t>>(&input)) count += static_cast<int64_t>(ids->size());
+    if (const auto* prompt = std::get_if<std::vector<int32_t>>(&input)) ids += static_cast<int64_t>(prompt->size()) * n;
+    if (const auto* prompt = std::get_if<std::string>(&input)) bytes += static_cast<int64_t>(prompt->size()) * n;
   }
-  if (count <= limits.max_echo_ids) return;
-  fields.Fail("echo", absl::StrCat("is true with ", count, " token ids, wants at most ", limits.max_echo_ids,
-                                   ": send fewer, or leave it out"));
+  const auto check = [&](int64_t count, int64_t limit, const char* unit) {
+    if (count <= limit) return;
+    fields.Fail("echo", absl::StrCat("is true with ", count, " ", unit, " in all answers, wants at most ", limit,
+                                     ": send fewer, or leave it out"));
+  };
+  check(ids, limits.max_echo_ids, "token ids");
+  check(bytes, limits.max_echo_bytes, "bytes");
 }
 
 // An id that is too long stays too long, and the relay refuses it.
@@ -155,7 +161,7 @@ absl::StatusOr<ParsedRequest> ParseRequest(Endpoint endpoint, const std::string&
   } else {
     ReadCompletionOptions(fields, shared.sampling, answer);
     inputs = ParsePrompts(fields, limits);
-    if (answer.echo) CheckEcho(fields, limits, inputs);
+    if (answer.echo) CheckEcho(fields, limits, inputs, shared.sampling.n.value_or(1));
   }
   answer.model = shared.model;
   answer.n = shared.sampling.n.value_or(1);

@@ -31,7 +31,9 @@ struct HttpRequestLimits {
   int64_t max_stop_strings = kRelayLimits.max_stop_strings;
   int64_t max_stop_bytes = kRelayLimits.max_stop_bytes;
   int64_t max_stop_token_ids = kRelayLimits.max_stop_token_ids;
-  int64_t max_echo_ids = kRelayLimits.max_detokenize_ids;  // of all prompts that are to be echoed as text
+  // Of all answers that are to begin with their prompt:
+  int64_t max_echo_ids = kRelayLimits.max_detokenize_ids;
+  int64_t max_echo_bytes = int64_t{64} << 20;
 };
 
 /// Unknown fields are ignored; tools and response formats other than text are refused. Errors: INVALID_ARGUMENT naming

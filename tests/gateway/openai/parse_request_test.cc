@@ -239,8 +239,22 @@ TEST(ParseRequest, MoreIdsThanTheLimitAreNotEchoedHoweverTheyAreSplit) {
   const std::string body = R"({"model":"m","prompt":[[1,2],[3,4]],"echo":true})";
   const auto refused = ParseRequest(Endpoint::kCompletions, body, {.max_echo_ids = 3});
   EXPECT_EQ(refused.status().code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_THAT(std::string(refused.status().message()), HasSubstr("echo is true with 4 token ids, wants at most 3"));
+  EXPECT_THAT(std::string(refused.status().message()),
+              HasSubstr("echo is true with 4 token ids in all answers, wants at most 3"));
   EXPECT_TRUE(ParseRequest(Endpoint::kCompletions, body, {.max_echo_ids = 4}).ok());
+}
+
+TEST(ParseRequest, WhatIsEchoedCountsOnceForEachAnswer) {
+  const auto refusal = [](const std::string& prompt) {
+    const std::string body = absl::StrCat(R"({"model":"m","prompt":)", prompt, R"(,"n":128,"echo":true})");
+    return std::string(ParseRequest(Endpoint::kCompletions, body).status().message());
+  };
+  EXPECT_EQ(refusal(absl::StrCat("\"", std::string((512 << 10) + 1, 'x'), "\"")),
+            "echo is true with 67108992 bytes in all answers, wants at most 67108864: send fewer, or leave it out");
+  EXPECT_EQ(refusal(absl::StrCat("\"", std::string(512 << 10, 'x'), "\"")), "");
+  std::string ids = "[1";
+  for (int i = 0; i < 8192; ++i) ids += ",1";
+  EXPECT_THAT(refusal(ids + "]"), HasSubstr("1048704 token ids in all answers, wants at most 1048576"));
 }
 
 TEST(ParseRequest, ToolsAndFormatsOtherThanTextAreRefusedByName) {
