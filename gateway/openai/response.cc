@@ -58,6 +58,7 @@ Json CompletionLogprobs(const std::vector<relay::TokenLogprob>& tokens, int64_t 
     values.push_back(Finite(token.logprob));
     Json top = Json::object();
     for (const relay::TokenLogprob& other : token.top) top[other.token] = Finite(other.logprob);
+    top[token.token] = Finite(token.logprob);  // one more than was asked for, where it is none of the most likely
     tops.push_back(std::move(top));
     offsets.push_back(text_offset);
     text_offset += CountCharacters(token.token);

@@ -105,8 +105,8 @@ TEST_F(DoorTest, CompletionLogprobsHaveTokensValuesTopsAndOffsets) {
   const json logprobs = PostForJson(kCompletionsPath, CompletionBody({{"logprobs", 2}}))["choices"][0]["logprobs"];
   EXPECT_EQ(logprobs["tokens"], json({"é", "b"}));
   EXPECT_EQ(logprobs["token_logprobs"], json({-0.5, -0.5}));
-  EXPECT_EQ(logprobs["text_offset"], json({0, 1}));  // characters, not bytes
-  EXPECT_EQ(logprobs["top_logprobs"][0], json({{"t0", -1.0}, {"t1", -2.0}}));
+  EXPECT_EQ(logprobs["text_offset"], json({0, 1}));                                         // characters, not bytes
+  EXPECT_EQ(logprobs["top_logprobs"][0], json({{"t0", -1.0}, {"t1", -2.0}, {"é", -0.5}}));  // the chosen one as well
 }
 
 TEST_F(DoorTest, ChatLogprobsHaveBytesAndNoInfinities) {
