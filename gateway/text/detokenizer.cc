@@ -9,6 +9,9 @@
 namespace swiftcache::gateway::text {
 
 Detokenizer::Detokenizer(const Tokenizer& tokenizer, const std::vector<std::string>& stop, TextStart start)
+    : Detokenizer(tokenizer, StopMatcher(stop), start) {}
+
+Detokenizer::Detokenizer(const Tokenizer& tokenizer, const StopMatcher& stop, TextStart start)
     : tokenizer_(tokenizer),
       stop_(stop),
       drop_space_(start == TextStart::kBeginsText && DropsLeadingSpace(tokenizer.spec())) {}

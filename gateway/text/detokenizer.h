@@ -29,6 +29,8 @@ class Detokenizer {
  public:
   Detokenizer(const Tokenizer& tokenizer, const std::vector<std::string>& stop,
               TextStart start = TextStart::kBeginsText);
+  /// `stop` at its beginning: one that several continuations share is built once.
+  Detokenizer(const Tokenizer& tokenizer, const StopMatcher& stop, TextStart start);
   /// The text that this token completes; "" once stopped.
   std::string Push(int32_t id);
   /// What is still held back, at the end of the stream.

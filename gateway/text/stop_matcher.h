@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -15,7 +16,8 @@ namespace swiftcache::gateway::text {
 
 /// The first stop string is the one that is complete first; of several that are complete at once, the longest. Empty
 /// strings and strings that are not UTF-8 never match. Linear in the text and in the summed length of the strings.
-/// Thread-safety: none, one per stream. Errors: none. Units: bytes.
+/// Thread-safety: none, one per stream. Ownership: a copy shares what was built of the strings, some 30 bytes for each
+/// of theirs. Errors: none. Units: bytes.
 class StopMatcher {
  public:
   explicit StopMatcher(const std::vector<std::string>& stop);
@@ -23,8 +25,8 @@ class StopMatcher {
   /// The length of the stop string that ends with this byte; 0: none does.
   int64_t Push(char byte);
   /// How many of the last bytes may yet begin a stop string.
-  int64_t pending() const { return states_[state_].depth; }
-  bool empty() const { return trie_.empty(); }
+  int64_t pending() const { return strings_->states[state_].depth; }
+  bool empty() const { return strings_->trie.empty(); }
 
  private:
   struct State {
@@ -32,11 +34,16 @@ class StopMatcher {
     int32_t depth = 0;
     int32_t match = 0;  // length of the longest stop string that ends here
   };
-  ByteTrie::Node Next(ByteTrie::Node state, uint8_t byte) const;
-  void LinkFallbacks();
+  struct Strings {
+    explicit Strings(const std::vector<std::string>& stop);
+    ByteTrie::Node Next(ByteTrie::Node state, uint8_t byte) const;
+    void LinkFallbacks();
 
-  ByteTrie trie_;  // value: length of the stop string
-  std::vector<State> states_;
+    ByteTrie trie;  // value: length of the stop string
+    std::vector<State> states;
+  };
+
+  std::shared_ptr<const Strings> strings_;  // of all copies
   ByteTrie::Node state_ = ByteTrie::kRoot;
 };
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <gmock/gmock.h>
+#include <malloc.h>
 
 #include <algorithm>
 #include <atomic>
@@ -256,6 +257,20 @@ TEST_F(RelayTest, SeveralContinuationsEndOnTheirOwn) {
   EXPECT_EQ(sink_->Text(1), "right ");
   EXPECT_EQ(sink_->Last(0)->finish, FinishReason::kLength);
   EXPECT_EQ(sink_->Last(1)->finish, FinishReason::kStop);
+}
+
+TEST_F(RelayTest, ContinuationsShareTheMemoryOfStopStrings) {
+  Serve({"a"});
+  engines_["a"].SetScript(fakes::NeverAnswer);
+  relay::GenerateRequest request = Prompt("x");
+  request.sampling.n = 128;
+  for (char c = 'a'; c < 'a' + 16; ++c) request.sampling.stop.push_back(std::string(1024, c));
+  const auto allocated = [] { return mallinfo2().uordblks + mallinfo2().hblkhd; };  // 0 with a sanitizer's allocator
+  const size_t before = allocated();
+  const auto call = relay_->Generate(request, std::make_shared<CollectingSink>());
+  ASSERT_TRUE(call.ok()) << call.status();
+  EXPECT_LT(allocated(), before + (8 << 20));
+  (*call)->Cancel();
 }
 
 TEST_F(RelayTest, LogprobsCarryTheBytesOfEachToken) {
