@@ -24,6 +24,7 @@ namespace beast_http = boost::beast::http;
 constexpr size_t kMaxWaiting = 8;  // pipelined requests
 constexpr uint32_t kMaxHeaderBytes = 64 << 10;
 constexpr int64_t kBodyStepBytes = 64 << 10;  // what a long body must bring within each stall_timeout
+constexpr int64_t kBurst = 16;                // times max_unsent_bytes, for at most burst_time
 constexpr char kRetryAfterSeconds[] = "1";
 constexpr absl::Duration kLinger = absl::Seconds(2);
 
@@ -68,6 +69,7 @@ Connection::Connection(std::shared_ptr<net::io_context> context, Socket socket, 
     : context_(std::move(context)),
       options_(options),
       max_unsent_bytes_(options.max_unsent_bytes),
+      burst_time_(absl::ToChronoNanoseconds(options.burst_time)),
       router_(router),
       bodies_(bodies),
       on_closed_(std::move(on_closed)),
@@ -115,7 +117,15 @@ void Connection::CutSlowReader() {
   Post([self = shared_from_this()] { self->CloseOnSlowReader(); });
 }
 
-bool Connection::HasRoom(int64_t bytes) const { return unsent_bytes_ + bytes <= max_unsent_bytes_; }
+// What comes at once, as a prompt that many answers echo, is more than a client leaves unread.
+bool Connection::HasRoom(int64_t bytes) {
+  const int64_t unsent = unsent_bytes_ + bytes;
+  if (unsent <= max_unsent_bytes_) return true;
+  const Clock::time_point now = Clock::now();
+  Clock::time_point end = Clock::time_point::max();
+  if (burst_end_.compare_exchange_strong(end, now + burst_time_)) end = now + burst_time_;
+  return unsent <= kBurst * max_unsent_bytes_ && now < end;
+}
 
 bool Connection::Queue(std::string bytes, Part part) {
   unsent_bytes_ += static_cast<int64_t>(bytes.size());
@@ -252,7 +262,7 @@ void Connection::RefuseMalformed(ErrorCode error) {
 // ---- answering
 
 void Connection::Serve() {
-  if (!closed_ && !busy_ && !closing_ && !waiting_.empty() && HasRoom(0)) {
+  if (!closed_ && !busy_ && !closing_ && !waiting_.empty() && !Behind()) {
     Waiting next = std::move(waiting_.front());
     waiting_.pop_front();
     waiting_bytes_ -= static_cast<int64_t>(next.request.body.size());
@@ -315,6 +325,7 @@ void Connection::OnWritten(ErrorCode error, size_t size) {
   if (error) return Close();
   sent_ += size;
   unsent_bytes_ -= static_cast<int64_t>(size);
+  if (!Behind()) burst_end_ = Clock::time_point::max();
   if (sent_ < sending_.size()) return WriteSome();
   writing_ = false;
   ArmWriteTimer(absl::InfiniteDuration());

@@ -14,6 +14,7 @@
 #include <boost/beast/core/flat_buffer.hpp>
 #include <boost/beast/http/parser.hpp>
 #include <boost/beast/http/string_body.hpp>
+#include <chrono>
 #include <deque>
 #include <functional>
 #include <memory>
@@ -47,7 +48,7 @@ class Connection final : public ResponseOutlet, public std::enable_shared_from_t
   void CloseWhenIdle();
 
   bool Queue(std::string bytes, Part part) override ABSL_LOCKS_EXCLUDED(mutex_);
-  bool HasRoom(int64_t bytes) const override;
+  bool HasRoom(int64_t bytes) override;
   void Cut() override;
   void CutSlowReader() override;
 
@@ -63,6 +64,7 @@ class Connection final : public ResponseOutlet, public std::enable_shared_from_t
   };
   enum class ReadPhase { kNone, kIdle, kHeader, kBody };
 
+  bool Behind() const { return unsent_bytes_ > max_unsent_bytes_; }
   bool Post(std::function<void()> task) ABSL_LOCKS_EXCLUDED(mutex_);
   // Reading.
   void ReadMore();
@@ -96,7 +98,8 @@ class Connection final : public ResponseOutlet, public std::enable_shared_from_t
 
   const std::shared_ptr<boost::asio::io_context> context_;  // the socket's; also of responses that outlive the server
   const HttpServer::Options& options_;
-  const int64_t max_unsent_bytes_;  // a copy: responses read it even after the server has gone
+  const int64_t max_unsent_bytes_;  // copies: responses read them even after the server has gone
+  const std::chrono::nanoseconds burst_time_;
   const Router& router_;
   BodyBudget& bodies_;
   const std::function<void(Connection*)> on_closed_;
@@ -106,7 +109,9 @@ class Connection final : public ResponseOutlet, public std::enable_shared_from_t
 
   mutable absl::Mutex mutex_;
   bool open_ ABSL_GUARDED_BY(mutex_) = true;  // after it is false nothing is posted any more
+  using Clock = std::chrono::steady_clock;
   std::atomic<int64_t> unsent_bytes_{0};
+  std::atomic<Clock::time_point> burst_end_{Clock::time_point::max()};  // set while more is unsent than may be for long
 
   std::array<char, 16 << 10> block_;  // the outstanding read's own: parsing moves what `buffer_` holds
   boost::beast::flat_buffer buffer_;

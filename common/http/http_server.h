@@ -80,7 +80,8 @@ class HttpServer {
     std::function<std::string()> metrics = {};          // /metrics
     std::function<void(int status)> on_response = {};   // for each one that begins, refusals included
     std::function<void()> on_slow_reader_cut = {};      // a client was disconnected because it does not read
-    int64_t max_unsent_bytes = 4 << 20;                 // of a stream; a client that leaves more unread is cut
+    int64_t max_unsent_bytes = 4 << 20;                 // of a stream; a client that leaves more unread is cut: at once
+    absl::Duration burst_time = absl::Seconds(1);       // where it is 16 times as much, otherwise after this time
     absl::Duration header_timeout = absl::Seconds(10);  // from a request's first byte to the end of its headers
     absl::Duration idle_timeout = absl::Seconds(120);   // from a response's last byte to the next request
     absl::Duration stall_timeout = absl::Seconds(30);   // of a body or a response that makes no progress

@@ -28,8 +28,8 @@ class ResponseOutlet {
   };
   /// Queues bytes behind the earlier ones. False: the client has gone.
   virtual bool Queue(std::string bytes, Part part) = 0;
-  /// Whether so many more bytes stay within the limit of what a client may leave unread.
-  virtual bool HasRoom(int64_t bytes) const = 0;
+  /// Whether so many more bytes stay within the limits of what a client may leave unread.
+  virtual bool HasRoom(int64_t bytes) = 0;
   /// Ends the connection as it stands.
   virtual void Cut() = 0;
   /// The same, because the client leaves too much unread.

@@ -273,6 +273,21 @@ TEST_F(HttpHostileTest, AClientThatDoesNotReadItsStreamIsCut) {
   EXPECT_FALSE(answer->Write("x"));
 }
 
+TEST_F(HttpHostileTest, AClientThatLeavesABurstUnreadIsCut) {
+  StartServer({.max_unsent_bytes = 1 << 20, .burst_time = absl::Milliseconds(50)});
+  RawHttpClient client(server_->address());
+  client.SendRequest("POST", "/held");
+  auto answer = held_.Get(0);
+  ASSERT_TRUE(answer);
+  absl::Notification gone;
+  answer->OnDisconnect([&] { gone.Notify(); });
+  answer->StartStream(200, "text/event-stream", {});
+  EXPECT_TRUE(answer->Write(std::string(15 << 20, 'x')));  // more than the kernel takes, and the limit
+  absl::SleepFor(absl::Milliseconds(100));
+  EXPECT_FALSE(answer->Write("x"));
+  EXPECT_TRUE(Happens(gone));
+}
+
 TEST_F(HttpHostileTest, AClientThatReadsNothingOfALargeAnswerIsCut) {
   StartServer({.stall_timeout = absl::Milliseconds(200)});
   RawHttpClient client(server_->address());

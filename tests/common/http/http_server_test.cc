@@ -107,6 +107,20 @@ TEST_F(HttpServerTest, StreamsArriveChunkByChunk) {
   EXPECT_EQ(client.ReadResponse()->status, 200);
 }
 
+TEST_F(HttpServerTest, MoreThanAClientMayLeaveUnreadArrivesWholeWhereItReads) {
+  StartServer({.max_unsent_bytes = 1 << 20});
+  RawHttpClient client(server_->address());
+  client.SendRequest("POST", "/held");
+  auto answer = held_.Get(0);
+  ASSERT_TRUE(answer);
+  answer->StartStream(200, "text/event-stream", {});
+  for (int i = 0; i < 12; ++i) EXPECT_TRUE(answer->Write(std::string(1 << 20, 'x')));  // at once
+  answer->Finish();
+  const auto response = client.ReadResponse();
+  ASSERT_TRUE(response && response->complete);
+  EXPECT_EQ(response->body.size(), size_t{12} << 20);
+}
+
 TEST_F(HttpServerTest, Http10ClientsGetAPlainBodyThatTheCloseEnds) {
   StartServer();
   RawHttpClient client(server_->address());

@@ -47,6 +47,15 @@ TEST_F(StreamTest, ACompletionStreamHasTextAndTheEchoFirst) {
   EXPECT_EQ(events[2]["choices"][0]["finish_reason"], "length");
 }
 
+TEST_F(StreamTest, APromptThatManyAnswersEchoArrivesWhole) {
+  relay_.on_generate = [](std::shared_ptr<FakeCall> call) { call->Say({"a"}); };
+  const std::string prompt(40'000, 'p');
+  const auto events = Stream(kCompletionsPath, CompletionBody({{"echo", true}, {"prompt", prompt}, {"n", 128}}));
+  ASSERT_EQ(events.size(), 256u);
+  EXPECT_EQ(events[254]["choices"][0]["text"], prompt);
+  EXPECT_EQ(events[255]["choices"][0]["index"], 127);
+}
+
 TEST_F(StreamTest, TheUsageChunkComesOnlyWhenAskedForAndHasNoChoices) {
   relay_.on_generate = [](std::shared_ptr<FakeCall> call) {
     call->usage.cached_host_tokens = 4;
