@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <utility>
 #include <variant>
@@ -19,6 +20,13 @@
 
 namespace swiftcache::gateway::rpc {
 namespace {
+
+constexpr size_t kLongBytes = 32 << 10;  // a message that may take some milliseconds
+
+template <typename Message>
+bool IsLong(const Message& message) {
+  return message.ByteSizeLong() > kLongBytes;
+}
 
 absl::Time DeadlineOf(const grpc::CallbackServerContext& context) {
   const std::chrono::system_clock::time_point deadline = context.deadline();
@@ -71,7 +79,12 @@ grpc::ServerWriteReactor<v1::GenerateResponse>* GenerateDoor::Generate(grpc::Cal
     Complete(refused, *context);
     relay_.Refused(refused, plain.status());
   }
-  return GenerateStream::Start(relay_, std::move(plain), options_);
+  const std::shared_ptr<GenerateStream> stream = GenerateStream::Create(options_);
+  const auto begin = [this, stream, plain = std::make_shared<decltype(plain)>(std::move(plain))] {
+    stream->Begin(relay_, std::move(*plain));
+  };
+  IsLong(*request) ? side_threads_.Run(begin) : begin();
+  return stream.get();
 }
 
 grpc::ServerUnaryReactor* GenerateDoor::ListModels(grpc::CallbackServerContext* context,
@@ -86,21 +99,40 @@ grpc::ServerUnaryReactor* GenerateDoor::ListModels(grpc::CallbackServerContext* 
   return Done(context, absl::OkStatus());
 }
 
+void GenerateDoor::Answer(const v1::TokenizeRequest& request, v1::TokenizeResponse& response,
+                          grpc::ServerUnaryReactor& reactor) {
+  absl::StatusOr<std::vector<int32_t>> ids = Tokens(relay_, request);
+  if (ids.ok()) response.mutable_token_ids()->Assign(ids->begin(), ids->end());
+  reactor.Finish(ToGrpc(ids.status()));
+}
+
+void GenerateDoor::Answer(const v1::DetokenizeRequest& request, v1::DetokenizeResponse& response,
+                          grpc::ServerUnaryReactor& reactor) {
+  const auto& ids = request.token_ids();
+  absl::StatusOr<std::string> text = relay_.Detokenize(request.model(), {ids.data(), static_cast<size_t>(ids.size())});
+  if (text.ok()) response.set_text(*std::move(text));
+  reactor.Finish(ToGrpc(text.status()));
+}
+
+// Request, response and reactor live until the reactor's Finish.
+template <typename Request, typename Response>
+grpc::ServerUnaryReactor* GenerateDoor::AnswerInTime(grpc::CallbackServerContext& context, const Request& request,
+                                                     Response& response) {
+  grpc::ServerUnaryReactor* reactor = context.DefaultReactor();
+  const auto answer = [this, &request, &response, reactor] { Answer(request, response, *reactor); };
+  IsLong(request) ? side_threads_.Run(answer) : answer();
+  return reactor;
+}
+
 grpc::ServerUnaryReactor* GenerateDoor::Tokenize(grpc::CallbackServerContext* context,
                                                  const v1::TokenizeRequest* request, v1::TokenizeResponse* response) {
-  absl::StatusOr<std::vector<int32_t>> ids = Tokens(relay_, *request);
-  if (ids.ok()) response->mutable_token_ids()->Assign(ids->begin(), ids->end());
-  return Done(context, ids.status());
+  return AnswerInTime(*context, *request, *response);
 }
 
 grpc::ServerUnaryReactor* GenerateDoor::Detokenize(grpc::CallbackServerContext* context,
                                                    const v1::DetokenizeRequest* request,
                                                    v1::DetokenizeResponse* response) {
-  const auto& ids = request->token_ids();
-  absl::StatusOr<std::string> text = relay_.Detokenize(request->model(), {ids.data(), static_cast<size_t>(ids.size())});
-  if (!text.ok()) return Done(context, text.status());
-  response->set_text(*std::move(text));
-  return Done(context, absl::OkStatus());
+  return AnswerInTime(*context, *request, *response);
 }
 
 }  // namespace swiftcache::gateway::rpc

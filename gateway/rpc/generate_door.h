@@ -5,13 +5,15 @@
 //   ASSIGN_OR_RETURN(auto server, RpcServer::Create({.listen = "127.0.0.1:50051"}, {&door}));
 #pragma once
 
+#include "common/sync/side_threads.h"
 #include "gateway/relay/relay.h"
 #include "gateway/rpc/generate_stream.h"
 #include "swiftcache/v1/generate.grpc.pb.h"
 
 namespace swiftcache::gateway::rpc {
 
-/// Thread-safety: safe. Ownership: borrows the relay. Errors: as generate.proto says, per call.
+/// Thread-safety: safe. Ownership: borrows the relay, owns the threads on which long messages are handled; must outlive
+/// the server. Errors: as generate.proto says, per call.
 class GenerateDoor final : public v1::GenerateService::CallbackService {
  public:
   GenerateDoor(relay::Relay& relay, const GenerateStream::Options& options) : relay_(relay), options_(options) {}
@@ -26,8 +28,16 @@ class GenerateDoor final : public v1::GenerateService::CallbackService {
                                        v1::DetokenizeResponse* response) override;
 
  private:
+  void Answer(const v1::TokenizeRequest& request, v1::TokenizeResponse& response, grpc::ServerUnaryReactor& reactor);
+  void Answer(const v1::DetokenizeRequest& request, v1::DetokenizeResponse& response,
+              grpc::ServerUnaryReactor& reactor);
+  template <typename Request, typename Response>
+  grpc::ServerUnaryReactor* AnswerInTime(grpc::CallbackServerContext& context, const Request& request,
+                                         Response& response);
+
   relay::Relay& relay_;
   const GenerateStream::Options options_;
+  SideThreads side_threads_{{}};  // last: its work uses the rest
 };
 
 }  // namespace swiftcache::gateway::rpc

@@ -20,22 +20,20 @@ absl::Status WithRetryInfo(absl::Status status) {
 
 }  // namespace
 
-grpc::ServerWriteReactor<v1::GenerateResponse>* GenerateStream::Start(relay::Relay& relay,
-                                                                      absl::StatusOr<relay::GenerateRequest> request,
-                                                                      const Options& options) {
+std::shared_ptr<GenerateStream> GenerateStream::Create(const Options& options) {
   auto stream = std::make_shared<GenerateStream>(options);
   stream->self_ = stream;
-  if (!request.ok()) {
-    stream->OnDone(request.status());
-    return stream.get();
-  }
-  absl::StatusOr<std::shared_ptr<relay::GenerateCall>> call = relay.Generate(*std::move(request), stream);
+  return stream;
+}
+
+void GenerateStream::Begin(relay::Relay& relay, absl::StatusOr<relay::GenerateRequest> request) {
+  if (!request.ok()) return OnDone(request.status());
+  absl::StatusOr<std::shared_ptr<relay::GenerateCall>> call = relay.Generate(*std::move(request), shared_from_this());
   if (call.ok()) {
-    stream->Attach(*std::move(call));
+    Attach(*std::move(call));
   } else {
-    stream->OnDone(call.status());
+    OnDone(call.status());
   }
-  return stream.get();
 }
 
 // Events that came before are sent now that the request's id is known.

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The response stream of one Generate call: sends events one by one, as fast as the client reads.
 //
-//   return GenerateStream::Start(relay, std::move(request), {});
+//   const std::shared_ptr<GenerateStream> stream = GenerateStream::Create({});
+//   stream->Begin(relay, std::move(request));  // from any thread, also when the reactor was handed to gRPC
+//   return stream.get();
 #pragma once
 
 #include <cstdint>
@@ -28,10 +30,9 @@ class GenerateStream final : public StreamWriter<v1::GenerateResponse>,
     int64_t max_unread_bytes = int64_t{4} << 20;
     std::function<void()> on_slow_reader_cut = {};  // a client left more than that; must not block
   };
-  /// Passes the request to the relay, or ends the call with the error in `request`.
-  static grpc::ServerWriteReactor<v1::GenerateResponse>* Start(relay::Relay& relay,
-                                                               absl::StatusOr<relay::GenerateRequest> request,
-                                                               const Options& options);
+  static std::shared_ptr<GenerateStream> Create(const Options& options);
+  /// Once: passes the request to the relay, or ends the call with the error in `request`.
+  void Begin(relay::Relay& relay, absl::StatusOr<relay::GenerateRequest> request) ABSL_LOCKS_EXCLUDED(mutex_);
   explicit GenerateStream(const Options& options) : options_(options) {}
 
   void OnEvent(relay::GenerateEvent event) override ABSL_LOCKS_EXCLUDED(mutex_);
