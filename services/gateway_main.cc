@@ -36,7 +36,7 @@ using gateway::fleet::Fleet;
 
 constexpr char kProgram[] = "swiftcache-gateway";
 constexpr absl::Duration kFlushTimeout = absl::Seconds(1);  // for the last bytes of answers that have ended
-constexpr int kHttpThreads = 4;                             // a long prompt that one of them tokenises stops no stream
+constexpr int kHttpThreads = 4;                             // what a short prompt's tokenising takes delays no stream
 constexpr int64_t kBodyRoomBytes = int64_t{4} << 20;        // of a body, beyond the text of the longest prompt
 
 struct GatewayFlags {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "gateway/openai/door.h"
 
+#include <exception>
 #include <utility>
 
 #include "absl/strings/ascii.h"
@@ -8,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "common/base/traceparent.h"
+#include "common/log/log.h"
 #include "gateway/openai/api_error.h"
 #include "gateway/openai/completion_handler.h"
 #include "gateway/openai/response.h"
@@ -17,6 +19,7 @@ namespace {
 
 constexpr char kModelPath[] = "/v1/models/";
 constexpr char kDoor[] = "http";
+constexpr size_t kLongBytes = 32 << 10;  // a body that may take some milliseconds
 
 void SendError(HttpResponder& responder, const absl::Status& status, HttpHeaders headers = {}) {
   for (auto& header : ErrorHeaders(status)) headers.push_back(std::move(header));
@@ -52,7 +55,7 @@ Door::Door(Options options, relay::Relay& relay, const Clock& clock)
 std::vector<HttpRoute> Door::Routes() {
   auto generate = [this](Endpoint endpoint) {
     return [this, endpoint](HttpRequest http, std::shared_ptr<HttpResponder> responder) {
-      Generate(endpoint, http, std::move(responder));
+      Receive(endpoint, std::move(http), std::move(responder));
     };
   };
   return {
@@ -76,6 +79,17 @@ void Door::GetModel(const HttpRequest& http, HttpResponder& responder) {
             AboutField(absl::NotFoundError(absl::StrCat("model '", absl::CHexEscape(name),
                                                         "' is not served: GET /v1/models lists those that are")),
                        "model"));
+}
+
+void Door::Receive(Endpoint endpoint, HttpRequest http, std::shared_ptr<HttpResponder> responder) {
+  if (http.body.size() <= kLongBytes) return Generate(endpoint, http, std::move(responder));
+  side_threads_.Run([this, endpoint, http = std::move(http), responder = std::move(responder)]() mutable {
+    try {
+      Generate(endpoint, http, std::move(responder));
+    } catch (const std::exception& error) {  // what becomes of a responder that is dropped is a 500
+      LOG(ERROR) << "a long request threw: " << error.what();
+    }
+  });
 }
 
 void Door::Generate(Endpoint endpoint, const HttpRequest& http, std::shared_ptr<HttpResponder> responder) {

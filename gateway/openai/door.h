@@ -15,13 +15,15 @@
 #include "absl/time/time.h"
 #include "common/base/clock.h"
 #include "common/http/http_server.h"
+#include "common/sync/side_threads.h"
 #include "gateway/openai/parse_request.h"
 #include "gateway/relay/relay.h"
 
 namespace swiftcache::gateway::openai {
 
 /// Validates, calls the relay, translates.
-/// Thread-safety: safe. Ownership: borrows relay and clock; must outlive the server that has its routes.
+/// Thread-safety: safe. Ownership: borrows relay and clock, owns the threads on which long bodies are handled; must
+/// outlive the server that has its routes.
 /// Errors: go to clients as {"error":{"message","type","param","code"}}. A client that leaves cancels its request.
 class Door {
  public:
@@ -40,6 +42,7 @@ class Door {
 
   void ListModels(HttpResponder& responder);
   void GetModel(const HttpRequest& http, HttpResponder& responder);
+  void Receive(Endpoint endpoint, HttpRequest http, std::shared_ptr<HttpResponder> responder);
   void Generate(Endpoint endpoint, const HttpRequest& http, std::shared_ptr<HttpResponder> responder);
   absl::StatusOr<ParsedRequest> Parse(Endpoint endpoint, const HttpRequest& http, const std::string& request_id) const;
 
@@ -48,6 +51,7 @@ class Door {
   const Clock& clock_;
   const int64_t started_s_;
   std::atomic<int64_t> next_id_{1};
+  SideThreads side_threads_{{}};  // last: its work uses the rest
 };
 
 }  // namespace swiftcache::gateway::openai

@@ -2,6 +2,10 @@
 // Answers that are not streamed, and the list of models.
 #include "gateway/openai/door.h"
 
+#include <atomic>
+
+#include "absl/synchronization/notification.h"
+#include "absl/time/clock.h"
 #include "tests/gateway/openai/door_fixture.h"
 
 namespace swiftcache::gateway::openai {
@@ -127,6 +131,29 @@ TEST_F(DoorTest, ChatLogprobsHaveBytesAndNoInfinities) {
   EXPECT_EQ(token["logprob"], -0.25);
   EXPECT_EQ(token["top_logprobs"][0]["token"], "z");
   EXPECT_EQ(token["top_logprobs"][0]["logprob"], -9999.0);
+}
+
+TEST_F(DoorTest, PromptsThatTakeLongToTokeniseHoldUpNoOtherRequest) {
+  constexpr size_t kLong = 1 << 20;
+  absl::Notification done;
+  std::atomic<int> tokenising = 0;
+  relay_.check = [&](const relay::GenerateRequest& request) {
+    if (std::get<std::string>(request.input).size() < kLong) return absl::OkStatus();
+    ++tokenising;
+    done.WaitForNotification();
+    return absl::OutOfRangeError("too long");
+  };
+  std::vector<std::unique_ptr<RawHttpClient>> clients;
+  for (int i = 0; i < 2; ++i) {  // as many as the server has threads
+    clients.push_back(std::make_unique<RawHttpClient>(server_->address()));
+    const std::string body = CompletionBody({{"prompt", std::string(kLong, 'x')}}).dump();
+    clients.back()->SendRequest("POST", kCompletionsPath, body);
+  }
+  while (tokenising < 2) absl::SleepFor(absl::Milliseconds(1));
+  client_->SendRequest("GET", "/live");
+  EXPECT_EQ(client_->ReadResponse().value_or(fakes::RawResponse{}).status, 200);
+  done.Notify();
+  for (auto& client : clients) EXPECT_EQ(client->ReadResponse().value_or(fakes::RawResponse{}).status, 400);
 }
 
 TEST_F(DoorTest, TheRequestReachesTheRelayWithIdTraceHintAndDeadline) {
