@@ -22,4 +22,5 @@ for test in gpu_backend_test gpu_golden_test; do
   said=$(CUDA_VISIBLE_DEVICES='' "$folder/tests/$test" 2>&1)
   [[ $said == *"[  SKIPPED ]"* ]] || wrong "$test is not skipped: $said"
 done
+said=$(CUDA_VISIBLE_DEVICES='' "$folder/tests/gpu_status_test" 2>&1) || wrong "gpu_status_test failed: $said"
 exit $code

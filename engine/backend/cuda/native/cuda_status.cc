@@ -6,9 +6,8 @@
 namespace swiftcache::engine::backend::cuda {
 namespace {
 
-// The numbers of runtime and driver are the same for those that both have.
-constexpr int kTensorMemoryLeak = 720, kContained = 721, kMpsClientTerminated = 809,
-              kExternalDevice = 911;  // of CUDA 13
+// The numbers of runtime and driver are the same for those that both have. CUDA 12.4 has no names for some of these.
+constexpr int kContained = 226, kTensorMemoryLeak = 721, kMpsClientTerminated = 810, kExternalDevice = 911;
 
 absl::StatusCode CodeOf(int error) {
   switch (error) {
