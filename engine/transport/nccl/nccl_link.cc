@@ -56,9 +56,11 @@ void NcclLink::Join(uint64_t number, const NcclUniqueId& id) {
   changed_ = true;
 }
 
+// The highest counts where several come before the thread looks: a peer's word of a communicator that is gone already
+// takes nothing from one that a fence waits for.
 void NcclLink::Break(uint64_t number) {
   absl::MutexLock lock(&mutex_);
-  break_ = number;
+  break_ = std::max(break_.value_or(0), number);
   changed_ = true;
 }
 
