@@ -178,6 +178,30 @@ void NcclDonor::Detach(const GrantPtr& grant) {
   events_.OnBorrowerGone(grant->spec.lease);
 }
 
+// What is still received comes, or its link gives it up: the loop's thread does not wait for it, since it has other
+// borrowers to hear. An owner that cannot wait fences.
+void NcclDonor::Release(const GrantPtr& grant) {
+  {
+    absl::MutexLock lock(&mutex_);
+    grant->fenced = true;
+    grant->released = grant->receiving > 0;
+    if (grant->released) return;
+  }
+  EndRelease(grant);
+}
+
+void NcclDonor::EndRelease(const GrantPtr& grant) {
+  const kv::LeaseId lease = grant->spec.lease;
+  std::shared_ptr<NcclDonorChannel> channel;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (Find(lease) == grant) grants_.erase(lease);
+    channel = std::exchange(grant->channel, nullptr);
+  }
+  if (channel != nullptr) channel->Send(EncodeNcclMessage(NcclEnded{lease.value(), grant->epoch.value()}));
+  events_.OnReleased(lease);
+}
+
 std::vector<uint8_t> NcclDonor::Begin(std::span<const GrantPtr> grants, bool stores,
                                       const std::shared_ptr<NcclDonorChannel>& channel) {
   std::vector<uint8_t> accepted;
@@ -195,13 +219,18 @@ std::vector<uint8_t> NcclDonor::Begin(std::span<const GrantPtr> grants, bool sto
 std::vector<uint8_t> NcclDonor::End(std::span<const GrantPtr> grants, std::span<const uint8_t> accepted, bool stores,
                                     int64_t bytes) {
   std::vector<uint8_t> held;
-  absl::MutexLock lock(&mutex_);
-  for (size_t i = 0; i < grants.size(); ++i) {
-    held.push_back(accepted[i] != 0 && !grants[i]->fenced ? 1 : 0);
-    if (accepted[i] == 0 || !stores) continue;
-    if (--grants[i]->receiving == 0) grants[i]->receiver = nullptr;
+  std::vector<GrantPtr> released;
+  {
+    absl::MutexLock lock(&mutex_);
+    for (size_t i = 0; i < grants.size(); ++i) {
+      held.push_back(accepted[i] != 0 && !grants[i]->fenced ? 1 : 0);
+      if (accepted[i] == 0 || !stores || --grants[i]->receiving > 0) continue;
+      grants[i]->receiver = nullptr;
+      if (std::exchange(grants[i]->released, false)) released.push_back(grants[i]);
+    }
   }
   (stores ? received_bytes_ : sent_bytes_).fetch_add(bytes, std::memory_order_relaxed);
+  for (const GrantPtr& grant : released) EndRelease(grant);
   return held;
 }
 

@@ -66,6 +66,7 @@ class NcclDonor {
     GrantSpec spec;
     kv::Epoch epoch;
     bool fenced = false;
+    bool released = false;                       // by its borrower: it ends with what is still received
     std::shared_ptr<NcclDonorChannel> channel;   // of the borrower that has it open
     std::optional<absl::Time> leave_by;          // of a revocation that no channel could carry yet
     int receiving = 0;                           // batches that write into it
@@ -83,6 +84,9 @@ class NcclDonor {
       ABSL_LOCKS_EXCLUDED(mutex_);
   std::optional<absl::Time> LeaveBy(const GrantState& grant) const ABSL_LOCKS_EXCLUDED(mutex_);
   void Detach(const GrantPtr& grant) ABSL_LOCKS_EXCLUDED(mutex_);
+  /// Its borrower gives it back. Waits for nothing.
+  void Release(const GrantPtr& grant) ABSL_LOCKS_EXCLUDED(mutex_);
+  void EndRelease(const GrantPtr& grant) ABSL_LOCKS_EXCLUDED(mutex_);
   /// Whose leases hold now, 1 or 0 in the order of `grants`; null is none. Where the batch is one of stores, Fence
   /// waits for its End from here on.
   std::vector<uint8_t> Begin(std::span<const GrantPtr> grants, bool stores,

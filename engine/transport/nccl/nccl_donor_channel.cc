@@ -103,9 +103,7 @@ absl::Status NcclDonorChannel::OnLeaseMessage(const NcclMessage& message) {
   }
   const auto* release = std::get_if<NcclRelease>(&message);
   if (release == nullptr) return absl::InvalidArgumentError("a borrower sent a message that only donors send");
-  if (open_.erase(release->lease) == 0) return absl::OkStatus();
-  donor_.Fence(kv::LeaseId(release->lease));
-  donor_.events_.OnReleased(kv::LeaseId(release->lease));
+  if (const auto released = open_.extract(release->lease)) donor_.Release(released.mapped());
   return absl::OkStatus();
 }
 

@@ -114,6 +114,45 @@ TEST_F(NcclFaultTest, AFenceDoesNotReturnWhileAStoreMayStillBeWritten) {
   ExpectThatLoadsWork(kOther, 2);
 }
 
+// Of a borrower whose store does not come.
+TEST_F(NcclFaultTest, AReleasedLeaseThatStillReceivesHoldsUpNoOtherBorrower) {
+  constexpr kv::LeaseId kThird{9};
+  NcclNode another(folder_, "another");
+  (void)Lend(donor_, another, kThird, 2 * kNcclLeaseBytes);
+  absl::Notification hold;
+  borrower_.nccl.BeforeSends([&] { hold.WaitForNotification(); });
+  const Ticket store = borrower_.Store(kLease, 0, 0, kPiece);
+  EXPECT_TRUE(Eventually([&] { return donor_.nccl.num_groups() == 1; }));
+  borrower_.transport->SendRelease(kLease);
+  absl::SleepFor(absl::Milliseconds(20));  // the donor hears it
+  another.transport->SendRenewal(kThird, 1);
+  EXPECT_TRUE(donor_.events.WaitFor([&] { return donor_.events.renewals.contains(kThird); }));
+  EXPECT_TRUE(HoldsNow(donor_.events, [&] { return donor_.events.released.empty(); }));
+  hold.Notify();
+  EXPECT_TRUE(donor_.events.WaitFor([&] { return donor_.events.released.contains(kLease); }));
+  EXPECT_FALSE(borrower_.events.Fate(store).ok());
+  borrower_.nccl.BeforeSends(nullptr);
+  ExpectThatLoadsWork(kOther, 2);
+}
+
+TEST_F(NcclFaultTest, AReleasedLeaseThatStillReceivesIsFencedAllTheSame) {
+  absl::Notification hold;
+  borrower_.nccl.BeforeSends([&] { hold.WaitForNotification(); });
+  const Ticket store = borrower_.Store(kLease, 0, 0, kPiece);
+  EXPECT_TRUE(Eventually([&] { return donor_.nccl.num_groups() == 1; }));
+  borrower_.transport->SendRelease(kLease);
+  const absl::Time begin = absl::Now();
+  donor_.transport->Fence(kLease);
+  EXPECT_LT(absl::Now() - begin, Transport::kReadPatience);
+  donor_.Fill(0, Pattern(kPiece, 5));  // the owner's
+  EXPECT_TRUE(donor_.events.WaitFor([&] { return donor_.events.released.contains(kLease); }));
+  hold.Notify();
+  EXPECT_FALSE(borrower_.events.Fate(store).ok());
+  borrower_.nccl.BeforeSends(nullptr);
+  ExpectThatLoadsWork(kOther, 2);
+  EXPECT_EQ(donor_.Read(0, kPiece), Pattern(kPiece, 5));
+}
+
 TEST_F(NcclFaultTest, ADonorThatDiesEndsEverythingAtOnce) {
   donor_.nccl.Mute();
   const absl::Time begin = absl::Now();
