@@ -24,10 +24,15 @@ absl::Status CheckShape(const std::string& file, const WantedTensor& wanted, con
                    "], want [", absl::StrJoin(shape, ", "), "]");
 }
 
+// Others, such as tables of frequencies, are looked for by name.
+bool OfTheModel(const std::string& name) {
+  return absl::StartsWith(name, "blk.") || absl::StartsWith(name, "output") || absl::StartsWith(name, "token_embd");
+}
+
 // Ignoring a bias or a norm would give wrong numbers without an error.
 absl::Status RefuseUnknown(const GgufFile& gguf, const std::set<std::string>& known) {
   for (const auto& [name, tensor] : gguf.tensors()) {
-    if (!absl::StartsWith(name, "blk.") || known.contains(name)) continue;
+    if (known.contains(name) || !OfTheModel(name)) continue;
     if (absl::EndsWith(name, ".attn_rot_embd.weight") || absl::EndsWith(name, ".attn_rot_embd")) continue;  // a table
     return Unsupported(gguf.file(), "tensor ", Quoted(name), " has no place in this architecture and layer count");
   }

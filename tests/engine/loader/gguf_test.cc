@@ -186,6 +186,14 @@ TEST(GgufWeightsTest, TensorsThatHaveNoPlaceAreRefused) {
               "blk.0.attn_q.bias");
 }
 
+TEST(GgufWeightsTest, ABiasOfTheLogitsIsRefused) {
+  GgufBuilder builder = TinyGguf("qwen2");
+  builder.AddF32("output.bias", {6}, std::vector<float>(6, 1));
+  const Parsed parsed(builder.Bytes());
+  ExpectError(ViewGgufTensors(*parsed.gguf, *ReadGgufConfig(*parsed.gguf)).status(), absl::StatusCode::kUnimplemented,
+              "output.bias");
+}
+
 TEST(GgufTokenizerTest, ByteLevelBpeIsNormalised) {
   const absl::StatusOr<TokenizerSpec> spec = ReadTokenizer(TinyGguf("llama"));
   ASSERT_TRUE(spec.ok()) << spec.status();
