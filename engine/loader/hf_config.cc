@@ -18,15 +18,16 @@ struct NamedArchitecture {
   const char* class_name;
   const char* model_type;
   Architecture architecture;
+  std::optional<int64_t> default_window;  // transformers' default, where one is in use
 };
 
 // Mistral is Llama where its sliding window is not in use, which is checked.
-constexpr NamedArchitecture kArchitectures[] = {{"LlamaForCausalLM", "llama", Architecture::kLlama},
-                                                {"MistralForCausalLM", "mistral", Architecture::kLlama},
-                                                {"Qwen2ForCausalLM", "qwen2", Architecture::kQwen2},
-                                                {"Qwen3ForCausalLM", "qwen3", Architecture::kQwen3}};
+constexpr NamedArchitecture kArchitectures[] = {{"LlamaForCausalLM", "llama", Architecture::kLlama, {}},
+                                                {"MistralForCausalLM", "mistral", Architecture::kLlama, 4096},
+                                                {"Qwen2ForCausalLM", "qwen2", Architecture::kQwen2, 4096},
+                                                {"Qwen3ForCausalLM", "qwen3", Architecture::kQwen3, 4096}};
 
-absl::StatusOr<Architecture> ReadArchitecture(const JsonObject& root) {
+absl::StatusOr<NamedArchitecture> ReadArchitecture(const JsonObject& root) {
   constexpr char kWanted[] = "LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM or Qwen3ForCausalLM";
   ASSIGN_OR_RETURN(const std::optional<std::string> model_type, root.String("model_type"));
   const json* classes = root.Find("architectures");
@@ -34,12 +35,12 @@ absl::StatusOr<Architecture> ReadArchitecture(const JsonObject& root) {
   if (classes != nullptr && !classes->empty()) {
     const json& first = classes->front();
     for (const NamedArchitecture& known : kArchitectures) {
-      if (first.is_string() && first.get_ref<const std::string&>() == known.class_name) return known.architecture;
+      if (first.is_string() && first.get_ref<const std::string&>() == known.class_name) return known;
     }
     return Unsupported(root.file(), "key architectures: found ", Describe(first), ", want ", kWanted);
   }
   for (const NamedArchitecture& known : kArchitectures) {
-    if (model_type && *model_type == known.model_type) return known.architecture;
+    if (model_type && *model_type == known.model_type) return known;
   }
   if (model_type) return Unsupported(root.file(), "key model_type: found ", Quoted(*model_type), ", want ", kWanted);
   return Malformed(root.file(), "keys architectures and model_type are missing, want ", kWanted);
@@ -131,17 +132,18 @@ absl::Status RefuseFlag(const JsonObject& root, const char* key) {
   return Unsupported(root.file(), "key ", key, ": found true, want false");
 }
 
-absl::Status RefuseSlidingWindow(const JsonObject& root, const ModelConfig& c) {
+absl::Status RefuseSlidingWindow(const JsonObject& root, const NamedArchitecture& named, const ModelConfig& c) {
   ASSIGN_OR_RETURN(const std::optional<bool> used, root.Bool("use_sliding_window"));
-  ASSIGN_OR_RETURN(const std::optional<int64_t> window, root.Int("sliding_window", 0, INT64_MAX));
-  const bool on = used.value_or(c.architecture == Architecture::kLlama);  // Mistral has no switch
+  ASSIGN_OR_RETURN(std::optional<int64_t> window, root.Int("sliding_window", 0, INT64_MAX));
+  if (!root.value().contains("sliding_window")) window = named.default_window;  // null is none
+  const bool on = used.value_or(c.architecture == Architecture::kLlama);        // Mistral has no switch
   if (!on || !window || *window >= c.max_position) return absl::OkStatus();
   return Unsupported(root.file(), "key sliding_window: found ", *window, ", want full attention over ", c.max_position,
                      " tokens");
 }
 
 // Features that would change the numbers if they were ignored.
-absl::Status RefuseOtherFeatures(const JsonObject& root, const ModelConfig& c) {
+absl::Status RefuseOtherFeatures(const JsonObject& root, const NamedArchitecture& named, const ModelConfig& c) {
   ASSIGN_OR_RETURN(const std::optional<std::string> activation, root.String("hidden_act"));
   if (activation && *activation != "silu" && *activation != "swish") {
     return Unsupported(root.file(), "key hidden_act: found ", Quoted(*activation), ", want \"silu\"");
@@ -153,7 +155,7 @@ absl::Status RefuseOtherFeatures(const JsonObject& root, const ModelConfig& c) {
   }
   RETURN_IF_ERROR(RefuseFlag(root, "attention_bias"));
   RETURN_IF_ERROR(RefuseFlag(root, "mlp_bias"));
-  return RefuseSlidingWindow(root, c);
+  return RefuseSlidingWindow(root, named, c);
 }
 
 absl::Status AddEosIds(const JsonObject& root, ModelConfig& c) {
@@ -178,13 +180,14 @@ absl::StatusOr<ModelConfig> ParseHfConfig(std::string_view text, const std::stri
   ASSIGN_OR_RETURN(const json document, ParseJson(text, file));
   ASSIGN_OR_RETURN(const JsonObject root, JsonObject::Of(document, file, ""));
   ModelConfig config;
-  ASSIGN_OR_RETURN(config.architecture, ReadArchitecture(root));
+  ASSIGN_OR_RETURN(const NamedArchitecture named, ReadArchitecture(root));
+  config.architecture = named.architecture;
   config.qkv_bias = config.architecture == Architecture::kQwen2;
   config.qk_norm = config.architecture == Architecture::kQwen3;
   RETURN_IF_ERROR(ReadSizes(root, config));
   RETURN_IF_ERROR(ReadHeads(root, config));
   RETURN_IF_ERROR(ReadRope(root, config));
-  RETURN_IF_ERROR(RefuseOtherFeatures(root, config));
+  RETURN_IF_ERROR(RefuseOtherFeatures(root, named, config));
   RETURN_IF_ERROR(CheckModelConfig(config, file));
   RETURN_IF_ERROR(AddEosIds(root, config));
   return config;

@@ -120,6 +120,21 @@ TEST(HfConfigTest, SlidingWindowsInUseAreRefused) {
   ExpectError(qwen, absl::StatusCode::kUnimplemented, "sliding_window: found 256");
 }
 
+TEST(HfConfigTest, AWindowThatIsLeftOutIsTransformersDefault) {
+  json mistral = Base();
+  mistral["architectures"] = {"MistralForCausalLM"};
+  mistral["max_position_embeddings"] = 8192;
+  ExpectError(mistral, absl::StatusCode::kUnimplemented, "sliding_window: found 4096");
+  mistral["sliding_window"] = nullptr;
+  EXPECT_EQ(Parse(mistral).max_position, 8192);
+  json qwen = Base();
+  qwen["architectures"] = {"Qwen2ForCausalLM"};
+  qwen["max_position_embeddings"] = 8192;
+  EXPECT_EQ(Parse(qwen).max_position, 8192);
+  qwen["use_sliding_window"] = true;
+  ExpectError(qwen, absl::StatusCode::kUnimplemented, "sliding_window: found 4096");
+}
+
 TEST(HfConfigTest, BiasesOfLlamaAreRefused) {
   json config = Base();
   config["attention_bias"] = true;
