@@ -52,6 +52,7 @@ Sampled ResultOf(const ChosenToken& chosen, const TokenChoice& choice, const int
   const double norm = chosen.max + std::log(chosen.exps);
   token.logprob = static_cast<float>(chosen.logit - norm);
   for (int32_t i = choice.first_top; i < choice.first_top + choice.num_top; ++i) {
+    if (!(top_logits[i] > -std::numeric_limits<float>::infinity())) break;  // NaN or impossible, as all behind it
     token.top.emplace_back(top_ids[i], static_cast<float>(top_logits[i] - norm));
   }
   return token;

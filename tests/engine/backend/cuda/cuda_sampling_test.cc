@@ -128,6 +128,12 @@ TEST_F(CudaSamplingTest, RandomRowsGiveTheTokensThatACpuChooses) {
   }
 }
 
+TEST_F(CudaSamplingTest, AlternativesAreNumbers) {
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  const SamplingState greedy({.temperature = 0, .logprobs = 5}, 0, {});
+  ExpectTheSame({nan, 1, -kInfinity, 0, nan, -kInfinity, nan}, greedy, 0, "two numbers and five alternatives");
+}
+
 TEST_F(CudaSamplingTest, ATokenThatTheHostHasNotSeenYetIsEmbedded) {
   const std::vector<float> rows = {0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2};
   const WeightSource source = cpu::SourceOf(rows, 3, 4);
