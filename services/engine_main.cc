@@ -28,6 +28,7 @@
 #include "common/rpc/server.h"
 #include "common/sync/scheduler_slice.h"
 #include "engine/backend/backend.h"
+#include "engine/backend/device.h"
 #include "engine/backend/weight_report.h"
 #include "engine/exec/engine.h"
 #include "engine/exec/engine_memory.h"
@@ -223,8 +224,7 @@ void ExportHeartbeatAge(const rpc::BrokerClient& broker, Metrics& metrics) {
       .Set(absl::ToDoubleSeconds(*age));
 }
 
-// `device_lost`: whether that is why it ends.
-absl::Status Serve(const services::EngineFlags& flags, services::ShutdownSignals& signals, bool& device_lost) {
+absl::Status Serve(const services::EngineFlags& flags, services::ShutdownSignals& signals) {
   const RealClock clock;
   ASSIGN_OR_RETURN(Prepared p, Prepare(flags));
   absl::Status lost;  // written before the signal that ends this process
@@ -311,7 +311,6 @@ absl::Status Serve(const services::EngineFlags& flags, services::ShutdownSignals
   const absl::Time stopped = clock.Now() + kStopTimeout;
   server->Stop(stopped);
   http->Stop(stopped);
-  device_lost = !lost.ok();
   return lost;
 }
 
@@ -327,9 +326,8 @@ int main(int argc, char** argv) {
       flags.log.Options({.program = argv[0], .engine = flags.wanted_name(), .model = flags.model_name}));
   LOG(INFO) << "flags: " << flags.changed;
   swiftcache::services::RaiseFileLimit();
-  bool device_lost = false;
-  const absl::Status status = swiftcache::Serve(flags, signals, device_lost);
+  const absl::Status status = swiftcache::Serve(flags, signals);
   if (status.ok()) return 0;
   const int mistake = swiftcache::services::Fail(swiftcache::kProgram, status);
-  return device_lost ? swiftcache::kDeviceLost : mistake;
+  return swiftcache::engine::backend::IsDeviceLost(status) ? swiftcache::kDeviceLost : mistake;  // at start, too
 }
