@@ -49,6 +49,7 @@ absl::StatusOr<Checkpoint> OpenGguf(const std::string& path) {
   ASSIGN_OR_RETURN(model.config, ReadGgufConfig(gguf));
   ASSIGN_OR_RETURN(auto tensors, ViewGgufTensors(gguf, model.config));
   ASSIGN_OR_RETURN(model.card, ReadGgufCard(gguf, model.config));
+  AddEndsBySpelling(model.card.tokenizer, model.config.eos_ids);
   model.weights = std::make_unique<GgufWeights>(std::move(file), std::move(tensors));
   return model;
 }

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/loader/gguf_tokenizer.h"
 
+#include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <optional>
 #include <string_view>
 #include <utility>
@@ -21,6 +23,8 @@ constexpr char kTokenTypes[] = "tokenizer.ggml.token_type";
 constexpr char kScores[] = "tokenizer.ggml.scores";
 constexpr char kMerges[] = "tokenizer.ggml.merges";
 constexpr char kPre[] = "tokenizer.ggml.pre";
+
+constexpr std::string_view kEnds[] = {"<|endoftext|>", "<|im_end|>", "<|end_of_text|>", "<|eot_id|>", "<|eom_id|>"};
 
 absl::Status ReadTokens(const GgufMetadata& metadata, TokenizerSpec& spec) {
   ASSIGN_OR_RETURN(const auto tokens, metadata.Strings(kTokens));
@@ -189,6 +193,15 @@ absl::StatusOr<TokenizerSpec> ReadGgufTokenizer(const GgufMetadata& metadata) {
     return Unsupported(metadata.file(), "key ", kModel, ": found ", Quoted(*model), ", want \"gpt2\" or \"llama\"");
   }
   return spec;
+}
+
+void AddEndsBySpelling(const TokenizerSpec& spec, std::vector<int32_t>& eos_ids) {
+  for (size_t i = 0; i < spec.tokens.size(); ++i) {
+    if (spec.token_types[i] != TokenType::kControl) continue;
+    if (std::find(std::begin(kEnds), std::end(kEnds), spec.tokens[i]) == std::end(kEnds)) continue;
+    const auto id = static_cast<int32_t>(i);
+    if (std::find(eos_ids.begin(), eos_ids.end(), id) == eos_ids.end()) eos_ids.push_back(id);
+  }
 }
 
 absl::StatusOr<std::string> ReadGgufChatTemplate(const GgufMetadata& metadata) {

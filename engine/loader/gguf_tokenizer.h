@@ -4,7 +4,9 @@
 //   ASSIGN_OR_RETURN(TokenizerSpec spec, ReadGgufTokenizer(gguf.metadata()));
 #pragma once
 
+#include <cstdint>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "engine/loader/gguf_metadata.h"
@@ -15,6 +17,10 @@ namespace swiftcache::engine::loader {
 /// Works on vocabulary-only files of any architecture too. Errors: INVALID_ARGUMENT names file, key, found and wanted;
 /// UNIMPLEMENTED names the tokenizer model or pre-tokeniser that is not known.
 absl::StatusOr<TokenizerSpec> ReadGgufTokenizer(const GgufMetadata& metadata);
+
+/// Adds the control tokens whose spelling says that they end an answer, as llama.cpp does: the metadata mostly names one
+/// where the model's generation_config.json has more.
+void AddEndsBySpelling(const TokenizerSpec& spec, std::vector<int32_t>& eos_ids);
 
 /// "" where the file has none. INVALID_ARGUMENT: not UTF-8.
 absl::StatusOr<std::string> ReadGgufChatTemplate(const GgufMetadata& metadata);

@@ -105,6 +105,16 @@ TEST(CheckpointTest, TokensThatEndAnAnswerAreControlTokensWhateverTheFileSays) {
   for (const AddedToken& token : spec.added_tokens) EXPECT_EQ(token.special, token.id != 5) << token.id;
 }
 
+// As in Qwen's files, whose ids name the end of a turn alone, though generation_config.json has both.
+TEST(CheckpointTest, ControlTokensOfKnownSpellingsEndAnAnswerToo) {
+  GgufBuilder builder = TinyGguf("llama");
+  builder.SetStrings("tokenizer.ggml.tokens", {"<|im_end|>", "a", "b", "<|endoftext|>", "ab", "<|eom_id|>"});
+  builder.SetArray<int32_t>("tokenizer.ggml.token_type", 5, {3, 1, 1, 3, 1, 1});
+  builder.SetStrings("tokenizer.ggml.merges", {"a b"});
+  const TempFolder folder;
+  EXPECT_THAT(Open(folder.Write("qwen.gguf", builder.Bytes())).config.eos_ids, ElementsAre(0, 3));
+}
+
 TEST(CheckpointTest, ALetterThatEndsAnAnswerStaysALetter) {
   GgufBuilder builder = TinyGguf("llama");
   builder.Set("tokenizer.ggml.eos_token_id", uint32_t{2});
