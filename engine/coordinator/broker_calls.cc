@@ -7,8 +7,10 @@
 namespace swiftcache::engine::coordinator {
 namespace {
 
+// CANCELLED is gRPC's answer to a call that comes to a server which is just stopping.
 bool IsTransient(const absl::Status& status) {
-  return absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status) || absl::IsResourceExhausted(status);
+  return absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status) || absl::IsResourceExhausted(status) ||
+         absl::IsCancelled(status);
 }
 
 }  // namespace

@@ -61,8 +61,9 @@ v1::EngineInfo InfoOf(const EngineDescription& description, const std::string& i
   return info;
 }
 
+// CANCELLED is gRPC's answer to a call that comes to a server which is just stopping.
 bool BrokerIsAway(const absl::Status& status) {
-  return absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status);
+  return absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status) || absl::IsCancelled(status);
 }
 
 coordinator::LeaseTerms TermsOf(const v1::RegisterResponse& response) {

@@ -49,8 +49,8 @@ TEST(BrokerCallsTest, WhoIsRegisteredAnewSaysItsLastWindowOnce) {
 }
 
 TEST(BrokerCallsTest, WhileNobodyAnswersAllButWishesAreRepeated) {
-  for (const absl::Status& away :
-       {absl::UnavailableError(""), absl::DeadlineExceededError(""), absl::ResourceExhaustedError("")}) {
+  for (const absl::Status& away : {absl::UnavailableError(""), absl::DeadlineExceededError(""),
+                                   absl::ResourceExhaustedError(""), absl::CancelledError("")}) {
     EXPECT_TRUE(MustRepeat(Report(1), away));
     EXPECT_TRUE(MustRepeat(Used(1), away));
     EXPECT_FALSE(MustRepeat(Wish("1"), away));

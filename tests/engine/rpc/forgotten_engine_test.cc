@@ -25,7 +25,7 @@ class Broker final : public v1::BrokerService::Service {
  public:
   grpc::Status Register(grpc::ServerContext*, const v1::RegisterRequest*, v1::RegisterResponse* response) override {
     absl::MutexLock lock(&mutex_);
-    if (closed_) return {grpc::StatusCode::UNAVAILABLE, "not yet"};
+    if (closed_) return {closed_with_, "not yet"};
     known_ = true;
     response->set_incarnation("inc-1");
     response->mutable_lease_ttl()->set_seconds(++registrations_);
@@ -44,9 +44,10 @@ class Broker final : public v1::BrokerService::Service {
     return grpc::Status::OK;
   }
 
-  void Close(bool closed) {
+  void Close(bool closed, grpc::StatusCode with = grpc::StatusCode::UNAVAILABLE) {
     absl::MutexLock lock(&mutex_);
     closed_ = closed;
+    closed_with_ = with;
   }
   void ForgetAll() {
     absl::MutexLock lock(&mutex_);
@@ -64,6 +65,7 @@ class Broker final : public v1::BrokerService::Service {
  private:
   absl::Mutex mutex_;
   bool closed_ ABSL_GUARDED_BY(mutex_) = false, known_ ABSL_GUARDED_BY(mutex_) = false;
+  grpc::StatusCode closed_with_ ABSL_GUARDED_BY(mutex_) = grpc::StatusCode::UNAVAILABLE;
   int registrations_ ABSL_GUARDED_BY(mutex_) = 0;
   std::vector<int64_t> windows_ ABSL_GUARDED_BY(mutex_);
 };
@@ -135,6 +137,12 @@ TEST_F(ForgottenEngineTest, ABrokerThatForgotTheEngineHearsTheLastWindowAgain) {
   EXPECT_TRUE(broker_.WaitForWindow(8));
   broker_.ForgetAll();
   EXPECT_TRUE(broker_.WaitForWindow(8));
+}
+
+// As gRPC itself answers for it.
+TEST_F(ForgottenEngineTest, ABrokerThatIsJustStoppingKeepsNoEngineFromStarting) {
+  broker_.Close(true, grpc::StatusCode::CANCELLED);
+  EXPECT_TRUE(client_->Reserve({.name = "a", .model_name = "model"}, BrokerClient::NameChoice::kExactly).ok());
 }
 
 TEST_F(ForgottenEngineTest, EachRegistrationBringsTheBrokersTerms) {
