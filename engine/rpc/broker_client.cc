@@ -192,7 +192,11 @@ absl::Status GrpcBrokerClient::Register() {
     changed_ = false;
   }
   if (given) {
-    for (const lease::Lease& lease : given()) *request.add_leases() = ToProto(lease);
+    for (const lease::Lease& lease : given()) {
+      v1::Lease& added = *request.add_leases();
+      added = ToProto(lease);
+      added.set_donor(request.engine().name());  // which may be another than when it was made
+    }
   }
   grpc::ClientContext context;
   SetTimeout(context, options_.rpc_timeout);

@@ -91,6 +91,11 @@ class GrpcLeaseClient final : public LeaseClient {
     request.set_token(options_.token);
     request.set_incarnation(identity.incarnation);
   }
+  // A lease is its donor's under the name that this has now, which may be another than when it was made.
+  void SetIdentity(v1::ReportLeaseRequest& request) const {
+    SetIdentity<v1::ReportLeaseRequest>(request);
+    request.mutable_lease()->set_donor(request.name());
+  }
   // Calls `method`, which is UNAVAILABLE while this engine is not registered.
   template <typename Request, typename Response>
   absl::Status Call(grpc::Status (v1::BrokerService::Stub::*method)(grpc::ClientContext*, const Request&, Response*),

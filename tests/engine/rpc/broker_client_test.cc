@@ -16,6 +16,7 @@
 namespace swiftcache::engine::rpc {
 namespace {
 
+namespace ledger = broker::ledger;
 using broker::loop::BrokerLoop;
 using broker::loop::WatchEvent;
 using broker::membership::EngineState;
@@ -38,12 +39,15 @@ class Table final : public broker::loop::Watcher {
       engines_[updated->info.name] = *updated;
     } else if (const auto* limit = std::get_if<broker::ledger::LeaseLimit>(&event.what)) {
       limits_.push_back(*limit);
+    } else if (const auto* lease = std::get_if<broker::ledger::Lease>(&event.what)) {
+      leases_.Add(absl::StrCat(ledger::StateName(lease->state), " ", lease->donor.name, " ", lease->id.value()));
     } else if (const auto* gone = std::get_if<WatchEvent::EngineRemoved>(&event.what)) {
       engines_.erase(gone->name);
     }
     return true;
   }
   void Close(absl::Status) override {}
+  const CallLog& leases() const { return leases_; }
   template <typename Predicate>
   bool WaitUntil(Predicate predicate) {
     absl::MutexLock lock(&mutex_);
@@ -61,6 +65,7 @@ class Table final : public broker::loop::Watcher {
   absl::Mutex mutex_;
   std::map<std::string, EngineStatus> engines_;
   std::vector<broker::ledger::LeaseLimit> limits_;
+  CallLog leases_;
 };
 
 // A whole broker in this process.
@@ -225,6 +230,38 @@ TEST(BrokerClientTest, AClashFoundLateIsSolvedByTheNextName) {
   Broker broker("inc-1", address);
   EXPECT_TRUE(broker.WaitForState("a", EngineState::kReady));
   EXPECT_TRUE(broker.WaitForState("a-2", EngineState::kReady));
+}
+
+// The broker did not see it for a while, and another engine of its model came and took its name.
+TEST(BrokerClientTest, WhoHasToTakeAnotherNameKeepsWhatItLends) {
+  std::string address;
+  { address = Broker("inc-0").server->address(); }
+  auto away = ClientOf(address, "i2");
+  EXPECT_EQ(*away->Reserve(Description("a"), NameChoice::kWithSuffix), "a");
+  Broker broker("inc-1", address);
+  const auto taker = ReadyClient(address);
+  ASSERT_TRUE(broker.WaitForState("a", EngineState::kReady));
+  const int64_t block_bytes = Description("a").kv.block_bytes();
+  const lease::Lease lent = {.id = kv::LeaseId(7),
+                             .donor = "a",
+                             .donor_instance = InstanceIdOf("i2"),
+                             .borrower = "chat",
+                             .borrower_instance = InstanceIdOf("i3"),
+                             .borrower_model = "chat",
+                             .extent = {.first_block = 8, .num_blocks = 1},
+                             .num_bytes = block_bytes,
+                             .borrower_blocks = 1,
+                             .epoch = kv::Epoch(1),
+                             .state = lease::State::kGranted,
+                             .channel = "/run/a",
+                             .capability = "secret"};
+  away->Start();
+  away->Ready("127.0.0.1:1", NoLoad, {.lease_channel = "/run/a", .node_id = "node", .page_bytes = 1, .given = [&] {
+                                        return std::vector<lease::Lease>{lent};
+                                      }});
+  EXPECT_TRUE(broker.WaitForState("a-2", EngineState::kReady));
+  EXPECT_TRUE(broker.table->leases().WaitFor("granted a-2 7"));
+  away->Leave();
 }
 
 TEST(BrokerClientTest, ADescriptionTheBrokerRefusesIsAnErrorAtTheStart) {

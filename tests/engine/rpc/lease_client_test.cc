@@ -168,6 +168,22 @@ TEST_F(LeaseClientTest, AReportSaysWhoWhatAndAtWhichEpoch) {
   EXPECT_EQ(seen.incarnation(), "b1");
 }
 
+// It was "donor" when the lease was made, and another engine has that name now.
+TEST_F(LeaseClientTest, AReportIsOfTheNameThatTheEngineHasNow) {
+  std::string donor;
+  broker_.on_report = [&](const v1::ReportLeaseRequest& request) {
+    donor = request.lease().donor();
+    return grpc::Status::OK;
+  };
+  LeaseEvent said = Said(7, lease::State::kGranted);
+  said.lease.donor = "donor";
+  Start().Report(said);
+  ASSERT_TRUE(broker_.log().WaitFor("ReportLease 7"));
+  client_.reset();
+  broker_.on_report = nullptr;
+  EXPECT_EQ(donor, "chat");
+}
+
 TEST_F(LeaseClientTest, ReportsWaitForABrokerThatIsAwayAndKeepTheirOrder) {
   // Shared: the server answers the last report when the test has seen it come, and may be over.
   const auto failures = std::make_shared<std::atomic<int>>(3);
