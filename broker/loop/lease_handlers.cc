@@ -2,6 +2,7 @@
 // BrokerLoop, the part about leases.
 #include <utility>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "broker/loop/broker_loop.h"
 #include "common/log/log.h"
@@ -51,7 +52,7 @@ void BrokerLoop::Handle(ScaleUpMessage& message) {
 void BrokerLoop::Handle(ReportMessage& message) {
   const absl::Status status = tables_.ReportLease(message.caller, message.lease, Now());
   if (!status.ok() || !message.reason.empty()) {
-    LOG(INFO) << "lease " << message.lease.id << ", " << message.caller.name << " says "
+    LOG(INFO) << "lease " << message.lease.id << ", " << absl::CHexEscape(message.caller.name) << " says "
               << ledger::StateName(message.lease.state) << ": "
               << (message.reason.empty() ? "no reason" : message.reason) << "; " << status;
   }

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/escaping.h"
 #include "broker/rpc/caller.h"
 #include "broker/rpc/proto_convert.h"
 #include "broker/rpc/watch_stream.h"
@@ -68,8 +69,9 @@ grpc::ServerUnaryReactor* BrokerDoor::Deregister(grpc::CallbackServerContext* co
 
 grpc::ServerWriteReactor<v1::WatchResponse>* BrokerDoor::Watch(grpc::CallbackServerContext* context,
                                                                const v1::WatchRequest* request) {
-  auto stream = std::make_shared<WatchStream>(request->watcher().empty() ? context->peer() : request->watcher(),
-                                              request->instance_id(), options_.max_pending_watch_events, loop_);
+  const std::string name = request->watcher().empty() ? context->peer() : request->watcher();
+  auto stream = std::make_shared<WatchStream>(absl::CHexEscape(name.substr(0, kMaxNameBytes)), request->instance_id(),
+                                              options_.max_pending_watch_events, loop_);
   const absl::Status known = request->instance_id().empty() ? absl::OkStatus() : CheckCaller(*request);
   known.ok() ? stream->Start() : stream->Refuse(known);
   return stream.get();

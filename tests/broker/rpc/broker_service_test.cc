@@ -1,12 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "broker/rpc/broker_service.h"
 
+#include "common/base/name.h"
 #include "tests/broker/rpc/door_fixture.h"
+#include "tests/fakes/log_lines.h"
 
 namespace swiftcache::broker::rpc {
 namespace {
 
+using ::testing::Contains;
+using ::testing::Each;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 TEST_F(BrokerDoorTest, RegisterTellsIncarnationAndHeartbeatInterval) {
   ASSERT_TRUE(Register(EngineNamed("a")).ok());
@@ -156,6 +161,30 @@ TEST_F(BrokerDoorTest, StoppingEndsStreamsWithUnavailable) {
   StopBroker();
   EXPECT_FALSE(reader->Read(&response));
   EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::UNAVAILABLE);
+}
+
+TEST_F(BrokerDoorTest, NobodyForgesALineOfTheLogByItsName) {
+  const std::string forged = "x\nI1121 17:30:03 forged";
+  fakes::LogLines log;
+  grpc::ClientContext context;
+  v1::WatchRequest watch;
+  watch.set_watcher(forged + std::string(10'000, 'x'));
+  auto reader = stub_->Watch(&context, watch);
+  v1::WatchResponse response;
+  ASSERT_TRUE(reader->Read(&response));
+  v1::ReportLeaseRequest report;
+  report.set_name(forged);
+  report.set_instance_id(InstanceIdOf("t1"));
+  report.set_token("t1");
+  report.set_incarnation("inc-1");
+  grpc::ClientContext report_context;
+  v1::ReportLeaseResponse reported;
+  EXPECT_EQ(stub_->ReportLease(&report_context, report, &reported).error_code(), grpc::StatusCode::UNAVAILABLE);
+  context.TryCancel();
+  StopBroker();
+  EXPECT_THAT(log.lines(), Contains(HasSubstr("x\\nI1121")));
+  EXPECT_THAT(log.lines(), Each(Not(HasSubstr("x\nI1121"))));
+  for (const std::string& line : log.lines()) EXPECT_LT(line.size(), 1'000u);
 }
 
 TEST_F(BrokerDoorTest, AWatcherThatLeavesIsForgotten) {
