@@ -20,6 +20,10 @@ absl::Status CheckName(const char* field, const std::string& name) {
                    " characters of letters, digits and ", kNamePunctuation, "; name it otherwise"));
 }
 
+absl::Status CheckNameIfAny(const char* field, const std::string& name) {
+  return name.empty() ? absl::OkStatus() : CheckName(field, name);
+}
+
 absl::Status CheckPositive(const char* field, int64_t value) {
   if (value > 0) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(field, " is ", value, ", wanted more than 0"));
@@ -88,6 +92,15 @@ constexpr size_t kMaxChannelBytes = 107;
 constexpr int64_t kMaxPageBytes = kGiB;
 
 absl::Status CheckSharing(const EngineInfo& info) {
+  RETURN_IF_ERROR(CheckNameIfAny("node_id", info.node_id));
+  if (info.page_bytes < 0 || info.page_bytes > kMaxPageBytes || (info.page_bytes == 0 && !info.lease_channel.empty())) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("page_bytes is ", info.page_bytes, ", wanted 1 to ", kMaxPageBytes, " with a lease_channel"));
+  }
+  if (info.never_lent_blocks < 0 || info.never_lent_blocks > info.kv.num_blocks) {
+    return absl::InvalidArgumentError(absl::StrCat("never_lent_blocks is ", info.never_lent_blocks,
+                                                   ", wanted 0 to the arena's ", info.kv.num_blocks));
+  }
   if (info.lease_channel.empty()) return absl::OkStatus();
   const bool printable =
       std::all_of(info.lease_channel.begin(), info.lease_channel.end(), [](char c) { return c >= ' ' && c <= '~'; });
@@ -96,14 +109,7 @@ absl::Status CheckSharing(const EngineInfo& info) {
         "lease_channel '", absl::CHexEscape(info.lease_channel.substr(0, kMaxNameBytes)),
         "': wanted a path of at most ", kMaxChannelBytes, " printable characters; choose another --shm_dir"));
   }
-  RETURN_IF_ERROR(CheckName("node_id", info.node_id));
-  if (info.page_bytes < 1 || info.page_bytes > kMaxPageBytes) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("page_bytes is ", info.page_bytes, ", wanted 1 to ", kMaxPageBytes, " with a lease_channel"));
-  }
-  if (info.never_lent_blocks >= 0 && info.never_lent_blocks <= info.kv.num_blocks) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("never_lent_blocks is ", info.never_lent_blocks, ", wanted 0 to the arena's ", info.kv.num_blocks));
+  return CheckName("node_id", info.node_id);
 }
 
 }  // namespace
@@ -130,6 +136,8 @@ absl::Status Validate(const EngineInfo& info) {
   RETURN_IF_ERROR(CheckPositive("max_model_len_tokens", info.max_model_len_tokens));
   RETURN_IF_ERROR(CheckArena(info.kv));
   RETURN_IF_ERROR(CheckSharing(info));
+  RETURN_IF_ERROR(CheckNameIfAny("model_card_hash", info.model_card_hash));
+  RETURN_IF_ERROR(CheckNameIfAny("address", info.address));
   if (info.state == EngineState::kStarting) return absl::OkStatus();
   if (info.state == EngineState::kStalled) {
     return absl::InvalidArgumentError(

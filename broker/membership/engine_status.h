@@ -71,10 +71,10 @@ struct EngineStatus {
   friend bool operator==(const EngineStatus&, const EngineStatus&) = default;
 };
 
-/// Checks what an engine says of itself. INVALID_ARGUMENT, naming field, value found and value wanted: a name with
-/// other characters than letters, digits and "._:/@+-[]"; block_bytes that disagree with the rest of the geometry; an
-/// arena above kMaxArenaBytes; a READY engine without address; a lease channel without node and page size, with control
-/// characters, or with a reserve larger than the arena.
+/// Checks what an engine says of itself, all of it, since all watchers are told. INVALID_ARGUMENT, naming field, value
+/// found and value wanted: a text with other characters than letters, digits and "._:/@+-[]", or with too many;
+/// block_bytes that disagree with the rest of the geometry; an arena above kMaxArenaBytes; a READY engine without
+/// address; a lease channel without node and page size, or with control characters; a reserve larger than the arena.
 absl::Status Validate(const EngineInfo& info);
 
 }  // namespace swiftcache::broker::membership

@@ -288,6 +288,13 @@ TEST_F(MembershipTest, WhatAnEngineSaysOfItselfIsChecked) {
   expect_refused([&](EngineInfo& i) { shares(i), i.page_bytes = 0; }, "page_bytes is 0");
   expect_refused([&](EngineInfo& i) { shares(i), i.never_lent_blocks = -1; }, "never_lent_blocks is -1, wanted 0 to");
   expect_refused([&](EngineInfo& i) { shares(i), i.never_lent_blocks = i.kv.num_blocks + 1; }, "never_lent_blocks is");
+  // Whatever its state is, and whether or not it shares: all watchers are told, and the log.
+  expect_refused([](EngineInfo& i) { i.model_card_hash = std::string(129, 'a'); }, "model_card_hash");
+  expect_refused([&](EngineInfo& i) { starts(i), i.address = "1:1\nforged"; }, "address '1:1\\nforged'");
+  expect_refused([](EngineInfo& i) { i.node_id = std::string(129, 'a'); }, "node_id");
+  expect_refused([](EngineInfo& i) { i.page_bytes = -1; }, "page_bytes is -1");
+  constexpr int64_t kMin = std::numeric_limits<int64_t>::min();
+  expect_refused([](EngineInfo& i) { i.never_lent_blocks = kMin; }, "never_lent_blocks is -9223372036854775808");
   EXPECT_THAT(table_.Snapshot(), IsEmpty());
 }
 

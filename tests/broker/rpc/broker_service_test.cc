@@ -133,23 +133,28 @@ TEST_F(BrokerDoorTest, AReaderThatIsTooSlowIsToldAndTheOthersGoOn) {
   ASSERT_TRUE(slow->Read(&response));
 
   // Enough to fill the windows of HTTP/2 and the queue behind them.
-  membership::EngineInfo info = EngineNamed("a");
-  info.model_card_hash = std::string(60'000, 'x');
+  ASSERT_TRUE(Register(EngineNamed("a")).ok());
+  v1::EngineLoad load;
+  for (int i = 0; i < 64 * 16; ++i) {
+    v1::LeaseAccount& account = i % 16 == 0 ? *load.add_accounts() : *load.mutable_accounts(i / 16);
+    account.set_borrower_model("chat");
+    account.add_ended()->set_reason(std::string(kMaxNameBytes, 'x'));
+  }
   int64_t sent = 0;
   while (metrics_.Serialize().find("watchers_dropped_total 1") == std::string::npos) {
-    info.max_model_len_tokens = ++sent;
-    ASSERT_TRUE(Register(info).ok());
+    load.set_steps_total(++sent);
+    ASSERT_TRUE(Heartbeat("a", load).ok());
     ASSERT_LT(sent, 5000) << "the slow reader was never dropped";
   }
   int64_t version = response.version();
   while (slow->Read(&response)) EXPECT_EQ(response.version(), ++version);
-  EXPECT_LT(version, sent);
+  EXPECT_LT(version, sent + 1);
   EXPECT_EQ(slow->Finish().error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
 
   grpc::ClientContext again_context;
   auto again = stub_->Watch(&again_context, v1::WatchRequest());
   ASSERT_TRUE(again->Read(&response));
-  EXPECT_EQ(response.snapshot().engines(0).info().max_model_len_tokens(), sent);
+  EXPECT_EQ(response.snapshot().engines(0).load().steps_total(), sent);
   again_context.TryCancel();
 }
 
