@@ -4,10 +4,13 @@
 #include <set>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/name.h"
 #include "common/base/status_macros.h"
 
 namespace swiftcache::broker::ledger {
 namespace {
+
+constexpr size_t kMaxCapabilityBytes = 128;  // as a lease's channel carries
 
 bool NamesBlocksOf(const Extent& extent, int64_t num_blocks) {
   return extent.first_block >= 0 && extent.num_blocks >= 1 && extent.first_block <= num_blocks &&
@@ -56,15 +59,17 @@ absl::Status Claims::HearGranted(const Member& donor, const Lease& claim, absl::
 absl::Status Claims::CheckSound(const Engine& donor, const Lease& claim) {
   const bool sound =
       claim.id.value() >= 1 && donor.page_bytes >= 1 && claim.borrower.name != claim.donor.name &&
-      !claim.borrower.name.empty() && !claim.borrower_model.empty() && !claim.capability.empty() &&
-      claim.borrower_blocks >= 0 && claim.borrower_blocks <= claim.num_bytes &&
-      NamesBlocksOf(claim.extent, donor.num_blocks) && claim.num_bytes == claim.extent.num_blocks * donor.block_bytes &&
-      claim.num_bytes % donor.page_bytes == 0 && claim.extent.first_block * donor.block_bytes % donor.page_bytes == 0;
+      !claim.borrower.name.empty() && IsName(claim.borrower.name) && IsName(claim.borrower.instance_id) &&
+      !claim.borrower_model.empty() && IsName(claim.borrower_model) && claim.channel == donor.channel &&
+      !claim.capability.empty() && claim.capability.size() <= kMaxCapabilityBytes && claim.borrower_blocks >= 0 &&
+      claim.borrower_blocks <= claim.num_bytes && NamesBlocksOf(claim.extent, donor.num_blocks) &&
+      claim.num_bytes == claim.extent.num_blocks * donor.block_bytes && claim.num_bytes % donor.page_bytes == 0 &&
+      claim.extent.first_block * donor.block_bytes % donor.page_bytes == 0;
   if (sound) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("lease ", claim.id.value(), " of ", claim.num_bytes, " bytes, blocks ", claim.extent.first_block,
-                   "+", claim.extent.num_blocks, " of ", donor.num_blocks,
-                   ": wanted whole pages of the donor's blocks, a borrower, its model and a capability"));
+  return absl::InvalidArgumentError(absl::StrCat(
+      "lease ", claim.id.value(), " of ", claim.num_bytes, " bytes, blocks ", claim.extent.first_block, "+",
+      claim.extent.num_blocks, " of ", donor.num_blocks,
+      ": wanted whole pages of the donor's blocks, a borrower, its model, the donor's channel and a capability"));
 }
 
 // The broker does not know the lease: an earlier one made it, or this one has not seen its donor for a while, or waited

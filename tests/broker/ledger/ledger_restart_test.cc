@@ -83,6 +83,12 @@ TEST_F(LedgerRestartTest, ClaimsThatCannotBeAreRefused) {
   expect_refused("an end", [](Lease& l) { l.state = LeaseState::kFenced; });
   expect_refused("no id", [](Lease& l) { l.id = LeaseId(0); });
   expect_refused("somebody else's", [](Lease& l) { l.donor = PartyOf("x"); });
+  // Watchers are told of it, the log and the metrics.
+  expect_refused("a borrower of any name", [](Lease& l) { l.borrower.name = "chat\nforged"; });
+  expect_refused("of any instance", [](Lease& l) { l.borrower.instance_id = std::string(129, 'i'); });
+  expect_refused("of any model", [](Lease& l) { l.borrower_model = "chat model"; });
+  expect_refused("a channel that is not its donor's", [](Lease& l) { l.channel = "/run/x"; });
+  expect_refused("a capability of any length", [](Lease& l) { l.capability = std::string(129, 'c'); });
 }
 
 TEST_F(LedgerRestartTest, NewIdsDifferFromThoseOfEarlierBrokers) {

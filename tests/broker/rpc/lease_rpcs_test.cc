@@ -221,6 +221,7 @@ TEST_F(BrokerDoorLeaseTest, ALargeSnapshotComesInPartsThatAreReadAsOne) {
     lease.set_borrower_blocks(1);
     lease.set_epoch(9);
     lease.set_state(v1::GRANTED);
+    lease.set_channel(donor.engine().lease_channel());
     lease.set_capability("secret");
   }
   v1::RegisterResponse registered;
