@@ -118,11 +118,12 @@ absl::Duration BrokerLoop::UntilNextDeadline() {
   const absl::Time now = Now();
   const absl::Time next = tables_.NextDeadline();
   if (next == absl::InfiniteFuture()) return absl::InfiniteDuration();
-  return std::max(absl::Milliseconds(1), next - now);
+  return std::clamp(next - now, absl::Milliseconds(1), heartbeat_interval());
 }
 
 // A broker that was suspended, or got no CPU time, could not receive heartbeats meanwhile. So when the time jumps while
-// the loop was not waiting, all deadlines are postponed by the jump.
+// the loop was not waiting, all deadlines are postponed by the jump. It waits for an interval at most, and not until
+// the first of them is due: a suspension that ends by then would look like the wait.
 absl::Time BrokerLoop::Now() {
   const absl::Time now = clock_.Now();
   if (now - std::max(last_seen_, planned_wake_) > heartbeat_interval()) {
