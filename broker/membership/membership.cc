@@ -108,9 +108,9 @@ absl::Status Membership::Heartbeat(const std::string& name, const std::string& i
 }
 
 void Membership::Deregister(const std::string& name, const std::string& instance_id) {
+  left_.Add(instance_id);  // also where its registration is still on its way here
   Record* const record = Find(name, instance_id);
   if (record == nullptr) return;
-  left_.Add(instance_id);
   Remove(*record, /*died=*/false);
 }
 

@@ -161,6 +161,13 @@ TEST_F(TablesTest, AnEngineThatLeftIsNotBroughtBackByACopyOfItsRegistration) {
   EXPECT_NE(tables_.engines().Find("code"), std::nullopt) << "the next instance of that name";
 }
 
+// It came late: the engine has given up waiting for the answer, and has taken its leave.
+TEST_F(TablesTest, NorByARegistrationThatComesAfterItLeft) {
+  tables_.Deregister("code", "i1", now_);
+  EXPECT_TRUE(tables_.Register({Sharing("code"), {}, {}}, now_).ok());
+  EXPECT_EQ(tables_.engines().Find("code"), std::nullopt);
+}
+
 TEST_F(TablesTest, ARefusedRegistrationEntersNeitherTable) {
   membership::EngineInfo bad = Sharing("code");
   bad.kv.block_bytes = 1;
