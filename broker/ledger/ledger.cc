@@ -127,7 +127,10 @@ absl::Status Ledger::RevokeLease(LeaseId id, absl::Time now) {
 
 void Ledger::Tick(absl::Time now) {
   table_.ForgetDeclined(now);
-  for (const LeaseId id : table_.Unanswered(now)) claims_.EndOffer(id, now);
+  for (const LeaseId id : table_.Unanswered(now)) {
+    members_.Find(table_.Find(id)->donor)->silent_until = now + options_.decline_backoff;
+    claims_.EndOffer(id, now);
+  }
 }
 
 std::vector<Lease> Ledger::Snapshot() const {

@@ -15,8 +15,9 @@ int64_t Sources::free_bytes() const {
 }
 
 Source* Sources::Best() {
-  const auto best = std::max_element(list.begin(), list.end(),
-                                     [](const auto& a, const auto& b) { return a.free_bytes() < b.free_bytes(); });
+  const auto rank = [](const Source& s) { return std::pair(s.free_units > 0 && !s.silent, s.free_bytes()); };
+  const auto best =
+      std::max_element(list.begin(), list.end(), [&](const Source& a, const Source& b) { return rank(a) < rank(b); });
   return best == list.end() || best->free_units < 1 ? nullptr : &*best;
 }
 
@@ -34,6 +35,7 @@ Sources FindSources(const LeaseTable& table, const Members& members, const Engin
     Source source{.donor = donor, .unit = *unit, .taken = table.TakenOf(id), .leases = lent.leases};
     source.region = {.first_block = donor->engine.num_blocks - lendable, .num_blocks = lendable};
     source.free_units = std::max<int64_t>(0, lendable - lent.blocks) / unit->donor_blocks;
+    source.silent = now < donor->silent_until;
     sources.list.push_back(std::move(source));
   }
   return sources;

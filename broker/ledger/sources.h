@@ -32,6 +32,7 @@ struct Source {
   std::vector<Extent> taken;  // on lease, or declined a moment ago
   int64_t leases = 0;         // that it gives
   int64_t free_units = 0;
+  bool silent = false;  // it did not answer an offer a moment ago
   int64_t free_bytes() const { return free_units * unit.bytes; }
 };
 
@@ -41,7 +42,7 @@ struct Sources {
   std::vector<PairUnit> units;  // refused pairs are here alone
 
   int64_t free_bytes() const;
-  /// The one with the most to lend; null: nobody has a unit.
+  /// The one with the most to lend, who is silent after all others; null: nobody has a unit.
   Source* Best();
 };
 

@@ -33,6 +33,20 @@ TEST_F(LedgerTest, WhateverIsAskedFirstEndsOffersThatWereNotAnswered) {
   }
 }
 
+// It has most to lend, and does not hear of it: its Watch is broken, or its loop hangs.
+TEST_F(LedgerTest, WhoDoesNotAnswerAnOfferIsAskedAfterAllOthersForAMoment) {
+  Engine other = EngineOf("other");
+  other.num_blocks = kBlocks / 2;
+  for (const Engine& engine : {EngineOf("deaf"), other}) AddEngine(engine);
+  AddEngine(EngineOf("chat"), {}, kBlocks);
+  EXPECT_EQ(Request("chat", 5).leases.at(0).donor.name, "deaf");
+  now_ += absl::Seconds(3);
+  EXPECT_EQ(Request("chat", 5).leases.at(0).donor.name, "other");
+  EXPECT_EQ(Request("chat", kBlocks).leases.back().donor.name, "deaf") << "nobody else has more";
+  now_ += absl::Seconds(2);
+  EXPECT_EQ(Request("chat", 5).leases.at(0).donor.name, "deaf");
+}
+
 TEST_F(LedgerTest, AKeyMayHave128Bytes) {
   AddEngine(EngineOf("chat"), {}, kBlocks);
   AddEngine(EngineOf("code"));
