@@ -22,7 +22,7 @@ Donor::Entry* Donor::Find(kv::LeaseId id, std::initializer_list<Phase> phases) {
 
 void Donor::SetTtl(absl::Duration ttl) {
   options_.ttl = ttl;
-  for (auto& [id, entry] : leases_) entry.ttl = std::max(entry.ttl, ttl);
+  for (auto& [id, entry] : leases_) entry.RaiseTtl(ttl);
 }
 
 void Donor::OnLeaseUpdate(const Lease& lease, absl::Time now) {

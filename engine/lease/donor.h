@@ -48,6 +48,7 @@
 // extent are never both granted, even if the broker offers both.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <initializer_list>
 #include <map>
@@ -114,8 +115,8 @@ class Donor {
 
   explicit Donor(const Options& options) : options_(options) {}
 
-  /// A lease goes on with the longest that was said in its time: its borrower renews by another, if it has not heard of
-  /// this one.
+  /// A lease goes on with the longest that was said in its time, also until its next renewal: its borrower renews by
+  /// another, if it has not heard of this one or has heard of it first.
   void SetTtl(absl::Duration ttl);
 
   // From the broker's Watch.
@@ -204,6 +205,11 @@ class Donor {
     Ending ending = Ending::kGivenBack;  // if it is revoked, why
     std::string why;
 
+    void RaiseTtl(absl::Duration to) {
+      const absl::Duration more = std::max(absl::ZeroDuration(), to - ttl);
+      if (phase != Phase::kRevoking) deadline += more;
+      ttl += more;
+    }
     bool granted() const { return phase != Phase::kClearing && phase != Phase::kGranting; }
     bool taken() const { return phase != Phase::kClearing; }  // out of local use
     bool comes_back() const { return wanted_back || phase == Phase::kRevoking; }

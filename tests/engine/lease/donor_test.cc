@@ -124,6 +124,18 @@ TEST(DonorTest, ABorrowerThatHasNotHeardOfAShorterTtlKeepsItsLease) {
   EXPECT_EQ(donor.NextDeadline(), kStart + kTtl * 4) << "a longer one counts";
 }
 
+// It was granted under the broker before, and opened by a borrower that has heard of the new one's ttl.
+TEST(DonorTest, ALongerTtlHoldsFromTheLastRenewalOn) {
+  Donor donor = ActiveDonor();
+  donor.SetTtl(kTtl * 3);
+  donor.Tick(kStart + kTtl);
+  EXPECT_THAT(Take(donor), IsEmpty()) << "its borrower renews it just now";
+  EXPECT_EQ(donor.NextDeadline(), kStart + kTtl * 3);
+  Donor revoked = RevokingDonor();
+  revoked.SetTtl(kTtl * 3);
+  EXPECT_EQ(revoked.NextDeadline(), kStart + kDeadline);
+}
+
 TEST(DonorTest, LeasesThatBeginAfterAShorterTtlHaveThat) {
   Donor donor = NewDonor();
   donor.SetTtl(kTtl / 10);
