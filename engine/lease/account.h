@@ -7,8 +7,10 @@
 //   accounts.all().at("chat").byte_seconds() == 8192;
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <string>
 
@@ -32,8 +34,10 @@ struct Account {
 
   Ended& of(Ending ending) { return ended[static_cast<size_t>(ending)]; }
   const Ended& of(Ending ending) const { return ended[static_cast<size_t>(ending)]; }
-  /// Whole ones.
-  int64_t byte_seconds() const { return static_cast<int64_t>(byte_micros / 1'000'000); }
+  /// Whole ones; what does not fit is the largest number.
+  int64_t byte_seconds() const {
+    return static_cast<int64_t>(std::min(byte_micros / 1'000'000, absl::int128(std::numeric_limits<int64_t>::max())));
+  }
   friend bool operator==(const Account&, const Account&) = default;
 };
 

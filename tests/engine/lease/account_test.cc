@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <limits>
 #include <map>
 #include <random>
 #include <string>
@@ -54,6 +55,13 @@ TEST(AccountsTest, EightyGibibytesForAYearFit) {
   accounts.Begin(kModel, int64_t{80} << 30, kStart);
   accounts.Advance(kStart + absl::Hours(24 * 365));
   EXPECT_EQ(accounts.all().at(kModel).byte_seconds(), (int64_t{80} << 30) * 24 * 365 * 3600);
+}
+
+TEST(AccountsTest, WhatIsTooMuchStopsAtTheLargest) {
+  Accounts accounts;
+  accounts.Begin(kModel, int64_t{4} << 40, kStart);
+  accounts.Advance(kStart + absl::Hours(24 * 30));
+  EXPECT_EQ(accounts.all().at(kModel).byte_seconds(), std::numeric_limits<int64_t>::max());
 }
 
 TEST(AccountsTest, TimeThatDoesNotPassCountsNothing) {
