@@ -11,10 +11,11 @@ void WindowTracker::Note(absl::Time now, int64_t used_blocks, int64_t waiting_bl
   waiting_blocks_ = waiting_blocks;
   if (used_blocks + waiting_blocks > 0) busy_at_ = now;
   if (used_blocks + waiting_blocks == 0 && request_tokens == 0) return;  // idle time opens no slices
-  if (slices_.empty() || now - slices_.back().begin >= options_.slice) slices_.push_back({now, 0, 0});
-  Slice& slice = slices_.back();
-  slice.max_request_tokens = std::max(slice.max_request_tokens, request_tokens);
-  slice.peak_blocks = std::max(slice.peak_blocks, used_blocks + waiting_blocks);
+  const absl::Duration slice = std::min(options_.slice, options_.window / kLeastSlices);
+  if (slices_.empty() || now - slices_.back().begin >= slice) slices_.push_back({now, 0, 0});
+  Slice& latest = slices_.back();
+  latest.max_request_tokens = std::max(latest.max_request_tokens, request_tokens);
+  latest.peak_blocks = std::max(latest.peak_blocks, used_blocks + waiting_blocks);
 }
 
 void WindowTracker::NoteReuse(absl::Time now, const kv::Reuse& reuse) {

@@ -24,7 +24,7 @@ class WindowTracker {
  public:
   struct Options {
     absl::Duration window = absl::Seconds(10);
-    absl::Duration slice = absl::Seconds(1);
+    absl::Duration slice = absl::Seconds(1);                // or a tenth of the window, if that is shorter
     absl::Duration min_interval = absl::Milliseconds(200);  // between reports
     int64_t num_blocks = 0;                                 // of the own arena
   };
@@ -55,6 +55,7 @@ class WindowTracker {
     absl::Time begin;
     int64_t max_request_tokens = 0, peak_blocks = 0;
   };
+  static constexpr int kLeastSlices = 10;  // so much too early a peak may be forgotten, in parts of the window
   Window At(absl::Time now);
   absl::Time PauseBegins() const { return busy_at_ + std::min(kPause, options_.window); }
 

@@ -52,6 +52,15 @@ TEST(WindowTrackerTest, APeakIsRememberedForTheWindowAndForgottenAfterIt) {
   EXPECT_EQ(after->max_request_tokens, 7);
 }
 
+TEST(WindowTrackerTest, AShortWindowRemembersItsLastPeakAsLong) {
+  WindowTracker tracker({.window = absl::Seconds(1)});
+  tracker.Note(At(0), 1, 0, 7);
+  tracker.Note(At(0.9), 50, 0, 400);
+  tracker.Note(At(0.95), 1, 0, 7);
+  EXPECT_EQ(tracker.TakeUpdate(At(1.8))->peak_blocks, 50);
+  EXPECT_EQ(tracker.TakeUpdate(At(2.1))->peak_blocks, 0);
+}
+
 kv::Reuse FoundInPart(int part) {
   kv::Reuse reuse{.looked_up = 100};
   reuse.found[part] = 90;
