@@ -97,17 +97,12 @@ std::map<std::string, int64_t> ClusterTable::BorrowedBytes() const {
 }
 
 std::vector<ClusterTable::ModelLimit> ClusterTable::Limits() const {
-  const std::map<std::string, int64_t> borrowed = BorrowedBytes();
   std::vector<ModelLimit> limits;
   for (const auto& [model, bytes] : limits_) {
     ModelLimit limit = {.model = model, .limit_bytes = bytes};
-    for (const auto& [name, engine] : engines_) {
-      if (engine.info().model_name() != model) continue;
-      ++limit.engines;
-      if (const auto of_engine = borrowed.find(name); of_engine != borrowed.end()) {
-        limit.borrowed_bytes += of_engine->second;
-      }
-    }
+    for (const auto& [id, lease] : leases_)
+      limit.borrowed_bytes += lease.borrower_model() == model ? lease.num_bytes() : 0;
+    for (const auto& [name, engine] : engines_) limit.engines += engine.info().model_name() == model ? 1 : 0;
     limits.push_back(std::move(limit));
   }
   return limits;

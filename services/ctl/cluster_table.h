@@ -19,7 +19,7 @@ namespace swiftcache::services::ctl {
 /// Thread-safety: none. Errors: none. REQUIRES: updates are applied in order.
 class ClusterTable {
  public:
-  /// What the engines of one model may borrow together, and do.
+  /// What the engines of one model may borrow together, and do, those included that the broker does not see.
   struct ModelLimit {
     std::string model;
     int64_t limit_bytes = 0, borrowed_bytes = 0, engines = 0;

@@ -92,10 +92,7 @@ absl::Status RunLimit(const Addresses& addresses, const std::string& model, cons
 // The model that borrows `lease`; "MODEL" where that cannot be seen.
 std::string BorrowerModel(const v1::WatchResponse::Snapshot& snapshot, int64_t lease) {
   for (const v1::Lease& each : snapshot.leases()) {
-    if (each.lease_id() != lease) continue;
-    for (const v1::EngineStatus& engine : snapshot.engines()) {
-      if (engine.info().name() == each.borrower()) return engine.info().model_name();
-    }
+    if (each.lease_id() == lease) return each.borrower_model();
   }
   return "MODEL";
 }

@@ -36,6 +36,7 @@ v1::WatchResponse LeaseEvent(int64_t id, v1::LeaseState state, int64_t first_blo
   lease.set_state(state);
   lease.set_donor("code");
   lease.set_borrower("chat");
+  lease.set_borrower_model("chat-model");
   lease.mutable_extent()->set_first_block(first_block);
   lease.mutable_extent()->set_num_blocks(4);
   lease.set_num_bytes(4 << 20);
@@ -138,6 +139,18 @@ TEST_F(ClusterTableTest, LimitsAreShownUntilTheyAreLiftedAlsoOfModelsThatNobodyS
   EXPECT_EQ(cluster_.ShowLimits(),
             "MODEL       LIMIT  BORROWED  ENGINES\n"
             "code-model    1 B       0 B        0\n");
+}
+
+// As the broker counts it: a borrower that it cannot see keeps what it holds.
+TEST_F(ClusterTableTest, WhatAModelBorrowsCountsWhetherOrNotItsEngineIsThere) {
+  cluster_.Apply(LimitNews("chat-model", 8 << 20));
+  cluster_.Apply(LeaseEvent(5, v1::GRANTED));
+  v1::WatchResponse gone;
+  gone.set_removed("chat");
+  cluster_.Apply(gone);
+  EXPECT_EQ(cluster_.ShowLimits(),
+            "MODEL       LIMIT  BORROWED  ENGINES\n"
+            "chat-model  8 MiB     4 MiB        0\n");
 }
 
 }  // namespace
