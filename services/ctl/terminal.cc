@@ -14,6 +14,11 @@ bool OnTerminal() { return isatty(STDOUT_FILENO) == 1; }
 std::string WithoutControls(std::string text) {
   const auto is_control = [](char c) { return (c >= 0 && c < 0x20 && c != '\n' && c != '\t') || c == 0x7F; };
   std::replace_if(text.begin(), text.end(), is_control, '?');
+  // U+0080 to U+009F, of which some are for terminals what ESC and a letter are.
+  for (size_t i = 0; i + 1 < text.size(); ++i) {
+    const auto second = static_cast<unsigned char>(text[i + 1]);
+    if (text[i] == '\xC2' && second >= 0x80 && second < 0xA0) text.replace(i, 2, "?");
+  }
   return text;
 }
 

@@ -36,6 +36,10 @@ TEST(TableTest, BytesAreShownInTheLargestUnitThatFits) {
 
 TEST(TerminalTest, ControlCharactersOfAModelAreNotPassedOn) {
   EXPECT_EQ(WithoutControls("a\033[2Jb\r\n\tc\x7F \xC3\xA9"), "a?[2Jb?\n\tc? \xC3\xA9");
+  EXPECT_EQ(WithoutControls("a\xC2\x9B"
+                            "2Jb\xC2\xA0\xC2\x80"),
+            "a?2Jb\xC2\xA0?")
+      << "those beyond ASCII, too";
 }
 
 TEST(TurnTest, SpeedCountsTheTokensAfterTheFirst) {
