@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // What lies just on a border, and what no other test would miss.
 #include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "engine/lease/borrower.h"
 #include "tests/engine/lease/donor_harness.h"
@@ -109,6 +112,49 @@ TEST(DonorTest, TheReasonOfARevocationIsThatOfTheEnd) {
   const std::vector<Donor::Action> actions = donor.TakeActions();
   ASSERT_FALSE(actions.empty());
   EXPECT_EQ(std::get<Donor::Say>(actions.back()).why, "because");
+}
+
+TEST(BorrowerTest, WhoseDonorAnswersNoMoreHasTheOrdinaryTimeToDrainToo) {
+  Borrower borrower = ActiveBorrower();
+  borrower.Tick(kStart + kTtl);
+  const std::vector<Borrower::Action> actions = borrower.TakeActions();
+  ASSERT_EQ(actions.size(), 1u);
+  EXPECT_EQ(std::get<Borrower::Drain>(actions[0]).until, kStart + kTtl + absl::Seconds(2));
+}
+
+TEST(DonorTest, AnEndWithoutABorrowerSaysWhetherThereWasOne) {
+  for (auto& [donor, why] : std::vector<std::pair<Donor, std::string>>{
+           {GrantedDonor(), "its borrower never opened it"}, {ActiveDonor(), "its borrower stopped renewing"}}) {
+    donor.Tick(kStart + kTtl);
+    const std::vector<Donor::Action> actions = donor.TakeActions();
+    ASSERT_FALSE(actions.empty());
+    EXPECT_EQ(std::get<Donor::Say>(actions.back()).why, why);
+  }
+}
+
+// By which late ones are counted.
+absl::Time DeadlineOfReturn(Donor& donor) {
+  for (const Donor::Action& action : donor.TakeActions()) {
+    if (const auto* back = std::get_if<Donor::TakeBack>(&action)) return back->deadline;
+  }
+  return absl::InfinitePast();
+}
+
+TEST(DonorTest, MemoryIsDueWhenItsBorrowerWasToldAndNeverWhereItWasNotReadyToBeLent) {
+  Donor clearing = ClearingDonor();
+  clearing.Revoke(kId, "own need", kStart);
+  clearing.Cleared(kId, true, kStart + absl::Seconds(5));
+  EXPECT_EQ(DeadlineOfReturn(clearing), absl::InfiniteFuture());
+
+  Donor granting = GrantingDonor();
+  granting.Revoke(kId, "own need", kStart);
+  granting.Granted(kId, kv::Epoch(7), kStart + absl::Milliseconds(1));
+  EXPECT_EQ(DeadlineOfReturn(granting), kStart + kDeadline);
+
+  Donor active = ActiveDonor();
+  active.RevokeAll("the engine ends", kStart, absl::Milliseconds(700));
+  active.BorrowerReleased(kId, kStart + absl::Milliseconds(1));
+  EXPECT_EQ(DeadlineOfReturn(active), kStart + absl::Milliseconds(700));
 }
 
 }  // namespace

@@ -51,6 +51,11 @@ TEST(DepartureTest, ADrainInAHurrySavesForHalfOfItsTime) {
   EXPECT_EQ(departure.save_until(), kNow + kHurry / 2);
 }
 
+TEST(DepartureTest, WhatIsIdleIsSavedForHalfOfARevocationsTimeAtMost) {
+  EXPECT_EQ(Saving().save_idle_until(), kNow + kHurry - kTerms.revoke_deadline / 2);
+  EXPECT_EQ(Saving(absl::Milliseconds(500)).save_idle_until(), kNow + kTerms.revoke_deadline / 2);
+}
+
 TEST(DepartureTest, AnUnhurriedDrainWaitsForRoomForAQuarterOfItsTime) {
   const Departure departure = Waiting();
   EXPECT_EQ(departure.phase(), Phase::kWaiting);
