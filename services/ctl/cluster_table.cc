@@ -100,8 +100,9 @@ std::vector<ClusterTable::ModelLimit> ClusterTable::Limits() const {
   std::vector<ModelLimit> limits;
   for (const auto& [model, bytes] : limits_) {
     ModelLimit limit = {.model = model, .limit_bytes = bytes};
-    for (const auto& [id, lease] : leases_)
-      limit.borrowed_bytes += lease.borrower_model() == model ? lease.num_bytes() : 0;
+    for (const auto& [id, lease] : leases_) {
+      if (lease.borrower_model() == model) limit.borrowed_bytes += lease.num_bytes();
+    }
     for (const auto& [name, engine] : engines_) limit.engines += engine.info().model_name() == model ? 1 : 0;
     limits.push_back(std::move(limit));
   }
