@@ -13,6 +13,7 @@ using nlohmann::json;
 using Input = std::variant<std::string, std::vector<int32_t>, relay::Chat>;
 
 constexpr char kPrompt[] = "prompt";
+constexpr int64_t kLeast = std::numeric_limits<int64_t>::min(), kMost = std::numeric_limits<int64_t>::max();
 
 std::optional<Input> ParseText(const json& value, const std::string& name, Fields& fields, int64_t max_bytes) {
   const auto& text = value.get_ref<const std::string&>();
@@ -122,10 +123,41 @@ std::vector<Input> ParsePrompts(Fields& fields, const HttpRequestLimits& limits)
   return prompts;
 }
 
+text::TemplateVariables ParseTemplateVariables(Fields& fields, const HttpRequestLimits& limits) {
+  text::TemplateVariables variables;
+  const json* object = fields.Find("chat_template_kwargs");
+  if (object == nullptr) return variables;
+  Fields inside(*object, "chat_template_kwargs.");
+  fields.Adopt(inside.status());
+  if (!inside.status().ok()) return variables;
+  for (const auto& [name, value] : object->items()) {
+    if (static_cast<int64_t>(name.size()) > limits.max_label_bytes) {
+      fields.Fail("chat_template_kwargs",
+                  absl::StrCat("has a name of ", name.size(), " bytes, wants at most ", limits.max_label_bytes));
+      return variables;
+    }
+    text::TemplateVariable& variable = variables[name];
+    if (value.is_boolean()) {
+      variable = value.get<bool>();
+    } else if (value.is_number_integer() && WholeNumber(value, kLeast, kMost)) {
+      variable = value.get<int64_t>();
+    } else if (value.is_number()) {
+      variable = value.get<double>();
+    } else if (value.is_string()) {
+      variable = value.get<std::string>();
+    } else if (!value.is_null()) {
+      inside.Fail(name, absl::StrCat("is ", Shown(value), ", wants a text, a number, true, false or null"));
+    }
+  }
+  fields.Adopt(inside.status());
+  return variables;
+}
+
 relay::Chat ParseChat(Fields& fields, const HttpRequestLimits& limits) {
   relay::Chat chat;
   chat.add_generation_prompt = fields.Bool("add_generation_prompt").value_or(true);
   chat.plain_content = fields.Bool("plain_content").value_or(false);
+  chat.template_variables = ParseTemplateVariables(fields, limits);
   const json* messages = fields.Find("messages");
   if (messages == nullptr || !messages->is_array() || messages->empty()) {
     fields.Fail("messages", absl::StrCat("is ", messages == nullptr ? "missing" : ShownWithoutText(*messages),

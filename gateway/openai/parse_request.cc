@@ -74,8 +74,8 @@ void ReadStreamOptions(Fields& fields, ResponseOptions& answer) {
   fields.Adopt(stream.status());
 }
 
-// Refuses fields that would change the form of the response, since ignoring them would mislead the client: OpenAI's, the
-// older names of these, and vLLM's.
+// Refuses fields that would change the response or its form, since ignoring them would mislead the client: OpenAI's, the
+// older names of these, vLLM's and llama.cpp's.
 void RefuseUnsupported(Fields& fields) {
   for (const char* name : {"tools", "functions"}) {
     const json* tools = fields.Find(name);
@@ -88,10 +88,14 @@ void RefuseUnsupported(Fields& fields) {
     fields.Fail(name,
                 absl::StrCat("is ", Shown(*choice), ", wants \"none\" or \"auto\": calling tools is not supported"));
   }
-  for (const char* name : {"guided_json", "guided_regex", "guided_choice", "guided_grammar", "structured_outputs"}) {
+  for (const char* name : {"guided_json", "guided_regex", "guided_choice", "guided_grammar", "structured_outputs",
+                           "grammar", "json_schema"}) {
     const json* form = fields.Find(name);
     if (form == nullptr) continue;
     fields.Fail(name, absl::StrCat("is ", Shown(*form), ", wants to be left out: a form cannot be imposed on answers"));
+  }
+  if (fields.Bool("continue_final_message").value_or(false)) {
+    fields.Fail("continue_final_message", "is true, wants false: the last message of a chat cannot be continued");
   }
   const json* format = fields.Find("response_format");
   if (format == nullptr) return;

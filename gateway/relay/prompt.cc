@@ -54,7 +54,7 @@ std::vector<text::RenderedPiece> Joined(std::vector<text::RenderedPiece> pieces)
 absl::StatusOr<std::vector<int32_t>> PlainContentIds(const fleet::ModelText& text, const Chat& chat) {
   const text::Tokenizer& tokenizer = text.tokenizer();
   RETURN_IF_ERROR(CheckRoles(tokenizer, chat));
-  auto rendered = text.chat().RenderPieces(chat.messages, chat.add_generation_prompt);
+  auto rendered = text.chat().RenderPieces(chat.messages, chat.add_generation_prompt, chat.template_variables);
   if (!rendered.ok()) return RenderError(rendered.status());
   const std::vector<text::RenderedPiece> pieces = Joined(*std::move(rendered));
   std::string whole;
@@ -97,7 +97,7 @@ absl::Status CheckBytes(const fleet::ModelText& text, int64_t bytes, int64_t max
 absl::StatusOr<std::vector<int32_t>> ChatIds(const fleet::ModelText& text, const Chat& chat) {
   if (!text.chat_status().ok()) return Unusable(text.chat_status());
   if (chat.plain_content) return PlainContentIds(text, chat);
-  auto rendered = text.chat().Render(chat.messages, chat.add_generation_prompt);
+  auto rendered = text.chat().Render(chat.messages, chat.add_generation_prompt, chat.template_variables);
   if (!rendered.ok()) return RenderError(rendered.status());
   return text.tokenizer().Encode(*rendered, kWithSpecial);
 }

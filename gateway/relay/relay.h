@@ -24,6 +24,7 @@ struct Chat {
   std::vector<text::ChatMessage> messages;
   bool add_generation_prompt = true;
   bool plain_content = false;
+  text::TemplateVariables template_variables = {};
 };
 
 struct GenerateRequest {

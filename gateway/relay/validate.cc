@@ -72,6 +72,25 @@ absl::Status CheckRequestId(const std::string& id, const Limits& limits) {
   return absl::OkStatus();
 }
 
+absl::Status CheckTemplateVariables(const text::TemplateVariables& variables, const Limits& limits) {
+  constexpr char kField[] = "chat_template_kwargs";
+  int64_t bytes = 0;
+  for (const auto& [name, value] : variables) {
+    RETURN_IF_ERROR(CheckSize("a name in chat_template_kwargs", name.size(), limits.max_label_bytes, "bytes"));
+    RETURN_IF_ERROR(CheckUtf8("a name in chat_template_kwargs", name));
+    if (text::ChatTemplate::IsReserved(name)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(kField, ".", name, " is set, wants to be left out: templates have it from elsewhere"));
+    }
+    bytes += static_cast<int64_t>(name.size()) + 1;
+    const auto* text = std::get_if<std::string>(&value);
+    if (text == nullptr) continue;
+    RETURN_IF_ERROR(CheckUtf8(absl::StrCat(kField, ".", name), *text));
+    bytes += static_cast<int64_t>(text->size());
+  }
+  return CheckSize(kField, bytes, limits.max_template_bytes, "bytes");
+}
+
 }  // namespace
 
 absl::Status CheckSampling(const fleet::Sampling& s, const Limits& limits) {
@@ -107,7 +126,8 @@ absl::Status CheckChat(const Chat& chat, const Limits& limits) {
     RETURN_IF_ERROR(CheckUtf8(field + ".content", message.content));
     bytes += message.content.size();
   }
-  return CheckSize("chat.messages", bytes, limits.max_prompt_bytes, "bytes");
+  RETURN_IF_ERROR(CheckSize("chat.messages", bytes, limits.max_prompt_bytes, "bytes"));
+  return CheckTemplateVariables(chat.template_variables, limits);
 }
 
 absl::Status CheckPrompt(std::string_view prompt, const Limits& limits) {

@@ -21,8 +21,9 @@ struct Limits {
   int64_t max_prompt_bytes = int64_t{16} << 20;
   int64_t max_messages = 4096;
   int64_t max_role_bytes = 64;
+  int64_t max_template_bytes = int64_t{64} << 10;  // names and texts of a chat's template variables
   int64_t max_request_id_bytes = 256;
-  int64_t max_label_bytes = 256;  // cache_salt, conversation_id
+  int64_t max_label_bytes = 256;  // cache_salt, conversation_id, names of template variables
   int64_t max_stop_strings = 16;
   int64_t max_stop_bytes = 1024;
   int64_t max_stop_token_ids = 128;
@@ -35,7 +36,7 @@ absl::Status CheckRequest(const GenerateRequest& request, const Limits& limits);
 /// Ranges as in proto Sampling; NaN and infinity are out of every range. Errors: INVALID_ARGUMENT.
 absl::Status CheckSampling(const fleet::Sampling& sampling, const Limits& limits);
 
-/// Messages, roles and sizes of a chat. Errors: INVALID_ARGUMENT.
+/// Messages, roles, template variables and sizes of a chat. Errors: INVALID_ARGUMENT.
 absl::Status CheckChat(const Chat& chat, const Limits& limits);
 
 /// Not empty, not too long, valid UTF-8. Errors: INVALID_ARGUMENT.

@@ -117,6 +117,22 @@ fleet::EngineState ToPlain(v1::EngineState state) {
   }
 }
 
+text::TemplateVariable ToPlain(const v1::TemplateVariable& in) {
+  switch (in.value_case()) {
+    case v1::TemplateVariable::kFlag:
+      return in.flag();
+    case v1::TemplateVariable::kWhole:
+      return in.whole();
+    case v1::TemplateVariable::kNumber:
+      return in.number();
+    case v1::TemplateVariable::kText:
+      return in.text();
+    case v1::TemplateVariable::VALUE_NOT_SET:
+      return {};
+  }
+  return {};
+}
+
 }  // namespace
 
 relay::Chat ToPlain(const v1::Chat& in) {
@@ -124,6 +140,7 @@ relay::Chat ToPlain(const v1::Chat& in) {
   for (const v1::ChatMessage& message : in.messages()) out.messages.push_back({message.role(), message.content()});
   out.add_generation_prompt = !in.has_add_generation_prompt() || in.add_generation_prompt();
   out.plain_content = in.plain_content();
+  for (const auto& [name, variable] : in.chat_template_kwargs()) out.template_variables[name] = ToPlain(variable);
   return out;
 }
 

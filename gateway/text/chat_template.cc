@@ -2,6 +2,7 @@
 #include "gateway/text/chat_template.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "common/base/status_macros.h"
@@ -14,20 +15,29 @@ namespace {
 using jinja::FreeText;
 using jinja::Value;
 
+struct ToValue {
+  Value operator()(std::monostate) const { return Value(jinja::None{}); }
+  Value operator()(bool flag) const { return Value::Bool(flag); }
+  Value operator()(int64_t number) const { return Value::Int(number); }
+  Value operator()(double number) const { return Value::Float(number); }
+  Value operator()(const std::string& text) const { return Value::String(FreeText(text, /*marked=*/true)); }
+};
+
 class JinjaChatTemplate final : public ChatTemplate {
  public:
   JinjaChatTemplate(std::unique_ptr<jinja::Template> compiled, const Options& options)
       : compiled_(std::move(compiled)), options_(options) {}
 
-  absl::StatusOr<std::string> Render(const std::vector<ChatMessage>& messages,
-                                     bool add_generation_prompt) const override {
-    ASSIGN_OR_RETURN(jinja::Rendered rendered, Run(messages, add_generation_prompt));
+  absl::StatusOr<std::string> Render(const std::vector<ChatMessage>& messages, bool add_generation_prompt,
+                                     const TemplateVariables& variables) const override {
+    ASSIGN_OR_RETURN(jinja::Rendered rendered, Run(messages, add_generation_prompt, variables));
     return std::move(rendered.text);
   }
 
   absl::StatusOr<std::vector<RenderedPiece>> RenderPieces(const std::vector<ChatMessage>& messages,
-                                                          bool add_generation_prompt) const override {
-    ASSIGN_OR_RETURN(jinja::Rendered rendered, Run(messages, add_generation_prompt));
+                                                          bool add_generation_prompt,
+                                                          const TemplateVariables& variables) const override {
+    ASSIGN_OR_RETURN(jinja::Rendered rendered, Run(messages, add_generation_prompt, variables));
     std::vector<RenderedPiece> pieces;
     size_t at = 0;
     auto add = [&](size_t end, bool from_message) {
@@ -56,14 +66,16 @@ class JinjaChatTemplate final : public ChatTemplate {
     return list.Finish();
   }
 
-  /// The names that transformers hands to a template.
-  absl::StatusOr<jinja::Rendered> Run(const std::vector<ChatMessage>& messages, bool add_generation_prompt) const {
+  /// The names that transformers hands to a template, which are IsReserved, and the variables.
+  absl::StatusOr<jinja::Rendered> Run(const std::vector<ChatMessage>& messages, bool add_generation_prompt,
+                                      const TemplateVariables& variables) const {
     jinja::Limits limits{.max_steps = options_.max_steps,
                          .max_output_bytes = options_.max_output_bytes,
                          .max_memory_bytes = options_.max_memory_bytes};
     jinja::Budget inputs(limits);
     ASSIGN_OR_RETURN(Value list, Messages(messages, inputs));
     jinja::Context context;
+    for (const auto& [name, variable] : variables) context[name] = std::visit(ToValue(), variable);
     context["messages"] = std::move(list);
     context["tools"] = context["documents"] = Value(jinja::None{});
     context["add_generation_prompt"] = Value::Bool(add_generation_prompt);
@@ -78,6 +90,12 @@ class JinjaChatTemplate final : public ChatTemplate {
 };
 
 }  // namespace
+
+bool ChatTemplate::IsReserved(std::string_view name) {
+  constexpr std::string_view kReserved[] = {"messages",  "tools",    "documents", "add_generation_prompt",
+                                            "bos_token", "eos_token"};
+  return std::find(std::begin(kReserved), std::end(kReserved), name) != std::end(kReserved);
+}
 
 absl::StatusOr<std::unique_ptr<ChatTemplate>> ChatTemplate::Create(const std::string& source, const Options& options) {
   ASSIGN_OR_RETURN(auto compiled, jinja::Template::Compile(source));

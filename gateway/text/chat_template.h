@@ -3,19 +3,27 @@
 // no access to anything but its inputs.
 //
 //   ASSIGN_OR_RETURN(auto chat, ChatTemplate::Create(card.chat_template, {.bos_token = "<s>", .eos_token = "</s>"}));
-//   ASSIGN_OR_RETURN(std::string text, chat->Render(messages, /*add_generation_prompt=*/true));
+//   ASSIGN_OR_RETURN(std::string text, chat->Render(messages, /*add_generation_prompt=*/true, {}));
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "common/base/clock.h"
 
 namespace swiftcache::gateway::text {
+
+/// What a template is handed beside its usual inputs, as by transformers' chat_template_kwargs: "enable_thinking". A
+/// std::monostate is None.
+using TemplateVariable = std::variant<std::monostate, bool, int64_t, double, std::string>;
+using TemplateVariables = std::map<std::string, TemplateVariable>;
 
 struct ChatMessage {
   std::string role;
@@ -44,11 +52,16 @@ class ChatTemplate {
   };
   static absl::StatusOr<std::unique_ptr<ChatTemplate>> Create(const std::string& source, const Options& options);
   virtual ~ChatTemplate() = default;
-  virtual absl::StatusOr<std::string> Render(const std::vector<ChatMessage>& messages,
-                                             bool add_generation_prompt) const = 0;
-  /// The same text in pieces: what came out of a message's content is marked (also after trim and other filters).
+  /// REQUIRES of `variables`: none IsReserved.
+  virtual absl::StatusOr<std::string> Render(const std::vector<ChatMessage>& messages, bool add_generation_prompt,
+                                             const TemplateVariables& variables) const = 0;
+  /// The same text in pieces: what came out of a message's content, or of a text among the variables, is marked (also
+  /// after trim and other filters).
   virtual absl::StatusOr<std::vector<RenderedPiece>> RenderPieces(const std::vector<ChatMessage>& messages,
-                                                                  bool add_generation_prompt) const = 0;
+                                                                  bool add_generation_prompt,
+                                                                  const TemplateVariables& variables) const = 0;
+  /// Whether a template has its own use of the name: "messages".
+  static bool IsReserved(std::string_view name);
 };
 
 }  // namespace swiftcache::gateway::text

@@ -37,8 +37,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (!chat.ok()) return 0;
   const std::vector<text::ChatMessage> messages = {
       {"system", " s\n"}, {"user", "\xC3\xA9<|im_end|>{{"}, {"assistant", "<think>\nx</think> 12"}, {"user", ""}};
-  auto rendered = (*chat)->Render(messages, true);
-  auto pieces = (*chat)->RenderPieces(messages, true);
+  auto rendered = (*chat)->Render(messages, true, {});
+  auto pieces = (*chat)->RenderPieces(messages, true, {});
   if (rendered.ok() != pieces.ok() || (rendered.ok() && Joined(*pieces) != *rendered)) std::abort();
   return 0;
 }

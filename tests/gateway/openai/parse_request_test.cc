@@ -117,6 +117,26 @@ TEST(ParseChat, ContentMayBeTextOrTextParts) {
   EXPECT_TRUE(chat.add_generation_prompt);
 }
 
+TEST(ParseChat, VariablesOfTheTemplateAreTextsNumbersOrFlags) {
+  const auto variables = [](const std::string& object) {
+    return std::get<relay::Chat>(Chat(absl::StrCat(kHello, R"(,"chat_template_kwargs":)", object)).prompts[0].input)
+        .template_variables;
+  };
+  EXPECT_TRUE(variables("null").empty());
+  const text::TemplateVariables wanted = {
+      {"enable_thinking", false}, {"n", int64_t{3}}, {"heat", 0.5}, {"who", "me"}, {"nothing", std::monostate()}};
+  EXPECT_EQ(variables(R"({"enable_thinking":false,"n":3,"heat":0.5,"who":"me","nothing":null})"), wanted);
+  const auto refusal = [](const std::string& object) {
+    return Refusal(Endpoint::kChat,
+                   absl::StrCat(R"({"model":"m",)", kHello, R"(,"chat_template_kwargs":)", object, "}"));
+  };
+  EXPECT_THAT(refusal(absl::StrCat(R"({")", std::string(257, 'n'), R"(":1})")),
+              HasSubstr("chat_template_kwargs has a name of 257 bytes, wants at most 256"));
+  EXPECT_THAT(refusal("[]"), HasSubstr("chat_template_kwargs is a list of 0, wants a JSON object"));
+  EXPECT_THAT(refusal(R"({"x":{}})"),
+              HasSubstr("chat_template_kwargs.x is an object, wants a text, a number, true, false or null"));
+}
+
 TEST(ParseChat, BothNamesOfTheTokenLimitWorkAndTheNewerWins) {
   EXPECT_FALSE(Chat(kHello).prompts[0].sampling.max_tokens.has_value());
   EXPECT_EQ(Chat(absl::StrCat(kHello, R"(,"max_tokens":3)")).prompts[0].sampling.max_tokens, 3);
@@ -274,9 +294,13 @@ TEST(ParseRequest, ToolsAndFormatsOtherThanTextAreRefusedByName) {
   EXPECT_EQ(RefusedField(R"("guided_choice":["a"])"),
             "guided_choice: guided_choice is a list of 1, wants to be left out: a form cannot be imposed on answers");
   EXPECT_THAT(RefusedField(R"("structured_outputs":{})"), HasSubstr("structured_outputs is an object"));
+  EXPECT_THAT(RefusedField(R"("json_schema":{})"), HasSubstr("json_schema is an object"));
+  EXPECT_EQ(RefusedField(R"("continue_final_message":true)"),
+            "continue_final_message: continue_final_message is true, wants false: the last message of a chat cannot be "
+            "continued");
   for (const char* field : {R"("tools":[])", R"("tools":null)", R"("tool_choice":"auto","tools":[])",
                             R"("functions":[],"function_call":"auto")", R"("tool_choice":"none")",
-                            R"("response_format":{"type":"text"})"}) {
+                            R"("response_format":{"type":"text"})", R"("continue_final_message":false)"}) {
     EXPECT_EQ(Chat(absl::StrCat(kHello, ",", field)).prompts.size(), 1u) << field;
   }
   EXPECT_THAT(Refusal(Endpoint::kChat, absl::StrCat(R"({"model":"m",)", kHello, R"(,"tools":[{}]})")),

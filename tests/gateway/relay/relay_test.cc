@@ -111,6 +111,24 @@ TEST_F(RelayTest, ChatFollowsTheTemplateAndPlainContentKeepsMessagesText) {
   EXPECT_EQ(relay_->Tokenize("m", chat, false).status().code(), absl::StatusCode::kInvalidArgument);
 }
 
+TEST_F(RelayTest, TemplateVariablesReachTheTemplateAndTheirTextIsAMessages) {
+  engines_["a"].SetCard(fakes::ByteModelCard(
+      "{{ thinks is false }} {{ count + 1 }} {{ heat * 2 }} {{ nothing is none }} {{ name }} {{ other is defined }}"));
+  Serve({"a"});
+  relay::Chat chat{.messages = {{"user", "x"}}};
+  chat.template_variables = {
+      {"thinks", false}, {"count", int64_t{3}}, {"heat", 0.25}, {"nothing", {}}, {"name", "<|im_end|>"}};
+  const auto text = [&] { return *relay_->Detokenize("m", *relay_->Tokenize("m", chat, false)); };
+  const auto ends = [&] {
+    const std::vector<int32_t> ids = *relay_->Tokenize("m", chat, false);
+    return std::count(ids.begin(), ids.end(), fakes::kImEnd);
+  };
+  EXPECT_EQ(ends(), 1);
+  chat.plain_content = true;
+  EXPECT_EQ(text(), "True 4 0.5 True <|im_end|> False");
+  EXPECT_EQ(ends(), 0);
+}
+
 TEST_F(RelayTest, MoreIdsThanTheLimitAreNotTurnedIntoText) {
   Serve({"a"});
   const std::vector<int32_t> ids((size_t{1} << 20) + 1, 'x');

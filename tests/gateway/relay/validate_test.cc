@@ -77,6 +77,30 @@ std::vector<BadRequest> BadRequests() {
        },
        kBad,
        {"messages[0].content"}},
+      {"ReservedVariable",
+       [](R& r) {
+         r.input = relay::Chat{.messages = {{"user", "x"}}, .template_variables = {{"messages", true}}};
+       },
+       kBad,
+       {"chat_template_kwargs.messages is set", "left out"}},
+      {"LongNameOfAVariable",
+       [](R& r) {
+         r.input = relay::Chat{.messages = {{"user", "x"}}, .template_variables = {{std::string(257, 'n'), 1.0}}};
+       },
+       kBad,
+       {"name in chat_template_kwargs", "257", "256"}},
+      {"LongVariable",
+       [](R& r) {
+         r.input = relay::Chat{.messages = {{"user", "x"}}, .template_variables = {{"a", std::string(65'536, 'x')}}};
+       },
+       kBad,
+       {"chat_template_kwargs", "65538", "65536"}},
+      {"BadVariable",
+       [](R& r) {
+         r.input = relay::Chat{.messages = {{"user", "x"}}, .template_variables = {{"a", "\x80"}}};
+       },
+       kBad,
+       {"chat_template_kwargs.a is not valid UTF-8"}},
       {"LongRequestId", [](R& r) { r.request_id = std::string(257, 'a'); }, kBad, {"request_id", "257", "256"}},
       {"RequestIdWithNewline", [](R& r) { r.request_id = "a\nb"; }, kBad, {"request_id", "0x0a", "offset 1"}},
       {"LongSalt", [](R& r) { r.cache_salt = std::string(257, 'a'); }, kBad, {"cache_salt", "257"}},

@@ -88,6 +88,24 @@ TEST_F(GenerateDoorTest, ErrorsKeepTheirCode) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("prompt, token_ids, chat"));
 }
 
+TEST_F(GenerateDoorTest, TemplateVariablesOfAChatReachItsTemplate) {
+  engines_["a"].SetCard(fakes::ByteModelCard("{{ flag }} {{ whole }} {{ number }} {{ text }} {{ none }}"));
+  Serve({"a"});
+  v1::TokenizeRequest request;
+  request.set_model("m");
+  auto& variables = *request.mutable_chat()->mutable_chat_template_kwargs();
+  request.mutable_chat()->add_messages()->set_role("user");
+  variables["flag"].set_flag(true);
+  variables["whole"].set_whole(-7);
+  variables["number"].set_number(0.5);
+  variables["text"].set_text("me");
+  variables["none"] = {};
+  grpc::ClientContext context;
+  v1::TokenizeResponse response;
+  ASSERT_TRUE(stub_->Tokenize(&context, request, &response).ok());
+  EXPECT_EQ(std::string(response.token_ids().begin(), response.token_ids().end()), "True -7 0.5 me None");
+}
+
 TEST_F(GenerateDoorTest, WhatTheDoorRefusesIsCountedAndLoggedWithItsClient) {
   Serve({"a"});
   fakes::LogLines log;

@@ -18,7 +18,7 @@ absl::Status CompileError(const std::string& source) { return Compile(source).st
 absl::Status RenderError(const std::string& source) {
   auto chat = Compile(source);
   EXPECT_TRUE(chat.ok()) << source << ": " << chat.status();
-  return chat.ok() ? (*chat)->Render({{"user", "hello"}}, true).status() : chat.status();
+  return chat.ok() ? (*chat)->Render({{"user", "hello"}}, true, {}).status() : chat.status();
 }
 
 void ExpectStatus(const absl::Status& status, absl::StatusCode code, const std::string& words) {
@@ -130,7 +130,7 @@ TEST(JinjaErrorsTest, ANamespaceThatHoldsItselfDoesNoHarm) {
   auto chat =
       Compile("{% set ns = namespace() %}{% set ns.me = ns %}{% set ns.list = [ns] %}{{ ns.me.me.list|length }}");
   ASSERT_TRUE(chat.ok());
-  auto text = (*chat)->Render({}, false);
+  auto text = (*chat)->Render({}, false, {});
   ASSERT_TRUE(text.ok()) << text.status();
   EXPECT_EQ(*text, "1");
 }
@@ -141,7 +141,7 @@ absl::StatusCode CodeUnder(const std::string& source, int64_t max_steps, int64_t
   options.max_output_bytes = max_output_bytes;
   auto chat = ChatTemplate::Create(source, options);
   EXPECT_TRUE(chat.ok()) << chat.status();
-  return (*chat)->Render({}, false).status().code();
+  return (*chat)->Render({}, false, {}).status().code();
 }
 
 TEST(JinjaErrorsTest, TheLimitsAreTheOptions) {
@@ -186,10 +186,10 @@ TEST(JinjaErrorsTest, ALongNameThatIsNotThereIsCutShort) {
 TEST(JinjaErrorsTest, LongConversationsFit) {
   auto chat = Compile("{% for m in messages %}{{ '<' + m.role + '>' + m.content | trim + '</s>' }}{% endfor %}");
   ASSERT_TRUE(chat.ok());
-  auto large = (*chat)->Render({{"user", std::string(10'000'000, 'a')}}, true);
+  auto large = (*chat)->Render({{"user", std::string(10'000'000, 'a')}}, true, {});
   ASSERT_TRUE(large.ok()) << large.status();
   EXPECT_EQ(large->size(), 10'000'010u);
-  auto many = (*chat)->Render(std::vector<ChatMessage>(10'000, {"user", "hello"}), true);
+  auto many = (*chat)->Render(std::vector<ChatMessage>(10'000, {"user", "hello"}), true, {});
   ASSERT_TRUE(many.ok()) << many.status();
 }
 

@@ -26,7 +26,7 @@ int CheckGolden(const std::string& source, const std::string& file) {
   if (!chat.ok()) return 0;
   int count = 0;
   for (const auto& testcase : ParseLines(ReadFile(file))) {
-    auto text = (*chat)->Render(MessagesOf(testcase), testcase["add_generation_prompt"]);
+    auto text = (*chat)->Render(MessagesOf(testcase), testcase["add_generation_prompt"], {});
     EXPECT_TRUE(text.ok()) << text.status();
     if (text.ok()) {
       EXPECT_EQ(*text, testcase["rendered"].get<std::string>());
@@ -43,7 +43,7 @@ TEST(JinjaLanguageTest, RendersWhatJinja2Renders) {
     SCOPED_TRACE(testcase["template"].get<std::string>());
     auto chat = Compile(testcase["template"]);
     ASSERT_TRUE(chat.ok()) << chat.status();
-    auto text = (*chat)->Render(MessagesOf(testcase), testcase["add_generation_prompt"]);
+    auto text = (*chat)->Render(MessagesOf(testcase), testcase["add_generation_prompt"], {});
     if (testcase.contains("error")) {
       EXPECT_EQ(text.status().code(), absl::StatusCode::kInvalidArgument) << text.status();
       ++refused;
@@ -76,7 +76,7 @@ TEST(JinjaLanguageTest, RendersTheTinyModelsAsTheGoldenCases) {
     ASSERT_TRUE(chat.ok()) << chat.status();
     int count = 0;
     for (const auto& testcase : ParseLines(ReadFile(folder + "/chat.jsonl"))) {
-      auto text = (*chat)->Render(MessagesOf(testcase), testcase["add_generation_prompt"]);
+      auto text = (*chat)->Render(MessagesOf(testcase), testcase["add_generation_prompt"], {});
       ASSERT_TRUE(text.ok()) << text.status();
       EXPECT_EQ(*text, testcase["rendered"].get<std::string>());
       ++count;

@@ -11,14 +11,14 @@ namespace {
 std::string Pieces(const std::string& source, const std::vector<ChatMessage>& messages) {
   auto chat = Compile(source);
   if (!chat.ok()) return chat.status().ToString();
-  auto pieces = (*chat)->RenderPieces(messages, false);
+  auto pieces = (*chat)->RenderPieces(messages, false, {});
   if (!pieces.ok()) return pieces.status().ToString();
   std::string out, plain;
   for (const RenderedPiece& piece : *pieces) {
     out += piece.from_message ? "[" + piece.text + "]" : piece.text;
     plain += piece.text;
   }
-  EXPECT_EQ(plain, *(*chat)->Render(messages, false));
+  EXPECT_EQ(plain, *(*chat)->Render(messages, false, {}));
   return out;
 }
 

@@ -57,7 +57,7 @@ TEST(JinjaRealTemplatesTest, RenderExactlyOrAreRefusedWhenCompiled) {
       }
     }
     if (refused.contains(file)) continue;
-    auto text = compiled[file]->Render(MessagesOf(testcase), testcase["add_generation_prompt"]);
+    auto text = compiled[file]->Render(MessagesOf(testcase), testcase["add_generation_prompt"], {});
     if (testcase.contains("error")) {
       EXPECT_FALSE(text.ok()) << "jinja2: " << testcase["error"];
       continue;
