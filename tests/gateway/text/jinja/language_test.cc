@@ -59,6 +59,25 @@ TEST(JinjaLanguageTest, RendersWhatJinja2Renders) {
   EXPECT_GT(refused, 10);
 }
 
+// Of Qwen3: what a client asks for with chat_template_kwargs.
+TEST(JinjaLanguageTest, AVariableTurnsThinkingOff) {
+  int rendered = 0;
+  for (const auto& testcase : ParseLines(ReadFile(kData + "jinja/cases.jsonl"))) {
+    const std::string source = testcase["template"];
+    if (source.find("enable_thinking") == std::string::npos) continue;
+    auto chat = Compile(source);
+    ASSERT_TRUE(chat.ok()) << chat.status();
+    const auto with = [&](const TemplateVariables& variables) {
+      return *(*chat)->Render({{"user", "Hi"}}, /*add_generation_prompt=*/true, variables);
+    };
+    const std::string thinks = with({});
+    EXPECT_EQ(with({{"enable_thinking", true}}), thinks);
+    EXPECT_EQ(with({{"enable_thinking", false}}), thinks + "<think>\n\n</think>\n\n");
+    ++rendered;
+  }
+  EXPECT_GT(rendered, 0);
+}
+
 TEST(JinjaLanguageTest, RendersSmolLm2AsTheGoldenCases) {
   EXPECT_EQ(CheckGolden(kSmolLm2, kData + "smollm2/chat.jsonl"), 31);
 }
