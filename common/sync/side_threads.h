@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Threads for calls that take long, as tokenising a megabyte does, so that a server's own few threads stay free. gRPC has
-// as few as two callback threads for all calls of a process: those on which engines' tokens come, too.
+// Threads for calls that take long, as tokenising a megabyte does, so that a server's own few threads stay free. gRPC
+// has as few as two callback threads for all calls of a process: those on which engines' tokens come, too.
 //
 //   threads.Run([=] { reactor->Finish(Tokens(*request)); });
 #pragma once

@@ -64,8 +64,8 @@ class Forward final : private backend::LayerGate {
   /// Rows and addresses of a step, of which nothing is read yet.
   void Gather(const sched::StepPlan& plan);
   std::span<const kv::LeaseId> leases_read() const { return lease_ids_; }
-  /// Computes what was gathered, once. `may_cut_short`: give up behind the next attention or product where a lease is due
-  /// sooner than the step would end, at the pace at which layers are given to the device. REQUIRES: leases.
+  /// Computes what was gathered, once. `may_cut_short`: give up behind the next attention or product where a lease is
+  /// due sooner than the step would end, at the pace at which layers are given to the device. REQUIRES: leases.
   absl::StatusOr<Outcome> Run(bool may_cut_short = false);
   /// Counts up with every Run and every layer of it: a long step is not a loop that stands still.
   int64_t progress() const { return progress_.load(std::memory_order_relaxed); }

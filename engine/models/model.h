@@ -58,10 +58,10 @@ class Model {
   virtual ~Model() = default;
   virtual const ModelGeometry& geometry() const = 0;
   /// Submits a step: embeds the rows; then each layer writes their K and V into the blocks, attends, and runs its MLP.
-  /// A gate is called before each layer's attention, when that attention has read its KV, and between the products behind
-  /// it. The fence has passed when all is done; `gate` and `result` are borrowed until it was waited for. Steps are done
-  /// in the order of their submission: a step may be submitted before the previous one is done, and use its tokens.
-  /// REQUIRES: at most the `max_batch_rows` that the model was created with.
+  /// A gate is called before each layer's attention, when that attention has read its KV, and between the products
+  /// behind it. The fence has passed when all is done; `gate` and `result` are borrowed until it was waited for. Steps
+  /// are done in the order of their submission: a step may be submitted before the previous one is done, and use its
+  /// tokens. REQUIRES: at most the `max_batch_rows` that the model was created with.
   virtual backend::Fence Run(const ForwardBatch& batch, backend::LayerGate* gate, ForwardResult& result) = 0;
 };
 

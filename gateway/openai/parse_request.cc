@@ -74,8 +74,8 @@ void ReadStreamOptions(Fields& fields, ResponseOptions& answer) {
   fields.Adopt(stream.status());
 }
 
-// Refuses fields that would change the response or its form, since ignoring them would mislead the client: OpenAI's, the
-// older names of these, vLLM's and llama.cpp's.
+// Refuses fields that would change the response or its form, since ignoring them would mislead the client: OpenAI's,
+// the older names of these, vLLM's and llama.cpp's.
 void RefuseUnsupported(Fields& fields) {
   for (const char* name : {"tools", "functions"}) {
     const json* tools = fields.Find(name);
