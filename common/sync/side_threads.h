@@ -6,6 +6,7 @@
 #pragma once
 
 #include <atomic>
+#include <cstddef>
 #include <functional>
 #include <memory>
 
@@ -18,6 +19,8 @@ class SideThreads {
     int threads = 2;
     int max_waiting = 64;  // work that is not done, what is under way included
   };
+  /// Whether a message of so many bytes may take some milliseconds.
+  static bool IsLong(size_t bytes) { return bytes > (32 << 10); }
   explicit SideThreads(const Options& options);
   ~SideThreads();
 

@@ -19,7 +19,6 @@ namespace {
 
 constexpr char kModelPath[] = "/v1/models/";
 constexpr char kDoor[] = "http";
-constexpr size_t kLongBytes = 32 << 10;  // a body that may take some milliseconds
 
 void SendError(HttpResponder& responder, const absl::Status& status, HttpHeaders headers = {}) {
   for (auto& header : ErrorHeaders(status)) headers.push_back(std::move(header));
@@ -82,7 +81,7 @@ void Door::GetModel(const HttpRequest& http, HttpResponder& responder) {
 }
 
 void Door::Receive(Endpoint endpoint, HttpRequest http, std::shared_ptr<HttpResponder> responder) {
-  if (http.body.size() <= kLongBytes) return Generate(endpoint, http, std::move(responder));
+  if (!SideThreads::IsLong(http.body.size())) return Generate(endpoint, http, std::move(responder));
   side_threads_.Run([this, endpoint, http = std::move(http), responder = std::move(responder)]() mutable {
     try {
       Generate(endpoint, http, std::move(responder));

@@ -21,13 +21,6 @@
 namespace swiftcache::gateway::rpc {
 namespace {
 
-constexpr size_t kLongBytes = 32 << 10;  // a message that may take some milliseconds
-
-template <typename Message>
-bool IsLong(const Message& message) {
-  return message.ByteSizeLong() > kLongBytes;
-}
-
 absl::Time DeadlineOf(const grpc::CallbackServerContext& context) {
   const std::chrono::system_clock::time_point deadline = context.deadline();
   if (deadline == std::chrono::system_clock::time_point::max()) return absl::InfiniteFuture();
@@ -80,10 +73,8 @@ grpc::ServerWriteReactor<v1::GenerateResponse>* GenerateDoor::Generate(grpc::Cal
     relay_.Refused(refused, plain.status());
   }
   const std::shared_ptr<GenerateStream> stream = GenerateStream::Create(options_);
-  const auto begin = [this, stream, plain = std::make_shared<decltype(plain)>(std::move(plain))] {
-    stream->Begin(relay_, std::move(*plain));
-  };
-  IsLong(*request) ? side_threads_.Run(begin) : begin();
+  auto begin = [this, stream, plain = std::move(plain)]() mutable { stream->Begin(relay_, std::move(plain)); };
+  SideThreads::IsLong(request->ByteSizeLong()) ? side_threads_.Run(std::move(begin)) : begin();
   return stream.get();
 }
 
@@ -120,7 +111,7 @@ grpc::ServerUnaryReactor* GenerateDoor::AnswerInTime(grpc::CallbackServerContext
                                                      Response& response) {
   grpc::ServerUnaryReactor* reactor = context.DefaultReactor();
   const auto answer = [this, &request, &response, reactor] { Answer(request, response, *reactor); };
-  IsLong(request) ? side_threads_.Run(answer) : answer();
+  SideThreads::IsLong(request.ByteSizeLong()) ? side_threads_.Run(answer) : answer();
   return reactor;
 }
 
