@@ -135,8 +135,8 @@ void Tables::CollectChanges(absl::Time now) {
   for (membership::Change& change : engines_.TakeChanges()) {
     if (const auto* status = std::get_if<EngineStatus>(&change)) {
       leases_.SetReady(status->info.name, status->info.state == EngineState::kReady);
-      WatchEvent event{incarnation_, *status};
-      changes_.push_back({.event = std::move(event), .change = std::move(change)});
+      decltype(WatchEvent::what) what = *status;
+      AddChange(std::move(what), std::move(change));
     } else {
       const auto& removed = std::get<Removed>(change);
       leases_.RemoveEngine(removed.name, now, /*in_order=*/!removed.died);

@@ -24,9 +24,19 @@ Membership::Record* Membership::Find(const std::string& name, const std::string&
   return it == engines_.end() || it->second->info.instance_id != instance_id ? nullptr : it->second.get();
 }
 
-void Membership::Hear(Record& record, absl::Time now) {
+EngineStatus Membership::StatusOf(const Record& record) {
+  EngineStatus status{.info = record.info, .load = record.load};
+  status.info.state = StateOf(record);
+  return status;
+}
+
+void Membership::Hear(Record& record, EngineState before, bool changed, absl::Time now) {
   record.last_heard = now;
   by_silence_.splice(by_silence_.end(), by_silence_, record.turn);
+  const EngineState after = StateOf(record);
+  --counts_[before];
+  ++counts_[after];
+  if (changed || after != before) changes_.push_back(StatusOf(record));
 }
 
 void Membership::Remove(Record& record, bool died) {
@@ -64,13 +74,10 @@ absl::Status Membership::Register(const EngineInfo& info, absl::Time now) {
                      ", last heard ", absl::FormatDuration(absl::Trunc(now - record.last_heard, absl::Milliseconds(1))),
                      " ago; choose another --name or stop that engine"));
   }
-  const EngineStatus before = StatusOf(record);
+  const EngineState before = StateOf(record);
+  const bool changed = info != record.info;
   record.info = info;
-  Hear(record, now);
-  EngineStatus after = StatusOf(record);
-  --counts_[before.info.state];
-  ++counts_[after.info.state];
-  if (after != before) changes_.push_back(std::move(after));
+  Hear(record, before, changed, now);
   return absl::OkStatus();
 }
 
@@ -99,11 +106,7 @@ absl::Status Membership::Heartbeat(const std::string& name, const std::string& i
   if (has_work) record->last_progress = std::min(record->last_progress, now - absl::Microseconds(load.still_micros));
   record->stalled = now - record->last_progress >= options_.stall_timeout;
   record->load = load;
-  Hear(*record, now);
-  const EngineState after = StateOf(*record);
-  --counts_[before];
-  ++counts_[after];
-  if (changed || after != before) changes_.push_back(StatusOf(*record));
+  Hear(*record, before, changed, now);
   return absl::OkStatus();
 }
 

@@ -96,13 +96,10 @@ class Membership {
 
   absl::Duration Lifetime() const { return options_.heartbeat_interval * options_.heartbeat_misses; }
   static EngineState StateOf(const Record& record);
-  static EngineStatus StatusOf(const Record& record) {
-    EngineStatus status{.info = record.info, .load = record.load};
-    status.info.state = StateOf(record);
-    return status;
-  }
+  static EngineStatus StatusOf(const Record& record);
   Record* Find(const std::string& name, const std::string& instance_id) const;
-  void Hear(Record& record, absl::Time now);
+  /// After what it said was put into the record, which was in state `before`.
+  void Hear(Record& record, EngineState before, bool changed, absl::Time now);
   void Remove(Record& record, bool died);
 
   const Options options_;
