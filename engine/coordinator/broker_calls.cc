@@ -7,13 +7,13 @@
 namespace swiftcache::engine::coordinator {
 namespace {
 
-// CANCELLED is gRPC's answer to a call that comes to a server which is just stopping.
-bool IsTransient(const absl::Status& status) {
-  return absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status) || absl::IsResourceExhausted(status) ||
-         absl::IsCancelled(status);
-}
+bool IsTransient(const absl::Status& status) { return NobodyAnswers(status) || absl::IsResourceExhausted(status); }
 
 }  // namespace
+
+bool NobodyAnswers(const absl::Status& status) {
+  return absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status) || absl::IsCancelled(status);
+}
 
 void BrokerCalls::Push(BrokerCall call) {
   if (const auto* window = std::get_if<Window>(&call)) {

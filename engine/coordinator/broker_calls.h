@@ -38,6 +38,10 @@ class BrokerCalls {
   std::optional<Window> window_;  // the last one
 };
 
+/// Whether the broker is away: nobody has taken the call, or nobody has answered it. CANCELLED is gRPC's answer to a call
+/// that comes to a server which is just stopping.
+bool NobodyAnswers(const absl::Status& status);
+
 /// Whether the same is to be said again, before anything else: a report while nobody answers, since later ones depend on
 /// it; a window likewise, since an idle engine sends no other, and lends only after it has reported. Not a request: the
 /// engine makes a new one if it still needs it.

@@ -14,6 +14,7 @@
 #include "common/rpc/channel.h"
 #include "common/rpc/proto_duration.h"
 #include "common/rpc/status.h"
+#include "engine/coordinator/broker_calls.h"
 #include "engine/rpc/lease_convert.h"
 #include "engine/rpc/standstill.h"
 #include "swiftcache/v1/broker.grpc.pb.h"
@@ -59,11 +60,6 @@ v1::EngineInfo InfoOf(const EngineDescription& description, const std::string& i
   info.set_model_card_hash(description.model_card_hash);
   info.set_state(v1::STARTING);
   return info;
-}
-
-// CANCELLED is gRPC's answer to a call that comes to a server which is just stopping.
-bool BrokerIsAway(const absl::Status& status) {
-  return absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status) || absl::IsCancelled(status);
 }
 
 coordinator::LeaseTerms TermsOf(const v1::RegisterResponse& response) {
@@ -157,7 +153,7 @@ absl::StatusOr<std::string> GrpcBrokerClient::Reserve(const EngineDescription& d
     NextName();
     status = Register();
   }
-  if (!status.ok() && !BrokerIsAway(status)) return status;
+  if (!status.ok() && !coordinator::NobodyAnswers(status)) return status;
   absl::MutexLock lock(&mutex_);
   return info_.name();
 }
@@ -204,7 +200,7 @@ absl::Status GrpcBrokerClient::Register() {
   v1::RegisterResponse response;
   const absl::Status status = FromGrpc(stub_->Register(&context, request, &response));
   registered_ = status.ok();
-  may_be_known_ = may_be_known_ || status.ok() || BrokerIsAway(status);
+  may_be_known_ = may_be_known_ || status.ok() || coordinator::NobodyAnswers(status);
   {
     absl::MutexLock lock(&mutex_);
     incarnation_ = response.incarnation();  // "" where it failed
@@ -347,11 +343,11 @@ void GrpcBrokerClient::NoteHeard(const absl::Status& status) {
 }
 
 void GrpcBrokerClient::LogIfNew(const absl::Status& status) {
-  const absl::StatusCode code = BrokerIsAway(status) ? absl::StatusCode::kUnavailable : status.code();
+  const absl::StatusCode code = coordinator::NobodyAnswers(status) ? absl::StatusCode::kUnavailable : status.code();
   if (std::exchange(logged_, code) == code) return;
   if (status.ok()) {
     LOG(INFO) << "registered at the broker " << options_.broker;
-  } else if (BrokerIsAway(status)) {
+  } else if (coordinator::NobodyAnswers(status)) {
     LOG(WARNING) << "the broker " << options_.broker << " does not answer; serving goes on: " << status.message()
                  << "; start it, or mend --broker";
   } else {
