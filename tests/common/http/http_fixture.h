@@ -75,6 +75,16 @@ class HttpFixture : public ::testing::Test {
     if (server_) server_->Stop(absl::InfinitePast());
   }
 
+  /// The answer to the first request that is held, as a stream to `client`, whose end it tells. Null: it did not come.
+  std::shared_ptr<HttpResponder> BeginStream(fakes::RawHttpClient& client, absl::Notification& gone) {
+    client.SendRequest("POST", "/held");
+    auto answer = held_.Get(0);
+    if (answer == nullptr) return nullptr;
+    answer->OnDisconnect([&gone] { gone.Notify(); });
+    answer->StartStream(200, "text/event-stream", {});
+    return answer;
+  }
+
   HeldAnswers held_;
   std::unique_ptr<HttpServer> server_;
 };

@@ -259,12 +259,9 @@ TEST_F(HttpHostileTest, ALargeAnswerThatIsReadSlowlyIsNoIdleTime) {
 TEST_F(HttpHostileTest, AClientThatDoesNotReadItsStreamIsCut) {
   StartServer({.max_unsent_bytes = 1 << 20});
   RawHttpClient client(server_->address());
-  client.SendRequest("POST", "/held");
-  auto answer = held_.Get(0);
-  ASSERT_TRUE(answer);
   absl::Notification gone;
-  answer->OnDisconnect([&] { gone.Notify(); });
-  answer->StartStream(200, "text/event-stream", {});
+  const auto answer = BeginStream(client, gone);
+  ASSERT_TRUE(answer);
   int64_t accepted_bytes = 0;
   const std::string chunk(64 << 10, 'x');
   while (answer->Write(chunk) && accepted_bytes < (int64_t{1} << 30)) accepted_bytes += chunk.size();
@@ -276,12 +273,9 @@ TEST_F(HttpHostileTest, AClientThatDoesNotReadItsStreamIsCut) {
 TEST_F(HttpHostileTest, AClientThatLeavesABurstUnreadIsCut) {
   StartServer({.max_unsent_bytes = 1 << 20, .burst_time = absl::Milliseconds(50)});
   RawHttpClient client(server_->address());
-  client.SendRequest("POST", "/held");
-  auto answer = held_.Get(0);
-  ASSERT_TRUE(answer);
   absl::Notification gone;
-  answer->OnDisconnect([&] { gone.Notify(); });
-  answer->StartStream(200, "text/event-stream", {});
+  const auto answer = BeginStream(client, gone);
+  ASSERT_TRUE(answer);
   EXPECT_TRUE(answer->Write(std::string(15 << 20, 'x')));  // more than the kernel takes, and the limit
   absl::SleepFor(absl::Milliseconds(100));
   EXPECT_FALSE(answer->Write("x"));

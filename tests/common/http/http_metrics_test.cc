@@ -112,12 +112,9 @@ TEST_F(HttpMetricsTest, WhatIsCountedBetweenTwoScrapesIsAddedOnce) {
 TEST_F(HttpMetricsTest, AClientThatLeavesTooMuchOfAStreamUnreadIsCountedOnce) {
   Start({.max_unsent_bytes = 1 << 20});
   RawHttpClient client(server_->address());
-  client.SendRequest("POST", "/held");
-  auto answer = held_.Get(0);
-  ASSERT_TRUE(answer);
   absl::Notification gone;
-  answer->OnDisconnect([&] { gone.Notify(); });
-  answer->StartStream(200, "text/event-stream", {});
+  const auto answer = BeginStream(client, gone);
+  ASSERT_TRUE(answer);
   while (answer->Write(std::string(64 << 10, 'x'))) {
   }
   for (int i = 0; i < 3; ++i) EXPECT_FALSE(answer->Write(std::string(2 << 20, 'x')));

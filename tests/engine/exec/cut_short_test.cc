@@ -44,6 +44,15 @@ class CutShortTest : public testing::Test {
     harness_.during_layer = nullptr;
     return layers;
   }
+  /// The same; the lease is revoked while the products of `layer` are computed.
+  int64_t LayersRun(absl::Duration layer_time, int64_t layer, absl::Duration time_left) {
+    harness_.during_products = [=, this](int64_t at) {
+      if (at == layer) Revoke(time_left);
+    };
+    const int64_t layers = LayersRun(layer_time, [] {});
+    harness_.during_products = nullptr;
+    return layers;
+  }
   void Revoke(absl::Duration time_left, int64_t id = kId) {
     harness_.coordinator().OnRevoked(kv::LeaseId(id), time_left);
     ASSERT_TRUE(harness_.heard().WaitFor(absl::StrCat("Drain ", id)));
@@ -85,24 +94,16 @@ TEST_F(CutShortTest, AStepThatWouldOutlastTheRevocationOfALeaseThatItReadsIsCutA
 
 TEST_F(CutShortTest, NorDoesItWaitForTheNextLayersAttention) {
   const auto reader = StartReader();
-  harness_.during_products = [&](int64_t layer) {
-    if (layer == 2) Revoke(absl::Milliseconds(60));
-  };
-  EXPECT_EQ(LayersRun(absl::Milliseconds(2), [] {}), 3);
+  EXPECT_EQ(LayersRun(absl::Milliseconds(2), 2, absl::Milliseconds(60)), 3);
   EXPECT_EQ(reader->tokens().size(), 1);
-  harness_.during_products = nullptr;
   harness_.RunAll();
   ExpectRight(*reader, reader_prompt_);
 }
 
 TEST_F(CutShortTest, AStepWhoseLastProductsAreUnderWayIsNotCut) {
   const auto reader = StartReader();
-  harness_.during_products = [&](int64_t layer) {
-    if (layer == kDeepLayers - 1) Revoke(absl::Milliseconds(1));
-  };
-  EXPECT_EQ(LayersRun(absl::Milliseconds(30), [] {}), kDeepLayers);
+  EXPECT_EQ(LayersRun(absl::Milliseconds(30), kDeepLayers - 1, absl::Milliseconds(1)), kDeepLayers);
   EXPECT_EQ(reader->tokens().size(), 2);
-  harness_.during_products = nullptr;
   harness_.RunAll();
   ExpectRight(*reader, reader_prompt_);
 }
