@@ -101,8 +101,9 @@ void GenerateDoor::Answer(const v1::DetokenizeRequest& request, v1::DetokenizeRe
                           grpc::ServerUnaryReactor& reactor) {
   const auto& ids = request.token_ids();
   absl::StatusOr<std::string> text = relay_.Detokenize(request.model(), {ids.data(), static_cast<size_t>(ids.size())});
-  if (text.ok()) response.set_text(*std::move(text));
-  reactor.Finish(ToGrpc(text.status()));
+  const absl::Status status = text.status();
+  if (status.ok()) response.set_text(*std::move(text));
+  reactor.Finish(ToGrpc(status));
 }
 
 // Request, response and reactor live until the reactor's Finish.
