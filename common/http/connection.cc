@@ -119,12 +119,11 @@ void Connection::CutSlowReader() {
 
 // What comes at once, as a prompt that many answers echo, is more than a client leaves unread.
 bool Connection::HasRoom(int64_t bytes) {
-  const int64_t unsent = unsent_bytes_ + bytes;
-  if (unsent <= max_unsent_bytes_) return true;
   const Clock::time_point now = Clock::now();
-  Clock::time_point end = Clock::time_point::max();
-  if (burst_end_.compare_exchange_strong(end, now + burst_time_)) end = now + burst_time_;
-  return unsent <= kBurst * max_unsent_bytes_ && now < end;
+  const int64_t unsent = unsent_bytes_;
+  if (unsent <= max_unsent_bytes_) burst_end_ = now + burst_time_;
+  if (unsent + bytes <= max_unsent_bytes_) return true;
+  return unsent + bytes <= kBurst * max_unsent_bytes_ && now < burst_end_.load();
 }
 
 bool Connection::Queue(std::string bytes, Part part) {
@@ -325,7 +324,6 @@ void Connection::OnWritten(ErrorCode error, size_t size) {
   if (error) return Close();
   sent_ += size;
   unsent_bytes_ -= static_cast<int64_t>(size);
-  if (!Behind()) burst_end_ = Clock::time_point::max();
   if (sent_ < sending_.size()) return WriteSome();
   writing_ = false;
   ArmWriteTimer(absl::InfiniteDuration());

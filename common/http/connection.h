@@ -111,7 +111,7 @@ class Connection final : public ResponseOutlet, public std::enable_shared_from_t
   bool open_ ABSL_GUARDED_BY(mutex_) = true;  // after it is false nothing is posted any more
   using Clock = std::chrono::steady_clock;
   std::atomic<int64_t> unsent_bytes_{0};
-  std::atomic<Clock::time_point> burst_end_{Clock::time_point::max()};  // set while more is unsent than may be for long
+  std::atomic<Clock::time_point> burst_end_{};  // from the last write that found no more unsent than may be for long
 
   std::array<char, 16 << 10> block_;  // the outstanding read's own: parsing moves what `buffer_` holds
   boost::beast::flat_buffer buffer_;
