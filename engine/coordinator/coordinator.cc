@@ -164,8 +164,10 @@ void Coordinator::OnLeases(const std::vector<Lease>& leases) {
 void Coordinator::OnLeaseResponse(absl::StatusOr<LeaseResponse> answer) {
   Post([=, this](absl::Time now) { borrower_side_.Answered(answer, now); });
 }
-void Coordinator::OnScaleUp(absl::StatusOr<std::vector<LeaseId>> leases) {
-  Post([=, this](absl::Time now) { donor_side_.Advised(leases.ok() ? *leases : std::vector<LeaseId>(), now); });
+void Coordinator::OnScaleUp(int64_t question, absl::StatusOr<std::vector<LeaseId>> leases) {
+  Post([=, this](absl::Time now) {
+    donor_side_.Advised(question, leases.ok() ? *leases : std::vector<LeaseId>(), now);
+  });
 }
 void Coordinator::OnWeights(const std::map<std::string, int64_t>& weights) {
   Post([=, this](absl::Time) { donor_side_.donor().SetWeights(weights); });

@@ -124,7 +124,7 @@ class Coordinator final : public LoopEvents, public transport::TransportEvents, 
   void OnLease(const lease::Lease& lease) override;
   void OnLeases(const std::vector<lease::Lease>& leases) override;
   void OnLeaseResponse(absl::StatusOr<LeaseResponse> answer) override;
-  void OnScaleUp(absl::StatusOr<std::vector<kv::LeaseId>> leases) override;
+  void OnScaleUp(int64_t question, absl::StatusOr<std::vector<kv::LeaseId>> leases) override;
   /// Donor::SetWeights: what to go by where the advice on whose lease to revoke comes too late.
   void OnWeights(const std::map<std::string, int64_t>& weights);
   void OnReportRefused(const LeaseEvent& news, const absl::Status& why) override;

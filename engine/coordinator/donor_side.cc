@@ -76,12 +76,12 @@ void DonorSide::NeedBack(int64_t blocks, int64_t blocks_lent, absl::Time now) {
   if (advice_deadline_ != absl::InfiniteFuture()) return;
   counters_.scale_up.Increment();
   advice_deadline_ = now + options_.broker_patience;
-  broker_->RequestScaleUp(in_all);
+  broker_->RequestScaleUp(++question_, in_all);
 }
 
-void DonorSide::Advised(const std::vector<LeaseId>& leases, absl::Time now) {
-  if (advice_deadline_ == absl::InfiniteFuture()) return;   // too late
-  if (needed_blocks_ > 0) donor_.TakeAdvised(leases, now);  // else it is back already
+void DonorSide::Advised(int64_t question, const std::vector<LeaseId>& leases, absl::Time now) {
+  if (question != question_ || advice_deadline_ == absl::InfiniteFuture()) return;  // too late
+  if (needed_blocks_ > 0) donor_.TakeAdvised(leases, now);                          // else it is back already
   RevokeNeeded(now);
 }
 

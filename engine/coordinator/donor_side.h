@@ -49,8 +49,9 @@ class DonorSide {
   const lease::Donor& donor() const { return donor_; }
   /// Coordinator::NeedBack.
   void NeedBack(int64_t blocks, int64_t blocks_lent, absl::Time now);
-  /// The broker's advice (lease::Donor::TakeAdvised). Empty: it has none.
-  void Advised(const std::vector<kv::LeaseId>& leases, absl::Time now);
+  /// The broker's advice (lease::Donor::TakeAdvised), which counts as an answer to that question alone. Empty: it has
+  /// none.
+  void Advised(int64_t question, const std::vector<kv::LeaseId>& leases, absl::Time now);
 
   /// Does what the donor wants done. False: nothing.
   bool Act();
@@ -116,6 +117,7 @@ class DonorSide {
   std::vector<LeaseEvent> news_;  // not yet reported, and
   absl::Time report_by_;          // the time by which they are
   int64_t needed_blocks_ = 0;     // that the broker was asked about, less those that came back since
+  int64_t question_ = 0;          // the last one
   absl::Time advice_deadline_ = absl::InfiniteFuture();
 
   mutable absl::Mutex mutex_;

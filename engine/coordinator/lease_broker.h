@@ -63,8 +63,8 @@ class LeaseBrokerEvents {
   /// All that this engine gives or takes, as the broker knows them.
   virtual void OnLeases(const std::vector<lease::Lease>& leases) = 0;
   virtual void OnLeaseResponse(absl::StatusOr<LeaseResponse> answer) = 0;
-  /// lease::Donor::TakeAdvised's; not OK: no answer in time.
-  virtual void OnScaleUp(absl::StatusOr<std::vector<kv::LeaseId>> leases) = 0;
+  /// The answer to that `question`: lease::Donor::TakeAdvised's; not OK: no answer in time.
+  virtual void OnScaleUp(int64_t question, absl::StatusOr<std::vector<kv::LeaseId>> leases) = 0;
   /// The broker refuses what was said of a lease, for good.
   virtual void OnReportRefused(const LeaseEvent& news, const absl::Status& why) = 0;
 };
@@ -75,7 +75,8 @@ class LeaseBroker {
  public:
   virtual ~LeaseBroker() = default;
   virtual void RequestLease(const LeaseRequest& request) = 0;
-  virtual void RequestScaleUp(int64_t need_blocks) = 0;
+  /// `question`: another each time.
+  virtual void RequestScaleUp(int64_t question, int64_t need_blocks) = 0;
   virtual void Report(const LeaseEvent& news) = 0;
   virtual void ReportWindow(const Window& window) = 0;
 };

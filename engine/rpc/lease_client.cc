@@ -61,7 +61,7 @@ class GrpcLeaseClient final : public LeaseClient {
     absl::MutexLock lock(&mutex_);
     calls_.Registered();
   }
-  void RequestScaleUp(int64_t need_blocks) override ABSL_LOCKS_EXCLUDED(mutex_);
+  void RequestScaleUp(int64_t question, int64_t need_blocks) override ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
   void Push(BrokerCall call) ABSL_LOCKS_EXCLUDED(mutex_) {
@@ -177,7 +177,7 @@ absl::Status GrpcLeaseClient::Send(const Window& window) {
   return Call(&v1::BrokerService::Stub::ReportWindow, request, response);
 }
 
-void GrpcLeaseClient::RequestScaleUp(int64_t need_blocks) {
+void GrpcLeaseClient::RequestScaleUp(int64_t question, int64_t need_blocks) {
   auto* call = new ScaleUpCall;  // deleted by its callback
   SetIdentity(call->request);
   call->request.set_need_blocks(need_blocks);
@@ -186,14 +186,14 @@ void GrpcLeaseClient::RequestScaleUp(int64_t need_blocks) {
     absl::MutexLock lock(&mutex_);
     ++scale_ups_;
   }
-  stub_->async()->ScaleUp(&call->context, &call->request, &call->response, [this, call](grpc::Status status) {
+  stub_->async()->ScaleUp(&call->context, &call->request, &call->response, [this, call, question](grpc::Status status) {
     std::vector<kv::LeaseId> leases;
     for (const int64_t id : call->response.lease_ids()) leases.emplace_back(id);
     delete call;  // with its hold on the channel, while this is still here
     if (status.ok()) {
-      events_.OnScaleUp(std::move(leases));
+      events_.OnScaleUp(question, std::move(leases));
     } else {
-      events_.OnScaleUp(FromGrpc(status));
+      events_.OnScaleUp(question, FromGrpc(status));
     }
     absl::MutexLock lock(&mutex_);
     --scale_ups_;

@@ -100,7 +100,7 @@ class NullTransport final : public transport::Transport {
 class NullBroker final : public coordinator::LeaseBroker {
  public:
   void RequestLease(const coordinator::LeaseRequest&) override {}
-  void RequestScaleUp(int64_t) override {}
+  void RequestScaleUp(int64_t, int64_t) override {}
   void Report(const coordinator::LeaseEvent&) override {}
   void ReportWindow(const coordinator::Window&) override {}
 };

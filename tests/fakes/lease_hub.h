@@ -80,8 +80,8 @@ class LeaseHub {
   struct Broker final : coordinator::LeaseBroker {
     Broker(LeaseHub& hub, std::string name) : hub(hub), name(std::move(name)) {}
     void RequestLease(const coordinator::LeaseRequest& request) override { hub.Request(name, request.want_bytes); }
-    void RequestScaleUp(int64_t) override {
-      hub.Deliver(name, [](auto& events) { events.OnScaleUp(absl::UnavailableError("no advice")); });
+    void RequestScaleUp(int64_t question, int64_t) override {
+      hub.Deliver(name, [=](auto& events) { events.OnScaleUp(question, absl::UnavailableError("no advice")); });
     }
     void Report(const coordinator::LeaseEvent& news) override { hub.Report(news); }
     void ReportWindow(const coordinator::Window&) override {}

@@ -6,6 +6,7 @@
 //   coordinator.OnLeaseResponse(LeaseResponse{...});
 #pragma once
 
+#include <atomic>
 #include <string>
 #include <vector>
 
@@ -28,11 +29,15 @@ class RecordingLeaseBroker final : public LeaseBroker {
     return news_;
   }
 
+  /// Of RequestScaleUp.
+  int64_t last_question() const { return last_question_; }
+
   void RequestLease(const LeaseRequest& request) override {
     log_.Add(absl::StrCat("Request ", request.key, " of ", request.want_bytes, " for ", request.waiting_tokens));
   }
-  void RequestScaleUp(int64_t need_blocks) override {
+  void RequestScaleUp(int64_t question, int64_t need_blocks) override {
     if (on_scale_up) on_scale_up();
+    last_question_ = question;
     log_.Add(absl::StrCat("ScaleUp ", need_blocks));
   }
   void Report(const LeaseEvent& news) override {
@@ -60,6 +65,7 @@ class RecordingLeaseBroker final : public LeaseBroker {
 
  private:
   CallLog log_;
+  std::atomic<int64_t> last_question_ = 0;
   mutable absl::Mutex mutex_;
   std::vector<LeaseEvent> news_ ABSL_GUARDED_BY(mutex_);
   int64_t last_mark_ ABSL_GUARDED_BY(mutex_) = 0;

@@ -179,19 +179,20 @@ void SimBrokerClient::KeepBeating() {
 }
 
 // Now and then the client, too, is late: then the coordinator waits no longer by itself.
-void SimBrokerClient::RequestScaleUp(int64_t need_blocks) {
+void SimBrokerClient::RequestScaleUp(int64_t question, int64_t need_blocks) {
   const Micros timeout = absl::ToInt64Microseconds(kAdvicePatience) + (sim_.random.Chance(0.2) ? 40'000 : 0);
   Call(
-      [this, who = caller(), need_blocks](SimBroker& broker) {
+      [this, who = caller(), question, need_blocks](SimBroker& broker) {
         const auto advice = broker.tables().ScaleUp(who, need_blocks, broker.Now());
-        return std::function<void()>([this, advice] {
-          if (!advice.ok()) return coordinator_->OnScaleUp(advice.status());
+        return std::function<void()>([this, question, advice] {
+          if (!advice.ok()) return coordinator_->OnScaleUp(question, advice.status());
           std::vector<LeaseId> leases;
           for (const ledger::LeaseId id : *advice) leases.emplace_back(id.value());
-          coordinator_->OnScaleUp(std::move(leases));
+          coordinator_->OnScaleUp(question, std::move(leases));
         });
       },
-      [this] { coordinator_->OnScaleUp(absl::DeadlineExceededError("no advice in time")); }, timeout);
+      [this, question] { coordinator_->OnScaleUp(question, absl::DeadlineExceededError("no advice in time")); },
+      timeout);
 }
 
 // ---- One call after the other.

@@ -51,7 +51,7 @@ class SimBrokerClient final : public engine::coordinator::LeaseBroker {
   void WatchBroke();
 
   void RequestLease(const engine::coordinator::LeaseRequest& request) override { Push(request); }
-  void RequestScaleUp(int64_t need_blocks) override;
+  void RequestScaleUp(int64_t question, int64_t need_blocks) override;
   void Report(const engine::coordinator::LeaseEvent& news) override;
   void ReportWindow(const engine::coordinator::Window& window) override { Push(window); }
 

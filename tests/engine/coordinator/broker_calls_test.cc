@@ -69,7 +69,7 @@ class Hearing final : public LeaseBrokerEvents {
   void OnLeaseResponse(absl::StatusOr<LeaseResponse> answer) override {
     heard.push_back(absl::StrCat("answer ", answer.status().message()));
   }
-  void OnScaleUp(absl::StatusOr<std::vector<kv::LeaseId>>) override { heard.emplace_back("advice"); }
+  void OnScaleUp(int64_t, absl::StatusOr<std::vector<kv::LeaseId>>) override { heard.emplace_back("advice"); }
   void OnReportRefused(const LeaseEvent& news, const absl::Status& why) override {
     heard.push_back(absl::StrCat("refused ", news.lease.id.value(), " ", why.message()));
   }

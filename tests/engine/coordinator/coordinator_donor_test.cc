@@ -224,7 +224,7 @@ TEST_F(CoordinatorTest, ANeedRevokesWhatTheBrokerAdvises) {
   ASSERT_TRUE(broker_.log().WaitFor("ScaleUp 2"));
   Settle();
   EXPECT_EQ(transport_.log().Count("SendRevoke 1"), 0) << "it waits for the advice";
-  coordinator_->OnScaleUp(std::vector<kv::LeaseId>{kv::LeaseId(3)});
+  coordinator_->OnScaleUp(broker_.last_question(), std::vector<kv::LeaseId>{kv::LeaseId(3)});
   ASSERT_TRUE(transport_.log().WaitFor("SendRevoke 3"));
   Settle();
   EXPECT_EQ(transport_.log().Count("SendRevoke 1") + transport_.log().Count("SendRevoke 2"), 0) << "that is enough";
@@ -239,9 +239,28 @@ TEST_F(CoordinatorTest, WhereTheAdviceIsLateANeedGoesByTheWeightsThatCameBefore)
   fake_clock_.Advance(absl::Milliseconds(3));
   Settle();
   EXPECT_EQ(transport_.log().Count("SendRevoke 2"), 1);
-  coordinator_->OnScaleUp(std::vector<kv::LeaseId>{kv::LeaseId(3)});
+  coordinator_->OnScaleUp(broker_.last_question(), std::vector<kv::LeaseId>{kv::LeaseId(3)});
   Settle();
   EXPECT_EQ(transport_.log().Count("SendRevoke 1") + transport_.log().Count("SendRevoke 3"), 0) << "too late";
+}
+
+TEST_F(CoordinatorTest, AnAnswerToAnEarlierNeedIsNoneToALaterOne) {
+  Start();
+  Lend(1), Lend(2), Lend(3), Lend(4);
+  coordinator_->NeedBack(2, /*blocks_lent=*/8);
+  ASSERT_TRUE(broker_.log().WaitFor("ScaleUp 2"));
+  const int64_t earlier = broker_.last_question();
+  fake_clock_.Advance(absl::Milliseconds(3));
+  ASSERT_TRUE(transport_.log().WaitFor("SendRevoke 1")) << "nobody has answered";
+  coordinator_->NeedBack(4, /*blocks_lent=*/8);
+  ASSERT_TRUE(broker_.log().WaitFor("ScaleUp 4"));
+  coordinator_->OnScaleUp(earlier, std::vector<kv::LeaseId>{kv::LeaseId(2), kv::LeaseId(3)});
+  Settle();
+  EXPECT_EQ(transport_.log().Count("SendRevoke 2") + transport_.log().Count("SendRevoke 3"), 0);
+  coordinator_->OnScaleUp(broker_.last_question(), std::vector<kv::LeaseId>{kv::LeaseId(1), kv::LeaseId(4)});
+  ASSERT_TRUE(transport_.log().WaitFor("SendRevoke 4"));
+  Settle();
+  EXPECT_EQ(transport_.log().Count("SendRevoke 2") + transport_.log().Count("SendRevoke 3"), 0);
 }
 
 TEST_F(CoordinatorTest, MoreThanIsNeededIsRevokedIfTheBrokerAdvisesIt) {
@@ -249,7 +268,7 @@ TEST_F(CoordinatorTest, MoreThanIsNeededIsRevokedIfTheBrokerAdvisesIt) {
   Lend(1), Lend(2), Lend(3);
   coordinator_->NeedBack(2, /*blocks_lent=*/0);
   ASSERT_TRUE(broker_.log().WaitFor("ScaleUp 2"));
-  coordinator_->OnScaleUp(std::vector<kv::LeaseId>{kv::LeaseId(3), kv::LeaseId(2)});
+  coordinator_->OnScaleUp(broker_.last_question(), std::vector<kv::LeaseId>{kv::LeaseId(3), kv::LeaseId(2)});
   ASSERT_TRUE(transport_.log().WaitFor("SendRevoke 3"));
   EXPECT_TRUE(transport_.log().WaitFor("SendRevoke 2"));
 }
@@ -271,7 +290,7 @@ TEST_F(CoordinatorTest, AdviceThatIsTooLittleIsMadeUpFromTheInnermost) {
   Lend(1), Lend(2), Lend(3);
   coordinator_->NeedBack(4, /*blocks_lent=*/0);
   ASSERT_TRUE(broker_.log().WaitFor("ScaleUp 4"));
-  coordinator_->OnScaleUp(std::vector<kv::LeaseId>{kv::LeaseId(3)});
+  coordinator_->OnScaleUp(broker_.last_question(), std::vector<kv::LeaseId>{kv::LeaseId(3)});
   ASSERT_TRUE(transport_.log().WaitFor("SendRevoke 3"));
   ASSERT_TRUE(transport_.log().WaitFor("SendRevoke 1"));
   Settle();
@@ -285,7 +304,7 @@ TEST_F(CoordinatorInRealTimeTest, ANeedDoesNotWaitForABrokerThatIsSilent) {
   ASSERT_TRUE(transport_.log().WaitFor("SendRevoke 1"));
   Settle();
   EXPECT_EQ(transport_.log().Count("SendRevoke 2"), 0);
-  coordinator_->OnScaleUp(std::vector<kv::LeaseId>{kv::LeaseId(2)});
+  coordinator_->OnScaleUp(broker_.last_question(), std::vector<kv::LeaseId>{kv::LeaseId(2)});
   Settle();
   EXPECT_EQ(transport_.log().Count("SendRevoke 2"), 0) << "advice that comes too late is none";
 }
@@ -295,7 +314,7 @@ TEST_F(CoordinatorTest, ABrokerThatIsAwayIsNotWaitedForEither) {
   Lend(1), Lend(2);
   coordinator_->NeedBack(1, /*blocks_lent=*/0);
   ASSERT_TRUE(broker_.log().WaitFor("ScaleUp 1"));
-  coordinator_->OnScaleUp(absl::UnavailableError("nobody there"));
+  coordinator_->OnScaleUp(broker_.last_question(), absl::UnavailableError("nobody there"));
   ASSERT_TRUE(transport_.log().WaitFor("SendRevoke 1"));
 }
 
@@ -330,7 +349,7 @@ TEST_F(CoordinatorTest, ANeedThatIsMetMeanwhileTakesNothingMore) {
   ASSERT_TRUE(broker_.log().WaitFor("ScaleUp 2"));
   coordinator_->OnReleased(kv::LeaseId(1));
   ASSERT_TRUE(loop_.log().WaitFor("TakeBack 1"));
-  coordinator_->OnScaleUp(std::vector<kv::LeaseId>{kv::LeaseId(3)});
+  coordinator_->OnScaleUp(broker_.last_question(), std::vector<kv::LeaseId>{kv::LeaseId(3)});
   Settle();
   EXPECT_EQ(transport_.log().Count("SendRevoke 2") + transport_.log().Count("SendRevoke 3"), 0);
 }
@@ -351,7 +370,7 @@ TEST_F(CoordinatorTest, ANeedThatIsRepeatedWhileItsMemoryIsOnItsWayIsOne) {
   Lend(1), Lend(2);
   coordinator_->NeedBack(2, /*blocks_lent=*/0);
   ASSERT_TRUE(broker_.log().WaitFor("ScaleUp 2"));
-  coordinator_->OnScaleUp(std::vector<kv::LeaseId>{kv::LeaseId(2)});
+  coordinator_->OnScaleUp(broker_.last_question(), std::vector<kv::LeaseId>{kv::LeaseId(2)});
   ASSERT_TRUE(transport_.log().WaitFor("SendRevoke 2"));
   coordinator_->NeedBack(2, /*blocks_lent=*/0);
   Settle();

@@ -88,7 +88,7 @@ TEST_F(CoordinatorTest, ANeedThatWaitsForAdviceIsMetInTimeThoughTheEngineEndsMea
   ASSERT_TRUE(broker_.log().WaitFor("ScaleUp 2"));
   coordinator_->AskBackAll(fake_clock_.Now() + absl::Seconds(5));
   ASSERT_TRUE(transport_.log().WaitFor("SendRevoke 2"));
-  coordinator_->OnScaleUp(absl::UnavailableError("nobody there"));
+  coordinator_->OnScaleUp(broker_.last_question(), absl::UnavailableError("nobody there"));
   Settle();
   fake_clock_.Advance(absl::Milliseconds(50));
   Settle();

@@ -248,16 +248,16 @@ void SoakPeers::AnswerWish() {
 }
 
 void SoakPeers::AdviseScaleUp() {
-  bool asks = false;
+  int64_t question = 0;
   {
     absl::MutexLock lock(&mutex_);
-    asks = std::exchange(asks_scale_up_, false);
+    question = std::exchange(scale_up_asked_, 0);
   }
-  if (!asks) return;
-  if (chance_.OneIn(4)) return Tell().OnScaleUp(absl::UnavailableError("no broker"));
+  if (question == 0) return;
+  if (chance_.OneIn(4)) return Tell().OnScaleUp(question, absl::UnavailableError("no broker"));
   std::vector<LeaseId> advice;
   if (!given_.empty() && !chance_.OneIn(3)) advice.push_back(Some(given_)->first);
-  Tell().OnScaleUp(advice);
+  Tell().OnScaleUp(question, advice);
 }
 
 // --- what is heard

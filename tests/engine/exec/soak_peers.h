@@ -164,9 +164,9 @@ class SoakPeers final : private coordinator::LeaseBroker {
     absl::MutexLock lock(&mutex_);
     wanted_bytes_ = request.want_bytes;
   }
-  void RequestScaleUp(int64_t) override {
+  void RequestScaleUp(int64_t question, int64_t) override {
     absl::MutexLock lock(&mutex_);
-    asks_scale_up_ = true;
+    scale_up_asked_ = question;
   }
   void Report(const coordinator::LeaseEvent& news) override {
     absl::MutexLock lock(&mutex_);
@@ -202,7 +202,7 @@ class SoakPeers final : private coordinator::LeaseBroker {
   std::vector<LoopMessage> messages_ ABSL_GUARDED_BY(mutex_);
   int64_t wanted_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   std::vector<kv::LeaseId> declined_ ABSL_GUARDED_BY(mutex_);
-  bool asks_scale_up_ ABSL_GUARDED_BY(mutex_) = false;
+  int64_t scale_up_asked_ ABSL_GUARDED_BY(mutex_) = 0;  // 0: nothing is
   int64_t marks_ ABSL_GUARDED_BY(mutex_) = 0, heard_marks_ ABSL_GUARDED_BY(mutex_) = 0;
   coordinator::Coordinator coordinator_;  // last: its thread uses what is above
 };

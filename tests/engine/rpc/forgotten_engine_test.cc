@@ -74,7 +74,7 @@ struct NoEvents final : coordinator::LeaseBrokerEvents {
   void OnLease(const lease::Lease&) override {}
   void OnLeases(const std::vector<lease::Lease>&) override {}
   void OnLeaseResponse(absl::StatusOr<coordinator::LeaseResponse>) override {}
-  void OnScaleUp(absl::StatusOr<std::vector<kv::LeaseId>>) override {}
+  void OnScaleUp(int64_t, absl::StatusOr<std::vector<kv::LeaseId>>) override {}
   void OnTerms(const coordinator::LeaseTerms&) override {}
   void OnReportRefused(const coordinator::LeaseEvent&, const absl::Status&) override {}
 };

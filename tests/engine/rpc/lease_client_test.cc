@@ -46,8 +46,8 @@ class Listener final : public coordinator::LeaseBrokerEvents {
     log_.Add(answer.ok() ? absl::StrCat("answer ", answer->offered_bytes, " ", answer->lendable_bytes, answer->shortage)
                          : absl::StrCat("answer ", absl::StatusCodeToString(answer.status().code())));
   }
-  void OnScaleUp(absl::StatusOr<std::vector<kv::LeaseId>> leases) override {
-    std::string text = "advice";
+  void OnScaleUp(int64_t question, absl::StatusOr<std::vector<kv::LeaseId>> leases) override {
+    std::string text = absl::StrCat("advice ", question, ":");
     if (!leases.ok()) absl::StrAppend(&text, " ", absl::StatusCodeToString(leases.status().code()));
     if (leases.ok()) {
       for (const kv::LeaseId id : *leases) absl::StrAppend(&text, " ", id.value());
@@ -281,15 +281,15 @@ TEST_F(LeaseClientTest, AdviceOvertakesReportsThatWait) {
   };
   Start().Report(Said(1, lease::State::kReleased));
   held_.WaitForNotification();
-  client_->RequestScaleUp(12);
-  EXPECT_TRUE(events_.log().WaitFor("advice 4 2"));
+  client_->RequestScaleUp(5, 12);
+  EXPECT_TRUE(events_.log().WaitFor("advice 5: 4 2"));
 }
 
 TEST_F(LeaseClientTest, AdviceThatTakesTooLongIsNone) {
   broker_.on_scale_up = [this](const v1::ScaleUpRequest&, v1::ScaleUpResponse&) { return Hold(); };
-  Start(/*advice_timeout=*/absl::Seconds(1)).RequestScaleUp(12);
+  Start(/*advice_timeout=*/absl::Seconds(1)).RequestScaleUp(5, 12);
   held_.WaitForNotification();
-  EXPECT_TRUE(events_.log().WaitFor("advice DEADLINE_EXCEEDED"));
+  EXPECT_TRUE(events_.log().WaitFor("advice 5: DEADLINE_EXCEEDED"));
 }
 
 TEST_F(LeaseClientTest, WatchTellsOfOwnLeasesAndOfNoOthers) {
