@@ -59,7 +59,11 @@ class Follower {
  public:
   explicit Follower(const std::string& broker) : door_(broker), thread_([this] { Work(); }) {}
   ~Follower() {
-    context_.TryCancel();
+    {
+      absl::MutexLock lock(&mutex_);
+      stopped_ = true;
+      if (context_ != nullptr) context_->TryCancel();
+    }
     thread_.join();
   }
   // The tables, as soon as they have changed since the last call, or after `timeout`; the first call waits for tables.
@@ -79,21 +83,42 @@ class Follower {
   }
 
  private:
+  // A broker drops whoever is too slow for what changes at once; another stream begins with the tables as they are.
   void Work() ABSL_LOCKS_EXCLUDED(mutex_) {
-    const absl::Status end = door_.Follow(context_, [this](const v1::WatchResponse& news) {
+    absl::Status end;
+    do {
+      end = FollowOnce();
+    } while (absl::IsResourceExhausted(end) && !WaitStopped(kFrame));
+    absl::MutexLock lock(&mutex_);
+    end_ = end;
+  }
+  absl::Status FollowOnce() ABSL_LOCKS_EXCLUDED(mutex_) {
+    grpc::ClientContext context;
+    SetContext(&context);
+    absl::Status end = door_.Follow(context, [this](const v1::WatchResponse& news) {
       absl::MutexLock lock(&mutex_);
       cluster_.Apply(news);
       changed_ = has_tables_ = true;
     });
+    SetContext(nullptr);
+    return end;
+  }
+  void SetContext(grpc::ClientContext* context) ABSL_LOCKS_EXCLUDED(mutex_) {
     absl::MutexLock lock(&mutex_);
-    end_ = end;
+    context_ = context;
+    if (context != nullptr && stopped_) context->TryCancel();
+  }
+  bool WaitStopped(absl::Duration timeout) ABSL_LOCKS_EXCLUDED(mutex_) {
+    absl::MutexLock lock(&mutex_);
+    return mutex_.AwaitWithTimeout(absl::Condition(&stopped_), timeout);
   }
   bool EndedLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return end_.has_value(); }
   bool ReadyLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return changed_ || EndedLocked(); }
 
   BrokerConnection door_;
-  grpc::ClientContext context_;
   absl::Mutex mutex_;
+  grpc::ClientContext* context_ ABSL_GUARDED_BY(mutex_) = nullptr;  // of the stream under way
+  bool stopped_ ABSL_GUARDED_BY(mutex_) = false;
   ClusterTable cluster_ ABSL_GUARDED_BY(mutex_);
   bool changed_ ABSL_GUARDED_BY(mutex_) = false;     // since the last Next()
   bool has_tables_ ABSL_GUARDED_BY(mutex_) = false;  // the snapshot has come

@@ -48,6 +48,7 @@ class FakeBrokerService final : public v1::BrokerService::Service {
   std::function<grpc::Status(const v1::ReportLeaseRequest&)> on_report;
   std::function<grpc::Status(const v1::RequestLeaseRequest&, v1::RequestLeaseResponse&)> on_request;
   std::function<grpc::Status(const v1::ScaleUpRequest&, v1::ScaleUpResponse&)> on_scale_up;
+  grpc::Status end_of_script = {grpc::StatusCode::UNAVAILABLE, "end of the script"};
   /// "ReportLease 7", "RequestLease KEY", "ScaleUp 12", "ReportWindow 5".
   const CallLog& log() const { return log_; }
 
@@ -95,7 +96,7 @@ class FakeBrokerService final : public v1::BrokerService::Service {
       scripts_.pop_front();
     }
     for (const v1::WatchResponse& news : script.first) writer->Write(news);
-    if (!script.second) return {grpc::StatusCode::UNAVAILABLE, "end of the script"};
+    if (!script.second) return end_of_script;
     absl::MutexLock lock(&mutex_);
     while (!stopped_ && !context->IsCancelled()) {
       mutex_.AwaitWithTimeout(absl::Condition(&stopped_), absl::Milliseconds(5));
