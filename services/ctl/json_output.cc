@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "absl/strings/str_cat.h"
 #include "services/ctl/worth.h"
 
 namespace swiftcache::services::ctl {
@@ -60,7 +61,7 @@ Json Engines(const ClusterTable& cluster) {
 Json Leases(const ClusterTable& cluster) {
   Json leases = Json::array();
   for (const v1::Lease* lease : cluster.LeasesInOrder()) {
-    leases.push_back({{"lease_id", lease->lease_id()},
+    leases.push_back({{"lease_id", absl::StrCat(lease->lease_id())},
                       {"state", v1::LeaseState_Name(lease->state())},
                       {"donor", lease->donor()},
                       {"borrower", lease->borrower()},
@@ -68,7 +69,7 @@ Json Leases(const ClusterTable& cluster) {
                       {"donor_blocks", lease->extent().num_blocks()},
                       {"borrower_blocks", lease->borrower_blocks()},
                       {"bytes", lease->num_bytes()},
-                      {"epoch", lease->state() == v1::OFFERED ? Json(nullptr) : Json(lease->epoch())}});
+                      {"epoch", lease->state() == v1::OFFERED ? Json(nullptr) : Json(absl::StrCat(lease->epoch()))}});
   }
   return leases;
 }

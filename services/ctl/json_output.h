@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // `-o json`: for programs. Field names and units are this file's promise, whatever the tables for people look like:
 // names are snake_case and end in their unit (`_bytes`, `_tokens`, `_seconds`) unless they count things; what there is
-// none of is null. services/README.md lists them.
+// none of is null. Identities are texts, as in protobuf's JSON: jq 1.6 and JavaScript read a number of 64 bits as a
+// double, which has 53. services/README.md lists all names.
 //
 //   auto output = AddOutputFlag(*command);
 //   if (*output == kJson) std::cout << StatusJson(addresses.broker, cluster) << std::endl;

@@ -46,7 +46,7 @@ ClusterTable Sharing() {
   load.set_reclaims(2);
   load.set_last_reclaim_micros(1500);
   v1::Lease& lease = *snapshot.add_leases();
-  lease.set_lease_id(5);
+  lease.set_lease_id(9223372036854775807);
   lease.set_state(v1::GRANTED);
   lease.set_donor("code");
   lease.set_borrower("chat");
@@ -77,8 +77,8 @@ constexpr char kEngines[] =
     R"("prompt_computed_tokens":0,"prompt_local_tokens":0,"prompt_donor_tokens":0,"reclaims":0,)"
     R"("last_reclaim_seconds":null}])";
 constexpr char kLeases[] =
-    R"("leases":[{"lease_id":5,"state":"GRANTED","donor":"code","borrower":"chat","donor_first_block":60,)"
-    R"("donor_blocks":4,"borrower_blocks":8,"bytes":4000,"epoch":18446744073709551615}],)"
+    R"("leases":[{"lease_id":"9223372036854775807","state":"GRANTED","donor":"code","borrower":"chat","donor_first_block":60,)"
+    R"("donor_blocks":4,"borrower_blocks":8,"bytes":4000,"epoch":"18446744073709551615"}],)"
     R"("limits":[{"model":"chat-model","limit_bytes":9000,"borrowed_bytes":4000,"engines":1}])";
 constexpr char kWorth[] =
     R"("pairs":[{"donor_model":"code-model","borrower_model":"chat-model","lent_bytes":4000,"lent_byte_seconds":0,)"
