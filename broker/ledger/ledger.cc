@@ -139,10 +139,10 @@ std::vector<Lease> Ledger::Snapshot() const {
   return leases;
 }
 
-std::vector<Lease> Ledger::LeasesOf(const Party& party) const {
+std::vector<Lease> Ledger::LeasesOf(const std::string& instance_id) const {
   std::vector<Lease> leases;
-  if (const std::optional<PartyId> id = parties_.Find(party)) {
-    for (const Record* record : RecordsOf(*id)) leases.push_back(record->lease);
+  for (const PartyId party : parties_.OfInstance(instance_id)) {
+    for (const Record* record : RecordsOf(party)) leases.push_back(record->lease);
   }
   return leases;
 }

@@ -89,8 +89,8 @@ class Ledger {
 
   /// The leases that have not ended, by id.
   std::vector<Lease> Snapshot() const;
-  /// Those that the party gives or takes.
-  std::vector<Lease> LeasesOf(const Party& party) const;
+  /// Those that the instance gives or takes, whether it is here or not, and by whatever name.
+  std::vector<Lease> LeasesOf(const std::string& instance_id) const;
   /// By model name, with those that were lifted.
   std::vector<LeaseLimit> limits() const { return limits_.all(); }
   /// What changed since the last call, in order. Changes of limits are not among them.

@@ -13,6 +13,7 @@ PartyId Parties::Hold(const Party& party) {
     unused_.pop_back();
     entries_[it->second.value()].party = party;
   }
+  if (is_new) by_instance_[party.instance_id].push_back(it->second);
   ++entries_[it->second.value()].uses;
   return it->second;
 }
@@ -21,12 +22,16 @@ void Parties::Drop(PartyId id) {
   Entry& entry = entries_[id.value()];
   if (--entry.uses > 0) return;
   ids_.erase(entry.party);
+  const auto same = by_instance_.find(entry.party.instance_id);
+  std::erase(same->second, id);
+  if (same->second.empty()) by_instance_.erase(same);
   unused_.push_back(id);
 }
 
-std::optional<PartyId> Parties::Find(const Party& party) const {
-  const auto it = ids_.find(party);
-  return it == ids_.end() ? std::nullopt : std::optional(it->second);
+const std::vector<PartyId>& Parties::OfInstance(const std::string& instance_id) const {
+  static const std::vector<PartyId> none;
+  const auto it = by_instance_.find(instance_id);
+  return it == by_instance_.end() ? none : it->second;
 }
 
 }  // namespace swiftcache::broker::ledger

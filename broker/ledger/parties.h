@@ -7,7 +7,7 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
+#include <string>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
@@ -26,8 +26,8 @@ class Parties {
   PartyId Hold(const Party& party);
   /// One use less. REQUIRES: a call of Hold that gave `id`.
   void Drop(PartyId id);
-  /// None: nobody holds it.
-  std::optional<PartyId> Find(const Party& party) const;
+  /// Those of one instance: more than one where it has changed its name.
+  const std::vector<PartyId>& OfInstance(const std::string& instance_id) const;
 
  private:
   struct Entry {
@@ -36,8 +36,9 @@ class Parties {
   };
 
   absl::flat_hash_map<Party, PartyId> ids_;
-  std::vector<Entry> entries_;   // by number
-  std::vector<PartyId> unused_;  // the last is given next
+  absl::flat_hash_map<std::string, std::vector<PartyId>> by_instance_;  // none is empty
+  std::vector<Entry> entries_;                                          // by number
+  std::vector<PartyId> unused_;                                         // the last is given next
 };
 
 }  // namespace swiftcache::broker::ledger

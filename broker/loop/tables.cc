@@ -154,11 +154,7 @@ WatchEvent Tables::Snapshot(const std::string& instance_id) const {
   if (instance_id.empty()) {
     return {incarnation_, WatchEvent::Snapshot{engines_.Snapshot(), leases_.Snapshot(), leases_.limits()}};
   }
-  WatchEvent::Snapshot own{.engines = {}, .leases = {}, .limits = leases_.limits()};
-  if (const std::optional<std::string> name = engines_.NameOf(instance_id)) {
-    own.leases = leases_.LeasesOf({*name, instance_id});
-  }
-  return {incarnation_, std::move(own)};
+  return {incarnation_, WatchEvent::Snapshot{{}, leases_.LeasesOf(instance_id), leases_.limits()}};
 }
 
 std::vector<TableChange> Tables::TakeChanges() { return std::exchange(changes_, {}); }

@@ -42,8 +42,6 @@ void Membership::Hear(Record& record, EngineState before, bool changed, absl::Ti
 void Membership::Remove(Record& record, bool died) {
   const std::string name = record.info.name;
   --counts_[StateOf(record)];
-  const auto named = names_.find(record.info.instance_id);
-  if (named != names_.end() && named->second == name) names_.erase(named);
   by_silence_.erase(record.turn);
   engines_.erase(name);
   changes_.push_back(Removed{.name = name, .died = died});
@@ -61,7 +59,6 @@ absl::Status Membership::Register(const EngineInfo& info, absl::Time now) {
     Record& record = *(engines_[info.name] = std::make_unique<Record>());
     record = {.info = info, .load = {}, .last_heard = now, .last_progress = now};
     record.turn = by_silence_.insert(by_silence_.end(), &record);
-    names_[info.instance_id] = info.name;
     ++counts_[info.state];
     changes_.push_back(StatusOf(record));
     return absl::OkStatus();
@@ -139,12 +136,6 @@ void Membership::PostponeDeadlines(absl::Duration lateness) {
     record->last_heard += lateness;
     record->last_progress += lateness;
   }
-}
-
-std::optional<std::string> Membership::NameOf(const std::string& instance_id) const {
-  const auto it = names_.find(instance_id);
-  if (it == names_.end()) return std::nullopt;
-  return it->second;
 }
 
 std::optional<EngineStatus> Membership::Find(const std::string& name) const {

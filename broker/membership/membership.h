@@ -75,8 +75,6 @@ class Membership {
   /// Moves every expiry back by `lateness`: for a broker that was itself suspended and could receive nothing.
   void PostponeDeadlines(absl::Duration lateness);
 
-  /// The name under which an instance is registered; none: it is not.
-  std::optional<std::string> NameOf(const std::string& instance_id) const;
   /// The engine with its state as watchers see it, STALLED included.
   std::optional<EngineStatus> Find(const std::string& name) const;
   /// All engines, by name.
@@ -104,7 +102,6 @@ class Membership {
 
   const Options options_;
   absl::flat_hash_map<std::string, std::unique_ptr<Record>> engines_;  // by name
-  absl::flat_hash_map<std::string, std::string> names_;                // by instance id
   std::list<Record*> by_silence_;                                      // the longest first
   std::map<EngineState, int64_t> counts_;                              // as watchers see them
   RecentIds<std::string> left_{kMaxEngines};                           // instances that deregistered

@@ -347,7 +347,7 @@ TEST_F(LedgerTest, ANewInstanceOfTheSameNameHasNothingOfTheOld) {
   AddEngine(EngineOf("code"));
   const Lease lease = Active("chat", 10);
   ledger_->AddEngine(EngineOf("chat", "i2"), {}, now_);
-  EXPECT_THAT(ledger_->LeasesOf(PartyOf("chat", "i2")), IsEmpty());
+  EXPECT_THAT(ledger_->LeasesOf("i2"), IsEmpty());
   EXPECT_EQ(ledger_->BorrowedBytes("chat-model"), lease.num_bytes) << "until its donor says that it has ended";
   ledger_->AddEngine(EngineOf("code", "i2"), {}, now_);
   EXPECT_FALSE(Known(lease.id));

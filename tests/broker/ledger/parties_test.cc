@@ -14,10 +14,11 @@ TEST(PartiesTest, APartyHasOneNumberUntilItsLastUseIsDropped) {
   EXPECT_NE(chat, code);
   EXPECT_EQ(parties.Hold(PartyOf("chat")), chat);
   parties.Drop(chat);
-  EXPECT_EQ(parties.Find(PartyOf("chat")), chat);
+  EXPECT_THAT(parties.OfInstance("i1"), testing::ElementsAre(chat, code));
   parties.Drop(chat);
-  EXPECT_EQ(parties.Find(PartyOf("chat")), std::nullopt);
-  EXPECT_EQ(parties.Find(PartyOf("code")), code);
+  EXPECT_THAT(parties.OfInstance("i1"), testing::ElementsAre(code));
+  parties.Drop(code);
+  EXPECT_THAT(parties.OfInstance("i1"), testing::IsEmpty());
 }
 
 TEST(PartiesTest, InstancesOfOneNameAreDifferentParties) {
@@ -46,7 +47,7 @@ TEST_F(LedgerTest, ANewEngineStartsWithNothingOfTheOneThatIsGone) {
   EXPECT_TRUE(ledger_->Snapshot().empty());
   AddEngine(EngineOf("x"));
   AddEngine(EngineOf("y"));
-  for (const char* name : {"x", "y"}) EXPECT_TRUE(ledger_->LeasesOf(PartyOf(name)).empty());
+  EXPECT_TRUE(ledger_->LeasesOf("i1").empty());
   EXPECT_EQ(TotalBlocks(Request("x", kBlocks).leases), kBlocks) << "all of y's arena, which nobody declined";
 }
 

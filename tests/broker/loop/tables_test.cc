@@ -16,15 +16,15 @@ using ::testing::SizeIs;
 
 class TablesTest : public ::testing::Test {
  protected:
-  static membership::EngineInfo Sharing(const std::string& name, const std::string& instance_id = "i1") {
-    membership::EngineInfo info = EngineNamed(name, instance_id);
+  static membership::EngineInfo Sharing(const std::string& name, const std::string& instance_id = "") {
+    membership::EngineInfo info = EngineNamed(name, instance_id.empty() ? "i-" + name : instance_id);
     info.lease_channel = "/run/" + name;
     info.node_id = "node";
     info.page_bytes = 4096;
     return info;
   }
   static Caller CallerNamed(const std::string& name, const std::string& incarnation = "inc-1") {
-    return {.name = name, .instance_id = "i1", .incarnation = incarnation};
+    return {.name = name, .instance_id = "i-" + name, .incarnation = incarnation};
   }
   // "chat" has a lease of "code".
   ledger::LeaseId Borrow() {
@@ -57,12 +57,13 @@ TEST_F(TablesTest, NewsContinuesTheSnapshot) {
 TEST_F(TablesTest, AnEnginesSnapshotIsOfItsOwnLeasesAndOfLimits) {
   const ledger::LeaseId id = Borrow();
   for (const char* name : {"chat-2", "code-2"}) {
-    membership::EngineInfo info = Sharing(name, absl::StrCat("i-", name));
+    membership::EngineInfo info = Sharing(name);
     info.node_id = "another";
     EXPECT_TRUE(tables_.Register({info, {}, {}}, now_).ok());
   }
   ASSERT_TRUE(tables_.LimitLease("model", std::nullopt, now_).ok());
-  for (const auto& [instance, leases] : {std::pair("i1", 1), std::pair("i-chat-2", 0), std::pair("nobody", 0)}) {
+  for (const auto& [instance, leases] :
+       {std::pair("i-chat", 1), std::pair("i-code", 1), std::pair("i-chat-2", 0), std::pair("nobody", 0)}) {
     const auto snapshot = std::get<WatchEvent::Snapshot>(tables_.Snapshot(instance).what);
     EXPECT_THAT(snapshot.engines, IsEmpty());
     EXPECT_THAT(snapshot.limits, SizeIs(1));
@@ -71,6 +72,19 @@ TEST_F(TablesTest, AnEnginesSnapshotIsOfItsOwnLeasesAndOfLimits) {
       EXPECT_EQ(snapshot.leases[0].id, id);
     }
   }
+}
+
+// It has not heard of them: the broker lost sight of it when they were granted.
+TEST_F(TablesTest, TheSnapshotOfABorrowerThatHasExpiredHasItsLeases) {
+  const ledger::LeaseId id = Borrow();
+  for (int beats = 0; beats < 3; ++beats) {
+    now_ += absl::Seconds(1);
+    ASSERT_TRUE(tables_.Heartbeat(CallerNamed("code"), {}, now_).ok());
+  }
+  ASSERT_EQ(tables_.engines().Find("chat"), std::nullopt);
+  const auto snapshot = std::get<WatchEvent::Snapshot>(tables_.Snapshot("i-chat").what);
+  ASSERT_THAT(snapshot.leases, SizeIs(1));
+  EXPECT_EQ(snapshot.leases[0].id, id);
 }
 
 TEST_F(TablesTest, ALimitThatAnEngineBringsIsNews) {
@@ -123,7 +137,7 @@ TEST_F(TablesTest, ANewInstanceEntersAfterTheDeathOfTheOldOneWasTold) {
   bool ended = false;
   for (const TableChange& change : tables_.TakeChanges()) {
     if (const auto* lease = std::get_if<ledger::Lease>(&change.event.what)) {
-      ended = ended || (lease->donor.instance_id == "i1" && lease->state == ledger::LeaseState::kReleased);
+      ended = ended || (lease->donor.instance_id == "i-code" && lease->state == ledger::LeaseState::kReleased);
     }
   }
   EXPECT_TRUE(ended);
@@ -153,7 +167,7 @@ TEST_F(TablesTest, ACopyOfARegistrationChangesNothing) {
 TEST_F(TablesTest, AnEngineThatLeftIsNotBroughtBackByACopyOfItsRegistration) {
   Borrow();
   const std::vector<ledger::Lease> held = tables_.leases().Snapshot();
-  tables_.Deregister("code", "i1", now_);
+  tables_.Deregister("code", "i-code", now_);
   EXPECT_TRUE(tables_.Register({Sharing("code"), held, {}}, now_).ok());
   EXPECT_EQ(tables_.engines().Find("code"), std::nullopt);
   EXPECT_THAT(tables_.leases().Snapshot(), IsEmpty());
@@ -163,7 +177,7 @@ TEST_F(TablesTest, AnEngineThatLeftIsNotBroughtBackByACopyOfItsRegistration) {
 
 // It came late: the engine has given up waiting for the answer, and has taken its leave.
 TEST_F(TablesTest, NorByARegistrationThatComesAfterItLeft) {
-  tables_.Deregister("code", "i1", now_);
+  tables_.Deregister("code", "i-code", now_);
   EXPECT_TRUE(tables_.Register({Sharing("code"), {}, {}}, now_).ok());
   EXPECT_EQ(tables_.engines().Find("code"), std::nullopt);
 }
