@@ -51,9 +51,13 @@ absl::StatusOr<LeaseResponse> Allocation::Request(Member& borrower, const LeaseR
               .asked = request.want_bytes};
   const Holding& seen = table_.BorrowedBy(borrower.id);  // it holds no offers yet
   served.unseen = std::clamp<int64_t>(request.held_bytes - (seen.bytes - seen.offered_bytes), 0, kMaxUnseenBytes);
-  const auto quota_left = [&] {
-    return std::max<int64_t>(0, limits_.Left(borrower.engine.model_name) - served.unseen);
-  };
+  // What it holds under a name that it had before, its model's limit counts already.
+  int64_t counted = 0;
+  for (const PartyId party : parties_.OfInstance(borrower.engine.party.instance_id)) {
+    if (party != borrower.id) counted += table_.BorrowedBy(party).bytes;
+  }
+  const int64_t uncounted = std::max<int64_t>(0, served.unseen - counted);
+  const auto quota_left = [&] { return std::max<int64_t>(0, limits_.Left(borrower.engine.model_name) - uncounted); };
   served.quota = quota_left();
   if (const auto it = borrower.requests.find(request.key); it != borrower.requests.end()) {
     return Again(it->second, served);

@@ -46,13 +46,14 @@ struct LeaseResponse {
 /// what it holds, which is no part of what is divided: what it needs is not known. What the borrower holds of donors
 /// that are not here counts as held.
 ///
-/// Thread-safety: none. Ownership: borrows table, members and limits.
+/// Thread-safety: none. Ownership: borrows parties, table, members and limits.
 class Allocation {
  public:
-  Allocation(const Options& options, NewCapability new_capability, LeaseTable& table, const Members& members,
-             const Limits& limits)
+  Allocation(const Options& options, NewCapability new_capability, const Parties& parties, LeaseTable& table,
+             const Members& members, const Limits& limits)
       : options_(options),
         new_capability_(std::move(new_capability)),
+        parties_(parties),
         table_(table),
         members_(members),
         limits_(limits) {}
@@ -71,7 +72,7 @@ class Allocation {
     Sources sources;
     absl::Time now;
     int64_t asked = 0, quota = 0;          // what the borrower asks for; what its model's limit leaves
-    int64_t unseen = 0;                    // that the borrower holds of donors that are not here
+    int64_t unseen = 0;                    // that the borrower holds of donors that are not here, or by another name
     std::map<PartyId, Stake> stakes = {};  // of members in the memory of the sources
     int64_t share = 0, held = 0;           // the borrower's stake
     int64_t got = 0, coming = 0;           // offered now; being taken back from others
@@ -93,6 +94,7 @@ class Allocation {
 
   const Options& options_;
   const NewCapability new_capability_;
+  const Parties& parties_;
   LeaseTable& table_;
   const Members& members_;
   const Limits& limits_;

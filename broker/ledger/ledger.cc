@@ -15,7 +15,7 @@ Ledger::Ledger(const Options& options, NewCapability new_capability)
       members_(options.request_ttl, parties_),
       limits_(table_),
       claims_(options_, table_, limits_),
-      allocation_(options_, std::move(new_capability), table_, members_, limits_),
+      allocation_(options_, std::move(new_capability), parties_, table_, members_, limits_),
       taking_back_(table_, members_) {}
 
 void Ledger::AddEngine(const Engine& engine, const std::vector<Lease>& given, absl::Time now) {

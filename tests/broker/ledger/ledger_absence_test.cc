@@ -165,6 +165,23 @@ TEST_F(LedgerAbsenceTest, ALimitCountsWhatABorrowerHoldsThatIsNotHere) {
   EXPECT_THAT(ledger_->Snapshot(), Each(Field(&Lease::state, LeaseState::kGranted))) << "nothing is over the limit";
 }
 
+// Another took its name while the broker did not see it.
+TEST_F(LedgerAbsenceTest, WhatABorrowerHoldsByTheNameThatItHadIsWithinItsLimitOnce) {
+  AddEngine(EngineOf("code"));
+  Engine chat = EngineOf("chat", "i2");
+  AddEngine(chat, {}, kBlocks);
+  const auto request = [&](int64_t blocks, int64_t held) {
+    const LeaseRequest wish{.key = absl::StrCat(blocks), .want_bytes = blocks * kBlock, .held_bytes = held * kBlock};
+    return ledger_->RequestLease(chat.party, wish, now_)->leases;
+  };
+  Activate(request(40, 0));
+  ASSERT_TRUE(ledger_->LimitLease(chat.model_name, 60 * kBlock, now_).ok());
+  ledger_->RemoveEngine("chat", now_);
+  chat.party.name = "chat-2";
+  AddEngine(chat, {}, kBlocks);
+  EXPECT_EQ(TotalBlocks(request(50, 40)), 20);
+}
+
 TEST_F(LedgerAbsenceTest, ANewLimitTakesFromABorrowerThatIsNotHereToo) {
   LoseLate(/*restart=*/true);
   ASSERT_TRUE(ledger_->LimitLease("late-model", 30 * kBlock, now_).ok());
