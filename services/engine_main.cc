@@ -196,9 +196,16 @@ absl::StatusOr<std::string> Register(const services::EngineFlags& flags, const P
   using NameChoice = rpc::BrokerClient::NameChoice;
   ASSIGN_OR_RETURN(std::string name,
                    broker.Reserve(description, flags.name.empty() ? NameChoice::kWithSuffix : NameChoice::kExactly));
-  NameEngine(name);
   broker.Start();
   return name;
+}
+
+// A name that an engine of --shm_dir has is taken, though no broker knows of it.
+absl::StatusOr<std::string> NameInstead(const absl::Status& why, rpc::BrokerClient& broker) {
+  std::optional<std::string> next = absl::IsAlreadyExists(why) ? broker.TakeNextName() : std::nullopt;
+  if (!next) return why;
+  LOG(INFO) << "another engine of this --shm_dir has that name: this one is called " << *next;
+  return *std::move(next);
 }
 
 // How the backend stores the file's weights.
@@ -265,15 +272,22 @@ absl::Status Serve(const services::EngineFlags& flags, services::ShutdownSignals
     return absl::OkStatus();
   }
   RETURN_IF_ERROR(loaded.status());
-  ASSIGN_OR_RETURN(const std::string name, Register(flags, p, loaded->memory, *broker));
-  metrics.emplace(Metrics::Labels{{"model_name", flags.model_name}, {"engine", name}});
+  ASSIGN_OR_RETURN(std::string name, Register(flags, p, loaded->memory, *broker));
+  for (;;) {
+    NameEngine(name);
+    metrics.emplace(Metrics::Labels{{"model_name", flags.model_name}, {"engine", name}});
+    if (!p.options.share) break;
+    auto created =
+        services::EngineSharing::Create({.name = name, .instance_id = instance_id, .token = token, .flags = &flags},
+                                        *p.device, loaded->memory, *broker, clock, *metrics);
+    if (created.ok()) {
+      sharing = *std::move(created);
+      break;
+    }
+    ASSIGN_OR_RETURN(name, NameInstead(created.status(), *broker));
+  }
   ExportWeights(loaded->model->weights(), *metrics);
   build = BuildLabels(loaded->model->backend());
-  if (p.options.share) {
-    ASSIGN_OR_RETURN(sharing, services::EngineSharing::Create(
-                                  {.name = name, .instance_id = instance_id, .token = token, .flags = &flags},
-                                  *p.device, loaded->memory, *broker, clock, *metrics));
-  }
   engine = exec::Engine::Create(p.options, std::move(loaded->memory), std::move(loaded->model),
                                 sharing ? std::optional(sharing->parts()) : std::nullopt, clock, *metrics);
   measured = true;

@@ -27,20 +27,42 @@ constexpr size_t kRememberedIncarnations = 8;
 constexpr absl::Duration kExpiryMargin = absl::Milliseconds(50);  // beyond the moment at which a dead holder is gone
 constexpr absl::Duration kUnknownLifetime = absl::Seconds(2);     // of a holder, where the broker does not say
 
+// What an engine may be called, in turn.
+class Names {
+ public:
+  Names() = default;
+  Names(std::string first, BrokerClient::NameChoice choice)
+      : first_(std::move(first)), may_change_(choice == BrokerClient::NameChoice::kWithSuffix) {}
+  std::optional<std::string> Next() {
+    if (!may_change_ || suffix_ == kMaxSuffix) return std::nullopt;
+    return absl::StrCat(first_, "-", ++suffix_);
+  }
+
+ private:
+  std::string first_;
+  bool may_change_ = false;
+  int suffix_ = 1;
+};
+
 /// Without a broker every name is free, and nothing is reported.
 class NoBroker final : public BrokerClient {
  public:
   LeaseClient::Identity identity() const override { return {}; }
   std::optional<absl::Duration> heartbeat_age() const override { return std::nullopt; }
-  absl::StatusOr<std::string> Reserve(const EngineDescription& description, NameChoice) override {
+  absl::StatusOr<std::string> Reserve(const EngineDescription& description, NameChoice choice) override {
+    names_ = Names(description.name, choice);
     return description.name;
   }
+  std::optional<std::string> TakeNextName() override { return names_.Next(); }
   void KeepLimit(const v1::LeaseLimit&) override {}
   void NoteIncarnation(const std::string&) override {}
   void Start() override {}
   void Ready(const std::string&, std::function<exec::EngineLoad()>, const SharingDescription&) override {}
   void Draining() override {}
   void Leave() override {}
+
+ private:
+  Names names_;
 };
 
 v1::EngineInfo InfoOf(const EngineDescription& description, const std::string& instance_id) {
@@ -86,6 +108,7 @@ class GrpcBrokerClient final : public BrokerClient {
     return clock_.Now() - heard_at_;
   }
   absl::StatusOr<std::string> Reserve(const EngineDescription& description, NameChoice choice) override;
+  std::optional<std::string> TakeNextName() override ABSL_LOCKS_EXCLUDED(mutex_);
   void KeepLimit(const v1::LeaseLimit& limit) override ABSL_LOCKS_EXCLUDED(mutex_);
   void NoteIncarnation(const std::string& incarnation) override ABSL_LOCKS_EXCLUDED(mutex_);
   void Start() override;
@@ -95,7 +118,7 @@ class GrpcBrokerClient final : public BrokerClient {
   void Leave() override;
 
  private:
-  absl::Status RegisterAfterExpiry();
+  absl::Status RegisterAfterExpiry(NameChoice choice);
   absl::Status Register() ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status Heartbeat() ABSL_LOCKS_EXCLUDED(mutex_);
   void TellWeights(const v1::HeartbeatResponse& response) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -104,7 +127,6 @@ class GrpcBrokerClient final : public BrokerClient {
   absl::Status HeartbeatOrRegister() ABSL_LOCKS_EXCLUDED(mutex_);
   void NoteHeard(const absl::Status& status) ABSL_LOCKS_EXCLUDED(mutex_);
   void LogIfNew(const absl::Status& status);
-  void NextName() ABSL_LOCKS_EXCLUDED(mutex_);
   /// True when stopped; returns early for `changed_`.
   bool WaitStopped(absl::Duration timeout) ABSL_LOCKS_EXCLUDED(mutex_);
   bool WakeLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return stopped_ || changed_; }
@@ -117,6 +139,7 @@ class GrpcBrokerClient final : public BrokerClient {
   absl::Time heard_at_ ABSL_GUARDED_BY(mutex_) = clock_.Now();  // when the broker last took what we said
   std::string incarnation_ ABSL_GUARDED_BY(mutex_);             // of the broker that this engine is registered at
   v1::EngineInfo info_ ABSL_GUARDED_BY(mutex_);
+  Names names_ ABSL_GUARDED_BY(mutex_);
   std::function<std::vector<lease::Lease>()> given_ ABSL_GUARDED_BY(mutex_);
   std::map<std::string, v1::LeaseLimit> limits_ ABSL_GUARDED_BY(mutex_);  // by model name
   std::deque<std::string> incarnations_ ABSL_GUARDED_BY(mutex_);          // that answered, the last one first
@@ -129,9 +152,6 @@ class GrpcBrokerClient final : public BrokerClient {
   bool stopped_ ABSL_GUARDED_BY(mutex_) = false;
 
   // Used by Reserve, then by the thread, then by Leave: never by two at once.
-  std::string base_name_;
-  NameChoice choice_ = NameChoice::kExactly;
-  int suffix_ = 1;
   bool registered_ = false, may_be_known_ = false;  // a call that was not answered may have been heard
   std::map<std::string, int64_t> weights_;          // of borrowers, as told last
   Standstill standstill_;
@@ -142,17 +162,13 @@ class GrpcBrokerClient final : public BrokerClient {
 };
 
 absl::StatusOr<std::string> GrpcBrokerClient::Reserve(const EngineDescription& description, NameChoice choice) {
-  base_name_ = description.name;
-  choice_ = choice;
   {
     absl::MutexLock lock(&mutex_);
     info_ = InfoOf(description, options_.instance_id);
+    names_ = Names(description.name, choice);
   }
-  absl::Status status = RegisterAfterExpiry();
-  while (absl::IsAlreadyExists(status) && choice == NameChoice::kWithSuffix && suffix_ < kMaxSuffix) {
-    NextName();
-    status = Register();
-  }
+  absl::Status status = RegisterAfterExpiry(choice);
+  while (absl::IsAlreadyExists(status) && TakeNextName()) status = Register();
   if (!status.ok() && !coordinator::NobodyAnswers(status)) return status;
   absl::MutexLock lock(&mutex_);
   return info_.name();
@@ -160,17 +176,20 @@ absl::StatusOr<std::string> GrpcBrokerClient::Reserve(const EngineDescription& d
 
 // An instance that was killed holds its name until it expires at the broker; a live one sends a heartbeat before that
 // and keeps it.
-absl::Status GrpcBrokerClient::RegisterAfterExpiry() {
+absl::Status GrpcBrokerClient::RegisterAfterExpiry(NameChoice choice) {
   absl::Status status = Register();
-  if (!absl::IsAlreadyExists(status) || choice_ == NameChoice::kWithSuffix) return status;
+  if (!absl::IsAlreadyExists(status) || choice == NameChoice::kWithSuffix) return status;
   const absl::Duration lifetime = RetryDelayOf(status).value_or(kUnknownLifetime);
   if (WaitStopped(lifetime + kExpiryMargin)) return status;
   return Register();
 }
 
-void GrpcBrokerClient::NextName() {
+std::optional<std::string> GrpcBrokerClient::TakeNextName() {
   absl::MutexLock lock(&mutex_);
-  info_.set_name(absl::StrCat(base_name_, "-", ++suffix_));
+  std::optional<std::string> next = names_.Next();
+  if (next) info_.set_name(*next);
+  changed_ = changed_ || next;
+  return next;
 }
 
 absl::Status GrpcBrokerClient::Register() {
@@ -332,7 +351,7 @@ absl::Status GrpcBrokerClient::HeartbeatOrRegister() {
     LOG(INFO) << "the broker does not know this engine (any more): registering again";
   }
   const absl::Status status = Register();
-  if (absl::IsAlreadyExists(status) && choice_ == NameChoice::kWithSuffix && suffix_ < kMaxSuffix) NextName();
+  if (absl::IsAlreadyExists(status)) TakeNextName();
   return status.ok() ? Heartbeat() : status;  // at once: what the broker knows of this engine now has no load
 }
 

@@ -60,7 +60,8 @@ absl::Status RemoveStale(const std::string& path, const sockaddr_un& address) {
   struct stat file = {};
   if (lstat(path.c_str(), &file) != 0) return absl::OkStatus();
   if (!S_ISSOCK(file.st_mode)) {
-    return absl::AlreadyExistsError(absl::StrCat(path, " exists and is no socket: remove it, or change --shm_dir"));
+    return absl::FailedPreconditionError(
+        absl::StrCat(path, " exists and is no socket: remove it, or change --shm_dir"));
   }
   if (Probe(address) != ECONNREFUSED) {
     return absl::AlreadyExistsError(

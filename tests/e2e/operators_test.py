@@ -51,6 +51,25 @@ def test_engine_metrics_have_the_names_that_scrapers_want(tiny):
     assert tiny.engine.metric("swiftcache_request_generation_tokens_sum") == 8
 
 
+def test_engines_of_one_model_have_names_of_their_own_before_their_broker_comes(cluster):
+    cluster.start_broker()
+    where = {"listen": cluster.broker.grpc, "http": cluster.broker.http}
+    cluster.broker.stop()
+    engines = [cluster.start_engine() for _ in range(3)]
+    for engine, name in zip(engines, names := ["tiny", "tiny-2", "tiny-3"]):
+        assert engine.metric("swiftcache_kv_blocks", engine=name) > 0
+    named = subprocess.run([*engines[0].child.args, "--name=tiny"], capture_output=True, text=True, timeout=WAIT)
+    assert named.returncode == 1 and "tiny.sock: give this one another --name" in named.stderr
+    cluster.start_broker(**where)
+
+    def known():
+        return [line.split()[0] for line in cluster.ctl("status").stdout.splitlines()[2:]] == names
+
+    wait_until(known, WAIT, f"{names} are registered")
+    for engine in engines:
+        engine.stop()
+
+
 def test_every_server_says_what_it_is_and_what_it_uses_and_nothing_that_it_does_not_know(tiny):
     for process, program in ((tiny.broker, "broker"), (tiny.gateway, "gateway"), (tiny.engine, "engine")):
         assert process.metric("swiftcache_build_info", program=f"swiftcache-{program}") == 1

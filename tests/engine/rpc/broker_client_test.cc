@@ -167,6 +167,21 @@ TEST(BrokerClientTest, ANameWithoutAWishGetsASuffix) {
   }
 }
 
+// By an engine of which the broker knows nothing.
+TEST(BrokerClientTest, ANameThatIsHeldElsewhereIsExchangedForTheNext) {
+  Broker broker("inc-1");
+  std::vector<std::unique_ptr<BrokerClient>> clients;
+  for (const NameChoice choice : {NameChoice::kWithSuffix, NameChoice::kExactly}) {
+    clients.push_back(ClientOf(broker.server->address(), absl::StrCat("i", clients.size())));
+    ASSERT_TRUE(clients.back()->Reserve(Description(absl::StrCat("e", clients.size())), choice).ok());
+    clients.back()->Start();
+  }
+  EXPECT_EQ(clients[0]->TakeNextName(), "e1-2");
+  EXPECT_TRUE(broker.WaitForState("e1-2", EngineState::kStarting));
+  EXPECT_TRUE(broker.WaitForGone("e1"));
+  EXPECT_EQ(clients[1]->TakeNextName(), std::nullopt) << "it is to be called so and not otherwise";
+}
+
 TEST(BrokerClientTest, ARestartedEngineWaitsForItsKilledPredecessorToBeCalledDead) {
   Broker broker("inc-1");
   auto killed = ClientOf(broker.server->address(), "i1");
@@ -269,6 +284,13 @@ TEST(BrokerClientTest, ADescriptionTheBrokerRefusesIsAnErrorAtTheStart) {
   auto client = ClientOf(broker.server->address(), "i1");
   EXPECT_EQ(client->Reserve(Description("a b"), NameChoice::kExactly).status().code(),
             absl::StatusCode::kInvalidArgument);
+}
+
+TEST(BrokerClientTest, WithoutABrokerThereAreOtherNamesToo) {
+  auto client = BrokerClient::Create({.broker = "", .instance_id = "i1"});
+  EXPECT_EQ(*client->Reserve(Description("a"), NameChoice::kWithSuffix), "a");
+  EXPECT_EQ(client->TakeNextName(), "a-2");
+  EXPECT_EQ(client->TakeNextName(), "a-3");
 }
 
 TEST(BrokerClientTest, WithoutABrokerTheNameIsFree) {

@@ -167,7 +167,7 @@ TEST(ShmListenerTest, WhatIsNoFolderOrNoSocketIsNamed) {
   EXPECT_EQ(no_folder.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(Message(no_folder), AllOf(HasSubstr("--shm_dir"), HasSubstr(file)));
   const absl::Status no_socket = ShmListener::Create(folder.path(), "file").status();
-  EXPECT_EQ(no_socket.code(), absl::StatusCode::kAlreadyExists);
+  EXPECT_EQ(no_socket.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_TRUE(std::filesystem::exists(file));
   const absl::Status long_name = ShmListener::Create(folder.path(), std::string(110, 'n')).status();
   EXPECT_EQ(long_name.code(), absl::StatusCode::kInvalidArgument);
