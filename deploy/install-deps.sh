@@ -42,12 +42,23 @@ as_root=()
 if [ "$(id -u)" -ne 0 ]; then
   command -v sudo >/dev/null || die "packages are missing (${missing[*]}) and this is not root and there is no sudo; run it as root"
   as_root=(sudo)
+  # Else sudo drops them, and apt-get does not reach what this user reaches.
+  [ -z "${http_proxy:-}${https_proxy:-}" ] || as_root+=("--preserve-env=http_proxy,https_proxy,no_proxy")
 fi
 echo "install-deps: installing ${#missing[@]} of ${#wanted[@]} packages: ${missing[*]}"
 log=$(mktemp "${TMPDIR:-/tmp}/swiftcache-apt.XXXXXX")
 trap 'rm -f "$log"' EXIT
-# Another package manager at work is waited for rather than stumbled over.
+# Another package manager at work is waited for rather than stumbled over. apt-get itself waits for the lock of packages alone,
+# not for that of the lists, which a fresh machine fetches unasked: update tries again.
 apt() { "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=300 -qq "$@" >>"$log" 2>&1; }
-apt update || { tail -5 "$log" >&2; die "apt-get update failed (above): is the network there?"; }
+update() {
+  local deadline=$((SECONDS + 300))
+  until apt update; do
+    if ! grep -q /lists/lock "$log" || [ $SECONDS -ge $deadline ]; then return 1; fi
+    : >"$log"
+    sleep 1
+  done
+}
+update || { tail -5 "$log" >&2; die "apt-get update failed (above): is the network there?"; }
 apt install -y --no-install-recommends "${missing[@]}" || { tail -15 "$log" >&2; die "apt-get install failed (above)"; }
 echo "install-deps: done"
