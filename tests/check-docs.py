@@ -87,10 +87,20 @@ def path_errors(file, text):
 
 
 @functools.cache
-def known_words():
-    """Of all that is no document."""
+def not_documents():
     files = tracked("*.cc", "*.h", "*.cu", "*.py", "*.sh", "*.cmake", "*CMakeLists.txt", "*CMakePresets.json", "*.yml", "*.yaml")
-    return set(re.findall(r"\w+", "\n".join((ROOT / file).read_text(errors="replace") for file in files)))
+    return "\n".join((ROOT / file).read_text(errors="replace") for file in files)
+
+
+@functools.cache
+def known_words():
+    return set(re.findall(r"\w+", not_documents()))
+
+
+@functools.cache
+def known_flags():
+    """What is given or declared: behind dashes, or a literal of its own as in services."""
+    return set(re.findall(r'(?:--|")(\w+)(?![\w-])', not_documents()))
 
 
 @functools.cache
@@ -104,7 +114,7 @@ def name_errors(text):
     """Names that end in "..." or "*" are the beginnings of names."""
     for quoted in re.findall(r"`([^`\n]+)`", text):
         for flag in re.findall(r"(?:^|\s)--(\w+)(?![\w-])", quoted):
-            if flag not in known_words():
+            if flag not in known_flags():
                 yield f"names --{flag}, which nothing knows"
         for test in re.findall(r"\b\w+Test\.[A-Z]\w+", quoted):
             if test not in tests():
