@@ -29,7 +29,7 @@ say "limits and health checks"
 /usr/bin/python3 - <<'EOF' || die "a service that stays up has no limit of memory or of its log, or no health check"
 import sys, yaml
 services = yaml.safe_load(open("deploy/docker-compose.yml"))["services"]
-sys.exit([name for name, service in services.items() if name != "model" and not {"mem_limit", "logging", "healthcheck"} <= service.keys()] or 0)
+sys.exit([name for name, service in services.items() if not name.endswith("model") and not {"mem_limit", "logging", "healthcheck"} <= service.keys()] or 0)
 EOF
 if [ "${3:-}" = --whole ]; then
   mkdir -p ~/.cache/ccache
@@ -88,12 +88,21 @@ pod run --rm --network=none --user=472 --volume "$secret:/run/secrets/grafana_pa
   die "Grafana's user cannot read the password that is made as .env says"
 
 say "a model that is not there"
+grep -q "fetched=$(sed -n 's/^MODEL=//p' deploy/.env)$" deploy/docker-compose.yml || die "MODEL of .env is not the one that is fetched"
+says() {  # says SERVICE: which is told that one of the models is not there
+  # podman-compose 1.0.3 ends with 0 whatever the service does.
+  (cd "$work/absent" && podman-compose -p "$project" run --rm --no-deps -T "$1" 2>&1 | tee -a "$work/compose.log")
+}
 for name in CHAT SUMMARY COMPLETE GPU0 GPU1; do
   cp -r "$work/deploy" "$work/absent"
   sed -i "s/^${name}_MODEL=.*/${name}_MODEL=absent.gguf/" "$work/absent/.env"
-  # podman-compose 1.0.3 ends with 0 whatever the service does.
-  said=$(cd "$work/absent" && podman-compose -p "$project" run --rm --no-deps -T model 2>>"$work/compose.log")
+  asked=model other=gpu-model
+  [[ $name != GPU* ]] || asked=gpu-model other=model
+  said=$(says $asked)
   [[ $said == *"no model at MODELS/absent.gguf"*"set ${name}_MODEL"* ]] || die "of an absent ${name}_MODEL is said: '$said'"
+  [[ $said != *fetch-model:* ]] || die "for an absent ${name}_MODEL another is fetched: '$said'"
+  said=$(says $other)
+  [[ $said != *absent.gguf* ]] || die "$other misses what only $asked wants: '$said'"
   rm -r "$work/absent"
 done
 
