@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Prometheus' own checks of what deploy/observability gives it, and each alert firing and not firing; the dashboards
-# are what their source says. tests/e2e/observability_test.py asks a live cluster what they ask.
+# are what their source says, and nothing asks for what no server has. tests/e2e/observability_test.py asks a live cluster what they ask.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 deploy/observability/grafana/dashboards.py --check
+tests/observability/names.py
 bin=$(tests/observability/prometheus.sh 2>&1) || { echo "skipped: $bin"; exit 77; }
 PATH=$bin:$PATH
 promtool check config deploy/observability/prometheus.yml
