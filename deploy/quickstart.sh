@@ -62,6 +62,7 @@ leases=false  # another model's tokens take other room: what follows about lease
 
 # Start --------------------------------------------------------------------------------------------------------------
 run='' shm='' pids=() names=() clients=()  # names: by process id
+export no_proxy=127.0.0.1  # all that follows is on loopback, where http_proxy is of no use to curl
 finish() {
   local code=$?
   trap '' INT TERM PIPE  # neither a second Ctrl-C nor a reader that has gone cuts this short

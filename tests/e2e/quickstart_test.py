@@ -34,7 +34,7 @@ def environment(binaries, tmp_path):
         pytest.skip("quickstart.sh runs the release binaries")
     folder = tmp_path / "tmp"
     folder.mkdir()
-    return {**os.environ, "TMPDIR": str(folder)}
+    return {**os.environ, "TMPDIR": str(folder), "http_proxy": "http://127.0.0.1:9"}  # a proxy that does not reach loopback
 
 
 def interruptible():
