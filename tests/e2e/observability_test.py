@@ -27,7 +27,7 @@ TESTS = ROOT / "tests" / "observability"
 README = ROOT / "services" / "README.md"
 TABLE = "<!-- metrics: METRICS_TABLE=write, tests/e2e/observability_test.py -->\n", "<!-- end of metrics -->\n"
 METRIC = re.compile(r"\b(?:\w+:)?(?:swiftcache_|vllm:|process_|up\b)[\w:]*(?:\{[^}]*\})?")
-GRAFANA = {"$__rate_interval": "1m", "$model": ".+", "$engine": ".+"}  # what Grafana fills in
+RATE_INTERVAL = "$__rate_interval", "1m"  # what Grafana fills in
 
 LENGTHS = [61, 125, 189]  # of prompts: behind what the cache has, whole blocks, there is always something to prefill
 
@@ -197,18 +197,20 @@ def at_work(cluster, prometheus_bin):
 
 
 def dashboards():
-    """{file, title of the panel and expression}"""
+    """{file, title of the panel and expression}, with everything chosen that there is."""
     for file in sorted((OBSERVABILITY / "grafana" / "dashboards").glob("*.json")):
         board = json.loads(file.read_text())
+        filled_in = [RATE_INTERVAL]
         for variable in board["templating"]["list"]:
             if variable["type"] == "datasource":
                 continue
+            filled_in.append(("$" + variable["name"], variable["allValue"]))
             metric = re.fullmatch(r"label_values\((\w+), (\w+)\)", variable["query"])
             yield file.name, variable["name"], f'{metric[1]}{{{metric[2]}!=""}}'
         for panel in board["panels"]:
             for target in panel.get("targets", []):
                 expression = target["expr"]
-                for name, value in GRAFANA.items():
+                for name, value in filled_in:
                     expression = expression.replace(name, value)
                 yield file.name, panel["title"], expression
 
@@ -271,6 +273,9 @@ def test_nothing_that_is_asked_of_a_cluster_at_work_is_empty_and_a_dead_engine_i
                 wait_until(none_is_empty, 30, "every expression has a value")
             finally:
                 print(f"{len(asked)} expressions, {time.monotonic() - begin:.1f} s; empty: {empty}")
+            requests = next(expression for _, title, expression in dashboards() if title == "Requests")
+            refused = [one["metric"] for one in prometheus.get("query", query=requests)["result"] if "model_name" not in one["metric"]]
+            assert {"code": "NOT_FOUND"} in refused, "requests that no model got are not shown"
             check_metrics_table(cluster)
             victim = cluster.engines["narrow"].http
             assert ("SwiftCacheServerDown", victim) not in prometheus.firing()

@@ -13,6 +13,8 @@ import sys
 FOLDER = pathlib.Path(__file__).parent / "dashboards"
 WINDOW = "[$__rate_interval]"
 MODEL, ENGINE = '{model_name=~"$model"}', '{engine=~"$engine"}'
+# Requests that no model got have an empty model_name; what has no engine's name is another server's.
+ALL = {"model": ".*", "engine": ".+"}
 ROW_WIDTH, PANEL_WIDTH, PANEL_HEIGHT = 24, 8, 8
 
 
@@ -194,7 +196,7 @@ def text(file, title, values, rows):
              "templating": {"list": [
                  {"name": "datasource", "label": "Prometheus", "type": "datasource", "query": "prometheus"},
                  {"name": name, "label": name, "type": "query", "datasource": SOURCE, "query": values, "refresh": 2, "multi": True,
-                  "includeAll": True, "allValue": ".+", "current": {"text": "All", "value": "$__all"}}]}}
+                  "includeAll": True, "allValue": ALL[name], "current": {"text": "All", "value": "$__all"}}]}}
     return json.dumps(board)[:-1] + ', "panels": [\n' + ",\n".join(json.dumps(panel) for panel in panels(rows)) + "\n]}\n"
 
 
