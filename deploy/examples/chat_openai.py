@@ -12,7 +12,7 @@ import openai
 url = sys.argv[1] if len(sys.argv) > 1 else "http://127.0.0.1:8000"
 model = sys.argv[2] if len(sys.argv) > 2 else "chat"
 
-client = openai.OpenAI(base_url=url + "/v1", api_key="none")  # no key is asked for yet
+client = openai.OpenAI(base_url=url + "/v1", api_key="none")  # the package wants one, the gateway does not
 messages = []
 for text in ("Name a colour.", "And another one."):
     messages.append({"role": "user", "content": text})
