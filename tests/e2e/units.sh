@@ -73,11 +73,22 @@ done
 borrows() { inside swiftcachectl lease ls | grep -q 'chat.*GRANTED\|GRANTED.*chat'; }
 wait_for 20 "a lease between units" borrows
 
+say "what GPUs want of a unit"
+families=$(property swiftcache-engine@code RestrictAddressFamilies)
+netlink() { inside systemd-run -q --wait --collect -p RestrictAddressFamilies="$1" perl -e 'socket(S, 16, 3, 0) or exit 1'; }
+netlink "$families" || die "an engine may not ask for the machine's interfaces: NCCL must"
+! netlink AF_UNIX || die "the test of address families shows nothing"
+inside install -D /dev/null /tmp/nvidia-mps/control
+inside touch /tmp/private
+
 say "a crash, and a mistake"
 inside systemctl kill -s KILL swiftcache-engine@code
 restarted() { [ "$(property swiftcache-engine@code NRestarts)" = 1 ]; }
 wait_for 20 "the crashed engine's restart" restarted
 wait_for 60 "an answer of the engine that was started again" answers code  # until the gateway knows, it says: try again
+seen() { pod exec --user=swiftcache "$name" test -e "/proc/$(property swiftcache-engine@code MainPID)/root/tmp/$1"; }
+seen nvidia-mps/control || die "an engine does not see MPS"
+! seen private || die "an engine sees what others have in /tmp"
 inside bash -c 'sed s/^SWIFTCACHE_KV_CACHE_BYTES=.*/SWIFTCACHE_KV_CACHE_BYTES=much/ /etc/swiftcache/engine-chat.env >/etc/swiftcache/engine-wrong.env'
 inside systemctl start swiftcache-engine@wrong || true
 failed() { [ "$(inside systemctl is-active swiftcache-engine@wrong || true)" = failed ]; }
