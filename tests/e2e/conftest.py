@@ -5,6 +5,7 @@ import os
 import pathlib
 import re
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -51,6 +52,26 @@ def wait_until(condition, seconds, what):
             return value
         time.sleep(0.02)
     pytest.fail(f"not within {seconds} s: {what() if callable(what) else what}")
+
+
+USUAL_PORTS = (50050, 50051, 50061, 50062, 50063, 8000, 9180, 9181, 9182, 9183)
+
+
+def can_listen(port):
+    with socket.socket() as server:
+        server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            server.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
+
+
+@pytest.fixture
+def usual_ports():
+    """Where servers listen unless told otherwise. A client of an earlier test may have had one as its own, which the kernel
+    holds for a minute after the connection's end."""
+    wait_until(lambda: all(map(can_listen, USUAL_PORTS)), 90, lambda: f"held: {[p for p in USUAL_PORTS if not can_listen(p)]}")
 
 
 def instance_of(token):

@@ -29,7 +29,7 @@ def nothing_new(environment, before):
 
 
 @pytest.fixture
-def environment(binaries, tmp_path):
+def environment(binaries, tmp_path, usual_ports):
     if binaries != ROOT / "build" / "release" / "bin":
         pytest.skip("quickstart.sh runs the release binaries")
     folder = tmp_path / "tmp"

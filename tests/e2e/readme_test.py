@@ -19,7 +19,7 @@ def commands():
 
 
 @pytest.fixture
-def folder(binaries, tmp_path):
+def folder(binaries, tmp_path, usual_ports):
     """Where a clone would be: logs are written here."""
     if binaries != ROOT / "build" / "release" / "bin":
         pytest.skip("README names the release binaries")

@@ -5,7 +5,6 @@ import os
 import pathlib
 import shutil
 import signal
-import socket
 import subprocess
 import urllib.request
 
@@ -112,14 +111,7 @@ def test_two_models_under_names_of_ones_own_and_a_second_cluster_beside(binaries
     assert models(other.http()) == ["tiny-llama-a"] and models(one.http()) == ["a", "b"]
 
 
-def listens(port):
-    with socket.socket() as taken:
-        return taken.connect_ex(("127.0.0.1", port)) == 0
-
-
-def test_the_usual_ports_are_used_where_they_are_free(up):
-    if any(listens(port) for port in (50050, 50051, 8000, 9180)):
-        pytest.skip("another server listens on 50050, 50051, 8000 or 9180")
+def test_the_usual_ports_are_used_where_they_are_free(up, usual_ports):
     cluster = up(TINY / "tiny-llama-a")
     cluster.wait_ready()
     assert cluster.value("gateway") == "gRPC 127.0.0.1:50051, HTTP http://127.0.0.1:8000"
