@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "gateway/text/stop_strings.h"
 #include "gateway/text/tokenizer_spec.h"
 
 namespace swiftcache::gateway::fleet {
@@ -22,7 +23,7 @@ struct Sampling {
   std::optional<int32_t> top_k;
   std::optional<float> min_p;
   std::optional<uint64_t> seed;
-  std::vector<std::string> stop;  // for the gateway; engines know no text
+  text::StopStrings stop;  // for the gateway; engines know no text
   std::vector<int32_t> stop_token_ids;
   bool ignore_eos = false;
   std::optional<float> repetition_penalty, presence_penalty, frequency_penalty;

@@ -60,8 +60,7 @@ RelayCall::RelayCall(Inputs inputs, const RelayEnv& env, std::function<void(Rela
       sink_(std::move(inputs.sink)) {
   const int32_t n = request_.sampling.n.value_or(1);
   const auto prompt_tokens = static_cast<int64_t>(engine_request_.token_ids.size());
-  const text::StopMatcher stop(request_.sampling.stop);
-  for (int32_t i = 0; i < n; ++i) continuations_.emplace_back(*text_, request_.sampling, stop, prompt_tokens);
+  for (int32_t i = 0; i < n; ++i) continuations_.emplace_back(*text_, request_.sampling, prompt_tokens);
 }
 
 absl::Status RelayCall::Start() {

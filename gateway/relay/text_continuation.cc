@@ -12,11 +12,10 @@ using fleet::FinishReason;
 
 // The ids continue the prompt, in a chat too: only then do the prompt's text and the continuation's together equal the
 // text of all tokens.
-TextContinuation::TextContinuation(const fleet::ModelText& text, const fleet::Sampling& sampling,
-                                   const text::StopMatcher& stop, int64_t prompt_tokens)
+TextContinuation::TextContinuation(const fleet::ModelText& text, const fleet::Sampling& sampling, int64_t prompt_tokens)
     : tokenizer_(text.tokenizer()),
       sampling_(sampling),
-      detokenizer_(text.tokenizer(), stop, text::TextStart::kContinuesPrompt) {
+      detokenizer_(text.tokenizer(), sampling.stop.Matcher(), text::TextStart::kContinuesPrompt) {
   usage_.prompt_tokens = prompt_tokens;
 }
 

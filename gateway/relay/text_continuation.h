@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // One of the n continuations of a request: turns the engine's tokens into text, and ends it at a stop string.
 //
-//   TextContinuation continuation(*text, sampling, text::StopMatcher(sampling.stop), prompt_tokens);
+//   TextContinuation continuation(*text, sampling, prompt_tokens);
 //   GenerateEvent event = continuation.Take(std::move(engine_event), time_to_first_token);
 //   if (continuation.ended()) ...
 #pragma once
@@ -18,9 +18,7 @@ namespace swiftcache::gateway::relay {
 /// Thread-safety: none. Ownership: borrows the model's text and the sampling. Errors: none.
 class TextContinuation {
  public:
-  /// `stop`: of the sampling's stop strings, shared by all continuations of a request.
-  TextContinuation(const fleet::ModelText& text, const fleet::Sampling& sampling, const text::StopMatcher& stop,
-                   int64_t prompt_tokens);
+  TextContinuation(const fleet::ModelText& text, const fleet::Sampling& sampling, int64_t prompt_tokens);
 
   /// Turns the engine's event into the client's; tokens after a stop string are dropped. REQUIRES: !ended().
   /// `time_to_first_token` goes into the usage.

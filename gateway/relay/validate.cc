@@ -50,7 +50,7 @@ std::optional<double> Wide(const std::optional<T>& value) {
   return value.has_value() ? std::optional<double>(*value) : std::nullopt;
 }
 
-absl::Status CheckStop(const std::vector<std::string>& stop, const Limits& limits) {
+absl::Status CheckStop(std::span<const std::string> stop, const Limits& limits) {
   RETURN_IF_ERROR(CheckSize("sampling.stop", stop.size(), limits.max_stop_strings, "strings"));
   for (size_t i = 0; i < stop.size(); ++i) {
     const std::string field = absl::StrCat("sampling.stop[", i, "]");
@@ -105,7 +105,7 @@ absl::Status CheckSampling(const fleet::Sampling& s, const Limits& limits) {
   RETURN_IF_ERROR(CheckNumber("frequency_penalty", Wide(s.frequency_penalty), {-2, 2}));
   RETURN_IF_ERROR(CheckNumber("logprobs", Wide(s.logprobs), {0, 20}));
   RETURN_IF_ERROR(CheckNumber("n", Wide(s.n), {1, 128}));
-  RETURN_IF_ERROR(CheckStop(s.stop, limits));
+  RETURN_IF_ERROR(CheckStop(s.stop.list(), limits));
   return CheckSize("sampling.stop_token_ids", s.stop_token_ids.size(), limits.max_stop_token_ids, "ids");
 }
 

@@ -83,7 +83,7 @@ TEST(ParseCompletion, EveryFieldReachesTheRelay) {
   EXPECT_EQ(sampling.min_p, 0.1f);
   EXPECT_EQ(sampling.seed, static_cast<uint64_t>(-7));
   EXPECT_EQ(sampling.n, 3);
-  EXPECT_THAT(sampling.stop, ElementsAre("x", "y"));
+  EXPECT_THAT(sampling.stop.list(), ElementsAre("x", "y"));
   EXPECT_THAT(sampling.stop_token_ids, ElementsAre(1, 2));
   EXPECT_TRUE(sampling.ignore_eos);
   EXPECT_EQ(sampling.presence_penalty, -2.0f);
@@ -101,7 +101,7 @@ TEST(ParseCompletion, NullIsAbsentUnknownFieldsAreIgnoredAndWholeFloatsAreWhole)
       R"("prompt":"p","temperature":null,"stop":null,"stream_options":null,"logit_bias":{"1":2},"x":[[]],"max_tokens":8.0)");
   EXPECT_FALSE(parsed.prompts[0].sampling.temperature.has_value());
   EXPECT_EQ(parsed.prompts[0].sampling.max_tokens, 8);
-  EXPECT_THAT(Completion(R"("prompt":"p","stop":"one")").prompts[0].sampling.stop, ElementsAre("one"));
+  EXPECT_THAT(Completion(R"("prompt":"p","stop":"one")").prompts[0].sampling.stop.list(), ElementsAre("one"));
   EXPECT_EQ(Completion(R"("prompt":"p","seed":18446744073709551615)").prompts[0].sampling.seed, ~uint64_t{0});
 }
 

@@ -277,18 +277,41 @@ TEST_F(RelayTest, SeveralContinuationsEndOnTheirOwn) {
   EXPECT_EQ(sink_->Last(1)->finish, FinishReason::kStop);
 }
 
+// Of the process; 0 with a sanitizer's allocator.
+size_t AllocatedBytes() { return mallinfo2().uordblks + mallinfo2().hblkhd; }
+
+relay::GenerateRequest WithLongStopStrings(relay::GenerateRequest request) {
+  std::vector<std::string> stop;
+  for (char c = 'a'; c < 'a' + 16; ++c) stop.push_back(std::string(1024, c));
+  request.sampling.stop = std::move(stop);
+  return request;
+}
+
 TEST_F(RelayTest, ContinuationsShareTheMemoryOfStopStrings) {
   Serve({"a"});
   engines_["a"].SetScript(fakes::NeverAnswer);
-  relay::GenerateRequest request = Prompt("x");
+  relay::GenerateRequest request = WithLongStopStrings(Prompt("x"));
   request.sampling.n = 128;
-  for (char c = 'a'; c < 'a' + 16; ++c) request.sampling.stop.push_back(std::string(1024, c));
-  const auto allocated = [] { return mallinfo2().uordblks + mallinfo2().hblkhd; };  // 0 with a sanitizer's allocator
-  const size_t before = allocated();
+  const size_t before = AllocatedBytes();
   const auto call = relay_->Generate(request, std::make_shared<CollectingSink>());
   ASSERT_TRUE(call.ok()) << call.status();
-  EXPECT_LT(allocated(), before + (8 << 20));
+  EXPECT_LT(AllocatedBytes(), before + (8 << 20));
   (*call)->Cancel();
+}
+
+TEST_F(RelayTest, PromptsOfOneHttpRequestShareTheMemoryOfStopStrings) {
+  Serve({"a"});
+  engines_["a"].SetScript(fakes::NeverAnswer);
+  const relay::GenerateRequest shared = WithLongStopStrings(Prompt("x"));
+  const size_t before = AllocatedBytes();
+  std::vector<std::shared_ptr<relay::GenerateCall>> calls;
+  for (int i = 0; i < 64; ++i) {
+    const auto call = relay_->Generate(shared, std::make_shared<CollectingSink>());
+    ASSERT_TRUE(call.ok()) << call.status();
+    calls.push_back(*call);
+  }
+  EXPECT_LT(AllocatedBytes(), before + (8 << 20));
+  for (const auto& call : calls) call->Cancel();
 }
 
 TEST_F(RelayTest, LogprobsCarryTheBytesOfEachToken) {
