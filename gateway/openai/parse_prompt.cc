@@ -10,7 +10,7 @@ namespace swiftcache::gateway::openai {
 namespace {
 
 using nlohmann::json;
-using Input = std::variant<std::string, std::vector<int32_t>, relay::Chat>;
+using relay::Input;
 
 constexpr char kPrompt[] = "prompt";
 constexpr int64_t kLeast = std::numeric_limits<int64_t>::min(), kMost = std::numeric_limits<int64_t>::max();

@@ -107,7 +107,7 @@ void RefuseUnsupported(Fields& fields) {
   fields.Adopt(inside.status());
 }
 
-using Inputs = std::vector<std::variant<std::string, std::vector<int32_t>, relay::Chat>>;
+using Inputs = std::vector<relay::Input>;
 
 // Limits what is echoed, which each answer holds, so that a body within its limit could ask for gigabytes: n may be
 // large, and an id stand for a long text.

@@ -49,8 +49,7 @@ void ReadHeaders(const HttpRequest& http, const std::string& request_id, ParsedR
                  const HttpRequestLimits& limits = {});
 
 /// "prompt": a string, a list of strings, token ids, or a list of lists of token ids. Errors go to `fields`.
-std::vector<std::variant<std::string, std::vector<int32_t>, relay::Chat>> ParsePrompts(Fields& fields,
-                                                                                       const HttpRequestLimits& limits);
+std::vector<relay::Input> ParsePrompts(Fields& fields, const HttpRequestLimits& limits);
 
 /// "messages" with content as a string or as a list of text parts. Errors go to `fields`.
 relay::Chat ParseChat(Fields& fields, const HttpRequestLimits& limits);

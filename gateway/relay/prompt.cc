@@ -102,8 +102,12 @@ absl::StatusOr<std::vector<int32_t>> ChatIds(const fleet::ModelText& text, const
   return text.tokenizer().Encode(*rendered, kWithSpecial);
 }
 
-absl::StatusOr<std::vector<int32_t>> PromptIds(const fleet::ModelText& text,
-                                               const std::variant<std::string, std::vector<int32_t>, Chat>& input,
+absl::Status CheckLength(int64_t prompt_tokens, int64_t max_model_len_tokens) {
+  return prompt_tokens < max_model_len_tokens ? absl::OkStatus()
+                                              : TooLong(absl::StrCat(prompt_tokens), max_model_len_tokens);
+}
+
+absl::StatusOr<std::vector<int32_t>> PromptIds(const fleet::ModelText& text, Input input,
                                                int64_t max_model_len_tokens) {
   std::vector<int32_t> ids;
   if (const auto* prompt = std::get_if<std::string>(&input)) {
@@ -113,13 +117,11 @@ absl::StatusOr<std::vector<int32_t>> PromptIds(const fleet::ModelText& text,
     RETURN_IF_ERROR(CheckBytes(text, ContentBytes(*chat), max_model_len_tokens));
     ASSIGN_OR_RETURN(ids, ChatIds(text, *chat));
   } else {
-    ids = std::get<std::vector<int32_t>>(input);
+    ids = std::get<std::vector<int32_t>>(std::move(input));
     RETURN_IF_ERROR(CheckIds(kPromptIds, ids, text.vocab_size()));
   }
   if (ids.empty()) return absl::InvalidArgumentError("prompt has no tokens, wants at least one: send some text");
-  if (static_cast<int64_t>(ids.size()) >= max_model_len_tokens) {
-    return TooLong(absl::StrCat(ids.size()), max_model_len_tokens);
-  }
+  RETURN_IF_ERROR(CheckLength(static_cast<int64_t>(ids.size()), max_model_len_tokens));
   return ids;
 }
 

@@ -27,17 +27,27 @@ struct Chat {
   text::TemplateVariables template_variables = {};
 };
 
+using Input = std::variant<std::string, std::vector<int32_t>, Chat>;
+
 struct GenerateRequest {
   std::string request_id;  // the client's, for responses and logs, need not be unique; empty: the relay makes one
   std::string traceparent;
   std::string door, client;  // for the log: "grpc" or "http", and the other end of the connection as host:port
   std::string model;
-  std::variant<std::string, std::vector<int32_t>, Chat> input;
+  Input input;
   fleet::Sampling sampling;
   std::string cache_salt;
   std::string conversation_id;
   int32_t priority = 0;
   absl::Time deadline = absl::InfiniteFuture();
+};
+
+/// How much a request has of what may be much.
+struct RequestSizes {
+  int64_t prompt_bytes = 0;  // of a prompt of text
+  int64_t token_ids = 0;     // of a prompt of ids
+  int64_t messages = 0, template_variables = 0;
+  int64_t stop_strings = 0, stop_token_ids = 0;
 };
 
 struct TokenLogprob {
@@ -87,6 +97,9 @@ class Relay {
   virtual ~Relay() = default;
   virtual absl::StatusOr<std::shared_ptr<GenerateCall>> Generate(GenerateRequest request,
                                                                  std::shared_ptr<GenerateSink> sink) = 0;
+  /// Whether Generate might take a request of these sizes, for a door that would have to copy it first. Errors: those
+  /// with which Generate would refuse it.
+  virtual absl::Status CheckSizes(const std::string& model, const RequestSizes& sizes) = 0;
   /// For a door that refuses a request itself: it is counted and logged like those that Generate refuses.
   virtual void Refused(const GenerateRequest& request, const absl::Status& why) = 0;
   virtual absl::StatusOr<std::vector<int32_t>> Tokenize(const std::string& model,

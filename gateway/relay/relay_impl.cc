@@ -61,11 +61,12 @@ absl::StatusOr<std::shared_ptr<GenerateCall>> RelayImpl::Begin(GenerateRequest r
   return call;
 }
 
-absl::StatusOr<RelayCall::Inputs> RelayImpl::Prepare(const GenerateRequest& request) {
+// Takes the input out of the request: a text is of no more use once it is token ids.
+absl::StatusOr<RelayCall::Inputs> RelayImpl::Prepare(GenerateRequest& request) {
   ASSIGN_OR_RETURN(fleet::ModelView model, FindModel(request.model));
   RETURN_IF_ERROR(CheckRequest(request, options_.limits));
   RETURN_IF_ERROR(CheckIds("sampling.stop_token_ids", request.sampling.stop_token_ids, (*model.text)->vocab_size()));
-  ASSIGN_OR_RETURN(std::vector<int32_t> prompt, PromptOf(request, model));
+  ASSIGN_OR_RETURN(std::vector<int32_t> prompt, PromptOf(std::exchange(request.input, {}), model));
   return RelayCall::Inputs{.request = {},
                            .engine_id = {},
                            .model = std::move(model),
@@ -74,11 +75,10 @@ absl::StatusOr<RelayCall::Inputs> RelayImpl::Prepare(const GenerateRequest& requ
                            .arrived = {}};
 }
 
-absl::StatusOr<std::vector<int32_t>> RelayImpl::PromptOf(const GenerateRequest& request,
-                                                         const fleet::ModelView& model) {
+absl::StatusOr<std::vector<int32_t>> RelayImpl::PromptOf(Input input, const fleet::ModelView& model) {
   const absl::Time begin = clock_.Now();
-  absl::StatusOr<std::vector<int32_t>> ids = PromptIds(**model.text, request.input, model.max_model_len_tokens());
-  const bool was_text = !std::holds_alternative<std::vector<int32_t>>(request.input);
+  const bool was_text = !std::holds_alternative<std::vector<int32_t>>(input);
+  absl::StatusOr<std::vector<int32_t>> ids = PromptIds(**model.text, std::move(input), model.max_model_len_tokens());
   if (was_text) metrics_.Tokenized(model.name, clock_.Now() - begin);
   return ids;
 }
@@ -98,6 +98,12 @@ absl::StatusOr<fleet::ModelView> RelayImpl::FindModel(const std::string& name) c
                                                why.message(), "); try again shortly"));
   }
   return absl::InvalidArgumentError(absl::StrCat("model ", name, " cannot be used: ", why.message()));
+}
+
+absl::Status RelayImpl::CheckSizes(const std::string& model_name, const RequestSizes& sizes) {
+  ASSIGN_OR_RETURN(const fleet::ModelView model, FindModel(model_name));
+  RETURN_IF_ERROR(relay::CheckSizes(sizes, options_.limits));
+  return CheckLength(sizes.token_ids, model.max_model_len_tokens());
 }
 
 void RelayImpl::Refused(const GenerateRequest& request, const absl::Status& why) {

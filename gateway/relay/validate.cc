@@ -51,7 +51,6 @@ std::optional<double> Wide(const std::optional<T>& value) {
 }
 
 absl::Status CheckStop(std::span<const std::string> stop, const Limits& limits) {
-  RETURN_IF_ERROR(CheckSize("sampling.stop", stop.size(), limits.max_stop_strings, "strings"));
   for (size_t i = 0; i < stop.size(); ++i) {
     const std::string field = absl::StrCat("sampling.stop[", i, "]");
     if (stop[i].empty()) return absl::InvalidArgumentError(field + " is empty, wants text: leave it out");
@@ -93,6 +92,15 @@ absl::Status CheckTemplateVariables(const text::TemplateVariables& variables, co
 
 }  // namespace
 
+absl::Status CheckSizes(const RequestSizes& sizes, const Limits& limits) {
+  RETURN_IF_ERROR(CheckSize("prompt", sizes.prompt_bytes, limits.max_prompt_bytes, "bytes"));
+  RETURN_IF_ERROR(CheckSize("chat.messages", sizes.messages, limits.max_messages, "messages"));
+  // A name takes a byte at least.
+  RETURN_IF_ERROR(CheckSize("chat_template_kwargs", sizes.template_variables, limits.max_template_bytes, "names"));
+  RETURN_IF_ERROR(CheckSize("sampling.stop", sizes.stop_strings, limits.max_stop_strings, "strings"));
+  return CheckSize("sampling.stop_token_ids", sizes.stop_token_ids, limits.max_stop_token_ids, "ids");
+}
+
 absl::Status CheckSampling(const fleet::Sampling& s, const Limits& limits) {
   constexpr double kInt = std::numeric_limits<int32_t>::max();
   RETURN_IF_ERROR(CheckNumber("max_tokens", Wide(s.max_tokens), {1, kInt}));
@@ -105,15 +113,17 @@ absl::Status CheckSampling(const fleet::Sampling& s, const Limits& limits) {
   RETURN_IF_ERROR(CheckNumber("frequency_penalty", Wide(s.frequency_penalty), {-2, 2}));
   RETURN_IF_ERROR(CheckNumber("logprobs", Wide(s.logprobs), {0, 20}));
   RETURN_IF_ERROR(CheckNumber("n", Wide(s.n), {1, 128}));
-  RETURN_IF_ERROR(CheckStop(s.stop.list(), limits));
-  return CheckSize("sampling.stop_token_ids", s.stop_token_ids.size(), limits.max_stop_token_ids, "ids");
+  RETURN_IF_ERROR(CheckSizes({.stop_strings = static_cast<int64_t>(s.stop.list().size()),
+                              .stop_token_ids = static_cast<int64_t>(s.stop_token_ids.size())},
+                             limits));
+  return CheckStop(s.stop.list(), limits);
 }
 
 absl::Status CheckChat(const Chat& chat, const Limits& limits) {
   if (chat.messages.empty()) {
     return absl::InvalidArgumentError("chat.messages is empty, wants at least one message: add one with role \"user\"");
   }
-  RETURN_IF_ERROR(CheckSize("chat.messages", chat.messages.size(), limits.max_messages, "messages"));
+  RETURN_IF_ERROR(CheckSizes({.messages = static_cast<int64_t>(chat.messages.size())}, limits));
   int64_t bytes = 0;
   for (size_t i = 0; i < chat.messages.size(); ++i) {
     const text::ChatMessage& message = chat.messages[i];
@@ -132,7 +142,7 @@ absl::Status CheckChat(const Chat& chat, const Limits& limits) {
 
 absl::Status CheckPrompt(std::string_view prompt, const Limits& limits) {
   if (prompt.empty()) return absl::InvalidArgumentError("prompt is empty, wants text: send at least one character");
-  RETURN_IF_ERROR(CheckSize("prompt", prompt.size(), limits.max_prompt_bytes, "bytes"));
+  RETURN_IF_ERROR(CheckSizes({.prompt_bytes = static_cast<int64_t>(prompt.size())}, limits));
   return CheckUtf8("prompt", prompt);
 }
 

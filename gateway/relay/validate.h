@@ -30,6 +30,9 @@ struct Limits {
   int64_t max_detokenize_ids = int64_t{1} << 20;  // of one Detokenize: each id may stand for a long text
 };
 
+/// Numbers of parts, and the bytes of a prompt. Errors: INVALID_ARGUMENT.
+absl::Status CheckSizes(const RequestSizes& sizes, const Limits& limits);
+
 /// Everything about a request that needs no model. Errors: INVALID_ARGUMENT.
 absl::Status CheckRequest(const GenerateRequest& request, const Limits& limits);
 

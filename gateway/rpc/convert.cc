@@ -144,6 +144,21 @@ relay::Chat ToPlain(const v1::Chat& in) {
   return out;
 }
 
+relay::RequestSizes SizesOf(const v1::GenerateRequest& in) {
+  return {.prompt_bytes = static_cast<int64_t>(in.prompt().size()),
+          .token_ids = in.token_ids().ids_size(),
+          .messages = in.chat().messages_size(),
+          .template_variables = static_cast<int64_t>(in.chat().chat_template_kwargs_size()),
+          .stop_strings = in.sampling().stop_size(),
+          .stop_token_ids = in.sampling().stop_token_ids_size()};
+}
+
+relay::RequestSizes SizesOf(const v1::TokenizeRequest& in) {
+  return {.prompt_bytes = static_cast<int64_t>(in.text().size()),
+          .messages = in.chat().messages_size(),
+          .template_variables = static_cast<int64_t>(in.chat().chat_template_kwargs_size())};
+}
+
 absl::StatusOr<relay::GenerateRequest> ToPlain(const v1::GenerateRequest& in) {
   relay::GenerateRequest out;
   out.request_id = in.request_id();

@@ -19,6 +19,9 @@ namespace swiftcache::gateway::rpc {
 /// INVALID_ARGUMENT: none of prompt, token_ids, chat.
 absl::StatusOr<relay::GenerateRequest> ToPlain(const v1::GenerateRequest& request);
 relay::Chat ToPlain(const v1::Chat& chat);
+/// Of what ToPlain copies.
+relay::RequestSizes SizesOf(const v1::GenerateRequest& request);
+relay::RequestSizes SizesOf(const v1::TokenizeRequest& request);
 v1::GenerateResponse ToProto(const relay::GenerateEvent& event);
 
 v1::EngineGenerateRequest ToProto(const fleet::EngineRequest& request);

@@ -34,6 +34,12 @@ void Complete(relay::GenerateRequest& request, const grpc::CallbackServerContext
   request.client = ClientAddress(context.peer());
 }
 
+// Counted before it is copied: a message within its limit holds tens of millions of ids, or of empty strings.
+absl::StatusOr<relay::GenerateRequest> ToPlain(relay::Relay& relay, const v1::GenerateRequest& request) {
+  RETURN_IF_ERROR(relay.CheckSizes(request.model(), rpc::SizesOf(request)));
+  return rpc::ToPlain(request);
+}
+
 grpc::ServerUnaryReactor* Done(grpc::CallbackServerContext* context, const absl::Status& status) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   reactor->Finish(ToGrpc(status));
@@ -53,6 +59,7 @@ absl::StatusOr<std::variant<std::string, relay::Chat>> InputOf(const v1::Tokeniz
 }
 
 absl::StatusOr<std::vector<int32_t>> Tokens(relay::Relay& relay, const v1::TokenizeRequest& request) {
+  RETURN_IF_ERROR(relay.CheckSizes(request.model(), rpc::SizesOf(request)));
   ASSIGN_OR_RETURN(auto input, InputOf(request));
   return relay.Tokenize(request.model(), input, request.parse_special());
 }
@@ -61,7 +68,7 @@ absl::StatusOr<std::vector<int32_t>> Tokens(relay::Relay& relay, const v1::Token
 
 grpc::ServerWriteReactor<v1::GenerateResponse>* GenerateDoor::Generate(grpc::CallbackServerContext* context,
                                                                        const v1::GenerateRequest* request) {
-  absl::StatusOr<relay::GenerateRequest> plain = rpc::ToPlain(*request);
+  absl::StatusOr<relay::GenerateRequest> plain = ToPlain(relay_, *request);
   if (plain.ok()) {
     Complete(*plain, *context);
     plain->deadline = DeadlineOf(*context);

@@ -104,8 +104,6 @@ class FakeCall final : public gateway::relay::GenerateCall {
 /// A prompt has one token a byte; a chat one a byte of content. Thread-safety: safe.
 class FakeRelay final : public gateway::relay::Relay {
  public:
-  using Input = std::variant<std::string, std::vector<int32_t>, gateway::relay::Chat>;
-
   absl::StatusOr<std::shared_ptr<gateway::relay::GenerateCall>> Generate(
       gateway::relay::GenerateRequest request, std::shared_ptr<gateway::relay::GenerateSink> sink) override {
     if (check) {
@@ -119,6 +117,9 @@ class FakeRelay final : public gateway::relay::Relay {
     }
     if (on_generate) on_generate(call);
     return std::shared_ptr<gateway::relay::GenerateCall>(call);
+  }
+  absl::Status CheckSizes(const std::string&, const gateway::relay::RequestSizes& sizes) override {
+    return check_sizes ? check_sizes(sizes) : absl::OkStatus();
   }
   void Refused(const gateway::relay::GenerateRequest& request, const absl::Status& why) override {
     absl::MutexLock lock(&mutex_);
@@ -156,12 +157,13 @@ class FakeRelay final : public gateway::relay::Relay {
 
   std::atomic<int> detokenized = 0;  // how often ids were turned into text
   // Set before the first request.
+  std::function<absl::Status(const gateway::relay::RequestSizes&)> check_sizes;
   std::function<absl::Status(const gateway::relay::GenerateRequest&)> check;
   std::function<void(std::shared_ptr<FakeCall>)> on_generate;
   std::vector<gateway::relay::ModelInfo> models = {{.name = "m", .max_model_len_tokens = 2048, .engines = 1}};
 
  private:
-  static std::vector<int32_t> PromptIds(const Input& input) {
+  static std::vector<int32_t> PromptIds(const gateway::relay::Input& input) {
     if (const auto* ids = std::get_if<std::vector<int32_t>>(&input)) return *ids;
     if (const auto* text = std::get_if<std::string>(&input)) return {text->begin(), text->end()};
     std::vector<int32_t> ids;

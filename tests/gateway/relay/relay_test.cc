@@ -314,6 +314,30 @@ TEST_F(RelayTest, PromptsOfOneHttpRequestShareTheMemoryOfStopStrings) {
   for (const auto& call : calls) call->Cancel();
 }
 
+TEST_F(RelayTest, APromptIsHeldOnlyAsTheTokenIdsOfItsEngine) {
+  fleet::EngineStatus engine = Ready("a");
+  engine.info.max_model_len_tokens = int64_t{1} << 30;
+  fleet_->OnSnapshot("broker-1", {engine});
+  WaitForText("m");
+  constexpr int64_t kIds = 2 << 20, kBytes = kIds * sizeof(int32_t);
+  for (const bool text : {true, false}) {
+    absl::Notification sent;
+    engines_["a"].SetScript([&sent](FakeCall& call) {
+      sent.Notify();
+      call.WaitCancelled();
+    });
+    relay::GenerateRequest request = Prompt(text ? std::string(kIds, 'x') : "");
+    if (!text) request.input = std::vector<int32_t>(kIds, 'x');
+    const size_t before = AllocatedBytes();
+    const auto call = relay_->Generate(std::move(request), std::make_shared<CollectingSink>());
+    ASSERT_TRUE(call.ok()) << call.status();
+    sent.WaitForNotification();
+    // The relay's copy and the engine's, in the place of what the test had.
+    EXPECT_LT(AllocatedBytes(), before + 2 * kBytes - (text ? kIds : kBytes) + (1 << 20));
+    (*call)->Cancel();
+  }
+}
+
 TEST_F(RelayTest, LogprobsCarryTheBytesOfEachToken) {
   Serve({"a"});
   engines_["a"].SetScript([](FakeCall& call) {

@@ -157,6 +157,31 @@ TEST_P(ValidateTest, IsRefusedBeforeAnEngineIsAsked) {
 INSTANTIATE_TEST_SUITE_P(BadRequests, ValidateTest, ::testing::ValuesIn(BadRequests()),
                          [](const auto& info) { return std::string(info.param.name); });
 
+// With the words of the checks that follow once it is copied.
+TEST_F(ValidateTest, WhatIsTooMuchIsRefusedByItsNumbersAlone) {
+  Serve({"a"});
+  EXPECT_EQ(relay_->CheckSizes("m", {.prompt_bytes = 16 << 20,
+                                     .token_ids = 99,
+                                     .messages = 4096,
+                                     .template_variables = 64 << 10,
+                                     .stop_strings = 16,
+                                     .stop_token_ids = 128}),
+            absl::OkStatus());
+  EXPECT_EQ(relay_->CheckSizes("other", {}).code(), absl::StatusCode::kNotFound);
+  relay::GenerateRequest ids = Prompt("");
+  ids.input = std::vector<int32_t>(100);
+  EXPECT_EQ(relay_->CheckSizes("m", {.token_ids = 100}), Run(ids));
+  EXPECT_EQ(relay_->CheckSizes("m", {.token_ids = 100}).code(), absl::StatusCode::kOutOfRange);
+  EXPECT_EQ(relay_->CheckSizes("m", {.prompt_bytes = (16 << 20) + 1}), Run(Prompt(std::string((16 << 20) + 1, 'x'))));
+  const auto found = [this](const relay::RequestSizes& sizes) {
+    return std::string(relay_->CheckSizes("m", sizes).message());
+  };
+  EXPECT_THAT(found({.messages = 4097}), HasSubstr("chat.messages has 4097 messages, wants at most 4096"));
+  EXPECT_THAT(found({.template_variables = 65537}), HasSubstr("chat_template_kwargs has 65537 names"));
+  EXPECT_THAT(found({.stop_strings = 17}), HasSubstr("sampling.stop has 17 strings, wants at most 16"));
+  EXPECT_THAT(found({.stop_token_ids = 129}), HasSubstr("sampling.stop_token_ids has 129 ids, wants at most 128"));
+}
+
 TEST_F(ValidateTest, TheEndsOfEveryRangeAreAllowed) {
   Serve({"a"});
   relay::GenerateRequest request = Prompt(std::string(99, 'x'));

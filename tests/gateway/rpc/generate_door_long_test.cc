@@ -45,6 +45,9 @@ class GenerateDoorLongTest : public ::testing::Test {
     v1::GenerateRequest request;
     request.set_model("m");
     request.set_prompt(std::string(static_cast<size_t>(bytes), 'x'));
+    return Send(request);
+  }
+  Reader Send(const v1::GenerateRequest& request) {
     contexts_.emplace_back();
     SetTimeout(contexts_.back(), absl::Seconds(20));
     return stub_->Generate(&contexts_.back(), request);
@@ -74,6 +77,39 @@ TEST_F(GenerateDoorLongTest, PromptsThatTakeLongToTokeniseHoldUpNoOtherCall) {
   done_.Notify();
   for (const Reader& reader : readers) EXPECT_EQ(End(reader), absl::OutOfRangeError("too long"));
   EXPECT_EQ(tokenising_, 32);
+}
+
+TEST_F(GenerateDoorLongTest, SizesAreCheckedBeforeAnythingIsCopied) {
+  std::vector<relay::RequestSizes> seen;
+  relay_.check_sizes = [&seen](const relay::RequestSizes& sizes) {
+    seen.push_back(sizes);
+    return absl::OutOfRangeError("too much");
+  };
+  v1::GenerateRequest request;
+  request.set_model("m");
+  for (int i = 0; i < 5; ++i) request.mutable_token_ids()->add_ids(i);
+  for (int i = 0; i < 4; ++i) request.mutable_sampling()->add_stop("x");
+  for (int i = 0; i < 3; ++i) request.mutable_sampling()->add_stop_token_ids(i);
+  EXPECT_EQ(End(Send(request)), absl::OutOfRangeError("too much"));
+  v1::Chat& chat = *request.mutable_chat();
+  for (int i = 0; i < 2; ++i) chat.add_messages();
+  chat.mutable_chat_template_kwargs()->insert({"a", {}});
+  EXPECT_EQ(End(Send(request)), absl::OutOfRangeError("too much"));
+  v1::TokenizeRequest tokenize;
+  *tokenize.mutable_chat() = chat;
+  v1::TokenizeResponse ids;
+  grpc::ClientContext context;
+  EXPECT_EQ(FromGrpc(stub_->Tokenize(&context, tokenize, &ids)), absl::OutOfRangeError("too much"));
+  ASSERT_EQ(seen.size(), 3);
+  EXPECT_EQ(seen[0].token_ids, 5);
+  EXPECT_EQ(seen[0].stop_strings, 4);
+  EXPECT_EQ(seen[0].stop_token_ids, 3);
+  EXPECT_EQ(seen[1].messages, 2);
+  EXPECT_EQ(seen[1].template_variables, 1);
+  EXPECT_EQ(seen[2].messages, 2);
+  EXPECT_EQ(relay_.calls(), 0);
+  ASSERT_EQ(relay_.refused().size(), 2);  // Tokenize is not counted
+  EXPECT_EQ(relay_.refused()[0].second, absl::OutOfRangeError("too much"));
 }
 
 }  // namespace
