@@ -65,7 +65,7 @@ HttpRequest ToRequest(beast_http::request<beast_http::string_body>&& message) {
 }  // namespace
 
 Connection::Connection(std::shared_ptr<net::io_context> context, Socket socket, const HttpServer::Options& options,
-                       const Router& router, BodyBudget& bodies, std::function<void(Connection*)> on_closed)
+                       const Router& router, ByteBudget& bodies, std::function<void(Connection*)> on_closed)
     : context_(std::move(context)),
       options_(options),
       max_unsent_bytes_(options.max_unsent_bytes),
@@ -183,7 +183,7 @@ bool Connection::ParseSome() {
     parser_->eager(true);
     parser_->header_limit(kMaxHeaderBytes);
     parser_->body_limit(static_cast<uint64_t>(options_.max_body_bytes));
-    begun_ = BodyShare(bodies_);
+    begun_ = ByteShare(bodies_);
     continue_sent_ = false;
     body_bytes_ = 0;
   }

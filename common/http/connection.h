@@ -23,7 +23,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
-#include "common/http/body_budget.h"
+#include "common/base/byte_budget.h"
 #include "common/http/http_server.h"
 #include "common/http/response.h"
 #include "common/http/router.h"
@@ -39,7 +39,7 @@ class Connection final : public ResponseOutlet, public std::enable_shared_from_t
   using Socket = boost::asio::ip::tcp::socket;
   /// `options`, `router`, `bodies` must live until `on_closed` was called, which happens once.
   Connection(std::shared_ptr<boost::asio::io_context> context, Socket socket, const HttpServer::Options& options,
-             const Router& router, BodyBudget& bodies, std::function<void(Connection*)> on_closed);
+             const Router& router, ByteBudget& bodies, std::function<void(Connection*)> on_closed);
 
   void Start();
   /// In place of Start: says why the client is not served, and ends.
@@ -58,7 +58,7 @@ class Connection final : public ResponseOutlet, public std::enable_shared_from_t
   struct Waiting {
     HttpRequest request;
     ResponseForm form;
-    BodyShare share;
+    ByteShare share;
     int refusal_status = 0;  // not 0: answered by the connection itself
     std::string refusal;
   };
@@ -101,7 +101,7 @@ class Connection final : public ResponseOutlet, public std::enable_shared_from_t
   const int64_t max_unsent_bytes_;  // copies: responses read them even after the server has gone
   const std::chrono::nanoseconds burst_time_;
   const Router& router_;
-  BodyBudget& bodies_;
+  ByteBudget& bodies_;
   const std::function<void(Connection*)> on_closed_;
   Socket socket_;
   const std::string client_;
@@ -116,7 +116,7 @@ class Connection final : public ResponseOutlet, public std::enable_shared_from_t
   std::array<char, 16 << 10> block_;  // the outstanding read's own: parsing moves what `buffer_` holds
   boost::beast::flat_buffer buffer_;
   std::optional<Parser> parser_;
-  BodyShare begun_;  // of the body that is coming
+  ByteShare begun_;  // of the body that is coming
   ReadPhase phase_ = ReadPhase::kNone;
   int64_t body_bytes_ = 0;
   bool reading_ = false;
@@ -126,7 +126,7 @@ class Connection final : public ResponseOutlet, public std::enable_shared_from_t
   std::deque<Waiting> waiting_;
   int64_t waiting_bytes_ = 0;  // of their bodies
   std::weak_ptr<Response> current_;
-  BodyShare answering_;  // of the request under way, which its handler may keep
+  ByteShare answering_;  // of the request under way, which its handler may keep
   bool busy_ = false;    // a response is under way
   bool keep_alive_ = true;
   bool closing_ = false;

@@ -17,9 +17,9 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
+#include "common/base/byte_budget.h"
 #include "common/base/clock.h"
 #include "common/base/status_macros.h"
-#include "common/http/body_budget.h"
 #include "common/http/connection.h"
 #include "common/http/router.h"
 #include "common/log/log.h"
@@ -97,7 +97,7 @@ class ServerImpl final : public HttpServer {
 
   const Options options_;
   const http::Router router_;
-  http::BodyBudget bodies_;
+  ByteBudget bodies_;
   // Shared: a response may outlive the server, and its socket needs the context until then.
   const std::shared_ptr<net::io_context> context_ = std::make_shared<net::io_context>();
   net::executor_work_guard<net::io_context::executor_type> work_{context_->get_executor()};

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// How many bytes of request bodies one server holds at once, over all of its connections.
+// How many bytes of one kind a process holds at once, over all of its requests.
 //
-//   BodyBudget budget(256 << 20);
-//   BodyShare share(budget);
+//   ByteBudget budget(256 << 20);
+//   ByteShare share(budget);
 //   if (!share.Grow(bytes)) ...   // refuse the request; the destructor returns the share's bytes to the budget
 #pragma once
 
@@ -10,12 +10,12 @@
 #include <cstdint>
 #include <utility>
 
-namespace swiftcache::http {
+namespace swiftcache {
 
 /// Thread-safety: safe.
-class BodyBudget {
+class ByteBudget {
  public:
-  explicit BodyBudget(int64_t limit_bytes) : limit_bytes_(limit_bytes) {}
+  explicit ByteBudget(int64_t limit_bytes) : limit_bytes_(limit_bytes) {}
 
   int64_t limit_bytes() const { return limit_bytes_; }
   /// All or nothing.
@@ -35,20 +35,20 @@ class BodyBudget {
 
 /// What one request holds of a budget. Thread-safety: none; move-only. Ownership: borrows the budget, which outlives it
 /// or its Reset.
-class BodyShare {
+class ByteShare {
  public:
-  BodyShare() = default;  // has no budget and holds nothing
-  explicit BodyShare(BodyBudget& budget) : budget_(&budget) {}
-  BodyShare(BodyShare&& other) noexcept
+  ByteShare() = default;  // has no budget and holds nothing
+  explicit ByteShare(ByteBudget& budget) : budget_(&budget) {}
+  ByteShare(ByteShare&& other) noexcept
       : budget_(std::exchange(other.budget_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
-  BodyShare& operator=(BodyShare&& other) noexcept {
+  ByteShare& operator=(ByteShare&& other) noexcept {
     if (this == &other) return *this;
     Reset();
     budget_ = std::exchange(other.budget_, nullptr);
     bytes_ = std::exchange(other.bytes_, 0);
     return *this;
   }
-  ~BodyShare() { Reset(); }
+  ~ByteShare() { Reset(); }
 
   int64_t bytes() const { return bytes_; }
   /// False: the budget has no more, and nothing was taken. REQUIRES: a budget, bytes >= 0.
@@ -65,8 +65,8 @@ class BodyShare {
   }
 
  private:
-  BodyBudget* budget_ = nullptr;
+  ByteBudget* budget_ = nullptr;
   int64_t bytes_ = 0;
 };
 
-}  // namespace swiftcache::http
+}  // namespace swiftcache
