@@ -51,11 +51,13 @@ class CompletionHandler::Sink final : public relay::GenerateSink {
 };
 
 CompletionHandler::CompletionHandler(ResponseOptions options, const std::string& request_id, int64_t created_s,
-                                     std::shared_ptr<HttpResponder> responder)
+                                     std::shared_ptr<HttpResponder> responder, std::shared_ptr<ByteBudget> logprobs)
     : options_(std::move(options)),
       request_id_(request_id),
       writer_(options_, ResponseId(options_.endpoint, request_id), created_s),
-      responder_(std::move(responder)) {}
+      responder_(std::move(responder)),
+      logprobs_(std::move(logprobs)),
+      held_logprobs_(*logprobs_) {}
 
 void CompletionHandler::Run(relay::Relay& relay, std::vector<relay::GenerateRequest> prompts) {
   {
@@ -194,7 +196,7 @@ void CompletionHandler::HandleEvent(size_t prompt, relay::GenerateEvent event) {
   }
   Count(prompt, event);
   Choice delta{std::move(event.text), std::move(event.logprobs), event.finish};
-  options_.stream ? Stream(prompt, event.index, std::move(delta)) : Append(prompt, event.index, std::move(delta));
+  options_.stream ? Stream(prompt, event.index, std::move(delta)) : Append(prompt, event.index, delta);
 }
 
 void CompletionHandler::Count(size_t prompt, const relay::GenerateEvent& event) {
@@ -229,12 +231,23 @@ void CompletionHandler::Stream(size_t prompt, int32_t index, Choice delta) {
   PutWrite(std::move(out));
 }
 
-void CompletionHandler::Append(size_t prompt, int32_t index, Choice delta) {
+void CompletionHandler::Append(size_t prompt, int32_t index, const Choice& delta) {
   Progress& progress = answers_[prompt * static_cast<size_t>(options_.n) + static_cast<size_t>(index)];
   if (!std::exchange(progress.opened, true) && options_.echo) progress.choice.text = prompts_[prompt].echo;
   progress.choice.text += delta.text;
-  for (relay::TokenLogprob& token : delta.logprobs) progress.choice.logprobs.push_back(std::move(token));
   if (delta.finish) progress.choice.finish = delta.finish;
+  if (HoldLogprobs(delta, progress.choice.logprobs)) return;
+  answers_.clear();
+  held_logprobs_.Reset();
+  EndWith(absl::ResourceExhaustedError(
+      absl::StrCat("logprobs of answers that are not streamed take the ", logprobs_->limit_bytes(),
+                   " bytes that they may: stream the answer, ask for less, or try again later")));
+}
+
+bool CompletionHandler::HoldLogprobs(const Choice& delta, LogprobsJson& logprobs) {
+  const int64_t before = logprobs.bytes();
+  for (const relay::TokenLogprob& token : delta.logprobs) logprobs.Add(options_.endpoint, token);
+  return held_logprobs_.Grow(logprobs.bytes() - before);
 }
 
 void CompletionHandler::HandleDone(const absl::Status& status) {
@@ -245,9 +258,9 @@ void CompletionHandler::HandleDone(const absl::Status& status) {
 void CompletionHandler::End() {
   phase_ = Phase::kOver;
   if (!options_.stream) {
-    std::vector<Choice> choices;
+    std::vector<WholeChoice> choices;
     for (Progress& progress : answers_) choices.push_back(std::move(progress.choice));
-    return PutSend(200, writer_.Whole(choices, Usage()), {});
+    return PutSend(200, writer_.Whole(std::move(choices), Usage()), {});
   }
   if (!begun_) PutBegin({});
   std::string out;

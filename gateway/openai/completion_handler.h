@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Serves one completion request: starts a relay call for each prompt, and combines their events into one HTTP response.
 //
-//   auto handler = std::make_shared<CompletionHandler>(options, request_id, created_s, responder);
+//   auto handler = std::make_shared<CompletionHandler>(options, request_id, created_s, responder, logprobs);
 //   handler->Run(relay, std::move(prompts));
 #pragma once
 
@@ -17,6 +17,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
+#include "common/base/byte_budget.h"
 #include "common/http/http_server.h"
 #include "gateway/openai/request.h"
 #include "gateway/openai/response.h"
@@ -26,11 +27,12 @@ namespace swiftcache::gateway::openai {
 
 /// Nothing is sent before the first event, so that an error up to then gets an HTTP status of its own; a later error
 /// ends the stream as an event. The first error, or the client's disconnect, cancels every call. Thread-safety: safe.
-/// Ownership: kept alive by its calls' sinks. Errors: go to the client.
+/// Ownership: kept alive by its calls' sinks, which may outlive the door: so the budget is shared. Errors: go to the
+/// client; RESOURCE_EXHAUSTED: the budget has no room for the logprobs of an answer that is not streamed.
 class CompletionHandler : public std::enable_shared_from_this<CompletionHandler> {
  public:
   CompletionHandler(ResponseOptions options, const std::string& request_id, int64_t created_s,
-                    std::shared_ptr<HttpResponder> responder);
+                    std::shared_ptr<HttpResponder> responder, std::shared_ptr<ByteBudget> logprobs);
 
   /// Called once.
   void Run(relay::Relay& relay, std::vector<relay::GenerateRequest> prompts);
@@ -50,7 +52,7 @@ class CompletionHandler : public std::enable_shared_from_this<CompletionHandler>
   struct Progress {
     bool opened = false;
     int64_t offset_characters = 0;
-    Choice choice;  // unused when streaming
+    WholeChoice choice;  // unused when streaming
   };
 
   bool Start(relay::Relay& relay, relay::GenerateRequest request, size_t prompt) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -74,7 +76,8 @@ class CompletionHandler : public std::enable_shared_from_this<CompletionHandler>
   void HandleDone(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Count(size_t prompt, const relay::GenerateEvent& event) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Stream(size_t prompt, int32_t index, Choice delta) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void Append(size_t prompt, int32_t index, Choice delta) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Append(size_t prompt, int32_t index, const Choice& delta) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool HoldLogprobs(const Choice& delta, LogprobsJson& logprobs) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Open(std::string& out, size_t prompt, int32_t index) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void End() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void EndWith(const absl::Status& error) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -90,6 +93,8 @@ class CompletionHandler : public std::enable_shared_from_this<CompletionHandler>
   const ResponseWriter writer_;
   const std::shared_ptr<HttpResponder> responder_;
 
+  const std::shared_ptr<ByteBudget> logprobs_;
+
   absl::Mutex mutex_;
   Phase phase_ ABSL_GUARDED_BY(mutex_) = Phase::kStarting;
   std::vector<std::pair<size_t, CallUpdate>> early_
@@ -100,6 +105,7 @@ class CompletionHandler : public std::enable_shared_from_this<CompletionHandler>
   std::vector<Prompt> prompts_ ABSL_GUARDED_BY(mutex_);
   std::vector<Progress> answers_ ABSL_GUARDED_BY(mutex_);
   size_t prompts_left_ ABSL_GUARDED_BY(mutex_) = 0;
+  ByteShare held_logprobs_ ABSL_GUARDED_BY(mutex_);  // of an answer that is not streamed
   int64_t completion_tokens_ ABSL_GUARDED_BY(mutex_) = 0;
   bool begun_ ABSL_GUARDED_BY(mutex_) = false;  // the status line of a stream is in the outbox, or sent
 };

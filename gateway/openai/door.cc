@@ -49,7 +49,11 @@ absl::StatusOr<std::unique_ptr<Door>> Door::Create(Options options, relay::Relay
 }
 
 Door::Door(Options options, relay::Relay& relay, const Clock& clock)
-    : options_(std::move(options)), relay_(relay), clock_(clock), started_s_(absl::ToUnixSeconds(clock.Now())) {}
+    : options_(std::move(options)),
+      relay_(relay),
+      clock_(clock),
+      started_s_(absl::ToUnixSeconds(clock.Now())),
+      held_logprobs_(std::make_shared<ByteBudget>(options_.max_held_logprob_bytes)) {}
 
 std::vector<HttpRoute> Door::Routes() {
   auto generate = [this](Endpoint endpoint) {
@@ -105,7 +109,7 @@ void Door::Generate(Endpoint endpoint, const HttpRequest& http, std::shared_ptr<
     return SendError(*responder, parsed.status(), {{"X-Request-Id", request_id}});
   }
   std::make_shared<CompletionHandler>(parsed->answer, request_id, absl::ToUnixSeconds(clock_.Now()),
-                                      std::move(responder))
+                                      std::move(responder), held_logprobs_)
       ->Run(relay_, std::move(parsed->prompts));
 }
 

@@ -13,6 +13,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "common/base/byte_budget.h"
 #include "common/base/clock.h"
 #include "common/http/http_server.h"
 #include "common/sync/side_threads.h"
@@ -31,6 +32,7 @@ class Door {
     std::string id_prefix = "http";  // of request ids that the door makes where X-Request-Id is absent
     absl::Duration request_timeout = absl::InfiniteDuration();
     HttpRequestLimits limits = {};
+    int64_t max_held_logprob_bytes = int64_t{512} << 20;  // of all answers that are not streamed; beyond it 429
   };
   /// Errors: INVALID_ARGUMENT (empty prefix, a timeout that is not positive).
   static absl::StatusOr<std::unique_ptr<Door>> Create(Options options, relay::Relay& relay, const Clock& clock);
@@ -51,7 +53,8 @@ class Door {
   const Clock& clock_;
   const int64_t started_s_;
   std::atomic<int64_t> next_id_{1};
-  SideThreads side_threads_{{}};  // last: its work uses the rest
+  const std::shared_ptr<ByteBudget> held_logprobs_;  // of handlers, too: calls may keep them longer than the door lives
+  SideThreads side_threads_{{}};                     // last: its work uses the rest
 };
 
 }  // namespace swiftcache::gateway::openai

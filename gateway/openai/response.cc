@@ -40,15 +40,25 @@ Json ChatToken(const relay::TokenLogprob& token) {
   return {{"token", token.token}, {"logprob", Finite(token.logprob)}, {"bytes", std::move(bytes)}};
 }
 
+Json ChatEntry(const relay::TokenLogprob& token) {
+  Json entry = ChatToken(token);
+  entry["top_logprobs"] = Json::array();
+  for (const relay::TokenLogprob& other : token.top) entry["top_logprobs"].push_back(ChatToken(other));
+  return entry;
+}
+
 Json ChatLogprobs(const std::vector<relay::TokenLogprob>& tokens) {
   Json content = Json::array();
-  for (const relay::TokenLogprob& token : tokens) {
-    Json entry = ChatToken(token);
-    entry["top_logprobs"] = Json::array();
-    for (const relay::TokenLogprob& other : token.top) entry["top_logprobs"].push_back(ChatToken(other));
-    content.push_back(std::move(entry));
-  }
+  for (const relay::TokenLogprob& token : tokens) content.push_back(ChatEntry(token));
   return {{"content", std::move(content)}};
+}
+
+// Has one more than was asked for, where the chosen token is none of the most likely.
+Json CompletionTop(const relay::TokenLogprob& token) {
+  Json top = Json::object();
+  for (const relay::TokenLogprob& other : token.top) top[other.token] = Finite(other.logprob);
+  top[token.token] = Finite(token.logprob);
+  return top;
 }
 
 Json CompletionLogprobs(const std::vector<relay::TokenLogprob>& tokens, int64_t text_offset) {
@@ -56,10 +66,7 @@ Json CompletionLogprobs(const std::vector<relay::TokenLogprob>& tokens, int64_t 
   for (const relay::TokenLogprob& token : tokens) {
     names.push_back(token.token);
     values.push_back(Finite(token.logprob));
-    Json top = Json::object();
-    for (const relay::TokenLogprob& other : token.top) top[other.token] = Finite(other.logprob);
-    top[token.token] = Finite(token.logprob);  // one more than was asked for, where it is none of the most likely
-    tops.push_back(std::move(top));
+    tops.push_back(CompletionTop(token));
     offsets.push_back(text_offset);
     text_offset += CountCharacters(token.token);
   }
@@ -96,6 +103,19 @@ Json TextChoice(int32_t index, const std::string& text, Json logprobs, Json fini
   return {{"index", index}, {"text", text}, {"logprobs", std::move(logprobs)}, {"finish_reason", std::move(finish)}};
 }
 
+// To the inside of a list.
+void AddTo(std::string& list, const Json& value) {
+  if (!list.empty()) list += ',';
+  list += Dump(value);
+}
+
+void MoveList(std::string& list, std::string_view before, std::string& out) {
+  out += before;
+  out += '[';
+  out += std::exchange(list, {});
+  out += ']';
+}
+
 Json ModelJson(const relay::ModelInfo& model, int64_t created_s) {
   return {{"id", model.name},
           {"object", "model"},
@@ -105,6 +125,31 @@ Json ModelJson(const relay::ModelInfo& model, int64_t created_s) {
 }
 
 }  // namespace
+
+void LogprobsJson::Add(Endpoint endpoint, const relay::TokenLogprob& token) {
+  if (endpoint == Endpoint::kChat) return AddTo(tokens_, ChatEntry(token));
+  AddTo(tokens_, token.token);
+  AddTo(values_, Finite(token.logprob));
+  AddTo(tops_, CompletionTop(token));
+  AddTo(offsets_, text_offset_);
+  text_offset_ += CountCharacters(token.token);
+}
+
+int64_t LogprobsJson::bytes() const {
+  return static_cast<int64_t>(tokens_.size() + values_.size() + tops_.size() + offsets_.size());
+}
+
+void LogprobsJson::MoveTo(Endpoint endpoint, std::string& out) {
+  if (endpoint == Endpoint::kChat) {
+    MoveList(tokens_, R"({"content":)", out);
+  } else {
+    MoveList(tokens_, R"({"tokens":)", out);
+    MoveList(values_, R"(,"token_logprobs":)", out);
+    MoveList(tops_, R"(,"top_logprobs":)", out);
+    MoveList(offsets_, R"(,"text_offset":)", out);
+  }
+  out += '}';
+}
 
 std::string ResponseWriter::RoleChunk(int32_t index) const {
   const Json delta = {{"role", "assistant"}, {"content", ""}};
@@ -134,23 +179,26 @@ std::string ResponseWriter::UsageChunk(const UsageTotals& usage) const {
   return Event(chunk);
 }
 
-std::string ResponseWriter::Whole(const std::vector<Choice>& choices, const UsageTotals& usage) const {
-  Json list = Json::array();
+// The JSON of logprobs is there already: what stands around it is written around it.
+std::string ResponseWriter::Whole(std::vector<WholeChoice> choices, const UsageTotals& usage) const {
+  std::string whole = Dump(Envelope(options_, id_, created_s_, Json::array()));
+  whole.resize(whole.size() - 2);  // "]}"
   for (size_t i = 0; i < choices.size(); ++i) {
-    Json logprobs = Logprobs(options_, choices[i], 0);
-    Json finish = FinishJson(choices[i].finish);
+    Json choice = Json::object();
+    choice["index"] = i;
     if (options_.endpoint == Endpoint::kChat) {
-      list.push_back({{"index", i},
-                      {"message", {{"role", "assistant"}, {"content", choices[i].text}}},
-                      {"logprobs", std::move(logprobs)},
-                      {"finish_reason", std::move(finish)}});
+      choice["message"] = {{"role", "assistant"}, {"content", choices[i].text}};
     } else {
-      list.push_back(TextChoice(static_cast<int32_t>(i), choices[i].text, std::move(logprobs), std::move(finish)));
+      choice["text"] = choices[i].text;
     }
+    if (i > 0) whole += ',';
+    whole += Dump(choice);
+    whole.back() = ',';  // "}"
+    whole += R"("logprobs":)";
+    options_.logprobs ? choices[i].logprobs.MoveTo(options_.endpoint, whole) : void(whole += "null");
+    whole += R"(,"finish_reason":)" + Dump(FinishJson(choices[i].finish)) + "}";
   }
-  Json whole = Envelope(options_, id_, created_s_, std::move(list));
-  whole["usage"] = UsageJson(usage);
-  return Dump(whole);
+  return whole += R"(],"usage":)" + Dump(UsageJson(usage)) + "}";
 }
 
 std::string ModelList(const std::vector<relay::ModelInfo>& models, int64_t created_s) {

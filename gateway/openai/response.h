@@ -23,10 +23,33 @@ struct UsageTotals {
   int64_t cached_local = 0, cached_donor = 0, cached_host = 0;
 };
 
-/// One continuation so far, or a part of it.
+/// A part of a continuation that is streamed.
 struct Choice {
   std::string text;
   std::vector<relay::TokenLogprob> logprobs;
+  std::optional<fleet::FinishReason> finish;
+};
+
+/// The logprobs of a continuation that is not streamed, as the JSON that they become, token by token: turned into JSON
+/// at the end they would for a moment take many times as much, and hold up for long whoever brings the last token.
+/// Thread-safety: none. Errors: none. Units: bytes.
+class LogprobsJson {
+ public:
+  void Add(Endpoint endpoint, const relay::TokenLogprob& token);
+  int64_t bytes() const;
+  /// Appends it all to `out`, and keeps nothing.
+  void MoveTo(Endpoint endpoint, std::string& out);
+
+ private:
+  // Of chats the first alone: their "content". Each is the inside of a list.
+  std::string tokens_, values_, tops_, offsets_;
+  int64_t text_offset_ = 0;  // in characters
+};
+
+/// A whole continuation, or what has come of it.
+struct WholeChoice {
+  std::string text;
+  LogprobsJson logprobs;
   std::optional<fleet::FinishReason> finish;
 };
 
@@ -44,8 +67,8 @@ class ResponseWriter {
   /// New text of a choice. `text_offset`: characters of this choice before it. `usage`: on this chunk, may be null.
   std::string Chunk(int32_t index, const Choice& added, int64_t text_offset, const UsageTotals* usage) const;
   std::string UsageChunk(const UsageTotals& usage) const;
-  /// The whole response, not streamed; index = position in `choices`.
-  std::string Whole(const std::vector<Choice>& choices, const UsageTotals& usage) const;
+  /// The whole response, not streamed; index = position in `choices`, whose logprobs are taken.
+  std::string Whole(std::vector<WholeChoice> choices, const UsageTotals& usage) const;
 
  private:
   const ResponseOptions options_;

@@ -21,8 +21,11 @@ using fakes::FakeRelay;
 /// One thread at a time may use it, which it checks; may call back from within Write.
 class CallingBackResponder final : public HttpResponder {
  public:
-  void Send(int, std::string, std::string body, HttpHeaders) override {
-    Enter([&] { written += body; });
+  void Send(int code, std::string, std::string body, HttpHeaders) override {
+    Enter([&] {
+      status = code;
+      written += body;
+    });
   }
   void StartStream(int, std::string, HttpHeaders) override {
     Enter([] {});
@@ -40,6 +43,7 @@ class CallingBackResponder final : public HttpResponder {
   void OnDisconnect(std::function<void()> callback) override { on_disconnect_ = std::move(callback); }
 
   std::string written;
+  int status = 0;  // of Send
   int finished = 0;
   bool gone_in_write = false;
   std::atomic<bool> overlapped = false;
@@ -60,16 +64,18 @@ relay::GenerateEvent Text(std::string text) {
 
 class CompletionHandlerTest : public ::testing::Test {
  protected:
-  void Run(int prompts) {
+  void Run(int prompts, bool stream = true) {
     ResponseOptions options;
     options.endpoint = Endpoint::kCompletions;
     options.model = "m";
-    options.stream = true;
-    auto handler = std::make_shared<CompletionHandler>(options, "r", 0, responder_);
+    options.stream = stream;
+    options.logprobs = true;
+    auto handler = std::make_shared<CompletionHandler>(options, "r", 0, responder_, budget_);
     handler->Run(relay_, std::vector<relay::GenerateRequest>(prompts));
   }
 
   FakeRelay relay_;
+  const std::shared_ptr<ByteBudget> budget_ = std::make_shared<ByteBudget>(1 << 20);
   const std::shared_ptr<CallingBackResponder> responder_ = std::make_shared<CallingBackResponder>();
 };
 
@@ -106,6 +112,42 @@ TEST_F(CompletionHandlerTest, ChunksOfPromptsThatSpeakAtOnceLeaveOneByOneEachPro
     }
   }
   EXPECT_TRUE(responder_->written.ends_with("data: [DONE]\n\n"));
+}
+
+// Of which two do not fit into the budget: a token stands twice in the JSON.
+relay::GenerateEvent LongLogprobs() {
+  relay::GenerateEvent event = Text("a");
+  event.logprobs = {{.token_id = 1, .logprob = -1, .token = std::string(300 << 10, 'a'), .top = {}}};
+  return event;
+}
+
+TEST_F(CompletionHandlerTest, LogprobsThatAreNotStreamedEndTheAnswerWhereTheBudgetIsUsedUp) {
+  Run(1, /*stream=*/false);
+  const auto call = relay_.WaitForCall(0);
+  call->Emit(LongLogprobs());
+  EXPECT_FALSE(call->cancelled());
+  call->Emit(LongLogprobs());
+  EXPECT_TRUE(call->cancelled());
+  EXPECT_EQ(responder_->status, 429);
+  EXPECT_NE(responder_->written.find("1048576 bytes"), std::string::npos);
+  EXPECT_TRUE(budget_->Take(1 << 20)) << "they are held no longer";
+}
+
+TEST_F(CompletionHandlerTest, LogprobsOfAnAnswerGoBackToTheBudgetWithItsEnd) {
+  Run(1, /*stream=*/false);
+  relay_.WaitForCall(0)->Emit(LongLogprobs());
+  EXPECT_FALSE(budget_->Take(600 << 10));
+  relay_.WaitForCall(0)->End();
+  EXPECT_EQ(responder_->status, 200);
+  EXPECT_TRUE(budget_->Take(1 << 20));
+}
+
+TEST_F(CompletionHandlerTest, LogprobsThatAreStreamedTakeNothingOfTheBudget) {
+  Run(1, /*stream=*/true);
+  for (int i = 0; i < 4; ++i) relay_.WaitForCall(0)->Emit(LongLogprobs());
+  EXPECT_FALSE(relay_.WaitForCall(0)->cancelled());
+  EXPECT_TRUE(budget_->Take(1 << 20));
+  relay_.WaitForCall(0)->End();
 }
 
 }  // namespace
