@@ -120,7 +120,9 @@ absl::Status Serve(const GatewayFlags& flags, services::ShutdownSignals& signals
       metrics.Counter("swiftcache_gateway_slow_readers_cut_total",
                       "gRPC clients whose request was ended as they left too much of the answer unread.");
   gateway::rpc::GenerateDoor door(*relay, {.on_slow_reader_cut = [&slow_readers] { slow_readers.Increment(); }});
-  ASSIGN_OR_RETURN(auto openai, gateway::openai::Door::Create({.id_prefix = instance + "-http"}, *relay, clock));
+  gateway::openai::Door::Options openai_options{.id_prefix = instance + "-http"};
+  openai_options.limits.max_prompt_bytes = flags.limits.max_prompt_bytes;
+  ASSIGN_OR_RETURN(auto openai, gateway::openai::Door::Create(std::move(openai_options), *relay, clock));
   HttpServer::Options http_options{.listen = flags.http_listen,
                                    .max_body_bytes = flags.limits.max_prompt_bytes + kBodyRoomBytes,
                                    .threads = kHttpThreads};

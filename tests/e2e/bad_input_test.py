@@ -103,6 +103,16 @@ def http(cluster, path, body, headers=None):
         return error.code, json.loads(error.read())
 
 
+@pytest.mark.parametrize("limit", [1000, 17 << 20])
+def test_the_limit_of_prompts_is_the_flags(cluster, limit):
+    cluster.gateway = cluster.spawn("swiftcache-gateway", "--broker=127.0.0.1:1", f"--max_prompt_bytes={limit}")
+    body = {"model": "m", "prompt": "x" * limit}
+    assert http(cluster, "/v1/completions", body)[0] == 503  # as it knows of no model
+    status, answer = http(cluster, "/v1/completions", {**body, "prompt": "x" * (limit + 1)})
+    assert status == 400 and answer["error"]["param"] == "prompt", answer
+    assert f"at most {limit}" in answer["error"]["message"], answer
+
+
 def test_bad_http_bodies_get_400_and_name_the_field(tiny):
     base = {"model": "tiny", "prompt": "x", "max_tokens": 2}
     cases = [
