@@ -326,6 +326,7 @@ void Connection::OnWritten(ErrorCode error, size_t size) {
   unsent_bytes_ -= static_cast<int64_t>(size);
   if (sent_ < sending_.size()) return WriteSome();
   writing_ = false;
+  std::string().swap(sending_);  // assigned, it would keep the memory of a large response while the client is idle
   ArmWriteTimer(absl::InfiniteDuration());
   Flush();
 }

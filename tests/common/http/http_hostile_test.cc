@@ -2,6 +2,7 @@
 // Clients that are slow, broken or greedy.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <malloc.h>
 
 #include <atomic>
 #include <cstring>
@@ -294,6 +295,29 @@ TEST_F(HttpHostileTest, AClientThatReadsNothingOfALargeAnswerIsCut) {
   }
   EXPECT_FALSE(client.Send("x")) << "within a fraction of a second, and before these would be a late request";
   EXPECT_LT(client.ReadAll().size(), size_t{64} << 20);
+}
+
+TEST_F(HttpHostileTest, AnAnswerThatWasReadTakesNoMoreMemory) {
+  StartServer({.max_unsent_bytes = 64 << 20});
+  RawHttpClient client(server_->address());
+  client.SendRequest("GET", "/live");
+  client.ReadResponse();
+  const auto allocated = [] { return mallinfo2().uordblks + mallinfo2().hblkhd; };  // 0 with a sanitizer's allocator
+  const size_t before = allocated();
+  client.SendRequest("POST", "/held");
+  const auto answer = held_.Get(0);
+  ASSERT_TRUE(answer);
+  answer->StartStream(200, "text/plain", {});
+  for (int i = 0; i < 64; ++i) ASSERT_TRUE(answer->Write(std::string(2 << 20, 'x')));
+  answer->Finish();
+  ASSERT_TRUE(client.ReadHead());
+  for (int i = 0; i < 64; ++i) ASSERT_TRUE(client.ReadChunk());
+  ASSERT_TRUE(client.ReadChunk());
+  for (const absl::Time give_up = absl::Now() + absl::Seconds(5);
+       allocated() > before + (32 << 20) && absl::Now() < give_up;) {
+    absl::SleepFor(absl::Milliseconds(5));
+  }
+  EXPECT_LT(allocated(), before + (32 << 20)) << "of 128 MiB; the connection is idle";
 }
 
 TEST_F(HttpHostileTest, ExpectContinueIsAnsweredBeforeTheBodyIsSent) {
