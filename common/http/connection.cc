@@ -7,6 +7,7 @@
 #include <boost/asio/strand.hpp>
 #include <boost/beast/http/error.hpp>
 #include <exception>
+#include <iterator>
 #include <utility>
 
 #include "absl/strings/ascii.h"
@@ -23,6 +24,7 @@ namespace beast_http = boost::beast::http;
 
 constexpr size_t kMaxWaiting = 8;  // pipelined requests
 constexpr uint32_t kMaxHeaderBytes = 64 << 10;
+constexpr int64_t kMaxHeaderFields = 256;     // each takes some 100 bytes, however short it is
 constexpr int64_t kBodyStepBytes = 64 << 10;  // what a long body must bring within each stall_timeout
 constexpr int64_t kBurst = 16;                // times max_unsent_bytes, for at most burst_time
 constexpr char kRetryAfterSeconds[] = "1";
@@ -194,6 +196,10 @@ bool Connection::ParseSome() {
   if (in_body) body_bytes_ += static_cast<int64_t>(used);
   if (error && error != beast_http::error::need_more) {
     RefuseMalformed(error);
+    return false;
+  }
+  if (std::distance(parser_->get().begin(), parser_->get().end()) > kMaxHeaderFields) {
+    Refuse(431, absl::StrCat("the headers have more than ", kMaxHeaderFields, " fields, the limit"));
     return false;
   }
   if (!HoldBody()) {

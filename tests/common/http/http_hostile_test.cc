@@ -202,6 +202,20 @@ TEST_F(HttpHostileTest, EndlessHeadersAreRefused) {
   EXPECT_EQ(client.ReadResponse()->status, 431);
 }
 
+TEST_F(HttpHostileTest, ManyShortHeadersAreRefused) {
+  StartServer();
+  std::string fields;
+  for (int i = 0; i < 254; ++i) absl::StrAppend(&fields, "a", i, ":\r\n");
+  RawHttpClient client(server_->address());
+  client.SendRequest("POST", "/echo", "x", fields);  // with two of its own
+  EXPECT_EQ(client.ReadResponse()->status, 200);
+  client.SendRequest("POST", "/echo", "x", fields + "b:\r\n");
+  const auto refused = client.ReadResponse();
+  EXPECT_EQ(refused->status, 431);
+  EXPECT_THAT(refused->body, HasSubstr("more than 256 fields"));
+  EXPECT_TRUE(client.ReadsEnd());
+}
+
 TEST_F(HttpHostileTest, SlowHeadersAndSlowBodiesAreCut) {
   StartServer({.header_timeout = absl::Milliseconds(100), .stall_timeout = absl::Milliseconds(100)});
   RawHttpClient header(server_->address()), body(server_->address());
