@@ -89,8 +89,6 @@ bool Connection::Post(std::function<void()> task) {
 
 void Connection::Start() {
   Post([self = shared_from_this()] {
-    ErrorCode ignored;
-    self->socket_.set_option(net::ip::tcp::no_delay(true), ignored);
     self->WatchReading();
     self->ReadMore();
   });

@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "common/http/http_server.h"
 
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+
 #include <algorithm>
 #include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/io_context.hpp>
@@ -33,6 +37,21 @@ using ErrorCode = boost::system::error_code;
 
 constexpr absl::Duration kAcceptRetry = absl::Milliseconds(100);  // after "too many open files"
 constexpr size_t kMaxRefused = 64;  // connections at once that are being told that there are too many
+// A client whose host has vanished sends no end. The kernel asks one that says nothing whether it is there, after some
+// seconds and then again, as often as below; no answer ends the connection, and the request that it waits for.
+constexpr int kKeepIdleSeconds = 20, kKeepIntervalSeconds = 5, kKeepProbes = 3;
+
+void SetOptions(tcp::socket& socket) {
+  ErrorCode ignored;
+  socket.set_option(tcp::no_delay(true), ignored);
+  socket.set_option(net::socket_base::keep_alive(true), ignored);
+  const auto set = [&socket](int name, int value) {
+    setsockopt(socket.native_handle(), IPPROTO_TCP, name, &value, sizeof(value));
+  };
+  set(TCP_KEEPIDLE, kKeepIdleSeconds);
+  set(TCP_KEEPINTVL, kKeepIntervalSeconds);
+  set(TCP_KEEPCNT, kKeepProbes);
+}
 
 /// "127.0.0.1:80", "localhost:80", "[::1]:80" -> where to listen.
 absl::StatusOr<tcp::endpoint> Resolve(net::io_context& context, const std::string& listen) {
@@ -148,6 +167,7 @@ void ServerImpl::OnAccept(ErrorCode error, tcp::socket socket) {
     });
     return;
   }
+  SetOptions(socket);
   Welcome(std::move(socket));
   Accept();
 }

@@ -66,7 +66,7 @@ struct HttpRoute {
 /// 404, wrong methods 405, bodies over the limit 413, malformed requests 400. Connections over max_connections, and
 /// bodies that exceed max_held_body_bytes together, get 503 with Retry-After. All are JSON errors. A slow sender gets
 /// 408 and is disconnected. A client that closes the connection, or only its sending half, before its response is
-/// complete counts as gone: OnDisconnect runs.
+/// complete counts as gone: OnDisconnect runs. So does one whose host answers nothing for half a minute.
 class HttpServer {
  public:
   /// The callbacks are called by the server's threads and must not block.

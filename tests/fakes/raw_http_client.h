@@ -52,6 +52,7 @@ class RawHttpClient {
   RawHttpClient& operator=(const RawHttpClient&) = delete;
 
   bool connected() const { return connected_; }
+  int fd() const { return fd_; }
 
   /// False when the server has cut the connection before everything was sent.
   bool Send(const std::string& bytes) {

@@ -3,6 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <malloc.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
 
 #include <atomic>
 #include <cstring>
@@ -214,6 +217,37 @@ TEST_F(HttpHostileTest, ManyShortHeadersAreRefused) {
   EXPECT_EQ(refused->status, 431);
   EXPECT_THAT(refused->body, HasSubstr("more than 256 fields"));
   EXPECT_TRUE(client.ReadsEnd());
+}
+
+// The server's end of a connection of this process, by the address of the client's.
+int ServerEndOf(int client) {
+  sockaddr_in local{}, peer{};
+  socklen_t size = sizeof(local);
+  getsockname(client, reinterpret_cast<sockaddr*>(&local), &size);
+  for (int fd = 0; fd < 1024; ++fd) {
+    size = sizeof(peer);
+    if (getpeername(fd, reinterpret_cast<sockaddr*>(&peer), &size) == 0 && peer.sin_port == local.sin_port) return fd;
+  }
+  return -1;
+}
+
+int OptionOf(int fd, int level, int name) {
+  int value = -1;
+  socklen_t size = sizeof(value);
+  return getsockopt(fd, level, name, &value, &size) == 0 ? value : -1;
+}
+
+// Of a client whose host has vanished nothing is heard, not even an end.
+TEST_F(HttpHostileTest, AClientThatWaitsForItsAnswerIsAskedByTheKernelWhetherItIsThere) {
+  StartServer();
+  RawHttpClient client(server_->address());
+  client.SendRequest("POST", "/held");
+  ASSERT_TRUE(held_.Get(0));
+  const int fd = ServerEndOf(client.fd());
+  ASSERT_GE(fd, 0);
+  EXPECT_EQ(OptionOf(fd, SOL_SOCKET, SO_KEEPALIVE), 1);
+  EXPECT_LE(OptionOf(fd, IPPROTO_TCP, TCP_KEEPIDLE), 30);
+  EXPECT_LE(OptionOf(fd, IPPROTO_TCP, TCP_KEEPINTVL) * OptionOf(fd, IPPROTO_TCP, TCP_KEEPCNT), 30);
 }
 
 TEST_F(HttpHostileTest, SlowHeadersAndSlowBodiesAreCut) {
