@@ -192,6 +192,7 @@ bool Connection::ParseSome() {
   const size_t used = parser_->put(buffer_.data(), error);
   buffer_.consume(used);
   if (in_body) body_bytes_ += static_cast<int64_t>(used);
+  if (used == 0 && buffer_.size() > kMaxHeaderBytes) error = beast_http::error::header_limit;  // a chunk's, or trailers
   if (error && error != beast_http::error::need_more) {
     RefuseMalformed(error);
     return false;

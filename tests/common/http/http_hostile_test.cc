@@ -205,6 +205,17 @@ TEST_F(HttpHostileTest, EndlessHeadersAreRefused) {
   EXPECT_EQ(client.ReadResponse()->status, 431);
 }
 
+TEST_F(HttpHostileTest, EndlessHeadersOfChunksAndEndlessTrailersAreRefused) {
+  StartServer({.stall_timeout = absl::Seconds(1)});
+  for (const std::string begin : {"5;x=", "5\r\nabcde\r\n5;x=", "0\r\nX: "}) {
+    RawHttpClient client(server_->address());
+    client.Send("POST /echo HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n" + begin + std::string(200 << 10, 'x'));
+    const auto response = client.ReadResponse();
+    ASSERT_TRUE(response) << begin;
+    EXPECT_EQ(response->status, 431) << begin;
+  }
+}
+
 TEST_F(HttpHostileTest, ManyShortHeadersAreRefused) {
   StartServer();
   std::string fields;
