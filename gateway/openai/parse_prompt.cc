@@ -93,6 +93,12 @@ std::optional<text::ChatMessage> ParseMessage(const json& message, const std::st
                                              ", wants a role such as \"user\""));
     return std::nullopt;
   }
+  for (const char* calls : {"tool_calls", "function_call"}) {
+    const auto found = message.find(calls);
+    if (found == message.end() || found->is_null() || *found == json::array()) continue;
+    fields.Fail(absl::StrCat(name, ".", calls), absl::StrCat("is ", ShownWithoutText(*found),
+                                                             ", wants to be left out: calling tools is not supported"));
+  }
   // Newer clients call the system's role "developer"; templates know only the old name.
   const std::string& name_of_role = role->get_ref<const std::string&>();
   return text::ChatMessage{name_of_role == "developer" ? "system" : name_of_role,

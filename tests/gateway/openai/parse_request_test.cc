@@ -307,6 +307,20 @@ TEST(ParseRequest, ToolsAndFormatsOtherThanTextAreRefusedByName) {
               HasSubstr("calling tools is not supported"));
 }
 
+TEST(ParseRequest, CallsOfToolsInAHistoryAreRefusedByName) {
+  const auto history = [](const std::string& more) {
+    return R"({"model":"m","messages":[{"role":"user","content":"x"},{"role":"assistant","content":null)" + more +
+           "}]}";
+  };
+  EXPECT_THAT(Refusal(Endpoint::kChat, history(R"(,"tool_calls":[{"id":"1"}])")),
+              HasSubstr("messages[1].tool_calls is a list of 1, wants to be left out"));
+  EXPECT_THAT(Refusal(Endpoint::kChat, history(R"(,"function_call":{"name":"f"})")),
+              HasSubstr("messages[1].function_call is an object, wants to be left out"));
+  for (const char* more : {"", R"(,"tool_calls":[],"function_call":null)"}) {
+    EXPECT_TRUE(ParseRequest(Endpoint::kChat, history(more)).ok()) << more;
+  }
+}
+
 TEST(ParseRequest, ATenMegabytePromptIsTaken) {
   EXPECT_EQ(
       std::get<std::string>(Completion("\"prompt\":\"" + std::string(10 << 20, 'p') + "\"").prompts[0].input).size(),
