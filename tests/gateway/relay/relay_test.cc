@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <gmock/gmock.h>
-#include <malloc.h>
 
 #include <algorithm>
 #include <atomic>
@@ -275,67 +274,6 @@ TEST_F(RelayTest, SeveralContinuationsEndOnTheirOwn) {
   EXPECT_EQ(sink_->Text(1), "right ");
   EXPECT_EQ(sink_->Last(0)->finish, FinishReason::kLength);
   EXPECT_EQ(sink_->Last(1)->finish, FinishReason::kStop);
-}
-
-// Of the process; 0 with a sanitizer's allocator.
-size_t AllocatedBytes() { return mallinfo2().uordblks + mallinfo2().hblkhd; }
-
-relay::GenerateRequest WithLongStopStrings(relay::GenerateRequest request) {
-  std::vector<std::string> stop;
-  for (char c = 'a'; c < 'a' + 16; ++c) stop.push_back(std::string(1024, c));
-  request.sampling.stop = std::move(stop);
-  return request;
-}
-
-TEST_F(RelayTest, ContinuationsShareTheMemoryOfStopStrings) {
-  Serve({"a"});
-  engines_["a"].SetScript(fakes::NeverAnswer);
-  relay::GenerateRequest request = WithLongStopStrings(Prompt("x"));
-  request.sampling.n = 128;
-  const size_t before = AllocatedBytes();
-  const auto call = relay_->Generate(request, std::make_shared<CollectingSink>());
-  ASSERT_TRUE(call.ok()) << call.status();
-  EXPECT_LT(AllocatedBytes(), before + (8 << 20));
-  (*call)->Cancel();
-}
-
-TEST_F(RelayTest, PromptsOfOneHttpRequestShareTheMemoryOfStopStrings) {
-  Serve({"a"});
-  engines_["a"].SetScript(fakes::NeverAnswer);
-  const relay::GenerateRequest shared = WithLongStopStrings(Prompt("x"));
-  const size_t before = AllocatedBytes();
-  std::vector<std::shared_ptr<relay::GenerateCall>> calls;
-  for (int i = 0; i < 64; ++i) {
-    const auto call = relay_->Generate(shared, std::make_shared<CollectingSink>());
-    ASSERT_TRUE(call.ok()) << call.status();
-    calls.push_back(*call);
-  }
-  EXPECT_LT(AllocatedBytes(), before + (8 << 20));
-  for (const auto& call : calls) call->Cancel();
-}
-
-TEST_F(RelayTest, APromptIsHeldOnlyAsTheTokenIdsOfItsEngine) {
-  fleet::EngineStatus engine = Ready("a");
-  engine.info.max_model_len_tokens = int64_t{1} << 30;
-  fleet_->OnSnapshot("broker-1", {engine});
-  WaitForText("m");
-  constexpr int64_t kIds = 2 << 20, kBytes = kIds * sizeof(int32_t);
-  for (const bool text : {true, false}) {
-    absl::Notification sent;
-    engines_["a"].SetScript([&sent](FakeCall& call) {
-      sent.Notify();
-      call.WaitCancelled();
-    });
-    relay::GenerateRequest request = Prompt(text ? std::string(kIds, 'x') : "");
-    if (!text) request.input = std::vector<int32_t>(kIds, 'x');
-    const size_t before = AllocatedBytes();
-    const auto call = relay_->Generate(std::move(request), std::make_shared<CollectingSink>());
-    ASSERT_TRUE(call.ok()) << call.status();
-    sent.WaitForNotification();
-    // The relay's copy and the engine's, in the place of what the test had.
-    EXPECT_LT(AllocatedBytes(), before + 2 * kBytes - (text ? kIds : kBytes) + (1 << 20));
-    (*call)->Cancel();
-  }
 }
 
 TEST_F(RelayTest, LogprobsCarryTheBytesOfEachToken) {
