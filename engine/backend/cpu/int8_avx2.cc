@@ -62,7 +62,9 @@ struct Vectors<4> : Int8Vectors256<4> {
 
 }  // namespace
 
-void Int8Avx2(const QuantizedGemm& g) { Int8Product<Vectors>(g); }
+void Int8Avx2(const QuantizedGemm& g) {
+  WithForm(g.layout, [&]<class Form>() { Int8Product<Vectors<Form::kBits>, Form>(g); });
+}
 
 }  // namespace swiftcache::engine::backend::cpu
 HWY_POP_ATTRIBUTES

@@ -59,7 +59,9 @@ struct Vectors<4> : Int8Vectors512<4> {
 
 }  // namespace
 
-void Int8Avx512(const QuantizedGemm& g) { Int8Product<Vectors>(g); }
+void Int8Avx512(const QuantizedGemm& g) {
+  WithForm(g.layout, [&]<class Form>() { Int8Product<Vectors<Form::kBits>, Form>(g); });
+}
 
 }  // namespace swiftcache::engine::backend::cpu
 HWY_POP_ATTRIBUTES

@@ -21,7 +21,9 @@ struct Vectors : Int8Vectors512<kBits> {
 
 }  // namespace
 
-void Int8Avx512Vnni(const QuantizedGemm& g) { Int8Product<Vectors>(g); }
+void Int8Avx512Vnni(const QuantizedGemm& g) {
+  WithForm(g.layout, [&]<class Form>() { Int8Product<Vectors<Form::kBits>, Form>(g); });
+}
 
 }  // namespace swiftcache::engine::backend::cpu
 HWY_POP_ATTRIBUTES

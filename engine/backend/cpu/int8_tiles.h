@@ -162,18 +162,17 @@ void Int8Rows(const QuantizedGemm& g, int64_t row) {
   }
 }
 
-template <template <int> class Vectors>
+// V is a type, not a template: GCC 12 shows the linker what is made of a template of an unnamed namespace, and of
+// a name that several files show the linker takes one file's, with its instructions, for all.
+template <class V, class Form>
 void Int8Product(const QuantizedGemm& g) {
-  WithForm(g.layout, [&]<class Form>() {
-    using V = Vectors<Form::kBits>;
-    if constexpr (Form::kBits == 5 || Form::kBits == 6) {
-      if (g.rows >= 2 * V::kRows) {
-        Unpack<V, Form>(g);
-        return Int8Rows<Unpacked<V>, Form, V::kRows>(g, 0);
-      }
+  if constexpr (Form::kBits == 5 || Form::kBits == 6) {
+    if (g.rows >= 2 * V::kRows) {
+      Unpack<V, Form>(g);
+      return Int8Rows<Unpacked<V>, Form, V::kRows>(g, 0);
     }
-    Int8Rows<V, Form, V::kRows>(g, 0);
-  });
+  }
+  Int8Rows<V, Form, V::kRows>(g, 0);
 }
 
 }  // namespace swiftcache::engine::backend::cpu
