@@ -49,7 +49,8 @@ struct Case {
 constexpr Case kCases[] = {{WeightFormat::kF32, Precision::kF32, 32},  {WeightFormat::kBf16, Precision::kBf16, 16},
                            {WeightFormat::kQ8_0, Precision::kBf16, 8}, {WeightFormat::kQ4_0, Precision::kBf16, 4},
                            {WeightFormat::kQ4_1, Precision::kBf16, 4}, {WeightFormat::kQ4_K, Precision::kBf16, 4},
-                           {WeightFormat::kQ5_K, Precision::kBf16, 5}, {WeightFormat::kQ6_K, Precision::kBf16, 6}};
+                           {WeightFormat::kQ5_0, Precision::kBf16, 5}, {WeightFormat::kQ5_K, Precision::kBf16, 5},
+                           {WeightFormat::kQ6_K, Precision::kBf16, 6}};
 
 Arithmetic ArithmeticOf(const Case& c, Isa isa) {
   if (c.bits <= 8) return Arithmetic::kInt8;
