@@ -15,8 +15,8 @@
 
 namespace swiftcache::gateway::text {
 
-/// A list that does not change. Copies, as those of each prompt of a request, share it and what finds its strings, which
-/// the first call of Matcher builds.
+/// A list that does not change. Copies, as those of each prompt of a request, share it and what finds its strings,
+/// which the first call of Matcher builds.
 /// Thread-safety: safe. Errors: none. Units: bytes.
 class StopStrings {
  public:
