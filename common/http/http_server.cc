@@ -38,8 +38,10 @@ using ErrorCode = boost::system::error_code;
 constexpr absl::Duration kAcceptRetry = absl::Milliseconds(100);  // after "too many open files"
 constexpr size_t kMaxRefused = 64;  // connections at once that are being told that there are too many
 // A client whose host has vanished sends no end. The kernel asks one that says nothing whether it is there, after some
-// seconds and then again, as often as below; no answer ends the connection, and the request that it waits for.
+// seconds and then again, as often as below; no answer ends the connection, and the request that it waits for. While
+// bytes are on their way it asks nothing: then what ends it is that they are not taken for as long.
 constexpr int kKeepIdleSeconds = 20, kKeepIntervalSeconds = 5, kKeepProbes = 3;
+constexpr int kUntakenMilliseconds = 1000 * (kKeepIdleSeconds + kKeepProbes * kKeepIntervalSeconds);
 
 void SetOptions(tcp::socket& socket) {
   ErrorCode ignored;
@@ -51,6 +53,7 @@ void SetOptions(tcp::socket& socket) {
   set(TCP_KEEPIDLE, kKeepIdleSeconds);
   set(TCP_KEEPINTVL, kKeepIntervalSeconds);
   set(TCP_KEEPCNT, kKeepProbes);
+  set(TCP_USER_TIMEOUT, kUntakenMilliseconds);
 }
 
 /// "127.0.0.1:80", "localhost:80", "[::1]:80" -> where to listen.

@@ -259,6 +259,9 @@ TEST_F(HttpHostileTest, AClientThatWaitsForItsAnswerIsAskedByTheKernelWhetherItI
   EXPECT_EQ(OptionOf(fd, SOL_SOCKET, SO_KEEPALIVE), 1);
   EXPECT_LE(OptionOf(fd, IPPROTO_TCP, TCP_KEEPIDLE), 30);
   EXPECT_LE(OptionOf(fd, IPPROTO_TCP, TCP_KEEPINTVL) * OptionOf(fd, IPPROTO_TCP, TCP_KEEPCNT), 30);
+  // The kernel does not ask while bytes of a stream are on their way.
+  EXPECT_GT(OptionOf(fd, IPPROTO_TCP, TCP_USER_TIMEOUT), 0);
+  EXPECT_LE(OptionOf(fd, IPPROTO_TCP, TCP_USER_TIMEOUT), 60'000);
 }
 
 TEST_F(HttpHostileTest, SlowHeadersAndSlowBodiesAreCut) {
