@@ -360,7 +360,7 @@ TEST_F(HttpHostileTest, AClientThatReadsNothingOfALargeAnswerIsCut) {
 }
 
 TEST_F(HttpHostileTest, AnAnswerThatWasReadTakesNoMoreMemory) {
-  StartServer({.max_unsent_bytes = 64 << 20});
+  StartServer({.max_unsent_bytes = 64 << 20, .burst_time = absl::Minutes(1)});
   RawHttpClient client(server_->address());
   client.SendRequest("GET", "/live");
   client.ReadResponse();
