@@ -134,7 +134,7 @@ void CompletionHandler::OnUpdate(size_t prompt, CallUpdate update) {
 void CompletionHandler::OnClientGone() {
   {
     absl::MutexLock lock(&mutex_);
-    phase_ = Phase::kOver;
+    GiveUp();
   }
   CancelIfOver();
 }
@@ -237,8 +237,6 @@ void CompletionHandler::Append(size_t prompt, int32_t index, const Choice& delta
   progress.choice.text += delta.text;
   if (delta.finish) progress.choice.finish = delta.finish;
   if (HoldLogprobs(delta, progress.choice.logprobs)) return;
-  answers_.clear();
-  held_logprobs_.Reset();
   EndWith(absl::ResourceExhaustedError(
       absl::StrCat("logprobs of answers that are not streamed take the ", logprobs_->limit_bytes(),
                    " bytes that they may: stream the answer, ask for less, or try again later")));
@@ -269,9 +267,17 @@ void CompletionHandler::End() {
   PutFinish();
 }
 
+// The calls that hold this may last until their engine says that they have ended.
+void CompletionHandler::GiveUp() {
+  phase_ = Phase::kOver;
+  early_.clear();
+  answers_.clear();
+  held_logprobs_.Reset();
+}
+
 void CompletionHandler::EndWith(const absl::Status& error) {
   if (phase_ == Phase::kOver) return;
-  phase_ = Phase::kOver;
+  GiveUp();
   const absl::Status status = WithParam(error, options_.endpoint);
   if (!begun_) return PutSend(HttpStatusOf(status), ErrorBody(status), ErrorHeaders(status));
   PutWrite(absl::StrCat("data: ", ErrorBody(status), "\n\n"));

@@ -80,6 +80,7 @@ class CompletionHandler : public std::enable_shared_from_this<CompletionHandler>
   bool HoldLogprobs(const Choice& delta, LogprobsJson& logprobs) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Open(std::string& out, size_t prompt, int32_t index) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void End() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void GiveUp() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void EndWith(const absl::Status& error) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   UsageTotals Usage() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void PutBegin(HttpHeaders more) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

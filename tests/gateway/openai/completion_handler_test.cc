@@ -41,6 +41,7 @@ class CallingBackResponder final : public HttpResponder {
     Enter([&] { ++finished; });
   }
   void OnDisconnect(std::function<void()> callback) override { on_disconnect_ = std::move(callback); }
+  void Disconnect() { on_disconnect_(); }
 
   std::string written;
   int status = 0;  // of Send
@@ -140,6 +141,23 @@ TEST_F(CompletionHandlerTest, LogprobsOfAnAnswerGoBackToTheBudgetWithItsEnd) {
   relay_.WaitForCall(0)->End();
   EXPECT_EQ(responder_->status, 200);
   EXPECT_TRUE(budget_->Take(1 << 20));
+}
+
+// A call that was cancelled lasts until its engine says so.
+TEST_F(CompletionHandlerTest, LogprobsThatNobodyGetsAnyMoreGoBackToTheBudgetBeforeTheirCallsEnd) {
+  for (const bool client_leaves : {true, false}) {
+    Run(2, /*stream=*/false);
+    const auto call = relay_.WaitForCall(client_leaves ? 0 : 2), other = relay_.WaitForCall(client_leaves ? 1 : 3);
+    call->Emit(LongLogprobs());
+    EXPECT_FALSE(budget_->Take(600 << 10));
+    client_leaves ? responder_->Disconnect() : other->End(absl::InternalError("x"));
+    EXPECT_TRUE(call->cancelled());
+    ASSERT_TRUE(budget_->Take(1 << 20));
+    budget_->Give(1 << 20);
+    call->Emit(LongLogprobs());  // on its way when it was cancelled
+    EXPECT_TRUE(budget_->Take(1 << 20));
+    budget_->Give(1 << 20);
+  }
 }
 
 TEST_F(CompletionHandlerTest, LogprobsThatAreStreamedTakeNothingOfTheBudget) {
