@@ -54,7 +54,8 @@ absl::StatusOr<LeaseResponse> Allocation::Request(Member& borrower, const LeaseR
   // What it holds under a name that it had before, its model's limit counts already.
   int64_t counted = 0;
   for (const PartyId party : parties_.OfInstance(borrower.engine.party.instance_id)) {
-    if (party != borrower.id) counted += table_.BorrowedBy(party).bytes;
+    const Holding& former = table_.BorrowedBy(party);
+    if (party != borrower.id) counted += former.bytes - former.offered_bytes;
   }
   const int64_t uncounted = std::max<int64_t>(0, served.unseen - counted);
   const auto quota_left = [&] { return std::max<int64_t>(0, limits_.Left(borrower.engine.model_name) - uncounted); };

@@ -182,6 +182,23 @@ TEST_F(LedgerAbsenceTest, WhatABorrowerHoldsByTheNameThatItHadIsWithinItsLimitOn
   EXPECT_EQ(TotalBlocks(request(50, 40)), 20);
 }
 
+TEST_F(LedgerAbsenceTest, WhatWasOfferedByTheNameThatItHadIsNothingThatABorrowerHolds) {
+  AddEngine(EngineOf("code"));
+  Engine chat = EngineOf("chat", "i2");
+  AddEngine(chat, {}, kBlocks);
+  const auto request = [&](int64_t blocks, int64_t held) {
+    const LeaseRequest wish{.key = absl::StrCat(blocks), .want_bytes = blocks * kBlock, .held_bytes = held * kBlock};
+    return ledger_->RequestLease(chat.party, wish, now_)->leases;
+  };
+  ASSERT_EQ(TotalBlocks(request(10, 0)), 10);
+  ASSERT_TRUE(ledger_->LimitLease(chat.model_name, 60 * kBlock, now_).ok());
+  ledger_->RemoveEngine("chat", now_);
+  chat.party.name = "chat-2";
+  AddEngine(chat, {}, kBlocks);
+  EXPECT_EQ(TotalBlocks(request(50, /*held=*/10)), 40)
+      << "10 are held of a donor that is not here, and 10 were offered";
+}
+
 TEST_F(LedgerAbsenceTest, ANewLimitTakesFromABorrowerThatIsNotHereToo) {
   LoseLate(/*restart=*/true);
   ASSERT_TRUE(ledger_->LimitLease("late-model", 30 * kBlock, now_).ok());
