@@ -78,8 +78,8 @@ class BrokerClient {
   /// INVALID_ARGUMENT: the broker refuses the description. A broker that does not answer is no error: the name is
   /// registered when it does.
   virtual absl::StatusOr<std::string> Reserve(const EngineDescription& description, NameChoice choice) = 0;
-  /// The name is held on this machine, by an engine of which the broker knows nothing: takes the next one, under which
-  /// the broker hears of this engine from then on. REQUIRES: it is not Ready. Nothing: kExactly, or there is none left.
+  /// The name is held on this machine, by an engine of which the broker knows nothing: takes the next one, by which the
+  /// broker hears of this engine from then on. REQUIRES: it is not Ready. Nothing: kExactly, or there is none left.
   virtual std::optional<std::string> TakeNextName() = 0;
   /// The name and the broker's incarnation ("": not registered now), which the lease RPCs need.
   virtual LeaseClient::Identity identity() const = 0;

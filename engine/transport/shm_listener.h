@@ -19,8 +19,8 @@ namespace swiftcache::engine::transport {
 /// Thread-safety: compatible. Ownership: owns the socket and its file, which it removes at the end.
 /// Errors: Create: INVALID_ARGUMENT (path too long, shm_dir is no folder), PERMISSION_DENIED (the folder belongs to
 /// another user, who could put a socket of their own there), ALREADY_EXISTS (a living engine of that name, which has
-/// two seconds to end: the broker gives a name on a moment earlier), FAILED_PRECONDITION (a file that is no socket has
-/// its name); each names --shm_dir or --name. The socket of a dead process is replaced.
+/// two seconds to end: the broker gives a name on a moment earlier), FAILED_PRECONDITION (a file that is no socket lies
+/// where its own would); each names --shm_dir or --name. The socket of a dead process is replaced.
 class ShmListener {
  public:
   static absl::StatusOr<ShmListener> Create(const std::string& dir, const std::string& name);

@@ -15,8 +15,8 @@
 
 namespace swiftcache::gateway::text {
 
-/// A list that does not change. Copies, as those of each prompt of a request, share it and what finds its strings,
-/// which the first call of Matcher builds.
+/// A list that does not change. Copies, as those of each prompt of a request, share it and what finds its strings in a
+/// text, which the first call of Matcher builds.
 /// Thread-safety: safe. Errors: none. Units: bytes.
 class StopStrings {
  public:
@@ -25,8 +25,8 @@ class StopStrings {
   StopStrings(std::initializer_list<std::string> list) : StopStrings(std::vector<std::string>(list)) {}
 
   std::span<const std::string> list() const;
-  /// At its beginning. Costs some 30 bytes for each of the strings, once: call it when their number and size have been
-  /// checked.
+  /// At its beginning. The first call takes some 30 bytes for each byte of the strings: check their number and size
+  /// before.
   StopMatcher Matcher() const;
 
  private:
