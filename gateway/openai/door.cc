@@ -105,7 +105,7 @@ void Door::Generate(Endpoint endpoint, const HttpRequest& http, std::shared_ptr<
     refused.traceparent = ParseTraceparent(http.Header("traceparent"));
     refused.door = kDoor;
     refused.client = http.client;
-    relay_.Refused(refused, parsed.status());
+    relay_.Refused(std::move(refused), parsed.status());
     return SendError(*responder, parsed.status(), {{"X-Request-Id", request_id}});
   }
   std::make_shared<CompletionHandler>(parsed->answer, request_id, absl::ToUnixSeconds(clock_.Now()),

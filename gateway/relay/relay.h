@@ -101,7 +101,7 @@ class Relay {
   /// with which Generate would refuse it.
   virtual absl::Status CheckSizes(const std::string& model, const RequestSizes& sizes) = 0;
   /// For a door that refuses a request itself: it is counted and logged like those that Generate refuses.
-  virtual void Refused(const GenerateRequest& request, const absl::Status& why) = 0;
+  virtual void Refused(GenerateRequest request, const absl::Status& why) = 0;
   virtual absl::StatusOr<std::vector<int32_t>> Tokenize(const std::string& model,
                                                         const std::variant<std::string, Chat>& input,
                                                         bool parse_special) = 0;

@@ -26,7 +26,7 @@ RelayImpl::~RelayImpl() { Stop(clock_.Now()); }
 absl::StatusOr<std::shared_ptr<GenerateCall>> RelayImpl::Generate(GenerateRequest request,
                                                                   std::shared_ptr<GenerateSink> sink) {
   const absl::Time arrived = clock_.Now();
-  const std::string own_id = absl::StrCat(options_.id_prefix, "-", next_id_.fetch_add(1));
+  const std::string own_id = NewId();
   if (request.request_id.empty()) request.request_id = own_id;
   if (!Enter()) {
     const absl::Status why = absl::UnavailableError("the gateway is draining: send the request to another gateway");
@@ -37,6 +37,8 @@ absl::StatusOr<std::shared_ptr<GenerateCall>> RelayImpl::Generate(GenerateReques
   Leave();
   return call;
 }
+
+std::string RelayImpl::NewId() { return absl::StrCat(options_.id_prefix, "-", next_id_.fetch_add(1)); }
 
 absl::StatusOr<std::shared_ptr<GenerateCall>> RelayImpl::Begin(GenerateRequest request,
                                                                std::shared_ptr<GenerateSink> sink,
@@ -106,7 +108,8 @@ absl::Status RelayImpl::CheckSizes(const std::string& model_name, const RequestS
   return CheckLength(sizes.token_ids, model.max_model_len_tokens());
 }
 
-void RelayImpl::Refused(const GenerateRequest& request, const absl::Status& why) {
+void RelayImpl::Refused(GenerateRequest request, const absl::Status& why) {
+  if (request.request_id.empty()) request.request_id = NewId();
   Refuse(request, why, RefusalOf(why), clock_.Now());
 }
 

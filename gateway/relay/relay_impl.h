@@ -46,7 +46,7 @@ class RelayImpl final : public Relay {
   absl::StatusOr<std::shared_ptr<GenerateCall>> Generate(GenerateRequest request,
                                                          std::shared_ptr<GenerateSink> sink) override;
   absl::Status CheckSizes(const std::string& model, const RequestSizes& sizes) override;
-  void Refused(const GenerateRequest& request, const absl::Status& why) override;
+  void Refused(GenerateRequest request, const absl::Status& why) override;
   absl::StatusOr<std::vector<int32_t>> Tokenize(const std::string& model, const std::variant<std::string, Chat>& input,
                                                 bool parse_special) override;
   std::vector<ModelInfo> ListModels() override;
@@ -62,6 +62,7 @@ class RelayImpl final : public Relay {
 
  private:
   RelayImpl(const Options& options, fleet::Fleet& fleet, const Clock& clock, Metrics& metrics);
+  std::string NewId();
   absl::StatusOr<fleet::ModelView> FindModel(const std::string& name) const;
   absl::StatusOr<RelayCall::Inputs> Prepare(GenerateRequest& request);
   absl::StatusOr<std::vector<int32_t>> PromptOf(Input input, const fleet::ModelView& model);

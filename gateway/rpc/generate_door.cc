@@ -77,7 +77,7 @@ grpc::ServerWriteReactor<v1::GenerateResponse>* GenerateDoor::Generate(grpc::Cal
     refused.request_id = request->request_id();
     refused.model = request->model();
     Complete(refused, *context);
-    relay_.Refused(refused, plain.status());
+    relay_.Refused(std::move(refused), plain.status());
   }
   const std::shared_ptr<GenerateStream> stream = GenerateStream::Create(options_);
   auto begin = [this, stream, plain = std::move(plain)]() mutable { stream->Begin(relay_, std::move(plain)); };

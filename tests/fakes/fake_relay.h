@@ -121,9 +121,9 @@ class FakeRelay final : public gateway::relay::Relay {
   absl::Status CheckSizes(const std::string&, const gateway::relay::RequestSizes& sizes) override {
     return check_sizes ? check_sizes(sizes) : absl::OkStatus();
   }
-  void Refused(const gateway::relay::GenerateRequest& request, const absl::Status& why) override {
+  void Refused(gateway::relay::GenerateRequest request, const absl::Status& why) override {
     absl::MutexLock lock(&mutex_);
-    refused_.emplace_back(request, why);
+    refused_.emplace_back(std::move(request), why);
   }
   absl::StatusOr<std::vector<int32_t>> Tokenize(const std::string&,
                                                 const std::variant<std::string, gateway::relay::Chat>&, bool) override {

@@ -68,6 +68,13 @@ TEST_F(AccessLogTest, ARequestThatFailsSaysWhereAndWhy) {
   EXPECT_THAT(lines[0], HasSubstr(" error=\"engine b was lost after 2 tokens were sent (Socket closed); "));
 }
 
+TEST_F(AccessLogTest, ARequestThatADoorRefusesGetsAnIdWhereItHasNone) {
+  relay::GenerateRequest request = Request("");
+  request.request_id.clear();
+  relay_->Refused(request, absl::InvalidArgumentError("top_p is 7"));
+  EXPECT_THAT(Accesses(), ElementsAre(MatchesRegex("request_id=[a-z0-9]+-1 trace=00-4bf9 .* request refused")));
+}
+
 TEST_F(AccessLogTest, ARefusedRequestHasItsLineToo) {
   Serve({"a"});
   relay::GenerateRequest request = Request("x");
