@@ -130,6 +130,7 @@ class GrpcBrokerClient final : public BrokerClient {
   /// True when stopped; returns early for `changed_`.
   bool WaitStopped(absl::Duration timeout) ABSL_LOCKS_EXCLUDED(mutex_);
   bool WakeLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return stopped_ || changed_; }
+  bool NamedLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return stopped_ || info_.state() != v1::STARTING; }
 
   const Options options_;
   const std::unique_ptr<v1::BrokerService::Stub> stub_;
@@ -328,6 +329,12 @@ void GrpcBrokerClient::Start() {
 }
 
 void GrpcBrokerClient::Run() {
+  // Nobody answered Reserve: until the engine is ready it may find that another of this machine has its name, and would
+  // have taken that from the other at a broker which comes meanwhile.
+  if (!registered_) {
+    absl::MutexLock lock(&mutex_);
+    mutex_.Await(absl::Condition(this, &GrpcBrokerClient::NamedLocked));
+  }
   // After a call that ran into its deadline the next one starts at once, without another interval, so that it reaches a
   // broker as soon as that is back.
   absl::Duration wait = registered_ ? interval_ : absl::ZeroDuration();

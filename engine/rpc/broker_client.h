@@ -76,7 +76,7 @@ class BrokerClient {
   /// Registers a name (state STARTING) and returns it. If the name is taken, waits once until its holder would have
   /// expired, since that may be an instance that was just killed. ALREADY_EXISTS: a live engine has it.
   /// INVALID_ARGUMENT: the broker refuses the description. A broker that does not answer is no error: the name is
-  /// registered when it does.
+  /// registered when it does and the engine is Ready.
   virtual absl::StatusOr<std::string> Reserve(const EngineDescription& description, NameChoice choice) = 0;
   /// The name is held on this machine, by an engine of which the broker knows nothing: takes the next one, by which the
   /// broker hears of this engine from then on. REQUIRES: it is not Ready. Nothing: kExactly, or there is none left.

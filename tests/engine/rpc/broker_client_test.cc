@@ -34,7 +34,6 @@ TEST(BrokerClientTest, AnEngineStartsServesDrainsAndLeaves) {
   EXPECT_TRUE(broker.WaitForGone("a"));
 }
 
-// By an engine of which the broker knows nothing.
 TEST(BrokerClientTest, ARestartedBrokerKnowsTheEngineWithinTwoHeartbeats) {
   auto first = std::make_unique<Broker>("inc-1");
   const std::string address = first->server->address();
@@ -75,7 +74,6 @@ TEST(BrokerClientTest, AnEngineThatWasThereBeforeTheBrokerRegistersWhenItComes) 
   EXPECT_TRUE(broker.WaitForState("a", EngineState::kReady));
 }
 
-// The broker did not see it for a while, and another engine of its model came and took its name.
 v1::LeaseLimit LimitOf(const std::string& model_name, std::optional<int64_t> max_borrowed_bytes,
                        int64_t set_at_micros) {
   v1::LeaseLimit limit;

@@ -30,6 +30,7 @@ TEST(BrokerNamesTest, ANameWithoutAWishGetsASuffix) {
   }
 }
 
+// By an engine of which the broker knows nothing.
 TEST(BrokerNamesTest, ANameThatIsHeldElsewhereIsExchangedForTheNext) {
   Broker broker("inc-1");
   std::vector<std::unique_ptr<BrokerClient>> clients;
@@ -54,6 +55,22 @@ TEST(BrokerNamesTest, ARestartedEngineWaitsForItsKilledPredecessorToBeCalledDead
   EXPECT_EQ(*name, "a");
 }
 
+// Until then it may find that an engine of this machine has the name, which would lose it to this one at the broker.
+TEST(BrokerNamesTest, ABrokerThatComesLateHearsNoNameBeforeTheEngineIsReady) {
+  std::string address;
+  { address = Broker("inc-0").server->address(); }
+  const auto starting = ClientOf(address, "i1");
+  EXPECT_EQ(*starting->Reserve(Description("a"), NameChoice::kWithSuffix), "a");
+  starting->Start();
+  Broker broker("inc-1", address);
+  absl::SleepFor(absl::Seconds(1));
+  const auto holder = ClientOf(address, "i2");
+  EXPECT_EQ(*holder->Reserve(Description("a"), NameChoice::kWithSuffix), "a");
+  holder->Start();
+  starting->Ready("127.0.0.1:1", NoLoad);
+  EXPECT_TRUE(broker.WaitForState("a-2", EngineState::kReady));
+}
+
 TEST(BrokerNamesTest, AClashFoundLateIsSolvedByTheNextName) {
   std::string address;
   { address = Broker("inc-0").server->address(); }
@@ -69,6 +86,7 @@ TEST(BrokerNamesTest, AClashFoundLateIsSolvedByTheNextName) {
   EXPECT_TRUE(broker.WaitForState("a-2", EngineState::kReady));
 }
 
+// The broker did not see it for a while, and another engine of its model came and took its name.
 TEST(BrokerNamesTest, WhoHasToTakeAnotherNameKeepsWhatItLends) {
   std::string address;
   { address = Broker("inc-0").server->address(); }
