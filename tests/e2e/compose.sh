@@ -25,10 +25,12 @@ clean_up() {
 
 # Images -------------------------------------------------------------------------------------------------------------
 use_podman bridge
-say "limits and health checks"
-/usr/bin/python3 - <<'EOF' || die "a service that stays up has no limit of memory or of its log, or no health check"
+say "limits, health checks and builds"
+/usr/bin/python3 - <<'EOF' || die "a service that stays up has no limit of memory or of its log, or no health check, or two services build one image"
 import sys, yaml
 services = yaml.safe_load(open("deploy/docker-compose.yml"))["services"]
+built = [service["image"] for service in services.values() if "build" in service]
+assert len(built) == len(set(built)) == 2, built
 sys.exit([name for name, service in services.items() if not name.endswith("model") and not {"mem_limit", "logging", "healthcheck"} <= service.keys()] or 0)
 EOF
 if [ "${3:-}" = --whole ]; then
