@@ -42,15 +42,17 @@ as_root=()
 if [ "$(id -u)" -ne 0 ]; then
   command -v sudo >/dev/null || die "packages are missing (${missing[*]}) and this is not root and there is no sudo; run it as root"
   as_root=(sudo)
-  # Else sudo drops them, and apt-get does not reach what this user reaches.
-  [ -z "${http_proxy:-}${https_proxy:-}" ] || as_root+=("--preserve-env=http_proxy,https_proxy,no_proxy")
 fi
+as_root+=(env DEBIAN_FRONTEND=noninteractive)
+for name in http_proxy https_proxy no_proxy; do  # else sudo drops them, and apt-get does not reach what this user reaches
+  [ -z "${!name:-}" ] || as_root+=("$name=${!name}")
+done
 echo "install-deps: installing ${#missing[@]} of ${#wanted[@]} packages: ${missing[*]}"
 log=$(mktemp "${TMPDIR:-/tmp}/swiftcache-apt.XXXXXX")
 trap 'rm -f "$log"' EXIT
 # Another package manager at work is waited for rather than stumbled over. apt-get itself waits for the lock of packages alone,
 # not for that of the lists, which a fresh machine fetches unasked: update tries again.
-apt() { "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=300 -qq "$@" >>"$log" 2>&1; }
+apt() { "${as_root[@]}" apt-get -o DPkg::Lock::Timeout=300 -qq "$@" >>"$log" 2>&1; }
 update() {
   local deadline=$((SECONDS + 300))
   until apt update; do
