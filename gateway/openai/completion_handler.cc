@@ -56,8 +56,8 @@ CompletionHandler::CompletionHandler(ResponseOptions options, const std::string&
       request_id_(request_id),
       writer_(options_, ResponseId(options_.endpoint, request_id), created_s),
       responder_(std::move(responder)),
-      logprobs_(std::move(logprobs)),
-      held_logprobs_(*logprobs_) {}
+      logprobs_budget_(std::move(logprobs)),
+      held_logprobs_(*logprobs_budget_) {}
 
 void CompletionHandler::Run(relay::Relay& relay, std::vector<relay::GenerateRequest> prompts) {
   {
@@ -238,7 +238,7 @@ void CompletionHandler::Append(size_t prompt, int32_t index, const Choice& delta
   if (delta.finish) progress.choice.finish = delta.finish;
   if (HoldLogprobs(delta, progress.choice.logprobs)) return;
   EndWith(absl::ResourceExhaustedError(
-      absl::StrCat("logprobs of answers that are not streamed take the ", logprobs_->limit_bytes(),
+      absl::StrCat("logprobs of answers that are not streamed take the ", logprobs_budget_->limit_bytes(),
                    " bytes that they may: stream the answer, ask for less, or try again later")));
 }
 

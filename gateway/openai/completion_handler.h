@@ -94,7 +94,7 @@ class CompletionHandler : public std::enable_shared_from_this<CompletionHandler>
   const ResponseWriter writer_;
   const std::shared_ptr<HttpResponder> responder_;
 
-  const std::shared_ptr<ByteBudget> logprobs_;
+  const std::shared_ptr<ByteBudget> logprobs_budget_;
 
   absl::Mutex mutex_;
   Phase phase_ ABSL_GUARDED_BY(mutex_) = Phase::kStarting;

@@ -53,7 +53,7 @@ Door::Door(Options options, relay::Relay& relay, const Clock& clock)
       relay_(relay),
       clock_(clock),
       started_s_(absl::ToUnixSeconds(clock.Now())),
-      held_logprobs_(std::make_shared<ByteBudget>(options_.max_held_logprob_bytes)) {}
+      logprobs_budget_(std::make_shared<ByteBudget>(options_.max_held_logprob_bytes)) {}
 
 std::vector<HttpRoute> Door::Routes() {
   auto generate = [this](Endpoint endpoint) {
@@ -109,7 +109,7 @@ void Door::Generate(Endpoint endpoint, const HttpRequest& http, std::shared_ptr<
     return SendError(*responder, parsed.status(), {{"X-Request-Id", request_id}});
   }
   std::make_shared<CompletionHandler>(parsed->answer, request_id, absl::ToUnixSeconds(clock_.Now()),
-                                      std::move(responder), held_logprobs_)
+                                      std::move(responder), logprobs_budget_)
       ->Run(relay_, std::move(parsed->prompts));
 }
 

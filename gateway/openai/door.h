@@ -53,8 +53,8 @@ class Door {
   const Clock& clock_;
   const int64_t started_s_;
   std::atomic<int64_t> next_id_{1};
-  const std::shared_ptr<ByteBudget> held_logprobs_;  // of handlers, too: calls may keep them longer than the door lives
-  SideThreads side_threads_{{}};                     // last: its work uses the rest
+  const std::shared_ptr<ByteBudget> logprobs_budget_;  // of handlers, too, which calls may keep longer than it lives
+  SideThreads side_threads_{{}};                       // last: its work uses the rest
 };
 
 }  // namespace swiftcache::gateway::openai
