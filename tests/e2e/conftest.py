@@ -57,6 +57,11 @@ def wait_until(condition, seconds, what):
 USUAL_PORTS = (50050, 50051, 50061, 50062, 50063, 8000, 9180, 9181, 9182, 9183)
 
 
+def listens(port):
+    with socket.socket() as client:
+        return client.connect_ex(("127.0.0.1", port)) == 0
+
+
 def can_listen(port):
     with socket.socket() as server:
         server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -70,7 +75,8 @@ def can_listen(port):
 @pytest.fixture
 def usual_ports():
     """Where servers listen unless told otherwise. A client of an earlier test may have had one as its own, which the kernel
-    holds for a minute after the connection's end."""
+    holds for a minute after the connection's end. A server there is another cluster's: these tests want it gone."""
+    assert not any(map(listens, USUAL_PORTS)), f"servers listen already: {[p for p in USUAL_PORTS if listens(p)]}"
     wait_until(lambda: all(map(can_listen, USUAL_PORTS)), 90, lambda: f"held: {[p for p in USUAL_PORTS if not can_listen(p)]}")
 
 

@@ -26,7 +26,7 @@ TEST(TopTest, WhoIsTooSlowForWhatChangesAtOnceGetsTheTablesAnew) {
   const Addresses addresses{.broker = (*server)->address()};
   Command top;
   AddTop(app, addresses, top);
-  app.parse("top --frames=3 -o json");
+  app.parse("top --frames=6 -o json");
   testing::internal::CaptureStdout();
   EXPECT_EQ(top(), absl::OkStatus());
   EXPECT_THAT(testing::internal::GetCapturedStdout(), HasSubstr(R"({"engine":"second")"));
