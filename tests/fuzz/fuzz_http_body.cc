@@ -33,7 +33,7 @@ void CheckRequest(const ParsedRequest& parsed) {
     Require(sampling.max_tokens.value_or(1) >= 1);
     Require(sampling.top_p.value_or(1) > 0 && sampling.top_p.value_or(1) <= 1);
     Require(sampling.temperature.value_or(1) >= 0 && sampling.temperature.value_or(1) <= 2);
-    Require(sampling.stop.size() <= 16 && sampling.stop_token_ids.size() <= 128);
+    Require(sampling.stop.list().size() <= 16 && sampling.stop_token_ids.size() <= 128);
   }
 }
 
