@@ -33,7 +33,7 @@ void ReadSampling(Fields& fields, const HttpRequestLimits& limits, fleet::Sampli
   sampling.presence_penalty = fields.Number<float>("presence_penalty", {.low = -2, .high = 2});
   sampling.frequency_penalty = fields.Number<float>("frequency_penalty", {.low = -2, .high = 2});
   sampling.repetition_penalty = fields.Number<float>("repetition_penalty", {.low = 0, .high = 10, .low_is_open = true});
-  sampling.stop = fields.Texts("stop", limits.max_stop_strings, limits.max_stop_bytes);
+  sampling.stop = text::StopStrings(fields.Texts("stop", limits.max_stop_strings, limits.max_stop_bytes));
   sampling.stop_token_ids = fields.Ids("stop_token_ids", limits.max_stop_token_ids);
   sampling.ignore_eos = fields.Bool("ignore_eos").value_or(false);
   sampling.n = Narrow(fields.Integer("n", 1, kMaxContinuations));

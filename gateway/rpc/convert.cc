@@ -18,7 +18,7 @@ fleet::Sampling ToPlain(const v1::Sampling& in) {
   if (in.has_top_k()) out.top_k = in.top_k();
   if (in.has_min_p()) out.min_p = in.min_p();
   if (in.has_seed()) out.seed = in.seed();
-  out.stop = std::vector<std::string>(in.stop().begin(), in.stop().end());
+  out.stop = text::StopStrings(std::vector<std::string>(in.stop().begin(), in.stop().end()));
   out.stop_token_ids.assign(in.stop_token_ids().begin(), in.stop_token_ids().end());
   out.ignore_eos = in.ignore_eos();
   if (in.has_repetition_penalty()) out.repetition_penalty = in.repetition_penalty();

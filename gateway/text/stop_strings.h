@@ -21,7 +21,7 @@ namespace swiftcache::gateway::text {
 class StopStrings {
  public:
   StopStrings() = default;  // no strings
-  StopStrings(std::vector<std::string> list);
+  explicit StopStrings(std::vector<std::string> list);
   StopStrings(std::initializer_list<std::string> list) : StopStrings(std::vector<std::string>(list)) {}
 
   std::span<const std::string> list() const;

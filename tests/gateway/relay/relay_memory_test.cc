@@ -24,7 +24,7 @@ size_t AllocatedBytes() { return mallinfo2().uordblks + mallinfo2().hblkhd; }
 relay::GenerateRequest WithLongStopStrings(relay::GenerateRequest request) {
   std::vector<std::string> stop;
   for (char c = 'a'; c < 'a' + 16; ++c) stop.push_back(std::string(1024, c));
-  request.sampling.stop = std::move(stop);
+  request.sampling.stop = text::StopStrings(std::move(stop));
   return request;
 }
 

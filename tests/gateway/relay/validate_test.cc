@@ -122,7 +122,7 @@ std::vector<BadRequest> BadRequests() {
       {"NoContinuation", [](R& r) { r.sampling.n = 0; }, kBad, {"sampling.n is 0", "[1, 128]"}},
       {"ManyContinuations", [](R& r) { r.sampling.n = 129; }, kBad, {"sampling.n is 129"}},
       {"ManyStops",
-       [](R& r) { r.sampling.stop = std::vector<std::string>(100000, "x"); },
+       [](R& r) { r.sampling.stop = text::StopStrings(std::vector<std::string>(100000, "x")); },
        kBad,
        {"sampling.stop", "100000", "16"}},
       {"EmptyStop",
@@ -191,7 +191,7 @@ TEST_F(ValidateTest, TheEndsOfEveryRangeAreAllowed) {
   request.sampling.top_p = 1;
   request.sampling.top_k = -1;
   request.sampling.min_p = 1;
-  request.sampling.stop = std::vector<std::string>(16, std::string(1024, 'z'));
+  request.sampling.stop = text::StopStrings(std::vector<std::string>(16, std::string(1024, 'z')));
   request.sampling.repetition_penalty = 10;
   request.sampling.presence_penalty = -2;
   request.sampling.frequency_penalty = 2;
