@@ -230,7 +230,7 @@ TEST_F(EngineStreamTest, CancelNeedsNoAnswerAndEndsNobodyElse) {
 }
 
 TEST_F(EngineStreamTest, WhoCancelsInAnEventHearsTheEndBehindIt) {
-  service_.generate = [this](FakeGeneration& generation) {
+  service_.generate = [](FakeGeneration& generation) {
     generation.SendTokens(100);
     return absl::OkStatus();
   };
@@ -267,7 +267,7 @@ TEST_F(EngineStreamTest, TheDeadlineEndsACallWhateverTheEngineDoes) {
 }
 
 TEST_F(EngineStreamTest, AStreamThatBreaksEndsItsCallsAndTheNextCallMakesANewOne) {
-  service_.generate = [this](FakeGeneration& generation) {
+  service_.generate = [](FakeGeneration& generation) {
     generation.SendTokens(1);
     return generation.request().request_id() == "next" ? absl::OkStatus() : generation.WaitCancelled();
   };
@@ -329,7 +329,7 @@ TEST_F(EngineStreamTest, AClientThatGoesLeavesItsCallsAndThenNoStream) {
 }
 
 TEST_F(EngineStreamTest, CallsOfManyThreadsThatAreCancelledAtAnyMomentEndOnce) {
-  service_.generate = [this](FakeGeneration& generation) {
+  service_.generate = [](FakeGeneration& generation) {
     generation.SendTokens(5);
     return absl::OkStatus();
   };
