@@ -40,11 +40,20 @@ class LedgerAbsenceTest : public LedgerTest {
     AddEngine(EngineOf("chat"), {}, kBlocks);
     now_ += absl::Seconds(10);
   }
-  LeaseResponse RequestHolding(const std::string& borrower, int64_t blocks, int64_t held_bytes) {
+  LeaseResponse RequestHolding(const Party& borrower, int64_t blocks, int64_t held_bytes) {
     const auto answer = ledger_->RequestLease(
-        PartyOf(borrower), {.key = "holds", .want_bytes = blocks * kBlock, .held_bytes = held_bytes}, now_);
+        borrower, {.key = "holds", .want_bytes = blocks * kBlock, .held_bytes = held_bytes}, now_);
     EXPECT_TRUE(answer.ok()) << answer.status();
     return answer.ok() ? *answer : LeaseResponse{};
+  }
+  LeaseResponse RequestHolding(const std::string& borrower, int64_t blocks, int64_t held_bytes) {
+    return RequestHolding(PartyOf(borrower), blocks, held_bytes);
+  }
+  /// Another takes its name while the broker does not see it.
+  void Rename(Engine& engine, const std::string& name) {
+    ledger_->RemoveEngine(engine.party.name, now_);
+    engine.party.name = name;
+    AddEngine(engine, {}, kBlocks);
   }
   uint32_t prefix_ = 1;
 };
@@ -165,37 +174,24 @@ TEST_F(LedgerAbsenceTest, ALimitCountsWhatABorrowerHoldsThatIsNotHere) {
   EXPECT_THAT(ledger_->Snapshot(), Each(Field(&Lease::state, LeaseState::kGranted))) << "nothing is over the limit";
 }
 
-// Another took its name while the broker did not see it.
 TEST_F(LedgerAbsenceTest, WhatABorrowerHoldsByTheNameThatItHadIsWithinItsLimitOnce) {
   AddEngine(EngineOf("code"));
   Engine chat = EngineOf("chat", "i2");
   AddEngine(chat, {}, kBlocks);
-  const auto request = [&](int64_t blocks, int64_t held) {
-    const LeaseRequest wish{.key = absl::StrCat(blocks), .want_bytes = blocks * kBlock, .held_bytes = held * kBlock};
-    return ledger_->RequestLease(chat.party, wish, now_)->leases;
-  };
-  Activate(request(40, 0));
+  Activate(RequestHolding(chat.party, 40, 0).leases);
   ASSERT_TRUE(ledger_->LimitLease(chat.model_name, 60 * kBlock, now_).ok());
-  ledger_->RemoveEngine("chat", now_);
-  chat.party.name = "chat-2";
-  AddEngine(chat, {}, kBlocks);
-  EXPECT_EQ(TotalBlocks(request(50, 40)), 20);
+  Rename(chat, "chat-2");
+  EXPECT_EQ(TotalBlocks(RequestHolding(chat.party, 50, 40 * kBlock).leases), 20);
 }
 
 TEST_F(LedgerAbsenceTest, WhatWasOfferedByTheNameThatItHadIsNothingThatABorrowerHolds) {
   AddEngine(EngineOf("code"));
   Engine chat = EngineOf("chat", "i2");
   AddEngine(chat, {}, kBlocks);
-  const auto request = [&](int64_t blocks, int64_t held) {
-    const LeaseRequest wish{.key = absl::StrCat(blocks), .want_bytes = blocks * kBlock, .held_bytes = held * kBlock};
-    return ledger_->RequestLease(chat.party, wish, now_)->leases;
-  };
-  ASSERT_EQ(TotalBlocks(request(10, 0)), 10);
+  ASSERT_EQ(TotalBlocks(RequestHolding(chat.party, 10, 0).leases), 10);
   ASSERT_TRUE(ledger_->LimitLease(chat.model_name, 60 * kBlock, now_).ok());
-  ledger_->RemoveEngine("chat", now_);
-  chat.party.name = "chat-2";
-  AddEngine(chat, {}, kBlocks);
-  EXPECT_EQ(TotalBlocks(request(50, /*held=*/10)), 40)
+  Rename(chat, "chat-2");
+  EXPECT_EQ(TotalBlocks(RequestHolding(chat.party, 50, 10 * kBlock).leases), 40)
       << "10 are held of a donor that is not here, and 10 were offered";
 }
 
