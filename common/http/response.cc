@@ -62,6 +62,10 @@ bool Response::Write(std::string chunk) {
   }
   if (chunk.empty() || form_.head_only) return true;  // an empty chunk would end the body
   if (!outlet_->HasRoom(static_cast<int64_t>(chunk.size()))) {
+    {
+      absl::MutexLock lock(&mutex_);
+      gone_ = true;  // the connection hears of it later, and may have room again until then
+    }
     outlet_->CutSlowReader();
     return false;
   }

@@ -67,7 +67,7 @@ class Response final : public HttpResponder {
   const ResponseForm form_;
   absl::Mutex mutex_;
   Phase phase_ ABSL_GUARDED_BY(mutex_) = Phase::kNew;
-  bool gone_ ABSL_GUARDED_BY(mutex_) = false;
+  bool gone_ ABSL_GUARDED_BY(mutex_) = false;  // the client has gone, or is being cut
   std::function<void()> on_disconnect_ ABSL_GUARDED_BY(mutex_);
 };
 
