@@ -183,20 +183,28 @@ void CompletionHandler::CancelIfOver() {
 void CompletionHandler::Handle(size_t prompt, CallUpdate update) {
   if (phase_ == Phase::kOver) return;
   if (auto* event = std::get_if<relay::GenerateEvent>(&update)) {
-    HandleEvent(prompt, std::move(*event));
+    HandleEvent(prompt, *event);
   } else {
     HandleDone(std::get<absl::Status>(update));
   }
 }
 
-void CompletionHandler::HandleEvent(size_t prompt, relay::GenerateEvent event) {
+void CompletionHandler::HandleEvent(size_t prompt, const relay::GenerateEvent& event) {
   if (event.index < 0 || event.index >= options_.n) {
     return EndWith(
         absl::InternalError(absl::StrCat("an answer of index ", event.index, " came, wants 0..", options_.n - 1)));
   }
   Count(prompt, event);
-  Choice delta{std::move(event.text), std::move(event.logprobs), event.finish};
-  options_.stream ? Stream(prompt, event.index, std::move(delta)) : Append(prompt, event.index, delta);
+  const size_t place = prompt * static_cast<size_t>(options_.n) + static_cast<size_t>(event.index);
+  std::string opening = Open(prompt, place);
+  Choice& choice = answers_[place].choice;
+  const int64_t logprobs_before = choice.logprobs.bytes();
+  Append(event, choice);
+  if (options_.stream) return Stream(place, std::move(opening));
+  if (held_logprobs_.Grow(choice.logprobs.bytes() - logprobs_before)) return;
+  EndWith(absl::ResourceExhaustedError(
+      absl::StrCat("logprobs of answers that are not streamed take the ", logprobs_budget_->limit_bytes(),
+                   " bytes that they may: stream the answer, ask for less, or try again later")));
 }
 
 void CompletionHandler::Count(size_t prompt, const relay::GenerateEvent& event) {
@@ -210,42 +218,33 @@ void CompletionHandler::Count(size_t prompt, const relay::GenerateEvent& event) 
   if (Cached(cached) > Cached(counted.cached)) counted.cached = cached;
 }
 
-void CompletionHandler::Open(std::string& out, size_t prompt, int32_t index) {
-  if (options_.endpoint == Endpoint::kChat) out += writer_.RoleChunk(index);
-  if (options_.echo)
-    out += writer_.Chunk(index, {.text = prompts_[prompt].echo, .logprobs = {}, .finish = {}}, 0, nullptr);
+// The chunks that come before the first token of a choice, if it is streamed; none later.
+std::string CompletionHandler::Open(size_t prompt, size_t place) {
+  Progress& progress = answers_[place];
+  if (std::exchange(progress.opened, true)) return {};
+  if (options_.echo) progress.choice.text = prompts_[prompt].echo;
+  if (!options_.stream) return {};
+  const auto index = static_cast<int32_t>(place);
+  if (options_.endpoint == Endpoint::kChat) return writer_.RoleChunk(index);
+  return options_.echo ? writer_.Chunk(index, progress.choice, nullptr) : std::string();
 }
 
-void CompletionHandler::Stream(size_t prompt, int32_t index, Choice delta) {
-  const auto place = static_cast<int32_t>(prompt) * options_.n + index;
-  Progress& progress = answers_[place];
-  std::string out;
-  if (!std::exchange(progress.opened, true)) Open(out, prompt, place);
+void CompletionHandler::Append(const relay::GenerateEvent& event, Choice& choice) const {
+  choice.text += event.text;
+  for (const relay::TokenLogprob& token : event.logprobs) choice.logprobs.Add(options_.endpoint, token);
+  if (event.finish) choice.finish = event.finish;
+}
+
+void CompletionHandler::Stream(size_t place, std::string opening) {
+  Choice& choice = answers_[place].choice;
+  std::string out = std::move(opening);
   const UsageTotals usage = Usage();
-  const bool silent = delta.text.empty() && delta.logprobs.empty() && !delta.finish && !options_.usage_on_chunks;
-  if (!silent)
-    out += writer_.Chunk(place, delta, progress.offset_characters, options_.usage_on_chunks ? &usage : nullptr);
-  for (const relay::TokenLogprob& token : delta.logprobs) progress.offset_characters += CountCharacters(token.token);
+  const bool silent =
+      choice.text.empty() && choice.logprobs.bytes() == 0 && !choice.finish && !options_.usage_on_chunks;
+  if (!silent) out += writer_.Chunk(static_cast<int32_t>(place), choice, options_.usage_on_chunks ? &usage : nullptr);
   if (out.empty()) return;
   if (!std::exchange(begun_, true)) PutBegin({{"Cache-Control", "no-cache"}});
   PutWrite(std::move(out));
-}
-
-void CompletionHandler::Append(size_t prompt, int32_t index, const Choice& delta) {
-  Progress& progress = answers_[prompt * static_cast<size_t>(options_.n) + static_cast<size_t>(index)];
-  if (!std::exchange(progress.opened, true) && options_.echo) progress.choice.text = prompts_[prompt].echo;
-  progress.choice.text += delta.text;
-  if (delta.finish) progress.choice.finish = delta.finish;
-  if (HoldLogprobs(delta, progress.choice.logprobs)) return;
-  EndWith(absl::ResourceExhaustedError(
-      absl::StrCat("logprobs of answers that are not streamed take the ", logprobs_budget_->limit_bytes(),
-                   " bytes that they may: stream the answer, ask for less, or try again later")));
-}
-
-bool CompletionHandler::HoldLogprobs(const Choice& delta, LogprobsJson& logprobs) {
-  const int64_t before = logprobs.bytes();
-  for (const relay::TokenLogprob& token : delta.logprobs) logprobs.Add(options_.endpoint, token);
-  return held_logprobs_.Grow(logprobs.bytes() - before);
 }
 
 void CompletionHandler::HandleDone(const absl::Status& status) {
@@ -256,7 +255,7 @@ void CompletionHandler::HandleDone(const absl::Status& status) {
 void CompletionHandler::End() {
   phase_ = Phase::kOver;
   if (!options_.stream) {
-    std::vector<WholeChoice> choices;
+    std::vector<Choice> choices;
     for (Progress& progress : answers_) choices.push_back(std::move(progress.choice));
     return PutSend(200, writer_.Whole(std::move(choices), Usage()), {});
   }

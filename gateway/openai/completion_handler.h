@@ -51,8 +51,7 @@ class CompletionHandler : public std::enable_shared_from_this<CompletionHandler>
   };
   struct Progress {
     bool opened = false;
-    int64_t offset_characters = 0;
-    WholeChoice choice;  // unused when streaming
+    Choice choice;  // of a stream: what is not in the outbox yet
   };
 
   bool Start(relay::Relay& relay, relay::GenerateRequest request, size_t prompt) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -72,13 +71,12 @@ class CompletionHandler : public std::enable_shared_from_this<CompletionHandler>
 
   // These put what is to be sent into the outbox.
   void Handle(size_t prompt, CallUpdate update) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void HandleEvent(size_t prompt, relay::GenerateEvent event) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void HandleEvent(size_t prompt, const relay::GenerateEvent& event) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void HandleDone(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Count(size_t prompt, const relay::GenerateEvent& event) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void Stream(size_t prompt, int32_t index, Choice delta) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void Append(size_t prompt, int32_t index, const Choice& delta) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  bool HoldLogprobs(const Choice& delta, LogprobsJson& logprobs) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void Open(std::string& out, size_t prompt, int32_t index) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::string Open(size_t prompt, size_t place) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Append(const relay::GenerateEvent& event, Choice& choice) const;
+  void Stream(size_t place, std::string opening) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void End() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void GiveUp() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void EndWith(const absl::Status& error) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

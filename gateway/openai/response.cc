@@ -14,8 +14,6 @@ constexpr double kLogOfZero = -9999;  // JSON has no infinity
 
 std::string Dump(const Json& value) { return value.dump(-1, ' ', false, Json::error_handler_t::replace); }
 
-std::string Event(const Json& value) { return "data: " + Dump(value) + "\n\n"; }
-
 double Finite(float logprob) { return std::max<double>(logprob, kLogOfZero); }
 
 Json FinishJson(const std::optional<fleet::FinishReason>& finish) {
@@ -47,12 +45,6 @@ Json ChatEntry(const relay::TokenLogprob& token) {
   return entry;
 }
 
-Json ChatLogprobs(const std::vector<relay::TokenLogprob>& tokens) {
-  Json content = Json::array();
-  for (const relay::TokenLogprob& token : tokens) content.push_back(ChatEntry(token));
-  return {{"content", std::move(content)}};
-}
-
 // Has one more than was asked for, where the chosen token is none of the most likely.
 Json CompletionTop(const relay::TokenLogprob& token) {
   Json top = Json::object();
@@ -61,46 +53,32 @@ Json CompletionTop(const relay::TokenLogprob& token) {
   return top;
 }
 
-Json CompletionLogprobs(const std::vector<relay::TokenLogprob>& tokens, int64_t text_offset) {
-  Json names = Json::array(), values = Json::array(), tops = Json::array(), offsets = Json::array();
-  for (const relay::TokenLogprob& token : tokens) {
-    names.push_back(token.token);
-    values.push_back(Finite(token.logprob));
-    tops.push_back(CompletionTop(token));
-    offsets.push_back(text_offset);
-    text_offset += CountCharacters(token.token);
-  }
-  return {{"tokens", std::move(names)},
-          {"token_logprobs", std::move(values)},
-          {"top_logprobs", std::move(tops)},
-          {"text_offset", std::move(offsets)}};
-}
+std::string Event(const std::string& json) { return "data: " + json + "\n\n"; }
 
-Json Logprobs(const ResponseOptions& options, const Choice& choice, int64_t text_offset) {
-  if (!options.logprobs) return nullptr;
-  return options.endpoint == Endpoint::kChat ? ChatLogprobs(choice.logprobs)
-                                             : CompletionLogprobs(choice.logprobs, text_offset);
-}
-
-// Everything around the choices.
-Json Envelope(const ResponseOptions& options, const std::string& id, int64_t created_s, Json choices) {
+// Everything before the choices; inside their list.
+std::string Head(const ResponseOptions& options, const std::string& id, int64_t created_s) {
   const char* chat = options.stream ? "chat.completion.chunk" : "chat.completion";
-  return {{"id", id},
-          {"object", options.endpoint == Endpoint::kChat ? chat : "text_completion"},
-          {"created", created_s},
-          {"model", options.model},
-          {"choices", std::move(choices)}};
+  std::string head = Dump({{"id", id},
+                           {"object", options.endpoint == Endpoint::kChat ? chat : "text_completion"},
+                           {"created", created_s},
+                           {"model", options.model},
+                           {"choices", Json::array()}});
+  head.resize(head.size() - 2);  // "]}"
+  return head;
 }
 
-Json ChunkChoice(int32_t index, Json delta, Json logprobs, Json finish) {
-  return {{"index", index},
-          {"delta", std::move(delta)},
-          {"logprobs", std::move(logprobs)},
-          {"finish_reason", std::move(finish)}};
+std::string Tail(const UsageTotals* usage) {
+  return usage == nullptr ? "]}" : R"(],"usage":)" + Dump(UsageJson(*usage)) + "}";
 }
 
-Json TextChoice(int32_t index, const std::string& text, Json logprobs, Json finish) {
-  return {{"index", index}, {"text", text}, {"logprobs", std::move(logprobs)}, {"finish_reason", std::move(finish)}};
+// `begin`: the fields before the logprobs, whose JSON is there already.
+void AddChoice(const Json& begin, Endpoint endpoint, LogprobsJson* logprobs,
+               const std::optional<fleet::FinishReason>& finish, std::string& out) {
+  out += Dump(begin);
+  out.back() = ',';  // "}"
+  out += R"("logprobs":)";
+  logprobs == nullptr ? void(out += "null") : logprobs->MoveTo(endpoint, out);
+  out += R"(,"finish_reason":)" + Dump(FinishJson(finish)) + "}";
 }
 
 // To the inside of a list.
@@ -114,6 +92,11 @@ void MoveList(std::string& list, std::string_view before, std::string& out) {
   out += '[';
   out += std::exchange(list, {});
   out += ']';
+}
+
+// Code points of UTF-8.
+int64_t CountCharacters(std::string_view text) {
+  return std::count_if(text.begin(), text.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; });
 }
 
 Json ModelJson(const relay::ModelInfo& model, int64_t created_s) {
@@ -152,53 +135,44 @@ void LogprobsJson::MoveTo(Endpoint endpoint, std::string& out) {
 }
 
 std::string ResponseWriter::RoleChunk(int32_t index) const {
-  const Json delta = {{"role", "assistant"}, {"content", ""}};
-  return Event(Envelope(options_, id_, created_s_, Json::array({ChunkChoice(index, delta, nullptr, nullptr)})));
+  std::string chunk = Head(options_, id_, created_s_);
+  const Json begin = {{"index", index}, {"delta", {{"role", "assistant"}, {"content", ""}}}};
+  AddChoice(begin, options_.endpoint, nullptr, {}, chunk);
+  return Event(chunk + Tail(nullptr));
 }
 
-std::string ResponseWriter::Chunk(int32_t index, const Choice& added, int64_t text_offset,
-                                  const UsageTotals* usage) const {
-  Json logprobs = Logprobs(options_, added, text_offset);
-  Json finish = FinishJson(added.finish);
-  Json choice;
+std::string ResponseWriter::Chunk(int32_t index, Choice& added, const UsageTotals* usage) const {
+  Json begin = {{"index", index}};
+  const std::string text = std::exchange(added.text, {});
   if (options_.endpoint == Endpoint::kChat) {
-    Json delta = Json::object();
-    if (!added.text.empty()) delta["content"] = added.text;
-    choice = ChunkChoice(index, std::move(delta), std::move(logprobs), std::move(finish));
+    begin["delta"] = text.empty() ? Json::object() : Json{{"content", text}};
   } else {
-    choice = TextChoice(index, added.text, std::move(logprobs), std::move(finish));
+    begin["text"] = text;
   }
-  Json chunk = Envelope(options_, id_, created_s_, Json::array({std::move(choice)}));
-  if (usage != nullptr) chunk["usage"] = UsageJson(*usage);
-  return Event(chunk);
+  std::string chunk = Head(options_, id_, created_s_);
+  AddChoice(begin, options_.endpoint, options_.logprobs ? &added.logprobs : nullptr, std::exchange(added.finish, {}),
+            chunk);
+  return Event(chunk + Tail(usage));
 }
 
 std::string ResponseWriter::UsageChunk(const UsageTotals& usage) const {
-  Json chunk = Envelope(options_, id_, created_s_, Json::array());
-  chunk["usage"] = UsageJson(usage);
-  return Event(chunk);
+  return Event(Head(options_, id_, created_s_) + Tail(&usage));
 }
 
-// The JSON of logprobs is there already: what stands around it is written around it.
-std::string ResponseWriter::Whole(std::vector<WholeChoice> choices, const UsageTotals& usage) const {
-  std::string whole = Dump(Envelope(options_, id_, created_s_, Json::array()));
-  whole.resize(whole.size() - 2);  // "]}"
+std::string ResponseWriter::Whole(std::vector<Choice> choices, const UsageTotals& usage) const {
+  std::string whole = Head(options_, id_, created_s_);
   for (size_t i = 0; i < choices.size(); ++i) {
-    Json choice = Json::object();
-    choice["index"] = i;
+    Choice& choice = choices[i];
+    Json begin = {{"index", i}};
     if (options_.endpoint == Endpoint::kChat) {
-      choice["message"] = {{"role", "assistant"}, {"content", choices[i].text}};
+      begin["message"] = {{"role", "assistant"}, {"content", choice.text}};
     } else {
-      choice["text"] = choices[i].text;
+      begin["text"] = choice.text;
     }
     if (i > 0) whole += ',';
-    whole += Dump(choice);
-    whole.back() = ',';  // "}"
-    whole += R"("logprobs":)";
-    options_.logprobs ? choices[i].logprobs.MoveTo(options_.endpoint, whole) : void(whole += "null");
-    whole += R"(,"finish_reason":)" + Dump(FinishJson(choices[i].finish)) + "}";
+    AddChoice(begin, options_.endpoint, options_.logprobs ? &choice.logprobs : nullptr, choice.finish, whole);
   }
-  return whole += R"(],"usage":)" + Dump(UsageJson(usage)) + "}";
+  return whole += Tail(&usage);
 }
 
 std::string ModelList(const std::vector<relay::ModelInfo>& models, int64_t created_s) {
@@ -208,9 +182,5 @@ std::string ModelList(const std::vector<relay::ModelInfo>& models, int64_t creat
 }
 
 std::string ModelEntry(const relay::ModelInfo& model, int64_t created_s) { return Dump(ModelJson(model, created_s)); }
-
-int64_t CountCharacters(std::string_view text) {
-  return std::count_if(text.begin(), text.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; });
-}
 
 }  // namespace swiftcache::gateway::openai

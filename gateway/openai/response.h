@@ -2,7 +2,7 @@
 // The JSON of responses: whole ones and the chunks of a stream. Pure.
 //
 //   ResponseWriter writer(options, "chatcmpl-7", created);
-//   out = writer.RoleChunk(0) + writer.Chunk(0, added, text_offset, nullptr) + std::string(kDone);
+//   out = writer.RoleChunk(0) + writer.Chunk(0, added, nullptr) + std::string(kDone);
 #pragma once
 
 #include <cstdint>
@@ -23,21 +23,14 @@ struct UsageTotals {
   int64_t cached_local = 0, cached_donor = 0, cached_host = 0;
 };
 
-/// A part of a continuation that is streamed.
-struct Choice {
-  std::string text;
-  std::vector<relay::TokenLogprob> logprobs;
-  std::optional<fleet::FinishReason> finish;
-};
-
-/// The logprobs of a continuation that is not streamed, as the JSON that they become, token by token: turned into JSON
-/// at the end they would for a moment take many times as much, and hold up for long whoever brings the last token.
+/// Logprobs of a continuation, as the JSON that they become, token by token: those of a whole answer, turned into JSON
+/// at its end, would for a moment take many times as much, and hold up for long whoever brings the last token.
 /// Thread-safety: none. Errors: none. Units: bytes.
 class LogprobsJson {
  public:
   void Add(Endpoint endpoint, const relay::TokenLogprob& token);
   int64_t bytes() const;
-  /// Appends it all to `out`, and keeps nothing.
+  /// Appends it all to `out`; tokens that follow begin a new list, in the same text.
   void MoveTo(Endpoint endpoint, std::string& out);
 
  private:
@@ -46,8 +39,8 @@ class LogprobsJson {
   int64_t text_offset_ = 0;  // in characters
 };
 
-/// A whole continuation, or what has come of it.
-struct WholeChoice {
+/// A whole continuation, or a part of one that is streamed.
+struct Choice {
   std::string text;
   LogprobsJson logprobs;
   std::optional<fleet::FinishReason> finish;
@@ -64,11 +57,11 @@ class ResponseWriter {
 
   /// Opens a chat choice.
   std::string RoleChunk(int32_t index) const;
-  /// New text of a choice. `text_offset`: characters of this choice before it. `usage`: on this chunk, may be null.
-  std::string Chunk(int32_t index, const Choice& added, int64_t text_offset, const UsageTotals* usage) const;
+  /// What is new of a choice, and leaves nothing of it in `added`. `usage`: on this chunk, may be null.
+  std::string Chunk(int32_t index, Choice& added, const UsageTotals* usage) const;
   std::string UsageChunk(const UsageTotals& usage) const;
-  /// The whole response, not streamed; index = position in `choices`, whose logprobs are taken.
-  std::string Whole(std::vector<WholeChoice> choices, const UsageTotals& usage) const;
+  /// The whole response, not streamed; index = position in `choices`.
+  std::string Whole(std::vector<Choice> choices, const UsageTotals& usage) const;
 
  private:
   const ResponseOptions options_;
@@ -79,8 +72,5 @@ class ResponseWriter {
 /// GET /v1/models, and one of its entries.
 std::string ModelList(const std::vector<relay::ModelInfo>& models, int64_t created_s);
 std::string ModelEntry(const relay::ModelInfo& model, int64_t created_s);
-
-/// Characters (code points) of UTF-8 text.
-int64_t CountCharacters(std::string_view text);
 
 }  // namespace swiftcache::gateway::openai
