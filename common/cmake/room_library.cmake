@@ -64,7 +64,7 @@ function(room_test name)
     add_dependencies(${label}_tests ${name})
   endforeach()
   if(NOT ARG_TIMEOUT)
-    set(ARG_TIMEOUT 120)
+    set(ARG_TIMEOUT 240)
   endif()
   add_test(NAME ${name} COMMAND ${name})
   # What may take longest begins first.
