@@ -25,6 +25,7 @@ namespace {
 constexpr int kMaxSuffix = 999;
 constexpr size_t kRememberedIncarnations = 8;
 constexpr absl::Duration kExpiryMargin = absl::Milliseconds(50);  // beyond the moment at which a dead holder is gone
+constexpr int kExpiries = 2;                                      // of a holder, that are waited for
 constexpr absl::Duration kUnknownLifetime = absl::Seconds(2);     // of a holder, where the broker does not say
 
 // What an engine may be called, in turn.
@@ -175,14 +176,15 @@ absl::StatusOr<std::string> GrpcBrokerClient::Reserve(const EngineDescription& d
   return info_.name();
 }
 
-// An instance that was killed holds its name until it expires at the broker; a live one sends a heartbeat before that
-// and keeps it.
+// An instance that was killed holds its name until it expires at the broker, which puts that off by as long as it stood
+// still itself; a live one sends heartbeats and keeps it.
 absl::Status GrpcBrokerClient::RegisterAfterExpiry(NameChoice choice) {
   absl::Status status = Register();
-  if (!absl::IsAlreadyExists(status) || choice == NameChoice::kWithSuffix) return status;
-  const absl::Duration lifetime = RetryDelayOf(status).value_or(kUnknownLifetime);
-  if (WaitStopped(lifetime + kExpiryMargin)) return status;
-  return Register();
+  for (int i = 0; i < kExpiries && absl::IsAlreadyExists(status) && choice == NameChoice::kExactly; ++i) {
+    if (WaitStopped(RetryDelayOf(status).value_or(kUnknownLifetime) + kExpiryMargin)) return status;
+    status = Register();
+  }
+  return status;
 }
 
 std::optional<std::string> GrpcBrokerClient::TakeNextName() {

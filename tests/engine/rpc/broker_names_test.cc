@@ -2,6 +2,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <utility>
+
+#include "common/rpc/status.h"
 #include "tests/engine/rpc/broker_client_fixture.h"
 
 namespace swiftcache::engine::rpc {
@@ -53,6 +57,33 @@ TEST(BrokerNamesTest, ARestartedEngineWaitsForItsKilledPredecessorToBeCalledDead
   absl::StatusOr<std::string> name = restarted->Reserve(Description("a"), NameChoice::kExactly);
   ASSERT_TRUE(name.ok()) << name.status();
   EXPECT_EQ(*name, "a");
+}
+
+// As one that stands still itself, and puts the death of the holder off.
+class LateBroker final : public v1::BrokerService::CallbackService {
+ public:
+  explicit LateBroker(int refusals) : refusals_(refusals) {}
+  grpc::ServerUnaryReactor* Register(grpc::CallbackServerContext* context, const v1::RegisterRequest*,
+                                     v1::RegisterResponse*) override {
+    absl::Status status;
+    if (refusals_-- > 0) status = WithRetryDelay(absl::AlreadyExistsError("held"), absl::Milliseconds(10));
+    grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+    reactor->Finish(ToGrpc(status));
+    return reactor;
+  }
+
+ private:
+  std::atomic<int> refusals_;
+};
+
+TEST(BrokerNamesTest, ABrokerMayCallThePredecessorDeadLaterThanItSaid) {
+  for (const auto& [refusals, ok] : {std::pair(2, true), {3, false}}) {
+    LateBroker late(refusals);
+    auto server = RpcServer::Create({.listen = "127.0.0.1:0"}, {&late});
+    ASSERT_TRUE(server.ok()) << server.status();
+    const auto restarted = ClientOf((*server)->address(), "i2");
+    EXPECT_EQ(restarted->Reserve(Description("a"), NameChoice::kExactly).ok(), ok) << refusals;
+  }
 }
 
 // Until then it may find that an engine of this machine has the name, which would lose it to this one at the broker.
