@@ -108,7 +108,7 @@ TEST_F(HttpServerTest, StreamsArriveChunkByChunk) {
 }
 
 TEST_F(HttpServerTest, MoreThanAClientMayLeaveUnreadArrivesWholeWhereItReads) {
-  StartServer({.max_unsent_bytes = 1 << 20});
+  StartServer({.max_unsent_bytes = 1 << 20, .burst_time = absl::Minutes(1)});
   RawHttpClient client(server_->address());
   client.SendRequest("POST", "/held");
   auto answer = held_.Get(0);
