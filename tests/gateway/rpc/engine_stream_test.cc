@@ -13,6 +13,7 @@
 
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
+#include "common/rpc/proto_duration.h"
 #include "common/rpc/server.h"
 #include "common/rpc/status.h"
 #include "gateway/rpc/grpc_engine_client.h"
@@ -90,8 +91,14 @@ class EngineStreamTest : public ::testing::Test {
     absl::MutexLock lock(&mutex_);
     seen_ = generation.begin();
   }
+  /// Waits for it.
   v1::GenerateManyRequest::Begin Seen() {
     absl::MutexLock lock(&mutex_);
+    const auto there = [this] {
+      mutex_.AssertHeld();
+      return seen_.has_request();
+    };
+    EXPECT_TRUE(mutex_.AwaitWithTimeout(absl::Condition(&there), absl::Seconds(20)));
     return seen_;
   }
   ~EngineStreamTest() override {
@@ -256,14 +263,14 @@ TEST_F(EngineStreamTest, TheDeadlineEndsACallWhateverTheEngineDoes) {
   };
   Serve();
   fleet::EngineRequest request;
-  request.deadline = absl::Now() + absl::Milliseconds(500);
+  request.deadline = absl::Now() + absl::Seconds(3);  // of which the way to the engine may take most
   auto call = client_->Generate(request, recorder_);
   EXPECT_EQ(recorder_->Wait().code(), absl::StatusCode::kDeadlineExceeded);
   EXPECT_GE(absl::Now(), request.deadline);
   go_on_.Notify();
-  EXPECT_EQ(Seen().timeout().seconds(), 0);
-  EXPECT_GT(Seen().timeout().nanos(), 0) << "the engine is told";
-  EXPECT_LE(Seen().timeout().nanos(), 500'000'000);
+  const absl::Duration told = DurationFromProto(Seen().timeout());
+  EXPECT_GT(told, absl::ZeroDuration()) << "the engine is told";
+  EXPECT_LE(told, absl::Seconds(3));
 }
 
 TEST_F(EngineStreamTest, AStreamThatBreaksEndsItsCallsAndTheNextCallMakesANewOne) {
