@@ -41,6 +41,7 @@ class BrokerDoorTest : public ::testing::Test {
                           .incarnation = "inc-1"};
     options.new_capability = [] { return "sixteen bytes..."; };
     options.ledger.elastic.headroom_percent = 0;
+    options.ledger.offer_timeout = options.ledger.request_ttl = absl::Minutes(10);  // of real time
     auto loop = loop::BrokerLoop::Create(options, clock_, metrics_);
     ASSERT_TRUE(loop.ok()) << loop.status();
     loop_ = *std::move(loop);
