@@ -151,7 +151,7 @@ TEST(LineWriterTest, AReaderThatHasGoneCostsLinesAndNothingElse) {
 }
 
 TEST(LineWriterTest, AFullDiskCostsLinesUntilThereIsRoomAgain) {
-  const std::string path = ::testing::TempDir() + "/line_writer_test.log";
+  const std::string path = absl::StrCat(::testing::TempDir(), "/line_writer_test.", getpid(), ".log");
   const int fd = open(path.c_str(), O_CREAT | O_TRUNC | O_WRONLY | O_CLOEXEC, 0600);
   ASSERT_GE(fd, 0);
   rlimit usual{};

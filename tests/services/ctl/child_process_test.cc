@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <poll.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
@@ -12,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 
 namespace swiftcache::services::ctl {
@@ -44,7 +46,7 @@ class ChildProcessTest : public ::testing::Test {
     return {std::istreambuf_iterator<char>(file), {}};
   }
 
-  const std::string folder_ = testing::TempDir() + "child_process_test";
+  const std::string folder_ = absl::StrCat(testing::TempDir(), "child_process_test.", getpid());
 };
 
 TEST_F(ChildProcessTest, ItsAddressesAreReadFromWhatItPrints) {

@@ -3,6 +3,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <cstdint>
 #include <filesystem>
@@ -10,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "common/base/units.h"
 
 namespace swiftcache::services::ctl {
@@ -30,7 +32,7 @@ class LocalModelTest : public ::testing::Test {
   void Write(const std::string& file, size_t bytes) { std::ofstream(folder_ + "/" + file) << std::string(bytes, 'x'); }
   std::string Path(const std::string& file) const { return folder_ + "/" + file; }
 
-  const std::string folder_ = testing::TempDir() + "local_model_test";
+  const std::string folder_ = absl::StrCat(testing::TempDir(), "local_model_test.", getpid());
 };
 
 TEST_F(LocalModelTest, IsCalledAsItsFileOrFolderUnlessItIsGivenAName) {
