@@ -84,21 +84,25 @@ def test_every_server_says_what_it_is_and_what_it_uses_and_nothing_that_it_does_
     assert not any("swiftcache_interference_ratio" in name for name in tiny.engine.metrics()), "nothing to compare"
 
 
-def test_a_server_that_drains_says_so(tiny):
+def test_a_server_that_drains_says_so(cluster):
+    cluster.start_broker("--heartbeat_misses=240")  # it takes nobody for dead who stands still
+    gateway = cluster.start_gateway()
+    engine = cluster.start_engine()
+    cluster.wait_models("tiny")
     ask = ("generate", "--model=tiny", "--prompt=one", "--max_tokens=4")
-    tiny.ctl(*ask)
-    tiny.engine.child.send_signal(signal.SIGSTOP)  # what it is asked stays under way
+    cluster.ctl(*ask)
+    engine.child.send_signal(signal.SIGSTOP)  # what it is asked stays under way
     try:
-        asking = threading.Thread(target=tiny.ctl, args=ask)
+        asking = threading.Thread(target=cluster.ctl, args=ask)
         asking.start()
-        wait_until(lambda: tiny.gateway.metric("swiftcache_gateway_running_requests") == 1, 10, "a request under way")
-        tiny.gateway.child.send_signal(signal.SIGTERM)
-        wait_until(lambda: tiny.gateway.metric("swiftcache_draining") == 1, 5, "the gateway says that it ends")
-        assert tiny.gateway.metric("swiftcache_ready") == 0
+        wait_until(lambda: gateway.metric("swiftcache_gateway_running_requests") == 1, WAIT, "a request under way")
+        gateway.child.send_signal(signal.SIGTERM)
+        wait_until(lambda: gateway.metric("swiftcache_draining") == 1, WAIT, "the gateway says that it ends")
+        assert gateway.metric("swiftcache_ready") == 0
     finally:
-        tiny.engine.child.send_signal(signal.SIGCONT)
+        engine.child.send_signal(signal.SIGCONT)
     asking.join()
-    assert tiny.gateway.child.wait(10) == 0
+    assert gateway.stop() == 0
 
 
 @pytest.mark.parametrize("model, dtype, stored, packed, exact", [
