@@ -84,8 +84,12 @@ class Recorder final : public fleet::EngineObserver {
 class EngineStreamTest : public ::testing::Test {
  protected:
   void Serve() {
+    service_.card_hash = "cafe";
     server_ = *RpcServer::Create({.listen = "127.0.0.1:0"}, {&service_});
     client_ = GrpcEngineClient::Create({.address = server_->address(), .model_name = "chat", .card_hash = "cafe"});
+    // On a busy machine the first attempt may take more than the second that it is given, and a call fails with it.
+    const absl::Time give_up = absl::Now() + absl::Seconds(30);
+    while (!client_->Ping(absl::Seconds(20)).ok()) ASSERT_LT(absl::Now(), give_up);
   }
   void See(const FakeGeneration& generation) {
     absl::MutexLock lock(&mutex_);
