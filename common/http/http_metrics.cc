@@ -27,7 +27,9 @@ void HttpMetrics::CountSlowReader() {
   ++slow_readers_;
 }
 
+// One call at a time: another one would go on without what this one has taken and not added yet.
 void HttpMetrics::Export(Metrics& metrics) {
+  absl::MutexLock exporting(&exporting_);
   std::map<int, int64_t> responses;
   int64_t slow_readers = 0;
   {

@@ -23,12 +23,13 @@ class HttpMetrics {
   /// Sets the two callbacks of `options`, which borrow this object.
   void Watch(HttpServer::Options& options);
   /// Adds what was counted since the last call.
-  void Export(Metrics& metrics) ABSL_LOCKS_EXCLUDED(mutex_);
+  void Export(Metrics& metrics) ABSL_LOCKS_EXCLUDED(exporting_, mutex_);
 
  private:
   void CountResponse(int status) ABSL_LOCKS_EXCLUDED(mutex_);
   void CountSlowReader() ABSL_LOCKS_EXCLUDED(mutex_);
 
+  absl::Mutex exporting_ ABSL_ACQUIRED_BEFORE(mutex_);
   absl::Mutex mutex_;
   std::map<int, int64_t> responses_ ABSL_GUARDED_BY(mutex_);  // by status
   int64_t slow_readers_ ABSL_GUARDED_BY(mutex_) = 0;

@@ -4,8 +4,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <string>
+#include <thread>
 #include <utility>
+#include <vector>
 
 #include "tests/common/http/http_fixture.h"
 
@@ -109,6 +112,25 @@ TEST_F(HttpMetricsTest, WhatIsCountedBetweenTwoScrapesIsAddedOnce) {
     EXPECT_THAT(Scrape(), HasSubstr(Responses(200, scrapes)));
     EXPECT_THAT(Scrape(), HasSubstr(Responses(200, scrapes)));
   }
+}
+
+TEST_F(HttpMetricsTest, ScrapesAtOnceEachHaveAllThatWasCountedBefore) {
+  HttpServer::Options options;
+  http_metrics_.Watch(options);
+  std::atomic<int> counted = 0, missed = 0;
+  const auto scrape = [&] {
+    for (int i = 0; i < 2000; ++i) {
+      options.on_response(200);
+      const int before = ++counted;
+      http_metrics_.Export(metrics_);
+      if (metrics_.Counter("swiftcache_http_responses_total", "", {{"code", "200"}}).Value() < before) ++missed;
+    }
+  };
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 4; ++i) threads.emplace_back(scrape);
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(missed, 0);
+  EXPECT_THAT(Scrape(), HasSubstr(Responses(200, counted)));
 }
 
 TEST_F(HttpMetricsTest, AClientThatLeavesTooMuchOfAStreamUnreadIsCountedOnce) {
