@@ -27,7 +27,9 @@ using broker::membership::EngineState;
 using broker::membership::EngineStatus;
 using NameChoice = BrokerClient::NameChoice;
 
-constexpr absl::Duration kHeartbeat = absl::Milliseconds(100);
+// After three without a word an engine is dead, and a broker that was late by one takes itself for having been suspended:
+// no busy machine is that slow.
+constexpr absl::Duration kHeartbeat = absl::Milliseconds(500);
 
 // Follows a broker's table from inside the process.
 class Table final : public broker::loop::Watcher {
