@@ -17,6 +17,7 @@
 #include "common/rpc/server.h"
 #include "engine/rpc/broker_client.h"
 #include "tests/fakes/call_log.h"
+#include "tests/fakes/held_port.h"
 
 namespace swiftcache::engine::rpc {
 

@@ -35,12 +35,12 @@ TEST(BrokerClientTest, AnEngineStartsServesDrainsAndLeaves) {
 }
 
 TEST(BrokerClientTest, ARestartedBrokerKnowsTheEngineWithinTwoHeartbeats) {
-  auto first = std::make_unique<Broker>("inc-1");
-  const std::string address = first->server->address();
-  const auto client = ReadyClient(address);
+  const fakes::HeldPort port;
+  auto first = std::make_unique<Broker>("inc-1", port.address());
+  const auto client = ReadyClient(port.address());
   ASSERT_TRUE(first->WaitForState("a", EngineState::kReady));
   first.reset();
-  Broker second("inc-2", address);
+  Broker second("inc-2", port.address());
   const absl::Time up = second.clock.Now();
   ASSERT_TRUE(second.WaitForState("a", EngineState::kReady));
   EXPECT_LE(second.clock.Now() - up, 2 * kHeartbeat + absl::Seconds(2)) << "of which the seconds are a busy machine's";
@@ -48,15 +48,15 @@ TEST(BrokerClientTest, ARestartedBrokerKnowsTheEngineWithinTwoHeartbeats) {
 
 TEST(BrokerClientTest, ARestartedBrokerHearsForHowLongTheEngineHasStoodStill) {
   constexpr int64_t kStill = 500'000;
-  auto first = std::make_unique<Broker>("inc-1");
-  const std::string address = first->server->address();
-  auto client = ClientOf(address, "i1");
+  const fakes::HeldPort port;
+  auto first = std::make_unique<Broker>("inc-1", port.address());
+  auto client = ClientOf(port.address(), "i1");
   ASSERT_TRUE(client->Reserve(Description("a"), NameChoice::kExactly).ok());
   client->Start();
   client->Ready("127.0.0.1:1", [] { return exec::EngineLoad{.running_requests = 1, .progress = 7}; });
   ASSERT_TRUE(first->table->WaitUntil([](auto& engines) { return engines["a"].load.still_micros >= kStill; }));
   first.reset();
-  Broker second("inc-2", address);
+  Broker second("inc-2", port.address());
   int64_t first_report = 0;
   ASSERT_TRUE(second.table->WaitUntil([&](auto& engines) {
     first_report = engines["a"].load.running_requests > 0 ? engines["a"].load.still_micros : 0;
@@ -67,10 +67,9 @@ TEST(BrokerClientTest, ARestartedBrokerHearsForHowLongTheEngineHasStoodStill) {
 }
 
 TEST(BrokerClientTest, AnEngineThatWasThereBeforeTheBrokerRegistersWhenItComes) {
-  std::string address;
-  { address = Broker("inc-0").server->address(); }
-  const auto client = ReadyClient(address);
-  Broker broker("inc-1", address);
+  const fakes::HeldPort port;
+  const auto client = ReadyClient(port.address());
+  Broker broker("inc-1", port.address());
   EXPECT_TRUE(broker.WaitForState("a", EngineState::kReady));
 }
 
@@ -84,35 +83,35 @@ v1::LeaseLimit LimitOf(const std::string& model_name, std::optional<int64_t> max
 }
 
 TEST(BrokerClientTest, ALimitThatItHasHeardOfGoesToTheNextBroker) {
-  auto broker = std::make_unique<Broker>("inc-1");
-  const std::string address = broker->server->address();
-  const auto client = ReadyClient(address);
+  const fakes::HeldPort port;
+  auto broker = std::make_unique<Broker>("inc-1", port.address());
+  const auto client = ReadyClient(port.address());
   client->KeepLimit(LimitOf("chat", 7, 9));
   client->KeepLimit(LimitOf("chat", 5, 8));  // an older word
   client->KeepLimit(LimitOf("code", std::nullopt, 3));
   broker.reset();
-  Broker next("inc-2", address);
+  Broker next("inc-2", port.address());
   ASSERT_TRUE(next.WaitForState("a", EngineState::kReady));
   using broker::ledger::LeaseLimit;
   EXPECT_TRUE(next.table->WaitForLimits({LeaseLimit{"chat", 7, 9}, LeaseLimit{"code", std::nullopt, 3}}));
 }
 
 TEST(BrokerClientTest, ItsOwnLimitsGoToTheNextBrokerWithTheFirstWord) {
-  auto broker = std::make_unique<Broker>("inc-1");
-  const std::string address = broker->server->address();
-  const auto client = ReadyClient(address, {.lease_channel = "/run/a",
-                                            .node_id = "node",
-                                            .page_bytes = 4096,
-                                            .never_lent_blocks = 7,
-                                            .borrows = true,
-                                            .given = [] { return std::vector<lease::Lease>(); },
-                                            .registered = [](const coordinator::LeaseTerms&) {}});
+  const fakes::HeldPort port;
+  auto broker = std::make_unique<Broker>("inc-1", port.address());
+  const auto client = ReadyClient(port.address(), {.lease_channel = "/run/a",
+                                                   .node_id = "node",
+                                                   .page_bytes = 4096,
+                                                   .never_lent_blocks = 7,
+                                                   .borrows = true,
+                                                   .given = [] { return std::vector<lease::Lease>(); },
+                                                   .registered = [](const coordinator::LeaseTerms&) {}});
   const auto knows = [](auto& engines) {
     return engines["a"].info.never_lent_blocks == 7 && engines["a"].info.borrows;
   };
   EXPECT_TRUE(broker->table->WaitUntil(knows));
   broker.reset();
-  Broker next("inc-2", address);
+  Broker next("inc-2", port.address());
   EXPECT_TRUE(next.table->WaitUntil(knows));
 }
 

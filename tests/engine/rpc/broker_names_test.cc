@@ -88,14 +88,13 @@ TEST(BrokerNamesTest, ABrokerMayCallThePredecessorDeadLaterThanItSaid) {
 
 // Until then it may find that an engine of this machine has the name, which would lose it to this one at the broker.
 TEST(BrokerNamesTest, ABrokerThatComesLateHearsNoNameBeforeTheEngineIsReady) {
-  std::string address;
-  { address = Broker("inc-0").server->address(); }
-  const auto starting = ClientOf(address, "i1");
+  const fakes::HeldPort port;
+  const auto starting = ClientOf(port.address(), "i1");
   EXPECT_EQ(*starting->Reserve(Description("a"), NameChoice::kWithSuffix), "a");
   starting->Start();
-  Broker broker("inc-1", address);
+  Broker broker("inc-1", port.address());
   absl::SleepFor(absl::Seconds(1));
-  const auto holder = ClientOf(address, "i2");
+  const auto holder = ClientOf(port.address(), "i2");
   EXPECT_EQ(*holder->Reserve(Description("a"), NameChoice::kWithSuffix), "a");
   holder->Start();
   starting->Ready("127.0.0.1:1", NoLoad);
@@ -103,28 +102,26 @@ TEST(BrokerNamesTest, ABrokerThatComesLateHearsNoNameBeforeTheEngineIsReady) {
 }
 
 TEST(BrokerNamesTest, AClashFoundLateIsSolvedByTheNextName) {
-  std::string address;
-  { address = Broker("inc-0").server->address(); }
+  const fakes::HeldPort port;
   std::vector<std::unique_ptr<BrokerClient>> clients;
   for (const char* instance : {"i1", "i2"}) {
-    clients.push_back(ClientOf(address, instance));
+    clients.push_back(ClientOf(port.address(), instance));
     EXPECT_EQ(*clients.back()->Reserve(Description("a"), NameChoice::kWithSuffix), "a");
     clients.back()->Start();
     clients.back()->Ready("127.0.0.1:1", NoLoad);
   }
-  Broker broker("inc-1", address);
+  Broker broker("inc-1", port.address());
   EXPECT_TRUE(broker.WaitForState("a", EngineState::kReady));
   EXPECT_TRUE(broker.WaitForState("a-2", EngineState::kReady));
 }
 
 // The broker did not see it for a while, and another engine of its model came and took its name.
 TEST(BrokerNamesTest, WhoHasToTakeAnotherNameKeepsWhatItLends) {
-  std::string address;
-  { address = Broker("inc-0").server->address(); }
-  auto away = ClientOf(address, "i2");
+  const fakes::HeldPort port;
+  auto away = ClientOf(port.address(), "i2");
   EXPECT_EQ(*away->Reserve(Description("a"), NameChoice::kWithSuffix), "a");
-  Broker broker("inc-1", address);
-  const auto taker = ReadyClient(address);
+  Broker broker("inc-1", port.address());
+  const auto taker = ReadyClient(port.address());
   ASSERT_TRUE(broker.WaitForState("a", EngineState::kReady));
   const int64_t block_bytes = Description("a").kv.block_bytes();
   const lease::Lease lent = {.id = kv::LeaseId(7),
