@@ -41,6 +41,7 @@ struct CudaNode {
     bool remaps = false;
     bool measures_links = false;
     std::function<void(const backend::cuda::DeviceCopy&)> on_copy = {};
+    const Clock* clock = nullptr;  // null: the real one
   };
   CudaNode(const ShmFolder& folder, const Options& options)
       : instance(options.name + "-instance"),
@@ -53,7 +54,7 @@ struct CudaNode {
                                            .instance_id = instance,
                                            .remap_on_return = options.remaps,
                                            .measures_links = options.measures_links},
-                                          driver, *arena, clock, events);
+                                          driver, *arena, options.clock == nullptr ? clock : *options.clock, events);
     EXPECT_TRUE(created.ok()) << created.status();
     transport = std::move(created).value();
   }

@@ -16,6 +16,7 @@
 #include "engine/backend/cuda/copy_lane.h"
 #include "engine/transport/cuda_ipc/link_meter.h"
 #include "tests/engine/transport/cuda_ipc/cuda_ipc_harness.h"
+#include "tests/fakes/fake_clock.h"
 
 namespace swiftcache::engine::transport::cuda_ipc {
 namespace {
@@ -57,17 +58,17 @@ TEST(CudaIpcTransportTest, WhatIsStoredLiesInTheDonorsArenaAndIsLoadedFromThere)
 TEST(CudaIpcTransportTest, WhereLinksAreMeasuredTheViewOfALeaseSaysOfASlowOneThatItIs) {
   constexpr int64_t kLarge = 24 * kUnit;  // enough to measure
   ShmFolder folder;
-  // So long that no other load of this machine makes the difference.
-  constexpr absl::Duration kOwn = absl::Milliseconds(10);
+  FakeClock clock;  // which copies move, and no other load of this machine
+  constexpr absl::Duration kOwn = absl::Milliseconds(1);
   std::atomic<absl::Duration> link = kOwn;
   std::atomic<uint64_t> arena = 0;
   std::atomic<int> copies = 0, from_arena = 0;
   const auto hold_up = [&](const backend::cuda::DeviceCopy& copy) {
     if (arena <= copy.from && copy.from < arena + CudaNode::kArenaUnits * kUnit) ++from_arena;
     const bool is_own = copies++ % (2 * LinkMeter::kTries) < LinkMeter::kTries;  // those come first
-    absl::SleepFor(is_own ? kOwn : link.load());
+    clock.Advance(is_own ? kOwn : link.load());
   };
-  CudaNode borrower(folder, {.name = "borrower", .measures_links = true, .on_copy = hold_up});
+  CudaNode borrower(folder, {.name = "borrower", .measures_links = true, .on_copy = hold_up, .clock = &clock});
   arena = backend::cuda::ToNumber(borrower.arena->base());
   CudaNode near(folder, {.name = "near"}), far(folder, {.name = "far"});
   EXPECT_TRUE(borrower.transport->measures_links());
