@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "common/base/utf8.h"
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 
@@ -58,6 +59,10 @@ std::optional<size_t> FindInvalidUtf8(std::string_view text) {
     at += c.bytes;
   }
   return std::nullopt;
+}
+
+int64_t CountCharacters(std::string_view text) {
+  return std::count_if(text.begin(), text.end(), [](char c) { return (static_cast<uint8_t>(c) & 0xC0) != 0x80; });
 }
 
 }  // namespace swiftcache

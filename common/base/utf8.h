@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <string_view>
 
@@ -27,5 +28,8 @@ Utf8Character NextCharacter(std::string_view text);
 std::optional<size_t> FindInvalidUtf8(std::string_view text);
 
 inline bool IsValidUtf8(std::string_view text) { return !FindInvalidUtf8(text).has_value(); }
+
+/// Code points; where the text is not valid, the bytes that continue no character.
+int64_t CountCharacters(std::string_view text);
 
 }  // namespace swiftcache

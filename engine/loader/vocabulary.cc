@@ -1,17 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/loader/vocabulary.h"
 
-#include <algorithm>
-
 #include "absl/strings/ascii.h"
+#include "common/base/utf8.h"
 #include "engine/loader/errors.h"
 
 namespace swiftcache::engine::loader {
 namespace {
-
-int64_t CountCharacters(std::string_view text) {
-  return std::count_if(text.begin(), text.end(), [](char c) { return (static_cast<uint8_t>(c) & 0xC0) != 0x80; });
-}
 
 void MarkSpecial(int32_t id, TokenizerSpec& spec) {
   spec.token_types[static_cast<size_t>(id)] = TokenType::kControl;

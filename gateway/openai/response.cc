@@ -5,6 +5,8 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "common/base/utf8.h"
+
 namespace swiftcache::gateway::openai {
 namespace {
 
@@ -92,11 +94,6 @@ void MoveList(std::string& list, std::string_view before, std::string& out) {
   out += '[';
   out += std::exchange(list, {});
   out += ']';
-}
-
-// Code points of UTF-8.
-int64_t CountCharacters(std::string_view text) {
-  return std::count_if(text.begin(), text.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; });
 }
 
 Json ModelJson(const relay::ModelInfo& model, int64_t created_s) {

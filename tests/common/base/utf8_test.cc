@@ -74,5 +74,11 @@ TEST(Utf8Test, FindsWhereTheFirstInvalidCharacterBegins) {
   EXPECT_EQ(FindInvalidUtf8("\xf4\x90\x80\x80"), 0u) << "above U+10FFFF";
 }
 
+TEST(Utf8Test, CountsCharactersAndNotBytes) {
+  EXPECT_EQ(CountCharacters(""), 0);
+  EXPECT_EQ(CountCharacters("caf\xc3\xa9 \xe4\xbd\xa0"), 6);
+  EXPECT_EQ(CountCharacters("\xa9\xc3x"), 2) << "a byte that continues nothing, one that nothing continues";
+}
+
 }  // namespace
 }  // namespace swiftcache
