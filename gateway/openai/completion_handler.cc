@@ -235,9 +235,8 @@ void CompletionHandler::Append(const relay::GenerateEvent& event, Choice& choice
   if (event.finish) choice.finish = event.finish;
 }
 
-void CompletionHandler::Stream(size_t place, std::string opening) {
+void CompletionHandler::Stream(size_t place, std::string out) {
   Choice& choice = answers_[place].choice;
-  std::string out = std::move(opening);
   const UsageTotals usage = Usage();
   const bool silent =
       choice.text.empty() && choice.logprobs.bytes() == 0 && !choice.finish && !options_.usage_on_chunks;

@@ -76,7 +76,8 @@ class CompletionHandler : public std::enable_shared_from_this<CompletionHandler>
   void Count(size_t prompt, const relay::GenerateEvent& event) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::string Open(size_t prompt, size_t place) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Append(const relay::GenerateEvent& event, Choice& choice) const;
-  void Stream(size_t place, std::string opening) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // `out`: what comes before it.
+  void Stream(size_t place, std::string out) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void End() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void GiveUp() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void EndWith(const absl::Status& error) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
