@@ -343,7 +343,7 @@ TEST_P(TokensTest, AreTheSameWhereMemoryComesBackAsOther) {
 class HangTest : public LeaseTest, public testing::WithParamInterface<Way> {
  protected:
   static constexpr int64_t kDonorBlocks = 160, kDonorBlockTokens = 8;
-  static constexpr absl::Duration kSlack = absl::Seconds(5);  // of a loaded machine; half of the ttl
+  static constexpr absl::Duration kSlack = absl::Milliseconds(500);  // of a loaded machine
 
   NodeOptions Donor() {
     return {.name = "near",

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <vector>
 
 #include "tests/engine/coordinator/coordinator_fixture.h"
@@ -186,18 +187,22 @@ TEST_F(CoordinatorTest, WhatComesBackInTimeIsReleasedAndNotFenced) {
 }
 
 TEST_F(CoordinatorInRealTimeTest, TheDeadlineOfARevocationFencesAlone) {
-  constexpr absl::Duration kDeadline = absl::Milliseconds(30), kSlack = absl::Seconds(5);  // half of the ttl
+  constexpr absl::Duration kDeadline = absl::Milliseconds(30), kSlack = absl::Milliseconds(200);
   Start({.revoke_deadline = kDeadline});
-  Lend(7);
-  const absl::Time begin = clock_.Now();
-  coordinator_->OnLease(Given(7, lease::State::kRevoking));
-  ASSERT_TRUE(transport_.log().WaitFor("Fence 7")) << "nobody said anything more";
-  EXPECT_GE(clock_.Now() - begin, kDeadline * 7 / 8) << "so that it is back by the deadline";
-  ASSERT_TRUE(loop_.log().WaitFor("TakeBack 7"));
-  Settle();
-  EXPECT_EQ(coordinator_->reclaims().count, 1);
-  EXPECT_LE(coordinator_->reclaims().last, kDeadline + kSlack);
-  ASSERT_TRUE(broker_.log().WaitFor("FENCED 7"));
+  absl::Duration quickest = absl::InfiniteDuration();
+  for (int64_t id = 1; id <= 5 && quickest > kDeadline + kSlack; ++id) {  // a busy machine needs more tries
+    Lend(id);
+    const absl::Time begin = clock_.Now();
+    coordinator_->OnLease(Given(id, lease::State::kRevoking));
+    ASSERT_TRUE(transport_.log().WaitFor(absl::StrCat("Fence ", id))) << "nobody said anything more";
+    EXPECT_GE(clock_.Now() - begin, kDeadline * 7 / 8) << "so that it is back by the deadline";
+    ASSERT_TRUE(loop_.log().WaitFor(absl::StrCat("TakeBack ", id)));
+    Settle();
+    EXPECT_EQ(coordinator_->reclaims().count, id);
+    quickest = std::min(quickest, coordinator_->reclaims().last);
+    ASSERT_TRUE(broker_.log().WaitFor(absl::StrCat("FENCED ", id)));
+  }
+  EXPECT_LE(quickest, kDeadline + kSlack);
 }
 
 TEST_F(CoordinatorTest, ALeaseThatTheBrokerDoesNotKnowLivesOnAndIsToldAgain) {
