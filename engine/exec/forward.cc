@@ -20,19 +20,30 @@ absl::StatusOr<Forward::Outcome> Forward::Run(bool may_cut_short) {
   may_cut_short_ = may_cut_short;
   if (!streamed_.empty()) leases_->streamer->Start(own_->last_change());
   progress_.fetch_add(1, std::memory_order_relaxed);
-  begin_ = first_read_ = leases_ ? leases_->clock->Now() : absl::InfinitePast();
+  begin_ = leases_ ? leases_->clock->Now() : absl::InfinitePast();
+  first_layer_ = -1;
+  in_place_bytes_ = 0;
   models::ForwardResult result;
   const models::ForwardBatch batch{.token_ids = token_ids_,
                                    .sequences = sequences_,
                                    .streamed = streamed_,
                                    .checks = checks_,
                                    .logit_rows = logit_rows_,
-                                   .samples = samples_};
+                                   .samples = samples_,
+                                   .first_piece = goes_on() ? kept_pieces_ : 0};
   own_->NoteStep(model_->Run(batch, this, result));
   own_->last_change().Wait();
+  kept_pieces_ = 0;
   const absl::Status status = result.status;
+  const int64_t pieces = result.pieces;
   Outcome outcome = Conclude(std::move(result));
   if (!status.ok()) return status;
+  outcome.goes_on = batch.first_piece > 0;
+  outcome.is_kept = outcome.cut_short && outcome.lost.empty() && streamed_.empty() && computes_at_once_;
+  if (outcome.is_kept) {
+    kept_ = work_;
+    kept_pieces_ = pieces;
+  }
   return outcome;
 }
 
@@ -58,6 +69,8 @@ void Forward::Gather(const sched::StepPlan& plan) {
   reads_.clear();
   lease_ids_.clear();
   readings_.clear();
+  work_.rows.clear();
+  work_.blocks.clear();
   if (leases_ && leases_->streamer != nullptr) leases_->streamer->Begin();
   for (const sched::Chunk& chunk : plan.chunks) {
     Continuation& continuation = AsContinuation(*chunk.sequence);
@@ -67,8 +80,18 @@ void Forward::Gather(const sched::StepPlan& plan) {
     sequences_.push_back(
         {.num_rows = chunk.num_tokens, .context_tokens = continuation.computed_tokens, .blocks = blocks});
     if (chunk.samples) GatherSample(continuation);
+    if (leases_) GatherWork(chunk);
   }
   GatherChecks();
+}
+
+void Forward::GatherWork(const sched::Chunk& chunk) {
+  const sched::Sequence& sequence = *chunk.sequence;
+  const int64_t begin = sequence.computed_tokens, end = begin + chunk.num_tokens, of_block = cache_->block_tokens();
+  work_.rows.push_back({sequence.id, begin, chunk.num_tokens});
+  for (int64_t i = begin / of_block; i * of_block < end; ++i) {
+    work_.blocks.push_back(cache_->filling(sequence.blocks[i]));
+  }
 }
 
 // From the last row gathered.
@@ -128,11 +151,9 @@ Forward::LeaseRead& Forward::NoteReader(kv::RegionId region) {
 void Forward::GatherChecks() {
   checks_.clear();
   checked_.clear();
-  in_place_blocks_ = 0;
   for (size_t i = 0; i < reads_.size(); ++i) {
     if (reads_[i].in_place_blocks == 0) continue;
     CHECK(reads_[i].view.base) << "a block of a lease that is not mapped has no slot";  // KvCache::SetStreamCapacity
-    in_place_blocks_ += reads_[i].in_place_blocks;
     checks_.push_back(reads_[i].view.word);
     checked_.push_back(i);
   }
@@ -147,7 +168,9 @@ bool Forward::Read(int64_t layer, const backend::Fence& read) {
   if (reads_.empty() && !may_cut_short_) return true;
   if (!streamed_.empty()) leases_->streamer->Release(layer, read);
   for (const size_t i : checked_) {
-    reads_[i].view.NoteRead(reads_[i].in_place_blocks * own_->block_bytes() / model_->geometry().num_layers);
+    const int64_t bytes = reads_[i].in_place_blocks * own_->block_bytes() / model_->geometry().num_layers;
+    reads_[i].view.NoteRead(bytes);
+    in_place_bytes_ += bytes;
   }
   NotePace(layer);
   computes_at_once_ = read.state() == nullptr;
@@ -156,8 +179,11 @@ bool Forward::Read(int64_t layer, const backend::Fence& read) {
 
 void Forward::NotePace(int64_t layer) {
   const absl::Time now = leases_->clock->Now();
-  if (layer == 0) first_read_ = now;
-  of_a_layer_ = layer == 0 ? now - begin_ : (now - first_read_) / layer;
+  if (first_layer_ < 0) {
+    first_layer_ = layer;
+    first_read_ = now;
+  }
+  of_a_layer_ = layer == first_layer_ ? now - begin_ : (now - first_read_) / (layer - first_layer_);
   layers_left_ = model_->geometry().num_layers - layer - 1;
 }
 

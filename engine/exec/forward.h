@@ -49,6 +49,8 @@ class Forward final : private backend::LayerGate {
     // No tokens: a lease that it reads, or that is worth more (Borrowing::WorthMoreThanStep), is due (Urgency) before
     // this step could have ended; or every sequence read lost ones.
     bool cut_short = false;
+    bool is_kept = false;  // cut short; if the next step is of the same rows, it goes on behind what is computed
+    bool goes_on = false;  // behind what the step before had computed
   };
   /// Of an engine that shares.
   struct Leases {
@@ -67,10 +69,13 @@ class Forward final : private backend::LayerGate {
   /// Computes what was gathered, once. `may_cut_short`: give up behind the next attention or product where a lease is
   /// due sooner than the step would end, at the pace at which layers are given to the device. REQUIRES: leases.
   absl::StatusOr<Outcome> Run(bool may_cut_short = false);
+  /// Whether Run will go on behind what the step before has computed. Not where either streams, or on a device that
+  /// computes late.
+  bool goes_on() const { return kept_pieces_ > 0 && streamed_.empty() && work_ == kept_; }
   /// Counts up with every Run and every layer of it: a long step is not a loop that stands still.
   int64_t progress() const { return progress_.load(std::memory_order_relaxed); }
   /// KV of leases that the step read where it lies.
-  int64_t in_place_bytes() const { return in_place_blocks_ * own_->block_bytes(); }
+  int64_t in_place_bytes() const { return in_place_bytes_; }
 
  private:
   struct LeaseRead {
@@ -83,6 +88,20 @@ class Forward final : private backend::LayerGate {
     size_t lease = 0;     // index in reads_
   };
 
+  // What a step writes. Of the same sequences' same tokens, into blocks that have not been others' in between: whatever
+  // became of what it reads, it is the same step.
+  struct Work {
+    struct Rows {
+      sched::SequenceId sequence;
+      int64_t context_tokens = 0, num_rows = 0;
+      bool operator==(const Rows&) const = default;
+    };
+    std::vector<Rows> rows;
+    std::vector<kv::Filling> blocks;
+    bool operator==(const Work&) const = default;
+  };
+
+  void GatherWork(const sched::Chunk& chunk);
   void GatherSample(const Continuation& continuation);
   std::span<const backend::DeviceAddress> GatherBlocks(Continuation& continuation);
   backend::DeviceAddress AddressOf(kv::Place place) const;
@@ -116,9 +135,12 @@ class Forward final : private backend::LayerGate {
   std::vector<Reading> readings_;                      // likewise, in the order of the sequences
   std::vector<backend::WordCheck> checks_;             // of the leases that are read in place, and
   std::vector<size_t> checked_;                        // which these are, in reads_
-  int64_t in_place_blocks_ = 0;
+  int64_t in_place_bytes_ = 0;
+  Work work_, kept_;         // of what was gathered, and of the step before if that was cut short and
+  int64_t kept_pieces_ = 0;  // so much of it is computed; 0: it is not kept
   bool may_cut_short_ = false;
   absl::Time begin_, first_read_;
+  int64_t first_layer_ = -1;       // that this run has read; -1: none
   absl::Duration of_a_layer_;      // the pace until the layer that was read last
   int64_t layers_left_ = 0;        // behind that
   bool computes_at_once_ = false;  // the device: another is given a layer's products in no time

@@ -164,12 +164,14 @@ bool StepLoop::HoldsBack() {
   return held_back_.Goes(sharing_->borrowing().saves_blocks(), clock_.Now(), options_.revoke_deadline);
 }
 
-// Two steps in a row may be cut short for leases that are wanted back; the next one runs to its end, or until all that
-// it reads is lost. Then the sequences have lost something, which is counted: there is progress, or an end, whatever
-// donors do.
-constexpr int64_t kMaxCutShortInARow = 2;
+// Two steps in a row may be cut short for leases that are wanted back, more if each goes on where the one before was cut;
+// the next one runs to its end, or until all that it reads is lost. Then the sequences have lost something, which is
+// counted: there is progress, or an end, whatever donors do.
+constexpr int64_t kMaxCutShortInARow = 2, kMaxCutShortOfOne = 8;
 
-bool StepLoop::MayCutShort() const { return sharing_ != nullptr && cut_short_in_a_row_ < kMaxCutShortInARow; }
+bool StepLoop::MayCutShort() const {
+  return sharing_ != nullptr && cut_short_in_a_row_ < (forward_.goes_on() ? kMaxCutShortOfOne : kMaxCutShortInARow);
+}
 
 Borrowing::Stake StepLoop::StakeOf(const sched::StepPlan& plan) const {
   if (!MayCutShort()) return {.tokens = std::numeric_limits<int64_t>::max()};
@@ -189,19 +191,31 @@ bool StepLoop::RunStep(const sched::StepPlan& plan) {
     }
     return false;
   }
-  meter_.Computed(plan, {.in_place_bytes = forward_.in_place_bytes(), .whole = !outcome->cut_short});
+  meter_.Computed(plan,
+                  {.in_place_bytes = forward_.in_place_bytes(), .whole = !outcome->cut_short && !outcome->goes_on});
   if (!outcome->cut_short || !outcome->lost.empty()) scheduler_.NoteComputed(plan);
   if (sharing_) sharing_->borrowing().EndReads(outcome->lost);
   cut_short_in_a_row_ = outcome->cut_short ? cut_short_in_a_row_ + 1 : 0;
-  if (!plan.leaves_out_readers && !(outcome->cut_short && forward_.leases_read().empty())) {
-    const int64_t tokens = outcome->cut_short ? std::max(TokensOnLeases() / 2, kLeastOnLeases) : 2 * tokens_on_leases_;
-    tokens_on_leases_ = std::min(tokens, MaxOnLeases(options_));
-  }
+  step_time_ = clock_.Now() - begin + (outcome->goes_on ? step_time_ : absl::ZeroDuration());
+  AdaptTokensOnLeases(plan, *outcome);
   if (outcome->cut_short) return false;
-  pace_.Note(LoadOf(plan), clock_.Now() - begin);
+  pace_.Note(LoadOf(plan), step_time_);
   scheduler_.Commit(plan);
   TakeTokens(plan, std::move(outcome->tokens));
   return true;
+}
+
+// A step that goes on where it was cut is to be the same: it is the next one that is shorter.
+void StepLoop::AdaptTokensOnLeases(const sched::StepPlan& plan, const Forward::Outcome& outcome) {
+  const bool cut_for_what_it_reads = outcome.cut_short && !forward_.leases_read().empty();
+  if (outcome.is_kept) {
+    kept_for_leases_ |= cut_for_what_it_reads;
+    return;
+  }
+  const bool halve = cut_for_what_it_reads || std::exchange(kept_for_leases_, false);
+  if (plan.leaves_out_readers || (outcome.cut_short && !halve)) return;
+  const int64_t tokens = halve ? std::max(TokensOnLeases() / 2, kLeastOnLeases) : 2 * tokens_on_leases_;
+  tokens_on_leases_ = std::min(tokens, MaxOnLeases(options_));
 }
 
 // So many that a layer of the step takes its part of the deadline, as far as one can tell.

@@ -111,6 +111,7 @@ class StepLoop {
   bool HoldsBack();
   Borrowing::Stake StakeOf(const sched::StepPlan& plan) const;
   bool RunStep(const sched::StepPlan& plan);
+  void AdaptTokensOnLeases(const sched::StepPlan& plan, const Forward::Outcome& outcome);
   int64_t TokensOnLeases() const;
   void TakeTokens(const sched::StepPlan& plan, std::vector<backend::Sampled> tokens);
   void AdmitParked();
@@ -150,8 +151,10 @@ class StepLoop {
   LiveRequests live_;  // after cache_: holds its blocks
   Starvation starvation_;
   int64_t cut_short_in_a_row_ = 0;
-  LimitedWait held_back_;     // steps, for blocks that are being saved
-  int64_t tokens_on_leases_;  // of a step that reads any, at most: fewer after steps that were cut short
+  bool kept_for_leases_ = false;  // a step was cut short for what it reads, and is to go on
+  absl::Duration step_time_;      // of the latest step, with all of it that was cut short
+  LimitedWait held_back_;         // steps, for blocks that are being saved
+  int64_t tokens_on_leases_;      // of a step that reads any, at most: fewer after steps that were cut short
   Outbox outbox_;
   int64_t next_sequence_ = 0;
   int64_t steps_ = 0;

@@ -12,6 +12,12 @@ namespace swiftcache::engine::models {
 
 using backend::Prologue;
 
+namespace {
+
+constexpr int64_t kPiecesOfLayer = 3;  // attention, gates and ups, downs
+
+}  // namespace
+
 Decoder::Decoder(const loader::ModelConfig& config, const Rows& rows, std::unique_ptr<backend::Backend> backend)
     : config_(config),
       max_(rows),
@@ -65,6 +71,7 @@ void Decoder::Check(const ForwardBatch& batch) const {
   }
   CHECK_EQ(rows, static_cast<int64_t>(batch.token_ids.size()));
   CHECK_LE(rows, max_.max_batch_rows);
+  CHECK(batch.first_piece == 0 || batch.streamed.empty());
   for (const int32_t id : batch.token_ids) CHECK_LT(id, config_.vocab_size) << "token id";
   for (const int32_t row : batch.logit_rows) CHECK(row >= 0 && row < rows) << "logit row " << row;
   for (const backend::SampleRow& sample : batch.samples) {
@@ -81,16 +88,26 @@ backend::Fence Decoder::Run(const ForwardBatch& batch, backend::LayerGate* gate,
 
 absl::Status Decoder::Submit(const ForwardBatch& batch, backend::LayerGate* gate, ForwardResult& result) {
   RETURN_IF_ERROR(backend_->BeginStep(batch.sequences, batch.streamed));
-  RETURN_IF_ERROR(backend_->Embed(*outer_.embedding, batch.token_ids, *residual_));
+  if (batch.first_piece == 0) RETURN_IF_ERROR(backend_->Embed(*outer_.embedding, batch.token_ids, *residual_));
   const auto rows = static_cast<int64_t>(batch.token_ids.size());
-  for (int64_t layer = 0; layer < config_.num_layers && !result.cut_short; ++layer) {
-    RETURN_IF_ERROR(RunLayer(layer, rows, gate, result));
+  result.pieces = batch.first_piece;
+  while (result.pieces < kPiecesOfLayer * config_.num_layers && !result.cut_short) {
+    RETURN_IF_ERROR(RunPiece(result.pieces++, rows, gate, result));
   }
   RETURN_IF_ERROR(backend_->CheckWords(batch.checks, result.changed));
   return result.cut_short ? absl::OkStatus() : ChooseTokens(batch, result);
 }
 
-absl::Status Decoder::RunLayer(int64_t layer, int64_t rows, backend::LayerGate* gate, ForwardResult& result) {
+// Behind each a step may be cut short, and go on: what the next one needs is in the buffers of activations.
+absl::Status Decoder::RunPiece(int64_t piece, int64_t rows, backend::LayerGate* gate, ForwardResult& result) {
+  const int64_t layer = piece / kPiecesOfLayer, of_layer = piece % kPiecesOfLayer;
+  if (of_layer == 0) return Attend(layer, rows, gate, result);
+  RETURN_IF_ERROR(of_layer == 1 ? GateAndUp(layers_[layer], rows) : Down(layers_[layer], rows));
+  result.cut_short = gate != nullptr && !gate->Wanted();
+  return absl::OkStatus();
+}
+
+absl::Status Decoder::Attend(int64_t layer, int64_t rows, backend::LayerGate* gate, ForwardResult& result) {
   const LayerWeights& w = layers_[layer];
   const float eps = static_cast<float>(config_.rms_eps);
   RETURN_IF_ERROR(backend_->Linear({.in = residual_.get(),
@@ -106,30 +123,28 @@ absl::Status Decoder::RunLayer(int64_t layer, int64_t rows, backend::LayerGate* 
   if (gate != nullptr) backend_->WaitFor(gate->Arrived(layer));
   RETURN_IF_ERROR(backend_->Attention(layer, *qkv_, *attended_));
   result.cut_short = gate != nullptr && !gate->Read(layer, backend_->Submitted());
-  return result.cut_short ? absl::OkStatus() : FeedForward(w, rows, gate, result);
+  return absl::OkStatus();
 }
 
-absl::Status Decoder::FeedForward(const LayerWeights& w, int64_t rows, backend::LayerGate* gate,
-                                  ForwardResult& result) {
+absl::Status Decoder::GateAndUp(const LayerWeights& w, int64_t rows) {
   RETURN_IF_ERROR(backend_->Linear(
       {.in = attended_.get(), .rows = rows, .weight = w.o.get(), .add = true, .out = residual_.get()}));
-  RETURN_IF_ERROR(backend_->Linear({.in = residual_.get(),
-                                    .rows = rows,
-                                    .prologue = Prologue::kRmsNorm,
-                                    .norm = w.post_norm.get(),
-                                    .eps = static_cast<float>(config_.rms_eps),
-                                    .weight = w.gate_up.get(),
-                                    .out = gate_up_.get()}));
-  result.cut_short = gate != nullptr && !gate->Wanted();
-  if (result.cut_short) return absl::OkStatus();
-  RETURN_IF_ERROR(backend_->Linear({.in = gate_up_.get(),
-                                    .rows = rows,
-                                    .prologue = Prologue::kSiluMul,
-                                    .weight = w.down.get(),
-                                    .add = true,
-                                    .out = residual_.get()}));
-  result.cut_short = gate != nullptr && !gate->Wanted();
-  return absl::OkStatus();
+  return backend_->Linear({.in = residual_.get(),
+                           .rows = rows,
+                           .prologue = Prologue::kRmsNorm,
+                           .norm = w.post_norm.get(),
+                           .eps = static_cast<float>(config_.rms_eps),
+                           .weight = w.gate_up.get(),
+                           .out = gate_up_.get()});
+}
+
+absl::Status Decoder::Down(const LayerWeights& w, int64_t rows) {
+  return backend_->Linear({.in = gate_up_.get(),
+                           .rows = rows,
+                           .prologue = Prologue::kSiluMul,
+                           .weight = w.down.get(),
+                           .add = true,
+                           .out = residual_.get()});
 }
 
 absl::Status Decoder::ChooseTokens(const ForwardBatch& batch, ForwardResult& result) {

@@ -55,8 +55,10 @@ class Decoder final : public Model {
   absl::Status EnsureLogits(int64_t rows);
   void Check(const ForwardBatch& batch) const;
   absl::Status Submit(const ForwardBatch& batch, backend::LayerGate* gate, ForwardResult& result);
-  absl::Status RunLayer(int64_t layer, int64_t rows, backend::LayerGate* gate, ForwardResult& result);
-  absl::Status FeedForward(const LayerWeights& weights, int64_t rows, backend::LayerGate* gate, ForwardResult& result);
+  absl::Status RunPiece(int64_t piece, int64_t rows, backend::LayerGate* gate, ForwardResult& result);
+  absl::Status Attend(int64_t layer, int64_t rows, backend::LayerGate* gate, ForwardResult& result);
+  absl::Status GateAndUp(const LayerWeights& weights, int64_t rows);
+  absl::Status Down(const LayerWeights& weights, int64_t rows);
   absl::Status ChooseTokens(const ForwardBatch& batch, ForwardResult& result);
   const backend::Matrix& head() const { return outer_.lm_head ? *outer_.lm_head : *outer_.embedding; }
 

@@ -39,6 +39,9 @@ struct ForwardBatch {
   std::span<const backend::WordCheck> checks = {};        // of leases that are read where they lie
   std::span<const int32_t> logit_rows = {};               // rows whose logits are wanted, ascending, and
   std::span<const backend::SampleRow> samples = {};       // what is chosen from these; logits_row i is of logit_rows[i]
+  /// Of a step that goes on where the one before was cut short: the pieces which that one has computed. REQUIRES: the same
+  /// rows; what it wrote of their KV is in their blocks, wherever these lie now; it lost nothing; neither streams.
+  int64_t first_piece = 0;
 };
 
 /// The result of a step; to be read when its fence was waited for.
@@ -46,7 +49,8 @@ struct ForwardResult {
   absl::Status status;                   // where it is not OK, the rest means nothing, and no KV that it wrote
   std::vector<backend::Sampled> tokens;  // [samples.size()]; none where cut short
   std::vector<int32_t> changed;          // the checks, by index, that did not hold after the last read
-  bool cut_short = false;                // the gate wanted no more: nothing was computed
+  bool cut_short = false;                // the gate wanted no more, and
+  int64_t pieces = 0;                    // how many of the model's pieces of work were computed by then, in all
 };
 
 /// A loaded decoder. A row's numbers depend on its own sequence alone: not on the other rows of the batch, on how its

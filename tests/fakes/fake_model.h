@@ -134,13 +134,9 @@ class FakeModel final : public engine::models::Model {
     result = {};
     queue().Submit([this, &batch, &result] { Begin(batch, result.status); });
     if (options_.bug == Bug::kChecksEarly) Check(batch, result);
-    for (int64_t layer = 0; layer < options_.num_layers && !result.cut_short; ++layer) {
-      queue().Submit([this, &result, layer] { Write(layer, result.status); });
-      if (gate != nullptr) queue().Submit([fence = gate->Arrived(layer)] { fence.Wait(); });
-      queue().Submit([this, &result, layer] { Attend(layer, result.status); });
-      if (gate != nullptr) result.cut_short = !gate->Read(layer, queue().Submitted());
-      if (options_.on_products) queue().Submit([this, layer] { options_.on_products(layer); });
-      if (gate != nullptr && !result.cut_short) result.cut_short = !gate->Wanted();
+    result.pieces = batch.first_piece;
+    while (result.pieces < kPiecesOfLayer * options_.num_layers && !result.cut_short) {
+      RunPiece(result.pieces++, gate, result);
     }
     if (options_.bug != Bug::kChecksEarly) Check(batch, result);
     if (result.cut_short) return queue().Submitted();
@@ -153,22 +149,40 @@ class FakeModel final : public engine::models::Model {
 
  private:
   using Sequence = engine::backend::StepSequence;
+  static constexpr int64_t kPiecesOfLayer = 2;  // attention, products
+
   engine::backend::KvLayout layout() const { return options_.layout(); }
+  void RunPiece(int64_t piece, engine::backend::LayerGate* gate, engine::models::ForwardResult& result) {
+    const int64_t layer = piece / kPiecesOfLayer;
+    if (piece % kPiecesOfLayer == 0) {
+      queue().Submit([this, &result, layer] { Write(layer, result.status); });
+      if (gate != nullptr) queue().Submit([fence = gate->Arrived(layer)] { fence.Wait(); });
+      queue().Submit([this, &result, layer] { Attend(layer, result.status); });
+      if (gate != nullptr) result.cut_short = !gate->Read(layer, queue().Submitted());
+    } else {
+      if (options_.on_products) queue().Submit([this, layer] { options_.on_products(layer); });
+      if (gate != nullptr) result.cut_short = !gate->Wanted();
+    }
+  }
   LateQueue& queue() { return options_.queue != nullptr ? *options_.queue : at_once_; }
 
   void Begin(const engine::models::ForwardBatch& batch, absl::Status& status) {
     batch_ = batch;
-    states_.clear();
     Point();
     CheckBatch();
+    if (batch_.first_piece == 0) Embed();
+    CHECK_EQ(states_.size(), batch_.token_ids.size());
+    const FakeStep step{steps_++, static_cast<int64_t>(states_.size())};
+    if (options_.on_step) status = options_.on_step(step);
+  }
+
+  void Embed() {
+    states_.clear();
     for (const Sequence& sequence : batch_.sequences) {
       for (int64_t i = 0; i < sequence.num_rows; ++i) {
         states_.push_back(FakeEmbed(batch_.token_ids[states_.size()], sequence.context_tokens + i));
       }
     }
-    CHECK_EQ(states_.size(), batch_.token_ids.size());
-    const FakeStep step{steps_++, static_cast<int64_t>(states_.size())};
-    if (options_.on_step) status = options_.on_step(step);
   }
 
   template <typename Visit>

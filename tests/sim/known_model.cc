@@ -38,15 +38,16 @@ engine::backend::Fence KnownModel::Run(const ForwardBatch& batch, LayerGate* gat
 void KnownModel::Compute(const ForwardBatch& batch, LayerGate* gate, ForwardResult& result) {
   const bool looks_early = options_.bug == PlantedBug::kOnlyFirstCheck;
   if (looks_early) Check(batch, result);
-  for (int64_t layer = 0; layer < kLayers; ++layer) {
+  for (int64_t layer = batch.first_piece; layer < kLayers && !result.cut_short; ++layer) {
     options_.pass(options_.layer_time());
     Write(batch, layer);
     if (gate != nullptr) gate->Arrived(layer).Wait();
     Read(batch, layer);
+    result.pieces = layer + 1;
     result.cut_short = gate != nullptr && !gate->Read(layer, {});
-    if (result.cut_short) return;
   }
   if (!looks_early) Check(batch, result);
+  if (result.cut_short) return;
   Tally& tally = options_.tally;
   tally.local_reads += static_cast<int64_t>(batch.sequences.size());
   tally.remote_reads += static_cast<int64_t>(batch.checks.size() - result.changed.size());

@@ -16,6 +16,7 @@
 #include "engine/sample/sampling_state.h"
 #include "tests/engine/backend/cpu/backend_test_util.h"
 #include "tests/engine/models/sequence_runner.h"
+#include "tests/engine/models/tiny_config.h"
 #include "tests/fakes/cpu.h"
 #include "tests/fakes/late_device.h"
 #include "tests/fakes/synthetic_weights.h"
@@ -26,31 +27,6 @@ namespace {
 using backend::WeightFormat;
 using backend::cpu::Activations;
 using backend::cpu::SameBits;
-
-loader::ModelConfig TinyConfig() {
-  loader::ModelConfig config;
-  config.architecture = loader::Architecture::kQwen3;
-  config.num_layers = 3;
-  config.hidden_size = 72;
-  config.intermediate_size = 100;
-  config.num_heads = 6;
-  config.num_kv_heads = 2;
-  config.head_dim = 20;
-  config.vocab_size = 131;
-  config.max_position = 2048;
-  config.rms_eps = 1e-6;
-  config.rope_theta = 10000;
-  config.qkv_bias = true;
-  config.qk_norm = true;
-  return config;
-}
-
-std::vector<int32_t> RandomIds(int64_t n, uint32_t seed) {
-  std::minstd_rand random(seed);
-  std::vector<int32_t> ids;
-  for (int64_t i = 0; i < n; ++i) ids.push_back(static_cast<int32_t>(random() % 131));
-  return ids;
-}
 
 // A prompt as one step of one thread, then in chunks, with other threads and blocks.
 void CompareChunks(const loader::ModelConfig& config, const loader::Weights& weights, SequenceRunner::Options options,
@@ -282,41 +258,6 @@ TEST(DecoderTest, AStepMayNameTokensThatTheStepBeforeItChose) {
   }
   EXPECT_EQ(outputs[0], outputs[1]);
   EXPECT_GT(std::set<int32_t>(outputs[0].begin(), outputs[0].end()).size(), 2u) << "tokens that tell steps apart";
-}
-
-// So often asked, it wants no more.
-class TiredGate final : public backend::LayerGate {
- public:
-  explicit TiredGate(int64_t patience) : patience_(patience) {}
-  backend::Fence Arrived(int64_t) override { return {}; }
-  bool Read(int64_t, const backend::Fence&) override { return ++layers_read, true; }
-  bool Wanted() override { return ++asked < patience_; }
-  int64_t layers_read = 0, asked = 0;
-
- private:
-  const int64_t patience_;
-};
-
-TEST(DecoderTest, AStepEndsBetweenTheProductsOfALayerWhereNobodyWantsIt) {
-  const loader::ModelConfig config = TinyConfig();
-  const SyntheticWeights weights(config);
-  SequenceRunner runner(config, weights, {});
-  SequenceBlocks blocks(runner.kv(), 16);
-  const std::vector<int32_t> ids = RandomIds(16, 1), last = {15};
-  const std::vector<backend::StepSequence> sequences = {{16, 0, blocks.addresses()}};
-  const std::vector<backend::SampleRow> samples = {{.logits_row = 0}};
-  const int64_t whole = 2 * config.num_layers;  // it is asked twice a layer
-  for (int64_t patience = 1; patience <= whole + 1; ++patience) {
-    TiredGate gate(patience);
-    ForwardResult result;
-    const ForwardBatch batch{.token_ids = ids, .sequences = sequences, .logit_rows = last, .samples = samples};
-    runner.decoder().Run(batch, &gate, result).Wait();
-    EXPECT_TRUE(result.status.ok()) << result.status;
-    EXPECT_EQ(result.cut_short, patience <= whole) << patience;
-    EXPECT_EQ(result.tokens.size(), patience <= whole ? 0u : 1u) << patience;
-    EXPECT_EQ(gate.asked, std::min(patience, whole));
-    EXPECT_EQ(gate.layers_read, (gate.asked + 1) / 2);
-  }
 }
 
 // Part of a prompt, of which nothing is sampled: nobody but the step's status could tell.
