@@ -25,6 +25,7 @@
 #include "common/base/wall_time.h"
 #include "common/rpc/address.h"
 #include "common/rpc/callback_pulse.h"
+#include "common/rpc/field_count.h"
 
 namespace swiftcache {
 namespace {
@@ -62,8 +63,7 @@ class ParseErrors final : public grpc::experimental::Interceptor {
     if (methods->QueryInterceptionHookPoint(grpc::experimental::InterceptionHookPoints::PRE_SEND_STATUS)) {
       const grpc::Status status = methods->GetSendStatus();
       if (status.error_code() == grpc::StatusCode::UNIMPLEMENTED && status.error_message().empty()) {
-        methods->ModifySendStatus({grpc::StatusCode::INVALID_ARGUMENT,
-                                   "the request cannot be parsed: wanted the method's message, with text in UTF-8"});
+        methods->ModifySendStatus({grpc::StatusCode::INVALID_ARGUMENT, kCannotBeParsed});
       }
     }
     methods->Proceed();

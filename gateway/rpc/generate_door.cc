@@ -66,6 +66,14 @@ absl::StatusOr<std::vector<int32_t>> Tokens(relay::Relay& relay, const v1::Token
 
 }  // namespace
 
+GenerateDoor::GenerateDoor(relay::Relay& relay, const GenerateStream::Options& options)
+    : relay_(relay), options_(options) {
+  Count("Generate", &GenerateDoor::Generate);
+  Count("ListModels", &GenerateDoor::ListModels);
+  Count("Tokenize", &GenerateDoor::Tokenize);
+  Count("Detokenize", &GenerateDoor::Detokenize);
+}
+
 grpc::ServerWriteReactor<v1::GenerateResponse>* GenerateDoor::Generate(grpc::CallbackServerContext* context,
                                                                        const v1::GenerateRequest* request) {
   absl::StatusOr<relay::GenerateRequest> plain = ToPlain(relay_, *request);

@@ -5,6 +5,7 @@
 //   ASSIGN_OR_RETURN(auto server, RpcServer::Create({.listen = "127.0.0.1:50051"}, {&door}));
 #pragma once
 
+#include "common/rpc/counted_service.h"
 #include "common/sync/side_threads.h"
 #include "gateway/relay/relay.h"
 #include "gateway/rpc/generate_stream.h"
@@ -14,9 +15,9 @@ namespace swiftcache::gateway::rpc {
 
 /// Thread-safety: safe. Ownership: borrows the relay, owns the threads on which long messages are handled; must outlive
 /// the server. Errors: as generate.proto says, per call.
-class GenerateDoor final : public v1::GenerateService::CallbackService {
+class GenerateDoor final : public CountedService<v1::GenerateService> {
  public:
-  GenerateDoor(relay::Relay& relay, const GenerateStream::Options& options) : relay_(relay), options_(options) {}
+  GenerateDoor(relay::Relay& relay, const GenerateStream::Options& options);
 
   grpc::ServerWriteReactor<v1::GenerateResponse>* Generate(grpc::CallbackServerContext* context,
                                                            const v1::GenerateRequest* request) override;

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+// A service that refuses requests of too many fields before they are parsed.
+//
+//   class GenerateDoor final : public CountedService<v1::GenerateService> {
+//    public:
+//     GenerateDoor() { Count("Tokenize", &GenerateDoor::Tokenize); }
+//     grpc::ServerUnaryReactor* Tokenize(grpc::CallbackServerContext* context, const v1::TokenizeRequest* request,
+//                                        v1::TokenizeResponse* response) override;
+#pragma once
+
+#include <google/protobuf/descriptor.h>
+#include <grpcpp/impl/codegen/proto_utils.h>
+#include <grpcpp/impl/codegen/server_callback_handlers.h>
+#include <grpcpp/support/server_callback.h>
+
+#include "absl/status/status.h"
+#include "common/rpc/field_count.h"
+#include "common/rpc/status.h"
+
+namespace swiftcache {
+
+/// What gRPC makes of a request's bytes: a message, or why there is none.
+template <typename Message>
+struct Counted {
+  absl::Status status;
+  Message message;
+};
+
+template <typename Door, typename Request, typename Response>
+using UnaryMethod = grpc::ServerUnaryReactor* (Door::*)(grpc::CallbackServerContext*, const Request*, Response*);
+template <typename Door, typename Request, typename Response>
+using StreamMethod = grpc::ServerWriteReactor<Response>* (Door::*)(grpc::CallbackServerContext*, const Request*);
+
+/// `Api` is a service that protoc generated. Thread-safety: Count in constructors alone. Ownership: gRPC owns handlers.
+/// Errors: a call whose request CheckFieldCount refuses, with kMaxFields, ends with that error, and the door never
+/// hears of it.
+template <typename Api>
+class CountedService : public Api::CallbackService {
+ protected:
+  /// `answer`, of the class that derives from this one, answers the method `name` of the proto file. A method that is
+  /// left out stays as Api::CallbackService has it: not counted.
+  template <typename Door, typename Request, typename Response>
+  void Count(const char* name, UnaryMethod<Door, Request, Response> answer) {
+    Answer(name, new grpc::internal::CallbackUnaryHandler<Counted<Request>, Response>(
+                     [this, answer](grpc::CallbackServerContext* context, const Counted<Request>* request,
+                                    Response* response) -> grpc::ServerUnaryReactor* {
+                       if (request->status.ok()) {
+                         return (static_cast<Door*>(this)->*answer)(context, &request->message, response);
+                       }
+                       grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+                       reactor->Finish(ToGrpc(request->status));
+                       return reactor;
+                     }));
+  }
+  template <typename Door, typename Request, typename Response>
+  void Count(const char* name, StreamMethod<Door, Request, Response> answer) {
+    Answer(name, new grpc::internal::CallbackServerStreamingHandler<Counted<Request>, Response>(
+                     [this, answer](grpc::CallbackServerContext* context,
+                                    const Counted<Request>* request) -> grpc::ServerWriteReactor<Response>* {
+                       if (request->status.ok()) return (static_cast<Door*>(this)->*answer)(context, &request->message);
+                       return new RefusedStream<Response>(request->status);
+                     }));
+  }
+
+ private:
+  template <typename Response>
+  class RefusedStream final : public grpc::ServerWriteReactor<Response> {
+   public:
+    explicit RefusedStream(const absl::Status& why) { this->Finish(ToGrpc(why)); }
+    void OnDone() override { delete this; }
+  };
+
+  // In the place of the handler that Api::CallbackService has set; owned by gRPC.
+  void Answer(const char* name, grpc::internal::MethodHandler* handler) {
+    const auto* pool = google::protobuf::DescriptorPool::generated_pool();
+    this->MarkMethodCallback(pool->FindServiceByName(Api::service_full_name())->FindMethodByName(name)->index(),
+                             handler);
+  }
+};
+
+}  // namespace swiftcache
+
+namespace grpc {
+
+template <typename Message>
+class SerializationTraits<swiftcache::Counted<Message>> {
+ public:
+  static Status Deserialize(ByteBuffer* bytes, swiftcache::Counted<Message>* counted) {
+    counted->status = swiftcache::CheckFieldCount(*bytes, *Message::descriptor(), swiftcache::kMaxFields);
+    if (counted->status.ok()) return SerializationTraits<Message>::Deserialize(bytes, &counted->message);
+    bytes->Clear();
+    return Status::OK;
+  }
+};
+
+}  // namespace grpc

@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "common/rpc/field_count.h"
+
+#include <google/protobuf/io/coded_stream.h>
+#include <google/protobuf/wire_format.h>
+#include <grpcpp/support/proto_buffer_reader.h>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
+
+namespace swiftcache {
+namespace {
+
+using google::protobuf::Descriptor;
+using google::protobuf::FieldDescriptor;
+using google::protobuf::internal::WireFormat;
+using google::protobuf::internal::WireFormatLite;
+
+absl::Status CannotBeParsed() { return absl::InvalidArgumentError(kCannotBeParsed); }
+
+// With the wrong wire type it is a field that is not known.
+bool IsListOfNumbers(const FieldDescriptor* field, WireFormatLite::WireType wire) {
+  return field != nullptr && field->is_packable() &&
+         (wire == WireFormatLite::WIRETYPE_LENGTH_DELIMITED || wire == WireFormat::WireTypeForFieldType(field->type()));
+}
+
+/// Reads a message as the parser does. It never goes beyond what holds it, which the parser finds out only afterwards.
+class FieldCounter {
+ public:
+  FieldCounter(google::protobuf::io::CodedInputStream& in, int64_t max_fields) : in_(in), max_fields_(max_fields) {}
+
+  // To the limit of `in`. `type` is null inside of what is not known.
+  absl::Status Message(const Descriptor* type) {
+    ASSIGN_OR_RETURN(const uint32_t last_tag, Fields(type));
+    return last_tag == 0 && in_.ConsumedEntireMessage() ? absl::OkStatus() : CannotBeParsed();
+  }
+
+ private:
+  // Up to a tag that begins no field, which it returns.
+  absl::StatusOr<uint32_t> Fields(const Descriptor* type) {
+    for (;;) {
+      const uint32_t tag = in_.ReadTag();
+      const WireFormatLite::WireType wire = WireFormatLite::GetTagWireType(tag);
+      if (tag == 0 || wire == WireFormatLite::WIRETYPE_END_GROUP) return tag;
+      const FieldDescriptor* field =
+          type == nullptr ? nullptr : type->FindFieldByNumber(WireFormatLite::GetTagFieldNumber(tag));
+      if (!IsListOfNumbers(field, wire)) RETURN_IF_ERROR(CountOne(field));
+      RETURN_IF_ERROR(Content(field, tag));
+    }
+  }
+
+  absl::Status CountOne(const FieldDescriptor* field) {
+    if (++fields_ <= max_fields_) return absl::OkStatus();
+    return absl::InvalidArgumentError(absl::StrCat("the request has more than ", max_fields_,
+                                                   " fields and elements of lists, the last of them ",
+                                                   field == nullptr ? "one that is not known" : field->full_name(),
+                                                   "; wants at most ", max_fields_, ": send fewer"));
+  }
+
+  absl::Status Content(const FieldDescriptor* field, uint32_t tag) {
+    switch (WireFormatLite::GetTagWireType(tag)) {
+      case WireFormatLite::WIRETYPE_START_GROUP:
+        return Group(tag);
+      case WireFormatLite::WIRETYPE_LENGTH_DELIMITED:
+        if (field != nullptr && field->message_type() != nullptr) return Nested(field->message_type());
+        [[fallthrough]];
+      default:
+        return WireFormatLite::SkipField(&in_, tag) ? absl::OkStatus() : CannotBeParsed();
+    }
+  }
+
+  absl::Status Nested(const Descriptor* type) {
+    int length = 0;
+    if (!in_.ReadVarintSizeAsInt(&length) || length > in_.BytesUntilLimit()) return CannotBeParsed();
+    const auto [limit, depth_left] = in_.IncrementRecursionDepthAndPushLimit(length);
+    if (depth_left < 0) return CannotBeParsed();
+    RETURN_IF_ERROR(Message(type));
+    in_.DecrementRecursionDepthAndPopLimit(limit);
+    return absl::OkStatus();
+  }
+
+  // No message of ours has groups.
+  absl::Status Group(uint32_t tag) {
+    if (!in_.IncrementRecursionDepth()) return CannotBeParsed();
+    ASSIGN_OR_RETURN(const uint32_t last_tag, Fields(nullptr));
+    in_.DecrementRecursionDepth();
+    return WireFormatLite::GetTagFieldNumber(last_tag) == WireFormatLite::GetTagFieldNumber(tag) ? absl::OkStatus()
+                                                                                                 : CannotBeParsed();
+  }
+
+  google::protobuf::io::CodedInputStream& in_;
+  const int64_t max_fields_;
+  int64_t fields_ = 0;
+};
+
+}  // namespace
+
+absl::Status CheckFieldCount(const grpc::ByteBuffer& bytes, const Descriptor& type, int64_t max_fields) {
+  grpc::ByteBuffer same = bytes;  // the reader wants one that it might change; the bytes are shared
+  grpc::ProtoBufferReader reader(&same);
+  if (!reader.status().ok()) return CannotBeParsed();
+  google::protobuf::io::CodedInputStream in(&reader);
+  in.PushLimit(static_cast<int>(bytes.Length()));
+  return FieldCounter(in, max_fields).Message(&type);
+}
+
+}  // namespace swiftcache
