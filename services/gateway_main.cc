@@ -37,7 +37,7 @@ using gateway::fleet::Fleet;
 constexpr char kProgram[] = "swiftcache-gateway";
 constexpr absl::Duration kFlushTimeout = absl::Seconds(1);  // for the last bytes of answers that have ended
 constexpr int kHttpThreads = 4;                             // what a short prompt's tokenising takes delays no stream
-constexpr int64_t kBodyRoomBytes = int64_t{4} << 20;        // of a body, beyond the text of the longest prompt
+constexpr int64_t kRequestRoomBytes = int64_t{4} << 20;     // of a request, beyond the text of the longest prompt
 
 struct GatewayFlags {
   std::string listen = "127.0.0.1:50051", http_listen = "127.0.0.1:8000", advertise, broker = "127.0.0.1:50050";
@@ -123,9 +123,9 @@ absl::Status Serve(const GatewayFlags& flags, services::ShutdownSignals& signals
   gateway::openai::Door::Options openai_options{.id_prefix = instance + "-http"};
   openai_options.limits.max_prompt_bytes = flags.limits.max_prompt_bytes;
   ASSIGN_OR_RETURN(auto openai, gateway::openai::Door::Create(std::move(openai_options), *relay, clock));
-  HttpServer::Options http_options{.listen = flags.http_listen,
-                                   .max_body_bytes = flags.limits.max_prompt_bytes + kBodyRoomBytes,
-                                   .threads = kHttpThreads};
+  const int64_t max_request_bytes = flags.limits.max_prompt_bytes + kRequestRoomBytes;
+  HttpServer::Options http_options{
+      .listen = flags.http_listen, .max_body_bytes = max_request_bytes, .threads = kHttpThreads};
   const auto is_ready = [&] { return fleet->has_snapshot() && !draining; };
   http_options.ready = is_ready;
   http_metrics.Watch(http_options);
@@ -136,7 +136,9 @@ absl::Status Serve(const GatewayFlags& flags, services::ShutdownSignals& signals
     return services::Scrape(metrics, {.program = kProgram, .ready = is_ready(), .draining = draining});
   };
   ASSIGN_OR_RETURN(auto http, HttpServer::Create(http_options, openai->Routes()));
-  ASSIGN_OR_RETURN(auto server, RpcServer::Create({.listen = flags.listen}, {&door}));
+  ASSIGN_OR_RETURN(
+      auto server,
+      RpcServer::Create({.listen = flags.listen, .max_request_bytes = static_cast<int>(max_request_bytes)}, {&door}));
   ServeOnFirstSnapshot sink(*fleet, *server);
   auto watcher = gateway::rpc::BrokerWatcher::Create({.address = flags.broker}, sink);
   services::PrintListening(server->address(), http->address());

@@ -23,8 +23,9 @@ namespace swiftcache {
 class RpcServer {
  public:
   struct Options {
-    std::string listen;  // host:port, port 0 picks one
-    int max_message_bytes = 64 << 20;
+    std::string listen;                 // host:port, port 0 picks one
+    int max_request_bytes = 64 << 20;   // of each message
+    int max_response_bytes = 64 << 20;  // likewise
     // Of the server's transports together: beyond it gRPC reads no further, then ends streams with RESOURCE_EXHAUSTED.
     int64_t max_memory_bytes = 512 << 20;
     int max_streams_per_connection = 4096;  // a client's further calls wait at the client

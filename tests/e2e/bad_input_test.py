@@ -104,13 +104,20 @@ def http(cluster, path, body, headers=None):
 
 
 @pytest.mark.parametrize("limit", [1000, 17 << 20])
-def test_the_limit_of_prompts_is_the_flags(cluster, limit):
+def test_the_limit_of_prompts_is_the_flags(cluster, stubs, limit):
     cluster.gateway = cluster.spawn("swiftcache-gateway", "--broker=127.0.0.1:1", f"--max_prompt_bytes={limit}")
     body = {"model": "m", "prompt": "x" * limit}
     assert http(cluster, "/v1/completions", body)[0] == 503  # as it knows of no model
     status, answer = http(cluster, "/v1/completions", {**body, "prompt": "x" * (limit + 1)})
     assert status == 400 and answer["error"]["param"] == "prompt", answer
     assert f"at most {limit}" in answer["error"]["message"], answer
+    pb, rpc = stubs
+    with grpc.insecure_channel(cluster.gateway.grpc) as channel:
+        stub = rpc.GenerateServiceStub(channel)
+        for size, code in ((limit, "UNAVAILABLE"), (limit + (4 << 20), "RESOURCE_EXHAUSTED")):
+            with pytest.raises(grpc.RpcError) as error:
+                list(stub.Generate(pb.GenerateRequest(model="m", prompt="x" * size), timeout=20))
+            assert error.value.code().name == code, error.value
 
 
 def test_bad_http_bodies_get_400_and_name_the_field(tiny):

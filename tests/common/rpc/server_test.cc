@@ -80,6 +80,13 @@ grpc::Status SendBytes(const std::string& address, const std::string& method, co
   return status;
 }
 
+grpc::Status SendHeartbeat(const std::string& address, size_t name_bytes) {
+  v1::HeartbeatRequest request;
+  request.set_name(std::string(name_bytes, 'x'));
+  grpc::ByteBuffer response;
+  return SendBytes(address, "/swiftcache.v1.BrokerService/Heartbeat", request.SerializeAsString(), response);
+}
+
 int HealthOf(const std::string& address, const std::string& service) {
   std::string bytes;
   if (!service.empty()) bytes = std::string("\x0a") + static_cast<char>(service.size()) + service;
@@ -104,6 +111,16 @@ TEST(RpcServerTest, WhatCannotBeParsedIsTheClientsMistake) {
     EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
     EXPECT_THAT(status.error_message(), HasSubstr("UTF-8"));
   }
+}
+
+TEST(RpcServerTest, ARequestAboveTheLimitIsRefusedBeforeItIsParsed) {
+  SlowBroker service;
+  auto server = RpcServer::Create({.listen = "127.0.0.1:0", .max_request_bytes = 1000}, {&service});
+  ASSERT_TRUE(server.ok()) << server.status();
+  EXPECT_TRUE(SendHeartbeat((*server)->address(), 900).ok());
+  const grpc::Status status = SendHeartbeat((*server)->address(), 1100);
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_THAT(status.error_message(), HasSubstr("larger than max"));
 }
 
 TEST(RpcServerTest, AnUnknownMethodIsUnimplemented) {
