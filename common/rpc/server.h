@@ -18,6 +18,7 @@
 
 namespace swiftcache {
 
+/// Compressed requests are refused: UNIMPLEMENTED.
 /// Thread-safety: safe. Ownership: owns the grpc::Server, borrows the services (they must outlive it).
 /// Errors: Create: INVALID_ARGUMENT (address), UNAVAILABLE (address in use; names it and the flag).
 class RpcServer {

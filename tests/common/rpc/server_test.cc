@@ -64,10 +64,11 @@ grpc::Status Deregister(const std::string& address, grpc::ClientContext& context
 
 // Sends wire bytes, as a client that knows nothing of our build would.
 grpc::Status SendBytes(const std::string& address, const std::string& method, const std::string& bytes,
-                       grpc::ByteBuffer& response) {
+                       grpc::ByteBuffer& response, grpc_compression_algorithm how = GRPC_COMPRESS_NONE) {
   grpc::GenericStub stub(CreateRpcChannel(address, {}));
   grpc::ClientContext context;
   BePatient(context);
+  context.set_compression_algorithm(how);
   const grpc::Slice slice(bytes);
   const grpc::ByteBuffer request(&slice, 1);
   absl::Notification done;
@@ -80,11 +81,12 @@ grpc::Status SendBytes(const std::string& address, const std::string& method, co
   return status;
 }
 
-grpc::Status SendHeartbeat(const std::string& address, size_t name_bytes) {
+grpc::Status SendHeartbeat(const std::string& address, size_t name_bytes,
+                           grpc_compression_algorithm how = GRPC_COMPRESS_NONE) {
   v1::HeartbeatRequest request;
   request.set_name(std::string(name_bytes, 'x'));
   grpc::ByteBuffer response;
-  return SendBytes(address, "/swiftcache.v1.BrokerService/Heartbeat", request.SerializeAsString(), response);
+  return SendBytes(address, "/swiftcache.v1.BrokerService/Heartbeat", request.SerializeAsString(), response, how);
 }
 
 int HealthOf(const std::string& address, const std::string& service) {
@@ -121,6 +123,17 @@ TEST(RpcServerTest, ARequestAboveTheLimitIsRefusedBeforeItIsParsed) {
   const grpc::Status status = SendHeartbeat((*server)->address(), 1100);
   EXPECT_EQ(status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
   EXPECT_THAT(status.error_message(), HasSubstr("larger than max"));
+}
+
+// gRPC looks at the size only when it has inflated all of it.
+TEST(RpcServerTest, ACompressedRequestIsRefusedBeforeItIsInflated) {
+  SlowBroker service;
+  auto server = Serve(service);
+  for (const grpc_compression_algorithm how : {GRPC_COMPRESS_GZIP, GRPC_COMPRESS_DEFLATE}) {
+    const grpc::Status status = SendHeartbeat(server->address(), 1000, how);
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::UNIMPLEMENTED);
+    EXPECT_THAT(status.error_message(), HasSubstr("disabled"));
+  }
 }
 
 TEST(RpcServerTest, AnUnknownMethodIsUnimplemented) {
