@@ -18,6 +18,9 @@ absl::Status WithRetryInfo(absl::Status status) {
   return WithRetryDelay(std::move(status), kRetryDelay);
 }
 
+// A message of one token takes some 200 bytes, and 10 on the wire.
+int64_t MemoryOf(const v1::GenerateResponse& response) { return static_cast<int64_t>(response.SpaceUsedLong()); }
+
 }  // namespace
 
 std::shared_ptr<GenerateStream> GenerateStream::Create(const Options& options) {
@@ -50,7 +53,7 @@ void GenerateStream::Attach(std::shared_ptr<relay::GenerateCall> call) {
 
 void GenerateStream::OnEvent(relay::GenerateEvent event) {
   v1::GenerateResponse response = rpc::ToProto(event);
-  const auto bytes = static_cast<int64_t>(response.ByteSizeLong());
+  const int64_t bytes = MemoryOf(response);
   bool too_slow = false;
   {
     absl::MutexLock lock(&mutex_);
@@ -61,8 +64,9 @@ void GenerateStream::OnEvent(relay::GenerateEvent event) {
   }
   if (too_slow) {
     if (options_.on_slow_reader_cut) options_.on_slow_reader_cut();
-    GiveUp(absl::ResourceExhaustedError(absl::StrCat("the client left more than ", options_.max_unread_bytes,
-                                                     " bytes of the answer unread; read faster or ask for less")));
+    GiveUp(absl::ResourceExhaustedError(
+        absl::StrCat("the client left more than ", options_.max_unread_bytes,
+                     " bytes of the answer unread, as it lies in memory; read faster or ask for less")));
   }
   Advance();
 }
@@ -88,7 +92,7 @@ void GenerateStream::GiveUp(absl::Status status) {
 }
 
 void GenerateStream::OnNext(v1::GenerateResponse& response) {
-  unread_bytes_ -= static_cast<int64_t>(response.ByteSizeLong());
+  unread_bytes_ -= MemoryOf(response);
   response.set_request_id(call_->request_id());
 }
 

@@ -27,7 +27,7 @@ class GenerateStream final : public StreamWriter<v1::GenerateResponse>,
                              public std::enable_shared_from_this<GenerateStream> {
  public:
   struct Options {
-    int64_t max_unread_bytes = int64_t{4} << 20;
+    int64_t max_unread_bytes = int64_t{4} << 20;    // of memory
     std::function<void()> on_slow_reader_cut = {};  // a client left more than that; must not block
   };
   static std::shared_ptr<GenerateStream> Create(const Options& options);
@@ -51,7 +51,7 @@ class GenerateStream final : public StreamWriter<v1::GenerateResponse>,
   std::shared_ptr<GenerateStream> self_;  // gRPC's share, given back in OnDone
 
   std::shared_ptr<relay::GenerateCall> call_ ABSL_GUARDED_BY(mutex_);
-  int64_t unread_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // in `pending_`
+  int64_t unread_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // of memory, of messages in `pending_`
 };
 
 }  // namespace swiftcache::gateway::rpc

@@ -4,8 +4,10 @@
 #include <google/protobuf/descriptor.h>
 #include <grpcpp/client_context.h>
 #include <grpcpp/generic/generic_stub.h>
+#include <malloc.h>
 #include <sys/resource.h>
 
+#include <algorithm>
 #include <memory>
 #include <string>
 
@@ -26,6 +28,12 @@ int64_t MostResidentBytes() {
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);
   return usage.ru_maxrss * int64_t{1024};
+}
+
+// Of the process; 0 with a sanitizer's allocator.
+int64_t AllocatedBytes() {
+  const auto info = mallinfo2();
+  return static_cast<int64_t>(info.uordblks + info.hblkhd);
 }
 
 class GenerateDoorMemoryTest : public ::testing::Test {
@@ -95,6 +103,21 @@ TEST_F(GenerateDoorMemoryTest, ARequestOfVeryManyPartsIsRefusedBeforeItIsParsed)
   }
   EXPECT_LT(MostResidentBytes() - before, 64 << 20);  // both ends hold the 8 MiB
   EXPECT_EQ(relay_.calls(), 0);
+}
+
+TEST_F(GenerateDoorMemoryTest, WhatAClientLeavesUnreadIsBoundedInMemoryAlsoInMessagesOfOneToken) {
+  const int64_t before = AllocatedBytes();
+  int64_t most = 0;
+  relay_.on_generate = [&](const std::shared_ptr<fakes::FakeCall>& call) {  // no message leaves before it returns
+    for (int i = 0; i < 200'000; ++i) {
+      call->Emit({.text = "x", .token_ids = {i}});
+      if (i % 1000 == 0) most = std::max(most, AllocatedBytes() - before);
+    }
+  };
+  v1::GenerateRequest request;
+  request.set_prompt("x");
+  EXPECT_EQ(Send("Generate", request.SerializeAsString()).code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_LT(most, 8 << 20);  // of which 4 MiB are the messages
 }
 
 }  // namespace
