@@ -3,7 +3,6 @@
 
 #include <gmock/gmock.h>
 #include <grpcpp/client_context.h>
-#include <grpcpp/generic/generic_stub.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -11,11 +10,11 @@
 #include <thread>
 #include <vector>
 
-#include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "common/rpc/channel.h"
 #include "common/rpc/status.h"
 #include "swiftcache/v1/broker.grpc.pb.h"
+#include "tests/fakes/raw_rpc_client.h"
 
 namespace swiftcache {
 namespace {
@@ -62,38 +61,18 @@ grpc::Status Deregister(const std::string& address, grpc::ClientContext& context
   return stub->Deregister(&context, v1::DeregisterRequest(), &response);
 }
 
-// Sends wire bytes, as a client that knows nothing of our build would.
-grpc::Status SendBytes(const std::string& address, const std::string& method, const std::string& bytes,
-                       grpc::ByteBuffer& response, grpc_compression_algorithm how = GRPC_COMPRESS_NONE) {
-  grpc::GenericStub stub(CreateRpcChannel(address, {}));
-  grpc::ClientContext context;
-  BePatient(context);
-  context.set_compression_algorithm(how);
-  const grpc::Slice slice(bytes);
-  const grpc::ByteBuffer request(&slice, 1);
-  absl::Notification done;
-  grpc::Status status;
-  stub.UnaryCall(&context, method, grpc::StubOptions(), &request, &response, [&](grpc::Status answered) {
-    status = std::move(answered);
-    done.Notify();
-  });
-  done.WaitForNotification();
-  return status;
-}
-
 grpc::Status SendHeartbeat(const std::string& address, size_t name_bytes,
                            grpc_compression_algorithm how = GRPC_COMPRESS_NONE) {
   v1::HeartbeatRequest request;
   request.set_name(std::string(name_bytes, 'x'));
-  grpc::ByteBuffer response;
-  return SendBytes(address, "/swiftcache.v1.BrokerService/Heartbeat", request.SerializeAsString(), response, how);
+  return fakes::SendBytes(address, "/swiftcache.v1.BrokerService/Heartbeat", request.SerializeAsString(), nullptr, how);
 }
 
 int HealthOf(const std::string& address, const std::string& service) {
   std::string bytes;
   if (!service.empty()) bytes = std::string("\x0a") + static_cast<char>(service.size()) + service;
   grpc::ByteBuffer response;
-  const grpc::Status status = SendBytes(address, "/grpc.health.v1.Health/Check", bytes, response);
+  const grpc::Status status = fakes::SendBytes(address, "/grpc.health.v1.Health/Check", bytes, &response);
   if (!status.ok()) return -status.error_code();
   grpc::Slice out;
   EXPECT_TRUE(response.TrySingleSlice(&out).ok());
@@ -105,11 +84,9 @@ constexpr int kServing = 1, kNotServing = 2;
 TEST(RpcServerTest, WhatCannotBeParsedIsTheClientsMistake) {
   SlowBroker service;
   auto server = Serve(service);
-  grpc::ByteBuffer response;
   const std::string not_utf8 = "\x0a\x02\xff\xfe";  // a name
   for (const std::string& bytes : {not_utf8, std::string("\x0a\x7f")}) {
-    const grpc::Status status =
-        SendBytes(server->address(), "/swiftcache.v1.BrokerService/Deregister", bytes, response);
+    const grpc::Status status = fakes::SendBytes(server->address(), "/swiftcache.v1.BrokerService/Deregister", bytes);
     EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
     EXPECT_THAT(status.error_message(), HasSubstr("UTF-8"));
   }
@@ -139,8 +116,7 @@ TEST(RpcServerTest, ACompressedRequestIsRefusedBeforeItIsInflated) {
 TEST(RpcServerTest, AnUnknownMethodIsUnimplemented) {
   SlowBroker service;
   auto server = Serve(service);
-  grpc::ByteBuffer response;
-  EXPECT_EQ(SendBytes(server->address(), "/swiftcache.v1.BrokerService/Nothing", "", response).error_code(),
+  EXPECT_EQ(fakes::SendBytes(server->address(), "/swiftcache.v1.BrokerService/Nothing", "").error_code(),
             grpc::StatusCode::UNIMPLEMENTED);
 }
 
