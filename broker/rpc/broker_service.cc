@@ -17,6 +17,19 @@
 
 namespace swiftcache::broker::rpc {
 
+BrokerDoor::BrokerDoor(loop::BrokerLoop& loop, const DoorOptions& options) : loop_(loop), options_(options) {
+  Count("Register", &BrokerDoor::Register);
+  Count("Heartbeat", &BrokerDoor::Heartbeat);
+  Count("Deregister", &BrokerDoor::Deregister);
+  Count("Watch", &BrokerDoor::Watch);
+  Count("ReportWindow", &BrokerDoor::ReportWindow);
+  Count("RequestLease", &BrokerDoor::RequestLease);
+  Count("ScaleUp", &BrokerDoor::ScaleUp);
+  Count("ReportLease", &BrokerDoor::ReportLease);
+  Count("LimitLease", &BrokerDoor::LimitLease);
+  Count("RevokeLease", &BrokerDoor::RevokeLease);
+}
+
 grpc::ServerUnaryReactor* BrokerDoor::Register(grpc::CallbackServerContext* context, const v1::RegisterRequest* request,
                                                v1::RegisterResponse* response) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();

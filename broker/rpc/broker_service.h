@@ -6,6 +6,7 @@
 #pragma once
 
 #include "broker/loop/broker_loop.h"
+#include "common/rpc/counted_service.h"
 #include "swiftcache/v1/broker.grpc.pb.h"
 
 namespace swiftcache::broker::rpc {
@@ -16,9 +17,9 @@ struct DoorOptions {
 
 /// Checks the token of every call that an engine makes in its own name. Thread-safety: safe. Ownership: borrows the loop,
 /// which outlives the server that runs this door. Errors: as in broker.proto.
-class BrokerDoor final : public v1::BrokerService::CallbackService {
+class BrokerDoor final : public CountedService<v1::BrokerService> {
  public:
-  BrokerDoor(loop::BrokerLoop& loop, const DoorOptions& options) : loop_(loop), options_(options) {}
+  BrokerDoor(loop::BrokerLoop& loop, const DoorOptions& options);
 
   grpc::ServerUnaryReactor* Register(grpc::CallbackServerContext* context, const v1::RegisterRequest* request,
                                      v1::RegisterResponse* response) override;

@@ -4,6 +4,7 @@
 #include "common/base/name.h"
 #include "tests/broker/rpc/door_fixture.h"
 #include "tests/fakes/log_lines.h"
+#include "tests/fakes/raw_rpc_client.h"
 
 namespace swiftcache::broker::rpc {
 namespace {
@@ -20,6 +21,11 @@ TEST_F(BrokerDoorTest, RegisterTellsIncarnationAndHeartbeatInterval) {
   EXPECT_EQ(registered_.heartbeat_interval().nanos(), 750'000'000);
   EXPECT_TRUE(Heartbeat("a", 1).ok());
   EXPECT_EQ(Heartbeat("b", 1).code(), absl::StatusCode::kNotFound);
+}
+
+TEST_F(BrokerDoorTest, EveryMethodRefusesARequestOfTooManyFields) {
+  const auto* file = v1::RegisterRequest::descriptor()->file();
+  fakes::ExpectEveryMethodRefusesTooManyFields(server_->address(), *file->FindServiceByName("BrokerService"));
 }
 
 TEST_F(BrokerDoorTest, ATakenNameComesWithRetryInfo) {
