@@ -31,9 +31,12 @@ using UnaryMethod = grpc::ServerUnaryReactor* (Door::*)(grpc::CallbackServerCont
 template <typename Door, typename Request, typename Response>
 using StreamMethod = grpc::ServerWriteReactor<Response>* (Door::*)(grpc::CallbackServerContext*, const Request*);
 
+template <typename Door, typename Request, typename Response>
+using BidiMethod = grpc::ServerBidiReactor<Counted<Request>, Response>* (Door::*)(grpc::CallbackServerContext*);
+
 /// `Api` is a service that protoc generated. Thread-safety: Count in constructors alone. Ownership: gRPC owns handlers.
-/// Errors: a call whose request CheckFieldCount refuses, with kMaxFields, ends with that error, and the door never
-/// hears of it.
+/// Errors: a call whose request CheckFieldCount refuses, with kMaxFields, or that cannot be parsed, ends with
+/// INVALID_ARGUMENT, and the door never hears of it.
 template <typename Api>
 class CountedService : public Api::CallbackService {
  protected:
@@ -59,6 +62,14 @@ class CountedService : public Api::CallbackService {
                                     const Counted<Request>* request) -> grpc::ServerWriteReactor<Response>* {
                        if (request->status.ok()) return (static_cast<Door*>(this)->*answer)(context, &request->message);
                        return new RefusedStream<Response>(request->status);
+                     }));
+  }
+  /// Of each message that the client sends the reactor gets what became of it.
+  template <typename Door, typename Request, typename Response>
+  void Count(const char* name, BidiMethod<Door, Request, Response> answer) {
+    Answer(name, new grpc::internal::CallbackBidiHandler<Counted<Request>, Response>(
+                     [this, answer](grpc::CallbackServerContext* context) {
+                       return (static_cast<Door*>(this)->*answer)(context);
                      }));
   }
 
@@ -87,7 +98,9 @@ class SerializationTraits<swiftcache::Counted<Message>> {
  public:
   static Status Deserialize(ByteBuffer* bytes, swiftcache::Counted<Message>* counted) {
     counted->status = swiftcache::CheckFieldCount(*bytes, *Message::descriptor(), swiftcache::kMaxFields);
-    if (counted->status.ok()) return SerializationTraits<Message>::Deserialize(bytes, &counted->message);
+    if (counted->status.ok() && !SerializationTraits<Message>::Deserialize(bytes, &counted->message).ok()) {
+      counted->status = absl::InvalidArgumentError(swiftcache::kCannotBeParsed);
+    }
     bytes->Clear();
     return Status::OK;
   }

@@ -59,6 +59,16 @@ class CardStream final : public grpc::ServerWriteReactor<v1::GetModelCardRespons
 
 }  // namespace
 
+EngineDoor::EngineDoor(const WireLimits& limits, SerializedCard card, std::string instance_id,
+                       std::function<uint64_t()> random)
+    : submitter_(std::make_shared<Submitter>(limits, std::move(random))),
+      card_(std::move(card)),
+      instance_id_(std::move(instance_id)) {
+  Count("Generate", &EngineDoor::Generate);
+  Count("GenerateMany", &EngineDoor::OpenStream);
+  Count("GetModelCard", &EngineDoor::GetModelCard);
+}
+
 grpc::ServerWriteReactor<v1::EngineGenerateResponse>* EngineDoor::Generate(grpc::CallbackServerContext* context,
                                                                            const v1::EngineGenerateRequest* request) {
   absl::StatusOr<exec::Request> plain = submitter_->Check(*request, ClientMetadata(*context, "traceparent"));
@@ -68,7 +78,7 @@ grpc::ServerWriteReactor<v1::EngineGenerateResponse>* EngineDoor::Generate(grpc:
   return stream.get();
 }
 
-grpc::ServerBidiReactor<v1::GenerateManyRequest, v1::GenerateManyResponse>* EngineDoor::GenerateMany(
+grpc::ServerBidiReactor<Counted<v1::GenerateManyRequest>, v1::GenerateManyResponse>* EngineDoor::OpenStream(
     grpc::CallbackServerContext*) {
   auto stream = std::make_shared<GenerateManyStream>(submitter_, [this](GenerateManyStream* ended) {
     absl::MutexLock lock(&mutex_);

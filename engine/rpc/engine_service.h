@@ -19,6 +19,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/synchronization/mutex.h"
+#include "common/rpc/counted_service.h"
 #include "engine/exec/engine.h"
 #include "engine/rpc/generate_many_stream.h"
 #include "engine/rpc/generate_request.h"
@@ -31,13 +32,10 @@ namespace swiftcache::engine::rpc {
 /// UNAVAILABLE to generations until Open; the model card is served from the start.
 /// Thread-safety: safe. Ownership: owns the card; borrows the engine, which outlives the server that runs this door.
 /// Errors: as in engine.proto.
-class EngineDoor final : public v1::EngineService::CallbackService {
+class EngineDoor final : public CountedService<v1::EngineService> {
  public:
   /// `random`: seeds and ids for requests without; called from any thread.
-  EngineDoor(const WireLimits& limits, SerializedCard card, std::string instance_id, std::function<uint64_t()> random)
-      : submitter_(std::make_shared<Submitter>(limits, std::move(random))),
-        card_(std::move(card)),
-        instance_id_(std::move(instance_id)) {}
+  EngineDoor(const WireLimits& limits, SerializedCard card, std::string instance_id, std::function<uint64_t()> random);
   ~EngineDoor() override { submitter_->Close(); }
 
   void Open(exec::Engine& engine) { submitter_->Open(engine); }
@@ -47,8 +45,9 @@ class EngineDoor final : public v1::EngineService::CallbackService {
 
   grpc::ServerWriteReactor<v1::EngineGenerateResponse>* Generate(grpc::CallbackServerContext* context,
                                                                  const v1::EngineGenerateRequest* request) override;
-  grpc::ServerBidiReactor<v1::GenerateManyRequest, v1::GenerateManyResponse>* GenerateMany(
-      grpc::CallbackServerContext* context) override ABSL_LOCKS_EXCLUDED(mutex_);
+  /// Answers GenerateMany.
+  grpc::ServerBidiReactor<Counted<v1::GenerateManyRequest>, v1::GenerateManyResponse>* OpenStream(
+      grpc::CallbackServerContext* context) ABSL_LOCKS_EXCLUDED(mutex_);
   grpc::ServerWriteReactor<v1::GetModelCardResponse>* GetModelCard(grpc::CallbackServerContext* context,
                                                                    const v1::GetModelCardRequest* request) override;
 

@@ -61,7 +61,7 @@ void GenerateManyStream::Start() {
 // Where the client is gone, and has not closed its half, OnReaderGone comes as well.
 void GenerateManyStream::OnReadDone(bool ok) {
   if (!ok) return EndWhenIdle(absl::OkStatus());
-  absl::Status status = Do(command_);
+  absl::Status status = command_.status.ok() ? Do(command_.message) : command_.status;
   if (!status.ok()) {
     End(std::move(status));
     return Advance();

@@ -18,6 +18,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "common/rpc/counted_service.h"
 #include "common/rpc/stream_writer.h"
 #include "engine/exec/request.h"
 #include "engine/rpc/submitter.h"
@@ -38,7 +39,7 @@ namespace swiftcache::engine::rpc {
 /// Errors: as in engine.proto.
 class GenerateManyStream final
     : public StreamWriter<v1::GenerateManyResponse,
-                          grpc::ServerBidiReactor<v1::GenerateManyRequest, v1::GenerateManyResponse>>,
+                          grpc::ServerBidiReactor<Counted<v1::GenerateManyRequest>, v1::GenerateManyResponse>>,
       public std::enable_shared_from_this<GenerateManyStream> {
  public:
   static constexpr int64_t kMaxUnreadEnds = 4096;  // as many calls as a connection may have: RpcServer::Options
@@ -86,7 +87,7 @@ class GenerateManyStream final
   const std::shared_ptr<const Submitter> submitter_;
   const std::function<void(GenerateManyStream*)> on_end_;
   std::shared_ptr<GenerateManyStream> self_;
-  v1::GenerateManyRequest command_;  // the reading thread's
+  Counted<v1::GenerateManyRequest> command_;  // the reading thread's
 
   absl::flat_hash_map<int64_t, std::shared_ptr<Generation>> generations_ ABSL_GUARDED_BY(mutex_);
   std::optional<absl::Status> end_when_idle_ ABSL_GUARDED_BY(mutex_);

@@ -12,6 +12,7 @@
 #include "common/rpc/status.h"
 #include "tests/engine/rpc/cards.h"
 #include "tests/fakes/fake_engine.h"
+#include "tests/fakes/raw_rpc_client.h"
 
 namespace swiftcache::engine::rpc {
 namespace {
@@ -119,6 +120,20 @@ TEST_F(EngineDoorTest, UnavailableUntilTheEngineIsThere) {
   EXPECT_EQ(StatusOf(Prompt("r1")).code(), absl::StatusCode::kUnavailable);
   int messages = 0;
   EXPECT_TRUE(FetchCard("", &messages).ok());
+}
+
+TEST_F(EngineDoorTest, EveryMethodRefusesARequestOfTooManyFields) {
+  const auto* file = v1::EngineGenerateRequest::descriptor()->file();
+  fakes::ExpectEveryMethodRefusesTooManyFields(server_->address(), *file->FindServiceByName("EngineService"));
+}
+
+TEST_F(EngineDoorTest, WhatIsNoMessageEndsTheStreamOfGenerations) {
+  for (const char* bytes : {"\x0a\x7f", "\x12\x04\x12\x02\xff\xfe"}) {  // cut, and a traceparent that is not UTF-8
+    const grpc::Status status =
+        fakes::SendBytes(server_->address(), "/swiftcache.v1.EngineService/GenerateMany", bytes);
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+    EXPECT_THAT(status.error_message(), HasSubstr("cannot be parsed"));
+  }
 }
 
 TEST_F(EngineDoorTest, ARefusalIsOneLineWithTheRequestsId) {
