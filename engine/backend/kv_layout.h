@@ -6,12 +6,14 @@
 //
 //   | begins at                           | bytes                       | what                                          |
 //   |---|---|---|
-//   | 0                                   | part_bytes()                | K [kv_heads][block_tokens][head_dim]          |
+//   | 0                                   | part_bytes()                | K [kv_heads][block_tokens * head_dim]         |
 //   | part_bytes()                        | the same                    | V, likewise                                   |
 //   | 2 x part_bytes()                    | scale_bytes()               | int8: scales of K, f32 [kv_heads][block_tokens] |
 //   | the same + scale_bytes()            | scale_bytes()               | int8: scales of V, likewise                   |
 //
-// Attention reads head by head: so what it reads of a block at a time is one run (ARCHITECTURE.md, decision 30).
+// Attention reads head by head: so what it reads of a block at a time is one run (ARCHITECTURE.md, decision 30). In which
+// order a head's elements lie there is a matter of the backend alone: on GPUs [block_tokens][head_dim], on CPUs as
+// cpu/kv_tiles.h says. Whoever moves KV moves whole slices.
 // An element of int8 stands for itself times the scale of its token and KV head: largest / 127 of the head's elements.
 // So a token is stored without a look at its neighbours, and is never stored anew.
 #pragma once

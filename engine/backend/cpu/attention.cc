@@ -15,11 +15,8 @@
 namespace swiftcache::engine::backend::cpu {
 namespace {
 
-constexpr int64_t kQueriesPerItem = 96;  // enough to repay the loading of a tile, few enough to stay in L1 and L2
-constexpr int64_t kCacheLineBytes = 64, kRowsAskedAtOnce = kTileTokens / 8;
-constexpr int64_t kSerialRows = 4;  // whose rope is done before a second thread would have woken
-// For so few a tile of pairs of bf16, each widened where it is multiplied, is quicker than one that is widened first.
-constexpr int64_t kFewQueries = 8;
+constexpr int64_t kQueriesPerItem = 96;  // enough to repay the reading of a tile, few enough to stay in L1 and L2
+constexpr int64_t kSerialRows = 4;       // whose rope is done before a second thread would have woken
 
 }  // namespace
 
@@ -27,14 +24,19 @@ PagedAttention::PagedAttention(Options options, const Kernels& kernels, ThreadPo
     : options_(std::move(options)),
       kernels_(kernels),
       pool_(pool),
+      tiles_(options_.kv, kernels),
       bf16_products_(options_.precision == Precision::kBf16 && options_.kv.dtype != KvDtype::kF32 &&
                      kernels.gemm_bf16 != nullptr),
+      gemm_(options_.kv.dtype == KvDtype::kF32 ? kernels.gemm_f32
+            : bf16_products_                   ? kernels.gemm_bf16
+                                               : kernels.gemm_bf16_weights),
       item_rows_(std::max<int64_t>(1, kQueriesPerItem / group())),
       ended_(std::make_unique<std::atomic<int64_t>[]>(max_splits())) {}
 
 int64_t PagedAttention::ScratchFloats() const {
   const int64_t of_query = 3 * dims() + kTileTokens + (dims() + kTileTokens) / 2 + 4;
-  return queries() * of_query + kTileTokens * (options_.shape.head_dim + dims() + 2);
+  const int64_t of_kv = dims() + 2 * tiles_.scratch_bytes() / int64_t{sizeof(float)} + 2 * kTileTokens;
+  return queries() * of_query + of_kv;
 }
 
 absl::Status PagedAttention::Reserve() {
@@ -49,10 +51,14 @@ PagedAttention::Scratch PagedAttention::ScratchOf(int worker) const {
   Scratch s;
   float* at = scratch_.as<float>() + worker * PadToPanel(ScratchFloats());
   const auto take = [&at](int64_t floats) { return std::exchange(at, at + floats); };
-  s.k = take(options_.shape.head_dim * kTileTokens);
-  s.v = take(kTileTokens * dims());
-  s.k_scales = take(kTileTokens);
-  s.v_scales = take(kTileTokens);
+  const auto take_bytes = [&take](int64_t bytes) {
+    return reinterpret_cast<std::byte*>(take(bytes / int64_t{sizeof(float)}));
+  };
+  s.kv.k = take_bytes(tiles_.scratch_bytes());
+  s.kv.v = take_bytes(tiles_.scratch_bytes());
+  s.kv.row = take_bytes(dims() * int64_t{sizeof(float)});
+  s.kv.k_scales = take(kTileTokens);
+  s.kv.v_scales = take(kTileTokens);
   s.q = take(queries() * dims());
   s.scores = take(queries() * kTileTokens);
   s.q_bf16 = reinterpret_cast<Bf16*>(take(queries() * dims() / 2));
@@ -132,19 +138,13 @@ void PagedAttention::PointStreamedAt(int64_t layer) {
   for (const Streamed& s : streamed_) blocks_[s.block] = s.slots[layer % 2] - layer * options_.kv.slice_bytes();
 }
 
-std::byte* PagedAttention::SliceAddress(const Sequence& sequence, int64_t layer, int64_t position) const {
-  const KvLayout& kv = options_.kv;
-  return reinterpret_cast<std::byte*>(blocks_[sequence.first_block + position / kv.block_tokens] +
-                                      layer * kv.slice_bytes());
-}
-
 void PagedAttention::RopeAndStoreKv(const RopeOp& op) {
   const int64_t rows = places_.size();
   const int64_t chunk = rows <= kSerialRows ? rows : 8;
   pool_.ParallelFor(CeilDiv(rows, std::max<int64_t>(1, chunk)), [&](int64_t item, int worker) {
     for (int64_t row = item * chunk; row < std::min(rows, (item + 1) * chunk); ++row) {
       RopeRow(op, row, worker);
-      StoreKvRow(op, row);
+      StoreKvRow(op, row, worker);
     }
   });
 }
@@ -175,24 +175,13 @@ void PagedAttention::RopeHead(float* head, int64_t row) const {
   }
 }
 
-void PagedAttention::StoreKvRow(const RopeOp& op, int64_t row) const {
-  const AttentionShape& shape = options_.shape;
-  const KvLayout& kv = options_.kv;
+void PagedAttention::StoreKvRow(const RopeOp& op, int64_t row, int worker) const {
+  const int64_t dim = options_.shape.head_dim, kv_heads = options_.shape.num_kv_heads;
   const RowPlace& place = places_[row];
-  const int64_t dim = kv.head_dim, token = place.position % kv.block_tokens;
-  const float* in = AsHost(*op.qkv).row(row) + shape.num_heads * dim;
-  std::byte* const slice = SliceAddress(sequences_[place.sequence], op.layer, place.position);
-  for (int64_t i = 0; i < 2 * kv.num_kv_heads; ++i, in += dim) {  // the heads of K, then those of V
-    const int64_t at = i * kv.block_tokens + token;
-    std::byte* const out = slice + at * kv.row_bytes();
-    if (kv.dtype == KvDtype::kF32) {
-      std::memcpy(out, in, dim * sizeof(float));
-    } else if (kv.dtype == KvDtype::kBf16) {
-      for (int64_t d = 0; d < dim; ++d) reinterpret_cast<Bf16*>(out)[d] = ToBf16(in[d]);
-    } else {
-      const float scale = kernels_.quantize(in, dim, reinterpret_cast<int8_t*>(out));
-      std::memcpy(slice + 2 * kv.part_bytes() + at * sizeof(float), &scale, sizeof(float));
-    }
+  const float* k = AsHost(*op.qkv).row(row) + options_.shape.num_heads * dim;
+  for (int64_t head = 0; head < kv_heads; ++head, k += dim) {
+    tiles_.Store(HeadOf(sequences_[place.sequence], op.layer, head), place.position, k, k + kv_heads * dim,
+                 ScratchOf(worker).kv);
   }
 }
 
@@ -204,7 +193,7 @@ void PagedAttention::Attend(int64_t layer, const HostBuffer& qkv, const HostBuff
 
 void PagedAttention::AttendItem(int64_t layer, const Item& item, const HostBuffer& qkv, const HostBuffer& out,
                                 Scratch s) {
-  TileRows next;
+  KvTiles::Tile next;
   s.next = &next;
   LoadQueries(item, qkv, s);
   Sums all = s.all;
@@ -230,18 +219,19 @@ void PagedAttention::AttendItem(int64_t layer, const Item& item, const HostBuffe
 void PagedAttention::AttendSegment(int64_t layer, const Item& item, int64_t segment, const Sums& sums,
                                    const Scratch& s) const {
   const int64_t queries = item.num_rows * group();
-  const Products products = ProductsOf(queries);
+  const KvTiles::Head head = HeadOf(sequences_[item.sequence], layer, item.kv_head);
   std::fill_n(sums.out, queries * dims(), 0.0f);
   std::fill_n(sums.max, queries, -std::numeric_limits<float>::infinity());
   std::fill_n(sums.sum, queries, 0.0f);
   const int64_t end = std::min(ContextOf(item), (segment + 1) * kSegmentTokens);
   const int64_t known = item.split < 0 ? ContextOf(item) : end;  // what this worker will read
   for (int64_t first = segment * kSegmentTokens; first < end; first += kTileTokens) {
-    if (s.next->first != first) FindTile(layer, item, first, known, *s.next);
-    const TileRows now = *s.next;
-    FindTile(layer, item, first + kTileTokens, known, *s.next);
-    LoadTile(now, products, s);
-    AttendTile(item, first, now.count, products, sums, s);
+    if (s.next->first != first) tiles_.Find(head, first, known, *s.next);
+    KvTiles::Tile now = *s.next;
+    tiles_.Find(head, first + kTileTokens, known, *s.next);
+    tiles_.AskAhead(*s.next);
+    tiles_.Load(s.kv, now);
+    AttendTile(item, now, sums, s);
   }
 }
 
@@ -274,79 +264,17 @@ void PagedAttention::LoadQueries(const Item& item, const HostBuffer& qkv, const 
   if (bf16_products_) kernels_.to_bf16(s.q, item.num_rows * group() * dims(), s.q_bf16);
 }
 
-void PagedAttention::FindTile(int64_t layer, const Item& item, int64_t first, int64_t end, TileRows& rows) const {
-  const KvLayout& kv = options_.kv;
-  const uint64_t* block = blocks_.data() + sequences_[item.sequence].first_block + first / kv.block_tokens;
-  const uint64_t row = item.kv_head * kv.block_tokens;
-  const uint64_t head = layer * kv.slice_bytes() + row * kv.row_bytes();
-  const uint64_t scales = layer * kv.slice_bytes() + 2 * kv.part_bytes() + row * sizeof(float);
-  rows.first = first;
-  rows.count = std::clamp<int64_t>(end - first, 0, kTileTokens);
-  rows.asked_for = 0;
-  for (int64_t t = 0, token = first % kv.block_tokens; t < rows.count; ++block, token = 0) {
-    uint64_t at = *block + head + token * kv.row_bytes();
-    for (; t < rows.count && token < kv.block_tokens; ++t, ++token, at += kv.row_bytes()) {
-      rows.k[t] = reinterpret_cast<const void*>(at);
-      rows.v[t] = reinterpret_cast<const void*>(at + kv.part_bytes());
-      rows.scales[t] = reinterpret_cast<const std::byte*>(*block + scales + token * sizeof(float));
-    }
-  }
-}
-
-// The processor guesses the next rows of a block, but too late, and not those of the next block. Asked for all at once
-// they would hold up what is done meanwhile: a few at a time, between one piece of work and the next.
-void PagedAttention::AskAhead(const Scratch& s) const {
-  TileRows& next = *s.next;
-  const int64_t bytes = options_.kv.head_dim * BytesOf(options_.kv.dtype);
-  const int64_t until = std::min(next.count, next.asked_for + kRowsAskedAtOnce);
-  for (int64_t& t = next.asked_for; t < until; ++t) {
-    for (int64_t byte = 0; byte < bytes; byte += kCacheLineBytes) {
-      __builtin_prefetch(static_cast<const std::byte*>(next.k[t]) + byte);
-      __builtin_prefetch(static_cast<const std::byte*>(next.v[t]) + byte);
-    }
-    if (options_.kv.dtype == KvDtype::kInt8) {
-      __builtin_prefetch(next.scales[t]);
-      __builtin_prefetch(next.scales[t] + options_.kv.scale_bytes());
-    }
-  }
-}
-
-// A score or sum is the same chain of products with both f32 kernels.
-PagedAttention::Products PagedAttention::ProductsOf(int64_t queries) const {
-  const KvDtype dtype = options_.kv.dtype;
-  if (dtype == KvDtype::kF32) return {kernels_.load_f32, kernels_.gemm_f32, false};
-  const bool int8 = dtype == KvDtype::kInt8;
-  if (bf16_products_) return {int8 ? kernels_.load_int8_pairs : kernels_.load_bf16_pairs, kernels_.gemm_bf16, true};
-  if (int8) return {kernels_.load_int8, kernels_.gemm_f32, false};
-  if (queries <= kFewQueries) return {kernels_.load_bf16_pairs, kernels_.gemm_bf16_weights, true};
-  return {kernels_.load_bf16, kernels_.gemm_f32, false};
-}
-
-void PagedAttention::LoadTile(const TileRows& rows, const Products& products, const Scratch& s) const {
-  AskAhead(s);
-  products.load.k(rows.k, rows.count, options_.shape.head_dim, s.k);
-  AskAhead(s);
-  products.load.v(rows.v, rows.count, options_.shape.head_dim, s.v);
-  if (options_.kv.dtype != KvDtype::kInt8) return;
-  std::fill_n(s.k_scales, 2 * kTileTokens, 0.0f);
-  for (int64_t t = 0; t < rows.count; ++t) {
-    std::memcpy(s.k_scales + t, rows.scales[t], sizeof(float));
-    std::memcpy(s.v_scales + t, rows.scales[t] + options_.kv.scale_bytes(), sizeof(float));
-  }
-}
-
-void PagedAttention::AttendTile(const Item& item, int64_t first, int64_t count, const Products& products,
-                                const Sums& sums, const Scratch& s) const {
+void PagedAttention::AttendTile(const Item& item, const KvTiles::Tile& tile, const Sums& sums, const Scratch& s) const {
   const int64_t queries = item.num_rows * group();
-  Scores(queries, count, products, s);
+  Scores(queries, tile, s);
   const bool int8 = options_.kv.dtype == KvDtype::kInt8;
   const int64_t position = sequences_[item.sequence].context_tokens + item.first_row;
   for (int64_t i = 0; i < queries; ++i) {
-    AskAhead(s);
-    const int64_t valid = std::clamp<int64_t>(position + i / group() + 1 - first, 0, kTileTokens);
+    tiles_.AskAhead(*s.next);
+    const int64_t valid = std::clamp<int64_t>(position + i / group() + 1 - tile.first, 0, kTileTokens);
     kernels_.softmax_tile({.scores = s.scores + i * kTileTokens,
-                           .k_scales = int8 ? s.k_scales : nullptr,
-                           .v_scales = int8 ? s.v_scales : nullptr,
+                           .k_scales = int8 ? s.kv.k_scales : nullptr,
+                           .v_scales = int8 ? s.kv.v_scales : nullptr,
                            .valid = valid,
                            .out = sums.out + i * dims(),
                            .out_cols = dims(),
@@ -354,39 +282,50 @@ void PagedAttention::AttendTile(const Item& item, int64_t first, int64_t count, 
                            .sum = sums.sum + i});
   }
   if (bf16_products_) kernels_.to_bf16(s.scores, queries * kTileTokens, s.p_bf16);
-  WeightedSums(queries, sums, products, s);
+  WeightedSums(queries, tile, sums, s);
 }
 
-// scores = q * K^T, of no meaning from `count` on.
-void PagedAttention::Scores(int64_t queries, int64_t count, const Products& products, const Scratch& s) const {
+// scores = q * K^T, of no meaning beyond the tile's positions.
+void PagedAttention::Scores(int64_t queries, const KvTiles::Tile& tile, const Scratch& s) const {
+  PanelPiece words;
   PanelGemm gemm;
   gemm.a = bf16_products_ ? static_cast<const void*>(s.q_bf16) : s.q;
   gemm.lda = dims();
-  gemm.k = products.pairs ? options_.shape.head_dim / 2 : options_.shape.head_dim;
+  gemm.b = {&words, 1};
+  gemm.stride = kPieceTokens;
+  gemm.k = tiles_.k_words();
   gemm.ldc = kTileTokens;
   gemm.rows = queries;
-  for (int64_t panel = 0; panel * kPanelCols < count; ++panel) {
-    AskAhead(s);
-    gemm.b = s.k + panel * gemm.k * kPanelCols;
-    gemm.c = s.scores + panel * kPanelCols;
-    products.gemm(gemm);
+  for (int64_t i = 0; i < tile.num_pieces(); i += 2) {
+    tiles_.AskAhead(*s.next);
+    words = {tile.pieces[i].k, tile.pieces[std::min(i + 1, tile.num_pieces() - 1)].k};
+    gemm.c = s.scores + i * kPieceTokens;
+    gemm_(gemm);
   }
 }
 
 // out += p * V
-void PagedAttention::WeightedSums(int64_t queries, const Sums& sums, const Products& products, const Scratch& s) const {
+void PagedAttention::WeightedSums(int64_t queries, const KvTiles::Tile& tile, const Sums& sums,
+                                  const Scratch& s) const {
+  PanelPiece words[kTilePieces];
   PanelGemm gemm;
   gemm.a = bf16_products_ ? static_cast<const void*>(s.p_bf16) : s.scores;
   gemm.lda = kTileTokens;
-  gemm.k = products.pairs ? kTileTokens / 2 : kTileTokens;
+  gemm.b = {words, static_cast<size_t>(tile.num_pieces())};
+  gemm.stride = tiles_.width();
+  gemm.k = tiles_.v_words();
   gemm.ldc = dims();
   gemm.rows = queries;
   gemm.add = true;
-  for (int64_t panel = 0; panel < dims() / kPanelCols; ++panel) {
-    AskAhead(s);
-    gemm.b = s.v + panel * gemm.k * kPanelCols;
-    gemm.c = sums.out + panel * kPanelCols;
-    products.gemm(gemm);
+  for (int64_t d = 0; d < dims(); d += kPanelCols) {
+    tiles_.AskAhead(*s.next);
+    const int64_t high = std::min(d + kHalfCols, tiles_.width() - kHalfCols);
+    for (int64_t i = 0; i < tile.num_pieces(); ++i) {
+      const auto* v = reinterpret_cast<const float*>(tile.pieces[i].v);
+      words[i] = {v + d, v + high};
+    }
+    gemm.c = sums.out + d;
+    gemm_(gemm);
   }
 }
 

@@ -19,6 +19,7 @@
 #include "engine/backend/backend.h"
 #include "engine/backend/cpu/host_buffer.h"
 #include "engine/backend/cpu/kernels.h"
+#include "engine/backend/cpu/kv_tiles.h"
 #include "engine/backend/cpu/memory.h"
 #include "engine/backend/cpu/thread_pool.h"
 
@@ -75,22 +76,10 @@ class PagedAttention {
     int64_t block;
     uint64_t slots[2];
   };
-  // Where the rows of a tile lie, and how many of them were asked for ahead of their use.
-  struct TileRows {
-    const void *k[kTileTokens], *v[kTileTokens];
-    const std::byte* scales[kTileTokens];  // of K, int8; V's lie scale_bytes() behind them
-    int64_t first = -1, count = 0, asked_for = 0;
-  };
   // What the softmax of some positions sums up; `queries` = rows of an item times the group.
   struct Sums {
     float* out;        // [queries][dims]
     float *max, *sum;  // [queries]
-  };
-  // How the products of some queries with a tile are made.
-  struct Products {
-    Kernels::LoadTiles load;
-    void (*gemm)(const PanelGemm&);
-    bool pairs;  // the tile is pairs of bf16
   };
   // One worker's memory; `dims` = PadToPanel(head_dim).
   struct Scratch {
@@ -98,11 +87,9 @@ class PagedAttention {
     float* scores;  // [queries][kTileTokens]
     Bf16* q_bf16;   // as q
     Bf16* p_bf16;   // as scores
-    float* k;       // a tile as panels (Kernels::LoadTile), f32 or pairs of bf16
-    float* v;
-    float *k_scales, *v_scales;  // [kTileTokens], int8
+    KvTiles::Scratch kv;
     Sums all, part;
-    TileRows* next = nullptr;
+    KvTiles::Tile* next = nullptr;
   };
 
   int64_t group() const { return options_.shape.num_heads / options_.shape.num_kv_heads; }
@@ -120,28 +107,27 @@ class PagedAttention {
   void SplitItems();
   void PrepareRotations();
   void PointStreamedAt(int64_t layer);
-  std::byte* SliceAddress(const Sequence& sequence, int64_t layer, int64_t position) const;
+  KvTiles::Head HeadOf(const Sequence& sequence, int64_t layer, int64_t kv_head) const {
+    return {blocks_.data() + sequence.first_block, layer, kv_head};
+  }
   void RopeRow(const RopeOp& op, int64_t row, int worker);
   void RopeHead(float* head, int64_t row) const;
-  void StoreKvRow(const RopeOp& op, int64_t row) const;
+  void StoreKvRow(const RopeOp& op, int64_t row, int worker) const;
   void AttendItem(int64_t layer, const Item& item, const HostBuffer& qkv, const HostBuffer& out, Scratch s);
   void AttendSegment(int64_t layer, const Item& item, int64_t segment, const Sums& sums, const Scratch& s) const;
   void Join(const Item& item, int64_t segment, const Sums& part, const Sums& all) const;
   void LoadQueries(const Item& item, const HostBuffer& qkv, const Scratch& s) const;
-  void FindTile(int64_t layer, const Item& item, int64_t first, int64_t end, TileRows& rows) const;
-  void AskAhead(const Scratch& s) const;
-  Products ProductsOf(int64_t queries) const;
-  void LoadTile(const TileRows& rows, const Products& products, const Scratch& s) const;
-  void AttendTile(const Item& item, int64_t first, int64_t count, const Products& products, const Sums& sums,
-                  const Scratch& s) const;
-  void Scores(int64_t queries, int64_t count, const Products& products, const Scratch& s) const;
-  void WeightedSums(int64_t queries, const Sums& sums, const Products& products, const Scratch& s) const;
+  void AttendTile(const Item& item, const KvTiles::Tile& tile, const Sums& sums, const Scratch& s) const;
+  void Scores(int64_t queries, const KvTiles::Tile& tile, const Scratch& s) const;
+  void WeightedSums(int64_t queries, const KvTiles::Tile& tile, const Sums& sums, const Scratch& s) const;
   void StoreOutput(const Item& item, const Sums& sums, const HostBuffer& out) const;
 
   const Options options_;
   const Kernels kernels_;
   ThreadPool& pool_;
+  const KvTiles tiles_;
   const bool bf16_products_;
+  void (*const gemm_)(const PanelGemm&);
   const int64_t item_rows_;
   HostMemory scratch_;    // [threads][ScratchFloats()]
   HostMemory parts_;      // [num_parts()] of PartFloats(), Sums of split items

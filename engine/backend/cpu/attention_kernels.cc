@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What attention does beside its two products: tiles of K and V out of the blocks, and online softmax.
+// What attention does beside its two products: online softmax, and KV of int8.
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -27,159 +27,18 @@ using Words = hn::Vec<F32>;
 
 constexpr int64_t kLanes = HWY_MAX_BYTES / 4;
 
-// kLanes elements, widened.
-HWY_INLINE Words Load(const float* p) { return hn::LoadU(F32(), p); }
-HWY_INLINE Words Load(const Bf16* p) {
-  const hn::ScalableTag<uint32_t> d32;
-  const hn::Rebind<uint16_t, F32> d16;
-  return hn::BitCast(F32(), hn::ShiftLeft<16>(hn::PromoteTo(d32, hn::LoadU(d16, p))));
-}
-HWY_INLINE Words Load(const int8_t* p) {
+void Int8ToBf16(const int8_t* x, int64_t n, Bf16* out) {
   const hn::RebindToSigned<F32> d32;
-  return hn::ConvertTo(F32(), hn::PromoteTo(d32, hn::LoadU(hn::Rebind<int8_t, F32>(), p)));
-}
-// Two elements of a row, which become the two bf16 of a word: even below odd.
-struct Int8Pair {
-  int8_t even, odd;
-};
-HWY_INLINE Words Load(const Int8Pair* p) {
-  const hn::RebindToUnsigned<F32> d32;
-  const hn::RebindToSigned<F32> s32;
+  const hn::Rebind<int8_t, F32> d8;
   const hn::Rebind<uint16_t, F32> d16;
-  const auto both = hn::PromoteTo(s32, hn::LoadU(d16, reinterpret_cast<const uint16_t*>(p)));
-  const auto even = hn::ConvertTo(F32(), hn::ShiftRight<24>(hn::ShiftLeft<24>(both)));
-  const auto odd = hn::ConvertTo(F32(), hn::ShiftRight<24>(hn::ShiftLeft<16>(both)));  // its low half is zero
-  return hn::BitCast(F32(), hn::Or(hn::ShiftRight<16>(hn::BitCast(d32, even)), hn::BitCast(d32, odd)));
-}
-// kLanes elements as bf16, in the lower halves of the words.
-HWY_INLINE auto LoadBf16(const Bf16* p) {
-  return hn::PromoteTo(hn::RebindToUnsigned<F32>(), hn::LoadU(hn::Rebind<uint16_t, F32>(), p));
-}
-HWY_INLINE auto LoadBf16(const int8_t* p) {
-  return hn::ShiftRight<16>(hn::BitCast(hn::RebindToUnsigned<F32>(), Load(p)));
-}
-HWY_INLINE float Load1(const float* p) { return *p; }
-HWY_INLINE float Load1(const Bf16* p) { return FromBf16(*p); }
-HWY_INLINE float Load1(const int8_t* p) { return *p; }
-HWY_INLINE float Load1(const Int8Pair* p) {
-  return std::bit_cast<float>(uint32_t{ToBf16(p->even)} | uint32_t{ToBf16(p->odd)} << 16);
-}
-
-// Four rows: word i of a 128-bit block is of row i then, and block b of out[j] is column 4 * b + j.
-template <typename T>
-HWY_INLINE void TransposeBlocks(const T* const* rows, int64_t d, Words out[4]) {
-  const F32 d4;
-  const hn::ScalableTag<double> d2;
-  const Words r0 = Load(rows[0] + d), r1 = Load(rows[1] + d), r2 = Load(rows[2] + d), r3 = Load(rows[3] + d);
-  const auto a = hn::BitCast(d2, hn::InterleaveLower(d4, r0, r1)), b = hn::BitCast(d2, hn::InterleaveLower(d4, r2, r3));
-  const auto e = hn::BitCast(d2, hn::InterleaveUpper(d4, r0, r1)), f = hn::BitCast(d2, hn::InterleaveUpper(d4, r2, r3));
-  out[0] = hn::BitCast(d4, hn::InterleaveLower(d2, a, b));
-  out[1] = hn::BitCast(d4, hn::InterleaveUpper(d2, a, b));
-  out[2] = hn::BitCast(d4, hn::InterleaveLower(d2, e, f));
-  out[3] = hn::BitCast(d4, hn::InterleaveUpper(d2, e, f));
-}
-
-// out[i][0..kLanes) = rows[0..kLanes)[d + i] for i < kLanes, rows of `out` being kPanelCols apart.
-template <typename T>
-HWY_INLINE void TransposeSquare(const T* const* rows, int64_t d, float* out) {
-  const F32 d4;
-  Words of[kLanes / 4][4];  // four rows each
-  for (int64_t r = 0; r < kLanes / 4; ++r) TransposeBlocks(rows + 4 * r, d, of[r]);
-  const auto store = [out](int64_t i, Words row) HWY_ATTR { hn::StoreU(row, F32(), out + i * kPanelCols); };
-  for (int64_t j = 0; j < 4; ++j) {
-    if constexpr (kLanes == 4) {
-      store(j, of[0][j]);
-    } else if constexpr (kLanes == 8) {
-      store(j, hn::ConcatLowerLower(d4, of[1][j], of[0][j]));
-      store(4 + j, hn::ConcatUpperUpper(d4, of[1][j], of[0][j]));
-    } else {
-      const auto even01 = hn::OddEvenBlocks(hn::SwapAdjacentBlocks(of[1][j]), of[0][j]);  // blocks 0 and 2 of both
-      const auto odd01 = hn::OddEvenBlocks(of[1][j], hn::SwapAdjacentBlocks(of[0][j]));
-      const auto even23 = hn::OddEvenBlocks(hn::SwapAdjacentBlocks(of[3][j]), of[2][j]);
-      const auto odd23 = hn::OddEvenBlocks(of[3][j], hn::SwapAdjacentBlocks(of[2][j]));
-      store(j, hn::ConcatLowerLower(d4, even23, even01));
-      store(4 + j, hn::ConcatLowerLower(d4, odd23, odd01));
-      store(8 + j, hn::ConcatUpperUpper(d4, even23, even01));
-      store(12 + j, hn::ConcatUpperUpper(d4, odd23, odd01));
-    }
+  const auto of = [d32](hn::VFromD<decltype(d8)> codes)
+                      HWY_ATTR { return hn::BitCast(d32, hn::ConvertTo(F32(), hn::PromoteTo(d32, codes))); };
+  int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) {
+    const auto bits = hn::BitCast(hn::RebindToUnsigned<F32>(), of(hn::LoadU(d8, x + i)));
+    hn::StoreU(hn::DemoteTo(d16, hn::BitCast(d32, hn::ShiftRight<16>(bits))), d16, out + i);
   }
-}
-
-// The last square may overlap the one before; a row that is not there is the last one again.
-template <typename T>
-HWY_INLINE void LoadK(const void* const* rows, int64_t count, int64_t dims, float* out) {
-  for (int64_t t = 0; t < count; t += kLanes) {
-    const T* of[kLanes];
-    for (int64_t i = 0; i < kLanes; ++i) of[i] = static_cast<const T*>(rows[t + i < count ? t + i : count - 1]);
-    float* to = out + t / kPanelCols * dims * kPanelCols + t % kPanelCols;
-    for (int64_t d = 0; dims >= kLanes && d < dims; d += kLanes) {
-      const int64_t first = d + kLanes <= dims ? d : dims - kLanes;
-      TransposeSquare(of, first, to + first * kPanelCols);
-    }
-    for (int64_t d = 0; dims < kLanes && d < dims; ++d) {
-      for (int64_t i = 0; i < kLanes; ++i) to[d * kPanelCols + i] = Load1(of[i] + d);
-    }
-  }
-}
-
-template <typename T>
-HWY_INLINE void LoadV(const void* const* rows, int64_t count, int64_t head_dim, float* out) {
-  for (int64_t first = 0; first < head_dim; first += kPanelCols) {
-    const int64_t dims = head_dim - first < kPanelCols ? head_dim - first : kPanelCols;
-    for (int64_t t = 0; t < kTileTokens; ++t, out += kPanelCols) {
-      int64_t d = 0;
-      if (t < count) {
-        const T* row = static_cast<const T*>(rows[t]) + first;
-        for (; d + kLanes <= dims; d += kLanes) hn::StoreU(Load(row + d), F32(), out + d);
-        for (; d < dims; ++d) out[d] = Load1(row + d);
-      }
-      for (; d < kPanelCols; ++d) out[d] = 0;
-    }
-  }
-}
-
-// Rows t and t + 1 of a panel, interleaved, as bf16. `dims` <= kPanelCols elements are there.
-template <typename T>
-HWY_INLINE void PairRows(const T* even, const T* odd, int64_t dims, Bf16* out) {
-  const hn::ScalableTag<uint32_t> d32;
-  int64_t d = 0;
-  for (; d + kLanes <= dims; d += kLanes) {
-    const auto pairs = hn::Or(LoadBf16(even + d), hn::ShiftLeft<16>(LoadBf16(odd + d)));
-    hn::StoreU(pairs, d32, reinterpret_cast<uint32_t*>(out + 2 * d));
-  }
-  for (; d < dims; ++d) {
-    out[2 * d] = ToBf16(Load1(even + d));
-    out[2 * d + 1] = ToBf16(Load1(odd + d));
-  }
-  for (; d < kPanelCols; ++d) out[2 * d] = out[2 * d + 1] = 0;
-}
-
-template <typename T>
-void LoadVPairs(const void* const* rows, int64_t count, int64_t head_dim, void* out) {
-  static constexpr T kZeroes[kPanelCols] = {};
-  Bf16* to = static_cast<Bf16*>(out);
-  for (int64_t first = 0; first < head_dim; first += kPanelCols) {
-    const int64_t dims = head_dim - first < kPanelCols ? head_dim - first : kPanelCols;
-    for (int64_t t = 0; t < kTileTokens; t += 2, to += 2 * kPanelCols) {
-      const T* even = t < count ? static_cast<const T*>(rows[t]) + first : kZeroes;
-      const T* odd = t + 1 < count ? static_cast<const T*>(rows[t + 1]) + first : kZeroes;
-      PairRows(even, odd, dims, to);
-    }
-  }
-}
-
-template <typename T>
-void LoadKRows(const void* const* rows, int64_t count, int64_t head_dim, void* out) {
-  LoadK<T>(rows, count, head_dim, static_cast<float*>(out));
-}
-// A pair moves as one 32-bit word; the moves keep every bit pattern.
-template <typename Pair>
-void LoadKPairs(const void* const* rows, int64_t count, int64_t head_dim, void* out) {
-  LoadK<Pair>(rows, count, head_dim / 2, static_cast<float*>(out));
-}
-template <typename T>
-void LoadVRows(const void* const* rows, int64_t count, int64_t head_dim, void* out) {
-  LoadV<T>(rows, count, head_dim, static_cast<float*>(out));
+  for (; i < n; ++i) out[i] = ToBf16(x[i]);
 }
 
 constexpr float kLeastScaled = 1e-35f;  // 127 / less may be infinite: all such a head's elements become zero
@@ -274,11 +133,7 @@ void Softmax(const SoftmaxTile& tile) { tile.k_scales != nullptr ? SoftmaxOf<tru
 void SetAttention(Kernels& kernels) {
   kernels.softmax_tile = Softmax;
   kernels.quantize = Quantize;
-  kernels.load_f32 = {LoadKRows<float>, LoadVRows<float>};
-  kernels.load_bf16 = {LoadKRows<Bf16>, LoadVRows<Bf16>};
-  kernels.load_bf16_pairs = {LoadKPairs<float>, LoadVPairs<Bf16>};
-  kernels.load_int8 = {LoadKRows<int8_t>, LoadVRows<int8_t>};
-  kernels.load_int8_pairs = {LoadKPairs<Int8Pair>, LoadVPairs<int8_t>};
+  kernels.int8_to_bf16 = Int8ToBf16;
 }
 
 }  // namespace HWY_NAMESPACE

@@ -20,16 +20,21 @@ namespace swiftcache::engine::backend::cpu {
 namespace {
 
 constexpr int64_t kStepPairs = 16;  // of inputs, in a tile product
-constexpr int64_t kStepWeights = kStepPairs * 2 * kPanelCols;
 // Whose weights, 20 KiB, stay in L1 while all rows pass by, two tiles and as many bytes at a time.
 constexpr int64_t kCachedSteps = 10;
 
+// Weights of some steps, one after another: pairs are `stride` bytes apart.
+struct Weights {
+  const Bf16 *low, *high;
+  int64_t stride;
+};
+
 template <int kTiles>
-HWY_INLINE void Step(const Bf16* a0, const Bf16* a1, int64_t stride, const Bf16* b) {
-  _tile_loadd(6, b, kWeightStride);
+HWY_INLINE void Step(const Bf16* a0, const Bf16* a1, int64_t stride, const Weights& b) {
+  _tile_loadd(6, b.low, b.stride);
   _tile_loadd(4, a0, stride);
   _tile_dpbf16ps(0, 4, 6);
-  _tile_loadd(7, b + 2 * kTileCols, kWeightStride);
+  _tile_loadd(7, b.high, b.stride);
   _tile_dpbf16ps(1, 4, 7);
   if constexpr (kTiles == 2) {
     _tile_loadd(5, a1, stride);
@@ -70,10 +75,11 @@ HWY_INLINE void StoreSums(TileSums* sums) {
 
 // Adds the products of some steps to the sums of kTiles tiles, whose rows begin at a0 and a1; or begins these.
 template <int kTiles>
-HWY_NOINLINE void AddSteps(const Bf16* a0, const Bf16* a1, int64_t stride, const Bf16* b, int64_t steps, bool begin,
+HWY_NOINLINE void AddSteps(const Bf16* a0, const Bf16* a1, int64_t stride, Weights b, int64_t steps, bool begin,
                            TileSums* sums) {
   begin ? BeginSums<kTiles>() : LoadSums<kTiles>(sums);
-  for (const Bf16* const end = b + steps * kStepWeights; b != end; b += kStepWeights) {
+  const int64_t step = kStepPairs * b.stride / int64_t{sizeof(Bf16)};
+  for (const Bf16* const end = b.low + steps * step; b.low != end; b.low += step, b.high += step) {
     Step<kTiles>(a0, a1, stride, b);
     a0 += 2 * kStepPairs;
     a1 += 2 * kStepPairs;
@@ -81,21 +87,38 @@ HWY_NOINLINE void AddSteps(const Bf16* a0, const Bf16* a1, int64_t stride, const
   StoreSums<kTiles>(sums);
 }
 
+// `count` steps from pair `first` on. Where a piece ends within a step, or has no more pairs, they are put together in
+// `filled`, with zeroes beyond the last one, as rows have there.
+Weights StepsOf(const PanelGemm& g, int64_t first, int64_t count, Bf16* filled) {
+  const auto at = [&g](const void* half, int64_t k) { return static_cast<const Bf16*>(half) + k * 2 * g.stride; };
+  if (g.b.size() == 1 && first + count * kStepPairs <= g.k) {
+    return {at(g.b[0].low, first), at(g.b[0].high, first), g.stride * 2 * int64_t{sizeof(Bf16)}};
+  }
+  const int64_t pairs = g.k * static_cast<int64_t>(g.b.size());
+  Bf16* to = filled;
+  for (int64_t k = first; k < first + count * kStepPairs; ++k, to += 2 * kPanelCols) {
+    if (k >= pairs) {
+      std::fill_n(to, 2 * kPanelCols, Bf16{});
+      continue;
+    }
+    const PanelPiece& piece = g.b[k / g.k];
+    std::copy_n(at(piece.low, k % g.k), 2 * kHalfCols, to);
+    std::copy_n(at(piece.high, k % g.k), 2 * kHalfCols, to + 2 * kHalfCols);
+  }
+  return {filled, filled + 2 * kHalfCols, kWeightStride};
+}
+
 // Rows [first, first + rows), of at most kMaxTiles.
 void Rows(const PanelGemm& g, int64_t first_row, int64_t rows) {
   alignas(64) TileSums sums[kMaxTiles];
-  alignas(64) Bf16 filled[kCachedSteps * kStepWeights];
+  alignas(64) Bf16 filled[kCachedSteps * kStepPairs * 2 * kPanelCols];
   const int64_t tiles = CeilDiv(rows, kTileRows), stride = g.lda * int64_t{sizeof(Bf16)};
-  const int64_t steps = CeilDiv(g.k, kStepPairs), at_once = CeilDiv(steps, CeilDiv(steps, kCachedSteps));
+  const int64_t steps = CeilDiv(g.k * static_cast<int64_t>(g.b.size()), kStepPairs);
+  const int64_t at_once = CeilDiv(steps, CeilDiv(steps, kCachedSteps));
   ShapeTiles<kStepPairs>(std::min(rows, kTileRows));
   for (int64_t first = 0; first < steps; first += at_once) {
     const int64_t count = std::min(at_once, steps - first);
-    const Bf16* b = static_cast<const Bf16*>(g.b) + first * kStepWeights;
-    const int64_t there = std::min(count * kStepWeights, 2 * g.k * kPanelCols - first * kStepWeights);
-    if (there < count * kStepWeights) {  // the last step wants pairs that are no more: zeroes, as rows have there
-      std::fill(std::copy(b, b + there, filled), filled + count * kStepWeights, Bf16{});
-      b = filled;
-    }
+    const Weights b = StepsOf(g, first * kStepPairs, count, filled);
     BeforeTileLoads();
     const auto a = [&](int64_t tile) {
       return static_cast<const Bf16*>(g.a) + (first_row + FirstRow(tile, rows)) * g.lda + first * 2 * kStepPairs;

@@ -36,20 +36,22 @@ SWIFTCACHE_AVX512_BF16 inline __attribute__((always_inline)) void StoreTile(cons
 template <int kRows>
 SWIFTCACHE_AVX512_BF16 __attribute__((noinline)) void Tile(const PanelGemm& g, int64_t row) {
   const Bf16* a = static_cast<const Bf16*>(g.a) + row * g.lda;
-  const Bf16* b = static_cast<const Bf16*>(g.b);
   __m512 acc[kRows][2];
 #pragma GCC unroll 16
   for (int m = 0; m < kRows; ++m) acc[m][0] = acc[m][1] = _mm512_setzero_ps();
-  for (int64_t k = 0; k < g.k; ++k, b += 2 * kPanelCols, a += 2) {
-    const __m512bh b0 = (__m512bh)_mm512_loadu_si512(b);
-    const __m512bh b1 = (__m512bh)_mm512_loadu_si512(b + 32);
+  for (const PanelPiece& piece : g.b) {
+    const Bf16 *low = static_cast<const Bf16*>(piece.low), *high = static_cast<const Bf16*>(piece.high);
+    for (const Bf16* const end = a + 2 * g.k; a != end; a += 2, low += 2 * g.stride, high += 2 * g.stride) {
+      const __m512bh b0 = (__m512bh)_mm512_loadu_si512(low);
+      const __m512bh b1 = (__m512bh)_mm512_loadu_si512(high);
 #pragma GCC unroll 16
-    for (int m = 0; m < kRows; ++m) {
-      int32_t pair;
-      __builtin_memcpy(&pair, a + m * g.lda, sizeof(pair));
-      const __m512bh av = (__m512bh)_mm512_set1_epi32(pair);
-      acc[m][0] = _mm512_dpbf16_ps(acc[m][0], av, b0);
-      acc[m][1] = _mm512_dpbf16_ps(acc[m][1], av, b1);
+      for (int m = 0; m < kRows; ++m) {
+        int32_t pair;
+        __builtin_memcpy(&pair, a + m * g.lda, sizeof(pair));
+        const __m512bh av = (__m512bh)_mm512_set1_epi32(pair);
+        acc[m][0] = _mm512_dpbf16_ps(acc[m][0], av, b0);
+        acc[m][1] = _mm512_dpbf16_ps(acc[m][1], av, b1);
+      }
     }
   }
   StoreTile<kRows>(g, row, acc);

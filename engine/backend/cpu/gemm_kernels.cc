@@ -44,26 +44,50 @@ HWY_INLINE void StoreTile(const PanelGemm& g, int64_t row, int64_t col, hn::VFro
   }
 }
 
+// Words [col, col + kVectors * kLanes) of one input after another.
+template <typename T, int kVectors>
+class PieceWords {
+ public:
+  HWY_INLINE PieceWords(const PanelPiece& piece, int64_t col, int64_t stride)
+      : first_(static_cast<const T*>(col < kHalfCols ? piece.low : piece.high) + col % kHalfCols),
+        second_(static_cast<const T*>(piece.high)),
+        stride_(stride) {}
+  HWY_INLINE auto Load(int v) const {
+    const hn::ScalableTag<T> d;
+    return v * kLanes < kHalfCols ? hn::LoadU(d, first_ + v * kLanes) : hn::LoadU(d, second_ + v * kLanes - kHalfCols);
+  }
+  HWY_INLINE void Next() {
+    first_ += stride_;
+    second_ += stride_;
+  }
+
+ private:
+  const T *first_, *second_;
+  const int64_t stride_;
+};
+
 template <int kRows, int kVectors>
 HWY_INLINE void TileF32(const PanelGemm& g, int64_t row, int64_t col) {
   const F32 d;
   const float* a = static_cast<const float*>(g.a) + row * g.lda;
-  const float* b = static_cast<const float*>(g.b) + col;
   hn::VFromD<F32> acc[kRows][kVectors];
 #pragma GCC unroll 16
   for (int m = 0; m < kRows; ++m) {
 #pragma GCC unroll 16
     for (int v = 0; v < kVectors; ++v) acc[m][v] = hn::Zero(d);
   }
-  for (int64_t k = 0; k < g.k; ++k, b += kPanelCols) {
-    hn::VFromD<F32> bv[kVectors];
+  for (const PanelPiece& piece : g.b) {
+    PieceWords<float, kVectors> b(piece, col, g.stride);
+    for (const float* const end = a + g.k; a != end; ++a, b.Next()) {
+      hn::VFromD<F32> bv[kVectors];
 #pragma GCC unroll 16
-    for (int v = 0; v < kVectors; ++v) bv[v] = hn::LoadU(d, b + v * kLanes);
+      for (int v = 0; v < kVectors; ++v) bv[v] = b.Load(v);
 #pragma GCC unroll 16
-    for (int m = 0; m < kRows; ++m) {
-      const auto av = hn::Set(d, a[m * g.lda + k]);
+      for (int m = 0; m < kRows; ++m) {
+        const auto av = hn::Set(d, a[m * g.lda]);
 #pragma GCC unroll 16
-      for (int v = 0; v < kVectors; ++v) acc[m][v] = hn::MulAdd(av, bv[v], acc[m][v]);
+        for (int v = 0; v < kVectors; ++v) acc[m][v] = hn::MulAdd(av, bv[v], acc[m][v]);
+      }
     }
   }
   StoreTile<kRows, kVectors>(g, row, col, acc);
@@ -74,7 +98,6 @@ HWY_INLINE void TileBf16Weights(const PanelGemm& g, int64_t row, int64_t col) {
   const F32 d;
   const U32 du;
   const float* a = static_cast<const float*>(g.a) + row * g.lda;
-  const uint32_t* b = static_cast<const uint32_t*>(g.b) + col;  // pairs
   const auto high_half = hn::Set(du, 0xffff0000u);
   hn::VFromD<F32> acc[kRows][kVectors];
 #pragma GCC unroll 16
@@ -82,20 +105,23 @@ HWY_INLINE void TileBf16Weights(const PanelGemm& g, int64_t row, int64_t col) {
 #pragma GCC unroll 16
     for (int v = 0; v < kVectors; ++v) acc[m][v] = hn::Zero(d);
   }
-  for (int64_t k = 0; k < g.k; ++k, b += kPanelCols) {
+  for (const PanelPiece& piece : g.b) {
+    PieceWords<uint32_t, kVectors> b(piece, col, g.stride);
+    for (const float* const end = a + 2 * g.k; a != end; a += 2, b.Next()) {
 #pragma GCC unroll 16
-    for (int odd = 0; odd < 2; ++odd) {
-      hn::VFromD<F32> bv[kVectors];
+      for (int odd = 0; odd < 2; ++odd) {
+        hn::VFromD<F32> bv[kVectors];
 #pragma GCC unroll 16
-      for (int v = 0; v < kVectors; ++v) {
-        const auto pair = hn::LoadU(du, b + v * kLanes);
-        bv[v] = hn::BitCast(d, odd ? hn::And(pair, high_half) : hn::ShiftLeft<16>(pair));
-      }
+        for (int v = 0; v < kVectors; ++v) {
+          const auto pair = b.Load(v);
+          bv[v] = hn::BitCast(d, odd ? hn::And(pair, high_half) : hn::ShiftLeft<16>(pair));
+        }
 #pragma GCC unroll 16
-      for (int m = 0; m < kRows; ++m) {
-        const auto av = hn::Set(d, a[m * g.lda + 2 * k + odd]);
+        for (int m = 0; m < kRows; ++m) {
+          const auto av = hn::Set(d, a[m * g.lda + odd]);
 #pragma GCC unroll 16
-        for (int v = 0; v < kVectors; ++v) acc[m][v] = hn::MulAdd(av, bv[v], acc[m][v]);
+          for (int v = 0; v < kVectors; ++v) acc[m][v] = hn::MulAdd(av, bv[v], acc[m][v]);
+        }
       }
     }
   }

@@ -5,7 +5,9 @@
 //   kernels.gemm_f32({.a = a, .lda = k, .b = panel, .k = k, .c = c, .ldc = n, .rows = m});
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <span>
 
 #include "engine/backend/bf16.h"
 #include "engine/backend/cpu/isa.h"
@@ -16,19 +18,29 @@ struct Int8Group;
 struct QuantizedGemm;
 
 /// Outputs that a panel of packed weights holds; rows of every Buffer are padded to a multiple of it.
-inline constexpr int64_t kPanelCols = 32;
+inline constexpr int64_t kPanelCols = 32, kHalfCols = kPanelCols / 2;
 /// Positions of an attention tile; tiles begin at multiples of it.
 inline constexpr int64_t kTileTokens = 64;
 
 constexpr int64_t PadToPanel(int64_t n) { return (n + kPanelCols - 1) / kPanelCols * kPanelCols; }
 
+/// Words of some inputs for outputs 0..15 and 16..31 of a panel: each [k][stride], of which 16 are read. A word is an
+/// f32, or bf16 [2]: a pair of consecutive inputs.
+struct PanelPiece {
+  const void *low = nullptr, *high = nullptr;
+};
+
+/// Of packed weights, [k][32] words.
+inline PanelPiece PackedPiece(const void* words) { return {words, static_cast<const uint32_t*>(words) + kHalfCols}; }
+
 /// c[m][0..32) = sum over k of a[m][k] * b[k][0..32), in ascending k, from zero; then + bias, then + c if `add`.
 struct PanelGemm {
-  const void* a = nullptr;  // f32 [rows][lda], or bf16 [rows][lda] with zeroes up to a multiple of 32 inputs
-  int64_t lda = 0;          // elements
-  const void* b = nullptr;  // f32 [k][32], or bf16 [k][32][2]: pairs of consecutive inputs
-  int64_t k = 0;            // f32: inputs; bf16: pairs of inputs
-  float* c = nullptr;       // f32 [rows][ldc]
+  const void* a = nullptr;        // f32 [rows][lda], or bf16 [rows][lda] with zeroes up to a multiple of 32 inputs
+  int64_t lda = 0;                // elements
+  std::span<const PanelPiece> b;  // in the order of inputs; borrowed
+  int64_t stride = kPanelCols;    // words
+  int64_t k = 0;                  // words of a piece: f32: inputs; bf16: pairs of inputs
+  float* c = nullptr;             // f32 [rows][ldc]
   int64_t ldc = 0;
   int64_t rows = 0;
   const float* bias = nullptr;  // f32 [32] or nothing
@@ -65,19 +77,8 @@ struct Kernels {
   /// x as int8 times the scale that is returned, nearest with ties to even; writes n elements, of all zeroes zeroes. The
   /// scale is not finite where an element is not.
   float (*quantize)(const float* x, int64_t n, int8_t* out) = nullptr;
-  /// A tile of K, transposed, and of V, as panels for the products: rows are `count` addresses of [head_dim] elements
-  /// as stored. Beyond `count` V is zero, and K is of no meaning; beyond head_dim V is zero.
-  ///   K: [2 panels][head_dim][32 positions] f32, or [2][head_dim / 2][32][2] bf16
-  ///   V: [PadToPanel(head_dim) / 32 panels][kTileTokens][32] f32, or [..][kTileTokens / 2][32][2] bf16
-  using LoadTile = void (*)(const void* const* rows, int64_t count, int64_t head_dim, void* out);
-  struct LoadTiles {
-    LoadTile k = nullptr, v = nullptr;
-  };
-  LoadTiles load_f32;         // f32 as stored
-  LoadTiles load_bf16;        // bf16 widened to f32
-  LoadTiles load_bf16_pairs;  // bf16 as stored
-  LoadTiles load_int8;        // int8 as f32, without their scales
-  LoadTiles load_int8_pairs;  // int8 as bf16, which holds each exactly
+  /// As bf16, which holds each exactly; reads and writes n elements.
+  void (*int8_to_bf16)(const int8_t* x, int64_t n, Bf16* out) = nullptr;
 };
 
 /// The fixed table of ISA to kernels. REQUIRES: the machine has `isa`.

@@ -112,7 +112,8 @@ void Linear::Panel(const LinearOp& op, const std::byte* prepared, int64_t panel,
   PanelGemm gemm;
   gemm.a = prepared;
   gemm.lda = PreparedRowBytes(weight.cols()) / InputBytes();
-  gemm.b = weight.panel(panel);
+  const PanelPiece piece = PackedPiece(weight.panel(panel));
+  gemm.b = {&piece, 1};
   gemm.k = weight.steps();
   const int64_t first = weight.first_row() + panel * kPanelCols;
   gemm.c = out.row(row) + first;
