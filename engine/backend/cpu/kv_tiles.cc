@@ -95,8 +95,8 @@ void KvTiles::Find(const Head& head, int64_t first, int64_t end, Tile& tile) con
   }
 }
 
-// The processor guesses the next lines of a run, but too late, and not those of the next block. Into the second cache:
-// blocks lie a multiple of a page apart more often than not, so that two tiles would crowd out each other in the first.
+// The processor guesses the next lines of a run, but too late, and not those of the next block. Into the second cache,
+// which was mostly quicker than into the first: there blocks that lie a multiple of a page apart share sets.
 void KvTiles::AskAhead(Tile& tile) const {
   if (!in_pieces_ || tile.asked_for >= 2 * tile.num_pieces()) return;
   const bool of_k = tile.asked_for < tile.num_pieces();  // which is read first
