@@ -57,7 +57,12 @@ void KvTiles::StoreRow(const Head& head, int64_t position, int64_t part, const f
   if (layout_.dtype == KvDtype::kF32) {
     row = reinterpret_cast<const std::byte*>(in);
   } else if (layout_.dtype == KvDtype::kBf16) {
-    kernels_.to_bf16(in, layout_.head_dim, reinterpret_cast<Bf16*>(scratch));
+    auto* const to = reinterpret_cast<Bf16*>(scratch);
+    if (layout_.head_dim % kPanelCols == 0) {
+      kernels_.to_bf16(in, layout_.head_dim, to);
+    } else {  // which would read on, where another worker may be writing
+      std::transform(in, in + layout_.head_dim, to, ToBf16);
+    }
   } else {
     const float scale = kernels_.quantize(in, layout_.head_dim, reinterpret_cast<int8_t*>(scratch));
     std::memcpy(slice + ScaleAt(head, token) + part * layout_.scale_bytes(), &scale, sizeof(float));
