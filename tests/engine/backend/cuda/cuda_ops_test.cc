@@ -151,6 +151,26 @@ std::vector<float> RandomKv(int64_t bytes, KvDtype dtype, uint32_t seed) {
   return packed;
 }
 
+// KV as a GPU keeps it, in a CPU's order (cpu/kv_tiles.h); f32 or bf16.
+std::vector<float> InCpuOrder(const std::vector<float>& memory, const KvLayout& kv) {
+  const int64_t dim = kv.head_dim, bytes = BytesOf(kv.dtype), pack = 4 / bytes;
+  if (kv.block_tokens % 16 != 0 || dim % 16 != 0) return memory;
+  std::vector<float> ordered(memory.size());
+  const auto* from = reinterpret_cast<const std::byte*>(memory.data());
+  auto* to = reinterpret_cast<std::byte*>(ordered.data());
+  const int64_t of_head = kv.block_tokens * kv.row_bytes(), heads = memory.size() * sizeof(float) / of_head;
+  for (int64_t head = 0; head < heads; ++head, to += of_head) {
+    const bool is_k = head / kv.num_kv_heads % 2 == 0;
+    for (int64_t t = 0; t < kv.block_tokens; ++t) {
+      for (int64_t d = 0; d < dim; ++d, from += bytes) {
+        const int64_t word = is_k ? t / 16 * 16 * dim / pack + d / pack * 16 + t % 16 : t / pack * dim + d;
+        std::memcpy(to + word * 4 + (is_k ? d : t) % pack * bytes, from, bytes);
+      }
+    }
+  }
+  return ordered;
+}
+
 // A long context beside short ones: some rows' attention is divided, some is not. KV of earlier steps is random.
 void CudaOpsTest::CompareAttention(const BackendOptions& options, double tolerance) {
   const KvLayout& kv = options.kv;
@@ -166,8 +186,9 @@ void CudaOpsTest::CompareAttention(const BackendOptions& options, double toleran
   ASSERT_TRUE(backend.ok()) << backend.status();
   kv_ = *device_->CreateKvMemory({.bytes = blocks * kv.block_bytes(), .block_bytes = kv.block_bytes()});
   const std::vector<float> qkv = RandomVector(rows * cols, 9), norm = RandomVector(shape.head_dim, 10);
-  std::vector<float> host_kv = RandomKv(blocks * kv.block_bytes(), kv.dtype, 8);
-  gpu_->Write(kv_->base(), host_kv);
+  const std::vector<float> gpu_kv = RandomKv(blocks * kv.block_bytes(), kv.dtype, 8);
+  gpu_->Write(kv_->base(), gpu_kv);
+  std::vector<float> host_kv = InCpuOrder(gpu_kv, kv);
   const auto run = [&](Backend& on, DeviceAddress base, std::unique_ptr<Buffer> in) {
     std::vector<std::vector<DeviceAddress>> addresses;
     std::vector<StepSequence> sequences;
@@ -200,7 +221,7 @@ void CudaOpsTest::CompareAttention(const BackendOptions& options, double toleran
   const std::vector<float> found = run(**backend, kv_->base(), MakeBuffer(**backend, qkv, cols));
   ASSERT_EQ(found.size(), wanted.size());
   for (size_t i = 0; i < found.size(); ++i) ASSERT_NEAR(found[i], wanted[i], tolerance) << "at " << i;
-  const std::vector<float> stored = gpu_->Read(kv_->base(), static_cast<int64_t>(host_kv.size()));
+  const std::vector<float> stored = InCpuOrder(gpu_->Read(kv_->base(), static_cast<int64_t>(host_kv.size())), kv);
   if (kv.dtype == KvDtype::kF32) {
     for (size_t i = 0; i < host_kv.size(); ++i) ASSERT_NEAR(stored[i], host_kv[i], 1e-5) << "KV at " << i;
   } else {
