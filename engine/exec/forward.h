@@ -4,11 +4,12 @@
 //
 //   forward.Gather(plan);                       // forward.leases_read() is known
 //   ASSIGN_OR_RETURN(Forward::Outcome outcome, forward.Run());
-//   ...outcome.lost: sequences that read these leases are to be computed again; outcome.cut_short: nothing is computed
+//   ...outcome.lost: sequences that read these leases are to be computed again; outcome.cut_short: no tokens
 #pragma once
 
 #include <atomic>
 #include <cstdint>
+#include <numeric>
 #include <optional>
 #include <span>
 #include <vector>
@@ -72,6 +73,8 @@ class Forward final : private backend::LayerGate {
   /// Whether Run will go on behind what the step before has computed. Not where either streams, or on a device that
   /// computes late.
   bool goes_on() const { return kept_pieces_ > 0 && streamed_.empty() && work_ == kept_; }
+  /// Of the step before, if it was cut short and is kept.
+  std::optional<int64_t> kept_rows() const { return kept_pieces_ > 0 ? std::optional(kept_.num_rows()) : std::nullopt; }
   /// Counts up with every Run and every layer of it: a long step is not a loop that stands still.
   int64_t progress() const { return progress_.load(std::memory_order_relaxed); }
   /// KV of leases that the step read where it lies.
@@ -98,6 +101,10 @@ class Forward final : private backend::LayerGate {
     };
     std::vector<Rows> rows;
     std::vector<kv::Filling> blocks;
+    int64_t num_rows() const {
+      return std::accumulate(rows.begin(), rows.end(), int64_t{0},
+                             [](int64_t sum, const Rows& of_one) { return sum + of_one.num_rows; });
+    }
     bool operator==(const Work&) const = default;
   };
 

@@ -19,7 +19,7 @@ constexpr int64_t kChunkOnLeases = 256;  // for which spilling keeps room free
 // What a layer of a step that reads leases may take of the time within which donors want them back. What the step may
 // take at all then is twice as much (Urgency::kStepDivisor), so that it can be cut between two layers in time.
 constexpr int kLayerDivisor = 8;
-// What reads leases is half as long after each step that was cut short, and twice after each that was not: then most steps
+// What reads leases is half as long after each step that was cut short (once it has ended, if it goes on), and twice after each that was not: then most steps
 // fit between two revocations, and the one that runs to its end whatever happens is short.
 constexpr int64_t kLeastOnLeases = 16;
 // Nothing wakes a loop whose plan was empty because memory is on its way, if that way ends in silence.
@@ -136,6 +136,7 @@ bool StepLoop::Step() {
     scheduler_.LimitPromptTokensBesideDecodes(pace_.PromptTokensWithin(options_.target_itl));
   }
   if (sharing_) scheduler_.LimitTokensTouchingRegions(TokensOnLeases());
+  scheduler_.LimitTokens(forward_.kept_rows());
   const sched::StepPlan plan = scheduler_.Plan();
   NoteStarts(plan);
   bool computes = sharing_ ? ServeLeases(plan) : !plan.chunks.empty();
@@ -207,13 +208,14 @@ bool StepLoop::RunStep(const sched::StepPlan& plan) {
 
 // A step that goes on where it was cut is to be the same: it is the next one that is shorter.
 void StepLoop::AdaptTokensOnLeases(const sched::StepPlan& plan, const Forward::Outcome& outcome) {
+  if (plan.leaves_out_readers) return;
   const bool cut_for_what_it_reads = outcome.cut_short && !forward_.leases_read().empty();
   if (outcome.is_kept) {
     kept_for_leases_ |= cut_for_what_it_reads;
     return;
   }
-  const bool halve = cut_for_what_it_reads || std::exchange(kept_for_leases_, false);
-  if (plan.leaves_out_readers || (outcome.cut_short && !halve)) return;
+  const bool halve = std::exchange(kept_for_leases_, false) || cut_for_what_it_reads;
+  if (outcome.cut_short && !halve) return;
   const int64_t tokens = halve ? std::max(TokensOnLeases() / 2, kLeastOnLeases) : 2 * tokens_on_leases_;
   tokens_on_leases_ = std::min(tokens, MaxOnLeases(options_));
 }

@@ -49,8 +49,8 @@ struct ForwardResult {
   absl::Status status;                   // where it is not OK, the rest means nothing, and no KV that it wrote
   std::vector<backend::Sampled> tokens;  // [samples.size()]; none where cut short
   std::vector<int32_t> changed;          // the checks, by index, that did not hold after the last read
-  bool cut_short = false;                // the gate wanted no more, and
-  int64_t pieces = 0;                    // how many of the model's pieces of work were computed by then, in all
+  bool cut_short = false;                // the gate wanted no more
+  int64_t pieces = 0;                    // of the model's work, computed so far: what ForwardBatch::first_piece wants
 };
 
 /// A loaded decoder. A row's numbers depend on its own sequence alone: not on the other rows of the batch, on how its
@@ -61,7 +61,7 @@ class Model {
  public:
   virtual ~Model() = default;
   virtual const ModelGeometry& geometry() const = 0;
-  /// Submits a step: embeds the rows; then each layer writes their K and V into the blocks, attends, and runs its MLP.
+  /// Submits a step: embeds the rows, unless it goes on; then each layer writes their K and V into the blocks, attends, and runs its MLP.
   /// A gate is called before each layer's attention, when that attention has read its KV, and between the products
   /// behind it. The fence has passed when all is done; `gate` and `result` are borrowed until it was waited for. Steps
   /// are done in the order of their submission: a step may be submitted before the previous one is done, and use its

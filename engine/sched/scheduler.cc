@@ -124,6 +124,7 @@ StepPlan Scheduler::Plan() {
     cache_->NoteWish(BlocksOf(*sequence));  // leases that it was admitted with may have gone since
   }
   TakeTurn(step);
+  if (most_tokens_) step.Limit(*most_tokens_);
   PlanRunning(step);
   if (step.plan.preempted.empty() || running_.empty()) Admit(step);
   if (step.turn == Turn::kOthers) {

@@ -108,6 +108,8 @@ class Scheduler {
   void LimitPromptTokensBesideDecodes(int64_t tokens) { prompt_tokens_beside_decodes_ = tokens; }
   /// Instead of max_tokens_touching_regions, which it does not exceed; at least 1.
   void LimitTokensTouchingRegions(int64_t tokens) { tokens_touching_regions_ = tokens; }
+  /// Of a whole step: a further limit, so that the next plan can be that of a step which was cut short; none: options'.
+  void LimitTokens(std::optional<int64_t> tokens) { most_tokens_ = tokens; }
   /// Decides a step and takes the blocks it needs. No chunks: nothing was added, or all wait.
   StepPlan Plan();
   /// The step was computed, whatever has become of what it read, or ended before since that was lost: counts what was
@@ -173,6 +175,7 @@ class Scheduler {
 
   const Options options_;
   std::optional<int64_t> prompt_tokens_beside_decodes_;  // none: no such limit
+  std::optional<int64_t> most_tokens_;                   // likewise
   kv::SequenceBlocks* const cache_;
   int64_t tokens_touching_regions_;  // 0: no such limit
   std::vector<Sequence*> running_;   // in the order of service

@@ -40,6 +40,37 @@ TEST_F(GoingOnTest, AStepGoesOnWhereItWasCut) {
   ExpectRight(*reader, reader_prompt_);
 }
 
+// Once nothing lies in leases more could be computed at once: it would be another step.
+TEST_F(GoingOnTest, AStepOfAPromptThatWasCutGoesOnWithAsManyRows) {
+  SharingHarness harness(
+      {.model = {.num_layers = kDeepLayers, .block_tokens = 4}, .num_blocks = 60, .max_tokens_on_leases = 64});
+  harness.Borrow(kId, 64);
+  harness.Converse(12, kTokens);
+  ASSERT_NO_FATAL_FAILURE(harness.LendAwayAndTakeBack(3, {0, 60}));
+  std::vector<int32_t> prompt = harness.Prompt(1);
+  for (const int32_t id : RandomTokens(5, 100, harness.model().vocab_size)) prompt.push_back(id);
+  const auto reader = harness.Add(prompt, kTokens);
+  std::vector<int64_t> layers;
+  harness.during_layer = [&](int64_t layer) {
+    layers.push_back(layer);
+    harness.clock().Advance(absl::Milliseconds(2));
+    if (layers.size() != 3) return;
+    harness.coordinator().OnRevoked(kv::LeaseId(kId), absl::Milliseconds(60));
+    ASSERT_TRUE(harness.heard().WaitFor("Drain 7"));
+  };
+  ASSERT_TRUE(harness.loop().Step());
+  EXPECT_EQ(layers.size(), 3);
+  EXPECT_EQ(harness.rows(), 64);
+  layers.assign({-1, -1, -1});
+  ASSERT_TRUE(harness.PumpUntil([&] { return harness.loop().Turn(), layers.size() > 3; }));
+  EXPECT_EQ(layers[3], 3);
+  EXPECT_EQ(harness.rows(), 64);
+  EXPECT_EQ(harness.load().kv_blocks_leased_in, 0);
+  harness.during_layer = nullptr;
+  harness.RunAll();
+  EXPECT_EQ(reader->tokens(), FakeGreedy(harness.model(), prompt, kTokens));
+}
+
 // What it wrote of their KV is in blocks that are not theirs any more.
 TEST_F(GoingOnTest, AStepOfSequencesThatWereResetBeginsAnew) {
   const auto reader = StartReader();
