@@ -29,6 +29,7 @@ namespace swiftcache {
 namespace {
 
 constexpr char kProgram[] = "swiftcache-broker";
+constexpr int kMaxRequestBytes = 16 << 20;                 // several times the largest that an engine registers with
 constexpr absl::Duration kStopTimeout = absl::Seconds(2);  // for calls under way, which take microseconds
 
 struct BrokerFlags {
@@ -114,7 +115,8 @@ absl::Status Serve(const BrokerFlags& flags, services::ShutdownSignals& signals)
     return services::Scrape(metrics, {.program = kProgram, .ready = ready, .draining = draining});
   };
   ASSIGN_OR_RETURN(auto http, HttpServer::Create(http_options, {}));
-  ASSIGN_OR_RETURN(auto server, RpcServer::Create({.listen = flags.listen}, {&door}));
+  ASSIGN_OR_RETURN(auto server,
+                   RpcServer::Create({.listen = flags.listen, .max_request_bytes = kMaxRequestBytes}, {&door}));
   server->SetServing(true);
   ready = true;
   services::PrintListening(server->address(), http->address());

@@ -23,7 +23,7 @@ namespace swiftcache {
 template <typename Message>
 struct Counted {
   absl::Status status;
-  Message message;
+  mutable Message message;  // of a stream: empty once it is answered, since gRPC keeps it for the life of the call
 };
 
 template <typename Door, typename Request, typename Response>
@@ -36,12 +36,13 @@ using BidiMethod = grpc::ServerBidiReactor<Counted<Request>, Response>* (Door::*
 
 /// `Api` is a service that protoc generated. Thread-safety: Count in constructors alone. Ownership: gRPC owns handlers.
 /// Errors: a call whose request CheckFieldCount refuses, with kMaxFields, or that cannot be parsed, ends with
-/// INVALID_ARGUMENT, and the door never hears of it.
+/// INVALID_ARGUMENT, and the door never hears of it, but for a message of a client's stream.
 template <typename Api>
 class CountedService : public Api::CallbackService {
  protected:
   /// `answer`, of the class that derives from this one, answers the method `name` of the proto file. A method that is
-  /// left out stays as Api::CallbackService has it: not counted.
+  /// left out stays as Api::CallbackService has it: not counted. A request whose answer is a stream is read within
+  /// `answer` alone.
   template <typename Door, typename Request, typename Response>
   void Count(const char* name, UnaryMethod<Door, Request, Response> answer) {
     Answer(name, new grpc::internal::CallbackUnaryHandler<Counted<Request>, Response>(
@@ -60,8 +61,10 @@ class CountedService : public Api::CallbackService {
     Answer(name, new grpc::internal::CallbackServerStreamingHandler<Counted<Request>, Response>(
                      [this, answer](grpc::CallbackServerContext* context,
                                     const Counted<Request>* request) -> grpc::ServerWriteReactor<Response>* {
-                       if (request->status.ok()) return (static_cast<Door*>(this)->*answer)(context, &request->message);
-                       return new RefusedStream<Response>(request->status);
+                       if (!request->status.ok()) return new RefusedStream<Response>(request->status);
+                       auto* reactor = (static_cast<Door*>(this)->*answer)(context, &request->message);
+                       Request().Swap(&request->message);
+                       return reactor;
                      }));
   }
   /// Of each message that the client sends the reactor gets what became of it.

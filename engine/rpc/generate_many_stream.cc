@@ -62,6 +62,7 @@ void GenerateManyStream::Start() {
 void GenerateManyStream::OnReadDone(bool ok) {
   if (!ok) return EndWhenIdle(absl::OkStatus());
   absl::Status status = command_.status.ok() ? Do(command_.message) : command_.status;
+  command_ = {};  // it may be large, and the next one long in coming
   if (!status.ok()) {
     End(std::move(status));
     return Advance();

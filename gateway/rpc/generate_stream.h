@@ -27,7 +27,7 @@ class GenerateStream final : public StreamWriter<v1::GenerateResponse>,
                              public std::enable_shared_from_this<GenerateStream> {
  public:
   struct Options {
-    int64_t max_unread_bytes = int64_t{4} << 20;    // of memory
+    int64_t max_unread_bytes = int64_t{16} << 20;   // of memory, several times what goes on the wire
     std::function<void()> on_slow_reader_cut = {};  // a client left more than that; must not block
   };
   static std::shared_ptr<GenerateStream> Create(const Options& options);

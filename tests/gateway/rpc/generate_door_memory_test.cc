@@ -94,7 +94,7 @@ TEST_F(GenerateDoorMemoryTest, WhatAClientLeavesUnreadIsBoundedInMemoryAlsoInMes
   v1::GenerateRequest request;
   request.set_prompt("x");
   EXPECT_EQ(Send("Generate", request.SerializeAsString()).code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_LT(most, 8 << 20);  // of which 4 MiB are the messages
+  EXPECT_LT(most, 24 << 20);  // of which 16 MiB are counted
 }
 
 }  // namespace
