@@ -19,8 +19,9 @@ constexpr int64_t kChunkOnLeases = 256;  // for which spilling keeps room free
 // What a layer of a step that reads leases may take of the time within which donors want them back. What the step may
 // take at all then is twice as much (Urgency::kStepDivisor), so that it can be cut between two layers in time.
 constexpr int kLayerDivisor = 8;
-// What reads leases is half as long after each step that was cut short (once it has ended, if it goes on), and twice after each that was not: then most steps
-// fit between two revocations, and the one that runs to its end whatever happens is short.
+// What reads leases is half as long after each step that was cut short (once it has ended, if it goes on), and twice after
+// each that was not: then most steps fit between two revocations, and the one that runs to its end whatever happens is
+// short.
 constexpr int64_t kLeastOnLeases = 16;
 // Nothing wakes a loop whose plan was empty because memory is on its way, if that way ends in silence.
 constexpr absl::Duration kPatience = absl::Milliseconds(20);
