@@ -26,6 +26,14 @@ struct Counted {
   mutable Message message;  // of a stream: empty once it is answered, since gRPC keeps it for the life of the call
 };
 
+/// A call that is refused before it begins; deletes itself when it is over, as gRPC's reactors do.
+template <typename Response>
+class RefusedStream final : public grpc::ServerWriteReactor<Response> {
+ public:
+  explicit RefusedStream(const absl::Status& why) { this->Finish(ToGrpc(why)); }
+  void OnDone() override { delete this; }
+};
+
 template <typename Door, typename Request, typename Response>
 using UnaryMethod = grpc::ServerUnaryReactor* (Door::*)(grpc::CallbackServerContext*, const Request*, Response*);
 template <typename Door, typename Request, typename Response>
@@ -77,13 +85,6 @@ class CountedService : public Api::CallbackService {
   }
 
  private:
-  template <typename Response>
-  class RefusedStream final : public grpc::ServerWriteReactor<Response> {
-   public:
-    explicit RefusedStream(const absl::Status& why) { this->Finish(ToGrpc(why)); }
-    void OnDone() override { delete this; }
-  };
-
   // In the place of the handler that Api::CallbackService has set; owned by gRPC.
   void Answer(const char* name, grpc::internal::MethodHandler* handler) {
     const auto* pool = google::protobuf::DescriptorPool::generated_pool();

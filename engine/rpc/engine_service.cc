@@ -18,13 +18,6 @@ constexpr size_t kChunkBytes = 1 * kMiB;
 
 absl::Status Closed() { return absl::UnavailableError("the engine has drained and ends: use another"); }
 
-/// A call that is refused before it begins.
-class GenerateRefusal final : public grpc::ServerWriteReactor<v1::EngineGenerateResponse> {
- public:
-  explicit GenerateRefusal(const absl::Status& status) { Finish(ToGrpc(status)); }
-  void OnDone() override { delete this; }
-};
-
 /// The card, chunk after chunk; deletes itself when the call is over, as gRPC's reactors do.
 class CardStream final : public grpc::ServerWriteReactor<v1::GetModelCardResponse> {
  public:
@@ -72,7 +65,7 @@ EngineDoor::EngineDoor(const WireLimits& limits, SerializedCard card, std::strin
 grpc::ServerWriteReactor<v1::EngineGenerateResponse>* EngineDoor::Generate(grpc::CallbackServerContext* context,
                                                                            const v1::EngineGenerateRequest* request) {
   absl::StatusOr<exec::Request> plain = submitter_->Check(*request, ClientMetadata(*context, "traceparent"));
-  if (!plain.ok()) return new GenerateRefusal(plain.status());
+  if (!plain.ok()) return new RefusedStream<v1::EngineGenerateResponse>(plain.status());
   auto stream = std::make_shared<GenerateStream>(*submitter_);
   stream->Start(*std::move(plain));
   return stream.get();
