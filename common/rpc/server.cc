@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "common/rpc/server.h"
 
-#include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/health_check_service_interface.h>
 #include <grpcpp/impl/server_builder_option.h>
 #include <grpcpp/impl/server_builder_plugin.h>
@@ -25,68 +24,43 @@
 #include "common/base/wall_time.h"
 #include "common/rpc/address.h"
 #include "common/rpc/callback_pulse.h"
-#include "common/rpc/field_count.h"
+#include "common/rpc/reflection_door.h"
 
 namespace swiftcache {
 namespace {
 
-/// Collects the full names of the services while the server is built, since grpc::Service does not have them.
+/// Tells reflection the full names of the services while the server is built, since grpc::Service does not have them.
 class ServiceNames final : public grpc::ServerBuilderPlugin {
  public:
-  explicit ServiceNames(std::vector<std::string>* names) : names_(names) {}
+  explicit ServiceNames(ReflectionDoor* reflection) : reflection_(reflection) {}
   std::string name() override { return "service_names"; }
   void InitServer(grpc::ServerInitializer*) override {}
-  void Finish(grpc::ServerInitializer* server) override { *names_ = *server->GetServiceList(); }
+  void Finish(grpc::ServerInitializer* server) override { reflection_->set_services(*server->GetServiceList()); }
   void ChangeArguments(const std::string&, void*) override {}
 
  private:
-  std::vector<std::string>* const names_;
+  ReflectionDoor* const reflection_;
 };
 
 class ServiceNamesOption final : public grpc::ServerBuilderOption {
  public:
-  explicit ServiceNamesOption(std::vector<std::string>* names) : names_(names) {}
+  explicit ServiceNamesOption(ReflectionDoor* reflection) : reflection_(reflection) {}
   void UpdateArguments(grpc::ChannelArguments*) override {}
   void UpdatePlugins(std::vector<std::unique_ptr<grpc::ServerBuilderPlugin>>* plugins) override {
-    plugins->push_back(std::make_unique<ServiceNames>(names_));
+    plugins->push_back(std::make_unique<ServiceNames>(reflection_));
   }
 
  private:
-  std::vector<std::string>* const names_;
-};
-
-/// gRPC answers a request that it cannot parse with UNIMPLEMENTED and an empty message, which none of the handlers
-/// does.
-class ParseErrors final : public grpc::experimental::Interceptor {
- public:
-  void Intercept(grpc::experimental::InterceptorBatchMethods* methods) override {
-    if (methods->QueryInterceptionHookPoint(grpc::experimental::InterceptionHookPoints::PRE_SEND_STATUS)) {
-      const grpc::Status status = methods->GetSendStatus();
-      if (status.error_code() == grpc::StatusCode::UNIMPLEMENTED && status.error_message().empty()) {
-        methods->ModifySendStatus({grpc::StatusCode::INVALID_ARGUMENT, kCannotBeParsed});
-      }
-    }
-    methods->Proceed();
-  }
-};
-
-class ParseErrorsFactory final : public grpc::experimental::ServerInterceptorFactoryInterface {
- public:
-  grpc::experimental::Interceptor* CreateServerInterceptor(grpc::experimental::ServerRpcInfo* info) override {
-    using Type = grpc::experimental::ServerRpcInfo::Type;
-    // Unknown methods are of this type, too, and are rightly UNIMPLEMENTED. gRPC owns the interceptor.
-    return info->type() == Type::BIDI_STREAMING ? nullptr : new ParseErrors;
-  }
+  ReflectionDoor* const reflection_;
 };
 
 class GrpcServer final : public RpcServer {
  public:
-  GrpcServer(std::unique_ptr<grpc::Server> server, std::vector<std::string> services, HostPort where)
-      : server_(std::move(server)),
-        services_(std::move(services)),
+  GrpcServer(std::unique_ptr<ReflectionDoor> reflection, std::unique_ptr<grpc::Server> server, HostPort where)
+      : reflection_(std::move(reflection)),
+        server_(std::move(server)),
         address_(where.ToString()),
         pulse_(std::make_unique<CallbackPulse>()) {
-    services_.push_back("");
     SetServing(false);
   }
   ~GrpcServer() override { Stop(absl::InfinitePast()); }
@@ -94,7 +68,10 @@ class GrpcServer final : public RpcServer {
   std::string address() const override { return address_; }
 
   void SetServing(bool serving) override {
-    for (const std::string& service : services_) server_->GetHealthCheckService()->SetServingStatus(service, serving);
+    server_->GetHealthCheckService()->SetServingStatus("", serving);
+    for (const std::string& service : reflection_->services()) {
+      server_->GetHealthCheckService()->SetServingStatus(service, serving);
+    }
   }
 
   void Stop(absl::Time deadline) override {
@@ -107,8 +84,8 @@ class GrpcServer final : public RpcServer {
   }
 
  private:
+  const std::unique_ptr<ReflectionDoor> reflection_;
   const std::unique_ptr<grpc::Server> server_;
-  std::vector<std::string> services_;
   const std::string address_;
   std::unique_ptr<CallbackPulse> pulse_;
   std::once_flag stopped_;
@@ -157,38 +134,27 @@ void Configure(const RpcServer::Options& options, grpc::ServerBuilder& builder) 
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 10000);
 }
 
-// Process-wide switches of gRPC that must be set before the first server is built.
-void EnableHealthAndReflection() {
-  static std::once_flag once;
-  std::call_once(once, [] {
-    grpc::EnableDefaultHealthCheckService(true);
-    grpc::reflection::InitProtoReflectionServerBuilderPlugin();
-  });
-}
-
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<RpcServer>> RpcServer::Create(const Options& options,
                                                              const std::vector<grpc::Service*>& services) {
   ASSIGN_OR_RETURN(HostPort where, HostPort::Parse(options.listen));
-  EnableHealthAndReflection();
+  grpc::EnableDefaultHealthCheckService(true);  // of all servers that are built later
   int port = 0;
-  std::vector<std::string> names;
+  auto reflection = std::make_unique<ReflectionDoor>();
   grpc::ServerBuilder builder;
   Configure(options, builder);
-  builder.SetOption(std::make_unique<ServiceNamesOption>(&names));
+  builder.SetOption(std::make_unique<ServiceNamesOption>(reflection.get()));
   builder.AddListeningPort(where.ToString(), grpc::InsecureServerCredentials(), &port);
   for (grpc::Service* service : services) builder.RegisterService(service);
-  std::vector<std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>> interceptors;
-  interceptors.push_back(std::make_unique<ParseErrorsFactory>());
-  builder.experimental().SetInterceptorCreators(std::move(interceptors));
+  builder.RegisterService(reflection.get());
   std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
   if (server == nullptr || port == 0) {
     return absl::UnavailableError(absl::StrCat("cannot listen on ", where.ToString(), " (--listen): ", WhyNot(where),
                                                "; stop what holds the address, or name another with --listen"));
   }
   where.port = port;
-  return std::make_unique<GrpcServer>(std::move(server), std::move(names), where);
+  return std::make_unique<GrpcServer>(std::move(reflection), std::move(server), where);
 }
 
 }  // namespace swiftcache

@@ -12,6 +12,7 @@
 
 #include "absl/time/clock.h"
 #include "common/rpc/channel.h"
+#include "common/rpc/counted_service.h"
 #include "common/rpc/status.h"
 #include "swiftcache/v1/broker.grpc.pb.h"
 #include "tests/fakes/raw_rpc_client.h"
@@ -22,8 +23,12 @@ namespace {
 using ::testing::HasSubstr;
 
 // Answers Deregister when it is told to, and says what metadata it saw.
-class SlowBroker final : public v1::BrokerService::CallbackService {
+class SlowBroker final : public CountedService<v1::BrokerService> {
  public:
+  SlowBroker() {
+    Count("Deregister", &SlowBroker::Deregister);
+    Count("Heartbeat", &SlowBroker::Heartbeat);
+  }
   grpc::ServerUnaryReactor* Deregister(grpc::CallbackServerContext* context, const v1::DeregisterRequest*,
                                        v1::DeregisterResponse*) override {
     traceparent = ClientMetadata(*context, "traceparent");

@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "common/rpc/reflection_door.h"
+
+#include <google/protobuf/descriptor.pb.h>
+
+#include <set>
+
+#include "absl/strings/str_cat.h"
+
+namespace swiftcache {
+namespace {
+
+using google::protobuf::Descriptor;
+using google::protobuf::DescriptorPool;
+using google::protobuf::FieldDescriptor;
+using google::protobuf::FileDescriptor;
+using Request = ReflectionDoor::Request;
+using Response = ReflectionDoor::Response;
+
+const DescriptorPool& Pool() { return *DescriptorPool::generated_pool(); }
+
+void NotFound(const std::string& what, Response& response) {
+  auto* error = response.mutable_error_response();
+  error->set_error_code(grpc::StatusCode::NOT_FOUND);
+  error->set_error_message(absl::StrCat("no ", what, " here; list_services says what there is"));
+}
+
+void AddFile(const FileDescriptor& file, std::set<const FileDescriptor*>& added, Response& response) {
+  if (!added.insert(&file).second) return;
+  google::protobuf::FileDescriptorProto proto;
+  file.CopyTo(&proto);
+  response.mutable_file_descriptor_response()->add_file_descriptor_proto(proto.SerializeAsString());
+  for (int i = 0; i < file.dependency_count(); ++i) AddFile(*file.dependency(i), added, response);
+}
+
+void AnswerFile(const FileDescriptor* file, const std::string& what, Response& response) {
+  if (file == nullptr) return NotFound(what, response);
+  std::set<const FileDescriptor*> added;
+  AddFile(*file, added, response);
+}
+
+const FileDescriptor* FileOfExtension(const grpc::reflection::v1alpha::ExtensionRequest& wanted) {
+  const Descriptor* type = Pool().FindMessageTypeByName(wanted.containing_type());
+  const FieldDescriptor* field =
+      type == nullptr ? nullptr : Pool().FindExtensionByNumber(type, wanted.extension_number());
+  return field == nullptr ? nullptr : field->file();
+}
+
+void AnswerExtensionNumbers(const std::string& type_name, Response& response) {
+  const Descriptor* type = Pool().FindMessageTypeByName(type_name);
+  if (type == nullptr) return NotFound(absl::StrCat("message '", type_name, "'"), response);
+  std::vector<const FieldDescriptor*> extensions;
+  Pool().FindAllExtensions(type, &extensions);
+  auto* numbers = response.mutable_all_extension_numbers_response();
+  numbers->set_base_type_name(type_name);
+  for (const FieldDescriptor* extension : extensions) numbers->add_extension_number(extension->number());
+}
+
+void Answer(const Request& request, const std::vector<std::string>& services, Response& response) {
+  switch (request.message_request_case()) {
+    case Request::kFileByFilename:
+      return AnswerFile(Pool().FindFileByName(request.file_by_filename()),
+                        absl::StrCat("file '", request.file_by_filename(), "'"), response);
+    case Request::kFileContainingSymbol:
+      return AnswerFile(Pool().FindFileContainingSymbol(request.file_containing_symbol()),
+                        absl::StrCat("symbol '", request.file_containing_symbol(), "'"), response);
+    case Request::kFileContainingExtension:
+      return AnswerFile(FileOfExtension(request.file_containing_extension()), "such extension", response);
+    case Request::kAllExtensionNumbersOfType:
+      return AnswerExtensionNumbers(request.all_extension_numbers_of_type(), response);
+    case Request::kListServices:
+      response.mutable_list_services_response();
+      for (const std::string& name : services) response.mutable_list_services_response()->add_service()->set_name(name);
+      return;
+    case Request::MESSAGE_REQUEST_NOT_SET:
+      auto* error = response.mutable_error_response();
+      error->set_error_code(grpc::StatusCode::INVALID_ARGUMENT);
+      error->set_error_message("the request asks for nothing: wanted one of its fields 3 to 7");
+  }
+}
+
+/// Reads a request, writes its answer, and so on; gRPC calls one of these at a time.
+class ReflectionStream final : public grpc::ServerBidiReactor<Counted<Request>, Response> {
+ public:
+  explicit ReflectionStream(const std::vector<std::string>& services) : services_(services) { StartRead(&request_); }
+
+  void OnReadDone(bool ok) override {
+    if (!ok) return Finish(grpc::Status::OK);
+    if (!request_.status.ok()) return Finish(ToGrpc(request_.status));
+    response_.Clear();
+    response_.set_valid_host(request_.message.host());
+    Answer(request_.message, services_, response_);
+    response_.mutable_original_request()->Swap(&request_.message);
+    StartWrite(&response_);
+  }
+  void OnWriteDone(bool ok) override {
+    if (!ok) return Finish(grpc::Status::CANCELLED);
+    StartRead(&request_);
+  }
+  void OnDone() override { delete this; }
+
+ private:
+  const std::vector<std::string>& services_;
+  Counted<Request> request_;
+  Response response_;
+};
+
+}  // namespace
+
+ReflectionDoor::ReflectionDoor() { Count("ServerReflectionInfo", &ReflectionDoor::Open); }
+
+grpc::ServerBidiReactor<Counted<Request>, Response>* ReflectionDoor::Open(grpc::CallbackServerContext*) {
+  return new ReflectionStream(services_);
+}
+
+}  // namespace swiftcache
