@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A service that refuses requests of too many fields before they are parsed.
+// A service that refuses requests of too many fields or numbers before they are parsed.
 //
 //   class GenerateDoor final : public CountedService<v1::GenerateService> {
 //    public:
@@ -43,7 +43,7 @@ template <typename Door, typename Request, typename Response>
 using BidiMethod = grpc::ServerBidiReactor<Counted<Request>, Response>* (Door::*)(grpc::CallbackServerContext*);
 
 /// `Api` is a service that protoc generated. Thread-safety: Count in constructors alone. Ownership: gRPC owns handlers.
-/// Errors: a call whose request CheckFieldCount refuses, with kMaxFields, or that cannot be parsed, ends with
+/// Errors: a call whose request CheckFieldCount refuses, or that cannot be parsed, ends with
 /// INVALID_ARGUMENT, and the door never hears of it, but for a message of a client's stream.
 template <typename Api>
 class CountedService : public Api::CallbackService {
@@ -101,7 +101,7 @@ template <typename Message>
 class SerializationTraits<swiftcache::Counted<Message>> {
  public:
   static Status Deserialize(ByteBuffer* bytes, swiftcache::Counted<Message>* counted) {
-    counted->status = swiftcache::CheckFieldCount(*bytes, *Message::descriptor(), swiftcache::kMaxFields);
+    counted->status = swiftcache::CheckFieldCount(*bytes, *Message::descriptor());
     if (counted->status.ok() && !SerializationTraits<Message>::Deserialize(bytes, &counted->message).ok()) {
       counted->status = absl::InvalidArgumentError(swiftcache::kCannotBeParsed);
     }

@@ -5,6 +5,9 @@
 #include <google/protobuf/wire_format.h>
 #include <grpcpp/support/proto_buffer_reader.h>
 
+#include <algorithm>
+#include <string>
+
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 
@@ -27,7 +30,7 @@ bool IsListOfNumbers(const FieldDescriptor* field, WireFormatLite::WireType wire
 /// Reads a message as the parser does. It never goes beyond what holds it, which the parser finds out only afterwards.
 class FieldCounter {
  public:
-  FieldCounter(google::protobuf::io::CodedInputStream& in, int64_t max_fields) : in_(in), max_fields_(max_fields) {}
+  FieldCounter(google::protobuf::io::CodedInputStream& in, const FieldLimits& limits) : in_(in), limits_(limits) {}
 
   // To the limit of `in`. `type` is null inside of what is not known.
   absl::Status Message(const Descriptor* type) {
@@ -44,20 +47,15 @@ class FieldCounter {
       if (tag == 0 || wire == WireFormatLite::WIRETYPE_END_GROUP) return tag;
       const FieldDescriptor* field =
           type == nullptr ? nullptr : type->FindFieldByNumber(WireFormatLite::GetTagFieldNumber(tag));
-      if (!IsListOfNumbers(field, wire)) RETURN_IF_ERROR(CountOne(field));
-      RETURN_IF_ERROR(Content(field, tag));
+      RETURN_IF_ERROR(IsListOfNumbers(field, wire) ? Numbers(field, tag) : Field(field, tag));
     }
   }
 
-  absl::Status CountOne(const FieldDescriptor* field) {
-    if (++fields_ <= max_fields_) return absl::OkStatus();
-    return absl::InvalidArgumentError(absl::StrCat("the request has more than ", max_fields_,
-                                                   " fields and elements of lists, the last of them ",
-                                                   field == nullptr ? "one that is not known" : field->full_name(),
-                                                   "; wants at most ", max_fields_, ": send fewer"));
-  }
-
-  absl::Status Content(const FieldDescriptor* field, uint32_t tag) {
+  absl::Status Field(const FieldDescriptor* field, uint32_t tag) {
+    if (++fields_ > limits_.fields) {
+      return TooMany("fields and elements of lists", field == nullptr ? "one that is not known" : field->full_name(),
+                     limits_.fields);
+    }
     switch (WireFormatLite::GetTagWireType(tag)) {
       case WireFormatLite::WIRETYPE_START_GROUP:
         return Group(tag);
@@ -65,9 +63,45 @@ class FieldCounter {
         if (field != nullptr && field->message_type() != nullptr) return Nested(field->message_type());
         [[fallthrough]];
       default:
-        return WireFormatLite::SkipField(&in_, tag) ? absl::OkStatus() : CannotBeParsed();
+        return Skip(tag);
     }
   }
+
+  absl::Status Numbers(const FieldDescriptor* field, uint32_t tag) {
+    if (WireFormatLite::GetTagWireType(tag) == WireFormatLite::WIRETYPE_LENGTH_DELIMITED) {
+      RETURN_IF_ERROR(PackedNumbers());
+    } else {
+      ++numbers_;
+      RETURN_IF_ERROR(Skip(tag));
+    }
+    if (numbers_ <= limits_.numbers) return absl::OkStatus();
+    return TooMany("numbers in lists", field->full_name(), limits_.numbers);
+  }
+
+  // Numbers of a fixed size take little more than on the wire; none of our requests has lists of them.
+  absl::Status PackedNumbers() {
+    int left = 0;
+    if (!in_.ReadVarintSizeAsInt(&left) || left > in_.BytesUntilLimit()) return CannotBeParsed();
+    while (left > 0) {
+      const void* data = nullptr;
+      int size = 0;
+      if (!in_.GetDirectBufferPointer(&data, &size)) return CannotBeParsed();
+      size = std::min(size, left);
+      const auto* begin = static_cast<const uint8_t*>(data);
+      numbers_ += std::count_if(begin, begin + size, [](uint8_t byte) { return byte < 0x80; });  // ends a number
+      in_.Skip(size);
+      left -= size;
+    }
+    return absl::OkStatus();
+  }
+
+  static absl::Status TooMany(const char* what, const std::string& last, int64_t limit) {
+    return absl::InvalidArgumentError(absl::StrCat("the request has more than ", limit, " ", what,
+                                                   ", the last of them ", last, "; wants at most ", limit,
+                                                   ": send fewer"));
+  }
+
+  absl::Status Skip(uint32_t tag) { return WireFormatLite::SkipField(&in_, tag) ? absl::OkStatus() : CannotBeParsed(); }
 
   absl::Status Nested(const Descriptor* type) {
     int length = 0;
@@ -89,19 +123,19 @@ class FieldCounter {
   }
 
   google::protobuf::io::CodedInputStream& in_;
-  const int64_t max_fields_;
-  int64_t fields_ = 0;
+  const FieldLimits limits_;
+  int64_t fields_ = 0, numbers_ = 0;
 };
 
 }  // namespace
 
-absl::Status CheckFieldCount(const grpc::ByteBuffer& bytes, const Descriptor& type, int64_t max_fields) {
+absl::Status CheckFieldCount(const grpc::ByteBuffer& bytes, const Descriptor& type, const FieldLimits& limits) {
   grpc::ByteBuffer same = bytes;  // the reader wants one that it might change; the bytes are shared
   grpc::ProtoBufferReader reader(&same);
   if (!reader.status().ok()) return CannotBeParsed();
   google::protobuf::io::CodedInputStream in(&reader);
   in.PushLimit(static_cast<int>(bytes.Length()));
-  return FieldCounter(in, max_fields).Message(&type);
+  return FieldCounter(in, limits).Message(&type);
 }
 
 }  // namespace swiftcache

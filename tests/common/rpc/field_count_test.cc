@@ -38,12 +38,12 @@ std::string Times(int times, const std::string& bytes) {
 }
 
 // In pieces, as it comes from the network.
-absl::Status Check(const std::string& bytes, int64_t max_fields) {
+absl::Status Check(const std::string& bytes, int64_t max_fields, int64_t max_numbers = 1 << 20) {
   constexpr size_t kPieceBytes = 5;
   std::vector<grpc::Slice> slices;
   for (size_t at = 0; at < bytes.size(); at += kPieceBytes) slices.emplace_back(bytes.substr(at, kPieceBytes));
   return CheckFieldCount(grpc::ByteBuffer(slices.data(), slices.size()), *v1::GenerateRequest::descriptor(),
-                         max_fields);
+                         {.fields = max_fields, .numbers = max_numbers});
 }
 
 TEST(FieldCountTest, EachElementAndEachFieldCountsAtAnyDepth) {
@@ -72,10 +72,14 @@ TEST(FieldCountTest, EachElementAndEachFieldCountsAtAnyDepth) {
   }
 }
 
-TEST(FieldCountTest, NumbersInListsAndBytesOfTextsCountNothing) {
-  const std::string packed = Field(kTokenIds, Field(1, std::string(1000, '\x01')));
-  const std::string single = Field(kTokenIds, Times(1000, Number(1, 1)));
-  EXPECT_EQ(Check(packed + single, 2), absl::OkStatus());
+TEST(FieldCountTest, NumbersInListsAreCountedByThemselvesAndBytesOfTextsAreNot) {
+  const std::string packed = Field(kTokenIds, Field(1, Times(500, Varint(1) + Varint(300))));
+  const std::string single = Field(kTokenIds, Times(1000, Number(1, 300)));
+  EXPECT_EQ(Check(packed + single, 2, 2000), absl::OkStatus());
+  EXPECT_EQ(Check(packed + single, 2, 1999),
+            absl::InvalidArgumentError("the request has more than 1999 numbers in lists, the last of them "
+                                       "swiftcache.v1.TokenIds.ids; wants at most 1999: send fewer"));
+  EXPECT_EQ(Check(packed, 1, 999).code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(Check(Field(kPrompt, std::string(1000, '\x0a')), 1), absl::OkStatus());
 }
 
