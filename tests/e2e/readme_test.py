@@ -31,7 +31,8 @@ def folder(binaries, tmp_path, usual_ports):
 def test_the_commands_by_hand_serve_lease_and_stop(folder):
     script = commands()
     assert script.count("swiftcache-engine") == 2 and "kill $(jobs -p)" in script
-    ended = "\nfor job in $(jobs -p); do wait $job; echo ended=$?; done"
+    script = script.replace("kill $(jobs -p)", "servers=$(jobs -p); kill $servers")  # who has ended already is no job
+    ended = "\nfor server in $servers; do wait $server; echo ended=$?; done"
     run = subprocess.run(["bash", "-uc", script + ended], cwd=folder, capture_output=True, text=True, timeout=300)
     logs = {log.name: log.read_text()[-2000:] for log in folder.glob("*.log")}
     assert run.stdout.count("ended=0") == 4, (run.stdout, run.stderr, logs)
