@@ -60,9 +60,11 @@ built() {
 # Where the kernel shares time by sessions (autogroup) a session has as much as any other, however idle its processes.
 fuzz_build=(fuzz swiftcache-{broker,engine,gateway} asan_tests fuzzers)
 tsan_build=(tsan tsan_tests)
-begin_ahead() {
+cuda_build=(cuda swiftcache-engine swiftcache-gpu-bench gpu_tests)
+begin_ahead() {  # begin_ahead 'PRESET TARGET...' ...
   export -f built
-  setsid chrt --idle 0 bash -c "{ echo 19 >/proc/self/autogroup; } 2>/dev/null; built ${fuzz_build[*]} && built ${tsan_build[*]}" >"$results/ahead.log" 2>&1 &
+  setsid chrt --idle 0 bash -c "{ echo 19 >/proc/self/autogroup; } 2>/dev/null; $(printf 'built %s && ' "$@") true" \
+    >>"$results/ahead.log" 2>&1 &
   ahead=$!
   trap end_ahead EXIT
 }
@@ -96,7 +98,7 @@ export PATH="$venv/bin:$PATH"  # python3 with jinja2, for the reference renderin
 [ -d "$SWIFTCACHE_SHARED/golden" ] || skip "shared reference data" "$SWIFTCACHE_SHARED is absent; the small cases in tests/data are used alone"
 
 stage build-release built release binaries unit_tests || finish
-begin_ahead
+begin_ahead "${fuzz_build[*]}" "${tsan_build[*]}"
 # First and alone: the fixed ports of these two lie where the system takes local ports for the connections of other tests,
 # and keeps them for a minute.
 stage end-to-end-quickstart e2e e2e-quickstart tests/e2e/quickstart_test.py tests/e2e/readme_test.py
@@ -109,23 +111,27 @@ stage containers tests/e2e/compose.sh build/release/bin "$SWIFTCACHE_TEST_MODEL"
 end_ahead
 # The fuzz preset is AddressSanitizer and UBSan with libFuzzer's coverage: one build serves tests and fuzzers.
 if stage build-fuzz built "${fuzz_build[@]}"; then
+  begin_ahead "${tsan_build[*]}"
   stage unit-fuzz unit fuzz -L asan
   stage end-to-end-asan e2e e2e-asan tests/e2e/load_test.py --bin build/fuzz/bin --small
   for fuzzer in build/fuzz/tests/fuzz_*; do
     name=$(basename "$fuzzer")
     stage "$name" tests/fuzz/run-one.sh "$fuzzer" "$($long && echo 300 || echo 5)"
   done
+  end_ahead
 fi
-stage build-tsan built "${tsan_build[@]}" && stage unit-tsan unit tsan -L tsan
+# The CUDA half is compiled wherever nvcc is. On a machine without a GPU nothing of it runs, and it says so.
+nvcc=$(command -v nvcc || command -v /usr/local/cuda/bin/nvcc)
+if stage build-tsan built "${tsan_build[@]}"; then
+  [ -n "$nvcc" ] && begin_ahead "${cuda_build[*]}"
+  stage unit-tsan unit tsan -L tsan
+fi
 stage build-counted built release swiftcache-counted-steps swiftcache-bookkeeping-bench &&
   stage instructions tests/bench/instructions.py --bin build/release/bin
-for bench in leases donors; do  # the whole ones are too long, and want a machine that does nothing else
-  stage "bench-of-$bench-guard" "$venv/bin/python" tests/bench/$bench.py guard --bin build/release/bin --model "$SWIFTCACHE_TEST_MODEL"
-done
 stage arm tests/arm.sh
-# The CUDA half is compiled wherever nvcc is. On a machine without a GPU nothing of it runs, and it says so.
-if command -v nvcc >/dev/null || [ -x /usr/local/cuda/bin/nvcc ]; then
-  if stage build-cuda built cuda swiftcache-engine swiftcache-gpu-bench gpu_tests; then
+if [ -n "$nvcc" ]; then
+  end_ahead
+  if stage build-cuda built "${cuda_build[@]}"; then
     stage cuda-kernels-for-each-gpu tests/gpu/check_fatbin.py build/cuda/bin/swiftcache-engine
     stage cuda-without-a-gpu tests/gpu/without_gpu.sh build/cuda "$SWIFTCACHE_TEST_MODEL"
     nvidia-smi -L >/dev/null 2>&1 || skip "GPU tests" "no GPU here: tests/gpu/run.sh runs them where there is one"
@@ -133,6 +139,9 @@ if command -v nvcc >/dev/null || [ -x /usr/local/cuda/bin/nvcc ]; then
 else
   skip build-cuda "no nvcc here"
 fi
+for bench in leases donors; do  # the whole ones are too long, and want a machine that does nothing else
+  stage "bench-of-$bench-guard" "$venv/bin/python" tests/bench/$bench.py guard --bin build/release/bin --model "$SWIFTCACHE_TEST_MODEL"
+done
 if $long; then
   stage simulation-of-other-seeds env SIM_FIRST_SEED=10001 SIM_SEEDS=100000 build/release/tests/sim_test --gtest_filter='*NoSeed*'
   stage soak-of-other-seeds env SOAK_FIRST_SEED=1001 SOAK_SEEDS=20000 build/release/tests/engine_exec_sharing_soak_test --gtest_filter='*NoSeed*'
