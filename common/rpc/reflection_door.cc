@@ -4,6 +4,7 @@
 #include <google/protobuf/descriptor.pb.h>
 
 #include <set>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 
@@ -19,10 +20,14 @@ using Response = ReflectionDoor::Response;
 
 const DescriptorPool& Pool() { return *DescriptorPool::generated_pool(); }
 
+void AnswerError(grpc::StatusCode code, std::string message, Response& response) {
+  response.mutable_error_response()->set_error_code(code);
+  response.mutable_error_response()->set_error_message(std::move(message));
+}
+
 void NotFound(const std::string& what, Response& response) {
-  auto* error = response.mutable_error_response();
-  error->set_error_code(grpc::StatusCode::NOT_FOUND);
-  error->set_error_message(absl::StrCat("no ", what, " here; list_services says what there is"));
+  AnswerError(grpc::StatusCode::NOT_FOUND, absl::StrCat("no ", what, " here; list_services says what there is"),
+              response);
 }
 
 void AddFile(const FileDescriptor& file, std::set<const FileDescriptor*>& added, Response& response) {
@@ -73,21 +78,35 @@ void Answer(const Request& request, const std::vector<std::string>& services, Re
       for (const std::string& name : services) response.mutable_list_services_response()->add_service()->set_name(name);
       return;
     case Request::MESSAGE_REQUEST_NOT_SET:
-      auto* error = response.mutable_error_response();
-      error->set_error_code(grpc::StatusCode::INVALID_ARGUMENT);
-      error->set_error_message("the request asks for nothing: wanted one of its fields 3 to 7");
+      AnswerError(grpc::StatusCode::UNIMPLEMENTED, "the request has none of the fields 3 to 7: wanted one of them",
+                  response);
   }
+}
+
+absl::Status CheckSize(size_t bytes) {
+  if (bytes <= ReflectionDoor::kMaxRequestBytes) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("the request has ", bytes, " bytes; wants at most ",
+                                                 ReflectionDoor::kMaxRequestBytes, ": no name is so long"));
 }
 
 /// Reads a request, writes its answer, and so on; gRPC calls one of these at a time.
 class ReflectionStream final : public grpc::ServerBidiReactor<Counted<Request>, Response> {
  public:
-  explicit ReflectionStream(const std::vector<std::string>& services) : services_(services) { StartRead(&request_); }
+  ReflectionStream(const std::vector<std::string>& services, std::atomic<int>& calls)
+      : services_(services), calls_(calls) {
+    if (++calls_ <= ReflectionDoor::kMaxCalls) {
+      StartRead(&request_);
+    } else {
+      Refuse(absl::ResourceExhaustedError(absl::StrCat("more than ", ReflectionDoor::kMaxCalls,
+                                                       " calls ask for reflection; try again when some have ended")));
+    }
+  }
+  ~ReflectionStream() override { --calls_; }
 
   void OnReadDone(bool ok) override {
     if (!ok) return Finish(grpc::Status::OK);
-    if (!request_.status.ok()) return Finish(ToGrpc(request_.status));
-    response_.Clear();
+    if (!request_.status.ok()) return Refuse(request_.status);
+    if (const absl::Status status = CheckSize(request_.message.ByteSizeLong()); !status.ok()) return Refuse(status);
     response_.set_valid_host(request_.message.host());
     Answer(request_.message, services_, response_);
     response_.mutable_original_request()->Swap(&request_.message);
@@ -95,12 +114,16 @@ class ReflectionStream final : public grpc::ServerBidiReactor<Counted<Request>, 
   }
   void OnWriteDone(bool ok) override {
     if (!ok) return Finish(grpc::Status::CANCELLED);
+    Response().Swap(&response_);
     StartRead(&request_);
   }
   void OnDone() override { delete this; }
 
  private:
+  void Refuse(const absl::Status& why) { Finish(ToGrpc(why)); }
+
   const std::vector<std::string>& services_;
+  std::atomic<int>& calls_;
   Counted<Request> request_;
   Response response_;
 };
@@ -110,7 +133,7 @@ class ReflectionStream final : public grpc::ServerBidiReactor<Counted<Request>, 
 ReflectionDoor::ReflectionDoor() { Count("ServerReflectionInfo", &ReflectionDoor::Open); }
 
 grpc::ServerBidiReactor<Counted<Request>, Response>* ReflectionDoor::Open(grpc::CallbackServerContext*) {
-  return new ReflectionStream(services_);
+  return new ReflectionStream(services_, calls_);
 }
 
 }  // namespace swiftcache

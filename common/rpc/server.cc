@@ -34,8 +34,12 @@ class ServiceNames final : public grpc::ServerBuilderPlugin {
  public:
   explicit ServiceNames(ReflectionDoor* reflection) : reflection_(reflection) {}
   std::string name() override { return "service_names"; }
-  void InitServer(grpc::ServerInitializer*) override {}
-  void Finish(grpc::ServerInitializer* server) override { reflection_->set_services(*server->GetServiceList()); }
+  void InitServer(grpc::ServerInitializer* server) override {
+    std::vector<std::string> names = *server->GetServiceList();
+    names.push_back("grpc.health.v1.Health");  // which the server registers when it starts
+    reflection_->set_services(std::move(names));
+  }
+  void Finish(grpc::ServerInitializer*) override {}
   void ChangeArguments(const std::string&, void*) override {}
 
  private:
@@ -139,7 +143,7 @@ void Configure(const RpcServer::Options& options, grpc::ServerBuilder& builder) 
 absl::StatusOr<std::unique_ptr<RpcServer>> RpcServer::Create(const Options& options,
                                                              const std::vector<grpc::Service*>& services) {
   ASSIGN_OR_RETURN(HostPort where, HostPort::Parse(options.listen));
-  grpc::EnableDefaultHealthCheckService(true);  // of all servers that are built later
+  [[maybe_unused]] static const bool has_health = (grpc::EnableDefaultHealthCheckService(true), true);
   int port = 0;
   auto reflection = std::make_unique<ReflectionDoor>();
   grpc::ServerBuilder builder;

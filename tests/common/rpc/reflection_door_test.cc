@@ -9,9 +9,11 @@
 #include <string>
 #include <vector>
 
+#include "absl/time/time.h"
 #include "common/rpc/channel.h"
 #include "common/rpc/server.h"
 #include "swiftcache/v1/broker.grpc.pb.h"
+#include "tests/fakes/connected_channel.h"
 #include "tests/fakes/raw_rpc_client.h"
 
 namespace swiftcache {
@@ -24,6 +26,8 @@ using ::testing::SizeIs;
 using Request = ReflectionDoor::Request;
 using Response = ReflectionDoor::Response;
 
+constexpr char kMethod[] = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo";
+
 class ReflectionDoorTest : public ::testing::Test {
  protected:
   ReflectionDoorTest() {
@@ -34,10 +38,9 @@ class ReflectionDoorTest : public ::testing::Test {
 
   // One stream's answers to `requests`.
   std::vector<Response> Ask(const std::vector<Request>& requests) {
-    auto stub = ServerReflection::NewStub(CreateRpcChannel(server_->address(), {}));
+    auto stub = ServerReflection::NewStub(fakes::ConnectedChannel(server_->address()));
     grpc::ClientContext context;
     SetTimeout(context, absl::Minutes(1));
-    context.set_wait_for_ready(true);
     auto stream = stub->ServerReflectionInfo(&context);
     std::vector<Response> answers;
     for (const Request& request : requests) {
@@ -104,7 +107,52 @@ TEST_F(ReflectionDoorTest, WhatIsNotThereIsSaidByName) {
     EXPECT_EQ(answers[i].error_response().error_code(), grpc::StatusCode::NOT_FOUND);
     EXPECT_THAT(answers[i].error_response().error_message(), HasSubstr(names[i]));
   }
-  EXPECT_EQ(answers.back().error_response().error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_EQ(answers.back().error_response().error_code(), grpc::StatusCode::UNIMPLEMENTED);
+}
+
+// The pool takes seconds for a megabyte of dots, and holds its lock meanwhile.
+TEST_F(ReflectionDoorTest, ALongNameIsRefusedBeforeItIsLookedUp) {
+  const std::string dots(1 << 20, '.');
+  Request symbol = FileOf(dots), extension, numbers;
+  extension.mutable_file_containing_extension()->set_containing_type(dots);
+  numbers.set_all_extension_numbers_of_type(dots);
+  for (const Request& request : {symbol, extension, numbers}) {
+    const grpc::Status status = fakes::SendBytes(server_->address(), kMethod, request.SerializeAsString());
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+    EXPECT_THAT(status.error_message(), HasSubstr("wants at most 1024"));
+  }
+}
+
+TEST_F(ReflectionDoorTest, CallsAreBoundedAndOthersComeWhenTheyHaveEnded) {
+  auto stub = ServerReflection::NewStub(fakes::ConnectedChannel(server_->address()));
+  struct Call {
+    grpc::ClientContext context;
+    std::unique_ptr<grpc::ClientReaderWriter<Request, Response>> stream;
+  };
+  std::vector<std::unique_ptr<Call>> calls;
+  Response answer;
+  for (int i = 0; i < ReflectionDoor::kMaxCalls; ++i) {
+    Call& call = *calls.emplace_back(std::make_unique<Call>());
+    call.stream = stub->ServerReflectionInfo(&call.context);
+    ASSERT_TRUE(call.stream->Write(FileOf("grpc.reflection")) && call.stream->Read(&answer));
+  }
+  EXPECT_EQ(fakes::SendBytes(server_->address(), kMethod, "").error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  for (auto& call : calls) {
+    call->stream->WritesDone();
+    EXPECT_TRUE(call->stream->Finish().ok());
+  }
+  EXPECT_THAT(Ask({FileOf("no.such.symbol")}), SizeIs(1));
+}
+
+TEST_F(ReflectionDoorTest, AStreamThatAsksNothingIsCancelledWhenTheServerEnds) {
+  auto stub = ServerReflection::NewStub(fakes::ConnectedChannel(server_->address()));
+  grpc::ClientContext context;
+  auto stream = stub->ServerReflectionInfo(&context);
+  Response answer;
+  ASSERT_TRUE(stream->Write(FileOf("no.such.symbol")) && stream->Read(&answer));
+  server_->Stop(absl::InfinitePast());
+  EXPECT_FALSE(stream->Read(&answer));
+  EXPECT_FALSE(stream->Finish().ok());
 }
 
 TEST_F(ReflectionDoorTest, ATypeWithoutExtensionsHasNone) {
