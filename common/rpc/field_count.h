@@ -14,7 +14,7 @@
 
 namespace swiftcache {
 
-/// What a message may have.
+/// The most that a message may have.
 struct FieldLimits {
   /// Above the some 96,500 of the largest request that a gateway takes: 4,096 messages of a chat, with three each, and
   /// four for each of the 21,024 different names of template variables that 64 KiB hold. Parsed, so many take at most
@@ -28,7 +28,8 @@ inline constexpr char kCannotBeParsed[] =
 
 /// Whether `bytes`, a message of `type`, have at most so many fields at all depths together, each element of a list
 /// and each field that `type` does not have counted, and at most so many numbers in lists. What passes takes at most 12
-/// bytes of memory for each number, lists that grow included, some hundred for each field, and its texts.
+/// bytes of memory for each number of 32 bits (our requests have no others), lists that grow included, some hundred for
+/// each field, and its texts.
 /// Reads as far as the limits. Thread-safety: safe. Errors: INVALID_ARGUMENT: too many, or bytes that are no message.
 absl::Status CheckFieldCount(const grpc::ByteBuffer& bytes, const google::protobuf::Descriptor& type,
                              const FieldLimits& limits = {});
