@@ -61,6 +61,7 @@ built() {
 fuzz_build=(fuzz swiftcache-{broker,engine,gateway} asan_tests fuzzers)
 tsan_build=(tsan tsan_tests)
 cuda_build=(cuda swiftcache-engine swiftcache-gpu-bench gpu_tests)
+ahead=
 begin_ahead() {  # begin_ahead 'PRESET TARGET...' ...
   export -f built
   setsid chrt --idle 0 bash -c "{ echo 19 >/proc/self/autogroup; } 2>/dev/null; $(printf 'built %s && ' "$@") true" \
@@ -70,8 +71,14 @@ begin_ahead() {  # begin_ahead 'PRESET TARGET...' ...
 }
 end_ahead() {
   trap - EXIT
+  [ -n "$ahead" ] || return
   kill -TERM -- "-$ahead" 2>/dev/null
   wait "$ahead" 2>/dev/null
+  for _ in {1..300}; do  # ninja still removes what is half made, where the next one is about to begin
+    kill -0 -- "-$ahead" 2>/dev/null || break
+    sleep 0.1
+  done
+  ahead=
 }
 # unit PRESET CTEST_ARGS...: GoogleTest leaves one JSON a binary.
 unit() {
