@@ -15,6 +15,7 @@
 #include "common/rpc/counted_service.h"
 #include "common/rpc/status.h"
 #include "swiftcache/v1/broker.grpc.pb.h"
+#include "tests/fakes/held_port.h"
 #include "tests/fakes/raw_rpc_client.h"
 
 namespace swiftcache {
@@ -241,10 +242,11 @@ TEST(RpcServerTest, StopCancelsWhatIsStillThereAtTheDeadline) {
 }
 
 TEST(RpcChannelTest, FindsAServerThatCameBackWithinTheBackoff) {
+  const fakes::HeldPort port;
+  const std::string& address = port.address();
   auto broker = std::make_unique<SlowBroker>();
-  auto server = Serve(*broker);
+  auto server = Serve(*broker, address);
   ASSERT_NE(server, nullptr);
-  const std::string address = server->address();
   auto channel = CreateRpcChannel(address, {.max_reconnect_backoff = absl::Milliseconds(200)});
   ASSERT_TRUE(channel->WaitForConnected(absl::ToChronoTime(absl::Now() + absl::Seconds(20))));
   absl::Duration quickest = absl::InfiniteDuration();

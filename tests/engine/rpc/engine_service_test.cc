@@ -11,6 +11,7 @@
 #include "common/rpc/server.h"
 #include "common/rpc/status.h"
 #include "tests/engine/rpc/cards.h"
+#include "tests/fakes/connected_channel.h"
 #include "tests/fakes/fake_engine.h"
 #include "tests/fakes/raw_rpc_client.h"
 
@@ -69,7 +70,7 @@ class EngineDoorTest : public ::testing::Test {
     auto server = RpcServer::Create({.listen = "127.0.0.1:0"}, {door_.get()});
     ASSERT_TRUE(server.ok()) << server.status();
     server_ = *std::move(server);
-    stub_ = v1::EngineService::NewStub(CreateRpcChannel(server_->address(), {}));
+    stub_ = v1::EngineService::NewStub(fakes::ConnectedChannel(server_->address()));
   }
   // A client's request, which it cancels once the engine has it.
   void BeginAndCancel() {
@@ -232,7 +233,7 @@ TEST_F(EngineDoorTest, ACancelThatComesTooLateLeavesTheNextRequestOfItsIdAlone) 
 TEST_F(EngineDoorTest, AClientWhoseConnectionIsGoneCancelsItsRequest) {
   door_->Open(engine_);
   {
-    auto stub = v1::EngineService::NewStub(CreateRpcChannel(server_->address(), {}));
+    auto stub = v1::EngineService::NewStub(fakes::ConnectedChannel(server_->address()));
     grpc::ClientContext context;
     auto reader = stub->Generate(&context, Prompt("r1"));
     ASSERT_NE(engine_.WaitForRequest("r1"), nullptr);

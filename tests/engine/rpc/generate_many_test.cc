@@ -17,6 +17,7 @@
 #include "common/rpc/status.h"
 #include "engine/rpc/engine_service.h"
 #include "tests/engine/rpc/cards.h"
+#include "tests/fakes/connected_channel.h"
 #include "tests/fakes/fake_engine.h"
 
 namespace swiftcache::engine::rpc {
@@ -52,7 +53,7 @@ v1::GenerateManyRequest CancelOf(int64_t id) {
 class Stream {
  public:
   explicit Stream(const std::string& address)
-      : stub_(v1::EngineService::NewStub(CreateRpcChannel(address, {}))), stream_(stub_->GenerateMany(&context_)) {}
+      : stub_(v1::EngineService::NewStub(fakes::ConnectedChannel(address))), stream_(stub_->GenerateMany(&context_)) {}
 
   Stream& Send(const v1::GenerateManyRequest& command) {
     EXPECT_TRUE(stream_->Write(command));

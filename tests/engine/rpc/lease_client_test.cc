@@ -246,7 +246,9 @@ TEST_F(LeaseClientTest, AWishIsAnsweredAndItsKeyIsTheOneGiven) {
     response.set_shortage("!");
     return grpc::Status::OK;
   };
-  Start().RequestLease({.key = "17", .want_bytes = 100, .waiting_tokens = 5, .held_bytes = 60});
+  Start();
+  while (broker_.streams() == 0) absl::SleepFor(absl::Milliseconds(1));  // it may take more than one try to connect
+  client_->RequestLease({.key = "17", .want_bytes = 100, .waiting_tokens = 5, .held_bytes = 60});
   ASSERT_TRUE(events_.log().WaitFor("answer 70 500!"));
   EXPECT_EQ(broker_.log().Count("RequestLease 17"), 1);
 }
