@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Real processes on loopback, port 0 everywhere, tiny models: what the end-to-end tests stand on."""
+import contextlib
 import hashlib
 import os
 import pathlib
@@ -72,12 +73,26 @@ def can_listen(port):
     return True
 
 
+@contextlib.contextmanager
+def held_ports(ports):
+    """Nobody gets one of these who asks the kernel for any port, and who asks for one of them by its number may listen there:
+    sockets that are bound, reuse addresses as servers do, and never listen."""
+    with contextlib.ExitStack() as sockets:
+        for port in ports:
+            held = sockets.enter_context(socket.socket())
+            held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            held.bind(("127.0.0.1", port))
+        yield
+
+
 @pytest.fixture
 def usual_ports():
     """Where servers listen unless told otherwise. A client of an earlier test may have had one as its own, which the kernel
     holds for a minute after the connection's end. A server there is another cluster's: these tests want it gone."""
     assert not any(map(listens, USUAL_PORTS)), f"servers listen already: {[p for p in USUAL_PORTS if listens(p)]}"
     wait_until(lambda: all(map(can_listen, USUAL_PORTS)), 90, lambda: f"held: {[p for p in USUAL_PORTS if not can_listen(p)]}")
+    with held_ports(USUAL_PORTS):
+        yield
 
 
 def instance_of(token):

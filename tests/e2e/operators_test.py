@@ -16,7 +16,7 @@ from datetime import datetime
 
 import grpc
 import pytest
-from conftest import TINY, WAIT, wait_until
+from conftest import TINY, WAIT, held_ports, wait_until
 
 METRICS = ["swiftcache_time_to_first_token_seconds_count", "swiftcache_inter_token_latency_seconds_count",
            "swiftcache_request_queue_time_seconds_count", "swiftcache_e2e_request_latency_seconds_count",
@@ -55,12 +55,13 @@ def test_engines_of_one_model_have_names_of_their_own_before_their_broker_comes(
     cluster.start_broker()
     where = {"listen": cluster.broker.grpc, "http": cluster.broker.http}
     cluster.broker.stop()
-    engines = [cluster.start_engine() for _ in range(3)]
-    for engine, name in zip(engines, names := ["tiny", "tiny-2", "tiny-3"]):
-        assert engine.metric("swiftcache_kv_blocks", engine=name) > 0
-    named = subprocess.run([*engines[0].child.args, "--name=tiny"], capture_output=True, text=True, timeout=WAIT)
-    assert named.returncode == 1 and "tiny.sock: give this one another --name" in named.stderr
-    cluster.start_broker(**where)
+    with held_ports([int(address.split(":")[1]) for address in where.values()]):
+        engines = [cluster.start_engine() for _ in range(3)]
+        for engine, name in zip(engines, names := ["tiny", "tiny-2", "tiny-3"]):
+            assert engine.metric("swiftcache_kv_blocks", engine=name) > 0
+        named = subprocess.run([*engines[0].child.args, "--name=tiny"], capture_output=True, text=True, timeout=WAIT)
+        assert named.returncode == 1 and "tiny.sock: give this one another --name" in named.stderr
+        cluster.start_broker(**where)
 
     def known():
         return [line.split()[0] for line in cluster.ctl("status").stdout.splitlines()[2:]] == names

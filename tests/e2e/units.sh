@@ -94,7 +94,8 @@ inside systemctl start swiftcache-engine@wrong || true
 failed() { [ "$(inside systemctl is-active swiftcache-engine@wrong || true)" = failed ]; }
 wait_for 20 "the end of an engine with a mistake in a flag" failed
 [ "$(property swiftcache-engine@wrong NRestarts)" = 0 ] || die "an engine with a mistake in a flag is started again and again"
-inside journalctl --no-pager -u swiftcache-engine@wrong | grep -q SWIFTCACHE_KV_CACHE_BYTES || die "the journal does not name the mistake"
+names_it() { [[ $(inside journalctl --no-pager -u swiftcache-engine@wrong) == *SWIFTCACHE_KV_CACHE_BYTES* ]]; }
+wait_for 20 "the mistake's name in the journal" names_it
 inside systemctl reset-failed swiftcache-engine@wrong
 
 say "upgraded"
