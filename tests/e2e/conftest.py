@@ -63,16 +63,6 @@ def listens(port):
         return client.connect_ex(("127.0.0.1", port)) == 0
 
 
-def can_listen(port):
-    with socket.socket() as server:
-        server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            server.bind(("127.0.0.1", port))
-        except OSError:
-            return False
-    return True
-
-
 @contextlib.contextmanager
 def held_ports(ports):
     """Nobody gets one of these who asks the kernel for any port, and who asks for one of them by its number may listen there:
@@ -83,6 +73,14 @@ def held_ports(ports):
             held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             held.bind(("127.0.0.1", port))
         yield
+
+
+def can_listen(port):
+    try:
+        with held_ports([port]):
+            return True
+    except OSError:
+        return False
 
 
 @pytest.fixture
