@@ -110,7 +110,7 @@ TEST_F(ReflectionDoorTest, WhatIsNotThereIsSaidByName) {
   EXPECT_EQ(answers.back().error_response().error_code(), grpc::StatusCode::UNIMPLEMENTED);
 }
 
-// The pool takes seconds for a megabyte of dots, and holds its lock meanwhile.
+// To look one up takes time that grows with the square of its length, with the lock of all descriptors held.
 TEST_F(ReflectionDoorTest, ALongNameIsRefusedBeforeItIsLookedUp) {
   const std::string dots(1 << 20, '.');
   Request symbol = FileOf(dots), extension, numbers;
