@@ -47,7 +47,7 @@ namespace swiftcache::engine::coordinator {
 /// it is the second of its lease; and for that only if it reads the lease, or the lease is held (it is cut short then
 /// where that helps, exec::Urgency), or if a copy out of the lease began before it.
 ///
-/// `held`: leases where sequences that the step does not compute have blocks, or which are worth more than the step
+/// `held`: leases where sequences that the step does not compute have blocks, or which are worth cutting the step
 /// (exec::Borrowing). They are left to the loop, which may save what lies there; Take takes them too, for when that comes
 /// too late. `unread`: the others.
 ///

@@ -95,8 +95,8 @@ bool Borrowing::BeginReads(std::span<const kv::LeaseId> leases, const Stake& sta
   const absl::flat_hash_set<kv::LeaseId> read(leases.begin(), leases.end());
   const absl::flat_hash_set<kv::LeaseId> copied = copies_.LeasesRead();
   std::vector<kv::LeaseId> unread, held;
-  worth_more_.clear();
-  worth_more_copied_.clear();
+  worth_cutting_.clear();
+  worth_cutting_copied_.clear();
   const bool stores_flow = copies_.StoresFlow();
   for (const auto& [region, leased] : regions_) {
     const lease::Departure& departure = leased.departure;
@@ -104,22 +104,22 @@ bool Borrowing::BeginReads(std::span<const kv::LeaseId> leases, const Stake& sta
     const int64_t used = parts_.cache->region(region).used;
     const bool may_save = stores_flow && !departure.draining() && !departure.given_back();
     const int64_t idle = may_save ? parts_.cache->WorthSaving(region) : 0;
-    const bool worth_more =
+    const bool worth_cutting =
         (used > 0 && stake.leaves_out_readers) || (used + idle) * options_.block_tokens > stake.tokens;
     if (copied.contains(leased.lease)) {
-      if (worth_more && departure.in_use()) worth_more_copied_.push_back(leased.lease);
+      if (worth_cutting && departure.in_use()) worth_cutting_copied_.push_back(leased.lease);
       continue;
     }
-    if (worth_more) worth_more_.insert(leased.lease);
-    (used > 0 || worth_more ? held : unread).push_back(leased.lease);
+    if (worth_cutting) worth_cutting_.insert(leased.lease);
+    (used > 0 || worth_cutting ? held : unread).push_back(leased.lease);
   }
   return parts_.coordinator->step_reads().Begin(std::move(unread), std::move(held));
 }
 
-std::vector<kv::LeaseId> Borrowing::WorthMoreThanStep() const {
+std::vector<kv::LeaseId> Borrowing::WorthCutting() const {
   std::vector<kv::LeaseId> held = parts_.coordinator->step_reads().Held();
-  std::erase_if(held, [this](kv::LeaseId lease) { return !worth_more_.contains(lease); });
-  held.insert(held.end(), worth_more_copied_.begin(), worth_more_copied_.end());
+  std::erase_if(held, [this](kv::LeaseId lease) { return !worth_cutting_.contains(lease); });
+  held.insert(held.end(), worth_cutting_copied_.begin(), worth_cutting_copied_.end());
   return held;
 }
 

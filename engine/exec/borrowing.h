@@ -72,15 +72,15 @@ class Borrowing {
 
   /// What a step costs that is cut short for a lease that it does not read.
   struct Stake {
-    int64_t tokens = 0;               // of prompts, that could be computed in its time
+    int64_t tokens = 0;               // of prompts, that could be computed in the time that is lost
     bool leaves_out_readers = false;  // who reads leases waits for its turn, and would lose more than a step
   };
   /// Around each step, which reads these leases. False: there is a drain to be handled first.
   bool BeginReads(std::span<const kv::LeaseId> leases, const Stake& stake);
-  /// Leases that the step does not read and that are worth more than it: for what sequences have there that it leaves out,
-  /// or is worth saving (kv::Tiers::WorthSaving) and still can be. One out of which a copy is under way is among them,
-  /// too: until the step's end nobody hears that the copy has ended, so it could not be given back before.
-  std::vector<kv::LeaseId> WorthMoreThanStep() const;
+  /// Leases that the step does not read and that are worth more than is at stake: for what sequences have there that it
+  /// leaves out, or is worth saving (kv::Tiers::WorthSaving) and still can be. One out of which a copy is under way is
+  /// among them, too: until the step's end nobody hears that the copy has ended, so it could not be given back before.
+  std::vector<kv::LeaseId> WorthCutting() const;
   /// Sequences that read what the step found `lost` are reset: what it computed of them is never committed. What was
   /// given back meanwhile, since the step did not read it, is gone.
   void EndReads(const std::vector<kv::LeaseId>& lost);
@@ -124,9 +124,9 @@ class Borrowing {
   Departures departures_;
   LeaseUse use_;
   TakenOfLate taken_;
-  absl::flat_hash_set<kv::LeaseId> worth_more_;  // than the step under way
-  std::vector<kv::LeaseId> worth_more_copied_;   // likewise, but copies read it
-  LimitedWait wishes_wait_;                      // the cache's, for moves
+  absl::flat_hash_set<kv::LeaseId> worth_cutting_;  // the step under way
+  std::vector<kv::LeaseId> worth_cutting_copied_;   // likewise, but copies read it
+  LimitedWait wishes_wait_;                         // the cache's, for moves
   int64_t lendable_blocks_ = 0;
   std::string shortage_;
 };

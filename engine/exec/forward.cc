@@ -197,7 +197,7 @@ bool Forward::IsTooLate() const {
 absl::Time Forward::Due() const {
   const absl::Time due = leases_->urgency->Earliest(lease_ids_);
   if (leases_->urgency->empty()) return due;
-  return std::min(due, leases_->urgency->Earliest(leases_->sharing->borrowing().WorthMoreThanStep()));
+  return std::min(due, leases_->urgency->Earliest(leases_->sharing->borrowing().WorthCutting()));
 }
 
 bool Forward::AllLost() const {

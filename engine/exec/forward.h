@@ -47,7 +47,7 @@ class Forward final : private backend::LayerGate {
   struct Outcome {
     std::vector<backend::Sampled> tokens;  // [chunks that sample], in their order
     std::vector<kv::LeaseId> lost;         // memory that changed hands while this step read it
-    // No tokens: a lease that it reads, or that is worth more (Borrowing::WorthMoreThanStep), is due (Urgency) before
+    // No tokens: a lease that it reads, or that is worth cutting it (Borrowing::WorthCutting), is due (Urgency) before
     // this step could have ended; or every sequence read lost ones.
     bool cut_short = false;
     bool is_kept = false;  // cut short; if the next step is of the same rows, it goes on behind what is computed
@@ -73,6 +73,8 @@ class Forward final : private backend::LayerGate {
   /// Whether Run will go on behind what the step before has computed. Not where either streams, or on a device that
   /// computes late.
   bool goes_on() const { return kept_pieces_ > 0 && streamed_.empty() && work_ == kept_; }
+  /// Whether the step that was gathered would be kept if it were cut short. False before any step has read a layer.
+  bool would_be_kept() const { return computes_at_once_ && streamed_.empty(); }
   /// Of the step before, if it was cut short and is kept.
   std::optional<int64_t> kept_rows() const { return kept_pieces_ > 0 ? std::optional(kept_.num_rows()) : std::nullopt; }
   /// Counts up with every Run and every layer of it: a long step is not a loop that stands still.

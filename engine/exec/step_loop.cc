@@ -11,6 +11,7 @@
 #include "common/log/log.h"
 #include "engine/backend/device.h"
 #include "engine/exec/engine_memory.h"
+#include "engine/lease/departure.h"
 
 namespace swiftcache::engine::exec {
 namespace {
@@ -175,9 +176,13 @@ bool StepLoop::MayCutShort() const {
   return sharing_ != nullptr && cut_short_in_a_row_ < (forward_.goes_on() ? kMaxCutShortOfOne : kMaxCutShortInARow);
 }
 
+// A step that is kept loses the time for which it is held back, at most; another is computed anew.
 Borrowing::Stake StepLoop::StakeOf(const sched::StepPlan& plan) const {
   if (!MayCutShort()) return {.tokens = std::numeric_limits<int64_t>::max()};
-  return {.tokens = pace_.InPromptTokens(LoadOf(plan)), .leaves_out_readers = plan.leaves_out_readers};
+  const int64_t whole = pace_.InPromptTokens(LoadOf(plan));
+  const int64_t while_saving = pace_.PromptTokensWithin(options_.revoke_deadline / lease::Departure::kDrainDivisor);
+  return {.tokens = forward_.would_be_kept() ? std::min(whole, while_saving) : whole,
+          .leaves_out_readers = plan.leaves_out_readers};
 }
 
 bool StepLoop::RunStep(const sched::StepPlan& plan) {

@@ -30,7 +30,7 @@ class Urgency {
   /// A donor that died is owed an end of the mapping within a second.
   static constexpr absl::Duration kUnmapWithin = absl::Milliseconds(500);
 
-  /// Of a message on its way to the loop. A Drain concerns the steps that read the lease, and those that are worth less than
+  /// Of a message on its way to the loop. A Drain concerns the steps that read the lease, and those that are cut for
   /// what lies there (Forward::Due). A Lose concerns every step. Others concern none.
   void Note(const coordinator::LoopMessage& message, absl::Time now) ABSL_LOCKS_EXCLUDED(mutex_) {
     if (const auto* drain = std::get_if<coordinator::DrainMessage>(&message)) {

@@ -171,7 +171,9 @@ TEST_F(CutShortTest, AStepThatReadsNoLeaseIsNotCutForARevocation) {
 class CutShortForOthersTest : public CutShortTest {
  protected:
   static constexpr int64_t kElsewhere = 8;
-  CutShortForOthersTest() { harness_.Borrow(kElsewhere, 64); }
+  explicit CutShortForOthersTest(LateQueue* device = nullptr) : CutShortTest(device) {
+    harness_.Borrow(kElsewhere, 64);
+  }
   void AwaitEndOfOneLease() {
     EXPECT_TRUE(harness_.PumpUntil([&] {
       harness_.loop().ServeBetweenSteps();
@@ -190,6 +192,14 @@ class CutShortForOthersTest : public CutShortTest {
     }
     return cached;
   }
+  // Of a token of a prompt.
+  void LearnPace(absl::Duration token_time) {
+    constexpr int64_t kPromptTokens = 40;
+    (void)harness_.Add(RandomTokens(8, kPromptTokens, harness_.model().vocab_size), kTokens);
+    (void)LayersRun(token_time * kPromptTokens / kDeepLayers, [] {});
+    harness_.RunAll();
+  }
+  const std::vector<int32_t> long_prompt_ = RandomTokens(9, 64, harness_.model().vocab_size);
   static constexpr int64_t kTalks = 4, kAllCached = kTalks * 20;  // as many as CutShortTest has
 };
 
@@ -216,13 +226,41 @@ TEST_F(CutShortForOthersTest, NoStepBeginsWhileThatIsSaved) {
   ExpectRight(*other, {5, 6, 7});
 }
 
-TEST_F(CutShortForOthersTest, AStepThatComputesMoreIsNotCut) {
+// It goes on where it was cut: all that it loses is the 25 ms that saving may take.
+TEST_F(CutShortForOthersTest, AStepIsCutForMoreThanCouldBeComputedMeanwhileWhateverItComputes) {
+  LearnPace(absl::Milliseconds(1));
   harness_.Converse(1, kTokens);
-  const std::vector<int32_t> prompt = RandomTokens(9, 64, harness_.model().vocab_size);
-  const auto other = harness_.Add(prompt, kTokens);
+  const auto other = harness_.Add(long_prompt_, kTokens);
+  EXPECT_EQ(LayersRun(absl::Milliseconds(2), [&] { Revoke(absl::Milliseconds(50)); }), 3);
+  EXPECT_EQ(CachedTokens(), kAllCached);
+  ExpectRight(*other, long_prompt_);
+}
+
+TEST_F(CutShortForOthersTest, AStepIsNotCutForLess) {
+  LearnPace(absl::Microseconds(100));
+  harness_.Converse(1, kTokens);
+  const auto other = harness_.Add(long_prompt_, kTokens);
   EXPECT_EQ(LayersRun(absl::Milliseconds(200), [&] { RevokeAndAwaitRelease(); }), kDeepLayers);
   EXPECT_LT(CachedTokens(), kAllCached);
-  ExpectRight(*other, prompt);
+  ExpectRight(*other, long_prompt_);
+}
+
+struct Late {
+  LateQueue device{{.pace = LateQueue::Pace::kLockStep}};
+};
+class CutShortOnALateDeviceTest : Late, public CutShortForOthersTest {
+ protected:
+  CutShortOnALateDeviceTest() : CutShortForOthersTest(&device) {}
+};
+
+// It would begin anew.
+TEST_F(CutShortOnALateDeviceTest, AStepIsNotCutForLessThanItComputes) {
+  LearnPace(absl::Milliseconds(1));
+  harness_.Converse(1, kTokens);
+  const auto other = harness_.Add(long_prompt_, kTokens);
+  EXPECT_EQ(LayersRun(absl::Milliseconds(2), [&] { RevokeAndAwaitRelease(); }), kDeepLayers);
+  EXPECT_LT(CachedTokens(), kAllCached);
+  ExpectRight(*other, long_prompt_);
 }
 
 TEST_F(CutShortForOthersTest, TheThirdStepInARowIsNotCutForIt) {
