@@ -138,7 +138,7 @@ bool StepLoop::Step() {
     scheduler_.LimitPromptTokensBesideDecodes(pace_.PromptTokensWithin(options_.target_itl));
   }
   if (sharing_) scheduler_.LimitTokensTouchingRegions(TokensOnLeases());
-  scheduler_.LimitTokens(forward_.kept_rows());
+  scheduler_.PlanAgain(forward_.kept_rows());
   const sched::StepPlan plan = scheduler_.Plan();
   NoteStarts(plan);
   bool computes = sharing_ ? ServeLeases(plan) : !plan.chunks.empty();

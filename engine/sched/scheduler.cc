@@ -22,17 +22,11 @@ bool FitsInto(int64_t blocks, const kv::SequenceBlocks& cache, int64_t capacity_
 
 }  // namespace
 
-// Of those that run. kReaders: of those that read leases, where a step of the others has left them tokens.
-enum class Scheduler::Turn { kAll, kReadersFirst, kReaders, kOthers };
-
-struct Scheduler::Step {
+struct Scheduler::Step : Turns {
   StepPlan plan;
   int64_t budget_tokens = 0;
   int64_t used_tokens = 0;
   const Sequence* without_room = nullptr;  // asked already, has to wait
-  Turn turn = Turn::kAll;
-  int64_t readers = 0;          // where turns are taken: how many read leases
-  bool readers_decode = false;  // likewise: some of these decode
   // Of the running, while others are admitted: blocks that they lack for their tokens, and those that must be local.
   int64_t missing_blocks = 0, owned_blocks = 0;
 
@@ -118,13 +112,19 @@ void Scheduler::WaitAgain(Sequence* sequence) {
 }
 
 StepPlan Scheduler::Plan() {
-  Step step{.plan = {}, .budget_tokens = options_.max_num_batched_tokens};
+  Step step;
+  step.budget_tokens = options_.max_num_batched_tokens;
   for (Sequence* sequence : running_) {
     AttachMore(*sequence);
     cache_->NoteWish(BlocksOf(*sequence));  // leases that it was admitted with may have gone since
   }
-  TakeTurn(step);
-  if (most_tokens_) step.Limit(*most_tokens_);
+  if (again_tokens_) {
+    static_cast<Turns&>(step) = turns_;
+    step.Limit(*again_tokens_);
+  } else {
+    TakeTurn(step);
+    turns_ = step;
+  }
   PlanRunning(step);
   if (step.plan.preempted.empty() || running_.empty()) Admit(step);
   if (step.turn == Turn::kOthers) {

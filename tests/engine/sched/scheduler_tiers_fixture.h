@@ -42,14 +42,18 @@ class SchedulerTiersTest : public ::testing::Test {
     scheduler_->Add(&sequence);
     return &sequence;
   }
-  Chunks Step() {
+  Chunks Plan() {
     plan_ = scheduler_->Plan();
+    Chunks chunks;
+    for (const Chunk& chunk : plan_.chunks) chunks.emplace_back(chunk.sequence->id.value(), chunk.num_tokens);
+    return chunks;
+  }
+  Chunks Step() {
+    Chunks chunks = Plan();
     scheduler_->NoteComputed(plan_);
     scheduler_->Commit(plan_);
-    Chunks chunks;
     for (const Chunk& chunk : plan_.chunks) {
       if (chunk.samples) chunk.sequence->tokens.push_back(next_token_--);
-      chunks.emplace_back(chunk.sequence->id.value(), chunk.num_tokens);
     }
     EXPECT_TRUE(scheduler_->CheckInvariants().ok()) << scheduler_->CheckInvariants();
     return chunks;

@@ -213,6 +213,18 @@ TEST_F(SchedulerTurnsTest, AStepThatWasNotComputedTookNobodysTurn) {
   EXPECT_FALSE(scheduler_->Plan().leaves_out_readers);
 }
 
+// What it has computed would be lost with it.
+TEST_F(SchedulerTurnsTest, AStepThatWasCutIsPlannedAgainWhoeverHasCome) {
+  CreateWith(16);
+  AddReader(100);
+  EXPECT_EQ(Plan(), (Chunks{{1, 16}}));
+  Add(5000);
+  scheduler_->PlanAgain(16);
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(Plan(), (Chunks{{1, 16}}));
+  scheduler_->PlanAgain(std::nullopt);
+  EXPECT_EQ(Plan(), (Chunks{{2, kStep}}));
+}
+
 TEST_F(SchedulerTurnsTest, WhereTheOthersHaveNoRoomItIsTheReadersTurn) {
   CreateWith(16, /*num_blocks=*/64);
   const Sequence* reader = AddReader(1);
