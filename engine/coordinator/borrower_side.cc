@@ -160,7 +160,7 @@ void BorrowerSide::ReleaseUnread(LeaseId id) {
   counters_.unread.Increment();
 }
 
-// A step that does not read it keeps the loop from saving what others have there: the donor goes before that.
+// A step that does not read it keeps the loop from saving what lies there: the donor goes before that.
 void BorrowerSide::ReleaseHeld(absl::Time now) {
   for (auto it = release_held_at_.begin(); it != release_held_at_.end();) {
     const auto [id, time] = *it++;  // it may go

@@ -60,7 +60,8 @@ struct UseMessage {
   std::string donor;
   transport::LeaseView view;
 };
-/// No new use; move or drop what lies there -> Coordinator::Drained. A step that reads the lease is cut short.
+/// No new use; move or drop what lies there -> Coordinator::Drained. A step is cut short that reads the lease, or
+/// for what is to be saved there.
 struct DrainMessage {
   kv::LeaseId id;
   absl::Time until;

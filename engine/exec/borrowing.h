@@ -70,9 +70,9 @@ class Borrowing {
   /// See LeaseCopies.
   bool LeaveSilentDonors() { return copies_.LeaveSilentDonors(); }
 
-  /// What a step costs that is cut short for a lease that it does not read.
+  /// What cutting a step short costs, for a lease that it does not read.
   struct Stake {
-    int64_t tokens = 0;               // of prompts, that could be computed in the time that is lost
+    int64_t tokens = 0;               // of prompts, that could be computed in the time that it loses
     bool leaves_out_readers = false;  // who reads leases waits for its turn, and would lose more than a step
   };
   /// Around each step, which reads these leases. False: there is a drain to be handled first.

@@ -38,6 +38,8 @@ absl::StatusOr<Forward::Outcome> Forward::Run(bool may_cut_short) {
   const int64_t pieces = result.pieces;
   Outcome outcome = Conclude(std::move(result));
   if (!status.ok()) return status;
+  const bool reads_due = !lease_ids_.empty() && leases_->urgency->Earliest(lease_ids_) != absl::InfiniteFuture();
+  outcome.read_what_is_due = reads_due || !outcome.lost.empty();
   outcome.goes_on = batch.first_piece > 0;
   outcome.is_kept = outcome.cut_short && outcome.lost.empty() && streamed_.empty() && computes_at_once_;
   if (outcome.is_kept) {

@@ -50,6 +50,7 @@ class Forward final : private backend::LayerGate {
     // No tokens: a lease that it reads, or that is worth cutting it (Borrowing::WorthCutting), is due (Urgency) before
     // this step could have ended; or every sequence read lost ones.
     bool cut_short = false;
+    bool read_what_is_due = false;  // leases, or lost ones
     bool is_kept = false;  // cut short; if the next step is of the same rows, it goes on behind what is computed
     bool goes_on = false;  // behind what the step before had computed
   };

@@ -11,7 +11,6 @@
 #include "common/log/log.h"
 #include "engine/backend/device.h"
 #include "engine/exec/engine_memory.h"
-#include "engine/lease/departure.h"
 
 namespace swiftcache::engine::exec {
 namespace {
@@ -176,13 +175,13 @@ bool StepLoop::MayCutShort() const {
   return sharing_ != nullptr && cut_short_in_a_row_ < (forward_.goes_on() ? kMaxCutShortOfOne : kMaxCutShortInARow);
 }
 
-// A step that is kept loses the time for which it is held back, at most; another is computed anew.
+// A step that goes on where it was cut loses the time of the copies, which is less than to compute again what they save;
+// if its layers are so short that they begin in time. Another begins anew.
 Borrowing::Stake StepLoop::StakeOf(const sched::StepPlan& plan) const {
   if (!MayCutShort()) return {.tokens = std::numeric_limits<int64_t>::max()};
-  const int64_t whole = pace_.InPromptTokens(LoadOf(plan));
-  const int64_t while_saving = pace_.PromptTokensWithin(options_.revoke_deadline / lease::Departure::kDrainDivisor);
-  return {.tokens = forward_.would_be_kept() ? std::min(whole, while_saving) : whole,
-          .leaves_out_readers = plan.leaves_out_readers};
+  const int64_t tokens = pace_.InPromptTokens(LoadOf(plan));
+  const bool in_time = tokens <= pace_.PromptTokensWithin(options_.revoke_deadline * layout_.num_layers);
+  return {.tokens = forward_.would_be_kept() && in_time ? 0 : tokens, .leaves_out_readers = plan.leaves_out_readers};
 }
 
 bool StepLoop::RunStep(const sched::StepPlan& plan) {
@@ -215,7 +214,7 @@ bool StepLoop::RunStep(const sched::StepPlan& plan) {
 // A step that goes on where it was cut is to be the same: it is the next one that is shorter.
 void StepLoop::AdaptTokensOnLeases(const sched::StepPlan& plan, const Forward::Outcome& outcome) {
   if (plan.leaves_out_readers) return;
-  const bool cut_for_what_it_reads = outcome.cut_short && !forward_.leases_read().empty();
+  const bool cut_for_what_it_reads = outcome.cut_short && outcome.read_what_is_due;
   if (outcome.is_kept) {
     kept_for_leases_ |= cut_for_what_it_reads;
     return;

@@ -25,13 +25,13 @@ namespace swiftcache::engine::exec {
 /// Thread-safety: safe; where nothing is urgent a question costs one relaxed load. Ownership: a value. Errors: none.
 class Urgency {
  public:
-  /// A step that reads what is wanted back may take this part of the time until then; a longer one is cut short.
+  /// A step may take this part of the time until what it reads, or is cut for, is wanted back; a longer one is cut short.
   static constexpr int kStepDivisor = 4;
   /// A donor that died is owed an end of the mapping within a second.
   static constexpr absl::Duration kUnmapWithin = absl::Milliseconds(500);
 
-  /// Of a message on its way to the loop. A Drain concerns the steps that read the lease, and those that are cut for
-  /// what lies there (Forward::Due). A Lose concerns every step. Others concern none.
+  /// Of a message on its way to the loop. A Drain concerns the steps that read the lease, and those that are cut
+  /// for what lies there (Forward::Due). A Lose concerns every step. Others concern none.
   void Note(const coordinator::LoopMessage& message, absl::Time now) ABSL_LOCKS_EXCLUDED(mutex_) {
     if (const auto* drain = std::get_if<coordinator::DrainMessage>(&message)) {
       absl::MutexLock lock(&mutex_);

@@ -226,18 +226,23 @@ TEST_F(CutShortForOthersTest, NoStepBeginsWhileThatIsSaved) {
   ExpectRight(*other, {5, 6, 7});
 }
 
-// It goes on where it was cut: all that it loses is the 25 ms that saving may take.
-TEST_F(CutShortForOthersTest, AStepIsCutForMoreThanCouldBeComputedMeanwhileWhateverItComputes) {
+TEST_F(CutShortForOthersTest, AStepThatGoesOnIsCutForWhateverIsWorthSaving) {
   LearnPace(absl::Milliseconds(1));
   harness_.Converse(1, kTokens);
   const auto other = harness_.Add(long_prompt_, kTokens);
   EXPECT_EQ(LayersRun(absl::Milliseconds(2), [&] { Revoke(absl::Milliseconds(50)); }), 3);
+  int64_t next = -1;
+  harness_.during_layer = [&](int64_t layer) { next = next < 0 ? layer : next; };
+  harness_.RunAll();
+  harness_.during_layer = nullptr;
+  EXPECT_EQ(next, 3) << "it goes on where it was cut";
   EXPECT_EQ(CachedTokens(), kAllCached);
   ExpectRight(*other, long_prompt_);
 }
 
-TEST_F(CutShortForOthersTest, AStepIsNotCutForLess) {
-  LearnPace(absl::Microseconds(100));
+// The loop would come to what is to be saved when it is too late.
+TEST_F(CutShortForOthersTest, AStepOfLongLayersIsNotCutForLessThanItComputes) {
+  LearnPace(absl::Milliseconds(20));
   harness_.Converse(1, kTokens);
   const auto other = harness_.Add(long_prompt_, kTokens);
   EXPECT_EQ(LayersRun(absl::Milliseconds(200), [&] { RevokeAndAwaitRelease(); }), kDeepLayers);
@@ -253,8 +258,7 @@ class CutShortOnALateDeviceTest : Late, public CutShortForOthersTest {
   CutShortOnALateDeviceTest() : CutShortForOthersTest(&device) {}
 };
 
-// It would begin anew.
-TEST_F(CutShortOnALateDeviceTest, AStepIsNotCutForLessThanItComputes) {
+TEST_F(CutShortOnALateDeviceTest, ItBeginsNoStepAnewForLessThanThatComputes) {
   LearnPace(absl::Milliseconds(1));
   harness_.Converse(1, kTokens);
   const auto other = harness_.Add(long_prompt_, kTokens);

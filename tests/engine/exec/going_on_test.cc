@@ -84,5 +84,30 @@ TEST_F(GoingOnTest, AStepOfSequencesThatWereResetBeginsAnew) {
   ExpectRight(*reader, reader_prompt_);
 }
 
+// It is of the same tokens as before, but what it wrote is in a block that it gave up meanwhile.
+TEST_F(GoingOnTest, AStepOfTheSameTokensInOtherBlocksBeginsAnew) {
+  const std::vector<int32_t> prompt = RandomTokens(5, 200, harness_.model().vocab_size);  // own memory is full of it
+  const auto reader = harness_.Add(prompt, kTokens);
+  while (reader->tokens().empty()) {
+    harness_.loop().Turn();
+    harness_.LandStores();
+  }
+  harness_.Borrow(kId + 1, 64);
+  EXPECT_EQ(LayersRun(absl::Milliseconds(2), [&] { Revoke(absl::Milliseconds(50)); }), 3);
+  harness_.Pump();
+  harness_.clock().Advance(absl::Milliseconds(25));
+  harness_.loop().ServeBetweenSteps();
+  ASSERT_EQ(harness_.load().running_requests, 0) << "it reads what was not saved in time";
+  harness_.LandStores();  // it was, nearly
+  int64_t first = -1;
+  harness_.during_layer = [&](int64_t layer) { first = first < 0 ? layer : first; };
+  ASSERT_TRUE(harness_.PumpUntil([&] { return harness_.loop().Turn(), reader->tokens().size() > 1; }));
+  harness_.during_layer = nullptr;
+  EXPECT_EQ(first, 0);
+  EXPECT_EQ(harness_.rows(), 1) << "all before is found where it was saved to";
+  harness_.RunAll();
+  ExpectRight(*reader, prompt);
+}
+
 }  // namespace
 }  // namespace swiftcache::engine::exec
