@@ -38,14 +38,11 @@ absl::StatusOr<Forward::Outcome> Forward::Run(bool may_cut_short) {
   const int64_t pieces = result.pieces;
   Outcome outcome = Conclude(std::move(result));
   if (!status.ok()) return status;
-  const bool reads_due = !lease_ids_.empty() && leases_->urgency->Earliest(lease_ids_) != absl::InfiniteFuture();
-  outcome.read_what_is_due = reads_due || !outcome.lost.empty();
+  outcome.cut_for_what_it_reads =
+      outcome.cut_short && (!outcome.lost.empty() || leases_->urgency->Concerns(lease_ids_));
   outcome.goes_on = batch.first_piece > 0;
   outcome.is_kept = outcome.cut_short && outcome.lost.empty() && streamed_.empty() && computes_at_once_;
-  if (outcome.is_kept) {
-    kept_ = work_;
-    kept_pieces_ = pieces;
-  }
+  if (outcome.is_kept) kept_pieces_ = pieces;
   return outcome;
 }
 
@@ -71,8 +68,6 @@ void Forward::Gather(const sched::StepPlan& plan) {
   reads_.clear();
   lease_ids_.clear();
   readings_.clear();
-  work_.rows.clear();
-  work_.blocks.clear();
   if (leases_ && leases_->streamer != nullptr) leases_->streamer->Begin();
   for (const sched::Chunk& chunk : plan.chunks) {
     Continuation& continuation = AsContinuation(*chunk.sequence);
@@ -82,18 +77,8 @@ void Forward::Gather(const sched::StepPlan& plan) {
     sequences_.push_back(
         {.num_rows = chunk.num_tokens, .context_tokens = continuation.computed_tokens, .blocks = blocks});
     if (chunk.samples) GatherSample(continuation);
-    if (leases_) GatherWork(chunk);
   }
   GatherChecks();
-}
-
-void Forward::GatherWork(const sched::Chunk& chunk) {
-  const sched::Sequence& sequence = *chunk.sequence;
-  const int64_t begin = sequence.computed_tokens, end = begin + chunk.num_tokens, of_block = cache_->block_tokens();
-  work_.rows.push_back({sequence.id, begin, chunk.num_tokens});
-  for (int64_t i = begin / of_block; i * of_block < end; ++i) {
-    work_.blocks.push_back(cache_->filling(sequence.blocks[i]));
-  }
 }
 
 // From the last row gathered.

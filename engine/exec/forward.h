@@ -9,7 +9,6 @@
 
 #include <atomic>
 #include <cstdint>
-#include <numeric>
 #include <optional>
 #include <span>
 #include <vector>
@@ -50,9 +49,9 @@ class Forward final : private backend::LayerGate {
     // No tokens: a lease that it reads, or that is worth cutting it (Borrowing::WorthCutting), is due (Urgency) before
     // this step could have ended; or every sequence read lost ones.
     bool cut_short = false;
-    bool read_what_is_due = false;  // leases, or lost ones
-    bool is_kept = false;  // cut short; if the next step is of the same rows, it goes on behind what is computed
-    bool goes_on = false;  // behind what the step before had computed
+    bool cut_for_what_it_reads = false;  // likewise, for one of these at least
+    bool is_kept = false;                // likewise; if the next step is the same, it goes on behind what is computed
+    bool goes_on = false;                // behind what the step before had computed
   };
   /// Of an engine that shares.
   struct Leases {
@@ -69,15 +68,16 @@ class Forward final : private backend::LayerGate {
   void Gather(const sched::StepPlan& plan);
   std::span<const kv::LeaseId> leases_read() const { return lease_ids_; }
   /// Computes what was gathered, once. `may_cut_short`: give up behind the next attention or product where a lease is
-  /// due sooner than the step would end, at the pace at which layers are given to the device. REQUIRES: leases.
+  /// due sooner than the step would end, at the pace at which layers are given to the device. REQUIRES: leases. While a
+  /// step is kept: this is that one, in the blocks that it had, wherever these and what it reads lie by now.
   absl::StatusOr<Outcome> Run(bool may_cut_short = false);
   /// Whether Run will go on behind what the step before has computed. Not where either streams, or on a device that
   /// computes late.
-  bool goes_on() const { return kept_pieces_ > 0 && streamed_.empty() && work_ == kept_; }
+  bool goes_on() const { return kept_pieces_ > 0 && streamed_.empty(); }
   /// Whether the step that was gathered would be kept if it were cut short. False before any step has read a layer.
   bool would_be_kept() const { return computes_at_once_ && streamed_.empty(); }
-  /// Of the step before, if it was cut short and is kept.
-  std::optional<int64_t> kept_rows() const { return kept_pieces_ > 0 ? std::optional(kept_.num_rows()) : std::nullopt; }
+  /// The next step is another than the one that is kept.
+  void DropKept() { kept_pieces_ = 0; }
   /// Counts up with every Run and every layer of it: a long step is not a loop that stands still.
   int64_t progress() const { return progress_.load(std::memory_order_relaxed); }
   /// KV of leases that the step read where it lies.
@@ -94,24 +94,6 @@ class Forward final : private backend::LayerGate {
     size_t lease = 0;     // index in reads_
   };
 
-  // What a step writes. Of the same sequences' same tokens, into blocks that have not been others' in between: whatever
-  // became of what it reads, it is the same step.
-  struct Work {
-    struct Rows {
-      sched::SequenceId sequence;
-      int64_t context_tokens = 0, num_rows = 0;
-      bool operator==(const Rows&) const = default;
-    };
-    std::vector<Rows> rows;
-    std::vector<kv::Filling> blocks;
-    int64_t num_rows() const {
-      return std::accumulate(rows.begin(), rows.end(), int64_t{0},
-                             [](int64_t sum, const Rows& of_one) { return sum + of_one.num_rows; });
-    }
-    bool operator==(const Work&) const = default;
-  };
-
-  void GatherWork(const sched::Chunk& chunk);
   void GatherSample(const Continuation& continuation);
   std::span<const backend::DeviceAddress> GatherBlocks(Continuation& continuation);
   backend::DeviceAddress AddressOf(kv::Place place) const;
@@ -146,8 +128,7 @@ class Forward final : private backend::LayerGate {
   std::vector<backend::WordCheck> checks_;             // of the leases that are read in place, and
   std::vector<size_t> checked_;                        // which these are, in reads_
   int64_t in_place_bytes_ = 0;
-  Work work_, kept_;         // of what was gathered, and of the step before if that was cut short and
-  int64_t kept_pieces_ = 0;  // so much of it is computed; 0: it is not kept
+  int64_t kept_pieces_ = 0;  // of the step before, if it was cut short: so much of it is computed; 0: it is not kept
   bool may_cut_short_ = false;
   absl::Time begin_, first_read_;
   int64_t first_layer_ = -1;       // that this run has read; -1: none

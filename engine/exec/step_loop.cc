@@ -137,8 +137,7 @@ bool StepLoop::Step() {
     scheduler_.LimitPromptTokensBesideDecodes(pace_.PromptTokensWithin(options_.target_itl));
   }
   if (sharing_) scheduler_.LimitTokensTouchingRegions(TokensOnLeases());
-  scheduler_.PlanAgain(forward_.kept_rows());
-  const sched::StepPlan plan = scheduler_.Plan();
+  const sched::StepPlan plan = Plan();
   NoteStarts(plan);
   bool computes = sharing_ ? ServeLeases(plan) : !plan.chunks.empty();
   if (computes) {
@@ -148,6 +147,16 @@ bool StepLoop::Step() {
   if (computes) RunStep(plan);
   Publish();
   return computes;
+}
+
+// A step that was cut short goes on if it can.
+sched::StepPlan StepLoop::Plan() {
+  if (!kept_.empty()) {
+    if (std::optional<sched::StepPlan> again = scheduler_.PlanAgain(kept_)) return *std::move(again);
+    kept_.clear();
+    forward_.DropKept();
+  }
+  return scheduler_.Plan();
 }
 
 // What leases ask for between plan and forward pass. False: nothing is to be computed before memory is back.
@@ -175,18 +184,19 @@ bool StepLoop::MayCutShort() const {
   return sharing_ != nullptr && cut_short_in_a_row_ < (forward_.goes_on() ? kMaxCutShortOfOne : kMaxCutShortInARow);
 }
 
-// A step that goes on where it was cut loses the time of the copies, which is less than to compute again what they save;
-// if its layers are so short that they begin in time. Another begins anew.
+// A step that goes on where it was cut loses the time of the copies, which is less than to compute again what they save.
+// Where its layers are so long that the copies would begin too late, or it would begin anew, it counts whole.
 Borrowing::Stake StepLoop::StakeOf(const sched::StepPlan& plan) const {
   if (!MayCutShort()) return {.tokens = std::numeric_limits<int64_t>::max()};
-  const int64_t tokens = pace_.InPromptTokens(LoadOf(plan));
-  const bool in_time = tokens <= pace_.PromptTokensWithin(options_.revoke_deadline * layout_.num_layers);
-  return {.tokens = forward_.would_be_kept() && in_time ? 0 : tokens, .leaves_out_readers = plan.leaves_out_readers};
+  const bool in_time = pace_.TimeOf(LoadOf(plan)) <= options_.revoke_deadline * layout_.num_layers;
+  return {.tokens = forward_.would_be_kept() && in_time ? 0 : pace_.InPromptTokens(LoadOf(plan)),
+          .leaves_out_readers = plan.leaves_out_readers};
 }
 
 bool StepLoop::RunStep(const sched::StepPlan& plan) {
   const absl::Time begin = clock_.Now();
   held_back_.End();
+  kept_.clear();
   absl::StatusOr<Forward::Outcome> outcome = forward_.Run(MayCutShort());
   if (!outcome.ok()) {
     if (sharing_) sharing_->borrowing().EndReads({});
@@ -204,6 +214,11 @@ bool StepLoop::RunStep(const sched::StepPlan& plan) {
   cut_short_in_a_row_ = outcome->cut_short ? cut_short_in_a_row_ + 1 : 0;
   step_time_ = clock_.Now() - begin + (outcome->goes_on ? step_time_ : absl::ZeroDuration());
   AdaptTokensOnLeases(plan, *outcome);
+  if (outcome->is_kept) {
+    for (const sched::Chunk& chunk : plan.chunks) {
+      kept_.push_back({chunk.sequence->id, chunk.sequence->computed_tokens, chunk.num_tokens});
+    }
+  }
   if (outcome->cut_short) return false;
   pace_.Note(LoadOf(plan), step_time_);
   scheduler_.Commit(plan);
@@ -214,12 +229,11 @@ bool StepLoop::RunStep(const sched::StepPlan& plan) {
 // A step that goes on where it was cut is to be the same: it is the next one that is shorter.
 void StepLoop::AdaptTokensOnLeases(const sched::StepPlan& plan, const Forward::Outcome& outcome) {
   if (plan.leaves_out_readers) return;
-  const bool cut_for_what_it_reads = outcome.cut_short && outcome.read_what_is_due;
   if (outcome.is_kept) {
-    kept_for_leases_ |= cut_for_what_it_reads;
+    kept_for_leases_ |= outcome.cut_for_what_it_reads;
     return;
   }
-  const bool halve = std::exchange(kept_for_leases_, false) || cut_for_what_it_reads;
+  const bool halve = std::exchange(kept_for_leases_, false) || outcome.cut_for_what_it_reads;
   if (outcome.cut_short && !halve) return;
   const int64_t tokens = halve ? std::max(TokensOnLeases() / 2, kLeastOnLeases) : 2 * tokens_on_leases_;
   tokens_on_leases_ = std::min(tokens, MaxOnLeases(options_));

@@ -106,6 +106,7 @@ class StepLoop {
   DecodeBound MakeDecodeBound(const std::optional<LoopSharing>& parts) const;
   std::unique_ptr<LayerStreamer> MakeStreamer(const LoopSharing& parts) const;
   void NoteStarts(const sched::StepPlan& plan);
+  sched::StepPlan Plan();
   bool ServeLeases(const sched::StepPlan& plan);
   bool MayCutShort() const;
   bool HoldsBack();
@@ -150,6 +151,7 @@ class StepLoop {
   sched::StepPace pace_;
   LiveRequests live_;  // after cache_: holds its blocks
   Starvation starvation_;
+  std::vector<sched::ChunkOnce> kept_;  // of a step that was cut short and is to go on; else empty
   int64_t cut_short_in_a_row_ = 0;
   bool kept_for_leases_ = false;  // a step was cut short for what it reads, and is to go on
   absl::Duration step_time_;      // of the latest step, with all of it that was cut short

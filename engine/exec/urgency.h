@@ -74,6 +74,12 @@ class Urgency {
     }
     return earliest;
   }
+  /// Whether one of these is wanted back, or lost.
+  bool Concerns(std::span<const kv::LeaseId> read) const ABSL_LOCKS_EXCLUDED(mutex_) {
+    if (!any_.load(std::memory_order_relaxed)) return false;
+    absl::MutexLock lock(&mutex_);
+    return std::any_of(read.begin(), read.end(), [this](kv::LeaseId lease) { return due_.contains(lease); });
+  }
 
  private:
   struct Due {

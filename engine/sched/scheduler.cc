@@ -22,11 +22,17 @@ bool FitsInto(int64_t blocks, const kv::SequenceBlocks& cache, int64_t capacity_
 
 }  // namespace
 
-struct Scheduler::Step : Turns {
+// Of those that run. kReaders: of those that read leases, where a step of the others has left them tokens.
+enum class Scheduler::Turn { kAll, kReadersFirst, kReaders, kOthers };
+
+struct Scheduler::Step {
   StepPlan plan;
   int64_t budget_tokens = 0;
   int64_t used_tokens = 0;
   const Sequence* without_room = nullptr;  // asked already, has to wait
+  Turn turn = Turn::kAll;
+  int64_t readers = 0;          // where turns are taken: how many read leases
+  bool readers_decode = false;  // likewise: some of these decode
   // Of the running, while others are admitted: blocks that they lack for their tokens, and those that must be local.
   int64_t missing_blocks = 0, owned_blocks = 0;
 
@@ -112,19 +118,12 @@ void Scheduler::WaitAgain(Sequence* sequence) {
 }
 
 StepPlan Scheduler::Plan() {
-  Step step;
-  step.budget_tokens = options_.max_num_batched_tokens;
+  Step step{.plan = {}, .budget_tokens = options_.max_num_batched_tokens};
   for (Sequence* sequence : running_) {
     AttachMore(*sequence);
     cache_->NoteWish(BlocksOf(*sequence));  // leases that it was admitted with may have gone since
   }
-  if (again_tokens_) {
-    static_cast<Turns&>(step) = turns_;
-    step.Limit(*again_tokens_);
-  } else {
-    TakeTurn(step);
-    turns_ = step;
-  }
+  TakeTurn(step);
   PlanRunning(step);
   if (step.plan.preempted.empty() || running_.empty()) Admit(step);
   if (step.turn == Turn::kOthers) {
@@ -134,25 +133,8 @@ StepPlan Scheduler::Plan() {
     if (!step.plan.leaves_out_readers) PlanRunning(step);
   }
   CHECK(!step.plan.chunks.empty() || step.plan.waits || !has_work()) << "the sequence served first does not advance";
+  leaves_out_readers_ = step.plan.leaves_out_readers;
   return std::move(step.plan);
-}
-
-void Scheduler::NoteComputed(const StepPlan& plan) {
-  left_out_readers_ = plan.leaves_out_readers;
-  for (const auto& [sequence, num_tokens, samples] : plan.chunks) {
-    const int64_t begin = sequence->computed_tokens, end = begin + num_tokens;
-    sequence->again_tokens += std::max<int64_t>(0, std::min(end, sequence->lost_tokens) - begin);
-    sequence->furthest_tokens = std::max(sequence->furthest_tokens, end);
-  }
-}
-
-void Scheduler::Commit(const StepPlan& plan) {
-  for (const Chunk& chunk : plan.chunks) {
-    Sequence& sequence = *chunk.sequence;
-    if (sequence.blocks.size() == 0) continue;  // reset
-    sequence.computed_tokens += chunk.num_tokens;
-    cache_->Commit(sequence.blocks, sequence.tokens, sequence.computed_tokens);
-  }
 }
 
 // They take turns where steps without leases would be so much longer that it counts: each step costs more than its tokens.

@@ -29,6 +29,12 @@ struct Chunk {
   bool samples = false;  // the chunk reaches the end of the tokens, so the next one can be sampled
 };
 
+/// A chunk of a plan, for when the plan is gone.
+struct ChunkOnce {
+  SequenceId sequence;
+  int64_t begin = 0, num_tokens = 0;
+};
+
 struct StepPlan {
   std::vector<Chunk> chunks;
   std::vector<Sequence*> admitted;   // run for the first time
@@ -108,11 +114,11 @@ class Scheduler {
   void LimitPromptTokensBesideDecodes(int64_t tokens) { prompt_tokens_beside_decodes_ = tokens; }
   /// Instead of max_tokens_touching_regions, which it does not exceed; at least 1.
   void LimitTokensTouchingRegions(int64_t tokens) { tokens_touching_regions_ = tokens; }
-  /// From now on plans are the last one once more, a step of so many tokens that was cut short: whoever has come since
-  /// waits, and nobody takes turns; as far as the cache has not changed. None: each plan is a new one.
-  void PlanAgain(std::optional<int64_t> tokens) { again_tokens_ = tokens; }
   /// Decides a step and takes the blocks it needs. No chunks: nothing was added, or all wait.
   StepPlan Plan();
+  /// The last plan once more, of a step that was cut short: whoever has come since waits. `chunks`: its own. None: not all
+  /// of their sequences still run; those that do have the blocks that the plan took.
+  std::optional<StepPlan> PlanAgain(std::span<const ChunkOnce> chunks) const;
   /// The step was computed, whatever has become of what it read, or ended before since that was lost: counts what was
   /// computed again.
   void NoteComputed(const StepPlan& plan);
@@ -142,13 +148,7 @@ class Scheduler {
   absl::Status CheckInvariants() const;
 
  private:
-  // Of those that run. kReaders: of those that read leases, where a step of the others has left them tokens.
-  enum class Turn { kAll, kReadersFirst, kReaders, kOthers };
-  struct Turns {
-    Turn turn = Turn::kAll;
-    int64_t readers = 0;          // where turns are taken: how many read leases
-    bool readers_decode = false;  // likewise: some of these decode
-  };
+  enum class Turn;
   struct Step;  // a plan in the making
   void Enqueue(Sequence* sequence);
   bool Dequeue(Sequence* sequence);
@@ -182,14 +182,13 @@ class Scheduler {
 
   const Options options_;
   std::optional<int64_t> prompt_tokens_beside_decodes_;  // none: no such limit
-  std::optional<int64_t> again_tokens_;                  // none: a new plan
   kv::SequenceBlocks* const cache_;
   int64_t tokens_touching_regions_;  // 0: no such limit
   std::vector<Sequence*> running_;   // in the order of service
   std::set<Sequence*, ServedBefore> waiting_;
   int64_t waiting_tokens_ = 0, num_running_groups_ = 0;
-  Turns turns_;                    // of the last plan
-  bool left_out_readers_ = false;  // the last step that was computed
+  bool leaves_out_readers_ = false;  // the last plan
+  bool left_out_readers_ = false;    // the last step that was computed
 };
 
 }  // namespace swiftcache::engine::sched

@@ -32,6 +32,10 @@ int64_t StepPace::PromptTokensWithin(absl::Duration time) const {
   return std::max(tokens - tokens % kRoundTo, kLeastTokens);
 }
 
+absl::Duration StepPace::TimeOf(const Load& load) const {
+  return (load.decodes > 0 ? decode_time_ : absl::ZeroDuration()) + load.prompt_tokens * prompt_token_time_;
+}
+
 int64_t StepPace::InPromptTokens(const Load& load) const {
   if (prompt_token_time_ <= absl::ZeroDuration()) return load.decodes + load.prompt_tokens;
   const absl::Duration decodes = load.decodes > 0 ? decode_time_ : absl::ZeroDuration();

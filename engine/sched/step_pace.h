@@ -28,6 +28,8 @@ class StepPace {
   /// Beside the decodes of the last step without prompts, which take no longer than any step since that had some. At
   /// least kLeastTokens.
   int64_t PromptTokensWithin(absl::Duration time) const;
+  /// That such a step takes; zero: not known.
+  absl::Duration TimeOf(const Load& load) const;
   /// How many tokens of prompts would take as long as such a step, with what is known: decodes count as much as they take.
   int64_t InPromptTokens(const Load& load) const;
 

@@ -6,6 +6,8 @@ by, as its log tells. Leases are revoked one at a time, at random moments, by th
   tests/bench/revocations.py unread    no step reads them: the borrower prefills 8,000 tokens in its own memory (of some
                                        blocks move into a lease all the same; these are told apart)
   tests/bench/revocations.py read      the borrower's prompt is seven times its own memory, and every step reads them
+  tests/bench/revocations.py turns     the borrower answers turns of conversations beside busy donors: what of them is
+                                       computed again, and first tokens beside the same turns' with all memory local
   tests/bench/revocations.py adverse   tiny engines as in tests/e2e: nobody reads any log; the borrower stands still
                                        (SIGSTOP); the donor needs the memory, and the broker answers after a second.
                                        Asked is that none is late, by the donor's count
@@ -17,6 +19,7 @@ asked of it.
 import asyncio
 import collections
 import concurrent.futures
+import contextlib
 import pathlib
 import re
 import signal
@@ -26,7 +29,8 @@ import threading
 import time
 
 import grpc
-from sides import Revoker, arguments, percentile, run
+from leases import LEASES, OWN, WARM_UP, Load, first_tokens, print_revoked, take_turns
+from sides import Conversations, Revoker, arguments, percentile, run
 
 from conftest import wait_until  # of tests/e2e, which sides puts on the path
 from leasing import ARENA, BOUND, DONOR, PATIENT, WAIT, Client, Leasing, Talks, alone, half_lent_to, hits, storm
@@ -100,6 +104,43 @@ def read(bench):
     print(f"{len(revoker.revoked)} leases revoked (of {len(revoker.tried)} that were to be), {len(could)} with blocks in use")
     bench.asked("revocations of leases with blocks in use", len(could), 1, least=True)
     bench.asked(f"of these {len(could)}, the share that set a request back", len(costly) / max(1, len(could)), 0.05)
+
+
+class Taken(Load):
+    """Short prompts to the neighbours, while leases of theirs are taken back."""
+
+    LONG_EVERY = 10**9  # turns: none comes
+
+    def __init__(self, home, revokers):
+        super().__init__(home)
+        self.revokers = revokers
+
+    @contextlib.contextmanager
+    def beside(self, side):
+        with super().beside(side), self.revokers.get(side.name, contextlib.nullcontext()):
+            yield
+
+
+def turns(bench):
+    bench.args.threads = 0  # as in leases.py ttft
+    lent = 2 * (4 * OWN,)
+    borrowers = [bench.side(name, OWN, lent, flags) for name, flags in zip(LEASES, (["--stream=in_place"], ["--stream=lsc", "--link_gbps=200"]))]
+    local = bench.side("all_local", OWN + sum(lent), lent, chat_flags=["--transport=none"], donor_flags=["--transport=none"])
+    for side in borrowers:  # all that may be lent is
+        for _ in range((OWN + sum(lent)) // 1024):
+            side.ask(bench.tokens(1024), 1)
+    revokers = {side.name: Revoker(bench, side, bench.args.every) for side in borrowers}
+    talks, sides = Conversations(bench, active=8), [*borrowers, local]
+    take_turns(bench, talks, sides, WARM_UP, Taken(local, {}).beside)
+    requests = take_turns(bench, talks, sides, bench.args.samples, Taken(local, revokers).beside)
+    for name, times in first_tokens(requests).items():
+        print(f"{name}: first tokens p50 {percentile(times, 50) * 1e3:.1f} ms, p90 {percentile(times, 90) * 1e3:.1f}, p99 {percentile(times, 99) * 1e3:.1f}, "
+              f"mean {statistics.mean(times) * 1e3:.1f}; {sum(answers[name].computed for answers in requests)} tokens computed")
+    for side in borrowers:
+        again = sum(answers[side.name].computed > answers["all_local"].computed for answers in requests)
+        show(bench, side, side.name, list(revokers[side.name].times().values()))
+        bench.asked(f"turns of {side.name} that computed something again, of all {len(requests)}", again / len(requests), 0.05)
+    print_revoked(bench, requests)
 
 
 def taken_back(leasing):
@@ -191,10 +232,11 @@ def adverse(bench):
 
 
 def main():
-    parser = arguments(__doc__, ["unread", "read", "adverse"])
-    parser.add_argument("--every", type=lambda s: [float(v) for v in s.split(",")], default=[0.1, 0.3],
-                        help="seconds between two revocations, at least and at most")
+    parser = arguments(__doc__, ["unread", "read", "turns", "adverse"])
+    parser.add_argument("--every", type=lambda s: [float(v) for v in s.split(",")],
+                        help="seconds between two revocations, at least and at most: 0.1,0.3, for turns 0.03,0.4")
     args = parser.parse_args()
+    args.every = args.every or ([0.03, 0.4] if args.what == "turns" else [0.1, 0.3])
     run(globals()[args.what], args)
 
 

@@ -124,6 +124,33 @@ TEST_F(CutShortTest, TheNextStepOnLeasesIsHalfAsLongAndTwiceAfterEachThatWasNotC
   EXPECT_EQ(recording->tokens(), FakeGreedy(harness.model(), prompt, kTokens));
 }
 
+// It is not for what they read that they are cut.
+TEST_F(CutShortTest, StepsOnLeasesAreNotShorterForALeaseThatTheyDoNotRead) {
+  SharingHarness harness(
+      {.model = {.num_layers = kDeepLayers, .block_tokens = 4}, .num_blocks = 60, .max_tokens_on_leases = 32});
+  harness.Borrow(kId, 12);
+  for (int i = 0; i < 2; ++i) harness.Converse(9, kTokens);
+  ASSERT_EQ(harness.load().kv_blocks_leased_in_used, 12) << "there is no room for what comes now";
+  harness.Borrow(kId + 1, 256);
+  const std::vector<int32_t> prompt = RandomTokens(5, 1000, harness.model().vocab_size);
+  const auto recording = harness.Add(prompt, kTokens);
+  while (harness.load().kv_blocks_leased_in_used < 40) (void)RowsOfNextStep(harness);
+  EXPECT_EQ(RowsOfNextStep(harness), 32);
+  int64_t layers = 0;
+  harness.during_layer = [&](int64_t layer) {
+    harness.clock().Advance(absl::Milliseconds(2));
+    if (++layers != 3) return;
+    harness.coordinator().OnRevoked(kv::LeaseId(kId), absl::Milliseconds(50));
+    ASSERT_TRUE(harness.heard().WaitFor("Drain 7"));
+  };
+  EXPECT_EQ(RowsOfNextStep(harness), 32);
+  EXPECT_EQ(layers, 3) << "it is cut";
+  harness.during_layer = nullptr;
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(RowsOfNextStep(harness), 32) << i;
+  harness.RunAll();
+  EXPECT_EQ(recording->tokens(), FakeGreedy(harness.model(), prompt, kTokens));
+}
+
 // However slow or fast the model is: a layer takes an eighth of the 50 ms within which donors want their memory back.
 TEST_F(CutShortTest, AStepOnLeasesHasAsManyTokensAsALayerHasTimeFor) {
   struct Case {

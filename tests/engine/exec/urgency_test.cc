@@ -27,6 +27,18 @@ TEST(UrgencyTest, AStepThatReadsWhatIsWantedBackMayTakeAQuarterOfTheTime) {
   EXPECT_TRUE(urgency.empty());
 }
 
+TEST(UrgencyTest, WhatIsWantedBackOrLostConcernsWhoReadsIt) {
+  constexpr kv::LeaseId kLostLease(8);
+  Urgency urgency;
+  EXPECT_FALSE(urgency.Concerns(kReadByStep));
+  urgency.Note(LoseMessage{kLostLease}, kNoted);
+  EXPECT_FALSE(urgency.Concerns(kReadByStep));
+  EXPECT_TRUE(urgency.Concerns(std::vector<kv::LeaseId>{kv::LeaseId(6), kLostLease}));
+  urgency.Note(DrainIn(absl::Milliseconds(40)), kNoted);
+  EXPECT_TRUE(urgency.Concerns(kReadByStep));
+  EXPECT_FALSE(urgency.Concerns({}));
+}
+
 TEST(UrgencyTest, WhatMayWaitIsNotUrgentUnlessItsDonorIsGone) {
   Urgency urgency;
   urgency.Note(DrainIn(absl::Seconds(9)), kNoted);

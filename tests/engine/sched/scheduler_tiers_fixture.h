@@ -42,11 +42,14 @@ class SchedulerTiersTest : public ::testing::Test {
     scheduler_->Add(&sequence);
     return &sequence;
   }
+  static Chunks ChunksOf(const StepPlan& plan) {
+    Chunks chunks;
+    for (const Chunk& chunk : plan.chunks) chunks.emplace_back(chunk.sequence->id.value(), chunk.num_tokens);
+    return chunks;
+  }
   Chunks Plan() {
     plan_ = scheduler_->Plan();
-    Chunks chunks;
-    for (const Chunk& chunk : plan_.chunks) chunks.emplace_back(chunk.sequence->id.value(), chunk.num_tokens);
-    return chunks;
+    return ChunksOf(plan_);
   }
   Chunks Step() {
     Chunks chunks = Plan();

@@ -216,13 +216,29 @@ TEST_F(SchedulerTurnsTest, AStepThatWasNotComputedTookNobodysTurn) {
 // What it has computed would be lost with it.
 TEST_F(SchedulerTurnsTest, AStepThatWasCutIsPlannedAgainWhoeverHasCome) {
   CreateWith(16);
-  AddReader(100);
-  EXPECT_EQ(Plan(), (Chunks{{1, 16}}));
+  Sequence* reader = AddReader(17);
+  Add(100);
+  ASSERT_EQ(Step(), (Chunks{{2, 100}}));
+  ASSERT_EQ(Plan(), (Chunks{{2, 1}, {1, 15}}));
+  const std::vector<ChunkOnce> cut = {{SequenceId(2), 100, 1}, {SequenceId(1), reader->computed_tokens, 15}};
+  Add(5000, /*priority=*/1);
+  for (int i = 0; i < 3; ++i) {
+    const std::optional<StepPlan> again = scheduler_->PlanAgain(cut);
+    ASSERT_TRUE(again);
+    EXPECT_EQ(ChunksOf(*again), (Chunks{{2, 1}, {1, 15}}));
+    EXPECT_TRUE(again->chunks[0].samples && !again->chunks[1].samples);
+    EXPECT_FALSE(again->leaves_out_readers);
+  }
+  scheduler_->Reset(reader);
+  EXPECT_FALSE(scheduler_->PlanAgain(cut));
+}
+
+TEST_F(SchedulerTurnsTest, AStepThatLeavesReadersOutDoesSoAgain) {
+  CreateWith(16);
+  AddReader(1);
   Add(5000);
-  scheduler_->PlanAgain(16);
-  for (int i = 0; i < 3; ++i) EXPECT_EQ(Plan(), (Chunks{{1, 16}}));
-  scheduler_->PlanAgain(std::nullopt);
-  EXPECT_EQ(Plan(), (Chunks{{2, kStep}}));
+  ASSERT_EQ(Plan(), (Chunks{{2, kStep}}));
+  EXPECT_TRUE(scheduler_->PlanAgain(std::vector<ChunkOnce>{{SequenceId(2), 0, kStep}})->leaves_out_readers);
 }
 
 TEST_F(SchedulerTurnsTest, WhereTheOthersHaveNoRoomItIsTheReadersTurn) {

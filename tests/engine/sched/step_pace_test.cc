@@ -24,6 +24,16 @@ TEST(StepPaceTest, DecodesCountAsTheTokensOfPromptsThatTakeAsLong) {
   EXPECT_EQ(pace.InPromptTokens({.prompt_tokens = 100}), 100);
 }
 
+TEST(StepPaceTest, AStepTakesTheTimeOfItsDecodesAndOfItsTokens) {
+  StepPace pace;
+  EXPECT_EQ(pace.TimeOf({.decodes = 8, .prompt_tokens = 100}), absl::ZeroDuration());
+  pace.Note({.decodes = 8}, absl::Milliseconds(12));
+  EXPECT_EQ(pace.TimeOf({.decodes = 8}), absl::Milliseconds(12));
+  pace.Note({.decodes = 8, .prompt_tokens = 256}, absl::Milliseconds(140));
+  EXPECT_EQ(pace.TimeOf({.decodes = 8, .prompt_tokens = 100}), absl::Milliseconds(62));
+  EXPECT_EQ(pace.TimeOf({.prompt_tokens = 100}), absl::Milliseconds(50));
+}
+
 TEST(StepPaceTest, NothingIsKnownAtFirst) {
   EXPECT_EQ(StepPace().PromptTokensWithin(absl::Seconds(1)), StepPace::kUnknownTokens);
 }
