@@ -78,7 +78,10 @@ class Urgency {
   bool Concerns(std::span<const kv::LeaseId> read) const ABSL_LOCKS_EXCLUDED(mutex_) {
     if (!any_.load(std::memory_order_relaxed)) return false;
     absl::MutexLock lock(&mutex_);
-    return std::any_of(read.begin(), read.end(), [this](kv::LeaseId lease) { return due_.contains(lease); });
+    for (const kv::LeaseId lease : read) {
+      if (due_.contains(lease)) return true;
+    }
+    return false;
   }
 
  private:
