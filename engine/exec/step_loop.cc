@@ -188,8 +188,9 @@ bool StepLoop::MayCutShort() const {
 // Where its layers are so long that the copies would begin too late, or it would begin anew, it counts whole.
 Borrowing::Stake StepLoop::StakeOf(const sched::StepPlan& plan) const {
   if (!MayCutShort()) return {.tokens = std::numeric_limits<int64_t>::max()};
-  const bool in_time = pace_.TimeOf(LoadOf(plan)) <= options_.revoke_deadline * layout_.num_layers;
-  return {.tokens = forward_.would_be_kept() && in_time ? 0 : pace_.InPromptTokens(LoadOf(plan)),
+  const sched::StepPace::Load load = LoadOf(plan);
+  const bool in_time = pace_.TimeOf(load) <= options_.revoke_deadline * layout_.num_layers;
+  return {.tokens = forward_.would_be_kept() && in_time ? 0 : pace_.InPromptTokens(load),
           .leaves_out_readers = plan.leaves_out_readers};
 }
 

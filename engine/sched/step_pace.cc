@@ -38,9 +38,9 @@ absl::Duration StepPace::TimeOf(const Load& load) const {
 
 int64_t StepPace::InPromptTokens(const Load& load) const {
   if (prompt_token_time_ <= absl::ZeroDuration()) return load.decodes + load.prompt_tokens;
-  const absl::Duration decodes = load.decodes > 0 ? decode_time_ : absl::ZeroDuration();
   absl::Duration rest;
-  return load.prompt_tokens + std::max(load.decodes, absl::IDivDuration(decodes, prompt_token_time_, &rest));
+  const int64_t in_decodes = absl::IDivDuration(TimeOf({.decodes = load.decodes}), prompt_token_time_, &rest);
+  return load.prompt_tokens + std::max(load.decodes, in_decodes);
 }
 
 }  // namespace swiftcache::engine::sched

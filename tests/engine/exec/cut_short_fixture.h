@@ -55,6 +55,17 @@ class CutShortTest : public testing::Test {
     harness_.during_products = nullptr;
     return layers;
   }
+  /// That is computed by `run`; -1: none.
+  int64_t FirstLayerOf(const std::function<void()>& run) {
+    int64_t first = -1;
+    harness_.during_layer = [&](int64_t layer) { first = first < 0 ? layer : first; };
+    run();
+    harness_.during_layer = nullptr;
+    return first;
+  }
+  void AwaitTokens(const Recording& recording, size_t count) {
+    ASSERT_TRUE(harness_.PumpUntil([&] { return harness_.loop().Turn(), recording.tokens().size() >= count; }));
+  }
   void Revoke(absl::Duration time_left, int64_t id = kId) {
     harness_.coordinator().OnRevoked(kv::LeaseId(id), time_left);
     ASSERT_TRUE(harness_.heard().WaitFor(absl::StrCat("Drain ", id)));

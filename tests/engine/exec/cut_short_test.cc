@@ -226,6 +226,14 @@ class CutShortForOthersTest : public CutShortTest {
     (void)LayersRun(token_time * kPromptTokens / kDeepLayers, [] {});
     harness_.RunAll();
   }
+  // For a lease with one talk, of which there is less than it computes.
+  void ExpectLongStepIsNotCut(absl::Duration layer_time) {
+    harness_.Converse(1, kTokens);
+    const auto other = harness_.Add(long_prompt_, kTokens);
+    EXPECT_EQ(LayersRun(layer_time, [&] { RevokeAndAwaitRelease(); }), kDeepLayers);
+    EXPECT_LT(CachedTokens(), kAllCached);
+    ExpectRight(*other, long_prompt_);
+  }
   const std::vector<int32_t> long_prompt_ = RandomTokens(9, 64, harness_.model().vocab_size);
   static constexpr int64_t kTalks = 4, kAllCached = kTalks * 20;  // as many as CutShortTest has
 };
@@ -258,11 +266,7 @@ TEST_F(CutShortForOthersTest, AStepThatGoesOnIsCutForWhateverIsWorthSaving) {
   harness_.Converse(1, kTokens);
   const auto other = harness_.Add(long_prompt_, kTokens);
   EXPECT_EQ(LayersRun(absl::Milliseconds(2), [&] { Revoke(absl::Milliseconds(50)); }), 3);
-  int64_t next = -1;
-  harness_.during_layer = [&](int64_t layer) { next = next < 0 ? layer : next; };
-  harness_.RunAll();
-  harness_.during_layer = nullptr;
-  EXPECT_EQ(next, 3) << "it goes on where it was cut";
+  EXPECT_EQ(FirstLayerOf([&] { harness_.RunAll(); }), 3) << "it goes on where it was cut";
   EXPECT_EQ(CachedTokens(), kAllCached);
   ExpectRight(*other, long_prompt_);
 }
@@ -270,11 +274,7 @@ TEST_F(CutShortForOthersTest, AStepThatGoesOnIsCutForWhateverIsWorthSaving) {
 // The loop would come to what is to be saved when it is too late.
 TEST_F(CutShortForOthersTest, AStepOfLongLayersIsNotCutForLessThanItComputes) {
   LearnPace(absl::Milliseconds(20));
-  harness_.Converse(1, kTokens);
-  const auto other = harness_.Add(long_prompt_, kTokens);
-  EXPECT_EQ(LayersRun(absl::Milliseconds(200), [&] { RevokeAndAwaitRelease(); }), kDeepLayers);
-  EXPECT_LT(CachedTokens(), kAllCached);
-  ExpectRight(*other, long_prompt_);
+  ExpectLongStepIsNotCut(absl::Milliseconds(200));
 }
 
 struct Late {
@@ -287,11 +287,7 @@ class CutShortOnALateDeviceTest : Late, public CutShortForOthersTest {
 
 TEST_F(CutShortOnALateDeviceTest, ItBeginsNoStepAnewForLessThanThatComputes) {
   LearnPace(absl::Milliseconds(1));
-  harness_.Converse(1, kTokens);
-  const auto other = harness_.Add(long_prompt_, kTokens);
-  EXPECT_EQ(LayersRun(absl::Milliseconds(2), [&] { RevokeAndAwaitRelease(); }), kDeepLayers);
-  EXPECT_LT(CachedTokens(), kAllCached);
-  ExpectRight(*other, long_prompt_);
+  ExpectLongStepIsNotCut(absl::Milliseconds(2));
 }
 
 TEST_F(CutShortForOthersTest, TheThirdStepInARowIsNotCutForIt) {

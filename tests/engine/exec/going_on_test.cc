@@ -75,11 +75,7 @@ TEST_F(GoingOnTest, AStepOfAPromptThatWasCutGoesOnWithAsManyRows) {
 TEST_F(GoingOnTest, AStepOfSequencesThatWereResetBeginsAnew) {
   const auto reader = StartReader();
   EXPECT_EQ(LayersRun(absl::Milliseconds(200), [&] { LoseDonor(); }), 3);
-  int64_t first = -1;
-  harness_.during_layer = [&](int64_t layer) { first = first < 0 ? layer : first; };
-  ASSERT_TRUE(harness_.PumpUntil([&] { return harness_.loop().Turn(), reader->tokens().size() > 1; }));
-  harness_.during_layer = nullptr;
-  EXPECT_EQ(first, 0);
+  EXPECT_EQ(FirstLayerOf([&] { AwaitTokens(*reader, 2); }), 0);
   harness_.RunAll();
   ExpectRight(*reader, reader_prompt_);
 }
@@ -99,11 +95,7 @@ TEST_F(GoingOnTest, AStepOfTheSameTokensInOtherBlocksBeginsAnew) {
   harness_.loop().ServeBetweenSteps();
   ASSERT_EQ(harness_.load().running_requests, 0) << "it reads what was not saved in time";
   harness_.LandStores();  // it was, nearly
-  int64_t first = -1;
-  harness_.during_layer = [&](int64_t layer) { first = first < 0 ? layer : first; };
-  ASSERT_TRUE(harness_.PumpUntil([&] { return harness_.loop().Turn(), reader->tokens().size() > 1; }));
-  harness_.during_layer = nullptr;
-  EXPECT_EQ(first, 0);
+  EXPECT_EQ(FirstLayerOf([&] { AwaitTokens(*reader, 2); }), 0);
   EXPECT_EQ(harness_.rows(), 1) << "all before is found where it was saved to";
   harness_.RunAll();
   ExpectRight(*reader, prompt);
