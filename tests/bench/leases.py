@@ -36,7 +36,8 @@ from conftest import Cluster, Process  # of tests/e2e, which sides put on the pa
 
 
 OWN = 2048  # tokens of memory, of the chat engine
-LEASES = ("in_place", "lsc_200gbps")
+LEASES = {"in_place": ("--stream=in_place",), "lsc_200gbps": ("--stream=lsc", "--link_gbps=200")}
+ALONE = {"chat_flags": ("--transport=none",), "donor_flags": ("--transport=none",)}
 ALL_LOCAL = ("all_local", "all_local_too")
 WARM_UP = 24  # turns
 # What a donor took back it lends again before its turn comes again; an idle lease is kept for 16 of these, so that on
@@ -44,14 +45,24 @@ WARM_UP = 24  # turns
 WINDOW = "30s"
 
 
+def borrowing_sides(bench, lent, **kwargs):
+    """One for each way to read leases."""
+    return [bench.side(name, OWN, lent, flags, **kwargs) for name, flags in LEASES.items()]
+
+
+def fill(bench, side, lent):
+    """All that may be lent to it is, and holds what nobody asks for again."""
+    for _ in range((OWN + sum(lent)) // 1024):
+        side.ask(bench.tokens(1024), 1)
+
+
 def ttft_sides(bench):
     """Equal own memory with leases and without; the bound has as much as all of them, for itself, and stands there twice, so
     that it is seen by how much figures of the same differ. Each has two neighbours, alike but for whether they lend."""
-    alone, lent = {"chat_flags": ("--transport=none",), "donor_flags": ("--transport=none",)}, 2 * (bench.args.lent,)
-    return [bench.side("without", OWN, lent, **alone),
-            bench.side("in_place", OWN, lent, ("--stream=in_place",), window=WINDOW),
-            bench.side("lsc_200gbps", OWN, lent, ("--stream=lsc", "--link_gbps=200"), window=WINDOW),
-            *(bench.side(name, OWN + sum(lent), lent, **alone) for name in ALL_LOCAL)]
+    lent = 2 * (bench.args.lent,)
+    return [bench.side("without", OWN, lent, **ALONE),
+            *borrowing_sides(bench, lent, window=WINDOW),
+            *(bench.side(name, OWN + sum(lent), lent, **ALONE) for name in ALL_LOCAL)]
 
 
 def host_memory_peer(bench):
@@ -181,9 +192,8 @@ def ttft(bench):
     ours = ttft_sides(bench)
     sides, load = ours + host_memory_peer(bench), Load(home=ours[0])
     borrowers = [side for side in ours if side.name in LEASES]
-    for side in borrowers:  # all that may be lent is, and holds what nobody asks for again
-        for _ in range((OWN + 2 * bench.args.lent) // 1024):
-            side.ask(bench.tokens(1024), 1)
+    for side in borrowers:
+        fill(bench, side, 2 * (bench.args.lent,))
     talks = Conversations(bench, active=8)  # of 768 tokens on average: three times the own memory
     take_turns(bench, talks, sides, WARM_UP, load.beside)
     before = [revoked(side) for side in borrowers]

@@ -29,7 +29,7 @@ import threading
 import time
 
 import grpc
-from leases import LEASES, OWN, WARM_UP, Load, first_tokens, print_revoked, take_turns
+from leases import ALONE, OWN, WARM_UP, Load, borrowing_sides, fill, first_tokens, print_revoked, take_turns
 from sides import Conversations, Revoker, arguments, percentile, run
 
 from conftest import wait_until  # of tests/e2e, which sides puts on the path
@@ -124,11 +124,10 @@ class Taken(Load):
 def turns(bench):
     bench.args.threads = 0  # as in leases.py ttft
     lent = 2 * (4 * OWN,)
-    borrowers = [bench.side(name, OWN, lent, flags) for name, flags in zip(LEASES, (["--stream=in_place"], ["--stream=lsc", "--link_gbps=200"]))]
-    local = bench.side("all_local", OWN + sum(lent), lent, chat_flags=["--transport=none"], donor_flags=["--transport=none"])
-    for side in borrowers:  # all that may be lent is
-        for _ in range((OWN + sum(lent)) // 1024):
-            side.ask(bench.tokens(1024), 1)
+    borrowers = borrowing_sides(bench, lent)
+    local = bench.side("all_local", OWN + sum(lent), lent, **ALONE)
+    for side in borrowers:
+        fill(bench, side, lent)
     revokers = {side.name: Revoker(bench, side, bench.args.every) for side in borrowers}
     talks, sides = Conversations(bench, active=8), [*borrowers, local]
     take_turns(bench, talks, sides, WARM_UP, Taken(local, {}).beside)
