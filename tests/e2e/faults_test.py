@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """kill -9, SIGSTOP, SIGTERM and restarts under load."""
 import json
-import resource
 import signal
 import socket
 import subprocess
@@ -293,8 +292,8 @@ def test_an_engine_whose_kv_memory_cannot_be_had_was_never_registered(cluster, b
     ask = [binaries / "swiftcache-engine", f"--model={TINY / 'tiny-llama-a'}", "--model_name=greedy", f"--broker={cluster.broker.grpc}",
            f"--shm_dir={cluster.shm_dir}", "--kv_cache_bytes=16MiB", "--listen=127.0.0.1:0", "--http_listen=127.0.0.1:0"]
     # The machine has as much; its kernel refuses it when it is taken, as one does whose control group is full.
-    full = subprocess.run(ask, capture_output=True, text=True, timeout=WAIT, restore_signals=False,
-                          preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20)))
+    full = subprocess.run(["prlimit", "--fsize=1048576", *ask], capture_output=True, text=True, timeout=WAIT,
+                          restore_signals=False)  # SIGXFSZ stays ignored
     assert full.returncode == 1 and "listening" not in full.stdout, full.stderr
     lines = full.stderr.splitlines()
     assert "--kv_cache_bytes wants 16777216 bytes" in lines[-1] and "lower --kv_cache_bytes" in lines[-1], full.stderr
