@@ -30,7 +30,7 @@ absl::StatusOr<Forward::Outcome> Forward::Run(bool may_cut_short) {
                                    .checks = checks_,
                                    .logit_rows = logit_rows_,
                                    .samples = samples_,
-                                   .first_piece = goes_on() ? kept_pieces_ : 0};
+                                   .first_piece = kept_pieces_};
   own_->NoteStep(model_->Run(batch, this, result));
   own_->last_change().Wait();
   kept_pieces_ = 0;
@@ -41,7 +41,7 @@ absl::StatusOr<Forward::Outcome> Forward::Run(bool may_cut_short) {
   outcome.cut_for_what_it_reads =
       outcome.cut_short && (!outcome.lost.empty() || leases_->urgency->Concerns(lease_ids_));
   outcome.goes_on = batch.first_piece > 0;
-  outcome.is_kept = outcome.cut_short && outcome.lost.empty() && streamed_.empty() && computes_at_once_;
+  outcome.is_kept = outcome.cut_short && outcome.lost.empty() && computes_at_once_;
   if (outcome.is_kept) kept_pieces_ = pieces;
   return outcome;
 }
@@ -68,7 +68,7 @@ void Forward::Gather(const sched::StepPlan& plan) {
   reads_.clear();
   lease_ids_.clear();
   readings_.clear();
-  if (leases_ && leases_->streamer != nullptr) leases_->streamer->Begin();
+  if (leases_ && leases_->streamer != nullptr) leases_->streamer->Begin(goes_on() ? num_layers() - layers_left_ : 0);
   for (const sched::Chunk& chunk : plan.chunks) {
     Continuation& continuation = AsContinuation(*chunk.sequence);
     continuation.tokens.AppendTo(token_ids_, continuation.computed_tokens, chunk.num_tokens);
@@ -155,7 +155,7 @@ bool Forward::Read(int64_t layer, const backend::Fence& read) {
   if (reads_.empty() && !may_cut_short_) return true;
   if (!streamed_.empty()) leases_->streamer->Release(layer, read);
   for (const size_t i : checked_) {
-    const int64_t bytes = reads_[i].in_place_blocks * own_->block_bytes() / model_->geometry().num_layers;
+    const int64_t bytes = reads_[i].in_place_blocks * own_->block_bytes() / num_layers();
     reads_[i].view.NoteRead(bytes);
     in_place_bytes_ += bytes;
   }
@@ -171,7 +171,7 @@ void Forward::NotePace(int64_t layer) {
     first_read_ = now;
   }
   of_a_layer_ = layer == first_layer_ ? now - begin_ : (now - first_read_) / (layer - first_layer_);
-  layers_left_ = model_->geometry().num_layers - layer - 1;
+  layers_left_ = num_layers() - layer - 1;
 }
 
 // True where a lease is due before the rest of the step will be done, at the pace so far or half as slow again.

@@ -64,18 +64,17 @@ class Forward final : private backend::LayerGate {
   Forward(models::Model* model, OwnMemory* own, const kv::SequenceBlocks* cache, const std::optional<Leases>& leases)
       : model_(model), own_(own), cache_(cache), leases_(leases) {}
 
-  /// Rows and addresses of a step, of which nothing is read yet.
+  /// Rows and addresses of a step, of which nothing is read yet; while one is kept, of that one.
   void Gather(const sched::StepPlan& plan);
   std::span<const kv::LeaseId> leases_read() const { return lease_ids_; }
   /// Computes what was gathered, once. `may_cut_short`: give up behind the next attention or product where a lease is
   /// due sooner than the step would end, at the pace at which layers are given to the device. REQUIRES: leases. While a
   /// step is kept: this is that one, in the blocks that it had, wherever these and what it reads lie by now.
   absl::StatusOr<Outcome> Run(bool may_cut_short = false);
-  /// Whether Run will go on behind what the step before has computed. Not where either streams, or on a device that
-  /// computes late.
-  bool goes_on() const { return kept_pieces_ > 0 && streamed_.empty(); }
+  /// Whether Run will go on behind what the step before has computed. Not on a device that computes late.
+  bool goes_on() const { return kept_pieces_ > 0; }
   /// Whether the step that was gathered would be kept if it were cut short. False before any step has read a layer.
-  bool would_be_kept() const { return computes_at_once_ && streamed_.empty(); }
+  bool would_be_kept() const { return computes_at_once_; }
   /// The next step is another than the one that is kept.
   void DropKept() { kept_pieces_ = 0; }
   /// Counts up with every Run and every layer of it: a long step is not a loop that stands still.
@@ -107,6 +106,7 @@ class Forward final : private backend::LayerGate {
   bool Read(int64_t layer, const backend::Fence& read) override;
   bool Wanted() override { return !(computes_at_once_ && IsTooLate()); }
   void NotePace(int64_t layer);
+  int64_t num_layers() const { return model_->geometry().num_layers; }
   bool IsTooLate() const;
   absl::Time Due() const;
   bool AllLost() const;
@@ -133,7 +133,7 @@ class Forward final : private backend::LayerGate {
   absl::Time begin_, first_read_;
   int64_t first_layer_ = -1;       // that this run has read; -1: none
   absl::Duration of_a_layer_;      // the pace until the layer that was read last
-  int64_t layers_left_ = 0;        // behind that
+  int64_t layers_left_ = 0;        // behind that; a step that is kept goes on with the first of them
   bool computes_at_once_ = false;  // the device: another is given a layer's products in no time
   std::atomic<int64_t> progress_{0};
 };

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "glog/logging.h"
+
 namespace swiftcache::engine::exec {
 
 struct LayerStreamer::Waited final : backend::FenceState {
@@ -19,10 +21,13 @@ struct LayerStreamer::Waited final : backend::FenceState {
   const backend::Fence arrival;
 };
 
-void LayerStreamer::Begin() {
+void LayerStreamer::Begin(int64_t first_layer) {
+  CHECK_LT(first_layer, layout_.num_layers);
   slots_->Begin();
-  spec_ = {
-      .num_layers = layout_.num_layers, .slice_bytes = layout_.slice_bytes(), .first_again = layout_.num_layers > 1};
+  first_layer_ = first_layer;
+  spec_ = {.num_layers = layout_.num_layers - first_layer,
+           .slice_bytes = layout_.slice_bytes(),
+           .first_again = first_layer == 0 && layout_.num_layers > 1};
   streams_.clear();
 }
 
@@ -32,9 +37,9 @@ std::optional<LayerStreamer::Slots> LayerStreamer::Add(kv::Filling filling, kv::
   const Slots slots = {AddressOf(stream->number, 0), AddressOf(stream->number, 1)};
   if (stream->is_new) {
     spec_.sources.push_back({.lease = lease,
-                             .offset_bytes = offset_bytes,
-                             .slots = {slots[0], slots[1]},
-                             .first_is_there = stream->first_is_there});
+                             .offset_bytes = offset_bytes + first_layer_ * layout_.slice_bytes(),
+                             .slots = {slots[first_layer_ % 2], slots[(first_layer_ + 1) % 2]},
+                             .first_is_there = first_layer_ == 0 && stream->first_is_there});
     streams_.push_back(stream->number);
   }
   return slots;
@@ -56,12 +61,12 @@ void LayerStreamer::Start(const backend::Fence& after) {
 
 backend::Fence LayerStreamer::Arrived(int64_t layer) {
   if (stream_ == nullptr) return {};
-  return backend::Fence(std::make_shared<const Waited>(this, stream_->Arrived(layer)));
+  return backend::Fence(std::make_shared<const Waited>(this, stream_->Arrived(layer - first_layer_)));
 }
 
 void LayerStreamer::Release(int64_t layer, const backend::Fence& read) {
   if (stream_ == nullptr) return;
-  stream_->Release(layer, read);
+  stream_->Release(layer - first_layer_, read);
   ++num_released_;
 }
 

@@ -2,7 +2,7 @@
 // Layer streaming (SwiftCache 3.3): brings the leased slices of a step into local slots, up to two layers ahead of the
 // model, and behind the last layer the first one of the next step.
 //
-//   streamer.Begin();
+//   streamer.Begin();   // or of layer `first_layer` on, where the step before was cut short and goes on there
 //   ...streamer.Add(filling, lease, offset_bytes) for each leased block of the step: its slots, or nothing...
 //   streamer.Start(after);
 //   for each layer l: streamer.Arrived(l).Wait(); ...read it...; streamer.Release(l, read);
@@ -53,7 +53,8 @@ class LayerStreamer {
   /// Blocks that a step can stream.
   int64_t capacity() const { return slots_->capacity(); }
 
-  void Begin();
+  /// Of a step that goes on: its first `first_layer` layers are not read any more, and layer 0 does not come again.
+  void Begin(int64_t first_layer = 0);
   /// Where its layers will lie; the same for every sequence that shares the block. Nothing: the slots are used up.
   std::optional<Slots> Add(kv::Filling filling, kv::LeaseId lease, int64_t offset_bytes);
   bool empty() const { return spec_.sources.empty(); }
@@ -80,8 +81,9 @@ class LayerStreamer {
   const backend::DeviceAddress arena_;
   transport::Transport* const transport_;
   const Clock* const clock_;
-  std::optional<kv::LayerSlots> slots_;  // always there; set anew
-  transport::StreamSpec spec_;
+  std::optional<kv::LayerSlots> slots_;             // always there; set anew
+  int64_t first_layer_ = 0;                         // that is read
+  transport::StreamSpec spec_;                      // of the layers from there on
   std::vector<int64_t> streams_;                    // of its sources, in `slots_`
   int64_t num_released_ = 0;                        // layers, since Start
   std::unique_ptr<transport::SliceStream> stream_;  // from Start to End

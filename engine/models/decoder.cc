@@ -71,7 +71,6 @@ void Decoder::Check(const ForwardBatch& batch) const {
   }
   CHECK_EQ(rows, static_cast<int64_t>(batch.token_ids.size()));
   CHECK_LE(rows, max_.max_batch_rows);
-  CHECK(batch.first_piece == 0 || batch.streamed.empty());
   for (const int32_t id : batch.token_ids) CHECK_LT(id, config_.vocab_size) << "token id";
   for (const int32_t row : batch.logit_rows) CHECK(row >= 0 && row < rows) << "logit row " << row;
   for (const backend::SampleRow& sample : batch.samples) {

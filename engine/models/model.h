@@ -40,7 +40,7 @@ struct ForwardBatch {
   std::span<const int32_t> logit_rows = {};               // rows whose logits are wanted, ascending, and
   std::span<const backend::SampleRow> samples = {};       // what is chosen from these; logits_row i is of logit_rows[i]
   /// Of a step that goes on where the one before was cut short: the pieces which that one has computed. REQUIRES: the same
-  /// rows; what it wrote of their KV is in their blocks, wherever these lie now; it lost nothing; neither streams.
+  /// rows; what it wrote of their KV is in their blocks, wherever these lie now; it lost nothing.
   int64_t first_piece = 0;
 };
 

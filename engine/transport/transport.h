@@ -94,8 +94,8 @@ struct LoadPiece {
   backend::DeviceAddress to;
 };
 
-/// What one step streams: of each source the slices of all layers, layer l's from offset_bytes + l * slice_bytes of its
-/// lease to slots[l % 2].
+/// What one step streams: of each source the slices of all layers that the step still reads, layer l's from offset_bytes +
+/// l * slice_bytes of its lease to slots[l % 2].
 struct StreamSpec {
   struct Source {
     kv::LeaseId lease;

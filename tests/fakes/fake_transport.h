@@ -364,6 +364,7 @@ class FakeTransport final : public Transport {
       const bool good = it != leases_.end() && it->second->told == it->second->epoch.value();
       if (it != leases_.end()) {
         std::memcpy(space.Host(piece.to), it->second->memory.data() + piece.offset_bytes, piece.bytes);
+        stats_.loaded_bytes += piece.bytes;
       }
       if (!good && std::find(lost.begin(), lost.end(), piece.lease) == lost.end()) lost.push_back(piece.lease);
     }

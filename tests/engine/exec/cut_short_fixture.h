@@ -21,8 +21,10 @@ class CutShortTest : public testing::Test {
  protected:
   static constexpr int64_t kId = 7, kDeepLayers = 10;
   static constexpr int64_t kTokens = 8;  // of output
-  explicit CutShortTest(LateQueue* device = nullptr)
-      : harness_({.model = {.num_layers = kDeepLayers, .block_tokens = 4, .queue = device}, .num_blocks = 20}) {
+  explicit CutShortTest(LateQueue* device = nullptr, StreamMode stream = StreamMode::kInPlace)
+      : harness_({.model = {.num_layers = kDeepLayers, .block_tokens = 4, .queue = device},
+                  .num_blocks = 20,
+                  .stream = stream}) {
     harness_.Borrow(kId, 64);
     harness_.Converse(4, kTokens);
   }

@@ -198,7 +198,8 @@ TEST_F(CutShortTest, AStepThatReadsNoLeaseIsNotCutForARevocation) {
 class CutShortForOthersTest : public CutShortTest {
  protected:
   static constexpr int64_t kElsewhere = 8;
-  explicit CutShortForOthersTest(LateQueue* device = nullptr) : CutShortTest(device) {
+  explicit CutShortForOthersTest(LateQueue* device = nullptr, StreamMode stream = StreamMode::kInPlace)
+      : CutShortTest(device, stream) {
     harness_.Borrow(kElsewhere, 64);
   }
   void AwaitEndOfOneLease() {
@@ -234,6 +235,16 @@ class CutShortForOthersTest : public CutShortTest {
     EXPECT_LT(CachedTokens(), kAllCached);
     ExpectRight(*other, long_prompt_);
   }
+  // Of a step that goes on.
+  void ExpectCutForWhateverIsWorthSaving() {
+    LearnPace(absl::Milliseconds(1));
+    harness_.Converse(1, kTokens);
+    const auto other = harness_.Add(long_prompt_, kTokens);
+    EXPECT_EQ(LayersRun(absl::Milliseconds(2), [&] { Revoke(absl::Milliseconds(50)); }), 3);
+    EXPECT_EQ(FirstLayerOf([&] { harness_.RunAll(); }), 3) << "it goes on where it was cut";
+    EXPECT_EQ(CachedTokens(), kAllCached);
+    ExpectRight(*other, long_prompt_);
+  }
   const std::vector<int32_t> long_prompt_ = RandomTokens(9, 64, harness_.model().vocab_size);
   static constexpr int64_t kTalks = 4, kAllCached = kTalks * 20;  // as many as CutShortTest has
 };
@@ -261,14 +272,38 @@ TEST_F(CutShortForOthersTest, NoStepBeginsWhileThatIsSaved) {
   ExpectRight(*other, {5, 6, 7});
 }
 
-TEST_F(CutShortForOthersTest, AStepThatGoesOnIsCutForWhateverIsWorthSaving) {
-  LearnPace(absl::Milliseconds(1));
-  harness_.Converse(1, kTokens);
-  const auto other = harness_.Add(long_prompt_, kTokens);
-  EXPECT_EQ(LayersRun(absl::Milliseconds(2), [&] { Revoke(absl::Milliseconds(50)); }), 3);
-  EXPECT_EQ(FirstLayerOf([&] { harness_.RunAll(); }), 3) << "it goes on where it was cut";
-  EXPECT_EQ(CachedTokens(), kAllCached);
-  ExpectRight(*other, long_prompt_);
+TEST_F(CutShortForOthersTest, AStepThatGoesOnIsCutForWhateverIsWorthSaving) { ExpectCutForWhateverIsWorthSaving(); }
+
+class CutShortWhileStreamingTest : public CutShortForOthersTest {
+ protected:
+  CutShortWhileStreamingTest() : CutShortForOthersTest(nullptr, StreamMode::kLsc) {}
+  // Since the beginning.
+  int64_t StreamedSlices() {
+    return harness_.transport().stats().loaded_bytes / harness_.model().layout().slice_bytes();
+  }
+};
+
+TEST_F(CutShortWhileStreamingTest, AStepThatGoesOnIsCutForWhateverIsWorthSaving) {
+  ExpectCutForWhateverIsWorthSaving();
+}
+
+TEST_F(CutShortWhileStreamingTest, AStepGoesOnWithTheNextLayerFromWhereItsBlocksLieThen) {
+  const auto reader = StartReader();
+  EXPECT_EQ(LayersRun(absl::Milliseconds(2), [&] { Revoke(absl::Milliseconds(60)); }), 3);
+  AwaitEndOfOneLease();
+  const auto slices_of_a_step = [&] {
+    const int64_t before = StreamedSlices();
+    EXPECT_TRUE(harness_.loop().Step());
+    return StreamedSlices() - before;
+  };
+  int64_t of_the_rest = 0;
+  EXPECT_EQ(FirstLayerOf([&] { of_the_rest = slices_of_a_step(); }), 3);
+  EXPECT_EQ(reader->tokens().size(), 2);
+  const int64_t of_all = slices_of_a_step();  // and of the first layer once more
+  EXPECT_GT(of_all, 0);
+  EXPECT_EQ(of_the_rest * (kDeepLayers + 1), of_all * (kDeepLayers - 3));
+  harness_.RunAll();
+  ExpectRight(*reader, reader_prompt_);
 }
 
 // The loop would come to what is to be saved when it is too late.

@@ -59,9 +59,9 @@ class LayerStreamerTest : public testing::Test {
   std::optional<LayerStreamer::Slots> Add(uint64_t filling, kv::LeaseId lease, int64_t at) {
     return streamer_->Add(kv::Filling(filling), lease, Offset(at));
   }
-  // All layers of a step; `is_there`: what each of them reads is right.
-  void Compute(absl::FunctionRef<bool(int64_t layer)> is_there) {
-    for (int64_t layer = 0; layer < layout_.num_layers; ++layer) {
+  // All layers of a step, from `first` on; `is_there`: what each of them reads is right.
+  void Compute(absl::FunctionRef<bool(int64_t layer)> is_there, int64_t first = 0) {
+    for (int64_t layer = first; layer < layout_.num_layers; ++layer) {
       streamer_->Arrived(layer).Wait();
       EXPECT_TRUE(is_there(layer)) << layer;
       streamer_->Release(layer, {});
@@ -200,6 +200,25 @@ TEST_F(LayerStreamerTest, AFirstLayerIsNotFoundAfterAStepThatWasCutShort) {
   streamer_->Release(0, {});  // layer 2 may be there now
   EXPECT_THAT(streamer_->End(), IsEmpty());
   ExpectNothingFound();
+}
+
+TEST_F(LayerStreamerTest, OfAStepThatGoesOnTheLayersComeThatItStillReads) {
+  for (int64_t layers : {2, 3, 5}) {
+    UseLayers(layers);
+    for (int64_t first = 1; first < layers; ++first) {
+      streamer_->Begin();
+      ComputeAStep();
+      streamer_->Begin(first);
+      const auto near = *Add(1, kNear, 5), far = *Add(2, kFar, 0);
+      const int64_t before = transport_.stats().loaded_bytes;
+      streamer_->Start({});
+      Compute([&](int64_t layer) { return Same(near, layer, kNear, 5) && Same(far, layer, kFar, 0); }, first);
+      EXPECT_THAT(streamer_->End(), IsEmpty());
+      EXPECT_EQ(transport_.stats().loaded_bytes - before, 2 * (layers - first) * layout_.slice_bytes());
+      ExpectNothingFound();
+      EXPECT_THAT(streamer_->End(), IsEmpty());
+    }
+  }
 }
 
 TEST_F(LayerStreamerTest, OfALeaseThatChangedHandsWhileTheFirstLayerCameAgainItIsNotFound) {
