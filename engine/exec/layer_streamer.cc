@@ -24,7 +24,6 @@ struct LayerStreamer::Waited final : backend::FenceState {
 void LayerStreamer::Begin(int64_t first_layer) {
   CHECK_LT(first_layer, layout_.num_layers);
   slots_->Begin();
-  first_layer_ = first_layer;
   spec_ = {.num_layers = layout_.num_layers - first_layer,
            .slice_bytes = layout_.slice_bytes(),
            .first_again = first_layer == 0 && layout_.num_layers > 1};
@@ -36,10 +35,11 @@ std::optional<LayerStreamer::Slots> LayerStreamer::Add(kv::Filling filling, kv::
   if (!stream) return std::nullopt;
   const Slots slots = {AddressOf(stream->number, 0), AddressOf(stream->number, 1)};
   if (stream->is_new) {
+    const int64_t first = first_layer();
     spec_.sources.push_back({.lease = lease,
-                             .offset_bytes = offset_bytes + first_layer_ * layout_.slice_bytes(),
-                             .slots = {slots[first_layer_ % 2], slots[(first_layer_ + 1) % 2]},
-                             .first_is_there = first_layer_ == 0 && stream->first_is_there});
+                             .offset_bytes = offset_bytes + first * layout_.slice_bytes(),
+                             .slots = {AddressOf(stream->number, first), AddressOf(stream->number, first + 1)},
+                             .first_is_there = first == 0 && stream->first_is_there});
     streams_.push_back(stream->number);
   }
   return slots;
@@ -61,12 +61,12 @@ void LayerStreamer::Start(const backend::Fence& after) {
 
 backend::Fence LayerStreamer::Arrived(int64_t layer) {
   if (stream_ == nullptr) return {};
-  return backend::Fence(std::make_shared<const Waited>(this, stream_->Arrived(layer - first_layer_)));
+  return backend::Fence(std::make_shared<const Waited>(this, stream_->Arrived(layer - first_layer())));
 }
 
 void LayerStreamer::Release(int64_t layer, const backend::Fence& read) {
   if (stream_ == nullptr) return;
-  stream_->Release(layer - first_layer_, read);
+  stream_->Release(layer - first_layer(), read);
   ++num_released_;
 }
 

@@ -74,6 +74,8 @@ class LayerStreamer {
  private:
   struct Waited;  // an arrival whose waiting is measured
 
+  // That is still read.
+  int64_t first_layer() const { return layout_.num_layers - spec_.num_layers; }
   backend::DeviceAddress AddressOf(int64_t stream, int64_t layer) const;
   void NoteStall(absl::Time begin);
 
@@ -82,8 +84,7 @@ class LayerStreamer {
   transport::Transport* const transport_;
   const Clock* const clock_;
   std::optional<kv::LayerSlots> slots_;             // always there; set anew
-  int64_t first_layer_ = 0;                         // that is read
-  transport::StreamSpec spec_;                      // of the layers from there on
+  transport::StreamSpec spec_;                      // of the layers that are still read
   std::vector<int64_t> streams_;                    // of its sources, in `slots_`
   int64_t num_released_ = 0;                        // layers, since Start
   std::unique_ptr<transport::SliceStream> stream_;  // from Start to End
