@@ -89,7 +89,8 @@ void BorrowerSide::Wish(int64_t bytes, int64_t waiting_tokens, absl::Time now) {
   MaybeRequest(now);
 }
 
-// While requests wait for memory, what a donor can lend again is worth a question at once.
+// While requests wait for memory, what a donor can lend again is worth a question at once. So it is when a lease has gone:
+// what could not be had came on top of that.
 absl::Time BorrowerSide::NextRequest() const {
   return last_request_ + (waiting_tokens_ > 0 ? options_.min_request_interval : request_interval_);
 }
@@ -145,6 +146,7 @@ void BorrowerSide::Do(const Borrower::Use& a) {
 // A need waits for nobody. Who says long before that the memory will go leaves the loop time to move idle blocks too.
 void BorrowerSide::Do(const Borrower::Drain& a) {
   const absl::Time now = clock_.Now();
+  request_interval_ = options_.min_request_interval;
   const bool at_once = a.until - now <= options_.revoke_deadline;
   if (step_reads_.TakeOrAnnounce(a.id, at_once)) return ReleaseUnread(a.id);
   release_held_at_[a.id] = now + (a.until - now) / Departure::kDrainDivisor;  // if the loop has not begun
@@ -171,6 +173,7 @@ void BorrowerSide::ReleaseHeld(absl::Time now) {
 }
 
 void BorrowerSide::Do(const Borrower::Lose& a) {
+  request_interval_ = options_.min_request_interval;
   push_(LoseMessage{a.id});
   transport_->Abandon(a.id);  // a donor that stands still would never answer
   release_held_at_.erase(a.id);

@@ -299,23 +299,55 @@ TEST_F(CoordinatorTest, AShortageIsAskedAboutLessAndLessOften) {
   }
 }
 
-TEST_F(CoordinatorTest, WhileRequestsWaitAShortageIsAskedAboutAsOftenAsAnything) {
-  Start({.min_request_interval = absl::Seconds(1), .max_request_interval = absl::Seconds(64)});
-  for (int i = 1; i <= 5; ++i) {
-    coordinator_->WishForMemory(100, 0);
-    fake_clock_.Advance(absl::Seconds(1 << i));
-    Settle();
-    ASSERT_EQ(broker_.log().Count(absl::StrCat("Request ", i, " of 100 for 0")), 1);
-    coordinator_->OnLeaseResponse(LeaseResponse{.shortage = "all is lent"});
-    Settle();
+class AskedInVainTest : public CoordinatorTest {
+ protected:
+  static constexpr int kTimes = 5;
+
+  // The next time is 32 seconds away.
+  void AskInVain() {
+    Start({.min_request_interval = absl::Seconds(1), .max_request_interval = absl::Seconds(64)});
+    for (int i = 1; i <= kTimes; ++i) {
+      coordinator_->WishForMemory(100, 0);
+      fake_clock_.Advance(absl::Seconds(1 << i));
+      Settle();
+      ASSERT_EQ(NumRequests(i), 1);
+      coordinator_->OnLeaseResponse(LeaseResponse{.shortage = "all is lent"});
+      Settle();
+    }
   }
-  fake_clock_.Advance(absl::Seconds(1) - absl::Milliseconds(1));
-  coordinator_->WishForMemory(100, 5);
-  Settle();
-  EXPECT_EQ(broker_.log().Count("Request 6 of 100 for 5"), 0);
-  fake_clock_.Advance(absl::Milliseconds(1));
-  Settle();
-  EXPECT_EQ(broker_.log().Count("Request 6 of 100 for 5"), 1) << "not only after the 32 seconds of who has time";
+  int64_t NumRequests(int number, int waiting_tokens = 0) {
+    return broker_.log().Count(absl::StrCat("Request ", number, " of 100 for ", waiting_tokens));
+  }
+  void ExpectTheNextAfterASecond(int waiting_tokens) {
+    fake_clock_.Advance(absl::Seconds(1) - absl::Milliseconds(1));
+    coordinator_->WishForMemory(100, waiting_tokens);
+    Settle();
+    EXPECT_EQ(NumRequests(kTimes + 1, waiting_tokens), 0);
+    fake_clock_.Advance(absl::Milliseconds(1));
+    Settle();
+    EXPECT_EQ(NumRequests(kTimes + 1, waiting_tokens), 1);
+  }
+};
+
+TEST_F(AskedInVainTest, WhileRequestsWaitAShortageIsAskedAboutAsOftenAsAnything) {
+  AskInVain();
+  ExpectTheNextAfterASecond(/*waiting_tokens=*/5);
+}
+
+TEST_F(AskedInVainTest, WhoseLeaseIsRevokedAsksAsIfThereHadBeenNoShortage) {
+  AskInVain();
+  Take(9);
+  coordinator_->OnRevoked(kv::LeaseId(9), absl::Milliseconds(50));
+  ASSERT_TRUE(loop_.log().WaitFor("Drain 9"));
+  ExpectTheNextAfterASecond(/*waiting_tokens=*/0);
+}
+
+TEST_F(AskedInVainTest, WhoseLeaseIsLostAsksAsIfThereHadBeenNoShortage) {
+  AskInVain();
+  Take(9);
+  coordinator_->GenerationChanged(kv::LeaseId(9));
+  ASSERT_TRUE(loop_.log().WaitFor("Lose 9"));
+  ExpectTheNextAfterASecond(/*waiting_tokens=*/0);
 }
 
 }  // namespace
