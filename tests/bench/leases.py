@@ -60,7 +60,7 @@ def ttft_sides(bench):
     """Equal own memory with leases and without; the bound has as much as all of them, for itself, and stands there twice, so
     that it is seen by how much figures of the same differ. Each has two neighbours, alike but for whether they lend."""
     lent = 2 * (bench.args.lent,)
-    return [bench.side("without", OWN, lent, **ALONE),
+    return [*([] if bench.args.bound_only else [bench.side("without", OWN, lent, **ALONE)]),
             *borrowing_sides(bench, lent, window=WINDOW),
             *(bench.side(name, OWN + sum(lent), lent, **ALONE) for name in ALL_LOCAL)]
 
@@ -116,11 +116,12 @@ def revoked(side):
 
 def print_ttft(bench, title, samples):
     print(f"\n{title}: TTFT of turns 2 and later, ms")
-    print(f"{'side':14}{'samples':>8}{'p50':>9}{'p90':>9}{'p99':>9}{'p99 / without':>15}{'p99 / all local':>17}{'p50 / all local':>17}")
-    p99, p50 = ({name: percentile(values, p) for name, values in samples.items()} for p in (99, 50))
+    at = {p: {name: percentile(values, p) for name, values in samples.items()} for p in (50, 90, 99)}
+    ratios = [(p, peer) for p, peer in ((99, "without"), (99, "all_local"), (50, "all_local")) if peer in samples]
+    print(f"{'side':14}{'samples':>8}" + "".join(f"{f'p{p}':>9}" for p in at) + "".join(f"{f'p{p} / {peer}':>17}" for p, peer in ratios))
     for name, values in samples.items():
-        print(f"{name:14}{len(values):8}{p50[name] * 1e3:9.1f}{percentile(values, 90) * 1e3:9.1f}{p99[name] * 1e3:9.1f}"
-              f"{p99[name] / p99['without']:15.3f}{p99[name] / p99['all_local']:17.3f}{p50[name] / p50['all_local']:17.3f}")
+        print(f"{name:14}{len(values):8}" + "".join(f"{of[name] * 1e3:9.1f}" for of in at.values()) +
+              "".join(f"{at[p][name] / at[p][peer]:17.3f}" for p, peer in ratios))
     for side in LEASES:
         for peer, bound in (("without", 0.31), ("llama_host", 1)):
             if peer in samples:
@@ -128,9 +129,9 @@ def print_ttft(bench, title, samples):
                 bench.asked(f"p99 of {side} / {peer}, upper end of the 95 % interval, {len(samples[side])} pairs, from {low:.3f}", high, bound)
         low, high = ratio_interval(samples[side], samples["all_local"], 99, bench.rng)
         bench.asked(f"p99 of {side} / all_local, upper end of the 95 % interval, from {low:.3f}", high, 1.15)
-    for p, ratio in ((99, p99), (50, p50)):
+    for p in (99, 50):
         low, high = ratio_interval(*(samples[name] for name in ALL_LOCAL[::-1]), p, bench.rng)
-        print(f"        p{p} of all_local_too / all_local, which are the same: {ratio['all_local_too'] / ratio['all_local']:.3f} "
+        print(f"        p{p} of all_local_too / all_local, which are the same: {at[p]['all_local_too'] / at[p]['all_local']:.3f} "
               f"({low:.3f} to {high:.3f})")
 
 
@@ -190,7 +191,7 @@ def first_tokens(requests):
 def ttft(bench):
     bench.args.threads = 0  # neighbours compute too: by default they divide the cores
     ours = ttft_sides(bench)
-    sides, load = ours + host_memory_peer(bench), Load(home=ours[0])
+    sides, load = ours + ([] if bench.args.bound_only else host_memory_peer(bench)), Load(home=ours[0])
     borrowers = [side for side in ours if side.name in LEASES]
     for side in borrowers:
         fill(bench, side, 2 * (bench.args.lent,))
@@ -433,6 +434,7 @@ def main():
     parser.add_argument("--lent", type=int, default=4 * OWN, help="tokens of memory of each neighbour, for ttft: with 4096, what one of "
                         "them takes back has no room elsewhere, and the slowest turns are those that compute it again")
     add_llama_flag(parser)
+    parser.add_argument("--bound_only", action="store_true", help="ttft beside all memory local alone, which leaves time for more --samples")
     parser.add_argument("--gbps", type=lambda s: [int(v) for v in s.split(",")], default=[200, 50, 20, 5])
     args = parser.parse_args()
     args.rounds = args.rounds or (5 if args.what == "longest" else 20)
