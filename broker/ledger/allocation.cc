@@ -51,6 +51,7 @@ absl::StatusOr<LeaseResponse> Allocation::Request(Member& borrower, const LeaseR
               .asked = request.want_bytes};
   const Holding& seen = table_.BorrowedBy(borrower.id);  // it holds no offers yet
   served.unseen = std::clamp<int64_t>(request.held_bytes - (seen.bytes - seen.offered_bytes), 0, kMaxUnseenBytes);
+  const int64_t on_their_way = seen.offered_bytes;
   // What it holds under a name that it had before, its model's limit counts already.
   int64_t counted = 0;
   for (const PartyId party : parties_.OfInstance(borrower.engine.party.instance_id)) {
@@ -67,7 +68,8 @@ absl::StatusOr<LeaseResponse> Allocation::Request(Member& borrower, const LeaseR
   Remember(borrower, request.key, ids);
   return LeaseResponse{.leases = Alive(ids),
                        .shortage = ExplainShortage(served),
-                       .lendable_bytes = std::min(served.sources.free_bytes(), quota_left()),
+                       .lendable_bytes = std::min(served.sources.free_bytes(), quota_left()) + on_their_way,
+                       .coming_bytes = served.coming,
                        .units = std::move(served.sources.units)};
 }
 
@@ -92,7 +94,8 @@ std::vector<LeaseId> Allocation::Serve(Case& request, int64_t waiting_tokens) {
   for (const LeaseId id : ids) request.got += table_.Find(id)->lease.num_bytes;
   request.full = !ids.empty() && ids.size() == request.max_leases;
   borrower.unmet_bytes = std::max<int64_t>(0, want - request.got);
-  if (!request.full && request.got < request.asked) request.coming = Rebalance(request, due - request.got);
+  const int64_t lacking = due - request.got;
+  if (!request.full && lacking > 0) request.coming = std::min(lacking, Rebalance(request, lacking));
   return ids;
 }
 
@@ -103,6 +106,7 @@ void Allocation::Share(Case& request, int64_t want_bytes) const {
   request.stakes[borrower.id].held = request.unseen;
   for (const Source& source : request.sources.list) {
     pool += table_.LentBy(source.donor->id).bytes;
+    request.stakes[source.donor->id].own += source.free_bytes() + table_.LentBy(source.donor->id).bytes;
     for (const auto& [party, pair] : table_.PairsOf(source.donor->id)) {
       if (members_.Find(party) == nullptr) {
         pool -= pair.bytes_that_stay();
@@ -116,7 +120,8 @@ void Allocation::Share(Case& request, int64_t want_bytes) const {
   for (const PartyId id : members_.OfNode(borrower.engine.node_id)) {
     const Member* member = members_.Find(id);
     Stake& stake = request.stakes[id];
-    const int64_t open = members_.HasOpenRequest(*member, request.now) ? member->unmet_bytes : 0;
+    const int64_t can_have = std::max<int64_t>(0, pool - stake.own);
+    const int64_t open = members_.HasOpenRequest(*member, request.now) ? std::min(member->unmet_bytes, can_have) : 0;
     const int64_t unmet = member == &borrower ? want_bytes : open;
     const int64_t wanted = CheckedAdd(stake.held, unmet).value_or(INT64_MAX);
     if (wanted == 0) continue;

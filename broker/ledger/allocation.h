@@ -34,7 +34,8 @@ struct LeaseRequest {
 struct LeaseResponse {
   std::vector<Lease> leases;   // as they are now; of a retried call those that have not ended
   std::string shortage;        // why fewer than wanted; empty: it is all there, or kMaxLeasesPerResponse are: ask again
-  int64_t lendable_bytes = 0;  // that donors could still lend to this engine
+  int64_t lendable_bytes = 0;  // that donors could still lend to this engine, or have yet to grant of earlier requests
+  int64_t coming_bytes = 0;    // that is being taken back from others for this one
   std::vector<PairUnit> units;  // with every donor that might lend
 };
 
@@ -65,6 +66,7 @@ class Allocation {
   // What a party held before the request, less what is being revoked, and what it may hold in all. Units: bytes.
   struct Stake {
     int64_t held = 0, share = 0;
+    int64_t own = 0;  // of its own arena, as a donor: it cannot borrow that
   };
   // One request while it is being served. Units: bytes.
   struct Case {

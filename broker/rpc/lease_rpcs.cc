@@ -55,6 +55,7 @@ grpc::ServerUnaryReactor* BrokerDoor::RequestLease(grpc::CallbackServerContext* 
                          for (const ledger::Lease& lease : answer->leases) *response->add_leases() = ToProto(lease);
                          response->set_shortage(answer->shortage);
                          response->set_lendable_bytes(answer->lendable_bytes);
+                         response->set_coming_bytes(answer->coming_bytes);
                        }
                        reactor->Finish(ToGrpc(answer.status()));
                      });

@@ -76,7 +76,8 @@ struct StoredMessage {
   transport::Ticket ticket;
   absl::Status status;
 };
-/// What donors can still lend, as far as the broker knows; `shortage`: why that is less than was wanted, or "".
+/// What donors can still lend or what is on its way, as far as the broker knows; `shortage`: why that is less than was
+/// wanted, or "".
 struct LendableMessage {
   int64_t bytes = 0;
   std::string shortage;

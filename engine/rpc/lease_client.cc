@@ -160,7 +160,9 @@ absl::Status GrpcLeaseClient::Send(const LeaseRequest& lease_request) {
   v1::RequestLeaseResponse response;
   const absl::Status status = Call(&v1::BrokerService::Stub::RequestLease, request, response);
   if (!status.ok()) return status;
-  LeaseResponse answer{.lendable_bytes = response.lendable_bytes(), .shortage = response.shortage()};
+  LeaseResponse answer{.lendable_bytes = response.lendable_bytes(),
+                       .coming_bytes = response.coming_bytes(),
+                       .shortage = response.shortage()};
   for (const v1::Lease& lease : response.leases()) answer.offered_bytes += lease.num_bytes();
   events_.OnLeaseResponse(std::move(answer));
   return status;

@@ -258,7 +258,9 @@ void SimBrokerClient::Send(const LeaseRequest& request) {
         const auto granted = broker.tables().RequestLease(who, asked, broker.Now());
         return std::function<void()>([this, granted] {
           if (!granted.ok()) return Answered(granted.status());
-          LeaseResponse response{.lendable_bytes = granted->lendable_bytes, .shortage = granted->shortage};
+          LeaseResponse response{.lendable_bytes = granted->lendable_bytes,
+                                 .coming_bytes = granted->coming_bytes,
+                                 .shortage = granted->shortage};
           for (const ledger::Lease& lease : granted->leases) response.offered_bytes += lease.num_bytes;
           coordinator_->OnLeaseResponse(std::move(response));
           Answered(absl::OkStatus());

@@ -198,6 +198,7 @@ TEST_F(LedgerTest, WhoComesSecondGetsItsShareBack) {
   const LeaseResponse waits = Request("second", 1000, 4000);
   EXPECT_THAT(waits.leases, IsEmpty());
   EXPECT_THAT(waits.shortage, HasSubstr("being taken back"));
+  EXPECT_EQ(waits.coming_bytes, 80 * kBlock);
   EXPECT_EQ(BlocksOf("first"), 80);
   for (const Lease& lease : ledger_->Snapshot()) {
     if (lease.state != LeaseState::kRevoking) continue;
@@ -207,6 +208,24 @@ TEST_F(LedgerTest, WhoComesSecondGetsItsShareBack) {
   const LeaseResponse first_again = Request("first", 1000, 4000);
   EXPECT_THAT(first_again.leases, IsEmpty()) << "the room is the other's";
   EXPECT_EQ(TotalBlocks(Request("second", 1000, 4000).leases), 80);
+}
+
+// An engine that lends nothing yet asks for memory itself while its own is full.
+TEST_F(LedgerTest, AClaimOfADonorTakesNothingOfWhatItLends) {
+  AddEngine(EngineOf("chat"), {}, kBlocks);
+  AddEngine(EngineOf("code"));
+  EXPECT_THAT(Request("code", 40).leases, IsEmpty());
+  EXPECT_EQ(TotalBlocks(Request("chat", 1000).leases), 160);
+}
+
+TEST_F(LedgerTest, ADonorsClaimOnTheMemoryOfOthersCounts) {
+  AddEngine(EngineOf("chat"), {}, kBlocks);
+  for (const char* name : {"code", "small"}) AddEngine(EngineOf(name));
+  Activate(Request("chat", 160).leases);  // half of what each has
+  const LeaseResponse answer = Request("code", 100);
+  EXPECT_EQ(TotalBlocks(answer.leases), 80);
+  Activate(answer.leases);
+  EXPECT_EQ(TotalBlocks(Request("chat", 1000).leases), 60) << "of the pool of 320 the other may have 100";
 }
 
 TEST_F(LedgerTest, MoreWaitingTokensWeighMore) {

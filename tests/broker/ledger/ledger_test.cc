@@ -37,6 +37,16 @@ TEST_F(LedgerTest, ARequestIsOfferedFromTheTailOfAnArenaInSmallLeases) {
   EXPECT_THAT(capabilities, SizeIs(3));
 }
 
+TEST_F(LedgerTest, WhatWasOfferedBeforeIsStillToCome) {
+  AddEngine(EngineOf("chat"), {}, kBlocks);
+  AddEngine(EngineOf("code"));
+  const LeaseResponse all = Request("chat", 160);
+  EXPECT_EQ(all.lendable_bytes, 0);
+  EXPECT_EQ(Request("chat", 20).lendable_bytes, 160 * kBlock);
+  Activate(all.leases);
+  EXPECT_EQ(Request("chat", 20).lendable_bytes, 0);
+}
+
 TEST_F(LedgerTest, BlocksOfOtherBytesAreReadAsWholeUnitsOnPageBorders) {
   Engine code = EngineOf("code");
   code.block_bytes = 13'824;  // tiny-llama-b: 8 blocks are the least that end on a page

@@ -45,6 +45,22 @@ TEST_F(BrokerDoorLeaseTest, ALeaseGoesFromRequestToReleaseOverTheWire) {
   EXPECT_EQ(SnapshotFor("").leases_size(), 0);
 }
 
+TEST_F(BrokerDoorLeaseTest, WhoGetsLessThanItsShareHearsOfWhatIsComing) {
+  ASSERT_EQ(Register(Sharing("third"), TokenOf("third")), absl::OkStatus());
+  const v1::Lease lease = Offered(40);
+  ASSERT_EQ(Report("code", lease, v1::GRANTED), absl::OkStatus());
+  v1::RevokeLeaseRequest revocation;
+  revocation.set_lease_id(lease.lease_id());
+  v1::RevokeLeaseResponse revoked;
+  ASSERT_EQ(Call(&v1::BrokerService::Stub::RevokeLease, revocation, &revoked), absl::OkStatus());
+  auto request = From<v1::RequestLeaseRequest>("third");
+  request.set_request_key("k");
+  request.set_want_bytes(1000 * 368'640);
+  v1::RequestLeaseResponse response;
+  EXPECT_EQ(Call(&v1::BrokerService::Stub::RequestLease, request, &response), absl::OkStatus());
+  EXPECT_EQ(response.coming_bytes(), 40 * 368'640) << response.shortage();
+}
+
 TEST_F(BrokerDoorLeaseTest, ARetriedRequestGetsTheSameLeases) {
   const v1::Lease offer = Offered(5);
   EXPECT_EQ(Offered(5).lease_id(), offer.lease_id());

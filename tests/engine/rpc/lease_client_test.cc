@@ -43,7 +43,8 @@ class Listener final : public coordinator::LeaseBrokerEvents {
     }
   }
   void OnLeaseResponse(absl::StatusOr<LeaseResponse> answer) override {
-    log_.Add(answer.ok() ? absl::StrCat("answer ", answer->offered_bytes, " ", answer->lendable_bytes, answer->shortage)
+    log_.Add(answer.ok() ? absl::StrCat("answer ", answer->offered_bytes, " ", answer->lendable_bytes, " ",
+                                        answer->coming_bytes, answer->shortage)
                          : absl::StrCat("answer ", absl::StatusCodeToString(answer.status().code())));
   }
   void OnScaleUp(int64_t question, absl::StatusOr<std::vector<kv::LeaseId>> leases) override {
@@ -243,13 +244,14 @@ TEST_F(LeaseClientTest, AWishIsAnsweredAndItsKeyIsTheOneGiven) {
     response.add_leases()->set_num_bytes(30);
     response.add_leases()->set_num_bytes(40);
     response.set_lendable_bytes(500);
+    response.set_coming_bytes(600);
     response.set_shortage("!");
     return grpc::Status::OK;
   };
   Start();
   while (broker_.streams() == 0) absl::SleepFor(absl::Milliseconds(1));  // it may take more than one try to connect
   client_->RequestLease({.key = "17", .want_bytes = 100, .waiting_tokens = 5, .held_bytes = 60});
-  ASSERT_TRUE(events_.log().WaitFor("answer 70 500!"));
+  ASSERT_TRUE(events_.log().WaitFor("answer 70 500 600!"));
   EXPECT_EQ(broker_.log().Count("RequestLease 17"), 1);
 }
 
