@@ -97,7 +97,9 @@ absl::Time BorrowerSide::NextRequest() const {
 
 void BorrowerSide::MaybeRequest(absl::Time now) {
   if (wished_bytes_ <= 0 || request_under_way_ || now < NextRequest()) return;
+  if (now - last_request_ > 2 * request_interval_) AskSoon();  // it is another shortage than the one before
   request_under_way_ = true;
+  asked_for_waiting_ = waiting_tokens_ > 0;
   last_request_ = now;
   int64_t held_bytes = 0;
   for (const Lease& lease : borrower_.Held()) held_bytes += lease.num_bytes;
@@ -110,11 +112,15 @@ void BorrowerSide::MaybeRequest(absl::Time now) {
 void BorrowerSide::Answered(const absl::StatusOr<LeaseResponse>& answer, absl::Time now) {
   request_under_way_ = false;
   if (answer.ok()) ++responses_;  // else the broker may have granted it: the next attempt is the same request
-  const bool short_of = !answer.ok() || !answer->shortage.empty();
-  request_interval_ =
-      short_of ? std::min(2 * request_interval_, options_.max_request_interval) : options_.min_request_interval;
+  const bool short_of = !answer.ok() || (!answer->shortage.empty() && answer->coming_bytes == 0);
+  if (!short_of) {
+    AskSoon();
+  } else if (!asked_for_waiting_) {
+    request_interval_ = std::min(2 * request_interval_, options_.max_request_interval);
+  }
   last_request_ = now;
-  if (answer.ok()) push_(LendableMessage{answer->lendable_bytes + answer->offered_bytes, answer->shortage});
+  if (!answer.ok()) return;
+  push_(LendableMessage{answer->lendable_bytes + answer->offered_bytes + answer->coming_bytes, answer->shortage});
 }
 
 // --- what is to be done
@@ -146,7 +152,7 @@ void BorrowerSide::Do(const Borrower::Use& a) {
 // A need waits for nobody. Who says long before that the memory will go leaves the loop time to move idle blocks too.
 void BorrowerSide::Do(const Borrower::Drain& a) {
   const absl::Time now = clock_.Now();
-  request_interval_ = options_.min_request_interval;
+  AskSoon();
   const bool at_once = a.until - now <= options_.revoke_deadline;
   if (step_reads_.TakeOrAnnounce(a.id, at_once)) return ReleaseUnread(a.id);
   release_held_at_[a.id] = now + (a.until - now) / Departure::kDrainDivisor;  // if the loop has not begun
@@ -173,7 +179,7 @@ void BorrowerSide::ReleaseHeld(absl::Time now) {
 }
 
 void BorrowerSide::Do(const Borrower::Lose& a) {
-  request_interval_ = options_.min_request_interval;
+  AskSoon();
   push_(LoseMessage{a.id});
   transport_->Abandon(a.id);  // a donor that stands still would never answer
   release_held_at_.erase(a.id);

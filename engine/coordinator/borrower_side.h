@@ -43,6 +43,8 @@ class BorrowerSide {
   void GiveBackUnused(kv::LeaseId id, absl::Time now);
   /// The engine ends: asks for nothing more, and gives back everything.
   void GiveBackAll(absl::Time now);
+  /// The broker is another, or has not heard of this engine for a while.
+  void Registered() { AskSoon(); }
   /// Coordinator::WishForMemory.
   void Wish(int64_t bytes, int64_t waiting_tokens, absl::Time now);
   /// The broker's answer to that.
@@ -60,6 +62,7 @@ class BorrowerSide {
     prometheus::Counter &borrowed, &unread, &lost, &given_back;
   };
 
+  void AskSoon() { request_interval_ = options_.min_request_interval; }
   absl::Time NextRequest() const;
   void MaybeRequest(absl::Time now);
   void ReleaseUnread(kv::LeaseId id);
@@ -85,7 +88,7 @@ class BorrowerSide {
   std::map<kv::LeaseId, transport::LeaseView> views_;  // of others' leases, from Open to Close; empty before Opened
   std::map<kv::LeaseId, absl::Time> release_held_at_;  // drains that the loop has not heard of by then
   int64_t wished_bytes_ = 0, waiting_tokens_ = 0;
-  bool request_under_way_ = false;
+  bool request_under_way_ = false, asked_for_waiting_ = false;
   absl::Time last_request_ = absl::InfinitePast();  // or its answer
   absl::Duration request_interval_;                 // while nothing waits
   int64_t responses_ = 0;                           // requests; the next one's key follows from it

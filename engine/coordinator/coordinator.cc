@@ -146,6 +146,7 @@ void Coordinator::OnTerms(const LeaseTerms& terms) {
   Post([=, this](absl::Time now) {
     donor_side_.donor().SetTtl(terms.ttl);
     borrower_side_.borrower().SetTtl(terms.ttl, now);
+    borrower_side_.Registered();
     push_(TermsMessage{terms.scale_down_window});
   });
 }

@@ -271,6 +271,23 @@ TEST_F(CoordinatorTest, ARequestWithoutAnAnswerIsRepeatedUnderItsKey) {
   EXPECT_EQ(broker_.log().Count("Request 2 of 100 for 5"), 1) << "a new attempt has a new key";
 }
 
+// How often it asks while requests wait says nothing of how long a shortage lasts.
+TEST_F(CoordinatorTest, AskingForWhatWaitsMakesNobodyAskLessOften) {
+  Start({.min_request_interval = absl::Seconds(1), .max_request_interval = absl::Seconds(64)});
+  for (int i = 1; i <= 5; ++i) {
+    coordinator_->WishForMemory(100, 7);
+    fake_clock_.Advance(absl::Seconds(1));
+    Settle();
+    ASSERT_EQ(broker_.log().Count(absl::StrCat("Request ", i, " of 100 for 7")), 1);
+    coordinator_->OnLeaseResponse(LeaseResponse{.shortage = "all is lent"});
+    Settle();
+  }
+  coordinator_->WishForMemory(100, 0);
+  fake_clock_.Advance(absl::Seconds(1));
+  Settle();
+  EXPECT_EQ(broker_.log().Count("Request 6 of 100 for 0"), 1);
+}
+
 // The loop goes on, and may want what it gives back.
 TEST_F(CoordinatorTest, WhoGivesEverythingBackAsksForNothingMore) {
   Start();
@@ -339,6 +356,39 @@ TEST_F(AskedInVainTest, WhoseLeaseIsRevokedAsksAsIfThereHadBeenNoShortage) {
   Take(9);
   coordinator_->OnRevoked(kv::LeaseId(9), absl::Milliseconds(50));
   ASSERT_TRUE(loop_.log().WaitFor("Drain 9"));
+  ExpectTheNextAfterASecond(/*waiting_tokens=*/0);
+}
+
+TEST_F(AskedInVainTest, ANewShortageBeginsAnew) {
+  AskInVain();
+  fake_clock_.Advance(absl::Seconds(65));
+  coordinator_->WishForMemory(100, 0);
+  Settle();
+  ASSERT_EQ(NumRequests(kTimes + 1), 1);
+  coordinator_->OnLeaseResponse(LeaseResponse{.shortage = "all is lent"});
+  Settle();
+  fake_clock_.Advance(absl::Seconds(2));
+  coordinator_->WishForMemory(100, 0);
+  Settle();
+  EXPECT_EQ(NumRequests(kTimes + 2), 1);
+}
+
+TEST_F(AskedInVainTest, WhatIsComingIsAskedForSoon) {
+  AskInVain();
+  fake_clock_.Advance(absl::Seconds(32));
+  coordinator_->WishForMemory(100, 0);
+  Settle();
+  coordinator_->OnLeaseResponse(LeaseResponse{.coming_bytes = 70, .shortage = "all is lent"});
+  ASSERT_TRUE(loop_.log().WaitFor("Lendable 70: all is lent"));
+  fake_clock_.Advance(absl::Seconds(1));
+  coordinator_->WishForMemory(100, 0);
+  Settle();
+  EXPECT_EQ(NumRequests(kTimes + 2), 1);
+}
+
+TEST_F(AskedInVainTest, WhoIsRegisteredAnewAsksAsIfThereHadBeenNoShortage) {
+  AskInVain();
+  coordinator_->OnTerms({});
   ExpectTheNextAfterASecond(/*waiting_tokens=*/0);
 }
 
