@@ -239,6 +239,7 @@ void Scheduler::PlanPrefills(Step& step, bool readers) {
 }
 
 void Scheduler::Admit(Step& step) {
+  if (step.budget_tokens <= 0) (void)FirstThatFits(step);  // so that memory is asked for while others compute
   for (bool counted = false; step.budget_tokens > 0;) {
     Sequence* sequence = FirstThatFits(step);
     if (sequence == nullptr) return;

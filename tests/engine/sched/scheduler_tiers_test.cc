@@ -40,6 +40,15 @@ TEST_F(SchedulerTiersTest, WhoWaitsForRoomGetsNoTokensAndOthersGoOn) {
   EXPECT_EQ(first->losses + second->losses, 0);
 }
 
+TEST_F(SchedulerTiersTest, WhoDoesNotFitAsksForMemoryWhileOthersTakeTheWholeStep) {
+  Create(16, {.max_num_batched_tokens = 8});
+  Add(40);
+  EXPECT_THAT(Step(), ElementsAre(Pair(1, 8)));
+  Add(80);
+  EXPECT_THAT(Step(), ElementsAre(Pair(1, 8)));
+  EXPECT_GE(cache_->TakeLeaseWish(0), 4);
+}
+
 TEST_F(SchedulerTiersTest, WhoWaitsForRoomAndGivesWayToAnotherDoesNotStarve) {
   Create(2, {.max_num_seqs = 1, .max_num_batched_tokens = 64});
   cache_->AddRegion(20);
