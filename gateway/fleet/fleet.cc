@@ -156,6 +156,9 @@ std::shared_ptr<EngineLink> Fleet::Put(EngineStatus engine) {
   } else if (!same_way) {
     entry.link = std::make_shared<EngineLink>(engine.info.name, engine.info.model_name, make_client_(engine.info));
   }
+  const int64_t reported = engine.load.running_requests + engine.load.waiting_requests;
+  const int64_t ours = entry.link == nullptr ? 0 : entry.link->in_flight();
+  entry.requests_of_others = std::max<int64_t>(0, reported - ours);
   entry.status = std::move(engine);
   entry.probed = false;
   if (!changed || entry.link == nullptr) return nullptr;
@@ -220,8 +223,8 @@ ModelView Fleet::View(const std::string& model_name) const {
   for (const auto& [name, entry] : engines_) {
     const EngineInfo& info = entry.status.info;
     if (info.model_name != model_name) continue;
-    by_card.emplace_back(info.model_card_hash,
-                         EngineView{entry.link, info.state, info.max_model_len_tokens, entry.status.load});
+    const int64_t others = lost_broker_.has_value() || entry.probed ? 0 : entry.requests_of_others;
+    by_card.emplace_back(info.model_card_hash, EngineView{entry.link, info.state, info.max_model_len_tokens, others});
     const bool serves = entry.link != nullptr && info.state == EngineState::kReady;
     if (ready || (!card.empty() && !serves)) continue;
     auto text = cards_.Text(info.model_card_hash);

@@ -32,7 +32,7 @@ struct EngineView {
   std::shared_ptr<EngineLink> link;  // null while the engine has no address
   EngineState state = EngineState::kUnspecified;
   int64_t max_model_len_tokens = 0;
-  RoutingLoad load;
+  int64_t requests_of_others = 0;  // that it has beside those of this gateway, as far as is known
 };
 
 /// One model at one moment. `text` is UNAVAILABLE until the card is there. `engines` are those that share that card;
@@ -83,7 +83,8 @@ class Fleet final : public ClusterSink {
   struct Entry {
     EngineStatus status;
     std::shared_ptr<EngineLink> link;
-    bool probed = false;  // the broker has lost it; the prober pings it
+    int64_t requests_of_others = 0;  // EngineView's, when it was heard last
+    bool probed = false;             // the broker has lost it; the prober pings it
   };
   Fleet(const Options& options, ClientFactory make_client, const Clock& clock);
   /// Returns the link if the engine has just become stalled: its requests must be notified without the lock.

@@ -18,11 +18,7 @@ using fleet::ModelView;
 
 constexpr size_t kShownNameBytes = 100;
 
-// What the engine reported is late, and includes this gateway's requests. The larger of the two would miss the requests
-// of other gateways, so both are added.
-int64_t Load(const EngineView& engine) {
-  return engine.link->in_flight() + engine.load.running_requests + engine.load.waiting_requests;
-}
+int64_t Load(const EngineView& engine) { return engine.link->in_flight() + engine.requests_of_others; }
 
 bool Usable(const EngineView& engine, int64_t prompt_tokens, const Tried& tried) {
   return engine.link != nullptr && engine.state == EngineState::kReady &&

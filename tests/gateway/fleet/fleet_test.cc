@@ -52,6 +52,11 @@ class FleetTest : public ::testing::Test {
                      .state = state},
             .load = {}};
   }
+  static fleet::EngineStatus Loaded(const std::string& name, int64_t waiting) {
+    fleet::EngineStatus engine = Engine(name);
+    engine.load.waiting_requests = waiting;
+    return engine;
+  }
   std::vector<std::string> Names() const {
     std::vector<std::string> names;
     if (auto model = fleet_->Find("m")) {
@@ -194,16 +199,38 @@ TEST_F(FleetTest, EnginesThatARestartedBrokerHasNotMetYetStayForAWhile) {
 TEST_F(FleetTest, KeepsTheLinkOfAnEngineUntilAnotherProcessTakesItsName) {
   fleet_->OnSnapshot("b1", {Engine("a")});
   auto before = fleet_->Find("m")->engines[0].link;
-  fleet::EngineStatus same = Engine("a");
-  same.load.running_requests = 5;
-  fleet_->OnUpdate(same);
+  fleet_->OnUpdate(Loaded("a", 5));
   EXPECT_EQ(fleet_->Find("m")->engines[0].link, before);
-  EXPECT_EQ(fleet_->Find("m")->engines[0].load.running_requests, 5);
   fleet::EngineStatus other = Engine("a");
   other.info.instance_id = "a-2";
   fleet_->OnUpdate(other);
   EXPECT_NE(fleet_->Find("m")->engines[0].link, before);
   EXPECT_EQ(clients_made_, 2);
+}
+
+TEST_F(FleetTest, WhatAnEngineReportsIsOfOthersAsFarAsItIsNotOurs) {
+  fleet_->OnSnapshot("b1", {Engine("a")});
+  const auto others = [&] { return fleet_->Find("m")->engines[0].requests_of_others; };
+  {
+    const fleet::EngineLink::InFlight one(fleet_->Find("m")->engines[0].link);
+    fleet_->OnUpdate(Loaded("a", 5));
+    EXPECT_EQ(others(), 4);
+    fleet_->OnUpdate(Loaded("a", 0));  // it has not heard of it
+    EXPECT_EQ(others(), 0);
+    fleet_->OnUpdate(Loaded("a", 1));
+  }
+  EXPECT_EQ(others(), 0) << "what has ended here is no load";
+}
+
+TEST_F(FleetTest, OfOthersRequestsNothingIsKnownWithoutTheBroker) {
+  fleet_->OnSnapshot("b1", {Loaded("a", 8)});
+  EXPECT_EQ(fleet_->Find("m")->engines[0].requests_of_others, 8);
+  fleet_->OnBrokerLost();
+  EXPECT_EQ(fleet_->Find("m")->engines[0].requests_of_others, 0);
+  fleet_->OnSnapshot("b1", {Loaded("a", 7)});
+  EXPECT_EQ(fleet_->Find("m")->engines[0].requests_of_others, 7);
+  fleet_->OnRemoved("a", /*died=*/true);
+  EXPECT_EQ(fleet_->Find("m")->engines[0].requests_of_others, 0) << "it is only pinged";
 }
 
 TEST_F(FleetTest, FetchesACardOnceForAllEnginesThatShareIt) {

@@ -17,13 +17,13 @@ class RouteTest : public ::testing::Test {
  protected:
   RouteTest() { model_.name = "m"; }
 
-  void Add(const std::string& name, int64_t reported, fleet::EngineState state = fleet::EngineState::kReady,
+  void Add(const std::string& name, int64_t of_others, fleet::EngineState state = fleet::EngineState::kReady,
            int64_t max_len = 100) {
     fleet::EngineView engine;
     engine.link = std::make_shared<fleet::EngineLink>(name, "m", backend_.NewClient());
     engine.state = state;
     engine.max_model_len_tokens = max_len;
-    engine.load.running_requests = reported;
+    engine.requests_of_others = of_others;
     model_.engines.push_back(std::move(engine));
   }
   std::string Pick(const Tried& tried = {}, int64_t prompt_tokens = 10) {
