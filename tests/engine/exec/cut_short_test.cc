@@ -300,6 +300,28 @@ TEST_F(CutShortWhileStreamingTest, AStepGoesOnWithTheNextLayerFromWhereItsBlocks
   ExpectRight(*reader, reader_prompt_);
 }
 
+// Talks fill the one lease, the reader's lies in the other. Of what the one holds only what the eighth has of the prompt that
+// LearnPace asks is worth saving: less than the step computes.
+TEST_F(CutShortWhileStreamingTest, AStepThatGoesOnIsCutForWhatItDoesNotRead) {
+  LearnPace(absl::Milliseconds(1));
+  for (unsigned seed = 5; seed <= 13; ++seed) {
+    (void)harness_.Add(harness_.Prompt(seed), kTokens);
+    harness_.RunAll();
+  }
+  reader_prompt_ = harness_.Prompt(10);
+  reader_prompt_.push_back(5);
+  const auto reader = harness_.Add(reader_prompt_, kTokens);
+  EXPECT_TRUE(harness_.loop().Step());
+  const std::vector<int32_t> other_prompt = RandomTokens(99, 64, harness_.model().vocab_size);
+  const auto other = harness_.Add(other_prompt, kTokens);
+  const int64_t before = StreamedSlices();
+  EXPECT_EQ(LayersRun(absl::Milliseconds(2), [&] { Revoke(absl::Milliseconds(50)); }), 3);
+  EXPECT_GT(StreamedSlices(), before) << "it streams";
+  EXPECT_EQ(FirstLayerOf([&] { harness_.RunAll(); }), 3) << "it goes on where it was cut";
+  ExpectRight(*reader, reader_prompt_);
+  ExpectRight(*other, other_prompt);
+}
+
 // The loop would come to what is to be saved when it is too late.
 TEST_F(CutShortForOthersTest, AStepOfLongLayersIsNotCutForLessThanItComputes) {
   LearnPace(absl::Milliseconds(20));
