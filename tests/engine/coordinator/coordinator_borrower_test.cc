@@ -271,23 +271,6 @@ TEST_F(CoordinatorTest, ARequestWithoutAnAnswerIsRepeatedUnderItsKey) {
   EXPECT_EQ(broker_.log().Count("Request 2 of 100 for 5"), 1) << "a new attempt has a new key";
 }
 
-// How often it asks while requests wait says nothing of how long a shortage lasts.
-TEST_F(CoordinatorTest, AskingForWhatWaitsMakesNobodyAskLessOften) {
-  Start({.min_request_interval = absl::Seconds(1), .max_request_interval = absl::Seconds(64)});
-  for (int i = 1; i <= 5; ++i) {
-    coordinator_->WishForMemory(100, 7);
-    fake_clock_.Advance(absl::Seconds(1));
-    Settle();
-    ASSERT_EQ(broker_.log().Count(absl::StrCat("Request ", i, " of 100 for 7")), 1);
-    coordinator_->OnLeaseResponse(LeaseResponse{.shortage = "all is lent"});
-    Settle();
-  }
-  coordinator_->WishForMemory(100, 0);
-  fake_clock_.Advance(absl::Seconds(1));
-  Settle();
-  EXPECT_EQ(broker_.log().Count("Request 6 of 100 for 0"), 1);
-}
-
 // The loop goes on, and may want what it gives back.
 TEST_F(CoordinatorTest, WhoGivesEverythingBackAsksForNothingMore) {
   Start();
@@ -320,14 +303,14 @@ class AskedInVainTest : public CoordinatorTest {
  protected:
   static constexpr int kTimes = 5;
 
-  // The next time is 32 seconds away.
-  void AskInVain() {
+  // Where nothing waits the next time is 32 seconds away.
+  void AskInVain(int waiting_tokens = 0) {
     Start({.min_request_interval = absl::Seconds(1), .max_request_interval = absl::Seconds(64)});
     for (int i = 1; i <= kTimes; ++i) {
-      coordinator_->WishForMemory(100, 0);
+      coordinator_->WishForMemory(100, waiting_tokens);
       fake_clock_.Advance(absl::Seconds(1 << i));
       Settle();
-      ASSERT_EQ(NumRequests(i), 1);
+      ASSERT_EQ(NumRequests(i, waiting_tokens), 1);
       coordinator_->OnLeaseResponse(LeaseResponse{.shortage = "all is lent"});
       Settle();
     }
@@ -349,6 +332,11 @@ class AskedInVainTest : public CoordinatorTest {
 TEST_F(AskedInVainTest, WhileRequestsWaitAShortageIsAskedAboutAsOftenAsAnything) {
   AskInVain();
   ExpectTheNextAfterASecond(/*waiting_tokens=*/5);
+}
+
+TEST_F(AskedInVainTest, QuestionsForWhatWaitsSayNothingOfAShortageOfWhoHasTime) {
+  AskInVain(/*waiting_tokens=*/7);
+  ExpectTheNextAfterASecond(/*waiting_tokens=*/0);
 }
 
 TEST_F(AskedInVainTest, WhoseLeaseIsRevokedAsksAsIfThereHadBeenNoShortage) {
