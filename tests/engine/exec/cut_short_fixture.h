@@ -29,8 +29,8 @@ class CutShortTest : public testing::Test {
     harness_.Converse(4, kTokens);
   }
   /// Has its first token; those after it read the lease.
-  std::shared_ptr<Recording> StartReader() {
-    reader_prompt_ = harness_.Prompt(1);
+  std::shared_ptr<Recording> StartReader(unsigned seed = 1) {
+    reader_prompt_ = harness_.Prompt(seed);
     reader_prompt_.push_back(5);
     auto reader = harness_.Add(reader_prompt_, kTokens);
     EXPECT_TRUE(harness_.loop().Step());

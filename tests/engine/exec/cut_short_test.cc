@@ -308,10 +308,7 @@ TEST_F(CutShortWhileStreamingTest, AStepThatGoesOnIsCutForWhatItDoesNotRead) {
     (void)harness_.Add(harness_.Prompt(seed), kTokens);
     harness_.RunAll();
   }
-  reader_prompt_ = harness_.Prompt(10);
-  reader_prompt_.push_back(5);
-  const auto reader = harness_.Add(reader_prompt_, kTokens);
-  EXPECT_TRUE(harness_.loop().Step());
+  const auto reader = StartReader(10);
   const std::vector<int32_t> other_prompt = RandomTokens(99, 64, harness_.model().vocab_size);
   const auto other = harness_.Add(other_prompt, kTokens);
   const int64_t before = StreamedSlices();
