@@ -10,7 +10,7 @@ namespace swiftcache::broker::elastic {
 int64_t DefaultPolicy::Headroom() const { return CeilDiv(worker_.num_blocks * options_.headroom_percent, 100); }
 
 void DefaultPolicy::Report(const Demand& demand, absl::Time now) {
-  if (reported_) peaks_.Add(now, needed_now_);  // so much was needed until now
+  peaks_.Add(now, needed_now_);  // so much was needed until now
   reported_ = true;
   needed_now_ = demand.used_blocks + demand.waiting_blocks;
   cache_ = demand.cache_blocks;

@@ -51,7 +51,7 @@ absl::StatusOr<LeaseResponse> Allocation::Request(Member& borrower, const LeaseR
               .asked = request.want_bytes};
   const Holding& seen = table_.BorrowedBy(borrower.id);  // it holds no offers yet
   served.unseen = std::clamp<int64_t>(request.held_bytes - (seen.bytes - seen.offered_bytes), 0, kMaxUnseenBytes);
-  const int64_t on_their_way = seen.offered_bytes;
+  const int64_t on_their_way = seen.offered_bytes;  // before this
   // What it holds under a name that it had before, its model's limit counts already.
   int64_t counted = 0;
   for (const PartyId party : parties_.OfInstance(borrower.engine.party.instance_id)) {
@@ -102,11 +102,12 @@ std::vector<LeaseId> Allocation::Serve(Case& request, int64_t waiting_tokens) {
 // Weighted max-min over all members that hold or ask for memory of these sources: what each may hold in all.
 void Allocation::Share(Case& request, int64_t want_bytes) const {
   const Member& borrower = request.borrower;
-  int64_t pool = request.sources.free_bytes() + request.unseen;
+  int64_t pool = request.unseen;
   request.stakes[borrower.id].held = request.unseen;
   for (const Source& source : request.sources.list) {
-    pool += table_.LentBy(source.donor->id).bytes;
-    request.stakes[source.donor->id].own += source.free_bytes() + table_.LentBy(source.donor->id).bytes;
+    const int64_t own = source.free_bytes() + table_.LentBy(source.donor->id).bytes;
+    pool += own;
+    request.stakes[source.donor->id].own = own;
     for (const auto& [party, pair] : table_.PairsOf(source.donor->id)) {
       if (members_.Find(party) == nullptr) {
         pool -= pair.bytes_that_stay();
