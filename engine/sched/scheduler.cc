@@ -239,10 +239,9 @@ void Scheduler::PlanPrefills(Step& step, bool readers) {
 }
 
 void Scheduler::Admit(Step& step) {
-  if (step.budget_tokens <= 0) (void)FirstThatFits(step);  // so that memory is asked for while others compute
-  for (bool counted = false; step.budget_tokens > 0;) {
-    Sequence* sequence = FirstThatFits(step);
-    if (sequence == nullptr) return;
+  for (bool counted = false;;) {
+    Sequence* sequence = FirstThatFits(step);  // asks for memory, while others take the whole step, too
+    if (sequence == nullptr || step.budget_tokens <= 0) return;
     if (num_running() >= options_.max_num_seqs && !MayDisplaceFor(*sequence)) return;
     if (!std::exchange(counted, true)) {
       for (const Sequence* running : running_) CountNeeds(step, *running, +1);
