@@ -56,13 +56,17 @@ def fill(bench, side, lent):
         side.ask(bench.tokens(1024), 1)
 
 
-def ttft_sides(bench):
-    """Equal own memory with leases and without; the bound has as much as all of them, for itself, and stands there twice, so
-    that it is seen by how much figures of the same differ. Each has two neighbours, alike but for whether they lend."""
+def bounded_sides(bench):
+    """With leases, and the bound, which has as much as all of them for itself, and stands there twice, so that it is seen by how
+    much figures of the same differ. Each has two neighbours, alike but for whether they lend."""
     lent = 2 * (bench.args.lent,)
-    return [*([] if bench.args.bound_only else [bench.side("without", OWN, lent, **ALONE)]),
-            *borrowing_sides(bench, lent, window=WINDOW),
+    return [*borrowing_sides(bench, lent, window=WINDOW),
             *(bench.side(name, OWN + sum(lent), lent, **ALONE) for name in ALL_LOCAL)]
+
+
+def ttft_sides(bench):
+    """The same beside as much own memory without leases."""
+    return [bench.side("without", OWN, 2 * (bench.args.lent,), **ALONE), *bounded_sides(bench)]
 
 
 def host_memory_peer(bench):
@@ -190,8 +194,8 @@ def first_tokens(requests):
 
 def ttft(bench):
     bench.args.threads = 0  # neighbours compute too: by default they divide the cores
-    ours = ttft_sides(bench)
-    sides, load = ours + ([] if bench.args.bound_only else host_memory_peer(bench)), Load(home=ours[0])
+    ours, peers = (bounded_sides(bench), []) if bench.args.bound_only else (ttft_sides(bench), host_memory_peer(bench))
+    sides, load = ours + peers, Load(home=ours[0])
     borrowers = [side for side in ours if side.name in LEASES]
     for side in borrowers:
         fill(bench, side, 2 * (bench.args.lent,))
