@@ -311,17 +311,23 @@ class AskedInVainTest : public CoordinatorTest {
       fake_clock_.Advance(absl::Seconds(1 << i));
       Settle();
       ASSERT_EQ(NumRequests(i, waiting_tokens), 1);
-      coordinator_->OnLeaseResponse(LeaseResponse{.shortage = "all is lent"});
-      Settle();
+      Answer({.shortage = "all is lent"});
     }
+  }
+  void Answer(const LeaseResponse& answer) {
+    coordinator_->OnLeaseResponse(answer);
+    Settle();
+  }
+  void WishAfter(absl::Duration time, int waiting_tokens = 0) {
+    fake_clock_.Advance(time);
+    coordinator_->WishForMemory(100, waiting_tokens);
+    Settle();
   }
   int64_t NumRequests(int number, int waiting_tokens = 0) {
     return broker_.log().Count(absl::StrCat("Request ", number, " of 100 for ", waiting_tokens));
   }
   void ExpectTheNextAfterASecond(int waiting_tokens) {
-    fake_clock_.Advance(absl::Seconds(1) - absl::Milliseconds(1));
-    coordinator_->WishForMemory(100, waiting_tokens);
-    Settle();
+    WishAfter(absl::Seconds(1) - absl::Milliseconds(1), waiting_tokens);
     EXPECT_EQ(NumRequests(kTimes + 1, waiting_tokens), 0);
     fake_clock_.Advance(absl::Milliseconds(1));
     Settle();
@@ -349,28 +355,19 @@ TEST_F(AskedInVainTest, WhoseLeaseIsRevokedAsksAsIfThereHadBeenNoShortage) {
 
 TEST_F(AskedInVainTest, ANewShortageBeginsAnew) {
   AskInVain();
-  fake_clock_.Advance(absl::Seconds(65));
-  coordinator_->WishForMemory(100, 0);
-  Settle();
+  WishAfter(absl::Seconds(65));
   ASSERT_EQ(NumRequests(kTimes + 1), 1);
-  coordinator_->OnLeaseResponse(LeaseResponse{.shortage = "all is lent"});
-  Settle();
-  fake_clock_.Advance(absl::Seconds(2));
-  coordinator_->WishForMemory(100, 0);
-  Settle();
+  Answer({.shortage = "all is lent"});
+  WishAfter(absl::Seconds(2));
   EXPECT_EQ(NumRequests(kTimes + 2), 1);
 }
 
 TEST_F(AskedInVainTest, WhatIsComingIsAskedForSoon) {
   AskInVain();
-  fake_clock_.Advance(absl::Seconds(32));
-  coordinator_->WishForMemory(100, 0);
-  Settle();
-  coordinator_->OnLeaseResponse(LeaseResponse{.coming_bytes = 70, .shortage = "all is lent"});
+  WishAfter(absl::Seconds(32));
+  Answer({.coming_bytes = 70, .shortage = "all is lent"});
   ASSERT_TRUE(loop_.log().WaitFor("Lendable 70: all is lent"));
-  fake_clock_.Advance(absl::Seconds(1));
-  coordinator_->WishForMemory(100, 0);
-  Settle();
+  WishAfter(absl::Seconds(1));
   EXPECT_EQ(NumRequests(kTimes + 2), 1);
 }
 

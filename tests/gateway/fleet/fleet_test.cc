@@ -52,8 +52,9 @@ class FleetTest : public ::testing::Test {
                      .state = state},
             .load = {}};
   }
-  static fleet::EngineStatus Loaded(const std::string& name, int64_t waiting) {
+  static fleet::EngineStatus Loaded(const std::string& name, int64_t running, int64_t waiting = 0) {
     fleet::EngineStatus engine = Engine(name);
+    engine.load.running_requests = running;
     engine.load.waiting_requests = waiting;
     return engine;
   }
@@ -201,6 +202,7 @@ TEST_F(FleetTest, KeepsTheLinkOfAnEngineUntilAnotherProcessTakesItsName) {
   auto before = fleet_->Find("m")->engines[0].link;
   fleet_->OnUpdate(Loaded("a", 5));
   EXPECT_EQ(fleet_->Find("m")->engines[0].link, before);
+  EXPECT_EQ(fleet_->Find("m")->engines[0].requests_of_others, 5);
   fleet::EngineStatus other = Engine("a");
   other.info.instance_id = "a-2";
   fleet_->OnUpdate(other);
@@ -223,7 +225,7 @@ TEST_F(FleetTest, WhatAnEngineReportsIsOfOthersAsFarAsItIsNotOurs) {
 }
 
 TEST_F(FleetTest, OfOthersRequestsNothingIsKnownWithoutTheBroker) {
-  fleet_->OnSnapshot("b1", {Loaded("a", 8)});
+  fleet_->OnSnapshot("b1", {Loaded("a", 5, 3)});
   EXPECT_EQ(fleet_->Find("m")->engines[0].requests_of_others, 8);
   fleet_->OnBrokerLost();
   EXPECT_EQ(fleet_->Find("m")->engines[0].requests_of_others, 0);
