@@ -45,18 +45,25 @@ CardStore::~CardStore() {
 
 void CardStore::SetWanted(Wanted wanted) {
   absl::MutexLock lock(&mutex_);
-  for (auto& [hash, slot] : slots_) slot.engines.clear();
-  for (auto& [hash, engines] : wanted) slots_[hash].engines = std::move(engines);
+  for (const auto& [hash, engines] : wanted) slots_[hash];
+  for (auto& [hash, slot] : slots_) {
+    std::vector<Source> sources;
+    for (std::shared_ptr<EngineLink>& engine : wanted[hash]) {
+      const auto known = std::ranges::find(slot.sources, engine, &Source::engine);
+      sources.push_back(known != slot.sources.end() ? *known : Source{std::move(engine)});
+    }
+    slot.sources = std::move(sources);
+  }
   DropUnused();
   changed_.SignalAll();
 }
 
 void CardStore::DropUnused() {
-  int64_t unused = std::count_if(slots_.begin(), slots_.end(), [](const auto& s) { return s.second.engines.empty(); });
+  int64_t unused = std::count_if(slots_.begin(), slots_.end(), [](const auto& s) { return s.second.sources.empty(); });
   for (auto it = slots_.begin(); it != slots_.end();) {
     const Slot& slot = it->second;
     bool useless = !slot.text.ok() || unused > options_.kept_unused;
-    if (slot.engines.empty() && !slot.loading && useless) {
+    if (slot.sources.empty() && useless) {
       it = slots_.erase(it);
       --unused;
     } else {
@@ -87,16 +94,19 @@ std::optional<CardStore::Job> CardStore::NextJob() {
   return std::nullopt;
 }
 
-// Returns the first slot that is due and marks it as loading; otherwise sets `next` to the time at which one is due.
+// Returns a fetch that is due, and marks it as under way; otherwise sets `next` to the time at which one is due.
 std::optional<CardStore::Job> CardStore::DueJob(absl::Time now, absl::Time& next) {
   for (auto& [hash, slot] : slots_) {
-    if (slot.text.ok() || slot.loading || slot.engines.empty()) continue;
-    if (slot.next_attempt > now) {
-      next = std::min(next, slot.next_attempt);
-      continue;
+    const auto asked_first = [](const Source& source) { return source.loading && source.failures == 0; };
+    if (IsFinal(slot.text.status()) || std::ranges::any_of(slot.sources, asked_first)) continue;
+    for (Source& source : slot.sources) {
+      if (source.loading) continue;
+      if (source.next_attempt <= now) {
+        source.loading = true;
+        return Job{hash, source.engine};
+      }
+      next = std::min(next, source.next_attempt);
     }
-    slot.loading = true;
-    return Job{hash, slot.engines[slot.attempts % slot.engines.size()]};
   }
   return std::nullopt;
 }
@@ -110,16 +120,17 @@ void CardStore::Keep(const Job& job, absl::StatusOr<std::shared_ptr<const ModelT
   LogOutcome(*job.engine, text);
   absl::MutexLock lock(&mutex_);
   Slot& slot = slots_[job.hash];
-  slot.loading = false;
-  const bool final = IsFinal(text.status());
-  slot.next_attempt = final ? absl::InfiniteFuture() : clock_.Now() + Backoff(slot.attempts++);
-  slot.text = std::move(text);
+  if (const auto source = std::ranges::find(slot.sources, job.engine, &Source::engine); source != slot.sources.end()) {
+    source->loading = false;
+    source->next_attempt = clock_.Now() + Backoff(source->failures++);
+  }
+  if (!IsFinal(slot.text.status())) slot.text = std::move(text);  // or another engine was asked meanwhile
   DropUnused();
   changed_.SignalAll();
 }
 
-absl::Duration CardStore::Backoff(int64_t attempts) const {
-  return std::min(options_.max_backoff, options_.min_backoff * (int64_t{1} << std::min<int64_t>(attempts, 20)));
+absl::Duration CardStore::Backoff(int64_t failures) const {
+  return std::min(options_.max_backoff, options_.min_backoff * (int64_t{1} << std::min<int64_t>(failures, 20)));
 }
 
 }  // namespace swiftcache::gateway::fleet

@@ -26,15 +26,16 @@
 namespace swiftcache::gateway::fleet {
 
 /// Thread-safety: safe. Ownership: owns its threads, shares links and texts. Borrows the clock.
-/// Errors: a failed fetch is retried on the model's engines in turn, with exponential backoff; a card that cannot be
-/// parsed is not fetched again. The destructor waits for a fetch under way (at most `card_timeout`).
+/// Errors: a failed fetch is retried, with an exponential backoff of each engine's own. An engine that comes is asked at
+/// once, beside those that have failed before; otherwise one at a time. A card that cannot be parsed is not fetched again. The destructor waits for a fetch under way (at most
+/// `card_timeout`).
 class CardStore {
  public:
   struct Options {
     absl::Duration card_timeout = absl::Seconds(5);
     absl::Duration min_backoff = absl::Milliseconds(100);
     absl::Duration max_backoff = absl::Seconds(10);
-    int threads = 2;
+    int threads = 4;
     int64_t kept_unused = 8;  // cards that no engine has any more
   };
   /// By card hash: the engines that have the card.
@@ -48,12 +49,15 @@ class CardStore {
   absl::StatusOr<std::shared_ptr<const ModelText>> Text(const std::string& hash) const ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
-  struct Slot {
-    std::vector<std::shared_ptr<EngineLink>> engines;
-    absl::StatusOr<std::shared_ptr<const ModelText>> text = absl::UnavailableError("not fetched yet");
-    bool loading = false;
-    int64_t attempts = 0;
+  struct Source {
+    std::shared_ptr<EngineLink> engine;
+    int64_t failures = 0;
     absl::Time next_attempt = absl::InfinitePast();
+    bool loading = false;
+  };
+  struct Slot {
+    std::vector<Source> sources;
+    absl::StatusOr<std::shared_ptr<const ModelText>> text = absl::UnavailableError("not fetched yet");
   };
   struct Job {
     std::string hash;
@@ -65,7 +69,7 @@ class CardStore {
   std::optional<Job> DueJob(absl::Time now, absl::Time& next) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::StatusOr<std::shared_ptr<const ModelText>> Load(const Job& job) const;
   void Keep(const Job& job, absl::StatusOr<std::shared_ptr<const ModelText>> text) ABSL_LOCKS_EXCLUDED(mutex_);
-  absl::Duration Backoff(int64_t attempts) const;
+  absl::Duration Backoff(int64_t failures) const;
   void DropUnused() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const Options options_;

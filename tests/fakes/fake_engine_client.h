@@ -96,6 +96,7 @@ class FakeEngine {
     absl::MutexLock lock(&mutex_);
     script_ = std::move(script);
   }
+  std::function<void(int fetch)> on_card_fetch;  // counted from 1; set before the first
   /// The next fetches fail with these, in order; then `card` comes.
   void SetCard(gateway::fleet::ModelCard card, std::deque<absl::Status> failures = {}) ABSL_LOCKS_EXCLUDED(mutex_) {
     absl::MutexLock lock(&mutex_);
@@ -165,8 +166,13 @@ class FakeEngine {
   }
 
   absl::StatusOr<gateway::fleet::ModelCard> FetchModelCard() ABSL_LOCKS_EXCLUDED(mutex_) {
+    int fetch = 0;
+    {
+      absl::MutexLock lock(&mutex_);
+      fetch = ++card_fetches_;
+    }
+    if (on_card_fetch) on_card_fetch(fetch);
     absl::MutexLock lock(&mutex_);
-    ++card_fetches_;
     if (card_failures_.empty()) return card_;
     absl::Status failure = card_failures_.front();
     card_failures_.pop_front();

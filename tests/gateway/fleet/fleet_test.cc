@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <deque>
 #include <memory>
 #include <string>
 #include <thread>
@@ -14,6 +15,7 @@
 #include "absl/time/clock.h"
 #include "tests/fakes/fake_clock.h"
 #include "tests/fakes/fake_engine_client.h"
+#include "tests/fakes/gate.h"
 
 namespace swiftcache::gateway {
 namespace {
@@ -257,6 +259,37 @@ TEST_F(FleetTest, TriesAgainWhenACardCannotBeFetched) {
   fleet_->OnSnapshot("b1", {Engine("a")});
   WaitForText(absl::StatusCode::kOk);
   EXPECT_EQ(engine_.card_fetches(), 3);
+}
+
+TEST_F(FleetTest, AnEngineThatComesIsAskedForItsCardAtOnceWhateverAnotherDid) {
+  engine_.SetCard(fakes::ByteModelCard(""), std::deque<absl::Status>(20, absl::UnavailableError("no answer")));
+  fleet_->OnSnapshot("b1", {Engine("a")});
+  while (engine_.card_fetches() < 20) {
+    clock_.Advance(absl::Seconds(10));
+    std::this_thread::yield();
+  }
+  fleet_->OnUpdate(Engine("b"));  // and the clock stands still: "a" is not asked again
+  for (int i = 0; i < 1000 && !fleet_->Find("m")->text.ok(); ++i) absl::SleepFor(absl::Milliseconds(5));
+  EXPECT_TRUE(fleet_->Find("m")->text.ok());
+  EXPECT_EQ(engine_.card_fetches(), 21);
+}
+
+TEST_F(FleetTest, AnEngineThatComesWaitsForNoneThatFailedBeforeAndDoesNotAnswer) {
+  Gate gate;
+  gate.Close();
+  engine_.on_card_fetch = [&gate](int fetch) {
+    if (fetch == 2) gate.Pass();
+  };
+  engine_.SetCard(fakes::ByteModelCard(""), {absl::UnavailableError("starting")});
+  fleet_->OnSnapshot("b1", {Engine("a")});
+  while (engine_.card_fetches() < 2) {
+    clock_.Advance(absl::Milliseconds(1));
+    std::this_thread::yield();
+  }
+  fleet_->OnUpdate(Engine("b"));
+  for (int i = 0; i < 1000 && !fleet_->Find("m")->text.ok(); ++i) absl::SleepFor(absl::Milliseconds(5));
+  EXPECT_TRUE(fleet_->Find("m")->text.ok());
+  gate.Open();
 }
 
 TEST_F(FleetTest, DoesNotTryAgainWhatCannotBeUnderstood) {
