@@ -212,30 +212,32 @@ std::vector<ModelView> Fleet::Models() const {
   return models;
 }
 
-// Engines of one model may run different files: the token ids are those of the first READY engine's card, so that an
-// engine that starts or ends with another file keeps nobody from those that serve.
+// Engines of one model may run different files: the token ids are those of the card that most READY engines have, so that
+// one that starts or ends with another file keeps nobody from the others.
 ModelView Fleet::View(const std::string& model_name) const {
+  struct Card {
+    std::string hash;
+    absl::StatusOr<std::shared_ptr<const ModelText>> text;
+    int64_t ready = 0;
+  };
   ModelView view;
   view.name = model_name;
+  std::vector<Card> cards;  // in the order of their first engines
   std::vector<std::pair<std::string, EngineView>> by_card;
-  std::string card;
-  bool ready = false;
   for (const auto& [name, entry] : engines_) {
     const EngineInfo& info = entry.status.info;
     if (info.model_name != model_name) continue;
     const int64_t others = lost_broker_.has_value() || entry.probed ? 0 : entry.requests_of_others;
     by_card.emplace_back(info.model_card_hash, EngineView{entry.link, info.state, info.max_model_len_tokens, others});
-    const bool serves = entry.link != nullptr && info.state == EngineState::kReady;
-    if (ready || (!card.empty() && !serves)) continue;
-    auto text = cards_.Text(info.model_card_hash);
-    const bool found = text.ok();
-    if (found || card.empty()) view.text = std::move(text);
-    if (!found) continue;
-    card = info.model_card_hash;
-    ready = serves;
+    auto card = std::ranges::find(cards, info.model_card_hash, &Card::hash);
+    if (card == cards.end()) card = cards.insert(card, {info.model_card_hash, cards_.Text(info.model_card_hash)});
+    card->ready += entry.link != nullptr && info.state == EngineState::kReady ? 1 : 0;
   }
+  if (cards.empty()) return view;
+  Card& card = *std::ranges::max_element(cards, {}, [](const Card& c) { return c.text.ok() ? c.ready : -1; });
+  view.text = std::move(card.text);
   for (auto& [hash, engine] : by_card) {
-    if (!view.text.ok() || hash == card) view.engines.push_back(std::move(engine));
+    if (!view.text.ok() || hash == card.hash) view.engines.push_back(std::move(engine));
   }
   return view;
 }

@@ -35,8 +35,8 @@ struct EngineView {
   int64_t requests_of_others = 0;  // that it has beside those of this gateway, as far as is known
 };
 
-/// One model at one moment. `text` is UNAVAILABLE until the card is there. `engines` are those that share that card;
-/// while there is no text, all engines of the model.
+/// One model at one moment. `text` is UNAVAILABLE until a card is there; it is that of the card that most READY engines
+/// have. `engines` are those that share that card; while there is no text, all engines of the model.
 struct ModelView {
   std::string name;
   absl::StatusOr<std::shared_ptr<const ModelText>> text = absl::UnavailableError("no engine");

@@ -328,6 +328,20 @@ TEST_F(FleetTest, AnEngineThatEndsOrStartsWithAnotherCardHidesNoneThatServes) {
   EXPECT_THAT(Names(), ElementsAre("a"));
 }
 
+TEST_F(FleetTest, OneEngineWithAnotherCardHidesNoneOfTheMany) {
+  fleet_->OnSnapshot("b1", {Engine("b"), Engine("c")});
+  WaitForText(absl::StatusCode::kOk);
+  fleet_->OnUpdate(Engine("a", "another"));
+  while (engine_.card_fetches() < 2) std::this_thread::yield();
+  for (int i = 0; i < 20; ++i) {  // and when the card is read
+    ASSERT_THAT(Names(), ElementsAre("b", "c"));
+    absl::SleepFor(absl::Milliseconds(5));
+  }
+  fleet_->OnUpdate(Engine("c", "another"));  // now two have it
+  for (int i = 0; i < 1000 && Names() != std::vector<std::string>{"a", "c"}; ++i) absl::SleepFor(absl::Milliseconds(5));
+  EXPECT_THAT(Names(), ElementsAre("a", "c"));
+}
+
 TEST_F(FleetTest, AnUnusableTemplateLeavesTheTokenizerUsable) {
   engine_.SetCard(fakes::ByteModelCard("{% macro x() %}{% endmacro %}{{ 5 | no_such_filter }}"));
   fleet_->OnSnapshot("b1", {Engine("a")});
