@@ -110,6 +110,8 @@ void Fleet::RemoveUnresponsive(const std::shared_ptr<EngineLink>& link, const ab
       UpdateWantedCards();
     }
   }
+  // Where another process is at its address, what it carried has broken already, or is served by that one.
+  if (absl::IsNotFound(why)) return;
   link->MarkLost(absl::UnavailableError("it died: neither the broker nor the gateway hears anything of it"));
 }
 

@@ -48,7 +48,7 @@ struct ModelView {
 
 /// The requests under way on an engine are given up (EngineLink::MarkLost) when the engine is stalled, and when neither
 /// the broker nor the gateway can reach it: the gateway pings an engine that the broker has lost, and uses it as long
-/// as it answers. An engine that deregisters keeps its requests, and so do all engines while the broker is away or
+/// as it answers. Where another process answers, that one may serve them: they are left alone. An engine that deregisters keeps its requests, and so do all engines while the broker is away or
 /// restarts.
 /// Thread-safety: safe. Ownership: owns clients (through links) and the card store; borrows the clock. Errors: Create:
 /// INVALID_ARGUMENT (no client factory). Nothing else fails: what is unknown is absent.

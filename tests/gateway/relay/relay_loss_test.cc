@@ -130,6 +130,27 @@ TEST_F(RelayLossTest, ABrokerThatIsCutOffFromAnEngineThatAnswersCostsNothing) {
   EXPECT_EQ(Run(Prompt("x")), absl::OkStatus());
 }
 
+// Where another process is at an engine's address, that one may serve what goes there.
+TEST_F(RelayLossTest, WhatAnotherProcessServesIsNotEndedWithTheOneBefore) {
+  Serve({"a"});
+  absl::Notification go_on;
+  engines_["a"].SetPing(absl::NotFoundError("another process is there now"));
+  engines_["a"].SetScript([&go_on](FakeCall& call) {
+    call.SendText("h");
+    go_on.WaitForNotification();
+    call.SendText("ello");
+    call.SendFinish(fleet::FinishReason::kStop, 0, {fakes::kEos});
+    call.End(absl::OkStatus());
+  });
+  const auto sink = StartOnA();
+  sink->WaitEvents(1);
+  fleet_->OnRemoved("a", /*died=*/true);
+  while (fleet_->Find("m").has_value()) std::this_thread::yield();
+  go_on.Notify();
+  EXPECT_EQ(sink->Wait(), absl::OkStatus());
+  EXPECT_EQ(sink->Text(), "hello");
+}
+
 TEST_F(RelayLossTest, AnEngineThatAnswersNoMoreIsLostThen) {
   Serve({"a"});
   engines_["a"].SetScript(FreezeAfter(2));
