@@ -83,12 +83,13 @@ void Fleet::DropAbsent(const std::vector<EngineStatus>& engines, bool new_broker
   for (auto it = engines_.begin(); it != engines_.end();) {
     Entry& entry = it->second;
     const bool absent = !present.contains(it->first);
+    const auto next = std::next(it);
     if (absent && entry.link == nullptr) {
-      it = engines_.erase(it);
-      continue;
+      Erase(it);
+    } else if (absent && !entry.probed) {
+      StartProbing(entry, first_probe);
     }
-    if (absent && !entry.probed) StartProbing(entry, first_probe);
-    ++it;
+    it = next;
   }
 }
 
@@ -106,7 +107,7 @@ void Fleet::RemoveUnresponsive(const std::shared_ptr<EngineLink>& link, const ab
     if (it != engines_.end() && it->second.link == link) {
       if (!it->second.probed) return;
       LOG(INFO) << "engine " << link->name() << " is given up: " << why;
-      engines_.erase(it);
+      Erase(it);
       UpdateWantedCards();
     }
   }
@@ -135,8 +136,15 @@ void Fleet::OnRemoved(const std::string& engine_name, bool died) {
   LOG(INFO) << "engine " << engine_name << (died ? " died, says the broker" : " left");
   if (died && entry.link != nullptr) return StartProbing(entry, clock_.Now());
   if (entry.link != nullptr) prober_.StopProbing(*entry.link);
-  engines_.erase(it);
+  Erase(it);
   UpdateWantedCards();
+}
+
+void Fleet::Erase(std::map<std::string, Entry>::iterator engine) {
+  const absl::Time now = clock_.Now();
+  std::erase_if(left_, [&](const auto& left) { return left.second < now - options_.remembered; });
+  left_[engine->second.status.info.model_name] = now;
+  engines_.erase(engine);
 }
 
 // Keeps the link as long as it connects to the same process, so that its count of requests under way stays right.
@@ -200,6 +208,12 @@ std::optional<ModelView> Fleet::Find(const std::string& model_name) const {
   ModelView view = View(model_name);
   if (view.engines.empty()) return std::nullopt;
   return view;
+}
+
+bool Fleet::LeftOfLate(const std::string& model_name) const {
+  absl::MutexLock lock(&mutex_);
+  const auto left = left_.find(model_name);
+  return left != left_.end() && clock_.Now() - left->second <= options_.remembered;
 }
 
 std::vector<ModelView> Fleet::Models() const {

@@ -60,6 +60,8 @@ class Fleet final : public ClusterSink {
     /// A restarted broker learns of engines only from their next heartbeats: for this long, engines that are missing
     /// from its first snapshot are not pinged.
     absl::Duration restart_grace = absl::Seconds(10);
+    /// A model whose last engine left is known for this long: it may be starting again.
+    absl::Duration remembered = absl::Minutes(10);
   };
   using ClientFactory = std::function<std::unique_ptr<EngineClient>(const EngineInfo&)>;
   static absl::StatusOr<std::unique_ptr<Fleet>> Create(const Options& options, ClientFactory make_client,
@@ -76,6 +78,8 @@ class Fleet final : public ClusterSink {
   /// Since the broker was last heard: zero while it tells every change. Nothing before its first snapshot.
   std::optional<absl::Duration> table_age() const ABSL_LOCKS_EXCLUDED(mutex_);
   std::optional<ModelView> Find(const std::string& model_name) const ABSL_LOCKS_EXCLUDED(mutex_);
+  /// Whether an engine of the model left within Options::remembered.
+  bool LeftOfLate(const std::string& model_name) const ABSL_LOCKS_EXCLUDED(mutex_);
   /// Every model of the table, by name.
   std::vector<ModelView> Models() const ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -94,6 +98,7 @@ class Fleet final : public ClusterSink {
   void DropAbsent(const std::vector<EngineStatus>& engines, bool new_broker) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void StartProbing(Entry& entry, absl::Time first_probe) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void RemoveUnresponsive(const std::shared_ptr<EngineLink>& link, const absl::Status& why) ABSL_LOCKS_EXCLUDED(mutex_);
+  void Erase(std::map<std::string, Entry>::iterator engine) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void UpdateWantedCards() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   ModelView View(const std::string& model_name) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
@@ -102,6 +107,7 @@ class Fleet final : public ClusterSink {
   const Clock& clock_;
   mutable absl::Mutex mutex_;  // acquired before those of the card store, the prober and the links
   std::map<std::string, Entry> engines_ ABSL_GUARDED_BY(mutex_);
+  std::map<std::string, absl::Time> left_ ABSL_GUARDED_BY(mutex_);  // by model: when an engine left last
   std::optional<std::string> incarnation_ ABSL_GUARDED_BY(mutex_);
   std::optional<absl::Time> lost_broker_ ABSL_GUARDED_BY(mutex_);  // at that time; until the next snapshot
   CardStore cards_;

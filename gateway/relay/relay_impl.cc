@@ -91,6 +91,10 @@ absl::StatusOr<fleet::ModelView> RelayImpl::FindModel(const std::string& name) c
     if (!fleet_.has_snapshot()) {
       return absl::UnavailableError("the gateway has not heard of the broker yet: try again shortly, check --broker");
     }
+    if (fleet_.LeftOfLate(name)) {
+      return absl::UnavailableError(
+          absl::StrCat("no engine of model ", name, " is there: its last one left; try again once one is started"));
+    }
     return route::UnknownModel(name, fleet_.Models());
   }
   if (model->text.ok()) return *std::move(model);
@@ -114,7 +118,8 @@ void RelayImpl::Refused(GenerateRequest request, const absl::Status& why) {
 }
 
 void RelayImpl::Refuse(const GenerateRequest& request, const absl::Status& status, Refusal why, absl::Time arrived) {
-  const std::string model = fleet_.Find(request.model).has_value() ? request.model : std::string();
+  const bool known = fleet_.Find(request.model).has_value() || fleet_.LeftOfLate(request.model);
+  const std::string model = known ? request.model : std::string();
   metrics_.NotStarted(model, status);
   metrics_.Refused(model, why);
   LogAccess({.request = request, .model = model, .status = status, .total = clock_.Now() - arrived});

@@ -342,6 +342,18 @@ TEST_F(FleetTest, OneEngineWithAnotherCardHidesNoneOfTheMany) {
   EXPECT_THAT(Names(), ElementsAre("a", "c"));
 }
 
+TEST_F(FleetTest, AModelIsKnownForAWhileAfterItsLastEngineLeft) {
+  fleet_->OnSnapshot("b1", {Engine("a")});
+  EXPECT_FALSE(fleet_->LeftOfLate("m"));
+  fleet_->OnRemoved("a", /*died=*/false);
+  EXPECT_FALSE(fleet_->Find("m").has_value());
+  clock_.Advance(absl::Minutes(10));
+  EXPECT_TRUE(fleet_->LeftOfLate("m"));
+  EXPECT_FALSE(fleet_->LeftOfLate("another"));
+  clock_.Advance(absl::Seconds(1));
+  EXPECT_FALSE(fleet_->LeftOfLate("m"));
+}
+
 TEST_F(FleetTest, AnUnusableTemplateLeavesTheTokenizerUsable) {
   engine_.SetCard(fakes::ByteModelCard("{% macro x() %}{% endmacro %}{{ 5 | no_such_filter }}"));
   fleet_->OnSnapshot("b1", {Engine("a")});

@@ -151,6 +151,15 @@ TEST_F(RelayLossTest, WhatAnotherProcessServesIsNotEndedWithTheOneBefore) {
   EXPECT_EQ(sink->Text(), "hello");
 }
 
+TEST_F(RelayLossTest, AModelWhoseLastEngineLeftIsToBeTriedAgain) {
+  Serve({"a"});
+  Die("a");
+  while (fleet_->Find("m").has_value()) std::this_thread::yield();
+  const absl::Status status = Run(Prompt("x"));
+  EXPECT_TRUE(absl::IsUnavailable(status)) << status;
+  EXPECT_THAT(status.message(), HasSubstr("no engine of model m is there"));
+}
+
 TEST_F(RelayLossTest, AnEngineThatAnswersNoMoreIsLostThen) {
   Serve({"a"});
   engines_["a"].SetScript(FreezeAfter(2));
