@@ -75,7 +75,18 @@ void CompletionHandler::Run(relay::Relay& relay, std::vector<relay::GenerateRequ
   Ready();
 }
 
+// A long prompt waits for a thread: its client may have left.
+bool CompletionHandler::IsOver() {
+  absl::MutexLock lock(&mutex_);
+  return phase_ == Phase::kOver;
+}
+
+// False: the response is over.
 bool CompletionHandler::Start(relay::Relay& relay, relay::GenerateRequest request, size_t prompt) {
+  if (IsOver()) {
+    relay.Refused(std::move(request), absl::CancelledError("cancelled by the client"));
+    return false;
+  }
   std::optional<std::string> text = TextToEcho(options_, request);
   auto call = relay.Generate(std::move(request), std::make_shared<Sink>(shared_from_this(), prompt));
   if (!call.ok()) {

@@ -55,6 +55,7 @@ class CompletionHandler : public std::enable_shared_from_this<CompletionHandler>
   };
 
   bool Start(relay::Relay& relay, relay::GenerateRequest request, size_t prompt) ABSL_LOCKS_EXCLUDED(mutex_);
+  bool IsOver() ABSL_LOCKS_EXCLUDED(mutex_);
   bool Adopt(const std::shared_ptr<relay::GenerateCall>& call, size_t prompt) ABSL_LOCKS_EXCLUDED(mutex_);
   bool Echo(absl::StatusOr<std::string> text, size_t prompt) ABSL_LOCKS_EXCLUDED(mutex_);
   void OnUpdate(size_t prompt, CallUpdate update) ABSL_LOCKS_EXCLUDED(mutex_);

@@ -24,6 +24,8 @@ const char* Name(Refusal why) {
       return "deadline";
     case Refusal::kDraining:
       return "draining";
+    case Refusal::kCancelled:
+      return "cancelled";
   }
   return "invalid";
 }
@@ -52,7 +54,7 @@ void BeginCounters(Metrics& metrics, const std::string& model_name) {
     EndedCounter(metrics, model_name, code);
   }
   for (const Refusal why : {Refusal::kInvalid, Refusal::kUnknownModel, Refusal::kTooLong, Refusal::kNoEngine,
-                            Refusal::kDeadline, Refusal::kDraining}) {
+                            Refusal::kDeadline, Refusal::kDraining, Refusal::kCancelled}) {
     RefusedCounter(metrics, model_name, why);
   }
 }
@@ -69,6 +71,8 @@ Refusal RefusalOf(const absl::Status& status) {
       return Refusal::kNoEngine;
     case absl::StatusCode::kDeadlineExceeded:
       return Refusal::kDeadline;
+    case absl::StatusCode::kCancelled:
+      return Refusal::kCancelled;
     default:
       return Refusal::kInvalid;
   }

@@ -19,7 +19,7 @@
 namespace swiftcache::gateway::relay {
 
 /// Why no engine saw a request.
-enum class Refusal { kInvalid, kUnknownModel, kTooLong, kNoEngine, kDeadline, kDraining };
+enum class Refusal { kInvalid, kUnknownModel, kTooLong, kNoEngine, kDeadline, kDraining, kCancelled };
 
 /// By the status that the client gets; kDraining has none of its own. REQUIRES: !status.ok().
 Refusal RefusalOf(const absl::Status& status);

@@ -31,12 +31,19 @@ std::shared_ptr<GenerateStream> GenerateStream::Create(const Options& options) {
 
 void GenerateStream::Begin(relay::Relay& relay, absl::StatusOr<relay::GenerateRequest> request) {
   if (!request.ok()) return OnDone(request.status());
+  if (IsOver()) return relay.Refused(*std::move(request), absl::CancelledError("cancelled by the client"));
   absl::StatusOr<std::shared_ptr<relay::GenerateCall>> call = relay.Generate(*std::move(request), shared_from_this());
   if (call.ok()) {
     Attach(*std::move(call));
   } else {
     OnDone(call.status());
   }
+}
+
+// A long prompt waits for a thread: its client may have left.
+bool GenerateStream::IsOver() {
+  absl::MutexLock lock(&mutex_);
+  return end_.has_value();
 }
 
 // Events that came before are sent now that the request's id is known.

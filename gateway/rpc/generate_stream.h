@@ -31,7 +31,8 @@ class GenerateStream final : public StreamWriter<v1::GenerateResponse>,
     std::function<void()> on_slow_reader_cut = {};  // a client left more than that; must not block
   };
   static std::shared_ptr<GenerateStream> Create(const Options& options);
-  /// Once: passes the request to the relay, or ends the call with the error in `request`.
+  /// Once: passes the request to the relay, or ends the call with the error in `request`. A request whose client has left
+  /// is counted as refused.
   void Begin(relay::Relay& relay, absl::StatusOr<relay::GenerateRequest> request) ABSL_LOCKS_EXCLUDED(mutex_);
   explicit GenerateStream(const Options& options) : options_(options) {}
 
@@ -41,6 +42,7 @@ class GenerateStream final : public StreamWriter<v1::GenerateResponse>,
   void OnDone() override;
 
  private:
+  bool IsOver() ABSL_LOCKS_EXCLUDED(mutex_);
   void Attach(std::shared_ptr<relay::GenerateCall> call) ABSL_LOCKS_EXCLUDED(mutex_);
   void GiveUp(absl::Status status) ABSL_LOCKS_EXCLUDED(mutex_);
   void OnReaderGone() override { GiveUp(absl::CancelledError("the client cancelled, or is gone")); }

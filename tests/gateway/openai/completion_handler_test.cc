@@ -40,13 +40,16 @@ class CallingBackResponder final : public HttpResponder {
   void Finish() override {
     Enter([&] { ++finished; });
   }
-  void OnDisconnect(std::function<void()> callback) override { on_disconnect_ = std::move(callback); }
+  void OnDisconnect(std::function<void()> callback) override {
+    on_disconnect_ = std::move(callback);
+    if (gone_before) on_disconnect_();
+  }
   void Disconnect() { on_disconnect_(); }
 
   std::string written;
   int status = 0;  // of Send
   int finished = 0;
-  bool gone_in_write = false;
+  bool gone_before = false, gone_in_write = false;
   std::atomic<bool> overlapped = false;
 
  private:
@@ -87,6 +90,14 @@ TEST_F(CompletionHandlerTest, AResponderMayReportTheClientsGoingFromWithinWrite)
   EXPECT_TRUE(relay_.WaitForCall(0)->cancelled());
   relay_.WaitForCall(0)->End(absl::CancelledError("cancelled"));
   EXPECT_EQ(responder_->finished, 0);
+}
+
+TEST_F(CompletionHandlerTest, AClientThatLeftBeforeItsTurnCostsNoTokens) {
+  responder_->gone_before = true;
+  Run(2);
+  EXPECT_EQ(relay_.calls(), 0);
+  ASSERT_EQ(relay_.refused().size(), 1);
+  EXPECT_TRUE(absl::IsCancelled(relay_.refused()[0].second));
 }
 
 TEST_F(CompletionHandlerTest, ChunksOfPromptsThatSpeakAtOnceLeaveOneByOneEachPromptsInOrder) {

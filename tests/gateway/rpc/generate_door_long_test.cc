@@ -17,6 +17,7 @@
 #include "common/rpc/server.h"
 #include "common/rpc/status.h"
 #include "gateway/rpc/generate_door.h"
+#include "gateway/rpc/generate_stream.h"
 #include "tests/fakes/fake_relay.h"
 
 namespace swiftcache::gateway {
@@ -77,6 +78,16 @@ TEST_F(GenerateDoorLongTest, PromptsThatTakeLongToTokeniseHoldUpNoOtherCall) {
   done_.Notify();
   for (const Reader& reader : readers) EXPECT_EQ(End(reader), absl::OutOfRangeError("too long"));
   EXPECT_EQ(tokenising_, 32);
+}
+
+TEST_F(GenerateDoorLongTest, WhatNobodyWaitsForAnyMoreIsNotTokenised) {
+  const auto stream = rpc::GenerateStream::Create({});
+  stream->OnCancel();  // while it waits for a thread
+  stream->Begin(relay_, relay::GenerateRequest{.request_id = "r"});
+  EXPECT_EQ(relay_.calls(), 0);
+  ASSERT_EQ(relay_.refused().size(), 1);
+  EXPECT_TRUE(absl::IsCancelled(relay_.refused()[0].second));
+  stream->OnDone();
 }
 
 TEST_F(GenerateDoorLongTest, SizesAreCheckedBeforeAnythingIsCopied) {
