@@ -55,7 +55,8 @@ class Watcher final : public BrokerWatcher {
   Watcher(const Options& options, fleet::ClusterSink& sink)
       : options_(options),
         sink_(sink),
-        stub_(v1::BrokerService::NewStub(CreateRpcChannel(options.address, {}))),
+        stub_(v1::BrokerService::NewStub(
+            CreateRpcChannel(options.address, {.max_reconnect_backoff = options.max_backoff}))),
         thread_([this] { Work(); }) {}
 
   ~Watcher() override {

@@ -21,7 +21,7 @@ class BrokerWatcher {
     std::string address;
     std::string watcher = "gateway";  // for the broker's log
     absl::Duration min_backoff = absl::Milliseconds(50);
-    absl::Duration max_backoff = absl::Seconds(1);
+    absl::Duration max_backoff = absl::Milliseconds(200);  // also between attempts to connect
   };
   static std::unique_ptr<BrokerWatcher> Create(const Options& options, fleet::ClusterSink& sink);
   virtual ~BrokerWatcher() = default;
