@@ -153,6 +153,7 @@ void Connection::OnRead(ErrorCode error, size_t size) {
   reading_ = false;
   if (closed_) return;
   if (error) return OnReadEnd(error == net::error::eof);
+  idle_since_ = Clock::time_point::max();
   buffer_.commit(net::buffer_copy(buffer_.prepare(size), net::buffer(block_.data(), size)));
   Parse();
   ReadMore();
@@ -370,6 +371,7 @@ void Connection::WatchReading() {
   } else {
     phase_ = parser_->is_header_done() ? ReadPhase::kBody : ReadPhase::kHeader;
   }
+  if (phase_ == ReadPhase::kIdle && idle_since() == Clock::time_point::max()) idle_since_ = Clock::now();
   if (phase_ == ReadPhase::kBody) {
     if (before != phase_) body_bytes_ = 0;
     if (before == phase_ && body_bytes_ < kBodyStepBytes) return;
@@ -382,15 +384,15 @@ void Connection::WatchReading() {
   if (phase_ == ReadPhase::kHeader) ArmReadTimer(options_.header_timeout);
 }
 
-void Connection::ArmReadTimer(absl::Duration timeout) {
+void Connection::Arm(net::steady_timer& timer, absl::Duration timeout, void (Connection::*on_timeout)()) {
   if (timeout == absl::InfiniteDuration()) {
-    read_timer_.expires_at(net::steady_timer::time_point::max());
+    timer.expires_at(net::steady_timer::time_point::max());
     return;
   }
-  read_timer_.expires_after(absl::ToChronoNanoseconds(timeout));
-  read_timer_.async_wait([self = shared_from_this()](ErrorCode error) {
-    const bool expired = self->read_timer_.expiry() <= net::steady_timer::clock_type::now();
-    if (!error && expired && !self->closed_) self->OnReadTimeout();
+  timer.expires_after(absl::ToChronoNanoseconds(timeout));
+  timer.async_wait([self = shared_from_this(), &timer, on_timeout](ErrorCode error) {
+    const bool expired = timer.expiry() <= net::steady_timer::clock_type::now();
+    if (!error && expired && !self->closed_) (self.get()->*on_timeout)();
   });
 }
 
@@ -400,18 +402,6 @@ void Connection::OnReadTimeout() {
   Refuse(408, phase_ == ReadPhase::kHeader ? "the headers came too slowly" : "the body came too slowly");
   buffer_.clear();
   Serve();
-}
-
-void Connection::ArmWriteTimer(absl::Duration timeout) {
-  if (timeout == absl::InfiniteDuration()) {
-    write_timer_.expires_at(net::steady_timer::time_point::max());
-    return;
-  }
-  write_timer_.expires_after(absl::ToChronoNanoseconds(timeout));
-  write_timer_.async_wait([self = shared_from_this()](ErrorCode error) {
-    const bool expired = self->write_timer_.expiry() <= net::steady_timer::clock_type::now();
-    if (!error && expired) self->OnWriteTimeout();
-  });
 }
 
 // Bytes that the client did not take, or, with nothing left to write, the end of Linger.

@@ -37,6 +37,7 @@ namespace swiftcache::http {
 class Connection final : public ResponseOutlet, public std::enable_shared_from_this<Connection> {
  public:
   using Socket = boost::asio::ip::tcp::socket;
+  using Clock = std::chrono::steady_clock;
   /// `options`, `router`, `bodies` must live until `on_closed` was called, which happens once.
   Connection(std::shared_ptr<boost::asio::io_context> context, Socket socket, const HttpServer::Options& options,
              const Router& router, ByteBudget& bodies, std::function<void(Connection*)> on_closed);
@@ -46,6 +47,8 @@ class Connection final : public ResponseOutlet, public std::enable_shared_from_t
   void StartRefusing(int status, std::string message);
   /// Closes the connection when the response under way is complete; at once if there is none.
   void CloseWhenIdle();
+  /// No request is under way, nor coming; since when. Clock::time_point::max(): it is not idle.
+  Clock::time_point idle_since() const { return idle_since_; }
 
   bool Queue(std::string bytes, Part part) override ABSL_LOCKS_EXCLUDED(mutex_);
   bool HasRoom(int64_t bytes) override;
@@ -89,8 +92,9 @@ class Connection final : public ResponseOutlet, public std::enable_shared_from_t
   void Linger();
   // Time and the end.
   void WatchReading();
-  void ArmReadTimer(absl::Duration timeout);
-  void ArmWriteTimer(absl::Duration timeout);
+  void ArmReadTimer(absl::Duration timeout) { Arm(read_timer_, timeout, &Connection::OnReadTimeout); }
+  void ArmWriteTimer(absl::Duration timeout) { Arm(write_timer_, timeout, &Connection::OnWriteTimeout); }
+  void Arm(boost::asio::steady_timer& timer, absl::Duration timeout, void (Connection::*on_timeout)());
   void OnReadTimeout();
   void OnWriteTimeout();
   void CloseOnSlowReader();
@@ -109,7 +113,6 @@ class Connection final : public ResponseOutlet, public std::enable_shared_from_t
 
   mutable absl::Mutex mutex_;
   bool open_ ABSL_GUARDED_BY(mutex_) = true;  // after it is false nothing is posted any more
-  using Clock = std::chrono::steady_clock;
   std::atomic<int64_t> unsent_bytes_{0};
   std::atomic<Clock::time_point> burst_end_{};  // from the last write that found no more unsent than may be for long
 
@@ -118,6 +121,7 @@ class Connection final : public ResponseOutlet, public std::enable_shared_from_t
   std::optional<Parser> parser_;
   ByteShare begun_;  // of the body that is coming
   ReadPhase phase_ = ReadPhase::kNone;
+  std::atomic<Clock::time_point> idle_since_{Clock::time_point::max()};
   int64_t body_bytes_ = 0;
   bool reading_ = false;
   bool discarding_ = false;  // no further request is taken from this client

@@ -112,6 +112,7 @@ class ServerImpl final : public HttpServer {
   void Accept();
   void OnAccept(ErrorCode error, tcp::socket socket);
   void Welcome(tcp::socket socket) ABSL_LOCKS_EXCLUDED(mutex_);
+  std::shared_ptr<http::Connection> TakeIdle() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Forget(http::Connection* connection) ABSL_LOCKS_EXCLUDED(mutex_);
   void Run();
   std::vector<std::shared_ptr<http::Connection>> Connections() ABSL_LOCKS_EXCLUDED(mutex_);
@@ -175,21 +176,37 @@ void ServerImpl::OnAccept(ErrorCode error, tcp::socket socket) {
   Accept();
 }
 
-// Beyond max_connections a client gets a 503; beyond kMaxRefused such clients its connection is just closed.
+// Beyond max_connections the one that has been idle longest makes room; where none is idle a client gets a 503, and beyond
+// kMaxRefused such clients its connection is just closed.
 void ServerImpl::Welcome(tcp::socket socket) {
   auto connection = std::make_shared<http::Connection>(context_, std::move(socket), options_, router_, bodies_,
                                                        [this](http::Connection* closed) { Forget(closed); });
+  std::shared_ptr<http::Connection> leaves;
   bool full;
   {
     absl::MutexLock lock(&mutex_);
     full = static_cast<int64_t>(served_.size()) >= options_.max_connections;
     if (stopping_ || (full && refused_.size() >= kMaxRefused)) return;
+    if (full) leaves = TakeIdle();
+    full = full && leaves == nullptr;
     (full ? refused_ : served_).emplace(connection.get(), connection);
   }
+  if (leaves != nullptr) leaves->CloseWhenIdle();
   if (!full) return connection->Start();
   LOG_EVERY_N(WARNING, 100) << "http on " << address_ << ": all " << options_.max_connections << " connections taken";
   connection->StartRefusing(
       503, absl::StrCat("all ", options_.max_connections, " connections of this server are taken: try again later"));
+}
+
+// Null: none is idle.
+std::shared_ptr<http::Connection> ServerImpl::TakeIdle() {
+  const auto longest = std::ranges::min_element(served_, {}, [](const auto& c) { return c.second->idle_since(); });
+  if (longest == served_.end() || longest->second->idle_since() == http::Connection::Clock::time_point::max()) {
+    return nullptr;
+  }
+  std::shared_ptr<http::Connection> idle = longest->second;
+  refused_.insert(served_.extract(longest));
+  return idle;
 }
 
 void ServerImpl::Forget(http::Connection* connection) {

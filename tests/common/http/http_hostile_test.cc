@@ -174,10 +174,11 @@ TEST_F(HttpHostileTest, AConnectionThatEndsGivesItsBodiesBack) {
 TEST_F(HttpHostileTest, AConnectionTooManyIsToldSoAndTheOthersAreServed) {
   StartServer({.max_connections = 2});
   RawHttpClient first(server_->address()), second(server_->address());
-  for (RawHttpClient* client : {&first, &second}) {
-    client->SendRequest("GET", "/live");
-    EXPECT_EQ(client->ReadResponse()->status, 200);
-  }
+  first.SendRequest("POST", "/held");
+  const auto first_answer = held_.Get(0);
+  second.SendRequest("POST", "/held");
+  const auto second_answer = held_.Get(1);
+  ASSERT_TRUE(first_answer && second_answer);
   {
     RawHttpClient third(server_->address());
     third.SendRequest("GET", "/live");
@@ -188,13 +189,32 @@ TEST_F(HttpHostileTest, AConnectionTooManyIsToldSoAndTheOthersAreServed) {
     EXPECT_THAT(response->body, HasSubstr("all 2 connections"));
     EXPECT_TRUE(third.ReadsEnd());
   }
-  second.SendRequest("GET", "/live");
-  EXPECT_EQ(second.ReadResponse()->status, 200);
-  first.Send("GET /live HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
+  first_answer->Send(200, "text/plain", "", {});
   EXPECT_EQ(first.ReadResponse()->status, 200);
-  EXPECT_TRUE(first.ReadsEnd());
-  first.Close();
   EXPECT_EQ(StatusOnceThereIsRoom("GET", "/live"), 200);
+  second_answer->Send(200, "text/plain", "", {});
+  EXPECT_EQ(second.ReadResponse()->status, 200);
+}
+
+TEST_F(HttpHostileTest, WhoHasBeenIdleLongestMakesRoom) {
+  StartServer({.max_connections = 3});
+  RawHttpClient busy(server_->address()), longest(server_->address()), idle(server_->address());
+  busy.SendRequest("POST", "/held");
+  const auto answer = held_.Get(0);
+  ASSERT_TRUE(answer);
+  for (RawHttpClient* client : {&longest, &idle}) {
+    client->SendRequest("GET", "/live");
+    EXPECT_EQ(client->ReadResponse()->status, 200);
+    absl::SleepFor(absl::Milliseconds(20));
+  }
+  RawHttpClient next(server_->address());
+  next.SendRequest("GET", "/live");
+  EXPECT_EQ(next.ReadResponse()->status, 200);
+  EXPECT_TRUE(longest.ReadsEnd());
+  idle.SendRequest("GET", "/live");
+  EXPECT_EQ(idle.ReadResponse()->status, 200);
+  answer->Send(200, "text/plain", "", {});
+  EXPECT_EQ(busy.ReadResponse()->status, 200);
 }
 
 TEST_F(HttpHostileTest, EndlessHeadersAreRefused) {

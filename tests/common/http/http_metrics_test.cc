@@ -82,8 +82,8 @@ TEST_F(HttpMetricsTest, WhatHasNotHappenedYetIsZero) {
 TEST_F(HttpMetricsTest, AConnectionTooManyIsCounted) {
   Start({.max_connections = 1});
   RawHttpClient first(server_->address());
-  first.SendRequest("GET", "/live");
-  EXPECT_EQ(first.ReadResponse()->status, 200);
+  first.SendRequest("POST", "/held");
+  ASSERT_TRUE(held_.Get(0));
   EXPECT_EQ(StatusOf(""), 503);
   EXPECT_THAT(Scrape(), HasSubstr(Responses(503, 1)));
 }
