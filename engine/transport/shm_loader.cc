@@ -21,7 +21,7 @@ bool Continues(const LoadPiece& run, const LoadPiece& next) {
 // All but the first four are guarded by the loader's lock.
 class ShmLoader::Job final : public PendingLoad, public std::enable_shared_from_this<Job> {
  public:
-  Job(const ShmLoader& loader, std::vector<LoadPiece> what, backend::Fence fence)
+  Job(ShmLoader& loader, std::vector<LoadPiece> what, backend::Fence fence)
       : loader(loader), pieces(std::move(what)), after(std::move(fence)) {
     for (const LoadPiece& piece : pieces) bytes += piece.bytes;
   }
@@ -32,7 +32,7 @@ class ShmLoader::Job final : public PendingLoad, public std::enable_shared_from_
     return *Lost();
   }
 
-  const ShmLoader& loader;
+  ShmLoader& loader;
   const std::vector<LoadPiece> pieces;
   const backend::Fence after;
   int64_t bytes = 0;
@@ -69,6 +69,8 @@ void ShmLoader::Stop() {
     stopping_ = true;
   }
   thread_.join();
+  absl::MutexLock lock(&mutex_);
+  mutex_.Await(absl::Condition(this, &ShmLoader::NobodyCopies));
 }
 
 void ShmLoader::SendOff(Job& job) {
@@ -91,14 +93,29 @@ bool ShmLoader::HasArrived(const Job& job) const {
   return job.copied && (stopping_ || clock_.Now() >= job.due);
 }
 
-void ShmLoader::WaitFor(const Job& job) const {
+void ShmLoader::WaitFor(const Job& job) {
+  const JobPtr mine = TakeUnbegun(job);
+  if (mine != nullptr) Keep(*mine, Copy(mine->pieces));
   absl::MutexLock lock(&mutex_);
+  if (mine != nullptr) --waiters_that_copy_;
   mutex_.Await(absl::Condition(&job.copied));
   while (!stopping_) {
     const absl::Duration wait = job.due - clock_.Now();
     if (wait <= absl::ZeroDuration()) break;
     mutex_.AwaitWithTimeout(absl::Condition(&stopping_), wait);
   }
+}
+
+// Null: it is copied already, or must not be yet.
+ShmLoader::JobPtr ShmLoader::TakeUnbegun(const Job& job) {
+  if (!job.after.Passed()) return nullptr;
+  absl::MutexLock lock(&mutex_);
+  const auto it = std::ranges::find(to_copy_, &job, &JobPtr::get);
+  if (stopping_ || it == to_copy_.end()) return nullptr;
+  JobPtr taken = std::move(*it);
+  to_copy_.erase(it);
+  ++waiters_that_copy_;
+  return taken;
 }
 
 std::optional<std::vector<kv::LeaseId>> ShmLoader::LostOf(const Job& job) const {
@@ -133,17 +150,21 @@ void ShmLoader::Run() {
     } else {
       lost = Copy(job->pieces);
     }
-    absl::MutexLock lock(&mutex_);
-    const bool timed = job->sent_off && lost.empty();
-    if (!job->sent_off) SendOff(*job);
-    const absl::Time end = std::max(clock_.Now(), job->due);
-    stats_.loaded_bytes += job->bytes;
-    stats_.load_time += std::max(end - std::max(job->began, last_loaded_), absl::ZeroDuration());
-    if (timed) stats_.load_rate.Note(job->bytes, end - job->began);
-    last_loaded_ = std::max(last_loaded_, end);
-    job->lost = std::move(lost);
-    job->copied = true;
+    Keep(*job, std::move(lost));
   }
+}
+
+void ShmLoader::Keep(Job& job, std::vector<kv::LeaseId> lost) {
+  absl::MutexLock lock(&mutex_);
+  const bool timed = job.sent_off && lost.empty();
+  if (!job.sent_off) SendOff(job);
+  const absl::Time end = std::max(clock_.Now(), job.due);
+  stats_.loaded_bytes += job.bytes;
+  stats_.load_time += std::max(end - std::max(job.began, last_loaded_), absl::ZeroDuration());
+  if (timed) stats_.load_rate.Note(job.bytes, end - job.began);
+  last_loaded_ = std::max(last_loaded_, end);
+  job.lost = std::move(lost);
+  job.copied = true;
 }
 
 // False: the lease changed hands. What was copied before is good all the same, but nobody asks for half a run.

@@ -133,6 +133,17 @@ TEST_F(StreamTest, TheEndNamesALeaseThatChangedHandsWhileTheFirstLayerCameAgain)
   EXPECT_THAT(stream->End(), testing::ElementsAre(kLease));
 }
 
+TEST_F(StreamTest, WhoWaitsCopiesWhatTheThreadHasNotBegun) {
+  const auto never = std::make_shared<Later>();
+  const auto held = Begin(backend::Fence(never));  // the thread waits for it
+  slots_.assign(slots_.size(), std::byte{0});
+  const auto stream = Begin();
+  ReadAll(*stream);
+  EXPECT_TRUE(stream->End().empty());
+  never->passed.Notify();
+  EXPECT_TRUE(held->End().empty());
+}
+
 TEST_F(StreamTest, NothingIsWrittenBeforeTheFence) {
   const auto zeroing = std::make_shared<Later>();
   const auto stream = Begin(backend::Fence(zeroing));
