@@ -74,6 +74,7 @@ absl::StatusOr<int64_t> Ledger::ReportWindow(const Party& who, const elastic::De
                      demand.cache_blocks, "; wanted none of them below 0"));
   }
   member->idle = demand.used_blocks == 0 && demand.waiting_blocks == 0;
+  if (member->idle) member->ForgetRequest();  // what it was for has ended
   if (member->policy == nullptr) return 0;
   // An engine that needs more than its arena lends nothing, however much more it is. Capped, so that no sum of reported
   // numbers can overflow.

@@ -26,7 +26,7 @@ struct Member {
   // First what is asked of every borrower of a donor: it lies in one line of the processor's cache.
   PartyId id;
   bool idle = false;  // by its last window: nothing runs, nothing waits
-  // As a borrower: what its last request asked for and did not get.
+  // As a borrower: what its last request asked for and did not get, until it is idle.
   int64_t unmet_bytes = 0, waiting_tokens = 0;
   absl::Time requested_at = absl::InfinitePast();
   std::unique_ptr<elastic::Policy> policy;  // none: it has no arena
@@ -36,6 +36,10 @@ struct Member {
   std::map<std::string, std::vector<LeaseId>> requests;  // by key: what a retry gets
   std::deque<std::string> request_order;                 // oldest first
 
+  void ForgetRequest() {
+    unmet_bytes = waiting_tokens = 0;
+    requested_at = absl::InfinitePast();
+  }
   /// As its policy has it, and never its reserve. REQUIRES: it has a policy.
   int64_t LendableBlocks(int64_t lent_blocks, const elastic::UnitBlocks& unit, absl::Time now) const {
     return std::min(policy->LendableBlocks(lent_blocks, unit, now), engine.num_blocks - engine.never_lent_blocks);

@@ -228,6 +228,17 @@ TEST_F(LedgerTest, ADonorsClaimOnTheMemoryOfOthersCounts) {
   EXPECT_EQ(TotalBlocks(Request("chat", 1000).leases), 60) << "of the pool of 320 the other may have 100";
 }
 
+TEST_F(LedgerTest, WhatAnIdleBorrowerHadAskedForWeighsNoMore) {
+  AddEngine(EngineOf("idle"), {}, kBlocks);
+  AddEngine(EngineOf("busy"), {}, kBlocks);
+  AddEngine(EngineOf("code"));
+  Activate(Request("idle", 1000, /*waiting_tokens=*/50000).leases);
+  now_ += absl::Seconds(2);
+  ASSERT_TRUE(ledger_->ReportWindow(PartyOf("idle"), {}, now_).ok());  // whoever asked there has left
+  (void)Request("busy", 1000, /*waiting_tokens=*/4000);
+  EXPECT_EQ(BlocksOf("idle"), 10);
+}
+
 TEST_F(LedgerTest, MoreWaitingTokensWeighMore) {
   AddEngine(EngineOf("light"), {}, kBlocks);
   AddEngine(EngineOf("heavy"), {}, kBlocks);
