@@ -35,6 +35,9 @@ absl::Status Claims::Hear(const Member& donor, const Lease& lease, absl::Time no
   }
   if (record == nullptr) return absl::OkStatus();
   if (record->lease.epoch.has_value()) return table_.Step(lease.id, lease.state);
+  const std::optional<RevokeReason> why = record->lease.revoke_reason;
+  const bool was_withdrawn = why == RevokeReason::kBorrowerGone || why == RevokeReason::kLimit;
+  if (was_withdrawn) return table_.Step(lease.id, LeaseState::kReleased);  // the donor did not decline
   EndOffer(lease.id, now);
   return absl::OkStatus();
 }

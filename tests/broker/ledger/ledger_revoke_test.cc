@@ -239,6 +239,16 @@ TEST_F(LedgerTest, WhatAnIdleBorrowerHadAskedForWeighsNoMore) {
   EXPECT_EQ(BlocksOf("idle"), 10);
 }
 
+TEST_F(LedgerTest, WhatWasOfferedToWhoHasLeftIsOfferedToOthersAtOnce) {
+  AddEngine(EngineOf("chat"), {}, kBlocks);
+  AddEngine(EngineOf("other"), {}, kBlocks);
+  AddEngine(EngineOf("code"));
+  const LeaseResponse offered = Request("chat", 10);
+  ledger_->RemoveEngine("chat", now_);
+  ASSERT_EQ(Report("code", offered.leases.at(0).id, LeaseState::kReleased), absl::OkStatus());
+  EXPECT_EQ(TotalBlocks(Request("other", kBlocks).leases), kBlocks);
+}
+
 TEST_F(LedgerTest, MoreWaitingTokensWeighMore) {
   AddEngine(EngineOf("light"), {}, kBlocks);
   AddEngine(EngineOf("heavy"), {}, kBlocks);
