@@ -192,6 +192,12 @@ void LeaseTable::Postpone(absl::Duration lateness) {
   }
 }
 
+void LeaseTable::SetAnswerBy(LeaseId id, absl::Time answer_by) {
+  absl::Time& known = records_.at(id)->answer_by;
+  answers_.erase({known, id});
+  answers_.emplace(known = answer_by, id);
+}
+
 void LeaseTable::ForgetDeclined(absl::Time now) {
   for (; !declined_.empty() && declined_.front().until <= now; declined_.pop_front()) {
     parties_.Drop(declined_.front().donor);

@@ -96,6 +96,8 @@ class LeaseTable {
   std::vector<LeaseId> Unanswered(absl::Time now) const;
   absl::Time NextAnswer() const { return answers_.empty() ? absl::InfiniteFuture() : answers_.begin()->first; }
   void Postpone(absl::Duration lateness);
+  /// Of one offer. REQUIRES: the donor has not accepted it.
+  void SetAnswerBy(LeaseId id, absl::Time answer_by);
   /// Declined extents may be offered again.
   void ForgetDeclined(absl::Time now);
 

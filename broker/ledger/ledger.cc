@@ -107,8 +107,12 @@ std::vector<BorrowerWeight> Ledger::WeightsFor(const Party& donor, absl::Time no
 }
 
 absl::Status Ledger::ReportLease(const Party& who, const Lease& lease, absl::Time now) {
-  ASSIGN_OR_RETURN(const Member* member, members_.Require(who));
-  return claims_.Hear(*member, lease, now);
+  ASSIGN_OR_RETURN(Member * member, members_.Require(who));
+  const Record* known = table_.Find(lease.id);
+  const bool answers = known != nullptr && !known->lease.epoch.has_value();
+  RETURN_IF_ERROR(claims_.Hear(*member, lease, now));
+  if (answers) member->answered_at = now;
+  return absl::OkStatus();
 }
 
 absl::StatusOr<LeaseLimit> Ledger::LimitLease(const std::string& model_name, std::optional<int64_t> max_borrowed_bytes,
@@ -126,10 +130,16 @@ absl::Status Ledger::RevokeLease(LeaseId id, absl::Time now) {
   return absl::OkStatus();
 }
 
+// A donor clears what was offered, and answers, piece by piece: it is silent when none has been answered for so long.
 void Ledger::Tick(absl::Time now) {
   table_.ForgetDeclined(now);
   for (const LeaseId id : table_.Unanswered(now)) {
-    members_.Find(table_.Find(id)->donor)->silent_until = now + options_.decline_backoff;
+    Member& donor = *members_.Find(table_.Find(id)->donor);
+    if (const absl::Time answer_by = donor.answered_at + options_.offer_timeout; answer_by > now) {
+      table_.SetAnswerBy(id, answer_by);
+      continue;
+    }
+    donor.silent_until = now + options_.decline_backoff;
     claims_.EndOffer(id, now);
   }
 }

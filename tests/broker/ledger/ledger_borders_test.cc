@@ -47,6 +47,21 @@ TEST_F(LedgerTest, WhoDoesNotAnswerAnOfferIsAskedAfterAllOthersForAMoment) {
   EXPECT_EQ(Request("chat", 5).leases.at(0).donor.name, "deaf");
 }
 
+TEST_F(LedgerTest, WhoAnswersOfferByOfferIsNotSilent) {
+  AddEngine(EngineOf("chat"), {}, kBlocks);
+  AddEngine(EngineOf("code"));
+  const std::vector<Lease> offers = Request("chat", kBlocks).leases;
+  ASSERT_THAT(offers, SizeIs(16));
+  now_ += absl::Seconds(2);
+  Activate({offers.begin(), offers.begin() + 8});
+  now_ += absl::Milliseconds(2999);
+  ledger_->Tick(now_);
+  EXPECT_THAT(ledger_->Snapshot(), SizeIs(16));
+  now_ += absl::Milliseconds(1);
+  ledger_->Tick(now_);
+  EXPECT_THAT(ledger_->Snapshot(), SizeIs(8));
+}
+
 TEST_F(LedgerTest, AKeyMayHave128Bytes) {
   AddEngine(EngineOf("chat"), {}, kBlocks);
   AddEngine(EngineOf("code"));
