@@ -258,6 +258,19 @@ void BlockPool::SetDraining(RegionId id, bool attachable) {
   drained.draining = true;
 }
 
+std::optional<BlockId> BlockPool::IdleInRefuge(RegionId leaving) const {
+  std::optional<BlockId> coldest;
+  for (const auto& [id, leased] : leased_) {
+    if (leased->cached == 0 || !IsRefuge(id, leaving)) continue;
+    for (const std::optional<BlockId>& occupant : leased->occupants) {
+      if (!occupant || place(*occupant).region != id || moving(*occupant)) continue;
+      if (blocks_[occupant->value()].idle() && (!coldest || last_use(*occupant) < last_use(*coldest)))
+        coldest = occupant;
+    }
+  }
+  return coldest;
+}
+
 bool BlockPool::TakeUse(RegionId id) {
   Region& asked = region(id);
   return std::exchange(asked.touched, false) || asked.used > 0;

@@ -151,6 +151,8 @@ class BlockPool {
   bool IsRefuge(RegionId id, RegionId leaving) const {
     return id != kLocalRegion && !region(id).draining && region(id).lender != region(leaving).lender;
   }
+  /// Of the blocks in refuges that the cache alone holds, and that do not move, the least recently used. Looks at all.
+  std::optional<BlockId> IdleInRefuge(RegionId leaving) const;
   /// Whether a sequence held a block of the region, or a block came to it, since the last call.
   bool TakeUse(RegionId id);
   /// Who lies, or arrives, on each place of a region.

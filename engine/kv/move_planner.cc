@@ -102,7 +102,9 @@ bool MovePlanner::EvictForUsed(RegionId leaving) {
   };
   int64_t evicted = tree_.EvictOneOf(gives_room, evict_from_);
   if (evicted == 0 && !pool_.spillable_idle().empty()) evicted = tree_.Lose(pool_.spillable_idle().begin()->second);
-  if (evicted == 0 && has_refuge) evicted = tree_.EvictOne();  // what is idle there leads to others
+  if (evicted == 0 && has_refuge) {  // what is idle there leads to others
+    if (const std::optional<BlockId> idle = pool_.IdleInRefuge(leaving)) evicted = tree_.Lose(*idle);
+  }
   evicted_ += evicted;
   return evicted > 0;
 }

@@ -50,6 +50,31 @@ TEST_F(DrainEvictionTest, NothingIsEvictedWhereThatGivesNoRoom) {
   Check({&running_, &filler_});
 }
 
+// Nor is it where another donor lends, and all that lies there is in use.
+TEST_F(DrainEvictionTest, NothingIsEvictedWhereWhatWouldGiveRoomIsInUse) {
+  Create(4, 1);
+  leaving_ = cache_->AddRegion(4, "donor");
+  Run(running_, Count(8));
+  ASSERT_EQ(cache_->Grow(filler_, 8), Growth::kWait);
+  ASSERT_EQ(Spill(), 4);
+  next_ = cache_->AddRegion(4, "donor");
+  Cache(kConversation);
+  ASSERT_EQ(cache_->Grow(filler_, 8), Growth::kWait);
+  ASSERT_EQ(Spill(), 4);
+  const RegionId refuge = cache_->AddRegion(1, "another");
+  BlockTable there;
+  Run(there, Count(2, 70));
+  ASSERT_EQ(cache_->Grow(filler_, 8), Growth::kWait);
+  ASSERT_EQ(Spill(), 1);
+  ASSERT_TRUE(cache_->region(refuge).used == 1 && cache_->region(next_).cached == 4);
+  ASSERT_EQ(cache_->Grow(filler_, 8), Growth::kDone);
+  cache_->RegionDraining(leaving_);
+  EXPECT_THAT(cache_->PlanDrain(leaving_, 4), SizeIs(0));
+  EXPECT_TRUE(ConversationIsFound());
+  EXPECT_EQ(cache_->evicted_total(), 0);
+  Check({&running_, &filler_, &there});
+}
+
 TEST_F(DrainEvictionTest, WhatIsColderElsewhereStaysWhereThatGivesNoRoom) {
   ASSERT_NO_FATAL_FAILURE(BeginWithConversation());
   Cache(Count(8, 90));
