@@ -8,6 +8,7 @@
 //   if (asked_again.Mostly()) ... // what is computed now will be asked for again, too
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 namespace swiftcache::engine::kv {
@@ -24,7 +25,8 @@ class AskedAgain {
     computed_ /= 2;
     asked_ /= 2;
   }
-  void NoteAsked(int64_t blocks) { asked_ += blocks; }
+  /// What was asked for beyond what was computed of late is older than that.
+  void NoteAsked(int64_t blocks) { asked_ = std::min(asked_ + blocks, computed_); }
   bool Mostly() const { return computed_ >= kLeast && 2 * asked_ > computed_; }
 
  private:

@@ -36,6 +36,14 @@ TEST_F(AskedAgainTest, HalfOfThemAreNotMost) {
   EXPECT_TRUE(asked_again_.Mostly());
 }
 
+TEST_F(AskedAgainTest, WhatIsOlderCountsNoMoreThanWhatWasComputedOfLate) {
+  Compute(100, 0);
+  asked_again_.NoteAsked(10'000);
+  EXPECT_TRUE(asked_again_.Mostly());
+  Compute(AskedAgain::kRecent, 0);
+  EXPECT_FALSE(asked_again_.Mostly());
+}
+
 TEST_F(AskedAgainTest, WhatWasLongAgoIsForgotten) {
   Compute(100 * AskedAgain::kRecent, 1);
   Compute(AskedAgain::kRecent, 0);
