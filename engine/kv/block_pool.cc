@@ -51,6 +51,11 @@ void BlockRef::NoteExpected() const {
   pool_->blocks_[id_.value()].expected = true;
 }
 
+void BlockRef::NoteAwaited(bool awaited) const {
+  CHECK(holder_ != Holder::kCache) << "while a sequence holds it, it counts nowhere";
+  pool_->blocks_[id_.value()].awaited = awaited;
+}
+
 void BlockRef::Reset() {
   if (BlockPool* pool = std::exchange(pool_, nullptr)) pool->Drop(id_, holder_);
 }
@@ -89,7 +94,7 @@ std::optional<std::vector<BlockRef>> BlockPool::Allocate(int64_t count, std::opt
     Block& block = blocks_[id.value()];
     block.place = {kLocalRegion, index};
     block.filling = Filling(++last_filling_);
-    block.found = block.expected = false;
+    block.found = block.expected = block.awaited = false;
     local_.occupants[index] = id;
     Hold(id, holder);
     blocks.push_back(BlockRef(this, id, holder));

@@ -53,6 +53,8 @@ class BlockRef {
   bool NoteFound() const;
   /// It is expected that one will. REQUIRES: as above.
   void NoteExpected() const;
+  /// A sequence that had it waits to be computed again, or has it again. REQUIRES: as above.
+  void NoteAwaited(bool awaited) const;
   /// REQUIRES: holds a block.
   const BlockPool& pool() const { return *pool_; }
   /// Becomes a hold on `other`'s block, which holds the same bytes. If that lies in a lease and this one does not, they
@@ -218,14 +220,14 @@ class BlockPool {
     std::optional<Place> to;  // moving
     int32_t sequences = 0;    // holds of kSequence
     int32_t local_sequences = 0;
-    bool cache = false, found = false, expected = false;
+    bool cache = false, found = false, expected = false, awaited = false;
     uint64_t last_use = 0;
     Filling filling;
 
     bool used() const { return sequences + local_sequences > 0; }
     bool idle() const { return cache && !used(); }
     bool held() const { return cache || used(); }
-    bool asked_for() const { return found || expected; }
+    bool asked_for() const { return found || expected || awaited; }
     bool asked_for_idle() const { return asked_for() && idle() && !to; }
   };
   struct Region {

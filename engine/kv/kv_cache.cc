@@ -60,6 +60,9 @@ KvCache::Attached KvCache::Attach(BlockTable& table, const std::string& salt, co
   }
   table.is_first_run_ = !std::exchange(table.was_attached_, true);
   if (table.is_first_run_) asked_again_.NoteAsked(gone);
+  if (!table.is_first_run_) {
+    for (const BlockRef& block : table.blocks_) block.NoteAwaited(false);
+  }
   NoteFound(table, 0);
   return {table.size() * options_.block_tokens, LeasedBlocks(table) * options_.block_tokens};
 }
@@ -216,7 +219,7 @@ void KvCache::Release(BlockTable& table) {
 }
 
 void KvCache::ReleaseForNow(BlockTable& table) {
-  for (int64_t i = 0; i < table.committed_; ++i) table.blocks_[i].NoteExpected();
+  for (int64_t i = 0; i < table.committed_; ++i) table.blocks_[i].NoteAwaited(true);
   Release(table);
 }
 

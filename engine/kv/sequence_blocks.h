@@ -86,8 +86,8 @@ class SequenceBlocks {
   virtual void Commit(BlockTable& table, const TokenView& tokens, int64_t computed_tokens) = 0;
   /// Empties the table; committed blocks stay cached until their room is needed.
   virtual void Release(BlockTable& table) = 0;
-  /// Likewise, of a sequence that waits to be computed again: what it had committed is expected to be found, by itself
-  /// (until it is evicted: also where the sequence is cancelled before).
+  /// Likewise, of a sequence that waits to be computed again: what it had committed is expected to be found, by itself:
+  /// until that attaches to it (or, where the sequence is cancelled before, until it is evicted).
   virtual void ReleaseForNow(BlockTable& table) = 0;
   /// A sequence waits until the cache has this many blocks.
   virtual void NoteWish(int64_t blocks) = 0;

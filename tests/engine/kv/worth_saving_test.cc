@@ -187,6 +187,10 @@ TEST_F(WorthSavingTest, WhatASequenceLeavesForNowIsExpectedToBeFoundByItself) {
   ASSERT_EQ(cache_->region(lease).cached, 2);
   EXPECT_EQ(cache_->WorthSaving(lease), 2);
   Check({});
+  cache_->Attach(table, "", Count(5));
+  ASSERT_EQ(table.size(), 2);
+  cache_->Release(table);
+  EXPECT_EQ(cache_->WorthSaving(lease), 0) << "it has been found";
 }
 
 TEST_F(WorthSavingTest, WhatASequenceFindsOfItsOwnNobodyHasFound) {
