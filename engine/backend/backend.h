@@ -74,7 +74,6 @@ enum class Prologue {
 struct LinearOp {
   const Buffer* in = nullptr;
   int64_t rows = 0;
-  std::span<const int32_t> in_rows = {};  // if not empty: row i of `out` comes from row in_rows[i] of `in`
   Prologue prologue = Prologue::kNone;
   const Buffer* norm = nullptr;  // [1][weight.cols], for kRmsNorm
   float eps = 0;
@@ -115,7 +114,7 @@ class Backend {
   virtual absl::StatusOr<std::unique_ptr<Buffer>> Allocate(int64_t rows, int64_t cols) = 0;
   /// The same for gates and ups and for what Attention gives, which in kBf16 a device that multiplies bf16 may round to it:
   /// they, or what kSiluMul makes of them, are rounded anyway. Attention writes them, and Linear without bias and residual;
-  /// Linear alone reads them, by kSiluMul or kNone, without in_rows.
+  /// Linear alone reads them, by kSiluMul or kNone, and KeepRows.
   virtual absl::StatusOr<std::unique_ptr<Buffer>> AllocateRounded(int64_t rows, int64_t cols) = 0;
   /// The first `rows` rows as f32 [rows][cols] without gaps, valid until the buffer is next written. The buffer's
   /// contents are unspecified afterwards.
@@ -127,6 +126,8 @@ class Backend {
   /// given a step before the host knows what the one before it chose.
   virtual absl::Status Embed(const Matrix& table, std::span<const int32_t> ids, Buffer& out) = 0;
   virtual absl::Status Linear(const LinearOp& op) = 0;
+  /// Row i of each buffer becomes what its row rows[i] is. REQUIRES: rows ascend, each comes once. Borrowed for the call.
+  virtual absl::Status KeepRows(std::span<const int32_t> rows, std::span<Buffer* const> buffers) = 0;
   virtual absl::Status RopeAndStoreKv(const RopeOp& op) = 0;
   /// out: [rows][num_heads * head_dim]. Causal: a row sees the positions up to its own.
   virtual absl::Status Attention(int64_t layer, const Buffer& qkv, Buffer& out) = 0;

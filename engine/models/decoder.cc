@@ -4,6 +4,8 @@
 #include <glog/logging.h>
 
 #include <algorithm>
+#include <array>
+#include <functional>
 #include <utility>
 
 #include "common/base/status_macros.h"
@@ -73,6 +75,8 @@ void Decoder::Check(const ForwardBatch& batch) const {
   CHECK_LE(rows, max_.max_batch_rows);
   for (const int32_t id : batch.token_ids) CHECK_LT(id, config_.vocab_size) << "token id";
   for (const int32_t row : batch.logit_rows) CHECK(row >= 0 && row < rows) << "logit row " << row;
+  const auto not_ascending = std::ranges::adjacent_find(batch.logit_rows, std::greater_equal<>());
+  CHECK(not_ascending == batch.logit_rows.end()) << "logit row " << *not_ascending << " comes before its next";
   for (const backend::SampleRow& sample : batch.samples) {
     CHECK(sample.logits_row >= 0 && sample.logits_row < static_cast<int64_t>(batch.logit_rows.size()));
   }
@@ -88,25 +92,31 @@ backend::Fence Decoder::Run(const ForwardBatch& batch, backend::LayerGate* gate,
 absl::Status Decoder::Submit(const ForwardBatch& batch, backend::LayerGate* gate, ForwardResult& result) {
   RETURN_IF_ERROR(backend_->BeginStep(batch.sequences, batch.streamed));
   if (batch.first_piece == 0) RETURN_IF_ERROR(backend_->Embed(*outer_.embedding, batch.token_ids, *residual_));
-  const auto rows = static_cast<int64_t>(batch.token_ids.size());
   result.pieces = batch.first_piece;
   while (result.pieces < kPiecesOfLayer * config_.num_layers && !result.cut_short) {
-    RETURN_IF_ERROR(RunPiece(result.pieces++, rows, gate, result));
+    RETURN_IF_ERROR(RunPiece(batch, result.pieces++, gate, result));
   }
   RETURN_IF_ERROR(backend_->CheckWords(batch.checks, result.changed));
   return result.cut_short ? absl::OkStatus() : ChooseTokens(batch, result);
 }
 
 // Behind each a step may be cut short, and go on: what the next one needs is in the buffers of activations.
-absl::Status Decoder::RunPiece(int64_t piece, int64_t rows, backend::LayerGate* gate, ForwardResult& result) {
+// Once the last layer has its K and V, no row is of use whose logits nobody wants: of a prompt all but its last.
+absl::Status Decoder::RunPiece(const ForwardBatch& batch, int64_t piece, backend::LayerGate* gate,
+                               ForwardResult& result) {
   const int64_t layer = piece / kPiecesOfLayer, of_layer = piece % kPiecesOfLayer;
-  if (of_layer == 0) return Attend(layer, rows, gate, result);
+  if (of_layer == 0) return Attend(batch, layer, gate, result);
+  const bool is_last = layer + 1 == config_.num_layers;
+  if (is_last && of_layer == 1) RETURN_IF_ERROR(KeepWanted(batch));
+  const auto rows = static_cast<int64_t>(is_last ? batch.logit_rows.size() : batch.token_ids.size());
   RETURN_IF_ERROR(of_layer == 1 ? GateAndUp(layers_[layer], rows) : Down(layers_[layer], rows));
   result.cut_short = gate != nullptr && !gate->Wanted();
   return absl::OkStatus();
 }
 
-absl::Status Decoder::Attend(int64_t layer, int64_t rows, backend::LayerGate* gate, ForwardResult& result) {
+absl::Status Decoder::Attend(const ForwardBatch& batch, int64_t layer, backend::LayerGate* gate,
+                             ForwardResult& result) {
+  const auto rows = static_cast<int64_t>(batch.token_ids.size());
   const LayerWeights& w = layers_[layer];
   const float eps = static_cast<float>(config_.rms_eps);
   RETURN_IF_ERROR(backend_->Linear({.in = residual_.get(),
@@ -120,9 +130,16 @@ absl::Status Decoder::Attend(int64_t layer, int64_t rows, backend::LayerGate* ga
   RETURN_IF_ERROR(backend_->RopeAndStoreKv(
       {.layer = layer, .qkv = qkv_.get(), .q_norm = w.q_norm.get(), .k_norm = w.k_norm.get(), .eps = eps}));
   if (gate != nullptr) backend_->WaitFor(gate->Arrived(layer));
-  RETURN_IF_ERROR(backend_->Attention(layer, *qkv_, *attended_));
+  const bool attends = layer + 1 < config_.num_layers || !batch.logit_rows.empty();
+  if (attends) RETURN_IF_ERROR(backend_->Attention(layer, *qkv_, *attended_));
   result.cut_short = gate != nullptr && !gate->Read(layer, backend_->Submitted());
   return absl::OkStatus();
+}
+
+absl::Status Decoder::KeepWanted(const ForwardBatch& batch) {
+  if (batch.logit_rows.size() == batch.token_ids.size()) return absl::OkStatus();
+  const std::array<backend::Buffer*, 2> read_later = {residual_.get(), attended_.get()};
+  return backend_->KeepRows(batch.logit_rows, read_later);
 }
 
 absl::Status Decoder::GateAndUp(const LayerWeights& w, int64_t rows) {
@@ -152,7 +169,6 @@ absl::Status Decoder::ChooseTokens(const ForwardBatch& batch, ForwardResult& res
   RETURN_IF_ERROR(EnsureLogits(rows));
   RETURN_IF_ERROR(backend_->Linear({.in = residual_.get(),
                                     .rows = rows,
-                                    .in_rows = batch.logit_rows,
                                     .prologue = Prologue::kRmsNorm,
                                     .norm = outer_.final_norm.get(),
                                     .eps = static_cast<float>(config_.rms_eps),

@@ -38,8 +38,8 @@ class Decoder final : public Model {
 
   /// Of the last step's first `rows` logit_rows: f32 [rows][vocab_size], valid until the next. For tests and tools.
   absl::StatusOr<std::span<const float>> Logits(int64_t rows) { return backend_->Download(*logits_, rows); }
-  /// Row r of the residual stream as the last step left it: f32 [hidden]. For tests that compare layer by layer; once a
-  /// step.
+  /// Row r of the residual stream as the last step left it: f32 [hidden]; of a step that was not cut short, the row of
+  /// logit_rows[r]. For tests that compare layer by layer; once a step.
   absl::StatusOr<std::vector<float>> ResidualRow(int64_t row);
   /// Bytes of weights that a step of one row reads.
   int64_t weight_bytes() const;
@@ -55,8 +55,9 @@ class Decoder final : public Model {
   absl::Status EnsureLogits(int64_t rows);
   void Check(const ForwardBatch& batch) const;
   absl::Status Submit(const ForwardBatch& batch, backend::LayerGate* gate, ForwardResult& result);
-  absl::Status RunPiece(int64_t piece, int64_t rows, backend::LayerGate* gate, ForwardResult& result);
-  absl::Status Attend(int64_t layer, int64_t rows, backend::LayerGate* gate, ForwardResult& result);
+  absl::Status RunPiece(const ForwardBatch& batch, int64_t piece, backend::LayerGate* gate, ForwardResult& result);
+  absl::Status Attend(const ForwardBatch& batch, int64_t layer, backend::LayerGate* gate, ForwardResult& result);
+  absl::Status KeepWanted(const ForwardBatch& batch);
   absl::Status GateAndUp(const LayerWeights& weights, int64_t rows);
   absl::Status Down(const LayerWeights& weights, int64_t rows);
   absl::Status ChooseTokens(const ForwardBatch& batch, ForwardResult& result);

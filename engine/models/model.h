@@ -37,7 +37,7 @@ struct ForwardBatch {
   std::span<const backend::StepSequence> sequences;
   std::span<const backend::StreamedBlock> streamed = {};  // REQUIRES where there are some: a gate
   std::span<const backend::WordCheck> checks = {};        // of leases that are read where they lie
-  std::span<const int32_t> logit_rows = {};               // rows whose logits are wanted, ascending, and
+  std::span<const int32_t> logit_rows = {};               // rows whose logits are wanted, each once, ascending, and
   std::span<const backend::SampleRow> samples = {};       // what is chosen from these; logits_row i is of logit_rows[i]
   /// Of a step that goes on where the one before was cut short: the pieces which that one has computed. REQUIRES: the same
   /// rows; what it wrote of their KV is in their blocks, wherever these lie now; it lost nothing.

@@ -193,7 +193,8 @@ class Runner {
   std::vector<std::vector<engine::backend::DeviceAddress>> blocks_;  // of each sequence
 };
 
-// The products of one step of a prompt: `layers` times the four of a layer, with the library.
+// The products of one step of a prompt, with the library: the four of each layer, but of the last one the first alone, since
+// what follows is computed for the rows alone whose logits are wanted.
 class LibraryRunner {
  public:
   LibraryRunner(const ModelConfig& c, int64_t rows, bool bf16) : layers_(c.num_layers) {
@@ -202,12 +203,14 @@ class LibraryRunner {
     products_.emplace_back(rows, q, c.hidden_size, bf16);
     products_.emplace_back(rows, c.hidden_size, 2 * c.intermediate_size, bf16);
     products_.emplace_back(rows, c.intermediate_size, c.hidden_size, bf16);
-    for (const LibraryGemm& product : products_) flops_ += layers_ * product.flops();
+    for (const LibraryGemm& product : products_) flops_ += (layers_ - 1) * product.flops();
+    flops_ += products_[0].flops();
   }
   void Run() {
-    for (int64_t l = 0; l < layers_; ++l) {
+    for (int64_t l = 0; l + 1 < layers_; ++l) {
       for (LibraryGemm& product : products_) product.Run();
     }
+    products_[0].Run();
   }
   double flops() const { return flops_; }
 

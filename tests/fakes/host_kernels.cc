@@ -88,19 +88,28 @@ absl::Status HostKernels::Prepare(Stream stream, const PrepareOp& op) {
     WithType(op.number, [&](auto number) {
       HostBlock block;
       for (int64_t row = 0; row < op.rows; ++row) {
-        const int64_t from = op.in_rows == nullptr ? row : Host(op.in_rows)[row];
         auto* const out = Host(static_cast<decltype(number)*>(op.out)) + row * op.cols;
         if (op.prologue == Prologue::kSiluMul) {
           WithType(op.in_number, [&](auto in) {
-            SiluMulRow(block, Host(static_cast<const decltype(in)*>(op.in)) + from * 2 * op.cols, op.cols, 0, op.cols,
+            SiluMulRow(block, Host(static_cast<const decltype(in)*>(op.in)) + row * 2 * op.cols, op.cols, 0, op.cols,
                        out);
           });
           continue;
         }
-        const float* const in = Host(static_cast<const float*>(op.in)) + from * op.cols;
+        const float* const in = Host(static_cast<const float*>(op.in)) + row * op.cols;
         if (op.prologue == Prologue::kNone) ConvertRow(block, in, op.cols, out);
         if (op.prologue == Prologue::kRmsNorm) NormRow(block, in, Host(op.norm), op.cols, op.eps, out);
       }
+    });
+  });
+}
+
+absl::Status HostKernels::Keep(Stream stream, const KeepOp& op) {
+  return Launch(stream, [op] {
+    WithType(op.number, [&](auto number) {
+      HostBlock block;
+      KeepRowsOfColumns(block, Host(op.rows), op.num_rows, Host(static_cast<decltype(number)*>(op.data)), op.cols, 0,
+                        op.cols);
     });
   });
 }

@@ -27,6 +27,7 @@ class HostKernels : public Kernels {
   absl::Status Prepare(Stream stream, const PrepareOp& op) override;
   absl::Status Multiply(Stream stream, const ProductOp& op) override;
   absl::Status MultiplyQuantized(Stream stream, const QuantizedProductOp& op) override;
+  absl::Status Keep(Stream stream, const KeepOp& op) override;
   absl::Status Rotations(Stream stream, const RotationsOp& op) override;
   absl::Status RopeAndStore(Stream stream, const RotateOp& op) override;
   absl::Status Attend(Stream stream, const AttendOp& op) override;

@@ -66,11 +66,11 @@ class LateBackend final : public engine::backend::Backend {
         [this, &table, &out, ids = std::vector(ids.begin(), ids.end())] { return backend_->Embed(table, ids, out); });
   }
   absl::Status Linear(const engine::backend::LinearOp& op) override {
-    return Later(
-        [this, op = engine::backend::LinearOp(op), rows = std::vector(op.in_rows.begin(), op.in_rows.end())]() mutable {
-          op.in_rows = rows;
-          return backend_->Linear(op);
-        });
+    return Later([this, op] { return backend_->Linear(op); });
+  }
+  absl::Status KeepRows(std::span<const int32_t> rows, std::span<engine::backend::Buffer* const> buffers) override {
+    return Later([this, rows = std::vector(rows.begin(), rows.end()),
+                  buffers = std::vector(buffers.begin(), buffers.end())] { return backend_->KeepRows(rows, buffers); });
   }
   absl::Status RopeAndStoreKv(const engine::backend::RopeOp& op) override {
     return Later([this, op] { return backend_->RopeAndStoreKv(op); });

@@ -175,12 +175,13 @@ class Runner {
   std::vector<DeviceAddress> blocks_;
 };
 
-// FLOP: of the products, and of attention, which sees half of what stands before and behind each row.
+// FLOP: of the products, of which the last layer has queries, keys and values alone (one row goes on), and of attention,
+// which sees half of what stands before and behind each row.
 void MeasurePrefill(const ModelConfig& c, Runner& runner, int64_t tokens, const Bounds& bounds, Rows& rows) {
   const auto n = static_cast<double>(tokens), layers = static_cast<double>(c.num_layers);
-  const double products =
-      2 * n * layers * static_cast<double>(c.hidden_size) *
-      static_cast<double>((2 * c.num_heads + 2 * c.num_kv_heads) * c.head_dim + 3 * c.intermediate_size);
+  const auto qkv = static_cast<double>((c.num_heads + 2 * c.num_kv_heads) * c.head_dim),
+             behind = static_cast<double>(c.num_heads * c.head_dim + 3 * c.intermediate_size);
+  const double products = 2 * n * static_cast<double>(c.hidden_size) * (layers * qkv + (layers - 1) * behind);
   const double attention = 2 * n * n * layers * static_cast<double>(c.num_heads * c.head_dim);
   const double seconds = runner.MedianStep(1, 0, tokens, 5), flops = (products + attention) / seconds;
   rows.Add({.what = absl::StrCat("prefill of ", tokens, " tokens"),

@@ -120,6 +120,15 @@ class CpuBackend final : public Backend {
     return absl::OkStatus();
   }
 
+  absl::Status KeepRows(std::span<const int32_t> rows, std::span<Buffer* const> buffers) override {
+    for (const Buffer* buffer : buffers) {
+      const HostBuffer& host = AsHost(*buffer);
+      int64_t to = 0;
+      for (const int32_t from : rows) std::copy_n(host.row(from), host.cols(), host.row(to++));
+    }
+    return absl::OkStatus();
+  }
+
   absl::Status RopeAndStoreKv(const RopeOp& op) override {
     attention_.RopeAndStoreKv(op);
     return absl::OkStatus();

@@ -59,7 +59,6 @@ void Linear::Run(const LinearOp& op) {
   CHECK_LE(op.rows, op.out->rows());
   CHECK_LE(op.rows, max_rows_);
   CHECK_LE(op.weight->cols(), max_cols_);
-  CHECK(op.in_rows.empty() || static_cast<int64_t>(op.in_rows.size()) == op.rows);
   if (op.rows == 0) return;
   for (const PackedMatrix* part : static_cast<const PackedMatrix&>(*op.weight).parts()) {
     LinearOp of_part = op;
@@ -75,7 +74,7 @@ void Linear::Run(const LinearOp& op) {
 void Linear::Prepare(const LinearOp& op, int64_t row, int worker, std::byte* out) const {
   const int64_t cols = op.weight->cols();
   const HostBuffer& in = AsHost(*op.in);
-  const float* x = in.row(op.in_rows.empty() ? row : op.in_rows[row]);
+  const float* x = in.row(row);
   const auto& weight = static_cast<const PackedMatrix&>(*op.weight);
   const bool int8 = IsInt8(weight);
   float* f32 = int8 || bf16_rows_ ? row_.as<float>() + worker * PadToPanel(max_cols_) : reinterpret_cast<float*>(out);

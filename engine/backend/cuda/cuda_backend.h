@@ -55,6 +55,7 @@ class CudaBackend final : public Backend {
   absl::Status BeginStep(std::span<const StepSequence> sequences, std::span<const StreamedBlock> streamed) override;
   absl::Status Embed(const Matrix& table, std::span<const int32_t> ids, Buffer& out) override;
   absl::Status Linear(const LinearOp& op) override;
+  absl::Status KeepRows(std::span<const int32_t> rows, std::span<Buffer* const> buffers) override;
   absl::Status RopeAndStoreKv(const RopeOp& op) override;
   absl::Status Attention(int64_t layer, const Buffer& qkv, Buffer& out) override;
   absl::Status Sample(const Buffer& logits, std::span<const SampleRow> rows, std::span<Sampled> out) override;

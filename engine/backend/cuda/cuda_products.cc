@@ -97,7 +97,7 @@ absl::Status CudaBackend::Linear(const LinearOp& op) {
   CHECK_EQ(out.cols(), weight.rows());
   CHECK_LE(op.rows, out.rows());
   // What is as products read it is multiplied where it lies.
-  const bool prepared = op.prologue == Prologue::kNone && op.in_rows.empty() && in.number() == number_;
+  const bool prepared = op.prologue == Prologue::kNone && in.number() == number_;
   CHECK(in.number() == Number::kF32 || op.prologue == Prologue::kSiluMul || prepared);
   CHECK(out.number() == Number::kF32 || (op.bias == nullptr && !op.add));
   if (op.rows == 0) return absl::OkStatus();
@@ -110,15 +110,8 @@ absl::Status CudaBackend::Linear(const LinearOp& op) {
   if (!prepared) {
     RETURN_IF_ERROR(EnsureDevice(scratch_, rows * cols * BytesOf(number_)));
     multiplied = scratch_.as<void>();
-    const int32_t* in_rows = nullptr;
-    if (!op.in_rows.empty()) {
-      CHECK_EQ(static_cast<int64_t>(op.in_rows.size()), op.rows);
-      ASSIGN_OR_RETURN(in_rows, step().uploads.Put(op.in_rows));
-      RETURN_IF_ERROR(step().uploads.Send(stream_));
-    }
     RETURN_IF_ERROR(queue_.Add(PrepareOp{.in = in.numbers(),
                                          .in_number = in.number(),
-                                         .in_rows = in_rows,
                                          .rows = op.rows,
                                          .cols = cols,
                                          .prologue = op.prologue,
@@ -150,6 +143,22 @@ absl::Status CudaBackend::Linear(const LinearOp& op) {
                              .out_number = out.number(),
                              .out_cols = outputs};
   return IsQuantized(packed.format) ? MultiplyByPanels(packed, product) : queue_.Add(product);
+}
+
+absl::Status CudaBackend::KeepRows(std::span<const int32_t> rows, std::span<Buffer* const> buffers) {
+  if (rows.empty()) return absl::OkStatus();
+  ASSIGN_OR_RETURN(const int32_t* device_rows, step().uploads.Put(rows));
+  RETURN_IF_ERROR(step().uploads.Send(stream_));
+  for (const Buffer* buffer : buffers) {
+    const DeviceBuffer& kept = AsDevice(*buffer);
+    CHECK_LT(rows.back(), kept.rows());
+    RETURN_IF_ERROR(queue_.Add(KeepOp{.rows = device_rows,
+                                      .num_rows = static_cast<int64_t>(rows.size()),
+                                      .cols = kept.cols(),
+                                      .number = kept.number(),
+                                      .data = kept.numbers()}));
+  }
+  return absl::OkStatus();
 }
 
 absl::Status CudaBackend::MultiplyByPanels(const PackedWeights& weight, const ProductOp& whole) {

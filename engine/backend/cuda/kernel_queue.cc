@@ -99,6 +99,7 @@ absl::Status KernelQueue::Give(const KernelCall& call) {
     absl::Status operator()(const PrepareOp& op) const { return kernels.Prepare(stream, op); }
     absl::Status operator()(const ProductOp& op) const { return kernels.Multiply(stream, op); }
     absl::Status operator()(const QuantizedProductOp& op) const { return kernels.MultiplyQuantized(stream, op); }
+    absl::Status operator()(const KeepOp& op) const { return kernels.Keep(stream, op); }
     absl::Status operator()(const RotationsOp& op) const { return kernels.Rotations(stream, op); }
     absl::Status operator()(const RotateOp& op) const { return kernels.RopeAndStore(stream, op); }
     absl::Status operator()(const AttendOp& op) const { return kernels.Attend(stream, op); }

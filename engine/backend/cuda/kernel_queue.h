@@ -24,7 +24,7 @@ namespace swiftcache::engine::backend::cuda {
 
 /// What Kernels offers, of a step. What its pointers lead to is no part of it: that is read when the kernel runs.
 using KernelCall =
-    std::variant<UnpackOp, PrepareOp, ProductOp, QuantizedProductOp, RotationsOp, RotateOp, AttendOp, ChooseOp>;
+    std::variant<UnpackOp, PrepareOp, ProductOp, QuantizedProductOp, KeepOp, RotationsOp, RotateOp, AttendOp, ChooseOp>;
 
 /// A graph is what one Flush gave, of one of the kinds of steps that take turns (so that each has memory of its own for
 /// what it reads), at one place of the step. It is made when the same calls come a second time, and kept until kVariants

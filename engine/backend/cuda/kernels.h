@@ -29,9 +29,8 @@ namespace swiftcache::engine::backend::cuda {
 
 /// Rows as a product reads them. Pointers are the device's.
 struct PrepareOp {
-  const void* in = nullptr;          // [..][cols], or [..][2 * cols] for kSiluMul
-  Number in_number = Number::kF32;   // of `in`; bf16 for kSiluMul alone
-  const int32_t* in_rows = nullptr;  // [rows]: row i comes from in_rows[i]; null: from i
+  const void* in = nullptr;         // [..][cols], or [..][2 * cols] for kSiluMul
+  Number in_number = Number::kF32;  // of `in`; bf16 for kSiluMul alone
   int64_t rows = 0;
   int64_t cols = 0;
   Prologue prologue = Prologue::kNone;
@@ -77,6 +76,17 @@ struct QuantizedProductOp {
   Number out_number = Number::kF32;
 
   friend bool operator==(const QuantizedProductOp&, const QuantizedProductOp&) = default;
+};
+
+/// Row i becomes what row rows[i] is.
+struct KeepOp {
+  const int32_t* rows = nullptr;  // [num_rows], ascending, each once
+  int64_t num_rows = 0;
+  int64_t cols = 0;
+  Number number = Number::kF32;  // of `data`
+  void* data = nullptr;          // [..][cols]
+
+  friend bool operator==(const KeepOp&, const KeepOp&) = default;
 };
 
 /// Rows of a packed matrix, as numbers.
@@ -176,6 +186,7 @@ class Kernels {
   virtual absl::Status Prepare(Stream stream, const PrepareOp& op) = 0;
   virtual absl::Status Multiply(Stream stream, const ProductOp& op) = 0;
   virtual absl::Status MultiplyQuantized(Stream stream, const QuantizedProductOp& op) = 0;
+  virtual absl::Status Keep(Stream stream, const KeepOp& op) = 0;
   virtual absl::Status Rotations(Stream stream, const RotationsOp& op) = 0;
   virtual absl::Status RopeAndStore(Stream stream, const RotateOp& op) = 0;
   virtual absl::Status Attend(Stream stream, const AttendOp& op) = 0;

@@ -78,6 +78,17 @@ GPU_CODE void ConvertRow(Block& block, const In* in, int64_t cols, Out* out) {
   block.ForEach(cols / 4, [&](int64_t i) { StoreFour(out + 4 * i, LoadFour(in + 4 * i)); });
 }
 
+/// Row i becomes what row rows[i] is, in `count` columns from `first` on. rows: [num_rows], ascending, each once; data:
+/// [..][cols]. A thread has a column, and so overwrites nothing that another reads.
+template <class T, class Block>
+GPU_CODE void KeepRowsOfColumns(Block& block, const int32_t* rows, int64_t num_rows, T* data, int64_t cols,
+                                int64_t first, int64_t count) {
+  block.ForEach(count, [&](int64_t i) {
+    T* const column = data + first + i;
+    for (int64_t row = 0; row < num_rows; ++row) column[row * cols] = column[rows[row] * cols];
+  });
+}
+
 /// The cosines, then the sines of a position. inverse_frequencies: [half]; out: [2 * half]. The angle is an f32 product,
 /// as in the models' reference implementation.
 template <class Block>

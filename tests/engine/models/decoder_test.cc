@@ -219,11 +219,13 @@ TEST(DecoderTest, NeighboursInTheBatchChangeNoBitOverQuantisedWeights) {
   }
 }
 
-TEST(DecoderTest, AStepWithoutLogitsGivesNone) {
+TEST(DecoderTest, AStepWithoutLogitsGivesNoneAndKeysAndValuesAllTheSame) {
   const loader::ModelConfig config = TinyConfig();
   SequenceRunner runner(config, SyntheticWeights(config), {});
-  SequenceBlocks blocks(runner.kv(), 3);
+  SequenceBlocks blocks(runner.kv(), 4);
   EXPECT_TRUE(runner.Step({1, 2, 3}, {{3, 0, blocks.addresses()}}, {}).empty());
+  const std::vector<int32_t> ids = {1, 2, 3, 4};
+  EXPECT_TRUE(SameBits(runner.Step({4}, {{1, 3, blocks.addresses()}}, {0}), runner.Logits(ids, 3)));
 }
 
 // Greedy continuations of two sequences, with and without the host in between.

@@ -119,9 +119,10 @@ class SequenceRunner {
     const std::vector<backend::StepSequence> sequences = {{static_cast<int64_t>(ids.size()), 0, blocks.addresses()}};
     StopAfter gate(layers);
     ForwardResult result;
-    model_->Run({.token_ids = all, .sequences = sequences}, &gate, result).Wait();
+    const std::vector<int32_t> last = {static_cast<int32_t>(ids.size()) - 1};
+    model_->Run({.token_ids = all, .sequences = sequences, .logit_rows = last}, &gate, result).Wait();
     EXPECT_TRUE(result.status.ok()) << result.status;
-    return *decoder().ResidualRow(ids.size() - 1);
+    return *decoder().ResidualRow(result.cut_short ? last[0] : 0);
   }
 
  private:

@@ -32,12 +32,10 @@ unsigned RowThreads(int64_t rows, int64_t cols) {
   return static_cast<unsigned>(std::clamp<int64_t>(CeilDiv(cols / 4, 32) * 32, kRowThreads, kMostRowThreads));
 }
 
-__device__ int64_t RowOf(const PrepareOp& op) { return op.in_rows == nullptr ? blockIdx.x : op.in_rows[blockIdx.x]; }
-
 template <class Out>
 __global__ void __launch_bounds__(kMostRowThreads) PrepareKernel(PrepareOp op) {
   ThreadBlock block;
-  const float* const in = static_cast<const float*>(op.in) + RowOf(op) * op.cols;
+  const float* const in = static_cast<const float*>(op.in) + blockIdx.x * op.cols;
   Out* const out = static_cast<Out*>(op.out) + blockIdx.x * op.cols;
   op.prologue == Prologue::kNone ? ConvertRow(block, in, op.cols, out)
                                  : NormRow(block, in, op.norm, op.cols, op.eps, out);
@@ -47,7 +45,7 @@ template <class In, class Out>
 __global__ void SiluMulKernel(PrepareOp op) {
   ThreadBlock block;
   const int64_t first = blockIdx.y * kSiluColumns, left = op.cols - first;
-  SiluMulRow(block, static_cast<const In*>(op.in) + RowOf(op) * 2 * op.cols, op.cols, first,
+  SiluMulRow(block, static_cast<const In*>(op.in) + blockIdx.x * 2 * op.cols, op.cols, first,
              left < kSiluColumns ? left : kSiluColumns, static_cast<Out*>(op.out) + blockIdx.x * op.cols);
 }
 
@@ -55,6 +53,14 @@ __global__ void OneRowKernel(ProductOp op) {
   WarpBlock warp;
   const int64_t output = int64_t{blockIdx.x} * kWarps + threadIdx.x / WarpBlock::kThreads;
   if (output < op.outputs) MultiplyOneRow(warp, op, output);
+}
+
+template <class T>
+__global__ void KeepKernel(KeepOp op) {
+  ThreadBlock block;
+  const int64_t first = int64_t{blockIdx.x} * kRowThreads, left = op.cols - first;
+  KeepRowsOfColumns(block, op.rows, op.num_rows, static_cast<T*>(op.data), op.cols, first,
+                    left < kRowThreads ? left : kRowThreads);
 }
 
 __global__ void RotationsKernel(RotationsOp op) {
@@ -129,6 +135,12 @@ absl::Status CudaKernels::Multiply(Stream stream, const ProductOp& op) {
   if (!IsOneRow(op)) return products_->Multiply(stream, op);
   return Launch("a product of one row", stream, OneRowKernel,
                 {.blocks = GridOf(CeilDiv(op.outputs, kWarps)), .threads = kWarps * WarpBlock::kThreads}, op);
+}
+
+absl::Status CudaKernels::Keep(Stream stream, const KeepOp& op) {
+  const LaunchShape shape = {.blocks = GridOf(CeilDiv(op.cols, kRowThreads)), .threads = kRowThreads};
+  return WithType(op.number,
+                  [&](auto number) { return Launch("keeping rows", stream, KeepKernel<decltype(number)>, shape, op); });
 }
 
 absl::Status CudaKernels::Rotations(Stream stream, const RotationsOp& op) {

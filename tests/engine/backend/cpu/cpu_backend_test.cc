@@ -4,6 +4,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
+#include <span>
+#include <vector>
+
 #include "tests/engine/backend/cpu/backend_test_util.h"
 
 namespace swiftcache::engine::backend::cpu {
@@ -106,6 +110,21 @@ TEST(CpuBackendTest, VectorsAreF32InEveryPrecisionOneAfterTheOther) {
     auto vector = backend->UploadVector(parts);
     ASSERT_TRUE(vector.ok()) << vector.status();
     EXPECT_TRUE(SameBits(Values(**vector, 1), wanted));
+  }
+}
+
+TEST(CpuBackendTest, RowsThatAreKeptAreThoseThatWereThere) {
+  const auto backend = MakeBackend({});
+  const std::vector<float> before = RandomVector(5 * 21, 1);
+  const auto first = MakeBuffer(*backend, before, 21), second = MakeBuffer(*backend, before, 21);
+  const std::array<Buffer*, 2> buffers = {first.get(), second.get()};
+  const std::vector<int32_t> kept = {1, 2, 4};
+  ASSERT_TRUE(backend->KeepRows(kept, buffers).ok());
+  for (Buffer* buffer : buffers) {
+    const std::vector<float> found = Values(*buffer, 3);
+    for (int64_t row = 0; row < 3; ++row) {
+      EXPECT_TRUE(SameBits(std::span(found).subspan(row * 21, 21), std::span(before).subspan(kept[row] * 21, 21)));
+    }
   }
 }
 

@@ -307,34 +307,6 @@ TEST(LinearTest, WhatIsNotFiniteStaysSoAndTinyInputsAreNoSuch) {
   }
 }
 
-TEST(LinearTest, InRowsPicksRowsOfTheInput) {
-  for (const Case& c : AllCases()) {
-    const Shape s{9, 40, 36};
-    const Oracle o = MakeOracle(c, s, Prologue::kRmsNorm, false, false);
-    const std::vector<float> all = RunLinear(c, s, o);
-    auto backend = MakeBackend({.threads = 2, .precision = c.precision, .max_isa = c.isa});
-    const WeightSource source = SourceOf(o.weight, s.outputs, s.inputs);
-    auto weight = *backend->PackMatrix({&source, 1}, Exactness::kUsual);
-    auto in = MakeBuffer(*backend, o.in, s.inputs);
-    auto norm = UploadVector(*backend, o.norm);
-    auto out = *backend->Allocate(2, s.outputs);
-    const std::vector<int32_t> picked = {2, 8};
-    ASSERT_TRUE(backend
-                    ->Linear({.in = in.get(),
-                              .rows = 2,
-                              .in_rows = picked,
-                              .prologue = Prologue::kRmsNorm,
-                              .norm = norm.get(),
-                              .eps = o.eps,
-                              .weight = weight.get(),
-                              .out = out.get()})
-                    .ok());
-    const std::span<const float> found = *backend->Download(*out, 2);
-    EXPECT_TRUE(SameBits(found.first(36), std::span(all).subspan(2 * 36, 36)));
-    EXPECT_TRUE(SameBits(found.last(36), std::span(all).subspan(8 * 36, 36)));
-  }
-}
-
 TEST(LinearTest, InAStackOfSeveralFormatsEachHasTheBitsThatItHasAlone) {
   constexpr int64_t kInputs = 512, kFirst = 64, kSecond = 33;
   const QuantizedWeights first(WeightFormat::kQ4_K, kFirst, kInputs, 1),

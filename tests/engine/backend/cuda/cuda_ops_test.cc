@@ -3,9 +3,11 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <memory>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -97,37 +99,78 @@ void CudaOpsTest::CompareProducts(Precision precision, int64_t rows, int64_t inp
                            norm = RandomVector(inputs, 3), wide = RoundedVector(kMostRows * 2 * inputs, 4),
                            narrow = RoundedVector(kMostRows * inputs, 5), before = RoundedVector(kMostRows * kOut, 6);
   const WeightSource source = cpu::SourceOf(weights, kOut, inputs);
-  const std::vector<int32_t> in_rows = {4, 0, 2, 2, 1};
   for (const Prologue prologue : {Prologue::kNone, Prologue::kRmsNorm, Prologue::kSiluMul}) {
-    for (const bool gathers : {false, true}) {
-      const auto run = [&](Backend& backend, auto make_buffer) {
-        auto weight = *backend.PackMatrix({&source, 1}, Exactness::kUsual);
-        auto bias_buffer = cpu::UploadVector(backend, bias), norm_buffer = cpu::UploadVector(backend, norm);
-        auto in = prologue == Prologue::kSiluMul ? make_buffer(wide, 2 * inputs) : make_buffer(narrow, inputs);
-        auto out = make_buffer(before, kOut);
-        const absl::Status status =
-            backend.Linear({.in = in.get(),
-                            .rows = rows,
-                            .in_rows = gathers ? std::span(in_rows).first(rows) : std::span<const int32_t>(),
-                            .prologue = prologue,
-                            .norm = norm_buffer.get(),
-                            .eps = 1e-5f,
-                            .weight = weight.get(),
-                            .bias = bias_buffer.get(),
-                            .add = true,
-                            .out = out.get()});
-        EXPECT_TRUE(status.ok()) << status;
-        const auto values = backend.Download(*out, rows);
-        return std::vector<float>(values->begin(), values->end());
-      };
-      const std::vector<float> wanted =
-          run(*cpu, [&](const auto& values, int64_t cols) { return cpu::MakeBuffer(*cpu, values, cols); });
-      const std::vector<float> found =
-          run(*gpu, [&](const auto& values, int64_t cols) { return MakeBuffer(*gpu, values, cols); });
-      ASSERT_EQ(found.size(), wanted.size());
-      for (size_t i = 0; i < found.size(); ++i) ASSERT_NEAR(found[i], wanted[i], tolerance) << "at " << i;
+    const auto run = [&](Backend& backend, auto make_buffer) {
+      auto weight = *backend.PackMatrix({&source, 1}, Exactness::kUsual);
+      auto bias_buffer = cpu::UploadVector(backend, bias), norm_buffer = cpu::UploadVector(backend, norm);
+      auto in = prologue == Prologue::kSiluMul ? make_buffer(wide, 2 * inputs) : make_buffer(narrow, inputs);
+      auto out = make_buffer(before, kOut);
+      const absl::Status status = backend.Linear({.in = in.get(),
+                                                  .rows = rows,
+                                                  .prologue = prologue,
+                                                  .norm = norm_buffer.get(),
+                                                  .eps = 1e-5f,
+                                                  .weight = weight.get(),
+                                                  .bias = bias_buffer.get(),
+                                                  .add = true,
+                                                  .out = out.get()});
+      EXPECT_TRUE(status.ok()) << status;
+      const auto values = backend.Download(*out, rows);
+      return std::vector<float>(values->begin(), values->end());
+    };
+    const std::vector<float> wanted =
+        run(*cpu, [&](const auto& values, int64_t cols) { return cpu::MakeBuffer(*cpu, values, cols); });
+    const std::vector<float> found =
+        run(*gpu, [&](const auto& values, int64_t cols) { return MakeBuffer(*gpu, values, cols); });
+    ASSERT_EQ(found.size(), wanted.size());
+    for (size_t i = 0; i < found.size(); ++i) ASSERT_NEAR(found[i], wanted[i], tolerance) << "at " << i;
+  }
+}
+
+TEST_F(CudaOpsTest, RowsThatAreKeptAreThoseThatWereThere) {
+  const std::vector<int32_t> kept = {1, 2, 4};
+  for (const int64_t cols : {22, 24, 2056}) {
+    const auto gpu = *device_->CreateBackend(options_);
+    const std::vector<float> before = RandomVector(5 * cols, 1);
+    const auto first = MakeBuffer(*gpu, before, cols), second = MakeBuffer(*gpu, before, cols);
+    const std::array<Buffer*, 2> buffers = {first.get(), second.get()};
+    ASSERT_TRUE(gpu->KeepRows(kept, buffers).ok());
+    for (Buffer* buffer : buffers) {
+      const std::span<const float> found = *gpu->Download(*buffer, 3);
+      for (int64_t row = 0; row < 3; ++row) {
+        EXPECT_TRUE(
+            std::equal(found.begin() + row * cols, found.begin() + (row + 1) * cols, before.begin() + kept[row] * cols))
+            << "row " << row << " of " << cols;
+      }
     }
   }
+}
+
+// Those that are rounded, too.
+TEST_F(CudaOpsTest, RoundedRowsThatAreKeptAreMultipliedAsTheyWere) {
+  constexpr int64_t kInputs = 24, kMiddle = 40, kOut = 13, kRows = 5;
+  BackendOptions options = options_;
+  options.precision = Precision::kBf16;
+  const auto gpu = *device_->CreateBackend(options);
+  const std::vector<float> first = RoundedVector(kMiddle * kInputs, 1), second = RoundedVector(kOut * kMiddle, 2),
+                           rows = RoundedVector(kRows * kInputs, 3);
+  const WeightSource sources[] = {cpu::SourceOf(first, kMiddle, kInputs), cpu::SourceOf(second, kOut, kMiddle)};
+  const auto to_middle = *gpu->PackMatrix({&sources[0], 1}, Exactness::kUsual),
+             to_out = *gpu->PackMatrix({&sources[1], 1}, Exactness::kUsual);
+  const auto in = MakeBuffer(*gpu, rows, kInputs), out = *gpu->Allocate(kRows, kOut),
+             middle = *gpu->AllocateRounded(kRows, kMiddle);
+  const auto multiplied = [&](int64_t num_rows) {
+    EXPECT_TRUE(gpu->Linear({.in = middle.get(), .rows = num_rows, .weight = to_out.get(), .out = out.get()}).ok());
+    const std::span<const float> values = *gpu->Download(*out, num_rows);
+    return std::vector<float>(values.begin(), values.end());
+  };
+  ASSERT_TRUE(gpu->Linear({.in = in.get(), .rows = kRows, .weight = to_middle.get(), .out = middle.get()}).ok());
+  const std::vector<float> all = multiplied(kRows);
+  const std::vector<int32_t> kept = {0, 3, 4};
+  Buffer* const buffer = middle.get();
+  ASSERT_TRUE(gpu->KeepRows(kept, {&buffer, 1}).ok());
+  const std::vector<float> found = multiplied(3);
+  for (int64_t i = 0; i < 3 * kOut; ++i) EXPECT_NEAR(found[i], all[kept[i / kOut] * kOut + i % kOut], 1e-4) << i;
 }
 
 // Columns of which no four, no eight, and more than one block of threads' belong together; one row, and more.
