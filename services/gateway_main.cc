@@ -119,7 +119,7 @@ absl::Status Serve(const GatewayFlags& flags, services::ShutdownSignals& signals
   prometheus::Counter& slow_readers =
       metrics.Counter("swiftcache_gateway_slow_readers_cut_total",
                       "gRPC clients whose request was ended as they left too much of the answer unread.");
-  gateway::rpc::GenerateDoor door(*relay, {.on_slow_reader_cut = [&slow_readers] { slow_readers.Increment(); }});
+  gateway::rpc::GenerateDoor door(*relay, {.on_slow_reader_cut = [&slow_readers] { slow_readers.Increment(); }}, clock);
   gateway::openai::Door::Options openai_options{.id_prefix = instance + "-http"};
   openai_options.limits.max_prompt_bytes = flags.limits.max_prompt_bytes;
   ASSIGN_OR_RETURN(auto openai, gateway::openai::Door::Create(std::move(openai_options), *relay, clock));

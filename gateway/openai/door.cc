@@ -85,20 +85,22 @@ void Door::GetModel(const HttpRequest& http, HttpResponder& responder) {
 }
 
 void Door::Receive(Endpoint endpoint, HttpRequest http, std::shared_ptr<HttpResponder> responder) {
-  if (!SideThreads::IsLong(http.body.size())) return Generate(endpoint, http, std::move(responder));
-  side_threads_.Run([this, endpoint, http = std::move(http), responder = std::move(responder)]() mutable {
+  const absl::Time arrived = clock_.Now();
+  if (!SideThreads::IsLong(http.body.size())) return Generate(endpoint, http, std::move(responder), arrived);
+  side_threads_.Run([this, endpoint, arrived, http = std::move(http), responder = std::move(responder)]() mutable {
     try {
-      Generate(endpoint, http, std::move(responder));
+      Generate(endpoint, http, std::move(responder), arrived);
     } catch (const std::exception& error) {  // what becomes of a responder that is dropped is a 500
       LOG(ERROR) << "a long request threw: " << error.what();
     }
   });
 }
 
-void Door::Generate(Endpoint endpoint, const HttpRequest& http, std::shared_ptr<HttpResponder> responder) {
+void Door::Generate(Endpoint endpoint, const HttpRequest& http, std::shared_ptr<HttpResponder> responder,
+                    absl::Time arrived) {
   std::string request_id(http.Header("x-request-id"));
   if (request_id.empty()) request_id = absl::StrCat(options_.id_prefix, "-", next_id_.fetch_add(1));
-  absl::StatusOr<ParsedRequest> parsed = Parse(endpoint, http, request_id);
+  absl::StatusOr<ParsedRequest> parsed = Parse(endpoint, http, request_id, arrived);
   if (!parsed.ok()) {
     relay::GenerateRequest refused;
     refused.request_id = request_id;
@@ -113,14 +115,15 @@ void Door::Generate(Endpoint endpoint, const HttpRequest& http, std::shared_ptr<
       ->Run(relay_, std::move(parsed->prompts));
 }
 
-absl::StatusOr<ParsedRequest> Door::Parse(Endpoint endpoint, const HttpRequest& http,
-                                          const std::string& request_id) const {
+absl::StatusOr<ParsedRequest> Door::Parse(Endpoint endpoint, const HttpRequest& http, const std::string& request_id,
+                                          absl::Time arrived) const {
   ASSIGN_OR_RETURN(ParsedRequest parsed, ParseRequest(endpoint, http.body, options_.limits));
   ReadHeaders(http, request_id, parsed, options_.limits);
   for (relay::GenerateRequest& request : parsed.prompts) {
     request.door = kDoor;
     request.client = http.client;
-    request.deadline = clock_.Now() + options_.request_timeout;
+    request.arrived = arrived;
+    request.deadline = arrived + options_.request_timeout;
   }
   return parsed;
 }

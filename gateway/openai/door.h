@@ -45,8 +45,10 @@ class Door {
   void ListModels(HttpResponder& responder);
   void GetModel(const HttpRequest& http, HttpResponder& responder);
   void Receive(Endpoint endpoint, HttpRequest http, std::shared_ptr<HttpResponder> responder);
-  void Generate(Endpoint endpoint, const HttpRequest& http, std::shared_ptr<HttpResponder> responder);
-  absl::StatusOr<ParsedRequest> Parse(Endpoint endpoint, const HttpRequest& http, const std::string& request_id) const;
+  void Generate(Endpoint endpoint, const HttpRequest& http, std::shared_ptr<HttpResponder> responder,
+                absl::Time arrived);
+  absl::StatusOr<ParsedRequest> Parse(Endpoint endpoint, const HttpRequest& http, const std::string& request_id,
+                                      absl::Time arrived) const;
 
   const Options options_;
   relay::Relay& relay_;

@@ -40,6 +40,7 @@ struct GenerateRequest {
   std::string conversation_id;
   int32_t priority = 0;
   absl::Time deadline = absl::InfiniteFuture();
+  absl::Time arrived = absl::InfiniteFuture();  // at a door where it waits for a thread; else when the relay gets it
 };
 
 /// How much a request has of what may be much.

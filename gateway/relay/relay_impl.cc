@@ -25,7 +25,7 @@ RelayImpl::~RelayImpl() { Stop(clock_.Now()); }
 
 absl::StatusOr<std::shared_ptr<GenerateCall>> RelayImpl::Generate(GenerateRequest request,
                                                                   std::shared_ptr<GenerateSink> sink) {
-  const absl::Time arrived = clock_.Now();
+  const absl::Time arrived = std::min(request.arrived, clock_.Now());
   const std::string own_id = NewId();
   if (request.request_id.empty()) request.request_id = own_id;
   if (!Enter()) {
@@ -114,7 +114,7 @@ absl::Status RelayImpl::CheckSizes(const std::string& model_name, const RequestS
 
 void RelayImpl::Refused(GenerateRequest request, const absl::Status& why) {
   if (request.request_id.empty()) request.request_id = NewId();
-  Refuse(request, why, RefusalOf(why), clock_.Now());
+  Refuse(request, why, RefusalOf(why), std::min(request.arrived, clock_.Now()));
 }
 
 void RelayImpl::Refuse(const GenerateRequest& request, const absl::Status& status, Refusal why, absl::Time arrived) {

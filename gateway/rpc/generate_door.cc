@@ -66,8 +66,8 @@ absl::StatusOr<std::vector<int32_t>> Tokens(relay::Relay& relay, const v1::Token
 
 }  // namespace
 
-GenerateDoor::GenerateDoor(relay::Relay& relay, const GenerateStream::Options& options)
-    : relay_(relay), options_(options) {
+GenerateDoor::GenerateDoor(relay::Relay& relay, const GenerateStream::Options& options, const Clock& clock)
+    : relay_(relay), options_(options), clock_(clock) {
   Count("Generate", &GenerateDoor::Generate);
   Count("ListModels", &GenerateDoor::ListModels);
   Count("Tokenize", &GenerateDoor::Tokenize);
@@ -80,6 +80,7 @@ grpc::ServerWriteReactor<v1::GenerateResponse>* GenerateDoor::Generate(grpc::Cal
   if (plain.ok()) {
     Complete(*plain, *context);
     plain->deadline = DeadlineOf(*context);
+    plain->arrived = clock_.Now();
   } else {
     relay::GenerateRequest refused;
     refused.request_id = request->request_id();

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // GenerateService: validate, call the relay, translate. The wire is described in generate.proto.
 //
-//   GenerateDoor door(*relay, {});
+//   GenerateDoor door(*relay, {}, clock);
 //   ASSIGN_OR_RETURN(auto server, RpcServer::Create({.listen = "127.0.0.1:50051"}, {&door}));
 #pragma once
 
+#include "common/base/clock.h"
 #include "common/rpc/counted_service.h"
 #include "common/sync/side_threads.h"
 #include "gateway/relay/relay.h"
@@ -13,11 +14,11 @@
 
 namespace swiftcache::gateway::rpc {
 
-/// Thread-safety: safe. Ownership: borrows the relay, owns the threads on which long messages are handled; must outlive
-/// the server. Errors: as generate.proto says, per call.
+/// Thread-safety: safe. Ownership: borrows relay and clock, owns the threads on which long messages are handled; must
+/// outlive the server. Errors: as generate.proto says, per call.
 class GenerateDoor final : public CountedService<v1::GenerateService> {
  public:
-  GenerateDoor(relay::Relay& relay, const GenerateStream::Options& options);
+  GenerateDoor(relay::Relay& relay, const GenerateStream::Options& options, const Clock& clock);
 
   grpc::ServerWriteReactor<v1::GenerateResponse>* Generate(grpc::CallbackServerContext* context,
                                                            const v1::GenerateRequest* request) override;
@@ -38,6 +39,7 @@ class GenerateDoor final : public CountedService<v1::GenerateService> {
 
   relay::Relay& relay_;
   const GenerateStream::Options options_;
+  const Clock& clock_;
   SideThreads side_threads_{{}};  // last: its work uses the rest
 };
 

@@ -166,6 +166,7 @@ TEST_F(DoorTest, TheRequestReachesTheRelayWithIdTraceHintAndDeadline) {
   EXPECT_EQ(request.traceparent, "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01");
   EXPECT_EQ(request.conversation_id, "s7");
   EXPECT_EQ(request.cache_salt, "s");
+  EXPECT_EQ(request.arrived, clock_.Now());
   EXPECT_EQ(request.deadline, clock_.Now() + absl::Seconds(60));
   const auto unnamed = Post(kChatPath, ChatBody());
   EXPECT_EQ(unnamed.headers.at("x-request-id"), "gw-1");

@@ -109,6 +109,17 @@ TEST_F(RelayMetricsTest, EveryAttemptIsCountedWithItsEngine) {
   EXPECT_THAT(scraped, HasSubstr("swiftcache_gateway_retries_total{model_name=\"m\"} 1\n"));
 }
 
+TEST_F(RelayMetricsTest, TimeAtTheDoorCounts) {
+  Serve({"a"});
+  relay::GenerateRequest request = Prompt("x");
+  request.arrived = clock_.Now() - absl::Seconds(100);
+  ASSERT_EQ(Run(request), absl::OkStatus());
+  const std::string scraped = Scrape();
+  for (const char* metric : {"queue_time_seconds", "time_to_first_token_seconds", "e2e_request_latency_seconds"}) {
+    EXPECT_THAT(scraped, HasSubstr(absl::StrCat("swiftcache_gateway_", metric, "_sum{model_name=\"m\"} 10")));
+  }
+}
+
 TEST_F(RelayMetricsTest, TokensOfAPromptAreCountedOnceAndThoseOfAnswersAsTheyLeave) {
   Serve({"a", "b"});
   engines_["a"].SetScript(fakes::DieAfter(0));

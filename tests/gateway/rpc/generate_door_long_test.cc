@@ -27,9 +27,10 @@ using Reader = std::unique_ptr<grpc::ClientReader<v1::GenerateResponse>>;
 
 class GenerateDoorLongTest : public ::testing::Test {
  protected:
-  GenerateDoorLongTest() : door_(relay_, {}) {
+  GenerateDoorLongTest() : door_(relay_, {}, clock_) {
     relay_.check = [this](const relay::GenerateRequest& request) {
       if (std::get<std::string>(request.input).size() < kLongBytes) return absl::OkStatus();
+      EXPECT_LT(request.arrived, absl::InfiniteFuture());
       ++tokenising_;
       done_.WaitForNotification();
       return absl::OutOfRangeError("too long");
@@ -61,6 +62,7 @@ class GenerateDoorLongTest : public ::testing::Test {
   }
 
   static constexpr int64_t kLongBytes = 1 << 20;
+  const RealClock clock_;
   fakes::FakeRelay relay_;
   std::atomic<int> tokenising_ = 0;
   absl::Notification done_;

@@ -34,7 +34,9 @@ int64_t AllocatedBytes() {
 
 class GenerateDoorMemoryTest : public ::testing::Test {
  protected:
-  GenerateDoorMemoryTest() : door_(relay_, {}) { server_ = *RpcServer::Create({.listen = "127.0.0.1:0"}, {&door_}); }
+  GenerateDoorMemoryTest() : door_(relay_, {}, clock_) {
+    server_ = *RpcServer::Create({.listen = "127.0.0.1:0"}, {&door_});
+  }
   ~GenerateDoorMemoryTest() override { server_->Stop(absl::InfinitePast()); }
 
   absl::Status Send(const std::string& method, const std::string& bytes) {
@@ -42,6 +44,7 @@ class GenerateDoorMemoryTest : public ::testing::Test {
         fakes::SendBytes(server_->address(), absl::StrCat("/swiftcache.v1.GenerateService/", method), bytes));
   }
 
+  const RealClock clock_;
   fakes::FakeRelay relay_;
   rpc::GenerateDoor door_;
   std::unique_ptr<RpcServer> server_;
