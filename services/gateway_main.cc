@@ -65,29 +65,28 @@ struct GatewayFlags {
   }
 };
 
-// The fleet's sink, which also reports SERVING from the first snapshot on, until the end: before, no model is known.
-class ServeOnFirstSnapshot final : public gateway::fleet::ClusterSink {
+// Has the server report SERVING from when the fleet is ready until the end.
+class Serving {
  public:
-  ServeOnFirstSnapshot(Fleet& fleet, RpcServer& server) : fleet_(fleet), server_(server) {}
-  void OnSnapshot(const std::string& incarnation, std::vector<gateway::fleet::EngineStatus> engines) override {
-    fleet_.OnSnapshot(incarnation, std::move(engines));
+  void Of(RpcServer& server) {
     absl::MutexLock lock(&mutex_);
-    if (serves_) server_.SetServing(true);
+    server_ = &server;
+    if (ready_) server_->SetServing(true);
   }
-  void OnUpdate(gateway::fleet::EngineStatus engine) override { fleet_.OnUpdate(std::move(engine)); }
-  void OnRemoved(const std::string& engine_name, bool died) override { fleet_.OnRemoved(engine_name, died); }
-  void OnBrokerLost() override { fleet_.OnBrokerLost(); }
-  void EndServing() {
+  void Begin() {
     absl::MutexLock lock(&mutex_);
-    serves_ = false;
-    server_.SetServing(false);
+    ready_ = true;
+    if (server_ != nullptr) server_->SetServing(true);
+  }
+  void End() {
+    absl::MutexLock lock(&mutex_);
+    std::exchange(server_, nullptr)->SetServing(false);
   }
 
  private:
-  Fleet& fleet_;
-  RpcServer& server_;
   absl::Mutex mutex_;
-  bool serves_ ABSL_GUARDED_BY(mutex_) = true;
+  RpcServer* server_ ABSL_GUARDED_BY(mutex_) = nullptr;
+  bool ready_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
 std::unique_ptr<gateway::fleet::EngineClient> Dial(const EngineInfo& engine) {
@@ -113,7 +112,8 @@ absl::Status Serve(const GatewayFlags& flags, services::ShutdownSignals& signals
   HttpMetrics http_metrics;
   std::atomic<bool> draining = false;
   const std::string instance = services::RandomId();
-  ASSIGN_OR_RETURN(auto fleet, Fleet::Create({}, Dial, clock));
+  Serving serving;
+  ASSIGN_OR_RETURN(auto fleet, Fleet::Create({.on_ready = [&serving] { serving.Begin(); }}, Dial, clock));
   ASSIGN_OR_RETURN(auto relay, gateway::relay::RelayImpl::Create({.limits = flags.limits, .id_prefix = instance},
                                                                  *fleet, clock, metrics));
   prometheus::Counter& slow_readers =
@@ -126,7 +126,7 @@ absl::Status Serve(const GatewayFlags& flags, services::ShutdownSignals& signals
   const int64_t max_request_bytes = flags.limits.max_prompt_bytes + kRequestRoomBytes;
   HttpServer::Options http_options{
       .listen = flags.http_listen, .max_body_bytes = max_request_bytes, .threads = kHttpThreads};
-  const auto is_ready = [&] { return fleet->has_snapshot() && !draining; };
+  const auto is_ready = [&] { return fleet->ready() && !draining; };
   http_options.ready = is_ready;
   http_metrics.Watch(http_options);
   http_options.metrics = [&] {
@@ -139,8 +139,8 @@ absl::Status Serve(const GatewayFlags& flags, services::ShutdownSignals& signals
   ASSIGN_OR_RETURN(
       auto server,
       RpcServer::Create({.listen = flags.listen, .max_request_bytes = static_cast<int>(max_request_bytes)}, {&door}));
-  ServeOnFirstSnapshot sink(*fleet, *server);
-  auto watcher = gateway::rpc::BrokerWatcher::Create({.address = flags.broker}, sink);
+  serving.Of(*server);
+  auto watcher = gateway::rpc::BrokerWatcher::Create({.address = flags.broker}, *fleet);
   services::PrintListening(server->address(), http->address());
   LOG(INFO) << kProgram << " " << kVersion << " broker=" << flags.broker
             << " dial=" << (flags.advertise.empty() ? server->address() : flags.advertise);
@@ -149,7 +149,7 @@ absl::Status Serve(const GatewayFlags& flags, services::ShutdownSignals& signals
   draining = true;
   relay->RefuseNew();  // before the line, so that a client that reads it is refused
   LOG(INFO) << "signal " << signal << ": draining for at most " << flags.drain_timeout;
-  sink.EndServing();
+  serving.End();
   // Its requests still move to other engines, of which the broker tells.
   relay->Stop(clock.Now() + flags.drain_timeout);
   watcher.reset();

@@ -79,8 +79,16 @@ absl::StatusOr<std::shared_ptr<const ModelText>> CardStore::Text(const std::stri
   return it->second.text;
 }
 
+bool CardStore::HasTriedAll() const {
+  absl::MutexLock lock(&mutex_);
+  return std::ranges::all_of(slots_, [](const auto& s) { return s.second.sources.empty() || s.second.tried; });
+}
+
 void CardStore::Work() {
-  while (std::optional<Job> job = NextJob()) Keep(*job, Load(*job));
+  while (std::optional<Job> job = NextJob()) {
+    Keep(*job, Load(*job));
+    if (options_.on_outcome) options_.on_outcome();
+  }
 }
 
 std::optional<CardStore::Job> CardStore::NextJob() {
@@ -120,6 +128,7 @@ void CardStore::Keep(const Job& job, absl::StatusOr<std::shared_ptr<const ModelT
   LogOutcome(*job.engine, text);
   absl::MutexLock lock(&mutex_);
   Slot& slot = slots_[job.hash];
+  slot.tried = true;
   if (const auto source = std::ranges::find(slot.sources, job.engine, &Source::engine); source != slot.sources.end()) {
     source->loading = false;
     source->next_attempt = clock_.Now() + Backoff(source->failures++);

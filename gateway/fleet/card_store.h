@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -36,7 +37,8 @@ class CardStore {
     absl::Duration min_backoff = absl::Milliseconds(100);
     absl::Duration max_backoff = absl::Seconds(10);
     int threads = 4;
-    int64_t kept_unused = 8;  // cards that no engine has any more
+    int64_t kept_unused = 8;                // cards that no engine has any more
+    std::function<void()> on_outcome = {};  // a fetch has ended, well or not; called by the threads that fetch
   };
   /// By card hash: the engines that have the card.
   using Wanted = std::map<std::string, std::vector<std::shared_ptr<EngineLink>>>;
@@ -45,6 +47,8 @@ class CardStore {
   ~CardStore();
 
   void SetWanted(Wanted wanted) ABSL_LOCKS_EXCLUDED(mutex_);
+  /// Of each card that engines have, a fetch has ended.
+  bool HasTriedAll() const ABSL_LOCKS_EXCLUDED(mutex_);
   /// UNAVAILABLE while it is being fetched (with the last error), or why the card cannot be used.
   absl::StatusOr<std::shared_ptr<const ModelText>> Text(const std::string& hash) const ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -58,6 +62,7 @@ class CardStore {
   struct Slot {
     std::vector<Source> sources;
     absl::StatusOr<std::shared_ptr<const ModelText>> text = absl::UnavailableError("not fetched yet");
+    bool tried = false;
   };
   struct Job {
     std::string hash;

@@ -16,6 +16,11 @@ void MarkStalledLost(const std::shared_ptr<EngineLink>& link) {
   if (link != nullptr) link->MarkLost(absl::UnavailableError("it stands still: its work makes no progress"));
 }
 
+CardStore::Options WithOutcome(CardStore::Options options, std::function<void()> on_outcome) {
+  options.on_outcome = std::move(on_outcome);
+  return options;
+}
+
 }  // namespace
 
 const char* Name(EngineState state) {
@@ -50,7 +55,7 @@ Fleet::Fleet(const Options& options, ClientFactory make_client, const Clock& clo
     : options_(options),
       make_client_(std::move(make_client)),
       clock_(clock),
-      cards_(options.cards, clock),
+      cards_(WithOutcome(options.cards, [this] { LookWhetherReady(); }), clock),
       prober_(options.prober, clock,
               [this](const auto& link, const absl::Status& why) { RemoveUnresponsive(link, why); }) {}
 
@@ -61,6 +66,16 @@ void Fleet::OnSnapshot(const std::string& incarnation, std::vector<EngineStatus>
     Replace(incarnation, std::move(engines), stalled);
   }
   for (const auto& link : stalled) MarkStalledLost(link);
+  LookWhetherReady();
+}
+
+void Fleet::LookWhetherReady() {
+  {
+    absl::MutexLock lock(&mutex_);
+    if (ready_ || !incarnation_.has_value() || !cards_.HasTriedAll()) return;
+    ready_ = true;
+  }
+  if (options_.on_ready) options_.on_ready();
 }
 
 void Fleet::Replace(const std::string& incarnation, std::vector<EngineStatus> engines,
@@ -190,6 +205,11 @@ void Fleet::UpdateWantedCards() {
 bool Fleet::has_snapshot() const {
   absl::MutexLock lock(&mutex_);
   return incarnation_.has_value();
+}
+
+bool Fleet::ready() const {
+  absl::MutexLock lock(&mutex_);
+  return ready_;
 }
 
 void Fleet::OnBrokerLost() {

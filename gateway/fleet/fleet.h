@@ -55,13 +55,14 @@ struct ModelView {
 class Fleet final : public ClusterSink {
  public:
   struct Options {
-    CardStore::Options cards;
+    CardStore::Options cards;  // on_outcome is the fleet's own
     EngineProber::Options prober;
     /// A restarted broker learns of engines only from their next heartbeats: for this long, engines that are missing
     /// from its first snapshot are not pinged.
     absl::Duration restart_grace = absl::Seconds(10);
     /// A model whose last engine left is known for this long: it may be starting again.
     absl::Duration remembered = absl::Minutes(10);
+    std::function<void()> on_ready = {};  // once, by a thread of the fleet or of the sink; must not block
   };
   using ClientFactory = std::function<std::unique_ptr<EngineClient>(const EngineInfo&)>;
   static absl::StatusOr<std::unique_ptr<Fleet>> Create(const Options& options, ClientFactory make_client,
@@ -75,6 +76,9 @@ class Fleet final : public ClusterSink {
 
   /// Whether the broker has sent a snapshot at least once.
   bool has_snapshot() const ABSL_LOCKS_EXCLUDED(mutex_);
+  /// From when, after the first snapshot, each model's card has been fetched, or could not be: models are known then, and
+  /// requests can be taken.
+  bool ready() const ABSL_LOCKS_EXCLUDED(mutex_);
   /// Since the broker was last heard: zero while it tells every change. Nothing before its first snapshot.
   std::optional<absl::Duration> table_age() const ABSL_LOCKS_EXCLUDED(mutex_);
   std::optional<ModelView> Find(const std::string& model_name) const ABSL_LOCKS_EXCLUDED(mutex_);
@@ -99,6 +103,7 @@ class Fleet final : public ClusterSink {
   void StartProbing(Entry& entry, absl::Time first_probe) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void RemoveUnresponsive(const std::shared_ptr<EngineLink>& link, const absl::Status& why) ABSL_LOCKS_EXCLUDED(mutex_);
   void Erase(std::map<std::string, Entry>::iterator engine) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void LookWhetherReady() ABSL_LOCKS_EXCLUDED(mutex_);
   void UpdateWantedCards() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   ModelView View(const std::string& model_name) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
@@ -108,6 +113,7 @@ class Fleet final : public ClusterSink {
   mutable absl::Mutex mutex_;  // acquired before those of the card store, the prober and the links
   std::map<std::string, Entry> engines_ ABSL_GUARDED_BY(mutex_);
   std::map<std::string, absl::Time> left_ ABSL_GUARDED_BY(mutex_);  // by model: when an engine left last
+  bool ready_ ABSL_GUARDED_BY(mutex_) = false;
   std::optional<std::string> incarnation_ ABSL_GUARDED_BY(mutex_);
   std::optional<absl::Time> lost_broker_ ABSL_GUARDED_BY(mutex_);  // at that time; until the next snapshot
   CardStore cards_;

@@ -87,6 +87,7 @@ class FleetTest : public ::testing::Test {
   }
 
   FakeClock clock_;
+  Gate gate_;
   fakes::FakeEngine engine_;
   int clients_made_ = 0;
   std::unique_ptr<fleet::Fleet> fleet_;
@@ -98,6 +99,32 @@ TEST_F(FleetTest, KnowsNothingBeforeTheFirstSnapshot) {
   fleet_->OnSnapshot("b1", {});
   EXPECT_TRUE(fleet_->has_snapshot());
   EXPECT_THAT(fleet_->Models(), IsEmpty());
+}
+
+TEST_F(FleetTest, IsReadyOnceEachCardHasComeOrFailed) {
+  std::atomic<int> ready = 0;
+  gate_.Close();
+  engine_.SetCard(fakes::ByteModelCard(""), {absl::UnavailableError("no answer")});
+  engine_.on_card_fetch = [this](int) { gate_.Pass(); };
+  const auto fleet = *fleet::Fleet::Create(
+      {.on_ready = [&ready] { ++ready; }}, [this](const fleet::EngineInfo&) { return engine_.NewClient(); }, clock_);
+  EXPECT_FALSE(fleet->ready());
+  fleet->OnSnapshot("b1", {Engine("a")});
+  ASSERT_TRUE(gate_.WaitUntilSomebodyHangs());
+  EXPECT_FALSE(fleet->ready());
+  gate_.Open();
+  while (ready == 0) std::this_thread::yield();
+  EXPECT_TRUE(fleet->ready());
+  fleet->OnUpdate(Engine("b", "another"));
+  EXPECT_TRUE(fleet->ready()) << "for good";
+  fleet->OnSnapshot("b2", {});
+  EXPECT_EQ(ready, 1);
+}
+
+TEST_F(FleetTest, WithoutEnginesItIsReadyWithTheFirstSnapshot) {
+  EXPECT_FALSE(fleet_->ready());
+  fleet_->OnSnapshot("b1", {});
+  EXPECT_TRUE(fleet_->ready());
 }
 
 TEST_F(FleetTest, FollowsUpdatesAndRemovals) {
@@ -275,10 +302,9 @@ TEST_F(FleetTest, AnEngineThatComesIsAskedForItsCardAtOnceWhateverAnotherDid) {
 }
 
 TEST_F(FleetTest, AnEngineThatComesWaitsForNoneThatFailedBeforeAndDoesNotAnswer) {
-  Gate gate;
-  gate.Close();
-  engine_.on_card_fetch = [&gate](int fetch) {
-    if (fetch == 2) gate.Pass();
+  gate_.Close();
+  engine_.on_card_fetch = [this](int fetch) {
+    if (fetch == 2) gate_.Pass();
   };
   engine_.SetCard(fakes::ByteModelCard(""), {absl::UnavailableError("starting")});
   fleet_->OnSnapshot("b1", {Engine("a")});
@@ -289,7 +315,7 @@ TEST_F(FleetTest, AnEngineThatComesWaitsForNoneThatFailedBeforeAndDoesNotAnswer)
   fleet_->OnUpdate(Engine("b"));
   for (int i = 0; i < 1000 && !fleet_->Find("m")->text.ok(); ++i) absl::SleepFor(absl::Milliseconds(5));
   EXPECT_TRUE(fleet_->Find("m")->text.ok());
-  gate.Open();
+  gate_.Open();
 }
 
 TEST_F(FleetTest, DoesNotTryAgainWhatCannotBeUnderstood) {
