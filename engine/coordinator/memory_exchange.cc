@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/coordinator/memory_exchange.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "common/log/log.h"
@@ -66,10 +67,17 @@ void MemoryExchange::Run() {
         mutex_.AwaitWithTimeout(absl::Condition(this, &MemoryExchange::HasWork), due - clock_.Now());
       }
       if (stopping_) return;
-      job = std::move(jobs_.extract(jobs_.begin()).mapped());
+      job = TakeDue();
     }
     Do(std::move(job));
   }
+}
+
+// A return before all loans that are being made ready: a need waits for it.
+MemoryExchange::Job MemoryExchange::TakeDue() {
+  const auto end = jobs_.upper_bound(clock_.Now());
+  const auto back = std::find_if(jobs_.begin(), end, [](const auto& job) { return !job.second.prepared; });
+  return std::move(jobs_.extract(back == end ? jobs_.begin() : back).mapped());
 }
 
 void MemoryExchange::Do(Job job) {

@@ -60,6 +60,7 @@ class MemoryExchange {
   };
 
   void Run() ABSL_LOCKS_EXCLUDED(mutex_);
+  Job TakeDue() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Do(Job job) ABSL_LOCKS_EXCLUDED(mutex_);
   void Add(absl::Time due, Job job) ABSL_LOCKS_EXCLUDED(mutex_);
   void Returned(kv::LeaseId id);

@@ -104,6 +104,21 @@ TEST_F(MemoryExchangeTest, WhoIsWantedBackWhileItGetsMemoryGoesBack) {
   EXPECT_EQ(broker_.log().Count("GRANTED 7"), 0);
 }
 
+TEST_F(MemoryExchangeTest, WhatComesBackGoesBeforeLoansThatAreMadeReady) {
+  Start();
+  Lend(7);
+  SetThereIsMemory(false);
+  ASSERT_NO_FATAL_FAILURE(Clear(8));
+  ASSERT_TRUE(transport_.log().WaitFor(At("PrepareToLend", 8)));
+  ASSERT_NO_FATAL_FAILURE(Clear(9));
+  coordinator_->OnReleased(kv::LeaseId(7));
+  Settle();
+  EXPECT_EQ(transport_.log().Count(At("PrepareToLend", 9)), 0);
+  SetThereIsMemory(true);
+  ASSERT_TRUE(transport_.log().WaitFor(At("PrepareToLend", 9)));
+  EXPECT_EQ(transport_.log().Count(At("Exchange", 7)), 1) << "first";
+}
+
 TEST_F(MemoryExchangeTest, WhatHasEndedIsNeitherTheLoopsNorOfferedAgainBeforeItIsOtherMemory) {
   Start();
   Lend(7);
