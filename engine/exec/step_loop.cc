@@ -280,7 +280,7 @@ void StepLoop::SizeLayerStream() {
   // none are put there that have no slot, and what is idle makes way.
   const kv::PlaceCounts local = cache_.local();
   const int64_t room = local.free + (sharing_->borrowing().leases_are_mapped() ? 0 : local.cached);
-  if (const int64_t more = std::min(wanted - reserved, room / 2); more > 0) (void)cache_.ReserveLocal(more);
+  (void)cache_.ReserveLocal(std::max<int64_t>(0, std::min(wanted - reserved, room / 2)));
   if (static_cast<int64_t>(cache_.reserved().size()) == reserved) return;
   streamer_->SetSlots(cache_.reserved());
   if (!sharing_->borrowing().leases_are_mapped()) cache_.SetStreamCapacity(streamer_->capacity());

@@ -365,10 +365,15 @@ std::optional<std::vector<Move>> KvCache::ClearForLending(int32_t first, int32_t
   return moves;
 }
 
-int64_t KvCache::TakeNeed() { return std::min(std::exchange(need_, 0), pool_.num_lent()); }
+int64_t KvCache::TakeNeed() {
+  return std::min(std::exchange(need_, 0) + std::exchange(reserve_need_, 0), pool_.num_lent());
+}
 
+// It is asked again and again before anybody takes the need.
 Growth KvCache::ReserveLocal(int64_t blocks) {
+  const int64_t of_others = need_;
   const Growth room = MakeFree(blocks, blocks);
+  reserve_need_ = std::exchange(need_, of_others) - of_others;
   if (room != Growth::kDone) return room;
   const std::vector<int32_t> places = pool_.Reserve(blocks);
   reserved_.insert(reserved_.end(), places.begin(), places.end());

@@ -164,7 +164,7 @@ class KvCache final : public SequenceBlocks, public Tiers, public LendableBlocks
   int64_t potential_region_blocks_ = 0, leasable_blocks_ = 0;
   int64_t stream_capacity_;
   // Since they were last taken.
-  int64_t need_ = 0, spill_wish_ = 0, wish_ = 0, recently_evicted_ = 0;
+  int64_t need_ = 0, reserve_need_ = 0, spill_wish_ = 0, wish_ = 0, recently_evicted_ = 0;
   int64_t evicted_total_ = 0;
   std::optional<int64_t> keep_cached_;
   AskedAgain asked_again_;

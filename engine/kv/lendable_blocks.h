@@ -50,8 +50,8 @@ class LendableBlocks {
   /// before the next step.
   virtual std::vector<int32_t> TakeDirty() = 0;
 
-  /// How many lent blocks the calls of SequenceBlocks::Grow, Obtain and Tiers::ReserveLocal since the last call wait
-  /// for: a level, not an increment.
+  /// How many lent blocks the calls of SequenceBlocks::Grow and Obtain since the last call wait for, and the last one of
+  /// Tiers::ReserveLocal.
   virtual int64_t TakeNeed() = 0;
 
   virtual PlaceCounts local() const = 0;

@@ -36,6 +36,21 @@ TEST_F(KvCacheTiersTest, LentMemoryIsAskedBackBeforeAnythingIsEvicted) {
   EXPECT_THAT(cache_->TakeDirty(), IsEmpty()) << "scrubbed once";
 }
 
+TEST_F(KvCacheTiersTest, WhoAsksForSlotsAgainAndAgainNeedsNoMore) {
+  Create(6);
+  ASSERT_TRUE(cache_->Lend(2, 4));
+  Cache(Count(4));
+  for (int i = 0; i < 5; ++i) EXPECT_EQ(cache_->ReserveLocal(1), Growth::kWait);
+  EXPECT_EQ(cache_->TakeNeed(), 1);
+  BlockTable table;
+  EXPECT_EQ(cache_->Grow(table, 4), Growth::kWait);
+  EXPECT_EQ(cache_->ReserveLocal(1), Growth::kWait);
+  EXPECT_EQ(cache_->TakeNeed(), 3);
+  EXPECT_EQ(cache_->ReserveLocal(1), Growth::kWait);
+  EXPECT_EQ(cache_->ReserveLocal(0), Growth::kDone);
+  EXPECT_EQ(cache_->TakeNeed(), 0) << "nobody wants them any more";
+}
+
 TEST_F(KvCacheTiersTest, WhatIsWithheldIsAsIfTheArenaHadLess) {
   Create(6);
   ASSERT_TRUE(cache_->Lend(2, 4));
