@@ -60,15 +60,15 @@ KvCache::Attached KvCache::Attach(BlockTable& table, const std::string& salt, co
   }
   table.is_first_run_ = !std::exchange(table.was_attached_, true);
   if (table.is_first_run_) asked_again_.NoteAsked(gone);
-  if (!table.is_first_run_) {
-    for (const BlockRef& block : table.blocks_) block.NoteAwaited(false);
-  }
   NoteFound(table, 0);
   return {table.size() * options_.block_tokens, LeasedBlocks(table) * options_.block_tokens};
 }
 
 // From this block on. What others use may be of the same request, one with n > 1, say.
 void KvCache::NoteFound(BlockTable& table, int64_t first) {
+  if (!table.is_first_run_) {
+    for (int64_t i = first; i < table.size(); ++i) table.blocks_[i].NoteAwaited(false);
+  }
   if (!table.is_first_run_ || !options_.may_borrow || first == table.size()) return;
   for (int64_t i = first; i < table.size(); ++i) {
     if (pool_.sequence_holds(table[i]) == 1 && table.blocks_[i].NoteFound()) asked_again_.NoteAsked(1);
