@@ -52,7 +52,7 @@ class Members {
  public:
   using Group = std::vector<PartyId>;  // by name
 
-  /// `request_ttl`: an unmet request that is not repeated stops counting after it.
+  /// `request_ttl`: a request that is not repeated stops counting after it.
   Members(absl::Duration request_ttl, Parties& parties) : request_ttl_(request_ttl), parties_(parties) {}
 
   /// Adds an engine, or replaces what is known of it. REQUIRES: no other instance has its name.

@@ -28,7 +28,7 @@ struct Options {
   absl::Duration offer_timeout = absl::Seconds(3);    // a donor that has not answered an offer has declined it
   absl::Duration decline_backoff = absl::Seconds(2);  // until an extent that was declined is offered again, and a donor
                                                       // that has not answered is asked before others
-  absl::Duration request_ttl = absl::Seconds(5);      // an unmet request that is not repeated stops counting
+  absl::Duration request_ttl = absl::Seconds(5);      // a request that is not repeated stops counting
   absl::Duration min_hold = absl::Seconds(2);         // leases younger than this are not taken back for fairness
   size_t max_remembered_requests = 256;               // of one engine: retries of older ones are new requests
   /// What the wall clock shows at a moment of this process's clock: limits are stamped by it, since those of one broker

@@ -176,8 +176,8 @@ void ServerImpl::OnAccept(ErrorCode error, tcp::socket socket) {
   Accept();
 }
 
-// Beyond max_connections the one that has been idle longest makes room; where none is idle a client gets a 503, and beyond
-// kMaxRefused such clients its connection is just closed.
+// Beyond max_connections the one that has been idle longest makes room; where none is idle a client gets a 503, and
+// beyond kMaxRefused such clients its connection is just closed.
 void ServerImpl::Welcome(tcp::socket socket) {
   auto connection = std::make_shared<http::Connection>(context_, std::move(socket), options_, router_, bodies_,
                                                        [this](http::Connection* closed) { Forget(closed); });

@@ -42,7 +42,6 @@ class BlockRef {
   /// False: it holds nothing.
   explicit operator bool() const { return pool_ != nullptr; }
   BlockId id() const { return id_; }
-  Holder holder() const { return holder_; }
   /// REQUIRES: holds a block. A block has at most one hold by the cache.
   BlockRef Share(Holder holder) const;
   /// True where only the cache holds the block.

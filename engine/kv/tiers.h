@@ -92,8 +92,9 @@ class Tiers {
   /// again. None where there is neither own memory that is free nor a lease of somebody else.
   virtual int64_t WorthSaving(RegionId id) const = 0;
   /// How much of what lies there was used lately, in thousandths: of its places, each counts 1 if its block has just
-  /// been used, 1/2 after as many uses (a sequence takes a block, or lets go of it) as there are blocks in all, 1/3
-  /// after twice as many, and so on; double if the block is in use, or counts for WorthSaving. It costs a look at each.
+  /// been used, 1/2 after as many uses (a sequence takes a block, or lets go of its last one) as there are blocks in
+  /// all, 1/3 after twice as many, and so on; double if the block is in use, or counts for WorthSaving. It costs a look
+  /// at each.
   virtual int64_t Heat(RegionId id) const = 0;
   /// BlockPool's.
   virtual bool TakeUse(RegionId id) = 0;

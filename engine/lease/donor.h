@@ -149,7 +149,7 @@ class Donor {
   /// revocations included, add up to `blocks`; of those it hastens as many as that takes. Among leases as cold the
   /// innermost (lowest first block) goes; one that nobody has opened is the coldest, and one of which nothing was said
   /// yet the hottest. Whom the broker has not weighed yet weighs as much as anybody. (Leases still being cleared do not
-  /// count, since their blocks are still in local use; kv refuses to clear them if it needs them.)
+  /// count: the loop takes their blocks back before it states a need.)
   void NeedBack(int64_t blocks, absl::Time now);
   /// The broker's response to ScaleUp: as many blocks as these leases have from each of their borrowers, which are on
   /// their way back already or else come from its leases in the order of NeedBack.

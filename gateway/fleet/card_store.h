@@ -28,8 +28,8 @@ namespace swiftcache::gateway::fleet {
 
 /// Thread-safety: safe. Ownership: owns its threads, shares links and texts. Borrows the clock.
 /// Errors: a failed fetch is retried, with an exponential backoff of each engine's own. An engine that comes is asked at
-/// once, beside those that have failed before; otherwise one at a time. A card that cannot be parsed is not fetched again. The destructor waits for a fetch under way (at most
-/// `card_timeout`).
+/// once, beside those that have failed before; otherwise one at a time. A card that cannot be parsed is not fetched again.
+/// The destructor waits for fetches under way (at most `card_timeout`).
 class CardStore {
  public:
   struct Options {

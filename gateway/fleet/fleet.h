@@ -48,8 +48,8 @@ struct ModelView {
 
 /// The requests under way on an engine are given up (EngineLink::MarkLost) when the engine is stalled, and when neither
 /// the broker nor the gateway can reach it: the gateway pings an engine that the broker has lost, and uses it as long
-/// as it answers. Where another process answers, that one may serve them: they are left alone. An engine that deregisters keeps its requests, and so do all engines while the broker is away or
-/// restarts.
+/// as it answers. Where another process answers, that one may serve them: they are left alone. An engine that deregisters
+/// keeps its requests, and so do all engines while the broker is away or restarts.
 /// Thread-safety: safe. Ownership: owns clients (through links) and the card store; borrows the clock. Errors: Create:
 /// INVALID_ARGUMENT (no client factory). Nothing else fails: what is unknown is absent.
 class Fleet final : public ClusterSink {
@@ -76,8 +76,7 @@ class Fleet final : public ClusterSink {
 
   /// Whether the broker has sent a snapshot at least once.
   bool has_snapshot() const ABSL_LOCKS_EXCLUDED(mutex_);
-  /// From when, after the first snapshot, each model's card has been fetched, or could not be: models are known then, and
-  /// requests can be taken.
+  /// From when, after the first snapshot, each card has been fetched, or could not be: requests can be taken.
   bool ready() const ABSL_LOCKS_EXCLUDED(mutex_);
   /// Since the broker was last heard: zero while it tells every change. Nothing before its first snapshot.
   std::optional<absl::Duration> table_age() const ABSL_LOCKS_EXCLUDED(mutex_);
