@@ -52,7 +52,6 @@ RelayCall::RelayCall(Inputs inputs, const RelayEnv& env, std::function<void(Rela
     : request_(std::move(inputs.request)),
       env_(env),
       on_end_(std::move(on_end)),
-      arrived_(inputs.arrived),
       engine_id_(std::move(inputs.engine_id)),
       engine_request_(ForEngine(request_, std::move(inputs.prompt))),
       model_(std::move(inputs.model)),
@@ -69,7 +68,7 @@ absl::Status RelayCall::Start() {
   if (!status.ok()) {
     Log(status);
     env_.metrics.Refused(model_.name, RefusalOf(status));
-    env_.metrics.Ended(model_.name, status, env_.clock.Now() - arrived_);
+    env_.metrics.Ended(model_.name, status, env_.clock.Now() - request_.arrived);
   }
   return status;
 }
@@ -95,7 +94,7 @@ absl::Status RelayCall::StartAttempt() {
 
 void RelayCall::CountAttempt() {
   const auto prompt_tokens = static_cast<int64_t>(engine_request_.token_ids.size());
-  if (attempts_ == 1) env_.metrics.Dispatched(model_.name, env_.clock.Now() - arrived_, prompt_tokens);
+  if (attempts_ == 1) env_.metrics.Dispatched(model_.name, env_.clock.Now() - request_.arrived, prompt_tokens);
   env_.metrics.Sent(model_.name, engine_name_);
 }
 
@@ -180,7 +179,7 @@ void RelayCall::OnEngineEvent(fleet::EngineEvent event) {
   const bool has_tokens = !event.token_ids.empty();
   const bool engine_ends = event.finish.has_value();
   if (has_tokens && time_to_first_token_ == absl::ZeroDuration()) {
-    time_to_first_token_ = env_.clock.Now() - arrived_;
+    time_to_first_token_ = env_.clock.Now() - request_.arrived;
     env_.metrics.FirstToken(model_.name, time_to_first_token_);
   }
   GenerateEvent out = continuation.Take(std::move(event), time_to_first_token_);
@@ -255,7 +254,7 @@ void RelayCall::End(const absl::Status& status) {
     handle_.reset();
   }
   Log(status);
-  env_.metrics.Ended(model_.name, status, env_.clock.Now() - arrived_);
+  env_.metrics.Ended(model_.name, status, env_.clock.Now() - request_.arrived);
   std::exchange(sink_, nullptr)->OnDone(status);
   on_end_(this);
 }
@@ -267,7 +266,7 @@ void RelayCall::Log(const absl::Status& status) const {
   LogAccess({.request = request_,
              .model = model_.name,
              .status = status,
-             .total = env_.clock.Now() - arrived_,
+             .total = env_.clock.Now() - request_.arrived,
              .attempts = attempts_,
              .engine = engine_name_,
              .prompt_tokens = static_cast<int64_t>(engine_request_.token_ids.size()),

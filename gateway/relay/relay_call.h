@@ -48,7 +48,6 @@ class RelayCall final : public GenerateCall, public std::enable_shared_from_this
     fleet::ModelView model;  // REQUIRES: model.text.ok()
     std::vector<int32_t> prompt;
     std::shared_ptr<GenerateSink> sink;
-    absl::Time arrived;
   };
   RelayCall(Inputs inputs, const RelayEnv& env, std::function<void(RelayCall*)> on_end);
 
@@ -85,7 +84,6 @@ class RelayCall final : public GenerateCall, public std::enable_shared_from_this
   const GenerateRequest request_;
   const RelayEnv env_;
   const std::function<void(RelayCall*)> on_end_;
-  const absl::Time arrived_;
   const std::string engine_id_;
   fleet::EngineRequest engine_request_;
 

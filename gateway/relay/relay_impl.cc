@@ -25,15 +25,15 @@ RelayImpl::~RelayImpl() { Stop(clock_.Now()); }
 
 absl::StatusOr<std::shared_ptr<GenerateCall>> RelayImpl::Generate(GenerateRequest request,
                                                                   std::shared_ptr<GenerateSink> sink) {
-  const absl::Time arrived = std::min(request.arrived, clock_.Now());
+  request.arrived = std::min(request.arrived, clock_.Now());
   const std::string own_id = NewId();
   if (request.request_id.empty()) request.request_id = own_id;
   if (!Enter()) {
     const absl::Status why = absl::UnavailableError("the gateway is draining: send the request to another gateway");
-    Refuse(request, why, Refusal::kDraining, arrived);
+    Refuse(request, why, Refusal::kDraining);
     return why;
   }
-  auto call = Begin(std::move(request), std::move(sink), own_id, arrived);
+  auto call = Begin(std::move(request), std::move(sink), own_id);
   Leave();
   return call;
 }
@@ -42,16 +42,15 @@ std::string RelayImpl::NewId() { return absl::StrCat(options_.id_prefix, "-", ne
 
 absl::StatusOr<std::shared_ptr<GenerateCall>> RelayImpl::Begin(GenerateRequest request,
                                                                std::shared_ptr<GenerateSink> sink,
-                                                               const std::string& own_id, absl::Time arrived) {
+                                                               const std::string& own_id) {
   absl::StatusOr<RelayCall::Inputs> inputs = Prepare(request);
   if (!inputs.ok()) {
-    Refuse(request, inputs.status(), RefusalOf(inputs.status()), arrived);
+    Refuse(request, inputs.status(), RefusalOf(inputs.status()));
     return inputs.status();
   }
   inputs->engine_id = absl::StrCat(request.request_id, "~", own_id);
   inputs->request = std::move(request);
   inputs->sink = std::move(sink);
-  inputs->arrived = arrived;
   auto call = std::make_shared<RelayCall>(*std::move(inputs), RelayEnv{fleet_, clock_, metrics_},
                                           [this](RelayCall* ended) { Forget(ended); });
   Register(call);
@@ -69,12 +68,8 @@ absl::StatusOr<RelayCall::Inputs> RelayImpl::Prepare(GenerateRequest& request) {
   RETURN_IF_ERROR(CheckRequest(request, options_.limits));
   RETURN_IF_ERROR(CheckIds("sampling.stop_token_ids", request.sampling.stop_token_ids, (*model.text)->vocab_size()));
   ASSIGN_OR_RETURN(std::vector<int32_t> prompt, PromptOf(std::exchange(request.input, {}), model));
-  return RelayCall::Inputs{.request = {},
-                           .engine_id = {},
-                           .model = std::move(model),
-                           .prompt = std::move(prompt),
-                           .sink = {},
-                           .arrived = {}};
+  return RelayCall::Inputs{
+      .request = {}, .engine_id = {}, .model = std::move(model), .prompt = std::move(prompt), .sink = {}};
 }
 
 absl::StatusOr<std::vector<int32_t>> RelayImpl::PromptOf(Input input, const fleet::ModelView& model) {
@@ -114,15 +109,16 @@ absl::Status RelayImpl::CheckSizes(const std::string& model_name, const RequestS
 
 void RelayImpl::Refused(GenerateRequest request, const absl::Status& why) {
   if (request.request_id.empty()) request.request_id = NewId();
-  Refuse(request, why, RefusalOf(why), std::min(request.arrived, clock_.Now()));
+  request.arrived = std::min(request.arrived, clock_.Now());
+  Refuse(request, why, RefusalOf(why));
 }
 
-void RelayImpl::Refuse(const GenerateRequest& request, const absl::Status& status, Refusal why, absl::Time arrived) {
+void RelayImpl::Refuse(const GenerateRequest& request, const absl::Status& status, Refusal why) {
   const bool known = fleet_.Find(request.model).has_value() || fleet_.LeftOfLate(request.model);
   const std::string model = known ? request.model : std::string();
   metrics_.NotStarted(model, status);
   metrics_.Refused(model, why);
-  LogAccess({.request = request, .model = model, .status = status, .total = clock_.Now() - arrived});
+  LogAccess({.request = request, .model = model, .status = status, .total = clock_.Now() - request.arrived});
 }
 
 absl::StatusOr<std::vector<int32_t>> RelayImpl::Tokenize(const std::string& model_name,

@@ -69,10 +69,10 @@ class RelayImpl final : public Relay {
   bool Enter() ABSL_LOCKS_EXCLUDED(mutex_);
   void Leave() ABSL_LOCKS_EXCLUDED(mutex_);
   absl::StatusOr<std::shared_ptr<GenerateCall>> Begin(GenerateRequest request, std::shared_ptr<GenerateSink> sink,
-                                                      const std::string& own_id, absl::Time arrived);
+                                                      const std::string& own_id);
   void Register(const std::shared_ptr<RelayCall>& call) ABSL_LOCKS_EXCLUDED(mutex_);
   void Forget(RelayCall* call) ABSL_LOCKS_EXCLUDED(mutex_);
-  void Refuse(const GenerateRequest& request, const absl::Status& status, Refusal why, absl::Time arrived);
+  void Refuse(const GenerateRequest& request, const absl::Status& status, Refusal why);
   bool NoneEnters() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return entering_ == 0; }
   bool Idle() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return calls_.empty() && NoneEnters(); }
 
