@@ -131,7 +131,7 @@ class ServerImpl final : public HttpServer {
   std::vector<std::thread> threads_;
   absl::Mutex mutex_;
   ConnectionMap served_ ABSL_GUARDED_BY(mutex_);
-  ConnectionMap refused_ ABSL_GUARDED_BY(mutex_);
+  ConnectionMap refused_ ABSL_GUARDED_BY(mutex_);  // and those that make room: they end by themselves
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
 };
 

@@ -68,8 +68,9 @@ KvCache::Attached KvCache::Attach(BlockTable& table, const std::string& salt, co
 void KvCache::NoteFound(BlockTable& table, int64_t first) {
   if (!table.is_first_run_) {
     for (int64_t i = first; i < table.size(); ++i) table.blocks_[i].NoteAwaited(false);
+    return;
   }
-  if (!table.is_first_run_ || !options_.may_borrow || first == table.size()) return;
+  if (!options_.may_borrow || first == table.size()) return;
   for (int64_t i = first; i < table.size(); ++i) {
     if (pool_.sequence_holds(table[i]) == 1 && table.blocks_[i].NoteFound()) asked_again_.NoteAsked(1);
   }
