@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <string>
 #include <thread>
@@ -77,6 +78,11 @@ class FleetTest : public ::testing::Test {
   // Until the roll call has given up whom it must.
   void WaitForNames(const std::vector<std::string>& names) {
     while (Names() != names) std::this_thread::yield();
+  }
+  // Without moving the clock; false: not within five seconds.
+  static bool Soon(const std::function<bool()>& condition) {
+    for (int i = 0; i < 1000 && !condition(); ++i) absl::SleepFor(absl::Milliseconds(5));
+    return condition();
   }
   // Moves the fake clock past any pause until the outcome of a fetch is `wanted`.
   void WaitForText(absl::StatusCode wanted) {
@@ -296,8 +302,7 @@ TEST_F(FleetTest, AnEngineThatComesIsAskedForItsCardAtOnceWhateverAnotherDid) {
     std::this_thread::yield();
   }
   fleet_->OnUpdate(Engine("b"));  // and the clock stands still: "a" is not asked again
-  for (int i = 0; i < 1000 && !fleet_->Find("m")->text.ok(); ++i) absl::SleepFor(absl::Milliseconds(5));
-  EXPECT_TRUE(fleet_->Find("m")->text.ok());
+  EXPECT_TRUE(Soon([this] { return fleet_->Find("m")->text.ok(); }));
   EXPECT_EQ(engine_.card_fetches(), 21);
 }
 
@@ -313,8 +318,7 @@ TEST_F(FleetTest, AnEngineThatComesWaitsForNoneThatFailedBeforeAndDoesNotAnswer)
     std::this_thread::yield();
   }
   fleet_->OnUpdate(Engine("b"));
-  for (int i = 0; i < 1000 && !fleet_->Find("m")->text.ok(); ++i) absl::SleepFor(absl::Milliseconds(5));
-  EXPECT_TRUE(fleet_->Find("m")->text.ok());
+  EXPECT_TRUE(Soon([this] { return fleet_->Find("m")->text.ok(); }));
   gate_.Open();
 }
 
@@ -343,7 +347,7 @@ TEST_F(FleetTest, AnEngineThatEndsOrStartsWithAnotherCardHidesNoneThatServes) {
   fleet_->OnUpdate(Engine("b", "another"));
   for (const fleet::EngineState state : {fleet::EngineState::kDraining, fleet::EngineState::kStalled}) {
     fleet_->OnUpdate(Engine("a", "h", state));
-    for (int i = 0; i < 1000 && Names() != std::vector<std::string>{"b"}; ++i) absl::SleepFor(absl::Milliseconds(5));
+    (void)Soon([this] { return Names() == std::vector<std::string>{"b"}; });
     EXPECT_THAT(Names(), ElementsAre("b")) << fleet::Name(state);
   }
   fleet_->OnUpdate(Engine("a"));  // back, with a card that is known
@@ -364,7 +368,7 @@ TEST_F(FleetTest, OneEngineWithAnotherCardHidesNoneOfTheMany) {
     absl::SleepFor(absl::Milliseconds(5));
   }
   fleet_->OnUpdate(Engine("c", "another"));  // now two have it
-  for (int i = 0; i < 1000 && Names() != std::vector<std::string>{"a", "c"}; ++i) absl::SleepFor(absl::Milliseconds(5));
+  (void)Soon([this] { return Names() == std::vector<std::string>{"a", "c"}; });
   EXPECT_THAT(Names(), ElementsAre("a", "c"));
 }
 

@@ -25,6 +25,17 @@ std::function<void(FakeCall&)> FreezeAfter(int tokens) {
   };
 }
 
+// "h", and the rest of it once the test says so.
+std::function<void(FakeCall&)> HelloInTwo(absl::Notification& go_on) {
+  return [&go_on](FakeCall& call) {
+    call.SendText("h");
+    go_on.WaitForNotification();
+    call.SendText("ello");
+    call.SendFinish(fleet::FinishReason::kStop, 0, {fakes::kEos});
+    call.End(absl::OkStatus());
+  };
+}
+
 class RelayLossTest : public RelayFixture {
  protected:
   static fleet::EngineStatus In(fleet::EngineState state, const std::string& engine) {
@@ -113,13 +124,7 @@ TEST_F(RelayLossTest, WhatALostEngineStillSaysIsNotHeard) {
 TEST_F(RelayLossTest, ABrokerThatIsCutOffFromAnEngineThatAnswersCostsNothing) {
   Serve({"a"});
   absl::Notification go_on;
-  engines_["a"].SetScript([&go_on](FakeCall& call) {
-    call.SendText("h");
-    go_on.WaitForNotification();
-    call.SendText("ello");
-    call.SendFinish(fleet::FinishReason::kStop, 0, {fakes::kEos});
-    call.End(absl::OkStatus());
-  });
+  engines_["a"].SetScript(HelloInTwo(go_on));
   const auto sink = StartOnA();
   sink->WaitEvents(1);
   fleet_->OnRemoved("a", /*died=*/true);
@@ -135,13 +140,7 @@ TEST_F(RelayLossTest, WhatAnotherProcessServesIsNotEndedWithTheOneBefore) {
   Serve({"a"});
   absl::Notification go_on;
   engines_["a"].SetPing(absl::NotFoundError("another process is there now"));
-  engines_["a"].SetScript([&go_on](FakeCall& call) {
-    call.SendText("h");
-    go_on.WaitForNotification();
-    call.SendText("ello");
-    call.SendFinish(fleet::FinishReason::kStop, 0, {fakes::kEos});
-    call.End(absl::OkStatus());
-  });
+  engines_["a"].SetScript(HelloInTwo(go_on));
   const auto sink = StartOnA();
   sink->WaitEvents(1);
   fleet_->OnRemoved("a", /*died=*/true);
