@@ -68,6 +68,10 @@ absl::StatusOr<tcp::endpoint> Resolve(net::io_context& context, const std::strin
   if (host.size() > 2 && host.front() == '[' && host.back() == ']') host = host.substr(1, host.size() - 2);
   ErrorCode error;
   const auto found = tcp::resolver(context).resolve(host, std::to_string(port), error);
+  if (error == net::error::host_not_found_try_again) {
+    return absl::UnavailableError(absl::StrCat("--http_listen=", listen, ": host '", host, "' is not known now (",
+                                               error.message(), "); is a name server there?"));
+  }
   if (error || found.empty()) {
     return absl::InvalidArgumentError(absl::StrCat("--http_listen=", listen, ": host '", host, "' has no address (",
                                                    error.message(), "); give one of this machine's addresses"));
@@ -80,6 +84,11 @@ absl::Status ListenError(const std::string& listen, ErrorCode error) {
     return absl::UnavailableError(absl::StrCat("--http_listen=", listen,
                                                ": the address is in use by another process; choose another port, or "
                                                "port 0 for any that is free"));
+  }
+  if (error == boost::system::errc::address_not_available) {  // a network that is not up yet, or an address that moves
+    return absl::UnavailableError(absl::StrCat("--http_listen=", listen,
+                                               ": this machine has no such address now; give one of its addresses, or "
+                                               "0.0.0.0 for all"));
   }
   return absl::InvalidArgumentError(absl::StrCat("--http_listen=", listen, ": cannot listen there (", error.message(),
                                                  "); give one of this machine's addresses and a port it may use"));

@@ -96,25 +96,30 @@ class GrpcServer final : public RpcServer {
 };
 
 // gRPC does not say why it could not listen: ask the kernel the same question.
-std::string WhyNot(const HostPort& where) {
+absl::Status CannotListen(const HostPort& where) {
+  const auto error = [&where](bool may_pass, const char* why) {
+    std::string text = absl::StrCat("cannot listen on ", where.ToString(), " (--listen): ", why,
+                                    "; stop what holds the address, or name another with --listen");
+    return may_pass ? absl::UnavailableError(text) : absl::InvalidArgumentError(text);
+  };
   addrinfo hints{};
   hints.ai_socktype = SOCK_STREAM;
   hints.ai_flags = AI_PASSIVE;
   addrinfo* found = nullptr;
   if (const int rc = getaddrinfo(where.host.c_str(), std::to_string(where.port).c_str(), &hints, &found); rc != 0) {
-    return gai_strerror(rc);
+    return error(rc == EAI_AGAIN, gai_strerror(rc));
   }
-  std::string why = "refused by gRPC";
+  int why = 0;
   for (const addrinfo* a = found; a != nullptr; a = a->ai_next) {
     const int fd = socket(a->ai_family, a->ai_socktype, a->ai_protocol);
     if (fd < 0) continue;
     const int one = 1;
     setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
-    if (bind(fd, a->ai_addr, a->ai_addrlen) != 0 || listen(fd, 1) != 0) why = std::strerror(errno);
+    if (bind(fd, a->ai_addr, a->ai_addrlen) != 0 || listen(fd, 1) != 0) why = errno;
     close(fd);
   }
   freeaddrinfo(found);
-  return why;
+  return error(why != EACCES, why == 0 ? "refused by gRPC" : std::strerror(why));
 }
 
 void Configure(const RpcServer::Options& options, grpc::ServerBuilder& builder) {
@@ -153,10 +158,7 @@ absl::StatusOr<std::unique_ptr<RpcServer>> RpcServer::Create(const Options& opti
   for (grpc::Service* service : services) builder.RegisterService(service);
   builder.RegisterService(reflection.get());
   std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
-  if (server == nullptr || port == 0) {
-    return absl::UnavailableError(absl::StrCat("cannot listen on ", where.ToString(), " (--listen): ", WhyNot(where),
-                                               "; stop what holds the address, or name another with --listen"));
-  }
+  if (server == nullptr || port == 0) return CannotListen(where);
   where.port = port;
   return std::make_unique<GrpcServer>(std::move(reflection), std::move(server), where);
 }

@@ -186,8 +186,14 @@ TEST_F(HttpServerTest, AddressInUseNamesTheAddressAndTheFlag) {
               HasSubstr("--http_listen=" + server_->address() + ": the address is in use"));
 }
 
+TEST_F(HttpServerTest, AnAddressThatThisMachineMayYetGetIsNoMistake) {
+  const auto server = HttpServer::Create({.listen = "192.0.2.1:0"}, {});  // RFC 5737
+  EXPECT_EQ(server.status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(server.status().message()), HasSubstr("--http_listen=192.0.2.1:0: this machine has no such"));
+}
+
 TEST_F(HttpServerTest, AddressesThatCannotBeAreRefused) {
-  for (const char* listen : {"", "8000", "127.0.0.1:", "127.0.0.1:70000", "127.0.0.1:x", "192.0.2.1:0", "no host:1"}) {
+  for (const char* listen : {"", "8000", "127.0.0.1:", "127.0.0.1:70000", "127.0.0.1:x", "no host:1"}) {
     const auto server = HttpServer::Create({.listen = listen}, {});
     EXPECT_EQ(server.status().code(), absl::StatusCode::kInvalidArgument) << listen;
     EXPECT_THAT(std::string(server.status().message()), HasSubstr(std::string("--http_listen=") + listen));

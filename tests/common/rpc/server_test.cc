@@ -148,6 +148,13 @@ TEST(RpcServerTest, TakenAddressIsOneErrorThatNamesAddressAndFlag) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("Address already in use"));
 }
 
+TEST(RpcServerTest, AnAddressThatThisMachineMayYetGetIsNoMistake) {
+  SlowBroker broker;
+  const absl::Status status = RpcServer::Create({.listen = "192.0.2.1:50050"}, {&broker}).status();  // RFC 5737
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("Cannot assign requested address"));
+}
+
 TEST(RpcServerTest, BadAddressIsRefused) {
   SlowBroker broker;
   EXPECT_EQ(RpcServer::Create({.listen = "nonsense"}, {&broker}).status().code(), absl::StatusCode::kInvalidArgument);
