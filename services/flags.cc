@@ -28,6 +28,13 @@ namespace {
 constexpr int kUsageError = 2;
 constexpr char kCommonPrefix[] = "SWIFTCACHE_";
 
+// What is behind a program's prefix where Kubernetes tells of a service that has the program's name.
+bool TellsOfService(const std::string& rest, absl::string_view value) {
+  return absl::EndsWith(rest, "SERVICE_HOST") || absl::StrContains(rest, "SERVICE_PORT") ||
+         absl::StrContains(rest, "_TCP") || absl::StrContains(rest, "_UDP") ||
+         (absl::EndsWith(rest, "PORT") && absl::StrContains(value, "://"));
+}
+
 // A value in [min, max], or an error that shows the range as the user would write it.
 template <typename T, typename Format, typename Value>
 absl::Status SetInRange(absl::StatusOr<T> parsed, T min, T max, Format format, Value* value) {
@@ -221,6 +228,7 @@ bool Flags::CheckVariables() const {
     const std::string name(*variable, std::string_view(*variable).find('='));
     const std::string prefix = absl::StartsWith(name, own) ? own : kCommonPrefix;
     if (!absl::StartsWith(name, prefix)) continue;
+    if (prefix == own && TellsOfService(name.substr(own.size()), *variable + name.size() + 1)) continue;
     const std::string flag = absl::AsciiStrToLower(name.substr(prefix.size()));
     const std::vector<std::string> flags = Names("");
     if (std::count(flags.begin(), flags.end(), flag) > 0) continue;

@@ -156,6 +156,21 @@ TEST(FlagsTest, AProgramsOwnVariableThatIsNoFlagIsAMistake) {
   unsetenv("SWIFTCACHE_FLAGS_MAX_NUM_SEKS");
 }
 
+TEST(FlagsTest, WhatKubernetesTellsOfAServiceOfThatNameIsNoMistake) {
+  const std::vector<std::pair<const char*, const char*>> variables = {
+      {"SWIFTCACHE_FLAGS_SERVICE_HOST", "10.0.0.1"},     {"SWIFTCACHE_FLAGS_SERVICE_PORT_HTTP", "80"},
+      {"SWIFTCACHE_FLAGS_PORT", "tcp://10.0.0.1:80"},    {"SWIFTCACHE_FLAGS_PORT_80_TCP", "tcp://10.0.0.1:80"},
+      {"SWIFTCACHE_FLAGS_PORT_80_TCP_ADDR", "10.0.0.1"}, {"SWIFTCACHE_FLAGS_CHAT_PORT", "udp://10.0.0.1:80"}};
+  for (const auto& [name, value] : variables) setenv(name, value, 1);
+  const Parsed parsed({"--model=m"});
+  for (const auto& [name, value] : variables) unsetenv(name);
+  EXPECT_EQ(parsed.exit_code, std::nullopt);
+  EXPECT_EQ(parsed.error, "");
+  setenv("SWIFTCACHE_FLAGS_PORT", "80", 1);
+  ExpectOneLine(Parsed({"--model=m"}), "the environment variable SWIFTCACHE_FLAGS_PORT is none of its flags");
+  unsetenv("SWIFTCACHE_FLAGS_PORT");
+}
+
 TEST(FlagsTest, ACommonVariableThatIsNearlyAFlagIsToldOf) {
   setenv("SWIFTCACHE_MAX_NUM_SEKS", "3", 1);
   const Parsed told({"--model=m"});
