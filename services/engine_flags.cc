@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "services/engine_flags.h"
 
-#include <cstdlib>
 #include <filesystem>
 #include <limits>
 
@@ -23,7 +22,7 @@ std::string NameOfModel(const std::string& path) {
 }  // namespace
 
 void EngineFlags::ParseSharing(Flags& flags) {
-  shm_dir = engine::transport::DefaultShmDir(std::getenv("XDG_RUNTIME_DIR"));
+  shm_dir = engine::transport::DefaultShmDir();
   flags.Choice(
       "transport", &transport, {"auto", "none", "shm", "cuda_ipc", "nccl"},
       "how KV memory is lent to and leased from other engines; shm between CPUs, cuda_ipc (mapped) or nccl (sent) "

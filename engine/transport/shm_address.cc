@@ -9,10 +9,7 @@
 
 namespace swiftcache::engine::transport {
 
-std::string DefaultShmDir(const char* xdg_runtime_dir) {
-  if (xdg_runtime_dir != nullptr && *xdg_runtime_dir != '\0') return absl::StrCat(xdg_runtime_dir, "/swiftcache");
-  return absl::StrCat("/tmp/swiftcache-", geteuid());
-}
+std::string DefaultShmDir() { return absl::StrCat("/tmp/swiftcache-", geteuid()); }
 
 std::string ShmSocketPath(std::string_view dir, std::string_view name) {
   std::string path(dir);

@@ -14,9 +14,9 @@
 
 namespace swiftcache::engine::transport {
 
-/// What --shm_dir is where nobody says: `swiftcache` in the user's runtime folder, or `swiftcache-<uid>` in /tmp where
-/// `xdg_runtime_dir` (the environment's XDG_RUNTIME_DIR) is null or empty.
-std::string DefaultShmDir(const char* xdg_runtime_dir);
+/// What --shm_dir is where nobody says: `swiftcache-<uid>` in /tmp. Not in XDG_RUNTIME_DIR, which logind removes, sockets
+/// and all, when the user's last session ends, and which an engine that cron or su starts does not have.
+std::string DefaultShmDir();
 
 /// The socket of the engine `name`; '/' and '%' in it are written %2F and %25.
 std::string ShmSocketPath(std::string_view dir, std::string_view name);

@@ -2,7 +2,7 @@
 // The transport between engines on one machine: granted memory is mapped read-only by its borrower, stores cross its
 // staging memory, messages go over a Unix socket per lease (shm_message.h).
 //
-//   ShmTransport::Options options = {.shm_dir = DefaultShmDir(getenv("XDG_RUNTIME_DIR")), .name = "chat",
+//   ShmTransport::Options options = {.shm_dir = DefaultShmDir(), .name = "chat",
 //                                    .instance_id = instance};
 //   ASSIGN_OR_RETURN(std::unique_ptr<Transport> transport, ShmTransport::Create(options, arena, clock, events));
 #pragma once

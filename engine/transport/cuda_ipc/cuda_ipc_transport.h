@@ -2,7 +2,7 @@
 // The transport between engines whose GPUs reach each other's memory: granted chunks are mapped by their borrower
 // through the driver, stores cross its staging memory on the GPU, messages go over a Unix socket per lease.
 //
-//   CudaIpcOptions options = {.shm_dir = DefaultShmDir(getenv("XDG_RUNTIME_DIR")), .name = "chat", .instance_id = id};
+//   CudaIpcOptions options = {.shm_dir = DefaultShmDir(), .name = "chat", .instance_id = id};
 //   ASSIGN_OR_RETURN(std::unique_ptr<ShmTransport> transport,
 //                    CreateCudaIpcTransport(options, driver, arena, clock, events));
 #pragma once
