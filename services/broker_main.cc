@@ -68,8 +68,8 @@ struct BrokerFlags {
                  "who lends how much: default counts all running and waiting tokens, paper is Algorithm 1 as printed");
     flags.Duration(
         "scale_down_window", &ledger.elastic.window, absl::Milliseconds(10), absl::Hours(24),
-        "t of Algorithm 1; by default what of an engine's cache was worth keeping within sixteen times as long is not "
-        "lent, nor what its requests needed within 3 s or this time");
+        "how long memory was of no use before it is lent: to the prefix cache for sixteen times this, to requests for "
+        "3 s, or for this if it is shorter (policy paper: t of Algorithm 1)");
     flags.Integer("lease_headroom", &ledger.elastic.headroom_percent, 0, 100,
                   "percent of its KV memory that an engine keeps beyond what it needs (default policy)");
     flags.Bytes(
