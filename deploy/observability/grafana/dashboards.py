@@ -145,7 +145,7 @@ ENGINES = {
         ("Wait for the first step", "s", "", quantiles("swiftcache_request_queue_time_seconds", "engine", of=ENGINE)),
         ("Ended", "reqps", "By status; refused ones by reason.",
          [("{{engine}} {{status}}", rate("swiftcache_requests_total", "engine", "status", of=ENGINE)),
-          ("{{engine}} refused: {{reason}}", rate("swiftcache_requests_refused_total", "engine", "reason"))]),
+          ("{{engine}} refused: {{reason}}", rate("swiftcache_requests_refused_total", "engine", "reason", of=ENGINE))]),
         ("Whole requests", "s", "From arrival at the engine to the last token.", quantiles("swiftcache_e2e_request_latency_seconds", "engine", of=ENGINE)),
         ("Length of prompts", "short", "Tokens.", quantiles("swiftcache_request_prompt_tokens", "engine", of=ENGINE)),
         ("Length of answers", "short", "Tokens.", quantiles("swiftcache_request_generation_tokens", "engine", of=ENGINE))],
