@@ -4,6 +4,7 @@
 # is missing or too old the remedy. Needs nothing installed. Exit code: 0, an engine can compute on a GPU here; 1, not.
 #   deploy/check-gpu.sh
 set -uo pipefail
+PATH=$PATH:/usr/sbin:/sbin  # ldconfig, which Debian gives root alone
 
 DRIVER_CUDA=12.4 TOOLKIT_LOWEST=12.4 TOOLKIT_BEYOND=14.0 NCCL=2.18 NCCL_SHARED_GPU=2.30 COMPUTE=8.0
 LD_LIBRARY_PATH=${LD_LIBRARY_PATH:-}
