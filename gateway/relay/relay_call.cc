@@ -170,14 +170,16 @@ void RelayCall::OnEngineEvent(fleet::EngineEvent event) {
     return Abort(absl::InternalError(
         absl::StrCat("engine ", engine_name_, " sent index ", event.index, ", wants 0..", continuations_.size() - 1)));
   }
-  TextContinuation& continuation = continuations_[event.index];
-  if (continuation.ended() || aborted() || lost()) return;
+  if (aborted() || lost()) return;
   if (event.finish == fleet::FinishReason::kCancelled) {  // not cancelled by this call: the engine cut it off
     cut_off_ = true;
     event.finish.reset();
   }
-  const bool has_tokens = !event.token_ids.empty();
   const bool engine_ends = event.finish.has_value();
+  if (engine_ends) ++ended_by_engine_;
+  TextContinuation& continuation = continuations_[event.index];
+  if (continuation.ended()) return;
+  const bool has_tokens = !event.token_ids.empty();
   if (has_tokens && time_to_first_token_ == absl::ZeroDuration()) {
     time_to_first_token_ = env_.clock.Now() - request_.arrived;
     env_.metrics.FirstToken(model_.name, time_to_first_token_);
@@ -189,7 +191,7 @@ void RelayCall::OnEngineEvent(fleet::EngineEvent event) {
   env_.metrics.Generated(model_.name, static_cast<int64_t>(out.token_ids.size()));
   sink_->OnEvent(std::move(out));
   if (continuation.ended()) ++continuations_ended_;
-  if (continuations_ended_ == continuations_.size() && !engine_ends) CancelEngine();
+  if (continuations_ended_ == continuations_.size() && ended_by_engine_ < continuations_.size()) CancelEngine();
 }
 
 void RelayCall::OnEngineDone(const absl::Status& status) {

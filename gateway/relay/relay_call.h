@@ -93,6 +93,7 @@ class RelayCall final : public GenerateCall, public std::enable_shared_from_this
   std::shared_ptr<GenerateSink> sink_;
   std::deque<TextContinuation> continuations_;  // by index; a deque never moves them
   size_t continuations_ended_ = 0;
+  size_t ended_by_engine_ = 0;  // which computes the others until it is cancelled
   bool sent_ = false;
   int64_t text_bytes_ = 0;
   bool cut_off_ = false;  // by the engine, which shut down before the end
