@@ -236,8 +236,9 @@ std::string CompletionHandler::Open(size_t prompt, size_t place) {
   if (options_.echo) progress.choice.text = prompts_[prompt].echo;
   if (!options_.stream) return {};
   const auto index = static_cast<int32_t>(place);
-  if (options_.endpoint == Endpoint::kChat) return writer_.RoleChunk(index);
-  return options_.echo ? writer_.Chunk(index, progress.choice, nullptr) : std::string();
+  const UsageTotals so_far = Usage(), *usage = options_.usage_on_chunks ? &so_far : nullptr;
+  if (options_.endpoint == Endpoint::kChat) return writer_.RoleChunk(index, usage);
+  return options_.echo ? writer_.Chunk(index, progress.choice, usage) : std::string();
 }
 
 void CompletionHandler::Append(const relay::GenerateEvent& event, Choice& choice) const {

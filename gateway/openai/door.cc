@@ -98,7 +98,8 @@ void Door::Receive(Endpoint endpoint, HttpRequest http, std::shared_ptr<HttpResp
 
 void Door::Generate(Endpoint endpoint, const HttpRequest& http, std::shared_ptr<HttpResponder> responder,
                     absl::Time arrived) {
-  std::string request_id(http.Header("x-request-id"));
+  const std::string_view named = http.Header("x-request-id");
+  std::string request_id(named.substr(0, named.find(',')));  // the first of several, which proxies add
   if (request_id.empty()) request_id = absl::StrCat(options_.id_prefix, "-", next_id_.fetch_add(1));
   absl::StatusOr<ParsedRequest> parsed = Parse(endpoint, http, request_id, arrived);
   if (!parsed.ok()) {

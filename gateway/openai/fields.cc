@@ -97,6 +97,7 @@ std::optional<uint64_t> Fields::Seed(const std::string& name) {
     Fail(name, absl::StrCat("is ", Shown(*value), ", wants a whole number of 64 bits"));
     return std::nullopt;
   }
+  if (*number == -1) return std::nullopt;  // vLLM's and llama.cpp's word for none
   return static_cast<uint64_t>(*number);
 }
 

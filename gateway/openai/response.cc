@@ -131,11 +131,11 @@ void LogprobsJson::MoveTo(Endpoint endpoint, std::string& out) {
   out += '}';
 }
 
-std::string ResponseWriter::RoleChunk(int32_t index) const {
+std::string ResponseWriter::RoleChunk(int32_t index, const UsageTotals* usage) const {
   std::string chunk = Head(options_, id_, created_s_);
   const Json begin = {{"index", index}, {"delta", {{"role", "assistant"}, {"content", ""}}}};
   AddChoice(begin, options_.endpoint, nullptr, {}, chunk);
-  return Event(chunk + Tail(nullptr));
+  return Event(chunk + Tail(usage));
 }
 
 std::string ResponseWriter::Chunk(int32_t index, Choice& added, const UsageTotals* usage) const {

@@ -2,7 +2,7 @@
 // The JSON of responses: whole ones and the chunks of a stream. Pure.
 //
 //   ResponseWriter writer(options, "chatcmpl-7", created);
-//   out = writer.RoleChunk(0) + writer.Chunk(0, added, nullptr) + std::string(kDone);
+//   out = writer.RoleChunk(0, nullptr) + writer.Chunk(0, added, nullptr) + std::string(kDone);
 #pragma once
 
 #include <cstdint>
@@ -55,8 +55,8 @@ class ResponseWriter {
   ResponseWriter(ResponseOptions options, std::string id, int64_t created_s)
       : options_(std::move(options)), id_(std::move(id)), created_s_(created_s) {}
 
-  /// Opens a chat choice.
-  std::string RoleChunk(int32_t index) const;
+  /// Opens a chat choice. `usage`: on this chunk, may be null.
+  std::string RoleChunk(int32_t index, const UsageTotals* usage) const;
   /// What is new of a choice, and leaves nothing of it in `added`. `usage`: on this chunk, may be null.
   std::string Chunk(int32_t index, Choice& added, const UsageTotals* usage) const;
   std::string UsageChunk(const UsageTotals& usage) const;

@@ -170,6 +170,8 @@ TEST_F(DoorTest, TheRequestReachesTheRelayWithIdTraceHintAndDeadline) {
   EXPECT_EQ(request.deadline, clock_.Now() + absl::Seconds(60));
   const auto unnamed = Post(kChatPath, ChatBody());
   EXPECT_EQ(unnamed.headers.at("x-request-id"), "gw-1");
+  const auto twice = Post(kChatPath, ChatBody(), "X-Request-Id: mine\r\nX-Request-Id: the proxy's\r\n");
+  EXPECT_EQ(twice.headers.at("x-request-id"), "mine");
   EXPECT_EQ(relay_.WaitForCall(1)->request.request_id, "gw-1");
 }
 

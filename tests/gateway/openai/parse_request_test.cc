@@ -103,6 +103,12 @@ TEST(ParseCompletion, NullIsAbsentUnknownFieldsAreIgnoredAndWholeFloatsAreWhole)
   EXPECT_EQ(parsed.prompts[0].sampling.max_tokens, 8);
   EXPECT_THAT(Completion(R"("prompt":"p","stop":"one")").prompts[0].sampling.stop.list(), ElementsAre("one"));
   EXPECT_EQ(Completion(R"("prompt":"p","seed":18446744073709551615)").prompts[0].sampling.seed, ~uint64_t{0});
+  EXPECT_FALSE(Completion(R"("prompt":"p","seed":-1)").prompts[0].sampling.seed.has_value()) << "as elsewhere";
+}
+
+TEST(ParseCompletion, APromptIsPlainOnRequest) {
+  EXPECT_FALSE(Completion(R"("prompt":"p")").prompts[0].plain_prompt);
+  EXPECT_TRUE(Completion(R"("prompt":["p","q"],"plain_content":true)").prompts[1].plain_prompt);
 }
 
 TEST(ParseChat, ContentMayBeTextOrTextParts) {
@@ -350,6 +356,10 @@ TEST(ReadHeaders, HintsComeInTheirOrderAndTheBodyWins) {
   parsed = Completion(R"("prompt":"a")");
   ReadHeaders(http, "id", parsed);
   EXPECT_EQ(parsed.prompts[0].conversation_id, "session");
+  http.headers["x-session-id"] = std::string(257, 's');
+  parsed = Completion(R"("prompt":"a")");
+  ReadHeaders(http, "id", parsed);
+  EXPECT_EQ(parsed.prompts[0].conversation_id, "") << "longer than a label may be";
 }
 
 TEST(ReadHeaders, ANumberedIdStaysWithinTheLimitOfAnIdThatIsItself) {

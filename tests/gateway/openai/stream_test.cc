@@ -80,6 +80,16 @@ TEST_F(StreamTest, ContinuousUsageIsOnEveryChunk) {
   EXPECT_EQ(events[1]["usage"]["completion_tokens"], 2);
 }
 
+TEST_F(StreamTest, ContinuousUsageIsOnTheChunkThatOpensAnAnswerToo) {
+  relay_.on_generate = [](std::shared_ptr<FakeCall> call) { call->Say({"a", "b"}); };
+  const json each = {{"continuous_usage_stats", true}};
+  for (const auto& events : {Stream(kChatPath, ChatBody({{"stream_options", each}})),
+                             Stream(kCompletionsPath, CompletionBody({{"stream_options", each}, {"echo", true}}))}) {
+    ASSERT_EQ(events.size(), 3u);
+    for (const json& event : events) EXPECT_EQ(event.value("usage", json::object())["prompt_tokens"], 5) << event;
+  }
+}
+
 TEST_F(StreamTest, SeveralAnswersEachOpenOnceAndKeepTheirIndex) {
   relay_.on_generate = [](std::shared_ptr<FakeCall> call) { call->Say({"x", "y"}); };
   const auto events = Stream(kChatPath, ChatBody({{"n", 2}}));
