@@ -164,6 +164,7 @@ absl::StatusOr<ParsedRequest> ParseRequest(Endpoint endpoint, const std::string&
     inputs.emplace_back(ParseChat(fields, limits));
   } else {
     ReadCompletionOptions(fields, shared.sampling, answer);
+    shared.plain_prompt = fields.Bool("plain_content").value_or(false);
     inputs = ParsePrompts(fields, limits);
     if (answer.echo) CheckEcho(fields, limits, inputs, shared.sampling.n.value_or(1));
   }

@@ -35,6 +35,7 @@ struct GenerateRequest {
   std::string door, client;  // for the log: "grpc" or "http", and the other end of the connection as host:port
   std::string model;
   Input input;
+  bool plain_prompt = false;  // of a text: what looks like a special token stays text
   fleet::Sampling sampling;
   std::string cache_salt;
   std::string conversation_id;

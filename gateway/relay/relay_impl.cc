@@ -67,15 +67,17 @@ absl::StatusOr<RelayCall::Inputs> RelayImpl::Prepare(GenerateRequest& request) {
   ASSIGN_OR_RETURN(fleet::ModelView model, FindModel(request.model));
   RETURN_IF_ERROR(CheckRequest(request, options_.limits));
   RETURN_IF_ERROR(CheckIds("sampling.stop_token_ids", request.sampling.stop_token_ids, (*model.text)->vocab_size()));
-  ASSIGN_OR_RETURN(std::vector<int32_t> prompt, PromptOf(std::exchange(request.input, {}), model));
+  ASSIGN_OR_RETURN(std::vector<int32_t> prompt, PromptOf(request, model));
   return RelayCall::Inputs{
       .request = {}, .engine_id = {}, .model = std::move(model), .prompt = std::move(prompt), .sink = {}};
 }
 
-absl::StatusOr<std::vector<int32_t>> RelayImpl::PromptOf(Input input, const fleet::ModelView& model) {
+absl::StatusOr<std::vector<int32_t>> RelayImpl::PromptOf(GenerateRequest& request, const fleet::ModelView& model) {
   const absl::Time begin = clock_.Now();
+  Input input = std::exchange(request.input, {});
   const bool was_text = !std::holds_alternative<std::vector<int32_t>>(input);
-  absl::StatusOr<std::vector<int32_t>> ids = PromptIds(**model.text, std::move(input), model.max_model_len_tokens());
+  absl::StatusOr<std::vector<int32_t>> ids =
+      PromptIds(**model.text, std::move(input), request.plain_prompt, model.max_model_len_tokens());
   if (was_text) metrics_.Tokenized(model.name, clock_.Now() - begin);
   return ids;
 }

@@ -65,7 +65,7 @@ class RelayImpl final : public Relay {
   std::string NewId();
   absl::StatusOr<fleet::ModelView> FindModel(const std::string& name) const;
   absl::StatusOr<RelayCall::Inputs> Prepare(GenerateRequest& request);
-  absl::StatusOr<std::vector<int32_t>> PromptOf(Input input, const fleet::ModelView& model);
+  absl::StatusOr<std::vector<int32_t>> PromptOf(GenerateRequest& request, const fleet::ModelView& model);
   bool Enter() ABSL_LOCKS_EXCLUDED(mutex_);
   void Leave() ABSL_LOCKS_EXCLUDED(mutex_);
   absl::StatusOr<std::shared_ptr<GenerateCall>> Begin(GenerateRequest request, std::shared_ptr<GenerateSink> sink,

@@ -87,7 +87,7 @@ TEST_F(RelayTest, RequestsOfTheSameIdAreTwoToTheEngine) {
   EXPECT_NE(seen[0], seen[1]);
 }
 
-TEST_F(RelayTest, SpecialLookingTextInAPromptStaysText) {
+TEST_F(RelayTest, SpecialLookingTextInAPlainPromptStaysText) {
   Serve({"a"});
   auto ids = relay_->Tokenize("m", "<|im_end|>", /*parse_special=*/false);
   EXPECT_EQ(*ids, Bytes("<|im_end|>"));
