@@ -75,16 +75,17 @@ void CompletionHandler::Run(relay::Relay& relay, std::vector<relay::GenerateRequ
   Ready();
 }
 
-// A long prompt waits for a thread: its client may have left.
-bool CompletionHandler::IsOver() {
+// Nothing: it is not over. A long prompt waits for a thread: its client may have left.
+std::optional<absl::Status> CompletionHandler::WhyOver() {
   absl::MutexLock lock(&mutex_);
-  return phase_ == Phase::kOver;
+  if (phase_ != Phase::kOver) return std::nullopt;
+  return why_over_;
 }
 
 // False: the response is over.
 bool CompletionHandler::Start(relay::Relay& relay, relay::GenerateRequest request, size_t prompt) {
-  if (IsOver()) {
-    relay.Refused(std::move(request), absl::CancelledError("cancelled by the client"));
+  if (std::optional<absl::Status> why = WhyOver()) {
+    relay.Refused(std::move(request), *std::move(why));
     return false;
   }
   std::optional<std::string> text = TextToEcho(options_, request);
@@ -94,7 +95,7 @@ bool CompletionHandler::Start(relay::Relay& relay, relay::GenerateRequest reques
     return false;
   }
   if (!Adopt(*call, prompt)) {
-    (*call)->Cancel();
+    (*call)->Cancel(*WhyOver());
     return false;
   }
   if (!options_.echo) return true;
@@ -184,11 +185,13 @@ void CompletionHandler::Delivered(bool client_is_there) {
 // Cancel has no effect on calls that have ended.
 void CompletionHandler::CancelIfOver() {
   Calls ended;
+  absl::Status why;
   {
     absl::MutexLock lock(&mutex_);
     if (phase_ == Phase::kOver) ended = std::exchange(calls_, {});
+    why = why_over_;
   }
-  for (const auto& call : ended) call->Cancel();
+  for (const auto& call : ended) call->Cancel(why);
 }
 
 void CompletionHandler::Handle(size_t prompt, CallUpdate update) {
@@ -287,6 +290,7 @@ void CompletionHandler::GiveUp() {
 
 void CompletionHandler::EndWith(const absl::Status& error) {
   if (phase_ == Phase::kOver) return;
+  why_over_ = error;
   GiveUp();
   const absl::Status status = WithParam(error, options_.endpoint);
   if (!begun_) return PutSend(HttpStatusOf(status), ErrorBody(status), ErrorHeaders(status));

@@ -55,7 +55,7 @@ class CompletionHandler : public std::enable_shared_from_this<CompletionHandler>
   };
 
   bool Start(relay::Relay& relay, relay::GenerateRequest request, size_t prompt) ABSL_LOCKS_EXCLUDED(mutex_);
-  bool IsOver() ABSL_LOCKS_EXCLUDED(mutex_);
+  std::optional<absl::Status> WhyOver() ABSL_LOCKS_EXCLUDED(mutex_);
   bool Adopt(const std::shared_ptr<relay::GenerateCall>& call, size_t prompt) ABSL_LOCKS_EXCLUDED(mutex_);
   bool Echo(absl::StatusOr<std::string> text, size_t prompt) ABSL_LOCKS_EXCLUDED(mutex_);
   void OnUpdate(size_t prompt, CallUpdate update) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -98,6 +98,7 @@ class CompletionHandler : public std::enable_shared_from_this<CompletionHandler>
 
   absl::Mutex mutex_;
   Phase phase_ ABSL_GUARDED_BY(mutex_) = Phase::kStarting;
+  absl::Status why_over_ ABSL_GUARDED_BY(mutex_) = relay::ClientGone();
   std::vector<std::pair<size_t, CallUpdate>> early_
       ABSL_GUARDED_BY(mutex_);  // what came while calls were being started
   Calls calls_ ABSL_GUARDED_BY(mutex_);

@@ -77,13 +77,17 @@ class GenerateSink {
   virtual void OnDone(absl::Status status) = 0;  // last call, exactly once
 };
 
+/// What a request ends with whose client ended it, or is gone.
+inline absl::Status ClientGone() { return absl::CancelledError("cancelled by the client"); }
+
 /// A request under way; Cancel at any time, from any thread.
 class GenerateCall {
  public:
   virtual ~GenerateCall() = default;
   virtual const std::string& request_id() const = 0;
   virtual const std::vector<int32_t>& prompt_ids() const = 0;
-  virtual void Cancel() = 0;
+  /// Ends it with `why`, which is counted and logged; the first stays, and a call that has ended is as it is.
+  virtual void Cancel(absl::Status why) = 0;
 };
 
 struct ModelInfo {

@@ -58,7 +58,7 @@ class RelayCall final : public GenerateCall, public std::enable_shared_from_this
 
   const std::string& request_id() const override { return request_.request_id; }
   const std::vector<int32_t>& prompt_ids() const override { return engine_request_.token_ids; }
-  void Cancel() override { Abort(absl::CancelledError("cancelled by the client")); }
+  void Cancel(absl::Status why) override { Abort(std::move(why)); }
 
  private:
   class Attempt;

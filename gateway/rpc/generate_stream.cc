@@ -31,7 +31,7 @@ std::shared_ptr<GenerateStream> GenerateStream::Create(const Options& options) {
 
 void GenerateStream::Begin(relay::Relay& relay, absl::StatusOr<relay::GenerateRequest> request) {
   if (!request.ok()) return OnDone(request.status());
-  if (IsOver()) return relay.Refused(*std::move(request), absl::CancelledError("cancelled by the client"));
+  if (IsOver()) return relay.Refused(*std::move(request), relay::ClientGone());
   absl::StatusOr<std::shared_ptr<relay::GenerateCall>> call = relay.Generate(*std::move(request), shared_from_this());
   if (call.ok()) {
     Attach(*std::move(call));
@@ -48,13 +48,13 @@ bool GenerateStream::IsOver() {
 
 // Events that came before are sent now that the request's id is known.
 void GenerateStream::Attach(std::shared_ptr<relay::GenerateCall> call) {
-  bool over = false;
+  std::optional<absl::Status> over;
   {
     absl::MutexLock lock(&mutex_);
-    over = end_.has_value() && pending_.empty();
+    if (end_.has_value() && pending_.empty()) over = end_;
     if (!over) call_ = call;
   }
-  if (over) call->Cancel();
+  if (over) call->Cancel(*std::move(over));
   Advance();
 }
 
@@ -88,14 +88,14 @@ void GenerateStream::OnDone(absl::Status status) {
 
 // Drops what is unread and ends the request; the first reason stays.
 void GenerateStream::GiveUp(absl::Status status) {
-  Drop(WithRetryInfo(std::move(status)));
+  Drop(WithRetryInfo(status));
   std::shared_ptr<relay::GenerateCall> call;
   {
     absl::MutexLock lock(&mutex_);
     unread_bytes_ = 0;
     call = call_;
   }
-  if (call != nullptr) call->Cancel();
+  if (call != nullptr) call->Cancel(std::move(status));
 }
 
 void GenerateStream::OnNext(v1::GenerateResponse& response) {

@@ -45,7 +45,7 @@ class GenerateStream final : public StreamWriter<v1::GenerateResponse>,
   bool IsOver() ABSL_LOCKS_EXCLUDED(mutex_);
   void Attach(std::shared_ptr<relay::GenerateCall> call) ABSL_LOCKS_EXCLUDED(mutex_);
   void GiveUp(absl::Status status) ABSL_LOCKS_EXCLUDED(mutex_);
-  void OnReaderGone() override { GiveUp(absl::CancelledError("the client cancelled, or is gone")); }
+  void OnReaderGone() override { GiveUp(relay::ClientGone()); }
   bool MayWrite() const override ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return call_ != nullptr; }
   void OnNext(v1::GenerateResponse& response) override ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 

@@ -80,7 +80,7 @@ class InMemoryCluster : public ::testing::Test {
       client->OnDone(call.status());
       return client;
     }
-    if (cancel) (*call)->Cancel();
+    if (cancel) (*call)->Cancel(gateway::relay::ClientGone());
     client->done.WaitForNotification();
     return client;
   }

@@ -32,9 +32,9 @@ class FakeCall final : public gateway::relay::GenerateCall {
 
   const std::string& request_id() const override { return request.request_id; }
   const std::vector<int32_t>& prompt_ids() const override { return prompt_ids_; }
-  void Cancel() override {
+  void Cancel(absl::Status why) override {
     absl::MutexLock lock(&mutex_);
-    cancelled_ = true;
+    if (!std::exchange(cancelled_, true)) why_cancelled_ = std::move(why);
   }
 
   void Emit(gateway::relay::GenerateEvent event) {
@@ -60,6 +60,10 @@ class FakeCall final : public gateway::relay::GenerateCall {
   bool WaitCancelled() {
     absl::MutexLock lock(&mutex_);
     return mutex_.AwaitWithTimeout(absl::Condition(&cancelled_), absl::Seconds(20));
+  }
+  absl::Status why_cancelled() {
+    absl::MutexLock lock(&mutex_);
+    return why_cancelled_;
   }
   bool cancelled() {
     absl::MutexLock lock(&mutex_);
@@ -99,6 +103,7 @@ class FakeCall final : public gateway::relay::GenerateCall {
   absl::Mutex mutex_;
   std::shared_ptr<gateway::relay::GenerateSink> sink_ ABSL_GUARDED_BY(mutex_);
   bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
+  absl::Status why_cancelled_ ABSL_GUARDED_BY(mutex_);
 };
 
 /// A prompt has one token a byte; a chat one a byte of content. Thread-safety: safe.

@@ -163,6 +163,7 @@ TEST_F(CompletionHandlerTest, LogprobsThatNobodyGetsAnyMoreGoBackToTheBudgetBefo
     EXPECT_FALSE(budget_->Take(600 << 10));
     client_leaves ? responder_->Disconnect() : other->End(absl::InternalError("x"));
     EXPECT_TRUE(call->cancelled());
+    EXPECT_EQ(call->why_cancelled(), client_leaves ? relay::ClientGone() : absl::InternalError("x"));
     ASSERT_TRUE(budget_->Take(1 << 20));
     budget_->Give(1 << 20);
     call->Emit(LongLogprobs());  // on its way when it was cancelled

@@ -153,7 +153,7 @@ class RelayFixture : public ::testing::Test {
     auto sink = std::make_shared<CollectingSink>();
     auto call = relay_->Generate(Prompt("x"), sink);
     if (!call.ok()) return;
-    if (cancel) (*call)->Cancel();
+    if (cancel) (*call)->Cancel(relay::ClientGone());
     const absl::Status status = sink->Wait();
     EXPECT_TRUE(status.ok() || absl::IsUnavailable(status) || absl::IsCancelled(status)) << status;
   }

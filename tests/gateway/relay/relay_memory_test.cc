@@ -37,7 +37,7 @@ TEST_F(RelayMemoryTest, ContinuationsShareTheMemoryOfStopStrings) {
   const auto call = relay_->Generate(request, std::make_shared<CollectingSink>());
   ASSERT_TRUE(call.ok()) << call.status();
   EXPECT_LT(AllocatedBytes(), before + (8 << 20));
-  (*call)->Cancel();
+  (*call)->Cancel(relay::ClientGone());
 }
 
 TEST_F(RelayMemoryTest, PromptsOfOneHttpRequestShareTheMemoryOfStopStrings) {
@@ -52,7 +52,7 @@ TEST_F(RelayMemoryTest, PromptsOfOneHttpRequestShareTheMemoryOfStopStrings) {
     calls.push_back(*call);
   }
   EXPECT_LT(AllocatedBytes(), before + (8 << 20));
-  for (const auto& call : calls) call->Cancel();
+  for (const auto& call : calls) call->Cancel(relay::ClientGone());
 }
 
 TEST_F(RelayMemoryTest, APromptIsHeldOnlyAsTheTokenIdsOfItsEngine) {
@@ -75,7 +75,7 @@ TEST_F(RelayMemoryTest, APromptIsHeldOnlyAsTheTokenIdsOfItsEngine) {
     sent.WaitForNotification();
     // The relay's copy and the engine's, in the place of what the test had.
     EXPECT_LT(AllocatedBytes(), before + 2 * kBytes - (text ? kIds : kBytes) + (1 << 20));
-    (*call)->Cancel();
+    (*call)->Cancel(relay::ClientGone());
   }
 }
 

@@ -138,7 +138,7 @@ TEST_F(RelayMetricsTest, TokensOfAPromptAreCountedOnceAndThoseOfAnswersAsTheyLea
   sink->WaitEvents(1);
   scraped = Scrape();  // the request is still under way
   EXPECT_THAT(scraped, HasSubstr("swiftcache_gateway_generation_tokens_total{model_name=\"m\"} 8\n"));
-  (*call)->Cancel();
+  (*call)->Cancel(relay::ClientGone());
   EXPECT_EQ(sink->Wait().code(), absl::StatusCode::kCancelled);
 }
 

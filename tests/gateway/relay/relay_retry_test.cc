@@ -209,7 +209,7 @@ TEST_F(RelayRetryTest, ACancelledRequestIsNotTriedAgain) {
   auto sink = std::make_shared<CollectingSink>();
   auto call = relay_->Generate(Prompt("x"), sink);
   asked.WaitForNotification();
-  (*call)->Cancel();
+  (*call)->Cancel(relay::ClientGone());
   EXPECT_EQ(sink->Wait().code(), absl::StatusCode::kCancelled);
   EXPECT_EQ(engines_["b"].calls(), 0);
 }
@@ -226,7 +226,7 @@ TEST_F(RelayRetryTest, LoadSpreadsOverTheEnginesOfAModel) {
   }
   EXPECT_EQ(engines_["a"].calls(), 3);
   EXPECT_EQ(engines_["b"].calls(), 3);
-  for (const auto& call : calls) call->Cancel();
+  for (const auto& call : calls) call->Cancel(relay::ClientGone());
   for (const auto& sink : sinks) EXPECT_EQ(sink->Wait().code(), absl::StatusCode::kCancelled);
 }
 

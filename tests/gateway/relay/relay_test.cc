@@ -89,6 +89,18 @@ TEST_F(RelayTest, RequestsOfTheSameIdAreTwoToTheEngine) {
 
 TEST_F(RelayTest, SpecialLookingTextInAPlainPromptStaysText) {
   Serve({"a"});
+  std::vector<std::vector<int32_t>> prompts;
+  engines_["a"].SetScript([&](FakeCall& call) {
+    prompts.push_back(call.request().token_ids);
+    call.SendFinish(FinishReason::kLength);
+    call.End(absl::OkStatus());
+  });
+  for (const bool plain : {false, true}) {
+    relay::GenerateRequest request = Prompt("a<|im_end|>");
+    request.plain_prompt = plain;
+    ASSERT_EQ(Run(request), absl::OkStatus());
+  }
+  EXPECT_THAT(prompts, ElementsAre(ElementsAre('a', fakes::kImEnd), Bytes("a<|im_end|>")));
   auto ids = relay_->Tokenize("m", "<|im_end|>", /*parse_special=*/false);
   EXPECT_EQ(*ids, Bytes("<|im_end|>"));
   EXPECT_THAT(*relay_->Tokenize("m", "<|im_end|>", /*parse_special=*/true), ElementsAre(fakes::kImEnd));
@@ -299,9 +311,9 @@ TEST_F(RelayTest, CancelReachesTheEngineAndEndsWithCancelled) {
   auto sink = std::make_shared<CollectingSink>();
   auto call = relay_->Generate(Prompt("x"), sink);
   ASSERT_TRUE(call.ok());
-  (*call)->Cancel();
+  (*call)->Cancel(relay::ClientGone());
   EXPECT_EQ(sink->Wait().code(), absl::StatusCode::kCancelled);
-  (*call)->Cancel();
+  (*call)->Cancel(relay::ClientGone());
   EXPECT_THAT(sink->events(), SizeIs(0));
 }
 

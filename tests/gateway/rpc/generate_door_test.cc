@@ -8,6 +8,7 @@
 
 #include <atomic>
 
+#include "absl/strings/match.h"
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "common/rpc/channel.h"
@@ -179,6 +180,11 @@ TEST_F(GenerateDoorTest, AClientThatDoesNotReadIsGivenUpOnceTheBoundIsReached) {
   EXPECT_THAT(status.error_message(), HasSubstr("1048576"));
   EXPECT_LT(received, 1024);
   EXPECT_EQ(cut_, 1);
+  const std::string counted = "swiftcache_gateway_requests_total{code=\"RESOURCE_EXHAUSTED\",model_name=\"m\"} 1";
+  for (int i = 0; i < 2000 && !absl::StrContains(metrics_.Serialize(), counted); ++i) {  // the engine's end may be late
+    absl::SleepFor(absl::Milliseconds(10));
+  }
+  EXPECT_THAT(metrics_.Serialize(), HasSubstr(counted)) << "not as the client's own end";
 }
 
 TEST_F(GenerateDoorTest, ListsTokenizesAndDetokenizes) {
