@@ -63,6 +63,12 @@ struct LiveRequest {
   absl::flat_hash_set<int32_t> stop_ids;
   int64_t num_done = 0;
 
+  /// It has no max_tokens: it ends at the model's length, or with the memory at hand.
+  bool takes_what_there_is() const { return !request.max_tokens; }
+  /// Of one continuation, prompt and output: what there may have to be memory for before it begins.
+  int64_t tokens_to_begin() const {
+    return takes_what_there_is() ? static_cast<int64_t>(request.prompt.size()) + 1 : max_total_tokens;
+  }
   /// Adds the next continuation. Whole blocks of the prompt are there once for all of them.
   Continuation* Begin(int64_t block_tokens);
   /// The reason to end after `token`, the last of `continuation`.

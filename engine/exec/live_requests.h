@@ -65,7 +65,7 @@ class LiveRequests {
   void Park(LiveRequest& request);
   void Unpark(LiveRequest& request);
   bool any_parked() const { return !parked_.empty(); }
-  /// Of those parked, who may grow to the fewest tokens, and to the most. REQUIRES: any_parked().
+  /// Of those parked, who wants memory for the fewest tokens to begin, and for the most. REQUIRES: any_parked().
   LiveRequest& least_parked() const { return **parked_.begin(); }
   LiveRequest& most_parked() const { return **parked_.rbegin(); }
   int64_t parked_tokens() const { return parked_tokens_; }
@@ -76,7 +76,7 @@ class LiveRequests {
  private:
   struct ByNeed {
     bool operator()(const LiveRequest* a, const LiveRequest* b) const {
-      if (a->max_total_tokens != b->max_total_tokens) return a->max_total_tokens < b->max_total_tokens;
+      if (a->tokens_to_begin() != b->tokens_to_begin()) return a->tokens_to_begin() < b->tokens_to_begin();
       return a->first_sequence < b->first_sequence;
     }
   };

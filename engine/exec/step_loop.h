@@ -117,6 +117,7 @@ class StepLoop {
   void TakeTokens(const sched::StepPlan& plan, std::vector<backend::Sampled> tokens);
   void AdmitParked();
   void EndStarved();
+  void EndWith(LiveRequest& request, FinishReason why);
   void ForgetNeed();
   std::string WhyStarved(const LiveRequest& request) const;
   int64_t TokensNotRunning() const { return scheduler_.waiting_tokens() + live_.parked_tokens(); }

@@ -17,11 +17,6 @@ void StepLoop::Accept(std::unique_ptr<LiveRequest> request) {
   if (!accepted.request.ignore_eos) accepted.stop_ids.insert(options_.eos_ids.begin(), options_.eos_ids.end());
   accepted.first_sequence = sched::SequenceId(next_sequence_);
   next_sequence_ += accepted.request.n;
-  if (!accepted.request.max_tokens) {  // nobody asked for more than there is at present
-    accepted.max_total_tokens =
-        std::clamp(cache_.num_potential() * options_.block_tokens,
-                   static_cast<int64_t>(accepted.request.prompt.size()) + 1, accepted.max_total_tokens);
-  }
   live_.Begin(accepted);
   live_.Park(accepted);
   AdmitParked();
@@ -29,17 +24,23 @@ void StepLoop::Accept(std::unique_ptr<LiveRequest> request) {
 
 // Donors may have what it takes to hold the rest: they are asked, and for a while it waits for their answer.
 void StepLoop::AdmitParked() {
-  while (live_.any_parked() && scheduler_.CanEverFit(live_.least_parked().max_total_tokens - 1)) {
+  while (live_.any_parked() && scheduler_.CanEverFit(live_.least_parked().tokens_to_begin() - 1)) {
     LiveRequest& request = live_.least_parked();
     live_.Unpark(request);
     scheduler_.Add(request.continuations.front().get());
   }
-  if (live_.any_parked()) cache_.NoteWish(cache_.BlocksFor(live_.most_parked().max_total_tokens - 1));
+  if (live_.any_parked()) cache_.NoteWish(cache_.BlocksFor(live_.most_parked().tokens_to_begin() - 1));
 }
 
 void StepLoop::EndStarved() {
   const std::vector<LiveRequest*> starved = starvation_.Look();
-  for (LiveRequest* request : starved) Close(*request, absl::OutOfRangeError(WhyStarved(*request)));
+  for (LiveRequest* request : starved) {
+    if (request->takes_what_there_is() && request->output_tokens() > 0) {
+      EndWith(*request, FinishReason::kLength);
+    } else {
+      Close(*request, absl::OutOfRangeError(WhyStarved(*request)));
+    }
+  }
   if (!starved.empty()) ForgetNeed();
 }
 
@@ -49,11 +50,14 @@ void StepLoop::ForgetNeed() {
 
 std::string StepLoop::WhyStarved(const LiveRequest& request) const {
   const auto prompt_tokens = static_cast<int64_t>(request.request.prompt.size());
-  std::string why = absl::StrCat(
-      "the prompt has ", prompt_tokens, " tokens, and max_tokens allows ", request.max_total_tokens - prompt_tokens,
-      " more; this engine's own memory holds ", cache_.num_usable_local() * options_.block_tokens,
-      " in all, with what others lend at present ", cache_.num_usable() * options_.block_tokens,
-      ": lower max_tokens, shorten the prompt, or raise --kv_cache_bytes");
+  std::string why =
+      absl::StrCat("the prompt has ", prompt_tokens, " tokens",
+                   request.takes_what_there_is()
+                       ? std::string()
+                       : absl::StrCat(", and max_tokens allows ", request.max_total_tokens - prompt_tokens, " more"),
+                   "; this engine's own memory holds ", cache_.num_usable_local() * options_.block_tokens,
+                   " in all, with what others lend at present ", cache_.num_usable() * options_.block_tokens,
+                   ": lower max_tokens, shorten the prompt, or raise --kv_cache_bytes");
   const auto exhausted = std::find_if(request.continuations.begin(), request.continuations.end(),
                                       [this](const auto& c) { return !c->done && scheduler_.IsExhausted(*c); });
   if (exhausted != request.continuations.end()) {
@@ -83,16 +87,21 @@ void StepLoop::EndAll() {
             absl::UnavailableError("the engine stopped before the first token: send the request to another engine"));
       continue;
     }
-    for (const auto& continuation : request.continuations) {
-      if (continuation->done) continue;
-      outbox_.Add({.sink = request.sink.get(),
-                   .index = continuation->index,
-                   .finish = FinishReason::kCancelled,
-                   .usage = request.UsageOf(*continuation)});
-    }
-    Close(request, absl::OkStatus());
+    EndWith(request, FinishReason::kCancelled);
   }
   Publish();
+}
+
+// Of those of its continuations that have not ended.
+void StepLoop::EndWith(LiveRequest& request, FinishReason why) {
+  for (const auto& continuation : request.continuations) {
+    if (continuation->done) continue;
+    outbox_.Add({.sink = request.sink.get(),
+                 .index = continuation->index,
+                 .finish = why,
+                 .usage = request.UsageOf(*continuation)});
+  }
+  Close(request, absl::OkStatus());
 }
 
 // A request that one of its continuations ended early is gone for those after it.

@@ -19,6 +19,7 @@ std::unique_ptr<LiveRequest> MakeRequest(int64_t id, int64_t prompt_tokens, int6
   request->request.request_id = std::to_string(id);
   request->request.prompt.resize(prompt_tokens, 1);
   request->request.n = n;
+  request->request.max_tokens = max_total_tokens - prompt_tokens;
   request->max_total_tokens = max_total_tokens;
   request->first_sequence = sched::SequenceId(100 * id);
   return request;
@@ -72,6 +73,13 @@ TEST(LiveRequestsTest, TheContinuationsOfARequestShareItsPromptAndHaveTheirOutpu
     tokens.AppendTo(all, 0, tokens.size());
     EXPECT_EQ(all, (std::vector<int32_t>{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 50 + i}));
   }
+}
+
+TEST(LiveRequestsTest, WithoutMaxTokensOneBeginsWhereItsPromptHasAPlace) {
+  const std::unique_ptr<LiveRequest> request = MakeRequest(1, 10, 20);
+  EXPECT_EQ(request->tokens_to_begin(), 20);
+  request->request.max_tokens.reset();
+  EXPECT_EQ(request->tokens_to_begin(), 11);
 }
 
 TEST(LiveRequestsTest, ParkedOnesAreInTheOrderOfTheirNeedAndThenOfArrival) {

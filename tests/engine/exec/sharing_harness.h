@@ -42,6 +42,8 @@ struct SharingOptions {
 /// The loop is stepped by the test's thread; the coordinator has its own.
 class SharingHarness : private LoopObserver {
  public:
+  static constexpr int64_t kModelLength = 400;  // tokens, of requests without max_tokens
+
   explicit SharingHarness(const SharingOptions& options)
       : model_(options.model),
         block_bytes_(options.model.layout().block_bytes()),
@@ -145,14 +147,17 @@ class SharingHarness : private LoopObserver {
   std::vector<int32_t> Prompt(unsigned seed) const {
     return RandomTokens(seed, 6 * model_.block_tokens, model_.vocab_size);
   }
-  std::shared_ptr<Recording> Add(std::vector<int32_t> prompt, int64_t max_tokens, const std::string& salt = "") {
+  std::shared_ptr<Recording> Add(std::vector<int32_t> prompt, std::optional<int64_t> max_tokens,
+                                 const std::string& salt = "") {
     auto recording = std::make_shared<Recording>();
     auto live = std::make_unique<LiveRequest>();
     live->arrival_time = clock_.Now();
-    live->request = Greedy(std::move(prompt), max_tokens);
+    live->request = Greedy(std::move(prompt), max_tokens.value_or(kModelLength));
+    if (!max_tokens) live->request.max_tokens.reset();
     live->request.request_id = absl::StrCat("r", next_request_++);
     live->request.cache_salt = salt;
-    live->max_total_tokens = static_cast<int64_t>(live->request.prompt.size()) + max_tokens;
+    live->max_total_tokens =
+        max_tokens ? static_cast<int64_t>(live->request.prompt.size()) + *max_tokens : kModelLength;
     live->sink = std::make_unique<RecordingSink>(recording);
     loop_->Accept(std::move(live));
     return recording;

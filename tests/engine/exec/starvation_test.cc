@@ -66,6 +66,39 @@ TEST_F(StarvationTest, WhoOutgrewOwnMemoryHasPatienceFromWhenItsLeaseIsGone) {
   EXPECT_FALSE(harness_.loop().has_work());
 }
 
+// Its answer has what leases hold by then, and not what was known of them when it came.
+TEST_F(StarvationTest, WithoutMaxTokensAnAnswerHasWhatComesLater) {
+  const auto chat = harness_.Add(Prompt(80), std::nullopt);
+  ASSERT_NO_FATAL_FAILURE(Rounds(2));
+  ASSERT_EQ(chat->tokens().size(), 0u) << "own memory does not hold its prompt";
+  ASSERT_NO_FATAL_FAILURE(harness_.Borrow(7, 64));
+  ASSERT_NO_FATAL_FAILURE(Rounds(150));
+  ASSERT_FALSE(chat->done());
+  EXPECT_GT(chat->tokens().size(), 100u);
+  harness_.clock().Advance(absl::Seconds(9));
+  ASSERT_NO_FATAL_FAILURE(LoseTheLease(7));
+  ASSERT_NO_FATAL_FAILURE(Rounds(2));
+  EXPECT_FALSE(chat->done());
+  harness_.clock().Advance(absl::Seconds(11));
+  ASSERT_NO_FATAL_FAILURE(Rounds(2));
+  ASSERT_TRUE(chat->done());
+  EXPECT_TRUE(chat->Wait().ok()) << chat->Wait();
+  EXPECT_EQ(chat->output().finish, FinishReason::kLength);
+  const std::vector<int32_t> tokens = chat->tokens();
+  EXPECT_EQ(tokens, FakeGreedy(harness_.model(), Prompt(80), static_cast<int64_t>(tokens.size())));
+}
+
+TEST_F(StarvationTest, WithoutMaxTokensAPromptThatNobodyHoldsIsAnError) {
+  const auto chat = harness_.Add(Prompt(80), std::nullopt);
+  ASSERT_NO_FATAL_FAILURE(Rounds(2));
+  harness_.clock().Advance(absl::Seconds(11));
+  ASSERT_NO_FATAL_FAILURE(Rounds(2));
+  ASSERT_TRUE(chat->done());
+  EXPECT_EQ(chat->Wait().code(), absl::StatusCode::kOutOfRange);
+  EXPECT_THAT(std::string(chat->Wait().message()),
+              testing::HasSubstr("the prompt has 80 tokens; this engine's own memory holds 64"));
+}
+
 TEST_F(StarvationTest, WhoseWorkWaitsTakesItsNextTurnSoonThoughNobodySaysAnything) {
   (void)harness_.Add(Prompt(400), 10);
   (void)harness_.loop().Turn();
