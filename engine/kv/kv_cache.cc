@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <iterator>
 #include <limits>
+#include <numeric>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -87,12 +88,13 @@ void KvCache::CountWorth(const BlockTable& table, const ReuseMeter::LookedUp& se
   }
 }
 
-// What the table has beyond its committed blocks holds nothing yet.
+// What the table has beyond its committed blocks holds nothing yet, or a part of what the next block found has whole.
 KvCache::Attached KvCache::AttachMore(BlockTable& table, const TokenView& tokens, int64_t computed_tokens) {
-  if (!table.pin_ || computed_tokens != table.committed_ * options_.block_tokens) return {};
+  const int64_t begun = computed_tokens - table.committed_ * options_.block_tokens;
+  if (!table.pin_ || begun >= options_.block_tokens) return {};
   std::vector<BlockRef> more = tree_.FindMore(table.pin_, tokens, MatchLimit(tokens), table.holder_);
   if (more.empty()) return {};
-  const Attached attached{static_cast<int64_t>(more.size()) * options_.block_tokens,
+  const Attached attached{static_cast<int64_t>(more.size()) * options_.block_tokens - begun,
                           LeasedAmong(more) * options_.block_tokens};
   table.blocks_.resize(table.committed_);
   std::move(more.begin(), more.end(), std::back_inserter(table.blocks_));
@@ -243,6 +245,15 @@ void KvCache::FollowPlaces(const BlockTable& table, PlaceCursor& cursor,
 }
 
 int64_t KvCache::LeasedBlocks(const BlockTable& table) const { return LeasedAmong(table.blocks_); }
+
+int64_t KvCache::HeldByNobodyElse(std::span<const BlockTable* const> tables) const {
+  absl::flat_hash_map<BlockId, int32_t> holds;
+  return std::accumulate(tables.begin(), tables.end(), int64_t{0}, [&](int64_t sum, const BlockTable* table) {
+    return sum + std::count_if(table->blocks_.begin(), table->blocks_.end(), [&](const BlockRef& block) {
+             return ++holds[block.id()] == pool_.sequence_holds(block.id());
+           });
+  });
+}
 
 int64_t KvCache::LeasedAmong(std::span<const BlockRef> blocks) const {
   if (!pool_.has_regions()) return 0;

@@ -74,6 +74,7 @@ class KvCache final : public SequenceBlocks, public Tiers, public LendableBlocks
   void FollowPlaces(const BlockTable& table, PlaceCursor& cursor,
                     absl::FunctionRef<void(int64_t)> changed) const override;
   int64_t LeasedBlocks(const BlockTable& table) const override;
+  int64_t HeldByNobodyElse(std::span<const BlockTable* const> tables) const override;
   bool has_tiers() const override { return pool_.has_regions() || pool_.num_lent() > 0; }
   int64_t num_usable_local() const override {
     return pool_.local().total - pool_.num_reserved() - pool_.num_withheld();

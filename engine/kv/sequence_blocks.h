@@ -71,8 +71,9 @@ class SequenceBlocks {
   /// one's logits have to be computed. local_only: none that lie in a lease, and until Release the table's blocks stay
   /// in the own arena.
   virtual Attached Attach(BlockTable& table, const std::string& salt, const TokenView& tokens, bool local_only) = 0;
-  /// Where all that is computed is committed: adds the cached blocks that follow from it, so that they need not be
-  /// computed. (They were behind a hole that is filled now, or another sequence computed them.)
+  /// Adds the cached blocks that follow from what is committed, so that they need not be computed; the first may take the
+  /// place of one that is computed in part. (They were behind a hole that is filled now, or another sequence computed
+  /// them.)
   virtual Attached AttachMore(BlockTable& table, const TokenView& tokens, int64_t computed_tokens) = 0;
   /// How many tokens from `computed_tokens` on must be computed before AttachMore may find the rest of a prefix that lost
   /// blocks: at least one. All that are left, where nothing is known behind them.
@@ -105,6 +106,8 @@ class SequenceBlocks {
   virtual PlaceCounts leased_in() const = 0;
   /// How many of its blocks lie in leases.
   virtual int64_t LeasedBlocks(const BlockTable& table) const = 0;
+  /// How many blocks no other table holds than these.
+  virtual int64_t HeldByNobodyElse(std::span<const BlockTable* const> tables) const = 0;
   /// Local places for sequences, lent ones included: those can be had back. (Those withheld are not: nobody knows when.)
   virtual int64_t num_usable_local() const = 0;
   /// Places for sequences, now and if leases came to all they may.

@@ -25,6 +25,11 @@ bool FitsInto(int64_t blocks, const kv::SequenceBlocks& cache, int64_t capacity_
 // Of those that run. kReaders: of those that read leases, where a step of the others has left them tokens.
 enum class Scheduler::Turn { kAll, kReadersFirst, kReaders, kOthers };
 
+// Of some that run: how many, blocks that they lack for their tokens, and those that must be local.
+struct Scheduler::Needs {
+  int64_t sequences = 0, missing_blocks = 0, owned_blocks = 0;
+};
+
 struct Scheduler::Step {
   StepPlan plan;
   int64_t budget_tokens = 0;
@@ -33,8 +38,7 @@ struct Scheduler::Step {
   Turn turn = Turn::kAll;
   int64_t readers = 0;          // where turns are taken: how many read leases
   bool readers_decode = false;  // likewise: some of these decode
-  // Of the running, while others are admitted: blocks that they lack for their tokens, and those that must be local.
-  int64_t missing_blocks = 0, owned_blocks = 0;
+  Needs needs = {};             // of the running, while others are admitted
 
   // No more than `max_tokens` in the whole step.
   void Limit(int64_t max_tokens) { budget_tokens = std::min(budget_tokens, max_tokens - used_tokens); }
@@ -226,11 +230,19 @@ void Scheduler::PlanDecodes(Step& step) {
   }
 }
 
-// A chunk is cut to the blocks that are left; others give way only where not even one token fits.
+// A chunk is cut to the blocks that are left; others give way only where not even one token fits. Who waits and is more
+// urgent comes before a prompt, which could take all steps until its end.
 void Scheduler::PlanPrefills(Step& step, bool readers) {
+  std::optional<int32_t> admitted_above;  // who was, has its chunk, and runs before the one that is looked at
   for (size_t i = 0; i < running_.size() && step.budget_tokens > 0;) {
     Sequence* sequence = running_[i];
     const bool prefills = sequence->remaining_tokens() > 1 && step.Reads(*sequence) == readers;
+    if (prefills && !readers && admitted_above != sequence->priority) {
+      admitted_above = sequence->priority;
+      Admit(step, admitted_above);
+      i = std::lower_bound(running_.begin(), running_.end(), sequence, ServedBefore()) - running_.begin();
+      continue;
+    }
     if (prefills && MakeRoomFor(step, sequence)) {
       AddChunk(step, sequence, Fitting(*sequence, Wanted(step, *sequence)));
     }
@@ -238,17 +250,18 @@ void Scheduler::PlanPrefills(Step& step, bool readers) {
   }
 }
 
-void Scheduler::Admit(Step& step) {
+// Of any priority, or of one above.
+void Scheduler::Admit(Step& step, std::optional<int32_t> above) {
+  step.needs = {};
   for (bool counted = false;;) {
-    Sequence* sequence = FirstThatFits(step);  // asks for memory, while others take the whole step, too
+    Sequence* sequence = FirstThatFits(step, above);  // asks for memory, while others take the whole step, too
     if (sequence == nullptr || step.budget_tokens <= 0) return;
-    if (num_running() >= options_.max_num_seqs && !MayDisplaceFor(*sequence)) return;
     if (!std::exchange(counted, true)) {
-      for (const Sequence* running : running_) CountNeeds(step, *running, +1);
+      for (const Sequence* running : running_) Count(step.needs, *running, +1);
     }
-    if (!HasPlaceFor(step, *sequence)) {
-      if (!MayDisplaceFor(*sequence)) return;
-      CountNeeds(step, *running_.back(), -1);
+    if (!HasPlaceFor(step.needs, *sequence)) {
+      if (!MayDisplaceFor(step.needs, *sequence)) return;
+      Count(step.needs, *running_.back(), -1);
       GiveWay(step, running_.back());
     } else if (!LimitFor(step, *sequence) || !Start(step, sequence)) {
       return;
@@ -257,8 +270,9 @@ void Scheduler::Admit(Step& step) {
 }
 
 // Those before it need more than there is at present.
-Sequence* Scheduler::FirstThatFits(Step& step) const {
+Sequence* Scheduler::FirstThatFits(Step& step, std::optional<int32_t> above) const {
   for (Sequence* sequence : waiting_) {
+    if (above && sequence->priority <= *above) return nullptr;
     if (Fits(*sequence)) return sequence;
     step.plan.waits = true;
     cache_->NoteWish(BlocksOf(*sequence));
@@ -296,7 +310,7 @@ bool Scheduler::Start(Step& step, Sequence* sequence) {
   } else {
     step.plan.waits = sequence->waits_for_room = true;
   }
-  CountNeeds(step, *sequence, +1);
+  Count(step.needs, *sequence, +1);
   return num_tokens > 0;
 }
 
@@ -349,23 +363,37 @@ void Scheduler::GiveWay(Step& step, Sequence* victim) {
 
 // One block more than its tokens need, so that its first output does not preempt somebody. Blocks that it shares with
 // running sequences cost nothing; idle ones that it would take stop being available.
-bool Scheduler::HasPlaceFor(const Step& step, Sequence& sequence) const {
-  if (num_running() >= options_.max_num_seqs) return false;
-  if (running_.empty()) return true;
+bool Scheduler::HasPlaceFor(const Needs& running, Sequence& sequence, int64_t more_available) const {
+  if (running.sequences >= options_.max_num_seqs) return false;
+  if (running.sequences == 0) return true;
   int64_t shared = 0;
   if (RunsFromOwned(sequence)) {
-    if (BlocksOf(sequence) + 1 + step.owned_blocks > cache_->num_usable_local()) return false;
+    if (BlocksOf(sequence) + 1 + running.owned_blocks > cache_->num_usable_local()) return false;
     const kv::PrefixTree::Length cached = cache_->Measure(sequence.cache_salt, sequence.tokens, /*local_only=*/true);
     shared = cached.blocks - cached.idle_blocks;
   } else {
     shared = cache_->BlocksInUse(sequence.prefix_in_use, sequence.cache_salt, sequence.tokens);
   }
-  return MissingBlocks(sequence) - shared + 1 + step.missing_blocks <= cache_->num_available();
+  return MissingBlocks(sequence) - shared + 1 + running.missing_blocks <= cache_->num_available() + more_available;
 }
 
-void Scheduler::CountNeeds(Step& step, const Sequence& sequence, int64_t sign) const {
-  step.missing_blocks += sign * MissingBlocks(sequence);
-  if (sequence.owned_only) step.owned_blocks += sign * BlocksOf(sequence);
+// Nobody gives way in vain: without the less urgent it must have a place. (What it shares with those alone counts twice.)
+bool Scheduler::MayDisplaceFor(Needs running, Sequence& sequence) const {
+  std::vector<const kv::BlockTable*> less_urgent;
+  int64_t at_most = 0;  // shared ones once for each
+  for (auto last = running_.rbegin(); last != running_.rend() && (*last)->priority < sequence.priority; ++last) {
+    Count(running, **last, -1);
+    less_urgent.push_back(&(*last)->blocks);
+    at_most += (*last)->blocks.size();
+  }
+  return !less_urgent.empty() && HasPlaceFor(running, sequence, at_most) &&
+         HasPlaceFor(running, sequence, cache_->HeldByNobodyElse(less_urgent));
+}
+
+void Scheduler::Count(Needs& needs, const Sequence& sequence, int64_t sign) const {
+  needs.sequences += sign;
+  needs.missing_blocks += sign * MissingBlocks(sequence);
+  if (sequence.owned_only) needs.owned_blocks += sign * BlocksOf(sequence);
 }
 
 bool Scheduler::RunsFromOwned(const Sequence& sequence) const {
@@ -392,10 +420,6 @@ bool Scheduler::IsExhausted(const Sequence& sequence) const {
 int64_t Scheduler::Wanted(const Step& step, const Sequence& sequence) const {
   const int64_t unknown = cache_->UnknownTokens(sequence.blocks, sequence.tokens, sequence.computed_tokens);
   return std::min(unknown, step.budget_tokens);
-}
-
-bool Scheduler::MayDisplaceFor(const Sequence& sequence) const {
-  return !running_.empty() && running_.back()->priority < sequence.priority;
 }
 
 // Of the next `num_tokens` tokens, those for which there are blocks, or can be at once.

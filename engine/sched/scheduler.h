@@ -45,13 +45,14 @@ struct StepPlan {
 
 /// Continuous batching with chunked prefill, first come first served within a priority.
 ///
-/// A step takes decodes first, then prefills under way, then admits; all within max_num_batched_tokens and
+/// A step takes decodes first, then prefills under way and who is more urgent, then admits; all within max_num_batched_tokens and
 /// max_num_seqs. A waiting sequence is admitted when its tokens fit beside what the running ones still need for theirs;
 /// nobody overtakes it, unless it needs more than own memory and leases come to at present. Where blocks run out, the
 /// cache finds room in its own ways (kv::KvCache), for which a sequence may have to wait: it gets no tokens in this
 /// step, others do. Where it finds none, the running sequence that would be served last is preempted, for one that is
 /// served before it: its blocks are released (full ones stay cached until evicted) and it waits in its old place in the
-/// order. A waiting sequence of larger priority preempts running ones of smaller priority.
+/// order. A waiting sequence of larger priority comes before the rest of a prompt of smaller priority, and preempts running
+/// ones of smaller priority where it has a place without them.
 ///
 /// A step that reads leases is short (max_tokens_touching_regions). So that prompts which read none are not held back by
 /// that, they take turns where both want more together and a full step is over twice as long: one that leaves out who
@@ -64,8 +65,8 @@ struct StepPlan {
 /// that, it goes on with leases, until it IsExhausted: whoever owns the sequences ends it then.
 ///
 /// Progress: the running sequence served first is offered room before anybody else in each plan, also where it is left
-/// out. Either it gets a token or more, in every other step that is computed at least; or it waits for room on its way,
-/// which comes: a move ends, lent memory is fenced by its deadline; or everybody else has given way and own memory and
+/// out; who comes and is more urgent than a prompt is served before it from then on. Either it gets a token or more, in
+/// every other step that is computed at least; or it waits for room on its way, which comes: a move ends, lent memory is fenced by its deadline; or everybody else has given way and own memory and
 /// leases, less than when it was admitted, cannot hold it: then it gives its blocks back and waits, while others run,
 /// until they can. Alone it fits, if it fits at all: all of its blocks but the last can be spilled, all idle ones
 /// evicted. Who fits into owned memory alone loses blocks at most kMaxLosses times, so it ends whatever becomes of the
@@ -149,6 +150,7 @@ class Scheduler {
 
  private:
   enum class Turn;
+  struct Needs;
   struct Step;  // a plan in the making
   void Enqueue(Sequence* sequence);
   bool Dequeue(Sequence* sequence);
@@ -162,17 +164,17 @@ class Scheduler {
   void AttachMore(Sequence& sequence);
   void PlanDecodes(Step& step);
   void PlanPrefills(Step& step, bool readers);
-  void Admit(Step& step);
-  Sequence* FirstThatFits(Step& step) const;
+  void Admit(Step& step, std::optional<int32_t> above = std::nullopt);
+  Sequence* FirstThatFits(Step& step, std::optional<int32_t> above) const;
   bool LimitFor(Step& step, const Sequence& sequence) const;
   bool Start(Step& step, Sequence* sequence);
   void AddChunk(Step& step, Sequence* sequence, int64_t num_tokens);
   bool MakeRoomFor(Step& step, Sequence* sequence);
   void WaitAgain(Sequence* sequence);
   void GiveWay(Step& step, Sequence* victim);
-  void CountNeeds(Step& step, const Sequence& sequence, int64_t sign) const;
-  bool HasPlaceFor(const Step& step, Sequence& sequence) const;
-  bool MayDisplaceFor(const Sequence& sequence) const;
+  void Count(Needs& needs, const Sequence& sequence, int64_t sign) const;
+  bool HasPlaceFor(const Needs& running, Sequence& sequence, int64_t more_available = 0) const;
+  bool MayDisplaceFor(Needs running, Sequence& sequence) const;
   bool RunsFromOwned(const Sequence& sequence) const;
   int64_t Wanted(const Step& step, const Sequence& sequence) const;
   int64_t Fitting(const Sequence& sequence, int64_t num_tokens) const;

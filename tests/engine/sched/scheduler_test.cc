@@ -42,6 +42,7 @@ class SchedulerTest : public ::testing::Test {
   // A step: id and tokens of each chunk.
   std::vector<std::pair<int64_t, int64_t>> Step() {
     plan_ = scheduler_->Plan();
+    scheduler_->NoteComputed(plan_);
     scheduler_->Commit(plan_);
     std::vector<std::pair<int64_t, int64_t>> chunks;
     for (const Chunk& chunk : plan_.chunks) {
@@ -242,6 +243,71 @@ TEST_F(SchedulerTest, LargerPriorityDisplacesSmallerAtAdmission) {
   EXPECT_THAT(Step(), ElementsAre(Pair(low->id.value(), testing::_)));
 }
 
+TEST_F(SchedulerTest, NobodyGivesWayWhereThatWouldNotBeEnough) {
+  Create(10, 8, 64);
+  Add(20, 1);
+  Add(8, 0);
+  Step();
+  Add(24, 1);
+  EXPECT_THAT(Step(), ElementsAre(Pair(1, 1), Pair(2, 1)));
+  EXPECT_THAT(plan_.preempted, IsEmpty());
+}
+
+TEST_F(SchedulerTest, WhatSeveralLessUrgentOnesShareIsThereOnce) {
+  Create(24, 8, 64);
+  Add(30, 1);
+  Add(32, 0, 7);
+  Step();
+  for (int i = 0; i < 2; ++i) Add(32, 0, 7);
+  Step();
+  ASSERT_EQ(scheduler_->num_running(), 4);
+  ASSERT_EQ(cache_->local().used, 8 + 9);  // of 8 + 9 + 8 + 8 in their tables
+  Add(68, 1);
+  Step();
+  EXPECT_THAT(plan_.preempted, IsEmpty());
+}
+
+TEST_F(SchedulerTest, OfTooManySequencesALessUrgentOneGivesWay) {
+  Create(100, 2, 64);
+  Add(8, 1);
+  Sequence* low = Add(8, 0);
+  Step();
+  Add(8, 1);
+  EXPECT_THAT(Step(), ElementsAre(Pair(1, 1), Pair(3, 8)));
+  EXPECT_THAT(plan_.preempted, ElementsAre(low));
+}
+
+TEST_F(SchedulerTest, WhoIsMoreUrgentComesBeforeTheRestOfAPrompt) {
+  Create(100, 8, 10);
+  Add(50, 0);
+  EXPECT_THAT(Step(), ElementsAre(Pair(1, 10)));
+  Add(4, 1);
+  Add(3, 0);
+  EXPECT_THAT(Step(), ElementsAre(Pair(2, 4), Pair(1, 6))) << "and who is not stays behind it";
+  EXPECT_THAT(Step(), ElementsAre(Pair(2, 1), Pair(1, 9)));
+}
+
+TEST_F(SchedulerTest, AMoreUrgentPromptIsNotInterrupted) {
+  Create(100, 8, 10);
+  Add(30, 2);
+  Add(30, 0);
+  EXPECT_THAT(Step(), ElementsAre(Pair(1, 10)));
+  Add(14, 1);
+  EXPECT_THAT(Step(), ElementsAre(Pair(1, 10)));
+  EXPECT_THAT(Step(), ElementsAre(Pair(1, 10)));
+  EXPECT_THAT(Step(), ElementsAre(Pair(1, 1), Pair(3, 9)));
+  EXPECT_THAT(Step(), ElementsAre(Pair(1, 1), Pair(3, 5), Pair(2, 4)));
+}
+
+TEST_F(SchedulerTest, WhoseLastChunkEndedWithinABlockFindsWhatAnotherHasSinceComputed) {
+  Create(100, 8, 50);
+  Add(41, 0, 7);
+  Sequence* same = Add(41, 0, 7);
+  EXPECT_THAT(Step(), ElementsAre(Pair(1, 41), Pair(2, 9)));
+  EXPECT_THAT(Step(), ElementsAre(Pair(1, 1), Pair(2, 1)));
+  EXPECT_EQ(same->cached_tokens, 31);
+}
+
 TEST_F(SchedulerTest, EqualPriorityNeverDisplaces) {
   Create(10, 8, 64);
   Add(30);
@@ -286,7 +352,10 @@ TEST_F(SchedulerTest, RandomWorkAlwaysAdvancesTheOneServedFirst) {
       }
       const int64_t before = first == nullptr ? 0 : first->computed_tokens;
       Step();
-      EXPECT_TRUE(first == nullptr || !scheduler_->is_running(first) || first->computed_tokens > before);
+      const auto running = scheduler_->running();
+      const Sequence* now =
+          running.empty() ? nullptr : running.front();  // another one, if that came and is more urgent
+      EXPECT_TRUE(now == nullptr || now->computed_tokens > (now == first ? before : 0));
       for (Sequence& s : sequences_) {
         if (s.remaining_tokens() >= 1 && static_cast<int64_t>(s.tokens.size()) == goal[&s]) {
           scheduler_->Remove(&s);
