@@ -18,7 +18,7 @@
 namespace swiftcache::engine::transport {
 namespace {
 
-constexpr int kBacklog = 64;
+constexpr int kBacklog = 4096;  // a connection for each lease: all that a broker lets an engine lend may come at once
 constexpr absl::Duration kEndPatience = absl::Seconds(2), kAskAgain = absl::Milliseconds(50);
 
 absl::Status BadDir(const std::string& dir, const std::string& what) {

@@ -120,8 +120,8 @@ void ShmLoop::AcceptSome() {
 
 // Off where accepting failed for want of descriptors: the listener would wake us without end.
 void ShmLoop::Listen(bool on) {
-  listening_ = on;
   const absl::Status done = Watch(epoll_.get(), on ? EPOLL_CTL_ADD : EPOLL_CTL_DEL, listener_.fd(), kListener);
+  listening_ = on && done.ok();  // off: Run tries again
   LOG_IF(ERROR, !done.ok()) << done.message();
   if (on) return;
   LOG_EVERY_T(WARNING, 1) << "no descriptors are left for further borrowers: raise the limit on open files";

@@ -47,6 +47,18 @@ TEST(ShmListenerTest, ALivingEnginesSocketIsNotTaken) {
   EXPECT_TRUE(ShmListener::Create(folder.path(), "chat-2").ok());
 }
 
+TEST(ShmListenerTest, ManyBorrowersMayComeBeforeOneIsMet) {
+  ShmFolder folder;
+  const auto listener = ShmListener::Create(folder.path(), "chat");
+  ASSERT_TRUE(listener.ok()) << listener.status();
+  std::vector<std::shared_ptr<ShmSocket>> borrowers;
+  for (int i = 0; i < 400; ++i) {
+    auto borrower = ShmSocket::Connect(listener->path());
+    ASSERT_TRUE(borrower.ok()) << i << ": " << borrower.status();
+    borrowers.push_back(*std::move(borrower));
+  }
+}
+
 TEST(ShmListenerTest, TheNameOfAnEngineThatEndsIsWaitedFor) {
   ShmFolder folder;
   auto first = ShmListener::Create(folder.path(), "chat");
