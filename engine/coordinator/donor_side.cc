@@ -124,6 +124,8 @@ void DonorSide::Do(const Donor::Grant& a) {
   exchange_.Prepare(PartOf(a.lease.extent), [=, this](const absl::Status& ready) { HandOut(a.lease, ready); });
 }
 
+void DonorSide::Do(const Donor::StopGranting& a) { exchange_.Forgo(PartOf(a.lease.extent)); }
+
 // The answer comes at once: there is no peer in it.
 void DonorSide::HandOut(const Lease& lease, const absl::Status& ready) {
   if (!ready.ok()) return donor_.GrantFailed(lease.id, std::string(ready.message()), clock_.Now());

@@ -98,6 +98,7 @@ class DonorSide {
 
   // Actions.
   void Do(const lease::Donor::ClearExtent& a) { push_(ClearMessage{a.lease.id, a.lease.extent}); }
+  void Do(const lease::Donor::StopGranting& a);
   void Do(const lease::Donor::StopClearing& a) { push_(StopClearingMessage{a.id}); }
   void Do(const lease::Donor::Grant& a);
   void Do(const lease::Donor::SendRenewed& a) { transport_->SendRenewed(a.id); }

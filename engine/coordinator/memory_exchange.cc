@@ -34,6 +34,18 @@ void MemoryExchange::Prepare(const Part& part, std::function<void(const absl::St
   Add(clock_.Now(), {.part = part, .prepared = std::move(then)});
 }
 
+void MemoryExchange::Forgo(const Part& part) {
+  std::function<void(const absl::Status&)> prepared;
+  {
+    absl::MutexLock lock(&mutex_);
+    const auto job = std::find_if(jobs_.begin(), jobs_.end(),
+                                  [&](const auto& job) { return job.second.prepared && job.second.part == part; });
+    if (job == jobs_.end()) return;
+    prepared = std::move(jobs_.extract(job).mapped().prepared);
+  }
+  post_([prepared = std::move(prepared)] { prepared(absl::CancelledError("it is not lent any more")); });
+}
+
 void MemoryExchange::Return(kv::LeaseId id, const Part& part, Then withheld, Then then) {
   if (!transport_->exchanges()) return then();
   const absl::Time ended = clock_.Now();

@@ -36,6 +36,7 @@ class MemoryExchange {
   static constexpr absl::Duration kAgain = absl::Milliseconds(100);
   struct Part {
     int64_t offset_bytes = 0, bytes = 0;
+    friend bool operator==(const Part&, const Part&) = default;
   };
   using Then = std::function<void()>;
 
@@ -43,6 +44,8 @@ class MemoryExchange {
   /// `post`: runs something on the thread that owns this; safe, and without effect once that one has ended.
   void Start(transport::Transport& transport, std::function<void(Then)> post);
   void Prepare(const Part& part, std::function<void(const absl::Status&)> then);
+  /// Where the part is not being made ready yet, CANCELLED is the answer to its Prepare.
+  void Forgo(const Part& part) ABSL_LOCKS_EXCLUDED(mutex_);
   /// `withheld`: what is to be done before, if at first there is no other memory.
   void Return(kv::LeaseId id, const Part& part, Then withheld, Then then);
   /// After what Return was told, or now: the lease is not on its way back.

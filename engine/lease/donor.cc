@@ -130,7 +130,9 @@ void Donor::Granted(kv::LeaseId id, kv::Epoch epoch, absl::Time now) {
 }
 
 void Donor::GrantFailed(kv::LeaseId id, const std::string& why, absl::Time now) {
-  if (Entry* entry = Find(id, {Phase::kGranting})) EndUngranted(*entry, /*cleared=*/true, why, now);
+  if (Entry* entry = Find(id, {Phase::kGranting})) {
+    EndUngranted(*entry, /*cleared=*/true, entry->wanted_back ? entry->why : why, now);
+  }
 }
 
 void Donor::BorrowerOpened(kv::LeaseId id, absl::Time now) {
@@ -298,8 +300,10 @@ void Donor::WantBack(Entry& entry, Ending ending, const std::string& why, absl::
   switch (entry.phase) {
     case Phase::kClearing:
       actions_.emplace_back(StopClearing{entry.lease.id});
-      [[fallthrough]];
+      entry.wanted_back = true;
+      return;
     case Phase::kGranting:
+      actions_.emplace_back(StopGranting{entry.lease});
       entry.wanted_back = true;
       return;
     case Phase::kGranted:  // nobody reads it; but where there is time, who is just opening it is asked

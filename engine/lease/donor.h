@@ -29,8 +29,8 @@
 //   BorrowerReleased | -                 | -                 | End RELEASED   | End RELEASED    | End RELEASED
 //   BorrowerGone     | -                 | -                 | End FENCED     | End FENCED      | End FENCED, for
 //                    |                   |                   |                |                 | what it is revoked
-//   Revoke, NeedBack,| StopClearing,     | wanted back       | End RELEASED   | SendRevoke      | -
-//     TakeAdvised    | wanted back       |                   | (nobody reads) |                 |
+//   Revoke, NeedBack,| StopClearing,     | StopGranting,     | End RELEASED   | SendRevoke      | -
+//     TakeAdvised    | wanted back       | wanted back       | (nobody reads) |                 |
 //                    | (not for a need)  |                   |                |                 |
 //   RevokeAll        | as Revoke         | as Revoke         | SendRevoke, a  | SendRevoke      | -
 //                    |                   |                   | second at most |                 |
@@ -90,6 +90,9 @@ class Donor {
   struct Grant {  // transport: Grant; then Granted or GrantFailed
     Lease lease;
   };
+  struct StopGranting {  // transport: GrantFailed at once, unless it is granting it already
+    Lease lease;
+  };
   struct SendRenewed {
     kv::LeaseId id;
   };
@@ -111,7 +114,8 @@ class Donor {
     Lease lease;
     std::string why;
   };
-  using Action = std::variant<ClearExtent, StopClearing, Grant, SendRenewed, SendRevoke, Fence, TakeBack, Say>;
+  using Action =
+      std::variant<ClearExtent, StopClearing, Grant, StopGranting, SendRenewed, SendRevoke, Fence, TakeBack, Say>;
 
   explicit Donor(const Options& options) : options_(options) {}
 

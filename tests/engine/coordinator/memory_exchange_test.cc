@@ -106,6 +106,23 @@ TEST_F(MemoryExchangeTest, WhoIsWantedBackWhileItGetsMemoryGoesBack) {
   EXPECT_EQ(broker_.log().Count("GRANTED 7"), 0);
 }
 
+TEST_F(MemoryExchangeTest, WhoIsWantedBackBeforeItGetsMemoryGoesBackWithoutIt) {
+  Start();
+  SetThereIsMemory(false);
+  ASSERT_NO_FATAL_FAILURE(Clear(7));
+  ASSERT_TRUE(transport_.log().WaitFor(At("PrepareToLend", 7)));
+  ASSERT_NO_FATAL_FAILURE(Clear(8));
+  ASSERT_NO_FATAL_FAILURE(Clear(9));
+  coordinator_->NeedBack(6, 6);
+  Settle();
+  SetThereIsMemory(true);
+  for (const int id : {7, 8, 9}) ASSERT_TRUE(loop_.log().WaitFor(absl::StrCat("TakeBack ", id)));
+  for (const int id : {8, 9}) {
+    EXPECT_EQ(transport_.log().Count(At("PrepareToLend", id)), 0);
+    EXPECT_EQ(transport_.log().Count(At("Exchange", id)), 1);
+  }
+}
+
 TEST_F(MemoryExchangeTest, WhatComesBackGoesBeforeLoansThatAreMadeReady) {
   Start();
   Lend(7);

@@ -38,6 +38,7 @@ inline Lease MakeLease(int64_t id, int64_t first_block = 90, int64_t num_blocks 
 /// An action in a few words.
 struct Words {
   std::string operator()(const Donor::ClearExtent& a) { return absl::StrCat("clear ", a.lease.id.value()); }
+  std::string operator()(const Donor::StopGranting& a) { return absl::StrCat("stop granting ", a.lease.id.value()); }
   std::string operator()(const Donor::StopClearing& a) { return absl::StrCat("stop clearing ", a.id.value()); }
   std::string operator()(const Donor::Grant& a) { return absl::StrCat("grant ", a.lease.id.value()); }
   std::string operator()(const Donor::SendRenewed& a) { return absl::StrCat("renewed ", a.id.value()); }

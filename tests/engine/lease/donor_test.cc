@@ -236,8 +236,20 @@ TEST(DonorTest, WhatIsWantedBackWhileItIsClearedIsNotGranted) {
 TEST(DonorTest, WhatIsWantedBackWhileItIsGrantedIsFencedBeforeAnybodyHearsOfIt) {
   Donor donor = GrantingDonor();
   donor.Revoke(kId, "own need", kStart);
+  EXPECT_THAT(Take(donor), ElementsAre("stop granting 1"));
   donor.Granted(kId, kv::Epoch(7), kStart);
   EXPECT_THAT(Take(donor), ElementsAre("fence 1", "take 1", "RELEASED 1"));
+}
+
+TEST(DonorTest, WhatIsNotGrantedAsItIsWantedBackSaysWhatForAndIsNotFenced) {
+  Donor donor = GrantingDonor();
+  donor.Revoke(kId, "own need", kStart);
+  donor.GrantFailed(kId, "it is not lent any more", kStart);
+  const std::vector<Donor::Action> actions = donor.TakeActions();
+  ASSERT_EQ(actions.size(), 3u);
+  EXPECT_TRUE(std::holds_alternative<Donor::StopGranting>(actions[0]));
+  EXPECT_TRUE(std::holds_alternative<Donor::TakeBack>(actions[1]));
+  EXPECT_EQ(std::get<Donor::Say>(actions[2]).why, "own need");
 }
 
 TEST(DonorTest, ADrainingDonorWantsEverythingBackAndLendsNoMore) {
@@ -285,7 +297,7 @@ TEST(DonorTest, AnOfferThatTheBrokerWithdrewIsNotGranted) {
   Donor granting = GrantingDonor();
   granting.OnLeaseSnapshot({}, kStart);
   granting.Granted(kId, kv::Epoch(7), kStart);
-  EXPECT_THAT(Take(granting), ElementsAre("fence 1", "take 1", "RELEASED 1"));
+  EXPECT_THAT(Take(granting), ElementsAre("stop granting 1", "fence 1", "take 1", "RELEASED 1"));
 }
 
 TEST(DonorTest, WhatTheBrokerRefusesIsTakenBack) {
