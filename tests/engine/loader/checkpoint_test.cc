@@ -145,6 +145,19 @@ TEST(CheckpointTest, ChatTemplateFileBesideCountsMore) {
   ExpectError(folder.path(), absl::StatusCode::kInvalidArgument, "chat_template.jinja: not UTF-8");
 }
 
+// As of a chat model whose configuration is still that of its base.
+TEST(CheckpointTest, TheTokenizersEndOfSequenceEndsAnAnswerToo) {
+  const TempFolder folder;
+  folder.CopyFrom(DataPath("ok/hf-base"));
+  nlohmann::json config = nlohmann::json::parse(ReadFile(folder.path() + "/config.json"));
+  config["eos_token_id"] = 0;
+  folder.Write("config.json", config.dump());
+  std::filesystem::remove(folder.path() + "/generation_config.json");
+  const Checkpoint model = Open(folder.path());
+  EXPECT_EQ(model.card.tokenizer.eos_id, 2);
+  EXPECT_THAT(model.config.eos_ids, ElementsAre(0, 2));
+}
+
 TEST(CheckpointTest, TokenizerConfigMayBeMissing) {
   const TempFolder folder;
   folder.CopyFrom(DataPath("ok/hf-base"));
