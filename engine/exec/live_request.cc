@@ -12,7 +12,7 @@ sched::TokenList Shared(const std::vector<int32_t>& prompt, int64_t block_tokens
 }  // namespace
 
 Continuation::Continuation(LiveRequest* request, int32_t index, sched::SequenceId id, int64_t block_tokens)
-    : request(request), index(index), sampling(request->request.sampling, index, request->request.prompt) {
+    : request(request), index(index), sampling(request->request.sampling, index, request->seen_in_prompt) {
   this->id = id;
   priority = request->request.priority;
   group = &request->group;
@@ -23,6 +23,7 @@ Continuation::Continuation(LiveRequest* request, int32_t index, sched::SequenceI
 
 Continuation* LiveRequest::Begin(int64_t block_tokens) {
   const auto index = static_cast<int32_t>(continuations.size());
+  if (index == 0) seen_in_prompt = sample::SeenIn(request.prompt, request.sampling);
   const sched::SequenceId id(first_sequence.value() + index);
   return continuations.emplace_back(std::make_unique<Continuation>(this, index, id, block_tokens)).get();
 }

@@ -56,10 +56,11 @@ struct LiveRequest {
 
   std::optional<absl::Time> start_time;  // when its first continuation first ran
   std::vector<std::unique_ptr<Continuation>>
-      continuations;                 // by index; those after the first begin once it has its prompt
-  sched::SequenceId first_sequence;  // continuation i is first_sequence + i
-  sched::SequenceGroup group;        // of its continuations
-  bool parked = false;               // not with the scheduler: neither own memory nor what may be leased holds it
+      continuations;                              // by index; those after the first begin once it has its prompt
+  std::vector<sample::SeenToken> seen_in_prompt;  // by each of them, at its beginning
+  sched::SequenceId first_sequence;               // continuation i is first_sequence + i
+  sched::SequenceGroup group;                     // of its continuations
+  bool parked = false;  // not with the scheduler: neither own memory nor what may be leased holds it
   absl::flat_hash_set<int32_t> stop_ids;
   int64_t num_done = 0;
 

@@ -5,13 +5,15 @@
 
 namespace swiftcache::engine::sample {
 
-SamplingState::SamplingState(const SamplingParams& params, int32_t continuation, std::span<const int32_t> prompt)
-    : params_(params), continuation_(continuation) {
-  if (!repeats()) return;
+std::vector<SeenToken> SeenIn(std::span<const int32_t> prompt, const SamplingParams& params) {
+  if (params.repetition_penalty == 1.0f) return {};
   std::vector<int32_t> ids(prompt.begin(), prompt.end());
   std::sort(ids.begin(), ids.end());
   ids.erase(std::unique(ids.begin(), ids.end()), ids.end());
-  for (int32_t id : ids) seen_.push_back({.id = id});
+  std::vector<SeenToken> seen;
+  seen.reserve(ids.size());
+  for (const int32_t id : ids) seen.push_back({.id = id});
+  return seen;
 }
 
 void SamplingState::Observe(int32_t token) {

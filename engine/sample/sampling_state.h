@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The sampling state of one continuation: its parameters and, if there are penalties, the tokens that it has seen.
 //
-//   SamplingState state(params, /*continuation=*/0, prompt);
+//   const std::vector<SeenToken> in_prompt = SeenIn(prompt, params);    // once for all continuations
+//   SamplingState state(params, /*continuation=*/0, in_prompt);
 //   state.Observe(token);
 //   for (const SeenToken& seen : state.seen()) logits[seen.id] = PenalisedLogit(logits[seen.id], seen, params);
 #pragma once
@@ -28,10 +29,16 @@ inline float PenalisedLogit(float logit, const SeenToken& seen, const SamplingPa
   return logit - (params.frequency_penalty * static_cast<float>(seen.occurrences) + params.presence_penalty);
 }
 
+/// What a continuation has seen before its first token: with a repetition penalty each id of the prompt once, ascending.
+/// Costs a sort.
+std::vector<SeenToken> SeenIn(std::span<const int32_t> prompt, const SamplingParams& params);
+
 /// Thread-safety: none. Ownership: a value. Errors: none; parameters were validated.
 class SamplingState {
  public:
-  SamplingState(const SamplingParams& params, int32_t continuation, std::span<const int32_t> prompt);
+  /// `in_prompt`: SeenIn of the prompt and these parameters.
+  SamplingState(const SamplingParams& params, int32_t continuation, std::span<const SeenToken> in_prompt)
+      : params_(params), continuation_(continuation), seen_(in_prompt.begin(), in_prompt.end()) {}
 
   /// Adds a token of the output. Costs a binary search, and an insertion into a vector for a token not seen before.
   void Observe(int32_t token);

@@ -151,7 +151,7 @@ void Measure(const char* shape, const HostBuffer& logits, const Flags& flags) {
   std::vector<int32_t> prompt;
   for (int i = 0; i < 1000; ++i) prompt.push_back(static_cast<int32_t>(i * 7919 % flags.vocab));
   for (const Wish& wish : Wishes()) {
-    const std::vector<SamplingState> states(flags.rows, SamplingState(wish.params, 0, prompt));
+    const std::vector<SamplingState> states(flags.rows, SamplingState(wish.params, 0, SeenIn(prompt, wish.params)));
     std::vector<double> alone_us, both_us;
     for (int repeat = 0; repeat < flags.repeats; ++repeat) {
       alone_us.push_back(Time(alone, logits, states, repeat));

@@ -82,6 +82,15 @@ TEST(LiveRequestsTest, WithoutMaxTokensOneBeginsWhereItsPromptHasAPlace) {
   EXPECT_EQ(request->tokens_to_begin(), 11);
 }
 
+TEST(LiveRequestsTest, EachContinuationHasSeenThePromptAlone) {
+  LiveRequests requests(kBlock);
+  LiveRequest& request = requests.Add(MakeRequest(1, 10, 20, /*n=*/2));
+  request.request.sampling.repetition_penalty = 1.5f;
+  requests.Begin(request)->sampling.Observe(7);
+  EXPECT_EQ(request.continuations[0]->sampling.seen().size(), 2u);
+  EXPECT_EQ(requests.Begin(request)->sampling.seen().size(), 1u);
+}
+
 TEST(LiveRequestsTest, ParkedOnesAreInTheOrderOfTheirNeedAndThenOfArrival) {
   LiveRequests requests(kBlock);
   for (const auto& [id, need] : std::vector<std::pair<int64_t, int64_t>>{{1, 50}, {2, 30}, {3, 90}, {4, 30}}) {

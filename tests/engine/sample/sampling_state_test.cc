@@ -21,21 +21,22 @@ using ::testing::IsEmpty;
 const std::vector<int32_t> kPrompt = {7, 3, 7, -2};
 
 TEST(SamplingStateTest, WithoutPenaltiesNothingIsKept) {
-  SamplingState state({}, 0, kPrompt);
+  SamplingState state({}, 0, SeenIn(kPrompt, {}));
   state.Observe(5);
   EXPECT_FALSE(state.has_penalties());
   EXPECT_THAT(state.seen(), IsEmpty());
 }
 
 TEST(SamplingStateTest, ARepetitionPenaltyKeepsPromptAndOutputById) {
-  SamplingState state({.repetition_penalty = 1.1f}, 0, kPrompt);
+  const SamplingParams params{.repetition_penalty = 1.1f};
+  SamplingState state(params, 0, SeenIn(kPrompt, params));
   for (int32_t token : {5, 3, 5}) state.Observe(token);
   EXPECT_THAT(state.seen(), ElementsAre(SeenToken{-2, 0}, SeenToken{3, 1}, SeenToken{5, 2}, SeenToken{7, 0}));
 }
 
 TEST(SamplingStateTest, PresenceAndFrequencyPenaltiesKeepTheOutputAlone) {
   for (const SamplingParams& params : {SamplingParams{.presence_penalty = 1}, SamplingParams{.frequency_penalty = 1}}) {
-    SamplingState state(params, 0, kPrompt);
+    SamplingState state(params, 0, SeenIn(kPrompt, params));
     for (int32_t token : {5, 3, 5}) state.Observe(token);
     EXPECT_THAT(state.seen(), ElementsAre(SeenToken{3, 1}, SeenToken{5, 2}));
   }

@@ -229,7 +229,7 @@ class RandomCall {
     std::vector<int32_t> prompt, output;
     for (int i = rng_() % 30; i > 0; --i) prompt.push_back(static_cast<int32_t>(rng_() % (vocab + 2)) - 1);
     for (int i = rng_() % 30; i > 0; --i) output.push_back(rng_() % vocab);
-    SamplingState& state = states_.emplace_back(params, logits_row, prompt);
+    SamplingState& state = states_.emplace_back(params, logits_row, SeenIn(prompt, params));
     for (int32_t token : output) state.Observe(token);
     rows.push_back(SampleRowOf(logits_row, state, /*position=*/rng_()));
     const std::vector<float> adjusted = NaivePenalties(logits[logits_row], params, prompt, output);
@@ -307,7 +307,7 @@ TEST(SamplingTest, LogprobsAreTheLogSoftmaxOfTheUnmodifiedLogits) {
   logits[17] = logits[4000] = 30;  // a tie at the top
   SamplingParams params{.temperature = 0.5f, .top_k = 3, .seed = 1, .repetition_penalty = 3, .logprobs = 20};
   const std::vector<int32_t> prompt = {17};
-  const Sampled token = SampleOne(AnyBackend(), logits, SamplingState(params, 0, prompt), 1);
+  const Sampled token = SampleOne(AnyBackend(), logits, SamplingState(params, 0, SeenIn(prompt, params)), 1);
   const double norm = NaiveLogSumExp(logits);
   EXPECT_NEAR(token->logprob, logits[token->token_id] - norm, 1e-6);
   ASSERT_EQ(token->top.size(), 20u);
@@ -336,7 +336,8 @@ TEST(SamplingTest, NanIsNeverChosenAndNeverCrashes) {
     for (float top_p : {0.5f, 1.0f}) {
       SamplingParams params{.temperature = temperature, .top_p = top_p, .top_k = 2, .repetition_penalty = 1.5f};
       params.logprobs = 3;
-      const Sampled token = SampleOne(AnyBackend(), {kNan, -4, kNan, -INFINITY}, SamplingState(params, 0, prompt));
+      const Sampled token =
+          SampleOne(AnyBackend(), {kNan, -4, kNan, -INFINITY}, SamplingState(params, 0, SeenIn(prompt, params)));
       ASSERT_TRUE(token.ok());
       EXPECT_EQ(token->token_id, 1);
       EXPECT_THAT(token->top, ElementsAre(Pair(1, 0.0f)));

@@ -119,7 +119,7 @@ TEST_F(CudaSamplingTest, RandomRowsGiveTheTokensThatACpuChooses) {
     const SamplingParams params = RandomParams(random);
     std::vector<int32_t> prompt(random() % 20);
     for (int32_t& id : prompt) id = static_cast<int32_t>(random() % (logits.size() + 3));
-    SamplingState state(params, static_cast<int32_t>(random() % 4), prompt);
+    SamplingState state(params, static_cast<int32_t>(random() % 4), SeenIn(prompt, params));
     for (int64_t n = random() % 10; n > 0; --n) state.Observe(static_cast<int32_t>(random() % logits.size()));
     ExpectTheSame(logits, state, static_cast<int64_t>(random() % 1000),
                   absl::StrCat("case ", i, ": ", logits.size(), " logits, temperature ", params.temperature, ", top_k ",
