@@ -20,6 +20,7 @@ struct EngineLoad {
   int64_t kv_blocks_total = 0, kv_blocks_used = 0, kv_blocks_cached = 0, kv_blocks_free = 0;  // of the own arena
   int64_t kv_blocks_leased_out = 0;  // lent to others: in none of the other three
   int64_t kv_blocks_withheld = 0;    // nobody's until there is other memory to lay there: likewise
+  int64_t kv_blocks_slots = 0;       // through which leased ones are streamed: likewise
   int64_t kv_blocks_leased_in = 0, kv_blocks_leased_in_used = 0;  // of others; used: by sequences or the prefix cache
   std::optional<absl::Duration> decode_bound;  // of the longest sequence that own memory and leases hold at present
   int64_t steps_total = 0, preemptions_total = 0, evicted_blocks_total = 0;
@@ -27,7 +28,8 @@ struct EngineLoad {
   kv::SharingWorth sharing;                                                              // since the start
   int64_t reclaims = 0;  // leases taken back in need, and how long the last took
   absl::Duration last_reclaim;
-  int64_t progress = 0;  // counts up with every step and every layer of it, also within a step
+  // Counts up with every step and every layer of it, also within a step, and with every look at work that waits.
+  int64_t progress = 0;
 };
 
 }  // namespace swiftcache::engine::exec

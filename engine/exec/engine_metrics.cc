@@ -11,8 +11,9 @@ namespace swiftcache::engine::exec {
 namespace {
 
 const char kBlocksHelp[] =
-    "Blocks of KV: of the own arena free, used, leased_out, or withheld until there is other memory to lay in their "
-    "place, of others' arenas leased_in; those that only the prefix cache holds count as free";
+    "Blocks of KV: of the own arena free, used, leased_out, slots through which leased ones are streamed, or withheld "
+    "until there is other memory to lay in their place, of others' arenas leased_in; those that only the prefix cache "
+    "holds count as free";
 const char kDecodeBoundHelp[] =
     "Least time of an output token of the longest sequence that own memory and leases hold: its KV that must lie in "
     "leases over the rate of the link; absent without leases, a link, or a known rate";
@@ -108,6 +109,7 @@ EngineMetrics::EngineMetrics(Metrics& m, const Geometry& geometry)
       used_blocks_(m.Gauge("swiftcache_kv_blocks", kBlocksHelp, {{"state", "used"}})),
       leased_out_blocks_(m.Gauge("swiftcache_kv_blocks", kBlocksHelp, {{"state", "leased_out"}})),
       withheld_blocks_(m.Gauge("swiftcache_kv_blocks", kBlocksHelp, {{"state", "withheld"}})),
+      slot_blocks_(m.Gauge("swiftcache_kv_blocks", kBlocksHelp, {{"state", "slots"}})),
       leased_in_blocks_(m.Gauge("swiftcache_kv_blocks", kBlocksHelp, {{"state", "leased_in"}})),
       leased_in_used_blocks_(m.Gauge("swiftcache_kv_leased_in_used_blocks", "Leased blocks that hold KV")),
       cached_blocks_(
@@ -191,6 +193,7 @@ void EngineMetrics::Interference::SetTraffic(const meter::InterferenceMeter::Tra
 void EngineMetrics::Computed(absl::Duration time, const sched::StepPlan& plan) {
   int64_t tokens = 0;
   for (const sched::Chunk& chunk : plan.chunks) tokens += chunk.num_tokens;
+  steps_.Increment();
   step_seconds_.Observe(absl::ToDoubleSeconds(time));
   step_sequences_.Observe(static_cast<double>(plan.chunks.size()));
   step_tokens_.Observe(static_cast<double>(tokens));
@@ -233,9 +236,8 @@ void EngineMetrics::Ended(const absl::Status& status, absl::Duration since_arriv
   EndedCounter(registry_, status.code()).Increment();
 }
 
-void EngineMetrics::Stepped(int64_t preemptions) {
-  steps_.Increment();
-  if (preemptions > 0) preemptions_.Increment(preemptions);
+void EngineMetrics::Preempted(int64_t sequences) {
+  if (sequences > 0) preemptions_.Increment(sequences);
 }
 
 void EngineMetrics::SetLoad(const EngineLoad& load) {
@@ -248,7 +250,9 @@ void EngineMetrics::SetLoad(const EngineLoad& load) {
   leased_in_blocks_.Set(load.kv_blocks_leased_in);
   leased_in_used_blocks_.Set(load.kv_blocks_leased_in_used);
   cached_blocks_.Set(load.kv_blocks_cached);
-  cache_usage_.Set(static_cast<double>(load.kv_blocks_used) / static_cast<double>(load.kv_blocks_total));
+  slot_blocks_.Set(load.kv_blocks_slots);
+  const int64_t usable = load.kv_blocks_total - load.kv_blocks_slots - load.kv_blocks_withheld;
+  cache_usage_.Set(static_cast<double>(load.kv_blocks_used) / static_cast<double>(std::max<int64_t>(1, usable)));
   decode_bound_.Set(load.decode_bound ? std::optional(absl::ToDoubleSeconds(*load.decode_bound)) : std::nullopt);
   RaiseTo(evictions_, load.evicted_blocks_total);
   RaiseTo(saved_tokens_, load.sharing.saved_tokens);

@@ -61,7 +61,7 @@ class EngineMetrics {
   void SetLeaseTraffic(const meter::InterferenceMeter::TrafficSeconds& prefill,
                        const meter::InterferenceMeter::TrafficSeconds& decode);
   void Ended(const absl::Status& status, absl::Duration since_arrival);
-  void Stepped(int64_t preemptions);
+  void Preempted(int64_t sequences);
   /// Gauges, and the counters that it has as totals. One call at a time.
   void SetLoad(const EngineLoad& load);
 
@@ -115,8 +115,8 @@ class EngineMetrics {
   prometheus::Counter &computed_tokens_, &local_tokens_, &donor_tokens_, &cache_queries_, &cache_hits_, &steps_,
       &evictions_, &read_in_place_, &saved_tokens_, &again_for_loans_tokens_, &again_for_losses_tokens_;
   GaugePair running_, waiting_;
-  prometheus::Gauge &free_blocks_, &used_blocks_, &leased_out_blocks_, &withheld_blocks_, &leased_in_blocks_,
-      &leased_in_used_blocks_, &cached_blocks_, &cache_usage_;
+  prometheus::Gauge &free_blocks_, &used_blocks_, &leased_out_blocks_, &withheld_blocks_, &slot_blocks_,
+      &leased_in_blocks_, &leased_in_used_blocks_, &cached_blocks_, &cache_usage_;
   OptionalGauge decode_bound_;
   Interference prefill_interference_, decode_interference_;
   Refusals refusals_;

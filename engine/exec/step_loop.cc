@@ -120,7 +120,10 @@ DecodeBound StepLoop::MakeDecodeBound(const std::optional<LoopSharing>& parts) c
 }
 
 absl::Time StepLoop::Turn() {
-  if (has_work() && Step()) return absl::InfinitePast();
+  if (has_work()) {
+    if (Step()) return absl::InfinitePast();
+    turns_waited_.fetch_add(1, std::memory_order_relaxed);
+  }
   ServeBetweenSteps();
   return has_work() ? std::min(NextWakeup(), clock_.Now() + kPatience) : NextWakeup();
 }
@@ -208,6 +211,7 @@ bool StepLoop::RunStep(const sched::StepPlan& plan) {
     }
     return false;
   }
+  ++steps_;
   meter_.Computed(plan,
                   {.in_place_bytes = forward_.in_place_bytes(), .whole = !outcome->cut_short && !outcome->goes_on});
   if (!outcome->cut_short || !outcome->lost.empty()) scheduler_.NoteComputed(plan);
@@ -287,9 +291,8 @@ void StepLoop::SizeLayerStream() {
 }
 
 void StepLoop::NoteStarts(const sched::StepPlan& plan) {
-  ++steps_;
   preemptions_ += static_cast<int64_t>(plan.preempted.size());
-  metrics_->Stepped(static_cast<int64_t>(plan.preempted.size()));
+  metrics_->Preempted(static_cast<int64_t>(plan.preempted.size()));
   for (sched::Sequence* sequence : plan.admitted) {
     LiveRequest& request = *AsContinuation(*sequence).request;
     if (request.start_time) continue;
@@ -310,6 +313,7 @@ EngineLoad StepLoop::load() const {
           .kv_blocks_free = local.free,
           .kv_blocks_leased_out = cache_.num_leased_out(),
           .kv_blocks_withheld = cache_.num_withheld(),
+          .kv_blocks_slots = static_cast<int64_t>(cache_.reserved().size()),
           .kv_blocks_leased_in = leased.total,
           .kv_blocks_leased_in_used = leased.used + leased.cached,
           .decode_bound =

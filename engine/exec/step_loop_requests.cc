@@ -96,6 +96,7 @@ void StepLoop::EndAll() {
 void StepLoop::EndWith(LiveRequest& request, FinishReason why) {
   for (const auto& continuation : request.continuations) {
     if (continuation->done) continue;
+    NoteFinished(*continuation);
     outbox_.Add({.sink = request.sink.get(),
                  .index = continuation->index,
                  .finish = why,
@@ -159,11 +160,16 @@ void StepLoop::BeginSiblings(LiveRequest& request) {
   while (static_cast<int64_t>(request.continuations.size()) < request.request.n) scheduler_.Add(live_.Begin(request));
 }
 
+void StepLoop::NoteFinished(const Continuation& continuation) {
+  if (!continuation.first_token_time) return;
+  metrics_->Finished(continuation.prompt_tokens, continuation.output_tokens(),
+                     continuation.last_token_time - *continuation.first_token_time);
+}
+
 void StepLoop::Finish(Continuation& continuation) {
   scheduler_.Remove(&continuation);
   continuation.done = true;
-  metrics_->Finished(continuation.prompt_tokens, continuation.output_tokens(),
-                     continuation.last_token_time - *continuation.first_token_time);
+  NoteFinished(continuation);
   LiveRequest& request = *continuation.request;
   if (++request.num_done == request.request.n) Close(request, absl::OkStatus());
 }

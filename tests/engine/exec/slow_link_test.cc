@@ -75,6 +75,7 @@ TEST(SlowLinkTest, SlotsAreOfTheSlowLeasesAloneAndGoWithThem) {
   harness.Converse(kConversations, kOutputTokens);
   const EngineLoad load = harness.load();
   const int64_t slots = load.kv_blocks_total - load.kv_blocks_free - load.kv_blocks_used - load.kv_blocks_cached;
+  EXPECT_EQ(load.kv_blocks_slots, slots);
   EXPECT_EQ(slots, kv::StreamBlocksFor(harness.load().kv_blocks_total, 4, harness.model().num_layers));
   harness.coordinator().OnRevoked(kv::LeaseId(kSlow), absl::Milliseconds(50));
   ASSERT_TRUE(harness.PumpUntil([&] { return harness.load().kv_blocks_leased_in == 24; }));

@@ -102,7 +102,9 @@ TEST_F(StarvationTest, WithoutMaxTokensAPromptThatNobodyHoldsIsAnError) {
 TEST_F(StarvationTest, WhoseWorkWaitsTakesItsNextTurnSoonThoughNobodySaysAnything) {
   (void)harness_.Add(Prompt(400), 10);
   (void)harness_.loop().Turn();
+  const int64_t progress = harness_.loop().progress();
   EXPECT_EQ(harness_.loop().Turn(), harness_.clock().Now() + absl::Milliseconds(20));
+  EXPECT_GT(harness_.loop().progress(), progress) << "it does not stand still";
 }
 
 // The broker could not be reached once.

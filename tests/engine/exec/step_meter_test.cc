@@ -47,6 +47,15 @@ class SlowSteps {
   LoopHarness harness_;
 };
 
+// Slots and what is withheld hold no request's KV.
+TEST(EngineMetricsTest, ACacheIsFullWhereRequestsHoldAllThatTheyMay) {
+  Metrics registry;
+  EngineMetrics metrics(registry, {.block_tokens = kBlockTokens, .num_blocks = 20});
+  metrics.SetLoad({.kv_blocks_total = 20, .kv_blocks_used = 12, .kv_blocks_withheld = 3, .kv_blocks_slots = 5});
+  EXPECT_EQ(ValueOf(registry.Serialize(), "vllm:kv_cache_usage_perc"), 1);
+  EXPECT_EQ(ValueOf(registry.Serialize(), "swiftcache_kv_blocks{state=\"slots\"}"), 5);
+}
+
 TEST(StepMeterTest, APrefillsTimeIsItsStepsAndTheRestIsTheQueue) {
   HarnessOptions options;
   options.engine.max_num_seqs = 1;
