@@ -78,6 +78,7 @@ void PagedAttention::BeginStep(std::span<const StepSequence> sequences, std::spa
   streamed_.clear();
   places_.clear();
   items_.clear();
+  const int64_t item_rows = ItemRows(sequences);
   for (const StepSequence& s : sequences) {
     CHECK_GE(static_cast<int64_t>(s.blocks.size()) * options_.kv.block_tokens, s.context_tokens + s.num_rows);
     const auto index = static_cast<int64_t>(sequences_.size());
@@ -86,9 +87,9 @@ void PagedAttention::BeginStep(std::span<const StepSequence> sequences, std::spa
     for (const DeviceAddress block : s.blocks) blocks_.push_back(options_.space.Number(block));
     for (int64_t r = 0; r < s.num_rows; ++r) places_.push_back({index, s.context_tokens + r});
     // The last rows first: they have the longest context, and a long item begun last is one that the others wait for.
-    for (int64_t r = (CeilDiv(s.num_rows, item_rows_) - 1) * item_rows_; r >= 0; r -= item_rows_) {
+    for (int64_t r = (CeilDiv(s.num_rows, item_rows) - 1) * item_rows; r >= 0; r -= item_rows) {
       for (int64_t head = 0; head < options_.shape.num_kv_heads; ++head) {
-        items_.push_back({index, r, std::min(item_rows_, s.num_rows - r), head});
+        items_.push_back({index, r, std::min(item_rows, s.num_rows - r), head});
       }
     }
   }
@@ -98,6 +99,19 @@ void PagedAttention::BeginStep(std::span<const StepSequence> sequences, std::spa
   CHECK_LE(static_cast<int64_t>(places_.size()), options_.max_rows);
   SplitItems();
   PrepareRotations();
+}
+
+// Of a short prompt fewer, so that no thread has nothing to do while another has an item.
+int64_t PagedAttention::ItemRows(std::span<const StepSequence> sequences) const {
+  int64_t rows = item_rows_;
+  const auto items = [&] {
+    int64_t blocks = 0;
+    for (const StepSequence& s : sequences) blocks += CeilDiv(s.num_rows, rows);
+    return blocks * options_.shape.num_kv_heads;
+  };
+  while (rows > 1 && rows * group() > kLeastQueries && items() < kItemsPerThread * pool_.threads())
+    rows = CeilDiv(rows, 2);
+  return rows;
 }
 
 void PagedAttention::SplitItems() {

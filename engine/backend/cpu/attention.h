@@ -55,6 +55,7 @@ class PagedAttention {
   static constexpr int64_t kItemsPerThread = 4;  // fewer leave a thread without work while another has much
   static constexpr int64_t kPartsPerThread = 128;
   static constexpr int64_t kSplitQueries = 16;  // of an item that may be split, at most
+  static constexpr int64_t kLeastQueries = 24;  // of an item, where there is work for fewer threads than there are
 
   // Rows of one sequence and one KV head that share the tiles of K and V.
   struct Item {
@@ -104,6 +105,7 @@ class PagedAttention {
     return sequences_[item.sequence].context_tokens + item.first_row + item.num_rows;
   }
   Sums PartOf(int64_t part) const;
+  int64_t ItemRows(std::span<const StepSequence> sequences) const;
   void SplitItems();
   void PrepareRotations();
   void PointStreamedAt(int64_t layer);
@@ -128,10 +130,10 @@ class PagedAttention {
   const KvTiles tiles_;
   const bool bf16_products_;
   void (*const gemm_)(const PanelGemm&);
-  const int64_t item_rows_;
-  HostMemory scratch_;    // [threads][ScratchFloats()]
-  HostMemory parts_;      // [num_parts()] of PartFloats(), Sums of split items
-  HostMemory rotations_;  // f32 [max_rows][head_dim]: cosines, then sines
+  const int64_t item_rows_;  // at most
+  HostMemory scratch_;       // [threads][ScratchFloats()]
+  HostMemory parts_;         // [num_parts()] of PartFloats(), Sums of split items
+  HostMemory rotations_;     // f32 [max_rows][head_dim]: cosines, then sines
   std::vector<Sequence> sequences_;
   // Of each block of each sequence, a number that plus layer * slice_bytes() is the address of a layer's slice. Numbers,
   // because a streamed block's slots lie anywhere, so that this one may lie before the memory that they are in.

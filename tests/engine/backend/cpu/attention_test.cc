@@ -176,6 +176,7 @@ std::vector<Arrangement> AllArrangements() {
     for (const KvDtype dtype : {KvDtype::kBf16, KvDtype::kF32, KvDtype::kInt8}) {
       setups.push_back({{9, 3, 64}, dtype, 16, isa});
       setups.push_back({{6, 2, 24}, dtype, 1, isa});
+      setups.push_back({{32, 1, 16}, dtype, 16, isa});
       setups.push_back({{4, 4, 10}, dtype, 7, isa, 3});
       setups.push_back({{4, 1, 16}, dtype, 256, isa, 1, true});
       setups.push_back({{3, 1, 6}, dtype, 5, isa, 2, true});
