@@ -32,8 +32,9 @@ class NcclDonorChannel;
 /// Thread-safety: safe. Ownership: owns the channels of its borrowers; borrows NCCL, driver, clock, events.
 class NcclDonor {
  public:
-  /// How long a Fence waits for what a borrower stores, before it gives up the communicator that brings it.
-  static constexpr absl::Duration kFencePatience = absl::Milliseconds(100);
+  /// How long a Fence waits for what a borrower stores, before it gives up the communicator that brings it: less than
+  /// what is left of a deadline where the coordinator fences.
+  static constexpr absl::Duration kFencePatience = absl::Milliseconds(5);
   /// A borrower that is there may rightly take long before it receives a layer: its own step computes, or waits for
   /// another donor. One that is gone, or gives up, is heard of at once.
   static constexpr absl::Duration kBorrowerPatience = absl::Seconds(5);
