@@ -69,8 +69,10 @@ int64_t Borrowing::streamed_blocks() const {
 // links are measured, it is not known whether it will.
 void Borrowing::UpdatePotential() {
   int64_t leased = parts_.cache->leased_in().total + lendable_blocks_;
-  if (!leases_are_mapped())
-    leased = std::min(leased, kv::StreamedBlocks(StreamBlocks(leased), options_.streamed_layers));
+  if (!leases_are_mapped()) {
+    leased =
+        std::min({leased, kv::StreamedBlocks(StreamBlocks(leased), options_.streamed_layers), most_streamed_blocks()});
+  }
   const auto reserved = static_cast<int64_t>(parts_.cache->reserved().size());
   const int64_t streamed = options_.streams_all ? leased : streamed_blocks();
   const int64_t more_reserved = std::max<int64_t>(0, StreamBlocks(streamed) - reserved);

@@ -104,6 +104,8 @@ class Borrowing {
   bool Streams(const transport::LeaseView& view) const { return options_.streams_all || view.slow_link; }
   /// Leased blocks that are to be streamed.
   int64_t streamed_blocks() const;
+  /// Leased blocks that a step may stream, whatever slots there are.
+  int64_t most_streamed_blocks() const { return parts_.transport->most_streamed_blocks(options_.streamed_layers); }
   /// Own blocks that hold the slots (eq. 4) of so many leased ones: at most half of the arena. Blocks beyond are read
   /// in place.
   int64_t StreamBlocks(int64_t leased_blocks) const;

@@ -287,7 +287,8 @@ void StepLoop::SizeLayerStream() {
   (void)cache_.ReserveLocal(std::max<int64_t>(0, std::min(wanted - reserved, room / 2)));
   if (static_cast<int64_t>(cache_.reserved().size()) == reserved) return;
   streamer_->SetSlots(cache_.reserved());
-  if (!sharing_->borrowing().leases_are_mapped()) cache_.SetStreamCapacity(streamer_->capacity());
+  if (sharing_->borrowing().leases_are_mapped()) return;
+  cache_.SetStreamCapacity(std::min(streamer_->capacity(), sharing_->borrowing().most_streamed_blocks()));
 }
 
 void StepLoop::NoteStarts(const sched::StepPlan& plan) {

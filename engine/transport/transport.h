@@ -20,6 +20,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <span>
@@ -189,6 +190,8 @@ class Transport {
   virtual bool maps() const = 0;
   /// Whether views say of slow links that they are: measured when a lease is opened. If not, none is called slow.
   virtual bool measures_links() const { return false; }
+  /// Blocks of so many layers that one stream may have; more of them would be lost.
+  virtual int64_t most_streamed_blocks(int64_t layers) const { return std::numeric_limits<int64_t>::max(); }
   /// What peers dial: the path of the channel's socket.
   virtual std::string channel() const = 0;
 

@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <cstring>
 #include <functional>
+#include <limits>
 #include <map>
 #include <memory>
 #include <optional>
@@ -66,6 +67,8 @@ class FakeTransport final : public Transport {
 
   /// Whether views say of slow links that they are. Set before the first call.
   bool measures = false;
+  /// Of one stream. Set before the first call.
+  int64_t most_streamed = std::numeric_limits<int64_t>::max();
 
   LeaseView AddLease(kv::LeaseId lease, int64_t bytes, kv::Epoch epoch, bool slow_link = false) {
     absl::MutexLock lock(&mutex_);
@@ -179,6 +182,7 @@ class FakeTransport final : public Transport {
   const char* kind() const override { return "fake"; }
   bool maps() const override { return mapped; }
   bool measures_links() const override { return measures; }
+  int64_t most_streamed_blocks(int64_t layers) const override { return most_streamed; }
   std::string channel() const override { return "fake-channel"; }
   absl::StatusOr<kv::Epoch> Grant(const GrantSpec& spec) override {
     log_.Add(absl::StrCat("Grant ", spec.lease.value()));

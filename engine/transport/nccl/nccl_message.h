@@ -31,6 +31,7 @@
 //   ACCEPTED, DONE   8 i64 batch   16 u32 leases   20 u32 0   24 leases x u8, 1 or 0, in the order of the BATCH
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -49,6 +50,10 @@ inline constexpr uint32_t kMaxNcclPieces = 8192;  // 128 KiB: what a socket's bu
 inline constexpr uint32_t kMaxNcclLeases = 1024;
 inline constexpr uint32_t kMaxNcclLayers = 1024;
 inline constexpr int64_t kMaxNcclSlices = 1 << 20;  // of a stream: pieces times arrivals
+/// Pieces of a stream of so many layers, of which the first may come again.
+constexpr int64_t MostStreamed(int64_t layers) {
+  return std::min<int64_t>(kMaxNcclPieces, kMaxNcclSlices / (layers + 1));
+}
 inline constexpr int64_t kMaxNcclPieceBytes = 1ll << 30;
 inline constexpr size_t kMaxNcclBatches = 64;  // of a pair, unanswered
 

@@ -51,6 +51,7 @@ class NcclTransport final : public Transport {
 
   const char* kind() const override { return "nccl"; }
   bool maps() const override { return false; }
+  int64_t most_streamed_blocks(int64_t layers) const override { return MostStreamed(layers); }
   std::string channel() const override { return listener_.path(); }
   absl::StatusOr<kv::Epoch> Grant(const GrantSpec& spec) override { return donor_.Grant(spec); }
   void SendRevoke(kv::LeaseId lease, absl::Duration time_left) override { donor_.SendRevoke(lease, time_left); }

@@ -56,6 +56,17 @@ class UnmappedTest : public testing::Test {
   bool happened_ = false;
 };
 
+TEST(UnmappedLimitTest, NoMoreLiesInLeasesThanOneStreamMayHave) {
+  SharingHarness harness({.model = {.num_layers = kUnmappedLayers, .block_tokens = 4},
+                          .num_blocks = 20,
+                          .stream = StreamMode::kAuto,
+                          .mapped = false});
+  harness.transport().most_streamed = 5;
+  for (const int64_t id : {7, 8}) harness.Borrow(id, 20);
+  harness.Converse(6, kAnswerTokens);
+  EXPECT_EQ(harness.load().kv_blocks_leased_in_used, 5);
+}
+
 TEST_F(UnmappedTest, ADonorIsToldOnceAStepWhatIsStreamedAndNeverALayer) {
   std::vector<std::shared_ptr<Recording>> going_on;
   for (const unsigned seed : {1u, 2u}) {
