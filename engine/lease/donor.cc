@@ -130,9 +130,8 @@ void Donor::Granted(kv::LeaseId id, kv::Epoch epoch, absl::Time now) {
 }
 
 void Donor::GrantFailed(kv::LeaseId id, const std::string& why, absl::Time now) {
-  if (Entry* entry = Find(id, {Phase::kGranting})) {
-    EndUngranted(*entry, /*cleared=*/true, entry->wanted_back ? entry->why : why, now);
-  }
+  Entry* entry = Find(id, {Phase::kGranting});
+  if (entry != nullptr) EndUngranted(*entry, /*cleared=*/true, entry->wanted_back ? entry->why : why, now);
 }
 
 void Donor::BorrowerOpened(kv::LeaseId id, absl::Time now) {
@@ -299,11 +298,9 @@ void Donor::WantBack(Entry& entry, Ending ending, const std::string& why, absl::
   entry.revoked_at = now;
   switch (entry.phase) {
     case Phase::kClearing:
-      actions_.emplace_back(StopClearing{entry.lease.id});
-      entry.wanted_back = true;
-      return;
     case Phase::kGranting:
-      actions_.emplace_back(StopGranting{entry.lease});
+      entry.phase == Phase::kClearing ? actions_.emplace_back(StopClearing{entry.lease.id})
+                                      : actions_.emplace_back(StopGranting{entry.lease});
       entry.wanted_back = true;
       return;
     case Phase::kGranted:  // nobody reads it; but where there is time, who is just opening it is asked
