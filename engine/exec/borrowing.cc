@@ -51,12 +51,14 @@ void Borrowing::Do(const StoredMessage& message) { copies_.Ended(message.ticket,
 
 void Borrowing::Do(const LendableMessage& message) {
   lendable_blocks_ = message.bytes / parts_.own->block_bytes();
+  nobody_lends_ = message.bytes == 0;
   shortage_ = message.shortage;
   if (message.bytes == 0) departures_.NoRoom();  // nor is anything on its way
   UpdatePotential();
 }
 
 int64_t Borrowing::streamed_blocks() const {
+  if (!leases_are_mapped()) return std::min(parts_.cache->leased_in().total, most_streamed_blocks());
   if (options_.streams_all) return parts_.cache->leased_in().total;
   int64_t blocks = 0;
   for (const auto& [id, region] : regions_) {
@@ -160,6 +162,8 @@ void Borrowing::AskForMemory(int64_t waiting_tokens) {
   if (blocks == 0) return;
   // Who needs a little will need more: leases grow by steps, so that they stay few.
   blocks = std::max({blocks, options_.num_blocks / kWishDivisor, parts_.cache->leased_in().total / kWishDivisor});
+  if (!leases_are_mapped()) blocks = std::min(blocks, most_streamed_blocks() - parts_.cache->leased_in().total);
+  if (blocks <= 0) return;  // nothing could be put there
   parts_.coordinator->WishForMemory(blocks * parts_.own->block_bytes(), waiting_tokens);
 }
 

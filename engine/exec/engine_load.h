@@ -28,7 +28,7 @@ struct EngineLoad {
   kv::SharingWorth sharing;                                                              // since the start
   int64_t reclaims = 0;  // leases taken back in need, and how long the last took
   absl::Duration last_reclaim;
-  // Counts up with every step and every layer of it, also within a step, and with every look at work that waits.
+  // Counts up with every step and every layer of it, also within a step, and while work waits for leases.
   int64_t progress = 0;
 };
 

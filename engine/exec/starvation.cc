@@ -6,19 +6,20 @@
 
 namespace swiftcache::engine::exec {
 
-std::vector<LiveRequest*> Starvation::Look() {
-  std::vector<LiveRequest*> ended;
+std::vector<Starvation::Ended> Starvation::Look() {
+  std::vector<Ended> ended;
   const absl::Time now = clock_.Now();
   const absl::Duration since_last = std::max(absl::ZeroDuration(), now - std::exchange(last_look_, now));
   next_look_ = absl::InfiniteFuture();
   if (!any_starved_ && !live_.any_parked() && !scheduler_.NeedsLeases(live_.longest_tokens())) return ended;
   any_starved_ = false;
   for (const auto& [id, request] : live_.by_id()) {
-    bool ends = false;
+    Ended of_request{.request = request.get()};
     for (const auto& continuation : request->continuations) {
-      if (!continuation->done) ends |= Note(*continuation, request->parked, since_last, now);
+      const bool ends = !continuation->done && Note(*continuation, request->parked, since_last, now);
+      if (ends) of_request.continuations.push_back(continuation.get());
     }
-    if (ends) ended.push_back(request.get());
+    if (!of_request.continuations.empty()) ended.push_back(std::move(of_request));
   }
   return ended;
 }

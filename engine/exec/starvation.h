@@ -2,7 +2,7 @@
 // Who waits in vain for memory that others lend: what they do not lend, or lent and took back, does not hold up a client
 // for ever.
 //
-//   for (LiveRequest* request : starvation.Look()) ...          // end it
+//   for (auto [request, continuations] : starvation.Look()) ...   // end them
 //   ... if (clock.Now() >= starvation.next_look()) ...          // look again, though nothing happened
 #pragma once
 
@@ -27,8 +27,15 @@ class Starvation {
   Starvation(absl::Duration patience, const Clock* clock, const sched::Scheduler* scheduler, const LiveRequests* live)
       : patience_(patience), clock_(*clock), scheduler_(*scheduler), live_(*live) {}
 
-  /// Before each plan, and at next_look: those whose patience has ended.
-  std::vector<LiveRequest*> Look();
+  /// Those of a request whose patience has ended.
+  struct Ended {
+    LiveRequest* request;
+    std::vector<Continuation*> continuations = {};
+  };
+  /// Before each plan, and at next_look.
+  std::vector<Ended> Look();
+  /// At the last look, or had starved and not made up for it.
+  bool any_starves() const { return any_starved_; }
   absl::Time next_look() const { return next_look_; }
 
  private:

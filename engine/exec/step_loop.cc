@@ -122,7 +122,7 @@ DecodeBound StepLoop::MakeDecodeBound(const std::optional<LoopSharing>& parts) c
 absl::Time StepLoop::Turn() {
   if (has_work()) {
     if (Step()) return absl::InfinitePast();
-    turns_waited_.fetch_add(1, std::memory_order_relaxed);
+    if (starvation_.any_starves()) turns_starved_.fetch_add(1, std::memory_order_relaxed);
   }
   ServeBetweenSteps();
   return has_work() ? std::min(NextWakeup(), clock_.Now() + kPatience) : NextWakeup();

@@ -96,8 +96,8 @@ class StepLoop {
   EngineLoad load() const;
   /// May be asked by any thread.
   const DecodeBound& decode_bound() const { return decode_bound_; }
-  /// Of the forward pass, and turns in which all work waits for memory; may be read by any thread.
-  int64_t progress() const { return forward_.progress() + turns_waited_.load(std::memory_order_relaxed); }
+  /// Of the forward pass, and turns without one in which somebody starves, which has an end; may be read by any thread.
+  int64_t progress() const { return forward_.progress() + turns_starved_.load(std::memory_order_relaxed); }
   /// Recounts blocks, sequences and requests. INTERNAL says what does not add up.
   absl::Status CheckInvariants() const;
 
@@ -117,8 +117,9 @@ class StepLoop {
   void TakeTokens(const sched::StepPlan& plan, std::vector<backend::Sampled> tokens);
   void AdmitParked();
   void EndStarved();
-  void EndWith(LiveRequest& request, FinishReason why);
-  void NoteFinished(const Continuation& continuation);
+  void EndAtLength(Continuation& continuation);
+  void AddEnd(const Continuation& continuation, FinishReason why);
+  bool HasAllThereIs(const Continuation& continuation) const;
   void ForgetNeed();
   std::string WhyStarved(const LiveRequest& request) const;
   int64_t TokensNotRunning() const { return scheduler_.waiting_tokens() + live_.parked_tokens(); }
@@ -161,7 +162,7 @@ class StepLoop {
   int64_t tokens_on_leases_;      // of a step that reads any, at most: fewer after steps that were cut short
   Outbox outbox_;
   int64_t next_sequence_ = 0;
-  std::atomic<int64_t> turns_waited_ = 0;
+  std::atomic<int64_t> turns_starved_ = 0;
   int64_t steps_ = 0;
   int64_t preemptions_ = 0;
   int64_t prompt_computed_ = 0, prompt_local_ = 0, prompt_donor_ = 0;  // tokens, by where their KV came from

@@ -33,10 +33,10 @@ void StepLoop::AdmitParked() {
 }
 
 void StepLoop::EndStarved() {
-  const std::vector<LiveRequest*> starved = starvation_.Look();
-  for (LiveRequest* request : starved) {
+  const std::vector<Starvation::Ended> starved = starvation_.Look();
+  for (const auto& [request, continuations] : starved) {
     if (request->takes_what_there_is() && request->output_tokens() > 0) {
-      EndWith(*request, FinishReason::kLength);
+      for (Continuation* continuation : continuations) EndAtLength(*continuation);  // the last may end the request
     } else {
       Close(*request, absl::OutOfRangeError(WhyStarved(*request)));
     }
@@ -87,22 +87,24 @@ void StepLoop::EndAll() {
             absl::UnavailableError("the engine stopped before the first token: send the request to another engine"));
       continue;
     }
-    EndWith(request, FinishReason::kCancelled);
+    for (const auto& continuation : request.continuations) {
+      if (!continuation->done) AddEnd(*continuation, FinishReason::kCancelled);
+    }
+    Close(request, absl::OkStatus());
   }
   Publish();
 }
 
-// Of those of its continuations that have not ended.
-void StepLoop::EndWith(LiveRequest& request, FinishReason why) {
-  for (const auto& continuation : request.continuations) {
-    if (continuation->done) continue;
-    NoteFinished(*continuation);
-    outbox_.Add({.sink = request.sink.get(),
-                 .index = continuation->index,
-                 .finish = why,
-                 .usage = request.UsageOf(*continuation)});
-  }
-  Close(request, absl::OkStatus());
+// With the tokens that it has.
+void StepLoop::EndAtLength(Continuation& continuation) {
+  AddEnd(continuation, FinishReason::kLength);
+  Finish(continuation);
+}
+
+void StepLoop::AddEnd(const Continuation& continuation, FinishReason why) {
+  LiveRequest& request = *continuation.request;
+  outbox_.Add(
+      {.sink = request.sink.get(), .index = continuation.index, .finish = why, .usage = request.UsageOf(continuation)});
 }
 
 // A request that one of its continuations ended early is gone for those after it.
@@ -129,12 +131,19 @@ void StepLoop::Append(Continuation& continuation, sample::SampledToken token) {
   event.since_last = NoteTime(continuation);
   if (request.request.sampling.logprobs) event.logprob = {token.token_id, token.logprob, std::move(token.top)};
   event.finish = request.FinishAfter(continuation, token.token_id);
+  if (!event.finish && HasAllThereIs(continuation)) event.finish = FinishReason::kLength;
   // With the first token too: a reader may stop before the last.
   if (event.finish || continuation.output_tokens() == 1) event.usage = request.UsageOf(continuation);
   const bool finished = event.finish.has_value();
   outbox_.Add(std::move(event));
   if (continuation.index == 0 && continuation.output_tokens() == 1) BeginSiblings(request);
   if (finished) Finish(continuation);
+}
+
+// It would wait for what nobody has.
+bool StepLoop::HasAllThereIs(const Continuation& continuation) const {
+  return continuation.request->takes_what_there_is() && sharing_ && sharing_->borrowing().HasAllThereIs() &&
+         !scheduler_.CanEverFit(continuation.tokens.size());
 }
 
 std::optional<absl::Duration> StepLoop::NoteTime(Continuation& continuation) {
@@ -160,16 +169,13 @@ void StepLoop::BeginSiblings(LiveRequest& request) {
   while (static_cast<int64_t>(request.continuations.size()) < request.request.n) scheduler_.Add(live_.Begin(request));
 }
 
-void StepLoop::NoteFinished(const Continuation& continuation) {
-  if (!continuation.first_token_time) return;
-  metrics_->Finished(continuation.prompt_tokens, continuation.output_tokens(),
-                     continuation.last_token_time - *continuation.first_token_time);
-}
-
 void StepLoop::Finish(Continuation& continuation) {
   scheduler_.Remove(&continuation);
   continuation.done = true;
-  NoteFinished(continuation);
+  if (continuation.first_token_time) {
+    metrics_->Finished(continuation.prompt_tokens, continuation.output_tokens(),
+                       continuation.last_token_time - *continuation.first_token_time);
+  }
   LiveRequest& request = *continuation.request;
   if (++request.num_done == request.request.n) Close(request, absl::OkStatus());
 }

@@ -148,7 +148,7 @@ class SharingHarness : private LoopObserver {
     return RandomTokens(seed, 6 * model_.block_tokens, model_.vocab_size);
   }
   std::shared_ptr<Recording> Add(std::vector<int32_t> prompt, std::optional<int64_t> max_tokens,
-                                 const std::string& salt = "") {
+                                 const std::string& salt = "", int32_t n = 1) {
     auto recording = std::make_shared<Recording>();
     auto live = std::make_unique<LiveRequest>();
     live->arrival_time = clock_.Now();
@@ -156,6 +156,7 @@ class SharingHarness : private LoopObserver {
     if (!max_tokens) live->request.max_tokens.reset();
     live->request.request_id = absl::StrCat("r", next_request_++);
     live->request.cache_salt = salt;
+    live->request.n = n;
     live->max_total_tokens =
         max_tokens ? static_cast<int64_t>(live->request.prompt.size()) + *max_tokens : kModelLength;
     live->sink = std::make_unique<RecordingSink>(recording);

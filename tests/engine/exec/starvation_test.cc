@@ -88,6 +88,45 @@ TEST_F(StarvationTest, WithoutMaxTokensAnAnswerHasWhatComesLater) {
   EXPECT_EQ(tokens, FakeGreedy(harness_.model(), Prompt(80), static_cast<int64_t>(tokens.size())));
 }
 
+TEST_F(StarvationTest, WithoutMaxTokensAnAnswerDoesNotWaitForWhatNobodyHas) {
+  const auto chat = harness_.Add(Prompt(40), std::nullopt);
+  ASSERT_NO_FATAL_FAILURE(Rounds(5));
+  harness_.AwaitCoordinator();
+  harness_.coordinator().OnLeaseResponse(coordinator::LeaseResponse{.shortage = "nobody lends"});
+  harness_.AwaitCoordinator();
+  ASSERT_NO_FATAL_FAILURE(Rounds(40));
+  ASSERT_TRUE(chat->done()) << "the clock stands still";
+  EXPECT_TRUE(chat->Wait().ok()) << chat->Wait();
+  EXPECT_EQ(chat->output().finish, FinishReason::kLength);
+  EXPECT_EQ(chat->tokens().size(), kOwnTokens + 1 - 40u) << "of the last one no KV is kept";
+}
+
+TEST_F(StarvationTest, WithoutMaxTokensOneOfSeveralEndsAlone) {
+  const auto two = harness_.Add(Prompt(40), std::nullopt, "", /*n=*/2);
+  ASSERT_NO_FATAL_FAILURE(Rounds(26));  // the first has all memory, and is to give way
+  harness_.clock().Advance(absl::Seconds(6));
+  ASSERT_NO_FATAL_FAILURE(Rounds(40));  // which the second has since
+  harness_.clock().Advance(absl::Seconds(5));
+  ASSERT_NO_FATAL_FAILURE(Rounds(2));
+  ASSERT_FALSE(two->done());
+  EXPECT_EQ(two->output(0).finish, FinishReason::kLength);
+  EXPECT_EQ(two->output(1).finish, std::nullopt) << "it has not waited for so long";
+  harness_.clock().Advance(absl::Seconds(6));
+  ASSERT_NO_FATAL_FAILURE(Rounds(2));
+  ASSERT_TRUE(two->done());
+  EXPECT_TRUE(two->Wait().ok());
+  EXPECT_EQ(two->output(1).finish, FinishReason::kLength);
+}
+
+TEST_F(StarvationTest, WhoWaitsForItsOwnMemoryAloneStandsStill) {
+  harness_.LendAway(7, {4, 12});
+  (void)harness_.Add(Prompt(40), 4);
+  ASSERT_NO_FATAL_FAILURE(Rounds(2));
+  const int64_t progress = harness_.loop().progress();
+  for (int i = 0; i < 5; ++i) (void)harness_.loop().Turn();
+  EXPECT_EQ(harness_.loop().progress(), progress);
+}
+
 TEST_F(StarvationTest, WithoutMaxTokensAPromptThatNobodyHoldsIsAnError) {
   const auto chat = harness_.Add(Prompt(80), std::nullopt);
   ASSERT_NO_FATAL_FAILURE(Rounds(2));

@@ -65,6 +65,9 @@ TEST(UnmappedLimitTest, NoMoreLiesInLeasesThanOneStreamMayHave) {
   for (const int64_t id : {7, 8}) harness.Borrow(id, 20);
   harness.Converse(6, kAnswerTokens);
   EXPECT_EQ(harness.load().kv_blocks_leased_in_used, 5);
+  EXPECT_EQ(harness.load().kv_blocks_slots, kv::StreamBlocksFor(20, 5, kUnmappedLayers));
+  harness.AwaitCoordinator();
+  EXPECT_EQ(harness.num_requests(), 0) << "no more could be used";
 }
 
 TEST_F(UnmappedTest, ADonorIsToldOnceAStepWhatIsStreamedAndNeverALayer) {
