@@ -27,6 +27,7 @@
 #include "common/http/connection.h"
 #include "common/http/router.h"
 #include "common/log/log.h"
+#include "common/sync/timed_mutex.h"
 
 namespace swiftcache {
 namespace {
@@ -138,7 +139,7 @@ class ServerImpl final : public HttpServer {
   net::steady_timer accept_retry_{accept_strand_};
   std::string address_;
   std::vector<std::thread> threads_;
-  absl::Mutex mutex_;
+  TimedMutex mutex_;
   ConnectionMap served_ ABSL_GUARDED_BY(mutex_);
   ConnectionMap refused_ ABSL_GUARDED_BY(mutex_);  // and those that make room: they end by themselves
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
@@ -193,7 +194,7 @@ void ServerImpl::Welcome(tcp::socket socket) {
   std::shared_ptr<http::Connection> leaves;
   bool full;
   {
-    absl::MutexLock lock(&mutex_);
+    TimedMutexLock lock(&mutex_);
     full = static_cast<int64_t>(served_.size()) >= options_.max_connections;
     if (stopping_ || (full && refused_.size() >= kMaxRefused)) return;
     if (full) leaves = TakeIdle();
@@ -220,7 +221,7 @@ std::shared_ptr<http::Connection> ServerImpl::TakeIdle() {
 
 void ServerImpl::Forget(http::Connection* connection) {
   std::shared_ptr<http::Connection> removed;  // destroyed after the lock
-  absl::MutexLock lock(&mutex_);
+  TimedMutexLock lock(&mutex_);
   for (ConnectionMap* map : {&served_, &refused_}) {
     if (auto it = map->find(connection); it != map->end()) {
       removed = std::move(it->second);
@@ -231,7 +232,7 @@ void ServerImpl::Forget(http::Connection* connection) {
 
 std::vector<std::shared_ptr<http::Connection>> ServerImpl::Connections() {
   std::vector<std::shared_ptr<http::Connection>> all;
-  absl::MutexLock lock(&mutex_);
+  TimedMutexLock lock(&mutex_);
   for (const auto& [key, connection] : served_) all.push_back(connection);
   for (const auto& [key, connection] : refused_) all.push_back(connection);
   return all;
@@ -240,7 +241,7 @@ std::vector<std::shared_ptr<http::Connection>> ServerImpl::Connections() {
 void ServerImpl::Stop(absl::Time deadline) {
   if (threads_.empty()) return;
   {
-    absl::MutexLock lock(&mutex_);
+    TimedMutexLock lock(&mutex_);
     if (std::exchange(stopping_, true)) return;
   }
   net::post(accept_strand_, [this] {
@@ -250,7 +251,7 @@ void ServerImpl::Stop(absl::Time deadline) {
   });
   for (const auto& connection : Connections()) connection->CloseWhenIdle();
   {
-    absl::MutexLock lock(&mutex_);
+    TimedMutexLock lock(&mutex_);
     mutex_.AwaitWithTimeout(absl::Condition(this, &ServerImpl::EmptyLocked), deadline - RealClock().Now());
   }
   for (const auto& connection : Connections()) connection->Cut();

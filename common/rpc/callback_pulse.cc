@@ -45,25 +45,25 @@ CallbackPulse::CallbackPulse() : stub_(LameChannel()), thread_([this] { Run(); }
 CallbackPulse::~CallbackPulse() {
   stop_.Notify();
   thread_.join();
-  absl::MutexLock lock(&mutex_);
+  TimedMutexLock lock(&mutex_);
   mutex_.Await(absl::Condition(
       +[](bool* beating) { return !*beating; }, &beating_));
 }
 
 void CallbackPulse::Run() {
-  while (!stop_.WaitForNotificationWithTimeout(kBetweenBeats)) Beat();
+  while (!stop_.WaitWithTimeout(kBetweenBeats)) Beat();
 }
 
 // Nobody waits for the call.
 void CallbackPulse::Beat() {
   {
-    absl::MutexLock lock(&mutex_);
+    TimedMutexLock lock(&mutex_);
     if (beating_) return;
     beating_ = true;
   }
   call_ = std::make_unique<Call>();
   call_->Start(stub_, [this](const grpc::Status&) {
-    absl::MutexLock lock(&mutex_);
+    TimedMutexLock lock(&mutex_);
     beating_ = false;
   });
 }

@@ -14,8 +14,7 @@
 #include <thread>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/synchronization/mutex.h"
-#include "absl/synchronization/notification.h"
+#include "common/sync/timed_mutex.h"
 
 namespace swiftcache {
 
@@ -37,8 +36,8 @@ class CallbackPulse {
   void Beat() ABSL_LOCKS_EXCLUDED(mutex_);
 
   grpc::GenericStub stub_;
-  absl::Notification stop_;
-  absl::Mutex mutex_;
+  TimedNotification stop_;
+  TimedMutex mutex_;
   bool beating_ ABSL_GUARDED_BY(mutex_) = false;
   std::unique_ptr<Call> call_;  // the last one; the thread's
   std::thread thread_;          // last: it uses everything above

@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "common/sync/timed_mutex.h"
 
 namespace swiftcache {
 
@@ -27,7 +27,7 @@ class Mailbox {
   Mailbox& operator=(const Mailbox&) = delete;
 
   bool TryPush(T message) ABSL_LOCKS_EXCLUDED(mutex_) {
-    absl::MutexLock lock(&mutex_);
+    TimedMutexLock lock(&mutex_);
     if (closed_ || messages_.size() >= capacity_) return false;
     messages_.push_back(std::move(message));
     return true;
@@ -35,13 +35,13 @@ class Mailbox {
 
   /// Whatever the capacity: for what must not be refused (cancel, stop), or is bounded elsewhere. Dropped when closed.
   void Push(T message) ABSL_LOCKS_EXCLUDED(mutex_) {
-    absl::MutexLock lock(&mutex_);
+    TimedMutexLock lock(&mutex_);
     if (!closed_) messages_.push_back(std::move(message));
   }
 
   /// Takes everything, in order of arrival; waits until there is something, it is closed or `timeout` passed.
   std::vector<T> TakeAll(absl::Duration timeout) ABSL_LOCKS_EXCLUDED(mutex_) {
-    absl::MutexLock lock(&mutex_);
+    TimedMutexLock lock(&mutex_);
     if (timeout > absl::ZeroDuration()) {
       mutex_.AwaitWithTimeout(absl::Condition(this, &Mailbox::ReadyLocked), timeout);
     }
@@ -50,12 +50,12 @@ class Mailbox {
 
   /// Refuses further messages and wakes the taker. What is inside can still be taken.
   void Close() ABSL_LOCKS_EXCLUDED(mutex_) {
-    absl::MutexLock lock(&mutex_);
+    TimedMutexLock lock(&mutex_);
     closed_ = true;
   }
 
   bool closed() const ABSL_LOCKS_EXCLUDED(mutex_) {
-    absl::MutexLock lock(&mutex_);
+    TimedMutexReadLock lock(&mutex_);
     return closed_;
   }
 
@@ -63,7 +63,7 @@ class Mailbox {
   bool ReadyLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return closed_ || !messages_.empty(); }
 
   const size_t capacity_;
-  mutable absl::Mutex mutex_;
+  mutable TimedMutex mutex_;
   std::vector<T> messages_ ABSL_GUARDED_BY(mutex_);
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
 };

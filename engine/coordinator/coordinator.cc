@@ -45,7 +45,7 @@ void Coordinator::Stop(absl::Time deadline) {
   if (!thread_.joinable()) return;
   ReturnAll();
   {
-    absl::MutexLock lock(&mutex_);
+    TimedMutexLock lock(&mutex_);
     mutex_.AwaitWithTimeout(absl::Condition(this, &Coordinator::AllEndedLocked), deadline - clock_.Now());
   }
   mailbox_.Close();
@@ -57,7 +57,7 @@ void Coordinator::Run() {
   while (!Turn(absl::InfiniteDuration())) {
   }
   donor_side_.FenceAll();
-  absl::MutexLock lock(&mutex_);
+  TimedMutexLock lock(&mutex_);
   ended_ = true;
 }
 
@@ -87,7 +87,7 @@ void Coordinator::Act() {
 
 void Coordinator::Publish() {
   donor_side_.Publish();
-  absl::MutexLock lock(&mutex_);
+  TimedMutexLock lock(&mutex_);
   all_returned_ = returns_all_ && !donor_side_.any_held() && !borrower_side_.any_held();
 }
 

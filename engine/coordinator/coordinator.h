@@ -46,11 +46,11 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "common/base/clock.h"
 #include "common/metrics/metrics.h"
 #include "common/sync/mailbox.h"
+#include "common/sync/timed_mutex.h"
 #include "engine/coordinator/borrower_side.h"
 #include "engine/coordinator/coordinator_options.h"
 #include "engine/coordinator/donor_side.h"
@@ -159,7 +159,7 @@ class Coordinator final : public LoopEvents, public transport::TransportEvents, 
   BorrowerSide borrower_side_;
   bool returns_all_ = false;  // the thread only
 
-  absl::Mutex mutex_;
+  TimedMutex mutex_;
   bool all_returned_ ABSL_GUARDED_BY(mutex_) = false;  // since ReturnAll nothing is held, neither given nor taken
   bool ended_ ABSL_GUARDED_BY(mutex_) = false;
 

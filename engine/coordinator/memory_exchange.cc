@@ -23,7 +23,7 @@ void MemoryExchange::Start(transport::Transport& transport, std::function<void(T
 void MemoryExchange::Stop() {
   if (!thread_.joinable()) return;
   {
-    absl::MutexLock lock(&mutex_);
+    TimedMutexLock lock(&mutex_);
     stopping_ = true;
   }
   thread_.join();
@@ -37,7 +37,7 @@ void MemoryExchange::Prepare(const Part& part, std::function<void(const absl::St
 void MemoryExchange::Forgo(const Part& part) {
   std::function<void(const absl::Status&)> prepared;
   {
-    absl::MutexLock lock(&mutex_);
+    TimedMutexLock lock(&mutex_);
     const auto job = std::find_if(jobs_.begin(), jobs_.end(),
                                   [&](const auto& job) { return job.second.prepared && job.second.part == part; });
     if (job == jobs_.end()) return;
@@ -65,7 +65,7 @@ void MemoryExchange::Returned(kv::LeaseId id) {
 }
 
 void MemoryExchange::Add(absl::Time due, Job job) {
-  absl::MutexLock lock(&mutex_);
+  TimedMutexLock lock(&mutex_);
   jobs_.emplace(due, std::move(job));
 }
 
@@ -73,7 +73,7 @@ void MemoryExchange::Run() {
   for (;;) {
     Job job;
     {
-      absl::MutexLock lock(&mutex_);
+      TimedMutexLock lock(&mutex_);
       while (!HasWork()) {
         const absl::Time due = jobs_.empty() ? absl::InfiniteFuture() : jobs_.begin()->first;
         mutex_.AwaitWithTimeout(absl::Condition(this, &MemoryExchange::HasWork), due - clock_.Now());

@@ -17,10 +17,10 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
-#include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "common/base/clock.h"
 #include "common/metrics/metrics.h"
+#include "common/sync/timed_mutex.h"
 #include "engine/kv/lease_id.h"
 #include "engine/transport/transport.h"
 
@@ -76,7 +76,7 @@ class MemoryExchange {
   transport::Transport* transport_ = nullptr;
   std::function<void(Then)> post_;
   std::map<kv::LeaseId, std::vector<Then>> returning_;  // what is to be done then, in order
-  absl::Mutex mutex_;
+  TimedMutex mutex_;
   std::multimap<absl::Time, Job> jobs_ ABSL_GUARDED_BY(mutex_);  // by when they are due
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   std::thread thread_;  // last: it uses everything above

@@ -18,6 +18,7 @@
 #include "common/base/status_macros.h"
 #include "common/log/log.h"
 #include "common/sync/mailbox.h"
+#include "common/sync/timed_mutex.h"
 #include "engine/coordinator/loop_message.h"
 #include "engine/exec/engine_metrics.h"
 #include "engine/exec/live_request.h"
@@ -75,7 +76,7 @@ class EngineImpl final : public Engine, private LoopObserver {
     mailbox_.Push(std::move(message));
   }
   EngineLoad Load() const override {
-    absl::MutexLock lock(&mutex_);
+    TimedMutexLock lock(&mutex_);
     EngineLoad load = LoadLocked();
     load.progress = loop_.progress();
     return load;
@@ -116,7 +117,7 @@ class EngineImpl final : public Engine, private LoopObserver {
   Mailbox<Message> mailbox_;  // requests are bounded by EnqueueLocked, words of leases by the leases
   Urgency urgency_;
 
-  mutable absl::Mutex mutex_;
+  mutable TimedMutex mutex_;
   absl::flat_hash_set<std::string> live_ids_ ABSL_GUARDED_BY(mutex_);
   int64_t not_started_ ABSL_GUARDED_BY(mutex_) = 0;
   int64_t not_told_ ABSL_GUARDED_BY(mutex_) = 0;  // have ended, and their sinks have not heard of it
@@ -151,7 +152,7 @@ absl::Status EngineImpl::Enqueue(Request request, const absl::Status& in_time, s
   live->arrival_time = clock_.Now();
   live->request = std::move(request);
   live->sink = std::move(sink);
-  absl::MutexLock lock(&mutex_);
+  TimedMutexLock lock(&mutex_);
   return EnqueueLocked(std::move(live), in_time);
 }
 
@@ -188,31 +189,31 @@ EngineLoad EngineImpl::LoadLocked() const {
 }
 
 void EngineImpl::OnStarted(const LiveRequest& request) {
-  absl::MutexLock lock(&mutex_);
+  TimedMutexLock lock(&mutex_);
   --not_started_;
 }
 
 void EngineImpl::OnEnded(const LiveRequest& request) {
-  absl::MutexLock lock(&mutex_);
+  TimedMutexLock lock(&mutex_);
   ++not_told_;
   if (!request.start_time) --not_started_;
 }
 
 void EngineImpl::BeforeDone(const LiveRequest& request) {
-  absl::MutexLock lock(&mutex_);
+  TimedMutexLock lock(&mutex_);
   --not_told_;
   live_ids_.erase(request.request.request_id);
 }
 
 void EngineImpl::OnLoad(const EngineLoad& load) {
-  absl::MutexLock lock(&mutex_);
+  TimedMutexLock lock(&mutex_);
   load_ = load;
   metrics_.SetLoad(LoadLocked());
 }
 
 void EngineImpl::OnDeviceLost(const absl::Status& why) {
   {
-    absl::MutexLock lock(&mutex_);
+    TimedMutexLock lock(&mutex_);
     if (std::exchange(device_lost_, true)) return;
   }
   LOG(ERROR) << "the device is lost: " << why.message();
@@ -227,7 +228,7 @@ void EngineImpl::Run() {
     if (!ends_now_) due = loop_.Turn();
   }
   loop_.EndAll();
-  absl::MutexLock lock(&mutex_);
+  TimedMutexLock lock(&mutex_);
   loop_ended_ = true;
 }
 
@@ -245,7 +246,7 @@ void EngineImpl::Handle(Message message) {
 }
 
 void EngineImpl::Drain(absl::Time deadline) {
-  absl::MutexLock lock(&mutex_);
+  TimedMutexLock lock(&mutex_);
   draining_ = true;
   mutex_.AwaitWithTimeout(absl::Condition(this, &EngineImpl::IdleLocked), deadline - clock_.Now());
 }
@@ -255,7 +256,7 @@ void EngineImpl::Drain(absl::Time deadline) {
 void EngineImpl::ShutDown(absl::Time deadline) {
   absl::MutexLock thread_lock(&thread_mutex_);
   {
-    absl::MutexLock lock(&mutex_);
+    TimedMutexLock lock(&mutex_);
     draining_ = true;
     if (loop_ended_ && !thread_.joinable()) return;
     if (const absl::Duration patience = deadline - clock_.Now();

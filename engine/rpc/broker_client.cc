@@ -8,12 +8,12 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/synchronization/mutex.h"
 #include "common/base/clock.h"
 #include "common/log/log.h"
 #include "common/rpc/channel.h"
 #include "common/rpc/proto_duration.h"
 #include "common/rpc/status.h"
+#include "common/sync/timed_mutex.h"
 #include "engine/coordinator/broker_calls.h"
 #include "engine/rpc/lease_convert.h"
 #include "engine/rpc/standstill.h"
@@ -101,11 +101,11 @@ class GrpcBrokerClient final : public BrokerClient {
   ~GrpcBrokerClient() override { Leave(); }
 
   LeaseClient::Identity identity() const override ABSL_LOCKS_EXCLUDED(mutex_) {
-    absl::MutexLock lock(&mutex_);
+    TimedMutexReadLock lock(&mutex_);
     return {info_.name(), incarnation_};
   }
   std::optional<absl::Duration> heartbeat_age() const override ABSL_LOCKS_EXCLUDED(mutex_) {
-    absl::MutexLock lock(&mutex_);
+    TimedMutexReadLock lock(&mutex_);
     return clock_.Now() - heard_at_;
   }
   absl::StatusOr<std::string> Reserve(const EngineDescription& description, NameChoice choice) override;
@@ -137,7 +137,7 @@ class GrpcBrokerClient final : public BrokerClient {
   const std::unique_ptr<v1::BrokerService::Stub> stub_;
   const RealClock clock_;
 
-  mutable absl::Mutex mutex_;
+  mutable TimedMutex mutex_;
   absl::Time heard_at_ ABSL_GUARDED_BY(mutex_) = clock_.Now();  // when the broker last took what we said
   std::string incarnation_ ABSL_GUARDED_BY(mutex_);             // of the broker that this engine is registered at
   v1::EngineInfo info_ ABSL_GUARDED_BY(mutex_);
@@ -165,14 +165,14 @@ class GrpcBrokerClient final : public BrokerClient {
 
 absl::StatusOr<std::string> GrpcBrokerClient::Reserve(const EngineDescription& description, NameChoice choice) {
   {
-    absl::MutexLock lock(&mutex_);
+    TimedMutexLock lock(&mutex_);
     info_ = InfoOf(description, options_.instance_id);
     names_ = Names(description.name, choice);
   }
   absl::Status status = RegisterAfterExpiry(choice);
   while (absl::IsAlreadyExists(status) && TakeNextName()) status = Register();
   if (!status.ok() && !coordinator::NobodyAnswers(status)) return status;
-  absl::MutexLock lock(&mutex_);
+  TimedMutexLock lock(&mutex_);
   return info_.name();
 }
 
@@ -188,7 +188,7 @@ absl::Status GrpcBrokerClient::RegisterAfterExpiry(NameChoice choice) {
 }
 
 std::optional<std::string> GrpcBrokerClient::TakeNextName() {
-  absl::MutexLock lock(&mutex_);
+  TimedMutexLock lock(&mutex_);
   std::optional<std::string> next = names_.Next();
   if (next) info_.set_name(*next);
   changed_ = changed_ || next;
@@ -200,7 +200,7 @@ absl::Status GrpcBrokerClient::Register() {
   std::function<std::vector<lease::Lease>()> given;
   std::function<void(const coordinator::LeaseTerms&)> registered;
   {
-    absl::MutexLock lock(&mutex_);
+    TimedMutexLock lock(&mutex_);
     info_.set_registration(info_.registration() + 1);
     *request.mutable_engine() = info_;
     request.set_token(options_.token);
@@ -224,7 +224,7 @@ absl::Status GrpcBrokerClient::Register() {
   registered_ = status.ok();
   may_be_known_ = may_be_known_ || status.ok() || coordinator::NobodyAnswers(status);
   {
-    absl::MutexLock lock(&mutex_);
+    TimedMutexLock lock(&mutex_);
     incarnation_ = response.incarnation();  // "" where it failed
   }
   if (!status.ok()) return status;
@@ -240,7 +240,7 @@ absl::Status GrpcBrokerClient::Heartbeat() {
   std::function<exec::EngineLoad()> read_load;
   std::function<std::map<std::string, lease::Account>()> accounts;
   {
-    absl::MutexLock lock(&mutex_);
+    TimedMutexLock lock(&mutex_);
     request.set_name(info_.name());
     request.set_incarnation(incarnation_);
     read_load = load_;
@@ -282,7 +282,7 @@ absl::Status GrpcBrokerClient::Heartbeat() {
 void GrpcBrokerClient::TellWeights(const v1::HeartbeatResponse& response) {
   std::function<void(const std::map<std::string, int64_t>&)> weighted;
   {
-    absl::MutexLock lock(&mutex_);
+    TimedMutexLock lock(&mutex_);
     weighted = weighted_;
   }
   std::map<std::string, int64_t> weights;
@@ -291,14 +291,14 @@ void GrpcBrokerClient::TellWeights(const v1::HeartbeatResponse& response) {
 }
 
 void GrpcBrokerClient::KeepLimit(const v1::LeaseLimit& limit) {
-  absl::MutexLock lock(&mutex_);
+  TimedMutexLock lock(&mutex_);
   v1::LeaseLimit& kept = limits_[limit.model_name()];
   if (kept.set_at_micros() <= limit.set_at_micros()) kept = limit;
 }
 
 // An incarnation that another has followed is over, unless both are there.
 void GrpcBrokerClient::NoteIncarnation(const std::string& incarnation) {
-  absl::MutexLock lock(&mutex_);
+  TimedMutexLock lock(&mutex_);
   if (!incarnations_.empty() && incarnations_.front() == incarnation) return;
   const auto before = std::find(incarnations_.begin(), incarnations_.end(), incarnation);
   if (before != incarnations_.end() && !std::exchange(told_of_two_, true)) {
@@ -314,7 +314,7 @@ void GrpcBrokerClient::NoteIncarnation(const std::string& incarnation) {
 void GrpcBrokerClient::Deregister() {
   v1::DeregisterRequest request;
   {
-    absl::MutexLock lock(&mutex_);
+    TimedMutexLock lock(&mutex_);
     request.set_name(info_.name());
   }
   request.set_instance_id(options_.instance_id);
@@ -334,7 +334,7 @@ void GrpcBrokerClient::Run() {
   // Nobody answered Reserve: until the engine is ready it may find that another of this machine has its name, and would
   // have taken that from the other at a broker which comes meanwhile.
   if (!registered_) {
-    absl::MutexLock lock(&mutex_);
+    TimedMutexLock lock(&mutex_);
     mutex_.Await(absl::Condition(this, &GrpcBrokerClient::NamedLocked));
   }
   // After a call that ran into its deadline the next one starts at once, without another interval, so that it reaches a
@@ -351,7 +351,7 @@ void GrpcBrokerClient::Run() {
 absl::Status GrpcBrokerClient::HeartbeatOrRegister() {
   bool changed = false;
   {
-    absl::MutexLock lock(&mutex_);
+    TimedMutexLock lock(&mutex_);
     changed = changed_;
   }
   if (registered_ && !changed) {
@@ -366,7 +366,7 @@ absl::Status GrpcBrokerClient::HeartbeatOrRegister() {
 
 void GrpcBrokerClient::NoteHeard(const absl::Status& status) {
   if (!status.ok()) return;
-  absl::MutexLock lock(&mutex_);
+  TimedMutexLock lock(&mutex_);
   heard_at_ = clock_.Now();
 }
 
@@ -384,14 +384,14 @@ void GrpcBrokerClient::LogIfNew(const absl::Status& status) {
 }
 
 bool GrpcBrokerClient::WaitStopped(absl::Duration timeout) {
-  absl::MutexLock lock(&mutex_);
+  TimedMutexLock lock(&mutex_);
   mutex_.AwaitWithTimeout(absl::Condition(this, &GrpcBrokerClient::WakeLocked), timeout);
   return stopped_;
 }
 
 void GrpcBrokerClient::Ready(const std::string& address, std::function<exec::EngineLoad()> load,
                              const SharingDescription& sharing) {
-  absl::MutexLock lock(&mutex_);
+  TimedMutexLock lock(&mutex_);
   info_.set_lease_channel(sharing.lease_channel);
   info_.set_node_id(sharing.node_id);
   info_.set_page_bytes(sharing.page_bytes);
@@ -408,7 +408,7 @@ void GrpcBrokerClient::Ready(const std::string& address, std::function<exec::Eng
 }
 
 void GrpcBrokerClient::Draining() {
-  absl::MutexLock lock(&mutex_);
+  TimedMutexLock lock(&mutex_);
   if (info_.state() != v1::READY) return;
   info_.set_state(v1::DRAINING);
   changed_ = true;
@@ -416,7 +416,7 @@ void GrpcBrokerClient::Draining() {
 
 void GrpcBrokerClient::Leave() {
   {
-    absl::MutexLock lock(&mutex_);
+    TimedMutexLock lock(&mutex_);
     if (std::exchange(stopped_, true)) return;
   }
   if (thread_.joinable()) thread_.join();

@@ -8,11 +8,11 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/synchronization/mutex.h"
 #include "common/log/log.h"
 #include "common/rpc/channel.h"
 #include "common/rpc/status.h"
 #include "common/rpc/watch_snapshot.h"
+#include "common/sync/timed_mutex.h"
 #include "engine/coordinator/broker_calls.h"
 #include "engine/rpc/lease_convert.h"
 #include "swiftcache/v1/broker.grpc.pb.h"
@@ -44,13 +44,13 @@ class GrpcLeaseClient final : public LeaseClient {
 
   ~GrpcLeaseClient() override {
     {
-      absl::MutexLock lock(&mutex_);
+      TimedMutexLock lock(&mutex_);
       stopped_ = true;
       if (watch_ != nullptr) watch_->TryCancel();
     }
     sender_.join();
     watcher_.join();
-    absl::MutexLock lock(&mutex_);
+    TimedMutexLock lock(&mutex_);
     mutex_.Await(absl::Condition(this, &GrpcLeaseClient::NoScaleUpLocked));
   }
 
@@ -58,14 +58,14 @@ class GrpcLeaseClient final : public LeaseClient {
   void Report(const LeaseEvent& news) override { Push(news); }
   void ReportWindow(const Window& window) override { Push(window); }
   void Registered() override ABSL_LOCKS_EXCLUDED(mutex_) {
-    absl::MutexLock lock(&mutex_);
+    TimedMutexLock lock(&mutex_);
     calls_.Registered();
   }
   void RequestScaleUp(int64_t question, int64_t need_blocks) override ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
   void Push(BrokerCall call) ABSL_LOCKS_EXCLUDED(mutex_) {
-    absl::MutexLock lock(&mutex_);
+    TimedMutexLock lock(&mutex_);
     calls_.Push(std::move(call));
   }
   bool HasCallLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return stopped_ || !calls_.empty(); }
@@ -111,7 +111,7 @@ class GrpcLeaseClient final : public LeaseClient {
   coordinator::LeaseBrokerEvents& events_;
   const std::unique_ptr<v1::BrokerService::Stub> stub_;
 
-  absl::Mutex mutex_;
+  TimedMutex mutex_;
   coordinator::BrokerCalls calls_ ABSL_GUARDED_BY(mutex_);
   bool stopped_ ABSL_GUARDED_BY(mutex_) = false;
   grpc::ClientContext* watch_ ABSL_GUARDED_BY(mutex_) = nullptr;
@@ -121,12 +121,12 @@ class GrpcLeaseClient final : public LeaseClient {
 };
 
 bool GrpcLeaseClient::WaitStopped(absl::Duration timeout) {
-  absl::MutexLock lock(&mutex_);
+  TimedMutexLock lock(&mutex_);
   return mutex_.AwaitWithTimeout(absl::Condition(this, &GrpcLeaseClient::StoppedLocked), timeout);
 }
 
 std::optional<BrokerCall> GrpcLeaseClient::Next() {
-  absl::MutexLock lock(&mutex_);
+  TimedMutexLock lock(&mutex_);
   mutex_.Await(absl::Condition(this, &GrpcLeaseClient::HasCallLocked));
   return stopped_ ? std::nullopt : calls_.TakeNext();
 }
@@ -185,7 +185,7 @@ void GrpcLeaseClient::RequestScaleUp(int64_t question, int64_t need_blocks) {
   call->request.set_need_blocks(need_blocks);
   SetTimeout(call->context, options_.advice_timeout);
   {
-    absl::MutexLock lock(&mutex_);
+    TimedMutexLock lock(&mutex_);
     ++scale_ups_;
   }
   stub_->async()->ScaleUp(&call->context, &call->request, &call->response, [this, call, question](grpc::Status status) {
@@ -197,7 +197,7 @@ void GrpcLeaseClient::RequestScaleUp(int64_t question, int64_t need_blocks) {
     } else {
       events_.OnScaleUp(question, FromGrpc(status));
     }
-    absl::MutexLock lock(&mutex_);
+    TimedMutexLock lock(&mutex_);
     --scale_ups_;
   });
 }
@@ -263,7 +263,7 @@ void GrpcLeaseClient::DeliverSnapshot(const v1::WatchResponse::Snapshot& snapsho
 }
 
 void GrpcLeaseClient::SetWatchContext(grpc::ClientContext* context) {
-  absl::MutexLock lock(&mutex_);
+  TimedMutexLock lock(&mutex_);
   watch_ = context;
   if (context != nullptr && stopped_) context->TryCancel();
 }

@@ -36,15 +36,15 @@ CardStore::CardStore(const Options& options, const Clock& clock) : options_(opti
 
 CardStore::~CardStore() {
   {
-    absl::MutexLock lock(&mutex_);
+    TimedMutexLock lock(&mutex_);
     stopping_ = true;
-    changed_.SignalAll();
+    ++changes_;
   }
   for (std::thread& thread : threads_) thread.join();
 }
 
 void CardStore::SetWanted(Wanted wanted) {
-  absl::MutexLock lock(&mutex_);
+  TimedMutexLock lock(&mutex_);
   for (const auto& [hash, engines] : wanted) slots_[hash];
   for (auto& [hash, slot] : slots_) {
     std::vector<Source> sources;
@@ -55,7 +55,7 @@ void CardStore::SetWanted(Wanted wanted) {
     slot.sources = std::move(sources);
   }
   DropUnused();
-  changed_.SignalAll();
+  ++changes_;
 }
 
 void CardStore::DropUnused() {
@@ -73,14 +73,14 @@ void CardStore::DropUnused() {
 }
 
 absl::StatusOr<std::shared_ptr<const ModelText>> CardStore::Text(const std::string& hash) const {
-  absl::MutexLock lock(&mutex_);
+  TimedMutexReadLock lock(&mutex_);
   auto it = slots_.find(hash);
   if (it == slots_.end()) return absl::UnavailableError("no engine offers the model's card yet");
   return it->second.text;
 }
 
 bool CardStore::HasTriedAll() const {
-  absl::MutexLock lock(&mutex_);
+  TimedMutexReadLock lock(&mutex_);
   return std::ranges::all_of(slots_, [](const auto& s) { return s.second.sources.empty() || s.second.tried; });
 }
 
@@ -92,12 +92,13 @@ void CardStore::Work() {
 }
 
 std::optional<CardStore::Job> CardStore::NextJob() {
-  absl::MutexLock lock(&mutex_);
+  TimedMutexLock lock(&mutex_);
   while (!stopping_) {
     absl::Time next = absl::InfiniteFuture();
     const absl::Time now = clock_.Now();
     if (std::optional<Job> job = DueJob(now, next)) return job;
-    changed_.WaitWithTimeout(&mutex_, next - now);
+    const auto changed = [this, seen = changes_]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return changes_ != seen; };
+    mutex_.AwaitWithTimeout(absl::Condition(&changed), next - now);
   }
   return std::nullopt;
 }
@@ -126,7 +127,7 @@ absl::StatusOr<std::shared_ptr<const ModelText>> CardStore::Load(const Job& job)
 
 void CardStore::Keep(const Job& job, absl::StatusOr<std::shared_ptr<const ModelText>> text) {
   LogOutcome(*job.engine, text);
-  absl::MutexLock lock(&mutex_);
+  TimedMutexLock lock(&mutex_);
   Slot& slot = slots_[job.hash];
   slot.tried = true;
   if (const auto source = std::ranges::find(slot.sources, job.engine, &Source::engine); source != slot.sources.end()) {
@@ -135,7 +136,7 @@ void CardStore::Keep(const Job& job, absl::StatusOr<std::shared_ptr<const ModelT
   }
   if (!IsFinal(slot.text.status())) slot.text = std::move(text);  // or another engine was asked meanwhile
   DropUnused();
-  changed_.SignalAll();
+  ++changes_;
 }
 
 absl::Duration CardStore::Backoff(int64_t failures) const {

@@ -18,9 +18,9 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "common/base/clock.h"
+#include "common/sync/timed_mutex.h"
 #include "gateway/fleet/engine_link.h"
 #include "gateway/fleet/model_text.h"
 
@@ -79,8 +79,8 @@ class CardStore {
 
   const Options options_;
   const Clock& clock_;
-  mutable absl::Mutex mutex_;
-  absl::CondVar changed_;
+  mutable TimedMutex mutex_;
+  int64_t changes_ ABSL_GUARDED_BY(mutex_) = 0;  // for which threads look again what is due
   std::map<std::string, Slot> slots_ ABSL_GUARDED_BY(mutex_);
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   std::vector<std::thread> threads_;

@@ -15,23 +15,23 @@ EngineProber::EngineProber(const Options& options, const Clock& clock, OnNoRespo
 
 EngineProber::~EngineProber() {
   {
-    absl::MutexLock lock(&mutex_);
+    TimedMutexLock lock(&mutex_);
     stopping_ = true;
-    changed_.SignalAll();
+    ++changes_;
   }
   for (std::thread& thread : threads_) thread.join();
 }
 
 void EngineProber::StartProbing(const std::shared_ptr<EngineLink>& link, absl::Time first) {
-  absl::MutexLock lock(&mutex_);
+  TimedMutexLock lock(&mutex_);
   Probed& probed = probed_[link.get()];
   probed.link = link;
   probed.next = std::min(probed.next, first);
-  changed_.SignalAll();
+  ++changes_;
 }
 
 void EngineProber::StopProbing(const EngineLink& link) {
-  absl::MutexLock lock(&mutex_);
+  TimedMutexLock lock(&mutex_);
   probed_.erase(&link);
 }
 
@@ -43,12 +43,13 @@ void EngineProber::Work() {
 }
 
 std::shared_ptr<EngineLink> EngineProber::AwaitDueProbe() {
-  absl::MutexLock lock(&mutex_);
+  TimedMutexLock lock(&mutex_);
   while (!stopping_) {
     absl::Time next = absl::InfiniteFuture();
     const absl::Time now = clock_.Now();
     if (std::shared_ptr<EngineLink> link = DueProbe(now, next)) return link;
-    changed_.WaitWithTimeout(&mutex_, next - now);
+    const auto changed = [this, seen = changes_]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return changes_ != seen; };
+    mutex_.AwaitWithTimeout(absl::Condition(&changed), next - now);
   }
   return nullptr;
 }
@@ -74,7 +75,7 @@ std::shared_ptr<EngineLink> EngineProber::DueProbe(absl::Time now, absl::Time& n
 }
 
 bool EngineProber::HandleResponse(const EngineLink& link, const absl::Status& response) {
-  absl::MutexLock lock(&mutex_);
+  TimedMutexLock lock(&mutex_);
   const auto it = probed_.find(&link);
   if (it == probed_.end()) return false;
   Probed& probed = it->second;
@@ -83,7 +84,7 @@ bool EngineProber::HandleResponse(const EngineLink& link, const absl::Status& re
   if (silent && probed.silent < options_.silent_pings) {
     probed.under_way = false;
     probed.next = clock_.Now();
-    changed_.SignalAll();
+    ++changes_;
     return false;
   }
   if (!response.ok()) {
@@ -97,7 +98,7 @@ bool EngineProber::HandleResponse(const EngineLink& link, const absl::Status& re
   probed.answered = true;
   probed.under_way = false;
   probed.next = clock_.Now() + options_.interval;
-  changed_.SignalAll();
+  ++changes_;
   return false;
 }
 

@@ -7,6 +7,7 @@
 //   prober.StopProbing(*link);  // the broker has found it again
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
@@ -16,9 +17,9 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
-#include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "common/base/clock.h"
+#include "common/sync/timed_mutex.h"
 #include "gateway/fleet/engine_link.h"
 
 namespace swiftcache::gateway::fleet {
@@ -65,8 +66,8 @@ class EngineProber {
   const Options options_;
   const Clock& clock_;
   const OnNoResponse on_no_response_;
-  absl::Mutex mutex_;
-  absl::CondVar changed_;
+  TimedMutex mutex_;
+  int64_t changes_ ABSL_GUARDED_BY(mutex_) = 0;                         // for which threads look again what is due
   std::map<const EngineLink*, Probed> probed_ ABSL_GUARDED_BY(mutex_);  // a weak pointer keeps the address from reuse
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   std::vector<std::thread> threads_;

@@ -163,29 +163,29 @@ void RelayImpl::UpdateMetrics() {
 }
 
 bool RelayImpl::Enter() {
-  absl::MutexLock lock(&mutex_);
+  TimedMutexLock lock(&mutex_);
   if (refusing_) return false;
   ++entering_;
   return true;
 }
 
 void RelayImpl::Leave() {
-  absl::MutexLock lock(&mutex_);
+  TimedMutexLock lock(&mutex_);
   --entering_;
 }
 
 void RelayImpl::RefuseNew() {
-  absl::MutexLock lock(&mutex_);
+  TimedMutexLock lock(&mutex_);
   refusing_ = true;
 }
 
 void RelayImpl::Register(const std::shared_ptr<RelayCall>& call) {
-  absl::MutexLock lock(&mutex_);
+  TimedMutexLock lock(&mutex_);
   calls_[call.get()] = call;
 }
 
 void RelayImpl::Forget(RelayCall* call) {
-  absl::MutexLock lock(&mutex_);
+  TimedMutexLock lock(&mutex_);
   calls_.erase(call);
 }
 
@@ -193,7 +193,7 @@ void RelayImpl::Stop(absl::Time deadline) {
   RefuseNew();
   std::vector<std::shared_ptr<RelayCall>> late;
   {
-    absl::MutexLock lock(&mutex_);
+    TimedMutexLock lock(&mutex_);
     mutex_.AwaitWithTimeout(absl::Condition(this, &RelayImpl::Idle), deadline - clock_.Now());
     mutex_.Await(absl::Condition(this, &RelayImpl::NoneEnters));  // what is being tokenised is a call soon, or an error
     for (const auto& [call, weak] : calls_) {
@@ -203,7 +203,7 @@ void RelayImpl::Stop(absl::Time deadline) {
   for (const auto& call : late) {
     call->Abort(absl::UnavailableError("the gateway was stopped before the answer was complete; send it to another"));
   }
-  absl::MutexLock lock(&mutex_);
+  TimedMutexLock lock(&mutex_);
   mutex_.Await(absl::Condition(this, &RelayImpl::Idle));
 }
 

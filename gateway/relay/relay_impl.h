@@ -17,10 +17,10 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "common/base/clock.h"
 #include "common/metrics/metrics.h"
+#include "common/sync/timed_mutex.h"
 #include "gateway/fleet/fleet.h"
 #include "gateway/relay/relay.h"
 #include "gateway/relay/relay_call.h"
@@ -81,7 +81,7 @@ class RelayImpl final : public Relay {
   const Clock& clock_;
   RelayMetrics metrics_;
   std::atomic<int64_t> next_id_{1};
-  absl::Mutex mutex_;
+  TimedMutex mutex_;
   bool refusing_ ABSL_GUARDED_BY(mutex_) = false;
   int64_t entering_ ABSL_GUARDED_BY(mutex_) = 0;  // requests that were not refused and are no calls yet
   std::map<RelayCall*, std::weak_ptr<RelayCall>> calls_ ABSL_GUARDED_BY(mutex_);

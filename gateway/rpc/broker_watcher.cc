@@ -13,12 +13,12 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
-#include "absl/synchronization/notification.h"
 #include "common/base/status_macros.h"
 #include "common/log/log.h"
 #include "common/rpc/channel.h"
 #include "common/rpc/status.h"
 #include "common/rpc/watch_snapshot.h"
+#include "common/sync/timed_mutex.h"
 #include "gateway/rpc/convert.h"
 #include "swiftcache/v1/broker.grpc.pb.h"
 
@@ -81,7 +81,7 @@ class Watcher final : public BrokerWatcher {
         LOG(WARNING) << "broker " << options_.address << " is away, the last table stays: " << status;
       was_away = true;
       backoff = received ? options_.min_backoff : std::min(backoff * 2, options_.max_backoff);
-      stop_.WaitForNotificationWithTimeout(backoff);
+      stop_.WaitWithTimeout(backoff);
     }
   }
 
@@ -131,7 +131,7 @@ class Watcher final : public BrokerWatcher {
   const Options options_;
   fleet::ClusterSink& sink_;
   const std::unique_ptr<v1::BrokerService::Stub> stub_;
-  absl::Notification stop_;
+  TimedNotification stop_;
   absl::Mutex mutex_;
   grpc::ClientContext* context_ ABSL_GUARDED_BY(mutex_) = nullptr;
   std::thread thread_;
