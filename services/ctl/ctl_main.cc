@@ -9,6 +9,7 @@
 #include "common/rpc/address.h"
 #include "services/ctl/commands.h"
 #include "services/ctl/complaint.h"
+#include "services/ctl/terminal.h"
 #include "services/flags.h"
 
 namespace {
@@ -30,7 +31,9 @@ std::string CheckAddress(const std::string& text) {
 int Report(const absl::Status& status) {
   if (status.ok()) return 0;
   std::cout.flush();
-  std::cerr << kProgram << ": " << absl::StatusCodeToString(status.code()) << ": " << status.message() << std::endl;
+  // A message may be a server's, which may be anybody's.
+  std::cerr << kProgram << ": " << absl::StatusCodeToString(status.code()) << ": "
+            << swiftcache::services::ctl::WithoutControls(std::string(status.message())) << std::endl;
   return absl::IsInvalidArgument(status) ? kUsageError : kRefused;
 }
 
@@ -66,5 +69,9 @@ int main(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     return Complain(app, error);
   }
-  return Report(chosen());
+  absl::Status status = chosen();
+  if (status.ok() && !std::cout.flush()) {
+    status = absl::DataLossError("standard output did not take all of it: its reader is gone, or the disk is full");
+  }
+  return Report(status);
 }

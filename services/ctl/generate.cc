@@ -56,7 +56,7 @@ absl::Status RunGenerate(const Addresses& addresses, const GenerateFlags& flags)
   request.set_cache_salt(flags.cache_salt);
   ASSIGN_OR_RETURN(const Turn turn, Stream(client, request, flags.n));
   std::cout << std::endl;
-  std::cerr << Faint("[" + turn.Summary() + "]") << std::endl;
+  std::cerr << Faint("[" + turn.Summary() + "]", STDERR_FILENO) << std::endl;
   return absl::OkStatus();
 }
 

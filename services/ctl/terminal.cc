@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "services/ctl/terminal.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <iostream>
 #include <utility>
@@ -24,7 +22,9 @@ std::string WithoutControls(std::string text) {
 
 void Show(const std::string& text) { std::cout << (OnTerminal() ? WithoutControls(text) : text) << std::flush; }
 
-std::string Faint(const std::string& text) { return OnTerminal() ? "\033[2m" + text + "\033[0m" : text; }
+std::string Faint(const std::string& text, int descriptor) {
+  return isatty(descriptor) == 1 ? "\033[2m" + text + "\033[0m" : text;
+}
 std::string Strong(const std::string& text) { return OnTerminal() ? "\033[1m" + text + "\033[0m" : text; }
 
 }  // namespace swiftcache::services::ctl

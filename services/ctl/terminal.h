@@ -5,6 +5,8 @@
 //   std::cout << Faint("ttft 12 ms") << std::endl;
 #pragma once
 
+#include <unistd.h>
+
 #include <string>
 
 namespace swiftcache::services::ctl {
@@ -15,8 +17,8 @@ bool OnTerminal();
 /// Writes and flushes a model's text. On a terminal control characters become '?', so that no model commands it.
 void Show(const std::string& text);
 
-/// Paler on a terminal.
-std::string Faint(const std::string& text);
+/// Paler, where the descriptor that it is for is a terminal.
+std::string Faint(const std::string& text, int descriptor = STDOUT_FILENO);
 /// Bolder on a terminal.
 std::string Strong(const std::string& text);
 

@@ -135,7 +135,7 @@ absl::Status RunTop(const Addresses& addresses, const TopFlags& flags) {
     } else {
       Draw(addresses.broker, cluster, flags);
     }
-    if (drawn == flags.frames) return absl::OkStatus();
+    if (drawn == flags.frames || !std::cout) return absl::OkStatus();
     follower.Pause(kFrame);
   }
 }
