@@ -174,7 +174,7 @@ void ServerImpl::Accept() {
 void ServerImpl::OnAccept(ErrorCode error, tcp::socket socket) {
   if (!acceptor_.is_open()) return;
   if (error) {
-    LOG_EVERY_N(WARNING, 100) << "http on " << address_ << ": accept: " << error.message();
+    LOG_EVERY_T(WARNING, 10) << "http on " << address_ << ": accept: " << error.message();
     accept_retry_.expires_after(absl::ToChronoNanoseconds(kAcceptRetry));
     accept_retry_.async_wait([this](ErrorCode cancelled) {
       if (!cancelled && acceptor_.is_open()) Accept();
@@ -192,18 +192,20 @@ void ServerImpl::Welcome(tcp::socket socket) {
   auto connection = std::make_shared<http::Connection>(context_, std::move(socket), options_, router_, bodies_,
                                                        [this](http::Connection* closed) { Forget(closed); });
   std::shared_ptr<http::Connection> leaves;
-  bool full;
+  bool full, just_closes;
   {
     TimedMutexLock lock(&mutex_);
+    if (stopping_) return;
     full = static_cast<int64_t>(served_.size()) >= options_.max_connections;
-    if (stopping_ || (full && refused_.size() >= kMaxRefused)) return;
-    if (full) leaves = TakeIdle();
+    just_closes = full && refused_.size() >= kMaxRefused;
+    if (full && !just_closes) leaves = TakeIdle();
     full = full && leaves == nullptr;
-    (full ? refused_ : served_).emplace(connection.get(), connection);
+    if (!just_closes) (full ? refused_ : served_).emplace(connection.get(), connection);
   }
   if (leaves != nullptr) leaves->CloseWhenIdle();
   if (!full) return connection->Start();
-  LOG_EVERY_N(WARNING, 100) << "http on " << address_ << ": all " << options_.max_connections << " connections taken";
+  LOG_EVERY_T(WARNING, 10) << "http on " << address_ << ": all " << options_.max_connections << " connections taken";
+  if (just_closes) return;
   connection->StartRefusing(
       503, absl::StrCat("all ", options_.max_connections, " connections of this server are taken: try again later"));
 }
