@@ -39,6 +39,7 @@
 #include "engine/models/create_model.h"
 #include "engine/rpc/broker_client.h"
 #include "engine/rpc/engine_service.h"
+#include "engine/transport/shm_address.h"
 #include "services/engine_device.h"
 #include "services/engine_flags.h"
 #include "services/engine_sharing.h"
@@ -133,6 +134,10 @@ absl::StatusOr<Prepared> Prepare(const services::EngineFlags& flags) {
   p.options.eos_ids = p.checkpoint.config.eos_ids;
   const models::ModelGeometry geometry = GeometryOf(p.checkpoint.config);
   RETURN_IF_ERROR(exec::CheckOptions(p.options, geometry));
+  if (p.options.share) {
+    const std::string socket = engine::transport::ShmSocketPath(flags.shm_dir, flags.wanted_name());
+    RETURN_IF_ERROR(engine::transport::ShmAddress(socket).status());
+  }
   p.model = {.kv = exec::KvLayoutOf(p.options, geometry),
              .max_batch_rows = p.options.max_num_batched_tokens,
              .max_logit_rows = p.options.max_num_seqs,  // one each, at most

@@ -40,9 +40,12 @@ int64_t BytesOf(const fs::path& path) {
   return sum;
 }
 
+constexpr size_t kMaxEngineName = 60;  // its lease socket's path, and a suffix, are within what an address holds
+
 // The first gets the model's name; more of them -2, -3, ... as engines call themselves.
 std::string EngineName(std::string model, std::set<std::string>& taken) {
   std::replace(model.begin(), model.end(), '/', '_');
+  if (model.size() > kMaxEngineName) model.resize(kMaxEngineName);
   std::string name = model;
   for (int i = 2; !taken.insert(name).second; ++i) name = absl::StrCat(model, "-", i);
   return name;
