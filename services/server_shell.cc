@@ -20,10 +20,7 @@ namespace swiftcache::services {
 namespace {
 
 sigset_t Signals() {
-  sigset_t set;
-  sigemptyset(&set);
-  sigaddset(&set, SIGTERM);
-  sigaddset(&set, SIGINT);
+  sigset_t set = EndingSignals();
   sigaddset(&set, SIGUSR1);
   sigaddset(&set, SIGUSR2);
   return set;
@@ -57,6 +54,18 @@ bool MayPass(absl::StatusCode code) {
 
 }  // namespace
 
+sigset_t EndingSignals() {
+  static const bool heeds_hangup = [] {
+    struct sigaction action = {};
+    return sigaction(SIGHUP, nullptr, &action) == 0 && action.sa_handler != SIG_IGN;
+  }();
+  sigset_t set;
+  sigemptyset(&set);
+  for (const int ends : {SIGTERM, SIGINT}) sigaddset(&set, ends);
+  if (heeds_hangup) sigaddset(&set, SIGHUP);
+  return set;
+}
+
 ShutdownSignals::ShutdownSignals() {
   const sigset_t set = Signals();
   pthread_sigmask(SIG_BLOCK, &set, nullptr);
@@ -78,7 +87,8 @@ void ShutdownSignals::Raise() { kill(getpid(), SIGTERM); }
 bool ShutdownSignals::Pending() const {
   sigset_t pending;
   sigpending(&pending);
-  return sigismember(&pending, SIGTERM) == 1 || sigismember(&pending, SIGINT) == 1;
+  const sigset_t ending = EndingSignals();
+  return sigandset(&pending, &pending, &ending) == 0 && sigisemptyset(&pending) == 0;
 }
 
 void StartLogging(const LogOptions& options) {

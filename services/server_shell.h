@@ -14,6 +14,8 @@
 //   ...                                           // shut down
 #pragma once
 
+#include <signal.h>
+
 #include <string>
 
 #include "absl/status/status.h"
@@ -21,12 +23,15 @@
 
 namespace swiftcache::services {
 
-/// Blocks SIGTERM, SIGINT, SIGUSR1 and SIGUSR2 in this thread and all that it will start, so that only Wait receives
+/// SIGTERM and SIGINT, and SIGHUP, by which a terminal that is closed ends what it began, unless it is ignored (nohup).
+sigset_t EndingSignals();
+
+/// Blocks EndingSignals, SIGUSR1 and SIGUSR2 in this thread and all that it will start, so that only Wait receives
 /// them. SIGPIPE is ignored. Thread-safety: none; lives in main. REQUIRES: made before any thread exists.
 class ShutdownSignals {
  public:
   ShutdownSignals();
-  /// Sleeps until SIGTERM or SIGINT comes, and returns it. Meanwhile SIGUSR1 makes the log more talkative by one level,
+  /// Sleeps until one of EndingSignals comes, and returns it. Meanwhile SIGUSR1 makes the log more talkative by one level,
   /// and SIGUSR2 less.
   int Wait();
   /// As if SIGTERM had come: for code which finds that this process has to end. Any thread.

@@ -15,7 +15,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
+#include "common/base/clock.h"
 #include "common/base/status_macros.h"
 #include "services/ctl/client.h"
 
@@ -33,10 +33,7 @@ constexpr absl::Duration kLongestSleep = absl::Minutes(1);
 constexpr int kBrokerGrpcPort = 50050, kBrokerHttpPort = 9180, kGatewayGrpcPort = 50051, kGatewayHttpPort = 8000;
 
 int SignalFd() {
-  sigset_t set;
-  sigemptyset(&set);
-  sigaddset(&set, SIGTERM);
-  sigaddset(&set, SIGINT);
+  const sigset_t set = EndingSignals();
   return signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
 }
 
@@ -75,10 +72,10 @@ absl::StatusOr<std::string> Binary(const std::string& name) {
 
 std::vector<std::string> End(const std::vector<ChildProcess*>& children) {
   for (ChildProcess* child : children) child->Terminate();
-  const absl::Time deadline = absl::Now() + kEndTimeout;
+  const absl::Time deadline = RealClock().Now() + kEndTimeout;
   std::vector<std::string> killed;
   for (ChildProcess* child : children) {
-    if (child->WaitEnd(deadline - absl::Now())) continue;
+    if (child->WaitEnd(deadline - RealClock().Now())) continue;
     child->Kill();
     killed.push_back(child->name());
   }
@@ -142,11 +139,11 @@ absl::StatusOr<std::unique_ptr<ChildProcess>> LocalCluster::Launch(const std::st
 }
 
 absl::StatusOr<bool> LocalCluster::AwaitListening(const ChildProcess& child) {
-  const absl::Time deadline = absl::Now() + kStartTimeout;
+  const absl::Time deadline = RealClock().Now() + kStartTimeout;
   while (!signals_.Pending()) {
     RETURN_IF_ERROR(Check());
     if (child.listens()) return true;
-    if (absl::Now() >= deadline) {
+    if (RealClock().Now() >= deadline) {
       return absl::DeadlineExceededError(
           absl::StrCat(child.name(), " does not listen after ", absl::FormatDuration(kStartTimeout)));
     }
@@ -160,13 +157,13 @@ absl::StatusOr<bool> LocalCluster::AwaitServed(const std::vector<LocalModel>& mo
   for (size_t i = 0; i < models.size(); ++i) {
     ASSIGN_OR_RETURN(const bool listens, AwaitListening(*engines_[i]));
     if (!listens) return false;
-    for (const absl::Time deadline = absl::Now() + kServedTimeout;;) {
+    for (const absl::Time deadline = RealClock().Now() + kServedTimeout;;) {
       if (signals_.Pending()) return false;
       RETURN_IF_ERROR(Check());
       const absl::StatusOr<std::string> served = client.ResolveModel(models[i].name, kGatewayAsk);
       if (served.ok()) break;
       const bool may_come = absl::IsNotFound(served.status()) || absl::IsUnavailable(served.status());
-      if (!may_come || absl::Now() >= deadline) return served.status();
+      if (!may_come || RealClock().Now() >= deadline) return served.status();
     }
     std::cout << models[i].name << ": served by " << engines_[i]->name() << " at " << engines_[i]->grpc_address()
               << std::endl;
@@ -193,7 +190,7 @@ void LocalCluster::Sleep(absl::Time deadline) {
   for (const ChildProcess* child : All()) {
     for (const pollfd& event : child->Events()) events.push_back(event);
   }
-  const absl::Duration length = std::clamp(deadline - absl::Now(), absl::ZeroDuration(), kLongestSleep);
+  const absl::Duration length = std::clamp(deadline - RealClock().Now(), absl::ZeroDuration(), kLongestSleep);
   poll(events.data(), events.size(), static_cast<int>(absl::ToInt64Milliseconds(length)) + 1);
 }
 

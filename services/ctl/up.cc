@@ -91,6 +91,7 @@ absl::Status RunUp(const UpFlags& flags) {
   LocalCluster cluster(folder->path(), signals);
   const absl::Status status = Serve(cluster, models, kv_cache_bytes);
   if (status.ok()) std::cout << "stopping" << std::endl;
+  std::cout.clear();  // the terminal may be what has ended
   for (const std::string& name : cluster.Stop()) {
     std::cerr << "swiftcachectl: " << name << " did not end in time and was killed; its log is in " << folder->path()
               << std::endl;

@@ -13,9 +13,9 @@ from conftest import TINY, wait_until
 
 
 class Up:
-    def __init__(self, binaries, *arguments):
+    def __init__(self, binaries, *arguments, **options):
         self.child = subprocess.Popen([binaries / "swiftcachectl", "up", "--kv_cache_bytes=4MiB", *arguments],
-                                      stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+                                      stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options)
         self.lines = []
 
     def wait_ready(self):
@@ -53,8 +53,8 @@ class Up:
 def up(binaries):
     started = []
 
-    def start(*arguments):
-        started.append(Up(binaries, *arguments))
+    def start(*arguments, **options):
+        started.append(Up(binaries, *arguments, **options))
         return started[-1]
 
     yield start
@@ -68,9 +68,9 @@ def models(url):
         return sorted(model["id"] for model in json.load(reply)["data"])
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_one_model_answers_and_a_signal_ends_all(up, number):
-    cluster = up(TINY / "tiny-llama-a")
+    cluster = up(TINY / "tiny-llama-a", preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL))
     cluster.wait_ready()
     assert models(cluster.http()) == ["tiny-llama-a"]
     body = {"model": "tiny-llama-a", "prompt": "one two", "max_tokens": 4}
@@ -82,6 +82,36 @@ def test_one_model_answers_and_a_signal_ends_all(up, number):
     code, out, error = cluster.end(number)
     assert code == 0 and "stopping" in out and not error, error
     assert not cluster.servers() and not os.path.exists(cluster.value("logs"))
+
+
+def test_a_hangup_that_is_ignored_ends_nothing(up):
+    cluster = up(TINY / "tiny-llama-a", preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN))
+    cluster.wait_ready()
+    cluster.child.send_signal(signal.SIGHUP)
+    for process in [cluster.child.pid, *cluster.servers().values()]:
+        masks = dict(line.split(":\t") for line in pathlib.Path(f"/proc/{process}/status").read_text().splitlines()
+                     if line.startswith("Sig"))
+        assert int(masks["SigIgn"], 16) & 1 and not int(masks["SigBlk"], 16) & 1, masks
+    assert cluster.end(signal.SIGTERM)[0] == 0
+
+
+def test_what_standard_output_does_not_take_is_told(binaries, up):
+    cluster = up(TINY / "tiny-llama-a")
+    cluster.wait_ready()
+    with open("/dev/full", "w") as full:
+        run = subprocess.run([binaries / "swiftcachectl", f"--broker={cluster.value('broker')}", "status"], stdout=full,
+                             stderr=subprocess.PIPE, text=True, timeout=60)
+    assert run.returncode == 1 and "standard output did not take all of it" in run.stderr
+    assert cluster.end(signal.SIGTERM)[0] == 0
+
+
+def test_a_model_of_a_long_name_is_served(up, tmp_path):
+    long = tmp_path / ("a-merged-model-of-many-others-" * 3)
+    long.symlink_to(TINY / "tiny-llama-a")
+    cluster = up(long)
+    cluster.wait_ready()
+    assert models(cluster.http()) == [long.name]
+    assert cluster.end(signal.SIGTERM)[0] == 0
 
 
 def ctl(binaries, cluster, *words):
