@@ -93,7 +93,9 @@ std::vector<LeaseId> Allocation::Serve(Case& request, int64_t waiting_tokens) {
   const std::vector<LeaseId> ids = Offer(request, due);
   for (const LeaseId id : ids) request.got += table_.Find(id)->lease.num_bytes;
   request.full = !ids.empty() && ids.size() == request.max_leases;
-  borrower.unmet_bytes = std::max<int64_t>(0, want - request.got);
+  // No claim on what it could never have: its donors may be none of those that others ask.
+  borrower.unmet_bytes =
+      std::clamp<int64_t>(want - request.got, 0, std::max<int64_t>(0, request.pool - request.held - request.got));
   const int64_t lacking = due - request.got;
   if (!request.full && lacking > 0) request.coming = std::min(lacking, Rebalance(request, lacking));
   return ids;
@@ -102,7 +104,7 @@ std::vector<LeaseId> Allocation::Serve(Case& request, int64_t waiting_tokens) {
 // Weighted max-min over all members that hold or ask for memory of these sources: what each may hold in all.
 void Allocation::Share(Case& request, int64_t want_bytes) const {
   const Member& borrower = request.borrower;
-  int64_t pool = request.unseen;
+  int64_t& pool = request.pool = request.unseen;
   request.stakes[borrower.id].held = request.unseen;
   for (const Source& source : request.sources.list) {
     const int64_t own = source.free_bytes() + table_.LentBy(source.donor->id).bytes;

@@ -76,6 +76,7 @@ class Allocation {
     int64_t asked = 0, quota = 0;          // what the borrower asks for; what its model's limit leaves
     int64_t unseen = 0;                    // that the borrower holds of donors that are not here, or by another name
     std::map<PartyId, Stake> stakes = {};  // of members in the memory of the sources
+    int64_t pool = 0;                      // what is divided
     int64_t share = 0, held = 0;           // the borrower's stake
     int64_t got = 0, coming = 0;           // offered now; being taken back from others
     size_t max_leases = 0;                 // that this response may offer

@@ -287,5 +287,16 @@ TEST_F(LedgerTest, WhatAnIdleBorrowerHasCachedYieldsToTokensThatWait) {
   EXPECT_EQ(BlocksOf("idle"), 10);
 }
 
+// Its blocks are too large for units of that arena; what it asks of nobody is no part of what others divide.
+TEST_F(LedgerTest, WhoCanShareWithNoDonorHasNoClaimOnItsMemory) {
+  Engine big = EngineOf("big");
+  big.block_bytes = 12 * kBlock;
+  AddEngine(big, {}, kBlocks);
+  AddEngine(EngineOf("chat"), {}, kBlocks);
+  AddEngine(EngineOf("code"));
+  EXPECT_EQ(TotalBlocks(Request("big", kBlocks, 50000).leases), 0);
+  EXPECT_EQ(TotalBlocks(Request("chat", kBlocks).leases), kBlocks);
+}
+
 }  // namespace
 }  // namespace swiftcache::broker::ledger
