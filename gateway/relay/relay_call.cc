@@ -42,6 +42,10 @@ fleet::EngineRequest ForEngine(const GenerateRequest& request, std::vector<int32
           .deadline = request.deadline};
 }
 
+route::Tokens TokensOf(const fleet::EngineRequest& request) {
+  return {static_cast<int64_t>(request.token_ids.size()), request.sampling.max_tokens.value_or(0)};
+}
+
 absl::Status WithMessage(const absl::Status& status, const std::string& message) {
   return absl::Status(status.code(), message);
 }
@@ -77,7 +81,7 @@ absl::Status RelayCall::Start() {
 // and guarded members are used.
 absl::Status RelayCall::StartAttempt() {
   if (env_.clock.Now() >= request_.deadline) return absl::DeadlineExceededError("the deadline passed");
-  ASSIGN_OR_RETURN(size_t chosen, route::PickEngine(model_, engine_request_.token_ids.size(), tried_));
+  ASSIGN_OR_RETURN(size_t chosen, route::PickEngine(model_, TokensOf(engine_request_), tried_));
   const std::shared_ptr<fleet::EngineLink> engine = model_.engines[chosen].link;
   engine_name_ = engine->name();
   tried_.push_back(engine);
@@ -238,7 +242,10 @@ absl::Status RelayCall::Retry(const absl::Status& cause) {
     if (now->text.ok() && *now->text == text_) model_ = *std::move(now);
   }
   if (absl::IsResourceExhausted(cause)) full_ = cause;
-  const absl::Status none = route::PickEngine(model_, engine_request_.token_ids.size(), tried_).status();
+  const absl::Status none =
+      attempts_ < route::kMaxAttempts
+          ? route::PickEngine(model_, TokensOf(engine_request_), tried_).status()
+          : absl::UnavailableError(absl::StrCat("model ", model_.name, ": it failed at ", attempts_, " engines"));
   if (!none.ok()) {
     if (!full_.ok()) return full_;
     return absl::UnavailableError(absl::StrCat(none.message(), "; last: ", cause.message()));

@@ -2,12 +2,15 @@
 #include "gateway/route/route.h"
 
 #include <algorithm>
+#include <limits>
 #include <map>
 #include <optional>
+#include <utility>
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/base/units.h"
 
 namespace swiftcache::gateway::route {
 namespace {
@@ -44,11 +47,16 @@ std::string Found(const ModelView& model) {
 
 }  // namespace
 
-absl::StatusOr<size_t> PickEngine(const ModelView& model, int64_t prompt_tokens, const Tried& tried) {
+absl::StatusOr<size_t> PickEngine(const ModelView& model, const Tokens& tokens, const Tried& tried) {
+  const int64_t wanted = CheckedAdd(tokens.prompt, tokens.answer).value_or(std::numeric_limits<int64_t>::max());
+  // Less is better: first what would be cut off.
+  const auto cost = [wanted](const EngineView& engine) {
+    return std::pair(wanted - std::min(wanted, engine.max_model_len_tokens), Load(engine));
+  };
   std::optional<size_t> best;
   for (size_t i = 0; i < model.engines.size(); ++i) {
-    if (!Usable(model.engines[i], prompt_tokens, tried)) continue;
-    if (!best.has_value() || Load(model.engines[i]) < Load(model.engines[*best])) best = i;
+    if (!Usable(model.engines[i], tokens.prompt, tried)) continue;
+    if (!best.has_value() || cost(model.engines[i]) < cost(model.engines[*best])) best = i;
   }
   if (best.has_value()) return *best;
   return absl::UnavailableError(absl::StrCat("model ", model.name, ": no engine can take the request (", Found(model),

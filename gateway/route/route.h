@@ -3,7 +3,7 @@
 // clock, no threads.
 //
 //   Tried tried;
-//   ASSIGN_OR_RETURN(size_t i, PickEngine(model, prompt.size(), tried));
+//   ASSIGN_OR_RETURN(size_t i, PickEngine(model, {.prompt = 900, .answer = 100}, tried));
 //   ...
 //   if (ShouldRetry(status, anything_sent)) { tried.push_back(model.engines[i].link); ... }
 #pragma once
@@ -24,11 +24,19 @@ namespace swiftcache::gateway::route {
 /// engine.
 using Tried = std::vector<std::shared_ptr<fleet::EngineLink>>;
 
+/// To so many engines a request is sent at most: it may be what they fail at.
+inline constexpr int kMaxAttempts = 3;
+
+/// Of a request: its prompt's, and those that its answer may have, 0 where it does not say.
+struct Tokens {
+  int64_t prompt = 0, answer = 0;
+};
+
 /// The index in `model.engines` of the READY engine with the least load (this gateway's requests under way there plus
-/// the load that it reported) that is not in `tried` and takes prompts of `prompt_tokens`; among equals the first by
-/// name.
+/// the load that it reported) that is not in `tried` and takes the prompt; one that would cut the answer off, only where
+/// none would cut off less; among equals the first by name.
 /// UNAVAILABLE: there is none; says what was found instead.
-absl::StatusOr<size_t> PickEngine(const fleet::ModelView& model, int64_t prompt_tokens, const Tried& tried);
+absl::StatusOr<size_t> PickEngine(const fleet::ModelView& model, const Tokens& tokens, const Tried& tried);
 
 /// Whether to try another engine: only if this one is dead, draining, starting or full, and nothing has been sent to
 /// the client yet.

@@ -70,6 +70,18 @@ TEST_F(RelayRetryTest, WhenEveryEngineFailsTheErrorNamesThem) {
   EXPECT_THAT(std::string(status.message()), AllOf(HasSubstr("tried and failed: a, b"), HasSubstr("Socket closed")));
 }
 
+TEST_F(RelayRetryTest, WhatEnginesFailAtTakesNoMoreThanThreeOfThem) {
+  const std::vector<std::string> all = {"a", "b", "c", "d", "e"};
+  Serve({"a", "b", "c", "d", "e"});
+  for (const std::string& name : all) engines_[name].SetScript(DieAfter(0));
+  const absl::Status status = Run(Prompt("x"));
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("model m: it failed at 3 engines"));
+  int64_t calls = 0;
+  for (const std::string& name : all) calls += engines_[name].calls();
+  EXPECT_EQ(calls, 3);
+}
+
 TEST_F(RelayRetryTest, AnEngineThatCameMeanwhileTakesTheRetry) {
   Serve({"a"});
   engines_["a"].SetScript([this](FakeCall& call) {

@@ -4,6 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <limits>
+
 #include "tests/fakes/fake_engine_client.h"
 
 namespace swiftcache::gateway::route {
@@ -26,8 +28,8 @@ class RouteTest : public ::testing::Test {
     engine.requests_of_others = of_others;
     model_.engines.push_back(std::move(engine));
   }
-  std::string Pick(const Tried& tried = {}, int64_t prompt_tokens = 10) {
-    auto picked = PickEngine(model_, prompt_tokens, tried);
+  std::string Pick(const Tried& tried = {}, int64_t prompt_tokens = 10, int64_t answer_tokens = 0) {
+    auto picked = PickEngine(model_, {prompt_tokens, answer_tokens}, tried);
     return picked.ok() ? model_.engines[*picked].link->name() : picked.status().ToString();
   }
 
@@ -49,6 +51,17 @@ TEST_F(RouteTest, CountsOwnRequestsUnderWayBeforeTheyAreReported) {
   EXPECT_EQ(Pick(), "b");
 }
 
+TEST_F(RouteTest, AnAnswerIsNotCutOffWhereAnotherEngineHasRoomForIt) {
+  Add("short", 0, fleet::EngineState::kReady, 100);
+  Add("busy", 9, fleet::EngineState::kReady, 1000);
+  Add("long", 5, fleet::EngineState::kReady, 1000);
+  EXPECT_EQ(Pick({}, 90), "short") << "it says nothing of its answer";
+  EXPECT_EQ(Pick({}, 90, 10), "short");
+  EXPECT_EQ(Pick({}, 90, 11), "long");
+  EXPECT_EQ(Pick({}, 90, std::numeric_limits<int64_t>::max()), "long") << "of those that cut off least";
+  EXPECT_EQ(Pick({model_.engines[1].link, model_.engines[2].link}, 90, 11), "short");
+}
+
 TEST_F(RouteTest, SkipsWhatWasTriedIsNotReadyOrIsTooSmall) {
   Add("a", 0);
   Add("b", 0, fleet::EngineState::kDraining);
@@ -61,7 +74,7 @@ TEST_F(RouteTest, SkipsWhatWasTriedIsNotReadyOrIsTooSmall) {
 TEST_F(RouteTest, SaysWhatItFoundWhenNobodyCanTakeTheRequest) {
   Add("a", 0);
   Add("b", 0, fleet::EngineState::kStarting);
-  const absl::Status status = PickEngine(model_, 10, {model_.engines[0].link}).status();
+  const absl::Status status = PickEngine(model_, {.prompt = 10}, {model_.engines[0].link}).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
   EXPECT_THAT(std::string(status.message()), AllOf(HasSubstr("1 READY, 1 STARTING"), HasSubstr("tried and failed: a")));
 }
