@@ -81,6 +81,7 @@ struct StoredMessage {
 struct LendableMessage {
   int64_t bytes = 0;
   std::string shortage;
+  bool for_need = false;  // it was asked while requests wait: for these others give up what they merely cache
 };
 
 using LoopMessage = std::variant<ClearMessage, StopClearingMessage, WithheldMessage, TakeBackMessage, UseMessage,

@@ -51,7 +51,7 @@ void Borrowing::Do(const StoredMessage& message) { copies_.Ended(message.ticket,
 
 void Borrowing::Do(const LendableMessage& message) {
   lendable_blocks_ = message.bytes / parts_.own->block_bytes();
-  nobody_lends_ = message.bytes == 0;
+  if (message.bytes == 0 && message.for_need) ++needs_refused_;
   shortage_ = message.shortage;
   if (message.bytes == 0) departures_.NoRoom();  // nor is anything on its way
   UpdatePotential();

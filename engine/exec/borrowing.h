@@ -109,8 +109,10 @@ class Borrowing {
   /// Own blocks that hold the slots (eq. 4) of so many leased ones: at most half of the arena. Blocks beyond are read
   /// in place.
   int64_t StreamBlocks(int64_t leased_blocks) const;
-  /// Nothing is to be had of others, or on its way back to them that may come again.
-  bool HasAllThereIs() const { return nobody_lends_ && taken_.blocks(parts_.clock->Now()) == 0; }
+  /// How many times the broker said, while requests waited, that nothing is to be had and nothing on its way.
+  int64_t needs_refused() const { return needs_refused_; }
+  /// No lease was taken back of late, which might come again.
+  bool is_calm() const { return taken_.blocks(parts_.clock->Now()) == 0; }
   /// Why others do not lend what was wanted, as the broker said last; or "".
   const std::string& shortage() const { return shortage_; }
   /// See LeaseCopies.
@@ -132,7 +134,7 @@ class Borrowing {
   std::vector<kv::LeaseId> worth_cutting_copied_;   // likewise, but copies read it
   LimitedWait wishes_wait_;                         // the cache's, for moves
   int64_t lendable_blocks_ = 0;
-  bool nobody_lends_ = false;  // as the broker said last
+  int64_t needs_refused_ = 0;
   std::string shortage_;
 };
 

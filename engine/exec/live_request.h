@@ -31,10 +31,11 @@ struct Continuation final : sched::Sequence {
   BlockAddresses addresses;  // of `blocks`, as of its last step
   std::optional<absl::Time> first_token_time;
   absl::Time last_token_time;
-  PrefillTimes prefill;     // until the first token; queue is known only then
-  absl::Duration in_steps;  // likewise
-  bool starves = false;     // own memory and leases were too small for it at the last look,
-  absl::Duration starved;   // and have been for so long (Starvation)
+  PrefillTimes prefill;         // until the first token; queue is known only then
+  absl::Duration in_steps;      // likewise
+  bool starves = false;         // own memory and leases were too small for it at the last look,
+  absl::Duration starved;       // and have been for so long (Starvation)
+  int64_t refusals_before = 0;  // when that began: those that were told to anybody
   bool done = false;
 
   int64_t output_tokens() const { return tokens.size() - prompt_tokens; }

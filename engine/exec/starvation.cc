@@ -6,7 +6,7 @@
 
 namespace swiftcache::engine::exec {
 
-std::vector<Starvation::Ended> Starvation::Look() {
+std::vector<Starvation::Ended> Starvation::Look(int64_t refusals, bool are_final) {
   std::vector<Ended> ended;
   const absl::Time now = clock_.Now();
   const absl::Duration since_last = std::max(absl::ZeroDuration(), now - std::exchange(last_look_, now));
@@ -16,7 +16,10 @@ std::vector<Starvation::Ended> Starvation::Look() {
   for (const auto& [id, request] : live_.by_id()) {
     Ended of_request{.request = request.get()};
     for (const auto& continuation : request->continuations) {
-      const bool ends = !continuation->done && Note(*continuation, request->parked, since_last, now);
+      if (continuation->done) continue;
+      bool ends = Note(*continuation, refusals, since_last, now);
+      ends |= are_final && !scheduler_.Fits(*continuation) && request->takes_what_there_is() &&
+              continuation->output_tokens() > 0 && refusals > continuation->refusals_before;
       if (ends) of_request.continuations.push_back(continuation.get());
     }
     if (!of_request.continuations.empty()) ended.push_back(std::move(of_request));
@@ -25,14 +28,15 @@ std::vector<Starvation::Ended> Starvation::Look() {
 }
 
 // True: its patience has ended.
-bool Starvation::Note(Continuation& continuation, bool parked, absl::Duration since_last, absl::Time now) {
-  const bool starves = parked || scheduler_.Starves(continuation);
+bool Starvation::Note(Continuation& continuation, int64_t refusals, absl::Duration since_last, absl::Time now) {
+  const bool starves = continuation.request->parked || scheduler_.Starves(continuation);
   absl::Duration& starved = continuation.starved;
   if (!starves) {
     starved = std::max(absl::ZeroDuration(), starved - since_last);
   } else if (continuation.starves) {
     starved += since_last;
   }
+  if (!continuation.starves) continuation.refusals_before = refusals;
   continuation.starves = starves;
   any_starved_ |= starves || starved > absl::ZeroDuration();
   if (starves) next_look_ = std::min(next_look_, now + (patience_ - starved));

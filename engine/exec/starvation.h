@@ -2,7 +2,7 @@
 // Who waits in vain for memory that others lend: what they do not lend, or lent and took back, does not hold up a client
 // for ever.
 //
-//   for (auto [request, continuations] : starvation.Look()) ...   // end them
+//   for (auto [request, continuations] : starvation.Look(refusals, /*are_final=*/true)) ...   // end them
 //   ... if (clock.Now() >= starvation.next_look()) ...          // look again, though nothing happened
 #pragma once
 
@@ -32,14 +32,16 @@ class Starvation {
     LiveRequest* request;
     std::vector<Continuation*> continuations = {};
   };
-  /// Before each plan, and at next_look.
-  std::vector<Ended> Look();
+  /// Before each plan, and at next_look. `refusals`: how many times those who wait were told that there is nothing for
+  /// them, so far; where these `are_final`, who takes what there is, has a token, and does not fit into what there is, waits
+  /// for one and no longer.
+  std::vector<Ended> Look(int64_t refusals, bool are_final);
   /// At the last look, or had starved and not made up for it.
   bool any_starves() const { return any_starved_; }
   absl::Time next_look() const { return next_look_; }
 
  private:
-  bool Note(Continuation& continuation, bool parked, absl::Duration since_last, absl::Time now);
+  bool Note(Continuation& continuation, int64_t refusals, absl::Duration since_last, absl::Time now);
 
   const absl::Duration patience_;
   const Clock& clock_;

@@ -119,7 +119,6 @@ class StepLoop {
   void EndStarved();
   void EndAtLength(Continuation& continuation);
   void AddEnd(const Continuation& continuation, FinishReason why);
-  bool HasAllThereIs(const Continuation& continuation) const;
   void ForgetNeed();
   std::string WhyStarved(const LiveRequest& request) const;
   int64_t TokensNotRunning() const { return scheduler_.waiting_tokens() + live_.parked_tokens(); }

@@ -33,7 +33,9 @@ void StepLoop::AdmitParked() {
 }
 
 void StepLoop::EndStarved() {
-  const std::vector<Starvation::Ended> starved = starvation_.Look();
+  const Borrowing& borrowing = sharing_->borrowing();
+  const std::vector<Starvation::Ended> starved =
+      starvation_.Look(borrowing.needs_refused(), borrowing.is_calm() && cache_.num_withheld() == 0);
   for (const auto& [request, continuations] : starved) {
     if (request->takes_what_there_is() && request->output_tokens() > 0) {
       for (Continuation* continuation : continuations) EndAtLength(*continuation);  // the last may end the request
@@ -131,19 +133,12 @@ void StepLoop::Append(Continuation& continuation, sample::SampledToken token) {
   event.since_last = NoteTime(continuation);
   if (request.request.sampling.logprobs) event.logprob = {token.token_id, token.logprob, std::move(token.top)};
   event.finish = request.FinishAfter(continuation, token.token_id);
-  if (!event.finish && HasAllThereIs(continuation)) event.finish = FinishReason::kLength;
   // With the first token too: a reader may stop before the last.
   if (event.finish || continuation.output_tokens() == 1) event.usage = request.UsageOf(continuation);
   const bool finished = event.finish.has_value();
   outbox_.Add(std::move(event));
   if (continuation.index == 0 && continuation.output_tokens() == 1) BeginSiblings(request);
   if (finished) Finish(continuation);
-}
-
-// It would wait for what nobody has.
-bool StepLoop::HasAllThereIs(const Continuation& continuation) const {
-  return continuation.request->takes_what_there_is() && sharing_ && sharing_->borrowing().HasAllThereIs() &&
-         !scheduler_.CanEverFit(continuation.tokens.size());
 }
 
 std::optional<absl::Duration> StepLoop::NoteTime(Continuation& continuation) {

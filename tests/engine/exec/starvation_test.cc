@@ -88,17 +88,30 @@ TEST_F(StarvationTest, WithoutMaxTokensAnAnswerHasWhatComesLater) {
   EXPECT_EQ(tokens, FakeGreedy(harness_.model(), Prompt(80), static_cast<int64_t>(tokens.size())));
 }
 
-TEST_F(StarvationTest, WithoutMaxTokensAnAnswerDoesNotWaitForWhatNobodyHas) {
+// Others give up for who waits what they merely cache: what the broker says to who does not is no answer to that.
+TEST_F(StarvationTest, WithoutMaxTokensAnAnswerWaitsUntilItsNeedIsRefusedAndNoLonger) {
+  const auto refuse = [this] {
+    harness_.AwaitCoordinator();
+    harness_.coordinator().OnLeaseResponse(coordinator::LeaseResponse{.shortage = "nobody lends"});
+    harness_.AwaitCoordinator();
+  };
   const auto chat = harness_.Add(Prompt(40), std::nullopt);
-  ASSERT_NO_FATAL_FAILURE(Rounds(5));
-  harness_.AwaitCoordinator();
-  harness_.coordinator().OnLeaseResponse(coordinator::LeaseResponse{.shortage = "nobody lends"});
-  harness_.AwaitCoordinator();
   ASSERT_NO_FATAL_FAILURE(Rounds(40));
-  ASSERT_TRUE(chat->done()) << "the clock stands still";
+  harness_.AwaitCoordinator();
+  ASSERT_EQ(harness_.num_requests(), 1) << "while it was computed";
+  refuse();
+  ASSERT_NO_FATAL_FAILURE(Rounds(2));
+  EXPECT_FALSE(chat->done());
+  EXPECT_EQ(chat->tokens().size(), kOwnTokens + 1 - 40u) << "of the last one no KV is kept";
+  harness_.clock().Advance(absl::Seconds(6));
+  ASSERT_NO_FATAL_FAILURE(Rounds(1));
+  harness_.AwaitCoordinator();
+  ASSERT_EQ(harness_.num_requests(), 2);
+  refuse();
+  ASSERT_NO_FATAL_FAILURE(Rounds(2));
+  ASSERT_TRUE(chat->done()) << "patience is 10 s";
   EXPECT_TRUE(chat->Wait().ok()) << chat->Wait();
   EXPECT_EQ(chat->output().finish, FinishReason::kLength);
-  EXPECT_EQ(chat->tokens().size(), kOwnTokens + 1 - 40u) << "of the last one no KV is kept";
 }
 
 TEST_F(StarvationTest, WithoutMaxTokensOneOfSeveralEndsAlone) {
