@@ -64,28 +64,26 @@ class ABSL_LOCKABLE TimedMutex {
   int num_waiting_ = 0;  // guarded by mutex_
 };
 
-class ABSL_SCOPED_LOCKABLE TimedMutexLock {
+/// Holds the mutex while it lives. `may_change`: what conditions look at.
+template <bool may_change>
+class ABSL_SCOPED_LOCKABLE TimedMutexHold {
  public:
-  explicit TimedMutexLock(TimedMutex* mutex) ABSL_EXCLUSIVE_LOCK_FUNCTION(mutex) : mutex_(*mutex) { mutex_.Lock(); }
-  ~TimedMutexLock() ABSL_UNLOCK_FUNCTION() { mutex_.Unlock(); }
-  TimedMutexLock(const TimedMutexLock&) = delete;
-  TimedMutexLock& operator=(const TimedMutexLock&) = delete;
+  explicit TimedMutexHold(TimedMutex* mutex) ABSL_EXCLUSIVE_LOCK_FUNCTION(mutex) : mutex_(*mutex) { mutex_.Lock(); }
+  ~TimedMutexHold() ABSL_UNLOCK_FUNCTION() {
+    if constexpr (may_change) {
+      mutex_.Unlock();
+    } else {
+      mutex_.UnlockUnchanged();
+    }
+  }
+  TimedMutexHold(const TimedMutexHold&) = delete;
+  TimedMutexHold& operator=(const TimedMutexHold&) = delete;
 
  private:
   TimedMutex& mutex_;
 };
-
-/// For reading alone.
-class ABSL_SCOPED_LOCKABLE TimedMutexReadLock {
- public:
-  explicit TimedMutexReadLock(TimedMutex* mutex) ABSL_EXCLUSIVE_LOCK_FUNCTION(mutex) : mutex_(*mutex) { mutex_.Lock(); }
-  ~TimedMutexReadLock() ABSL_UNLOCK_FUNCTION() { mutex_.UnlockUnchanged(); }
-  TimedMutexReadLock(const TimedMutexReadLock&) = delete;
-  TimedMutexReadLock& operator=(const TimedMutexReadLock&) = delete;
-
- private:
-  TimedMutex& mutex_;
-};
+using TimedMutexLock = TimedMutexHold<true>;
+using TimedMutexReadLock = TimedMutexHold<false>;
 
 /// Something that happens once, such as that a thread is to stop. Thread-safety: safe.
 class TimedNotification {
