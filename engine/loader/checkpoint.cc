@@ -72,9 +72,7 @@ absl::StatusOr<Checkpoint> OpenFolder(const std::string& folder) {
   ASSIGN_OR_RETURN(model.weights, OpenHfWeights(folder, model.config));
   ASSIGN_OR_RETURN(model.card, ReadHfModelCard(folder, model.config));
   // Of a chat model that was trained from a base, often the base's alone stand in the configuration.
-  const std::optional<int32_t> eos = model.card.tokenizer.eos_id;
-  std::vector<int32_t>& ids = model.config.eos_ids;
-  if (eos && std::find(ids.begin(), ids.end(), *eos) == ids.end()) ids.push_back(*eos);
+  if (const auto eos = model.card.tokenizer.eos_id) AddEndOfSequence(*eos, model.config.eos_ids);
   return model;
 }
 

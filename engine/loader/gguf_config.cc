@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/loader/gguf_config.h"
 
-#include <algorithm>
 #include <cstring>
 #include <optional>
 #include <string>
@@ -9,6 +8,7 @@
 
 #include "common/base/status_macros.h"
 #include "engine/loader/errors.h"
+#include "engine/loader/vocabulary.h"
 
 namespace swiftcache::engine::loader {
 namespace {
@@ -166,10 +166,7 @@ class ConfigReader {
     for (const char* key :
          {"tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id"}) {
       ASSIGN_OR_RETURN(const std::optional<int64_t> id, metadata_.Int(key, 0, config_.vocab_size - 1));
-      if (!id) continue;
-      const auto value = static_cast<int32_t>(*id);
-      const auto& ids = config_.eos_ids;
-      if (std::find(ids.begin(), ids.end(), value) == ids.end()) config_.eos_ids.push_back(value);
+      if (id) AddEndOfSequence(static_cast<int32_t>(*id), config_.eos_ids);
     }
     return absl::OkStatus();
   }

@@ -200,7 +200,7 @@ void AddEndsBySpelling(const TokenizerSpec& spec, std::vector<int32_t>& eos_ids)
     if (spec.token_types[i] != TokenType::kControl) continue;
     if (std::find(std::begin(kEnds), std::end(kEnds), spec.tokens[i]) == std::end(kEnds)) continue;
     const auto id = static_cast<int32_t>(i);
-    if (std::find(eos_ids.begin(), eos_ids.end(), id) == eos_ids.end()) eos_ids.push_back(id);
+    AddEndOfSequence(id, eos_ids);
   }
 }
 

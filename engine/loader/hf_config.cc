@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/loader/hf_config.h"
 
-#include <algorithm>
 #include <optional>
 #include <vector>
 
 #include "common/base/status_macros.h"
 #include "engine/loader/errors.h"
 #include "engine/loader/json_document.h"
+#include "engine/loader/vocabulary.h"
 
 namespace swiftcache::engine::loader {
 namespace {
@@ -168,8 +168,7 @@ absl::Status AddEosIds(const JsonObject& root, ModelConfig& c) {
       return Malformed(root.file(), "key eos_token_id: found ", Describe(element), ", want ids from 0 to ",
                        c.vocab_size - 1);
     }
-    const auto eos = static_cast<int32_t>(*id);
-    if (std::find(c.eos_ids.begin(), c.eos_ids.end(), eos) == c.eos_ids.end()) c.eos_ids.push_back(eos);
+    AddEndOfSequence(static_cast<int32_t>(*id), c.eos_ids);
   }
   return absl::OkStatus();
 }

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/loader/vocabulary.h"
 
+#include <algorithm>
+
 #include "absl/strings/ascii.h"
 #include "common/base/utf8.h"
 #include "engine/loader/errors.h"
@@ -57,6 +59,10 @@ bool IsByteToken(std::string_view token) {
   return token.size() == 6 && token.substr(0, 3) == "<0x" &&
          absl::ascii_isxdigit(static_cast<unsigned char>(token[3])) &&
          absl::ascii_isxdigit(static_cast<unsigned char>(token[4])) && token[5] == '>';
+}
+
+void AddEndOfSequence(int32_t id, std::vector<int32_t>& eos_ids) {
+  if (std::find(eos_ids.begin(), eos_ids.end(), id) == eos_ids.end()) eos_ids.push_back(id);
 }
 
 void MarkEndOfSequence(const std::vector<int32_t>& eos_ids, TokenizerSpec& spec) {

@@ -38,6 +38,9 @@ std::optional<std::pair<std::string_view, std::string_view>> SplitMerge(std::str
 /// Whether a BYTE token is spelled "<0xNN>".
 bool IsByteToken(std::string_view token);
 
+/// One more id that ends an answer, unless it is there.
+void AddEndOfSequence(int32_t id, std::vector<int32_t>& eos_ids);
+
 /// Makes the tokens that end an answer control tokens, whatever the files call them (older conversions say normal or
 /// user-defined, and llama.cpp overrides them too): their spelling is never text of an answer. Bytes and single
 /// characters stay as they are: a prompt needs them, even if the model ends at a new line.
