@@ -21,6 +21,7 @@ struct SamplingParams {
   float frequency_penalty = 0.0f;
   std::optional<int32_t> logprobs = {};  // alternatives per token
 
+  bool repeats() const { return repetition_penalty != 1.0f; }
   /// INVALID_ARGUMENT names the field, the value, the range.
   absl::Status Validate() const;
 };

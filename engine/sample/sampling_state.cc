@@ -6,7 +6,7 @@
 namespace swiftcache::engine::sample {
 
 std::vector<SeenToken> SeenIn(std::span<const int32_t> prompt, const SamplingParams& params) {
-  if (params.repetition_penalty == 1.0f) return {};
+  if (!params.repeats()) return {};
   std::vector<int32_t> ids(prompt.begin(), prompt.end());
   std::sort(ids.begin(), ids.end());
   ids.erase(std::unique(ids.begin(), ids.end()), ids.end());

@@ -48,12 +48,11 @@ class SamplingState {
   /// part.
   std::span<const SeenToken> seen() const { return seen_; }
 
-  bool has_penalties() const { return repeats() || counts(); }
+  bool has_penalties() const { return params_.repeats() || counts(); }
   const SamplingParams& params() const { return params_; }
   int32_t continuation() const { return continuation_; }
 
  private:
-  bool repeats() const { return params_.repetition_penalty != 1.0f; }
   bool counts() const { return params_.presence_penalty != 0.0f || params_.frequency_penalty != 0.0f; }
 
   SamplingParams params_;
