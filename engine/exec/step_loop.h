@@ -117,7 +117,6 @@ class StepLoop {
   void TakeTokens(const sched::StepPlan& plan, std::vector<backend::Sampled> tokens);
   void AdmitParked();
   void EndStarved();
-  void EndAtLength(Continuation& continuation);
   void AddEnd(const Continuation& continuation, FinishReason why);
   void ForgetNeed();
   std::string WhyStarved(const LiveRequest& request) const;

@@ -38,7 +38,10 @@ void StepLoop::EndStarved() {
       starvation_.Look(borrowing.needs_refused(), borrowing.is_calm() && cache_.num_withheld() == 0);
   for (const auto& [request, continuations] : starved) {
     if (request->takes_what_there_is() && request->output_tokens() > 0) {
-      for (Continuation* continuation : continuations) EndAtLength(*continuation);  // the last may end the request
+      for (Continuation* continuation : continuations) {
+        AddEnd(*continuation, FinishReason::kLength);
+        Finish(*continuation);  // the last may end the request
+      }
     } else {
       Close(*request, absl::OutOfRangeError(WhyStarved(*request)));
     }
@@ -97,12 +100,7 @@ void StepLoop::EndAll() {
   Publish();
 }
 
-// With the tokens that it has.
-void StepLoop::EndAtLength(Continuation& continuation) {
-  AddEnd(continuation, FinishReason::kLength);
-  Finish(continuation);
-}
-
+// An end without a token.
 void StepLoop::AddEnd(const Continuation& continuation, FinishReason why) {
   LiveRequest& request = *continuation.request;
   outbox_.Add(
