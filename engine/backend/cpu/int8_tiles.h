@@ -39,8 +39,9 @@ __attribute__((always_inline)) inline typename V::Float Scales(const std::byte* 
   return V::Halves(p);
 }
 
-// Codes of 5 and 6 bits take a while to put together: for several tiles that is done once, and QuantizedGemm::scratch has
-// them as those of 8 bits lie in a panel.
+// Codes of less than 8 bits take a while to put together, and scales to convert: for several tiles that is done once.
+// QuantizedGemm::scratch then has codes as those of 8 bits lie in a panel, and behind them f32 [32] of scales, and of minima
+// where there are some, for each block.
 template <class V>
 struct Unpacked : V {
   static constexpr int64_t kQuadBytes = V::OfBytes::kQuadBytes;
@@ -49,18 +50,33 @@ struct Unpacked : V {
   }
 };
 
+template <class Form>
+inline constexpr int64_t kScalesOfBlock = Form::kMinima ? 2 * kPanelCols : kPanelCols;
+
+__attribute__((always_inline)) inline float* UnpackedScales(const QuantizedGemm& g) {
+  return reinterpret_cast<float*>(static_cast<std::byte*>(g.scratch) + g.blocks * g.layout.inputs * kPanelCols);
+}
+
 template <class V, class Form>
 __attribute__((noinline)) void Unpack(const QuantizedGemm& g) {
   auto* out = static_cast<std::byte*>(g.scratch);
+  float* scales = UnpackedScales(g);
+  const std::byte *b = g.b, *super = nullptr;
   for (int64_t block = 0; block < g.blocks; ++block) {
-    const std::byte* quad = g.b + g.layout.block_at(block);
-    for (int i = 0; i < Form::kPairs / 2; ++i, quad += V::kQuadBytes) {
+    if constexpr (Form::kSuperBlocks > 0) {
+      if (block % Form::kSuperBlocks == 0) super = std::exchange(b, b + Form::kSuperBytes);
+    }
+    for (int i = 0; i < Form::kPairs / 2; ++i, b += V::kQuadBytes) {
       for (int half = 0; half < 2; ++half) {
         for (int step = 0; step < 16 / V::kLanes; ++step, out += 4 * V::kLanes) {
-          V::StoreCodes(V::Load(quad, half, step, 0), out);
+          V::StoreCodes(V::Load(b, half, step, 0), out);
         }
       }
     }
+    for (int64_t i = 0; i < kScalesOfBlock<Form>; i += V::kLanes, b += V::kLanes * Form::kScaleBytes) {
+      V::StoreFloats(Scales<V, Form>(b, super + 2 * i), scales + i);
+    }
+    scales += kScalesOfBlock<Form>;
   }
 }
 
@@ -80,6 +96,7 @@ __attribute__((noinline)) void Int8Tile(const QuantizedGemm& g, int64_t row) {
   const auto output = [](int i) { return 16 * (i % 2) + i / 2 * V::kLanes; };  // of sum i, the first
   const Int8Group* a = rows;
   const std::byte *b = g.b, *super = nullptr, *unpacked = static_cast<const std::byte*>(g.scratch);
+  const float* scales = UnpackedScales(g);
   typename V::Float total[kRows][kSums];
 #pragma GCC unroll 16
   for (int m = 0; m < kRows; ++m) {
@@ -125,11 +142,18 @@ __attribute__((noinline)) void Int8Tile(const QuantizedGemm& g, int64_t row) {
       }
 #pragma GCC unroll 4
       for (int i = 0; i < kSums; ++i) {
-        const std::byte* const at = b + kCodeBytes + output(i) * Form::kScaleBytes;
-        const std::byte* const of_super = super + 2 * output(i);
-        const auto scale = Scales<V, Form>(at, of_super);
-        const auto minimum =
-            Form::kMinima ? Scales<V, Form>(at + 32 * Form::kScaleBytes, of_super + kSuperBlockBytes) : scale;
+        typename V::Float scale, minimum;
+        if constexpr (kUnpacked) {
+          scale = V::LoadFloats(scales + output(i));
+          if constexpr (Form::kMinima) minimum = V::LoadFloats(scales + kPanelCols + output(i));
+        } else {
+          const std::byte* const at = b + kCodeBytes + output(i) * Form::kScaleBytes;
+          const std::byte* const of_super = super + 2 * output(i);
+          scale = Scales<V, Form>(at, of_super);
+          if constexpr (Form::kMinima) {
+            minimum = Scales<V, Form>(at + 32 * Form::kScaleBytes, of_super + kSuperBlockBytes);
+          }
+        }
 #pragma GCC unroll 16
         for (int m = 0; m < kRows; ++m) {
           const Int8Group& of_row = a[m * g.lda];
@@ -138,6 +162,7 @@ __attribute__((noinline)) void Int8Tile(const QuantizedGemm& g, int64_t row) {
           if constexpr (Form::kMinima) total[m][i] = V::MulAdd(minimum, V::Set(of_row.sum), total[m][i]);
         }
       }
+      if constexpr (kUnpacked) scales += kScalesOfBlock<Form>;
     }
   }
 #pragma GCC unroll 16
@@ -166,8 +191,8 @@ void Int8Rows(const QuantizedGemm& g, int64_t row) {
 // a name that several files show the linker takes one file's, with its instructions, for all.
 template <class V, class Form>
 void Int8Product(const QuantizedGemm& g) {
-  if constexpr (Form::kBits == 5 || Form::kBits == 6) {
-    if (g.rows >= 2 * V::kRows) {
+  if constexpr (Form::kBits != 8) {
+    if (g.rows >= (Form::kBits == 4 ? 64 : 2 * V::kRows)) {  // of 4 bits an output takes but one operation more
       Unpack<V, Form>(g);
       return Int8Rows<Unpacked<V>, Form, V::kRows>(g, 0);
     }
