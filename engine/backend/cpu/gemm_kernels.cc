@@ -1,5 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Products with f32 activations, for f32 and for widened bf16 weights.
+#include <array>
+#include <utility>
+
+#include "common/base/units.h"
 #include "engine/backend/cpu/kernels.h"
 
 // Highway wants this order.
@@ -25,7 +29,7 @@ constexpr int kLanes = HWY_MAX_BYTES / 4;
 constexpr int kTileRows = HWY_MAX_BYTES == 64 ? 12 : 6;
 constexpr int kTileVectors = 2;
 // Few rows take twice the columns, to have enough sums in flight.
-constexpr int kThinRows = kTileRows / 4;
+constexpr int kThinRows = kTileRows / 3;
 constexpr int kThinVectors = kPanelCols / kLanes < 4 ? kPanelCols / kLanes : 4;
 
 template <int kRows, int kVectors>
@@ -141,21 +145,27 @@ struct Bf16WeightTiles {
   }
 };
 
-template <class Tiles, int kRows, int kVectors>
+template <class Tiles, int kRows>
 HWY_NOINLINE void Columns(const PanelGemm& g, int64_t row) {
+  constexpr int kVectors = kRows <= kThinRows ? kThinVectors : kTileVectors;
   for (int64_t col = 0; col < kPanelCols; col += kVectors * kLanes) Tiles::template Tile<kRows, kVectors>(g, row, col);
 }
 
-// A row's sums are the same chain of products whatever the tile that computes it.
+template <class Tiles, int... kRows>
+constexpr auto ColumnsOf(std::integer_sequence<int, kRows...>) {
+  return std::array{Columns<Tiles, kRows + 1>...};
+}
+
+// As few tiles as can be, of about the same size. A row's sums are the same chain of products whatever the tile that
+// computes it.
 template <class Tiles>
 HWY_INLINE void Panel(const PanelGemm& g) {
-  int64_t row = 0;
-  for (; g.rows - row >= kTileRows; row += kTileRows) Columns<Tiles, kTileRows, kTileVectors>(g, row);
-  for (; g.rows - row >= kTileRows / 2; row += kTileRows / 2) Columns<Tiles, kTileRows / 2, kTileVectors>(g, row);
-  if constexpr (kThinRows > 1) {
-    for (; g.rows - row >= kThinRows; row += kThinRows) Columns<Tiles, kThinRows, kThinVectors>(g, row);
+  static constexpr auto kTiles = ColumnsOf<Tiles>(std::make_integer_sequence<int, kTileRows>());
+  for (int64_t row = 0; row < g.rows;) {
+    const int64_t left = g.rows - row, rows = CeilDiv(left, CeilDiv(left, int64_t{kTileRows}));
+    kTiles[rows - 1](g, row);
+    row += rows;
   }
-  for (; row < g.rows; ++row) Columns<Tiles, 1, kThinVectors>(g, row);
 }
 
 void GemmF32(const PanelGemm& g) { Panel<F32Tiles>(g); }

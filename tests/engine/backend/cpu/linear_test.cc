@@ -167,7 +167,7 @@ TEST(LinearTest, ARowsBitsDoNotDependOnRowCountOrThreads) {
     const Oracle o = MakeOracle(c, all, Prologue::kRmsNorm, true, true);
     c.threads = 1;
     const std::vector<float> wanted = RunLinear(c, all, o);
-    for (const int64_t rows : {1, 2, 3, 5, 7, 16, 33, 64, 512}) {
+    for (const int64_t rows : {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 16, 33, 64, 512}) {
       for (const int threads : {1, 2, 3}) {
         c.threads = threads;
         // The last `rows` rows, so that a row also changes its place.
@@ -232,7 +232,7 @@ TEST(LinearTest, ARowsBitsOverQuantisedWeightsDoNotDependOnRowCountOrThreads) {
       const Oracle o = MakeQuantizedOracle(c, all, format, Prologue::kRmsNorm, true);
       c.threads = 1;
       const std::vector<float> wanted = RunLinear(c, all, o);
-      for (const int64_t rows : {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 13, 33, 256}) {
+      for (const int64_t rows : {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 33, 60, 64, 256}) {
         c.threads = 1 + static_cast<int>(rows % 3);
         Oracle part = o;
         part.in.assign(o.in.end() - rows * all.inputs, o.in.end());
