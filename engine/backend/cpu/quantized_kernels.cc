@@ -33,8 +33,10 @@ constexpr int kLanes = HWY_MAX_BYTES / 4;
 // As gemm_kernels.cc: rows and vectors of columns of a register tile.
 constexpr int kTileRows = HWY_MAX_BYTES == 64 ? 12 : 6;
 constexpr int kTileVectors = 2;
-constexpr int kThinRows = HWY_MAX_BYTES == 64 ? 3 : 2;  // as wide as one row: a panel is read and unpacked once
-constexpr int64_t kUnpackRows = 4 * kTileRows;          // from which on it costs less to unpack a panel once
+constexpr int kThinRows = HWY_MAX_BYTES == 64 ? 4 : 2;  // as wide as one row: a panel is read and unpacked once
+using TileSizes = std::conditional_t<HWY_MAX_BYTES == 64, std::integer_sequence<int, 12, 8, 6, 4, 3, 2, 1>,
+                                     std::integer_sequence<int, 6, 3, 2, 1>>;
+constexpr int64_t kUnpackRows = 4 * kTileRows;  // from which on it costs less to unpack a panel once
 constexpr int kThinVectors = kPanelCols / kLanes < 4 ? kPanelCols / kLanes : 4;
 
 // Adds a higher bit of the codes of a pair of inputs.
@@ -72,42 +74,98 @@ HWY_INLINE hn::VFromD<F32> Weights(hn::VFromD<U32> words, hn::VFromD<I32> zero) 
   }
 }
 
-// How a tile gets the weights of a pair of inputs, for kLanes outputs from `col` on.
+// How a tile gets the weights of a pair of inputs, for kVectors vectors of outputs from `col` on.
 template <int kBits>
 struct Packed {
   static constexpr int64_t kPairBytes = 8 * kBits;
-  static HWY_INLINE void Load(const std::byte* pair, int64_t col, hn::VFromD<I32> zero, hn::VFromD<F32>& first,
-                              hn::VFromD<F32>& second) {
-    const auto words = LoadCodes<kBits>(pair, col);
-    first = Weights<kBits, false>(words, zero);
-    second = Weights<kBits, true>(words, zero);
+#if HWY_TARGET == HWY_AVX3
+  // A tile has all 32 outputs. Bits that stand in a float's mantissa are that float and their value: one operation puts
+  // them there, one subtracts. Both products' weights are the integers that they are on every instruction set.
+  static HWY_INLINE __m512i Words(__m256i pairs) { return _mm512_cvtepu16_epi32(pairs); }
+  static HWY_INLINE hn::VFromD<F32> Weights(__m512i words, int mask, int base, float less) {
+    const __m512i bits = _mm512_ternarylogic_epi32(words, _mm512_set1_epi32(mask), _mm512_set1_epi32(base), 0x6A);
+    return {_mm512_sub_ps(_mm512_castsi512_ps(bits), _mm512_set1_ps(less))};  // 0x6A: (words & mask) ^ base
   }
+  template <int kVectors>
+  static HWY_INLINE void Load(const std::byte* pair, int64_t, int zero, hn::VFromD<F32> (&first)[kVectors],
+                              hn::VFromD<F32> (&second)[kVectors]) {
+    static_assert(kVectors == 2);
+    const auto* const at = reinterpret_cast<const __m256i*>(pair);
+    if constexpr (kBits == 4) {
+      alignas(64) static constexpr float kCodes[] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+      const __m512 values = _mm512_sub_ps(_mm512_load_ps(kCodes), _mm512_set1_ps(static_cast<float>(zero)));
+      const __m512i words = Words(_mm256_loadu_si256(at));
+      first[0] = {_mm512_permutexvar_ps(words, values)};  // it looks at the lowest four bits alone
+      first[1] = {_mm512_permutexvar_ps(_mm512_srli_epi32(words, 4), values)};
+      second[0] = {_mm512_permutexvar_ps(_mm512_srli_epi32(words, 8), values)};
+      second[1] = {_mm512_permutexvar_ps(_mm512_srli_epi32(words, 12), values)};
+      return;
+    }
+    __m512i words[2];
+    if constexpr (kBits == 8) {
+      for (int v = 0; v < 2; ++v) words[v] = Words(_mm256_loadu_si256(at + v));
+    } else {
+      const __m512i shifts = _mm512_setr_epi64(0, 0, 0, 0, 4, 4, 4, 4);
+      const __m512i both = _mm512_broadcast_i64x4(_mm256_loadu_si256(at));
+      __m512i codes = _mm512_and_si512(_mm512_srlv_epi64(both, shifts), _mm512_set1_epi8(15));
+      for (int bit = 4; bit < kBits; ++bit) {
+        __mmask64 is_set;
+        std::memcpy(&is_set, pair + 32 + 8 * (bit - 4), sizeof(is_set));
+        codes = _mm512_mask_add_epi8(codes, is_set, codes, _mm512_set1_epi8(static_cast<char>(1 << bit)));
+      }
+      words[0] = Words(_mm512_castsi512_si256(codes));
+      words[1] = Words(_mm512_extracti64x4_epi64(codes, 1));
+    }
+    constexpr int kSign = kBits == 8 ? 0x80 : 0;  // a signed code, and what is then subtracted from it too much
+    for (int v = 0; v < 2; ++v) {
+      first[v] = Weights(words[v], 0xff, 0x4B000000 + kSign, static_cast<float>((1 << 23) + kSign + zero));
+      second[v] = Weights(words[v], 0xff00, 0x47000000 + (kSign << 8), static_cast<float>((1 << 15) + kSign + zero));
+    }
+  }
+#else
+  template <int kVectors>
+  static HWY_INLINE void Load(const std::byte* pair, int64_t col, int zero, hn::VFromD<F32> (&first)[kVectors],
+                              hn::VFromD<F32> (&second)[kVectors]) {
+    const auto less = hn::Set(I32(), zero);
+#pragma GCC unroll 16
+    for (int v = 0; v < kVectors; ++v) {
+      const auto words = LoadCodes<kBits>(pair, col + v * kLanes);
+      first[v] = Weights<kBits, false>(words, less);
+      second[v] = Weights<kBits, true>(words, less);
+    }
+  }
+#endif
 };
 
 // f32 [2][32]
 struct Unpacked {
   static constexpr int64_t kPairBytes = 2 * kPanelCols * sizeof(float);
-  static HWY_INLINE void Load(const std::byte* pair, int64_t col, hn::VFromD<I32>, hn::VFromD<F32>& first,
-                              hn::VFromD<F32>& second) {
+  template <int kVectors>
+  static HWY_INLINE void Load(const std::byte* pair, int64_t col, int, hn::VFromD<F32> (&first)[kVectors],
+                              hn::VFromD<F32> (&second)[kVectors]) {
     const auto* values = reinterpret_cast<const float*>(pair) + col;
-    first = hn::Load(F32(), values);
-    second = hn::Load(F32(), values + kPanelCols);
+#pragma GCC unroll 16
+    for (int v = 0; v < kVectors; ++v) {
+      first[v] = hn::Load(F32(), values + v * kLanes);
+      second[v] = hn::Load(F32(), values + kPanelCols + v * kLanes);
+    }
   }
 };
 
 template <int kBits>
 HWY_NOINLINE void Unpack(const QuantizedGemm& g) {
   const F32 d;
-  const auto zero = hn::Set(I32(), g.layout.zero);
   auto* out = static_cast<float*>(g.scratch);
   for (int64_t block = 0; block < g.blocks; ++block) {
     const std::byte* b = g.b + g.layout.block_at(block);
     for (int pair = 0; pair < g.layout.inputs / 2; ++pair, b += Packed<kBits>::kPairBytes, out += 2 * kPanelCols) {
-      for (int64_t col = 0; col < kPanelCols; col += kLanes) {
-        hn::VFromD<F32> first, second;
-        Packed<kBits>::Load(b, col, zero, first, second);
-        hn::Store(first, d, out + col);
-        hn::Store(second, d, out + kPanelCols + col);
+      for (int64_t col = 0; col < kPanelCols; col += kTileVectors * kLanes) {
+        hn::VFromD<F32> first[kTileVectors], second[kTileVectors];
+        Packed<kBits>::Load(b, col, g.layout.zero, first, second);
+        for (int v = 0; v < kTileVectors; ++v) {
+          hn::Store(first[v], d, out + col + v * kLanes);
+          hn::Store(second[v], d, out + kPanelCols + col + v * kLanes);
+        }
       }
     }
   }
@@ -128,7 +186,7 @@ HWY_INLINE hn::VFromD<F32> LoadScales(const std::byte* p, const std::byte* super
 template <class Codes, class Form, int kRows, int kVectors>
 HWY_INLINE void Tile(const QuantizedGemm& g, int64_t row, int64_t col) {
   const F32 d;
-  const auto zero = hn::Set(I32(), g.layout.zero);
+  const int zero = g.layout.zero;
   const float* a = static_cast<const float*>(g.a) + row * g.lda;
   const bool unpacked = std::is_same_v<Codes, Unpacked>;
   const std::byte* b = unpacked ? static_cast<const std::byte*>(g.scratch) : g.b;
@@ -154,10 +212,7 @@ HWY_INLINE void Tile(const QuantizedGemm& g, int64_t row, int64_t col) {
     }
     for (int pair = 0; pair < Form::kPairs; ++pair, a += 2, b += Codes::kPairBytes) {
       hn::VFromD<F32> first[kVectors], second[kVectors];
-#pragma GCC unroll 16
-      for (int v = 0; v < kVectors; ++v) {
-        Codes::Load(b, col + v * kLanes, zero, first[v], second[v]);
-      }
+      Codes::Load(b, col, zero, first, second);
 #pragma GCC unroll 16
       for (int m = 0; m < kRows; ++m) {
         const auto a0 = hn::Set(d, a[m * g.lda]), a1 = hn::Set(d, a[m * g.lda + 1]);
@@ -206,23 +261,19 @@ HWY_NOINLINE void Columns(const QuantizedGemm& g, int64_t row) {
   }
 }
 
-// A row's sums are the same chain of operations whatever the tile that computes it.
-template <class Codes, class Form>
-HWY_INLINE void Rows(const QuantizedGemm& g) {
-  int64_t row = 0;
-  for (; g.rows - row >= kTileRows; row += kTileRows) Columns<Codes, Form, kTileRows, kTileVectors>(g, row);
-  for (; g.rows - row >= kTileRows / 2; row += kTileRows / 2) {
-    Columns<Codes, Form, kTileRows / 2, kTileVectors>(g, row);
-  }
-  for (; g.rows - row >= kThinRows; row += kThinRows) Columns<Codes, Form, kThinRows, kThinVectors>(g, row);
-  for (; row < g.rows; ++row) Columns<Codes, Form, 1, kThinVectors>(g, row);
+// Tiles of kRows rows, then of fewer. A row's sums are the same chain of operations whatever the tile that computes it.
+template <class Codes, class Form, int kRows, int... kFewer>
+HWY_INLINE void Rows(const QuantizedGemm& g, int64_t row, std::integer_sequence<int, kRows, kFewer...>) {
+  constexpr int kVectors = kRows <= kThinRows ? kThinVectors : kTileVectors;
+  for (; g.rows - row >= kRows; row += kRows) Columns<Codes, Form, kRows, kVectors>(g, row);
+  if constexpr (sizeof...(kFewer) > 0) Rows<Codes, Form>(g, row, std::integer_sequence<int, kFewer...>());
 }
 
 void Quantized(const QuantizedGemm& g) {
   WithForm(g.layout, [&]<class Form>() {
-    if (g.rows < kUnpackRows) return Rows<Packed<Form::kBits>, Form>(g);
+    if (g.rows < kUnpackRows) return Rows<Packed<Form::kBits>, Form>(g, 0, TileSizes());
     Unpack<Form::kBits>(g);
-    Rows<Unpacked, typename Form::OfAnyBits>(g);
+    Rows<Unpacked, typename Form::OfAnyBits>(g, 0, TileSizes());
   });
 }
 
