@@ -118,10 +118,11 @@ void ShmSocket::SendUnsent() {
   if (watch_) (void)watch_(false);
 }
 
+// Room for the longest is not zeroed: most datagrams are short.
 ShmSocket::Got ShmSocket::Receive(ShmDatagram& datagram, int64_t most_bytes) {
   alignas(cmsghdr) char control[CMSG_SPACE(kMaxFds * sizeof(int))];
-  datagram.bytes.resize(most_bytes);
-  iovec part = {datagram.bytes.data(), datagram.bytes.size()};
+  const auto room = std::make_unique_for_overwrite<std::byte[]>(most_bytes);
+  iovec part = {room.get(), static_cast<size_t>(most_bytes)};
   msghdr header = {};
   ssize_t received = 0;
   do {  // ECONNRESET comes once, before what the peer sent and its end: it left something of ours unread
@@ -131,7 +132,7 @@ ShmSocket::Got ShmSocket::Receive(ShmDatagram& datagram, int64_t most_bytes) {
   if (received < 0) return errno == EAGAIN ? Got::kNothing : Got::kEnd;
   datagram.fds = TakeFds(header);
   if (received == 0) return Got::kEnd;
-  datagram.bytes.resize(received);
+  datagram.bytes.assign(room.get(), room.get() + received);
   return (header.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0 ? Got::kTooLong : Got::kDatagram;
 }
 

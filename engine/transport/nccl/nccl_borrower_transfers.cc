@@ -25,12 +25,13 @@ bool Continues(const NcclTransfer& transfer, uint32_t lease, const NcclMove& mov
 }
 
 uint32_t PlaceOf(NcclTransfer& transfer, const NcclLeasePtr& lease) {
-  const auto it = std::find(transfer.leases.begin(), transfer.leases.end(), lease);
-  if (it != transfer.leases.end()) return static_cast<uint32_t>(it - transfer.leases.begin());
-  transfer.leases.push_back(lease);
-  transfer.message.leases.push_back(lease->spec.lease.value());
-  transfer.lost.push_back(false);
-  return static_cast<uint32_t>(transfer.leases.size() - 1);
+  const auto [it, is_new] = transfer.places.try_emplace(lease.get(), static_cast<uint32_t>(transfer.leases.size()));
+  if (is_new) {
+    transfer.leases.push_back(lease);
+    transfer.message.leases.push_back(lease->spec.lease.value());
+    transfer.lost.push_back(false);
+  }
+  return it->second;
 }
 
 void Add(NcclTransfer& transfer, const NcclLeasePtr& lease, const NcclMove& move) {
@@ -92,7 +93,7 @@ NcclTransferPtr NcclBorrower::TransferFor(const NcclMoves& moves, const NcclLeas
     const NcclTransfer& last = **it;
     const auto pieces = static_cast<int64_t>(last.message.pieces.size());
     const bool has_room = pieces < kMaxNcclPieces && (pieces + 1) * last.message.head.arrivals() <= kMaxNcclSlices &&
-                          last.leases.size() < kMaxNcclLeases;
+                          (last.leases.size() < kMaxNcclLeases || last.places.contains(lease.get()));
     if (has_room) return *it;
     if (moves.kind == NcclKind::kStream) return nullptr;
   }

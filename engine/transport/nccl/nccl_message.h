@@ -47,7 +47,7 @@ namespace swiftcache::engine::transport::nccl {
 
 inline constexpr uint16_t kNcclVersion = 3;
 inline constexpr uint32_t kMaxNcclPieces = 8192;  // 128 KiB: what a socket's buffer holds at once
-inline constexpr uint32_t kMaxNcclLeases = 1024;
+inline constexpr uint32_t kMaxNcclLeases = 4096;  // of one side the broker allows no more
 inline constexpr uint32_t kMaxNcclLayers = 1024;
 inline constexpr int64_t kMaxNcclSlices = 1 << 20;  // of a stream: pieces times arrivals
 /// Pieces of a stream of so many layers, of which the first may come again.

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/time/time.h"
 #include "engine/backend/fence.h"
 #include "engine/transport/nccl/nccl_batch.h"
@@ -49,6 +50,7 @@ struct NcclTransfer {
   NcclBatchMessage message;                                 // number and name are filled in when it is announced
   std::vector<std::array<backend::DeviceAddress, 2>> here;  // of each piece
   std::vector<NcclLeasePtr> leases;                         // in the message's order
+  absl::flat_hash_map<const NcclLease*, uint32_t> places;   // in that order
   std::vector<bool> lost;                                   // of each, so far
   std::vector<Store> stores;
   int64_t bytes = 0;

@@ -13,11 +13,10 @@ namespace {
 
 class NcclCrowdTest : public testing::Test {
  protected:
-  static constexpr int64_t kLeases = 900;
-  static constexpr int64_t kBytes = 4 * kKiB;  // of each
+  static constexpr int64_t kBytes = kNcclArenaBytes / kMaxNcclLeases;  // of each
   // Opens them all at once, as a borrower does that hears of many.
-  void LendMany() {
-    for (int64_t i = 0; i < kLeases; ++i) {
+  void LendMany(int64_t leases = 900) {
+    for (int64_t i = 0; i < leases; ++i) {
       specs_.push_back(Granted(donor_, borrower_, kv::LeaseId(100 + i), i * kBytes, kBytes));
     }
     for (const OpenSpec& spec : specs_) borrower_.transport->Open(spec);
@@ -59,6 +58,29 @@ TEST_F(NcclCrowdTest, ManyLeasesAreRevokedAtOnce) {
     ASSERT_TRUE(borrower_.events.WaitFor([&] { return borrower_.events.revoked.contains(spec.lease); })) << spec.lease;
   }
   EXPECT_TRUE(HoldsNow(borrower_.events, [&] { return borrower_.events.donor_gone.empty(); }));
+}
+
+// A donor's leases are all in one message, and the last of them has room for more pieces than one.
+TEST_F(NcclCrowdTest, AStreamMayReadAllLeasesThatADonorCanLend) {
+  const std::vector<std::byte> kv = Pattern(kNcclArenaBytes, 1);
+  donor_.Fill(0, kv);
+  LendMany(kMaxNcclLeases);
+  StreamSpec spec = {.num_layers = 2, .slice_bytes = kBytes / 4};
+  const auto add = [&](const OpenSpec& lease, int64_t offset) {
+    const auto slot = static_cast<int64_t>(2 * spec.sources.size()) * spec.slice_bytes;
+    spec.sources.push_back({lease.lease, offset, {borrower_.At(slot), borrower_.At(slot + spec.slice_bytes)}});
+  };
+  for (const OpenSpec& lease : specs_) add(lease, 0);
+  for (const OpenSpec* lease : {&specs_.front(), &specs_.back()}) add(*lease, kBytes / 2);
+  const auto stream = borrower_.transport->BeginStream(spec, {});
+  for (int64_t layer = 0; layer < 2; ++layer) stream->Release(layer, {});
+  EXPECT_THAT(stream->End(), testing::IsEmpty());
+  for (int64_t i = 0; i < kMaxNcclLeases; ++i) {
+    const auto begin = kv.begin() + i * kBytes;
+    ASSERT_EQ(borrower_.Read(i * kBytes / 2, kBytes / 2), std::vector<std::byte>(begin, begin + kBytes / 2)) << i;
+  }
+  const auto rest = kv.begin() + kBytes / 2;
+  EXPECT_EQ(borrower_.Read(kMaxNcclLeases * kBytes / 2, kBytes / 2), std::vector<std::byte>(rest, rest + kBytes / 2));
 }
 
 // A channel's messages keep their order, and what is closed while it is being opened is nobody's.
