@@ -20,12 +20,12 @@ void NcclDonor::Stop() {
   std::vector<std::shared_ptr<NcclDonorChannel>> channels;
   std::vector<kv::LeaseId> leases;
   {
-    absl::MutexLock lock(&mutex_);
+    TimedMutexLock lock(&mutex_);
     for (const auto& [lease, grant] : grants_) leases.push_back(lease);
   }
   for (const kv::LeaseId lease : leases) Fence(lease);
   {
-    absl::MutexLock lock(&mutex_);
+    TimedMutexLock lock(&mutex_);
     channels = std::exchange(channels_, {});
   }
   for (const auto& channel : channels) channel->End();
@@ -42,7 +42,7 @@ absl::Status NcclDonor::CheckSpec(const GrantSpec& spec) const {
 
 absl::StatusOr<kv::Epoch> NcclDonor::Grant(const GrantSpec& spec) {
   RETURN_IF_ERROR(CheckSpec(spec));
-  absl::MutexLock lock(&mutex_);
+  TimedMutexLock lock(&mutex_);
   if (Find(spec.lease) != nullptr) {
     return absl::AlreadyExistsError(absl::StrCat("lease ", spec.lease.value(), " is granted already"));
   }
@@ -59,7 +59,7 @@ NcclDonor::GrantPtr NcclDonor::Find(kv::LeaseId lease) {
 }
 
 std::shared_ptr<NcclDonorChannel> NcclDonor::ChannelOf(kv::LeaseId lease) {
-  absl::MutexLock lock(&mutex_);
+  TimedMutexLock lock(&mutex_);
   const GrantPtr grant = Find(lease);
   return grant == nullptr ? nullptr : grant->channel;
 }
@@ -67,7 +67,7 @@ std::shared_ptr<NcclDonorChannel> NcclDonor::ChannelOf(kv::LeaseId lease) {
 void NcclDonor::SendRevoke(kv::LeaseId lease, absl::Duration time_left) {
   time_left = std::clamp(time_left, absl::ZeroDuration(), absl::Hours(24));
   {
-    absl::MutexLock lock(&mutex_);
+    TimedMutexLock lock(&mutex_);
     if (const GrantPtr grant = Find(lease)) grant->leave_by = clock_.Now() + time_left;
   }
   if (const auto channel = ChannelOf(lease)) {
@@ -98,7 +98,7 @@ void NcclDonor::Fence(kv::LeaseId lease) {
   GrantPtr grant;
   bool first = false;
   {
-    absl::MutexLock lock(&mutex_);
+    TimedMutexLock lock(&mutex_);
     grant = Find(lease);
     if (grant == nullptr) return;
     first = !std::exchange(grant->fenced, true);
@@ -107,7 +107,7 @@ void NcclDonor::Fence(kv::LeaseId lease) {
   if (!first) return;
   std::shared_ptr<NcclDonorChannel> channel;
   {
-    absl::MutexLock lock(&mutex_);
+    TimedMutexLock lock(&mutex_);
     grants_.erase(lease);
     channel = std::exchange(grant->channel, nullptr);
   }
@@ -120,12 +120,12 @@ void NcclDonor::AwaitReceived(const GrantPtr& grant) {
   const auto has_received = [&grant] { return grant->receiving == 0; };
   std::shared_ptr<NcclDonorChannel> receiver;
   {
-    absl::MutexLock lock(&mutex_);
+    TimedMutexLock lock(&mutex_);
     if (mutex_.AwaitWithTimeout(absl::Condition(&has_received), kFencePatience)) return;
     receiver = grant->receiver;
   }
   receiver->BreakLink();
-  absl::MutexLock lock(&mutex_);
+  TimedMutexLock lock(&mutex_);
   mutex_.Await(absl::Condition(&has_received));
 }
 
@@ -142,7 +142,7 @@ std::shared_ptr<ShmLoopPeer> NcclDonor::Meet(std::shared_ptr<ShmSocket> socket) 
   auto channel = std::make_shared<NcclDonorChannel>(*this, std::move(socket));
   strangers_.push_back(channel.get());
   std::vector<std::shared_ptr<NcclDonorChannel>> ended;  // go without the lock
-  absl::MutexLock lock(&mutex_);
+  TimedMutexLock lock(&mutex_);
   std::erase_if(channels_, [&](const auto& known) {
     if (known->has_ended()) ended.push_back(known);
     return known->has_ended();
@@ -152,7 +152,7 @@ std::shared_ptr<ShmLoopPeer> NcclDonor::Meet(std::shared_ptr<ShmSocket> socket) 
 }
 
 absl::StatusOr<NcclDonor::GrantPtr> NcclDonor::Admit(const NcclOpen& open, std::shared_ptr<NcclDonorChannel> channel) {
-  absl::MutexLock lock(&mutex_);
+  TimedMutexLock lock(&mutex_);
   const GrantPtr grant = Find(kv::LeaseId(open.lease));
   if (grant == nullptr || grant->fenced || !IsSameSecret(grant->spec.capability, TextOf(open.capability)) ||
       grant->spec.borrower_instance != TextOf(open.instance) || grant->spec.bytes != open.bytes) {
@@ -166,13 +166,13 @@ absl::StatusOr<NcclDonor::GrantPtr> NcclDonor::Admit(const NcclOpen& open, std::
 }
 
 std::optional<absl::Time> NcclDonor::LeaveBy(const GrantState& grant) const {
-  absl::MutexLock lock(&mutex_);
+  TimedMutexLock lock(&mutex_);
   return grant.leave_by;
 }
 
 void NcclDonor::Detach(const GrantPtr& grant) {
   {
-    absl::MutexLock lock(&mutex_);
+    TimedMutexLock lock(&mutex_);
     if (grant->fenced || std::exchange(grant->channel, nullptr) == nullptr) return;
   }
   events_.OnBorrowerGone(grant->spec.lease);
@@ -182,7 +182,7 @@ void NcclDonor::Detach(const GrantPtr& grant) {
 // borrowers to hear. An owner that cannot wait fences.
 void NcclDonor::Release(const GrantPtr& grant) {
   {
-    absl::MutexLock lock(&mutex_);
+    TimedMutexLock lock(&mutex_);
     grant->fenced = true;
     grant->released = grant->receiving > 0;
     if (grant->released) return;
@@ -194,7 +194,7 @@ void NcclDonor::EndRelease(const GrantPtr& grant) {
   const kv::LeaseId lease = grant->spec.lease;
   std::shared_ptr<NcclDonorChannel> channel;
   {
-    absl::MutexLock lock(&mutex_);
+    TimedMutexLock lock(&mutex_);
     if (Find(lease) == grant) grants_.erase(lease);
     channel = std::exchange(grant->channel, nullptr);
   }
@@ -205,7 +205,7 @@ void NcclDonor::EndRelease(const GrantPtr& grant) {
 std::vector<uint8_t> NcclDonor::Begin(std::span<const GrantPtr> grants, bool stores,
                                       const std::shared_ptr<NcclDonorChannel>& channel) {
   std::vector<uint8_t> accepted;
-  absl::MutexLock lock(&mutex_);
+  TimedMutexLock lock(&mutex_);
   for (const GrantPtr& grant : grants) {
     const bool holds = grant != nullptr && !grant->fenced;
     accepted.push_back(holds ? 1 : 0);
@@ -221,7 +221,7 @@ std::vector<uint8_t> NcclDonor::End(std::span<const GrantPtr> grants, std::span<
   std::vector<uint8_t> held;
   std::vector<GrantPtr> released;
   {
-    absl::MutexLock lock(&mutex_);
+    TimedMutexLock lock(&mutex_);
     for (size_t i = 0; i < grants.size(); ++i) {
       held.push_back(accepted[i] != 0 && !grants[i]->fenced ? 1 : 0);
       if (accepted[i] == 0 || !stores || --grants[i]->receiving > 0) continue;

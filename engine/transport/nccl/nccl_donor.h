@@ -14,9 +14,9 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "common/base/clock.h"
+#include "common/sync/timed_mutex.h"
 #include "engine/backend/cuda/driver.h"
 #include "engine/backend/device_address.h"
 #include "engine/transport/message_limit.h"
@@ -102,7 +102,7 @@ class NcclDonor {
   const Clock& clock_;
   TransportEvents& events_;
   std::vector<NcclDonorChannel*> strangers_;  // the loop's thread only; oldest first
-  mutable absl::Mutex mutex_;
+  mutable TimedMutex mutex_;
   absl::flat_hash_map<kv::LeaseId, GrantPtr> grants_ ABSL_GUARDED_BY(mutex_);
   /// Until their links' threads have ended, which call them.
   std::vector<std::shared_ptr<NcclDonorChannel>> channels_ ABSL_GUARDED_BY(mutex_);

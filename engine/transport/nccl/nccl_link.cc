@@ -53,7 +53,7 @@ void NcclLink::Form() {
 void NcclLink::Join(uint64_t number, const NcclUniqueId& id) {
   absl::MutexLock lock(&mutex_);
   joining_ = {number, id};
-  changed_ = true;
+  Wake();
 }
 
 // The highest counts where several come before the thread looks: a peer's word of a communicator that is gone already
@@ -61,7 +61,7 @@ void NcclLink::Join(uint64_t number, const NcclUniqueId& id) {
 void NcclLink::Break(uint64_t number) {
   absl::MutexLock lock(&mutex_);
   break_ = std::max(break_.value_or(0), number);
-  changed_ = true;
+  Wake();
 }
 
 bool NcclLink::Post(const NcclBatchPtr& batch) {
@@ -72,7 +72,7 @@ bool NcclLink::Post(const NcclBatchPtr& batch) {
   }
   batch->posted_at = clock_.Now();
   batches_.push_back(batch);
-  changed_ = true;
+  Wake();
   return true;
 }
 
@@ -102,12 +102,14 @@ void NcclLink::SetReady(NcclBatch& batch, size_t group, const backend::Fence& af
 
 void NcclLink::SetAllReady(NcclBatch& batch) {
   absl::MutexLock lock(&mutex_);
-  for (NcclGroup& group : batch.groups) Note(group.ready);
+  for (NcclGroup& group : batch.groups) group.ready = true;
+  Wake();
 }
 
 void NcclLink::Hurry() {
   absl::MutexLock lock(&mutex_);
-  for (const NcclBatchPtr& batch : batches_) Note(batch->hurried);
+  for (const NcclBatchPtr& batch : batches_) batch->hurried = true;
+  Wake();
 }
 
 bool NcclLink::HasPassed(const NcclBatch& batch, size_t index) const {
@@ -149,11 +151,18 @@ void NcclLink::Run() {
 
 // False: it is to end.
 bool NcclLink::AwaitWork() {
+  bool is_busy = forming_;
+  {
+    absl::MutexLock lock(&mutex_);
+    is_busy = is_busy || !batches_.empty();
+  }
+  {
+    const absl::Duration every = posting_ ? kPollPosting : kPollEvery;
+    TimedMutexLock lock(&wake_mutex_);
+    wake_mutex_.AwaitWithTimeout(absl::Condition(&changed_), is_busy ? every : absl::InfiniteDuration());
+    changed_ = false;
+  }
   absl::MutexLock lock(&mutex_);
-  const bool is_busy = forming_ || !batches_.empty();
-  const absl::Duration every = posting_ ? kPollPosting : kPollEvery;
-  mutex_.AwaitWithTimeout(absl::Condition(&changed_), is_busy ? every : absl::InfiniteDuration());
-  changed_ = false;
   return !stopping_;
 }
 
@@ -418,7 +427,7 @@ void NcclLink::GiveUp(const absl::Status& why) {
     absl::MutexLock lock(&mutex_);
     ends = stopping_;
     wanted_ = false;
-    changed_ = true;  // a JOIN that came meanwhile is still to be heeded
+    Wake();  // a JOIN that came meanwhile is still to be heeded
     given_up_ = comm_number_;
     std::erase_if(batches_, [&](const NcclBatchPtr& batch) {
       mutex_.AssertHeld();

@@ -28,6 +28,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "common/base/clock.h"
+#include "common/sync/timed_mutex.h"
 #include "engine/backend/cuda/driver.h"
 #include "engine/backend/cuda/event_fence.h"
 #include "engine/backend/fence.h"
@@ -135,7 +136,14 @@ class NcclLink {
   void BeginJoining() ABSL_LOCKS_EXCLUDED(mutex_);
   std::pair<Stage, absl::Duration> OldestStage() const ABSL_LOCKS_EXCLUDED(mutex_);
   void GiveUp(const absl::Status& why) ABSL_LOCKS_EXCLUDED(mutex_);
-  void Note(bool& flag) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { flag = changed_ = true; }
+  void Wake() ABSL_LOCKS_EXCLUDED(wake_mutex_) {
+    TimedMutexLock lock(&wake_mutex_);
+    changed_ = true;
+  }
+  void Note(bool& flag) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    flag = true;
+    Wake();
+  }
 
   const Options options_;
   const Hooks hooks_;
@@ -149,8 +157,10 @@ class NcclLink {
   std::optional<Joining> joining_ ABSL_GUARDED_BY(mutex_);
   bool wanted_ ABSL_GUARDED_BY(mutex_) = false;            // a communicator
   std::optional<uint64_t> break_ ABSL_GUARDED_BY(mutex_);  // the communicator of that number
-  bool changed_ ABSL_GUARDED_BY(mutex_) = false;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  // Beside the other, whose unlocking would wake all who wait for a transfer. Locked last.
+  TimedMutex wake_mutex_;
+  bool changed_ ABSL_GUARDED_BY(wake_mutex_) = false;  // what the thread is to look at
   std::atomic<bool> formed_ = false, has_stopped_ = false;
 
   // The thread only.

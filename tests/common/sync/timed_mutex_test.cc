@@ -2,42 +2,26 @@
 #include "common/sync/timed_mutex.h"
 
 #include <gtest/gtest.h>
-#include <sys/time.h>
 
-#include <atomic>
-#include <ctime>
 #include <thread>
 
 #include "absl/time/clock.h"
 #include "common/base/clock.h"
 #include "common/sync/mailbox.h"
-
-namespace {
-std::atomic<int64_t> ahead_s = 0;  // of where the wall clock will be set
-}  // namespace
-
-// Abseil's waits reckon from this one, and the kernel by its own clock: as if that were set back just after.
-extern "C" int gettimeofday(timeval* __restrict now, void* __restrict) noexcept {
-  timespec real;
-  clock_gettime(CLOCK_REALTIME, &real);
-  now->tv_sec = real.tv_sec + ahead_s;
-  now->tv_usec = real.tv_nsec / 1000;
-  return 0;
-}
+#include "tests/fakes/stepped_wall_clock.h"
 
 namespace swiftcache {
 namespace {
 
 class TimedMutexTest : public testing::Test {
  protected:
-  ~TimedMutexTest() override { ahead_s = 0; }
   absl::Duration passed() const { return clock_.Now() - begin_; }
   const RealClock clock_;
   const absl::Time begin_ = clock_.Now();
 };
 
 TEST_F(TimedMutexTest, AWaitIsAsLongAsItSaysWhereTheWallClockIsSetBack) {
-  ahead_s = 20;
+  const SteppedWallClock stepped(/*seconds=*/20);
   TimedMutex mutex;
   {
     TimedMutexLock lock(&mutex);

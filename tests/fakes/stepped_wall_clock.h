@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+// The wall clock set back just after a wait began: what Abseil waits until, by that clock, comes so much later.
+//
+//   const SteppedWallClock clock(/*seconds=*/20);
+//   ... EXPECT_LT(took, absl::Seconds(15));
+#pragma once
+
+#include <cstdint>
+
+namespace swiftcache {
+
+/// While it lives waits of absl::Mutex in this process are so much longer than they say. Thread-safety: safe, one at a
+/// time.
+class SteppedWallClock {
+ public:
+  explicit SteppedWallClock(int64_t seconds);
+  SteppedWallClock(const SteppedWallClock&) = delete;
+  SteppedWallClock& operator=(const SteppedWallClock&) = delete;
+  ~SteppedWallClock();
+};
+
+}  // namespace swiftcache
