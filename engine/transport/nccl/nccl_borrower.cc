@@ -195,18 +195,18 @@ void NcclBorrower::OnFormed(NcclBorrowerChannel& channel) {
   }
 }
 
-// Leases that are granted wait for the next communicator, unless it was their own that did not come about.
+// Leases that are granted wait for the next communicator, unless it was their own that did not come about. For those that
+// are open it is made at once, too: it may take longer than a batch that asks for it is waited for.
 void NcclBorrower::OnBroken(NcclBorrowerChannel& channel, const absl::Status& why) {
   absl::MutexLock lock(&mutex_);
   const bool was_formed = std::exchange(channel.formed, false);
+  bool is_wanted = false;
   for (const NcclLeasePtr& lease : LeasesOf(channel)) {
-    if (lease->state != NcclLease::State::kGranted) continue;
-    if (was_formed) {
-      channel.link().Form();
-    } else {
-      EndLease(lease, why);
-    }
+    const bool is_granted = lease->state == NcclLease::State::kGranted;
+    if (is_granted && !was_formed) EndLease(lease, why);
+    is_wanted = is_wanted || is_granted || (lease->state == NcclLease::State::kOpen && !lease->abandoned);
   }
+  if (was_formed && is_wanted) channel.link().Form();
 }
 
 // --- while it is open

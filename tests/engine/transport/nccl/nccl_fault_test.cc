@@ -72,6 +72,18 @@ TEST_F(NcclFaultTest, ALoadFromASilentDonorEndsInTimeAndTheNextHasANewCommunicat
   EXPECT_EQ(borrower_.nccl.num_made(), 2);
 }
 
+// NCCL may take longer to connect than a load is waited for.
+TEST_F(NcclFaultTest, ACommunicatorThatBreaksIsMadeAnewBeforeALoadAsksForIt) {
+  const absl::Duration connect = Transport::kReadPatience * 3 / 4;  // of each direction
+  for (NcclNode* node : {&donor_, &borrower_}) node->nccl.ConnectIn(connect);
+  borrower_.nccl.FailAt(1);
+  EXPECT_THAT(borrower_.LoadNow(kLease, 0, kPiece, 0), ElementsAre(kLease));
+  ASSERT_TRUE(Eventually([&] { return borrower_.nccl.num_made() == 2; }));
+  absl::SleepFor(2 * connect);
+  ExpectThatLoadsWork(kLease, 1);
+  EXPECT_EQ(borrower_.nccl.num_made(), 2);
+}
+
 TEST_F(NcclFaultTest, ALeaseThatIsAbandonedIsNotWaitedFor) {
   donor_.nccl.Mute();
   const absl::Time begin = absl::Now();
