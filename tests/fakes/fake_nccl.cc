@@ -56,6 +56,21 @@ void FakeNccl::BeforeSends(std::function<void()> hook) {
   before_sends_ = std::move(hook);
 }
 
+void FakeNccl::BeforeAborts(std::function<void()> hook) {
+  std::lock_guard lock(mutex_);
+  before_aborts_ = std::move(hook);
+}
+
+// Without the lock: it may wait.
+void FakeNccl::CallHook(const std::function<void()>& hook) {
+  std::function<void()> now;
+  {
+    std::lock_guard lock(mutex_);
+    now = hook;
+  }
+  if (now) now();
+}
+
 std::string FakeNccl::Misuse() const {
   std::lock_guard lock(mutex_);
   return misuse_;
@@ -193,14 +208,7 @@ bool FakeNccl::Match(const Group& a, const Group& b) {
 // The kernel. Groups that do not match wait until somebody aborts, as those of the real one may.
 void FakeNccl::RunGroup(Meeting& meeting, int rank, size_t index, const std::shared_ptr<Group>& group) {
   const bool sends = group->direction == NcclDirection::kSend;
-  if (sends && !group->connects) {
-    std::function<void()> hook;
-    {
-      std::lock_guard lock(mutex_);
-      hook = before_sends_;
-    }
-    if (hook) hook();
-  }
+  if (sends && !group->connects) CallHook(before_sends_);
   std::unique_lock lock(meeting.mutex);
   group->there = true;
   meeting.changed.notify_all();
@@ -235,6 +243,7 @@ void FakeNccl::RunGroup(Meeting& meeting, int rank, size_t index, const std::sha
 }
 
 void FakeNccl::Abort(NcclComm handle) {
+  CallHook(before_aborts_);
   Comm comm;
   {
     std::lock_guard lock(mutex_);

@@ -45,6 +45,8 @@ class FakeNccl final : public NcclApi {
   void ConnectIn(absl::Duration time);
   /// Called on the stream before each group of sends is read, but for a communicator's first.
   void BeforeSends(std::function<void()> hook);
+  /// Called by who aborts a communicator, before it is.
+  void BeforeAborts(std::function<void()> hook);
   std::string Misuse() const;
   /// What the other rank of a test did.
   void ForgetMisuse();
@@ -79,6 +81,7 @@ class FakeNccl final : public NcclApi {
     backend::cuda::Stream stream{};
   };
   absl::Status Count(const char* call);
+  void CallHook(const std::function<void()>& hook);
   void Note(const std::string& misuse) { misuse_ += misuse + "\n"; }
   absl::Status Launch(Comm& comm);
   void RunGroup(Meeting& meeting, int rank, size_t index, const std::shared_ptr<Group>& group);
@@ -90,7 +93,7 @@ class FakeNccl final : public NcclApi {
   int64_t calls_until_failure_ = 0;
   bool has_failed_ = false, muted_ = false;
   absl::Duration connect_in_ = absl::ZeroDuration();
-  std::function<void()> before_sends_;
+  std::function<void()> before_sends_, before_aborts_;
   std::string misuse_;
   std::map<uint64_t, Comm> comms_;
   uint64_t next_comm_ = 1;

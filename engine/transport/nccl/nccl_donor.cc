@@ -115,16 +115,18 @@ void NcclDonor::Fence(kv::LeaseId lease) {
 }
 
 // A borrower that sends needs a few milliseconds for what it has announced. For one that does not, its communicator is
-// aborted, and all else that it has under way is lost.
+// aborted, and all else that it has under way is lost. One that came after it is not concerned.
 void NcclDonor::AwaitReceived(const GrantPtr& grant) {
   const auto has_received = [&grant] { return grant->receiving == 0; };
   std::shared_ptr<NcclDonorChannel> receiver;
+  uint64_t number = 0;
   {
     TimedMutexLock lock(&mutex_);
     if (mutex_.AwaitWithTimeout(absl::Condition(&has_received), kFencePatience)) return;
     receiver = grant->receiver;
+    number = grant->number;
   }
-  receiver->BreakLink();
+  receiver->BreakLink(number);
   TimedMutexLock lock(&mutex_);
   mutex_.Await(absl::Condition(&has_received));
 }
@@ -203,7 +205,7 @@ void NcclDonor::EndRelease(const GrantPtr& grant) {
 }
 
 std::vector<uint8_t> NcclDonor::Begin(std::span<const GrantPtr> grants, bool stores,
-                                      const std::shared_ptr<NcclDonorChannel>& channel) {
+                                      const std::shared_ptr<NcclDonorChannel>& channel, uint64_t number) {
   std::vector<uint8_t> accepted;
   TimedMutexLock lock(&mutex_);
   for (const GrantPtr& grant : grants) {
@@ -212,6 +214,7 @@ std::vector<uint8_t> NcclDonor::Begin(std::span<const GrantPtr> grants, bool sto
     if (!holds || !stores) continue;
     ++grant->receiving;
     grant->receiver = channel;
+    grant->number = number;
   }
   return accepted;
 }

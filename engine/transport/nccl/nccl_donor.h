@@ -71,7 +71,8 @@ class NcclDonor {
     std::shared_ptr<NcclDonorChannel> channel;   // of the borrower that has it open
     std::optional<absl::Time> leave_by;          // of a revocation that no channel could carry yet
     int receiving = 0;                           // batches that write into it
-    std::shared_ptr<NcclDonorChannel> receiver;  // whose link they come by
+    std::shared_ptr<NcclDonorChannel> receiver;  // whose link they come by,
+    uint64_t number = 0;                         // on this communicator or those before it
   };
   using GrantPtr = std::shared_ptr<GrantState>;
 
@@ -89,9 +90,10 @@ class NcclDonor {
   void Release(const GrantPtr& grant) ABSL_LOCKS_EXCLUDED(mutex_);
   void EndRelease(const GrantPtr& grant) ABSL_LOCKS_EXCLUDED(mutex_);
   /// Whose leases hold now, 1 or 0 in the order of `grants`; null is none. Where the batch is one of stores, Fence
-  /// waits for its End from here on.
+  /// waits for its End from here on. `number`: of the communicator that it comes by.
   std::vector<uint8_t> Begin(std::span<const GrantPtr> grants, bool stores,
-                             const std::shared_ptr<NcclDonorChannel>& channel) ABSL_LOCKS_EXCLUDED(mutex_);
+                             const std::shared_ptr<NcclDonorChannel>& channel, uint64_t number)
+      ABSL_LOCKS_EXCLUDED(mutex_);
   /// Whose leases have held all the while. `bytes`: that crossed.
   std::vector<uint8_t> End(std::span<const GrantPtr> grants, std::span<const uint8_t> accepted, bool stores,
                            int64_t bytes) ABSL_LOCKS_EXCLUDED(mutex_);

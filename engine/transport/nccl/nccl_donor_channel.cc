@@ -82,7 +82,7 @@ absl::Status NcclDonorChannel::OnOpen(const NcclOpen& open) {
 }
 
 absl::Status NcclDonorChannel::OnJoin(const NcclJoin& join) {
-  if (join.number <= last_number_ || join.number == NcclLink::kAny) {
+  if (join.number <= last_number_) {
     return absl::InvalidArgumentError(
         absl::StrCat("JOIN of communicator ", join.number, " comes after that of ", last_number_));
   }
@@ -130,7 +130,7 @@ absl::Status NcclDonorChannel::OnBatch(const NcclBatchMessage& message) {
   std::vector<int64_t> lease_bytes;
   for (const auto& grant : crossing.grants) lease_bytes.push_back(grant == nullptr ? 0 : grant->spec.bytes);
   RETURN_IF_ERROR(CheckNcclPieces(message, lease_bytes));
-  crossing.accepted = donor_.Begin(crossing.grants, crossing.stores, shared_from_this());
+  crossing.accepted = donor_.Begin(crossing.grants, crossing.stores, shared_from_this(), message.head.number);
   for (const NcclPiece& piece : message.pieces) {
     if (crossing.accepted[piece.lease] != 0) crossing.bytes += piece.bytes_of_all(message.head);
   }

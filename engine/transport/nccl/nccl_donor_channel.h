@@ -31,8 +31,8 @@ class NcclDonorChannel final : public ShmLoopPeer, public std::enable_shared_fro
   void OnClosed(const absl::Status& why) override;
 
   bool Send(const std::vector<std::byte>& message) { return socket_->Send(message); }
-  /// REQUIRES: a batch was begun.
-  void BreakLink() { link_->Break(); }
+  /// REQUIRES: a batch of that communicator was begun.
+  void BreakLink(uint64_t number) { link_->Break(number); }
   /// Its link's thread calls it no more.
   bool has_ended() const { return closed_ && (link_ == nullptr || link_->has_stopped()); }
   /// Joins. REQUIRES: the loop has stopped.

@@ -185,24 +185,29 @@ absl::Status NcclLink::HeedBreak() {
     absl::MutexLock lock(&mutex_);
     const std::optional<uint64_t> number = std::exchange(break_, std::nullopt);
     if (!number) return absl::OkStatus();
-    if (joining_ && (*number == kAny || *number == joining_->number)) {
+    if (joining_ && *number >= joining_->number) {
       comm_number_ = std::exchange(joining_, std::nullopt)->number;
       breaks = true;
     }
-    breaks = breaks || (comm_ && (*number == kAny || *number == comm_number_));
+    breaks = breaks || (comm_ && *number >= comm_number_);
   }
   return breaks ? absl::UnavailableError("the communicator was given up, here or by the other end") : absl::OkStatus();
 }
 
-// Rank 1.
+// Rank 1. What is under way is of communicators before it, which may not even have been joined.
 void NcclLink::BeginJoining() {
   std::optional<Joining> joining;
+  bool replaces = comm_.has_value();
   {
     absl::MutexLock lock(&mutex_);
     joining = std::exchange(joining_, std::nullopt);
+    if (!joining) return;
+    replaces = replaces || (!batches_.empty() && batches_.front()->number < joining->number);
   }
-  if (!joining) return;
-  if (comm_) GiveUp(absl::UnavailableError("the other end has made another communicator"));
+  if (replaces) {
+    comm_number_ = joining->number - 1;
+    GiveUp(absl::UnavailableError("the other end has made another communicator"));
+  }
   comm_number_ = joining->number;
   const absl::StatusOr<NcclComm> comm = nccl_.Init(joining->id, options_.rank);
   if (!comm.ok()) return GiveUp(comm.status());

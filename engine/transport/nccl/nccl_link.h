@@ -69,9 +69,8 @@ class NcclLink {
   /// Rank 1: the other end has made another.
   void Join(uint64_t number, const NcclUniqueId& id) ABSL_LOCKS_EXCLUDED(mutex_);
   bool is_formed() const { return formed_; }
-  static constexpr uint64_t kAny = UINT64_MAX;
-  /// Gives up the communicator, if it still is this one.
-  void Break(uint64_t number = kAny) ABSL_LOCKS_EXCLUDED(mutex_);
+  /// Gives up the communicator, if it still is this one or one before it.
+  void Break(uint64_t number) ABSL_LOCKS_EXCLUDED(mutex_);
 
   /// Behind all others. False: its communicator, or this link, is at its end. The batch is over then: its groups count as
   /// passed, and `ended` is not called.
@@ -156,7 +155,7 @@ class NcclLink {
   uint64_t given_up_ ABSL_GUARDED_BY(mutex_) = 0;             // the last communicator that was
   std::optional<Joining> joining_ ABSL_GUARDED_BY(mutex_);
   bool wanted_ ABSL_GUARDED_BY(mutex_) = false;            // a communicator
-  std::optional<uint64_t> break_ ABSL_GUARDED_BY(mutex_);  // the communicator of that number
+  std::optional<uint64_t> break_ ABSL_GUARDED_BY(mutex_);  // communicators up to that number
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   // Beside the other, whose unlocking would wake all who wait for a transfer. Locked last.
   TimedMutex wake_mutex_;

@@ -126,6 +126,36 @@ TEST_F(NcclFaultTest, AFenceDoesNotReturnWhileAStoreMayStillBeWritten) {
   ExpectThatLoadsWork(kOther, 2);
 }
 
+// Whose patience ends while NCCL still aborts the communicator by which the store would have come.
+TEST_F(NcclFaultTest, AFenceTakesNothingFromTheCommunicatorThatComesNext) {
+  constexpr kv::LeaseId kThird{9};
+  (void)Lend(donor_, borrower_, kThird, 2 * kNcclLeaseBytes);
+  absl::Notification hold, aborts, aborted;
+  borrower_.nccl.BeforeSends([&] { hold.WaitForNotification(); });
+  const StorePiece pieces[] = {{kLease, 0, borrower_.At(0), kPiece}, {kOther, 0, borrower_.At(0), kPiece}};
+  (void)borrower_.transport->Store(pieces, {});
+  EXPECT_TRUE(Eventually([&] { return donor_.nccl.num_groups() == 1; }));
+  donor_.nccl.BeforeAborts([&] {
+    aborts.Notify();
+    aborted.WaitForNotification();
+  });
+  std::thread first([&] { donor_.transport->Fence(kLease); });
+  aborts.WaitForNotification();
+  hold.Notify();
+  borrower_.transport->Abandon(kOther);  // it gives the communicator up, and makes the next
+  EXPECT_TRUE(Eventually([&] { return borrower_.nccl.num_made() == 2; }));
+  absl::SleepFor(absl::Milliseconds(20));  // the donor hears of it
+  std::thread second([&] { donor_.transport->Fence(kOther); });
+  absl::SleepFor(4 * NcclDonor::kFencePatience);
+  donor_.nccl.BeforeAborts(nullptr);
+  aborted.Notify();
+  first.join();
+  second.join();
+  EXPECT_THAT(borrower_.LoadNow(kThird, 0, kPiece, 0), IsEmpty());
+  EXPECT_EQ(borrower_.nccl.num_made(), 2);
+  borrower_.nccl.BeforeSends(nullptr);
+}
+
 // Of a borrower whose store does not come.
 TEST_F(NcclFaultTest, AReleasedLeaseThatStillReceivesHoldsUpNoOtherBorrower) {
   constexpr kv::LeaseId kThird{9};

@@ -162,6 +162,38 @@ TEST_F(HostileBorrowerTest, WhatItDoesNotReceiveEndsWithItsCommunicator) {
   EXPECT_EQ(peer.Await<NcclBroken>().number, 1u);
 }
 
+// The donor's link is busy meanwhile, and joins only the last one.
+TEST_F(HostileBorrowerTest, WhatComesByACommunicatorThatIsNeverJoinedEndsWithTheNext) {
+  RawPeer peer = Opened();
+  const auto join = [&](uint8_t number) {
+    NcclJoin message = {.number = number};
+    message.id.back() = std::byte{number};
+    peer.Send(EncodeNcclMessage(message));
+  };
+  absl::Notification aborts, hold;
+  donor_.nccl.BeforeAborts([&] {
+    if (!aborts.HasBeenNotified()) aborts.Notify();
+    hold.WaitForNotification();
+  });
+  join(1);
+  EXPECT_TRUE(Eventually([&] { return donor_.nccl.num_made() == 2; }));  // beside the honest one's
+  join(2);
+  aborts.WaitForNotification();
+  join(3);
+  peer.Send(EncodeNcclBatch(Batch(1, 3, kOther.value(), {.bytes = 1}, NcclKind::kStore)));
+  join(4);
+  EXPECT_THAT(peer.Await<NcclAnswer>().leases, ElementsAre(1));
+  peer.Send(EncodeNcclMessage(NcclRenew{kOther.value(), 0}));
+  EXPECT_TRUE(donor_.events.WaitFor([&] { return donor_.events.renewals.contains(kOther); }));
+  std::thread fence([&] { donor_.transport->Fence(kOther); });
+  absl::SleepFor(4 * NcclDonor::kFencePatience);
+  donor_.nccl.BeforeAborts(nullptr);
+  const absl::Time begin = absl::Now();
+  hold.Notify();
+  fence.join();
+  EXPECT_LT(absl::Now() - begin, Transport::kReadPatience) << "its owner has it back";
+}
+
 TEST_F(HostileBorrowerTest, AFloodEndsTheChannel) {
   RawPeer peer = Opened();
   for (int i = 0; i < 2 * MessageLimit::kMostASecond; ++i) {

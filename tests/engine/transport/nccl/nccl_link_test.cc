@@ -11,7 +11,7 @@
 namespace swiftcache::engine::transport::nccl {
 namespace {
 
-// A donor that fences breaks whatever there is; its borrower may just be telling the end of an earlier communicator.
+// A donor that fences breaks what it receives by; its borrower may just be telling the end of an earlier communicator.
 TEST(NcclLinkTest, AWordOfAnEarlierCommunicatorTakesNoBreakAway) {
   constexpr absl::Duration kPatience = absl::Seconds(20);
   const RealClock clock;
@@ -37,7 +37,7 @@ TEST(NcclLinkTest, AWordOfAnEarlierCommunicatorTakesNoBreakAway) {
                     nccl[0], drivers[0], clock);
   borrower.Form();
   ASSERT_TRUE(formed.WaitForNotificationWithTimeout(kPatience));
-  donor.Break();
+  donor.Break(1);
   donor.Break(0);
   goes_on.Notify();
   EXPECT_TRUE(broken.WaitForNotificationWithTimeout(absl::Seconds(5)));
