@@ -61,6 +61,11 @@ void FakeNccl::BeforeAborts(std::function<void()> hook) {
   before_aborts_ = std::move(hook);
 }
 
+void FakeNccl::BeforeTransfers(std::function<void()> hook) {
+  std::lock_guard lock(mutex_);
+  before_transfers_ = std::move(hook);
+}
+
 // Without the lock: it may wait.
 void FakeNccl::CallHook(const std::function<void()>& hook) {
   std::function<void()> now;
@@ -160,6 +165,7 @@ absl::StatusOr<bool> FakeNccl::Settled(NcclComm handle) {
 
 absl::Status FakeNccl::Transfer(NcclComm handle, NcclDirection direction, int peer, std::span<const NcclRun> runs,
                                 backend::cuda::Stream stream) {
+  CallHook(before_transfers_);
   std::lock_guard lock(mutex_);
   const auto it = comms_.find(static_cast<uint64_t>(handle));
   if (it == comms_.end() || it->second.failed || !it->second.settled) {

@@ -45,8 +45,9 @@ class FakeNccl final : public NcclApi {
   void ConnectIn(absl::Duration time);
   /// Called on the stream before each group of sends is read, but for a communicator's first.
   void BeforeSends(std::function<void()> hook);
-  /// Called by who aborts a communicator, before it is.
+  /// Called by who aborts a communicator, before it is, and by who gives it a group.
   void BeforeAborts(std::function<void()> hook);
+  void BeforeTransfers(std::function<void()> hook);
   std::string Misuse() const;
   /// What the other rank of a test did.
   void ForgetMisuse();
@@ -93,7 +94,7 @@ class FakeNccl final : public NcclApi {
   int64_t calls_until_failure_ = 0;
   bool has_failed_ = false, muted_ = false;
   absl::Duration connect_in_ = absl::ZeroDuration();
-  std::function<void()> before_sends_, before_aborts_;
+  std::function<void()> before_sends_, before_aborts_, before_transfers_;
   std::string misuse_;
   std::map<uint64_t, Comm> comms_;
   uint64_t next_comm_ = 1;

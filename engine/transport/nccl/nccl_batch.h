@@ -45,6 +45,9 @@ struct NcclBatch {
   /// Tells the other end, on this communicator. Null: it was the other end that asked for it. Called by the link's
   /// thread without a lock; false: there is no other end any more.
   std::function<bool(uint64_t number)> announce;
+  /// Whether any of it still is wanted. There where `announce` is. Called by the link's thread without a lock, where it is
+  /// hurried before it is announced.
+  std::function<bool()> is_wanted;
   /// The end. `whole`: all groups have passed, and the other end has told its verdict. Called once, by the link's
   /// thread, without a lock.
   std::function<void(bool whole)> ended;
@@ -53,7 +56,7 @@ struct NcclBatch {
   bool admitted = false;          // the other end takes part
   std::vector<uint8_t> accepted;  // by lease: whether its pieces travel
   bool concluded = false;         // the verdict is here
-  bool hurried = false;           // nobody wants it any more
+  bool hurried = false;           // it is not waited for long
   bool over = false;
   size_t num_posted = 0, num_done = 0;  // groups
   absl::Time posted_at;

@@ -82,6 +82,7 @@ class NcclBorrower {
   void NoteTime(const NcclTransfer& transfer) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void AnswerStores(NcclTransfer& transfer, const NcclLease* only, const absl::Status& fate)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool IsWanted(const NcclTransfer& transfer) const ABSL_LOCKS_EXCLUDED(mutex_);  // of any of its leases
   bool MarkLost(const NcclLease& lease) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::vector<kv::LeaseId> LostLocked(const NcclBegun& begun) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 

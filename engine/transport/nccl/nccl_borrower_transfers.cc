@@ -132,10 +132,12 @@ void NcclBorrower::Post(const NcclMoves& moves, const NcclTransferPtr& transfer)
   batch->announce = [channel = transfer->channel.get(), transfer](uint64_t number) {
     return channel->Announce(transfer, number);
   };
+  batch->is_wanted = [this, transfer] { return IsWanted(*transfer); };
   batch->ended = [this, transfer](bool whole) { OnTransferEnded(transfer, whole); };
   transfer->batch = batch;
   if (transfer->channel->link().Post(batch)) return;
   batch->announce = nullptr;
+  batch->is_wanted = nullptr;
   batch->ended = nullptr;
   OnTransferEnded(transfer, false);  // at once: the thread may have ended, and whoever awaits it would wait for ever
 }
@@ -197,6 +199,11 @@ void NcclBorrower::AnswerStores(NcclTransfer& transfer, const NcclLease* lease, 
     TellLater(transfer.leases[store.lease],
               [ticket = store.ticket, fate](TransportEvents& events) { events.OnStored(ticket, fate); });
   }
+}
+
+bool NcclBorrower::IsWanted(const NcclTransfer& transfer) const {
+  absl::MutexLock lock(&mutex_);
+  return std::find(transfer.lost.begin(), transfer.lost.end(), false) != transfer.lost.end();
 }
 
 // Whether anything of it is under way.

@@ -21,6 +21,7 @@ constexpr absl::Duration kPollPosting = absl::Microseconds(10);
 // What it calls may own the batch: it is forgotten with this.
 void TellEnd(NcclBatch& batch, bool whole) {
   batch.announce = nullptr;
+  batch.is_wanted = nullptr;
   std::exchange(batch.ended, nullptr)(whole);
 }
 
@@ -288,17 +289,27 @@ void NcclLink::MarkDone() {
 // The other end does not know of them: they can be lost without the communicator, which may still come about. Once it
 // has, they wait for those before them, which are not waited for if they do not move.
 void NcclLink::LoseUnannounced() {
-  std::vector<NcclBatchPtr> lost;
+  std::vector<NcclBatchPtr> lost, hurried;
   {
     absl::MutexLock lock(&mutex_);
     const absl::Time now = clock_.Now();
-    std::erase_if(batches_, [&](const NcclBatchPtr& batch) {
-      const bool is_late = !formed_ && now - batch->posted_at > options_.patience;
-      const bool loses = batch->number == 0 && (batch->hurried || is_late);
-      if (loses) lost.push_back(batch);
-      return loses;
-    });
+    for (const NcclBatchPtr& batch : batches_) {
+      if (batch->number != 0) continue;
+      if (!formed_ && now - batch->posted_at > options_.patience) {
+        lost.push_back(batch);
+      } else if (batch->hurried) {
+        hurried.push_back(batch);
+      }
+    }
+  }
+  for (const NcclBatchPtr& batch : hurried) {
+    if (!batch->is_wanted()) lost.push_back(batch);
+  }
+  if (lost.empty()) return;
+  {
+    absl::MutexLock lock(&mutex_);
     for (const NcclBatchPtr& batch : lost) batch->over = true;
+    std::erase_if(batches_, [](const NcclBatchPtr& batch) { return batch->over; });
   }
   for (const NcclBatchPtr& batch : lost) TellEnd(*batch, false);
 }

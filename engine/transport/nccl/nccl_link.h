@@ -84,7 +84,7 @@ class NcclLink {
   void SetReady(NcclBatch& batch, size_t group, const backend::Fence& after) ABSL_LOCKS_EXCLUDED(mutex_);
   /// All groups are, and nobody wants them.
   void SetAllReady(NcclBatch& batch) ABSL_LOCKS_EXCLUDED(mutex_);
-  /// What is under way is not worth waiting for, unless it moves.
+  /// What is under way is not worth waiting for, unless it moves; of what is not announced yet, what nobody wants.
   void Hurry() ABSL_LOCKS_EXCLUDED(mutex_);
 
   bool HasPassed(const NcclBatch& batch, size_t group) const ABSL_LOCKS_EXCLUDED(mutex_);

@@ -108,6 +108,35 @@ TEST_F(NcclFaultTest, AbandoningOneLeaseDoesNotCostTheOthersOfALivingDonor) {
   donor_.nccl.BeforeSends(nullptr);
 }
 
+TEST_F(NcclFaultTest, AbandoningOneLeaseDoesNotCostWhatIsNotAnnouncedOfOthers) {
+  absl::Notification gives, hold;
+  borrower_.nccl.BeforeTransfers([&] {
+    if (!gives.HasBeenNotified()) gives.Notify();
+    hold.WaitForNotification();
+  });
+  const Ticket announced = borrower_.Load(kLease, 0, kPiece, 0);
+  gives.WaitForNotification();
+  const Ticket both = LoadBoth(), other = borrower_.Load(kOther, 0, kPiece, 2 * kMiB);
+  borrower_.transport->Abandon(kLease);
+  hold.Notify();
+  for (const Ticket load : {announced, both}) EXPECT_THAT(borrower_.transport->Await(load), ElementsAre(kLease));
+  EXPECT_THAT(borrower_.transport->Await(other), IsEmpty());
+  EXPECT_EQ(borrower_.nccl.num_made(), 1);
+  borrower_.nccl.BeforeTransfers(nullptr);
+}
+
+TEST_F(NcclFaultTest, WhatIsAbandonedDoesNotWaitForTheNextCommunicator) {
+  donor_.nccl.Mute();
+  borrower_.nccl.FailAt(1);
+  EXPECT_THAT(borrower_.LoadNow(kLease, 0, kPiece, 0), ElementsAre(kLease));
+  const absl::Time begin = absl::Now();
+  const Ticket load = borrower_.Load(kLease, 0, kPiece, 0);
+  borrower_.transport->Abandon(kLease);
+  EXPECT_THAT(borrower_.transport->Await(load), ElementsAre(kLease));
+  EXPECT_LT(absl::Now() - begin, Transport::kReadPatience);
+  donor_.nccl.Unmute();
+}
+
 TEST_F(NcclFaultTest, AFenceDoesNotReturnWhileAStoreMayStillBeWritten) {
   absl::Notification hold;
   borrower_.nccl.BeforeSends([&] { hold.WaitForNotification(); });
