@@ -115,14 +115,17 @@ void NcclDonor::Fence(kv::LeaseId lease) {
 }
 
 // A borrower that sends needs a few milliseconds for what it has announced. For one that does not, its communicator is
-// aborted, and all else that it has under way is lost. One that came after it is not concerned.
+// aborted, and all else that it has under way is lost. One that came after it is not concerned. Of leases that were to
+// be left at one time the fences wait together, however many they are.
 void NcclDonor::AwaitReceived(const GrantPtr& grant) {
   const auto has_received = [&grant] { return grant->receiving == 0; };
   std::shared_ptr<NcclDonorChannel> receiver;
   uint64_t number = 0;
   {
     TimedMutexLock lock(&mutex_);
-    if (mutex_.AwaitWithTimeout(absl::Condition(&has_received), kFencePatience)) return;
+    const absl::Time now = clock_.Now();
+    const absl::Time until = std::min(now, grant->leave_by.value_or(now)) + options_.fence_patience;
+    if (mutex_.AwaitWithTimeout(absl::Condition(&has_received), until - now)) return;
     receiver = grant->receiver;
     number = grant->number;
   }

@@ -32,8 +32,7 @@ class NcclDonorChannel;
 /// Thread-safety: safe. Ownership: owns the channels of its borrowers; borrows NCCL, driver, clock, events.
 class NcclDonor {
  public:
-  /// How long a Fence waits for what a borrower stores, before it gives up the communicator that brings it: less than
-  /// what is left of a deadline where the coordinator fences.
+  /// How long a Fence waits at most for what a borrower stores, before it gives up the communicator that brings it.
   static constexpr absl::Duration kFencePatience = absl::Milliseconds(5);
   /// A borrower that is there may rightly take long before it receives a layer: its own step computes, or waits for
   /// another donor. One that is gone, or gives up, is heard of at once.
@@ -42,6 +41,7 @@ class NcclDonor {
   struct Options {
     backend::DeviceAddress arena;
     int64_t arena_bytes = 0;
+    absl::Duration fence_patience = kFencePatience;  // or less: NcclTransport::Options
   };
   NcclDonor(const Options& options, NcclApi& nccl, backend::cuda::Driver& driver, const Clock& clock,
             TransportEvents& events);
@@ -69,7 +69,7 @@ class NcclDonor {
     bool fenced = false;
     bool released = false;                       // by its borrower: it ends with what is still received
     std::shared_ptr<NcclDonorChannel> channel;   // of the borrower that has it open
-    std::optional<absl::Time> leave_by;          // of a revocation that no channel could carry yet
+    std::optional<absl::Time> leave_by;          // as its borrower was told, or will be
     int receiving = 0;                           // batches that write into it
     std::shared_ptr<NcclDonorChannel> receiver;  // whose link they come by,
     uint64_t number = 0;                         // on this communicator or those before it

@@ -27,7 +27,8 @@ absl::StatusOr<std::unique_ptr<NcclTransport>> NcclTransport::Create(const Optio
 NcclTransport::NcclTransport(const Options& options, NcclApi& nccl, backend::cuda::Driver& driver, const Clock& clock,
                              TransportEvents& events, ShmListener listener)
     : listener_(std::move(listener)),
-      donor_({.arena = options.arena, .arena_bytes = options.arena_bytes}, nccl, driver, clock, events),
+      donor_({.arena = options.arena, .arena_bytes = options.arena_bytes, .fence_patience = options.fence_patience},
+             nccl, driver, clock, events),
       borrower_(options.instance_id, nccl, driver, clock, events) {}
 
 absl::Status NcclTransport::Start() {

@@ -185,6 +185,26 @@ TEST_F(NcclFaultTest, AFenceTakesNothingFromTheCommunicatorThatComesNext) {
   borrower_.nccl.BeforeSends(nullptr);
 }
 
+TEST_F(NcclFaultTest, FencesOfBorrowersThatWereToLeaveAtOneTimeShareTheirPatience) {
+  constexpr absl::Duration kFencePatience = absl::Milliseconds(400);  // less than the borrowers'
+  NcclNode donor(folder_, "patient", kFencePatience), another(folder_, "another");
+  (void)Lend(donor, borrower_, kv::LeaseId(9), 0);
+  (void)Lend(donor, another, kv::LeaseId(10), kNcclLeaseBytes);
+  borrower_.nccl.Mute();
+  another.nccl.Mute();
+  (void)borrower_.Store(kv::LeaseId(9), 0, 0, kPiece);
+  (void)another.Store(kv::LeaseId(10), 0, 0, kPiece);
+  EXPECT_TRUE(Eventually([&] { return donor.nccl.num_groups() == 2; }));
+  const absl::Time begin = absl::Now();
+  for (const kv::LeaseId lease : {kv::LeaseId(9), kv::LeaseId(10)}) {
+    donor.transport->SendRevoke(lease, absl::ZeroDuration());
+  }
+  for (const kv::LeaseId lease : {kv::LeaseId(9), kv::LeaseId(10)}) donor.transport->Fence(lease);
+  EXPECT_GE(absl::Now() - begin, kFencePatience);
+  EXPECT_LT(absl::Now() - begin, 2 * kFencePatience);
+  borrower_.nccl.Unmute();
+}
+
 // Of a borrower whose store does not come.
 TEST_F(NcclFaultTest, AReleasedLeaseThatStillReceivesHoldsUpNoOtherBorrower) {
   constexpr kv::LeaseId kThird{9};
