@@ -80,10 +80,11 @@ absl::StatusOr<std::unique_ptr<EngineDevice>> CreateCudaEngineDevice(const Engin
                    cuda::ReadMemoryLimit([](const char* name) { return std::getenv(name); }, driver->info().uuid));
   if (limit) LOG(INFO) << limit->source << " allows this engine " << limit->bytes << " bytes of the GPU's memory";
   ASSIGN_OR_RETURN(std::unique_ptr<cuda::Kernels> kernels, cuda::CudaKernels::Create(*driver));
-  ASSIGN_OR_RETURN(auto device,
-                   cuda::CudaDevice::Create(
-                       {.graphs = flags.cuda_graphs, .lends_chunks = flags.remap_on_return, .memory_limit = limit},
-                       *driver, std::move(kernels)));
+  ASSIGN_OR_RETURN(auto device, cuda::CudaDevice::Create({.graphs = flags.cuda_graphs,
+                                                          .lends_chunks = flags.remap_on_return,
+                                                          .shows_memory = flags.transport != "nccl",
+                                                          .memory_limit = limit},
+                                                         *driver, std::move(kernels)));
   return std::make_unique<CudaEngineDevice>(std::move(driver), std::move(device));
 }
 

@@ -40,7 +40,7 @@ absl::StatusOr<std::unique_ptr<CudaArena>> CudaArena::Create(const Options& opti
   RETURN_IF_ERROR(CheckSize(options));
   if (options.shared && !driver.info().exports) {
     return absl::FailedPreconditionError(absl::StrCat("memory of ", driver.info().name, " cannot be shown to other ",
-                                                      "processes: start this engine with --transport=none"));
+                                                      "processes: start this engine with --transport=nccl or none"));
   }
   const int64_t unit = driver.info().granularity_bytes;
   const int64_t bytes = RoundUp(options.bytes / options.block_bytes * options.block_bytes, unit);

@@ -42,7 +42,7 @@ class CudaArena {
   struct Options {
     int64_t bytes = 0;                 // whole blocks of it are used
     int64_t block_bytes = 0;           // > 0
-    bool shared = false;               // may be lent
+    bool shared = false;               // may be shown to other processes
     int64_t chunk_bytes = 16ll << 20;  // at least; rounded up to what the driver deals in
   };
   struct Chunk {

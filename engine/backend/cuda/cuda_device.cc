@@ -45,10 +45,11 @@ absl::StatusOr<std::unique_ptr<Backend>> CudaDevice::CreateBackend(const Backend
 }
 
 absl::StatusOr<std::unique_ptr<KvMemory>> CudaDevice::CreateKvMemory(const KvMemoryOptions& options) {
-  ASSIGN_OR_RETURN(
-      std::unique_ptr<CudaArena> arena,
-      CudaArena::Create({.bytes = options.bytes, .block_bytes = options.block_bytes, .shared = options.shared},
-                        driver_));
+  ASSIGN_OR_RETURN(std::unique_ptr<CudaArena> arena,
+                   CudaArena::Create({.bytes = options.bytes,
+                                      .block_bytes = options.block_bytes,
+                                      .shared = options.shared && options_.shows_memory},
+                                     driver_));
   return std::unique_ptr<KvMemory>(
       std::make_unique<CudaKvMemory>(std::move(arena), driver_, stream_, options_.lends_chunks));
 }

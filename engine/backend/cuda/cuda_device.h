@@ -25,6 +25,7 @@ class CudaDevice final : public Device {
   struct Options {
     bool graphs = true;         // CudaBackend::Create
     bool lends_chunks = false;  // CudaKvMemory
+    bool shows_memory = true;   // KV memory that is shared is mapped by others; if not, its contents are sent
     std::optional<MemoryLimit> memory_limit = {};
   };
   static absl::StatusOr<std::unique_ptr<Device>> Create(const Options& options, Driver& driver,

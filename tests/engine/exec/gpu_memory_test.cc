@@ -49,8 +49,8 @@ class StartingEngine {
     if (weights.ok()) weights_ = *std::move(weights);
     return weights.status();
   }
-  absl::Status TakeKvMemory(double utilization) {
-    auto memory = CreateEngineMemory({.gpu_memory_utilization = utilization}, kGeometry, *device_);
+  absl::Status TakeKvMemory(double utilization, bool share = false) {
+    auto memory = CreateEngineMemory({.gpu_memory_utilization = utilization, .share = share}, kGeometry, *device_);
     if (memory.ok()) memory_ = *std::move(memory);
     return memory.status();
   }
@@ -117,6 +117,16 @@ TEST_F(GpuMemoryTest, UnderALimitTheShareIsOfTheLimit) {
   EXPECT_NE(full.message().find(" of the device's 67108864 bytes of memory (LIMIT=64m); 33554432 are in use"),
             absl::string_view::npos)
       << full;
+}
+
+TEST_F(GpuMemoryTest, WhoShowsNobodyItsMemorySharesWhereTheDriverExportsNone) {
+  FakeCudaDriver exports_none({.total_bytes = kTotal, .exports = false});
+  StartingEngine shows(exports_none, folder_), sends(exports_none, folder_, {.shows_memory = false});
+  const absl::Status shown = shows.TakeKvMemory(/*utilization=*/0.5, /*share=*/true);
+  EXPECT_EQ(shown.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_NE(shown.message().find("start this engine with --transport=nccl or none"), absl::string_view::npos) << shown;
+  const absl::Status sent = sends.TakeKvMemory(/*utilization=*/0.5, /*share=*/true);
+  EXPECT_TRUE(sent.ok()) << sent;
 }
 
 TEST_F(GpuMemoryTest, EnginesOfDifferentGpusDoNotWaitForEachOther) {
