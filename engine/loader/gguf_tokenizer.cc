@@ -197,7 +197,8 @@ absl::StatusOr<TokenizerSpec> ReadGgufTokenizer(const GgufMetadata& metadata) {
 
 void AddEndsBySpelling(const TokenizerSpec& spec, std::vector<int32_t>& eos_ids) {
   for (size_t i = 0; i < spec.tokens.size(); ++i) {
-    if (spec.token_types[i] != TokenType::kControl) continue;
+    const TokenType type = spec.token_types[i];
+    if (type != TokenType::kControl && type != TokenType::kUserDefined) continue;
     if (std::find(std::begin(kEnds), std::end(kEnds), spec.tokens[i]) == std::end(kEnds)) continue;
     const auto id = static_cast<int32_t>(i);
     AddEndOfSequence(id, eos_ids);

@@ -18,8 +18,8 @@ namespace swiftcache::engine::loader {
 /// UNIMPLEMENTED names the tokenizer model or pre-tokeniser that is not known.
 absl::StatusOr<TokenizerSpec> ReadGgufTokenizer(const GgufMetadata& metadata);
 
-/// Adds the control tokens whose spelling says that they end an answer, as llama.cpp does: the metadata mostly names
-/// one where the model's generation_config.json has more.
+/// Adds the control tokens, and user-defined ones, whose spelling says that they end an answer, as llama.cpp does: the
+/// metadata mostly names one where the model's generation_config.json has more.
 void AddEndsBySpelling(const TokenizerSpec& spec, std::vector<int32_t>& eos_ids);
 
 /// "" where the file has none. INVALID_ARGUMENT: not UTF-8.

@@ -115,6 +115,18 @@ TEST(CheckpointTest, ControlTokensOfKnownSpellingsEndAnAnswerToo) {
   EXPECT_THAT(Open(folder.Write("qwen.gguf", builder.Bytes())).config.eos_ids, ElementsAre(0, 3));
 }
 
+TEST(CheckpointTest, UserDefinedTokensOfKnownSpellingsEndAnAnswerToo) {
+  GgufBuilder builder = TinyGguf("llama");
+  builder.SetStrings("tokenizer.ggml.tokens", {"</s>", "a", "b", "<|im_end|>", "ab", "<|im_start|>"});
+  builder.SetArray<int32_t>("tokenizer.ggml.token_type", 5, {3, 1, 1, 4, 1, 4});
+  builder.SetStrings("tokenizer.ggml.merges", {"a b"});
+  const TempFolder folder;
+  const Checkpoint model = Open(folder.Write("chatml.gguf", builder.Bytes()));
+  EXPECT_THAT(model.config.eos_ids, ElementsAre(0, 3));
+  ASSERT_EQ(model.card.tokenizer.added_tokens.size(), 3u);
+  for (const AddedToken& token : model.card.tokenizer.added_tokens) EXPECT_EQ(token.special, token.id != 5) << token.id;
+}
+
 TEST(CheckpointTest, ALetterThatEndsAnAnswerStaysALetter) {
   GgufBuilder builder = TinyGguf("llama");
   builder.Set("tokenizer.ggml.eos_token_id", uint32_t{2});
