@@ -51,7 +51,8 @@ absl::StatusOr<LeaseResponse> Allocation::Request(Member& borrower, const LeaseR
               .asked = request.want_bytes};
   const Holding& seen = table_.BorrowedBy(borrower.id);  // it holds no offers yet
   served.unseen = std::clamp<int64_t>(request.held_bytes - (seen.bytes - seen.offered_bytes), 0, kMaxUnseenBytes);
-  const int64_t on_their_way = seen.offered_bytes;  // before this
+  // Before this: what is offered, and what is granted and the borrower has not heard of.
+  const int64_t on_their_way = std::max(seen.offered_bytes, seen.bytes - request.held_bytes);
   // What it holds under a name that it had before, its model's limit counts already.
   int64_t counted = 0;
   for (const PartyId party : parties_.OfInstance(borrower.engine.party.instance_id)) {

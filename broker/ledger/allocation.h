@@ -34,7 +34,7 @@ struct LeaseRequest {
 struct LeaseResponse {
   std::vector<Lease> leases;   // as they are now; of a retried call those that have not ended
   std::string shortage;        // why fewer than wanted; empty: it is all there, or kMaxLeasesPerResponse are: ask again
-  int64_t lendable_bytes = 0;  // that donors could still lend to this engine, or have yet to grant of earlier requests
+  int64_t lendable_bytes = 0;  // that donors could still lend to this engine, or is on its way of earlier requests
   int64_t coming_bytes = 0;    // that is being taken back from others for this one
   std::vector<PairUnit> units;  // with every donor that might lend
 };

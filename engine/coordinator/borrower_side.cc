@@ -120,8 +120,8 @@ void BorrowerSide::Answered(const absl::StatusOr<LeaseResponse>& answer, absl::T
   }
   last_request_ = now;
   if (!answer.ok()) return;
-  push_(LendableMessage{answer->lendable_bytes + answer->offered_bytes + answer->coming_bytes, answer->shortage,
-                        asked_for_waiting_});
+  const int64_t on_its_way = answer->offered_bytes + answer->coming_bytes + borrower_.opening_bytes();
+  push_(LendableMessage{answer->lendable_bytes + on_its_way, answer->shortage, asked_for_waiting_});
 }
 
 // --- what is to be done

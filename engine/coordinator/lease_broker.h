@@ -40,7 +40,7 @@ struct Window {
 /// Thread-safety: a value. Units: as named.
 struct LeaseResponse {
   int64_t offered_bytes = 0;
-  int64_t lendable_bytes = 0;  // that donors could lend beyond those, or have yet to grant of earlier answers
+  int64_t lendable_bytes = 0;  // that donors could lend beyond those, or is on its way of earlier answers
   int64_t coming_bytes = 0;    // that is on its way back from others, for this engine
   std::string shortage;        // why it is less than was wanted
 };

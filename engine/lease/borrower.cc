@@ -207,6 +207,14 @@ bool Borrower::any_held() const {
   return std::any_of(leases_.begin(), leases_.end(), [](const auto& l) { return l.second.phase != Phase::kLosing; });
 }
 
+int64_t Borrower::opening_bytes() const {
+  int64_t bytes = 0;
+  for (const auto& [id, entry] : leases_) {
+    if (entry.phase == Phase::kOpening && !entry.wanted_back) bytes += entry.lease.num_bytes;
+  }
+  return bytes;
+}
+
 absl::Status Borrower::CheckInvariants() const {
   for (const auto& [id, entry] : leases_) {
     const bool waits = entry.phase != Phase::kLosing;

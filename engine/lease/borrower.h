@@ -146,7 +146,9 @@ class Borrower {
   /// Leases that are of use or may become so, by id.
   std::vector<Lease> Held() const;
   bool any_held() const;
-  /// Those, and the lost ones that kv still holds on to.
+  /// Of them, those that are being opened and may come into use: so much is on its way.
+  int64_t opening_bytes() const;
+  /// Those held, and the lost ones that kv still holds on to.
   int64_t num_leases() const { return static_cast<int64_t>(leases_.size()); }
   int64_t ignored() const { return ignored_; }
   /// INTERNAL says what does not add up.

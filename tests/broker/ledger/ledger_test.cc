@@ -44,7 +44,13 @@ TEST_F(LedgerTest, WhatWasOfferedBeforeIsStillToCome) {
   EXPECT_EQ(all.lendable_bytes, 0);
   EXPECT_EQ(Request("chat", 20).lendable_bytes, 160 * kBlock);
   Activate(all.leases);
-  EXPECT_EQ(Request("chat", 20).lendable_bytes, 0);
+  for (const int64_t held : {0, 100, 160, 200}) {
+    const auto answer = ledger_->RequestLease(
+        PartyOf("chat"), {.key = absl::StrCat("holds ", held), .want_bytes = kBlock, .held_bytes = held * kBlock},
+        now_);
+    ASSERT_TRUE(answer.ok());
+    EXPECT_EQ(answer->lendable_bytes, std::max<int64_t>(0, 160 - held) * kBlock) << "granted, and not heard of by it";
+  }
 }
 
 TEST_F(LedgerTest, BlocksOfOtherBytesAreReadAsWholeUnitsOnPageBorders) {

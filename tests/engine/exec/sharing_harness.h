@@ -94,20 +94,24 @@ class SharingHarness : private LoopObserver {
   /// Called when a request has ended.
   std::function<void(const LiveRequest& request)> on_ended;
 
+  /// A donor has granted so many blocks, which are not open yet.
+  void Grant(int64_t id, int64_t blocks) {
+    coordinator_.OnLease({.id = kv::LeaseId(id),
+                          .donor = absl::StrCat("donor", id),
+                          .donor_instance = "other",
+                          .borrower_instance = "me",
+                          .extent = {0, blocks},
+                          .num_bytes = blocks * block_bytes_,
+                          .borrower_blocks = blocks,
+                          .epoch = kv::Epoch(1),
+                          .state = lease::State::kGranted});
+    ASSERT_TRUE(transport_.log().WaitFor(absl::StrCat("Open ", id)));
+  }
   /// A donor lends so many blocks.
   void Borrow(int64_t id, int64_t blocks, bool slow_link = false) {
-    lease::Lease lease{.id = kv::LeaseId(id),
-                       .donor = absl::StrCat("donor", id),
-                       .donor_instance = "other",
-                       .borrower_instance = "me",
-                       .extent = {0, blocks},
-                       .num_bytes = blocks * block_bytes_,
-                       .borrower_blocks = blocks,
-                       .epoch = kv::Epoch(1),
-                       .state = lease::State::kGranted};
-    coordinator_.OnLease(lease);
-    ASSERT_TRUE(transport_.log().WaitFor(absl::StrCat("Open ", id)));
-    coordinator_.OnOpened(lease.id, transport_.AddLease(lease.id, lease.num_bytes, lease.epoch, slow_link));
+    Grant(id, blocks);
+    const kv::LeaseId lease(id);
+    coordinator_.OnOpened(lease, transport_.AddLease(lease, blocks * block_bytes_, kv::Epoch(1), slow_link));
     ASSERT_TRUE(heard_.WaitFor(absl::StrCat("Use ", id, " of ", blocks)));
     Pump();
   }

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "tests/engine/exec/sharing_harness.h"
@@ -29,6 +30,16 @@ class StarvationTest : public testing::Test {
   void LoseTheLease(int64_t id) {
     harness_.coordinator().OnDonorGone(kv::LeaseId(id));
     ASSERT_TRUE(harness_.PumpUntil([this] { return harness_.load().kv_blocks_leased_in == 0; }));
+  }
+  // What waits has been asked for, and the broker says what is to be had.
+  void AnswerNeed(int64_t lendable_blocks) {
+    harness_.clock().Advance(absl::Milliseconds(300));
+    ASSERT_NO_FATAL_FAILURE(Rounds(2));
+    harness_.AwaitCoordinator();
+    harness_.coordinator().OnLeaseResponse(coordinator::LeaseResponse{
+        .lendable_bytes = lendable_blocks * harness_.block_bytes(), .shortage = "nobody lends more"});
+    harness_.AwaitCoordinator();
+    ASSERT_NO_FATAL_FAILURE(Rounds(2));
   }
   SharingHarness harness_{{.num_blocks = kOwnBlocks}};
 };
@@ -112,6 +123,22 @@ TEST_F(StarvationTest, WithoutMaxTokensAnAnswerWaitsUntilItsNeedIsRefusedAndNoLo
   ASSERT_TRUE(chat->done()) << "patience is 10 s";
   EXPECT_TRUE(chat->Wait().ok()) << chat->Wait();
   EXPECT_EQ(chat->output().finish, FinishReason::kLength);
+}
+
+// The broker counts no more as on its way what a donor has granted.
+TEST_F(StarvationTest, WithoutMaxTokensAnAnswerDoesNotEndWhileItsLeaseIsBeingOpened) {
+  const auto chat = harness_.Add(Prompt(40), std::nullopt);
+  ASSERT_NO_FATAL_FAILURE(Rounds(40));
+  ASSERT_NO_FATAL_FAILURE(AnswerNeed(/*lendable_blocks=*/64));
+  ASSERT_NO_FATAL_FAILURE(harness_.Grant(7, 64));
+  ASSERT_NO_FATAL_FAILURE(AnswerNeed(0));
+  ASSERT_FALSE(chat->done());
+  const std::string on_its_way = absl::StrCat("Lendable ", 64 * harness_.block_bytes(), ": nobody lends more");
+  EXPECT_EQ(harness_.heard().Count(on_its_way), 2);
+  const size_t before = chat->tokens().size();
+  ASSERT_NO_FATAL_FAILURE(harness_.Borrow(7, 64));
+  ASSERT_NO_FATAL_FAILURE(Rounds(20));
+  EXPECT_GT(chat->tokens().size(), before);
 }
 
 TEST_F(StarvationTest, WithoutMaxTokensOneOfSeveralEndsAlone) {
