@@ -40,6 +40,7 @@ void Borrowing::Do(const UseMessage& message) {
                 .last_use = parts_.clock->Now()});
   use_.Added();
   lendable_blocks_ = std::max<int64_t>(0, lendable_blocks_ - message.num_blocks);  // it was offered
+  need_is_refused_ = false;
   UpdatePotential();
 }
 
@@ -51,10 +52,16 @@ void Borrowing::Do(const StoredMessage& message) { copies_.Ended(message.ticket,
 
 void Borrowing::Do(const LendableMessage& message) {
   lendable_blocks_ = message.bytes / parts_.own->block_bytes();
-  if (message.bytes == 0 && message.for_need) ++needs_refused_;
+  need_is_refused_ &= message.bytes == 0;
+  if (message.bytes == 0 && message.for_need) NoteRefusal();
   shortage_ = message.shortage;
   if (message.bytes == 0) departures_.NoRoom();  // nor is anything on its way
   UpdatePotential();
+}
+
+void Borrowing::NoteRefusal() {
+  ++needs_refused_;
+  need_is_refused_ = true;
 }
 
 int64_t Borrowing::streamed_blocks() const {
@@ -90,6 +97,7 @@ void Borrowing::FinishRegions() {
   const Departures::Gone gone = departures_.Finish();
   if (gone.blocks() == 0) return;
   lendable_blocks_ += gone.given_back;  // as far as is known
+  need_is_refused_ = false;
   if (gone.taken > 0) taken_.Note(gone.taken, parts_.clock->Now());
   UpdatePotential();
 }

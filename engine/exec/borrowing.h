@@ -111,14 +111,17 @@ class Borrowing {
   int64_t StreamBlocks(int64_t leased_blocks) const;
   /// How many times the broker said, while requests waited, that nothing is to be had and nothing on its way.
   int64_t needs_refused() const { return needs_refused_; }
-  /// No lease was taken back of late, which might come again.
-  bool is_calm() const { return taken_.blocks(parts_.clock->Now()) == 0; }
+  /// That is the last that is known, and no lease leaves or was taken back of late, which might come again.
+  bool need_is_refused() const {
+    return need_is_refused_ && !departures_.any() && taken_.blocks(parts_.clock->Now()) == 0;
+  }
   /// Why others do not lend what was wanted, as the broker said last; or "".
   const std::string& shortage() const { return shortage_; }
   /// See LeaseCopies.
   absl::Status CheckInvariants() const { return copies_.CheckInvariants(); }
 
  private:
+  void NoteRefusal();
   bool WishesWait();
   void AskForMemory(int64_t waiting_tokens);
   void UpdatePotential();
@@ -135,6 +138,7 @@ class Borrowing {
   LimitedWait wishes_wait_;                         // the cache's, for moves
   int64_t lendable_blocks_ = 0;
   int64_t needs_refused_ = 0;
+  bool need_is_refused_ = false;  // and nothing has come or was offered since
   std::string shortage_;
 };
 

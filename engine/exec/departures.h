@@ -64,6 +64,8 @@ class Departures {
   /// Blocks are on their way out of a lease that is wanted back soon, or about to be: a step now would read them there, or
   /// outlast the revocation. It takes milliseconds, less than to compute them again.
   bool saves_blocks() const;
+  /// A lease is on its way out.
+  bool any() const { return !departing_.empty(); }
   /// Of leases that wait for room elsewhere, what has none.
   int64_t homeless_blocks() const { return homeless_blocks_; }
   /// When Finish has something to do without a message.

@@ -35,7 +35,7 @@ void StepLoop::AdmitParked() {
 void StepLoop::EndStarved() {
   const Borrowing& borrowing = sharing_->borrowing();
   const std::vector<Starvation::Ended> starved =
-      starvation_.Look(borrowing.needs_refused(), borrowing.is_calm() && cache_.num_withheld() == 0);
+      starvation_.Look(borrowing.needs_refused(), borrowing.need_is_refused() && cache_.num_withheld() == 0);
   for (const auto& [request, continuations] : starved) {
     if (request->takes_what_there_is() && request->output_tokens() > 0) {
       for (Continuation* continuation : continuations) {

@@ -141,6 +141,50 @@ TEST_F(StarvationTest, WithoutMaxTokensAnAnswerDoesNotEndWhileItsLeaseIsBeingOpe
   EXPECT_GT(chat->tokens().size(), before);
 }
 
+TEST_F(StarvationTest, WithoutMaxTokensAnAnswerDoesNotEndByARefusalBeforeAnOffer) {
+  harness_.Borrow(7, 64);
+  const auto chat = harness_.Add(Prompt(40), std::nullopt);
+  ASSERT_NO_FATAL_FAILURE(Rounds(60));
+  ASSERT_NO_FATAL_FAILURE(AnswerNeed(0));
+  ASSERT_NO_FATAL_FAILURE(LoseTheLease(7));
+  ASSERT_NO_FATAL_FAILURE(AnswerNeed(0));
+  ASSERT_FALSE(chat->done()) << "what was taken back may come again";
+  ASSERT_NO_FATAL_FAILURE(AnswerNeed(64));
+  harness_.clock().Advance(absl::Seconds(3));
+  ASSERT_NO_FATAL_FAILURE(Rounds(2));
+  ASSERT_FALSE(chat->done()) << "64 blocks are on their way";
+  ASSERT_NO_FATAL_FAILURE(AnswerNeed(0));
+  EXPECT_EQ(chat->output().finish, FinishReason::kLength) << "and are not any more";
+}
+
+TEST_F(StarvationTest, WithoutMaxTokensAnAnswerDoesNotEndWhileALeaseLeaves) {
+  harness_.Borrow(7, 64);
+  harness_.Borrow(8, 4);
+  const auto chat = harness_.Add(Prompt(40), std::nullopt);
+  ASSERT_NO_FATAL_FAILURE(Rounds(100));
+  ASSERT_NO_FATAL_FAILURE(AnswerNeed(0));
+  harness_.clock().Advance(absl::Seconds(1));
+  harness_.coordinator().OnRevoked(kv::LeaseId(7), absl::Milliseconds(50));
+  ASSERT_TRUE(harness_.heard().WaitFor("Drain 7"));
+  harness_.Pump();
+  for (int i = 0; i < 5; ++i) (void)harness_.loop().Turn();
+  harness_.AwaitCoordinator();
+  harness_.coordinator().OnLeaseResponse(coordinator::LeaseResponse{.shortage = "nobody lends"});
+  harness_.AwaitCoordinator();
+  harness_.Pump();
+  for (int i = 0; i < 5; ++i) (void)harness_.loop().Turn();
+  ASSERT_EQ(harness_.load().kv_blocks_leased_in, 68) << "stores out of the lease are under way";
+  EXPECT_FALSE(chat->done());
+  ASSERT_NO_FATAL_FAILURE(Rounds(5));
+  ASSERT_EQ(harness_.load().kv_blocks_leased_in, 4);
+  EXPECT_FALSE(chat->done()) << "it may come again";
+  harness_.clock().Advance(absl::Seconds(3));
+  ASSERT_NO_FATAL_FAILURE(Rounds(2));
+  EXPECT_FALSE(chat->done()) << "that was before";
+  ASSERT_NO_FATAL_FAILURE(AnswerNeed(0));
+  EXPECT_EQ(chat->output().finish, FinishReason::kLength);
+}
+
 TEST_F(StarvationTest, WithoutMaxTokensOneOfSeveralEndsAlone) {
   const auto two = harness_.Add(Prompt(40), std::nullopt, "", /*n=*/2);
   ASSERT_NO_FATAL_FAILURE(Rounds(26));  // the first has all memory, and is to give way
