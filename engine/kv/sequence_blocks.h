@@ -106,7 +106,8 @@ class SequenceBlocks {
   virtual PlaceCounts leased_in() const = 0;
   /// How many of its blocks lie in leases.
   virtual int64_t LeasedBlocks(const BlockTable& table) const = 0;
-  /// How many blocks no other table holds than these.
+  /// How many blocks no other table holds than these, and give room once these are released: not what lies in a lease
+  /// that drains.
   virtual int64_t HeldByNobodyElse(std::span<const BlockTable* const> tables) const = 0;
   /// Local places for sequences, lent ones included: those can be had back. (Those withheld are not: nobody knows when.)
   virtual int64_t num_usable_local() const = 0;

@@ -209,6 +209,20 @@ TEST_F(KvCacheTiersTest, NobodyAttachesWhatLiesInALeaseThatDrains) {
   Check({&table});
 }
 
+TEST_F(KvCacheTiersTest, WhatLiesInALeaseThatDrainsGivesNoRoomWhenItIsReleased) {
+  Create(4);
+  const RegionId lease = cache_->AddRegion(4);
+  BlockTable table, same;
+  Run(table, Count(8));
+  const int64_t leased = Spill();
+  ASSERT_GT(leased, 0);
+  cache_->Attach(same, "", Count(9));
+  EXPECT_EQ(cache_->HeldByNobodyElse(std::vector<const BlockTable*>{&table}), 0);
+  EXPECT_EQ(cache_->HeldByNobodyElse(std::vector<const BlockTable*>{&table, &same}), 4);
+  cache_->RegionDraining(lease);
+  EXPECT_EQ(cache_->HeldByNobodyElse(std::vector<const BlockTable*>{&table, &same}), 4 - leased);
+}
+
 TEST_F(KvCacheTiersTest, DrainingSavesBlocksInUseThenThoseLastUsed) {
   Create(8, 4);
   const RegionId lease = cache_->AddRegion(8);

@@ -62,6 +62,22 @@ TEST_F(SchedulerTiersTest, WhoWaitsForRoomAndGivesWayToAnotherDoesNotStarve) {
   EXPECT_FALSE(scheduler_->Starves(*first)) << "it waits for its turn";
 }
 
+TEST_F(SchedulerTiersTest, NobodyGivesWayForWhatALeaseThatDrainsWouldHold) {
+  for (const int64_t blocks : {15, 14}) {
+    Create(16, {.max_num_batched_tokens = 64});
+    const kv::RegionId lease = cache_->AddRegion(8);
+    const Sequence* victim = Add(74);
+    while (victim->remaining_tokens() > 1) StepAndSpill();
+    Add(2, /*priority=*/1);
+    Step();
+    ASSERT_GT(cache_->LeasedBlocks(victim->blocks), 0);
+    cache_->RegionDraining(lease);
+    Add(blocks * kBlockTokens, /*priority=*/1);  // and a block more
+    Plan();
+    EXPECT_EQ(plan_.preempted.size(), blocks == 15 ? 0u : 1u) << "15 are left beside the one of the second";
+  }
+}
+
 TEST_F(SchedulerTiersTest, APlanMayBeEmptyWhenAllWait) {
   Create(2, {.max_num_batched_tokens = 64});
   cache_->AddRegion(20);
