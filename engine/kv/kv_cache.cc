@@ -250,8 +250,8 @@ int64_t KvCache::HeldByNobodyElse(std::span<const BlockTable* const> tables) con
   absl::flat_hash_map<BlockId, int32_t> holds;
   return std::accumulate(tables.begin(), tables.end(), int64_t{0}, [&](int64_t sum, const BlockTable* table) {
     return sum + std::count_if(table->blocks_.begin(), table->blocks_.end(), [&](const BlockRef& block) {
-             return ++holds[block.id()] == pool_.sequence_holds(block.id()) &&
-                    !pool_.draining(pool_.place(block.id()).region);
+             const int32_t all = pool_.sequence_holds(block.id());
+             return (all == 1 || ++holds[block.id()] == all) && !pool_.draining(pool_.place(block.id()).region);
            });
   });
 }

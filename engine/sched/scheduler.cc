@@ -106,12 +106,6 @@ void Scheduler::SetPriority(Sequence* sequence, int32_t priority) {
   if (runs) EnterRunning(sequence);
 }
 
-void Scheduler::Reset(Sequence* sequence) {
-  ++sequence->losses;
-  WaitAgain(sequence);
-  sequence->lost_tokens = sequence->furthest_tokens;
-}
-
 // It comes back for what it had.
 void Scheduler::WaitAgain(Sequence* sequence) {
   cache_->ReleaseForNow(sequence->blocks);
@@ -253,6 +247,7 @@ void Scheduler::PlanPrefills(Step& step, bool readers) {
 // Of any priority, or of one above.
 void Scheduler::Admit(Step& step, std::optional<int32_t> above) {
   step.needs = {};
+  const Sequence* displaces = nullptr;  // for whom others give way, since that is enough
   for (bool counted = false;;) {
     Sequence* sequence = FirstThatFits(step, above);  // asks for memory, while others take the whole step, too
     if (sequence == nullptr || step.budget_tokens <= 0) return;
@@ -260,7 +255,8 @@ void Scheduler::Admit(Step& step, std::optional<int32_t> above) {
       for (const Sequence* running : running_) Count(step.needs, *running, +1);
     }
     if (!HasPlaceFor(step.needs, *sequence)) {
-      if (!MayDisplaceFor(step.needs, *sequence)) return;
+      if (!MayDisplaceFor(step.needs, *sequence, /*began=*/displaces == sequence)) return;
+      displaces = sequence;
       Count(step.needs, *running_.back(), -1);
       GiveWay(step, running_.back());
     } else if (!LimitFor(step, *sequence) || !Start(step, sequence)) {
@@ -378,7 +374,8 @@ bool Scheduler::HasPlaceFor(const Needs& running, Sequence& sequence, int64_t mo
 }
 
 // Nobody gives way in vain: without the less urgent it must have a place. (What it shares with those alone counts twice.)
-bool Scheduler::MayDisplaceFor(Needs running, Sequence& sequence) const {
+// `began`: that was so, and the first of them have given way.
+bool Scheduler::MayDisplaceFor(Needs running, Sequence& sequence, bool began) const {
   std::vector<const kv::BlockTable*> less_urgent;
   int64_t at_most = 0;  // shared ones once for each
   for (auto last = running_.rbegin(); last != running_.rend() && (*last)->priority < sequence.priority; ++last) {
@@ -387,7 +384,7 @@ bool Scheduler::MayDisplaceFor(Needs running, Sequence& sequence) const {
     at_most += (*last)->blocks.size();
   }
   return !less_urgent.empty() && HasPlaceFor(running, sequence, at_most) &&
-         HasPlaceFor(running, sequence, cache_->HeldByNobodyElse(less_urgent));
+         (began || HasPlaceFor(running, sequence, cache_->HeldByNobodyElse(less_urgent)));
 }
 
 void Scheduler::Count(Needs& needs, const Sequence& sequence, int64_t sign) const {

@@ -174,7 +174,7 @@ class Scheduler {
   void GiveWay(Step& step, Sequence* victim);
   void Count(Needs& needs, const Sequence& sequence, int64_t sign) const;
   bool HasPlaceFor(const Needs& running, Sequence& sequence, int64_t more_available = 0) const;
-  bool MayDisplaceFor(Needs running, Sequence& sequence) const;
+  bool MayDisplaceFor(Needs running, Sequence& sequence, bool began) const;
   bool RunsFromOwned(const Sequence& sequence) const;
   int64_t Wanted(const Step& step, const Sequence& sequence) const;
   int64_t Fitting(const Sequence& sequence, int64_t num_tokens) const;

@@ -27,6 +27,12 @@ void Scheduler::Commit(const StepPlan& plan) {
   }
 }
 
+void Scheduler::Reset(Sequence* sequence) {
+  ++sequence->losses;
+  WaitAgain(sequence);
+  sequence->lost_tokens = sequence->furthest_tokens;
+}
+
 std::optional<StepPlan> Scheduler::PlanAgain(std::span<const ChunkOnce> chunks) const {
   StepPlan plan{.leaves_out_readers = leaves_out_readers_};
   for (const ChunkOnce& chunk : chunks) {

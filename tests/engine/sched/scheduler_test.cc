@@ -10,6 +10,7 @@
 #include <random>
 
 #include "engine/kv/kv_cache.h"
+#include "tests/engine/sched/counting_blocks.h"
 
 namespace swiftcache::engine::sched {
 namespace {
@@ -17,6 +18,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 using ::testing::Pair;
+using ::testing::SizeIs;
 
 constexpr int64_t kBlockTokens = 4;
 
@@ -265,6 +267,20 @@ TEST_F(SchedulerTest, WhatSeveralLessUrgentOnesShareIsThereOnce) {
   Add(68, 1);
   Step();
   EXPECT_THAT(plan_.preempted, IsEmpty());
+}
+
+TEST_F(SchedulerTest, ManyGiveWayForOneAfterOneLookAtTheirBlocks) {
+  Create(24, 8, 64);
+  CountingBlocks blocks(cache_.get());
+  scheduler_ = std::make_unique<Scheduler>(Scheduler::Options{8, 64}, &blocks);
+  Add(6, 1);
+  for (int i = 0; i < 5; ++i) Add(14, 0);
+  for (int i = 0; i < 2; ++i) Step();
+  ASSERT_EQ(scheduler_->num_running(), 6);
+  Add(60, 1);
+  Step();
+  EXPECT_THAT(plan_.preempted, SizeIs(4));
+  EXPECT_EQ(blocks.asked(), 1);
 }
 
 TEST_F(SchedulerTest, OfTooManySequencesALessUrgentOneGivesWay) {
