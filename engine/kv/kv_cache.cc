@@ -244,8 +244,6 @@ void KvCache::FollowPlaces(const BlockTable& table, PlaceCursor& cursor,
   cursor = {table.filling_, table.size(), log.end()};
 }
 
-int64_t KvCache::LeasedBlocks(const BlockTable& table) const { return LeasedAmong(table.blocks_); }
-
 int64_t KvCache::HeldByNobodyElse(std::span<const BlockTable* const> tables) const {
   absl::flat_hash_map<BlockId, int32_t> holds;
   return std::accumulate(tables.begin(), tables.end(), int64_t{0}, [&](int64_t sum, const BlockTable* table) {

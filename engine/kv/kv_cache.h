@@ -73,7 +73,10 @@ class KvCache final : public SequenceBlocks, public Tiers, public LendableBlocks
   Filling filling(BlockId id) const override { return pool_.filling(id); }
   void FollowPlaces(const BlockTable& table, PlaceCursor& cursor,
                     absl::FunctionRef<void(int64_t)> changed) const override;
-  int64_t LeasedBlocks(const BlockTable& table) const override;
+  bool ReadsLeases(const BlockTable& table) const override {
+    return std::any_of(table.blocks_.begin(), table.blocks_.end(),
+                       [this](const BlockRef& block) { return !pool_.place(block.id()).local(); });
+  }
   int64_t HeldByNobodyElse(std::span<const BlockTable* const> tables) const override;
   bool has_tiers() const override { return pool_.has_regions() || pool_.num_lent() > 0; }
   int64_t num_usable_local() const override {
@@ -128,6 +131,8 @@ class KvCache final : public SequenceBlocks, public Tiers, public LendableBlocks
 
   // For whoever has all of it.
   bool Touches(const BlockTable& table, RegionId region) const { return ReadersOf(region).Has(table); }
+  /// How many of its blocks lie in leases.
+  int64_t LeasedBlocks(const BlockTable& table) const { return LeasedAmong(table.blocks_); }
   /// max(two chunks of max_chunk_tokens, 1/8 of the usable local blocks) or watermark_blocks, and at most half of them.
   int64_t watermark() const;
   int64_t evicted_total() const { return evicted_total_; }

@@ -60,7 +60,7 @@ class CountingBlocks final : public kv::SequenceBlocks {
   }
   bool has_tiers() const override { return blocks_.has_tiers(); }
   kv::PlaceCounts leased_in() const override { return blocks_.leased_in(); }
-  int64_t LeasedBlocks(const kv::BlockTable& table) const override { return blocks_.LeasedBlocks(table); }
+  bool ReadsLeases(const kv::BlockTable& table) const override { return blocks_.ReadsLeases(table); }
   int64_t num_usable_local() const override { return blocks_.num_usable_local(); }
   int64_t num_usable() const override { return blocks_.num_usable(); }
   int64_t num_potential() const override { return blocks_.num_potential(); }
