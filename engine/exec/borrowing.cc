@@ -171,7 +171,11 @@ void Borrowing::AskForMemory(int64_t waiting_tokens) {
   // Who needs a little will need more: leases grow by steps, so that they stay few.
   blocks = std::max({blocks, options_.num_blocks / kWishDivisor, parts_.cache->leased_in().total / kWishDivisor});
   if (!leases_are_mapped()) blocks = std::min(blocks, most_streamed_blocks() - parts_.cache->leased_in().total);
-  if (blocks <= 0) return;  // nothing could be put there
+  if (blocks <= 0) {  // nothing could be put there; where slots are still to come, more can be soon
+    const auto slots = static_cast<int64_t>(parts_.cache->reserved().size());
+    if (waiting_tokens > 0 && slots >= StreamBlocks(streamed_blocks())) NoteRefusal();
+    return;
+  }
   parts_.coordinator->WishForMemory(blocks * parts_.own->block_bytes(), waiting_tokens);
 }
 

@@ -109,7 +109,8 @@ class Borrowing {
   /// Own blocks that hold the slots (eq. 4) of so many leased ones: at most half of the arena. Blocks beyond are read
   /// in place.
   int64_t StreamBlocks(int64_t leased_blocks) const;
-  /// How many times the broker said, while requests waited, that nothing is to be had and nothing on its way.
+  /// How many times the broker said, while requests waited, that nothing is to be had and nothing on its way, or it was
+  /// not asked, since one stream may have no more.
   int64_t needs_refused() const { return needs_refused_; }
   /// That is the last that is known, and no lease leaves or was taken back of late, which might come again.
   bool need_is_refused() const {

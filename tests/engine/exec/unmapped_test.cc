@@ -70,6 +70,25 @@ TEST(UnmappedLimitTest, NoMoreLiesInLeasesThanOneStreamMayHave) {
   EXPECT_EQ(harness.num_requests(), 0) << "no more could be used";
 }
 
+TEST(UnmappedLimitTest, AnAnswerWithoutMaxTokensEndsWhereOneStreamMayHaveNoMore) {
+  SharingHarness harness({.model = {.num_layers = kUnmappedLayers, .block_tokens = 4},
+                          .num_blocks = 20,
+                          .stream = StreamMode::kAuto,
+                          .mapped = false});
+  harness.transport().most_streamed = 5;
+  harness.Borrow(7, 20);
+  const auto chat = harness.Add(harness.Prompt(1), std::nullopt);
+  for (int rounds = 0; rounds < 500 && !chat->done(); ++rounds) {
+    harness.Pump();
+    harness.loop().Turn();
+    harness.LandStores();
+  }
+  ASSERT_TRUE(chat->done()) << "patience is 10 s, and no time passes";
+  EXPECT_EQ(chat->output().finish, FinishReason::kLength);
+  const int64_t slots = kv::StreamBlocksFor(20, 5, kUnmappedLayers);
+  EXPECT_GE(static_cast<int64_t>(24 + chat->tokens().size()), (20 - slots + 5) * 4) << "it had all there is";
+}
+
 TEST_F(UnmappedTest, ADonorIsToldOnceAStepWhatIsStreamedAndNeverALayer) {
   std::vector<std::shared_ptr<Recording>> going_on;
   for (const unsigned seed : {1u, 2u}) {
