@@ -105,11 +105,11 @@ std::string Donor::ReasonToDecline(const Lease& lease) const {
   return "";
 }
 
-void Donor::Cleared(kv::LeaseId id, bool ok, absl::Time now) {
+void Donor::Cleared(kv::LeaseId id, bool ok, absl::Time) {
   Entry* entry = Find(id, {Phase::kClearing});
   if (entry == nullptr) return;
-  if (!ok) return EndUngranted(*entry, /*cleared=*/false, "its own KV needs the extent", now);
-  if (entry->wanted_back) return EndUngranted(*entry, /*cleared=*/true, entry->why, now);
+  if (!ok) return EndUngranted(*entry, /*cleared=*/false, "its own KV needs the extent");
+  if (entry->wanted_back) return EndUngranted(*entry, /*cleared=*/true, entry->why);
   entry->phase = Phase::kGranting;
   actions_.emplace_back(Grant{entry->lease});
 }
@@ -119,7 +119,7 @@ void Donor::Granted(kv::LeaseId id, kv::Epoch epoch, absl::Time now) {
   if (entry == nullptr) return;
   if (entry->wanted_back) {
     actions_.emplace_back(Fence{id});
-    return EndUngranted(*entry, /*cleared=*/true, entry->why, now);
+    return EndUngranted(*entry, /*cleared=*/true, entry->why);
   }
   entry->phase = Phase::kGranted;
   entry->lease.epoch = epoch;
@@ -129,9 +129,9 @@ void Donor::Granted(kv::LeaseId id, kv::Epoch epoch, absl::Time now) {
   actions_.emplace_back(Say{entry->lease, ""});
 }
 
-void Donor::GrantFailed(kv::LeaseId id, const std::string& why, absl::Time now) {
+void Donor::GrantFailed(kv::LeaseId id, const std::string& why, absl::Time) {
   Entry* entry = Find(id, {Phase::kGranting});
-  if (entry != nullptr) EndUngranted(*entry, /*cleared=*/true, entry->wanted_back ? entry->why : why, now);
+  if (entry != nullptr) EndUngranted(*entry, /*cleared=*/true, entry->wanted_back ? entry->why : why);
 }
 
 void Donor::BorrowerOpened(kv::LeaseId id, absl::Time now) {
@@ -351,15 +351,15 @@ absl::Time Donor::NextDeadline() const {
   return next;
 }
 
-void Donor::EndUngranted(Entry& entry, bool cleared, const std::string& why, absl::Time now) {
-  if (cleared) TakeBackExtent(entry, false, now);
+void Donor::EndUngranted(Entry& entry, bool cleared, const std::string& why) {
+  if (cleared) TakeBackExtent(entry, false);
   SayEnd(entry, State::kReleased, entry.wanted_back ? entry.why : why);
 }
 
 void Donor::End(Entry& entry, Ending ending, bool fenced, const std::string& why, absl::Time now) {
   accounts_.End(entry.lease.borrower_model, entry.lease.num_bytes, ending, fenced, now);
   actions_.emplace_back(Fence{entry.lease.id});
-  TakeBackExtent(entry, fenced, now);
+  TakeBackExtent(entry, fenced);
   SayEnd(entry, fenced ? State::kFenced : State::kReleased, why);
 }
 
@@ -371,12 +371,12 @@ void Donor::SayEnd(Entry& entry, State end, const std::string& why) {
   leases_.erase(id);
 }
 
-void Donor::TakeBackExtent(const Entry& entry, bool fenced, absl::Time now) {
-  const absl::Duration waited = std::max(absl::ZeroDuration(), now - entry.revoked_at);
+void Donor::TakeBackExtent(const Entry& entry, bool fenced) {
   absl::Time deadline = entry.revoked_at + options_.revoke_deadline;
   if (entry.phase == Phase::kClearing) deadline = absl::InfiniteFuture();
   if (entry.phase == Phase::kRevoking) deadline = entry.deadline;
-  actions_.emplace_back(TakeBack{entry.lease.id, entry.lease.extent, fenced, waited, deadline});
+  actions_.emplace_back(TakeBack{entry.lease.id, entry.lease.extent, fenced, entry.revoked_at, deadline,
+                                 entry.ending == Ending::kShutdown});
 }
 
 std::vector<Donor::Action> Donor::TakeActions() { return std::exchange(actions_, {}); }

@@ -106,9 +106,10 @@ class Donor {
   struct TakeBack {  // kv: the extent is free for local use again; follows the Fence of a lease that was granted
     kv::LeaseId id;
     Extent extent;
-    bool fenced = false;          // false: the borrower gave it back, or never had it
-    absl::Duration after_revoke;  // since the revocation; zero if there was none
-    absl::Time deadline;          // of the revocation; infinite future if there was none, or kv has it still
+    bool fenced = false;    // false: the borrower gave it back, or never had it
+    absl::Time revoked_at;  // infinite future if it was not
+    absl::Time deadline;    // of the revocation; infinite future if there was none, or kv has it still
+    bool shutdown = false;  // revoked as the donor ends, with more time than revoke_deadline
   };
   struct Say {  // broker: ReportLease, with the state that the lease has now; refused: Refused
     Lease lease;
@@ -231,11 +232,11 @@ class Donor {
   void Unknown(kv::LeaseId id, absl::Time now);
   void SayReleased(Lease lease, const std::string& why);
   void SayEnd(Entry& entry, State end, const std::string& why);
-  void EndUngranted(Entry& entry, bool cleared, const std::string& why, absl::Time now);
+  void EndUngranted(Entry& entry, bool cleared, const std::string& why);
   void End(Entry& entry, Ending ending, bool fenced, const std::string& why, absl::Time now);
   void WantBack(Entry& entry, Ending ending, const std::string& why, absl::Time now, absl::Duration time_left);
   void AskBack(Entry& entry, absl::Time now, absl::Duration time_left);
-  void TakeBackExtent(const Entry& entry, bool fenced, absl::Time now);
+  void TakeBackExtent(const Entry& entry, bool fenced);
 
   static constexpr size_t kRemembered = 1024;  // ended leases; one that is started again finds no peer
   Options options_;

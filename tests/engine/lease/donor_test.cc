@@ -159,7 +159,7 @@ TEST(DonorTest, TheBorrowerGivesBackWithinTheDeadline) {
   const auto actions = donor.TakeActions();
   ASSERT_THAT(actions, SizeIs(3));
   EXPECT_EQ(std::get<Donor::Fence>(actions[0]).id, kId);
-  EXPECT_EQ(std::get<Donor::TakeBack>(actions[1]).after_revoke, absl::Milliseconds(3));
+  EXPECT_EQ(std::get<Donor::TakeBack>(actions[1]).revoked_at, kStart);
   EXPECT_EQ(std::get<Donor::TakeBack>(actions[1]).extent, (Extent{90, 10}));
   EXPECT_EQ(std::get<Donor::Say>(actions[2]).lease.id, kId);
   EXPECT_EQ(std::get<Donor::Say>(actions[2]).lease.state, State::kReleased);
