@@ -155,11 +155,16 @@ std::vector<ModelInfo> RelayImpl::ListModels() {
 }
 
 void RelayImpl::UpdateMetrics() {
+  std::map<std::string, int64_t> ready;
   for (const fleet::ModelView& model : fleet_.Models()) {
+    int64_t& engines = ready[model.name];
     for (const fleet::EngineView& engine : model.engines) {
-      if (engine.link != nullptr) metrics_.Serves(model.name, engine.link->name());
+      if (engine.link == nullptr) continue;
+      metrics_.Serves(model.name, engine.link->name());
+      engines += engine.state == fleet::EngineState::kReady ? 1 : 0;
     }
   }
+  metrics_.ReadyEngines(ready, clock_.Now());
 }
 
 bool RelayImpl::Enter() {

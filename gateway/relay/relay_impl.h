@@ -52,7 +52,7 @@ class RelayImpl final : public Relay {
   std::vector<ModelInfo> ListModels() override;
   absl::StatusOr<std::string> Detokenize(const std::string& model, std::span<const int32_t> ids) override;
 
-  /// Counters of every model and engine that is served, into the metrics: before they are read.
+  /// Counters of every model and engine that is served, and how many are READY, into the metrics: before they are read.
   void UpdateMetrics();
   /// From now on new requests get UNAVAILABLE; those under way go on.
   void RefuseNew() ABSL_LOCKS_EXCLUDED(mutex_);

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "gateway/relay/relay_metrics.h"
 
+#include <iterator>
+#include <optional>
+#include <utility>
 #include <vector>
 
 namespace swiftcache::gateway::relay {
@@ -9,6 +12,8 @@ namespace {
 // What the gateway itself does with a request takes from microseconds to, for the longest prompts, seconds.
 const std::vector<double> kGatewayBuckets = {0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05,
                                              0.1,    0.25,    0.5,    1,     2.5,    5,     10,   30,    60};
+
+constexpr absl::Duration kRemembered = absl::Hours(24);  // a model without engines: somebody has seen the alert by then
 
 const char* Name(Refusal why) {
   switch (why) {
@@ -123,6 +128,26 @@ RelayMetrics::OfModel& RelayMetrics::Of(const std::string& model_name) {
 void RelayMetrics::Serves(const std::string& model_name, const std::string& engine) {
   Of(model_name);
   SentCounter(metrics_, model_name, engine);
+}
+
+void RelayMetrics::ReadyEngines(const std::map<std::string, int64_t>& by_model, absl::Time now) {
+  absl::MutexLock lock(&mutex_);
+  for (const auto& [model_name, ready] : by_model) {
+    Served is_new{metrics_.OptionalGauge("swiftcache_gateway_model_engines",
+                                         "READY engines of a model; 0 for a day after its last one was gone.",
+                                         {{"model_name", model_name}}),
+                  now};
+    served_.try_emplace(model_name, std::move(is_new)).first->second.last = now;
+  }
+  for (auto model = served_.begin(); model != served_.end();) {
+    const auto next = std::next(model);
+    const auto ready = by_model.find(model->first);
+    const bool forgotten = now - model->second.last > kRemembered;
+    const double engines = ready == by_model.end() ? 0 : static_cast<double>(ready->second);
+    model->second.ready_engines.Set(forgotten ? std::nullopt : std::optional(engines));
+    if (forgotten) served_.erase(model);
+    model = next;
+  }
 }
 
 void RelayMetrics::NotStarted(const std::string& model_name, const absl::Status& status) {

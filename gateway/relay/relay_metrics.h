@@ -33,6 +33,9 @@ class RelayMetrics {
 
   /// `engine` serves `model_name`: their counters are there from now on, so that the first event is an increase.
   void Serves(const std::string& model_name, const std::string& engine);
+  /// At `now`, how many READY engines each model has that is served. One that is served no more has none, and is forgotten
+  /// a day later.
+  void ReadyEngines(const std::map<std::string, int64_t>& by_model, absl::Time now) ABSL_LOCKS_EXCLUDED(mutex_);
   /// A request has ended that was never started.
   void NotStarted(const std::string& model_name, const absl::Status& status);
   /// No engine saw a request, whether it was started or not.
@@ -53,12 +56,17 @@ class RelayMetrics {
 
  private:
   struct OfModel;
+  struct Served {
+    OptionalGauge ready_engines;
+    absl::Time last;  // at which it was
+  };
   OfModel& Of(const std::string& model_name) ABSL_LOCKS_EXCLUDED(mutex_);
 
   Metrics& metrics_;
   prometheus::Gauge& running_;
   absl::Mutex mutex_;
   std::map<std::string, std::unique_ptr<OfModel>> models_ ABSL_GUARDED_BY(mutex_);
+  std::map<std::string, Served> served_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace swiftcache::gateway::relay

@@ -58,7 +58,9 @@ OVERVIEW = {
          [("{{engine}}", rate("swiftcache_gateway_engine_requests_total", "engine", of=MODEL)),
           ("retries", rate("swiftcache_gateway_retries_total", of=MODEL))])],
     "The cluster": [
-        ("Engines", "short", "That the broker knows, by state.", [("{{state}}", "sum by (state) (swiftcache_broker_engines)")]),
+        ("Engines", "short", "That the broker knows, by state; those of a model that are ready.",
+         [("{{state}}", "sum by (state) (swiftcache_broker_engines)"),
+          ("{{model_name}} ready", "max by (model_name) (swiftcache_gateway_model_engines)")]),
         ("Servers", "short", "1: takes requests; 0: starts, drains, or does not answer Prometheus.",
          [("{{job}} {{instance}}", 'swiftcache_ready or on (job, instance) up{job=~"swiftcache-.*"} * 0'),
           ("drains: {{instance}}", "swiftcache_draining > 0 or swiftcache_draining * 0")]),

@@ -98,6 +98,36 @@ TEST_F(RelayMetricsTest, WhatHasNotHappenedYetIsZeroForEveryModelAndEngine) {
   EXPECT_THAT(scraped, Not(HasSubstr("swiftcache_gateway_time_to_first_token_seconds_count{model_name=\"\"}")));
 }
 
+TEST_F(RelayMetricsTest, AModelHasAsManyEnginesAsAreReadyAndNoneOnceTheyAreGone) {
+  const auto expect_engines = [this](int engines) {
+    relay_->UpdateMetrics();
+    EXPECT_THAT(Scrape(),
+                HasSubstr(absl::StrCat("swiftcache_gateway_model_engines{model_name=\"m\"} ", engines, "\n")));
+  };
+  Serve({"a", "b"});
+  expect_engines(2);
+  fleet::EngineStatus leaving = Ready("a");
+  leaving.info.state = fleet::EngineState::kDraining;
+  fleet_->OnUpdate(leaving);
+  expect_engines(1);
+  for (const char* engine : {"a", "b"}) fleet_->OnRemoved(engine, /*died=*/false);
+  expect_engines(0);
+  fleet_->OnUpdate(Ready("b"));
+  expect_engines(1);
+}
+
+TEST_F(RelayMetricsTest, AModelWithoutEnginesIsForgottenAfterADay) {
+  Metrics metrics;
+  relay::RelayMetrics relay_metrics(metrics);
+  const absl::Time last = absl::FromUnixSeconds(1000);
+  relay_metrics.ReadyEngines({{"m", 1}}, last);
+  EXPECT_THAT(metrics.Serialize(), HasSubstr("swiftcache_gateway_model_engines{model_name=\"m\"} 1\n"));
+  relay_metrics.ReadyEngines({}, last + absl::Hours(24));
+  EXPECT_THAT(metrics.Serialize(), HasSubstr("swiftcache_gateway_model_engines{model_name=\"m\"} 0\n"));
+  relay_metrics.ReadyEngines({}, last + absl::Hours(25));
+  EXPECT_THAT(metrics.Serialize(), Not(HasSubstr("swiftcache_gateway_model_engines{")));
+}
+
 TEST_F(RelayMetricsTest, EveryAttemptIsCountedWithItsEngine) {
   Serve({"a", "b"});
   ASSERT_EQ(Run(Prompt("x")), absl::OkStatus());
