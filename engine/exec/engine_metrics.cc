@@ -27,6 +27,9 @@ const char kPrefillHelp[] =
 const char kPrefill[] = "swiftcache_prefill_phase_seconds";
 const char kTrafficHelp[] = "Time of steps under lease traffic that could be compared with steps without";
 const char kExpectedHelp[] = "What the same steps would have taken without lease traffic";
+const char kStarved[] = "swiftcache_requests_starved_total";
+const char kStarvedHelp[] =
+    "Requests that waited in vain for memory that others lend: refused, or cut at what there was";
 const char kSource[] = "swiftcache_prompt_tokens_by_source_total";
 const char kSharing[] = "swiftcache_sharing_tokens_total";
 const char kSharingHelp[] =
@@ -98,6 +101,8 @@ EngineMetrics::EngineMetrics(Metrics& m, const Geometry& geometry)
       evictions_(m.Counter("swiftcache_kv_blocks_evicted_total", "Cached blocks given up for their room")),
       read_in_place_(
           m.Counter("swiftcache_kv_read_in_place_bytes_total", "KV of leases that steps read where it lies")),
+      starved_refused_(m.Counter(kStarved, kStarvedHelp, {{"end", "refused"}})),
+      starved_cut_(m.Counter(kStarved, kStarvedHelp, {{"end", "cut"}})),
       saved_tokens_(m.Counter(kSharing, kSharingHelp, {{"effect", "saved"}})),
       again_for_loans_tokens_(m.Counter(kSharing, kSharingHelp, {{"effect", "again_for_loans"}})),
       again_for_losses_tokens_(m.Counter(kSharing, kSharingHelp, {{"effect", "again_for_losses"}})),
@@ -230,6 +235,8 @@ void EngineMetrics::Refused(const absl::Status& why) {
 }
 
 void EngineMetrics::RefusedAsTooSlow() { refusals_.too_slow.Increment(); }
+
+void EngineMetrics::Starved(bool cut) { (cut ? starved_cut_ : starved_refused_).Increment(); }
 
 void EngineMetrics::Ended(const absl::Status& status, absl::Duration since_arrival) {
   if (status.ok()) e2e_latency_.Observe(absl::ToDoubleSeconds(since_arrival));

@@ -54,6 +54,8 @@ class EngineMetrics {
   void Refused(const absl::Status& why);
   /// The same, because of its decode bound.
   void RefusedAsTooSlow();
+  /// One that waited in vain for memory that others lend. `cut`: it ended with the tokens that it had; else it was refused.
+  void Starved(bool cut);
   /// What borrowers cost this engine. swiftcache_interference_ratio is absent where there is none. One call at a time.
   void SetInterference(const meter::InterferenceMeter::Estimate& prefill,
                        const meter::InterferenceMeter::Estimate& decode);
@@ -113,7 +115,8 @@ class EngineMetrics {
       &step_tokens_;
   CounterPair prompt_tokens_, generation_tokens_, preemptions_;
   prometheus::Counter &computed_tokens_, &local_tokens_, &donor_tokens_, &cache_queries_, &cache_hits_, &steps_,
-      &evictions_, &read_in_place_, &saved_tokens_, &again_for_loans_tokens_, &again_for_losses_tokens_;
+      &evictions_, &read_in_place_, &starved_refused_, &starved_cut_, &saved_tokens_, &again_for_loans_tokens_,
+      &again_for_losses_tokens_;
   GaugePair running_, waiting_;
   prometheus::Gauge &free_blocks_, &used_blocks_, &leased_out_blocks_, &withheld_blocks_, &slot_blocks_,
       &leased_in_blocks_, &leased_in_used_blocks_, &cached_blocks_, &cache_usage_;

@@ -37,7 +37,9 @@ void StepLoop::EndStarved() {
   const std::vector<Starvation::Ended> starved =
       starvation_.Look(borrowing.needs_refused(), borrowing.need_is_refused() && cache_.num_withheld() == 0);
   for (const auto& [request, continuations] : starved) {
-    if (request->takes_what_there_is() && request->output_tokens() > 0) {
+    const bool cut = request->takes_what_there_is() && request->output_tokens() > 0;
+    metrics_->Starved(cut);
+    if (cut) {
       for (Continuation* continuation : continuations) {
         AddEnd(*continuation, FinishReason::kLength);
         Finish(*continuation);  // the last may end the request

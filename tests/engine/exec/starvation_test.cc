@@ -5,8 +5,10 @@
 
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "tests/engine/exec/sharing_harness.h"
 
 namespace swiftcache::engine::exec {
@@ -41,6 +43,12 @@ class StarvationTest : public testing::Test {
     harness_.AwaitCoordinator();
     ASSERT_NO_FATAL_FAILURE(Rounds(2));
   }
+  void ExpectCounted(int64_t refused, int64_t cut) {
+    for (const auto& [end, count] : {std::pair("refused", refused), std::pair("cut", cut)}) {
+      EXPECT_THAT(harness_.scrape(), testing::HasSubstr(absl::StrCat("swiftcache_requests_starved_total{end=\"", end,
+                                                                     "\"} ", count, "\n")));
+    }
+  }
   SharingHarness harness_{{.num_blocks = kOwnBlocks}};
 };
 
@@ -54,6 +62,7 @@ TEST_F(StarvationTest, WhoOutgrewOwnMemoryHasPatienceFromWhenItsLeaseIsGone) {
   ASSERT_NO_FATAL_FAILURE(Rounds(10));
   ASSERT_TRUE(narrow->done());
   EXPECT_TRUE(narrow->Wait().ok()) << "it holds up nobody";
+  ExpectCounted(/*refused=*/0, /*cut=*/0);
   EXPECT_EQ(harness_.load().waiting_requests, 1);
 
   harness_.clock().Advance(absl::Seconds(9));
@@ -74,6 +83,7 @@ TEST_F(StarvationTest, WhoOutgrewOwnMemoryHasPatienceFromWhenItsLeaseIsGone) {
   ASSERT_NO_FATAL_FAILURE(Rounds(2));
   ASSERT_TRUE(wide->done());
   EXPECT_EQ(wide->Wait().code(), absl::StatusCode::kOutOfRange);
+  ExpectCounted(/*refused=*/1, /*cut=*/0);
   EXPECT_FALSE(harness_.loop().has_work());
 }
 
@@ -95,6 +105,7 @@ TEST_F(StarvationTest, WithoutMaxTokensAnAnswerHasWhatComesLater) {
   ASSERT_TRUE(chat->done());
   EXPECT_TRUE(chat->Wait().ok()) << chat->Wait();
   EXPECT_EQ(chat->output().finish, FinishReason::kLength);
+  ExpectCounted(/*refused=*/0, /*cut=*/1);
   const std::vector<int32_t> tokens = chat->tokens();
   EXPECT_EQ(tokens, FakeGreedy(harness_.model(), Prompt(80), static_cast<int64_t>(tokens.size())));
 }
