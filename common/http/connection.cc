@@ -10,9 +10,8 @@
 #include <iterator>
 #include <utility>
 
-#include "absl/strings/ascii.h"
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "common/http/to_request.h"
 #include "common/http/wire_format.h"
 #include "common/log/log.h"
 
@@ -29,19 +28,7 @@ constexpr int64_t kBodyStepBytes = 64 << 10;  // what a long body must bring wit
 constexpr int64_t kBurst = 16;                // times max_unsent_bytes, for at most burst_time
 constexpr char kRetryAfterSeconds[] = "1";
 constexpr absl::Duration kLinger = absl::Seconds(2);
-
-std::string ToString(boost::beast::string_view text) { return std::string(text.data(), text.size()); }
-
-/// Path and query of origin-form ("/a?b") and absolute-form ("http://host/a?b") targets.
-void SplitTarget(std::string target, HttpRequest& request) {
-  if (absl::StartsWith(target, "http://")) {
-    const size_t slash = target.find('/', 7);
-    target = slash == std::string::npos ? "/" : target.substr(slash);
-  }
-  const size_t question = target.find('?');
-  request.path = target.substr(0, question);
-  if (question != std::string::npos) request.query = target.substr(question + 1);
-}
+constexpr absl::Duration kSpareIdle = absl::Seconds(1);
 
 /// "127.0.0.1:50123", "[::1]:50123"; "" if the client has gone already.
 std::string ClientOf(const Connection::Socket& socket) {
@@ -50,18 +37,6 @@ std::string ClientOf(const Connection::Socket& socket) {
   if (error) return "";
   const std::string host = end.address().to_string();
   return absl::StrCat(end.address().is_v6() ? absl::StrCat("[", host, "]") : host, ":", end.port());
-}
-
-HttpRequest ToRequest(beast_http::request<beast_http::string_body>&& message) {
-  HttpRequest request;
-  request.method = ToString(message.method_string());
-  SplitTarget(ToString(message.target()), request);
-  for (const auto& field : message) {
-    std::string& value = request.headers[absl::AsciiStrToLower(ToString(field.name_string()))];
-    absl::StrAppend(&value, value.empty() ? "" : ", ", ToString(field.value()));
-  }
-  request.body = std::move(message.body());
-  return request;
 }
 
 }  // namespace
@@ -92,6 +67,11 @@ void Connection::Start() {
     self->WatchReading();
     self->ReadMore();
   });
+}
+
+void Connection::StartSpare(std::string message) {
+  spare_refusal_ = std::move(message);
+  Start();
 }
 
 void Connection::StartRefusing(int status, std::string message) {
@@ -202,6 +182,10 @@ bool Connection::ParseSome() {
     Refuse(431, absl::StrCat("the headers have more than ", kMaxHeaderFields, " fields, the limit"));
     return false;
   }
+  if (!spare_refusal_.empty() && parser_->is_header_done() && !ForSpare()) {
+    Refuse(503, spare_refusal_);
+    return false;
+  }
   if (!HoldBody()) {
     Refuse(503, absl::StrCat("the server holds as many bytes of request bodies as it may (", bodies_.limit_bytes(),
                              "): try again later"));
@@ -217,6 +201,8 @@ bool Connection::ParseSome() {
 
 // Counts the bytes received, not those announced: a client uses up the shared budget only by sending.
 bool Connection::HoldBody() { return begun_.Grow(static_cast<int64_t>(parser_->get().body().size()) - begun_.bytes()); }
+
+bool Connection::ForSpare() const { return Router::IsBuiltIn(ToRequestLine(parser_->get())); }
 
 void Connection::ContinueIfExpected() {
   if (!parser_ || !parser_->is_header_done() || busy_ || !waiting_.empty() || continue_sent_) return;
@@ -234,7 +220,7 @@ void Connection::TakeRequest() {
   Waiting next;
   next.form = {.head_only = message.method() == beast_http::verb::head,
                .chunked = message.version() >= 11,
-               .keep_alive = message.version() >= 11 && message.keep_alive()};
+               .keep_alive = message.version() >= 11 && message.keep_alive() && spare_refusal_.empty()};
   discarding_ = !next.form.keep_alive;
   next.request = ToRequest(std::move(message));
   next.request.client = client_;
@@ -380,7 +366,7 @@ void Connection::WatchReading() {
   }
   if (before == phase_) return;
   if (phase_ == ReadPhase::kNone) ArmReadTimer(absl::InfiniteDuration());
-  if (phase_ == ReadPhase::kIdle) ArmReadTimer(options_.idle_timeout);
+  if (phase_ == ReadPhase::kIdle) ArmReadTimer(spare_refusal_.empty() ? options_.idle_timeout : kSpareIdle);
   if (phase_ == ReadPhase::kHeader) ArmReadTimer(options_.header_timeout);
 }
 
@@ -398,8 +384,12 @@ void Connection::Arm(net::steady_timer& timer, absl::Duration timeout, void (Con
 
 void Connection::OnReadTimeout() {
   if (phase_ == ReadPhase::kNone) return;
-  if (phase_ == ReadPhase::kIdle) return Close();
-  Refuse(408, phase_ == ReadPhase::kHeader ? "the headers came too slowly" : "the body came too slowly");
+  if (phase_ == ReadPhase::kIdle) {
+    if (spare_refusal_.empty()) return Close();
+    Refuse(503, spare_refusal_);
+  } else {
+    Refuse(408, phase_ == ReadPhase::kHeader ? "the headers came too slowly" : "the body came too slowly");
+  }
   buffer_.clear();
   Serve();
 }

@@ -43,6 +43,9 @@ class Connection final : public ResponseOutlet, public std::enable_shared_from_t
              const Router& router, ByteBudget& bodies, std::function<void(Connection*)> on_closed);
 
   void Start();
+  /// In place of Start: answers one request if it is a built-in one (Router::IsBuiltIn); every other, and a client that
+  /// says nothing for a second, is refused with 503 and `message`.
+  void StartSpare(std::string message);
   /// In place of Start: says why the client is not served, and ends.
   void StartRefusing(int status, std::string message);
   /// Closes the connection when the response under way is complete; at once if there is none.
@@ -77,6 +80,7 @@ class Connection final : public ResponseOutlet, public std::enable_shared_from_t
   bool ParseSome();
   bool Full() const;
   bool HoldBody();
+  bool ForSpare() const;
   void TakeRequest();
   void Refuse(int status, std::string message);
   void RefuseMalformed(ErrorCode error);
@@ -110,6 +114,7 @@ class Connection final : public ResponseOutlet, public std::enable_shared_from_t
   Socket socket_;
   const std::string client_;
   boost::asio::steady_timer read_timer_, write_timer_;
+  std::string spare_refusal_;  // of a spare connection, else empty
 
   mutable absl::Mutex mutex_;
   bool open_ ABSL_GUARDED_BY(mutex_) = true;  // after it is false nothing is posted any more

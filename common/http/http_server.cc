@@ -37,6 +37,7 @@ using net::ip::tcp;
 using ErrorCode = boost::system::error_code;
 
 constexpr absl::Duration kAcceptRetry = absl::Milliseconds(100);  // after "too many open files"
+constexpr size_t kMaxSpare = 16;    // connections at once, beyond max_connections, for /live, /health and /metrics
 constexpr size_t kMaxRefused = 64;  // connections at once that are being told that there are too many
 // A client whose host has vanished sends no end. The kernel asks one that says nothing whether it is there, after some
 // seconds and then again, as often as below; no answer ends the connection, and the request that it waits for. While
@@ -126,7 +127,9 @@ class ServerImpl final : public HttpServer {
   void Forget(http::Connection* connection) ABSL_LOCKS_EXCLUDED(mutex_);
   void Run();
   std::vector<std::shared_ptr<http::Connection>> Connections() ABSL_LOCKS_EXCLUDED(mutex_);
-  bool EmptyLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return served_.empty() && refused_.empty(); }
+  bool EmptyLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return served_.empty() && spare_.empty() && refused_.empty();
+  }
 
   const Options options_;
   const http::Router router_;
@@ -141,6 +144,7 @@ class ServerImpl final : public HttpServer {
   std::vector<std::thread> threads_;
   TimedMutex mutex_;
   ConnectionMap served_ ABSL_GUARDED_BY(mutex_);
+  ConnectionMap spare_ ABSL_GUARDED_BY(mutex_);
   ConnectionMap refused_ ABSL_GUARDED_BY(mutex_);  // and those that make room: they end by themselves
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
 };
@@ -186,28 +190,30 @@ void ServerImpl::OnAccept(ErrorCode error, tcp::socket socket) {
   Accept();
 }
 
-// Beyond max_connections the one that has been idle longest makes room; where none is idle a client gets a 503, and
-// beyond kMaxRefused such clients its connection is just closed.
+// Beyond max_connections the one that has been idle longest makes room. Where none is idle a client gets a 503, but for who
+// asks how the server is, and beyond kMaxRefused such clients its connection is just closed.
 void ServerImpl::Welcome(tcp::socket socket) {
   auto connection = std::make_shared<http::Connection>(context_, std::move(socket), options_, router_, bodies_,
                                                        [this](http::Connection* closed) { Forget(closed); });
   std::shared_ptr<http::Connection> leaves;
-  bool full, just_closes;
+  bool full, spare, just_closes;
   {
     TimedMutexLock lock(&mutex_);
     if (stopping_) return;
     full = static_cast<int64_t>(served_.size()) >= options_.max_connections;
-    just_closes = full && refused_.size() >= kMaxRefused;
-    if (full && !just_closes) leaves = TakeIdle();
+    if (full && refused_.size() < kMaxRefused) leaves = TakeIdle();
     full = full && leaves == nullptr;
-    if (!just_closes) (full ? refused_ : served_).emplace(connection.get(), connection);
+    spare = full && spare_.size() < kMaxSpare;
+    just_closes = full && !spare && refused_.size() >= kMaxRefused;
+    if (!just_closes) (spare ? spare_ : full ? refused_ : served_).emplace(connection.get(), connection);
   }
   if (leaves != nullptr) leaves->CloseWhenIdle();
   if (!full) return connection->Start();
   LOG_EVERY_T(WARNING, 10) << "http on " << address_ << ": all " << options_.max_connections << " connections taken";
   if (just_closes) return;
-  connection->StartRefusing(
-      503, absl::StrCat("all ", options_.max_connections, " connections of this server are taken: try again later"));
+  const std::string why =
+      absl::StrCat("all ", options_.max_connections, " connections of this server are taken: try again later");
+  spare ? connection->StartSpare(why) : connection->StartRefusing(503, why);
 }
 
 // Null: none is idle.
@@ -224,7 +230,7 @@ std::shared_ptr<http::Connection> ServerImpl::TakeIdle() {
 void ServerImpl::Forget(http::Connection* connection) {
   std::shared_ptr<http::Connection> removed;  // destroyed after the lock
   TimedMutexLock lock(&mutex_);
-  for (ConnectionMap* map : {&served_, &refused_}) {
+  for (ConnectionMap* map : {&served_, &spare_, &refused_}) {
     if (auto it = map->find(connection); it != map->end()) {
       removed = std::move(it->second);
       map->erase(it);
@@ -235,8 +241,9 @@ void ServerImpl::Forget(http::Connection* connection) {
 std::vector<std::shared_ptr<http::Connection>> ServerImpl::Connections() {
   std::vector<std::shared_ptr<http::Connection>> all;
   TimedMutexLock lock(&mutex_);
-  for (const auto& [key, connection] : served_) all.push_back(connection);
-  for (const auto& [key, connection] : refused_) all.push_back(connection);
+  for (const ConnectionMap* map : {&served_, &spare_, &refused_}) {
+    for (const auto& [key, connection] : *map) all.push_back(connection);
+  }
   return all;
 }
 

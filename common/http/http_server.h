@@ -65,9 +65,10 @@ struct HttpRoute {
 /// Errors: Create: INVALID_ARGUMENT (address), UNAVAILABLE (address in use; names it and the flag). Unknown paths get
 /// 404, wrong methods 405, bodies over the limit 413, malformed requests 400. A connection over max_connections closes
 /// the one that has been idle longest; where none is, it gets 503 with Retry-After, and so do bodies that exceed
-/// max_held_body_bytes together. All are JSON errors. A slow sender gets 408 and is disconnected. A client that closes
-/// the connection, or only its sending half, before its response is complete counts as gone: OnDisconnect runs. So does
-/// one whose host answers nothing for half a minute.
+/// max_held_body_bytes together. For /live, /health and /metrics there are 16 connections more, each for one request:
+/// who asks how a server is that has no room is told. All are JSON errors. A slow sender gets 408 and is disconnected. A
+/// client that closes the connection, or only its sending half, before its response is complete counts as gone:
+/// OnDisconnect runs. So does one whose host answers nothing for half a minute.
 class HttpServer {
  public:
   /// The callbacks are called by the server's threads and must not block.
@@ -75,7 +76,7 @@ class HttpServer {
     std::string listen = {};  // host:port, port 0 picks one
     int64_t max_body_bytes = 1 << 20;
     int64_t max_held_body_bytes = 256 << 20;  // of all connections, until answered; beyond it 503; at least one body's
-    int64_t max_connections = 1024;           // one more gets a 503, unless one is idle
+    int64_t max_connections = 1024;           // one more gets a 503, unless one is idle; see above
     int threads = 1;
     std::function<bool()> ready = {};                   // /health: 200 or 503
     std::function<std::string()> metrics = {};          // /metrics

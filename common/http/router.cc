@@ -51,6 +51,11 @@ Router::Router(const HttpServer::Options& options, std::vector<HttpRoute> routes
   }
 }
 
+bool Router::IsBuiltIn(const HttpRequest& request) {
+  return (request.method == "GET" || request.method == "HEAD") &&
+         (request.path == "/live" || request.path == "/health" || request.path == "/metrics");
+}
+
 const Router::Methods* Router::Find(const std::string& path) const {
   if (auto it = exact_.find(path); it != exact_.end()) return &it->second;
   for (auto it = prefixes_.rbegin(); it != prefixes_.rend(); ++it) {  // of two that fit, the longer sorts later

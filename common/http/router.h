@@ -20,6 +20,8 @@ namespace swiftcache::http {
 class Router {
  public:
   Router(const HttpServer::Options& options, std::vector<HttpRoute> routes);
+  /// A GET or HEAD of /live, /health or /metrics.
+  static bool IsBuiltIn(const HttpRequest& request);
   void Handle(HttpRequest request, std::shared_ptr<HttpResponder> responder) const;
 
  private:

@@ -171,52 +171,6 @@ TEST_F(HttpHostileTest, AConnectionThatEndsGivesItsBodiesBack) {
   EXPECT_EQ(StatusOnceThereIsRoom("POST", "/echo", std::string(1 << 20, 'x')), 200);
 }
 
-TEST_F(HttpHostileTest, AConnectionTooManyIsToldSoAndTheOthersAreServed) {
-  StartServer({.max_connections = 2});
-  RawHttpClient first(server_->address()), second(server_->address());
-  first.SendRequest("POST", "/held");
-  const auto first_answer = held_.Get(0);
-  second.SendRequest("POST", "/held");
-  const auto second_answer = held_.Get(1);
-  ASSERT_TRUE(first_answer && second_answer);
-  {
-    RawHttpClient third(server_->address());
-    third.SendRequest("GET", "/live");
-    const auto response = third.ReadResponse();
-    ASSERT_TRUE(response);
-    EXPECT_EQ(response->status, 503);
-    EXPECT_EQ(response->headers.at("connection"), "close");
-    EXPECT_THAT(response->body, HasSubstr("all 2 connections"));
-    EXPECT_TRUE(third.ReadsEnd());
-  }
-  first_answer->Send(200, "text/plain", "", {});
-  EXPECT_EQ(first.ReadResponse()->status, 200);
-  EXPECT_EQ(StatusOnceThereIsRoom("GET", "/live"), 200);
-  second_answer->Send(200, "text/plain", "", {});
-  EXPECT_EQ(second.ReadResponse()->status, 200);
-}
-
-TEST_F(HttpHostileTest, WhoHasBeenIdleLongestMakesRoom) {
-  StartServer({.max_connections = 3});
-  RawHttpClient busy(server_->address()), longest(server_->address()), idle(server_->address());
-  busy.SendRequest("POST", "/held");
-  const auto answer = held_.Get(0);
-  ASSERT_TRUE(answer);
-  for (RawHttpClient* client : {&longest, &idle}) {
-    client->SendRequest("GET", "/live");
-    EXPECT_EQ(client->ReadResponse()->status, 200);
-    absl::SleepFor(absl::Milliseconds(20));
-  }
-  RawHttpClient next(server_->address());
-  next.SendRequest("GET", "/live");
-  EXPECT_EQ(next.ReadResponse()->status, 200);
-  EXPECT_TRUE(longest.ReadsEnd());
-  idle.SendRequest("GET", "/live");
-  EXPECT_EQ(idle.ReadResponse()->status, 200);
-  answer->Send(200, "text/plain", "", {});
-  EXPECT_EQ(busy.ReadResponse()->status, 200);
-}
-
 TEST_F(HttpHostileTest, EndlessHeadersAreRefused) {
   StartServer();
   RawHttpClient client(server_->address());

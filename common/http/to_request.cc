@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "common/http/to_request.h"
+
+#include <string>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+
+namespace swiftcache::http {
+namespace {
+
+std::string ToString(boost::beast::string_view text) { return std::string(text.data(), text.size()); }
+
+/// Path and query of origin-form ("/a?b") and absolute-form ("http://host/a?b") targets.
+void SplitTarget(std::string target, HttpRequest& request) {
+  if (absl::StartsWith(target, "http://")) {
+    const size_t slash = target.find('/', 7);
+    target = slash == std::string::npos ? "/" : target.substr(slash);
+  }
+  const size_t question = target.find('?');
+  request.path = target.substr(0, question);
+  if (question != std::string::npos) request.query = target.substr(question + 1);
+}
+
+}  // namespace
+
+HttpRequest ToRequestLine(const ParsedRequest& message) {
+  HttpRequest request;
+  request.method = ToString(message.method_string());
+  SplitTarget(ToString(message.target()), request);
+  return request;
+}
+
+HttpRequest ToRequest(ParsedRequest&& message) {
+  HttpRequest request = ToRequestLine(message);
+  for (const auto& field : message) {
+    std::string& value = request.headers[absl::AsciiStrToLower(ToString(field.name_string()))];
+    absl::StrAppend(&value, value.empty() ? "" : ", ", ToString(field.value()));
+  }
+  request.body = std::move(message.body());
+  return request;
+}
+
+}  // namespace swiftcache::http

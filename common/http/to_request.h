@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+// What Beast has parsed, as an HttpRequest.
+//
+//   HttpRequest request = ToRequest(parser.release());
+#pragma once
+
+#include <boost/beast/http/message.hpp>
+#include <boost/beast/http/string_body.hpp>
+
+#include "common/http/http_server.h"
+
+namespace swiftcache::http {
+
+using ParsedRequest = boost::beast::http::request<boost::beast::http::string_body>;
+
+/// Method, path and query: of a request whose headers are there, and its body perhaps not.
+HttpRequest ToRequestLine(const ParsedRequest& message);
+/// Without the client. REQUIRES: all of it is there.
+HttpRequest ToRequest(ParsedRequest&& message);
+
+}  // namespace swiftcache::http
