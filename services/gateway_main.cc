@@ -43,6 +43,7 @@ struct GatewayFlags {
   std::string listen = "127.0.0.1:50051", http_listen = "127.0.0.1:8000", advertise, broker = "127.0.0.1:50050";
   absl::Duration drain_timeout = absl::Seconds(30);
   gateway::relay::Limits limits;
+  int64_t max_http_connections = 1024;
   services::LogFlags log;
   std::string changed;  // Flags::Changed
 
@@ -58,6 +59,9 @@ struct GatewayFlags {
                    "requests under way at SIGTERM may take this long");
     flags.Bytes("max_prompt_bytes", &limits.max_prompt_bytes, 1, int64_t{60} << 20,
                 "longer prompts are refused unread");
+    flags.Integer(
+        "max_http_connections", &max_http_connections, 1, 65536,
+        "clients on HTTP at once, each answer that streams is one; more get 503, but for /live, /health, /metrics");
     log.Declare(flags);
     const std::optional<int> exit_code = flags.Parse(argc, argv);
     changed = flags.Changed();
@@ -124,8 +128,10 @@ absl::Status Serve(const GatewayFlags& flags, services::ShutdownSignals& signals
   openai_options.limits.max_prompt_bytes = flags.limits.max_prompt_bytes;
   ASSIGN_OR_RETURN(auto openai, gateway::openai::Door::Create(std::move(openai_options), *relay, clock));
   const int64_t max_request_bytes = flags.limits.max_prompt_bytes + kRequestRoomBytes;
-  HttpServer::Options http_options{
-      .listen = flags.http_listen, .max_body_bytes = max_request_bytes, .threads = kHttpThreads};
+  HttpServer::Options http_options{.listen = flags.http_listen,
+                                   .max_body_bytes = max_request_bytes,
+                                   .max_connections = flags.max_http_connections,
+                                   .threads = kHttpThreads};
   const auto is_ready = [&] { return fleet->ready() && !draining; };
   http_options.ready = is_ready;
   http_metrics.Watch(http_options);

@@ -120,6 +120,17 @@ def test_the_limit_of_prompts_is_the_flags(cluster, stubs, limit):
             assert error.value.code().name == code, error.value
 
 
+def test_the_limit_of_http_connections_is_the_flags(cluster):
+    cluster.gateway = cluster.spawn("swiftcache-gateway", "--broker=127.0.0.1:1", "--max_http_connections=1")
+    host, port = cluster.gateway.http.split(":")
+    with socket.create_connection((host, int(port)), timeout=WAIT) as first:
+        first.sendall(b"POST /v1/completions HTTP/1.1\r\nContent-Length: 5\r\nExpect: 100-continue\r\n\r\n")
+        assert first.recv(100).startswith(b"HTTP/1.1 100")
+        status, text = cluster.gateway.get("/v1/models")
+        assert status == 503 and "all 1 connections" in text, text
+        assert cluster.gateway.get("/metrics")[0] == 200
+
+
 def test_bad_http_bodies_get_400_and_name_the_field(tiny):
     base = {"model": "tiny", "prompt": "x", "max_tokens": 2}
     cases = [
