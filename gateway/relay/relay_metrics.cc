@@ -55,7 +55,8 @@ prometheus::Counter& SentCounter(Metrics& metrics, const std::string& model_name
 void BeginCounters(Metrics& metrics, const std::string& model_name) {
   using Code = absl::StatusCode;
   for (const Code code : {Code::kOk, Code::kCancelled, Code::kInvalidArgument, Code::kDeadlineExceeded, Code::kNotFound,
-                          Code::kResourceExhausted, Code::kOutOfRange, Code::kUnavailable, Code::kInternal}) {
+                          Code::kResourceExhausted, Code::kOutOfRange, Code::kUnavailable, Code::kInternal,
+                          Code::kUnknown, Code::kDataLoss}) {
     EndedCounter(metrics, model_name, code);
   }
   for (const Refusal why : {Refusal::kInvalid, Refusal::kUnknownModel, Refusal::kTooLong, Refusal::kNoEngine,

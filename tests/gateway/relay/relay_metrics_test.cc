@@ -85,7 +85,7 @@ TEST_F(RelayMetricsTest, WhatHasNotHappenedYetIsZeroForEveryModelAndEngine) {
       EXPECT_THAT(scraped, HasSubstr(Refusals(model, reason, 0)));
     }
     for (const char* code : {"OK", "CANCELLED", "INVALID_ARGUMENT", "DEADLINE_EXCEEDED", "NOT_FOUND", "OUT_OF_RANGE",
-                             "RESOURCE_EXHAUSTED", "UNAVAILABLE", "INTERNAL"}) {
+                             "RESOURCE_EXHAUSTED", "UNAVAILABLE", "INTERNAL", "UNKNOWN", "DATA_LOSS"}) {
       EXPECT_THAT(scraped, HasSubstr(absl::StrCat("swiftcache_gateway_requests_total{code=\"", code, "\",model_name=\"",
                                                   model, "\"} 0\n")));
     }
