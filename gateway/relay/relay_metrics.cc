@@ -97,7 +97,8 @@ struct RelayMetrics::OfModel {
                                       "From a request's arrival at the gateway to its first token leaving it.",
                                       kTtftBuckets, labels)),
         latency(metrics.Histogram("swiftcache_gateway_e2e_request_latency_seconds",
-                                  "From a request's arrival to its end.", kRequestBuckets, labels)),
+                                  "From a request's arrival to the end of its answer, of those that ended OK.",
+                                  kRequestBuckets, labels)),
         retries(metrics.Counter("swiftcache_gateway_retries_total",
                                 "Requests sent to another engine before their first token.", labels)),
         prompt_tokens(metrics.Counter("swiftcache_gateway_prompt_tokens_total",
@@ -186,7 +187,7 @@ void RelayMetrics::Generated(const std::string& model_name, int64_t tokens) {
 void RelayMetrics::Ended(const std::string& model_name, const absl::Status& status, absl::Duration latency) {
   running_.Decrement();
   NotStarted(model_name, status);
-  Of(model_name).latency.Observe(absl::ToDoubleSeconds(latency));
+  if (status.ok()) Of(model_name).latency.Observe(absl::ToDoubleSeconds(latency));
 }
 
 }  // namespace swiftcache::gateway::relay

@@ -38,7 +38,7 @@ OVERVIEW = {
          quantiles("swiftcache_gateway_time_to_first_token_seconds", "model_name", of=MODEL)),
         ("Time per output token", "s", "Of a whole answer, behind its first token.",
          quantiles("swiftcache_time_per_output_token_seconds", "model_name", of=MODEL)),
-        ("Whole requests", "s", "From arrival at the gateway to the last token.",
+        ("Whole requests", "s", "From arrival at the gateway to the last token, of those that ended OK.",
          quantiles("swiftcache_gateway_e2e_request_latency_seconds", "model_name", of=MODEL))],
     "Traffic": [
         ("Requests", "reqps", "That ended, by gRPC's status code, from both doors.",

@@ -150,6 +150,19 @@ TEST_F(RelayMetricsTest, TimeAtTheDoorCounts) {
   }
 }
 
+TEST_F(RelayMetricsTest, LatencyIsOfRequestsThatWereAnswered) {
+  Serve({"a"});
+  ASSERT_EQ(Run(Prompt("x")), absl::OkStatus());
+  engines_["a"].SetScript([](FakeCall& call) { call.End(absl::ResourceExhaustedError("queue full")); });
+  ASSERT_FALSE(Run(Prompt("x")).ok());  // at once, which would look like a quick answer
+  engines_["a"].SetScript(fakes::DieAfter(1));
+  ASSERT_FALSE(Run(Prompt("x")).ok());
+  relay::GenerateRequest late = Prompt("x");
+  late.deadline = clock_.Now() - absl::Seconds(1);
+  ASSERT_FALSE(Run(late).ok());
+  EXPECT_THAT(Scrape(), HasSubstr("swiftcache_gateway_e2e_request_latency_seconds_count{model_name=\"m\"} 1\n"));
+}
+
 TEST_F(RelayMetricsTest, TokensOfAPromptAreCountedOnceAndThoseOfAnswersAsTheyLeave) {
   Serve({"a", "b"});
   engines_["a"].SetScript(fakes::DieAfter(0));
