@@ -27,6 +27,9 @@ const char kPrefillHelp[] =
 const char kPrefill[] = "swiftcache_prefill_phase_seconds";
 const char kTrafficHelp[] = "Time of steps under lease traffic that could be compared with steps without";
 const char kExpectedHelp[] = "What the same steps would have taken without lease traffic";
+const char kFinished[] = "swiftcache_requests_finished_total", kVllmFinished[] = "vllm:request_success_total";
+const char kFinishedHelp[] =
+    "Continuations that ended, by why; abort: by the client, or cut as the engine ended; those with errors left out";
 const char kStarved[] = "swiftcache_requests_starved_total";
 const char kStarvedHelp[] =
     "Requests that waited in vain for memory that others lend: refused, or cut at what there was";
@@ -49,6 +52,10 @@ prometheus::Counter& EndedCounter(Metrics& metrics, absl::StatusCode code) {
                          {{"status", absl::StatusCodeToString(code)}});
 }
 
+prometheus::Counter& FinishedCounter(Metrics& metrics, const char* name, const char* reason) {
+  return metrics.Counter(name, kFinishedHelp, {{"finished_reason", reason}});
+}
+
 prometheus::Counter& RefusedCounter(Metrics& metrics, const char* reason) {
   return metrics.Counter("swiftcache_requests_refused_total", "Requests that were not taken, by why",
                          {{"reason", reason}});
@@ -66,8 +73,9 @@ EngineMetrics::EngineMetrics(Metrics& m, const Geometry& geometry)
       queue_time_{
           m.Histogram("swiftcache_request_queue_time_seconds", "From arrival to the first step", kRequestBuckets),
           m.Histogram("vllm:request_queue_time_seconds", "From arrival to the first step", kRequestBuckets)},
-      e2e_latency_(
-          m.Histogram("swiftcache_e2e_request_latency_seconds", "From arrival to the last token", kRequestBuckets)),
+      e2e_latency_{
+          m.Histogram("swiftcache_e2e_request_latency_seconds", "From arrival to the last token", kRequestBuckets),
+          m.Histogram("vllm:e2e_request_latency_seconds", "From arrival to the last token", kRequestBuckets)},
       kv_stall_(m.Histogram("swiftcache_kv_stall_seconds",
                             "Time that a step stood still for KV of leases that it streams", kKvBuckets)),
       reclaim_wait_(m.Histogram("swiftcache_reclaim_wait_seconds",
@@ -92,6 +100,9 @@ EngineMetrics::EngineMetrics(Metrics& m, const Geometry& geometry)
       preemptions_{m.Counter("swiftcache_preemptions_total", "Sequences that lost their blocks for another",
                              {{"action", "recompute"}}),
                    m.Counter("vllm:num_preemptions_total", "Sequences that lost their blocks for another")},
+      stopped_{FinishedCounter(m, kFinished, "stop"), FinishedCounter(m, kVllmFinished, "stop")},
+      length_{FinishedCounter(m, kFinished, "length"), FinishedCounter(m, kVllmFinished, "length")},
+      aborted_{FinishedCounter(m, kFinished, "abort"), FinishedCounter(m, kVllmFinished, "abort")},
       computed_tokens_(m.Counter(kSource, kSourceHelp, {{"source", "computed"}})),
       local_tokens_(m.Counter(kSource, kSourceHelp, {{"source", "local"}})),
       donor_tokens_(m.Counter(kSource, kSourceHelp, {{"source", "donor"}})),
@@ -239,8 +250,19 @@ void EngineMetrics::RefusedAsTooSlow() { refusals_.too_slow.Increment(); }
 void EngineMetrics::Starved(bool cut) { (cut ? starved_cut_ : starved_refused_).Increment(); }
 
 void EngineMetrics::Ended(const absl::Status& status, absl::Duration since_arrival) {
-  if (status.ok()) e2e_latency_.Observe(absl::ToDoubleSeconds(since_arrival));
+  if (status.ok()) e2e_latency_.Observe(since_arrival);
   EndedCounter(registry_, status.code()).Increment();
+}
+
+void EngineMetrics::FinishedFor(FinishReason why, int64_t continuations) {
+  switch (why) {
+    case FinishReason::kStop:
+      return stopped_.Increment(static_cast<double>(continuations));
+    case FinishReason::kLength:
+      return length_.Increment(static_cast<double>(continuations));
+    case FinishReason::kCancelled:
+      return aborted_.Increment(static_cast<double>(continuations));
+  }
 }
 
 void EngineMetrics::Preempted(int64_t sequences) {

@@ -12,6 +12,7 @@
 #include "common/metrics/metrics.h"
 #include "engine/exec/engine_load.h"
 #include "engine/exec/prefill_times.h"
+#include "engine/exec/request.h"
 #include "engine/meter/interference_meter.h"
 #include "engine/sched/scheduler.h"
 
@@ -63,6 +64,8 @@ class EngineMetrics {
   void SetLeaseTraffic(const meter::InterferenceMeter::TrafficSeconds& prefill,
                        const meter::InterferenceMeter::TrafficSeconds& decode);
   void Ended(const absl::Status& status, absl::Duration since_arrival);
+  /// So many continuations have ended for that reason.
+  void FinishedFor(FinishReason why, int64_t continuations = 1);
   void Preempted(int64_t sequences);
   /// Gauges, and the counters that it has as totals. One call at a time.
   void SetLoad(const EngineLoad& load);
@@ -109,11 +112,10 @@ class EngineMetrics {
   };
 
   Metrics& registry_;
-  HistogramPair time_to_first_token_, inter_token_latency_, queue_time_;
-  prometheus::Histogram &e2e_latency_, &kv_stall_, &reclaim_wait_, &prefill_queue_, &prefill_load_, &prefill_execute_,
-      &prefill_store_, &time_per_output_token_, &prompt_length_, &generation_length_, &step_seconds_, &step_sequences_,
-      &step_tokens_;
-  CounterPair prompt_tokens_, generation_tokens_, preemptions_;
+  HistogramPair time_to_first_token_, inter_token_latency_, queue_time_, e2e_latency_;
+  prometheus::Histogram &kv_stall_, &reclaim_wait_, &prefill_queue_, &prefill_load_, &prefill_execute_, &prefill_store_,
+      &time_per_output_token_, &prompt_length_, &generation_length_, &step_seconds_, &step_sequences_, &step_tokens_;
+  CounterPair prompt_tokens_, generation_tokens_, preemptions_, stopped_, length_, aborted_;
   prometheus::Counter &computed_tokens_, &local_tokens_, &donor_tokens_, &cache_queries_, &cache_hits_, &steps_,
       &evictions_, &read_in_place_, &starved_refused_, &starved_cut_, &saved_tokens_, &again_for_loans_tokens_,
       &again_for_losses_tokens_;

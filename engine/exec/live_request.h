@@ -77,6 +77,8 @@ struct LiveRequest {
   std::optional<FinishReason> FinishAfter(const Continuation& continuation, int32_t token) const;
   Usage UsageOf(const Continuation& continuation) const;
   int64_t output_tokens() const;
+  /// Continuations that did not end by themselves, so far.
+  int64_t unfinished() const { return request.n - num_done; }
 };
 
 }  // namespace swiftcache::engine::exec

@@ -38,11 +38,13 @@ void CallSinks(OutboundBatch batch, EngineMetrics* metrics,
                const std::function<void(const LiveRequest&)>& before_done) {
   for (OutboundToken& token : batch.tokens) {
     if (token.since_last) metrics->NextToken(*token.since_last);
+    if (token.finish) metrics->FinishedFor(*token.finish);
     ResponseSink& sink = *token.sink;
     sink.OnTokens(ToEvent(std::move(token)));
   }
   for (ClosedRequest& closed : batch.closed) {
     metrics->Ended(closed.status, closed.since_arrival);
+    if (absl::IsCancelled(closed.status)) metrics->FinishedFor(FinishReason::kCancelled, closed.request->unfinished());
     LogEnd(closed);
     before_done(*closed.request);
     closed.request->sink->OnDone(std::move(closed.status));

@@ -25,6 +25,7 @@ METRICS = ["swiftcache_time_to_first_token_seconds_count", "swiftcache_inter_tok
            "vllm:time_to_first_token_seconds_count", "vllm:inter_token_latency_seconds_count",
            "vllm:request_queue_time_seconds_count", "vllm:prefix_cache_queries_total", "vllm:prefix_cache_hits_total",
            "vllm:num_preemptions_total", "vllm:prompt_tokens_total", "vllm:generation_tokens_total",
+           "vllm:request_success_total", "vllm:e2e_request_latency_seconds_count",
            "swiftcache_time_per_output_token_seconds_count", "swiftcache_request_prompt_tokens_sum",
            "swiftcache_request_generation_tokens_sum", "swiftcache_step_seconds_count", "swiftcache_step_sequences_count",
            "swiftcache_step_tokens_sum", "swiftcache_requests_refused_total", "swiftcache_interference_comparisons",

@@ -147,6 +147,7 @@ ENGINES = {
         ("Wait for the first step", "s", "", quantiles("swiftcache_request_queue_time_seconds", "engine", of=ENGINE)),
         ("Ended", "reqps", "By status; refused ones by reason.",
          [("{{engine}} {{status}}", rate("swiftcache_requests_total", "engine", "status", of=ENGINE)),
+          ("{{engine}} finished: {{finished_reason}}", rate("swiftcache_requests_finished_total", "engine", "finished_reason", of=ENGINE)),
           ("{{engine}} refused: {{reason}}", rate("swiftcache_requests_refused_total", "engine", "reason", of=ENGINE)),
           ("{{engine}} starved: {{end}}", rate("swiftcache_requests_starved_total", "engine", "end", of=ENGINE))]),
         ("Whole requests", "s", "From arrival at the engine to the last token.", quantiles("swiftcache_e2e_request_latency_seconds", "engine", of=ENGINE)),
