@@ -201,6 +201,7 @@ void RelayCall::OnEngineEvent(fleet::EngineEvent event) {
 void RelayCall::OnEngineDone(const absl::Status& status) {
   in_flight_.Release();
   absl::Status outcome = OutcomeOf(EndAttempt(status));
+  if (!aborted() && !outcome.ok()) env_.metrics.Failed(model_.name, engine_name_, outcome);
   if (!aborted() && route::ShouldRetry(outcome, sent_)) {
     outcome = Retry(outcome);
     if (outcome.ok()) return;

@@ -51,6 +51,13 @@ prometheus::Counter& SentCounter(Metrics& metrics, const std::string& model_name
                          {{"model_name", model_name}, {"engine", engine}});
 }
 
+prometheus::Counter& FailedCounter(Metrics& metrics, const std::string& model_name, const std::string& engine,
+                                   absl::StatusCode code) {
+  return metrics.Counter("swiftcache_gateway_engine_failures_total",
+                         "Requests sent to an engine that did not end OK there, by status code.",
+                         {{"model_name", model_name}, {"engine", engine}, {"code", absl::StatusCodeToString(code)}});
+}
+
 // From zero: a series that begins with its first event has no rate then. Other codes come with their first request.
 void BeginCounters(Metrics& metrics, const std::string& model_name) {
   using Code = absl::StatusCode;
@@ -130,6 +137,9 @@ RelayMetrics::OfModel& RelayMetrics::Of(const std::string& model_name) {
 void RelayMetrics::Serves(const std::string& model_name, const std::string& engine) {
   Of(model_name);
   SentCounter(metrics_, model_name, engine);
+  for (const auto code : {absl::StatusCode::kUnavailable, absl::StatusCode::kInternal}) {
+    FailedCounter(metrics_, model_name, engine, code);
+  }
 }
 
 void RelayMetrics::ReadyEngines(const std::map<std::string, int64_t>& by_model, absl::Time now) {
@@ -172,6 +182,10 @@ void RelayMetrics::Dispatched(const std::string& model_name, absl::Duration sinc
 
 void RelayMetrics::Sent(const std::string& model_name, const std::string& engine) {
   SentCounter(metrics_, model_name, engine).Increment();
+}
+
+void RelayMetrics::Failed(const std::string& model_name, const std::string& engine, const absl::Status& why) {
+  FailedCounter(metrics_, model_name, engine, why.code()).Increment();
 }
 
 void RelayMetrics::Retried(const std::string& model_name) { Of(model_name).retries.Increment(); }

@@ -48,6 +48,8 @@ class RelayMetrics {
   void Dispatched(const std::string& model_name, absl::Duration since_arrival, int64_t prompt_tokens);
   /// An attempt goes to an engine.
   void Sent(const std::string& model_name, const std::string& engine);
+  /// An attempt did not end OK, and not as the request was cancelled. REQUIRES: !why.ok().
+  void Failed(const std::string& model_name, const std::string& engine, const absl::Status& why);
   void Retried(const std::string& model_name);
   void FirstToken(const std::string& model_name, absl::Duration time_to_first_token);
   void Generated(const std::string& model_name, int64_t tokens);

@@ -56,6 +56,7 @@ OVERVIEW = {
           ("{{model_name}} waiting", f"model:swiftcache_waiting_requests:sum{MODEL}")]),
         ("Requests by engine", "reqps", "Every attempt counted; retries are attempts on another engine.",
          [("{{engine}}", rate("swiftcache_gateway_engine_requests_total", "engine", of=MODEL)),
+          ("{{engine}} failed: {{code}}", rate("swiftcache_gateway_engine_failures_total", "engine", "code", of=MODEL)),
           ("retries", rate("swiftcache_gateway_retries_total", of=MODEL))])],
     "The cluster": [
         ("Engines", "short", "That the broker knows, by state; those of a model that are ready.",

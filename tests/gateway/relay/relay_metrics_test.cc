@@ -139,6 +139,37 @@ TEST_F(RelayMetricsTest, EveryAttemptIsCountedWithItsEngine) {
   EXPECT_THAT(scraped, HasSubstr("swiftcache_gateway_retries_total{model_name=\"m\"} 1\n"));
 }
 
+TEST_F(RelayMetricsTest, WhatFailsIsCountedWithTheEngineWhereItDidThoughAnotherAnswers) {
+  const auto failures = [](const std::string& engine, const std::string& code, int count) {
+    return absl::StrCat("swiftcache_gateway_engine_failures_total{code=\"", code, "\",engine=\"", engine,
+                        "\",model_name=\"m\"} ", count, "\n");
+  };
+  Serve({"a", "b"});
+  relay_->UpdateMetrics();
+  for (const char* engine : {"a", "b"}) EXPECT_THAT(Scrape(), HasSubstr(failures(engine, "UNAVAILABLE", 0)));
+  engines_["a"].SetScript(fakes::DieAfter(0));
+  ASSERT_EQ(Run(Prompt("x")), absl::OkStatus());
+  engines_["a"].SetScript(fakes::DieAfter(1));
+  ASSERT_FALSE(Run(Prompt("x")).ok());
+  engines_["a"].SetScript([](FakeCall& call) { call.End(absl::InternalError("a step failed")); });
+  ASSERT_FALSE(Run(Prompt("x")).ok());
+  engines_["a"].SetScript([](FakeCall& call) {
+    call.SendText("x");
+    call.WaitCancelled();
+  });
+  auto sink = std::make_shared<CollectingSink>();
+  auto call = relay_->Generate(Prompt("y"), sink);
+  ASSERT_TRUE(call.ok());
+  sink->WaitEvents(1);
+  (*call)->Cancel(relay::ClientGone());
+  EXPECT_EQ(sink->Wait().code(), absl::StatusCode::kCancelled);
+  const std::string scraped = Scrape();
+  EXPECT_THAT(scraped, HasSubstr(failures("a", "UNAVAILABLE", 2)));
+  EXPECT_THAT(scraped, HasSubstr(failures("a", "INTERNAL", 1)));
+  EXPECT_THAT(scraped, HasSubstr(failures("b", "UNAVAILABLE", 0)));
+  EXPECT_THAT(scraped, Not(HasSubstr("swiftcache_gateway_engine_failures_total{code=\"CANCELLED\"")));
+}
+
 TEST_F(RelayMetricsTest, TimeAtTheDoorCounts) {
   Serve({"a"});
   relay::GenerateRequest request = Prompt("x");
