@@ -218,6 +218,7 @@ void BrokerLoop::PublishTo(WatcherList& watchers, const WatchEvent& event) {
 void BrokerLoop::LogChange(const membership::Change& change) {
   if (const auto* removed = std::get_if<Removed>(&change)) {
     logged_states_.erase(removed->name);
+    lease_metrics_.EngineRemoved(removed->name);
     if (removed->died) counters_.deaths.Increment();
     LOG(INFO) << "engine " << removed->name << (removed->died ? " died: no heartbeat" : " took its leave");
     return;

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "broker/loop/lease_metrics.h"
 
+#include <iterator>
+#include <optional>
+
 #include "absl/strings/str_cat.h"
 #include "common/log/log.h"
 
@@ -9,15 +12,18 @@ namespace {
 
 using ledger::LeaseState;
 
+constexpr char kGranted[] = "swiftcache_lease_granted_total", kRevoked[] = "swiftcache_lease_revoked_total",
+               kFenced[] = "swiftcache_lease_fenced_total";
+
 // The counter for a change of a lease's state, or null.
-const char* CounterOf(LeaseState state) {
+const char* NameOf(LeaseState state) {
   switch (state) {
     case LeaseState::kGranted:
-      return "swiftcache_lease_granted_total";
+      return kGranted;
     case LeaseState::kRevoking:
-      return "swiftcache_lease_revoked_total";
+      return kRevoked;
     case LeaseState::kFenced:
-      return "swiftcache_lease_fenced_total";
+      return kFenced;
     default:
       return nullptr;
   }
@@ -44,30 +50,54 @@ void LeaseMetrics::Note(const ledger::Change& change) {
             << lease.extent.num_blocks << " bytes=" << lease.num_bytes
             << (lease.state == LeaseState::kRevoking ? absl::StrCat(" for=", ledger::ReasonName(*lease.revoke_reason))
                                                      : "");
-  if (!change.before.has_value()) return AddLeased(lease, lease.num_bytes);
+  if (!change.before.has_value()) {
+    for (const char* name : {kGranted, kRevoked, kFenced}) CounterOf(name, lease);
+    return AddLeased(lease, lease.num_bytes);
+  }
   if (*change.before == lease.state) return;
   if (ledger::HasEnded(lease.state)) AddLeased(lease, -lease.num_bytes);
-  if (const char* name = CounterOf(lease.state)) {
-    metrics_
-        .Counter(name, "Leases that took this step", {{"donor", lease.donor.name}, {"borrower", lease.borrower.name}})
-        .Increment();
-  }
+  if (const char* name = NameOf(lease.state)) CounterOf(name, lease).Increment();
+}
+
+prometheus::Counter& LeaseMetrics::CounterOf(const char* name, const ledger::Lease& lease) {
+  return metrics_.Counter(name, "Leases that took this step",
+                          {{"donor", lease.donor.name}, {"borrower", lease.borrower.name}});
 }
 
 void LeaseMetrics::NoteRequest(const std::string& borrower, const ledger::LeaseResponse& answer) {
   if (!answer.leases.empty() && !answer.units.empty()) scale_down_.Increment();
   for (const ledger::PairUnit& pair : answer.units) {
     const std::string description = Describe(pair.unit);
-    std::string& told = logged_units_[{pair.donor, borrower}];
-    if (told == description) continue;
-    told = description;
+    auto known = units_.find({pair.donor, borrower});
+    if (known != units_.end() && known->second.told == description) continue;
+    if (known == units_.end())
+      known = units_.emplace(std::pair(pair.donor, borrower), NewUnit(pair.donor, borrower)).first;
+    known->second.told = description;
     LOG(INFO) << "donor " << pair.donor << " and borrower " << borrower << ": " << description;
-    const Metrics::Labels labels = {{"donor", pair.donor}, {"borrower", borrower}};
     const elastic::ElasticUnit unit = pair.unit.ok() ? *pair.unit : elastic::ElasticUnit{};
-    metrics_.Gauge("swiftcache_elastic_unit_bytes", "Bytes of one elastic unit; 0: the pair has none", labels)
-        .Set(static_cast<double>(unit.bytes));
-    metrics_.Gauge("swiftcache_elastic_unit_wasted_bytes", "Bytes of one elastic unit that padding wastes", labels)
-        .Set(static_cast<double>(unit.wasted_bytes));
+    known->second.bytes.Set(static_cast<double>(unit.bytes));
+    known->second.wasted.Set(static_cast<double>(unit.wasted_bytes));
+  }
+}
+
+LeaseMetrics::Unit LeaseMetrics::NewUnit(const std::string& donor, const std::string& borrower) {
+  const Metrics::Labels labels = {{"donor", donor}, {"borrower", borrower}};
+  return {.told = "",
+          .bytes = metrics_.OptionalGauge("swiftcache_elastic_unit_bytes",
+                                          "Bytes of one elastic unit; 0: the pair has none", labels),
+          .wasted = metrics_.OptionalGauge("swiftcache_elastic_unit_wasted_bytes",
+                                           "Bytes of one elastic unit that padding wastes", labels)};
+}
+
+void LeaseMetrics::EngineRemoved(const std::string& engine) {
+  for (auto unit = units_.begin(); unit != units_.end();) {
+    const auto next = std::next(unit);
+    if (unit->first.first == engine || unit->first.second == engine) {
+      unit->second.bytes.Set(std::nullopt);
+      unit->second.wasted.Set(std::nullopt);
+      units_.erase(unit);
+    }
+    unit = next;
   }
 }
 

@@ -413,6 +413,14 @@ TEST_F(BrokerLoopLeaseTest, MetricsCountStepsAndBytes) {
   }
 }
 
+TEST_F(BrokerLoopLeaseTest, AnEngineThatLeavesTakesTheUnitsOfItsPairsAlong) {
+  RegisterPair();
+  ASSERT_TRUE(Request(CallerNamed("chat"), 5).ok());
+  ASSERT_TRUE(Deregister("code").ok());
+  ASSERT_TRUE(Heartbeat("chat", {}).ok());  // the message before is done
+  EXPECT_EQ(metrics_.Serialize().find("swiftcache_elastic_unit_bytes{"), std::string::npos);
+}
+
 TEST(BrokerLoopOptionsTest, OptionsOutOfRangeAreRefused) {
   RealClock clock;
   Metrics metrics;
