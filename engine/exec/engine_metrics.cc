@@ -90,7 +90,8 @@ EngineMetrics::EngineMetrics(Metrics& m, const Geometry& geometry)
       prompt_length_(m.Histogram("swiftcache_request_prompt_tokens", "Length of prompts answered", kLengthBuckets)),
       generation_length_(
           m.Histogram("swiftcache_request_generation_tokens", "Length of continuations", kLengthBuckets)),
-      step_seconds_(m.Histogram("swiftcache_step_seconds", "Time that a step computed", kKvBuckets)),
+      step_seconds_(m.Histogram("swiftcache_step_seconds",
+                                "Time that a step computed, with all of it that was cut short", kKvBuckets)),
       step_sequences_(m.Histogram("swiftcache_step_sequences", "Sequences in a step", kSequenceBuckets)),
       step_tokens_(m.Histogram("swiftcache_step_tokens", "Tokens computed in a step", kLengthBuckets)),
       prompt_tokens_{m.Counter("swiftcache_prompt_tokens_total", "Prompt tokens of continuations that got a token"),
@@ -108,7 +109,8 @@ EngineMetrics::EngineMetrics(Metrics& m, const Geometry& geometry)
       donor_tokens_(m.Counter(kSource, kSourceHelp, {{"source", "donor"}})),
       cache_queries_(m.Counter("vllm:prefix_cache_queries_total", "Prompt tokens looked up in the prefix cache")),
       cache_hits_(m.Counter("vllm:prefix_cache_hits_total", "Prompt tokens found in the prefix cache")),
-      steps_(m.Counter("swiftcache_steps_total", "Steps of the loop")),
+      steps_(m.Counter("swiftcache_steps_total", "Steps of the loop, without what was cut short")),
+      steps_cut_(m.Counter("swiftcache_steps_cut_total", "Times that a step was cut short for a lease")),
       evictions_(m.Counter("swiftcache_kv_blocks_evicted_total", "Cached blocks given up for their room")),
       read_in_place_(
           m.Counter("swiftcache_kv_read_in_place_bytes_total", "KV of leases that steps read where it lies")),
@@ -214,6 +216,8 @@ void EngineMetrics::Computed(absl::Duration time, const sched::StepPlan& plan) {
   step_sequences_.Observe(static_cast<double>(plan.chunks.size()));
   step_tokens_.Observe(static_cast<double>(tokens));
 }
+
+void EngineMetrics::CutShort() { steps_cut_.Increment(); }
 
 void EngineMetrics::Finished(int64_t prompt_tokens, int64_t output_tokens, absl::Duration decoding) {
   prompt_length_.Observe(static_cast<double>(prompt_tokens));

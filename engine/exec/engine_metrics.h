@@ -47,8 +47,10 @@ class EngineMetrics {
   void Reclaimed(absl::Duration since_needed);
   /// A step read KV of leases where it lies.
   void ReadInPlace(int64_t bytes);
-  /// A step that computed.
+  /// A step that has its tokens, with all its `time`: also of the tries before that were cut short.
   void Computed(absl::Duration time, const sched::StepPlan& plan);
+  /// A try of a step that has none, as a lease had to be dealt with first.
+  void CutShort();
   /// A continuation that got all its tokens: `decoding` from the first to the last.
   void Finished(int64_t prompt_tokens, int64_t output_tokens, absl::Duration decoding);
   /// A request that was not taken. REQUIRES: !why.ok().
@@ -117,8 +119,8 @@ class EngineMetrics {
       &time_per_output_token_, &prompt_length_, &generation_length_, &step_seconds_, &step_sequences_, &step_tokens_;
   CounterPair prompt_tokens_, generation_tokens_, preemptions_, stopped_, length_, aborted_;
   prometheus::Counter &computed_tokens_, &local_tokens_, &donor_tokens_, &cache_queries_, &cache_hits_, &steps_,
-      &evictions_, &read_in_place_, &starved_refused_, &starved_cut_, &saved_tokens_, &again_for_loans_tokens_,
-      &again_for_losses_tokens_;
+      &steps_cut_, &evictions_, &read_in_place_, &starved_refused_, &starved_cut_, &saved_tokens_,
+      &again_for_loans_tokens_, &again_for_losses_tokens_;
   GaugePair running_, waiting_;
   prometheus::Gauge &free_blocks_, &used_blocks_, &leased_out_blocks_, &withheld_blocks_, &slot_blocks_,
       &leased_in_blocks_, &leased_in_used_blocks_, &cached_blocks_, &cache_usage_;

@@ -212,8 +212,9 @@ bool StepLoop::RunStep(const sched::StepPlan& plan) {
     return false;
   }
   ++steps_;
-  meter_.Computed(plan,
-                  {.in_place_bytes = forward_.in_place_bytes(), .whole = !outcome->cut_short && !outcome->goes_on});
+  meter_.Computed(
+      plan,
+      {.in_place_bytes = forward_.in_place_bytes(), .cut_short = outcome->cut_short, .goes_on = outcome->goes_on});
   if (!outcome->cut_short || !outcome->lost.empty()) scheduler_.NoteComputed(plan);
   if (sharing_) sharing_->borrowing().EndReads(outcome->lost);
   cut_short_in_a_row_ = outcome->cut_short ? cut_short_in_a_row_ + 1 : 0;

@@ -40,9 +40,11 @@ void StepMeter::Computed(const sched::StepPlan& plan, const Outcome& outcome) {
   const bool streamed = streamer_ != nullptr && !streamer_->empty();
   if (streamed) metrics_.Stalled(after.stall - before_.stall);
   if (outcome.in_place_bytes > 0) metrics_.ReadInPlace(outcome.in_place_bytes);
-  metrics_.Computed(computed_ - begin_, plan);
+  step_time_ = computed_ - begin_ + (outcome.goes_on ? step_time_ : absl::ZeroDuration());
+  outcome.cut_short ? metrics_.CutShort() : metrics_.Computed(step_time_, plan);
   ChargePrefills(plan, after);
-  if (transport_ == nullptr || !outcome.whole || streamed || outcome.in_place_bytes > 0) return;
+  const bool whole = !outcome.cut_short && !outcome.goes_on;
+  if (transport_ == nullptr || !whole || streamed || outcome.in_place_bytes > 0) return;
   if (after.transport.stored_bytes == before_.transport.stored_bytes) NoteInterference(plan, after);
 }
 

@@ -4,7 +4,7 @@
 //
 //   meter.Begin();
 //   ...plan, forward...
-//   meter.Computed(plan, {.in_place_bytes = 4096, .whole = true});
+//   meter.Computed(plan, {.in_place_bytes = 4096});
 //   ...sample... meter.FirstToken(continuation);
 #pragma once
 
@@ -39,7 +39,8 @@ class StepMeter {
  public:
   struct Outcome {
     int64_t in_place_bytes = 0;  // of leases, read where they lie
-    bool whole = true;           // not cut short
+    bool cut_short = false;      // it has no tokens; and
+    bool goes_on = false;        // behind what the one before had computed, which was cut short
   };
   /// `transport`: null in an engine that shares nothing; `streamer`: null where nothing is streamed.
   StepMeter(const Clock& clock, EngineMetrics* metrics, const transport::Transport* transport,
@@ -70,6 +71,7 @@ class StepMeter {
   const transport::Transport* const transport_;
   const LayerStreamer* const streamer_;
   absl::Time begin_, computed_;
+  absl::Duration step_time_;  // of the latest step, with all of it that was cut short
   Moved before_;
   struct Measured {
     absl::Time end;

@@ -36,6 +36,7 @@ TEST_F(GoingOnTest, AStepGoesOnWhereItWasCut) {
   harness_.during_layer = nullptr;
   EXPECT_EQ(layers, (std::vector<int64_t>{3, 4, 5, 6, 7, 8, 9}));
   EXPECT_EQ(harness_.load().kv_blocks_leased_in, 0) << "it reads what has come home";
+  EXPECT_NE(harness_.scrape().find("swiftcache_steps_cut_total 1\n"), std::string::npos);
   harness_.RunAll();
   ExpectRight(*reader, reader_prompt_);
 }

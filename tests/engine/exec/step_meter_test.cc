@@ -175,6 +175,27 @@ TEST_F(StreamedStepTest, WhatMovesAfterTheFirstTokenIsNotChargedToThePrefill) {
   EXPECT_NEAR(absl::ToDoubleSeconds(continuation_->prefill.load), 0.003, 1e-9);
 }
 
+TEST_F(StreamedStepTest, AStepThatIsCutShortIsOneStepWithAllItsTime) {
+  const auto step = [&](bool cut_short, bool goes_on) {
+    meter_.Begin();
+    streamer_.Begin();
+    clock_.Advance(absl::Milliseconds(10));
+    meter_.Computed(plan_, {.cut_short = cut_short, .goes_on = goes_on});
+  };
+  step(/*cut_short=*/true, /*goes_on=*/false);
+  step(true, true);
+  EXPECT_EQ(ValueOf(registry_.Serialize(), "swiftcache_step_seconds_count"), 0);
+  step(false, true);
+  step(true, false);
+  step(false, false);  // anew
+  const std::string scrape = registry_.Serialize();
+  EXPECT_EQ(ValueOf(scrape, "swiftcache_steps_total"), 2);
+  EXPECT_EQ(ValueOf(scrape, "swiftcache_steps_cut_total"), 3);
+  EXPECT_EQ(ValueOf(scrape, "swiftcache_step_tokens_sum"), 2 * 3);
+  EXPECT_EQ(ValueOf(scrape, "swiftcache_step_sequences_count"), 2);
+  EXPECT_NEAR(ValueOf(scrape, "swiftcache_step_seconds_sum"), 0.03 + 0.01, 1e-9);
+}
+
 // A donor that decodes, ten milliseconds a step, eleven while a borrower is at its memory.
 class DonorStepTest : public StreamedStepTest {
  protected:
@@ -193,7 +214,7 @@ class DonorStepTest : public StreamedStepTest {
       if (traffic == Traffic::kOwnStore) stats.stored_bytes += 100;
       transport_.SetStats(stats);
       clock_.Advance((traffic == Traffic::kNone ? 10 : 11) * tenth_of_a_step_);
-      meter_.Computed(plan_, {.whole = whole});
+      meter_.Computed(plan_, {.cut_short = !whole});
     }
   }
   double TrafficSeconds(const std::string& which) const {
