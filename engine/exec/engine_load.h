@@ -21,7 +21,8 @@ struct EngineLoad {
   int64_t kv_blocks_leased_out = 0;  // lent to others: in none of the other three
   int64_t kv_blocks_withheld = 0;    // nobody's until there is other memory to lay there: likewise
   int64_t kv_blocks_slots = 0;       // through which leased ones are streamed: likewise
-  int64_t kv_blocks_leased_in = 0, kv_blocks_leased_in_used = 0;  // of others; used: by sequences or the prefix cache
+  int64_t kv_blocks_leased_in = 0, kv_blocks_leased_in_used = 0;  // of others; used: by sequences or the prefix cache,
+  int64_t kv_blocks_leased_in_held = 0;                           // of these by sequences
   std::optional<absl::Duration> decode_bound;  // of the longest sequence that own memory and leases hold at present
   int64_t steps_total = 0, preemptions_total = 0, evicted_blocks_total = 0;
   int64_t prompt_tokens_computed = 0, prompt_tokens_local = 0, prompt_tokens_donor = 0;  // since the start, by source

@@ -14,6 +14,8 @@ const char kBlocksHelp[] =
     "Blocks of KV: of the own arena free, used, leased_out, slots through which leased ones are streamed, or withheld "
     "until there is other memory to lay in their place, of others' arenas leased_in; those that only the prefix cache "
     "holds count as free";
+const char kUsageHelp[] =
+    "Share of the KV blocks that requests hold, 0 to 1: of own ones, what is lent included, and of leased ones";
 const char kDecodeBoundHelp[] =
     "Least time of an output token of the longest sequence that own memory and leases hold: its KV that must lie in "
     "leases over the rate of the link; absent without leases, a link, or a known rate";
@@ -132,7 +134,7 @@ EngineMetrics::EngineMetrics(Metrics& m, const Geometry& geometry)
       leased_in_used_blocks_(m.Gauge("swiftcache_kv_leased_in_used_blocks", "Leased blocks that hold KV")),
       cached_blocks_(
           m.Gauge("swiftcache_kv_cached_blocks", "Free blocks that the prefix cache holds until they are needed")),
-      cache_usage_(m.Gauge("vllm:kv_cache_usage_perc", "Used share of the KV blocks, 0 to 1")),
+      cache_usage_(m.Gauge("vllm:kv_cache_usage_perc", kUsageHelp)),
       decode_bound_(
           m.OptionalGauge("swiftcache_decode_bound_seconds", kDecodeBoundHelp, {{"transport", geometry.transport}})),
       prefill_interference_(m, "prefill"),
@@ -284,8 +286,11 @@ void EngineMetrics::SetLoad(const EngineLoad& load) {
   leased_in_used_blocks_.Set(load.kv_blocks_leased_in_used);
   cached_blocks_.Set(load.kv_blocks_cached);
   slot_blocks_.Set(load.kv_blocks_slots);
-  const int64_t usable = load.kv_blocks_total - load.kv_blocks_slots - load.kv_blocks_withheld;
-  cache_usage_.Set(static_cast<double>(load.kv_blocks_used) / static_cast<double>(std::max<int64_t>(1, usable)));
+  // What is lent is room, as what is cached is: it comes back when a request needs it.
+  const int64_t usable =
+      load.kv_blocks_total - load.kv_blocks_slots - load.kv_blocks_withheld + load.kv_blocks_leased_in;
+  const int64_t held = load.kv_blocks_used + load.kv_blocks_leased_in_held;
+  cache_usage_.Set(static_cast<double>(held) / static_cast<double>(std::max<int64_t>(1, usable)));
   decode_bound_.Set(load.decode_bound ? std::optional(absl::ToDoubleSeconds(*load.decode_bound)) : std::nullopt);
   RaiseTo(evictions_, load.evicted_blocks_total);
   RaiseTo(saved_tokens_, load.sharing.saved_tokens);

@@ -318,6 +318,7 @@ EngineLoad StepLoop::load() const {
           .kv_blocks_slots = static_cast<int64_t>(cache_.reserved().size()),
           .kv_blocks_leased_in = leased.total,
           .kv_blocks_leased_in_used = leased.used + leased.cached,
+          .kv_blocks_leased_in_held = leased.used,
           .decode_bound =
               decode_bound_.OfLongest(cache_.num_usable_local(), cache_.num_usable() - cache_.num_usable_local()),
           .steps_total = steps_,

@@ -56,6 +56,19 @@ TEST(EngineMetricsTest, ACacheIsFullWhereRequestsHoldAllThatTheyMay) {
   EXPECT_EQ(ValueOf(registry.Serialize(), "swiftcache_kv_blocks{state=\"slots\"}"), 5);
 }
 
+TEST(EngineMetricsTest, ACacheHasRoomInWhatItLeasesAndInWhatItLends) {
+  Metrics registry;
+  EngineMetrics metrics(registry, {.block_tokens = kBlockTokens, .num_blocks = 20});
+  metrics.SetLoad({.kv_blocks_total = 20,
+                   .kv_blocks_used = 20,
+                   .kv_blocks_leased_in = 20,
+                   .kv_blocks_leased_in_used = 15,
+                   .kv_blocks_leased_in_held = 10});
+  EXPECT_EQ(ValueOf(registry.Serialize(), "vllm:kv_cache_usage_perc"), 0.75);
+  metrics.SetLoad({.kv_blocks_total = 20, .kv_blocks_used = 5, .kv_blocks_leased_out = 15});
+  EXPECT_EQ(ValueOf(registry.Serialize(), "vllm:kv_cache_usage_perc"), 0.25);
+}
+
 TEST(StepMeterTest, APrefillsTimeIsItsStepsAndTheRestIsTheQueue) {
   HarnessOptions options;
   options.engine.max_num_seqs = 1;
