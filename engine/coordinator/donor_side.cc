@@ -146,7 +146,7 @@ void DonorSide::HandOut(const Lease& lease, const absl::Status& ready) {
 
 void DonorSide::Do(const Donor::SendRevoke& a) {
   transport_->SendRevoke(a.id, a.time_left);
-  counters_.revoked.Increment();
+  if (!a.again) counters_.revoked.Increment();
 }
 
 void DonorSide::Do(const Donor::TakeBack& a) {

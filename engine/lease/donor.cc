@@ -142,7 +142,7 @@ void Donor::BorrowerOpened(kv::LeaseId id, absl::Time now) {
     return;
   }
   if (entry->phase == Phase::kRevoking) {
-    actions_.emplace_back(SendRevoke{id, std::max(absl::ZeroDuration(), entry->deadline - now)});
+    actions_.emplace_back(SendRevoke{id, std::max(absl::ZeroDuration(), entry->deadline - now), /*again=*/true});
     return;
   }
   entry->phase = Phase::kActive;
@@ -314,10 +314,10 @@ void Donor::WantBack(Entry& entry, Ending ending, const std::string& why, absl::
 }
 
 void Donor::AskBack(Entry& entry, absl::Time now, absl::Duration time_left) {
-  entry.phase = Phase::kRevoking;
+  const bool again = std::exchange(entry.phase, Phase::kRevoking) == Phase::kRevoking;
   entry.deadline = now + time_left;
   none_overdue_before_ = std::min(none_overdue_before_, entry.deadline);
-  actions_.emplace_back(SendRevoke{entry.lease.id, time_left});
+  actions_.emplace_back(SendRevoke{entry.lease.id, time_left, again});
 }
 
 void Donor::FenceOverdue(absl::Time now) {

@@ -99,6 +99,7 @@ class Donor {
   struct SendRevoke {
     kv::LeaseId id;
     absl::Duration time_left;
+    bool again = false;  // it was sent before
   };
   struct Fence {  // transport: ends the grant; when it returns no borrower can read or write the extent any more
     kv::LeaseId id;

@@ -64,5 +64,16 @@ TEST_F(ReclaimTest, WhatAnEngineThatEndsTakesBackIsNoReclaim) {
   EXPECT_EQ(Metric("swiftcache_lease_late_total"), 0);
 }
 
+TEST_F(ReclaimTest, ALeaseThatIsAskedBackAgainIsRevokedOnce) {
+  Start({.revoke_deadline = absl::Milliseconds(50)});
+  Lend(7);
+  coordinator_->AskBackAll(clock_.Now() + absl::Seconds(30));
+  ASSERT_TRUE(transport_.log().WaitFor("SendRevoke 7"));
+  coordinator_->NeedBack(2, 2);
+  ASSERT_TRUE(transport_.log().WaitFor("SendRevoke 7", 2)) << "it has less time";
+  Settle();
+  EXPECT_EQ(Metric("swiftcache_lease_revoked_total"), 1);
+}
+
 }  // namespace
 }  // namespace swiftcache::engine::coordinator
