@@ -33,6 +33,8 @@ def pytest_addoption(parser):
 
 def pytest_configure(config):
     config.addinivalue_line("markers", "last: runs when all others have run, of which it tells")
+    # A test whose thread died has shown less than it says.
+    config.addinivalue_line("filterwarnings", "error::pytest.PytestUnhandledThreadExceptionWarning")
 
 
 def pytest_collection_modifyitems(items):

@@ -148,7 +148,11 @@ class Link:
                 if not self.whole:
                     near.close()
                     continue
-                far = socket.create_connection(self.target)
+                try:
+                    far = socket.create_connection(self.target)
+                except OSError:  # nobody listens there just now
+                    near.close()
+                    continue
                 self.sockets |= {near, far}
             for pair in ((near, far), (far, near)):
                 threading.Thread(target=self._pump, args=pair, daemon=True).start()

@@ -10,6 +10,7 @@ while all compute. Tokens of random weights say nothing: sharing.py compares tok
 
 Exit code 1: something that had to happen did not. Figures that miss what was asked are said and no failure."""
 import concurrent.futures
+import contextlib
 import pathlib
 import random
 import statistics
@@ -75,23 +76,27 @@ class Run(Figures):
         stop = threading.Event()
 
         def talk():
+            """How many prompts were answered."""
+            answered = 0
             while not stop.is_set():
-                try:
+                with contextlib.suppress(Refused):  # while nobody has memory to lend
                     self.cluster.ask("chat", self.fresh(2 * OWN), 4)
-                except Refused:
-                    pass  # while nobody has memory to lend
+                    answered += 1
+            return answered
 
-        talker = threading.Thread(target=talk)
-        talker.start()
         donor = self.donors[0]
-        before = self.lent_bytes(donor)
         sequences = 16
         length = self.worker_tokens // sequences - 64  # all of the donor's memory
-        with concurrent.futures.ThreadPoolExecutor(sequences) as pool:
-            list(pool.map(lambda _: self.cluster.ask("donor0", self.fresh(length), 32), range(sequences)))
-        after = self.lent_bytes(donor)
-        stop.set()
-        talker.join()
+        with concurrent.futures.ThreadPoolExecutor(sequences + 1) as pool:
+            talker = pool.submit(talk)
+            try:
+                before = self.lent_bytes(donor)
+                list(pool.map(lambda _: self.cluster.ask("donor0", self.fresh(length), 32), range(sequences)))
+                after = self.lent_bytes(donor)
+            finally:
+                stop.set()
+            answered = talker.result()
+        self.expect(answered > 0, "the large model answered nothing meanwhile")
         count, late, mean_ms = reclaims([donor])
         self.expect(count > 0 and before > 0, f"nothing was taken back: {before / 2**30:.2f} GiB were lent")
         self.row("lent by a donor before it needs its memory, and after", f"{before / 2**30:.2f}, {after / 2**30:.2f} GiB", "1 GiB or more goes back")

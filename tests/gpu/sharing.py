@@ -14,6 +14,7 @@ Exit code 1: a token was wrong, or something that had to happen did not. Figures
 failure."""
 import argparse
 import concurrent.futures
+import contextlib
 import json
 import os
 import pathlib
@@ -228,6 +229,21 @@ class Run(Figures):
                 print(f"WRONG  {what}: the prompt of {len(self.prompts[i])} tokens gave other tokens than alone")
         return times
 
+    @contextlib.contextmanager
+    def talking(self, what, prompts, may_refuse=False):
+        """Meanwhile `chat` is asked these prompts again and again."""
+        ending = threading.Event()
+        with concurrent.futures.ThreadPoolExecutor() as pool:
+            talker = pool.submit(lambda: sum(len(self.compare(what, prompts, may_refuse)) for _ in iter(ending.is_set, True)))
+            try:
+                yield
+            finally:
+                ending.set()
+            compared = talker.result()
+        if compared == 0:
+            self.wrong += 1
+            print(f"WRONG  {what}: no answer was compared")
+
     def leased(self):
         return self.chat.metric("swiftcache_kv_blocks", 'state="leased_in"')
 
@@ -250,21 +266,12 @@ class Run(Figures):
     def reclaim(self):
         """Donors need their memory while chat goes on: 24 prompts, or twice as many, of 1,900 tokens, and long enough at it to be
         there together."""
-        stop = threading.Event()
-
-        def talk():
-            while not stop.is_set():
-                self.compare("while donors take their memory back", [2, 4], may_refuse=True)
-
-        talker = threading.Thread(target=talk)
-        talker.start()
-        for round in range(20):
-            with concurrent.futures.ThreadPoolExecutor(self.asks) as pool:
-                list(pool.map(lambda i: self.cluster.ask(f"donor{i % 2}", self.fresh(1900), 120), range(self.asks)))
-            if reclaims(self.donors)[0] >= 3:
-                break
-        stop.set()
-        talker.join()
+        with self.talking("while donors take their memory back", [2, 4], may_refuse=True):
+            for _ in range(20):
+                with concurrent.futures.ThreadPoolExecutor(self.asks) as pool:
+                    list(pool.map(lambda i: self.cluster.ask(f"donor{i % 2}", self.fresh(1900), 120), range(self.asks)))
+                if reclaims(self.donors)[0] >= 3:
+                    break
         count, late, mean_ms = reclaims(self.donors)
         self.wrong += count == 0
         self.row("prompts that were refused meanwhile, for want of memory", f"{len(self.refused)}")
@@ -278,12 +285,8 @@ class Run(Figures):
         prompt = self.fresh(400)
         for _ in range(6):
             alone.append(self.cluster.ask("donor0", prompt, 100).pace)
-            stop = threading.Event()
-            talker = threading.Thread(target=lambda: [self.compare("beside a donor that decodes", [4]) for _ in iter(stop.is_set, True)])
-            talker.start()
-            beside.append(self.cluster.ask("donor0", prompt, 100).pace)
-            stop.set()
-            talker.join()
+            with self.talking("beside a donor that decodes", [4]):
+                beside.append(self.cluster.ask("donor0", prompt, 100).pace)
         self.row("a donor's time a token, its borrower at work, over that alone",
                  f"{statistics.median(beside) / statistics.median(alone):.3f}", "on one GPU they also share what computes")
 
