@@ -16,10 +16,10 @@ import concurrent.futures
 import random
 import re
 import statistics
-import threading
 import time
 
-from sides import TOKEN_BYTES, Asker, Conversations, Revoker, arguments, go_duration, interval, percentile, random_tokens, ratio_interval, run
+from sides import (TOKEN_BYTES, Asker, Conversations, Revoker, arguments, beside, go_duration, interval, percentile,
+                   random_tokens, ratio_interval, run)
 
 BLOCK_TOKENS = 16
 
@@ -31,7 +31,7 @@ def reclaim(bench):
     own, lends, prompt, need = 256, 1536, 1100, 1400  # tokens
     least = prompt // BLOCK_TOKENS // 2  # blocks
     side = bench.side("reclaim", own, (lends,), window="100ms")  # soon it lends again
-    donor, name = side.donors[0], "donor0"
+    donor, name, pool = side.donors[0], "donor0", concurrent.futures.ThreadPoolExecutor()
     for case in ("the donor decodes for another client", "its borrower is in the midst of a step"):
         times, until_taken, blocks, given_up = [], [], [], 0
         for _ in range(3 * bench.args.rounds):
@@ -43,10 +43,9 @@ def reclaim(bench):
             if lent < least:
                 continue
             if case.startswith("the donor"):
-                beside = threading.Thread(target=side.ask, args=(bench.tokens(16), 40, name))
+                other = pool.submit(side.ask, bench.tokens(16), 40, name)
             else:
-                beside = threading.Thread(target=side.ask, args=(words + bench.tokens(64), 1))
-            beside.start()
+                other = pool.submit(side.ask, words + bench.tokens(64), 1)
             time.sleep(bench.rng.uniform(0.02, 0.08))
             call, patience = side.begin(bench.tokens(need), 1, name), time.monotonic() + 20
             back = gone = None
@@ -56,7 +55,7 @@ def reclaim(bench):
                 back = re.search(r"what was lent is back (\S+) after it was needed, all of (\d+) blocks, and taken (\S+) later", log)
                 gone = re.search(r"blocks that were lent and needed the last \d+ are needed no more", log)
             call.cancel()
-            beside.join()
+            other.result()
             assert back or gone, f"what was needed did not come back in 20 s:\n{log}"
             if not back:  # another request has ended meanwhile, say
                 given_up += 1
@@ -81,23 +80,19 @@ class Borrowing:
         self.side, self.rng = side, random.Random(1)
         self.prompts = [random_tokens(self.rng, 400) for _ in range(6)]
 
-    def _ask(self):
-        i = 0
-        while not self.ending.is_set():
+    def ask(self, ending):
+        """Turn after turn; how many were answered."""
+        turn = 0
+        while not ending.is_set():
+            i = turn % len(self.prompts)
             grown = self.prompts[i] + random_tokens(self.rng, 32)
             self.prompts[i] = grown if len(grown) < 1000 else random_tokens(self.rng, 400)
             self.side.ask(self.prompts[i], 16)
-            i = (i + 1) % len(self.prompts)
+            turn += 1
+        return turn
 
-    def __enter__(self):
-        self.ending = threading.Event()
-        self.thread = threading.Thread(target=self._ask)
-        self.thread.start()
-        return self
 
-    def __exit__(self, *_):
-        self.ending.set()
-        self.thread.join()
+LEAST_ASKED = 2  # requests to the borrower in a window: one may be its last alone
 
 
 def slow_downs(bench, rounds):
@@ -107,11 +102,11 @@ def slow_downs(bench, rounds):
     local = bench.side("local", 9216, (8192,), ("--transport=none",), ("--transport=none",))
     load = {side.name: Borrowing(side) for side in (leased, local)}
     revoker = Revoker(bench, leased, (0.3, 1.0))
-    ratios = {"TTFT": [], "TPOT": []}
+    ratios, asked = {"TTFT": [], "TPOT": []}, {side.name: [] for side in (leased, local)}
     for _ in range(rounds):
         seen = {}
         for side in bench.rng.sample((leased, local), 2):
-            with load[side.name]:
+            with beside(load[side.name].ask) as borrower:
                 time.sleep(0.5)
                 prompts = [bench.tokens(128) for _ in range(6)]
                 if side is leased:
@@ -119,6 +114,7 @@ def slow_downs(bench, rounds):
                         answers = [side.ask(prompt, 24, model="donor0") for prompt in prompts]
                 else:
                     answers = [side.ask(prompt, 24, model="donor0") for prompt in prompts]
+            asked[side.name].append(borrower.result())
             seen[side.name] = (statistics.median(a.ttft for a in answers), statistics.median(a.tpot for a in answers))
         for i, name in enumerate(ratios):
             ratios[name].append(seen["leased"][i] / seen["local"][i])
@@ -127,6 +123,9 @@ def slow_downs(bench, rounds):
           f"blocks lent at the end: {donor.metric('swiftcache_kv_blocks', state='leased_out'):.0f}; prompt tokens found in leases: "
           f"{leased.chat.metric('swiftcache_prompt_tokens_by_source_total', source='donor'):.0f}")
     bench.asked("leases taken back", len(revoker.revoked), rounds, least=True)
+    for name, counts in asked.items():
+        print(f"requests to the borrower of {name} in each window: {' '.join(map(str, counts))}")
+        bench.asked(f"requests to the borrower of {name} in a window, the fewest", min(counts), LEAST_ASKED, least=True)
     return ratios
 
 

@@ -25,12 +25,11 @@ import re
 import signal
 import statistics
 import tempfile
-import threading
 import time
 
 import grpc
 from leases import ALONE, OWN, WARM_UP, Load, borrowing_sides, fill, first_tokens, print_revoked, take_turns
-from sides import Conversations, Revoker, arguments, percentile, run
+from sides import Conversations, Revoker, arguments, beside, percentile, run
 
 from conftest import wait_until  # of tests/e2e, which sides puts on the path
 from leasing import ARENA, BOUND, DONOR, PATIENT, WAIT, Client, Leasing, Talks, alone, half_lent_to, hits, storm
@@ -163,14 +162,8 @@ def unread_log(bench, leasing, talks):
         asyncio.run(ask_often(leasing.gateway.grpc, stubs, "chat", REQUESTS))
         assert leasing.count("chat", "swiftcache_log_lines_lost_total") > 0
         load = leasing.load(stubs, talks, "chat").until(hits(leasing, "chat"), "hits in leases")
-        ending = threading.Event()
-        operator = threading.Thread(target=storm, args=(leasing, bench.args.seed, ending, []))
-        operator.start()
-        try:
+        with beside(lambda ending: storm(leasing, bench.args.seed, ending, [])):
             load.until(lambda: taken_back(leasing) >= bench.args.samples, "enough revocations", WAIT + bench.args.samples)
-        finally:
-            ending.set()
-            operator.join()
         load.stop()
         none_is_late(bench, "a log that nobody reads", leasing)
         leasing.finish()

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The sides of a comparison: clusters of real processes that are asked the same, and what is said of their figures."""
 import argparse
+import concurrent.futures
+import contextlib
 import math
 import os
 import pathlib
@@ -59,6 +61,20 @@ def ratio_interval(above, below, p, rng, rounds=2000):
         a, b = zip(*rng.choices(pairs, k=len(pairs)))
         ratios.append(percentile(a, p) / percentile(b, p))
     return sorted(ratios)[int(rounds * 0.025)], sorted(ratios)[int(rounds * 0.975)]
+
+
+@contextlib.contextmanager
+def beside(work):
+    """`work` goes on in a thread of its own until it sees that the event it is given is set, as it is at the end of the block.
+    The block is given its future; what it raises, it raises in the block's place."""
+    ending = threading.Event()
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        running = pool.submit(work, ending)
+        try:
+            yield running
+        finally:
+            ending.set()
+        running.result()
 
 
 def go_duration(text):
@@ -208,12 +224,11 @@ class Asker:
         info.instance_id = instance_of(token)
         self.me = {"name": info.name, "instance_id": info.instance_id, "token": token}
         self.me["incarnation"] = self.broker.Register(broker_pb2.RegisterRequest(engine=info, token=token)).incarnation
-        self.gone = threading.Event()
-        self.heart = threading.Thread(target=self._beat, daemon=True)  # the broker ends the leases of who says nothing
-        self.heart.start()
+        self.alive = contextlib.ExitStack()
+        self.alive.enter_context(beside(self._beat))  # the broker ends the leases of who says nothing
 
-    def _beat(self):
-        while not self.gone.wait(0.5):
+    def _beat(self, ending):
+        while not ending.wait(0.5):
             self.broker.Heartbeat(self.pb.HeartbeatRequest(**self.me))
 
     def lent(self):
@@ -247,8 +262,7 @@ class Asker:
                 assert error.code() is grpc.StatusCode.NOT_FOUND, error  # it has ended: an asker keeps nothing alive
         while self.lent() > 0:
             time.sleep(0.01)
-        self.gone.set()
-        self.heart.join()
+        self.alive.close()
         self.broker.Deregister(self.pb.DeregisterRequest(
             **{key: self.me[key] for key in ("name", "instance_id", "token")}))
 
@@ -261,7 +275,6 @@ class Revoker:
         self.pb, self.bench, self.side, self.every = broker_pb2, bench, side, every
         self.broker = broker_pb2_grpc.BrokerServiceStub(grpc.insecure_channel(side.cluster.broker.grpc))
         self.tried, self.revoked = set(), set()  # the broker did revoke the latter; the others had ended
-        self.stopping = threading.Event()
 
     def in_use(self):
         """By the borrower's log: a lease that it has not opened yet comes back at once, and is no measurement."""
@@ -269,8 +282,8 @@ class Revoker:
         opened, ended = (set(re.findall(rf"lease (\d+) {end}", log)) for end in (r"of \d+ blocks from \S+ is in use", "is out of use"))
         return sorted(opened - ended - self.tried)
 
-    def _revoke(self):
-        while not self.stopping.wait(self.bench.rng.uniform(*self.every)):
+    def _revoke(self, ending):
+        while not ending.wait(self.bench.rng.uniform(*self.every)):
             leases = self.in_use()
             if not leases:
                 continue
@@ -283,14 +296,12 @@ class Revoker:
                 assert error.code() is grpc.StatusCode.NOT_FOUND, error
 
     def __enter__(self):
-        self.stopping.clear()
-        self.thread = threading.Thread(target=self._revoke)
-        self.thread.start()
+        self.running = beside(self._revoke)
+        self.running.__enter__()
         return self
 
-    def __exit__(self, *_):
-        self.stopping.set()
-        self.thread.join()
+    def __exit__(self, *error):
+        return self.running.__exit__(*error)
 
     def times(self):
         """Seconds, by every lease that this revoked."""

@@ -4,8 +4,25 @@ crashed or did not run."""
 import os
 import subprocess
 import sys
+import time
 
+import grpc
+import pytest
 from conftest import ROOT
+
+sys.path.insert(0, str(ROOT / "tests" / "bench"))
+from sides import beside  # noqa: E402
+
+
+def test_load_that_fails_fails_its_window():
+    def ask(ending):
+        raise grpc.RpcError("refused")
+
+    with pytest.raises(grpc.RpcError, match="refused"), beside(ask):
+        time.sleep(0.01)
+    with beside(lambda ending: ending.wait(60) and 7) as answered:
+        pass
+    assert answered.result() == 7
 
 
 def test_a_test_whose_thread_dies_fails(tmp_path):
