@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -108,12 +109,26 @@ class Process:
         self.log = log
         with open(log, "w") as out:
             self.child = subprocess.Popen([str(a) for a in argv], stdout=subprocess.PIPE, stderr=stderr or out, text=True)
-        line = self.child.stdout.readline()
+        line = self._first_line(2 * WAIT)
         found = re.search(r"listening grpc=(\S+) http=(\S+)", line)
         if not found:
-            self.child.wait(WAIT)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.child.wait(WAIT)
+            self.kill()
             pytest.fail(f"{argv[0]} printed {line!r}, exit code {self.child.returncode}, log: {self.text()[-2000:]}")
         self.grpc, self.http = found.groups()
+
+    def _first_line(self, seconds):
+        """What there is of it when its time is over: then it is killed."""
+        patience = threading.Timer(seconds, self.child.kill)
+        patience.start()
+        try:
+            return self.child.stdout.readline()
+        except BaseException:
+            self.kill()
+            raise
+        finally:
+            patience.cancel()
 
     def text(self):
         return pathlib.Path(self.log).read_text()

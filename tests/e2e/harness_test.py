@@ -2,16 +2,34 @@
 """What tests and benches stand on: servers that never come up are killed, load that fails is told of, and so are stages that
 crashed or did not run."""
 import os
+import pathlib
 import subprocess
 import sys
 import time
 
+import conftest
 import grpc
 import pytest
-from conftest import ROOT
+from conftest import ROOT, Process
 
 sys.path.insert(0, str(ROOT / "tests" / "bench"))
 from sides import beside  # noqa: E402
+
+
+def runs(pid):
+    """A child that has ended and waits for its parent is gone, too."""
+    try:
+        return pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+@pytest.mark.parametrize("said", ["", "listen", "I listen somewhere\\n"])
+def test_a_server_that_never_says_where_it_listens_is_killed(said, tmp_path, monkeypatch):
+    monkeypatch.setattr(conftest, "WAIT", 0.3)
+    with pytest.raises(pytest.fail.Exception, match="sh printed"):
+        Process(["sh", "-c", f"echo $$ >{tmp_path}/pid; printf '{said}'; exec sleep 1000"], tmp_path / "log")
+    assert not runs((tmp_path / "pid").read_text().strip())
 
 
 def test_load_that_fails_fails_its_window():

@@ -22,12 +22,7 @@ UNMAP = 10  # seconds until a dead donor's memory is unmapped: one is promised, 
 def starving(binaries, tmp_path_factory, stubs, talks):
     """A cluster without donors, and the refusals of the long prompt, by model: the one that may lease waits for leases
     ten seconds, while other tests run."""
-    cluster, refusals = Leasing(binaries, tmp_path_factory.mktemp("starving")), {}
-    cluster.begin()
-    cluster.engine("lone", SMALL, "--transport=none")
-    cluster.engine("chat", SMALL)
-    cluster.ready("lone", "chat")
-    client = Client(cluster.gateway.grpc, stubs)
+    cluster, refusals, threads = Leasing(binaries, tmp_path_factory.mktemp("starving")), {}, []
 
     def ask(model):
         try:
@@ -35,13 +30,20 @@ def starving(binaries, tmp_path_factory, stubs, talks):
         except grpc.RpcError as error:
             refusals[model] = (error.code(), error.details())
 
-    threads = [threading.Thread(target=ask, args=(model,)) for model in ("lone", "chat")]
-    for thread in threads:
-        thread.start()
-    yield cluster, refusals
-    cluster.cleanup()
-    for thread in threads:
-        thread.join(150)
+    try:
+        cluster.begin()
+        cluster.engine("lone", SMALL, "--transport=none")
+        cluster.engine("chat", SMALL)
+        cluster.ready("lone", "chat")
+        client = Client(cluster.gateway.grpc, stubs)
+        for model in ("lone", "chat"):
+            threads.append(threading.Thread(target=ask, args=(model,)))
+            threads[-1].start()
+        yield cluster, refusals
+    finally:
+        cluster.cleanup()
+        for thread in threads:
+            thread.join(150)
     client.close()
 
 
