@@ -45,7 +45,11 @@ class Peer:
     def start(self, folder, argv, seconds, environment=None):
         with open(folder / f"{self.name}.log", "w") as log:
             self.child = subprocess.Popen([str(a) for a in argv], stdout=log, stderr=log, env={**os.environ, **(environment or {})})
-        wait_until(self.healthy, seconds, lambda: f"{self.name} answers: {pathlib.Path(log.name).read_text()[-2000:]}")
+        try:
+            wait_until(self.healthy, seconds, lambda: f"{self.name} answers: {pathlib.Path(log.name).read_text()[-2000:]}")
+        except BaseException:  # nobody else knows it yet
+            self.stop()
+            raise
 
     def healthy(self):
         try:
@@ -58,7 +62,10 @@ class Peer:
 
     def stop(self):
         self.child.terminate()
-        self.child.wait(30)
+        try:
+            self.child.wait(30)
+        finally:
+            self.child.kill()
 
 
 class Llama(Peer):

@@ -112,14 +112,18 @@ class Side:
         self.name, self.bench = name, bench
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix=f"{name}-", dir=bench.folder))
         self.cluster = Cluster(bench.binaries, self.folder)
-        self.cluster.start_broker(f"--scale_down_window={window}", *broker_flags)
-        self.cluster.start_gateway()
-        threads = f"--threads={bench.args.threads}"
-        self.donors = [self.cluster.start_engine(bench.args.model, f"donor{i}", threads, f"--kv_cache_bytes={tokens * TOKEN_BYTES}",
-                                                 *donor_flags) for i, tokens in enumerate(donors)]
-        self.chat = self.cluster.start_engine(bench.args.model, "chat", threads, f"--kv_cache_bytes={own * TOKEN_BYTES}",
-                                              *chat_flags)
-        self.cluster.wait_models("chat", *(f"donor{i}" for i in range(len(donors))))
+        try:
+            self.cluster.start_broker(f"--scale_down_window={window}", *broker_flags)
+            self.cluster.start_gateway()
+            threads = f"--threads={bench.args.threads}"
+            self.donors = [self.cluster.start_engine(bench.args.model, f"donor{i}", threads, f"--kv_cache_bytes={tokens * TOKEN_BYTES}",
+                                                     *donor_flags) for i, tokens in enumerate(donors)]
+            self.chat = self.cluster.start_engine(bench.args.model, "chat", threads, f"--kv_cache_bytes={own * TOKEN_BYTES}",
+                                                  *chat_flags)
+            self.cluster.wait_models("chat", *(f"donor{i}" for i in range(len(donors))))
+        except BaseException:  # what is not there whole nobody stops
+            self.cluster.cleanup()
+            raise
         self.stub = bench.rpc.GenerateServiceStub(grpc.insecure_channel(self.cluster.gateway.grpc))
 
     def begin(self, prompt, tokens, model):
@@ -130,8 +134,10 @@ class Side:
         return Answer(self.stub, self.bench.pb, prompt, tokens, model)
 
     def stop(self):
-        self.cluster.stop()
-        self.cluster.cleanup()
+        try:
+            self.cluster.stop()
+        finally:
+            self.cluster.cleanup()
 
 
 class Bench:
@@ -156,12 +162,16 @@ class Bench:
         return self
 
     def __exit__(self, *_):
-        self.stop_all()
-        self.temporary.cleanup()
+        try:
+            self.stop_all()
+        finally:
+            self.temporary.cleanup()
 
     def stop_all(self):
-        while self.sides:
-            self.sides.pop(0).stop()
+        """Each of them, whatever becomes of the others."""
+        with contextlib.ExitStack() as stops:
+            while self.sides:
+                stops.callback(self.sides.pop().stop)  # the last is called first
 
     def add(self, side):
         """Which is stopped at the end."""

@@ -1,19 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """What tests and benches stand on: servers that never come up are killed, load that fails is told of, and so are stages that
 crashed or did not run."""
+import contextlib
 import os
 import pathlib
 import subprocess
 import sys
 import time
+import types
 
 import conftest
 import grpc
 import pytest
-from conftest import ROOT, Process
+from conftest import ROOT, TINY, Process
 
 sys.path.insert(0, str(ROOT / "tests" / "bench"))
-from sides import beside  # noqa: E402
+from sides import Bench, Side, beside  # noqa: E402
 
 
 def runs(pid):
@@ -24,12 +26,41 @@ def runs(pid):
         return False
 
 
+def log_of(process):
+    with contextlib.suppress(OSError):
+        return os.readlink(process / "fd" / "2")
+
+
 @pytest.mark.parametrize("said", ["", "listen", "I listen somewhere\\n"])
 def test_a_server_that_never_says_where_it_listens_is_killed(said, tmp_path, monkeypatch):
     monkeypatch.setattr(conftest, "WAIT", 0.3)
     with pytest.raises(pytest.fail.Exception, match="sh printed"):
         Process(["sh", "-c", f"echo $$ >{tmp_path}/pid; printf '{said}'; exec sleep 1000"], tmp_path / "log")
     assert not runs((tmp_path / "pid").read_text().strip())
+
+
+def test_a_side_that_does_not_come_up_leaves_nothing(binaries, stubs, tmp_path):
+    args = types.SimpleNamespace(model=TINY / "tiny-llama-a", threads=1)
+    bench = types.SimpleNamespace(binaries=binaries, folder=tmp_path, rpc=stubs[1], args=args)
+    with pytest.raises(pytest.fail.Exception, match="no_such_flag"):
+        Side(bench, "side", 64, chat_flags=("--no_such_flag",))
+    logs = {str(path) for path in tmp_path.glob("*/*.log")}
+    assert len(logs) == 3 and not logs & {log_of(process) for process in pathlib.Path("/proc").glob("[0-9]*")}
+
+
+def test_one_side_that_cannot_be_stopped_leaves_no_other(tmp_path):
+    bench, stopped = Bench(types.SimpleNamespace(bin=tmp_path, seed=1)), []
+
+    class Stuck:
+        def stop(self):
+            stopped.append(self)
+            raise RuntimeError("it does not end")
+
+    for _ in range(3):
+        bench.add(Stuck())
+    with pytest.raises(RuntimeError, match="does not end"):
+        bench.stop_all()
+    assert len(stopped) == 3 and not bench.sides
 
 
 def test_load_that_fails_fails_its_window():
