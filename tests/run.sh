@@ -85,9 +85,10 @@ unit() {
   local preset=$1; shift
   GTEST_OUTPUT="json:$results/$preset-gtest/" ctest --preset "$preset" -j2 "$@"
 }
-# e2e NAME PYTEST_ARGS...: what the processes wrote stays with the results.
+# e2e NAME PYTEST_ARGS...: what the processes wrote stays with the results. In the foreground Ctrl-C reaches pytest, and pytest,
+# which ends its servers when it is interrupted, is interrupted when its time is over.
 e2e() {
-  "$venv/bin/python" -m pytest -q --basetemp "$results/$1" --junit-xml "$results/$1.junit.xml" "${@:2}"
+  timeout --foreground -s INT -k 60 "$($long && echo 6h || echo 2400)" "$venv/bin/python" -m pytest -q --basetemp "$results/$1" --junit-xml "$results/$1.junit.xml" "${@:2}"
 }
 python_env() {
   local ready; ready=$venv/.ready-$(sha256sum tests/requirements.txt | cut -c1-16)
