@@ -35,6 +35,7 @@ stage() {
     echo pass >"$results/$name.stage"
   elif [ $? -eq 77 ]; then
     tail -n 1 "$results/$name.log"
+    echo skip >"$results/$name.stage"
     return 77
   else
     echo "FAIL  $((SECONDS - begin)) s"
@@ -46,6 +47,8 @@ stage() {
 }
 skip() {  # skip NAME WHY
   printf '%-58sskipped: %s\n' "$1" "$2"
+  echo "$2" >"$results/$1.log"
+  echo skip >"$results/$1.stage"
 }
 finish() {
   python3 tests/tally.py "$results"

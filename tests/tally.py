@@ -3,7 +3,7 @@
 """Adds up what tests/run.sh left in a folder and prints `N passed, N failed` as the last line.
 
 Counted: every GoogleTest case (JSON), every pytest case (JUnit), every stage that is not a test runner itself, and every
-stage that failed without a failing case (a crash, a time-out).
+stage that failed without a failing case, or one of whose binaries did (a crash, a time-out). Listed, too: what was skipped.
 """
 import json
 import pathlib
@@ -53,21 +53,30 @@ def runner_cases(folder, stage):
         yield from junit_cases(junit) if junit.exists() else ()
 
 
-def fallen(log):
-    """What CTest says of binaries that ended without a report: `NAME (SEGFAULT), NAME (Timeout)`, or nothing."""
-    text = log.read_text(errors="replace") if log.exists() else ""
-    return ", ".join(re.findall(r"^\s+\d+ - (\S+ \(.+\))", text, re.MULTILINE))
+def text_of(log):
+    return log.read_text(errors="replace") if log.exists() else ""
+
+
+def fallen(folder, stage):
+    """What CTest says of binaries that ended without a failing case: `NAME (SEGFAULT), NAME (Timeout)`, or nothing."""
+    def told(name):
+        report = folder / f"{stage.removeprefix('unit-')}-gtest" / f"{name}.json"
+        return report.exists() and any(result == "fail" for _, result, _ in gtest_cases(report))
+
+    listed = re.findall(r"^\s+\d+ - (\S+) (\(.+\))", text_of(folder / f"{stage}.log"), re.MULTILINE)
+    return ", ".join(f"{name} {why}" for name, why in listed if not told(name))
 
 
 def cases(folder):
     for path in sorted(folder.glob("*.stage")):
-        stage, verdict, found = path.stem, path.read_text().strip(), []
+        stage, verdict, log, found = path.stem, path.read_text().strip(), path.with_suffix(".log"), []
         for name, result, message in runner_cases(folder, stage):
             found.append(result)
             yield f"{stage}: {name}", result, message
-        if verdict == "fail" and "fail" not in found:  # a crash, a time-out, a binary that is not there
-            log = folder / f"{stage}.log"
-            yield f"stage {stage}", "fail", f"{fallen(log)}; see {log}".removeprefix("; ")
+        if verdict == "skip":
+            yield f"stage {stage}", "skip", "".join(text_of(log).splitlines()[-1:])
+        elif verdict == "fail" and ("fail" not in found or fallen(folder, stage)):  # a crash, a time-out, no binary
+            yield f"stage {stage}", "fail", f"{fallen(folder, stage)}; see {log}".removeprefix("; ")
         elif "pass" not in found:
             yield f"stage {stage}", "fail" if stage.startswith(RUNNERS) else verdict, "no case ran"
 

@@ -80,3 +80,34 @@ def test_a_test_whose_thread_dies_fails(tmp_path):
     run = subprocess.run([sys.executable, "-m", "pytest", "-q", "-p", "conftest", "-p", "no:cacheprovider", "--rootdir", tmp_path, tmp_path],
                          capture_output=True, text=True, timeout=60, env={**os.environ, "PYTHONPATH": str(ROOT / "tests" / "e2e")})
     assert run.returncode == 1 and "ZeroDivisionError" in run.stdout and "1 failed" in run.stdout, run.stdout
+
+
+REPORT = """{"testsuites": [{"name": "KvTest", "testsuite": [{"name": "Counts", "result": "COMPLETED"%s}]}]}"""
+CTEST = "The following tests FAILED:\n\t  3 - kv_test (Failed)\n\t 12 - exec_test (SEGFAULT)\n"
+
+
+def tally(folder):
+    run = subprocess.run([sys.executable, ROOT / "tests" / "tally.py", folder], capture_output=True, text=True, timeout=60)
+    return run.returncode, run.stdout.splitlines()
+
+
+def stage(folder, name, verdict, log=""):
+    (folder / f"{name}.stage").write_text(verdict + "\n")
+    (folder / f"{name}.log").write_text(log)
+
+
+def test_a_binary_that_crashed_is_told_of_beside_a_case_that_failed(tmp_path):
+    reports = tmp_path / "release-gtest"
+    reports.mkdir()
+    (reports / "kv_test.json").write_text(REPORT % ', "failures": [{"failure": "kv_test.cc:7"}]')
+    stage(tmp_path, "unit-release", "fail", CTEST)
+    code, lines = tally(tmp_path)
+    assert code == 1 and lines[-1] == "0 passed, 2 failed", lines
+    assert lines[0] == "FAILED  unit-release: KvTest.Counts: kv_test.cc:7" and "exec_test (SEGFAULT); see " in lines[1]
+    assert "kv_test" not in lines[1]
+
+
+def test_a_stage_that_did_not_run_is_listed_with_its_reason(tmp_path):
+    stage(tmp_path, "structure", "pass")
+    stage(tmp_path, "arm", "skip", "looking\ntests/arm.sh: SKIPPED: no qemu\n")
+    assert tally(tmp_path) == (0, ["skipped 1 (stage arm): tests/arm.sh: SKIPPED: no qemu", "1 passed, 0 failed"])
