@@ -118,7 +118,7 @@ def revoked(side):
     return sum(int(donor.metric("swiftcache_lease_revoked_total")) for donor in side.donors)
 
 
-def print_ttft(bench, title, samples):
+def print_ttft(bench, title, samples, block):  # so many in a row may share what slowed one of them
     print(f"\n{title}: TTFT of turns 2 and later, ms")
     at = {p: {name: percentile(values, p) for name, values in samples.items()} for p in (50, 90, 99)}
     ratios = [(p, peer) for p, peer in ((99, "without"), (99, "all_local"), (50, "all_local")) if peer in samples]
@@ -129,12 +129,12 @@ def print_ttft(bench, title, samples):
     for side in LEASES:
         for peer, bound in (("without", 0.31), ("llama_host", 1)):
             if peer in samples:
-                low, high = ratio_interval(samples[side], samples[peer], 99, bench.rng)
+                low, high = ratio_interval(samples[side], samples[peer], 99, bench.rng, block)
                 bench.asked(f"p99 of {side} / {peer}, upper end of the 95 % interval, {len(samples[side])} pairs, from {low:.3f}", high, bound)
-        low, high = ratio_interval(samples[side], samples["all_local"], 99, bench.rng)
+        low, high = ratio_interval(samples[side], samples["all_local"], 99, bench.rng, block)
         bench.asked(f"p99 of {side} / all_local, upper end of the 95 % interval, from {low:.3f}", high, 1.15)
     for p in (99, 50):
-        low, high = ratio_interval(*(samples[name] for name in ALL_LOCAL[::-1]), p, bench.rng)
+        low, high = ratio_interval(*(samples[name] for name in ALL_LOCAL[::-1]), p, bench.rng, block)
         print(f"        p{p} of all_local_too / all_local, which are the same: {at[p]['all_local_too'] / at[p]['all_local']:.3f} "
               f"({low:.3f} to {high:.3f})")
 
@@ -209,7 +209,7 @@ def ttft(bench):
         lost = [answers[side.name].computed - answers["all_local"].computed for answers in requests]
         print(f"  {side.name}: {sum(n > 0 for n in lost)} of {len(requests)} turns computed {sum(lost)} tokens again")
         bench.asked(f"leases of {side.name} revoked meanwhile", revoked(side) - then, 1, least=True)
-    print_ttft(bench, "Closed loop, one client, busy neighbours", first_tokens(requests))
+    print_ttft(bench, "Closed loop, one client, busy neighbours", first_tokens(requests), Load.LONG_EVERY)
     print_revoked(bench, requests)
 
 
@@ -258,7 +258,8 @@ def ttft_open(bench):
             talks.answered(slot, ids)
         requests += [request for request in window.values() if request]
     print_slowest(requests)
-    print_ttft(bench, f"Poisson arrivals in windows of eight, {rate:.2f}/s (60 % of what the side without leases can serve)", first_tokens(requests))
+    print_ttft(bench, f"Poisson arrivals in windows of eight, {rate:.2f}/s (60 % of what the side without leases can serve)", first_tokens(requests),
+               len(talks.active))
 
 
 def longest(bench):

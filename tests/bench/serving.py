@@ -122,8 +122,8 @@ def compare(bench, title, all_talks, limits):
     for side, figure, p, peer, bound in limits:
         mine, theirs = ([getattr(a, figure) for a in by_name[name]] for name in (side, peer))
         low, high = unpaired_ratio_interval(mine, theirs, p, bench.rng)
-        bench.asked(f"{figure.upper()} p{p} of {side} / {peer} (95 % interval {low:.3f} to {high:.3f})",
-                    percentile(mine, p) / percentile(theirs, p), bound)
+        bench.asked(f"{figure.upper()} p{p} of {side} / {peer}, {percentile(mine, p) / percentile(theirs, p):.3f}: upper end of the 95 % "
+                    f"interval, from {low:.3f}", high, bound)
     for talks in all_talks:
         talks.answers.clear()
 

@@ -3,6 +3,7 @@
 import argparse
 import concurrent.futures
 import contextlib
+import itertools
 import math
 import os
 import pathlib
@@ -54,12 +55,19 @@ def interval(values, rng, rounds=2000):
     return medians[int(rounds * 0.025)], medians[int(rounds * 0.975)]
 
 
-def ratio_interval(above, below, p, rng, rounds=2000):
-    """95 % bootstrap interval of the ratio of two sides' percentiles; the same request stands at the same place in both."""
-    pairs, ratios = list(zip(above, below)), []
+def ratio_interval(above, below, p, rng, block=1, rounds=2000):
+    """95 % bootstrap interval of the ratio of two sides' percentiles; the same request stands at the same place in both.
+    `block`: as many in a row are drawn together, since one thing may have slowed all of them."""
+    pairs = list(zip(above, below))
+    return cluster_ratio_interval([pairs[i:i + block] for i in range(0, len(pairs), block)], p, rng, rounds)
+
+
+def cluster_ratio_interval(clusters, p, rng, rounds=2000):
+    """The same where each of `clusters` is a list of pairs that are drawn together."""
+    ratios = []
     for _ in range(rounds):
-        a, b = zip(*rng.choices(pairs, k=len(pairs)))
-        ratios.append(percentile(a, p) / percentile(b, p))
+        above, below = zip(*itertools.chain.from_iterable(rng.choices(clusters, k=len(clusters))))
+        ratios.append(percentile(above, p) / percentile(below, p))
     return sorted(ratios)[int(rounds * 0.025)], sorted(ratios)[int(rounds * 0.975)]
 
 

@@ -4,6 +4,7 @@ crashed or did not run."""
 import contextlib
 import os
 import pathlib
+import random
 import subprocess
 import sys
 import time
@@ -15,7 +16,7 @@ import pytest
 from conftest import ROOT, TINY, Process
 
 sys.path.insert(0, str(ROOT / "tests" / "bench"))
-from sides import Bench, Side, beside  # noqa: E402
+from sides import Bench, Side, beside, cluster_ratio_interval, ratio_interval  # noqa: E402
 
 
 def runs(pid):
@@ -80,6 +81,15 @@ def test_a_test_whose_thread_dies_fails(tmp_path):
     run = subprocess.run([sys.executable, "-m", "pytest", "-q", "-p", "conftest", "-p", "no:cacheprovider", "--rootdir", tmp_path, tmp_path],
                          capture_output=True, text=True, timeout=60, env={**os.environ, "PYTHONPATH": str(ROOT / "tests" / "e2e")})
     assert run.returncode == 1 and "ZeroDivisionError" in run.stdout and "1 failed" in run.stdout, run.stdout
+
+
+def test_what_slows_several_in_a_row_widens_the_interval():
+    rng = random.Random(1)
+    below = [1.0] * 300
+    above = [2.0 if i // 10 in (4, 9, 17) else 1.0 + rng.random() / 100 for i in range(300)]  # three long prompts, ten turns each
+    single, blocks = (ratio_interval(above, below, 95, random.Random(2), block=block) for block in (1, 10))
+    assert single[0] == blocks[1] == 2.0 and blocks[0] < 1.1, (single, blocks)
+    assert single == cluster_ratio_interval([[pair] for pair in zip(above, below)], 95, random.Random(2))
 
 
 REPORT = """{"testsuites": [{"name": "KvTest", "testsuite": [{"name": "Counts", "result": "COMPLETED"%s}]}]}"""
