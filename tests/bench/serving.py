@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Whole servers beside llama-server and vLLM, through OpenAI's HTTP: the same conversations, threads and weights, in turns.
+"""Whole servers beside llama-server and vLLM, through OpenAI's HTTP: the same conversations and threads, in turns. llama-server
+has the same file of weights (Q4_1); vLLM reads no such file and has weights in bf16 that are made of it: more bytes a token.
 
   tests/bench/serving.py turns     several turns of 8 conversations that all fit in memory: closed loop
   tests/bench/serving.py arrivals  the same, with Poisson arrivals that keep llama-server busy for 60 % of the time
