@@ -127,7 +127,7 @@ if stage build-fuzz built "${fuzz_build[@]}"; then
   stage end-to-end-asan e2e e2e-asan tests/e2e/load_test.py --bin build/fuzz/bin --small
   for fuzzer in build/fuzz/tests/fuzz_*; do
     name=$(basename "$fuzzer")
-    stage "$name" tests/fuzz/run-one.sh "$fuzzer" "$($long && echo 300 || echo 5)"
+    stage "$name" tests/fuzz/run-one.sh "$fuzzer" "$($long && echo 300 || echo 4)"
   done
   end_ahead
 fi
