@@ -10,6 +10,7 @@ locks or work, and those of a heap that grows.
 """
 import argparse
 import collections
+import concurrent.futures
 import pathlib
 import re
 import signal
@@ -35,9 +36,8 @@ class Reader:
         self.pb, self.rpc = stubs
         self.tokens, self.ending = tokens, threading.Event()
         self.channel = grpc.insecure_channel(engine.grpc)
-        self.threads = [threading.Thread(target=self._run, args=(i,), daemon=True) for i in range(STREAMS)]
-        for thread in self.threads:
-            thread.start()
+        self.pool = concurrent.futures.ThreadPoolExecutor(STREAMS)
+        self.streams = [self.pool.submit(self._run, i) for i in range(STREAMS)]
 
     def _run(self, stream):
         stub, turn = self.rpc.EngineServiceStub(self.channel), 0
@@ -52,8 +52,8 @@ class Reader:
 
     def stop(self):
         self.ending.set()
-        for thread in self.threads:
-            thread.join(60)
+        for stream in self.streams:
+            stream.result(60)
         self.channel.close()
 
 
@@ -73,22 +73,28 @@ def loop_thread(pid, name):
 
 def count(engine, tid, steps):
     """({call: times}, steps, tokens) of one thread over at least so many steps; of futex, wake and wait apart."""
-    calls = collections.Counter()
+    calls, others = collections.Counter(), []
     strace = subprocess.Popen(["strace", "-qq", "-p", str(tid)], stderr=subprocess.PIPE, text=True)
 
     def read():
         for line in strace.stderr:
             if found := re.match(r"([a-z_0-9]+)\((?:0x[0-9a-f]+, FUTEX_(WAIT|WAKE))?", line):
                 calls[" ".join(filter(None, found.groups()))] += 1
+            else:
+                others.append(line)
 
-    reader = threading.Thread(target=read)
-    reader.start()
-    begin = made(engine)
-    wait_until(lambda: made(engine)[0] - begin[0] >= steps, 900, f"{steps} steps")
-    end = made(engine)
-    strace.send_signal(signal.SIGINT)
-    strace.wait(60)
-    reader.join()
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        reader = pool.submit(read)
+        try:
+            begin = made(engine)
+            wait_until(lambda: strace.poll() is not None or made(engine)[0] - begin[0] >= steps, 900, f"{steps} steps")
+            end = made(engine)
+        finally:
+            strace.send_signal(signal.SIGINT)
+            code = strace.wait(60)
+        reader.result()
+    if code not in (0, -signal.SIGINT) or not calls:  # a thread that makes no call wakes nobody
+        sys.exit(f"loop_syscalls: strace saw {sum(calls.values())} calls and ended with {code}: {''.join(others[-3:]).strip()}")
     return calls, end[0] - begin[0], end[1] - begin[1]
 
 
