@@ -88,6 +88,13 @@ class Bench:
     def object_of(self, source):
         return re.search(r'-o (\S+)', self.compiles[source])[1]
 
+    def require_sound(self, tests):
+        """Ends with an error where the program as it is fails one of these: then each mutant would count as noticed."""
+        for test, environment, arguments in tests:
+            with tempfile.TemporaryDirectory(dir=BUILD, prefix='unchanged-') as folder:
+                if not self.passes(test, environment, arguments, {}, folder, verbose=False):
+                    sys.exit(f'tests/mutants/run.py: {test} {" ".join(arguments)} fails without any mutant')
+
     def verdict(self, file, text, tests, verbose=False):
         """tests: (name, environment, arguments). Returns what noticed: a test, 'compiler', or None."""
         with tempfile.TemporaryDirectory(dir=BUILD, prefix='mutant-') as folder:
@@ -170,6 +177,7 @@ def tests_of(room):
 def run_room(bench, room, options):
     tests = tests_of(room)
     bench.build([test for test, _, _ in tests])
+    bench.require_sound(tests)
     wanted = candidates(room)
     if options.count:
         wanted = random.Random(options.seed).sample(wanted, min(options.count, len(wanted)))
@@ -211,6 +219,7 @@ def run_room(bench, room, options):
 
 def run_planted(bench):
     bench.build(sorted({bug.test for bug in planted.BUGS}))
+    bench.require_sound([(test, {}, [f'--gtest_filter={pattern}']) for test, pattern in sorted({(bug.test, bug.filter) for bug in planted.BUGS})])
     good = True
     for bug in planted.BUGS:
         changed = bug.apply((ROOT / bug.file).read_text())
@@ -227,6 +236,7 @@ def run_planted(bench):
 def again(bench, place, kind):
     room = str(pathlib.Path(place.split(':')[0]).parent)
     bench.build([test for test, _, _ in tests_of(room)])
+    bench.require_sound(tests_of(room))
     for mutant in candidates(room):
         if mutant.name == f'{place} {kind}':
             text = (ROOT / mutant.file).read_text()
