@@ -166,6 +166,7 @@ if $long; then
   }
   stage bench-of-leases leases_bench
   stage build-dev-file-by-file built dev binaries unit_tests
+  stage build-benches built release benches
   stage planted-bugs tests/mutants/run.py --planted
 fi
 stage changed-files tests/check-changed.sh $($long && echo --all) && tail -n 1 "$results/changed-files.log"
