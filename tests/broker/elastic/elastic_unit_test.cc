@@ -8,6 +8,7 @@
 #include <random>
 
 #include "common/base/units.h"
+#include "tests/fakes/random_seed.h"
 
 namespace swiftcache::broker::elastic {
 namespace {
@@ -74,9 +75,7 @@ TEST(ElasticUnitTest, SizesBelowOneAreInvalid) {
 
 // The oracle: tries every multiple of the step.
 TEST(ElasticUnitTest, IsWhatAnExhaustiveSearchFinds) {
-  const uint32_t seed = std::random_device()();
-  SCOPED_TRACE(testing::Message() << "seed " << seed);
-  std::mt19937 random(seed);
+  std::mt19937 random(RandomSeed());
   const auto draw = [&](int64_t low, int64_t high) { return std::uniform_int_distribution(low, high)(random); };
   int padded = 0, refused = 0, exact = 0;
   for (int i = 0; i < 3000; ++i) {

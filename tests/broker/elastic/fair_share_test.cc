@@ -7,6 +7,8 @@
 #include <numeric>
 #include <random>
 
+#include "tests/fakes/random_seed.h"
+
 namespace swiftcache::broker::elastic {
 namespace {
 
@@ -34,9 +36,7 @@ TEST(FairShareTest, HugeNumbersDoNotWrap) {
 }
 
 TEST(FairShareTest, SharesAreMaxMinFairForRandomClaims) {
-  const uint32_t seed = std::random_device()();
-  SCOPED_TRACE(testing::Message() << "seed " << seed);
-  std::mt19937 random(seed);
+  std::mt19937 random(RandomSeed());
   const auto draw = [&](int64_t low, int64_t high) { return std::uniform_int_distribution(low, high)(random); };
   for (int i = 0; i < 2000; ++i) {
     std::vector<ShareClaim> claims(draw(1, 6));

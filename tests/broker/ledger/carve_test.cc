@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <random>
 
+#include "tests/fakes/random_seed.h"
+
 namespace swiftcache::broker::ledger {
 namespace {
 
@@ -36,9 +38,7 @@ TEST(CarveTest, WhatIsTakenTwiceIsTaken) {
 }
 
 TEST(CarveTest, FindsRoomWhereverAnExhaustiveSearchDoes) {
-  const uint32_t seed = std::random_device()();
-  SCOPED_TRACE(testing::Message() << "seed " << seed);
-  std::mt19937 random(seed);
+  std::mt19937 random(RandomSeed());
   const auto draw = [&](int64_t low, int64_t high) { return std::uniform_int_distribution(low, high)(random); };
   for (int i = 0; i < 3000; ++i) {
     std::vector<Extent> taken;

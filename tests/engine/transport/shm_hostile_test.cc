@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <iostream>
 #include <random>
 #include <string>
 #include <thread>
@@ -19,6 +18,7 @@
 #include "tests/engine/transport/staging_memory.h"
 #include "tests/engine/transport/test_lease.h"
 #include "tests/engine/transport/transport_harness.h"
+#include "tests/fakes/random_seed.h"
 
 namespace swiftcache::engine::transport {
 namespace {
@@ -265,9 +265,7 @@ TEST_F(ShmHostileTest, StoresAfterTheFenceChangeNothing) {
 TEST_F(ShmHostileTest, RandomAndMutatedMessagesOnlyCutTheirChannels) {
   GoodStaging staging;
   descriptors_ = OpenDescriptors();
-  const uint64_t seed = std::random_device()();
-  std::cout << "seed " << seed << '\n';
-  std::mt19937_64 random(seed);
+  std::mt19937_64 random(RandomSeed());
   ShmHello hello = {.lease = kLease.value(), .staging_bytes = kStagingBytes};
   SetWireText(hello.capability, kCapability);
   SetWireText(hello.instance, "borrower-instance");

@@ -3,9 +3,10 @@
 
 #include <gtest/gtest.h>
 
-#include <iostream>
 #include <random>
 #include <vector>
+
+#include "tests/fakes/random_seed.h"
 
 namespace swiftcache::engine::transport {
 namespace {
@@ -38,9 +39,7 @@ TEST(ShmStagingRingTest, MoreThanTheRingNeverFits) { EXPECT_FALSE(ShmStagingRing
 
 // Against a map of bytes: no two runs share one, and whatever fits an empty ring is given in the end.
 TEST(ShmStagingRingTest, RunsNeverOverlap) {
-  const uint32_t seed = std::random_device()();
-  std::cout << "seed " << seed << '\n';
-  std::mt19937 random(seed);
+  std::mt19937 random(RandomSeed());
   struct Run {
     int64_t offset, bytes;
   };

@@ -4,9 +4,10 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
-#include <iostream>
 #include <random>
 #include <vector>
+
+#include "tests/fakes/random_seed.h"
 
 namespace swiftcache::engine::transport::cuda_ipc {
 namespace {
@@ -54,9 +55,7 @@ TEST(CopyPlanTest, StridesThatNoDeviceTakesAreRuns) {
 
 // Pieces of a table of slices, some of them missing, of some the order changed: what is copied is what was asked.
 TEST(CopyPlanTest, WhateverIsAskedIsCopied) {
-  const uint32_t seed = std::random_device()();
-  std::cout << "seed " << seed << '\n';
-  std::mt19937 random(seed);
+  std::mt19937 random(RandomSeed());
   std::vector<std::byte> from(4096);
   for (std::byte& b : from) b = static_cast<std::byte>(random());
   int64_t grids = 0;

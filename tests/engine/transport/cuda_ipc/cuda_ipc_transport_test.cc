@@ -17,6 +17,7 @@
 #include "engine/transport/cuda_ipc/link_meter.h"
 #include "tests/engine/transport/cuda_ipc/cuda_ipc_harness.h"
 #include "tests/fakes/fake_clock.h"
+#include "tests/fakes/random_seed.h"
 
 namespace swiftcache::engine::transport::cuda_ipc {
 namespace {
@@ -315,8 +316,7 @@ TEST(CudaIpcTransportTest, ARemappedChunkIsTheOwnersAloneAndIsLentAgain) {
 // whatever a borrower believes is what it stored, and nothing is written to the owner's memory any more.
 TEST(CudaIpcTransportTest, WhatIsBelievedIsNeverWrongWhileDonorsFence) {
   constexpr int kRounds = 400;
-  const uint32_t seed = std::random_device()();
-  std::cout << "seed " << seed << '\n';
+  const uint32_t seed = RandomSeed();
   std::mt19937 random(seed);
   ShmFolder folder;
   CudaNode donor(folder, {.name = "donor", .seed = seed}), borrower(folder, {.name = "borrower", .seed = seed + 1});
