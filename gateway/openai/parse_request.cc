@@ -17,6 +17,7 @@ using nlohmann::json;
 
 constexpr int32_t kDefaultCompletionTokens = 16;  // as in OpenAI's API
 constexpr int64_t kMaxInt = std::numeric_limits<int32_t>::max();
+constexpr int64_t kAnyLength = std::numeric_limits<int64_t>::max();
 constexpr int64_t kMaxLogprobs = 20;
 constexpr int64_t kMaxContinuations = 128;
 
@@ -139,7 +140,7 @@ void ReadLabels(Fields& fields, const HttpRequestLimits& limits, relay::Generate
   if (request.model.empty()) fields.Fail("model", "is missing, wants the name of a model: GET /v1/models lists them");
   request.cache_salt = fields.Text("cache_salt", limits.max_label_bytes).value_or("");
   request.conversation_id = fields.Text("conversation_id", limits.max_label_bytes).value_or("");
-  fields.Text("user", limits.max_label_bytes);
+  fields.Text("user", kAnyLength);  // used for nothing
   // Here less is more urgent, as in vLLM; to the relay more is.
   request.priority = -Narrow(fields.Integer("priority", -kMaxInt, kMaxInt)).value_or(0);
 }

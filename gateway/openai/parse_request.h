@@ -28,7 +28,7 @@ struct HttpRequestLimits {
   int64_t max_prompt_bytes = kRelayLimits.max_prompt_bytes;
   int64_t max_request_id_bytes = kRelayLimits.max_request_id_bytes;
   int64_t max_label_bytes =
-      kRelayLimits.max_label_bytes;  // model, cache_salt, conversation_id, user, names of template variables
+      kRelayLimits.max_label_bytes;  // model, cache_salt, conversation_id, names of template variables
   int64_t max_stop_strings = kRelayLimits.max_stop_strings;
   int64_t max_stop_bytes = kRelayLimits.max_stop_bytes;
   int64_t max_stop_token_ids = kRelayLimits.max_stop_token_ids;

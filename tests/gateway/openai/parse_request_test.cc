@@ -256,6 +256,11 @@ TEST(ParseRequest, LimitsHoldForWhatIsTooMuch) {
       HasSubstr("wants at most 1024"));
 }
 
+TEST(ParseRequest, AUserThatIsUsedForNothingMayBeLong) {
+  const std::string user = absl::StrCat("\"user\":\"", std::string(10'000, 'u'), "\"");
+  EXPECT_THAT(Completion(R"("prompt":"p",)" + user).prompts, SizeIs(1));
+}
+
 TEST(ParseRequest, EchoTogetherWithLogprobsIsRefused) {
   EXPECT_THAT(RefusedField(R"("echo":true,"logprobs":0)"), HasSubstr("echo is true together with logprobs"));
   EXPECT_TRUE(Completion(R"("prompt":"p","echo":true)").answer.echo);
