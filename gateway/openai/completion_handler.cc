@@ -34,8 +34,6 @@ std::optional<std::string> TextToEcho(const ResponseOptions& options, const rela
   return options.echo && text != nullptr ? std::optional<std::string>(*text) : std::nullopt;
 }
 
-int64_t Cached(const UsageTotals& usage) { return usage.cached_local + usage.cached_donor + usage.cached_host; }
-
 }  // namespace
 
 /// Receives the relay's events of one prompt.
@@ -226,10 +224,10 @@ void CompletionHandler::Count(size_t prompt, const relay::GenerateEvent& event) 
   if (!event.usage) return;
   Prompt& counted = prompts_[prompt];
   counted.tokens = event.usage->prompt_tokens;
-  const UsageTotals cached{.cached_local = event.usage->cached_local_tokens,
-                           .cached_donor = event.usage->cached_donor_tokens,
-                           .cached_host = event.usage->cached_host_tokens};
-  if (Cached(cached) > Cached(counted.cached)) counted.cached = cached;
+  if (event.index != 0) return;
+  counted.cached = {.cached_local = event.usage->cached_local_tokens,
+                    .cached_donor = event.usage->cached_donor_tokens,
+                    .cached_host = event.usage->cached_host_tokens};
 }
 
 // The chunks that come before the first token of a choice, if it is streamed; none later.

@@ -46,7 +46,7 @@ class CompletionHandler : public std::enable_shared_from_this<CompletionHandler>
   enum class Phase { kStarting, kRunning, kOver };
   struct Prompt {
     int64_t tokens = 0;
-    UsageTotals cached;  // of the continuation that reused most
+    UsageTotals cached;  // of its first continuation: the others find what that one computed
     std::string echo;    // the prompt's text, if the client wants it before the completions
   };
   struct Progress {

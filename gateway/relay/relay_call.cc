@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "gateway/relay/relay_call.h"
 
-#include <algorithm>
 #include <optional>
 #include <utility>
 
@@ -270,8 +269,6 @@ void RelayCall::End(const absl::Status& status) {
 }
 
 void RelayCall::Log(const absl::Status& status) const {
-  int64_t cached = 0;
-  for (const TextContinuation& continuation : continuations_) cached = std::max(cached, continuation.cached_tokens());
   const bool began = time_to_first_token_ != absl::ZeroDuration();
   LogAccess({.request = request_,
              .model = model_.name,
@@ -280,7 +277,7 @@ void RelayCall::Log(const absl::Status& status) const {
              .attempts = attempts_,
              .engine = engine_name_,
              .prompt_tokens = static_cast<int64_t>(engine_request_.token_ids.size()),
-             .cached_tokens = cached,
+             .cached_tokens = continuations_.front().cached_tokens(),  // the others find what the first computed
              .completion_tokens = relayed_tokens(),
              .text_bytes = text_bytes_,
              .time_to_first_token = began ? std::optional(time_to_first_token_) : std::nullopt});

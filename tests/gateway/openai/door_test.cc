@@ -89,6 +89,23 @@ TEST_F(DoorTest, ACompletionWithSeveralPromptsAndAnswersNumbersThemInOrder) {
   EXPECT_EQ(answer["usage"]["completion_tokens"], 8);
 }
 
+TEST_F(DoorTest, CachedTokensAreThoseOfEachPromptsFirstAnswer) {
+  relay_.on_generate = [](std::shared_ptr<FakeCall> call) {
+    const bool cold = std::get<std::string>(call->request.input) == "cold";
+    for (const int32_t index : {0, 1}) {
+      relay::GenerateEvent event;
+      event.index = index;
+      event.token_ids = {1};
+      event.finish = fleet::FinishReason::kStop;
+      event.usage.emplace().cached_local_tokens = index == 1 ? 3 : cold ? 0 : 2;
+      call->Emit(std::move(event));
+    }
+    call->End();
+  };
+  const json answer = PostForJson(kCompletionsPath, CompletionBody({{"prompt", {"cold", "warm"}}, {"n", 2}}));
+  EXPECT_EQ(answer["usage"]["prompt_tokens_details"]["cached_tokens"], 2) << "3 is what index 0 had computed";
+}
+
 TEST_F(DoorTest, EchoPutsThePromptsTextFirst) {
   relay_.on_generate = [](std::shared_ptr<FakeCall> call) { call->Say({" world"}); };
   EXPECT_EQ(PostForJson(kCompletionsPath, CompletionBody({{"echo", true}}))["choices"][0]["text"], "hello world");

@@ -56,6 +56,25 @@ TEST_F(AccessLogTest, ARequestHasOneLineWithAllButItsTexts) {
   }
 }
 
+TEST_F(AccessLogTest, CachedTokensAreThoseOfTheFirstContinuation) {
+  Serve({"a"});
+  engines_["a"].SetScript([](FakeCall& call) {
+    for (const int32_t index : {1, 0}) {
+      fleet::EngineEvent event;
+      event.index = index;
+      event.token_ids = fakes::Bytes("x");
+      event.finish = fleet::FinishReason::kStop;
+      event.usage.emplace().cached_local_tokens = index;
+      call.Send(std::move(event));
+    }
+    call.End(absl::OkStatus());
+  });
+  relay::GenerateRequest request = Request("x");
+  request.sampling.n = 2;
+  ASSERT_EQ(Run(std::move(request)), absl::OkStatus());
+  EXPECT_THAT(Accesses(), ElementsAre(HasSubstr(" cached_tokens=0 ")));
+}
+
 TEST_F(AccessLogTest, ARequestThatFailsSaysWhereAndWhy) {
   Serve({"a", "b"});
   engines_["a"].SetScript(fakes::DieAfter(0));
