@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "common/base/utf8.h"
 
 namespace swiftcache::gateway::openai {
@@ -47,11 +48,22 @@ Json ChatEntry(const relay::TokenLogprob& token) {
   return entry;
 }
 
-// Has one more than was asked for, where the chosen token is none of the most likely.
+// A token that is part of a character, as OpenAI's completions spell it: "bytes:\xe2\x82". As text, all of them would
+// be the same U+FFFD, and the same key.
+std::string Spelled(const std::string& token) {
+  if (IsValidUtf8(token)) return token;
+  std::string spelled = "bytes:";
+  for (const char c : token)
+    absl::StrAppend(&spelled, "\\x", absl::Hex(static_cast<unsigned char>(c), absl::kZeroPad2));
+  return spelled;
+}
+
+// Has one more than was asked for, where the chosen token is none of the most likely. Of tokens with the same text the
+// chosen one counts, or else the first, which is the likeliest.
 Json CompletionTop(const relay::TokenLogprob& token) {
   Json top = Json::object();
-  for (const relay::TokenLogprob& other : token.top) top[other.token] = Finite(other.logprob);
-  top[token.token] = Finite(token.logprob);
+  for (const relay::TokenLogprob& other : token.top) top.emplace(Spelled(other.token), Finite(other.logprob));
+  top[Spelled(token.token)] = Finite(token.logprob);
   return top;
 }
 
@@ -108,7 +120,7 @@ Json ModelJson(const relay::ModelInfo& model, int64_t created_s) {
 
 void LogprobsJson::Add(Endpoint endpoint, const relay::TokenLogprob& token) {
   if (endpoint == Endpoint::kChat) return AddTo(tokens_, ChatEntry(token));
-  AddTo(tokens_, token.token);
+  AddTo(tokens_, Spelled(token.token));
   AddTo(values_, Finite(token.logprob));
   AddTo(tops_, CompletionTop(token));
   AddTo(offsets_, text_offset_);

@@ -49,7 +49,8 @@ struct Choice {
 inline constexpr std::string_view kDone = "data: [DONE]\n\n";
 
 /// Every method returns whole server-sent events ("data: ...\n\n"), except Whole.
-/// Thread-safety: immutable. Errors: none; bytes that are not UTF-8 become U+FFFD, logarithms of zero -9999.
+/// Thread-safety: immutable. Errors: none; bytes that are not UTF-8 become U+FFFD (but "bytes:\xe2\x82" in the logprobs
+/// of completions), logarithms of zero -9999.
 class ResponseWriter {
  public:
   ResponseWriter(ResponseOptions options, std::string id, int64_t created_s)

@@ -130,6 +130,27 @@ TEST_F(DoorTest, CompletionLogprobsHaveTokensValuesTopsAndOffsets) {
   EXPECT_EQ(logprobs["top_logprobs"][0], json({{"t0", -1.0}, {"t1", -2.0}, {"é", -0.5}}));  // the chosen one as well
 }
 
+TEST_F(DoorTest, PartsOfCharactersAreSpelledAsBytesInTheLogprobsOfCompletions) {
+  relay_.on_generate = [](std::shared_ptr<FakeCall> call) {
+    relay::GenerateEvent event;
+    event.token_ids = {1};
+    event.logprobs = {
+        {.token_id = 1,
+         .logprob = -0.25f,
+         .token = "\xe2\x82",
+         .top = {{2, -0.5f, "\xe2\x83", {}}, {3, -1, "a", {}}, {4, -2, "a", {}}, {5, -3, "\xe2\x82", {}}}}};
+    event.finish = fleet::FinishReason::kStop;
+    call->Emit(event);
+    call->End();
+  };
+  const auto response = Post(kCompletionsPath, CompletionBody({{"logprobs", 4}}));
+  const json logprobs = json::parse(response.body)["choices"][0]["logprobs"];
+  EXPECT_EQ(logprobs["tokens"], json::array({R"(bytes:\xe2\x82)"}));
+  EXPECT_EQ(logprobs["top_logprobs"][0],
+            json({{R"(bytes:\xe2\x83)", -0.5}, {"a", -1.0}, {R"(bytes:\xe2\x82)", -0.25}}));
+  EXPECT_EQ(logprobs["text_offset"], json::array({0}));
+}
+
 TEST_F(DoorTest, ChatLogprobsHaveBytesAndNoInfinities) {
   relay_.on_generate = [](std::shared_ptr<FakeCall> call) {
     relay::GenerateEvent event;
